@@ -11,7 +11,8 @@
  *     dw = G^T du G,  du [o, c] = dm [o, tiles] v^T,  dm = A dY A^T
  *
  * Work is cut into pieces of some rows of tiles, numbered through all images, whose v and m stay
- * in the caches.
+ * in the caches if images are not very wide. Where du is large, four threads share it, a row of the
+ * 4x4 places each, since otherwise each of them would need one.
  *
  * A place of v is a sum of inputs of its tile. So an output is exact to within a rounding of the
  * largest input of the tile and not of those under its own taps; and an Inf would spoil outputs
@@ -40,12 +41,14 @@ enum { LANES = 8, ROWS = 4 };
 #define BACK BACK_8
 #endif
 enum { VECTORS = 2, STRIP = VECTORS * LANES, EIGHT = 8, PLACES = 16, MAX_PARTS = 16 };
-enum { PIECE_BYTES = 2 * 1024 * 1024, LEAST_CHANNELS = 8, LEAST_TILES = 32, PARTS_SIZE = 1048576 };
+enum { PIECE_BYTES = 2 * 1024 * 1024, MOST_BYTES = 32 * 1024 * 1024 };
+enum { LEAST_CHANNELS = 8, LEAST_TILES = 32, PARTS_SIZE = 1048576 };
 static const double LEAST_GAIN = 1.5;
 
 typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 /* Tiles of a row are transformed eight at a time; rows of v and m have room for as many more. */
 typedef float eight __attribute__((vector_size(4 * EIGHT), aligned(4), may_alias));
+typedef int32_t bits __attribute__((vector_size(4 * EIGHT)));
 
 #define EVEN 0, 2, 4, 6, 8, 10, 12, 14
 #define ODD 1, 3, 5, 7, 9, 11, 13, 15
@@ -70,12 +73,13 @@ typedef struct winograd {
     int64_t down, across;  /* tiles of an image */
     int64_t all, rows;     /* rows of tiles: of all images, of a piece */
     int64_t pieces, parts; /* du is summed in parts, of several pieces each */
+    int64_t places;        /* of an item: all 16, or one row of four of the 4 x 4 */
     int64_t n_in, n_out;   /* channels of u: in rounded up to whole strips, out to ROWS */
     int64_t ld;            /* elements from a row of v or m to the next */
     int64_t width;         /* of the band: rows of an image with zeros around them */
     float *u;              /* [parts, 16, n_out, n_in] */
     int64_t u_size;        /* of a part */
-    float *scratch;        /* for each lane: v, m, and the band or a transposed place of v */
+    float *scratch;        /* for each lane: v, m, and the band or a transposed strip of v */
     size_t lane_size;
     atomic_bool infinite;
 } winograd;
@@ -88,8 +92,9 @@ static int64_t up(int64_t n, int64_t size)
 
 /* ---- transforms: by rows, then by columns ---------------------------------------------------- */
 
-/* v = B^T d B of eight tiles, whose 4 x 18 inputs begin at d. */
-static inline void inputs(const float *d, int64_t width, float *v, int64_t step)
+/* Rows [first, end) of v = B^T d B of eight tiles, whose 4 x 18 inputs begin at d. */
+static inline void inputs(int64_t first, int64_t end, const float *d, int64_t width, float *v,
+                          int64_t step)
 {
     static const int columns[4] = { 0, EIGHT, 2, EIGHT + 2 };
     eight r[4][4];
@@ -102,7 +107,8 @@ static inline void inputs(const float *d, int64_t width, float *v, int64_t step)
         r[2][j] = d2 - d1;
         r[3][j] = d1 - d3;
     }
-    for (int i = 0; i < 4; i++, v += 4 * step) {
+    for (int i = 0; i < 4; i++) {
+        if (i < first || i >= end) continue;
         eight d0 = __builtin_shufflevector(r[i][0], r[i][1], EVEN);
         eight d1 = __builtin_shufflevector(r[i][0], r[i][1], ODD);
         eight d2 = __builtin_shufflevector(r[i][2], r[i][3], EVEN);
@@ -111,14 +117,16 @@ static inline void inputs(const float *d, int64_t width, float *v, int64_t step)
         *(eight *)(v + step) = d1 + d2;
         *(eight *)(v + 2 * step) = d2 - d1;
         *(eight *)(v + 3 * step) = d1 - d3;
+        v += 4 * step;
     }
 }
 
 /* y = A^T m A + bias of eight tiles, 2 x 16 outputs, rows of y width apart. Lanes of *finite become
- * NaN where an output is not finite. */
-static inline void outputs(const float *m, int64_t step, float bias, float *y, int64_t width,
-                           eight *finite)
+ * NaN where an output of the first n tiles is not finite: m has no more. */
+static inline void outputs(const float *m, int64_t step, int64_t n, float bias, float *y,
+                           int64_t width, eight *finite)
 {
+    bits mine = (bits){ 0, 1, 2, 3, 4, 5, 6, 7 } < (int32_t)n;
     eight r[2][4];
     for (int j = 0; j < 4; j++, m += step) {
         eight m0 = *(const eight *)m, m1 = *(const eight *)(m + 4 * step);
@@ -128,14 +136,15 @@ static inline void outputs(const float *m, int64_t step, float bias, float *y, i
     }
     for (int i = 0; i < 2; i++, y += width) {
         eight even = r[i][0] + r[i][1] + r[i][2] + bias, odd = r[i][1] - r[i][2] - r[i][3] + bias;
-        *finite += even * 0 + odd * 0;
+        *finite += (eight)((bits)(even * 0 + odd * 0) & mine);
         *(eight *)y = __builtin_shufflevector(even, odd, FRONT_8);
         *(eight *)(y + EIGHT) = __builtin_shufflevector(even, odd, BACK_8);
     }
 }
 
-/* m = A dY A^T of eight tiles, whose 2 x 16 gradients begin at dy. */
-static inline void gradients(const float *dy, int64_t width, float *m, int64_t step)
+/* Rows [first, end) of m = A dY A^T of eight tiles, whose 2 x 16 gradients begin at dy. */
+static inline void gradients(int64_t first, int64_t end, const float *dy, int64_t width, float *m,
+                             int64_t step)
 {
     eight r[4][2];
     for (int j = 0; j < 2; j++) {
@@ -145,13 +154,15 @@ static inline void gradients(const float *dy, int64_t width, float *m, int64_t s
         r[2][j] = d0 - d1;
         r[3][j] = -d1;
     }
-    for (int i = 0; i < 4; i++, m += 4 * step) {
+    for (int i = 0; i < 4; i++) {
+        if (i < first || i >= end) continue;
         eight d0 = __builtin_shufflevector(r[i][0], r[i][1], EVEN);
         eight d1 = __builtin_shufflevector(r[i][0], r[i][1], ODD);
         *(eight *)m = d0;
         *(eight *)(m + step) = d0 + d1;
         *(eight *)(m + 2 * step) = d0 - d1;
         *(eight *)(m + 3 * step) = -d1;
+        m += 4 * step;
     }
 }
 
@@ -265,9 +276,9 @@ static void fill_band(const winograd *p, const side *s, const float *plane, int6
             copy(s->w, plane + row * s->w, band + s->before);
 }
 
-/* v of in, or m of out. */
-static void transform(const winograd *p, const side *s, int64_t r0, int64_t rows, float *places,
-                      float *band)
+/* Rows [first, end) of v of in, or of m of out. */
+static inline void transform(const winograd *p, const side *s, int64_t first, int64_t end,
+                             int64_t r0, int64_t rows, float *places, float *band)
 {
     int64_t border = s == &p->in ? 2 : 0;
     memset(band, 0, (size_t)((2 * p->rows + 2) * p->width) * sizeof(float));
@@ -277,40 +288,43 @@ static void transform(const winograd *p, const side *s, int64_t r0, int64_t rows
             fill_band(p, s, plane, 2 * r.first - s->above, 2 * r.n + border, band);
             float *to = places + c * p->ld + r.done * p->across;
             const float *from = band;
-            for (int64_t i = 0; i < r.n; i++, to += p->across, from += 2 * p->width)
+            for (int64_t row = 0; row < r.n; row++, to += p->across, from += 2 * p->width)
                 for (int64_t j = 0; j < p->across; j += EIGHT)
                     if (border)
-                        inputs(from + 2 * j, p->width, to + j, s->step);
+                        inputs(first, end, from + 2 * j, p->width, to + j, s->step);
                     else
-                        gradients(from + 2 * j, p->width, to + j, s->step);
+                        gradients(first, end, from + 2 * j, p->width, to + j, s->step);
         }
     }
 }
 
-/* c [ROWS, n] = a [ROWS, k] b [k, n], or added to c; n a multiple of STRIP. */
+/* c [ROWS, n] = a [ROWS, k] b [k, n], or added to c, after the sum: short sums round less; n a
+ * multiple of STRIP. */
 static void product(int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
                     float *c, int64_t ldc, bool add)
 {
     for (int64_t j = 0; j < n; j += STRIP) {
-        vector sum[ROWS][VECTORS];
-        for (int r = 0; r < ROWS; r++)
-            for (int v = 0; v < VECTORS; v++)
-                sum[r][v] = add ? ((vector *)(c + r * ldc + j))[v] : (vector){ 0 };
+        vector sum[ROWS][VECTORS] = { 0 };
         for (int64_t i = 0; i < k; i++) {
             const vector *x = (const vector *)(b + i * ldb + j);
             for (int r = 0; r < ROWS; r++)
                 for (int v = 0; v < VECTORS; v++) sum[r][v] += a[r * lda + i] * x[v];
         }
-        for (int r = 0; r < ROWS; r++)
-            for (int v = 0; v < VECTORS; v++) ((vector *)(c + r * ldc + j))[v] = sum[r][v];
+        for (int r = 0; r < ROWS; r++) {
+            vector *to = (vector *)(c + r * ldc + j);
+            for (int v = 0; v < VECTORS; v++) {
+                if (add) sum[r][v] += to[v];
+                to[v] = sum[r][v];
+            }
+        }
     }
 }
 
-/* y [n, channels] = x [channels, n]^T, both multiples of LANES, in blocks of LANES x LANES, which
+/* y [n, STRIP] = x [STRIP, n]^T, n a multiple of LANES, in blocks of LANES x LANES, which
  * log2(LANES) rounds of interleaving "row i and row i + LANES / 2" transpose (see copy.c). */
-static void transpose(int64_t channels, int64_t n, const float *x, int64_t ld, float *y)
+static void transpose(int64_t n, const float *x, int64_t ld, float *y)
 {
-    for (int64_t c = 0; c < channels; c += LANES) {
+    for (int64_t c = 0; c < STRIP; c += LANES) {
         for (int64_t j = 0; j < n; j += LANES) {
             vector row[LANES], next[LANES];
             for (int i = 0; i < LANES; i++) row[i] = *(const vector *)(x + (c + i) * ld + j);
@@ -321,7 +335,7 @@ static void transpose(int64_t channels, int64_t n, const float *x, int64_t ld, f
                 }
                 for (int i = 0; i < LANES; i++) row[i] = next[i];
             }
-            for (int i = 0; i < LANES; i++) *(vector *)(y + (j + i) * channels + c) = row[i];
+            for (int i = 0; i < LANES; i++) *(vector *)(y + (j + i) * STRIP + c) = row[i];
         }
     }
 }
@@ -344,13 +358,14 @@ static void write_rows(const winograd *p, int64_t r0, int64_t rows, int64_t o, c
             if (two && s->w % 2 == 0 && p->across >= EIGHT) {
                 for (int64_t j = 0; j < p->across; j += EIGHT) {
                     int64_t at = TNI_MIN(j, p->across - EIGHT);
-                    outputs(m + at, s->step, bias, y + 2 * at, s->w, finite);
+                    outputs(m + at, s->step, EIGHT, bias, y + 2 * at, s->w, finite);
                 }
             } else if (two && p->across <= EIGHT && y + s->w + 2 * EIGHT <= room) {
-                outputs(m, s->step, bias, y, s->w, finite);
+                outputs(m, s->step, p->across, bias, y, s->w, finite);
             } else {
                 for (int64_t j = 0; j < p->across; j += EIGHT)
-                    outputs(m + j, s->step, bias, band + 2 * j, p->width, finite);
+                    outputs(m + j, s->step, TNI_MIN(EIGHT, p->across - j), bias, band + 2 * j,
+                            p->width, finite);
                 copy(s->w, band, y);
                 if (two) copy(s->w, band + p->width, y + s->w);
             }
@@ -361,8 +376,8 @@ static void write_rows(const winograd *p, int64_t r0, int64_t rows, int64_t o, c
 static float *scratch_of(const winograd *p, float **m, float **band)
 {
     float *v = p->scratch + (size_t)tni_lane() * p->lane_size;
-    *m = v + PLACES * p->in.step;
-    *band = *m + PLACES * p->out.step;
+    *m = v + p->places * p->in.step;
+    *band = *m + p->places * p->out.step;
     return v;
 }
 
@@ -373,7 +388,7 @@ static void convolve(void *context, int64_t begin, int64_t end)
     float *m, *band, *v = scratch_of(p, &m, &band);
     for (int64_t i = begin; i < end; i++) {
         int64_t r0 = i * p->rows, rows = TNI_MIN(p->rows, p->all - r0);
-        transform(p, &p->in, r0, rows, v, band);
+        transform(p, &p->in, 0, 4, r0, rows, v, band);
         for (int64_t k = 0; k < PLACES; k++) {
             for (int64_t o = 0; o < p->n_out; o += ROWS)
                 product(up(rows * p->across, STRIP), p->in.channels,
@@ -387,45 +402,59 @@ static void convolve(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* Items: parts. */
+/* Adds the product of place k to du. */
+static void add_product(const winograd *p, int64_t tiles, const float *v, const float *m,
+                        float *turned, float *du)
+{
+    for (int64_t c = 0; c < p->n_in; c += STRIP) {
+        transpose(up(tiles, LANES), v + c * p->ld, p->ld, turned);
+        for (int64_t o = 0; o < p->n_out; o += ROWS)
+            product(STRIP, tiles, m + o * p->ld, p->ld, turned, STRIP, du + o * p->n_in + c,
+                    p->n_in, true);
+    }
+}
+
+/* Items: parts, or rows of places of parts. */
 static void sum_kernels(void *context, int64_t begin, int64_t end)
 {
     winograd *p = context;
     float *m, *band, *v = scratch_of(p, &m, &band);
-    for (int64_t i = begin; i < end; i++) {
-        float *u = p->u + i * p->u_size;
-        memset(u, 0, (size_t)p->u_size * sizeof(float));
-        int64_t last = (i + 1) * p->pieces / p->parts;
-        for (int64_t piece = i * p->pieces / p->parts; piece < last; piece++) {
+    int64_t groups = PLACES / p->places, size = p->n_out * p->n_in;
+    for (int64_t item = begin; item < end; item++) {
+        int64_t part = item / groups, first = item % groups, next = first + p->places / 4;
+        float *u = p->u + item * p->places * size;
+        memset(u, 0, (size_t)(p->places * size) * sizeof(float));
+        int64_t last = (part + 1) * p->pieces / p->parts;
+        for (int64_t piece = part * p->pieces / p->parts; piece < last; piece++) {
             int64_t r0 = piece * p->rows, rows = TNI_MIN(p->rows, p->all - r0);
-            int64_t tiles = rows * p->across;
-            transform(p, &p->in, r0, rows, v, band);
-            transform(p, &p->out, r0, rows, m, band);
-            for (int64_t k = 0; k < PLACES; k++) {
-                transpose(p->n_in, up(tiles, LANES), v + k * p->in.step, p->ld, band);
-                for (int64_t o = 0; o < p->n_out; o += ROWS)
-                    product(p->n_in, tiles, m + k * p->out.step + o * p->ld, p->ld, band, p->n_in,
-                            u + (k * p->n_out + o) * p->n_in, p->n_in, true);
-            }
+            transform(p, &p->in, first, next, r0, rows, v, band);
+            transform(p, &p->out, first, next, r0, rows, m, band);
+            for (int64_t k = 0; k < p->places; k++)
+                add_product(p, rows * p->across, v + k * p->in.step, m + k * p->out.step, band,
+                            u + k * size);
         }
     }
 }
 
 /* ---- the plan: by the sizes alone ------------------------------------------------------------ */
 
-/* Rows of tiles of a piece: v and m of them fit PIECE_BYTES, there are as many pieces for each of
- * four threads, and of the strips of a piece as little as may be is not used. */
+/* v and m of a row of tiles. */
+static int64_t row_bytes(const winograd *p)
+{
+    return p->places * (p->in.channels + p->out.channels) * p->across * 4;
+}
+
+/* Rows of tiles of a piece: v and m of them fit PIECE_BYTES, unless one row or two strips are more,
+ * and four threads that take a piece each at a time have the fewest strips to compute. */
 static int64_t rows_of(const winograd *p)
 {
-    int64_t bytes = PLACES * (p->in.channels + p->out.channels) * p->across * 4;
-    int64_t most = TNI_MAX(PIECE_BYTES / bytes, 1);
-    int64_t pieces = (p->all - 1) / (4 * most) * 4 + 4;
-    most = (p->all - 1) / pieces + 1;
-    int64_t best = most;
-    double best_use = 0;
+    int64_t most = TNI_MAX(PIECE_BYTES / row_bytes(p), TNI_MAX(2 * STRIP / p->across, 1));
+    if (p->places < PLACES) most *= 4; /* a large du is read and written for each piece */
+    most = TNI_MIN(most, (p->all - 1) / 4 + 1);
+    int64_t best = 0, least = INT64_MAX;
     for (int64_t r = most; r > most / 2; r--) {
-        double use = (double)(r * p->across) / (double)up(r * p->across, STRIP);
-        if (use > best_use) best_use = use, best = r;
+        int64_t strips = up((p->all - 1) / r + 1, 4) * up(r * p->across, STRIP);
+        if (strips < least) least = strips, best = r;
     }
     return best;
 }
@@ -469,17 +498,19 @@ static bool plan(winograd *p, const tni_conv2d_sizes *z, tn_dtype dtype)
     p->down = (p->out.h + 1) / 2;
     p->across = (p->out.w + 1) / 2;
     p->all = z->n * p->down;
-    p->rows = rows_of(p);
-    p->pieces = (p->all - 1) / p->rows + 1;
     p->n_in = up(p->in.channels, STRIP);
     p->n_out = up(p->out.channels, ROWS);
-    p->ld = up(p->rows * p->across + EIGHT, STRIP) + 16; /* 16: no multiple of 1 KiB */
+    p->u_size = PLACES * p->n_out * p->n_in;
+    p->places = p->dw && 4 * p->u_size > PARTS_SIZE ? 4 : PLACES; /* at least four items */
+    if (p->all * p->across == 0 || row_bytes(p) > MOST_BYTES) return false;
+    p->rows = rows_of(p);
+    p->pieces = (p->all - 1) / p->rows + 1;
+    p->ld = up(p->rows * p->across + EIGHT, 32) + 16; /* not near a multiple of 1 KiB */
     p->width = up(2 * p->across, 2 * EIGHT) + 2;
     p->in.step = apart(p->n_in * p->ld);
     p->out.step = apart(p->n_out * p->ld);
-    p->u_size = PLACES * p->n_out * p->n_in;
     p->parts =
-        p->dw ? TNI_MIN(TNI_MIN(p->pieces, MAX_PARTS), TNI_MAX(4, PARTS_SIZE / p->u_size)) : 1;
+        p->dw ? TNI_MIN(TNI_MIN(p->pieces, MAX_PARTS), TNI_MAX(1, PARTS_SIZE / p->u_size)) : 1;
     /* each part of du is written and read again */
     if (p->dw && p->all * p->across < LEAST_TILES * p->parts) return false;
     return gain(p, z->n) >= LEAST_GAIN;
@@ -488,9 +519,9 @@ static bool plan(winograd *p, const tni_conv2d_sizes *z, tn_dtype dtype)
 /* False: the result is not finite. */
 static bool compute(winograd *p, tn_status *status)
 {
-    int64_t band = TNI_MAX((2 * p->rows + 2) * p->width, p->dw ? p->ld * p->n_in : 0);
-    p->lane_size = (size_t)(PLACES * (p->in.step + p->out.step) + up(band, LANES));
-    int64_t items = p->dw ? p->parts : p->pieces;
+    int64_t band = TNI_MAX((2 * p->rows + 2) * p->width, p->dw ? p->ld * STRIP : 0);
+    p->lane_size = (size_t)(p->places * (p->in.step + p->out.step) + up(band, LANES));
+    int64_t items = p->dw ? p->parts * PLACES / p->places : p->pieces;
     int lanes = tni_lanes(items, 1);
     size_t u = (size_t)(p->parts * p->u_size);
     size_t size = (u + (size_t)lanes * p->lane_size) * sizeof(float);
