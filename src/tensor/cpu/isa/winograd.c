@@ -78,7 +78,7 @@ typedef struct winograd {
     int64_t ld;            /* elements from a row of v or m to the next */
     int64_t width;         /* of the band: rows of an image with zeros around them */
     float *u;              /* [parts, 16, n_out, n_in] */
-    int64_t u_size;        /* of a part */
+    int64_t u_step;        /* from a place of u to the next */
     float *scratch;        /* for each lane: v, m, and the band or a transposed strip of v */
     size_t lane_size;
     atomic_bool infinite;
@@ -170,7 +170,7 @@ static inline void gradients(int64_t first, int64_t end, const float *dy, int64_
 static void transform_kernels(void *context, int64_t begin, int64_t end)
 {
     const winograd *p = context;
-    int64_t n_in = p->in.channels, n_out = p->out.channels, step = p->n_out * p->n_in;
+    int64_t n_in = p->in.channels, n_out = p->out.channels, step = p->u_step;
     for (int64_t o = begin; o < end; o++) {
         for (int64_t next = 0; next < n_in; next += EIGHT) {
             int64_t c = TNI_MIN(next, n_in - EIGHT);
@@ -211,7 +211,7 @@ static void write_kernels(void *context, int64_t begin, int64_t end)
 {
     winograd *p = context;
     eight finite = { 0 };
-    int64_t n_in = p->in.channels, step = p->n_out * p->n_in;
+    int64_t n_in = p->in.channels, step = p->u_step;
     for (int64_t o = begin; o < end; o++) {
         for (int64_t next = 0; next < n_in; next += EIGHT) {
             int64_t c = TNI_MIN(next, n_in - EIGHT);
@@ -222,7 +222,7 @@ static void write_kernels(void *context, int64_t begin, int64_t end)
                     const float *from = p->u + (4 * i + j) * step + o * p->n_in + c;
                     du[i] = *(const eight *)from;
                     for (int64_t k = 1; k < p->parts; k++)
-                        du[i] += *(const eight *)(from + k * p->u_size);
+                        du[i] += *(const eight *)(from + k * PLACES * step);
                 }
                 t[0][j] = du[0] + (du[1] + du[2]) * 0.5f;
                 t[1][j] = (du[1] - du[2]) * 0.5f;
@@ -389,12 +389,11 @@ static void convolve(void *context, int64_t begin, int64_t end)
     for (int64_t i = begin; i < end; i++) {
         int64_t r0 = i * p->rows, rows = TNI_MIN(p->rows, p->all - r0);
         transform(p, &p->in, 0, 4, r0, rows, v, band);
-        for (int64_t k = 0; k < PLACES; k++) {
+        for (int64_t k = 0; k < PLACES; k++)
             for (int64_t o = 0; o < p->n_out; o += ROWS)
                 product(up(rows * p->across, STRIP), p->in.channels,
-                        p->u + (k * p->n_out + o) * p->n_in, p->n_in, v + k * p->in.step, p->ld,
+                        p->u + k * p->u_step + o * p->n_in, p->n_in, v + k * p->in.step, p->ld,
                         m + k * p->out.step + o * p->ld, p->ld, false);
-        }
         eight finite = { 0 };
         for (int64_t o = 0; o < p->out.channels; o++)
             write_rows(p, r0, rows, o, m + o * p->ld, band, &finite);
@@ -419,11 +418,11 @@ static void sum_kernels(void *context, int64_t begin, int64_t end)
 {
     winograd *p = context;
     float *m, *band, *v = scratch_of(p, &m, &band);
-    int64_t groups = PLACES / p->places, size = p->n_out * p->n_in;
+    int64_t groups = PLACES / p->places, size = p->places * p->u_step;
     for (int64_t item = begin; item < end; item++) {
         int64_t part = item / groups, first = item % groups, next = first + p->places / 4;
-        float *u = p->u + item * p->places * size;
-        memset(u, 0, (size_t)(p->places * size) * sizeof(float));
+        float *u = p->u + item * size;
+        memset(u, 0, (size_t)size * sizeof(float));
         int64_t last = (part + 1) * p->pieces / p->parts;
         for (int64_t piece = part * p->pieces / p->parts; piece < last; piece++) {
             int64_t r0 = piece * p->rows, rows = TNI_MIN(p->rows, p->all - r0);
@@ -431,7 +430,7 @@ static void sum_kernels(void *context, int64_t begin, int64_t end)
             transform(p, &p->out, first, next, r0, rows, m, band);
             for (int64_t k = 0; k < p->places; k++)
                 add_product(p, rows * p->across, v + k * p->in.step, m + k * p->out.step, band,
-                            u + k * size);
+                            u + k * p->u_step);
         }
     }
 }
@@ -444,12 +443,13 @@ static int64_t row_bytes(const winograd *p)
     return p->places * (p->in.channels + p->out.channels) * p->across * 4;
 }
 
-/* Rows of tiles of a piece: v and m of them fit PIECE_BYTES, unless one row or two strips are more,
- * and four threads that take a piece each at a time have the fewest strips to compute. */
+/* Rows of tiles of a piece: v and m of them fit PIECE_BYTES, or four times that where du is large,
+ * which is read and written for each; unless one row or two strips are more. Four threads that take
+ * a piece each at a time have the fewest strips to compute. */
 static int64_t rows_of(const winograd *p)
 {
     int64_t most = TNI_MAX(PIECE_BYTES / row_bytes(p), TNI_MAX(2 * STRIP / p->across, 1));
-    if (p->places < PLACES) most *= 4; /* a large du is read and written for each piece */
+    if (p->places < PLACES) most *= 4;
     most = TNI_MIN(most, (p->all - 1) / 4 + 1);
     int64_t best = 0, least = INT64_MAX;
     for (int64_t r = most; r > most / 2; r--) {
@@ -483,7 +483,7 @@ static double gain(const winograd *p, int64_t images)
 /* Sets sides and sizes. False: another kernel is faster, or the only one. */
 static bool plan(winograd *p, const tni_conv2d_sizes *z, tn_dtype dtype)
 {
-    if (!IS_FAST || dtype != TN_F32 || z->groups != 1 || z->n * z->oh * z->ow == 0) return false;
+    if (!IS_FAST || dtype != TN_F32 || z->groups != 1) return false;
     if (z->c < LEAST_CHANNELS || z->o < LEAST_CHANNELS) return false;
     for (int d = 0; d < 2; d++)
         if (z->stride[d] != 1 || z->dilation[d] != 1 || z->padding[d] > 2) return false;
@@ -500,8 +500,9 @@ static bool plan(winograd *p, const tni_conv2d_sizes *z, tn_dtype dtype)
     p->all = z->n * p->down;
     p->n_in = up(p->in.channels, STRIP);
     p->n_out = up(p->out.channels, ROWS);
-    p->u_size = PLACES * p->n_out * p->n_in;
-    p->places = p->dw && 4 * p->u_size > PARTS_SIZE ? 4 : PLACES; /* at least four items */
+    p->u_step = p->n_out * p->n_in;
+    int64_t most = PARTS_SIZE / (PLACES * p->u_step);    /* parts */
+    p->places = p->dw && most < 4 ? PLACES / 4 : PLACES; /* there are at least four items */
     if (p->all * p->across == 0 || row_bytes(p) > MOST_BYTES) return false;
     p->rows = rows_of(p);
     p->pieces = (p->all - 1) / p->rows + 1;
@@ -509,8 +510,7 @@ static bool plan(winograd *p, const tni_conv2d_sizes *z, tn_dtype dtype)
     p->width = up(2 * p->across, 2 * EIGHT) + 2;
     p->in.step = apart(p->n_in * p->ld);
     p->out.step = apart(p->n_out * p->ld);
-    p->parts =
-        p->dw ? TNI_MIN(TNI_MIN(p->pieces, MAX_PARTS), TNI_MAX(1, PARTS_SIZE / p->u_size)) : 1;
+    p->parts = p->dw ? TNI_MIN(TNI_MIN(p->pieces, MAX_PARTS), TNI_MAX(1, most)) : 1;
     /* each part of du is written and read again */
     if (p->dw && p->all * p->across < LEAST_TILES * p->parts) return false;
     return gain(p, z->n) >= LEAST_GAIN;
@@ -523,7 +523,7 @@ static bool compute(winograd *p, tn_status *status)
     p->lane_size = (size_t)(p->places * (p->in.step + p->out.step) + up(band, LANES));
     int64_t items = p->dw ? p->parts * PLACES / p->places : p->pieces;
     int lanes = tni_lanes(items, 1);
-    size_t u = (size_t)(p->parts * p->u_size);
+    size_t u = (size_t)(p->parts * PLACES * p->u_step);
     size_t size = (u + (size_t)lanes * p->lane_size) * sizeof(float);
     p->u = tni_alloc(size);
     *status = p->u ? TN_OK : TN_E_NOMEM;
