@@ -462,10 +462,11 @@ typedef struct tn_conv2d_spec {
  * Grad     of x: a convolution of dy and weight; of weight: of dy and x            keeps x, weight
  * Errors   sizes that do not fit, a kernel larger than the padded image, groups that do not divide
  *          O and C; stride or dilation below 1, padding below 0; same with a stride or a padding
- * Note     on a CPU with AVX2, 3x3 kernels in f32 with stride, dilation and groups of 1, padding up
- *          to 2 and at least 8 channels go by Winograd's algorithm where images are large enough to
- *          gain by it. A rounding error of y is then relative to the largest of 4x4 neighbouring
- *          inputs, not of the 3x3 under the kernel. f64 never does
+ * Note     on a CPU with AVX2, 3x3 kernels with stride, dilation and groups of 1, padding up to 2
+ *          and at least 8 channels go by Winograd's algorithm where images are large enough to gain
+ *          by it. A rounding error (in f32) of y is then relative to the largest of 4x4
+ *          neighbouring inputs, not of the 3x3 under the kernel. f64 never does, nor bf16 where
+ *          oneDNN has it
  * Source   Dumoulin and Visin, A guide to convolution arithmetic (2016)
  */
 TN_API tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv2d_spec spec);

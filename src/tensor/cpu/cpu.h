@@ -140,7 +140,7 @@ bool K32(tni_cross_entropy_grad_short)(const tni_cross_entropy_grad *a, tn_statu
                            int64_t end);
 TNI_SPAN_PROTOTYPES(K32)
 TNI_SPAN_PROTOTYPES(K64)
-/* A convolution in f32 by Winograd's algorithm. False: another kernel must compute it. */
+/* A convolution by Winograd's algorithm, in f32 inside. False: another kernel must compute it. */
 bool TNI_CAT2(tni_winograd_y, TNI_ISA)(const tni_conv2d *a, tn_status *status);
 bool TNI_CAT2(tni_winograd_dx, TNI_ISA)(const tni_conv2d_grad_input *a, tn_status *status);
 bool TNI_CAT2(tni_winograd_dw, TNI_ISA)(const tni_conv2d_grad_weight *a, tn_status *status);

@@ -122,14 +122,17 @@ static bool no_other(const void *a, tn_status *status)
     (void)status;
     return false;
 }
-#define CONVOLVE(way, args)                                                                        \
+/* oneDNN multiplies bf16 at twice f32's rate, or not at all. */
+#define CONVOLVE(way, args, array)                                                                 \
     static bool convolve_##way(const args *a, tn_status *status)                                   \
     {                                                                                              \
-        return K(tni_winograd_##way)(a, status) || tni_convolve_##way(a, status);                  \
+        bool is_short = tni_is_short(a->array.dtype);                                              \
+        return (is_short && tni_convolve_##way(a, status)) || K(tni_winograd_##way)(a, status) ||  \
+               (!is_short && tni_convolve_##way(a, status));                                       \
     }
-CONVOLVE(y, tni_conv2d)
-CONVOLVE(dx, tni_conv2d_grad_input)
-CONVOLVE(dw, tni_conv2d_grad_weight)
+CONVOLVE(y, tni_conv2d, x)
+CONVOLVE(dx, tni_conv2d_grad_input, dy)
+CONVOLVE(dw, tni_conv2d_grad_weight, dy)
 #define BY_OTHER(a)                                                                                \
     _Generic((a),                                                                                  \
         const tni_conv2d *: convolve_y,                                                            \

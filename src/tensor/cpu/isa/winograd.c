@@ -1,6 +1,6 @@
 /*
- * winograd.c - convolutions of 3x3 taps with stride 1 in f32, by Winograd's F(2x2, 3x3): a tile of
- * 2x2 outputs takes 16 multiplications for each pair of channels, not 36:
+ * winograd.c - convolutions of 3x3 taps with stride 1, computed in f32 by Winograd's F(2x2, 3x3): a
+ * tile of 2x2 outputs takes 16 multiplications for each pair of channels, not 36:
  *     Y = A^T m A,  m = sum over c of u * v,  u = G w G^T,  v = B^T d B
  * w is a kernel, d the 4x4 inputs under a tile, * goes by elements. So each of the 16 places of a
  * transformed tile has a product over all tiles,
@@ -21,8 +21,9 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "tensor/cpu/cpu.h"
+#include "tensor/cpu/pointwise.h"
 #include "tensor/internal.h"
+#include "tensor/math.h"
 
 /* Not in SSE, where sums do not fit the registers, and the usual way has libraries that choose AVX.
  * On other processors it has not been measured. */
@@ -59,7 +60,7 @@ typedef int32_t bits __attribute__((vector_size(4 * EIGHT)));
 
 /* x with its v, or y (for the gradient of the kernels: dy) with its m. */
 typedef struct side {
-    float *data;
+    tni_array images;
     int64_t channels, h, w;
     int64_t above, before; /* rows and columns of zeros before the first of an image */
     int64_t step;          /* from a place of v or m to the next */
@@ -67,8 +68,7 @@ typedef struct side {
 
 typedef struct winograd {
     side in, out;
-    const float *kernels, *bias;
-    float *dw;             /* of the gradient of the kernels alone */
+    tni_array kernels, bias, dw; /* dw: of the gradient of the kernels alone */
     bool turned;           /* the kernels are [in, out, 3, 3], and are turned by 180 degrees */
     int64_t down, across;  /* tiles of an image */
     int64_t all, rows;     /* rows of tiles: of all images, of a piece */
@@ -79,8 +79,9 @@ typedef struct winograd {
     int64_t width;         /* of the band: rows of an image with zeros around them */
     float *u;              /* [parts, 16, n_out, n_in] */
     int64_t u_step;        /* from a place of u to the next */
-    float *scratch;        /* for each lane: v, m, and the band or a transposed strip of v */
+    float *scratch;        /* for each lane: v, m, the band or a transposed strip of v, wide rows */
     size_t lane_size;
+    int64_t band_size;
     atomic_bool infinite;
 } winograd;
 
@@ -88,6 +89,34 @@ typedef struct winograd {
 static int64_t up(int64_t n, int64_t size)
 {
     return (n + size - 1) / size * size;
+}
+
+/* ---- arrays of f32, bf16 or f16 -------------------------------------------------------------- */
+
+static inline float get(const tni_array *a, int64_t i)
+{
+    return a->dtype == TN_F32    ? ((const float *)a->data)[i]
+           : a->dtype == TN_BF16 ? tn_from_bf16(((const uint16_t *)a->data)[i])
+                                 : tn_from_f16(((const uint16_t *)a->data)[i]);
+}
+
+/* Elements [begin, begin + n): as they are if they are f32, or in room. */
+static const float *read(const tni_array *a, int64_t begin, int64_t n, float *room)
+{
+    if (a->dtype == TN_F32) return (const float *)a->data + begin;
+    TNI_LOAD(TN_F32, n, room, (const uint16_t *)a->data + begin, a->dtype, 1);
+    return room;
+}
+
+/* Where to put elements from begin on, and then n of them to where they belong. */
+static float *place(const tni_array *a, int64_t begin, float *room)
+{
+    return a->dtype == TN_F32 ? (float *)a->data + begin : room;
+}
+
+static void put(const tni_array *a, int64_t begin, int64_t n, const float *room)
+{
+    if (a->dtype != TN_F32) TNI_STORE(TN_F32, n, (uint16_t *)a->data + begin, a->dtype, 1, room);
 }
 
 /* ---- transforms: by rows, then by columns ---------------------------------------------------- */
@@ -177,9 +206,9 @@ static void transform_kernels(void *context, int64_t begin, int64_t end)
             float w[9][EIGHT];
             eight g[3], t[4][3];
             for (int64_t e = 0; e < EIGHT; e++) {
-                const float *from =
-                    p->kernels + 9 * (p->turned ? (c + e) * n_out + o : o * n_in + c + e);
-                for (int k = 0; k < 9; k++) w[k][e] = from[p->turned ? 8 - k : k];
+                int64_t from = 9 * (p->turned ? (c + e) * n_out + o : o * n_in + c + e);
+                for (int k = 0; k < 9; k++)
+                    w[k][e] = get(&p->kernels, from + (p->turned ? 8 - k : k));
             }
             for (int j = 0; j < 3; j++) {
                 for (int i = 0; i < 3; i++) g[i] = *(const eight *)w[3 * i + j];
@@ -216,7 +245,7 @@ static void write_kernels(void *context, int64_t begin, int64_t end)
         for (int64_t next = 0; next < n_in; next += EIGHT) {
             int64_t c = TNI_MIN(next, n_in - EIGHT);
             eight du[4], t[3][4];
-            float dw[9][EIGHT];
+            float dw[9][EIGHT], room[9 * EIGHT];
             for (int j = 0; j < 4; j++) {
                 for (int i = 0; i < 4; i++) {
                     const float *from = p->u + (4 * i + j) * step + o * p->n_in + c;
@@ -234,8 +263,10 @@ static void write_kernels(void *context, int64_t begin, int64_t end)
                 *(eight *)dw[3 * i + 2] = (t[i][1] + t[i][2]) * 0.5f + t[i][3];
             }
             for (int k = 0; k < 9; k++) finite += *(const eight *)dw[k] * 0;
+            float *to = place(&p->dw, 9 * (o * n_in + c), room);
             for (int64_t e = 0; e < EIGHT; e++)
-                for (int k = 0; k < 9; k++) p->dw[9 * (o * n_in + c + e) + k] = dw[k][e];
+                for (int k = 0; k < 9; k++) to[9 * e + k] = dw[k][e];
+            put(&p->dw, 9 * (o * n_in + c), 9 * EIGHT, room);
         }
     }
     note(p, &finite);
@@ -265,15 +296,18 @@ static inline void copy(int64_t n, const float *from, float *to)
     for (; j < n; j++) to[j] = from[j];
 }
 
-/* Image rows [row, row + n) to the band, with zeros around them. */
-static void fill_band(const winograd *p, const side *s, const float *plane, int64_t row, int64_t n,
+/* Rows [row, row + n) of an image's channel to the band, with zeros around them. */
+static void fill_band(const winograd *p, const side *s, int64_t plane, int64_t row, int64_t n,
                       float *band)
 {
-    for (int64_t i = 0; i < n; i++, row++, band += p->width)
-        if (row < 0 || row >= s->h)
+    int64_t first = TNI_MIN(TNI_MAX(row, 0), s->h), end = TNI_MAX(first, TNI_MIN(row + n, s->h));
+    const float *from =
+        read(&s->images, (plane * s->h + first) * s->w, (end - first) * s->w, band + p->band_size);
+    for (int64_t i = row; i < row + n; i++, band += p->width)
+        if (i < first || i >= end)
             memset(band, 0, (size_t)p->width * sizeof(float));
         else
-            copy(s->w, plane + row * s->w, band + s->before);
+            copy(s->w, from + (i - first) * s->w, band + s->before);
 }
 
 /* Rows [first, end) of v of in, or of m of out. */
@@ -284,8 +318,8 @@ static inline void transform(const winograd *p, const side *s, int64_t first, in
     memset(band, 0, (size_t)((2 * p->rows + 2) * p->width) * sizeof(float));
     for (run r = { 0 }; next_run(p, r0, rows, &r);) {
         for (int64_t c = 0; c < s->channels; c++) {
-            const float *plane = s->data + (r.image * s->channels + c) * s->h * s->w;
-            fill_band(p, s, plane, 2 * r.first - s->above, 2 * r.n + border, band);
+            fill_band(p, s, r.image * s->channels + c, 2 * r.first - s->above, 2 * r.n + border,
+                      band);
             float *to = places + c * p->ld + r.done * p->across;
             const float *from = band;
             for (int64_t row = 0; row < r.n; row++, to += p->across, from += 2 * p->width)
@@ -347,12 +381,15 @@ static void write_rows(const winograd *p, int64_t r0, int64_t rows, int64_t o, c
                        float *band, eight *finite)
 {
     const side *s = &p->out;
-    float bias = p->bias ? p->bias[o] : 0;
+    float bias = p->bias.data ? get(&p->bias, o) : 0, *wide = band + p->band_size;
     for (run r = { 0 }; next_run(p, r0, rows, &r);) {
-        float *plane = s->data + (r.image * s->channels + o) * s->h * s->w;
-        float *y = plane + 2 * r.first * s->w;
-        float *end = plane + TNI_MIN(2 * (r.first + r.n), s->h) * s->w;
-        float *room = r.n == p->down && o + 1 < s->channels ? end + s->h * s->w : end;
+        int64_t first = ((r.image * s->channels + o) * s->h + 2 * r.first) * s->w;
+        int64_t n = TNI_MIN(2 * r.n, s->h - 2 * r.first) * s->w;
+        float *y = place(&s->images, first, wide), *end = y + n, *room = end;
+        if (y == wide)
+            room += 2 * EIGHT;
+        else if (r.n == p->down && o + 1 < s->channels)
+            room += s->h * s->w;
         for (int64_t i = 0; i < r.n; i++, m += p->across, y += 2 * s->w) {
             bool two = y + s->w < end;
             if (two && s->w % 2 == 0 && p->across >= EIGHT) {
@@ -370,6 +407,7 @@ static void write_rows(const winograd *p, int64_t r0, int64_t rows, int64_t o, c
                 if (two) copy(s->w, band + p->width, y + s->w);
             }
         }
+        put(&s->images, first, n, wide);
     }
 }
 
@@ -473,7 +511,7 @@ static double gain(const winograd *p, int64_t images)
     double usual = 9 * (double)(images * p->out.h * p->out.w) * pairs;
     double tiles = (double)(p->pieces * up(p->rows * p->across, STRIP));
     double filled = (double)(p->in.channels * p->n_out);
-    if (p->dw) {
+    if (p->dw.data) {
         tiles = (double)(p->all * p->across);
         filled = (double)(p->n_in * p->n_out);
     }
@@ -481,19 +519,19 @@ static double gain(const winograd *p, int64_t images)
 }
 
 /* Sets sides and sizes. False: another kernel is faster, or the only one. */
-static bool plan(winograd *p, const tni_conv2d_sizes *z, tn_dtype dtype)
+static bool plan(winograd *p, const tni_conv2d_sizes *z, tni_array in, tni_array out)
 {
-    if (!IS_FAST || dtype != TN_F32 || z->groups != 1) return false;
+    if (!IS_FAST || in.dtype == TN_F64 || z->groups != 1) return false;
     if (z->c < LEAST_CHANNELS || z->o < LEAST_CHANNELS) return false;
     for (int d = 0; d < 2; d++)
         if (z->stride[d] != 1 || z->dilation[d] != 1 || z->padding[d] > 2) return false;
     if (z->kh != 3 || z->kw != 3) return false;
     const int64_t *pad = z->padding;
-    p->in = (side){ NULL, z->c, z->h, z->w, pad[0], pad[1], 0 };
-    p->out = (side){ NULL, z->o, z->oh, z->ow, 0, 0, 0 };
+    p->in = (side){ in, z->c, z->h, z->w, pad[0], pad[1], 0 };
+    p->out = (side){ out, z->o, z->oh, z->ow, 0, 0, 0 };
     if (p->turned) {
-        p->in = (side){ NULL, z->o, z->oh, z->ow, 2 - pad[0], 2 - pad[1], 0 };
-        p->out = (side){ NULL, z->c, z->h, z->w, 0, 0, 0 };
+        p->in = (side){ in, z->o, z->oh, z->ow, 2 - pad[0], 2 - pad[1], 0 };
+        p->out = (side){ out, z->c, z->h, z->w, 0, 0, 0 };
     }
     p->down = (p->out.h + 1) / 2;
     p->across = (p->out.w + 1) / 2;
@@ -501,8 +539,8 @@ static bool plan(winograd *p, const tni_conv2d_sizes *z, tn_dtype dtype)
     p->n_in = up(p->in.channels, STRIP);
     p->n_out = up(p->out.channels, ROWS);
     p->u_step = p->n_out * p->n_in;
-    int64_t most = PARTS_SIZE / (PLACES * p->u_step);    /* parts */
-    p->places = p->dw && most < 4 ? PLACES / 4 : PLACES; /* there are at least four items */
+    int64_t most = PARTS_SIZE / (PLACES * p->u_step);         /* parts */
+    p->places = p->dw.data && most < 4 ? PLACES / 4 : PLACES; /* there are at least four items */
     if (p->all * p->across == 0 || row_bytes(p) > MOST_BYTES) return false;
     p->rows = rows_of(p);
     p->pieces = (p->all - 1) / p->rows + 1;
@@ -510,18 +548,20 @@ static bool plan(winograd *p, const tni_conv2d_sizes *z, tn_dtype dtype)
     p->width = up(2 * p->across, 2 * EIGHT) + 2;
     p->in.step = apart(p->n_in * p->ld);
     p->out.step = apart(p->n_out * p->ld);
-    p->parts = p->dw ? TNI_MIN(TNI_MIN(p->pieces, MAX_PARTS), TNI_MAX(1, most)) : 1;
+    p->parts = p->dw.data ? TNI_MIN(TNI_MIN(p->pieces, MAX_PARTS), TNI_MAX(1, most)) : 1;
     /* each part of du is written and read again */
-    if (p->dw && p->all * p->across < LEAST_TILES * p->parts) return false;
+    if (p->dw.data && p->all * p->across < LEAST_TILES * p->parts) return false;
     return gain(p, z->n) >= LEAST_GAIN;
 }
 
 /* False: the result is not finite. */
 static bool compute(winograd *p, tn_status *status)
 {
-    int64_t band = TNI_MAX((2 * p->rows + 2) * p->width, p->dw ? p->ld * STRIP : 0);
-    p->lane_size = (size_t)(p->places * (p->in.step + p->out.step) + up(band, LANES));
-    int64_t items = p->dw ? p->parts * PLACES / p->places : p->pieces;
+    int64_t rows = 2 * p->rows + 2, wide = rows * TNI_MAX(p->in.w, p->out.w) + 2 * EIGHT;
+    p->band_size = up(TNI_MAX(rows * p->width, p->dw.data ? p->ld * STRIP : 0), LANES);
+    p->lane_size =
+        (size_t)(p->places * (p->in.step + p->out.step) + p->band_size + up(wide, LANES));
+    int64_t items = p->dw.data ? p->parts * PLACES / p->places : p->pieces;
     int lanes = tni_lanes(items, 1);
     size_t u = (size_t)(p->parts * PLACES * p->u_step);
     size_t size = (u + (size_t)lanes * p->lane_size) * sizeof(float);
@@ -530,36 +570,27 @@ static bool compute(winograd *p, tn_status *status)
     if (!p->u) return true;
     p->scratch = p->u + u;
     int64_t grain = 4096 / p->n_in + 1;
-    if (!p->dw) tni_parallel(p->out.channels, grain, transform_kernels, p);
-    tni_parallel_lanes(lanes, items, 1, p->dw ? sum_kernels : convolve, p);
-    if (p->dw) tni_parallel(p->out.channels, grain, write_kernels, p);
+    if (!p->dw.data) tni_parallel(p->out.channels, grain, transform_kernels, p);
+    tni_parallel_lanes(lanes, items, 1, p->dw.data ? sum_kernels : convolve, p);
+    if (p->dw.data) tni_parallel(p->out.channels, grain, write_kernels, p);
     tni_free(p->u, size);
     return !p->infinite;
 }
 
 bool K(tni_winograd_y)(const tni_conv2d *a, tn_status *status)
 {
-    winograd p = { .kernels = a->w.data, .bias = a->bias.data };
-    if (!plan(&p, &a->sizes, a->x.dtype)) return false;
-    p.in.data = a->x.data;
-    p.out.data = a->y.data;
-    return compute(&p, status);
+    winograd p = { .kernels = a->w, .bias = a->bias };
+    return plan(&p, &a->sizes, a->x, a->y) && compute(&p, status);
 }
 
 bool K(tni_winograd_dx)(const tni_conv2d_grad_input *a, tn_status *status)
 {
-    winograd p = { .kernels = a->w.data, .turned = true };
-    if (!plan(&p, &a->sizes, a->dy.dtype)) return false;
-    p.in.data = a->dy.data;
-    p.out.data = a->dx.data;
-    return compute(&p, status);
+    winograd p = { .kernels = a->w, .turned = true };
+    return plan(&p, &a->sizes, a->dy, a->dx) && compute(&p, status);
 }
 
 bool K(tni_winograd_dw)(const tni_conv2d_grad_weight *a, tn_status *status)
 {
-    winograd p = { .dw = a->dw.data };
-    if (!plan(&p, &a->sizes, a->dy.dtype)) return false;
-    p.in.data = a->x.data;
-    p.out.data = a->dy.data;
-    return compute(&p, status);
+    winograd p = { .dw = a->dw };
+    return plan(&p, &a->sizes, a->x, a->dy) && compute(&p, status);
 }
