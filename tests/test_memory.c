@@ -5,10 +5,13 @@
  * Seen to fail: tni_free (alloc.c) gave blocks of 4 KiB and more back to the system at once: both
  * stays_flat tests failed. Large blocks that were not joined, joined with one in use, cut too
  * short, or only from segments of the usual size, or taken from a list: those tests. Sizes rounded
- * up by 3 %: large_blocks_are_not_rounded.
+ * up by 3 %: large_blocks_are_not_rounded. No state apart, also where addresses are few, segments
+ * that do not grow there, fresh bytes forgotten or counted twice: the tests of those.
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -203,6 +206,73 @@ START_TEST(large_blocks_are_not_rounded)
 }
 END_TEST
 
+/* Addresses count as memory of ours only from when they are used first. */
+START_TEST(large_blocks_take_fresh_memory_last)
+{
+    if (!cache_is_on()) return;
+    int64_t held[3] = { tn_memory().in_use + tn_memory().cached };
+    for (int round = 0; round < 2; round++) {
+        tn_scope scope = tn_scope_begin();
+        tn_tensor *t[2] = { mebibytes(round ? 2.9 : 3), mebibytes(round ? 2.9 : 3) };
+        tn_scope_end(scope);
+        for (int i = 0; i < 2; i++) tn_drop(t[i]);
+        held[round + 1] = tn_memory().in_use + tn_memory().cached;
+    }
+    ck_assert_int_ge(held[1] - held[0], 6 * MIB);
+    ck_assert_int_le(held[1] - held[0], 6 * MIB + 100000);
+    ck_assert_int_eq(held[2], held[1]);
+}
+END_TEST
+
+/* An optimizer's state lies far from blocks that come and go, where they cannot grow into it; among
+ * them where the system gives few addresses. */
+static void check_state(bool far)
+{
+    tn_list *list = tn_list_new();
+    tn_tensor *p = tn_keep(tn_ones(TN_SHAPE(MIB / 4))), *before = mebibytes(3);
+    assert_ok(tn_set_requires_grad(p, true));
+    assert_ok(tn_list_add(list, "p", p));
+    tn_optim *opt = tn_adam(list, (tn_adam_options){ .lr = 0.1 });
+    assert_made(opt);
+    assert_ok(tn_backward(tn_sum(p, NULL, 0, false)));
+    assert_ok(tn_optim_step(opt));
+    for (int slot = 0; slot < 2; slot++) {
+        tn_tensor *state =
+            tn_list_get(tn_optim_state_dict(opt), slot ? "p.exp_avg_sq" : "p.exp_avg");
+        assert_made(state);
+        intptr_t distance = (intptr_t)tn_data(state) - (intptr_t)tn_data(before);
+        ck_assert_msg(distance > 0 && (distance > 8 * MIB) == far, "slot %d: %lld bytes behind",
+                      slot, (long long)distance);
+    }
+    tn_optim_free(opt);
+    tn_drop(before);
+    tn_drop(p);
+}
+
+START_TEST(state_lies_apart)
+{
+    tn_scope scope = tn_scope_begin();
+    if (cache_is_on()) check_state(true);
+    tn_scope_end(scope);
+}
+END_TEST
+
+START_TEST(state_with_few_addresses)
+{
+    if (!cache_is_on()) return;
+    tn_scope scope = tn_scope_begin();
+    struct rlimit few = { (rlim_t)1 << 30, (rlim_t)1 << 30 };
+    tn_memory_trim();
+    ck_assert_int_eq(setrlimit(RLIMIT_AS, &few), 0);
+    void *more = mmap(NULL, (size_t)2 << 30, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (more != MAP_FAILED)
+        puts("state_with_few_addresses: skipped: addresses cannot be limited here");
+    else
+        check_state(false);
+    tn_scope_end(scope);
+}
+END_TEST
+
 static size_t most; /* that the system gives at once */
 
 static void *sparing_alloc(void *user, size_t size)
@@ -321,6 +391,10 @@ Suite *test_suite(void)
     tcase_add_test(large, the_least_large_block);
     tcase_add_test(large, large_blocks_do_not_overlap);
     tcase_add_test(large, large_blocks_are_not_rounded);
+    tcase_add_test(large, large_blocks_take_fresh_memory_last);
+    tcase_add_test(large, state_lies_apart);
+    if (!getenv("CK_FORK") || strcmp(getenv("CK_FORK"), "no") != 0)
+        tcase_add_test(large, state_with_few_addresses);
     tcase_add_test(large, large_blocks_from_a_sparing_system);
     tcase_add_test(test_case(suite, "attention"), attention_takes_little);
     tcase_add_test(test_case(suite, "sanitizer"), use_after_free_is_reported);

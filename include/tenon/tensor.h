@@ -183,7 +183,7 @@ TN_API tn_allocator tn_get_allocator(void);
 
 /** Counters of the caching allocator on the CPU. Bytes unless said otherwise. */
 typedef struct tn_memory_stats {
-    int64_t system_allocations; /* calls to the allocator below the cache, ever */
+    int64_t system_allocations; /* requests that took memory from the system, ever */
     int64_t data_allocations;   /* storages made for tensor data, ever: a hidden copy shows here */
     int64_t data_bytes;         /* bytes of those storages, ever (sum of requests) */
     int64_t in_use;             /* bytes handed out now */

@@ -48,6 +48,7 @@ static free_block *lists[CLASSES];
 static tn_memory_stats stats;
 static tn_allocator allocator; /* alloc NULL: the default below */
 static int cached = -1;        /* -1: not decided yet */
+static _Thread_local bool lasting;
 
 #if defined(__SANITIZE_THREAD__)
 #define THREAD_SANITIZER 1
@@ -131,8 +132,8 @@ static size_t huge_pages(size_t size)
  * one, and those are given back. */
 static void *map_pages(size_t size)
 {
-    char *at =
-        mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *at = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) return NULL;
     size_t before = HUGE_PAGE - ((uintptr_t)at & (HUGE_PAGE - 1));
     munmap(at, before);
@@ -146,10 +147,12 @@ void *tni_segment_alloc(size_t size)
     return allocator.alloc ? system_alloc(size) : map_pages(huge_pages(size));
 }
 
-/* Pages cost addresses alone until they are touched, and blocks of one segment can be joined. */
-size_t tni_segment_most(void)
+size_t tni_segment_most(bool *fresh)
 {
-    return (size_t)(allocator.alloc ? 128 : 4096) << 20;
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    *fresh = !allocator.alloc;
+    if (allocator.alloc) return (size_t)128 << 20;
+    return pages > 0 ? (size_t)pages * (size_t)page : (size_t)4 << 30;
 }
 
 void tni_segment_free(void *segment, size_t size)
@@ -224,8 +227,8 @@ static size_t trim_locked(void)
 static void *allocate_large(size_t size, size_t *rounded)
 {
     size_t added;
-    void *block = tni_large_alloc(size, rounded, &added);
-    if (!block && trim_locked()) block = tni_large_alloc(size, rounded, &added);
+    void *block = tni_large_alloc(size, lasting, rounded, &added);
+    if (!block && trim_locked()) block = tni_large_alloc(size, lasting, rounded, &added);
     if (!block || added) stats.system_allocations++;
     if (block) stats.cached += (int64_t)added - (int64_t)*rounded;
     return block;
@@ -284,6 +287,13 @@ static void *alloc_or_fail(size_t size, const size_t *data, int64_t *count)
         tni_error(TN_E_NOMEM, "out of memory: want %zu bytes, %" PRId64 " are in use", size,
                   in_use);
     return block;
+}
+
+bool tni_alloc_lasting(bool on)
+{
+    bool before = lasting;
+    lasting = on;
+    return before;
 }
 
 void *tni_alloc(size_t size)

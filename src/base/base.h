@@ -120,6 +120,9 @@ void tni_free_counted(void *block, size_t size, int64_t *count);
 /* The same for a storage that will have `data` bytes of elements: tn_memory counts them. */
 void *tni_alloc_storage(size_t size, size_t data);
 void tni_free(void *block, size_t size);
+/* Whether this thread's blocks will last as long as the program: large ones are kept together.
+ * Returns what it was. */
+bool tni_alloc_lasting(bool on);
 /* a * b or a + b; false on overflow. */
 static inline bool tni_mul_size(size_t a, size_t b, size_t *out)
 {

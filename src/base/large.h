@@ -5,6 +5,7 @@
 #ifndef TNI_LARGE_H
 #define TNI_LARGE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #define TNI_LARGE ((size_t)256 << 10)
@@ -12,14 +13,16 @@
 /* From the system, NULL if it has none; and back to it. In alloc.c. */
 void *tni_segment_alloc(size_t size);
 void tni_segment_free(void *segment, size_t size);
-/* The most that is asked for ahead of need. */
-size_t tni_segment_most(void);
+/* The most that is asked for ahead of need. *fresh: that costs addresses, and memory only once it
+ * is touched. */
+size_t tni_segment_most(bool *fresh);
 /* What [from, end) of a segment holds is not needed any more. */
 void tni_segment_idle(char *from, const char *end);
 
-/* At least size bytes, aligned to 64. *nbytes: what the block takes. *added: bytes of the segment
- * that was asked of the system for it, 0 if none was. NULL: out of memory, *added is 0. */
-void *tni_large_alloc(size_t size, size_t *nbytes, size_t *added);
+/* At least size bytes, aligned to 64. lasting: far from those that are not. *nbytes: what the block
+ * takes. *added: bytes of memory that the system gave for it, 0 if it has been used before. NULL:
+ * out of memory, *added is 0. */
+void *tni_large_alloc(size_t size, bool lasting, size_t *nbytes, size_t *added);
 /* Returns the bytes that the block took. */
 size_t tni_large_free(void *data);
 /* Gives segments in which nothing is used back to the system, and returns their bytes; of others,

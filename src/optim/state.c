@@ -146,7 +146,9 @@ static tn_status ensure_state(const tn_optim *opt, tni_optim_param *p, int s)
         return TN_E_STATE;
     }
     if (!state) {
+        bool before = tni_alloc_lasting(true);
         state = tn_full_as(t->shape, opt->initial, t->dtype, device);
+        tni_alloc_lasting(before);
     } else {
         if (state->dtype != t->dtype) state = tn_to_dtype(state, t->dtype);
         if (state && state->storage->backend != t->storage->backend) state = tn_to(state, device);
