@@ -183,7 +183,7 @@ TN_API tn_allocator tn_get_allocator(void);
 
 /** Counters of the caching allocator on the CPU. Bytes unless said otherwise. */
 typedef struct tn_memory_stats {
-    int64_t system_allocations; /* requests that took memory from the system, ever */
+    int64_t system_allocations; /* requests that went to the system, ever, also if it refused */
     int64_t data_allocations;   /* storages made for tensor data, ever: a hidden copy shows here */
     int64_t data_bytes;         /* bytes of those storages, ever (sum of requests) */
     int64_t in_use;             /* bytes handed out now */
@@ -194,8 +194,8 @@ typedef struct tn_memory_stats {
 /** The counters now. */
 TN_API tn_memory_stats tn_memory(void);
 TN_API void tn_memory_reset_peak(void); /* peak_in_use starts at in_use again */
-/** Returns cached blocks to the system. Of segments that large blocks (256 KiB and more) were cut
- *  from, those with a block in use stay cached, but the pages of their free blocks go back. */
+/** Returns cached blocks to the system. Large ones (256 KiB and more) between others in use still
+ *  count as cached, but their pages go back, too. */
 TN_API void tn_memory_trim(void);
 
 /* ---- threads --------------------------------------------------------------------------------- */

@@ -13,6 +13,7 @@
  */
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/base.h"
@@ -130,10 +131,9 @@ static size_t huge_pages(size_t size)
 
 /* Pages, which take memory only once they are touched: as many more as it takes to begin at a huge
  * one, and those are given back. */
-static void *map_pages(size_t size)
+static void *map_pages(size_t size, int access)
 {
-    char *at = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *at = mmap(NULL, size + HUGE_PAGE, access, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) return NULL;
     size_t before = HUGE_PAGE - ((uintptr_t)at & (HUGE_PAGE - 1));
     munmap(at, before);
@@ -144,15 +144,28 @@ static void *map_pages(size_t size)
 
 void *tni_segment_alloc(size_t size)
 {
-    return allocator.alloc ? system_alloc(size) : map_pages(huge_pages(size));
+    return allocator.alloc ? system_alloc(size)
+                           : map_pages(huge_pages(size), PROT_READ | PROT_WRITE);
 }
 
-size_t tni_segment_most(bool *fresh)
+size_t tni_segment_most(void)
 {
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    *fresh = !allocator.alloc;
-    if (allocator.alloc) return (size_t)128 << 20;
-    return pages > 0 ? (size_t)pages * (size_t)page : (size_t)4 << 30;
+    return (size_t)(allocator.alloc ? 128 : 4096) << 20;
+}
+
+/* Addresses that can't be read or written are no part of what the system grants, locks or dumps. */
+void *tni_segment_reserve(size_t least, size_t *size)
+{
+    struct rlimit limit;
+    size_t pages = (size_t)sysconf(_SC_PHYS_PAGES), page = (size_t)sysconf(_SC_PAGESIZE);
+    *size = pages * page / HUGE_PAGE * HUGE_PAGE;
+    bool limited = getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY;
+    return allocator.alloc || limited || *size < least ? NULL : map_pages(*size, PROT_NONE);
+}
+
+bool tni_segment_open(char *from, size_t size)
+{
+    return mprotect(from, size, PROT_READ | PROT_WRITE) == 0;
 }
 
 void tni_segment_free(void *segment, size_t size)

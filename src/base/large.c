@@ -9,10 +9,9 @@
  * time however many there are. Of its own list a request looks at the first few blocks, the sizes
  * of the last step among them; any block of a later list is large enough.
  *
- * A segment has as many addresses as the machine has memory, so that all blocks can be joined; a
- * page takes memory when it is touched first. Blocks that last as long as the program, like an
- * optimizer's state, are cut from the end of the fresh bytes: between activations, they would leave
- * gaps in every step.
+ * Nothing joins across segments, so one is reserved with as many addresses as the machine has
+ * memory, and opened as it is needed. Blocks that last as long as the program, like an optimizer's
+ * state, are cut from its end: between activations, they would leave gaps in every step.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,19 +30,25 @@ enum {
 };
 
 #define FIRST_SEGMENT ((size_t)16 << 20)
+#define LEAST ((size_t)1 << LOG2_LEAST)
+#define OPENED ((uintptr_t)2 << 20) /* bytes that are opened at a time: a huge page */
 
 typedef struct block {
     size_t size;                  /* with this header */
     struct block *before, *after; /* neighbours in the segment; NULL at its ends */
     struct block *next, **link;   /* in its list; link NULL: in use */
-    uintptr_t fresh, fresh_end;   /* bytes that nobody has had yet */
 } block;
 _Static_assert(sizeof(block) <= HEADER, "room before the data");
 
 static block *lists[ROWS][STEPS];
 static uint32_t filled[ROWS]; /* which lists of a row have blocks */
-static size_t total;          /* bytes of all segments */
-static bool has_room;         /* the last one has as many addresses as are wanted */
+static size_t total;          /* bytes of the segments that are not reserved */
+
+/* The reserved segment; NULL: none. Blocks are cut from both ends of its fresh bytes, which nobody
+ * has had yet. Of these, [shut, shut_end) can't be read or written yet. */
+static block *reserved;
+static block *edge; /* the free block that holds the fresh bytes; NULL: none are left */
+static uintptr_t fresh, fresh_end, shut, shut_end;
 
 static int log2_of(size_t size)
 {
@@ -92,82 +97,100 @@ static block *find(size_t size)
     return there ? lists[row][__builtin_ctz(there)] : NULL;
 }
 
-/* The largest free block, if more than size bytes of it are fresh. Segments that grow with the
- * program are not filled from both ends: nothing would have room between them. */
-static block *find_fresh(size_t size)
+/* A reserved segment as one free block. */
+static block *reserve(size_t least)
 {
-    int row = ROWS - 1;
-    while (row > 0 && !filled[row]) row--;
-    block *b = filled[row] ? lists[row][log2_of(filled[row])] : NULL;
-    size_t least = size + ((size_t)1 << LOG2_LEAST);
-    return has_room && b && b->fresh_end - b->fresh >= least ? b : NULL;
+    size_t size;
+    block *b = reserved ? NULL : tni_segment_reserve(least, &size);
+    if (!b) return NULL;
+    fresh = (uintptr_t)b, fresh_end = fresh + size;
+    shut = fresh + OPENED, shut_end = fresh_end;
+    if (!tni_segment_open((char *)b, OPENED)) {
+        tni_segment_free(b, size);
+        return NULL;
+    }
+    *b = (block){ .size = size };
+    return reserved = edge = b;
 }
 
-/* A new segment as one block: of addresses as many as may be needed; of memory, or where so many
- * are refused, more as the program grows; or as large as the system has. */
+/* A new segment as one free block: reserved; or larger ones as the program grows; or size alone. */
 static block *segment(size_t size, size_t *added)
 {
-    bool fresh;
-    size_t most = tni_segment_most(&fresh), grown = TNI_MIN(TNI_MAX(total, FIRST_SEGMENT), most);
-    size_t tries[] = { fresh ? most : grown, grown, 0 }, more = 0;
-    block *b = NULL;
-    for (int i = 0; i < 3 && !b; i++) {
-        b = tni_segment_alloc(more = TNI_MAX(size, tries[i]));
-        has_room = fresh && i == 0;
-    }
-    if (!b) return NULL;
-    *b = (block){ .size = more };
-    total += more;
-    if (fresh)
-        b->fresh = (uintptr_t)b, b->fresh_end = (uintptr_t)b + more;
-    else
+    size_t more = TNI_MAX(size, TNI_MIN(TNI_MAX(total, FIRST_SEGMENT), tni_segment_most()));
+    block *b = reserve(size);
+    if (!b) {
+        b = tni_segment_alloc(more);
+        if (!b && more > size) b = tni_segment_alloc(more = size);
+        if (!b) return NULL;
+        *b = (block){ .size = more };
+        total += more;
         *added = more;
+    }
+    list(b);
     return b;
 }
 
-/* Parts b after size bytes; returns what is behind them, or NULL if that would be too small.
- * Neither is in a list. */
+/* Takes the first or the last size bytes of the edge; the header of what is left before fresh bytes
+ * is opened too. *added grows by those that were fresh. False: the system refuses them. */
+static bool advance(size_t size, bool last, size_t *added)
+{
+    uintptr_t begin = (uintptr_t)edge, end = begin + edge->size, was = fresh_end - fresh;
+    uintptr_t now = last ? fresh : TNI_MAX(fresh, TNI_MIN(begin + size, fresh_end));
+    uintptr_t now_end = last ? TNI_MIN(fresh_end, end - size) : fresh_end;
+    uintptr_t to = TNI_MIN((now + PAGE + OPENED - 1) / OPENED * OPENED, shut_end);
+    uintptr_t from = TNI_MAX(now_end / OPENED * OPENED, shut);
+    if (!last && to > shut) {
+        if (!tni_segment_open((char *)edge + (shut - begin), to - shut)) return false;
+        shut = to;
+    } else if (last && from < shut_end) {
+        if (!tni_segment_open((char *)edge + (from - begin), shut_end - from)) return false;
+        shut_end = from;
+    }
+    fresh = now, fresh_end = now_end;
+    *added += was - (fresh_end - fresh);
+    return true;
+}
+
+/* Parts b after size bytes, and returns what is behind them. Neither is in a list. */
 static block *part(block *b, size_t size)
 {
-    if (b->size - size < (size_t)1 << LOG2_LEAST) return NULL;
     block *rest = (block *)(void *)((char *)b + size);
-    uintptr_t here = (uintptr_t)rest;
-    *rest = (block){ b->size - size, .before = b, .after = b->after };
-    rest->fresh = TNI_MAX(b->fresh, here);
-    rest->fresh_end = TNI_MAX(b->fresh_end, here);
-    b->fresh = TNI_MIN(b->fresh, here);
-    b->fresh_end = TNI_MIN(b->fresh_end, here);
+    *rest = (block){ .size = b->size - size, .before = b, .after = b->after };
     if (b->after) b->after->before = rest;
     b->after = rest;
     b->size = size;
     return rest;
 }
 
-/* b takes in the block behind it. Neither is in a list. Blocks are cut from either end of fresh
- * bytes, so only one of two free neighbours has some. */
+/* b takes in the block behind it. Neither is in a list. */
 static void join(block *b)
 {
-    block *rest = b->after;
-    if (rest->fresh < rest->fresh_end) b->fresh = rest->fresh, b->fresh_end = rest->fresh_end;
-    b->size += rest->size;
-    b->after = rest->after;
+    if (b->after == edge) edge = b;
+    b->size += b->after->size;
+    b->after = b->after->after;
     if (b->after) b->after->before = b;
 }
 
 void *tni_large_alloc(size_t size, bool lasting, size_t *nbytes, size_t *added)
 {
     size_t want = (size + HEADER + PAGE - 1) / PAGE * PAGE;
-    block *from = lasting ? find_fresh(want) : NULL, *b = from ? from : find(want);
+    block *b = find(want);
     *added = 0;
-    if (b)
-        unlist(b);
-    else if (!(b = segment(want, added)))
-        return NULL;
-    block *rest = part(b, from ? b->size - want : want);
-    if (from) b = rest, rest = from;
-    if (rest) list(rest);
-    *added += b->fresh_end - b->fresh;
-    b->fresh = b->fresh_end = 0;
+    if (!b && !(b = segment(want, added))) return NULL;
+    bool last = lasting && edge && b <= edge && fresh_end - fresh >= want + LEAST;
+    if (last) b = edge;
+    bool whole = b->size - want < LEAST;
+    if (b == edge && !advance(whole ? b->size : want, last, added)) return NULL;
+    unlist(b);
+    block *rest = whole ? NULL : part(b, last ? b->size - want : want);
+    if (b == edge && !last) edge = rest;
+    if (last) {
+        list(b);
+        b = rest;
+    } else if (rest) {
+        list(rest);
+    }
+    if (fresh == fresh_end) edge = NULL;
     *nbytes = b->size;
     return (char *)b + HEADER;
 }
@@ -180,7 +203,7 @@ size_t tni_large_free(void *data)
         unlist(b->after);
         join(b);
     }
-    if (b->before && b->before->link) {
+    if (b->before && b->before->link && b->before != edge) {
         b = b->before;
         unlist(b);
         join(b);
@@ -189,9 +212,25 @@ size_t tni_large_free(void *data)
     return nbytes;
 }
 
+/* What is free around the fresh bytes becomes fresh again; returns how much that is. */
+static size_t retreat(void)
+{
+    uintptr_t was = fresh_end - fresh;
+    if (!edge) return 0;
+    if (edge->after && edge->after->link) {
+        unlist(edge);
+        unlist(edge->after);
+        join(edge);
+        list(edge);
+    }
+    fresh = (uintptr_t)edge + PAGE;
+    fresh_end = (uintptr_t)edge + edge->size;
+    return fresh_end - fresh - was;
+}
+
 size_t tni_large_trim(void)
 {
-    size_t freed = 0;
+    size_t freed = retreat();
     for (int row = 0; row < ROWS; row++)
         for (int column = 0; column < STEPS; column++)
             for (block *b = lists[row][column], *next; b; b = next) {
@@ -201,8 +240,11 @@ size_t tni_large_trim(void)
                     continue;
                 }
                 unlist(b);
-                freed += b->size - (b->fresh_end - b->fresh);
-                total -= b->size;
+                freed += b == edge ? PAGE : b->size;
+                if (b == reserved)
+                    reserved = edge = NULL;
+                else
+                    total -= b->size;
                 tni_segment_free(b, b->size);
             }
     return freed;

@@ -13,20 +13,24 @@
 /* From the system, NULL if it has none; and back to it. In alloc.c. */
 void *tni_segment_alloc(size_t size);
 void tni_segment_free(void *segment, size_t size);
-/* The most that is asked for ahead of need. *fresh: that costs addresses, and memory only once it
- * is touched. */
-size_t tni_segment_most(bool *fresh);
+/* The most that is asked for ahead of need. */
+size_t tni_segment_most(void);
+/* Addresses alone, at least so many and as many as the machine has memory; NULL if the system
+ * limits them, or an allocator of the user's is used. And makes some of them memory; false: the
+ * system refuses. */
+void *tni_segment_reserve(size_t least, size_t *size);
+bool tni_segment_open(char *from, size_t size);
 /* What [from, end) of a segment holds is not needed any more. */
 void tni_segment_idle(char *from, const char *end);
 
 /* At least size bytes, aligned to 64. lasting: far from those that are not. *nbytes: what the block
- * takes. *added: bytes of memory that the system gave for it, 0 if it has been used before. NULL:
- * out of memory, *added is 0. */
+ * takes. *added: bytes that the system gave for it. NULL: out of memory, *added is 0. */
 void *tni_large_alloc(size_t size, bool lasting, size_t *nbytes, size_t *added);
 /* Returns the bytes that the block took. */
 size_t tni_large_free(void *data);
-/* Gives segments in which nothing is used back to the system, and returns their bytes; of others,
- * the pages of free blocks, whose addresses stay ours. */
+/* Gives segments in which nothing is used back to the system, and of others the pages of free
+ * blocks. Returns the bytes that the system gave and must give again: those of such segments, and
+ * what is free around the fresh bytes of the reserved one. */
 size_t tni_large_trim(void);
 
 #endif

@@ -145,14 +145,14 @@ static tn_status ensure_state(const tn_optim *opt, tni_optim_param *p, int s)
                          "every parameter updated in the capture's first run");
         return TN_E_STATE;
     }
+    bool lasting = tni_alloc_lasting(true);
     if (!state) {
-        bool before = tni_alloc_lasting(true);
         state = tn_full_as(t->shape, opt->initial, t->dtype, device);
-        tni_alloc_lasting(before);
     } else {
         if (state->dtype != t->dtype) state = tn_to_dtype(state, t->dtype);
         if (state && state->storage->backend != t->storage->backend) state = tn_to(state, device);
     }
+    tni_alloc_lasting(lasting);
     if (!state) return tni_pending();
     if (state == p->state[s]) return TN_OK;
     tn_drop(p->state[s]);
@@ -221,9 +221,10 @@ static tn_status load(tn_optim *opt, const tn_list *state, tn_optim *now)
 {
     tni_form f;
     tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad_enabled(false);
+    bool was = tn_set_grad_enabled(false), lasting = tni_alloc_lasting(true);
     tni_form_load(&f, state);
     show(&f, opt, now);
+    tni_alloc_lasting(lasting);
     tn_status status = tni_form_loaded(&f, "tn_optim_load_state_dict");
     tn_set_grad_enabled(was);
     tn_scope_end(scope);

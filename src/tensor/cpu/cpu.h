@@ -4,8 +4,8 @@
  * Three kinds of files below src/tensor/cpu/:
  *   real/      compiled once per instruction set AND per real type: REAL is float or double, K(f)
  *              names f_avx512_f32 and so on. One source for f32 and f64.
- *   isa/       compiled once per instruction set: integers, casts, 3x3 convolutions in f32, the
- *              backend table; K(f) is f_avx512.
+ *   isa/       compiled once per instruction set: integers, casts, 3x3 convolutions, the backend
+ *              table; K(f) is f_avx512.
  *   others     compiled once: the parallel driver, the BLAS driver, the choice of instruction set.
  * Kernels contain no parallel regions: they pass chunks to tni_parallel. Chunk borders depend only
  * on sizes, and partial sums are combined in index order, so the bits do not depend on the number

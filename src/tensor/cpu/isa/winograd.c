@@ -376,7 +376,8 @@ static void transpose(int64_t n, const float *x, int64_t ld, float *y)
 
 /* Rows of tiles of channel o, from its m. Eight tiles are stored at a time. What goes beyond the
  * end of a row is overwritten by the rows, or the channel, after it, where these are still to come
- * and belong to this piece; elsewhere the rows go by way of the band. */
+ * and belong to this piece; elsewhere the rows go by way of the band. Rows of bf16 and f16 are made
+ * in memory that has room behind them. */
 static void write_rows(const winograd *p, int64_t r0, int64_t rows, int64_t o, const float *m,
                        float *band, eight *finite)
 {
