@@ -241,6 +241,50 @@ START_TEST(SHARED_kept_grad_is_not_changed)
 }
 END_TEST
 
+static tn_tensor *keep_gradient(tn_tensor *grad, void *user)
+{
+    tn_tensor **kept = user; /* the gradient itself, then a view of it */
+    kept[0] = kept[0] ? kept[0] : tn_keep(kept[1] ? tn_slice(grad, 0, 0, 2, 1) : grad);
+    return grad;
+}
+
+START_TEST(SHARED_gradient_that_a_hook_keeps)
+{
+    /* the gradient of b would make room for that of a */
+    for (int view = 0; view < 2; view++) {
+        tn_tensor *x = LEAF(1, 2), *kept[2] = { NULL, view ? x : NULL };
+        tn_tensor *a = tn_square(x), *b = tn_mul(a, tn_from_floats((float[]){ 3, 5 }, TN_SHAPE(2)));
+        ck_assert_int_gt(tn_register_hook(b, keep_gradient, kept), 0);
+        assert_ok(tn_backward(sum(tn_mul(b, tn_from_floats((float[]){ 10, 100 }, TN_SHAPE(2))))));
+        check_values(kept[0], (double[]){ 10, 100 }, 2, "the gradient that the hook kept");
+        assert_grad(x, 60, 2000);
+        tn_drop(kept[0]);
+    }
+}
+END_TEST
+
+START_TEST(SHARED_both_sides_of_a_product)
+{
+    tn_tensor *x = LEAF(1, 2), *z = LEAF(3, 4);
+    tn_tensor *a = tn_neg(x), *b = tn_neg(z);
+    assert_ok(tn_backward(sum(tn_mul(tn_mul(a, b), tn_mul(a, a)))));
+    assert_grad(x, 9, 48); /* x^3 z: 3 x^2 z */
+    assert_grad(z, 1, 8);  /* x^3 */
+}
+END_TEST
+
+START_TEST(SHARED_gradients_pass_on_their_memory)
+{
+    tn_tensor *x = LEAF(1, 2), *c = tn_from_floats((float[]){ 2, 0.5 }, TN_SHAPE(2)), *y = x;
+    for (int i = 0; i < 20; i++) y = i % 2 ? tn_mul(y, c) : tn_relu(y);
+    tn_tensor *loss = sum(y);
+    int64_t before = tn_memory().data_allocations;
+    assert_ok(tn_backward(loss));
+    ck_assert_int_eq(tn_memory().data_allocations - before, 2); /* 1, and x's gradient */
+    assert_grad(x, 1024, 1.0 / 1024);
+}
+END_TEST
+
 START_TEST(SHARED_view_of_a_leaf)
 {
     tn_tensor *x = leaf((float[]){ 1, 2, 3, 4, 5, 6 }, TN_SHAPE(2, 3));
@@ -597,6 +641,9 @@ Suite *test_suite(void)
     tcase_add_test(t, SHARED_two_leaves_one_gradient);
     tcase_add_test(t, SHARED_sum_is_expanded);
     tcase_add_test(t, SHARED_kept_grad_is_not_changed);
+    tcase_add_test(t, SHARED_gradient_that_a_hook_keeps);
+    tcase_add_test(t, SHARED_both_sides_of_a_product);
+    tcase_add_test(t, SHARED_gradients_pass_on_their_memory);
     tcase_add_test(t, SHARED_view_of_a_leaf);
     tcase_add_test(t, BROADCAST_is_undone);
     tcase_add_test(t, DTYPE_gradient_has_the_inputs);

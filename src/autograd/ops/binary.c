@@ -35,13 +35,20 @@ static tn_status sub_backward(tni_grad *g)
     return TN_OK;
 }
 
+/* Whether input i's gradient is the last one, after which dy is not read. */
+static bool is_last(const tni_grad *g, int i)
+{
+    return i == 1 || !g->need[1];
+}
+
 static tn_status mul_backward(tni_grad *g)
 {
     for (int i = 0; i < 2; i++) {
         tn_tensor *other = g->x[1 - i];
         if (!g->need[i]) continue;
-        g->dx[i] = tni_composed() ? tn_mul(g->dy, other)
-                                  : tni_fused2(TNI_B_mul, g->dy, other, NULL, &g->out[0]);
+        g->dx[i] = tni_composed()
+                       ? tn_mul(g->dy, other)
+                       : tni_fused2(TNI_B_mul, g->dy, other, NULL, g->out, is_last(g, i));
     }
     return TN_OK;
 }
@@ -53,7 +60,7 @@ static tn_status div_backward(tni_grad *g)
     if (g->need[0]) g->dx[0] = tn_div(g->dy, b);
     if (g->need[1]) {
         g->dx[1] = tni_composed() ? tn_neg(tn_div(tn_mul(g->dy, g->y), b))
-                                  : tni_fused3(TNI_T_div_grad, g->dy, b, g->y, NULL, &g->out[0]);
+                                  : tni_fused3(TNI_T_div_grad, g->dy, b, g->y, NULL, g->out, true);
     }
     return TN_OK;
 }
@@ -84,13 +91,14 @@ static tn_status pow_backward(tni_grad *g)
     tn_tensor *b = g->x[1];
 
     if (g->need[0]) {
-        g->dx[0] = tni_composed() ? pow_base_composed(g, a, b)
-                                  : tni_fused3(TNI_T_pow_base_grad, g->dy, a, b, NULL, &g->out[0]);
+        g->dx[0] = tni_composed()
+                       ? pow_base_composed(g, a, b)
+                       : tni_fused3(TNI_T_pow_base_grad, g->dy, a, b, NULL, g->out, is_last(g, 0));
     }
     if (g->need[1]) {
         g->dx[1] = tni_composed()
                        ? pow_exponent_composed(g, a, b)
-                       : tni_fused3(TNI_T_pow_exponent_grad, g->dy, a, g->y, NULL, &g->out[0]);
+                       : tni_fused3(TNI_T_pow_exponent_grad, g->dy, a, g->y, NULL, g->out, true);
     }
     return TN_OK;
 }
@@ -116,7 +124,7 @@ static tn_status extreme_backward(tni_grad *g)
             tn_tensor *loses = largest ? tn_lt(own, other) : tn_gt(own, other);
             g->dx[i] = extreme_composed(g->dy, loses, tn_eq(own, other));
         } else {
-            g->dx[i] = tni_fused3(fused, g->dy, own, other, NULL, &g->out[0]);
+            g->dx[i] = tni_fused3(fused, g->dy, own, other, NULL, g->out, is_last(g, i));
         }
     }
     return TN_OK;

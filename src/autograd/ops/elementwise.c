@@ -3,6 +3,8 @@
  * broadcast, the forward of two inputs, and gradients that one kernel computes.
  */
 #include "autograd/ops/elementwise.h"
+#include "autograd/pass.h"
+#include "autograd/tell.h"
 
 tn_status tni_not_broadcast(const tni_call *c, const tn_tensor *a, const tn_tensor *b)
 {
@@ -75,19 +77,28 @@ tn_status tni_binary_forward(tni_call *c)
     return tni_run_binary(op->function, y, first, second, args ? args->p : NULL);
 }
 
+/* Who watches a pass may look at a after it. */
+static tn_tensor *place(tn_tensor *a, const tni_meta *like, bool last)
+{
+    if (last && a->dtype == like->dtype && tni_shape_equal(&a->shape, &like->shape) &&
+        !tni_is_shared(a) && !a->node && tni_is_dense(a) && !tni_watching)
+        return a;
+    return tni_new_dense(&like->shape, like->dtype, a->storage->device);
+}
+
 tn_tensor *tni_fused2(int function, tn_tensor *a, tn_tensor *b, const double *p,
-                      const tni_meta *like)
+                      const tni_meta *like, bool last)
 {
     if (!a || !b) return NULL;
-    tn_tensor *y = tni_new_dense(&like->shape, like->dtype, a->storage->device);
+    tn_tensor *y = place(a, like, last);
     return y && tni_run_binary(function, y, a, b, p) == TN_OK ? y : NULL;
 }
 
 tn_tensor *tni_fused3(int function, tn_tensor *a, tn_tensor *b, tn_tensor *c, const double *p,
-                      const tni_meta *like)
+                      const tni_meta *like, bool last)
 {
     if (!a || !b || !c) return NULL;
-    tn_tensor *y = tni_new_dense(&like->shape, like->dtype, a->storage->device);
+    tn_tensor *y = place(a, like, last);
     if (!y) return NULL;
     tni_ternary k = { function,
                       .y = tni_array_of(y),

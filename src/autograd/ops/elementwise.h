@@ -34,11 +34,12 @@ tn_status tni_run_binary(int function, const tn_tensor *y, const tn_tensor *a, c
                          const double *p);
 
 /* A gradient by one fused kernel, outside the graph: b, c are broadcast to like's shape. NULL if a,
- * b or c is NULL. */
+ * b or c is NULL. last: a, the gradient that arrived, is not read again, so where nobody else sees
+ * its memory the result takes it. */
 tn_tensor *tni_fused2(int function, tn_tensor *a, tn_tensor *b, const double *p,
-                      const tni_meta *like);
+                      const tni_meta *like, bool last);
 tn_tensor *tni_fused3(int function, tn_tensor *a, tn_tensor *b, tn_tensor *c, const double *p,
-                      const tni_meta *like);
+                      const tni_meta *like, bool last);
 
 /* sign(x), a constant. */
 tn_tensor *tni_sign(tn_tensor *x);

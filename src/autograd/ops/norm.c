@@ -43,7 +43,7 @@ static tn_status norm_backward(tni_grad *g)
     else if (tni_composed())
         g->dx[0] = norm_composed(g, dy, y, args->p);
     else
-        g->dx[0] = tni_fused3(TNI_T_norm_grad, dy, g->x[0], y, &args->p, &g->in[0]);
+        g->dx[0] = tni_fused3(TNI_T_norm_grad, dy, g->x[0], y, &args->p, &g->in[0], false);
     return TN_OK;
 }
 
@@ -74,8 +74,9 @@ static tn_status logsumexp_backward(tni_grad *g)
     tn_tensor *dy = tni_with_axes(g, g->dy);
     tn_tensor *y = tni_with_axes(g, g->y);
 
-    g->dx[0] = tni_composed() ? tn_mul(dy, tn_exp(tn_sub(g->x[0], y)))
-                              : tni_fused3(TNI_T_exp_diff_grad, dy, g->x[0], y, NULL, &g->in[0]);
+    g->dx[0] = tni_composed()
+                   ? tn_mul(dy, tn_exp(tn_sub(g->x[0], y)))
+                   : tni_fused3(TNI_T_exp_diff_grad, dy, g->x[0], y, NULL, &g->in[0], false);
     return TN_OK;
 }
 

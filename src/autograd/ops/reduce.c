@@ -179,7 +179,7 @@ static tn_tensor *spread(const tni_grad *g, tn_tensor *dy, double factor)
     tn_tensor *mean = tni_reduce_like(g, tn_mean, x);
 
     if (tni_composed()) return tn_mul(tn_mul_scalar(dy, factor), tn_sub(x, mean));
-    return tni_fused3(TNI_T_scaled_diff, dy, x, mean, &factor, &g->in[0]);
+    return tni_fused3(TNI_T_scaled_diff, dy, x, mean, &factor, &g->in[0], false);
 }
 
 static double degrees(const tni_grad *g)

@@ -73,7 +73,7 @@ static tn_status unary_backward(tni_grad *g)
         tn_tensor *read = (u->op.reads[0] & TNI_Y) ? g->y : g->x[0];
         bool square = u->function == TNI_U_pow_scalar && args->p[0] == 2.0;
         g->dx[0] =
-            tni_fused2(square ? TNI_B_square_grad : u->grad, g->dy, read, args->p, &g->in[0]);
+            tni_fused2(square ? TNI_B_square_grad : u->grad, g->dy, read, args->p, g->in, true);
     }
     return TN_OK;
 }
