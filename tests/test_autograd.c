@@ -4,7 +4,7 @@
  * Truth comes from closed forms worked out beside each test; values per element are
  * tests/test_ops.c's.
  *
- * Seen to fail, in src/autograd/backward.c: is_ours_alone() made to return true always: five SHARED
+ * Seen to fail, in src/autograd/backward.c: tni_is_ours() made to return true always: five SHARED
  * tests fail; own() left out of add_to_grads: four; the comparison in push() reversed:
  * ORDER_chains_of_all_lengths fails; check_version() made to return TN_OK: two AG_03 tests.
  */
@@ -238,6 +238,21 @@ START_TEST(SHARED_kept_grad_is_not_changed)
     assert_ok(tn_backward(sum(tn_square(x))));
     check_values(first, (double[]){ 2, 4 }, 2, "the first grad, held by the caller");
     assert_grad(x, 4, 8);
+}
+END_TEST
+
+START_TEST(SHARED_small_grad_of_a_large_one)
+{
+    /* the gradient of a part of cat's result is a view: x's grad must not hold all of it */
+    tn_tensor *large = tn_ones(TN_SHAPE(1 << 20)), *x[2] = { LEAF(1, 2), LEAF(3, 4) };
+    int64_t before = tn_memory().in_use;
+    tn_scope scope = tn_scope_begin();
+    assert_ok(tn_backward(sum(tn_square(tn_cat((tn_tensor *[]){ tn_neg(x[0]), large }, 2, 0)))));
+    assert_ok(tn_backward(sum(tn_square(tn_cat((tn_tensor *[]){ x[1], large }, 2, 0)))));
+    tn_scope_end(scope);
+    ck_assert_int_lt(tn_memory().in_use - before, 1 << 20);
+    assert_grad(x[0], 2, 4);
+    assert_grad(x[1], 6, 8);
 }
 END_TEST
 
@@ -641,6 +656,7 @@ Suite *test_suite(void)
     tcase_add_test(t, SHARED_two_leaves_one_gradient);
     tcase_add_test(t, SHARED_sum_is_expanded);
     tcase_add_test(t, SHARED_kept_grad_is_not_changed);
+    tcase_add_test(t, SHARED_small_grad_of_a_large_one);
     tcase_add_test(t, SHARED_gradient_that_a_hook_keeps);
     tcase_add_test(t, SHARED_both_sides_of_a_product);
     tcase_add_test(t, SHARED_gradients_pass_on_their_memory);

@@ -291,6 +291,38 @@ START_TEST(large_blocks_beyond_the_machine)
 }
 END_TEST
 
+/* An optimizer made again and again, or loaded, while gaps of its state's size are free. */
+START_TEST(state_made_again)
+{
+    if (!cache_is_on()) return;
+    tn_scope scope = tn_scope_begin();
+    tn_list *list = tn_list_new();
+    tn_tensor *p = tn_ones(TN_SHAPE(MIB / 4)), *t[6];
+    assert_ok(tn_set_requires_grad(p, true));
+    assert_ok(tn_list_add(list, "p", p));
+    for (int i = 0; i < 6; i++) {
+        tn_scope inner = tn_scope_begin();
+        t[i] = mebibytes(1);
+        tn_scope_end(inner);
+    }
+    assert_ok(tn_backward(tn_sum(p, NULL, 0, false)));
+    for (int i = 0; i < 6; i += 2) tn_drop(t[i]);
+    int64_t held = 0;
+    for (int round = 0; round < 12; round++) {
+        tn_scope inner = tn_scope_begin();
+        tn_optim *opt = tn_adam(list, (tn_adam_options){ .lr = 0.1 });
+        assert_ok(tn_optim_step(opt));
+        assert_ok(tn_optim_load_state_dict(opt, tn_optim_state_dict(opt)));
+        tn_optim_free(opt);
+        tn_scope_end(inner);
+        if (round == 2) held = tn_memory().in_use + tn_memory().cached;
+    }
+    ck_assert_int_le(tn_memory().in_use + tn_memory().cached, held + 65536);
+    for (int i = 1; i < 6; i += 2) tn_drop(t[i]);
+    tn_scope_end(scope);
+}
+END_TEST
+
 START_TEST(state_lies_apart)
 {
     tn_scope scope = tn_scope_begin();
@@ -436,6 +468,7 @@ Suite *test_suite(void)
     tcase_add_test(large, large_blocks_do_not_overlap);
     tcase_add_test(large, large_blocks_are_not_rounded);
     tcase_add_test(large, large_blocks_take_fresh_memory_last);
+    tcase_add_test(large, state_made_again);
     tcase_add_test(large, state_lies_apart);
     tcase_add_test(large, large_blocks_beyond_the_machine);
     if (!getenv("CK_FORK") || strcmp(getenv("CK_FORK"), "no") != 0)

@@ -21,15 +21,15 @@
 
 /* ---- accumulation ---------------------------------------------------------------------------- */
 
-/* Whether somebody besides the engine may see t's memory change. */
+/* Whether somebody besides the engine may see t's memory change, or t is not all of it. */
 bool tni_is_shared(const tn_tensor *t)
 {
     return atomic_load_explicit(&t->refs, memory_order_acquire) != 1 ||
            atomic_load_explicit(&t->storage->refs, memory_order_acquire) != 1 ||
-           t->storage->borrowed;
+           t->storage->borrowed || tni_bytes_of(t) != t->storage->nbytes;
 }
 
-static bool is_ours_alone(const tn_tensor *t)
+bool tni_is_ours(const tn_tensor *t)
 {
     return !tni_is_shared(t) && !t->node && tni_is_dense(t);
 }
@@ -37,7 +37,7 @@ static bool is_ours_alone(const tn_tensor *t)
 /* *sum += g, in place where nobody can notice. take: g is not used again in this step. */
 static tn_status accumulate(const tni_pass *p, tn_tensor **sum, tn_tensor *g, bool take)
 {
-    if (*sum && !p->create && *sum != g && is_ours_alone(*sum)) return tn_add_(*sum, g);
+    if (*sum && !p->create && *sum != g && tni_is_ours(*sum)) return tn_add_(*sum, g);
     tn_tensor *total = *sum ? tn_add(*sum, g) : g;
     if (!total) return tni_pending();
     total = take || *sum ? tni_scope_take(p->scope, total) : tn_keep(total);
@@ -106,7 +106,7 @@ tn_tensor *tni_sum_so_far(const tni_grad *g)
     if (tni_composed() || (!to->node && !to->leaf->gm)) return NULL;
     tn_tensor *sum = to->node ? to->node->pending[to->index] : to->leaf->gm->pending;
     bool here = sum && tni_same_device(sum->storage->device, g->dy->storage->device);
-    return here && is_ours_alone(sum) ? sum : NULL;
+    return here && tni_is_ours(sum) ? sum : NULL;
 }
 
 tn_status tni_widen_grad(tni_grad *g)
@@ -337,7 +337,7 @@ tn_status tni_copy_pending(tni_gradmeta *gm)
 /* Makes gm->pending fit to become a grad: alone, dense, without history. */
 static tn_status own(tni_gradmeta *gm)
 {
-    return is_ours_alone(gm->pending) ? TN_OK : tni_copy_pending(gm);
+    return tni_is_ours(gm->pending) ? TN_OK : tni_copy_pending(gm);
 }
 
 /* Copies need memory, so they are made before other processes rely on this pass. */

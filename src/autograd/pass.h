@@ -82,8 +82,10 @@ bool tni_pass_leads_on(const tni_pass *p, const tni_edge *edge);
 /* Fills g->x and g->y with what backward reads of the node's inputs and result. (kept.c) */
 tn_status tni_kept_read(const tni_pass *p, tni_node *node, tni_grad *g);
 
-/* Whether somebody besides the engine may see t's memory change. */
+/* Whether somebody besides the engine may see t's memory change, or t is not all of it. */
 bool tni_is_shared(const tn_tensor *t);
+/* Whether the engine may write to t. */
+bool tni_is_ours(const tn_tensor *t);
 /* Makes gm->pending a copy of its own. */
 tn_status tni_copy_pending(tni_gradmeta *gm);
 

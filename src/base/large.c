@@ -171,14 +171,23 @@ static void join(block *b)
     if (b->after) b->after->before = b;
 }
 
+/* The smallest free block of at least size bytes behind the fresh ones; NULL: none. */
+static block *find_last(size_t size)
+{
+    block *best = NULL;
+    for (block *b = edge ? edge->after : NULL; b; b = b->after)
+        if (b->link && b->size >= size && (!best || b->size < best->size)) best = b;
+    return best;
+}
+
 void *tni_large_alloc(size_t size, bool lasting, size_t *nbytes, size_t *added)
 {
     size_t want = (size + HEADER + PAGE - 1) / PAGE * PAGE;
-    block *b = find(want);
+    block *b = lasting ? find_last(want) : NULL;
+    bool last = lasting && !b && edge && fresh_end - fresh >= want + LEAST;
     *added = 0;
+    if (!b) b = last ? edge : find(want);
     if (!b && !(b = segment(want, added))) return NULL;
-    bool last = lasting && edge && b <= edge && fresh_end - fresh >= want + LEAST;
-    if (last) b = edge;
     bool whole = b->size - want < LEAST;
     if (b == edge && !advance(whole ? b->size : want, last, added)) return NULL;
     unlist(b);
@@ -223,7 +232,7 @@ static size_t retreat(void)
         join(edge);
         list(edge);
     }
-    fresh = (uintptr_t)edge + PAGE;
+    fresh = TNI_MIN(fresh, (uintptr_t)edge + PAGE); /* but for the header */
     fresh_end = (uintptr_t)edge + edge->size;
     return fresh_end - fresh - was;
 }
@@ -240,7 +249,7 @@ size_t tni_large_trim(void)
                     continue;
                 }
                 unlist(b);
-                freed += b == edge ? PAGE : b->size;
+                freed += b == edge ? fresh - (uintptr_t)b : b->size;
                 if (b == reserved)
                     reserved = edge = NULL;
                 else
