@@ -13,8 +13,8 @@
  * them to every node) and to its inputs. A hook may start another pass (nested.c).
  *
  * In-place accumulation happens only into a tensor that nobody else can see: one reference to the
- * handle, one to the storage, dense. Everything else is added out of place, so a backward may hand
- * out dy itself, a view of it, or one tensor for two inputs.
+ * handle, one to the storage, all of it. Everything else is added out of place, so a backward may
+ * hand out dy itself, a view of it, or one tensor for two inputs.
  */
 #include "autograd/sync.h"
 #include "base/host.h"

@@ -39,8 +39,6 @@ enum {
     CLASSES = SMALL_CLASSES + STEPS * 53
 };
 
-#define HUGE_PAGE ((size_t)2 << 20)
-
 typedef struct free_block {
     struct free_block *next;
 } free_block;
@@ -126,18 +124,18 @@ static void system_free(void *block, size_t size)
 
 static size_t huge_pages(size_t size)
 {
-    return (size + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
+    return (size + TNI_HUGE_PAGE - 1) & ~(TNI_HUGE_PAGE - 1);
 }
 
 /* Pages, which take memory only once they are touched: as many more as it takes to begin at a huge
  * one, and those are given back. */
 static void *map_pages(size_t size, int access)
 {
-    char *at = mmap(NULL, size + HUGE_PAGE, access, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *at = mmap(NULL, size + TNI_HUGE_PAGE, access, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) return NULL;
-    size_t before = HUGE_PAGE - ((uintptr_t)at & (HUGE_PAGE - 1));
+    size_t before = TNI_HUGE_PAGE - ((uintptr_t)at & (TNI_HUGE_PAGE - 1));
     munmap(at, before);
-    if (before < HUGE_PAGE) munmap(at + before + size, HUGE_PAGE - before);
+    if (before < TNI_HUGE_PAGE) munmap(at + before + size, TNI_HUGE_PAGE - before);
     madvise(at + before, size, MADV_HUGEPAGE); /* only a hint */
     return at + before;
 }
@@ -158,7 +156,7 @@ void *tni_segment_reserve(size_t least, size_t *size)
 {
     struct rlimit limit;
     size_t pages = (size_t)sysconf(_SC_PHYS_PAGES), page = (size_t)sysconf(_SC_PAGESIZE);
-    *size = pages * page / HUGE_PAGE * HUGE_PAGE;
+    *size = pages * page / TNI_HUGE_PAGE * TNI_HUGE_PAGE;
     bool limited = getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY;
     return allocator.alloc || limited || *size < least ? NULL : map_pages(*size, PROT_NONE);
 }

@@ -31,7 +31,6 @@ enum {
 
 #define FIRST_SEGMENT ((size_t)16 << 20)
 #define LEAST ((size_t)1 << LOG2_LEAST)
-#define OPENED ((uintptr_t)2 << 20) /* bytes that are opened at a time: a huge page */
 
 typedef struct block {
     size_t size;                  /* with this header */
@@ -104,8 +103,8 @@ static block *reserve(size_t least)
     block *b = reserved ? NULL : tni_segment_reserve(least, &size);
     if (!b) return NULL;
     fresh = (uintptr_t)b, fresh_end = fresh + size;
-    shut = fresh + OPENED, shut_end = fresh_end;
-    if (!tni_segment_open((char *)b, OPENED)) {
+    shut = fresh + TNI_HUGE_PAGE, shut_end = fresh_end;
+    if (!tni_segment_open((char *)b, TNI_HUGE_PAGE)) {
         tni_segment_free(b, size);
         return NULL;
     }
@@ -137,8 +136,9 @@ static bool advance(size_t size, bool last, size_t *added)
     uintptr_t begin = (uintptr_t)edge, end = begin + edge->size, was = fresh_end - fresh;
     uintptr_t now = last ? fresh : TNI_MAX(fresh, TNI_MIN(begin + size, fresh_end));
     uintptr_t now_end = last ? TNI_MIN(fresh_end, end - size) : fresh_end;
-    uintptr_t to = TNI_MIN((now + PAGE + OPENED - 1) / OPENED * OPENED, shut_end);
-    uintptr_t from = TNI_MAX(now_end / OPENED * OPENED, shut);
+    uintptr_t to =
+        TNI_MIN((now + PAGE + TNI_HUGE_PAGE - 1) / TNI_HUGE_PAGE * TNI_HUGE_PAGE, shut_end);
+    uintptr_t from = TNI_MAX(now_end / TNI_HUGE_PAGE * TNI_HUGE_PAGE, shut);
     if (!last && to > shut) {
         if (!tni_segment_open((char *)edge + (shut - begin), to - shut)) return false;
         shut = to;

@@ -9,6 +9,7 @@
 #include <stddef.h>
 
 #define TNI_LARGE ((size_t)256 << 10)
+#define TNI_HUGE_PAGE ((size_t)2 << 20) /* segments begin at a multiple of it */
 
 /* From the system, NULL if it has none; and back to it. In alloc.c. */
 void *tni_segment_alloc(size_t size);
