@@ -62,6 +62,21 @@ static tn_tensor *batch_norm_running(tn_tensor **x)
     return tn_cat((tn_tensor *[]){ tn_flatten(y, 0, -1), mean, var }, 3, 0);
 }
 
+/* y, and c after the last step below it. */
+static tn_tensor *lstm_both(tn_tensor **x, tn_tensor *b_ih, tn_tensor *b_hh, bool reverse)
+{
+    tn_tensor *c;
+    tn_tensor *y = tn_lstm(x[0], x[1], x[2], x[3], x[4], b_ih, b_hh, reverse, &c);
+    return tn_cat((tn_tensor *[]){ tn_flatten(y, 0, 1), c }, 2, 0);
+}
+
+static tn_tensor *lstm_c(tn_tensor **x)
+{
+    tn_tensor *c;
+    tn_lstm(x[0], x[1], x[2], x[3], x[4], x[5], x[6], false, &c);
+    return c;
+}
+
 #define ROW(name, op, flags, ...)                                                                  \
     static tn_tensor *row_##name(tn_tensor **x)                                                    \
     {                                                                                              \
@@ -72,6 +87,7 @@ static tn_tensor *batch_norm_running(tn_tensor **x)
 #include "op_rows_losses.def"
 #include "op_rows_movement.def"
 #include "op_rows_products.def"
+#include "op_rows_recurrent.def"
 #include "op_rows_reductions.def"
 #undef ROW
 
@@ -82,6 +98,7 @@ const op_row op_rows[] = {
 #include "op_rows_losses.def"
 #include "op_rows_movement.def"
 #include "op_rows_products.def"
+#include "op_rows_recurrent.def"
 #include "op_rows_reductions.def"
 #undef ROW
 };

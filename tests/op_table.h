@@ -44,7 +44,7 @@ typedef struct op_refusal {
 extern const op_refusal op_refusals[];
 extern const int n_op_refusals;
 
-enum { OP_MAX_IN = 6 };
+enum { OP_MAX_IN = 7 };
 
 /* The golden file's tensors for a row, in the current scope; NULL if there are none. */
 typedef struct op_case {

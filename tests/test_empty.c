@@ -621,6 +621,8 @@ static tn_module *layer(int which)
     case 13: return tn_softmax_new(-1);
     case 14: return tn_frozen_batchnorm2d_new(3, (tn_frozen_batchnorm_options){ 0 });
     case 15: return tn_gelu_new();
+    case 16: return tn_gru_new(4, 3, (tn_recurrent_options){ .layers = 2, .bidirectional = true });
+    case 17: return tn_lstm_new(4, 3, (tn_recurrent_options){ 0 });
     default: return NULL;
     }
 }
@@ -637,7 +639,7 @@ START_TEST(layers_of_no_samples)
     for (int r = 0; r < 3; r++) {
         tn_module *m = layer(_i);
         assert_made(m);
-        bool images = takes_images(_i), sequences = _i >= 5 && _i <= 7;
+        bool images = takes_images(_i), sequences = (_i >= 5 && _i <= 7) || _i >= 16;
         tn_tensor *some = images      ? tn_randn(TN_SHAPE(2, 3, 4, 4))
                           : sequences ? tn_randn(TN_SHAPE(2, 5, 4))
                                       : tn_randn(TN_SHAPE(2, 4));
@@ -762,7 +764,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(layers, layer_norm, 0, 2);
     tcase_add_loop_test(layers, convolutions, 0, 4);
     tcase_add_loop_test(layers, pools, 0, 2);
-    tcase_add_loop_test(layers, layers_of_no_samples, 0, 16);
+    tcase_add_loop_test(layers, layers_of_no_samples, 0, 18);
     TCase *training = file_case(suite, "training");
     tcase_add_loop_test(training, parameters_of_nothing, 0, 5);
     return suite;

@@ -159,6 +159,8 @@ CALL(embedding_new,
      made(tn_embedding_new(3, 2, (tn_embedding_options){ .use_padding_index = true })))
 CALL(encoding_new, made(tn_positional_encoding_new(2, 3, (tn_positional_encoding_options){ 0 })))
 CALL(attention_new, made(tn_multihead_attention_new(2, 1, (tn_multihead_attention_options){ 0 })))
+CALL(lstm_new,
+     made(tn_lstm_new(1, 2, (tn_recurrent_options){ .layers = 2, .bidirectional = true })))
 CALL(encoder_new,
      made(tn_encoder_new(tn_encoder_layer_new(2, 1, (tn_encoder_layer_options){ .feedforward = 2 }),
                          2, tn_layernorm_new(TN_SHAPE(2), (tn_layernorm_options){ 0 }))))
@@ -315,7 +317,7 @@ static const struct {
 #define ROW(NAME) { #NAME, NAME, KEEPS }
 #define ROW_MOVES(NAME) { #NAME, NAME, MOVES }
     ROW(linear_new), ROW(conv2d_new), ROW(batchnorm_new), ROW(frozen_new), ROW(layernorm_new),
-    ROW(embedding_new), ROW(encoding_new), ROW(attention_new), ROW(encoder_new), ROW(sequential_new),
+    ROW(embedding_new), ROW(encoding_new), ROW(attention_new), ROW(lstm_new), ROW(encoder_new), ROW(sequential_new),
     ROW(dict_new), ROW(buffers_new), ROW(pool_new), ROW(clone), ROW(ema_new), ROW(ema_update),
     ROW_MOVES(call_module), /* what forward assigned before it failed stays */
     ROW(add_parameter), ROW(replace_parameter), ROW(add_buffer), ROW(replace_buffer), ROW(add_child),

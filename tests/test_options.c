@@ -149,6 +149,23 @@ static uint64_t see_encoder_layer(const void *o)
                       input(TN_SHAPE(2, 3, 4)));
 }
 
+static uint64_t see_recurrent(const void *o)
+{
+    return see_module(tn_gru_new(4, 5, *(const tn_recurrent_options *)o), input(TN_SHAPE(2, 3, 4)));
+}
+
+/* relu and tanh: two RNNs, since a GRU has neither. */
+static void recurrent_relu(void)
+{
+    uint64_t seen[2];
+    for (int relu = 0; relu < 2; relu++) {
+        tn_manual_seed(5);
+        seen[relu] = see_module(tn_rnn_new(4, 5, (tn_recurrent_options){ .relu = relu }),
+                                input(TN_SHAPE(2, 3, 4)));
+    }
+    ck_assert(seen[0] && seen[1] && seen[0] != seen[1]);
+}
+
 static uint64_t see_ema(const void *o)
 {
     tn_module *model =
@@ -818,6 +835,13 @@ static const row rows[] = {
     FLAG(tn_encoder_layer_options, sequence_first, see_encoder_layer, .feedforward = 8),
     REAL(tn_encoder_layer_options, eps, 1e-5, .1, -1, "eps -1", see_encoder_layer,
          .feedforward = 8),
+    INT(tn_recurrent_options, layers, 1, 2, -1, "layers is -1", see_recurrent, 0),
+    REAL(tn_recurrent_options, dropout, 0, .5, 2, "dropout probability 2", see_recurrent,
+         .layers = 2),
+    FLAG(tn_recurrent_options, no_bias, see_recurrent, 0),
+    FLAG(tn_recurrent_options, bidirectional, see_recurrent, 0),
+    FLAG(tn_recurrent_options, sequence_first, see_recurrent, 0),
+    CUSTOM(tn_recurrent_options, relu, recurrent_relu),
     REAL(tn_ema_options, decay, .999, .5, 1.5, "decay 1.5", see_ema, 0),
     FLAG(tn_ema_options, equal, see_ema, 0),
     FLAG(tn_ema_options, average_buffers, see_ema, 0),

@@ -609,6 +609,9 @@ static void layers_of_two(int64_t a, int64_t b)
     judge(
         tn_multihead_attention_new(2, 1, (tn_multihead_attention_options){ .kdim = a, .vdim = b }),
         "tn_multihead_attention_new");
+    judge(tn_rnn_new(a, b, (tn_recurrent_options){ 0 }), "tn_rnn_new");
+    judge(tn_lstm_new(a, b, (tn_recurrent_options){ .bidirectional = true }), "tn_lstm_new");
+    judge(tn_gru_cell_new(a, b, (tn_recurrent_options){ 0 }), "tn_gru_cell_new");
     judge(tn_encoder_layer_new(a, b, (tn_encoder_layer_options){ .feedforward = 2 }),
           "tn_encoder_layer_new");
     judge(tn_encoder_layer_new(2, 1, (tn_encoder_layer_options){ .feedforward = a }),
@@ -695,6 +698,7 @@ START_TEST(layers_of_any_real_number)
               fraction },
             { tn_multihead_attention_new(2, 1, (tn_multihead_attention_options){ .dropout = r }),
               fraction },
+            { tn_gru_new(2, 1, (tn_recurrent_options){ .layers = 2, .dropout = r }), fraction },
             { tn_encoder_layer_new(2, 1,
                                    (tn_encoder_layer_options){ .feedforward = 2, .dropout = r }),
               fraction },

@@ -56,6 +56,11 @@ MAKE(encoder, tn_encoder_new(BLOCK(.dropout = 0.1), 3,
 MAKE(encoder_no_norm, tn_encoder_new(BLOCK(.norm_first = true), 2, TN_NO_MODULE))
 MAKE(positional_encoding, tn_positional_encoding_new(8, 12, (tn_positional_encoding_options){ 0 }))
 
+MAKE(rnn, tn_rnn_new(5, 4, (tn_recurrent_options){ .layers = 2, .relu = true }))
+MAKE(gru, tn_gru_new(5, 4, (tn_recurrent_options){ .no_bias = true, .sequence_first = true }))
+MAKE(lstm, tn_lstm_new(5, 4, (tn_recurrent_options){ .layers = 2, .bidirectional = true }))
+MAKE(lstm_cell, tn_lstm_cell_new(5, 4, (tn_recurrent_options){ 0 }))
+
 /* ---- compositions ---------------------------------------------------------------------------- */
 
 MAKE(nested,
@@ -245,6 +250,10 @@ const interop_model interop_models[] = {
     { "encoder", encoder, REAL, X(2, 5, 8), 0, NULL },
     { "encoder_no_norm", encoder_no_norm, REAL, X(2, 5, 8), 0, NULL },
     { "positional_encoding", positional_encoding, REAL, X(2, 7, 8), 0, NULL },
+    { "rnn", rnn, REAL, X(2, 7, 5), 0, NULL },
+    { "gru", gru, REAL, X(7, 2, 5), 0, NULL },
+    { "lstm", lstm, REAL, X(2, 7, 5), 0, NULL },
+    { "lstm_cell", lstm_cell, REAL, X(2, 5), 0, NULL },
     { "nested", nested, REAL, X(2, 1, 6, 6), 0, NULL },
     { "tied", tied_new, IDS, X(2, 5), 9, NULL },
     { "module_list", module_list, REAL, X(3, 4), 0, NULL },

@@ -153,6 +153,10 @@ MODELS = {
     "encoder": (lambda: encoder(block(0.1), 3, nn.LayerNorm(8)), (2, 5, 8)),
     "encoder_no_norm": (lambda: encoder(block(norm_first=True), 2), (2, 5, 8)),
     "positional_encoding": (lambda: PositionalEncoding(8, 12), (2, 7, 8)),
+    "rnn": (lambda: nn.RNN(5, 4, 2, nonlinearity="relu", batch_first=True), (2, 7, 5)),
+    "gru": (lambda: nn.GRU(5, 4, bias=False), (7, 2, 5)),
+    "lstm": (lambda: nn.LSTM(5, 4, 2, batch_first=True, bidirectional=True), (2, 7, 5)),
+    "lstm_cell": (lambda: nn.LSTMCell(5, 4), (2, 5)),
     "nested": (nested, (2, 1, 6, 6)),
     "tied": (Tied, ("ids", 9, (2, 5))),
     "module_list": (Stack, (3, 4)),
@@ -178,4 +182,5 @@ def forward(model, x):
     """With recording on: 1.13's fast path without it cannot do attention without biases."""
     if isinstance(model, nn.MultiheadAttention):
         return model(x["x"], x.get("k", x["x"]), x.get("v", x["x"]))[0].detach()
-    return model(x["x"]).detach()
+    y = model(x["x"])
+    return (y[0] if isinstance(y, tuple) else y).detach()  # of recurrent layers, the state goes

@@ -524,8 +524,8 @@ TN_API tn_module *tn_positional_encoding_new(int64_t d_model, int64_t max_len,
 /** tn_dropout as a layer. Training: zero with probability p in [0, 1], scale the rest by 1/(1-p);
  *  evaluation: x itself. */
 TN_API tn_module *tn_dropout_new(double p);
-/** The probability of one layer: Dropout, PositionalEncoding, MultiheadAttention or
- *  TransformerEncoderLayer. NaN and a message for any other. */
+/** The probability of one layer: Dropout, PositionalEncoding, MultiheadAttention,
+ *  TransformerEncoderLayer, RNN, GRU or LSTM. NaN and a message for any other. */
 TN_API double tn_dropout_p(tn_module *m);
 /** Sets p of every such layer of the tree m, from the next forward on. A captured step keeps its
  *  old p. Errors: p outside [0, 1]; no such layer in m. */
@@ -587,6 +587,58 @@ TN_API tn_tensor *tn_encoder_layer_forward(tn_module *m, tn_tensor *x, tn_attent
 TN_API tn_module *tn_encoder_new(tn_module *layer, int n, tn_module *norm);
 /** All layers with the same masks, then norm. x [B, T, d_model] to the same shape. */
 TN_API tn_tensor *tn_encoder_forward(tn_module *m, tn_tensor *x, tn_attention_masks masks);
+
+/* ---- recurrent layers ------------------------------------------------------------------------ */
+
+/** zero fields: one layer in one direction, with biases, batch first */
+typedef struct tn_recurrent_options {
+    int64_t layers;      /* 0: 1; each further one reads what the one before it gives */
+    double dropout;      /* of what a layer gives to the next, in training */
+    bool no_bias;        /* neither bias_ih nor bias_hh */
+    bool bidirectional;  /* a second set of weights reads from the last step to the first */
+    bool sequence_first; /* [T, B, features] as PyTorch's default; ours is [B, T, features] */
+    bool relu;           /* RNN: in place of tanh */
+} tn_recurrent_options;
+/**
+ * A layer over sequences: tn_rnn, tn_gru or tn_lstm with its weights, from states of 0.
+ *
+ * Shapes   x [B, T, input_size] -> y [B, T, D hidden_size], D directions; one sequence: [T,
+ *          input_size] -> [T, D hidden_size]. In both directions y has the first one's, then the
+ *          second one's
+ * State    of layer k: weight_ih_lk [G hidden, features], weight_hh_lk [G hidden, hidden],
+ *          bias_ih_lk, bias_hh_lk [G hidden], G 1 (RNN), 3 (GRU) or 4 (LSTM); of the second
+ *          direction the same names with _reverse. All U(+-1/sqrt(hidden_size)), drawn in this
+ *          order. Gates lie as r, z, n and i, f, g, o
+ * Errors   sizes below 1; dropout with one layer; relu with gates
+ */
+TN_API tn_module *tn_rnn_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
+/** The same with the gates of a GRU. */
+TN_API tn_module *tn_gru_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
+/** The same with the gates and cell state of an LSTM. */
+TN_API tn_module *tn_lstm_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
+/** One step of one layer: x [B, input_size] -> h [B, hidden_size], or both without B. Parameters
+ *  weight_ih, weight_hh, bias_ih, bias_hh. Errors: other options than no_bias and relu. */
+TN_API tn_module *tn_rnn_cell_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
+/** The same of a GRU. */
+TN_API tn_module *tn_gru_cell_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
+/** The same of an LSTM. */
+TN_API tn_module *tn_lstm_cell_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
+/** What goes from step to step. Each: TN_NONE or a zero field for zeros. */
+typedef struct tn_recurrent_state {
+    tn_tensor *h; /* [layers D, B, hidden_size], of a cell [B, hidden_size]; one sequence: no B */
+    tn_tensor *c; /* the same; LSTM alone */
+} tn_recurrent_state;
+/**
+ * The layer, or the cell, from a state. state NULL: as tn_forward. Otherwise it is where the layer
+ * starts, and becomes what is after the last step (of the second direction: after step 0).
+ *
+ * Owner    the new state belongs to the current scope: tn_keep what goes on to a step with a scope
+ *          of its own, and tn_detach it first, or backward goes on into the steps before
+ * Errors   m is no recurrent layer; x or a state does not fit; c without an LSTM. state is then
+ *          unchanged
+ */
+TN_API tn_tensor *tn_recurrent_forward(tn_module *m, tn_tensor *x, tn_recurrent_state *state);
+
 /* ---- layers without state: the op of the same name as a module ------------------------------- */
 
 TN_API tn_module *tn_max_pool2d_new(tn_pool2d_spec spec); /* tn_max_pool2d */

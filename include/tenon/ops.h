@@ -521,6 +521,47 @@ TN_API tn_tensor *tn_adaptive_avg_pool2d(tn_tensor *x, int64_t out_h, int64_t ou
 TN_API tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v,
                                                   tn_tensor *mask, bool causal, double scale);
 
+/* ---- recurrent layers as functions: one layer over a whole sequence, in one direction -------- */
+
+/**
+ * h_t = tanh(x_t W_ih^T + b_ih + h_(t-1) W_hh^T + b_hh), or relu.
+ *
+ * reverse  from the last step to the first: h_T stands for h0
+ * Shapes   x [T, B, in], T at least 1, h0 [B, h] or TN_NONE for zeros, w_ih [h, in], w_hh [h, h],
+ *          b_ih, b_hh [h] or TN_NONE -> all h_t [T, B, h]
+ * Dtypes   bf16 and f16 compute in f32 and round once, at the end; autocast leaves f32
+ * Grad     through time; one product gives each weight's            keeps all inputs, y
+ * Errors   sizes that do not fit; no step; dtypes that differ
+ * Source   Elman, Finding structure in time (1990)
+ */
+TN_API tn_tensor *tn_rnn(tn_tensor *x, tn_tensor *h0, tn_tensor *w_ih, tn_tensor *w_hh,
+                         tn_tensor *b_ih, tn_tensor *b_hh, bool relu, bool reverse);
+/**
+ * With a = x_t W_ih^T + b_ih and s = h_(t-1) W_hh^T + b_hh, 3 h each, for r, z, n in this order:
+ * r = sigmoid(a_r + s_r), z = sigmoid(a_z + s_z), n = tanh(a_n + r s_n), h_t = (1 - z) n + z
+ * h_(t-1).
+ *
+ * Shapes, Dtypes, Errors   as tn_rnn, with 3 h rows of the weights and elements of the biases
+ * Grad                     keeps gates, too
+ * Source                   Cho et al., Learning phrase representations using RNN encoder-decoder
+ *                          (2014), eq. 5 to 8, with r after the product, as in cuDNN and PyTorch
+ */
+TN_API tn_tensor *tn_gru(tn_tensor *x, tn_tensor *h0, tn_tensor *w_ih, tn_tensor *w_hh,
+                         tn_tensor *b_ih, tn_tensor *b_hh, bool reverse);
+/**
+ * With a = x_t W_ih^T + b_ih + h_(t-1) W_hh^T + b_hh, 4 h, for i, f, g, o in this order:
+ * c_t = sigmoid(a_f) c_(t-1) + sigmoid(a_i) tanh(a_g), h_t = sigmoid(a_o) tanh(c_t).
+ *
+ * c_n                      NULL, or receives c after the last step, [B, h]; NULL on failure
+ * Shapes, Dtypes, Errors   as tn_rnn, c0 as h0, with 4 h rows and elements
+ * Grad                     keeps gates and all c_t, too
+ * Source                   Hochreiter and Schmidhuber, Long short-term memory (1997), with the
+ *                          forget gate of Gers et al. (2000), eq. 3
+ */
+TN_API tn_tensor *tn_lstm(tn_tensor *x, tn_tensor *h0, tn_tensor *c0, tn_tensor *w_ih,
+                          tn_tensor *w_hh, tn_tensor *b_ih, tn_tensor *b_hh, bool reverse,
+                          tn_tensor **c_n);
+
 #ifdef __cplusplus
 }
 #endif

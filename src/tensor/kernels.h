@@ -293,6 +293,32 @@ typedef struct tni_attention_grad {
     tni_attention of; /* what it is the gradient of */
 } tni_attention_grad;
 
+/* ---- recurrent layers: one step of n sequences; h elements of state -------------------------- */
+
+enum { TNI_TANH_CELL, TNI_RELU_CELL, TNI_GRU_CELL, TNI_LSTM_CELL };
+
+/* All dense. tensor/cells.h says what is computed, and how gates lie in memory. */
+typedef struct tni_cell {
+    tni_array y;     /* [n, h]: the new state */
+    tni_array c;     /* LSTM: [n, h], may be c_before */
+    tni_array gates; /* [n, 4h]; in: what the input adds. Of plain cells y itself is that */
+    tni_array share; /* [n, 4h, 3h or h]: what the state before adds to the gates */
+    tni_array y_before, c_before; /* [n, h]: of GRU, of LSTM */
+    int kind;
+} tni_cell;
+
+typedef struct tni_cell_grad {
+    tni_array dgates; /* [n, 4h, 3h or h]: of what the input adds */
+    tni_array dshare; /* [n, 3h]: GRU: of what the state adds; else it is dgates */
+    /* [n, h]: in: what the step after adds to y's gradient; out, GRU: what reaches y_before without
+     * a product */
+    tni_array later;
+    tni_array dc; /* LSTM: [n, h]; in: of c; out: of c_before */
+    tni_array dy; /* [n, h]: from outside */
+    tni_array y, c, gates, y_before, c_before;
+    int kind;
+} tni_cell_grad;
+
 /* ---- random: element i of the dense array uses Philox counter offset + i / 4, word i % 4 ----- */
 
 typedef struct tni_dropout {
@@ -377,6 +403,7 @@ typedef struct tni_optim_step {
     WIDE(max_pool2d, x, 2, 1) WIDE(max_pool2d_grad, dy, 1, 2)                                      \
     WIDE(avg_pool2d, x, 1, 1) WIDE(avg_pool2d_grad, dy, 1, 1)                                      \
     FLOAT(attention, q, 2, 4) FLOAT(attention_grad, of.q, 3, 7)                                    \
+    REAL(cell, y) REAL(cell_grad, dy)                                                              \
     FLOAT(dropout, x, 1, 1) ANY(random)                                                            \
     ANY(lerp_all) ANY(optim_step)
 /* clang-format on */

@@ -139,6 +139,7 @@ static tn_tensor *first_tensor(world *w)
         case K_recorded: return w->slot[i].v.recorded;
         case K_image: return w->slot[i].v.image;
         case K_query: return w->slot[i].v.query;
+        case K_steps: return w->slot[i].v.steps;
         case K_ids: return w->slot[i].v.ids;
         case K_tensors:
             return w->slot[i].have > 0 && w->slot[i].v.tensors ? w->slot[i].v.tensors[0] : NULL;
@@ -220,6 +221,8 @@ SIMPLE(image, pick_tensor(w, make_tensor(w, below(w, 4) ? TN_SHAPE(2, 2, 5, 5) :
                                          below(w, 6) ? TN_F32 : TN_F64, (int)below(w, LAYOUTS))))
 SIMPLE(query, pick_tensor(w, make_leaf(w, TN_SHAPE(2, 3, 4), below(w, 4) ? TN_F32 : TN_F64)))
 SIMPLE(sequence, pick_tensor(w, make_tensor(w, TN_SHAPE(2, 3, 4), TN_F32, (int)below(w, LAYOUTS))))
+SIMPLE(steps, pick_tensor(w, make_leaf(w, TN_SHAPE(3, 2, 3),
+                                       below(w, 4) ? TN_F32 : (tn_dtype)below(w, 4))))
 SIMPLE(ids, pick_tensor(w, whole_below(w, below(w, 2) ? TN_SHAPE(3) : TN_SHAPE(2, 2), 2)))
 SIMPLE(like,
        pick_tensor(w, make_tensor(w, shape_of_first(w), dtype_of_first(w), (int)below(w, LAYOUTS))))
@@ -242,6 +245,22 @@ SIMPLE(channel,
 SIMPLE(running, pick_tensor(w, tn_ones(TN_SHAPE(size_of_first(w, 1)))))
 SIMPLE(kernel, pick_tensor(w, make_tensor(w, TN_SHAPE(2, 2, 3, 3), dtype_of_first(w), PLAIN)))
 SIMPLE(key_like, pick_tensor(w, make_tensor(w, shape_of_first(w), dtype_of_first(w), PLAIN)))
+/* Of one of three recurrent layers with 2 elements of state, x as steps is. */
+static int64_t gates_of(const world *w)
+{
+    const char *name = w->row->name;
+    return strcmp(name, "tn_lstm") == 0 ? 8 : strcmp(name, "tn_gru") == 0 ? 6 : 2;
+}
+SIMPLE(state_of, pick_tensor(w, below(w, 2) ? TN_NONE
+                                            : make_tensor(w, TN_SHAPE(size_of_first(w, 1), 2),
+                                                          dtype_of_first(w), PLAIN)))
+SIMPLE(gates_in,
+       pick_tensor(w, make_leaf(w, TN_SHAPE(gates_of(w), size_of_first(w, -1)), dtype_of_first(w))))
+SIMPLE(gates_state, pick_tensor(w, make_tensor(w, TN_SHAPE(gates_of(w), 2), dtype_of_first(w),
+                                               (int)below(w, LAYOUTS))))
+SIMPLE(gates_bias, pick_tensor(w, below(w, 2) ? TN_NONE
+                                              : make_tensor(w, TN_SHAPE(gates_of(w)),
+                                                            dtype_of_first(w), PLAIN)))
 SIMPLE(index, pick_tensor(w, whole_below(w, TN_SHAPE(2), size_of_first(w, axis_argument(w)))))
 SIMPLE(index_like,
        pick_tensor(w, whole_below(w, shape_of_first(w), size_of_first(w, axis_argument(w)))))
@@ -259,7 +278,7 @@ static tn_tensor *input_for(world *w, const tn_module *m)
     const char *name = m && m != TN_NO_MODULE ? m->type->name : "";
     if (strcmp(name, "Embedding") == 0) return whole_below(w, TN_SHAPE(2, 2), 3);
     if (strstr(name, "2d")) return make_tensor(w, TN_SHAPE(2, 2, 5, 5), TN_F32, PLAIN);
-    if (strstr(name, "ncod") || strstr(name, "ttention"))
+    if (strstr(name, "ncod") || strstr(name, "ttention") || strstr(name, "LSTM"))
         return make_tensor(w, TN_SHAPE(2, 3, 4), TN_F32, PLAIN);
     return below(w, 2) ? make_leaf(w, TN_SHAPE(4, 3), TN_F32)
                        : make_tensor(w, TN_SHAPE(4, 3), TN_F32, PLAIN);
@@ -710,6 +729,7 @@ static tn_module *new_module(world *w, int64_t which)
     case 13: return own_net_new(&own_types[below(w, n_own_types)]);
     case 14: return tn_module_dict_new();
     case 15: return tn_buffer_list_new(TN_PERSISTENT);
+    case 16: return tn_lstm_new(4, 2, (tn_recurrent_options){ .bidirectional = true });
     default: {
         tn_module *inner = tn_linear_new(3, 3, (tn_linear_options){ 0 });
         tn_module *ema = tn_ema_new(inner, (tn_ema_options){ 0 });
@@ -718,7 +738,7 @@ static tn_module *new_module(world *w, int64_t which)
     }
     }
 }
-enum { NEW_MODULES = 17 };
+enum { NEW_MODULES = 18 };
 
 static tn_module *add_module(world *w, int64_t which)
 {
@@ -749,7 +769,8 @@ tn_module *any_module(world *w, const char *type)
                   { "MultiheadAttention", 8 },
                   { "TransformerEncoderLayer", 9 },
                   { "TransformerEncoder", 10 },
-                  { "Ema", 16 },
+                  { "LSTM", 16 },
+                  { "Ema", 17 },
                   { "BufferList", 15 } };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].type, type) == 0) return add_module(w, known[i].which);
@@ -802,6 +823,7 @@ SIMPLE(ema, pick_module(w, any_module(w, "Ema")))
 SIMPLE(attention, pick_module(w, any_module(w, "MultiheadAttention")))
 SIMPLE(encoder_layer, pick_module(w, any_module(w, "TransformerEncoderLayer")))
 SIMPLE(encoder, pick_module(w, any_module(w, "TransformerEncoder")))
+SIMPLE(recurrent, pick_module(w, any_module(w, "LSTM")))
 
 static own_net *own_of(world *w)
 {
@@ -1051,6 +1073,17 @@ OPTIONS(masks, tn_attention_masks,
                             ? NULL
                             : pick_tensor(w, make_tensor(w, TN_SHAPE(2, 3), TN_BOOL, PLAIN)),
         FLAG(causal))
+OPTIONS(rec_options, tn_recurrent_options, LONG(layers, 0, 2),
+        o.dropout = o.layers > 1 ? pick_real(w, 0, 1) : 0, FLAG(no_bias), FLAG(bidirectional),
+        FLAG(sequence_first), o.relu = strstr(w->row->name, "rnn") && below(w, 2))
+DRAW(rec_state) /* of the layer that new_module makes, for x as sequence is */
+{
+    tn_recurrent_state *o = scratch(w, sizeof *o);
+    tn_tensor *h = below(w, 3) ? NULL : make_tensor(w, TN_SHAPE(2, 2, 2), TN_F32, PLAIN);
+    tn_tensor *c = below(w, 3) ? NULL : make_leaf(w, TN_SHAPE(2, 2, 2), TN_F32);
+    *o = (tn_recurrent_state){ h ? pick_tensor(w, h) : NULL, c ? pick_tensor(w, c) : NULL };
+    s->v.rec_state = pick_pointer(w, o);
+}
 OPTIONS(ema_options, tn_ema_options, REAL(decay, 0, 1), FLAG(average_buffers),
         o.equal = o.decay == 0 && below(w, 2))
 OPTIONS(sgd_options, tn_sgd_options, REAL(lr, 0, 1), REAL(momentum, 0, 1), REAL(dampening, 0, 1),

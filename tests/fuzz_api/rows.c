@@ -55,6 +55,9 @@
     CALLER(gives, name, A(0, a), A(1, b), A(2, c), A(3, d), A(4, e), A(5, f), A(6, g))
 #define R8(gives, name, a, b, c, d, e, f, g, h)                                                    \
     CALLER(gives, name, A(0, a), A(1, b), A(2, c), A(3, d), A(4, e), A(5, f), A(6, g), A(7, h))
+#define R9(gives, name, a, b, c, d, e, f, g, h, i)                                                 \
+    CALLER(gives, name, A(0, a), A(1, b), A(2, c), A(3, d), A(4, e), A(5, f), A(6, g), A(7, h),    \
+           A(8, i))
 #include "rows.def"
 
 #define K(kind) K_##kind
@@ -73,6 +76,8 @@
     { #name, G_##gives, 7, { K(a), K(b), K(c), K(d), K(e), K(f), K(g) }, call_##name },
 #define R8(gives, name, a, b, c, d, e, f, g, h)                                                    \
     { #name, G_##gives, 8, { K(a), K(b), K(c), K(d), K(e), K(f), K(g), K(h) }, call_##name },
+#define R9(gives, name, a, b, c, d, e, f, g, h, i)                                                 \
+    { #name, G_##gives, 9, { K(a), K(b), K(c), K(d), K(e), K(f), K(g), K(h), K(i) }, call_##name },
 const row rows[] = {
 #include "rows.def"
 };

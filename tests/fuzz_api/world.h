@@ -12,7 +12,7 @@
 #include <inttypes.h>
 #include <tenon/tenon.h>
 
-enum { MAX_ARGS = 8, MAX_OUT = 4096, MAX_NUMEL = 1 << 16 };
+enum { MAX_ARGS = 9, MAX_OUT = 4096, MAX_NUMEL = 1 << 16 };
 
 typedef void (*release_function)(void *user);
 typedef tn_status (*visit_function)(const char *path, tn_module *m, void *user);
@@ -112,6 +112,7 @@ extern const int n_rows;
 #define R6 R1
 #define R7 R1
 #define R8 R1
+#define R9 R1
 #include "rows.def"
 
 /* ---- what a sequence of calls lives in ------------------------------------------------------- */

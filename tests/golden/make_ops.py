@@ -693,6 +693,46 @@ def layers():
     row(a + "_empty", attention, real(0, 4, 3), real(0, 4, 3), real(0, 4, 3))
 
 
+def recurrent():
+    """torch.lstm and its like, as nn.LSTM calls them: one layer, the sequence first."""
+    def run(function, x, states, weights, reverse=False):
+        biases = len(weights) == 4
+        if reverse:
+            x = x.flip(0)
+        y, *last = function(x, states, weights, biases, 1, 0.0, False, False, False)
+        return (y.flip(0) if reverse else y), last
+
+    def rows(name, function, gates):
+        x, h0, w_ih, w_hh, b = real(3, 2, 4), real(2, 3), real(gates * 3, 4), real(gates * 3, 3), real(gates * 3)
+
+        def forwards(x, h0, *w):
+            return run(function, x, h0[None], w)[0]
+        row(name, forwards, x, h0, w_ih, w_hh, b, b)
+        row(name + "_no_bias", forwards, x, h0, w_ih, w_hh)
+        row(name + "_plain", lambda x, *w: run(function, x, torch.zeros(1, 2, 3, dtype=x.dtype), w)[0],
+            x, w_ih, w_hh, b, b)
+        row(name + "_reverse", lambda x, h0, *w: run(function, x, h0[None], w, True)[0], x, h0, w_ih, w_hh, b, b)
+        row(name + "_step", forwards, real(1, 2, 4), h0, w_ih, w_hh, b, b)
+        row(name + "_empty", forwards, real(3, 0, 4), real(0, 3), w_ih, w_hh, b, b)
+
+    rows("rnn", torch.rnn_tanh, 1)
+    rows("rnn_relu", torch.rnn_relu, 1)
+    rows("gru", torch.gru, 3)
+    both = real(3, 2, 4), real(2, 3), real(2, 3), real(12, 4), real(12, 3), real(12), real(12)
+
+    def lstm(x, h0, c0, *w, reverse=False):
+        y, last = run(torch.lstm, x, (h0[None], c0[None]), w, reverse)
+        return torch.cat([y.flatten(0, 1), last[1][0]])  # c_n below all of y
+    row("lstm", lstm, *both)
+    row("lstm_no_bias", lstm, *both[:5])
+    row("lstm_reverse", lambda *x: lstm(*x, reverse=True), *both)
+    row("lstm_step", lstm, real(1, 2, 4), *both[1:])
+    row("lstm_y", lambda x, *w: run(torch.lstm, x, (torch.zeros(1, 2, 3, dtype=x.dtype),) * 2, w)[0],
+        both[0], *both[3:])
+    row("lstm_c", lambda *x: lstm(*x)[6:], *both)
+    row("lstm_empty", lstm, real(3, 0, 4), real(0, 3), real(0, 3), *both[3:])
+
+
 if __name__ == "__main__":
     movement()
     elementwise()
@@ -700,6 +740,7 @@ if __name__ == "__main__":
     products()
     losses()
     layers()
+    recurrent()
     path = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)),
                                                               "ops.safetensors")
     save(path, tensors, {"torch": torch.__version__, "numpy": np.__version__, "made_by": "tests/golden/make_ops.py"})

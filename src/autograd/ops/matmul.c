@@ -142,9 +142,9 @@ static tn_status matmul_forward(tni_call *c)
 
 tn_tensor *tni_as_rows(tn_tensor *t)
 {
+    if (!t || t->shape.rank == 2) return t;
     int last = t->shape.rank - 1;
     int64_t rows = 1;
-    if (last == 1) return t;
     for (int i = 0; i < last; i++) rows *= t->shape.size[i];
     return tn_reshape(t, TN_SHAPE(rows, t->shape.size[last]));
 }

@@ -9,7 +9,7 @@
 /* All axes of t but the last as the rows of one matrix: true when they are evenly spaced in memory,
  * with their number and distance (elements). */
 bool tni_merge_rows(const tn_tensor *t, int64_t *rows, int64_t *distance);
-/* t with all axes but the last merged; t itself if it has two. */
+/* t with all axes but the last merged; t itself if it has two. NULL stays. */
 tn_tensor *tni_as_rows(tn_tensor *t);
 
 #endif

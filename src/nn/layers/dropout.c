@@ -42,6 +42,7 @@ static double *probability_of(tn_module *m)
     double *p = m->type == &dropout_type ? &((dropout *)m)->p : NULL;
     if (!p) p = tni_positional_encoding_dropout(m);
     if (!p) p = tni_multihead_attention_dropout(m);
+    if (!p) p = tni_recurrent_dropout(m);
     return p ? p : tni_encoder_layer_dropout(m);
 }
 

@@ -51,6 +51,7 @@ tni_batchnorm_over *tni_batchnorm_over_of(const tn_module *m);
 double *tni_positional_encoding_dropout(tn_module *m);
 double *tni_multihead_attention_dropout(tn_module *m);
 double *tni_encoder_layer_dropout(tn_module *m);
+double *tni_recurrent_dropout(tn_module *m);
 
 /* The arguments of attention, and of the layers that use it, besides tensors. */
 typedef struct tni_attention_options {

@@ -1,0 +1,426 @@
+/*
+ * recurrent.c - plain recurrent layers, GRU and LSTM over a whole sequence, in one direction.
+ *
+ *     a_t = W_ih x_t + b_ih                    s_t = W_hh h_(t-1) + b_hh
+ *     plain    h_t = tanh or relu(a_t + s_t)
+ *     GRU      r, z = sigmoid(a + s)           n = tanh(a_n + r s_n)      h_t = n + z (h_(t-1) - n)
+ *     LSTM     i, f, o = sigmoid(a + s)        g = tanh(a_g + s_g)
+ *              c_t = f c_(t-1) + i g           h_t = o tanh(c_t)
+ * One product makes all a_t. Then each step is a product for s_t and a kernel (tensor/cells.h).
+ * Backward goes the other way round: the kernel gives da_t and ds_t, a product dh_(t-1) from ds_t;
+ * one product each then gives dx and the gradients of both weights, over all steps. Kept are gates
+ * and states. Second derivatives run the formulas in ops.
+ *
+ * Sources: Elman, Finding structure in time (1990); Hochreiter and Schmidhuber (1997) with the
+ * forget gate of Gers et al. (2000); Cho et al. (2014), eq. 5-8, with r after the product.
+ */
+#include "autograd/ops/products.h"
+
+enum { X, H0, W_IH, W_HH, B_IH, B_HH, C0, INPUTS };
+
+typedef struct recurrent_args {
+    int kind;
+    bool reverse; /* from the last step to the first */
+} recurrent_args;
+
+/* Rows of the weights over elements of the state, and gates kept of each. */
+static int64_t gates_of(int kind)
+{
+    return kind == TNI_LSTM_CELL ? 4 : kind == TNI_GRU_CELL ? 3 : 1;
+}
+static bool keeps_gates(int kind)
+{
+    return kind == TNI_LSTM_CELL || kind == TNI_GRU_CELL;
+}
+
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+static tn_status want(const tni_call *c, const char *name, const tn_tensor *t, tn_shape shape)
+{
+    if (tni_none(t) || tni_shape_equal(&t->shape, &shape)) return TN_OK;
+    return tni_op_error(c, TN_E_SHAPE, "x %s, w_hh %s, %s %s: want %s %s", tni_text(c->in[X]),
+                        tni_text(c->in[W_HH]), name, tni_text(t), name, tni_shape_text(&shape));
+}
+
+static tn_status recurrent_shape(tni_call *c)
+{
+    const recurrent_args *args = c->args;
+    const tn_shape *x = &c->in[X]->shape, *w = &c->in[W_HH]->shape;
+    int64_t gates = gates_of(args->kind);
+    if (x->rank != 3 || x->size[0] < 1)
+        return tni_op_error(c, TN_E_SHAPE, "x %s: want [steps, batch, features], at least one step",
+                            tni_text(c->in[X]));
+    if (w->rank != 2 || w->size[1] < 1 || w->size[0] / gates != w->size[1] || w->size[0] % gates)
+        return tni_op_error(c, TN_E_SHAPE, "w_hh %s: want [%s%sh, h]", tni_text(c->in[W_HH]),
+                            gates > 1 ? gates > 3 ? "4" : "3" : "", gates > 1 ? " " : "");
+    int64_t b = x->size[1], h = w->size[1], rows = w->size[0];
+    tn_status status = want(c, "w_ih", c->in[W_IH], TN_SHAPE(rows, x->size[2]));
+    if (status == TN_OK) status = want(c, "b_ih", c->in[B_IH], TN_SHAPE(rows));
+    if (status == TN_OK) status = want(c, "b_hh", c->in[B_HH], TN_SHAPE(rows));
+    if (status == TN_OK) status = want(c, "h0", c->in[H0], TN_SHAPE(b, h));
+    if (status == TN_OK && c->n_in > C0) status = want(c, "c0", c->in[C0], TN_SHAPE(b, h));
+    if (status != TN_OK) return status;
+    c->out_spec[0].shape = TN_SHAPE(x->size[0], b, h);
+    c->saved_spec[0].shape = TN_SHAPE(x->size[0], b, 4, h); /* gates */
+    c->saved_spec[1].shape = c->out_spec[0].shape;          /* LSTM: c of every step */
+    c->n_saved = keeps_gates(args->kind) ? c->n_out : 0;
+    for (int i = 0; i < 2; i++) c->saved_spec[i].dtype = c->in[X]->dtype;
+    for (int i = 0; i < c->n_out; i++) c->out_spec[i].dtype = c->in[X]->dtype;
+    if (c->n_out > 1) c->out_spec[1].shape = TN_SHAPE(b, h);
+    return TN_OK;
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+/* Step t of a dense [T, B, ...] as [B, width]. */
+static tni_array step_of(const tn_tensor *all, int64_t t)
+{
+    int64_t b = all->shape.size[1], width = 1;
+    for (int d = 2; d < all->shape.rank; d++) width *= all->shape.size[d];
+    char *data = tni_data(all);
+    return (tni_array){ .data = data + (size_t)(t * b * width) * tn_dtype_size(all->dtype),
+                        .dtype = all->dtype,
+                        .rank = 2,
+                        .size = { b, width },
+                        .stride = { width, 1 } };
+}
+
+/* The k-th step in the order of computing. */
+static int64_t time_of(const recurrent_args *args, int64_t k, int64_t steps)
+{
+    return args->reverse ? steps - 1 - k : k;
+}
+/* The state before that step. */
+static tni_array state_before(const recurrent_args *args, const tn_tensor *all,
+                              const tn_tensor *first, int64_t k)
+{
+    int64_t steps = all->shape.size[0];
+    return k ? step_of(all, time_of(args, k - 1, steps)) : tni_array_of(first);
+}
+
+/* c = x w^T + bias for m dense rows x; w [n, k], rows of c lie c_row apart. */
+static tn_status project(const tni_backend *backend, const tni_array *w, const tn_tensor *bias,
+                         int64_t m, const void *x, void *c, int64_t c_row)
+{
+    tni_gemm g = { .dtype = w->dtype,
+                   .m = m,
+                   .n = w->size[0],
+                   .k = w->size[1],
+                   .batch = 1,
+                   .a = x,
+                   .a_row = w->size[1],
+                   .a_col = 1,
+                   .b = w->data,
+                   .b_row = w->stride[1],
+                   .b_col = w->stride[0],
+                   .c = c,
+                   .c_row = c_row,
+                   .bias = tni_none(bias) ? NULL : tni_data(bias) };
+    return backend->gemm(&g);
+}
+
+/* w into *of; for many steps a copy that lies transposed, with which a step's product takes three
+ * quarters of the time. */
+static tn_status for_steps(const tn_tensor *w, int64_t steps, tni_array *of)
+{
+    *of = tni_array_of(w);
+    if (steps < 8) return TN_OK;
+    int64_t n = w->shape.size[0], k = w->shape.size[1];
+    const tn_tensor *copy = tn_empty_as(TN_SHAPE(k, n), w->dtype, w->storage->device);
+    if (!copy) return tni_pending();
+    tni_copy c = { .y = *of, .x = *of };
+    c.y.data = tni_data(copy);
+    c.y.stride[0] = 1;
+    c.y.stride[1] = n;
+    *of = c.y;
+    return tni_backend_of(w)->copy(&c);
+}
+
+static tn_status recurrent_forward(tni_call *c)
+{
+    const recurrent_args *args = c->args;
+    tn_tensor *const *in = c->in;
+    const tni_backend *backend = tni_backend_of(in[X]);
+    tn_tensor *y = c->out[0];
+    tn_tensor *gates = c->n_saved ? c->saved[0] : y, *cells = c->n_saved > 1 ? c->saved[1] : NULL;
+    int64_t steps = y->shape.size[0], b = y->shape.size[1], h = y->shape.size[2];
+    int64_t rows = in[W_HH]->shape.size[0];
+    if (tn_numel(y) == 0) return TN_OK;
+    tn_tensor *share = tn_empty_as(TN_SHAPE(b, rows), y->dtype, y->storage->device);
+    if (!share) return tni_pending();
+    tni_array w_ih = tni_array_of(in[W_IH]), w_hh;
+    tn_status status = for_steps(in[W_HH], steps, &w_hh);
+    if (status == TN_OK)
+        status = project(backend, &w_ih, in[B_IH], steps * b, tni_data(in[X]), tni_data(gates),
+                         c->n_saved ? 4 * h : h);
+    for (int64_t k = 0; k < steps && status == TN_OK; k++) {
+        int64_t t = time_of(args, k, steps);
+        tni_cell a = { .y = step_of(y, t),
+                       .gates = step_of(gates, t),
+                       .share = tni_array_of(share),
+                       .y_before = state_before(args, y, in[H0], k),
+                       .kind = args->kind };
+        if (cells) a.c = step_of(cells, t), a.c_before = state_before(args, cells, in[C0], k);
+        status = project(backend, &w_hh, in[B_HH], b, a.y_before.data, tni_data(share), rows);
+        if (status == TN_OK) status = backend->cell(&a);
+    }
+    if (status != TN_OK || !cells) return status;
+    tni_copy last = { tni_array_of(c->out[1]), step_of(cells, time_of(args, steps - 1, steps)) };
+    return backend->copy(&last);
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+/* What a step's backward reads and leaves, dense. */
+typedef struct passing {
+    tn_tensor *dy, *y, *gates, *cells, *w, *h0, *c0;
+    tn_tensor *da, *ds; /* [T, B, rows of the weights]; ds is da but in a GRU */
+    tn_tensor *dh, *dc; /* [B, H]: of the state before the step */
+} passing;
+
+static tn_tensor *zeros_like_state(const tn_tensor *h0)
+{
+    return tn_full_as(h0->shape, 0, h0->dtype, h0->storage->device);
+}
+
+/* Fills p->da, ds, dh and dc. */
+static tn_status steps_backward(const recurrent_args *args, const passing *p)
+{
+    const tni_backend *backend = tni_backend_of(p->dy);
+    int64_t steps = p->dy->shape.size[0], b = p->dy->shape.size[1], h = p->dy->shape.size[2];
+    tn_status status = TN_OK;
+    for (int64_t k = steps - 1; k >= 0 && status == TN_OK; k--) {
+        int64_t t = time_of(args, k, steps);
+        tni_cell_grad a = { .dgates = step_of(p->da, t),
+                            .dshare = step_of(p->ds, t),
+                            .later = tni_array_of(p->dh),
+                            .dy = step_of(p->dy, t),
+                            .y = step_of(p->y, t),
+                            .y_before = state_before(args, p->y, p->h0, k),
+                            .kind = args->kind };
+        if (p->gates) a.gates = step_of(p->gates, t);
+        if (p->cells) {
+            a.c = step_of(p->cells, t);
+            a.c_before = state_before(args, p->cells, p->c0, k);
+            a.dc = tni_array_of(p->dc);
+        }
+        status = backend->cell_grad(&a);
+        if (status != TN_OK) break;
+        tni_gemm g = { .dtype = p->dy->dtype,
+                       .m = b,
+                       .n = h,
+                       .k = p->w->shape.size[0],
+                       .batch = 1,
+                       .a = a.dshare.data,
+                       .a_row = p->w->shape.size[0],
+                       .a_col = 1,
+                       .b = tni_data(p->w),
+                       .b_row = h,
+                       .b_col = 1,
+                       .c = tni_data(p->dh),
+                       .c_row = h,
+                       .accumulate = args->kind == TNI_GRU_CELL };
+        status = backend->gemm(&g);
+    }
+    return status;
+}
+
+/* Steps [from, from + n) of d [T, B, rows], as a transposed matrix, times those of x. */
+static tn_tensor *weight_grad(tn_tensor *d, int64_t from, tn_tensor *x, int64_t x_from, int64_t n)
+{
+    tn_tensor *rows = tni_as_rows(tn_narrow(d, 0, from, n));
+    return tn_matmul(tn_transpose(rows, 0, 1), tni_as_rows(tn_narrow(x, 0, x_from, n)));
+}
+
+/* dW_hh: of every step times the state before it. */
+static tn_tensor *state_weight_grad(const recurrent_args *args, const passing *p)
+{
+    int64_t n = p->y->shape.size[0] - 1, first = time_of(args, 0, n + 1);
+    tn_tensor *dw = weight_grad(p->ds, first, tn_unsqueeze(p->h0, 0), 0, 1);
+    if (n == 0) return dw;
+    return tn_add(dw, weight_grad(p->ds, !args->reverse, p->y, args->reverse, n));
+}
+
+static tn_status fused_backward(tni_grad *g)
+{
+    const recurrent_args *args = g->args;
+    bool gru = args->kind == TNI_GRU_CELL, lstm = args->kind == TNI_LSTM_CELL;
+    tn_tensor *x[INPUTS] = { NULL };
+    for (int i = 0; i < g->n_in; i++)
+        if (i < B_IH || i > B_HH) x[i] = tni_dense(g->x[i]);
+    passing p = { .dy = tni_dense(tni_dy(g, 0)),
+                  .y = g->y,
+                  .gates = keeps_gates(args->kind) ? g->saved[0] : NULL,
+                  .cells = lstm ? g->saved[1] : NULL,
+                  .w = x[W_HH],
+                  .h0 = x[H0],
+                  .c0 = x[C0] };
+    if (!p.dy || !x[X] || !p.w || !p.h0 || (lstm && !p.c0)) return tni_pending();
+    tn_shape all = TN_SHAPE(p.y->shape.size[0], p.y->shape.size[1], p.w->shape.size[0]);
+    tn_device device = p.dy->storage->device;
+    p.da = tn_empty_as(all, p.dy->dtype, device);
+    p.ds = gru ? tn_empty_as(all, p.dy->dtype, device) : p.da;
+    p.dh = zeros_like_state(p.h0);
+    p.dc = lstm ? tn_clone(tni_dy(g, 1)) : NULL;
+    if (!p.da || !p.ds || !p.dh || (lstm && !p.dc)) return tni_pending();
+    tn_status status = steps_backward(args, &p);
+    if (status != TN_OK) return status;
+    tn_tensor *da = tni_as_rows(p.da);
+    if (g->need[X]) g->dx[X] = tn_reshape(tn_matmul(da, x[W_IH]), g->in[X].shape);
+    if (g->need[H0]) g->dx[H0] = p.dh;
+    if (g->need[W_IH]) g->dx[W_IH] = tn_matmul(tn_transpose(da, 0, 1), tni_as_rows(x[X]));
+    if (g->need[W_HH]) g->dx[W_HH] = state_weight_grad(args, &p);
+    if (g->need[B_IH]) g->dx[B_IH] = tn_sum(da, (int[]){ 0 }, 1, false);
+    if (g->need[B_HH]) g->dx[B_HH] = tn_sum(tni_as_rows(p.ds), (int[]){ 0 }, 1, false);
+    if (lstm && g->need[C0]) g->dx[C0] = p.dc;
+    return TN_OK;
+}
+
+/* ---- in ops, for second derivatives ---------------------------------------------------------- */
+
+/* Gate k of h elements. */
+static tn_tensor *gate(tn_tensor *x, int64_t k, int64_t h)
+{
+    return tn_narrow(x, -1, k * h, h);
+}
+
+/* One step: y, and c where the cell has one. a, s: what input and state add to the gates. */
+static tn_tensor *composed_step(int kind, tn_tensor *a, tn_tensor *s, tn_tensor *y, tn_tensor **c)
+{
+    if (kind == TNI_TANH_CELL) return tn_tanh(tn_add(a, s));
+    if (kind == TNI_RELU_CELL) return tn_relu(tn_add(a, s));
+    int64_t h = y->shape.size[1];
+    if (kind == TNI_GRU_CELL) {
+        tn_tensor *r = tn_sigmoid(tn_add(gate(a, 0, h), gate(s, 0, h)));
+        tn_tensor *z = tn_sigmoid(tn_add(gate(a, 1, h), gate(s, 1, h)));
+        tn_tensor *n = tn_tanh(tn_add(gate(a, 2, h), tn_mul(r, gate(s, 2, h))));
+        return tn_add(n, tn_mul(z, tn_sub(y, n)));
+    }
+    tn_tensor *v = tn_add(a, s);
+    tn_tensor *kept = tn_mul(tn_sigmoid(gate(v, 1, h)), *c);
+    *c = tn_add(kept, tn_mul(tn_sigmoid(gate(v, 0, h)), tn_tanh(gate(v, 2, h))));
+    return tn_mul(tn_sigmoid(gate(v, 3, h)), tn_tanh(*c));
+}
+
+/* sum(y dy) + sum(c_n dc), a number whose gradients are those wanted. */
+static tn_tensor *composed_sum(const tni_grad *g, tn_tensor *const *in)
+{
+    const recurrent_args *args = g->args;
+    tn_tensor *a = tn_linear(in[X], in[W_IH], in[B_IH]), *y = in[H0];
+    tn_tensor *c = g->n_in > C0 ? in[C0] : NULL, *sum = NULL;
+    int64_t steps = g->in[X].shape.size[0];
+    for (int64_t k = 0; k < steps && y; k++) {
+        int64_t t = time_of(args, k, steps);
+        y = composed_step(args->kind, tn_select(a, 0, t), tn_linear(y, in[W_HH], in[B_HH]), y, &c);
+        tn_tensor *part = tn_sum(tn_mul(y, tn_select(tni_dy(g, 0), 0, t)), NULL, 0, false);
+        sum = k ? tn_add(sum, part) : part;
+    }
+    return c ? tn_add(sum, tn_sum(tn_mul(c, tni_dy(g, 1)), NULL, 0, false)) : sum;
+}
+
+static tn_status composed_backward(tni_grad *g)
+{
+    tn_tensor *in[INPUTS], *wanted[INPUTS], *grad[INPUTS];
+    int n = 0;
+    for (int i = 0; i < g->n_in; i++) {
+        in[i] = g->in[i].absent ? TN_NONE : g->x[i];
+        if (g->need[i]) wanted[n++] = in[i];
+    }
+    tn_tensor *sum = composed_sum(g, in);
+    if (!sum) return tni_pending();
+    tn_status status = tn_gradients(1, &sum, NULL, n, wanted, grad, TN_CREATE_GRAPH);
+    for (int i = 0, k = 0; i < g->n_in && status == TN_OK; i++)
+        if (g->need[i]) g->dx[i] = grad[k++];
+    return status;
+}
+
+static tn_status recurrent_backward(tni_grad *g)
+{
+    return tni_composed() ? composed_backward(g) : fused_backward(g);
+}
+
+/* ---- the ops --------------------------------------------------------------------------------- */
+
+#define READS ((TNI_X(INPUTS) - 1) | TNI_Y | TNI_SAVED)
+#define RECURRENT(inputs)                                                                          \
+    .arity = (inputs), .optional = TNI_X(H0) | TNI_X(B_IH) | TNI_X(B_HH) | TNI_X(C0),              \
+    .reads = { READS, READS, READS, READS, READS, READS, READS }, .dense = TNI_ALL_X,              \
+    .shape = recurrent_shape, .forward = recurrent_forward, .backward = recurrent_backward
+
+#define GRADIENT                                                                                   \
+    "dx = da W_ih; dh0 = ds_1 W_hh; dW_ih = sum_t da_t^T x_t; dW_hh = sum_t ds_t^T h_(t-1); "      \
+    "db_ih = sum_t da_t; db_hh = sum_t ds_t; "
+
+static const tn_op rnn_op = {
+    .name = "rnn",
+    .formula = "h_t = tanh or relu(W_ih x_t + b_ih + W_hh h_(t-1) + b_hh)",
+    .gradient = GRADIENT "where da_t = ds_t = (dy_t + ds_(t+1) W_hh) slope(h_t)",
+    RECURRENT(C0),
+};
+
+static const tn_op gru_op = {
+    .name = "gru",
+    .formula = "h_t = n + z (h_(t-1) - n), r, z = sigmoid(a_t + s_t), n = tanh(a_t + r s_t)",
+    .gradient = GRADIENT "where a_t = W_ih x_t + b_ih, s_t = W_hh h_(t-1) + b_hh",
+    RECURRENT(C0),
+};
+
+static const tn_op lstm_op = {
+    .name = "lstm",
+    .formula = "h_t = o tanh(c_t), c_t = f c_(t-1) + i g, i, f, o = sigmoid(a_t), g = tanh(a_t)",
+    .gradient = GRADIENT "dc0 = f_1 dc_1; "
+                         "where a_t = W_ih x_t + b_ih + W_hh h_(t-1) + b_hh, ds_t = da_t",
+    RECURRENT(INPUTS),
+};
+
+/* Half precision runs in f32, and is rounded at the end. */
+static tn_status apply(const tn_op *op, recurrent_args args, tn_tensor **in, int n_out,
+                       tn_tensor **out)
+{
+    int n_in = op->arity;
+    const tn_tensor *x = in[X];
+    bool narrow = x && tni_autocasting == TN_F32 && tni_wide_dtype(x->dtype) != x->dtype;
+    for (int i = 1; i < n_in; i++)
+        narrow = narrow && in[i] && (tni_none(in[i]) || in[i]->dtype == x->dtype);
+    for (int i = 0; i < n_in; i++) {
+        bool state = i == H0 || i == C0;
+        if (state && in[i] && tni_none(in[i]) && x && x->shape.rank == 3 && in[W_HH] &&
+            in[W_HH]->shape.rank == 2)
+            in[i] = tn_full_as(TN_SHAPE(x->shape.size[1], in[W_HH]->shape.size[1]), 0, x->dtype,
+                               x->storage->device);
+        if (narrow) in[i] = tni_wide(in[i]);
+    }
+    tn_status status = tni_apply_n(op, &args, sizeof args, n_in, in, n_out, out);
+    for (int i = 0; i < n_out && status == TN_OK && narrow; i++) {
+        out[i] = tn_to_dtype(out[i], x->dtype);
+        if (!out[i]) status = tni_pending();
+    }
+    return status;
+}
+
+tn_tensor *tn_rnn(tn_tensor *x, tn_tensor *h0, tn_tensor *w_ih, tn_tensor *w_hh, tn_tensor *b_ih,
+                  tn_tensor *b_hh, bool relu, bool reverse)
+{
+    tn_tensor *in[] = { x, h0, w_ih, w_hh, b_ih, b_hh }, *y;
+    recurrent_args args = { relu ? TNI_RELU_CELL : TNI_TANH_CELL, reverse };
+    return apply(&rnn_op, args, in, 1, &y) == TN_OK ? y : NULL;
+}
+
+tn_tensor *tn_gru(tn_tensor *x, tn_tensor *h0, tn_tensor *w_ih, tn_tensor *w_hh, tn_tensor *b_ih,
+                  tn_tensor *b_hh, bool reverse)
+{
+    tn_tensor *in[] = { x, h0, w_ih, w_hh, b_ih, b_hh }, *y;
+    recurrent_args args = { TNI_GRU_CELL, reverse };
+    return apply(&gru_op, args, in, 1, &y) == TN_OK ? y : NULL;
+}
+
+tn_tensor *tn_lstm(tn_tensor *x, tn_tensor *h0, tn_tensor *c0, tn_tensor *w_ih, tn_tensor *w_hh,
+                   tn_tensor *b_ih, tn_tensor *b_hh, bool reverse, tn_tensor **c_n)
+{
+    tn_tensor *in[] = { x, h0, w_ih, w_hh, b_ih, b_hh, c0 }, *out[2];
+    recurrent_args args = { TNI_LSTM_CELL, reverse };
+    if (c_n) *c_n = NULL;
+    if (apply(&lstm_op, args, in, 2, out) != TN_OK) return NULL;
+    if (c_n) *c_n = out[1];
+    return out[0];
+}
