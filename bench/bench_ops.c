@@ -130,6 +130,30 @@ static tn_tensor *batch_norm(tn_tensor **x)
     return tn_batch_norm(x[0], x[1], x[2], TN_NONE, TN_NONE, true, 0.1, 1e-5);
 }
 
+/* x [T, B, in] and both weights, without biases; in bf16 of f32 tensors, under autocast. */
+static tn_tensor *rnn(tn_tensor **x)
+{
+    tn_tensor *y = NULL;
+    TN_AUTOCAST(flags.dtype)
+    y = tn_rnn(x[0], TN_NONE, x[1], x[2], TN_NONE, TN_NONE, false, false);
+    return y;
+}
+
+static tn_tensor *gru(tn_tensor **x)
+{
+    tn_tensor *y = NULL;
+    TN_AUTOCAST(flags.dtype) y = tn_gru(x[0], TN_NONE, x[1], x[2], TN_NONE, TN_NONE, false);
+    return y;
+}
+
+static tn_tensor *lstm(tn_tensor **x)
+{
+    tn_tensor *y = NULL;
+    TN_AUTOCAST(flags.dtype)
+    y = tn_lstm(x[0], TN_NONE, TN_NONE, x[1], x[2], TN_NONE, TN_NONE, false, NULL);
+    return y;
+}
+
 static tn_tensor *max_pool(tn_tensor **x)
 {
     return tn_max_pool2d(x[0], (tn_pool2d_spec){ .kernel = { 2, 2 } });
@@ -192,6 +216,10 @@ static const row cpu_rows[] = {
     { "conv_128x32x14_64", conv2d, { S(128, 32, 14, 14), S(64, 32, 3, 3), S(64) }, 0 },
     { "batch_norm_128x32x28", batch_norm, { S(128, 32, 28, 28), S(32), S(32) }, 0 },
     { "max_pool_128x32x28", max_pool, { S(128, 32, 28, 28) }, 0 },
+    { "rnn_64x32x128_256", rnn, { S(64, 32, 128), S(256, 128), S(256, 256) }, 0 },
+    { "gru_64x32x128_256", gru, { S(64, 32, 128), S(768, 128), S(768, 256) }, 0 },
+    { "lstm_64x32x128_256", lstm, { S(64, 32, 128), S(1024, 128), S(1024, 256) }, 0 },
+    { "lstm_32x64x512_512", lstm, { S(32, 64, 512), S(2048, 512), S(2048, 512) }, 0 },
 };
 
 /* Sizes for a GPU: 32 sequences of 1,024, the layers of GPT-2 124M. */
@@ -222,6 +250,11 @@ static int64_t at_size(int64_t n)
 {
     if (!tiny_sizes || n < 64) return n;
     return n < 4096 ? n / 16 : n / 256;
+}
+
+static bool is_recurrent(const row *r)
+{
+    return r->f == rnn || r->f == gru || r->f == lstm;
 }
 
 /* Ops that mixed precision runs in bf16, and ops that keep the dtype of their input. */
@@ -290,7 +323,7 @@ static void time_row(row r)
         for (int d = 0; d < r.in[i].rank; d++) r.in[i].size[d] = at_size(r.in[i].size[d]);
     r.classes = at_size(r.classes);
     for (; n < 3 && r.in[n].rank > 0; n++)
-        in[n] = there(tn_to_dtype(tn_randn(r.in[n]), flags.dtype));
+        in[n] = there(tn_to_dtype(tn_randn(r.in[n]), is_recurrent(&r) ? TN_F32 : flags.dtype));
     if (r.classes) in[n - 1] = there(tn_randint(0, r.classes, r.in[n - 1]));
     for (int i = 0; i < n; i++) {
         bool ids = r.classes && i == n - 1;

@@ -104,10 +104,21 @@ def batch_norm(x, w, c):
     return F.batch_norm(x, None, None, w, c, True)
 
 
+def recurrent(function, states):
+    """x [T, B, in] and both weights, without biases; in bf16 of f32 tensors, under autocast."""
+    def run(x, w_ih, w_hh):
+        zeros = torch.zeros(1, x.shape[1], w_hh.shape[1], device=x.device)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=LOW):
+            return function(x, (zeros, zeros) if states == 2 else zeros, [w_ih, w_hh], False, 1, 0.0, True, False,
+                            False)[0]
+    return run
+
+
 def cross_entropy(x, y):
     return F.cross_entropy(x, y)
 
 
+rnn, gru, lstm = recurrent(torch.rnn_tanh, 1), recurrent(torch.gru, 1), recurrent(torch.lstm, 2)
 gelu_tanh = lambda x: F.gelu(x, approximate="tanh")
 cpu_rows = [
     ("add_1M", torch.add, [(1024, 1024), (1024, 1024)], 0),
@@ -136,6 +147,10 @@ cpu_rows = [
     ("conv_128x32x14_64", conv, [(128, 32, 14, 14), (64, 32, 3, 3), (64,)], 0),
     ("batch_norm_128x32x28", batch_norm, [(128, 32, 28, 28), (32,), (32,)], 0),
     ("max_pool_128x32x28", POOL, [(128, 32, 28, 28)], 0),
+    ("rnn_64x32x128_256", rnn, [(64, 32, 128), (256, 128), (256, 256)], 0),
+    ("gru_64x32x128_256", gru, [(64, 32, 128), (768, 128), (768, 256)], 0),
+    ("lstm_64x32x128_256", lstm, [(64, 32, 128), (1024, 128), (1024, 256)], 0),
+    ("lstm_32x64x512_512", lstm, [(32, 64, 512), (2048, 512), (2048, 512)], 0),
 ]
 sum_axis0 = lambda x: x.sum(0)
 transposed = lambda x: x.t().contiguous()
@@ -179,7 +194,7 @@ def time_calls(f, ins, seed=None):
 
 def time_row(name, f, shapes, classes):
     shapes = [tuple(size(n) for n in shape) for shape in shapes]
-    dtype = torch.bfloat16 if LOW else torch.float32
+    dtype = torch.bfloat16 if LOW and f not in (rnn, gru, lstm) else torch.float32
     ins = [there(torch.randn(s).to(dtype)) for s in shapes]
     if classes:
         ins[-1] = there(torch.randint(0, size(classes), shapes[-1]))

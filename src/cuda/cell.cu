@@ -20,7 +20,7 @@ enum { CELL_THREADS = 256 };
 
 /* Arrays of a step, or of its gradient; those that the kind lacks are null. */
 template <typename R> struct cell_job {
-    R *y, *c, *gates, *share, *y_before, *c_before;
+    R *y, *c, *gates, *share, *bias_x, *bias_s, *y_before, *c_before;
     R *dgates, *dshare, *later, *dc, *dy;
     int64_t n, h;
     int kind;
@@ -39,12 +39,13 @@ static __device__ __forceinline__ void cell_step(const cell_job<R> &a, int64_t i
     R *y = cell_row(a.y, i, h);
     if (a.kind == TNI_LSTM_CELL)
         tni_lstm_step(y, cell_row(a.c, i, h), cell_row(a.gates, i, 4 * h),
-                      cell_row(a.share, i, 4 * h), cell_row(a.c_before, i, h), h, j);
+                      cell_row(a.share, i, 4 * h), a.bias_x, a.bias_s, cell_row(a.c_before, i, h),
+                      h, j);
     else if (a.kind == TNI_GRU_CELL)
-        tni_gru_step(y, cell_row(a.gates, i, 4 * h), cell_row(a.share, i, 3 * h),
-                     cell_row(a.y_before, i, h), h, j);
+        tni_gru_step(y, cell_row(a.gates, i, 4 * h), cell_row(a.share, i, 3 * h), a.bias_x,
+                     a.bias_s, cell_row(a.y_before, i, h), h, j);
     else
-        tni_rnn_step(y, cell_row(a.share, i, h), a.kind == TNI_RELU_CELL, j);
+        tni_rnn_step(y, cell_row(a.share, i, h), a.bias_x, a.bias_s, a.kind == TNI_RELU_CELL, j);
 }
 
 template <typename R>
@@ -104,6 +105,8 @@ template <typename R> static tn_status cell(const tni_cell *a)
 {
     cell_job<R> job = cell_arrays<R>(a, a->y);
     job.share = static_cast<R *>(a->share.data);
+    job.bias_x = static_cast<R *>(a->bias_x.data);
+    job.bias_s = static_cast<R *>(a->bias_s.data);
     return cell_launch<R, false>(job);
 }
 

@@ -252,5 +252,5 @@ tn_status tni_cuda_gemm_to_f32(const tni_gemm *g)
 
 tn_status tni_cuda_gemm(const tni_gemm *g)
 {
-    return gemm(g, g->dtype);
+    return gemm(g, g->wide && is_short(g->dtype) ? TN_F32 : g->dtype);
 }

@@ -5,22 +5,22 @@
  * Everything here is of one row, a sequence of the batch; j is the element, h the size of the
  * state. The gates of a row lie one after the other, h elements each: i, f, g, o of an LSTM; r, z,
  * n of a GRU, and then q = h W_n^T + b_n, which its gradient reads. Before the step g holds what
- * the input adds to each gate, s what the state before adds; afterwards g holds the gates. For
- * includers that define REAL (float or double), REAL_TANH and REAL_SIGMOID; C++ includes it again
- * for the other.
+ * the input adds to each gate, s what the state before adds, and a and b the biases of both;
+ * afterwards g holds the gates. For includers that define REAL (float or double), REAL_TANH and
+ * REAL_SIGMOID; C++ includes it again for the other.
  */
 #include "tensor/formulas.h" /* TN_FN */
 
 /* ---- LSTM: i, f, o = sigmoid, g = tanh; c = f c_before + i g; y = o tanh(c) ------------------ */
 
 /* c may be c_before. */
-TN_FN void tni_lstm_step(REAL *y, REAL *c, REAL *g, const REAL *s, const REAL *c_before, int64_t h,
-                         int64_t j)
+TN_FN void tni_lstm_step(REAL *y, REAL *c, REAL *g, const REAL *s, const REAL *a, const REAL *b,
+                         const REAL *c_before, int64_t h, int64_t j)
 {
-    REAL in = REAL_SIGMOID(g[j] + s[j]);
-    REAL forget = REAL_SIGMOID(g[h + j] + s[h + j]);
-    REAL value = REAL_TANH(g[2 * h + j] + s[2 * h + j]);
-    REAL out = REAL_SIGMOID(g[3 * h + j] + s[3 * h + j]);
+    REAL in = REAL_SIGMOID(g[j] + a[j] + (s[j] + b[j]));
+    REAL forget = REAL_SIGMOID(g[h + j] + a[h + j] + (s[h + j] + b[h + j]));
+    REAL value = REAL_TANH(g[2 * h + j] + a[2 * h + j] + (s[2 * h + j] + b[2 * h + j]));
+    REAL out = REAL_SIGMOID(g[3 * h + j] + a[3 * h + j] + (s[3 * h + j] + b[3 * h + j]));
     REAL cell = forget * c_before[j] + in * value;
     g[j] = in;
     g[h + j] = forget;
@@ -47,12 +47,13 @@ TN_FN void tni_lstm_grad(REAL *dg, REAL *dc, const REAL *dy, const REAL *later, 
 
 /* ---- GRU: r, z = sigmoid; n = tanh(x's share + r q); y = n + z (y_before - n) ---------------- */
 
-TN_FN void tni_gru_step(REAL *y, REAL *g, const REAL *s, const REAL *y_before, int64_t h, int64_t j)
+TN_FN void tni_gru_step(REAL *y, REAL *g, const REAL *s, const REAL *a, const REAL *b,
+                        const REAL *y_before, int64_t h, int64_t j)
 {
-    REAL r = REAL_SIGMOID(g[j] + s[j]);
-    REAL z = REAL_SIGMOID(g[h + j] + s[h + j]);
-    REAL q = s[2 * h + j];
-    REAL n = REAL_TANH(g[2 * h + j] + r * q);
+    REAL r = REAL_SIGMOID(g[j] + a[j] + (s[j] + b[j]));
+    REAL z = REAL_SIGMOID(g[h + j] + a[h + j] + (s[h + j] + b[h + j]));
+    REAL q = s[2 * h + j] + b[2 * h + j];
+    REAL n = REAL_TANH(g[2 * h + j] + a[2 * h + j] + r * q);
     g[j] = r;
     g[h + j] = z;
     g[2 * h + j] = n;
@@ -80,9 +81,9 @@ TN_FN void tni_gru_grad(REAL *dg, REAL *ds, REAL *later, const REAL *dy, const R
 /* ---- a plain cell: y = tanh or relu ---------------------------------------------------------- */
 
 /* y holds what the input adds. */
-TN_FN void tni_rnn_step(REAL *y, const REAL *s, bool relu, int64_t j)
+TN_FN void tni_rnn_step(REAL *y, const REAL *s, const REAL *a, const REAL *b, bool relu, int64_t j)
 {
-    REAL v = y[j] + s[j];
+    REAL v = y[j] + a[j] + (s[j] + b[j]);
     y[j] = !relu ? REAL_TANH(v) : v <= (REAL)0 ? (REAL)0 : v; /* NaN stays */
 }
 

@@ -54,6 +54,7 @@ typedef struct tni_gemm {
     int64_t c_row, c_batch;
     const void *bias; /* n values added to every row, or NULL */
     bool accumulate;  /* C += */
+    bool wide;        /* of bf16 and f16: c is f32, nothing is rounded; then there is no bias */
 } tni_gemm;
 
 /* ---- pointwise: any strides, equal sizes (0-strides broadcast); functions are of formulas.h -- */
@@ -303,6 +304,7 @@ typedef struct tni_cell {
     tni_array c;     /* LSTM: [n, h], may be c_before */
     tni_array gates; /* [n, 4h]; in: what the input adds. Of plain cells y itself is that */
     tni_array share; /* [n, 4h, 3h or h]: what the state before adds to the gates */
+    tni_array bias_x, bias_s;     /* [4h, 3h or h]: added to the two */
     tni_array y_before, c_before; /* [n, h]: of GRU, of LSTM */
     int kind;
 } tni_cell;

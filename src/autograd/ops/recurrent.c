@@ -9,7 +9,8 @@
  * One product makes all a_t. Then each step is a product for s_t and a kernel (tensor/cells.h).
  * Backward goes the other way round: the kernel gives da_t and ds_t, a product dh_(t-1) from ds_t;
  * one product each then gives dx and the gradients of both weights, over all steps. Kept are gates
- * and states. Second derivatives run the formulas in ops.
+ * and states. Second derivatives run the formulas in ops. Products may be of bf16 or f16, with sums
+ * in f32; everything else, states included, is f32 then.
  *
  * Sources: Elman, Finding structure in time (1990); Hochreiter and Schmidhuber (1997) with the
  * forget gate of Gers et al. (2000); Cho et al. (2014), eq. 5-8, with r after the product.
@@ -21,6 +22,9 @@ enum { X, H0, W_IH, W_HH, B_IH, B_HH, C0, INPUTS };
 typedef struct recurrent_args {
     int kind;
     bool reverse; /* from the last step to the first */
+    /* What products read is rounded to low (f32: to nothing), and multiplied in product: low where
+     * the device multiplies it, else f32. */
+    tn_dtype low, product;
 } recurrent_args;
 
 /* Rows of the weights over elements of the state, and gates kept of each. */
@@ -98,42 +102,98 @@ static tni_array state_before(const recurrent_args *args, const tn_tensor *all,
     return k ? step_of(all, time_of(args, k - 1, steps)) : tni_array_of(first);
 }
 
-/* c = x w^T + bias for m dense rows x; w [n, k], rows of c lie c_row apart. */
-static tn_status project(const tni_backend *backend, const tni_array *w, const tn_tensor *bias,
-                         int64_t m, const void *x, void *c, int64_t c_row)
+/* x, dense, in another dtype. */
+static tn_tensor *converted(const tn_tensor *x, tn_dtype dtype)
 {
-    tni_gemm g = { .dtype = w->dtype,
+    tn_tensor *y = tni_new_dense(&x->shape, dtype, x->storage->device);
+    if (!y) return NULL;
+    tni_copy c = { tni_array_of(y), tni_array_of(x) };
+    return tni_backend_of(x)->copy(&c) == TN_OK ? y : NULL;
+}
+
+/* x as products read it. */
+static tn_tensor *for_product(const recurrent_args *args, tn_tensor *x)
+{
+    if (args->low == TN_F32) return x;
+    tn_tensor *low = converted(x, args->low);
+    return !low || args->product == args->low ? low : converted(low, args->product);
+}
+
+/* The same for an array that each step has another of: room for one. */
+typedef struct step_room {
+    tn_tensor *low, *product; /* NULL: not needed */
+} step_room;
+
+static tn_status make_room(const recurrent_args *args, tn_shape shape, tn_device device,
+                           step_room *room)
+{
+    *room = (step_room){ NULL, NULL };
+    if (args->low == TN_F32) return TN_OK;
+    room->low = tn_empty_as(shape, args->low, device);
+    if (room->low && args->product != args->low)
+        room->product = tn_empty_as(shape, args->product, device);
+    return room->low && (room->product || args->product == args->low) ? TN_OK : tni_pending();
+}
+
+static tn_status step_for_product(const tni_backend *backend, const step_room *room, tni_array *x)
+{
+    tn_tensor *const to[] = { room->low, room->product };
+    tn_status status = TN_OK;
+    for (int i = 0; i < 2 && to[i] && status == TN_OK; i++) {
+        tni_copy c = { tni_array_of(to[i]), *x };
+        status = backend->copy(&c);
+        *x = c.y;
+    }
+    return status;
+}
+
+/* c (+)= x w^T for m dense rows x; w [n, k] of any strides, rows of c lie c_row apart. */
+static tn_status multiply(const tni_backend *backend, int64_t m, const void *x, tni_array w,
+                          void *c, int64_t c_row, bool accumulate)
+{
+    tni_gemm g = { .dtype = w.dtype,
                    .m = m,
-                   .n = w->size[0],
-                   .k = w->size[1],
+                   .n = w.size[0],
+                   .k = w.size[1],
                    .batch = 1,
                    .a = x,
-                   .a_row = w->size[1],
+                   .a_row = w.size[1],
                    .a_col = 1,
-                   .b = w->data,
-                   .b_row = w->stride[1],
-                   .b_col = w->stride[0],
+                   .b = w.data,
+                   .b_row = w.stride[1],
+                   .b_col = w.stride[0],
                    .c = c,
                    .c_row = c_row,
-                   .bias = tni_none(bias) ? NULL : tni_data(bias) };
+                   .accumulate = accumulate,
+                   .wide = true };
     return backend->gemm(&g);
 }
 
-/* w into *of; for many steps a copy that lies transposed, with which a step's product takes three
- * quarters of the time. */
-static tn_status for_steps(const tn_tensor *w, int64_t steps, tni_array *of)
+static tni_array turned(const tn_tensor *w)
 {
-    *of = tni_array_of(w);
-    if (steps < 8) return TN_OK;
-    int64_t n = w->shape.size[0], k = w->shape.size[1];
-    const tn_tensor *copy = tn_empty_as(TN_SHAPE(k, n), w->dtype, w->storage->device);
-    if (!copy) return tni_pending();
-    tni_copy c = { .y = *of, .x = *of };
-    c.y.data = tni_data(copy);
-    c.y.stride[0] = 1;
-    c.y.stride[1] = n;
-    *of = c.y;
-    return tni_backend_of(w)->copy(&c);
+    tni_array a = tni_array_of(w);
+    return (
+        tni_array){ a.data, a.dtype, 2, { a.size[1], a.size[0] }, { a.stride[1], a.stride[0] } };
+}
+
+/* w; for many steps a copy that lies transposed, with which a step's product takes three quarters
+ * of the time. Data NULL: out of memory. */
+static tni_array for_steps(const tn_tensor *w, int64_t steps)
+{
+    if (steps < 8) return tni_array_of(w);
+    tn_shape shape = TN_SHAPE(w->shape.size[1], w->shape.size[0]);
+    const tn_tensor *copy = tni_new_dense(&shape, w->dtype, w->storage->device);
+    if (!copy) return tni_array_none();
+    tni_copy c = { turned(copy), tni_array_of(w) };
+    return tni_backend_of(w)->copy(&c) == TN_OK ? c.y : tni_array_none();
+}
+
+/* A bias, zeros if there is none. */
+static tni_array bias_of(tn_tensor *bias, const tn_tensor *w)
+{
+    if (tni_none(bias))
+        bias = tn_full_as(TN_SHAPE(w->shape.size[0]), 0, w->dtype, w->storage->device);
+    return bias ? tni_array_of(bias) : tni_array_none();
 }
 
 static tn_status recurrent_forward(tni_call *c)
@@ -147,21 +207,30 @@ static tn_status recurrent_forward(tni_call *c)
     int64_t rows = in[W_HH]->shape.size[0];
     if (tn_numel(y) == 0) return TN_OK;
     tn_tensor *share = tn_empty_as(TN_SHAPE(b, rows), y->dtype, y->storage->device);
-    if (!share) return tni_pending();
-    tni_array w_ih = tni_array_of(in[W_IH]), w_hh;
-    tn_status status = for_steps(in[W_HH], steps, &w_hh);
+    tn_tensor *x = for_product(args, in[X]), *w_ih = for_product(args, in[W_IH]);
+    tn_tensor *w = for_product(args, in[W_HH]);
+    tni_array w_hh = w ? for_steps(w, steps) : tni_array_none();
+    tni_array bias[2] = { bias_of(in[B_IH], in[W_IH]), bias_of(in[B_HH], in[W_HH]) };
+    step_room room;
+    tn_status status = make_room(args, TN_SHAPE(b, h), y->storage->device, &room);
+    if (!share || !x || !w_ih || !w_hh.data || !bias[0].data || !bias[1].data) return tni_pending();
     if (status == TN_OK)
-        status = project(backend, &w_ih, in[B_IH], steps * b, tni_data(in[X]), tni_data(gates),
-                         c->n_saved ? 4 * h : h);
+        status = multiply(backend, steps * b, tni_data(x), tni_array_of(w_ih), tni_data(gates),
+                          c->n_saved ? 4 * h : h, false);
     for (int64_t k = 0; k < steps && status == TN_OK; k++) {
         int64_t t = time_of(args, k, steps);
         tni_cell a = { .y = step_of(y, t),
                        .gates = step_of(gates, t),
                        .share = tni_array_of(share),
+                       .bias_x = bias[0],
+                       .bias_s = bias[1],
                        .y_before = state_before(args, y, in[H0], k),
                        .kind = args->kind };
+        tni_array before = a.y_before;
         if (cells) a.c = step_of(cells, t), a.c_before = state_before(args, cells, in[C0], k);
-        status = project(backend, &w_hh, in[B_HH], b, a.y_before.data, tni_data(share), rows);
+        status = step_for_product(backend, &room, &before);
+        if (status == TN_OK)
+            status = multiply(backend, b, before.data, w_hh, tni_data(share), rows, false);
         if (status == TN_OK) status = backend->cell(&a);
     }
     if (status != TN_OK || !cells) return status;
@@ -188,7 +257,11 @@ static tn_status steps_backward(const recurrent_args *args, const passing *p)
 {
     const tni_backend *backend = tni_backend_of(p->dy);
     int64_t steps = p->dy->shape.size[0], b = p->dy->shape.size[1], h = p->dy->shape.size[2];
-    tn_status status = TN_OK;
+    step_room room;
+    tn_shape shape = TN_SHAPE(b, p->w->shape.size[0]);
+    tn_status status = make_room(args, shape, p->dy->storage->device, &room);
+    const tn_tensor *w = for_product(args, p->w);
+    if (!w) return tni_pending();
     for (int64_t k = steps - 1; k >= 0 && status == TN_OK; k--) {
         int64_t t = time_of(args, k, steps);
         tni_cell_grad a = { .dgates = step_of(p->da, t),
@@ -205,24 +278,18 @@ static tn_status steps_backward(const recurrent_args *args, const passing *p)
             a.dc = tni_array_of(p->dc);
         }
         status = backend->cell_grad(&a);
-        if (status != TN_OK) break;
-        tni_gemm g = { .dtype = p->dy->dtype,
-                       .m = b,
-                       .n = h,
-                       .k = p->w->shape.size[0],
-                       .batch = 1,
-                       .a = a.dshare.data,
-                       .a_row = p->w->shape.size[0],
-                       .a_col = 1,
-                       .b = tni_data(p->w),
-                       .b_row = h,
-                       .b_col = 1,
-                       .c = tni_data(p->dh),
-                       .c_row = h,
-                       .accumulate = args->kind == TNI_GRU_CELL };
-        status = backend->gemm(&g);
+        tni_array ds = a.dshare;
+        if (status == TN_OK) status = step_for_product(backend, &room, &ds);
+        if (status == TN_OK)
+            status = multiply(backend, b, ds.data, turned(w), tni_data(p->dh), h,
+                              args->kind == TNI_GRU_CELL);
     }
     return status;
+}
+
+static tn_tensor *lowered(const recurrent_args *args, tn_tensor *x)
+{
+    return args->low == TN_F32 ? x : tn_to_dtype(x, args->low);
 }
 
 /* Steps [from, from + n) of d [T, B, rows], as a transposed matrix, times those of x. */
@@ -233,12 +300,13 @@ static tn_tensor *weight_grad(tn_tensor *d, int64_t from, tn_tensor *x, int64_t 
 }
 
 /* dW_hh: of every step times the state before it. */
-static tn_tensor *state_weight_grad(const recurrent_args *args, const passing *p)
+static tn_tensor *state_weight_grad(const recurrent_args *args, const passing *p, tn_tensor *ds)
 {
     int64_t n = p->y->shape.size[0] - 1, first = time_of(args, 0, n + 1);
-    tn_tensor *dw = weight_grad(p->ds, first, tn_unsqueeze(p->h0, 0), 0, 1);
+    tn_tensor *h0 = lowered(args, tn_unsqueeze(p->h0, 0)), *y = lowered(args, p->y);
+    tn_tensor *dw = tni_wide(weight_grad(ds, first, h0, 0, 1));
     if (n == 0) return dw;
-    return tn_add(dw, weight_grad(p->ds, !args->reverse, p->y, args->reverse, n));
+    return tn_add(dw, tni_wide(weight_grad(ds, !args->reverse, y, args->reverse, n)));
 }
 
 static tn_status fused_backward(tni_grad *g)
@@ -265,12 +333,14 @@ static tn_status fused_backward(tni_grad *g)
     if (!p.da || !p.ds || !p.dh || (lstm && !p.dc)) return tni_pending();
     tn_status status = steps_backward(args, &p);
     if (status != TN_OK) return status;
-    tn_tensor *da = tni_as_rows(p.da);
-    if (g->need[X]) g->dx[X] = tn_reshape(tn_matmul(da, x[W_IH]), g->in[X].shape);
+    tn_tensor *da = lowered(args, tni_as_rows(p.da)), *ds = gru ? lowered(args, p.ds) : NULL;
+    if (!gru && da) ds = tn_reshape(da, all);
+    if (g->need[X]) g->dx[X] = tn_reshape(tn_matmul(da, lowered(args, x[W_IH])), g->in[X].shape);
     if (g->need[H0]) g->dx[H0] = p.dh;
-    if (g->need[W_IH]) g->dx[W_IH] = tn_matmul(tn_transpose(da, 0, 1), tni_as_rows(x[X]));
-    if (g->need[W_HH]) g->dx[W_HH] = state_weight_grad(args, &p);
-    if (g->need[B_IH]) g->dx[B_IH] = tn_sum(da, (int[]){ 0 }, 1, false);
+    if (g->need[W_IH])
+        g->dx[W_IH] = tn_matmul(tn_transpose(da, 0, 1), lowered(args, tni_as_rows(x[X])));
+    if (g->need[W_HH]) g->dx[W_HH] = state_weight_grad(args, &p, ds);
+    if (g->need[B_IH]) g->dx[B_IH] = tn_sum(tni_as_rows(p.da), (int[]){ 0 }, 1, false);
     if (g->need[B_HH]) g->dx[B_HH] = tn_sum(tni_as_rows(p.ds), (int[]){ 0 }, 1, false);
     if (lstm && g->need[C0]) g->dx[C0] = p.dc;
     return TN_OK;
@@ -302,16 +372,24 @@ static tn_tensor *composed_step(int kind, tn_tensor *a, tn_tensor *s, tn_tensor 
     return tn_mul(tn_sigmoid(gate(v, 3, h)), tn_tanh(*c));
 }
 
+/* x w^T + b, x and w rounded as products read them. */
+static tn_tensor *composed_product(const recurrent_args *args, tn_tensor *x, tn_tensor *w,
+                                   tn_tensor *b)
+{
+    return tn_linear(tni_wide(lowered(args, x)), tni_wide(lowered(args, w)), b);
+}
+
 /* sum(y dy) + sum(c_n dc), a number whose gradients are those wanted. */
 static tn_tensor *composed_sum(const tni_grad *g, tn_tensor *const *in)
 {
     const recurrent_args *args = g->args;
-    tn_tensor *a = tn_linear(in[X], in[W_IH], in[B_IH]), *y = in[H0];
+    tn_tensor *a = composed_product(args, in[X], in[W_IH], in[B_IH]), *y = in[H0];
     tn_tensor *c = g->n_in > C0 ? in[C0] : NULL, *sum = NULL;
     int64_t steps = g->in[X].shape.size[0];
     for (int64_t k = 0; k < steps && y; k++) {
         int64_t t = time_of(args, k, steps);
-        y = composed_step(args->kind, tn_select(a, 0, t), tn_linear(y, in[W_HH], in[B_HH]), y, &c);
+        tn_tensor *s = composed_product(args, y, in[W_HH], in[B_HH]);
+        y = composed_step(args->kind, tn_select(a, 0, t), s, y, &c);
         tn_tensor *part = tn_sum(tn_mul(y, tn_select(tni_dy(g, 0), 0, t)), NULL, 0, false);
         sum = k ? tn_add(sum, part) : part;
     }
@@ -343,7 +421,8 @@ static tn_status recurrent_backward(tni_grad *g)
 
 #define READS ((TNI_X(INPUTS) - 1) | TNI_Y | TNI_SAVED)
 #define RECURRENT(inputs)                                                                          \
-    .arity = (inputs), .optional = TNI_X(H0) | TNI_X(B_IH) | TNI_X(B_HH) | TNI_X(C0),              \
+    .arity = (inputs), .autocast = TNI_CAST_KEEP,                                                  \
+    .optional = TNI_X(H0) | TNI_X(B_IH) | TNI_X(B_HH) | TNI_X(C0),                                 \
     .reads = { READS, READS, READS, READS, READS, READS, READS }, .dense = TNI_ALL_X,              \
     .shape = recurrent_shape, .forward = recurrent_forward, .backward = recurrent_backward
 
@@ -373,23 +452,42 @@ static const tn_op lstm_op = {
     RECURRENT(INPUTS),
 };
 
-/* Half precision runs in f32, and is rounded at the end. */
+/* The dtype that a region of autocast asks for in products with x; f32 outside. */
+static tn_dtype product_dtype(const tn_tensor *x)
+{
+    return x && (tni_none(x) || x->dtype == TN_F64) ? TN_F32 : tni_autocasting;
+}
+
+static bool multiplies(tn_device device, tn_dtype dtype)
+{
+    return device.type != TN_CPU || (dtype == TN_BF16 && tn_bf16_is_fast(device));
+}
+
+/* Zeros for a state that is not given, if the shapes say how many. */
+static tn_tensor *first_state(tn_tensor *state, const tn_tensor *x, const tn_tensor *w_hh)
+{
+    if (!state || !x || !w_hh || !tni_none(state) || x->shape.rank != 3 || w_hh->shape.rank != 2)
+        return state;
+    tn_shape shape = TN_SHAPE(x->shape.size[1], w_hh->shape.size[1]);
+    return tn_full_as(shape, 0, x->dtype, x->storage->device);
+}
+
+/* Inside a region all floating inputs become f32, and results are f32. Outside bf16 and f16 become
+ * f32 too, if all have x's dtype, nothing is rounded on the way, and results are rounded to it. */
 static tn_status apply(const tn_op *op, recurrent_args args, tn_tensor **in, int n_out,
                        tn_tensor **out)
 {
     int n_in = op->arity;
     const tn_tensor *x = in[X];
-    bool narrow = x && tni_autocasting == TN_F32 && tni_wide_dtype(x->dtype) != x->dtype;
+    args.low = args.product = product_dtype(x);
+    if (args.low != TN_F32 && (!x || !multiplies(x->storage->device, args.low)))
+        args.product = TN_F32;
+    in[H0] = first_state(in[H0], x, in[W_HH]);
+    if (n_in > C0) in[C0] = first_state(in[C0], x, in[W_HH]);
+    bool narrow = tni_autocasting == TN_F32 && x && tni_wide_dtype(x->dtype) != x->dtype;
     for (int i = 1; i < n_in; i++)
         narrow = narrow && in[i] && (tni_none(in[i]) || in[i]->dtype == x->dtype);
-    for (int i = 0; i < n_in; i++) {
-        bool state = i == H0 || i == C0;
-        if (state && in[i] && tni_none(in[i]) && x && x->shape.rank == 3 && in[W_HH] &&
-            in[W_HH]->shape.rank == 2)
-            in[i] = tn_full_as(TN_SHAPE(x->shape.size[1], in[W_HH]->shape.size[1]), 0, x->dtype,
-                               x->storage->device);
-        if (narrow) in[i] = tni_wide(in[i]);
-    }
+    for (int i = 0; i < n_in; i++) in[i] = narrow ? tni_wide(in[i]) : tni_autocast_f32(in[i]);
     tn_status status = tni_apply_n(op, &args, sizeof args, n_in, in, n_out, out);
     for (int i = 0; i < n_out && status == TN_OK && narrow; i++) {
         out[i] = tn_to_dtype(out[i], x->dtype);
@@ -402,7 +500,7 @@ tn_tensor *tn_rnn(tn_tensor *x, tn_tensor *h0, tn_tensor *w_ih, tn_tensor *w_hh,
                   tn_tensor *b_hh, bool relu, bool reverse)
 {
     tn_tensor *in[] = { x, h0, w_ih, w_hh, b_ih, b_hh }, *y;
-    recurrent_args args = { relu ? TNI_RELU_CELL : TNI_TANH_CELL, reverse };
+    recurrent_args args = { .kind = relu ? TNI_RELU_CELL : TNI_TANH_CELL, .reverse = reverse };
     return apply(&rnn_op, args, in, 1, &y) == TN_OK ? y : NULL;
 }
 
@@ -410,7 +508,7 @@ tn_tensor *tn_gru(tn_tensor *x, tn_tensor *h0, tn_tensor *w_ih, tn_tensor *w_hh,
                   tn_tensor *b_hh, bool reverse)
 {
     tn_tensor *in[] = { x, h0, w_ih, w_hh, b_ih, b_hh }, *y;
-    recurrent_args args = { TNI_GRU_CELL, reverse };
+    recurrent_args args = { .kind = TNI_GRU_CELL, .reverse = reverse };
     return apply(&gru_op, args, in, 1, &y) == TN_OK ? y : NULL;
 }
 
@@ -418,7 +516,7 @@ tn_tensor *tn_lstm(tn_tensor *x, tn_tensor *h0, tn_tensor *c0, tn_tensor *w_ih, 
                    tn_tensor *b_ih, tn_tensor *b_hh, bool reverse, tn_tensor **c_n)
 {
     tn_tensor *in[] = { x, h0, w_ih, w_hh, b_ih, b_hh, c0 }, *out[2];
-    recurrent_args args = { TNI_LSTM_CELL, reverse };
+    recurrent_args args = { .kind = TNI_LSTM_CELL, .reverse = reverse };
     if (c_n) *c_n = NULL;
     if (apply(&lstm_op, args, in, 2, out) != TN_OK) return NULL;
     if (c_n) *c_n = out[1];

@@ -27,18 +27,19 @@ static inline REAL *row(const tni_array *a, int64_t i, int64_t n)
 static void steps(void *context, int64_t begin, int64_t end)
 {
     const tni_cell *a = context;
+    const REAL *bx = a->bias_x.data, *bs = a->bias_s.data;
     int64_t h = a->y.size[1];
     for (int64_t i = begin; i < end; i++) {
         REAL *y = row(&a->y, i, h);
         switch (a->kind) {
-        case TNI_TANH_CELL: ELEMENTS(tni_rnn_step(y, row(&a->share, i, h), false, j))
-        case TNI_RELU_CELL: ELEMENTS(tni_rnn_step(y, row(&a->share, i, h), true, j))
+        case TNI_TANH_CELL: ELEMENTS(tni_rnn_step(y, row(&a->share, i, h), bx, bs, false, j))
+        case TNI_RELU_CELL: ELEMENTS(tni_rnn_step(y, row(&a->share, i, h), bx, bs, true, j))
         case TNI_GRU_CELL:
-            ELEMENTS(tni_gru_step(y, row(&a->gates, i, 4 * h), row(&a->share, i, 3 * h),
+            ELEMENTS(tni_gru_step(y, row(&a->gates, i, 4 * h), row(&a->share, i, 3 * h), bx, bs,
                                   row(&a->y_before, i, h), h, j))
         default:
             ELEMENTS(tni_lstm_step(y, row(&a->c, i, h), row(&a->gates, i, 4 * h),
-                                   row(&a->share, i, 4 * h), row(&a->c_before, i, h), h, j))
+                                   row(&a->share, i, 4 * h), bx, bs, row(&a->c_before, i, h), h, j))
         }
     }
 }
