@@ -5,7 +5,7 @@
  *
  * Seen to fail: with z and 1 - z exchanged in tni_gru_step (src/tensor/cells.h), with the states of
  * the second direction taken from the last step (src/nn/layers/recurrent.c), without the gradient
- * of c_n in recurrent.c.
+ * of c_n in recurrent.c, with the inner pass of its second derivatives over the inputs themselves.
  */
 #include "common.h"
 
@@ -164,6 +164,72 @@ START_TEST(gradients_of_whole_layers)
 }
 END_TEST
 
+/* ---- second derivatives --------------------------------------------------------------------- */
+
+/* What goes in and out is not linear, and inputs depend on each other. */
+static tn_tensor *chained(tn_tensor **in, void *user)
+{
+    tn_tensor *x = in[0], *w = in[1], *u = in[2], *h = tn_tanh(tn_select(x, 0, 1)), *c = NULL;
+    tn_tensor *y = NULL, *z = NULL;
+    switch (*(const int *)user) {
+    case 0: /* one tensor as both states */
+        y = tn_lstm(x, h, h, w, u, TN_NONE, TN_NONE, false, &c);
+        return tn_add(tn_sum(tn_square(y), NULL, 0, false), tn_sum(tn_exp(c), NULL, 0, false));
+    case 1: /* one over the other, from its last state, the other way */
+        y = tn_gru(x, TN_NONE, w, u, TN_NONE, TN_NONE, false);
+        z = tn_gru(tn_narrow(y, 2, 0, 2), tn_select(y, 0, 2), w, u, TN_NONE, TN_NONE, true);
+        return tn_sum(tn_mul(z, y), NULL, 0, false);
+    default: /* both directions of one x, which is no leaf */
+        x = tn_mul(x, x);
+        y = tn_rnn(x, h, w, u, TN_NONE, TN_NONE, false, false);
+        z = tn_rnn(x, h, w, u, TN_NONE, TN_NONE, false, true);
+        return tn_sum(tn_square(tn_cat((tn_tensor *[]){ y, z }, 2, -1)), NULL, 0, false);
+    }
+}
+
+START_TEST(second_derivatives_of_chains)
+{
+    static const int64_t gates[] = { 4, 3, 1 };
+    tn_tensor *in[] = { leaf(random_as(TN_SHAPE(3, 2, 2), -1, 1, 1, TN_F64)),
+                        leaf(random_as(TN_SHAPE(gates[_i] * 2, 2), -1, 1, 2, TN_F64)),
+                        leaf(random_as(TN_SHAPE(gates[_i] * 2, 2), -1, 1, 3, TN_F64)) };
+    assert_ok(tn_gradcheck(chained, in, 3, &_i, (tn_gradcheck_options){ .second = true }));
+}
+END_TEST
+
+static tn_tensor *count_calls(tn_tensor *grad, void *user)
+{
+    ++*(int *)user;
+    return grad;
+}
+
+/* Gradients that are recorded equal those that are not, also of what is no leaf, each time that one
+ * graph is asked; and hooks of inputs run once. */
+START_TEST(recorded_gradients_are_the_same)
+{
+    tn_module *(*const make[])(int64_t, int64_t, tn_recurrent_options) = { tn_rnn_new, tn_gru_new,
+                                                                           tn_lstm_new };
+    tn_module *m = make[_i](3, 4, (tn_recurrent_options){ .layers = 2, .bidirectional = true });
+    assert_made(m);
+    assert_ok(tn_module_to_dtype(m, TN_F64));
+    tn_tensor *x = tn_tanh(leaf(random_as(TN_SHAPE(2, 5, 3), -1, 1, 1, TN_F64)));
+    tn_tensor *wanted[] = { x, tn_get_parameter(m, "weight_ih_l0"),
+                            tn_get_parameter(m, "weight_hh_l1_reverse") };
+    tn_tensor *loss = squares(m, x), *plain[3], *recorded[3];
+    int calls = 0;
+    assert_ok(tn_gradients(1, &loss, NULL, 3, wanted, plain, TN_RETAIN_GRAPH));
+    ck_assert(tn_register_hook(wanted[2], count_calls, &calls) >= 0);
+    for (int k = 0; k < 3; k++) {
+        assert_ok(tn_gradients(1, &loss, NULL, 3, wanted, recorded, TN_CREATE_GRAPH));
+        for (int i = 0; i < 3; i++) assert_close(recorded[i], plain[i], 1e-10, 1e-12);
+        ck_assert_int_eq(calls, k + 1);
+    }
+    tn_module_drop(m);
+}
+END_TEST
+
+/* ---- the layers ------------------------------------------------------------------------------ */
+
 /* A sequence in two parts, the state carried over, gives what the whole one gives. */
 START_TEST(state_carries_on)
 {
@@ -197,6 +263,48 @@ START_TEST(detached_state_ends_backward)
 }
 END_TEST
 
+/* A state that is carried from scope to scope: no tensor is left over. */
+START_TEST(truncated_backward)
+{
+    tn_module *m = tn_lstm_new(3, 4, (tn_recurrent_options){ 0 });
+    assert_made(m);
+    tn_tensor *x = tn_randn(TN_SHAPE(2, 3, 3));
+    tn_recurrent_state last = { 0 };
+    int64_t live = 0;
+    for (int step = 0; step < 4; step++) {
+        TN_SCOPE
+        {
+            tn_recurrent_state state = last;
+            tn_tensor *y = tn_recurrent_forward(m, x, &state);
+            assert_ok(tn_module_zero_grad(m));
+            assert_ok(tn_backward(tn_sum(y, NULL, 0, false)));
+            tn_drop(last.h), last.h = tn_keep(tn_detach(state.h));
+            tn_drop(last.c), last.c = tn_keep(tn_detach(state.c));
+        }
+        if (step == 1) live = tn_live_tensors();
+    }
+    ck_assert_int_eq(tn_live_tensors(), live);
+    tn_drop(last.h), tn_drop(last.c);
+    tn_module_drop(m);
+}
+END_TEST
+
+/* An average holds the weights as buffers. */
+START_TEST(averages_run)
+{
+    tn_module *m = tn_gru_new(3, 4, (tn_recurrent_options){ .layers = 2 });
+    assert_made(m);
+    tn_module *ema = tn_ema_new(m, (tn_ema_options){ 0 });
+    assert_made(ema);
+    assert_ok(tn_ema_update(ema, m));
+    tn_tensor *x = tn_randn(TN_SHAPE(2, 3, 3));
+    assert_close(tn_forward(ema, x), tn_forward(m, x), 0, 0);
+    assert_ok(tn_module_delete(m, "weight_hh_l1"));
+    assert_null(tn_forward(m, x), TN_E_STATE, "GRU: weight_hh_l1 is gone");
+    tn_module_drop(ema), tn_module_drop(m);
+}
+END_TEST
+
 /* The state stays as it was when a call fails. */
 START_TEST(refusals)
 {
@@ -227,6 +335,12 @@ START_TEST(refusals)
     ck_assert(state.h == h && state.c == c);
     assert_null(tn_recurrent_forward(cell, tn_randn(TN_SHAPE(2, 3)), &state), TN_E_INVALID,
                 "state c for a RNNCell: only an LSTM has it");
+    state = (tn_recurrent_state){ tn_to_dtype(h, TN_I64), NULL };
+    assert_null(tn_recurrent_forward(m, x, &state), TN_E_DTYPE, "LSTM: state h is i64, x is f32");
+    state.h = tn_to_dtype(h, TN_F64);
+    assert_null(tn_recurrent_forward(m, x, &state), TN_E_DTYPE, "LSTM: state h is f64, x is f32");
+    ck_assert(isnan(tn_dropout_p(cell)));
+    assert_error(TN_E_INVALID, "a RNNCell drops nothing");
     assert_null(tn_recurrent_forward(linear, x, NULL), TN_E_INVALID, "the module is a Linear");
     assert_null(tn_recurrent_forward(m, NULL, NULL), TN_E_INVALID, "tn_recurrent_forward");
     tn_tensor *out[4];
@@ -354,7 +468,11 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, as_in_pytorch, 0, CASES);
     tcase_add_loop_test(t, IN_05_recurrent, 0, 4);
     tcase_add_loop_test(t, gradients_of_whole_layers, 0, 3);
+    tcase_add_loop_test(t, second_derivatives_of_chains, 0, 3);
+    tcase_add_loop_test(t, recorded_gradients_are_the_same, 0, 3);
     tcase_add_test(t, state_carries_on);
+    tcase_add_test(t, truncated_backward);
+    tcase_add_test(t, averages_run);
     tcase_add_test(t, detached_state_ends_backward);
     tcase_add_test(t, refusals);
     tcase_add_test(t, dropout_between_layers);

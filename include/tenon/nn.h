@@ -525,7 +525,8 @@ TN_API tn_module *tn_positional_encoding_new(int64_t d_model, int64_t max_len,
  *  evaluation: x itself. */
 TN_API tn_module *tn_dropout_new(double p);
 /** The probability of one layer: Dropout, PositionalEncoding, MultiheadAttention,
- *  TransformerEncoderLayer, RNN, GRU or LSTM. NaN and a message for any other. */
+ *  TransformerEncoderLayer, or an RNN, GRU or LSTM of several layers. NaN and a message for any
+ *  other. */
 TN_API double tn_dropout_p(tn_module *m);
 /** Sets p of every such layer of the tree m, from the next forward on. A captured step keeps its
  *  old p. Errors: p outside [0, 1]; no such layer in m. */
@@ -632,8 +633,10 @@ typedef struct tn_recurrent_state {
  * The layer, or the cell, from a state. state NULL: as tn_forward. Otherwise it is where the layer
  * starts, and becomes what is after the last step (of the second direction: after step 0).
  *
- * Owner    the new state belongs to the current scope: tn_keep what goes on to a step with a scope
- *          of its own, and tn_detach it first, or backward goes on into the steps before
+ * Owner    the new state belongs to the current scope. To start from it in a later scope, as when a
+ *          long sequence is trained on part by part, tn_keep what tn_detach gives of each tensor,
+ *          and tn_drop what was kept before. Without tn_detach backward goes on into the parts
+ *          before
  * Errors   m is no recurrent layer; x or a state does not fit; c without an LSTM. state is then
  *          unchanged
  */

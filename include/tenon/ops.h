@@ -530,7 +530,8 @@ TN_API tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn
  * Shapes   x [T, B, in], T at least 1, h0 [B, h] or TN_NONE for zeros, w_ih [h, in], w_hh [h, h],
  *          b_ih, b_hh [h] or TN_NONE -> all h_t [T, B, h]
  * Dtypes   bf16 and f16 compute in f32 and round once, at the end. In a region of autocast the
- *          products run in its dtype, with sums in f32; states and results are f32
+ *          products run in its dtype, with sums in f32; states and results are f32; gradients of x
+ *          and the weights are rounded to it, as those of tn_linear are
  * Grad     through time; one product gives each weight's            keeps all inputs, y
  * Errors   sizes that do not fit; no step; dtypes that differ
  * Source   Elman, Finding structure in time (1990)

@@ -48,9 +48,18 @@ static tn_status want(const tni_call *c, const char *name, const tn_tensor *t, t
 
 static tn_status recurrent_shape(tni_call *c)
 {
+    static const char *const name[] = { "x", "h0", "w_ih", "w_hh", "b_ih", "b_hh", "c0" };
     const recurrent_args *args = c->args;
     const tn_shape *x = &c->in[X]->shape, *w = &c->in[W_HH]->shape;
     int64_t gates = gates_of(args->kind);
+    if (!tn_dtype_is_float(c->in[X]->dtype))
+        return tni_op_error(c, TN_E_DTYPE, "x is %s: want a floating dtype",
+                            tn_dtype_name(c->in[X]->dtype));
+    for (int i = 1; i < c->n_in; i++)
+        if (!tni_none(c->in[i]) && c->in[i]->dtype != c->in[X]->dtype)
+            return tni_op_error(c, TN_E_DTYPE, "x is %s, %s is %s: want one floating dtype",
+                                tn_dtype_name(c->in[X]->dtype), name[i],
+                                tn_dtype_name(c->in[i]->dtype));
     if (x->rank != 3 || x->size[0] < 1)
         return tni_op_error(c, TN_E_SHAPE, "x %s: want [steps, batch, features], at least one step",
                             tni_text(c->in[X]));
@@ -176,11 +185,11 @@ static tni_array turned(const tn_tensor *w)
         tni_array){ a.data, a.dtype, 2, { a.size[1], a.size[0] }, { a.stride[1], a.stride[0] } };
 }
 
-/* w; for many steps a copy that lies transposed, with which a step's product takes three quarters
- * of the time. Data NULL: out of memory. */
+/* w; on the CPU, for many steps, a copy that lies transposed, with which a step's product takes
+ * three quarters of the time. Data NULL: out of memory. */
 static tni_array for_steps(const tn_tensor *w, int64_t steps)
 {
-    if (steps < 8) return tni_array_of(w);
+    if (steps < 8 || w->storage->device.type != TN_CPU) return tni_array_of(w);
     tn_shape shape = TN_SHAPE(w->shape.size[1], w->shape.size[0]);
     const tn_tensor *copy = tni_new_dense(&shape, w->dtype, w->storage->device);
     if (!copy) return tni_array_none();
@@ -379,34 +388,41 @@ static tn_tensor *composed_product(const recurrent_args *args, tn_tensor *x, tn_
     return tn_linear(tni_wide(lowered(args, x)), tni_wide(lowered(args, w)), b);
 }
 
-/* sum(y dy) + sum(c_n dc), a number whose gradients are those wanted. */
-static tn_tensor *composed_sum(const tni_grad *g, tn_tensor *const *in)
+/* y, by way of its steps in all, each at its time; c: in and out, an LSTM's cell state. */
+static tn_tensor *composed_forward(const tni_grad *g, tn_tensor *const *in, tn_tensor **all,
+                                   tn_tensor **c)
 {
     const recurrent_args *args = g->args;
-    tn_tensor *a = composed_product(args, in[X], in[W_IH], in[B_IH]), *y = in[H0];
-    tn_tensor *c = g->n_in > C0 ? in[C0] : NULL, *sum = NULL;
     int64_t steps = g->in[X].shape.size[0];
-    for (int64_t k = 0; k < steps && y; k++) {
+    tn_tensor *a = composed_product(args, in[X], in[W_IH], in[B_IH]), *y = in[H0];
+    for (int64_t k = 0; k < steps; k++) {
         int64_t t = time_of(args, k, steps);
         tn_tensor *s = composed_product(args, y, in[W_HH], in[B_HH]);
-        y = composed_step(args->kind, tn_select(a, 0, t), s, y, &c);
-        tn_tensor *part = tn_sum(tn_mul(y, tn_select(tni_dy(g, 0), 0, t)), NULL, 0, false);
-        sum = k ? tn_add(sum, part) : part;
+        y = all[t] = y ? composed_step(args->kind, tn_select(a, 0, t), s, y, c) : NULL;
     }
-    return c ? tn_add(sum, tn_sum(tn_mul(c, tni_dy(g, 1)), NULL, 0, false)) : sum;
+    return tn_stack(all, (int)steps, 0);
 }
 
+/* A pass within the pass, over the op done again in ops. Its inputs are handles of their own, where
+ * it ends: those given may depend on each other, be one tensor, or lead to dy. */
 static tn_status composed_backward(tni_grad *g)
 {
-    tn_tensor *in[INPUTS], *wanted[INPUTS], *grad[INPUTS];
+    tn_tensor *in[INPUTS], *wanted[INPUTS], *grad[INPUTS], *out[2] = { NULL, NULL };
+    tn_tensor *const seed[] = { tni_dy(g, 0), g->n_out > 1 ? tni_dy(g, 1) : NULL };
+    size_t nbytes = (size_t)g->in[X].shape.size[0] * sizeof *out;
     int n = 0;
     for (int i = 0; i < g->n_in; i++) {
-        in[i] = g->in[i].absent ? TN_NONE : g->x[i];
+        in[i] = g->in[i].absent ? TN_NONE : tn_expand(g->x[i], g->in[i].shape);
+        if (!in[i]) return tni_pending();
         if (g->need[i]) wanted[n++] = in[i];
     }
-    tn_tensor *sum = composed_sum(g, in);
-    if (!sum) return tni_pending();
-    tn_status status = tn_gradients(1, &sum, NULL, n, wanted, grad, TN_CREATE_GRAPH);
+    tn_tensor **all = tni_alloc(nbytes);
+    if (!all) return TN_E_NOMEM;
+    out[1] = g->n_in > C0 ? in[C0] : NULL;
+    out[0] = composed_forward(g, in, all, &out[1]);
+    tni_free(all, nbytes);
+    if (!out[0] || (g->n_out > 1 && !out[1])) return tni_pending();
+    tn_status status = tn_gradients(g->n_out, out, seed, n, wanted, grad, TN_CREATE_GRAPH);
     for (int i = 0, k = 0; i < g->n_in && status == TN_OK; i++)
         if (g->need[i]) g->dx[i] = grad[k++];
     return status;
@@ -421,7 +437,7 @@ static tn_status recurrent_backward(tni_grad *g)
 
 #define READS ((TNI_X(INPUTS) - 1) | TNI_Y | TNI_SAVED)
 #define RECURRENT(inputs)                                                                          \
-    .arity = (inputs), .autocast = TNI_CAST_KEEP,                                                  \
+    .arity = (inputs), .dtypes = TNI_ANY_DTYPE, .autocast = TNI_CAST_KEEP,                         \
     .optional = TNI_X(H0) | TNI_X(B_IH) | TNI_X(B_HH) | TNI_X(C0),                                 \
     .reads = { READS, READS, READS, READS, READS, READS, READS }, .dense = TNI_ALL_X,              \
     .shape = recurrent_shape, .forward = recurrent_forward, .backward = recurrent_backward

@@ -39,11 +39,15 @@ static void weight_name(const recurrent *m, const char *what, int64_t layer, int
         snprintf(text, size, "%s_l%" PRId64 "%s", what, layer, direction ? "_reverse" : "");
 }
 
+/* A buffer where an average of the layer holds it. */
 static tn_tensor *weight_of(recurrent *m, const char *what, int64_t layer, int direction)
 {
     char name[64];
     weight_name(m, what, layer, direction, name, sizeof name);
-    return tn_get_parameter(&m->base, name);
+    const tni_slot *slot = tni_slot_find(&m->base, name, strlen(name));
+    if (slot && slot->tensor) return slot->tensor;
+    return tni_fail(TN_E_STATE, "%s: %s is gone: want a parameter or buffer of this name",
+                    m->base.type->name, name);
 }
 
 /* One direction of one layer. x [T, B, in]; state[0..1]: h and c before, then after, [B, H]. */
@@ -135,6 +139,11 @@ static tn_tensor *state_in(const recurrent *m, const char *name, tn_tensor *stat
         given = batched ? TN_SHAPE(b, m->hidden) : TN_SHAPE(m->hidden);
     else if (!batched)
         given = TN_SHAPE(n, m->hidden);
+    if (!tn_dtype_is_float(state->dtype) ||
+        (state->dtype != steps->dtype && tn_autocast() == TN_F32))
+        return tni_fail(TN_E_DTYPE, "%s: state %s is %s, x is %s: want one floating dtype",
+                        m->base.type->name, name, tn_dtype_name(state->dtype),
+                        tn_dtype_name(steps->dtype));
     if (!tni_shape_equal(&state->shape, &given))
         return tni_fail(TN_E_SHAPE, "%s: state %s %s: want %s", m->base.type->name, name,
                         tni_text(state), tni_shape_text(&given));
@@ -206,7 +215,7 @@ static const tn_module_type types[2][3] = { { TYPE("RNNCell"), TYPE("GRUCell"), 
 
 double *tni_recurrent_dropout(tn_module *m)
 {
-    return kind_of(m) >= 0 ? &((recurrent *)m)->dropout : NULL;
+    return kind_of(m) >= 0 && ((recurrent *)m)->layers > 1 ? &((recurrent *)m)->dropout : NULL;
 }
 
 /* ---- making one ------------------------------------------------------------------------------ */
@@ -231,9 +240,12 @@ static tn_status check_options(const char *function, int kind, bool cell, int64_
                          function, o->dropout);
     if (o->relu && kind != RNN)
         return tni_error(TN_E_INVALID, "%s: relu: want it in an RNN", function);
-    if (o->layers > 1000000 || hidden > INT64_MAX / 4) /* refused as a size */
-        return tni_error(TN_E_INVALID, "%s: %" PRId64 " layers, hidden_size %" PRId64 ": too many",
-                         function, o->layers, hidden);
+    if (o->layers > 1000000)
+        return tni_error(TN_E_INVALID, "%s: layers is %" PRId64 ": want at most 1000000", function,
+                         o->layers);
+    if (hidden > INT64_MAX / 4)
+        return tni_error(TN_E_INVALID, "%s: hidden_size is %" PRId64 ": want at most %" PRId64,
+                         function, hidden, INT64_MAX / 4);
     return TN_OK;
 }
 
