@@ -25,11 +25,6 @@ static int kind_of(const tn_module *m)
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* The four tensors of a layer's direction; biases may be TN_NONE. */
-typedef struct weights {
-    tn_tensor *w_ih, *w_hh, *b_ih, *b_hh;
-} weights;
-
 static void weight_name(const recurrent *m, const char *what, int64_t layer, int direction,
                         char *text, size_t size)
 {
