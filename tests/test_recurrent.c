@@ -397,7 +397,7 @@ START_TEST(half_precision)
 }
 END_TEST
 
-/* The same bits for any number of threads, forward and backward. */
+/* The same bits for any number of threads, forward and backward, in f32 and with bf16 products. */
 START_TEST(same_bits_for_any_threads)
 {
     tn_module *m = tn_gru_new(40, 96, (tn_recurrent_options){ .layers = 2 });
@@ -407,12 +407,15 @@ START_TEST(same_bits_for_any_threads)
     for (int i = 0; i < 4; i++) {
         assert_ok(tn_set_num_threads(threads[i]));
         assert_ok(tn_module_zero_grad(m));
-        y[i] = tn_forward(m, x);
+        TN_AUTOCAST(_i ? TN_BF16 : TN_F32) y[i] = tn_forward(m, x);
         assert_ok(tn_backward(tn_sum(tn_square(y[i]), NULL, 0, false)));
         dw[i] = tn_clone(tn_grad(tn_get_parameter(m, "weight_hh_l0")));
         assert_close(y[i], y[0], 0, 0);
         assert_close(dw[i], dw[0], 0, 0);
     }
+    tn_tensor *plain = tn_forward(m, x);
+    assert_close(y[0], plain, 0, _i ? 0.05 : 0);
+    ck_assert((tn_hash(y[0]) != tn_hash(plain)) == _i);
     tn_module_drop(m);
 }
 END_TEST
@@ -477,7 +480,7 @@ Suite *test_suite(void)
     tcase_add_test(t, refusals);
     tcase_add_test(t, dropout_between_layers);
     tcase_add_loop_test(t, half_precision, 0, 2);
-    tcase_add_test(t, same_bits_for_any_threads);
+    tcase_add_loop_test(t, same_bits_for_any_threads, 0, 2);
     tcase_add_test(t, learns_to_add_up);
     return suite;
 }
