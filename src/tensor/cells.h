@@ -2,94 +2,106 @@
  * cells.h - what one step of a recurrent layer does to one element of its state, and the gradient
  * of that, for f32 and f64, on the CPU and on the GPU.
  *
- * Everything here is of one row, a sequence of the batch; j is the element, h the size of the
- * state. The gates of a row lie one after the other, h elements each: i, f, g, o of an LSTM; r, z,
- * n of a GRU, and then q = h W_n^T + b_n, which its gradient reads. Before the step g holds what
- * the input adds to each gate, s what the state before adds, and a and b the biases of both;
- * afterwards g holds the gates. For includers that define REAL (float or double), REAL_TANH and
- * REAL_SIGMOID; C++ includes it again for the other.
+ * The first part is for every includer. The second, the formulas, is for those that define REAL
+ * (float or double) and REAL_OF(name), which adds _f32 or _f64; C++ includes it again for the
+ * other. There i is a row, a sequence of the batch, and j the element; pointers are at that element
+ * of the first gate, so that gate k is at [k * h]. Gates lie as i, f, g, o of an LSTM; r, z, n of a
+ * GRU, and then q = h W_n^T + b_n, which its gradient reads.
  */
-#include "tensor/formulas.h" /* TN_FN */
+#ifndef TNI_CELLS_H
+#define TNI_CELLS_H
 
-/* ---- LSTM: i, f, o = sigmoid, g = tanh; c = f c_before + i g; y = o tanh(c) ------------------ */
+#include "tensor/formulas.h"
+#include "tensor/kernels.h"
 
-/* c may be c_before. */
-TN_FN void tni_lstm_step(REAL *y, REAL *c, REAL *g, const REAL *s, const REAL *a, const REAL *b,
-                         const REAL *c_before, int64_t h, int64_t j)
+/* Rows of the weights over elements of the state. */
+TN_FN int64_t tni_cell_gates(int kind)
 {
-    REAL in = REAL_SIGMOID(g[j] + a[j] + (s[j] + b[j]));
-    REAL forget = REAL_SIGMOID(g[h + j] + a[h + j] + (s[h + j] + b[h + j]));
-    REAL value = REAL_TANH(g[2 * h + j] + a[2 * h + j] + (s[2 * h + j] + b[2 * h + j]));
-    REAL out = REAL_SIGMOID(g[3 * h + j] + a[3 * h + j] + (s[3 * h + j] + b[3 * h + j]));
-    REAL cell = forget * c_before[j] + in * value;
-    g[j] = in;
-    g[h + j] = forget;
-    g[2 * h + j] = value;
-    g[3 * h + j] = out;
-    c[j] = cell;
-    y[j] = out * REAL_TANH(cell);
+    return kind == TNI_LSTM_CELL ? 4 : kind == TNI_GRU_CELL ? 3 : 1;
 }
 
-/* dg: of the gates before sigmoid and tanh. dy comes from outside, later from the step after; dc is
- * c's gradient, and becomes c_before's. */
-TN_FN void tni_lstm_grad(REAL *dg, REAL *dc, const REAL *dy, const REAL *later, const REAL *g,
-                         const REAL *c, const REAL *c_before, int64_t h, int64_t j)
+#endif
+
+#ifdef REAL
+
+#define ROW(array, gates) ((REAL *)(array).data + i * (gates)*h + j)
+/* Gate k before its sigmoid or tanh. */
+#define GATE(k) (g[(k)*h] + bx[(k)*h] + (s[(k)*h] + bs[(k)*h]))
+#define SIGMOID(v) REAL_OF(tn_sigmoid)(v)
+#define TANH(v) REAL_OF(tn_tanh)(v)
+/* d times the slope of what gave y. */
+#define SIGMOID_SLOPE(d, y) REAL_OF(tni_b_sigmoid_grad)(d, y, 0, 0)
+#define TANH_SLOPE(d, y) REAL_OF(tni_b_tanh_grad)(d, y, 0, 0)
+
+/*
+ * LSTM   i, f, o = sigmoid, g = tanh      c = f c_before + i g      y = o tanh(c)
+ * GRU    r, z = sigmoid, n = tanh(x's share + r q)      y = n + z (y_before - n)
+ * plain  y = tanh or relu
+ */
+TN_FN void REAL_OF(tni_cell_step)(const tni_cell *a, int kind, int64_t i, int64_t j)
 {
-    REAL in = g[j], forget = g[h + j], value = g[2 * h + j], out = g[3 * h + j];
-    REAL t = REAL_TANH(c[j]), d = dy[j] + later[j];
-    REAL dcell = dc[j] + d * out * ((REAL)1 - t * t);
-    dg[j] = dcell * value * in * ((REAL)1 - in);
-    dg[h + j] = dcell * c_before[j] * forget * ((REAL)1 - forget);
-    dg[2 * h + j] = dcell * in * ((REAL)1 - value * value);
-    dg[3 * h + j] = d * t * out * ((REAL)1 - out);
-    dc[j] = dcell * forget;
+    int64_t h = a->y.size[1], n = tni_cell_gates(kind);
+    const REAL *s = ROW(a->share, n);
+    const REAL *bx = (const REAL *)a->bias_x.data + j, *bs = (const REAL *)a->bias_s.data + j;
+    REAL *y = ROW(a->y, 1), *g = n > 1 ? ROW(a->gates, 4) : y;
+    if (kind == TNI_LSTM_CELL) {
+        REAL in = SIGMOID(GATE(0)), forget = SIGMOID(GATE(1));
+        REAL value = TANH(GATE(2)), out = SIGMOID(GATE(3));
+        REAL c = forget * *ROW(a->c_before, 1) + in * value;
+        g[0] = in;
+        g[h] = forget;
+        g[2 * h] = value;
+        g[3 * h] = out;
+        *ROW(a->c, 1) = c;
+        *y = out * TANH(c);
+    } else if (kind == TNI_GRU_CELL) {
+        REAL r = SIGMOID(GATE(0)), z = SIGMOID(GATE(1)), q = s[2 * h] + bs[2 * h];
+        REAL v = TANH(g[2 * h] + bx[2 * h] + r * q);
+        g[0] = r;
+        g[h] = z;
+        g[2 * h] = v;
+        g[3 * h] = q;
+        *y = v + z * (*ROW(a->y_before, 1) - v);
+    } else {
+        REAL v = GATE(0);
+        *y = kind == TNI_TANH_CELL ? TANH(v) : REAL_OF(tni_u_relu)(v, 0, 0);
+    }
 }
 
-/* ---- GRU: r, z = sigmoid; n = tanh(x's share + r q); y = n + z (y_before - n) ---------------- */
-
-TN_FN void tni_gru_step(REAL *y, REAL *g, const REAL *s, const REAL *a, const REAL *b,
-                        const REAL *y_before, int64_t h, int64_t j)
+TN_FN void REAL_OF(tni_cell_slope)(const tni_cell_grad *a, int kind, int64_t i, int64_t j)
 {
-    REAL r = REAL_SIGMOID(g[j] + a[j] + (s[j] + b[j]));
-    REAL z = REAL_SIGMOID(g[h + j] + a[h + j] + (s[h + j] + b[h + j]));
-    REAL q = s[2 * h + j] + b[2 * h + j];
-    REAL n = REAL_TANH(g[2 * h + j] + a[2 * h + j] + r * q);
-    g[j] = r;
-    g[h + j] = z;
-    g[2 * h + j] = n;
-    g[3 * h + j] = q;
-    y[j] = n + z * (y_before[j] - n);
+    int64_t h = a->dy.size[1];
+    REAL *later = ROW(a->later, 1), *dg = ROW(a->dgates, tni_cell_gates(kind));
+    REAL d = *ROW(a->dy, 1) + *later;
+    if (kind == TNI_LSTM_CELL) {
+        const REAL *g = ROW(a->gates, 4);
+        REAL *dc = ROW(a->dc, 1), t = TANH(*ROW(a->c, 1));
+        REAL dcell = *dc + TANH_SLOPE(d * g[3 * h], t);
+        dg[0] = SIGMOID_SLOPE(dcell * g[2 * h], g[0]);
+        dg[h] = SIGMOID_SLOPE(dcell * *ROW(a->c_before, 1), g[h]);
+        dg[2 * h] = TANH_SLOPE(dcell * g[0], g[2 * h]);
+        dg[3 * h] = SIGMOID_SLOPE(d * t, g[3 * h]);
+        *dc = dcell * g[h];
+    } else if (kind == TNI_GRU_CELL) {
+        const REAL *g = ROW(a->gates, 4);
+        REAL *ds = ROW(a->dshare, 3), r = g[0], z = g[h], v = g[2 * h];
+        REAL dv = TANH_SLOPE(d * ((REAL)1 - z), v);
+        dg[0] = ds[0] = SIGMOID_SLOPE(dv * g[3 * h], r);
+        dg[h] = ds[h] = SIGMOID_SLOPE(d * (*ROW(a->y_before, 1) - v), z);
+        dg[2 * h] = dv;
+        ds[2 * h] = dv * r;
+        *later = d * z;
+    } else {
+        REAL y = *ROW(a->y, 1);
+        *dg = kind == TNI_TANH_CELL ? TANH_SLOPE(d, y) : REAL_OF(tni_b_relu_grad)(d, y, 0, 0);
+    }
 }
 
-/* dg: of what the input adds, ds: of what the state adds. later: as above; it becomes what reaches
- * y_before without a product. */
-TN_FN void tni_gru_grad(REAL *dg, REAL *ds, REAL *later, const REAL *dy, const REAL *g,
-                        const REAL *y_before, int64_t h, int64_t j)
-{
-    REAL r = g[j], z = g[h + j], n = g[2 * h + j], q = g[3 * h + j];
-    REAL d = dy[j] + later[j];
-    REAL dn = d * ((REAL)1 - z) * ((REAL)1 - n * n);
-    REAL dr = dn * q * r * ((REAL)1 - r);
-    REAL dz = d * (y_before[j] - n) * z * ((REAL)1 - z);
-    dg[j] = ds[j] = dr;
-    dg[h + j] = ds[h + j] = dz;
-    dg[2 * h + j] = dn;
-    ds[2 * h + j] = dn * r;
-    later[j] = d * z;
-}
+#undef ROW
+#undef GATE
+#undef SIGMOID
+#undef TANH
+#undef SIGMOID_SLOPE
+#undef TANH_SLOPE
 
-/* ---- a plain cell: y = tanh or relu ---------------------------------------------------------- */
-
-/* y holds what the input adds. */
-TN_FN void tni_rnn_step(REAL *y, const REAL *s, const REAL *a, const REAL *b, bool relu, int64_t j)
-{
-    REAL v = y[j] + a[j] + (s[j] + b[j]);
-    y[j] = !relu ? REAL_TANH(v) : v <= (REAL)0 ? (REAL)0 : v; /* NaN stays */
-}
-
-TN_FN void tni_rnn_grad(REAL *dg, const REAL *dy, const REAL *later, const REAL *y, bool relu,
-                        int64_t j)
-{
-    REAL d = dy[j] + later[j];
-    dg[j] = !relu ? d * ((REAL)1 - y[j] * y[j]) : y[j] <= (REAL)0 ? (REAL)0 : d;
-}
+#endif

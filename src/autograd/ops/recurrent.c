@@ -16,6 +16,8 @@
  * forget gate of Gers et al. (2000); Cho et al. (2014), eq. 5-8, with r after the product.
  */
 #include "autograd/ops/products.h"
+#include "autograd/ops/rows.h"
+#include "tensor/cells.h"
 
 enum { X, H0, W_IH, W_HH, B_IH, B_HH, C0, INPUTS };
 
@@ -26,16 +28,6 @@ typedef struct recurrent_args {
      * the device multiplies it, else f32. */
     tn_dtype low, product;
 } recurrent_args;
-
-/* Rows of the weights over elements of the state, and gates kept of each. */
-static int64_t gates_of(int kind)
-{
-    return kind == TNI_LSTM_CELL ? 4 : kind == TNI_GRU_CELL ? 3 : 1;
-}
-static bool keeps_gates(int kind)
-{
-    return kind == TNI_LSTM_CELL || kind == TNI_GRU_CELL;
-}
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
@@ -51,7 +43,7 @@ static tn_status recurrent_shape(tni_call *c)
     static const char *const name[] = { "x", "h0", "w_ih", "w_hh", "b_ih", "b_hh", "c0" };
     const recurrent_args *args = c->args;
     const tn_shape *x = &c->in[X]->shape, *w = &c->in[W_HH]->shape;
-    int64_t gates = gates_of(args->kind);
+    int64_t gates = tni_cell_gates(args->kind);
     if (!tn_dtype_is_float(c->in[X]->dtype))
         return tni_op_error(c, TN_E_DTYPE, "x is %s: want a floating dtype",
                             tn_dtype_name(c->in[X]->dtype));
@@ -76,7 +68,7 @@ static tn_status recurrent_shape(tni_call *c)
     c->out_spec[0].shape = TN_SHAPE(x->size[0], b, h);
     c->saved_spec[0].shape = TN_SHAPE(x->size[0], b, 4, h); /* gates */
     c->saved_spec[1].shape = c->out_spec[0].shape;          /* LSTM: c of every step */
-    c->n_saved = keeps_gates(args->kind) ? c->n_out : 0;
+    c->n_saved = gates > 1 ? c->n_out : 0;
     for (int i = 0; i < 2; i++) c->saved_spec[i].dtype = c->in[X]->dtype;
     for (int i = 0; i < c->n_out; i++) c->out_spec[i].dtype = c->in[X]->dtype;
     if (c->n_out > 1) c->out_spec[1].shape = TN_SHAPE(b, h);
@@ -88,14 +80,10 @@ static tn_status recurrent_shape(tni_call *c)
 /* Step t of a dense [T, B, ...] as [B, width]. */
 static tni_array step_of(const tn_tensor *all, int64_t t)
 {
-    int64_t b = all->shape.size[1], width = 1;
-    for (int d = 2; d < all->shape.rank; d++) width *= all->shape.size[d];
-    char *data = tni_data(all);
-    return (tni_array){ .data = data + (size_t)(t * b * width) * tn_dtype_size(all->dtype),
-                        .dtype = all->dtype,
-                        .rank = 2,
-                        .size = { b, width },
-                        .stride = { width, 1 } };
+    int64_t b = all->shape.size[1], width = rows_count(&all->shape, 2, all->shape.rank);
+    tni_array step = rows_array(all, 2, b, width, 0);
+    step.data = (char *)step.data + (size_t)(t * b * width) * tn_dtype_size(all->dtype);
+    return step;
 }
 
 /* The k-th step in the order of computing. */
@@ -128,32 +116,27 @@ static tn_tensor *for_product(const recurrent_args *args, tn_tensor *x)
     return !low || args->product == args->low ? low : converted(low, args->product);
 }
 
-/* The same for an array that each step has another of: room for one. */
-typedef struct step_room {
-    tn_tensor *low, *product; /* NULL: not needed */
-} step_room;
-
-static tn_status make_room(const recurrent_args *args, tn_shape shape, tn_device device,
-                           step_room *room)
+/* The same for a step's array *x, with room for it: low, to which x is rounded, and what the
+ * product then reads; data NULL where there is no such room. */
+static tn_status step_for_product(const tni_backend *backend, tni_array low, tni_array product,
+                                  tni_array *x)
 {
-    *room = (step_room){ NULL, NULL };
-    if (args->low == TN_F32) return TN_OK;
-    room->low = tn_empty_as(shape, args->low, device);
-    if (room->low && args->product != args->low)
-        room->product = tn_empty_as(shape, args->product, device);
-    return room->low && (room->product || args->product == args->low) ? TN_OK : tni_pending();
-}
-
-static tn_status step_for_product(const tni_backend *backend, const step_room *room, tni_array *x)
-{
-    tn_tensor *const to[] = { room->low, room->product };
+    const tni_array to[] = { low, product };
     tn_status status = TN_OK;
-    for (int i = 0; i < 2 && to[i] && status == TN_OK; i++) {
-        tni_copy c = { tni_array_of(to[i]), *x };
+    for (int i = 0; i < 2 && to[i].data && status == TN_OK; i++) {
+        tni_copy c = { to[i], *x };
         status = backend->copy(&c);
-        *x = c.y;
+        *x = to[i];
     }
     return status;
+}
+
+/* Room of this shape and dtype, or none. False: out of memory. */
+static bool make_room(bool wanted, tn_shape shape, tn_dtype dtype, tn_device device,
+                      tn_tensor **room)
+{
+    *room = wanted ? tn_empty_as(shape, dtype, device) : TN_NONE;
+    return *room != NULL;
 }
 
 /* c (+)= x w^T for m dense rows x; w [n, k] of any strides, rows of c lie c_row apart. */
@@ -220,12 +203,14 @@ static tn_status recurrent_forward(tni_call *c)
     tn_tensor *w = for_product(args, in[W_HH]);
     tni_array w_hh = w ? for_steps(w, steps) : tni_array_none();
     tni_array bias[2] = { bias_of(in[B_IH], in[W_IH]), bias_of(in[B_HH], in[W_HH]) };
-    step_room room;
-    tn_status status = make_room(args, TN_SHAPE(b, h), y->storage->device, &room);
-    if (!share || !x || !w_ih || !w_hh.data || !bias[0].data || !bias[1].data) return tni_pending();
-    if (status == TN_OK)
-        status = multiply(backend, steps * b, tni_data(x), tni_array_of(w_ih), tni_data(gates),
-                          c->n_saved ? 4 * h : h, false);
+    tn_device device = y->storage->device;
+    tn_tensor *low, *product;
+    if (!make_room(args->low != TN_F32, TN_SHAPE(b, h), args->low, device, &low) ||
+        !make_room(args->low != args->product, TN_SHAPE(b, h), args->product, device, &product) ||
+        !share || !x || !w_ih || !w_hh.data || !bias[0].data || !bias[1].data)
+        return tni_pending();
+    tn_status status = multiply(backend, steps * b, tni_data(x), tni_array_of(w_ih),
+                                tni_data(gates), c->n_saved ? 4 * h : h, false);
     for (int64_t k = 0; k < steps && status == TN_OK; k++) {
         int64_t t = time_of(args, k, steps);
         tni_cell a = { .y = step_of(y, t),
@@ -237,7 +222,8 @@ static tn_status recurrent_forward(tni_call *c)
                        .kind = args->kind };
         tni_array before = a.y_before;
         if (cells) a.c = step_of(cells, t), a.c_before = state_before(args, cells, in[C0], k);
-        status = step_for_product(backend, &room, &before);
+        status = step_for_product(backend, rows_array(low, 2, b, h, 0),
+                                  rows_array(product, 2, b, h, 0), &before);
         if (status == TN_OK)
             status = multiply(backend, b, before.data, w_hh, tni_data(share), rows, false);
         if (status == TN_OK) status = backend->cell(&a);
@@ -253,24 +239,23 @@ static tn_status recurrent_forward(tni_call *c)
 typedef struct passing {
     tn_tensor *dy, *y, *gates, *cells, *w, *h0, *c0;
     tn_tensor *da, *ds; /* [T, B, rows of the weights]; ds is da but in a GRU */
+    tn_tensor *low;     /* ds as products read it, rounded; TN_NONE: as it is */
     tn_tensor *dh, *dc; /* [B, H]: of the state before the step */
 } passing;
 
-static tn_tensor *zeros_like_state(const tn_tensor *h0)
-{
-    return tn_full_as(h0->shape, 0, h0->dtype, h0->storage->device);
-}
-
-/* Fills p->da, ds, dh and dc. */
+/* Fills p->da, ds, low, dh and dc. */
 static tn_status steps_backward(const recurrent_args *args, const passing *p)
 {
     const tni_backend *backend = tni_backend_of(p->dy);
     int64_t steps = p->dy->shape.size[0], b = p->dy->shape.size[1], h = p->dy->shape.size[2];
-    step_room room;
-    tn_shape shape = TN_SHAPE(b, p->w->shape.size[0]);
-    tn_status status = make_room(args, shape, p->dy->storage->device, &room);
+    int64_t rows = p->w->shape.size[0];
     const tn_tensor *w = for_product(args, p->w);
-    if (!w) return tni_pending();
+    tn_tensor *product;
+    if (!make_room(args->low != args->product, TN_SHAPE(b, rows), args->product,
+                   p->dy->storage->device, &product) ||
+        !w)
+        return tni_pending();
+    tn_status status = TN_OK;
     for (int64_t k = steps - 1; k >= 0 && status == TN_OK; k--) {
         int64_t t = time_of(args, k, steps);
         tni_cell_grad a = { .dgates = step_of(p->da, t),
@@ -288,7 +273,9 @@ static tn_status steps_backward(const recurrent_args *args, const passing *p)
         }
         status = backend->cell_grad(&a);
         tni_array ds = a.dshare;
-        if (status == TN_OK) status = step_for_product(backend, &room, &ds);
+        tni_array low = tni_none(p->low) ? tni_array_none() : step_of(p->low, t);
+        if (status == TN_OK)
+            status = step_for_product(backend, low, rows_array(product, 2, b, rows, 0), &ds);
         if (status == TN_OK)
             status = multiply(backend, b, ds.data, turned(w), tni_data(p->dh), h,
                               args->kind == TNI_GRU_CELL);
@@ -327,7 +314,7 @@ static tn_status fused_backward(tni_grad *g)
         if (i < B_IH || i > B_HH) x[i] = tni_dense(g->x[i]);
     passing p = { .dy = tni_dense(tni_dy(g, 0)),
                   .y = g->y,
-                  .gates = keeps_gates(args->kind) ? g->saved[0] : NULL,
+                  .gates = gru || lstm ? g->saved[0] : NULL,
                   .cells = lstm ? g->saved[1] : NULL,
                   .w = x[W_HH],
                   .h0 = x[H0],
@@ -337,13 +324,15 @@ static tn_status fused_backward(tni_grad *g)
     tn_device device = p.dy->storage->device;
     p.da = tn_empty_as(all, p.dy->dtype, device);
     p.ds = gru ? tn_empty_as(all, p.dy->dtype, device) : p.da;
-    p.dh = zeros_like_state(p.h0);
+    p.dh = tn_zeros_like(p.h0);
     p.dc = lstm ? tn_clone(tni_dy(g, 1)) : NULL;
-    if (!p.da || !p.ds || !p.dh || (lstm && !p.dc)) return tni_pending();
+    if (!make_room(args->low != TN_F32, all, args->low, device, &p.low) || !p.da || !p.ds ||
+        !p.dh || (lstm && !p.dc))
+        return tni_pending();
     tn_status status = steps_backward(args, &p);
     if (status != TN_OK) return status;
-    tn_tensor *da = lowered(args, tni_as_rows(p.da)), *ds = gru ? lowered(args, p.ds) : NULL;
-    if (!gru && da) ds = tn_reshape(da, all);
+    tn_tensor *ds = tni_none(p.low) ? p.ds : p.low;
+    tn_tensor *da = tni_as_rows(gru ? lowered(args, p.da) : ds);
     if (g->need[X]) g->dx[X] = tn_reshape(tn_matmul(da, lowered(args, x[W_IH])), g->in[X].shape);
     if (g->need[H0]) g->dx[H0] = p.dh;
     if (g->need[W_IH])

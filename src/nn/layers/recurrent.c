@@ -3,6 +3,7 @@
  * names, shapes and initial values as in PyTorch. The ops of the same names compute.
  */
 #include "nn/layers/layer.h"
+#include "tensor/cells.h"
 
 typedef struct recurrent {
     tn_module base;
@@ -13,6 +14,7 @@ typedef struct recurrent {
 } recurrent;
 
 enum { RNN, GRU, LSTM };
+static const int cells[] = { TNI_TANH_CELL, TNI_GRU_CELL, TNI_LSTM_CELL };
 static const tn_module_type types[2][3]; /* cells, then layers */
 
 /* RNN, GRU or LSTM; -1: m is none of these. */
@@ -247,7 +249,6 @@ static tn_status check_options(const char *function, int kind, bool cell, int64_
 static tn_module *make(const char *function, int kind, bool cell, int64_t in, int64_t hidden,
                        const tn_recurrent_options *o)
 {
-    static const int64_t gates[] = { 1, 3, 4 };
     static const char *const what[] = { "weight_ih", "weight_hh", "bias_ih", "bias_hh" };
     if (check_options(function, kind, cell, in, hidden, o) != TN_OK) return NULL;
     recurrent *m = tn_module_new(&types[!cell][kind]);
@@ -260,7 +261,7 @@ static tn_module *make(const char *function, int kind, bool cell, int64_t in, in
     m->sequence_first = o->sequence_first;
     m->relu = o->relu;
     m->biased = !o->no_bias;
-    int64_t rows = gates[kind] * hidden;
+    int64_t rows = tni_cell_gates(cells[kind]) * hidden;
     for (int64_t i = 0; i < tni_or_int(m->layers, 1) * m->directions; i++)
         for (int k = 0; k < (m->biased ? 4 : 2); k++) {
             char name[64];
@@ -275,35 +276,18 @@ static tn_module *make(const char *function, int kind, bool cell, int64_t in, in
     return tn_module_done(&m->base);
 }
 
-tn_module *tn_rnn_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o)
-{
-    return make("tn_rnn_new", RNN, false, input_size, hidden_size, &o);
-}
+#define CONSTRUCTOR(name, kind, cell)                                                              \
+    tn_module *name(int64_t input_size, int64_t hidden_size, tn_recurrent_options o)               \
+    {                                                                                              \
+        return make(#name, kind, cell, input_size, hidden_size, &o);                               \
+    }
 
-tn_module *tn_gru_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o)
-{
-    return make("tn_gru_new", GRU, false, input_size, hidden_size, &o);
-}
-
-tn_module *tn_lstm_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o)
-{
-    return make("tn_lstm_new", LSTM, false, input_size, hidden_size, &o);
-}
-
-tn_module *tn_rnn_cell_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o)
-{
-    return make("tn_rnn_cell_new", RNN, true, input_size, hidden_size, &o);
-}
-
-tn_module *tn_gru_cell_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o)
-{
-    return make("tn_gru_cell_new", GRU, true, input_size, hidden_size, &o);
-}
-
-tn_module *tn_lstm_cell_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o)
-{
-    return make("tn_lstm_cell_new", LSTM, true, input_size, hidden_size, &o);
-}
+CONSTRUCTOR(tn_rnn_new, RNN, false)
+CONSTRUCTOR(tn_gru_new, GRU, false)
+CONSTRUCTOR(tn_lstm_new, LSTM, false)
+CONSTRUCTOR(tn_rnn_cell_new, RNN, true)
+CONSTRUCTOR(tn_gru_cell_new, GRU, true)
+CONSTRUCTOR(tn_lstm_cell_new, LSTM, true)
 
 tn_tensor *tn_recurrent_forward(tn_module *m, tn_tensor *x, tn_recurrent_state *state)
 {

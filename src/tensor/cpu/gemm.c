@@ -109,8 +109,8 @@ static void operand_free(operand *o)
 typedef struct plan {
     const tni_gemm *g;
     operand a, b;
-    size_t item, out;                         /* bytes of an element of A and B, of C */
-    bool rounds;                              /* sums are f32, C is not */
+    size_t item, c_item;                      /* bytes of an element of A and B, of C */
+    tn_dtype out;                             /* of C */
     int64_t step_m, step_n, tiles_m, tiles_n; /* C in tiles */
     int64_t step_k, parts;                    /* or the inner axis in parts */
     char *partial;                            /* of each part but the first: dense [m, n] */
@@ -199,15 +199,15 @@ static tni_product piece(const plan *p, int64_t batch, int64_t r, int64_t m, int
                           .ldb = p->b.ld,
                           .ldc = g->c_row,
                           .in = g->dtype,
-                          .out = p->out == p->item ? g->dtype : TN_F32,
+                          .out = p->out,
                           .ta = p->a.trans,
                           .tb = p->b.trans,
                           .accumulate = g->accumulate,
                           .a = at(p, &p->a, batch, r, k0),
                           .b = at(p, &p->b, batch, k0, s),
-                          .bias = g->bias ? (const char *)g->bias + s * (int64_t)p->out : NULL,
+                          .bias = g->bias ? (const char *)g->bias + s * (int64_t)p->c_item : NULL,
                           .c = (char *)g->c +
-                               (batch * g->c_batch + r * g->c_row + s) * (int64_t)p->out };
+                               (batch * g->c_batch + r * g->c_row + s) * (int64_t)p->c_item };
 }
 
 static void compute(const plan *p, const tni_product *piece)
@@ -239,7 +239,7 @@ static void run_parts(void *context, int64_t begin, int64_t end)
 {
     const plan *p = context;
     const tni_gemm *g = p->g;
-    bool own_first = !p->rounds;
+    bool own_first = p->out != TN_BF16;
     for (int64_t i = begin; i < end; i++) {
         int64_t k0 = i * p->step_k;
         tni_product part = piece(p, 0, 0, g->m, 0, g->n, k0, MIN(p->step_k, g->k - k0));
@@ -262,8 +262,8 @@ static void sum_parts(void *context, int64_t begin, int64_t end)
     for (int64_t i = 1; i < p->parts; i++)
         for (int64_t r = begin; r < end; r++) {
             const char *x = p->partial + ((i - 1) * g->m + r) * g->n * part_item(g);
-            char *c = (char *)g->c + r * g->c_row * (int64_t)p->out;
-            if (part_item(g) == 4)
+            char *c = (char *)g->c + r * g->c_row * (int64_t)p->c_item;
+            if (p->out == TN_F32)
                 for (int64_t j = 0; j < g->n; j++) ((float *)c)[j] += ((const float *)x)[j];
             else
                 for (int64_t j = 0; j < g->n; j++) ((double *)c)[j] += ((const double *)x)[j];
@@ -292,7 +292,7 @@ static tn_status run(plan *p)
 {
     const tni_gemm *g = p->g;
     if (p->parts > 1) {
-        bool own_first = !p->rounds;
+        bool own_first = p->out != TN_BF16;
         size_t size = (size_t)(p->parts - own_first) * (size_t)g->m * (size_t)g->n * part_item(g);
         p->partial = tni_alloc(size);
         if (!p->partial) return TN_E_NOMEM;
@@ -323,12 +323,11 @@ static tn_status gemm(const tni_gemm *g, bool *done)
 {
     if (g->m == 0 || g->n == 0 || g->batch == 0) return TN_OK;
     atomic_bool undone = false;
-    size_t item = tn_dtype_size(g->dtype);
-    bool short_floats = g->dtype == TN_BF16;
+    tn_dtype out = g->wide && tni_is_short(g->dtype) ? TN_F32 : g->dtype;
     plan p = { .g = g,
-               .item = item,
-               .out = short_floats && g->wide ? 4 : item,
-               .rounds = short_floats && !g->wide,
+               .item = tn_dtype_size(g->dtype),
+               .c_item = tn_dtype_size(out),
+               .out = out,
                .undone = &undone };
     if (g->k == 0) {
         tni_parallel(g->batch * g->m, MAX(1, 16384 / g->n), run_empty, &p);

@@ -191,7 +191,6 @@ static tn_status product_f32(const void *args)
     const product *p = args;
     tni_gemm f = *p->g;
 
-    f.wide = false;
     if (f.accumulate && !p->g->wide) {
         tn_status status = p->copy(&(tni_copy){ p->c, p->was });
         if (status != TN_OK) return status;
