@@ -3,11 +3,16 @@
  * double, over awkward sizes and layouts, and bit for bit between thread counts.
  *
  * Seen to fail: in gemm.c, plan_cut taking `tn_num_threads()` tiles instead of 4 (same_bits_gemm);
- * in attention.c, soften returning 1 for the shrink factor (attention_many_keys).
+ * in attention.c, soften returning 1 for the shrink factor (attention_many_keys); in sgemm.c, sums
+ * of the first steps forgotten at the next, a strip's end not packed, vectors read beyond the end
+ * of an operand, f16 taken for f32 (sgemm_edges), B's block as wide for any inner size
+ * (sgemm_refuses_a_long_inner_axis).
  */
 #include "common.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -215,6 +220,133 @@ START_TEST(gemm_batches)
     g.b_batch = 18 * 120;
     g.c_batch = 150 * 18 + 7;
     check_gemm(g, 5 * 150 * 120, 5 * 18 * 120);
+}
+END_TEST
+
+/* Our own product by itself, of sizes that gemm would cut: its panels have 14 rows, its strips 32
+ * columns, its blocks 512 columns and 384 steps, and from 129 rows on it packs all of B. Rows of
+ * operands have gaps of 3 between them, and C's have gaps of 5 that stay as they were. */
+static const int64_t edges[][3] = {
+    { 1, 1, 1 },     { 3, 31, 15 },    { 14, 32, 16 },  { 15, 33, 17 },   { 113, 65, 384 },
+    { 29, 97, 385 }, { 127, 513, 40 }, { 129, 40, 40 }, { 130, 544, 20 }, { 16, 70, 1201 },
+};
+enum { N_EDGES = 10 };
+
+/* A copy of b's first n elements, behind which no memory can be read or written. Freed by munmap of
+ * start and size. */
+typedef struct fenced {
+    void *start, *p;
+    size_t size;
+} fenced;
+
+static fenced fence(block b, int64_t n)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = (size_t)n * tn_dtype_size(b.dtype);
+    fenced f = { .size = (bytes + page - 1) / page * page + page };
+    f.start = mmap(NULL, f.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ck_assert(f.start != MAP_FAILED);
+    ck_assert_int_eq(mprotect((char *)f.start + f.size - page, page, PROT_NONE), 0);
+    f.p = (char *)f.start + f.size - page - bytes;
+    memcpy(f.p, b.p, bytes);
+    return f;
+}
+
+static void check_sgemm(const int64_t *size, tn_dtype in, tn_dtype out, bool ta, bool tb, bool bias,
+                        bool accumulate)
+{
+    int64_t m = size[0], n = size[1], k = size[2];
+    tni_product p = { .m = m,
+                      .n = n,
+                      .k = k,
+                      .lda = (ta ? m : k) + 3,
+                      .ldb = (tb ? k : n) + 3,
+                      .ldc = n + 5,
+                      .in = in,
+                      .out = out,
+                      .ta = ta,
+                      .tb = tb,
+                      .accumulate = accumulate };
+    int64_t a_size = p.lda * (ta ? k : m), b_size = p.ldb * (tb ? n : k), c_size = p.ldc * m;
+    block a = block_new(in, a_size, 1), b = block_new(in, b_size, 2), row = block_new(in, n, 3);
+    block c = block_new(out, c_size, 4), before = block_new(out, c_size, 4);
+    /* the last row ends without a gap */
+    fenced end[] = { fence(a, a_size - 3), fence(b, b_size - 3), fence(row, n) };
+    p.a = end[0].p;
+    p.b = end[1].p;
+    p.bias = bias ? end[2].p : NULL;
+    p.c = c.p;
+    bool can = !accumulate || (out == TN_F32 && !bias);
+    ck_assert_int_eq(tni_sgemm(&p), can);
+    double unit = out == TN_F32 ? 0 : out == TN_BF16 ? 0x1p-8 : 0x1p-11;
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < p.ldc; j++) {
+            double was = get(before.p, out, i * p.ldc + j), got = get(c.p, out, i * p.ldc + j);
+            double sum = (accumulate ? was : 0) + (bias && j < n ? get(row.p, in, j) : 0);
+            for (int64_t l = 0; l < k && j < n; l++)
+                sum += get(a.p, in, ta ? l * p.lda + i : i * p.lda + l) *
+                       get(b.p, in, tb ? j * p.ldb + l : l * p.ldb + j);
+            if (j >= n || !can) sum = was;
+            double error = can && j < n ? 1e-6 * (double)(k + 8) + unit * fabs(sum) : 0;
+            if (!(fabs(got - sum) <= error))
+                ck_abort_msg("%s to %s %dx%dx%d, %d %d %d %d: c[%d,%d] is %.9g, not %.9g",
+                             tn_dtype_name(in), tn_dtype_name(out), (int)m, (int)n, (int)k, ta, tb,
+                             bias, accumulate, (int)i, (int)j, got, sum);
+        }
+    for (int i = 0; i < 3; i++) munmap(end[i].start, end[i].size);
+    free(a.p);
+    free(b.p);
+    free(c.p);
+    free(row.p);
+    free(before.p);
+}
+
+START_TEST(sgemm_edges)
+{
+    static const tn_dtype types[][2] = {
+        { TN_F32, TN_F32 }, { TN_BF16, TN_F32 }, { TN_BF16, TN_BF16 },
+        { TN_F16, TN_F32 }, { TN_F16, TN_F16 },
+    };
+    if (!tni_has_sgemm()) return; /* AVX-512 alone has it */
+    for (int d = 0; d < 5; d++)
+        for (int t = 0; t < 16; t++)
+            check_sgemm(edges[_i], types[d][0], types[d][1], t & 1, t & 2, t & 4, t & 8);
+}
+END_TEST
+
+/* Sums of bf16 that are rounded at their end do not fit its memory; nor is it for empty ones. */
+START_TEST(sgemm_refuses_a_long_inner_axis)
+{
+    enum { LONG = 384 * 512 / 32 + 1 };
+    block a = block_new(TN_BF16, 16 * LONG, 1), b = block_new(TN_BF16, 32 * LONG, 2);
+    block c = block_new(TN_BF16, 16 * 32, 3);
+    tni_product p = { .m = 16,
+                      .n = 32,
+                      .k = LONG,
+                      .lda = LONG,
+                      .ldb = 32,
+                      .ldc = 32,
+                      .in = TN_BF16,
+                      .out = TN_BF16,
+                      .a = a.p,
+                      .b = b.p,
+                      .c = c.p };
+    uint16_t first = *(uint16_t *)c.p;
+    ck_assert(!tni_sgemm(&p));
+    ck_assert_int_eq(*(uint16_t *)c.p, first);
+    p.k--;
+    ck_assert(tni_sgemm(&p) == tni_has_sgemm());
+    p.k = 0;
+    ck_assert(!tni_sgemm(&p));
+    free(a.p);
+    free(b.p);
+    free(c.p);
+    tni_gemm g = { .dtype = TN_BF16, .m = 40, .n = 32, .k = LONG, .batch = 2 }; /* the way round */
+    g.a_row = LONG;
+    g.a_batch = 40 * LONG;
+    g.a_col = g.b_col = 1;
+    g.b_row = g.c_row = 32;
+    g.c_batch = 40 * 32;
+    check_gemm(g, 2 * 40 * LONG, 32 * LONG);
 }
 END_TEST
 
@@ -1017,6 +1149,8 @@ Suite *test_suite(void)
     Suite *suite = suite_create("dense");
     TCase *t = test_case(suite, "gemm");
     tcase_add_loop_test(t, gemm_awkward_sizes, 0, N_DTYPES * N_AWKWARD);
+    tcase_add_loop_test(t, sgemm_edges, 0, N_EDGES);
+    tcase_add_test(t, sgemm_refuses_a_long_inner_axis);
     tcase_add_loop_test(t, gemm_large_sizes, 0, N_DTYPES * (int)(sizeof large / sizeof *large));
     tcase_add_test(t, gemm_strides);
     tcase_add_loop_test(t, gemm_batches, 0, N_DTYPES);

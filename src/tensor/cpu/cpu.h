@@ -4,8 +4,8 @@
  * Three kinds of files below src/tensor/cpu/:
  *   real/      compiled once per instruction set AND per real type: REAL is float or double, K(f)
  *              names f_avx512_f32 and so on. One source for f32 and f64.
- *   isa/       compiled once per instruction set: integers, casts, 3x3 convolutions, the backend
- *              table; K(f) is f_avx512.
+ *   isa/       compiled once per instruction set: integers, casts, a product, 3x3 convolutions,
+ *              the backend table; K(f) is f_avx512.
  *   others     compiled once: the parallel driver, the BLAS driver, the choice of instruction set.
  * Kernels contain no parallel regions: they pass chunks to tni_parallel. Chunk borders depend only
  * on sizes, and partial sums are combined in index order, so the bits do not depend on the number
@@ -60,9 +60,15 @@ void tni_gemm1_f32(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alph
                    int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 void tni_gemm1_f64(bool ta, bool tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a,
                    int64_t lda, const double *b, int64_t ldb, double beta, double *c, int64_t ldc);
-/* The same as a struct, of bf16 too. False, with C untouched: this processor has no product of bf16
- * for these sizes (never for f32 and f64). */
+/* The same as a struct, of bf16 and f16 too. False, with C untouched: this processor has no product
+ * of these for these sizes (never for f32 and f64). */
 bool tni_product_one(const tni_product *p);
+/* Our own product, of f32, bf16 or f16 with sums in f32, which some instruction sets have
+ * (isa/sgemm.c). False, with C untouched: there is none for these sizes, or no memory for it. */
+bool tni_sgemm(const tni_product *p);
+bool tni_has_sgemm(void);
+/* Memory that a thread keeps for its products; NULL: there is none. */
+void *tni_thread_scratch(size_t size);
 /* f32 or f64, m or n 1. */
 void tni_product_thin(const tni_product *p);
 /* C before a product that is then added to it: bias in every row, zeros if `zero`. False when C
@@ -85,8 +91,8 @@ int tni_lane(void);
 void tni_parallel_lanes(int lanes, int64_t n, int64_t grain, tni_chunk f, void *context);
 /* f32 and f64. */
 tn_status tni_cpu_gemm(const tni_gemm *g);
-/* bf16 without copies in f32, where the processor can; done says whether it could. */
-tn_status tni_cpu_gemm_bf16(const tni_gemm *g, bool *done);
+/* bf16 and f16 without whole copies in f32, where there is such a product; done says whether. */
+tn_status tni_cpu_gemm_short(const tni_gemm *g, bool *done);
 
 /* A convolution by oneDNN, f32 or bf16. False: the general kernel must compute it. */
 bool tni_convolve_y(const tni_conv2d *a, tn_status *status);
@@ -140,6 +146,7 @@ bool K32(tni_cross_entropy_grad_short)(const tni_cross_entropy_grad *a, tn_statu
                            int64_t end);
 TNI_SPAN_PROTOTYPES(K32)
 TNI_SPAN_PROTOTYPES(K64)
+bool TNI_CAT2(tni_sgemm, TNI_ISA)(const tni_product *p); /* where there is AVX-512 */
 /* A convolution by Winograd's algorithm, in f32 inside. False: another kernel must compute it. */
 bool TNI_CAT2(tni_winograd_y, TNI_ISA)(const tni_conv2d *a, tn_status *status);
 bool TNI_CAT2(tni_winograd_dx, TNI_ISA)(const tni_conv2d_grad_input *a, tn_status *status);

@@ -212,7 +212,7 @@ static tni_product piece(const plan *p, int64_t batch, int64_t r, int64_t m, int
 
 static void compute(const plan *p, const tni_product *piece)
 {
-    if (p->g->dtype != TN_BF16 && (p->g->m == 1 || p->g->n == 1))
+    if (!tni_is_short(p->g->dtype) && (p->g->m == 1 || p->g->n == 1))
         tni_product_thin(piece);
     else if (!tni_product_one(piece))
         atomic_store_explicit(p->undone, true, memory_order_relaxed);
@@ -234,12 +234,12 @@ static void run_tiles(void *context, int64_t begin, int64_t end)
 }
 
 /* Items: parts of the inner axis, in f32 or f64 each into a C of its own, but part 0 into C; where
- * C is bf16 they are f32, part 0 too. */
+ * C is bf16 or f16 they are f32, part 0 too. */
 static void run_parts(void *context, int64_t begin, int64_t end)
 {
     const plan *p = context;
     const tni_gemm *g = p->g;
-    bool own_first = p->out != TN_BF16;
+    bool own_first = !tni_is_short(p->out);
     for (int64_t i = begin; i < end; i++) {
         int64_t k0 = i * p->step_k;
         tni_product part = piece(p, 0, 0, g->m, 0, g->n, k0, MIN(p->step_k, g->k - k0));
@@ -270,7 +270,7 @@ static void sum_parts(void *context, int64_t begin, int64_t end)
         }
 }
 
-/* The same into bf16, rounded once. */
+/* The same into bf16 or f16, rounded once. */
 static void round_parts(void *context, int64_t begin, int64_t end)
 {
     const plan *p = context;
@@ -283,8 +283,13 @@ static void round_parts(void *context, int64_t begin, int64_t end)
             const float *restrict x = sum + i * g->m * g->n;
             for (int64_t j = 0; j < g->n; j++) sum[j] += x[j];
         }
-        for (int64_t j = 0; bias && j < g->n; j++) sum[j] += tn_from_bf16(bias[j]);
-        for (int64_t j = 0; j < g->n; j++) c[j] = tn_to_bf16(sum[j]);
+        if (p->out == TN_BF16) {
+            for (int64_t j = 0; bias && j < g->n; j++) sum[j] += tn_from_bf16(bias[j]);
+            for (int64_t j = 0; j < g->n; j++) c[j] = tn_to_bf16(sum[j]);
+        } else {
+            for (int64_t j = 0; bias && j < g->n; j++) sum[j] += tn_from_f16(bias[j]);
+            for (int64_t j = 0; j < g->n; j++) c[j] = tn_to_f16(sum[j]);
+        }
     }
 }
 
@@ -292,7 +297,7 @@ static tn_status run(plan *p)
 {
     const tni_gemm *g = p->g;
     if (p->parts > 1) {
-        bool own_first = p->out != TN_BF16;
+        bool own_first = !tni_is_short(p->out);
         size_t size = (size_t)(p->parts - own_first) * (size_t)g->m * (size_t)g->n * part_item(g);
         p->partial = tni_alloc(size);
         if (!p->partial) return TN_E_NOMEM;
@@ -318,7 +323,7 @@ static void run_empty(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* Sets done to false when pieces are missing, which happens to bf16 alone. */
+/* Sets done to false when pieces are missing, which happens to bf16 and f16 alone. */
 static tn_status gemm(const tni_gemm *g, bool *done)
 {
     if (g->m == 0 || g->n == 0 || g->batch == 0) return TN_OK;
@@ -366,8 +371,16 @@ tn_status tni_cpu_gemm(const tni_gemm *g)
     return gemm(g, &done);
 }
 
-tn_status tni_cpu_gemm_bf16(const tni_gemm *g, bool *done)
+/* From these sizes on our own product is faster than copies in f32 are (Cascade Lake, AVX-512). */
+static bool is_for_sgemm(const tni_gemm *g)
 {
-    *done = (!g->accumulate || g->wide) && tni_product_bf16();
+    double work = (double)g->m * (double)g->n * (double)g->k;
+    return tni_has_sgemm() && g->m >= 16 && g->n >= 16 && work >= 0x1p17;
+}
+
+tn_status tni_cpu_gemm_short(const tni_gemm *g, bool *done)
+{
+    bool can = (g->dtype == TN_BF16 && tni_product_bf16()) || is_for_sgemm(g);
+    *done = can && (!g->accumulate || g->wide);
     return *done ? gemm(g, done) : TN_OK;
 }

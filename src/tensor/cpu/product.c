@@ -1,9 +1,11 @@
 /*
- * product.c - one matrix product on one thread: the one file that calls BLAS.
+ * product.c - one matrix product on one thread, by whom it is fastest, and the one file that calls
+ * BLAS.
  *
- * oneDNN is asked first where it is faster (AVX-512 and above: f32 by about a tenth on sizes of a
- * transformer, bf16 two times and more). OpenBLAS takes small products, f64, and every f32 product
- * that oneDNN leaves. TN_ONEDNN=off in the environment leaves it everything.
+ * With AVX-512 oneDNN is asked first: for bf16 where the processor multiplies it, and for f32 in
+ * some layouts. Then our own, which takes the other layouts, and bf16 and f16 on other processors.
+ * OpenBLAS takes small products, f64, and whatever is left. TN_ONEDNN=off in the environment leaves
+ * oneDNN out.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +15,11 @@
 #include "tensor/cpu/cpu.h"
 #include "tensor/internal.h"
 
-/* ---- oneDNN ---------------------------------------------------------------------------------- */
+/* Multiplications below which OpenBLAS's shorter calls win: over oneDNN's, and ours if B is stored
+ * by columns; over ours if it is stored by rows; over ours if OpenBLAS is slow. */
+enum { LEAST = 1 << 17, LEAST_BY_ROWS = 1 << 20, LEAST_SLOW = 1 << 12 };
 
-enum { LEAST = 1 << 17 }; /* multiplications below which OpenBLAS's shorter call wins */
+/* ---- oneDNN ---------------------------------------------------------------------------------- */
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const tni_onednn *onednn;
@@ -64,9 +68,59 @@ bool tni_product_amx(void)
 static bool by_onednn(const tni_product *p)
 {
     double work = (double)p->m * (double)p->n * (double)p->k;
-    if (p->in == TN_F64 || (p->in == TN_F32 && work < LEAST)) return false;
+    bool is_bf16 = p->in == TN_BF16;
+    if (!is_bf16 && (p->in != TN_F32 || work < LEAST)) return false;
     const tni_onednn *module = tni_onednn_module();
-    return module && module->product(p);
+    return module && (module->bf16 || !is_bf16) && module->product(p);
+}
+
+/* ---- our own (isa/sgemm.c) ------------------------------------------------------------------- */
+
+/* Memory that each thread keeps, since most products are computed inside chunks. */
+static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
+static pthread_key_t scratch_key;
+static bool has_scratch_key;
+
+static void make_scratch_key(void)
+{
+    has_scratch_key = pthread_key_create(&scratch_key, free) == 0;
+}
+
+void *tni_thread_scratch(size_t size)
+{
+    pthread_once(&scratch_once, make_scratch_key);
+    if (!has_scratch_key) return NULL;
+    void *scratch = pthread_getspecific(scratch_key);
+    if (scratch) return scratch;
+    scratch = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+    if (scratch && pthread_setspecific(scratch_key, scratch) != 0) {
+        free(scratch);
+        scratch = NULL;
+    }
+    return scratch;
+}
+
+/* An OpenBLAS that is older than the processor takes kernels from before AVX2. */
+static pthread_once_t blas_once = PTHREAD_ONCE_INIT;
+static bool blas_is_slow;
+
+static void judge_blas(void)
+{
+    static const char *const fast[] = { "Haswell", "Zen", "SkylakeX", "Cooperlake",
+                                        "SapphireRapids" };
+    const char *core = openblas_get_corename();
+    blas_is_slow = true;
+    for (size_t i = 0; i < sizeof fast / sizeof fast[0]; i++)
+        if (strcmp(core, fast[i]) == 0) blas_is_slow = false;
+}
+
+static bool by_sgemm(const tni_product *p)
+{
+    double work = (double)p->m * (double)p->n * (double)p->k;
+    bool fits = p->m >= 16 && p->n >= 32 && work >= (p->tb ? LEAST : LEAST_BY_ROWS);
+    pthread_once(&blas_once, judge_blas);
+    if (blas_is_slow) fits = work >= LEAST_SLOW;
+    return p->in != TN_F64 && (fits || p->in != TN_F32) && tni_sgemm(p);
 }
 
 /* ---- BLAS ------------------------------------------------------------------------------------ */
@@ -136,8 +190,8 @@ static void blas_f64(const tni_product *p, double alpha, double beta)
 
 bool tni_product_one(const tni_product *p)
 {
-    if (by_onednn(p)) return true;
-    if (p->in == TN_BF16) return false;
+    if (by_onednn(p) || by_sgemm(p)) return true;
+    if (tni_is_short(p->in)) return false;
     bool add = tni_product_start(p, false);
     if (p->in == TN_F32)
         blas_f32(p, 1, add);
@@ -150,7 +204,7 @@ void tni_gemm1_f32(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alph
                    int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
 {
     tni_product p = { m, n, k, lda, ldb, ldc, TN_F32, TN_F32, ta, tb, beta != 0, a, b, NULL, c };
-    if (alpha != 1 || !by_onednn(&p)) blas_f32(&p, alpha, beta);
+    if (alpha != 1 || !(by_onednn(&p) || by_sgemm(&p))) blas_f32(&p, alpha, beta);
 }
 
 void tni_gemm1_f64(bool ta, bool tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a,

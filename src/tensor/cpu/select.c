@@ -15,20 +15,21 @@
 
 extern const tni_backend tni_cpu_table_baseline;
 #if defined(__x86_64__)
-extern const tni_backend tni_cpu_table_avx2;
-extern const tni_backend tni_cpu_table_avx512;
+extern const tni_backend tni_cpu_table_avx2, tni_cpu_table_avx512;
+bool tni_sgemm_avx512(const tni_product *p);
 #endif
 
 typedef struct choice {
     const char *name;
     const tni_backend *table;
+    bool (*sgemm)(const tni_product *p); /* or NULL */
 } choice;
 
 static const choice choices[] = {
-    { "baseline", &tni_cpu_table_baseline },
+    { "baseline", &tni_cpu_table_baseline, NULL },
 #if defined(__x86_64__)
-    { "avx2", &tni_cpu_table_avx2 },
-    { "avx512", &tni_cpu_table_avx512 },
+    { "avx2", &tni_cpu_table_avx2, NULL },
+    { "avx512", &tni_cpu_table_avx512, tni_sgemm_avx512 },
 #endif
 };
 enum { N_CHOICES = sizeof(choices) / sizeof(choices[0]) };
@@ -78,6 +79,17 @@ const tni_backend *tni_cpu_backend(void)
 const char *tni_cpu_simd(void)
 {
     return chosen()->name;
+}
+
+bool tni_has_sgemm(void)
+{
+    return chosen()->sgemm != NULL;
+}
+
+bool tni_sgemm(const tni_product *p)
+{
+    const choice *c = chosen();
+    return c->sgemm && c->sgemm(p);
 }
 
 const tni_backend *tni_cpu_table(const char *simd)

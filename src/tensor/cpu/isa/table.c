@@ -33,10 +33,9 @@ static tn_status synchronize(void)
 
 tn_status K(tni_gemm)(const tni_gemm *a)
 {
-    bool done = false;
-    tn_status status = TN_OK;
+    bool done;
     if (!tni_is_short(a->dtype)) return tni_cpu_gemm(a);
-    if (a->dtype == TN_BF16) status = tni_cpu_gemm_bf16(a, &done);
+    tn_status status = tni_cpu_gemm_short(a, &done);
     return status != TN_OK || done ? status : tni_short_gemm(a, K(tni_copy));
 }
 

@@ -21,6 +21,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "tensor/cpu/isa/vector.h"
 #include "tensor/cpu/pointwise.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"
@@ -28,25 +29,17 @@
 /* Not in SSE, where sums do not fit the registers, and the usual way has libraries that choose AVX.
  * On other processors it has not been measured. */
 #if defined __AVX512F__
-enum { LANES = 16, ROWS = 8, IS_FAST = 1 };
-#define FRONT FRONT_16
-#define BACK BACK_16
+enum { ROWS = 8, IS_FAST = 1 };
+#elif defined __AVX__
+enum { ROWS = 4, IS_FAST = 1 };
 #else
-#if defined __AVX__
-enum { IS_FAST = 1 };
-#else
-enum { IS_FAST = 0 };
+enum { ROWS = 4, IS_FAST = 0 };
 #endif
-enum { LANES = 8, ROWS = 4 };
-#define FRONT FRONT_8
-#define BACK BACK_8
-#endif
-enum { VECTORS = 2, STRIP = VECTORS * LANES, EIGHT = 8, PLACES = 16, MAX_PARTS = 16 };
+enum { EIGHT = 8, PLACES = 16, MAX_PARTS = 16 };
 enum { PIECE_BYTES = 2 * 1024 * 1024, MOST_BYTES = 32 * 1024 * 1024 };
 enum { LEAST_CHANNELS = 8, LEAST_TILES = 32, PARTS_SIZE = 1048576 };
 static const double LEAST_GAIN = 1.5;
 
-typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 /* Tiles of a row are transformed eight at a time; rows of v and m have room for as many more. */
 typedef float eight __attribute__((vector_size(4 * EIGHT), aligned(4), may_alias));
 typedef int32_t bits __attribute__((vector_size(4 * EIGHT)));
@@ -55,8 +48,6 @@ typedef int32_t bits __attribute__((vector_size(4 * EIGHT)));
 #define ODD 1, 3, 5, 7, 9, 11, 13, 15
 #define FRONT_8 0, 8, 1, 9, 2, 10, 3, 11
 #define BACK_8 4, 12, 5, 13, 6, 14, 7, 15
-#define FRONT_16 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define BACK_16 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 
 /* x with its v, or y (for the gradient of the kernels: dy) with its m. */
 typedef struct side {
@@ -354,24 +345,12 @@ static void product(int64_t n, int64_t k, const float *a, int64_t lda, const flo
     }
 }
 
-/* y [n, STRIP] = x [STRIP, n]^T, n a multiple of LANES, in blocks of LANES x LANES, which
- * log2(LANES) rounds of interleaving "row i and row i + LANES / 2" transpose (see copy.c). */
+/* y [n, STRIP] = x [STRIP, n]^T, n a multiple of LANES. */
 static void transpose(int64_t n, const float *x, int64_t ld, float *y)
 {
-    for (int64_t c = 0; c < STRIP; c += LANES) {
-        for (int64_t j = 0; j < n; j += LANES) {
-            vector row[LANES], next[LANES];
-            for (int i = 0; i < LANES; i++) row[i] = *(const vector *)(x + (c + i) * ld + j);
-            for (int round = 1; round < LANES; round *= 2) {
-                for (int i = 0; i < LANES / 2; i++) {
-                    next[2 * i] = __builtin_shufflevector(row[i], row[i + LANES / 2], FRONT);
-                    next[2 * i + 1] = __builtin_shufflevector(row[i], row[i + LANES / 2], BACK);
-                }
-                for (int i = 0; i < LANES; i++) row[i] = next[i];
-            }
-            for (int i = 0; i < LANES; i++) *(vector *)(y + (j + i) * STRIP + c) = row[i];
-        }
-    }
+    for (int64_t c = 0; c < STRIP; c += LANES)
+        for (int64_t j = 0; j < n; j += LANES)
+            transpose_block(x + c * ld + j, ld, y + j * STRIP + c, STRIP);
 }
 
 /* Rows of tiles of channel o, from its m. Eight tiles are stored at a time. What goes beyond the

@@ -1,0 +1,322 @@
+/*
+ * sgemm.c - one matrix product on one thread, with sums in f32: C (+)= op(A) op(B) (+ bias).
+ *
+ * A tile of C, at most ROWS rows of a strip of two vectors, is summed up in registers: each step
+ * along the inner axis loads a row of the strip of B, and multiplies it by each element of a column
+ * of A. What tiles read is packed first, so that it lies in memory in the order in which it is
+ * read:
+ *   - a block of B, DEPTH steps and many strips, which stays in the L2 cache: strips of [k, STRIP]
+ *   - panels of A, DEPTH steps and at most ROWS rows, each of which stays in the L1 cache while the
+ *     strips pass: by rows where A is stored by rows, or by columns
+ * Packing turns bf16 and f16 into f32, and transposes B if it is stored by columns. So a product
+ * takes about as long in all layouts and dtypes. Source: Goto and van de Geijn, Anatomy of
+ * High-Performance Matrix Multiplication (2008), section 5, with A and B exchanged since C is
+ * row-major.
+ *
+ * The bits depend on the sizes alone, and not on where operands lie.
+ */
+#include <string.h>
+
+#include "tensor/cpu/isa/vector.h"
+#include "tensor/cpu/pointwise.h"
+#include "tensor/internal.h"
+
+/* With AVX2 alone OpenBLAS is a seventh faster. */
+#if defined __AVX512F__
+
+/* Rows of a tile: with two vectors each, all but four of the 32 registers. Steps along the inner
+ * axis, and columns, of a block. Panels that are packed at a time where A is stored by columns:
+ * pieces of its rows of 448 bytes. */
+enum { ROWS = 14, DEPTH = 384, WIDTH = 512, PANELS = 8 };
+/* Up to so many rows of C, B is read where it is: it would not be read often enough to pack it. */
+enum { DIRECT = 128 };
+/* How far ahead memory is fetched: rows of a strip; rows of B; rows of A's columns. */
+enum { STRIP_AHEAD = 8, B_AHEAD = 2, A_AHEAD = 8 };
+/* A thread's memory, in elements. All panels would begin in the same set of the L1 cache if their
+ * size were a multiple of 4 KiB. */
+enum {
+    PANEL = DEPTH * LANES + 32,
+    A_SIZE = PANELS * PANEL,
+    B_SIZE = DEPTH * WIDTH,
+    SUMS = PANELS * ROWS * WIDTH,
+    ROOM = DEPTH * LANES,
+    SCRATCH = A_SIZE + B_SIZE + SUMS + ROOM + WIDTH
+};
+
+typedef struct sgemm {
+    const tni_product *p;
+    int64_t height;       /* rows of a panel */
+    int64_t depth, width; /* of blocks, at most */
+    bool direct;          /* whole strips of B are read where they are */
+    bool rounded;         /* C is bf16 or f16 */
+    float *a, *b, *sums, *room, *bias;
+} sgemm;
+
+/* ---- a tile ---------------------------------------------------------------------------------- */
+
+/* C = A B + from. */
+typedef struct tile {
+    int64_t k;
+    const float *a, *b, *from;
+    int64_t ldb, ld_from;
+    float *c;
+    int64_t ldc;
+} tile;
+
+/* Element (r, i) of the panel is a[r * row + i * col]. Without pragmas gcc 12 keeps the sums in
+ * memory before and after the loop. */
+static inline __attribute__((always_inline)) void multiply(const tile *t, int rows, int64_t row,
+                                                           int64_t col)
+{
+    vector sum[ROWS][VECTORS];
+    const float *a = t->a, *b = t->b, *from = t->from;
+    float *c = t->c;
+    int64_t k = t->k, ldb = t->ldb, ldc = t->ldc, ld_from = t->ld_from;
+#pragma GCC unroll 14
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 2
+        for (int v = 0; v < VECTORS; v++) {
+            __builtin_prefetch(c + r * ldc + v * LANES, 1);
+            sum[r][v] = (vector){ 0 };
+        }
+    }
+    for (int64_t i = 0; i < k; i++, a += col, b += ldb) {
+        vector x[VECTORS];
+#pragma GCC unroll 2
+        for (int v = 0; v < VECTORS; v++) {
+            __builtin_prefetch(b + STRIP_AHEAD * ldb + v * LANES);
+            x[v] = *(const vector *)(b + v * LANES);
+        }
+#pragma GCC unroll 14
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+            for (int v = 0; v < VECTORS; v++) sum[r][v] += a[r * row] * x[v];
+    }
+#pragma GCC unroll 14
+    for (int r = 0; r < rows; r++, c += ldc, from += ld_from)
+#pragma GCC unroll 2
+        for (int v = 0; v < VECTORS; v++)
+            *(vector *)(c + v * LANES) = sum[r][v] + *(const vector *)(from + v * LANES);
+}
+
+/* clang-format off */
+#define MULTIPLY(rows) case rows: multiply(t, rows, row, col); break;
+/* clang-format on */
+static inline __attribute__((always_inline)) void multiply_any(const tile *t, int64_t rows,
+                                                               int64_t row, int64_t col)
+{
+    switch (rows) {
+        MULTIPLY(1)
+        MULTIPLY(2)
+        MULTIPLY(3)
+        MULTIPLY(4)
+        MULTIPLY(5)
+        MULTIPLY(6)
+        MULTIPLY(7)
+        MULTIPLY(8)
+        MULTIPLY(9)
+        MULTIPLY(10)
+        MULTIPLY(11)
+        MULTIPLY(12)
+        MULTIPLY(13)
+        MULTIPLY(14)
+    }
+}
+
+static void multiply_rows(const tile *t, int64_t rows)
+{
+    multiply_any(t, rows, DEPTH, 1);
+}
+
+static void multiply_columns(const tile *t, int64_t rows)
+{
+    multiply_any(t, rows, 1, LANES);
+}
+
+/* ---- packing --------------------------------------------------------------------------------- */
+
+/* n elements of an operand from element at on: as they are if they are f32, or in room. */
+static inline const float *read(const sgemm *s, const void *operand, int64_t at, int64_t n,
+                                float *room)
+{
+    if (s->p->in == TN_F32) return (const float *)operand + at;
+    TNI_LOAD(TN_F32, n, room, (const uint16_t *)operand + at, s->p->in, 1);
+    return room;
+}
+
+/* The same, into the caches. Rows are far apart, so the processor cannot guess which comes next. */
+static inline void fetch(const sgemm *s, const void *operand, int64_t at, int64_t n)
+{
+    int64_t size = s->p->in == TN_F32 ? sizeof(float) : sizeof(uint16_t);
+    for (int64_t i = 0; i < n * size; i += 64)
+        __builtin_prefetch((const char *)operand + at * size + i);
+}
+
+/* Steps [k0, k0 + k) of panels of rows [r0, r0 + rows). */
+static void pack_a(const sgemm *s, int64_t k0, int64_t k, int64_t r0, int64_t rows)
+{
+    const tni_product *p = s->p;
+    for (int64_t r = 0; !p->ta && r < rows; r++) {
+        float *to = s->a + r / s->height * PANEL + r % s->height * DEPTH;
+        const float *from = read(s, p->a, (r0 + r) * p->lda + k0, k, to);
+        if (from != to) memcpy(to, from, (size_t)k * sizeof(float));
+    }
+    for (int64_t i = 0; p->ta && i < k; i++) {
+        int64_t at = (k0 + i) * p->lda + r0;
+        float *to = s->a + i * LANES;
+        const float *from = read(s, p->a, at, rows, s->room);
+        fetch(s, p->a, at + A_AHEAD * p->lda, rows);
+        for (int64_t r = 0; r < rows; r += s->height, to += PANEL)
+            if (r + LANES <= rows)
+                *(vector *)to = *(const vector *)(from + r);
+            else
+                memcpy(to, from + r, (size_t)TNI_MIN(s->height, rows - r) * sizeof(float));
+    }
+}
+
+/* B's columns [first, n) of the block that begins at (k0, n0), n all of its columns: strips, the
+ * last one with zeros behind it. */
+static void pack_b_rows(const sgemm *s, int64_t k0, int64_t k, int64_t n0, int64_t first, int64_t n,
+                        float *to)
+{
+    const tni_product *p = s->p;
+    int64_t at = k0 * p->ldb + n0 + first;
+    if (first == n) return;
+    for (int64_t i = 0; i < k; i++, at += p->ldb) {
+        const float *from = read(s, p->b, at, n - first, s->room);
+        float *strip = to + first * k + i * STRIP;
+        fetch(s, p->b, at + B_AHEAD * p->ldb, n - first);
+        for (int64_t j = first; j < n; j += STRIP, from += STRIP, strip += k * STRIP) {
+            if (n - j >= STRIP) {
+                for (int v = 0; v < VECTORS; v++)
+                    *(vector *)(strip + v * LANES) = *(const vector *)(from + v * LANES);
+            } else {
+                memset(strip, 0, STRIP * sizeof(float));
+                memcpy(strip, from, (size_t)(n - j) * sizeof(float));
+            }
+        }
+    }
+}
+
+/* The same of a B that is stored by columns, all of them. */
+static void pack_b_columns(const sgemm *s, int64_t k0, int64_t k, int64_t n0, int64_t n, float *to)
+{
+    const tni_product *p = s->p;
+    for (int64_t j = 0; j < (n + STRIP - 1) / STRIP * STRIP; j += LANES) {
+        float *strip = to + j / STRIP * STRIP * k + j % STRIP;
+        int64_t columns = TNI_MIN(LANES, TNI_MAX(n - j, 0)), ld = p->ldb;
+        int64_t whole = columns < LANES ? 0 : k / LANES * LANES;
+        const float *from = (const float *)p->b + (n0 + j) * ld + k0;
+        if (p->in != TN_F32) {
+            ld = DEPTH;
+            from = s->room;
+            for (int64_t c = 0; c < columns; c++)
+                read(s, p->b, (n0 + j + c) * p->ldb + k0, k, s->room + c * ld);
+        }
+        for (int64_t i = 0; i < whole; i += LANES)
+            transpose_block(from + i, ld, strip + i * STRIP, STRIP);
+        for (int64_t i = whole; i < k; i++)
+            for (int64_t c = 0; c < LANES; c++)
+                strip[i * STRIP + c] = c < columns ? from[c * ld + i] : 0;
+    }
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+/* One of `parts` parts of the rows of A after row r0, which will be packed next, into the caches.
+ * Not where they are columns: these are many rows in the same few sets of a cache. */
+static void fetch_part(const sgemm *s, int64_t k0, int64_t k, int64_t r0, int64_t part,
+                       int64_t parts)
+{
+    int64_t end = s->p->ta ? 0 : TNI_MIN(r0 + s->height, s->p->m);
+    for (int64_t r = r0 + part; r < end; r += parts) fetch(s, s->p->a, r * s->p->lda + k0, k);
+}
+
+/* Steps [k0, k0 + k) of rows [r0, r0 + rows) and columns [n0, n0 + n); these of B are at b. */
+static void multiply_panels(const sgemm *s, int64_t k0, int64_t k, int64_t r0, int64_t rows,
+                            int64_t n0, int64_t n, const float *b)
+{
+    const tni_product *p = s->p;
+    bool add = k0 > 0 || p->accumulate;
+    for (int64_t r = 0; r < rows; r += s->height) {
+        int64_t height = TNI_MIN(s->height, rows - r);
+        for (int64_t j = 0; j < n; j += STRIP) {
+            float edge[ROWS * STRIP];
+            float *c =
+                s->rounded ? s->sums + r * WIDTH + j : (float *)p->c + (r0 + r) * p->ldc + n0 + j;
+            int64_t columns = TNI_MIN(n - j, STRIP), ldc = s->rounded ? WIDTH : p->ldc;
+            bool direct = s->direct && columns == STRIP, cut = columns < STRIP && !s->rounded;
+            tile t = { .k = k,
+                       .a = s->a + r / s->height * PANEL,
+                       .b = direct ? (const float *)p->b + k0 * p->ldb + n0 + j : b + j * k,
+                       .ldb = direct ? p->ldb : STRIP,
+                       .c = cut ? edge : c,
+                       .ldc = cut ? STRIP : ldc };
+            t.from = add ? t.c : s->bias + j;
+            t.ld_from = add ? t.ldc : 0;
+            for (int64_t i = 0; cut && add && i < height; i++)
+                memcpy(edge + i * STRIP, c + i * ldc, (size_t)columns * sizeof(float));
+            fetch_part(s, k0, k, r0 + rows, j / STRIP, (n - 1) / STRIP + 1);
+            (p->ta ? multiply_columns : multiply_rows)(&t, height);
+            for (int64_t i = 0; cut && i < height; i++)
+                memcpy(c + i * ldc, edge + i * STRIP, (size_t)columns * sizeof(float));
+        }
+    }
+}
+
+/* Steps [k0, k0 + k) of columns [n0, n0 + n). */
+static void multiply_block(const sgemm *s, int64_t k0, int64_t k, int64_t n0, int64_t n)
+{
+    const tni_product *p = s->p;
+    int64_t most = p->ta ? PANELS * s->height : s->height, strips = (n + STRIP - 1) / STRIP;
+    for (int64_t i = 0; i < k; i += s->depth) {
+        float *to = s->b + i * strips * STRIP;
+        int64_t steps = TNI_MIN(s->depth, k - i);
+        if (p->tb)
+            pack_b_columns(s, k0 + i, steps, n0, n, to);
+        else
+            pack_b_rows(s, k0 + i, steps, n0, s->direct ? n / STRIP * STRIP : 0, n, to);
+    }
+    memset(s->bias, 0, WIDTH * sizeof(float));
+    if (p->bias && k0 == 0)
+        memcpy(s->bias, read(s, p->bias, n0, n, s->room), (size_t)n * sizeof(float));
+    for (int64_t r = 0; r < p->m; r += most) {
+        int64_t rows = TNI_MIN(most, p->m - r);
+        for (int64_t i = 0; i < k; i += s->depth) {
+            int64_t steps = TNI_MIN(s->depth, k - i);
+            pack_a(s, k0 + i, steps, r, rows);
+            multiply_panels(s, k0 + i, steps, r, rows, n0, n, s->b + i * strips * STRIP);
+        }
+        for (int64_t i = 0; s->rounded && i < rows; i++)
+            TNI_STORE(TN_F32, n, (uint16_t *)p->c + (r + i) * p->ldc + n0, p->out, 1,
+                      s->sums + i * WIDTH);
+    }
+}
+
+bool K(tni_sgemm)(const tni_product *p)
+{
+    if (p->m == 0 || p->k == 0) return false;
+    int64_t panels = (p->m + ROWS - 1) / ROWS, blocks = (p->k + DEPTH - 1) / DEPTH;
+    sgemm s = { .p = p,
+                .height = (p->m + panels - 1) / panels,
+                .depth = (p->k + blocks - 1) / blocks,
+                .width = WIDTH,
+                .direct = !p->tb && p->in == TN_F32 && p->m <= DIRECT,
+                .rounded = p->out != TN_F32 };
+    /* Sums that are rounded when they are whole: all steps of a block of B at once. */
+    if (s.rounded) s.width = TNI_MIN(WIDTH, B_SIZE / p->k / STRIP * STRIP);
+    if (s.width == 0 || (p->accumulate && (s.rounded || p->bias))) return false;
+    s.a = tni_thread_scratch(SCRATCH * sizeof(float));
+    if (!s.a) return false;
+    s.b = s.a + A_SIZE;
+    s.sums = s.b + B_SIZE;
+    s.room = s.sums + SUMS;
+    s.bias = s.room + ROOM;
+    int64_t step = s.rounded ? p->k : s.depth;
+    for (int64_t k0 = 0; k0 < p->k; k0 += step)
+        for (int64_t n0 = 0; n0 < p->n; n0 += s.width)
+            multiply_block(&s, k0, TNI_MIN(step, p->k - k0), n0, TNI_MIN(s.width, p->n - n0));
+    return true;
+}
+
+#endif
