@@ -67,12 +67,12 @@ bool tni_product_one(const tni_product *p);
  * (isa/sgemm.c). False, with C untouched: there is none for these sizes, or no memory for it. */
 bool tni_sgemm(const tni_product *p);
 bool tni_has_sgemm(void);
-/* Memory that a thread keeps for its products; NULL: there is none. */
+/* Memory that a thread keeps for its products, of its first call's size; NULL: there is none. */
 void *tni_thread_scratch(size_t size);
 /* f32 or f64, m or n 1. */
 void tni_product_thin(const tni_product *p);
 /* C before a product that is then added to it: bias in every row, zeros if `zero`. False when C
- * need not be prepared, because it will be overwritten. A bf16 C never accumulates. */
+ * need not be prepared, because it will be overwritten. A bf16 or f16 C never accumulates. */
 bool tni_product_start(const tni_product *p, bool zero);
 /* Whether bf16 is multiplied as it is. */
 bool tni_product_bf16(void);

@@ -123,6 +123,13 @@ static int64_t cut(int64_t size, int64_t tiles)
     return (step + 15) / 16 * 16;
 }
 
+/* C is small and the inner axis long. */
+static bool in_parts(const tni_gemm *g)
+{
+    double area = (double)g->m * (double)g->n;
+    return g->k >= 1024 && g->k >= 2 * MAX(g->m, g->n) && area <= 0x1p18 && g->batch == 1;
+}
+
 /*
  * The cut of one product, from its sizes alone (measured on two AVX-512 cores, OpenBLAS 0.3.21):
  *   - below 2^18 multiplications a thread's start costs more than it saves
@@ -138,14 +145,13 @@ static void plan_cut(plan *p)
     double work = (double)g->m * (double)g->n * (double)g->k;
     double area = (double)g->m * (double)g->n;
     bool vector = g->m == 1 || g->n == 1;
-    int64_t longer = MAX(g->m, g->n);
     p->tiles_m = p->tiles_n = p->parts = 1;
     if (g->batch < 16 && work >= (vector ? 65536 : 262144)) {
         int64_t tiles = work < 0x1p33 ? 4 : work < 0x1p36 ? 8 : work < 0x1p39 ? 16 : 32;
         if (vector) {
             p->tiles_m = g->m > 1 ? 4 : 1;
             p->tiles_n = g->n > 1 ? 4 : 1;
-        } else if (g->k >= 1024 && g->k >= 2 * longer && area <= 0x1p18 && g->batch == 1) {
+        } else if (in_parts(g)) {
             p->parts = MIN(MIN(8, g->k / 512), (int64_t)(0x1p20 / area));
             p->parts = MAX(p->parts, 4);
         } else {
@@ -302,7 +308,8 @@ static tn_status run(plan *p)
         p->partial = tni_alloc(size);
         if (!p->partial) return TN_E_NOMEM;
         tni_parallel_blas(p->parts, 1, run_parts, p);
-        tni_parallel(g->m, MAX(1, 8192 / g->n), own_first ? sum_parts : round_parts, p);
+        if (!*p->undone)
+            tni_parallel(g->m, MAX(1, 8192 / g->n), own_first ? sum_parts : round_parts, p);
         tni_free(p->partial, size);
         return TN_OK;
     }
@@ -358,6 +365,8 @@ static tn_status gemm(const tni_gemm *g, bool *done)
     }
     operand_free(&p.a);
     operand_free(&p.b);
+    if (status == TN_OK && undone && g->accumulate) /* some of C has its sum, so not once more */
+        return tni_error(TN_E_NOMEM, "gemm: no memory to pack an operand of a product");
     if (status == TN_OK && undone) *done = false;
     return status;
 }
@@ -371,11 +380,13 @@ tn_status tni_cpu_gemm(const tni_gemm *g)
     return gemm(g, &done);
 }
 
-/* From these sizes on our own product is faster than copies in f32 are (Cascade Lake, AVX-512). */
+/* For these sizes our own product is faster than copies in f32 are (Cascade Lake, AVX-512). Sums
+ * along a very long axis that are rounded at its end leave it no room for a wide block. */
 static bool is_for_sgemm(const tni_gemm *g)
 {
     double work = (double)g->m * (double)g->n * (double)g->k;
-    return tni_has_sgemm() && g->m >= 16 && g->n >= 16 && work >= 0x1p17;
+    return tni_has_sgemm() && g->m >= 16 && g->n >= 16 && work >= 0x1p17 &&
+           (g->wide || g->k <= 4096 || in_parts(g));
 }
 
 tn_status tni_cpu_gemm_short(const tni_gemm *g, bool *done)

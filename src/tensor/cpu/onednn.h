@@ -16,7 +16,7 @@
 /* C[m,n] (+)= op(A) op(B) (+ bias), row-major. */
 typedef struct tni_product {
     int64_t m, n, k, lda, ldb, ldc;
-    tn_dtype in, out; /* of a, b and bias; of c. f32 to f32, or bf16 to bf16 or f32 */
+    tn_dtype in, out; /* of a, b and bias; of c: the same, or f32 for bf16 and f16 */
     bool ta, tb, accumulate;
     const void *a, *b, *bias; /* bias: n values added to every row, or NULL */
     void *c;

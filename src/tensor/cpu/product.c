@@ -9,6 +9,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include <cblas.h>
 
@@ -111,7 +112,7 @@ static void judge_blas(void)
     const char *core = openblas_get_corename();
     blas_is_slow = true;
     for (size_t i = 0; i < sizeof fast / sizeof fast[0]; i++)
-        if (strcmp(core, fast[i]) == 0) blas_is_slow = false;
+        if (strcasecmp(core, fast[i]) == 0) blas_is_slow = false;
 }
 
 static bool by_sgemm(const tni_product *p)
