@@ -4,9 +4,12 @@
  *
  * Seen to fail: with the temporary's flock() taken for granted in src/io/atomic_file.c, as it was:
  * "cannot rename: No such file or directory" within a few dozen saves; with a mode of 0 taken for
- * no file: 0644; with tni_input_bad() (input.c) passing bytes on as they are: an escape in the
- * message.
+ * no file: 0644; with a file that another writer has just made taken for a symbolic link to nothing
+ * (another_writers_new_file); with tni_input_bad() (input.c) passing bytes on as they are: an
+ * escape in the message.
  */
+#include <dlfcn.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -54,6 +57,36 @@ START_TEST(writers_at_once)
 }
 END_TEST
 
+static const char *appears; /* a file that another program makes while realpath looks for it */
+
+/* In the C library's place. */
+char *realpath(const char *restrict path, char *restrict resolved)
+{
+    char *(*original)(const char *, char *);
+    void *symbol = dlsym(RTLD_NEXT, "realpath");
+    memcpy(&original, &symbol, sizeof original);
+    char *real = original(path, resolved);
+    if (!real && errno == ENOENT && appears && strcmp(path, appears) == 0) {
+        appears = NULL;
+        FILE *other = fopen(path, "w");
+        ck_assert_ptr_nonnull(other);
+        fclose(other);
+        errno = ENOENT;
+    }
+    return real;
+}
+
+START_TEST(another_writers_new_file)
+{
+    const char *path = in_folder("f");
+    appears = path;
+    assert_ok(tn_save_tensors(numbers(1), NULL, path));
+    ck_assert_ptr_null(appears);
+    assert_made(tn_load_tensors(path, NULL));
+    ck_assert_int_eq(files_in_folder(), 1);
+}
+END_TEST
+
 /* A file without read permission is not replaced by one that everybody may read. */
 START_TEST(mode_of_none)
 {
@@ -82,6 +115,7 @@ Suite *test_suite(void)
     Suite *suite = suite_create("atomic");
     TCase *t = file_case(suite, "files");
     tcase_add_test(t, writers_at_once);
+    tcase_add_test(t, another_writers_new_file);
     tcase_add_test(t, mode_of_none);
     tcase_add_test(t, no_escapes_in_messages);
     return suite;

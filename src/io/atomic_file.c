@@ -88,13 +88,17 @@ static tn_status find_target(tni_atomic_file *file, struct stat *old)
 {
     struct stat st;
     char *real = realpath(file->name, NULL);
-    const bool there = real;
-    int error = there ? 0 : errno;
-    if (error == ENOENT && lstat(file->name, &st) == 0)
-        return tni_error(TN_E_IO,
-                         "%s: " TNI_PATH ": is a symbolic link to nothing: want a file there",
-                         file->function, file->name);
+    int error = real ? 0 : errno;
+    while (error == ENOENT && lstat(file->name, &st) == 0) {
+        if (S_ISLNK(st.st_mode))
+            return tni_error(TN_E_IO,
+                             "%s: " TNI_PATH ": is a symbolic link to nothing: want a file there",
+                             file->function, file->name);
+        real = realpath(file->name, NULL); /* another program has made it just now */
+        error = real ? 0 : errno;
+    }
     if (error == ENOENT) error = errno == ENOENT ? 0 : errno;
+    const bool there = real;
     if (!error) file->target = tni_strdup(there ? real : file->name);
     free(real);
     if (error) return fail(file, "cannot look at it", error);
