@@ -42,7 +42,6 @@ static void multiply(tn_dtype dtype, int64_t k, bool accumulate, int64_t allocat
 START_TEST(one_failed_malloc_is_out_of_memory)
 {
     int64_t left = _i % ALLOCATIONS, which = _i / ALLOCATIONS;
-
     assert_ok(tn_set_num_threads(1));
     multiply(which & 1 ? TN_BF16 : TN_F16, which & 2 ? 2048 : 256, which & 4, left);
 }

@@ -67,7 +67,12 @@ bool tni_product_one(const tni_product *p);
  * (isa/sgemm.c). False, with C untouched: there is none for these sizes, or no memory for it. */
 bool tni_sgemm(const tni_product *p);
 bool tni_has_sgemm(void);
-/* Memory that a thread keeps for its products, of its first call's size; NULL: there is none. */
+/* Whether it is there, and the fastest for a product of these sizes and its pieces: against
+ * OpenBLAS, to which bf16 and f16 go by way of f32 copies. tb: B is stored by columns. */
+bool tni_sgemm_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k);
+/* It takes k up to here where C is bf16 or f16: sums rounded at their end need all of k at once. */
+enum { TNI_SGEMM_ROUNDED = 4096 };
+/* Memory that a thread keeps for products, of the first call's size; NULL: there is none. */
 void *tni_thread_scratch(size_t size);
 /* f32 or f64, m or n 1. */
 void tni_product_thin(const tni_product *p);

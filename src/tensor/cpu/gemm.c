@@ -380,18 +380,11 @@ tn_status tni_cpu_gemm(const tni_gemm *g)
     return gemm(g, &done);
 }
 
-/* For these sizes our own product is faster than copies in f32 are (Cascade Lake, AVX-512). Sums
- * along a very long axis that are rounded at its end leave it no room for a wide block. */
-static bool is_for_sgemm(const tni_gemm *g)
-{
-    double work = (double)g->m * (double)g->n * (double)g->k;
-    return tni_has_sgemm() && g->m >= 16 && g->n >= 16 && work >= 0x1p17 &&
-           (g->wide || g->k <= 4096 || in_parts(g));
-}
-
 tn_status tni_cpu_gemm_short(const tni_gemm *g, bool *done)
 {
-    bool can = (g->dtype == TN_BF16 && tni_product_bf16()) || is_for_sgemm(g);
+    bool can = (g->dtype == TN_BF16 && tni_product_bf16()) ||
+               (tni_sgemm_fits(g->dtype, false, g->m, g->n, g->k) &&
+                (g->wide || g->k <= TNI_SGEMM_ROUNDED || in_parts(g)));
     *done = can && (!g->accumulate || g->wide);
     return *done ? gemm(g, done) : TN_OK;
 }

@@ -17,7 +17,7 @@
 #include "tensor/internal.h"
 
 /* Multiplications below which OpenBLAS's shorter calls win: over oneDNN's, and ours if B is stored
- * by columns; over ours if it is stored by rows; over ours if OpenBLAS is slow. */
+ * by columns or all are bf16 or f16; over ours in f32 else; over ours if OpenBLAS is slow. */
 enum { LEAST = 1 << 17, LEAST_BY_ROWS = 1 << 20, LEAST_SLOW = 1 << 12 };
 
 /* ---- oneDNN ---------------------------------------------------------------------------------- */
@@ -115,13 +115,20 @@ static void judge_blas(void)
         if (strcasecmp(core, fast[i]) == 0) blas_is_slow = false;
 }
 
+bool tni_sgemm_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k)
+{
+    double work = (double)m * (double)n * (double)k;
+    if (!tni_has_sgemm()) return false;
+    pthread_once(&blas_once, judge_blas);
+    if (blas_is_slow) return work >= LEAST_SLOW;
+    return m >= 16 && n >= 32 && work >= (tb || tni_is_short(dtype) ? LEAST : LEAST_BY_ROWS);
+}
+
 static bool by_sgemm(const tni_product *p)
 {
-    double work = (double)p->m * (double)p->n * (double)p->k;
-    bool fits = p->m >= 16 && p->n >= 32 && work >= (p->tb ? LEAST : LEAST_BY_ROWS);
-    pthread_once(&blas_once, judge_blas);
-    if (blas_is_slow) fits = work >= LEAST_SLOW;
-    return p->in != TN_F64 && (fits || p->in != TN_F32) && tni_sgemm(p);
+    if (p->in == TN_F64) return false;
+    bool fits = tni_is_short(p->in) || tni_sgemm_fits(p->in, p->tb, p->m, p->n, p->k);
+    return fits && tni_sgemm(p);
 }
 
 /* ---- BLAS ------------------------------------------------------------------------------------ */

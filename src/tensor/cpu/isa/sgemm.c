@@ -49,7 +49,7 @@ typedef struct sgemm {
     int64_t height;       /* rows of a panel */
     int64_t depth, width; /* of blocks, at most */
     bool direct;          /* whole strips of B are read where they are */
-    bool rounded;         /* C is bf16 or f16 */
+    bool rounded;         /* C is bf16 or f16: sums are rounded when they are whole */
     float *a, *b, *sums, *room, *bias;
 } sgemm;
 
@@ -297,24 +297,24 @@ static void multiply_block(const sgemm *s, int64_t k0, int64_t k, int64_t n0, in
 
 bool K(tni_sgemm)(const tni_product *p)
 {
-    if (p->m == 0 || p->k == 0) return false;
+    bool rounded = p->out != TN_F32;
+    if (p->m == 0 || p->k == 0 || (rounded && p->k > TNI_SGEMM_ROUNDED)) return false;
+    if (p->accumulate && (rounded || p->bias)) return false;
     int64_t panels = (p->m + ROWS - 1) / ROWS, blocks = (p->k + DEPTH - 1) / DEPTH;
     sgemm s = { .p = p,
                 .height = (p->m + panels - 1) / panels,
                 .depth = (p->k + blocks - 1) / blocks,
-                .width = WIDTH,
+                /* all steps of a block of B at once */
+                .width = rounded ? TNI_MIN(WIDTH, B_SIZE / p->k / STRIP * STRIP) : WIDTH,
                 .direct = !p->tb && p->in == TN_F32 && p->m <= DIRECT,
-                .rounded = p->out != TN_F32 };
-    /* Sums that are rounded when they are whole: all steps of a block of B at once. */
-    if (s.rounded) s.width = TNI_MIN(WIDTH, B_SIZE / p->k / STRIP * STRIP);
-    if (s.width == 0 || (p->accumulate && (s.rounded || p->bias))) return false;
+                .rounded = rounded };
     s.a = tni_thread_scratch(SCRATCH * sizeof(float));
     if (!s.a) return false;
     s.b = s.a + A_SIZE;
     s.sums = s.b + B_SIZE;
     s.room = s.sums + SUMS;
     s.bias = s.room + ROOM;
-    int64_t step = s.rounded ? p->k : s.depth;
+    int64_t step = rounded ? p->k : s.depth;
     for (int64_t k0 = 0; k0 < p->k; k0 += step)
         for (int64_t n0 = 0; n0 < p->n; n0 += s.width)
             multiply_block(&s, k0, TNI_MIN(step, p->k - k0), n0, TNI_MIN(s.width, p->n - n0));
