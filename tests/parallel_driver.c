@@ -211,6 +211,20 @@ static void uneven(char **argument)
     tn_module_drop(m);
 }
 
+/* The last rank ends its program as soon as its sum has begun, the others come to it later. */
+static void leave(char **argument)
+{
+    (void)argument;
+    tn_tensor *t = there(tn_full(TN_SHAPE(8), 1));
+    TN_CHECK(tn_parallel_sum_(t)); /* connects */
+    EXPECT(tn_item(tn_mean_all(t)) == tn_parallel_size());
+    TN_CHECK(tn_parallel_barrier());
+    if (!last_rank()) usleep(200000);
+    TN_CHECK(tn_parallel_sum_(t));
+    if (last_rank()) exit(0);
+    EXPECT(tn_item(tn_mean_all(t)) == tn_parallel_size() * tn_parallel_size());
+}
+
 /* compare A B TOLERANCE: the largest difference of two such files. */
 static void compare(char **argument)
 {
@@ -964,6 +978,7 @@ int main(int argc, char **argv)
         { "maps", 1, maps },         { "gpus", 0, gpus },       { "norm", 2, norm },
         { "wide", 1, wide },         { "bf16", 3, train_bf16 }, { "short", 0, short_sums },
         { "edges", 0, short_edges }, { "uneven", 0, uneven },   { "dealt", 0, dealt },
+        { "leave", 0, leave },
     };
     bool cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
     return rank_main(

@@ -36,8 +36,8 @@ extern "C" {
  * Joins the run: before everything else, in every rank. Again, or alone, it does nothing.
  *
  * Module   libtenon-mpi.so, built where Open MPI is found; TN_MPI_MODULE names another file
- * End      exit with status 0, or the return of main, waits for the other ranks; with another
- *          status it ends them
+ * End      exit with status 0, or the return of main, waits for this rank's sums on a GPU and for
+ *          the other ranks; with another status it ends them
  * Errors   TN_E_BACKEND: several processes were started together, and MPI could not be opened, or
  *          knows of another number of them than the environment (an mpirun of another MPI)
  */

@@ -173,6 +173,17 @@ static const char *wait(tni_nccl_line *line)
     return failed ? failed : CUDA_CALL(cudaStreamWaitEvent, line->program, line->summed, 0);
 }
 
+static const char *finish(void)
+{
+    const char *failed = NULL;
+    for (const tni_nccl_line *line = lines; line && !failed; line = line->next) {
+        if (!line->joined) continue;
+        failed = look(line);
+        if (!failed) failed = CUDA_CALL(cudaStreamSynchronize, line->own);
+    }
+    return failed;
+}
+
 /* ---- opening --------------------------------------------------------------------------------- */
 
 #ifdef __cplusplus
@@ -200,5 +211,6 @@ const tni_nccl *tenon_nccl_open(const char *id, char *why, size_t size)
     table.line_free = line_free;
     table.sum_begin = sum_begin;
     table.wait = wait;
+    table.finish = finish;
     return &table;
 }

@@ -14,7 +14,7 @@
 
 #define TNI_NCCL_FILE "libtenon-nccl.so"
 #define TNI_NCCL_SYMBOL "tenon_nccl_open"
-#define TNI_NCCL_ID "tenon nccl 1"
+#define TNI_NCCL_ID "tenon nccl 2"
 
 enum { TNI_NCCL_KEY = 128 }; /* bytes of a key */
 
@@ -39,6 +39,8 @@ typedef struct tni_nccl {
     const char *(*sum_begin)(tni_nccl_line *line, void *data, size_t n, tn_dtype dtype);
     /* What the program's stream gets from now on sees the sums begun so far. Returns at once. */
     const char *(*wait)(tni_nccl_line *line);
+    /* Returns when the sums of all lines are done. */
+    const char *(*finish)(void);
 } tni_nccl;
 
 /* NULL + the reason in why. */

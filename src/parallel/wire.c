@@ -2,10 +2,22 @@
  * wire.c - see wire.h. The module for NCCL is opened when the first wire for a GPU is made. MPI
  * brings the key that makes one connection of the ranks' parts.
  */
+#include <stdlib.h>
+#include <unistd.h>
+
 #include "parallel/wire.h"
 #include "tensor/cuda_module.h"
 
 static const tni_nccl *nccl;
+static pid_t process;
+
+/* The GPU of a process that ends forgets its sums, and the other ranks would wait for them without
+ * end. Registered after CUDA has been opened, so called before CUDA ends. */
+static void at_end(int status, void *unused)
+{
+    (void)unused;
+    if (status == 0 && getpid() == process) nccl->finish();
+}
 
 static tn_status open_nccl(const char *function)
 {
@@ -15,11 +27,15 @@ static tn_status open_nccl(const char *function)
     void *symbol =
         tni_open_module("TN_NCCL_MODULE", "cuda/", TNI_NCCL_FILE, TNI_NCCL_SYMBOL, why, sizeof why);
     memcpy(&open, &symbol, sizeof open);
-    nccl = open ? open(TNI_NCCL_ID, why, sizeof why) : NULL;
-    if (nccl) return TN_OK;
-    return tni_error(TN_E_BACKEND,
-                     "%s: several ranks train on GPUs, and tenon's module for NCCL, %s, %s",
-                     function, TNI_NCCL_FILE, why);
+    const tni_nccl *opened = open ? open(TNI_NCCL_ID, why, sizeof why) : NULL;
+    if (!opened)
+        return tni_error(TN_E_BACKEND,
+                         "%s: several ranks train on GPUs, and tenon's module for NCCL, %s, %s",
+                         function, TNI_NCCL_FILE, why);
+    if (on_exit(at_end, NULL) != 0) return tni_error(TN_E_NOMEM, "%s: out of memory", function);
+    process = getpid();
+    nccl = opened;
+    return TN_OK;
 }
 
 /* A failure that tni_agree will tell all ranks, with this one's number. */
