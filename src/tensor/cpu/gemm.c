@@ -144,9 +144,11 @@ static void plan_cut(plan *p)
     const tni_gemm *g = p->g;
     double work = (double)g->m * (double)g->n * (double)g->k;
     double area = (double)g->m * (double)g->n;
-    bool vector = g->m == 1 || g->n == 1;
+    bool vector = g->m == 1 || g->n == 1, small = work < (vector ? 65536 : 262144);
     p->tiles_m = p->tiles_n = p->parts = 1;
-    if (g->batch < 16 && work >= (vector ? 65536 : 262144)) {
+    p->step_m = g->m, p->step_n = g->n, p->step_k = g->k;
+    if (small) return; /* before divisions that would take longer than a tiny product */
+    if (g->batch < 16) {
         int64_t tiles = work < 0x1p33 ? 4 : work < 0x1p36 ? 8 : work < 0x1p39 ? 16 : 32;
         if (vector) {
             p->tiles_m = g->m > 1 ? 4 : 1;
@@ -231,10 +233,14 @@ static void run_tiles(void *context, int64_t begin, int64_t end)
     const tni_gemm *g = p->g;
     int64_t tiles = p->tiles_m * p->tiles_n;
     for (int64_t i = begin; i < end; i++) {
-        int64_t r = i % tiles / p->tiles_n * p->step_m;
-        int64_t s = i % tiles % p->tiles_n * p->step_n;
+        int64_t batch = i, r = 0, s = 0;
+        if (tiles > 1) {
+            batch = i / tiles;
+            r = i % tiles / p->tiles_n * p->step_m;
+            s = i % tiles % p->tiles_n * p->step_n;
+        }
         tni_product tile =
-            piece(p, i / tiles, r, MIN(p->step_m, g->m - r), s, MIN(p->step_n, g->n - s), 0, g->k);
+            piece(p, batch, r, MIN(p->step_m, g->m - r), s, MIN(p->step_n, g->n - s), 0, g->k);
         compute(p, &tile);
     }
 }

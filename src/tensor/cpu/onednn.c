@@ -251,16 +251,18 @@ static dnnl_status_t choose(const tni_product *p, const tni_layout *l,
 /*
  * Whether oneDNN's choice of a kernel is worth it. brg (operands without gaps) multiplies f32 8 to
  * 12 % faster than OpenBLAS from 2^17 multiplications on (Zen 4). So does gemm:jit (any leading
- * dimension) from 2^20 on, but our own is faster where an operand is stored by columns
- * (isa/sgemm.c). Both take bf16 at twice that rate. "ref" is a loop.
+ * dimension) from 2^20 on, but our own (isa/sgemm.c) is faster where an operand is stored by
+ * columns, and for few rows, since it reads B where it is. Both take bf16 at twice that rate. "ref"
+ * is a loop.
  */
 static bool is_fast(const_dnnl_primitive_desc_t chosen, const tni_product *p)
 {
     const char *name = tni_dnnl_name(chosen);
     if (strncmp(name, "brg", 3) == 0) return true;
     double work = (double)p->m * (double)p->n * (double)p->k;
+    bool by_columns = p->ta || p->tb, few_rows = p->m <= 64 && p->n >= 256;
     return strcmp(name, "gemm:jit") == 0 &&
-           (p->in == TN_BF16 || (work >= 0x1p20 && !p->ta && !p->tb));
+           (p->in == TN_BF16 || (work >= 0x1p20 && !by_columns && !few_rows));
 }
 
 static dnnl_status_t add_product(tni_dnnl_plan *plan, const tni_product *p, const tni_layout *l,
