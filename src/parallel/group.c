@@ -26,6 +26,11 @@ const tni_mpi *tni_ranks(void)
     return mpi;
 }
 
+bool tni_ranks_here(void)
+{
+    return mpi && getpid() == process;
+}
+
 tni_mpi_group tni_ranks_group(void)
 {
     return world;
@@ -56,7 +61,7 @@ static long processes(const char **name)
 static void at_end(int status, void *unused)
 {
     (void)unused;
-    if (getpid() != process) return;
+    if (!tni_ranks_here()) return;
     if (status == 0) {
         mpi->finalize();
         return;

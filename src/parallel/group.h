@@ -11,6 +11,8 @@
 
 /* MPI's calls; NULL when the program runs alone, or before tn_parallel_begin. */
 const tni_mpi *tni_ranks(void);
+/* Whether this process is a rank, and not the child that one has forked. */
+bool tni_ranks_here(void);
 /* All ranks: of the calls that are not a handle's. */
 tni_mpi_group tni_ranks_group(void);
 /* An error naming function and the reason of a failed call of MPI's; TN_OK for NULL. */

@@ -83,24 +83,23 @@ static void leave_list(const tni_nccl_line *line)
     *at = line->next;
 }
 
-static const char *line_free(tni_nccl_line *line)
+/* Returns when the sums of all lines of its GPU are done, or cannot be done any more. */
+static void settle(const tni_nccl_line *line)
 {
-    const char *failed = NULL, *also;
-    if (!line) return NULL;
+    if (line->joined && !look(line)) cudaStreamSynchronize(line->own);
+}
+
+static void line_free(tni_nccl_line *line)
+{
+    if (!line) return;
     leave_list(line);
-    if (line->joined) {
-        failed = CUDA_CALL(cudaSetDevice, line->device);
-        also = CUDA_CALL(cudaStreamSynchronize, line->own);
-        if (!failed) failed = also;
-        also = of_nccl(ncclCommDestroy(line->comm), "ncclCommDestroy", line->comm);
-        if (!failed) failed = also;
-    }
+    settle(line);
+    if (line->joined) ncclCommDestroy(line->comm);
     if (line->full) cudaEventDestroy(line->full);
     if (line->summed) cudaEventDestroy(line->summed);
     if (line->own && !stream_of(line->device)) cudaStreamDestroy(line->own);
     cudaGetLastError();
     free(line);
-    return failed;
 }
 
 static const char *line_new(int device, void *stream, tni_nccl_line **made)
@@ -173,15 +172,9 @@ static const char *wait(tni_nccl_line *line)
     return failed ? failed : CUDA_CALL(cudaStreamWaitEvent, line->program, line->summed, 0);
 }
 
-static const char *finish(void)
+static void finish(void)
 {
-    const char *failed = NULL;
-    for (const tni_nccl_line *line = lines; line && !failed; line = line->next) {
-        if (!line->joined) continue;
-        failed = look(line);
-        if (!failed) failed = CUDA_CALL(cudaStreamSynchronize, line->own);
-    }
-    return failed;
+    for (const tni_nccl_line *line = lines; line; line = line->next) settle(line);
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */

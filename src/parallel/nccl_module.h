@@ -2,8 +2,8 @@
  * nccl_module.h - what the shared module libtenon-nccl.so offers: sums over ranks of numbers in GPU
  * memory, without a type of NCCL's or CUDA's.
  *
- * Every function returns NULL, or the reason for a failure: text that lives until the thread's next
- * call.
+ * A function returns NULL, or the reason for a failure: text that lives until the thread's next
+ * call. Those at an end have nobody to tell.
  */
 #ifndef TNI_NCCL_MODULE_H
 #define TNI_NCCL_MODULE_H
@@ -32,7 +32,7 @@ typedef struct tni_nccl {
      * thread. */
     const char *(*line_join)(tni_nccl_line *line, const void *key, int rank, int size);
     /* Waits for the sums of all lines of its GPU. NULL is ignored. */
-    const char *(*line_free)(tni_nccl_line *line);
+    void (*line_free)(tni_nccl_line *line);
     /* Begins a sum: n numbers of f32, f64, bf16 or i64 in device memory, which become the sum when
      * all work that the program's stream has now is done, on all ranks. In the same order on all
      * ranks, whatever the lines. Returns at once. */
@@ -40,7 +40,7 @@ typedef struct tni_nccl {
     /* What the program's stream gets from now on sees the sums begun so far. Returns at once. */
     const char *(*wait)(tni_nccl_line *line);
     /* Returns when the sums of all lines are done. */
-    const char *(*finish)(void);
+    void (*finish)(void);
 } tni_nccl;
 
 /* NULL + the reason in why. */

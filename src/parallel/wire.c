@@ -3,20 +3,18 @@
  * brings the key that makes one connection of the ranks' parts.
  */
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "parallel/wire.h"
 #include "tensor/cuda_module.h"
 
 static const tni_nccl *nccl;
-static pid_t process;
 
 /* The GPU of a process that ends forgets its sums, and the other ranks would wait for them without
  * end. Registered after CUDA has been opened, so called before CUDA ends. */
 static void at_end(int status, void *unused)
 {
     (void)unused;
-    if (status == 0 && getpid() == process) nccl->finish();
+    if (status == 0 && tni_ranks_here()) nccl->finish();
 }
 
 static tn_status open_nccl(const char *function)
@@ -33,7 +31,6 @@ static tn_status open_nccl(const char *function)
                          "%s: several ranks train on GPUs, and tenon's module for NCCL, %s, %s",
                          function, TNI_NCCL_FILE, why);
     if (on_exit(at_end, NULL) != 0) return tni_error(TN_E_NOMEM, "%s: out of memory", function);
-    process = getpid();
     nccl = opened;
     return TN_OK;
 }
