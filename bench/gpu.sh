@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # The benchmarks on a GPU, called and captured, beside PyTorch, eager and compiled, within a time limit; Markdown at the end.
-# usage: bench/gpu.sh [--minutes N] [--rounds N] [--tiny] OUT.md [SET...]
+# usage: bench/gpu.sh [--minutes N] [--rounds N] [--batch N] [--tiny] OUT.md [SET...]
 #
 # sets, by default all in this order: gpt2_bf16 gpt2_tf32 ops_bf16 ops_tf32 small_bf16 small_tf32
 #       medium_bf16 medium_tf32 cnn_bf16 cnn_tf32 large_bf16 large_tf32 mlp_tf32 ops_f32 gpt2_f32 small_f32
 #       (large: the CNN with 2,048 images a step)
 # --minutes   30 by default: what has no time left is named and left out; the most wanted comes first
 # --rounds    3: the two sides take turns so many times, and the table shows medians
+# --batch     of GPT-2; without it the largest that both sides train is looked for, which takes a minute
 # --tiny      the smallest sizes, PyTorch on the CPU: shows that all of it runs; its times mean nothing
 # environment: BUILD (release build with the CUDA module, default build), PYTHON (default python3: without torch
 #             tenon is measured alone)
@@ -15,18 +16,19 @@
 set -uo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 usage() {
-    sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
 }
 refuse() { # MESSAGE
     echo "gpu.sh: $1 (see --help)" >&2
     exit 2
 }
-minutes=30 rounds=3 tiny=
+minutes=30 rounds=3 given='' tiny=
 while [ $# -gt 0 ]; do
     case $1 in
-    --minutes | --rounds) [[ ${2-} =~ ^[1-9][0-9]*$ ]] || refuse "$1 needs a number" ;;&
+    --minutes | --rounds | --batch) [[ ${2-} =~ ^[1-9][0-9]*$ ]] || refuse "$1 needs a number" ;;&
     --minutes) minutes=$2 && shift 2 ;;
     --rounds) rounds=$2 && shift 2 ;;
+    --batch) given=$2 && shift 2 ;;
     --tiny) tiny=yes && shift ;;
     -h | --help) usage && exit ;;
     -*) refuse "unknown option $1" ;;
@@ -92,6 +94,8 @@ esac
 # The largest batch, by doubling, that both sides train GPT-2 with.
 batch_of() { # PRECISION
     local most=256 mine other
+    batch=$given
+    [ -z "$batch" ] || return 0
     [ -z "$tiny" ] || most=4
     run "$build/bench_gpt" --config "$gpt2" --precision "$1" "${ours[@]}" --batch 1 --find-batch $most
     mine=$(sed -n 's/^tenon_[^,]*,batch,\([0-9]*\).*/\1/p' "$scratch/lines")

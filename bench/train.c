@@ -216,8 +216,8 @@ static void print_times(session *s)
 
 static void print_memory(const bench_task *k, const bench_flags *f, int64_t allocations)
 {
-    tn_cuda_memory_stats gpu = tn_cuda_memory();
     if (f->where.type == TN_CUDA) {
+        tn_cuda_memory_stats gpu = tn_cuda_memory();
         bench_one(k->name, "peak_gpu_MiB", (double)gpu.peak_in_use / 1048576);
         bench_one(k->name, "reserved_gpu_MiB", (double)gpu.reserved / 1048576);
     } else {

@@ -4,7 +4,8 @@
  *
  * Seen to fail: in sgemm.c, sums of the first steps forgotten at the next, a strip's end not
  * packed, vectors read beyond the end of an operand, f16 taken for f32 (sgemm_edges), a longer
- * inner axis not refused (sgemm_refuses).
+ * inner axis not refused (sgemm_refuses); in amx.c, a square's last tile multiplied by its
+ * neighbour's (amx_edges).
  */
 #include "common.h"
 
@@ -251,48 +252,80 @@ static const int64_t edges[][3] = {
 };
 enum { N_EDGES = 10 };
 
-static tn_status own(const tni_gemm *g)
+static tni_product product_of(const tni_gemm *g)
 {
     bool ta = g->a_col != 1, tb = g->b_col != 1;
-    tni_product p = { .m = g->m,
-                      .n = g->n,
-                      .k = g->k,
-                      .lda = ta ? g->a_col : g->a_row,
-                      .ldb = tb ? g->b_col : g->b_row,
-                      .ldc = g->c_row,
-                      .in = g->dtype,
-                      .out = g->wide ? TN_F32 : g->dtype,
-                      .ta = ta,
-                      .tb = tb,
-                      .accumulate = g->accumulate,
-                      .a = g->a,
-                      .b = g->b,
-                      .bias = g->bias,
-                      .c = g->c };
+    return (tni_product){ .m = g->m,
+                          .n = g->n,
+                          .k = g->k,
+                          .lda = ta ? g->a_col : g->a_row,
+                          .ldb = tb ? g->b_col : g->b_row,
+                          .ldc = g->c_row,
+                          .in = g->dtype,
+                          .out = g->wide ? TN_F32 : g->dtype,
+                          .ta = ta,
+                          .tb = tb,
+                          .accumulate = g->accumulate,
+                          .a = g->a,
+                          .b = g->b,
+                          .bias = g->bias,
+                          .c = g->c };
+}
+
+static tn_status own(const tni_gemm *g)
+{
+    tni_product p = product_of(g);
     return tni_sgemm(&p) ? TN_OK : TN_E_UNSUPPORTED;
 }
 
-/* Rows of operands have gaps of 3 between them, and C's gaps of 5. */
+static tn_status by_amx(const tni_gemm *g)
+{
+    tni_product p = product_of(g);
+    return tni_product_by_amx(&p) ? TN_OK : TN_E_UNSUPPORTED;
+}
+
+/* Rows of operands have gaps of 3 between them, and C's gaps of 5. bits: of A and B stored by
+ * columns, a bias, and sums added to C. */
+static void check_layout(tn_status (*product)(const tni_gemm *), tni_gemm g, int bits)
+{
+    bool ta = bits & 1, tb = bits & 2;
+    g.batch = 1;
+    g.bias = bits & 4 ? "" : NULL;
+    g.accumulate = bits & 8;
+    g.a_row = ta ? 1 : g.k + 3;
+    g.a_col = ta ? g.m + 3 : 1;
+    g.b_row = tb ? 1 : g.n + 3;
+    g.b_col = tb ? g.k + 3 : 1;
+    g.c_row = g.n + 5;
+    check(product, g, ta ? (g.m + 3) * g.k - 3 : (g.k + 3) * g.m - 3,
+          tb ? (g.k + 3) * g.n - 3 : (g.n + 3) * g.k - 3);
+}
+
 START_TEST(sgemm_edges)
 {
     static const tn_dtype in[] = { TN_F32, TN_BF16, TN_BF16, TN_F16, TN_F16 };
-    int64_t m = edges[_i][0], n = edges[_i][1], k = edges[_i][2];
+    const int64_t *size = edges[_i];
     if (!tni_has_sgemm()) return; /* AVX-512 alone has it */
     for (int d = 0; d < 5; d++)
-        for (int t = 0; t < 16; t++) {
-            bool ta = t & 1, tb = t & 2, wide = d % 2;
-            tni_gemm g = { .dtype = in[d], .m = m, .n = n, .k = k, .batch = 1, .wide = wide };
-            g.bias = t & 4 ? "" : NULL;
-            g.accumulate = t & 8;
-            g.a_row = ta ? 1 : k + 3;
-            g.a_col = ta ? m + 3 : 1;
-            g.b_row = tb ? 1 : n + 3;
-            g.b_col = tb ? k + 3 : 1;
-            g.c_row = n + 5;
-            if (g.accumulate && (g.bias || (d && !wide))) continue;
-            check(own, g, ta ? (m + 3) * k - 3 : (k + 3) * m - 3,
-                  tb ? (k + 3) * n - 3 : (n + 3) * k - 3);
+        for (int bits = 0; bits < 16; bits++) {
+            bool wide = d % 2;
+            if (bits & 8 && (bits & 4 || (d && !wide))) continue;
+            check_layout(own, (tni_gemm){ in[d], size[0], size[1], size[2], .wide = wide }, bits);
         }
+}
+END_TEST
+
+/* Tiles have 16 rows or columns and 32 steps, panels 384 steps; more than 2,048 are added to an f32
+ * C by parts, and to a bf16 C from 4,097 on by way of f32. */
+START_TEST(amx_edges)
+{
+    static const int64_t longer[][3] = { { 17, 33, 2049 }, { 3, 35, 4097 }, { 33, 130, 4095 } };
+    const int64_t *size = _i < N_EDGES ? edges[_i] : longer[_i - N_EDGES];
+    if (!tni_product_amx()) return;
+    for (int bits = 0; bits < 16; bits++)
+        for (int wide = bits / 8; wide < 2; wide++)
+            check_layout(by_amx, (tni_gemm){ TN_BF16, size[0], size[1], size[2], .wide = wide },
+                         bits);
 }
 END_TEST
 
@@ -370,6 +403,7 @@ Suite *test_suite(void)
     TCase *t = test_case(suite, "gemm");
     tcase_add_loop_test(t, gemm_awkward_sizes, 0, N_DTYPES * N_AWKWARD);
     tcase_add_loop_test(t, sgemm_edges, 0, N_EDGES);
+    tcase_add_loop_test(t, amx_edges, 0, N_EDGES + 3);
     tcase_add_test(t, sgemm_refuses);
     tcase_add_loop_test(t, gemm_large_sizes, 0, N_DTYPES * (int)(sizeof large / sizeof *large));
     tcase_add_test(t, gemm_strides);

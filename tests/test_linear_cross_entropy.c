@@ -3,15 +3,14 @@
  * is what tn_cross_entropy(tn_linear(x, w, b), target) is, for any number of pieces, and the logits
  * are never all in memory. What one piece gives is compared with PyTorch in test_ops.c.
  *
- * Seen to fail: a piece's part of dW or db replacing the sum; the part's classes always the first;
- * rows of dx, losses or targets of the first piece; the row in a message without the piece's first;
- * an unwanted gradient counted among the saved; backward without the loss's gradient.
+ * Seen to fail: a piece's part of dW or db replacing the sum; rows of dx, losses or targets of the
+ * first piece; the row in a message without the piece's first; an unwanted gradient counted among
+ * the saved; backward without the loss's gradient.
  */
 #include "common.h"
 #include "scarce.h"
 
-/* Of 2^16 classes 256 rows are made at once: three pieces. dW is 2^21 elements, in bf16 summed from
- * two parts. */
+/* Of 2^16 classes 256 rows are made at once: three pieces. */
 enum { N = 600, K = 32, C = 1 << 16, INPUTS = 3 };
 
 typedef struct problem {
@@ -218,7 +217,7 @@ START_TEST(bits_for_any_threads)
 END_TEST
 
 /* In a region the loss and the gradients of f32 leaves are f32. Beside f64, errors are those of
- * rounding logits, and each part of a sum, to bf16. */
+ * rounding logits, their gradient, dx and each piece of db to bf16. */
 START_TEST(autocast)
 {
     problem p = problem_of(N, C, TN_F32), exact = p;

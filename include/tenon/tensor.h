@@ -410,7 +410,8 @@ TN_API int64_t tn_format(const tn_tensor *t, char *buffer, size_t size);
 
 TN_API const char *tn_version_string(void); /* version of the library that was loaded */
 /** How the library was built and what it found, one "key: value" per line: version, compiler,
- *  BLAS, SIMD, threads, CUDA. */
+ *  BLAS, SIMD, threads, CUDA; of the last it can say more once a CUDA device was asked for
+ *  (tn_cuda_available). */
 TN_API const char *tn_info(void);
 /** Whether the device multiplies bf16 by instructions of its own, so that training under
  *  TN_AUTOCAST(TN_BF16) is likely to be faster than in f32: a CPU with AVX512-BF16 or AMX (and
@@ -418,6 +419,10 @@ TN_API const char *tn_info(void);
 TN_API bool tn_bf16_is_fast(tn_device device);
 
 /* ---- NVIDIA GPUs ----------------------------------------------------------------------------- */
+
+/* CUDA's libraries are loaded (150 MiB and more of memory) when a device is first asked for: by a
+ * use of tn_cuda(i), by the questions from here to tn_cuda_memory, or by tn_tf32 where it was
+ * allowed. Nothing else loads them. */
 
 /** Whether a CUDA device can be used. Never fails; tn_cuda_why says why not. */
 TN_API bool tn_cuda_available(void);

@@ -7,8 +7,8 @@
  * scores, probabilities and their gradients are never stored. A tile is stored by rows in shared
  * memory, C elements and 8 more per row: an odd number of 16-byte units, so that the eight rows
  * that ldmatrix reads at a time are in different banks. C is D (and Dv) padded with zeros to 32, 64
- * or 128. Rows aligned to 16 bytes are copied by cp.async while the tile before is computed; others
- * by ordinary loads, one element at a time.
+ * or 128. Rows of whole 16 bytes, aligned to them, are copied by cp.async while the tile before is
+ * computed; others by ordinary loads, one element at a time.
  *
  * Tiles are as large as 255 registers and 99 KiB of shared memory (sm_86, sm_89) allow, two blocks
  * to a multiprocessor where it has 164 KiB. 32 rows to a warp (MT = 2) read each right operand once
@@ -47,14 +47,14 @@ static __device__ __forceinline__ void load_tile(E *to, const matrix<E> &m, int 
     static_assert(ROWS % STEP == 0, "every thread loads as much");
     const int r = (int)threadIdx.x / GROUP, c = (int)threadIdx.x % GROUP * 8;
     const E *from = m.data + (r0 + r) * m.row + c0 + c;
-    if (m.quads) {
+    if (m.quads && columns % 8 == 0 && columns > 0 && rows > 0) {
         const shared_place at = place_of(to) + r * tile_row<C>::bytes + c * 2;
         TN_UNROLL
         for (int i = 0; i < ROWS; i += STEP) {
             TN_UNROLL
             for (int j = 0; j < C; j += GROUP * 8) {
-                const int n = r0 + r + i < rows ? min(max(columns - c0 - c - j, 0), 8) : 0;
-                copy_async(at + i * tile_row<C>::bytes + j * 2, n > 0 ? from + j : m.data, 2 * n);
+                const bool there = r0 + r + i < rows && c0 + c + j < columns;
+                copy_async(at + i * tile_row<C>::bytes + j * 2, there ? from + j : m.data, there);
             }
             from += STEP * m.row;
         }

@@ -4,9 +4,11 @@
  * Equal dtypes are copied as bytes: dense arrays in one copy; transpositions (y is dense along one
  * axis, x along another) through square tiles of shared memory, so that reads and writes both
  * follow rows; others four or one element at a time. Unequal dtypes pass through f32, f64 or i64,
- * as on the CPU; the common casts of mixed precision, dense f32 to and from bf16 and f16, move
- * sixteen bytes at a time.
+ * as on the CPU; the common casts of mixed precision, dense f32 to and from bf16 and f16, have
+ * kernels of their own.
  */
+#include <type_traits>
+
 #include "cuda/elements.h"
 #include "cuda/short.h"
 
@@ -158,7 +160,7 @@ template <class U> static tn_status move(const tni_array *y, const tni_array *x,
     }
     int axis = x ? turned_axis(a.at) : -1;
     if (axis >= 0) return turn<U>(a.at, axis, a.y, a.x);
-    if (!places_by_four(&a.at, arrays))
+    if (!places_by(4, &a.at, arrays))
         return TN_LAUNCH((move_single<U>), blocks_for(numel), COPY_THREADS, 0, a);
     a.left = static_cast<int>(numel - 4 * a.at.numel);
     return TN_LAUNCH((move_fours<U>), blocks_for(a.at.numel + a.left), COPY_THREADS, 0, a);
@@ -221,12 +223,7 @@ template <class T> __global__ void cast_single(const __grid_constant__ cast_args
     }
 }
 
-/* Eight dense elements for each thread; the last n % 8 one by one. */
-template <class S> struct alignas(16) eight {
-    S v[8];
-};
-
-/* As f32, with every bit of a NaN: a GPU's own conversion of f16 (short.h) gives only one NaN. */
+/* As f32 and back, with every bit of a NaN: a GPU's own conversions (short.h) give only one NaN. */
 static __device__ __forceinline__ float widened(float x)
 {
     return x;
@@ -240,31 +237,54 @@ static __device__ __forceinline__ float widened(f16 x)
     return tn_from_f16(x.bits);
 }
 
+template <class Y> static __device__ __forceinline__ Y narrowed(float x)
+{
+    if constexpr (std::is_same<Y, bf16>::value)
+        return bf16{ tn_to_bf16(x) };
+    else if constexpr (std::is_same<Y, f16>::value)
+        return f16{ tn_to_f16(x) };
+    else
+        return x;
+}
+
+/* Dense elements: a thread takes CAST_FOURS fours, and reads all before it writes one; neighbouring
+ * threads take neighbouring fours, so that warps read and write whole lines. The last n % 4 are
+ * taken one by one. */
+enum { CAST_FOURS = 4 };
+
 template <class Y, class X>
 static __global__ void __launch_bounds__(COPY_THREADS) cast_dense(Y *y, const X *x, int64_t n)
 {
-    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-    int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    int64_t block = static_cast<int64_t>(blockIdx.x) * CAST_FOURS * COPY_THREADS;
+    int64_t step = static_cast<int64_t>(gridDim.x) * CAST_FOURS * COPY_THREADS;
+    int64_t fours = n / 4;
 
-    for (int64_t i = first; i < n / 8; i += step) {
-        eight<X> from = reinterpret_cast<const eight<X> *>(x)[i];
-        eight<Y> to;
+    for (int64_t i = block + threadIdx.x; i < fours; i += step) {
+        four<X> from[CAST_FOURS] = {};
         TN_UNROLL
-        for (int k = 0; k < 8; k++) to.v[k] = element<Y>::rounded(widened(from.v[k]));
-        reinterpret_cast<eight<Y> *>(y)[i] = to;
+        for (int u = 0; u < CAST_FOURS; u++)
+            if (i + u * COPY_THREADS < fours) from[u] = fetch<X>(x, 4 * (i + u * COPY_THREADS));
+        TN_UNROLL
+        for (int u = 0; u < CAST_FOURS; u++) {
+            four<Y> to;
+            TN_UNROLL
+            for (int k = 0; k < 4; k++) to.v[k] = narrowed<Y>(widened(from[u].v[k]));
+            if (i + u * COPY_THREADS < fours)
+                *reinterpret_cast<four<Y> *>(y + 4 * (i + u * COPY_THREADS)) = to;
+        }
     }
-    int64_t rest = n / 8 * 8 + first;
-    if (rest < n) y[rest] = element<Y>::rounded(widened(x[rest]));
+    int64_t rest = 4 * fours + threadIdx.x;
+    if (blockIdx.x == 0 && rest < n) y[rest] = narrowed<Y>(widened(x[rest]));
 }
 
 template <class Y, class X>
 static tn_status launch_dense(const tni_array *y, const tni_array *x, int64_t n)
 {
-    return TN_LAUNCH((cast_dense<Y, X>), blocks_for(n / 8 + 1), COPY_THREADS, 0,
+    return TN_LAUNCH((cast_dense<Y, X>), blocks_for(n / 4 / CAST_FOURS + 1), COPY_THREADS, 0,
                      static_cast<Y *>(y->data), static_cast<const X *>(x->data), n);
 }
 
-/* Casts between f32 and a short float, 16 bytes at a time: `done` is then set. */
+/* Casts between f32 and a short float, by fours: `done` is then set. */
 static tn_status cast_neighbours(const tni_array *y, const tni_array *x, const places<2> *at,
                                  bool *done)
 {
@@ -297,7 +317,7 @@ template <class T> static tn_status cast(const tni_array *y, const tni_array *x)
     bool done;
     if (tn_status failed = cast_neighbours(y, x, &a.at, &done); failed != TN_OK) return failed;
     if (done) return TN_OK;
-    if (!places_by_four(&a.at, arrays))
+    if (!places_by(4, &a.at, arrays))
         return TN_LAUNCH((cast_single<T>), blocks_for(numel), COPY_THREADS, 0, a);
     a.left = static_cast<int>(numel - 4 * a.at.numel);
     return TN_LAUNCH((cast_fours<T>), blocks_for(a.at.numel + a.left), COPY_THREADS, 0, a);

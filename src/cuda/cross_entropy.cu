@@ -8,39 +8,54 @@
  *   with a = (1 - e) w[t], p = exp(x - lse), W = sum w
  * Source: Szegedy et al., Rethinking the Inception Architecture (2016), section 7 (smoothing).
  *
- * d = 1: a warp does a row that fits into its registers, a block a longer one. d > 1 (images): a
- * thread does a row, so that the threads of a warp read neighbours along d.
+ * d = 1: a warp does a row that fits into its registers, a block a longer one, 16 bytes at a time:
+ * of a language model's loss these passes over the logits are all but the products. d > 1 (images):
+ * a thread does a row, so that the threads of a warp read neighbours along d.
  */
+#include "cuda/elements.h"
 #include "cuda/fault.h"
 #include "cuda/online.h"
 
-template <typename R> struct ce_job {
-    R *dx, *row_loss, *row_weight, *lse;
-    const R *x, *w, *drow;
+/* E: of the logits, R: what is computed in. */
+template <typename E, typename R> struct ce_job {
+    E *dx;
+    R *row_loss, *row_weight, *lse;
+    const E *x;
+    const void *w;
+    const R *drow;
     const int64_t *target;
-    int64_t n, c, d, drow_stride[2], ignore, first;
+    int64_t n, c, d, x_row, dx_row, drow_stride[2], ignore, first;
     R keep, spread; /* 1 - e, e / c */
     tni_cuda_fault *fault;
     int64_t launch;
+    tn_dtype w_dtype;
 };
 
-template <typename R>
-static __device__ __forceinline__ bool ce_counts(const ce_job<R> &job, int64_t row, int64_t t,
+template <typename E> using ce_job_in = ce_job<E, typename element<E>::computing>;
+
+template <typename E, typename R>
+static __device__ __forceinline__ R ce_weight(const ce_job<E, R> &job, int64_t j)
+{
+    return job.w ? kin<R>::load(job.w, job.w_dtype, j) : 1;
+}
+
+template <typename E, typename R>
+static __device__ __forceinline__ bool ce_counts(const ce_job<E, R> &job, int64_t row, int64_t t,
                                                  bool report)
 {
     return row_counts(t, job.c, job.ignore, job.first + row, job.fault, job.launch, report);
 }
 
 /* What one thread writes of row number `row`; sum: of w[j] (lse - x[j]), 0 without smoothing. */
-template <typename R>
-static __device__ __forceinline__ void ce_write(const ce_job<R> &job, int64_t row, R lse, R sum,
-                                                const R *x, int64_t stride)
+template <typename E, typename R>
+static __device__ __forceinline__ void ce_write(const ce_job<E, R> &job, int64_t row, R lse, R sum,
+                                                const E *x, int64_t stride)
 {
     int64_t t = job.target[row];
     R loss = 0, wt = 0;
     if (ce_counts(job, row, t, true)) {
-        wt = job.w ? job.w[t] : 1;
-        loss = job.keep * wt * (lse - x[t * stride]);
+        wt = ce_weight(job, t);
+        loss = job.keep * wt * (lse - wide(x[t * stride]));
         if (job.spread != 0) loss += job.spread * sum;
     }
     job.lse[row] = lse;
@@ -48,18 +63,18 @@ static __device__ __forceinline__ void ce_write(const ce_job<R> &job, int64_t ro
     job.row_weight[row] = wt;
 }
 
-template <typename R, int K> static __global__ void cross_entropy_warp(ce_job<R> job)
+template <typename E, typename R, int K> static __global__ void cross_entropy_warp(ce_job<E, R> job)
 {
     const R none = -ROW_INFINITY;
     int lane = threadIdx.x % 32, c = static_cast<int>(job.c);
     int64_t first = static_cast<int64_t>(blockIdx.x) * ROW_WARPS + threadIdx.x / 32;
     for (int64_t i = first; i < job.n; i += static_cast<int64_t>(gridDim.x) * ROW_WARPS) {
-        const R *x = job.x + i * c;
+        const E *x = job.x + i * job.x_row;
         R v[K], top = none, sum = 0, spread = 0;
         TN_UNROLL
         for (int k = 0; k < K; k++) {
             int j = lane + 32 * k;
-            v[k] = j < c ? x[j] : none;
+            v[k] = j < c ? wide(x[j]) : none;
             top = v[k] > top ? v[k] : top;
         }
         top = warp_max(top);
@@ -70,7 +85,7 @@ template <typename R, int K> static __global__ void cross_entropy_warp(ce_job<R>
             TN_UNROLL
             for (int k = 0; k < K; k++) {
                 int j = lane + 32 * k;
-                if (j < c) spread += (job.w ? job.w[j] : 1) * (lse - v[k]);
+                if (j < c) spread += ce_weight(job, j) * (lse - v[k]);
             }
             spread = warp_sum(spread);
         }
@@ -78,32 +93,82 @@ template <typename R, int K> static __global__ void cross_entropy_warp(ce_job<R>
     }
 }
 
-template <typename R> static __global__ void cross_entropy_block(ce_job<R> job)
+/* 16 bytes in one access. */
+template <typename E> struct alignas(16) pack {
+    static constexpr int SIZE = 16 / sizeof(E);
+    E v[SIZE];
+};
+
+/* n neighbours: `lead` of them until both x and y are on a border of 16 bytes, packs, and a rest.
+ * Loose is what is in no pack: all, where x and y have different borders. */
+template <typename E> struct packing {
+    int64_t lead, packs, loose;
+    __device__ __forceinline__ packing(const E *x, const E *y, int64_t n)
+    {
+        uintptr_t from = reinterpret_cast<uintptr_t>(x), to = reinterpret_cast<uintptr_t>(y);
+        lead = min(n, static_cast<int64_t>((0 - from) % 16 / sizeof(E)));
+        packs = (from - to) % 16 == 0 ? (n - lead) / pack<E>::SIZE : 0;
+        loose = n - packs * pack<E>::SIZE;
+    }
+    /* Where loose element k is. */
+    __device__ __forceinline__ int64_t place(int64_t k) const
+    {
+        return k < lead ? k : k + packs * pack<E>::SIZE;
+    }
+};
+
+/* This thread's part of a row of neighbours. */
+template <typename E, typename R>
+static __device__ __forceinline__ void online_packs(online_sum<R> &s, const E *x, int64_t c)
+{
+    enum { AT_ONCE = 2, SIZE = pack<E>::SIZE };
+    const packing<E> row(x, x, c);
+    const pack<E> *from = reinterpret_cast<const pack<E> *>(x + row.lead);
+    for (int64_t k = threadIdx.x; k < row.loose; k += blockDim.x) {
+        R v[] = { wide(x[row.place(k)]) };
+        online_add(s, v);
+    }
+    for (int64_t k = threadIdx.x; k < row.packs; k += AT_ONCE * blockDim.x) {
+        R v[AT_ONCE * SIZE];
+        TN_UNROLL
+        for (int a = 0; a < AT_ONCE; a++) {
+            int64_t at = k + a * blockDim.x;
+            pack<E> q = from[min(at, row.packs - 1)];
+            TN_UNROLL
+            for (int e = 0; e < SIZE; e++)
+                v[a * SIZE + e] = at < row.packs ? wide(q.v[e]) : static_cast<R>(-ROW_INFINITY);
+        }
+        online_add(s, v);
+    }
+}
+
+template <typename E, typename R> static __global__ void cross_entropy_block(ce_job<E, R> job)
 {
     for (int64_t i = blockIdx.x; i < job.n; i += gridDim.x) {
-        const R *x = job.x + i * job.c, *w = job.w;
-        online_sum<R> row = online_row(x, job.c, 1, threadIdx.x, blockDim.x);
+        const E *x = job.x + i * job.x_row;
+        online_sum<R> row = { static_cast<R>(-ROW_INFINITY), 0 };
+        online_packs(row, x, job.c);
         online_block(row);
         R lse = row.top + row_log(static_cast<R>(row.sum)), spread = 0;
         if (job.spread != 0)
-            spread = static_cast<R>(block_sum(
-                thread_sum<R>(job.c, [=](int64_t j) { return (w ? w[j] : 1) * (lse - x[j]); })));
+            spread = static_cast<R>(block_sum(thread_sum<R>(
+                job.c, [&](int64_t j) { return ce_weight(job, j) * (lse - wide(x[j])); })));
         if (threadIdx.x == 0) ce_write(job, i, lse, spread, x, 1);
     }
 }
 
-template <typename R> static __global__ void cross_entropy_columns(ce_job<R> job)
+template <typename E, typename R> static __global__ void cross_entropy_columns(ce_job<E, R> job)
 {
     int64_t rows = job.n * job.d, step = static_cast<int64_t>(gridDim.x) * blockDim.x;
     int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     for (int64_t row = first; row < rows; row += step) {
         int64_t i = row / job.d;
-        const R *x = job.x + i * job.c * job.d + (row - i * job.d);
+        const E *x = job.x + i * job.x_row + (row - i * job.d);
         online_sum<R> s = online_row(x, job.c, job.d, 0, 1);
         if (s.top == static_cast<R>(-ROW_INFINITY)) s.sum = s.top - s.top; /* NaN */
         R lse = s.top + row_log(static_cast<R>(s.sum)), spread = 0;
         for (int64_t j = 0; job.spread != 0 && j < job.c; j++)
-            spread += (job.w ? job.w[j] : 1) * (lse - x[j * job.d]);
+            spread += ce_weight(job, j) * (lse - wide(x[j * job.d]));
         ce_write(job, row, lse, spread, x, job.d);
     }
 }
@@ -118,13 +183,13 @@ template <typename R> struct ce_slope {
 };
 
 /* first: the thread that reports a bad class. */
-template <typename R>
-static __device__ __forceinline__ ce_slope<R> ce_slope_of(const ce_job<R> &job, int64_t row, R g,
+template <typename E, typename R>
+static __device__ __forceinline__ ce_slope<R> ce_slope_of(const ce_job<E, R> &job, int64_t row, R g,
                                                           R weight_sum, bool first)
 {
     ce_slope<R> s = { 0, 0, 0, job.lse[row], job.target[row] };
     if (ce_counts(job, row, s.t, first)) {
-        s.a = g * job.keep * (job.w ? job.w[s.t] : 1);
+        s.a = g * job.keep * ce_weight(job, s.t);
         s.b = g * job.spread;
         s.scale = s.a + s.b * weight_sum;
     } else {
@@ -133,27 +198,37 @@ static __device__ __forceinline__ ce_slope<R> ce_slope_of(const ce_job<R> &job, 
     return s;
 }
 
-template <typename R>
-static __device__ __forceinline__ R ce_slope_at(const ce_job<R> &job, const ce_slope<R> &s, R x,
-                                                int64_t j)
+/* Of K neighbours of a row from x[j] on: dx in place of x. */
+template <typename E, typename R, int K>
+static __device__ __forceinline__ void ce_slopes(const ce_job<E, R> &job, const ce_slope<R> &s,
+                                                 E (&v)[K], int64_t j)
 {
-    if (s.t < 0) return 0;
-    R y = s.scale * row_exp(x - s.lse) - s.b * (job.w && s.b != 0 ? job.w[j] : 1);
-    return j == s.t ? y - s.a : y;
+    int hit = s.t >= j && s.t < j + K ? static_cast<int>(s.t - j) : -1;
+    R y[K];
+    TN_UNROLL
+    for (int k = 0; k < K; k++) y[k] = s.scale * row_exp(wide(v[k]) - s.lse) - (k == hit ? s.a : 0);
+    if (s.b != 0) {
+        TN_UNROLL
+        for (int k = 0; k < K; k++) y[k] -= s.b * ce_weight(job, j + k);
+    }
+    TN_UNROLL
+    for (int k = 0; k < K; k++) v[k] = element<E>::rounded(s.t < 0 ? 0 : y[k]);
 }
 
 /* W, computed by every block in the same order. */
-template <typename R> static __device__ __forceinline__ R ce_weight_sum(const ce_job<R> &job)
+template <typename E, typename R>
+static __device__ __forceinline__ R ce_weight_sum(const ce_job<E, R> &job)
 {
-    const R *w = job.w;
-    if (!w || job.spread == 0) return static_cast<R>(job.c);
-    return static_cast<R>(block_sum(thread_sum<R>(job.c, [=](int64_t j) { return w[j]; })));
+    if (!job.w || job.spread == 0) return static_cast<R>(job.c);
+    return static_cast<R>(
+        block_sum(thread_sum<R>(job.c, [&](int64_t j) { return ce_weight(job, j); })));
 }
 
 enum { CE_PIECE = 2048 };
 
 /* d = 1: a warp takes a piece of CE_PIECE classes of a row. */
-template <typename R> static __global__ void cross_entropy_grad_rows(ce_job<R> job, int64_t pieces)
+template <typename E, typename R>
+static __global__ void cross_entropy_grad_rows(ce_job<E, R> job, int64_t pieces)
 {
     R weight_sum = ce_weight_sum(job);
     int lane = threadIdx.x % 32;
@@ -161,39 +236,62 @@ template <typename R> static __global__ void cross_entropy_grad_rows(ce_job<R> j
     for (int64_t item = first; item < job.n * pieces;
          item += static_cast<int64_t>(gridDim.x) * ROW_WARPS) {
         int64_t i = item / pieces, from = (item - i * pieces) * CE_PIECE;
-        int64_t end = min(job.c, from + CE_PIECE);
-        const R *x = job.x + i * job.c;
-        R *dx = job.dx + i * job.c;
+        const E *x = job.x + i * job.x_row + from;
+        E *dx = job.dx + i * job.dx_row + from;
         R g = job.drow[i * job.drow_stride[0]];
         ce_slope<R> s = ce_slope_of(job, i, g, weight_sum, lane == 0 && from == 0);
-        for (int64_t j = from + lane; j < end; j += 32) dx[j] = ce_slope_at(job, s, x[j], j);
+        const packing<E> piece(x, dx, min(job.c - from, static_cast<int64_t>(CE_PIECE)));
+        for (int64_t k = lane; k < piece.loose; k += 32) {
+            int64_t j = piece.place(k);
+            E v[] = { x[j] };
+            ce_slopes(job, s, v, from + j);
+            dx[j] = v[0];
+        }
+        const pack<E> *read = reinterpret_cast<const pack<E> *>(x + piece.lead);
+        pack<E> *write = reinterpret_cast<pack<E> *>(dx + piece.lead), next = {};
+        if (lane < piece.packs) next = read[lane];
+        for (int64_t k = lane; k < piece.packs; k += 32) {
+            pack<E> q = next; /* loaded while the one before was computed */
+            if (k + 32 < piece.packs) next = read[k + 32];
+            ce_slopes(job, s, q.v, from + piece.lead + k * pack<E>::SIZE);
+            write[k] = q;
+        }
     }
 }
 
-template <typename R> static __global__ void cross_entropy_grad_columns(ce_job<R> job)
+template <typename E, typename R>
+static __global__ void cross_entropy_grad_columns(ce_job<E, R> job)
 {
     R weight_sum = ce_weight_sum(job);
     int64_t rows = job.n * job.d, step = static_cast<int64_t>(gridDim.x) * blockDim.x;
     int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
     for (int64_t row = first; row < rows; row += step) {
-        int64_t i = row / job.d, k = row - i * job.d, at = i * job.c * job.d + k;
+        int64_t i = row / job.d, k = row - i * job.d;
+        const E *x = job.x + i * job.x_row + k;
+        E *dx = job.dx + i * job.dx_row + k;
         R g = job.drow[i * job.drow_stride[0] + k * job.drow_stride[1]];
         ce_slope<R> s = ce_slope_of(job, row, g, weight_sum, true);
-        for (int64_t j = 0; j < job.c; j++, at += job.d)
-            job.dx[at] = ce_slope_at(job, s, job.x[at], j);
+        for (int64_t j = 0; j < job.c; j++) {
+            E v[] = { x[j * job.d] };
+            ce_slopes(job, s, v, j);
+            dx[j * job.d] = v[0];
+        }
     }
 }
 
 /* ---- the two slots --------------------------------------------------------------------------- */
 
-template <typename R>
-static ce_job<R> ce_job_of(const tni_array *lse, const tni_array *x, const tni_array *target,
-                           const tni_array *weight, double smoothing, int64_t ignore)
+template <typename E>
+static ce_job_in<E> ce_job_of(const tni_array *lse, const tni_array *x, const tni_array *target,
+                              const tni_array *weight, double smoothing, int64_t ignore)
 {
-    ce_job<R> job = {};
+    typedef typename element<E>::computing R;
+    ce_job_in<E> job = {};
     job.lse = static_cast<R *>(lse->data);
-    job.x = static_cast<const R *>(x->data);
-    job.w = static_cast<const R *>(weight->data);
+    job.x = static_cast<const E *>(x->data);
+    job.x_row = x->stride[0];
+    job.w = weight->data;
+    job.w_dtype = weight->dtype;
     job.target = static_cast<const int64_t *>(target->data);
     job.n = x->size[0];
     job.c = x->size[1];
@@ -206,43 +304,47 @@ static ce_job<R> ce_job_of(const tni_array *lse, const tni_array *x, const tni_a
     return job;
 }
 
-template <typename R> static tn_status forward(const ce_job<R> &job)
+template <typename E, typename R> static tn_status forward(const ce_job<E, R> &job)
 {
     if (job.n == 0 || job.d == 0) return TN_OK;
     if (job.d > 1)
-        return TN_LAUNCH((cross_entropy_columns<R>), row_grid(job.n * job.d, ROW_THREADS),
+        return TN_LAUNCH((cross_entropy_columns<E, R>), row_grid(job.n * job.d, ROW_THREADS),
                          ROW_THREADS, 0, job);
     if (job.c > ROW_IN_WARP)
-        return TN_LAUNCH((cross_entropy_block<R>), row_grid(job.n, 1), ROW_BLOCK, 0, job);
-    return ROW_ITEMS(job.c, TN_LAUNCH((cross_entropy_warp<R, K>), row_grid(job.n, ROW_WARPS),
+        return TN_LAUNCH((cross_entropy_block<E, R>), row_grid(job.n, 1), ROW_BLOCK, 0, job);
+    return ROW_ITEMS(job.c, TN_LAUNCH((cross_entropy_warp<E, R, K>), row_grid(job.n, ROW_WARPS),
                                       ROW_THREADS, 0, job));
 }
 
-template <typename R> static tn_status backward(const ce_job<R> &job)
+template <typename E, typename R> static tn_status backward(const ce_job<E, R> &job)
 {
     if (job.n == 0 || job.d == 0 || job.c == 0) return TN_OK;
     if (job.d > 1)
-        return TN_LAUNCH((cross_entropy_grad_columns<R>), row_grid(job.n * job.d, ROW_THREADS),
+        return TN_LAUNCH((cross_entropy_grad_columns<E, R>), row_grid(job.n * job.d, ROW_THREADS),
                          ROW_THREADS, 0, job);
     int64_t pieces = (job.c + CE_PIECE - 1) / CE_PIECE;
-    return TN_LAUNCH((cross_entropy_grad_rows<R>), row_grid(job.n * pieces, ROW_WARPS), ROW_THREADS,
-                     0, job, pieces);
+    return TN_LAUNCH((cross_entropy_grad_rows<E, R>), row_grid(job.n * pieces, ROW_WARPS),
+                     ROW_THREADS, 0, job, pieces);
 }
 
-template <typename R> static tn_status run_forward(const tni_cross_entropy *a)
+template <typename E> static tn_status run_forward(const tni_cross_entropy *a)
 {
-    ce_job<R> job = ce_job_of<R>(&a->lse, &a->x, &a->target, &a->weight, a->smoothing, a->ignore);
+    typedef typename element<E>::computing R;
+    ce_job_in<E> job =
+        ce_job_of<E>(&a->lse, &a->x, &a->target, &a->weight, a->smoothing, a->ignore);
     job.row_loss = static_cast<R *>(a->row_loss.data);
     job.row_weight = static_cast<R *>(a->row_weight.data);
     job.first = a->first;
     return forward(job);
 }
 
-template <typename R> static tn_status run_backward(const tni_cross_entropy_grad *a)
+template <typename E> static tn_status run_backward(const tni_cross_entropy_grad *a)
 {
-    ce_job<R> job = ce_job_of<R>(&a->lse, &a->x, &a->target, &a->weight, a->smoothing, a->ignore);
-    job.dx = static_cast<R *>(a->dx.data);
-    job.drow = static_cast<const R *>(a->drow.data);
+    ce_job_in<E> job =
+        ce_job_of<E>(&a->lse, &a->x, &a->target, &a->weight, a->smoothing, a->ignore);
+    job.dx = static_cast<E *>(a->dx.data);
+    job.dx_row = a->dx.stride[0];
+    job.drow = static_cast<const typename element<E>::computing *>(a->drow.data);
     job.drow_stride[0] = a->drow.stride[0];
     job.drow_stride[1] = a->drow.stride[1];
     return backward(job);
@@ -250,10 +352,10 @@ template <typename R> static tn_status run_backward(const tni_cross_entropy_grad
 
 tn_status tni_cuda_cross_entropy(const tni_cross_entropy *a)
 {
-    return TN_REAL(a->x.dtype, run_forward<R>(a));
+    return TN_FLOATING(a->x.dtype, run_forward<R>(a));
 }
 
 tn_status tni_cuda_cross_entropy_grad(const tni_cross_entropy_grad *a)
 {
-    return TN_REAL(a->x.dtype, run_backward<R>(a));
+    return TN_FLOATING(a->x.dtype, run_backward<R>(a));
 }

@@ -134,11 +134,13 @@ template <> struct kin<int64_t> {
     }
 };
 
-/* ---- four numbers in a row, in as few accesses as there can be ------------------------------- */
+/* ---- several numbers in a row, in as few accesses as there can be ---------------------------- */
 
-template <class S> struct alignas(sizeof(S) < 4 ? 4 * sizeof(S) : 16) four {
-    S v[4];
+template <class S, int N> struct alignas(N * sizeof(S) < 16 ? N * sizeof(S) : 16) several {
+    S v[N];
 };
+
+template <class S> using four = several<S, 4>;
 
 template <class S> static __device__ __forceinline__ four<S> fetch(const void *x, int64_t at)
 {
@@ -309,25 +311,25 @@ template <int N> static inline places<N> places_of(const tni_array *const *array
     return w;
 }
 
-/* Whether every array can be read by fours: neighbours along the innermost axis (or all one
- * element), whole rows, each aligned. Then the places become those of the fours. With one axis the
- * last numel % 4 elements are left over. */
-template <int N> static inline bool places_by_four(places<N> *w, const tni_array *const *arrays)
+/* Whether every array can be read n at a time: neighbours along the innermost axis (or all one
+ * element), whole rows, each aligned. Then the places become those of the first of each n. With one
+ * axis the last numel % n elements are left over. */
+template <int N> static inline bool places_by(int n, places<N> *w, const tni_array *const *arrays)
 {
-    if (w->size[0] < 4 || (w->rank > 1 && w->size[0] % 4 != 0)) return false;
+    if (w->size[0] < n || (w->rank > 1 && w->size[0] % n != 0)) return false;
     for (int k = 0; k < N; k++) {
         size_t item = item_size(arrays[k]->dtype);
-        size_t border = 4 * item < 16 ? 4 * item : 16;
+        size_t border = min(static_cast<size_t>(n) * item, static_cast<size_t>(16));
         int64_t neighbour = w->stride[0][k];
 
         if (k == 0 ? neighbour != 1 : neighbour != 0 && neighbour != 1) return false;
         if (neighbour == 0) continue;
         if (reinterpret_cast<uintptr_t>(arrays[k]->data) % border != 0) return false;
         for (int d = 1; d < w->rank; d++)
-            if (w->stride[d][k] % 4 != 0) return false;
+            if (w->stride[d][k] % n != 0) return false;
     }
-    w->size[0] /= 4;
-    for (int k = 0; k < N; k++) w->stride[0][k] *= 4;
+    w->size[0] /= n;
+    for (int k = 0; k < N; k++) w->stride[0][k] *= n;
     places_finish(w);
     return true;
 }

@@ -5,7 +5,8 @@
  * C^T = B^T A^T, operands swapped. The 64-bit functions take any size. bf16 and f16 run on the
  * tensor cores with sums in f32, rounded once: the handle forbids keeping parts of a sum in
  * anything shorter (device.cu). A bias is added inside the product (gemm_lt.cu), else written into
- * C before; where short floats would be rounded twice by that, an f32 copy of C takes the sums.
+ * C before, where C's type holds it as it is; with old values in C as well, which short floats
+ * would round with it, an f32 copy of C takes the sums.
  * cuBLAS gives the same bits for the same call on the same device: one stream, no atomics.
  */
 #include "cuda/gemm.h"

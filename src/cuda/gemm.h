@@ -31,8 +31,8 @@ std::mutex &tni_cuda_product_lock(void);
 tn_status tni_cuda_gemm_to_f32(const tni_gemm *g);
 
 /* gemm_lt.cu: C = A B + bias in one product, the bias added to the f32 sum before the one rounding.
- * For f32, bf16 and f16, batch 1, nothing to accumulate. `done` stays false where cublasLt cannot:
- * then nothing was written. */
+ * For f32, bf16 and f16, batch 1, nothing to accumulate. `done` is false where cublasLt cannot, or
+ * would round twice: then nothing was written. */
 tn_status tni_cuda_gemm_bias(cublasHandle_t blas, const tni_gemm *g, const operand *a,
                              const operand *b, bool *done);
 

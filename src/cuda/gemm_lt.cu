@@ -1,5 +1,8 @@
 /*
- * gemm_lt.cu - products with a bias through cublasLt, whose epilogue adds it to the f32 sum.
+ * gemm_lt.cu - products with a bias through cublasLt, whose epilogue adds it to the f32 sum: those
+ * of f32, and those of bf16 and f16 whose operands are made of whole 16 bytes. For other short ones
+ * it has no such kernel, and takes two: one writes the product, rounded, the next adds the bias to
+ * that and rounds again (seen on an H100 with CUDA 13.0, at [33,33] x [33,33] in bf16).
  *
  * Asking cublasLt for an algorithm takes longer than many products, so it is asked once per shape
  * and the answer is kept. For split sums over a long inner axis only the scheme with a fixed order
@@ -53,6 +56,16 @@ static shape shape_of(const tni_gemm *g, const operand *a, const operand *b)
     s.align[0] = alignment(a->data), s.align[1] = alignment(b->data);
     s.align[2] = alignment(g->c), s.align[3] = alignment(g->bias);
     return s;
+}
+
+/* Rows and what they are made of: whole 16 bytes. */
+static bool in_sixteens(const shape *s)
+{
+    int64_t a_row = s->trans_a ? s->m : s->k, b_row = s->trans_b ? s->k : s->n;
+
+    for (int32_t bytes : s->align)
+        if (bytes < 16) return false;
+    return (a_row | s->lda | b_row | s->ldb | s->n | s->ldc) % 8 == 0;
 }
 
 /* FNV-1a over the key's bytes. */
@@ -219,6 +232,8 @@ tn_status tni_cuda_gemm_bias(cublasHandle_t blas, const tni_gemm *g, const opera
     product p;
     plan mine = plan();
 
+    *done = false;
+    if (g->dtype != TN_F32 && !in_sixteens(&s)) return TN_OK;
     if (tn_status failed = describe(&p, &s, g->bias); failed != TN_OK) return failed;
     if (tn_status failed = plan_for(handle, &p, &s, &mine); failed != TN_OK) return failed;
     *done = mine.found;

@@ -5,11 +5,12 @@
  * Gradient, per row with gw = dy w: dx = rstd (gw - mean(gw) - xh mean(gw xh)); over the rows:
  * dw = sum dy xh, db = sum dy. Ba, Kiros, Hinton: Layer Normalization (2016), section 3.
  *
- * A row of at most ROW_IN_WARP elements stays in the registers of one warp; a block does a longer
- * one. The variance takes a second pass, about the mean. dw and db: groups of rows, whose number
- * depends only on the sizes and the device, are summed by a block each, and then in order.
+ * A row of at most ROW_IN_WARP elements stays in the registers of one warp, read sixteen bytes at a
+ * time where the rows allow it; a block does a longer one. The variance takes a second pass, about
+ * the mean. dw and db: groups of rows, whose number depends only on the sizes and the device, are
+ * summed by a block each, and then in a fixed order.
  */
-#include "cuda/rows.h"
+#include "cuda/elements.h"
 
 template <typename R> struct ln_job {
     R *y, *mean, *rstd;
@@ -40,33 +41,75 @@ static __device__ __forceinline__ R ln_scaled(const ln_job<R> &job, int64_t j, R
     return job.b ? xh + job.b[j] : xh;
 }
 
-template <typename R, int K> static __global__ void layer_norm_warp(ln_job<R> job)
+/* A lane's K elements of a row: runs of V neighbours, 32 V apart; 0 beyond the row. V divides f. */
+template <int V, typename R, int K>
+static __device__ __forceinline__ void ln_read(R (&v)[K], const R *row, int f)
+{
+    TN_UNROLL
+    for (int k = 0; k < K; k += V) {
+        int j = threadIdx.x % 32 * V + 32 * k;
+        several<R, V> run = {};
+        if (j < f) run = *reinterpret_cast<const several<R, V> *>(row + j);
+        TN_UNROLL
+        for (int e = 0; e < V; e++) v[k + e] = run.v[e];
+    }
+}
+
+template <int V, typename R, int K>
+static __device__ __forceinline__ void ln_write(R *row, const R (&v)[K], int f)
+{
+    TN_UNROLL
+    for (int k = 0; k < K; k += V) {
+        int j = threadIdx.x % 32 * V + 32 * k;
+        several<R, V> run;
+        TN_UNROLL
+        for (int e = 0; e < V; e++) run.v[e] = v[k + e];
+        if (j < f) *reinterpret_cast<several<R, V> *>(row + j) = run;
+    }
+}
+
+/* V of a kernel for K elements per lane, where rows of f elements in all arrays allow it. */
+template <typename R, int K> static constexpr int ln_wide = K < 4 ? 1 : 16 / sizeof(R);
+
+template <typename R>
+static inline bool ln_whole(int64_t f, const R *a, const R *b, const R *c, const R *d)
+{
+    auto of = [](const R *array) { return reinterpret_cast<uintptr_t>(array); };
+    return f * sizeof(R) % 16 == 0 && (of(a) | of(b) | of(c) | of(d)) % 16 == 0;
+}
+
+template <typename R, int K, int V> static __global__ void layer_norm_warp(ln_job<R> job)
 {
     int lane = threadIdx.x % 32, f = static_cast<int>(job.f);
     int64_t first = static_cast<int64_t>(blockIdx.x) * ROW_WARPS + threadIdx.x / 32;
     for (int64_t i = first; i < job.n; i += static_cast<int64_t>(gridDim.x) * ROW_WARPS) {
-        const R *x = job.x + i * f;
-        R *y = job.y + i * f;
         R v[K], sum = 0, squares = 0;
+        ln_read<V>(v, job.x + i * f, f);
         TN_UNROLL
-        for (int k = 0; k < K; k++) {
-            int j = lane + 32 * k;
-            v[k] = j < f ? x[j] : static_cast<R>(0);
-            sum += v[k];
-        }
+        for (int k = 0; k < K; k++) sum += v[k];
         R mean = static_cast<R>(warp_sum(static_cast<double>(sum)) / f);
         TN_UNROLL
         for (int k = 0; k < K; k++) {
             v[k] -= mean;
-            squares += lane + 32 * k < f ? v[k] * v[k] : 0;
+            squares += lane * V + 32 * (k - k % V) < f ? v[k] * v[k] : 0;
         }
         R rstd = ln_rstd(warp_sum(static_cast<double>(squares)), job);
         if (lane == 0) ln_keep(job, i, mean, rstd);
         TN_UNROLL
-        for (int k = 0; k < K; k++) {
-            int j = lane + 32 * k;
-            if (j < f) y[j] = ln_scaled(job, j, v[k] * rstd);
+        for (int k = 0; k < K; k++) v[k] *= rstd;
+        if (job.w) {
+            R w[K];
+            ln_read<V>(w, job.w, f);
+            TN_UNROLL
+            for (int k = 0; k < K; k++) v[k] *= w[k];
         }
+        if (job.b) {
+            R b[K];
+            ln_read<V>(b, job.b, f);
+            TN_UNROLL
+            for (int k = 0; k < K; k++) v[k] += b[k];
+        }
+        ln_write<V>(job.y + i * f, v, f);
     }
 }
 
@@ -104,8 +147,12 @@ template <typename R> static tn_status layer_norm(const tni_layer_norm *a)
     if (job.n == 0) return TN_OK;
     if (job.f > ROW_IN_WARP)
         return TN_LAUNCH((layer_norm_block<R>), row_grid(job.n, 1), ROW_BLOCK, 0, job);
+    unsigned blocks = row_grid(job.n, ROW_WARPS);
+    bool whole = ln_whole(job.f, job.y, job.x, job.w, job.b);
     return ROW_ITEMS(
-        job.f, TN_LAUNCH((layer_norm_warp<R, K>), row_grid(job.n, ROW_WARPS), ROW_THREADS, 0, job));
+        job.f, whole
+                   ? TN_LAUNCH((layer_norm_warp<R, K, ln_wide<R, K>>), blocks, ROW_THREADS, 0, job)
+                   : TN_LAUNCH((layer_norm_warp<R, K, 1>), blocks, ROW_THREADS, 0, job));
 }
 
 tn_status tni_cuda_layer_norm(const tni_layer_norm *a)
@@ -122,41 +169,43 @@ template <typename R> struct lng_job {
     int64_t n, f, rows, pieces; /* rows of a piece */
 };
 
-/* sum_g: of gw; sum_gx: of gw (x - mean) */
-template <typename R>
-static __device__ __forceinline__ R ln_slope(R g, R off, R rstd, R sum_g, R sum_gx, R f)
-{
-    R level = rstd * (sum_g / f), slope = rstd * (sum_gx * rstd / f);
-    return rstd * g - level - off * rstd * slope;
-}
+/* What a row's elements share: no divisions in dx. sum_g: of gw; sum_gx: of gw (x - mean). */
+template <typename R> struct ln_slope {
+    R rstd, level, slope;
+    __device__ __forceinline__ ln_slope(R r, R sum_g, R sum_gx, R f)
+        : rstd(r), level(r * (sum_g / f)), slope(r * (sum_gx * r / f))
+    {
+    }
+    __device__ __forceinline__ R dx(R g, R off) const
+    {
+        return rstd * g - level - off * rstd * slope;
+    }
+};
 
-template <typename R, int K> static __global__ void layer_norm_dx_warp(lng_job<R> job)
+template <typename R, int K, int V> static __global__ void layer_norm_dx_warp(lng_job<R> job)
 {
-    int lane = threadIdx.x % 32, f = static_cast<int>(job.f);
+    int f = static_cast<int>(job.f);
     int64_t first = static_cast<int64_t>(blockIdx.x) * ROW_WARPS + threadIdx.x / 32;
     for (int64_t i = first; i < job.n; i += static_cast<int64_t>(gridDim.x) * ROW_WARPS) {
         R g[K], off[K], mean = job.mean[i], rstd = job.rstd[i], sum_g = 0, sum_gx = 0;
-        TN_UNROLL
-        for (int k = 0; k < K; k++) {
-            int j = lane + 32 * k;
-            g[k] = j < f ? job.dy[i * f + j] : static_cast<R>(0);
-            off[k] = j < f ? job.x[i * f + j] - mean : static_cast<R>(0);
+        ln_read<V>(g, job.dy + i * f, f);
+        ln_read<V>(off, job.x + i * f, f);
+        if (job.w) {
+            R w[K];
+            ln_read<V>(w, job.w, f);
+            TN_UNROLL
+            for (int k = 0; k < K; k++) g[k] *= w[k];
         }
         TN_UNROLL
         for (int k = 0; k < K; k++) {
-            int j = lane + 32 * k;
-            if (job.w && j < f) g[k] *= job.w[j];
+            off[k] -= mean;
             sum_g += g[k];
-            sum_gx += g[k] * off[k];
+            sum_gx += g[k] * off[k]; /* beyond the row g is 0 */
         }
-        sum_g = warp_sum(sum_g);
-        sum_gx = warp_sum(sum_gx);
+        ln_slope<R> row(rstd, warp_sum(sum_g), warp_sum(sum_gx), static_cast<R>(f));
         TN_UNROLL
-        for (int k = 0; k < K; k++) {
-            int j = lane + 32 * k;
-            if (j < f)
-                job.dx[i * f + j] = ln_slope(g[k], off[k], rstd, sum_g, sum_gx, static_cast<R>(f));
-        }
+        for (int k = 0; k < K; k++) g[k] = row.dx(g[k], off[k]);
+        ln_write<V>(job.dx + i * f, g, f);
     }
 }
 
@@ -169,15 +218,29 @@ template <typename R> static __global__ void layer_norm_dx_block(lng_job<R> job)
         R sum_g = static_cast<R>(block_sum(thread_sum<R>(job.f, gw)));
         R sum_gx = static_cast<R>(
             block_sum(thread_sum<R>(job.f, [=](int64_t j) { return gw(j) * (x[j] - mean); })));
+        ln_slope<R> row(rstd, sum_g, sum_gx, static_cast<R>(job.f));
         for (int64_t j = threadIdx.x; j < job.f; j += blockDim.x)
-            job.dx[i * job.f + j] =
-                ln_slope(gw(j), x[j] - mean, rstd, sum_g, sum_gx, static_cast<R>(job.f));
+            job.dx[i * job.f + j] = row.dx(gw(j), x[j] - mean);
     }
 }
 
 /* ---- gradient: dw, db ------------------------------------------------------------------------ */
 
 enum { LN_ROWS = 8 }; /* a block: 32 columns by 8 rows at a time */
+
+/* Adds up a column's turns, in order, in the first of them. All threads call it. */
+static __device__ __forceinline__ void ln_turns(double &dw, double &db)
+{
+    __shared__ double part[2][LN_ROWS][32];
+    int column = threadIdx.x % 32, turn = threadIdx.x / 32;
+    part[0][turn][column] = dw;
+    part[1][turn][column] = db;
+    __syncthreads();
+    for (int t = 1; turn == 0 && t < LN_ROWS; t++) {
+        dw += part[0][t][column];
+        db += part[1][t][column];
+    }
+}
 
 template <typename R>
 static __device__ __forceinline__ void ln_finish(const lng_job<R> &job, int64_t j, double dw,
@@ -190,9 +253,8 @@ static __device__ __forceinline__ void ln_finish(const lng_job<R> &job, int64_t 
 /* Block (x, y): columns 32 x ..., piece y of the rows. */
 template <typename R> static __global__ void layer_norm_dw(lng_job<R> job)
 {
-    __shared__ double part[2][LN_ROWS][32];
-    int column = threadIdx.x % 32, turn = threadIdx.x / 32;
-    int64_t j = static_cast<int64_t>(blockIdx.x) * 32 + column;
+    int turn = threadIdx.x / 32;
+    int64_t j = static_cast<int64_t>(blockIdx.x) * 32 + threadIdx.x % 32;
     int64_t from = static_cast<int64_t>(blockIdx.y) * job.rows;
     int64_t end = min(job.n, from + job.rows);
     double dw = 0, db = 0;
@@ -207,14 +269,8 @@ template <typename R> static __global__ void layer_norm_dw(lng_job<R> job)
         dw += static_cast<double>(part_w);
         db += static_cast<double>(part_b);
     }
-    part[0][turn][column] = dw;
-    part[1][turn][column] = db;
-    __syncthreads();
+    ln_turns(dw, db);
     if (turn != 0 || j >= job.f) return;
-    for (int t = 1; t < LN_ROWS; t++) {
-        dw += part[0][t][column];
-        db += part[1][t][column];
-    }
     if (job.pieces == 1) {
         ln_finish(job, j, dw, db);
     } else {
@@ -225,14 +281,15 @@ template <typename R> static __global__ void layer_norm_dw(lng_job<R> job)
 
 template <typename R> static __global__ void layer_norm_dw_finish(lng_job<R> job)
 {
-    int64_t j = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (j >= job.f) return;
+    int turn = threadIdx.x / 32;
+    int64_t j = static_cast<int64_t>(blockIdx.x) * 32 + threadIdx.x % 32;
     double dw = 0, db = 0;
-    for (int64_t p = 0; p < job.pieces; p++) {
+    for (int64_t p = turn; j < job.f && p < job.pieces; p += LN_ROWS) {
         dw += job.partial[2 * p * job.f + j];
         db += job.partial[(2 * p + 1) * job.f + j];
     }
-    ln_finish(job, j, dw, db);
+    ln_turns(dw, db);
+    if (turn == 0 && j < job.f) ln_finish(job, j, dw, db);
 }
 
 template <typename R> static tn_status ln_dw(lng_job<R> job)
@@ -243,16 +300,19 @@ template <typename R> static tn_status ln_dw(lng_job<R> job)
         failed != TN_OK)
         return failed;
     if (job.pieces == 1) return TN_OK;
-    return TN_LAUNCH((layer_norm_dw_finish<R>), static_cast<unsigned>((job.f + 63) / 64), 64, 0,
-                     job);
+    return TN_LAUNCH((layer_norm_dw_finish<R>), across, 32 * LN_ROWS, 0, job);
 }
 
 template <typename R> static tn_status ln_dx(const lng_job<R> &job)
 {
     if (job.f > ROW_IN_WARP)
         return TN_LAUNCH((layer_norm_dx_block<R>), row_grid(job.n, 1), ROW_BLOCK, 0, job);
-    return ROW_ITEMS(job.f, TN_LAUNCH((layer_norm_dx_warp<R, K>), row_grid(job.n, ROW_WARPS),
-                                      ROW_THREADS, 0, job));
+    unsigned blocks = row_grid(job.n, ROW_WARPS);
+    bool whole = ln_whole(job.f, job.dx, job.dy, job.x, job.w);
+    return ROW_ITEMS(
+        job.f,
+        whole ? TN_LAUNCH((layer_norm_dx_warp<R, K, ln_wide<R, K>>), blocks, ROW_THREADS, 0, job)
+              : TN_LAUNCH((layer_norm_dx_warp<R, K, 1>), blocks, ROW_THREADS, 0, job));
 }
 
 /* Pieces of at least 64 rows, so many that a block for each (and 32 columns) fills the device. */

@@ -93,14 +93,15 @@ static __device__ __forceinline__ void load_matrices_turned(uint32_t (&x)[4], sh
                  : "memory");
 }
 
-/* Sixteen bytes to a place in shared memory, of which the first n come from `from` (both on 16
- * bytes) and the rest is 0. They are there for this thread after copies_wait, for others after a
- * later barrier. */
-static __device__ __forceinline__ void copy_async(shared_place to, const void *from, int n)
+/* Sixteen bytes to a place in shared memory: those at `from`, or zeros if read is false, whatever
+ * `from` points to; both on 16 bytes. The instruction can also read fewer bytes and add zeros, but
+ * compute-sanitizer takes that for a read of all 16 and stops where they are out of bounds. They
+ * are there for this thread after copies_wait, for others after a later barrier. */
+static __device__ __forceinline__ void copy_async(shared_place to, const void *from, bool read)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :
-                 : "r"(to), "l"(__cvta_generic_to_global(from)), "r"(n)
+                 : "r"(to), "l"(__cvta_generic_to_global(from)), "r"(read ? 16 : 0)
                  : "memory");
 }
 

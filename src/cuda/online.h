@@ -5,6 +5,7 @@
 #define TNI_CUDA_ONLINE_H
 
 #include "cuda/rows.h"
+#include "cuda/short.h"
 
 /* Of nothing: -inf and 0. An element of -inf adds nothing until a larger one is there; a row of
  * nothing else ends with top -inf, and x - top is NaN, as it should be. */
@@ -21,25 +22,34 @@ template <typename R> static __device__ __forceinline__ void online_raise(online
     }
 }
 
+template <typename R, int K>
+static __device__ __forceinline__ void online_add(online_sum<R> &s, const R (&v)[K])
+{
+    const R none = -ROW_INFINITY;
+    R top = none, part = 0;
+    TN_UNROLL
+    for (int k = 0; k < K; k++) top = v[k] > top ? v[k] : top;
+    online_raise(s, top);
+    top = s.top == none ? 0 : s.top; /* not -inf - -inf */
+    TN_UNROLL
+    for (int k = 0; k < K; k++) part += row_exp(v[k] - top);
+    s.sum += static_cast<double>(part);
+}
+
 /* Elements begin, begin + by, ... < c of a row, `stride` from neighbour to neighbour. */
-template <typename R>
-static __device__ __forceinline__ online_sum<R> online_row(const R *x, int64_t c, int64_t stride,
+template <typename E, typename R = typename element<E>::computing>
+static __device__ __forceinline__ online_sum<R> online_row(const E *x, int64_t c, int64_t stride,
                                                            int64_t begin, int64_t by)
 {
     enum { AT_ONCE = 8 };
     const R none = -ROW_INFINITY;
     online_sum<R> s = { none, 0 };
     for (int64_t j = begin; j < c; j += AT_ONCE * by) {
-        R v[AT_ONCE], top = none, part = 0;
+        R v[AT_ONCE];
         TN_UNROLL
-        for (int k = 0; k < AT_ONCE; k++) {
-            v[k] = j + k * by < c ? x[(j + k * by) * stride] : none;
-            top = v[k] > top ? v[k] : top;
-        }
-        online_raise(s, top);
-        TN_UNROLL
-        for (int k = 0; k < AT_ONCE; k++) part += v[k] == none ? 0 : row_exp(v[k] - s.top);
-        s.sum += static_cast<double>(part);
+        for (int k = 0; k < AT_ONCE; k++)
+            v[k] = j + k * by < c ? wide(x[(j + k * by) * stride]) : none;
+        online_add(s, v);
     }
     return s;
 }

@@ -3,14 +3,14 @@
  *
  * The computing type follows the result (for predicates: the operands): float, double or int64_t.
  * If every array is contiguous along rows (or repeats one element, as a broadcast bias or scalar) a
- * thread takes four elements at a time; if all are f32, each function has its own kernel. Other
- * dtypes, and any strides one by one, use kernels that choose the function at run time: all threads
- * take the same branch, and memory remains the limit. (A kernel for each function and type would
- * triple the compile time.)
+ * thread takes several elements at a time; if all operands are f32, bf16 or f16, each function has
+ * its own kernels, which move sixteen bytes at a time. Other dtypes by fours, and any strides one
+ * by one, use kernels that choose the function at run time: all threads take the same branch.
  */
 #include <type_traits>
 
 #include "cuda/elements.h"
+#include "cuda/mma.h"
 #include "tensor/formulas.h"
 
 #include "tensor/walk.c" /* the module does not link to tenon */
@@ -23,7 +23,7 @@ template <int ARITY, class T> struct pointwise_args {
     tn_dtype dtype[ARITY + 1];
     T p, q;
     int function;
-    int left; /* elements after the fours */
+    int left; /* elements after the last several */
 };
 
 /* ---- formulas: formula<arity, number, type>::of(x, y, z, p, q) ------------------------------- */
@@ -88,47 +88,91 @@ template <int ARITY, class T> struct operands {
     __device__ __forceinline__ T z() const { return v[ARITY > 2 ? 2 : 0]; }
 };
 
-/* Fours of operands, all f32; y f32, or bool of a predicate (S). */
-template <int ARITY, int F, class S>
-__global__ void pointwise_fours(const __grid_constant__ pointwise_args<ARITY, float> a)
+/* Sixteen bytes of each operand as they are: a use of single bf16 would wait for memory. */
+template <int ARITY> struct sixteen {
+    four<uint32_t> x[ARITY]; /* of a repeated element only the first word, which is its bits */
+    int64_t y;
+};
+
+template <class X, int ARITY>
+static __device__ __forceinline__ sixteen<ARITY> read_sixteen(const pointwise_args<ARITY, float> &a,
+                                                              int64_t i)
 {
-    typedef float T;
+    sixteen<ARITY> s;
+    int64_t at[ARITY + 1];
+
+    locate(a.at, i, at);
+    s.y = at[0];
+    TN_UNROLL
+    for (int k = 0; k < ARITY; k++) {
+        const X *from = static_cast<const X *>(a.data[k + 1]) + at[k + 1];
+        if (a.at.stride[0][k + 1])
+            s.x[k] = *reinterpret_cast<const four<uint32_t> *>(from);
+        else if constexpr (element<X>::is_short)
+            s.x[k].v[0] = from->bits;
+        else
+            s.x[k].v[0] = tn_bits_f32(*from);
+    }
+    return s;
+}
+
+template <int ARITY, int F, class X, int N>
+static __device__ __forceinline__ float result_of(const pointwise_args<ARITY, float> &a,
+                                                  const several<X, N> (&x)[ARITY], int j)
+{
+    operands<ARITY, float> o;
+
+    TN_UNROLL
+    for (int k = 0; k < ARITY; k++) o.v[k] = wide(x[k].v[j]);
+    return formula<ARITY, F, float>::of(o.v[0], o.y(), o.z(), a.p, a.q);
+}
+
+/* y of the operands' dtype, or bool of a predicate. A round reads operands, then computes those of
+ * the round before, so that memory has work all the time. */
+template <int ARITY, int F, class X, class Y>
+__global__ void pointwise_own(const __grid_constant__ pointwise_args<ARITY, float> a)
+{
+    constexpr int N = 16 / sizeof(X);
     int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
     int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    S *y = static_cast<S *>(a.data[0]);
+    Y *y = static_cast<Y *>(a.data[0]);
+    sixteen<ARITY> next = {};
+    several<X, N> x[ARITY];
 
-    for (int64_t i = first; i < a.at.numel; i += step) {
-        int64_t at[ARITY + 1];
+    for (int64_t i = first; i < a.at.numel + step; i += step) {
+        sixteen<ARITY> now = next;
 
-        locate(a.at, i, at);
-        four<T> x[ARITY];
+        if (i < a.at.numel) next = read_sixteen<X>(a, i);
+        if (i == first) continue;
         TN_UNROLL
         for (int k = 0; k < ARITY; k++) {
-            if (a.at.stride[0][k + 1]) {
-                x[k] = fetch<T>(a.data[k + 1], at[k + 1]);
-            } else {
-                T v = static_cast<const T *>(a.data[k + 1])[at[k + 1]];
-                TN_UNROLL
-                for (int j = 0; j < 4; j++) x[k].v[j] = v;
-            }
-        }
-        four<S> to;
-        TN_UNROLL
-        for (int j = 0; j < 4; j++) {
-            operands<ARITY, T> o;
+            uint32_t one = now.x[k].v[0] * (element<X>::is_short ? 0x10001u : 1);
             TN_UNROLL
-            for (int k = 0; k < ARITY; k++) o.v[k] = x[k].v[j];
-            to.v[j] = static_cast<S>(formula<ARITY, F, T>::of(o.v[0], o.y(), o.z(), a.p, a.q));
+            for (int j = 0; j < 4; j++)
+                if (!a.at.stride[0][k + 1]) now.x[k].v[j] = one;
+            memcpy(&x[k], &now.x[k], 16);
         }
-        *reinterpret_cast<four<S> *>(y + at[0]) = to;
+        if constexpr (element<Y>::is_short) {
+            four<uint32_t> to;
+            TN_UNROLL
+            for (int j = 0; j < N; j += 2)
+                to.v[j / 2] =
+                    pack<Y>(result_of<ARITY, F>(a, x, j), result_of<ARITY, F>(a, x, j + 1));
+            *reinterpret_cast<four<uint32_t> *>(y + now.y) = to;
+        } else {
+            several<Y, N> to;
+            TN_UNROLL
+            for (int j = 0; j < N; j++) to.v[j] = static_cast<Y>(result_of<ARITY, F>(a, x, j));
+            *reinterpret_cast<several<Y, N> *>(y + now.y) = to;
+        }
     }
-    if (first < a.left) { /* one axis, of fours */
-        int64_t i = 4 * a.at.numel + first;
-        operands<ARITY, T> o;
+    if (first < a.left) { /* one axis, of sixteens */
+        int64_t i = N * a.at.numel + first;
         TN_UNROLL
         for (int k = 0; k < ARITY; k++)
-            o.v[k] = static_cast<const T *>(a.data[k + 1])[a.at.stride[0][k + 1] ? i : 0];
-        y[i] = static_cast<S>(formula<ARITY, F, T>::of(o.v[0], o.y(), o.z(), a.p, a.q));
+            x[k].v[0] = static_cast<const X *>(a.data[k + 1])[a.at.stride[0][k + 1] ? i : 0];
+        typedef typename element<Y>::computing computing;
+        y[i] = element<Y>::rounded(static_cast<computing>(result_of<ARITY, F>(a, x, 0)));
     }
 }
 
@@ -229,18 +273,22 @@ static unsigned blocks_for(int64_t n)
     return tni_cuda_blocks(n, POINTWISE_THREADS, 16LL * tni_cuda_multiprocessors());
 }
 
-template <int ARITY, int F> static tn_status run_fours(const pointwise_args<ARITY, float> &a)
+template <int ARITY, int F, class X>
+static tn_status launch_own(const pointwise_args<ARITY, float> &a)
 {
     constexpr bool predicate =
         (ARITY == 1 && F >= TNI_U_PREDICATES) || (ARITY == 2 && F >= TNI_B_PREDICATES);
-    typedef typename std::conditional<predicate, uint8_t, float>::type S;
-    return TN_LAUNCH((pointwise_fours<ARITY, F, S>), blocks_for(a.at.numel + a.left),
-                     POINTWISE_THREADS, 0, a);
+    typedef typename std::conditional<predicate, uint8_t, X>::type Y;
+    return TN_LAUNCH((pointwise_own<ARITY, F, X, Y>), blocks_for(a.at.numel), POINTWISE_THREADS, 0,
+                     a);
 }
 
-#define CALL(F) status = run_fours<ARITY, F>(a)
-#define FOURS(ARITY_, CASES)                                                                       \
-    static tn_status fours(const pointwise_args<ARITY_, float> &a)                                 \
+#define CALL(F)                                                                                    \
+    status = a.dtype[1] == TN_F32    ? launch_own<ARITY, F, float>(a)                              \
+             : a.dtype[1] == TN_BF16 ? launch_own<ARITY, F, bf16>(a)                               \
+                                     : launch_own<ARITY, F, f16>(a)
+#define OWN(ARITY_, CASES)                                                                         \
+    static tn_status run_own(const pointwise_args<ARITY_, float> &a)                               \
     {                                                                                              \
         constexpr int ARITY = ARITY_;                                                              \
         tn_status status = TN_E_UNSUPPORTED;                                                       \
@@ -249,9 +297,9 @@ template <int ARITY, int F> static tn_status run_fours(const pointwise_args<ARIT
         }                                                                                          \
         return status;                                                                             \
     }
-FOURS(1, CASES_REAL_1)
-FOURS(2, CASES_REAL_2)
-FOURS(3, CASES_REAL_3)
+OWN(1, CASES_REAL_1)
+OWN(2, CASES_REAL_2)
+OWN(3, CASES_REAL_3)
 #undef CALL
 
 /* What a function is called, how many parameters it has, whether integers have it. */
@@ -297,11 +345,12 @@ template <class R> static void set(R *to, double p)
 }
 
 template <int ARITY, class T>
-static tn_status run_as(int function, int parameters, tn_dtype type, tn_dtype result,
+static tn_status run_as(int function, int parameters, bool predicate,
                         const tni_array *const *arrays, const double *p)
 {
     pointwise_args<ARITY, T> a;
-    bool mixed = arrays[0]->dtype != result;
+    tn_dtype dtype = arrays[1]->dtype;
+    bool mixed = arrays[0]->dtype != (predicate ? TN_BOOL : dtype);
 
     a.at = places_of<ARITY + 1>(arrays);
     if (a.at.numel == 0) return TN_OK;
@@ -313,15 +362,19 @@ static tn_status run_as(int function, int parameters, tn_dtype type, tn_dtype re
     for (int k = 0; k <= ARITY; k++) {
         a.data[k] = arrays[k]->data;
         a.dtype[k] = arrays[k]->dtype;
-        mixed = mixed || (k > 0 && a.dtype[k] != type);
+        mixed = mixed || (k > 0 && a.dtype[k] != dtype);
     }
     int64_t numel = a.at.numel;
-    if (!places_by_four(&a.at, arrays))
+    if constexpr (std::is_same<T, float>::value) {
+        int n = static_cast<int>(16 / item_size(dtype));
+        if (!mixed && places_by(n, &a.at, arrays)) {
+            a.left = static_cast<int>(numel - n * a.at.numel);
+            return run_own(a);
+        }
+    }
+    if (!places_by(4, &a.at, arrays))
         return TN_LAUNCH((pointwise_single<ARITY, T>), blocks_for(numel), POINTWISE_THREADS, 0, a);
     a.left = static_cast<int>(numel - 4 * a.at.numel);
-    if constexpr (std::is_same<T, float>::value) {
-        if (!mixed) return fours(a);
-    }
     return TN_LAUNCH((pointwise_mixed<ARITY, T>), blocks_for(a.at.numel + a.left),
                      POINTWISE_THREADS, 0, a);
 }
@@ -340,11 +393,10 @@ static tn_status run(int function, const about *about, bool predicate,
             if (t == TN_F64 || type == TN_I64) type = t;
         }
     }
-    tn_dtype result = predicate ? TN_BOOL : type;
-    if (type == TN_F32) return run_as<ARITY, float>(function, parameters, type, result, arrays, p);
-    if (type == TN_F64) return run_as<ARITY, double>(function, parameters, type, result, arrays, p);
+    if (type == TN_F32) return run_as<ARITY, float>(function, parameters, predicate, arrays, p);
+    if (type == TN_F64) return run_as<ARITY, double>(function, parameters, predicate, arrays, p);
     if (has_integers(ARITY, function))
-        return run_as<ARITY, int64_t>(function, parameters, type, result, arrays, p);
+        return run_as<ARITY, int64_t>(function, parameters, predicate, arrays, p);
     return tni_cuda_host->fail(TN_E_DTYPE, "%s: no such function on %s: want a floating dtype",
                                about->name, dtype_name(arrays[ARITY]->dtype));
 }

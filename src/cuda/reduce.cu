@@ -102,7 +102,8 @@ template <class A> static __device__ __forceinline__ A join_two(pass pass, A a, 
     }
 }
 
-template <class T> struct way {
+/* SUMS: only SUM, which so has kernels that need not ask at each element. */
+template <class T, bool SUMS = false> struct way {
     typedef T item;
     typedef double all;
     /* Products of 64 floats would leave their range where the whole one does not. */
@@ -111,9 +112,11 @@ template <class T> struct way {
         double product;
     };
     static constexpr int group = 64;
-    pass kind;
+    pass of;
     T p, c;
     const double *center; /* of each result, or NULL */
+
+    __device__ __forceinline__ pass kind() const { return SUMS ? SUM : of; }
 
     __device__ __forceinline__ way at(int64_t o) const
     {
@@ -121,10 +124,10 @@ template <class T> struct way {
         if (center) w.c = static_cast<T>(finite_part(center[o]));
         return w;
     }
-    __device__ __forceinline__ part start() const { return { identity<T>(kind), 1.0 }; }
+    __device__ __forceinline__ part start() const { return { identity<T>(kind()), 1.0 }; }
     __device__ __forceinline__ T seen(T x) const
     {
-        switch (kind) {
+        switch (kind()) {
         case LARGEST_ABS: return absolute(x);
         case SUM_ABS_POW: return p == 2 ? x * x : p == 1 ? absolute(x) : power(absolute(x), p);
         case SUM_SQUARE_DIFF: return (x - c) * (x - c);
@@ -134,19 +137,19 @@ template <class T> struct way {
     }
     __device__ __forceinline__ void add(part &a, T x, int64_t) const
     {
-        if (kind == PROD)
+        if (kind() == PROD)
             a.product *= static_cast<double>(x);
         else
-            a.own = join_two(kind, a.own, kind == SUM ? x : seen(x));
+            a.own = join_two(kind(), a.own, kind() == SUM ? x : seen(x));
     }
     __device__ __forceinline__ double widen(part a) const
     {
-        return kind == PROD ? a.product : static_cast<double>(a.own);
+        return kind() == PROD ? a.product : static_cast<double>(a.own);
     }
-    __device__ __forceinline__ double empty() const { return identity<double>(kind); }
+    __device__ __forceinline__ double empty() const { return identity<double>(kind()); }
     __device__ __forceinline__ double join(double a, double b) const
     {
-        return kind == PROD ? times(a, b) : join_two(kind, a, b);
+        return kind() == PROD ? times(a, b) : join_two(kind(), a, b);
     }
 };
 
@@ -232,6 +235,9 @@ static tn_status run_real(pass pass, const reduce_axes &r, const put_result &put
 {
     way<T> w = { pass, static_cast<T>(o.p), 0, o.center };
 
+    if constexpr (std::is_same<T, float>::value) {
+        if (pass == SUM) return reduce_run(r, way<float, true>{ SUM, 0, 0, nullptr }, put);
+    }
     return reduce_run(r, w, put);
 }
 

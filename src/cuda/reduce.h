@@ -9,25 +9,28 @@
  *   add(part, x, i)   joins x, number i along the reduced axes
  *   widen(part)       -> all; empty() -> an empty all
  *   join(all, all)    in the order of the numbers where the way asks for it
- *   group             elements that a part may take before it is widened
+ *   group             elements that a part may take before it is widened: a multiple of four
  * A way that stands for several (sum, largest ...) checks at each element which one it is: all
  * threads of a launch branch alike, which costs less than the memory they wait for, and there is
  * one kernel to compile instead of ten.
  *
  * Results are grouped by who works on one: a thread (short rows, and columns: neighbouring threads
- * take neighbouring results), a warp, a block. A long slice is cut into pieces, which leave an
- * `all` each; a warp joins those in order. Borders depend on shapes alone, so the bits are the same
- * in every run and on every device.
+ * take neighbouring results, or four each), a warp, a block. A long slice is cut into pieces, which
+ * leave an `all` each; a warp joins those in order. Borders depend on shapes alone (and on whether
+ * memory begins on a border of four), so the bits are the same in every run and on every device.
  */
 #ifndef TNI_CUDA_REDUCE_H
 #define TNI_CUDA_REDUCE_H
 
+#include <type_traits>
+
 #include "cuda/elements.h"
+#include "cuda/short.h"
 
 enum {
     REDUCE_THREADS = 256,
     REDUCE_WARPS = REDUCE_THREADS / 32,
-    COLUMN_ROWS = REDUCE_THREADS / 32, /* of threads that share 32 neighbouring results */
+    COLUMN_ROWS = REDUCE_THREADS / 32, /* of threads that share 32 or 128 neighbouring results */
     SHORT_ROW = 16,                    /* up to here a thread takes the row */
     WARP_ROW = 1024,                   /* up to here a warp */
     PIECES = 1024,                     /* blocks that keep any device busy */
@@ -40,7 +43,7 @@ struct reduce_axes {
     const void *x;
     tn_dtype dtype;
     int64_t piece, pieces; /* reduced elements in a piece, pieces of a slice */
-    bool fours;            /* one reduced axis, dense and on borders of four */
+    bool fours;            /* one reduced axis; it, or for columns the results, by fours */
 };
 
 /* ---- joining threads: `all` moves by words --------------------------------------------------- */
@@ -202,41 +205,89 @@ __global__ void reduce_blocks(const __grid_constant__ reduce_axes r, const W way
     }
 }
 
-/* 32 neighbouring results a block; its rows of threads take every COLUMN_ROWS-th element. */
-template <class W, class P>
+/* As take_share, for four neighbouring results: elements begin, + COLUMN_ROWS ... below end. Four
+ * rows are read before the first is added. */
+template <class S, class W>
+static __device__ __forceinline__ void take_columns(const W (&way)[4], typename W::all (&all)[4],
+                                                    const reduce_axes &r, int64_t at, int64_t begin,
+                                                    int64_t end)
+{
+    int64_t step = COLUMN_ROWS * r.reduced.stride[0][0];
+    const S *x = static_cast<const S *>(r.x) + at + begin * r.reduced.stride[0][0];
+
+    for (int64_t i = begin; i < end; i += W::group * COLUMN_ROWS) {
+        int64_t stop = min(end, i + W::group * COLUMN_ROWS);
+        typename W::part part[4];
+        TN_UNROLL
+        for (int k = 0; k < 4; k++) part[k] = way[k].start();
+        TN_ROLLED for (int64_t j = i; j < stop; j += 4 * COLUMN_ROWS, x += 4 * step)
+        {
+            int rows = static_cast<int>(min(stop - j, INT64_C(4) * COLUMN_ROWS));
+            four<S> q[4] = {};
+            TN_UNROLL
+            for (int u = 0; u < 4; u++)
+                if (u * COLUMN_ROWS < rows) q[u] = fetch<S>(x, u * step);
+            TN_UNROLL
+            for (int u = 0; u < 4; u++) {
+                if (u * COLUMN_ROWS >= rows) break;
+                TN_UNROLL
+                for (int k = 0; k < 4; k++)
+                    way[k].add(part[k], wide(q[u].v[k]), j + u * COLUMN_ROWS);
+            }
+        }
+        TN_UNROLL
+        for (int k = 0; k < 4; k++) all[k] = way[k].join(all[k], way[k].widen(part[k]));
+    }
+}
+
+/* 32 V neighbouring results a block, V a thread; its rows of threads take every COLUMN_ROWS-th
+ * element. */
+template <int V, class W, class P>
 __global__ void reduce_columns(const __grid_constant__ reduce_axes r, const W way, const P put,
                                typename W::all *left)
 {
-    __shared__ words<typename W::all> of_row[COLUMN_ROWS][32];
+    __shared__ words<typename W::all> of_row[COLUMN_ROWS][V][32];
     int lane = threadIdx.x % 32;
     int row = threadIdx.x / 32;
-    int64_t tiles = (r.kept.numel + 31) / 32;
+    int64_t tiles = (r.kept.numel + 32 * V - 1) / (32 * V);
 
     for (int64_t i = blockIdx.x; i < tiles * r.pieces; i += gridDim.x) {
-        int64_t o = i % tiles * 32 + lane;
+        int64_t o = (i % tiles * 32 + lane) * V;
         int64_t piece = i / tiles;
         int64_t begin = piece * r.piece;
-        typename W::all all = way.empty();
+        int64_t end = min(begin + r.piece, r.reduced.numel);
+        typename W::all all[V];
 
+        TN_UNROLL
+        for (int k = 0; k < V; k++) all[k] = way.empty();
         if (o < r.kept.numel) {
             int64_t at[1];
             locate(r.kept, o, at);
-            W mine = way.at(o);
-            all = take_share(mine, r, at[0], begin, min(begin + r.piece, r.reduced.numel), row,
-                             COLUMN_ROWS);
+            W mine[V];
+            TN_UNROLL
+            for (int k = 0; k < V; k++) mine[k] = way.at(o + k);
+            if constexpr (V == 1)
+                all[0] = take_share(mine[0], r, at[0], begin, end, row, COLUMN_ROWS);
+            else if (r.dtype == TN_F32)
+                take_columns<float>(mine, all, r, at[0], begin + row, end);
+            else if (r.dtype == TN_BF16)
+                take_columns<bf16>(mine, all, r, at[0], begin + row, end);
+            else
+                take_columns<f16>(mine, all, r, at[0], begin + row, end);
         }
-        memcpy(&of_row[row][lane], &all, sizeof all);
+        TN_UNROLL
+        for (int k = 0; k < V; k++) memcpy(&of_row[row][k][lane], &all[k], sizeof all[k]);
         __syncthreads();
-        if (row == 0 && o < r.kept.numel) {
-            for (int k = 1; k < COLUMN_ROWS; k++) {
-                typename W::all other;
-                memcpy(&other, &of_row[k][lane], sizeof other);
-                all = way.join(all, other);
+        if (row < V && o < r.kept.numel) { /* row k joins the k-th results */
+            typename W::all joined = all[0], other;
+            for (int k = 0; k < COLUMN_ROWS; k++) {
+                memcpy(&other, &of_row[k][row][lane], sizeof other);
+                joined = k == 0 ? other : way.join(joined, other);
             }
             if (left)
-                left[o * r.pieces + piece] = all;
+                left[(o + row) * r.pieces + piece] = joined;
             else
-                put.put(o, all);
+                put.put(o + row, joined);
         }
         __syncthreads();
     }
@@ -355,7 +406,25 @@ static inline bool reduce_plan(reduce_axes *r, places<2> *results, const tni_arr
     return r->kept.numel > 0;
 }
 
-static inline reduce_layout reduce_cut(reduce_axes *r)
+/* Whether four neighbours along the reduced axis (or for columns four neighbouring results) are one
+ * access. */
+static inline bool reduce_fours(const reduce_axes &r, bool columns)
+{
+    const places<1> &along = columns ? r.kept : r.reduced;
+    const places<1> &across = columns ? r.reduced : r.kept;
+    size_t item = item_size(r.dtype);
+    bool good = r.reduced.rank == 1 && along.stride[0][0] == 1 &&
+                (!columns || along.size[0] % 4 == 0) &&
+                reinterpret_cast<uintptr_t>(r.x) % (4 * item < 16 ? 4 * item : 16) == 0;
+
+    for (int d = 1; d < along.rank; d++) good = good && along.stride[d][0] % 4 == 0;
+    for (int d = 0; d < across.rank; d++)
+        good = good && (across.size[d] == 1 || across.stride[d][0] % 4 == 0);
+    return good;
+}
+
+/* floats: what elements are read as; columns of others are not taken by fours. */
+static inline reduce_layout reduce_cut(reduce_axes *r, bool floats)
 {
     int64_t kept = r->kept.numel;
     int64_t n = r->reduced.numel;
@@ -364,9 +433,12 @@ static inline reduce_layout reduce_cut(reduce_axes *r)
 
     r->pieces = 1;
     r->piece = n;
+    r->fours = false;
     if (n <= SHORT_ROW) return BY_THREADS;
+    r->fours = (floats || !columns) && reduce_fours(*r, columns);
     if (columns) {
-        int64_t tiles = (kept + 31) / 32;
+        int64_t width = r->fours ? 128 : 32;
+        int64_t tiles = (kept + width - 1) / width;
         int64_t most = (n + 8 * COLUMN_ROWS - 1) / (8 * COLUMN_ROWS); /* 8 elements a thread */
         r->pieces = max(INT64_C(1), min(PIECES / tiles, most));
         r->piece = (n + r->pieces - 1) / r->pieces;
@@ -380,26 +452,15 @@ static inline reduce_layout reduce_cut(reduce_axes *r)
     return BY_BLOCKS;
 }
 
-static inline bool reduce_fours(const reduce_axes &r)
-{
-    size_t item = item_size(r.dtype);
-    bool good = r.reduced.rank == 1 && r.reduced.stride[0][0] == 1 &&
-                reinterpret_cast<uintptr_t>(r.x) % (4 * item < 16 ? 4 * item : 16) == 0;
-
-    for (int d = 0; d < r.kept.rank; d++)
-        good = good && (r.kept.size[d] == 1 || r.kept.stride[d][0] % 4 == 0);
-    return good;
-}
-
 template <class W, class P> static tn_status reduce_run(reduce_axes r, const W &way, const P &put)
 {
     typedef typename W::all A;
-    reduce_layout layout = reduce_cut(&r);
+    constexpr bool floats = std::is_same<typename W::item, float>::value;
+    reduce_layout layout = reduce_cut(&r, floats);
     int64_t kept = r.kept.numel;
     int64_t most = 64LL * tni_cuda_multiprocessors();
     void *left = nullptr;
 
-    r.fours = layout != BY_COLUMNS && layout != BY_THREADS && reduce_fours(r);
     if (layout == BY_THREADS) {
         return TN_LAUNCH((reduce_threads<W, P>), tni_cuda_blocks(kept, REDUCE_THREADS, most),
                          REDUCE_THREADS, 0, r, way, put);
@@ -414,12 +475,16 @@ template <class W, class P> static tn_status reduce_run(reduce_axes r, const W &
             failed != TN_OK)
             return failed;
     }
-    int64_t units = layout == BY_BLOCKS ? kept * r.pieces : (kept + 31) / 32 * r.pieces;
-    unsigned grid = tni_cuda_blocks(units, 1, most);
-    tn_status status = layout == BY_BLOCKS ? TN_LAUNCH((reduce_blocks<W, P>), grid, REDUCE_THREADS,
-                                                       0, r, way, put, static_cast<A *>(left))
-                                           : TN_LAUNCH((reduce_columns<W, P>), grid, REDUCE_THREADS,
-                                                       0, r, way, put, static_cast<A *>(left));
+    int64_t width = layout == BY_BLOCKS ? 1 : r.fours ? 128 : 32;
+    unsigned grid = tni_cuda_blocks((kept + width - 1) / width * r.pieces, 1, most);
+    A *to = static_cast<A *>(left);
+    tn_status status = TN_OK;
+    if (layout == BY_BLOCKS)
+        status = TN_LAUNCH((reduce_blocks<W, P>), grid, REDUCE_THREADS, 0, r, way, put, to);
+    else if (!r.fours)
+        status = TN_LAUNCH((reduce_columns<1, W, P>), grid, REDUCE_THREADS, 0, r, way, put, to);
+    else if constexpr (floats)
+        status = TN_LAUNCH((reduce_columns<4, W, P>), grid, REDUCE_THREADS, 0, r, way, put, to);
     if (status == TN_OK && left) {
         status =
             TN_LAUNCH((reduce_pieces<W, P>), tni_cuda_blocks(kept, REDUCE_WARPS, most),

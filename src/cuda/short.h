@@ -28,7 +28,16 @@ template <> struct element<bf16> {
     typedef float computing;
     static constexpr bool is_short = true;
     static __device__ __forceinline__ float wide(bf16 x) { return tn_from_bf16(x.bits); }
-    static __device__ __forceinline__ bf16 rounded(float x) { return bf16{ tn_to_bf16(x) }; }
+    static __device__ __forceinline__ bf16 rounded(float x)
+    {
+#ifdef __CUDACC__
+        bf16 y;
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+        return y;
+#else
+        return bf16{ tn_to_bf16(x) };
+#endif
+    }
 };
 
 template <> struct element<f16> {
@@ -46,7 +55,13 @@ template <> struct element<f16> {
     }
     static __device__ __forceinline__ f16 rounded(float x)
     {
+#ifdef __CUDACC__
+        f16 y;
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+        return y;
+#else
         return f16{ tn_to_f16(x) };
+#endif
     }
 };
 

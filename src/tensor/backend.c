@@ -1,6 +1,7 @@
 /*
  * backend.c - the backend of each device. The CPU's is always there. The CUDA module is opened the
- * first time a CUDA device is asked for (module_file.c says where it is looked for).
+ * first time a CUDA device is asked for (module_file.c says where it is looked for): used, or asked
+ * about. What a program on the CPU may call as well, such as tn_cuda_synchronize, does not open it.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -14,6 +15,10 @@
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const tni_cuda_module *cuda;
 static char why[512];
+static atomic_bool asked; /* for a CUDA device: cuda and why stay as they are */
+
+static pthread_mutex_t tf32_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool tf32; /* cuBLAS's last setting; before a device was asked for: its first */
 
 tn_device tn_cpu(void)
 {
@@ -45,7 +50,7 @@ static bool has_driver(void)
     return getenv("TN_CUDA_MODULE") || dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 }
 
-static void open_cuda(void)
+static void open_module(void)
 {
     static const tni_host host = { .fail = tni_error, .op = op_running };
     char reason[sizeof why - sizeof "the CUDA module "];
@@ -67,6 +72,26 @@ static void open_cuda(void)
         snprintf(why, sizeof why, "the CUDA module has no kernel %s", missing);
         cuda = NULL;
     }
+}
+
+static void open_cuda(void)
+{
+    open_module();
+    pthread_mutex_lock(&tf32_lock);
+    if (cuda && tf32) cuda->allow_tf32(true); /* cannot fail before the first product */
+    atomic_store(&asked, true);
+    pthread_mutex_unlock(&tf32_lock);
+}
+
+bool tni_cuda_asked(void)
+{
+    return atomic_load(&asked);
+}
+
+/* Of a process that asked for a device and has one: only there is GPU work or memory. */
+static bool in_use(void)
+{
+    return tni_cuda_asked() && cuda;
 }
 
 const char *tn_cuda_why(void)
@@ -131,30 +156,34 @@ tn_cuda_memory_stats tn_cuda_memory(void)
 
 void tn_cuda_memory_reset_peak(void)
 {
-    if (tn_cuda_available()) cuda->memory_reset_peak();
+    if (in_use()) cuda->memory_reset_peak();
 }
 
 void tn_cuda_memory_trim(void)
 {
-    if (tn_cuda_available()) cuda->memory_trim();
+    if (in_use()) cuda->memory_trim();
 }
 
 tn_status tn_cuda_synchronize(void)
 {
-    return tn_cuda_available() ? cuda->backend.synchronize() : TN_OK;
+    return in_use() ? cuda->backend.synchronize() : TN_OK;
 }
-
-static atomic_bool tf32; /* cuBLAS's last setting */
 
 tn_status tn_set_tf32(bool allow)
 {
-    if (!tn_cuda_available()) return TN_OK;
-    tn_status status = cuda->allow_tf32(allow);
-    if (status == TN_OK) atomic_store(&tf32, allow);
+    tn_status status = TN_OK;
+
+    pthread_mutex_lock(&tf32_lock);
+    if (in_use()) status = cuda->allow_tf32(allow);
+    if (status == TN_OK) tf32 = allow;
+    pthread_mutex_unlock(&tf32_lock);
     return status;
 }
 
 bool tn_tf32(void)
 {
-    return atomic_load(&tf32);
+    pthread_mutex_lock(&tf32_lock);
+    bool allowed = tf32;
+    pthread_mutex_unlock(&tf32_lock);
+    return allowed && tn_cuda_available();
 }

@@ -37,8 +37,10 @@ typedef struct tni_cuda_module {
 typedef const tni_cuda_module *(*tni_cuda_open)(const tni_host *host, const char *build_id,
                                                 char *why, size_t size);
 
-/* The stream of the process's GPU, by that function (backend.c). */
+/* backend.c: the stream of the process's GPU, by that function. */
 tn_status tni_cuda_stream_of(tn_device device, void **stream);
+/* Whether the module was opened, or is known to be missing. */
+bool tni_cuda_asked(void);
 
 #ifdef __cplusplus
 }

@@ -6,6 +6,7 @@
 
 #include "tensor/cpu/cpu.h"
 #include "tensor/cpu/team.h"
+#include "tensor/cuda_module.h"
 #include "tensor/internal.h"
 
 #if defined(__clang__)
@@ -33,38 +34,48 @@
 #define SANITISED ""
 #endif
 
-static char text[2048];
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static char text[2][2048]; /* [1]: after a CUDA device was asked for */
+static pthread_once_t once[2] = { PTHREAD_ONCE_INIT, PTHREAD_ONCE_INIT };
 
-static void build(void)
+static void describe(char *to, const char *cuda)
 {
     static const char *const flavour[] = { "one thread", "pthread", "OpenMP" };
     const tni_onednn *onednn = tni_onednn_module();
     int parallel = openblas_get_parallel();
-    snprintf(text, sizeof text,
+    snprintf(to, sizeof text[0],
              "version: %s\n"
              "compiler: %s\n"
              "build: %s%s\n"
              "BLAS: %s (%s flavour)\n"
              "oneDNN: %s%s\n"
-             "SIMD: %s\n"
+             "SIMD: %s%s\n"
              "threads: %d of %d processors\n"
              "CUDA: %s\n",
              TN_VERSION, COMPILER, OPTIMISED, SANITISED, openblas_get_config(),
              parallel >= 0 && parallel <= 2 ? flavour[parallel] : "unknown",
              onednn ? onednn->version : tni_onednn_why(),
-             !onednn        ? ""
-             : onednn->amx  ? " (products of f32, and of bf16 by AMX)"
-             : onednn->bf16 ? " (products of f32 and bf16)"
-                            : " (products of f32)",
-             tni_cpu_simd(), tn_num_threads(), tni_processors(),
-             tn_cuda_available() ? "available" : tn_cuda_why());
+             !onednn                        ? ""
+             : onednn->bf16 && !onednn->amx ? " (products of f32 and bf16)"
+                                            : " (products of f32)",
+             tni_cpu_simd(), tni_product_amx() ? ", products of bf16 by AMX" : "", tn_num_threads(),
+             tni_processors(), cuda);
+}
+
+static void describe_cpu(void)
+{
+    describe(text[0], "not asked for (tn_cuda_available does)");
+}
+
+static void describe_all(void)
+{
+    describe(text[1], tn_cuda_available() ? "available" : tn_cuda_why());
 }
 
 const char *tn_info(void)
 {
-    pthread_once(&once, build);
-    return text;
+    bool asked = tni_cuda_asked();
+    pthread_once(&once[asked], asked ? describe_all : describe_cpu);
+    return text[asked];
 }
 
 bool tn_bf16_is_fast(tn_device device)

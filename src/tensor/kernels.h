@@ -154,7 +154,7 @@ typedef struct tni_cross_entropy {
     /* [n, d] (wide): 0 on ignored rows; w[target], 1 without weights, 0 on ignored rows; the row's
      * log-sum-exp */
     tni_array row_loss, row_weight, lse;
-    tni_array x;      /* [n, c, d], dense */
+    tni_array x;      /* [n, c, d], dense, but if d = 1 rows may be further apart */
     tni_array target; /* i64 [n, d]; a bad class is TN_E_INDEX */
     tni_array weight; /* [c], or data NULL */
     double smoothing;
@@ -163,7 +163,7 @@ typedef struct tni_cross_entropy {
 } tni_cross_entropy;
 
 typedef struct tni_cross_entropy_grad {
-    tni_array dx;   /* [n, c, d]: drow times the row's gradient */
+    tni_array dx;   /* [n, c, d] like x, and may be x: drow times the row's gradient */
     tni_array drow; /* [n, d], any strides (wide) */
     tni_array lse;  /* (wide) */
     tni_array x, target, weight;
@@ -397,7 +397,7 @@ typedef struct tni_optim_step {
     ANY(gemm)                                                                                      \
     ANY(gather) WIDE(scatter_add, source, 1, 2) ANY(take) WIDE(take_add, y, 1, 2)                  \
     WIDE(softmax, x, 1, 1) WIDE(softmax_grad, y, 1, 2)                                             \
-    WIDE(cross_entropy, x, 3, 3) WIDE(cross_entropy_grad, x, 1, 5)                                 \
+    FLOAT(cross_entropy, x, 3, 3) FLOAT(cross_entropy_grad, x, 1, 5)                               \
     REAL(nll, x) REAL(nll_grad, dx)                                                                \
     WIDE(layer_norm, x, 3, 3) WIDE(layer_norm_grad, x, 3, 5)                                       \
     WIDE(batch_norm, x, 3, 5) WIDE(batch_norm_grad, x, 3, 5)                                       \

@@ -33,6 +33,12 @@ check 'no such precision' ends 2 '--precision f8: want f32, tf32 or bf16' "$ops"
 check 'tf32 on the CPU' ends 2 '--precision tf32: want --device cuda' "$gpt" --precision tf32
 check 'no such size' ends 2 '--config huge' "$gpt" --config huge
 
+# On the CPU CUDA stays closed: its libraries take more memory than a small model. The loader says what it opens.
+opens() { LD_DEBUG=files "$@" 2>&1 | grep -c "calling init: $TN_CUDA_MODULE"; }
+check 'cpu: CUDA stays closed' same "$(opens "$gpt" --config tiny --steps 1 --warmup 0)" 0
+check 'cpu, the largest batch: too' same "$(opens "$gpt" --config tiny --steps 1 --warmup 0 --batch 1 --find-batch 2)" 0
+check 'cuda: it is opened' same "$(opens "$gpt" --config tiny --steps 1 --warmup 0 --device cuda)" 1
+
 # The same losses in blocks of other lengths, on the device and on the CPU; the CPU's stand for PyTorch's.
 t=(--config tiny --steps 9 --warmup 2 --precision f32)
 check 'gpt, cpu' says 1 '^tenon_gpt_tiny_f32,ms/step,' "$gpt" "${t[@]}"

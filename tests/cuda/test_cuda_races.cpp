@@ -206,7 +206,7 @@ START_TEST(copies)
         __shared__ __align__(16) uint16_t x[8 * THREADS];
         for (int i = 0; i < 8; i++) x[8 * threadIdx.x + static_cast<unsigned>(i)] = 0;
         __syncthreads();
-        copy_async(place_of(x + 8 * threadIdx.x), source, 16);
+        copy_async(place_of(x + 8 * threadIdx.x), source, true);
         if (how == 1) __syncthreads();
         if (how == 2 || how == 4) use(x[8 * threadIdx.x]);
         copies_wait();
@@ -228,7 +228,7 @@ START_TEST(copies)
         __shared__ __align__(16) uint16_t x[8];
         if (threadIdx.x < 8) x[threadIdx.x] = 0;
         __syncthreads();
-        if (threadIdx.x == 0) copy_async(place_of(x), source, 16);
+        if (threadIdx.x == 0) copy_async(place_of(x), source, true);
         __syncthreads();
         if (threadIdx.x == 40) use(x[0]);
         __syncthreads();

@@ -4,8 +4,10 @@
  *
  * Seen to fail: in batch_norm.cu the eight values' mean left out, the biased variance kept; in
  * batch_norm.h the wrap one too far; in layer_norm.cu the last piece of rows, or the mean of dy w,
- * left out; in online.h the sum not scaled when the maximum grows, -inf subtracted from -inf; in
- * cross_entropy.cu the target's own term left out, an ignored row made 0 x.
+ * left out, zeros beyond a row's end counted, an array's borders not asked for; in online.h the sum
+ * not scaled when the maximum grows, -inf subtracted from -inf; in cross_entropy.cu the target's
+ * own term left out, an ignored row made 0 x, packs begun at a row's first element, or counted
+ * twice, or taken where dx has other borders; rows' gaps left out; weights read as x's dtype.
  */
 #include "twins.h"
 
@@ -64,19 +66,33 @@ END_TEST
 
 /* ---- cross entropy --------------------------------------------------------------------------- */
 
-static void cross_entropy_case(int64_t n, int64_t c, int64_t d, bool weighted, double smoothing)
+static tn_dtype logits; /* dtype, or bf16 or f16 where that is f32 */
+
+/* Before x are `lead` elements, so that it and dx have other borders; between rows `gap`: with one
+ * dx overwrites x. */
+typedef struct cross_entropy_options {
+    bool weighted;
+    double smoothing;
+    int64_t lead, gap;
+} cross_entropy_options;
+
+static void cross_entropy_case(int64_t n, int64_t c, int64_t d, cross_entropy_options o)
 {
-    twin *x = make(n, c, d), *dx = make(n, c, d), *w = weighted ? make(c) : &none;
+    twin *x = make_as(logits, o.lead, SIZES_OF(n, c + o.gap, d));
+    twin *dx = o.gap ? x : make_as(logits, 0, SIZES_OF(n, c, d));
+    tn_dtype of_w = c % 2 ? logits : dtype;
+    twin *w = o.weighted ? make_as(of_w, 0, SIZES_OF(c)) : &none;
     twin *target = make_ids(c, SIZES_OF(n, d));
     twin *loss = make(n, d), *row_weight = make(n, d), *lse = make(n, d), *drow = make(n, d);
-    for (int64_t j = 0; weighted && j < c; j++)
-        set(w->at[CPU].data, dtype, j, fabs(uniform()) + 0.1);
+    for (int64_t j = 0; o.weighted && j < c; j++)
+        set(w->at[CPU].data, of_w, j, fabs(uniform()) + 0.1);
     for (int64_t r = 0; r < n * d; r += 3) ((int64_t *)target->at[CPU].data)[r] = r % 2 ? -100 : -7;
     if (n * d > 1) /* an ignored row of infinities gives zeros */
-        for (int64_t j = 0; j < c; j++) set(x->at[CPU].data, dtype, j * d, -INFINITY);
-    if (weighted) upload(w);
+        for (int64_t j = 0; j < c; j++) set(x->at[CPU].data, logits, j * d, -INFINITY);
+    if (o.weighted) upload(w);
     upload(x);
     upload(target);
+    for (int side = 0; side < SIDES; side++) x->at[side].size[1] = c;
     BOTH(loss, cross_entropy,
          &(tni_cross_entropy){ .row_loss = *A(loss),
                                .row_weight = *A(row_weight),
@@ -84,15 +100,15 @@ static void cross_entropy_case(int64_t n, int64_t c, int64_t d, bool weighted, d
                                .x = *A(x),
                                .target = *A(target),
                                .weight = *A(w),
-                               .smoothing = smoothing,
+                               .smoothing = o.smoothing,
                                .ignore = -7 });
     check_near(loss, 1, "row_loss");
     check_near(row_weight, 0, "row_weight");
     check_near(lse, 1, "lse");
     upload(lse);
     for (int side = 0; side < SIDES; side++) { /* the mean's gradient: one number for all rows */
-        drow->at[side].stride[0] = smoothing > 0 ? 0 : d;
-        drow->at[side].stride[1] = smoothing > 0 ? 0 : 1;
+        drow->at[side].stride[0] = o.smoothing > 0 ? 0 : d;
+        drow->at[side].stride[1] = o.smoothing > 0 ? 0 : 1;
     }
     BOTH(dx, cross_entropy_grad,
          &(tni_cross_entropy_grad){ .dx = *A(dx),
@@ -101,24 +117,31 @@ static void cross_entropy_case(int64_t n, int64_t c, int64_t d, bool weighted, d
                                     .x = *A(x),
                                     .target = *A(target),
                                     .weight = *A(w),
-                                    .smoothing = smoothing,
+                                    .smoothing = o.smoothing,
                                     .ignore = -7 });
-    check_near(dx, 1, "cross_entropy_grad");
+    for (int side = 0; side < SIDES; side++) dx->at[side].size[1] = c + o.gap; /* left as it was */
+    check_near(dx, logits == dtype ? 1 : 1 / (double)c, "cross_entropy_grad");
     free_twins();
 }
 
 START_TEST(cross_entropy_rows)
 {
     static const int64_t c[] = { 1, 7, 33, 257, 1025, 4500 };
-    choose(_i);
+    choose(_i == 1);
+    logits = _i < 2 ? dtype : _i == 2 ? TN_BF16 : TN_F16;
     for (int option = 0; option < 4; option++) {
-        double smoothing = option / 2 * 0.1;
-        for (int k = 0; k < 6; k++) cross_entropy_case(7, c[k], 1, option % 2, smoothing);
+        cross_entropy_options o = { option % 2, option / 2 * 0.1, 0, 0 };
+        for (int k = 0; k < 6; k++)
+            for (o.gap = 0; o.gap < 6; o.gap += 5)
+                for (o.lead = 0; o.lead < 4; o.lead += 3) cross_entropy_case(7, c[k], 1, o);
+        o.lead = 1, o.gap = 5;
+        cross_entropy_case(2, 17001, 1, o);
+        o.gap = 0;
         for (int k = 0; k < SIZES; k++) {
-            cross_entropy_case(sizes[k], 7, 1, option % 2, smoothing);
-            cross_entropy_case(3, 7, sizes[k], option % 2, smoothing);
+            cross_entropy_case(sizes[k], 7, 1, o);
+            cross_entropy_case(3, 7, sizes[k], o);
         }
-        cross_entropy_case(3, 33, 2, option % 2, smoothing);
+        cross_entropy_case(3, 33, 2, o);
     }
 }
 END_TEST
@@ -170,11 +193,14 @@ END_TEST
         *A(of_x), *A(of_weight), *A(of_bias), *A(dy), *A(x), *A(mean), *A(rstd), *A(w)             \
     }
 
-static void layer_norm_case(int64_t n, int64_t f, bool affine)
+/* Bits of odd: which of x, y, dy, dx, w and b begin beside a sixteen-byte boundary. */
+static void layer_norm_case_at(int odd, int64_t n, int64_t f, bool affine)
 {
-    twin *x = make(n, f), *y = make(n, f), *dy = make(n, f), *dx = make(n, f);
-    twin *mean = make(n), *rstd = make(n), *w = affine ? make(f) : &none,
-         *b = affine ? make(f) : &none, *dw = make(f), *db = make(f);
+    twin *x = make_after(odd & 1, n, f), *y = make_after(odd >> 1 & 1, n, f);
+    twin *dy = make_after(odd >> 2 & 1, n, f), *dx = make_after(odd >> 3 & 1, n, f);
+    twin *mean = make(n), *rstd = make(n), *dw = make(f), *db = make(f);
+    twin *w = affine ? make_after(odd >> 4 & 1, f) : &none;
+    twin *b = affine ? make_after(odd >> 5 & 1, f) : &none;
     BOTH(y, layer_norm,
          &(tni_layer_norm){ .y = *A(y),
                             .mean = *A(mean),
@@ -201,6 +227,11 @@ static void layer_norm_case(int64_t n, int64_t f, bool affine)
     free_twins();
 }
 
+static void layer_norm_case(int64_t n, int64_t f, bool affine)
+{
+    layer_norm_case_at(0, n, f, affine);
+}
+
 START_TEST(layer_norm_rows)
 {
     static const int64_t f[] = { 1, 7, 33, 257, 600, 1025, 4099 };
@@ -212,6 +243,19 @@ START_TEST(layer_norm_rows)
     }
     layer_norm_case(131, 1100, true); /* more rows than blocks */
     layer_norm_case(1301, 5, true);   /* the rows in pieces */
+}
+END_TEST
+
+START_TEST(layer_norm_wide) /* sixteen bytes at a time, or not */
+{
+    static const int64_t f[] = { 4, 36, 38, 132, 516, 768, 770, 772, 1022, 1024 };
+    choose(_i);
+    for (int k = 0; k < 10; k++) {
+        layer_norm_case(7, f[k], true);
+        layer_norm_case(7, f[k], false);
+    }
+    for (int array = 0; array < 6; array++) layer_norm_case_at(1 << array, 7, 772, true);
+    layer_norm_case(1301, 36, true); /* more rows than warps */
 }
 END_TEST
 
@@ -329,10 +373,11 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, softmax_rows, 0, 2);
     tcase_add_loop_test(t, softmax_extremes, 0, 2);
     t = test_case(suite, "cross entropy");
-    tcase_add_loop_test(t, cross_entropy_rows, 0, 2);
+    tcase_add_loop_test(t, cross_entropy_rows, 0, 4);
     tcase_add_loop_test(t, nll_rows, 0, 2);
     t = test_case(suite, "layer norm");
     tcase_add_loop_test(t, layer_norm_rows, 0, 2);
+    tcase_add_loop_test(t, layer_norm_wide, 0, 2);
     t = test_case(suite, "batch norm");
     tcase_add_loop_test(t, batch_norm_planes_and_columns, 0, 4);
     tcase_add_loop_test(t, batch_norm_offset, 0, 2);

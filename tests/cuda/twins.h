@@ -18,8 +18,7 @@ extern const int64_t sizes[SIZES];
 
 /* Kernels of both sides; f32, or f64 for odd variants. */
 void choose(int variant);
-double tolerance(void); /* of dtype */
-double uniform(void);   /* [-2, 2), the same in every run */
+double uniform(void); /* [-2, 2), the same in every run */
 
 /* One array twice; block: where its memory begins, which ends with the last element. */
 typedef struct twin {
@@ -48,7 +47,8 @@ void set(void *data, tn_dtype of, int64_t i, double v);
 void upload(const twin *t);
 /* The GPU's bytes, in memory to be freed. */
 char *held(const twin *t);
-/* The GPU's within tolerance of the CPU's (scale: the size of a sum's terms), or bit for bit. */
+/* The GPU's within its dtype's tolerance of the CPU's (scale: the size of a sum's terms), or bit
+ * for bit. */
 void check_near(const twin *t, double scale, const char *what);
 void check_equal(const twin *t, const char *what);
 

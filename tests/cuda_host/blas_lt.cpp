@@ -1,6 +1,7 @@
 /*
  * blas_lt.cpp - cublasLt on OpenBLAS. It holds its caller to what the real one needs: sizes that
- * agree, pointers aligned as promised when the algorithm was chosen, the workspace asked for.
+ * agree, pointers aligned as promised when the algorithm was chosen, the workspace asked for. As
+ * there a short product that is not made of whole 16 bytes is rounded before its bias is added.
  */
 #include "cublasLt.h"
 
@@ -125,6 +126,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     return CUBLAS_STATUS_SUCCESS;
 }
 
+static bool in_sixteens(const void *p, const cublasLtMatrixLayoutOpaque_t *layout)
+{
+    return reinterpret_cast<uintptr_t>(p) % 16 == 0 &&
+           (!layout || (layout->ld % 8 == 0 && layout->rows % 8 == 0));
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what, const void *alpha,
                               const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
                               cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
@@ -177,7 +184,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t what
                              what->bias,
                              what->compute == CUBLAS_COMPUTE_32F_FAST_TF32,
                              cuda_host::item(d_layout->type) == 2 &&
-                                 (algo->sums & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) != 0 };
+                                 (algo->sums & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) != 0,
+                             !(in_sixteens(a, a_layout) && in_sixteens(b, b_layout) &&
+                               in_sixteens(d, d_layout) && in_sixteens(what->bias, nullptr)) };
     if (!cuda_host::fits(p)) return CUBLAS_STATUS_INVALID_VALUE;
     cuda_host::enqueue([p]() { cuda_host::run(p); });
     return CUBLAS_STATUS_SUCCESS;

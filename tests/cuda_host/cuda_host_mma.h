@@ -20,7 +20,7 @@ namespace cuda_host {
 /* c += a b of this lane's fragments; half: f16, else bf16. */
 void mma_16816(float *c, const uint32_t *a, const uint32_t *b, bool half, int line);
 void load_matrix_4(uint32_t *x, const void *row, bool turned, int line);
-void copy_16(void *to, const void *from, int n);
+void copy_16(void *to, const void *from, bool read);
 void copies_done();
 
 } /* namespace cuda_host */
@@ -61,9 +61,9 @@ static inline void load_matrices_turned(uint32_t (&x)[4], shared_place row)
     cuda_host::load_matrix_4(x, reinterpret_cast<const void *>(row), true, __LINE__);
 }
 
-static inline void copy_async(shared_place to, const void *from, int n)
+static inline void copy_async(shared_place to, const void *from, bool read)
 {
-    cuda_host::copy_16(reinterpret_cast<void *>(to), from, n);
+    cuda_host::copy_16(reinterpret_cast<void *>(to), from, read);
 }
 
 static inline void copies_wait()

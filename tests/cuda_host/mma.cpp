@@ -1,7 +1,10 @@
 /*
  * mma.cpp - products of a warp's fragments, matrices out of shared memory, copies into it.
  */
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 #include "internal.h"
@@ -54,6 +57,60 @@ static float number(uint32_t pair, int which, bool half)
     return half ? tn_from_f16(bits) : tn_from_bf16(bits);
 }
 
+static double power_of_2(int e)
+{
+    uint64_t bits = static_cast<uint64_t>(e + 1023) << 52;
+    double x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static int exponent(double x)
+{
+    uint64_t bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return static_cast<int>(bits >> 52 & 0x7ff) - 1023;
+}
+
+/* sum += a b for one row of a and eight of b, as tensor cores add: the addends are cut off below
+ * the last bit that an f32 of the largest one's size has, their sum is exact and cut off to f32.
+ * (Fasi et al., Numerical behavior of NVIDIA tensor cores, 2021; later ones keep a bit or two
+ * more.) */
+static void add_eight(float (&sum)[8], const float *a, const float (*b)[8])
+{
+    double addend[9][8], largest[8], plain[8], last[8], scale[8];
+    int32_t total[8] = { 0 };
+
+    for (int j = 0; j < 8; j++) {
+        addend[8][j] = plain[j] = static_cast<double>(sum[j]);
+        largest[j] = std::max(std::fabs(plain[j]), 0x1p-126);
+    }
+    for (int k = 0; k < 8; k++) {
+        for (int j = 0; j < 8; j++) {
+            addend[k][j] = static_cast<double>(a[k]) * static_cast<double>(b[k][j]);
+            largest[j] = std::max(std::fabs(addend[k][j]), largest[j]);
+            plain[j] += addend[k][j];
+        }
+    }
+    for (int j = 0; j < 8; j++)
+        for (int k = 0; k < 9 && !std::isfinite(plain[j]); k++) largest[j] = addend[k][j] = 1;
+    for (int j = 0; j < 8; j++) {
+        last[j] = power_of_2(exponent(largest[j]) - 23);
+        scale[j] = power_of_2(23 - exponent(largest[j]));
+    }
+    for (int k = 0; k < 9; k++)
+        for (int j = 0; j < 8; j++) total[j] += static_cast<int32_t>(addend[k][j] * scale[j]);
+    for (int j = 0; j < 8; j++) {
+        int32_t size = std::abs(total[j]); /* below 9 2^24 */
+        int beyond = (size >> 24 != 0) + (size >> 25 != 0) + (size >> 26 != 0) + (size >> 27 != 0);
+        double kept = (size >> beyond << beyond) * last[j];
+        if (std::isfinite(plain[j]))
+            sum[j] = static_cast<float>(total[j] < 0 ? -kept : kept);
+        else
+            sum[j] = static_cast<float>(plain[j]);
+    }
+}
+
 /* PTX ISA, "Matrix fragments for mma.m16n8k16 with floating point type". */
 static void multiply(void *const *lanes)
 {
@@ -73,10 +130,8 @@ static void multiply(void *const *lanes)
         }
         for (int i = 0; i < 4; i++) c[i < 2 ? group : group + 8][t * 2 + (i & 1)] = p->c[i];
     }
-    for (int i = 0; i < 16; i++) {
-        for (int k = 0; k < 16; k++)
-            for (int j = 0; j < 8; j++) c[i][j] += a[i][k] * b[k][j];
-    }
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 16; k += 8) add_eight(c[i], a[i] + k, b + k);
     for (int l = 0; l < 32; l++) {
         const product *p = static_cast<const product *>(lanes[l]);
         int group = l >> 2, t = l & 3;
@@ -129,23 +184,22 @@ void load_matrix_4(uint32_t *x, const void *row, bool turned, int line)
 struct copy {
     void *to;
     const void *from;
-    int n;
+    bool read;
     const void *caller;
 };
 
 static std::vector<copy> under_way[1024]; /* of each thread of the block */
 
-void copy_16(void *to, const void *from, int n)
+void copy_16(void *to, const void *from, bool read)
 {
-    if (n < 0 || n > 16) fail_thread("copies a number of bytes that is not 0 to 16");
     if (reinterpret_cast<uintptr_t>(to) % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0)
         fail_thread("copies from or to a place that is not on 16 bytes");
     if (looking) {
-        looking->access(ACCESS_READ, from, static_cast<size_t>(n), __builtin_return_address(0));
+        looking->access(ACCESS_READ, from, read ? 16 : 0, __builtin_return_address(0));
         looking->access(COPY_BEGINS, to, 16, __builtin_return_address(0));
     }
     std::memset(to, 0xa5, 16);
-    under_way[thread_number()].push_back(copy{ to, from, n, __builtin_return_address(0) });
+    under_way[thread_number()].push_back(copy{ to, from, read, __builtin_return_address(0) });
 }
 
 void copies_done()
@@ -155,10 +209,10 @@ void copies_done()
     for (const copy &c : mine) {
         char bytes[16] = { 0 };
         if (looking) {
-            looking->access(ACCESS_READ, c.from, static_cast<size_t>(c.n), c.caller);
+            looking->access(ACCESS_READ, c.from, c.read ? 16 : 0, c.caller);
             looking->access(COPY_ENDS, c.to, 16, c.caller);
         }
-        if (c.n > 0) std::memcpy(bytes, c.from, static_cast<size_t>(c.n));
+        if (c.read) std::memcpy(bytes, c.from, sizeof bytes);
         std::memcpy(c.to, bytes, sizeof bytes);
     }
     mine.clear();

@@ -164,6 +164,7 @@ static void run_short(const product &p, int64_t b)
             size_t at = static_cast<size_t>(b * p.stride_c + i + j * p.ldc);
             float v = sum[static_cast<size_t>(i + j * p.m)];
             if (p.beta != 0) v += static_cast<float>(p.beta) * wide(p.c, p.c_type, at);
+            if (p.twice) v = rounded(v, p.c_type);
             if (p.bias) v += wide(p.bias, p.c_type, static_cast<size_t>(i));
             round_to(p.c, p.c_type, at, v);
         }

@@ -24,41 +24,45 @@ typedef struct lce_args {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-enum {
-    PIECE = 1 << 24,       /* logits at once: 64 MiB in f32. Fewer would add to dW more often */
-    ROUNDED_PART = 1 << 20 /* elements of a part of dW that is rounded to bf16 before it is added */
-};
+/* Logits at once, 64 MiB in f32: fewer would add to dW more often. On a GPU, which a piece has to
+ * keep busy, their bytes. */
+enum { PIECE = 1 << 24, GPU_PIECE = 1 << 28 };
 
 typedef struct job {
     const tni_backend *backend;
     const lce_args *args;
     tn_dtype dtype, wide;       /* of logits and of sums */
     int64_t n, k, classes;      /* x [n, k], W [classes, k] */
+    int64_t ld;                 /* from a row of logits to the next */
     int64_t first, m;           /* the piece: rows [first, first + m) */
     tn_tensor *const *in;       /* x, W and b in dtype */
-    tn_tensor *dl, *loss, *lse; /* [m, classes]; [2, n]: losses and their weights; [n] */
-    tn_tensor *part;            /* of a sum, in dtype */
+    tn_tensor *dl, *loss, *lse; /* [m, ld]; [2, n]: losses and their weights; [n] */
+    tn_tensor *part;            /* of db, in dtype */
     tn_tensor *grad[3];         /* of x, W and b; NULL: not wanted */
 } job;
 
-static int64_t rows_at_once(int64_t n, int64_t k, int64_t classes)
+static int64_t round_up(int64_t n, int64_t unit)
 {
-    int64_t most = TNI_MAX(PIECE / TNI_MAX(classes, 1), k / 4); /* dl is no smaller than dW / 4 */
-    int64_t pieces = (n - 1) / TNI_MAX(most, 1) + 1;
-    return (n - 1) / pieces + 1;
+    return (n - 1) / unit * unit + unit;
+}
+
+/* How many rows at a time. On a GPU rows begin on 128 bytes, since cuBLAS is slow where they do not
+ * on 16, and their number fills its tiles. */
+static void cut(job *j, bool on_gpu)
+{
+    int64_t size = (int64_t)tn_dtype_size(j->dtype), piece = on_gpu ? GPU_PIECE / size : PIECE;
+    j->ld = round_up(j->classes, on_gpu ? 128 / size : 1);
+    int64_t most = TNI_MAX(piece / j->ld, j->k / 4); /* dl is no smaller than dW / 4 */
+    int64_t tile = on_gpu && most >= 128 ? 128 : 1;
+    most = TNI_MAX(most - most % tile, 1);
+    int64_t pieces = (j->n - 1) / most + 1;
+    j->m = TNI_MIN(round_up((j->n - 1) / pieces + 1, tile), j->n);
 }
 
 static tni_array matrix(const tn_tensor *t, int64_t first, int64_t rows, int64_t cols)
 {
     size_t skipped = (size_t)(first * cols) * tn_dtype_size(t->dtype);
     return (tni_array){ (char *)tni_data(t) + skipped, t->dtype, 2, { rows, cols }, { cols, 1 } };
-}
-
-/* sum = part for the first piece, else sum += part. */
-static tn_status add(const job *j, tni_array sum, tni_array part)
-{
-    if (j->first == 0) return j->backend->copy(&(tni_copy){ sum, part });
-    return j->backend->binary(&(tni_binary){ TNI_B_add, sum, sum, part, NULL });
 }
 
 /* C = or += A B, each [rows, cols] or, if turned, its transpose; bias [cols of C], or NULL. */
@@ -79,7 +83,8 @@ static tn_status multiply(const job *j, tni_array c, tni_array a, bool turn_a, t
                    .b_col = b.stride[!turn_b],
                    .c_row = c.stride[0],
                    .bias = bias,
-                   .accumulate = accumulate };
+                   .accumulate = accumulate,
+                   .wide = c.dtype != j->dtype };
     return j->backend->gemm(&g);
 }
 
@@ -89,37 +94,23 @@ static tni_array piece_of_x(const job *j)
 }
 static tni_array all_dl(const job *j)
 {
-    return matrix(j->dl, 0, j->m, j->classes);
+    tni_array dl = matrix(j->dl, 0, j->m, j->ld);
+    dl.size[1] = j->classes;
+    return dl;
 }
 static tni_array all_w(const job *j)
 {
     return matrix(j->in[W], 0, j->classes, j->k);
 }
 
-/* dW += dl^T x, straight into it, or by parts that are rounded. */
-static tn_status add_dw(const job *j)
-{
-    bool rounded = j->dtype != j->wide;
-    int64_t step = rounded ? TNI_MAX(ROUNDED_PART / j->k, 1) : j->classes;
-    tn_status status = TN_OK;
-    for (int64_t c = 0; c < j->classes && status == TN_OK; c += step) {
-        int64_t rows = TNI_MIN(step, j->classes - c);
-        tni_array sum = matrix(j->grad[W], c, rows, j->k), dl = all_dl(j);
-        tni_array part = rounded ? matrix(j->part, 0, rows, j->k) : sum;
-        dl.data = (char *)dl.data + (size_t)c * tn_dtype_size(dl.dtype);
-        dl.size[1] = rows;
-        status = multiply(j, part, dl, true, piece_of_x(j), false, NULL, !rounded && j->first > 0);
-        if (status == TN_OK && rounded) status = add(j, sum, part);
-    }
-    return status;
-}
-
 static tn_status add_db(const job *j)
 {
-    tni_array part = matrix(j->part, 0, 1, j->classes);
+    tni_array part = matrix(j->part, 0, 1, j->classes), db = matrix(j->grad[B], 0, 1, j->classes);
     tni_reduce r = { .function = TNI_R_sum, .y = part, .x = all_dl(j), .p = &(double){ 0 } };
     tn_status status = j->backend->reduce(&r);
-    return status == TN_OK ? add(j, matrix(j->grad[B], 0, 1, j->classes), part) : status;
+    if (status != TN_OK) return status;
+    if (j->first == 0) return j->backend->copy(&(tni_copy){ db, part });
+    return j->backend->binary(&(tni_binary){ TNI_B_add, db, db, part, NULL });
 }
 
 /* Elements [first, first + m) of row `row` of t [.., n], as [m, 1]. */
@@ -130,7 +121,7 @@ static tni_array column(const job *j, const tn_tensor *t, int64_t row)
 
 static tn_status one_piece(const job *j, tn_tensor *const *in)
 {
-    tni_array x = { tni_data(j->dl), j->dtype, 3, { j->m, j->classes, 1 }, { j->classes, 1, 1 } };
+    tni_array x = { tni_data(j->dl), j->dtype, 3, { j->m, j->classes, 1 }, { j->ld, 1, 1 } };
     tni_array target = column(j, in[TARGET], 0), lse = column(j, j->lse, 0);
     tni_array weight = rows_array(in[WEIGHT], 1, j->classes, 0, 0);
     tni_array scale = { tni_data(in[SCALE]), j->wide, 2, { j->m, 1 }, { 0, 0 } };
@@ -149,7 +140,9 @@ static tn_status one_piece(const job *j, tn_tensor *const *in)
     if (status == TN_OK && j->grad[X])
         status = multiply(j, matrix(j->grad[X], j->first, j->m, j->k), all_dl(j), false, all_w(j),
                           false, NULL, false);
-    if (status == TN_OK && j->grad[W]) status = add_dw(j);
+    if (status == TN_OK && j->grad[W])
+        status = multiply(j, matrix(j->grad[W], 0, j->classes, j->k), all_dl(j), true,
+                          piece_of_x(j), false, NULL, j->first > 0);
     if (status == TN_OK && j->grad[B]) status = add_db(j);
     return status;
 }
@@ -167,13 +160,10 @@ static tn_tensor *as_dtype(tn_tensor *t, tn_dtype dtype)
 
 static bool make_room(job *j, tn_device device)
 {
-    int64_t part = j->grad[B] ? j->classes : 1;
-    if (j->dtype != j->wide && j->grad[W])
-        part = TNI_MAX(part, TNI_MIN(TNI_MAX(ROUNDED_PART, j->k), j->classes * j->k));
-    return (j->dl = tni_create("", TN_SHAPE(j->m, j->classes), j->dtype, device)) &&
+    return (j->dl = tni_create("", TN_SHAPE(j->m, j->ld), j->dtype, device)) &&
            (j->loss = tni_create("", TN_SHAPE(2, j->n), j->wide, device)) &&
            (j->lse = tni_create("", TN_SHAPE(j->n), j->wide, device)) &&
-           (j->part = tni_create("", TN_SHAPE(part), j->dtype, device));
+           (j->part = tni_create("", TN_SHAPE(j->grad[B] ? j->classes : 0), j->dtype, device));
 }
 
 static tn_status lce_shape(tni_call *c)
@@ -207,7 +197,8 @@ static tn_status lce_forward(tni_call *c)
         if (!in[i]) return tni_pending();
         if (i <= B && j.args->wanted[i]) j.grad[i] = c->saved[saved++];
     }
-    int64_t step = j.m = rows_at_once(j.n, j.k, j.classes);
+    cut(&j, c->device.type != TN_CPU);
+    int64_t step = j.m;
     if (!make_room(&j, c->device)) return tni_pending();
     for (; j.first < j.n && status == TN_OK; j.first += step) {
         j.m = TNI_MIN(step, j.n - j.first);

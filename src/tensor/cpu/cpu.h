@@ -72,8 +72,14 @@ bool tni_has_sgemm(void);
 bool tni_sgemm_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k);
 /* It takes k up to here where C is bf16 or f16: sums rounded at their end need all of k at once. */
 enum { TNI_SGEMM_ROUNDED = 4096 };
-/* Memory that a thread keeps for products, of the first call's size; NULL: there is none. */
-void *tni_thread_scratch(size_t size);
+/* The same of bf16, by AMX, where it is there. */
+bool tni_product_by_amx(const tni_product *p);
+/* The kernel (isa/amx.c), only where tni_product_amx(). False, with C untouched: C cannot be added
+ * to, or there is no memory. */
+bool tni_amx_product(const tni_product *p);
+/* TNI_PRODUCT_SCRATCH bytes that a thread keeps for products; NULL: there is no memory. */
+enum { TNI_PRODUCT_SCRATCH = 5 << 18 };
+void *tni_thread_scratch(void);
 /* f32 or f64, m or n 1. */
 void tni_product_thin(const tni_product *p);
 /* C before a product that is then added to it: bias in every row, zeros if `zero`. False when C
@@ -83,6 +89,8 @@ bool tni_product_start(const tni_product *p, bool zero);
 bool tni_product_bf16(void);
 /* ... and several times as fast as f32, by AMX. */
 bool tni_product_amx(void);
+/* Whether processor and system have AMX, and this process may use it. */
+bool tni_has_amx(void);
 /* The oneDNN module, or NULL, and why it is not there. */
 const tni_onednn *tni_onednn_module(void);
 const char *tni_onednn_why(void);

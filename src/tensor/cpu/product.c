@@ -2,10 +2,10 @@
  * product.c - one matrix product on one thread, by whom it is fastest, and the one file that calls
  * BLAS.
  *
- * With AVX-512 oneDNN is asked first: for bf16 where the processor multiplies it, and for f32 in
- * some layouts. Then our own, which takes the other layouts, and bf16 and f16 on other processors.
- * OpenBLAS takes small products, f64, and whatever is left. TN_ONEDNN=off in the environment leaves
- * oneDNN out.
+ * bf16 goes to AMX where it is there (isa/amx.c). Else with AVX-512 oneDNN is asked first: for bf16
+ * where the processor multiplies it, and for f32 in some layouts. Then our own (isa/sgemm.c), which
+ * takes the other layouts, and bf16 and f16 on other processors. OpenBLAS takes small products,
+ * f64, and whatever is left. TN_ONEDNN=off in the environment leaves oneDNN out.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -56,14 +56,22 @@ const char *tni_onednn_why(void)
 
 bool tni_product_bf16(void)
 {
+    if (tni_has_amx()) return true;
     const tni_onednn *module = tni_onednn_module();
     return module && module->bf16;
 }
 
+/* oneDNN is asked too because tests/amx emulates AMX for it. */
 bool tni_product_amx(void)
 {
-    const tni_onednn *module = tni_onednn_module();
+    if (tni_has_amx()) return true;
+    const tni_onednn *module = TNI_AMX ? tni_onednn_module() : NULL;
     return module && module->amx;
+}
+
+bool tni_product_by_amx(const tni_product *p)
+{
+    return TNI_AMX && p->in == TN_BF16 && tni_product_amx() && tni_amx_product(p);
 }
 
 static bool by_onednn(const tni_product *p)
@@ -87,13 +95,13 @@ static void make_scratch_key(void)
     has_scratch_key = pthread_key_create(&scratch_key, free) == 0;
 }
 
-void *tni_thread_scratch(size_t size)
+void *tni_thread_scratch(void)
 {
     pthread_once(&scratch_once, make_scratch_key);
     if (!has_scratch_key) return NULL;
     void *scratch = pthread_getspecific(scratch_key);
     if (scratch) return scratch;
-    scratch = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+    scratch = aligned_alloc(4096, TNI_PRODUCT_SCRATCH);
     if (scratch && pthread_setspecific(scratch_key, scratch) != 0) {
         free(scratch);
         scratch = NULL;
@@ -198,7 +206,7 @@ static void blas_f64(const tni_product *p, double alpha, double beta)
 
 bool tni_product_one(const tni_product *p)
 {
-    if (by_onednn(p) || by_sgemm(p)) return true;
+    if (tni_product_by_amx(p) || by_onednn(p) || by_sgemm(p)) return true;
     if (tni_is_short(p->in)) return false;
     bool add = tni_product_start(p, false);
     if (p->in == TN_F32)

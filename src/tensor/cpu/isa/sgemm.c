@@ -43,6 +43,7 @@ enum {
     ROOM = DEPTH * LANES,
     SCRATCH = A_SIZE + B_SIZE + SUMS + ROOM + WIDTH
 };
+_Static_assert(SCRATCH * sizeof(float) <= TNI_PRODUCT_SCRATCH, "what a thread keeps for products");
 
 typedef struct sgemm {
     const tni_product *p;
@@ -308,7 +309,7 @@ bool K(tni_sgemm)(const tni_product *p)
                 .width = rounded ? TNI_MIN(WIDTH, B_SIZE / p->k / STRIP * STRIP) : WIDTH,
                 .direct = !p->tb && p->in == TN_F32 && p->m <= DIRECT,
                 .rounded = rounded };
-    s.a = tni_thread_scratch(SCRATCH * sizeof(float));
+    s.a = tni_thread_scratch();
     if (!s.a) return false;
     s.b = s.a + A_SIZE;
     s.sums = s.b + B_SIZE;

@@ -9,9 +9,9 @@
  *   with a = (1 - e) w[t], p = exp(x - lse), W = sum w
  * Source: Szegedy et al., Rethinking the Inception Architecture (2016), section 7 (smoothing).
  *
- * d = 1 (rows without gaps) runs along the classes; d > 1 (images) runs along k, LANES columns at a
- * time. Rows of bf16 and f16 are converted one at a time: the logits of a large vocabulary are the
- * largest array of a model, and a second copy of them would be its peak of memory.
+ * d = 1 runs along the classes; d > 1 (images) runs along k, LANES columns at a time. Rows of bf16
+ * and f16 are converted one at a time: the logits of a large vocabulary are the largest array of a
+ * model, and a second copy of them would be its peak of memory.
  */
 #include "tensor/cpu/pointwise.h"
 #include "tensor/cpu/real/rows.h"
@@ -27,6 +27,7 @@ typedef struct ce_job {
     const REAL *drow;
     int64_t drow_stride[2];
     int64_t c, d, ignore;
+    int64_t x_row, dx_row;         /* elements from row to row */
     REAL keep, spread, weight_sum; /* 1 - e, e / c, W */
     int64_t blocks;                /* of LANES columns in d */
     tn_dtype dtype;                /* of x and dx */
@@ -35,21 +36,21 @@ typedef struct ce_job {
 
 static const REAL *row_of(const ce_job *job, int64_t i)
 {
-    if (!job->scratch) return (const REAL *)job->x + i * job->c;
+    if (!job->scratch) return (const REAL *)job->x + i * job->x_row;
     REAL *row = job->scratch + tni_lane() * job->c;
-    TNI_LOAD(TN_F32, job->c, row, (const uint16_t *)job->x + i * job->c, job->dtype, 1);
+    TNI_LOAD(TN_F32, job->c, row, (const uint16_t *)job->x + i * job->x_row, job->dtype, 1);
     return row;
 }
 
 static REAL *row_of_dx(const ce_job *job, int64_t i)
 {
-    return job->scratch ? job->scratch + tni_lane() * job->c : (REAL *)job->dx + i * job->c;
+    return job->scratch ? job->scratch + tni_lane() * job->c : (REAL *)job->dx + i * job->dx_row;
 }
 
 static void write_row(const ce_job *job, int64_t i, const REAL *row)
 {
     if (!job->scratch) return;
-    TNI_STORE(TN_F32, job->c, (uint16_t *)job->dx + i * job->c, job->dtype, 1, row);
+    TNI_STORE(TN_F32, job->c, (uint16_t *)job->dx + i * job->dx_row, job->dtype, 1, row);
 }
 
 /* f over n rows. */
@@ -78,6 +79,7 @@ static ce_job ce_job_of(const tni_array *x, const tni_array *target, const tni_a
         .target = target->data,
         .c = x->size[1],
         .d = x->size[2],
+        .x_row = x->stride[0],
         .ignore = ignore,
         .dtype = x->dtype,
         .keep = (REAL)(1.0 - smoothing),
@@ -272,6 +274,7 @@ tn_status K(tni_cross_entropy_grad)(const tni_cross_entropy_grad *a)
     if (status != TN_OK) return status;
     ce_job job = ce_job_of(&a->x, &a->target, &a->weight, a->smoothing, a->ignore);
     job.dx = a->dx.data;
+    job.dx_row = a->dx.stride[0];
     job.drow = a->drow.data;
     job.drow_stride[0] = a->drow.stride[0];
     job.drow_stride[1] = a->drow.stride[1];

@@ -1,0 +1,282 @@
+/*
+ * amx.c - one matrix product of bf16 on one thread, by AMX's tiles: C (+)= op(A) op(B) (+ bias),
+ * with sums in f32.
+ *
+ * An instruction multiplies a tile of A, [16, 32], by a tile of B, [32, 16], and adds the result to
+ * a tile of sums, [16, 16]. Four tiles of sums make a square of C, [32, 32], to which a step along
+ * the inner axis adds two tiles of A times two of B. What is read is packed first, tile by tile:
+ *   - all steps of a block of B's columns, which stays in the L2 cache: strips of 32 columns
+ *   - a panel of A, 32 rows and at most DEPTH steps, which stays in the L1 cache while the strips
+ *     pass
+ * A tile of A has 16 rows of 32 steps; one of B has 16 rows of two steps, in each the pairs of 16
+ * columns. So an operand whose rows lie along the steps is copied for A and transposed, as pairs,
+ * for B; of one whose rows lie across them, two rows are interleaved, for B, and transposed for A.
+ *
+ * Source: Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter "Intel AMX". The
+ * bits depend on the sizes alone. AMX takes denormal numbers for 0.
+ */
+#include <immintrin.h>
+#include <string.h>
+
+#include "tensor/cpu/isa/vector.h"
+#include "tensor/cpu/cpu.h"
+#include "tensor/internal.h"
+#include "tensor/math.h"
+
+enum { SIDE = 16, STEPS = 32, TILE = SIDE * STEPS, SQUARE = 2 * SIDE }; /* TILE: elements */
+/* Steps of a panel; elements and columns of a block of B; steps of one where C can take sums by
+ * parts, and where it can't. */
+enum { DEPTH = 256, B_SIZE = 1 << 19, WIDTH = 512, LONG = 2048, ROUNDED = 4096 };
+
+typedef struct scratch {
+    uint16_t b[B_SIZE], a[SQUARE * DEPTH], room[TILE];
+    float sums[SQUARE * WIDTH], bias[WIDTH];
+} scratch;
+
+_Static_assert(sizeof(scratch) <= TNI_PRODUCT_SCRATCH, "what a thread keeps for products");
+
+typedef struct bgemm {
+    const tni_product *p;
+    scratch *s;
+    int64_t steps; /* of k, in tiles */
+} bgemm;
+
+/* ---- packing --------------------------------------------------------------------------------- */
+
+static inline __mmask32 first(int64_t n) /* of 32 elements */
+{
+    return n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (1u << n) - 1;
+}
+
+/* 16 rows of 32 elements, of which the first n of the first `there` are there; zeros else. */
+static inline void copy_rows(uint16_t *to, const uint16_t *from, int64_t ld, int64_t there,
+                             int64_t n)
+{
+    __mmask32 mask = first(n);
+    for (int64_t r = 0; r < SIDE; r++, to += STEPS)
+        _mm512_store_si512(to, r < there ? _mm512_maskz_loadu_epi16(mask, from + r * ld)
+                                         : _mm512_setzero_si512());
+}
+
+/* Pairs of rows: element j of row 2 i beside that of row 2 i + 1, for 16 columns. */
+static inline void copy_pairs(uint16_t *to, const uint16_t *from, int64_t ld, int64_t there,
+                              int64_t n)
+{
+    __mmask16 mask = (__mmask16)first(n);
+    for (int64_t r = 0; r < STEPS; r += 2, to += STEPS) {
+        __m256i none = _mm256_setzero_si256();
+        __m256i low = r < there ? _mm256_maskz_loadu_epi16(mask, from + r * ld) : none;
+        __m256i high = r + 1 < there ? _mm256_maskz_loadu_epi16(mask, from + (r + 1) * ld) : none;
+        __m512i pairs = _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16);
+        _mm512_store_si512(to, _mm512_or_si512(pairs, _mm512_cvtepu16_epi32(low)));
+    }
+}
+
+/* 16 x 16 pairs. */
+static inline void transpose_pairs(uint16_t *to, const uint16_t *from)
+{
+    transpose_block((const float *)(const void *)from, SIDE, (float *)(void *)to, SIDE);
+}
+
+/* The tile of `there` rows of A, or columns of B, at most 16, and at most 32 steps; along: the
+ * steps lie next to each other. */
+static inline void pack_tile(const bgemm *g, uint16_t *to, const uint16_t *from, int64_t ld,
+                             bool along, int64_t there, int64_t steps, bool is_b)
+{
+    uint16_t *first_to = along == is_b ? g->s->room : to;
+    if (along)
+        copy_rows(first_to, from, ld, there, steps);
+    else
+        copy_pairs(first_to, from, ld, steps, there);
+    if (first_to != to) transpose_pairs(to, first_to);
+}
+
+/* `n` rows of A (or columns of B) from r on, steps [k0, k0 + k), as tiles: for each 32 steps the
+ * first 16 of them, then the others. */
+static inline __attribute__((always_inline)) void pack(const bgemm *g, uint16_t *to, bool is_b,
+                                                       int64_t r, int64_t n, int64_t k0, int64_t k)
+{
+    const tni_product *p = g->p;
+    int64_t ld = is_b ? p->ldb : p->lda;
+    bool along = is_b ? p->tb : !p->ta;
+    for (int64_t i = 0; i < k; i += STEPS)
+        for (int64_t half = 0; half < SQUARE; half += SIDE, to += TILE) {
+            int64_t row = along ? r + half : k0 + i, column = along ? k0 + i : r + half;
+            const uint16_t *from = (const uint16_t *)(is_b ? p->b : p->a) + row * ld + column;
+            if (half < n)
+                pack_tile(g, to, from, ld, along, TNI_MIN(n - half, SIDE), TNI_MIN(k - i, STEPS),
+                          is_b);
+            else
+                memset(to, 0, TILE * sizeof *to);
+        }
+}
+
+/* ---- a square of C --------------------------------------------------------------------------- */
+
+/* Tiles 0 to 3: sums; 4, 5: of A; 6, 7: of B. All have 16 rows of 64 bytes. */
+static void configure(void)
+{
+    struct {
+        uint8_t palette, start, zero[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } c = { .palette = 1 };
+    for (int i = 0; i < 8; i++) c.row_bytes[i] = 64, c.rows[i] = SIDE;
+    _tile_loadconfig(&c);
+}
+
+/* sums [32, 32] (+)= A B, over `steps` tiles; the lower half is left out where A has at most 16
+ * rows. */
+static void multiply(float *sums, const uint16_t *a, const uint16_t *b, int64_t steps, bool add,
+                     bool lower)
+{
+    enum { ROW = SQUARE * sizeof(float), LOWER = SIDE * SQUARE };
+    if (add) {
+        _tile_loadd(0, sums, ROW);
+        _tile_loadd(1, sums + SIDE, ROW);
+        _tile_loadd(2, sums + LOWER, ROW);
+        _tile_loadd(3, sums + LOWER + SIDE, ROW);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (int64_t i = 0; i < steps; i++, a += 2 * TILE, b += 2 * TILE) {
+        _tile_loadd(6, b, 64);
+        _tile_loadd(4, a, 64);
+        _tile_loadd(7, b + TILE, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        if (!lower) continue;
+        _tile_loadd(5, a + TILE, 64);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, sums, ROW);
+    _tile_stored(1, sums + SIDE, ROW);
+    _tile_stored(2, sums + LOWER, ROW);
+    _tile_stored(3, sums + LOWER + SIDE, ROW);
+}
+
+/* C's rows from r on and columns from n0 on = sums + bias (+ C). */
+static void finish(const bgemm *g, const float *sums, const float *bias, int64_t r, int64_t rows,
+                   int64_t n0, int64_t n)
+{
+    const tni_product *p = g->p;
+    __mmask32 there = first(n);
+    __mmask16 left = (__mmask16)there, right = (__mmask16)(there >> SIDE);
+    __m512 b0 = _mm512_loadu_ps(bias), b1 = _mm512_loadu_ps(bias + SIDE);
+    for (int64_t i = 0; i < rows; i++, sums += SQUARE) {
+        __m512 s0 = _mm512_add_ps(_mm512_loadu_ps(sums), b0);
+        __m512 s1 = _mm512_add_ps(_mm512_loadu_ps(sums + SIDE), b1);
+        int64_t at = (r + i) * p->ldc + n0;
+        if (p->out == TN_BF16) {
+            __m512i rounded = (__m512i)_mm512_cvtne2ps_pbh(s1, s0);
+            _mm512_mask_storeu_epi16((uint16_t *)p->c + at, there, rounded);
+            continue;
+        }
+        float *c = (float *)p->c + at;
+        if (p->accumulate) {
+            s0 = _mm512_add_ps(s0, _mm512_maskz_loadu_ps(left, c));
+            s1 = _mm512_add_ps(s1, _mm512_maskz_loadu_ps(right, c + SIDE));
+        }
+        _mm512_mask_storeu_ps(c, left, s0);
+        _mm512_mask_storeu_ps(c + SIDE, right, s1);
+    }
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+/* Rows [r, r + rows), at most 32, of columns [n0, n0 + n), whose strips of B are packed. */
+static void multiply_panel(const bgemm *g, int64_t r, int64_t rows, int64_t n0, int64_t n)
+{
+    scratch *s = g->s;
+    int64_t k = g->p->k, blocks = (k - 1) / DEPTH + 1;
+    int64_t depth = ((k - 1) / blocks / STEPS + 1) * STEPS;
+    for (int64_t k0 = 0; k0 < k; k0 += depth) {
+        int64_t here = TNI_MIN(depth, k - k0), steps = (here - 1) / STEPS + 1;
+        pack(g, s->a, false, r, rows, k0, here);
+        for (int64_t j = 0; j < n; j += SQUARE) {
+            float *sums = s->sums + j * SQUARE;
+            multiply(sums, s->a, s->b + (j / SQUARE * g->steps + k0 / STEPS) * 2 * TILE, steps,
+                     k0 > 0, rows > SIDE);
+            if (k0 + here == k)
+                finish(g, sums, s->bias + j, r, rows, n0 + j, TNI_MIN(n - j, SQUARE));
+        }
+    }
+}
+
+static void multiply_block(const bgemm *g, int64_t n0, int64_t n)
+{
+    scratch *s = g->s;
+    const tni_product *p = g->p;
+    for (int64_t j = 0; j < n; j += SQUARE)
+        pack(g, s->b + j * g->steps * STEPS, true, n0 + j, TNI_MIN(n - j, SQUARE), 0, p->k);
+    memset(s->bias, 0, sizeof s->bias);
+    for (int64_t j = 0; p->bias && j < n; j++)
+        s->bias[j] = tn_from_bf16(((const uint16_t *)p->bias)[n0 + j]);
+    for (int64_t r = 0; r < p->m; r += SQUARE)
+        multiply_panel(g, r, TNI_MIN(p->m - r, SQUARE), n0, n);
+}
+
+/* All of k, at most ROUNDED. */
+static void multiply_all(const tni_product *p, scratch *s)
+{
+    bgemm g = { .p = p, .s = s, .steps = (p->k + STEPS - 1) / STEPS };
+    int64_t width = TNI_MIN(WIDTH, B_SIZE / (g.steps * STEPS) / SQUARE * SQUARE);
+    for (int64_t n0 = 0; n0 < p->n; n0 += width) multiply_block(&g, n0, TNI_MIN(width, p->n - n0));
+}
+
+/* Into f32, some of k at a time. */
+static void multiply_parts(const tni_product *p, scratch *s)
+{
+    int64_t parts = (p->k - 1) / LONG + 1, step = ((p->k - 1) / parts / STEPS + 1) * STEPS;
+    for (int64_t k0 = 0; k0 < p->k; k0 += step) {
+        tni_product part = *p;
+        part.k = TNI_MIN(step, p->k - k0);
+        part.a = (const uint16_t *)p->a + (p->ta ? k0 * p->lda : k0);
+        part.b = (const uint16_t *)p->b + (p->tb ? k0 : k0 * p->ldb);
+        if (k0 > 0) part.accumulate = true, part.bias = NULL;
+        multiply_all(&part, s);
+    }
+}
+
+/* Into bf16, through sums of all of C. */
+static bool multiply_through(const tni_product *p, scratch *s)
+{
+    size_t size = (size_t)p->m * (size_t)p->n * sizeof(float);
+    float *sums = tni_alloc(size);
+    if (!sums) return false;
+    tni_product wide = *p;
+    wide.out = TN_F32, wide.c = sums, wide.ldc = p->n;
+    multiply_parts(&wide, s);
+    for (int64_t r = 0; r < p->m; r++)
+        for (int64_t j = 0; j < p->n; j += SQUARE) {
+            const float *from = sums + r * p->n + j;
+            __mmask32 there = first(p->n - j);
+            __m512 low = _mm512_maskz_loadu_ps((__mmask16)there, from);
+            __m512 high = _mm512_maskz_loadu_ps((__mmask16)(there >> SIDE), from + SIDE);
+            _mm512_mask_storeu_epi16((uint16_t *)p->c + r * p->ldc + j, there,
+                                     (__m512i)_mm512_cvtne2ps_pbh(high, low));
+        }
+    tni_free(sums, size);
+    return true;
+}
+
+bool tni_amx_product(const tni_product *p)
+{
+    bool rounded = p->out == TN_BF16, done = true;
+    if (p->m == 0 || p->n == 0 || p->k == 0 || (p->accumulate && rounded)) return false;
+    scratch *s = tni_thread_scratch();
+    if (!s) return false;
+    configure();
+    if (!rounded)
+        multiply_parts(p, s);
+    else if (p->k <= ROUNDED)
+        multiply_all(p, s);
+    else
+        done = multiply_through(p, s);
+    _tile_release();
+    return done;
+}
