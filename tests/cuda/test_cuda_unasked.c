@@ -5,8 +5,8 @@
  * TN_CUDA_SHIM names the module, and not TN_CUDA_MODULE, which main.c would open. One test: what
  * is opened stays.
  *
- * Seen to fail: tn_info, tn_cuda_synchronize, tn_cuda_memory_trim, tn_cuda_memory_reset_peak and
- * tn_set_tf32 as they were, each of which opened it; TF32 forgotten when it is opened.
+ * Seen to fail: tn_info as it was, which opened it. (So did tn_cuda_synchronize,
+ * tn_cuda_memory_trim, tn_cuda_memory_reset_peak and tn_set_tf32.)
  */
 #include <dlfcn.h>
 #include <stdlib.h>
