@@ -315,7 +315,7 @@ START_TEST(sgemm_edges)
 }
 END_TEST
 
-/* Tiles have 16 rows or columns and 32 steps, panels 384 steps; more than 2,048 are added to an f32
+/* Tiles have 16 rows or columns and 32 steps, panels 256 steps; more than 2,048 are added to an f32
  * C by parts, and to a bf16 C from 4,097 on by way of f32. */
 START_TEST(amx_edges)
 {

@@ -10,7 +10,8 @@
  *
  * d = 1: a warp does a row that fits into its registers, a block a longer one, 16 bytes at a time:
  * of a language model's loss these passes over the logits are all but the products. d > 1 (images):
- * a thread does a row, so that the threads of a warp read neighbours along d.
+ * a thread does a row, so that the threads of a warp read neighbours along d. A sum's order depends
+ * on the sizes and on where the row begins within 16 bytes.
  */
 #include "cuda/elements.h"
 #include "cuda/fault.h"

@@ -17,7 +17,8 @@
  * Results are grouped by who works on one: a thread (short rows, and columns: neighbouring threads
  * take neighbouring results, or four each), a warp, a block. A long slice is cut into pieces, which
  * leave an `all` each; a warp joins those in order. Borders depend on shapes alone (and on whether
- * memory begins on a border of four), so the bits are the same in every run and on every device.
+ * memory and rows begin on borders of four), so the bits are the same in every run and on every
+ * device.
  */
 #ifndef TNI_CUDA_REDUCE_H
 #define TNI_CUDA_REDUCE_H

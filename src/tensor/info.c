@@ -54,9 +54,9 @@ static void describe(char *to, const char *cuda)
              TN_VERSION, COMPILER, OPTIMISED, SANITISED, openblas_get_config(),
              parallel >= 0 && parallel <= 2 ? flavour[parallel] : "unknown",
              onednn ? onednn->version : tni_onednn_why(),
-             !onednn                        ? ""
-             : onednn->bf16 && !onednn->amx ? " (products of f32 and bf16)"
-                                            : " (products of f32)",
+             !onednn                              ? ""
+             : onednn->bf16 && !tni_product_amx() ? " (products of f32 and bf16)"
+                                                  : " (products of f32)",
              tni_cpu_simd(), tni_product_amx() ? ", products of bf16 by AMX" : "", tn_num_threads(),
              tni_processors(), cuda);
 }

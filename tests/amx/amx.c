@@ -1,8 +1,8 @@
 /*
- * amx.c - AMX for processors that have none, so that what oneDNN does with tiles is tested on them:
- * a library to be preloaded (amx.sh). A tile instruction that the processor does not know raises
- * SIGILL; the handler decodes it and does its work. The bf16 instructions alone, and slowly: a step
- * of a small GPT took 160 times as long as with AVX512-BF16.
+ * amx.c - AMX for processors that have none, so that what we and oneDNN do with tiles is tested on
+ * them: a library to be preloaded (amx.sh). A tile instruction that the processor does not know
+ * raises SIGILL; the handler decodes it and does its work. The bf16 instructions alone, and slowly:
+ * a step of a small GPT took 160 times as long as with AVX512-BF16.
  *
  * A program learns of AMX from cpuid and arch_prctl. amx.sh makes a copy of oneDNN's library in
  * which every cpuid is an ud2 (both have two bytes); those raise SIGILL too, and the handler

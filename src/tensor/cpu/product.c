@@ -65,8 +65,8 @@ bool tni_product_bf16(void)
 bool tni_product_amx(void)
 {
     if (tni_has_amx()) return true;
-    const tni_onednn *module = TNI_AMX ? tni_onednn_module() : NULL;
-    return module && module->amx;
+    const tni_onednn *module = tni_onednn_module();
+    return TNI_AMX && module && module->amx;
 }
 
 bool tni_product_by_amx(const tni_product *p)

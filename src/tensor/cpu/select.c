@@ -13,6 +13,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#endif
+#if TNI_AMX
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif

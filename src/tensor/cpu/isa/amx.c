@@ -13,9 +13,10 @@
  * for B; of one whose rows lie across them, two rows are interleaved, for B, and transposed for A.
  *
  * Source: Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter "Intel AMX". The
- * bits depend on the sizes alone. AMX takes denormal numbers for 0.
+ * bits depend on the sizes and C's dtype. AMX takes denormal numbers for 0, and rounds to none.
  */
 #include <immintrin.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tensor/cpu/isa/vector.h"
@@ -113,17 +114,15 @@ static inline __attribute__((always_inline)) void pack(const bgemm *g, uint16_t 
 
 /* ---- a square of C --------------------------------------------------------------------------- */
 
-/* Tiles 0 to 3: sums; 4, 5: of A; 6, 7: of B. All have 16 rows of 64 bytes. */
-static void configure(void)
-{
-    struct {
-        uint8_t palette, start, zero[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } c = { .palette = 1 };
-    for (int i = 0; i < 8; i++) c.row_bytes[i] = 64, c.rows[i] = SIDE;
-    _tile_loadconfig(&c);
-}
+/* Tiles 0 to 3: sums; 4, 5: of A; 6, 7: of B. All have 16 rows of 64 bytes. A constant: gcc 12 does
+ * not know that the instruction reads all of it, so it would leave out assignments. */
+static const struct {
+    uint8_t palette, start, zero[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} tiles = { .palette = 1,
+            .row_bytes = { 64, 64, 64, 64, 64, 64, 64, 64 },
+            .rows = { SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, SIDE } };
 
 /* sums [32, 32] (+)= A B, over `steps` tiles; the lower half is left out where A has at most 16
  * rows. */
@@ -131,6 +130,7 @@ static void multiply(float *sums, const uint16_t *a, const uint16_t *b, int64_t 
                      bool lower)
 {
     enum { ROW = SQUARE * sizeof(float), LOWER = SIDE * SQUARE };
+    __asm__ volatile("" ::: "memory"); /* gcc does not know what the loads of tiles read */
     if (add) {
         _tile_loadd(0, sums, ROW);
         _tile_loadd(1, sums + SIDE, ROW);
@@ -245,8 +245,7 @@ static void multiply_parts(const tni_product *p, scratch *s)
 /* Into bf16, through sums of all of C. */
 static bool multiply_through(const tni_product *p, scratch *s)
 {
-    size_t size = (size_t)p->m * (size_t)p->n * sizeof(float);
-    float *sums = tni_alloc(size);
+    float *sums = malloc((size_t)p->m * (size_t)p->n * sizeof(float));
     if (!sums) return false;
     tni_product wide = *p;
     wide.out = TN_F32, wide.c = sums, wide.ldc = p->n;
@@ -260,7 +259,7 @@ static bool multiply_through(const tni_product *p, scratch *s)
             _mm512_mask_storeu_epi16((uint16_t *)p->c + r * p->ldc + j, there,
                                      (__m512i)_mm512_cvtne2ps_pbh(high, low));
         }
-    tni_free(sums, size);
+    free(sums);
     return true;
 }
 
@@ -270,7 +269,7 @@ bool tni_amx_product(const tni_product *p)
     if (p->m == 0 || p->n == 0 || p->k == 0 || (p->accumulate && rounded)) return false;
     scratch *s = tni_thread_scratch();
     if (!s) return false;
-    configure();
+    _tile_loadconfig(&tiles);
     if (!rounded)
         multiply_parts(p, s);
     else if (p->k <= ROUNDED)
