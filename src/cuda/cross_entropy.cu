@@ -95,10 +95,8 @@ template <typename E, typename R, int K> static __global__ void cross_entropy_wa
 }
 
 /* 16 bytes in one access. */
-template <typename E> struct alignas(16) pack {
-    static constexpr int SIZE = 16 / sizeof(E);
-    E v[SIZE];
-};
+template <typename E> constexpr int PACK = 16 / sizeof(E);
+template <typename E> using pack = several<E, PACK<E>>;
 
 /* n neighbours: `lead` of them until both x and y are on a border of 16 bytes, packs, and a rest.
  * Loose is what is in no pack: all, where x and y have different borders. */
@@ -108,13 +106,13 @@ template <typename E> struct packing {
     {
         uintptr_t from = reinterpret_cast<uintptr_t>(x), to = reinterpret_cast<uintptr_t>(y);
         lead = min(n, static_cast<int64_t>((0 - from) % 16 / sizeof(E)));
-        packs = (from - to) % 16 == 0 ? (n - lead) / pack<E>::SIZE : 0;
-        loose = n - packs * pack<E>::SIZE;
+        packs = (from - to) % 16 == 0 ? (n - lead) / PACK<E> : 0;
+        loose = n - packs * PACK<E>;
     }
     /* Where loose element k is. */
     __device__ __forceinline__ int64_t place(int64_t k) const
     {
-        return k < lead ? k : k + packs * pack<E>::SIZE;
+        return k < lead ? k : k + packs * PACK<E>;
     }
 };
 
@@ -122,7 +120,7 @@ template <typename E> struct packing {
 template <typename E, typename R>
 static __device__ __forceinline__ void online_packs(online_sum<R> &s, const E *x, int64_t c)
 {
-    enum { AT_ONCE = 2, SIZE = pack<E>::SIZE };
+    enum { AT_ONCE = 2, SIZE = PACK<E> };
     const packing<E> row(x, x, c);
     const pack<E> *from = reinterpret_cast<const pack<E> *>(x + row.lead);
     for (int64_t k = threadIdx.x; k < row.loose; k += blockDim.x) {
@@ -254,7 +252,7 @@ static __global__ void cross_entropy_grad_rows(ce_job<E, R> job, int64_t pieces)
         for (int64_t k = lane; k < piece.packs; k += 32) {
             pack<E> q = next; /* loaded while the one before was computed */
             if (k + 32 < piece.packs) next = read[k + 32];
-            ce_slopes(job, s, q.v, from + piece.lead + k * pack<E>::SIZE);
+            ce_slopes(job, s, q.v, from + piece.lead + k * PACK<E>);
             write[k] = q;
         }
     }

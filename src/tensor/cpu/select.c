@@ -4,7 +4,7 @@
  * TN_SIMD=baseline|avx2|avx512 in the environment selects another one. If the processor lacks it,
  * the best one below is used; an unknown name is ignored. tn_info shows the choice.
  */
-#include <stdatomic.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,28 +89,24 @@ const char *tni_cpu_simd(void)
 
 /* Leaf 7 of cpuid tells of the tiles and their products of bf16 (edx, bits 24 and 22), and of the
  * conversion to bf16 (subleaf 1, eax, bit 5); the system must be asked for the tiles' registers. */
-static bool find_amx(void)
+static bool has_amx;
+
+static void find_amx(void)
 {
 #if TNI_AMX
     enum { REQUEST = 0x1023, TILE_DATA = 18 };
     unsigned a = 0, b = 0, c = 0, d = 0, more = 0;
-    return strcmp(tni_cpu_simd(), "avx512") == 0 && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
-           (d >> 24 & 1) && (d >> 22 & 1) && __get_cpuid_count(7, 1, &more, &b, &c, &a) &&
-           (more >> 5 & 1) && syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
-#else
-    return false;
+    has_amx = strcmp(tni_cpu_simd(), "avx512") == 0 && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
+              (d >> 24 & 1) && (d >> 22 & 1) && __get_cpuid_count(7, 1, &more, &b, &c, &a) &&
+              (more >> 5 & 1) && syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
 #endif
 }
 
 bool tni_has_amx(void)
 {
-    static atomic_int known; /* 1: no, 2: yes */
-    int answer = atomic_load_explicit(&known, memory_order_relaxed);
-    if (answer == 0) {
-        answer = find_amx() ? 2 : 1;
-        atomic_store_explicit(&known, answer, memory_order_relaxed);
-    }
-    return answer == 2;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_amx);
+    return has_amx;
 }
 
 bool tni_has_sgemm(void)

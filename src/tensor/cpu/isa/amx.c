@@ -159,21 +159,25 @@ static void multiply(float *sums, const uint16_t *a, const uint16_t *b, int64_t 
     _tile_stored(3, sums + LOWER + SIDE, ROW);
 }
 
+/* 32 sums rounded into a bf16 C, of which the first n are there. */
+static inline void round_row(uint16_t *c, int64_t n, __m512 low, __m512 high)
+{
+    _mm512_mask_storeu_epi16(c, first(n), (__m512i)_mm512_cvtne2ps_pbh(high, low));
+}
+
 /* C's rows from r on and columns from n0 on = sums + bias (+ C). */
 static void finish(const bgemm *g, const float *sums, const float *bias, int64_t r, int64_t rows,
                    int64_t n0, int64_t n)
 {
     const tni_product *p = g->p;
-    __mmask32 there = first(n);
-    __mmask16 left = (__mmask16)there, right = (__mmask16)(there >> SIDE);
+    __mmask16 left = (__mmask16)first(n), right = (__mmask16)first(n - SIDE);
     __m512 b0 = _mm512_loadu_ps(bias), b1 = _mm512_loadu_ps(bias + SIDE);
     for (int64_t i = 0; i < rows; i++, sums += SQUARE) {
         __m512 s0 = _mm512_add_ps(_mm512_loadu_ps(sums), b0);
         __m512 s1 = _mm512_add_ps(_mm512_loadu_ps(sums + SIDE), b1);
         int64_t at = (r + i) * p->ldc + n0;
         if (p->out == TN_BF16) {
-            __m512i rounded = (__m512i)_mm512_cvtne2ps_pbh(s1, s0);
-            _mm512_mask_storeu_epi16((uint16_t *)p->c + at, there, rounded);
+            round_row((uint16_t *)p->c + at, n, s0, s1);
             continue;
         }
         float *c = (float *)p->c + at;
@@ -253,11 +257,10 @@ static bool multiply_through(const tni_product *p, scratch *s)
     for (int64_t r = 0; r < p->m; r++)
         for (int64_t j = 0; j < p->n; j += SQUARE) {
             const float *from = sums + r * p->n + j;
-            __mmask32 there = first(p->n - j);
-            __m512 low = _mm512_maskz_loadu_ps((__mmask16)there, from);
-            __m512 high = _mm512_maskz_loadu_ps((__mmask16)(there >> SIDE), from + SIDE);
-            _mm512_mask_storeu_epi16((uint16_t *)p->c + r * p->ldc + j, there,
-                                     (__m512i)_mm512_cvtne2ps_pbh(high, low));
+            int64_t n = p->n - j;
+            round_row((uint16_t *)p->c + r * p->ldc + j, n,
+                      _mm512_maskz_loadu_ps((__mmask16)first(n), from),
+                      _mm512_maskz_loadu_ps((__mmask16)first(n - SIDE), from + SIDE));
         }
     free(sums);
     return true;
