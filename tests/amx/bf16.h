@@ -1,5 +1,5 @@
 /*
- * bf16.h - AVX512-BF16's conversion of two vectors, in instructions of AVX-512 without it: included
+ * bf16.h - AVX512-BF16's conversions of one and two vectors, in instructions of AVX-512 without it: included
  * before isa/amx.c, so that its product is tested on processors that have neither (test_gemm.c).
  * To nearest even; of NaN it makes something else, which no test of it asks for.
  */
@@ -18,4 +18,5 @@ static inline __m512i narrowed_pair(__m512 high, __m512 low)
     return _mm512_inserti64x4(_mm512_castsi256_si512(narrowed(low)), narrowed(high), 1);
 }
 
+#define _mm512_cvtneps_pbh(x) narrowed(x)
 #define _mm512_cvtne2ps_pbh(high, low) narrowed_pair(high, low)

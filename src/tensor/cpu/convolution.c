@@ -1,5 +1,6 @@
 /*
- * convolution.c - convolutions by oneDNN, which is asked before our own kernels (real/conv.c) are.
+ * convolution.c - convolutions by AMX (isa/amx_conv.c) and by oneDNN, which are asked before the
+ * general kernels (real/conv.c) are. From here on, oneDNN's.
  *
  * The images are cut into pieces for the threads, by the sizes alone, so that the bits do not
  * depend on the number of threads. A weight gradient is summed over the pieces in their order.
@@ -86,8 +87,12 @@ static bool run(pieces *p)
     return !p->undone;
 }
 
+/* By AMX, where it is there. */
+#define BY_AMX(way) (TNI_AMX && tni_product_amx() && tni_amx_convolve_##way(a, status))
+
 bool tni_convolve_y(const tni_conv2d *a, tn_status *status)
 {
+    if (BY_AMX(y)) return true;
     pieces p = { .c = { TNI_CONV_Y, a->sizes, .x = a->x.data, .w = a->w.data, .bias = a->bias.data,
                         .result = a->y.data } };
     *status = TN_OK;
@@ -96,6 +101,7 @@ bool tni_convolve_y(const tni_conv2d *a, tn_status *status)
 
 bool tni_convolve_dx(const tni_conv2d_grad_input *a, tn_status *status)
 {
+    if (BY_AMX(dx)) return true;
     pieces p = { .c = { TNI_CONV_DX, a->sizes, .w = a->w.data, .dy = a->dy.data,
                         .result = a->dx.data } };
     *status = TN_OK;
@@ -124,6 +130,7 @@ static void sum_parts(void *context, int64_t begin, int64_t end)
 
 bool tni_convolve_dw(const tni_conv2d_grad_weight *a, tn_status *status)
 {
+    if (BY_AMX(dw)) return true;
     pieces p = { .c = { TNI_CONV_DW, a->sizes, .x = a->x.data, .dy = a->dy.data } };
     *status = TN_OK;
     if (!cut(&p, a->dy.dtype)) return false;

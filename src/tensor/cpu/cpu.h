@@ -107,10 +107,14 @@ tn_status tni_cpu_gemm(const tni_gemm *g);
 /* bf16 and f16 without whole copies in f32, where there is such a product; done says whether. */
 tn_status tni_cpu_gemm_short(const tni_gemm *g, bool *done);
 
-/* A convolution by oneDNN, f32 or bf16. False: the general kernel must compute it. */
+/* A convolution by AMX or oneDNN, f32 or bf16. False: the general kernel must compute it. */
 bool tni_convolve_y(const tni_conv2d *a, tn_status *status);
 bool tni_convolve_dx(const tni_conv2d_grad_input *a, tn_status *status);
 bool tni_convolve_dw(const tni_conv2d_grad_weight *a, tn_status *status);
+/* The kernels by AMX (isa/amx_conv.c), only where tni_product_amx(), and for all but bf16 false. */
+bool tni_amx_convolve_y(const tni_conv2d *a, tn_status *status);
+bool tni_amx_convolve_dx(const tni_conv2d_grad_input *a, tn_status *status);
+bool tni_amx_convolve_dw(const tni_conv2d_grad_weight *a, tn_status *status);
 
 static inline bool tni_is_short(tn_dtype dtype)
 {

@@ -1,0 +1,562 @@
+/*
+ * amx_conv.c - convolutions of bf16 by AMX's tiles, with sums in f32: forward, and both gradients.
+ * Strides of 1 and one group, 16 channels or more on both sides.
+ *
+ * An image is copied once, into a frame with its padding, and multiplied there. The frame's rows
+ * lie one after another, `width` apart, so a place of the output and a tap of the kernel add up to
+ * one place of the frame: y[q] = sum over taps of W[tap] x[q + offset[tap]], for all places q at
+ * once. The few columns between two rows of the output are computed for nothing. So a tile of the
+ * frame begins anywhere, and no tap is copied:
+ *   forward   sums [channels of y, places] += W[tap] [channels of y, of x] x frame. The frame holds
+ *             pairs of channels side by side, as the second factor of a product of tiles does.
+ *   dx        the same of dy, with the kernel turned round
+ *   dw        sums [channels of x, of y] += frame [channels of x, places] x dy [places, channels of
+ *             y], for each tap. Here dy is copied in pairs of places, zeros between the rows.
+ * A frame holds some rows of an image (a band), or all; for dw several images, if they are small.
+ *
+ * Tiles: see amx.c. The bits depend on the sizes. AMX takes denormal numbers for 0, and rounds to
+ * none. An infinite x makes dw NaN for some taps that don't meet it, by 0 times it between rows.
+ */
+#include <immintrin.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "tensor/cpu/isa/vector.h"
+#include "tensor/cpu/cpu.h"
+#include "tensor/internal.h"
+#include "tensor/math.h"
+
+enum { SIDE = 16, STEPS = 32, TILE = SIDE * STEPS, SQUARE = 2 * SIDE, SUMS = SQUARE * SQUARE };
+enum {
+    LEAST = 16,            /* channels */
+    TAPS = 128,            /* of a kernel, at most */
+    CUTS = 8,              /* rows of y that a square of sums meets, at most */
+    LEAST_WIDTH = 6,       /* of a frame: see CUTS */
+    FRAME_BYTES = 1 << 17, /* of a frame, unless one row of y needs more */
+    PLACES = 320,          /* of a frame for dw: sums are read and written once for so many */
+    PARTS = 16,            /* sums of dw, at most */
+    SHARES = 16            /* chunks of work, unless there are fewer frames */
+};
+
+/* A convolution of stride 1 as frames see it. For dx x is dy, and y dx. */
+typedef struct conv {
+    tni_array x, y, w, bias;                /* for dw y is dy */
+    int64_t n, c, h, w_in, o, oh, ow;       /* images; channels and sides of x; of y */
+    int64_t kh, kw, dilation[2], before[2]; /* padding above and left of x */
+    bool turned;                            /* w is turned round, and its channels exchanged */
+    int64_t width;                          /* of a frame's rows */
+    int64_t rows, bands;                    /* of y, in a frame; frames of an image */
+    int64_t line;                           /* places from a channel, or pair, to the next */
+    int64_t c_blocks, o_blocks;             /* of 32 channels */
+    int64_t offset[TAPS], taps;             /* in places */
+    uint16_t *tiles;                        /* packed weights */
+    int64_t together, parts;                /* dw: images of a frame; sums */
+    float *sums;        /* dw: of each part, squares [blocks of o, of c, taps] */
+    atomic_bool undone; /* a thread had no memory */
+} conv;
+
+static int64_t up(int64_t n, int64_t step)
+{
+    return (n + step - 1) / step * step;
+}
+
+/* Places that are computed for so many rows of y. */
+static int64_t places(const conv *v, int64_t rows)
+{
+    return up((rows - 1) * v->width + v->ow, SQUARE);
+}
+
+static inline __mmask32 first(int64_t n) /* of 32 elements */
+{
+    return n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (1u << n) - 1;
+}
+
+/* Tiles 0 to 3: sums; 4 to 7: factors. A constant, as in amx.c. */
+static const struct {
+    uint8_t palette, start, zero[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} config = { .palette = 1,
+             .row_bytes = { 64, 64, 64, 64, 64, 64, 64, 64 },
+             .rows = { SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, SIDE } };
+
+/* ---- forward and dx -------------------------------------------------------------------------- */
+
+/* Items: channels of y. A block of 32 of them has, for each 32 channels of x and each tap, two
+ * tiles [16, 32]. */
+static void pack_weights(void *context, int64_t begin, int64_t end)
+{
+    const conv *v = context;
+    int64_t from_o = v->turned ? v->taps : v->c * v->taps;
+    int64_t from_c = v->turned ? v->o * v->taps : v->taps;
+    for (int64_t o = begin; o < end; o++) {
+        uint16_t *to =
+            v->tiles + o / SQUARE * v->c_blocks * v->taps * 2 * TILE + o % SQUARE * STEPS;
+        for (int64_t c = 0; c < v->c_blocks * STEPS; c++) {
+            bool there = o < v->o && c < v->c;
+            const uint16_t *w = (const uint16_t *)v->w.data + (there ? o * from_o + c * from_c : 0);
+            uint16_t *tile = to + c / STEPS * v->taps * 2 * TILE + c % STEPS;
+            for (int64_t t = 0; t < v->taps; t++)
+                tile[t * 2 * TILE] = there ? w[v->turned ? v->taps - 1 - t : t] : 0;
+        }
+    }
+}
+
+/* The rows of x that the rows of y from r on read, into a frame of pairs. */
+static void frame_pairs(const conv *v, const uint16_t *x, int64_t r, int64_t rows, uint16_t *frame)
+{
+    int64_t top = r - v->before[0], left = v->before[1], plane = v->h * v->w_in;
+    int64_t all = rows + (v->kh - 1) * v->dilation[0];
+    for (int64_t c = 0; c < v->c; c += 2, frame += 2 * v->line, x += 2 * plane)
+        for (int64_t i = 0; i < all; i++)
+            for (int64_t j = 0; j < v->width; j += SIDE) { /* what isn't there is 0 */
+                bool there = top + i >= 0 && top + i < v->h;
+                const uint16_t *from = x + (there ? (top + i) * v->w_in : 0) + j - left;
+                __mmask16 mask = (__mmask16)(first(left + v->w_in - j) & ~first(left - j));
+                if (!there) mask = 0;
+                __m256i even = _mm256_maskz_loadu_epi16(mask, from);
+                if (c + 1 == v->c) mask = 0;
+                __m256i odd = _mm256_maskz_loadu_epi16(mask, from + plane);
+                __m512i pairs = _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16);
+                pairs = _mm512_or_si512(pairs, _mm512_cvtepu16_epi32(even));
+                _mm512_mask_storeu_epi32(frame + 2 * (i * v->width + j),
+                                         (__mmask16)first(v->width - j), pairs);
+            }
+}
+
+/* sums [32 channels of y, 32 places] = W x, from a place of the frame on; the lower half is left
+ * out where there are at most 16 channels. */
+static void filter_square(const conv *v, const uint16_t *tiles, const uint16_t *frame, float *sums,
+                          bool lower)
+{
+    enum { ROW = SQUARE * sizeof(float) };
+    int64_t row = v->line * 4;
+    __asm__ volatile("" ::: "memory"); /* gcc does not know what the loads of tiles read */
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t c = 0; c < v->c_blocks; c++, frame += 2 * SIDE * v->line)
+        for (int64_t t = 0; t < v->taps; t++, tiles += 2 * TILE) {
+            const uint16_t *x = frame + 2 * v->offset[t];
+            _tile_loadd(6, x, row);
+            _tile_loadd(4, tiles, 64);
+            _tile_loadd(7, x + 2 * SIDE, row);
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_dpbf16ps(1, 4, 7);
+            if (!lower) continue;
+            _tile_loadd(5, tiles + TILE, 64);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+    _tile_stored(0, sums, ROW);
+    _tile_stored(1, sums + SIDE, ROW);
+    _tile_stored(2, sums + SIDE * SQUARE, ROW);
+    _tile_stored(3, sums + SIDE * SQUARE + SIDE, ROW);
+}
+
+/* What a square has of a row of y, from lane 0 or 16 on: y[at + lane] for the lanes of the mask. */
+typedef struct piece {
+    int64_t at;
+    int lane;
+    bool wide; /* all 32 lanes, or 16 */
+    __mmask32 mask;
+} piece;
+
+/* Returns how many rows of y the square from place q on meets. */
+static int pieces(const conv *v, int64_t q, int64_t rows, piece *p)
+{
+    int n = 0;
+    for (int64_t r = q / v->width; r < rows && r * v->width < q + SQUARE; r++) {
+        int64_t from = TNI_MAX(r * v->width - q, 0);
+        int64_t to = TNI_MIN(r * v->width + v->ow - q, SQUARE);
+        if (to <= from) continue;
+        int lane = from < SIDE ? 0 : SIDE;
+        p[n++] = (piece){ .at = q - r * (v->width - v->ow) + lane,
+                          .lane = lane,
+                          .wide = to - lane > SIDE,
+                          .mask = first(to - lane) & ~first(from - lane) };
+    }
+    return n;
+}
+
+/* y, channels of a square at the first row of the frame, = sums + bias, rounded. A row that ends
+ * within 16 lanes is stored as 16: more seldom across two lines of the cache. */
+static void write_square(const conv *v, const float *sums, const float *bias, int64_t channels,
+                         uint16_t *y, const piece *p, int n)
+{
+    for (int k = 0; k < n; k++) {
+        const float *from = sums + p[k].lane;
+        uint16_t *to = y + p[k].at;
+        for (int64_t i = 0; i < channels; i++, from += SQUARE, to += v->oh * v->ow) {
+            __m512 b = _mm512_set1_ps(bias[i]);
+            __m512 low = _mm512_add_ps(_mm512_loadu_ps(from), b);
+            if (p[k].wide) {
+                __m512 high = _mm512_add_ps(_mm512_loadu_ps(from + SIDE), b);
+                _mm512_mask_storeu_epi16(to, p[k].mask, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+            } else {
+                _mm256_mask_storeu_epi16(to, (__mmask16)p[k].mask,
+                                         (__m256i)_mm512_cvtneps_pbh(low));
+            }
+        }
+    }
+}
+
+/* A square that is computed but not yet written: it is written while the next one is computed. */
+typedef struct pending {
+    const float *sums, *bias;
+    int64_t channels;
+    uint16_t *y;
+    const piece *p;
+    int n;
+} pending;
+
+static void write_pending(const conv *v, const pending *s)
+{
+    if (s->sums) write_square(v, s->sums, s->bias, s->channels, s->y, s->p, s->n);
+}
+
+typedef struct filter_scratch {
+    float sums[2 * SUMS], bias[SQUARE * 2];
+    piece pieces[2][CUTS];
+    uint16_t frame[];
+} filter_scratch;
+
+/* The rows of y from r on. */
+static void filter_frame(const conv *v, filter_scratch *s, int64_t r, int64_t rows, uint16_t *y)
+{
+    pending last = { 0 };
+    int turn = 0;
+    int64_t all = places(v, rows);
+    for (int64_t o = 0; o < v->o; o += SQUARE) {
+        const uint16_t *tiles = v->tiles + o * v->c_blocks * v->taps * TILE / SIDE;
+        int64_t channels = TNI_MIN(v->o - o, SQUARE);
+        float *bias = s->bias + o / SQUARE % 2 * SQUARE;
+        for (int64_t i = 0; i < SQUARE; i++)
+            bias[i] = v->bias.data && i < channels
+                          ? tn_from_bf16(((const uint16_t *)v->bias.data)[o + i])
+                          : 0;
+        for (int64_t q = 0; q < all; q += SQUARE, turn = !turn) {
+            pending here = { s->sums + turn * SUMS,
+                             bias,
+                             channels,
+                             y + (o * v->oh + r) * v->ow,
+                             s->pieces[turn],
+                             pieces(v, q, rows, s->pieces[turn]) };
+            filter_square(v, tiles, s->frame + 2 * q, s->sums + turn * SUMS, channels > SIDE);
+            write_pending(v, &last);
+            last = here;
+        }
+    }
+    write_pending(v, &last);
+}
+
+/* Items: frames. */
+static void filter(void *context, int64_t begin, int64_t end)
+{
+    conv *v = context;
+    filter_scratch *s = tni_thread_scratch();
+    if (!s) {
+        atomic_store_explicit(&v->undone, true, memory_order_relaxed);
+        return;
+    }
+    memset(s->frame, 0, (size_t)(v->c_blocks * SIDE * v->line) * 4);
+    _tile_loadconfig(&config);
+    for (int64_t i = begin; i < end; i++) {
+        int64_t image = i / v->bands, r = i % v->bands * v->rows;
+        int64_t rows = TNI_MIN(v->rows, v->oh - r);
+        frame_pairs(v, (const uint16_t *)v->x.data + image * v->c * v->h * v->w_in, r, rows,
+                    s->frame);
+        filter_frame(v, s, r, rows, (uint16_t *)v->y.data + image * v->o * v->oh * v->ow);
+    }
+    _tile_release();
+}
+
+/* ---- dw -------------------------------------------------------------------------------------- */
+
+/* n elements, zeros if they are not there. */
+static inline void copy_row(bool there, const uint16_t *from, uint16_t *to, int64_t n)
+{
+    for (int64_t j = 0; j < n; j += STEPS) {
+        __mmask32 mask = first(n - j);
+        _mm512_mask_storeu_epi16(to + j, mask,
+                                 _mm512_maskz_loadu_epi16(there ? mask : 0, from + j));
+    }
+}
+
+typedef struct gradient {
+    uint16_t *room;   /* [16, line]: 16 channels of dy */
+    uint16_t *dy;     /* tiles: [blocks of 32 channels, steps of 32 places, 2] */
+    uint16_t *frames; /* [images, channels of x, line] */
+} gradient;
+
+/* Places of dy in frames of `together` images. */
+static int64_t dy_places(const conv *v)
+{
+    return places(v, v->rows) * v->together;
+}
+
+static size_t gradient_bytes(const conv *v)
+{
+    return (size_t)(SIDE * v->line + dy_places(v) * v->o_blocks * SQUARE +
+                    v->together * v->c_blocks * SQUARE * v->line) *
+           sizeof(uint16_t);
+}
+
+/* The rows of x that the rows of y from r on read, into a frame. */
+static void frame_x(const conv *v, const uint16_t *x, int64_t r, int64_t rows, uint16_t *frame)
+{
+    int64_t top = r - v->before[0], all = rows + (v->kh - 1) * v->dilation[0];
+    for (int64_t c = 0; c < v->c; c++, frame += v->line, x += v->h * v->w_in)
+        for (int64_t i = 0; i < all; i++) {
+            bool there = top + i >= 0 && top + i < v->h;
+            copy_row(there, x + (there ? (top + i) * v->w_in : 0),
+                     frame + i * v->width + v->before[1], v->w_in);
+        }
+}
+
+/* 16 channels of dy, of which so many are there, from a row on, into every other tile. */
+static void pair_dy(const conv *v, const gradient *g, const uint16_t *dy, int64_t channels,
+                    int64_t rows, uint16_t *tiles)
+{
+    int64_t all = places(v, rows), end = (rows - 1) * v->width + v->ow;
+    for (int64_t o = 0; o < SIDE; o++, dy += v->oh * v->ow) {
+        uint16_t *room = g->room + o * v->line;
+        bool there = o < channels;
+        for (int64_t r = 0; r < rows; r++)
+            copy_row(there, dy + (there ? r * v->ow : 0), room + r * v->width, v->ow);
+        copy_row(false, room, room + end, all - end);
+    }
+    for (int64_t s = 0; s < all; s += STEPS, tiles += 2 * TILE)
+        transpose_block((const float *)(const void *)(g->room + s), v->line / 2,
+                        (float *)(void *)tiles, SIDE);
+}
+
+/* Rows [r, r + rows) of images that follow each other. */
+static void frame_both(const conv *v, const gradient *g, int64_t image, int64_t images, int64_t r,
+                       int64_t rows)
+{
+    int64_t steps = places(v, rows) / STEPS;
+    for (int64_t k = 0; k < images; k++) {
+        const uint16_t *x = (const uint16_t *)v->x.data + (image + k) * v->c * v->h * v->w_in;
+        const uint16_t *dy = (const uint16_t *)v->y.data + (image + k) * v->o * v->oh * v->ow;
+        frame_x(v, x, r, rows, g->frames + k * v->c_blocks * SQUARE * v->line);
+        for (int64_t o = 0; o < v->o; o += SIDE)
+            pair_dy(v, g, dy + (o * v->oh + r) * v->ow, v->o - o, rows,
+                    g->dy + ((o / SQUARE * v->together + k) * steps * 2 + o / SIDE % 2) * TILE);
+    }
+}
+
+/* sums [32 channels of x, of y], four tiles one after another, += those of a tap. */
+static void add_square(const conv *v, const uint16_t *frame, const uint16_t *dy, float *sums,
+                       int64_t images, int64_t steps, bool lower)
+{
+    enum { SUM = SIDE * SIDE };
+    int64_t row = v->line * 2;
+    __asm__ volatile("" ::: "memory");
+    _tile_loadd(0, sums, 64);
+    _tile_loadd(1, sums + SUM, 64);
+    _tile_loadd(2, sums + 2 * SUM, 64);
+    _tile_loadd(3, sums + 3 * SUM, 64);
+    for (int64_t k = 0; k < images; k++, frame += v->c_blocks * SQUARE * v->line)
+        for (int64_t s = 0; s < steps; s++, dy += 2 * TILE) {
+            const uint16_t *x = frame + s * STEPS;
+            _tile_loadd(4, x, row);
+            _tile_loadd(6, dy, 64);
+            _tile_loadd(7, dy + TILE, 64);
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_dpbf16ps(1, 4, 7);
+            if (!lower) continue;
+            _tile_loadd(5, x + SIDE * v->line, row);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+    _tile_stored(0, sums, 64);
+    _tile_stored(1, sums + SUM, 64);
+    _tile_stored(2, sums + 2 * SUM, 64);
+    _tile_stored(3, sums + 3 * SUM, 64);
+}
+
+static int64_t sums_size(const conv *v)
+{
+    return v->o_blocks * v->c_blocks * v->taps * SUMS;
+}
+
+static void add_frames(const conv *v, const gradient *g, float *sums, int64_t images, int64_t rows)
+{
+    int64_t steps = places(v, rows) / STEPS;
+    for (int64_t o = 0; o < v->o_blocks; o++)
+        for (int64_t c = 0; c < v->c_blocks; c++)
+            for (int64_t t = 0; t < v->taps; t++, sums += SUMS)
+                add_square(v, g->frames + c * SQUARE * v->line + v->offset[t],
+                           g->dy + o * v->together * steps * 2 * TILE, sums, images, steps,
+                           v->c - c * SQUARE > SIDE);
+}
+
+/* Frames of all images. */
+static int64_t frames(const conv *v)
+{
+    return v->together > 1 ? (v->n - 1) / v->together + 1 : v->n * v->bands;
+}
+
+/* Items: parts. */
+static void sum_parts(void *context, int64_t begin, int64_t end)
+{
+    conv *v = context;
+    gradient g = { .room = tni_thread_scratch() };
+    if (!g.room) {
+        atomic_store_explicit(&v->undone, true, memory_order_relaxed);
+        return;
+    }
+    g.dy = g.room + SIDE * v->line;
+    g.frames = g.dy + dy_places(v) * v->o_blocks * SQUARE;
+    memset(g.room, 0, gradient_bytes(v));
+    _tile_loadconfig(&config);
+    for (int64_t part = begin; part < end; part++) {
+        float *sums = v->sums + part * sums_size(v);
+        memset(sums, 0, (size_t)sums_size(v) * sizeof(float));
+        int64_t last = (part + 1) * frames(v) / v->parts;
+        for (int64_t i = part * frames(v) / v->parts; i < last; i++) {
+            int64_t image = i / v->bands * v->together, r = i % v->bands * v->rows;
+            int64_t images = TNI_MIN(v->together, v->n - image), rows = TNI_MIN(v->rows, v->oh - r);
+            frame_both(v, &g, image, images, r, rows);
+            add_frames(v, &g, sums, images, rows);
+        }
+    }
+    _tile_release();
+}
+
+/* Items: squares of sums. dw = the sum of the parts, in their order. */
+static void write_sums(void *context, int64_t begin, int64_t end)
+{
+    const conv *v = context;
+    for (int64_t i = begin; i < end; i++) {
+        float *sum = v->sums + i * SUMS;
+        for (int64_t part = 1; part < v->parts; part++)
+            for (int64_t j = 0; j < SUMS; j++) sum[j] += sum[part * sums_size(v) + j];
+        int64_t t = i % v->taps, c0 = i / v->taps % v->c_blocks * SQUARE;
+        int64_t o0 = i / v->taps / v->c_blocks * SQUARE;
+        for (int64_t c = c0; c < TNI_MIN(c0 + SQUARE, v->c); c++)
+            for (int64_t o = o0; o < TNI_MIN(o0 + SQUARE, v->o); o++) {
+                int64_t tile = (c - c0) / SIDE * 2 + (o - o0) / SIDE;
+                float value = sum[(tile * SIDE + c % SIDE) * SIDE + o % SIDE];
+                int64_t at = (o * v->c + c) * v->taps + t;
+                if (v->w.dtype == TN_BF16)
+                    ((uint16_t *)v->w.data)[at] = tn_to_bf16(value);
+                else
+                    ((float *)v->w.data)[at] = value;
+            }
+    }
+}
+
+/* ---- the plan: by the sizes alone ------------------------------------------------------------ */
+
+/* The share of what tiles multiply that is wanted. */
+static double used(const conv *v)
+{
+    double filled = (double)(places(v, v->oh) * v->c_blocks * v->o_blocks) * SQUARE * SQUARE;
+    return (double)(v->oh * v->ow * v->c * v->o) / filled;
+}
+
+/* Rows of y in a frame of at most so many places, and what follows from them. unit: places in 64
+ * bytes. */
+static void plan_rows(conv *v, int64_t most, int64_t unit)
+{
+    int64_t halo = (v->kh - 1) * v->dilation[0], across = (v->kw - 1) * v->dilation[1];
+    v->rows = TNI_MIN(TNI_MAX(most / v->width - halo, 1), v->oh);
+    if (v->n < 4) v->rows = TNI_MIN(v->rows, (v->n * v->oh - 1) / 4 + 1); /* work for 4 threads */
+    v->bands = (v->oh - 1) / v->rows + 1;
+    v->rows = (v->oh - 1) / v->bands + 1;
+    v->bands = (v->oh - 1) / v->rows + 1;
+    int64_t all = places(v, v->rows) + halo * v->width + across;
+    all = TNI_MAX(all, (v->rows + halo) * v->width);
+    v->line = up(all, 2 * unit) + unit; /* 16 rows of a tile lie in as many sets of the L1 cache */
+}
+
+/* False: another kernel is faster, or the only one. */
+static bool plan(conv *v, const tni_conv2d_sizes *z)
+{
+    *v = (conv){ .x = v->x,
+                 .y = v->y,
+                 .w = v->w,
+                 .bias = v->bias,
+                 .turned = v->turned,
+                 .n = z->n,
+                 .c = z->c,
+                 .h = z->h,
+                 .w_in = z->w,
+                 .o = z->o,
+                 .oh = z->oh,
+                 .ow = z->ow,
+                 .kh = z->kh,
+                 .kw = z->kw,
+                 .taps = z->kh * z->kw };
+    if (v->turned) {
+        v->c = z->o, v->h = z->oh, v->w_in = z->ow;
+        v->o = z->c, v->oh = z->h, v->ow = z->w;
+    }
+    if (z->groups != 1 || v->x.dtype != TN_BF16 || v->y.dtype != TN_BF16) return false;
+    if (v->n < 1 || v->c < LEAST || v->o < LEAST || v->oh < 1 || v->ow < 1 || v->taps > TAPS)
+        return false;
+    int64_t far[2];
+    for (int d = 0; d < 2; d++) {
+        far[d] = ((d ? z->kw : z->kh) - 1) * z->dilation[d];
+        v->dilation[d] = z->dilation[d];
+        v->before[d] = v->turned ? far[d] - z->padding[d] : z->padding[d];
+        if (z->stride[d] != 1 || v->before[d] < 0) return false;
+    }
+    v->width = v->ow + far[1];
+    if (v->width < LEAST_WIDTH || v->before[1] + v->w_in > v->width) return false;
+    for (int64_t t = 0; t < v->taps; t++)
+        v->offset[t] = t / v->kw * v->dilation[0] * v->width + t % v->kw * v->dilation[1];
+    v->c_blocks = (v->c - 1) / SQUARE + 1;
+    v->o_blocks = (v->o - 1) / SQUARE + 1;
+    return true;
+}
+
+static bool run_filter(conv *v, const tni_conv2d_sizes *z, tn_status *status)
+{
+    if (!plan(v, z) || used(v) < 0.5) return false;
+    plan_rows(v, FRAME_BYTES / (v->c_blocks * SIDE * 4), SIDE);
+    size_t frame = (size_t)(v->c_blocks * SIDE * v->line) * 4;
+    if (sizeof(filter_scratch) + frame > TNI_PRODUCT_SCRATCH) return false;
+    size_t size = (size_t)(v->o_blocks * v->c_blocks * v->taps) * 2 * TILE * sizeof(uint16_t);
+    v->tiles = tni_alloc(size);
+    *status = v->tiles ? TN_OK : TN_E_NOMEM;
+    if (!v->tiles) return true;
+    tni_parallel(v->o_blocks * SQUARE, 8, pack_weights, v);
+    int64_t items = v->n * v->bands;
+    tni_parallel(items, (items - 1) / SHARES + 1, filter, v);
+    tni_free(v->tiles, size);
+    return !v->undone;
+}
+
+bool tni_amx_convolve_y(const tni_conv2d *a, tn_status *status)
+{
+    conv v = { .x = a->x, .y = a->y, .w = a->w, .bias = a->bias };
+    return run_filter(&v, &a->sizes, status);
+}
+
+bool tni_amx_convolve_dx(const tni_conv2d_grad_input *a, tn_status *status)
+{
+    conv v = { .x = a->dy, .y = a->dx, .w = a->w, .turned = true };
+    return run_filter(&v, &a->sizes, status);
+}
+
+bool tni_amx_convolve_dw(const tni_conv2d_grad_weight *a, tn_status *status)
+{
+    conv v = { .x = a->x, .y = a->dy, .w = a->dw };
+    if (!plan(&v, &a->sizes) || used(&v) < 0.5) return false;
+    plan_rows(&v, PLACES + (v.kh - 1) * v.dilation[0] * v.width, STEPS);
+    v.together = v.bands > 1 ? 1 : TNI_MAX(1, TNI_MIN(PLACES / places(&v, v.rows), v.n / 4));
+    v.parts = TNI_MIN(PARTS, TNI_MIN(frames(&v), TNI_MAX(4, (1 << 20) / sums_size(&v))));
+    if (gradient_bytes(&v) > TNI_PRODUCT_SCRATCH) return false;
+    size_t size = (size_t)(v.parts * sums_size(&v)) * sizeof(float);
+    v.sums = tni_alloc(size);
+    *status = v.sums ? TN_OK : TN_E_NOMEM;
+    if (!v.sums) return true;
+    tni_parallel(v.parts, 1, sum_parts, &v);
+    tni_parallel(sums_size(&v) / SUMS, 4, write_sums, &v);
+    tni_free(v.sums, size);
+    return !v.undone;
+}
