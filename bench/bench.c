@@ -92,6 +92,7 @@ bench_flags bench_parse(int argc, char **argv, bench_flags f)
         { "warmup", NULL, &f.warmup, NULL },       { "threads", NULL, &f.threads, NULL },
         { "block", NULL, &f.block, NULL },         { "find-batch", NULL, &f.find_batch, NULL },
         { "capture", NULL, NULL, &f.capture },     { "timeline", NULL, NULL, &f.timeline },
+        { "rounds", NULL, &f.rounds, NULL },
     };
     enum { FLAGS = sizeof flag / sizeof *flag };
     struct option table[FLAGS + 1] = { 0 };
@@ -121,6 +122,23 @@ bench_flags bench_parse(int argc, char **argv, bench_flags f)
     if (f.block > BENCH_BLOCK) refuse("block", "N", "64 at most");
     memory_at_start();
     return f;
+}
+
+bool bench_round(const bench_flags *f, int64_t round)
+{
+    if (round >= (f->rounds > 0 ? f->rounds : 1)) return false;
+    if (f->rounds == 0 || tn_parallel_rank() > 0) return true;
+    printf("# ready\n");
+    fflush(stdout);
+    for (int c; (c = getchar()) != '\n';) {
+        if (c != EOF) continue;
+        fprintf(stderr,
+                "bench: --rounds %" PRId64 ": standard input ends after %" PRId64
+                ": want a line for each\n",
+                f->rounds, round);
+        exit(1);
+    }
+    return true;
 }
 
 void bench_wait(void)

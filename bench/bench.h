@@ -19,9 +19,10 @@ typedef struct bench_flags {
     int64_t batch;         /* 0: the config's own; so are the next three, of a GPT */
     int64_t layers, width, context;
     int64_t steps, warmup, threads;
-    int64_t block; /* steps between two clock readings; a GPU waits only there */
-    bool capture;  /* steps through tn_capture_run: a GPU launches each as one graph */
-    bool timeline; /* also when each layer's gradients are complete */
+    int64_t rounds; /* 0: the timed steps once; else see bench_round */
+    int64_t block;  /* steps between two clock readings; a GPU waits only there */
+    bool capture;   /* steps through tn_capture_run: a GPU launches each as one graph */
+    bool timeline;  /* also when each layer's gradients are complete */
     /* above 0: instead of timing, doubles the batch up to this, until memory runs out */
     int64_t find_batch;
     tn_device where; /* what device says */
@@ -33,6 +34,10 @@ typedef struct bench_flags {
  * not given. */
 bench_flags bench_parse(int argc, char **argv, bench_flags presets);
 
+/* Whether the round'th round of timed steps, from 0, is to begin. Of --rounds N there are N: says
+ * "# ready" before each, and waits until a line on standard input starts it. So the processes of
+ * run.sh --keep take turns. */
+bool bench_round(const bench_flags *f, int64_t round);
 /* Waits for the chosen device. */
 void bench_wait(void);
 /* "tenon_WORKLOAD", captured "graph_WORKLOAD", then "_bBATCH" and "_PRECISION" where the flags are

@@ -75,14 +75,16 @@ int main(int argc, char **argv)
     double sum = 0, *rates = malloc((size_t)f.steps * sizeof *rates);
     if (!rates) return 1;
     epoch(loader, &sum);
-    for (int64_t i = 0; i < f.steps; i++) {
-        double t0 = bench_now();
-        int64_t n = epoch(loader, NULL);
-        rates[i] = (double)n / (bench_now() - t0);
+    for (int64_t round = 0; bench_round(&f, round); round++) {
+        for (int64_t i = 0; i < f.steps; i++) {
+            double t0 = bench_now();
+            int64_t n = epoch(loader, NULL);
+            rates[i] = (double)n / (bench_now() - t0);
+        }
+        bench_line(name, "batches/s", rates, f.steps);
+        bench_one(name, "checksum", sum);
+        bench_memory(name);
     }
-    bench_line(name, "batches/s", rates, f.steps);
-    bench_one(name, "checksum", sum);
-    bench_memory(name);
     free(rates);
     tn_loader_free(loader);
     tn_scope_end(program);

@@ -421,15 +421,17 @@ int main(int argc, char **argv)
     bench_banner("bench_ops");
     tn_manual_seed(1);
     tn_scope program = tn_scope_begin();
-    if (!low) tiny_all();
-    if (large) time_peaks();
     const row *rows = large ? gpu_rows : cpu_rows;
     size_t n = large ? sizeof gpu_rows / sizeof *rows : sizeof cpu_rows / sizeof *rows;
-    for (size_t i = 0; i < n; i++)
-        if (!low || !gpu || runs_low(&rows[i])) time_row(rows[i]);
-    if (!low && large) time_adamw("adamw_124M", at_size(77000));
-    if (!low && !large) time_adamw("adamw_820k", 512);
-    if (!gpu) bench_memory(bench_name(&flags, "ops"));
+    for (int64_t round = 0; bench_round(&flags, round); round++) {
+        if (!low) tiny_all();
+        if (large) time_peaks();
+        for (size_t i = 0; i < n; i++)
+            if (!low || !gpu || runs_low(&rows[i])) time_row(rows[i]);
+        if (!low && large) time_adamw("adamw_124M", at_size(77000));
+        if (!low && !large) time_adamw("adamw_820k", 512);
+        if (!gpu) bench_memory(bench_name(&flags, "ops"));
+    }
     tn_scope_end(program);
     return 0;
 }

@@ -34,6 +34,7 @@ def parse(steps, warmup, config=None):
     ap.add_argument("--steps", type=int, default=steps)
     ap.add_argument("--warmup", type=int, default=warmup)
     ap.add_argument("--threads", type=int, default=0)
+    ap.add_argument("--rounds", type=int, default=0, help="see bench_round() in bench.h")
     ap.add_argument("--block", type=int, default=0)
     ap.add_argument("--find-batch", type=int, default=0)
     ap.add_argument("--compile", help="a mode of torch.compile: default, reduce-overhead, max-autotune")
@@ -130,6 +131,16 @@ def optimizer(kind, parameters, **options):
         return kind(parameters, fused=True, **options)
     except (TypeError, RuntimeError):  # unknown to this optimizer; not on this device
         return kind(parameters, **options)
+
+
+def rounds(args):
+    """The rounds of timed steps, one by one; what bench.h says of bench_round() holds here too."""
+    for n in range(args.rounds or 1):
+        if args.rounds and not args.rank:
+            print("# ready", flush=True)
+            if not sys.stdin.readline():
+                sys.exit(f"--rounds {args.rounds}: standard input ends after {n}: want a line for each")
+        yield n
 
 
 def line(name, metric, values):
@@ -279,9 +290,19 @@ class Session:
 
 def run(args, unit, per_step, net, optimizer, loss_of, batch, flop=0):
     """flop: of forward and backward, a unit."""
-    torch, name = sys.modules["torch"], args.name
+    torch = sys.modules["torch"]
     s = Session(args, net, optimizer, loss_of, batch)
     s.run(args.warmup, args.block, timed=False)
+    for _ in rounds(args):
+        timed_round(s, unit, per_step, net, flop)
+    if args.ranks > 1:
+        torch.distributed.destroy_process_group()
+
+
+def timed_round(s, unit, per_step, net, flop):
+    """One round of timed steps, and its lines."""
+    torch, args, name = s.torch, s.args, s.args.name
+    s.steps.clear()
     s.parts.clear()
     s.run(args.steps, args.block, parts=args.block == 1)
     if args.ranks > 1:
@@ -307,8 +328,6 @@ def run(args, unit, per_step, net, optimizer, loss_of, batch, flop=0):
         line(name, "reserved_gpu_MiB", [torch.cuda.max_memory_reserved() / 2**20])
     else:
         memory(args, name)
-    if args.ranks > 1:
-        torch.distributed.destroy_process_group()
 
 
 def fits(args, net, optimizer, loss_of, batch):

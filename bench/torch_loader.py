@@ -44,11 +44,12 @@ if WAY["fetch"] == "each":
 else:
     loader = DataLoader(images, None, sampler=BatchSampler(RandomSampler(images), BATCH, False), **how)
 checksum = sum((x.mean((1, 2, 3)) * (y + 1)).sum().item() for x, y in loader)
-rates = []
-for _ in range(args.steps):
-    t0 = time.perf_counter()
-    n = sum(1 for _ in loader)
-    rates.append(n / (time.perf_counter() - t0))
-common.line(args.name, "batches/s", rates)
-common.line(args.name, "checksum", [checksum])
-common.memory(args, args.name)
+for _ in common.rounds(args):
+    rates = []
+    for _ in range(args.steps):
+        t0 = time.perf_counter()
+        n = sum(1 for _ in loader)
+        rates.append(n / (time.perf_counter() - t0))
+    common.line(args.name, "batches/s", rates)
+    common.line(args.name, "checksum", [checksum])
+    common.memory(args, args.name)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The ops of bench_ops.c in PyTorch."""
+import functools
 import math
 import time
 
@@ -26,7 +27,8 @@ def there(x):
 
 
 def print_line(name, metric, values):
-    common.line(common.name_of(args, name), metric, values)
+    if values:
+        common.line(common.name_of(args, name), metric, values)
 
 
 def size(n):
@@ -192,6 +194,14 @@ def time_calls(f, ins, seed=None):
     return 1e6 * (now() - t0) / args.block
 
 
+@functools.cache
+def compiled(name, f):
+    """torch.compile looks its results up by the code that it was given: each op has code of its own."""
+    call = lambda *x: f(*x)
+    call.__code__ = call.__code__.replace(co_name=name)
+    return torch.compile(call, mode=args.compile, dynamic=False)
+
+
 def time_row(name, f, shapes, classes):
     shapes = [tuple(size(n) for n in shape) for shape in shapes]
     dtype = torch.bfloat16 if LOW and f not in (rnn, gru, lstm) else torch.float32
@@ -201,8 +211,9 @@ def time_row(name, f, shapes, classes):
     if args.layout == "channels_last" or (GPU and LOW and f is conv):
         ins = [x.to(memory_format=torch.channels_last) if x.dim() == 4 else x for x in ins]
     if args.compile:
-        torch.compiler.reset()
-        op, f = f, torch.compile(lambda *x: op(*x), mode=args.compile, dynamic=False)
+        if not args.rounds:
+            torch.compiler.reset()  # gives back what the op before took
+        f = compiled(name, f)
     seed = torch.ones_like(f(*ins))
     for t in ins[:len(ins) - bool(classes)]:
         t.requires_grad_()
@@ -253,14 +264,25 @@ def time_adamw(name, each):
 # A way measures what it can change.
 changed = {"eager-written": (attention,), "eager-channels": (conv, batch_norm, POOL)}.get(args.way)
 whole = args.way in (None, "eager")
-if whole and not LOW:
-    tiny_all()
-if whole and LARGE:
-    time_peaks()
-for row in gpu_rows if LARGE else cpu_rows:
-    if (row[1] in changed) if changed else (not (LOW and GPU) or row[1] in low):
-        time_row(*row)
-if whole and not LOW:
-    time_adamw("adamw_124M" if LARGE else "adamw_820k", size(77000) if LARGE else 512)
-if not GPU:
-    common.memory(args, args.name)
+
+
+def time_all():
+    if whole and not LOW:
+        tiny_all()
+    if whole and LARGE:
+        time_peaks()
+    for row in gpu_rows if LARGE else cpu_rows:
+        if (row[1] in changed) if changed else (not (LOW and GPU) or row[1] in low):
+            time_row(*row)
+    if whole and not LOW:
+        time_adamw("adamw_124M" if LARGE else "adamw_820k", size(77000) if LARGE else 512)
+
+
+if args.rounds:  # compiles, and prints nothing
+    steps, args.steps = args.steps, 0
+    time_all()
+    args.steps = steps
+for _ in common.rounds(args):
+    time_all()
+    if not GPU:
+        common.memory(args, args.name)

@@ -51,6 +51,12 @@ static void add(series *s, double value)
     s->v[s->n++] = value;
 }
 
+static void clear(series *s)
+{
+    free(s->v);
+    *s = (series){ 0 };
+}
+
 /* ---- when gradients are complete ------------------------------------------------------------- */
 
 /* A module whose inputs need no gradient is told of before it is differentiated: not noted. */
@@ -105,9 +111,8 @@ static void print_layers(session *s)
         bench_one(s->task->name, metric, l->bytes);
         snprintf(metric, sizeof metric, "ms_complete of %s", l->name);
         bench_line(s->task->name, metric, l->ms.v, l->ms.n);
-        free(l->ms.v);
+        clear(&l->ms);
     }
-    free(s->layers);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -211,7 +216,7 @@ static void print_times(session *s)
     bench_line(k->name, text, s->step.v, s->step.n);
     for (int64_t i = 0; i < s->step.n; i++) s->step.v[i] *= 1e-12 * k->flop;
     if (k->flop > 0) bench_line(k->name, "TFLOP/s", s->step.v, s->step.n);
-    for (int i = 0; i < 4; i++) free(all[i]->v);
+    for (int i = 0; i < 4; i++) clear(all[i]);
 }
 
 static void print_memory(const bench_task *k, const bench_flags *f, int64_t allocations)
@@ -224,6 +229,28 @@ static void print_memory(const bench_task *k, const bench_flags *f, int64_t allo
         bench_one(k->name, "system_allocations", (double)allocations);
         bench_memory(k->name);
     }
+}
+
+/* One round of timed steps, and its lines. */
+static void timed_round(session *s)
+{
+    const bench_task *k = s->task;
+    const bench_flags *f = s->flags;
+    int64_t allocations = tn_memory().system_allocations;
+    s->parts = f->block == 1 && !s->capture;
+    steps(s, f->steps, f->block, true);
+    allocations = tn_memory().system_allocations - allocations;
+    double loss[3];
+    int64_t taken = s->taken;
+    if (tn_parallel_size() > 1) TN_CHECK(tn_parallel_mean_(s->losses));
+    TN_CHECK(tn_copy_out(s->losses, loss, sizeof loss, TN_F64));
+    s->parts = true;
+    if (f->block > 1 && !s->capture) steps(s, f->block, 1, false);
+    print_times(s);
+    print_layers(s);
+    print_losses(k, loss, taken);
+    bench_one(k->name, "parameters", (double)tn_count_parameters(k->model, false));
+    print_memory(k, f, allocations);
 }
 
 void bench_run(const bench_task *k, const bench_flags *f)
@@ -243,21 +270,8 @@ void bench_run(const bench_task *k, const bench_flags *f)
         TN_CHECK_PTR(s.capture);
     }
     steps(&s, f->warmup, f->block, false);
-    int64_t allocations = tn_memory().system_allocations;
-    s.parts = f->block == 1 && !s.capture;
-    steps(&s, f->steps, f->block, true);
-    allocations = tn_memory().system_allocations - allocations;
-    double loss[3];
-    int64_t taken = s.taken;
-    if (tn_parallel_size() > 1) TN_CHECK(tn_parallel_mean_(s.losses));
-    TN_CHECK(tn_copy_out(s.losses, loss, sizeof loss, TN_F64));
-    s.parts = true;
-    if (f->block > 1 && !s.capture) steps(&s, f->block, 1, false);
-    print_times(&s);
-    print_layers(&s);
-    print_losses(k, loss, taken);
-    bench_one(k->name, "parameters", (double)tn_count_parameters(k->model, false));
-    print_memory(k, f, allocations);
+    for (int64_t round = 0; bench_round(f, round); round++) timed_round(&s);
+    free(s.layers);
     tn_capture_free(s.capture);
     tn_data_parallel_free(s.shared);
     tn_scope_end(scope);

@@ -4,7 +4,8 @@
 #
 # Seen to fail: with --layers ignored, without autocast, with labels in another order than the images, with the last
 # batch dropped, and with bench_ops ending at the first op that does not exist in bf16; with two processes that take the
-# same rows, or average no gradients; with hooks of modules whose inputs need no gradient counted.
+# same rows, or average no gradients; with hooks of modules whose inputs need no gradient counted; with rounds that take
+# the same batches again.
 set -uo pipefail
 gpt=$(realpath "$1") ops=$(realpath "$3") loader=$(realpath "$4") average=$(realpath "$5")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -29,6 +30,14 @@ check 'gpt, sizes' exits 0 'tenon_gpt_tiny_b3,tokens/s,' \
     "$gpt" --config tiny --layers 3 --width 48 --context 8 --batch 3 "${few[@]}"
 check 'gpt, parameters' same "$(metric parameters "$dir/said")" $((96 * 48 + 8 * 48 + 3 * (12 * 48 * 48 + 13 * 48) + 2 * 48))
 check 'gpt, memory' test "$(metric start_MiB "$dir/said" | cut -d. -f1)" -ge 1
+# Rounds go on where the one before stopped, and each starts with a line.
+check 'gpt, one round' exits 0 'loss_last' "$gpt" --config tiny --steps 4 --warmup 1
+last=$(metric loss_last "$dir/said")
+check 'gpt, two rounds' exits 0 'loss_last' "$gpt" --config tiny --steps 2 --warmup 1 --rounds 2 <<<$'\n'
+check 'gpt, the same steps' same "$(metric loss_last "$dir/said" | tail -n 1)" "$last"
+check 'gpt, ready before each' same "$(grep -oE '^# ready$|loss_last' "$dir/said" | tr '\n' ' ')" '# ready loss_last # ready loss_last '
+check 'gpt, no line' exits 1 '--rounds 3: standard input ends after 1: want a line for each' \
+    "$gpt" --config tiny --rounds 3 "${few[@]}" <<<''
 check 'gpt, no such width' exits 2 '--width 40: want a multiple of 16' "$gpt" --config tiny --width 40
 check 'gpt, bf16 is near f32' exits 0 'loss_last' "$gpt" --config tiny --precision bf16 "${few[@]}"
 low=$(metric loss_last "$dir/said")

@@ -4,10 +4,11 @@
 # leaves anything behind. What scripts/demo builds. usage: test_scripts.sh BUILD-FOLDER
 #
 # Seen to fail: the scripts as they were: scripts/build made a folder named --help, scripts/test --help failed; run.sh
-# that keeps one order, goes on after losses that differ, or after a program that failed; summarise.py with other
-# bounds, or with the first way in place of the best; a target demo of the program alone; parallel.sh that records runs of
-# tenon where torch's side alone was asked for, or wants PyTorch for tenon's; dispatch.sh that goes on without counts, or
-# runs on CPU 1; the simulation with cores of its own, without halves of a ring's bytes, or with a bucket that leaves early.
+# that keeps one order, goes on after losses that differ, or after a program that failed, with --keep too; summarise.py
+# with other bounds, or with the first way in place of the best; a target demo of the program alone; parallel.sh that
+# records runs of tenon where torch's side alone was asked for, or wants PyTorch for tenon's; dispatch.sh that goes on
+# without counts, or runs on CPU 1; the simulation with cores of its own, without halves of a ring's bytes, or with a
+# bucket that leaves early.
 set -uo pipefail
 build=$(realpath "$1")
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -90,13 +91,21 @@ mkdir -p "$dir/a copy/build/bench" "$dir/images"
 touch "$dir/images/train-images-idx3-ubyte.gz"
 cat >"$dir/a copy/build/bench/bench_images" <<'END'
 #!/bin/sh
-way=tenon ms=2
-for word; do [ "$word" != eager ] || ms=5 way=eager; [ "$word" != compiled ] || ms=4 way=compiled; done
-echo "$way" >>"$CALLS"
-[ "$way" != "$FAIL" ] || { echo "no luck" >&2; exit 3; }
+way=tenon ms=2 rounds='' before=''
+for word; do
+    [ "$word" != eager ] || ms=5 way=eager
+    [ "$word" != compiled ] || ms=4 way=compiled
+    [ "$before" != --rounds ] || rounds=$word
+    before=$word
+done
 [ "$way" != "$OFF" ] || loss=1.01
 echo "# ${way}_mlp_f32: torch or tenon" >&2
-printf "${way}_mlp_f32,%s,1,1\n" "ms/step,$ms" "loss_1,${loss:-1}" "loss_last,1" "peak_MiB,7"
+for round in $(seq "${rounds:-1}"); do
+    [ -z "$rounds" ] || { echo '# ready' && read -r _ || exit 9; }
+    echo "$way$round" >>"$CALLS"
+    [ "$way$round" != "$FAIL" ] || { echo "no luck" >&2; exit 3; }
+    printf "${way}_mlp_f32,%s,1,1\n" "ms/step,$ms" "loss_1,${loss:-1}" "loss_last,1" "peak_MiB,7"
+done
 END
 for name in gpt ops loader; do
     printf '#!/bin/sh\n' >"$dir/a copy/build/bench/bench_$name"
@@ -124,7 +133,7 @@ check 'run.sh, no Python' refuses 'no nowhere: ' env PYTHON=nowhere "$b/run.sh" 
 check 'run.sh, no images' refuses 'no Fashion-MNIST in nowhere' env DATA=nowhere PYTHON="$dir/python" "$b/run.sh" x.csv
 if command -v python3 >/dev/null; then
     check 'run.sh, the best way' runs 0 '^\| mlp \| f32 \| ms/step \| 2 \| 4 \| torch.compile \| 0.50 \| 0.50 to 0.50 \| 0.0e\+00 \| 7 \| 7 \| 100 % \|' --rounds 2
-    check 'run.sh, turn about' same "$(tr '\n' ' ' <"$dir/calls")" 'tenon eager compiled compiled eager tenon '
+    check 'run.sh, turn about' same "$(tr '\n' ' ' <"$dir/calls")" 'tenon1 eager1 compiled1 compiled1 eager1 tenon1 '
     check 'run.sh, the processor' grep -q '^# .*of avx2 avx512f avx512_bf16 amx it has: ' "$dir/x.csv"
     check 'run.sh, no compiler' env CXX=nowhere bash -c "$(declare -f runs); $(declare -p dir b); runs 0 \
         'torch.compile left out: it needs a C\+\+ compiler'"
@@ -132,8 +141,14 @@ if command -v python3 >/dev/null; then
     check 'run.sh, losses that differ' env OFF=eager bash -c "$(declare -f runs); $(declare -p dir b); runs 1 \
         '^summarise.py: the losses differ: mlp_f32, loss_1: tenon 1, eager 1.01, compiled 1: want 1e-05'"
     check 'run.sh, and then no further round' same "$(grep -c tenon "$dir/calls")" 1
-    check 'run.sh, a program that fails' env FAIL=compiled bash -c "$(declare -f runs); $(declare -p dir b); runs 1 \
+    check 'run.sh, a program that fails' env FAIL=compiled1 bash -c "$(declare -f runs); $(declare -p dir b); runs 1 \
         '^run.sh: failed with 3: .*--way compiled' && grep -q 'no luck' '$dir/said'"
+    check 'run.sh, kept' runs 0 '^\| mlp \| f32 \| ms/step \| 2 \| 4 \| torch.compile \| 0.50 \| 0.50 to 0.50 \|' --rounds 2 --keep
+    check 'run.sh, kept, turn about' same "$(tr '\n' ' ' <"$dir/calls")" 'tenon1 eager1 compiled1 compiled2 eager2 tenon2 '
+    check 'run.sh, kept, losses that differ' env OFF=eager bash -c "$(declare -f runs); $(declare -p dir b); runs 1 \
+        '^summarise.py: the losses differ: mlp_f32, loss_1: tenon 1, eager 1.01' --keep && ! grep 2 '$dir/calls'"
+    check 'run.sh, kept, a program that fails' env FAIL=eager2 bash -c "$(declare -f runs); $(declare -p dir b); runs 1 \
+        '^run.sh: failed with 3: .*--way eager .*--rounds 5' --keep && grep -q 'no luck' '$dir/said'"
 
     # The table of known results.
     cat >"$dir/known.csv" <<'END'
