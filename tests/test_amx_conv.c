@@ -3,9 +3,9 @@
  * in double. On processors without AMX the kernel is compiled for others and its tiles are emulated
  * (amx/amx.c): AMX_EMULATED.
  *
- * Seen to fail, in amx_conv.c: an odd channel's neighbour read, padding forgotten, a tap turned
- * round in dx, the end of dy's last rows left from the rows before, a frame left out, lanes 16 to 31
- * not written; a stride taken (amx_leaves_to_others).
+ * Seen to fail, in amx_conv.c: an odd channel's neighbour read, padding forgotten, taps not turned
+ * round for dx, the end of dy's last rows left from the rows before, a frame left out, lanes 16 to
+ * 31 not written; a stride taken (amx_leaves_to_others).
  */
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs programs as if this processor had AMX: tiles, our own and oneDNN's, are emulated (amx.c), so that products
-# (ours), convolutions (oneDNN's) and attention in bf16 are tested on processors without. Slow: times mean nothing.
+# (ours), convolutions (ours and oneDNN's) and attention in bf16 are tested on processors without. Slow: times mean nothing.
 # usage: tests/amx/amx.sh AMX.SO ONEDNN_MODULE PROGRAM...
 # Each program must pass; together they must have multiplied tiles, or nothing was tested.
 #

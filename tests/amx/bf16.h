@@ -1,7 +1,8 @@
 /*
- * bf16.h - AVX512-BF16's conversions of one and two vectors, in instructions of AVX-512 without it: included
- * before isa/amx.c, so that its product is tested on processors that have neither (test_gemm.c).
- * To nearest even; of NaN it makes something else, which no test of it asks for.
+ * bf16.h - AVX512-BF16's conversions of one and two vectors, in instructions of AVX-512 without it:
+ * included before isa/amx.c and isa/amx_conv.c, so that they are tested on processors that have
+ * neither (test_gemm.c, test_amx_conv.c). To nearest even; of NaN they make something else, which
+ * no test of it asks for.
  */
 #include <immintrin.h>
 
