@@ -5,7 +5,8 @@
  * Seen to fail: in sgemm.c, sums of the first steps forgotten at the next, a strip's end not
  * packed, vectors read beyond the end of an operand, f16 taken for f32 (sgemm_edges), a longer
  * inner axis not refused (sgemm_refuses); in amx.c, a square's last tile multiplied by its
- * neighbour's, and, not inlined, gcc 12's assignments to a tile configuration (amx_edges).
+ * neighbour's, a later part's packed B taken for the first's and, not inlined, gcc 12's assignments
+ * to a tile configuration (amx_edges); in gemm.c, the same of parts (packed_before).
  */
 #include "common.h"
 
@@ -272,26 +273,59 @@ static tni_product product_of(const tni_gemm *g)
                           .c = g->c };
 }
 
+/* AMX_EMULATED: the same kernel, compiled for processors without AVX512-BF16 and run over
+ * amx/amx.c; of this file that is all then. */
+#ifdef AMX_EMULATED
+enum { EMULATED = 1 };
+bool tni_amx_emulated(const tni_product *p);
+void tni_amx_pack_emulated(const tni_product *p, uint16_t *to);
+#define tni_product_by_amx tni_amx_emulated
+#define tni_product_pack tni_amx_pack_emulated
+#else
+enum { EMULATED = 0 };
+#endif
+
+/* The product of a B that is packed before has the same bits; B itself is not read, in its place is
+ * A. */
+static bool by_packed(tni_product p, bool (*product)(const tni_product *))
+{
+    size_t bytes = (size_t)((p.m - 1) * p.ldc + p.n) * sizeof(float);
+    block packed = block_new(p.in, tni_packed_size(p.n, p.k), 5);
+    void *plain = malloc(bytes);
+    ck_assert_ptr_nonnull(plain);
+    memcpy(plain, p.c, bytes);
+    tni_product q = p;
+    q.c = plain;
+    tni_product_pack(&p, packed.p);
+    p.packed = packed.p;
+    p.b = p.a;
+    bool done = product(&p);
+    ck_assert(product(&q) == done && memcmp(p.c, plain, bytes) == 0);
+    free(plain);
+    block_free(packed);
+    return done;
+}
+
 static tn_status own(const tni_gemm *g)
 {
     tni_product p = product_of(g);
     return tni_sgemm(&p) ? TN_OK : TN_E_UNSUPPORTED;
 }
 
-/* AMX_EMULATED: the same kernel, compiled for processors without AVX512-BF16 and run over
- * amx/amx.c; of this file that is all then. */
-#ifdef AMX_EMULATED
-enum { EMULATED = 1 };
-bool tni_amx_emulated(const tni_product *p);
-#define tni_product_by_amx tni_amx_emulated
-#else
-enum { EMULATED = 0 };
-#endif
+static tn_status own_packed(const tni_gemm *g)
+{
+    return by_packed(product_of(g), tni_sgemm) ? TN_OK : TN_E_UNSUPPORTED;
+}
 
 static tn_status by_amx(const tni_gemm *g)
 {
     tni_product p = product_of(g);
     return tni_product_by_amx(&p) ? TN_OK : TN_E_UNSUPPORTED;
+}
+
+static tn_status by_amx_packed(const tni_gemm *g)
+{
+    return by_packed(product_of(g), tni_product_by_amx) ? TN_OK : TN_E_UNSUPPORTED;
 }
 
 /* Rows of operands have gaps of 3 between them, and C's gaps of 5. bits: of A and B stored by
@@ -320,7 +354,9 @@ START_TEST(sgemm_edges)
         for (int bits = 0; bits < 16; bits++) {
             bool wide = d % 2;
             if (bits & 8 && (bits & 4 || (d && !wide))) continue;
-            check_layout(own, (tni_gemm){ in[d], size[0], size[1], size[2], .wide = wide }, bits);
+            tni_gemm g = { in[d], size[0], size[1], size[2], .wide = wide };
+            check_layout(own, g, bits);
+            if (d == 0) check_layout(own_packed, g, bits);
         }
 }
 END_TEST
@@ -333,9 +369,82 @@ START_TEST(amx_edges)
     const int64_t *size = _i < N_EDGES ? edges[_i] : longer[_i - N_EDGES];
     if (EMULATED ? !tni_has_sgemm() : !tni_product_amx()) return; /* its code needs AVX-512 */
     for (int bits = 0; bits < 16; bits++)
-        for (int wide = bits / 8; wide < 2; wide++)
-            check_layout(by_amx, (tni_gemm){ TN_BF16, size[0], size[1], size[2], .wide = wide },
-                         bits);
+        for (int wide = bits / 8; wide < 2; wide++) {
+            tni_gemm g = { TN_BF16, size[0], size[1], size[2], .wide = wide };
+            check_layout(by_amx, g, bits);
+            if (wide) check_layout(by_amx_packed, g, bits);
+        }
+}
+END_TEST
+
+/* The backend's product of a B that it packed, of which it then reads nothing else, by 1, 2, 3 and
+ * 7 threads: the same bits. */
+static tn_status gemm_packed(const tni_gemm *g)
+{
+    const tni_backend *cpu = tni_cpu_backend();
+    size_t bytes = (size_t)((g->m - 1) * g->c_row + g->n) * sizeof(float);
+    int64_t n = cpu->pack(g, NULL);
+    if (n == 0) {
+        ck_assert(g->dtype == TN_F32 ? !tni_has_sgemm() : !tni_product_amx());
+        return cpu->gemm(g);
+    }
+    block packed = block_new(g->dtype, n, 5);
+    void *before = malloc(bytes), *first = malloc(bytes);
+    ck_assert(before && first);
+    memcpy(before, g->c, bytes);
+    for (int i = 0; i < 4; i++) {
+        assert_ok(tn_set_num_threads((const int[]){ 1, 2, 3, 7 }[i]));
+        memset(packed.p, 0xff, (size_t)n * tn_dtype_size(g->dtype));
+        ck_assert_int_eq(cpu->pack(g, packed.p), n);
+        tni_gemm f = *g;
+        f.packed = f.b = packed.p;
+        memcpy(f.c, before, bytes);
+        assert_ok(cpu->gemm(&f));
+        if (i == 0) memcpy(first, f.c, bytes);
+        ck_assert(memcmp(first, f.c, bytes) == 0);
+    }
+    free(before), free(first);
+    block_free(packed);
+    return TN_OK;
+}
+
+/* Columns in four tiles, rows and columns in two each, and an inner axis in four parts. */
+START_TEST(packed_before)
+{
+    static const int64_t sizes[][3] = { { 33, 1041, 131 }, { 129, 199, 203 }, { 33, 130, 2051 } };
+    const int64_t *size = sizes[_i];
+    for (int bits = 0; bits < 16; bits++)
+        for (int d = 0; d < 2; d++) {
+            tni_gemm g = { d ? TN_BF16 : TN_F32, size[0], size[1], size[2], .wide = true };
+            if (bits & 4 && (d || bits & 8)) continue;
+            check_layout(gemm_packed, g, bits);
+        }
+}
+END_TEST
+
+/* Nothing is packed for what other kernels multiply, and where it would not be read. */
+START_TEST(not_packed)
+{
+    float x[64] = { 0 };
+    tni_gemm g = { .m = 64, .n = 512, .k = 512, .batch = 1, .a = x, .b = x, .c = x };
+    g.a_row = g.b_row = g.c_row = 512;
+    g.a_col = g.b_col = 1;
+    const tni_backend *cpu = tni_cpu_backend();
+    const tn_dtype others[] = { TN_F64, TN_F16, TN_BF16 };
+    for (int i = 0; i < 3; i++) {
+        g.dtype = others[i];
+        ck_assert_int_eq(cpu->pack(&g, NULL), 0); /* of bf16: C is rounded */
+    }
+    g.dtype = TN_F32;
+    ck_assert((cpu->pack(&g, NULL) > 0) == tni_has_sgemm());
+    g.b_row = 1500, g.b_col = 2;
+    ck_assert_int_eq(cpu->pack(&g, NULL), 0); /* no layout of BLAS */
+    g.b_row = 512, g.b_col = 1, g.batch = 2;
+    ck_assert_int_eq(cpu->pack(&g, NULL), 0);
+    g.batch = 1, g.m = 1;
+    ck_assert_int_eq(cpu->pack(&g, NULL), 0);
+    g.m = 64, g.k = 0;
+    ck_assert_int_eq(cpu->pack(&g, NULL), 0);
 }
 END_TEST
 
@@ -415,6 +524,8 @@ Suite *test_suite(void)
     if (EMULATED) return suite;
     tcase_add_loop_test(t, gemm_awkward_sizes, 0, N_DTYPES * N_AWKWARD);
     tcase_add_loop_test(t, sgemm_edges, 0, N_EDGES);
+    tcase_add_loop_test(t, packed_before, 0, 3);
+    tcase_add_test(t, not_packed);
     tcase_add_test(t, sgemm_refuses);
     tcase_add_loop_test(t, gemm_large_sizes, 0, N_DTYPES * (int)(sizeof large / sizeof *large));
     tcase_add_test(t, gemm_strides);

@@ -5,9 +5,11 @@
  *
  * Seen to fail: with z and 1 - z exchanged in a GRU's step (src/tensor/cells.h), with the states of
  * the second direction taken from the last step (src/nn/layers/recurrent.c), without the gradient
- * of c_n in recurrent.c, with the inner pass of its second derivatives over the inputs themselves.
+ * of c_n in recurrent.c, with the inner pass of its second derivatives over the inputs themselves,
+ * with room for packed weights that are not packed into it.
  */
 #include "op_table.h"
+#include "scarce.h"
 
 static tn_list *golden;
 
@@ -415,6 +417,73 @@ START_TEST(same_bits_for_any_threads)
 }
 END_TEST
 
+static tn_tensor *layer(int gates, tn_tensor **x, tn_tensor *h, tn_tensor *c, tn_tensor **c_n)
+{
+    if (gates == 1) return tn_rnn(x[0], h, x[1], x[2], x[3], x[4], true, false);
+    if (gates == 3) return tn_gru(x[0], h, x[1], x[2], x[3], x[4], false);
+    return tn_lstm(x[0], h, c, x[1], x[2], x[3], x[4], false, c_n);
+}
+
+/* Weights are packed once for many steps: what one call makes of them all is what calls of a step
+ * each make, which do not pack. */
+START_TEST(all_steps_at_once_or_one_by_one)
+{
+    enum { STEPS = 5, B = 33, IN = 3, H = 272 };
+    const int gates = (const int[]){ 1, 3, 4 }[_i / 2];
+    const double tolerance = _i % 2 ? 1e-3 : 1e-5;
+    const tn_shape shapes[] = { TN_SHAPE(STEPS, B, IN), TN_SHAPE(gates * H, IN),
+                                TN_SHAPE(gates * H, H), TN_SHAPE(gates * H), TN_SHAPE(gates * H) };
+    tn_tensor *in[5], *grad[2][5], *y[2], *step[STEPS], *h = TN_NONE, *c = TN_NONE;
+    for (int i = 0; i < 5; i++)
+        in[i] = leaf(random_as(shapes[i], -0.06, 0.06, (uint64_t)i + 1, TN_F32));
+    tn_tensor *seed = random_as(TN_SHAPE(STEPS, B, H), -1, 1, 9, TN_F32);
+    TN_AUTOCAST(_i % 2 ? TN_BF16 : TN_F32)
+    {
+        y[0] = layer(gates, in, h, c, &c);
+        c = TN_NONE;
+        for (int t = 0; t < STEPS; t++) {
+            tn_tensor *x[] = { tn_narrow(in[0], 0, t, 1), in[1], in[2], in[3], in[4] };
+            step[t] = layer(gates, x, h, c, &c);
+            h = tn_select(step[t], 0, 0);
+        }
+        y[1] = tn_cat(step, STEPS, 0);
+    }
+    assert_close(y[0], y[1], tolerance, tolerance);
+    for (int k = 0; k < 2; k++) assert_ok(tn_gradients(1, &y[k], &seed, 5, in, grad[k], 0));
+    for (int i = 0; i < 5; i++)
+        assert_close(grad[0][i], grad[1][i], 10 * tolerance, 10 * tolerance);
+}
+END_TEST
+
+/* Whichever request for memory fails, the op fails with it, and works again after. */
+START_TEST(no_memory_to_pack)
+{
+    enum { STEPS = 5, B = 32, H = 256 };
+    scarce_install();
+    tn_tensor *in[] = { leaf(random_as(TN_SHAPE(STEPS, B, 4), -1, 1, 1, TN_F32)),
+                        leaf(random_as(TN_SHAPE(3 * H, 4), -1, 1, 2, TN_F32)),
+                        leaf(random_as(TN_SHAPE(3 * H, H), -0.1, 0.1, 3, TN_F32)), TN_NONE,
+                        TN_NONE };
+    tn_tensor *y = layer(3, in, TN_NONE, TN_NONE, NULL), *seed = tn_ones_like(y), *dx, *again;
+    assert_ok(tn_gradients(1, &y, &seed, 1, in, &dx, TN_RETAIN_GRAPH));
+    int64_t live = tn_live_tensors();
+    bool done = false;
+    for (int64_t k = 1; !done; k++) {
+        TN_SCOPE
+        {
+            tn_memory_trim();
+            scarce_fail(k);
+            tn_tensor *z = layer(3, in, TN_NONE, TN_NONE, NULL);
+            done = z && tn_gradients(1, &z, &seed, 1, in, &again, 0) == TN_OK;
+            scarce_fail(0);
+            if (!done) assert_error(TN_E_NOMEM, "");
+            if (done) assert_close(again, dx, 0, 0);
+        }
+        ck_assert_int_eq(tn_live_tensors(), live);
+    }
+}
+END_TEST
+
 /* What a recurrent layer is for: a sum of 20 steps that a state must carry. */
 START_TEST(learns_to_add_up)
 {
@@ -469,6 +538,8 @@ Suite *test_suite(void)
     tcase_add_test(t, dropout_between_layers);
     tcase_add_loop_test(t, half_precision, 0, 2);
     tcase_add_loop_test(t, same_bits_for_any_threads, 0, 2);
+    tcase_add_loop_test(t, all_steps_at_once_or_one_by_one, 0, 6);
+    tcase_add_test(t, no_memory_to_pack);
     tcase_add_test(t, learns_to_add_up);
     return suite;
 }

@@ -52,9 +52,10 @@ typedef struct tni_gemm {
     int64_t a_row, a_col, a_batch;
     int64_t b_row, b_col, b_batch;
     int64_t c_row, c_batch;
-    const void *bias; /* n values added to every row, or NULL */
-    bool accumulate;  /* C += */
-    bool wide;        /* of bf16 and f16: c is f32, nothing is rounded; then there is no bias */
+    const void *bias;   /* n values added to every row, or NULL */
+    bool accumulate;    /* C += */
+    bool wide;          /* of bf16 and f16: c is f32, nothing is rounded; then there is no bias */
+    const void *packed; /* NULL, or what the backend's pack made of this b, for these sizes */
 } tni_gemm;
 
 /* ---- pointwise: any strides, equal sizes (0-strides broadcast); functions are of formulas.h -- */
@@ -425,6 +426,11 @@ typedef struct tni_backend {
     tn_status (*upload)(void *device, const void *host, size_t nbytes);
     tn_status (*download)(void *host, const void *device, size_t nbytes);
     tn_status (*synchronize)(void);
+
+    /* For many products that differ in a and c alone: writes b in the order in which they read it.
+     * Returns how many elements that takes; to may be NULL. 0: b is best read as it is. The whole
+     * slot is NULL where that is always so. */
+    int64_t (*pack)(const tni_gemm *g, void *to);
 
     /* tn_status (*softmax)(const tni_softmax *a), and so on */
 #define TNI_SLOT(name) tn_status (*name)(const tni_##name *a);

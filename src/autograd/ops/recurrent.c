@@ -20,6 +20,7 @@
 #include "tensor/cells.h"
 
 enum { X, H0, W_IH, W_HH, B_IH, B_HH, C0, INPUTS };
+enum { PACKING = 4, TURNING = 8 }; /* steps from which on it pays to pack W_hh, and to turn it */
 
 typedef struct recurrent_args {
     int kind;
@@ -140,25 +141,24 @@ static bool make_room(bool wanted, tn_shape shape, tn_dtype dtype, tn_device dev
 }
 
 /* c (+)= x w^T for m dense rows x; w [n, k] of any strides, rows of c lie c_row apart. */
-static tn_status multiply(const tni_backend *backend, int64_t m, const void *x, tni_array w,
-                          void *c, int64_t c_row, bool accumulate)
+static tni_gemm product(int64_t m, const void *x, tni_array w, void *c, int64_t c_row,
+                        bool accumulate)
 {
-    tni_gemm g = { .dtype = w.dtype,
-                   .m = m,
-                   .n = w.size[0],
-                   .k = w.size[1],
-                   .batch = 1,
-                   .a = x,
-                   .a_row = w.size[1],
-                   .a_col = 1,
-                   .b = w.data,
-                   .b_row = w.stride[1],
-                   .b_col = w.stride[0],
-                   .c = c,
-                   .c_row = c_row,
-                   .accumulate = accumulate,
-                   .wide = true };
-    return backend->gemm(&g);
+    return (tni_gemm){ .dtype = w.dtype,
+                       .m = m,
+                       .n = w.size[0],
+                       .k = w.size[1],
+                       .batch = 1,
+                       .a = x,
+                       .a_row = w.size[1],
+                       .a_col = 1,
+                       .b = w.data,
+                       .b_row = w.stride[1],
+                       .b_col = w.stride[0],
+                       .c = c,
+                       .c_row = c_row,
+                       .accumulate = accumulate,
+                       .wide = true };
 }
 
 static tni_array turned(const tn_tensor *w)
@@ -168,16 +168,32 @@ static tni_array turned(const tn_tensor *w)
         tni_array){ a.data, a.dtype, 2, { a.size[1], a.size[0] }, { a.stride[1], a.stride[0] } };
 }
 
-/* w; on the CPU, for many steps, a copy that lies transposed, with which a step's product takes
- * three quarters of the time. Data NULL: out of memory. */
-static tni_array for_steps(const tn_tensor *w, int64_t steps)
+/* Before many steps' products with one w, which g->b is: packs it where the backend does that. */
+static tn_status pack(const tni_backend *backend, const tn_tensor *w, int64_t steps, tni_gemm *g)
 {
-    if (steps < 8 || w->storage->device.type != TN_CPU) return tni_array_of(w);
+    int64_t n = backend->pack && steps >= PACKING ? backend->pack(g, NULL) : 0;
+    if (n == 0) return TN_OK;
+    tn_tensor *room = tn_empty_as(TN_SHAPE(n), w->dtype, w->storage->device);
+    if (!room) return tni_pending();
+    backend->pack(g, tni_data(room));
+    g->packed = tni_data(room);
+    return TN_OK;
+}
+
+/* The same of c = x w^T. On the CPU, where w is not packed, w is copied so that it lies transposed:
+ * a step's product takes three quarters of the time. */
+static tn_status pack_or_turn(const tni_backend *backend, const tn_tensor *w, int64_t steps,
+                              tni_gemm *g)
+{
+    tn_status status = pack(backend, w, steps, g);
+    if (status != TN_OK || g->packed || steps < TURNING || w->storage->device.type != TN_CPU)
+        return status;
     tn_shape shape = TN_SHAPE(w->shape.size[1], w->shape.size[0]);
     const tn_tensor *copy = tni_new_dense(&shape, w->dtype, w->storage->device);
-    if (!copy) return tni_array_none();
+    if (!copy) return tni_pending();
     tni_copy c = { turned(copy), tni_array_of(w) };
-    return tni_backend_of(w)->copy(&c) == TN_OK ? c.y : tni_array_none();
+    g->b = c.y.data, g->b_row = c.y.stride[1], g->b_col = c.y.stride[0];
+    return backend->copy(&c);
 }
 
 /* A bias, zeros if there is none. */
@@ -201,16 +217,18 @@ static tn_status recurrent_forward(tni_call *c)
     tn_tensor *share = tn_empty_as(TN_SHAPE(b, rows), y->dtype, y->storage->device);
     tn_tensor *x = for_product(args, in[X]), *w_ih = for_product(args, in[W_IH]);
     tn_tensor *w = for_product(args, in[W_HH]);
-    tni_array w_hh = w ? for_steps(w, steps) : tni_array_none();
     tni_array bias[2] = { bias_of(in[B_IH], in[W_IH]), bias_of(in[B_HH], in[W_HH]) };
     tn_device device = y->storage->device;
-    tn_tensor *low, *product;
+    tn_tensor *low, *wide;
     if (!make_room(args->low != TN_F32, TN_SHAPE(b, h), args->low, device, &low) ||
-        !make_room(args->low != args->product, TN_SHAPE(b, h), args->product, device, &product) ||
-        !share || !x || !w_ih || !w_hh.data || !bias[0].data || !bias[1].data)
+        !make_room(args->low != args->product, TN_SHAPE(b, h), args->product, device, &wide) ||
+        !share || !x || !w_ih || !w || !bias[0].data || !bias[1].data)
         return tni_pending();
-    tn_status status = multiply(backend, steps * b, tni_data(x), tni_array_of(w_ih),
-                                tni_data(gates), c->n_saved ? 4 * h : h, false);
+    tni_gemm all = product(steps * b, tni_data(x), tni_array_of(w_ih), tni_data(gates),
+                           c->n_saved ? 4 * h : h, false);
+    tni_gemm step = product(b, NULL, tni_array_of(w), tni_data(share), rows, false);
+    tn_status status = pack_or_turn(backend, w, steps, &step);
+    if (status == TN_OK) status = backend->gemm(&all);
     for (int64_t k = 0; k < steps && status == TN_OK; k++) {
         int64_t t = time_of(args, k, steps);
         tni_cell a = { .y = step_of(y, t),
@@ -223,9 +241,9 @@ static tn_status recurrent_forward(tni_call *c)
         tni_array before = a.y_before;
         if (cells) a.c = step_of(cells, t), a.c_before = state_before(args, cells, in[C0], k);
         status = step_for_product(backend, rows_array(low, 2, b, h, 0),
-                                  rows_array(product, 2, b, h, 0), &before);
-        if (status == TN_OK)
-            status = multiply(backend, b, before.data, w_hh, tni_data(share), rows, false);
+                                  rows_array(wide, 2, b, h, 0), &before);
+        step.a = before.data;
+        if (status == TN_OK) status = backend->gemm(&step);
         if (status == TN_OK) status = backend->cell(&a);
     }
     if (status != TN_OK || !cells) return status;
@@ -250,12 +268,13 @@ static tn_status steps_backward(const recurrent_args *args, const passing *p)
     int64_t steps = p->dy->shape.size[0], b = p->dy->shape.size[1], h = p->dy->shape.size[2];
     int64_t rows = p->w->shape.size[0];
     const tn_tensor *w = for_product(args, p->w);
-    tn_tensor *product;
+    tn_tensor *wide;
     if (!make_room(args->low != args->product, TN_SHAPE(b, rows), args->product,
-                   p->dy->storage->device, &product) ||
+                   p->dy->storage->device, &wide) ||
         !w)
         return tni_pending();
-    tn_status status = TN_OK;
+    tni_gemm step = product(b, NULL, turned(w), tni_data(p->dh), h, args->kind == TNI_GRU_CELL);
+    tn_status status = pack(backend, w, steps, &step);
     for (int64_t k = steps - 1; k >= 0 && status == TN_OK; k--) {
         int64_t t = time_of(args, k, steps);
         tni_cell_grad a = { .dgates = step_of(p->da, t),
@@ -275,10 +294,9 @@ static tn_status steps_backward(const recurrent_args *args, const passing *p)
         tni_array ds = a.dshare;
         tni_array low = tni_none(p->low) ? tni_array_none() : step_of(p->low, t);
         if (status == TN_OK)
-            status = step_for_product(backend, low, rows_array(product, 2, b, rows, 0), &ds);
-        if (status == TN_OK)
-            status = multiply(backend, b, ds.data, turned(w), tni_data(p->dh), h,
-                              args->kind == TNI_GRU_CELL);
+            status = step_for_product(backend, low, rows_array(wide, 2, b, rows, 0), &ds);
+        step.a = ds.data;
+        if (status == TN_OK) status = backend->gemm(&step);
     }
     return status;
 }

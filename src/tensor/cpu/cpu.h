@@ -67,6 +67,8 @@ bool tni_product_one(const tni_product *p);
  * (isa/sgemm.c). False, with C untouched: there is none for these sizes, or no memory for it. */
 bool tni_sgemm(const tni_product *p);
 bool tni_has_sgemm(void);
+/* B of an f32 product into `to`, as `packed`; only where tni_has_sgemm(). */
+void tni_sgemm_pack(const tni_product *p, float *to);
 /* Whether it is there, and the fastest for a product of these sizes and its pieces: against
  * OpenBLAS, to which bf16 and f16 go by way of f32 copies. tb: B is stored by columns. */
 bool tni_sgemm_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k);
@@ -77,6 +79,17 @@ bool tni_product_by_amx(const tni_product *p);
 /* The kernel (isa/amx.c), only where tni_product_amx(). False, with C untouched: C cannot be added
  * to, or there is no memory. */
 bool tni_amx_product(const tni_product *p);
+/* B into `to`, as `packed`. */
+void tni_amx_pack(const tni_product *p, uint16_t *to);
+/* Both kernels pack B in squares of at most 32 steps and 32 columns: so many elements have room. */
+static inline int64_t tni_packed_size(int64_t n, int64_t k)
+{
+    return (n + 31) / 32 * 32 * ((k + 31) / 32 * 32);
+}
+/* Whether a product of these sizes and dtypes is faster with a B that is packed before. */
+bool tni_product_packs(const tni_product *p);
+/* B into `to`, as `packed`. */
+void tni_product_pack(const tni_product *p, void *to);
 /* TNI_PRODUCT_SCRATCH bytes that a thread keeps for products; NULL: there is no memory. */
 enum { TNI_PRODUCT_SCRATCH = 5 << 18 };
 void *tni_thread_scratch(void);
@@ -106,6 +119,8 @@ void tni_parallel_lanes(int lanes, int64_t n, int64_t grain, tni_chunk f, void *
 tn_status tni_cpu_gemm(const tni_gemm *g);
 /* bf16 and f16 without whole copies in f32, where there is such a product; done says whether. */
 tn_status tni_cpu_gemm_short(const tni_gemm *g, bool *done);
+/* tni_backend's pack. */
+int64_t tni_cpu_gemm_pack(const tni_gemm *g, void *to);
 
 /* A convolution by AMX or oneDNN, f32 or bf16. False: the general kernel must compute it. */
 bool tni_convolve_y(const tni_conv2d *a, tn_status *status);
@@ -164,6 +179,7 @@ bool K32(tni_cross_entropy_grad_short)(const tni_cross_entropy_grad *a, tn_statu
 TNI_SPAN_PROTOTYPES(K32)
 TNI_SPAN_PROTOTYPES(K64)
 bool TNI_CAT2(tni_sgemm, TNI_ISA)(const tni_product *p); /* where there is AVX-512 */
+void TNI_CAT2(tni_sgemm_pack, TNI_ISA)(const tni_product *p, float *to); /* the same */
 /* A convolution by Winograd's algorithm, in f32 inside. False: another kernel must compute it. */
 bool TNI_CAT2(tni_winograd_y, TNI_ISA)(const tni_conv2d *a, tn_status *status);
 bool TNI_CAT2(tni_winograd_dx, TNI_ISA)(const tni_conv2d_grad_input *a, tn_status *status);

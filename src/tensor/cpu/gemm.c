@@ -181,6 +181,12 @@ static void plan_cut(plan *p)
     p->parts = (g->k - 1) / p->step_k + 1;
 }
 
+/* Where the packed B [k0 on, s on] of a piece begins, in elements: one of the two is 0. */
+static int64_t packed_at(const plan *p, int64_t k0, int64_t s)
+{
+    return (k0 / p->step_k + s / p->step_n) * tni_packed_size(p->step_n, p->step_k);
+}
+
 /* Element (r, c) of an operand's matrix number `batch`. */
 static const char *at(const plan *p, const operand *o, int64_t batch, int64_t r, int64_t c)
 {
@@ -200,22 +206,25 @@ static tni_product piece(const plan *p, int64_t batch, int64_t r, int64_t m, int
                          int64_t k0, int64_t k)
 {
     const tni_gemm *g = p->g;
-    return (tni_product){ .m = m,
-                          .n = n,
-                          .k = k,
-                          .lda = p->a.ld,
-                          .ldb = p->b.ld,
-                          .ldc = g->c_row,
-                          .in = g->dtype,
-                          .out = p->out,
-                          .ta = p->a.trans,
-                          .tb = p->b.trans,
-                          .accumulate = g->accumulate,
-                          .a = at(p, &p->a, batch, r, k0),
-                          .b = at(p, &p->b, batch, k0, s),
-                          .bias = g->bias ? (const char *)g->bias + s * (int64_t)p->c_item : NULL,
-                          .c = (char *)g->c +
-                               (batch * g->c_batch + r * g->c_row + s) * (int64_t)p->c_item };
+    return (tni_product){
+        .m = m,
+        .n = n,
+        .k = k,
+        .lda = p->a.ld,
+        .ldb = p->b.ld,
+        .ldc = g->c_row,
+        .in = g->dtype,
+        .out = p->out,
+        .ta = p->a.trans,
+        .tb = p->b.trans,
+        .accumulate = g->accumulate,
+        .a = at(p, &p->a, batch, r, k0),
+        .b = at(p, &p->b, batch, k0, s),
+        .bias = g->bias ? (const char *)g->bias + s * (int64_t)p->c_item : NULL,
+        .c = (char *)g->c + (batch * g->c_batch + r * g->c_row + s) * (int64_t)p->c_item,
+        .packed =
+            g->packed ? (const char *)g->packed + packed_at(p, k0, s) * (int64_t)p->item : NULL
+    };
 }
 
 static void compute(const plan *p, const tni_product *piece)
@@ -393,4 +402,51 @@ tn_status tni_cpu_gemm_short(const tni_gemm *g, bool *done)
                 (g->wide || g->k <= TNI_SGEMM_ROUNDED || in_parts(g)));
     *done = can && (!g->accumulate || g->wide);
     return *done ? gemm(g, done) : TN_OK;
+}
+
+/* ---- B packed once for many products --------------------------------------------------------- */
+
+typedef struct packing {
+    const plan *p;
+    char *to;
+} packing;
+
+/* The i-th tile of columns, or part of the inner axis, of B. */
+static tni_product piece_of_b(const plan *p, int64_t i)
+{
+    const tni_gemm *g = p->g;
+    int64_t s = i % p->tiles_n * p->step_n, k0 = i / p->tiles_n * p->step_k;
+    return (tni_product){ .m = MIN(p->step_m, g->m),
+                          .n = MIN(p->step_n, g->n - s),
+                          .k = MIN(p->step_k, g->k - k0),
+                          .ldb = p->b.ld,
+                          .in = g->dtype,
+                          .out = p->out,
+                          .tb = p->b.trans,
+                          .b = at(p, &p->b, 0, k0, s) };
+}
+
+static void pack_pieces(void *context, int64_t begin, int64_t end)
+{
+    const packing *job = context;
+    const plan *p = job->p;
+    int64_t size = tni_packed_size(p->step_n, p->step_k) * (int64_t)p->item;
+    for (int64_t i = begin; i < end; i++) {
+        tni_product piece = piece_of_b(p, i);
+        tni_product_pack(&piece, job->to + i * size);
+    }
+}
+
+int64_t tni_cpu_gemm_pack(const tni_gemm *g, void *to)
+{
+    plan p = { .g = g, .b.data = g->b, .item = tn_dtype_size(g->dtype) };
+    p.out = g->wide && tni_is_short(g->dtype) ? TN_F32 : g->dtype;
+    if (g->batch != 1 || g->m == 0 || g->n == 0 || g->k == 0) return 0;
+    if (!blas_layout(g->k, g->n, g->b_row, g->b_col, &p.b)) return 0;
+    plan_cut(&p);
+    tni_product first = piece_of_b(&p, 0);
+    if (!tni_product_packs(&first)) return 0;
+    int64_t pieces = p.tiles_n * p.parts;
+    if (to) tni_parallel(pieces, 1, pack_pieces, &(packing){ &p, to });
+    return pieces * tni_packed_size(p.step_n, p.step_k);
 }

@@ -11,15 +11,17 @@
 #define TNI_ONEDNN_FILE "libtenon-onednn.so"
 #define TNI_ONEDNN_SYMBOL "tenon_onednn_open"
 /* If these are equal, both sides were built from the same source. */
-#define TNI_ONEDNN_ID TN_VERSION " onednn-2"
+#define TNI_ONEDNN_ID TN_VERSION " onednn-3"
 
-/* C[m,n] (+)= op(A) op(B) (+ bias), row-major. */
+/* C[m,n] (+)= op(A) op(B) (+ bias), row-major. packed: NULL, or, where C is f32, B once more as our
+ * own kernel for `in` packs it (f32: isa/sgemm.c, bf16: isa/amx.c), which then reads that. */
 typedef struct tni_product {
     int64_t m, n, k, lda, ldb, ldc;
     tn_dtype in, out; /* of a, b and bias; of c: the same, or f32 for bf16 and f16 */
     bool ta, tb, accumulate;
     const void *a, *b, *bias; /* bias: n values added to every row, or NULL */
     void *c;
+    const void *packed;
 } tni_product;
 
 /* One of a convolution's three computations, over sizes.n images; dense NCHW, one group. */

@@ -202,11 +202,31 @@ static void blas_f64(const tni_product *p, double alpha, double beta)
                 (blasint)p->ldc);
 }
 
+/* ---- B packed before ------------------------------------------------------------------------- */
+
+/* In f32, where our own is the fastest with B stored by rows: of smaller products OpenBLAS's. */
+bool tni_product_packs(const tni_product *p)
+{
+    if (p->out != TN_F32) return false;
+    if (p->in == TN_BF16) return TNI_AMX && tni_product_amx();
+    return p->in == TN_F32 && tni_sgemm_fits(p->in, false, p->m, p->n, p->k);
+}
+
+void tni_product_pack(const tni_product *p, void *to)
+{
+    if (p->in == TN_F32)
+        tni_sgemm_pack(p, to);
+    else if (TNI_AMX)
+        tni_amx_pack(p, to);
+}
+
 /* ---- one product ----------------------------------------------------------------------------- */
 
 bool tni_product_one(const tni_product *p)
 {
-    if (tni_product_by_amx(p) || by_onednn(p) || by_sgemm(p)) return true;
+    bool first = p->packed && p->in == TN_F32;
+    if (tni_product_by_amx(p) || (first && tni_sgemm(p)) || by_onednn(p) || by_sgemm(p))
+        return true;
     if (tni_is_short(p->in)) return false;
     bool add = tni_product_start(p, false);
     if (p->in == TN_F32)
@@ -219,13 +239,17 @@ bool tni_product_one(const tni_product *p)
 void tni_gemm1_f32(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                    int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
 {
-    tni_product p = { m, n, k, lda, ldb, ldc, TN_F32, TN_F32, ta, tb, beta != 0, a, b, NULL, c };
+    tni_product p = {
+        m, n, k, lda, ldb, ldc, TN_F32, TN_F32, ta, tb, beta != 0, a, b, NULL, c, NULL
+    };
     if (alpha != 1 || !(by_onednn(&p) || by_sgemm(&p))) blas_f32(&p, alpha, beta);
 }
 
 void tni_gemm1_f64(bool ta, bool tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a,
                    int64_t lda, const double *b, int64_t ldb, double beta, double *c, int64_t ldc)
 {
-    tni_product p = { m, n, k, lda, ldb, ldc, TN_F64, TN_F64, ta, tb, beta != 0, a, b, NULL, c };
+    tni_product p = {
+        m, n, k, lda, ldb, ldc, TN_F64, TN_F64, ta, tb, beta != 0, a, b, NULL, c, NULL
+    };
     blas_f64(&p, alpha, beta);
 }

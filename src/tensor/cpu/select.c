@@ -23,19 +23,21 @@ extern const tni_backend tni_cpu_table_baseline;
 #if defined(__x86_64__)
 extern const tni_backend tni_cpu_table_avx2, tni_cpu_table_avx512;
 bool tni_sgemm_avx512(const tni_product *p);
+void tni_sgemm_pack_avx512(const tni_product *p, float *to);
 #endif
 
 typedef struct choice {
     const char *name;
     const tni_backend *table;
-    bool (*sgemm)(const tni_product *p); /* or NULL */
+    bool (*sgemm)(const tni_product *p); /* or NULL, both */
+    void (*sgemm_pack)(const tni_product *p, float *to);
 } choice;
 
 static const choice choices[] = {
-    { "baseline", &tni_cpu_table_baseline, NULL },
+    { "baseline", &tni_cpu_table_baseline, NULL, NULL },
 #if defined(__x86_64__)
-    { "avx2", &tni_cpu_table_avx2, NULL },
-    { "avx512", &tni_cpu_table_avx512, tni_sgemm_avx512 },
+    { "avx2", &tni_cpu_table_avx2, NULL, NULL },
+    { "avx512", &tni_cpu_table_avx512, tni_sgemm_avx512, tni_sgemm_pack_avx512 },
 #endif
 };
 enum { N_CHOICES = sizeof(choices) / sizeof(choices[0]) };
@@ -118,6 +120,11 @@ bool tni_sgemm(const tni_product *p)
 {
     const choice *c = chosen();
     return c->sgemm && c->sgemm(p);
+}
+
+void tni_sgemm_pack(const tni_product *p, float *to)
+{
+    chosen()->sgemm_pack(p, to);
 }
 
 const tni_backend *tni_cpu_table(const char *simd)

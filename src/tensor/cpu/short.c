@@ -196,6 +196,7 @@ static tn_status product_f32(const void *args)
         if (status != TN_OK) return status;
     }
     f.dtype = TN_F32;
+    f.packed = NULL; /* bf16 */
     f.a = p->a.data;
     f.a_batch = p->a.stride[0];
     f.a_row = p->a.stride[p->turned_a ? 2 : 1];

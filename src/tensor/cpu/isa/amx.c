@@ -39,7 +39,9 @@ _Static_assert(sizeof(scratch) <= TNI_PRODUCT_SCRATCH, "what a thread keeps for 
 typedef struct bgemm {
     const tni_product *p;
     scratch *s;
-    int64_t steps; /* of k, in tiles */
+    uint16_t *room;    /* for a tile */
+    const uint16_t *b; /* the packed block */
+    int64_t steps;     /* of k, in tiles */
 } bgemm;
 
 /* ---- packing --------------------------------------------------------------------------------- */
@@ -84,7 +86,7 @@ static inline void transpose_pairs(uint16_t *to, const uint16_t *from)
 static inline void pack_tile(const bgemm *g, uint16_t *to, const uint16_t *from, int64_t ld,
                              bool along, int64_t there, int64_t steps, bool is_b)
 {
-    uint16_t *first_to = along == is_b ? g->s->room : to;
+    uint16_t *first_to = along == is_b ? g->room : to;
     if (along)
         copy_rows(first_to, from, ld, there, steps);
     else
@@ -203,7 +205,7 @@ static void multiply_panel(const bgemm *g, int64_t r, int64_t rows, int64_t n0, 
         pack(g, s->a, false, r, rows, k0, here);
         for (int64_t j = 0; j < n; j += SQUARE) {
             float *sums = s->sums + j * SQUARE;
-            multiply(sums, s->a, s->b + (j / SQUARE * g->steps + k0 / STEPS) * 2 * TILE, steps,
+            multiply(sums, s->a, g->b + (j / SQUARE * g->steps + k0 / STEPS) * 2 * TILE, steps,
                      k0 > 0, rows > SIDE);
             if (k0 + here == k)
                 finish(g, sums, s->bias + j, r, rows, n0 + j, TNI_MIN(n - j, SQUARE));
@@ -211,12 +213,22 @@ static void multiply_panel(const bgemm *g, int64_t r, int64_t rows, int64_t n0, 
     }
 }
 
-static void multiply_block(const bgemm *g, int64_t n0, int64_t n)
+/* Columns [n0, n0 + n) of B, all steps. */
+static void pack_b(const bgemm *g, uint16_t *to, int64_t n0, int64_t n)
+{
+    for (int64_t j = 0; j < n; j += SQUARE)
+        pack(g, to + j * g->steps * STEPS, true, n0 + j, TNI_MIN(n - j, SQUARE), 0, g->p->k);
+}
+
+static void multiply_block(bgemm *g, int64_t n0, int64_t n)
 {
     scratch *s = g->s;
     const tni_product *p = g->p;
-    for (int64_t j = 0; j < n; j += SQUARE)
-        pack(g, s->b + j * g->steps * STEPS, true, n0 + j, TNI_MIN(n - j, SQUARE), 0, p->k);
+    g->b = s->b;
+    if (p->packed)
+        g->b = (const uint16_t *)p->packed + n0 * g->steps * STEPS;
+    else
+        pack_b(g, s->b, n0, n);
     memset(s->bias, 0, sizeof s->bias);
     for (int64_t j = 0; p->bias && j < n; j++)
         s->bias[j] = tn_from_bf16(((const uint16_t *)p->bias)[n0 + j]);
@@ -227,22 +239,46 @@ static void multiply_block(const bgemm *g, int64_t n0, int64_t n)
 /* All of k, at most ROUNDED. */
 static void multiply_all(const tni_product *p, scratch *s)
 {
-    bgemm g = { .p = p, .s = s, .steps = (p->k + STEPS - 1) / STEPS };
+    bgemm g = { .p = p, .s = s, .room = s->room, .steps = (p->k + STEPS - 1) / STEPS };
     int64_t width = TNI_MIN(WIDTH, B_SIZE / (g.steps * STEPS) / SQUARE * SQUARE);
     for (int64_t n0 = 0; n0 < p->n; n0 += width) multiply_block(&g, n0, TNI_MIN(width, p->n - n0));
+}
+
+/* Steps of a part of k. */
+static int64_t part_steps(const tni_product *p)
+{
+    int64_t parts = (p->k - 1) / LONG + 1;
+    return ((p->k - 1) / parts / STEPS + 1) * STEPS;
+}
+
+/* The part whose steps begin at k0. */
+static tni_product part_of(const tni_product *p, int64_t k0)
+{
+    tni_product part = *p;
+    part.k = TNI_MIN(part_steps(p), p->k - k0);
+    part.a = (const uint16_t *)p->a + (p->ta ? k0 * p->lda : k0);
+    part.b = (const uint16_t *)p->b + (p->tb ? k0 : k0 * p->ldb);
+    if (p->packed) part.packed = (const uint16_t *)p->packed + tni_packed_size(p->n, k0);
+    if (k0 > 0) part.accumulate = true, part.bias = NULL;
+    return part;
 }
 
 /* Into f32, some of k at a time. */
 static void multiply_parts(const tni_product *p, scratch *s)
 {
-    int64_t parts = (p->k - 1) / LONG + 1, step = ((p->k - 1) / parts / STEPS + 1) * STEPS;
-    for (int64_t k0 = 0; k0 < p->k; k0 += step) {
-        tni_product part = *p;
-        part.k = TNI_MIN(step, p->k - k0);
-        part.a = (const uint16_t *)p->a + (p->ta ? k0 * p->lda : k0);
-        part.b = (const uint16_t *)p->b + (p->tb ? k0 : k0 * p->ldb);
-        if (k0 > 0) part.accumulate = true, part.bias = NULL;
+    for (int64_t k0 = 0; k0 < p->k; k0 += part_steps(p)) {
+        tni_product part = part_of(p, k0);
         multiply_all(&part, s);
+    }
+}
+
+void tni_amx_pack(const tni_product *p, uint16_t *to)
+{
+    _Alignas(64) uint16_t room[TILE];
+    for (int64_t k0 = 0; k0 < p->k; k0 += part_steps(p)) {
+        tni_product part = part_of(p, k0);
+        bgemm g = { .p = &part, .room = room, .steps = (part.k + STEPS - 1) / STEPS };
+        pack_b(&g, to + tni_packed_size(p->n, k0), 0, p->n);
     }
 }
 

@@ -50,6 +50,7 @@ typedef struct sgemm {
     int64_t height;       /* rows of a panel */
     int64_t depth, width; /* of blocks, at most */
     bool direct;          /* whole strips of B are read where they are */
+    const float *packed;  /* all of B, or NULL */
     bool rounded;         /* C is bf16 or f16: sums are rounded when they are whole */
     float *a, *b, *sums, *room, *bias;
 } sgemm;
@@ -223,6 +224,20 @@ static void pack_b_columns(const sgemm *s, int64_t k0, int64_t k, int64_t n0, in
     }
 }
 
+static void pack_b(const sgemm *s, int64_t k0, int64_t k, int64_t n0, int64_t n, float *to)
+{
+    if (s->p->tb)
+        pack_b_columns(s, k0, k, n0, n, to);
+    else
+        pack_b_rows(s, k0, k, n0, s->direct ? n / STRIP * STRIP : 0, n, to);
+}
+
+/* Where a block begins in a B that is packed before: all blocks of a depth, one after another. */
+static int64_t packed_at(const tni_product *p, int64_t k0, int64_t k, int64_t n0)
+{
+    return k0 * ((p->n + STRIP - 1) / STRIP * STRIP) + k * n0;
+}
+
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 /* One of `parts` parts of the panel of A that begins at row r0 into the caches: it is packed next,
@@ -272,14 +287,9 @@ static void multiply_block(const sgemm *s, int64_t k0, int64_t k, int64_t n0, in
 {
     const tni_product *p = s->p;
     int64_t most = p->ta ? PANELS * s->height : s->height, strips = (n + STRIP - 1) / STRIP;
-    for (int64_t i = 0; i < k; i += s->depth) {
-        float *to = s->b + i * strips * STRIP;
-        int64_t steps = TNI_MIN(s->depth, k - i);
-        if (p->tb)
-            pack_b_columns(s, k0 + i, steps, n0, n, to);
-        else
-            pack_b_rows(s, k0 + i, steps, n0, s->direct ? n / STRIP * STRIP : 0, n, to);
-    }
+    const float *b = s->packed ? s->packed + packed_at(p, k0, k, n0) : s->b;
+    for (int64_t i = 0; i < k && !s->packed; i += s->depth)
+        pack_b(s, k0 + i, TNI_MIN(s->depth, k - i), n0, n, s->b + i * strips * STRIP);
     memset(s->bias, 0, WIDTH * sizeof(float));
     if (p->bias && k0 == 0)
         memcpy(s->bias, read(s, p->bias, n0, n, s->room), (size_t)n * sizeof(float));
@@ -288,7 +298,7 @@ static void multiply_block(const sgemm *s, int64_t k0, int64_t k, int64_t n0, in
         for (int64_t i = 0; i < k; i += s->depth) {
             int64_t steps = TNI_MIN(s->depth, k - i);
             pack_a(s, k0 + i, steps, r, rows);
-            multiply_panels(s, k0 + i, steps, r, rows, n0, n, s->b + i * strips * STRIP);
+            multiply_panels(s, k0 + i, steps, r, rows, n0, n, b + i * strips * STRIP);
         }
         for (int64_t i = 0; s->rounded && i < rows; i++)
             TNI_STORE(TN_F32, n, (uint16_t *)p->c + (r + i) * p->ldc + n0, p->out, 1,
@@ -296,18 +306,35 @@ static void multiply_block(const sgemm *s, int64_t k0, int64_t k, int64_t n0, in
     }
 }
 
+static int64_t depth_of(int64_t k)
+{
+    int64_t blocks = (k + DEPTH - 1) / DEPTH;
+    return (k + blocks - 1) / blocks;
+}
+
+void K(tni_sgemm_pack)(const tni_product *p, float *to)
+{
+    sgemm s = { .p = p, .depth = depth_of(p->k) };
+    for (int64_t k0 = 0; k0 < p->k; k0 += s.depth)
+        for (int64_t n0 = 0; n0 < p->n; n0 += WIDTH) {
+            int64_t k = TNI_MIN(s.depth, p->k - k0);
+            pack_b(&s, k0, k, n0, TNI_MIN(WIDTH, p->n - n0), to + packed_at(p, k0, k, n0));
+        }
+}
+
 bool K(tni_sgemm)(const tni_product *p)
 {
     bool rounded = p->out != TN_F32;
     if (p->m == 0 || p->k == 0 || (rounded && p->k > TNI_SGEMM_ROUNDED)) return false;
     if (p->accumulate && (rounded || p->bias)) return false;
-    int64_t panels = (p->m + ROWS - 1) / ROWS, blocks = (p->k + DEPTH - 1) / DEPTH;
+    int64_t panels = (p->m + ROWS - 1) / ROWS;
     sgemm s = { .p = p,
                 .height = (p->m + panels - 1) / panels,
-                .depth = (p->k + blocks - 1) / blocks,
+                .depth = depth_of(p->k),
                 /* all steps of a block of B at once */
                 .width = rounded ? TNI_MIN(WIDTH, B_SIZE / p->k / STRIP * STRIP) : WIDTH,
-                .direct = !p->tb && p->in == TN_F32 && p->m <= DIRECT,
+                .direct = !p->tb && p->in == TN_F32 && p->m <= DIRECT && !p->packed,
+                .packed = p->in == TN_F32 && !rounded ? p->packed : NULL,
                 .rounded = rounded };
     s.a = tni_thread_scratch();
     if (!s.a) return false;

@@ -199,4 +199,5 @@ const tni_backend K(tni_cpu_table) = { .name = "cpu",
                                        .upload = move,
                                        .download = move,
                                        .synchronize = synchronize,
+                                       .pack = tni_cpu_gemm_pack,
                                        TNI_KERNELS(SLOT_ANY, SLOT_REAL, SLOT_FLOAT, SLOT_FLOAT) };
