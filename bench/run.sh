@@ -80,7 +80,10 @@ start() { # WAY PROGRAM ARG...
     echo "+ ${command[*]}" >>"$log"
     rm -f "$scratch/to" "$scratch/from" && mkfifo "$scratch/to" "$scratch/from"
     exec {fd}<>"$scratch/to" # both ends: writing to a side that has died must not end this script
-    "${command[@]}" <"$scratch/to" >"$scratch/from" 2>>"$log.$way" {fd}>&- &
+    (
+        for other in "${to[@]}" "${from[@]}" "$fd"; do exec {other}>&-; done
+        exec "${command[@]}"
+    ) <"$scratch/to" >"$scratch/from" 2>>"$log.$way" &
     pid[$way]=$! to[$way]=$fd started[$way]=${command[*]}
     exec {fd}<"$scratch/from"
     from[$way]=$fd

@@ -466,8 +466,8 @@ typedef struct tn_conv2d_spec {
  *          and at least 8 channels go by Winograd's algorithm where images are large enough to gain
  *          by it. A rounding error (in f32) of y is then relative to the largest of 4x4
  *          neighbouring inputs, not of the 3x3 under the kernel. f64 never does, nor bf16 where
- *          oneDNN or AMX has it. By AMX, with a stride of 1, an infinite x makes the gradient of
- *          weight NaN also for taps that only meet it beyond the edge of the image
+ *          oneDNN or AMX has it. By AMX, with a stride of 1, infinite values of x, weight and dy
+ *          make NaN also of elements of gradients that they meet in the padding alone
  * Source   Dumoulin and Visin, A guide to convolution arithmetic (2016)
  */
 TN_API tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv2d_spec spec);

@@ -442,6 +442,7 @@ int64_t tni_cpu_gemm_pack(const tni_gemm *g, void *to)
     plan p = { .g = g, .b.data = g->b, .item = tn_dtype_size(g->dtype) };
     p.out = g->wide && tni_is_short(g->dtype) ? TN_F32 : g->dtype;
     if (g->batch != 1 || g->m == 0 || g->n == 0 || g->k == 0) return 0;
+    if (!tni_is_short(g->dtype) && (g->m == 1 || g->n == 1)) return 0; /* tni_product_thin */
     if (!blas_layout(g->k, g->n, g->b_row, g->b_col, &p.b)) return 0;
     plan_cut(&p);
     tni_product first = piece_of_b(&p, 0);

@@ -15,7 +15,8 @@
  * A frame holds some rows of an image (a band), or all; for dw several images, if they are small.
  *
  * Tiles: see amx.c. The bits depend on the sizes. AMX takes denormal numbers for 0, and rounds to
- * none. An infinite x makes dw NaN for some taps that don't meet it, by 0 times it between rows.
+ * none. What is infinite makes NaN of more than it meets, by 0 times it: an x of dw's taps, between
+ * rows, and dy and weights of taps, and of places of dx, that meet them in the padding alone.
  */
 #include <immintrin.h>
 #include <stdatomic.h>
@@ -30,6 +31,7 @@ enum { SIDE = 16, STEPS = 32, TILE = SIDE * STEPS, SQUARE = 2 * SIDE, SUMS = SQU
 enum {
     LEAST = 16,            /* channels */
     TAPS = 128,            /* of a kernel, at most */
+    FAR = 4096,            /* places from its first tap to its last, at most, in both directions */
     CUTS = 8,              /* rows of y that a square of sums meets, at most */
     LEAST_WIDTH = 6,       /* of a frame: see CUTS */
     FRAME_BYTES = 1 << 17, /* of a frame, unless one row of y needs more */
@@ -296,11 +298,11 @@ static int64_t dy_places(const conv *v)
     return places(v, v->rows) * v->together;
 }
 
-static size_t gradient_bytes(const conv *v)
+static double gradient_bytes(const conv *v)
 {
-    return (size_t)(SIDE * v->line + dy_places(v) * v->o_blocks * SQUARE +
-                    v->together * v->c_blocks * SQUARE * v->line) *
-           sizeof(uint16_t);
+    double images = (double)(v->together * v->c_blocks * SQUARE);
+    double dy = (double)(v->o_blocks * SQUARE) * (double)dy_places(v);
+    return 2 * ((SIDE + images) * (double)v->line + dy);
 }
 
 /* The rows of x that the rows of y from r on read, into a frame. */
@@ -410,7 +412,7 @@ static void sum_parts(void *context, int64_t begin, int64_t end)
     }
     g.dy = g.room + SIDE * v->line;
     g.frames = g.dy + dy_places(v) * v->o_blocks * SQUARE;
-    memset(g.room, 0, gradient_bytes(v));
+    memset(g.room, 0, (size_t)gradient_bytes(v));
     _tile_loadconfig(&config);
     for (int64_t part = begin; part < end; part++) {
         float *sums = v->sums + part * sums_size(v);
@@ -469,7 +471,6 @@ static void plan_rows(conv *v, int64_t most, int64_t unit)
     v->rows = (v->oh - 1) / v->bands + 1;
     v->bands = (v->oh - 1) / v->rows + 1;
     int64_t all = places(v, v->rows) + halo * v->width + across;
-    all = TNI_MAX(all, (v->rows + halo) * v->width);
     v->line = up(all, 2 * unit) + unit; /* 16 rows of a tile lie in as many sets of the L1 cache */
 }
 
@@ -503,7 +504,7 @@ static bool plan(conv *v, const tni_conv2d_sizes *z)
         far[d] = ((d ? z->kw : z->kh) - 1) * z->dilation[d];
         v->dilation[d] = z->dilation[d];
         v->before[d] = v->turned ? far[d] - z->padding[d] : z->padding[d];
-        if (z->stride[d] != 1 || v->before[d] < 0) return false;
+        if (z->stride[d] != 1 || v->before[d] < 0 || far[d] > FAR) return false;
     }
     v->width = v->ow + far[1];
     if (v->width < LEAST_WIDTH || v->before[1] + v->w_in > v->width) return false;
@@ -518,7 +519,7 @@ static bool run_filter(conv *v, const tni_conv2d_sizes *z, tn_status *status)
 {
     if (!plan(v, z) || used(v) < 0.5) return false;
     plan_rows(v, FRAME_BYTES / (v->c_blocks * SIDE * 4), SIDE);
-    size_t frame = (size_t)(v->c_blocks * SIDE * v->line) * 4;
+    double frame = (double)(v->c_blocks * SIDE * 4) * (double)v->line;
     if (sizeof(filter_scratch) + frame > TNI_PRODUCT_SCRATCH) return false;
     size_t size = (size_t)(v->o_blocks * v->c_blocks * v->taps) * 2 * TILE * sizeof(uint16_t);
     v->tiles = tni_alloc(size);
@@ -556,7 +557,7 @@ bool tni_amx_convolve_dw(const tni_conv2d_grad_weight *a, tn_status *status)
     *status = v.sums ? TN_OK : TN_E_NOMEM;
     if (!v.sums) return true;
     tni_parallel(v.parts, 1, sum_parts, &v);
-    tni_parallel(sums_size(&v) / SUMS, 4, write_sums, &v);
+    if (!v.undone) tni_parallel(sums_size(&v) / SUMS, 4, write_sums, &v);
     tni_free(v.sums, size);
     return !v.undone;
 }
