@@ -15,8 +15,8 @@
  * A frame holds some rows of an image (a band), or all; for dw several images, if they are small.
  *
  * Tiles: see amx.c. The bits depend on the sizes. AMX takes denormal numbers for 0, and rounds to
- * none. What is infinite makes NaN of more than it meets, by 0 times it: an x of dw's taps, between
- * rows, and dy and weights of taps, and of places of dx, that meet them in the padding alone.
+ * none. Infinite values are multiplied by the zeros of the padding and between rows, too, which
+ * makes NaN where they should not count: x and dy in dw, weights in dx near the edges.
  */
 #include <immintrin.h>
 #include <stdatomic.h>
