@@ -68,6 +68,12 @@ TNI_KERNELS(NOTHING, NOTHING, NOTHING, BY_WIDE)
 #define TYPED_SLOT(name, ...) SLOT(name)
 #define WIDE_SLOT(name, ...) table.backend.name = by_wide_##name;
 
+/* Products read their operands as they are. */
+static int64_t pack_nothing(const tni_gemm *, void *)
+{
+    return 0;
+}
+
 static void fill_table()
 {
     table.backend.name = "cuda";
@@ -85,6 +91,7 @@ static void fill_table()
     SLOT(free)
     SLOT(upload)
     SLOT(download)
+    table.backend.pack = pack_nothing;
     SLOT(synchronize)
     TNI_KERNELS(SLOT, TYPED_SLOT, TYPED_SLOT, WIDE_SLOT)
 }

@@ -428,8 +428,7 @@ typedef struct tni_backend {
     tn_status (*synchronize)(void);
 
     /* For many products that differ in a and c alone: writes b in the order in which they read it.
-     * Returns how many elements that takes; to may be NULL. 0: b is best read as it is. The whole
-     * slot is NULL where that is always so. */
+     * Returns how many elements that takes; to may be NULL. 0: b is best read as it is. */
     int64_t (*pack)(const tni_gemm *g, void *to);
 
     /* tn_status (*softmax)(const tni_softmax *a), and so on */

@@ -171,7 +171,7 @@ static tni_array turned(const tn_tensor *w)
 /* Before many steps' products with one w, which g->b is: packs it where the backend does that. */
 static tn_status pack(const tni_backend *backend, const tn_tensor *w, int64_t steps, tni_gemm *g)
 {
-    int64_t n = backend->pack && steps >= PACKING ? backend->pack(g, NULL) : 0;
+    int64_t n = steps >= PACKING ? backend->pack(g, NULL) : 0;
     if (n == 0) return TN_OK;
     tn_tensor *room = tn_empty_as(TN_SHAPE(n), w->dtype, w->storage->device);
     if (!room) return tni_pending();

@@ -139,6 +139,8 @@ CONVOLVE(dw, tni_conv2d_grad_weight, dy)
         const tni_conv2d_grad_weight *: convolve_dw,                                               \
         const tni_attention *: K32(tni_attention_bf16),                                            \
         const tni_attention_grad *: K32(tni_attention_grad_bf16),                                  \
+        const tni_max_pool2d *: K32(tni_max_pool2d_bf16),                                          \
+        const tni_max_pool2d_grad *: K32(tni_max_pool2d_grad_bf16),                                \
         const tni_cross_entropy *: K32(tni_cross_entropy_short),                                   \
         const tni_cross_entropy_grad *: K32(tni_cross_entropy_grad_short),                         \
         default: no_other)

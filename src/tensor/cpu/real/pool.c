@@ -8,11 +8,12 @@
 
 #include "tensor/cpu/real/dense.h"
 #include "tensor/internal.h"
+#include "tensor/math.h"
 
 typedef struct pool {
     const tni_pool2d_sizes *p;
-    const REAL *from; /* x, or dy */
-    REAL *to;         /* y, or dx */
+    const void *from; /* x, or dy */
+    void *to;         /* y, or dx */
     const int32_t *winner;
     int32_t *index; /* of the maximum in its plane, or NULL */
 } pool;
@@ -58,20 +59,44 @@ enum { BUFFER = 1024 };
 
 #define INLINE static inline __attribute__((always_inline))
 
-INLINE void taller(int lanes, int64_t at, const REAL *x0, const REAL *x1, int32_t base, int32_t w,
-                   REAL *restrict y, int32_t *restrict index)
+/* Elements, which are bf16 where `narrow`, a constant: maxima of them are bf16 as they are. */
+INLINE REAL get(const void *x, int64_t i, bool narrow)
+{
+    return narrow ? (REAL)tn_from_bf16(((const uint16_t *)x)[i]) : ((const REAL *)x)[i];
+}
+INLINE void put(void *y, int64_t i, REAL value, bool narrow)
+{
+    float as_float = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &as_float, sizeof bits);
+    if (narrow)
+        ((uint16_t *)y)[i] = (uint16_t)(bits >> 16);
+    else
+        ((REAL *)y)[i] = value;
+}
+INLINE size_t item(bool narrow)
+{
+    return narrow ? sizeof(uint16_t) : sizeof(REAL);
+}
+INLINE void *element(const void *x, int64_t i, bool narrow)
+{
+    return (char *)(uintptr_t)x + i * (int64_t)item(narrow);
+}
+
+INLINE void taller(int lanes, int64_t at, const void *x0, const void *x1, int32_t base, int32_t w,
+                   REAL *restrict y, int32_t *restrict index, bool narrow)
 {
 #pragma omp simd
     for (int l = 0; l < lanes; l++) {
-        REAL a = x0[at + l], b = x1[at + l];
+        REAL a = get(x0, at + l, narrow), b = get(x1, at + l, narrow);
         bool take = (b > a) | (b != b);
         y[at + l] = take ? b : a;
         index[at + l] = base + (int32_t)at + l + (take ? w : 0);
     }
 }
 
-static void wider(const REAL *restrict x, const int32_t *restrict at, int64_t n, REAL *restrict y,
-                  int32_t *restrict index)
+INLINE void wider(const REAL *restrict x, const int32_t *restrict at, int64_t n, void *restrict y,
+                  int32_t *restrict index, bool narrow)
 {
     for (int64_t j = 0; j < n; j++) {
         REAL a = x[2 * j];
@@ -80,12 +105,13 @@ static void wider(const REAL *restrict x, const int32_t *restrict at, int64_t n,
         int32_t k = at[2 * j + 1];
         bool later = (b != b) & ((a == a) | (k > i)); /* of several NaN the last one wins */
         bool take = (b > a) | later | ((b == a) & (k < i));
-        y[j] = take ? b : a;
+        put(y, j, take ? b : a, narrow);
         index[j] = take ? k : i;
     }
 }
 
-static void halve_plane(const tni_pool2d_sizes *p, const REAL *x, REAL *y, int32_t *index)
+INLINE void halve_plane(const tni_pool2d_sizes *p, const void *x, void *y, int32_t *index,
+                        bool narrow)
 {
     REAL top[BUFFER];
     int32_t at[BUFFER];
@@ -98,11 +124,13 @@ static void halve_plane(const tni_pool2d_sizes *p, const REAL *x, REAL *y, int32
             int64_t columns = TNI_MIN(step, 2 * p->ow - s);
             for (int64_t r = 0; r < n; r++) {
                 int64_t from = 2 * (i + r) * p->w + s;
-                IN_VECTORS(taller, columns, x + from, x + from + p->w, (int32_t)from, (int32_t)p->w,
-                           top + r * columns, at + r * columns);
+                IN_VECTORS(taller, columns, element(x, from, narrow),
+                           element(x, from + p->w, narrow), (int32_t)from, (int32_t)p->w,
+                           top + r * columns, at + r * columns, narrow);
             }
             int64_t to = i * p->ow + s / 2;
-            wider(top, at, n * columns / 2, y + to, index ? index + to : winners);
+            wider(top, at, n * columns / 2, element(y, to, narrow), index ? index + to : winners,
+                  narrow);
         }
     }
 }
@@ -149,14 +177,14 @@ static void max_planes(void *context, int64_t begin, int64_t end)
     const tni_pool2d_sizes *p = q->p;
     bool halving = is_halving(p);
     for (int64_t k = begin; k < end; k++) {
-        const REAL *x = q->from + k * p->h * p->w;
-        REAL *y = q->to + k * p->oh * p->ow;
+        const REAL *x = (const REAL *)q->from + k * p->h * p->w;
+        REAL *y = (REAL *)q->to + k * p->oh * p->ow;
         int32_t *index = q->index ? q->index + k * p->oh * p->ow : NULL;
         if (!halving) {
             max_plane(p, x, y, index);
             continue;
         }
-        halve_plane(p, x, y, index);
+        halve_plane(p, x, y, index, false);
     }
 }
 
@@ -169,12 +197,12 @@ tn_status K(tni_max_pool2d)(const tni_max_pool2d *a)
 }
 
 /* Lays n values of dy and index out once for each column. */
-static void repeat_pairs(const REAL *restrict dy, const int32_t *restrict index, int64_t n,
-                         REAL *restrict d, int32_t *restrict at)
+INLINE void repeat_pairs(const void *restrict dy, const int32_t *restrict index, int64_t n,
+                         REAL *restrict d, int32_t *restrict at, bool narrow)
 {
     for (int64_t j = 0; j < n; j++) {
-        d[2 * j] = dy[j];
-        d[2 * j + 1] = dy[j];
+        d[2 * j] = get(dy, j, narrow);
+        d[2 * j + 1] = get(dy, j, narrow);
         at[2 * j] = index[j];
         at[2 * j + 1] = index[j];
     }
@@ -182,18 +210,19 @@ static void repeat_pairs(const REAL *restrict dy, const int32_t *restrict index,
 
 /* Two rows of dx below a row of windows: dy where the index points, zero elsewhere. */
 INLINE void spread(int lanes, int64_t from, const REAL *restrict d, const int32_t *restrict at,
-                   int32_t base, int32_t w, REAL *restrict dx0, REAL *restrict dx1)
+                   int32_t base, int32_t w, void *restrict dx0, void *restrict dx1, bool narrow)
 {
 #pragma omp simd
     for (int l = 0; l < lanes; l++) {
         int32_t i = at[from + l] - base - (int32_t)from - l;
-        dx0[from + l] = i == 0 ? d[from + l] : 0;
-        dx1[from + l] = i == w ? d[from + l] : 0;
+        put(dx0, from + l, i == 0 ? d[from + l] : 0, narrow);
+        put(dx1, from + l, i == w ? d[from + l] : 0, narrow);
     }
 }
 
 /* 2x2 windows, as many rows at a time as the buffers hold, or part of one. */
-static void double_plane(const tni_pool2d_sizes *p, const REAL *dy, const int32_t *index, REAL *dx)
+INLINE void double_plane(const tni_pool2d_sizes *p, const void *dy, const int32_t *index, void *dx,
+                         bool narrow)
 {
     REAL d[BUFFER];
     int32_t at[BUFFER];
@@ -204,16 +233,17 @@ static void double_plane(const tni_pool2d_sizes *p, const REAL *dy, const int32_
         for (int64_t s = 0; s < 2 * p->ow; s += step) {
             int64_t columns = TNI_MIN(step, 2 * p->ow - s);
             int64_t from = i * p->ow + s / 2;
-            repeat_pairs(dy + from, index + from, n * columns / 2, d, at);
+            repeat_pairs(element(dy, from, narrow), index + from, n * columns / 2, d, at, narrow);
             for (int64_t r = 0; r < n; r++) {
-                REAL *to = dx + 2 * (i + r) * p->w + s;
-                IN_VECTORS(spread, columns, d + r * columns, at + r * columns, (int32_t)(to - dx),
-                           (int32_t)p->w, to, to + p->w);
+                int64_t to = 2 * (i + r) * p->w + s;
+                IN_VECTORS(spread, columns, d + r * columns, at + r * columns, (int32_t)to,
+                           (int32_t)p->w, element(dx, to, narrow), element(dx, to + p->w, narrow),
+                           narrow);
             }
         }
     }
-    for (int64_t i = 0; p->w % 2 && i < 2 * p->oh; i++) dx[i * p->w + p->w - 1] = 0;
-    if (p->h % 2) memset(dx + (p->h - 1) * p->w, 0, (size_t)p->w * sizeof(REAL));
+    for (int64_t i = 0; p->w % 2 && i < 2 * p->oh; i++) put(dx, i * p->w + p->w - 1, 0, narrow);
+    if (p->h % 2) memset(element(dx, (p->h - 1) * p->w, narrow), 0, (size_t)p->w * item(narrow));
 }
 
 static void max_grad_planes(void *context, int64_t begin, int64_t end)
@@ -222,15 +252,15 @@ static void max_grad_planes(void *context, int64_t begin, int64_t end)
     const tni_pool2d_sizes *p = q->p;
     bool halving = is_halving(p);
     for (int64_t k = begin; k < end; k++) {
-        const REAL *dy = q->from + k * p->oh * p->ow;
+        const REAL *dy = (const REAL *)q->from + k * p->oh * p->ow;
         const int32_t *index = q->winner + k * p->oh * p->ow;
-        REAL *dx = q->to + k * p->h * p->w;
+        REAL *dx = (REAL *)q->to + k * p->h * p->w;
         if (!halving) {
             memset(dx, 0, (size_t)(p->h * p->w) * sizeof(REAL));
             for (int64_t j = 0; j < p->oh * p->ow; j++) dx[index[j]] += dy[j];
             continue;
         }
-        double_plane(p, dy, index, dx);
+        double_plane(p, dy, index, dx, false);
     }
 }
 
@@ -241,6 +271,48 @@ tn_status K(tni_max_pool2d_grad)(const tni_max_pool2d_grad *a)
     tni_parallel(planes(&a->dy), grain(p), max_grad_planes, &q);
     return TN_OK;
 }
+
+#ifdef TNI_REAL_IS_f32
+/* 2x2 windows of bf16, without copies in f32. */
+static void halve_planes_bf16(void *context, int64_t begin, int64_t end)
+{
+    const pool *q = context;
+    const tni_pool2d_sizes *p = q->p;
+    for (int64_t k = begin; k < end; k++)
+        halve_plane(p, element(q->from, k * p->h * p->w, true),
+                    element(q->to, k * p->oh * p->ow, true),
+                    q->index ? q->index + k * p->oh * p->ow : NULL, true);
+}
+
+bool K(tni_max_pool2d_bf16)(const tni_max_pool2d *a, tn_status *status)
+{
+    const tni_pool2d_sizes *p = &a->sizes;
+    if (a->x.dtype != TN_BF16 || !is_halving(p)) return false;
+    pool q = { .p = p, .from = a->x.data, .to = a->y.data, .index = a->index.data };
+    tni_parallel(planes(&a->x), grain(p), halve_planes_bf16, &q);
+    *status = TN_OK;
+    return true;
+}
+
+static void double_planes_bf16(void *context, int64_t begin, int64_t end)
+{
+    const pool *q = context;
+    const tni_pool2d_sizes *p = q->p;
+    for (int64_t k = begin; k < end; k++)
+        double_plane(p, element(q->from, k * p->oh * p->ow, true), q->winner + k * p->oh * p->ow,
+                     element(q->to, k * p->h * p->w, true), true);
+}
+
+bool K(tni_max_pool2d_grad_bf16)(const tni_max_pool2d_grad *a, tn_status *status)
+{
+    const tni_pool2d_sizes *p = &a->sizes;
+    if (a->dy.dtype != TN_BF16 || !is_halving(p)) return false;
+    pool q = { .p = p, .from = a->dy.data, .to = a->dx.data, .winner = a->index.data };
+    tni_parallel(planes(&a->dy), grain(p), double_planes_bf16, &q);
+    *status = TN_OK;
+    return true;
+}
+#endif
 
 /* ---- average --------------------------------------------------------------------------------- */
 
@@ -326,8 +398,8 @@ static void average_planes(void *context, int64_t begin, int64_t end)
     const tni_pool2d_sizes *p = q->p;
     bool halving = is_halving(p);
     for (int64_t k = begin; k < end; k++) {
-        const REAL *x = q->from + k * p->h * p->w;
-        REAL *y = q->to + k * p->oh * p->ow;
+        const REAL *x = (const REAL *)q->from + k * p->h * p->w;
+        REAL *y = (REAL *)q->to + k * p->oh * p->ow;
         if (p->adaptive)
             mean_plane(p, adaptive_window, x, y);
         else if (halving)
@@ -342,8 +414,8 @@ static void average_grad_planes(void *context, int64_t begin, int64_t end)
     const pool *q = context;
     const tni_pool2d_sizes *p = q->p;
     for (int64_t k = begin; k < end; k++) {
-        const REAL *dy = q->from + k * p->oh * p->ow;
-        REAL *dx = q->to + k * p->h * p->w;
+        const REAL *dy = (const REAL *)q->from + k * p->oh * p->ow;
+        REAL *dx = (REAL *)q->to + k * p->h * p->w;
         if (p->adaptive)
             mean_grad_plane(p, adaptive_window, dy, dx);
         else
