@@ -83,6 +83,12 @@ static tni_conv2d_sizes whole(tni_conv2d_sizes c)
     return c;
 }
 
+/* y is as large as x. */
+static tni_conv2d_sizes same_3x3(int64_t n, int64_t c, int64_t h, int64_t w, int64_t o)
+{
+    return whole((tni_conv2d_sizes){ n, 1, c, h, w, o, 3, 3, 0, 0, { 1, 1 }, { 1, 1 }, { 1, 1 } });
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Elements between a page of zeros and the end of memory. */
@@ -153,14 +159,30 @@ static counts counts_of(const tni_conv2d_sizes *z)
                      z->o * z->c * z->kh * z->kw };
 }
 
-static sums plainly(const tni_conv2d_sizes *z, block x, block w, block bias, block dy)
+typedef struct operands {
+    block x, w, dy, bias; /* bias may be left out */
+} operands;
+
+static operands operands_new(const tni_conv2d_sizes *z)
+{
+    counts k = counts_of(z);
+    return (operands){ random_bf16(k.x, 1), random_bf16(k.w, 2), random_bf16(k.y, 3), { 0 } };
+}
+
+static void operands_free(operands a)
+{
+    block_free(a.x), block_free(a.w), block_free(a.dy);
+    if (a.bias.p) block_free(a.bias);
+}
+
+static sums plainly(const tni_conv2d_sizes *z, operands a)
 {
     counts k = counts_of(z);
     sums s = { zeros(k.y), zeros(k.x), zeros(k.w), zeros(k.y), zeros(k.x), zeros(k.w) };
     for (int64_t i = 0; i < k.y; i++) {
         int64_t n = i / (z->o * z->oh * z->ow), o = i / (z->oh * z->ow) % z->o;
         int64_t r = i / z->ow % z->oh, q = i % z->ow;
-        double b = bias.p ? get(bias, o) : 0;
+        double b = a.bias.p ? get(a.bias, o) : 0;
         s.y[i] = b, s.my[i] = fabs(b);
         for (int64_t j = 0; j < z->c * z->kh * z->kw; j++) {
             int64_t c = j / (z->kh * z->kw);
@@ -169,7 +191,7 @@ static sums plainly(const tni_conv2d_sizes *z, block x, block w, block bias, blo
             if (row < 0 || row >= z->h || col < 0 || col >= z->w) continue;
             int64_t at = ((n * z->c + c) * z->h + row) * z->w + col;
             int64_t tap = o * z->c * z->kh * z->kw + j;
-            double left = get(x, at), weight = get(w, tap), up = get(dy, i);
+            double left = get(a.x, at), weight = get(a.w, tap), up = get(a.dy, i);
             s.y[i] += left * weight, s.my[i] += fabs(left * weight);
             s.dx[at] += up * weight, s.mx[at] += fabs(up * weight);
             s.dw[tap] += up * left, s.mw[tap] += fabs(up * left);
@@ -215,16 +237,17 @@ static void spoil_scratch(void)
 }
 
 /* All three, dw in f32 or bf16; a case that is taken must be. */
-static results compute(const tni_conv2d_sizes *z, block x, block w, block bias, block dy,
-                       tn_dtype dtype)
+static results compute(const tni_conv2d_sizes *z, operands a, tn_dtype dtype)
 {
     counts k = counts_of(z);
     results r = { block_new((size_t)k.y * 2), block_new((size_t)k.x * 2),
                   block_new((size_t)k.w * tn_dtype_size(dtype)) };
-    tni_conv2d forward = { array(r.y, TN_BF16), array(x, TN_BF16), array(w, TN_BF16),
-                           array(bias, TN_BF16), *z };
-    tni_conv2d_grad_input dx = { array(r.dx, TN_BF16), array(dy, TN_BF16), array(w, TN_BF16), *z };
-    tni_conv2d_grad_weight dw = { array(r.dw, dtype), array(dy, TN_BF16), array(x, TN_BF16), *z };
+    tni_conv2d forward = { array(r.y, TN_BF16), array(a.x, TN_BF16), array(a.w, TN_BF16),
+                           array(a.bias, TN_BF16), *z };
+    tni_conv2d_grad_input dx = { array(r.dx, TN_BF16), array(a.dy, TN_BF16), array(a.w, TN_BF16),
+                                 *z };
+    tni_conv2d_grad_weight dw = { array(r.dw, dtype), array(a.dy, TN_BF16), array(a.x, TN_BF16),
+                                  *z };
     tn_status status[3] = { TN_E_SHAPE, TN_E_SHAPE, TN_E_SHAPE };
     spoil_scratch();
     ck_assert(tni_amx_convolve_y(&forward, &status[0]));
@@ -248,20 +271,18 @@ START_TEST(amx_convolves)
     if (!have_kernel()) return;
     tni_conv2d_sizes z = whole(taken[_i]);
     counts k = counts_of(&z);
-    block x = random_bf16(k.x, 1), w = random_bf16(k.w, 2), dy = random_bf16(k.y, 3);
-    block bias = { 0 };
-    if (_i % 2) bias = random_bf16(z.o, 4);
+    operands a = operands_new(&z);
+    if (_i % 2) a.bias = random_bf16(z.o, 4);
     tn_dtype dtype = _i % 3 ? TN_BF16 : TN_F32;
-    sums s = plainly(&z, x, w, bias, dy);
+    sums s = plainly(&z, a);
     assert_ok(tn_set_num_threads(1)); /* whose memory is spoilt */
-    results r = compute(&z, x, w, bias, dy, dtype);
+    results r = compute(&z, a, dtype);
     assert_near("y", _i, r.y, TN_BF16, s.y, s.my, k.y);
     assert_near("dx", _i, r.dx, TN_BF16, s.dx, s.mx, k.x);
     assert_near("dw", _i, r.dw, dtype, s.dw, s.mw, k.w);
     results_free(r);
     sums_free(s);
-    block_free(x), block_free(w), block_free(dy);
-    if (bias.p) block_free(bias);
+    operands_free(a);
 }
 END_TEST
 
@@ -283,30 +304,20 @@ END_TEST
 START_TEST(amx_bits_for_any_threads)
 {
     if (!have_kernel() || !child_may_start_threads()) return;
-    tni_conv2d_sizes z = whole((tni_conv2d_sizes){ .n = 7,
-                                                   .groups = 1,
-                                                   .c = 32,
-                                                   .h = 10,
-                                                   .w = 9,
-                                                   .o = 32,
-                                                   .kh = 3,
-                                                   .kw = 3,
-                                                   .stride = { 1, 1 },
-                                                   .padding = { 1, 1 },
-                                                   .dilation = { 1, 1 } });
+    tni_conv2d_sizes z = same_3x3(7, 32, 10, 9, 32);
     static const int threads[] = { 1, 2, 3, 7 };
     counts k = counts_of(&z);
-    block x = random_bf16(k.x, 1), w = random_bf16(k.w, 2), dy = random_bf16(k.y, 3);
+    operands a = operands_new(&z);
     results r[4];
     for (int i = 0; i < 4; i++) {
         assert_ok(tn_set_num_threads(threads[i]));
-        r[i] = compute(&z, x, w, (block){ 0 }, dy, TN_F32);
+        r[i] = compute(&z, a, TN_F32);
         ck_assert_int_eq(memcmp(r[0].y.p, r[i].y.p, (size_t)k.y * 2), 0);
         ck_assert_int_eq(memcmp(r[0].dx.p, r[i].dx.p, (size_t)k.x * 2), 0);
         ck_assert_int_eq(memcmp(r[0].dw.p, r[i].dw.p, (size_t)k.w * 4), 0);
     }
     for (int i = 0; i < 4; i++) results_free(r[i]);
-    block_free(x), block_free(w), block_free(dy);
+    operands_free(a);
 }
 END_TEST
 
@@ -314,23 +325,13 @@ END_TEST
 START_TEST(amx_keeps_infinity_in_its_place)
 {
     if (!have_kernel()) return;
-    tni_conv2d_sizes z = whole((tni_conv2d_sizes){ .n = 4,
-                                                   .groups = 1,
-                                                   .c = 31,
-                                                   .h = 9,
-                                                   .w = 9,
-                                                   .o = 32,
-                                                   .kh = 3,
-                                                   .kw = 3,
-                                                   .stride = { 1, 1 },
-                                                   .padding = { 1, 1 },
-                                                   .dilation = { 1, 1 } });
+    tni_conv2d_sizes z = same_3x3(4, 31, 9, 9, 32);
     counts k = counts_of(&z);
-    block x = random_bf16(k.x, 1), w = random_bf16(k.w, 2), dy = random_bf16(k.y, 3);
+    operands a = operands_new(&z);
     int64_t at =
         ((1 * z.c + z.c - 1) * z.h + 4) * z.w + z.w - 1; /* a row's end, the last channel */
-    ((uint16_t *)x.p)[at] = 0x7f80;
-    results r = compute(&z, x, w, (block){ 0 }, dy, TN_BF16);
+    ((uint16_t *)a.x.p)[at] = 0x7f80;
+    results r = compute(&z, a, TN_BF16);
     for (int64_t i = 0; i < k.y; i++) {
         int64_t n = i / (z.o * z.oh * z.ow), row = i / z.ow % z.oh, col = i % z.ow;
         bool met = n == 1 && row >= 3 && row <= 5 && col >= z.w - 2;
@@ -338,7 +339,7 @@ START_TEST(amx_keeps_infinity_in_its_place)
                       (long long)i, get(r.y, i));
     }
     results_free(r);
-    block_free(x), block_free(w), block_free(dy);
+    operands_free(a);
 }
 END_TEST
 
@@ -347,33 +348,22 @@ START_TEST(amx_out_of_memory)
     if (!have_kernel()) return;
     scarce_install();
     /* weights too large for the memory that the library keeps for small blocks */
-    tni_conv2d_sizes z = whole((tni_conv2d_sizes){ .n = 1,
-                                                   .groups = 1,
-                                                   .c = 512,
-                                                   .h = 8,
-                                                   .w = 8,
-                                                   .o = 512,
-                                                   .kh = 3,
-                                                   .kw = 3,
-                                                   .stride = { 1, 1 },
-                                                   .padding = { 1, 1 },
-                                                   .dilation = { 1, 1 } });
-    counts k = counts_of(&z);
-    block x = random_bf16(k.x, 1), w = random_bf16(k.w, 2), y = random_bf16(k.y, 3);
-    tni_array ax = array(x, TN_BF16), aw = array(w, TN_BF16), ay = array(y, TN_BF16);
+    tni_conv2d_sizes z = same_3x3(1, 512, 8, 8, 512);
+    operands a = operands_new(&z);
+    tni_array x = array(a.x, TN_BF16), w = array(a.w, TN_BF16), y = array(a.dy, TN_BF16);
     for (int which = 0; which < 3; which++) {
         tn_status status = TN_OK;
         tn_memory_trim();
         scarce_allow(0);
-        ck_assert(which == 0 ? tni_amx_convolve_y(&(tni_conv2d){ ay, ax, aw, { 0 }, z }, &status)
+        ck_assert(which == 0 ? tni_amx_convolve_y(&(tni_conv2d){ y, x, w, { 0 }, z }, &status)
                   : which == 1
-                      ? tni_amx_convolve_dx(&(tni_conv2d_grad_input){ ax, ay, aw, z }, &status)
-                      : tni_amx_convolve_dw(&(tni_conv2d_grad_weight){ aw, ay, ax, z }, &status));
+                      ? tni_amx_convolve_dx(&(tni_conv2d_grad_input){ x, y, w, z }, &status)
+                      : tni_amx_convolve_dw(&(tni_conv2d_grad_weight){ w, y, x, z }, &status));
         scarce_allow(INT64_MAX);
         ck_assert_int_eq(status, TN_E_NOMEM);
         tn_error_clear();
     }
-    block_free(x), block_free(w), block_free(y);
+    operands_free(a);
 }
 END_TEST
 

@@ -20,7 +20,7 @@ typedef struct pieces {
 } pieces;
 
 /* oneDNN's kernels copy the images into their own layout: a piece's copies stay in the L2 cache. */
-enum { PIECE_BYTES = 384 * 1024, MAX_PARTS = 16, SHARES = 4 };
+enum { PIECE_BYTES = 384 * 1024, SHARES = 4 };
 
 /*
  * Where oneDNN wins, measured on two Zen 4 cores: from 16 channels on, on both sides (its layouts
@@ -45,8 +45,7 @@ static bool cut(pieces *p, tn_dtype dtype)
     p->c.dtype = dtype;
     size_t x = (size_t)(z->c * z->h * z->w) * item, y = (size_t)(z->o * z->oh * z->ow) * item;
     if (p->c.kind == TNI_CONV_DW) {
-        int64_t parts = TNI_MAX(4, 1048576 / (z->o * z->c * z->kh * z->kw));
-        parts = TNI_MIN(parts, MAX_PARTS);
+        int64_t parts = tni_convolve_parts(z->o * z->c * z->kh * z->kw);
         p->images = (z->n + parts - 1) / parts;
     } else {
         int64_t most = TNI_MAX(1, (int64_t)(PIECE_BYTES / (x + y + 1)));

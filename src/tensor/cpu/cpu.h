@@ -126,6 +126,12 @@ int64_t tni_cpu_gemm_pack(const tni_gemm *g, void *to);
 bool tni_convolve_y(const tni_conv2d *a, tn_status *status);
 bool tni_convolve_dx(const tni_conv2d_grad_input *a, tn_status *status);
 bool tni_convolve_dw(const tni_conv2d_grad_weight *a, tn_status *status);
+/* How many parts a weight gradient of so many elements is summed up in, each by itself. */
+static inline int64_t tni_convolve_parts(int64_t size)
+{
+    int64_t parts = (1 << 20) / size;
+    return parts < 4 ? 4 : parts > 16 ? 16 : parts;
+}
 /* The kernels by AMX (isa/amx_conv.c), only where tni_product_amx(), and for all but bf16 false. */
 bool tni_amx_convolve_y(const tni_conv2d *a, tn_status *status);
 bool tni_amx_convolve_dx(const tni_conv2d_grad_input *a, tn_status *status);

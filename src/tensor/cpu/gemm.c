@@ -227,9 +227,15 @@ static tni_product piece(const plan *p, int64_t batch, int64_t r, int64_t m, int
     };
 }
 
+/* Whether it is BLAS's product of a matrix and a vector. */
+static bool is_thin(const tni_gemm *g)
+{
+    return !tni_is_short(g->dtype) && (g->m == 1 || g->n == 1);
+}
+
 static void compute(const plan *p, const tni_product *piece)
 {
-    if (!tni_is_short(p->g->dtype) && (p->g->m == 1 || p->g->n == 1))
+    if (is_thin(p->g))
         tni_product_thin(piece);
     else if (!tni_product_one(piece))
         atomic_store_explicit(p->undone, true, memory_order_relaxed);
@@ -345,12 +351,17 @@ static void run_empty(void *context, int64_t begin, int64_t end)
     }
 }
 
+static tn_dtype out_of(const tni_gemm *g)
+{
+    return g->wide && tni_is_short(g->dtype) ? TN_F32 : g->dtype;
+}
+
 /* Sets done to false when pieces are missing, which happens to bf16 and f16 alone. */
 static tn_status gemm(const tni_gemm *g, bool *done)
 {
     if (g->m == 0 || g->n == 0 || g->batch == 0) return TN_OK;
     atomic_bool undone = false;
-    tn_dtype out = g->wide && tni_is_short(g->dtype) ? TN_F32 : g->dtype;
+    tn_dtype out = out_of(g);
     plan p = { .g = g,
                .item = tn_dtype_size(g->dtype),
                .c_item = tn_dtype_size(out),
@@ -411,11 +422,10 @@ typedef struct packing {
     char *to;
 } packing;
 
-/* The i-th tile of columns, or part of the inner axis, of B. */
-static tni_product piece_of_b(const plan *p, int64_t i)
+/* B of a piece; there may be no A yet. */
+static tni_product piece_of_b(const plan *p, int64_t k0, int64_t s)
 {
     const tni_gemm *g = p->g;
-    int64_t s = i % p->tiles_n * p->step_n, k0 = i / p->tiles_n * p->step_k;
     return (tni_product){ .m = MIN(p->step_m, g->m),
                           .n = MIN(p->step_n, g->n - s),
                           .k = MIN(p->step_k, g->k - k0),
@@ -426,26 +436,25 @@ static tni_product piece_of_b(const plan *p, int64_t i)
                           .b = at(p, &p->b, 0, k0, s) };
 }
 
+/* Items: tiles of columns, or parts of the inner axis, of B. */
 static void pack_pieces(void *context, int64_t begin, int64_t end)
 {
     const packing *job = context;
     const plan *p = job->p;
-    int64_t size = tni_packed_size(p->step_n, p->step_k) * (int64_t)p->item;
     for (int64_t i = begin; i < end; i++) {
-        tni_product piece = piece_of_b(p, i);
-        tni_product_pack(&piece, job->to + i * size);
+        int64_t s = i % p->tiles_n * p->step_n, k0 = i / p->tiles_n * p->step_k;
+        tni_product piece = piece_of_b(p, k0, s);
+        tni_product_pack(&piece, job->to + packed_at(p, k0, s) * (int64_t)p->item);
     }
 }
 
 int64_t tni_cpu_gemm_pack(const tni_gemm *g, void *to)
 {
-    plan p = { .g = g, .b.data = g->b, .item = tn_dtype_size(g->dtype) };
-    p.out = g->wide && tni_is_short(g->dtype) ? TN_F32 : g->dtype;
-    if (g->batch != 1 || g->m == 0 || g->n == 0 || g->k == 0) return 0;
-    if (!tni_is_short(g->dtype) && (g->m == 1 || g->n == 1)) return 0; /* tni_product_thin */
+    plan p = { .g = g, .b.data = g->b, .item = tn_dtype_size(g->dtype), .out = out_of(g) };
+    if (g->batch != 1 || g->m == 0 || g->n == 0 || g->k == 0 || is_thin(g)) return 0;
     if (!blas_layout(g->k, g->n, g->b_row, g->b_col, &p.b)) return 0;
     plan_cut(&p);
-    tni_product first = piece_of_b(&p, 0);
+    tni_product first = piece_of_b(&p, 0, 0);
     if (!tni_product_packs(&first)) return 0;
     int64_t pieces = p.tiles_n * p.parts;
     if (to) tni_parallel(pieces, 1, pack_pieces, &(packing){ &p, to });

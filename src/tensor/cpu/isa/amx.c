@@ -2,29 +2,23 @@
  * amx.c - one matrix product of bf16 on one thread, by AMX's tiles: C (+)= op(A) op(B) (+ bias),
  * with sums in f32.
  *
- * An instruction multiplies a tile of A, [16, 32], by a tile of B, [32, 16], and adds the result to
- * a tile of sums, [16, 16]. Four tiles of sums make a square of C, [32, 32], to which a step along
- * the inner axis adds two tiles of A times two of B. What is read is packed first, tile by tile:
+ * C is computed in squares of four tiles (tiles.h). What is read is packed first, tile by tile:
  *   - all steps of a block of B's columns, which stays in the L2 cache: strips of 32 columns
  *   - a panel of A, 32 rows and at most DEPTH steps, which stays in the L1 cache while the strips
  *     pass
- * A tile of A has 16 rows of 32 steps; one of B has 16 rows of two steps, in each the pairs of 16
- * columns. So an operand whose rows lie along the steps is copied for A and transposed, as pairs,
+ * An operand whose rows lie along the steps is copied for A and transposed, as pairs,
  * for B; of one whose rows lie across them, two rows are interleaved, for B, and transposed for A.
  *
- * Source: Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter "Intel AMX". The
- * bits depend on the sizes and C's dtype. AMX takes denormal numbers for 0, and rounds to none.
+ * The bits depend on the sizes and C's dtype.
  */
-#include <immintrin.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tensor/cpu/isa/vector.h"
+#include "tensor/cpu/isa/tiles.h"
 #include "tensor/cpu/cpu.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"
 
-enum { SIDE = 16, STEPS = 32, TILE = SIDE * STEPS, SQUARE = 2 * SIDE }; /* TILE: elements */
 /* Steps of a panel; elements and columns of a block of B; steps of one where C can take sums by
  * parts, and where it can't. */
 enum { DEPTH = 256, B_SIZE = 1 << 19, WIDTH = 512, LONG = 2048, ROUNDED = 4096 };
@@ -46,11 +40,6 @@ typedef struct bgemm {
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
-static inline __mmask32 first(int64_t n) /* of 32 elements */
-{
-    return n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (1u << n) - 1;
-}
-
 /* 16 rows of 32 elements, of which the first n of the first `there` are there; zeros else. */
 static inline void copy_rows(uint16_t *to, const uint16_t *from, int64_t ld, int64_t there,
                              int64_t n)
@@ -70,15 +59,8 @@ static inline void copy_pairs(uint16_t *to, const uint16_t *from, int64_t ld, in
         __m256i none = _mm256_setzero_si256();
         __m256i low = r < there ? _mm256_maskz_loadu_epi16(mask, from + r * ld) : none;
         __m256i high = r + 1 < there ? _mm256_maskz_loadu_epi16(mask, from + (r + 1) * ld) : none;
-        __m512i pairs = _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16);
-        _mm512_store_si512(to, _mm512_or_si512(pairs, _mm512_cvtepu16_epi32(low)));
+        _mm512_store_si512(to, in_pairs(low, high));
     }
-}
-
-/* 16 x 16 pairs. */
-static inline void transpose_pairs(uint16_t *to, const uint16_t *from)
-{
-    transpose_block((const float *)(const void *)from, SIDE, (float *)(void *)to, SIDE);
 }
 
 /* The tile of `there` rows of A, or columns of B, at most 16, and at most 32 steps; along: the
@@ -91,7 +73,7 @@ static inline void pack_tile(const bgemm *g, uint16_t *to, const uint16_t *from,
         copy_rows(first_to, from, ld, there, steps);
     else
         copy_pairs(first_to, from, ld, steps, there);
-    if (first_to != to) transpose_pairs(to, first_to);
+    if (first_to != to) transpose_pairs(to, first_to, STEPS);
 }
 
 /* `n` rows of A (or columns of B) from r on, steps [k0, k0 + k), as tiles: for each 32 steps the
@@ -116,49 +98,18 @@ static inline __attribute__((always_inline)) void pack(const bgemm *g, uint16_t 
 
 /* ---- a square of C --------------------------------------------------------------------------- */
 
-/* Tiles 0 to 3: sums; 4, 5: of A; 6, 7: of B. All have 16 rows of 64 bytes. A constant: gcc 12 does
- * not know that the instruction reads all of it, so it would leave out assignments. */
-static const struct {
-    uint8_t palette, start, zero[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} tiles = { .palette = 1,
-            .row_bytes = { 64, 64, 64, 64, 64, 64, 64, 64 },
-            .rows = { SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, SIDE } };
-
 /* sums [32, 32] (+)= A B, over `steps` tiles; the lower half is left out where A has at most 16
  * rows. */
 static void multiply(float *sums, const uint16_t *a, const uint16_t *b, int64_t steps, bool add,
                      bool lower)
 {
-    enum { ROW = SQUARE * sizeof(float), LOWER = SIDE * SQUARE };
-    __asm__ volatile("" ::: "memory"); /* gcc does not know what the loads of tiles read */
-    if (add) {
-        _tile_loadd(0, sums, ROW);
-        _tile_loadd(1, sums + SIDE, ROW);
-        _tile_loadd(2, sums + LOWER, ROW);
-        _tile_loadd(3, sums + LOWER + SIDE, ROW);
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-    }
-    for (int64_t i = 0; i < steps; i++, a += 2 * TILE, b += 2 * TILE) {
-        _tile_loadd(6, b, 64);
-        _tile_loadd(4, a, 64);
-        _tile_loadd(7, b + TILE, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        if (!lower) continue;
-        _tile_loadd(5, a + TILE, 64);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-    }
-    _tile_stored(0, sums, ROW);
-    _tile_stored(1, sums + SIDE, ROW);
-    _tile_stored(2, sums + LOWER, ROW);
-    _tile_stored(3, sums + LOWER + SIDE, ROW);
+    if (add)
+        load_square(sums);
+    else
+        zero_square();
+    for (int64_t i = 0; i < steps; i++, a += 2 * TILE, b += 2 * TILE)
+        add_step(a, TILE_ROW, TILE, b, TILE_ROW, TILE, lower);
+    store_square(sums);
 }
 
 /* 32 sums rounded into a bf16 C, of which the first n are there. */

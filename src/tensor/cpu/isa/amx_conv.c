@@ -14,20 +14,18 @@
  *             y], for each tap. Here dy is copied in pairs of places, zeros between the rows.
  * A frame holds some rows of an image (a band), or all; for dw several images, if they are small.
  *
- * Tiles: see amx.c. The bits depend on the sizes. AMX takes denormal numbers for 0, and rounds to
- * none. Infinite values are multiplied by the zeros of the padding and between rows, too, which
- * makes NaN where they should not count: x and dy in dw, weights in dx near the edges.
+ * Tiles: see tiles.h. The bits depend on the sizes. Infinite values are multiplied by the zeros of
+ * the padding and between rows, too, which makes NaN where they should not count: x and dy in dw,
+ * weights in dx near the edges.
  */
-#include <immintrin.h>
 #include <stdatomic.h>
 #include <string.h>
 
-#include "tensor/cpu/isa/vector.h"
+#include "tensor/cpu/isa/tiles.h"
 #include "tensor/cpu/cpu.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"
 
-enum { SIDE = 16, STEPS = 32, TILE = SIDE * STEPS, SQUARE = 2 * SIDE, SUMS = SQUARE * SQUARE };
 enum {
     LEAST = 16,            /* channels */
     TAPS = 128,            /* of a kernel, at most */
@@ -36,25 +34,24 @@ enum {
     LEAST_WIDTH = 6,       /* of a frame: see CUTS */
     FRAME_BYTES = 1 << 17, /* of a frame, unless one row of y needs more */
     PLACES = 320,          /* of a frame for dw: sums are read and written once for so many */
-    PARTS = 16,            /* sums of dw, at most */
     SHARES = 16            /* chunks of work, unless there are fewer frames */
 };
 
-/* A convolution of stride 1 as frames see it. For dx x is dy, and y dx. */
+/* A convolution of stride 1. For dx x is dy and y dx, and so are z's sizes and padding: o channels
+ * of [oh, ow] are computed from c of [h, w]. */
 typedef struct conv {
-    tni_array x, y, w, bias;                /* for dw y is dy */
-    int64_t n, c, h, w_in, o, oh, ow;       /* images; channels and sides of x; of y */
-    int64_t kh, kw, dilation[2], before[2]; /* padding above and left of x */
-    bool turned;                            /* w is turned round, and its channels exchanged */
-    int64_t width;                          /* of a frame's rows */
-    int64_t rows, bands;                    /* of y, in a frame; frames of an image */
-    int64_t line;                           /* places from a channel, or pair, to the next */
-    int64_t c_blocks, o_blocks;             /* of 32 channels */
-    int64_t offset[TAPS], taps;             /* in places */
-    uint16_t *tiles;                        /* packed weights */
-    int64_t together, parts;                /* dw: images of a frame; sums */
-    float *sums;        /* dw: of each part, squares [blocks of o, of c, taps] */
-    atomic_bool undone; /* a thread had no memory */
+    tni_array x, y, w, bias; /* for dw y is dy */
+    tni_conv2d_sizes z;
+    bool turned;                /* dx: w is turned round, and its channels exchanged */
+    int64_t width;              /* of a frame's rows */
+    int64_t rows, bands;        /* of y, in a frame; frames of an image */
+    int64_t line;               /* places from a channel, or pair, to the next */
+    int64_t c_blocks, o_blocks; /* of 32 channels */
+    int64_t offset[TAPS], taps; /* in places */
+    uint16_t *weights;          /* packed */
+    int64_t together, parts;    /* dw: images of a frame; sums */
+    float *sums;                /* dw: of each part, squares [blocks of o, of c, taps] */
+    atomic_bool undone;         /* a thread had no memory */
 } conv;
 
 static int64_t up(int64_t n, int64_t step)
@@ -65,22 +62,8 @@ static int64_t up(int64_t n, int64_t step)
 /* Places that are computed for so many rows of y. */
 static int64_t places(const conv *v, int64_t rows)
 {
-    return up((rows - 1) * v->width + v->ow, SQUARE);
+    return up((rows - 1) * v->width + v->z.ow, SQUARE);
 }
-
-static inline __mmask32 first(int64_t n) /* of 32 elements */
-{
-    return n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (1u << n) - 1;
-}
-
-/* Tiles 0 to 3: sums; 4 to 7: factors. A constant, as in amx.c. */
-static const struct {
-    uint8_t palette, start, zero[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} config = { .palette = 1,
-             .row_bytes = { 64, 64, 64, 64, 64, 64, 64, 64 },
-             .rows = { SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, SIDE } };
 
 /* ---- forward and dx -------------------------------------------------------------------------- */
 
@@ -89,13 +72,13 @@ static const struct {
 static void pack_weights(void *context, int64_t begin, int64_t end)
 {
     const conv *v = context;
-    int64_t from_o = v->turned ? v->taps : v->c * v->taps;
-    int64_t from_c = v->turned ? v->o * v->taps : v->taps;
+    int64_t from_o = v->turned ? v->taps : v->z.c * v->taps;
+    int64_t from_c = v->turned ? v->z.o * v->taps : v->taps;
     for (int64_t o = begin; o < end; o++) {
         uint16_t *to =
-            v->tiles + o / SQUARE * v->c_blocks * v->taps * 2 * TILE + o % SQUARE * STEPS;
+            v->weights + o / SQUARE * v->c_blocks * v->taps * 2 * TILE + o % SQUARE * STEPS;
         for (int64_t c = 0; c < v->c_blocks * STEPS; c++) {
-            bool there = o < v->o && c < v->c;
+            bool there = o < v->z.o && c < v->z.c;
             const uint16_t *w = (const uint16_t *)v->w.data + (there ? o * from_o + c * from_c : 0);
             uint16_t *tile = to + c / STEPS * v->taps * 2 * TILE + c % STEPS;
             for (int64_t t = 0; t < v->taps; t++)
@@ -107,54 +90,34 @@ static void pack_weights(void *context, int64_t begin, int64_t end)
 /* The rows of x that the rows of y from r on read, into a frame of pairs. */
 static void frame_pairs(const conv *v, const uint16_t *x, int64_t r, int64_t rows, uint16_t *frame)
 {
-    int64_t top = r - v->before[0], left = v->before[1], plane = v->h * v->w_in;
-    int64_t all = rows + (v->kh - 1) * v->dilation[0];
-    for (int64_t c = 0; c < v->c; c += 2, frame += 2 * v->line, x += 2 * plane)
+    int64_t top = r - v->z.padding[0], left = v->z.padding[1], plane = v->z.h * v->z.w;
+    int64_t all = rows + (v->z.kh - 1) * v->z.dilation[0];
+    for (int64_t c = 0; c < v->z.c; c += 2, frame += 2 * v->line, x += 2 * plane)
         for (int64_t i = 0; i < all; i++)
             for (int64_t j = 0; j < v->width; j += SIDE) { /* what isn't there is 0 */
-                bool there = top + i >= 0 && top + i < v->h;
-                const uint16_t *from = x + (there ? (top + i) * v->w_in : 0) + j - left;
-                __mmask16 mask = (__mmask16)(first(left + v->w_in - j) & ~first(left - j));
+                bool there = top + i >= 0 && top + i < v->z.h;
+                const uint16_t *from = x + (there ? (top + i) * v->z.w : 0) + j - left;
+                __mmask16 mask = (__mmask16)(first(left + v->z.w - j) & ~first(left - j));
                 if (!there) mask = 0;
                 __m256i even = _mm256_maskz_loadu_epi16(mask, from);
-                if (c + 1 == v->c) mask = 0;
+                if (c + 1 == v->z.c) mask = 0;
                 __m256i odd = _mm256_maskz_loadu_epi16(mask, from + plane);
-                __m512i pairs = _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16);
-                pairs = _mm512_or_si512(pairs, _mm512_cvtepu16_epi32(even));
                 _mm512_mask_storeu_epi32(frame + 2 * (i * v->width + j),
-                                         (__mmask16)first(v->width - j), pairs);
+                                         (__mmask16)first(v->width - j), in_pairs(even, odd));
             }
 }
 
 /* sums [32 channels of y, 32 places] = W x, from a place of the frame on; the lower half is left
  * out where there are at most 16 channels. */
-static void filter_square(const conv *v, const uint16_t *tiles, const uint16_t *frame, float *sums,
-                          bool lower)
+static void filter_square(const conv *v, const uint16_t *weights, const uint16_t *frame,
+                          float *sums, bool lower)
 {
-    enum { ROW = SQUARE * sizeof(float) };
-    int64_t row = v->line * 4;
-    __asm__ volatile("" ::: "memory"); /* gcc does not know what the loads of tiles read */
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    zero_square();
     for (int64_t c = 0; c < v->c_blocks; c++, frame += 2 * SIDE * v->line)
-        for (int64_t t = 0; t < v->taps; t++, tiles += 2 * TILE) {
-            const uint16_t *x = frame + 2 * v->offset[t];
-            _tile_loadd(6, x, row);
-            _tile_loadd(4, tiles, 64);
-            _tile_loadd(7, x + 2 * SIDE, row);
-            _tile_dpbf16ps(0, 4, 6);
-            _tile_dpbf16ps(1, 4, 7);
-            if (!lower) continue;
-            _tile_loadd(5, tiles + TILE, 64);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
-        }
-    _tile_stored(0, sums, ROW);
-    _tile_stored(1, sums + SIDE, ROW);
-    _tile_stored(2, sums + SIDE * SQUARE, ROW);
-    _tile_stored(3, sums + SIDE * SQUARE + SIDE, ROW);
+        for (int64_t t = 0; t < v->taps; t++, weights += 2 * TILE)
+            add_step(weights, TILE_ROW, TILE, frame + 2 * v->offset[t], v->line * 4, 2 * SIDE,
+                     lower);
+    store_square(sums);
 }
 
 /* What a square has of a row of y, from lane 0 or 16 on: y[at + lane] for the lanes of the mask. */
@@ -171,10 +134,10 @@ static int pieces(const conv *v, int64_t q, int64_t rows, piece *p)
     int n = 0;
     for (int64_t r = q / v->width; r < rows && r * v->width < q + SQUARE; r++) {
         int64_t from = TNI_MAX(r * v->width - q, 0);
-        int64_t to = TNI_MIN(r * v->width + v->ow - q, SQUARE);
+        int64_t to = TNI_MIN(r * v->width + v->z.ow - q, SQUARE);
         if (to <= from) continue;
         int lane = from < SIDE ? 0 : SIDE;
-        p[n++] = (piece){ .at = q - r * (v->width - v->ow) + lane,
+        p[n++] = (piece){ .at = q - r * (v->width - v->z.ow) + lane,
                           .lane = lane,
                           .wide = to - lane > SIDE,
                           .mask = first(to - lane) & ~first(from - lane) };
@@ -190,7 +153,7 @@ static void write_square(const conv *v, const float *sums, const float *bias, in
     for (int k = 0; k < n; k++) {
         const float *from = sums + p[k].lane;
         uint16_t *to = y + p[k].at;
-        for (int64_t i = 0; i < channels; i++, from += SQUARE, to += v->oh * v->ow) {
+        for (int64_t i = 0; i < channels; i++, from += SQUARE, to += v->z.oh * v->z.ow) {
             __m512 b = _mm512_set1_ps(bias[i]);
             __m512 low = _mm512_add_ps(_mm512_loadu_ps(from), b);
             if (p[k].wide) {
@@ -230,9 +193,9 @@ static void filter_frame(const conv *v, filter_scratch *s, int64_t r, int64_t ro
     pending last = { 0 };
     int turn = 0;
     int64_t all = places(v, rows);
-    for (int64_t o = 0; o < v->o; o += SQUARE) {
-        const uint16_t *tiles = v->tiles + o * v->c_blocks * v->taps * TILE / SIDE;
-        int64_t channels = TNI_MIN(v->o - o, SQUARE);
+    for (int64_t o = 0; o < v->z.o; o += SQUARE) {
+        const uint16_t *weights = v->weights + o * v->c_blocks * v->taps * TILE / SIDE;
+        int64_t channels = TNI_MIN(v->z.o - o, SQUARE);
         float *bias = s->bias + o / SQUARE % 2 * SQUARE;
         for (int64_t i = 0; i < SQUARE; i++)
             bias[i] = v->bias.data && i < channels
@@ -242,10 +205,10 @@ static void filter_frame(const conv *v, filter_scratch *s, int64_t r, int64_t ro
             pending here = { s->sums + turn * SUMS,
                              bias,
                              channels,
-                             y + (o * v->oh + r) * v->ow,
+                             y + (o * v->z.oh + r) * v->z.ow,
                              s->pieces[turn],
                              pieces(v, q, rows, s->pieces[turn]) };
-            filter_square(v, tiles, s->frame + 2 * q, s->sums + turn * SUMS, channels > SIDE);
+            filter_square(v, weights, s->frame + 2 * q, s->sums + turn * SUMS, channels > SIDE);
             write_pending(v, &last);
             last = here;
         }
@@ -263,13 +226,13 @@ static void filter(void *context, int64_t begin, int64_t end)
         return;
     }
     memset(s->frame, 0, (size_t)(v->c_blocks * SIDE * v->line) * 4);
-    _tile_loadconfig(&config);
+    _tile_loadconfig(&tiles);
     for (int64_t i = begin; i < end; i++) {
         int64_t image = i / v->bands, r = i % v->bands * v->rows;
-        int64_t rows = TNI_MIN(v->rows, v->oh - r);
-        frame_pairs(v, (const uint16_t *)v->x.data + image * v->c * v->h * v->w_in, r, rows,
+        int64_t rows = TNI_MIN(v->rows, v->z.oh - r);
+        frame_pairs(v, (const uint16_t *)v->x.data + image * v->z.c * v->z.h * v->z.w, r, rows,
                     s->frame);
-        filter_frame(v, s, r, rows, (uint16_t *)v->y.data + image * v->o * v->oh * v->ow);
+        filter_frame(v, s, r, rows, (uint16_t *)v->y.data + image * v->z.o * v->z.oh * v->z.ow);
     }
     _tile_release();
 }
@@ -308,30 +271,29 @@ static double gradient_bytes(const conv *v)
 /* The rows of x that the rows of y from r on read, into a frame. */
 static void frame_x(const conv *v, const uint16_t *x, int64_t r, int64_t rows, uint16_t *frame)
 {
-    int64_t top = r - v->before[0], all = rows + (v->kh - 1) * v->dilation[0];
-    for (int64_t c = 0; c < v->c; c++, frame += v->line, x += v->h * v->w_in)
+    int64_t top = r - v->z.padding[0], all = rows + (v->z.kh - 1) * v->z.dilation[0];
+    for (int64_t c = 0; c < v->z.c; c++, frame += v->line, x += v->z.h * v->z.w)
         for (int64_t i = 0; i < all; i++) {
-            bool there = top + i >= 0 && top + i < v->h;
-            copy_row(there, x + (there ? (top + i) * v->w_in : 0),
-                     frame + i * v->width + v->before[1], v->w_in);
+            bool there = top + i >= 0 && top + i < v->z.h;
+            copy_row(there, x + (there ? (top + i) * v->z.w : 0),
+                     frame + i * v->width + v->z.padding[1], v->z.w);
         }
 }
 
 /* 16 channels of dy, of which so many are there, from a row on, into every other tile. */
 static void pair_dy(const conv *v, const gradient *g, const uint16_t *dy, int64_t channels,
-                    int64_t rows, uint16_t *tiles)
+                    int64_t rows, uint16_t *to)
 {
-    int64_t all = places(v, rows), end = (rows - 1) * v->width + v->ow;
-    for (int64_t o = 0; o < SIDE; o++, dy += v->oh * v->ow) {
+    int64_t all = places(v, rows), end = (rows - 1) * v->width + v->z.ow;
+    for (int64_t o = 0; o < SIDE; o++, dy += v->z.oh * v->z.ow) {
         uint16_t *room = g->room + o * v->line;
         bool there = o < channels;
         for (int64_t r = 0; r < rows; r++)
-            copy_row(there, dy + (there ? r * v->ow : 0), room + r * v->width, v->ow);
+            copy_row(there, dy + (there ? r * v->z.ow : 0), room + r * v->width, v->z.ow);
         copy_row(false, room, room + end, all - end);
     }
-    for (int64_t s = 0; s < all; s += STEPS, tiles += 2 * TILE)
-        transpose_block((const float *)(const void *)(g->room + s), v->line / 2,
-                        (float *)(void *)tiles, SIDE);
+    for (int64_t s = 0; s < all; s += STEPS, to += 2 * TILE)
+        transpose_pairs(to, g->room + s, v->line);
 }
 
 /* Rows [r, r + rows) of images that follow each other. */
@@ -340,43 +302,24 @@ static void frame_both(const conv *v, const gradient *g, int64_t image, int64_t 
 {
     int64_t steps = places(v, rows) / STEPS;
     for (int64_t k = 0; k < images; k++) {
-        const uint16_t *x = (const uint16_t *)v->x.data + (image + k) * v->c * v->h * v->w_in;
-        const uint16_t *dy = (const uint16_t *)v->y.data + (image + k) * v->o * v->oh * v->ow;
+        const uint16_t *x = (const uint16_t *)v->x.data + (image + k) * v->z.c * v->z.h * v->z.w;
+        const uint16_t *dy = (const uint16_t *)v->y.data + (image + k) * v->z.o * v->z.oh * v->z.ow;
         frame_x(v, x, r, rows, g->frames + k * v->c_blocks * SQUARE * v->line);
-        for (int64_t o = 0; o < v->o; o += SIDE)
-            pair_dy(v, g, dy + (o * v->oh + r) * v->ow, v->o - o, rows,
+        for (int64_t o = 0; o < v->z.o; o += SIDE)
+            pair_dy(v, g, dy + (o * v->z.oh + r) * v->z.ow, v->z.o - o, rows,
                     g->dy + ((o / SQUARE * v->together + k) * steps * 2 + o / SIDE % 2) * TILE);
     }
 }
 
-/* sums [32 channels of x, of y], four tiles one after another, += those of a tap. */
+/* sums [32 channels of x, of y] += those of a tap. */
 static void add_square(const conv *v, const uint16_t *frame, const uint16_t *dy, float *sums,
                        int64_t images, int64_t steps, bool lower)
 {
-    enum { SUM = SIDE * SIDE };
-    int64_t row = v->line * 2;
-    __asm__ volatile("" ::: "memory");
-    _tile_loadd(0, sums, 64);
-    _tile_loadd(1, sums + SUM, 64);
-    _tile_loadd(2, sums + 2 * SUM, 64);
-    _tile_loadd(3, sums + 3 * SUM, 64);
+    load_square(sums);
     for (int64_t k = 0; k < images; k++, frame += v->c_blocks * SQUARE * v->line)
-        for (int64_t s = 0; s < steps; s++, dy += 2 * TILE) {
-            const uint16_t *x = frame + s * STEPS;
-            _tile_loadd(4, x, row);
-            _tile_loadd(6, dy, 64);
-            _tile_loadd(7, dy + TILE, 64);
-            _tile_dpbf16ps(0, 4, 6);
-            _tile_dpbf16ps(1, 4, 7);
-            if (!lower) continue;
-            _tile_loadd(5, x + SIDE * v->line, row);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
-        }
-    _tile_stored(0, sums, 64);
-    _tile_stored(1, sums + SUM, 64);
-    _tile_stored(2, sums + 2 * SUM, 64);
-    _tile_stored(3, sums + 3 * SUM, 64);
+        for (int64_t s = 0; s < steps; s++, dy += 2 * TILE)
+            add_step(frame + s * STEPS, v->line * 2, SIDE * v->line, dy, TILE_ROW, TILE, lower);
+    store_square(sums);
 }
 
 static int64_t sums_size(const conv *v)
@@ -392,13 +335,13 @@ static void add_frames(const conv *v, const gradient *g, float *sums, int64_t im
             for (int64_t t = 0; t < v->taps; t++, sums += SUMS)
                 add_square(v, g->frames + c * SQUARE * v->line + v->offset[t],
                            g->dy + o * v->together * steps * 2 * TILE, sums, images, steps,
-                           v->c - c * SQUARE > SIDE);
+                           v->z.c - c * SQUARE > SIDE);
 }
 
 /* Frames of all images. */
 static int64_t frames(const conv *v)
 {
-    return v->together > 1 ? (v->n - 1) / v->together + 1 : v->n * v->bands;
+    return v->together > 1 ? (v->z.n - 1) / v->together + 1 : v->z.n * v->bands;
 }
 
 /* Items: parts. */
@@ -413,14 +356,15 @@ static void sum_parts(void *context, int64_t begin, int64_t end)
     g.dy = g.room + SIDE * v->line;
     g.frames = g.dy + dy_places(v) * v->o_blocks * SQUARE;
     memset(g.room, 0, (size_t)gradient_bytes(v));
-    _tile_loadconfig(&config);
+    _tile_loadconfig(&tiles);
     for (int64_t part = begin; part < end; part++) {
         float *sums = v->sums + part * sums_size(v);
         memset(sums, 0, (size_t)sums_size(v) * sizeof(float));
         int64_t last = (part + 1) * frames(v) / v->parts;
         for (int64_t i = part * frames(v) / v->parts; i < last; i++) {
             int64_t image = i / v->bands * v->together, r = i % v->bands * v->rows;
-            int64_t images = TNI_MIN(v->together, v->n - image), rows = TNI_MIN(v->rows, v->oh - r);
+            int64_t images = TNI_MIN(v->together, v->z.n - image);
+            int64_t rows = TNI_MIN(v->rows, v->z.oh - r);
             frame_both(v, &g, image, images, r, rows);
             add_frames(v, &g, sums, images, rows);
         }
@@ -438,11 +382,10 @@ static void write_sums(void *context, int64_t begin, int64_t end)
             for (int64_t j = 0; j < SUMS; j++) sum[j] += sum[part * sums_size(v) + j];
         int64_t t = i % v->taps, c0 = i / v->taps % v->c_blocks * SQUARE;
         int64_t o0 = i / v->taps / v->c_blocks * SQUARE;
-        for (int64_t c = c0; c < TNI_MIN(c0 + SQUARE, v->c); c++)
-            for (int64_t o = o0; o < TNI_MIN(o0 + SQUARE, v->o); o++) {
-                int64_t tile = (c - c0) / SIDE * 2 + (o - o0) / SIDE;
-                float value = sum[(tile * SIDE + c % SIDE) * SIDE + o % SIDE];
-                int64_t at = (o * v->c + c) * v->taps + t;
+        for (int64_t c = c0; c < TNI_MIN(c0 + SQUARE, v->z.c); c++)
+            for (int64_t o = o0; o < TNI_MIN(o0 + SQUARE, v->z.o); o++) {
+                float value = sum[(c - c0) * SQUARE + o - o0];
+                int64_t at = (o * v->z.c + c) * v->taps + t;
                 if (v->w.dtype == TN_BF16)
                     ((uint16_t *)v->w.data)[at] = tn_to_bf16(value);
                 else
@@ -456,20 +399,21 @@ static void write_sums(void *context, int64_t begin, int64_t end)
 /* The share of what tiles multiply that is wanted. */
 static double used(const conv *v)
 {
-    double filled = (double)(places(v, v->oh) * v->c_blocks * v->o_blocks) * SQUARE * SQUARE;
-    return (double)(v->oh * v->ow * v->c * v->o) / filled;
+    double filled = (double)(places(v, v->z.oh) * v->c_blocks * v->o_blocks) * SQUARE * SQUARE;
+    return (double)(v->z.oh * v->z.ow * v->z.c * v->z.o) / filled;
 }
 
 /* Rows of y in a frame of at most so many places, and what follows from them. unit: places in 64
  * bytes. */
 static void plan_rows(conv *v, int64_t most, int64_t unit)
 {
-    int64_t halo = (v->kh - 1) * v->dilation[0], across = (v->kw - 1) * v->dilation[1];
-    v->rows = TNI_MIN(TNI_MAX(most / v->width - halo, 1), v->oh);
-    if (v->n < 4) v->rows = TNI_MIN(v->rows, (v->n * v->oh - 1) / 4 + 1); /* work for 4 threads */
-    v->bands = (v->oh - 1) / v->rows + 1;
-    v->rows = (v->oh - 1) / v->bands + 1;
-    v->bands = (v->oh - 1) / v->rows + 1;
+    int64_t halo = (v->z.kh - 1) * v->z.dilation[0], across = (v->z.kw - 1) * v->z.dilation[1];
+    v->rows = TNI_MIN(TNI_MAX(most / v->width - halo, 1), v->z.oh);
+    if (v->z.n < 4)
+        v->rows = TNI_MIN(v->rows, (v->z.n * v->z.oh - 1) / 4 + 1); /* work for 4 threads */
+    v->bands = (v->z.oh - 1) / v->rows + 1;
+    v->rows = (v->z.oh - 1) / v->bands + 1;
+    v->bands = (v->z.oh - 1) / v->rows + 1;
     int64_t all = places(v, v->rows) + halo * v->width + across;
     v->line = up(all, 2 * unit) + unit; /* 16 rows of a tile lie in as many sets of the L1 cache */
 }
@@ -477,41 +421,27 @@ static void plan_rows(conv *v, int64_t most, int64_t unit)
 /* False: another kernel is faster, or the only one. */
 static bool plan(conv *v, const tni_conv2d_sizes *z)
 {
-    *v = (conv){ .x = v->x,
-                 .y = v->y,
-                 .w = v->w,
-                 .bias = v->bias,
-                 .turned = v->turned,
-                 .n = z->n,
-                 .c = z->c,
-                 .h = z->h,
-                 .w_in = z->w,
-                 .o = z->o,
-                 .oh = z->oh,
-                 .ow = z->ow,
-                 .kh = z->kh,
-                 .kw = z->kw,
-                 .taps = z->kh * z->kw };
+    v->z = *z;
+    v->taps = z->kh * z->kw;
     if (v->turned) {
-        v->c = z->o, v->h = z->oh, v->w_in = z->ow;
-        v->o = z->c, v->oh = z->h, v->ow = z->w;
+        v->z.c = z->o, v->z.h = z->oh, v->z.w = z->ow;
+        v->z.o = z->c, v->z.oh = z->h, v->z.ow = z->w;
     }
     if (z->groups != 1 || v->x.dtype != TN_BF16 || v->y.dtype != TN_BF16) return false;
-    if (v->n < 1 || v->c < LEAST || v->o < LEAST || v->oh < 1 || v->ow < 1 || v->taps > TAPS)
+    if (v->z.n < 1 || v->z.c < LEAST || v->z.o < LEAST || v->z.oh < 1 || v->z.ow < 1 ||
+        v->taps > TAPS)
         return false;
-    int64_t far[2];
+    int64_t far[2] = { (z->kh - 1) * z->dilation[0], (z->kw - 1) * z->dilation[1] };
     for (int d = 0; d < 2; d++) {
-        far[d] = ((d ? z->kw : z->kh) - 1) * z->dilation[d];
-        v->dilation[d] = z->dilation[d];
-        v->before[d] = v->turned ? far[d] - z->padding[d] : z->padding[d];
-        if (z->stride[d] != 1 || v->before[d] < 0 || far[d] > FAR) return false;
+        if (v->turned) v->z.padding[d] = far[d] - z->padding[d];
+        if (z->stride[d] != 1 || v->z.padding[d] < 0 || far[d] > FAR) return false;
     }
-    v->width = v->ow + far[1];
-    if (v->width < LEAST_WIDTH || v->before[1] + v->w_in > v->width) return false;
+    v->width = v->z.ow + far[1];
+    if (v->width < LEAST_WIDTH || v->z.padding[1] + v->z.w > v->width) return false;
     for (int64_t t = 0; t < v->taps; t++)
-        v->offset[t] = t / v->kw * v->dilation[0] * v->width + t % v->kw * v->dilation[1];
-    v->c_blocks = (v->c - 1) / SQUARE + 1;
-    v->o_blocks = (v->o - 1) / SQUARE + 1;
+        v->offset[t] = t / v->z.kw * v->z.dilation[0] * v->width + t % v->z.kw * v->z.dilation[1];
+    v->c_blocks = (v->z.c - 1) / SQUARE + 1;
+    v->o_blocks = (v->z.o - 1) / SQUARE + 1;
     return true;
 }
 
@@ -522,13 +452,13 @@ static bool run_filter(conv *v, const tni_conv2d_sizes *z, tn_status *status)
     double frame = (double)(v->c_blocks * SIDE * 4) * (double)v->line;
     if (sizeof(filter_scratch) + frame > TNI_PRODUCT_SCRATCH) return false;
     size_t size = (size_t)(v->o_blocks * v->c_blocks * v->taps) * 2 * TILE * sizeof(uint16_t);
-    v->tiles = tni_alloc(size);
-    *status = v->tiles ? TN_OK : TN_E_NOMEM;
-    if (!v->tiles) return true;
+    v->weights = tni_alloc(size);
+    *status = v->weights ? TN_OK : TN_E_NOMEM;
+    if (!v->weights) return true;
     tni_parallel(v->o_blocks * SQUARE, 8, pack_weights, v);
-    int64_t items = v->n * v->bands;
+    int64_t items = v->z.n * v->bands;
     tni_parallel(items, (items - 1) / SHARES + 1, filter, v);
-    tni_free(v->tiles, size);
+    tni_free(v->weights, size);
     return !v->undone;
 }
 
@@ -548,9 +478,9 @@ bool tni_amx_convolve_dw(const tni_conv2d_grad_weight *a, tn_status *status)
 {
     conv v = { .x = a->x, .y = a->dy, .w = a->dw };
     if (!plan(&v, &a->sizes) || used(&v) < 0.5) return false;
-    plan_rows(&v, PLACES + (v.kh - 1) * v.dilation[0] * v.width, STEPS);
-    v.together = v.bands > 1 ? 1 : TNI_MAX(1, TNI_MIN(PLACES / places(&v, v.rows), v.n / 4));
-    v.parts = TNI_MIN(PARTS, TNI_MIN(frames(&v), TNI_MAX(4, (1 << 20) / sums_size(&v))));
+    plan_rows(&v, PLACES + (v.z.kh - 1) * v.z.dilation[0] * v.width, STEPS);
+    v.together = v.bands > 1 ? 1 : TNI_MAX(1, TNI_MIN(PLACES / places(&v, v.rows), v.z.n / 4));
+    v.parts = TNI_MIN(frames(&v), tni_convolve_parts(sums_size(&v)));
     if (gradient_bytes(&v) > TNI_PRODUCT_SCRATCH) return false;
     size_t size = (size_t)(v.parts * sums_size(&v)) * sizeof(float);
     v.sums = tni_alloc(size);

@@ -16,6 +16,7 @@ typedef struct pool {
     void *to;         /* y, or dx */
     const int32_t *winner;
     int32_t *index; /* of the maximum in its plane, or NULL */
+    bool narrow;    /* bf16, only where is_halving */
 } pool;
 
 /* Not p->n * p->c: of bf16 and f16 some planes come at a time. */
@@ -59,7 +60,7 @@ enum { BUFFER = 1024 };
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Elements, which are bf16 where `narrow`, a constant: maxima of them are bf16 as they are. */
+/* Elements, which are bf16 where `narrow`: maxima of them are bf16 as they are. */
 INLINE REAL get(const void *x, int64_t i, bool narrow)
 {
     return narrow ? (REAL)tn_from_bf16(((const uint16_t *)x)[i]) : ((const REAL *)x)[i];
@@ -74,13 +75,9 @@ INLINE void put(void *y, int64_t i, REAL value, bool narrow)
     else
         ((REAL *)y)[i] = value;
 }
-INLINE size_t item(bool narrow)
-{
-    return narrow ? sizeof(uint16_t) : sizeof(REAL);
-}
 INLINE void *element(const void *x, int64_t i, bool narrow)
 {
-    return (char *)(uintptr_t)x + i * (int64_t)item(narrow);
+    return (char *)(uintptr_t)x + i * (int64_t)(narrow ? sizeof(uint16_t) : sizeof(REAL));
 }
 
 INLINE void taller(int lanes, int64_t at, const void *x0, const void *x1, int32_t base, int32_t w,
@@ -177,21 +174,26 @@ static void max_planes(void *context, int64_t begin, int64_t end)
     const tni_pool2d_sizes *p = q->p;
     bool halving = is_halving(p);
     for (int64_t k = begin; k < end; k++) {
-        const REAL *x = (const REAL *)q->from + k * p->h * p->w;
-        REAL *y = (REAL *)q->to + k * p->oh * p->ow;
+        const void *x = element(q->from, k * p->h * p->w, q->narrow);
+        void *y = element(q->to, k * p->oh * p->ow, q->narrow);
         int32_t *index = q->index ? q->index + k * p->oh * p->ow : NULL;
-        if (!halving) {
+        if (q->narrow)
+            halve_plane(p, x, y, index, true);
+        else if (halving)
+            halve_plane(p, x, y, index, false);
+        else
             max_plane(p, x, y, index);
-            continue;
-        }
-        halve_plane(p, x, y, index, false);
     }
 }
 
 tn_status K(tni_max_pool2d)(const tni_max_pool2d *a)
 {
     const tni_pool2d_sizes *p = &a->sizes;
-    pool q = { .p = p, .from = a->x.data, .to = a->y.data, .index = a->index.data };
+    pool q = { .p = p,
+               .from = a->x.data,
+               .to = a->y.data,
+               .index = a->index.data,
+               .narrow = a->x.dtype == TN_BF16 };
     tni_parallel(planes(&a->x), grain(p), max_planes, &q);
     return TN_OK;
 }
@@ -243,7 +245,13 @@ INLINE void double_plane(const tni_pool2d_sizes *p, const void *dy, const int32_
         }
     }
     for (int64_t i = 0; p->w % 2 && i < 2 * p->oh; i++) put(dx, i * p->w + p->w - 1, 0, narrow);
-    if (p->h % 2) memset(element(dx, (p->h - 1) * p->w, narrow), 0, (size_t)p->w * item(narrow));
+    for (int64_t j = 0; p->h % 2 && j < p->w; j++) put(dx, (p->h - 1) * p->w + j, 0, narrow);
+}
+
+static void add_winners(const tni_pool2d_sizes *p, const REAL *dy, const int32_t *index, REAL *dx)
+{
+    memset(dx, 0, (size_t)(p->h * p->w) * sizeof(REAL));
+    for (int64_t j = 0; j < p->oh * p->ow; j++) dx[index[j]] += dy[j];
 }
 
 static void max_grad_planes(void *context, int64_t begin, int64_t end)
@@ -252,64 +260,43 @@ static void max_grad_planes(void *context, int64_t begin, int64_t end)
     const tni_pool2d_sizes *p = q->p;
     bool halving = is_halving(p);
     for (int64_t k = begin; k < end; k++) {
-        const REAL *dy = (const REAL *)q->from + k * p->oh * p->ow;
+        const void *dy = element(q->from, k * p->oh * p->ow, q->narrow);
         const int32_t *index = q->winner + k * p->oh * p->ow;
-        REAL *dx = (REAL *)q->to + k * p->h * p->w;
-        if (!halving) {
-            memset(dx, 0, (size_t)(p->h * p->w) * sizeof(REAL));
-            for (int64_t j = 0; j < p->oh * p->ow; j++) dx[index[j]] += dy[j];
-            continue;
-        }
-        double_plane(p, dy, index, dx, false);
+        void *dx = element(q->to, k * p->h * p->w, q->narrow);
+        if (q->narrow)
+            double_plane(p, dy, index, dx, true);
+        else if (halving)
+            double_plane(p, dy, index, dx, false);
+        else
+            add_winners(p, dy, index, dx);
     }
 }
 
 tn_status K(tni_max_pool2d_grad)(const tni_max_pool2d_grad *a)
 {
     const tni_pool2d_sizes *p = &a->sizes;
-    pool q = { .p = p, .from = a->dy.data, .to = a->dx.data, .winner = a->index.data };
+    pool q = { .p = p,
+               .from = a->dy.data,
+               .to = a->dx.data,
+               .winner = a->index.data,
+               .narrow = a->dy.dtype == TN_BF16 };
     tni_parallel(planes(&a->dy), grain(p), max_grad_planes, &q);
     return TN_OK;
 }
 
 #ifdef TNI_REAL_IS_f32
 /* 2x2 windows of bf16, without copies in f32. */
-static void halve_planes_bf16(void *context, int64_t begin, int64_t end)
-{
-    const pool *q = context;
-    const tni_pool2d_sizes *p = q->p;
-    for (int64_t k = begin; k < end; k++)
-        halve_plane(p, element(q->from, k * p->h * p->w, true),
-                    element(q->to, k * p->oh * p->ow, true),
-                    q->index ? q->index + k * p->oh * p->ow : NULL, true);
-}
-
 bool K(tni_max_pool2d_bf16)(const tni_max_pool2d *a, tn_status *status)
 {
-    const tni_pool2d_sizes *p = &a->sizes;
-    if (a->x.dtype != TN_BF16 || !is_halving(p)) return false;
-    pool q = { .p = p, .from = a->x.data, .to = a->y.data, .index = a->index.data };
-    tni_parallel(planes(&a->x), grain(p), halve_planes_bf16, &q);
-    *status = TN_OK;
+    if (a->x.dtype != TN_BF16 || !is_halving(&a->sizes)) return false;
+    *status = K(tni_max_pool2d)(a);
     return true;
-}
-
-static void double_planes_bf16(void *context, int64_t begin, int64_t end)
-{
-    const pool *q = context;
-    const tni_pool2d_sizes *p = q->p;
-    for (int64_t k = begin; k < end; k++)
-        double_plane(p, element(q->from, k * p->oh * p->ow, true), q->winner + k * p->oh * p->ow,
-                     element(q->to, k * p->h * p->w, true), true);
 }
 
 bool K(tni_max_pool2d_grad_bf16)(const tni_max_pool2d_grad *a, tn_status *status)
 {
-    const tni_pool2d_sizes *p = &a->sizes;
-    if (a->dy.dtype != TN_BF16 || !is_halving(p)) return false;
-    pool q = { .p = p, .from = a->dy.data, .to = a->dx.data, .winner = a->index.data };
-    tni_parallel(planes(&a->dy), grain(p), double_planes_bf16, &q);
-    *status = TN_OK;
+    if (a->dy.dtype != TN_BF16 || !is_halving(&a->sizes)) return false;
+    *status = K(tni_max_pool2d_grad)(a);
     return true;
 }
 #endif
@@ -398,8 +385,8 @@ static void average_planes(void *context, int64_t begin, int64_t end)
     const tni_pool2d_sizes *p = q->p;
     bool halving = is_halving(p);
     for (int64_t k = begin; k < end; k++) {
-        const REAL *x = (const REAL *)q->from + k * p->h * p->w;
-        REAL *y = (REAL *)q->to + k * p->oh * p->ow;
+        const REAL *x = element(q->from, k * p->h * p->w, false);
+        REAL *y = element(q->to, k * p->oh * p->ow, false);
         if (p->adaptive)
             mean_plane(p, adaptive_window, x, y);
         else if (halving)
@@ -414,8 +401,8 @@ static void average_grad_planes(void *context, int64_t begin, int64_t end)
     const pool *q = context;
     const tni_pool2d_sizes *p = q->p;
     for (int64_t k = begin; k < end; k++) {
-        const REAL *dy = (const REAL *)q->from + k * p->oh * p->ow;
-        REAL *dx = (REAL *)q->to + k * p->h * p->w;
+        const REAL *dy = element(q->from, k * p->oh * p->ow, false);
+        REAL *dx = element(q->to, k * p->h * p->w, false);
         if (p->adaptive)
             mean_grad_plane(p, adaptive_window, dy, dx);
         else
