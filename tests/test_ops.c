@@ -306,9 +306,8 @@ END_TEST
 /* A part "dx = ..." for each input that takes a gradient; joins have one for all of theirs. */
 static int parts(const char *gradient)
 {
-    int n = 0;
-    for (const char *part = gradient; part; part = strstr(part, "; "), part += part ? 2 : 0)
-        n += part[0] == 'd';
+    int n = gradient && gradient[0] == 'd';
+    for (const char *part = gradient; part && (part = strstr(part, "; d")); part++) n++;
     return n;
 }
 

@@ -268,7 +268,8 @@ tn_status tn_apply_n(const tn_custom_op *op, void *user, int n_in, tn_tensor *co
         return status == TN_OK ? TN_E_NOMEM : status;
     }
     size_t n = (size_t)n_out, size = 2 * n * sizeof *out + ((size_t)n_in + 1) * sizeof(uint64_t);
-    tn_tensor **results = tni_calloc(size), **made = results + n; /* out may overlap in */
+    tn_tensor **results = tni_calloc(size); /* out may overlap in */
+    tn_tensor **made = results ? results + n : NULL;
     if (!results) status = TN_E_NOMEM;
     tn_scope scope = tn_scope_begin();
     if (status == TN_OK) status = apply(o, n_in, in, results, made, (uint64_t *)(void *)(made + n));

@@ -193,7 +193,7 @@ static void link_calls(walk *w)
         if (p->outer) w->calls[i].outer = &w->calls[get(&w->placed, p->outer) - 1];
         w->calls[i].n_written = (int)p->n_written;
         w->calls[i].written = written;
-        written += p->n_written;
+        if (written) written += p->n_written;
     }
 }
 

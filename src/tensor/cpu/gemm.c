@@ -187,9 +187,10 @@ static int64_t packed_at(const plan *p, int64_t k0, int64_t s)
     return (k0 / p->step_k + s / p->step_n) * tni_packed_size(p->step_n, p->step_k);
 }
 
-/* Element (r, c) of an operand's matrix number `batch`. */
+/* Element (r, c) of an operand's matrix number `batch`; an empty sum has no operands. */
 static const char *at(const plan *p, const operand *o, int64_t batch, int64_t r, int64_t c)
 {
+    if (!o->data) return NULL;
     return o->data +
            (batch * o->batch + (o->trans ? c * o->ld + r : r * o->ld + c)) * (int64_t)p->item;
 }

@@ -177,8 +177,9 @@ static bool execute(cache *c, const tni_dnnl_plan *plan, const void *const opera
 {
     dnnl_status_t status = dnnl_success;
     for (int i = 0; i < TNI_MEMORIES && status == dnnl_success; i++) {
+        if (!plan->memory[i]) continue;
         void *at = i < TNI_OPERANDS ? (void *)(uintptr_t)operand[i] : c->scratch + plan->offset[i];
-        if (plan->memory[i]) status = dnnl_memory_set_data_handle(plan->memory[i], at);
+        status = dnnl_memory_set_data_handle(plan->memory[i], at);
     }
     for (int i = 0; i < plan->n_steps && status == dnnl_success; i++) {
         const tni_dnnl_step *s = &plan->step[i];

@@ -101,6 +101,12 @@ static void drop_scratch(conv *p, int lanes)
     if (p->scratch) tni_free(p->scratch, scratch_size(p, lanes));
 }
 
+/* Of this lane; NULL where there is nothing to put there. */
+static REAL *lane_scratch(const conv *p)
+{
+    return p->scratch ? p->scratch + tni_lane() * p->lane_size : NULL;
+}
+
 /* Output columns [low, high) whose tap kj lies inside the image's width. */
 static void inside(const tni_conv2d_sizes *c, int64_t kj, int64_t *low, int64_t *high)
 {
@@ -214,9 +220,9 @@ static const REAL *columns(const conv *p, const REAL *x, int64_t r0, int64_t row
 {
     if (p->own_columns) {
         *ld = p->plane;
-        return x + r0 * p->c->ow;
+        return x ? x + r0 * p->c->ow : NULL; /* NULL: no channels */
     }
-    REAL *col = p->scratch + tni_lane() * p->lane_size;
+    REAL *col = lane_scratch(p);
     im2col(p->c, x, p->cg, r0, rows, col);
     *ld = rows * p->c->ow;
     return col;
@@ -228,7 +234,7 @@ static REAL *place(const conv *p, int64_t at, int64_t n, int64_t *ld)
 {
     bool is_short = tni_is_short(p->dtype);
     *ld = is_short ? n : p->plane;
-    return is_short ? p->scratch + tni_lane() * p->lane_size + p->columns_size : (REAL *)p->y + at;
+    return is_short ? lane_scratch(p) + p->columns_size : (REAL *)p->y + at;
 }
 
 static void write(const conv *p, int64_t at, int64_t channels, int64_t n, const REAL *block)
@@ -244,7 +250,7 @@ static const REAL *read(const conv *p, int64_t at, int64_t channels, int64_t n, 
     bool is_short = tni_is_short(p->dtype);
     *ld = is_short ? n : p->plane;
     if (!is_short) return (const REAL *)p->dy + at;
-    REAL *block = p->scratch + tni_lane() * p->lane_size + p->columns_size;
+    REAL *block = lane_scratch(p) + p->columns_size;
     const uint16_t *dy = (const uint16_t *)p->dy + at;
     for (int64_t o = 0; o < channels; o++)
         TNI_LOAD(TN_F32, n, block + o * n, dy + o * p->plane, p->dtype, 1);
@@ -363,7 +369,7 @@ static void grad_input(void *context, int64_t begin, int64_t end)
                   p->plane);
             continue;
         }
-        REAL *col = p->scratch + tni_lane() * p->lane_size;
+        REAL *col = lane_scratch(p);
         memset(dx, 0, (size_t)(channels * c->h * c->w) * sizeof(REAL));
         for (int64_t r0 = 0; r0 < c->oh; r0 += p->rows) {
             int64_t rows = TNI_MIN(p->rows, c->oh - r0);
