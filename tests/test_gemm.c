@@ -6,7 +6,9 @@
  * packed, vectors read beyond the end of an operand, f16 taken for f32 (sgemm_edges), a longer
  * inner axis not refused (sgemm_refuses); in amx.c, a square's last tile multiplied by its
  * neighbour's, a later part's packed B taken for the first's and, not inlined, gcc 12's assignments
- * to a tile configuration (amx_edges); in gemm.c, the same of parts (packed_before).
+ * to a tile configuration (amx_edges); in gemm.c, the same of parts (packed_before); in few.c, C
+ * not added to, a bias that stays, a batch's or a row's stride forgotten, the last strip written
+ * where the one before ends (gemm_few).
  */
 #include "common.h"
 
@@ -172,6 +174,32 @@ static const int64_t large[][3] = {
     { 300, 90, 130 }, { 90, 300, 130 }, { 128, 128, 130 }, { 64, 48, 2050 }, { 100, 30, 4100 },
     { 1, 700, 600 },  { 700, 1, 600 },  { 1, 1, 70000 },   { 2049, 20, 17 }, { 17, 2049, 20 },
 };
+
+/* Products that never come to BLAS: a batch of three, layouts, and rows of C with something beside
+ * them. */
+START_TEST(gemm_few)
+{
+    static const int64_t columns[] = { 1, 7, 8, 9, 16, 23 };
+    int64_t n = columns[_i / 2];
+    for (int64_t m = 1; m <= 3; m++)
+        for (int64_t k = 0; k <= 5; k++)
+            for (int t = 0; t < 16; t++) {
+                bool ta = t & 1, tb = t & 2;
+                tni_gemm g = { .dtype = dtypes[_i % 2], .m = m, .n = n, .k = k, .batch = 3 };
+                g.accumulate = t & 4;
+                g.bias = t & 8 ? "" : NULL;
+                g.a_row = ta ? 1 : k;
+                g.a_col = ta ? m : 1;
+                g.a_batch = m * k + 2;
+                g.b_row = tb ? 1 : n;
+                g.b_col = tb ? k : 1;
+                g.b_batch = n * k + 1;
+                g.c_row = n + 3;
+                g.c_batch = m * g.c_row + 5;
+                check_gemm(g, 3 * g.a_batch, 3 * g.b_batch);
+            }
+}
+END_TEST
 
 START_TEST(gemm_large_sizes)
 {
@@ -523,6 +551,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, amx_edges, 0, N_EDGES + 3);
     if (EMULATED) return suite;
     tcase_add_loop_test(t, gemm_awkward_sizes, 0, N_DTYPES * N_AWKWARD);
+    tcase_add_loop_test(t, gemm_few, 0, 12);
     tcase_add_loop_test(t, sgemm_edges, 0, N_EDGES);
     tcase_add_loop_test(t, packed_before, 0, 3);
     tcase_add_test(t, not_packed);

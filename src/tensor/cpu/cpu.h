@@ -187,6 +187,11 @@ bool K32(tni_cross_entropy_grad_short)(const tni_cross_entropy_grad *a, tn_statu
                            int64_t end);
 TNI_SPAN_PROTOTYPES(K32)
 TNI_SPAN_PROTOTYPES(K64)
+/* A product that is shorter than BLAS's call (real/few.c): in strips of columns, if there are so
+ * many. */
+enum { TNI_FEW_STRIP = 8 };
+void K32(tni_gemm_few)(const tni_gemm *g);
+void K64(tni_gemm_few)(const tni_gemm *g);
 bool TNI_CAT2(tni_sgemm, TNI_ISA)(const tni_product *p); /* where there is AVX-512 */
 void TNI_CAT2(tni_sgemm_pack, TNI_ISA)(const tni_product *p, float *to); /* the same */
 /* A convolution by Winograd's algorithm, in f32 inside. False: another kernel must compute it. */

@@ -31,9 +31,21 @@ static tn_status synchronize(void)
 
 /* ---- kernels of any dtype that need no instruction set of their own -------------------------- */
 
+/* Measured on Cascade Lake (bench/results/NOTES.md). Each size by itself first, so that none of
+ * their products overflows. */
+static bool is_few(const tni_gemm *g)
+{
+    const int64_t most = g->n >= TNI_FEW_STRIP ? 512 : 64;
+    if (g->m > most || g->n > most || g->k > most || g->batch > most) return false;
+    int64_t numbers = g->batch * g->m * g->n, products = numbers * g->k;
+    return numbers <= most / 2 && products > 0 && products <= most;
+}
+
 tn_status K(tni_gemm)(const tni_gemm *a)
 {
     bool done;
+    if (a->dtype == TN_F32 && is_few(a)) return K32(tni_gemm_few)(a), TN_OK;
+    if (a->dtype == TN_F64 && is_few(a)) return K64(tni_gemm_few)(a), TN_OK;
     if (!tni_is_short(a->dtype)) return tni_cpu_gemm(a);
     tn_status status = tni_cpu_gemm_short(a, &done);
     return status != TN_OK || done ? status : tni_short_gemm(a, K(tni_copy));

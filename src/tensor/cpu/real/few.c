@@ -1,0 +1,68 @@
+/*
+ * few.c - a product of so few numbers that BLAS's call, and the cut before it (gemm.c), would take
+ * longer than the arithmetic. Each sum is in the order of k.
+ */
+#include <string.h>
+
+#include "tensor/cpu/cpu.h"
+
+enum { STRIP = TNI_FEW_STRIP };
+typedef REAL strip
+    __attribute__((vector_size(STRIP * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
+
+/* The sums of a strip of a row of C. */
+static inline __attribute__((always_inline)) void add_products(const tni_gemm *g, const REAL *a,
+                                                               const REAL *b, strip *c)
+{
+    const int64_t a_col = g->a_col, b_row = g->b_row, b_col = g->b_col;
+    strip sum = *c;
+    if (b_col == 1)
+        for (int64_t k = 0; k < g->k; k++, a += a_col, b += b_row) sum += *a * *(const strip *)b;
+    else
+        for (int64_t k = 0; k < g->k; k++, a += a_col, b += b_row)
+            sum += *a * (strip){ b[0],         b[b_col],     b[2 * b_col], b[3 * b_col],
+                                 b[4 * b_col], b[5 * b_col], b[6 * b_col], b[7 * b_col] };
+    *c = sum;
+}
+
+/* A row of C in strips; the last begins within the one before, and leaves that one's columns. */
+static inline __attribute__((always_inline)) void wide_row(const tni_gemm *g, const REAL *a,
+                                                           const REAL *b, REAL *c)
+{
+    const REAL *bias = g->bias;
+    for (int64_t j = 0; j < g->n; j += STRIP) {
+        int64_t at = j + STRIP <= g->n ? j : g->n - STRIP;
+        strip sum = { 0 };
+        if (bias) sum = *(const strip *)(bias + at);
+        if (g->accumulate) sum += *(const strip *)(c + at);
+        add_products(g, a, b + at * g->b_col, &sum);
+        if (at == j)
+            *(strip *)(c + j) = sum;
+        else
+            memcpy(c + j, (const REAL *)&sum + (j - at), (size_t)(g->n - j) * sizeof(REAL));
+    }
+}
+
+static inline __attribute__((always_inline)) void narrow_row(const tni_gemm *g, const REAL *a,
+                                                             const REAL *b, REAL *c)
+{
+    for (int64_t j = 0; j < g->n; j++) {
+        REAL sum = (g->bias ? ((const REAL *)g->bias)[j] : 0) + (g->accumulate ? c[j] : 0);
+        for (int64_t k = 0; k < g->k; k++) sum += a[k * g->a_col] * b[k * g->b_row + j * g->b_col];
+        c[j] = sum;
+    }
+}
+
+void K(tni_gemm_few)(const tni_gemm *g)
+{
+    for (int64_t z = 0; z < g->batch; z++) {
+        const REAL *a = (const REAL *)g->a + z * g->a_batch;
+        const REAL *b = (const REAL *)g->b + z * g->b_batch;
+        REAL *c = (REAL *)g->c + z * g->c_batch;
+        for (int64_t i = 0; i < g->m; i++, a += g->a_row, c += g->c_row)
+            if (g->n >= STRIP)
+                wide_row(g, a, b, c);
+            else
+                narrow_row(g, a, b, c);
+    }
+}
