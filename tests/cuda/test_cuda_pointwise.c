@@ -7,7 +7,8 @@
  * copy.cu the tile read without its bounds; in reduce.h the last piece cut off; in scan.cu the
  * carry of the earlier warps forgotten; in pointwise.cu the elements left over not written, those
  * read ahead lost, a repeated bf16 in every second place only; in reduce.h rows of columns behind
- * the end added, four columns with the center of the first; in copy.cu a cast's last elements.
+ * the end added, four columns with the center of the first, fours whose first element lies between
+ * boundaries; in copy.cu a cast's last elements.
  */
 #include <stdlib.h>
 
