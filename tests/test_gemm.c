@@ -169,14 +169,8 @@ START_TEST(gemm_awkward_sizes)
 }
 END_TEST
 
-/* Above the sizes where C is cut into tiles, k into parts, and vectors into pieces. */
-static const int64_t large[][3] = {
-    { 300, 90, 130 }, { 90, 300, 130 }, { 128, 128, 130 }, { 64, 48, 2050 }, { 100, 30, 4100 },
-    { 1, 700, 600 },  { 700, 1, 600 },  { 1, 1, 70000 },   { 2049, 20, 17 }, { 17, 2049, 20 },
-};
-
-/* Products that never come to BLAS: a batch of three, layouts, and rows of C with something beside
- * them. */
+/* On both sides of the sizes that are too small for BLAS: a batch of three, layouts, and rows of C
+ * with something beside them. */
 START_TEST(gemm_few)
 {
     static const int64_t columns[] = { 1, 7, 8, 9, 16, 23 };
@@ -200,6 +194,12 @@ START_TEST(gemm_few)
             }
 }
 END_TEST
+
+/* Above the sizes where C is cut into tiles, k into parts, and vectors into pieces. */
+static const int64_t large[][3] = {
+    { 300, 90, 130 }, { 90, 300, 130 }, { 128, 128, 130 }, { 64, 48, 2050 }, { 100, 30, 4100 },
+    { 1, 700, 600 },  { 700, 1, 600 },  { 1, 1, 70000 },   { 2049, 20, 17 }, { 17, 2049, 20 },
+};
 
 START_TEST(gemm_large_sizes)
 {

@@ -35,6 +35,7 @@ static tn_status synchronize(void)
  * their products overflows. */
 static bool is_few(const tni_gemm *g)
 {
+    if (g->dtype != TN_F32 && g->dtype != TN_F64) return false;
     const int64_t most = g->n >= TNI_FEW_STRIP ? 512 : 64;
     if (g->m > most || g->n > most || g->k > most || g->batch > most) return false;
     int64_t numbers = g->batch * g->m * g->n, products = numbers * g->k;
@@ -44,8 +45,10 @@ static bool is_few(const tni_gemm *g)
 tn_status K(tni_gemm)(const tni_gemm *a)
 {
     bool done;
-    if (a->dtype == TN_F32 && is_few(a)) return K32(tni_gemm_few)(a), TN_OK;
-    if (a->dtype == TN_F64 && is_few(a)) return K64(tni_gemm_few)(a), TN_OK;
+    if (is_few(a)) {
+        (a->dtype == TN_F32 ? K32(tni_gemm_few) : K64(tni_gemm_few))(a);
+        return TN_OK;
+    }
     if (!tni_is_short(a->dtype)) return tni_cpu_gemm(a);
     tn_status status = tni_cpu_gemm_short(a, &done);
     return status != TN_OK || done ? status : tni_short_gemm(a, K(tni_copy));
