@@ -6,12 +6,15 @@
  * packed, vectors read beyond the end of an operand, f16 taken for f32 (sgemm_edges), a longer
  * inner axis not refused (sgemm_refuses); in amx.c, a square's last tile multiplied by its
  * neighbour's, a later part's packed B taken for the first's and, not inlined, gcc 12's assignments
- * to a tile configuration (amx_edges); in gemm.c, the same of parts (packed_before); in few.c, C
+ * to a tile configuration (amx_edges), of f32 any of the six products left out, parts cut off in
+ * place of rounded, sums that are not finite left so, or computed from other rows or columns, or
+ * from beyond the end (amx_f32_*); in gemm.c, the same of parts (packed_before); in few.c, C
  * not added to, a bias that stays, a batch's or a row's stride forgotten, the last strip written
  * where the one before ends (gemm_few).
  */
 #include "common.h"
 
+#include <float.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -306,7 +309,7 @@ static tni_product product_of(const tni_gemm *g)
 #ifdef AMX_EMULATED
 enum { EMULATED = 1 };
 bool tni_amx_emulated(const tni_product *p);
-void tni_amx_pack_emulated(const tni_product *p, uint16_t *to);
+void tni_amx_pack_emulated(const tni_product *p, void *to);
 #define tni_product_by_amx tni_amx_emulated
 #define tni_product_pack tni_amx_pack_emulated
 #else
@@ -315,16 +318,17 @@ enum { EMULATED = 0 };
 
 /* The product of a B that is packed before has the same bits; B itself is not read, in its place is
  * A. */
-static bool by_packed(tni_product p, bool (*product)(const tni_product *))
+static bool by_packed(tni_product p, bool (*product)(const tni_product *),
+                      void (*pack)(const tni_product *, void *))
 {
     size_t bytes = (size_t)((p.m - 1) * p.ldc + p.n) * sizeof(float);
-    block packed = block_new(p.in, tni_packed_size(p.n, p.k), 5);
+    block packed = block_new(p.in, tni_packed_size(p.in, p.n, p.k), 5);
     void *plain = malloc(bytes);
     ck_assert_ptr_nonnull(plain);
     memcpy(plain, p.c, bytes);
     tni_product q = p;
     q.c = plain;
-    tni_product_pack(&p, packed.p);
+    pack(&p, packed.p);
     p.packed = packed.p;
     p.b = p.a;
     bool done = product(&p);
@@ -340,9 +344,14 @@ static tn_status own(const tni_gemm *g)
     return tni_sgemm(&p) ? TN_OK : TN_E_UNSUPPORTED;
 }
 
+static void pack_own(const tni_product *p, void *to)
+{
+    tni_sgemm_pack(p, to);
+}
+
 static tn_status own_packed(const tni_gemm *g)
 {
-    return by_packed(product_of(g), tni_sgemm) ? TN_OK : TN_E_UNSUPPORTED;
+    return by_packed(product_of(g), tni_sgemm, pack_own) ? TN_OK : TN_E_UNSUPPORTED;
 }
 
 static tn_status by_amx(const tni_gemm *g)
@@ -353,7 +362,8 @@ static tn_status by_amx(const tni_gemm *g)
 
 static tn_status by_amx_packed(const tni_gemm *g)
 {
-    return by_packed(product_of(g), tni_product_by_amx) ? TN_OK : TN_E_UNSUPPORTED;
+    return by_packed(product_of(g), tni_product_by_amx, tni_product_pack) ? TN_OK
+                                                                          : TN_E_UNSUPPORTED;
 }
 
 /* Rows of operands have gaps of 3 between them, and C's gaps of 5. bits: of A and B stored by
@@ -389,19 +399,182 @@ START_TEST(sgemm_edges)
 }
 END_TEST
 
+static bool amx_is_here(void)
+{
+    return EMULATED ? tni_has_sgemm() : tni_product_amx(); /* its code needs AVX-512 */
+}
+
 /* Tiles have 16 rows or columns and 32 steps, panels 256 steps; more than 2,048 are added to an f32
  * C by parts, and to a bf16 C from 4,097 on by way of f32. */
 START_TEST(amx_edges)
 {
     static const int64_t longer[][3] = { { 17, 33, 2049 }, { 3, 35, 4097 }, { 33, 130, 4095 } };
     const int64_t *size = _i < N_EDGES ? edges[_i] : longer[_i - N_EDGES];
-    if (EMULATED ? !tni_has_sgemm() : !tni_product_amx()) return; /* its code needs AVX-512 */
+    if (!amx_is_here()) return;
     for (int bits = 0; bits < 16; bits++)
         for (int wide = bits / 8; wide < 2; wide++) {
             tni_gemm g = { TN_BF16, size[0], size[1], size[2], .wide = wide };
             check_layout(by_amx, g, bits);
             if (wide) check_layout(by_amx_packed, g, bits);
         }
+}
+END_TEST
+
+/* The same of f32, of which more than 512 steps are added by parts. Of a bias and sums added to C,
+ * another pair for each size. */
+START_TEST(amx_edges_f32)
+{
+    static const int64_t longer[] = { 17, 33, 1025 };
+    const int64_t *size = _i < N_EDGES ? edges[_i] : longer;
+    if (!amx_is_here()) return;
+    for (int layout = 0; layout < 4; layout++) {
+        tni_gemm g = { .dtype = TN_F32, .m = size[0], .n = size[1], .k = size[2] };
+        int bits = layout | _i % 4 * 4;
+        check_layout(by_amx, g, bits);
+        if (EMULATED || tni_product_amx_f32()) check_layout(by_amx_packed, g, bits);
+    }
+}
+END_TEST
+
+/* ---- f32 by AMX, as sums of three bf16 ------------------------------------------------------- */
+
+enum { ROWS = 70, COLUMNS = 67 };
+
+/* Numbers with all 24 bits, of both signs, the largest 2^16 times the smallest. */
+static void spread(float *x, int64_t n, uint64_t seed)
+{
+    for (int64_t i = 0; i < n; i++) {
+        seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        x[i] = (float)ldexp((double)(seed >> 40 | 1 << 23) * (seed >> 39 & 1 ? 1 : -1),
+                            (int)(seed >> 33 & 15) - 32);
+    }
+}
+
+/* c [ROWS, COLUMNS] of dense operands, which are stored by columns if ta and tb say so. */
+static void multiply_f32(const float *a, bool ta, const float *b, bool tb, int64_t k, float *c)
+{
+    tni_product p = { .m = ROWS,
+                      .n = COLUMNS,
+                      .k = k,
+                      .in = TN_F32,
+                      .out = TN_F32,
+                      .ta = ta,
+                      .tb = tb,
+                      .lda = ta ? ROWS : k,
+                      .ldb = tb ? k : COLUMNS,
+                      .ldc = COLUMNS,
+                      .a = a,
+                      .b = b,
+                      .c = c };
+    ck_assert(tni_product_by_amx(&p));
+}
+
+/* The largest error of an element, in units of 2^-24 times the sum of |a| |b|, is below that of a
+ * loop in f32 with a rounding for each step. The largest products of parts but one are 2^-8 of a b,
+ * the smallest that count 2^-17. */
+START_TEST(amx_f32_is_as_accurate)
+{
+    enum { MOST = 1100 };
+    static const int64_t lengths[] = { 1, 2, 16, 31, 64, 200, 700, MOST };
+    static float a[ROWS * MOST], b[MOST * COLUMNS], c[ROWS * COLUMNS];
+    if (!amx_is_here()) return;
+    int64_t k = lengths[_i];
+    double worst = 0, worst_plain = 0;
+    spread(a, ROWS * k, 1), spread(b, k * COLUMNS, 2);
+    multiply_f32(a, false, b, false, k, c);
+    for (int64_t i = 0; i < ROWS; i++)
+        for (int64_t j = 0; j < COLUMNS; j++) {
+            double sum = 0, size = 0;
+            float plain = 0;
+            for (int64_t s = 0; s < k; s++) {
+                float x = a[i * k + s], y = b[s * COLUMNS + j];
+                sum += (double)x * y, size += fabs((double)x * y);
+                plain = fmaf(x, y, plain);
+            }
+            worst = fmax(worst, fabs(c[i * COLUMNS + j] - sum) / size * 0x1p24);
+            worst_plain = fmax(worst_plain, fabs(plain - sum) / size * 0x1p24);
+        }
+    ck_assert_msg(worst <= (k < 16 ? 2 : worst_plain),
+                  "%d steps: off by %.2f units, a loop by %.2f", (int)k, worst, worst_plain);
+}
+END_TEST
+
+/* All 24 bits of a number arrive: the identity times B is B, to the last bit, and A times it A. */
+START_TEST(amx_f32_keeps_all_bits)
+{
+    enum { MOST = ROWS };
+    static float x[ROWS * MOST], c[ROWS * COLUMNS], one[MOST * MOST];
+    if (!amx_is_here()) return;
+    bool trans = _i & 1, left = _i & 2;
+    int64_t k = left ? ROWS : COLUMNS, across = left ? COLUMNS : ROWS;
+    memset(one, 0, sizeof one);
+    for (int64_t i = 0; i < k; i++) one[i * k + i] = 1;
+    spread(x, ROWS * MOST, 3);
+    for (int64_t i = 0; i < 40; i++) x[i] = ldexpf(x[i], (int)(i % 20 - 10) * 10);
+    for (int64_t i = 0; i < MOST; i++) /* too small to be kept, beside others that are */
+        x[20 * (trans == left ? k : across) + i] = ldexpf(1.2345678f, -120);
+    multiply_f32(left ? one : x, !left && trans, left ? x : one, left && trans, k, c);
+    for (int64_t i = 0; i < k; i++)
+        for (int64_t j = 0; j < across; j++) {
+            /* x as [k, across], or its transpose: the axis of k is the one that meets `one` */
+            float want = (left ? !trans : trans) ? x[i * across + j] : x[j * k + i];
+            float got = left ? c[i * COLUMNS + j] : c[j * COLUMNS + i];
+            bool kept = fabsf(want) < 0x1p-110f ? fabsf(got - want) < 0x1p-125f : got == want;
+            ck_assert_msg(kept, "[%d,%d] is %.9g, not %.9g", (int)i, (int)j, got, want);
+        }
+}
+END_TEST
+
+/* Infinity, NaN and the largest numbers, of which the nearest bf16 is infinity, are multiplied as
+ * in f32, and what does not meet them stays as it is. Where numbers are too small for three parts
+ * (below 2^-110) the product is off by 2^-125 of the other one. */
+START_TEST(amx_f32_special_values)
+{
+    enum { K = 600, AT = 550 };
+    static const float values[] = { INFINITY, -INFINITY, NAN, FLT_MAX, -FLT_MAX, 0x1.5a5a5ap-120f };
+    static float c[ROWS * COLUMNS], before[ROWS * COLUMNS];
+    if (!amx_is_here()) return;
+    block a_block = block_new(TN_F32, ROWS * K, 0), b_block = block_new(TN_F32, K * COLUMNS, 0);
+    float *a = a_block.p, *b = b_block.p;
+    bool in_a = _i & 1, trans = _i & 2;
+    float value = values[_i / 4];
+    spread(a, ROWS * K, 4), spread(b, K * COLUMNS, 5);
+    multiply_f32(a, in_a && trans, b, !in_a && trans, K, before);
+    int64_t row = in_a ? 65 : AT, column = in_a ? AT : 33;
+    int64_t rows = in_a ? ROWS : K, columns = in_a ? K : COLUMNS;
+    (in_a ? a : b)[trans ? column * rows + row : row * columns + column] = value;
+    for (int64_t i = 0; i < 3; i++) /* the other one: 0, 1 and bits that need all three parts */
+        (in_a ? b : a)[in_a ? AT * COLUMNS + i : i * K + AT] = (float[]){ 0, 1, 1.2345678f }[i];
+    if (fabsf(value) < 1) /* alone, so that its error is seen */
+        for (int64_t s = 0; s < K; s++)
+            if (s != AT)
+                (in_a ? a : b)[in_a ? (trans ? s * ROWS + row : row * K + s)
+                                    : (trans ? column * K + s : s * COLUMNS + column)] = 0;
+    multiply_f32(a, in_a && trans, b, !in_a && trans, K, c);
+    for (int64_t i = 0; i < ROWS; i++)
+        for (int64_t j = 0; j < COLUMNS; j++) {
+            float got = c[i * COLUMNS + j];
+            double sum = 0, size = 0;
+            if (in_a ? i != row : j != column) {
+                if (in_a ? j > 2 : i > 2) ck_assert(got == before[i * COLUMNS + j]);
+                continue;
+            }
+            for (int64_t s = 0; s < K; s++) {
+                double x = a[in_a && trans ? s * ROWS + i : i * K + s];
+                double y = b[!in_a && trans ? j * K + s : s * COLUMNS + j];
+                sum += x * y, size += fabs(x * y);
+            }
+            float want = (float)sum;
+            if (isnan(want))
+                ck_assert_msg(isnan(got), "[%d,%d] is %g, not NaN", (int)i, (int)j, got);
+            else if (isinf(want))
+                ck_assert_msg(got == want, "[%d,%d] is %g, not %g", (int)i, (int)j, got, want);
+            else
+                ck_assert_msg(fabs(got - sum) <= 1e-6 * size + 0x1p-117, "[%d,%d] is %g, not %g",
+                              (int)i, (int)j, got, sum);
+        }
+    block_free(a_block);
+    block_free(b_block);
 }
 END_TEST
 
@@ -549,6 +722,10 @@ Suite *test_suite(void)
     Suite *suite = suite_create("gemm");
     TCase *t = test_case(suite, "gemm");
     tcase_add_loop_test(t, amx_edges, 0, N_EDGES + 3);
+    tcase_add_loop_test(t, amx_edges_f32, 0, N_EDGES + 1);
+    tcase_add_loop_test(t, amx_f32_is_as_accurate, 0, 8);
+    tcase_add_loop_test(t, amx_f32_keeps_all_bits, 0, 4);
+    tcase_add_loop_test(t, amx_f32_special_values, 0, 24);
     if (EMULATED) return suite;
     tcase_add_loop_test(t, gemm_awkward_sizes, 0, N_DTYPES * N_AWKWARD);
     tcase_add_loop_test(t, gemm_few, 0, 12);

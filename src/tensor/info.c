@@ -42,6 +42,9 @@ static void describe(char *to, const char *cuda)
     static const char *const flavour[] = { "one thread", "pthread", "OpenMP" };
     const tni_onednn *onednn = tni_onednn_module();
     int parallel = openblas_get_parallel();
+    const char *amx = tni_product_amx_f32() ? ", products of f32 and bf16 by AMX"
+                      : tni_product_amx()   ? ", products of bf16 by AMX"
+                                            : "";
     snprintf(to, sizeof text[0],
              "version: %s\n"
              "compiler: %s\n"
@@ -57,8 +60,7 @@ static void describe(char *to, const char *cuda)
              !onednn                              ? ""
              : onednn->bf16 && !tni_product_amx() ? " (products of f32 and bf16)"
                                                   : " (products of f32)",
-             tni_cpu_simd(), tni_product_amx() ? ", products of bf16 by AMX" : "", tn_num_threads(),
-             tni_processors(), cuda);
+             tni_cpu_simd(), amx, tn_num_threads(), tni_processors(), cuda);
 }
 
 static void describe_cpu(void)

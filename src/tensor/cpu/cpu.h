@@ -74,17 +74,19 @@ void tni_sgemm_pack(const tni_product *p, float *to);
 bool tni_sgemm_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k);
 /* It takes k up to here where C is bf16 or f16: sums rounded at their end need all of k at once. */
 enum { TNI_SGEMM_ROUNDED = 4096 };
-/* The same of bf16, by AMX, where it is there. */
+/* The same of bf16 and f32, by AMX, where it is there. */
 bool tni_product_by_amx(const tni_product *p);
 /* The kernel (isa/amx.c), only where tni_product_amx(). False, with C untouched: C cannot be added
  * to, or there is no memory. */
 bool tni_amx_product(const tni_product *p);
 /* B into `to`, as `packed`. */
-void tni_amx_pack(const tni_product *p, uint16_t *to);
-/* Both kernels pack B in squares of at most 32 steps and 32 columns: so many elements have room. */
-static inline int64_t tni_packed_size(int64_t n, int64_t k)
+void tni_amx_pack(const tni_product *p, void *to);
+/* Both kernels pack B in squares of at most 32 steps and 32 columns, of f32 as three bf16 each if
+ * by AMX: so many elements of B's dtype have room. */
+static inline int64_t tni_packed_size(tn_dtype in, int64_t n, int64_t k)
 {
-    return (n + 31) / 32 * 32 * ((k + 31) / 32 * 32);
+    int64_t size = (n + 31) / 32 * 32 * ((k + 31) / 32 * 32);
+    return in == TN_F32 ? size / 2 * 3 : size;
 }
 /* Whether a product of these sizes and dtypes is faster with a B that is packed before. */
 bool tni_product_packs(const tni_product *p);
@@ -102,6 +104,8 @@ bool tni_product_start(const tni_product *p, bool zero);
 bool tni_product_bf16(void);
 /* ... and several times as fast as f32, by AMX. */
 bool tni_product_amx(void);
+/* Whether f32 is multiplied by AMX too, as sums of three bf16. */
+bool tni_product_amx_f32(void);
 /* Whether processor and system have AMX, and this process may use it. */
 bool tni_has_amx(void);
 /* The oneDNN module, or NULL, and why it is not there. */

@@ -184,7 +184,7 @@ static void plan_cut(plan *p)
 /* Where the packed B [k0 on, s on] of a piece begins, in elements: one of the two is 0. */
 static int64_t packed_at(const plan *p, int64_t k0, int64_t s)
 {
-    return (k0 / p->step_k + s / p->step_n) * tni_packed_size(p->step_n, p->step_k);
+    return (k0 / p->step_k + s / p->step_n) * tni_packed_size(p->g->dtype, p->step_n, p->step_k);
 }
 
 /* Element (r, c) of an operand's matrix number `batch`; an empty sum has no operands. */
@@ -459,5 +459,5 @@ int64_t tni_cpu_gemm_pack(const tni_gemm *g, void *to)
     if (!tni_product_packs(&first)) return 0;
     int64_t pieces = p.tiles_n * p.parts;
     if (to) tni_parallel(pieces, 1, pack_pieces, &(packing){ &p, to });
-    return pieces * tni_packed_size(p.step_n, p.step_k);
+    return pieces * tni_packed_size(g->dtype, p.step_n, p.step_k);
 }

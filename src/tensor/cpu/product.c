@@ -2,10 +2,11 @@
  * product.c - one matrix product on one thread, by whom it is fastest, and the one file that calls
  * BLAS.
  *
- * bf16 goes to AMX where it is there (isa/amx.c). Else with AVX-512 oneDNN is asked first: for bf16
- * where the processor multiplies it, and for f32 in some layouts. Then our own (isa/sgemm.c), which
- * takes the other layouts, and bf16 and f16 on other processors. OpenBLAS takes small products,
- * f64, and whatever is left. TN_ONEDNN=off in the environment leaves oneDNN out.
+ * bf16, and f32 from some size on, go to AMX where it is there (isa/amx.c). Else with AVX-512
+ * oneDNN is asked first: for bf16 where the processor multiplies it, and for f32 in some layouts.
+ * Then our own (isa/sgemm.c), which takes the other layouts, and bf16 and f16 on other processors.
+ * OpenBLAS takes small products, f64, and whatever is left. In the environment TN_ONEDNN=off leaves
+ * oneDNN out, TN_AMX_F32=off AMX for f32.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,9 @@
 /* Multiplications below which OpenBLAS's shorter calls win: over oneDNN's, and ours if B is stored
  * by columns or all are bf16 or f16; over ours in f32 else; over ours if OpenBLAS is slow. */
 enum { LEAST = 1 << 17, LEAST_BY_ROWS = 1 << 20, LEAST_SLOW = 1 << 12 };
+/* Rows, columns and steps below which packing an f32 for AMX takes about as long as it saves; rows
+ * where B is packed before. Expected, not measured (bench/results/NOTES.md). */
+enum { LEAST_AMX = 64, LEAST_AMX_PACKED = 16 };
 
 /* ---- oneDNN ---------------------------------------------------------------------------------- */
 
@@ -69,9 +73,33 @@ bool tni_product_amx(void)
     return TNI_AMX && module && module->amx;
 }
 
+static pthread_once_t amx_once = PTHREAD_ONCE_INIT;
+static bool f32_by_amx;
+
+static void ask_for_f32(void)
+{
+    const char *wish = getenv("TN_AMX_F32");
+    f32_by_amx = tni_product_amx() && !(wish && strcmp(wish, "off") == 0);
+}
+
+bool tni_product_amx_f32(void)
+{
+    pthread_once(&amx_once, ask_for_f32);
+    return f32_by_amx;
+}
+
 bool tni_product_by_amx(const tni_product *p)
 {
-    return TNI_AMX && p->in == TN_BF16 && tni_product_amx() && tni_amx_product(p);
+    bool known = p->in == TN_BF16 || p->in == TN_F32;
+    return TNI_AMX && known && tni_product_amx() && tni_amx_product(p);
+}
+
+/* Whether it is faster. A last piece of a B that is packed may be smaller than the others. */
+static bool amx_fits(const tni_product *p)
+{
+    if (p->in != TN_F32) return p->in == TN_BF16;
+    bool large = p->m >= LEAST_AMX && p->n >= LEAST_AMX && p->k >= LEAST_AMX;
+    return (large || p->packed) && tni_product_amx_f32();
 }
 
 static bool by_onednn(const tni_product *p)
@@ -204,17 +232,21 @@ static void blas_f64(const tni_product *p, double alpha, double beta)
 
 /* ---- B packed before ------------------------------------------------------------------------- */
 
-/* In f32, where our own is the fastest with B stored by rows: of smaller products OpenBLAS's. */
+/* In f32 without AMX, where our own is the fastest with B stored by rows: of smaller products
+ * OpenBLAS's. */
 bool tni_product_packs(const tni_product *p)
 {
     if (p->out != TN_F32) return false;
     if (p->in == TN_BF16) return TNI_AMX && tni_product_amx();
-    return p->in == TN_F32 && tni_sgemm_fits(p->in, false, p->m, p->n, p->k);
+    if (p->in != TN_F32) return false;
+    bool large = p->m >= LEAST_AMX_PACKED && p->n >= LEAST_AMX && p->k >= LEAST_AMX;
+    bool own = tni_sgemm_fits(p->in, false, p->m, p->n, p->k);
+    return (large || own) && (tni_product_amx_f32() ? large : own);
 }
 
 void tni_product_pack(const tni_product *p, void *to)
 {
-    if (p->in == TN_F32)
+    if (p->in == TN_F32 && !tni_product_amx_f32())
         tni_sgemm_pack(p, to);
     else if (TNI_AMX)
         tni_amx_pack(p, to);
@@ -224,9 +256,11 @@ void tni_product_pack(const tni_product *p, void *to)
 
 bool tni_product_one(const tni_product *p)
 {
-    bool first = p->packed && p->in == TN_F32;
-    if (tni_product_by_amx(p) || (first && tni_sgemm(p)) || by_onednn(p) || by_sgemm(p))
-        return true;
+    bool packed = p->packed && p->in == TN_F32 && !tni_product_amx_f32();
+    if ((amx_fits(p) && tni_product_by_amx(p)) || (packed && tni_sgemm(p))) return true;
+    tni_product itself = *p; /* the others read B */
+    itself.packed = NULL;
+    if (by_onednn(&itself) || by_sgemm(&itself)) return true;
     if (tni_is_short(p->in)) return false;
     bool add = tni_product_start(p, false);
     if (p->in == TN_F32)

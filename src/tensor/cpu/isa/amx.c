@@ -1,13 +1,24 @@
 /*
- * amx.c - one matrix product of bf16 on one thread, by AMX's tiles: C (+)= op(A) op(B) (+ bias),
- * with sums in f32.
+ * amx.c - one matrix product of bf16 or f32 on one thread, by AMX's tiles: C (+)= op(A) op(B)
+ * (+ bias), with sums in f32.
  *
  * C is computed in squares of four tiles (tiles.h). What is read is packed first, tile by tile:
  *   - all steps of a block of B's columns, which stays in the L2 cache: strips of 32 columns
- *   - a panel of A, 32 rows and at most DEPTH steps, which stays in the L1 cache while the strips
- *     pass
+ *   - a panel of A, 32 rows and some steps, which stays in the L1 cache while the strips pass
  * An operand whose rows lie along the steps is copied for A and transposed, as pairs,
  * for B; of one whose rows lie across them, two rows are interleaved, for B, and transposed for A.
+ * (f32 is transposed before it is cut up.)
+ *
+ * An f32 is packed as three bf16, x = x0 + x1 + x2: the nearest to x, the nearest to x - x0, and
+ * what is left, which has at most 8 of the 24 bits. So nothing is lost, as long as x2 is no
+ * denormal number (|x| above 2^-110, or 1e-33). Of the nine products of two such sums the six
+ * largest are added; the others make up 2^-24 of the product at most, f32's own rounding. A product
+ * of tiles adds up 16 steps by themselves, twice, before C's sum, so the result is nearer to the
+ * exact one than that of a loop over all steps. A sum that is not finite is computed again in f32:
+ * infinity times a part that is 0 would be NaN, and the nearest bf16 to the largest numbers is
+ * infinity.
+ * Source: Henry, Tang, Heinecke, Leveraging the bfloat16 Artificial Intelligence Datatype For
+ * Higher-Precision Computations (2019), section II.
  *
  * The bits depend on the sizes and C's dtype.
  */
@@ -19,24 +30,33 @@
 #include "tensor/internal.h"
 #include "tensor/math.h"
 
-/* Steps of a panel; elements and columns of a block of B; steps of one where C can take sums by
- * parts, and where it can't. */
-enum { DEPTH = 256, B_SIZE = 1 << 19, WIDTH = 512, LONG = 2048, ROUNDED = 4096 };
+/* Elements and columns of a block of B; steps of one where C can take sums by parts, of bf16 and of
+ * f32, and where it can't. */
+enum { B_SIZE = 1 << 19, WIDTH = 512, LONG = 2048, LONG_F32 = 512, ROUNDED = 4096 };
+/* Steps of a panel, of bf16 and of f32; parts of an f32. */
+enum { DEPTH = 256, DEPTH_F32 = 128, PARTS = 3 };
 
 typedef struct scratch {
-    uint16_t b[B_SIZE], a[SQUARE * DEPTH], room[TILE];
+    uint16_t b[B_SIZE], a[PARTS * SQUARE * DEPTH_F32], room[TILE];
     float sums[SQUARE * WIDTH], bias[WIDTH];
 } scratch;
 
+_Static_assert(DEPTH <= PARTS * DEPTH_F32, "a panel of bf16 has room");
 _Static_assert(sizeof(scratch) <= TNI_PRODUCT_SCRATCH, "what a thread keeps for products");
 
 typedef struct bgemm {
     const tni_product *p;
     scratch *s;
-    uint16_t *room;    /* for a tile */
+    uint16_t *room;    /* for a tile of bf16 */
     const uint16_t *b; /* the packed block */
     int64_t steps;     /* of k, in tiles */
+    int64_t parts;     /* that an element is packed as: 1 or PARTS */
 } bgemm;
+
+static int64_t parts_of(const tni_product *p)
+{
+    return p->in == TN_F32 ? PARTS : 1;
+}
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
@@ -63,12 +83,80 @@ static inline void copy_pairs(uint16_t *to, const uint16_t *from, int64_t ld, in
     }
 }
 
+/* The parts of x, each the upper half of an f32. What lies halfway between two bf16 goes to the
+ * larger one. */
+static inline void split(__m512 x, __m512i part[PARTS])
+{
+    const __m512i half = _mm512_set1_epi32(0x8000), upper = _mm512_set1_epi32(-0x10000);
+    for (int i = 0; i < PARTS - 1; i++) {
+        part[i] = _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(x), half), upper);
+        x = _mm512_sub_ps(x, _mm512_castsi512_ps(part[i]));
+    }
+    part[PARTS - 1] = _mm512_castps_si512(x);
+}
+
+/* A row of a tile for each part: the parts of 16 numbers, each beside that of another. */
+static inline void split_pairs(uint16_t *to, __m512 even, __m512 odd)
+{
+    const __m512i upper = _mm512_set1_epi32(-0x10000);
+    __m512i low[PARTS], high[PARTS];
+    split(even, low);
+    split(odd, high);
+    for (int i = 0; i < PARTS; i++, to += TILE)
+        _mm512_store_si512(
+            to, _mm512_or_si512(_mm512_srli_epi32(low[i], 16), _mm512_and_si512(high[i], upper)));
+}
+
+/* y [16, 16] = the transpose of x, whose first `rows` rows and columns are there; zeros else. */
+static inline void turn(float *y, const float *x, int64_t ld, int64_t rows, int64_t columns)
+{
+    _Alignas(64) float edge[SIDE * SIDE];
+    if (rows < SIDE || columns < SIDE) {
+        for (int64_t r = 0; r < SIDE; r++)
+            _mm512_store_ps(edge + r * SIDE,
+                            r < rows ? _mm512_maskz_loadu_ps((__mmask16)first(columns), x + r * ld)
+                                     : _mm512_setzero_ps());
+        x = edge, ld = SIDE;
+    }
+    transpose_block(x, ld, y, SIDE);
+}
+
+/* pack_tile of f32, into a tile for each part. The tiles of A and B have the same steps at the same
+ * places, in another order: j beside j + 16, so that whole vectors of memory meet. */
+static inline void split_tile(uint16_t *to, const float *from, int64_t ld, bool along,
+                              int64_t there, int64_t steps, bool is_b)
+{
+    _Alignas(64) float turned[2 * SIDE * SIDE];
+    int64_t halves = along ? SIDE : SIDE * ld; /* the second 16 steps */
+    __mmask16 left = (__mmask16)first(is_b ? there : steps);
+    __mmask16 right = (__mmask16)first(is_b ? there : steps - SIDE);
+    int64_t rows = is_b ? steps : there, rows_right = is_b ? steps - SIDE : there;
+    if (along == is_b) {
+        for (int i = 0; i < 2; i++) {
+            int64_t here = steps - i * SIDE;
+            turn(turned + i * SIDE * SIDE, from + i * halves, ld, along ? there : here,
+                 along ? here : there);
+        }
+        from = turned, ld = SIDE, halves = SIDE * SIDE;
+    }
+    for (int64_t r = 0; r < SIDE; r++, to += STEPS) {
+        const float *row = from + r * ld;
+        __m512 none = _mm512_setzero_ps();
+        split_pairs(to, r < rows ? _mm512_maskz_loadu_ps(left, row) : none,
+                    r < rows_right ? _mm512_maskz_loadu_ps(right, row + halves) : none);
+    }
+}
+
 /* The tile of `there` rows of A, or columns of B, at most 16, and at most 32 steps; along: the
  * steps lie next to each other. */
-static inline void pack_tile(const bgemm *g, uint16_t *to, const uint16_t *from, int64_t ld,
-                             bool along, int64_t there, int64_t steps, bool is_b)
+static inline void pack_tile(const bgemm *g, uint16_t *to, const void *from, int64_t ld, bool along,
+                             int64_t there, int64_t steps, bool is_b)
 {
     uint16_t *first_to = along == is_b ? g->room : to;
+    if (g->parts > 1) {
+        split_tile(to, from, ld, along, there, steps, is_b);
+        return;
+    }
     if (along)
         copy_rows(first_to, from, ld, there, steps);
     else
@@ -77,39 +165,112 @@ static inline void pack_tile(const bgemm *g, uint16_t *to, const uint16_t *from,
 }
 
 /* `n` rows of A (or columns of B) from r on, steps [k0, k0 + k), as tiles: for each 32 steps the
- * first 16 of them, then the others. */
+ * first 16 of them, then the others, all parts of each. */
 static inline __attribute__((always_inline)) void pack(const bgemm *g, uint16_t *to, bool is_b,
                                                        int64_t r, int64_t n, int64_t k0, int64_t k)
 {
     const tni_product *p = g->p;
     int64_t ld = is_b ? p->ldb : p->lda;
     bool along = is_b ? p->tb : !p->ta;
+    int64_t item = p->in == TN_F32 ? sizeof(float) : sizeof(uint16_t), size = g->parts * TILE;
     for (int64_t i = 0; i < k; i += STEPS)
-        for (int64_t half = 0; half < SQUARE; half += SIDE, to += TILE) {
+        for (int64_t half = 0; half < SQUARE; half += SIDE, to += size) {
             int64_t row = along ? r + half : k0 + i, column = along ? k0 + i : r + half;
-            const uint16_t *from = (const uint16_t *)(is_b ? p->b : p->a) + row * ld + column;
+            const char *from = (const char *)(is_b ? p->b : p->a) + (row * ld + column) * item;
             if (half < n)
                 pack_tile(g, to, from, ld, along, TNI_MIN(n - half, SIDE), TNI_MIN(k - i, STEPS),
                           is_b);
             else
-                memset(to, 0, TILE * sizeof *to);
+                memset(to, 0, (size_t)size * sizeof *to);
         }
 }
 
 /* ---- a square of C --------------------------------------------------------------------------- */
 
+/* One part of both tiles of A, or of B. */
+static inline void load_a(const uint16_t *a, int part)
+{
+    _tile_loadd(4, a + part * TILE, TILE_ROW);
+    _tile_loadd(5, a + (PARTS + part) * TILE, TILE_ROW);
+}
+static inline void load_b(const uint16_t *b, int part)
+{
+    _tile_loadd(6, b + part * TILE, TILE_ROW);
+    _tile_loadd(7, b + (PARTS + part) * TILE, TILE_ROW);
+}
+
+/* add_step of f32: each product has one part with the one before in common. The largest is the
+ * last, so that the identity times B is B. */
+static inline void add_parts(const uint16_t *a, const uint16_t *b, bool lower)
+{
+    load_b(b, 0);
+    load_a(a, 2);
+    add_loaded(lower);
+    load_a(a, 1);
+    add_loaded(lower);
+    load_b(b, 1);
+    add_loaded(lower);
+    load_a(a, 0);
+    add_loaded(lower);
+    load_b(b, 2);
+    add_loaded(lower);
+    load_b(b, 0);
+    add_loaded(lower);
+}
+
 /* sums [32, 32] (+)= A B, over `steps` tiles; the lower half is left out where A has at most 16
  * rows. */
-static void multiply(float *sums, const uint16_t *a, const uint16_t *b, int64_t steps, bool add,
-                     bool lower)
+static void multiply(float *sums, const uint16_t *a, const uint16_t *b, int64_t steps,
+                     int64_t parts, bool add, bool lower)
 {
     if (add)
         load_square(sums);
     else
         zero_square();
-    for (int64_t i = 0; i < steps; i++, a += 2 * TILE, b += 2 * TILE)
-        add_step(a, TILE_ROW, TILE, b, TILE_ROW, TILE, lower);
+    for (int64_t i = 0; i < steps; i++, a += 2 * parts * TILE, b += 2 * parts * TILE)
+        if (parts == 1)
+            add_step(a, TILE_ROW, TILE, b, TILE_ROW, TILE, lower);
+        else
+            add_parts(a, b, lower);
     store_square(sums);
+}
+
+/* 16 numbers of one row of op(B), from column j on, of which the first n are there. */
+static inline __m512 row_of_b(const tni_product *p, int64_t step, int64_t j, int64_t n)
+{
+    const float *b = p->b;
+    if (!p->tb) return _mm512_maskz_loadu_ps((__mmask16)first(n), b + step * p->ldb + j);
+    _Alignas(64) float row[SIDE] = { 0 };
+    for (int64_t i = 0; i < TNI_MIN(n, SIDE); i++) row[i] = b[(j + i) * p->ldb + step];
+    return _mm512_load_ps(row);
+}
+
+static inline __mmask16 not_finite(__m512 x)
+{
+    enum { QUIET_NAN = 0x01, INFINITE = 0x08, MINUS_INFINITE = 0x10 };
+    return _mm512_fpclass_ps_mask(x, QUIET_NAN | INFINITE | MINUS_INFINITE);
+}
+
+/* Of f32: sums of rows [r, r + rows) and columns [n0, n0 + n) that are not finite, computed again.
+ */
+static void mend(const tni_product *p, float *sums, int64_t r, int64_t rows, int64_t n0, int64_t n)
+{
+    const float *a = p->a;
+    __m512 plain[2 * SQUARE];
+    unsigned wrong = 0;
+    for (int64_t i = 0; i < 2 * rows; i++) wrong |= not_finite(_mm512_loadu_ps(sums + i * SIDE));
+    if (!wrong) return;
+    for (int64_t i = 0; i < 2 * rows; i++) plain[i] = _mm512_setzero_ps();
+    for (int64_t step = 0; step < p->k; step++) {
+        __m512 left = row_of_b(p, step, n0, n), right = row_of_b(p, step, n0 + SIDE, n - SIDE);
+        for (int64_t i = 0; i < rows; i++) {
+            __m512 x = _mm512_set1_ps(a[p->ta ? step * p->lda + r + i : (r + i) * p->lda + step]);
+            plain[2 * i] = _mm512_fmadd_ps(x, left, plain[2 * i]);
+            plain[2 * i + 1] = _mm512_fmadd_ps(x, right, plain[2 * i + 1]);
+        }
+    }
+    for (int64_t i = 0; i < 2 * rows; i++, sums += SIDE)
+        _mm512_mask_storeu_ps(sums, not_finite(_mm512_loadu_ps(sums)), plain[i]);
 }
 
 /* 32 sums rounded into a bf16 C, of which the first n are there. */
@@ -149,17 +310,19 @@ static void finish(const bgemm *g, const float *sums, const float *bias, int64_t
 static void multiply_panel(const bgemm *g, int64_t r, int64_t rows, int64_t n0, int64_t n)
 {
     scratch *s = g->s;
-    int64_t k = g->p->k, blocks = (k - 1) / DEPTH + 1;
+    int64_t k = g->p->k, most = g->parts == 1 ? DEPTH : DEPTH_F32, blocks = (k - 1) / most + 1;
     int64_t depth = ((k - 1) / blocks / STEPS + 1) * STEPS;
     for (int64_t k0 = 0; k0 < k; k0 += depth) {
         int64_t here = TNI_MIN(depth, k - k0), steps = (here - 1) / STEPS + 1;
         pack(g, s->a, false, r, rows, k0, here);
         for (int64_t j = 0; j < n; j += SQUARE) {
             float *sums = s->sums + j * SQUARE;
-            multiply(sums, s->a, g->b + (j / SQUARE * g->steps + k0 / STEPS) * 2 * TILE, steps,
-                     k0 > 0, rows > SIDE);
-            if (k0 + here == k)
-                finish(g, sums, s->bias + j, r, rows, n0 + j, TNI_MIN(n - j, SQUARE));
+            int64_t tiles_before = (j / SQUARE * g->steps + k0 / STEPS) * 2 * g->parts;
+            multiply(sums, s->a, g->b + tiles_before * TILE, steps, g->parts, k0 > 0, rows > SIDE);
+            if (k0 + here < k) continue;
+            int64_t columns = TNI_MIN(n - j, SQUARE);
+            if (g->parts > 1) mend(g->p, sums, r, rows, n0 + j, columns);
+            finish(g, sums, s->bias + j, r, rows, n0 + j, columns);
         }
     }
 }
@@ -168,7 +331,8 @@ static void multiply_panel(const bgemm *g, int64_t r, int64_t rows, int64_t n0, 
 static void pack_b(const bgemm *g, uint16_t *to, int64_t n0, int64_t n)
 {
     for (int64_t j = 0; j < n; j += SQUARE)
-        pack(g, to + j * g->steps * STEPS, true, n0 + j, TNI_MIN(n - j, SQUARE), 0, g->p->k);
+        pack(g, to + j * g->steps * STEPS * g->parts, true, n0 + j, TNI_MIN(n - j, SQUARE), 0,
+             g->p->k);
 }
 
 static void multiply_block(bgemm *g, int64_t n0, int64_t n)
@@ -177,12 +341,13 @@ static void multiply_block(bgemm *g, int64_t n0, int64_t n)
     const tni_product *p = g->p;
     g->b = s->b;
     if (p->packed)
-        g->b = (const uint16_t *)p->packed + n0 * g->steps * STEPS;
+        g->b = (const uint16_t *)p->packed + n0 * g->steps * STEPS * g->parts;
     else
         pack_b(g, s->b, n0, n);
     memset(s->bias, 0, sizeof s->bias);
     for (int64_t j = 0; p->bias && j < n; j++)
-        s->bias[j] = tn_from_bf16(((const uint16_t *)p->bias)[n0 + j]);
+        s->bias[j] = p->in == TN_F32 ? ((const float *)p->bias)[n0 + j]
+                                     : tn_from_bf16(((const uint16_t *)p->bias)[n0 + j]);
     for (int64_t r = 0; r < p->m; r += SQUARE)
         multiply_panel(g, r, TNI_MIN(p->m - r, SQUARE), n0, n);
 }
@@ -190,15 +355,15 @@ static void multiply_block(bgemm *g, int64_t n0, int64_t n)
 /* All of k, at most ROUNDED. */
 static void multiply_all(const tni_product *p, scratch *s)
 {
-    bgemm g = { .p = p, .s = s, .room = s->room, .steps = (p->k + STEPS - 1) / STEPS };
-    int64_t width = TNI_MIN(WIDTH, B_SIZE / (g.steps * STEPS) / SQUARE * SQUARE);
+    bgemm g = { p, s, s->room, NULL, (p->k + STEPS - 1) / STEPS, parts_of(p) };
+    int64_t width = TNI_MIN(WIDTH, B_SIZE / (g.steps * STEPS * g.parts) / SQUARE * SQUARE);
     for (int64_t n0 = 0; n0 < p->n; n0 += width) multiply_block(&g, n0, TNI_MIN(width, p->n - n0));
 }
 
 /* Steps of a part of k. */
 static int64_t part_steps(const tni_product *p)
 {
-    int64_t parts = (p->k - 1) / LONG + 1;
+    int64_t parts = (p->k - 1) / (p->in == TN_F32 ? LONG_F32 : LONG) + 1;
     return ((p->k - 1) / parts / STEPS + 1) * STEPS;
 }
 
@@ -206,10 +371,11 @@ static int64_t part_steps(const tni_product *p)
 static tni_product part_of(const tni_product *p, int64_t k0)
 {
     tni_product part = *p;
+    int64_t item = p->in == TN_F32 ? sizeof(float) : sizeof(uint16_t);
     part.k = TNI_MIN(part_steps(p), p->k - k0);
-    part.a = (const uint16_t *)p->a + (p->ta ? k0 * p->lda : k0);
-    part.b = (const uint16_t *)p->b + (p->tb ? k0 : k0 * p->ldb);
-    if (p->packed) part.packed = (const uint16_t *)p->packed + tni_packed_size(p->n, k0);
+    part.a = (const char *)p->a + (p->ta ? k0 * p->lda : k0) * item;
+    part.b = (const char *)p->b + (p->tb ? k0 : k0 * p->ldb) * item;
+    if (p->packed) part.packed = (const char *)p->packed + tni_packed_size(p->in, p->n, k0) * item;
     if (k0 > 0) part.accumulate = true, part.bias = NULL;
     return part;
 }
@@ -223,13 +389,15 @@ static void multiply_parts(const tni_product *p, scratch *s)
     }
 }
 
-void tni_amx_pack(const tni_product *p, uint16_t *to)
+void tni_amx_pack(const tni_product *p, void *to)
 {
     _Alignas(64) uint16_t room[TILE];
+    tni_product whole = *p;
+    whole.packed = to; /* of which part_of finds the place of a part */
     for (int64_t k0 = 0; k0 < p->k; k0 += part_steps(p)) {
-        tni_product part = part_of(p, k0);
-        bgemm g = { .p = &part, .room = room, .steps = (part.k + STEPS - 1) / STEPS };
-        pack_b(&g, to + tni_packed_size(p->n, k0), 0, p->n);
+        tni_product part = part_of(&whole, k0);
+        bgemm g = { &part, NULL, room, NULL, (part.k + STEPS - 1) / STEPS, parts_of(p) };
+        pack_b(&g, (uint16_t *)(uintptr_t)part.packed, 0, p->n);
     }
 }
 

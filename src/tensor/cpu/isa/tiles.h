@@ -94,6 +94,16 @@ static inline void add_step(const uint16_t *a, int64_t a_row, int64_t a_next, co
     _tile_dpbf16ps(3, 5, 7);
 }
 
+/* The same of the tiles that are loaded. */
+static inline void add_loaded(bool lower)
+{
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    if (!lower) return;
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+}
+
 static inline void store_square(float *sums)
 {
     _tile_stored(0, sums, SUMS_ROW);
