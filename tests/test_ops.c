@@ -124,8 +124,11 @@ static tn_tensor *build_for_check(tn_tensor **inputs, void *user)
     return ((const op_row *)user)->build(inputs);
 }
 
+/* TENON_BRIEF=yes, for sanitizers, which look at memory: differences where all inputs require grad;
+ * of other subsets gradients are computed and not compared. */
 START_TEST(gradcheck_every_subset)
 {
+    const bool brief = getenv("TENON_BRIEF") != NULL;
     const op_row *row = &op_rows[_i];
     if (row->flags & ROW_KINK) return;
     op_case c = op_load(row, TN_F64);
@@ -133,6 +136,11 @@ START_TEST(gradcheck_every_subset)
     for (int i = 0; i < c.n; i++) can |= (unsigned)c.differentiable[i] << i;
     for (unsigned subset = can; subset; subset = (subset - 1) & can) {
         tn_tensor *x[OP_MAX_IN];
+        if (brief && subset != can) {
+            applied a = apply(row, &c, subset);
+            differentiate(row, &c, &a, op_leaf(seed_of(&c, &a), true), TN_CREATE_GRAPH);
+            continue;
+        }
         for (int i = 0; i < c.n; i++) x[i] = op_leaf(c.in[i], subset >> i & 1);
         tn_gradcheck_options o = { .second = true };
         tn_status status = tn_gradcheck(build_for_check, x, c.n, (void *)row, o);

@@ -263,8 +263,8 @@ TN_API tn_tensor *tn_cumsum(tn_tensor *x, int axis);
  * Errors   columns of a differ from rows of b; leading axes that do not broadcast; a rank of 0;
  *          dtypes that differ or are not floating
  * Note     on a CPU with AMX large f32 products take each number as a sum of three bf16, which has
- *          all its 24 bits: at least as accurate as a loop in f32, except of numbers below 1e-33,
- *          which lose bits, and results below 1e-38, which are 0
+ *          all its 24 bits. A long sum is rounded less often than in a loop, a short one once more.
+ *          Numbers and products below 1e-31 lose bits; results below 1e-38 are 0
  */
 TN_API tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b);
 /**

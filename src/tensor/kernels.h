@@ -52,10 +52,11 @@ typedef struct tni_gemm {
     int64_t a_row, a_col, a_batch;
     int64_t b_row, b_col, b_batch;
     int64_t c_row, c_batch;
-    const void *bias;   /* n values added to every row, or NULL */
-    bool accumulate;    /* C += */
-    bool wide;          /* of bf16 and f16: c is f32, nothing is rounded; then there is no bias */
-    const void *packed; /* NULL, or what the backend's pack made of this b, for these sizes */
+    const void *bias; /* n values added to every row, or NULL */
+    bool accumulate;  /* C += */
+    bool wide;        /* of bf16 and f16: c is f32, nothing is rounded; then there is no bias */
+    const void
+        *packed; /* NULL, or what the backend's pack made of b, which stays; for these sizes */
 } tni_gemm;
 
 /* ---- pointwise: any strides, equal sizes (0-strides broadcast); functions are of formulas.h -- */

@@ -81,13 +81,13 @@ bool tni_product_by_amx(const tni_product *p);
 bool tni_amx_product(const tni_product *p);
 /* B into `to`, as `packed`. */
 void tni_amx_pack(const tni_product *p, void *to);
-/* Both kernels pack B in squares of at most 32 steps and 32 columns, of f32 as three bf16 each if
- * by AMX: so many elements of B's dtype have room. */
-static inline int64_t tni_packed_size(tn_dtype in, int64_t n, int64_t k)
+/* Both kernels pack B in squares of at most 32 steps and 32 columns: so many elements have room. */
+static inline int64_t tni_packed_size(int64_t n, int64_t k)
 {
-    int64_t size = (n + 31) / 32 * 32 * ((k + 31) / 32 * 32);
-    return in == TN_F32 ? size / 2 * 3 : size;
+    return (n + 31) / 32 * 32 * ((k + 31) / 32 * 32);
 }
+/* Bytes of an element that is packed: an f32 for AMX is three bf16. */
+int64_t tni_packed_item(tn_dtype in);
 /* Whether a product of these sizes and dtypes is faster with a B that is packed before. */
 bool tni_product_packs(const tni_product *p);
 /* B into `to`, as `packed`. */

@@ -181,10 +181,16 @@ static void plan_cut(plan *p)
     p->parts = (g->k - 1) / p->step_k + 1;
 }
 
-/* Where the packed B [k0 on, s on] of a piece begins, in elements: one of the two is 0. */
+/* Bytes of the packed B of so many pieces. */
+static int64_t packed_bytes(const plan *p, int64_t pieces)
+{
+    return pieces * tni_packed_size(p->step_n, p->step_k) * tni_packed_item(p->g->dtype);
+}
+
+/* Where the packed B [k0 on, s on] of a piece begins: one of the two is 0. */
 static int64_t packed_at(const plan *p, int64_t k0, int64_t s)
 {
-    return (k0 / p->step_k + s / p->step_n) * tni_packed_size(p->g->dtype, p->step_n, p->step_k);
+    return packed_bytes(p, k0 / p->step_k + s / p->step_n);
 }
 
 /* Element (r, c) of an operand's matrix number `batch`; an empty sum has no operands. */
@@ -223,8 +229,7 @@ static tni_product piece(const plan *p, int64_t batch, int64_t r, int64_t m, int
         .b = at(p, &p->b, batch, k0, s),
         .bias = g->bias ? (const char *)g->bias + s * (int64_t)p->c_item : NULL,
         .c = (char *)g->c + (batch * g->c_batch + r * g->c_row + s) * (int64_t)p->c_item,
-        .packed =
-            g->packed ? (const char *)g->packed + packed_at(p, k0, s) * (int64_t)p->item : NULL
+        .packed = g->packed ? (const char *)g->packed + packed_at(p, k0, s) : NULL
     };
 }
 
@@ -445,7 +450,7 @@ static void pack_pieces(void *context, int64_t begin, int64_t end)
     for (int64_t i = begin; i < end; i++) {
         int64_t s = i % p->tiles_n * p->step_n, k0 = i / p->tiles_n * p->step_k;
         tni_product piece = piece_of_b(p, k0, s);
-        tni_product_pack(&piece, job->to + packed_at(p, k0, s) * (int64_t)p->item);
+        tni_product_pack(&piece, job->to + packed_at(p, k0, s));
     }
 }
 
@@ -459,5 +464,5 @@ int64_t tni_cpu_gemm_pack(const tni_gemm *g, void *to)
     if (!tni_product_packs(&first)) return 0;
     int64_t pieces = p.tiles_n * p.parts;
     if (to) tni_parallel(pieces, 1, pack_pieces, &(packing){ &p, to });
-    return pieces * tni_packed_size(g->dtype, p.step_n, p.step_k);
+    return packed_bytes(&p, pieces) / (int64_t)p.item;
 }

@@ -241,7 +241,14 @@ bool tni_product_packs(const tni_product *p)
     if (p->in != TN_F32) return false;
     bool large = p->m >= LEAST_AMX_PACKED && p->n >= LEAST_AMX && p->k >= LEAST_AMX;
     bool own = tni_sgemm_fits(p->in, false, p->m, p->n, p->k);
+    /* first by size: to ask for AMX opens oneDNN */
     return (large || own) && (tni_product_amx_f32() ? large : own);
+}
+
+int64_t tni_packed_item(tn_dtype in)
+{
+    enum { THREE_BF16 = 3 * sizeof(uint16_t) };
+    return in == TN_F32 && tni_product_amx_f32() ? THREE_BF16 : (int64_t)tn_dtype_size(in);
 }
 
 void tni_product_pack(const tni_product *p, void *to)

@@ -10,13 +10,13 @@
  * (f32 is transposed before it is cut up.)
  *
  * An f32 is packed as three bf16, x = x0 + x1 + x2: the nearest to x, the nearest to x - x0, and
- * what is left, which has at most 8 of the 24 bits. So nothing is lost, as long as x2 is no
- * denormal number (|x| above 2^-110, or 1e-33). Of the nine products of two such sums the six
+ * what is left, which has at most 8 of the 24 bits. So nothing is lost, as long as no part is a
+ * denormal number, which AMX takes for 0 (from |x| = 2^-103 on none is), and no product of parts
+ * becomes one (from 2^-102 on that does not matter). Of the nine products of two such sums the six
  * largest are added; the others make up 2^-24 of the product at most, f32's own rounding. A product
- * of tiles adds up 16 steps by themselves, twice, before C's sum, so the result is nearer to the
- * exact one than that of a loop over all steps. A sum that is not finite is computed again in f32:
- * infinity times a part that is 0 would be NaN, and the nearest bf16 to the largest numbers is
- * infinity.
+ * of tiles adds up 16 steps by themselves, twice, before C's sum, so a long sum is rounded less
+ * often than in a loop over all steps. A sum that is not finite is computed again in f32: infinity
+ * times a part that is 0 would be NaN, and the nearest bf16 to the largest numbers is infinity.
  * Source: Henry, Tang, Heinecke, Leveraging the bfloat16 Artificial Intelligence Datatype For
  * Higher-Precision Computations (2019), section II.
  *
@@ -107,8 +107,10 @@ static inline void split_pairs(uint16_t *to, __m512 even, __m512 odd)
             to, _mm512_or_si512(_mm512_srli_epi32(low[i], 16), _mm512_and_si512(high[i], upper)));
 }
 
-/* y [16, 16] = the transpose of x, whose first `rows` rows and columns are there; zeros else. */
-static inline void turn(float *y, const float *x, int64_t ld, int64_t rows, int64_t columns)
+/* y [16, 16], rows ldy apart, = the transpose of x, of which the first rows and columns are there;
+ * zeros else. */
+static inline void turn(float *y, int64_t ldy, const float *x, int64_t ld, int64_t rows,
+                        int64_t columns)
 {
     _Alignas(64) float edge[SIDE * SIDE];
     if (rows < SIDE || columns < SIDE) {
@@ -118,7 +120,7 @@ static inline void turn(float *y, const float *x, int64_t ld, int64_t rows, int6
                                      : _mm512_setzero_ps());
         x = edge, ld = SIDE;
     }
-    transpose_block(x, ld, y, SIDE);
+    transpose_block(x, ld, y, ldy);
 }
 
 /* pack_tile of f32, into a tile for each part. The tiles of A and B have the same steps at the same
@@ -134,7 +136,7 @@ static inline void split_tile(uint16_t *to, const float *from, int64_t ld, bool 
     if (along == is_b) {
         for (int i = 0; i < 2; i++) {
             int64_t here = steps - i * SIDE;
-            turn(turned + i * SIDE * SIDE, from + i * halves, ld, along ? there : here,
+            turn(turned + i * SIDE * SIDE, SIDE, from + i * halves, ld, along ? there : here,
                  along ? here : there);
         }
         from = turned, ld = SIDE, halves = SIDE * SIDE;
@@ -235,43 +237,85 @@ static void multiply(float *sums, const uint16_t *a, const uint16_t *b, int64_t 
     store_square(sums);
 }
 
-/* 16 numbers of one row of op(B), from column j on, of which the first n are there. */
-static inline __m512 row_of_b(const tni_product *p, int64_t step, int64_t j, int64_t n)
-{
-    const float *b = p->b;
-    if (!p->tb) return _mm512_maskz_loadu_ps((__mmask16)first(n), b + step * p->ldb + j);
-    _Alignas(64) float row[SIDE] = { 0 };
-    for (int64_t i = 0; i < TNI_MIN(n, SIDE); i++) row[i] = b[(j + i) * p->ldb + step];
-    return _mm512_load_ps(row);
-}
+/* ---- of f32, sums that are not finite, once more --------------------------------------------- */
 
-static inline __mmask16 not_finite(__m512 x)
+enum { GROUP = 8 }; /* rows that are summed up in registers */
+
+static inline bool not_finite(const float *x, __mmask16 *mask)
 {
     enum { QUIET_NAN = 0x01, INFINITE = 0x08, MINUS_INFINITE = 0x10 };
-    return _mm512_fpclass_ps_mask(x, QUIET_NAN | INFINITE | MINUS_INFINITE);
+    *mask = _mm512_fpclass_ps_mask(_mm512_loadu_ps(x), QUIET_NAN | INFINITE | MINUS_INFINITE);
+    return *mask != 0;
 }
 
-/* Of f32: sums of rows [r, r + rows) and columns [n0, n0 + n) that are not finite, computed again.
- */
-static void mend(const tni_product *p, float *sums, int64_t r, int64_t rows, int64_t n0, int64_t n)
+/* to [16, 32] = some steps of n columns of op(B); zeros where there are fewer. */
+static void read_b(const tni_product *p, float *to, int64_t step, int64_t steps, int64_t n0,
+                   int64_t n)
 {
-    const float *a = p->a;
-    __m512 plain[2 * SQUARE];
-    unsigned wrong = 0;
-    for (int64_t i = 0; i < 2 * rows; i++) wrong |= not_finite(_mm512_loadu_ps(sums + i * SIDE));
-    if (!wrong) return;
-    for (int64_t i = 0; i < 2 * rows; i++) plain[i] = _mm512_setzero_ps();
-    for (int64_t step = 0; step < p->k; step++) {
-        __m512 left = row_of_b(p, step, n0, n), right = row_of_b(p, step, n0 + SIDE, n - SIDE);
-        for (int64_t i = 0; i < rows; i++) {
-            __m512 x = _mm512_set1_ps(a[p->ta ? step * p->lda + r + i : (r + i) * p->lda + step]);
-            plain[2 * i] = _mm512_fmadd_ps(x, left, plain[2 * i]);
-            plain[2 * i + 1] = _mm512_fmadd_ps(x, right, plain[2 * i + 1]);
+    const float *b = p->b;
+    for (int64_t half = 0; p->tb && half < SQUARE; half += SIDE)
+        turn(to + half, SQUARE, b + (n0 + half) * p->ldb + step, p->ldb, n - half, steps);
+    for (int64_t i = 0; !p->tb && i < SIDE; i++)
+        for (int64_t half = 0; half < SQUARE; half += SIDE) {
+            __mmask16 mask = i < steps ? (__mmask16)first(n - half) : 0;
+            _mm512_storeu_ps(to + i * SQUARE + half,
+                             _mm512_maskz_loadu_ps(mask, b + (step + i) * p->ldb + n0 + half));
+        }
+}
+
+/* sums [8, 32] += some steps of 8 rows of op(A) times b. */
+static void add_rows(const tni_product *p, float *sums, const int64_t *row, int64_t step,
+                     int64_t steps, const float *b)
+{
+    __m512 left[GROUP], right[GROUP];
+    int64_t ld = p->ta ? p->lda : 1; /* from a step to the next */
+    const float *a[GROUP];
+    for (int i = 0; i < GROUP; i++) {
+        a[i] = (const float *)p->a + (p->ta ? row[i] : row[i] * p->lda) + step * ld;
+        left[i] = _mm512_loadu_ps(sums + i * SQUARE);
+        right[i] = _mm512_loadu_ps(sums + i * SQUARE + SIDE);
+    }
+    for (int64_t s = 0; s < steps; s++, b += SQUARE) {
+        __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps(b + SIDE);
+        for (int i = 0; i < GROUP; i++) {
+            __m512 x = _mm512_set1_ps(a[i][s * ld]);
+            left[i] = _mm512_fmadd_ps(x, b0, left[i]);
+            right[i] = _mm512_fmadd_ps(x, b1, right[i]);
         }
     }
-    for (int64_t i = 0; i < 2 * rows; i++, sums += SIDE)
-        _mm512_mask_storeu_ps(sums, not_finite(_mm512_loadu_ps(sums)), plain[i]);
+    for (int i = 0; i < GROUP; i++) {
+        _mm512_storeu_ps(sums + i * SQUARE, left[i]);
+        _mm512_storeu_ps(sums + i * SQUARE + SIDE, right[i]);
+    }
 }
+
+/* Sums of rows [r, r + rows) and columns [n0, n0 + n): all steps of a row where one is not finite,
+ * of which that one is taken. */
+static void mend(const tni_product *p, float *sums, int64_t r, int64_t rows, int64_t n0, int64_t n)
+{
+    float b[SIDE * SQUARE], plain[SUMS] = { 0 };
+    int64_t row[SQUARE], wrong = 0;
+    __mmask16 mask;
+    for (int64_t i = 0; i < rows; i++)
+        if (not_finite(sums + i * SQUARE, &mask) || not_finite(sums + i * SQUARE + SIDE, &mask))
+            row[wrong++] = r + i;
+    if (wrong == 0) return;
+    for (int64_t i = wrong; i < SQUARE; i++) row[i] = row[0]; /* the rest of a group */
+    for (int64_t step = 0; step < p->k; step += SIDE) {
+        int64_t steps = TNI_MIN(SIDE, p->k - step);
+        read_b(p, b, step, steps, n0, n);
+        for (int64_t i = 0; i < wrong; i += GROUP)
+            add_rows(p, plain + i * SQUARE, row + i, step, steps, b);
+    }
+    for (int64_t i = 0; i < wrong; i++)
+        for (int64_t half = 0; half < SQUARE; half += SIDE) {
+            float *to = sums + (row[i] - r) * SQUARE + half;
+            not_finite(to, &mask);
+            _mm512_mask_storeu_ps(to, mask, _mm512_loadu_ps(plain + i * SQUARE + half));
+        }
+}
+
+/* ---- C --------------------------------------------------------------------------------------- */
 
 /* 32 sums rounded into a bf16 C, of which the first n are there. */
 static inline void round_row(uint16_t *c, int64_t n, __m512 low, __m512 high)
@@ -375,7 +419,8 @@ static tni_product part_of(const tni_product *p, int64_t k0)
     part.k = TNI_MIN(part_steps(p), p->k - k0);
     part.a = (const char *)p->a + (p->ta ? k0 * p->lda : k0) * item;
     part.b = (const char *)p->b + (p->tb ? k0 : k0 * p->ldb) * item;
-    if (p->packed) part.packed = (const char *)p->packed + tni_packed_size(p->in, p->n, k0) * item;
+    int64_t packed_item = parts_of(p) * (int64_t)sizeof(uint16_t);
+    if (p->packed) part.packed = (const char *)p->packed + tni_packed_size(p->n, k0) * packed_item;
     if (k0 > 0) part.accumulate = true, part.bias = NULL;
     return part;
 }

@@ -6,7 +6,7 @@
  * of B has 16 rows of two steps, in each the pairs of 16 columns. Four tiles of sums make a square,
  * [32, 32], to which a step adds two tiles of A times two of B.
  *
- * AMX takes denormal numbers for 0, and rounds to none.
+ * AMX takes denormal numbers for 0, and makes 0 of what would become one.
  *
  * Source: Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter "Intel AMX".
  */
