@@ -345,14 +345,10 @@ static tn_status own(const tni_gemm *g)
     return tni_sgemm(&p) ? TN_OK : TN_E_UNSUPPORTED;
 }
 
-static void pack_own(const tni_product *p, void *to)
-{
-    tni_sgemm_pack(p, to);
-}
-
 static tn_status own_packed(const tni_gemm *g)
 {
-    return by_packed(product_of(g), tni_sgemm, pack_own, sizeof(float)) ? TN_OK : TN_E_UNSUPPORTED;
+    return by_packed(product_of(g), tni_sgemm, tni_sgemm_pack, sizeof(float)) ? TN_OK
+                                                                              : TN_E_UNSUPPORTED;
 }
 
 static tn_status by_amx(const tni_gemm *g)
@@ -363,7 +359,7 @@ static tn_status by_amx(const tni_gemm *g)
 
 static int64_t amx_item(tn_dtype in)
 {
-    return in == TN_F32 ? 6 : 2; /* three bf16, or one */
+    return (in == TN_F32 ? TNI_AMX_PARTS : 1) * (int64_t)sizeof(uint16_t);
 }
 
 static tn_status by_amx_packed(const tni_gemm *g)
@@ -568,7 +564,7 @@ START_TEST(amx_f32_special_values)
     tni_product p = product_f32(a, trans, b, trans, K, c);
     ck_assert(tni_product_by_amx(&p));
     if (EMULATED || tni_product_amx_f32()) {
-        block packed = block_new(TN_BF16, tni_packed_size(p.n, p.k) * 3, 0);
+        block packed = block_new(TN_BF16, tni_packed_size(p.n, p.k) * TNI_AMX_PARTS, 0);
         tni_product_pack(&p, packed.p);
         p.packed = packed.p, p.c = again;
         ck_assert(tni_product_by_amx(&p) && memcmp(again, c, sizeof c) == 0);

@@ -55,8 +55,8 @@ typedef struct tni_gemm {
     const void *bias; /* n values added to every row, or NULL */
     bool accumulate;  /* C += */
     bool wide;        /* of bf16 and f16: c is f32, nothing is rounded; then there is no bias */
-    const void
-        *packed; /* NULL, or what the backend's pack made of b, which stays; for these sizes */
+    /* NULL, or what the backend's pack made of this b, which must stay, for these sizes */
+    const void *packed;
 } tni_gemm;
 
 /* ---- pointwise: any strides, equal sizes (0-strides broadcast); functions are of formulas.h -- */

@@ -68,7 +68,7 @@ bool tni_product_one(const tni_product *p);
 bool tni_sgemm(const tni_product *p);
 bool tni_has_sgemm(void);
 /* B of an f32 product into `to`, as `packed`; only where tni_has_sgemm(). */
-void tni_sgemm_pack(const tni_product *p, float *to);
+void tni_sgemm_pack(const tni_product *p, void *to);
 /* Whether it is there, and the fastest for a product of these sizes and its pieces: against
  * OpenBLAS, to which bf16 and f16 go by way of f32 copies. tb: B is stored by columns. */
 bool tni_sgemm_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k);
@@ -86,7 +86,8 @@ static inline int64_t tni_packed_size(int64_t n, int64_t k)
 {
     return (n + 31) / 32 * 32 * ((k + 31) / 32 * 32);
 }
-/* Bytes of an element that is packed: an f32 for AMX is three bf16. */
+/* Bytes of an element that is packed: an f32 for AMX is a sum of so many bf16. */
+enum { TNI_AMX_PARTS = 3 };
 int64_t tni_packed_item(tn_dtype in);
 /* Whether a product of these sizes and dtypes is faster with a B that is packed before. */
 bool tni_product_packs(const tni_product *p);
@@ -196,8 +197,8 @@ TNI_SPAN_PROTOTYPES(K64)
 enum { TNI_FEW_STRIP = 8 };
 void K32(tni_gemm_few)(const tni_gemm *g);
 void K64(tni_gemm_few)(const tni_gemm *g);
-bool TNI_CAT2(tni_sgemm, TNI_ISA)(const tni_product *p); /* where there is AVX-512 */
-void TNI_CAT2(tni_sgemm_pack, TNI_ISA)(const tni_product *p, float *to); /* the same */
+bool TNI_CAT2(tni_sgemm, TNI_ISA)(const tni_product *p);                /* where there is AVX-512 */
+void TNI_CAT2(tni_sgemm_pack, TNI_ISA)(const tni_product *p, void *to); /* the same */
 /* A convolution by Winograd's algorithm, in f32 inside. False: another kernel must compute it. */
 bool TNI_CAT2(tni_winograd_y, TNI_ISA)(const tni_conv2d *a, tn_status *status);
 bool TNI_CAT2(tni_winograd_dx, TNI_ISA)(const tni_conv2d_grad_input *a, tn_status *status);

@@ -15,7 +15,7 @@
 
 /* C[m,n] (+)= op(A) op(B) (+ bias), row-major. packed: NULL, or, where C is f32, B once more as our
  * own kernel for `in` packs it (isa/amx.c where there is AMX, isa/sgemm.c else), which then reads
- * that, and B itself only here and there. */
+ * that, and B itself where a sum is not finite; without memory for it another one reads B. */
 typedef struct tni_product {
     int64_t m, n, k, lda, ldb, ldc;
     tn_dtype in, out; /* of a, b and bias; of c: the same, or f32 for bf16 and f16 */

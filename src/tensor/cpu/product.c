@@ -247,8 +247,8 @@ bool tni_product_packs(const tni_product *p)
 
 int64_t tni_packed_item(tn_dtype in)
 {
-    enum { THREE_BF16 = 3 * sizeof(uint16_t) };
-    return in == TN_F32 && tni_product_amx_f32() ? THREE_BF16 : (int64_t)tn_dtype_size(in);
+    if (in == TN_F32 && tni_product_amx_f32()) return TNI_AMX_PARTS * (int64_t)sizeof(uint16_t);
+    return (int64_t)tn_dtype_size(in);
 }
 
 void tni_product_pack(const tni_product *p, void *to)

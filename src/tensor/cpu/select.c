@@ -23,14 +23,14 @@ extern const tni_backend tni_cpu_table_baseline;
 #if defined(__x86_64__)
 extern const tni_backend tni_cpu_table_avx2, tni_cpu_table_avx512;
 bool tni_sgemm_avx512(const tni_product *p);
-void tni_sgemm_pack_avx512(const tni_product *p, float *to);
+void tni_sgemm_pack_avx512(const tni_product *p, void *to);
 #endif
 
 typedef struct choice {
     const char *name;
     const tni_backend *table;
     bool (*sgemm)(const tni_product *p); /* or NULL, both */
-    void (*sgemm_pack)(const tni_product *p, float *to);
+    void (*sgemm_pack)(const tni_product *p, void *to);
 } choice;
 
 static const choice choices[] = {
@@ -122,7 +122,7 @@ bool tni_sgemm(const tni_product *p)
     return c->sgemm && c->sgemm(p);
 }
 
-void tni_sgemm_pack(const tni_product *p, float *to)
+void tni_sgemm_pack(const tni_product *p, void *to)
 {
     chosen()->sgemm_pack(p, to);
 }

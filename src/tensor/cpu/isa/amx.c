@@ -18,7 +18,7 @@
  * often than in a loop over all steps. A sum that is not finite is computed again in f32: infinity
  * times a part that is 0 would be NaN, and the nearest bf16 to the largest numbers is infinity.
  * Source: Henry, Tang, Heinecke, Leveraging the bfloat16 Artificial Intelligence Datatype For
- * Higher-Precision Computations (2019), section II.
+ * Higher-Precision Computations (2019).
  *
  * The bits depend on the sizes and C's dtype.
  */
@@ -34,7 +34,7 @@
  * f32, and where it can't. */
 enum { B_SIZE = 1 << 19, WIDTH = 512, LONG = 2048, LONG_F32 = 512, ROUNDED = 4096 };
 /* Steps of a panel, of bf16 and of f32; parts of an f32. */
-enum { DEPTH = 256, DEPTH_F32 = 128, PARTS = 3 };
+enum { DEPTH = 256, DEPTH_F32 = 128, PARTS = TNI_AMX_PARTS };
 
 typedef struct scratch {
     uint16_t b[B_SIZE], a[PARTS * SQUARE * DEPTH_F32], room[TILE];
@@ -154,11 +154,11 @@ static inline void split_tile(uint16_t *to, const float *from, int64_t ld, bool 
 static inline void pack_tile(const bgemm *g, uint16_t *to, const void *from, int64_t ld, bool along,
                              int64_t there, int64_t steps, bool is_b)
 {
-    uint16_t *first_to = along == is_b ? g->room : to;
     if (g->parts > 1) {
         split_tile(to, from, ld, along, there, steps, is_b);
         return;
     }
+    uint16_t *first_to = along == is_b ? g->room : to;
     if (along)
         copy_rows(first_to, from, ld, there, steps);
     else
@@ -174,7 +174,7 @@ static inline __attribute__((always_inline)) void pack(const bgemm *g, uint16_t 
     const tni_product *p = g->p;
     int64_t ld = is_b ? p->ldb : p->lda;
     bool along = is_b ? p->tb : !p->ta;
-    int64_t item = p->in == TN_F32 ? sizeof(float) : sizeof(uint16_t), size = g->parts * TILE;
+    int64_t item = (int64_t)tn_dtype_size(p->in), size = g->parts * TILE;
     for (int64_t i = 0; i < k; i += STEPS)
         for (int64_t half = 0; half < SQUARE; half += SIDE, to += size) {
             int64_t row = along ? r + half : k0 + i, column = along ? k0 + i : r + half;
@@ -201,8 +201,8 @@ static inline void load_b(const uint16_t *b, int part)
     _tile_loadd(7, b + (PARTS + part) * TILE, TILE_ROW);
 }
 
-/* add_step of f32: each product has one part with the one before in common. The largest is the
- * last, so that the identity times B is B. */
+/* add_step of f32: the six largest products, each of which has one part in common with the one
+ * before. */
 static inline void add_parts(const uint16_t *a, const uint16_t *b, bool lower)
 {
     load_b(b, 0);
@@ -415,12 +415,11 @@ static int64_t part_steps(const tni_product *p)
 static tni_product part_of(const tni_product *p, int64_t k0)
 {
     tni_product part = *p;
-    int64_t item = p->in == TN_F32 ? sizeof(float) : sizeof(uint16_t);
+    int64_t item = (int64_t)tn_dtype_size(p->in), packed = tni_packed_size(p->n, k0) * parts_of(p);
     part.k = TNI_MIN(part_steps(p), p->k - k0);
     part.a = (const char *)p->a + (p->ta ? k0 * p->lda : k0) * item;
     part.b = (const char *)p->b + (p->tb ? k0 : k0 * p->ldb) * item;
-    int64_t packed_item = parts_of(p) * (int64_t)sizeof(uint16_t);
-    if (p->packed) part.packed = (const char *)p->packed + tni_packed_size(p->n, k0) * packed_item;
+    if (p->packed) part.packed = (const uint16_t *)p->packed + packed;
     if (k0 > 0) part.accumulate = true, part.bias = NULL;
     return part;
 }

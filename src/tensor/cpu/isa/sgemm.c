@@ -312,13 +312,13 @@ static int64_t depth_of(int64_t k)
     return (k + blocks - 1) / blocks;
 }
 
-void K(tni_sgemm_pack)(const tni_product *p, float *to)
+void K(tni_sgemm_pack)(const tni_product *p, void *to)
 {
     sgemm s = { .p = p, .depth = depth_of(p->k) };
     for (int64_t k0 = 0; k0 < p->k; k0 += s.depth)
         for (int64_t n0 = 0; n0 < p->n; n0 += WIDTH) {
             int64_t k = TNI_MIN(s.depth, p->k - k0);
-            pack_b(&s, k0, k, n0, TNI_MIN(WIDTH, p->n - n0), to + packed_at(p, k0, k, n0));
+            pack_b(&s, k0, k, n0, TNI_MIN(WIDTH, p->n - n0), (float *)to + packed_at(p, k0, k, n0));
         }
 }
 
