@@ -277,13 +277,15 @@ END_TEST
 
 /* ---- our own product by itself --------------------------------------------------------------- */
 
-/* Sizes that gemm would cut: panels have 14 rows, strips 32 columns, blocks 512 columns and 384
- * steps, and from 129 rows on all of B is packed. */
+/* Sizes that gemm would cut. With AVX-512 panels have 14 rows, strips 32 columns, blocks 512
+ * columns and 384 steps, and from 129 rows on all of B is packed; with AVX2 6 and 16, and from 65
+ * rows on, or where rows of B are a multiple of 4 KiB apart (n of 1,021). */
 static const int64_t edges[][3] = {
-    { 1, 1, 1 },     { 3, 31, 15 },    { 14, 32, 16 },  { 15, 33, 17 },   { 113, 65, 384 },
-    { 29, 97, 385 }, { 127, 513, 40 }, { 129, 40, 40 }, { 130, 544, 20 }, { 16, 70, 1201 },
+    { 1, 1, 1 },     { 3, 31, 15 },    { 14, 32, 16 },   { 15, 33, 17 },   { 113, 65, 384 },
+    { 29, 97, 385 }, { 127, 513, 40 }, { 129, 40, 40 },  { 130, 544, 20 }, { 16, 70, 1201 },
+    { 7, 17, 6 },    { 64, 49, 386 },  { 33, 1021, 10 },
 };
-enum { N_EDGES = 10 };
+enum { N_EDGES = 13 };
 
 static tni_product product_of(const tni_gemm *g)
 {
@@ -390,7 +392,7 @@ START_TEST(sgemm_edges)
 {
     static const tn_dtype in[] = { TN_F32, TN_BF16, TN_BF16, TN_F16, TN_F16 };
     const int64_t *size = edges[_i];
-    if (!tni_has_sgemm()) return; /* AVX-512 alone has it */
+    if (!tni_has_sgemm()) return; /* baseline has none */
     for (int d = 0; d < 5; d++)
         for (int bits = 0; bits < 16; bits++) {
             bool wide = d % 2;
@@ -404,7 +406,7 @@ END_TEST
 
 static bool amx_is_here(void)
 {
-    return EMULATED ? tni_has_sgemm() : tni_product_amx(); /* its code needs AVX-512 */
+    return EMULATED ? strcmp(tni_cpu_simd(), "avx512") == 0 : tni_product_amx();
 }
 
 /* Tiles have 16 rows or columns and 32 steps, panels 256 steps; more than 2,048 are added to an f32
@@ -605,7 +607,8 @@ static tn_status gemm_packed(const tni_gemm *g)
     size_t bytes = (size_t)((g->m - 1) * g->c_row + g->n) * sizeof(float);
     int64_t n = cpu->pack(g, NULL);
     if (n == 0) {
-        ck_assert(g->dtype == TN_F32 ? !tni_has_sgemm() : !tni_product_amx());
+        ck_assert(g->dtype == TN_F32 ? !tni_sgemm_fits(TN_F32, false, g->m, g->n, g->k)
+                                     : !tni_product_amx());
         return cpu->gemm(g);
     }
     block packed = block_new(g->dtype, n, 5);
@@ -656,7 +659,7 @@ START_TEST(not_packed)
         ck_assert_int_eq(cpu->pack(&g, NULL), 0); /* of bf16: C is rounded */
     }
     g.dtype = TN_F32;
-    ck_assert((cpu->pack(&g, NULL) > 0) == tni_has_sgemm());
+    ck_assert((cpu->pack(&g, NULL) > 0) == tni_sgemm_fits(TN_F32, false, g.m, g.n, g.k));
     g.b_row = 1500, g.b_col = 2;
     ck_assert_int_eq(cpu->pack(&g, NULL), 0); /* no layout of BLAS */
     g.b_row = 512, g.b_col = 1, g.batch = 2;

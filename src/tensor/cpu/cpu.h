@@ -197,7 +197,7 @@ TNI_SPAN_PROTOTYPES(K64)
 enum { TNI_FEW_STRIP = 8 };
 void K32(tni_gemm_few)(const tni_gemm *g);
 void K64(tni_gemm_few)(const tni_gemm *g);
-bool TNI_CAT2(tni_sgemm, TNI_ISA)(const tni_product *p);                /* where there is AVX-512 */
+bool TNI_CAT2(tni_sgemm, TNI_ISA)(const tni_product *p);                /* where there is AVX2 */
 void TNI_CAT2(tni_sgemm_pack, TNI_ISA)(const tni_product *p, void *to); /* the same */
 /* A convolution by Winograd's algorithm, in f32 inside. False: another kernel must compute it. */
 bool TNI_CAT2(tni_winograd_y, TNI_ISA)(const tni_conv2d *a, tn_status *status);

@@ -4,9 +4,9 @@
  *
  * bf16, and f32 from some size on, go to AMX where it is there (isa/amx.c). Else with AVX-512
  * oneDNN is asked first: for bf16 where the processor multiplies it, and for f32 in some layouts.
- * Then our own (isa/sgemm.c), which takes the other layouts, and bf16 and f16 on other processors.
- * OpenBLAS takes small products, f64, and whatever is left. In the environment TN_ONEDNN=off leaves
- * oneDNN out, TN_AMX_F32=off AMX for f32.
+ * Then our own (isa/sgemm.c), which takes the other layouts, bf16 and f16 on other processors, and
+ * with AVX2 f32 where OpenBLAS's kernels are slower. OpenBLAS takes small products, f64, and
+ * whatever is left. In the environment TN_ONEDNN=off leaves oneDNN out, TN_AMX_F32=off AMX for f32.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@
 #include "tensor/internal.h"
 
 /* Multiplications below which OpenBLAS's shorter calls win: over oneDNN's, and ours if B is stored
- * by columns or all are bf16 or f16; over ours in f32 else; over ours if OpenBLAS is slow. */
+ * by columns or all are bf16 or f16; over ours in f32 else; over ours if OpenBLAS is slower. */
 enum { LEAST = 1 << 17, LEAST_BY_ROWS = 1 << 20, LEAST_SLOW = 1 << 12 };
 /* Rows, columns and steps below which packing an f32 for AMX takes about as long as it saves; rows
  * where B is packed before. Expected, not measured (bench/results/NOTES.md). */
@@ -137,27 +137,32 @@ void *tni_thread_scratch(void)
     return scratch;
 }
 
-/* An OpenBLAS that is older than the processor takes kernels from before AVX2. */
+/* How fast OpenBLAS's kernels of f32 are beside ours. */
 static pthread_once_t blas_once = PTHREAD_ONCE_INIT;
-static bool blas_is_slow;
+static enum { BLAS_FASTER, BLAS_AS_FAST, BLAS_SLOWER, BLAS_SLOW } blas;
 
+/* With vectors of 256 bits those for Zen are slower (docs/design.md), those for Haswell are not. An
+ * OpenBLAS that is older than the processor takes kernels from before AVX2. */
 static void judge_blas(void)
 {
-    static const char *const fast[] = { "Haswell", "Zen", "SkylakeX", "Cooperlake",
-                                        "SapphireRapids" };
+    static const char *const known[] = { "Haswell", "SkylakeX", "Cooperlake", "SapphireRapids" };
     const char *core = openblas_get_corename();
-    blas_is_slow = true;
-    for (size_t i = 0; i < sizeof fast / sizeof fast[0]; i++)
-        if (strcasecmp(core, fast[i]) == 0) blas_is_slow = false;
+    bool short_vectors = strcmp(tni_cpu_simd(), "avx512") != 0;
+    blas = BLAS_SLOW;
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strcasecmp(core, known[i]) == 0) blas = short_vectors ? BLAS_FASTER : BLAS_AS_FAST;
+    if (strcasecmp(core, "Zen") == 0) blas = short_vectors ? BLAS_SLOWER : BLAS_AS_FAST;
 }
 
 bool tni_sgemm_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k)
 {
     double work = (double)m * (double)n * (double)k;
+    bool converts = tni_is_short(dtype);
     if (!tni_has_sgemm()) return false;
     pthread_once(&blas_once, judge_blas);
-    if (blas_is_slow) return work >= LEAST_SLOW;
-    return m >= 16 && n >= 32 && work >= (tb || tni_is_short(dtype) ? LEAST : LEAST_BY_ROWS);
+    if (blas == BLAS_SLOW || (blas == BLAS_SLOWER && n >= 32)) return work >= LEAST_SLOW;
+    if (blas == BLAS_FASTER && !converts) return false;
+    return m >= 16 && n >= 32 && work >= (tb || converts ? LEAST : LEAST_BY_ROWS);
 }
 
 static bool by_sgemm(const tni_product *p)

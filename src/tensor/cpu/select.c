@@ -22,7 +22,9 @@
 extern const tni_backend tni_cpu_table_baseline;
 #if defined(__x86_64__)
 extern const tni_backend tni_cpu_table_avx2, tni_cpu_table_avx512;
+bool tni_sgemm_avx2(const tni_product *p);
 bool tni_sgemm_avx512(const tni_product *p);
+void tni_sgemm_pack_avx2(const tni_product *p, void *to);
 void tni_sgemm_pack_avx512(const tni_product *p, void *to);
 #endif
 
@@ -36,7 +38,7 @@ typedef struct choice {
 static const choice choices[] = {
     { "baseline", &tni_cpu_table_baseline, NULL, NULL },
 #if defined(__x86_64__)
-    { "avx2", &tni_cpu_table_avx2, NULL, NULL },
+    { "avx2", &tni_cpu_table_avx2, tni_sgemm_avx2, tni_sgemm_pack_avx2 },
     { "avx512", &tni_cpu_table_avx512, tni_sgemm_avx512, tni_sgemm_pack_avx512 },
 #endif
 };

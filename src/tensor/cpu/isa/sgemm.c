@@ -22,17 +22,24 @@
 #include "tensor/cpu/pointwise.h"
 #include "tensor/internal.h"
 
-/* With AVX2 alone OpenBLAS is a seventh faster. */
-#if defined __AVX512F__
+/* Not in SSE, below OpenBLAS's kernels, which may have AVX where this build does not. */
+#if defined __AVX2__
 
-/* Rows of a tile: with two vectors each, all but four of the 32 registers. Steps along the inner
- * axis, and columns, of a block. Panels that are packed at a time where A is stored by columns:
- * pieces of its rows of 448 bytes. */
-enum { ROWS = 14, DEPTH = 384, WIDTH = 512, PANELS = 8 };
-/* Up to so many rows of C, B is read where it is: it would not be read often enough to pack it. */
-enum { DIRECT = 128 };
-/* How far ahead memory is fetched: rows of a strip; rows of B; rows of A's columns. */
-enum { STRIP_AHEAD = 8, B_AHEAD = 2, A_AHEAD = 8 };
+/* ROWS of a tile: with two vectors each, all but four of the registers. Up to DIRECT rows of C, B
+ * is read where it is, since it would not be read often enough to pack it, and fetched DIRECT_AHEAD
+ * rows ahead: unless its rows lie a multiple of SET bytes apart, where they share a set of the L1
+ * cache and push each other out. STEPS of a round of the inner loop. */
+#if defined __AVX512F__
+enum { ROWS = 14, DIRECT = 128, SET = 1 << 30, DIRECT_AHEAD = 8, STEPS = 1 };
+#else
+enum { ROWS = 6, DIRECT = 64, SET = 4096, DIRECT_AHEAD = 4, STEPS = 4 };
+#endif
+/* Steps along the inner axis, and columns, of a block. Panels that are packed at a time where A is
+ * stored by columns: pieces of its rows of 448 bytes (AVX2: 192). */
+enum { DEPTH = 384, WIDTH = 512, PANELS = 8 };
+/* How far ahead memory is fetched: rows of a strip; rows of B; rows of A's columns. Elements of a
+ * line of the cache. */
+enum { STRIP_AHEAD = 8, B_AHEAD = 2, A_AHEAD = 8, LINE = 16 };
 /* A thread's memory, in elements. All panels would begin in the same set of the L1 cache if their
  * size were a multiple of 4 KiB. */
 enum {
@@ -66,75 +73,72 @@ typedef struct tile {
     int64_t ldc;
 } tile;
 
-/* Element (r, i) of the panel is a[r * row + i * col]. Without pragmas gcc 12 keeps the sums in
- * memory before and after the loop. */
-static inline __attribute__((always_inline)) void multiply(const tile *t, int rows, int64_t row,
-                                                           int64_t col)
+/* A step: a column of A, whose elements are row apart, by a row of B. */
+static inline __attribute__((always_inline)) void multiply(vector sum[ROWS][VECTORS], int rows,
+                                                           const float *a, int64_t row,
+                                                           const float *b, int64_t ahead)
+{
+    vector x[VECTORS];
+    UNROLL
+    for (int v = 0; v < VECTORS; v++) {
+        if (v * LANES % LINE == 0) __builtin_prefetch(b + ahead + v * LANES);
+        x[v] = *(const vector *)(b + v * LANES);
+    }
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        UNROLL
+        for (int v = 0; v < VECTORS; v++) sum[r][v] += a[r * row] * x[v];
+    }
+    /* gcc 12 would load for later steps now, and have no registers left for sums */
+    if (STEPS > 1) __asm__ volatile("" ::: "memory");
+}
+
+/* Element (r, i) of the panel is a[r * row + i * col]. If its loops are not unrolled, gcc 12 keeps
+ * the sums in memory before and after that over the steps. */
+static inline __attribute__((always_inline)) void sum_up(const tile *t, int rows, int64_t row,
+                                                         int64_t col, int64_t ldb, int64_t ahead)
 {
     vector sum[ROWS][VECTORS];
     const float *a = t->a, *b = t->b, *from = t->from;
     float *c = t->c;
-    int64_t k = t->k, ldb = t->ldb, ldc = t->ldc, ld_from = t->ld_from;
-#pragma GCC unroll 14
+    int64_t k = t->k, ldc = t->ldc, ld_from = t->ld_from;
+    UNROLL
     for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 2
+        UNROLL
         for (int v = 0; v < VECTORS; v++) {
-            __builtin_prefetch(c + r * ldc + v * LANES, 1);
+            if (v * LANES % LINE == 0) __builtin_prefetch(c + r * ldc + v * LANES, 1);
             sum[r][v] = (vector){ 0 };
         }
     }
-    for (int64_t i = 0; i < k; i++, a += col, b += ldb) {
-        vector x[VECTORS];
-#pragma GCC unroll 2
-        for (int v = 0; v < VECTORS; v++) {
-            __builtin_prefetch(b + STRIP_AHEAD * ldb + v * LANES);
-            x[v] = *(const vector *)(b + v * LANES);
-        }
-#pragma GCC unroll 14
-        for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
-            for (int v = 0; v < VECTORS; v++) sum[r][v] += a[r * row] * x[v];
+    for (int64_t i = 0; i + STEPS <= k; i += STEPS, a += STEPS * col, b += STEPS * ldb) {
+        UNROLL
+        for (int s = 0; s < STEPS; s++) multiply(sum, rows, a + s * col, row, b + s * ldb, ahead);
     }
-#pragma GCC unroll 14
-    for (int r = 0; r < rows; r++, c += ldc, from += ld_from)
-#pragma GCC unroll 2
+    for (int64_t i = k / STEPS * STEPS; STEPS > 1 && i < k; i++, a += col, b += ldb)
+        multiply(sum, rows, a, row, b, ahead);
+    UNROLL
+    for (int r = 0; r < rows; r++, c += ldc, from += ld_from) {
+        UNROLL
         for (int v = 0; v < VECTORS; v++)
             *(vector *)(c + v * LANES) = sum[r][v] + *(const vector *)(from + v * LANES);
-}
-
-/* clang-format off */
-#define MULTIPLY(rows) case rows: multiply(t, rows, row, col); break;
-/* clang-format on */
-static inline __attribute__((always_inline)) void multiply_any(const tile *t, int64_t rows,
-                                                               int64_t row, int64_t col)
-{
-    switch (rows) {
-        MULTIPLY(1)
-        MULTIPLY(2)
-        MULTIPLY(3)
-        MULTIPLY(4)
-        MULTIPLY(5)
-        MULTIPLY(6)
-        MULTIPLY(7)
-        MULTIPLY(8)
-        MULTIPLY(9)
-        MULTIPLY(10)
-        MULTIPLY(11)
-        MULTIPLY(12)
-        MULTIPLY(13)
-        MULTIPLY(14)
     }
 }
 
-static void multiply_rows(const tile *t, int64_t rows)
-{
-    multiply_any(t, rows, DEPTH, 1);
-}
-
-static void multiply_columns(const tile *t, int64_t rows)
-{
-    multiply_any(t, rows, 1, LANES);
-}
+/* Code for each way in which A and B lie, and for each number of rows. */
+/* clang-format off */
+#define CASE(rows, ...) case rows: if (rows <= ROWS) sum_up(t, rows, __VA_ARGS__); break;
+#define CASES(...)                                                                                 \
+    CASE(1, __VA_ARGS__) CASE(2, __VA_ARGS__) CASE(3, __VA_ARGS__) CASE(4, __VA_ARGS__)            \
+    CASE(5, __VA_ARGS__) CASE(6, __VA_ARGS__) CASE(7, __VA_ARGS__) CASE(8, __VA_ARGS__)            \
+    CASE(9, __VA_ARGS__) CASE(10, __VA_ARGS__) CASE(11, __VA_ARGS__) CASE(12, __VA_ARGS__)         \
+    CASE(13, __VA_ARGS__) CASE(14, __VA_ARGS__)
+#define TILES(name, ...)                                                                           \
+    static void name(const tile *t, int64_t rows) { switch (rows) { CASES(__VA_ARGS__) } }
+TILES(rows_by_strips, DEPTH, 1, STRIP, STRIP_AHEAD * STRIP)
+TILES(columns_by_strips, 1, LANES, STRIP, STRIP_AHEAD * STRIP)
+TILES(rows_by_rows, DEPTH, 1, t->ldb, DIRECT_AHEAD * t->ldb)
+TILES(columns_by_rows, 1, LANES, t->ldb, DIRECT_AHEAD * t->ldb)
+/* clang-format on */
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
@@ -267,7 +271,7 @@ static void multiply_panels(const sgemm *s, int64_t k0, int64_t k, int64_t r0, i
             tile t = { .k = k,
                        .a = s->a + r / s->height * PANEL,
                        .b = direct ? (const float *)p->b + k0 * p->ldb + n0 + j : b + j * k,
-                       .ldb = direct ? p->ldb : STRIP,
+                       .ldb = p->ldb,
                        .c = cut ? edge : c,
                        .ldc = cut ? STRIP : ldc };
             t.from = add ? t.c : s->bias + j;
@@ -275,7 +279,10 @@ static void multiply_panels(const sgemm *s, int64_t k0, int64_t k, int64_t r0, i
             for (int64_t i = 0; cut && add && i < height; i++)
                 memcpy(edge + i * STRIP, c + i * ldc, (size_t)columns * sizeof(float));
             fetch_part(s, k0, k, r0 + rows, j / STRIP, (n - 1) / STRIP + 1);
-            (p->ta ? multiply_columns : multiply_rows)(&t, height);
+            if (direct)
+                (p->ta ? columns_by_rows : rows_by_rows)(&t, height);
+            else
+                (p->ta ? columns_by_strips : rows_by_strips)(&t, height);
             for (int64_t i = 0; cut && i < height; i++)
                 memcpy(c + i * ldc, edge + i * STRIP, (size_t)columns * sizeof(float));
         }
@@ -333,7 +340,8 @@ bool K(tni_sgemm)(const tni_product *p)
                 .depth = depth_of(p->k),
                 /* all steps of a block of B at once */
                 .width = rounded ? TNI_MIN(WIDTH, B_SIZE / p->k / STRIP * STRIP) : WIDTH,
-                .direct = !p->tb && p->in == TN_F32 && p->m <= DIRECT && !p->packed,
+                .direct = !p->tb && p->in == TN_F32 && p->m <= DIRECT && !p->packed &&
+                          p->ldb % (SET / (int64_t)sizeof(float)) != 0,
                 .packed = p->in == TN_F32 && !rounded ? p->packed : NULL,
                 .rounded = rounded };
     s.a = tni_thread_scratch();
