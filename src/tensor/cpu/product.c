@@ -137,12 +137,13 @@ void *tni_thread_scratch(void)
     return scratch;
 }
 
-/* How fast OpenBLAS's kernels of f32 are beside ours. */
+/* How fast OpenBLAS is beside ours in f32: slower where C has whole strips of columns, slow for any
+ * product. */
 static pthread_once_t blas_once = PTHREAD_ONCE_INIT;
 static enum { BLAS_FASTER, BLAS_AS_FAST, BLAS_SLOWER, BLAS_SLOW } blas;
 
-/* With vectors of 256 bits those for Zen are slower (docs/design.md), those for Haswell are not. An
- * OpenBLAS that is older than the processor takes kernels from before AVX2. */
+/* With vectors of 256 bits what it takes for Zen packs slowly, what it takes for Haswell does not
+ * (docs/design.md). One that does not know the processor takes kernels from before AVX2. */
 static void judge_blas(void)
 {
     static const char *const known[] = { "Haswell", "SkylakeX", "Cooperlake", "SapphireRapids" };

@@ -22,13 +22,13 @@
 #include "tensor/cpu/pointwise.h"
 #include "tensor/internal.h"
 
-/* Not in SSE, below OpenBLAS's kernels, which may have AVX where this build does not. */
+/* Not in the baseline: OpenBLAS may use AVX there, which this code could not. */
 #if defined __AVX2__
 
 /* ROWS of a tile: with two vectors each, all but four of the registers. Up to DIRECT rows of C, B
  * is read where it is, since it would not be read often enough to pack it, and fetched DIRECT_AHEAD
- * rows ahead: unless its rows lie a multiple of SET bytes apart, where they share a set of the L1
- * cache and push each other out. STEPS of a round of the inner loop. */
+ * rows ahead. If its rows lie a multiple of SET bytes apart (AVX-512: never), they share a set of
+ * the L1 cache and push each other out: then for two tiles alone. STEPS of a round of the loop. */
 #if defined __AVX512F__
 enum { ROWS = 14, DIRECT = 128, SET = 1 << 30, DIRECT_AHEAD = 8, STEPS = 1 };
 #else
@@ -93,8 +93,8 @@ static inline __attribute__((always_inline)) void multiply(vector sum[ROWS][VECT
     if (STEPS > 1) __asm__ volatile("" ::: "memory");
 }
 
-/* Element (r, i) of the panel is a[r * row + i * col]. If its loops are not unrolled, gcc 12 keeps
- * the sums in memory before and after that over the steps. */
+/* Element (r, i) of the panel is a[r * row + i * col]. Where loops are not unrolled, gcc 12 keeps
+ * the sums in memory before and after the one over the steps. */
 static inline __attribute__((always_inline)) void sum_up(const tile *t, int rows, int64_t row,
                                                          int64_t col, int64_t ldb, int64_t ahead)
 {
@@ -341,7 +341,7 @@ bool K(tni_sgemm)(const tni_product *p)
                 /* all steps of a block of B at once */
                 .width = rounded ? TNI_MIN(WIDTH, B_SIZE / p->k / STRIP * STRIP) : WIDTH,
                 .direct = !p->tb && p->in == TN_F32 && p->m <= DIRECT && !p->packed &&
-                          p->ldb % (SET / (int64_t)sizeof(float)) != 0,
+                          (p->m <= 2 * ROWS || p->ldb % (SET / (int64_t)sizeof(float)) != 0),
                 .packed = p->in == TN_F32 && !rounded ? p->packed : NULL,
                 .rounded = rounded };
     s.a = tni_thread_scratch();
