@@ -161,7 +161,8 @@ bool tni_sgemm_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k)
     bool converts = tni_is_short(dtype);
     if (!tni_has_sgemm()) return false;
     pthread_once(&blas_once, judge_blas);
-    if (blas == BLAS_SLOW || (blas == BLAS_SLOWER && n >= 32)) return work >= LEAST_SLOW;
+    if (blas == BLAS_SLOW && !(converts && m == 1)) return work >= LEAST_SLOW; /* a row by gemv */
+    if (blas == BLAS_SLOWER && n >= 32 && !converts) return work >= LEAST_SLOW;
     if (blas == BLAS_FASTER && !converts) return false;
     return m >= 16 && n >= 32 && work >= (tb || converts ? LEAST : LEAST_BY_ROWS);
 }
