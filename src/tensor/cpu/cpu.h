@@ -107,6 +107,8 @@ bool tni_product_bf16(void);
 bool tni_product_amx(void);
 /* Whether f32 is multiplied by AMX too, as sums of three bf16. */
 bool tni_product_amx_f32(void);
+/* Whether kernels are AVX-512's. */
+bool tni_has_avx512(void);
 /* Whether processor and system have AMX, and this process may use it. */
 bool tni_has_amx(void);
 /* The oneDNN module, or NULL, and why it is not there. */

@@ -35,7 +35,7 @@ static void open_onednn(void)
     const char *wish = getenv("TN_ONEDNN");
     if (wish && strcmp(wish, "off") == 0) {
         snprintf(why, sizeof why, "TN_ONEDNN=off");
-    } else if (strcmp(tni_cpu_simd(), "avx512") != 0) {
+    } else if (!tni_has_avx512()) {
         snprintf(why, sizeof why, "not used below AVX-512");
     } else {
         void *symbol = tni_open_module("TN_ONEDNN_MODULE", "tensor/cpu/", TNI_ONEDNN_FILE,
@@ -148,11 +148,10 @@ static void judge_blas(void)
 {
     static const char *const known[] = { "Haswell", "SkylakeX", "Cooperlake", "SapphireRapids" };
     const char *core = openblas_get_corename();
-    bool short_vectors = strcmp(tni_cpu_simd(), "avx512") != 0;
     blas = BLAS_SLOW;
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (strcasecmp(core, known[i]) == 0) blas = short_vectors ? BLAS_FASTER : BLAS_AS_FAST;
-    if (strcasecmp(core, "Zen") == 0) blas = short_vectors ? BLAS_SLOWER : BLAS_AS_FAST;
+        if (strcasecmp(core, known[i]) == 0) blas = tni_has_avx512() ? BLAS_AS_FAST : BLAS_FASTER;
+    if (strcasecmp(core, "Zen") == 0) blas = tni_has_avx512() ? BLAS_AS_FAST : BLAS_SLOWER;
 }
 
 bool tni_sgemm_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k)

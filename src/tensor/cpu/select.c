@@ -91,6 +91,11 @@ const char *tni_cpu_simd(void)
     return chosen()->name;
 }
 
+bool tni_has_avx512(void)
+{
+    return strcmp(tni_cpu_simd(), "avx512") == 0;
+}
+
 /* Leaf 7 of cpuid tells of the tiles and their products of bf16 (edx, bits 24 and 22), and of the
  * conversion to bf16 (subleaf 1, eax, bit 5); the system must be asked for the tiles' registers. */
 static bool has_amx;
@@ -100,9 +105,9 @@ static void find_amx(void)
 #if TNI_AMX
     enum { REQUEST = 0x1023, TILE_DATA = 18 };
     unsigned a = 0, b = 0, c = 0, d = 0, more = 0;
-    has_amx = strcmp(tni_cpu_simd(), "avx512") == 0 && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
-              (d >> 24 & 1) && (d >> 22 & 1) && __get_cpuid_count(7, 1, &more, &b, &c, &a) &&
-              (more >> 5 & 1) && syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+    has_amx = tni_has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 1) &&
+              (d >> 22 & 1) && __get_cpuid_count(7, 1, &more, &b, &c, &a) && (more >> 5 & 1) &&
+              syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
 #endif
 }
 

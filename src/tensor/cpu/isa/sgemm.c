@@ -64,7 +64,7 @@ typedef struct sgemm {
 
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
-/* C = A B + from. */
+/* C = A B + from. ldb: of a B that is read where it is. */
 typedef struct tile {
     int64_t k;
     const float *a, *b, *from;
