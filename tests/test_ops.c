@@ -124,8 +124,9 @@ static tn_tensor *build_for_check(tn_tensor **inputs, void *user)
     return ((const op_row *)user)->build(inputs);
 }
 
-/* TENON_BRIEF=yes, for sanitizers, which look at memory: differences where all inputs require grad;
- * of other subsets gradients are computed and not compared. */
+/* TENON_BRIEF=yes, for sanitizers, which look at memory, and where only the kernels are others:
+ * differences where all inputs require grad; of other subsets gradients are computed and not
+ * compared. */
 START_TEST(gradcheck_every_subset)
 {
     const bool brief = getenv("TENON_BRIEF") != NULL;

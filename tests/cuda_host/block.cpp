@@ -7,6 +7,7 @@
  */
 #include "cuda_runtime.h"
 
+#include <cstdarg>
 #include <cstdio>
 #include <memory>
 #include <sys/mman.h>
@@ -14,14 +15,7 @@
 
 #include "internal.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#define ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define ASAN 1
-#endif
-#endif
-#ifdef ASAN
+#ifdef ASAN /* it looks at the kernels, not at this file (meson.build), but is told of the stacks */
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -232,10 +226,14 @@ static void enter(int thread)
 }
 
 /* Gives up the block: returns to the caller, who drops all stacks. */
-[[noreturn]] static void fail(const char *what)
+[[noreturn, gnu::format(printf, 1, 2), gnu::cold]] static void fail(const char *format, ...)
 {
-    char text[512];
+    char what[384], text[512];
+    va_list arguments;
 
+    va_start(arguments, format);
+    std::vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
     std::snprintf(text, sizeof text, "kernel %s, block (%u,%u,%u), thread %d: %s", block.name,
                   blockIdx.x, blockIdx.y, blockIdx.z, here(), what);
     set_fault(text);
@@ -246,7 +244,7 @@ static void enter(int thread)
 
 void fail_thread(const char *what)
 {
-    fail(what);
+    fail("%s", what);
 }
 
 static void wake(int thread)
@@ -310,9 +308,7 @@ int barrier(barrier_kind kind, int value, int line)
         block.line = line;
         block.sum = 0;
     } else if (block.line != line || block.kind != kind) {
-        char text[96];
-        std::snprintf(text, sizeof text, "waits at line %d, others at line %d", line, block.line);
-        fail(text);
+        fail("waits at line %d, others at line %d", line, block.line);
     }
     block.sum += value;
     if (++block.waiting < block.n) {
@@ -353,14 +349,11 @@ static void meet(lanes *w, const rendezvous *g)
 static void check_mask(unsigned mask, int first, int self, int line)
 {
     if (!(mask >> self & 1)) fail("calls a warp function whose mask leaves it out");
-    char text[160];
     for (int i = 0; i < 32; i++) {
         if (!(mask >> i & 1)) continue;
-        if (first + i >= block.n || block.over[static_cast<size_t>(first + i)]) {
-            std::snprintf(text, sizeof text, "line %d: mask %#x names lane %d, which %s", line,
-                          mask, i, first + i >= block.n ? "the block does not have" : "has ended");
-            fail(text);
-        }
+        if (first + i >= block.n || block.over[static_cast<size_t>(first + i)])
+            fail("line %d: mask %#x names lane %d, which %s", line, mask, i,
+                 first + i >= block.n ? "the block does not have" : "has ended");
     }
 }
 
@@ -370,16 +363,13 @@ uint64_t warp(warp_kind kind, unsigned mask, uint64_t value, int from, int line)
     int self = here() & 31;
     lanes *w = &block.warps[static_cast<size_t>(first / 32)];
     rendezvous *g = nullptr;
-    char text[160];
 
     for (int i = 0; i < w->open; i++) {
         if (w->groups[i].mask == mask) {
             g = &w->groups[i];
         } else if (w->groups[i].mask >> self & 1) {
-            std::snprintf(text, sizeof text,
-                          "line %d: mask %#x, other lanes wait at line %d with %#x", line, mask,
-                          w->groups[i].line, w->groups[i].mask);
-            fail(text);
+            fail("line %d: mask %#x, other lanes wait at line %d with %#x", line, mask,
+                 w->groups[i].line, w->groups[i].mask);
         }
     }
     if (!g) {
@@ -387,9 +377,7 @@ uint64_t warp(warp_kind kind, unsigned mask, uint64_t value, int from, int line)
         g = &w->groups[w->open++];
         *g = rendezvous{ mask, 0, kind, line };
     } else if (g->line != line || g->kind != kind || !(mask >> self & 1)) {
-        std::snprintf(text, sizeof text, "calls a warp function at line %d, other lanes at line %d",
-                      line, g->line);
-        fail(text);
+        fail("calls a warp function at line %d, other lanes at line %d", line, g->line);
     }
     g->arrived |= 1u << self;
     w->value[self] = value;

@@ -21,9 +21,9 @@ enum { VECTORS = 2, STRIP = VECTORS * LANES };
 typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 /* Unrolls the loop that follows, of at most 16 rounds. clang heeds its own pragma alone. */
-#if defined __clang__
+#if defined __clang__ && !defined UNROLL
 #define UNROLL _Pragma("clang loop unroll(full)")
-#else
+#elif !defined UNROLL /* meson.build's is empty without optimisation */
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
