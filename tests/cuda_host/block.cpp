@@ -24,6 +24,9 @@
 #include <ucontext.h>
 #endif
 
+/* Made before, and destroyed after, the queue of runtime.cpp, whose kernels run at the end, too. */
+#define OUTLIVES __attribute__((init_priority(101)))
+
 cuda_host_index threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 
@@ -147,8 +150,8 @@ static void prepare(worker *w)
 #endif
 }
 
-static std::vector<std::unique_ptr<worker>> workers;
-static std::vector<worker *> idle;
+static std::vector<std::unique_ptr<worker>> workers OUTLIVES;
+static std::vector<worker *> idle OUTLIVES;
 
 static worker *take_worker()
 {
@@ -201,7 +204,7 @@ static struct {
     std::vector<lanes> warps;
     std::vector<char> over;
     std::unique_ptr<char[]> shared;
-} block;
+} block OUTLIVES;
 
 void *dynamic_shared()
 {
