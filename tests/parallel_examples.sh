@@ -28,6 +28,7 @@ close() { # LOG LOG [COUNT]: as many losses, each within 1e-5
 
 check 'one process' "$transformer" "${small[@]}" --steps 20 --log one
 for n in 2 4; do
+    up_to $n || continue
     check "$n processes" ranks $n "$transformer" "${small[@]}" --steps 20 --log many
     check "the losses of $n" close one many
 done
@@ -77,6 +78,7 @@ example_images images 300
 if [ -n "$shim" ]; then # --device cuda: each process on a GPU of its own
     gpus() { TN_CUDA_MODULE=$shim TN_NCCL_MODULE=$shim TN_CUDA_DEVICES=4 ranks "$@" --device cuda; }
     for n in 2 4; do
+        up_to $n || continue
         check "$n GPUs" gpus $n "$transformer" "${small[@]}" --steps 20 --log gpus
         check "the losses of $n GPUs" close one gpus
     done
