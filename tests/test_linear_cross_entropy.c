@@ -11,7 +11,7 @@
 #include "scarce.h"
 
 /* Of 2^16 classes 256 rows are made at once: three pieces, or two under a sanitizer. */
-enum { MANY = 600, N = TEST_ASAN ? 260 : MANY, K = 32, C = 1 << 16, INPUTS = 3 };
+enum { THREE = 600, TWO = 260, N = TEST_ASAN ? TWO : THREE, K = 32, C = 1 << 16, INPUTS = 3 };
 
 typedef struct problem {
     tn_tensor *in[INPUTS]; /* x, w, b */
@@ -86,7 +86,7 @@ END_TEST
 /* Each input alone, and pairs of them: what forward saved is found again. Of two pieces. */
 START_TEST(some_inputs_want_no_gradient)
 {
-    problem p = problem_of(260, C, TN_F32);
+    problem p = problem_of(TWO, C, TN_F32);
     tn_tensor *all[INPUTS], *g[INPUTS];
     gradients(by_pieces(&p), &p, all);
     for (int wanted = 1; wanted < 8; wanted += TEST_ASAN ? 2 : 1) {
@@ -155,8 +155,8 @@ static int64_t peak_of(tn_tensor *(*loss)(const problem *p), const problem *p)
 
 START_TEST(the_logits_are_never_all_there)
 {
-    problem p = problem_of(MANY, C, TN_F32);
-    int64_t logits = (int64_t)MANY * C * 4, dw = (int64_t)C * K * 4;
+    problem p = problem_of(THREE, C, TN_F32);
+    int64_t logits = (int64_t)THREE * C * 4, dw = (int64_t)C * K * 4;
     ck_assert_int_lt(peak_of(by_pieces, &p), logits / 2 + 2 * dw);
     ck_assert_int_gt(peak_of(by_two_calls, &p), 2 * logits);
 }
@@ -271,7 +271,7 @@ END_TEST
 
 START_TEST(refusals)
 {
-    problem p = problem_of(MANY, C, TN_F32);
+    problem p = problem_of(THREE, C, TN_F32);
     tn_tensor *x = p.in[0], *w = p.in[1], *b = p.in[2], *t = p.target;
     ((int64_t *)tn_data_mut(t))[450] = C;
     assert_null(by_pieces(&p), TN_E_INDEX, "target value 65536 at row 450: want 0..65535");

@@ -66,7 +66,7 @@ static void evaluate(tn_module *model, batch_maker *make)
 /* Steps that must change nothing; with a sanitizer one takes many times as long. */
 enum { MORE_STEPS = TEST_ASAN || TEST_TSAN ? 60 : 200 };
 
-/* After three steps and one evaluation, as many more leave live tensors, memory in use and the
+/* After three steps and one evaluation, MORE_STEPS leave live tensors, memory in use and the
  * number of calls to the system as they were. */
 static void stays_flat(tn_module *model, batch_maker *make)
 {
