@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Whether a change made a workload slower: two release builds turn about, one process each for all rounds.
+
+usage: bench/pairs.py [--pairs N] [--threads N] [--workloads LIST] [--dtypes LIST] BEFORE AFTER
+
+BEFORE and AFTER are build folders (the same one twice shows what the machine alone makes of it). A pair is a
+round of each, seconds apart, in the other order every second time. The table has the median of the pairs'
+ratios, after to before, so above 1 the change is slower, with the interval that holds the true median with 95 %
+(ranks of the sorted ratios; no distribution is assumed). Of the single ops it has the geometric mean of each
+round, and lines of those whose interval lies above 1.03. Ends with 1 where an interval ends above 1.03.
+"""
+import argparse
+import math
+import statistics
+import subprocess
+import sys
+
+MOST = 1.03
+WORKLOADS = {
+    "gpt_small": ["bench_gpt", "--config", "small", "--steps", "15"],
+    "gpt_medium": ["bench_gpt", "--config", "medium", "--steps", "4", "--warmup", "4"],
+    "gpt2": ["bench_gpt", "--config", "gpt2", "--batch", "1", "--steps", "2", "--warmup", "2"],
+    "cnn": ["bench_images", "--config", "cnn", "--steps", "30"],
+    "mlp": ["bench_images", "--config", "mlp", "--steps", "300", "--warmup", "20"],
+    "loader": ["bench_loader", "--data", "/usr/share/datasets/fashion-mnist"],
+    "ops": ["bench_ops"],
+}
+
+
+class Side:
+    """A benchmark program that waits for a line before each round."""
+
+    def __init__(self, build, command, pairs):
+        self.process = subprocess.Popen([f"{build}/bench/{command[0]}", *command[1:], "--rounds", str(pairs)],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                        text=True)
+        self.command = " ".join(command)
+        self.lines()
+
+    def lines(self):
+        """{(workload, metric): value} until the next round may begin."""
+        values = {}
+        for line in self.process.stdout:
+            if line.startswith("# ready"):
+                return values
+            if not line.startswith("#"):
+                workload, metric, value = line.split(",")[:3]
+                values[workload.split("_", 1)[1], metric] = float(value)
+        if self.process.wait():
+            sys.exit(f"pairs.py: {self.command} failed with {self.process.returncode}")
+        return values
+
+    def round(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return self.lines()
+
+
+def interval(ratios):
+    """Ranks k and n + 1 - k, the innermost whose binomial probability is 95 % or more; all where n is below 6."""
+    n, ordered = len(ratios), sorted(ratios)
+    k = 1
+    while k < n // 2 and 1 - 2 * sum(math.comb(n, i) for i in range(k + 1)) / 2**n >= 0.95:
+        k += 1
+    return ordered[k - 1], statistics.median(ordered), ordered[n - k]
+
+
+def times(values):
+    """What one round took: the step's time, and of ops the time with backward where there is one."""
+    picked = {w: v for (w, m), v in values.items() if m in ("ms/step", "us_forward", "ns")}
+    picked.update({w: v for (w, m), v in values.items() if m == "us_forward_backward"})
+    picked.update({w: 1 / v for (w, m), v in values.items() if m == "batches/s"})
+    return picked
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--workloads", default=",".join(WORKLOADS))
+    parser.add_argument("--dtypes", default="f32,bf16")
+    parser.add_argument("builds", nargs=2, metavar="BUILD")
+    options = parser.parse_args()
+    slower = 0
+    print("| workload | pairs | after / before | 95 % of the median |\n| --- | ---: | ---: | --- |", flush=True)
+    for name in options.workloads.split(","):
+        for dtype in options.dtypes.split(",") if name != "loader" else [""]:
+            command = WORKLOADS[name] + ["--threads", str(options.threads)] + ["--precision", dtype][:2 * bool(dtype)]
+            sides = [Side(build, command, options.pairs) for build in options.builds]
+            ratios = {}
+            for pair in range(options.pairs):
+                order = (0, 1) if pair % 2 == 0 else (1, 0)
+                took = {side: times(sides[side].round()) for side in order}
+                both = {w: took[1][w] / took[0][w] for w in took[0] if w in took[1]}
+                both = {f"{name} {dtype}".strip(): math.exp(statistics.fmean(map(math.log, both.values()))),
+                        **(both if len(both) > 1 else {})}
+                for workload, ratio in both.items():
+                    ratios.setdefault(workload, []).append(ratio)
+            for at, (workload, of) in enumerate(ratios.items()):
+                low, middle, high = interval(of)
+                if at == 0 or low > MOST:
+                    print(f"| {workload} | {len(of)} | {middle:.3f} | {low:.3f} to {high:.3f} |", flush=True)
+                slower += at == 0 and high > MOST
+    print(f"{slower} of the workloads' intervals end above {MOST}")
+    return slower > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
