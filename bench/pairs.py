@@ -11,6 +11,7 @@ round, and lines of those whose interval lies above 1.03. Ends with 1 where an i
 """
 import argparse
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -81,10 +82,17 @@ def main():
     parser.add_argument("--dtypes", default="f32,bf16")
     parser.add_argument("builds", nargs=2, metavar="BUILD")
     options = parser.parse_args()
+    names, dtypes = options.workloads.split(","), options.dtypes.split(",")
+    for one, choice in [(n, list(WORKLOADS)) for n in names] + [(d, ["f32", "bf16"]) for d in dtypes]:
+        if one not in choice:
+            parser.error(f"there is no \"{one}\": want some of {' '.join(choice)}")
+    for build in options.builds:
+        if not os.access(f"{build}/bench/bench_ops", os.X_OK):
+            parser.error(f"no bench/bench_ops in {build}: want the folder of a release build")
     slower = 0
     print("| workload | pairs | after / before | 95 % of the median |\n| --- | ---: | ---: | --- |", flush=True)
-    for name in options.workloads.split(","):
-        for dtype in options.dtypes.split(",") if name != "loader" else [""]:
+    for name in names:
+        for dtype in dtypes if name != "loader" else [""]:
             command = WORKLOADS[name] + ["--threads", str(options.threads)] + ["--precision", dtype][:2 * bool(dtype)]
             sides = [Side(build, command, options.pairs) for build in options.builds]
             ratios = {}

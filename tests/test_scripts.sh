@@ -77,6 +77,8 @@ check 'run.sh, no number' refuses '--rounds "many": want a whole number' "$b/run
 check 'run.sh, no argument' refuses '--ways needs a list: want some of eager ' "$b/run.sh" --ways
 check 'run.sh, unknown workload' refuses 'there is no "dance": want some of gpt_small ' "$b/run.sh" --workloads mlp,dance x.csv
 check 'run.sh, no build' refuses 'a copy/build/bench: scripts/build makes it' "$b/run.sh" x.csv
+check 'pairs.py, unknown workload' refuses 'there is no "dance": want some of gpt_small ' "$b/pairs.py" --workloads dance x y
+check 'pairs.py, no build' refuses 'no bench/bench_ops in x' "$b/pairs.py" x y
 check 'parallel.sh, nothing' refuses 'want OUT.csv' "$b/parallel.sh"
 check 'parallel.sh, unknown option' refuses 'unknown option --bogus' "$b/parallel.sh" --bogus x.csv
 check 'parallel.sh, too many' refuses 'want some of 2 4 8' "$b/parallel.sh" --processes 3 x.csv
