@@ -12,6 +12,11 @@
  * ("Programming with Intel AMX"), and volume 2: LDTILECFG, STTILECFG, TILELOADD, TILELOADDT1,
  * TILESTORED, TILEZERO, TILERELEASE, TDPBF16PS; cpuid's leaves 7, 1DH and 1EH.
  *
+ * A processor that has AMX multiplies itself (choice.h): this library then asks the system for the
+ * tiles' registers and does nothing else. AMX_EMULATED=1 in the environment has it emulate there,
+ * too: nobody asks, so that every use of a tile's contents raises SIGILL; tiles are configured
+ * without, so the configuration is taken from the state that the system saved for the signal.
+ *
  * With AMX_COUNTS=FILE in the environment a line of counts is appended to FILE when the program
  * ends: "tdpbf16ps N tileload N tilestore N config N".
  */
@@ -30,6 +35,8 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include "choice.h"
+
 enum { TILES = 8, ROWS = 16, ROW_BYTES = 64 };
 
 typedef struct config { /* as in memory: LDTILECFG's 64 bytes */
@@ -45,6 +52,13 @@ static _Thread_local unsigned char tile[TILES][ROWS][ROW_BYTES];
 
 enum { PRODUCTS, LOADS, STORES, CONFIGS, COUNTS };
 static atomic_ullong counted[COUNTS];
+static bool native;
+
+/* Products of tiles that were emulated. */
+__attribute__((visibility("default"))) unsigned long long amx_emulated(void)
+{
+    return counted[PRODUCTS];
+}
 
 /* What an emulator must not go past: where the processor would raise another fault. */
 static void refuse(const char *why)
@@ -119,6 +133,25 @@ static void configure(const config *wanted)
     configured = *wanted;
     memset(tile, 0, sizeof tile);
     counted[CONFIGS]++;
+}
+
+/* The processor's own configuration, where it has one: the system saves the registers before the
+ * handler, as XSAVE does, says in a word of its own which (volume 1, chapter 13, and Linux's
+ * _fpx_sw_bytes), and a second word which of them are not as at first. */
+static void configure_from(const unsigned char *state)
+{
+    enum { SYSTEM = 464, MAGIC = 0x46505853, KINDS = SYSTEM + 8, CHANGED = 512, TILE_CONFIG = 17 };
+    uint32_t magic;
+    uint64_t kinds, changed;
+    unsigned size, offset, c, d;
+    memcpy(&magic, state + SYSTEM, sizeof magic);
+    memcpy(&kinds, state + KINDS, sizeof kinds);
+    if (magic != MAGIC || !(kinds >> TILE_CONFIG & 1)) return;
+    memcpy(&changed, state + CHANGED, sizeof changed);
+    __cpuid_count(0xd, TILE_CONFIG, size, offset, c, d);
+    config now = { 0 };
+    if (changed >> TILE_CONFIG & 1) memcpy(&now, state + offset, sizeof now);
+    if (memcmp(&now, &configured, sizeof now) != 0) configure(&now);
 }
 
 static int usable(int t)
@@ -238,6 +271,7 @@ static void on_illegal(int number, siginfo_t *info, void *context)
     greg_t *r = ((ucontext_t *)context)->uc_mcontext.gregs;
     const unsigned char *at = (const unsigned char *)(uintptr_t)r[REG_RIP];
     instruction i;
+    configure_from((const unsigned char *)((ucontext_t *)context)->uc_mcontext.fpregs);
     if (at[0] == 0x0f && at[1] == 0x0b) {
         answer_cpuid(r);
         r[REG_RIP] += 2;
@@ -252,7 +286,7 @@ static void on_illegal(int number, siginfo_t *info, void *context)
  * of their state. */
 __attribute__((visibility("default"))) long syscall(long number, ...)
 {
-    enum { GET_SUPPORTED = 0x1021, GET = 0x1022, REQUEST = 0x1023 };
+    enum { GET_SUPPORTED = 0x1021, GET = 0x1022 };
     static long (*next)(long, ...);
     if (!next) *(void **)&next = dlsym(RTLD_NEXT, "syscall");
     va_list list;
@@ -260,7 +294,7 @@ __attribute__((visibility("default"))) long syscall(long number, ...)
     va_start(list, number);
     for (int i = 0; i < 6; i++) a[i] = va_arg(list, long);
     va_end(list);
-    if (number != SYS_arch_prctl || a[0] < GET_SUPPORTED || a[0] > REQUEST)
+    if (native || number != SYS_arch_prctl || a[0] < GET_SUPPORTED || a[0] > REQUEST)
         return next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
     if (a[0] != REQUEST) *(uint64_t *)(uintptr_t)a[1] = 1u << 17 | 1u << 18 | 0xe7;
     return 0;
@@ -268,6 +302,9 @@ __attribute__((visibility("default"))) long syscall(long number, ...)
 
 __attribute__((constructor)) static void begin(void)
 {
+    native = true; /* so that it is the system that answers */
+    native = amx_is_native(getenv("AMX_EMULATED"), amx_processor(), amx_request);
+    if (native) return;
     struct sigaction action = { .sa_sigaction = on_illegal, .sa_flags = SA_SIGINFO | SA_NODEFER };
     sigaction(SIGILL, &action, NULL);
 }
