@@ -6,7 +6,9 @@
  */
 #include "common.h"
 
+#include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "scarce.h"
 #include "tensor/cpu/cpu.h"
@@ -47,11 +49,61 @@ START_TEST(one_failed_malloc_is_out_of_memory)
 }
 END_TEST
 
+/* ---- messages of more threads than have a buffer without malloc ------------------------------ */
+
+enum { THREADS = 12 };
+
+static pthread_barrier_t all;
+
+static void *fail_there(void *number)
+{
+    char wanted[32];
+    snprintf(wanted, sizeof wanted, "thread %d", *(int *)number);
+    pthread_barrier_wait(&all);
+    tn_fail(TN_E_SHAPE, "%s", wanted);
+    pthread_barrier_wait(&all);
+    pthread_barrier_wait(&all); /* Check's own assertions want memory */
+    bool own = strcmp(tn_error(), wanted) == 0;
+    bool none = strcmp(tn_error(), "out of memory: there is none for this thread's message") == 0;
+    ck_assert_msg(own || none, "%s", tn_error());
+    ck_assert_int_eq(tn_error_status(), TN_E_SHAPE);
+    tn_error_clear();
+    ck_assert_str_eq(tn_error(), "");
+    *(int *)number = none;
+    return NULL;
+}
+
+/* Twice: the buffers of threads that have ended serve others. */
+START_TEST(an_error_without_memory_for_its_message_is_an_error)
+{
+    for (int round = 0; round < 2; round++) {
+        pthread_t thread[THREADS];
+        int number[THREADS], none = 0;
+        pthread_barrier_init(&all, NULL, THREADS + 1);
+        for (int i = 0; i < THREADS; i++) {
+            number[i] = i;
+            ck_assert_int_eq(pthread_create(&thread[i], NULL, fail_there, &number[i]), 0);
+        }
+        *malloc_left = 0;
+        malloc_for_good = true;
+        pthread_barrier_wait(&all);
+        pthread_barrier_wait(&all);
+        *malloc_left = -1;
+        malloc_for_good = false;
+        pthread_barrier_wait(&all);
+        for (int i = 0; i < THREADS; i++) pthread_join(thread[i], NULL), none += number[i];
+        ck_assert_msg(none > 0 && none < 8, "%d of %d threads have no message", none, THREADS);
+        pthread_barrier_destroy(&all);
+    }
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("malloc_products");
     TCase *t = test_case(suite, "malloc");
     setenv("TN_CACHE", "0", 1);
     tcase_add_loop_test(t, one_failed_malloc_is_out_of_memory, 0, 8 * ALLOCATIONS);
+    tcase_add_test(t, an_error_without_memory_for_its_message_is_an_error);
     return suite;
 }

@@ -110,11 +110,12 @@ void tni_place_write(const tn_tensor *t)
 
 const char *tni_place_text(const tni_node *node)
 {
-    static _Thread_local char text[700];
     const tni_place *p = node->origin ? node->origin->place : NULL;
-    if (!p) return "";
-    snprintf(text, sizeof text, " (in %s%s%s)", p->path, p->path[0] ? ": " : "", p->type);
-    return text;
+    tni_texts *mine = p ? tni_texts_mine() : NULL;
+    if (!mine) return "";
+    snprintf(mine->place, sizeof mine->place, " (in %s%s%s)", p->path, p->path[0] ? ": " : "",
+             p->type);
+    return mine->place;
 }
 
 const char *tni_place_line(const tni_node *node)

@@ -27,7 +27,8 @@
 #define TNI_MAX(a, b) ((a) > (b) ? (a) : (b))
 
 /* A thread's own variable on the road of every op. initial-exec: it is read without a call. The
- * space that the loader keeps for such variables is small, so buffers are plain _Thread_local. */
+ * space that the loader keeps for thread-local variables, of either kind, is small (a test says how
+ * small): buffers are tni_texts. */
 #define TNI_THREAD _Thread_local __attribute__((tls_model("initial-exec")))
 
 /* ---- errors (error.c) ------------------------------------------------------------------------ */
@@ -60,10 +61,21 @@ extern _Thread_local uint64_t tni_error_count;
 extern TNI_THREAD const char *tni_op_running;
 /* TN_OK or the pending status: for functions whose callee already set the message. */
 tn_status tni_pending(void);
+/* A thread's buffers for text (texts.c), made at first use and given back when the thread ends. */
+typedef struct tni_texts {
+    char message[2048];
+    char place[700];    /* tni_place_text's */
+    char shape[8][256]; /* tni_text's, in turn */
+    unsigned turn;
+} tni_texts;
+/* NULL, without a message: there is no memory for them. */
+tni_texts *tni_texts_mine(void);
+/* NULL: not made yet. */
+const tni_texts *tni_texts_now(void);
 /* Saves status and message of this thread, to restore them after other calls that may fail. */
 typedef struct tni_saved_error {
     tn_status status;
-    char message[2048];
+    char message[sizeof((tni_texts *)NULL)->message];
 } tni_saved_error;
 void tni_error_save(tni_saved_error *to);
 void tni_error_restore(const tni_saved_error *from);

@@ -1,6 +1,6 @@
 /*
- * error.c - status and message, set where a failure begins, in a static thread-local buffer (works
- * when out of memory). With TN_TRAP=1 it aborts there, for a debugger.
+ * error.c - status and message, set where a failure begins, in a buffer of the thread's own that
+ * needs no memory then (texts.c). With TN_TRAP=1 it aborts there, for a debugger.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -8,12 +8,19 @@
 #include "base/host.h"
 #include "base/base.h"
 
-static _Thread_local char message[2048];
+enum { SIZE = sizeof((tni_texts *)NULL)->message };
+
 static _Thread_local tn_status pending;
 
 _Thread_local void (*tni_error_context)(char *buffer, size_t size);
 _Thread_local uint64_t tni_error_count;
 TNI_THREAD const char *tni_op_running;
+
+static char *buffer(void)
+{
+    tni_texts *mine = tni_texts_mine();
+    return mine ? mine->message : NULL;
+}
 
 static void trap(void)
 {
@@ -43,11 +50,14 @@ static void say_roles_once(char *text)
 static void set(tn_status status, const char *format, va_list args)
 {
     TNI_C_NUMBERS;
+    char *message = buffer();
 
-    vsnprintf(message, sizeof message, format, args);
-    say_roles_once(message);
-    size_t n = strlen(message);
-    if (tni_error_context) tni_error_context(message + n, sizeof message - n);
+    if (message) {
+        vsnprintf(message, SIZE, format, args);
+        say_roles_once(message);
+        size_t n = strlen(message);
+        if (tni_error_context) tni_error_context(message + n, SIZE - n);
+    }
     pending = status;
     tni_error_count++;
     trap();
@@ -85,25 +95,28 @@ void *tn_fail(tn_status status, const char *format, ...)
 
 tn_status tni_error_prefix(const char *format, ...)
 {
-    char was[sizeof message];
-
-    memcpy(was, message, sizeof was);
+    char was[SIZE], *message = buffer();
     va_list args;
+
+    if (!message) return pending;
+    memcpy(was, message, sizeof was);
     va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
+    vsnprintf(message, SIZE, format, args);
     va_end(args);
     size_t n = strlen(message);
-    snprintf(message + n, sizeof message - n, "%s", was);
+    snprintf(message + n, SIZE - n, "%s", was);
     return pending;
 }
 
 tn_status tni_error_suffix(const char *format, ...)
 {
-    size_t n = strlen(message);
+    char *message = buffer();
     va_list args;
 
+    if (!message) return pending;
+    size_t n = strlen(message);
     va_start(args, format);
-    vsnprintf(message + n, sizeof message - n, format, args);
+    vsnprintf(message + n, SIZE - n, format, args);
     va_end(args);
     return pending;
 }
@@ -132,7 +145,7 @@ tn_tensor *tni_option_tensor(const char *function, const char *field, tn_tensor 
 {
     if (t) return t;
     if (pending == TN_OK) return TN_NONE;
-    if (!strstr(message, " is NULL while this error"))
+    if (!strstr(tn_error(), " is NULL while this error"))
         tni_error_suffix("; %s: %s is NULL while this error is pending: want TN_NONE for none, or "
                          "tn_error_clear "
                          "for an error that was dealt with",
@@ -148,18 +161,23 @@ tn_status tni_pending(void)
 void tni_error_save(tni_saved_error *to)
 {
     to->status = pending;
-    memcpy(to->message, message, sizeof message);
+    snprintf(to->message, sizeof to->message, "%s", tn_error());
 }
 
 void tni_error_restore(const tni_saved_error *from)
 {
+    tn_error_clear();
     pending = from->status;
-    memcpy(message, from->message, sizeof message);
+    char *message = from->message[0] ? buffer() : NULL;
+    if (message) memcpy(message, from->message, strlen(from->message) + 1);
 }
 
 const char *tn_error(void)
 {
-    return message;
+    const tni_texts *mine = tni_texts_now();
+
+    if (mine) return mine->message;
+    return pending == TN_OK ? "" : "out of memory: there is none for this thread's message";
 }
 
 tn_status tn_error_status(void)
@@ -169,7 +187,7 @@ tn_status tn_error_status(void)
 
 void tn_error_clear(void)
 {
-    message[0] = '\0';
+    if (tni_texts_now()) tni_texts_mine()->message[0] = '\0';
     pending = TN_OK;
 }
 

@@ -56,7 +56,7 @@ static struct {
 
 const char *tni_mpi_reason(int code)
 {
-    static _Thread_local char text[MPI_MAX_ERROR_STRING + 1];
+    static char text[MPI_MAX_ERROR_STRING + 1]; /* one thread at a time calls MPI */
     int n = 0;
     if (code == MPI_SUCCESS) return NULL;
     if (MPI_Error_string(code, text, &n) != MPI_SUCCESS)

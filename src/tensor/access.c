@@ -95,14 +95,13 @@ const char *tn_name(const tn_tensor *t)
 
 /* ---- text for messages ----------------------------------------------------------------------- */
 
-enum { TEXTS = 8, TEXT_SIZE = 256 };
+enum { TEXT_SIZE = sizeof((tni_texts *)NULL)->shape[0] };
 
 static char *next_text(void)
 {
-    static _Thread_local char texts[TEXTS][TEXT_SIZE];
-    static _Thread_local unsigned turn;
+    tni_texts *mine = tni_texts_mine();
 
-    return texts[turn++ % TEXTS];
+    return mine ? mine->shape[mine->turn++ % (sizeof mine->shape / TEXT_SIZE)] : NULL;
 }
 
 static void write_shape(char *text, size_t size, const tn_shape *shape)
@@ -122,8 +121,8 @@ const char *tni_shape_text(const tn_shape *shape)
 {
     char *text = next_text();
 
-    write_shape(text, TEXT_SIZE, shape);
-    return text;
+    if (text) write_shape(text, TEXT_SIZE, shape);
+    return text ? text : "[...]";
 }
 
 const char *tni_text(const tn_tensor *t)
@@ -131,6 +130,7 @@ const char *tni_text(const tn_tensor *t)
     if (!t) return "NULL";
     if (tni_none(t)) return "TN_NONE";
     char *text = next_text();
+    if (!text) return tn_name(t);
     int n = snprintf(text, TEXT_SIZE, "%s%s", tn_name(t), t->name ? " " : "");
     write_shape(text + n, TEXT_SIZE - (size_t)n, &t->shape);
     return text;
