@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The public headers in C++: compiles blocks.cpp with each C++ compiler found, warnings as errors, and runs it.
+# The public headers in C++: compiles blocks.cpp with each C++ compiler found, warnings as errors, and runs it; and
+# nested.c with each compiler of both languages.
 # usage: tests/cxx_check.sh BUILD-FOLDER
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -7,15 +8,22 @@ build=$(cd "$1" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
+warnings=(-Wall -Wextra -Wshadow -Wpedantic -Werror)
+right() { # WHAT COMMAND...
+    if "${@:2}" -I"$root/include" -o "$work/blocks" -L"$build/src" -ltenon "-Wl,-rpath,$build/src" && "$work/blocks"; then
+        passed=$((passed + 1))
+    else
+        echo "$1 failed" && failed=$((failed + 1))
+    fi
+}
+for cc in gcc clang clang-14; do
+    type -P $cc >/dev/null && right "$cc" $cc -std=c11 "${warnings[@]}" "$root/tests/nested.c"
+done
 for cxx in g++ clang++ clang++-14; do
     type -P $cxx >/dev/null || continue
     for std in c++11 c++17; do
-        if $cxx -std=$std -Wall -Wextra -Wpedantic -Werror -I"$root/include" "$root/tests/blocks.cpp" -o "$work/blocks" \
-            -L"$build/src" -ltenon "-Wl,-rpath,$build/src" && "$work/blocks"; then
-            passed=$((passed + 1))
-        else
-            echo "$cxx -std=$std failed" && failed=$((failed + 1))
-        fi
+        right "$cxx -std=$std" $cxx -std=$std "${warnings[@]}" "$root/tests/blocks.cpp"
+        right "$cxx -std=$std, nested" $cxx -std=$std "${warnings[@]}" -x c++ "$root/tests/nested.c"
         # A status that must be used and is ignored.
         if echo '#include <tenon/tenon.h>
             void lose(tn_module *m) { tn_save(m, "f"); }' |

@@ -14,7 +14,7 @@ from pathlib import Path
 
 INCLUDE = Path(__file__).resolve().parents[2] / "include" / "tenon"
 # For the library's own use, or for compilers: they stand in the headers, but nobody calls them.
-HIDDEN = re.compile(r"^TN_(API|PRINTF|MUST_USE|WHEN_LEFT|AT_END|LIST_OF)$|^TENON_|_object$|^tn_module_state$")
+HIDDEN = re.compile(r"^TN_(API|PRINTF|MUST_USE|WHEN_LEFT|AT_END|LIST_OF)$|^TENON_|_object$|^TN_\w+_$|^tn_module_state$")
 
 
 class Declaration:

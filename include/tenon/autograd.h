@@ -28,12 +28,15 @@ TN_API const char *tn_grad_op(const tn_tensor *t);
  *  tn_set_grad_enabled(false); ... tn_set_grad_enabled(was);` */
 TN_API bool tn_set_grad_enabled(bool on);
 TN_API bool tn_grad_enabled(void); /* the mode now */
+/* A block with another mode: `set` returns the mode before, which `leave` is given. */
+#define TN_MODE_(name, leave, set)                                                                 \
+    for (int TN_OF_LINE_(name) TN_WHEN_LEFT(leave) = set, TN_OF_LINE_(name##once_) = 1;            \
+         TN_OF_LINE_(name##once_);                                                                 \
+         TN_OF_LINE_(name##once_) = 0, TN_AT_END(leave(&TN_OF_LINE_(name))))
 /** TN_NO_GRAD { ... }: the block records nothing. The mode before is restored however the block is
  *  left (its end, return, break, continue, goto; break and continue leave the block, not a loop
  *  around it). */
-#define TN_NO_GRAD                                                                                 \
-    for (int tn_was_ TN_WHEN_LEFT(tn_leave_no_grad_) = tn_set_grad_enabled(false), tn_once_ = 1;   \
-         tn_once_; tn_once_ = 0, TN_AT_END(tn_leave_no_grad_(&tn_was_)))
+#define TN_NO_GRAD TN_MODE_(tn_grad_, tn_leave_no_grad_, tn_set_grad_enabled(false))
 static inline void tn_leave_no_grad_(const int *was)
 {
     tn_set_grad_enabled(*was != 0);
@@ -72,10 +75,7 @@ static inline void tn_leave_no_grad_(const int *was)
 TN_API tn_dtype tn_set_autocast(tn_dtype dtype);
 TN_API tn_dtype tn_autocast(void); /* the dtype now; TN_F32: off */
 /** TN_AUTOCAST(TN_BF16) { ... }: the block runs with autocast; left and restored as TN_NO_GRAD. */
-#define TN_AUTOCAST(dtype)                                                                         \
-    for (int tn_cast_ TN_WHEN_LEFT(tn_leave_autocast_) = (int)tn_set_autocast(dtype),              \
-                      tn_cast_once_ = 1;                                                           \
-         tn_cast_once_; tn_cast_once_ = 0, TN_AT_END(tn_leave_autocast_(&tn_cast_)))
+#define TN_AUTOCAST(dtype) TN_MODE_(tn_cast_, tn_leave_autocast_, (int)tn_set_autocast(dtype))
 static inline void tn_leave_autocast_(const int *was)
 {
     tn_set_autocast((tn_dtype)*was);
@@ -186,9 +186,7 @@ TN_API tn_anomaly tn_get_anomaly(void); /* the mode now */
 TN_API bool tn_set_places(bool on);
 TN_API bool tn_places(void); /* the setting now */
 /** TN_PLACES { ... }: the block records places; left and restored as TN_NO_GRAD. */
-#define TN_PLACES                                                                                  \
-    for (int tn_places_ TN_WHEN_LEFT(tn_leave_places_) = tn_set_places(true), tn_places_once_ = 1; \
-         tn_places_once_; tn_places_once_ = 0, TN_AT_END(tn_leave_places_(&tn_places_)))
+#define TN_PLACES TN_MODE_(tn_places_, tn_leave_places_, tn_set_places(true))
 static inline void tn_leave_places_(const int *was)
 {
     tn_set_places(*was != 0);

@@ -88,28 +88,23 @@ TN_API void *tn_fail(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
  * TN_CHECK(expr): for programs, not for libraries. expr is a tn_status; unless it is TN_OK, prints
  * the message with file and line to stderr and ends the program with status 1.
  */
-#define TN_CHECK(expr)                                                                             \
-    do {                                                                                           \
-        tn_status tn_check_status_ = (expr);                                                       \
-        if (tn_check_status_ != TN_OK) {                                                           \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__,                                 \
-                    tn_status_name(tn_check_status_), tn_error());                                 \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#define TN_CHECK(expr) tn_check_(expr, __FILE__, __LINE__)
+static inline void tn_check_(tn_status status, const char *file, int line)
+{
+    if (status == TN_OK) return;
+    fprintf(stderr, "%s:%d: %s: %s\n", file, line, tn_status_name(status), tn_error());
+    exit(1);
+}
 
 /** TN_CHECK_PTR(ptr): the same for anything that is NULL on failure (tensor, module, optimizer). If
  *  no error is pending in this thread, there is no message: the expression is printed instead. */
-#define TN_CHECK_PTR(ptr)                                                                          \
-    do {                                                                                           \
-        if (!(ptr)) {                                                                              \
-            tn_status tn_check_status_ = tn_error_status();                                        \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__,                                 \
-                    tn_check_status_ == TN_OK ? "NULL" : tn_status_name(tn_check_status_),         \
-                    tn_check_status_ == TN_OK ? #ptr " (no error is pending)" : tn_error());       \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#define TN_CHECK_PTR(ptr) ((ptr) ? (void)0 : tn_check_null_(#ptr, __FILE__, __LINE__))
+static inline void tn_check_null_(const char *expression, const char *file, int line)
+{
+    tn_check_(tn_error_status(), file, line);
+    fprintf(stderr, "%s:%d: NULL: %s (no error is pending)\n", file, line, expression);
+    exit(1);
+}
 
 #ifdef __cplusplus
 }

@@ -33,6 +33,11 @@ extern "C" {
 #define TN_AT_END(call) call
 #endif
 
+/* The variable of a block, which is the line's own: blocks may stand in each other. */
+#define TN_JOINED_(name, line) name##line
+#define TN_JOIN_(name, line) TN_JOINED_(name, line)
+#define TN_OF_LINE_(name) TN_JOIN_(name, __LINE__)
+
 /** A handle: shape and strides over a block of memory that views share, and its place in the graph
  *  of recorded ops. Tensors are made and read by functions only. */
 typedef struct tn_tensor tn_tensor;
@@ -137,9 +142,10 @@ TN_API void tn_scope_end(tn_scope scope);
  *         }
  */
 #define TN_SCOPE                                                                                   \
-    for (tn_scope tn_scope_here_ TN_WHEN_LEFT(tn_leave_scope_) = tn_scope_begin(),                 \
-                                 *tn_scope_once_ = &tn_scope_here_;                                \
-         tn_scope_once_; tn_scope_once_ = NULL, TN_AT_END(tn_leave_scope_(&tn_scope_here_)))
+    for (tn_scope TN_OF_LINE_(tn_scope_) TN_WHEN_LEFT(tn_leave_scope_) = tn_scope_begin(),         \
+                                         *TN_OF_LINE_(tn_scope_once_) = &TN_OF_LINE_(tn_scope_);   \
+         TN_OF_LINE_(tn_scope_once_);                                                              \
+         TN_OF_LINE_(tn_scope_once_) = NULL, TN_AT_END(tn_leave_scope_(&TN_OF_LINE_(tn_scope_))))
 static inline void tn_leave_scope_(const tn_scope *scope)
 {
     tn_scope_end(*scope);

@@ -1,5 +1,5 @@
-/* A program without tenon that opens it while it runs, trains a step on each of three threads, fails
- * on each of twenty, and closes it. usage: plugin LIBRARY */
+/* A program without tenon that opens it while it runs, trains a step on each of three threads,
+ * fails on each of twenty, and closes it. usage: plugin LIBRARY */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
