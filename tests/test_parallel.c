@@ -3,7 +3,7 @@
  * for one rank, nothing of MPI is opened, and what is wrong is refused. Runs of several processes:
  * parallel_ranks.sh.
  */
-#include "common.h"
+#include "boxes.h"
 
 static tn_module *small(void)
 {
@@ -109,6 +109,24 @@ START_TEST(batchnorm_over_one_rank)
 }
 END_TEST
 
+/* A layer that is reached by a field without a slot is switched where it stands, and cloned. */
+START_TEST(batchnorm_behind_another_field)
+{
+    box *m = box_new();
+    assert_ok(tn_register_module(&m->base, "parts", &m->child, small()));
+    tn_module *bn = m->other = tn_get_submodule(m->child, "1");
+    assert_ok(tn_batchnorm_set_sync(&m->base, true));
+    ck_assert(tn_batchnorm_sync(m->other));
+    ck_assert_ptr_eq(tn_get_submodule(m->child, "1"), bn);
+    box *copy = (box *)tn_module_clone(&m->base);
+    assert_made(copy);
+    tn_module_drop(&m->base);
+    ck_assert_ptr_eq(copy->other, tn_get_submodule(copy->child, "1"));
+    ck_assert(tn_batchnorm_sync(copy->other));
+    tn_module_drop(&copy->base);
+}
+END_TEST
+
 START_TEST(what_is_refused)
 {
     tn_module *m = small(), *empty = tn_relu_new();
@@ -136,6 +154,7 @@ Suite *test_suite(void)
     tcase_add_test(t, a_handle_alone_changes_nothing);
     tcase_add_test(t, rules_of_buffers);
     tcase_add_test(t, batchnorm_over_one_rank);
+    tcase_add_test(t, batchnorm_behind_another_field);
     tcase_add_test(t, what_is_refused);
     return suite;
 }

@@ -6,6 +6,9 @@
  * Seen to fail: without the two lines on buffer_marks in swap_all (src/nn/move.c)
  * optimizers_stay_valid_and_marks_follow fails: after a move an optimizer takes a buffer's memory.
  */
+#include <stddef.h>
+#include <stdlib.h>
+
 #include "boxes.h"
 
 /* A list with copies of a model's state, without one name. */
@@ -414,6 +417,171 @@ START_TEST(clone_is_independent_and_keeps_ties)
 }
 END_TEST
 
+/* What a struct may point to without a slot. */
+typedef struct deep {
+    tn_module base;
+    tn_module *parts, *other;   /* slots */
+    tn_module *first, *both[2]; /* grandchildren and a child */
+    tn_tensor *weight;          /* a grandchild's */
+    tn_module **place;          /* within the struct */
+    const char *name;           /* of a slot */
+    int64_t n, large;           /* numbers */
+    tn_tensor *grad;            /* none of these has a copy */
+    const float *elements;
+    const void *outside; /* not of this tree */
+} deep;
+
+static tn_tensor *deep_forward(tn_module *self, tn_tensor *x)
+{
+    deep *m = (deep *)self;
+    return tn_mul(tn_add(tn_forward(m->first, x), tn_forward(*m->place, x)), m->weight);
+}
+
+static const tn_module_type deep_type = { .name = "Deep",
+                                          .size = sizeof(deep),
+                                          .forward = deep_forward };
+
+static tn_module *factor(float w)
+{
+    tn_module *m = tn_linear_new(1, 1, (tn_linear_options){ .no_bias = true });
+    TN_NO_GRAD assert_ok(tn_fill_(tn_get_parameter(m, "weight"), w));
+    return m;
+}
+
+/* Of 1: (10 + 3) 10 */
+static deep *deep_new(void)
+{
+    deep *m = (deep *)tn_module_done(tn_module_new(&deep_type));
+    tn_register_module(&m->base, "parts", &m->parts, tn_module_dict_new());
+    tn_register_module(m->parts, "b", NULL, factor(10));
+    tn_register_module(m->parts, "c", NULL, factor(3));
+    m->first = tn_get_submodule(m->parts, "b");
+    m->both[0] = m->parts;
+    m->both[1] = tn_get_submodule(m->parts, "c");
+    m->weight = tn_get_parameter(m->first, "weight");
+    m->place = &m->both[1];
+    m->name = tn_module_child_name(m->parts, 1);
+    m->n = 4096 + 8;
+    m->large = INT64_MIN;
+    return m;
+}
+
+START_TEST(a_clone_computes_with_its_own_weights)
+{
+    deep *m = deep_new();
+    tn_module *teacher = factor(5);
+    m->outside = teacher;
+    tn_tensor *x = tn_ones(TN_SHAPE(1, 1));
+    assert_values(tn_forward(&m->base, x), 0, 130);
+    deep *copy = (deep *)tn_module_clone(&m->base);
+    assert_made(copy);
+    TN_NO_GRAD assert_ok(tn_fill_(tn_get_parameter(&copy->base, "parts.b.weight"), 2));
+    assert_values(tn_forward(&m->base, x), 0, 130);
+    tn_module_drop(&m->base); /* nothing of the copy was the original's */
+    assert_values(tn_forward(&copy->base, x), 0, 10);
+    ck_assert_ptr_eq(copy->both[0], copy->parts);
+    ck_assert_ptr_eq(copy->place, &copy->both[1]);
+    ck_assert_ptr_eq(copy->name, tn_module_child_name(copy->parts, 1));
+    ck_assert(copy->n == 4096 + 8 && copy->large == INT64_MIN && copy->outside == teacher);
+    tn_module_drop(&copy->base);
+    tn_module_drop(teacher);
+}
+END_TEST
+
+/* The layers of an encoder are clones: each has weights of its own. */
+START_TEST(an_encoder_of_such_layers)
+{
+    tn_module *m = tn_encoder_new(&deep_new()->base, 3, TN_NO_MODULE);
+    assert_made(m);
+    tn_tensor *x = tn_ones(TN_SHAPE(1, 1));
+    TN_NO_GRAD assert_ok(tn_fill_(tn_get_parameter(m, "layers.1.parts.b.weight"), 1));
+    assert_values(tn_forward(m, x), 0, 130. * 4 * 130);
+    tn_module_drop(m);
+}
+END_TEST
+
+START_TEST(clone_refuses_fields_without_a_counterpart)
+{
+    deep *m = deep_new();
+    tn_module *whole = tn_sequential(&m->base);
+    char text[200];
+    tn_tensor *y = tn_forward(whole, tn_ones(TN_SHAPE(1, 1)));
+    assert_ok(tn_backward(tn_sum(y, NULL, 0, false)));
+    for (int i = 0; i < 3; i++) {
+        m->grad = i == 0 ? tn_grad(m->weight) : NULL;
+        m->elements = i == 1 ? (const float *)tn_data(m->weight) : NULL;
+        snprintf(text, sizeof text,
+                 "tn_module_clone: 0: Deep: the field at byte %zu of the struct, which no slot "
+                 "has, points to %s of the original",
+                 i ? offsetof(deep, elements) : offsetof(deep, grad),
+                 i ? "the elements of a tensor" : "a gradient");
+        if (i < 2) assert_null(tn_module_clone(whole), TN_E_UNSUPPORTED, text);
+    }
+    tn_module *copy = tn_module_clone(whole);
+    assert_made(copy);
+    tn_module_drop(copy);
+    tn_module_drop(whole);
+}
+END_TEST
+
+/* A type with an array of its own says how it is cloned. */
+typedef struct row {
+    tn_module base;
+    tn_module *parts, **layer; /* layer: n of parts, from malloc */
+    int n;
+    bool fails;
+} row;
+
+static void row_free(tn_module *self)
+{
+    free(((row *)self)->layer);
+}
+
+static tn_status row_fill(row *m)
+{
+    m->layer = calloc((size_t)m->n, sizeof *m->layer);
+    for (int i = 0; i < m->n; i++) m->layer[i] = tn_module_child(m->parts, i);
+    return TN_OK;
+}
+
+static tn_status row_clone(tn_module *self, tn_module *copy)
+{
+    return ((row *)self)->fails ? TN_E_STATE : row_fill((row *)copy);
+}
+
+static tn_tensor *row_forward(tn_module *self, tn_tensor *x)
+{
+    const row *m = (const row *)self;
+    for (int i = 0; i < m->n; i++) x = tn_forward(m->layer[i], x);
+    return x;
+}
+
+static const tn_module_type row_type = {
+    .name = "Row", .size = sizeof(row), .forward = row_forward, .free = row_free, .clone = row_clone
+};
+
+START_TEST(a_type_says_how_it_is_cloned)
+{
+    row *m = (row *)tn_module_done(tn_module_new(&row_type));
+    tn_register_module(&m->base, "parts", &m->parts, tn_module_list_new());
+    for (m->n = 0; m->n < 3; m->n++) assert_ok(tn_module_append(m->parts, factor(2)));
+    assert_ok(row_fill(m));
+    tn_module *whole = tn_sequential(&m->base);
+    m->fails = true; /* the array stays the original's */
+    assert_null(tn_module_clone(whole), TN_E_STATE,
+                "tn_module_clone: 0: Row: its clone failed without a message");
+    m->fails = false;
+    tn_module *copy = tn_module_clone(whole);
+    assert_made(copy);
+    tn_tensor *x = tn_ones(TN_SHAPE(1, 1));
+    TN_NO_GRAD assert_ok(tn_fill_(tn_get_parameter(copy, "0.parts.1.weight"), 5));
+    assert_values(tn_forward(whole, x), 0, 8);
+    tn_module_drop(whole);
+    assert_values(tn_forward(copy, x), 0, 20);
+    tn_module_drop(copy);
+}
+END_TEST
+
 static void no_slots_to_free(tn_module *self)
 {
     (void)self;
@@ -696,6 +864,10 @@ Suite *test_suite(void)
     tcase_add_test(t, TO_is_all_or_nothing);
     tcase_add_test(t, optimizers_stay_valid_and_marks_follow);
     tcase_add_test(t, clone_is_independent_and_keeps_ties);
+    tcase_add_test(t, a_clone_computes_with_its_own_weights);
+    tcase_add_test(t, an_encoder_of_such_layers);
+    tcase_add_test(t, clone_refuses_fields_without_a_counterpart);
+    tcase_add_test(t, a_type_says_how_it_is_cloned);
     tcase_add_test(t, clone_refuses_what_it_cannot_copy);
     t = test_case(s, "calls");
     tcase_add_test(t, outputs_that_are_inputs_parameters_or_views);

@@ -69,7 +69,7 @@ struct tn_module_type {
     void (*describe)(const tn_module *self, char *text, size_t size); /* "784, 128, no bias" */
     tn_status (*reset)(tn_module *self);                              /* initial values again */
     /* frees what is not a slot (also after a failed construction); slots and children are freed
-     * for you. A type with free cannot be cloned. */
+     * for you. A type with free can be cloned if it has clone, too. */
     void (*free)(tn_module *self);
     int state_version; /* written to files; 0 means 1 */
     /** State that is not in slots (counters, settings), as one tensor: saved under
@@ -77,6 +77,11 @@ struct tn_module_type {
     tn_tensor *(*extra_state)(tn_module *self);
     tn_status (*set_extra_state)(tn_module *self, tn_tensor *state);
     bool no_decay; /* a norm: tn_no_decay is true for all its parameters, whatever their shape */
+    /** Completes copy, a clone of self: gives it memory of its own in place of what free frees (an
+     *  array of layers), and sets fields that tn_module_clone cannot. Its slots are there, and those
+     *  of the modules below; its fields are as tn_module_clone says. If it fails, free does not run
+     *  for copy, so it must leave nothing behind. */
+    tn_status (*clone)(tn_module *self, tn_module *copy);
 };
 
 /** An absent child, as TN_NONE is an absent tensor. */
@@ -470,19 +475,19 @@ typedef struct tn_frozen_batchnorm_options {
  */
 TN_API tn_module *tn_frozen_batchnorm2d_new(int64_t features, tn_frozen_batchnorm_options o);
 /**
- * Replaces every BatchNorm2d of the tree m by a FrozenBatchNorm2d; tn_thaw_batchnorm replaces them
- * back. The new layers copy weight, bias, running statistics and counter, and take over eps, dtype,
- * device, train or eval, frozen or not; ties between replaced layers and layers shared by parents
- * survive. Thawed weights are parameters again; momentum is what it was before freezing, else 0.1;
- * a missing counter starts at 0.
+ * Turns every BatchNorm2d of the tree m into a FrozenBatchNorm2d, where it stands: whatever points to
+ * it (a field, a variable, another tree) finds it frozen. tn_thaw_batchnorm turns them back. They
+ * get copies of weight, bias, running statistics and counter, and take over eps, dtype, device,
+ * train or eval, frozen or not; ties between these layers survive. Thawed weights are parameters
+ * again; momentum is what it was before freezing, else 0.1; a missing counter starts at 0.
  *
  * Names    unchanged. Optimizers made before hold the old parameters: make them again. Hooks of
- *          replaced layers are gone; BatchNorm1d is left alone
+ *          these layers are gone; BatchNorm1d is left alone
  * Errors   a BatchNorm2d without running statistics, with its path
- * Owner    consumes m, on failure too; returns m, or its replacement when m itself is such a layer
+ * Owner    consumes m, on failure too; returns m
  */
 TN_API tn_module *tn_freeze_batchnorm(tn_module *m);
-/** Replaces every FrozenBatchNorm2d by a BatchNorm2d, as described above. */
+/** Turns every FrozenBatchNorm2d into a BatchNorm2d, as described above. */
 TN_API tn_module *tn_thaw_batchnorm(tn_module *m);
 
 /* ---- other layers with parameters or buffers ------------------------------------------------- */
@@ -660,8 +665,17 @@ TN_API tn_module *tn_flatten_new(int first, int last);
 
 /* ---- containers and copies ------------------------------------------------------------------- */
 
-/** An independent copy: same types, own tensors without gradients, ties and shared children kept,
- *  train or eval as they are; plain fields byte for byte. Errors: a type with a free. */
+/**
+ * An independent copy: same types, own tensors without gradients, ties and shared children kept,
+ * train or eval as they are.
+ *
+ * Fields   without a slot, byte for byte; but where one holds the address of a module or tensor of
+ *          the tree m, of a place in their structs, or of a name there, it holds that of the
+ *          copy's. What is not of this tree is shared with the original, and so is memory behind
+ *          pointers, unless the type has clone
+ * Errors   a type with free and without clone; a field that points to elements or to a gradient of
+ *          the tree's tensors, with type and offset, where the type has no clone; a clone's own
+ */
 TN_API tn_module *tn_module_clone(tn_module *m);
 
 /** tn_sequential(a, b, c): children "0", "1", ... called in order; consumes them. */

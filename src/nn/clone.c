@@ -4,24 +4,44 @@
  * First every module gets an empty copy with the bytes of its struct, and every tensor a new
  * tensor; then the copies' slots are filled, which points their fields to the copy's own tensors
  * and children. Whatever was shared (a child, a tensor, a storage) is shared inside the copy.
+ *
+ * Fields without a slot hold addresses, too: of grandchildren, of their tensors, of the struct
+ * itself. A list of what belongs to the original, by address, says what each becomes in the copy. An
+ * address of something that the copy has no counterpart of is an error, unless the type's clone
+ * sets that field. Numbers are told from addresses by their size: below 2^32, only the very address
+ * of an object is one.
  */
+#include <stdlib.h>
+
 #include "nn/module.h"
+
+/* Memory of the original, and what is there in the copy. */
+typedef struct region {
+    int64_t from; /* its address */
+    size_t n;
+    const void *to; /* NULL: the copy has no such thing */
+    const char *what;
+} region;
 
 typedef struct copier {
     tni_map copy; /* module -> its copy, one reference each */
     tni_stage stage;
+    region *region; /* ascending, once all are there */
+    size_t n, capacity;
+    const char *refused; /* what the last refused address points to */
 } copier;
 
 static tn_status copy_struct(tn_module *m, const char *path, void *user)
 {
     copier *c = user;
-    if (m->type->free)
+    if (m->type->free && !m->type->clone)
         return tni_error(TN_E_UNSUPPORTED,
-                         "tn_module_clone: %s%s%s owns what is no slot (its type has "
-                         "free): want a module without",
+                         "tn_module_clone: %s%s%s owns what is no slot (its type has free): want a "
+                         "type with clone, too, which copies that",
                          path, path[0] ? ": " : "", m->type->name);
     tn_module *copy = tni_module_alloc(m->type);
     if (!copy) return TN_E_NOMEM;
+    copy->state->copying = true;
     memcpy((char *)copy + sizeof(tn_module), (const char *)m + sizeof(tn_module),
            m->type->size - sizeof(tn_module));
     if (tni_map_put(&c->copy, m, copy) < 0) {
@@ -77,6 +97,85 @@ static tn_status copy_slots(tn_module *m, const char *path, void *user)
     return TN_OK;
 }
 
+/* ---- fields without a slot ------------------------------------------------------------------- */
+
+static tn_status add(copier *c, const void *from, size_t n, const void *to, const char *what)
+{
+    if (!from || n == 0) return TN_OK;
+    if (!tni_room(&c->region, &c->capacity, c->n, 1, sizeof *c->region)) return TN_E_NOMEM;
+    c->region[c->n++] = (region){ (int64_t)(intptr_t)from, n, to, what };
+    return TN_OK;
+}
+
+static tn_status add_name(copier *c, const char *from, const char *to)
+{
+    return add(c, from, from ? strlen(from) + 1 : 0, to, "a name");
+}
+
+static tn_status add_tensor(copier *c, const tn_tensor *t)
+{
+    if (tni_none(t)) return TN_OK;
+    const tn_tensor *copy = tni_stage_get(&c->stage, t), *grad = t->gm ? t->gm->grad : NULL;
+    const tni_storage *elements = t->storage;
+    tn_status status = add(c, t, sizeof *t, copy, "a tensor");
+    if (status == TN_OK) status = add_name(c, t->name, copy->name);
+    if (status == TN_OK) status = add(c, grad, grad ? sizeof *grad : 0, NULL, "a gradient");
+    if (status != TN_OK || elements->borrowed) return status;
+    return add(c, elements->data, elements->nbytes, NULL, "the elements of a tensor");
+}
+
+static tn_status add_regions(tn_module *m, const char *path, void *user)
+{
+    copier *c = user;
+    tn_module *copy = tni_map_get(&c->copy, m);
+    tn_status status = add(c, m, m->type->size, copy, "a module");
+    (void)path;
+    for (int i = 0; status == TN_OK && i < m->state->n; i++) {
+        const tni_slot *slot = &m->state->slot[i];
+        status = add_name(c, slot->name, copy->state->slot[i].name);
+        if (status == TN_OK && slot->kind != TNI_CHILD) status = add_tensor(c, slot->tensor);
+    }
+    return status;
+}
+
+/* Where a buffer of the tree is a gradient, too, the buffer is the one that is found. */
+static int by_address(const void *a, const void *b)
+{
+    const region *x = a, *y = b;
+    if (x->from == y->from) return (x->to != NULL) - (y->to != NULL);
+    return x->from < y->from ? -1 : 1;
+}
+
+static uintptr_t in_copy(uintptr_t word, void *user)
+{
+    copier *c = user;
+    size_t i = tni_upto(&c->region->from, sizeof *c->region, c->n, (int64_t)word);
+    const region *r = i ? &c->region[i - 1] : NULL;
+    uintptr_t into = r ? word - (uintptr_t)r->from : 0;
+    if (!r || into >= r->n || (into && word <= UINT32_MAX)) return word;
+    if (!r->to) c->refused = r->what;
+    return r->to ? (uintptr_t)r->to + into : 0;
+}
+
+/* Gives the copy of m fields of its own; the type's clone does the rest. Children come first. */
+static tn_status complete(tn_module *m, const char *path, void *user)
+{
+    copier *c = user;
+    tn_module *copy = tni_map_get(&c->copy, m);
+    size_t wrong = tni_fields_map(copy, in_copy, c);
+    if (wrong && !m->type->clone)
+        return tni_error(TN_E_UNSUPPORTED,
+                         "tn_module_clone: %s%s%s: the field at byte %zu of the struct, which no "
+                         "slot has, points to %s of the original: want it looked up in forward, or "
+                         "a type with clone, which sets it",
+                         path, path[0] ? ": " : "", m->type->name, wrong, c->refused);
+    tn_status status = m->type->clone ? m->type->clone(m, copy) : TN_OK;
+    if (status == TN_OK) copy->state->copying = false;
+    if (status == TN_OK || tni_pending() != TN_OK) return status;
+    return tni_error(status, "tn_module_clone: %s%s%s: its clone failed without a message", path,
+                     path[0] ? ": " : "", m->type->name);
+}
+
 tn_module *tn_module_clone(tn_module *m)
 {
     copier c = { .stage = { .copy = true } };
@@ -89,10 +188,16 @@ tn_module *tn_module_clone(tn_module *m)
         if (status == TN_OK) status = tni_stage_convert(&c.stage);
     }
     if (status == TN_OK) status = tni_walk(m, TNI_ONCE, copy_slots, NULL, &c);
+    if (status == TN_OK) status = tni_walk(m, TNI_ONCE, add_regions, NULL, &c);
+    if (status == TN_OK) {
+        qsort(c.region, c.n, sizeof *c.region, by_address);
+        status = tni_walk(m, TNI_ONCE, NULL, complete, &c);
+    }
     if (status == TN_OK) result = tn_module_keep(tni_map_get(&c.copy, m));
     for (size_t i = 0; i < c.copy.capacity; i++) tn_module_drop(c.copy.cell[i].value);
     tni_map_free(&c.copy);
     tni_stage_free(&c.stage);
+    tni_room_free(&c.region, &c.capacity, sizeof *c.region);
     tn_scope_end(scope);
     return result;
 }

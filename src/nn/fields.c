@@ -13,7 +13,7 @@
  */
 #include "nn/module.h"
 
-enum { WORD = sizeof(uintptr_t) };
+enum { WORD = sizeof(uintptr_t), LOWEST = 4096 /* no object is below */ };
 
 /* The struct's fields after its base. */
 static char *fields_of(const tn_module *m)
@@ -71,7 +71,7 @@ static const char *check_slots(tn_module *m)
 /* Whether a word may be the address of an object, without reading that memory. */
 static bool may_point(uintptr_t word)
 {
-    return word > 4096 && word % WORD == 0;
+    return word > LOWEST && word % WORD == 0;
 }
 
 static bool is_lent_input(const tni_fields *f, uintptr_t word, int n_in, tn_tensor *const *in)
@@ -131,4 +131,17 @@ tn_status tni_fields_made(tn_module *m, tn_scope scope)
                 m->type->name, offset_of(i));
     }
     return TN_OK;
+}
+
+size_t tni_fields_map(tn_module *m, uintptr_t (*to)(uintptr_t word, void *user), void *user)
+{
+    size_t wrong = 0;
+    for (size_t i = 0; i < count_words(m); i++) {
+        uintptr_t word = word_at(m, i);
+        if (word <= LOWEST || tni_slot_at(m, offset_of(i))) continue;
+        uintptr_t now = to(word, user);
+        if (now) memcpy(fields_of(m) + i * WORD, &now, WORD);
+        if (!now && !wrong) wrong = offset_of(i);
+    }
+    return wrong;
 }

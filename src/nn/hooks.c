@@ -25,6 +25,11 @@ static void hooks_drop(tni_hooks *hooks)
     tni_free(hooks, sizeof *hooks);
 }
 
+void tni_hooks_clear(tn_module *m)
+{
+    if (m->state->hooks) m->state->hooks->list.n = m->state->hooks->list.removed = 0;
+}
+
 void tni_hooks_leave(tni_hooks *hooks)
 {
     if (!hooks) return;

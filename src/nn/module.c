@@ -210,7 +210,7 @@ void tn_module_drop(tn_module *m)
     while (doomed) { /* a list, not recursion, for any depth of nesting */
         m = doomed;
         doomed = m->state->next;
-        if (m->type->free) m->type->free(m);
+        if (m->type->free && !m->state->copying) m->type->free(m);
         drop_building(m);
         free_slots(m, &doomed);
         tni_hooks_leave(m->state->hooks);

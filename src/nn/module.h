@@ -51,8 +51,9 @@ struct tn_module_state {
     tn_module *module; /* that it belongs to */
     atomic_int refs;
     atomic_int holders; /* child slots that hold it: a reference each */
-    bool training;
-    bool frozen; /* by tn_module_freeze */
+    bool copying;       /* its type's clone has not run yet: nothing in it is its own to free */
+    bool training;      /* from here to building: what tni_module_exchange swaps */
+    bool frozen;        /* by tn_module_freeze */
     int n;
     int n_children; /* number of child slots */
     tni_slot *slot; /* n of them, somewhere in the allocation */
@@ -87,6 +88,10 @@ tni_slot *tni_slot_add(tn_module *m, const char *name, tni_slot_kind kind, size_
 void tni_slot_remove(tn_module *m, tni_slot *slot);
 /* Gives the slot another field. */
 void tni_slot_move_field(tn_module *m, tni_slot *slot, size_t field);
+/* Two modules whose structs have one size swap type, struct, slots and mode; what stays is their
+ * addresses, so that whoever points to one now points to what the other was, and their hooks. Cannot
+ * fail. */
+void tni_module_exchange(tn_module *a, tn_module *b);
 /* Restores the slots to the order of an earlier copy of them. Cannot fail. */
 void tni_slots_reorder(tn_module *m, const tni_slot *ordered);
 /* Puts child into a child slot, taking a reference. Returns the previous child; the caller must
@@ -148,6 +153,9 @@ tn_status tni_fields_after(tni_fields *fields, tn_module *m, int n_in, tn_tensor
                            tn_status status);
 /* The same at the end of a construction, for objects freed with its scope. */
 tn_status tni_fields_made(tn_module *m, tn_scope scope);
+/* Every word of the struct that no slot has, and that may be an address, becomes what `to` gives for
+ * it. Returns the offset of the first for which it gives 0, which stays; 0: there is none. */
+size_t tni_fields_map(tn_module *m, uintptr_t (*to)(uintptr_t word, void *user), void *user);
 
 /* ---- hooks.c --------------------------------------------------------------------------------- */
 
@@ -169,6 +177,8 @@ bool tni_has_hook(const tn_module *m, tni_hook_kind kind);
 /* The state dict and pre-load hooks; prefix: what the names of m begin with. */
 tn_status tni_run_state_hooks(tn_module *m, tni_hook_kind kind, tn_list *state, const char *prefix);
 tn_status tni_run_load_post_hooks(tn_module *m, tn_list *missing, tn_list *unexpected);
+/* Removes all hooks of m, also from a run over them. */
+void tni_hooks_clear(tn_module *m);
 /* The module is freed; its hooks as soon as no graph refers to them. NULL is ignored. */
 void tni_hooks_leave(tni_hooks *hooks);
 

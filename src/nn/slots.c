@@ -160,6 +160,25 @@ void tni_slot_move_field(tn_module *m, tni_slot *slot, size_t field)
     if (index) index_slot(index, slot);
 }
 
+static void swap_bytes(void *a, void *b, size_t from, size_t to)
+{
+    char *x = a, *y = b;
+    for (size_t i = from; i < to; i++) {
+        char was = x[i];
+        x[i] = y[i];
+        y[i] = was;
+    }
+}
+
+void tni_module_exchange(tn_module *a, tn_module *b)
+{
+    const tn_module_type *type = a->type;
+    a->type = b->type;
+    b->type = type;
+    swap_bytes(a, b, sizeof(tn_module), type->size);
+    swap_bytes(a->state, b->state, offsetof(state, training), offsetof(state, building));
+}
+
 void tni_slots_reorder(tn_module *m, const tni_slot *ordered)
 {
     state *s = m->state;

@@ -24,12 +24,21 @@ bool tni_optim_skips(const tni_optim_param *p)
     return !p->tensor->requires_grad || !gradient_of(p->tensor);
 }
 
+/* Whether its module has a buffer of its name in its place (tn_freeze_batchnorm): nothing there is to
+ * be trained. */
+static bool is_retired(const tni_optim_param *p)
+{
+    const char *dot = strrchr(p->name, '.'), *name = dot ? dot + 1 : p->name;
+    const tni_slot *slot = tni_slot_find(p->owner, name, strlen(name));
+    return slot && slot->kind == TNI_BUFFER;
+}
+
 /* The list was checked when the optimizer was made; what may have changed since is checked
  * again. */
 static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
 {
     const tn_tensor *t = p->tensor;
-    if (p->owner && !tni_module_holds_parameter(p->owner, t))
+    if (p->owner && !tni_module_holds_parameter(p->owner, t) && !is_retired(p))
         return tni_error(TN_E_STATE,
                          "%s: %s is no longer a parameter of its module: make a new optimizer", f,
                          p->name);

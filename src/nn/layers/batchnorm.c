@@ -10,15 +10,7 @@
  */
 #include "nn/layers/layer.h"
 
-typedef struct batchnorm {
-    tn_module base;
-    tn_tensor *weight, *bias;
-    tn_tensor *running_mean, *running_var, *num_batches_tracked;
-    int64_t features;
-    tn_batchnorm_options o; /* eps and momentum as used */
-    int64_t skipped;        /* batches that were left out */
-    tni_batchnorm_over over;
-} batchnorm;
+typedef tni_batchnorm batchnorm;
 
 tn_status tni_check_channels(const tn_module *m, const tn_tensor *x, int64_t channels, int least,
                              int most)
@@ -243,10 +235,7 @@ tni_batchnorm_over *tni_batchnorm_over_of(const tn_module *m)
     return is ? &((batchnorm *)m)->over : NULL;
 }
 
-const tn_batchnorm_options *tni_batchnorm2d_options(const tn_module *m, int64_t *features)
+const tni_batchnorm *tni_batchnorm2d_of(const tn_module *m)
 {
-    const batchnorm *b = (const batchnorm *)m;
-    if (m->type != &batchnorm2d_type) return NULL;
-    *features = b->features;
-    return &b->o;
+    return m->type == &batchnorm2d_type ? (const batchnorm *)m : NULL;
 }

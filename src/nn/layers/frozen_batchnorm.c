@@ -10,13 +10,7 @@
  */
 #include "nn/layers/layer.h"
 
-typedef struct frozen_batchnorm {
-    tn_module base;
-    tn_tensor *weight, *bias;
-    tn_tensor *running_mean, *running_var, *num_batches_tracked;
-    int64_t features;
-    tn_batchnorm_options o; /* eps; the rest is what a thawed layer gets */
-} frozen_batchnorm;
+typedef tni_batchnorm frozen_batchnorm;
 
 /* ---- the layer ------------------------------------------------------------------------------- */
 
@@ -87,19 +81,16 @@ tn_module *tn_frozen_batchnorm2d_new(int64_t features, tn_frozen_batchnorm_optio
 
 /* ---- conversion ------------------------------------------------------------------------------ */
 
-/* A new layer to replace m; NULL without a message: m stays. */
+/* A new layer, which m will become; NULL without a message: m stays. */
 typedef tn_module *(*replacement)(const tn_module *m);
 
 static tn_module *frozen_for(const tn_module *m)
 {
-    int64_t features;
-    const tn_batchnorm_options *o = tni_batchnorm2d_options(m, &features);
-    if (!o) return NULL;
-    frozen_batchnorm *frozen =
-        (frozen_batchnorm *)tn_frozen_batchnorm2d_new(features, (tn_frozen_batchnorm_options){ 0 });
-    if (!frozen) return NULL;
-    frozen->o = *o;
-    return &frozen->base;
+    const tni_batchnorm *bn = tni_batchnorm2d_of(m);
+    if (!bn) return NULL;
+    tn_module *frozen = tn_frozen_batchnorm2d_new(bn->features, (tn_frozen_batchnorm_options){ 0 });
+    if (frozen) ((frozen_batchnorm *)frozen)->o = bn->o;
+    return frozen;
 }
 
 static tn_module *thawed_for(const tn_module *m)
@@ -127,8 +118,8 @@ static tn_tensor *member_of(const tn_module *m, int i)
 typedef struct conversion {
     const char *function;
     replacement make;
-    tni_map modules; /* every module of the tree -> its replacement or NULL; one reference each */
-    tni_stage stage; /* copies of the replaced layers' tensors */
+    tni_map modules; /* each layer to convert -> what it will be; one reference each */
+    tni_stage stage; /* copies of these layers' tensors */
 } conversion;
 
 static tn_status prepare(tn_module *m, const char *path, void *user)
@@ -136,13 +127,13 @@ static tn_status prepare(tn_module *m, const char *path, void *user)
     conversion *c = user;
     uint64_t errors = tni_error_count;
     tn_module *fresh = c->make(m);
-    if (!fresh && tni_error_count != errors) return tni_pending();
+    if (!fresh) return tni_error_count != errors ? tni_pending() : TN_OK;
     if (tni_map_put(&c->modules, m, fresh) < 0) {
         tn_module_drop(fresh);
         return TN_E_NOMEM;
     }
     tn_module_keep(m);
-    for (int i = 0; fresh && i < MEMBERS; i++) {
+    for (int i = 0; i < MEMBERS; i++) {
         tn_tensor *t = member_of(m, i);
         if (tni_none(t) && (i == RUNNING_VAR || i == RUNNING_VAR - 1))
             return tni_error(TN_E_STATE, "%s: %s%s%s has no %s: want one with running statistics",
@@ -169,16 +160,11 @@ static tn_status take_over(const conversion *c, const tn_module *m, tn_module *f
     return status;
 }
 
-/* Cannot fail. */
-static void replace_children(const conversion *c, tn_module *parent)
+/* A layer keeps its address, so no field, array or variable that points to it is left behind. */
+static void become(tn_module *m, tn_module *fresh)
 {
-    for (int i = 0; i < parent->state->n; i++) {
-        tni_slot *slot = &parent->state->slot[i];
-        tn_module *old = slot->child;
-        tn_module *fresh = slot->kind == TNI_CHILD ? tni_map_get(&c->modules, old) : NULL;
-        if (!fresh) continue;
-        tn_module_drop(tni_slot_put_child(parent, slot, fresh));
-    }
+    tni_module_exchange(m, fresh);
+    tni_hooks_clear(m);
 }
 
 static tn_module *convert(const char *function, replacement make, tn_module *m)
@@ -186,31 +172,27 @@ static tn_module *convert(const char *function, replacement make, tn_module *m)
     conversion c = { .function = function, .make = make, .stage = { .copy = true } };
     tn_scope scope = tn_scope_begin();
     tn_status status = scope.depth < 0 ? tni_pending() : tni_module_check(function, m);
-    tn_module *result = NULL;
     TN_NO_GRAD
     {
         if (status == TN_OK) status = tni_walk(m, TNI_ONCE, prepare, NULL, &c);
         if (status == TN_OK) status = tni_stage_convert(&c.stage);
         for (size_t i = 0; status == TN_OK && i < c.modules.capacity; i++) {
             const tni_map_cell *cell = &c.modules.cell[i];
-            if (cell->value) status = take_over(&c, cell->key, cell->value);
+            if (cell->key) status = take_over(&c, cell->key, cell->value);
         }
     }
-    if (status == TN_OK) {
-        for (size_t i = 0; i < c.modules.capacity; i++)
-            if (c.modules.cell[i].key) replace_children(&c, (tn_module *)c.modules.cell[i].key);
-        tn_module *fresh = tni_map_get(&c.modules, m);
-        result = tn_module_keep(fresh ? fresh : m);
-    }
     for (size_t i = 0; i < c.modules.capacity; i++) {
-        tn_module_drop((tn_module *)c.modules.cell[i].key);
-        tn_module_drop(c.modules.cell[i].value);
+        tn_module *layer = (tn_module *)c.modules.cell[i].key, *fresh = c.modules.cell[i].value;
+        if (layer && status == TN_OK) become(layer, fresh);
+        tn_module_drop(layer);
+        tn_module_drop(fresh);
     }
     tni_map_free(&c.modules);
     tni_stage_free(&c.stage);
     tn_scope_end(scope);
-    tn_module_drop(m); /* the caller's reference, on failure too */
-    return result;
+    if (status == TN_OK) return m;
+    tn_module_drop(m); /* the caller's reference */
+    return NULL;
 }
 
 tn_module *tn_freeze_batchnorm(tn_module *m)

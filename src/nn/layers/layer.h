@@ -37,13 +37,22 @@ tn_status tni_expect_type(const char *function, const tn_module *m, const tn_mod
 /* batchnorm.c: x has from least to most axes, channels on axis 1. */
 tn_status tni_check_channels(const tn_module *m, const tn_tensor *x, int64_t channels, int least,
                              int most);
-/* batchnorm.c: the options of a BatchNorm2d, defaults filled in; NULL (no message): m is none. */
-const tn_batchnorm_options *tni_batchnorm2d_options(const tn_module *m, int64_t *features);
-
 /* Batch norm in training by statistics of more than this process's x: as tn_batch_norm. */
 typedef tn_tensor *(*tni_batchnorm_over)(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
                                          tn_tensor *running_mean, tn_tensor *running_var,
                                          double momentum, double eps);
+/* A BatchNorm, trained or frozen: one struct, so that each becomes the other where it stands. */
+typedef struct tni_batchnorm {
+    tn_module base;
+    tn_tensor *weight, *bias;
+    tn_tensor *running_mean, *running_var, *num_batches_tracked;
+    int64_t features;
+    tn_batchnorm_options o; /* eps and momentum as used; frozen: what a thawed one gets, and eps */
+    int64_t skipped;        /* batches that were left out */
+    tni_batchnorm_over over;
+} tni_batchnorm;
+/* batchnorm.c: m if it is a BatchNorm2d, else NULL (no message). */
+const tni_batchnorm *tni_batchnorm2d_of(const tn_module *m);
 /* batchnorm.c: where a BatchNorm keeps it, NULL for its own x; NULL (no message): m is none. */
 tni_batchnorm_over *tni_batchnorm_over_of(const tn_module *m);
 
