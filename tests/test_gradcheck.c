@@ -137,6 +137,21 @@ static tn_tensor *all_of_it(tn_tensor **x, void *user)
     return tn_sum(x[0], NULL, 0, false);
 }
 
+static tn_tensor *padded_rows(tn_tensor **x, void *user)
+{
+    return tn_mul(tn_embedding(x[0], user, 1), tn_embedding(x[0], user, -1));
+}
+
+/* A padding row's gradient of 0 is a definition, not a wrong gradient; and it stays that. */
+START_TEST(a_padding_row_is_no_fault)
+{
+    tn_tensor *x = leaf(TN_SHAPE(3, 2), 1), *id = tn_from_ints((int64_t[]){ 1, 2, 1 }, TN_SHAPE(3));
+    assert_ok(tn_gradcheck(padded_rows, &x, 1, id, both));
+    assert_ok(tn_backward(tn_sum(tn_embedding(x, id, 1), NULL, 0, false)));
+    assert_values(tn_grad(x), 0, 0, 0, 0, 0, 1, 1);
+}
+END_TEST
+
 START_TEST(edges)
 {
     tn_tensor *x = leaf(TN_SHAPE(3), 1);
@@ -161,6 +176,7 @@ Suite *test_suite(void)
     tcase_add_test(t, catches_a_function_that_changes);
     tcase_add_test(t, passes_an_error_on);
     tcase_add_test(t, refuses_what_it_cannot_check);
+    tcase_add_test(t, a_padding_row_is_no_fault);
     tcase_add_test(t, edges);
     return suite;
 }

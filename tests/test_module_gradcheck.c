@@ -196,6 +196,44 @@ START_TEST(right_models)
 }
 END_TEST
 
+/* Rows of a table as inputs and, tied, as the output layer: ids with padding. */
+typedef struct padded {
+    tn_module base;
+    tn_module *parts;
+    tn_module *table;  /* in parts, without a slot here */
+    tn_tensor *weight; /* of table, too */
+} padded;
+
+static tn_tensor *padded_forward(tn_module *self, tn_tensor *ids)
+{
+    padded *m = (padded *)self;
+    tn_tensor *h = tn_gelu(tn_mean(tn_forward(m->table, ids), (int[]){ 1 }, 1, false));
+    return tn_linear(h, m->weight, TN_NONE);
+}
+
+static const tn_module_type padded_type = { .name = "Padded",
+                                            .size = sizeof(padded),
+                                            .forward = padded_forward };
+
+/* The padding row is checked as any other, and fields without a slot are the copy's. */
+START_TEST(right_padding_and_fields_without_a_slot)
+{
+    tn_manual_seed(5);
+    padded *m = tn_module_new(&padded_type);
+    tn_register_module(&m->base, "parts", &m->parts, tn_module_dict_new());
+    tn_embedding_options o = { .use_padding_index = true, .padding_index = 0 };
+    tn_register_module(m->parts, "table", NULL, tn_embedding_new(6, 3, o));
+    m->table = tn_get_submodule(m->parts, "table");
+    m->weight = tn_get_parameter(m->table, "weight");
+    assert_made(tn_module_done(&m->base));
+    x = tn_from_ints((int64_t[]){ 1, 2, 0, 0, 3, 4, 5, 0, 0, 1, 0, 0 }, TN_SHAPE(3, 4));
+    y = tn_from_ints((int64_t[]){ 0, 3, 5 }, TN_SHAPE(3));
+    assert_ok(unchanged(&m->base, classify, NULL, every));
+    assert_ok(unchanged(&m->base, classify, NULL, fast));
+    tn_module_drop(&m->base);
+}
+END_TEST
+
 /* ---- wrong ----------------------------------------------------------------------------------- */
 
 START_TEST(names_the_element)
@@ -368,6 +406,7 @@ Suite *test_suite(void)
     tcase_add_test(t, right_networks);
     tcase_add_test(t, right_small_cnn);
     tcase_add_loop_test(t, right_models, 0, 2);
+    tcase_add_test(t, right_padding_and_fields_without_a_slot);
     t = test_case(suite, "wrong");
     tcase_add_test(t, names_the_element);
     tcase_add_test(t, names_the_last_one_before_the_fault);

@@ -219,7 +219,7 @@ typedef struct tn_gradcheck_options {
 
 /**
  * Compares backward with central differences, element by element, for every input that requires
- * grad.
+ * grad. An embedding's padding row has the gradient of any other here, and not its 0.
  *
  * inputs   f64 leaves, n of them; those with requires_grad are checked
  * Errors   TN_E_INVALID with the first mismatch: input, element, analytic and numeric value

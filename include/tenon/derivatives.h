@@ -97,6 +97,8 @@ typedef struct tn_module_gradcheck_options {
  *           What modules are given becomes f64; a floating target must be made so. Called once, and
  *           twice for each element, or in fast mode for each parameter; buffers, extra state and
  *           the default generator are the same each time, so dropout drops the same elements
+ * Padding   an embedding's padding row, whose gradient is 0 by definition, is checked as any other
+ *           row: with the gradient that it would have
  * Tied      a tensor with several names is one parameter; of two that are views of the same memory,
  *           each moves the other, which looks like a wrong gradient
  * Changes   nothing: neither m nor the default generator. m's hooks do not run, and the checks of

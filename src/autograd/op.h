@@ -184,6 +184,9 @@ tn_tensor *tni_sum_so_far(const tni_grad *g);
 tn_status tni_widen_grad(tni_grad *g);
 /* The seed of row k of a Jacobian: shaped as like, 1 at element k in row-major order, else 0. */
 tn_tensor *tni_basis(const tn_tensor *like, int64_t k);
+/* This thread compares gradients with differences, so an embedding's padding row has the gradient
+ * that the function has there, and not 0, as it is by definition. */
+extern TNI_THREAD bool tni_padding_counts;
 /* Whether backward must be written with ops now (its result will be differentiated again). */
 static inline bool tni_composed(void)
 {

@@ -378,12 +378,14 @@ tn_status tn_module_gradcheck(tn_module *m, tn_tensor *(*loss)(tn_module *m, voi
     *c = (check){ .loss = loss, .user = user, .o = options, .worst = -1, .last = -1 };
     c->run.function = function;
     tni_watcher *outer = tni_watch(NULL);
-    bool was = tn_set_grad_enabled(true);
+    bool was = tn_set_grad_enabled(true), counted = tni_padding_counts;
+    tni_padding_counts = true;
     tn_scope scope = tn_scope_begin();
     tn_status status = (c->model = copy_of(m)) ? check_copy(c) : tni_pending();
     tn_scope_end(scope);
     if (c->model) tn_module_drop(c->model);
     tn_set_grad_enabled(was);
+    tni_padding_counts = counted;
     tni_watch(outer);
     tni_free(c, sizeof *c);
     return status;

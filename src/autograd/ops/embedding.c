@@ -8,6 +8,8 @@
  */
 #include "autograd/ops/rows.h"
 
+TNI_THREAD bool tni_padding_counts;
+
 static const tn_op embedding_op = {
     .name = "embedding",
     .formula = "y[r] = weight[index[r]]",
@@ -32,7 +34,7 @@ tn_tensor *tn_embedding(tn_tensor *weight, tn_tensor *index, int64_t padding_ind
                         ", or -1 for none",
                         padding_index, tni_text(weight), weight->shape.size[0] - 1);
     }
-    tni_take_args args = { 0, padding_index, weight->shape };
+    tni_take_args args = { 0, tni_padding_counts ? -1 : padding_index, weight->shape };
     tn_tensor *in[2] = { weight, index };
     return tni_apply(&embedding_op, &args, sizeof args, 2, in);
 }
