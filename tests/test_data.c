@@ -73,6 +73,27 @@ START_TEST(text_ids_and_split)
 }
 END_TEST
 
+/* From 2^28 places on PyTorch's randint takes two words for one. */
+START_TEST(text_batches_of_a_long_text)
+{
+    const int64_t places = INT64_C(1) << 28, n = places + 1;
+    unsigned char *id = calloc((size_t)n, 1); /* pages that nobody touches cost nothing */
+    ck_assert_ptr_nonnull(id);
+    tn_generator *g = tn_generator_new(42), *same = tn_generator_new(42);
+    uint64_t word = tn_generator_u32(same);
+    word = word << 32 | tn_generator_u32(same);
+    id[word % (uint64_t)places] = 7;
+    tn_text text = { .train = id, .n_train = n };
+    tn_tensor *x, *y;
+    assert_ok(tn_text_batch(&text, false, g, 1, 1, &x, &y));
+    ck_assert_double_eq(tn_item(x), 7);
+    ck_assert_uint_eq(tn_generator_u32(g), tn_generator_u32(same));
+    tn_generator_free(g);
+    tn_generator_free(same);
+    free(id);
+}
+END_TEST
+
 START_TEST(text_batches)
 {
     char all[256];
@@ -373,6 +394,7 @@ Suite *test_suite(void)
     tcase_add_test(t, idx_types);
     tcase_add_test(t, text_ids_and_split);
     tcase_add_test(t, text_batches);
+    tcase_add_test(t, text_batches_of_a_long_text);
     tcase_add_loop_test(t, loader_in_order, 0, 2);
     tcase_add_loop_test(t, loader_in_parts, 0, 2);
     tcase_add_loop_test(t, loader_resumes_with_other_parts, 0, 2);

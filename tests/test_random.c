@@ -14,7 +14,7 @@
 #include <stdlib.h>
 
 #include "random_cases.h"
-#include "tensor/internal.h"
+#include "tensor/random.h"
 
 #define COUNT(array) ((int64_t)(sizeof(array) / sizeof *(array)))
 
@@ -107,6 +107,47 @@ START_TEST(RN_02_normal_blocks)
 }
 END_TEST
 
+/* What a draw of bf16 or f16 gave, and two numbers drawn after it, which tell how many words it
+ * took. */
+static void assert_drawn_and_two(tn_tensor *drawn, const double *want, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) ck_assert_double_eq(tn_at(drawn, &i, 1), want[i]);
+    tn_tensor *after = tn_rand(TN_SHAPE(2));
+    for (int64_t i = 0; i < 2; i++) ck_assert_double_eq(tn_at(after, &i, 1), want[n + i]);
+}
+
+/* Where the number is no multiple of 16, bf16 and f16 draw less than f32 before the last 16. */
+START_TEST(RN_02_normal_blocks_of_short_floats)
+{
+    tn_manual_seed(42);
+    assert_drawn_and_two(tn_randn_as(TN_SHAPE(20), TN_BF16, tn_cpu()), randn_20_bf16, 20);
+    tn_manual_seed(42);
+    assert_drawn_and_two(tn_randn_as(TN_SHAPE(35), TN_F16, tn_cpu()), randn_35_f16, 35);
+    tn_tensor *t = tn_full_as(TN_SHAPE(5, 7), 0, TN_F16, tn_cpu());
+    tn_manual_seed(42);
+    assert_ok(tn_normal_(t, 0, 1));
+    assert_drawn_and_two(tn_reshape(t, TN_SHAPE(35)), randn_35_f16, 35);
+    tn_manual_seed(42);
+    assert_ok(tn_init_normal(t, 0, 1));
+    assert_drawn_and_two(tn_reshape(t, TN_SHAPE(35)), randn_35_f16, 35);
+}
+END_TEST
+
+/* The end of the range counts as the dtype has it, which may be above the one that was asked for. */
+START_TEST(RN_08_uniform_reaches_the_rounded_end)
+{
+    tn_tensor *t = tn_full_as(TN_SHAPE(COUNT(uniform_end_f16)), 0, TN_F16, tn_cpu());
+    tn_manual_seed(42);
+    assert_normals(made_by(t, tn_uniform_(t, 0.1, 0.1003)), uniform_end_f16, 1e-15);
+    t = tn_full_as(TN_SHAPE(64, 300), 0, TN_BF16, tn_cpu());
+    tn_manual_seed(1);
+    assert_ok(tn_init_kaiming_uniform(t, 0, false, TN_NL_LINEAR));
+    double end = tn_item(tn_to_dtype(tn_scalar(0.1), TN_BF16)); /* sqrt(3 / 300) */
+    ck_assert_double_eq(tn_item(tn_any(tn_ge_scalar(t, end), NULL, 0, false)), 0);
+    ck_assert_double_eq(tn_item(tn_any(tn_le_scalar(t, -end), NULL, 0, false)), 1);
+}
+END_TEST
+
 START_TEST(RN_03_normal_pairs)
 {
     tn_manual_seed(42);
@@ -173,6 +214,30 @@ START_TEST(RN_05_permutation_is_one)
     }
     for (int i = 0; i < N; i++) ck_assert_int_eq(seen[i], 1);
     tn_generator_free(g);
+}
+END_TEST
+
+/* From UINT32_MAX / 20 on (checked once by hand, with n = 214,748,364, against PyTorch) each element
+ * goes to a place among those before it, drawn from two words. */
+START_TEST(RN_05_long_permutation)
+{
+    enum { N = 100 };
+    int64_t perm[N], want[N];
+    tn_generator *g = tn_generator_new(3), *same = tn_generator_new(3);
+    tni_draw_permutation(g, N, perm, N);
+    for (int64_t i = 0; i < N; i++) {
+        uint64_t word = tn_generator_u32(same);
+        word = word << 32 | tn_generator_u32(same);
+        int64_t j = (int64_t)(word % (uint64_t)(i + 1));
+        want[i] = j < i ? want[j] : i;
+        want[j] = i;
+    }
+    ck_assert(memcmp(perm, want, sizeof perm) == 0);
+    tni_draw_permutation(g, N, perm, N + 1);
+    tn_generator_permutation(same, N, want);
+    ck_assert(memcmp(perm, want, sizeof perm) == 0);
+    tn_generator_free(g);
+    tn_generator_free(same);
 }
 END_TEST
 
@@ -352,10 +417,13 @@ Suite *test_suite(void)
     tcase_add_test(t, RN_01_uniform);
     tcase_add_test(t, RN_01_ranged_uniform);
     tcase_add_test(t, RN_02_normal_blocks);
+    tcase_add_test(t, RN_02_normal_blocks_of_short_floats);
+    tcase_add_test(t, RN_08_uniform_reaches_the_rounded_end);
     tcase_add_test(t, RN_03_normal_pairs);
     tcase_add_test(t, RN_04_bernoulli);
     tcase_add_test(t, RN_05_whole_numbers);
     tcase_add_test(t, RN_05_permutation_is_one);
+    tcase_add_test(t, RN_05_long_permutation);
     tcase_add_test(t, RN_06_seed_42);
     tcase_add_test(t, strided_targets_draw_row_major);
     tcase_add_test(t, in_place_guards);

@@ -154,6 +154,11 @@ def write_draws():
     emit("uniform_f32", "float", seeded(lambda: torch.empty(11).uniform_(-0.1, 0.3)).tolist(), f32)
     emit("uniform_f64", "double", seeded(lambda: torch.empty(5, dtype=torch.float64).uniform_(-0.1, 0.3)).tolist())
     emit("uniform_bf16", "double", seeded(lambda: torch.empty(5, dtype=torch.bfloat16).uniform_(-1, 1)).tolist())
+    # a sixth of them reach the end of the range as f16 has it, which is above 0.1003
+    emit("uniform_end_f16", "double", seeded(lambda: torch.empty(24, dtype=torch.float16).uniform_(0.1, 0.1003)).tolist())
+    for name, dtype, n in ("randn_20_bf16", torch.bfloat16, 20), ("randn_35_f16", torch.float16, 35):
+        draw = lambda: torch.cat([torch.randn(n, dtype=dtype).float(), torch.rand(2)])
+        emit(name, "double", seeded(draw).tolist())  # and two uniform ones after them
     emit("randn_4", "float", seeded(lambda: torch.randn(4)).tolist(), f32)
     emit("randn_3_then_3", "float", seeded(lambda: torch.cat([torch.randn(3), torch.randn(3)])).tolist(), f32)
     emit("randn_16", "float", seeded(lambda: torch.randn(16)).tolist(), f32)

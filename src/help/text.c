@@ -8,7 +8,9 @@
 
 #include <tenon/io.h>
 
+#include "base/host.h"
 #include "io/file.h"
+#include "tensor/random.h"
 
 typedef struct block {
     tn_text text; /* first: the caller's pointer is the block's */
@@ -60,15 +62,6 @@ void tn_text_free(tn_text *text)
     if (text) tni_free(text, ((block *)(void *)text)->nbytes);
 }
 
-/* A number in [0, range), drawn as PyTorch's randint does: one word, or two for ranges of 2^32 and
- * more. */
-static int64_t draw(tn_generator *g, int64_t range)
-{
-    uint64_t word = tn_generator_u32(g);
-    if (range > UINT32_MAX) word = word << 32 | tn_generator_u32(g);
-    return (int64_t)(word % (uint64_t)range);
-}
-
 tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g, int64_t batch,
                         int64_t context, tn_tensor **x, tn_tensor **y)
 {
@@ -88,15 +81,19 @@ tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g, int64_
     tn_tensor *a = tn_empty_as(TN_SHAPE(batch, context), TN_I64, tn_cpu());
     tn_tensor *b = tn_empty_as(TN_SHAPE(batch, context), TN_I64, tn_cpu());
     if (!a || !b) return tni_pending();
+    if (tni_host_refused(f, "draws on the host", "a batch as an input of tn_capture_run"))
+        return TN_E_STATE;
     int64_t *from = tni_data(a);
     int64_t *to = tni_data(b);
-    for (int64_t i = 0; i < batch; i++) {
-        const unsigned char *window = id + draw(g, n - context); /* context + 1 characters */
+    tni_generator_lock(g);
+    for (int64_t i = 0; i < batch; i++) { /* context + 1 characters each */
+        const unsigned char *window = id + tni_draw_below(g, (uint64_t)(n - context));
         for (int64_t t = 0; t < context; t++) {
             from[i * context + t] = window[t];
             to[i * context + t] = window[t + 1];
         }
     }
+    tni_generator_unlock(g);
     *x = a;
     *y = b;
     return TN_OK;

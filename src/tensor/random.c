@@ -7,14 +7,16 @@
  *   in a range     u * (high - low) + low in t's precision, rounded once (one fused multiply-add,
  *                  which is what PyTorch's AVX2 and AVX-512 builds compute)
  *   normal, n>=16  Box and Muller in blocks of 16: radius from u[j], angle from u[j + 8], cosines
- *                  first; the last n mod 16 values come from a block drawn anew over the last 16
+ *                  first; the last n mod 16 values come from a block drawn anew over the last 16,
+ *                  for which bf16 and f16 draw no numbers before
  *   normal, n<16   one at a time in f64: cosine now, the sine kept for the next call
  *   whole numbers  word mod range; two words from 2^28 values on (PyTorch 2; 1.13 changed over at
  *                  2^32)
- *   permutation    for i = 0..n-2 swap i with i + word mod (n - i)
+ *   permutation    for i = 0..n-2 swap i with i + word mod (n - i); from UINT32_MAX / 20 on, for
+ *                  i = 0..n-1 put i at a place of two words mod (i + 1), and what was there at i
  *
- * f16 and bf16 are drawn in f32 and rounded; a uniform number that rounds up to the end of its
- * range becomes its beginning, as in PyTorch. Every draw below runs with its generator locked.
+ * f16 and bf16 are drawn in f32 and rounded; a uniform number that is then the end of its range, as
+ * rounded, becomes its beginning, as in PyTorch. Every draw below runs with its generator locked.
  *
  * Source   MT19937: mt19937.c. Box and Muller, Annals of Mathematical Statistics 29 (1958). Draw
  *          order: PyTorch's ATen/core/DistributionsHelper.h and
@@ -46,7 +48,7 @@ static double draw_f64(tn_generator *g)
     return (double)(draw_u64(g) & ((UINT64_C(1) << 53) - 1)) * 0x1p-53;
 }
 
-static uint64_t draw_below(tn_generator *g, uint64_t range)
+uint64_t tni_draw_below(tn_generator *g, uint64_t range)
 {
     return (range < UINT64_C(1) << 28 ? tni_mt_next(&g->mt) : draw_u64(g)) % range;
 }
@@ -66,7 +68,8 @@ static double draw_normal(tn_generator *g)
     return r * cos(TWO_PI * u1);
 }
 
-/* A draw of n values into out (f32 or f64). p: low and high, or mean and deviation. */
+/* A draw of n values into out (f32 or f64). p: low and high, or mean and deviation; p[2] not 0: they
+ * become bf16 or f16. */
 typedef void (*draw)(tn_generator *g, void *out, tn_dtype dtype, int64_t n, const double *p);
 
 static void draw_uniforms(tn_generator *g, void *out, tn_dtype dtype, int64_t n, const double *p)
@@ -118,7 +121,7 @@ static void draw_normals(tn_generator *g, void *out, tn_dtype dtype, int64_t n, 
         }
         return;
     }
-    draw_uniforms(g, out, dtype, n, unit);
+    draw_uniforms(g, out, dtype, p[2] != 0.0 ? n - n % 16 : n, unit);
     for (int64_t i = 0; i < n; i += 16) {
         int64_t first = i;
         if (n - i < 16) { /* the tail: the last 16 are drawn again */
@@ -147,12 +150,21 @@ static void draw_permutation(tn_generator *g, int64_t n, int64_t *perm)
 {
     for (int64_t i = 0; i < n; i++) perm[i] = i;
     for (int64_t i = 0; i < n - 1; i++) {
-        uint64_t left = (uint64_t)(n - i);
-        uint64_t word = left <= UINT32_MAX ? tni_mt_next(&g->mt) : draw_u64(g);
-        int64_t j = i + (int64_t)(word % left);
+        int64_t j = i + (int64_t)(tni_mt_next(&g->mt) % (uint64_t)(n - i));
         int64_t kept = perm[i];
         perm[i] = perm[j];
         perm[j] = kept;
+    }
+}
+
+/* Durstenfeld's order turned inside out. */
+static void draw_long_permutation(tn_generator *g, int64_t n, int64_t *perm)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t j = (int64_t)(draw_u64(g) % (uint64_t)(i + 1));
+        perm[i] = i;
+        perm[i] = perm[j];
+        perm[j] = i;
     }
 }
 
@@ -177,13 +189,21 @@ static tn_status store(tn_tensor *t, void *values, size_t nbytes, tn_dtype dtype
     return status;
 }
 
-/* bf16 and f16 in [low, high]: values rounded up to high become low. below and reached: scratch
- * masks of t's shape. */
+/* high as bf16 or f16 has it. */
+static double rounded(double high, tn_dtype dtype)
+{
+    float f = (float)high;
+    return (double)(dtype == TN_BF16 ? tn_from_bf16(tn_to_bf16(f)) : tn_from_f16(tn_to_f16(f)));
+}
+
+/* bf16 and f16 in [low, high]: values rounded up to high, as t has it, become low. below and
+ * reached: scratch masks of t's shape. */
 static tn_status leave_out_the_end(tn_tensor *t, tn_tensor *below, tn_tensor *reached, double low,
                                    double high)
 {
     const tni_backend *backend = tni_backend_of(t);
     tni_array x = tni_array_of(t), b = tni_array_of(below), r = tni_array_of(reached);
+    high = rounded(high, t->dtype);
     tn_status status = backend->unary(&(tni_unary){ TNI_U_lt_scalar, .y = b, .x = x, .p = &high });
 
     if (status == TN_OK) status = backend->unary(&(tni_unary){ TNI_U_logical_not, .y = r, .x = b });
@@ -242,12 +262,12 @@ tn_status tni_random_uniform(tn_tensor *t, double low, double high)
 
 tn_status tni_random_normal(tn_tensor *t, double mean, double deviation)
 {
-    return fill(t, draw_normals, (double[]){ mean, deviation });
+    return fill(t, draw_normals, (double[]){ mean, deviation, is_short(t->dtype) });
 }
 
-tn_status tni_random_draw(const tni_array *y, bool normal)
+tn_status tni_random_draw(const tni_array *y, bool normal, bool becomes_short)
 {
-    static const double unit[] = { 0.0, 1.0 };
+    const double unit[] = { 0.0, 1.0, becomes_short };
     tn_generator *g = tn_default_generator();
     int64_t n = 1;
 
@@ -258,9 +278,9 @@ tn_status tni_random_draw(const tni_array *y, bool normal)
     return TN_OK;
 }
 
-static tn_status draw_into(tn_tensor *t, bool normal)
+static tn_status draw_into(tn_tensor *t, bool normal, bool becomes_short)
 {
-    tni_random a = { .y = tni_array_of(t), .normal = normal };
+    tni_random a = { .y = tni_array_of(t), .normal = normal, .becomes_short = becomes_short };
 
     if (t->storage->device.type != TN_CPU) /* numbers / 2 counters are enough for any dtype */
         tni_philox_take((uint64_t)tni_shape_numel(&t->shape) / 2 + 1, &a.seed, &a.offset);
@@ -275,7 +295,7 @@ static tn_tensor *draw_and_cast(tn_tensor *t, tn_tensor *cast, bool normal)
     tn_scope scope = tn_scope_begin();
     tn_tensor *below = tni_new_dense(&t->shape, TN_BOOL, t->storage->device);
     tn_tensor *reached = below ? tni_new_dense(&t->shape, TN_BOOL, t->storage->device) : NULL;
-    tn_status status = reached ? draw_into(t, normal) : tni_pending();
+    tn_status status = reached ? draw_into(t, normal, true) : tni_pending();
 
     if (status == TN_OK) status = backend->copy(&(tni_copy){ .y = to, .x = drawn });
     if (status == TN_OK && !normal) status = leave_out_the_end(cast, below, reached, 0.0, 1.0);
@@ -294,7 +314,7 @@ static tn_tensor *drawn(const char *f, tn_shape shape, bool normal, tn_dtype dty
         return tni_fail(TN_E_DTYPE, "%s: %s: want a floating dtype", f, tn_dtype_name(dtype));
     tn_tensor *t = tni_create(f, shape, real, device);
     if (!t || tni_shape_numel(&shape) == 0) return t ? tni_create(f, shape, dtype, device) : NULL;
-    if (dtype == real) return draw_into(t, normal) == TN_OK ? t : NULL;
+    if (dtype == real) return draw_into(t, normal, false) == TN_OK ? t : NULL;
     tn_tensor *cast = tni_create(f, shape, dtype, device);
     return cast ? draw_and_cast(t, cast, normal) : NULL;
 }
@@ -314,7 +334,7 @@ static tn_tensor *filled(const char *f, tn_shape shape, draw draw, double a, dou
     TNI_HOLD_TRAPS;
     tn_tensor *t = tni_create(f, shape, tn_default_dtype(), tn_cpu());
 
-    return t && fill(t, draw, (double[]){ a, b }) == TN_OK ? t : NULL;
+    return t && fill(t, draw, (double[]){ a, b, 0.0 }) == TN_OK ? t : NULL;
 }
 
 tn_tensor *tn_rand(tn_shape shape)
@@ -346,7 +366,7 @@ tn_tensor *tn_randint(int64_t low, int64_t high, tn_shape shape)
     uint64_t range = (uint64_t)high - (uint64_t)low;
     tn_generator *g = tn_default_generator();
     tni_generator_lock(g);
-    for (int64_t i = 0; i < n; i++) y[i] = (int64_t)((uint64_t)low + draw_below(g, range));
+    for (int64_t i = 0; i < n; i++) y[i] = (int64_t)((uint64_t)low + tni_draw_below(g, range));
     tni_generator_unlock(g);
     return t;
 }
@@ -365,7 +385,12 @@ void tn_generator_permutation(tn_generator *g, int64_t n, int64_t *perm)
         tni_poison("tn_generator_permutation", g ? "perm" : "g");
         return;
     }
+    tni_draw_permutation(g, n, perm, UINT32_MAX / 20);
+}
+
+void tni_draw_permutation(tn_generator *g, int64_t n, int64_t *perm, int64_t long_from)
+{
     tni_generator_lock(g);
-    draw_permutation(g, n, perm);
+    (n < long_from ? draw_permutation : draw_long_permutation)(g, n, perm);
     tni_generator_unlock(g);
 }

@@ -45,7 +45,13 @@ void tni_generator_unlock(const tn_generator *g);
  * is floating. The caller checks arguments and bumps the version. */
 tn_status tni_random_uniform(tn_tensor *t, double low, double high);
 tn_status tni_random_normal(tn_tensor *t, double mean, double deviation);
-/* Into a dense real array of the CPU: uniform in [0, 1) or standard normal. */
-tn_status tni_random_draw(const tni_array *y, bool normal);
+/* Into a dense real array of the CPU: uniform in [0, 1) or standard normal. becomes_short: in the
+ * order of bf16 and f16. */
+tn_status tni_random_draw(const tni_array *y, bool normal, bool becomes_short);
+
+/* A number below range, from one word or two, as PyTorch takes them. g is locked. */
+uint64_t tni_draw_below(tn_generator *g, uint64_t range);
+/* tn_generator_permutation; from n = long_from on in the order of long ones. */
+void tni_draw_permutation(tn_generator *g, int64_t n, int64_t *perm, int64_t long_from);
 
 #endif

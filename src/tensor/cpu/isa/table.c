@@ -56,7 +56,7 @@ tn_status K(tni_gemm)(const tni_gemm *a)
 
 tn_status K(tni_random)(const tni_random *a)
 {
-    return tni_random_draw(&a->y, a->normal);
+    return tni_random_draw(&a->y, a->normal, a->becomes_short);
 }
 
 /* ---- many tensors ---------------------------------------------------------------------------- */
