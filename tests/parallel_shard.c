@@ -561,6 +561,63 @@ static void out_of_memory(char **argument)
     EXPECT(at[0] > 3 && at[1] > 3 && (at[2] > 3 || !odd || tn_parallel_rank() > 0));
 }
 
+/* ---- between the parts of a batch ------------------------------------------------------------ */
+
+static run waiting_run(uint64_t seed)
+{
+    tn_manual_seed(seed);
+    run r = { .m = bag(4, TN_F32, false) };
+    r.p = tn_data_parallel_new(r.m, (tn_data_parallel_options){ 0 });
+    r.opt = tn_adam(tn_parameters(r.m), (tn_adam_options){ .lr = 0.1 });
+    TN_CHECK(tn_data_parallel_shard(r.p, r.opt));
+    return r;
+}
+
+/* One part, or with `ends` the last one, and the step. */
+static void waiting_part(run *r, int64_t part, bool ends)
+{
+    tn_scope scope = tn_scope_begin();
+    TN_CHECK(tn_backward(distance(r->m, part, 1, NULL)));
+    if (ends) TN_CHECK(tn_optim_step(r->opt));
+    if (ends) TN_CHECK(tn_optim_zero_grad(r->opt));
+    tn_scope_end(scope);
+}
+
+/* What rank 0 says of saving, on all. */
+static tn_status waiting_save(run *r, const char *path)
+{
+    TN_CHECK(tn_data_parallel_gather(r->p));
+    tn_checkpoint c = { .model = r->m, .optimizer = r->opt };
+    tn_status saved = tn_parallel_rank() == 0 ? tn_checkpoint_save(&c, path) : TN_OK;
+    tn_data_parallel_release(r->p);
+    return tn_parallel_agree(saved);
+}
+
+/* waiting FILE: a stop after two of three parts that are averaged one by one; gradients that are
+ * one rank's own are refused. */
+static void waiting(char **argument)
+{
+    run whole = waiting_run(1), again = waiting_run(2);
+    for (int part = 0; part < 5; part++) waiting_part(&whole, part, part == 2);
+    TN_CHECK(waiting_save(&whole, argument[0]));
+    TN_CHECK(tn_backward(distance(again.m, 9, NAN, NULL)));
+    TN_CHECK(tn_checkpoint_load(&(tn_checkpoint){ .model = again.m, .optimizer = again.opt },
+                                argument[0]));
+    waiting_part(&whole, 5, true);
+    waiting_part(&again, 5, true);
+    expect_same(tn_parameters(whole.m), tn_parameters(again.m));
+    tn_data_parallel_set_sync(whole.p, false);
+    TN_CHECK(tn_backward(distance(whole.m, 6, 1, NULL)));
+    EXPECT(waiting_save(&whole, argument[0]) == TN_E_STATE &&
+           strstr(tn_error(), "the gradient of model.wide is this rank's alone: want a backward "));
+    tn_error_clear();
+    tn_data_parallel_set_sync(whole.p, true);
+    TN_CHECK(tn_backward(distance(whole.m, 7, 1, NULL)));
+    TN_CHECK(waiting_save(&whole, argument[0]));
+    run_free(&whole);
+    run_free(&again);
+}
+
 /* ---- the modes ------------------------------------------------------------------------------- */
 
 int main(int argc, char **argv)
@@ -569,6 +626,7 @@ int main(int argc, char **argv)
         { "bits", 1, bits },     { "memory", 1, memory },     { "train", 2, train },
         { "resume", 4, resume }, { "compare", 3, compare },   { "fail", 1, fail },
         { "die", 1, die },       { "refusals", 0, refusals }, { "scarce", 1, out_of_memory },
+        { "waiting", 1, waiting },
     };
     return rank_main(argc, argv,
                      (rank_program){ mode, sizeof mode / sizeof *mode, "scarce", NULL });

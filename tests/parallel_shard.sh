@@ -18,6 +18,7 @@ for n in 2 4; do
     ranks $n bits $every
     ranks $n memory state && sort log
     ranks $n refusals
+    ranks $n waiting waiting-$n
     ranks $n fail none
     runs test ! -e none # no file without its state
     TN_CACHE=0 ranks $n scarce 0 && cat log

@@ -6,7 +6,8 @@
  *
  * Seen to fail, in src/io/checkpoint.c: commit() without tni_loader_set (the cnn after every step),
  * or setting the default generator only (the transformer after every step); check_module() that
- * finds nothing (all of nonfinite_parameters_are_refused). In parts.c: save() without versions
+ * finds nothing (all of nonfinite_parameters_are_refused). In grads.c: tni_grads_put() that does
+ * nothing (parts_of_a_batch_go_on and what_waits_and_what_fits). In parts.c: save() without versions
  * (ties_and_versions); tni_parts_load() without put_back (further_parts).
  */
 #include <stdio.h>
@@ -568,6 +569,136 @@ START_TEST(ties_and_versions)
 }
 END_TEST
 
+/* ---- between the parts of a batch ------------------------------------------------------------ */
+
+enum { WAITING = 4, ALL_PARTS = 5 * WAITING };
+
+/* Batches of four parts each: a step after every fourth backward. Two layers share their weight. */
+typedef struct accumulating {
+    tn_module *model;
+    tn_optim *optimizer;
+    int done;
+} accumulating;
+
+static accumulating accumulating_new(uint64_t seed)
+{
+    tn_manual_seed(seed);
+    accumulating a = { .model = tn_sequential(tn_linear_new(3, 3, (tn_linear_options){ 0 }),
+                                              tn_linear_new(3, 3, (tn_linear_options){ 0 })) };
+    assert_ok(tn_register_parameter(tn_module_child(a.model, 1), "weight", NULL,
+                                    tn_get_parameter(a.model, "0.weight")));
+    a.optimizer = tn_adam(tn_parameters(a.model), (tn_adam_options){ .lr = 0.05 });
+    return a;
+}
+
+static void accumulating_free(accumulating *a)
+{
+    tn_optim_free(a->optimizer);
+    tn_module_drop(a->model);
+}
+
+/* Gradients are cleared at the end of a batch, or (late) at the beginning of the next one. */
+static void accumulate(accumulating *a, int last, bool late)
+{
+    for (; a->done < last; a->done++) {
+        tn_scope scope = tn_scope_begin();
+        bool begins = a->done % WAITING == 0, ends = a->done % WAITING == WAITING - 1;
+        if (late && begins) assert_ok(tn_optim_zero_grad(a->optimizer));
+        tn_tensor *y = tn_forward(a->model, tn_full(TN_SHAPE(2, 3), 0.1 * (a->done % 7)));
+        assert_ok(tn_backward(tn_mean(tn_square(tn_sub_scalar(y, 1)), NULL, 0, false)));
+        if (ends) assert_ok(tn_optim_step(a->optimizer));
+        if (ends && !late) assert_ok(tn_optim_zero_grad(a->optimizer));
+        tn_scope_end(scope);
+    }
+}
+
+static void save_accumulating(accumulating *a)
+{
+    tn_checkpoint c = { .model = a->model, .optimizer = a->optimizer, .step = a->done };
+    assert_ok(tn_checkpoint_save(&c, numbered(a->done)));
+}
+
+/* Goes back to a stop, after a loss that was NaN. */
+static void return_to(accumulating *a, int stop)
+{
+    tn_checkpoint c = { .model = a->model, .optimizer = a->optimizer };
+    tn_tensor *y = tn_forward(a->model, tn_full(TN_SHAPE(1, 3), NAN));
+    assert_ok(tn_backward(tn_sum(y, NULL, 0, false)));
+    assert_ok(tn_checkpoint_load(&c, numbered(stop)));
+    ck_assert_int_eq(c.step, stop);
+    a->done = stop;
+}
+
+/* A stop after any part, in a new run and in the same one. */
+START_TEST(parts_of_a_batch_go_on)
+{
+    const bool late = _i;
+    accumulating whole = accumulating_new(1);
+    for (int s = 0; s < ALL_PARTS; s++) {
+        accumulate(&whole, s, late);
+        save_accumulating(&whole);
+    }
+    accumulate(&whole, ALL_PARTS, late);
+    uint64_t wanted = hash_of_module(whole.model);
+    for (int s = 0; s < ALL_PARTS; s++) {
+        accumulating fresh = accumulating_new(2), *run[] = { &fresh, &whole };
+        for (int k = 0; k < 2; k++) {
+            return_to(run[k], s);
+            accumulate(run[k], ALL_PARTS, late);
+            ck_assert_msg(hash_of_module(run[k]->model) == wanted, "stop after %d, %s run", s,
+                          k ? "the same" : "a new");
+        }
+        accumulating_free(&fresh);
+    }
+    accumulating_free(&whole);
+}
+END_TEST
+
+static int waiting_in(const char *path)
+{
+    tn_list *list = tn_load_tensors(path, NULL);
+    int n = 0;
+    for (int i = 0; i < list->n; i++) n += !strncmp(list->entry[i].name, ".grad.", 6);
+    return n;
+}
+
+/* Gradients that a step has used are not saved; a model of other shapes or names. */
+START_TEST(what_waits_and_what_fits)
+{
+    tn_module *m = tn_linear_new(3, 2, (tn_linear_options){ 0 });
+    tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 0.1 });
+    tn_checkpoint c = { .model = m };
+    assert_ok(tn_backward(tn_sum(tn_forward(m, tn_ones(TN_SHAPE(1, 3))), NULL, 0, false)));
+    assert_ok(tn_checkpoint_save(&c, in_folder("waits")));
+    ck_assert_int_eq(waiting_in(in_folder("waits")), 2);
+    assert_ok(tn_optim_step(opt));
+    assert_ok(tn_checkpoint_save(&c, in_folder("used")));
+    ck_assert_int_eq(waiting_in(in_folder("used")), 0);
+    assert_ok(tn_backward(tn_sum(tn_forward(m, tn_ones(TN_SHAPE(1, 3))), NULL, 0, false)));
+    assert_ok(tn_checkpoint_save(&c, in_folder("more")));
+    ck_assert_int_eq(waiting_in(in_folder("more")), 2);
+    assert_ok(tn_checkpoint_load(&c, in_folder("used"))); /* and so any older file */
+    ck_assert(tni_none(tn_grad(tn_get_parameter(m, "weight"))));
+    assert_ok(tn_checkpoint_load(&c, in_folder("more")));
+    ck_assert_double_eq(tn_item(tn_max_all(tn_grad(tn_get_parameter(m, "weight")))), 2);
+    tn_checkpoint alone = { .optimizer = opt }; /* as of leaves that no module has */
+    assert_ok(tn_checkpoint_save(&alone, in_folder("alone")));
+    assert_ok(tn_optim_zero_grad(opt));
+    assert_ok(tn_checkpoint_load(&alone, in_folder("alone")));
+    ck_assert_double_eq(tn_item(tn_max_all(tn_grad(tn_get_parameter(m, "weight")))), 2);
+    tn_module *wide = tn_linear_new(3, 3, (tn_linear_options){ 0 });
+    c.model = wide;
+    assert_fails(tn_checkpoint_load(&c, in_folder("more")), TN_E_SHAPE,
+                 "the gradient of model.weight is [2,3] f32 there, the parameter [3,3] f32 here");
+    tn_module *bare = tn_linear_new(3, 2, (tn_linear_options){ .no_bias = true });
+    c.model = bare;
+    assert_fails(tn_checkpoint_load(&c, in_folder("more")), TN_E_NAME,
+                 "a gradient of model.bias is in it: want that parameter");
+    tn_optim_free(opt);
+    tn_module_drop(m), tn_module_drop(wide), tn_module_drop(bare);
+}
+END_TEST
+
 /* ---- weights that are not numbers ------------------------------------------------------------ */
 
 static const struct {
@@ -622,6 +753,8 @@ Suite *test_suite(void)
     tcase_add_test(t, cnn_resumes_after_every_step);
     tcase_add_loop_test(t, leaving_out_a_part_shows, 0, TEST_ASAN ? 3 : COUNT(controls));
     tcase_add_loop_test(t, every_entry_is_missed, 0, 2);
+    tcase_add_loop_test(t, parts_of_a_batch_go_on, 0, 2);
+    tcase_add_test(t, what_waits_and_what_fits);
     t = file_case(suite, "parts");
     tcase_add_test(t, generators_of_ones_own);
     tcase_add_test(t, ties_and_versions);

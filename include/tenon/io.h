@@ -105,10 +105,12 @@ typedef struct tn_checkpoint_part {
 
 /** What belongs to a run. NULL fields are left out; on loading, a part that is NULL here and
  *  present in the file is ignored, a part that is given here and missing there is an error. The
- *  library's default generator is always included. */
+ *  library's default generator is always included. So are the gradients that no step has used yet,
+ *  as between the parts of a batch: loading brings them back, and every other gradient of these
+ *  parameters is then TN_NONE. */
 typedef struct tn_checkpoint {
     tn_module *model;                /* its parameters and persistent buffers */
-    tn_optim *optimizer;             /* its state and numbers */
+    tn_optim *optimizer;             /* its state and numbers; of both: waiting gradients */
     tn_scheduler *scheduler;         /* its step and rates */
     struct tn_loader *loader;        /* its epoch, its position, its seed */
     tn_generator *const *generators; /* the program's own, in a fixed order: n_generators of them */
@@ -122,7 +124,8 @@ typedef struct tn_checkpoint {
 } tn_checkpoint;
 
 /** Saves to one file, replaced as tn_save replaces: after any failure the old one is unchanged.
- *  Metadata keys that begin with "tenon." are the library's own. */
+ *  Metadata keys that begin with "tenon." are the library's own. Errors, among those of tn_save:
+ *  waiting gradients that are one rank's alone (tn_data_parallel_set_sync off). */
 TN_API TN_MUST_USE tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path);
 /** Loads all or nothing: neither c nor the generator changes if any part does not fit or any byte
  *  of the file differs from what was written (a checksum is compared). */

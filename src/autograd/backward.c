@@ -374,6 +374,7 @@ static tn_status add_to_grads(tni_pass *p)
         reused |= tni_grad_reused(gm);
         gm->used = 0;
         gm->reused = reused ? 1 + tn_version(gm->pending) : 0;
+        if (gm->sync) gm->sync->leaf[gm->sync_index].own = !tni_sync_average(p, gm);
         tn_drop(gm->grad);
         gm->grad = gm->pending;
         gm->pending = NULL;

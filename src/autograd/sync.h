@@ -16,6 +16,7 @@ typedef struct tni_sync_leaf {
     tn_tensor *leaf;    /* kept by the owner; gm->sync and gm->sync_index lead back here */
     tn_tensor *average; /* of the leaf's shape; valid after finish */
     bool used;          /* after finish: some process has a gradient, so the average counts */
+    bool own;           /* leaf's grad is of this process alone: the last pass did not average */
 } tni_sync_leaf;
 
 /* Of a thread; embedded by its owner. */

@@ -190,6 +190,7 @@ tn_status tni_parts_load(tni_safetensors *file, tni_parts *parts)
 {
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < parts->n; i++) status = read_part(file, &parts->part[i]);
+    if (status == TN_OK) status = tni_grads_read(file, parts);
     for (int i = parts->n; status == TN_OK && i-- > 0;)
         if (parts->part[i].p.module) status = load_module(file, &parts->part[i], i == 0);
     if (status != TN_OK) put_back(parts);
@@ -202,11 +203,13 @@ void tni_parts_put(tni_parts *parts)
         if (parts->part[i].staged) tni_staged_put(parts->part[i].staged);
         parts->part[i].staged = NULL;
     }
+    tni_grads_put(parts);
 }
 
 void tni_parts_free(tni_parts *parts)
 {
     for (int i = 0; i < parts->n; i++) tni_staged_discard(parts->part[i].staged);
+    tni_room_free(&parts->grad, &parts->grad_capacity, sizeof *parts->grad);
     tni_room_free(&parts->part, &parts->capacity, sizeof *parts->part);
     parts->n = 0;
 }

@@ -19,6 +19,10 @@ typedef struct tni_parts {
     int n;
     tni_part *part;
     size_t capacity;
+    /* loading: their parameters, and the gradients that they get; NULL: none */
+    tn_list *leaves;
+    tn_tensor **grad;
+    size_t grad_capacity;
 } tni_parts;
 
 /* All given parts, the model first. A bad part is an error naming function. Free in every case. */
@@ -30,5 +34,10 @@ tn_status tni_parts_load(tni_safetensors *file, tni_parts *parts);
 /* After a load: puts the rest in place. */
 void tni_parts_put(tni_parts *parts);
 void tni_parts_free(tni_parts *parts);
+
+/* The gradients of their parameters: of tni_parts_load and tni_parts_put a part each. (grads.c) */
+tn_status tni_grads_save(const char *function, const tni_parts *parts, tn_list *list);
+tn_status tni_grads_read(tni_safetensors *file, tni_parts *parts);
+void tni_grads_put(const tni_parts *parts);
 
 #endif

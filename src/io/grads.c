@@ -1,0 +1,130 @@
+/*
+ * grads.c - gradients that wait for a step, in a checkpoint: of a batch that is computed in parts.
+ *
+ * Their names are ".grad.PART.NAME"; no part's name is empty, so no part's names begin so. A
+ * parameter of several parts, as of a model and its optimizer, has one under each, stored once. A
+ * gradient that a step has used, and no backward has added to since, is not saved. Loading leaves
+ * no gradient of before: where the file has none, the parameter has none.
+ */
+#include <stdio.h>
+
+#include "autograd/op.h"
+#include "autograd/sync.h"
+#include "io/parts.h"
+#include "nn/module.h"
+
+static const char prefix[] = ".grad.";
+
+/* The parameters of all parts, as "PART.NAME"; current scope. */
+static tn_list *leaves_of(const tni_parts *parts)
+{
+    tn_list *leaves = tn_list_new();
+    tn_status status = leaves ? TN_OK : tni_pending();
+    for (int k = 0; status == TN_OK && k < parts->n; k++) {
+        const tn_checkpoint_part *p = &parts->part[k].p;
+        if (!p->module && !p->optimizer) continue;
+        const tn_list *own =
+            p->module ? tn_parameters(p->module) : tn_optim_parameters(p->optimizer);
+        if (!own) return NULL;
+        for (int i = 0; status == TN_OK && i < own->n; i++)
+            status = tni_list_push(leaves, "", p->name, own->entry[i].name, own->entry[i]);
+    }
+    return status == TN_OK ? leaves : NULL;
+}
+
+/* The gradient that the next step would use; NULL: none. */
+static tn_tensor *waiting(const tn_tensor *leaf)
+{
+    const tni_gradmeta *gm = leaf->gm;
+    bool there = gm && gm->grad && !tni_none(gm->grad);
+    return there && gm->used != 1 + tn_version(gm->grad) ? gm->grad : NULL;
+}
+
+tn_status tni_grads_save(const char *function, const tni_parts *parts, tn_list *list)
+{
+    tn_list *leaves = leaves_of(parts);
+    tn_status status = leaves ? TN_OK : tni_pending();
+    for (int i = 0; status == TN_OK && i < leaves->n; i++) {
+        tn_entry e = leaves->entry[i];
+        const tn_tensor *leaf = e.tensor;
+        e.tensor = waiting(leaf);
+        if (!e.tensor) continue;
+        if (leaf->gm->sync && leaf->gm->sync->leaf[leaf->gm->sync_index].own)
+            return tni_error(TN_E_STATE,
+                             "%s: the gradient of %s is this rank's alone: want a backward that "
+                             "averages (tn_data_parallel_set_sync), or tn_optim_zero_grad, before",
+                             function, e.name);
+        status = tni_list_push(list, prefix, "", e.name, e);
+    }
+    return status;
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+static bool is_given(const tni_parts *parts, const char *name)
+{
+    for (int k = 0; k < parts->n; k++) {
+        size_t n = strlen(parts->part[k].p.name);
+        if (!strncmp(name, parts->part[k].p.name, n) && name[n] == '.') return true;
+    }
+    return false;
+}
+
+/* Entry e of the file, as leaf's gradient; all that may fail. */
+static tn_tensor *fitting(const tni_input *in, const tn_entry *e, tn_tensor *leaf)
+{
+    const tn_tensor *t = e->tensor;
+    if (!tni_gradmeta_of(leaf)) return NULL;
+    if (!tni_shape_equal(&t->shape, &leaf->shape) || t->dtype != leaf->dtype)
+        return tni_fail(TN_E_SHAPE,
+                        "%s: " TNI_PATH
+                        ": the gradient of %s is %s %s there, the parameter %s %s here",
+                        in->function, in->path, e->name, tni_shape_text(&t->shape),
+                        tn_dtype_name(t->dtype), tni_shape_text(&leaf->shape),
+                        tn_dtype_name(leaf->dtype));
+    return tn_to(e->tensor, leaf->storage->device);
+}
+
+/* Those of parameters that no part has here. */
+static tn_status check_names(const tni_input *in, const tni_parts *parts, const tn_list *there)
+{
+    for (int i = 0; i < there->n; i++) {
+        const char *name = there->entry[i].name;
+        if (is_given(parts, name) && !tni_list_find(parts->leaves, name))
+            return tni_error(TN_E_NAME,
+                             "%s: " TNI_PATH ": a gradient of %s is in it: want that parameter",
+                             in->function, in->path, name);
+    }
+    return TN_OK;
+}
+
+tn_status tni_grads_read(tni_safetensors *file, tni_parts *parts)
+{
+    const tn_list *there = tni_safetensors_list(file, prefix, NULL);
+    tn_list *leaves = parts->leaves = leaves_of(parts);
+    if (!there || !leaves) return tni_pending();
+    tn_status status = check_names(&file->in, parts, there);
+    if (!tni_room(&parts->grad, &parts->grad_capacity, 0, (size_t)leaves->n, sizeof *parts->grad))
+        return TN_E_NOMEM;
+    for (int i = 0; status == TN_OK && i < leaves->n; i++) {
+        tn_tensor *leaf = leaves->entry[i].tensor;
+        const tn_entry *e = tni_list_find(there, leaves->entry[i].name);
+        parts->grad[i] = e ? fitting(&file->in, e, leaf) : NULL;
+        if (e && !parts->grad[i]) status = tni_pending();
+        if (status == TN_OK && (e || (leaf->gm && leaf->gm->grad)))
+            status = tni_tell_grad(leaf, false);
+    }
+    return status;
+}
+
+void tni_grads_put(const tni_parts *parts)
+{
+    for (int i = 0; i < parts->leaves->n; i++) {
+        tni_gradmeta *gm = parts->leaves->entry[i].tensor->gm;
+        if (!gm) continue;
+        tn_drop(gm->grad);
+        gm->grad = parts->grad[i] ? tn_keep(parts->grad[i]) : NULL;
+        gm->used = gm->reused = 0;
+        if (gm->sync) gm->sync->leaf[gm->sync_index].own = false;
+    }
+}
