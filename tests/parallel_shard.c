@@ -623,9 +623,9 @@ static void waiting(char **argument)
 int main(int argc, char **argv)
 {
     static const rank_mode mode[] = {
-        { "bits", 1, bits },     { "memory", 1, memory },     { "train", 2, train },
-        { "resume", 4, resume }, { "compare", 3, compare },   { "fail", 1, fail },
-        { "die", 1, die },       { "refusals", 0, refusals }, { "scarce", 1, out_of_memory },
+        { "bits", 1, bits },       { "memory", 1, memory },     { "train", 2, train },
+        { "resume", 4, resume },   { "compare", 3, compare },   { "fail", 1, fail },
+        { "die", 1, die },         { "refusals", 0, refusals }, { "scarce", 1, out_of_memory },
         { "waiting", 1, waiting },
     };
     return rank_main(argc, argv,

@@ -61,28 +61,37 @@ static void make_optimizers(run *r, double lr)
     assert_ok(tn_optim_add_group(r->optimizer[1], renamed, (tn_group_options){ .lr = lr / 2 }));
 }
 
+/* An optimizer for one schedule: that of the file had ten, which is refused now. */
+static tn_optim *scheduled(const run *r)
+{
+    double lr = tn_optim_lr(r->optimizer[2], 0);
+    return tn_adamw(tn_parameters(r->model), (tn_adam_options){ .lr = lr, .weight_decay = 0.01 });
+}
+
 static void make_schedules(run *r)
 {
     static const int64_t milestones[] = { 1, 4 };
-    tn_optim *o = r->optimizer[2];
+    tn_optim *o[SCHEDULES];
+    for (int i = 0; i < SCHEDULES; i++) o[i] = scheduled(r);
     tn_scheduler **s = r->schedule;
-    s[0] = tn_step_lr(o, 2, 0.5);
-    s[1] = tn_multistep_lr(o, milestones, 2, 0.5);
-    s[2] = tn_exponential_lr(o, 0.9);
-    s[3] = tn_cosine_lr(o, 10, 1e-4);
-    s[4] = tn_cosine_restarts_lr(o, 2, 2, 1e-4);
-    s[5] = tn_linear_lr(o, 0.5, 1, 5);
-    s[6] = tn_constant_lr(o, 0.5, 5);
-    s[7] = tn_polynomial_lr(o, 10, 2);
-    s[8] = tn_lambda_lr(o, factor, NULL);
-    s[9] = tn_warmup_cosine_lr(o, 4, 20, 1e-4);
+    s[0] = tn_step_lr(o[0], 2, 0.5);
+    s[1] = tn_multistep_lr(o[1], milestones, 2, 0.5);
+    s[2] = tn_exponential_lr(o[2], 0.9);
+    s[3] = tn_cosine_lr(o[3], 10, 1e-4);
+    s[4] = tn_cosine_restarts_lr(o[4], 2, 2, 1e-4);
+    s[5] = tn_linear_lr(o[5], 0.5, 1, 5);
+    s[6] = tn_constant_lr(o[6], 0.5, 5);
+    s[7] = tn_polynomial_lr(o[7], 10, 2);
+    s[8] = tn_lambda_lr(o[8], factor, NULL);
+    s[9] = tn_warmup_cosine_lr(o[9], 4, 20, 1e-4);
     s[10] = tn_one_cycle_lr(r->optimizer[0],
                             (tn_one_cycle_options){ .max_lr = 0.1, .total_steps = 20 });
     s[11] =
         tn_plateau_lr(r->optimizer[3],
                       (tn_plateau_options){ .patience = 1, .cooldown = 3, .use_patience = true });
-    tn_scheduler *stretch[] = { tn_constant_lr(o, 0.5, 3), tn_exponential_lr(o, 0.9) };
-    s[12] = tn_sequential_lr(o, stretch, 2, (const int64_t[]){ 3 });
+    tn_scheduler *stretch[] = { tn_constant_lr(o[12], 0.5, 3), tn_exponential_lr(o[12], 0.9) };
+    s[12] = tn_sequential_lr(o[12], stretch, 2, (const int64_t[]){ 3 });
+    for (int i = 0; i < SCHEDULES; i++) tn_optim_free(o[i]); /* its schedule keeps it */
 }
 
 /* A run of the same shape, with other numbers for another seed. */

@@ -1157,11 +1157,11 @@ START_TEST(LR_10_plateau)
     ck_assert_double_eq_tol(tn_optim_lr(opt, 0), .2, 1e-15); /* the floor */
     assert_fails(tn_scheduler_step(s), TN_E_STATE, "wants a metric");
     tn_list *state = tn_scheduler_state_dict(s);
+    tn_scheduler_free(s);
     tn_scheduler *r =
         tn_plateau_lr(opt, (tn_plateau_options){ .factor = .5, .use_patience = true });
     assert_ok(tn_scheduler_load_state_dict(r, state));
     ck_assert_uint_eq(hash_of(tn_scheduler_state_dict(r)), hash_of(state));
-    tn_scheduler_free(s);
     tn_scheduler_free(r);
     tn_scheduler *max =
         tn_plateau_lr(opt, (tn_plateau_options){ .maximize = true, .use_patience = true });
@@ -1197,14 +1197,70 @@ START_TEST(LR_11_order_of_loading)
         tn_scheduler_free(r);
         tn_optim_free(b);
     }
+    tn_list *state = tn_scheduler_state_dict(s);
+    tn_scheduler_free(s);
     tn_scheduler *other = tn_step_lr(a, 3, 0.1);
     double lr = tn_optim_lr(a, 0);
-    assert_fails(tn_scheduler_load_state_dict(other, tn_scheduler_state_dict(s)), TN_E_NAME,
-                 "missing step_lr.step");
+    assert_fails(tn_scheduler_load_state_dict(other, state), TN_E_NAME, "missing step_lr.step");
     ck_assert_double_eq(tn_optim_lr(a, 0), lr);
     tn_scheduler_free(other);
-    tn_scheduler_free(s);
     tn_optim_free(a);
+}
+END_TEST
+
+/* A negative metric: an improvement is lower still, and PyTorch's eps. */
+START_TEST(LR_12_plateau_below_zero)
+{
+    static const struct {
+        bool maximize;
+        double metric[4], rate[4];
+    } run[] = { { false, { -1, -.99, -1.2, -1.2 }, { 1, .1, .1, .01 } },
+                { false, { -1, -1.00005, -1.0002, -2 }, { 1, .1, .1, .1 } },
+                { true, { -1, -.9, -.95, -.89999 }, { 1, 1, .1, .01 } } };
+    for (int k = 0; k < COUNT(run); k++) {
+        tn_optim *opt = for_schedule(leaf(TN_SHAPE(1), 1, TN_F32));
+        tn_scheduler *s = tn_plateau_lr(
+            opt, (tn_plateau_options){ .maximize = run[k].maximize, .use_patience = true });
+        for (int i = 0; i < 4; i++) {
+            assert_ok(tn_plateau_step(s, run[k].metric[i]));
+            ck_assert_msg(fabs(tn_optim_lr(opt, 0) - run[k].rate[i]) < 1e-15, "%d, call %d: %g", k,
+                          i, tn_optim_lr(opt, 0));
+        }
+        tn_scheduler_free(s), tn_optim_free(opt);
+    }
+    tn_optim *opt = for_schedule(leaf(TN_SHAPE(1), 1, TN_F32));
+    tn_scheduler *s = tn_plateau_lr(opt, (tn_plateau_options){ .use_patience = true });
+    for (int i = 0; i < 20; i++) assert_ok(tn_plateau_step(s, 1));
+    ck_assert_double_eq_tol(tn_optim_lr(opt, 0), 1e-8, 1e-20); /* the next change would be 9e-9 */
+    tn_scheduler_free(s), tn_optim_free(opt);
+}
+END_TEST
+
+/* Of two on one optimizer the last to step would win: neither steps while both live, and none is
+ * made beside one that has stepped. */
+START_TEST(LR_13_one_schedule_at_a_time)
+{
+    tn_optim *opt = for_schedule(leaf(TN_SHAPE(1), 1, TN_F32));
+    tn_scheduler *first = tn_exponential_lr(opt, .9);
+    tn_scheduler *second = any_schedule(_i, opt);
+    assert_made(second);
+    assert_fails(tn_scheduler_step(first), TN_E_STATE,
+                 "tn_scheduler_step: beside this exponential_lr the optimizer has a ");
+    if (_i == PLATEAU)
+        assert_fails(tn_plateau_step(second, 1), TN_E_STATE, "beside this plateau_lr");
+    else
+        assert_fails(tn_scheduler_step(second), TN_E_STATE, "has a exponential_lr");
+    tn_scheduler_free(second);
+    assert_ok(tn_scheduler_step(first));
+    double lr = tn_optim_lr(opt, 0);
+    assert_null(any_schedule(_i, opt), TN_E_STATE,
+                "the optimizer has a exponential_lr, at step 1: want it freed before");
+    ck_assert_double_eq(tn_optim_lr(opt, 0), lr);
+    tn_scheduler_free(first);
+    second = any_schedule(_i, opt);
+    assert_made(second);
+    next_rate(_i, second, 0);
+    tn_scheduler_free(second), tn_optim_free(opt);
 }
 END_TEST
 
@@ -1380,6 +1436,8 @@ Suite *test_suite(void)
     tcase_add_test(t, LR_08_one_cycle_ends);
     tcase_add_test(t, LR_10_plateau);
     tcase_add_test(t, LR_11_order_of_loading);
+    tcase_add_test(t, LR_12_plateau_below_zero);
+    tcase_add_loop_test(t, LR_13_one_schedule_at_a_time, 0, KINDS);
     tcase_add_test(t, bad_schedules);
     t = test_case(suite, "clipping");
     tcase_add_test(t, CL_01_norm);

@@ -243,6 +243,8 @@ TN_API TN_MUST_USE tn_status tn_scaler_load_state_dict(tn_scaler *s, const tn_li
  * tn_scheduler_step those of the next t. All but plateau are in closed form: any t can be computed
  * directly.
  *
+ * One      of an optimizer at a time. While two live, a step of either is refused, and so is a new
+ *          one beside one that has stepped: free it, or give both to tn_sequential_lr
  * Owner    yours: tn_scheduler_free; it keeps its optimizer. Errors: NULL with the bad number named
  */
 typedef struct tn_scheduler tn_scheduler;
@@ -294,7 +296,8 @@ typedef struct tn_plateau_options {
     bool maximize, use_patience;      /* maximize: larger metrics are better */
 } tn_plateau_options;
 /** Multiplies lr by factor after more than patience calls without improvement; fed by
- *  tn_plateau_step. */
+ *  tn_plateau_step. An improvement is below best - threshold |best| (above, +, with maximize). A
+ *  change of 1e-8 or less is not made. */
 TN_API tn_scheduler *tn_plateau_lr(tn_optim *opt, tn_plateau_options o);
 /** One step with the metric: a loss, or with maximize an accuracy. Errors: s is no plateau. */
 TN_API TN_MUST_USE tn_status tn_plateau_step(tn_scheduler *s, double metric);

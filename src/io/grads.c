@@ -76,12 +76,11 @@ static tn_tensor *fitting(const tni_input *in, const tn_entry *e, tn_tensor *lea
     const tn_tensor *t = e->tensor;
     if (!tni_gradmeta_of(leaf)) return NULL;
     if (!tni_shape_equal(&t->shape, &leaf->shape) || t->dtype != leaf->dtype)
-        return tni_fail(TN_E_SHAPE,
-                        "%s: " TNI_PATH
-                        ": the gradient of %s is %s %s there, the parameter %s %s here",
-                        in->function, in->path, e->name, tni_shape_text(&t->shape),
-                        tn_dtype_name(t->dtype), tni_shape_text(&leaf->shape),
-                        tn_dtype_name(leaf->dtype));
+        return tni_fail(
+            TN_E_SHAPE,
+            "%s: " TNI_PATH ": the gradient of %s is %s %s there, the parameter %s %s here",
+            in->function, in->path, e->name, tni_shape_text(&t->shape), tn_dtype_name(t->dtype),
+            tni_shape_text(&leaf->shape), tn_dtype_name(leaf->dtype));
     return tn_to(e->tensor, leaf->storage->device);
 }
 

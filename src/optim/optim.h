@@ -62,7 +62,8 @@ struct tni_optim_shards {
 };
 
 struct tn_optim {
-    int refs; /* the user's, and one per scheduler */
+    int refs;                /* the user's, and one per scheduler */
+    tn_scheduler *schedules; /* that set its rates, linked: no sequence's children (scheduler.c) */
     const tni_optim_type *type;
     tni_optim_args args;
     unsigned slots; /* bit i: slot i is used with these args */

@@ -1,16 +1,20 @@
 /*
  * plateau.c - lowers the rate when a metric has stopped improving: the one schedule with an input.
  *
- * A call improves when metric < best (1 - threshold), or > best (1 + threshold) when maximizing.
- * After more than patience calls that do not, every rate becomes max(rate factor, min_lr); then
- * cooldown calls do not count. A NaN never improves.
+ * A call improves when metric < best - threshold |best|, or > best + threshold |best| when
+ * maximizing. After more than patience calls that do not, every rate becomes max(rate factor,
+ * min_lr), unless that changes it by 1e-8 or less; then cooldown calls do not count. A NaN never
+ * improves.
  *
- * Source: PyTorch's ReduceLROnPlateau, relative threshold.
+ * Source: PyTorch's ReduceLROnPlateau, relative threshold; but PyTorch takes best (1 - threshold),
+ * by which a negative metric improves when it becomes worse.
  */
 #include <math.h>
 
 #include "optim/scheduler.h"
 #include "base/host.h"
+
+#define SMALLEST 1e-8 /* change of a rate, PyTorch's eps: by less it is left as it is */
 
 const tni_schedule tni_schedule_plateau = { .name = "plateau_lr" };
 
@@ -43,7 +47,8 @@ tn_scheduler *tn_plateau_lr(tn_optim *opt, tn_plateau_options o)
 static bool improves(const tn_scheduler *s, double metric)
 {
     if (isinf(s->best)) return s->maximize ? metric > s->best : metric < s->best;
-    return s->maximize ? metric > s->best * (1 + s->b) : metric < s->best * (1 - s->b);
+    double least = s->b * fabs(s->best);
+    return s->maximize ? metric > s->best + least : metric < s->best - least;
 }
 
 tn_status tn_plateau_step(tn_scheduler *s, double metric)
@@ -55,6 +60,8 @@ tn_status tn_plateau_step(tn_scheduler *s, double metric)
                          s->schedule->name);
     if (tni_host_refused("tn_plateau_step", "sets rates", "it called after tn_capture_run"))
         return TN_E_STATE;
+    tn_status status = tni_scheduler_alone("tn_plateau_step", s);
+    if (status != TN_OK) return status;
     s->step++;
     if (improves(s, metric)) {
         s->best = metric;
@@ -72,7 +79,7 @@ tn_status tn_plateau_step(tn_scheduler *s, double metric)
     for (int i = 0; i < s->opt->n_groups; i++) {
         double was = s->opt->group[i].lr;
         double lr = TNI_MAX(was * s->a, s->c);
-        if (lr < was) tni_optim_rate(s->opt, i, lr);
+        if (was - lr > SMALLEST) tni_optim_rate(s->opt, i, lr);
     }
     return TN_OK;
 }

@@ -51,8 +51,40 @@ static tn_status take_milestones(tn_scheduler *s, const int64_t *milestones, int
     return TN_OK;
 }
 
+/* Takes s from its optimizer's list, if it is there. */
+static void unlist(const tn_scheduler *s)
+{
+    tn_scheduler **at = &s->opt->schedules;
+    while (*at && *at != s) at = &(*at)->next;
+    if (*at) *at = s->next;
+}
+
+tn_status tni_scheduler_alone(const char *function, const tn_scheduler *s)
+{
+    const tn_scheduler *other = s->opt->schedules;
+    if (other == s) other = s->next;
+    if (!other) return TN_OK;
+    return tni_error(TN_E_STATE,
+                     "%s: beside this %s the optimizer has a %s, and the last to step would win: "
+                     "want one of them freed, or tn_sequential_lr",
+                     function, s->schedule->name, other->schedule->name);
+}
+
+/* One may be made beside others, which a sequence will take over, until they have stepped. */
+static tn_status check_others(const char *name, const tn_optim *opt)
+{
+    for (const tn_scheduler *other = opt->schedules; other; other = other->next)
+        if (other->step > 0)
+            return tni_error(TN_E_STATE,
+                             "tn_%s: the optimizer has a %s, at step %" PRId64
+                             ": want it freed before, or both in a tn_sequential_lr",
+                             name, other->schedule->name, other->step);
+    return TN_OK;
+}
+
 tn_scheduler *tni_scheduler_new(const tni_schedule *schedule, tn_optim *opt, tn_scheduler given)
 {
+    if (check_others(schedule->name, opt) != TN_OK) return NULL;
     tn_scheduler *s = tni_alloc(sizeof *s);
     if (!s) return NULL;
     *s = given;
@@ -60,6 +92,8 @@ tn_scheduler *tni_scheduler_new(const tni_schedule *schedule, tn_optim *opt, tn_
     s->opt = tni_optim_keep(opt);
     s->milestone = NULL;
     s->n_milestones = 0;
+    s->next = opt->schedules;
+    opt->schedules = s;
     if (take_milestones(s, given.milestone, given.n_milestones) == TN_OK) return s;
     tn_scheduler_free(s);
     return NULL;
@@ -83,6 +117,7 @@ void tn_scheduler_free(tn_scheduler *s)
     for (int i = 0; i < s->n_children; i++) tn_scheduler_free(s->child[i]);
     if (s->child) tni_free(s->child, (size_t)s->n_children * sizeof *s->child);
     if (s->milestone) tni_free(s->milestone, (size_t)s->n_milestones * sizeof *s->milestone);
+    unlist(s);
     tn_optim_free(s->opt);
     tni_free(s, sizeof *s);
 }
@@ -96,7 +131,8 @@ tn_status tn_scheduler_step(tn_scheduler *s)
                          "tn_scheduler_step: a plateau_lr wants a metric: tn_plateau_step");
     if (tni_host_refused("tn_scheduler_step", "sets rates", "it called after tn_capture_run"))
         return TN_E_STATE;
-    return tni_scheduler_apply(s, s->step + 1);
+    tn_status status = tni_scheduler_alone("tn_scheduler_step", s);
+    return status == TN_OK ? tni_scheduler_apply(s, s->step + 1) : status;
 }
 
 int64_t tn_scheduler_last_step(const tn_scheduler *s)
@@ -191,6 +227,7 @@ tn_scheduler *tn_sequential_lr(tn_optim *opt, tn_scheduler *const *schedulers, i
                         schedulers ? "" : " in NULL");
     tn_status status = check_children(opt, schedulers, n);
     if (status == TN_OK && !opt) status = tni_poison("tn_sequential_lr", "opt");
+    for (int i = 0; status == TN_OK && i < n; i++) unlist(schedulers[i]);
     if (status == TN_OK) s = make_sequence(opt, n, milestones);
     if (!s) {
         drop_children(schedulers, n);
