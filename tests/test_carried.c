@@ -957,6 +957,56 @@ START_TEST(ema_resumes_from_a_file)
 }
 END_TEST
 
+/* The average of a 16-bit model is f32, so that small shares count: of values 2, after a first 1. */
+START_TEST(HP_06_ema_of_a_narrow_model)
+{
+    static const struct {
+        tn_dtype dtype;
+        tn_ema_options o;
+        int updates;
+        double wanted;
+    } run[] = { { TN_BF16, { .average_buffers = true }, 5001, 1.9932787 },
+                { TN_F16, { .average_buffers = true }, 5001, 1.9932787 },
+                { TN_BF16, { .decay = .9999 }, 501, 1.0487747 },
+                { TN_BF16, { .equal = true, .average_buffers = true }, 1000, 1.999 } };
+    tn_module *model = tn_sequential(tn_linear_new(2, 2, (tn_linear_options){ 0 }),
+                                     tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 }));
+    assert_ok(tn_module_to_dtype(model, run[_i].dtype));
+    tn_module *ema = tn_ema_new(model, run[_i].o);
+    assert_made(ema);
+    for (int k = 0; k < run[_i].updates; k++) {
+        const tn_list *list = k < 2 ? tn_state_dict(model, "") : NULL;
+        for (int i = 0; list && i < list->n; i++)
+            TN_NO_GRAD assert_ok(tn_fill_(list->entry[i].tensor, k + 1));
+        assert_ok(tn_ema_update(ema, model));
+    }
+    static const char *const names[] = { "0.weight", "0.bias", "1.weight", "1.running_var" };
+    for (int i = 0; i < COUNT(names); i++) {
+        const tn_tensor *t = tn_get_buffer(tn_ema_module(ema), names[i]);
+        ck_assert_int_eq(tn_dtype_of(t), TN_F32);
+        double wanted = i == 3 && !run[_i].o.average_buffers ? 2 : run[_i].wanted;
+        ck_assert_double_eq_tol(tn_item(tn_max_all((tn_tensor *)t)), wanted, 2e-5);
+    }
+    /* saved and read as it is, called in f32 or under autocast; back into the model it is rounded */
+    const char *path = in_folder("narrow.safetensors");
+    tn_module *read = tn_ema_new(model, run[_i].o);
+    assert_ok(tn_save(ema, path));
+    assert_ok(tn_load(read, path));
+    ck_assert_uint_eq(hash_of_module(read), hash_of_module(ema));
+    tn_tensor *x = tn_ones(TN_SHAPE(3, 2)), *narrow = tn_to_dtype(x, run[_i].dtype), *y = NULL;
+    tn_eval(ema);
+    ck_assert_int_eq(tn_dtype_of(tn_forward(ema, x)), TN_F32);
+    TN_AUTOCAST(run[_i].dtype) y = tn_forward(ema, narrow);
+    assert_made(y);
+    tn_list *state = tn_state_dict(tn_ema_module(ema), "");
+    assert_ok(tn_load_state_dict(model, state, (tn_load_options){ .cast = true }, NULL));
+    ck_assert_int_eq(tn_dtype_of(tn_get_parameter(model, "0.weight")), run[_i].dtype);
+    ck_assert_double_eq_tol(tn_item(tn_max_all(tn_get_parameter(model, "0.bias"))), run[_i].wanted,
+                            1.0 / 128);
+    tn_module_drop(read), tn_module_drop(ema), tn_module_drop(model);
+}
+END_TEST
+
 /* ---- memory that runs out -------------------------------------------------------------------- */
 
 /* The k-th allocation fails, for every k: the model and the average are what they were. */
@@ -1033,6 +1083,7 @@ Suite *test_suite(void)
     tcase_add_test(t, ema_of_a_model_with_other_fields);
     tcase_add_test(t, ema_refuses_another_model);
     tcase_add_loop_test(t, ema_resumes_from_a_file, 0, COUNT(averaged_cases));
+    tcase_add_loop_test(t, HP_06_ema_of_a_narrow_model, 0, 4);
     t = test_case(suite, "failure");
     tcase_add_test(t, failures_change_nothing);
     return suite;

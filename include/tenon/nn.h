@@ -729,6 +729,10 @@ typedef struct tn_ema_options {
  * State    buffer n_averaged [] 0 (i64), child module: a clone of model whose parameters are
  *          buffers, so that no optimizer touches them. Names and order in files are those of
  *          PyTorch's AveragedModel
+ * Dtypes   the average of a bf16 or f16 model is an f32 model, buffers included: in 16 bits an
+ *          average would never move. It is saved and loaded as f32; call it with x in f32, or under
+ *          TN_AUTOCAST. Back into a 16-bit model it goes by tn_load_state_dict(model,
+ *          tn_state_dict(tn_ema_module(ema), ""), (tn_load_options){ .cast = true }, NULL), rounded
  * Mode     train or eval as model was at first; then what tn_train and tn_eval of ema set
  * Errors   decay outside [0, 1], or given with equal; what cannot be cloned
  * Owner    yours, as every module; model stays yours

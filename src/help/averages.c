@@ -6,7 +6,8 @@
  * et al., Averaging weights leads to wider optima (2018), algorithm 1.
  *
  * The average is a clone of the model, so it can be called; its parameters are registered as
- * buffers, so no optimizer can change them. State dict names and order are those of PyTorch's
+ * buffers, so no optimizer can change them. What is bf16 or f16 in the model is f32 there: the
+ * share of an update is far below half a unit of those. State dict names and order are those of PyTorch's
  * AveragedModel: n_averaged, then the model's names prefixed with "module.".
  */
 #include <math.h>
@@ -43,6 +44,15 @@ static const tn_module_type ema_type = {
 };
 
 /* ---- making ---------------------------------------------------------------------------------- */
+
+/* model, in which 16-bit floats have become f32: in them an average would not move. */
+static tn_module *widened(tn_module *model)
+{
+    tn_module *m = tn_module_clone(model);
+    if (!m || tni_module_widen("tn_ema_new", m) == TN_OK) return m;
+    tn_module_drop(m);
+    return NULL;
+}
 
 static void hold(tn_module *m, tni_slot *slot)
 {
@@ -87,7 +97,7 @@ tn_module *tn_ema_new(tn_module *model, tn_ema_options o)
     m->base.state->training = model->state->training;
     tn_register_buffer(&m->base, "n_averaged", &m->n_averaged,
                        tn_full_as(TN_SCALAR, 0, TN_I64, tn_cpu()), TN_PERSISTENT);
-    if (tn_register_module(&m->base, "module", &m->module, tn_module_clone(model)) == TN_OK)
+    if (tn_register_module(&m->base, "module", &m->module, widened(model)) == TN_OK)
         /* tn_module_done reports a failure */
         tni_walk(m->module, TNI_ONCE, hold_parameters, NULL, NULL);
     return tn_module_done(&m->base);

@@ -241,6 +241,7 @@ typedef struct tni_stage {
     tni_map base;    /* storage -> all of it, converted, as one axis */
     bool copy;       /* tensors that need no conversion are copied too */
     bool cast;       /* floating tensors become dtype */
+    bool widen;      /* instead: those of bf16 and f16 do */
     tn_dtype dtype;
     bool move; /* all tensors move to device */
     tn_device device;
@@ -253,5 +254,7 @@ static inline tn_tensor *tni_stage_get(const tni_stage *stage, const tn_tensor *
     return tni_map_get(&stage->result, t);
 }
 void tni_stage_free(tni_stage *stage);
+/* What is bf16 or f16 becomes f32, as tn_module_to_dtype casts. */
+tn_status tni_module_widen(const char *function, tn_module *m);
 
 #endif

@@ -18,6 +18,7 @@ tn_status tni_stage_add(tni_stage *stage, tn_tensor *t)
 
 static bool casts(const tni_stage *stage, const tn_tensor *t)
 {
+    if (stage->widen) return t->dtype == TN_BF16 || t->dtype == TN_F16;
     return stage->cast && tn_dtype_is_float(t->dtype) && t->dtype != stage->dtype;
 }
 
@@ -149,4 +150,10 @@ tn_status tn_module_to_dtype(tn_module *m, tn_dtype dtype)
         return tni_error(TN_E_DTYPE, "tn_module_to_dtype: dtype %s: want a floating one",
                          tn_dtype_name(dtype));
     return move("tn_module_to_dtype", m, &stage);
+}
+
+tn_status tni_module_widen(const char *function, tn_module *m)
+{
+    tni_stage stage = { .widen = true, .dtype = TN_F32 };
+    return move(function, m, &stage);
 }
