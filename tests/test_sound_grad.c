@@ -260,6 +260,242 @@ START_TEST(a_hook_ends_the_scope_of_the_graph)
 }
 END_TEST
 
+/* ---- functions of a user's that end the scope around the call ---------------------------------- */
+
+static tn_scope around; /* what the call works on is held by it alone */
+
+static tn_tensor *ending_hook(tn_tensor *g, void *user)
+{
+    (void)user;
+    tn_scope_end(around);
+    return g;
+}
+
+/* sum(x^3), element by element, in a graph whose backward ends the scope */
+static tn_tensor *cubes(tn_tensor **x, void *user)
+{
+    tn_tensor *square = tn_square(x[0]);
+    if (tn_requires_grad(square)) tn_register_hook(square, ending_hook, NULL);
+    if (user) tn_scope_end(around); /* or does so itself */
+    return total(tn_mul(square, x[0]));
+}
+
+/* Read what only that scope held: "a tensor of dtype 22040", or a crash. */
+START_TEST(derivatives_of_a_function_that_ends_the_scope)
+{
+    for (int i = 0; i < 10; i++) {
+        tn_tensor *y = NULL, *out[4] = { NULL };
+        around = tn_scope_begin();
+        tn_tensor *x[2] = { leaf(TN_SHAPE(2), 2), leaf(TN_SHAPE(1), 1) };
+        tn_tensor *v[2] = { tn_full(TN_SHAPE(2), 3), tn_ones(TN_SHAPE(1)) };
+        void *user = i % 2 ? x : NULL;
+        switch (i / 2) {
+        case 0: assert_ok(tn_vjp(cubes, x, 2, user, tn_full(TN_SCALAR, 1), &y, out, 0)); break;
+        case 1: assert_ok(tn_jvp(cubes, x, 2, user, v, &y, out, 0)); break;
+        case 2: assert_ok(tn_jacobian(cubes, x, 2, user, out, 0)); break;
+        case 3: assert_ok(tn_hessian(cubes, x, 2, user, out, 0)); break;
+        default: assert_ok(tn_hvp(cubes, x, 2, user, v, &y, out, 0));
+        }
+        if (y) assert_values(y, 0, 16);
+        if (i / 2 == 0 || i / 2 == 2) assert_values(out[0], 0, 12, 12);
+        if (i / 2 == 1) assert_values(out[0], 0, 72);
+        if (i / 2 == 3) assert_values(out[0], 0, 12, 0, 0, 12);
+        if (i / 2 == 4) assert_values(out[0], 0, 36, 36);
+        if (i / 2 != 1) assert_values(out[i / 2 == 3 ? 3 : 1], 0, 0);
+    }
+}
+END_TEST
+
+/* Also uses again what memory there is. */
+static int ending_visit(const tn_graph_node *node, void *user)
+{
+    if (node->kind == TN_GRAPH_PARAMETER) {
+        ck_assert(!strcmp(node->name, "weight") || !strcmp(node->name, "bias"));
+        ++*(int *)user;
+    }
+    tn_scope_end(around);
+    const char *names = "another";
+    tn_list *list = tn_list_new();
+    while (names[1]) assert_ok(tn_list_add(list, names++, tn_ones(TN_SHAPE(1))));
+    return 0;
+}
+
+START_TEST(a_visitor_ends_the_scope)
+{
+    tn_module *m = linear(2, 2);
+    int n = 0;
+    tn_scope outer = around = tn_scope_begin();
+    tn_tensor *y = tn_keep(tn_forward(m, tn_ones(TN_SHAPE(1, 2))));
+    assert_ok(tn_graph_visit(y, ending_visit, &n, (tn_graph_options){ .model = m }));
+    ck_assert_int_eq(n, 2);
+    tn_scope_end(outer); /* has ended: nothing */
+    tn_drop(y);
+    tn_module_drop(m);
+}
+END_TEST
+
+static tn_status ending_pre(tn_module *m, int n, tn_tensor **in, void *user)
+{
+    (void)m, (void)n, (void)in, (void)user;
+    tn_scope_end(around);
+    return TN_OK;
+}
+
+static tn_status ending_post(tn_module *m, int n_in, tn_tensor *const *in, int n, tn_tensor **out,
+                             void *user)
+{
+    (void)n, (void)out;
+    return ending_pre(m, n_in, (tn_tensor **)in, user);
+}
+
+/* The input, residual paths and results were held by that scope, or by scopes in it. */
+START_TEST(hooks_of_modules_end_the_scope)
+{
+    for (int i = 0; i < 3; i++) {
+        tn_manual_seed(3);
+        tn_module *m = tn_encoder_layer_new(4, 2, (tn_encoder_layer_options){ .dropout = 0 });
+        assert_made(m);
+        tn_eval(m);
+        tn_tensor *wanted = tn_forward(m, tn_ones(TN_SHAPE(1, 3, 4)));
+        tn_module *inner = i ? tn_get_submodule(m, "linear1") : m;
+        assert_made(inner);
+        if (i < 2)
+            ck_assert_int_gt(tn_register_forward_pre_hook(inner, ending_pre, NULL), 0);
+        else
+            ck_assert_int_gt(tn_register_forward_hook(inner, ending_post, NULL), 0);
+        around = tn_scope_begin();
+        tn_tensor *y = tn_forward(m, tn_ones(TN_SHAPE(1, 3, 4)));
+        assert_made(y);
+        assert_close(y, wanted, 0, 0);
+        tn_module_drop(m);
+    }
+}
+END_TEST
+
+static tn_status ending_forward(tn_custom *c, int n_in, tn_tensor *const *in, int n_out,
+                                tn_tensor **out)
+{
+    (void)n_in, (void)n_out;
+    tn_scope_end(around);
+    out[0] = tn_square(in[0]);
+    return tn_custom_save(c, in[0]);
+}
+
+static tn_status ending_backward(tn_custom *c, int n_out, tn_tensor *const *dout, int n_in,
+                                 tn_tensor **din)
+{
+    (void)n_out, (void)n_in;
+    tn_scope_end(around);
+    din[0] = tn_mul(tn_mul_scalar(dout[0], 2), tn_custom_saved(c, 0));
+    return din[0] ? TN_OK : tn_error_status();
+}
+
+/* The inputs were freed, and then recorded. */
+START_TEST(an_op_of_the_user_ends_the_scope)
+{
+    static const tn_custom_op op = { .name = "ending",
+                                     .forward = ending_forward,
+                                     .backward = ending_backward };
+    tn_tensor *x = leaf(TN_SHAPE(2), 3);
+    around = tn_scope_begin();
+    tn_tensor *y = tn_mul_scalar(x, 2);
+    y = tn_apply(&op, NULL, 1, &y);
+    assert_made(y);
+    y = total(y);
+    around = tn_scope_begin();
+    assert_ok(tn_backward(tn_mul_scalar(y, 1)));
+    assert_values(tn_grad(x), 0, 24, 24);
+}
+END_TEST
+
+static bool ending_keep(const tn_entry *entry, void *user)
+{
+    tn_scope_end(around);
+    return entry->kind == TN_PARAMETER && !user;
+}
+
+static tn_status ending_state(tn_module *m, tn_list *state, const char *prefix, void *user)
+{
+    (void)m, (void)state, (void)prefix, (void)user;
+    tn_scope_end(around);
+    return TN_OK;
+}
+
+/* A list that the scope owns ends with it: an error, where it was returned freed. */
+START_TEST(lists_of_a_scope_that_ends)
+{
+    tn_module *m = tn_sequential(linear(2, 2));
+    around = tn_scope_begin();
+    assert_null(tn_list_filter(tn_parameters(m), ending_keep, NULL), TN_E_STATE,
+                "tn_list_filter: a function that it called ended the scope");
+    ck_assert_int_gt(tn_register_state_dict_hook(tn_module_child(m, 0), ending_state, NULL), 0);
+    around = tn_scope_begin();
+    assert_null(tn_state_dict(m, ""), TN_E_STATE, "tn_state_dict: a function that it called ended");
+    ck_assert_int_gt(tn_register_load_pre_hook(m, ending_state, NULL), 0);
+    around = (tn_scope){ -1, 0 };
+    tn_scope s = tn_scope_begin();
+    tn_list *state = tn_state_dict(m, "");
+    around = s;
+    assert_ok(tn_load_state_dict(m, state, (tn_load_options){ 0 }, NULL));
+    tn_module_drop(m);
+}
+END_TEST
+
+static tn_tensor *ending_loss(tn_module *m, void *user)
+{
+    tn_tensor *loss = total(tn_square(tn_forward(m, user)));
+    tn_scope_end(around);
+    return loss;
+}
+
+static tn_tensor *ending_step(void *user, int n, tn_tensor *const *in)
+{
+    (void)user, (void)n;
+    tn_scope_end(around);
+    return tn_square(in[0]);
+}
+
+START_TEST(checks_and_captures_whose_function_ends_the_scope)
+{
+    tn_module *m = linear(2, 1);
+    tn_tensor *x = tn_ones(TN_SHAPE(3, 2));
+    around = tn_scope_begin();
+    assert_ok(tn_module_gradcheck(m, ending_loss, x, (tn_module_gradcheck_options){ 0 }));
+    around = tn_scope_begin();
+    assert_ok(tn_explain_training(NULL, m, NULL, ending_loss, x, NULL));
+    around = tn_scope_begin();
+    tn_tensor *in = random_f64(TN_SHAPE(2), 1, 2, 3);
+    assert_ok(tn_set_requires_grad(in, true));
+    assert_ok(tn_gradcheck(cubes, &in, 1, m, (tn_gradcheck_options){ .second = true }));
+    tn_capture *c = tn_capture_new(ending_step, NULL, tn_cpu());
+    around = tn_scope_begin();
+    in = tn_full(TN_SHAPE(2), 3);
+    assert_values(tn_capture_run(c, 1, &in), 0, 9, 9);
+    tn_capture_free(c);
+    tn_module_drop(m);
+}
+END_TEST
+
+static tn_tensor *returning_hook(tn_tensor *g, void *user)
+{
+    (void)user;
+    return tn_scope_return(around, g);
+}
+
+/* It would have to outlive a scope that stays until the call returns. */
+START_TEST(such_a_scope_returns_nothing)
+{
+    tn_tensor *x = leaf(TN_SHAPE(2), 3), *y = total(tn_square(x));
+    tn_register_hook(y, returning_hook, NULL);
+    tn_scope s = around = tn_scope_begin();
+    assert_fails(tn_backward(y), TN_E_STATE, "tn_scope_return: the scope was opened outside");
+    tn_scope inner = tn_scope_begin();
+    tn_scope_end(s);
+    ck_assert_int_eq(tn_scope_begin().depth, s.depth); /* both have ended */
+    tn_scope_end(inner);
+}
+END_TEST
+
 static tn_tensor *leave_modes(tn_tensor *g, void *user)
 {
     (void)user;
@@ -950,6 +1186,13 @@ Suite *test_suite(void)
     tcase_add_test(t, a_hook_runs_another_pass);
     tcase_add_test(t, passes_without_end_are_refused);
     tcase_add_test(t, a_hook_ends_the_scope_of_the_graph);
+    tcase_add_test(t, derivatives_of_a_function_that_ends_the_scope);
+    tcase_add_test(t, a_visitor_ends_the_scope);
+    tcase_add_test(t, hooks_of_modules_end_the_scope);
+    tcase_add_test(t, an_op_of_the_user_ends_the_scope);
+    tcase_add_test(t, lists_of_a_scope_that_ends);
+    tcase_add_test(t, checks_and_captures_whose_function_ends_the_scope);
+    tcase_add_test(t, such_a_scope_returns_nothing);
     tcase_add_test(t, a_hooks_modes_end_with_it);
     tcase_add_test(t, a_hook_drops_its_module_or_its_parent);
     tcase_add_test(t, a_backward_hook_runs_another_pass);

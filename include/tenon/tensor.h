@@ -129,7 +129,9 @@ typedef struct tn_scope {
  *  fail. */
 TN_API tn_scope tn_scope_begin(void);
 /** Drops everything made since, with inner scopes still open. Does nothing if the scope is not
- *  open. */
+ *  open. In a function that the library calls (a forward, a hook, a visitor), a scope opened before
+ *  that call ends when the library's function returns: until then its tensors stay, and what is made
+ *  belongs to it. */
 TN_API void tn_scope_end(tn_scope scope);
 /**
  * TN_SCOPE { ... }: a scope around the block, ended however the block is left: by its end, return,
@@ -151,7 +153,7 @@ static inline void tn_leave_scope_(const tn_scope *scope)
     tn_scope_end(*scope);
 }
 /** Ends the scope and hands t to the parent scope. t may be made in it, be a parameter, or belong
- *  to an outer scope. */
+ *  to an outer scope. Errors: a scope opened before the library called the function this is in. */
 TN_API tn_tensor *tn_scope_return(tn_scope scope, tn_tensor *t);
 /** Gives a reference that you own (after tn_keep) to the current scope. */
 TN_API tn_tensor *tn_scope_adopt(tn_tensor *t);

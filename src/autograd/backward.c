@@ -396,6 +396,7 @@ tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags)
         return tni_error(TN_E_INVALID,
                          "tn_backward_from: TN_CREATE_GRAPH: want tn_gradients, which returns "
                          "gradients with history; a grad never has one");
+    TNI_SCOPES_STAY;
     tn_keep(output);
     tn_status status = tni_pass_begin(&p, "tn_backward");
     tn_scope scope = tn_scope_begin();

@@ -271,10 +271,12 @@ tn_status tn_apply_n(const tn_custom_op *op, void *user, int n_in, tn_tensor *co
     tn_tensor **results = tni_calloc(size); /* out may overlap in */
     tn_tensor **made = results ? results + n : NULL;
     if (!results) status = TN_E_NOMEM;
+    size_t guarded = tni_scope_guard();
     tn_scope scope = tn_scope_begin();
     if (status == TN_OK) status = apply(o, n_in, in, results, made, (uint64_t *)(void *)(made + n));
     tn_scope_end(scope);
     own_drop(o);
+    tni_scope_unguard(guarded);
     if (results) status = hand_over(status, n_out, made);
     for (int i = 0; i < n_out; i++) out[i] = status == TN_OK ? made[i] : NULL;
     if (results) tni_free(results, size);

@@ -26,6 +26,7 @@ typedef struct derivation {
     tn_tensor **x, **g, **v; /* n aliases of the inputs, n gradients, n seeds; in one block */
     tn_tensor *y;            /* f(x) */
     tn_scope scope;
+    size_t guarded;
     bool was_recording;
 } derivation;
 
@@ -81,6 +82,7 @@ static tn_status begin(derivation *d, tn_function f, tn_tensor *const *inputs, v
 {
     d->was_recording = tn_set_grad_enabled(true);
     d->scope = tn_scope_begin();
+    d->guarded = tni_scope_guard();
     tn_status status = check_arguments(d, f, inputs, out);
     if (status != TN_OK) {
         if (!inputs || d->n < 1) d->n = 0; /* then nothing is known of the arrays' lengths */
@@ -112,6 +114,7 @@ static tn_status finish(derivation *d, tn_status status, tn_tensor **y, int64_t 
     for (int64_t i = 0; made && i < n_out; i++) tn_keep(out[i]);
     if (made && y) tn_keep(*y);
     if (d->x) tni_free(d->x, ARRAYS * (size_t)d->n * sizeof *d->x);
+    tni_scope_unguard(d->guarded);
     tn_scope_end(d->scope);
     tn_set_grad_enabled(d->was_recording);
     if (tni_autocasting != TN_F32) tni_autocast_forget(); /* casts of x, which is gone */

@@ -161,6 +161,7 @@ tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *s
     outputs = held;
     inputs = held + n_out;
     seeds = held + n_out + n_in;
+    size_t guarded = tni_scope_guard();
     tn_status status = tni_pass_begin(&p, "tn_gradients");
     tn_scope scope = tn_scope_begin();
     if (status == TN_OK) status = mark_inputs(&p, n_in, inputs);
@@ -170,6 +171,7 @@ tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *s
     scope = tn_scope_begin();
     if (status == TN_OK) status = tni_pass_run(&p);
     tn_scope_end(scope);
+    tni_scope_unguard(guarded);
     if (status == TN_OK) status = hand_out(&p, n_out, seeds, n_in, inputs, grads);
     tni_pass_end(&p);
     for (int i = 0; i < n_in && status != TN_OK; i++) grads[i] = NULL;

@@ -177,7 +177,7 @@ static tn_tensor *call_step(tn_capture *c)
     return y;
 }
 
-/* Run 1, and on the CPU every run. */
+/* Run 1, and on the CPU every run; the caller owns the result's reference, as that of run. */
 static tn_tensor *call(tn_capture *c, int n, tn_tensor *const *inputs)
 {
     tn_scope scope = tn_scope_begin();
@@ -196,7 +196,7 @@ static tn_tensor *call(tn_capture *c, int n, tn_tensor *const *inputs)
         c->input[i] = NULL;
     }
     tn_scope_end(scope);
-    return y ? tn_scope_adopt(y) : NULL;
+    return y;
 }
 
 /* ---- capturing ------------------------------------------------------------------------------- */
@@ -301,9 +301,7 @@ static tn_tensor *run(tn_capture *c, tn_tensor *const *inputs)
     if (status == TN_OK) status = launch(c);
     tn_scope_end(scope);
     if (status != TN_OK) return NULL;
-    if (tni_none(c->result)) return TN_NONE;
-    tn_tensor *y = tni_alias_raw(c->result);
-    return y ? tn_scope_adopt(y) : NULL;
+    return tni_none(c->result) ? TN_NONE : tni_alias_raw(c->result);
 }
 
 tn_tensor *tn_capture_run(tn_capture *c, int n, tn_tensor *const *inputs)
@@ -314,5 +312,8 @@ tn_tensor *tn_capture_run(tn_capture *c, int n, tn_tensor *const *inputs)
     }
     if (tni_host_refused(f, "runs a capture", "one capture of the whole step")) return NULL;
     if (check_inputs(c, n, inputs) != TN_OK) return NULL;
-    return c->graphs && c->warm ? run(c, inputs) : call(c, n, inputs);
+    size_t guarded = tni_scope_guard();
+    tn_tensor *y = c->graphs && c->warm ? run(c, inputs) : call(c, n, inputs);
+    tni_scope_unguard(guarded);
+    return y ? tn_scope_adopt(y) : NULL;
 }

@@ -299,6 +299,7 @@ tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
                               tn_explain_report *out)
 {
     TNI_C_NUMBERS;
+    TNI_SCOPES_STAY;
     tn_status status = tni_module_check("tn_explain_training", m);
     if (status != TN_OK) return status;
     if (!loss)

@@ -319,6 +319,7 @@ tn_status tn_gradcheck(tn_function f, tn_tensor **inputs, int n, void *user,
     if (!(options.eps > 0 && options.atol > 0 && options.rtol > 0))
         return tni_error(TN_E_INVALID, "tn_gradcheck: eps %g, atol %g, rtol %g: want all above 0",
                          options.eps, options.atol, options.rtol);
+    TNI_SCOPES_STAY;
     check c = { f, inputs, n, user, options, "" };
     bool counted = tni_padding_counts;
     tni_padding_counts = true;

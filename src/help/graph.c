@@ -329,6 +329,7 @@ tn_status tn_graph_visit(tn_tensor *root, tn_graph_visitor visit, void *user,
 {
     if (!root || tni_none(root)) return tni_poison("tn_graph_visit", "root");
     if (!visit) return tni_error(TN_E_INVALID, "tn_graph_visit: visit is NULL: want a function");
+    TNI_SCOPES_STAY;
     walk w = { 0 };
     tn_scope scope = tn_scope_begin(); /* of the model's lists */
     tn_keep(root);

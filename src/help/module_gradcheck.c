@@ -365,6 +365,7 @@ tn_status tn_module_gradcheck(tn_module *m, tn_tensor *(*loss)(tn_module *m, voi
                               void *user, tn_module_gradcheck_options options)
 {
     TNI_C_NUMBERS;
+    TNI_SCOPES_STAY;
     static const char function[] = "tn_module_gradcheck";
     check *c;
     if (tni_module_check(function, m) != TN_OK) return tni_pending();

@@ -125,6 +125,7 @@ static tn_status save(const char *f, const tn_checkpoint *c, const tni_parts *pa
 
 tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, const char *path)
 {
+    TNI_SCOPES_STAY;
     tn_scope scope = tn_scope_begin();
     tn_status status = tni_metadata_check(function, &c->metadata);
     if (status == TN_OK) status = check_generators(function, c);
@@ -254,10 +255,13 @@ static tn_status load(tni_safetensors *file, tn_checkpoint *c, tni_parts *parts)
 {
     staged s = { 0 };
     tn_status status = stage(file, c, &s);
+    size_t guarded = tni_scope_guard();
     tn_scope scope = tn_scope_begin(); /* after the metadata, which stays */
     if (status == TN_OK) status = tni_parts_load(file, parts);
     if (status == TN_OK) commit(c, &s, parts);
     tn_scope_end(scope);
+    if (tni_scope_unguard(guarded) && status == TN_OK)
+        c->metadata = (tn_metadata){ 0 }; /* went with its scope, which a hook ended */
     if (s.random) tni_free(s.random, s.n_random * sizeof *s.random);
     return status;
 }

@@ -41,6 +41,7 @@ static tn_status save(const char *function, tn_module *m, const char *path, tn_s
     if (!m) return tni_null(function, "m", "a module");
     tn_metadata own = { 2, (const char **)keys, (const char **)values };
     tni_writing writing = { .own = &own, .metadata = o.metadata, .every_key = o.every_key };
+    TNI_SCOPES_STAY;
     tn_scope scope = tn_scope_begin();
     tn_list *list = tn_state_dict(m, "");
     tn_status status = list ? write_list(function, path, list, writing) : tni_pending();
@@ -106,6 +107,7 @@ static tn_status load_into(const char *function, tn_module *m, const char *path,
 {
     if (report) *report = (tn_load_report){ 0 };
     if (!m) return tni_null(function, "m", "a module");
+    TNI_SCOPES_STAY;
     tn_scope scope = tn_scope_begin();
     tn_list *list = load(function, path, NULL);
     tn_status status = list ? TN_OK : tni_pending();

@@ -169,10 +169,11 @@ static tn_status dispatch(tn_module *m, int n_in, tn_tensor *const *in, int n_ou
 
 /* Ends the call's scope and enters its outputs (possibly inputs, parameters or views) in the
  * caller's. */
-static tn_status hand_over(tn_scope scope, int n_out, tn_tensor **out)
+static tn_status hand_over(tn_scope scope, size_t guarded, int n_out, tn_tensor **out)
 {
     tn_status status = TN_OK;
     for (int i = 0; i < n_out; i++) tn_keep(out[i]);
+    tni_scope_unguard(guarded);
     tn_scope_end(scope);
     for (int i = 0; i < n_out; i++) {
         out[i] = tn_scope_adopt(out[i]);
@@ -199,6 +200,7 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
         tni_place_here = place_here;
         tn_scope scope = tn_scope_begin();
         if (scope.depth < 0) status = tni_pending();
+        size_t guarded = tni_scope_guard();
         tni_fields fields;
         if (status == TN_OK) status = tni_fields_before(&fields, m, n_in, in);
         bool looked = status == TN_OK;
@@ -208,10 +210,9 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
         if (looked) status = tni_fields_after(&fields, m, n_in, in, status);
         innermost = f.outer;
         tni_place_drop(f.place);
-        if (status == TN_OK)
-            status = hand_over(scope, n_out, result);
-        else
-            tn_scope_end(scope);
+        int n = status == TN_OK ? n_out : 0;
+        tn_status handed = hand_over(scope, guarded, n, result);
+        if (status == TN_OK) status = handed;
         tn_module_drop(m);
     }
     for (int i = 0; out && i < n_out; i++) out[i] = status == TN_OK ? result[i] : NULL;

@@ -442,16 +442,26 @@ static tn_status collect(tn_module *m, const char *path, void *user)
     return status == TN_OK && c->state ? collect_state(c, m, path) : status;
 }
 
+tn_list *tni_list_made(size_t guarded, const char *function, tn_list *list)
+{
+    if (!tni_scope_unguard(guarded) || !list) return list;
+    return tni_fail(TN_E_STATE,
+                    "%s: a function that it called ended the scope that the list was made in: want "
+                    "that ended after the call",
+                    function);
+}
+
 static tn_list *collected(const char *function, tn_module *m, collector c)
 {
     if (tni_module_check(function, m) != TN_OK) return NULL;
     c.list = tn_list_new();
     if (!c.list) return NULL;
     if (!c.prefix) c.prefix = "";
+    size_t guarded = tni_scope_guard();
     tn_status status = c.no_recurse ? collect(m, "", &c)
                                     : tni_walk(m, c.once ? TNI_ONCE : TNI_EVERY, collect, NULL, &c);
     tni_map_free(&c.seen);
-    return status == TN_OK ? c.list : NULL;
+    return tni_list_made(guarded, function, status == TN_OK ? c.list : NULL);
 }
 
 static tn_list *parameters_of(const char *function, tn_module *m, tn_walk_options o)

@@ -216,6 +216,9 @@ int tni_list_versions(const tn_list *list, int i, const char **path);
 int tni_list_version_n(const tn_list *list, const char *path, size_t n);
 /* tn_list_set_version without checks of its arguments. */
 tn_status tni_list_push_version(tn_list *list, const char *path, int version);
+/* list, made between a guard and here while functions of a user's ran; NULL + message if they ended
+ * its scope. */
+tn_list *tni_list_made(size_t guarded, const char *function, tn_list *list);
 /* A new list with the same names, tensors and versions. */
 tn_list *tni_list_copy(const tn_list *list);
 /* tn_state_dict without hooks and extra state: only the model's slots. */

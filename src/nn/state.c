@@ -413,6 +413,7 @@ tn_status tn_load_state_dict(tn_module *m, const tn_list *state, tn_load_options
     tn_status status = tni_module_check("tn_load_state_dict", m);
     if (status != TN_OK) return status;
     if (!state) return tni_poison("tn_load_state_dict", "the list");
+    TNI_SCOPES_STAY;
     plan *p = tni_calloc(sizeof *p);
     if (!p) return TN_E_NOMEM;
     p->options = o;

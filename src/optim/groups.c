@@ -11,11 +11,12 @@ tn_list *tn_list_filter(const tn_list *list, bool (*keep)(const tn_entry *entry,
     }
     if (!keep) return tni_fail(TN_E_INVALID, "tn_list_filter: keep is NULL: want a function");
     tn_list *kept = tn_list_new();
+    size_t guarded = tni_scope_guard();
     for (int i = 0; kept && i < list->n; i++)
         if (keep(&list->entry[i], user) &&
             tni_list_push(kept, "", "", list->entry[i].name, list->entry[i]) != TN_OK)
-            return NULL;
-    return kept;
+            kept = NULL;
+    return tni_list_made(guarded, "tn_list_filter", kept);
 }
 
 bool tn_no_decay(const tn_entry *entry, void *user)

@@ -6,6 +6,9 @@
  * that releases it. Ending a scope drops its entries in reverse order. The scope stays open
  * meanwhile: dropping may call a user's function (a release, a module's free), and what that
  * creates is dropped too.
+ *
+ * A function that calls one of a user's keeps the scopes around it open meanwhile (guard), since
+ * what it works on may be held by them alone.
  */
 #include "tensor/internal.h"
 
@@ -26,6 +29,8 @@ typedef struct stack {
     size_t depth, frame_capacity;
     uint64_t serial; /* the next scope's */
     bool lost;       /* a scope failed to open: do not enter anything into its parent instead */
+    size_t guarded;  /* frames that stay for now */
+    size_t ended;    /* 1 + the lowest of these that is to end; 0: none */
 } stack;
 
 static TNI_THREAD stack scopes;
@@ -78,11 +83,33 @@ bool tni_scope_clear(tn_scope s)
 /* The arrays are freed when the thread's outermost scope ends: a finished thread leaks nothing. */
 void tn_scope_end(tn_scope s)
 {
+    if (TNI_UNLIKELY(s.depth < (int64_t)scopes.guarded) && is_open(s)) {
+        size_t at = (size_t)s.depth + 1;
+        scopes.ended = scopes.ended ? TNI_MIN(scopes.ended, at) : at;
+        return;
+    }
     if (!tni_scope_clear(s)) return;
     if ((scopes.depth = (size_t)s.depth) > 0) return;
     tni_room_free(&scopes.entries, &scopes.capacity, sizeof(entry));
     tni_room_free(&scopes.frames, &scopes.frame_capacity, sizeof(frame));
     scopes = (stack){ 0 };
+}
+
+size_t tni_scope_guard(void)
+{
+    size_t was = scopes.guarded;
+    scopes.guarded = scopes.depth;
+    return was;
+}
+
+bool tni_scope_unguard(size_t was)
+{
+    size_t ended = scopes.ended;
+    scopes.guarded = was;
+    if (TNI_LIKELY(ended <= was)) return false;
+    scopes.ended = 0;
+    tn_scope_end((tn_scope){ (int64_t)ended - 1, scopes.frames[ended - 1].serial });
+    return true;
 }
 
 size_t tni_scope_mark(void)
@@ -148,6 +175,10 @@ tn_tensor *tni_scope_take(tn_scope s, tn_tensor *t)
 tn_tensor *tn_scope_return(tn_scope s, tn_tensor *t)
 {
     if (!is_open(s)) return t; /* no scope ends, so t stays where it is */
+    if (s.depth < (int64_t)scopes.guarded)
+        return tni_fail(TN_E_STATE,
+                        "tn_scope_return: the scope was opened outside of the function that the "
+                        "library is calling: want it ended there");
     if (t && !tni_none(t)) {
         if (s.depth == 0) {
             tn_scope_end(s);
