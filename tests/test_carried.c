@@ -94,7 +94,7 @@ START_TEST(FB_01_new_layer_is_the_identity)
     tn_tensor *leaf = tn_clone(x);
     assert_ok(tn_set_requires_grad(leaf, true));
     for (int i = 0; i < COUNT(eps); i++) {
-        tn_module *m = tn_frozen_batchnorm2d_new(3, (tn_frozen_batchnorm_options){ eps[i] });
+        tn_module *m = tn_frozen_batchnorm2d_new(3, (tn_frozen_batchnorm_options){ .eps = eps[i] });
         for (int training = 0; training < 2; training++) {
             assert_ok(tn_train(m, training));
             assert_close(tn_forward(m, x), x, 0, 0);
@@ -111,7 +111,7 @@ END_TEST
 
 START_TEST(FB_02_FB_05_one_formula_in_train_and_eval)
 {
-    tn_module *m = tn_frozen_batchnorm2d_new(3, (tn_frozen_batchnorm_options){ 1e-3 });
+    tn_module *m = tn_frozen_batchnorm2d_new(3, (tn_frozen_batchnorm_options){ .eps = 1e-3 });
     fill_norm(m);
     uint64_t hash = hash_of_module(m);
     for (int training = 0; training < 2; training++) {

@@ -422,16 +422,17 @@ TN_API tn_module *tn_conv2d_new(int64_t in_channels, int64_t out_channels, int64
 TN_API tn_module *tn_conv2d_spec_new(int64_t in_channels, int64_t out_channels, int64_t kernel_h,
                                      int64_t kernel_w, tn_conv2d_spec spec, bool no_bias);
 
-/** momentum 0 means the default here; to set it to 0, call tn_batchnorm_set_momentum. */
+/** zero fields: eps 1e-5, momentum 0.1; with its use_ field 0 means 0 */
 typedef struct tn_batchnorm_options {
-    double eps;       /* 0: 1e-5 */
-    double momentum;  /* 0: 0.1 */
+    double eps;       /* 0: 1e-5 (use_eps takes 0 as given) */
+    double momentum;  /* 0: 0.1 (use_momentum) */
     bool cumulative;  /* plain average over batches instead of momentum */
     bool no_affine;   /* no weight and bias */
     bool no_tracking; /* no running statistics: batch statistics in eval too */
     /* a batch whose statistics are not finite changes no buffer and is counted by
      * tn_batchnorm_skipped; each forward then reads the buffers once more */
     bool skip_nonfinite;
+    bool use_eps, use_momentum;
 } tn_batchnorm_options;
 /**
  * y = weight (x - mean) / sqrt(var + eps) + bias per channel. In training with the batch's mean and
@@ -460,7 +461,8 @@ TN_API int64_t tn_batchnorm_skipped(const tn_module *m);
 
 /** The one number of a frozen batch norm. */
 typedef struct tn_frozen_batchnorm_options {
-    double eps; /* 0: 1e-5 */
+    double eps; /* 0: 1e-5 (use_eps takes 0 as given) */
+    bool use_eps;
 } tn_frozen_batchnorm_options;
 /**
  * BatchNorm whose tensors are all buffers, so that training never changes it: y = x scale + shift
@@ -494,8 +496,9 @@ TN_API tn_module *tn_thaw_batchnorm(tn_module *m);
 
 /** zero fields: eps 1e-5, with weight and bias */
 typedef struct tn_layernorm_options {
-    double eps;              /* 0: 1e-5 */
+    double eps;              /* 0: 1e-5 (use_eps takes 0 as given) */
     bool no_affine, no_bias; /* neither weight nor bias; no bias */
+    bool use_eps;
 } tn_layernorm_options;
 /** tn_layer_norm over the trailing axes, which have this shape. Parameters weight 1 and bias 0, of
  *  this shape. */
@@ -578,7 +581,8 @@ typedef struct tn_encoder_layer_options {
     bool gelu;           /* else relu */
     bool norm_first;     /* pre-norm */
     bool sequence_first; /* [T, B, E] */
-    double eps;          /* 0: 1e-5 */
+    double eps;          /* 0: 1e-5 (use_eps takes 0 as given) */
+    bool use_eps;
 } tn_encoder_layer_options;
 /** Attention and feed-forward net with residual paths. Post-norm: x = norm1(x + attn(x)), x =
  *  norm2(x + ff(x)); norm_first: x += attn(norm1(x)), x += ff(norm2(x)); ff =
@@ -718,10 +722,11 @@ TN_API tn_tensor *tn_module_tensor(tn_module *list, int i);
 
 /** zero fields: an exponential average of the parameters, decay 0.999 */
 typedef struct tn_ema_options {
-    double decay; /* 0: 0.999; share of the old average in the new */
+    double decay; /* 0: 0.999 (use_decay takes 0 as given); share of the old average in the new */
     /* instead: the mean of all updates so far (stochastic weight averaging) */
     bool equal;
     bool average_buffers; /* floating buffers are averaged too; else they are copied */
+    bool use_decay;
 } tn_ema_options;
 /**
  * A running average of model's parameters, which is itself a model: tn_forward(ema, x).

@@ -31,21 +31,22 @@ extern "C" {
 /** Takes the parameters to be trained, and changes them step by step. */
 typedef struct tn_optim tn_optim;
 
-/** lr is per step. zero fields: lr 1e-3, everything else 0. nesterov: momentum > 0, no
- *  dampening. */
+/** lr is per step. zero fields: lr 1e-3 (use_lr takes 0 as given), everything else 0. nesterov:
+ *  momentum > 0, no dampening. */
 typedef struct tn_sgd_options {
     double lr, momentum, dampening, weight_decay;
-    bool nesterov, maximize;
+    bool nesterov, maximize, use_lr;
 } tn_sgd_options;
 /** Stochastic gradient descent: g += wd p; buf = mom buf + (1-damp) g (first step buf = g); p -= lr
  *  (nesterov ? g + mom buf : buf). Sutskever et al. (2013) */
 TN_API tn_optim *tn_sgd(const tn_list *parameters, tn_sgd_options o);
 
 /** zero fields: lr 1e-3, beta1 0.9, beta2 0.999, eps 1e-8; weight_decay 0 means none (PyTorch's
- *  AdamW: 0.01). use_betas takes beta1 and beta2 as given, zero included. */
+ *  AdamW: 0.01). use_betas takes beta1 and beta2 as given, zero included; use_lr and use_eps lr and
+ *  eps. */
 typedef struct tn_adam_options {
     double lr, beta1, beta2, eps, weight_decay;
-    bool amsgrad, maximize, use_betas;
+    bool amsgrad, maximize, use_betas, use_lr, use_eps;
 } tn_adam_options;
 /** The same numbers; the default of weight_decay is 0 here too. */
 typedef tn_adam_options tn_adamw_options;
@@ -56,20 +57,21 @@ TN_API tn_optim *tn_adam(const tn_list *parameters, tn_adam_options o);
  *  2 */
 TN_API tn_optim *tn_adamw(const tn_list *parameters, tn_adamw_options o);
 
-/** zero fields: lr 1e-2, alpha 0.99, eps 1e-8 */
+/** zero fields: lr 1e-2, alpha 0.99, eps 1e-8; use_lr, use_alpha, use_eps take 0 as given */
 typedef struct tn_rmsprop_options {
     double lr, alpha, eps, weight_decay, momentum;
-    bool centered, maximize;
+    bool centered, maximize, use_lr, use_alpha, use_eps;
 } tn_rmsprop_options;
 /** RMSprop: s = alpha s + (1 - alpha) g^2; p -= lr g / (sqrt(s) + eps); centered subtracts the
  *  square of g's average from s; with momentum buf = mom buf + that quotient, and p -= lr buf.
  *  Hinton, Coursera lecture 6e (2012) */
 TN_API tn_optim *tn_rmsprop(const tn_list *parameters, tn_rmsprop_options o);
 
-/** zero fields: lr 1e-2, eps 1e-10 */
+/** zero fields: lr 1e-2, eps 1e-10; use_lr, use_eps take 0 as given */
 typedef struct tn_adagrad_options {
     double lr, lr_decay, weight_decay, initial_accumulator, eps;
     bool maximize; /* climbs instead of descending, as in all five */
+    bool use_lr, use_eps;
 } tn_adagrad_options;
 /** Adagrad: s += g^2, from initial_accumulator on; p -= lr / (1 + (step - 1) lr_decay) g / (sqrt(s)
  *  + eps). Duchi et al. (2011) */
@@ -78,10 +80,12 @@ TN_API tn_optim *tn_adagrad(const tn_list *parameters, tn_adagrad_options o);
 /* ---- groups of parameters -------------------------------------------------------------------- */
 
 /** Another group of parameters, with its own numbers. zero fields: the first group's; weight_decay
- *  0: none. (Where 0 is meant, see tn_optim_set_number.) Switches are the same for all groups. */
+ *  0: none. use_lr takes lr as given, 0 included; use_numbers every other number that this kind
+ *  has. Switches are the same for all groups. */
 typedef struct tn_group_options {
     double lr, weight_decay;
     double momentum, dampening, beta1, beta2, alpha, eps, lr_decay;
+    bool use_lr, use_numbers;
 } tn_group_options;
 /** Adds a group. Errors: as for a new optimizer, and a number that this kind does not have or that
  *  tn_optim_set_number would refuse; then no group is added. */
@@ -277,8 +281,9 @@ typedef struct tn_one_cycle_options {
     double max_lr;                                  /* of every group, at the top */
     int64_t total_steps;                            /* in the whole cycle */
     double pct_start, div_factor, final_div_factor; /* 0: 0.3, 25, 1e4 */
-    double base_momentum, max_momentum;             /* 0: 0.85, 0.95 */
+    double base_momentum, max_momentum;             /* 0: 0.85, 0.95 (use_momentum: as given) */
     bool fixed_momentum;                            /* leave momentum (beta1) alone */
+    bool use_momentum;
 } tn_one_cycle_options;
 /** Up from max_lr / div_factor to max_lr in the first pct_start of all steps, then down to 1 /
  *  final_div_factor of the start, both along a cosine: PyTorch's OneCycleLR. Smith and Topin
@@ -291,9 +296,10 @@ TN_API tn_scheduler *tn_sequential_lr(tn_optim *opt, tn_scheduler *const *schedu
                                       const int64_t *milestones);
 /** What counts as an improvement, and what follows without one. */
 typedef struct tn_plateau_options {
-    double factor, threshold, min_lr; /* 0: 0.1, 1e-4, 0 */
+    double factor, threshold, min_lr; /* 0: 0.1, 1e-4 (use_threshold takes 0 as given), 0 */
     int64_t patience, cooldown;       /* 0: 10 (use_patience takes 0 as given), 0 */
     bool maximize, use_patience;      /* maximize: larger metrics are better */
+    bool use_threshold;
 } tn_plateau_options;
 /** Multiplies lr by factor after more than patience calls without improvement; fed by
  *  tn_plateau_step. An improvement is below best - threshold |best| (above, +, with maximize). A

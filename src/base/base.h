@@ -181,4 +181,10 @@ size_t tni_upto(const int64_t *number, size_t size, size_t n, int64_t x);
 void *tni_open_module(const char *variable, const char *folder, const char *file, const char *entry,
                       char *why, size_t size);
 
+/* What a field of options means: 0 is the default, unless its use_ twin says that it is given. */
+static inline double tni_given(double value, bool use, double instead)
+{
+    return value != 0 || use ? value : instead;
+}
+
 #endif

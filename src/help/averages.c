@@ -88,9 +88,9 @@ tn_module *tn_ema_new(tn_module *model, tn_ema_options o)
     if (tni_module_check("tn_ema_new", model) != TN_OK) return NULL;
     if (!(o.decay >= 0 && o.decay <= 1))
         return tni_fail(TN_E_INVALID, "tn_ema_new: decay %g: want a number in [0, 1]", o.decay);
-    if (o.decay != 0 && o.equal)
+    if ((o.decay != 0 || o.use_decay) && o.equal)
         return tni_fail(TN_E_INVALID, "tn_ema_new: decay %g and equal: want one of them", o.decay);
-    if (o.decay == 0) o.decay = 0.999;
+    o.decay = tni_given(o.decay, o.use_decay, 0.999);
     ema *m = tn_module_new(&ema_type);
     if (!m) return NULL;
     m->o = o;

@@ -19,8 +19,8 @@ static const tni_optim_type adagrad = {
 tn_optim *tn_adagrad(const tn_list *parameters, tn_adagrad_options o)
 {
     if (!parameters) return tni_poisoned("tn_adagrad", "parameters");
-    if (o.lr == 0) o.lr = 1e-2;
-    if (o.eps == 0) o.eps = 1e-10;
+    o.lr = tni_given(o.lr, o.use_lr, 1e-2);
+    o.eps = tni_given(o.eps, o.use_eps, 1e-10);
     if (tni_optim_nonnegative(adagrad.name, "lr", o.lr) != TN_OK ||
         tni_optim_nonnegative(adagrad.name, "lr_decay", o.lr_decay) != TN_OK ||
         tni_optim_nonnegative(adagrad.name, "weight_decay", o.weight_decay) != TN_OK ||

@@ -48,10 +48,10 @@ static tn_optim *make(const tni_optim_type *type, const tn_list *parameters, tn_
         snprintf(f, sizeof f, "tn_%s", type->name);
         return tni_poisoned(f, "parameters");
     }
-    if (o.lr == 0) o.lr = 1e-3;
-    if (o.eps == 0) o.eps = 1e-8;
-    if (o.beta1 == 0 && !o.use_betas) o.beta1 = 0.9;
-    if (o.beta2 == 0 && !o.use_betas) o.beta2 = 0.999;
+    o.lr = tni_given(o.lr, o.use_lr, 1e-3);
+    o.eps = tni_given(o.eps, o.use_eps, 1e-8);
+    o.beta1 = tni_given(o.beta1, o.use_betas, 0.9);
+    o.beta2 = tni_given(o.beta2, o.use_betas, 0.999);
     if (tni_optim_nonnegative(type->name, "lr", o.lr) != TN_OK ||
         tni_optim_fraction(type->name, "beta1", o.beta1) != TN_OK ||
         tni_optim_fraction(type->name, "beta2", o.beta2) != TN_OK ||

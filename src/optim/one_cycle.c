@@ -68,8 +68,8 @@ tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o)
     if (o.pct_start == 0) o.pct_start = 0.3;
     if (o.div_factor == 0) o.div_factor = 25;
     if (o.final_div_factor == 0) o.final_div_factor = 1e4;
-    if (o.base_momentum == 0) o.base_momentum = 0.85;
-    if (o.max_momentum == 0) o.max_momentum = 0.95;
+    o.base_momentum = tni_given(o.base_momentum, o.use_momentum, 0.85);
+    o.max_momentum = tni_given(o.max_momentum, o.use_momentum, 0.95);
     if (o.total_steps < 1)
         return tni_fail(TN_E_INVALID, "tn_%s: total_steps %" PRId64 ": want >= 1", f,
                         o.total_steps);

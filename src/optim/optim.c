@@ -238,12 +238,21 @@ tn_status tn_optim_set_weight_decay(tn_optim *opt, int group, double weight_deca
     return status;
 }
 
-/* The place of a name among the type's numbers; -1 and a message. */
+/* The place of a name among the type's numbers; -1: none. */
+static int number_at(const tn_optim *opt, const char *name)
+{
+    const char *const *number = opt->type->number;
+    int i = 2;
+    while (i >= 0 && !(number[i] && !strcmp(number[i], name))) i--;
+    return i;
+}
+
+/* The same; -1 with a message. */
 static int number_named(const char *function, const tn_optim *opt, const char *name)
 {
     const char *const *number = opt->type->number;
-    for (int i = 0; i < 3; i++)
-        if (number[i] && !strcmp(number[i], name)) return i;
+    int at = number_at(opt, name);
+    if (at >= 0) return at;
     tni_error(TN_E_NAME, "%s: tn_%s has no %.40s: want %s%s%s%s%s", function, opt->type->name, name,
               number[0], number[1] ? ", " : "", number[1] ? number[1] : "", number[2] ? ", " : "",
               number[2] ? number[2] : "");
@@ -308,13 +317,13 @@ tn_status tn_optim_add_group(tn_optim *opt, const tn_list *parameters, tn_group_
     if (tni_host_refused(f, "adds parameters", "it called before tn_capture_new"))
         return TN_E_STATE;
     tni_optim_group group = opt->group[0];
-    group.lr = o.lr != 0 ? o.lr : opt->group[0].base_lr;
+    group.lr = tni_given(o.lr, o.use_lr, opt->group[0].base_lr);
     group.weight_decay = o.weight_decay;
     tn_status status = tni_optim_nonnegative("optim_add_group", "lr", group.lr);
     if (status == TN_OK)
         status = tni_optim_nonnegative("optim_add_group", "weight_decay", o.weight_decay);
     for (size_t k = 0; status == TN_OK && k < sizeof given / sizeof *given; k++) {
-        if (given[k].value == 0) continue;
+        if (given[k].value == 0 && !(o.use_numbers && number_at(opt, given[k].name) >= 0)) continue;
         int i = number_named(f, opt, given[k].name);
         if (i < 0) return tni_pending();
         group.number[i] = given[k].value;

@@ -23,7 +23,7 @@ tn_scheduler *tn_plateau_lr(tn_optim *opt, tn_plateau_options o)
 {
     if (!opt) return tni_poisoned("tn_plateau_lr", "opt");
     if (o.factor == 0) o.factor = 0.1;
-    if (o.threshold == 0) o.threshold = 1e-4;
+    o.threshold = tni_given(o.threshold, o.use_threshold, 1e-4);
     if (o.patience == 0 && !o.use_patience) o.patience = 10;
     if (!(o.factor > 0 && o.factor < 1))
         return tni_fail(TN_E_INVALID, "tn_plateau_lr: factor %g: want in (0, 1)", o.factor);

@@ -23,9 +23,9 @@ static const tni_optim_type rmsprop = {
 tn_optim *tn_rmsprop(const tn_list *parameters, tn_rmsprop_options o)
 {
     if (!parameters) return tni_poisoned("tn_rmsprop", "parameters");
-    if (o.lr == 0) o.lr = 1e-2;
-    if (o.alpha == 0) o.alpha = 0.99;
-    if (o.eps == 0) o.eps = 1e-8;
+    o.lr = tni_given(o.lr, o.use_lr, 1e-2);
+    o.alpha = tni_given(o.alpha, o.use_alpha, 0.99);
+    o.eps = tni_given(o.eps, o.use_eps, 1e-8);
     if (tni_optim_nonnegative(rmsprop.name, "lr", o.lr) != TN_OK ||
         tni_optim_fraction(rmsprop.name, "alpha", o.alpha) != TN_OK ||
         tni_optim_nonnegative(rmsprop.name, "momentum", o.momentum) != TN_OK ||

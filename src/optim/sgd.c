@@ -22,7 +22,7 @@ static const tni_optim_type sgd = {
 tn_optim *tn_sgd(const tn_list *parameters, tn_sgd_options o)
 {
     if (!parameters) return tni_poisoned("tn_sgd", "parameters");
-    if (o.lr == 0) o.lr = 1e-3;
+    o.lr = tni_given(o.lr, o.use_lr, 1e-3);
     if (tni_optim_nonnegative(sgd.name, "lr", o.lr) != TN_OK ||
         tni_optim_nonnegative(sgd.name, "momentum", o.momentum) != TN_OK ||
         tni_optim_nonnegative(sgd.name, "dampening", o.dampening) != TN_OK ||

@@ -166,8 +166,8 @@ static tn_module *batchnorm_new(const char *function, const tn_module_type *type
     tn_shape shape = TN_SHAPE(features);
     m->features = features;
     m->o = o;
-    m->o.eps = tni_or(o.eps, 1e-5);
-    m->o.momentum = tni_or(o.momentum, 0.1);
+    m->o.eps = tni_given(o.eps, o.use_eps, 1e-5);
+    m->o.momentum = tni_given(o.momentum, o.use_momentum, 0.1);
     tn_register_parameter(base, "weight", &m->weight, o.no_affine ? TN_NONE : tn_ones(shape));
     tn_register_parameter(base, "bias", &m->bias, o.no_affine ? TN_NONE : tn_zeros(shape));
     tn_register_buffer(base, "running_mean", &m->running_mean,

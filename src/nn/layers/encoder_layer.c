@@ -85,7 +85,7 @@ tn_module *tn_encoder_layer_new(int64_t d_model, int64_t heads, tn_encoder_layer
     encoder_layer *m = tn_module_new(&encoder_layer_type);
     if (!m) return NULL;
     tn_module *base = &m->base;
-    tn_layernorm_options norm = { .eps = o.eps };
+    tn_layernorm_options norm = { .eps = o.eps, .use_eps = o.use_eps };
     tn_multihead_attention_options attention_options = { .dropout = o.dropout,
                                                          .sequence_first = o.sequence_first };
     m->dropout = o.dropout;

@@ -65,7 +65,7 @@ tn_module *tn_frozen_batchnorm2d_new(int64_t features, tn_frozen_batchnorm_optio
     tn_module *base = &m->base;
     tn_shape shape = TN_SHAPE(features);
     m->features = features;
-    m->o.eps = tni_or(o.eps, 1e-5);
+    m->o.eps = tni_given(o.eps, o.use_eps, 1e-5);
     m->o.momentum = 0.1; /* of a layer that is thawed */
     tn_register_buffer(base, "weight", &m->weight, tn_ones(shape), TN_PERSISTENT);
     tn_register_buffer(base, "bias", &m->bias, tn_zeros(shape), TN_PERSISTENT);
@@ -99,9 +99,8 @@ static tn_module *thawed_for(const tn_module *m)
     if (m->type != &frozen_type) return NULL;
     tn_batchnorm_options o = frozen->o;
     o.no_affine = o.no_tracking = false;
-    tn_module *bn = tn_batchnorm2d_new(frozen->features, o);
-    if (bn && o.momentum == 0) tni_disregard(tn_batchnorm_set_momentum(bn, 0)); /* no default */
-    return bn;
+    o.use_eps = o.use_momentum = true;
+    return tn_batchnorm2d_new(frozen->features, o);
 }
 
 static const char *const member[] = { "weight", "bias", "running_mean", "running_var",

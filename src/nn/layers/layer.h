@@ -20,10 +20,6 @@ tn_status tni_check_eps(const char *function, double eps);
 /* PyTorch's initial values of Linear and Conv: both U(+-1/sqrt(fan_in)), weight first. bias may be
  * absent. */
 tn_status tni_reset_affine(tn_tensor *weight, tn_tensor *bias);
-static inline double tni_or(double value, double instead)
-{
-    return value != 0 ? value : instead;
-}
 static inline int64_t tni_or_int(int64_t value, int64_t instead)
 {
     return value ? value : instead;

@@ -59,7 +59,7 @@ tn_module *tn_layernorm_new(tn_shape shape, tn_layernorm_options o)
     layernorm *m = tn_module_new(&layernorm_type);
     if (!m) return NULL;
     m->shape = shape;
-    m->eps = tni_or(o.eps, 1e-5);
+    m->eps = tni_given(o.eps, o.use_eps, 1e-5);
     tn_register_parameter(&m->base, "weight", &m->weight, o.no_affine ? TN_NONE : tn_ones(shape));
     tn_register_parameter(&m->base, "bias", &m->bias,
                           o.no_affine || o.no_bias ? TN_NONE : tn_zeros(shape));
