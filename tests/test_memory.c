@@ -6,9 +6,11 @@
  * stays_flat tests failed. Large blocks that were not joined, joined with one in use, cut too
  * short, or only from segments of the usual size, or taken from a list: those tests. Sizes rounded
  * up by 3 %: large_blocks_are_not_rounded. No state apart, also where addresses are few, segments
- * that do not grow there, fresh bytes forgotten or counted twice: the tests of those.
+ * that do not grow there, fresh bytes forgotten or counted twice: the tests of those. Products that
+ * do not ask for room first: products_want_room.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -16,6 +18,7 @@
 #include <unistd.h>
 
 #include "models.h"
+#include "tensor/cpu/cpu.h"
 
 /* ---- 200 steps ------------------------------------------------------------------------------- */
 
@@ -469,6 +472,49 @@ START_TEST(use_after_free_is_reported)
 }
 END_TEST
 
+/* ---- the memory of OpenBLAS ------------------------------------------------------------------ */
+
+/* In a thread that has computed no product yet. Each way into OpenBLAS. */
+static void *products_without_room(void *unused)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *a = tn_full_as(TN_SHAPE(64, 64), 1, TN_F64, tn_cpu());
+    tn_tensor *image = tn_full_as(TN_SHAPE(1, 2, 6, 6), 1, TN_F64, tn_cpu());
+    tn_tensor *kernel = tn_full_as(TN_SHAPE(3, 2, 3, 3), 1, TN_F64, tn_cpu());
+    tn_tensor *heads = tn_full_as(TN_SHAPE(1, 1, 4, 2), 1, TN_F64, tn_cpu()),
+              *v = tn_select(a, 0, 0);
+    tn_tensor *line = tn_full_as(TN_SHAPE(1 << 16), 1, TN_F64, tn_cpu());
+    tni_blas_most = (128 << 20) - 1;
+    tn_tensor *refused[] = {
+        tn_matmul(a, a),
+        tn_matmul(a, v),
+        tn_matmul(line, line),
+        tn_matmul(tn_to_dtype(a, TN_F32), tn_ones(TN_SHAPE(64, 48))),
+        tn_linear(a, a, v),
+        tn_conv2d(image, kernel, TN_NONE, (tn_conv2d_spec){ .stride = { 1, 1 } }),
+        tn_scaled_dot_product_attention(heads, heads, heads, TN_NONE, false, 0),
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        ck_assert_msg(refused[i] == NULL, "product %zu", i);
+    assert_error(TN_E_NOMEM, "OpenBLAS wants 134217728 bytes of addresses for each of ");
+    tn_error_clear();
+    tni_blas_most = SIZE_MAX;
+    ck_assert_double_eq(tn_at(tn_matmul(a, a), TN_INDEX(7, 7)), 64);
+    tni_blas_most = 0; /* there is room already */
+    ck_assert_double_eq(tn_item(tn_matmul(line, line)), 1 << 16);
+    tni_blas_most = SIZE_MAX;
+    tn_scope_end(scope);
+    return unused;
+}
+
+START_TEST(products_want_room)
+{
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, products_without_room, NULL), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("memory");
@@ -487,6 +533,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(large, state_with_few_addresses, 0, 2);
     tcase_add_test(large, large_blocks_from_a_sparing_system);
     tcase_add_test(test_case(suite, "attention"), attention_takes_little);
+    tcase_add_test(test_case(suite, "blas"), products_want_room);
     tcase_add_test(test_case(suite, "sanitizer"), use_after_free_is_reported);
     return suite;
 }

@@ -114,6 +114,10 @@ bool tni_has_amx(void);
 /* The oneDNN module, or NULL, and why it is not there. */
 const tni_onednn *tni_onednn_module(void);
 const char *tni_onednn_why(void);
+/* Before a run of so many lanes that calls BLAS (gemm1, product_one, product_thin), with nothing
+ * changed yet: whether OpenBLAS has, or can have, the memory without which it never returns. */
+tn_status tni_blas_room(int lanes);
+extern size_t tni_blas_most; /* bytes that it may find: for tests */
 /* Like tni_parallel, but guarantees that BLAS calls inside chunks are single-threaded, whether or
  * not a region was opened (gemm.c: the rule about OpenBLAS and teams of one). */
 void tni_parallel_blas(int64_t n, int64_t grain, tni_chunk f, void *context);

@@ -329,20 +329,23 @@ static void round_parts(void *context, int64_t begin, int64_t end)
 static tn_status run(plan *p)
 {
     const tni_gemm *g = p->g;
+    double work = (double)p->step_m * (double)p->step_n * (double)g->k;
+    int64_t grain = work >= 65536 || p->parts > 1 ? 1 : (int64_t)(65536 / work) + 1;
+    int64_t pieces = p->parts > 1 ? p->parts : g->batch * p->tiles_m * p->tiles_n;
+    int lanes = (int)MIN(tni_lanes(pieces, grain), pieces);
+    if (!tni_is_short(g->dtype) && tni_blas_room(lanes) != TN_OK) return TN_E_NOMEM;
     if (p->parts > 1) {
         bool own_first = !tni_is_short(p->out);
         size_t size = (size_t)(p->parts - own_first) * (size_t)g->m * (size_t)g->n * part_item(g);
         p->partial = tni_alloc(size);
         if (!p->partial) return TN_E_NOMEM;
-        tni_parallel_blas(p->parts, 1, run_parts, p);
+        tni_parallel_blas(pieces, grain, run_parts, p);
         if (!*p->undone)
             tni_parallel(g->m, MAX(1, 8192 / g->n), own_first ? sum_parts : round_parts, p);
         tni_free(p->partial, size);
         return TN_OK;
     }
-    double work = (double)p->step_m * (double)p->step_n * (double)g->k;
-    int64_t grain = work >= 65536 ? 1 : (int64_t)(65536 / work) + 1;
-    tni_parallel_blas(g->batch * p->tiles_m * p->tiles_n, grain, run_tiles, p);
+    tni_parallel_blas(pieces, grain, run_tiles, p);
     return TN_OK;
 }
 

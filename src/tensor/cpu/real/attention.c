@@ -121,7 +121,7 @@ static tn_status run(attention *p, int64_t items, int64_t grain, tni_chunk f)
     int lanes = tni_lanes(items, grain);
     size_t size = (size_t)lanes * p->lane_size;
     if (items == 0) return TN_OK;
-    p->scratch = tni_alloc(size);
+    p->scratch = tni_blas_room(lanes) == TN_OK ? tni_alloc(size) : NULL;
     if (!p->scratch) return TN_E_NOMEM;
     tni_parallel_lanes(lanes, items, grain, f, p);
     tni_free(p->scratch, size);

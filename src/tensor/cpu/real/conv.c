@@ -91,6 +91,7 @@ static bool take_scratch(conv *p, int lanes)
     int64_t run = p->rows * p->c->ow;
     p->columns_size = p->own_columns ? 0 : (p->taps * run + 15) / 16 * 16;
     p->lane_size = p->columns_size + (tni_is_short(p->dtype) ? (p->og * run + 15) / 16 * 16 : 0);
+    if (tni_blas_room(lanes) != TN_OK) return false;
     if (p->lane_size == 0) return true;
     p->scratch = tni_alloc(scratch_size(p, lanes));
     return p->scratch != NULL;
