@@ -791,6 +791,30 @@ START_TEST(scaling_a_loss)
 }
 END_TEST
 
+/* As PyTorch's, halves down to 0; there PyTorch makes the parameter NaN at the next finite loss. */
+START_TEST(backoff_to_zero)
+{
+    tn_scaler *s = tn_scaler_new((tn_scaler_options){ .init_scale = 0x1p-147 });
+    tn_tensor *w = fresh(tn_ones(TN_SCALAR), true);
+    tn_list *list = tn_list_new();
+    assert_ok(tn_list_add(list, "w", w));
+    tn_optim *opt = tn_sgd(list, (tn_sgd_options){ .lr = 0.1 });
+    static const double scale[] = { 0x1p-148, 0x1p-149, 0 };
+    for (int i = 0; i < COUNT(scale); i++) {
+        assert_ok(tn_backward(tn_scaler_scale(s, tn_mul_scalar(w, NAN))));
+        assert_ok(tn_scaler_step(s, opt));
+        assert_ok(tn_scaler_update(s));
+        ck_assert_double_eq(tn_scaler_value(s), scale[i]);
+    }
+    assert_ok(tn_optim_zero_grad(opt));
+    assert_ok(tn_backward(tn_scaler_scale(s, w)));
+    assert_fails(tn_scaler_step(s, opt), TN_E_STATE,
+                 "the scale has fallen to 0, by which no gradient can be divided, after 3 skipped");
+    ck_assert_double_eq(tn_item(w), 1);
+    tn_optim_free(opt), tn_scaler_free(s);
+}
+END_TEST
+
 START_TEST(scaler_refuses)
 {
     static const struct {
@@ -960,6 +984,7 @@ Suite *test_suite(void)
     tcase_add_test(t, the_scale_moves_as_in_pytorch);
     tcase_add_test(t, unscaling_and_two_optimizers);
     tcase_add_test(t, scaling_a_loss);
+    tcase_add_test(t, backoff_to_zero);
     tcase_add_test(t, scaler_refuses);
     tcase_add_test(t, scaler_resumes);
     tcase_add_test(t, an_overflowing_scale_comes_down);

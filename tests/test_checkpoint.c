@@ -693,7 +693,7 @@ START_TEST(what_waits_and_what_fits)
     tn_module *bare = tn_linear_new(3, 2, (tn_linear_options){ .no_bias = true });
     c.model = bare;
     assert_fails(tn_checkpoint_load(&c, in_folder("more")), TN_E_NAME,
-                 "a gradient of model.bias is in it: want that parameter");
+                 "unexpected");
     tn_optim_free(opt);
     tn_module_drop(m), tn_module_drop(wide), tn_module_drop(bare);
 }

@@ -223,7 +223,7 @@ TN_API void tn_scaler_free(tn_scaler *s); /* frees it; NULL is ignored */
 TN_API tn_tensor *tn_scaler_scale(tn_scaler *s, tn_tensor *loss);
 /** Divides the gradients that opt would use, in place. Errors: twice between two updates; a
  *  gradient of f16, where small ones have already become 0: the parameter is named and nothing is
- *  changed */
+ *  changed; a scale that has fallen to 0, with which PyTorch makes every parameter NaN */
 TN_API TN_MUST_USE tn_status tn_scaler_unscale(tn_scaler *s, tn_optim *opt);
 /** Unscales unless that is done, then calls tn_optim_step; skips it, with TN_OK, when a gradient is
  *  NaN or infinite (see tn_scaler_skipped). Errors: those of both; twice between two updates */

@@ -61,15 +61,6 @@ tn_status tni_grads_save(const char *function, const tni_parts *parts, tn_list *
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-static bool is_given(const tni_parts *parts, const char *name)
-{
-    for (int k = 0; k < parts->n; k++) {
-        size_t n = strlen(parts->part[k].p.name);
-        if (!strncmp(name, parts->part[k].p.name, n) && name[n] == '.') return true;
-    }
-    return false;
-}
-
 /* Entry e of the file, as leaf's gradient; all that may fail. */
 static tn_tensor *fitting(const tni_input *in, const tn_entry *e, tn_tensor *leaf)
 {
@@ -84,25 +75,12 @@ static tn_tensor *fitting(const tni_input *in, const tn_entry *e, tn_tensor *lea
     return tn_to(e->tensor, leaf->storage->device);
 }
 
-/* Those of parameters that no part has here. */
-static tn_status check_names(const tni_input *in, const tni_parts *parts, const tn_list *there)
-{
-    for (int i = 0; i < there->n; i++) {
-        const char *name = there->entry[i].name;
-        if (is_given(parts, name) && !tni_list_find(parts->leaves, name))
-            return tni_error(TN_E_NAME,
-                             "%s: " TNI_PATH ": a gradient of %s is in it: want that parameter",
-                             in->function, in->path, name);
-    }
-    return TN_OK;
-}
-
 tn_status tni_grads_read(tni_safetensors *file, tni_parts *parts)
 {
     const tn_list *there = tni_safetensors_list(file, prefix, NULL);
     tn_list *leaves = parts->leaves = leaves_of(parts);
     if (!there || !leaves) return tni_pending();
-    tn_status status = check_names(&file->in, parts, there);
+    tn_status status = TN_OK;
     if (!tni_room(&parts->grad, &parts->grad_capacity, 0, (size_t)leaves->n, sizeof *parts->grad))
         return TN_E_NOMEM;
     for (int i = 0; status == TN_OK && i < leaves->n; i++) {

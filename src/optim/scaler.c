@@ -4,7 +4,7 @@
  *
  * An update is good if no step since the last one was skipped for NaN or infinity. After interval
  * good updates in a row the scale is multiplied by growth, after one that is not good by backoff.
- * It is rounded to f32, and stays as it is where growth would exceed f32.
+ * It is rounded to f32, and stays as it is where growth would exceed f32; backoff ends at 0.
  *
  * Source: Micikevicius et al., Mixed Precision Training (2018), section 3.2; names, order of calls
  * and rounding: torch.amp.GradScaler.
@@ -163,6 +163,11 @@ static tn_status unscale(tn_scaler *s, tn_optim *opt)
 {
     if (tni_host_refused("tn_scaler_unscale", "looks at the gradients on the host", NO_SCALER))
         return TN_E_STATE;
+    if (s->now.scale == 0)
+        return tni_error(TN_E_STATE,
+                         "tn_scaler_unscale: the scale has fallen to 0, by which no gradient can be "
+                         "divided, after %" PRId64 " skipped steps: want a loss that is finite",
+                         s->now.skipped);
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad_enabled(false);
     bool bad;
@@ -226,8 +231,7 @@ tn_status tn_scaler_update(tn_scaler *s)
     for (size_t i = 0; i < s->n; i++) bad = bad || s->seen[i].bad;
     forget(s);
     if (bad) {
-        float scale = (float)(s->now.scale * s->now.backoff);
-        if (scale > 0) s->now.scale = scale;
+        s->now.scale = (float)(s->now.scale * s->now.backoff);
         s->now.good = 0;
     } else if (++s->now.good >= s->now.interval) {
         float scale = (float)(s->now.scale * s->now.growth);
