@@ -367,6 +367,22 @@ START_TEST(borrowed_memory)
 }
 END_TEST
 
+/* Four of 2^61 bytes would be more than an int64_t counts. */
+START_TEST(what_is_refused_is_not_counted)
+{
+    tn_memory_stats before = tn_memory();
+    tn_scope s = tn_scope_begin();
+    for (int i = 0; i < 4; i++)
+        assert_null(tn_empty(TN_SHAPE(INT64_C(1) << 59)), TN_E_NOMEM, "out of memory");
+    tn_scope_end(s);
+    tn_memory_stats now = tn_memory();
+    ck_assert_int_eq(now.data_bytes, before.data_bytes);
+    ck_assert_int_eq(now.data_allocations, before.data_allocations);
+    ck_assert_int_eq(now.in_use, before.in_use);
+    ck_assert_int_ge(now.peak_in_use, now.in_use);
+}
+END_TEST
+
 START_TEST(counters)
 {
     tn_memory_stats before = tn_memory();
@@ -517,6 +533,7 @@ Suite *test_suite(void)
     t = test_case(suite, "memory");
     tcase_add_test(t, borrowed_memory);
     tcase_add_test(t, counters);
+    tcase_add_test(t, what_is_refused_is_not_counted);
     tcase_add_test(t, freed_blocks_are_used_again);
     tcase_add_test(t, data_is_aligned);
     t = tcase_create("no scope");

@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <tenon/tensor.h>
@@ -169,6 +170,12 @@ static inline bool tni_room(void *items, size_t *capacity, size_t n, size_t more
 }
 /* Frees the block and leaves the array empty. */
 void tni_room_free(void *items, size_t *capacity, size_t size);
+/* qsort, also of an array that was never made. */
+static inline void tni_sort(void *items, size_t n, size_t size,
+                            int (*order)(const void *, const void *))
+{
+    if (n > 1) qsort(items, n, size, order);
+}
 /* How many of n items of `size` bytes have a number of at most x. The numbers ascend; `number`
  * points to the first item's. */
 size_t tni_upto(const int64_t *number, size_t size, size_t n, int64_t x);

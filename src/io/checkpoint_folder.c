@@ -83,7 +83,7 @@ static int read_steps(steps *s, DIR *dir, const char *name, bool sweep)
     int error = s->bytes.failed ? ENOMEM : errno;
     s->step = (int64_t *)s->bytes.data;
     s->n = s->bytes.n / sizeof *s->step;
-    if (s->n) qsort(s->step, s->n, sizeof *s->step, newest_first);
+    tni_sort(s->step, s->n, sizeof *s->step, newest_first);
     return error;
 }
 

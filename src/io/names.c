@@ -29,7 +29,7 @@ tn_status tni_names_make(tni_names *names, const void *first, size_t size, int n
         const void *structure = (const char *)first + (size_t)i * size;
         names->name[i] = (tni_name){ *(const char *const *)structure, i };
     }
-    qsort(names->name, (size_t)n, sizeof *names->name, by_text);
+    tni_sort(names->name, (size_t)n, sizeof *names->name, by_text);
     return TN_OK;
 }
 
@@ -75,7 +75,7 @@ int *tni_names_under(const tni_names *names, const char *prefix, int *n)
     int *places = tni_alloc_n((size_t)TNI_MAX(*n, 1), sizeof *places);
     if (!places) return NULL;
     for (int i = 0; i < *n; i++) places[i] = names->name[from + i].at;
-    qsort(places, (size_t)*n, sizeof *places, by_place);
+    tni_sort(places, (size_t)*n, sizeof *places, by_place);
     return places;
 }
 

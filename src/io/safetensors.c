@@ -171,7 +171,7 @@ static tn_status check_ranges(const tni_safetensors *file)
     tni_safetensor **order = tni_alloc(nbytes);
     if (!order) return tni_pending();
     for (int i = 0; i < file->n; i++) order[i] = &file->entry[i];
-    qsort(order, (size_t)file->n, sizeof *order, by_begin);
+    tni_sort(order, (size_t)file->n, sizeof *order, by_begin);
     tn_status status = TN_OK;
     int64_t at = 0;
     for (int i = 0; status == TN_OK && i < file->n; i++) {

@@ -249,7 +249,7 @@ static tn_status add_header(tni_bytes *b, const char *function, const tn_list *l
     for (int i = 0; i < *n; i++)
         if (!is_tie(&items[i])) items[stored++] = items[i];
     *n = stored;
-    qsort(items, (size_t)stored, sizeof *items, by_layout);
+    tni_sort(items, (size_t)stored, sizeof *items, by_layout);
     *total = 0;
     for (int i = 0; status == TN_OK && i < stored; i++) {
         if (i || p.n) tni_bytes_add(b, ",", 1);
@@ -337,12 +337,12 @@ static tn_status collect(const char *function, const tn_list *list, item *items,
                           tn_dtype_size(e->tensor->dtype), &items[i].nbytes))
             return tni_error(TN_E_INVALID, "%s: %s: too large for a file", function, e->name);
     }
-    qsort(items, (size_t)list->n, sizeof *items, by_place);
+    tni_sort(items, (size_t)list->n, sizeof *items, by_place);
     for (int i = 1; i < list->n && !every_key; i++)
         if (items[i].nbytes && !tni_compare_places(items[i - 1].tensor, items[i].tensor, true) &&
             (!checkpoint || tni_same_part(items[i - 1].stored, items[i].name)))
             items[i].stored = items[i - 1].stored;
-    qsort(items, (size_t)list->n, sizeof *items, by_name);
+    tni_sort(items, (size_t)list->n, sizeof *items, by_name);
     for (int i = 1; i < list->n; i++)
         if (!strcmp(items[i - 1].name, items[i].name))
             return tni_error(TN_E_NAME, "%s: two tensors are named %s", function, items[i].name);

@@ -69,7 +69,7 @@ static void deal_cards(tni_shard *s, tni_optim_param *param, card *cards, int n)
         const tn_tensor *t = param[i].tensor;
         cards[i] = (card){ i, t->requires_grad, (int64_t)tni_bytes_of(t) };
     }
-    qsort(cards, (size_t)n, sizeof *cards, by_size);
+    tni_sort(cards, (size_t)n, sizeof *cards, by_size);
     for (int i = 0; i < n; i++) {
         int least = 0;
         for (int r = 1; r < tn_parallel_size(); r++)

@@ -186,16 +186,16 @@ static tni_storage *storage_new(size_t nbytes, tn_device device)
     const tni_backend *backend = tni_backend_for(device);
     bool inside = device.type == TN_CPU && nbytes <= MOST_INSIDE;
     if (!backend) return NULL;
+    void *data = NULL; /* first: what is refused is not counted */
+    if (!inside && backend->alloc(TNI_MAX(nbytes, 1), &data) != TN_OK) return NULL;
     tni_storage *s = tni_alloc_storage(inside ? STRUCT_SIZE + nbytes : sizeof *s, nbytes);
-    if (!s) return NULL;
-    *s = (tni_storage){ .refs = 1, .device = device, .backend = backend, .nbytes = nbytes };
-    s->inside = inside;
-    if (inside) {
-        s->data = (char *)s + STRUCT_SIZE;
-    } else if (backend->alloc(nbytes ? nbytes : 1, &s->data) != TN_OK) {
-        tni_free(s, sizeof *s);
+    if (!s) {
+        if (data) backend->free(data, TNI_MAX(nbytes, 1));
         return NULL;
     }
+    *s = (tni_storage){ .refs = 1, .device = device, .backend = backend, .nbytes = nbytes };
+    s->inside = inside;
+    s->data = inside ? (char *)s + STRUCT_SIZE : data;
     if (TNI_UNLIKELY(tni_watching) && tni_watching->storage_made)
         tni_watching->storage_made(tni_watching, s);
     return s;

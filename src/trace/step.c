@@ -192,7 +192,7 @@ static void sort_nodes(tn_trace *tr, int *place)
     }
     size_t before = s->n_nodes;
     s->n_nodes = n;
-    qsort(s->nodes, n, sizeof *s->nodes, by_sequence);
+    tni_sort(s->nodes, n, sizeof *s->nodes, by_sequence);
     for (size_t i = 0; i < n; i++) {
         int old = tni_get(&tr->nodes, tni_sequence_key(s->nodes[i].sequence));
         if (old >= 0 && (size_t)old < before) place[old] = (int)i;

@@ -275,7 +275,7 @@ static void mark_repeated(tni_change (*each)(const void *from, int i), const voi
         int64_t nbytes = tni_shape_numel(&x->shape) * (int64_t)tn_dtype_size(x->dtype);
         spans[spanned++] = (span){ begin, begin + nbytes, i };
     }
-    qsort(spans, (size_t)spanned, sizeof *spans, by_address);
+    tni_sort(spans, (size_t)spanned, sizeof *spans, by_address);
     for (int i = 0; i < spanned; i++) {
         if (spans[i].begin == spans[i].end) continue;
         if (end && spans[i].begin < end)

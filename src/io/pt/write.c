@@ -73,11 +73,11 @@ static tn_status collect(plan *p)
         tn_status status = check_item(p, &p->items[i]);
         if (status != TN_OK) return status;
     }
-    qsort(p->items, n, sizeof *p->items, by_memory);
+    tni_sort(p->items, n, sizeof *p->items, by_memory);
     for (size_t i = 1; i < n; i++)
         if (!tni_compare_places(p->items[i - 1].tensor, p->items[i].tensor, false))
             p->items[i].first = p->items[i - 1].first;
-    qsort(p->items, n, sizeof *p->items, by_place);
+    tni_sort(p->items, n, sizeof *p->items, by_place);
     int keys = 0;
     for (item *it = p->items; it < p->items + n; it++)
         it->key = it->first == it->place ? keys++ : p->items[it->first].key;

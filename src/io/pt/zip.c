@@ -207,7 +207,7 @@ static int by_name(const void *a, const void *b)
 static tn_status check_places(tni_zip *zip, const end *e)
 {
     int64_t at = 0;
-    qsort(zip->entry, (size_t)zip->n, sizeof *zip->entry, by_header);
+    tni_sort(zip->entry, (size_t)zip->n, sizeof *zip->entry, by_header);
     for (int i = 0; i <= zip->n; i++) {
         const char *name = i < zip->n ? zip->entry[i].name : "the directory";
         int64_t header = i < zip->n ? zip->entry[i].header : (int64_t)e->at;
@@ -222,7 +222,7 @@ static tn_status check_places(tni_zip *zip, const end *e)
 /* Names without the folder, which is the same for all; sorted; none twice. */
 static tn_status check_folder(tni_zip *zip)
 {
-    qsort(zip->entry, (size_t)zip->n, sizeof *zip->entry, by_name);
+    tni_sort(zip->entry, (size_t)zip->n, sizeof *zip->entry, by_name);
     for (int i = 1; i < zip->n; i++)
         if (!strcmp(zip->entry[i - 1].name, zip->entry[i].name))
             return bad(zip, "two entries are named %.64s", zip->entry[i].name);
@@ -288,6 +288,7 @@ tn_status tni_zip_open(tni_zip *zip, const char *function, const char *path, int
 const tni_zip_entry *tni_zip_find(const tni_zip *zip, const char *name)
 {
     const tni_zip_entry key = { .name = name };
+    if (!zip->n) return NULL;
     return bsearch(&key, zip->entry, (size_t)zip->n, sizeof key, by_name);
 }
 
