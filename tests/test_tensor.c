@@ -7,6 +7,7 @@
  * TN_F16 and TN_BF16 promoted to f16.
  */
 #include "common.h"
+#include "series_cases.h"
 
 #include <stdlib.h>
 
@@ -81,6 +82,31 @@ START_TEST(arange)
     for (int64_t i = 0; i < 1000; i++) ck_assert_double_eq(tn_at(t, &i, 1), (double)i);
     t = tn_arange(0x1p60, 0x1p60 + 1024, 256, TN_I64);
     ck_assert_int_eq(((const int64_t *)tn_data(t))[3], (INT64_C(1) << 60) + 768);
+}
+END_TEST
+
+/* Every value, bit for bit. */
+#define assert_series(made, array)                                                                 \
+    do {                                                                                           \
+        tn_tensor *series_ = (made);                                                               \
+        assert_made(series_);                                                                      \
+        ck_assert_int_eq(tn_numel(series_), (int)(sizeof(array) / sizeof *(array)));               \
+        for (int64_t i_ = 0; i_ < tn_numel(series_); i_++)                                         \
+            ck_assert_double_eq(tn_at(series_, &i_, 1), (double)(array)[i_]);                      \
+    } while (0)
+
+START_TEST(series_are_PyTorchs)
+{
+    assert_series(tn_linspace(-0.7, 1.9, 24), linspace_f32);
+    assert_series(tn_arange(-1, -1 + 36.5 / 3, 1.0 / 3, TN_F32), arange_f32);
+    assert_series(tn_arange(-1, -1 + 18.5 / 3, 1.0 / 3, TN_F64), arange_f64);
+    assert_series(tn_arange(-1, -1 + 68.5 / 3, 1.0 / 3, TN_BF16), arange_bf16);
+    assert_series(tn_arange(-1, -1 + 68.5 / 3, 1.0 / 3, TN_F16), arange_f16);
+    assert_ok(tn_set_default_dtype(TN_F64));
+    assert_series(tn_linspace(-0.7, 1.9, 24), linspace_f64);
+    assert_ok(tn_set_default_dtype(TN_F32));
+    /* a step that f32 cannot hold: ours stay finite, PyTorch's do not */
+    assert_values(tn_linspace(-3e38, 3e38, 3), 1e31, -3e38, 0, 3e38);
 }
 END_TEST
 
@@ -606,6 +632,7 @@ Suite *test_suite(void)
     tcase_add_test(t, filled_with_what_a_dtype_holds);
     tcase_add_test(t, like_forms_are_row_major);
     tcase_add_test(t, arange);
+    tcase_add_test(t, series_are_PyTorchs);
     tcase_add_test(t, arange_errors);
     tcase_add_test(t, linspace);
     tcase_add_test(t, eye);

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""What PyTorch prints and draws, as C, for tests/test_print.c and tests/test_random.c.
+"""What PyTorch prints, draws and counts, as C, for tests/test_print.c, test_random.c and test_tensor.c.
 
 usage: tests/torch_cases.py print > tests/print_cases.h
+       tests/torch_cases.py series > tests/series_cases.h
        tests/torch_cases.py random > tests/random_cases.h      (needs PyTorch 2; the tests do not)
 """
 import math
@@ -67,6 +68,11 @@ PRINTS = [
     ("four_axes", "TN_I64", [2, 2, 2, 2], (0, 1)),
     ("five_axes", "TN_F32", [1, 2, 1, 2, 1], (0.5, 1)),
     ("ones_axes", "TN_F32", [1, 1, 1], [2.5]),
+    ("wide_row", "TN_F32", [9], (0, 0.5)),
+    ("wide_scientific", "TN_F32", [2, 8], (1e-6, 1e5)),
+    ("wide_negative", "TN_F64", [2, 2, 9], (-4.25, 0.5)),
+    ("wide_bools", "TN_BOOL", [2, 1, 2, 13], (0, 1)),
+    ("wide_ints", "TN_I64", [1, 2, 26], (-26, 1)),
     ("long_row", "TN_F32", [30], (0, 0.5)),
     ("long_ints", "TN_I64", [60], (0, 1)),
     ("wrapped_matrix", "TN_F32", [2, 20], (-5, 0.25)),
@@ -95,6 +101,11 @@ def tensor_of(dtype, shape, values):
 def c_string(text):
     lines = text.replace("\\", "\\\\").replace('"', '\\"').split("\n")
     return "\n     ".join('"' + line + ("\\n" if i + 1 < len(lines) else "") + '"' for i, line in enumerate(lines))
+
+
+def printed(tensor):
+    """What print() shows, without "tensor(" and the columns below it, and without dtype."""
+    return _tensor_str(tensor, 7).replace("\n" + 7 * " ", "\n")
 
 
 def c_number(x):
@@ -137,7 +148,7 @@ def write_prints():
         listed = "{0}" if generated or not values else "{" + rows(values, c_number) + "}"
         start, step = values if generated else (0, 0)
         print(f'    {{"{name}", {dtype}, {{{len(shape)}, {sizes}}}, {str(generated).lower()}, {start}, {step},\n'
-              f"     {listed},\n     {c_string(_tensor_str(tensor_of(dtype, shape, values), 0))}}},")
+              f"     {listed},\n     {c_string(printed(tensor_of(dtype, shape, values)))}}},")
     print("};")
 
 
@@ -177,7 +188,19 @@ def write_draws():
     emit("rand_seed_2_40", "float", seeded(lambda: torch.rand(3), 2 ** 40 + 7).tolist(), f32)
 
 
-if sys.argv[1:] == ["print"]:
+def write_series():
+    print("/* clang-format off */")
+    print("/* series_cases.h - written by tests/torch_cases.py with PyTorch", VERSION + ". */")
+    for name, type_, text, dtype in ("f32", "float", f32, torch.float32), ("f64", "double", None, torch.float64):
+        emit("linspace_" + name, type_, torch.linspace(-0.7, 1.9, 24, dtype=dtype).tolist(), text)
+    # so many that there are two pairs of vectors and a rest
+    for name, dtype, n in ("f32", torch.float32, 37), ("f64", torch.float64, 19), ("bf16", torch.bfloat16, 69), ("f16", torch.float16, 69):
+        emit("arange_" + name, "double", torch.arange(-1, -1 + (n - 0.5) / 3, 1 / 3, dtype=dtype).double().tolist())
+
+
+if sys.argv[1:] == ["series"]:
+    write_series()
+elif sys.argv[1:] == ["print"]:
     write_prints()
 elif sys.argv[1:] == ["random"]:
     write_draws()

@@ -243,7 +243,8 @@ TN_API tn_tensor *tn_full(tn_shape shape, double value); /* every element value 
 TN_API tn_tensor *tn_scalar(double value);               /* a single value: rank 0 */
 /** tn_empty with a dtype and a device. */
 TN_API tn_tensor *tn_empty_as(tn_shape shape, tn_dtype dtype, tn_device device);
-/** tn_full with a dtype and a device. */
+/** tn_full with a dtype and a device. An integer dtype takes value without its fraction, and
+ *  refuses what it cannot hold then; for bool anything but 0 is true. */
 TN_API tn_tensor *tn_full_as(tn_shape shape, double value, tn_dtype dtype, tn_device device);
 TN_API tn_tensor *tn_empty_like(tn_tensor *t); /* dtype, shape, device of t; row-major */
 TN_API tn_tensor *tn_zeros_like(tn_tensor *t); /* the same, every element 0 */
@@ -253,13 +254,13 @@ TN_API tn_tensor *tn_full_like(tn_tensor *t, double value); /* the same, every e
  * start, start + step, ... below end (above, for a negative step).
  *
  * Shapes   [ceil((end - start) / step)]
- * Range    start + i * step in f64, rounded once to dtype; whole numbers are exact
+ * Range    PyTorch's values, whose steps start anew every 32 bytes; whole numbers are exact
  * Errors   step 0 or of the wrong sign; a bound that is not finite; dtype bool; a fractional start
  *          or step for an integer dtype
  */
 TN_API tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype);
-/** n >= 0 values from start to end, both included; n = 1 gives start. Each is computed in f64 from
- *  its nearer end and rounded once, so both ends are exact. */
+/** n >= 0 values from start to end, both included; n = 1 gives start. Each is computed in the dtype
+ *  from its nearer end, as PyTorch does, so both ends are exact. */
 TN_API tn_tensor *tn_linspace(double start, double end, int64_t n);
 /** [n, n] identity */
 TN_API tn_tensor *tn_eye(int64_t n);

@@ -1,13 +1,15 @@
 /*
  * create.c - new tensors: empty, filled, series, or from the caller's arrays.
  *
- * Series (arange, linspace) are computed in f64, or in i64 for an integer dtype, a block at a time
- * in a small buffer; the backend's copy rounds each value once to the requested dtype.
+ * Series (arange, linspace) are computed as PyTorch does on a processor with AVX2, in i64 for an
+ * integer dtype, a block at a time in a small buffer; the backend's copy rounds each value once to
+ * the requested dtype.
  */
 #include <math.h>
 
 #include "base/host.h"
 #include "tensor/internal.h"
+#include "tensor/math.h"
 
 static _Thread_local tn_dtype default_dtype = TN_F32;
 
@@ -30,7 +32,7 @@ tn_dtype tn_default_dtype(void)
 /* Whether an integer dtype can hold value once its fraction is cut off; floats and bool hold
  * anything. The bounds are written as doubles on purpose: 2^63 is the first one that does not fit
  * i64. */
-static bool fits(double value, tn_dtype dtype)
+bool tni_fits(double value, tn_dtype dtype)
 {
     switch (dtype) {
     case TN_I64: return value >= -0x1p63 && value < 0x1p63;
@@ -40,27 +42,42 @@ static bool fits(double value, tn_dtype dtype)
     }
 }
 
-/* value in the form that fill takes, for a dtype that can hold it. */
-static tni_number number_of(double value, tn_dtype dtype)
+tn_status tni_number_in(const char *function, double value, tn_dtype dtype, tni_number *number)
 {
-    if (dtype == TN_BOOL) return (tni_number){ .f = value != 0.0, .i = value != 0.0 };
-    if (tn_dtype_is_float(dtype)) return (tni_number){ .f = value };
-    return (tni_number){ .f = trunc(value), .i = (int64_t)value };
+    if (!tni_fits(value, dtype))
+        return tni_error(TN_E_INVALID, "%s: value %g: want one that %s can hold", function, value,
+                         tn_dtype_name(dtype));
+    if (dtype == TN_BOOL)
+        *number = (tni_number){ .f = value != 0.0, .i = value != 0.0 };
+    else if (tn_dtype_is_float(dtype))
+        *number = (tni_number){ .f = value };
+    else
+        *number = (tni_number){ .f = trunc(value), .i = (int64_t)value };
+    return TN_OK;
+}
+
+double tni_rounded(double x, tn_dtype dtype)
+{
+    float f = (float)x;
+
+    switch (dtype) {
+    case TN_F32: return (double)f;
+    case TN_BF16: return (double)tn_from_bf16(tn_to_bf16(f));
+    case TN_F16: return (double)tn_from_f16(tn_to_f16(f));
+    default: return x;
+    }
 }
 
 static tn_tensor *full(const char *function, tn_shape shape, double value, tn_dtype dtype,
                        tn_device device)
 {
     TNI_HOLD_TRAPS;
-    if (!fits(value, dtype))
-        return tni_fail(TN_E_INVALID, "%s: value %g: want one that %s can hold", function, value,
-                        tn_dtype_name(dtype));
+    tni_number number;
+    if (tni_number_in(function, value, dtype, &number) != TN_OK) return NULL;
     tn_tensor *t = tni_create(function, shape, dtype, device);
     if (!t) return NULL;
-    tni_array y = tni_array_of(t);
-    return tni_backend_of(t)->fill(&(tni_fill){ .y = y, .value = number_of(value, dtype) }) == TN_OK
-               ? t
-               : NULL;
+    tni_fill a = { .y = tni_array_of(t), .value = number };
+    return tni_backend_of(t)->fill(&a) == TN_OK ? t : NULL;
 }
 
 tn_tensor *tn_empty(tn_shape shape)
@@ -145,14 +162,20 @@ static tn_status put(tn_tensor *y, int64_t begin, void *from, tn_dtype dtype, in
     return tni_backend_of(y)->copy(&(tni_copy){ .y = target, .x = source });
 }
 
-static tn_status put_floats(tn_tensor *y, double (*value)(int64_t i, const double *p),
-                            const double *p)
+typedef struct series {
+    double start, end, step;
+    int64_t n;
+    tn_dtype dtype;
+} series;
+
+static tn_status put_floats(tn_tensor *y, double (*value)(int64_t i, const series *s),
+                            const series *s)
 {
     double block[BLOCK];
 
-    for (int64_t begin = 0; begin < y->shape.size[0]; begin += BLOCK) {
-        int64_t n = TNI_MIN(y->shape.size[0] - begin, BLOCK);
-        for (int64_t i = 0; i < n; i++) block[i] = value(begin + i, p);
+    for (int64_t begin = 0; begin < s->n; begin += BLOCK) {
+        int64_t n = TNI_MIN(s->n - begin, BLOCK);
+        for (int64_t i = 0; i < n; i++) block[i] = value(begin + i, s);
         tn_status status = put(y, begin, block, TN_F64, n);
         if (status != TN_OK) return status;
     }
@@ -172,9 +195,25 @@ static tn_status put_integers(tn_tensor *y, int64_t start, int64_t step)
     return TN_OK;
 }
 
-static double arange_value(int64_t i, const double *p)
+/* base + i step, in f64 for f32 and f64, in f32 for bf16 and f16. */
+static double step_from(double base, int64_t i, const series *s)
 {
-    return p[0] + (double)i * p[1];
+    if (tn_dtype_size(s->dtype) > 2) return fma((double)i, s->step, base);
+    return (double)fmaf((float)i, (float)s->step, (float)base);
+}
+
+/* PyTorch takes pairs of vectors of 32 bytes as long as there are any: their first element is
+ * rounded to the dtype, and the others are so many steps from there; in bf16 the steps are rounded
+ * before they are added. */
+static double arange_value(int64_t i, const series *s)
+{
+    int64_t lanes = 32 / (int64_t)tn_dtype_size(s->dtype), lane = i % lanes;
+
+    if (i >= s->n - s->n % (2 * lanes)) return step_from(s->start, i, s);
+    double base = tni_rounded(step_from(s->start, i - lane, s), s->dtype);
+    if (s->dtype != TN_BF16) return step_from(base, lane, s);
+    float steps = (float)lane * (float)s->step;
+    return (double)((float)base + steps);
 }
 
 tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype)
@@ -202,7 +241,7 @@ tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype)
         return tni_fail(TN_E_SHAPE, "tn_arange: %g values: want fewer than 2^53", count);
     int64_t n = (int64_t)count;
     /* the last value bounds the others: neither start + i * step nor the cast can overflow */
-    if (n > 0 && (!fits(start, dtype) || !fits(start + (count - 1.0) * step, dtype)))
+    if (n > 0 && (!tni_fits(start, dtype) || !tni_fits(start + (count - 1.0) * step, dtype)))
         return tni_fail(TN_E_INVALID, "tn_arange: from %g to %g: want values that %s can hold",
                         start, end, tn_dtype_name(dtype));
 
@@ -212,17 +251,19 @@ tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype)
     if (integer && n > 0)
         status = put_integers(t, (int64_t)start, n > 1 ? (int64_t)step : 0);
     else if (n > 0)
-        status = put_floats(t, arange_value, (double[]){ start, step });
+        status = put_floats(t, arange_value, &(series){ start, end, step, n, dtype });
     return status == TN_OK ? t : NULL;
 }
 
-/* Computed from the nearer end, so both ends are exact and the series is symmetric. */
-static double linspace_value(int64_t i, const double *p)
+/* Computed in the dtype from the nearer end, so both ends are exact and the series is symmetric. */
+static double linspace_value(int64_t i, const series *s)
 {
-    double last = p[3] - 1.0;
+    bool first = i < s->n / 2;
+    double k = (double)(first ? i : s->n - 1 - i);
+    double from = first ? s->start : s->end, step = first ? s->step : -s->step;
 
-    if ((double)i < p[3] / 2.0) return p[0] + (double)i * p[2];
-    return p[1] - (last - (double)i) * p[2];
+    if (s->dtype == TN_F64) return fma(k, step, from);
+    return (double)fmaf((float)k, (float)step, (float)from);
 }
 
 tn_tensor *tn_linspace(double start, double end, int64_t n)
@@ -231,9 +272,11 @@ tn_tensor *tn_linspace(double start, double end, int64_t n)
     if (n < 0) return tni_fail(TN_E_INVALID, "tn_linspace: %" PRId64 " values: want 0 or more", n);
     tn_tensor *t = tni_create("tn_linspace", TN_SHAPE(n), default_dtype, tn_cpu());
     if (!t) return NULL;
-    double step = n > 1 ? (end - start) / (double)(n - 1) : 0.0;
-    double p[] = { start, n > 1 ? end : start, step, (double)n };
-    return put_floats(t, linspace_value, p) == TN_OK ? t : NULL;
+    if (n == 1) end = start;
+    series s = { start, end, (end - start) / (double)TNI_MAX(n - 1, 1), n, TN_F64 };
+    float step = ((float)end - (float)start) / (float)TNI_MAX(n - 1, 1);
+    if (default_dtype == TN_F32 && isfinite(step)) s.dtype = TN_F32, s.step = (double)step;
+    return put_floats(t, linspace_value, &s) == TN_OK ? t : NULL;
 }
 
 tn_tensor *tn_eye(int64_t n)
@@ -246,10 +289,7 @@ tn_tensor *tn_eye(int64_t n)
     tni_array y = {
         .data = tni_data(t), .dtype = t->dtype, .rank = 1, .size = { n }, .stride = { n + 1 }
     };
-    return tni_backend_of(t)->fill(&(tni_fill){ .y = y, .value = number_of(1.0, t->dtype) }) ==
-                   TN_OK
-               ? t
-               : NULL;
+    return tni_backend_of(t)->fill(&(tni_fill){ .y = y, .value = { 1.0, 1 } }) == TN_OK ? t : NULL;
 }
 
 /* ---- from the caller's arrays ---------------------------------------------------------------- */

@@ -104,6 +104,20 @@ tn_tensor *tni_new(const tni_spec *spec, tn_device device);
 tn_tensor *tni_new_dense(const tn_shape *shape, tn_dtype dtype, tn_device device);
 /* The same for a public function, whose name starts the error message. */
 tn_tensor *tni_create(const char *function, tn_shape shape, tn_dtype dtype, tn_device device);
+/* ---- C scalars beside tensors ---- */
+
+/* Whether s is an integer: whole, and an i64. Beside integers every other one promotes to f32. */
+static inline bool tni_is_whole(double s)
+{
+    return s >= -0x1p63 && s < 0x1p63 && (double)(int64_t)s == s;
+}
+/* Whether an integer dtype can hold value without its fraction; others hold anything. */
+bool tni_fits(double value, tn_dtype dtype);
+/* value as dtype stores it: an integer without its fraction; TN_E_INVALID if it does not fit. */
+tn_status tni_number_in(const char *function, double value, tn_dtype dtype, tni_number *number);
+/* x rounded to a floating dtype. */
+double tni_rounded(double x, tn_dtype dtype);
+
 /* A new handle on t's storage with other geometry, no history, in the current scope. */
 tn_tensor *tni_alias(const tn_tensor *t, const tni_spec *spec);
 /* The same geometry, as for detach and saved tensors. NOT entered in a scope: the caller owns the

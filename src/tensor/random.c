@@ -68,8 +68,8 @@ static double draw_normal(tn_generator *g)
     return r * cos(TWO_PI * u1);
 }
 
-/* A draw of n values into out (f32 or f64). p: low and high, or mean and deviation; p[2] not 0: they
- * become bf16 or f16. */
+/* A draw of n values into out (f32 or f64). p: low and high, or mean and deviation; p[2] not 0: the
+ * values become bf16 or f16. */
 typedef void (*draw)(tn_generator *g, void *out, tn_dtype dtype, int64_t n, const double *p);
 
 static void draw_uniforms(tn_generator *g, void *out, tn_dtype dtype, int64_t n, const double *p)
@@ -189,13 +189,6 @@ static tn_status store(tn_tensor *t, void *values, size_t nbytes, tn_dtype dtype
     return status;
 }
 
-/* high as bf16 or f16 has it. */
-static double rounded(double high, tn_dtype dtype)
-{
-    float f = (float)high;
-    return (double)(dtype == TN_BF16 ? tn_from_bf16(tn_to_bf16(f)) : tn_from_f16(tn_to_f16(f)));
-}
-
 /* bf16 and f16 in [low, high]: values rounded up to high, as t has it, become low. below and
  * reached: scratch masks of t's shape. */
 static tn_status leave_out_the_end(tn_tensor *t, tn_tensor *below, tn_tensor *reached, double low,
@@ -203,7 +196,7 @@ static tn_status leave_out_the_end(tn_tensor *t, tn_tensor *below, tn_tensor *re
 {
     const tni_backend *backend = tni_backend_of(t);
     tni_array x = tni_array_of(t), b = tni_array_of(below), r = tni_array_of(reached);
-    high = rounded(high, t->dtype);
+    high = tni_rounded(high, t->dtype);
     tn_status status = backend->unary(&(tni_unary){ TNI_U_lt_scalar, .y = b, .x = x, .p = &high });
 
     if (status == TN_OK) status = backend->unary(&(tni_unary){ TNI_U_logical_not, .y = r, .x = b });
