@@ -31,8 +31,9 @@
 #define TN_FN static inline
 #endif
 
-/* x + p (y - x): a pointwise function, and an update of averages. */
-#define TN_LERP(x, y, p) ((x) + (p) * ((y) - (x)))
+/* x + p (y - x), from p = .5 on from y's end: a pointwise function, and an update of averages. */
+#define TN_LERP(x, y, p)                                                                           \
+    ((p) > -0.5F && (p) < 0.5F ? (x) + (p) * ((y) - (x)) : (y) + ((p)-1) * ((y) - (x)))
 
 /* ---- bits ------------------------------------------------------------------------------------ */
 
