@@ -93,11 +93,11 @@ TN_API tn_tensor *tn_pow(tn_tensor *a, tn_tensor *b);     /* a^b */
 TN_API tn_tensor *tn_minimum(tn_tensor *a, tn_tensor *b); /* the smaller, as tn_maximum */
 /** The larger. In both NaN wins, and equal elements take half of the gradient each. */
 TN_API tn_tensor *tn_maximum(tn_tensor *a, tn_tensor *b);
-/** a + weight * (b - a) */
+/** a + weight * (b - a); from a weight of 0.5 on b - (1 - weight) * (b - a) */
 TN_API tn_tensor *tn_lerp(tn_tensor *a, tn_tensor *b, double weight);
 /** condition (bool) ? a : b, elementwise */
 TN_API tn_tensor *tn_where(tn_tensor *condition, tn_tensor *a, tn_tensor *b);
-/** x where mask (bool) is false, value where it is true */
+/** x where mask (bool) is false, value where it is true. Errors: as tn_full_as for x's dtype */
 TN_API tn_tensor *tn_masked_fill(tn_tensor *x, tn_tensor *mask, double value);
 
 /* ---- comparisons and logic: bool results, no gradient ---------------------------------------- */
@@ -122,8 +122,12 @@ TN_API tn_tensor *tn_isfinite(tn_tensor *x); /* neither NaN nor infinite; true f
 
 /* ---- elementwise, tensor and C scalar -------------------------------------------------------- */
 /*
- * Integers stay integers for an integral s and give f32 otherwise (div_scalar: always f32; bool
- * gives i64). Floating tensors keep their dtype: s is rounded to it. Comparisons give bool.
+ * Integers stay integers, and wrap around, if s is one: whole and an i64. Otherwise, for infinities
+ * and NaN too, they give f32 (div_scalar: always; bool gives i64). Floating tensors keep their
+ * dtype: s is rounded to it, in bf16 and f16 not where it multiplies or divides. Comparisons give
+ * bool, and for integers are exact.
+ *
+ * Errors   TN_E_INVALID for integers to a power below 0 that is an integer
  */
 
 TN_API tn_tensor *tn_add_scalar(tn_tensor *x, double s);  /* x + s */
@@ -172,7 +176,9 @@ TN_API tn_tensor *tn_gelu(tn_tensor *x); /* x Phi(x), exact; Hendrycks and Gimpe
 TN_API tn_tensor *tn_gelu_tanh(tn_tensor *x);
 /** log(1 + e^(beta x)) / beta; x where beta x is above threshold. Dugas et al. (2001) */
 TN_API tn_tensor *tn_softplus(tn_tensor *x, double beta, double threshold);
-/** min(max(x, low), high); slope 1 at both bounds. -INFINITY or INFINITY leaves a side open. */
+/** min(max(x, low), high); slope 1 at both bounds. -INFINITY or INFINITY leaves a side open. Beside
+ *  integers other bounds than integers give f32, and bounds that no value of x's dtype lies between
+ *  are an error. */
 TN_API tn_tensor *tn_clamp(tn_tensor *x, double low, double high);
 
 /* ---- in place: record nothing, bump the version ---------------------------------------------- */
@@ -194,7 +200,8 @@ TN_API TN_MUST_USE tn_status tn_clamp_(tn_tensor *x, double low, double high); /
 TN_API TN_MUST_USE tn_status tn_masked_fill_(tn_tensor *x, tn_tensor *mask, double value);
 /* x = source: casts, broadcasts, crosses devices */
 TN_API TN_MUST_USE tn_status tn_copy_(tn_tensor *x, tn_tensor *source);
-TN_API TN_MUST_USE tn_status tn_fill_(tn_tensor *x, double value); /* x = value, every element */
+/* x = value, every element; errors as tn_full_as */
+TN_API TN_MUST_USE tn_status tn_fill_(tn_tensor *x, double value);
 TN_API TN_MUST_USE tn_status tn_zero_(tn_tensor *x);               /* tn_fill_(x, 0) */
 
 /* ---- reductions ------------------------------------------------------------------------------ */

@@ -51,24 +51,33 @@ static tn_status test_shape(tni_call *c)
     return TN_OK;
 }
 
+/* Integers beside a scalar that is none. True: all elements give *value. Else *s becomes an integer
+ * that gives the same: x < s and x >= s compare with ceil(s), x > s and x <= s with floor(s). For
+ * NaN only != is true. */
+static bool all_alike(int function, double *s, bool *value)
+{
+    bool less = function == TNI_U_lt_scalar || function == TNI_U_le_scalar;
+    bool more = function == TNI_U_gt_scalar || function == TNI_U_ge_scalar;
+    bool up = function == TNI_U_lt_scalar || function == TNI_U_ge_scalar;
+
+    *value = function == TNI_U_ne_scalar || (less && *s > 0.0) || (more && *s < 0.0);
+    if ((!less && !more) || !tni_is_whole(floor(*s))) return true;
+    *s = up ? ceil(*s) : floor(*s);
+    return false;
+}
+
 static tn_status test_forward(tni_call *c)
 {
     const test_op *op = (const test_op *)c->op;
     const tni_formula_args *args = c->args;
     tni_array x = tni_array_of(c->in[0]);
     tni_array y = tni_array_of(c->out[0]);
-    double p[2] = { args->p[0], 0.0 };
+    double p[2] = { tni_rounded(args->p[0], c->in[0]->dtype), 0.0 };
+    bool value;
 
-    /* An integer never equals a fraction; x < s and x >= s compare with ceil(s), x > s and x <= s
-     * with floor(s). For NaN only != is true. */
-    if (!tn_dtype_is_float(c->in[0]->dtype) && !tni_is_integral(p[0])) {
-        bool differs = op->function == TNI_U_ne_scalar;
-        if (differs || op->function == TNI_U_eq_scalar || p[0] != p[0])
-            return tni_backend_of(c->out[0])->fill(
-                &(tni_fill){ .y = y, .value = { differs, differs } });
-        bool up = op->function == TNI_U_lt_scalar || op->function == TNI_U_ge_scalar;
-        p[0] = up ? ceil(p[0]) : floor(p[0]);
-    }
+    if (!tn_dtype_is_float(c->in[0]->dtype) && !tni_is_whole(p[0]) &&
+        all_alike(op->function, p, &value))
+        return tni_backend_of(c->out[0])->fill(&(tni_fill){ .y = y, .value = { value, value } });
     return tni_backend_of(c->in[0])->unary(&(tni_unary){ op->function, .y = y, .x = x, .p = p });
 }
 

@@ -43,9 +43,9 @@ tn_tensor *tni_fused3(int function, tn_tensor *a, tn_tensor *b, tn_tensor *c, co
 
 /* sign(x), a constant. */
 tn_tensor *tni_sign(tn_tensor *x);
-static inline bool tni_is_integral(double s)
-{
-    return s == floor(s);
-}
+/* clamp's bounds: in order; integral tells whether they keep an integer dtype, which then can hold
+ * one in between. An infinite one leaves its side open. */
+tn_status tni_check_bounds(const char *function, double low, double high, tn_dtype dtype,
+                           bool *integral);
 
 #endif

@@ -111,19 +111,21 @@ tn_status tn_masked_fill_(tn_tensor *x, tn_tensor *mask, double value)
         status = tni_error(TN_E_DTYPE, "tn_masked_fill_: mask %s is %s: want bool", tni_text(mask),
                            tni_none(mask) ? "absent" : tn_dtype_name(mask->dtype));
     }
-    if (!status && !tni_is_integral(value))
-        status = fractions_fit("tn_masked_fill_", x, "the value");
-    return status ? status : change("tn_masked_fill_", TNI_B_masked_fill, x, mask, &value);
+    tni_number v;
+    if (!status) status = tni_number_in("tn_masked_fill_", value, x->dtype, &v);
+    return status ? status : change("tn_masked_fill_", TNI_B_masked_fill, x, mask, &v.f);
 }
 
 /* x = function(x, p, q) */
 static tn_status change_alone(const char *function, int kernel, tn_tensor *x, double p, double q)
 {
     TNI_HOLD_TRAPS;
+    bool integral = tni_is_whole(p);
     tn_status status = tni_may_write(function, x, TN_NONE);
 
-    if (!status && (!tni_is_integral(p) || !tni_is_integral(q)))
-        status = fractions_fit(function, x, "the scalar");
+    if (!status && kernel == TNI_U_clamp)
+        status = tni_check_bounds(function, p, q, x->dtype, &integral);
+    if (!status && !integral) status = fractions_fit(function, x, "the scalar");
     if (status) return status;
     tni_array y = tni_array_of(x);
     status =
@@ -134,6 +136,7 @@ static tn_status change_alone(const char *function, int kernel, tn_tensor *x, do
 
 tn_status tn_add_scalar_(tn_tensor *x, double s)
 {
+    if (x && !tni_none(x)) s = tni_rounded(s, x->dtype);
     return change_alone("tn_add_scalar_", TNI_U_add_scalar, x, s, 0.0);
 }
 
@@ -144,8 +147,6 @@ tn_status tn_mul_scalar_(tn_tensor *x, double s)
 
 tn_status tn_clamp_(tn_tensor *x, double low, double high)
 {
-    if (!(low <= high))
-        return tni_error(TN_E_INVALID, "tn_clamp_: low %g, high %g: want low <= high", low, high);
     return change_alone("tn_clamp_", TNI_U_clamp, x, low, high);
 }
 
@@ -154,9 +155,10 @@ tn_status tn_fill_(tn_tensor *x, double value)
     TNI_HOLD_TRAPS;
     tn_status status = tni_may_write("tn_fill_", x, TN_NONE);
 
+    tni_number number;
+    if (!status) status = tni_number_in("tn_fill_", value, x->dtype, &number);
     if (status) return status;
-    status = tni_backend_of(x)->fill(
-        &(tni_fill){ .y = tni_array_of(x), .value = { value, tn_int_of(value) } });
+    status = tni_backend_of(x)->fill(&(tni_fill){ .y = tni_array_of(x), .value = number });
     if (!status) tni_bump_rewritten(x);
     return status;
 }

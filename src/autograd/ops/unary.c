@@ -18,7 +18,8 @@
 typedef enum unary_kind {
     FLOATS,    /* integers give f32 */
     KEEPS,     /* integers stay (bool gives i64) */
-    SCALAR,    /* as KEEPS if the scalar is integral, else as FLOATS */
+    SCALAR,    /* as KEEPS if the scalar is an integer, else as FLOATS */
+    BOUNDS,    /* the same of clamp's two */
     STEEP = 4, /* or-ed: f32 inside tn_set_autocast */
     CHEAP = 8  /* or-ed: tn_op's cheap */
 } unary_kind;
@@ -33,32 +34,57 @@ typedef struct unary_op {
     tn_tensor *(*composed)(tn_tensor *dy, tn_tensor *x, tn_tensor *y, const double *p);
 } unary_op;
 
-static tn_status unary_shape(tni_call *c)
+/* Whether integers stay integers; an error for what no integer answers. */
+static tn_status stays_integer(const tni_call *c, bool *stays)
 {
     const unary_op *u = (const unary_op *)c->op;
     const tni_formula_args *args = c->args;
+
+    if (u->kind == BOUNDS)
+        return tni_check_bounds("tn_clamp", args->p[0], args->p[1], c->in[0]->dtype, stays);
+    *stays = u->kind == KEEPS || (u->kind == SCALAR && tni_is_whole(args->p[0]));
+    if (u->function == TNI_U_pow_scalar && *stays && args->p[0] < 0.0)
+        return tni_op_error(c, TN_E_INVALID,
+                            "%s to the power %g: want a floating base or 0 or more",
+                            tn_dtype_name(c->in[0]->dtype), args->p[0]);
+    return TN_OK;
+}
+
+static tn_status unary_shape(tni_call *c)
+{
     tn_dtype dtype = c->in[0]->dtype;
+    bool stays = true;
+    tn_status status = tn_dtype_is_float(dtype) ? TN_OK : stays_integer(c, &stays);
 
     c->out_spec[0].shape = c->in[0]->shape;
-    if (!tn_dtype_is_float(dtype)) {
-        bool stays = u->kind == KEEPS || (u->kind == SCALAR && tni_is_integral(args->p[0]));
-        dtype = !stays ? TN_F32 : dtype == TN_BOOL ? TN_I64 : dtype;
-    }
-    c->out_spec[0].dtype = dtype;
-    return TN_OK;
+    c->out_spec[0].dtype = !stays ? TN_F32 : dtype == TN_BOOL ? TN_I64 : dtype;
+    if (tn_dtype_is_float(dtype)) c->out_spec[0].dtype = dtype;
+    return status;
+}
+
+/* Short floats add, raise and compare with a scalar that is rounded to them, and scale by one that
+ * is not, as PyTorch does. Powers have shorter forms, whose values at -0 and -inf are PyTorch's. */
+static void settle(tn_dtype dtype, const unary_op *u, tni_unary *a, double p[2])
+{
+    if (u->kind == SCALAR && u->function != TNI_U_mul_scalar) p[0] = tni_rounded(p[0], dtype);
+    if (u->function != TNI_U_pow_scalar) return;
+    if (p[0] == 2.0) a->function = TNI_U_square;
+    if (p[0] == 0.5) a->function = TNI_U_sqrt;
+    if (p[0] == -0.5) a->function = TNI_U_rsqrt;
 }
 
 static tn_status unary_forward(tni_call *c)
 {
     const unary_op *u = (const unary_op *)c->op;
     const tni_formula_args *args = c->args;
+    double p[2] = { args->p[0], args->p[1] };
     tni_unary a;
 
     a.function = u->function;
-    a.p = args->p;
+    a.p = p;
     tni_array_set(&a.y, c->out[0], &c->out[0]->shape);
     tni_array_set(&a.x, c->in[0], &c->out[0]->shape);
-    if (a.function == TNI_U_pow_scalar && args->p[0] == 2.0) a.function = TNI_U_square;
+    settle(c->in[0]->dtype, u, &a, p);
     return tni_backend_of(c->in[0])->unary(&a);
 }
 
@@ -180,7 +206,7 @@ enum { X = TNI_X(0), Y = TNI_Y };
       tn_mul(dy, gelu_tanh_slope(x)))                                                              \
     U(softplus, CHECKED, STEEP | FLOATS, "y = ln(1 + e^(beta x)) / beta",                          \
       "dx = sigmoid(beta x) dy", X, TNI_B_softplus_grad, softplus_grad(dy, x, p[0], p[1]))         \
-    U(clamp, CHECKED, KEEPS, "y = min(max(x, low), high)", "dx = low <= x <= high ? dy : 0", X,    \
+    U(clamp, CHECKED, BOUNDS, "y = min(max(x, low), high)", "dx = low <= x <= high ? dy : 0", X,   \
       TNI_B_clamp_grad, except(dy, tn_logical_or(tn_lt_scalar(x, p[0]), tn_gt_scalar(x, p[1]))))   \
     U(add_scalar, SCALED, SCALAR, "y = x + s", "dx = dy", 0, NONE, dy)                             \
     U(sub_scalar, SCALED, SCALAR, "y = x - s", "dx = dy", 0, NONE, dy)                             \
@@ -256,9 +282,26 @@ tn_tensor *tn_softplus(tn_tensor *x, double beta, double threshold)
     return apply(&op_softplus, x, beta, threshold);
 }
 
+tn_status tni_check_bounds(const char *function, double low, double high, tn_dtype dtype,
+                           bool *integral)
+{
+    bool below = low == -(double)INFINITY, above = high == (double)INFINITY;
+
+    if (!(low <= high))
+        return tni_error(TN_E_INVALID, "%s: low %g, high %g: want low <= high", function, low,
+                         high);
+    *integral = (below || tni_is_whole(low)) && (above || tni_is_whole(high));
+    if (!*integral ||
+        ((low <= 0.0 || tni_fits(low, dtype)) && (high >= 0.0 || tni_fits(high, dtype))))
+        return TN_OK;
+    return tni_error(TN_E_INVALID, "%s: low %g, high %g: want bounds between which %s has a value",
+                     function, low, high, tn_dtype_name(dtype));
+}
+
 tn_tensor *tn_clamp(tn_tensor *x, double low, double high)
 {
-    if (!(low <= high))
-        return tni_fail(TN_E_INVALID, "tn_clamp: low %g, high %g: want low <= high", low, high);
+    bool integral;
+
+    if (tni_check_bounds("tn_clamp", low, high, TN_F32, &integral) != TN_OK) return NULL;
     return apply(&op_clamp, x, low, high);
 }

@@ -94,6 +94,10 @@ static const tni_binary_op op_masked_fill = {
 
 tn_tensor *tn_masked_fill(tn_tensor *x, tn_tensor *mask, double value)
 {
-    return tni_apply(&op_masked_fill.op, &(tni_formula_args){ { value, 0.0 } },
+    tni_number v = { .f = value };
+
+    if (x && !tni_none(x) && tni_number_in("tn_masked_fill", value, x->dtype, &v) != TN_OK)
+        return NULL;
+    return tni_apply(&op_masked_fill.op, &(tni_formula_args){ { v.f, 0.0 } },
                      sizeof(tni_formula_args), 2, (tn_tensor *[]){ x, mask });
 }
