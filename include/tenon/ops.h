@@ -202,7 +202,7 @@ TN_API TN_MUST_USE tn_status tn_masked_fill_(tn_tensor *x, tn_tensor *mask, doub
 TN_API TN_MUST_USE tn_status tn_copy_(tn_tensor *x, tn_tensor *source);
 /* x = value, every element; errors as tn_full_as */
 TN_API TN_MUST_USE tn_status tn_fill_(tn_tensor *x, double value);
-TN_API TN_MUST_USE tn_status tn_zero_(tn_tensor *x);               /* tn_fill_(x, 0) */
+TN_API TN_MUST_USE tn_status tn_zero_(tn_tensor *x); /* tn_fill_(x, 0) */
 
 /* ---- reductions ------------------------------------------------------------------------------ */
 /*
