@@ -252,6 +252,20 @@ START_TEST(LS_05_other_losses)
     assert_values(
         tn_bce_with_logits(F64(TN_SHAPE(2), 800, -800), F64(TN_SHAPE(2), 0, 1), TN_NONE, TN_SUM), 0,
         1600);
+    /* targets outside [0, 1], as of a smoothed or a weighted label: nothing cancels */
+    tn_tensor *w = F64(TN_SHAPE(3), 1, 1, 3);
+    x = leaf(F64(TN_SHAPE(3), -0.0, 0, 2)), t = F64(TN_SHAPE(3), 1e4, DBL_MAX, -1e9);
+    bce = tn_bce_with_logits(x, t, TN_NONE, TN_NO_REDUCTION);
+    assert_values(bce, 1e-12, log(2), log(2), 2e9 + 2 + log(1 + exp(-2)));
+    assert_ok(tn_backward(tn_slice(bce, 0, 0, 1, 1)));
+    assert_values(tn_grad(x), 1e-12, .5 - 1e4, 0, 0);
+    assert_values(tn_bce_with_logits(F64(TN_SHAPE(3), -40, 0, 40), F64(TN_SHAPE(3), 0, .5, 1), w,
+                                     TN_NO_REDUCTION),
+                  1e-30, exp(-40), log(2), 3 * exp(-40));
+    /* 2 (x - t) / n is a number where 2 (x - t) is none */
+    x = leaf(F64(TN_SHAPE(4), DBL_MAX, 0, 0, 0));
+    assert_ok(tn_backward(tn_mse_loss(x, tn_zeros_like(x), TN_MEAN)));
+    assert_values(tn_grad(x), 0, DBL_MAX / 2, 0, 0, 0);
     tn_tensor *d = F64(TN_SHAPE(3), -3, .25, 1), *zero = tn_zeros_like(d);
     assert_values(tn_smooth_l1_loss(d, zero, .5, TN_NO_REDUCTION), 1e-15, 2.75, .0625, .75);
     assert_values(tn_smooth_l1_loss(d, zero, 0, TN_NO_REDUCTION), 0, 3, .25, 1);

@@ -692,8 +692,7 @@ START_TEST(what_waits_and_what_fits)
                  "the gradient of model.weight is [2,3] f32 there, the parameter [3,3] f32 here");
     tn_module *bare = tn_linear_new(3, 2, (tn_linear_options){ .no_bias = true });
     c.model = bare;
-    assert_fails(tn_checkpoint_load(&c, in_folder("more")), TN_E_NAME,
-                 "unexpected");
+    assert_fails(tn_checkpoint_load(&c, in_folder("more")), TN_E_NAME, "unexpected");
     tn_optim_free(opt);
     tn_module_drop(m), tn_module_drop(wide), tn_module_drop(bare);
 }

@@ -164,10 +164,11 @@ static tn_status unscale(tn_scaler *s, tn_optim *opt)
     if (tni_host_refused("tn_scaler_unscale", "looks at the gradients on the host", NO_SCALER))
         return TN_E_STATE;
     if (s->now.scale == 0)
-        return tni_error(TN_E_STATE,
-                         "tn_scaler_unscale: the scale has fallen to 0, by which no gradient can be "
-                         "divided, after %" PRId64 " skipped steps: want a loss that is finite",
-                         s->now.skipped);
+        return tni_error(
+            TN_E_STATE,
+            "tn_scaler_unscale: the scale has fallen to 0, by which no gradient can be "
+            "divided, after %" PRId64 " skipped steps: want a loss that is finite",
+            s->now.skipped);
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad_enabled(false);
     bool bad;

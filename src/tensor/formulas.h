@@ -74,7 +74,7 @@ enum { TNI_LIGHT, TNI_HEAVY };
     F(lerp, 1, LIGHT, TN_LERP(x, y, p))                                                            \
     F(masked_fill, 1, LIGHT, y != (R)0 ? p : x)                                                    \
     F(abs_grad, 0, LIGHT, y > (R)0 ? x : y < (R)0 ? -x : (R)0 * y)                                 \
-    F(square_grad, 0, LIGHT, x * ((R)2 * y))                                                       \
+    F(square_grad, 0, LIGHT, (R)2 * (x * y))                                                       \
     F(sqrt_grad, 0, LIGHT, x / ((R)2 * y))                                                         \
     F(rsqrt_grad, 0, LIGHT, (R)-0.5 * x * (y * y * y))                                             \
     F(reciprocal_grad, 0, LIGHT, -x * (y * y))                                                     \

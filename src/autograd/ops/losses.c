@@ -7,8 +7,9 @@
  *   huber(k)   m (d - m / 2) with d = x - t, m = clamp(d, -k, k): d^2 / 2 inside, k (|d| - k / 2)
  *              outside; Huber (1964), section 4
  *   smooth_l1  huber(b) / b; Girshick, Fast R-CNN (2015), eq. 3
- *   bce        -t w log sigmoid(x) - (1 - t) log(1 - sigmoid(x)), which is
- *              t w softplus(-x) + (1 - t) softplus(x)
+ *   bce        -t w log sigmoid(x) - (1 - t) log(1 - sigmoid(x)), which is with p = (x > 0), constant
+ *              (p - t (p + w (1 - p))) x + (1 + (w - 1) t) softplus(-|x|): also outside [0, 1], where
+ *              t w softplus(-x) + (1 - t) softplus(x) would subtract two large numbers
  *   kl_div     t (log t - log_p), 0 where t is 0; Kullback and Leibler (1951)
  */
 #include <math.h>
@@ -121,6 +122,18 @@ tn_tensor *tn_huber_loss(tn_tensor *x, tn_tensor *target, double delta, tn_reduc
     return huber("tn_huber_loss", x, target, delta, 1.0, reduction);
 }
 
+/* w: NULL for 1. */
+static tn_tensor *bce(tn_tensor *x, tn_tensor *t, tn_tensor *w)
+{
+    tn_tensor *is_positive = tn_gt_scalar(x, 0), *p = tn_to_dtype(is_positive, x->dtype);
+    tn_tensor *minus_abs = tn_mul(x, tn_add_scalar(tn_mul_scalar(p, -2), 1));
+    tn_tensor *rest = tn_softplus(minus_abs, 1.0, SOFTPLUS_LINEAR);
+    if (!w) return tn_add(tn_mul(tn_sub(p, t), x), rest);
+    tn_tensor *of_t = tn_where(is_positive, tn_ones_like(p), w);
+    tn_tensor *of_rest = tn_add_scalar(tn_mul(tn_add_scalar(w, -1), t), 1);
+    return tn_add(tn_mul(tn_sub(p, tn_mul(t, of_t)), x), tn_mul(of_rest, rest));
+}
+
 tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_weight,
                               tn_reduction reduction)
 {
@@ -147,10 +160,7 @@ tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_we
     tn_dtype dtype = x->dtype;
     x = tni_wide(x);
     target = tni_wide(target);
-    tn_tensor *positive = tn_mul(target, tn_softplus(tn_neg(x), 1.0, SOFTPLUS_LINEAR));
-    if (!tni_none(pos_weight)) positive = tn_mul(positive, tni_wide(pos_weight));
-    tn_tensor *negative = tn_mul(tn_rsub_scalar(target, 1.0), tn_softplus(x, 1.0, SOFTPLUS_LINEAR));
-    tn_tensor *rows = tn_add(positive, negative);
+    tn_tensor *rows = bce(x, target, tni_none(pos_weight) ? NULL : tni_wide(pos_weight));
     return tn_scope_return(scope, finish("tn_bce_with_logits", rows, reduction, dtype));
 }
 
