@@ -4,12 +4,18 @@
  *
  * Seen to fail: in src/tensor/create.c, linspace computed from the start alone; in
  * src/autograd/ops/view.c, slice_spec's offset without the axis' stride; in src/tensor/tensor.c,
- * TN_F16 and TN_BF16 promoted to f16.
+ * TN_F16 and TN_BF16 promoted to f16; in select.c, no word about AMX that is not used.
  */
 #include "common.h"
 #include "series_cases.h"
 
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/auxv.h>
+
+#ifndef AT_MINSIGSTKSZ
+#define AT_MINSIGSTKSZ 51
+#endif
 
 /* ---- creation -------------------------------------------------------------------------------- */
 
@@ -611,6 +617,49 @@ START_TEST(fast_bf16)
 }
 END_TEST
 
+/* These are of a process that has not used AMX. */
+static bool amx_is_expected(void)
+{
+    return cpuinfo_has(" amx_bf16") && strstr(tn_info(), "SIMD: avx512") && !getenv("TN_AMX");
+}
+
+static int signal_stack_of(size_t bytes)
+{
+    stack_t stack = { .ss_sp = malloc(bytes), .ss_size = bytes };
+    return sigaltstack(&stack, NULL);
+}
+
+START_TEST(amx_and_a_signal_stack_after_it)
+{
+    if (!amx_is_expected()) return;
+    ck_assert_msg(strstr(tn_info(), "by AMX") != NULL, "%s", tn_info());
+    ck_assert_int_eq(signal_stack_of(8192), -1);
+    ck_assert_int_eq(signal_stack_of(getauxval(AT_MINSIGSTKSZ)), 0);
+}
+END_TEST
+
+START_TEST(amx_refused_because_of_a_signal_stack)
+{
+    int status = signal_stack_of(8192);
+    if (!amx_is_expected()) return;
+    ck_assert_int_eq(status, 0);
+    ck_assert_msg(strstr(tn_info(), "AMX is not used: a thread's signal stack (sigaltstack)") !=
+                      NULL,
+                  "%s", tn_info());
+    ck_assert(strstr(tn_info(), "by AMX") == NULL);
+}
+END_TEST
+
+START_TEST(amx_off)
+{
+    bool wished = getenv("TN_AMX") != NULL;
+    ck_assert_int_eq(setenv("TN_AMX", "off", 1), 0);
+    ck_assert(strstr(tn_info(), "by AMX") == NULL);
+    if (wished || !cpuinfo_has(" amx_bf16") || !strstr(tn_info(), "SIMD: avx512")) return;
+    ck_assert_msg(strstr(tn_info(), "AMX is not used: TN_AMX=off\n") != NULL, "%s", tn_info());
+}
+END_TEST
+
 START_TEST(threads)
 {
     int before = tn_num_threads();
@@ -661,6 +710,9 @@ Suite *test_suite(void)
     tcase_add_test(t, info);
     tcase_add_test(t, no_driver_no_cuda_libraries);
     tcase_add_test(t, fast_bf16);
+    tcase_add_test(t, amx_and_a_signal_stack_after_it);
+    tcase_add_test(t, amx_refused_because_of_a_signal_stack);
+    tcase_add_test(t, amx_off);
     tcase_add_test(t, threads);
     return suite;
 }

@@ -271,7 +271,9 @@ TN_API tn_tensor *tn_cumsum(tn_tensor *x, int axis);
  *          dtypes that differ or are not floating
  * Note     on a CPU with AMX large f32 products take each number as a sum of three bf16, which has
  *          all its 24 bits. A long sum is rounded less often than in a loop, a short one once more.
- *          Numbers and products below 1e-31 lose bits; results below 1e-38 are 0
+ *          Numbers and products below 1e-31 lose bits; results below 1e-38 are 0. bf16 by AMX or
+ *          AVX512-BF16: numbers, products and sums below 1e-38 (denormal ones) are 0, in
+ *          convolutions and attention, too
  */
 TN_API tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b);
 /**

@@ -420,7 +420,12 @@ TN_API int64_t tn_format(const tn_tensor *t, char *buffer, size_t size);
 TN_API const char *tn_version_string(void); /* version of the library that was loaded */
 /** How the library was built and what it found, one "key: value" per line: version, compiler,
  *  BLAS, SIMD, threads, CUDA; of the last it can say more once a CUDA device was asked for
- *  (tn_cuda_available). */
+ *  (tn_cuda_available). Of AMX it says whether it is used or, where it is there but not used, why.
+ *  Signal stacks: whoever asks first, the first large product or tn_info, asks the system for AMX's
+ *  registers, which it then saves for every signal. From then on sigaltstack wants
+ *  getauxval(AT_MINSIGSTKSZ) bytes (about 12 KiB) in place of MINSIGSTKSZ; and where a thread has
+ *  set a smaller stack before, the system refuses, and AMX is not used: other last bits. TN_AMX=off
+ *  in the environment leaves the system unasked */
 TN_API const char *tn_info(void);
 /** Whether the device multiplies bf16 by instructions of its own, so that training under
  *  TN_AUTOCAST(TN_BF16) is likely to be faster than in f32: a CPU with AMX, or with AVX512-BF16 and

@@ -43,7 +43,8 @@ static void describe(char *to, const char *cuda)
     const tni_onednn *onednn = tni_onednn_module();
     int parallel = openblas_get_parallel();
     const char *amx = tni_product_amx_f32() ? ", products of f32 and bf16 by AMX"
-                      : tni_product_amx()   ? ", products of bf16 by AMX"
+                      : tni_has_amx()       ? ", products of bf16 by AMX"
+                      : tni_amx_why()       ? ", AMX is not used: "
                                             : "";
     snprintf(to, sizeof text[0],
              "version: %s\n"
@@ -51,16 +52,17 @@ static void describe(char *to, const char *cuda)
              "build: %s%s\n"
              "BLAS: %s (%s flavour)\n"
              "oneDNN: %s%s\n"
-             "SIMD: %s%s\n"
+             "SIMD: %s%s%s\n"
              "threads: %d of %d processors\n"
              "CUDA: %s\n",
              TN_VERSION, COMPILER, OPTIMISED, SANITISED, openblas_get_config(),
              parallel >= 0 && parallel <= 2 ? flavour[parallel] : "unknown",
              onednn ? onednn->version : tni_onednn_why(),
-             !onednn                              ? ""
-             : onednn->bf16 && !tni_product_amx() ? " (products of f32 and bf16)"
-                                                  : " (products of f32)",
-             tni_cpu_simd(), amx, tn_num_threads(), tni_processors(), cuda);
+             !onednn                          ? ""
+             : onednn->bf16 && !tni_has_amx() ? " (products of f32 and bf16)"
+                                              : " (products of f32)",
+             tni_cpu_simd(), amx, tni_amx_why() ? tni_amx_why() : "", tn_num_threads(),
+             tni_processors(), cuda);
 }
 
 static void describe_cpu(void)

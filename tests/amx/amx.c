@@ -1,16 +1,15 @@
 /*
- * amx.c - AMX for processors that have none, so that what we and oneDNN do with tiles is tested on
- * them: a library to be preloaded (amx.sh). A tile instruction that the processor does not know
- * raises SIGILL; the handler decodes it and does its work. The bf16 instructions alone, and slowly:
- * a step of a small GPT took 160 times as long as with AVX512-BF16.
+ * amx.c - AMX for processors that have none, so that what we do with tiles is tested on them: a
+ * library to be preloaded. A tile instruction that the processor does not know raises SIGILL; the
+ * handler decodes it and does its work. The bf16 instructions alone, and slowly: a step of a small
+ * GPT took 160 times as long as with AVX512-BF16.
  *
- * A program learns of AMX from cpuid and arch_prctl. amx.sh makes a copy of oneDNN's library in
- * which every cpuid is an ud2 (both have two bytes); those raise SIGILL too, and the handler
- * answers for them. arch_prctl goes through glibc's syscall(), which is replaced here.
+ * A program may ask for the tiles by arch_prctl, which goes through glibc's syscall(), which is
+ * replaced here.
  *
  * Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18
  * ("Programming with Intel AMX"), and volume 2: LDTILECFG, STTILECFG, TILELOADD, TILELOADDT1,
- * TILESTORED, TILEZERO, TILERELEASE, TDPBF16PS; cpuid's leaves 7, 1DH and 1EH.
+ * TILESTORED, TILEZERO, TILERELEASE, TDPBF16PS.
  *
  * A processor that has AMX multiplies itself (choice.h): this library then asks the system for the
  * tiles' registers and does nothing else. AMX_EMULATED=1 in the environment has it emulate there,
@@ -242,27 +241,6 @@ static bool run(const instruction *i)
     }
 }
 
-/* ---- cpuid ----------------------------------------------------------------------------------- */
-
-static void answer_cpuid(greg_t *r)
-{
-    unsigned leaf = (unsigned)r[REG_RAX], sub = (unsigned)r[REG_RCX], a, b, c, d;
-    __cpuid_count(leaf, sub, a, b, c, d);
-    if (leaf == 0 && a < 0x1e) a = 0x1e;
-    if (leaf == 7 && sub == 0) d |= 1u << 22 | 1u << 24 | 1u << 25; /* AMX-BF16, -TILE, -INT8 */
-    if (leaf == 0x1d) {
-        a = sub == 0 ? 1 : 8192 | 1024u << 16; /* palettes; a palette's bytes, a tile's */
-        b = sub == 0 ? 0 : ROW_BYTES | (unsigned)TILES << 16;
-        c = sub == 0 ? 0 : ROWS;
-        d = 0;
-    }
-    if (leaf == 0x1e) {
-        a = c = d = 0;
-        b = ROWS | (unsigned)ROW_BYTES << 8;
-    }
-    r[REG_RAX] = a, r[REG_RBX] = b, r[REG_RCX] = c, r[REG_RDX] = d;
-}
-
 /* ---- the way in ------------------------------------------------------------------------------ */
 
 static void on_illegal(int number, siginfo_t *info, void *context)
@@ -272,14 +250,10 @@ static void on_illegal(int number, siginfo_t *info, void *context)
     const unsigned char *at = (const unsigned char *)(uintptr_t)r[REG_RIP];
     instruction i;
     configure_from((const unsigned char *)((ucontext_t *)context)->uc_mcontext.fpregs);
-    if (at[0] == 0x0f && at[1] == 0x0b) {
-        answer_cpuid(r);
-        r[REG_RIP] += 2;
-    } else if (decode(at, r, &i) && run(&i)) {
+    if (decode(at, r, &i) && run(&i))
         r[REG_RIP] += i.bytes;
-    } else {
+    else
         refuse("an instruction that neither this processor nor this file knows");
-    }
 }
 
 /* The permission to use tiles (Documentation/arch/x86/xstate.rst of Linux): 17 and 18 are the bits

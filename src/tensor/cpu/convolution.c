@@ -87,7 +87,7 @@ static bool run(pieces *p)
 }
 
 /* By AMX, where it is there. */
-#define BY_AMX(way) (TNI_AMX && tni_product_amx() && tni_amx_convolve_##way(a, status))
+#define BY_AMX(way) (TNI_AMX && tni_has_amx() && tni_amx_convolve_##way(a, status))
 
 bool tni_convolve_y(const tni_conv2d *a, tn_status *status)
 {

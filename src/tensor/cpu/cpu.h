@@ -76,7 +76,7 @@ bool tni_sgemm_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k);
 enum { TNI_SGEMM_ROUNDED = 4096 };
 /* The same of bf16 and f32, by AMX, where it is there. */
 bool tni_product_by_amx(const tni_product *p);
-/* The kernel (isa/amx.c), only where tni_product_amx(). False, with C untouched: C cannot be added
+/* The kernel (isa/amx.c), only where tni_has_amx(). False, with C untouched: C cannot be added
  * to, or there is no memory. */
 bool tni_amx_product(const tni_product *p);
 /* B into `to`, as `packed`. */
@@ -103,14 +103,15 @@ void tni_product_thin(const tni_product *p);
 bool tni_product_start(const tni_product *p, bool zero);
 /* Whether bf16 is multiplied as it is. */
 bool tni_product_bf16(void);
-/* ... and several times as fast as f32, by AMX. */
-bool tni_product_amx(void);
 /* Whether f32 is multiplied by AMX too, as sums of three bf16. */
 bool tni_product_amx_f32(void);
 /* Whether kernels are AVX-512's. */
 bool tni_has_avx512(void);
-/* Whether processor and system have AMX, and this process may use it. */
+/* Whether processor and system have AMX, and this process may use it: it multiplies bf16 several
+ * times as fast as vectors f32. */
 bool tni_has_amx(void);
+/* Why AMX, which is there, is not used; NULL if it is, or is not there. */
+const char *tni_amx_why(void);
 /* The oneDNN module, or NULL, and why it is not there. */
 const tni_onednn *tni_onednn_module(void);
 const char *tni_onednn_why(void);
@@ -143,7 +144,7 @@ static inline int64_t tni_convolve_parts(int64_t size)
     int64_t parts = (1 << 20) / size;
     return parts < 4 ? 4 : parts > 16 ? 16 : parts;
 }
-/* The kernels by AMX (isa/amx_conv.c), only where tni_product_amx(), and for all but bf16 false. */
+/* The kernels by AMX (isa/amx_conv.c), only where tni_has_amx(), and for all but bf16 false. */
 bool tni_amx_convolve_y(const tni_conv2d *a, tn_status *status);
 bool tni_amx_convolve_dx(const tni_conv2d_grad_input *a, tn_status *status);
 bool tni_amx_convolve_dw(const tni_conv2d_grad_weight *a, tn_status *status);

@@ -314,9 +314,17 @@ bool tni_dnnl_product(const tni_product *p)
 TN_API const tni_onednn *tenon_onednn_open(const char *id, char *why, size_t size);
 
 /* Whether oneDNN uses these instructions: a dnnl_cpu_isa_t is a set of bits. */
-bool tni_dnnl_has(unsigned instructions)
+static bool uses(unsigned instructions)
 {
     return (dnnl_get_effective_cpu_isa() & instructions) == instructions;
+}
+
+/* Convolutions of oneDNN 2.6.3 by AMX are wrong for some sizes (tests/test_providers.c), so it is
+ * held below, unless the environment has set a limit; before oneDNN is asked for anything. */
+static void hold_below_amx(void)
+{
+    if (!getenv("ONEDNN_MAX_CPU_ISA") && !getenv("DNNL_MAX_CPU_ISA"))
+        dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16);
 }
 
 const tni_onednn *tenon_onednn_open(const char *id, char *why, size_t size)
@@ -327,6 +335,7 @@ const tni_onednn *tenon_onednn_open(const char *id, char *why, size_t size)
         snprintf(why, size, "it was built for %s: want %s", TNI_ONEDNN_ID, id);
         return NULL;
     }
+    hold_below_amx();
     if (dnnl_engine_create(&tni_engine, dnnl_cpu, 0) != dnnl_success ||
         dnnl_primitive_attr_create(&tni_options) != dnnl_success ||
         dnnl_primitive_attr_set_scratchpad_mode(tni_options, dnnl_scratchpad_mode_user) !=
@@ -339,7 +348,8 @@ const tni_onednn *tenon_onednn_open(const char *id, char *why, size_t size)
     const dnnl_version_t *v = dnnl_version();
     snprintf(version, sizeof version, "%d.%d.%d", v->major, v->minor, v->patch);
     table.version = version;
-    table.bf16 = tni_dnnl_has(dnnl_cpu_isa_avx512_core_bf16); /* else it emulates: a third of f32 */
-    table.amx = tni_dnnl_has(dnnl_cpu_isa_avx512_core_amx);
+    /* Else it emulates: a third of f32. A limit above, or a program that had used oneDNN before: it
+     * may use AMX, which f32 never does. */
+    table.bf16 = uses(dnnl_cpu_isa_avx512_core_bf16) && !uses(dnnl_cpu_isa_avx512_core_amx);
     return &table;
 }

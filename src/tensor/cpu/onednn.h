@@ -11,7 +11,7 @@
 #define TNI_ONEDNN_FILE "libtenon-onednn.so"
 #define TNI_ONEDNN_SYMBOL "tenon_onednn_open"
 /* If these are equal, both sides were built from the same source. */
-#define TNI_ONEDNN_ID TN_VERSION " onednn-3"
+#define TNI_ONEDNN_ID TN_VERSION " onednn-4"
 
 /* C[m,n] (+)= op(A) op(B) (+ bias), row-major. packed: NULL, or, where C is f32, B once more as our
  * own kernel for `in` packs it (isa/amx.c where there is AMX, isa/sgemm.c else), which then reads
@@ -40,7 +40,6 @@ typedef struct tni_convolution {
 typedef struct tni_onednn {
     const char *version;
     bool bf16; /* this processor multiplies bf16 */
-    bool amx;  /* ... in tiles */
     bool (*product)(const tni_product *p);
     bool (*convolve)(const tni_convolution *c);
 } tni_onednn;

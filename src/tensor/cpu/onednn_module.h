@@ -74,7 +74,6 @@ dnnl_status_t tni_dnnl_memory(tni_dnnl_plan *plan, int i, tni_const_layout layou
 dnnl_status_t tni_dnnl_step_add(tni_dnnl_plan *plan, const_dnnl_primitive_desc_t chosen, int n,
                                 const int *argument, const int *memory);
 
-bool tni_dnnl_has(unsigned instructions);
 bool tni_dnnl_product(const tni_product *p);
 bool tni_dnnl_convolve(const tni_convolution *c);
 

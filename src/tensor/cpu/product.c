@@ -6,7 +6,8 @@
  * oneDNN is asked first: for bf16 where the processor multiplies it, and for f32 in some layouts.
  * Then our own (isa/sgemm.c), which takes the other layouts, bf16 and f16 on other processors, and
  * with AVX2 f32 where OpenBLAS's kernels are slower. OpenBLAS takes small products, f64, and
- * whatever is left. In the environment TN_ONEDNN=off leaves oneDNN out, TN_AMX_F32=off AMX for f32.
+ * whatever is left. In the environment TN_ONEDNN=off leaves oneDNN out, TN_AMX=off AMX (select.c),
+ * TN_AMX_F32=off AMX for f32.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -65,21 +66,13 @@ bool tni_product_bf16(void)
     return module && module->bf16;
 }
 
-/* oneDNN is asked too because tests/amx emulates AMX for it. */
-bool tni_product_amx(void)
-{
-    if (tni_has_amx()) return true;
-    const tni_onednn *module = tni_onednn_module();
-    return TNI_AMX && module && module->amx;
-}
-
 static pthread_once_t amx_once = PTHREAD_ONCE_INIT;
 static bool f32_by_amx;
 
 static void ask_for_f32(void)
 {
     const char *wish = getenv("TN_AMX_F32");
-    f32_by_amx = tni_product_amx() && !(wish && strcmp(wish, "off") == 0);
+    f32_by_amx = tni_has_amx() && !(wish && strcmp(wish, "off") == 0);
 }
 
 bool tni_product_amx_f32(void)
@@ -91,7 +84,7 @@ bool tni_product_amx_f32(void)
 bool tni_product_by_amx(const tni_product *p)
 {
     bool known = p->in == TN_BF16 || p->in == TN_F32;
-    return TNI_AMX && known && tni_product_amx() && tni_amx_product(p);
+    return TNI_AMX && known && tni_has_amx() && tni_amx_product(p);
 }
 
 /* Whether it is faster. A last piece of a B that is packed may be smaller than the others. */
@@ -243,11 +236,10 @@ static void blas_f64(const tni_product *p, double alpha, double beta)
 bool tni_product_packs(const tni_product *p)
 {
     if (p->out != TN_F32) return false;
-    if (p->in == TN_BF16) return TNI_AMX && tni_product_amx();
+    if (p->in == TN_BF16) return TNI_AMX && tni_has_amx();
     if (p->in != TN_F32) return false;
     bool large = p->m >= LEAST_AMX_PACKED && p->n >= LEAST_AMX && p->k >= LEAST_AMX;
     bool own = tni_sgemm_fits(p->in, false, p->m, p->n, p->k);
-    /* first by size: to ask for AMX opens oneDNN */
     return (large || own) && (tni_product_amx_f32() ? large : own);
 }
 

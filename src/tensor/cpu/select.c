@@ -2,7 +2,8 @@
  * select.c - chooses the instruction set of kernels: the best that processor and system support.
  *
  * TN_SIMD=baseline|avx2|avx512 in the environment selects another one. If the processor lacks it,
- * the best one below is used; an unknown name is ignored. tn_info shows the choice.
+ * the best one below is used; an unknown name is ignored. TN_AMX=off leaves AMX out. tn_info shows
+ * the choice.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -15,8 +16,14 @@
 #include <cpuid.h>
 #endif
 #if TNI_AMX
+#include <errno.h>
+#include <stdio.h>
+#include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#ifndef AT_MINSIGSTKSZ
+#define AT_MINSIGSTKSZ 51 /* glibc 2.34 has it */
+#endif
 #endif
 
 extern const tni_backend tni_cpu_table_baseline;
@@ -96,26 +103,57 @@ bool tni_has_avx512(void)
     return strcmp(tni_cpu_simd(), "avx512") == 0;
 }
 
-/* Leaf 7 of cpuid tells of the tiles and their products of bf16 (edx, bits 24 and 22), and of the
- * conversion to bf16 (subleaf 1, eax, bit 5); the system must be asked for the tiles' registers. */
 static bool has_amx;
+static char amx_why[128];
 
+#if TNI_AMX
+/* Leaf 7 of cpuid tells of the tiles and their products of bf16 (edx, bits 24 and 22), and of the
+ * conversion to bf16 (subleaf 1, eax, bit 5). */
+static bool amx_is_there(void)
+{
+    unsigned a = 0, b = 0, c = 0, d = 0, more = 0;
+    return tni_has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 1) &&
+           (d >> 22 & 1) && __get_cpuid_count(7, 1, &more, &b, &c, &a) && (more >> 5 & 1);
+}
+
+/* The system must be asked for the tiles' registers, which it then saves for every signal: it
+ * refuses where a thread has a signal stack that they would not fit on. */
 static void find_amx(void)
 {
-#if TNI_AMX
     enum { REQUEST = 0x1023, TILE_DATA = 18 };
-    unsigned a = 0, b = 0, c = 0, d = 0, more = 0;
-    has_amx = tni_has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 1) &&
-              (d >> 22 & 1) && __get_cpuid_count(7, 1, &more, &b, &c, &a) && (more >> 5 & 1) &&
-              syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+    const char *wish = getenv("TN_AMX");
+    if (!amx_is_there()) return;
+    if (wish && strcmp(wish, "off") == 0)
+        snprintf(amx_why, sizeof amx_why, "TN_AMX=off");
+    else if (syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0)
+        has_amx = true;
+    else if (errno == ENOSPC)
+        snprintf(amx_why, sizeof amx_why,
+                 "a thread's signal stack (sigaltstack) is too small: want at least %lu bytes",
+                 getauxval(AT_MINSIGSTKSZ));
+    else
+        snprintf(amx_why, sizeof amx_why, "the system refuses its registers (errno %d)", errno);
+}
+#else
+static void find_amx(void) {}
 #endif
+
+static void ask_for_amx(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_amx);
 }
 
 bool tni_has_amx(void)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, find_amx);
+    ask_for_amx();
     return has_amx;
+}
+
+const char *tni_amx_why(void)
+{
+    ask_for_amx();
+    return *amx_why ? amx_why : NULL;
 }
 
 bool tni_has_sgemm(void)

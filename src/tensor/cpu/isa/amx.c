@@ -417,7 +417,8 @@ static tni_product part_of(const tni_product *p, int64_t k0)
     tni_product part = *p;
     int64_t item = (int64_t)tn_dtype_size(p->in), packed = tni_packed_size(p->n, k0) * parts_of(p);
     part.k = TNI_MIN(part_steps(p), p->k - k0);
-    part.a = (const char *)p->a + (p->ta ? k0 * p->lda : k0) * item;
+    if (p->a) /* tni_amx_pack has B alone */
+        part.a = (const char *)p->a + (p->ta ? k0 * p->lda : k0) * item;
     part.b = (const char *)p->b + (p->tb ? k0 : k0 * p->ldb) * item;
     if (p->packed) part.packed = (const uint16_t *)p->packed + packed;
     if (k0 > 0) part.accumulate = true, part.bias = NULL;

@@ -100,7 +100,7 @@ static void plan(attention *p, const tni_attention *a, const tni_attention_grad 
     *p = (attention){ .a = a,
                       .grad = grad,
                       .narrow = a->q.dtype == TN_BF16,
-                      .split = a->q.dtype == TN_BF16 && tni_product_amx(),
+                      .split = a->q.dtype == TN_BF16 && tni_has_amx(),
                       .heads = a->q.size[1],
                       .t = a->q.size[2],
                       .s = a->k.size[2],
