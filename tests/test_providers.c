@@ -8,8 +8,8 @@
  * has computed. A description that was wrong belongs into named_convs, unless it ends the process
  * in a library that is not ours.
  *
- * Seen to fail: the named convolutions and one in a hundred of the others, by oneDNN 2.6.3 where it
- * may use AMX; in the kernels, a tap, a step of k, a dilation or a group's offset left out.
+ * Seen to fail: the named convolutions, and one in a few hundred of the others, by oneDNN 2.6.3
+ * where it may use AMX and, as is_wrong in onednn_conv.c says, below.
  */
 #include "common.h"
 
