@@ -637,6 +637,39 @@ START_TEST(MEMORY_backward_frees_as_it_goes)
 }
 END_TEST
 
+static tn_tensor *parts_of(tn_tensor *x)
+{
+    tn_tensor *t = tn_mul(tn_transpose(x, 0, 1), x); /* a result, and the leaf */
+    tn_tensor *sum = tn_sum(tn_square(tn_slice(x, 0, 1, 6, 2)), NULL, 0, false);
+    for (int i = 0; i < 6; i++) {
+        tn_tensor *part[] = { tn_select(x, i % 2, i), tn_select(t, 1, i), tn_narrow(t, 0, i / 2, 3),
+                              tn_slice(t, 1, i, 6, 2), tn_narrow(x, 1, i, 0) };
+        for (int k = 0; k < 5; k++)
+            sum = tn_add(sum, tn_sum(tn_mul_scalar(tn_square(part[k]), i + 1), NULL, 0, false));
+    }
+    return sum;
+}
+
+/* Gradients of slices are added where they stand. The bits are those from when each was a tensor of
+ * zeros beside it, added to the others; and the same for whoever looks on. */
+START_TEST(SLICES_of_one_tensor)
+{
+    static const tn_dtype dtypes[] = { TN_F32, TN_F64, TN_BF16, TN_F16 };
+    static const uint64_t bits[] = { 4946334332810893919u, 18037883103233858578u,
+                                     2714840519696005795u, 3852942551387064553u };
+    tn_tensor *x = tn_to_dtype(random_f64(TN_SHAPE(6, 6), -1, 1, 3), dtypes[_i]);
+    assert_ok(tn_set_requires_grad(x, true));
+    for (int i = 0; i < 2; i++) {
+        tn_set_anomaly(i ? TN_ANOMALY_ALL : TN_ANOMALY_OFF);
+        tn_tensor *y = parts_of(x), *dx;
+        tn_status status = tn_gradients(1, &y, NULL, 1, &x, &dx, 0);
+        tn_set_anomaly(TN_ANOMALY_OFF);
+        assert_ok(status);
+        ck_assert_uint_eq(tn_hash(dx), bits[_i]);
+    }
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("autograd");
@@ -679,5 +712,6 @@ Suite *test_suite(void)
     tcase_add_test(t, ORDER_chains_of_all_lengths);
     tcase_add_test(t, WIDTH_fan_in);
     tcase_add_test(t, MEMORY_backward_frees_as_it_goes);
+    tcase_add_loop_test(t, SLICES_of_one_tensor, 0, 4);
     return suite;
 }

@@ -213,6 +213,20 @@ static void make_state(int n)
     state = tn_state_dict(model, "");
 }
 
+static void nested_state(int n)
+{
+    (void)n;
+    state = tn_state_dict(model, "");
+    ck_assert_int_eq(tn_list_version(state, ""), 1);
+    ck_assert_int_eq(tn_list_version(state, "0.0"), 1);
+}
+
+static void make_nested_state(int n)
+{
+    make_nested(n);
+    nested_state(n);
+}
+
 static void load(int n)
 {
     (void)n;
@@ -349,6 +363,8 @@ static const growth_row rows[] = {
     { "concat", 2000, make_list, join, give_back },
     { "versions", 2000, make_list, versions, give_back },
     { "state dict", 1000, NULL, make_state, give_back },
+    { "state dict nested", 1000, make_nested, nested_state, give_back },
+    { "load nested", 1000, make_nested_state, load, give_back },
     { "load", 1000, make_state, load, give_back },
     { "load assigning", 1000, make_state, load_assigning, give_back },
     { "optimizer", 1000, make_trained, make_optim, give_back },

@@ -90,6 +90,19 @@ static void split(int n)
     free(part);
 }
 
+/* x[i] for every i, of a leaf and of a result. Kernels are not counted, so what they fill is. */
+static void selects(int n)
+{
+    tn_tensor *x = leaf(n), *y = tn_mul_scalar(x, 2), *sum = tn_select(x, 0, 0);
+    for (int i = 1; i < n; i++) sum = tn_add(sum, tn_select(i % 2 ? x : y, 0, i));
+    int64_t bytes = tn_memory().data_bytes;
+    assert_ok(tn_backward(sum));
+    bytes = tn_memory().data_bytes - bytes;
+    ck_assert_msg(bytes < 64 * n, "%d: %" PRId64 " bytes", n, bytes);
+    ck_assert_double_eq(tn_at(tn_grad(x), TN_INDEX(1)), 1);
+    ck_assert_double_eq(tn_at(tn_grad(x), TN_INDEX(2)), 2);
+}
+
 static void chain(int n)
 {
     tn_tensor *x = leaf(1), *y = x;
@@ -162,6 +175,7 @@ static const growth_row rows[] = {
     { "hooks removed", 16000, NULL, hooks_removed, NULL },
     { "hooks of a module", 16000, NULL, module_hooks, NULL },
     { "split", 8000, NULL, split, NULL },
+    { "selects", 1000, NULL, selects, NULL },
     { "chain", 16000, NULL, chain, NULL },
     { "one leaf", 8000, NULL, one_leaf_used_often, NULL },
     { "gradients of many", 2000, NULL, gradients_of_many, NULL },

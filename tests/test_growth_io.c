@@ -115,6 +115,20 @@ static void generators(int n)
     tn_generator_free(one), free(g);
 }
 
+/* n modules, one within the other: their paths together would be n^2 long. */
+static void nested(int n)
+{
+    tn_module *m = tn_identity_new(), *outer = tn_module_dict_new();
+    for (int i = 0; i < n; i++) m = tn_sequential(m);
+    assert_ok(tn_register_parameter(outer, "w", NULL, tn_zeros(TN_SHAPE(1))));
+    assert_ok(tn_register_module(outer, "m", NULL, m));
+    assert_ok(tn_save(outer, in_folder("f.safetensors")));
+    tn_checkpoint c = { .model = outer };
+    assert_ok(tn_checkpoint_save(&c, in_folder("f.safetensors")));
+    assert_ok(tn_checkpoint_load(&c, in_folder("f.safetensors")));
+    tn_module_drop(outer);
+}
+
 static void parts(int n)
 {
     tn_module *m = tn_linear_new(1, 1, (tn_linear_options){ 0 });
@@ -169,6 +183,7 @@ static const growth_row rows[] = {
     { "metadata", 1000, NULL, metadata, NULL },
     { "versions", 1000, NULL, versions, NULL },
     { "generators", 500, NULL, generators, NULL },
+    { "nested", 500, NULL, nested, NULL },
     { "parts", 500, NULL, parts, NULL },
     { "damaged", 500, make_damaged, damaged, NULL },
     { "pruned", 500, make_damaged, pruned, NULL },

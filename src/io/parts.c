@@ -89,7 +89,9 @@ static tn_status save(tn_list *list, const char *name, const tn_list *state)
         status = tni_list_push(list, prefix, "", state->entry[i].name, state->entry[i]);
     const char *path;
     int version;
-    for (int i = 0; status == TN_OK && (version = tni_list_versions(state, i, &path)) != 0; i++) {
+    for (int i = 0; status == TN_OK && (version = tni_list_versions(state, i, NULL)) != 0; i++) {
+        if (version == 1) continue; /* which no file says */
+        tni_list_versions(state, i, &path);
         char whole[TNI_NAME_LIMIT + LONGEST + 2];
         int length = snprintf(whole, sizeof whole, "%s%s%s", name, *path ? "." : "", path);
         status = length < (int)sizeof whole

@@ -115,37 +115,20 @@ static tn_status add_object(pairs *p, const char *key, pairs *object)
     return status;
 }
 
-/* The versions of a list to write. If a path has several (in joined lists), the last one counts. */
-static tn_status gather_versions(tni_bytes *versions, const tn_list *list)
-{
-    tni_version v;
-    for (int i = 0; (v.version = tni_list_versions(list, i, &v.path)) != 0; i++)
-        tni_bytes_add(versions, &v, sizeof v);
-    if (versions->failed) return tni_pending();
-    tni_version *all = (tni_version *)versions->data;
-    tni_names names;
-    tn_status status = tni_names_make(&names, all, sizeof *all, (int)(versions->n / sizeof *all));
-    for (int i = 1; i < names.n; i++)
-        if (!strcmp(names.name[i - 1].text, names.name[i].text))
-            all[names.name[i - 1].at].version = 1;
-    tni_names_free(&names);
-    return status;
-}
-
 static tn_status add_versions(pairs *p, const tn_list *list)
 {
-    tni_bytes text = { 0 }, versions = { 0 };
+    tni_bytes text = { 0 };
     pairs object = { .text = &text, .function = p->function };
-    tn_status status = gather_versions(&versions, list);
-    const tni_version *v = (const tni_version *)versions.data;
-    for (size_t i = 0; status == TN_OK && i < versions.n / sizeof *v; i++) {
-        if (v[i].version == 1) continue;
-        status = add_key(&object, v[i].path);
-        tni_bytes_printf(&text, "%d", v[i].version);
+    tn_status status = TN_OK;
+    const char *path;
+    for (int i = 0, v; status == TN_OK && (v = tni_list_versions(list, i, NULL)) != 0; i++) {
+        if (v == 1) continue;
+        tni_list_versions(list, i, &path);
+        status = add_key(&object, path);
+        tni_bytes_printf(&text, "%d", v);
     }
     if (status == TN_OK && object.n) status = add_object(p, TNI_VERSIONS, &object);
     tni_bytes_free(&text);
-    tni_bytes_free(&versions);
     return status;
 }
 
@@ -352,10 +335,9 @@ static tn_status collect(const char *function, const tn_list *list, item *items,
 tn_status tni_check_counts(const char *function, const tn_list *list, bool every_version)
 {
     const int64_t limit = tn_get_file_limits().tensors;
-    const char *path;
     int64_t n = 0;
     int version;
-    for (int i = 0; (version = tni_list_versions(list, i, &path)) != 0; i++)
+    for (int i = 0; (version = tni_list_versions(list, i, NULL)) != 0; i++)
         n += every_version || version != 1;
     if (list->n <= limit && n <= limit) return TN_OK;
     return tni_error(TN_E_INVALID,

@@ -8,23 +8,29 @@
  */
 #include "nn/module.h"
 
-/* The state version of the module at a path. */
+/* A module on a path that a state version is of, as a tree: what n nested modules take grows as n,
+ * where their paths would grow as its square. */
 typedef struct record {
-    char *path;
-    int version;
+    char *name; /* in its parent; NULL: the root, of path "" */
+    int parent;
+    int version;      /* 0: not recorded, only a part of others' paths */
+    int place;        /* in `recorded` */
+    size_t length;    /* of its path */
+    tni_map children; /* name -> number */
 } record;
 
 typedef struct block {
     tn_list list; /* first: a tn_list * is a block *. Its entries may start inside the room */
     tn_entry *room;
     int64_t *serial; /* of each entry, ascending */
-    size_t capacity, serial_capacity, versions_capacity;
-    int64_t next;  /* serial number, from 1 */
-    int repeated;  /* entries with an earlier one's name: the table has the first */
-    tni_map names; /* -> serial number */
-    record *versions;
-    int n_versions;
-    tni_map paths; /* of versions -> place + 1 */
+    size_t capacity, serial_capacity, modules_capacity, recorded_capacity, text_capacity;
+    int64_t next;    /* serial number, from 1 */
+    int repeated;    /* entries with an earlier one's name: the table has the first */
+    tni_map names;   /* -> serial number */
+    record *modules; /* parents first; empty, or from the root on */
+    int *recorded;   /* those with a version, by number */
+    int n_modules, n_recorded;
+    char *text; /* room for the longest path */
 } block;
 
 /* ---- finding and making room ----------------------------------------------------------------- */
@@ -85,9 +91,13 @@ static void drop_list(void *object)
     tni_room_free(&b->room, &b->capacity, sizeof *b->room);
     tni_room_free(&b->serial, &b->serial_capacity, sizeof *b->serial);
     tni_map_free(&b->names);
-    tni_map_free(&b->paths);
-    for (int i = 0; i < b->n_versions; i++) tni_strfree(b->versions[i].path);
-    tni_room_free(&b->versions, &b->versions_capacity, sizeof *b->versions);
+    for (int i = 0; i < b->n_modules; i++) {
+        tni_strfree(b->modules[i].name);
+        tni_map_free(&b->modules[i].children);
+    }
+    tni_room_free(&b->modules, &b->modules_capacity, sizeof *b->modules);
+    tni_room_free(&b->recorded, &b->recorded_capacity, sizeof *b->recorded);
+    tni_room_free(&b->text, &b->text_capacity, 1);
     tni_free(b, sizeof *b);
 }
 
@@ -95,57 +105,84 @@ tn_list *tn_list_new(void)
 {
     block *b = tni_calloc(sizeof *b);
     if (!b) return NULL;
-    b->names.names = b->paths.names = true;
+    b->names.names = true;
     return tni_scope_add(b, drop_list) == TN_OK ? &b->list : NULL;
 }
 
 /* ---- versions -------------------------------------------------------------------------------- */
 
-static record *find_version(const block *b, const char *path)
+/* The number of a new module; -1: out of memory. name is taken over, also then. */
+static int add_module(block *b, int parent, char *name)
 {
-    intptr_t at = (intptr_t)tni_map_get(&b->paths, path);
-    return at ? &b->versions[at - 1] : NULL;
-}
-
-static tn_status add_version(block *b, const char *path, int version)
-{
-    if (!tni_room(&b->versions, &b->versions_capacity, (size_t)b->n_versions, 1, sizeof(record)))
-        return TN_E_NOMEM;
-    char *copy = tni_strdup(path);
-    if (!copy) return TN_E_NOMEM;
-    if (tni_map_put(&b->paths, copy, as_value(b->n_versions + 1)) < 0) {
-        tni_strfree(copy);
-        return TN_E_NOMEM;
+    record r = { .name = name, .parent = parent, .children.names = true };
+    if (name) r.length = b->modules[parent].length + (parent != 0) + strlen(name);
+    if (tni_room(&b->modules, &b->modules_capacity, (size_t)b->n_modules, 1, sizeof r) &&
+        tni_room(&b->text, &b->text_capacity, 0, r.length + 1, 1) &&
+        (!name || tni_map_put(&b->modules[parent].children, name, as_value(b->n_modules)) >= 0)) {
+        b->modules[b->n_modules] = r;
+        return b->n_modules++;
     }
-    b->versions[b->n_versions++] = (record){ copy, version };
-    return TN_OK;
+    tni_strfree(name);
+    return -1;
 }
 
-/* Removes the record; the last one takes its place. */
-static void remove_version(block *b, record *r)
+/* The number of a module's child with a name of n bytes; -1: there is none, or out of memory. */
+static int child_of(block *b, int parent, const char *name, size_t n, bool add)
 {
-    char *path = r->path;
-    tni_map_remove(&b->paths, path);
-    *r = b->versions[--b->n_versions];
-    if (r->path != path) tni_map_put(&b->paths, r->path, as_value(r - b->versions + 1));
-    tni_strfree(path);
+    intptr_t found = (intptr_t)tni_map_get_name(&b->modules[parent].children, name, n);
+    if (found || !add) return found ? (int)found : -1;
+    char *own = tni_alloc(n + 1);
+    if (!own) return -1;
+    memcpy(own, name, n);
+    own[n] = '\0';
+    return add_module(b, parent, own);
 }
 
-/* Records a version, replacing an existing one. */
-static tn_status set_version(block *b, const char *path, int version)
+/* The same of the module at a path. */
+static int module_at(block *b, const char *path, size_t n, bool add)
 {
-    record *r = find_version(b, path);
-    if (!r) return version ? add_version(b, path, version) : TN_OK;
+    const char *end = path + n;
+    if (b->n_modules == 0 && (!add || add_module(b, 0, NULL) < 0)) return -1;
+    int at = 0;
+    while (n && at >= 0) {
+        const char *dot = memchr(path, '.', (size_t)(end - path));
+        at = child_of(b, at, path, (size_t)((dot ? dot : end) - path), add);
+        if (!dot) break;
+        path = dot + 1;
+    }
+    return at;
+}
+
+/* Records a version, replacing an existing one; 0: it is not recorded any more. */
+static tn_status record_version(block *b, int at, int version)
+{
+    if (at < 0) return version ? TN_E_NOMEM : TN_OK;
+    record *r = &b->modules[at];
+    size_t n = (size_t)b->n_recorded;
+    if (version && !r->version) {
+        if (!tni_room(&b->recorded, &b->recorded_capacity, n, 1, sizeof *b->recorded))
+            return TN_E_NOMEM;
+        r->place = b->n_recorded++;
+    } else if (!version && r->version) { /* the last one takes its place */
+        b->modules[b->recorded[--b->n_recorded]].place = r->place;
+        b->recorded[r->place] = b->recorded[b->n_recorded];
+    }
+    if (version) b->recorded[r->place] = at;
     r->version = version;
-    if (!version) remove_version(b, r); /* 0 means not recorded */
     return TN_OK;
+}
+
+tn_status tni_list_push_version(tn_list *list, const char *path, int version)
+{
+    block *b = (block *)list;
+    return record_version(b, module_at(b, path, strlen(path), version != 0), version);
 }
 
 int tni_list_version_n(const tn_list *list, const char *path, size_t n)
 {
-    const block *b = (const block *)list;
-    intptr_t at = (intptr_t)tni_map_get_name(&b->paths, path, n);
-    return at ? b->versions[at - 1].version : 0;
+    block *b = (block *)list;
+    int at = module_at(b, path, n, false);
+    return at < 0 ? 0 : b->modules[at].version;
 }
 
 int tn_list_version(const tn_list *list, const char *path)
@@ -159,30 +196,42 @@ tn_status tn_list_set_version(tn_list *list, const char *path, int version)
     if (!path || version < 0)
         return tni_error(TN_E_INVALID, "tn_list_set_version: %s: want a path and a version >= 0",
                          path ? "a version below 0" : "the path is NULL");
-    return set_version((block *)list, path, version);
+    return tni_list_push_version(list, path, version);
 }
 
-tn_status tni_list_push_version(tn_list *list, const char *path, int version)
-{
-    return set_version((block *)list, path, version);
-}
-
+/* Writes the path from its end. */
 int tni_list_versions(const tn_list *list, int i, const char **path)
 {
     const block *b = (const block *)list;
-    if (i < 0 || i >= b->n_versions) return 0;
-    *path = b->versions[i].path;
-    return b->versions[i].version;
+    if (i < 0 || i >= b->n_recorded) return 0;
+    const record *r = &b->modules[b->recorded[i]];
+    if (!path) return r->version;
+    *path = b->text;
+    b->text[r->length] = '\0';
+    for (const record *m = r; m->name; m = &b->modules[m->parent]) {
+        size_t n = strlen(m->name);
+        memcpy(b->text + m->length - n, m->name, n);
+        if (m->parent) b->text[m->length - n - 1] = '.';
+    }
+    return r->version;
 }
 
-static tn_status copy_versions(tn_list *to, const tn_list *from)
+static tn_status copy_versions(tn_list *list, const tn_list *from)
 {
     const block *b = (const block *)from;
-    for (int i = 0; i < b->n_versions; i++) {
-        const record *r = &b->versions[i];
-        if (set_version((block *)to, r->path, r->version) != TN_OK) return TN_E_NOMEM;
+    block *to = (block *)list;
+    size_t nbytes = ((size_t)b->n_modules + 1) * sizeof(int);
+    int *at = tni_alloc(nbytes);
+    tn_status status = at ? TN_OK : TN_E_NOMEM;
+    for (int i = 0; i < b->n_modules && status == TN_OK; i++) {
+        const record *r = &b->modules[i];
+        at[i] = r->name ? child_of(to, at[r->parent], r->name, strlen(r->name), true)
+                        : module_at(to, "", 0, true);
+        if (at[i] < 0) status = TN_E_NOMEM;
+        if (r->version && status == TN_OK) status = record_version(to, at[i], r->version);
     }
-    return TN_OK;
+    if (at) tni_free(at, nbytes);
+    return status;
 }
 
 /* ---- entries --------------------------------------------------------------------------------- */
@@ -388,6 +437,8 @@ typedef struct collector {
     bool once;  /* each tensor under its first name only */
     bool state; /* with extra state, hooks and versions */
     tni_map seen;
+    int *above; /* with state: the modules around this one, as records of the list */
+    size_t depth, above_capacity;
 } collector;
 
 static tn_status collect_kind(collector *c, tn_module *m, const char *path, tni_slot_kind kind)
@@ -416,22 +467,44 @@ static tn_status collect_extra(collector *c, tn_module *m, const char *path)
     return tni_list_push(c->list, c->prefix, path, TNI_EXTRA_STATE, entry);
 }
 
+/* The record of m in the list, whose path begins with the prefix, from the one above it where the
+ * prefix ends before that. -1: out of memory. */
+static int record_of(const collector *c, const char *path, const char *prefix)
+{
+    block *b = (block *)c->list;
+    size_t n = strlen(prefix);
+    if (c->depth < 2) return module_at(b, prefix, n - (n && prefix[n - 1] == '.'), true);
+    const char *name = strrchr(path, '.') + 1;
+    return child_of(b, c->above[c->depth - 1], name, strlen(name), true);
+}
+
 /* Adds what a file holds of a module besides its slots; then its hooks may edit the list. */
 static tn_status collect_state(collector *c, tn_module *m, const char *path)
 {
     tn_status status = m->type->extra_state ? collect_extra(c, m, path) : TN_OK;
     if (status != TN_OK) return status;
-    size_t n = strlen(c->prefix) + strlen(path) + 2;
+    bool hooked = tni_has_hook(m, TNI_HOOK_STATE_DICT);
+    const char *shown = hooked || c->depth < 2 ? path : ""; /* deeper ones need no text */
+    size_t n = strlen(c->prefix) + strlen(shown) + 2;
     char *prefix = tni_alloc(n);
     if (!prefix) return TN_E_NOMEM;
-    snprintf(prefix, n, "%s%s%s", c->prefix, path, path[0] ? "." : "");
-    if (tni_has_hook(m, TNI_HOOK_STATE_DICT))
-        status = tni_run_state_hooks(m, TNI_HOOK_STATE_DICT, c->list, prefix);
-    size_t end = strlen(prefix);
-    if (end && prefix[end - 1] == '.') prefix[end - 1] = '\0'; /* a path, no longer a prefix */
-    if (status == TN_OK) status = set_version((block *)c->list, prefix, tni_state_version(m));
+    snprintf(prefix, n, "%s%s%s", c->prefix, shown, shown[0] ? "." : "");
+    if (hooked) status = tni_run_state_hooks(m, TNI_HOOK_STATE_DICT, c->list, prefix);
+    int at = status == TN_OK ? record_of(c, path, prefix) : -1;
     tni_free(prefix, n);
+    if (status == TN_OK) status = record_version((block *)c->list, at, tni_state_version(m));
+    if (status == TN_OK && !tni_room(&c->above, &c->above_capacity, c->depth, 1, sizeof *c->above))
+        status = TN_E_NOMEM;
+    if (status == TN_OK) c->above[c->depth++] = at;
     return status;
+}
+
+static tn_status leave(tn_module *m, const char *path, void *user)
+{
+    collector *c = user;
+    (void)m, (void)path;
+    if (c->depth) c->depth--;
+    return TN_OK;
 }
 
 static tn_status collect(tn_module *m, const char *path, void *user)
@@ -458,9 +531,11 @@ static tn_list *collected(const char *function, tn_module *m, collector c)
     if (!c.list) return NULL;
     if (!c.prefix) c.prefix = "";
     size_t guarded = tni_scope_guard();
-    tn_status status = c.no_recurse ? collect(m, "", &c)
-                                    : tni_walk(m, c.once ? TNI_ONCE : TNI_EVERY, collect, NULL, &c);
+    tn_status status = c.no_recurse
+                           ? collect(m, "", &c)
+                           : tni_walk(m, c.once ? TNI_ONCE : TNI_EVERY, collect, leave, &c);
     tni_map_free(&c.seen);
+    tni_room_free(&c.above, &c.above_capacity, sizeof *c.above);
     return tni_list_made(guarded, function, status == TN_OK ? c.list : NULL);
 }
 

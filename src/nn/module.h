@@ -210,7 +210,8 @@ tn_status tni_list_push(tn_list *list, const char *prefix, const char *path, con
                         tn_entry entry);
 /* The entry with a name; NULL (no message) if there is none. */
 const tn_entry *tni_list_find(const tn_list *list, const char *name);
-/* The i-th recorded state version and its module's path; 0 past the last. */
+/* The i-th recorded state version and its module's path, valid until the next call (NULL: not
+ * wanted); 0 past the last. */
 int tni_list_versions(const tn_list *list, int i, const char **path);
 /* tn_list_version of a path of n bytes. */
 int tni_list_version_n(const tn_list *list, const char *path, size_t n);

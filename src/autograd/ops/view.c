@@ -10,7 +10,7 @@
  *                                           slice_grad, whose gradient is again a slice)
  *   split    y_k = slices, one after another  dx = the dy_k joined
  */
-#include "autograd/op.h"
+#include "autograd/tell.h"
 
 /* ---- reshape --------------------------------------------------------------------------------- */
 
@@ -372,8 +372,19 @@ static tn_status slice_shape(tni_call *c)
 static tn_tensor *slice_grad(tn_tensor *dy, const slice_args *a);
 static tn_tensor *slice(tn_tensor *x, const slice_args *a);
 
+/* Of n slices of one tensor, only the first that backward comes to makes zeros of that tensor's size;
+ * the others are added where they stand in the sum so far, unless somebody is told of them. */
 static tn_status slice_backward(tni_grad *g)
 {
+    tn_tensor *sum = tni_sum_so_far(g);
+    if (sum && sum->dtype == g->dy->dtype) {
+        tni_spec spec;
+        slice_spec(sum, g->args, &spec);
+        tn_tensor *part = tni_alias(sum, &spec);
+        tn_status status = part ? tn_add_(part, g->dy) : tni_pending();
+        g->edge = NULL;
+        if (status != TN_OK || !tni_tells_gradients()) return status;
+    }
     g->dx[0] = slice_grad(g->dy, g->args);
     return TN_OK;
 }
