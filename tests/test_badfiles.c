@@ -116,8 +116,18 @@ static const struct {
     { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 0,
       "a: want dtype, shape and data_offsets, one is missing" },
     { "{\"a\":{}}", 0, "a: want dtype, shape and data_offsets, one is missing" },
-    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":0}}", 4,
-      "a: unknown key x: want dtype, shape and data_offsets" },
+    { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"x\":[0,4]}}", 4,
+      "a: want dtype, shape and data_offsets, one is missing" },
+    { "{\"a\":{\"x\":01}}", 0, JSON "want , or }..." },
+    { "{\"a\":{\"x\":-}}", 0, JSON "want a digit..." },
+    { "{\"a\":{\"x\":1.}}", 0, JSON "want a digit..." },
+    { "{\"a\":{\"x\":1e+}}", 0, JSON "want a digit..." },
+    { "{\"a\":{\"x\":nul}}", 0, JSON "want a value..." },
+    { "{\"a\":{\"x\":[1,}}", 0, JSON "want a value..." },
+    { "{\"a\":{\"x\":[1,]}}", 0, JSON "nothing follows the comma..." },
+    { "{\"a\":{\"x\":{1:2}}}", 0, JSON "want a key in double quotes..." },
+    { "{\"a\":{\"x\":[[{\"y\":[", 0, JSON "it is cut off..." },
+    { "{\"__metadata__\":nul}", 0, "__metadata__ is not an object" },
     { "{\"a\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "a: dtype is not a string" },
     { "{\"a\":" T("F9", "[1]", "[0,4]") "}", 4,
       "a: dtype F9: want F32, F64, BF16, F16, I64, I32, U8 or BOOL" },
@@ -174,14 +184,14 @@ static const struct {
       "a: data_offsets [9223372036854775807,9223372036854775807]: "
       "want begin <= end <= 4" },
     { "{\"a\":" T("F32", "[1]", "[0,4]") ",\"b\":" T("F32", "[1]", "[3,7]") "}", 7,
-      "b begins at 3: want overlap, 4" },
+      "b begins at 3: inside what lies before it, want 4" },
     { "{\"a\":" T("F32", "[1]", "[0,4]") ",\"b\":" T("F32", "[1]", "[0,4]") "}", 4,
-      "b begins at 0: want overlap, 4" },
+      "b begins at 0: inside what lies before it, want 4" },
     { "{\"a\":" T("F32", "[1]", "[0,4]") ",\"b\":" T("F32", "[1]", "[5,9]") "}", 9,
-      "b begins at 5: want hole, 4" },
+      "b begins at 5: behind a hole, want 4" },
     { "{\"a\":" T("F32", "[1]", "[0,4]") ",\"b\":" T("F32", "[0]", "[2,2]") "}", 4,
-      "b begins at 2: want overlap, 4" },
-    { "{\"a\":" T("F32", "[1]", "[1,5]") "}", 5, "a begins at 1: want hole, 0" },
+      "b begins at 2: inside what lies before it, want 4" },
+    { "{\"a\":" T("F32", "[1]", "[1,5]") "}", 5, "a begins at 1: behind a hole, want 0" },
     { "{\"a\":" T("F32", "[1]", "[0,4]") "}", 5, "1 bytes follow the last tensor: want none" },
     { "{}", 1, "1 bytes follow the last tensor: want none" },
     { "{\"__metadata__\":{\"tenon.versions\":\"7\"}}", 0,
@@ -250,8 +260,9 @@ START_TEST(H2_sizes_before_the_header)
         memcpy(bytes, sizes[i].size, 8);
         memcpy(bytes + 8, "{}", 2);
         char text[128];
-        snprintf(text, sizeof text, "a header of %s bytes in a file of 10: not a safetensors file",
-                 sizes[i].claimed);
+        snprintf(text, sizeof text,
+                 "a header of %s bytes in a file of 10: not a safetensors file%s", sizes[i].claimed,
+                 strlen(sizes[i].claimed) < 10 ? ", or cut off" : "");
         refused(sizes[i].claimed, write_bytes("f", bytes, 10), TN_E_FORMAT, text);
     }
     refused("raw zero", write_bytes("f", "\4\0\0\0\0\0\0\0{\0 }", 12), TN_E_FORMAT,
@@ -259,7 +270,75 @@ START_TEST(H2_sizes_before_the_header)
     refused("raw zero behind", write_bytes("f", "\3\0\0\0\0\0\0\0{}\0", 11), TN_E_FORMAT,
             "a zero byte in the header");
     refused("HTML", write_bytes("f", "<!DOCTYPE html><html>", 21), TN_E_FORMAT,
-            "a header of 5789751444030890300 bytes in a file of 21: not a safetensors file");
+            "not a safetensors file: a page of HTML or XML, as a failed download leaves");
+    refused(
+        "an index", write_bytes("f", "{\"metadata\": {\"total_size\": 1}}", 32), TN_E_FORMAT,
+        "not a safetensors file: JSON text: of an index of several files (.index.json) load the "
+        "files that it names");
+    refused("ONNX",
+            write_bytes("f",
+                        "\x08\x0a\x12\x07pytorch\x1a\x06"
+                        "2.15.0",
+                        19),
+            TN_E_FORMAT, "not a safetensors file: perhaps an ONNX model");
+    refused("LFS", write_bytes("f", "version https://git-lfs.github.com/spec/v1", 42), TN_E_FORMAT,
+            "not a safetensors file: a pointer of Git LFS, not the file itself (git lfs pull)");
+}
+END_TEST
+
+/* A file of one tensor named a, with this header; it must be read. */
+static void assert_reads(const char *header)
+{
+    size_t n = strlen(header);
+    char *bytes = calloc(1, 12 + n);
+    for (int i = 0; i < 8; i++) bytes[i] = (char)(n >> 8 * i);
+    memcpy(bytes + 8, header, n);
+    memcpy(bytes + 8 + n, "\0\0\x80\x3f", 4);
+    tn_metadata metadata;
+    tn_list *list = tn_load_tensors(write_bytes("f", bytes, 12 + n), &metadata);
+    ck_assert_msg(list && list->n == 1 && tn_item(list->entry[0].tensor) == 1, "%s: %s", header,
+                  tn_error());
+    ck_assert_int_eq(metadata.n, 0);
+    free(bytes);
+}
+
+/* What other writers add, and safetensors 0.8 reads: metadata that is null, as MLX's, and entries
+ * with further keys, of any kind, even twice; as deep as it reads, and no deeper. */
+START_TEST(H4_other_writers)
+{
+    static const char entry[] = T("F32", "[1]", "[0,4]");
+    static const char *const more[] = { "0",
+                                        "-1.5e+3",
+                                        "\"\\u00e9\"",
+                                        "null",
+                                        "[]",
+                                        "{}",
+                                        "[1,[],{\"b\":[true,{\"c\":false}]}]",
+                                        "1,\"x\":2" };
+    char header[2048];
+    snprintf(header, sizeof header, "{\"__metadata__\":null,\"a\":%s}", entry);
+    assert_reads(header);
+    for (int i = 0; i < COUNT(more); i++) {
+        snprintf(header, sizeof header, "{\"a\":{\"x\":%s,%s}", more[i], entry + 1);
+        assert_reads(header);
+        snprintf(header, sizeof header, "{\"a\":%.*s,\"\":%s}}", (int)strlen(entry) - 1, entry,
+                 more[i]);
+        assert_reads(header);
+    }
+    for (int depth = 127; depth <= 128; depth++) {
+        char open[129] = "", close[129] = "";
+        memset(open, '[', (size_t)depth), memset(close, ']', (size_t)depth);
+        open[depth] = close[depth] = '\0';
+        snprintf(header, sizeof header, "{\"a\":{\"x\":%s%s,%s}", open, close, entry + 1);
+        if (depth == 127) assert_reads(header);
+    }
+    size_t n = strlen(header);
+    char *bytes = calloc(1, 12 + n);
+    bytes[0] = (char)n, bytes[1] = (char)(n >> 8);
+    memcpy(bytes + 8, header, n);
+    refused("too deep", write_bytes("f", bytes, 12 + n), TN_E_FORMAT,
+            JSON "it is nested too deeply...");
+    free(bytes);
 }
 END_TEST
 
@@ -767,6 +846,7 @@ Suite *test_suite(void)
     tcase_add_test(t, FF_01_good_headers);
     tcase_add_test(t, H2_sizes_before_the_header);
     tcase_add_test(t, H2_large_headers);
+    tcase_add_test(t, H4_other_writers);
     tcase_add_test(t, H6_the_largest_headers_are_read_quickly);
     tcase_add_test(t, limits_can_be_set);
     tcase_add_test(t, H2_values);

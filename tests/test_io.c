@@ -654,6 +654,24 @@ START_TEST(checkpoint_is_all_or_nothing)
 }
 END_TEST
 
+/* Arrays that happen to have no element. */
+START_TEST(metadata_of_no_pairs)
+{
+    const char *strings[1] = { "" };
+    tn_metadata none = { 0, strings, strings }, half = { 0, strings, NULL };
+    tn_list *list = tn_list_new();
+    assert_ok(tn_list_add(list, "a", tn_ones(TN_SHAPE(1))));
+    assert_ok(tn_save_tensors(list, &none, in_folder("f")));
+    tn_module *m = tn_linear_new(1, 1, (tn_linear_options){ 0 });
+    assert_ok(tn_save_with(m, in_folder("f"), (tn_save_options){ .metadata = &none }));
+    assert_ok(tn_checkpoint_save(&(tn_checkpoint){ .metadata = none }, in_folder("f")));
+    ck_assert_ptr_null(tn_metadata_get(&none, "key"));
+    assert_fails(tn_save_tensors(list, &half, in_folder("f")), TN_E_INVALID,
+                 "metadata of 0 pairs, with strings: want as many keys and values");
+    tn_module_drop(m);
+}
+END_TEST
+
 START_TEST(checkpoint_and_other_files)
 {
     run a = run_new(1, false);
@@ -775,6 +793,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, checkpoint_resumes_bit_for_bit, 0, 14);
     tcase_add_test(t, checkpoint_is_all_or_nothing);
     tcase_add_test(t, checkpoint_and_other_files);
+    tcase_add_test(t, metadata_of_no_pairs);
     t = file_case(suite, "memory");
     tcase_add_loop_test(t, every_allocation_may_fail, 0, 11);
     return suite;

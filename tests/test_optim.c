@@ -1208,6 +1208,27 @@ START_TEST(LR_11_order_of_loading)
 }
 END_TEST
 
+/* Momentum that was saved and an optimizer without it: the message says that this is the reason. */
+START_TEST(momentum_into_none)
+{
+    for (int rms = 0; rms < 2; rms++) {
+        tn_tensor *w = leaf(TN_SHAPE(1), 1, TN_F32);
+        tn_optim *from = rms ? tn_rmsprop(one(w), (tn_rmsprop_options){ .momentum = .5 })
+                             : tn_sgd(one(w), (tn_sgd_options){ .momentum = .5 });
+        tn_optim *to = rms ? tn_rmsprop(one(w), (tn_rmsprop_options){ 0 })
+                           : tn_sgd(one(w), (tn_sgd_options){ 0 });
+        assert_ok(tn_set_grad(w, tn_ones(TN_SHAPE(1))));
+        assert_ok(tn_optim_step(from));
+        assert_fails(tn_optim_load_state_dict(to, tn_optim_state_dict(from)), TN_E_NAME,
+                     "momentum_buffer; mismatched ");
+        assert_ok(tn_optim_zero_grad(from));
+        assert_fails(tn_optim_load_state_dict(to, tn_optim_state_dict(from)), TN_E_NAME,
+                     "momentum (0.5 there, here an optimizer without)");
+        tn_optim_free(from), tn_optim_free(to);
+    }
+}
+END_TEST
+
 /* A negative metric: an improvement is lower still, and PyTorch's eps. */
 START_TEST(LR_12_plateau_below_zero)
 {
@@ -1437,6 +1458,7 @@ Suite *test_suite(void)
     tcase_add_test(t, LR_10_plateau);
     tcase_add_test(t, LR_11_order_of_loading);
     tcase_add_test(t, LR_12_plateau_below_zero);
+    tcase_add_test(t, momentum_into_none);
     tcase_add_loop_test(t, LR_13_one_schedule_at_a_time, 0, KINDS);
     tcase_add_test(t, bad_schedules);
     t = test_case(suite, "clipping");

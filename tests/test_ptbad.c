@@ -62,6 +62,9 @@ static void refused(const char *what, const char *path, const char *text)
 #define WANTED                                                                                     \
     "only what PyTorch's torch.save(model.state_dict(), path) writes is read, and nothing is "     \
     "executed"
+#define BESIDE                                                                                     \
+    " beside the tensors, as in a checkpoint of several parts: want a state dict alone, "          \
+    "torch.save(model.state_dict(), path)"
 #define TENSOR_WANTED "want a tensor, as in what torch.save(model.state_dict(), path) writes"
 #define TENSOR_ARGUMENTS                                                                           \
     "_rebuild_tensor_v2 of something other than (storage, offset, size, stride, requires_grad, "   \
@@ -185,7 +188,8 @@ static const struct {
       "m/data/0: the header at 176 and the directory differ" },
     { "extra over the directory", LOCAL, 2, 28, 2, 60000,
       "m/version: 2 bytes at 60261: the directory begins at 263" },
-    { "extra over the next", LOCAL, 1, 28, 2, 20, "m/version begins at 222: want overlap, 242" },
+    { "extra over the next", LOCAL, 1, 28, 2, 20,
+      "m/version begins at 222: inside what lies before it, want 242" },
     { "place", CENTRAL, 1, 42, 4, 0, "m/data/0: the header at 0 and the directory differ" },
     { "place outside", CENTRAL, 1, 42, 4, 4000,
       "m/data/0: 8 bytes at 4000: the directory begins at 263" },
@@ -282,6 +286,23 @@ START_TEST(FF_04_bad_members_of_archives)
 }
 END_TEST
 
+/* What torch.jit.save of PyTorch 2.15 writes: stored data, compressed code before constants.pkl. */
+START_TEST(FF_04_torch_script)
+{
+    const member members[] = { DATA,
+                               PICKLE,
+                               { "m/code/__torch__.py", "\x2b\x49\x2d\x2e\1\0", 6 },
+                               { "m/constants.pkl", "\x80\2).", 4 },
+                               VERSION,
+                               { "m/byteorder", "little", 6 },
+                               { "m/.data/serialization_id", "0123456789", 10 } };
+    archive *a = archive_of(members, COUNT(members));
+    a->bytes[a->local[2] + 8] = a->bytes[a->central[2] + 10] = 8; /* deflate */
+    refused("torch.jit.save", write_bytes("m.pt", a->bytes, a->n),
+            "a TorchScript archive: want a state dict, torch.save(model.state_dict(), path)");
+}
+END_TEST
+
 /* Bytes changed, added or left out, with all records corrected afterwards. */
 START_TEST(FF_04_bad_contents_of_archives)
 {
@@ -310,7 +331,7 @@ START_TEST(FF_04_bad_contents_of_archives)
     a->n = a->end + 100 + 16;
     archive_put(a, a->central[0] + 100, 4);
     refused("hole", write_bytes("m.pt", a->bytes, a->end + 100 + 22),
-            "m/data/0 begins at 276: want hole, 176");
+            "m/data/0 begins at 276: behind a hole, want 176");
 }
 END_TEST
 
@@ -334,6 +355,7 @@ Suite *test_suite(void)
     tcase_add_test(t, FF_04_bad_pickles_of_size);
     tcase_add_test(t, FF_04_bad_fields_of_archives);
     tcase_add_test(t, FF_04_bad_members_of_archives);
+    tcase_add_test(t, FF_04_torch_script);
     tcase_add_test(t, FF_04_bad_contents_of_archives);
     tcase_add_test(t, the_format_before_1_6);
     return s;

@@ -14,7 +14,7 @@ extern "C" {
 
 /** Strings beside the tensors: keys and values, in order. */
 typedef struct tn_metadata {
-    int n;                     /* how many pairs; of 0, key and value are NULL */
+    int n;                     /* how many pairs; of 0, key and value may be NULL */
     const char **key, **value; /* n of each */
 } tn_metadata;
 

@@ -91,6 +91,12 @@ tn_status tni_input_bad(const tni_input *in, const char *format, ...)
     return tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": %s", in->function, in->path, text);
 }
 
+tn_status tni_input_gap(const tni_input *in, const char *name, int64_t begin, int64_t end)
+{
+    return tni_input_bad(in, "%.64s begins at %" PRId64 ": %s, want %" PRId64, name, begin,
+                         begin < end ? "inside what lies before it" : "behind a hole", end);
+}
+
 static bool reserve(tni_bytes *b, size_t more)
 {
     b->failed = b->failed || !tni_room(&b->data, &b->capacity, b->n, more, 1);

@@ -29,6 +29,10 @@ const char *tni_json_key(tni_json *j);
 const char *tni_json_string(tni_json *j);
 /* An integer from 0 to 2^63 - 1; false, without a problem, if the next value is something else. */
 bool tni_json_integer(tni_json *j, int64_t *value);
+/* Whether the next value is this word: true, false or null. If so, moves past it. */
+bool tni_json_word(tni_json *j, const char *word);
+/* Moves past the next value, of whatever kind; false + problem. */
+bool tni_json_skip(tni_json *j);
 /* Checks that nothing follows; else a problem. */
 bool tni_json_end(tni_json *j);
 

@@ -121,7 +121,7 @@ tn_status tni_metadata_of(const tni_pair *pair, int n, tn_metadata *out)
 
 tn_status tni_metadata_check(const char *function, const tn_metadata *m)
 {
-    if (!m || (m->n == 0 && !m->key && !m->value)) return TN_OK;
+    if (!m || (m->n == 0 && !m->key == !m->value)) return TN_OK;
     if (m->n <= 0 || !m->key || !m->value)
         return tni_error(TN_E_INVALID, "%s: metadata of %d pairs%s: want as many keys and values",
                          function, m->n,

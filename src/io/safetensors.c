@@ -2,8 +2,8 @@
  * safetensors.c - reading: nothing in the file is trusted before it is checked.
  *
  * Order of the checks: regular file; header size against the file's and our limit; no NUL in the
- * header; JSON, read once from front to back: metadata strings only; every tensor exactly dtype,
- * shape, data_offsets, all integers, sizes multiplied with overflow checks; no name twice; ranges
+ * header; JSON, read once from front to back: metadata strings only; every tensor dtype, shape,
+ * data_offsets (other keys are passed over, as the reference does), all integers, sizes multiplied with overflow checks; no name twice; ranges
  * sorted: from 0, no hole, no overlap, to the end of the file; then the metadata about the tensors.
  * Only then is memory for data allocated, and only as much as the file holds.
  *
@@ -122,12 +122,14 @@ static tn_status read_entry(tni_safetensors *file, tni_json *j, const char *name
     tni_json_open(j);
     bool seen[N_FIELDS] = { false };
     int n = 0;
-    for (const char *key; tni_json_next(j, '}') && (key = tni_json_key(j)); n++) {
+    for (const char *key; tni_json_next(j, '}') && (key = tni_json_key(j));) {
         int i = 0;
         while (i < N_FIELDS && strcmp(key, fields[i].key)) i++;
-        if (i == N_FIELDS)
-            return bad(file, "%.64s: unknown key %.64s: want dtype, shape and data_offsets", name,
-                       key);
+        if (i == N_FIELDS) { /* of another writer's: the reference reads past it, too */
+            if (!tni_json_skip(j)) break;
+            continue;
+        }
+        n++;
         if (seen[i]) return bad(file, "%.64s: %s is there twice", name, key);
         seen[i] = true;
         tn_status status = fields[i].read(file, j, &e);
@@ -143,6 +145,7 @@ static tn_status read_entry(tni_safetensors *file, tni_json *j, const char *name
 
 static tn_status read_metadata(tni_safetensors *file, tni_json *j)
 {
+    if (tni_json_word(j, "null")) return TN_OK; /* as MLX writes it */
     if (tni_json_kind(j) != '{') return wrong(file, j, "__metadata__ is not an object");
     if (file->pairs.n) return bad(file, "__metadata__ is there twice");
     tni_json_open(j);
@@ -176,8 +179,7 @@ static tn_status check_ranges(const tni_safetensors *file)
     int64_t at = 0;
     for (int i = 0; status == TN_OK && i < file->n; i++) {
         if (order[i]->begin != at)
-            status = bad(file, "%.64s begins at %" PRId64 ": want %s, %" PRId64, order[i]->name,
-                         order[i]->begin, order[i]->begin < at ? "overlap" : "hole", at);
+            status = tni_input_gap(&file->in, order[i]->name, order[i]->begin, at);
         at = order[i]->end;
     }
     if (status == TN_OK && at != file->in.size - file->data)
@@ -230,6 +232,33 @@ static tn_status parse_header(tni_safetensors *file)
     return status == TN_OK ? tni_safetensors_take_up(file) : status;
 }
 
+/* What files begin with that are given for one, and what they are. */
+static const struct {
+    const char *begin;
+    const char *what;
+} others[] = {
+    { "{", "JSON text: of an index of several files (.index.json) load the files that it names" },
+    { "<", "a page of HTML or XML, as a failed download leaves" },
+    { "version ", "a pointer of Git LFS, not the file itself (git lfs pull)" },
+    { "GGUF", "a GGUF file" },
+    { "\x89HDF", "an HDF5 file" },
+    { "\x1f\x8b", "a file compressed by gzip" },
+    { "\x93NUMPY", "an array of NumPy's" },
+    { "\x08", "perhaps an ONNX model" }, /* field 1 of a protobuf message, a small number */
+};
+
+/* The size of the header cannot be: the first bytes are something else. */
+static tn_status not_one(const tni_safetensors *file, const unsigned char first[8], uint64_t n)
+{
+    size_t i = 0, count = sizeof others / sizeof *others;
+    while (i < count && memcmp(first, others[i].begin, strlen(others[i].begin)) != 0) i++;
+    /* lengths of real headers have no high bytes */
+    if (i < count && n >> 32) return bad(file, "not a safetensors file: %s", others[i].what);
+    return bad(file,
+               "a header of %" PRIu64 " bytes in a file of %" PRId64 ": not a safetensors file%s",
+               n, file->in.size, n >> 32 ? "" : ", or cut off");
+}
+
 tn_status tni_safetensors_open(tni_safetensors *file, const char *function, const char *path)
 {
     *file = (tni_safetensors){ 0 };
@@ -243,9 +272,7 @@ tn_status tni_safetensors_open(tni_safetensors *file, const char *function, cons
         status = tni_input_read(&file->in, 0, size, 8);
     for (int i = 0; status == TN_OK && i < 8; i++) n |= (uint64_t)size[i] << (8 * i);
     if (status == TN_OK && (n < 2 || n > (uint64_t)file->in.size - 8))
-        status = bad(
-            file, "a header of %" PRIu64 " bytes in a file of %" PRId64 ": not a safetensors file",
-            n, file->in.size);
+        status = not_one(file, size, n);
     int64_t most = tn_get_file_limits().header_bytes;
     if (status == TN_OK && n > (uint64_t)most)
         status =

@@ -16,6 +16,14 @@
 #include "optim/form.h"
 #include "optim/optim.h"
 
+static bool made_with_momentum(const tn_optim *opt)
+{
+    bool made = false;
+    for (int s = 0; s < TNI_OPTIM_SLOTS; s++)
+        made |= opt->slots >> s & 1 && !strcmp(opt->type->slot[s], "momentum_buffer");
+    return made;
+}
+
 /* Number i of group k: a file holds it for the first group, and for another one that differs. */
 static void show_number(tni_form *f, const tn_optim *opt, tn_optim *now, int k, int i)
 {
@@ -30,6 +38,9 @@ static void show_number(tni_form *f, const tn_optim *opt, tn_optim *now, int k, 
         return;
     }
     tni_field_rate(f, f->name, number);
+    if (f->from && !strcmp(name, "momentum") && *number != 0 && !made_with_momentum(opt))
+        tni_form_note(f, TNI_MISMATCHED, "%s (%g there, here an optimizer without)", f->name,
+                      *number);
     if ((opt->type->fractions >> i & 1) && *number >= 1 && isfinite(*number))
         tni_form_note(f, TNI_MISMATCHED, "%s (%g there, want in [0, 1))", f->name, *number);
 }

@@ -223,7 +223,7 @@ tn_status tni_check_class_options(const char *function, const tn_cross_entropy_o
 
 static tn_tensor *class_ids(tn_tensor *logits, tn_tensor *target, const tn_cross_entropy_options *o)
 {
-    target = tni_index_arg("tn_cross_entropy", target);
+    target = tni_index_arg("tn_cross_entropy", "target", target);
     if (!target) return NULL;
     int axis = tni_class_axis("tn_cross_entropy", logits, target);
     if (axis < 0 ||

@@ -24,7 +24,8 @@ static const tn_op embedding_op = {
 
 tn_tensor *tn_embedding(tn_tensor *weight, tn_tensor *index, int64_t padding_index)
 {
-    index = weight ? tni_index_arg("tn_embedding", index) : tni_poisoned("tn_embedding", "weight");
+    index = weight ? tni_index_arg("tn_embedding", "index", index)
+                   : tni_poisoned("tn_embedding", "weight");
     if (!index) return NULL;
     if (weight->shape.rank != 2)
         return tni_fail(TN_E_SHAPE, "tn_embedding: weight %s: want [V,D]", tni_text(weight));

@@ -19,17 +19,15 @@ tn_status tni_name_index_error(const tn_op *op, tn_status status)
     return tni_error_prefix("tn_%s: ", op->name);
 }
 
-tn_tensor *tni_index_arg(const char *function, tn_tensor *index)
+tn_tensor *tni_index_arg(const char *function, const char *what, tn_tensor *index)
 {
-    if (!index) return tni_poisoned(function, "index");
+    if (!index) return tni_poisoned(function, what);
     if (tni_none(index))
-        return tni_fail(TN_E_INVALID, "%s: index is TN_NONE: want an i64 tensor", function);
+        return tni_fail(TN_E_INVALID, "%s: %s is TN_NONE: want an i64 tensor", function, what);
     if (index->dtype == TN_I32) return tn_to_dtype(index, TN_I64);
-    if (index->dtype != TN_I64) {
-        return tni_fail(TN_E_DTYPE, "%s: index %s is %s: want i64", function, tni_text(index),
-                        tn_dtype_name(index->dtype));
-    }
-    return index;
+    if (index->dtype == TN_I64) return index;
+    return tni_fail(TN_E_DTYPE, "%s: %s %s is %s: want i64, as tn_to_dtype(%s, TN_I64) gives",
+                    function, what, tni_text(index), tn_dtype_name(index->dtype), what);
 }
 
 /* ---- gather and scatter_add ------------------------------------------------------------------ */
@@ -163,7 +161,7 @@ static tn_tensor *as_row(tn_tensor *t)
 
 tn_tensor *tn_gather(tn_tensor *x, int axis, tn_tensor *index)
 {
-    index = x ? tni_index_arg("tn_gather", index) : tni_poisoned("tn_gather", "x");
+    index = x ? tni_index_arg("tn_gather", "index", index) : tni_poisoned("tn_gather", "x");
     axis = index ? tni_axis_of_any("tn_gather", axis, x->shape.rank) : -1;
     if (axis < 0) return NULL;
     axis_args args = { axis };
@@ -175,7 +173,7 @@ tn_tensor *tn_gather(tn_tensor *x, int axis, tn_tensor *index)
 
 tn_tensor *tn_scatter_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source)
 {
-    index = x && source ? tni_index_arg("tn_scatter_add", index)
+    index = x && source ? tni_index_arg("tn_scatter_add", "index", index)
                         : tni_poisoned("tn_scatter_add", x ? "source" : "x");
     axis = index ? tni_axis_of_any("tn_scatter_add", axis, x->shape.rank) : -1;
     if (axis < 0) return NULL;
@@ -322,7 +320,8 @@ const tn_op tni_op_take_add = {
 
 tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index)
 {
-    index = x ? tni_index_arg("tn_index_select", index) : tni_poisoned("tn_index_select", "x");
+    index =
+        x ? tni_index_arg("tn_index_select", "index", index) : tni_poisoned("tn_index_select", "x");
     if (!index) return NULL;
     if (index->shape.rank != 1)
         return tni_fail(TN_E_SHAPE, "tn_index_select: index %s: want one axis", tni_text(index));

@@ -129,7 +129,7 @@ static tn_tensor *nll(tn_tensor *log_p, tn_tensor *target, const tn_cross_entrop
         return tni_fail(TN_E_DTYPE, "tn_nll_loss: log_p is %s: want a floating dtype",
                         tn_dtype_name(log_p->dtype));
     }
-    target = tni_index_arg("tn_nll_loss", target);
+    target = tni_index_arg("tn_nll_loss", "target", target);
     int axis = target ? tni_class_axis("tn_nll_loss", log_p, target) : -1;
     if (axis < 0 ||
         tni_check_class_options("tn_nll_loss", o, log_p->shape.size[axis], log_p) != TN_OK)

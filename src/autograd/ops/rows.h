@@ -36,7 +36,7 @@ static inline bool rows_absent(const tn_tensor *t)
 /* Puts "tn_NAME: " before a kernel's message about a bad index: kernels don't know the op. */
 tn_status tni_name_index_error(const tn_op *op, tn_status status);
 /* index as i64 (i32 is cast); NULL and a message for other dtypes. */
-tn_tensor *tni_index_arg(const char *function, tn_tensor *index);
+tn_tensor *tni_index_arg(const char *function, const char *what, tn_tensor *index);
 /* 0..n-1 as i64, made on the device. */
 tn_tensor *tni_iota(int64_t n, tn_device device);
 /* Rows of x along args->axis by index; and its transpose: sums rows of y into zeros of

@@ -217,7 +217,8 @@ static tn_status set_items(tni_pickle *p, int n)
         return tni_pickle_bad(p, "%s", "items for something other than a dict: " TNI_PICKLE_WANTED);
     for (int64_t i = 0; i < k; i += 2) {
         if (v[i].kind != TNI_PICKLE_STRING)
-            return tni_pickle_bad(p, "%s", "a key is not a string: " TNI_PICKLE_WANTED);
+            return tni_pickle_bad(
+                p, "%s", "a key is not a string, as in an optimizer's state: " TNI_PICKLE_WANTED);
         tni_pickle_pair *pair =
             tni_pickle_add(p, &p->pairs, sizeof *pair, p->max_values, "items in dicts");
         if (!pair) return tni_pending();
@@ -322,6 +323,25 @@ static const struct {
     [0x95] = { "FRAME", NULL, 0 },
 };
 
+/* What an instruction without a function puts among the tensors; NULL: it is no plain value. */
+static const char *plain(unsigned char code)
+{
+    if (code == 'G' || code == 'F') return "a floating number";
+    if (code == 'N') return "None";
+    return code == ']' || code == 'l' ? "a list" : NULL;
+}
+
+static tn_status unknown(tni_pickle *p, unsigned char code)
+{
+    if (plain(code))
+        return tni_pickle_bad(p,
+                              "%s beside the tensors, as in a checkpoint of several parts: want a "
+                              "state dict alone, torch.save(model.state_dict(), path)",
+                              plain(code));
+    return tni_pickle_bad(p, "instruction %s (0x%02x): " TNI_PICKLE_WANTED,
+                          instructions[code].name ? instructions[code].name : "unknown", code);
+}
+
 static tn_status stop(tni_pickle *p)
 {
     const value *v = p->stack.data;
@@ -343,10 +363,7 @@ tn_status tni_pickle_read(tni_pickle *p, const tni_input *in, const unsigned cha
         p->here = p->at;
         unsigned char code = bytes[p->at++];
         if (code == '.') return stop(p);
-        if (!instructions[code].run)
-            return tni_pickle_bad(p, "instruction %s (0x%02x): " TNI_PICKLE_WANTED,
-                                  instructions[code].name ? instructions[code].name : "unknown",
-                                  code);
+        if (!instructions[code].run) return unknown(p, code);
         tn_status status = instructions[code].run(p, instructions[code].n);
         if (status != TN_OK) return status;
     }

@@ -49,9 +49,7 @@ static tn_status open_pickle(pt *f)
 {
     const tn_file_limits limits = tn_get_file_limits();
     const tni_zip_entry *e = tni_zip_find(&f->zip, "data.pkl");
-    if (tni_zip_find(&f->zip, "constants.pkl"))
-        return bad(f, "a TorchScript archive: want a state dict, "
-                      "torch.save(model.state_dict(), path)");
+    if (tni_zip_find(&f->zip, "constants.pkl")) return bad(f, TNI_ZIP_SCRIPT);
     if (!e) return bad(f, "no entry data.pkl: not a PyTorch file");
     if (e->nbytes > limits.header_bytes)
         return bad(

@@ -141,6 +141,8 @@ static tn_status read_header(tni_zip *zip, const end *e, size_t *at, tni_zip_ent
     tn_status status = check_name(zip, name, length);
     if (status != TN_OK) return status;
     if (flags & 1) return bad(zip, "%.64s: is encrypted", name);
+    if (method != 0 && memmem(zip->directory, zip->directory_size, "constants.pkl", 13))
+        return bad(zip, TNI_ZIP_SCRIPT);
     if (method != 0)
         return bad(zip, "%.64s: is compressed (method %d): want stored entries", name, (int)method);
     if (flags & ~UINT64_C(0x0808))
@@ -212,8 +214,7 @@ static tn_status check_places(tni_zip *zip, const end *e)
         const char *name = i < zip->n ? zip->entry[i].name : "the directory";
         int64_t header = i < zip->n ? zip->entry[i].header : (int64_t)e->at;
         if (header < at || header - at > (i ? DESCRIPTOR : 0))
-            return bad(zip, "%.64s begins at %" PRId64 ": want %s, %" PRId64, name, header,
-                       header < at ? "overlap" : "hole", at);
+            return tni_input_gap(&zip->in, name, header, at);
         if (i < zip->n) at = zip->entry[i].begin + zip->entry[i].nbytes;
     }
     return TN_OK;

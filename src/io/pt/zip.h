@@ -13,6 +13,8 @@
 #include "io/file.h"
 
 #define TNI_ZIP_NAME_LIMIT 1024 /* bytes of an entry's name */
+#define TNI_ZIP_SCRIPT                                                                             \
+    "a TorchScript archive: want a state dict, torch.save(model.state_dict(), path)"
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
