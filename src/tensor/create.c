@@ -165,17 +165,24 @@ static tn_status put(tn_tensor *y, int64_t begin, void *from, tn_dtype dtype, in
 typedef struct series {
     double start, end, step;
     int64_t n;
-    tn_dtype dtype;
+    bool narrow; /* computed in f32 */
 } series;
 
-static tn_status put_floats(tn_tensor *y, double (*value)(int64_t i, const series *s),
-                            const series *s)
+static double step_from(double base, int64_t i, double step, bool narrow)
+{
+    return narrow ? (double)fmaf((float)i, (float)step, (float)base) : fma((double)i, step, base);
+}
+
+/* The values from begin on, which is a multiple of BLOCK. */
+typedef void (*values)(double *y, int64_t begin, int64_t n, const series *s, tn_dtype dtype);
+
+static tn_status put_floats(tn_tensor *y, values values, const series *s)
 {
     double block[BLOCK];
 
     for (int64_t begin = 0; begin < s->n; begin += BLOCK) {
         int64_t n = TNI_MIN(s->n - begin, BLOCK);
-        for (int64_t i = 0; i < n; i++) block[i] = value(begin + i, s);
+        values(block, begin, n, s, y->dtype);
         tn_status status = put(y, begin, block, TN_F64, n);
         if (status != TN_OK) return status;
     }
@@ -195,25 +202,23 @@ static tn_status put_integers(tn_tensor *y, int64_t start, int64_t step)
     return TN_OK;
 }
 
-/* base + i step, in f64 for f32 and f64, in f32 for bf16 and f16. */
-static double step_from(double base, int64_t i, const series *s)
-{
-    if (tn_dtype_size(s->dtype) > 2) return fma((double)i, s->step, base);
-    return (double)fmaf((float)i, (float)s->step, (float)base);
-}
-
 /* PyTorch takes pairs of vectors of 32 bytes as long as there are any: their first element is
  * rounded to the dtype, and the others are so many steps from there; in bf16 the steps are rounded
  * before they are added. */
-static double arange_value(int64_t i, const series *s)
+static void arange_values(double *y, int64_t begin, int64_t n, const series *s, tn_dtype dtype)
 {
-    int64_t lanes = 32 / (int64_t)tn_dtype_size(s->dtype), lane = i % lanes;
+    int64_t lanes = 32 / (int64_t)tn_dtype_size(dtype);
+    int64_t paired = s->n - s->n % (2 * lanes) - begin;
+    double base = 0.0;
 
-    if (i >= s->n - s->n % (2 * lanes)) return step_from(s->start, i, s);
-    double base = tni_rounded(step_from(s->start, i - lane, s), s->dtype);
-    if (s->dtype != TN_BF16) return step_from(base, lane, s);
-    float steps = (float)lane * (float)s->step;
-    return (double)((float)base + steps);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t lane = i < paired ? i & (lanes - 1) : 0;
+        if (lane == 0) base = step_from(s->start, begin + i, s->step, s->narrow);
+        if (lane == 0 && i < paired) base = tni_rounded(base, dtype);
+        float steps = (float)lane * (float)s->step;
+        y[i] = dtype == TN_BF16 ? (double)((float)base + steps)
+                                : step_from(base, lane, s->step, s->narrow);
+    }
 }
 
 tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype)
@@ -251,19 +256,18 @@ tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype)
     if (integer && n > 0)
         status = put_integers(t, (int64_t)start, n > 1 ? (int64_t)step : 0);
     else if (n > 0)
-        status = put_floats(t, arange_value, &(series){ start, end, step, n, dtype });
+        status = put_floats(t, arange_values,
+                            &(series){ start, end, step, n, tn_dtype_size(dtype) == 2 });
     return status == TN_OK ? t : NULL;
 }
 
 /* Computed in the dtype from the nearer end, so both ends are exact and the series is symmetric. */
-static double linspace_value(int64_t i, const series *s)
+static void linspace_values(double *y, int64_t begin, int64_t n, const series *s, tn_dtype dtype)
 {
-    bool first = i < s->n / 2;
-    double k = (double)(first ? i : s->n - 1 - i);
-    double from = first ? s->start : s->end, step = first ? s->step : -s->step;
-
-    if (s->dtype == TN_F64) return fma(k, step, from);
-    return (double)fmaf((float)k, (float)step, (float)from);
+    (void)dtype;
+    for (int64_t i = begin; i < begin + n; i++)
+        y[i - begin] = i < s->n / 2 ? step_from(s->start, i, s->step, s->narrow)
+                                    : step_from(s->end, s->n - 1 - i, -s->step, s->narrow);
 }
 
 tn_tensor *tn_linspace(double start, double end, int64_t n)
@@ -273,10 +277,11 @@ tn_tensor *tn_linspace(double start, double end, int64_t n)
     tn_tensor *t = tni_create("tn_linspace", TN_SHAPE(n), default_dtype, tn_cpu());
     if (!t) return NULL;
     if (n == 1) end = start;
-    series s = { start, end, (end - start) / (double)TNI_MAX(n - 1, 1), n, TN_F64 };
+    series s = { start, end, (end - start) / (double)TNI_MAX(n - 1, 1), n, false };
     float step = ((float)end - (float)start) / (float)TNI_MAX(n - 1, 1);
-    if (default_dtype == TN_F32 && isfinite(step)) s.dtype = TN_F32, s.step = (double)step;
-    return put_floats(t, linspace_value, &s) == TN_OK ? t : NULL;
+    s.narrow = default_dtype == TN_F32 && isfinite(step);
+    if (s.narrow) s.step = (double)step;
+    return put_floats(t, linspace_values, &s) == TN_OK ? t : NULL;
 }
 
 tn_tensor *tn_eye(int64_t n)
