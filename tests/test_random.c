@@ -133,7 +133,7 @@ START_TEST(RN_02_normal_blocks_of_short_floats)
 }
 END_TEST
 
-/* The end of the range counts as the dtype has it, which may be above the one that was asked for. */
+/* The end of the range counts as the dtype has it, which may be above what was asked for. */
 START_TEST(RN_08_uniform_reaches_the_rounded_end)
 {
     tn_tensor *t = tn_full_as(TN_SHAPE(COUNT(uniform_end_f16)), 0, TN_F16, tn_cpu());
@@ -217,8 +217,8 @@ START_TEST(RN_05_permutation_is_one)
 }
 END_TEST
 
-/* From UINT32_MAX / 20 on (checked once by hand, with n = 214,748,364, against PyTorch) each element
- * goes to a place among those before it, drawn from two words. */
+/* From UINT32_MAX / 20 on (checked once by hand, with n = 214,748,364, against PyTorch) each
+ * element goes to a place among those before it, drawn from two words. */
 START_TEST(RN_05_long_permutation)
 {
     enum { N = 100 };
