@@ -5,6 +5,7 @@
  * Seen to fail: in src/tensor/scope.c, tn_scope_return without its tn_keep; is_open comparing the
  * depth alone; in src/tensor/tensor.c, tn_from_memory's storage not marked borrowed.
  */
+#include "base/dead.h"
 #include "common.h"
 
 #include <pthread.h>
@@ -383,6 +384,12 @@ START_TEST(what_is_refused_is_not_counted)
 }
 END_TEST
 
+START_TEST(the_debug_mode_is_off)
+{
+    if (!getenv("TN_DEBUG")) ck_assert(!tni_debugging);
+}
+END_TEST
+
 START_TEST(counters)
 {
     tn_memory_stats before = tn_memory();
@@ -533,6 +540,7 @@ Suite *test_suite(void)
     t = test_case(suite, "memory");
     tcase_add_test(t, borrowed_memory);
     tcase_add_test(t, counters);
+    tcase_add_test(t, the_debug_mode_is_off);
     tcase_add_test(t, what_is_refused_is_not_counted);
     tcase_add_test(t, freed_blocks_are_used_again);
     tcase_add_test(t, data_is_aligned);

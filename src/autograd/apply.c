@@ -20,7 +20,7 @@ tn_status tni_op_error(const tni_call *c, tn_status status, const char *format, 
 
 tn_tensor *tni_wide(tn_tensor *x)
 {
-    if (!x || tni_none(x)) return x;
+    if (tni_absent(x)) return x;
     return tni_wide_dtype(x->dtype) == x->dtype ? x : tn_to_dtype(x, TN_F32);
 }
 
@@ -250,6 +250,8 @@ tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n
                       tn_tensor *const *in, int n_out, tn_tensor **out)
 {
     TNI_HOLD_TRAPS;
+    for (int i = 0; TNI_UNLIKELY(tni_debugging) && i < n_in; i++)
+        if (tni_gone(in[i])) return tni_error_prefix("%s%s: ", tni_op_prefix(op), op->name);
     if (TNI_UNLIKELY(tni_autocasting != TN_F32) && tni_autocast_applies(op, n_in, in))
         return tni_autocast_apply(op, args, args_size, n_in, in, n_out, out);
 

@@ -48,7 +48,7 @@ tn_tensor *tni_basis(const tn_tensor *like, int64_t k)
  * one. */
 static tn_tensor *alias_of(const derivation *d, tn_tensor *input, int i)
 {
-    if (!input || tni_none(input)) return tni_poisoned(d->function, "an input");
+    if (tni_absent(input)) return tni_poisoned(d->function, "an input");
     if (!tn_dtype_is_float(input->dtype))
         return tni_fail(TN_E_DTYPE,
                         "%s: input %d is %s: want a floating dtype (give others in user)",

@@ -21,7 +21,7 @@ bool tn_grad_enabled(void)
 
 tn_status tn_set_requires_grad(tn_tensor *t, bool requires_grad)
 {
-    if (!t || tni_none(t)) return tni_poison("tn_set_requires_grad", "t");
+    if (tni_absent(t)) return tni_poison("tn_set_requires_grad", "t");
     if (t->node)
         return tni_error(TN_E_STATE,
                          "tn_set_requires_grad: %s was made by %s%s: want a leaf (tn_detach "
@@ -49,9 +49,14 @@ const char *tn_grad_op(const tn_tensor *t)
     return t && t->node ? t->node->op->name : "";
 }
 
+__attribute__((constructor)) static void tell_ops(void)
+{
+    tni_op_of = tn_grad_op;
+}
+
 tn_tensor *tn_detach(tn_tensor *t)
 {
-    if (!t || tni_none(t)) {
+    if (tni_absent(t)) {
         tni_poison("tn_detach", "t");
         return NULL;
     }
@@ -62,7 +67,7 @@ tn_tensor *tn_detach(tn_tensor *t)
 
 tn_tensor *tn_grad(tn_tensor *t)
 {
-    if (!t || tni_none(t)) {
+    if (tni_absent(t)) {
         tni_poison("tn_grad", "t");
         return NULL;
     }
@@ -75,8 +80,7 @@ tn_tensor *tn_grad(tn_tensor *t)
  * forever. */
 tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad)
 {
-    if (!t || tni_none(t) || !grad)
-        return tni_poison("tn_set_grad", t && !tni_none(t) ? "grad" : "t");
+    if (tni_absent(t) || !grad) return tni_poison("tn_set_grad", t && !tni_none(t) ? "grad" : "t");
     if (!tni_none(grad)) {
         if (grad == t || (grad->storage == t->storage && grad->offset == t->offset))
             return tni_error(TN_E_INVALID,
@@ -113,7 +117,7 @@ bool tni_grad_reused(const tni_gradmeta *gm)
 
 tn_status tn_retain_grad(tn_tensor *t)
 {
-    if (!t || tni_none(t)) return tni_poison("tn_retain_grad", "t");
+    if (tni_absent(t)) return tni_poison("tn_retain_grad", "t");
     if (!t->requires_grad)
         return tni_error(TN_E_STATE,
                          "tn_retain_grad: %s has no history: want a result of recorded ops",
@@ -126,7 +130,7 @@ tn_status tn_retain_grad(tn_tensor *t)
 
 int64_t tn_register_hook(tn_tensor *t, tn_grad_hook call, void *user)
 {
-    if (!t || tni_none(t) || !call) {
+    if (tni_absent(t) || !call) {
         tni_poison("tn_register_hook", t && !tni_none(t) ? "hook" : "t");
         return -1;
     }
@@ -161,7 +165,7 @@ tn_status tni_may_write(const char *function, const tn_tensor *target, const tn_
 {
     int stem = (int)strlen(function);
 
-    if (!target || tni_none(target)) return tni_poison(function, "the target");
+    if (tni_absent(target)) return tni_poison(function, "the target");
     if (!source) return tni_poison(function, "the source");
     if (tni_own_memory(function, target) != TN_OK) return TN_E_INVALID;
     if (tni_tell_change(function, target, source) != TN_OK) return tni_pending();

@@ -7,7 +7,7 @@
 
 _Thread_local tni_place *(*tni_place_here)(void);
 
-static _Thread_local bool on, lines;
+static _Thread_local bool on;
 
 static tni_place *here(void)
 {
@@ -76,14 +76,14 @@ tn_status tni_place_node(const tni_call *c)
     tni_place *place = here();
     if (tni_error_count != errors) return tni_pending();
     int n_in = on ? c->n_in : 0;
-    if (!place && !n_in && !lines) return TN_OK;
+    if (!place && !n_in && !tni_lines_wanted) return TN_OK;
     tni_origin *o = tni_calloc(origin_size(n_in));
     if (!o) return TN_E_NOMEM;
     o->n_in = n_in;
     o->place = place;
     if (place) atomic_fetch_add_explicit(&place->refs, 1, memory_order_relaxed);
     node->origin = o;
-    if (lines && !note_line(o)) return TN_E_NOMEM;
+    if (tni_lines_wanted && !note_line(o)) return TN_E_NOMEM;
     for (int i = 0; i < n_in; i++) {
         if (c->in[i]->requires_grad || tni_none(c->in[i])) continue;
         if (!(o->in[i] = tni_alias_raw(c->in[i]))) return TN_E_NOMEM;
@@ -138,19 +138,19 @@ bool tn_set_places(bool places)
 {
     bool was = on;
     on = places;
-    tni_watch_places(on || lines);
+    tni_watch_places(on || tni_lines_wanted);
     return was;
 }
 
 bool tn_lines(void)
 {
-    return lines;
+    return tni_lines_wanted;
 }
 
 bool tn_set_lines(bool wanted)
 {
-    bool was = lines;
-    lines = wanted;
-    tni_watch_places(on || lines);
+    bool was = tni_lines_wanted;
+    tni_lines_wanted = wanted;
+    tni_watch_places(on || tni_lines_wanted);
     return was;
 }

@@ -22,7 +22,7 @@ static tn_status no_history(const tni_pass *p, const char *function, const tn_te
 static tn_tensor *seed_for(const tni_pass *p, const char *function, tn_tensor *output,
                            tn_tensor *seed)
 {
-    if (!output || tni_none(output)) {
+    if (tni_absent(output)) {
         tni_poison(function, "the output");
         return NULL;
     }

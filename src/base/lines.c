@@ -4,6 +4,8 @@
  */
 #include "base/lines.h"
 
+_Thread_local bool tni_lines_wanted;
+
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <pthread.h>

@@ -17,6 +17,9 @@
  * for several threads at once. */
 typedef int (*tni_line_at)(const void *address, char *file, size_t size);
 
+/* tn_set_lines, in this thread (autograd/place.c). */
+extern _Thread_local bool tni_lines_wanted;
+
 enum { TNI_MOST_CALLS = 64 };
 
 /* The return addresses of the functions that are running, the innermost first; those within tenon

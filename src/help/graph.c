@@ -327,7 +327,7 @@ static void walk_free(walk *w)
 tn_status tn_graph_visit(tn_tensor *root, tn_graph_visitor visit, void *user,
                          tn_graph_options options)
 {
-    if (!root || tni_none(root)) return tni_poison("tn_graph_visit", "root");
+    if (tni_absent(root)) return tni_poison("tn_graph_visit", "root");
     if (!visit) return tni_error(TN_E_INVALID, "tn_graph_visit: visit is NULL: want a function");
     TNI_SCOPES_STAY;
     walk w = { 0 };

@@ -24,7 +24,7 @@ double tn_init_gain(tn_nonlinearity nonlinearity, double slope)
 
 tn_status tn_init_fans(const tn_tensor *t, int64_t *fan_in, int64_t *fan_out)
 {
-    if (!t || tni_none(t)) return tni_poison("tn_init_fans", "t");
+    if (tni_absent(t)) return tni_poison("tn_init_fans", "t");
     if (!fan_in || !fan_out)
         return tni_error(TN_E_INVALID, "tn_init_fans: %s is NULL: want room for an int64_t",
                          fan_in ? "fan_out" : "fan_in");
@@ -40,7 +40,7 @@ tn_status tn_init_fans(const tn_tensor *t, int64_t *fan_in, int64_t *fan_out)
 
 static tn_status check(const char *function, const tn_tensor *t)
 {
-    if (!t || tni_none(t)) return tni_poison(function, "t");
+    if (tni_absent(t)) return tni_poison(function, "t");
     if (!tn_dtype_is_float(t->dtype))
         return tni_error(TN_E_DTYPE, "%s: %s is %s: want a floating dtype", function, tni_text(t),
                          tn_dtype_name(t->dtype));

@@ -157,6 +157,7 @@ tn_status tni_module_check(const char *function, const tn_module *m)
     if (tni_no_module(m))
         return tni_error(TN_E_INVALID, "%s: the module is TN_NO_MODULE: want one that is there",
                          function);
+    if (tni_gone(m)) return tni_error_prefix("%s: ", function);
     if (!m->state)
         return tni_error(TN_E_STATE,
                          "%s: the module was not made by tn_module_new: want that first", function);
@@ -165,7 +166,8 @@ tn_status tni_module_check(const char *function, const tn_module *m)
 
 tn_module *tn_module_keep(tn_module *m)
 {
-    if (m && m->state) atomic_fetch_add_explicit(&m->state->refs, 1, memory_order_relaxed);
+    if (m && !tni_gone(m) && m->state)
+        atomic_fetch_add_explicit(&m->state->refs, 1, memory_order_relaxed);
     return m;
 }
 
@@ -206,17 +208,27 @@ static void free_slots(tn_module *m, tn_module **doomed)
 void tn_module_drop(tn_module *m)
 {
     tn_module *doomed = NULL;
+    if (tni_gone(m)) return;
     release(m, &doomed);
     while (doomed) { /* a list, not recursion, for any depth of nesting */
         m = doomed;
         doomed = m->state->next;
+        char epitaph[400], text[300] = "";
+        if (TNI_UNLIKELY(tni_debugging)) tni_module_text(m, text, sizeof text);
         if (m->type->free && !m->state->copying) m->type->free(m);
         drop_building(m);
         free_slots(m, &doomed);
         tni_hooks_leave(m->state->hooks);
         leave_tree(m);
         tni_free(m->state, sizeof *m->state);
-        tni_free(m, m->type->size);
+        m->state = NULL;
+        if (TNI_UNLIKELY(tni_debugging)) {
+            snprintf(epitaph, sizeof epitaph, "the module %s is used after its last tn_module_drop",
+                     text);
+            tni_bury(m, m->type->size, epitaph);
+        } else {
+            tni_free(m, m->type->size);
+        }
     }
 }
 

@@ -64,7 +64,7 @@ static const tni_schedule one_cycle_fixed_momentum = {
 tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o)
 {
     static const char f[] = "one_cycle_lr";
-    if (!opt) return tni_poisoned("tn_one_cycle_lr", "opt");
+    if (tni_no_optim(opt)) return tni_poisoned("tn_one_cycle_lr", "opt");
     if (o.pct_start == 0) o.pct_start = 0.3;
     if (o.div_factor == 0) o.div_factor = 25;
     if (o.final_div_factor == 0) o.final_div_factor = 1e4;

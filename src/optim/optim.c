@@ -24,7 +24,7 @@ tn_status tni_optim_fraction(const char *type, const char *what, double value)
 static tn_status check_entry(const char *f, const tn_entry *e)
 {
     const tn_tensor *t = e->tensor;
-    if (!t || tni_none(t))
+    if (tni_absent(t))
         return tni_error(TN_E_INVALID, "%s: %s is absent: want a tensor", f, e->name);
     if (e->kind == TN_BUFFER)
         return tni_error(TN_E_NAME, "%s: %s is a buffer: optimizers update parameters only", f,
@@ -140,7 +140,7 @@ tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigne
         return tni_fail(TN_E_INVALID, "%s: states %#x: want a set of its row of TNI_OPTIMIZERS", f,
                         slots);
     tn_optim *opt = tni_calloc(sizeof *opt);
-    if (!opt) return NULL;
+    if (tni_no_optim(opt)) return NULL;
     *opt = (tn_optim){ .refs = 1, .type = type, .args = args, .slots = slots, .initial = initial };
     opt->names.names = true;
     if (add_group(opt, f, parameters, group) != TN_OK) {
@@ -158,7 +158,7 @@ tn_optim *tni_optim_keep(tn_optim *opt)
 
 void tn_optim_free(tn_optim *opt)
 {
-    if (!opt || --opt->refs > 0) return;
+    if (tni_no_optim(opt) || --opt->refs > 0) return;
     if (opt->shards) opt->shards->drop(opt->shards);
     for (int i = 0; i < opt->n; i++) release_param(&opt->param[i]);
     tni_room_free(&opt->call, &opt->call_capacity, sizeof *opt->call);
@@ -167,26 +167,29 @@ void tn_optim_free(tn_optim *opt)
     tni_room_free(&opt->group, &opt->group_capacity, sizeof *opt->group);
     tni_map_free(&opt->names);
     tni_map_free(&opt->tensors);
-    tni_free(opt, sizeof *opt);
+    if (TNI_UNLIKELY(tni_debugging))
+        tni_bury(opt, sizeof *opt, "an optimizer is used after its tn_optim_free");
+    else
+        tni_free(opt, sizeof *opt);
 }
 
 int tn_optim_groups(const tn_optim *opt)
 {
-    if (!opt) tni_poison("tn_optim_groups", "opt");
-    return opt ? opt->n_groups : -1;
+    if (tni_no_optim(opt)) tni_poison("tn_optim_groups", "opt");
+    return tni_no_optim(opt) ? -1 : opt->n_groups;
 }
 
 int64_t tn_optim_steps(const tn_optim *opt)
 {
-    if (!opt) tni_poison("tn_optim_steps", "opt");
-    return opt ? opt->steps : -1;
+    if (tni_no_optim(opt)) tni_poison("tn_optim_steps", "opt");
+    return tni_no_optim(opt) ? -1 : opt->steps;
 }
 
 /* ---- the numbers of a group ------------------------------------------------------------------ */
 
 static const tni_optim_group *group_of(const char *function, const tn_optim *opt, int group)
 {
-    if (!opt) return tni_poisoned(function, "opt");
+    if (tni_no_optim(opt)) return tni_poisoned(function, "opt");
     if (group >= 0 && group < opt->n_groups) return &opt->group[group];
     return tni_fail(TN_E_INDEX, "%s: group %d: there are %d", function, group, opt->n_groups);
 }
@@ -214,7 +217,7 @@ static tn_status may_set(const char *function, const tn_optim *opt, int group, c
 {
     char f[40];
     snprintf(f, sizeof f, "tn_%s", function);
-    if (!opt) return tni_poison(f, "opt");
+    if (tni_no_optim(opt)) return tni_poison(f, "opt");
     if (group < -1 || group >= opt->n_groups)
         return tni_error(TN_E_INDEX, "%s: group %d: there are %d (-1: all)", f, group,
                          opt->n_groups);
@@ -290,7 +293,7 @@ double tn_optim_number(const tn_optim *opt, int group, const char *name)
 tn_status tn_optim_set_number(tn_optim *opt, int group, const char *name, double value)
 {
     static const char f[] = "tn_optim_set_number";
-    if (!opt) return tni_poison(f, "opt");
+    if (tni_no_optim(opt)) return tni_poison(f, "opt");
     if (!name) return tni_poison(f, "name");
     int i = number_named(f, opt, name);
     if (i < 0) return tni_pending();
@@ -312,7 +315,7 @@ tn_status tn_optim_add_group(tn_optim *opt, const tn_list *parameters, tn_group_
     } given[] = { { "momentum", o.momentum }, { "dampening", o.dampening }, { "beta1", o.beta1 },
                   { "beta2", o.beta2 },       { "alpha", o.alpha },         { "eps", o.eps },
                   { "lr_decay", o.lr_decay } };
-    if (!opt) return tni_poison(f, "opt");
+    if (tni_no_optim(opt)) return tni_poison(f, "opt");
     if (!parameters) return tni_poison(f, "parameters");
     if (tni_host_refused(f, "adds parameters", "it called before tn_capture_new"))
         return TN_E_STATE;
@@ -334,7 +337,7 @@ tn_status tn_optim_add_group(tn_optim *opt, const tn_list *parameters, tn_group_
 
 tn_list *tn_optim_parameters(const tn_optim *opt)
 {
-    if (!opt) return tni_poisoned("tn_optim_parameters", "opt");
+    if (tni_no_optim(opt)) return tni_poisoned("tn_optim_parameters", "opt");
     tn_list *list = tn_list_new();
     for (int i = 0; list && i < opt->n; i++) {
         if (tn_list_add(list, opt->param[i].name, opt->param[i].tensor) != TN_OK) return NULL;
@@ -345,7 +348,7 @@ tn_list *tn_optim_parameters(const tn_optim *opt)
 
 tn_status tn_optim_zero_grad(tn_optim *opt)
 {
-    if (!opt) return tni_poison("tn_optim_zero_grad", "opt");
+    if (tni_no_optim(opt)) return tni_poison("tn_optim_zero_grad", "opt");
     for (int i = 0; i < opt->n; i++) {
         tn_tensor *t = opt->param[i].tensor;
         if (tni_tell_grad(t, false) != TN_OK) return tni_pending();

@@ -84,6 +84,12 @@ struct tn_optim {
     tni_optim_shards *shards; /* NULL: all parameters are stepped here */
 };
 
+/* Whether the optimizer that a user gave is not there: NULL, or (TN_DEBUG=1) freed. */
+static inline bool tni_no_optim(const tn_optim *opt)
+{
+    return !opt || tni_gone(opt);
+}
+
 /* Whether another rank steps p and has its state. */
 static inline bool tni_optim_elsewhere(const tn_optim *opt, const tni_optim_param *p)
 {

@@ -127,7 +127,7 @@ static tn_scheduler *make(int kind, tn_optim *opt, tn_scheduler given)
     const double number[] = { given.a, given.b };
     char function[40];
     snprintf(function, sizeof function, "tn_%s", schedule->name);
-    if (!opt) return tni_poisoned(function, "opt");
+    if (tni_no_optim(opt)) return tni_poisoned(function, "opt");
     for (int i = 0; i < 2; i++)
         if (schedule->count[i] && count[i] < schedule->least)
             return tni_fail(TN_E_INVALID, "%s: %s %" PRId64 ": want >= %d", function,

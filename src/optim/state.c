@@ -126,7 +126,7 @@ static const tni_optim_param *not_here(const tn_optim *opt)
 tn_list *tn_optim_state_dict(tn_optim *opt)
 {
     static const char function[] = "tn_optim_state_dict";
-    if (!opt) return tni_poisoned(function, "opt");
+    if (tni_no_optim(opt)) return tni_poisoned(function, "opt");
     const tni_optim_param *missing = not_here(opt);
     if (missing)
         return tni_fail(TN_E_STATE,
@@ -257,7 +257,7 @@ tni_staged *tni_optim_stage(tn_optim *opt, const tn_list *state)
 
 tn_status tn_optim_load_state_dict(tn_optim *opt, const tn_list *state)
 {
-    if (!opt) return tni_poison("tn_optim_load_state_dict", "opt");
+    if (tni_no_optim(opt)) return tni_poison("tn_optim_load_state_dict", "opt");
     if (!state) return tni_poison("tn_optim_load_state_dict", "state");
     return tni_staged_put(tni_optim_stage(opt, state));
 }

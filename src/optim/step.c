@@ -167,7 +167,7 @@ static tn_status update(tn_optim *opt, const tni_backend *backend, int n)
 tn_status tn_optim_step(tn_optim *opt)
 {
     TNI_HOLD_TRAPS;
-    if (!opt) return tni_poison(f, "opt");
+    if (tni_no_optim(opt)) return tni_poison(f, "opt");
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad_enabled(false);
     const tni_backend *backend = NULL;

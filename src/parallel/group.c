@@ -145,7 +145,7 @@ tn_status tni_ranks_copy(const char *function, tni_mpi_group group, tn_status st
 
 static tn_status check(const char *function, const tn_tensor *t)
 {
-    return !t || tni_none(t) ? tni_poison(function, "t") : TN_OK;
+    return tni_absent(t) ? tni_poison(function, "t") : TN_OK;
 }
 
 /* Whether rank `from` has a tensor of t's shape and dtype; called by all. */

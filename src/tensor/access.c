@@ -13,7 +13,7 @@ int tn_rank(const tn_tensor *t)
 
 int64_t tn_size(const tn_tensor *t, int axis)
 {
-    if (!t || tni_none(t)) {
+    if (tni_absent(t)) {
         tni_poison("tn_size", "t");
         return TN_NO_SIZE;
     }
@@ -23,7 +23,7 @@ int64_t tn_size(const tn_tensor *t, int axis)
 
 int64_t tn_numel(const tn_tensor *t)
 {
-    if (!t || tni_none(t)) {
+    if (tni_absent(t)) {
         tni_poison("tn_numel", "t");
         return TN_NO_SIZE;
     }
@@ -37,7 +37,7 @@ tn_shape tn_shape_get(const tn_tensor *t)
 
 int64_t tn_stride(const tn_tensor *t, int axis)
 {
-    if (!t || tni_none(t)) {
+    if (tni_absent(t)) {
         tni_poison("tn_stride", "t");
         return -1;
     }
@@ -77,7 +77,7 @@ uint64_t tn_version(const tn_tensor *t)
 
 tn_status tn_set_name(tn_tensor *t, const char *name)
 {
-    if (!t || tni_none(t)) return tni_poison("tn_set_name", "t");
+    if (tni_absent(t)) return tni_poison("tn_set_name", "t");
     if (!name) return tni_poison("tn_set_name", "name");
     char cut[64];
     snprintf(cut, sizeof cut, "%s", name);
@@ -165,7 +165,7 @@ static double element(const tn_tensor *t, int64_t index)
 double tn_item(const tn_tensor *t)
 {
     TNI_HOLD_TRAPS;
-    if (!t || tni_none(t)) {
+    if (tni_absent(t)) {
         tni_poison("tn_item", "t");
         return NAN;
     }
@@ -182,7 +182,7 @@ double tn_at(const tn_tensor *t, const int64_t *index, int n_index)
     TNI_HOLD_TRAPS;
     int64_t at = 0;
 
-    if (!t || tni_none(t) || (!index && n_index > 0)) {
+    if (tni_absent(t) || (!index && n_index > 0)) {
         tni_poison("tn_at", t && !tni_none(t) ? "index" : "t");
         return NAN;
     }
@@ -213,7 +213,7 @@ void tni_bump_rewritten(tn_tensor *t)
 
 static bool readable(const char *function, const tn_tensor *t)
 {
-    if (!t || tni_none(t)) {
+    if (tni_absent(t)) {
         tni_poison(function, "t");
         return false;
     }
@@ -265,7 +265,7 @@ tn_status tn_copy_out(const tn_tensor *t, void *out, size_t nbytes, tn_dtype dty
 {
     TNI_HOLD_TRAPS;
 
-    if (!t || tni_none(t) || (!out && nbytes))
+    if (tni_absent(t) || (!out && nbytes))
         return tni_poison("tn_copy_out", t && !tni_none(t) ? "out" : "t");
     tn_status status;
     if ((status = tni_bytes_fit("tn_copy_out", t, nbytes, dtype)) != TN_OK || nbytes == 0)

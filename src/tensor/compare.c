@@ -53,8 +53,8 @@ static double difference(double x, double y)
 double tn_max_abs_diff(const tn_tensor *a, const tn_tensor *b)
 {
     TNI_HOLD_TRAPS;
-    if (!a || !b || tni_none(a) || tni_none(b)) {
-        tni_poison("tn_max_abs_diff", !a || tni_none(a) ? "a" : "b");
+    if (tni_absent(a) || tni_absent(b)) {
+        tni_poison("tn_max_abs_diff", tni_absent(a) ? "a" : "b");
         return NAN;
     }
     if (!tni_shape_equal(&a->shape, &b->shape)) return NAN;

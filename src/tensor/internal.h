@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "base/base.h"
+#include "base/dead.h"
 #include "tensor/kernels.h"
 #include "tensor/watch.h"
 
@@ -41,6 +42,7 @@ typedef struct tni_node tni_node;
 /* Releases what a freed handle held of them (either may be NULL). The one call upward from here;
  * defined in src/autograd/node.c. */
 void tni_graph_drop(tni_node *node, tni_gradmeta *gm);
+extern const char *(*tni_op_of)(const tn_tensor *t); /* tn_grad_op, set there; or NULL */
 
 struct tn_tensor {
     atomic_int refs;
@@ -157,6 +159,12 @@ static inline bool tni_none(const tn_tensor *t)
 {
     return t == TN_NONE;
 }
+/* Whether a tensor that a user gave is not there: NULL, TN_NONE, or (TN_DEBUG=1) freed, which is
+ * then the pending error. */
+static inline bool tni_absent(const tn_tensor *t)
+{
+    return !t || tni_none(t) || tni_gone(t);
+}
 void *tni_data(const tn_tensor *t);      /* first element, wherever it lives */
 size_t tni_bytes_of(const tn_tensor *t); /* of its elements; 0 for NULL */
 /* Whether nbytes is the size of t's elements in dtype; else an error naming function. */
@@ -203,6 +211,8 @@ static inline void tni_scopes_go(const size_t *was)
 #define TNI_SCOPES_STAY                                                                            \
     __attribute__((cleanup(tni_scopes_go), unused)) const size_t tni_scopes_were_ =                \
         tni_scope_guard()
+/* The scope that is being ended, whose entries are dropped; depth -1: none. */
+tn_scope tni_scope_ending(void);
 
 /* ---- random numbers (random.c) --------------------------------------------------------------- */
 

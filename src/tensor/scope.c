@@ -28,6 +28,7 @@ typedef struct stack {
     frame *frames;
     size_t depth, frame_capacity;
     uint64_t serial; /* the next scope's */
+    int ending;      /* 1 + the depth of the scope that drops its entries; 0: none */
     bool lost;       /* a scope failed to open: do not enter anything into its parent instead */
     size_t guarded;  /* frames that stay for now */
     size_t ended;    /* 1 + the lowest of these that is to end; 0: none */
@@ -66,9 +67,14 @@ static bool is_open(tn_scope s)
            scopes.frames[s.depth].serial == s.serial;
 }
 
-bool tni_scope_clear(tn_scope s)
+tn_scope tni_scope_ending(void)
 {
-    if (!is_open(s)) return false;
+    int depth = scopes.ending - 1;
+    return (tn_scope){ depth, depth < 0 ? 0 : scopes.frames[depth].serial };
+}
+
+static bool clear(tn_scope s)
+{
     do {
         /* close inner scopes, also those that a drop left open */
         scopes.depth = (size_t)s.depth + 1;
@@ -78,6 +84,16 @@ bool tni_scope_clear(tn_scope s)
         e.drop(e.object);
     } while (is_open(s));
     return false;
+}
+
+bool tni_scope_clear(tn_scope s)
+{
+    if (!is_open(s)) return false;
+    int outer = scopes.ending;
+    scopes.ending = (int)s.depth + 1;
+    bool open = clear(s);
+    scopes.ending = outer;
+    return open;
 }
 
 /* The arrays are freed when the thread's outermost scope ends: a finished thread leaks nothing. */
@@ -159,6 +175,7 @@ tn_tensor *tn_scope_adopt(tn_tensor *t)
 {
     if (!t) return tni_poisoned("tn_scope_adopt", "t");
     if (tni_none(t)) return t;
+    if (tni_gone(t)) return NULL;
     return tni_scope_add(t, drop_tensor) == TN_OK ? t : NULL;
 }
 

@@ -247,6 +247,7 @@ static inline tn_tensor *handle_new(tni_storage *s, tn_dtype dtype, const tn_sha
         memcpy(t->stride, stride, sizeof t->stride);
     else
         tni_dense_strides(shape, t->stride);
+    if (TNI_UNLIKELY(tni_debugging)) tni_note_born(t);
     if (TNI_UNLIKELY(tni_watching) && tni_watching->handle_made)
         tni_watching->handle_made(tni_watching, t);
     return t;
@@ -354,16 +355,56 @@ tn_tensor *tni_alias_raw(const tn_tensor *t)
 
 tn_tensor *tn_keep(tn_tensor *t)
 {
+    if (tni_gone(t)) return NULL;
     if (t && !tni_none(t)) atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed);
     return t;
 }
 
+const char *(*tni_op_of)(const tn_tensor *t);
+
+/* What to say when t is used from now on. */
+static void write_epitaph(const tn_tensor *t, char *text, size_t size)
+{
+    const char *op = tni_op_of ? tni_op_of(t) : "";
+    tn_scope scope = tni_scope_ending();
+    int n = snprintf(text, size, "a tensor is used after its end: %s of %s%s%s, ", tni_text(t),
+                     tn_dtype_name(t->dtype), *op ? ", made by " : "", op);
+    if (n > 0 && (size_t)n < size && scope.depth >= 0)
+        snprintf(text + n, size - (size_t)n,
+                 "ended with a scope (depth %" PRId64 ", number %" PRIu64 "): want tn_keep before",
+                 scope.depth, scope.serial);
+    else if (n > 0 && (size_t)n < size)
+        snprintf(text + n, size - (size_t)n, "whose last reference was dropped: want tn_keep");
+}
+
+/* The handle alone is kept. */
+static void bury(tn_tensor *t, const char *epitaph)
+{
+    static tni_storage empty;
+
+    empty.backend = tni_cpu_backend();
+    t->storage = &empty;
+    t->node = NULL;
+    t->gm = NULL;
+    t->name = NULL;
+    t->requires_grad = false;
+    tni_memory_take();
+    live--;
+    tni_memory_give();
+    tni_bury(t, sizeof *t, epitaph);
+}
+
 static void destroy(tn_tensor *t)
 {
+    char epitaph[512];
+    if (TNI_UNLIKELY(tni_debugging)) write_epitaph(t, epitaph, sizeof epitaph);
     if (t->node || t->gm) tni_graph_drop(t->node, t->gm);
     if (t->name) tni_strfree(t->name);
     tni_storage_drop(t->storage);
-    tni_free_counted(t, sizeof *t, &live);
+    if (TNI_UNLIKELY(tni_debugging))
+        bury(t, epitaph);
+    else
+        tni_free_counted(t, sizeof *t, &live);
 }
 
 /* Dropping a tensor (its history, gradient, a user's release) may drop others, and they more. Those
@@ -386,7 +427,7 @@ static void destroy_listed(tn_tensor *t)
 
 void tn_drop(tn_tensor *t)
 {
-    if (!t || tni_none(t)) return;
+    if (tni_absent(t)) return;
     if (!tni_last(&t->refs)) return;
     if (t->node || t->gm || t->storage->borrowed)
         destroy_listed(t);
@@ -464,7 +505,7 @@ bool tni_is_dense(const tn_tensor *t)
 
 tn_tensor *tni_dense(tn_tensor *t)
 {
-    if (!t || tni_none(t) || tni_is_dense(t)) return t;
+    if (tni_absent(t) || tni_is_dense(t)) return t;
     tn_tensor *y = tni_new_dense(&t->shape, t->dtype, t->storage->device);
     if (!y) return NULL;
     tni_array to = tni_array_of(y);

@@ -209,7 +209,7 @@ tn_status tn_copy_in(tn_tensor *t, const void *data, size_t nbytes, tn_dtype dty
 {
     TNI_HOLD_TRAPS;
 
-    if (!t || tni_none(t) || (!data && nbytes))
+    if (tni_absent(t) || (!data && nbytes))
         return tni_poison("tn_copy_in", t && !tni_none(t) ? "data" : "t");
     tn_status status;
     if ((status = tni_bytes_fit("tn_copy_in", t, nbytes, dtype)) != TN_OK || nbytes == 0)

@@ -178,7 +178,7 @@ const tn_op tni_op_matmul = {
 /* A vector is a row on the left, a column on the right; the axis it lends disappears afterwards. */
 tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b)
 {
-    if (!a || !b || tni_none(a) || tni_none(b))
+    if (tni_absent(a) || tni_absent(b))
         return tni_apply(&tni_op_matmul, NULL, 0, 2, (tn_tensor *[]){ a, b });
     if (a->shape.rank == 0 || b->shape.rank == 0)
         return tni_fail(TN_E_SHAPE, "tn_matmul: a %s, b %s: want at least one axis each",

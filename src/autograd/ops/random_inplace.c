@@ -13,7 +13,7 @@
 
 static tn_status may_fill(const char *function, tn_tensor *t)
 {
-    if (!t || tni_none(t)) return tni_poison(function, "t");
+    if (tni_absent(t)) return tni_poison(function, "t");
     if (!tn_dtype_is_float(t->dtype))
         return tni_error(TN_E_DTYPE, "%s: %s is %s: want a floating tensor", function, tni_text(t),
                          tn_dtype_name(t->dtype));

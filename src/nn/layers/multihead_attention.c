@@ -81,7 +81,7 @@ static tn_tensor *join_masks(const multihead_attention *m, tn_tensor *mask, tn_t
         return tni_fail(TN_E_SHAPE, "MultiheadAttention: key_padding %s of %s: want %s of bool",
                         tni_text(padding), tn_dtype_name(padding->dtype), tni_shape_text(&keys));
     padding = tn_reshape(padding, TN_SHAPE(b, 1, 1, s));
-    if (!mask || tni_none(mask)) return mask ? padding : NULL;
+    if (tni_absent(mask)) return mask ? padding : NULL;
     if (mask->dtype == TN_BOOL) return tn_logical_or(mask, padding);
     return tn_where(padding, tn_full_as(TN_SCALAR, -INFINITY, mask->dtype, mask->storage->device),
                     mask);

@@ -1,0 +1,113 @@
+/*
+ * dead.c - TN_DEBUG=1: what was freed is kept for a while, so that a use of it can be named.
+ *
+ * The last objects that were freed lie in a ring, with what there was to say of them; a map leads
+ * from their addresses to it. The memory of one that falls out of the ring is given back.
+ */
+#include "base/dead.h"
+#include "base/lines.h"
+#include "base/map.h"
+
+enum { GRAVES = 1 << 14 };
+
+typedef struct note {
+    int n;
+    void *address[];
+} note;
+
+typedef struct grave {
+    void *object;
+    size_t size;
+    char *epitaph;
+    note *made, *ended;
+} grave;
+
+bool tni_debugging;
+static grave ring[GRAVES];
+static uint64_t buried;
+static tni_map graves, born; /* object -> grave; -> where it was made */
+static pthread_mutex_t *const lock = &tni_locks[TNI_LOCK_DEAD];
+
+__attribute__((constructor)) static void read_wish(void)
+{
+    const char *wish = getenv("TN_DEBUG");
+    tni_debugging = wish && strcmp(wish, "1") == 0;
+}
+
+static size_t note_size(int n)
+{
+    return sizeof(note) + (size_t)n * sizeof(void *);
+}
+
+/* NULL: lines are off, or there is no memory. */
+static note *line_here(void)
+{
+    void *address[TNI_MOST_CALLS];
+    int n = tni_lines_wanted ? tni_calls_here(address) : 0;
+    note *here = n ? tni_alloc(note_size(n)) : NULL;
+    if (!here) return NULL;
+    here->n = n;
+    memcpy(here->address, address, (size_t)n * sizeof *address);
+    return here;
+}
+
+static void forget(note *where)
+{
+    if (where) tni_free(where, note_size(where->n));
+}
+
+void tni_note_born(const void *object)
+{
+    note *here = line_here();
+    pthread_mutex_lock(lock);
+    if (here && tni_map_put(&born, object, here) < 0) forget(here);
+    pthread_mutex_unlock(lock);
+}
+
+static void clear(grave *g)
+{
+    if (!g->object) return;
+    tni_map_remove(&graves, g->object);
+    tni_free(g->object, g->size);
+    tni_strfree(g->epitaph);
+    forget(g->made);
+    forget(g->ended);
+    *g = (grave){ 0 };
+}
+
+void tni_bury(void *object, size_t size, const char *epitaph)
+{
+    tni_saved_error before;
+    tni_error_save(&before);
+    grave new = { object, size, tni_strdup_or_none(epitaph), NULL, line_here() };
+    pthread_mutex_lock(lock);
+    grave *g = &ring[buried++ % GRAVES];
+    clear(g);
+    new.made = tni_map_get(&born, object);
+    tni_map_remove(&born, object);
+    *g = new;
+    if (!g->epitaph || tni_map_put(&graves, object, g) < 0) clear(g);
+    pthread_mutex_unlock(lock);
+    tni_error_restore(&before);
+}
+
+static void say_line(char *text, size_t size, const char *what, const note *where)
+{
+    char *line = where ? tni_line_text(where->address, where->n) : NULL;
+    snprintf(text, size, line ? "%s%s" : "", what, line);
+    if (line) tni_strfree(line);
+}
+
+bool tni_is_buried(const void *object)
+{
+    char made[300] = "", ended[300] = "";
+    pthread_mutex_lock(lock);
+    const grave *g = tni_map_get(&graves, object);
+    if (g) {
+        say_line(made, sizeof made, "; made at ", g->made);
+        say_line(ended, sizeof ended, "; gone at ", g->ended);
+        tni_error(TN_E_STATE, "%s%s%s", g->epitaph, made, ended);
+    }
+    pthread_mutex_unlock(lock);
+    return g != NULL;
+}

@@ -1,0 +1,27 @@
+/*
+ * dead.h - with TN_DEBUG=1 in the environment: uses of what was freed are errors (dead.c).
+ */
+#ifndef TNI_DEAD_H
+#define TNI_DEAD_H
+
+#include "base/base.h"
+
+/* Read when the library is loaded. */
+extern bool tni_debugging;
+
+/* Below, only when it is set. */
+
+/* Notes the line where an object is made, if this thread notes lines (tn_set_lines). */
+void tni_note_born(const void *object);
+/* Instead of tni_free, once nothing but the block is left of an object. epitaph: the message when
+ * it is used. No error is set or lost. */
+void tni_bury(void *object, size_t size, const char *epitaph);
+bool tni_is_buried(const void *object);
+
+/* Whether an object that a user gave was freed: then TN_E_STATE and its message. */
+static inline bool tni_gone(const void *object)
+{
+    return TNI_UNLIKELY(tni_debugging) && tni_is_buried(object);
+}
+
+#endif
