@@ -382,13 +382,13 @@ static void bury(tn_tensor *t, const char *epitaph)
 {
     static tni_storage empty;
 
-    empty.backend = tni_cpu_backend();
     t->storage = &empty;
     t->node = NULL;
     t->gm = NULL;
     t->name = NULL;
     t->requires_grad = false;
     tni_memory_take();
+    empty.backend = tni_cpu_backend();
     live--;
     tni_memory_give();
     tni_bury(t, sizeof *t, epitaph);
