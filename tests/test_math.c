@@ -702,7 +702,7 @@ static double reduce_truth(int function, const tni_array *x, const tni_array *y,
     case TNI_R_any: return nonzero > 0;
     case TNI_R_all: return nonzero == n;
     case TNI_R_var: return (double)(squares / (n > p ? n - (long double)p : 0));
-    case TNI_R_sum_abs_pow: return (double)power;
+    case TNI_R_std: return (double)sqrtl(squares / (n > p ? n - (long double)p : 0));
     case TNI_R_norm: return (double)powl(power, 1 / (long double)p);
     default: return n ? (double)(most + logl(exps)) : -INFINITY;
     }

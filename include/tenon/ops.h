@@ -221,14 +221,14 @@ TN_API tn_tensor *tn_mean(tn_tensor *x, const int *axes, int n_axes, bool keepdi
 /** Sum of squares about the mean over (n - correction): correction 1 is the sample variance. */
 TN_API tn_tensor *tn_var(tn_tensor *x, const int *axes, int n_axes, double correction,
                          bool keepdim);
-/** Square root of tn_var. */
+/** Square root of tn_var, right also where that leaves the dtype's range. */
 TN_API tn_tensor *tn_std(tn_tensor *x, const int *axes, int n_axes, double correction,
                          bool keepdim);
 /** Product; ints give i64. Derivatives of every order are right also where elements are 0. */
 TN_API tn_tensor *tn_prod(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
 /** log(sum(exp(x))), stable; -inf for a slice of -inf. */
 TN_API tn_tensor *tn_logsumexp(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
-/** p-norm, p in (0, INFINITY]; slope 0 at 0. */
+/** p-norm, p in (0, INFINITY]; slope 0 at 0. Powers that leave the dtype's range do no harm. */
 TN_API tn_tensor *tn_norm(tn_tensor *x, double p, const int *axes, int n_axes, bool keepdim);
 /** The largest; equal ones share the gradient. NaN wins. */
 TN_API tn_tensor *tn_amax(tn_tensor *x, const int *axes, int n_axes, bool keepdim);

@@ -169,7 +169,7 @@ TN_API TN_MUST_USE tn_status tn_optim_load_state_dict(tn_optim *opt, const tn_li
 /**
  * Scales all gradients so that their joint p-norm (INFINITY: largest magnitude) is at most
  * max_norm: factor max_norm / (norm + 1e-6), at most 1. Returns the norm before; 0 without
- * gradients; NaN on error.
+ * gradients; NaN on error. Norms of bf16 and f16 are taken in f32.
  *
  * Errors   max_norm < 0, p <= 0; with error_if_nonfinite a NaN or infinite norm: nothing is
  *          changed. Without it such a norm makes every gradient NaN (or 0), as in PyTorch

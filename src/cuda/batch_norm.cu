@@ -22,6 +22,23 @@ static __device__ __forceinline__ double bn_origin(const bn_job<R> &job, int64_t
     return channel < 0 ? 0.0 : static_cast<double>(job.x[channel * job.s]);
 }
 
+/* The mean of v - origin and the squares about it in double, where R's left their range. */
+template <typename R>
+static __device__ __forceinline__ void bn_wide(const R (&v)[BN_AT_ONCE], int count, double origin,
+                                               double &off, double &around)
+{
+    off = around = 0;
+    TN_UNROLL
+    for (int k = 0; k < BN_AT_ONCE; k++)
+        off += k < count ? static_cast<double>(v[k]) - origin : 0.0;
+    off /= count;
+    TN_UNROLL
+    for (int k = 0; k < BN_AT_ONCE; k++) {
+        double d = static_cast<double>(v[k]) - origin - off;
+        around += k < count ? d * d : 0.0;
+    }
+}
+
 /* sum and squares of d = x - K over the channel. */
 template <typename R, int V, bool COLUMNS>
 static __device__ __forceinline__ void bn_moments(const bn_job<R> &job, bn_walk w, double &sum,
@@ -52,8 +69,10 @@ static __device__ __forceinline__ void bn_moments(const bn_job<R> &job, bn_walk 
             about += k < count ? d * d : 0;
         }
         double off = static_cast<double>(v[0]) - origin + static_cast<double>(mean);
+        double around = static_cast<double>(about);
+        if (!(around < ROW_INFINITY)) bn_wide(v, count, origin, off, around);
         sum += off * count;
-        squares += off * off * count + static_cast<double>(about);
+        squares += off * off * count + around;
     }
     bn_join<R, COLUMNS>(job, sum, squares);
 }

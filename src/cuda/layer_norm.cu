@@ -25,6 +25,29 @@ static __device__ __forceinline__ R ln_rstd(double squares, const ln_job<R> &job
     return static_cast<R>(1.0 / sqrt(squares / static_cast<double>(job.f) + job.eps));
 }
 
+/* Whether a float's squares left its range. */
+template <typename R>
+static __device__ __forceinline__ bool ln_lost(double squares, const ln_job<R> &job)
+{
+    return !(squares / static_cast<double>(job.f) + job.eps > 0x1p-100 && squares < ROW_INFINITY);
+}
+
+/* The mean and the squares about it in double, of a row taken by threads `step` apart. */
+template <typename R, class Sum>
+static __device__ TN_NOINLINE double ln_wide_squares(const R *x, int64_t f, int64_t step, R &mean,
+                                                     Sum all)
+{
+    double sum = 0, squares = 0;
+    for (int64_t j = threadIdx.x % step; j < f; j += step) sum += static_cast<double>(x[j]);
+    double middle = all(sum) / static_cast<double>(f);
+    for (int64_t j = threadIdx.x % step; j < f; j += step) {
+        double d = static_cast<double>(x[j]) - middle;
+        squares += d * d;
+    }
+    mean = static_cast<R>(middle);
+    return all(squares);
+}
+
 /* Written by one thread of the row. */
 template <typename R>
 static __device__ __forceinline__ void ln_keep(const ln_job<R> &job, int64_t i, R mean, R rstd)
@@ -93,7 +116,14 @@ template <typename R, int K, int V> static __global__ void layer_norm_warp(ln_jo
             v[k] -= mean;
             squares += lane * V + 32 * (k - k % V) < f ? v[k] * v[k] : 0;
         }
-        R rstd = ln_rstd(warp_sum(static_cast<double>(squares)), job);
+        double all = warp_sum(static_cast<double>(squares));
+        if (ln_lost(all, job)) { /* by the whole warp */
+            all = ln_wide_squares(job.x + i * f, f, 32, mean, [](double v) { return warp_sum(v); });
+            ln_read<V>(v, job.x + i * f, f);
+            TN_UNROLL
+            for (int k = 0; k < K; k++) v[k] -= mean;
+        }
+        R rstd = ln_rstd(all, job);
         if (lane == 0) ln_keep(job, i, mean, rstd);
         TN_UNROLL
         for (int k = 0; k < K; k++) v[k] *= rstd;
@@ -120,12 +150,14 @@ template <typename R> static __global__ void layer_norm_block(ln_job<R> job)
         R *y = job.y + i * job.f;
         double sum = block_sum(thread_sum<R>(job.f, [=](int64_t j) { return x[j]; }));
         R mean = static_cast<R>(sum / static_cast<double>(job.f));
-        R rstd = ln_rstd(block_sum(thread_sum<R>(job.f,
-                                                 [=](int64_t j) {
-                                                     R d = x[j] - mean;
-                                                     return d * d;
-                                                 })),
-                         job);
+        double squares = block_sum(thread_sum<R>(job.f, [=](int64_t j) {
+            R d = x[j] - mean;
+            return d * d;
+        }));
+        if (ln_lost(squares, job))
+            squares =
+                ln_wide_squares(x, job.f, blockDim.x, mean, [](double v) { return block_sum(v); });
+        R rstd = ln_rstd(squares, job);
         if (threadIdx.x == 0) ln_keep(job, i, mean, rstd);
         for (int64_t j = threadIdx.x; j < job.f; j += blockDim.x)
             y[j] = ln_scaled(job, j, (x[j] - mean) * rstd);

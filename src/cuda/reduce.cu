@@ -1,9 +1,10 @@
 /*
  * reduce.cu - reductions over any axes of arrays of any strides (reduce.h).
  *
- * Sums of reals add at most 64 elements in their own type, then in double; products are double
- * throughout; integers are int64_t and wrap around. Variance and logsumexp pass twice over x: the
- * second time with the mean or the maximum of each result.
+ * Sums of reals add at most 64 elements in their own type, then in double; products and squares are
+ * double throughout; integers are int64_t and wrap around. Variance and logsumexp pass twice over
+ * x: the second time with the mean or the maximum of each result. Before what may leave the range
+ * of double, squares of f64 and powers, another pass takes the largest, to bring it below 1.
  */
 #include "cuda/reduce.h"
 #include "tensor/formulas.h"
@@ -16,6 +17,7 @@ typedef enum pass {
     LARGEST_ABS,
     ANY,
     ALL,
+    SUM_WIDE,        /* in double throughout */
     SUM_ABS_POW,     /* sum |x|^p */
     SUM_SQUARE_DIFF, /* sum (x - center)^2 */
     SUM_EXP_DIFF     /* sum e^(x - center) */
@@ -106,45 +108,59 @@ template <class A> static __device__ __forceinline__ A join_two(pass pass, A a, 
 template <class T, bool SUMS = false> struct way {
     typedef T item;
     typedef double all;
-    /* Products of 64 floats would leave their range where the whole one does not. */
+    /* Products and squares of floats would leave their range where the whole one does not. */
     struct part {
         T own;
-        double product;
+        double wide;
     };
     static constexpr int group = 64;
     pass of;
-    T p, c;
-    const double *center; /* of each result, or NULL */
+    T p;
+    double c, s;
+    const double *center, *scale; /* of each result, or NULL */
 
     __device__ __forceinline__ pass kind() const { return SUMS ? SUM : of; }
 
     __device__ __forceinline__ way at(int64_t o) const
     {
         way w = *this;
-        if (center) w.c = static_cast<T>(finite_part(center[o]));
+        if (center) w.c = finite_part(center[o]);
+        if (scale) w.s = scale[o];
         return w;
     }
-    __device__ __forceinline__ part start() const { return { identity<T>(kind()), 1.0 }; }
+    __device__ __forceinline__ bool wide() const
+    {
+        return kind() == PROD || kind() == SUM_WIDE || kind() == SUM_SQUARE_DIFF ||
+               (kind() == SUM_ABS_POW && p == 2);
+    }
+    __device__ __forceinline__ part start() const
+    {
+        return { identity<T>(kind()), kind() == PROD ? 1.0 : 0.0 };
+    }
     __device__ __forceinline__ T seen(T x) const
     {
         switch (kind()) {
         case LARGEST_ABS: return absolute(x);
-        case SUM_ABS_POW: return p == 2 ? x * x : p == 1 ? absolute(x) : power(absolute(x), p);
-        case SUM_SQUARE_DIFF: return (x - c) * (x - c);
-        case SUM_EXP_DIFF: return row_exp(x - c);
+        case SUM_ABS_POW:
+            x = absolute(static_cast<T>(static_cast<double>(x) * s));
+            return p == 1 ? x : power(x, p);
+        case SUM_EXP_DIFF: return row_exp(x - static_cast<T>(c));
         default: return x;
         }
     }
     __device__ __forceinline__ void add(part &a, T x, int64_t) const
     {
-        if (kind() == PROD)
-            a.product *= static_cast<double>(x);
-        else
+        double d = wide() ? static_cast<double>(x) * s - c : 0.0;
+        if (!wide())
             a.own = join_two(kind(), a.own, kind() == SUM ? x : seen(x));
+        else if (kind() == PROD)
+            a.wide *= d;
+        else
+            a.wide += kind() == SUM_WIDE ? d : d * d;
     }
     __device__ __forceinline__ double widen(part a) const
     {
-        return kind() == PROD ? a.product : static_cast<double>(a.own);
+        return wide() ? a.wide : static_cast<double>(a.own);
     }
     __device__ __forceinline__ double empty() const { return identity<double>(kind()); }
     __device__ __forceinline__ double join(double a, double b) const
@@ -180,29 +196,39 @@ struct put_result {
     tn_dtype dtype;
     double divisor; /* mean and variance, else 1 */
     bool root;
+    const double *scale; /* what elements were multiplied by, or NULL */
+    bool unit;           /* the result is what to multiply by */
 
-    __device__ __forceinline__ double finish(double a) const
+    __device__ __forceinline__ double finish(double a, int64_t o) const
     {
-        return root ? sqrt(a) : a / divisor;
+        int e = 0;
+        if (unit) {
+            if (a > 0.0 && a < ROW_INFINITY) frexp(a, &e);
+            return ldexp(1.0, -max(-1000, min(e, 1000)));
+        }
+        a /= divisor;
+        double s = scale ? scale[o] : 1.0;
+        return root ? sqrt(a) / s : a / s / s;
     }
-    __device__ __forceinline__ int64_t finish(int64_t a) const { return a; }
+    __device__ __forceinline__ int64_t finish(int64_t a, int64_t) const { return a; }
     template <class A> __device__ __forceinline__ void put(int64_t o, A all) const
     {
         int64_t to[2];
         locate(at, o, to);
-        kin<A>::store(y, dtype, to[0], finish(all));
+        kin<A>::store(y, dtype, to[0], finish(all, o));
     }
 };
 
-/* Results that need a large function, in a separate kernel: norms of other orders, logsumexp. */
+/* Results that need a large function, in a separate kernel: norms of other orders (scale: as of
+ * put_result), logsumexp. */
 __global__ void reduce_finish(const __grid_constant__ put_result put, const double *sum,
-                              const double *center, double power)
+                              const double *center, const double *scale, double power)
 {
     int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
 
     for (int64_t o = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; o < put.at.numel;
          o += step)
-        put.put(o, center ? log(sum[o]) + finite_part(center[o]) : pow(sum[o], power));
+        put.put(o, center ? log(sum[o]) + finite_part(center[o]) : pow(sum[o], power) / scale[o]);
 }
 
 /* ---- host ------------------------------------------------------------------------------------ */
@@ -216,27 +242,28 @@ static pass pass_of(int function, double p)
     case TNI_R_max_abs: return LARGEST_ABS;
     case TNI_R_any: return ANY;
     case TNI_R_all: return ALL;
-    case TNI_R_var: return SUM_SQUARE_DIFF;
-    case TNI_R_sum_abs_pow: return SUM_ABS_POW;
+    case TNI_R_var:
+    case TNI_R_std: return SUM_SQUARE_DIFF;
     case TNI_R_norm: return p == HUGE_VAL ? LARGEST_ABS : SUM_ABS_POW;
     case TNI_R_logsumexp: return SUM_EXP_DIFF;
     default: return SUM;
     }
 }
 
-/* p: the order of a norm; center: of each result, f64. */
+/* p: the order of a norm; center, scale: of each result, f64, or NULL. */
 typedef struct pass_options {
     double p;
-    const double *center;
+    const double *center, *scale;
 } pass_options;
 
 template <class T>
 static tn_status run_real(pass pass, const reduce_axes &r, const put_result &put, pass_options o)
 {
-    way<T> w = { pass, static_cast<T>(o.p), 0, o.center };
+    way<T> w = { pass, static_cast<T>(o.p), 0.0, 1.0, o.center, o.scale };
 
     if constexpr (std::is_same<T, float>::value) {
-        if (pass == SUM) return reduce_run(r, way<float, true>{ SUM, 0, 0, nullptr }, put);
+        if (pass == SUM)
+            return reduce_run(r, way<float, true>{ SUM, 0, 0, 1, nullptr, nullptr }, put);
     }
     return reduce_run(r, w, put);
 }
@@ -265,42 +292,62 @@ static put_result to_doubles(const reduce_axes &r, void *y)
     return put;
 }
 
+/* A pass whose results go to a block that it borrows. */
+static tn_status run_aside(pass pass, const reduce_axes &r, pass_options o, void **block,
+                           double divisor = 1.0)
+{
+    size_t doubles = static_cast<size_t>(r.kept.numel) * sizeof(double);
+    if (tn_status failed = tni_cuda_borrow(doubles, block); failed != TN_OK) return failed;
+    put_result put = to_doubles(r, *block);
+    put.divisor = divisor;
+    put.unit = pass == LARGEST_ABS;
+    return run(pass, r, put, o);
+}
+
+struct reduce_blocks_borrowed {
+    void *scale, *center, *sum;
+};
+
+static tn_status reduce_passes(const tni_reduce *a, const reduce_axes &r, put_result put,
+                               reduce_blocks_borrowed &b)
+{
+    pass_options o = { a->p ? a->p[0] : 0.0, nullptr, nullptr };
+    pass pass = pass_of(a->function, o.p);
+    bool spread = pass == SUM_SQUARE_DIFF, other = pass == SUM_ABS_POW && o.p != 1.0 && o.p != 2.0;
+    bool squares = spread || (pass == SUM_ABS_POW && o.p == 2.0);
+    double n = static_cast<double>(r.reduced.numel);
+    put.divisor = a->function == TNI_R_mean ? n : spread ? (n > o.p ? n - o.p : 0.0) : 1.0;
+    put.root = a->function == TNI_R_std || (a->function == TNI_R_norm && o.p == 2.0);
+    if (other || (squares && r.dtype == TN_F64)) {
+        if (tn_status failed = run_aside(LARGEST_ABS, r, o, &b.scale); failed != TN_OK)
+            return failed;
+        o.scale = put.scale = static_cast<const double *>(b.scale);
+    }
+    if (spread || pass == SUM_EXP_DIFF) {
+        tn_status failed =
+            spread ? run_aside(SUM_WIDE, r, o, &b.center, n) : run_aside(LARGEST, r, o, &b.center);
+        if (failed != TN_OK) return failed;
+        o.center = static_cast<const double *>(b.center);
+    }
+    if (!other && pass != SUM_EXP_DIFF) return run(pass, r, put, o);
+    if (tn_status failed = run_aside(pass, r, o, &b.sum); failed != TN_OK) return failed;
+    put.scale = nullptr;
+    return TN_LAUNCH((reduce_finish), tni_cuda_blocks(r.kept.numel, 256, 1024), 256, 0, put,
+                     static_cast<const double *>(b.sum), o.center, o.scale, 1.0 / o.p);
+}
+
 tn_status tni_cuda_reduce(const tni_reduce *a)
 {
-    pass_options o = { a->p ? a->p[0] : 0.0, nullptr };
-    pass pass = pass_of(a->function, o.p);
-    bool centered = pass == SUM_SQUARE_DIFF || pass == SUM_EXP_DIFF;
-    bool later = pass == SUM_EXP_DIFF ||
-                 (a->function == TNI_R_norm && pass == SUM_ABS_POW && o.p != 1.0 && o.p != 2.0);
-    void *center = nullptr;
-    void *sum = nullptr;
-    tn_status status = TN_OK;
     reduce_axes r;
-    put_result put;
+    put_result put = {};
+    reduce_blocks_borrowed b = {};
 
     if (!reduce_plan(&r, &put.at, &a->y, nullptr, &a->x)) return TN_OK;
-    double n = static_cast<double>(r.reduced.numel);
-    size_t doubles = static_cast<size_t>(r.kept.numel) * sizeof(double);
     put.y = a->y.data;
     put.dtype = a->y.dtype;
-    put.divisor = a->function == TNI_R_mean  ? n
-                  : a->function == TNI_R_var ? (n > o.p ? n - o.p : 0.0)
-                                             : 1.0;
-    put.root = a->function == TNI_R_norm && o.p == 2.0;
-    if (centered) {
-        if (tn_status failed = tni_cuda_borrow(doubles, &center); failed != TN_OK) return failed;
-        put_result first = to_doubles(r, center);
-        first.divisor = pass == SUM_SQUARE_DIFF ? n : 1.0;
-        status = run(pass == SUM_SQUARE_DIFF ? SUM : LARGEST, r, first, o);
-        o.center = static_cast<const double *>(center);
-    }
-    if (status == TN_OK && later) status = tni_cuda_borrow(doubles, &sum);
-    if (status == TN_OK) status = run(pass, r, later ? to_doubles(r, sum) : put, o);
-    if (status == TN_OK && later) {
-        status = TN_LAUNCH((reduce_finish), tni_cuda_blocks(r.kept.numel, 256, 1024), 256, 0, put,
-                           static_cast<const double *>(sum), o.center, 1.0 / o.p);
-    }
-    tni_cuda_return(sum);
-    tni_cuda_return(center);
+    tn_status status = reduce_passes(a, r, put, b);
+    tni_cuda_return(b.sum);
+    tni_cuda_return(b.center);
+    tni_cuda_return(b.scale);
     return status;
 }

@@ -28,53 +28,65 @@ static tn_tensor *nonempty(const tn_list *parameters, int i)
     return g && tni_shape_numel(&g->shape) > 0 ? g : NULL;
 }
 
-/* Whether cells can take g's norm: same device, and eight bytes hold a number of g's dtype. */
-static bool fits(const tn_tensor *g, const tn_tensor *cells)
+static bool beside(const tn_tensor *g, const tn_tensor *cells)
 {
-    return tni_backend_of(g) == tni_backend_of(cells) && (g->dtype == TN_F32 || g->dtype == TN_F64);
+    return tni_backend_of(g) == tni_backend_of(cells);
 }
 
-/* Writes g's norm to a cell, in g's dtype, without waiting for the device. */
+/* Writes g's norm to a cell, in f32 or f64, without waiting for the device. */
 static tn_status norm_into(char *cell, const tn_tensor *g, double p)
 {
     tni_reduce a = { .function = TNI_R_norm, .x = tni_array_of(g), .p = &p };
-    a.y = (tni_array){ .data = cell, .dtype = g->dtype, .rank = a.x.rank };
+    a.y = (tni_array){ .data = cell, .dtype = tni_wide_dtype(g->dtype), .rank = a.x.rank };
     for (int d = 0; d < a.x.rank; d++) a.y.size[d] = a.y.stride[d] = 1;
     return tni_backend_of(g)->reduce(&a);
 }
 
 static double norm_of(tn_tensor *g, const double *cell, double p, bool in_cell)
 {
-    if (!in_cell) return tn_item(tn_norm(g, p, NULL, 0, false));
+    if (!in_cell) return tn_item(tn_norm(tni_wide(g), p, NULL, 0, false));
     if (g->dtype == TN_F64) return *cell;
     float single;
     memcpy(&single, cell, sizeof single);
     return (double)single;
 }
 
+/* The norm of n norms: their plain sum, unless it leaves double's range. */
+static tn_status norm_of_norms(double *v, int n, double p, double *total)
+{
+    bool largest = isinf(p);
+    *total = 0;
+    for (int i = 0; i < n; i++)
+        if (largest) /* a NaN stays: no comparison with it holds */
+            *total = isnan(v[i]) || v[i] > *total ? v[i] : *total;
+        else
+            *total += p == 2 ? v[i] * v[i] : pow(v[i], p);
+    if (largest) return TN_OK;
+    bool plain = *total > 0x1p-960 && *total < INFINITY;
+    *total = p == 2 ? sqrt(*total) : pow(*total, 1 / p);
+    if (plain) return TN_OK;
+    tni_array y = { .data = total, .dtype = TN_F64, .rank = 1, .size = { 1 }, .stride = { 1 } };
+    tni_array x = { .data = v, .dtype = TN_F64, .rank = 1, .size = { n }, .stride = { 1 } };
+    return tni_cpu_backend()->reduce(&(tni_reduce){ TNI_R_norm, .y = y, .x = x, .p = &p });
+}
+
 /* Writes the norms to cells (one per entry, on the first gradient's device) and copies them to host
  * at once; norms that cells can't take are read one by one. */
-static tn_status add_norms(const tn_list *parameters, double p, tn_tensor *cells, double *host,
-                           double *total)
+static tn_status take_norms(const tn_list *parameters, double p, tn_tensor *cells, double *host)
 {
     size_t nbytes = (size_t)parameters->n * sizeof *host;
     tn_status status = TN_OK;
     for (int i = 0; i < parameters->n && status == TN_OK; i++) {
         tn_tensor *g = nonempty(parameters, i);
-        if (g && fits(g, cells))
+        if (g && beside(g, cells))
             status = norm_into((char *)tni_data(cells) + (size_t)i * sizeof *host, g, p);
     }
     if (status == TN_OK) status = tni_backend_of(cells)->download(host, tni_data(cells), nbytes);
     uint64_t errors = tni_error_count;
     for (int i = 0; i < parameters->n && status == TN_OK; i++) {
         tn_tensor *g = nonempty(parameters, i);
-        if (!g) continue;
-        double v = norm_of(g, &host[i], p, fits(g, cells));
+        host[i] = g ? norm_of(g, &host[i], p, beside(g, cells)) : 0;
         if (tni_error_count != errors) return tni_pending();
-        if (isinf(p)) /* a NaN stays: no comparison with it holds */
-            *total = isnan(v) || v > *total ? v : *total;
-        else
-            *total += p == 2 ? v * v : pow(v, p);
     }
     return status;
 }
@@ -100,11 +112,10 @@ static double joint_norm(const tn_list *parameters, double p, tn_status *status)
     if (!first) return 0;
     tn_tensor *cells = tn_full_as(TN_SHAPE(parameters->n), 0, TN_F64, first->storage->device);
     double *host = cells ? tni_alloc(nbytes) : NULL;
-    *status = host ? add_norms(parameters, p, cells, host, &total) : tni_pending();
+    *status = host ? take_norms(parameters, p, cells, host) : tni_pending();
+    if (*status == TN_OK) *status = norm_of_norms(host, parameters->n, p, &total);
     if (host) tni_free(host, nbytes);
-    if (*status != TN_OK) return NAN;
-    if (isinf(p)) return total;
-    return p == 2 ? sqrt(total) : pow(total, 1 / p);
+    return *status == TN_OK ? total : NAN;
 }
 
 double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p,
@@ -168,9 +179,11 @@ static tn_status scale_by(const tn_list *parameters, tn_tensor *total, double ma
     if (!factor) return tni_pending();
     for (int i = 0; i < parameters->n; i++) {
         tn_tensor *g = nonempty(parameters, i);
-        tn_tensor *own = g ? tn_to_dtype(factor, g->dtype) : NULL;
         if (!g) continue;
-        tn_status status = own ? tn_mul_(g, own) : tni_pending();
+        /* not in f16, where a small factor has few bits */
+        tn_tensor *own = tn_to_dtype(factor, tni_wide_dtype(g->dtype)), *wide = tni_wide(g);
+        if (!own || !wide) return tni_pending();
+        tn_status status = wide == g ? tn_mul_(g, own) : tn_copy_(g, tn_mul(wide, own));
         if (status != TN_OK) return status;
     }
     return TN_OK;

@@ -171,10 +171,10 @@ enum { TNI_LIGHT, TNI_HEAVY };
 
 #define TNI_TERNARY_INT_LIST(F) F(where, 0, LIGHT, x != 0 ? y : z)
 
-/* ---- reductions: sum_abs_pow: sum |x|^p; var: sum (x - mean)^2 / (n - p); max_abs: max |x| --- */
+/* ---- reductions: var: sum (x - mean)^2 / (n - p); std: its root; max_abs: max |x| ------------ */
 
 #define TNI_REDUCE_LIST(F)                                                                         \
-    F(sum) F(mean) F(prod) F(max) F(min) F(max_abs) F(any) F(all) F(var) F(sum_abs_pow)            \
+    F(sum) F(mean) F(prod) F(max) F(min) F(max_abs) F(any) F(all) F(var) F(std)                    \
     F(norm) F(logsumexp)
 /* clang-format on */
 

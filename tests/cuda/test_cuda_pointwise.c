@@ -66,10 +66,12 @@ static double uniform(void) /* xorshift64*: [-2, 2) */
 }
 
 /* One in 32 is special. */
+static double unit = 1; /* what random numbers are multiplied by */
+
 static double value(bool specials)
 {
     static const double special[] = { NAN, INFINITY, -INFINITY, 0.0, -0.0, 1.0, -1.0, 1e-30 };
-    double v = uniform();
+    double v = uniform() * unit;
     if (specials && v < -1.875) return special[(int)(v * 1e6) & 7];
     return v;
 }
@@ -517,11 +519,60 @@ START_TEST(reduce)
             reducing r = { .function = function,
                            .y = result_of(k, slices[k].axes, y),
                            .x = slice_of(k, d, variant & 1, specials),
-                           .p = function == TNI_R_norm          ? orders[variant]
-                                : function == TNI_R_sum_abs_pow ? 1.5
-                                                                : 1 };
+                           .p = function == TNI_R_norm ? orders[variant] : 1 };
             ck_assert(agree(run_reduce, &r, "reduce", function));
             same(&r.y, close_enough(function, k), "reduce", function, k);
+            release(&r.y);
+            release(&r.x);
+        }
+    }
+}
+END_TEST
+
+/* The largest |a - e| / |e|, over the results of both sides. */
+static double worst(const pair *p)
+{
+    tn_dtype dtype = p->at[CPU].dtype;
+    char *gpu = malloc(p->nbytes);
+    double most = 0;
+    assert_ok(kernels[GPU]->download(gpu, p->block[GPU], p->nbytes));
+    for (size_t k = 0; k < p->nbytes / tn_dtype_size(dtype); k++) {
+        double a = element(gpu, dtype, k), e = element(p->block[CPU], dtype, k);
+        if (!(fabs(e) > 0 && fabs(e) < (double)INFINITY)) return INFINITY;
+        most = fmax(most, fabs(a - e) / fabs(e));
+    }
+    free(gpu);
+    return most;
+}
+
+/* Squares and powers that leave the range, of f32, f64 and bf16. */
+START_TEST(reduce_out_of_range)
+{
+    static const double orders[] = { 2, 100, 0.5 };
+    static const double units[][2] = { { 0x1p100, 0x1p-80 }, { 0x1p700, 0x1p-700 } };
+    tn_dtype d = (tn_dtype[]){ TN_F32, TN_F64, TN_BF16 }[_i];
+    random_state = (uint64_t)_i + 5;
+    for (int k = 3; k < SLICES; k++) {
+        if (leave_out(k, _i)) continue;
+        for (int variant = 0; variant < 8; variant++) {
+            bool norm = variant < 6;
+            if (!norm && slices[k].size[1] * slices[k].size[2] < 9) continue; /* no deviation */
+            unit = units[d == TN_F64][variant % 2];
+            reducing r = { .function = norm ? TNI_R_norm : TNI_R_std,
+                           .y = result_of(k, slices[k].axes, d),
+                           .x = slice_of(k, d, 0, false),
+                           .p = norm ? orders[variant / 2] : 1 };
+            unit = 1;
+            /* powers of 1/2 of many may leave the range indeed */
+            bool many = variant / 2 == 2 && slices[k].size[1] * slices[k].size[2] > 300;
+            if (!many) {
+                ck_assert(agree(run_reduce, &r, "reduce", r.function));
+                double off = worst(&r.y);
+                ck_assert_msg(off < (d == TN_F64   ? 1e-12
+                                     : d == TN_F32 ? 1e-5
+                                                   : 2e-2),
+                              "slice %d, variant %d: off by %g", k, variant, off);
+            }
             release(&r.y);
             release(&r.x);
         }
@@ -658,6 +709,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(loop(suite, "transpose"), transpose, 0, DTYPES);
     tcase_add_loop_test(loop(suite, "fill"), fill, 0, DTYPES);
     tcase_add_loop_test(loop(suite, "reduce"), reduce, 0, TNI_R_COUNT * DTYPES);
+    tcase_add_loop_test(loop(suite, "range"), reduce_out_of_range, 0, 3);
     tcase_add_loop_test(loop(suite, "arg_reduce"), arg_reduce, 0, DTYPES);
     tcase_add_loop_test(loop(suite, "cumsum"), cumsum, 0, DTYPES);
     tcase_add_loop_test(loop(suite, "rank 0"), rank_0, 0, DTYPES);

@@ -259,6 +259,36 @@ START_TEST(layer_norm_wide) /* sixteen bytes at a time, or not */
 }
 END_TEST
 
+/* Squares beyond f32, and, without eps, below it: as the row times 2^-70, or 2^60 has them. */
+static void scaled(const twin *x, double by)
+{
+    for (int64_t i = 0; i < count(x); i++)
+        set(x->at[CPU].data, TN_F32, i, value(x->at[CPU].data, TN_F32, i) * by);
+    upload(x);
+}
+
+START_TEST(layer_norm_out_of_range)
+{
+    static const int64_t f[] = { 7, 33, 257, 768, 1025, 4099 };
+    choose(0);
+    for (int k = 0; k < 12; k++) {
+        twin *x = make(5, f[k / 2]), *y = make(5, f[k / 2]), *mean = make(5), *rstd = make(5);
+        scaled(x, k % 2 ? 0x1p-60 : 0x1p70);
+        for (int side = 0; side < SIDES; side++)
+            ck_assert_int_eq(kernels[side]->layer_norm(&(tni_layer_norm){
+                                 .y = *A(y), .mean = *A(mean), .rstd = *A(rstd), .x = *A(x) }),
+                             TN_OK);
+        double largest = 0;
+        for (int64_t i = 0; i < count(y); i++)
+            largest = fmax(largest, fabs(value(y->at[CPU].data, dtype, i)));
+        ck_assert(largest > 1 && largest < 3);
+        check_near(y, 1, "layer_norm");
+        check_near(rstd, 0, "rstd");
+        free_twins();
+    }
+}
+END_TEST
+
 /* ---- batch norm ------------------------------------------------------------------------------ */
 
 /* Of the twins x and y, or x and dy, mean and rstd, on the side that runs. */
@@ -333,6 +363,33 @@ START_TEST(batch_norm_planes_and_columns)
 }
 END_TEST
 
+START_TEST(batch_norm_out_of_range) /* planes and columns, whole channels and split ones */
+{
+    static const int64_t size[][3] = {
+        { 7, 20, 40 }, { 600, 3, 36 }, { 9, 20, 2 }, { 2000, 33, 2 }
+    };
+    choose(0);
+    for (int k = 0; k < 4; k++) {
+        const bool training = true;
+        twin *x = make(size[k][0], size[k][1], size[k][2]);
+        twin *y = make(size[k][0], size[k][1], size[k][2]);
+        twin *mean = make(size[k][1]), *rstd = make(size[k][1]);
+        scaled(x, 0x1p70);
+        for (int side = 0; side < SIDES; side++)
+            ck_assert_int_eq(
+                kernels[side]->batch_norm(BATCH_NORM(&none, &none, &none, &none, training, 0.1)),
+                TN_OK);
+        double largest = 0;
+        for (int64_t i = 0; i < count(y); i++)
+            largest = fmax(largest, fabs(value(y->at[CPU].data, dtype, i)));
+        ck_assert(largest > 1 && largest < 4);
+        check_near(y, 1, "batch_norm");
+        check_near(rstd, 0, "rstd");
+        free_twins();
+    }
+}
+END_TEST
+
 START_TEST(batch_norm_offset) /* the mean far above the deviation, and a first value far off */
 {
     choose(_i);
@@ -378,8 +435,10 @@ Suite *test_suite(void)
     t = test_case(suite, "layer norm");
     tcase_add_loop_test(t, layer_norm_rows, 0, 2);
     tcase_add_loop_test(t, layer_norm_wide, 0, 2);
+    tcase_add_test(t, layer_norm_out_of_range);
     t = test_case(suite, "batch norm");
     tcase_add_loop_test(t, batch_norm_planes_and_columns, 0, 4);
     tcase_add_loop_test(t, batch_norm_offset, 0, 2);
+    tcase_add_test(t, batch_norm_out_of_range);
     return suite;
 }

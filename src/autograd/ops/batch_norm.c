@@ -126,15 +126,11 @@ static tn_status bn_backward(tni_grad *g)
     tn_status status = tni_widen_grad(g);
     if (status != TN_OK) return status;
     tn_tensor *x = g->x[X];
-    tn_tensor *centered, *rstd;
-    if (args->training) {
-        centered = tn_sub(x, tn_mean(x, axes, n, true));
-        rstd = tn_rsqrt(tn_add_scalar(tn_mean(tn_square(centered), axes, n, true), args->eps));
-    } else {
-        centered = tn_sub(x, tn_reshape(g->saved[0], over));
-        rstd = tn_reshape(g->saved[1], over);
-    }
-    tn_tensor *xh = tn_mul(centered, rstd);
+    tn_tensor *rstd = tn_reshape(g->saved[1], over), *xh;
+    if (args->training)
+        tni_normalise(tn_sub(x, tn_mean(x, axes, n, true)), rstd, axes, n, args->eps, &xh, &rstd);
+    else
+        xh = tn_mul(tn_sub(x, tn_reshape(g->saved[0], over)), rstd);
     if (g->need[WEIGHT]) g->dx[WEIGHT] = tn_sum(tn_mul(g->dy, xh), axes, n, false);
     if (g->need[X]) {
         tn_tensor *dx = g->dy;

@@ -6,6 +6,8 @@
  * mean(gw xh)); dw = dy xh and db = dy, summed over the rows. mean and r are kept. Source: Ba,
  * Kiros, Hinton, Layer Normalization (2016), section 3.
  */
+#include <math.h>
+
 #include "autograd/ops/rows.h"
 
 typedef struct ln_args {
@@ -61,6 +63,16 @@ static tn_status ln_forward(tni_call *c)
     return tni_backend_of(x)->layer_norm(&a);
 }
 
+void tni_normalise(tn_tensor *centered, tn_tensor *known, const int *axes, int n_axes, double eps,
+                   tn_tensor **xh, tn_tensor **rstd)
+{
+    tn_tensor *near_one = tn_mul(centered, known);
+    tn_tensor *var = tn_mean(tn_square(near_one), axes, n_axes, true);
+    tn_tensor *inverse = tn_rsqrt(tn_add(var, tn_square(tn_mul_scalar(known, sqrt(eps)))));
+    *xh = tn_mul(near_one, inverse);
+    *rstd = tn_mul(known, inverse);
+}
+
 static tn_status ln_backward(tni_grad *g)
 {
     const ln_args *args = g->args;
@@ -71,10 +83,11 @@ static tn_status ln_backward(tni_grad *g)
     if (!g->need[0] && !g->need[1]) return TN_OK;
     tn_status status = tni_widen_grad(g);
     if (status != TN_OK) return status;
+    tn_shape row = g->in[0].shape;
+    for (int i = row.rank - n; i < row.rank; i++) row.size[i] = 1;
     tn_tensor *centered = tn_sub(g->x[0], tn_mean(g->x[0], axes, n, true));
-    tn_tensor *var = tn_mean(tn_square(centered), axes, n, true);
-    tn_tensor *rstd = tn_rsqrt(tn_add_scalar(var, args->eps));
-    tn_tensor *xh = tn_mul(centered, rstd);
+    tn_tensor *rstd, *xh;
+    tni_normalise(centered, tn_reshape(g->saved[1], row), axes, n, args->eps, &xh, &rstd);
     if (g->need[1]) g->dx[1] = tn_mul(g->dy, xh);
     if (g->need[0]) {
         tn_tensor *gw = rows_absent(g->x[1]) ? g->dy : tn_mul(g->dy, g->x[1]);

@@ -172,14 +172,27 @@ REDUCTION(mean)
 
 /* ---- var, std -------------------------------------------------------------------------------- */
 
-/* dy (x - mean) times factor */
+/* The mean, of bf16 and f16 in f32: rounded to those it would be beside the middle. */
+static tn_tensor *wide_mean(const tni_grad *g, tn_tensor *x)
+{
+    const tni_reduce_args *args = g->args;
+    tn_shape shape = tni_kept_shape(&x->shape, args->axes);
+    tn_tensor *mean = tn_empty_as(shape, tni_wide_dtype(x->dtype), x->storage->device);
+    if (!mean) return NULL;
+    tni_reduce a = { TNI_R_mean, tni_array_of(mean), tni_array_of(x), &args->p };
+    return tni_backend_of(x)->reduce(&a) == TN_OK ? mean : NULL;
+}
+
+/* dy (x - mean) times factor; recorded, in f64, whose range the products need */
 static tn_tensor *spread(const tni_grad *g, tn_tensor *dy, double factor)
 {
     tn_tensor *x = g->x[0];
-    tn_tensor *mean = tni_reduce_like(g, tn_mean, x);
 
-    if (tni_composed()) return tn_mul(tn_mul_scalar(dy, factor), tn_sub(x, mean));
-    return tni_fused3(TNI_T_scaled_diff, dy, x, mean, &factor, &g->in[0], false);
+    if (!tni_composed())
+        return tni_fused3(TNI_T_scaled_diff, dy, x, wide_mean(g, x), &factor, &g->in[0], false);
+    x = tn_to_dtype(x, TN_F64);
+    dy = tn_mul_scalar(tn_to_dtype(dy, TN_F64), factor);
+    return tn_mul(dy, tn_sub(x, tni_reduce_like(g, tn_mean, x)));
 }
 
 static double degrees(const tni_grad *g)
@@ -198,20 +211,14 @@ static tn_status var_backward(tni_grad *g)
 
 static tn_status std_backward(tni_grad *g)
 {
-    tn_tensor *zero = tn_eq_scalar(g->y, 0.0);
-    tn_tensor *dv = tn_masked_fill(tn_div(g->dy, tn_masked_fill(g->y, zero, 1.0)), zero, 0.0);
+    tn_tensor *y = tn_masked_fill(g->y, tn_eq_scalar(g->y, 0.0), INFINITY);
+    bool f16 = g->in[0].dtype == TN_F16; /* whose range dy (x - mean) leaves, others' dy / y */
+    tn_tensor *dv = f16 ? tn_div(tni_wide(g->dy), tni_wide(y)) : g->dy;
 
     g->dx[0] = spread(g, tni_with_axes(g, dv), 1.0 / degrees(g));
+    if (!f16 && g->dx[0])
+        g->dx[0] = tn_div(g->dx[0], tn_to_dtype(tni_with_axes(g, y), g->dx[0]->dtype));
     return TN_OK;
-}
-
-static tn_status std_forward(tni_call *c)
-{
-    tn_status status = tni_reduce_forward(c);
-    tni_array y = tni_array_of(c->out[0]);
-
-    if (status) return status;
-    return tni_backend_of(c->out[0])->unary(&(tni_unary){ TNI_U_sqrt, .y = y, .x = y });
 }
 
 REDUCE_OP(var, TNI_REDUCE_REAL, "y = sum (x - mean x)^2 / (n - correction)",
@@ -226,9 +233,9 @@ static const tni_reduce_op op_std = {
             .autocast = TNI_CAST_F32,
             .reads = { TNI_X(0) | TNI_Y },
             .shape = tni_reduce_shape,
-            .forward = std_forward,
+            .forward = tni_reduce_forward,
             .backward = std_backward },
-    .function = TNI_R_var,
+    .function = TNI_R_std,
     .kind = TNI_REDUCE_REAL,
 };
 

@@ -33,6 +33,11 @@ static inline bool rows_absent(const tn_tensor *t)
     return !t || tni_none(t);
 }
 
+/* xh = centered / sqrt(var + eps) and the divisor's inverse, over axes, in ops; known: that inverse
+ * as a kernel took it, a constant that keeps the squares in range. */
+void tni_normalise(tn_tensor *centered, tn_tensor *known, const int *axes, int n_axes, double eps,
+                   tn_tensor **xh, tn_tensor **rstd);
+
 /* Puts "tn_NAME: " before a kernel's message about a bad index: kernels don't know the op. */
 tn_status tni_name_index_error(const tn_op *op, tn_status status);
 /* index as i64 (i32 is cast); NULL and a message for other dtypes. */

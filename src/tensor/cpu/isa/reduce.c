@@ -6,7 +6,12 @@
  * of neighbouring results are accumulated together, row after row (a bias gradient: [N,C] to [C]).
  * Work is cut at fixed borders: a result over many elements gets several partial results, which are
  * combined in order. So the bits depend only on shape and strides.
+ *
+ * Squares and powers that leave the range of the computing type, and squares about a mean far from
+ * 0, whose rounding they would show, are added again (mend): in double, of elements that a power of
+ * two brought below 1.
  */
+#include <math.h>
 #include <string.h>
 
 #include "tensor/cpu/cpu.h"
@@ -36,7 +41,8 @@ typedef struct job {
     int64_t slice; /* reduced elements per partial result */
     int64_t slices;
     double p;
-    tni_acc *partial; /* [slices][kept.numel] */
+    tni_acc *partial;     /* [slices][kept.numel] */
+    const tni_acc *scale; /* [kept.numel]: what elements are multiplied by, in double; or NULL */
     /* of the pass that runs */
     tni_pass pass;
     const tni_acc *center; /* [kept.numel] or NULL */
@@ -94,11 +100,18 @@ static int64_t place(const axes *a, int64_t i, int64_t *left)
     return at;
 }
 
-static void one_row(const job *j, int64_t n, const char *x, int64_t stride, tni_acc *acc,
-                    const tni_acc *center)
+/* n elements of a buffer, for result o on, or (step 0) for that alone */
+static void scale_row(const job *j, int64_t n, void *buffer, int64_t o, int step)
+{
+    double *x = buffer;
+    for (int64_t i = 0; j->scale && i < n; i++) x[i] *= j->scale[o + i * step].f;
+}
+
+static void one_row(const job *j, int64_t o, int64_t n, const char *x, int64_t stride, tni_acc *acc)
 {
     enum { PIECE = 2048 };
     _Alignas(64) char buffer[PIECE * sizeof(double)];
+    const tni_acc *center = j->center ? j->center + o : NULL;
 
     if (!j->convert) {
         j->reducer->row(j->pass, n, x, stride, acc, center, j->p);
@@ -107,6 +120,7 @@ static void one_row(const job *j, int64_t n, const char *x, int64_t stride, tni_
     for (int64_t i = 0; i < n; i += PIECE) {
         int64_t m = TNI_MIN(n - i, (int64_t)PIECE);
         K(tni_load)(j->type, m, buffer, x + i * stride * j->item, j->dtype, stride);
+        scale_row(j, m, buffer, o, 0);
         j->reducer->row(j->pass, m, buffer, 1, acc, center, j->p);
     }
 }
@@ -123,7 +137,7 @@ static void row_task(const job *j, int64_t o, int64_t begin, int64_t end, tni_ac
     while (begin < end) {
         int64_t at = place(r, begin, &left);
         int64_t n = TNI_MIN(left, end - begin);
-        one_row(j, n, x + at * j->item, stride, acc, j->center ? j->center + o : NULL);
+        one_row(j, o, n, x + at * j->item, stride, acc);
         begin += n;
     }
 }
@@ -141,7 +155,7 @@ static void cols_task(const job *j, int64_t o, int64_t cols, int64_t begin, int6
     int64_t row_stride = r->rank > 0 ? r->x[r->rank - 1] : 1;
     int64_t col_stride = j->kept.x[j->kept.rank - 1];
     const tni_acc *center = j->center ? j->center + o : NULL;
-    bool low = j->dtype == TN_BF16 && j->pass == TNI_SUM;
+    bool low = j->dtype == TN_BF16 && j->pass == TNI_SUM && !j->scale;
 
     const tni_acc none = j->reducer->identity(j->pass);
     for (int64_t i = 0; i < cols; i++) acc[i] = none;
@@ -157,6 +171,7 @@ static void cols_task(const job *j, int64_t o, int64_t cols, int64_t begin, int6
             for (int64_t k = 0; k < rows; k++) {
                 const char *row = at + (i + k) * row_stride * j->item;
                 K(tni_load)(j->type, cols, buffer + k * row_size, row, j->dtype, col_stride);
+                scale_row(j, cols, buffer + k * row_size, o, 1);
             }
             j->reducer->cols(j->pass, rows, cols, buffer, cols, 1, acc, center, j->p);
         }
@@ -254,7 +269,8 @@ static bool plan(job *j, const tni_array *y, const tni_array *x)
     j->x = x->data;
     j->dtype = x->dtype;
     j->item = (int64_t)tn_dtype_size(x->dtype);
-    j->type = x->dtype == TN_F64 ? TN_F64 : tn_dtype_is_float(x->dtype) ? TN_F32 : TN_I64;
+    bool real = tn_dtype_is_float(x->dtype);
+    j->type = !real ? TN_I64 : x->dtype == TN_F64 || y->dtype == TN_F64 ? TN_F64 : TN_F32;
     j->convert = x->dtype != j->type;
     j->reducer = j->type == TN_F32   ? &K32(tni_reducer)
                  : j->type == TN_F64 ? &K64(tni_reducer)
@@ -268,14 +284,16 @@ static bool plan(job *j, const tni_array *y, const tni_array *x)
     return true;
 }
 
-static double finish(int function, double acc, double n, double p, double center)
+/* aside: the maximum of a logsumexp; of squares and powers, what elements were multiplied by */
+static double finish(int function, double acc, double n, double p, double aside)
 {
     switch (function) {
     case TNI_R_mean: return acc / n;
-    case TNI_R_var: return acc / (n > p ? n - p : 0.0);
+    case TNI_R_var: return acc / (n > p ? n - p : 0.0) / aside / aside;
+    case TNI_R_std: return sqrt(acc / (n > p ? n - p : 0.0)) / aside;
     case TNI_R_norm:
-        return p == 2.0 ? sqrt(acc) : p == 1.0 || p == INFINITY ? acc : pow(acc, 1.0 / p);
-    case TNI_R_logsumexp: return log(acc) + (center - center == 0.0 ? center : 0.0);
+        return p == 1.0 || p == INFINITY ? acc : (p == 2.0 ? sqrt(acc) : pow(acc, 1.0 / p)) / aside;
+    case TNI_R_logsumexp: return log(acc) + (aside - aside == 0.0 ? aside : 0.0);
     default: return acc;
     }
 }
@@ -290,20 +308,79 @@ static tni_pass first_pass(int function, double p)
     case TNI_R_max_abs: return TNI_LARGEST_ABS;
     case TNI_R_any: return TNI_ANY;
     case TNI_R_all: return TNI_ALL;
-    case TNI_R_sum_abs_pow: return TNI_SUM_ABS_POW;
     case TNI_R_norm: return p == INFINITY ? TNI_LARGEST_ABS : TNI_SUM_ABS_POW;
     default: return TNI_SUM;
     }
 }
 
+/* Whether a sum of squares or powers may be wrong; center: the mean they are about, or 0. */
+static bool is_lost(const job *j, double sum, double center)
+{
+    double least = j->type == TN_F64 ? 0x1p-960 : fmax(0x1p-110, center * center * 0x1p-18);
+    return !(sum >= least * (double)j->reduced.numel && sum < INFINITY);
+}
+
+/* What brings the elements of a lost result below 1; 0 where nothing is lost, or there is nothing
+ * but 0, or not only numbers. */
+static double scale_of(const job *j, double sum, double center, double largest)
+{
+    int e;
+    if (!is_lost(j, sum, center) || !(largest > 0.0 && largest < INFINITY)) return 0.0;
+    frexp(largest, &e);
+    return ldexp(1.0, -TNI_MAX(-1000, TNI_MIN(e, 1000)));
+}
+
+/* Adds up again what is lost. aside: the means, or 0; becomes what the elements were multiplied
+ * by, 0 where nothing was done. spare: [2][kept.numel] */
+static void add_again(job *j, bool spread, tni_acc *sum, tni_acc *aside, tni_acc *spare)
+{
+    int64_t n = j->kept.numel;
+    tni_acc *mean = spare, *squares = spare + n;
+    bool lost = false;
+    job w = *j;
+    w.type = TN_F64;
+    w.convert = true;
+    w.reducer = &K64(tni_reducer);
+
+    run_pass(j, TNI_LARGEST_ABS, mean, NULL);
+    for (int64_t o = 0; o < n; o++) {
+        aside[o].f = scale_of(j, sum[o].f, aside[o].f, mean[o].f);
+        lost |= aside[o].f != 0.0;
+    }
+    if (!lost) return;
+    w.scale = aside;
+    if (spread) run_pass(&w, TNI_SUM, mean, NULL);
+    for (int64_t o = 0; o < n; o++) mean[o].f /= (double)j->reduced.numel;
+    run_pass(&w, spread ? TNI_SUM_SQUARE_DIFF : TNI_SUM_ABS_POW, squares, spread ? mean : NULL);
+    for (int64_t o = 0; o < n; o++)
+        if (aside[o].f != 0.0) sum[o] = squares[o];
+}
+
+static tn_status mend(job *j, bool spread, tni_acc *sum, tni_acc *aside)
+{
+    int64_t n = j->kept.numel;
+    size_t bytes = 2 * (size_t)n * sizeof(tni_acc);
+    bool lost = false;
+    for (int64_t o = 0; o < n; o++) lost |= is_lost(j, sum[o].f, aside[o].f);
+    tni_acc *spare = lost ? tni_alloc(bytes) : NULL;
+    if (lost && !spare) return TN_E_NOMEM;
+    if (lost) add_again(j, spread, sum, aside, spare);
+    for (int64_t o = 0; o < n; o++)
+        if (!lost || aside[o].f == 0.0) aside[o].f = 1.0;
+    tni_free(spare, bytes);
+    return TN_OK;
+}
+
 tn_status K(tni_reduce)(const tni_reduce *a)
 {
     job j;
-    bool centered = a->function == TNI_R_var || a->function == TNI_R_logsumexp;
-
+    int f = a->function;
     if (!plan(&j, &a->y, &a->x)) return TN_OK;
     j.p = a->p ? a->p[0] : 0.0;
-    size_t rows = (size_t)(j.slices > 1 ? j.slices : 0) + (centered ? 2 : 1);
+    j.scale = NULL;
+    bool spread = f == TNI_R_var || f == TNI_R_std, centered = spread || f == TNI_R_logsumexp;
+    bool powers = f == TNI_R_norm && j.p != 1.0 && j.p != INFINITY;
+    size_t rows = (size_t)(j.slices > 1 ? j.slices : 0) + (centered || powers ? 2 : 1);
     size_t acc_bytes;
     size_t bytes;
     if (!tni_mul_size((size_t)j.kept.numel, sizeof(tni_acc), &acc_bytes) ||
@@ -312,21 +389,22 @@ tn_status K(tni_reduce)(const tni_reduce *a)
     tni_acc few[8]; /* small reductions need no memory */
     tni_acc *acc = bytes <= sizeof few ? few : tni_alloc(bytes);
     if (!acc) return TN_E_NOMEM;
-    tni_acc *center = acc + (centered ? j.kept.numel : 0);
+    tni_acc *aside = acc + (centered || powers ? j.kept.numel : 0); /* means or maxima */
     double n = (double)j.reduced.numel;
-    j.partial = center + j.kept.numel;
-    if (centered) {
-        run_pass(&j, first_pass(a->function, j.p), center, NULL);
-        for (int64_t o = 0; a->function == TNI_R_var && o < j.kept.numel; o++) center[o].f /= n;
-        run_pass(&j, a->function == TNI_R_var ? TNI_SUM_SQUARE_DIFF : TNI_SUM_EXP_DIFF, acc,
-                 center);
-    } else {
-        run_pass(&j, first_pass(a->function, j.p), acc, NULL);
-    }
+    j.partial = aside + j.kept.numel;
+    if (centered) run_pass(&j, first_pass(f, j.p), aside, NULL);
+    for (int64_t o = 0; spread && o < j.kept.numel; o++) aside[o].f /= n;
+    if (powers) memset(aside, 0, acc_bytes);
+    run_pass(&j,
+             spread     ? TNI_SUM_SQUARE_DIFF
+             : centered ? TNI_SUM_EXP_DIFF
+                        : first_pass(f, j.p),
+             acc, centered ? aside : NULL);
+    tn_status status = spread || powers ? mend(&j, spread, acc, aside) : TN_OK;
     if (j.type != TN_I64)
         for (int64_t o = 0; o < j.kept.numel; o++)
-            acc[o].f = finish(a->function, acc[o].f, n, j.p, center[o].f);
-    write_results(&j, &a->y, acc);
+            acc[o].f = finish(f, acc[o].f, n, j.p, aside[o].f);
+    if (status == TN_OK) write_results(&j, &a->y, acc);
     if (acc != few) tni_free(acc, bytes);
-    return TN_OK;
+    return status;
 }

@@ -24,8 +24,6 @@
 #include "tensor/cpu/real/dense.h"
 #include "tensor/cpu/real/rows.h"
 
-#define REAL_DTYPE (sizeof(REAL) == sizeof(float) ? TN_F32 : TN_F64)
-
 /* Queries and keys of a block; queries of an item of forward. */
 enum { QUERIES = 64, KEYS = 512, GROUP = 4 * QUERIES };
 

@@ -18,7 +18,8 @@
  * In f32, the arrays of x's shape may also be bf16 or f16: every piece of a plane passes through a
  * buffer then.
  */
-#include "tensor/cpu/pointwise.h"
+#include <stdatomic.h>
+
 #include "tensor/cpu/real/rows.h"
 
 enum { COLUMNS = 64, COLUMNS_BELOW = 8 };
@@ -35,6 +36,7 @@ typedef struct bn_job {
     bool training;
     int64_t blocks, block_n;    /* of samples, per channel */
     double *partial, *partial2; /* [c, blocks] */
+    _Atomic bool *failed;       /* no memory */
 } bn_job;
 
 /* ---- what both layouts share ----------------------------------------------------------------- */
@@ -79,7 +81,20 @@ static void finish_channel(const bn_job *job, int64_t ch, double mu, double m2, 
     double off = mu - (double)center;
     double var = m2 / count - off * off;
     var = var < 0 ? 0 : var; /* NaN stays */
-    job->rstd[ch] = (REAL)(1.0 / sqrt(var + job->eps));
+    double rstd = 1.0 / sqrt(var + job->eps);
+    if (TNI_UNLIKELY(!(var + job->eps > 0x1p-100 && var < INFINITY))) { /* REAL's range */
+        int64_t first = ch * job->s * (int64_t)tn_dtype_size(job->dtype);
+        tni_array x = {
+            (char *)job->x + first, job->dtype, 2, { job->n, job->s }, { job->c * job->s, 1 }
+        };
+        moments m = { 0 };
+        if (wide_moments(&x, job->eps, &m) != TN_OK) atomic_store(job->failed, true);
+        mu = m.mean;
+        var = m.deviation * m.deviation;
+        rstd = m.rstd;
+    }
+    job->mean[ch] = (REAL)mu;
+    job->rstd[ch] = (REAL)rstd;
     if (job->running_mean) {
         double m = job->momentum;
         double unbiased = count > 1 ? var * (count / (count - 1.0)) : var;
@@ -209,7 +224,6 @@ static void finish_planes(const bn_job *job, int64_t ch)
         mu = (double)center + add_blocks(job, job->partial, ch) / count;
         squares = add_blocks(job, job->partial2, ch);
     }
-    job->mean[ch] = (REAL)mu;
     finish_channel(job, ch, mu, squares, center);
 }
 
@@ -490,6 +504,7 @@ static tn_status open_partials(bn_job *job, size_t *nbytes)
 
 tn_status K(tni_batch_norm)(const tni_batch_norm *a)
 {
+    _Atomic bool failed = false;
     bn_job job = { .y = a->y.data,
                    .dtype = a->x.dtype,
                    .x = a->x.data,
@@ -504,7 +519,8 @@ tn_status K(tni_batch_norm)(const tni_batch_norm *a)
                    .s = a->x.size[2],
                    .momentum = a->momentum,
                    .eps = a->eps,
-                   .training = a->training };
+                   .training = a->training,
+                   .failed = &failed };
     if (!a->training) {
         for (int64_t ch = 0; ch < job.c; ch++) {
             job.mean[ch] = job.running_mean[ch];
@@ -522,7 +538,7 @@ tn_status K(tni_batch_norm)(const tni_batch_norm *a)
         int64_t group = group_channels(&job);
         tni_parallel((job.c + group - 1) / group, row_grain(job.n * COLUMNS, 4), forward_columns,
                      &job);
-        return TN_OK;
+        return failed ? TN_E_NOMEM : TN_OK;
     }
     size_t nbytes;
     tn_status status = open_partials(&job, &nbytes);
@@ -530,7 +546,7 @@ tn_status K(tni_batch_norm)(const tni_batch_norm *a)
         forward_planes(&job);
         tni_free(job.partial, nbytes);
     }
-    return status;
+    return failed ? TN_E_NOMEM : status;
 }
 
 tn_status K(tni_batch_norm_grad)(const tni_batch_norm_grad *a)

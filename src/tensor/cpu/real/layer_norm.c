@@ -11,15 +11,37 @@
  *
  * In f32, the gradient takes dy, x and dx in bf16 and f16 too: a row passes through a buffer then.
  */
-#include "tensor/cpu/pointwise.h"
+#include <stdatomic.h>
+
 #include "tensor/cpu/real/rows.h"
+
+/* A mean this many deviations from 0, squared and inverted, shows its rounding in y. */
+#define FAR (sizeof(REAL) == 4 ? 0x1p-12 : 0x1p-80)
 
 typedef struct ln_job {
     REAL *y, *mean, *rstd;
     const REAL *x, *w, *b;
     int64_t f;
     double eps;
+    _Atomic bool *failed; /* no memory */
 } ln_job;
+
+/* Row i, where REAL cannot hold its squares, or its mean closely enough. */
+static __attribute__((noinline)) void wide_row(const ln_job *job, int64_t i)
+{
+    const REAL *x = job->x + i * job->f;
+    tni_array row = { (void *)x, REAL_DTYPE, 2, { 1, job->f }, { 0, 1 } };
+    moments m = { 0 };
+    if (wide_moments(&row, job->eps, &m) != TN_OK) atomic_store(job->failed, true);
+    if (job->mean) {
+        job->mean[i] = (REAL)m.mean;
+        job->rstd[i] = (REAL)m.rstd;
+    }
+    for (int64_t j = 0; j < job->f; j++) {
+        double xh = ((double)x[j] - m.mean) * m.rstd * (job->w ? (double)job->w[j] : 1.0);
+        job->y[i * job->f + j] = (REAL)(xh + (job->b ? (double)job->b[j] : 0.0));
+    }
+}
 
 static void layer_norm_chunk(void *context, int64_t begin, int64_t end)
 {
@@ -30,7 +52,13 @@ static void layer_norm_chunk(void *context, int64_t begin, int64_t end)
         const REAL *restrict x = job->x + i * f;
         REAL *restrict y = job->y + i * f;
         REAL mean = (REAL)(row_sum(x, f) / (double)f);
-        REAL rstd = (REAL)(1.0 / sqrt(row_sum_squares(x, mean, f) / (double)f + job->eps));
+        double least = 0x1p-100 + (double)mean * (double)mean * FAR;
+        double var = row_sum_squares(x, mean, f) / (double)f + job->eps;
+        REAL rstd = (REAL)(1.0 / sqrt(var));
+        if (TNI_UNLIKELY(!(var > least && var < INFINITY))) {
+            wide_row(job, i);
+            continue;
+        }
         if (job->mean) {
             job->mean[i] = mean;
             job->rstd[i] = rstd;
@@ -49,6 +77,7 @@ static void layer_norm_chunk(void *context, int64_t begin, int64_t end)
 
 tn_status K(tni_layer_norm)(const tni_layer_norm *a)
 {
+    _Atomic bool failed = false;
     ln_job job = { .y = a->y.data,
                    .mean = a->mean.data,
                    .rstd = a->rstd.data,
@@ -56,9 +85,10 @@ tn_status K(tni_layer_norm)(const tni_layer_norm *a)
                    .w = a->weight.data,
                    .b = a->bias.data,
                    .f = a->x.size[1],
-                   .eps = a->eps };
+                   .eps = a->eps,
+                   .failed = &failed };
     tni_parallel(a->x.size[0], row_grain(job.f, 3), layer_norm_chunk, &job);
-    return TN_OK;
+    return failed ? TN_E_NOMEM : TN_OK;
 }
 
 /* ---- gradient -------------------------------------------------------------------------------- */

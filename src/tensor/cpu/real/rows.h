@@ -11,6 +11,7 @@
 
 #include "tensor/classes.h"
 #include "tensor/cpu/cpu.h"
+#include "tensor/cpu/pointwise.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"
 
@@ -24,6 +25,7 @@
 #define REAL_SQRT(x) tn_sqrt_f64(x)
 #endif
 #define REAL_INFINITY ((REAL)INFINITY)
+#define REAL_DTYPE (sizeof(REAL) == sizeof(float) ? TN_F32 : TN_F64)
 
 #define BLOCK 2048
 
@@ -138,6 +140,27 @@ static inline double row_sum_squares(const REAL *x, REAL center, int64_t n)
         total += (double)sum;
     }
     return total;
+}
+
+/* Mean, deviation and 1 / sqrt(variance + eps) of x, [rows, n], in double: for where the sums above
+ * are too narrow. */
+typedef struct moments {
+    double mean, deviation, rstd;
+} moments;
+
+tn_status TNI_CAT2(tni_reduce, TNI_ISA)(const tni_reduce *a);
+static inline tn_status wide_moments(const tni_array *x, double eps, moments *m)
+{
+    tni_reduce a = { .x = *x, .p = &(double){ 0 } };
+    a.y = (tni_array){ .dtype = TN_F64, .rank = 2, .size = { 1, 1 } };
+    a.function = TNI_R_mean;
+    a.y.data = &m->mean;
+    tn_status status = TNI_CAT2(tni_reduce, TNI_ISA)(&a);
+    a.function = TNI_R_std;
+    a.y.data = &m->deviation;
+    if (status == TN_OK) status = TNI_CAT2(tni_reduce, TNI_ISA)(&a);
+    m->rstd = 1.0 / hypot(m->deviation, sqrt(eps));
+    return status;
 }
 
 #endif
