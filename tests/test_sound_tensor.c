@@ -648,12 +648,53 @@ static bool use_a_comma(void)
 
 static char *text_of(const char *path)
 {
-    static char text[20000];
+    static char text[200000];
     FILE *file = fopen(path, "rb");
     ck_assert(file != NULL);
     text[fread(text, 1, sizeof text - 1, file)] = 0;
     fclose(file);
     return text;
+}
+
+/* A trace in every way it is told, and a graph, of a model whose layers say numbers. */
+static void write_traced(FILE *file)
+{
+    tn_module *m = tn_sequential(tn_linear_new(2, 2, (tn_linear_options){ 0 }),
+                                 tn_layernorm_new(TN_SHAPE(2), (tn_layernorm_options){ .eps = .5 }),
+                                 tn_dropout_new(0.25));
+    tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 0.5 });
+    tn_trace *trace = tn_trace_begin((tn_trace_options){ .model = m, .opt = opt });
+    tn_tensor *loss = tn_mean_all(tn_forward(m, tn_full(TN_SHAPE(3, 2), .5)));
+    assert_ok(tn_graph_dot(file, loss, (tn_graph_options){ .model = m }));
+    assert_ok(tn_backward(loss));
+    assert_ok(tn_optim_step(opt));
+    assert_ok(tn_trace_end(trace));
+    loss = tn_mean_all(tn_forward(m, tn_full(TN_SHAPE(3, 2), .5)));
+    assert_ok(tn_explain(file, loss, (tn_explain_options){ .model = m }));
+    assert_ok(tn_trace_text(file, trace));
+    assert_ok(tn_explain_diff(file, trace, trace));
+    assert_ok(tn_graph_html(file, &trace, 1));
+    assert_ok(tn_trace_json(file, trace));
+    tn_trace_free(trace);
+    tn_optim_free(opt);
+    tn_module_drop(m);
+}
+
+/* What is written in the comma's locale is what is written in C's. */
+static void with_a_point(const char *name, void (*write)(FILE *file))
+{
+    char *text[2];
+    for (int comma = 0; comma < 2; comma++) {
+        setlocale(LC_NUMERIC, comma ? "comma" : "C");
+        tn_manual_seed(1);
+        FILE *file = fopen(in_folder(name), "w");
+        ck_assert(file != NULL);
+        write(file);
+        fclose(file);
+        text[comma] = strdup(text_of(in_folder(name)));
+    }
+    ck_assert_msg(strcmp(text[0], text[1]) == 0, "%s is not the same", name);
+    for (int comma = 0; comma < 2; comma++) free(text[comma]);
 }
 
 START_TEST(numbers_have_a_point_in_every_locale)
@@ -674,6 +715,15 @@ START_TEST(numbers_have_a_point_in_every_locale)
     const char *written = text_of(in_folder("print"));
     ck_assert_msg(strstr(written, "2.5000") && strstr(written, "0.25") && !strstr(written, "0,25"),
                   "%s", written);
+    fflush(stdout);
+    int was = dup(STDOUT_FILENO);
+    ck_assert(freopen(in_folder("stdout"), "w", stdout) != NULL);
+    assert_ok(tn_print(tn_full(TN_SHAPE(1), 2.5)));
+    fflush(stdout);
+    dup2(was, STDOUT_FILENO);
+    close(was);
+    ck_assert_str_eq(text_of(in_folder("stdout")), "[2.5000]  f32 [1]\n");
+    with_a_point("traced", write_traced);
     assert_null(tn_bernoulli(TN_SHAPE(2), 1.5), TN_E_INVALID, "p 1.5");
     const double x[] = { 0, 0.25, 0.5 }, y[] = { 0.125, 2.5, 1.75 };
     const tn_curve curve = { "loss", 3, x, y };

@@ -2,8 +2,9 @@
  * host.h - settings of the host program that are suspended while we work: traps on floating-point
  * exceptions, and a locale with a decimal comma; and threads that leave it its signals.
  *
- * A function that computes, or writes numbers, begins with TNI_HOLD_TRAPS or TNI_C_NUMBERS; every
- * return restores the host's settings. Helper threads mask traps themselves (cpu/team.c).
+ * A function that computes, or only compares numbers of the caller's, begins with TNI_HOLD_TRAPS, one
+ * that writes numbers with TNI_C_NUMBERS, which holds traps too; every return restores the host's
+ * settings. tests/fuzz_api/ calls each of them under traps. Helper threads mask traps themselves (cpu/team.c).
  */
 #ifndef TNI_HOST_H
 #define TNI_HOST_H
@@ -59,8 +60,9 @@ void tni_return_traps(const unsigned *was);
 locale_t tni_to_c_locale(void);
 void tni_return_locale(const locale_t *was);
 
-/* From here on numbers are written with a decimal point, whatever the locale. */
+/* From here on numbers are written with a decimal point, whatever the locale, and do not trap. */
 #define TNI_C_NUMBERS                                                                              \
+    TNI_HOLD_TRAPS;                                                                                \
     __attribute__((cleanup(tni_return_locale), unused)) const locale_t tni_locale_was_ =           \
         tni_to_c_locale()
 

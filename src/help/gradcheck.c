@@ -16,6 +16,7 @@
 #include <math.h>
 
 #include "autograd/op.h"
+#include "base/host.h"
 
 typedef struct check {
     tn_function f;
@@ -309,6 +310,7 @@ static tn_status usable(tn_tensor **inputs, int n)
 tn_status tn_gradcheck(tn_function f, tn_tensor **inputs, int n, void *user,
                        tn_gradcheck_options options)
 {
+    TNI_HOLD_TRAPS;
     if (!f) return tni_poison("tn_gradcheck", "f");
     if (!inputs || n < 1) return tni_poison("tn_gradcheck", "inputs");
     tn_status status = usable(inputs, n);

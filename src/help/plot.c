@@ -296,7 +296,6 @@ tn_status tn_plot_svg(const char *path, const char *title, const char *x_label, 
                       const tn_curve *curves, int n)
 {
     TNI_C_NUMBERS;
-    TNI_HOLD_TRAPS;
     static const char f[] = "tn_plot_svg";
     if (n < 0 || (n > 0 && !curves))
         return tni_error(TN_E_INVALID, "%s: %d curves: want an array of them", f, n);

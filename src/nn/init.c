@@ -9,6 +9,7 @@
 
 double tn_init_gain(tn_nonlinearity nonlinearity, double slope)
 {
+    TNI_HOLD_TRAPS;
     switch (nonlinearity) {
     case TN_NL_LINEAR:
     case TN_NL_SIGMOID: return 1.0;
@@ -290,6 +291,7 @@ static tn_status kaiming_deviation(const char *function, const tn_tensor *t, dou
 
 tn_status tn_init_kaiming_uniform(tn_tensor *t, double slope, bool fan_out, tn_nonlinearity nl)
 {
+    TNI_HOLD_TRAPS;
     double deviation = 0;
     tn_status status =
         kaiming_deviation("tn_init_kaiming_uniform", t, slope, fan_out, nl, &deviation);
@@ -300,6 +302,7 @@ tn_status tn_init_kaiming_uniform(tn_tensor *t, double slope, bool fan_out, tn_n
 
 tn_status tn_init_kaiming_normal(tn_tensor *t, double slope, bool fan_out, tn_nonlinearity nl)
 {
+    TNI_HOLD_TRAPS;
     double deviation = 0;
     tn_status status =
         kaiming_deviation("tn_init_kaiming_normal", t, slope, fan_out, nl, &deviation);

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "nn/module.h"
+#include "base/host.h"
 
 tn_module tn_no_module_object;
 
@@ -235,6 +236,7 @@ void tn_module_drop(tn_module *m)
 const char *tni_module_text(const tn_module *m, char *text, size_t size)
 {
     char about[128] = "";
+    TNI_C_NUMBERS;
     if (m->type->describe) m->type->describe(m, about, sizeof about);
     if (about[0])
         snprintf(text, size, "%s(%s)", m->type->name, about);

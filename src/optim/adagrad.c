@@ -8,6 +8,7 @@
  * form.
  */
 #include "optim/optim.h"
+#include "base/host.h"
 
 static const tni_optim_type adagrad = {
     .name = "adagrad",
@@ -18,6 +19,7 @@ static const tni_optim_type adagrad = {
 
 tn_optim *tn_adagrad(const tn_list *parameters, tn_adagrad_options o)
 {
+    TNI_HOLD_TRAPS;
     if (!parameters) return tni_poisoned("tn_adagrad", "parameters");
     o.lr = tni_given(o.lr, o.use_lr, 1e-2);
     o.eps = tni_given(o.eps, o.use_eps, 1e-10);

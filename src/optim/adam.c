@@ -11,6 +11,7 @@
  * regularization (2019), algorithm 2; Reddi et al., On the convergence of Adam and beyond (2018).
  */
 #include "optim/optim.h"
+#include "base/host.h"
 
 #define ADAM_STATE                                                                                 \
     {                                                                                              \
@@ -67,10 +68,12 @@ static tn_optim *make(const tni_optim_type *type, const tn_list *parameters, tn_
 
 tn_optim *tn_adam(const tn_list *parameters, tn_adam_options o)
 {
+    TNI_HOLD_TRAPS;
     return make(&adam, parameters, o);
 }
 
 tn_optim *tn_adamw(const tn_list *parameters, tn_adamw_options o)
 {
+    TNI_HOLD_TRAPS;
     return make(&adamw, parameters, o);
 }

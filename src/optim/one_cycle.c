@@ -11,6 +11,7 @@
 #include <math.h>
 
 #include "optim/scheduler.h"
+#include "base/host.h"
 
 static double anneal(double from, double to, double part)
 {
@@ -63,6 +64,7 @@ static const tni_schedule one_cycle_fixed_momentum = {
 
 tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o)
 {
+    TNI_HOLD_TRAPS;
     static const char f[] = "one_cycle_lr";
     if (tni_no_optim(opt)) return tni_poisoned("tn_one_cycle_lr", "opt");
     if (o.pct_start == 0) o.pct_start = 0.3;

@@ -7,6 +7,7 @@
 #include "autograd/tell.h"
 #include "nn/module.h"
 #include "optim/optim.h"
+#include "base/host.h"
 
 tn_status tni_optim_nonnegative(const char *type, const char *what, double value)
 {
@@ -227,6 +228,7 @@ static tn_status may_set(const char *function, const tn_optim *opt, int group, c
 
 tn_status tn_optim_set_lr(tn_optim *opt, int group, double lr)
 {
+    TNI_HOLD_TRAPS;
     tn_status status = may_set("optim_set_lr", opt, group, "lr", lr);
     for (int i = 0; status == TN_OK && i < opt->n_groups; i++)
         if (group < 0 || group == i) opt->group[i].lr = opt->group[i].base_lr = lr;
@@ -235,6 +237,7 @@ tn_status tn_optim_set_lr(tn_optim *opt, int group, double lr)
 
 tn_status tn_optim_set_weight_decay(tn_optim *opt, int group, double weight_decay)
 {
+    TNI_HOLD_TRAPS;
     tn_status status = may_set("optim_set_weight_decay", opt, group, "weight_decay", weight_decay);
     for (int i = 0; status == TN_OK && i < opt->n_groups; i++)
         if (group < 0 || group == i) opt->group[i].weight_decay = weight_decay;
@@ -308,6 +311,7 @@ tn_status tn_optim_set_number(tn_optim *opt, int group, const char *name, double
 
 tn_status tn_optim_add_group(tn_optim *opt, const tn_list *parameters, tn_group_options o)
 {
+    TNI_HOLD_TRAPS;
     static const char f[] = "tn_optim_add_group";
     const struct {
         const char *name;

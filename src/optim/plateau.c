@@ -21,6 +21,7 @@ const tni_schedule tni_schedule_plateau = { .name = "plateau_lr" };
 /* a: factor, b: threshold, c: min_lr, n: patience, m: cooldown */
 tn_scheduler *tn_plateau_lr(tn_optim *opt, tn_plateau_options o)
 {
+    TNI_HOLD_TRAPS;
     if (tni_no_optim(opt)) return tni_poisoned("tn_plateau_lr", "opt");
     if (o.factor == 0) o.factor = 0.1;
     o.threshold = tni_given(o.threshold, o.use_threshold, 1e-4);

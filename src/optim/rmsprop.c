@@ -10,6 +10,7 @@
  * Graves, Generating sequences with recurrent neural networks (2013), eq. 38-45.
  */
 #include "optim/optim.h"
+#include "base/host.h"
 
 static const tni_optim_type rmsprop = {
     .name = "rmsprop",
@@ -22,6 +23,7 @@ static const tni_optim_type rmsprop = {
 
 tn_optim *tn_rmsprop(const tn_list *parameters, tn_rmsprop_options o)
 {
+    TNI_HOLD_TRAPS;
     if (!parameters) return tni_poisoned("tn_rmsprop", "parameters");
     o.lr = tni_given(o.lr, o.use_lr, 1e-2);
     o.alpha = tni_given(o.alpha, o.use_alpha, 0.99);

@@ -58,6 +58,7 @@ static tn_status check(const char *f, const numbers *s)
 
 tn_scaler *tn_scaler_new(tn_scaler_options o)
 {
+    TNI_HOLD_TRAPS;
     numbers now = { .scale = o.init_scale != 0 ? (double)(float)o.init_scale : 65536,
                     .growth = o.growth != 0 ? o.growth : 2,
                     .backoff = o.backoff != 0 ? o.backoff : 0.5,

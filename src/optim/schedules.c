@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "optim/scheduler.h"
+#include "base/host.h"
 
 static const double pi = 3.14159265358979323846;
 
@@ -141,11 +142,13 @@ static tn_scheduler *make(int kind, tn_optim *opt, tn_scheduler given)
 
 tn_scheduler *tn_step_lr(tn_optim *opt, int64_t step_size, double gamma)
 {
+    TNI_HOLD_TRAPS;
     return make(STEP, opt, (tn_scheduler){ .n = step_size, .a = gamma });
 }
 
 tn_scheduler *tn_multistep_lr(tn_optim *opt, const int64_t *milestones, int n, double gamma)
 {
+    TNI_HOLD_TRAPS;
     return make(
         MULTISTEP, opt,
         (tn_scheduler){ .n_milestones = n, .milestone = (int64_t *)milestones, .a = gamma });
@@ -153,31 +156,37 @@ tn_scheduler *tn_multistep_lr(tn_optim *opt, const int64_t *milestones, int n, d
 
 tn_scheduler *tn_exponential_lr(tn_optim *opt, double gamma)
 {
+    TNI_HOLD_TRAPS;
     return make(EXPONENTIAL, opt, (tn_scheduler){ .a = gamma });
 }
 
 tn_scheduler *tn_cosine_lr(tn_optim *opt, int64_t t_max, double eta_min)
 {
+    TNI_HOLD_TRAPS;
     return make(COSINE, opt, (tn_scheduler){ .n = t_max, .a = eta_min });
 }
 
 tn_scheduler *tn_cosine_restarts_lr(tn_optim *opt, int64_t t0, int64_t mult, double eta_min)
 {
+    TNI_HOLD_TRAPS;
     return make(RESTARTS, opt, (tn_scheduler){ .n = t0, .m = mult, .a = eta_min });
 }
 
 tn_scheduler *tn_linear_lr(tn_optim *opt, double start, double end, int64_t n)
 {
+    TNI_HOLD_TRAPS;
     return make(LINEAR, opt, (tn_scheduler){ .n = n, .a = start, .b = end });
 }
 
 tn_scheduler *tn_constant_lr(tn_optim *opt, double factor, int64_t n)
 {
+    TNI_HOLD_TRAPS;
     return make(CONSTANT, opt, (tn_scheduler){ .n = n, .a = factor });
 }
 
 tn_scheduler *tn_polynomial_lr(tn_optim *opt, int64_t n, double power)
 {
+    TNI_HOLD_TRAPS;
     return make(POLYNOMIAL, opt, (tn_scheduler){ .n = n, .a = power });
 }
 
@@ -190,6 +199,7 @@ tn_scheduler *tn_lambda_lr(tn_optim *opt, double (*factor)(int64_t step, void *u
 
 tn_scheduler *tn_warmup_cosine_lr(tn_optim *opt, int64_t warmup, int64_t total, double eta_min)
 {
+    TNI_HOLD_TRAPS;
     if (opt && (warmup < 0 || total < 1 || warmup > total))
         return tni_fail(TN_E_INVALID,
                         "tn_warmup_cosine_lr: warmup %" PRId64 ", total %" PRId64

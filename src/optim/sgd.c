@@ -9,6 +9,7 @@
  * (2013), eq. 1-4, in PyTorch's form (the rate multiplies the velocity, not the gradient).
  */
 #include "optim/optim.h"
+#include "base/host.h"
 
 static const tni_optim_type sgd = {
     .name = "sgd",
@@ -21,6 +22,7 @@ static const tni_optim_type sgd = {
 
 tn_optim *tn_sgd(const tn_list *parameters, tn_sgd_options o)
 {
+    TNI_HOLD_TRAPS;
     if (!parameters) return tni_poisoned("tn_sgd", "parameters");
     o.lr = tni_given(o.lr, o.use_lr, 1e-3);
     if (tni_optim_nonnegative(sgd.name, "lr", o.lr) != TN_OK ||

@@ -277,7 +277,6 @@ static tn_status write_tensor(sink *s, const tn_tensor *t)
 int64_t tn_format(const tn_tensor *t, char *buffer, size_t size)
 {
     TNI_C_NUMBERS;
-    TNI_HOLD_TRAPS;
     sink s = { .buffer = buffer, .size = buffer ? size : 0 };
 
     if (s.size) buffer[0] = '\0';
@@ -307,11 +306,11 @@ static tn_status print(const char *function, FILE *file, const tn_tensor *t)
 tn_status tn_fprint(FILE *file, const tn_tensor *t)
 {
     TNI_C_NUMBERS;
-    TNI_HOLD_TRAPS;
     return print("tn_fprint", file, t);
 }
 
 tn_status tn_print(const tn_tensor *t)
 {
+    TNI_C_NUMBERS;
     return print("tn_print", stdout, t);
 }

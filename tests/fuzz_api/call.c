@@ -1,6 +1,7 @@
 /* call.c - one call, and the checks after it. */
 #include "call.h"
 
+#include <fenv.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -271,6 +272,24 @@ static void hand_over(world *w)
     }
 }
 
+bool traps; /* set before threads start */
+
+/* SIGFPE ends the child. */
+static void trap(bool on)
+{
+#if defined(__GLIBC__) && (defined(__x86_64__) || defined(__i386__))
+    const int which = FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW;
+    if (!traps) return;
+    feclearexcept(FE_ALL_EXCEPT);
+    if (on)
+        feenableexcept(which);
+    else
+        fedisableexcept(which);
+#else
+    (void)on;
+#endif
+}
+
 bool call_row(world *w, const row *r, refusal refusal)
 {
     w->row = r;
@@ -287,7 +306,9 @@ bool call_row(world *w, const row *r, refusal refusal)
     w->result.object = NULL;
     tn_error_clear();
     if (w->alone) arm(refusal);
+    trap(true);
     r->call(w, w->slot);
+    trap(false);
     refusal.after = -1;
     if (w->alone) arm(refusal);
     bool refused = memory.refused + malloc_refused > refused_before;

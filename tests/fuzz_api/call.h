@@ -19,6 +19,9 @@ typedef struct refusal {
     bool for_good, of_malloc;
 } refusal;
 
+/* Whether a call runs while the host traps floating-point exceptions. */
+extern bool traps;
+
 /* One call of the row with arguments as w->mode says. True when memory was refused. */
 bool call_row(world *w, const row *r, refusal refusal);
 /* A sequence of n random calls; its digest in w->digest. */

@@ -8,6 +8,7 @@
  *                                                     its own
  *     fuzz_api --replay SEED:SEQUENCE                 one of them again, saying every call
  *     fuzz_api --row NAME ...                         of a sweep, this row only
+ *     fuzz_api --traps 1 ...                          as a host that traps floating-point exceptions
  *     fuzz_api --list                                 the names of the rows
  */
 #include <errno.h>
@@ -345,6 +346,8 @@ static options read_options(int argc, char **argv)
             o.minutes = strtod(value, NULL);
         else if (strcmp(argv[i], "--threads") == 0)
             o.threads = atoi(value);
+        else if (strcmp(argv[i], "--traps") == 0)
+            traps = atoi(value) != 0;
         else if (strcmp(argv[i], "--sweep") == 0)
             o.sweep = value;
         else if (strcmp(argv[i], "--row") == 0)
@@ -355,7 +358,7 @@ static options read_options(int argc, char **argv)
         else {
             fprintf(stderr, "usage: fuzz_api [--seed S] [--calls N | --minutes M] [--threads T]\n"
                             "                [--sweep odd|memory|malloc [--row NAME]] [--replay "
-                            "SEED:SEQUENCE] [--list]\n");
+                            "SEED:SEQUENCE] [--traps 0|1] [--list]\n");
             exit(2);
         }
     }

@@ -13,6 +13,7 @@
 #include <math.h>
 
 #include "autograd/op.h"
+#include "base/host.h"
 
 typedef struct attention_args {
     double scale;
@@ -306,6 +307,7 @@ static tn_tensor *composed(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *
 tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v,
                                            tn_tensor *mask, bool causal, double scale)
 {
+    TNI_HOLD_TRAPS;
     attention_args args = { .scale = scale, .causal = causal };
 
     if (scale == 0 && q && q->shape.rank > 0)

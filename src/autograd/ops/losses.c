@@ -15,6 +15,7 @@
 #include <math.h>
 
 #include "autograd/ops/rows.h"
+#include "base/host.h"
 
 /* Above this, log(1 + exp(x)) - x is below half a bit of f64. */
 static const double SOFTPLUS_LINEAR = 40.0;
@@ -105,6 +106,7 @@ static tn_tensor *huber(const char *function, tn_tensor *x, tn_tensor *target, d
 
 tn_tensor *tn_smooth_l1_loss(tn_tensor *x, tn_tensor *target, double beta, tn_reduction reduction)
 {
+    TNI_HOLD_TRAPS;
     if (!is_pair("tn_smooth_l1_loss", &x, &target)) return NULL;
     if (!(beta >= 0) || isinf(beta)) {
         return tni_fail(TN_E_INVALID, "tn_smooth_l1_loss: beta %g: want a finite number >= 0",

@@ -9,6 +9,7 @@
  * which replace them only if all values are finite, because a NaN would stay in them for good.
  */
 #include "nn/layers/layer.h"
+#include "base/host.h"
 
 typedef tni_batchnorm batchnorm;
 
@@ -183,11 +184,13 @@ static tn_module *batchnorm_new(const char *function, const tn_module_type *type
 
 tn_module *tn_batchnorm2d_new(int64_t features, tn_batchnorm_options o)
 {
+    TNI_HOLD_TRAPS;
     return batchnorm_new("tn_batchnorm2d_new", &batchnorm2d_type, features, o);
 }
 
 tn_module *tn_batchnorm1d_new(int64_t features, tn_batchnorm_options o)
 {
+    TNI_HOLD_TRAPS;
     return batchnorm_new("tn_batchnorm1d_new", &batchnorm1d_type, features, o);
 }
 
@@ -219,6 +222,7 @@ double tn_batchnorm_momentum(const tn_module *m)
 
 tn_status tn_batchnorm_set_momentum(tn_module *m, double momentum)
 {
+    TNI_HOLD_TRAPS;
     static const char f[] = "tn_batchnorm_set_momentum";
     batchnorm *b = check_type(f, m);
     if (!b) return tni_pending();

@@ -3,6 +3,7 @@
  * (2014). p can be read and set later, in every layer that has dropout.
  */
 #include "nn/layers/layer.h"
+#include "base/host.h"
 
 typedef struct dropout {
     tn_module base;
@@ -30,6 +31,7 @@ static const tn_module_type dropout_type = {
 
 tn_module *tn_dropout_new(double p)
 {
+    TNI_HOLD_TRAPS;
     if (tni_probability("tn_dropout_new", p) != TN_OK) return NULL;
     dropout *m = tn_module_new(&dropout_type);
     if (!m) return NULL;
@@ -75,6 +77,7 @@ static tn_status set_one(const char *path, tn_module *m, void *user)
 
 tn_status tn_dropout_set_p(tn_module *m, double p)
 {
+    TNI_HOLD_TRAPS;
     static const char f[] = "tn_dropout_set_p";
     setting set = { p, 0 };
     tn_status status = tni_module_check(f, m);

@@ -4,6 +4,7 @@
  * al., 2020): x = x + attn(n1(x)), x = x + ff(n2(x)). ff(x) = W2 drop(act(W1 x)).
  */
 #include "nn/layers/layer.h"
+#include "base/host.h"
 
 typedef struct encoder_layer {
     tn_module base;
@@ -77,6 +78,7 @@ double *tni_encoder_layer_dropout(tn_module *m)
 /* Random numbers are drawn in the order attention, linear1, linear2. */
 tn_module *tn_encoder_layer_new(int64_t d_model, int64_t heads, tn_encoder_layer_options o)
 {
+    TNI_HOLD_TRAPS;
     int64_t feedforward_size = tni_or_int(o.feedforward, 2048);
     if (tni_at_least("tn_encoder_layer_new", "d_model", d_model, 1) != TN_OK ||
         tni_at_least("tn_encoder_layer_new", "feedforward", feedforward_size, 1) != TN_OK ||

@@ -9,6 +9,7 @@
  * running statistics again after the next tn_train of a parent.)
  */
 #include "nn/layers/layer.h"
+#include "base/host.h"
 
 typedef tni_batchnorm frozen_batchnorm;
 
@@ -56,6 +57,7 @@ static const tn_module_type frozen_type = {
 
 tn_module *tn_frozen_batchnorm2d_new(int64_t features, tn_frozen_batchnorm_options o)
 {
+    TNI_HOLD_TRAPS;
     static const char function[] = "tn_frozen_batchnorm2d_new";
     if (tni_at_least(function, "features", features, 1) != TN_OK ||
         tni_check_eps(function, o.eps) != TN_OK)

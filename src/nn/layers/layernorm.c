@@ -1,6 +1,7 @@
 /* layernorm.c - y = w (x - mean) / sqrt(var + eps) + b over the trailing axes; Ba et al. (2016),
  * eq. 4 */
 #include "nn/layers/layer.h"
+#include "base/host.h"
 
 typedef struct layernorm {
     tn_module base;
@@ -51,6 +52,7 @@ static const tn_module_type layernorm_type = {
 
 tn_module *tn_layernorm_new(tn_shape shape, tn_layernorm_options o)
 {
+    TNI_HOLD_TRAPS;
     if (shape.rank < 1 || tni_shape_numel(&shape) < 1)
         return tni_fail(TN_E_SHAPE,
                         "tn_layernorm_new: shape %s: want 1 to %d axes, sizes of 1 and up",

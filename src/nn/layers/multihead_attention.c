@@ -8,6 +8,7 @@
  * step by step.
  */
 #include "nn/layers/layer.h"
+#include "base/host.h"
 
 typedef struct multihead_attention {
     tn_module base;
@@ -231,6 +232,7 @@ static tn_status check_options(int64_t embed, int64_t heads,
 tn_module *tn_multihead_attention_new(int64_t embed_dim, int64_t heads,
                                       tn_multihead_attention_options o)
 {
+    TNI_HOLD_TRAPS;
     int64_t e = embed_dim;
     if (check_options(e, heads, &o) != TN_OK) return NULL;
     multihead_attention *m = tn_module_new(&multihead_attention_type);

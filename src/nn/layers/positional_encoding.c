@@ -6,6 +6,7 @@
  * 4e-4 at position 5,000. An odd d has one cosine column less.
  */
 #include "nn/layers/layer.h"
+#include "base/host.h"
 
 typedef struct positional_encoding {
     tn_module base;
@@ -88,6 +89,7 @@ double *tni_positional_encoding_dropout(tn_module *m)
 tn_module *tn_positional_encoding_new(int64_t d_model, int64_t max_len,
                                       tn_positional_encoding_options o)
 {
+    TNI_HOLD_TRAPS;
     static const char function[] = "tn_positional_encoding_new";
     if (tni_at_least(function, "d_model", d_model, 1) != TN_OK ||
         tni_at_least(function, "max_len", max_len, 1) != TN_OK ||

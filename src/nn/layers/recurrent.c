@@ -4,6 +4,7 @@
  */
 #include "nn/layers/layer.h"
 #include "tensor/cells.h"
+#include "base/host.h"
 
 typedef struct recurrent {
     tn_module base;
@@ -249,6 +250,7 @@ static tn_status check_options(const char *function, int kind, bool cell, int64_
 static tn_module *make(const char *function, int kind, bool cell, int64_t in, int64_t hidden,
                        const tn_recurrent_options *o)
 {
+    TNI_HOLD_TRAPS;
     static const char *const what[] = { "weight_ih", "weight_hh", "bias_ih", "bias_hh" };
     if (check_options(function, kind, cell, in, hidden, o) != TN_OK) return NULL;
     recurrent *m = tn_module_new(&types[!cell][kind]);
