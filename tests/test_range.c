@@ -2,8 +2,8 @@
  * test_range.c - norms, deviations, normalisation and clipping of numbers whose squares leave the
  * dtype's range, or that lie far from 0: values, first and second derivatives.
  *
- * What is measured: f(s x) = s^d f(x) for a power of two s, so f64 of ordinary x says what must come
- * out. Seen to fail before sums of squares were taken again in double (cpu/isa/reduce.c, mend):
+ * What is measured: f(s x) = s^d f(x) for a power of two s, so f64 of ordinary x says what must
+ * come out. Seen to fail before sums of squares were taken again in double (isa/reduce.c, mend):
  * every function of `degrees` at its largest and smallest s, tn_std in f16, clipping of f16.
  */
 #include "common.h"
@@ -16,7 +16,7 @@ static tn_tensor *leaf(tn_tensor *t)
     return t;
 }
 
-/* ---- f(s x) = s^d f(x) ------------------------------------------------------------------------- */
+/* ---- f(s x) = s^d f(x) ----------------------------------------------------------------------- */
 
 static int axis;
 static tn_tensor *norm_2(tn_tensor *x)
@@ -135,9 +135,9 @@ START_TEST(squares_out_of_range)
 }
 END_TEST
 
-/* ---- by themselves ----------------------------------------------------------------------------- */
+/* ---- by themselves --------------------------------------------------------------------------- */
 
-/* Results beside one that is taken again keep their bits; infinity, NaN and 0 are what they were. */
+/* Results beside one that is taken again stay as they are; so do infinity, NaN and 0. */
 START_TEST(each_row_by_itself)
 {
     float x[] = { 3e20f, 4e20f, 3, 4, 0, 0, INFINITY, 1, NAN, 1, 3e-25f, 4e-25f, 3e-42f, 4e-42f };
@@ -168,7 +168,7 @@ START_TEST(deviations_are_not_rounded_as_variances)
 }
 END_TEST
 
-/* ---- far from 0 -------------------------------------------------------------------------------- */
+/* ---- far from 0 ------------------------------------------------------------------------------ */
 
 /* 1e7 + {0, 1, 2, 3} and others of that spread, along each axis of each layout. */
 START_TEST(a_mean_is_not_rounded)
@@ -208,7 +208,7 @@ START_TEST(a_mean_is_not_rounded)
 }
 END_TEST
 
-/* ---- clipping ---------------------------------------------------------------------------------- */
+/* ---- clipping -------------------------------------------------------------------------------- */
 
 static const struct {
     tn_dtype dtype;

@@ -2,9 +2,10 @@
  * host.h - settings of the host program that are suspended while we work: traps on floating-point
  * exceptions, and a locale with a decimal comma; and threads that leave it its signals.
  *
- * A function that computes, or only compares numbers of the caller's, begins with TNI_HOLD_TRAPS, one
+ * A function that computes, or compares numbers of the caller's, begins with TNI_HOLD_TRAPS, one
  * that writes numbers with TNI_C_NUMBERS, which holds traps too; every return restores the host's
- * settings. tests/fuzz_api/ calls each of them under traps. Helper threads mask traps themselves (cpu/team.c).
+ * settings. tests/fuzz_api calls all of them under traps. Helper threads mask traps themselves
+ * (cpu/team.c).
  */
 #ifndef TNI_HOST_H
 #define TNI_HOST_H

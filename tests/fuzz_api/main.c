@@ -8,7 +8,7 @@
  *                                                     its own
  *     fuzz_api --replay SEED:SEQUENCE                 one of them again, saying every call
  *     fuzz_api --row NAME ...                         of a sweep, this row only
- *     fuzz_api --traps 1 ...                          as a host that traps floating-point exceptions
+ *     fuzz_api --traps 1 ...                          in a host that traps floating point
  *     fuzz_api --list                                 the names of the rows
  */
 #include <errno.h>
