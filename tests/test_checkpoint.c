@@ -312,9 +312,8 @@ static bool write_without(const char *from, const char *to, int k)
     tn_list *list = tni_safetensors_list(&file, "", NULL), *rest = tn_list_new();
     for (int i = 0; i < list->n; i++)
         if (i != k) assert_ok(tn_list_add(rest, list->entry[i].name, list->entry[i].tensor));
-    const char *module;
-    for (int i = 0, v; (v = tni_list_versions(list, i, &module)) != 0; i++)
-        assert_ok(tn_list_set_version(rest, module, v));
+    for (int i = -1, v; (v = tni_list_next_version(list, &i)) != 0;)
+        assert_ok(tn_list_set_version(rest, tni_list_path(list, i), v));
     tni_safetensors_close(&file);
     assert_ok(
         tni_safetensors_write("test", to, rest, (tni_writing){ .own = &own, .checksum = true }));

@@ -87,11 +87,10 @@ static tn_status save(tn_list *list, const char *name, const tn_list *state)
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < state->n; i++)
         status = tni_list_push(list, prefix, "", state->entry[i].name, state->entry[i]);
-    const char *path;
-    int version;
-    for (int i = 0; status == TN_OK && (version = tni_list_versions(state, i, NULL)) != 0; i++) {
+    for (int i = -1, version;
+         status == TN_OK && (version = tni_list_next_version(state, &i)) != 0;) {
         if (version == 1) continue; /* which no file says */
-        tni_list_versions(state, i, &path);
+        const char *path = tni_list_path(state, i);
         char whole[TNI_NAME_LIMIT + LONGEST + 2];
         int length = snprintf(whole, sizeof whole, "%s%s%s", name, *path ? "." : "", path);
         status = length < (int)sizeof whole

@@ -120,11 +120,9 @@ static tn_status add_versions(pairs *p, const tn_list *list)
     tni_bytes text = { 0 };
     pairs object = { .text = &text, .function = p->function };
     tn_status status = TN_OK;
-    const char *path;
-    for (int i = 0, v; status == TN_OK && (v = tni_list_versions(list, i, NULL)) != 0; i++) {
+    for (int i = -1, v; status == TN_OK && (v = tni_list_next_version(list, &i)) != 0;) {
         if (v == 1) continue;
-        tni_list_versions(list, i, &path);
-        status = add_key(&object, path);
+        status = add_key(&object, tni_list_path(list, i));
         tni_bytes_printf(&text, "%d", v);
     }
     if (status == TN_OK && object.n) status = add_object(p, TNI_VERSIONS, &object);
@@ -336,9 +334,7 @@ tn_status tni_check_counts(const char *function, const tn_list *list, bool every
 {
     const int64_t limit = tn_get_file_limits().tensors;
     int64_t n = 0;
-    int version;
-    for (int i = 0; (version = tni_list_versions(list, i, NULL)) != 0; i++)
-        n += every_version || version != 1;
+    for (int i = -1, v; (v = tni_list_next_version(list, &i)) != 0;) n += every_version || v != 1;
     if (list->n <= limit && n <= limit) return TN_OK;
     return tni_error(TN_E_INVALID,
                      "%s: %" PRId64 " %s: at most %" PRId64

@@ -107,18 +107,14 @@ static tn_status add(copier *c, const void *from, size_t n, const void *to, cons
     return TN_OK;
 }
 
-static tn_status add_name(copier *c, const char *from, const char *to)
-{
-    return add(c, from, from ? strlen(from) + 1 : 0, to, "a name");
-}
-
 static tn_status add_tensor(copier *c, const tn_tensor *t)
 {
     if (tni_none(t)) return TN_OK;
     const tn_tensor *copy = tni_stage_get(&c->stage, t), *grad = t->gm ? t->gm->grad : NULL;
     const tni_storage *elements = t->storage;
     tn_status status = add(c, t, sizeof *t, copy, "a tensor");
-    if (status == TN_OK) status = add_name(c, t->name, copy->name);
+    if (status == TN_OK && t->name)
+        status = add(c, t->name, strlen(t->name) + 1, copy->name, "a name");
     if (status == TN_OK) status = add(c, grad, grad ? sizeof *grad : 0, NULL, "a gradient");
     if (status != TN_OK || elements->borrowed) return status;
     return add(c, elements->data, elements->nbytes, NULL, "the elements of a tensor");
@@ -132,7 +128,7 @@ static tn_status add_regions(tn_module *m, const char *path, void *user)
     (void)path;
     for (int i = 0; status == TN_OK && i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
-        status = add_name(c, slot->name, copy->state->slot[i].name);
+        status = add(c, slot->name, strlen(slot->name) + 1, copy->state->slot[i].name, "a name");
         if (status == TN_OK && slot->kind != TNI_CHILD) status = add_tensor(c, slot->tensor);
     }
     return status;

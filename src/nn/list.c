@@ -23,13 +23,12 @@ typedef struct block {
     tn_list list; /* first: a tn_list * is a block *. Its entries may start inside the room */
     tn_entry *room;
     int64_t *serial; /* of each entry, ascending */
-    size_t capacity, serial_capacity, modules_capacity, recorded_capacity, text_capacity;
+    size_t capacity, serial_capacity, modules_capacity, text_capacity;
     int64_t next;    /* serial number, from 1 */
     int repeated;    /* entries with an earlier one's name: the table has the first */
     tni_map names;   /* -> serial number */
     record *modules; /* parents first; empty, or from the root on */
-    int *recorded;   /* those with a version, by number */
-    int n_modules, n_recorded;
+    int n_modules;
     char *text; /* room for the longest path */
 } block;
 
@@ -96,7 +95,6 @@ static void drop_list(void *object)
         tni_map_free(&b->modules[i].children);
     }
     tni_room_free(&b->modules, &b->modules_capacity, sizeof *b->modules);
-    tni_room_free(&b->recorded, &b->recorded_capacity, sizeof *b->recorded);
     tni_room_free(&b->text, &b->text_capacity, 1);
     tni_free(b, sizeof *b);
 }
@@ -153,29 +151,12 @@ static int module_at(block *b, const char *path, size_t n, bool add)
     return at;
 }
 
-/* Records a version, replacing an existing one; 0: it is not recorded any more. */
-static tn_status record_version(block *b, int at, int version)
-{
-    if (at < 0) return version ? TN_E_NOMEM : TN_OK;
-    record *r = &b->modules[at];
-    size_t n = (size_t)b->n_recorded;
-    if (version && !r->version) {
-        if (!tni_room(&b->recorded, &b->recorded_capacity, n, 1, sizeof *b->recorded))
-            return TN_E_NOMEM;
-        r->place = b->n_recorded++;
-    } else if (!version && r->version) { /* the last one takes its place */
-        b->modules[b->recorded[--b->n_recorded]].place = r->place;
-        b->recorded[r->place] = b->recorded[b->n_recorded];
-    }
-    if (version) b->recorded[r->place] = at;
-    r->version = version;
-    return TN_OK;
-}
-
 tn_status tni_list_push_version(tn_list *list, const char *path, int version)
 {
     block *b = (block *)list;
-    return record_version(b, module_at(b, path, strlen(path), version != 0), version);
+    int at = module_at(b, path, strlen(path), version != 0);
+    if (at >= 0) b->modules[at].version = version;
+    return at >= 0 || !version ? TN_OK : TN_E_NOMEM;
 }
 
 int tni_list_version_n(const tn_list *list, const char *path, size_t n)
@@ -199,21 +180,25 @@ tn_status tn_list_set_version(tn_list *list, const char *path, int version)
     return tni_list_push_version(list, path, version);
 }
 
-/* Writes the path from its end. */
-int tni_list_versions(const tn_list *list, int i, const char **path)
+int tni_list_next_version(const tn_list *list, int *i)
 {
     const block *b = (const block *)list;
-    if (i < 0 || i >= b->n_recorded) return 0;
-    const record *r = &b->modules[b->recorded[i]];
-    if (!path) return r->version;
-    *path = b->text;
-    b->text[r->length] = '\0';
-    for (const record *m = r; m->name; m = &b->modules[m->parent]) {
+    while (++*i < b->n_modules)
+        if (b->modules[*i].version) return b->modules[*i].version;
+    return 0;
+}
+
+/* Written from its end. */
+const char *tni_list_path(const tn_list *list, int i)
+{
+    const block *b = (const block *)list;
+    b->text[b->modules[i].length] = '\0';
+    for (const record *m = &b->modules[i]; m->name; m = &b->modules[m->parent]) {
         size_t n = strlen(m->name);
         memcpy(b->text + m->length - n, m->name, n);
         if (m->parent) b->text[m->length - n - 1] = '.';
     }
-    return r->version;
+    return b->text;
 }
 
 static tn_status copy_versions(tn_list *list, const tn_list *from)
@@ -228,7 +213,7 @@ static tn_status copy_versions(tn_list *list, const tn_list *from)
         at[i] = r->name ? child_of(to, at[r->parent], r->name, strlen(r->name), true)
                         : module_at(to, "", 0, true);
         if (at[i] < 0) status = TN_E_NOMEM;
-        if (r->version && status == TN_OK) status = record_version(to, at[i], r->version);
+        if (at[i] >= 0 && r->version) to->modules[at[i]].version = r->version;
     }
     if (at) tni_free(at, nbytes);
     return status;
@@ -437,8 +422,7 @@ typedef struct collector {
     bool once;  /* each tensor under its first name only */
     bool state; /* with extra state, hooks and versions */
     tni_map seen;
-    int *above; /* with state: the modules around this one, as records of the list */
-    size_t depth, above_capacity;
+    int depth, at; /* with state: how deep the walk is, and the module's record in the list */
 } collector;
 
 static tn_status collect_kind(collector *c, tn_module *m, const char *path, tni_slot_kind kind)
@@ -475,7 +459,7 @@ static int record_of(const collector *c, const char *path, const char *prefix)
     size_t n = strlen(prefix);
     if (c->depth < 2) return module_at(b, prefix, n - (n && prefix[n - 1] == '.'), true);
     const char *name = strrchr(path, '.') + 1;
-    return child_of(b, c->above[c->depth - 1], name, strlen(name), true);
+    return child_of(b, c->at, name, strlen(name), true);
 }
 
 /* Adds what a file holds of a module besides its slots; then its hooks may edit the list. */
@@ -492,18 +476,18 @@ static tn_status collect_state(collector *c, tn_module *m, const char *path)
     if (hooked) status = tni_run_state_hooks(m, TNI_HOOK_STATE_DICT, c->list, prefix);
     int at = status == TN_OK ? record_of(c, path, prefix) : -1;
     tni_free(prefix, n);
-    if (status == TN_OK) status = record_version((block *)c->list, at, tni_state_version(m));
-    if (status == TN_OK && !tni_room(&c->above, &c->above_capacity, c->depth, 1, sizeof *c->above))
-        status = TN_E_NOMEM;
-    if (status == TN_OK) c->above[c->depth++] = at;
-    return status;
+    if (status != TN_OK || at < 0) return status != TN_OK ? status : TN_E_NOMEM;
+    ((block *)c->list)->modules[at].version = tni_state_version(m);
+    c->at = at;
+    c->depth++;
+    return TN_OK;
 }
 
 static tn_status leave(tn_module *m, const char *path, void *user)
 {
     collector *c = user;
     (void)m, (void)path;
-    if (c->depth) c->depth--;
+    if (c->depth-- > 0) c->at = ((block *)c->list)->modules[c->at].parent;
     return TN_OK;
 }
 
@@ -535,7 +519,6 @@ static tn_list *collected(const char *function, tn_module *m, collector c)
                            ? collect(m, "", &c)
                            : tni_walk(m, c.once ? TNI_ONCE : TNI_EVERY, collect, leave, &c);
     tni_map_free(&c.seen);
-    tni_room_free(&c.above, &c.above_capacity, sizeof *c.above);
     return tni_list_made(guarded, function, status == TN_OK ? c.list : NULL);
 }
 

@@ -210,9 +210,10 @@ tn_status tni_list_push(tn_list *list, const char *prefix, const char *path, con
                         tn_entry entry);
 /* The entry with a name; NULL (no message) if there is none. */
 const tn_entry *tni_list_find(const tn_list *list, const char *name);
-/* The i-th recorded state version and its module's path, valid until the next call (NULL: not
- * wanted); 0 past the last. */
-int tni_list_versions(const tn_list *list, int i, const char **path);
+/* The recorded state version after number *i (-1: the first), whose number *i becomes; 0: no more. */
+int tni_list_next_version(const tn_list *list, int *i);
+/* The path of the module of a number; valid until the next call. */
+const char *tni_list_path(const tn_list *list, int i);
 /* tn_list_version of a path of n bytes. */
 int tni_list_version_n(const tn_list *list, const char *path, size_t n);
 /* tn_list_set_version without checks of its arguments. */

@@ -161,10 +161,10 @@ static void put_tensor(tni_bytes *b, const item *it)
 /* The state of the outer dict: { "_metadata": OrderedDict of paths to { "version": n } }. */
 static tn_status put_versions(tni_bytes *b, const char *function, const tn_list *list)
 {
-    const char *path;
-    int version;
-    for (int i = 0; (version = tni_list_versions(list, i, &path)) != 0; i++) {
-        if (i == 0) {
+    bool any = false;
+    for (int i = -1, version; (version = tni_list_next_version(list, &i)) != 0; any = true) {
+        const char *path = tni_list_path(list, i);
+        if (!any) {
             put_literal(b, "}");
             put_text(b, "_metadata", 9);
             put_literal(b, ORDERED_DICT);
@@ -181,7 +181,7 @@ static tn_status put_versions(tni_bytes *b, const char *function, const tn_list 
         put_integer(b, version);
         put_literal(b, "ss"); /* SETITEM into the module's, SETITEM into _metadata */
     }
-    if (tni_list_versions(list, 0, &path)) put_literal(b, "sb"); /* SETITEM, BUILD */
+    if (any) put_literal(b, "sb"); /* SETITEM, BUILD */
     return TN_OK;
 }
 
