@@ -345,7 +345,7 @@ static tn_status never(tn_module *bn, int n_in, tn_tensor *const *in, int n, tn_
     return TN_OK;
 }
 
-/* A layer's own hook converts it: the call goes on with the frozen layer, and its hooks are gone. */
+/* A layer's own hook converts it: the call goes on with the frozen one, and its hooks are gone. */
 START_TEST(FB_04_within_its_own_call)
 {
     tn_module *m = tn_sequential(norm2d(2)), *bn = tn_module_child(m, 0);

@@ -260,7 +260,7 @@ START_TEST(a_hook_ends_the_scope_of_the_graph)
 }
 END_TEST
 
-/* ---- functions of a user's that end the scope around the call ---------------------------------- */
+/* ---- functions of a user's that end the scope around the call -------------------------------- */
 
 static tn_scope around; /* what the call works on is held by it alone */
 

@@ -78,9 +78,9 @@ struct tn_module_type {
     tn_status (*set_extra_state)(tn_module *self, tn_tensor *state);
     bool no_decay; /* a norm: tn_no_decay is true for all its parameters, whatever their shape */
     /** Completes copy, a clone of self: gives it memory of its own in place of what free frees (an
-     *  array of layers), and sets fields that tn_module_clone cannot. Its slots are there, and those
-     *  of the modules below; its fields are as tn_module_clone says. If it fails, free does not run
-     *  for copy, so it must leave nothing behind. */
+     *  array of layers), and sets fields that tn_module_clone cannot. Its slots are there, and
+     *  those of the modules below; its fields are as tn_module_clone says. If it fails, free does
+     *  not run for copy, so it must leave nothing behind. */
     tn_status (*clone)(tn_module *self, tn_module *copy);
 };
 
@@ -477,11 +477,11 @@ typedef struct tn_frozen_batchnorm_options {
  */
 TN_API tn_module *tn_frozen_batchnorm2d_new(int64_t features, tn_frozen_batchnorm_options o);
 /**
- * Turns every BatchNorm2d of the tree m into a FrozenBatchNorm2d, where it stands: whatever points to
- * it (a field, a variable, another tree) finds it frozen. tn_thaw_batchnorm turns them back. They
- * get copies of weight, bias, running statistics and counter, and take over eps, dtype, device,
- * train or eval, frozen or not; ties between these layers survive. Thawed weights are parameters
- * again; momentum is what it was before freezing, else 0.1; a missing counter starts at 0.
+ * Turns every BatchNorm2d of the tree m into a FrozenBatchNorm2d, where it stands: what points
+ * to it (a field, a variable, another tree) finds it frozen. tn_thaw_batchnorm turns them back.
+ * They get copies of weight, bias, running statistics and counter, and take over eps, dtype,
+ * device, train or eval, frozen or not; ties between these layers survive. Thawed weights are
+ * parameters again; momentum is what it was before freezing, else 0.1; a missing counter starts at 0.
  *
  * Names    unchanged. Optimizers made before hold the old parameters: make them again. Hooks of
  *          these layers are gone; BatchNorm1d is left alone

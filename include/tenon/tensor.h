@@ -130,8 +130,8 @@ typedef struct tn_scope {
 TN_API tn_scope tn_scope_begin(void);
 /** Drops everything made since, with inner scopes still open. Does nothing if the scope is not
  *  open. In a function that the library calls (a forward, a hook, a visitor), a scope opened before
- *  that call ends when the library's function returns: until then its tensors stay, and what is made
- *  belongs to it. */
+ *  that call ends when the library's function returns: until then its tensors stay, and what is
+ *  made belongs to it. */
 TN_API void tn_scope_end(tn_scope scope);
 /**
  * TN_SCOPE { ... }: a scope around the block, ended however the block is left: by its end, return,

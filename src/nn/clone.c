@@ -6,8 +6,8 @@
  * and children. Whatever was shared (a child, a tensor, a storage) is shared inside the copy.
  *
  * Fields without a slot hold addresses, too: of grandchildren, of their tensors, of the struct
- * itself. A list of what belongs to the original, by address, says what each becomes in the copy. An
- * address of something that the copy has no counterpart of is an error, unless the type's clone
+ * itself. A list of what belongs to the original, by address, says what each becomes in the copy.
+ * An address of something that the copy has no counterpart of is an error, unless the type's clone
  * sets that field. Numbers are told from addresses by their size: below 2^32, only the very address
  * of an object is one.
  */

@@ -89,8 +89,8 @@ void tni_slot_remove(tn_module *m, tni_slot *slot);
 /* Gives the slot another field. */
 void tni_slot_move_field(tn_module *m, tni_slot *slot, size_t field);
 /* Two modules whose structs have one size swap type, struct, slots and mode; what stays is their
- * addresses, so that whoever points to one now points to what the other was, and their hooks. Cannot
- * fail. */
+ * addresses, so that whoever points to one now points to what the other was, and their hooks.
+ * Cannot fail. */
 void tni_module_exchange(tn_module *a, tn_module *b);
 /* Restores the slots to the order of an earlier copy of them. Cannot fail. */
 void tni_slots_reorder(tn_module *m, const tni_slot *ordered);
@@ -153,8 +153,8 @@ tn_status tni_fields_after(tni_fields *fields, tn_module *m, int n_in, tn_tensor
                            tn_status status);
 /* The same at the end of a construction, for objects freed with its scope. */
 tn_status tni_fields_made(tn_module *m, tn_scope scope);
-/* Every word of the struct that no slot has, and that may be an address, becomes what `to` gives for
- * it. Returns the offset of the first for which it gives 0, which stays; 0: there is none. */
+/* Every word of the struct that no slot has, and that may be an address, becomes what `to` gives.
+ * Returns the offset of the first for which it gives 0, which stays; 0: there is none. */
 size_t tni_fields_map(tn_module *m, uintptr_t (*to)(uintptr_t word, void *user), void *user);
 
 /* ---- hooks.c --------------------------------------------------------------------------------- */
@@ -210,7 +210,7 @@ tn_status tni_list_push(tn_list *list, const char *prefix, const char *path, con
                         tn_entry entry);
 /* The entry with a name; NULL (no message) if there is none. */
 const tn_entry *tni_list_find(const tn_list *list, const char *name);
-/* The recorded state version after number *i (-1: the first), whose number *i becomes; 0: no more. */
+/* The recorded state version after number *i (-1: the first), which *i becomes; 0: no more. */
 int tni_list_next_version(const tn_list *list, int *i);
 /* The path of the module of a number; valid until the next call. */
 const char *tni_list_path(const tn_list *list, int i);

@@ -24,8 +24,8 @@ bool tni_optim_skips(const tni_optim_param *p)
     return !p->tensor->requires_grad || !gradient_of(p->tensor);
 }
 
-/* Whether its module has a buffer of its name in its place (tn_freeze_batchnorm): nothing there is to
- * be trained. */
+/* Whether its module has a buffer of its name in its place (tn_freeze_batchnorm): nothing is to be
+ * trained there. */
 static bool is_retired(const tni_optim_param *p)
 {
     const char *dot = strrchr(p->name, '.'), *name = dot ? dot + 1 : p->name;

@@ -196,10 +196,10 @@ tn_tensor *tni_scope_take(tn_scope s, tn_tensor *t);
 bool tni_scope_alone(tn_scope from, const void *object);
 tn_scope tni_scope_outermost(void);
 /*
- * From guard to unguard, the scopes that are open at guard stay: when a user's function ends one, it
- * ends at unguard, the last one if several are in force. So what a function of ours holds by scopes
- * outlives the functions of a user's that it calls. Results are entered in a scope after unguard,
- * which says whether any was ended by it.
+ * From guard to unguard, the scopes that are open at guard stay: when a user's function ends one,
+ * it ends at unguard, the last one if several are in force. So what a function of ours holds by
+ * scopes outlives the functions of a user's that it calls. Results are entered in a scope after
+ * unguard, which says whether any was ended by it.
  */
 size_t tni_scope_guard(void);
 bool tni_scope_unguard(size_t was);

@@ -372,8 +372,8 @@ static tn_status slice_shape(tni_call *c)
 static tn_tensor *slice_grad(tn_tensor *dy, const slice_args *a);
 static tn_tensor *slice(tn_tensor *x, const slice_args *a);
 
-/* Of n slices of one tensor, only the first that backward comes to makes zeros of that tensor's size;
- * the others are added where they stand in the sum so far, unless somebody is told of them. */
+/* Of n slices of one tensor, only the first that backward comes to makes zeros of its size; the
+ * others are added where they stand in the sum so far, unless somebody is told of them. */
 static tn_status slice_backward(tni_grad *g)
 {
     tn_tensor *sum = tni_sum_so_far(g);
