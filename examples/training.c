@@ -155,12 +155,25 @@ static bool agree_to_shard(const ex_settings *s)
     return mean > 0;
 }
 
-tn_data_parallel *ex_share(ex_settings *s, tn_module *model, tn_optim *optimizer, int64_t batch,
-                           int64_t step)
+/* The flags that decide the bits of a run. */
+static void same_flags(const ex_options *options)
+{
+    ex_notes notes = { 0 };
+    ex_note_options(&notes, options, EX_MODEL | EX_RUN);
+    for (int i = 0; i < notes.n; i++) {
+        char flag[64];
+        snprintf(flag, sizeof flag, "--%s", notes.key[i]);
+        ex_check(tn_parallel_same(flag, notes.value[i], strlen(notes.value[i])));
+    }
+}
+
+tn_data_parallel *ex_share(ex_settings *s, const ex_options *options, tn_module *model,
+                           tn_optim *optimizer, int64_t batch, int64_t step)
 {
     int size = tn_parallel_size();
     if (size == 1) return NULL;
     same_start(s, step);
+    same_flags(options);
     if (batch % size != 0)
         ex_refuse("--batch %" PRId64 ": %d processes share it: want a multiple of %d", batch, size,
                   size);

@@ -70,10 +70,11 @@ tn_scaler *ex_scaler(tn_dtype precision);
 /* In a run of several processes (mpirun), the handle that averages the model's gradients, after
  * weights were loaded, and before a checkpoint is, so that with --shard each process reads its own
  * part; tn_parallel_share_random follows that. NULL alone. Refuses a batch that does not divide by
- * the ranks, and processes that begin after another step than process 0 or from another checkpoint.
+ * the ranks, and processes that begin after another step than process 0 or from another checkpoint,
+ * or with other flags. The data are compared before, by tn_parallel_same.
  * Owner: the caller, ex_unshare. */
-tn_data_parallel *ex_share(ex_settings *s, tn_module *model, tn_optim *optimizer, int64_t batch,
-                           int64_t step);
+tn_data_parallel *ex_share(ex_settings *s, const ex_options *options, tn_module *model,
+                           tn_optim *optimizer, int64_t batch, int64_t step);
 /* With --shard process 0's answer in all of them, for what they do together; else own. */
 bool ex_first(const ex_settings *s, bool own);
 /* At the end: waits for the other processes, then frees the handle. */

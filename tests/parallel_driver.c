@@ -211,6 +211,27 @@ static void uneven(char **argument)
     tn_module_drop(m);
 }
 
+/* What differs on the last rank is an error on all, and they go on. */
+static void same_data(char **argument)
+{
+    (void)argument;
+    char text[] = "abc", wanted[64];
+    TN_CHECK(tn_parallel_same("the text", text, 3));
+    TN_CHECK(tn_parallel_same("nothing", NULL, 0));
+    snprintf(wanted, sizeof wanted, "on rank %d the text is not the same as on rank 0",
+             tn_parallel_size() - 1);
+    for (int k = 0; k < 2; k++) { /* another byte; one byte less */
+        if (last_rank() && k == 0) text[1] = 'B';
+        EXPECT(tn_parallel_same("the text", text, 3 - (k && last_rank())) == TN_E_STATE &&
+               strstr(tn_error(), wanted));
+        tn_error_clear();
+        text[1] = 'b';
+    }
+    TN_CHECK(tn_parallel_same("the text", text, 3));
+    EXPECT(tn_parallel_same(NULL, text, 3) == TN_E_INVALID);
+    tn_error_clear();
+}
+
 /* The last rank ends its program as soon as its sum has begun, the others come to it later. */
 static void leave(char **argument)
 {
@@ -978,7 +999,7 @@ int main(int argc, char **argv)
         { "maps", 1, maps },         { "gpus", 0, gpus },       { "norm", 2, norm },
         { "wide", 1, wide },         { "bf16", 3, train_bf16 }, { "short", 0, short_sums },
         { "edges", 0, short_edges }, { "uneven", 0, uneven },   { "dealt", 0, dealt },
-        { "leave", 0, leave },
+        { "leave", 0, leave },       { "same", 0, same_data },
     };
     bool cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
     return rank_main(

@@ -53,6 +53,12 @@ check 'another step' refused 'process 1 begins after step 6, process 0 after ste
     ranks 1 "$transformer" --resume g --quiet : -n 1 "$transformer" --resume e --quiet
 check 'another file' refused 'process 1 begins after step 6, process 0 after step 6, of another checkpoint' \
     ranks 1 "$transformer" --resume e --quiet : -n 1 "$transformer" --resume f --quiet
+# What decides the bits of a run, and that nothing else shows: the same lines in another order, a seed.
+tac text >other
+check 'another text' refused 'tn_parallel_same: on rank 1 --text is not the same as on rank 0' \
+    ranks 1 "$transformer" "${small[@]}" --steps 1 : -n 1 "$transformer" --text other "${small[@]:2}" --steps 1
+check 'another seed' refused 'tn_parallel_same: on rank 1 --seed is not the same as on rank 0' \
+    ranks 1 "$transformer" "${small[@]}" --steps 1 : -n 1 "$transformer" "${small[@]}" --seed 2 --steps 1
 check 'a batch for 5' refused '--batch 12: 5 processes share it: want a multiple of 5' \
     ranks 5 "$transformer" "${small[@]}" --steps 1
 

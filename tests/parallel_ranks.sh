@@ -37,7 +37,7 @@ for n in 2 4; do
     ranks $n norm f32 f && ranks 1 compare n32 f 5e-6 && cat log
     # two threads in each process, and the optimizer's state dealt over the ranks
     TN_NUM_THREADS=2 ranks $n wide w && ranks 1 compare w64 w 1e-12 && cat log
-    for mode in uneven differ buffers unused frozen tied overlap dtypes short edges calls random mismatch two leave \
+    for mode in uneven differ buffers unused frozen tied overlap dtypes short edges calls random mismatch two leave same \
         changed; do
         ranks $n $mode
     done

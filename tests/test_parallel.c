@@ -21,6 +21,8 @@ START_TEST(alone_is_rank_0_of_1)
     ck_assert_int_eq(tn_parallel_size(), 1);
     assert_ok(tn_parallel_barrier());
     assert_ok(tn_parallel_share_random());
+    assert_ok(tn_parallel_same("a flag", "x", 1));
+    assert_fails(tn_parallel_same(NULL, "x", 1), TN_E_INVALID, "what is NULL");
     FILE *maps = fopen("/proc/self/maps", "r");
     ck_assert_ptr_nonnull(maps);
     while (fgets(line, sizeof line, maps)) ck_assert_ptr_null(strstr(line, "libmpi"));

@@ -192,7 +192,7 @@ int main(int argc, char **argv)
     ex_print_head(shared, &options);
     if (!shared->quiet) print_model(&r);
     if (shared->load) ex_check(tn_load(r.model, shared->load));
-    r.shared = ex_share(shared, r.model, r.optimizer, set.batch, r.step);
+    r.shared = ex_share(shared, &options, r.model, r.optimizer, set.batch, r.step);
     if (shared->resume) run_resume(&r);
     ex_check(tn_parallel_share_random());
     ex_say_resumed(shared, r.step, r.total, set.steps > 0 ? "--steps" : "--epochs");

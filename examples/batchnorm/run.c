@@ -30,6 +30,8 @@ void run_read_data(run *r)
 {
     r->train = read_half(r->set->data, "train");
     r->test = read_half(r->set->data, "t10k");
+    uint64_t hash[] = { tn_hash(r->train.x), tn_hash(r->train.y) };
+    ex_check(tn_parallel_same("--data", hash, sizeof hash));
 
     /* Sums of bytes and of their squares stay exact in 64 bits. */
     int64_t n = tn_numel(r->train.x), sum = 0, squares = 0;

@@ -236,6 +236,12 @@ void run_read_text(run *r)
     r->vocab = v;
 }
 
+void run_same_text(const run *r)
+{
+    uint64_t hash = r->text ? text_hash(r->text) : 0;
+    ex_check(tn_parallel_same("--text", &hash, sizeof hash));
+}
+
 void run_load_weights(run *r)
 {
     tn_scope scope = tn_scope_begin();

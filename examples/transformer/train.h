@@ -61,6 +61,8 @@ void run_adopt(run *r);
 /* Reads --text. Its held-out part must be longer than a window; it must have the characters of an
  * adopted file, and be the very text of a checkpoint. */
 void run_read_text(run *r);
+/* Of several processes: refuses a text that is not process 0's. */
+void run_same_text(const run *r);
 /* Reads the state of the checkpoint, or the weights. */
 void run_resume(run *r);
 void run_load_weights(run *r);

@@ -202,7 +202,8 @@ int main(int argc, char **argv)
     ex_print_head(shared, &options);
     if (!shared->quiet) print_model(&r);
     if (shared->load) run_load_weights(&r);
-    r.shared = ex_share(shared, r.model, r.optimizer, set.batch, r.step);
+    run_same_text(&r);
+    r.shared = ex_share(shared, &options, r.model, r.optimizer, set.batch, r.step);
     if (shared->resume) run_resume(&r);
     ex_check(tn_parallel_share_random());
     ex_say_resumed(shared, r.step, set.steps, "--steps");

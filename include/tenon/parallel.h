@@ -66,6 +66,10 @@ TN_API TN_MUST_USE tn_status tn_parallel_mean_(tn_tensor *t);
  *     TN_CHECK(tn_parallel_agree(saved));
  */
 TN_API TN_MUST_USE tn_status tn_parallel_agree(tn_status status);
+/** Compares what should be the same on all ranks, as a text or a flag: by a number of 64 bits, so
+ *  no rank waits for the data of another. what names it in the message. Alone: TN_OK. Errors, on
+ *  all ranks: TN_E_STATE with the first rank whose data are not rank 0's. */
+TN_API TN_MUST_USE tn_status tn_parallel_same(const char *what, const void *data, size_t nbytes);
 /**
  * The default generator gets rank 0's state, except that dropout has masks of its own on each rank.
  * Numbers drawn from then on are the same on all ranks, as long as they draw equally many.

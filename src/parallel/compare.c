@@ -70,6 +70,23 @@ tn_status tn_parallel_agree(tn_status status)
     return tni_ranks() ? tni_agree("tn_parallel_agree", tni_ranks_group(), status) : status;
 }
 
+tn_status tn_parallel_same(const char *what, const void *data, size_t nbytes)
+{
+    static const char f[] = "tn_parallel_same";
+    if (!what || (!data && nbytes)) return tni_poison(f, what ? "data" : "what");
+    if (!tni_ranks()) return TN_OK;
+    remark note = { 0 };
+    uint64_t own[] = { nbytes, tni_hash(TNI_NO_HASH, data, nbytes) }, first[] = { own[0], own[1] };
+    tni_mpi_group group = tni_ranks_group();
+    tn_status status = tni_ranks_status(f, tni_ranks()->broadcast(group, first, sizeof first, 0));
+    if (status != TN_OK) return status;
+    if (memcmp(own, first, sizeof first) != 0) {
+        note.status = TN_E_STATE;
+        snprintf(note.text, NOTE, "%.400s is not the same as on rank 0", what);
+    }
+    return exchange_notes(f, group, &note);
+}
+
 /* ---- layouts --------------------------------------------------------------------------------- */
 
 /* A text that grows. */
