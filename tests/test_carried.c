@@ -957,7 +957,7 @@ START_TEST(ema_resumes_from_a_file)
 }
 END_TEST
 
-/* The average of a 16-bit model is f32, so that small shares count: of values 2, after a first 1. */
+/* The average of a 16-bit model is f32, so that small shares count: of values 2, after a 1. */
 START_TEST(HP_06_ema_of_a_narrow_model)
 {
     static const struct {
@@ -987,7 +987,7 @@ START_TEST(HP_06_ema_of_a_narrow_model)
         double wanted = i == 3 && !run[_i].o.average_buffers ? 2 : run[_i].wanted;
         ck_assert_double_eq_tol(tn_item(tn_max_all((tn_tensor *)t)), wanted, 2e-5);
     }
-    /* saved and read as it is, called in f32 or under autocast; back into the model it is rounded */
+    /* saved and read as it is, called in f32 or under autocast; back in the model it is rounded */
     const char *path = in_folder("narrow.safetensors");
     tn_module *read = tn_ema_new(model, run[_i].o);
     assert_ok(tn_save(ema, path));

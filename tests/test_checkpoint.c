@@ -7,8 +7,8 @@
  * Seen to fail, in src/io/checkpoint.c: commit() without tni_loader_set (the cnn after every step),
  * or setting the default generator only (the transformer after every step); check_module() that
  * finds nothing (all of nonfinite_parameters_are_refused). In grads.c: tni_grads_put() that does
- * nothing (parts_of_a_batch_go_on and what_waits_and_what_fits). In parts.c: save() without versions
- * (ties_and_versions); tni_parts_load() without put_back (further_parts).
+ * nothing (parts_of_a_batch_go_on and what_waits_and_what_fits). In parts.c: save() without
+ * versions (ties_and_versions); tni_parts_load() without put_back (further_parts).
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,8 +7,8 @@
  * headers are read to see that no field lacks a row.
  *
  * Seen to fail: beta2 left at 0 for a zero field in src/optim/adam.c: the row beta2 fails; a field
- * added to tn_linear_options: every_field_has_a_row fails, and a number zero_is_said; tn_conv2d_new without its check of
- * padding: the row padding fails.
+ * added to tn_linear_options: every_field_has_a_row fails, and a number zero_is_said; tn_conv2d_new
+ * without its check of padding: the row padding fails.
  */
 #include <ctype.h>
 #include <stddef.h>
@@ -1189,7 +1189,7 @@ static void declared(const char *start, const char *end, char *name, size_t size
     snprintf(name, size, "%.*s", (int)(end - first), first);
 }
 
-/* Called with every field of options in the public headers, and the first word of its declaration. */
+/* Called with every field of options in the public headers, and its declaration's first word. */
 typedef void (*field_check)(const char *owner, const char *type, const char *field);
 
 static void must_have_row(const char *owner, const char *type, const char *field)

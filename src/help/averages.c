@@ -7,8 +7,8 @@
  *
  * The average is a clone of the model, so it can be called; its parameters are registered as
  * buffers, so no optimizer can change them. What is bf16 or f16 in the model is f32 there: the
- * share of an update is far below half a unit of those. State dict names and order are those of PyTorch's
- * AveragedModel: n_averaged, then the model's names prefixed with "module.".
+ * share of an update is far below half a unit of those. State dict names and order are those of
+ * PyTorch's AveragedModel: n_averaged, then the model's names prefixed with "module.".
  */
 #include <math.h>
 
