@@ -1,0 +1,267 @@
+"""Both sides of one sample, and the verdict on them."""
+import re
+
+import torch
+
+from tenon import DTYPES, SHORT, No, Refused, T, gradients, scope, tn, to_tenon, to_torch
+
+from torch.testing._internal.common_device_type import toleranceOverride
+
+TOLERANCE = {torch.float32: (1.3e-6, 1e-5), torch.float64: (1e-7, 1e-7), torch.bfloat16: (1.6e-2, 1e-5),
+             torch.float16: (1e-3, 1e-5)}  # torch.testing's defaults
+
+
+# ---- trees of operands and results
+
+def walk(tree, f):
+    """The tree with f of every tensor in it."""
+    if isinstance(tree, (torch.Tensor, T)):
+        return f(tree)
+    if isinstance(tree, (list, tuple)) and type(tree) is not torch.Size:
+        return type(tree)(walk(x, f) for x in tree) if type(tree) in (list, tuple) else tuple(walk(x, f) for x in tree)
+    if isinstance(tree, dict):
+        return {k: walk(v, f) for k, v in tree.items()}
+    return tree
+
+
+def leaves(tree):
+    found = []
+    walk(tree, lambda t: found.append(t) or t)
+    return found
+
+
+def seed_for(t, i):
+    """A gradient to start from: random, every second one not row-major."""
+    seed = torch.randn(t.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(7 + i)).to(t.dtype)
+    return seed.transpose(0, 1).contiguous().transpose(0, 1) if i % 2 and t.dim() > 1 else seed
+
+
+# ---- both sides of one sample
+
+def torch_side(function, tree, second, seeded=False):
+    """[(what, tensor)] as PyTorch computes it."""
+    if seeded:
+        torch.manual_seed(42)
+    made = {}
+    tree = walk(tree, lambda t: made.setdefault(id(t), t.detach().requires_grad_(t.requires_grad)))
+    y = leaves([function(tree)])
+    result = [(f"out{i}", t.detach()) for i, t in enumerate(y)]
+    wanted = [t for t in leaves(tree) if t.requires_grad]
+    outs = [(i, t) for i, t in enumerate(y) if t.requires_grad]
+    if not wanted or not outs:
+        return result
+    grads = torch.autograd.grad([t for _, t in outs], wanted, [seed_for(t, i) for i, t in outs], allow_unused=True,
+                                create_graph=second)
+    result += [(f"grad{i}", (torch.zeros_like(w) if g is None else g).detach())
+               for i, (g, w) in enumerate(zip(grads, wanted))]
+    if second:
+        again = [(i, g) for i, g in enumerate(grads) if g is not None and g.requires_grad]
+        twice = torch.autograd.grad([g for _, g in again], wanted, [seed_for(g, 20 + i) for i, g in again],
+                                    allow_unused=True) if again else [None] * len(wanted)
+        result += [(f"second{i}", torch.zeros_like(w) if g is None else g)
+                   for i, (g, w) in enumerate(zip(twice, wanted))]
+    return result
+
+
+def tenon_side(function, tree, second, expected, seeded=False):
+    """The same list as tenon computes it; expected says which gradients PyTorch has."""
+    with scope():
+        if seeded:
+            tn.manual_seed(42)  # as op_db itself does
+        made = {}  # one tensor given twice is one tensor
+        twin = walk(tree, lambda t: made.setdefault(id(t), to_tenon(t)))
+        y = leaves([function(twin)])
+        result = [(f"out{i}", to_torch(t)) for i, t in enumerate(y)]
+        wanted = [made[id(t)] for t in leaves(tree) if t.requires_grad]
+        names = {name for name, _ in expected}
+        if "grad0" not in names:
+            return result
+        outs = [(i, t) for i, t in enumerate(y) if tn.requires_grad(t)]
+        grads = gradients([t for _, t in outs], [to_tenon(seed_for(to_torch(t), i)) for i, t in outs], wanted,
+                          create_graph=second) if outs else [None] * len(wanted)
+        zero = lambda g, w: torch.zeros(w.shape, dtype=w.dtype) if g is None else to_torch(g)
+        result += [(f"grad{i}", zero(g, w)) for i, (g, w) in enumerate(zip(grads, wanted))]
+        if "second0" in names:
+            again = [(i, g) for i, g in enumerate(grads) if g is not None and tn.requires_grad(g)]
+            twice = gradients([g for _, g in again], [to_tenon(seed_for(to_torch(g), 20 + i)) for i, g in again],
+                              wanted) if again else [None] * len(wanted)
+            result += [(f"second{i}", zero(g, w)) for i, (g, w) in enumerate(zip(twice, wanted))]
+        return result
+
+
+# ---- judging
+
+def close(a, b, rtol, atol):
+    return torch.isclose(a.double(), b.double(), rtol=rtol, atol=atol, equal_nan=True)
+
+
+def differs(got, want, tolerance):
+    """None, or how they differ: ("dtype" or "shape", text) or ("value", mask of elements)."""
+    if got.dtype != want.dtype:
+        return "dtype", f"dtype {SHORT[got.dtype]}, want {SHORT.get(want.dtype, want.dtype)}"
+    if got.shape != want.shape:
+        return "shape", f"shape {list(got.shape)}, want {list(want.shape)}"
+    same = close(got, want, *tolerance) if want.dtype.is_floating_point else got == want
+    return None if bool(same.all()) else ("value", ~same)
+
+
+def upcast(tree):
+    """The operands in f64."""
+    def up(t):
+        if not t.dtype.is_floating_point:
+            return t
+        return t.detach().double().requires_grad_(t.requires_grad)
+    made = {}
+    return walk(tree, lambda t: made.setdefault(id(t), up(t)))
+
+
+def as_near(got, want, true, tolerance, strict, depth, size):
+    """Which elements are as near to the result in f64 as one may ask. Sums of 16-bit numbers, and gradients, are
+    rounded on the way, depth times: they are measured by the size of the whole result."""
+    true = true.to(want.dtype).double()
+    error = (got.double() - true).abs()
+    ok = close(got, true, *tolerance) | (error <= 2 * (want.double() - true).abs())
+    if want.dtype in (torch.bfloat16, torch.float16) and not strict:
+        ok |= error <= depth * tolerance[0] * torch.maximum(true.abs(), size) + tolerance[1]
+    return ok
+
+
+def size_of(results):
+    """The root of the mean square of the largest of these results."""
+    return max([t[t.isfinite()].double().square().mean().sqrt() for t in results if bool(t.isfinite().any())],
+               default=torch.tensor(0.0))
+
+
+def judge(got, want, exact, entry, tree):
+    """(verdict, text about the first difference, its name); exact() is PyTorch's list in f64."""
+    if len(got) != len(want):
+        return "wrong", f"{len(got)} results, want {len(want)}", ""
+    verdict = "equal", "", ""
+    for (name, g), (_, w) in zip(got, want):
+        tolerance = entry.tolerances.get(w.dtype, (0, 0))
+        d = differs(g, w, tolerance)
+        if d is None:
+            continue
+        bad, true = d[1], None
+        if d[0] == "value" and w.dtype.is_floating_point and w.dtype != torch.float64:
+            true = dict(exact()).get(name)
+            if true is not None and true.shape == w.shape:
+                bad = bad & ~as_near(g, w, true, tolerance, entry.strict and name.startswith("out"), entry.depth,
+                                     size_of([true] if entry.depth == 2 else [t for _, t in exact()]))
+                if not bool(bad.any()):
+                    verdict = verdict if verdict[0] == "documented" else ("nearer", "", "")
+                    continue
+        reason = excuse(entry.name, name, d[0], bad, g, w, tree)
+        if reason:
+            verdict = "documented", reason, name
+            continue
+        if d[0] != "value":
+            return "wrong", f"{name}: {d[1]}", name
+        at = tuple(bad.nonzero()[0].tolist())
+        text = f"{name}: {int(bad.sum())} of {w.numel()} elements, at {list(at)} {g[at].item()!r}"
+        text += f", want {w[at].item()!r}"
+        return "wrong", text + (f" (in f64 {true[at].item()!r})" if true is not None else ""), name
+    return verdict
+
+
+# ---- differences that are meant: (entry, result, reason, test of the differing elements)
+
+def value_only(test):
+    """An excuse for values, given where they differ, both results and PyTorch's operands."""
+    return lambda kind, bad, g, w, tree: kind == "value" and bool((test(g, w, tree) | ~bad).all())
+
+
+EXCUSES = [
+    ("all|any", "out", "the result for u8 is bool, PyTorch's is u8", lambda kind, bad, g, w, tree: kind == "dtype"),
+    ("abs|nn.functional.l1_loss", "grad", "the slope at NaN is NaN; PyTorch's is 0",
+     value_only(lambda g, w, tree: (w == 0) & g.isnan())),
+    ("nn.functional.(elu|celu)", "grad", "the slope at NaN is NaN; PyTorch's is 1",
+     value_only(lambda g, w, tree: leaves(tree)[0].isnan() & g.isnan())),
+    ("clamp", "grad", "the slope at a bound, and at NaN, is 1; PyTorch's is 0",
+     value_only(lambda g, w, tree: (w == 0) & (g != 0))),
+    ("nn.functional.gelu", "grad", "the slope at an infinity is its limit; PyTorch's is NaN",
+     value_only(lambda g, w, tree: w.isnan() & g.isfinite() & leaves(tree)[0].isinf())),
+    ("pow", "second", "at base 0 the derivative is its limit; PyTorch's is NaN",
+     value_only(lambda g, w, tree: w.isnan() & (leaves(tree)[0].expand(g.shape) == 0))),
+    ("int", "out", "a float that i32 cannot hold has no defined value in PyTorch",
+     value_only(lambda g, w, tree: ~(leaves(tree)[0].double().abs() < 2**31))),
+    ("div.no_rounding_mode|true_divide", "grad|second", "one of both leaves the range on the way (f64)",
+     value_only(lambda g, w, tree: (w.isinf() | (w.abs() > 1e307)) & (g.isinf() | (g.abs() > 1e307)))),
+]
+
+
+def excuse(entry, name, kind, bad, g, w, tree):
+    for of, result, reason, test in EXCUSES:
+        if re.fullmatch(of, entry) and re.match(result, name) and test(kind, bad, g, w, tree):
+            return reason
+    return None
+
+
+# ---- one sample
+
+LOUD = False
+
+
+def run(entry, torch_call, tenon_call, tree, twin, second):
+    """(verdict, text, more) of a sample; tree holds PyTorch's operands, twin those that tenon copies."""
+    copy = lambda tree: walk(tree, torch.Tensor.clone) if entry.seeded or entry.mutates else tree
+    try:
+        want = torch_side(torch_call, copy(tree), second, entry.seeded)
+    except No as e:
+        return "unsaid", str(e), ""
+    except Exception as e:
+        return "no answer", f"{type(e).__name__}: {str(e)[:100]}", ""
+    if not want:
+        return "no answer", "no tensor", ""
+    if any(t.dtype not in DTYPES for _, t in want):
+        return "unsaid", "a result of another dtype", ""
+    try:
+        got = tenon_side(tenon_call, twin, second, want, entry.seeded)
+    except No as e:
+        return "unsaid", str(e), ""
+    except Refused as e:
+        return "refused", str(e), describe_values(want)
+    if entry.shapes:
+        got, want = ([(n, torch.zeros_like(t)) for n, t in r] for r in (got, want))
+    exact = []
+
+    def in_f64():
+        if not exact:
+            try:
+                exact.append([] if entry.seeded else torch_side(torch_call, upcast(copy(tree)), False))
+            except Exception:
+                exact.append([])
+        return exact[0]
+    if LOUD:
+        for (n, g), (_, w) in zip(got, want):
+            print(f"---- {n}\ntenon\n{g}\nPyTorch\n{w}\nPyTorch in f64\n{dict(in_f64()).get(n)}")
+    return judge(got, want, in_f64, entry, tree)
+
+
+def own_tolerances(decorators):
+    """torch.testing's tolerances, or the wider ones that the entry has in PyTorch's tests on the CPU."""
+    found = dict(TOLERANCE)
+    for d in decorators:
+        for one in getattr(d, "decorators", [d]):
+            if isinstance(one, toleranceOverride) and getattr(d, "device_type", None) in (None, "cpu"):
+                for dtype, t in one.d.items():
+                    if dtype in found:
+                        found[dtype] = max(found[dtype][0], t.rtol), max(found[dtype][1], t.atol)
+    return found
+
+
+def describe_values(want):
+    name, t = want[0]
+    return f"{SHORT.get(t.dtype, t.dtype)}{list(t.shape)} " + ", ".join(f"{x:.5g}" for x in t.flatten()[:3].tolist())
+
+
+def describe(args, kwargs):
+    """The operands of a sample in a line: dtypes, shapes, numbers."""
+    def one(v):
+        if isinstance(v, torch.Tensor):
+            strides = "" if v.is_contiguous() else f" strides {v.stride()}"
+            return f"{SHORT.get(v.dtype, v.dtype)}{list(v.shape)}{strides}"
+        if isinstance(v, (list, tuple)) and type(v) is not torch.Size:
+            return "(" + ", ".join(map(one, v)) + ")"
+        return " ".join(repr(v).split())
+    return ", ".join([one(a) for a in args] + [f"{k}={one(v)}" for k, v in kwargs.items()])[:300]
