@@ -105,7 +105,7 @@ static sums sums_new(int64_t n)
     return (sums){ guarded(n, sizeof(double)), guarded(n, sizeof(double)), n };
 }
 
-static void add(sums *s, int64_t i, double term)
+static inline __attribute__((always_inline)) void add(sums *s, int64_t i, double term)
 {
     s->value[i] += term, s->size[i] += fabs(term);
 }
@@ -309,7 +309,8 @@ typedef struct plain {
 } plain;
 
 /* What element `at` of x and a weight add to y's number i and to the gradients. */
-static inline void add_all(plain *p, int64_t i, int64_t at, int64_t tap)
+static inline __attribute__((always_inline)) void add_all(plain *p, int64_t i, int64_t at,
+                                                          int64_t tap)
 {
     add(&p->s[Y], i, p->x[at] * p->w[tap]);
     add(&p->s[DX], at, p->dy[i] * p->w[tap]);
