@@ -242,6 +242,193 @@ START_TEST(cross_entropy_derivatives)
 }
 END_TEST
 
+/* What is added to all logits of a row changes nothing, if the sums are exact. */
+static const struct {
+    tn_dtype dtype;
+    double offset, step; /* logits are offset + step times a small integer */
+} offsets[] = { { TN_F32, 1e8, 8 },   { TN_F32, -1e8, 8 }, { TN_F32, 1024, 0.125 },
+                { TN_F32, 1e30, 0 },  { TN_F64, 1e16, 2 }, { TN_F64, -1e300, 0 },
+                { TN_BF16, 1e4, 0 },  { TN_BF16, 512, 4 }, { TN_F16, 1024, 1 },
+                { TN_F16, -60000, 0 } };
+enum { OFFSETS = sizeof offsets / sizeof *offsets };
+
+static tn_tensor *small_integers(tn_shape shape, int k)
+{
+    tn_tensor *t = tn_full_as(shape, 0, offsets[k].dtype, tn_cpu());
+    for (int64_t i = 0, n = tn_numel(t); i < n; i++)
+        assert_ok(tn_fill_(tn_narrow(tn_reshape(t, TN_SHAPE(n)), 0, i, 1),
+                           (double)(i * 7 % 5) * offsets[k].step));
+    return t;
+}
+
+static tn_tensor *leaf_of(tn_tensor *t)
+{
+    assert_ok(tn_set_requires_grad(t, true));
+    return t;
+}
+
+START_TEST(cross_entropy_beside_large_offsets)
+{
+    int k = _i % OFFSETS, layout = _i / OFFSETS;
+    const tn_cross_entropy_options o = { .reduction = layout == 2 ? TN_SUM : TN_MEAN,
+                                         .label_smoothing = layout ? 0.1 : 0 };
+    tn_tensor *t = layout == 1 ? tn_reshape(IDS(2, 0, 1, 2, -100, 0), TN_SHAPE(2, 3)) : IDS(2, 0);
+    tn_shape shape = layout == 1 ? TN_SHAPE(2, 3, 3) : TN_SHAPE(2, 3);
+    tn_tensor *x = leaf_of(small_integers(shape, k)), *g[2];
+    tn_tensor *high = leaf_of(tn_detach(tn_add_scalar(x, offsets[k].offset)));
+    tn_tensor *loss = tn_cross_entropy_with(high, t, o), *want = tn_cross_entropy_with(x, t, o);
+    assert_close(loss, want, 0, 0);
+    assert_ok(tn_gradients(1, &loss, NULL, 1, &high, &g[0], 0));
+    assert_ok(tn_gradients(1, &want, NULL, 1, &x, &g[1], 0));
+    assert_close(g[0], g[1], 0, 0);
+}
+END_TEST
+
+/* Three equal logits at 1e8, as PyTorch 2.15. */
+START_TEST(cross_entropy_of_equal_logits)
+{
+    tn_tensor *x = leaf_of(tn_full_as(TN_SHAPE(1, 3), 1e8, TN_F32, tn_cpu()));
+    tn_tensor *loss = tn_cross_entropy(x, IDS(0));
+    assert_values(loss, 1e-6, 1.0986123);
+    assert_ok(tn_backward(loss));
+    assert_values(tn_grad(x), 1e-6, -0.6666667, 0.3333333, 0.3333333);
+}
+END_TEST
+
+START_TEST(linear_cross_entropy_beside_large_offsets)
+{
+    tn_tensor *x = leaf_of(tn_full_as(TN_SHAPE(4, 2), 0, offsets[_i].dtype, tn_cpu()));
+    tn_tensor *w = leaf_of(small_integers(TN_SHAPE(5, 2), _i)), *in[] = { x, w, NULL }, *g[2][3];
+    tn_tensor *loss[2], *b = small_integers(TN_SHAPE(5), _i);
+    for (int high = 0; high < 2; high++) {
+        in[2] = leaf_of(tn_detach(tn_add_scalar(b, high ? offsets[_i].offset : 0)));
+        loss[high] = tn_linear_cross_entropy(x, w, in[2], IDS(2, 0, 4, 1));
+        assert_ok(tn_gradients(1, &loss[high], NULL, 3, in, g[high], 0));
+    }
+    assert_close(loss[1], loss[0], 0, 0);
+    for (int i = 0; i < 3; i++) assert_close(g[1][i], g[0][i], 0, 0);
+}
+END_TEST
+
+/* Gradient and second derivative of logsumexp are those without the offset, also where its value
+ * is rounded to the offset or to bf16. */
+START_TEST(logsumexp_beside_large_offsets)
+{
+    int k = _i;
+    tn_tensor *x = leaf_of(small_integers(TN_SHAPE(3, 4), k)), *g[2], *h[2];
+    tn_tensor *both[2] = { x, leaf_of(tn_detach(tn_add_scalar(x, offsets[k].offset))) };
+    tn_dtype dtype = offsets[k].dtype;
+    double close = dtype == TN_F64 ? 1e-14 : dtype == TN_F32 ? 1e-6 : 1e-2;
+    for (int i = 0; i < 2; i++) {
+        tn_tensor *y = tn_sum_all(tn_logsumexp(both[i], TN_AXES(1), false));
+        assert_ok(tn_gradients(1, &y, NULL, 1, &both[i], &g[i], i ? 0 : TN_CREATE_GRAPH));
+    }
+    assert_close(g[1], g[0], close, close);
+    assert_close(g[1], tn_softmax(x, 1), close, close);
+    for (int i = 0; i < 2; i++) {
+        tn_tensor *y = tn_sum_all(tn_logsumexp(both[i], TN_AXES(1), false)), *slope;
+        assert_ok(tn_gradients(1, &y, NULL, 1, &both[i], &slope, TN_CREATE_GRAPH));
+        slope = tn_sum_all(tn_square(slope));
+        assert_ok(tn_gradients(1, &slope, NULL, 1, &both[i], &h[i], 0));
+    }
+    assert_close(h[1], h[0], 0, close);
+}
+END_TEST
+
+/* Of bf16: logits are not rounded. Each row's loss, and the mean's, is what f64 gives, rounded
+ * once. */
+START_TEST(linear_cross_entropy_of_bf16_rounds_once)
+{
+    enum { N = 12, K = 64, C = 40 };
+    tn_tensor *x[3], *wide[3], *t = tn_full_as(TN_SHAPE(N), 0, TN_I64, tn_cpu());
+    for (int64_t i = 0; i < N; i++) ((int64_t *)tn_data_mut(t))[i] = i * 7 % C;
+    tn_shape shapes[] = { TN_SHAPE(N, K), TN_SHAPE(C, K), TN_SHAPE(C) };
+    for (int i = 0; i < 3; i++) {
+        x[i] = tn_to_dtype(random_f64(shapes[i], -2, 2, (uint64_t)i + 1), TN_BF16);
+        wide[i] = tn_to_dtype(x[i], TN_F64);
+        leaf_of(x[i]);
+    }
+    const tn_cross_entropy_options o = { .reduction = _i ? TN_MEAN : TN_NO_REDUCTION };
+    tn_tensor *loss = tn_linear_cross_entropy_with(x[0], x[1], x[2], t, o);
+    tn_tensor *want = tn_cross_entropy_with(tn_linear(wide[0], wide[1], wide[2]), t, o);
+    assert_close(tn_to_dtype(loss, TN_F64), want, 0x1p-8, 1e-5);
+    TN_AUTOCAST(TN_BF16) loss = tn_linear_cross_entropy_with(x[0], x[1], x[2], t, o);
+    assert_close(tn_to_dtype(loss, TN_F64), want, 1e-5, 1e-5);
+}
+END_TEST
+
+/* As PyTorch 2.15, but 0 also where log_p is -inf and the target 0, which has no slope there. */
+START_TEST(kl_div_of_bad_targets)
+{
+    tn_tensor *log_p = leaf_of(F64(TN_SHAPE(6), -1, -1, -1, -1, -1, -INFINITY));
+    tn_tensor *target = leaf_of(F64(TN_SHAPE(6), 0, -0.0, -1, NAN, .5, 0)), *g[2];
+    tn_tensor *in[2] = { log_p, target };
+    tn_tensor *rows = tn_kl_div(log_p, target, false, false, TN_NO_REDUCTION), *dy;
+    assert_values(rows, 1e-12, 0, 0, NAN, NAN, 0.1534264097200273, 0);
+    dy = tn_ones_like(rows);
+    assert_ok(tn_gradients(1, &rows, &dy, 2, in, g, 0));
+    assert_values(g[0], 1e-12, 0, 0, 1, NAN, -.5, 0);
+    assert_values(g[1], 1e-12, 0, 0, NAN, NAN, 1.3068528194400546, 0);
+}
+END_TEST
+
+static tn_tensor *prod_of_rows(tn_tensor *x)
+{
+    return tn_prod(x, TN_AXES(1), false);
+}
+static tn_tensor *amax_of_rows(tn_tensor *x)
+{
+    return tn_amax(x, TN_AXES(1), false);
+}
+static tn_tensor *clamped(tn_tensor *x)
+{
+    return tn_clamp(x, -1, 2.5);
+}
+
+/* PyTorch 2.15's, but that without a 0 it divides a product of NaN or infinity by itself, and has NaN
+ * where the others are numbers. */
+START_TEST(gradients_beside_nan)
+{
+    static const struct {
+        tn_tensor *(*f)(tn_tensor *x);
+        double x[3], dx[3];
+    } cases[] = {
+        { tn_max_all, { 1, NAN, NAN }, { 0, .5, .5 } },
+        { tn_min_all, { NAN, 1, 0 }, { 1, 0, 0 } },
+        { tn_max_all, { 1, 1, 0 }, { .5, .5, 0 } },
+        { amax_of_rows, { 1, NAN, 3 }, { NAN, NAN, NAN } },
+        { prod_of_rows, { NAN, 0, 3 }, { 0, NAN, NAN } },
+        { prod_of_rows, { 0, 0, NAN }, { NAN, NAN, 0 } },
+        { prod_of_rows, { INFINITY, 0, 3 }, { 0, INFINITY, NAN } },
+        { prod_of_rows, { INFINITY, 2, 3 }, { 6, INFINITY, INFINITY } },
+        { prod_of_rows, { NAN, 2, 3 }, { 6, NAN, NAN } },
+        { clamped, { NAN, 2, 3 }, { 0, 1, 0 } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_tensor *x = leaf_of(from_f64(cases[i].x, TN_SHAPE(1, 3)));
+        for (int flags = 0; flags <= TN_CREATE_GRAPH; flags += TN_CREATE_GRAPH) {
+            tn_tensor *y = tn_sum_all(cases[i].f(x)), *g;
+            assert_ok(tn_gradients(1, &y, NULL, 1, &x, &g, flags));
+            const char *off = difference(g, from_f64(cases[i].dx, TN_SHAPE(1, 3)), 1e-12, 0);
+            ck_assert_msg(!off, "case %zu, flags %d: %s", i, flags, off);
+        }
+    }
+}
+END_TEST
+
+/* The slope of a^b by b, as PyTorch 2.15's: 0 at 0^b only for b >= 0. */
+START_TEST(pow_slope_at_zero)
+{
+    tn_tensor *a = F64(TN_SHAPE(10), 0, 0, 0, 0, 0, -0.0, -0.0, -0.0, -0.0, -0.0);
+    tn_tensor *b = leaf_of(F64(TN_SHAPE(10), 0, 2, -1, NAN, -INFINITY, 0, 2, -1, -2, NAN));
+    for (int flags = 0; flags <= TN_CREATE_GRAPH; flags += TN_CREATE_GRAPH) {
+        tn_tensor *y = tn_sum_all(tn_pow(a, b)), *g;
+        assert_ok(tn_gradients(1, &y, NULL, 1, &b, &g, flags));
+        assert_values(g, 0, 0, 0, -INFINITY, NAN, -INFINITY, 0, 0, INFINITY, -INFINITY, NAN);
+    }
+}
+END_TEST
+
 START_TEST(LS_05_other_losses)
 {
     tn_tensor *x = leaf(F64(TN_SHAPE(4), -800, -.5, 0, 800)), *t = F64(TN_SHAPE(4), 0, 1, .5, 1);
@@ -608,6 +795,14 @@ void rows_ops_cases(Suite *suite)
     tcase_add_test(t, LS_04_ignored_rows_may_hold_anything);
     tcase_add_test(t, cross_entropy_layouts_agree);
     tcase_add_loop_test(t, cross_entropy_derivatives, 0, 12);
+    tcase_add_loop_test(t, cross_entropy_beside_large_offsets, 0, 3 * OFFSETS);
+    tcase_add_test(t, cross_entropy_of_equal_logits);
+    tcase_add_loop_test(t, linear_cross_entropy_beside_large_offsets, 0, OFFSETS);
+    tcase_add_loop_test(t, logsumexp_beside_large_offsets, 0, OFFSETS);
+    tcase_add_loop_test(t, linear_cross_entropy_of_bf16_rounds_once, 0, 2);
+    tcase_add_test(t, kl_div_of_bad_targets);
+    tcase_add_test(t, gradients_beside_nan);
+    tcase_add_test(t, pow_slope_at_zero);
     tcase_add_test(t, LS_05_other_losses);
     tcase_add_test(t, LY_03_golden);
     tcase_add_test(t, LY_03_derivatives);

@@ -709,7 +709,7 @@ START_TEST(attention_heads_are_views)
             tn_transpose(tn_reshape(tn_narrow(packed, 2, i * 12, 12), TN_SHAPE(2, 5, 3, 4)), 1, 2);
     int64_t before = tn_memory().data_allocations;
     tn_tensor *y = tn_scaled_dot_product_attention(x[0], x[1], x[2], TN_NONE, true, 0);
-    ck_assert_int_eq(tn_memory().data_allocations - before, 2); /* y, and a number a row */
+    ck_assert_int_eq(tn_memory().data_allocations - before, 3); /* y, two numbers a row */
     tn_tensor *merged = tn_transpose(y, 1, 2);
     ck_assert(tn_is_contiguous(merged));
     ck_assert(tn_same_storage(tn_reshape(merged, TN_SHAPE(2, 5, 12)), y));
@@ -727,16 +727,130 @@ START_TEST(attention_repeated_heads)
 }
 END_TEST
 
-START_TEST(attention_blocked_row_is_nan)
+/* 3 queries, 3 keys; query 1 sees none. */
+static tn_tensor *mask_of_blocked_row(tn_dtype dtype)
 {
-    tn_tensor *q = leaf(TN_SHAPE(1, 1, 3, 2), 1, TN_F64);
-    const double open[9] = { 0, 0, 0, 1, 1, 1, 0, 1, 0 };
-    tn_tensor *mask = tn_to_dtype(from_f64(open, TN_SHAPE(3, 3)), TN_BOOL);
-    tn_tensor *y = tn_scaled_dot_product_attention(q, q, q, mask, false, 0);
-    ck_assert(isfinite(tn_at(y, TN_INDEX(0, 0, 0, 0))));
-    ck_assert(isnan(tn_at(y, TN_INDEX(0, 0, 1, 0))));
-    ck_assert(isnan(tn_at(y, TN_INDEX(0, 0, 1, 1))));
-    ck_assert(isfinite(tn_at(y, TN_INDEX(0, 0, 2, 1))));
+    const double blocked[9] = { 0, 0, 0, 1, 1, 1, 0, 1, 0 };
+    tn_tensor *mask = tn_to_dtype(from_f64(blocked, TN_SHAPE(3, 3)), TN_BOOL);
+    if (dtype == TN_BOOL) return mask;
+    return tn_masked_fill(tn_full_as(TN_SHAPE(3, 3), 0, dtype, tn_cpu()), mask, -INFINITY);
+}
+
+static void assert_finite(tn_tensor *t, const char *what)
+{
+    ck_assert_msg(tn_item(tn_all(tn_isfinite(t), NULL, 0, false)) == 1, "%s is not finite", what);
+}
+
+/* As PyTorch 2.15: the row is 0, and no gradient is NaN, whatever the dtype, the mask's kind, with
+ * causal, and in the formulas for second derivatives. The other rows are what they are without
+ * it. */
+START_TEST(attention_blocked_row_is_zero)
+{
+    static const tn_dtype dtypes[] = { TN_F32, TN_F64, TN_BF16, TN_F16 };
+    tn_dtype dtype = dtypes[_i % 4];
+    bool causal = _i / 4 % 2, learned = _i / 8 == 2;
+    tn_tensor *mask = mask_of_blocked_row(_i / 8 == 0 ? TN_BOOL : dtype), *x[4], *g[4];
+    for (int i = 0; i < 3; i++) x[i] = leaf(TN_SHAPE(1, 1, 3, 2), (uint64_t)i + 1, dtype);
+    x[3] = mask;
+    assert_ok(tn_set_requires_grad(mask, learned));
+    tn_tensor *y = tn_scaled_dot_product_attention(x[0], x[1], x[2], mask, causal, 0);
+    assert_close(tn_narrow(y, 2, 1, 1), tn_zeros_like(tn_narrow(y, 2, 1, 1)), 0, 0);
+    tn_tensor *some = tn_narrow(
+        tn_scaled_dot_product_attention(tn_narrow(x[0], 2, 0, 1), x[1], x[2], TN_NONE, false, 0), 2,
+        0, 1);
+    if (!causal) assert_close(tn_narrow(y, 2, 0, 1), some, 1e-6, 0);
+    tn_tensor *loss = tn_sum_all(tn_square(tn_to_dtype(y, TN_F64)));
+    assert_ok(tn_gradients(1, &loss, NULL, 3 + learned, x, g, TN_CREATE_GRAPH));
+    for (int i = 0; i < 3 + learned; i++) assert_finite(g[i], "a gradient");
+    ck_assert(tn_item(tn_norm(g[2], 2, NULL, 0, false)) > 0.1);
+    tn_tensor *slope = tn_sum_all(tn_square(tn_to_dtype(g[0], TN_F64)));
+    assert_ok(tn_gradients(1, &slope, NULL, 3, x, g, 0));
+    for (int i = 0; i < 3; i++) assert_finite(g[i], "a second derivative");
+    assert_ok(tn_backward(
+        tn_sum_all(tn_scaled_dot_product_attention(x[0], x[1], x[2], mask, causal, 0))));
+    for (int i = 0; i < 3; i++) assert_finite(tn_grad(x[i]), "a gradient by the kernel");
+    assert_close(tn_narrow(tn_grad(x[0]), 2, 1, 1), tn_zeros_like(tn_narrow(x[0], 2, 1, 1)), 0, 0);
+}
+END_TEST
+
+/* A finite "minus infinity" over whole rows swallows the scores: probabilities are equal, and each
+ * query's sum to 1, so that dv sums to their number. At -1e6 what is left of the scores decides. */
+START_TEST(attention_beside_large_offsets)
+{
+    static const double offsets[] = { -1e9, -3.3e38, -1e6, 1e9, -60000, 1e30 };
+    static const tn_dtype dtypes[] = { TN_F32, TN_F64, TN_BF16, TN_F16 };
+    tn_dtype dtype = dtypes[_i % 4];
+    double offset = dtype == TN_F16 ? -60000 : offsets[_i / 4];
+    enum { T = 24, S = 40, D = 8 };
+    tn_tensor *x[3], *g[3];
+    for (int i = 0; i < 3; i++) x[i] = leaf(TN_SHAPE(1, 1, i ? S : T, D), (uint64_t)i + 1, dtype);
+    tn_tensor *mask = tn_full_as(TN_SHAPE(T, S), offset, dtype, tn_cpu());
+    tn_tensor *y = tn_scaled_dot_product_attention(x[0], x[1], x[2], mask, false, 0);
+    tn_tensor *dy = tn_ones_like(y), *sum;
+    assert_ok(tn_gradients(1, &y, &dy, 3, x, g, 0));
+    sum = tn_sum(tn_to_dtype(g[2], TN_F64), NULL, 0, false);
+    ck_assert_msg(fabs(tn_item(sum) - T * D) < T * D * (dtype == TN_BF16 ? 4e-3 : 1e-3),
+                  "offset %g: dv sums to %g", offset, tn_item(sum));
+}
+END_TEST
+
+/* NaN, or infinity, in a key and its value that a query does not see: nothing changes for it. */
+START_TEST(attention_unseen_keys_are_not_read)
+{
+    static const tn_dtype dtypes[] = { TN_F32, TN_F64, TN_BF16, TN_F16 };
+    tn_dtype dtype = dtypes[_i % 4];
+    int kind = _i / 4; /* a bool mask, -inf, causal */
+    enum { T = 70, S = 600, SEEN = 65, D = 16 };
+    tn_tensor *x[3], *in[3], *got[3], *want[3];
+    tn_tensor *mask = tn_gt_scalar(tn_arange(0, S, 1, TN_F32), SEEN - 1);
+    if (kind == 1)
+        mask = tn_masked_fill(tn_full_as(TN_SHAPE(1, S), 0, dtype, tn_cpu()), mask, -INFINITY);
+    for (int i = 0; i < 3; i++) {
+        x[i] = leaf(TN_SHAPE(1, 2, i ? S : T, D), (uint64_t)i + 1, dtype);
+        in[i] = tn_detach(tn_clone(x[i]));
+        if (i) assert_ok(tn_fill_(tn_narrow(in[i], 2, kind == 2 ? T : SEEN, 300), NAN));
+        if (i) assert_ok(tn_fill_(tn_narrow(in[i], 2, 400, 1), INFINITY));
+        assert_ok(tn_set_requires_grad(in[i], true));
+    }
+    if (kind == 2) mask = TN_NONE;
+    tn_tensor *y = tn_scaled_dot_product_attention(in[0], in[1], in[2], mask, kind == 2, 0);
+    tn_tensor *e = tn_scaled_dot_product_attention(x[0], x[1], x[2], mask, kind == 2, 0);
+    tn_tensor *dy = random_as(tn_shape_get(y), -1, 1, 8, dtype);
+    double close = dtype == TN_F64 ? 1e-12 : dtype == TN_F32 ? 1e-5 : 2e-2;
+    assert_close(y, e, close, close);
+    assert_ok(tn_gradients(1, &y, &dy, 3, in, got, 0));
+    assert_ok(tn_gradients(1, &e, &dy, 3, x, want, 0));
+    for (int i = 0; i < 3; i++) assert_close(got[i], want[i], close, close);
+}
+END_TEST
+
+/* What a query does see stays visible. */
+START_TEST(attention_seen_nan_is_nan)
+{
+    tn_tensor *x[3], *g[3];
+    for (int i = 0; i < 3; i++) x[i] = leaf(TN_SHAPE(1, 4, 2), (uint64_t)i + 1, TN_F32);
+    TN_NO_GRAD assert_ok(tn_fill_(tn_narrow(x[2], 1, 2, 1), NAN));
+    tn_tensor *y = tn_scaled_dot_product_attention(x[0], x[1], x[2], TN_NONE, true, 0);
+    tn_tensor *dy = tn_ones_like(y);
+    for (int64_t t = 0; t < 4; t++) ck_assert_int_eq(isnan(tn_at(y, TN_INDEX(0, t, 1))), t >= 2);
+    assert_ok(tn_gradients(1, &y, &dy, 3, x, g, 0));
+    for (int64_t t = 0; t < 4; t++) ck_assert_int_eq(isnan(tn_at(g[0], TN_INDEX(0, t, 1))), t >= 2);
+}
+END_TEST
+
+/* With a gradient for the mask or without: the same y, rounded once. */
+START_TEST(attention_learned_mask_rounds_once)
+{
+    tn_dtype dtype = _i ? TN_F16 : TN_BF16;
+    tn_tensor *x[4];
+    for (int i = 0; i < 4; i++)
+        x[i] = leaf(i == 3 ? TN_SHAPE(32, 32) : TN_SHAPE(2, 32, 16), (uint64_t)i + 1, dtype);
+    tn_tensor *y = tn_scaled_dot_product_attention(x[0], x[1], x[2], x[3], false, 4), *fixed;
+    TN_NO_GRAD fixed = tn_scaled_dot_product_attention(x[0], x[1], x[2], x[3], false, 4);
+    assert_close(y, fixed, 0, 0);
+    for (int i = 0; i < 4; i++) x[i] = tn_to_dtype(x[i], TN_F64);
+    tn_tensor *e = tn_scaled_dot_product_attention(x[0], x[1], x[2], x[3], false, 4);
+    ck_assert_msg(apart(y, e) < (_i ? 0x1p-12 : 0x1p-9), "%g", apart(y, e));
 }
 END_TEST
 
@@ -817,7 +931,11 @@ Suite *test_suite(void)
     tcase_add_test(t, attention_ranks_and_layouts);
     tcase_add_test(t, attention_heads_are_views);
     tcase_add_test(t, attention_repeated_heads);
-    tcase_add_test(t, attention_blocked_row_is_nan);
+    tcase_add_loop_test(t, attention_blocked_row_is_zero, 0, 24);
+    tcase_add_loop_test(t, attention_beside_large_offsets, 0, 24);
+    tcase_add_loop_test(t, attention_unseen_keys_are_not_read, 0, 12);
+    tcase_add_test(t, attention_seen_nan_is_nan);
+    tcase_add_loop_test(t, attention_learned_mask_rounds_once, 0, 2);
     tcase_add_test(t, attention_empty);
     tcase_add_test(t, attention_learned_mask);
     tcase_add_loop_test(t, attention_of_bf16, 0, 4);

@@ -950,6 +950,32 @@ START_TEST(a_role_is_said_once)
 }
 END_TEST
 
+/* A sequence of padding alone, as PyTorch 2.15's attention without weights: every weight is 0, so
+ * its output is out_proj's bias, and no gradient is NaN, also with the loss on it, with dropout, or
+ * with the weights returned. */
+START_TEST(attention_of_padding_alone)
+{
+    bool dropout = _i % 2, weights = _i / 2;
+    tn_module *m = tn_multihead_attention_new(
+        8, 2, (tn_multihead_attention_options){ .dropout = dropout ? 0.5 : 0 });
+    tn_tensor *x = random_as(TN_SHAPE(2, 3, 8), -1, 1, 1, TN_F32), *w = NULL;
+    tn_tensor *padding = tn_from_data((bool[]){ 1, 1, 1, 0, 0, 1 }, TN_SHAPE(2, 3), TN_BOOL);
+    assert_ok(tn_set_requires_grad(x, true));
+    tn_tensor *y = tn_multihead_attention_forward(
+        m, x, x, x, (tn_attention_masks){ .key_padding = padding }, weights ? &w : NULL);
+    tn_tensor *alone = tn_narrow(y, 0, 0, 1);
+    assert_close(alone, tn_zeros_like(alone), 0, 0);
+    if (weights) assert_close(tn_narrow(w, 0, 0, 1), tn_zeros_like(tn_narrow(w, 0, 0, 1)), 0, 0);
+    assert_ok(tn_backward(tn_sum_all(tn_square(tn_add_scalar(y, 1)))));
+    tn_list *p = tn_parameters(m);
+    for (int i = 0; i < p->n; i++)
+        ck_assert_msg(isfinite(tn_item(tn_sum_all(tn_grad(p->entry[i].tensor)))), "%s",
+                      p->entry[i].name);
+    ck_assert(isfinite(tn_item(tn_sum_all(tn_grad(x)))));
+    tn_module_drop(m);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("layers");
@@ -985,6 +1011,7 @@ Suite *test_suite(void)
     tcase_add_test(t, LY_08_LY_10_masks);
     tcase_add_test(t, LY_08_other_layouts);
     tcase_add_test(t, LY_08_dropout_on_the_weights);
+    tcase_add_loop_test(t, attention_of_padding_alone, 0, 4);
     tcase_add_test(t, LY_09_encoder);
     tcase_add_test(t, activations_and_shapes);
     t = layer_case(s, "in training");

@@ -569,7 +569,7 @@ typedef struct tn_attention_masks {
 } tn_attention_masks;
 /** q [B, T, E], k [B, S, kdim], v [B, S, vdim] -> [B, T, E] (sequence_first: [T, B, E] and so on).
  *  weights: NULL, or receives the attention weights [B, T, S] averaged over heads, after dropout
- *  (slower path). A row with everything blocked gives NaN. */
+ *  (slower path). A row with everything blocked gives 0. */
 TN_API tn_tensor *tn_multihead_attention_forward(tn_module *m, tn_tensor *q, tn_tensor *k,
                                                  tn_tensor *v, tn_attention_masks masks,
                                                  tn_tensor **weights);

@@ -226,11 +226,13 @@ TN_API tn_tensor *tn_std(tn_tensor *x, const int *axes, int n_axes, double corre
                          bool keepdim);
 /** Product; ints give i64. Derivatives of every order are right also where elements are 0. */
 TN_API tn_tensor *tn_prod(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
-/** log(sum(exp(x))), stable; -inf for a slice of -inf. */
+/** log(sum(exp(x))), stable; -inf for a slice of -inf. The gradient is softmax also where the value
+ *  is rounded. */
 TN_API tn_tensor *tn_logsumexp(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
 /** p-norm, p in (0, INFINITY]; slope 0 at 0. Powers that leave the dtype's range do no harm. */
 TN_API tn_tensor *tn_norm(tn_tensor *x, double p, const int *axes, int n_axes, bool keepdim);
-/** The largest; equal ones share the gradient. NaN wins. */
+/** The largest; equal ones share the gradient. NaN wins, and its slice's gradient is NaN (of
+ *  tn_max_all NaN share it). */
 TN_API tn_tensor *tn_amax(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
 /** The smallest, as tn_amax. */
 TN_API tn_tensor *tn_amin(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
@@ -353,7 +355,7 @@ typedef struct tn_cross_entropy_options {
  * axis and not without axis 1 (language models): [B, T, V] with [B, T]; and one row: [C] with a
  * scalar target.
  *
- * Grad     (softmax - onehot) / rows, 0 on ignored rows                     keeps logits, logsumexp
+ * Grad     (softmax - onehot) / rows, 0 on ignored rows              keeps logits, rows' max and sum
  * Errors   a target outside 0..C-1 and not ignored: TN_E_INDEX naming value and row, nothing is
  *          written
  * NaN      when no row is left to average (all ignored, or an empty batch)
@@ -380,7 +382,7 @@ TN_API tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target,
  *          axis. C is the last axis of the logits, whatever the rank
  * Grad     as the two calls'                   keeps x, weight, bias and their gradients
  * Dtypes   in a region of autocast the products run in its dtype, and gradients are summed in f32;
- *          in f16 all logits are made at once
+ *          in f16 all logits are made at once. Of bf16 the logits are f32, not rounded
  * Errors   as the two calls'
  * Source   Hsu et al., Liger Kernel (2024), section 3.2
  */
@@ -413,7 +415,7 @@ TN_API tn_tensor *tn_huber_loss(tn_tensor *x, tn_tensor *target, double delta,
  *  pos_weight w (TN_NONE: 1) broadcasts to x and weighs positives. */
 TN_API tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_weight,
                                      tn_reduction reduction);
-/** target (log target - log_p), 0 where target is 0; log_target: target is given as a log.
+/** target (log target - log_p), 0 where target is 0, NaN where it is below; log_target: target is given as a log.
  *  batch_mean divides the sum by the first size (then reduction is ignored). */
 TN_API tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool batch_mean,
                             tn_reduction reduction);
@@ -522,12 +524,14 @@ TN_API tn_tensor *tn_adaptive_avg_pool2d(tn_tensor *x, int64_t out_h, int64_t ou
  * Shapes   q [..., T, D], k [..., S, D], v [..., S, Dv] -> [..., T, Dv]; 2 to 5 axes, leading ones
  *          equal (tn_expand repeats heads without a copy). mask: TN_NONE, bool (true blocks) or of
  *          q's dtype (added), broadcast to [..., T, S]. causal: query t sees keys s <= t only
- * Range    scale 0 means 1 / sqrt(D). A row with everything blocked gives NaN; S = 0 gives zeros
+ * Range    scale 0 means 1 / sqrt(D). A row with everything blocked (or S = 0) gives zeros and gets
+ *          no gradient. On the CPU a blocked key is not read, whatever it and its value hold (second
+ *          derivatives multiply it by 0)
  * Layout   the result's axes have q's order in memory: heads that are a view of [B, T, H D] merge
  *          back into one axis without a copy
  * Grad     dv = p^T dy, ds = p (dy v^T - rowsum(dy y)), dq = scale ds k, dk = scale ds^T q; p is
- *          recomputed from one kept number per row. Second derivatives, and a mask that requires
- *          grad, use the same formulas as ops, with the T x S matrix in memory
+ *          recomputed from two kept numbers per row. Second derivatives, and the gradient of a mask
+ *          (dmask = ds), use the same formulas as ops, with the T x S matrix in memory
  * Errors   sizes or dtypes that do not fit; more than 5 axes
  * Source   Vaswani et al. (2017), eq. 1; Dao et al., FlashAttention (2022), algorithms 1 and 4
  */

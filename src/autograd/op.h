@@ -171,6 +171,9 @@ static inline tn_dtype tni_wide_dtype(tn_dtype dtype)
 /* x itself, but f32 instead of bf16 and f16. NULL stays. */
 tn_tensor *tni_wide(tn_tensor *x);
 
+/* softmax over the last axis of scores of attention: 0, and slope 0, in a row of -inf. */
+tn_tensor *tni_softmax_seen(tn_tensor *scores);
+
 /* Shape rules that several ops share. */
 tn_status tni_shape_like_first(tni_call *c); /* output 0: dtype and shape of input 0 */
 

@@ -2,8 +2,8 @@
  * attention.cu - softmax(scale q k^T + mask) v without the T x S matrix.
  *
  * For each row: m the largest score so far, l = sum of exp(s - m), y = sum of exp(s - m) v; a new
- * tile of keys scales l and y by exp(m_old - m_new). At the end y /= l and lse = m + log l. Tiles
- * in the causal future are skipped. No memory is allocated. Every sum has a fixed order.
+ * tile of keys scales l and y by exp(m_old - m_new). At the end y /= l, or 0 where no key is seen;
+ * m and 1 / l are kept. Tiles in the causal future are skipped. No memory is allocated. Every sum has a fixed order.
  * Source: Dao et al., FlashAttention (2022), algorithm 1; Dao, FlashAttention-2 (2023), section 3.
  */
 #include "cuda/attention.h"
@@ -61,12 +61,13 @@ static __global__ void __launch_bounds__(THREADS, sizeof(R) == 4 && NC <= 4 ? 3 
     }
     TN_UNROLL
     for (int i = 0; i < TM; i++) {
-        const R factor = limit > 0 ? (R)1 / sum[i] : (R)0; /* an empty sum is 0 */
+        const R factor = sum[i] == 0 ? (R)0 : (R)1 / sum[i]; /* an empty sum is 0 */
         TN_UNROLL
         for (int j = 0; j < NC; j++) y[i][j] *= factor;
         const int t = q0 + row * TM + i;
-        if (a.lse && w.slice == 0 && column == 0 && t < a.t)
-            a.lse[w.item * a.t + t] = top[i] + row_log(sum[i]);
+        if (!a.top || w.slice != 0 || column != 0 || t >= a.t) continue;
+        a.top[w.item * a.t + t] = top[i] == -(R)INFINITY ? (R)0 : top[i];
+        a.share[w.item * a.t + t] = factor;
     }
     write<R, NC>(matrix_of(a.y, w.b, w.h), q0, a.t, c0, a.dv_size, y);
 }

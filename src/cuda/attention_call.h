@@ -39,7 +39,7 @@ template <typename R> struct attention {
     const void *mask;
     bool mask_bool, causal;
     int64_t mask_stride[4];
-    sum_of<R> *lse, *delta; /* [B, H, T] */
+    sum_of<R> *top, *share, *delta; /* [B, H, T]; top: as kept, see attention_rows.h */
     int64_t items, heads;
     int t, s, d, dv_size;
     int tiles, slices; /* of this launch: along T or S, along the result's columns */
@@ -70,7 +70,8 @@ static __device__ __forceinline__ sum_of<R> score(const attention<R> &a, int64_t
     if (!a.mask) return s;
     const int64_t at = mask + query * a.mask_stride[2] + key * a.mask_stride[3];
     if (a.mask_bool) return static_cast<const uint8_t *>(a.mask)[at] ? -(sum_of<R>)INFINITY : s;
-    return s + wide(static_cast<const R *>(a.mask)[at]);
+    const sum_of<R> add = wide(static_cast<const R *>(a.mask)[at]);
+    return add == -(sum_of<R>)INFINITY ? add : s + add; /* whatever s is */
 }
 
 /* The work of a block: batch and head, tile, slice of the result. */
@@ -140,7 +141,8 @@ template <typename R> static attention<R> plan(const tni_attention *g)
     for (int i = 0; i < 4 && a.mask; i++) a.mask_stride[i] = g->mask.stride[i];
     a.causal = g->causal;
     a.scale = (sum_of<R>)g->scale;
-    a.lse = (sum_of<R> *)g->lse.data;
+    a.top = (sum_of<R> *)g->top.data;
+    a.share = (sum_of<R> *)g->share.data;
     a.heads = g->q.size[1];
     a.items = g->q.size[0] * a.heads;
     a.t = (int)g->q.size[2];

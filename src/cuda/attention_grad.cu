@@ -1,6 +1,6 @@
 /*
  * attention_grad.cu - the gradients of attention, from recomputed probabilities: with p = exp(s -
- * lse) and delta_t = sum_d dy_td y_td
+ * m) / l, both kept by forward, and delta_t = sum_d dy_td y_td
  *     dv = p^T dy     ds = p (dy v^T - delta) scale     dq = ds k     dk = ds^T q
  * One kernel goes over keys for dq, one over queries for dk and dv: nothing is added atomically,
  * and every sum has a fixed order. Besides the results only delta takes memory: B H T numbers.
@@ -29,10 +29,9 @@ static __global__ void __launch_bounds__(THREADS) attention_delta(attention<R> a
 /* A probability from the product q . k. */
 template <typename R>
 static __device__ __forceinline__ R probability(const attention<R> &a, int64_t mask, int query,
-                                                int key, R product, R lse)
+                                                int key, R product, R top, R share)
 {
-    const R s = score(a, mask, query, key, product);
-    return sees(a, query, key) ? row_exp(s - lse) : (R)0;
+    return row_exp(score(a, mask, query, key, product) - top) * share; /* 0 for one unseen */
 }
 
 /* The gradient of the product q . k from the product dy . v. */
@@ -60,11 +59,12 @@ static __global__ void __launch_bounds__(THREADS, sizeof(R) == 4 && NC <= 4 ? 3 
     const int q0 = w.tile * TILE, c0 = w.slice * TILE_COLUMNS * NC;
     const int limit = a.causal && q0 + TILE < a.s ? q0 + TILE : a.s;
     const int64_t mask = mask_of(a, w);
-    R lse[TM], delta[TM], dq[TM][NC];
+    R high[TM], share[TM], delta[TM], dq[TM][NC];
     TN_UNROLL
     for (int i = 0; i < TM; i++) {
         const int t = q0 + row * TM + i;
-        lse[i] = t < a.t ? a.lse[w.item * a.t + t] : (R)0;
+        high[i] = t < a.t ? a.top[w.item * a.t + t] : (R)0;
+        share[i] = t < a.t ? a.share[w.item * a.t + t] : (R)0;
         delta[i] = t < a.t ? a.delta[w.item * a.t + t] : (R)0;
         TN_UNROLL
         for (int j = 0; j < NC; j++) dq[i][j] = 0;
@@ -76,8 +76,8 @@ static __global__ void __launch_bounds__(THREADS, sizeof(R) == 4 && NC <= 4 ? 3 
         for (int i = 0; i < TM; i++) {
             TN_UNROLL
             for (int j = 0; j < TN; j++)
-                p[i][j] =
-                    probability(a, mask, q0 + row * TM + i, s0 + column * TN + j, p[i][j], lse[i]);
+                p[i][j] = probability(a, mask, q0 + row * TM + i, s0 + column * TN + j, p[i][j],
+                                      high[i], share[i]);
         }
         keep_tile(tile, p);
         score_tile(p, shared, dy, q0, a.t, v, s0, limit, a.dv_size);
@@ -120,10 +120,11 @@ static __global__ void __launch_bounds__(THREADS, sizeof(R) == 4 && NC == 2 ? 3 
         TN_UNROLL
         for (int j = 0; j < TN; j++) {
             const int t = q0 + column * TN + j;
-            const R lse = t < a.t ? a.lse[w.item * a.t + t] : (R)0;
+            const R top = t < a.t ? a.top[w.item * a.t + t] : (R)0;
+            const R share = t < a.t ? a.share[w.item * a.t + t] : (R)0;
             TN_UNROLL
             for (int i = 0; i < TM; i++)
-                p[i][j] = probability(a, mask, t, s0 + row * TM + i, p[i][j], lse);
+                p[i][j] = probability(a, mask, t, s0 + row * TM + i, p[i][j], top, share);
         }
         keep_tile(tile, p);
         add_product<R, NC>(dv, tile, shared, dy, q0, a.t, c0, a.dv_size);

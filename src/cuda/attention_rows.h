@@ -121,7 +121,7 @@ static __device__ __forceinline__ void see(const attention<E> &a, int64_t mask, 
     }
 }
 
-/* Divides, and writes the logarithms of the sums. */
+/* Divides, and writes the largest scores, as kept, and what was multiplied by. */
 template <bool MASKED, typename E, int MT, int COLUMNS>
 static __device__ __forceinline__ void finish(const attention<E> &a, const work &w, int first,
                                               const row_state<MT> &row, fragments<MT, COLUMNS> &y)
@@ -131,39 +131,47 @@ static __device__ __forceinline__ void finish(const attention<E> &a, const work 
         TN_UNROLL
         for (int half = 0; half < 2; half++) {
             const float sum = row_sum(row.sum[m][half]), top = row.top[m][half];
-            const float factor = a.s > 0 ? 1 / sum : 0; /* an empty sum is 0 */
+            const float factor = sum == 0 ? 0 : 1 / sum; /* an empty sum is 0 */
             const int t = first + 16 * m + row_in(2 * half);
             TN_UNROLL
             for (int n = 0; n < COLUMNS; n++) {
                 TN_UNROLL
                 for (int i = 2 * half; i < 2 * half + 2; i++) y.x[m][n][i] *= factor;
             }
-            if (a.lse && column_in(0) == 0 && t < a.t)
-                a.lse[w.item * a.t + t] = (MASKED ? top : top * a.scale) + row_log(sum);
+            if (!a.top || column_in(0) != 0 || t >= a.t) continue;
+            a.top[w.item * a.t + t] = top == -INFINITY ? 0 : top;
+            a.share[w.item * a.t + t] = factor;
         }
     }
 }
 
 /* ---- backward: probabilities again ----------------------------------------------------------- */
 
-/* lse for a power of 2: scores without a mask are multiplied by log2 e before the subtraction. */
-template <bool MASKED> static __device__ __forceinline__ float kept_lse(float lse)
+/* What is kept of a query, and delta: p = share 2^(...), as forward computed it. */
+struct query_numbers {
+    float base, share, delta;
+};
+
+template <bool MASKED, typename E>
+static __device__ __forceinline__ query_numbers query_of(const attention<E> &a, int64_t item, int t)
 {
-    return MASKED ? lse : lse * LOG2E;
+    const int64_t at = item * a.t + t;
+    if (t >= a.t) return query_numbers{ 0, 0, 0 };
+    return query_numbers{ exponent<MASKED>(a.scale, a.top[at]).base, a.share[at], a.delta[at] };
 }
 
 /* A probability from the product q . k, of a key that the query sees. */
 template <bool MASKED, typename E>
 static __device__ __forceinline__ float probability(const attention<E> &a, int64_t mask, int query,
-                                                    int key, float product, float lse)
+                                                    int key, float product, const query_numbers &of)
 {
-    if (MASKED) return power2((score(a, mask, query, key, product) - lse) * LOG2E);
-    return power2(fmaf(product, a.scale * LOG2E, -lse));
+    if (MASKED) return power2((score(a, mask, query, key, product) - of.base) * LOG2E) * of.share;
+    return power2(fmaf(product, a.scale * LOG2E, -of.base)) * of.share;
 }
 
-/* lse and delta of a lane's rows, where rows are queries. */
+/* Of a lane's rows, where rows are queries. */
 template <int MT> struct row_numbers {
-    float lse[MT][2], delta[MT][2];
+    query_numbers of[MT][2];
 };
 
 template <bool MASKED, int MT, typename E>
@@ -174,11 +182,8 @@ static __device__ __forceinline__ row_numbers<MT> numbers_of(const attention<E> 
     TN_UNROLL
     for (int m = 0; m < MT; m++) {
         TN_UNROLL
-        for (int half = 0; half < 2; half++) {
-            const int t = first + 16 * m + row_in(2 * half);
-            r.lse[m][half] = t < a.t ? kept_lse<MASKED>(a.lse[item * a.t + t]) : 0;
-            r.delta[m][half] = t < a.t ? a.delta[item * a.t + t] : 0;
-        }
+        for (int half = 0; half < 2; half++)
+            r.of[m][half] = query_of<MASKED>(a, item, first + 16 * m + row_in(2 * half));
     }
     return r;
 }
@@ -198,17 +203,16 @@ score_grads(const attention<E> &a, int64_t mask, int first, int s0, const row_nu
             TN_UNROLL
             for (int i = 0; i < 4; i++) {
                 const int t = first + 16 * m + row_in(i), s = s0 + 8 * n + column_in(i);
-                const float p =
-                    probability<MASKED>(a, mask, t, s, products.x[m][n][i], row.lse[m][i / 2]);
-                ds.x[m][n][i] = p * (ds.x[m][n][i] - row.delta[m][i / 2]);
+                const query_numbers &of = row.of[m][i / 2];
+                const float p = probability<MASKED>(a, mask, t, s, products.x[m][n][i], of);
+                ds.x[m][n][i] = p * (ds.x[m][n][i] - of.delta);
                 if (edge && !sees(a, t, s)) ds.x[m][n][i] = 0;
             }
         }
     }
 }
 
-/* Rows are keys from `first` on, columns queries from q0 on, whose lse and delta lie side by
- * side. */
+/* Rows are keys from `first` on, columns queries from q0 on, whose numbers lie side by side. */
 template <typename E, int MT, int NT>
 static __device__ __forceinline__ bool has_unseen(const attention<E> &a, int first, int q0,
                                                   const fragments<MT, NT> &)
@@ -217,9 +221,9 @@ static __device__ __forceinline__ bool has_unseen(const attention<E> &a, int fir
 }
 
 template <bool MASKED, typename E, int MT, int NT>
-static __device__ __forceinline__ void turned_probabilities(const attention<E> &a, int64_t mask,
-                                                            int first, int q0, const float *lse,
-                                                            fragments<MT, NT> &p)
+static __device__ __forceinline__ void
+turned_probabilities(const attention<E> &a, int64_t mask, int first, int q0,
+                     const query_numbers *of, fragments<MT, NT> &p)
 {
     const bool edge = has_unseen(a, first, q0, p);
     TN_UNROLL
@@ -230,7 +234,7 @@ static __device__ __forceinline__ void turned_probabilities(const attention<E> &
             for (int i = 0; i < 4; i++) {
                 const int s = first + 16 * m + row_in(i), column = 8 * n + column_in(i);
                 p.x[m][n][i] =
-                    probability<MASKED>(a, mask, q0 + column, s, p.x[m][n][i], lse[column]);
+                    probability<MASKED>(a, mask, q0 + column, s, p.x[m][n][i], of[column]);
                 if (edge && !sees(a, q0 + column, s)) p.x[m][n][i] = 0;
             }
         }
@@ -239,7 +243,7 @@ static __device__ __forceinline__ void turned_probabilities(const attention<E> &
 
 template <typename E, int MT, int NT>
 static __device__ __forceinline__ void
-turned_score_grads(const attention<E> &a, int first, int q0, const float *delta,
+turned_score_grads(const attention<E> &a, int first, int q0, const query_numbers *of,
                    const fragments<MT, NT> &p, fragments<MT, NT> &ds)
 {
     const bool edge = has_unseen(a, first, q0, p);
@@ -250,20 +254,11 @@ turned_score_grads(const attention<E> &a, int first, int q0, const float *delta,
             TN_UNROLL
             for (int i = 0; i < 4; i++) {
                 const int s = first + 16 * m + row_in(i), column = 8 * n + column_in(i);
-                ds.x[m][n][i] = p.x[m][n][i] * (ds.x[m][n][i] - delta[column]);
+                ds.x[m][n][i] = p.x[m][n][i] * (ds.x[m][n][i] - of[column].delta);
                 if (edge && !sees(a, q0 + column, s)) ds.x[m][n][i] = 0;
             }
         }
     }
-}
-
-/* What thread i < 2 N brings of N queries from q0 on: lse, then delta. */
-template <bool MASKED, int N, typename E>
-static __device__ __forceinline__ float column_number(const attention<E> &a, int64_t item, int q0)
-{
-    const int i = (int)threadIdx.x, t = q0 + i % N;
-    if (i >= 2 * N || t >= a.t) return 0;
-    return i < N ? kept_lse<MASKED>(a.lse[item * a.t + t]) : a.delta[item * a.t + t];
 }
 
 template <int MT, int COLUMNS>

@@ -1,6 +1,6 @@
 /*
  * attention_short_grad.cu - the gradients of attention in bf16 and f16, from recomputed
- * probabilities: with p = exp(s - lse) and delta_t = sum_d dy_td y_td
+ * probabilities: with p = exp(s - m) / l, both kept by forward, and delta_t = sum_d dy_td y_td
  *     dv = p^T dy     ds = p (dy v^T - delta)     dq = scale ds k     dk = scale ds^T q
  * One kernel goes over keys for dq, one over queries for dk and dv, as in attention_grad.cu: what
  * one kernel would add atomically is computed twice, and every sum has one order. In the second the
@@ -111,22 +111,21 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_short_dq(attentio
 
 /* ---- dk and dv: rows are keys ---------------------------------------------------------------- */
 
-/* The same sums for the warp's keys from `first` on and the tile of queries from q0 on, whose lse
- * and delta lie at `lse` and `delta`. */
+/* The same sums for the warp's keys from `first` on and the tile of queries from q0 on, whose
+ * numbers lie at `of`. */
 template <bool MASKED, int C, int MT, typename E>
-static __device__ __forceinline__ void add_dkv(const attention<E> &a, int64_t mask, int first,
-                                               int q0, const float *lse, const float *delta,
-                                               const E *k, const E *v, const E *q, const E *dy,
-                                               fragments<MT, C / 8> &dk, fragments<MT, C / 8> &dv)
+static __device__ __forceinline__ void
+add_dkv(const attention<E> &a, int64_t mask, int first, int q0, const query_numbers *of, const E *k,
+        const E *v, const E *q, const E *dy, fragments<MT, C / 8> &dk, fragments<MT, C / 8> &dv)
 {
     fragments<MT, NT> p, ds;
     clear(p);
     add_scores<E, C>(p, k, q);
-    turned_probabilities<MASKED>(a, mask, first, q0, lse, p);
+    turned_probabilities<MASKED>(a, mask, first, q0, of, p);
     add_values<E, C>(dv, p, dy);
     clear(ds);
     add_scores<E, C>(ds, v, dy);
-    turned_score_grads(a, first, q0, delta, p, ds);
+    turned_score_grads(a, first, q0, of, p, ds);
     add_values<E, C>(dk, ds, q);
 }
 
@@ -135,7 +134,7 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_short_dkv(attenti
 {
     typedef grad_tiles<C> tiles;
     constexpr int MT = tiles::MT;
-    __shared__ float numbers[2][2 * OTHERS];
+    __shared__ query_numbers numbers[2][OTHERS];
     TN_DYNAMIC_SHARED(E, k_tile);
     E *v_tile = k_tile + tiles::row_elements, *q_tile = v_tile + tiles::row_elements;
     E *dy_tile = q_tile + 2 * tiles::other_elements;
@@ -152,11 +151,13 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_short_dkv(attenti
     if (q_first < a.t) {
         load_tile<E, OTHERS, C>(q_tile, q, q_first, a.t, 0, a.d);
         load_tile<E, OTHERS, C>(dy_tile, dy, q_first, a.t, 0, a.dv_size);
-        const float number = column_number<MASKED, OTHERS>(a, w.item, q_first);
-        if (threadIdx.x < 2 * OTHERS) numbers[0][threadIdx.x] = number;
+        if (threadIdx.x < OTHERS)
+            numbers[0][threadIdx.x] = query_of<MASKED>(a, w.item, q_first + (int)threadIdx.x);
     }
     for (int q0 = q_first, now = 0; q0 < a.t; q0 += OTHERS, now ^= 1) {
-        const float next_number = column_number<MASKED, OTHERS>(a, w.item, q0 + OTHERS);
+        query_numbers next_of = {};
+        if (threadIdx.x < OTHERS)
+            next_of = query_of<MASKED>(a, w.item, q0 + OTHERS + (int)threadIdx.x);
         copies_wait();
         __syncthreads(); /* this tile is there, and the one before it is used */
         if (q0 + OTHERS < a.t) {
@@ -166,10 +167,10 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_short_dkv(attenti
             load_tile<E, OTHERS, C>(next, dy, q0 + OTHERS, a.t, 0, a.dv_size);
         }
         if (first < a.s && (!a.causal || q0 + OTHERS > first))
-            add_dkv<MASKED, C>(a, mask_of(a, w), first, q0, numbers[now], numbers[now] + OTHERS,
-                               k_rows, v_rows, q_tile + now * tiles::other_elements,
+            add_dkv<MASKED, C>(a, mask_of(a, w), first, q0, numbers[now], k_rows, v_rows,
+                               q_tile + now * tiles::other_elements,
                                dy_tile + now * tiles::other_elements, dk, dv);
-        if (threadIdx.x < 2 * OTHERS) numbers[now ^ 1][threadIdx.x] = next_number;
+        if (threadIdx.x < OTHERS) numbers[now ^ 1][threadIdx.x] = next_of;
     }
     copies_wait();
     __syncthreads();

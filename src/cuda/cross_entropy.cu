@@ -1,11 +1,12 @@
 /*
  * cross_entropy.cu - cross entropy with class indices over a dense [n, c, d] array of logits, row
- * by row, and its gradient. A row is the c logits of one (i, k); lse = log sum exp of it.
+ * by row, and its gradient. A row is the c logits of one (i, k); m its largest, s = sum exp(x - m).
  *
  * With class weights w (1 without) and smoothing e:
- *   row_loss = (1 - e) w[t] (lse - x[t]) + e / c sum_j w[j] (lse - x[j])
+ *   row_loss = (1 - e) w[t] (m - x[t] + log s) + e / c sum_j w[j] (m - x[j] + log s)
  *   d row_loss / d x[j] = a (p[j] - [j = t]) + e / c (W p[j] - w[j])
- *   with a = (1 - e) w[t], p = exp(x - lse), W = sum w
+ *   with a = (1 - e) w[t], p = exp(x - m) / s, W = sum w
+ * m and s are kept apart: m + log s would lose log s where logits are large.
  * Source: Szegedy et al., Rethinking the Inception Architecture (2016), section 7 (smoothing).
  *
  * d = 1: a warp does a row that fits into its registers, a block a longer one, 16 bytes at a time:
@@ -19,8 +20,8 @@
 
 /* E: of the logits, R: what is computed in. */
 template <typename E, typename R> struct ce_job {
-    E *dx;
-    R *row_loss, *row_weight, *lse;
+    void *dx; /* of E, or shorter where E is float */
+    R *row_loss, *row_weight, *top, *sum;
     const E *x;
     const void *w;
     const R *drow;
@@ -47,19 +48,21 @@ static __device__ __forceinline__ bool ce_counts(const ce_job<E, R> &job, int64_
     return row_counts(t, job.c, job.ignore, job.first + row, job.fault, job.launch, report);
 }
 
-/* What one thread writes of row number `row`; sum: of w[j] (lse - x[j]), 0 without smoothing. */
+/* What one thread writes of row number `row`; spread: the sum of w[j] (m - x[j] + log s), 0 without
+ * smoothing. */
 template <typename E, typename R>
-static __device__ __forceinline__ void ce_write(const ce_job<E, R> &job, int64_t row, R lse, R sum,
-                                                const E *x, int64_t stride)
+static __device__ __forceinline__ void ce_write(const ce_job<E, R> &job, int64_t row, R top, R sum,
+                                                R spread, const E *x, int64_t stride)
 {
     int64_t t = job.target[row];
     R loss = 0, wt = 0;
     if (ce_counts(job, row, t, true)) {
         wt = ce_weight(job, t);
-        loss = job.keep * wt * (lse - wide(x[t * stride]));
-        if (job.spread != 0) loss += job.spread * sum;
+        loss = job.keep * wt * ((top - wide(x[t * stride])) + row_log(sum));
+        if (job.spread != 0) loss += job.spread * spread;
     }
-    job.lse[row] = lse;
+    job.top[row] = top;
+    job.sum[row] = sum;
     job.row_loss[row] = loss;
     job.row_weight[row] = wt;
 }
@@ -81,16 +84,17 @@ template <typename E, typename R, int K> static __global__ void cross_entropy_wa
         top = warp_max(top);
         TN_UNROLL
         for (int k = 0; k < K; k++) sum += lane + 32 * k < c ? row_exp(v[k] - top) : 0;
-        R lse = top + row_log(warp_sum(sum));
+        sum = warp_sum(sum);
         if (job.spread != 0) {
+            const R log_sum = row_log(sum);
             TN_UNROLL
             for (int k = 0; k < K; k++) {
                 int j = lane + 32 * k;
-                if (j < c) spread += ce_weight(job, j) * (lse - v[k]);
+                if (j < c) spread += ce_weight(job, j) * ((top - v[k]) + log_sum);
             }
             spread = warp_sum(spread);
         }
-        if (lane == 0) ce_write(job, i, lse, spread, x, 1);
+        if (lane == 0) ce_write(job, i, top, sum, spread, x, 1);
     }
 }
 
@@ -98,15 +102,15 @@ template <typename E, typename R, int K> static __global__ void cross_entropy_wa
 template <typename E> constexpr int PACK = 16 / sizeof(E);
 template <typename E> using pack = several<E, PACK<E>>;
 
-/* n neighbours: `lead` of them until both x and y are on a border of 16 bytes, packs, and a rest.
- * Loose is what is in no pack: all, where x and y have different borders. */
-template <typename E> struct packing {
+/* n neighbours: `lead` of them until x is on a border of 16 bytes and y on one of as many elements,
+ * packs, and a rest. Loose is what is in no pack: all, where x and y have different borders. */
+template <typename E, typename D = E> struct packing {
     int64_t lead, packs, loose;
-    __device__ __forceinline__ packing(const E *x, const E *y, int64_t n)
+    __device__ __forceinline__ packing(const E *x, const D *y, int64_t n)
     {
         uintptr_t from = reinterpret_cast<uintptr_t>(x), to = reinterpret_cast<uintptr_t>(y);
         lead = min(n, static_cast<int64_t>((0 - from) % 16 / sizeof(E)));
-        packs = (from - to) % 16 == 0 ? (n - lead) / PACK<E> : 0;
+        packs = (to + lead * sizeof(D)) % (PACK<E> * sizeof(D)) == 0 ? (n - lead) / PACK<E> : 0;
         loose = n - packs * PACK<E>;
     }
     /* Where loose element k is. */
@@ -148,11 +152,13 @@ template <typename E, typename R> static __global__ void cross_entropy_block(ce_
         online_sum<R> row = { static_cast<R>(-ROW_INFINITY), 0 };
         online_packs(row, x, job.c);
         online_block(row);
-        R lse = row.top + row_log(static_cast<R>(row.sum)), spread = 0;
+        const R top = row.top, sum = static_cast<R>(row.sum), log_sum = row_log(sum);
+        R spread = 0;
         if (job.spread != 0)
-            spread = static_cast<R>(block_sum(thread_sum<R>(
-                job.c, [&](int64_t j) { return ce_weight(job, j) * (lse - wide(x[j])); })));
-        if (threadIdx.x == 0) ce_write(job, i, lse, spread, x, 1);
+            spread = static_cast<R>(block_sum(thread_sum<R>(job.c, [&](int64_t j) {
+                return ce_weight(job, j) * ((top - wide(x[j])) + log_sum);
+            })));
+        if (threadIdx.x == 0) ce_write(job, i, top, sum, spread, x, 1);
     }
 }
 
@@ -165,10 +171,11 @@ template <typename E, typename R> static __global__ void cross_entropy_columns(c
         const E *x = job.x + i * job.x_row + (row - i * job.d);
         online_sum<R> s = online_row(x, job.c, job.d, 0, 1);
         if (s.top == static_cast<R>(-ROW_INFINITY)) s.sum = s.top - s.top; /* NaN */
-        R lse = s.top + row_log(static_cast<R>(s.sum)), spread = 0;
+        const R top = s.top, sum = static_cast<R>(s.sum), log_sum = row_log(sum);
+        R spread = 0;
         for (int64_t j = 0; job.spread != 0 && j < job.c; j++)
-            spread += ce_weight(job, j) * (lse - wide(x[j * job.d]));
-        ce_write(job, row, lse, spread, x, job.d);
+            spread += ce_weight(job, j) * ((top - wide(x[j * job.d])) + log_sum);
+        ce_write(job, row, top, sum, spread, x, job.d);
     }
 }
 
@@ -177,8 +184,8 @@ template <typename E, typename R> static __global__ void cross_entropy_columns(c
 /* Of a row: dx[j] = scale p[j] - b w[j], less a where j = t; zeros, not NaN, where the row is left
  * out, whatever it holds. */
 template <typename R> struct ce_slope {
-    R a, b, scale, lse;
-    int64_t t; /* -1: the row is left out */
+    R a, b, scale, top; /* scale: of exp(x - top) */
+    int64_t t;          /* -1: the row is left out */
 };
 
 /* first: the thread that reports a bad class. */
@@ -186,32 +193,32 @@ template <typename E, typename R>
 static __device__ __forceinline__ ce_slope<R> ce_slope_of(const ce_job<E, R> &job, int64_t row, R g,
                                                           R weight_sum, bool first)
 {
-    ce_slope<R> s = { 0, 0, 0, job.lse[row], job.target[row] };
+    ce_slope<R> s = { 0, 0, 0, job.top[row], job.target[row] };
     if (ce_counts(job, row, s.t, first)) {
         s.a = g * job.keep * ce_weight(job, s.t);
         s.b = g * job.spread;
-        s.scale = s.a + s.b * weight_sum;
+        s.scale = (s.a + s.b * weight_sum) / job.sum[row];
     } else {
         s.t = -1;
     }
     return s;
 }
 
-/* Of K neighbours of a row from x[j] on: dx in place of x. */
-template <typename E, typename R, int K>
+/* Of K neighbours of a row from x[j] on. */
+template <typename E, typename D, typename R, int K>
 static __device__ __forceinline__ void ce_slopes(const ce_job<E, R> &job, const ce_slope<R> &s,
-                                                 E (&v)[K], int64_t j)
+                                                 const E (&v)[K], D (&dx)[K], int64_t j)
 {
     int hit = s.t >= j && s.t < j + K ? static_cast<int>(s.t - j) : -1;
     R y[K];
     TN_UNROLL
-    for (int k = 0; k < K; k++) y[k] = s.scale * row_exp(wide(v[k]) - s.lse) - (k == hit ? s.a : 0);
+    for (int k = 0; k < K; k++) y[k] = s.scale * row_exp(wide(v[k]) - s.top) - (k == hit ? s.a : 0);
     if (s.b != 0) {
         TN_UNROLL
         for (int k = 0; k < K; k++) y[k] -= s.b * ce_weight(job, j + k);
     }
     TN_UNROLL
-    for (int k = 0; k < K; k++) v[k] = element<E>::rounded(s.t < 0 ? 0 : y[k]);
+    for (int k = 0; k < K; k++) dx[k] = element<D>::rounded(s.t < 0 ? 0 : y[k]);
 }
 
 /* W, computed by every block in the same order. */
@@ -226,9 +233,10 @@ static __device__ __forceinline__ R ce_weight_sum(const ce_job<E, R> &job)
 enum { CE_PIECE = 2048 };
 
 /* d = 1: a warp takes a piece of CE_PIECE classes of a row. */
-template <typename E, typename R>
+template <typename E, typename D, typename R>
 static __global__ void cross_entropy_grad_rows(ce_job<E, R> job, int64_t pieces)
 {
+    typedef several<D, PACK<E>> written;
     R weight_sum = ce_weight_sum(job);
     int lane = threadIdx.x % 32;
     int64_t first = static_cast<int64_t>(blockIdx.x) * ROW_WARPS + threadIdx.x / 32;
@@ -236,24 +244,26 @@ static __global__ void cross_entropy_grad_rows(ce_job<E, R> job, int64_t pieces)
          item += static_cast<int64_t>(gridDim.x) * ROW_WARPS) {
         int64_t i = item / pieces, from = (item - i * pieces) * CE_PIECE;
         const E *x = job.x + i * job.x_row + from;
-        E *dx = job.dx + i * job.dx_row + from;
+        D *dx = static_cast<D *>(job.dx) + i * job.dx_row + from;
         R g = job.drow[i * job.drow_stride[0]];
         ce_slope<R> s = ce_slope_of(job, i, g, weight_sum, lane == 0 && from == 0);
-        const packing<E> piece(x, dx, min(job.c - from, static_cast<int64_t>(CE_PIECE)));
+        const packing<E, D> piece(x, dx, min(job.c - from, static_cast<int64_t>(CE_PIECE)));
         for (int64_t k = lane; k < piece.loose; k += 32) {
             int64_t j = piece.place(k);
             E v[] = { x[j] };
-            ce_slopes(job, s, v, from + j);
-            dx[j] = v[0];
+            D y[1];
+            ce_slopes(job, s, v, y, from + j);
+            dx[j] = y[0];
         }
         const pack<E> *read = reinterpret_cast<const pack<E> *>(x + piece.lead);
-        pack<E> *write = reinterpret_cast<pack<E> *>(dx + piece.lead), next = {};
+        written *write = reinterpret_cast<written *>(dx + piece.lead), y;
+        pack<E> next = {};
         if (lane < piece.packs) next = read[lane];
         for (int64_t k = lane; k < piece.packs; k += 32) {
             pack<E> q = next; /* loaded while the one before was computed */
             if (k + 32 < piece.packs) next = read[k + 32];
-            ce_slopes(job, s, q.v, from + piece.lead + k * PACK<E>);
-            write[k] = q;
+            ce_slopes(job, s, q.v, y.v, from + piece.lead + k * PACK<E>);
+            write[k] = y;
         }
     }
 }
@@ -267,13 +277,13 @@ static __global__ void cross_entropy_grad_columns(ce_job<E, R> job)
     for (int64_t row = first; row < rows; row += step) {
         int64_t i = row / job.d, k = row - i * job.d;
         const E *x = job.x + i * job.x_row + k;
-        E *dx = job.dx + i * job.dx_row + k;
+        E *dx = static_cast<E *>(job.dx) + i * job.dx_row + k;
         R g = job.drow[i * job.drow_stride[0] + k * job.drow_stride[1]];
         ce_slope<R> s = ce_slope_of(job, row, g, weight_sum, true);
         for (int64_t j = 0; j < job.c; j++) {
-            E v[] = { x[j * job.d] };
-            ce_slopes(job, s, v, j);
-            dx[j * job.d] = v[0];
+            E v[] = { x[j * job.d] }, y[1];
+            ce_slopes(job, s, v, y, j);
+            dx[j * job.d] = y[0];
         }
     }
 }
@@ -281,12 +291,14 @@ static __global__ void cross_entropy_grad_columns(ce_job<E, R> job)
 /* ---- the two slots --------------------------------------------------------------------------- */
 
 template <typename E>
-static ce_job_in<E> ce_job_of(const tni_array *lse, const tni_array *x, const tni_array *target,
-                              const tni_array *weight, double smoothing, int64_t ignore)
+static ce_job_in<E> ce_job_of(const tni_array *top, const tni_array *sum, const tni_array *x,
+                              const tni_array *target, const tni_array *weight, double smoothing,
+                              int64_t ignore)
 {
     typedef typename element<E>::computing R;
     ce_job_in<E> job = {};
-    job.lse = static_cast<R *>(lse->data);
+    job.top = static_cast<R *>(top->data);
+    job.sum = static_cast<R *>(sum->data);
     job.x = static_cast<const E *>(x->data);
     job.x_row = x->stride[0];
     job.w = weight->data;
@@ -315,14 +327,14 @@ template <typename E, typename R> static tn_status forward(const ce_job<E, R> &j
                                       ROW_THREADS, 0, job));
 }
 
-template <typename E, typename R> static tn_status backward(const ce_job<E, R> &job)
+template <typename E, typename D, typename R> static tn_status backward(const ce_job<E, R> &job)
 {
     if (job.n == 0 || job.d == 0 || job.c == 0) return TN_OK;
     if (job.d > 1)
         return TN_LAUNCH((cross_entropy_grad_columns<E, R>), row_grid(job.n * job.d, ROW_THREADS),
                          ROW_THREADS, 0, job);
     int64_t pieces = (job.c + CE_PIECE - 1) / CE_PIECE;
-    return TN_LAUNCH((cross_entropy_grad_rows<E, R>), row_grid(job.n * pieces, ROW_WARPS),
+    return TN_LAUNCH((cross_entropy_grad_rows<E, D, R>), row_grid(job.n * pieces, ROW_WARPS),
                      ROW_THREADS, 0, job, pieces);
 }
 
@@ -330,23 +342,24 @@ template <typename E> static tn_status run_forward(const tni_cross_entropy *a)
 {
     typedef typename element<E>::computing R;
     ce_job_in<E> job =
-        ce_job_of<E>(&a->lse, &a->x, &a->target, &a->weight, a->smoothing, a->ignore);
+        ce_job_of<E>(&a->top, &a->sum, &a->x, &a->target, &a->weight, a->smoothing, a->ignore);
     job.row_loss = static_cast<R *>(a->row_loss.data);
     job.row_weight = static_cast<R *>(a->row_weight.data);
     job.first = a->first;
     return forward(job);
 }
 
-template <typename E> static tn_status run_backward(const tni_cross_entropy_grad *a)
+template <typename E, typename D> static tn_status run_backward(const tni_cross_entropy_grad *a)
 {
+    typedef typename element<E>::computing R;
     ce_job_in<E> job =
-        ce_job_of<E>(&a->lse, &a->x, &a->target, &a->weight, a->smoothing, a->ignore);
-    job.dx = static_cast<E *>(a->dx.data);
+        ce_job_of<E>(&a->top, &a->sum, &a->x, &a->target, &a->weight, a->smoothing, a->ignore);
+    job.dx = a->dx.data;
     job.dx_row = a->dx.stride[0];
-    job.drow = static_cast<const typename element<E>::computing *>(a->drow.data);
+    job.drow = static_cast<const R *>(a->drow.data);
     job.drow_stride[0] = a->drow.stride[0];
     job.drow_stride[1] = a->drow.stride[1];
-    return backward(job);
+    return backward<E, D, R>(job);
 }
 
 tn_status tni_cuda_cross_entropy(const tni_cross_entropy *a)
@@ -356,5 +369,7 @@ tn_status tni_cuda_cross_entropy(const tni_cross_entropy *a)
 
 tn_status tni_cuda_cross_entropy_grad(const tni_cross_entropy_grad *a)
 {
-    return TN_FLOATING(a->x.dtype, run_backward<R>(a));
+    if (a->x.dtype == TN_F32 && a->dx.dtype == TN_BF16) return run_backward<float, bf16>(a);
+    if (a->x.dtype == TN_F32 && a->dx.dtype == TN_F16) return run_backward<float, f16>(a);
+    return TN_FLOATING(a->x.dtype, (run_backward<R, R>(a)));
 }

@@ -220,15 +220,22 @@ struct put_result {
 };
 
 /* Results that need a large function, in a separate kernel: norms of other orders (scale: as of
- * put_result), logsumexp. */
+ * put_result), logsumexp and, unless it is NULL, its factor (kernels.h), where y is dense. */
 __global__ void reduce_finish(const __grid_constant__ put_result put, const double *sum,
-                              const double *center, const double *scale, double power)
+                              const double *center, const double *scale, double power,
+                              void *factor)
 {
     int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
 
     for (int64_t o = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; o < put.at.numel;
-         o += step)
-        put.put(o, center ? log(sum[o]) + finite_part(center[o]) : pow(sum[o], power) / scale[o]);
+         o += step) {
+        double base = center ? finite_part(center[o]) : 0, rest = center ? log(sum[o]) : 0;
+        put.put(o, center ? rest + base : pow(sum[o], power) / scale[o]);
+        if (!factor) continue;
+        double y = kin<double>::load(put.y, put.dtype, o);
+        kin<double>::store(factor, put.dtype == TN_F64 ? TN_F64 : TN_F32, o,
+                           y - y == 0 ? exp((y - base) - rest) : 1);
+    }
 }
 
 /* ---- host ------------------------------------------------------------------------------------ */
@@ -333,7 +340,8 @@ static tn_status reduce_passes(const tni_reduce *a, const reduce_axes &r, put_re
     if (tn_status failed = run_aside(pass, r, o, &b.sum); failed != TN_OK) return failed;
     put.scale = nullptr;
     return TN_LAUNCH((reduce_finish), tni_cuda_blocks(r.kept.numel, 256, 1024), 256, 0, put,
-                     static_cast<const double *>(b.sum), o.center, o.scale, 1.0 / o.p);
+                     static_cast<const double *>(b.sum), o.center, o.scale, 1.0 / o.p,
+                     a->factor.data);
 }
 
 tn_status tni_cuda_reduce(const tni_reduce *a)

@@ -5,7 +5,7 @@
  * block does a longer one: the first pass keeps a running maximum m and the sum s of exp(x - m),
  * which is scaled when m grows; the second pass writes (the row then comes from cache).
  * Source: Milakov and Gimelshein, Online normalizer calculation for softmax (2018), algorithm 3.
- * A row of -inf gives -inf - -inf = NaN.
+ * A row of -inf gives -inf - -inf = NaN; of keys that are seen, 0.
  */
 #include "cuda/online.h"
 #include "cuda/rows.h"
@@ -13,7 +13,7 @@
 /* ---- forward --------------------------------------------------------------------------------- */
 
 template <typename R, int K>
-static __global__ void softmax_warp(R *y, const R *x, int64_t n, int c, bool log)
+static __global__ void softmax_warp(R *y, const R *x, int64_t n, int c, bool log, bool seen)
 {
     int lane = threadIdx.x % 32;
     int64_t first = static_cast<int64_t>(blockIdx.x) * ROW_WARPS + threadIdx.x / 32;
@@ -28,6 +28,7 @@ static __global__ void softmax_warp(R *y, const R *x, int64_t n, int c, bool log
             top = v[k] > top ? v[k] : top;
         }
         top = warp_max(top);
+        if (seen && top == static_cast<R>(-ROW_INFINITY)) top = 0;
         TN_UNROLL
         for (int k = 0; k < K; k++) {
             bool there = lane + 32 * k < c;
@@ -37,7 +38,7 @@ static __global__ void softmax_warp(R *y, const R *x, int64_t n, int c, bool log
             if (!log) v[k] = e;
         }
         sum = warp_sum(sum);
-        R scale = 1 / sum, log_sum = row_log(sum);
+        R scale = sum == 0 ? 0 : 1 / sum, log_sum = row_log(sum);
         TN_UNROLL
         for (int k = 0; k < K; k++) {
             int j = lane + 32 * k;
@@ -47,7 +48,7 @@ static __global__ void softmax_warp(R *y, const R *x, int64_t n, int c, bool log
 }
 
 template <typename R>
-static __global__ void softmax_block(R *y, const R *x, int64_t n, int64_t c, bool log)
+static __global__ void softmax_block(R *y, const R *x, int64_t n, int64_t c, bool log, bool seen)
 {
     for (int64_t i = blockIdx.x; i < n; i += gridDim.x) {
         const R *from = x + i * c;
@@ -55,6 +56,8 @@ static __global__ void softmax_block(R *y, const R *x, int64_t n, int64_t c, boo
         online_sum<R> row = online_row(from, c, 1, threadIdx.x, blockDim.x);
         online_block(row);
         R top = row.top, scale = static_cast<R>(1 / row.sum);
+        /* -inf alone, or NaN, which stays: from[j] * 0 */
+        if (seen && top == static_cast<R>(-ROW_INFINITY)) top = scale = 0;
         R log_sum = row_log(static_cast<R>(row.sum));
         for (int64_t j = threadIdx.x; j < c; j += blockDim.x) {
             R v = from[j] - top;
@@ -71,9 +74,10 @@ template <typename R> static tn_status softmax(const tni_softmax *a)
     if (n == 0 || c == 0) return TN_OK;
     if (c <= ROW_IN_WARP) {
         return ROW_ITEMS(c, TN_LAUNCH((softmax_warp<R, K>), row_grid(n, ROW_WARPS), ROW_THREADS, 0,
-                                      to, from, n, static_cast<int>(c), a->log));
+                                      to, from, n, static_cast<int>(c), a->log, a->seen));
     }
-    return TN_LAUNCH((softmax_block<R>), row_grid(n, 1), ROW_BLOCK, 0, to, from, n, c, a->log);
+    return TN_LAUNCH((softmax_block<R>), row_grid(n, 1), ROW_BLOCK, 0, to, from, n, c, a->log,
+                     a->seen);
 }
 
 tn_status tni_cuda_softmax(const tni_softmax *a)

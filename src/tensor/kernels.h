@@ -94,6 +94,8 @@ typedef struct tni_reduce {
     int function;
     tni_array y, x;
     const double *p;
+    /* of logsumexp, like a dense y (wide): e to what rounding added to y; data NULL: not wanted */
+    tni_array factor;
 } tni_reduce;
 
 /* The first extreme along an axis. */
@@ -145,6 +147,7 @@ typedef struct tni_take_add {
 typedef struct tni_softmax {
     tni_array y, x;
     bool log;
+    bool seen; /* not of the logarithm: a row of -inf gives 0, not NaN */
 } tni_softmax;
 
 typedef struct tni_softmax_grad {
@@ -154,8 +157,8 @@ typedef struct tni_softmax_grad {
 
 typedef struct tni_cross_entropy {
     /* [n, d] (wide): 0 on ignored rows; w[target], 1 without weights, 0 on ignored rows; the row's
-     * log-sum-exp */
-    tni_array row_loss, row_weight, lse;
+     * largest logit, and the sum of exp(x - it) */
+    tni_array row_loss, row_weight, top, sum;
     tni_array x;      /* [n, c, d], dense, but if d = 1 rows may be further apart */
     tni_array target; /* i64 [n, d]; a bad class is TN_E_INDEX */
     tni_array weight; /* [c], or data NULL */
@@ -165,9 +168,11 @@ typedef struct tni_cross_entropy {
 } tni_cross_entropy;
 
 typedef struct tni_cross_entropy_grad {
-    tni_array dx;   /* [n, c, d] like x, and may be x: drow times the row's gradient */
-    tni_array drow; /* [n, d], any strides (wide) */
-    tni_array lse;  /* (wide) */
+    /* [n, c, d] like x, and may be x: drow times the row's gradient; with d = 1, and an x of f32, it
+     * may be bf16 or f16 */
+    tni_array dx;
+    tni_array drow;     /* [n, d], any strides (wide) */
+    tni_array top, sum; /* (wide) */
     tni_array x, target, weight;
     double smoothing;
     int64_t ignore;
@@ -280,9 +285,10 @@ typedef struct tni_avg_pool2d_grad {
  * merged to two). */
 typedef struct tni_attention {
     tni_array y;
-    /* [B, H, T] dense, f64 for f64 inputs, else f32: log-sum-exp of the scaled, masked scores; data
-     * NULL: not wanted */
-    tni_array lse;
+    /* [B, H, T] dense, f64 for f64 inputs, else f32: a row's probabilities are share exp(s - top),
+     * s the scaled, masked scores, top the largest of them (some kernels: before the scale), or 0 if
+     * no key is seen; share is 0 then. data NULL: not wanted */
+    tni_array top, share;
     tni_array q, k, v;
     /* data NULL: none; bool (true blocks) or real, rank 4 with 0-strides where it broadcasts */
     tni_array mask;
@@ -400,14 +406,14 @@ typedef struct tni_optim_step {
     ANY(gemm)                                                                                      \
     ANY(gather) WIDE(scatter_add, source, 1, 2) ANY(take) WIDE(take_add, y, 1, 2)                  \
     WIDE(softmax, x, 1, 1) WIDE(softmax_grad, y, 1, 2)                                             \
-    FLOAT(cross_entropy, x, 3, 3) FLOAT(cross_entropy_grad, x, 1, 5)                               \
+    FLOAT(cross_entropy, x, 4, 3) FLOAT(cross_entropy_grad, x, 1, 6)                               \
     REAL(nll, x) REAL(nll_grad, dx)                                                                \
     WIDE(layer_norm, x, 3, 3) WIDE(layer_norm_grad, x, 3, 5)                                       \
     WIDE(batch_norm, x, 3, 5) WIDE(batch_norm_grad, x, 3, 5)                                       \
     FLOAT(conv2d, x, 1, 3) FLOAT(conv2d_grad_input, dy, 1, 2) FLOAT(conv2d_grad_weight, dy, 1, 2)  \
     WIDE(max_pool2d, x, 2, 1) WIDE(max_pool2d_grad, dy, 1, 2)                                      \
     WIDE(avg_pool2d, x, 1, 1) WIDE(avg_pool2d_grad, dy, 1, 1)                                      \
-    FLOAT(attention, q, 2, 4) FLOAT(attention_grad, of.q, 3, 7)                                    \
+    FLOAT(attention, q, 3, 4) FLOAT(attention_grad, of.q, 3, 8)                                    \
     REAL(cell, y) REAL(cell_grad, dy)                                                              \
     FLOAT(dropout, x, 1, 1) ANY(random)                                                            \
     ANY(lerp_all) ANY(optim_step)

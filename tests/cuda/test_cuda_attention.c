@@ -291,10 +291,10 @@ static void compare(array *a, const double *deviation2, const char *name)
 
 typedef struct problem {
     attention_case c;
-    array *q, *k, *v, *y, *dy, *dq, *dk, *dv, *lse, *mask;
+    array *q, *k, *v, *y, *dy, *dq, *dk, *dv, *top, *share, *mask;
     double scale;
     tni_attention on_gpu, wide;
-    double *off[5]; /* of y, dq, dk, dv: squares summed; then lse in f64 */
+    double *off[5]; /* of y, dq, dk, dv: squares summed */
 } problem;
 
 static tni_attention call_of(const problem *p, bool wide)
@@ -302,7 +302,8 @@ static tni_attention call_of(const problem *p, bool wide)
     tni_array none = { .data = NULL };
 #define ON(a) (wide ? (a)->wide : (a)->on_gpu)
     return (tni_attention){ .y = ON(p->y),
-                            .lse = ON(p->lse),
+                            .top = ON(p->top),
+                            .share = ON(p->share),
                             .q = ON(p->q),
                             .k = ON(p->k),
                             .v = ON(p->v),
@@ -325,7 +326,8 @@ static void set_up(problem *p, const attention_case *c)
     p->dq = heads(c, c->t, c->d, false, 1);
     p->dk = heads(c, c->s, c->d, false, 1);
     p->dv = heads(c, c->s, c->dv, false, 1);
-    p->lse = new_array(TN_F32, sizes, stride, 0);
+    p->top = new_array(TN_F32, sizes, stride, 0);
+    p->share = new_array(TN_F32, sizes, stride, 0);
     p->mask = c->mask == NO_MASK ? NULL : make_mask(c);
     p->on_gpu = call_of(p, false);
     p->wide = call_of(p, true);
@@ -356,7 +358,7 @@ static double square(double x)
     return x * x;
 }
 
-/* The probability of key s for query t of one head, from the f64 lse; *off: what it may be off by
+/* The probability of key s for query t of one head, from what was kept in f64; *off: what it may be off by
  * when its score was rounded to f32 and itself to the dtype. */
 static double probability(const problem *p, int64_t item, int64_t t, int64_t s, double *off)
 {
@@ -369,7 +371,7 @@ static double probability(const problem *p, int64_t item, int64_t t, int64_t s, 
     if (c->causal && s > t) return 0;
     if (c->mask >= REAL_FULL) score += wide_of(p->mask)[at];
     if (c->mask != NO_MASK && c->mask < REAL_FULL && ((uint8_t *)p->mask->wide.data)[at]) return 0;
-    double e = exp(score - wide_of(p->lse)[item * c->t + t]);
+    double e = exp(score - wide_of(p->top)[item * c->t + t]) * wide_of(p->share)[item * c->t + t];
     if (isnan(e) || e == 0) return 0;
     *off += (unit + fabs(score) * 0x1p-24 + fabs(p->scale) * dot_off(q, k, c->d)) * e;
     return e;
@@ -406,12 +408,13 @@ static void deviations(problem *p)
     }
 }
 
-static void compare_lse(const problem *p)
+static void compare_share(const problem *p)
 {
-    float *now = download(p->lse);
-    for (int64_t i = 0; i < p->lse->n && elements(p->lse) > 0; i++) {
-        double want = wide_of(p->lse)[i];
-        near((double)now[i], want, 2e-6 * (4 + fabs(want)) * (1 + p->c.size), "lse", i);
+    float *now = download(p->share);
+    for (int64_t i = 0; i < p->share->n && elements(p->share) > 0; i++) {
+        double want = wide_of(p->share)[i], top = fabs(wide_of(p->top)[i]);
+        double off = 2e-6 * (4 + top) * (1 + p->c.size); /* of a score, in f32 */
+        near((double)now[i], want, off * want, "share", i);
     }
     free(now);
 }
@@ -443,16 +446,16 @@ static void same_bits(const array *a, void **first, const char *name)
 /* Again, with threads and blocks in different orders: nothing may change. */
 static void repeat(problem *p, int times)
 {
-    static const char *const names[] = { "y", "lse", "dq", "dk", "dv" };
-    array *results[] = { p->y, p->lse, p->dq, p->dk, p->dv };
-    void *first[5] = { NULL };
+    static const char *const names[] = { "y", "top", "share", "dq", "dk", "dv" };
+    array *results[] = { p->y, p->top, p->share, p->dq, p->dk, p->dv };
+    void *first[6] = { NULL };
     for (int r = 0; r <= times; r++) {
         setenv("TN_CUDA_ORDER", r % 2 ? "backward" : "forward", 1);
         if (r > 0) run_on_gpu(p);
-        for (int i = 0; i < 5; i++) same_bits(results[i], &first[i], names[i]);
+        for (int i = 0; i < 6; i++) same_bits(results[i], &first[i], names[i]);
     }
     unsetenv("TN_CUDA_ORDER");
-    for (int i = 0; i < 5; i++) free(first[i]);
+    for (int i = 0; i < 6; i++) free(first[i]);
 }
 
 static void run_case(const attention_case *c, int repeats)
@@ -460,13 +463,13 @@ static void run_case(const attention_case *c, int repeats)
     problem p;
     set_up(&p, c);
     tni_attention without = p.on_gpu;
-    without.lse.data = NULL;
+    without.top.data = NULL;
     assert_ok(gpu->attention(&without)); /* the same y, and nothing else */
     run_on_gpu(&p);
     assert_ok(cpu->attention(&p.wide));
     deviations(&p);
     compare(p.y, p.off[0], "y");
-    compare_lse(&p);
+    compare_share(&p);
     uint16_t *y = download(p.y);
     for (int64_t i = 0; i < elements(p.y); i++) wide_of(p.y)[i] = number(y[place(p.y, i)]);
     free(y);

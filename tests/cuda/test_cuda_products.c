@@ -628,14 +628,15 @@ static void run_attention(const attention_case *c, int i, int repeats)
     twin *dq = heads(c, c->t, c->d, 0, odd);
     twin *dk = heads(c, c->s, c->d, 0, 0);
     twin *dv = heads(c, c->s, c->dv, odd, 0);
-    twin *lse = reals(c->b * c->h * c->t);
+    twin *top = reals(c->b * c->h * c->t), *share = reals(c->b * c->h * c->t);
     twin *mask = c->mask == NO_MASK ? NULL : mask_for(c);
     tni_array none = { .data = NULL };
-    void *first[5] = { NULL };
+    void *first[6] = { NULL };
     for (int r = 0; r < repeats + 1; r++) {
         int s = r < repeats ? GPU : CPU;
         tni_attention a = { .y = y->at[s],
-                            .lse = lse->at[s],
+                            .top = top->at[s],
+                            .share = share->at[s],
                             .q = q->at[s],
                             .k = k->at[s],
                             .v = v->at[s],
@@ -643,15 +644,16 @@ static void run_attention(const attention_case *c, int i, int repeats)
                             .scale = 1 / sqrt((double)c->d + 1),
                             .causal = c->causal };
         if (r == 0) {
-            a.lse = none;
+            a.top = none;
             assert_ok(kernels[s]->attention(&a));
-            a.lse = lse->at[s];
+            a.top = top->at[s];
         }
         assert_ok(kernels[s]->attention(&a));
         assert_ok(kernels[s]->attention_grad(&(tni_attention_grad){
             .of = a, .dy = dy->at[s], .dq = dq->at[s], .dk = dk->at[s], .dv = dv->at[s] }));
         same_bits(y, &first[0], "attention: y");
-        same_bits(lse, &first[1], "attention: lse");
+        same_bits(top, &first[1], "attention: top");
+        same_bits(share, &first[5], "attention: share");
         same_bits(dq, &first[2], "attention: dq");
         same_bits(dk, &first[3], "attention: dk");
         same_bits(dv, &first[4], "attention: dv");
@@ -659,9 +661,10 @@ static void run_attention(const attention_case *c, int i, int repeats)
     const struct {
         twin *x;
         const char *name;
-    } results[] = { { y, "y" }, { lse, "lse" }, { dq, "dq" }, { dk, "dk" }, { dv, "dv" } };
+    } results[] = { { y, "y" },   { top, "top" }, { share, "share" },
+                    { dq, "dq" }, { dk, "dk" },   { dv, "dv" } };
     char what[96];
-    for (int f = 0; f < 5; f++) {
+    for (int f = 0; f < 6; f++) {
         snprintf(what, sizeof what,
                  "attention %d [%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64
                  ",%" PRId64 "]: %s",
@@ -734,12 +737,13 @@ START_TEST(attention_memory)
     attention_case c = { B, heads_here, T, T, D, D, true, false, NO_MASK };
     twin *x[8];
     for (int i = 0; i < 8; i++) x[i] = heads(&c, T, D, 0, 0);
-    twin *lse = reals(B * heads_here * T);
+    twin *top = reals(B * heads_here * T), *share = reals(B * heads_here * T);
     assert_ok(tn_cuda_synchronize());
     tn_cuda_memory_trim();
     int64_t before = tn_cuda_memory().reserved;
     tni_attention a = { .y = x[3]->at[GPU],
-                        .lse = lse->at[GPU],
+                        .top = top->at[GPU],
+                        .share = share->at[GPU],
                         .q = x[0]->at[GPU],
                         .k = x[1]->at[GPU],
                         .v = x[2]->at[GPU],
@@ -829,9 +833,14 @@ static tn_status fail_attention(void)
     tni_array x[6];
     for (int i = 0; i < 6; i++)
         x[i] = (tni_array){ parts[i]->at[GPU].data, TN_F32, 4, { 1, 2, 5, 3 }, { 30, 15, 3, 1 } };
-    tni_attention a = {
-        .y = x[3], .lse = x[4], .q = x[0], .k = x[1], .v = x[2], .scale = 1, .causal = true
-    };
+    tni_attention a = { .y = x[3],
+                        .top = x[4],
+                        .share = x[4],
+                        .q = x[0],
+                        .k = x[1],
+                        .v = x[2],
+                        .scale = 1,
+                        .causal = true };
     tn_status status = kernels[GPU]->attention(&a);
     return status == TN_OK ? kernels[GPU]->attention_grad(&(tni_attention_grad){
                                  .of = a, .dy = x[3], .dq = x[5], .dk = x[5], .dv = x[5] })

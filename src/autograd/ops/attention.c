@@ -4,10 +4,11 @@
  *     p_ts = softmax over s of (scale q_t . k_s + mask_ts)        y_t = sum_s p_ts v_s
  *     dv_s = sum_t p_ts dy_t          ds_ts = p_ts (dy_t . v_s - delta_t),  delta_t = dy_t . y_t
  *     dq_t = scale sum_s ds_ts k_s    dk_s = scale sum_t ds_ts q_t
- * Forward keeps y and one number per row (the log of the softmax's denominator), from which the
- * kernel recomputes p, block by block. For second derivatives the same formulas run in ops, with
- * all of p. Source: Vaswani et al. (2017), eq. 1; Dao et al., FlashAttention (2022), algorithms 1
- * and 4.
+ * Forward keeps y and two numbers per row (the largest score, and the share of exp(0)), from which
+ * the kernel recomputes p, block by block. For second derivatives the same formulas run in ops, with
+ * all of p, in f32 for bf16 and f16. A query that sees no key has p = 0 and y = 0, and a key that is
+ * not seen is not read. Source: Vaswani et al. (2017), eq. 1; Dao et al., FlashAttention (2022),
+ * algorithms 1 and 4.
  */
 #include <limits.h>
 #include <math.h>
@@ -137,10 +138,11 @@ static tn_status attention_shape(tni_call *c)
     c->out_spec[0].shape.size[rank - 1] = v->shape.size[rank - 1];
     lay_out_like(q, &c->out_spec[0]);
     if (c->recorded) {
-        c->n_saved = 1; /* log-sum-exp of every row */
+        c->n_saved = 2; /* the largest score and the share of every row */
         c->saved_spec[0].dtype = q->dtype == TN_F64 ? TN_F64 : TN_F32;
         c->saved_spec[0].shape = q->shape;
         c->saved_spec[0].shape.rank = rank - 1;
+        c->saved_spec[1] = c->saved_spec[0];
     }
     return TN_OK;
 }
@@ -181,7 +183,7 @@ static tn_status attention_forward(tni_call *c)
     tn_tensor *q = rows(c->in[0]);
     tn_tensor *k = rows(c->in[1]);
     tn_tensor *v = rows(c->in[2]);
-    tni_attention a = { .scale = args->scale, .causal = args->causal, .lse = tni_array_none() };
+    tni_attention a = { .scale = args->scale, .causal = args->causal, .top = tni_array_none() };
 
     if (!q || !k || !v) return tni_pending();
     tn_status status = mask_array(c->in[3], q, k, &a.mask);
@@ -190,7 +192,7 @@ static tn_status attention_forward(tni_call *c)
     a.k = four_axes(k);
     a.v = four_axes(v);
     a.y = four_axes(c->out[0]);
-    if (c->n_saved) a.lse = tni_array_of(c->saved[0]);
+    if (c->n_saved) a.top = tni_array_of(c->saved[0]), a.share = tni_array_of(c->saved[1]);
     return tni_backend_of(c->in[0])->attention(&a);
 }
 
@@ -202,7 +204,7 @@ static tn_tensor *new_like(const tn_tensor *t)
     return tni_new(&spec, t->storage->device);
 }
 
-/* The backward's kernel: p block by block, from lse. */
+/* The backward's kernel: p block by block, from what was saved. */
 static tn_status fused_backward(tni_grad *g)
 {
     const attention_args *args = g->args;
@@ -225,7 +227,8 @@ static tn_status fused_backward(tni_grad *g)
     a.dv = four_axes(dx[2]);
     a.dy = four_axes(dy);
     a.of.y = four_axes(g->y);
-    a.of.lse = tni_array_of(g->saved[0]);
+    a.of.top = tni_array_of(g->saved[0]);
+    a.of.share = tni_array_of(g->saved[1]);
     a.of.q = four_axes(q);
     a.of.k = four_axes(k);
     a.of.v = four_axes(v);
@@ -250,13 +253,17 @@ static tn_tensor *probabilities(tn_tensor *q, tn_tensor *k, tn_tensor *mask,
 {
     tn_tensor *s = tn_mul_scalar(tn_matmul(q, tn_transpose(k, -1, -2)), args->scale);
 
-    if (mask && !tni_none(mask))
-        s = mask->dtype == TN_BOOL ? tn_masked_fill(s, mask, -INFINITY) : tn_add(s, mask);
+    if (mask && !tni_none(mask)) {
+        bool adds = mask->dtype != TN_BOOL;
+        if (adds) s = tn_add(s, mask);
+        s = tn_masked_fill(s, adds ? tn_eq_scalar(mask, -INFINITY) : mask, -INFINITY);
+    }
     if (s && args->causal) s = tn_masked_fill(s, later_keys(s), -INFINITY);
-    return tn_softmax(s, -1);
+    return tni_softmax_seen(s);
 }
 
-/* Backward in ops, so that it can be differentiated again; delta = sum_s p (dy v^T) as well. */
+/* Backward in ops, so that it can be differentiated again, and for a mask that is learned, whose
+ * gradient is as large as the scores anyway; delta = sum_s p (dy v^T) as well. */
 static tn_status composed_backward(tni_grad *g)
 {
     int last = -1;
@@ -267,6 +274,7 @@ static tn_status composed_backward(tni_grad *g)
     tn_tensor *dp = tn_matmul(g->dy, tn_transpose(g->x[2], -1, -2));
     tn_tensor *delta = tn_sum(tn_mul(p, dp), &last, 1, true);
     tn_tensor *ds = tn_mul(p, tn_sub(dp, delta));
+    if (g->need[3]) g->dx[3] = ds;
     ds = tn_mul_scalar(ds, ((const attention_args *)g->args)->scale);
     if (g->need[0]) g->dx[0] = tn_matmul(ds, g->x[1]);
     if (g->need[1]) g->dx[1] = tn_matmul(tn_transpose(ds, -1, -2), g->x[0]);
@@ -276,7 +284,7 @@ static tn_status composed_backward(tni_grad *g)
 
 static tn_status attention_backward(tni_grad *g)
 {
-    return tni_composed() ? composed_backward(g) : fused_backward(g);
+    return tni_composed() || g->need[3] ? composed_backward(g) : fused_backward(g);
 }
 
 #define READS (TNI_X(0) | TNI_X(1) | TNI_X(2) | TNI_X(3) | TNI_Y | TNI_SAVED)
@@ -285,24 +293,16 @@ extern const tn_op tni_op_attention;
 const tn_op tni_op_attention = {
     .name = "scaled_dot_product_attention",
     .formula = "y = softmax(scale q k^T + mask) v",
-    .gradient = "dq = scale ds k; dk = scale ds^T q; dv = p^T dy; "
+    .gradient = "dq = scale ds k; dk = scale ds^T q; dv = p^T dy; dmask = ds; "
                 "where p = softmax(scale q k^T + mask), ds = p (dp - sum p dp), dp = dy v^T",
     .arity = 4,
     .optional = 1u << 3,
     .autocast = TNI_CAST_LOW,
-    .reads = { READS, READS, READS, 0 },
+    .reads = { READS, READS, READS, READS },
     .shape = attention_shape,
     .forward = attention_forward,
     .backward = attention_backward,
 };
-
-/* The formula in ops: for a mask that is learned, whose gradient is as large as the scores
- * anyway. */
-static tn_tensor *composed(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
-                           const attention_args *args)
-{
-    return tn_matmul(probabilities(q, k, mask, args), v);
-}
 
 tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v,
                                            tn_tensor *mask, bool causal, double scale)
@@ -312,7 +312,5 @@ tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor
 
     if (scale == 0 && q && q->shape.rank > 0)
         args.scale = 1 / sqrt((double)q->shape.size[q->shape.rank - 1]);
-    if (q && k && v && mask && mask->requires_grad && tn_grad_enabled())
-        return composed(q, k, v, mask, &args);
     return tni_apply(&tni_op_attention, &args, sizeof args, 4, (tn_tensor *[]){ q, k, v, mask });
 }

@@ -1,8 +1,8 @@
 /*
  * cross_entropy.c - minus the logarithm of the probability that softmax gives to the right class.
  *
- * Per row, with class weights w (1 without), label smoothing e, C classes, log p = x -
- * logsumexp(x):
+ * Per row, with class weights w (1 without), label smoothing e, C classes, log p = (x - m) - log s,
+ * m the largest x, s = sum exp(x - m):
  *   loss = (1 - e) w[t] (-log p[t]) + e / C sum_c w[c] (-log p[c])
  * and, as d(-log p[j])/dx = p - onehot(j),
  *   dx = (1 - e) w[t] (p - onehot(t)) + e / C (p sum(w) - w).
@@ -10,7 +10,7 @@
  * Source: Goodfellow et al., Deep Learning (2016), section 6.2.2.3; Szegedy et al. (2016), section
  * 7.
  *
- * The op yields the loss of each row, and its weight, without materialising p; logsumexp is kept.
+ * The op yields the loss of each row, and its weight, without materialising p; m and s are kept.
  * The reduction is composed. Probabilities as targets are composed of log_softmax.
  */
 #include "autograd/ops/rows.h"
@@ -36,8 +36,8 @@ static tn_status ce_shape(tni_call *c)
     c->out_spec[0].dtype = tni_wide_dtype(c->in[0]->dtype); /* rounded after the reduction */
     c->out_spec[0].shape = c->in[1]->shape;
     c->out_spec[1] = c->out_spec[0];
-    c->n_saved = 1;
-    c->saved_spec[0] = c->out_spec[0];
+    c->n_saved = 2; /* m and s */
+    c->saved_spec[0] = c->saved_spec[1] = c->out_spec[0];
     return TN_OK;
 }
 
@@ -47,7 +47,8 @@ static tn_status ce_forward(tni_call *c)
     ce_sizes s = sizes_of(&c->in[0]->shape, args->axis);
     tni_cross_entropy a = { .row_loss = rows_array(c->out[0], 2, s.n, s.d, 0),
                             .row_weight = rows_array(c->out[1], 2, s.n, s.d, 0),
-                            .lse = rows_array(c->saved[0], 2, s.n, s.d, 0),
+                            .top = rows_array(c->saved[0], 2, s.n, s.d, 0),
+                            .sum = rows_array(c->saved[1], 2, s.n, s.d, 0),
                             .x = rows_array(c->in[0], 3, s.n, s.c, s.d),
                             .target = rows_array(c->in[1], 2, s.n, s.d, 0),
                             .weight = rows_array(c->in[2], 1, s.c, 0, 0),
@@ -127,7 +128,8 @@ static tn_status ce_kernel_grad(tni_grad *g)
     if (!dy) return tni_pending();
     ce_sizes s = sizes_of(&g->in[0].shape, args->axis);
     tni_cross_entropy_grad a = { .dx = rows_array(g->dx[0], 3, s.n, s.c, s.d),
-                                 .lse = rows_array(g->saved[0], 2, s.n, s.d, 0),
+                                 .top = rows_array(g->saved[0], 2, s.n, s.d, 0),
+                                 .sum = rows_array(g->saved[1], 2, s.n, s.d, 0),
                                  .x = rows_array(g->x[0], 3, s.n, s.c, s.d),
                                  .target = rows_array(g->x[1], 2, s.n, s.d, 0),
                                  .weight = rows_array(g->x[2], 1, s.c, 0, 0),

@@ -5,9 +5,19 @@
  *     dx_ni = sum_o dy_no W_oi      dx = dy W
  *     dW_oi = sum_n dy_no x_ni      dW = dy^T x
  *     db_o  = sum_n dy_no
- * All leading axes of x are rows of one product; the bias is what the product adds to.
+ * All leading axes of x are rows of one product; the bias is what the product adds to. Wide: y is
+ * f32 where x is bf16 or f16, not rounded; dy is rounded to x's dtype.
  */
 #include "autograd/ops/products.h"
+
+typedef struct linear_args {
+    bool wide;
+} linear_args;
+
+static bool is_wide(const void *args)
+{
+    return args && ((const linear_args *)args)->wide;
+}
 
 static tn_status linear_shape(tni_call *c)
 {
@@ -32,10 +42,16 @@ static tn_status linear_shape(tni_call *c)
     if (!tni_none(b) && (b->shape.rank != 1 || b->shape.size[0] != w->shape.size[0]))
         return tni_op_error(c, TN_E_SHAPE, "weight %s, bias %s: want bias [%" PRId64 "]",
                             tni_text(w), tni_text(b), w->shape.size[0]);
-    c->out_spec[0].dtype = x->dtype;
+    c->out_spec[0].dtype = is_wide(c->args) ? tni_wide_dtype(x->dtype) : x->dtype;
     c->out_spec[0].shape = x->shape;
     c->out_spec[0].shape.size[x->shape.rank - 1] = w->shape.size[0];
     return TN_OK;
+}
+
+tn_status tni_bias_rows(const tni_backend *backend, tni_array y, const tn_tensor *b)
+{
+    tni_array rows = { tni_data(b), b->dtype, 2, { y.size[0], y.size[1] }, { 0, 1 } };
+    return backend->copy(&(tni_copy){ y, rows });
 }
 
 static tn_status linear_forward(tni_call *c)
@@ -59,14 +75,22 @@ static tn_status linear_forward(tni_call *c)
     g.b_col = w->stride[0];
     g.c = tni_data(c->out[0]);
     g.c_row = g.n;
-    g.bias = tni_none(b) ? NULL : tni_data(b);
+    g.wide = c->out[0]->dtype != x->dtype;
+    g.accumulate = g.wide && !tni_none(b); /* a wide product knows no bias */
+    if (g.accumulate) {
+        tni_array y = { g.c, TN_F32, 2, { g.m, g.n }, { g.n, 1 } };
+        tn_status status = tni_bias_rows(backend, y, b);
+        if (status != TN_OK) return status;
+    } else if (!tni_none(b)) {
+        g.bias = tni_data(b);
+    }
     return backend->gemm(&g);
 }
 
 static tn_status linear_backward(tni_grad *g)
 {
     const tn_shape *x = &g->in[0].shape;
-    tn_tensor *dy = tni_as_rows(g->dy);
+    tn_tensor *dy = tni_as_rows(tn_to_dtype(g->dy, g->in[0].dtype));
 
     if (g->need[0]) {
         tn_tensor *dx = tn_matmul(dy, g->x[1]);
@@ -91,6 +115,12 @@ const tn_op tni_op_linear = {
     .forward = linear_forward,
     .backward = linear_backward,
 };
+
+tn_tensor *tni_linear_wide(tn_tensor *x, tn_tensor *weight, tn_tensor *bias)
+{
+    return tni_apply(&tni_op_linear, &(linear_args){ true }, sizeof(linear_args), 3,
+                     (tn_tensor *[]){ x, weight, bias });
+}
 
 tn_tensor *tn_linear(tn_tensor *x, tn_tensor *weight, tn_tensor *bias)
 {

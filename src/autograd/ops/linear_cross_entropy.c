@@ -3,7 +3,8 @@
  * at a time: of a language model's logits [N, C] only a piece is ever in memory.
  *
  * Forward makes the logits of a piece, the loss of its rows, and, where gradients will be wanted,
- * writes the logits' gradient dl over them and adds its part to
+ * writes the logits' gradient dl over them (beside them in bf16, whose logits are f32: rounded ones
+ * would be the largest error of the loss) and adds its part to
  *     dx = dl W        dW = dl^T x        db = column sums of dl
  * so that backward only multiplies by the gradient of the loss: no product is computed twice. dW
  * and db are summed in f32 where x is bf16. scale is 1 / sum w[t] for the mean, 1 for the sum.
@@ -31,14 +32,15 @@ enum { PIECE = 1 << 24, GPU_PIECE = 1 << 28 };
 typedef struct job {
     const tni_backend *backend;
     const lce_args *args;
-    tn_dtype dtype, wide;       /* of logits and of sums */
-    int64_t n, k, classes;      /* x [n, k], W [classes, k] */
-    int64_t ld;                 /* from a row of logits to the next */
-    int64_t first, m;           /* the piece: rows [first, first + m) */
-    tn_tensor *const *in;       /* x, W and b in dtype */
-    tn_tensor *dl, *loss, *lse; /* [m, ld]; [2, n]: losses and their weights; [n] */
-    tn_tensor *part;            /* of db, in dtype */
-    tn_tensor *grad[3];         /* of x, W and b; NULL: not wanted */
+    tn_dtype dtype, wide;   /* of x and dl; of logits and sums */
+    int64_t n, k, classes;  /* x [n, k], W [classes, k] */
+    int64_t ld;             /* from a row of logits to the next */
+    int64_t first, m;       /* the piece: rows [first, first + m) */
+    tn_tensor *const *in;   /* x, W and b in dtype */
+    tn_tensor *l, *dl;      /* [m, ld], one tensor unless dtype is bf16 */
+    tn_tensor *loss, *norm; /* [2, n]: losses and their weights; rows' m and s */
+    tn_tensor *part;        /* of db, in dtype */
+    tn_tensor *grad[3];     /* of x, W and b; NULL: not wanted */
 } job;
 
 static int64_t round_up(int64_t n, int64_t unit)
@@ -50,8 +52,8 @@ static int64_t round_up(int64_t n, int64_t unit)
  * on 16, and their number fills its tiles. */
 static void cut(job *j, bool on_gpu)
 {
-    int64_t size = (int64_t)tn_dtype_size(j->dtype), piece = on_gpu ? GPU_PIECE / size : PIECE;
-    j->ld = round_up(j->classes, on_gpu ? 128 / size : 1);
+    int64_t size = (int64_t)tn_dtype_size(j->wide), piece = on_gpu ? GPU_PIECE / size : PIECE;
+    j->ld = round_up(j->classes, on_gpu ? 128 / (int64_t)tn_dtype_size(j->dtype) : 1);
     int64_t most = TNI_MAX(piece / j->ld, j->k / 4); /* dl is no smaller than dW / 4 */
     int64_t tile = on_gpu && most >= 128 ? 128 : 1;
     most = TNI_MAX(most - most % tile, 1);
@@ -92,11 +94,11 @@ static tni_array piece_of_x(const job *j)
 {
     return matrix(j->in[X], j->first, j->m, j->k);
 }
-static tni_array all_dl(const job *j)
+static tni_array all_of(const job *j, const tn_tensor *logits)
 {
-    tni_array dl = matrix(j->dl, 0, j->m, j->ld);
-    dl.size[1] = j->classes;
-    return dl;
+    tni_array l = matrix(logits, 0, j->m, j->ld);
+    l.size[1] = j->classes;
+    return l;
 }
 static tni_array all_w(const job *j)
 {
@@ -106,7 +108,7 @@ static tni_array all_w(const job *j)
 static tn_status add_db(const job *j)
 {
     tni_array part = matrix(j->part, 0, 1, j->classes), db = matrix(j->grad[B], 0, 1, j->classes);
-    tni_reduce r = { .function = TNI_R_sum, .y = part, .x = all_dl(j), .p = &(double){ 0 } };
+    tni_reduce r = { .function = TNI_R_sum, .y = part, .x = all_of(j, j->dl), .p = &(double){ 0 } };
     tn_status status = j->backend->reduce(&r);
     if (status != TN_OK) return status;
     if (j->first == 0) return j->backend->copy(&(tni_copy){ db, part });
@@ -119,29 +121,44 @@ static tni_array column(const job *j, const tn_tensor *t, int64_t row)
     return matrix(t, row * j->n + j->first, j->m, 1);
 }
 
+/* In f32 from bf16 products know no bias: they are added to rows of it. */
+static tn_status make_logits(const job *j)
+{
+    tni_array l = all_of(j, j->l);
+    const tn_tensor *b = j->in[B];
+    const void *bias = tni_none(b) ? NULL : tni_data(b);
+    bool add = bias && j->dtype != j->wide;
+    tn_status status = add ? tni_bias_rows(j->backend, l, b) : TN_OK;
+    if (status != TN_OK) return status;
+    return multiply(j, l, piece_of_x(j), false, all_w(j), true, add ? NULL : bias, add);
+}
+
 static tn_status one_piece(const job *j, tn_tensor *const *in)
 {
-    tni_array x = { tni_data(j->dl), j->dtype, 3, { j->m, j->classes, 1 }, { j->ld, 1, 1 } };
-    tni_array target = column(j, in[TARGET], 0), lse = column(j, j->lse, 0);
+    tni_array x = { tni_data(j->l), j->wide, 3, { j->m, j->classes, 1 }, { j->ld, 1, 1 } };
+    tni_array dx = x;
+    dx.data = tni_data(j->dl);
+    dx.dtype = j->dtype;
+    tni_array target = column(j, in[TARGET], 0), top = column(j, j->norm, 0);
+    tni_array sum = column(j, j->norm, 1);
     tni_array weight = rows_array(in[WEIGHT], 1, j->classes, 0, 0);
     tni_array scale = { tni_data(in[SCALE]), j->wide, 2, { j->m, 1 }, { 0, 0 } };
     tni_cross_entropy loss = {
-        column(j, j->loss, 0), column(j, j->loss, 1), lse,     x, target, weight,
+        column(j, j->loss, 0), column(j, j->loss, 1), top,     sum, x, target, weight,
         j->args->smoothing,    j->args->ignore,       j->first
     };
     tni_cross_entropy_grad slope = {
-        x, scale, lse, x, target, weight, j->args->smoothing, j->args->ignore
+        dx, scale, top, sum, x, target, weight, j->args->smoothing, j->args->ignore
     };
-    const void *b = tni_none(j->in[B]) ? NULL : tni_data(j->in[B]);
-    tn_status status = multiply(j, all_dl(j), piece_of_x(j), false, all_w(j), true, b, false);
+    tn_status status = make_logits(j);
     if (status == TN_OK) status = j->backend->cross_entropy(&loss);
     if (!j->grad[X] && !j->grad[W] && !j->grad[B]) return status;
     if (status == TN_OK) status = j->backend->cross_entropy_grad(&slope);
     if (status == TN_OK && j->grad[X])
-        status = multiply(j, matrix(j->grad[X], j->first, j->m, j->k), all_dl(j), false, all_w(j),
-                          false, NULL, false);
+        status = multiply(j, matrix(j->grad[X], j->first, j->m, j->k), all_of(j, j->dl), false,
+                          all_w(j), false, NULL, false);
     if (status == TN_OK && j->grad[W])
-        status = multiply(j, matrix(j->grad[W], 0, j->classes, j->k), all_dl(j), true,
+        status = multiply(j, matrix(j->grad[W], 0, j->classes, j->k), all_of(j, j->dl), true,
                           piece_of_x(j), false, NULL, j->first > 0);
     if (status == TN_OK && j->grad[B]) status = add_db(j);
     return status;
@@ -160,9 +177,11 @@ static tn_tensor *as_dtype(tn_tensor *t, tn_dtype dtype)
 
 static bool make_room(job *j, tn_device device)
 {
-    return (j->dl = tni_create("", TN_SHAPE(j->m, j->ld), j->dtype, device)) &&
+    bool wanted = j->dtype != j->wide && (j->grad[X] || j->grad[W] || j->grad[B]);
+    return (j->l = tni_create("", TN_SHAPE(j->m, j->ld), j->wide, device)) &&
+           (j->dl = wanted ? tni_create("", TN_SHAPE(j->m, j->ld), j->dtype, device) : j->l) &&
            (j->loss = tni_create("", TN_SHAPE(2, j->n), j->wide, device)) &&
-           (j->lse = tni_create("", TN_SHAPE(j->n), j->wide, device)) &&
+           (j->norm = tni_create("", TN_SHAPE(2, j->n), j->wide, device)) &&
            (j->part = tni_create("", TN_SHAPE(j->grad[B] ? j->classes : 0), j->dtype, device));
 }
 
@@ -193,7 +212,8 @@ static tn_status lce_forward(tni_call *c)
               .in = in };
     tn_status status = TN_OK;
     for (int i = 0, saved = 0; i < N_IN; i++) {
-        in[i] = i <= B ? as_dtype(c->in[i], x->dtype) : c->in[i];
+        in[i] =
+            i <= B || i == WEIGHT ? as_dtype(c->in[i], i == WEIGHT ? j.wide : j.dtype) : c->in[i];
         if (!in[i]) return tni_pending();
         if (i <= B && j.args->wanted[i]) j.grad[i] = c->saved[saved++];
     }
@@ -206,7 +226,9 @@ static tn_status lce_forward(tni_call *c)
     }
     if (status != TN_OK) return status;
     tni_array loss = matrix(c->out[0], 0, 1, 1);
-    tni_reduce sum = { TNI_R_sum, loss, matrix(j.loss, 0, 1, j.n), &(double){ 0 } };
+    tni_reduce sum = {
+        .function = TNI_R_sum, .y = loss, .x = matrix(j.loss, 0, 1, j.n), .p = &(double){ 0 }
+    };
     tni_binary scaled = { TNI_B_mul, loss, loss, matrix(in[SCALE], 0, 1, 1), NULL };
     status = j.backend->reduce(&sum);
     return status == TN_OK ? j.backend->binary(&scaled) : status;
@@ -234,7 +256,7 @@ static tn_status lce_backward(tni_grad *g)
     tn_tensor *x = g->x[X], *w = tn_to_dtype(g->x[W], g->in[X].dtype);
     tn_tensor *b = g->in[B].absent ? TN_NONE : tn_to_dtype(g->x[B], g->in[X].dtype);
     tn_tensor *drow = tn_expand(tn_mul(tni_dy(g, 0), g->x[SCALE]), g->in[TARGET].shape);
-    tn_tensor *l = tni_wide(tn_linear(x, w, b)), *weight = g->x[WEIGHT];
+    tn_tensor *l = tni_linear_wide(x, w, b), *weight = g->x[WEIGHT];
     if (!l) return tni_pending();
     if (!rows_absent(weight)) weight = tni_wide(weight);
     tn_tensor *dl = tn_to_dtype(
@@ -373,8 +395,15 @@ static tn_tensor *at_once(tn_tensor *x, tn_tensor *w, tn_tensor *b, tn_tensor *t
     rows.rank -= !ids;
     int64_t n = tni_shape_numel(&rows);
     tn_shape flat = ids ? TN_SHAPE(n) : TN_SHAPE(n, w->shape.size[0]);
-    tn_tensor *logits = tn_linear(tn_reshape(x, TN_SHAPE(n, w->shape.size[1])), w, b);
-    tn_tensor *loss = tn_cross_entropy_with(logits, tn_reshape(target, flat), *o);
+    bool rounds = x->dtype == TN_BF16; /* f16 is the two calls */
+    tn_cross_entropy_options own = *o;
+    tn_tensor *rows_of_x = tn_reshape(x, TN_SHAPE(n, w->shape.size[1]));
+    tn_tensor *logits = rounds ? tni_linear_wide(rows_of_x, w, b) : tn_linear(rows_of_x, w, b);
+    target = tn_reshape(target, flat);
+    if (rounds) own.weight = tni_wide(own.weight);
+    if (rounds && !ids) target = tni_wide(target);
+    tn_tensor *loss = tn_cross_entropy_with(logits, target, own);
+    if (rounds && tni_autocasting == TN_F32) loss = tn_to_dtype(loss, x->dtype);
     return o->reduction == TN_NO_REDUCTION ? tn_reshape(loss, rows) : loss;
 }
 

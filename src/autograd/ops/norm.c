@@ -3,7 +3,9 @@
  *
  *   norm       y = (sum |x|^p)^(1/p): dx = dy sign(x) (|x| / y)^(p-1), 0 where y = 0 or x = 0
  *              p = infinity: y = max |x|: as amax of |x|, equal ones share dy
- *   logsumexp  y = m + ln sum e^(x-m), m = max x (or 0 where that is infinite): dx = dy e^(x - y)
+ *   logsumexp  y = m + ln sum e^(x-m), m = max x (or 0 where that is infinite): dx = dy f e^(x - y),
+ *              f = e^(y - m - ln sum e^(x-m)), not 1 where y is rounded: beside a large m it loses
+ *              the logarithm
  * Source (logsumexp): Blanchard, Higham and Higham (2021), section 1.
  */
 #include "autograd/ops/reduce.h"
@@ -69,9 +71,20 @@ tn_tensor *tn_norm(tn_tensor *x, double p, const int *axes, int n_axes, bool kee
     return tni_reduce_along(&op_norm, "tn_norm", x, axes, n_axes, keepdim, p);
 }
 
+static tn_status logsumexp_shape(tni_call *c)
+{
+    tn_status status = tni_reduce_shape(c);
+
+    if (!c->recorded) return status;
+    c->n_saved = 1; /* f */
+    c->saved_spec[0].dtype = tni_wide_dtype(c->out_spec[0].dtype);
+    c->saved_spec[0].shape = c->out_spec[0].shape;
+    return status;
+}
+
 static tn_status logsumexp_backward(tni_grad *g)
 {
-    tn_tensor *dy = tni_with_axes(g, g->dy);
+    tn_tensor *dy = tni_with_axes(g, tn_mul(g->dy, g->saved[0]));
     tn_tensor *y = tni_with_axes(g, g->y);
 
     g->dx[0] = tni_composed()
@@ -87,8 +100,8 @@ static const tni_reduce_op op_logsumexp = {
             .arity = 1,
             .dtypes = TNI_ANY_DTYPE,
             .autocast = TNI_CAST_F32,
-            .reads = { TNI_X(0) | TNI_Y },
-            .shape = tni_reduce_shape,
+            .reads = { TNI_X(0) | TNI_Y | TNI_SAVED },
+            .shape = logsumexp_shape,
             .forward = tni_reduce_forward,
             .backward = logsumexp_backward },
     .function = TNI_R_logsumexp,

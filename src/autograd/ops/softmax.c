@@ -2,7 +2,8 @@
  * softmax.c - y_i = exp(x_i - max x) / sum_j exp(x_j - max x), and its logarithm, along one axis.
  *
  * dy_i/dx_j = y_i ([i = j] - y_j), so dx = y (dy - sum(dy y)). For l = log y: dl_i/dx_j = [i = j] -
- * y_j, so dx = dl - y sum(dl), with y = exp(l). Only the result is kept. A row of -inf gives NaN.
+ * y_j, so dx = dl - y sum(dl), with y = exp(l). Only the result is kept. A row of -inf gives NaN; of
+ * the keys of attention 0, with slope 0.
  * Source: Goodfellow et al., Deep Learning (2016), section 4.1 (overflow).
  *
  * The op works on the last axis; another axis is moved there by a view.
@@ -10,7 +11,7 @@
 #include "autograd/ops/rows.h"
 
 typedef struct softmax_args {
-    bool log;
+    bool log, seen;
 } softmax_args;
 
 static tn_status softmax_forward(tni_call *c)
@@ -22,7 +23,8 @@ static tn_status softmax_forward(tni_call *c)
     int64_t size = x->shape.size[last];
     tni_softmax a = { .y = rows_array(c->out[0], 2, n, size, 0),
                       .x = rows_array(x, 2, n, size, 0),
-                      .log = args->log };
+                      .log = args->log,
+                      .seen = args->seen };
     return tni_backend_of(x)->softmax(&a);
 }
 
@@ -87,7 +89,7 @@ static const tn_op log_softmax_op = {
 static tn_tensor *along_axis(const tn_op *op, const char *function, tn_tensor *x, int axis,
                              bool log)
 {
-    softmax_args args = { log };
+    softmax_args args = { .log = log };
     if (!x) return tni_poisoned(function, "x");
     int rank = x->shape.rank;
     axis = tni_axis_of_any(function, axis, rank);
@@ -104,6 +106,12 @@ static tn_tensor *along_axis(const tn_op *op, const char *function, tn_tensor *x
 tn_tensor *tn_softmax(tn_tensor *x, int axis)
 {
     return along_axis(&softmax_op, "tn_softmax", x, axis, false);
+}
+
+tn_tensor *tni_softmax_seen(tn_tensor *scores)
+{
+    softmax_args args = { .seen = true };
+    return tni_apply(&softmax_op, &args, sizeof args, 1, &scores);
 }
 
 tn_tensor *tn_log_softmax(tn_tensor *x, int axis)

@@ -105,7 +105,7 @@ static tn_tensor *explicit_attention(const multihead_attention *m, tn_tensor *co
     if (w && causal) w = block_future(w);
     if (!tni_none(mask))
         w = mask->dtype == TN_BOOL ? tn_masked_fill(w, mask, -INFINITY) : tn_add(w, mask);
-    w = tn_dropout(tn_softmax(w, -1), m->dropout, tn_training(&m->base));
+    w = tn_dropout(tni_softmax_seen(w), m->dropout, tn_training(&m->base));
     if (weights) *weights = tn_mean(w, (int[]){ 1 }, 1, false);
     return tn_matmul(w, x[2]);
 }

@@ -2,9 +2,9 @@
  * attention.c - softmax(scale q k^T + mask) v, a block of 64 queries by at most 512 keys at a time.
  *
  * Forward, for each row: m the largest score so far, l = sum of exp(s - m), y = sum of exp(s - m)
- * v; a new block of keys scales l and y by exp(m_old - m_new). At the end y /= l and lse = m + log
- * l. Backward recomputes the probabilities from lse: p = exp(s - lse), and with delta_t = sum_d
- * dy_td y_td
+ * v; a new block of keys scales l and y by exp(m_old - m_new). At the end y /= l, or 0 where no key
+ * is seen. Backward recomputes the probabilities from m and l, p = exp(s - m) / l (m + log l would
+ * lose log l beside a large m), and with delta_t = sum_d dy_td y_td
  *     dv = p^T dy     ds = p (dy v^T - delta)     dq = scale ds k     dk = scale ds^T q
  * Blocks in the causal future are skipped. Source: Dao et al., FlashAttention (2022), algorithms 1
  * and 4.
@@ -16,6 +16,9 @@
  * not rounded, p or ds, so they are products of f32. With AMX, where bf16 is multiplied several
  * times as fast, they are two products of bf16 each: p and ds are split into an upper half and the
  * rounded rest, 16 bits of precision in all. Results are rounded once, at their end.
+ *
+ * A key that a query does not see adds nothing, not 0 times its NaN: where a mask may have hidden
+ * one, and results are not finite, those products are computed again without what has the factor 0.
  */
 #include <stdatomic.h>
 #include <string.h>
@@ -54,6 +57,7 @@ typedef struct block {
     int64_t item, first, n;
     const void *k, *v;
     const REAL *wide; /* forward: v; backward: k */
+    bool careful;     /* factors of 0 are left out */
 } block;
 
 /* ---- scratch memory -------------------------------------------------------------------------- */
@@ -193,7 +197,7 @@ static void write_rows(const attention *p, const tni_array *x, int64_t item, int
     }
 }
 
-static block block_of(const attention *p, int64_t item, int64_t first)
+static block block_of(const attention *p, int64_t item, int64_t first, bool careful)
 {
     int64_t n = TNI_MIN(p->keys, p->s - first);
     block b = { item,
@@ -201,7 +205,8 @@ static block block_of(const attention *p, int64_t item, int64_t first)
                 n,
                 rows_of(p, &p->a->k, item, first, n, K_ROWS),
                 rows_of(p, &p->a->v, item, first, n, V_ROWS),
-                NULL };
+                NULL,
+                careful };
     b.wide = p->grad ? factor(p, b.k, n * p->d, K_WIDE) : factor(p, b.v, n * p->dv_size, V_WIDE);
     return b;
 }
@@ -249,11 +254,35 @@ static const uint16_t *halves(const attention *p, const REAL *restrict x, int64_
     return high;
 }
 
-/* C [m, n] (+)= op(A) B, A of REAL or in halves, B as it is or widened. */
-static void multiply_by(attention *p, bool ta, int64_t m, int64_t n, int64_t k, const REAL *a,
-                        const uint16_t *half, const void *b, const REAL *wide, bool accumulate,
-                        REAL *c)
+static void fill(REAL *x, int64_t begin, int64_t end, REAL value)
 {
+    for (int64_t j = begin; j < end; j++) x[j] = value;
+}
+
+/* C [m, n] (+)= op(A) B without what is multiplied by 0. */
+static void multiply_some(const attention *p, bool ta, int64_t m, int64_t n, int64_t k,
+                          const REAL *a, const void *b, bool accumulate, REAL *c)
+{
+    for (int64_t i = 0; i < m; i++, c += n) {
+        if (!accumulate) fill(c, 0, n, 0);
+        for (int64_t l = 0; l < k; l++) {
+            REAL factor = a[ta ? l * m + i : i * k + l];
+            for (int64_t j = l * n; factor != 0 && j < (l + 1) * n; j++)
+                c[j - l * n] += factor * (p->narrow ? (REAL)tn_from_bf16(((const uint16_t *)b)[j])
+                                                    : ((const REAL *)b)[j]);
+        }
+    }
+}
+
+/* C [m, n] (+)= op(A) B, A of REAL or in halves, B as it is or widened. */
+static void multiply_by(attention *p, bool careful, bool ta, int64_t m, int64_t n, int64_t k,
+                        const REAL *a, const uint16_t *half, const void *b, const REAL *wide,
+                        bool accumulate, REAL *c)
+{
+    if (careful) {
+        multiply_some(p, ta, m, n, k, a, b, accumulate, c);
+        return;
+    }
     multiply(p, half ? TN_BF16 : REAL_DTYPE, ta, false, m, n, k, half ? (const void *)half : a,
              half ? b : wide, accumulate, c);
     if (half) multiply(p, TN_BF16, ta, false, m, n, k, half + m * k, b, true, c);
@@ -280,7 +309,8 @@ static void mask_row(const attention *p, const block *b, int64_t t, int64_t n, R
         for (int64_t j = 0; j < n; j++) s[j] = blocked[j * step] ? -REAL_INFINITY : s[j];
     } else {
         const REAL *add = (const REAL *)mask->data + at;
-        for (int64_t j = 0; j < n; j++) s[j] += add[j * step];
+        for (int64_t j = 0; j < n; j++)
+            s[j] = add[j * step] == -REAL_INFINITY ? -REAL_INFINITY : s[j] + add[j * step];
     }
 }
 
@@ -303,14 +333,19 @@ static int64_t pad(REAL *s, int64_t seen, int64_t n)
     return end;
 }
 
-static void fill(REAL *x, int64_t begin, int64_t end, REAL value)
-{
-    for (int64_t j = begin; j < end; j++) x[j] = value;
-}
-
 static void scale_row(REAL *x, int64_t n, REAL factor)
 {
     for (int64_t j = 0; j < n; j++) x[j] *= factor;
+}
+
+/* Whether products with unseen keys may have made n results what they are: NaN, or infinite. */
+static bool spoilt(const attention *p, const REAL *x, int64_t n)
+{
+    REAL sum = 0;
+    if (!p->a->causal && !p->a->mask.data) return false;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < n; j++) sum += x[j] * 0;
+    return sum != 0;
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -349,31 +384,41 @@ static void forward_block(attention *p, const block *b, int64_t r, int64_t rows,
         if (b->first > 0) scale_row(y + i * p->dv_size, p->dv_size, shrink);
     }
     const uint16_t *half = halves(p, s, rows * n, SCORES_HALVES);
-    multiply_by(p, false, rows, p->dv_size, n, s, half, b->v, b->wide, b->first > 0, y);
+    multiply_by(p, b->careful, false, rows, p->dv_size, n, s, half, b->v, b->wide, b->first > 0, y);
 }
 
-/* Queries [begin, end) of a head. */
-static void forward_group(attention *p, int64_t item, int64_t begin, int64_t end)
+/* Sums of queries [begin, end) of a head. */
+static void forward_sums(attention *p, int64_t item, int64_t begin, int64_t end, bool careful,
+                         REAL *y)
 {
-    if (undone(p)) return;
     REAL *top = part(p, TOP), *total = part(p, TOTAL);
-    REAL *y = sums_of(p, &p->a->y, item, begin, Y_SUM);
-    REAL *lse = p->a->lse.data ? (REAL *)p->a->lse.data + item * p->t : NULL;
     fill(top, 0, end - begin, -REAL_INFINITY);
     fill(total, 0, end - begin, 0);
     for (int64_t first = 0; first < (p->a->causal ? TNI_MIN(p->s, end) : p->s); first += p->keys) {
-        block b = block_of(p, item, first);
+        block b = block_of(p, item, first, careful);
         for (int64_t r = begin; r < end; r += QUERIES)
             forward_block(p, &b, r, TNI_MIN(QUERIES, end - r), y + (r - begin) * p->dv_size,
                           top + (r - begin), total + (r - begin));
     }
+}
+
+static void forward_group(attention *p, int64_t item, int64_t begin, int64_t end)
+{
+    if (undone(p)) return;
+    const REAL *top = part(p, TOP), *total = part(p, TOTAL);
+    REAL *y = sums_of(p, &p->a->y, item, begin, Y_SUM);
+    forward_sums(p, item, begin, end, false, y);
+    if (p->s > 0 && spoilt(p, y, (end - begin) * p->dv_size))
+        forward_sums(p, item, begin, end, true, y);
     for (int64_t i = 0; i < end - begin; i++) {
-        REAL *row = y + i * p->dv_size;
-        if (p->s == 0)
-            fill(row, 0, p->dv_size, 0); /* an empty sum */
+        REAL *row = y + i * p->dv_size, share = total[i] == 0 ? 0 : 1 / total[i];
+        if (total[i] == 0)
+            fill(row, 0, p->dv_size, 0); /* no key is seen: an empty sum */
         else
-            scale_row(row, p->dv_size, 1 / total[i]);
-        if (lse) lse[begin + i] = top[i] + REAL_LOG(total[i]);
+            scale_row(row, p->dv_size, share);
+        if (!p->a->top.data) continue;
+        ((REAL *)p->a->top.data)[item * p->t + begin + i] = top[i] == -REAL_INFINITY ? 0 : top[i];
+        ((REAL *)p->a->share.data)[item * p->t + begin + i] = share;
     }
     write_rows(p, &p->a->y, item, begin, end - begin, y);
 }
@@ -408,16 +453,18 @@ tn_status K(tni_attention)(const tni_attention *a)
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* One row: scores become probabilities, ds (dp) becomes p (dp - delta) scale. */
-static void row_grad(REAL *restrict s, REAL *restrict ds, int64_t seen, int64_t n, REAL lse,
-                     REAL delta, REAL scale)
+/* One row: scores become probabilities, ds (dp) becomes p (dp - delta) scale; both 0 where the
+ * query does not see the key. */
+static void row_grad(REAL *restrict s, REAL *restrict ds, int64_t seen, int64_t n, REAL top,
+                     REAL share, REAL delta, REAL scale, bool masked)
 {
+    REAL unseen = masked ? -REAL_INFINITY : (REAL)NAN; /* equal to no score */
     int64_t end = pad(s, seen, n);
 #pragma omp simd
     for (int64_t j = 0; j < end; j++) {
-        REAL e = REAL_EXP(s[j] - lse);
+        REAL e = REAL_EXP(s[j] - top) * share, d = e * (ds[j] - delta) * scale;
+        ds[j] = s[j] == unseen ? 0 : d;
         s[j] = e;
-        ds[j] = e * (ds[j] - delta) * scale;
     }
     fill(s, seen, n, 0);
     fill(ds, seen, n, 0);
@@ -437,7 +484,8 @@ static void backward_block(attention *p, const block *b, int64_t r, int64_t rows
                            REAL *dk, REAL *dv)
 {
     int64_t n = visible(p, b, r, rows), size = p->dv_size;
-    const REAL *lse = (const REAL *)p->a->lse.data + b->item * p->t + r;
+    const REAL *top = (const REAL *)p->a->top.data + b->item * p->t + r;
+    const REAL *share = (const REAL *)p->a->share.data + b->item * p->t + r;
     if (n == 0) return;
     const void *q = rows_of(p, &p->a->q, b->item, r, rows, Q_ROWS);
     const void *y = rows_of(p, &p->a->y, b->item, r, rows, Y_ROWS);
@@ -448,36 +496,45 @@ static void backward_block(attention *p, const block *b, int64_t r, int64_t rows
     REAL *s = scores(p, b, q, r, rows, n), *ds = part(p, GRADS);
     multiply(p, p->a->q.dtype, false, true, rows, n, size, dy, b->v, false, ds);
     for (int64_t i = 0; i < rows; i++)
-        row_grad(s + i * n, ds + i * n, visible(p, b, r + i, 1), n, lse[i],
-                 dot(wide_dy + i * size, wide_y + i * size, size), (REAL)p->a->scale);
+        row_grad(s + i * n, ds + i * n, visible(p, b, r + i, 1), n, top[i], share[i],
+                 dot(wide_dy + i * size, wide_y + i * size, size), (REAL)p->a->scale,
+                 p->a->mask.data != NULL);
     const uint16_t *half = halves(p, s, rows * n, SCORES_HALVES);
     const uint16_t *half_ds = halves(p, ds, rows * n, GRADS_HALVES);
-    multiply_by(p, true, n, size, rows, s, half, dy, wide_dy, true, dv);
-    multiply_by(p, true, n, p->d, rows, ds, half_ds, q, wide_q, true, dk);
-    multiply_by(p, false, rows, p->d, n, ds, half_ds, b->k, b->wide, true, dq);
+    bool careful = b->careful;
+    multiply_by(p, careful, true, n, size, rows, s, half, dy, wide_dy, true, dv);
+    multiply_by(p, careful, true, n, p->d, rows, ds, half_ds, q, wide_q, true, dk);
+    multiply_by(p, careful, false, rows, p->d, n, ds, half_ds, b->k, b->wide, true, dq);
+}
+
+/* A head. Returns whether dq is to be computed again with care. */
+static bool backward_head(attention *p, int64_t item, bool careful)
+{
+    const tni_attention_grad *g = p->grad;
+    REAL *dq = sums_of(p, &g->dq, item, 0, DQ_SUM);
+    fill(dq, 0, p->t * p->d, 0);
+    for (int64_t first = 0; first < p->s; first += p->keys) {
+        block b = block_of(p, item, first, careful);
+        REAL *dk = sums_of(p, &g->dk, item, first, DK_SUM);
+        REAL *dv = sums_of(p, &g->dv, item, first, DV_SUM);
+        fill(dk, 0, b.n * p->d, 0);
+        fill(dv, 0, b.n * p->dv_size, 0);
+        for (int64_t r = 0; r < p->t; r += QUERIES)
+            backward_block(p, &b, r, TNI_MIN(QUERIES, p->t - r), dq + r * p->d, dk, dv);
+        write_rows(p, &g->dk, item, first, b.n, dk);
+        write_rows(p, &g->dv, item, first, b.n, dv);
+    }
+    bool again = !careful && spoilt(p, dq, p->t * p->d);
+    write_rows(p, &g->dq, item, 0, p->t, dq);
+    return again;
 }
 
 /* Items: B x H. */
 static void backward(void *context, int64_t begin, int64_t end)
 {
     attention *p = context;
-    const tni_attention_grad *g = p->grad;
-    for (int64_t item = begin; item < end && !undone(p); item++) {
-        REAL *dq = sums_of(p, &g->dq, item, 0, DQ_SUM);
-        fill(dq, 0, p->t * p->d, 0);
-        for (int64_t first = 0; first < p->s; first += p->keys) {
-            block b = block_of(p, item, first);
-            REAL *dk = sums_of(p, &g->dk, item, first, DK_SUM);
-            REAL *dv = sums_of(p, &g->dv, item, first, DV_SUM);
-            fill(dk, 0, b.n * p->d, 0);
-            fill(dv, 0, b.n * p->dv_size, 0);
-            for (int64_t r = 0; r < p->t; r += QUERIES)
-                backward_block(p, &b, r, TNI_MIN(QUERIES, p->t - r), dq + r * p->d, dk, dv);
-            write_rows(p, &g->dk, item, first, b.n, dk);
-            write_rows(p, &g->dv, item, first, b.n, dv);
-        }
-        write_rows(p, &g->dq, item, 0, p->t, dq);
-    }
+    for (int64_t item = begin; item < end && !undone(p); item++)
+        if (backward_head(p, item, false)) backward_head(p, item, true);
 }
 
 static tn_status run_backward(attention *p, const tni_attention_grad *a)

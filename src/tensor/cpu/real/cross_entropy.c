@@ -2,11 +2,12 @@
  * cross_entropy.c - cross entropy with class indices over a dense [n, c, d] array of logits, row by
  * row.
  *
- * A row is the c logits of one (i, k); its lse = log sum exp. With class weights w (1 without),
- * smoothing e:
- *   row_loss = (1 - e) w[t] (lse - x[t]) + e / c sum_j w[j] (lse - x[j])
+ * A row is the c logits of one (i, k); m its largest, s = sum exp(x - m). With class weights w (1
+ * without), smoothing e:
+ *   row_loss = (1 - e) w[t] (m - x[t] + log s) + e / c (sum_j w[j] (m - x[j]) + W log s)
  *   d row_loss / d x[j] = a (p[j] - [j = t]) + e / c (W p[j] - w[j])
- *   with a = (1 - e) w[t], p = exp(x - lse), W = sum w
+ *   with a = (1 - e) w[t], p = exp(x - m) / s, W = sum w
+ * m and s are kept apart: m + log s would lose log s where logits are large.
  * Source: Szegedy et al., Rethinking the Inception Architecture (2016), section 7 (smoothing).
  *
  * d = 1 runs along the classes; d > 1 (images) runs along k, LANES columns at a time. Rows of bf16
@@ -21,7 +22,7 @@ enum { LANES = 64 };
 typedef struct ce_job {
     void *dx;
     const void *x;
-    REAL *row_loss, *row_weight, *lse;
+    REAL *row_loss, *row_weight, *top, *sum;
     const REAL *w;
     const int64_t *target;
     const REAL *drow;
@@ -30,13 +31,13 @@ typedef struct ce_job {
     int64_t x_row, dx_row;         /* elements from row to row */
     REAL keep, spread, weight_sum; /* 1 - e, e / c, W */
     int64_t blocks;                /* of LANES columns in d */
-    tn_dtype dtype;                /* of x and dx */
-    REAL *scratch;                 /* a row per lane where dtype is not REAL, else NULL */
+    tn_dtype dtype, dx_dtype;      /* of x, of dx: REAL, or bf16 or f16 */
+    REAL *scratch;                 /* a row per lane where one is short, else NULL */
 } ce_job;
 
 static const REAL *row_of(const ce_job *job, int64_t i)
 {
-    if (!job->scratch) return (const REAL *)job->x + i * job->x_row;
+    if (!tni_is_short(job->dtype)) return (const REAL *)job->x + i * job->x_row;
     REAL *row = job->scratch + tni_lane() * job->c;
     TNI_LOAD(TN_F32, job->c, row, (const uint16_t *)job->x + i * job->x_row, job->dtype, 1);
     return row;
@@ -44,13 +45,14 @@ static const REAL *row_of(const ce_job *job, int64_t i)
 
 static REAL *row_of_dx(const ce_job *job, int64_t i)
 {
-    return job->scratch ? job->scratch + tni_lane() * job->c : (REAL *)job->dx + i * job->dx_row;
+    return tni_is_short(job->dx_dtype) ? job->scratch + tni_lane() * job->c
+                                       : (REAL *)job->dx + i * job->dx_row;
 }
 
 static void write_row(const ce_job *job, int64_t i, const REAL *row)
 {
-    if (!job->scratch) return;
-    TNI_STORE(TN_F32, job->c, (uint16_t *)job->dx + i * job->dx_row, job->dtype, 1, row);
+    if (!tni_is_short(job->dx_dtype)) return;
+    TNI_STORE(TN_F32, job->c, (uint16_t *)job->dx + i * job->dx_row, job->dx_dtype, 1, row);
 }
 
 /* f over n rows. */
@@ -59,7 +61,8 @@ static tn_status run_rows(ce_job *job, int64_t n, int64_t weight, tni_chunk f)
     int64_t grain = row_grain(job->c, weight);
     int lanes = tni_lanes(n, grain);
     size_t size = (size_t)lanes * (size_t)job->c * sizeof(REAL);
-    if (tni_is_short(job->dtype) && !(job->scratch = tni_alloc(size))) return TN_E_NOMEM;
+    bool narrow = tni_is_short(job->dtype) || tni_is_short(job->dx_dtype);
+    if (narrow && !(job->scratch = tni_alloc(size))) return TN_E_NOMEM;
     tni_parallel_lanes(lanes, n, grain, f, job);
     if (job->scratch) tni_free(job->scratch, size);
     return TN_OK;
@@ -82,6 +85,7 @@ static ce_job ce_job_of(const tni_array *x, const tni_array *target, const tni_a
         .x_row = x->stride[0],
         .ignore = ignore,
         .dtype = x->dtype,
+        .dx_dtype = x->dtype,
         .keep = (REAL)(1.0 - smoothing),
         .spread = x->size[1] > 0 ? (REAL)(smoothing / (double)x->size[1]) : 0,
     };
@@ -100,9 +104,9 @@ static void rows_forward(void *context, int64_t begin, int64_t end)
     for (int64_t i = begin; i < end; i++) {
         const REAL *restrict x = row_of(job, i);
         const REAL *restrict w = job->w;
-        REAL top = row_max(x, c);
-        REAL lse = top + REAL_LOG(row_exp(NULL, x, top, c));
-        job->lse[i] = lse;
+        REAL top = row_max(x, c), total = row_exp(NULL, x, top, c), log_sum = REAL_LOG(total);
+        job->top[i] = top;
+        job->sum[i] = total;
         int64_t t = job->target[i];
         if (ignored(job, t)) {
             job->row_loss[i] = 0;
@@ -110,17 +114,17 @@ static void rows_forward(void *context, int64_t begin, int64_t end)
             continue;
         }
         REAL wt = w ? w[t] : 1;
-        REAL loss = job->keep * wt * (lse - x[t]);
+        REAL loss = job->keep * wt * ((top - x[t]) + log_sum);
         if (job->spread != 0) {
             REAL sum = 0;
             if (w) {
 #pragma omp simd reduction(+ : sum)
-                for (int64_t j = 0; j < c; j++) sum += w[j] * (lse - x[j]);
+                for (int64_t j = 0; j < c; j++) sum += w[j] * (top - x[j]);
             } else {
 #pragma omp simd reduction(+ : sum)
-                for (int64_t j = 0; j < c; j++) sum += lse - x[j];
+                for (int64_t j = 0; j < c; j++) sum += top - x[j];
             }
-            loss += job->spread * sum;
+            loss += job->spread * (sum + job->weight_sum * log_sum);
         }
         job->row_loss[i] = loss;
         job->row_weight[i] = wt;
@@ -149,30 +153,31 @@ static void columns_forward(void *context, int64_t begin, int64_t end)
 #pragma omp simd
             for (int64_t k = 0; k < m; k++) sum[k] += REAL_EXP(x[j * d + k] - top[k]);
         }
-        REAL lse[LANES];
+        REAL log_sum[LANES], spread[LANES];
 #pragma omp simd
         for (int64_t k = 0; k < m; k++) {
-            lse[k] = top[k] + REAL_LOG(sum[k]);
-            sum[k] = 0;
+            log_sum[k] = REAL_LOG(sum[k]);
+            spread[k] = job->weight_sum * log_sum[k];
         }
         if (job->spread != 0) {
             for (int64_t j = 0; j < c; j++) {
                 REAL wj = job->w ? job->w[j] : 1;
 #pragma omp simd
-                for (int64_t k = 0; k < m; k++) sum[k] += wj * (lse[k] - x[j * d + k]);
+                for (int64_t k = 0; k < m; k++) spread[k] += wj * (top[k] - x[j * d + k]);
             }
         }
         int64_t row = i * d + k0;
         for (int64_t k = 0; k < m; k++) {
             int64_t t = job->target[row + k];
-            job->lse[row + k] = lse[k];
+            job->top[row + k] = top[k];
+            job->sum[row + k] = sum[k];
             job->row_loss[row + k] = 0;
             job->row_weight[row + k] = 0;
             if (!ignored(job, t)) {
                 REAL wt = job->w ? job->w[t] : 1;
                 job->row_weight[row + k] = wt;
-                job->row_loss[row + k] =
-                    job->keep * wt * (lse[k] - x[t * d + k]) + job->spread * sum[k];
+                REAL loss = job->keep * wt * ((top[k] - x[t * d + k]) + log_sum[k]);
+                job->row_loss[row + k] = job->spread != 0 ? loss + job->spread * spread[k] : loss;
             }
         }
     }
@@ -187,7 +192,8 @@ tn_status K(tni_cross_entropy)(const tni_cross_entropy *a)
     ce_job job = ce_job_of(&a->x, &a->target, &a->weight, a->smoothing, a->ignore);
     job.row_loss = a->row_loss.data;
     job.row_weight = a->row_weight.data;
-    job.lse = a->lse.data;
+    job.top = a->top.data;
+    job.sum = a->sum.data;
     if (job.d == 1) return run_rows(&job, n, 8, rows_forward);
     tni_parallel(n * job.blocks, row_grain(job.c * TNI_MIN(job.d, LANES), 8), columns_forward,
                  &job);
@@ -210,11 +216,10 @@ static void rows_backward(void *context, int64_t begin, int64_t end)
             continue;
         }
         REAL g = job->drow[i * job->drow_stride[0]];
-        REAL lse = job->lse[i];
         REAL a = g * job->keep * (w ? w[t] : 1);
         REAL b = g * job->spread;
-        REAL scale = a + b * job->weight_sum;
-        row_exp(dx, row_of(job, i), lse, c); /* dx may be that row */
+        REAL scale = (a + b * job->weight_sum) / job->sum[i];
+        row_exp(dx, row_of(job, i), job->top[i], c); /* dx may be that row */
         if (b != 0 && w) {
 #pragma omp simd
             for (int64_t j = 0; j < c; j++) dx[j] = scale * dx[j] - b * w[j];
@@ -238,7 +243,7 @@ static void columns_backward(void *context, int64_t begin, int64_t end)
         int64_t row = i * d + k0;
         REAL *restrict dx = (REAL *)job->dx + i * c * d + k0;
         const REAL *restrict x = (const REAL *)job->x + i * c * d + k0;
-        const REAL *restrict lse = job->lse + row;
+        const REAL *restrict top = job->top + row, *restrict sum = job->sum + row;
         REAL a[LANES], b[LANES], scale[LANES];
         for (int64_t k = 0; k < m; k++) {
             int64_t t = job->target[row + k];
@@ -248,11 +253,13 @@ static void columns_backward(void *context, int64_t begin, int64_t end)
             b[k] = g * job->spread;
             scale[k] = a[k] + b[k] * job->weight_sum;
         }
+#pragma omp simd
+        for (int64_t k = 0; k < m; k++) scale[k] /= sum[k];
         for (int64_t j = 0; j < c; j++) {
             REAL wj = job->w ? job->w[j] : 1;
 #pragma omp simd
             for (int64_t k = 0; k < m; k++)
-                dx[j * d + k] = scale[k] * REAL_EXP(x[j * d + k] - lse[k]) - b[k] * wj;
+                dx[j * d + k] = scale[k] * REAL_EXP(x[j * d + k] - top[k]) - b[k] * wj;
         }
         for (int64_t k = 0; k < m; k++) {
             int64_t t = job->target[row + k];
@@ -275,10 +282,12 @@ tn_status K(tni_cross_entropy_grad)(const tni_cross_entropy_grad *a)
     ce_job job = ce_job_of(&a->x, &a->target, &a->weight, a->smoothing, a->ignore);
     job.dx = a->dx.data;
     job.dx_row = a->dx.stride[0];
+    job.dx_dtype = a->dx.dtype;
     job.drow = a->drow.data;
     job.drow_stride[0] = a->drow.stride[0];
     job.drow_stride[1] = a->drow.stride[1];
-    job.lse = a->lse.data;
+    job.top = a->top.data;
+    job.sum = a->sum.data;
     if (job.d == 1) return run_rows(&job, n, 6, rows_backward);
     tni_parallel(n * job.blocks, row_grain(job.c * TNI_MIN(job.d, LANES), 6), columns_backward,
                  &job);

@@ -2,7 +2,8 @@
  * softmax.c - softmax and log-softmax of the rows of a dense [n, c] array, and their gradients.
  *
  * The row's maximum is subtracted first, so that exp never overflows (Goodfellow et al., Deep
- * Learning (2016), section 4.1). A row of -inf gives -inf - -inf = NaN, as in PyTorch.
+ * Learning (2016), section 4.1). A row of -inf gives -inf - -inf = NaN, as in PyTorch; of keys that
+ * are seen, 0.
  */
 #include "tensor/cpu/cpu.h"
 #include "tensor/cpu/real/rows.h"
@@ -11,13 +12,14 @@ typedef struct softmax_job {
     REAL *y;
     const REAL *x, *dy;
     int64_t c;
-    bool log;
+    bool log, seen;
 } softmax_job;
 
-static void softmax_row(REAL *y, const REAL *x, int64_t c)
+static void softmax_row(REAL *y, const REAL *x, int64_t c, bool seen)
 {
     REAL top = row_max(x, c);
-    REAL scale = (REAL)1 / row_exp(y, x, top, c);
+    REAL sum = row_exp(y, x, seen && top == -REAL_INFINITY ? 0 : top, c);
+    REAL scale = sum == 0 ? 0 : (REAL)1 / sum;
 #pragma omp simd
     for (int64_t j = 0; j < c; j++) y[j] *= scale;
 }
@@ -40,12 +42,14 @@ static void softmax_chunk(void *context, int64_t begin, int64_t end)
         if (job->log)
             log_softmax_row(job->y + i * job->c, job->x + i * job->c, job->c);
         else
-            softmax_row(job->y + i * job->c, job->x + i * job->c, job->c);
+            softmax_row(job->y + i * job->c, job->x + i * job->c, job->c, job->seen);
 }
 
 tn_status K(tni_softmax)(const tni_softmax *a)
 {
-    softmax_job job = { .y = a->y.data, .x = a->x.data, .c = a->x.size[1], .log = a->log };
+    softmax_job job = {
+        .y = a->y.data, .x = a->x.data, .c = a->x.size[1], .log = a->log, .seen = a->seen
+    };
     tni_parallel(a->x.size[0], row_grain(job.c, 8), softmax_chunk, &job);
     return TN_OK;
 }
