@@ -692,6 +692,75 @@ START_TEST(pow_of_a_half)
 }
 END_TEST
 
+/* ---- gradients at special values ------------------------------------------------------------- */
+
+/* t's shape, full of special values; the same numbers whatever the seed is next to them: ties. */
+static tn_tensor *specials(tn_tensor *t, int seed)
+{
+    static const double values[] = { NAN, 0, -0.0, INFINITY, -INFINITY, 1, -1, 2, 0.5, 1, 0 };
+    tn_tensor *y = tn_clone(t);
+    double *x = tn_data_mut(y);
+    for (int64_t i = 0, n = tn_numel(y); i < n; i++)
+        x[i] = values[(i * (seed % 3 + 1) + seed) % (int64_t)(sizeof values / sizeof *values)];
+    return y;
+}
+
+/* Infinities become NaN. */
+static tn_tensor *numbers_of(tn_tensor *t)
+{
+    return tn_is_none(t) ? t : tn_masked_fill(t, tn_logical_not(tn_isfinite(t)), NAN);
+}
+
+static bool gradients_of(const op_row *row, const op_case *c, int seed, int flags, tn_tensor **g)
+{
+    tn_tensor *x[OP_MAX_IN], *wanted[OP_MAX_IN];
+    int n = 0;
+    for (int i = 0; i < c->n; i++) {
+        bool real = c->differentiable[i] && tn_dtype_of(c->in[i]) == TN_F64;
+        x[i] = op_leaf(real ? specials(c->in[i], seed + i) : c->in[i], c->differentiable[i]);
+        if (c->differentiable[i]) wanted[n++] = x[i];
+    }
+    tn_tensor *y = n ? row->build(x) : NULL;
+    if (!y || !tn_requires_grad(y)) return false;
+    tn_tensor *dy = tn_full_as(tn_shape_get(y), 1.5, tn_dtype_of(y), tn_cpu());
+    assert_ok(tn_gradients(1, &y, &dy, n, wanted, g, flags));
+    return true;
+}
+
+/* Where a formula in ops multiplies by 0 what the kernel leaves out: keys that are not seen, and in
+ * norms of order below 1 a 0 beside an infinity. */
+static bool leaves_out(const op_row *row)
+{
+    return strcmp(row->op, "scaled_dot_product_attention") == 0 ||
+           strcmp(row->name, "norm_half") == 0;
+}
+
+/* NaN, zeros, infinities and ties: the gradient is the same whether it will be differentiated again
+ * or not. Of sums it need only be no number in the same places: infinities cancel in another
+ * order. */
+START_TEST(fused_and_composed_at_special_values)
+{
+    const op_row *row = &op_rows[_i];
+    op_case c = op_load(row, TN_F64);
+    for (int seed = 0; seed < 11; seed++) {
+        tn_scope s = tn_scope_begin();
+        tn_tensor *fused[OP_MAX_IN], *composed[OP_MAX_IN];
+        if (!leaves_out(row) && gradients_of(row, &c, seed, 0, fused) &&
+            gradients_of(row, &c, seed, TN_CREATE_GRAPH, composed)) {
+            for (int i = 0, k = 0; i < c.n; i++) {
+                if (!c.differentiable[i]) continue;
+                tn_tensor *a = fused[k], *b = composed[k];
+                if (!(row->flags & ROW_POINTWISE)) a = numbers_of(a), b = numbers_of(b);
+                const char *off = tn_is_none(a) ? NULL : difference(b, a, 1e-9, 1e-12);
+                ck_assert_msg(!off, "%s, seed %d, input %d: %s", row->name, seed, i, off);
+                k++;
+            }
+        }
+        tn_scope_end(s);
+    }
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     op_read_golden();
@@ -712,6 +781,8 @@ Suite *test_suite(void)
     tcase_add_loop_test(test_case(suite, "layout"), any_layout, 0, n_op_rows);
     tcase_add_loop_test(test_case(suite, "no copy"), no_hidden_copy, 0, n_op_rows);
     tcase_add_loop_test(test_case(suite, "fused"), fused_equals_composed, 0, n_op_rows);
+    tcase_add_loop_test(test_case(suite, "special"), fused_and_composed_at_special_values, 0,
+                        n_op_rows);
     tcase_add_loop_test(test_case(suite, "poison"), poison, 0, n_op_rows);
     tcase_add_loop_test(test_case(suite, "no grad"), no_grad, 0, n_op_rows);
     tcase_add_loop_test(test_case(suite, "told"), every_op_tells_its_gradient, 0, n_op_rows);

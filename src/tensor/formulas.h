@@ -92,7 +92,7 @@ enum { TNI_LIGHT, TNI_HEAVY };
     F(gelu_grad, 0, HEAVY, x * M(gelu_slope)(y))                                                   \
     F(gelu_tanh_grad, 0, HEAVY, x * M(gelu_tanh_slope)(y))                                         \
     F(softplus_grad, 2, HEAVY, p * y > q ? x : x * M(sigmoid)(p * y))                              \
-    F(clamp_grad, 2, LIGHT, y < p ? (R)0 : y > q ? (R)0 : x)                                       \
+    F(clamp_grad, 2, LIGHT, y >= p ? (y <= q ? x : (R)0) : (R)0)                                   \
     F(pow_scalar_grad, 1, HEAVY, p == (R)0 ? (R)0 : x * (p * M(pow)(y, p - (R)1)))
 
 #define TNI_BINARY_PREDICATE_LIST(F)                                                               \
@@ -117,7 +117,7 @@ enum { TNI_LIGHT, TNI_HEAVY };
     F(maximum_grad, 0, LIGHT, y < z ? (R)0 : y == z ? (R)0.5 * x : x)                              \
     F(div_grad, 0, LIGHT, -x * z / y)                                                              \
     F(pow_base_grad, 0, HEAVY, z == (R)0 ? (R)0 : x * (z * M(pow)(y, z - (R)1)))                   \
-    F(pow_exponent_grad, 0, HEAVY, (y == (R)0 && z <= (R)1) ? (R)0 : x * (z * M(log)(y)))         \
+    F(pow_exponent_grad, 0, HEAVY, (y == (R)0 && M(abs)(z) <= (R)1) ? (R)0 : x * (z * M(log)(y))) \
     F(scaled_diff, 1, LIGHT, x * (p * (y - z)))                                                    \
     F(extreme_grad, 0, LIGHT, y == z ? x : (R)0)                                                   \
     F(exp_diff_grad, 0, HEAVY, x * M(exp)(y - z))                                                  \
@@ -362,7 +362,8 @@ TNI_GELU_TANH(double, f64, 20)
     {                                                                                              \
         R a = tn_abs_##S(x) / y;                                                                   \
         R m = p == (R)2 ? a : p == (R)1 ? (R)1 : tn_pow_##S(x == (R)0 ? (R)1 : a, p - (R)1);       \
-        return x > (R)0 ? m : x < (R)0 ? -m : (R)0 * x;                                            \
+        R none = y == y || p == (R)1 ? (R)0 * x : y; /* a norm of NaN hides in no 0 */             \
+        return x > (R)0 ? m : x < (R)0 ? -m : none;                                                \
     }
 
 TNI_SHARED_FORMULAS(float, f32)

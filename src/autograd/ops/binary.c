@@ -68,7 +68,7 @@ static tn_status div_backward(tni_grad *g)
 /* With the base replaced by 1 where it is 0, so that neither ln 0 nor its slope is formed. */
 static tn_tensor *pow_exponent_composed(const tni_grad *g, tn_tensor *a, tn_tensor *b)
 {
-    tn_tensor *zero = tn_logical_and(tn_eq_scalar(a, 0.0), tn_logical_not(tn_lt_scalar(b, 0.0)));
+    tn_tensor *zero = tn_logical_and(tn_eq_scalar(a, 0.0), tn_ge_scalar(b, 0.0));
     tn_tensor *safe = tn_where(zero, tn_ones_like(a), a);
 
     return tn_masked_fill(tn_mul(g->dy, tn_mul(g->y, tn_log(safe))), zero, 0.0);

@@ -2,7 +2,8 @@
  * extreme.c - largest and smallest: over axes (amax, amin), along one axis with the index (max,
  * min, argmax, argmin).
  *
- *   amax, amin  dx = dy / k at each of the k equal extremes of a slice, 0 elsewhere
+ *   amax, amin  dx = dy / k at each of the k equal extremes of a slice, 0 elsewhere; beside NaN all
+ *               are NaN, as PyTorch's, but max_all and min_all share dy among the NaN, as its max()
  *   max, min    dx = dy at the index, the first extreme, 0 elsewhere: dy scattered into zeros
  * NaN wins over numbers.
  */
@@ -12,14 +13,17 @@
 
 static tn_status extreme_backward(tni_grad *g)
 {
-    tn_tensor *chosen = tn_to_dtype(tn_eq(g->x[0], tni_with_axes(g, g->y)), g->in[0].dtype);
+    bool nan_shares = ((const tni_reduce_args *)g->args)->p != 0;
+    tn_tensor *equal = tn_eq(g->x[0], tni_with_axes(g, g->y));
+    if (nan_shares) equal = tn_logical_or(equal, tn_isnan(g->x[0]));
+    tn_tensor *chosen = tn_to_dtype(equal, g->in[0].dtype);
     tn_tensor *count = tni_reduce_like(g, tn_sum, chosen);
 
     g->dx[0] = tn_mul(tn_div(tni_with_axes(g, g->dy), count), chosen);
     return TN_OK;
 }
 
-#define EXTREME(name_, function_, formula_, gradient_)                                             \
+#define EXTREME(name_, all_, function_, formula_, gradient_)                                       \
     static const tni_reduce_op op_##name_ = {                                                      \
         .op = { .name = #name_,                                                                    \
                 .formula = formula_,                                                               \
@@ -36,10 +40,16 @@ static tn_status extreme_backward(tni_grad *g)
     tn_tensor *tn_##name_(tn_tensor *x, const int *axes, int n_axes, bool keepdim)                 \
     {                                                                                              \
         return tni_reduce_along(&op_##name_, "tn_" #name_, x, axes, n_axes, keepdim, 0.0);         \
+    }                                                                                              \
+    tn_tensor *tn_##all_(tn_tensor *x)                                                             \
+    {                                                                                              \
+        return tni_reduce_along(&op_##name_, "tn_" #all_, x, NULL, 0, false, 1.0);                 \
     }
 
-EXTREME(amax, TNI_R_max, "y = max x", "dx = x is y ? dy / count : 0; where count: how many are")
-EXTREME(amin, TNI_R_min, "y = min x", "dx = x is y ? dy / count : 0; where count: how many are")
+EXTREME(amax, max_all, TNI_R_max, "y = max x",
+        "dx = x is y ? dy / count : 0; where count: how many are")
+EXTREME(amin, min_all, TNI_R_min, "y = min x",
+        "dx = x is y ? dy / count : 0; where count: how many are")
 
 /* ---- max, min, argmax, argmin ---------------------------------------------------------------- */
 

@@ -10,7 +10,8 @@
  *   bce        -t w log sigmoid(x) - (1 - t) log(1 - sigmoid(x)), which is with p = (x > 0), constant
  *              (p - t (p + w (1 - p))) x + (1 + (w - 1) t) softplus(-|x|): also outside [0, 1], where
  *              t w softplus(-x) + (1 - t) softplus(x) would subtract two large numbers
- *   kl_div     t (log t - log_p), 0 where t is 0; Kullback and Leibler (1951)
+ *   kl_div     t (log t - log_p), 0 where t is 0, NaN where it is negative or NaN; Kullback and
+ *              Leibler (1951)
  */
 #include <math.h>
 
@@ -181,8 +182,8 @@ tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool 
     if (log_target) {
         rows = tn_mul(tn_exp(target), tn_sub(target, log_p));
     } else {
-        /* where t <= 0 both become 1 (log_p 0): 1 (log 1 - 0) = 0, and no gradient */
-        tn_tensor *none = tn_logical_not(tn_gt_scalar(target, 0));
+        /* where t = 0 both become 1 (log_p 0): 1 (log 1 - 0) = 0, and no gradient */
+        tn_tensor *none = tn_eq_scalar(target, 0);
         tn_tensor *t = tn_masked_fill(target, none, 1);
         rows = tn_mul(t, tn_sub(tn_log(t), tn_masked_fill(log_p, none, 0)));
     }

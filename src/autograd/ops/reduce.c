@@ -5,9 +5,9 @@
  *   sum   dx = dy                        mean  dx = dy / n
  *   var   v = sum (x - m)^2 / N; dx = dy 2 (x - m) / N (the mean's part cancels: sum (x - m) = 0)
  *   std   s = v^(1/2); dx = dy (x - m) / (N s), 0 where s = 0
- *   prod  dx_i = dy times the product of the others. For a first derivative that is y / x_i without
- *         zeros; with one zero only its own is not 0, with two none. While recording it is made by
- *         multiplications alone, so that derivatives of every order are right at zeros.
+ *   prod  dx_i = dy times the product of the others. For a first derivative that is y / x_i,
+ *         unless y is 0 or no number. Else, and while recording, it is made by multiplications
+ *         alone, so that derivatives of every order are right at zeros, NaN and infinities.
  * (dy stretched over the reduced axes.)
  */
 #include "autograd/ops/reduce.h"
@@ -63,6 +63,7 @@ tn_status tni_reduce_forward(tni_call *c)
 
     a.function = op->function;
     a.p = &args->p;
+    a.factor = c->n_saved ? tni_array_of(c->saved[0]) : tni_array_none();
     tni_array_set(&a.y, c->out[0], &c->out[0]->shape);
     tni_array_set(&a.x, c->in[0], &c->in[0]->shape);
     a.y.rank = kept.rank;
@@ -281,23 +282,25 @@ static tn_status prod_composed(tni_grad *g)
     return TN_OK;
 }
 
-/* First derivatives: 0 if another one is 0, else the product of what is not 0, without x_i. */
+/* Whether the others' product is y / x_i: nothing is 0, NaN or infinite. A GPU is not asked. */
+static bool divides(tn_tensor *y)
+{
+    if (tn_device_of(y).type != TN_CPU) return false;
+    tn_tensor *usual = tn_logical_and(tn_isfinite(y), tn_ne_scalar(y, 0.0));
+    return tn_item(tn_all(usual, NULL, 0, false)) == 1;
+}
+
 static tn_status prod_backward(tni_grad *g)
 {
-    if (tni_composed()) return prod_composed(g);
-    tn_tensor *x = g->x[0];
-    tn_tensor *zero = tn_eq_scalar(x, 0.0);
-    tn_tensor *rest = tn_masked_fill(x, zero, 1.0);
-    tn_tensor *product = tni_reduce_like(g, tn_prod, rest);
-    tn_tensor *another = tn_gt(tni_reduce_like(g, tn_sum, zero), zero);
-    tn_tensor *others = tn_masked_fill(tn_div(product, rest), another, 0.0);
+    if (tni_composed() || !divides(g->y)) return prod_composed(g);
+    tn_tensor *others = tn_div(tni_reduce_like(g, tn_prod, g->x[0]), g->x[0]);
 
     g->dx[0] = tn_mul(tni_with_axes(g, g->dy), others);
     return TN_OK;
 }
 
-REDUCE_OP(prod, TNI_REDUCE_SUM, "y = prod x", "dx = dy times the product of the others", TNI_X(0),
-          prod_backward)
+REDUCE_OP(prod, TNI_REDUCE_SUM, "y = prod x", "dx = dy times the product of the others",
+          TNI_X(0) | TNI_Y, prod_backward)
 REDUCTION(prod)
 
 /* ---- any, all -------------------------------------------------------------------------------- */
@@ -316,5 +319,3 @@ REDUCTION(all)
     }
 OVER_ALL(sum_all, tn_sum)
 OVER_ALL(mean_all, tn_mean)
-OVER_ALL(max_all, tn_amax)
-OVER_ALL(min_all, tn_amin)

@@ -121,6 +121,12 @@ static tn_tensor *at_most_zero(tn_tensor *x)
     return tn_logical_or(tn_lt_scalar(x, 0.0), tn_eq_scalar(x, 0.0));
 }
 
+/* So is NaN. */
+static tn_tensor *outside(tn_tensor *x, double low, double high)
+{
+    return tn_logical_not(tn_logical_and(tn_ge_scalar(x, low), tn_le_scalar(x, high)));
+}
+
 static tn_tensor *silu_slope(tn_tensor *x)
 {
     tn_tensor *s = tn_sigmoid(x);
@@ -133,12 +139,13 @@ static tn_tensor *gelu_slope(tn_tensor *x)
         tn_mul_scalar(tn_add_scalar(tn_erf(tn_mul_scalar(x, TNI_SQRT_HALF)), 1.0), 0.5);
     tn_tensor *density =
         tn_mul_scalar(tn_exp(tn_mul_scalar(tn_square(x), -0.5)), TNI_NORMAL_DENSITY_0);
-    return tn_add(cdf, tn_mul(x, density));
+    return tn_add(cdf, tn_mul(tn_clamp(x, -40.0, 40.0), density)); /* not infinity times 0 */
 }
 
 static tn_tensor *gelu_tanh_slope(tn_tensor *x)
 {
     const double k = 2.0 * TNI_SQRT_2_PI;
+    x = tn_clamp(x, -20.0, 20.0); /* from there on it is 1, or nearly 0 */
     tn_tensor *xx = tn_square(x);
     tn_tensor *u2 = tn_mul(x, tn_add_scalar(tn_mul_scalar(xx, k * TNI_GELU_CUBIC), k));
     tn_tensor *du2 = tn_add_scalar(tn_mul_scalar(xx, 3.0 * k * TNI_GELU_CUBIC), k);
@@ -207,7 +214,7 @@ enum { X = TNI_X(0), Y = TNI_Y };
     U(softplus, CHECKED, STEEP | FLOATS, "y = ln(1 + e^(beta x)) / beta",                          \
       "dx = sigmoid(beta x) dy", X, TNI_B_softplus_grad, softplus_grad(dy, x, p[0], p[1]))         \
     U(clamp, CHECKED, BOUNDS, "y = min(max(x, low), high)", "dx = low <= x <= high ? dy : 0", X,   \
-      TNI_B_clamp_grad, except(dy, tn_logical_or(tn_lt_scalar(x, p[0]), tn_gt_scalar(x, p[1]))))   \
+      TNI_B_clamp_grad, except(dy, outside(x, p[0], p[1])))                                        \
     U(add_scalar, SCALED, SCALAR, "y = x + s", "dx = dy", 0, NONE, dy)                             \
     U(sub_scalar, SCALED, SCALAR, "y = x - s", "dx = dy", 0, NONE, dy)                             \
     U(rsub_scalar, SCALED, SCALAR, "y = s - x", "dx = -dy", 0, NONE, tn_neg(dy))                   \
