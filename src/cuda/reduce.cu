@@ -222,8 +222,7 @@ struct put_result {
 /* Results that need a large function, in a separate kernel: norms of other orders (scale: as of
  * put_result), logsumexp and, unless it is NULL, its factor (kernels.h), where y is dense. */
 __global__ void reduce_finish(const __grid_constant__ put_result put, const double *sum,
-                              const double *center, const double *scale, double power,
-                              void *factor)
+                              const double *center, const double *scale, double power, void *factor)
 {
     int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
 

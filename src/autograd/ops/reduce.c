@@ -180,7 +180,7 @@ static tn_tensor *wide_mean(const tni_grad *g, tn_tensor *x)
     tn_shape shape = tni_kept_shape(&x->shape, args->axes);
     tn_tensor *mean = tn_empty_as(shape, tni_wide_dtype(x->dtype), x->storage->device);
     if (!mean) return NULL;
-    tni_reduce a = { TNI_R_mean, tni_array_of(mean), tni_array_of(x), &args->p };
+    tni_reduce a = { TNI_R_mean, tni_array_of(mean), tni_array_of(x), .p = &args->p };
     return tni_backend_of(x)->reduce(&a) == TN_OK ? mean : NULL;
 }
 
