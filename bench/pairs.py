@@ -74,8 +74,14 @@ def times(values):
     return picked
 
 
+def refuse(message):
+    sys.stderr.write(f"pairs.py: {message} (see --help)\n")
+    sys.exit(2)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.error = refuse
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--workloads", default=",".join(WORKLOADS))

@@ -27,34 +27,37 @@ typedef struct entry {
     tn_dtype dtype;
 } entry;
 
-static _Thread_local tni_map kept; /* this thread's: leaf -> entry */
+static _Thread_local tni_map *kept; /* this thread's: leaf -> entry; NULL: none */
 
 void tni_autocast_forget(void)
 {
-    for (size_t i = 0; i < kept.capacity; i++) {
-        entry *e = kept.cell[i].value;
+    for (size_t i = 0; kept && i < kept->capacity; i++) {
+        entry *e = kept->cell[i].value;
 
         if (!e) continue;
         tn_drop(e->cast);
         tn_drop(e->seen);
         tni_free(e, sizeof *e);
     }
-    tni_map_free(&kept);
+    if (!kept) return;
+    tni_map_free(kept);
+    tni_free(kept, sizeof *kept);
+    kept = NULL;
 }
 
 /* The leaf's entry, a new and empty one where there is none; NULL and a message. */
 static entry *entry_of(const tn_tensor *leaf)
 {
-    entry *e = tni_map_get(&kept, leaf);
-
-    if (e || !(e = tni_calloc(sizeof *e)) || tni_map_put(&kept, leaf, e) >= 0) return e;
+    if (!kept && !(kept = tni_calloc(sizeof *kept))) return NULL;
+    entry *e = tni_map_get(kept, leaf);
+    if (e || !(e = tni_calloc(sizeof *e)) || tni_map_put(kept, leaf, e) >= 0) return e;
     tni_free(e, sizeof *e);
     return NULL;
 }
 
 static tn_tensor *cast_leaf(tn_tensor *leaf, tn_dtype dtype)
 {
-    entry *e = tni_map_get(&kept, leaf);
+    entry *e = kept ? tni_map_get(kept, leaf) : NULL;
 
     bool again = e && e->dtype == dtype && e->seen->storage == leaf->storage &&
                  e->version == tn_version(leaf);

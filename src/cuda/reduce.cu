@@ -231,8 +231,10 @@ __global__ void reduce_finish(const __grid_constant__ put_result put, const doub
         double base = center ? finite_part(center[o]) : 0, rest = center ? log(sum[o]) : 0;
         put.put(o, center ? rest + base : pow(sum[o], power) / scale[o]);
         if (!factor) continue;
-        double y = kin<double>::load(put.y, put.dtype, o);
-        kin<double>::store(factor, put.dtype == TN_F64 ? TN_F64 : TN_F32, o,
+        int64_t to[2];
+        locate(put.at, o, to);
+        double y = kin<double>::load(put.y, put.dtype, to[0]);
+        kin<double>::store(factor, put.dtype == TN_F64 ? TN_F64 : TN_F32, to[0],
                            y - y == 0 ? exp((y - base) - rest) : 1);
     }
 }

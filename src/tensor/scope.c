@@ -28,10 +28,10 @@ typedef struct stack {
     frame *frames;
     size_t depth, frame_capacity;
     uint64_t serial; /* the next scope's */
-    int ending;      /* 1 + the depth of the scope that drops its entries; 0: none */
-    bool lost;       /* a scope failed to open: do not enter anything into its parent instead */
-    size_t guarded;  /* frames that stay for now */
-    size_t ended;    /* 1 + the lowest of these that is to end; 0: none */
+    unsigned guarded; /* frames that stay for now */
+    unsigned ended;   /* 1 + the lowest of these that is to end; 0: none */
+    int ending;       /* 1 + the depth of the scope that drops its entries; 0: none */
+    bool lost;        /* a scope failed to open: do not enter anything into its parent instead */
 } stack;
 
 static TNI_THREAD stack scopes;
@@ -100,7 +100,7 @@ bool tni_scope_clear(tn_scope s)
 void tn_scope_end(tn_scope s)
 {
     if (TNI_UNLIKELY(s.depth < (int64_t)scopes.guarded) && is_open(s)) {
-        size_t at = (size_t)s.depth + 1;
+        unsigned at = (unsigned)s.depth + 1;
         scopes.ended = scopes.ended ? TNI_MIN(scopes.ended, at) : at;
         return;
     }
@@ -114,14 +114,14 @@ void tn_scope_end(tn_scope s)
 size_t tni_scope_guard(void)
 {
     size_t was = scopes.guarded;
-    scopes.guarded = scopes.depth;
+    scopes.guarded = (unsigned)scopes.depth;
     return was;
 }
 
 bool tni_scope_unguard(size_t was)
 {
     size_t ended = scopes.ended;
-    scopes.guarded = was;
+    scopes.guarded = (unsigned)was;
     if (TNI_LIKELY(ended <= was)) return false;
     scopes.ended = 0;
     tn_scope_end((tn_scope){ (int64_t)ended - 1, scopes.frames[ended - 1].serial });

@@ -93,11 +93,13 @@ static tn_status unary_backward(tni_grad *g)
     const unary_op *u = (const unary_op *)g->op;
     const tni_formula_args *args = g->args;
 
-    if (u->grad == NONE || tni_composed()) {
+    bool power = u->function == TNI_U_pow_scalar, square = power && args->p[0] == 2.0;
+    bool root = power && fabs(args->p[0] - 1.0) == 0.5; /* of x^(p - 1), by settle */
+
+    if (u->grad == NONE || root || tni_composed()) {
         g->dx[0] = u->composed(g->dy, g->x[0], g->y, args->p);
     } else {
         tn_tensor *read = (u->op.reads[0] & TNI_Y) ? g->y : g->x[0];
-        bool square = u->function == TNI_U_pow_scalar && args->p[0] == 2.0;
         g->dx[0] =
             tni_fused2(square ? TNI_B_square_grad : u->grad, g->dy, read, args->p, g->in, true);
     }

@@ -299,16 +299,13 @@ static double finish(int function, double acc, double n, double p, double aside)
 }
 
 /* y is center + log acc, rounded to its dtype: e to what was added by that; 1 where y is no number. */
-static void write_factor(const tni_reduce *a, int64_t o, double acc, double center)
+static double factor_of(const tni_reduce *a, double acc, double center)
 {
     char stored[sizeof(double)];
-    double y = finish(a->function, acc, 0, 0, center), factor;
+    double y = finish(a->function, acc, 0, 0, center);
     K(tni_store)(TN_F64, 1, stored, a->y.dtype, 1, &y);
     K(tni_load)(TN_F64, 1, &y, stored, a->y.dtype, 1);
-    factor = y - y == 0.0 ? exp((y - center) - log(acc)) : 1.0;
-    K(tni_store)
-    (TN_F64, 1, (char *)a->factor.data + o * (int64_t)tn_dtype_size(a->factor.dtype),
-     a->factor.dtype, 1, &factor);
+    return y - y == 0.0 ? exp((y - center) - log(acc)) : 1.0;
 }
 
 static tni_pass first_pass(int function, double p)
@@ -414,11 +411,12 @@ tn_status K(tni_reduce)(const tni_reduce *a)
                         : first_pass(f, j.p),
              acc, centered ? aside : NULL);
     tn_status status = spread || powers ? mend(&j, spread, acc, aside) : TN_OK;
-    for (int64_t o = 0; a->factor.data && o < j.kept.numel; o++)
-        write_factor(a, o, acc[o].f, aside[o].f);
-    if (j.type != TN_I64)
-        for (int64_t o = 0; o < j.kept.numel; o++)
-            acc[o].f = finish(f, acc[o].f, n, j.p, aside[o].f);
+    for (int64_t o = 0; j.type != TN_I64 && o < j.kept.numel; o++) {
+        double sum = acc[o].f;
+        acc[o].f = finish(f, sum, n, j.p, aside[o].f);
+        if (a->factor.data) aside[o].f = factor_of(a, sum, aside[o].f);
+    }
+    if (a->factor.data) write_results(&j, &a->factor, aside);
     if (status == TN_OK) write_results(&j, &a->y, acc);
     if (acc != few) tni_free(acc, bytes);
     return status;
