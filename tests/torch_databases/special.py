@@ -20,6 +20,8 @@ def special_numbers(dtype):
 def special_samples(kind, dtype, name):
     v, grad = special_numbers(dtype), dtype.is_floating_point
     n = len(v)
+    if dtype == torch.float64 and kind in ("rows", "norm"):  # PyTorch squares them in f64, and then is no judge
+        v = torch.where(v.isfinite() & (v != 0), v.sign() * v.abs().clamp(1e-150, 1e150), v)
     leaf = lambda t: t.clone().requires_grad_(grad)
     if kind == "unary":
         yield SampleInput(leaf(v))
