@@ -282,17 +282,19 @@ static tn_status prod_composed(tni_grad *g)
     return TN_OK;
 }
 
-/* Whether the others' product is y / x_i: nothing is 0, NaN or infinite. A GPU is not asked. */
-static bool divides(tn_tensor *y)
+/* 1 where the others' product is y / x_i, for nothing is 0, NaN or infinite, else 0; NaN: failed.
+ * A GPU is not asked. */
+static double divides(tn_tensor *y)
 {
-    if (tn_device_of(y).type != TN_CPU) return false;
+    if (tni_composed() || tn_device_of(y).type != TN_CPU) return 0;
     tn_tensor *usual = tn_logical_and(tn_isfinite(y), tn_ne_scalar(y, 0.0));
-    return tn_item(tn_all(usual, NULL, 0, false)) == 1;
+    return tn_item(tn_all(usual, NULL, 0, false));
 }
 
 static tn_status prod_backward(tni_grad *g)
 {
-    if (tni_composed() || !divides(g->y)) return prod_composed(g);
+    double divided = divides(g->y);
+    if (divided != 1) return divided == 0 ? prod_composed(g) : tn_error_status();
     tn_tensor *others = tn_div(tni_reduce_like(g, tn_prod, g->x[0]), g->x[0]);
 
     g->dx[0] = tn_mul(tni_with_axes(g, g->dy), others);
