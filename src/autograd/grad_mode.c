@@ -56,10 +56,7 @@ __attribute__((constructor)) static void tell_ops(void)
 
 tn_tensor *tn_detach(tn_tensor *t)
 {
-    if (tni_absent(t)) {
-        tni_poison("tn_detach", "t");
-        return NULL;
-    }
+    if (tni_absent(t)) return tni_poisoned("tn_detach", "t");
     tn_tensor *alias = tni_alias_raw(t);
     alias = alias ? tn_scope_adopt(alias) : NULL;
     return alias && tni_tell_detached(t, alias) == TN_OK ? alias : NULL;
@@ -67,10 +64,7 @@ tn_tensor *tn_detach(tn_tensor *t)
 
 tn_tensor *tn_grad(tn_tensor *t)
 {
-    if (tni_absent(t)) {
-        tni_poison("tn_grad", "t");
-        return NULL;
-    }
+    if (tni_absent(t)) return tni_poisoned("tn_grad", "t");
     if (!t->gm || !t->gm->grad) return TN_NONE;
     return tn_scope_adopt(tn_keep(t->gm->grad));
 }

@@ -22,10 +22,7 @@ static tn_status no_history(const tni_pass *p, const char *function, const tn_te
 static tn_tensor *seed_for(const tni_pass *p, const char *function, tn_tensor *output,
                            tn_tensor *seed)
 {
-    if (tni_absent(output)) {
-        tni_poison(function, "the output");
-        return NULL;
-    }
+    if (tni_absent(output)) return tni_poisoned(function, "the output");
     if (!output->requires_grad) {
         no_history(p, function, output);
         return NULL;

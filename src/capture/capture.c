@@ -12,10 +12,7 @@ static const char f[] = "tn_capture_run";
 
 tn_capture *tn_capture_new(tn_step step, void *user, tn_device device)
 {
-    if (!step) {
-        tni_poison("tn_capture_new", "step");
-        return NULL;
-    }
+    if (!step) return tni_poisoned("tn_capture_new", "step");
     if (!tni_backend_for(device)) return NULL;
     tn_capture *c = tni_calloc(sizeof *c);
     if (!c) return NULL;
@@ -306,10 +303,7 @@ static tn_tensor *run(tn_capture *c, tn_tensor *const *inputs)
 
 tn_tensor *tn_capture_run(tn_capture *c, int n, tn_tensor *const *inputs)
 {
-    if (!c) {
-        tni_poison(f, "c");
-        return NULL;
-    }
+    if (!c) return tni_poisoned(f, "c");
     if (tni_host_refused(f, "runs a capture", "one capture of the whole step")) return NULL;
     if (check_inputs(c, n, inputs) != TN_OK) return NULL;
     size_t guarded = tni_scope_guard();

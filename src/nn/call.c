@@ -227,10 +227,7 @@ tn_status tn_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_te
 tn_tensor *tn_forward(tn_module *m, tn_tensor *x)
 {
     if (tni_module_check("tn_forward", m) != TN_OK) return NULL;
-    if (!x) {
-        tni_poison("tn_forward", "the input x");
-        return NULL;
-    }
+    if (!x) return tni_poisoned("tn_forward", "the input x");
     tn_tensor *y;
     return tni_call_with(m, 1, &x, 1, &y, NULL) == TN_OK ? y : NULL;
 }

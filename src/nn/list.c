@@ -375,10 +375,7 @@ tn_list *tni_list_copy(const tn_list *list)
 
 tn_list *tn_list_concat(tn_list *a, tn_list *b)
 {
-    if (!a || !b) {
-        tni_poison("tn_list_concat", a ? "b" : "a");
-        return NULL;
-    }
+    if (!a || !b) return tni_poisoned("tn_list_concat", a ? "b" : "a");
     tn_list *joined = tn_list_new();
     const tn_list *parts[] = { a, b };
     for (int k = 0; joined && k < 2; k++) {
@@ -403,10 +400,7 @@ tn_list *tn_list_concat(tn_list *a, tn_list *b)
 
 tn_tensor *tn_list_get(const tn_list *list, const char *name)
 {
-    if (!list) {
-        tni_poison("tn_list_get", "the list");
-        return NULL;
-    }
+    if (!list) return tni_poisoned("tn_list_get", "the list");
     const tn_entry *e = name ? tni_list_find(list, name) : NULL;
     return e ? e->tensor
              : tni_fail(TN_E_NAME, "tn_list_get: \"%s\": not among the %d entries",

@@ -5,10 +5,7 @@
 tn_list *tn_list_filter(const tn_list *list, bool (*keep)(const tn_entry *entry, void *user),
                         void *user)
 {
-    if (!list) {
-        tni_poison("tn_list_filter", "the list");
-        return NULL;
-    }
+    if (!list) return tni_poisoned("tn_list_filter", "the list");
     if (!keep) return tni_fail(TN_E_INVALID, "tn_list_filter: keep is NULL: want a function");
     tn_list *kept = tn_list_new();
     size_t guarded = tni_scope_guard();

@@ -99,10 +99,7 @@ int64_t tn_scaler_skipped(const tn_scaler *s)
 tn_tensor *tn_scaler_scale(tn_scaler *s, tn_tensor *loss)
 {
     TNI_HOLD_TRAPS;
-    if (!s || !loss) {
-        tni_poison("tn_scaler_scale", s ? "loss" : "s");
-        return NULL;
-    }
+    if (!s || !loss) return tni_poisoned("tn_scaler_scale", s ? "loss" : "s");
     if (s->disabled) return loss;
     if (tni_host_refused("tn_scaler_scale", "multiplies by a scale that changes", NO_SCALER))
         return NULL;

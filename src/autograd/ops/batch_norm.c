@@ -29,15 +29,13 @@ static tn_status check_vectors(const tni_call *c)
     int64_t channels = x->shape.size[1];
     for (int i = RUNNING_VAR; i >= WEIGHT; i--) { /* running sizes first: what PyTorch reports */
         const tn_tensor *t = c->in[i];
-        if (!tni_none(t) && (t->shape.rank != 1 || t->shape.size[0] != channels)) {
+        if (!tni_none(t) && (t->shape.rank != 1 || t->shape.size[0] != channels))
             return tni_op_error(
                 c, TN_E_SHAPE, "x %s has %" PRId64 " channels, %s %s: want [%" PRId64 "]",
                 tni_text(x), channels, name[i], tni_shape_text(&t->shape), channels);
-        }
-        if (!tni_none(t) && !tn_dtype_is_float(t->dtype)) {
+        if (!tni_none(t) && !tn_dtype_is_float(t->dtype))
             return tni_op_error(c, TN_E_DTYPE, "%s is %s: want %s", name[i],
                                 tn_dtype_name(t->dtype), tn_dtype_name(x->dtype));
-        }
     }
     return TN_OK;
 }
@@ -49,22 +47,19 @@ static tn_status bn_shape(tni_call *c)
     if (x->shape.rank < 2) return tni_op_error(c, TN_E_SHAPE, "x %s: want [N,C,...]", tni_text(x));
     tn_status status = check_vectors(c);
     if (status != TN_OK) return status;
-    if (tni_none(c->in[RUNNING_MEAN]) != tni_none(c->in[RUNNING_VAR])) {
+    if (tni_none(c->in[RUNNING_MEAN]) != tni_none(c->in[RUNNING_VAR]))
         return tni_op_error(c, TN_E_INVALID,
                             "only one of running_mean and running_var is given: want both or "
                             "neither");
-    }
-    if (!args->training && tni_none(c->in[RUNNING_MEAN])) {
+    if (!args->training && tni_none(c->in[RUNNING_MEAN]))
         return tni_op_error(c, TN_E_INVALID,
                             "not training and without running statistics: want running_mean and "
                             "running_var, or training");
-    }
     tn_shape others = x->shape;
     others.size[1] = 1;
-    if (args->training && tni_shape_numel(&others) == 1) {
+    if (args->training && tni_shape_numel(&others) == 1)
         return tni_op_error(c, TN_E_SHAPE,
                             "x %s has one value per channel: want more when training", tni_text(x));
-    }
     tni_spec channel = { .dtype = tni_wide_dtype(x->dtype),
                          .shape = tn_shape_of(1, &x->shape.size[1]) };
     c->n_saved = 2; /* mean and r */

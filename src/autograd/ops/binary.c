@@ -58,10 +58,9 @@ static tn_status div_backward(tni_grad *g)
     tn_tensor *b = g->x[1];
 
     if (g->need[0]) g->dx[0] = tn_div(g->dy, b);
-    if (g->need[1]) {
+    if (g->need[1])
         g->dx[1] = tni_composed() ? tn_neg(tn_div(tn_mul(g->dy, g->y), b))
                                   : tni_fused3(TNI_T_div_grad, g->dy, b, g->y, NULL, g->out, true);
-    }
     return TN_OK;
 }
 
@@ -90,16 +89,14 @@ static tn_status pow_backward(tni_grad *g)
     tn_tensor *a = g->x[0];
     tn_tensor *b = g->x[1];
 
-    if (g->need[0]) {
+    if (g->need[0])
         g->dx[0] = tni_composed()
                        ? pow_base_composed(g, a, b)
                        : tni_fused3(TNI_T_pow_base_grad, g->dy, a, b, NULL, g->out, is_last(g, 0));
-    }
-    if (g->need[1]) {
+    if (g->need[1])
         g->dx[1] = tni_composed()
                        ? pow_exponent_composed(g, a, b)
                        : tni_fused3(TNI_T_pow_exponent_grad, g->dy, a, g->y, NULL, g->out, true);
-    }
     return TN_OK;
 }
 

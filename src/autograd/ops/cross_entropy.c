@@ -197,29 +197,24 @@ tn_status tni_check_class_options(const char *function, const tn_cross_entropy_o
                                   int64_t classes, const tn_tensor *logits)
 {
     const tn_tensor *weight = o->weight;
-    if (!(o->label_smoothing >= 0 && o->label_smoothing <= 1)) {
+    if (!(o->label_smoothing >= 0 && o->label_smoothing <= 1))
         return tni_error(TN_E_INVALID, "%s: label_smoothing %g: want 0 to 1", function,
                          o->label_smoothing);
-    }
-    if ((int)o->reduction < TN_MEAN || (int)o->reduction > TN_NO_REDUCTION) {
+    if ((int)o->reduction < TN_MEAN || (int)o->reduction > TN_NO_REDUCTION)
         return tni_error(TN_E_INVALID, "%s: reduction %d: want TN_MEAN, TN_SUM or TN_NO_REDUCTION",
                          function, (int)o->reduction);
-    }
     if (tni_none(weight)) return TN_OK;
-    if (weight->shape.rank != 1 || weight->shape.size[0] != classes) {
+    if (weight->shape.rank != 1 || weight->shape.size[0] != classes)
         return tni_error(TN_E_SHAPE, "%s: logits %s, weight %s: want weight [%" PRId64 "]",
                          function, tni_text(logits), tni_text(weight), classes);
-    }
-    if (weight->dtype != loss_dtype(logits)) {
+    if (weight->dtype != loss_dtype(logits))
         return tni_error(TN_E_DTYPE, "%s: logits %s, weight %s: want one dtype", function,
                          tn_dtype_name(logits->dtype), tn_dtype_name(weight->dtype));
-    }
-    if (weight->requires_grad && tn_grad_enabled()) {
+    if (weight->requires_grad && tn_grad_enabled())
         return tni_error(
             TN_E_INVALID,
             "%s: weight %s requires grad: want tn_detach(weight), weights get no gradient",
             function, tni_text(weight));
-    }
     return TN_OK;
 }
 
@@ -246,33 +241,29 @@ static tn_tensor *probabilities(tn_tensor *logits, tn_tensor *target,
 {
     int rank = logits->shape.rank;
     int axis = rank == 1 ? 0 : 1;
-    if (o->use_ignore_index) {
+    if (o->use_ignore_index)
         return tni_fail(TN_E_INVALID,
                         "tn_cross_entropy: ignore_index %" PRId64
                         " with probabilities as target: want "
                         "class ids, or no ignore_index",
                         o->ignore_index);
-    }
-    if (rank == 0 || !tni_shape_equal(&logits->shape, &target->shape)) {
+    if (rank == 0 || !tni_shape_equal(&logits->shape, &target->shape))
         return tni_fail(
             TN_E_SHAPE,
             "tn_cross_entropy: logits %s, target %s of %s: want probabilities of logits' "
             "shape, or i64 class ids",
             tni_text(logits), tni_text(target), tn_dtype_name(target->dtype));
-    }
-    if (logits->dtype != target->dtype) {
+    if (logits->dtype != target->dtype)
         return tni_fail(TN_E_DTYPE, "tn_cross_entropy: logits %s, target %s: want one dtype",
                         tn_dtype_name(logits->dtype), tn_dtype_name(target->dtype));
-    }
     int64_t classes = logits->shape.size[axis];
     if (tni_check_class_options("tn_cross_entropy", o, classes, logits) != TN_OK) return NULL;
     tn_dtype dtype = logits->dtype;
     logits = tni_wide(logits);
     target = tni_wide(target);
-    if (o->label_smoothing != 0) {
+    if (o->label_smoothing != 0)
         target = tn_add_scalar(tn_mul_scalar(target, 1.0 - o->label_smoothing),
                                o->label_smoothing / (double)classes);
-    }
     if (!tni_none(o->weight))
         target = tn_mul(target, over_classes(tni_wide(o->weight), rank, axis));
     tn_tensor *each = tn_mul(target, tn_log_softmax(logits, axis));
@@ -285,10 +276,9 @@ tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_
     if (!logits || !target) return tni_poisoned("tn_cross_entropy", logits ? "target" : "logits");
     o.weight = tni_option_tensor("tn_cross_entropy", "weight", o.weight);
     if (!o.weight) return NULL;
-    if (tni_none(logits) || tni_none(target)) {
+    if (tni_none(logits) || tni_none(target))
         return tni_fail(TN_E_INVALID,
                         "tn_cross_entropy: logits or target is TN_NONE: want tensors");
-    }
     tn_scope scope = tn_scope_begin();
     tn_tensor *loss = NULL;
     bool ids = !tn_dtype_is_float(target->dtype);

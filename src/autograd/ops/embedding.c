@@ -29,12 +29,11 @@ tn_tensor *tn_embedding(tn_tensor *weight, tn_tensor *index, int64_t padding_ind
     if (!index) return NULL;
     if (weight->shape.rank != 2)
         return tni_fail(TN_E_SHAPE, "tn_embedding: weight %s: want [V,D]", tni_text(weight));
-    if (padding_index < -1 || padding_index >= weight->shape.size[0]) {
+    if (padding_index < -1 || padding_index >= weight->shape.size[0])
         return tni_fail(TN_E_INDEX,
                         "tn_embedding: padding_index %" PRId64 ", weight %s: want 0..%" PRId64
                         ", or -1 for none",
                         padding_index, tni_text(weight), weight->shape.size[0] - 1);
-    }
     tni_take_args args = { 0, tni_padding_counts ? -1 : padding_index, weight->shape };
     tn_tensor *in[2] = { weight, index };
     return tni_apply(&embedding_op, &args, sizeof args, 2, in);

@@ -76,10 +76,9 @@ static tn_status arg_shape(tni_call *c)
             y.size[y.rank++] = x->shape.size[d];
         else if (args->keepdim)
             y.size[y.rank++] = 1;
-    if (x->shape.rank > 0 && x->shape.size[args->axis] == 0) {
+    if (x->shape.rank > 0 && x->shape.size[args->axis] == 0)
         return tni_op_error(c, TN_E_SHAPE, "%s, axis %d: want at least one element", tni_text(x),
                             args->axis);
-    }
     for (int i = 0; i < c->n_out; i++) {
         c->out_spec[i].shape = y;
         c->out_spec[i].dtype = op->index_only || i == 1 ? TN_I64 : x->dtype;

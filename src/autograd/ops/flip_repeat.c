@@ -63,10 +63,7 @@ tn_tensor *tn_flip(tn_tensor *x, const int *axes, int n_axes)
 {
     flip_args args = { { false } };
 
-    if (!x) {
-        tni_poison("tn_flip", "x");
-        return NULL;
-    }
+    if (!x) return tni_poisoned("tn_flip", "x");
     if (tni_none(x) || n_axes < 0 || (n_axes > 0 && !axes))
         return tni_fail(TN_E_INVALID, "tn_flip: x %s, %d axes: want a tensor and its axes",
                         tni_text(x), n_axes);
@@ -103,10 +100,7 @@ static tn_tensor *tiled(tn_tensor *x, int axis, int64_t count)
 
 tn_tensor *tn_repeat(tn_tensor *x, tn_shape counts)
 {
-    if (!x) {
-        tni_poison("tn_repeat", "x");
-        return NULL;
-    }
+    if (!x) return tni_poisoned("tn_repeat", "x");
     if (tni_none(x) || counts.rank < x->shape.rank || counts.rank > TN_MAX_RANK)
         return tni_fail(TN_E_SHAPE,
                         "tn_repeat: x %s, counts %s: want a count for each axis of x, and at "

@@ -46,12 +46,11 @@ static tn_status check_index_shape(const tni_call *c, int axis)
     bool fits = index->shape.rank == x->shape.rank;
     for (int d = 0; fits && d < x->shape.rank; d++)
         fits = d == axis || index->shape.size[d] <= x->shape.size[d];
-    if (!fits) {
+    if (!fits)
         return tni_op_error(c, TN_E_SHAPE,
                             "x %s, index %s, axis %d: want an index of x's rank, at most x's sizes "
                             "on the other axes",
                             tni_text(x), tni_text(index), axis);
-    }
     return TN_OK;
 }
 
@@ -99,14 +98,12 @@ static tn_status scatter_add_shape(tni_call *c)
     const axis_args *args = c->args;
     const tn_tensor *index = c->in[1];
     const tn_tensor *source = c->in[2];
-    if (!tni_shape_equal(&index->shape, &source->shape)) {
+    if (!tni_shape_equal(&index->shape, &source->shape))
         return tni_op_error(c, TN_E_SHAPE, "index %s, source %s: want equal shapes",
                             tni_text(index), tni_text(source));
-    }
-    if (!tn_dtype_is_float(source->dtype)) {
+    if (!tn_dtype_is_float(source->dtype))
         return tni_op_error(c, TN_E_DTYPE, "x is %s, source is %s: want one dtype",
                             tn_dtype_name(c->in[0]->dtype), tn_dtype_name(source->dtype));
-    }
     c->out_spec[0].dtype = tni_wide_dtype(c->in[0]->dtype); /* rounded when all is added */
     c->out_spec[0].shape = c->in[0]->shape;
     return check_index_shape(c, args->axis);
@@ -201,10 +198,9 @@ tn_status tni_take_shape(tni_call *c)
     const tn_shape *x = &c->in[0]->shape;
     const tn_shape *index = &c->in[1]->shape;
     tn_shape *y = &c->out_spec[0].shape;
-    if (x->rank - 1 + index->rank > TN_MAX_RANK) {
+    if (x->rank - 1 + index->rank > TN_MAX_RANK)
         return tni_op_error(c, TN_E_SHAPE, "%s by index %s: the result has more than %d axes",
                             tni_text(c->in[0]), tni_text(c->in[1]), TN_MAX_RANK);
-    }
     y->rank = 0;
     for (int d = 0; d < args->axis; d++) y->size[y->rank++] = x->size[d];
     for (int d = 0; d < index->rank; d++) y->size[y->rank++] = index->size[d];
@@ -328,10 +324,9 @@ tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index)
     axis = tni_axis_of_any("tn_index_select", axis, x->shape.rank);
     if (axis < 0) return NULL;
     bool single = x->shape.rank == 0 && !tni_none(x);
-    if (single && index->shape.size[0] != 1) {
+    if (single && index->shape.size[0] != 1)
         return tni_fail(TN_E_SHAPE, "tn_index_select: index %s of a single value: want [1]",
                         tni_text(index));
-    }
     tn_tensor *in[2] = { as_row(x), index };
     if (!in[0]) return NULL;
     tni_take_args args = { axis, -1, in[0]->shape };

@@ -107,10 +107,9 @@ tn_status tn_masked_fill_(tn_tensor *x, tn_tensor *mask, double value)
 {
     tn_status status = tni_may_write("tn_masked_fill_", x, mask);
 
-    if (!status && (tni_none(mask) || mask->dtype != TN_BOOL)) {
+    if (!status && (tni_none(mask) || mask->dtype != TN_BOOL))
         status = tni_error(TN_E_DTYPE, "tn_masked_fill_: mask %s is %s: want bool", tni_text(mask),
                            tni_none(mask) ? "absent" : tn_dtype_name(mask->dtype));
-    }
     tni_number v;
     if (!status) status = tni_number_in("tn_masked_fill_", value, x->dtype, &v);
     return status ? status : change("tn_masked_fill_", TNI_B_masked_fill, x, mask, &v.f);

@@ -86,10 +86,7 @@ tn_tensor *tn_cat(tn_tensor *const *x, int n, int axis)
     if (!x || n < 1)
         return tni_fail(TN_E_INVALID, "tn_cat: %d tensors%s: want 1 or more, and their array", n,
                         x ? "" : " in NULL");
-    if (!x[0] || tni_none(x[0])) {
-        tni_poison("tn_cat", "x[0]");
-        return NULL;
-    }
+    if (!x[0] || tni_none(x[0])) return tni_poisoned("tn_cat", "x[0]");
     if (x[0]->shape.rank == 0)
         return tni_fail(TN_E_SHAPE,
                         "tn_cat: x[0] is a single value: want tensors with axes (tn_stack joins "
@@ -107,10 +104,7 @@ tn_tensor *tn_stack(tn_tensor *const *x, int n, int axis)
     if (!x || n < 1)
         return tni_fail(TN_E_INVALID, "tn_stack: %d tensors%s: want 1 or more, and their array", n,
                         x ? "" : " in NULL");
-    if (!x[0] || tni_none(x[0])) {
-        tni_poison("tn_stack", "x[0]");
-        return NULL;
-    }
+    if (!x[0] || tni_none(x[0])) return tni_poisoned("tn_stack", "x[0]");
     if ((axis = tni_axis("tn_stack", axis, x[0]->shape.rank + 1)) < 0) return NULL;
     tn_tensor **parts;
     size_t nbytes = (size_t)n * sizeof *parts;

@@ -21,10 +21,9 @@ static tn_status check_affine(const tni_call *c, const tn_tensor *t, const char 
     const tn_shape *x = &c->in[0]->shape;
     if (tni_none(t)) return TN_OK;
     tn_shape want = tn_shape_of(n_axes, x->size + x->rank - n_axes);
-    if (!tni_shape_equal(&t->shape, &want)) {
+    if (!tni_shape_equal(&t->shape, &want))
         return tni_op_error(c, TN_E_SHAPE, "x %s, %s %s: want %s %s", tni_text(c->in[0]), name,
                             tni_text(t), name, tni_shape_text(&want));
-    }
     return TN_OK;
 }
 
@@ -32,10 +31,9 @@ static tn_status ln_shape(tni_call *c)
 {
     const ln_args *args = c->args;
     const tn_shape *x = &c->in[0]->shape;
-    if (args->n_axes < 1 || args->n_axes > x->rank) {
+    if (args->n_axes < 1 || args->n_axes > x->rank)
         return tni_op_error(c, TN_E_INVALID, "x %s, n_axes %d: want 1..%d", tni_text(c->in[0]),
                             args->n_axes, x->rank);
-    }
     tn_status status = check_affine(c, c->in[1], "weight", args->n_axes);
     if (status == TN_OK) status = check_affine(c, c->in[2], "bias", args->n_axes);
     c->n_saved = 2; /* mean and r, one per row */

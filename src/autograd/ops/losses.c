@@ -109,10 +109,9 @@ tn_tensor *tn_smooth_l1_loss(tn_tensor *x, tn_tensor *target, double beta, tn_re
 {
     TNI_HOLD_TRAPS;
     if (!is_pair("tn_smooth_l1_loss", &x, &target)) return NULL;
-    if (!(beta >= 0) || isinf(beta)) {
+    if (!(beta >= 0) || isinf(beta))
         return tni_fail(TN_E_INVALID, "tn_smooth_l1_loss: beta %g: want a finite number >= 0",
                         beta);
-    }
     if (beta == 0) return tn_l1_loss(x, target, reduction);
     return huber("tn_smooth_l1_loss", x, target, beta, 1.0 / beta, reduction);
 }
@@ -153,11 +152,10 @@ tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_we
                 "x",
                 tni_text(x), tni_text(pos_weight));
         }
-        if (pos_weight->dtype != x->dtype) {
+        if (pos_weight->dtype != x->dtype)
             return tni_fail(TN_E_DTYPE,
                             "tn_bce_with_logits: x is %s, pos_weight is %s: want one dtype",
                             tn_dtype_name(x->dtype), tn_dtype_name(pos_weight->dtype));
-        }
     }
     tn_scope scope = tn_scope_begin();
     tn_dtype dtype = x->dtype;

@@ -120,15 +120,13 @@ static const tn_op nll_grad_op = {
 
 static tn_tensor *nll(tn_tensor *log_p, tn_tensor *target, const tn_cross_entropy_options *o)
 {
-    if (o->label_smoothing != 0) {
+    if (o->label_smoothing != 0)
         return tni_fail(TN_E_INVALID,
                         "tn_nll_loss: label_smoothing %g: want 0 (tn_cross_entropy_with smooths)",
                         o->label_smoothing);
-    }
-    if (!tn_dtype_is_float(log_p->dtype)) {
+    if (!tn_dtype_is_float(log_p->dtype))
         return tni_fail(TN_E_DTYPE, "tn_nll_loss: log_p is %s: want a floating dtype",
                         tn_dtype_name(log_p->dtype));
-    }
     target = tni_index_arg("tn_nll_loss", "target", target);
     int axis = target ? tni_class_axis("tn_nll_loss", log_p, target) : -1;
     if (axis < 0 ||

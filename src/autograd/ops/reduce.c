@@ -32,16 +32,14 @@ tn_status tni_reduce_shape(tni_call *c)
     bool real = tn_dtype_is_float(x->dtype);
     int rank = 0;
 
-    if (op->kind == TNI_REDUCE_REAL && !real) {
+    if (op->kind == TNI_REDUCE_REAL && !real)
         return tni_op_error(c, TN_E_DTYPE, "%s is %s: want a floating dtype", tni_text(x),
                             tn_dtype_name(x->dtype));
-    }
     for (int d = 0; d < x->shape.rank; d++) {
         bool reduced = args->axes >> d & 1u;
-        if (reduced && op->kind == TNI_REDUCE_KEEPS && x->shape.size[d] == 0) {
+        if (reduced && op->kind == TNI_REDUCE_KEEPS && x->shape.size[d] == 0)
             return tni_op_error(c, TN_E_SHAPE, "%s, axis %d: want at least one element",
                                 tni_text(x), d);
-        }
         if (!reduced)
             y->shape.size[rank++] = x->shape.size[d];
         else if (args->keepdim)
@@ -78,10 +76,9 @@ tn_tensor *tni_reduce_along(const tni_reduce_op *op, const char *function, tn_te
     tni_reduce_args args = { .axes = 0, .keepdim = keepdim, .p = p };
 
     if (x && !tni_none(x)) {
-        if (n_axes < 0 || n_axes > TN_MAX_RANK || (n_axes > 0 && !axes)) {
+        if (n_axes < 0 || n_axes > TN_MAX_RANK || (n_axes > 0 && !axes))
             return tni_fail(TN_E_INVALID, "%s: %d axes%s: want 0 to %d", function, n_axes,
                             axes ? "" : " at NULL", TN_MAX_RANK);
-        }
         for (int i = 0; i < n_axes; i++) {
             int axis = tni_axis_of_any(function, axes[i], x->shape.rank);
             if (axis < 0) return NULL;

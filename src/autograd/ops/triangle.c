@@ -94,10 +94,7 @@ static tn_tensor *triangle_of(tn_tensor *x, const triangle_args *args)
 
 static tn_tensor *triangle(const char *function, tn_tensor *x, int64_t k, bool lower)
 {
-    if (!x) {
-        tni_poison(function, "x");
-        return NULL;
-    }
+    if (!x) return tni_poisoned(function, "x");
     if (tni_none(x) || x->shape.rank < 2)
         return tni_fail(TN_E_SHAPE, "%s: x %s: want at least two axes", function, tni_text(x));
     int64_t m = x->shape.size[x->shape.rank - 2];

@@ -256,10 +256,7 @@ tn_tensor *tn_permute(tn_tensor *x, const int *axes, int n_axes)
     unsigned seen = 0;
 
     if (!present("tn_permute", x)) return NULL;
-    if (!axes && n_axes > 0) {
-        tni_poison("tn_permute", "axes");
-        return NULL;
-    }
+    if (!axes && n_axes > 0) return tni_poisoned("tn_permute", "axes");
     if (n_axes != x->shape.rank)
         return tni_fail(TN_E_SHAPE, "tn_permute: %d axes for %s: want %d, every axis once", n_axes,
                         tni_text(x), x->shape.rank);

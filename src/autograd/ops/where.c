@@ -23,10 +23,9 @@ static tn_status where_shape(tni_call *c)
 
     if (!status) status = tni_broadcast_inputs(c, 1, 2, &both);
     if (status) return status;
-    if (!tni_broadcast(&c->in[0]->shape, &both, &y->shape)) {
+    if (!tni_broadcast(&c->in[0]->shape, &both, &y->shape))
         return tni_op_error(c, TN_E_SHAPE, "condition %s, choices %s: do not broadcast",
                             tni_text(c->in[0]), tni_shape_text(&both));
-    }
     y->dtype = tni_result_dtype(c->in[1], c->in[2]);
     return TN_OK;
 }

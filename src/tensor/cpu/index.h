@@ -7,10 +7,9 @@
 /* The message starts with "index": the op puts its name before it. */
 static inline tn_status bad_index(int64_t value, int64_t position, int64_t size)
 {
-    if (size == 0) {
+    if (size == 0)
         return tni_error(TN_E_INDEX, "index %" PRId64 " at position %" PRId64 ": the axis is empty",
                          value, position);
-    }
     return tni_error(TN_E_INDEX, "index %" PRId64 " at position %" PRId64 ": want 0..%" PRId64,
                      value, position, size - 1);
 }

@@ -152,10 +152,9 @@ static tn_status run_walk(const char *name, tni_row row, tni_row pairs, tn_dtype
                           tn_dtype row_type, bool convert, int cost, int n,
                           const tni_array *const *arrays, const double *p)
 {
-    if (!row) {
+    if (!row)
         return tni_error(TN_E_DTYPE, "%s: no such function on %s: want a floating dtype", name,
                          tn_dtype_name(arrays[n - 1]->dtype));
-    }
     job j;
     tni_walk_init(&j.walk, TNI_WALK_ARRAYS, arrays);
     if (j.walk.numel == 0) return TN_OK;

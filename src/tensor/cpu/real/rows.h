@@ -43,12 +43,11 @@ static inline tn_status row_check_classes(const char *function, const int64_t *t
 {
     for (int64_t i = 0; i < n; i++) {
         int64_t t = target[i];
-        if (tni_class_of(t, c, ignore) == TNI_CLASS_BAD) {
+        if (tni_class_of(t, c, ignore) == TNI_CLASS_BAD)
             return tni_error(TN_E_INDEX,
                              "%s: target value %" PRId64 " at row %" PRId64 ": want 0..%" PRId64
                              " (or %" PRId64 " to ignore)",
                              function, t, first + i, c - 1, ignore);
-        }
     }
     return TN_OK;
 }
