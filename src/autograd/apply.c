@@ -3,7 +3,6 @@
  * recording.
  */
 #include "autograd/tell.h"
-#include "base/host.h"
 
 enum { MAX_SAVED = 4, FEW_OUT = 4 };
 

@@ -17,7 +17,6 @@
  * hand out dy itself, a view of it, or one tensor for two inputs.
  */
 #include "autograd/sync.h"
-#include "base/host.h"
 
 /* ---- accumulation ---------------------------------------------------------------------------- */
 

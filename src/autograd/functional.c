@@ -17,7 +17,6 @@
 #include <tenon/derivatives.h>
 
 #include "autograd/op.h"
-#include "base/host.h"
 
 typedef struct derivation {
     const char *function; /* "tn_vjp" */

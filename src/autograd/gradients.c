@@ -3,7 +3,6 @@
  * nodes that lead to one of them.
  */
 #include "autograd/pass.h"
-#include "base/host.h"
 
 static _Atomic uint64_t marks = 1;
 

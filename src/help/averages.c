@@ -13,7 +13,6 @@
 #include <math.h>
 
 #include "nn/module.h"
-#include "base/host.h"
 
 typedef struct ema {
     tn_module base;

@@ -8,7 +8,6 @@
  */
 #include <math.h>
 
-#include "base/host.h"
 #include "help/explain.h"
 
 typedef struct report {

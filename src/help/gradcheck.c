@@ -16,7 +16,6 @@
 #include <math.h>
 
 #include "autograd/op.h"
-#include "base/host.h"
 
 typedef struct check {
     tn_function f;

@@ -19,7 +19,6 @@
 #include <math.h>
 #include <tenon/derivatives.h>
 
-#include "base/host.h"
 #include "help/explain.h"
 
 typedef tn_tensor *(*loss_function)(tn_module *m, void *user);

@@ -9,7 +9,6 @@
 #include <stdio.h>
 
 #include "io/io.h"
-#include "base/host.h"
 
 enum { WIDTH = 860, HEIGHT = 520, LEFT = 78, RIGHT = 24, TOP = 52, BOTTOM = 58, MANY = 2000 };
 

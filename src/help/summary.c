@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "nn/module.h"
-#include "base/host.h"
 
 typedef struct total {
     int64_t n, special; /* elements; of those, frozen or not saved */

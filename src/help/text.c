@@ -8,7 +8,6 @@
 
 #include <tenon/io.h>
 
-#include "base/host.h"
 #include "io/file.h"
 #include "tensor/random.h"
 

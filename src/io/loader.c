@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "base/host.h"
 #include "io/file.h"
 #include "io/io.h"
 

@@ -5,7 +5,6 @@
 #include <math.h>
 
 #include "nn/module.h"
-#include "base/host.h"
 
 double tn_init_gain(tn_nonlinearity nonlinearity, double slope)
 {

@@ -9,7 +9,6 @@
 #include <stdint.h>
 
 #include "nn/module.h"
-#include "base/host.h"
 
 tn_module tn_no_module_object;
 

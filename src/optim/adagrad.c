@@ -8,7 +8,6 @@
  * form.
  */
 #include "optim/optim.h"
-#include "base/host.h"
 
 static const tni_optim_type adagrad = {
     .name = "adagrad",

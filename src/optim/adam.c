@@ -11,7 +11,6 @@
  * regularization (2019), algorithm 2; Reddi et al., On the convergence of Adam and beyond (2018).
  */
 #include "optim/optim.h"
-#include "base/host.h"
 
 #define ADAM_STATE                                                                                 \
     {                                                                                              \

@@ -13,7 +13,6 @@
 #include "autograd/op.h"
 #include "optim/optim.h"
 #include "tensor/formulas.h"
-#include "base/host.h"
 
 static tn_tensor *gradient_of(const tn_entry *e)
 {

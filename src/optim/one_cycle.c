@@ -11,7 +11,6 @@
 #include <math.h>
 
 #include "optim/scheduler.h"
-#include "base/host.h"
 
 static double anneal(double from, double to, double part)
 {

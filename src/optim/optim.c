@@ -7,7 +7,6 @@
 #include "autograd/tell.h"
 #include "nn/module.h"
 #include "optim/optim.h"
-#include "base/host.h"
 
 tn_status tni_optim_nonnegative(const char *type, const char *what, double value)
 {

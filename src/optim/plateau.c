@@ -12,7 +12,6 @@
 #include <math.h>
 
 #include "optim/scheduler.h"
-#include "base/host.h"
 
 #define SMALLEST 1e-8 /* change of a rate, PyTorch's eps: by less it is left as it is */
 

@@ -10,7 +10,6 @@
  * Graves, Generating sequences with recurrent neural networks (2013), eq. 38-45.
  */
 #include "optim/optim.h"
-#include "base/host.h"
 
 static const tni_optim_type rmsprop = {
     .name = "rmsprop",

@@ -13,7 +13,6 @@
 
 #include "autograd/op.h"
 #include "optim/optim.h"
-#include "base/host.h"
 
 /* What the message of a captured step recommends. */
 #define NO_SCALER "bf16, which needs no scaling, or the step without tn_capture"

@@ -5,7 +5,6 @@
 #include <stdio.h>
 
 #include "optim/scheduler.h"
-#include "base/host.h"
 
 /* The momentum a schedule asks for at a step; -1: none. A sequence asks the child that is due. */
 static double momentum_at(const tn_scheduler *s, int64_t step);

@@ -9,7 +9,6 @@
 #include <stdio.h>
 
 #include "optim/scheduler.h"
-#include "base/host.h"
 
 static const double pi = 3.14159265358979323846;
 

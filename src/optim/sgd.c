@@ -9,7 +9,6 @@
  * (2013), eq. 1-4, in PyTorch's form (the rate multiplies the velocity, not the gradient).
  */
 #include "optim/optim.h"
-#include "base/host.h"
 
 static const tni_optim_type sgd = {
     .name = "sgd",

@@ -9,7 +9,6 @@
 #include "autograd/op.h"
 #include "nn/module.h"
 #include "optim/optim.h"
-#include "base/host.h"
 
 static const char f[] = "tn_optim_step";
 

@@ -21,7 +21,6 @@
  * and a rank whose model has changed is found by all of them. A rank on which the pass has failed
  * sends whatever it has and reports that, so all fail together and can go on together.
  */
-#include "base/host.h"
 #include "parallel/data_parallel.h"
 
 static const char function[] = "tn_backward";

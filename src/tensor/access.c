@@ -3,7 +3,6 @@
  */
 #include <math.h>
 
-#include "base/host.h"
 #include "tensor/internal.h"
 
 int tn_rank(const tn_tensor *t)

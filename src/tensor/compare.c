@@ -3,7 +3,6 @@
  */
 #include <math.h>
 
-#include "base/host.h"
 #include "base/map.h"
 #include "tensor/internal.h"
 

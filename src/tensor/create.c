@@ -7,7 +7,6 @@
  */
 #include <math.h>
 
-#include "base/host.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"
 

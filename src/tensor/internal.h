@@ -11,6 +11,7 @@
 
 #include "base/base.h"
 #include "base/dead.h"
+#include "base/host.h"
 #include "tensor/kernels.h"
 #include "tensor/watch.h"
 

@@ -10,7 +10,6 @@
  */
 #include <math.h>
 
-#include "base/host.h"
 #include "tensor/internal.h"
 
 /* NUMBER: "%.4f" of the largest f64 */

@@ -24,7 +24,6 @@
  */
 #include <math.h>
 
-#include "base/host.h"
 #include "tensor/formulas.h"
 #include "tensor/random.h"
 

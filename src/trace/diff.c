@@ -6,7 +6,6 @@
  */
 #include <math.h>
 
-#include "base/host.h"
 #include "trace/words.h"
 
 typedef struct diff {

@@ -8,7 +8,6 @@
 #include <float.h>
 #include <math.h>
 
-#include "base/host.h"
 #include "help/explain.h"
 #include "trace/words.h"
 

@@ -7,7 +7,6 @@
  */
 #include <math.h>
 
-#include "base/host.h"
 #include "io/json.h"
 #include "trace/json.h"
 #include "trace/page.h"

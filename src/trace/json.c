@@ -1,7 +1,6 @@
 /*
  * json.c - an account as JSON: written straight to the file, item by item.
  */
-#include "base/host.h"
 #include "installed.h"
 #include "trace/json.h"
 

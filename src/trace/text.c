@@ -1,5 +1,4 @@
 /* text.c - an account in words: forward, op by op, and then what other files tell of a step. */
-#include "base/host.h"
 #include "trace/words.h"
 
 /* ---- forward --------------------------------------------------------------------------------- */

@@ -14,7 +14,6 @@
 #include <math.h>
 
 #include "autograd/op.h"
-#include "base/host.h"
 
 typedef struct attention_args {
     double scale;

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 
 #include "autograd/ops/elementwise.h"
-#include "base/host.h"
 
 static bool same_geometry(const tn_tensor *a, const tn_tensor *b)
 {

@@ -16,7 +16,6 @@
 #include <math.h>
 
 #include "autograd/ops/rows.h"
-#include "base/host.h"
 
 /* Above this, log(1 + exp(x)) - x is below half a bit of f64. */
 static const double SOFTPLUS_LINEAR = 40.0;

@@ -8,7 +8,6 @@
 #include <math.h>
 
 #include "autograd/op.h"
-#include "base/host.h"
 #include "tensor/random.h"
 
 static tn_status may_fill(const char *function, tn_tensor *t)

@@ -9,7 +9,6 @@
  * which replace them only if all values are finite, because a NaN would stay in them for good.
  */
 #include "nn/layers/layer.h"
-#include "base/host.h"
 
 typedef tni_batchnorm batchnorm;
 

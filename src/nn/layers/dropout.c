@@ -3,7 +3,6 @@
  * (2014). p can be read and set later, in every layer that has dropout.
  */
 #include "nn/layers/layer.h"
-#include "base/host.h"
 
 typedef struct dropout {
     tn_module base;

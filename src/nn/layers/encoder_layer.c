@@ -4,7 +4,6 @@
  * al., 2020): x = x + attn(n1(x)), x = x + ff(n2(x)). ff(x) = W2 drop(act(W1 x)).
  */
 #include "nn/layers/layer.h"
-#include "base/host.h"
 
 typedef struct encoder_layer {
     tn_module base;

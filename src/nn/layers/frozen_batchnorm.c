@@ -9,7 +9,6 @@
  * running statistics again after the next tn_train of a parent.)
  */
 #include "nn/layers/layer.h"
-#include "base/host.h"
 
 typedef tni_batchnorm frozen_batchnorm;
 

@@ -1,7 +1,6 @@
 /* layernorm.c - y = w (x - mean) / sqrt(var + eps) + b over the trailing axes; Ba et al. (2016),
  * eq. 4 */
 #include "nn/layers/layer.h"
-#include "base/host.h"
 
 typedef struct layernorm {
     tn_module base;

@@ -8,7 +8,6 @@
  * step by step.
  */
 #include "nn/layers/layer.h"
-#include "base/host.h"
 
 typedef struct multihead_attention {
     tn_module base;

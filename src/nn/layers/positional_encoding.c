@@ -6,7 +6,6 @@
  * 4e-4 at position 5,000. An odd d has one cosine column less.
  */
 #include "nn/layers/layer.h"
-#include "base/host.h"
 
 typedef struct positional_encoding {
     tn_module base;

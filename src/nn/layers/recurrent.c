@@ -4,7 +4,6 @@
  */
 #include "nn/layers/layer.h"
 #include "tensor/cells.h"
-#include "base/host.h"
 
 typedef struct recurrent {
     tn_module base;

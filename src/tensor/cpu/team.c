@@ -31,7 +31,6 @@
 #include <sys/syscall.h>
 #endif
 
-#include "base/host.h"
 #include "tensor/cpu/team.h"
 #include "tensor/internal.h"
 
