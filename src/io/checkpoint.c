@@ -3,9 +3,8 @@
  *
  * A safetensors file whose names carry their part: "model.", "optim.", "sched.", "loader.",
  * "rng.default" (u8: the default generator's whole state, the counters behind dropout included),
- * "rng.0" ... (the program's own generators), "step" (i64), the names of further parts
- * (parts.c), and ".grad." (grads.c). Its metadata holds the caller's pairs, and
- * tenon.checkpoint = 1.
+ * "rng.0" ... (the program's own generators), "step" (i64), the names of further parts (parts.c),
+ * and ".grad." (grads.c). Its metadata holds the caller's pairs, and tenon.checkpoint = 1.
  *
  * Loading has two halves: read, compare and stage everything; then put it all in place by steps
  * that cannot fail. Modules, whose loading is itself all or nothing, are loaded in between.

@@ -12,34 +12,18 @@
  */
 #include "optim/optim.h"
 
-#define ADAM_STATE                                                                                 \
-    {                                                                                              \
-        "exp_avg", "exp_avg_sq", "max_exp_avg_sq"                                                  \
-    }
-#define ADAM_NUMBERS                                                                               \
-    {                                                                                              \
-        "beta1", "beta2", "eps"                                                                    \
-    }
-
-static const tni_optim_type adam = {
-    .name = "adam",
-    .kernel = TNI_ADAM,
-    .slot = ADAM_STATE,
-    .number = ADAM_NUMBERS,
-    .fractions = 3,
-    .flag = "amsgrad",
-    .momentum_is_beta1 = true,
-};
-
-static const tni_optim_type adamw = {
-    .name = "adamw",
-    .kernel = TNI_ADAMW,
-    .slot = ADAM_STATE,
-    .number = ADAM_NUMBERS,
-    .fractions = 3,
-    .flag = "amsgrad",
-    .momentum_is_beta1 = true,
-};
+#define ADAM(name_, kernel_)                                                                       \
+    static const tni_optim_type name_ = {                                                          \
+        .name = #name_,                                                                            \
+        .kernel = kernel_,                                                                         \
+        .slot = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" },                                     \
+        .number = { "beta1", "beta2", "eps" },                                                     \
+        .fractions = 3,                                                                            \
+        .flag = "amsgrad",                                                                         \
+        .momentum_is_beta1 = true,                                                                 \
+    };
+ADAM(adam, TNI_ADAM)
+ADAM(adamw, TNI_ADAMW)
 
 static tn_optim *make(const tni_optim_type *type, const tn_list *parameters, tn_adam_options o)
 {

@@ -388,22 +388,19 @@ TN_FN int64_t tni_pow_int(int64_t x, int64_t n)
 #define TNI_U_BODY(T, S, name, formula)                                                            \
     TN_FN T tni_u_##name##_##S(T x, T p, T q)                                                      \
     {                                                                                              \
-        (void)p;                                                                                   \
-        (void)q;                                                                                   \
+        (void)p, (void)q;                                                                          \
         return (T)(formula);                                                                       \
     }
 #define TNI_B_BODY(T, S, name, formula)                                                            \
     TN_FN T tni_b_##name##_##S(T x, T y, T p, T q)                                                 \
     {                                                                                              \
-        (void)p;                                                                                   \
-        (void)q;                                                                                   \
+        (void)p, (void)q;                                                                          \
         return (T)(formula);                                                                       \
     }
 #define TNI_T_BODY(T, S, name, formula)                                                            \
     TN_FN T tni_t_##name##_##S(T x, T y, T z, T p, T q)                                            \
     {                                                                                              \
-        (void)p;                                                                                   \
-        (void)q;                                                                                   \
+        (void)p, (void)q;                                                                          \
         return (T)(formula);                                                                       \
     }
 

@@ -17,27 +17,19 @@ static tn_status copy_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op op_clone = {
-    .name = "clone",
-    .formula = "y = x in memory of its own",
-    .gradient = "dx = dy",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .shape = tni_shape_like_first,
-    .forward = copy_forward,
-    .backward = copy_backward,
-};
-
-static const tn_op op_contiguous = {
-    .name = "contiguous",
-    .formula = "y = x, row-major",
-    .gradient = "dx = dy",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .shape = tni_shape_like_first,
-    .forward = copy_forward,
-    .backward = copy_backward,
-};
+#define COPY(name_, formula_)                                                                      \
+    static const tn_op op_##name_ = {                                                              \
+        .name = #name_,                                                                            \
+        .formula = formula_,                                                                       \
+        .gradient = "dx = dy",                                                                     \
+        .arity = 1,                                                                                \
+        .dtypes = TNI_ANY_DTYPE,                                                                   \
+        .shape = tni_shape_like_first,                                                             \
+        .forward = copy_forward,                                                                   \
+        .backward = copy_backward,                                                                 \
+    };
+COPY(clone, "y = x in memory of its own")
+COPY(contiguous, "y = x, row-major")
 
 tn_tensor *tn_clone(tn_tensor *t)
 {

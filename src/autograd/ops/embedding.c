@@ -3,8 +3,7 @@
  *
  * Equals a product with one-hot rows: dweight[v] = sum of dy over the places where index is v; ids
  * that occur several times add up, in the order of the index. The padding row gets no gradient
- * (forward reads it like any other). Source: Mikolov et al. (2013), section 2.1 (projection
- * layer).
+ * (forward reads it like any other). Source: Mikolov et al. (2013), section 2.1 (projection layer).
  */
 #include "autograd/ops/rows.h"
 

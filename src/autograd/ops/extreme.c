@@ -135,33 +135,22 @@ static tn_status arg_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const arg_op op_max = {
-    .op = { .name = "max",
-            .formula = "y = max x, and its first index",
-            .gradient = "dx = 0 but dx[index] = dy",
-            .arity = 1,
-            .dtypes = TNI_ANY_DTYPE,
-            .autocast = TNI_CAST_F32, /* its gradient scatters */
-            .reads = { TNI_SAVED },
-            .shape = arg_shape,
-            .forward = arg_forward,
-            .backward = arg_backward },
-    .largest = true,
-};
-
-static const arg_op op_min = {
-    .op = { .name = "min",
-            .formula = "y = min x, and its first index",
-            .gradient = "dx = 0 but dx[index] = dy",
-            .arity = 1,
-            .dtypes = TNI_ANY_DTYPE,
-            .autocast = TNI_CAST_F32, /* its gradient scatters */
-            .reads = { TNI_SAVED },
-            .shape = arg_shape,
-            .forward = arg_forward,
-            .backward = arg_backward },
-    .largest = false,
-};
+#define ARG_OP(name_, largest_)                                                                    \
+    static const arg_op op_##name_ = {                                                             \
+        .op = { .name = #name_,                                                                    \
+                .formula = "y = " #name_ " x, and its first index",                                \
+                .gradient = "dx = 0 but dx[index] = dy",                                           \
+                .arity = 1,                                                                        \
+                .dtypes = TNI_ANY_DTYPE,                                                           \
+                .autocast = TNI_CAST_F32, /* its gradient scatters */                              \
+                .reads = { TNI_SAVED },                                                            \
+                .shape = arg_shape,                                                                \
+                .forward = arg_forward,                                                            \
+                .backward = arg_backward },                                                        \
+        .largest = largest_,                                                                       \
+    };
+ARG_OP(max, true)
+ARG_OP(min, false)
 
 static const arg_op op_argmax = {
     .op = { .name = "argmax",

@@ -49,20 +49,8 @@ static tn_status norm_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tni_reduce_op op_norm = {
-    .op = { .name = "norm",
-            .formula = "y = (sum |x|^p)^(1/p)",
-            .gradient = "dx = dy sign(x) (|x| / y)^(p-1)",
-            .arity = 1,
-            .dtypes = TNI_ANY_DTYPE,
-            .autocast = TNI_CAST_F32,
-            .reads = { TNI_X(0) | TNI_Y },
-            .shape = tni_reduce_shape,
-            .forward = tni_reduce_forward,
-            .backward = norm_backward },
-    .function = TNI_R_norm,
-    .kind = TNI_REDUCE_REAL,
-};
+TNI_REDUCE_OP(norm, TNI_REDUCE_REAL, "y = (sum |x|^p)^(1/p)", "dx = dy sign(x) (|x| / y)^(p-1)",
+              TNI_X(0) | TNI_Y, norm_backward)
 
 tn_tensor *tn_norm(tn_tensor *x, double p, const int *axes, int n_axes, bool keepdim)
 {

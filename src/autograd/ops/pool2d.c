@@ -225,8 +225,8 @@ const tn_op tni_op_max_pool2d = {
 
 /* ---- averages: windows of a kernel, or adaptive ones ----------------------------------------- */
 
-static const tn_op op_avg_grad;
-static const tn_op op_adaptive_grad;
+static const tn_op op_avg_pool2d_grad;
+static const tn_op op_adaptive_avg_pool2d_grad;
 extern const tn_op tni_op_avg_pool2d;
 extern const tn_op tni_op_adaptive_avg_pool2d;
 
@@ -254,7 +254,7 @@ static tn_status avg_grad_forward(tni_call *c)
 static tn_status avg_backward(tni_grad *g)
 {
     grad_args a = grad_args_of(g);
-    const tn_op *op = a.pool.adaptive ? &op_adaptive_grad : &op_avg_grad;
+    const tn_op *op = a.pool.adaptive ? &op_adaptive_avg_pool2d_grad : &op_avg_pool2d_grad;
 
     g->dx[0] = tni_apply(op, &a, sizeof a, 1, &g->dy);
     return TN_OK;
@@ -268,29 +268,6 @@ static tn_status avg_grad_backward(tni_grad *g)
     g->dx[0] = tni_apply(op, a, sizeof *a, 1, &g->dy);
     return TN_OK;
 }
-
-const tn_op tni_op_avg_pool2d = {
-    .name = "avg_pool2d",
-    .formula = "y_o = (sum of x under window o) / count",
-    .gradient = "dx_i = sum of dy_o / count over windows o that hold i",
-    .arity = 1,
-    .autocast = TNI_CAST_KEEP,
-    .dense = TNI_X(0),
-    .shape = window_shape,
-    .forward = avg_forward,
-    .backward = avg_backward,
-};
-
-static const tn_op op_avg_grad = {
-    .name = "avg_pool2d_grad",
-    .formula = "dx_i = sum over windows o above i of dy_o / count",
-    .gradient = "ddy_o = (sum of g under window o) / count; where g is the gradient of dx",
-    .arity = 1,
-    .dense = TNI_X(0),
-    .shape = grad_shape,
-    .forward = avg_grad_forward,
-    .backward = avg_grad_backward,
-};
 
 static tn_status adaptive_shape(tni_call *c)
 {
@@ -315,28 +292,31 @@ static tn_status adaptive_shape(tni_call *c)
     return TN_OK;
 }
 
-const tn_op tni_op_adaptive_avg_pool2d = {
-    .name = "adaptive_avg_pool2d",
-    .formula = "y_o = mean of x from floor(o size / n) to ceil((o + 1) size / n)",
-    .gradient = "dx_i = sum of dy_o / count over windows o that hold i",
-    .arity = 1,
-    .autocast = TNI_CAST_KEEP,
-    .dense = TNI_X(0),
-    .shape = adaptive_shape,
-    .forward = avg_forward,
-    .backward = avg_backward,
-};
-
-static const tn_op op_adaptive_grad = {
-    .name = "adaptive_avg_pool2d_grad",
-    .formula = "dx_i = sum over windows o above i of dy_o / count",
-    .gradient = "ddy_o = (sum of g under window o) / count; where g is the gradient of dx",
-    .arity = 1,
-    .dense = TNI_X(0),
-    .shape = grad_shape,
-    .forward = avg_grad_forward,
-    .backward = avg_grad_backward,
-};
+#define AVERAGE(name_, formula_, shape_)                                                           \
+    const tn_op tni_op_##name_ = {                                                                 \
+        .name = #name_,                                                                            \
+        .formula = formula_,                                                                       \
+        .gradient = "dx_i = sum of dy_o / count over windows o that hold i",                       \
+        .arity = 1,                                                                                \
+        .autocast = TNI_CAST_KEEP,                                                                 \
+        .dense = TNI_X(0),                                                                         \
+        .shape = shape_,                                                                           \
+        .forward = avg_forward,                                                                    \
+        .backward = avg_backward,                                                                  \
+    };                                                                                             \
+    static const tn_op op_##name_##_grad = {                                                       \
+        .name = #name_ "_grad",                                                                    \
+        .formula = "dx_i = sum over windows o above i of dy_o / count",                            \
+        .gradient = "ddy_o = (sum of g under window o) / count; where g is the gradient of dx",    \
+        .arity = 1,                                                                                \
+        .dense = TNI_X(0),                                                                         \
+        .shape = grad_shape,                                                                       \
+        .forward = avg_grad_forward,                                                               \
+        .backward = avg_grad_backward,                                                             \
+    };
+AVERAGE(avg_pool2d, "y_o = (sum of x under window o) / count", window_shape)
+AVERAGE(adaptive_avg_pool2d, "y_o = mean of x from floor(o size / n) to ceil((o + 1) size / n)",
+        adaptive_shape)
 
 /* ---- functions ------------------------------------------------------------------------------- */
 

@@ -126,21 +126,6 @@ tn_tensor *tni_reduce_like(const tni_grad *g, tni_reducing f, tn_tensor *t)
     return n > 0 ? f(t, axes, n, true) : t;
 }
 
-#define REDUCE_OP(name_, kind_, formula_, gradient_, reads_, backward_)                            \
-    static const tni_reduce_op op_##name_ = {                                                      \
-        .op = { .name = #name_,                                                                    \
-                .formula = formula_,                                                               \
-                .gradient = gradient_,                                                             \
-                .arity = 1,                                                                        \
-                .dtypes = TNI_ANY_DTYPE,                                                           \
-                .autocast = (kind_) == TNI_REDUCE_BOOL ? TNI_CAST_AUTO : TNI_CAST_F32,             \
-                .reads = { reads_ },                                                               \
-                .shape = tni_reduce_shape,                                                         \
-                .forward = tni_reduce_forward,                                                     \
-                .backward = backward_ },                                                           \
-        .function = TNI_R_##name_,                                                                 \
-        .kind = kind_,                                                                             \
-    };
 #define REDUCTION(name)                                                                            \
     tn_tensor *tn_##name(tn_tensor *x, const int *axes, int n_axes, bool keepdim)                  \
     {                                                                                              \
@@ -163,8 +148,8 @@ static tn_status mean_backward(tni_grad *g)
     return TN_OK;
 }
 
-REDUCE_OP(sum, TNI_REDUCE_SUM, "y = sum x", "dx = dy", 0, sum_backward)
-REDUCE_OP(mean, TNI_REDUCE_REAL, "y = sum x / n", "dx = dy / n", 0, mean_backward)
+TNI_REDUCE_OP(sum, TNI_REDUCE_SUM, "y = sum x", "dx = dy", 0, sum_backward)
+TNI_REDUCE_OP(mean, TNI_REDUCE_REAL, "y = sum x / n", "dx = dy / n", 0, mean_backward)
 REDUCTION(sum)
 REDUCTION(mean)
 
@@ -219,23 +204,10 @@ static tn_status std_backward(tni_grad *g)
     return TN_OK;
 }
 
-REDUCE_OP(var, TNI_REDUCE_REAL, "y = sum (x - mean x)^2 / (n - correction)",
-          "dx = 2 dy (x - mean x) / (n - correction)", TNI_X(0), var_backward)
-
-static const tni_reduce_op op_std = {
-    .op = { .name = "std",
-            .formula = "y = (sum (x - mean x)^2 / (n - correction))^(1/2)",
-            .gradient = "dx = dy (x - mean x) / ((n - correction) y)",
-            .arity = 1,
-            .dtypes = TNI_ANY_DTYPE,
-            .autocast = TNI_CAST_F32,
-            .reads = { TNI_X(0) | TNI_Y },
-            .shape = tni_reduce_shape,
-            .forward = tni_reduce_forward,
-            .backward = std_backward },
-    .function = TNI_R_std,
-    .kind = TNI_REDUCE_REAL,
-};
+TNI_REDUCE_OP(var, TNI_REDUCE_REAL, "y = sum (x - mean x)^2 / (n - correction)",
+              "dx = 2 dy (x - mean x) / (n - correction)", TNI_X(0), var_backward)
+TNI_REDUCE_OP(std, TNI_REDUCE_REAL, "y = (sum (x - mean x)^2 / (n - correction))^(1/2)",
+              "dx = dy (x - mean x) / ((n - correction) y)", TNI_X(0) | TNI_Y, std_backward)
 
 tn_tensor *tn_var(tn_tensor *x, const int *axes, int n_axes, double correction, bool keepdim)
 {
@@ -298,14 +270,14 @@ static tn_status prod_backward(tni_grad *g)
     return TN_OK;
 }
 
-REDUCE_OP(prod, TNI_REDUCE_SUM, "y = prod x", "dx = dy times the product of the others",
-          TNI_X(0) | TNI_Y, prod_backward)
+TNI_REDUCE_OP(prod, TNI_REDUCE_SUM, "y = prod x", "dx = dy times the product of the others",
+              TNI_X(0) | TNI_Y, prod_backward)
 REDUCTION(prod)
 
 /* ---- any, all -------------------------------------------------------------------------------- */
 
-REDUCE_OP(any, TNI_REDUCE_BOOL, "y = any x is not 0", NULL, 0, NULL)
-REDUCE_OP(all, TNI_REDUCE_BOOL, "y = no x is 0", NULL, 0, NULL)
+TNI_REDUCE_OP(any, TNI_REDUCE_BOOL, "y = any x is not 0", NULL, 0, NULL)
+TNI_REDUCE_OP(all, TNI_REDUCE_BOOL, "y = no x is 0", NULL, 0, NULL)
 REDUCTION(any)
 REDUCTION(all)
 

@@ -43,4 +43,21 @@ int tni_mask_axes(unsigned mask, int rank, int *axes);
 typedef tn_tensor *(*tni_reducing)(tn_tensor *t, const int *axes, int n_axes, bool keepdim);
 tn_tensor *tni_reduce_like(const tni_grad *g, tni_reducing f, tn_tensor *t);
 
+/* A reduction, op_NAME, by its kernel TNI_R_NAME. */
+#define TNI_REDUCE_OP(name_, kind_, formula_, gradient_, reads_, backward_)                        \
+    static const tni_reduce_op op_##name_ = {                                                      \
+        .op = { .name = #name_,                                                                    \
+                .formula = formula_,                                                               \
+                .gradient = gradient_,                                                             \
+                .arity = 1,                                                                        \
+                .dtypes = TNI_ANY_DTYPE,                                                           \
+                .autocast = (kind_) == TNI_REDUCE_BOOL ? TNI_CAST_AUTO : TNI_CAST_F32,             \
+                .reads = { reads_ },                                                               \
+                .shape = tni_reduce_shape,                                                         \
+                .forward = tni_reduce_forward,                                                     \
+                .backward = backward_ },                                                           \
+        .function = TNI_R_##name_,                                                                 \
+        .kind = kind_,                                                                             \
+    };
+
 #endif

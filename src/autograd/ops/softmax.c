@@ -58,33 +58,22 @@ static tn_status softmax_kernel_grad(tni_grad *g)
     return tni_backend_of(g->y)->softmax_grad(&a);
 }
 
-static const tn_op softmax_op = {
-    .name = "softmax",
-    .formula = "y_i = exp(x_i - max x) / sum_j exp(x_j - max x)",
-    .gradient = "dx = y (dy - sum_j dy_j y_j)",
-    .arity = 1,
-    .reads = { TNI_Y },
-    .dense = TNI_X(0),
-    .dense_grad = TNI_DY,
-    .shape = tni_shape_like_first,
-    .forward = softmax_forward,
-    .backward = softmax_backward,
-    .kernel_grad = softmax_kernel_grad,
-};
-
-static const tn_op log_softmax_op = {
-    .name = "log_softmax",
-    .formula = "y_i = x_i - max x - log sum_j exp(x_j - max x)",
-    .gradient = "dx = dy - e^y sum_j dy_j",
-    .arity = 1,
-    .reads = { TNI_Y },
-    .dense = TNI_X(0),
-    .dense_grad = TNI_DY,
-    .shape = tni_shape_like_first,
-    .forward = softmax_forward,
-    .backward = softmax_backward,
-    .kernel_grad = softmax_kernel_grad,
-};
+#define SOFTMAX(name_, formula_, gradient_)                                                        \
+    static const tn_op name_##_op = {                                                              \
+        .name = #name_,                                                                            \
+        .formula = formula_,                                                                       \
+        .gradient = gradient_,                                                                     \
+        .arity = 1,                                                                                \
+        .reads = { TNI_Y },                                                                        \
+        .dense = TNI_X(0),                                                                         \
+        .dense_grad = TNI_DY,                                                                      \
+        .shape = tni_shape_like_first,                                                             \
+        .forward = softmax_forward,                                                                \
+        .backward = softmax_backward,                                                              \
+        .kernel_grad = softmax_kernel_grad,                                                        \
+    };
+SOFTMAX(softmax, "y_i = exp(x_i - max x) / sum_j exp(x_j - max x)", "dx = y (dy - sum_j dy_j y_j)")
+SOFTMAX(log_softmax, "y_i = x_i - max x - log sum_j exp(x_j - max x)", "dx = dy - e^y sum_j dy_j")
 
 static tn_tensor *along_axis(const tn_op *op, const char *function, tn_tensor *x, int axis,
                              bool log)

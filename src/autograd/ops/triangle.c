@@ -65,27 +65,19 @@ static tn_status triangle_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op op_tril = {
-    .name = "tril",
-    .formula = "y[i,j] = j - i <= k ? x[i,j] : 0",
-    .gradient = "dx[i,j] = j - i <= k ? dy[i,j] : 0",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .shape = tni_shape_like_first,
-    .forward = triangle_forward,
-    .backward = triangle_backward,
-};
-
-static const tn_op op_triu = {
-    .name = "triu",
-    .formula = "y[i,j] = j - i >= k ? x[i,j] : 0",
-    .gradient = "dx[i,j] = j - i >= k ? dy[i,j] : 0",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .shape = tni_shape_like_first,
-    .forward = triangle_forward,
-    .backward = triangle_backward,
-};
+#define TRIANGLE(name_, holds)                                                                     \
+    static const tn_op op_##name_ = {                                                              \
+        .name = #name_,                                                                            \
+        .formula = "y[i,j] = " holds " ? x[i,j] : 0",                                              \
+        .gradient = "dx[i,j] = " holds " ? dy[i,j] : 0",                                           \
+        .arity = 1,                                                                                \
+        .dtypes = TNI_ANY_DTYPE,                                                                   \
+        .shape = tni_shape_like_first,                                                             \
+        .forward = triangle_forward,                                                               \
+        .backward = triangle_backward,                                                             \
+    };
+TRIANGLE(tril, "j - i <= k")
+TRIANGLE(triu, "j - i >= k")
 
 static tn_tensor *triangle_of(tn_tensor *x, const triangle_args *args)
 {

@@ -2,10 +2,9 @@
  * unary.c - the family of functions of one tensor: y = f(x), elementwise; dx = dy f'(x).
  *
  * A line of the list gives name, the form of the public function, what becomes of dtypes that are
- * not floating, formula, what the gradient reads, the fused gradient kernel
- * (formulas.h; NONE where ops do as well) and the gradient composed of ops, which is used while
- * recording and defines second derivatives. The slope is written in y where that is possible, so
- * that x need not be kept.
+ * not floating, formula, what the gradient reads, the fused gradient kernel (formulas.h; NONE where
+ * ops do as well) and the gradient composed of ops, which is used while recording and defines
+ * second derivatives. The slope is written in y where that is possible, so that x need not be kept.
  *   tanh' = 1 - y^2; sigmoid' = y (1 - y); erf' = 2 / sqrt(pi) e^(-x^2); sqrt' = 1 / (2 y);
  *   gelu = x Phi(x): Phi + x phi; gelu_tanh = x g, g = sigmoid(2u): g + 2 x g (1 - g) u'
  * At kinks: relu'(0) = 0, abs'(0) = 0, leaky_relu'(0) = slope, clamp' = 1 at both bounds.
@@ -118,12 +117,7 @@ static tn_tensor *except(tn_tensor *dy, tn_tensor *condition)
     return tn_masked_fill(dy, condition, 0.0);
 }
 
-static tn_tensor *at_most_zero(tn_tensor *x)
-{
-    return tn_logical_or(tn_lt_scalar(x, 0.0), tn_eq_scalar(x, 0.0));
-}
-
-/* So is NaN. */
+/* NaN is outside, too. */
 static tn_tensor *outside(tn_tensor *x, double low, double high)
 {
     return tn_logical_not(tn_logical_and(tn_ge_scalar(x, low), tn_le_scalar(x, high)));
@@ -197,7 +191,7 @@ enum { X = TNI_X(0), Y = TNI_Y };
     U(erf, PLAIN, FLOATS, "y = erf x", "dx = 2 / sqrt(pi) e^(-x^2) dy", X, TNI_B_erf_grad,         \
       tn_mul(dy, tn_mul_scalar(tn_exp(tn_neg(tn_square(x))), 1.12837916709551257390)))             \
     U(relu, PLAIN, KEEPS, "y = max(x, 0)", "dx = y > 0 ? dy : 0", Y, TNI_B_relu_grad,              \
-      except(dy, at_most_zero(y)))                                                                 \
+      except(dy, tn_le_scalar(y, 0.0)))                                                            \
     U(leaky_relu, SCALED, CHEAP | FLOATS, "y = x > 0 ? x : slope x", "dx = x > 0 ? dy : slope dy", \
       X, TNI_B_leaky_relu_grad, tn_where(tn_gt_scalar(x, 0.0), dy, tn_mul_scalar(dy, p[0])))       \
     U(elu, SCALED, CHEAP | FLOATS, "y = x > 0 ? x : alpha (e^x - 1)",                              \

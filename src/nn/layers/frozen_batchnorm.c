@@ -160,13 +160,6 @@ static tn_status take_over(const conversion *c, const tn_module *m, tn_module *f
     return status;
 }
 
-/* A layer keeps its address, so no field, array or variable that points to it is left behind. */
-static void become(tn_module *m, tn_module *fresh)
-{
-    tni_module_exchange(m, fresh);
-    tni_hooks_clear(m);
-}
-
 static tn_module *convert(const char *function, replacement make, tn_module *m)
 {
     conversion c = { .function = function, .make = make, .stage = { .copy = true } };
@@ -183,7 +176,10 @@ static tn_module *convert(const char *function, replacement make, tn_module *m)
     }
     for (size_t i = 0; i < c.modules.capacity; i++) {
         tn_module *layer = (tn_module *)c.modules.cell[i].key, *fresh = c.modules.cell[i].value;
-        if (layer && status == TN_OK) become(layer, fresh);
+        if (layer && status == TN_OK) { /* it keeps its address, for whatever points to it */
+            tni_module_exchange(layer, fresh);
+            tni_hooks_clear(layer);
+        }
         tn_module_drop(layer);
         tn_module_drop(fresh);
     }
