@@ -6,6 +6,8 @@
  * come out. Seen to fail before sums of squares were taken again in double (isa/reduce.c, mend):
  * every function of `degrees` at its largest and smallest s, tn_std in f16, clipping of f16.
  */
+#include <float.h>
+
 #include "common.h"
 #include "files.h"
 
@@ -168,6 +170,60 @@ START_TEST(deviations_are_not_rounded_as_variances)
 }
 END_TEST
 
+/* inf - inf is NaN; other rows are as without one. As PyTorch and NumPy. Was infinite. */
+START_TEST(deviations_from_an_infinite_mean)
+{
+    static const tn_dtype dtypes[] = { TN_F32, TN_F64, TN_BF16, TN_F16 };
+    tn_tensor *x =
+        from_f64((double[]){ -0.0, INFINITY, 1, 3, 1, 2, -INFINITY, 1, INFINITY }, TN_SHAPE(3, 3));
+    x = tn_to_dtype(x, dtypes[_i]);
+    for (int columns = 0; columns < 2; columns++) {
+        tn_tensor *t = columns ? tn_contiguous(tn_transpose(x, 0, 1)) : x;
+        int along = !columns;
+        tn_tensor *v = tn_var(t, &along, 1, 1, false), *s = tn_std(t, &along, 1, 1, false);
+        for (int row = 0; row < 3; row++) {
+            double var_of = tn_at(v, TN_INDEX(row)), std_of = tn_at(s, TN_INDEX(row));
+            ck_assert(row == 1 ? var_of == 1 && std_of == 1 : isnan(var_of) && isnan(std_of));
+        }
+    }
+}
+END_TEST
+
+/* Of a row with the largest number, whose deviation's inverse is denormal, as of x 2^-100. */
+START_TEST(layer_norm_slope_of_the_largest_number)
+{
+    static const tn_dtype dtypes[] = { TN_F32, TN_F64, TN_BF16 };
+    bool f64 = dtypes[_i] == TN_F64;
+    double s = f64 ? 0x1p1023 : 0x1p127, down = f64 ? 0x1p-1000 : 0x1p-100;
+    tn_tensor *dy = from_f64((double[]){ 40, -30, 20, 70 }, TN_SHAPE(1, 4)), *g[2];
+    dy = tn_to_dtype(dy, dtypes[_i]);
+    for (int i = 0; i < 2; i++) {
+        double k = i ? s * down : s, row[] = { k, 0, 1, -k };
+        tn_tensor *x = leaf(tn_to_dtype(from_f64(row, TN_SHAPE(1, 4)), dtypes[_i]));
+        tn_tensor *w = leaf(tn_to_dtype(tn_full(TN_SHAPE(4), 3), dtypes[_i]));
+        tn_tensor *y = tn_layer_norm(x, 1, w, TN_NONE, 0), *of[2];
+        assert_ok(tn_gradients(1, &y, &dy, 2, (tn_tensor *[]){ x, w }, of, 0));
+        g[i] = tn_to_dtype(of[0], TN_F64);
+        ck_assert(isfinite(tn_at(of[1], TN_INDEX(0))));
+    }
+    ck_assert(tn_at(g[1], TN_INDEX(0, 0)) != 0);
+    g[1] = tn_mul_scalar(g[1], down);
+    assert_close(tn_mul_scalar(g[0], s), tn_mul_scalar(g[1], s), 1e-2, 1e-2);
+}
+END_TEST
+
+/* dx = 2 dy x, not dy (2 x), which overflows; so is the mean of squares, recorded too. */
+START_TEST(a_square_has_no_infinite_slope)
+{
+    for (int recorded = 0; recorded < 2; recorded++) {
+        tn_tensor *x = leaf(from_f64((double[]){ DBL_MAX, 0, 0, 0 }, TN_SHAPE(4))), *g;
+        tn_tensor *y = tn_mse_loss(x, tn_zeros_like(x), TN_MEAN);
+        assert_ok(tn_gradients(1, &y, NULL, 1, &x, &g, recorded ? TN_CREATE_GRAPH : 0));
+        ck_assert(tn_at(g, TN_INDEX(0)) == DBL_MAX / 2);
+    }
+}
+END_TEST
+
 /* ---- far from 0 ------------------------------------------------------------------------------ */
 
 /* 1e7 + {0, 1, 2, 3} and others of that spread, along each axis of each layout. */
@@ -254,6 +310,9 @@ Suite *test_suite(void)
     t = test_case(suite, "values");
     tcase_add_test(t, each_row_by_itself);
     tcase_add_test(t, deviations_are_not_rounded_as_variances);
+    tcase_add_loop_test(t, deviations_from_an_infinite_mean, 0, 4);
+    tcase_add_loop_test(t, layer_norm_slope_of_the_largest_number, 0, 3);
+    tcase_add_test(t, a_square_has_no_infinite_slope);
     tcase_add_loop_test(t, a_mean_is_not_rounded, 0, 4);
     tcase_add_loop_test(t, CL_05_clipping_out_of_range, 0, COUNT(clipped));
     return suite;

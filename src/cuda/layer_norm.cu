@@ -201,11 +201,17 @@ template <typename R> struct lng_job {
     int64_t n, f, rows, pieces; /* rows of a piece */
 };
 
-/* What a row's elements share: no divisions in dx. sum_g: of gw; sum_gx: of gw (x - mean). */
+/* 1, or what keeps gw (x - mean) in range */
+template <typename R> static __device__ __forceinline__ R ln_down(R rstd)
+{
+    return static_cast<R>(rstd < static_cast<R>(0x1p-60) ? 0x1p-64 : 1);
+}
+
+/* What a row's elements share: no divisions in dx. sum_g: of gw; sum_gx: of gw (x - mean) down. */
 template <typename R> struct ln_slope {
     R rstd, level, slope;
     __device__ __forceinline__ ln_slope(R r, R sum_g, R sum_gx, R f)
-        : rstd(r), level(r * (sum_g / f)), slope(r * (sum_gx * r / f))
+        : rstd(r), level(r * (sum_g / f)), slope(r * (sum_gx * (r / ln_down(r)) / f))
     {
     }
     __device__ __forceinline__ R dx(R g, R off) const
@@ -220,6 +226,7 @@ template <typename R, int K, int V> static __global__ void layer_norm_dx_warp(ln
     int64_t first = static_cast<int64_t>(blockIdx.x) * ROW_WARPS + threadIdx.x / 32;
     for (int64_t i = first; i < job.n; i += static_cast<int64_t>(gridDim.x) * ROW_WARPS) {
         R g[K], off[K], mean = job.mean[i], rstd = job.rstd[i], sum_g = 0, sum_gx = 0;
+        R down = ln_down(rstd);
         ln_read<V>(g, job.dy + i * f, f);
         ln_read<V>(off, job.x + i * f, f);
         if (job.w) {
@@ -232,7 +239,7 @@ template <typename R, int K, int V> static __global__ void layer_norm_dx_warp(ln
         for (int k = 0; k < K; k++) {
             off[k] -= mean;
             sum_g += g[k];
-            sum_gx += g[k] * off[k]; /* beyond the row g is 0 */
+            sum_gx += g[k] * (off[k] * down); /* beyond the row g is 0 */
         }
         ln_slope<R> row(rstd, warp_sum(sum_g), warp_sum(sum_gx), static_cast<R>(f));
         TN_UNROLL
@@ -245,11 +252,11 @@ template <typename R> static __global__ void layer_norm_dx_block(lng_job<R> job)
 {
     for (int64_t i = blockIdx.x; i < job.n; i += gridDim.x) {
         const R *x = job.x + i * job.f, *dy = job.dy + i * job.f, *w = job.w;
-        R mean = job.mean[i], rstd = job.rstd[i];
+        R mean = job.mean[i], rstd = job.rstd[i], down = ln_down(rstd);
         auto gw = [=](int64_t j) { return w ? dy[j] * w[j] : dy[j]; };
         R sum_g = static_cast<R>(block_sum(thread_sum<R>(job.f, gw)));
-        R sum_gx = static_cast<R>(
-            block_sum(thread_sum<R>(job.f, [=](int64_t j) { return gw(j) * (x[j] - mean); })));
+        R sum_gx = static_cast<R>(block_sum(
+            thread_sum<R>(job.f, [=](int64_t j) { return gw(j) * ((x[j] - mean) * down); })));
         ln_slope<R> row(rstd, sum_g, sum_gx, static_cast<R>(job.f));
         for (int64_t j = threadIdx.x; j < job.f; j += blockDim.x)
             job.dx[i * job.f + j] = row.dx(gw(j), x[j] - mean);

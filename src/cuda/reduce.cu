@@ -124,7 +124,7 @@ template <class T, bool SUMS = false> struct way {
     __device__ __forceinline__ way at(int64_t o) const
     {
         way w = *this;
-        if (center) w.c = finite_part(center[o]);
+        if (center) w.c = kind() == SUM_SQUARE_DIFF ? center[o] : finite_part(center[o]);
         if (scale) w.s = scale[o];
         return w;
     }

@@ -168,7 +168,7 @@ enum { X = TNI_X(0), Y = TNI_Y };
     U(neg, PLAIN, KEEPS, "y = -x", "dx = -dy", 0, NONE, tn_neg(dy))                                \
     U(abs, PLAIN, KEEPS, "y = |x|", "dx = dy sign(x)", X, TNI_B_abs_grad, tn_mul(dy, tni_sign(x))) \
     U(square, PLAIN, STEEP | KEEPS, "y = x^2", "dx = 2 x dy", X, TNI_B_square_grad,                \
-      tn_mul(dy, tn_mul_scalar(x, 2.0)))                                                           \
+      tn_mul_scalar(tn_mul(dy, x), 2.0))                                                           \
     U(exp, PLAIN, STEEP | FLOATS, "y = e^x", "dx = y dy", Y, TNI_B_mul, tn_mul(dy, y))             \
     U(log, PLAIN, STEEP | FLOATS, "y = ln x", "dx = dy / x", X, TNI_B_div, tn_div(dy, x))          \
     U(log1p, PLAIN, STEEP | FLOATS, "y = ln(1 + x)", "dx = dy / (1 + x)", X, TNI_B_log1p_grad,     \

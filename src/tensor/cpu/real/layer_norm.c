@@ -105,10 +105,11 @@ typedef struct lng_job {
 } lng_job;
 
 /* One row: dx (unless NULL), and its share of dw and db (unless NULL). gw = dy w is computed twice
- * rather than stored. Inlined where the NULLs are constants, so that the loops have no branches. */
+ * rather than stored. Inlined where the NULLs are constants, so that the loops have no branches.
+ * down: 1, or what keeps x - mean in range. */
 static inline __attribute__((always_inline)) void
 grad_row(REAL *restrict dx, REAL *restrict dw, REAL *restrict db, const REAL *restrict dy,
-         const REAL *restrict x, const REAL *restrict w, REAL mean, REAL rstd, int64_t f)
+         const REAL *restrict x, const REAL *restrict w, REAL mean, REAL rstd, int64_t f, REAL down)
 {
     REAL sum_g = 0, sum_gx = 0;
     if (dx) {
@@ -116,14 +117,14 @@ grad_row(REAL *restrict dx, REAL *restrict dw, REAL *restrict db, const REAL *re
         for (int64_t j = 0; j < f; j++) {
             REAL g = w ? dy[j] * w[j] : dy[j];
             sum_g += g;
-            sum_gx += g * (x[j] - mean);
+            sum_gx += g * (x[j] * down - mean * down);
         }
     }
     REAL level = rstd * (sum_g / (REAL)f);
-    REAL slope = rstd * (sum_gx * rstd / (REAL)f);
+    REAL slope = rstd * (sum_gx * (rstd / down) / (REAL)f);
 #pragma omp simd
     for (int64_t j = 0; j < f; j++) {
-        REAL xh = (x[j] - mean) * rstd;
+        REAL xh = (x[j] * down - mean * down) * (rstd / down);
         if (dw) {
             dw[j] += dy[j] * xh;
             db[j] += dy[j];
@@ -158,14 +159,16 @@ static void layer_norm_grad_chunk(void *context, int64_t begin, int64_t end)
             const REAL *x = read_row(job, job->x, i, lane, 2);
             REAL *dx = !job->dx ? NULL : lane ? lane : (REAL *)job->dx + i * f;
             REAL mean = job->mean[i], rstd = job->rstd[i];
-            if (!dx) {
-                grad_row(NULL, dw, db, dy, x, NULL, mean, rstd, f);
+            if (TNI_UNLIKELY(rstd < (REAL)0x1p-60)) {
+                grad_row(dx, dw, db, dy, x, w, mean, rstd, f, (REAL)0x1p-64);
+            } else if (!dx) {
+                grad_row(NULL, dw, db, dy, x, NULL, mean, rstd, f, 1);
             } else if (dw) {
-                w ? grad_row(dx, dw, db, dy, x, w, mean, rstd, f)
-                  : grad_row(dx, dw, db, dy, x, NULL, mean, rstd, f);
+                w ? grad_row(dx, dw, db, dy, x, w, mean, rstd, f, 1)
+                  : grad_row(dx, dw, db, dy, x, NULL, mean, rstd, f, 1);
             } else {
-                w ? grad_row(dx, NULL, NULL, dy, x, w, mean, rstd, f)
-                  : grad_row(dx, NULL, NULL, dy, x, NULL, mean, rstd, f);
+                w ? grad_row(dx, NULL, NULL, dy, x, w, mean, rstd, f, 1)
+                  : grad_row(dx, NULL, NULL, dy, x, NULL, mean, rstd, f, 1);
             }
             if (dx && lane) TNI_STORE(TN_F32, f, (uint16_t *)job->dx + i * f, job->dtype, 1, dx);
         }

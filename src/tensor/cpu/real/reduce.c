@@ -35,10 +35,11 @@ static inline double join(tni_pass pass, double a, double b)
     }
 }
 
-/* An infinite center (a row of -inf, or one with +inf) would give inf - inf. */
-static inline REAL finite_center(double center)
+/* In an exponential an infinite center (a row of -inf, or one with +inf) would give inf - inf, which
+ * is what the squares of such a row are. */
+static inline REAL usable(tni_pass pass, double center)
 {
-    return (REAL)(center - center == 0.0 ? center : 0.0);
+    return (REAL)(pass == TNI_SUM_SQUARE_DIFF || center - center == 0.0 ? center : 0.0);
 }
 
 /* The term of a sum. pass is a constant wherever this is inlined. */
@@ -146,7 +147,7 @@ static void row(tni_pass pass, int64_t n, const void *xx, int64_t stride, tni_ac
                 const tni_acc *center, double p)
 {
     const REAL *x = xx;
-    REAL c = center ? finite_center(center->f) : (REAL)0;
+    REAL c = center ? usable(pass, center->f) : (REAL)0;
     double v = 0.0;
 
     switch (pass) {
@@ -210,7 +211,7 @@ static void cols(tni_pass pass, int64_t rows, int64_t n, const void *x, int64_t 
 {
     REAL c[TNI_BLOCK];
 
-    for (int64_t j = 0; j < n; j++) c[j] = center ? finite_center(center[j].f) : (REAL)0;
+    for (int64_t j = 0; j < n; j++) c[j] = center ? usable(pass, center[j].f) : (REAL)0;
     switch (pass) {
     case TNI_SUM: sum_cols(TNI_SUM, false, rows, n, x, rs, cs, acc, c, (REAL)p); break;
     case TNI_SUM_SQUARE_DIFF:
