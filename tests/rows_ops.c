@@ -335,24 +335,25 @@ START_TEST(logsumexp_beside_large_offsets)
 }
 END_TEST
 
-/* Of bf16: logits are not rounded. Each row's loss, and the mean's, is what f64 gives, rounded
+/* Of bf16 and f16: logits are not rounded. Each row's loss, and the mean's, is what f64 gives, rounded
  * once. */
-START_TEST(linear_cross_entropy_of_bf16_rounds_once)
+START_TEST(linear_cross_entropy_of_short_floats_rounds_once)
 {
     enum { N = 12, K = 64, C = 40 };
+    tn_dtype dtype = _i < 2 ? TN_BF16 : TN_F16;
     tn_tensor *x[3], *wide[3], *t = tn_full_as(TN_SHAPE(N), 0, TN_I64, tn_cpu());
     for (int64_t i = 0; i < N; i++) ((int64_t *)tn_data_mut(t))[i] = i * 7 % C;
     tn_shape shapes[] = { TN_SHAPE(N, K), TN_SHAPE(C, K), TN_SHAPE(C) };
     for (int i = 0; i < 3; i++) {
-        x[i] = tn_to_dtype(random_f64(shapes[i], -2, 2, (uint64_t)i + 1), TN_BF16);
+        x[i] = tn_to_dtype(random_f64(shapes[i], -2, 2, (uint64_t)i + 1), dtype);
         wide[i] = tn_to_dtype(x[i], TN_F64);
         leaf_of(x[i]);
     }
-    const tn_cross_entropy_options o = { .reduction = _i ? TN_MEAN : TN_NO_REDUCTION };
+    const tn_cross_entropy_options o = { .reduction = _i % 2 ? TN_MEAN : TN_NO_REDUCTION };
     tn_tensor *loss = tn_linear_cross_entropy_with(x[0], x[1], x[2], t, o);
     tn_tensor *want = tn_cross_entropy_with(tn_linear(wide[0], wide[1], wide[2]), t, o);
-    assert_close(tn_to_dtype(loss, TN_F64), want, 0x1p-8, 1e-5);
-    TN_AUTOCAST(TN_BF16) loss = tn_linear_cross_entropy_with(x[0], x[1], x[2], t, o);
+    assert_close(tn_to_dtype(loss, TN_F64), want, dtype == TN_F16 ? 0x1p-11 : 0x1p-8, 1e-5);
+    TN_AUTOCAST(dtype) loss = tn_linear_cross_entropy_with(x[0], x[1], x[2], t, o);
     assert_close(tn_to_dtype(loss, TN_F64), want, 1e-5, 1e-5);
 }
 END_TEST
@@ -483,6 +484,18 @@ static tn_tensor *layer_norm_function(tn_tensor **in, void *user)
     (void)user;
     return tn_layer_norm(in[0], 2, in[1], in[2], 1e-3);
 }
+
+/* As PyTorch: eps may be negative while var + eps is not. The recorded one was NaN. */
+START_TEST(layer_norm_with_a_negative_eps)
+{
+    tn_tensor *x = leaf_of(F64(TN_SHAPE(1, 3), -2, 1, 4)), *g[2],
+              *dy = F64(TN_SHAPE(1, 3), 1, 2, -1);
+    tn_tensor *y = tn_layer_norm(x, 1, TN_NONE, TN_NONE, -.5);
+    for (int i = 0; i < 2; i++)
+        assert_ok(tn_gradients(1, &y, &dy, 1, &x, &g[i], i ? TN_RETAIN_GRAPH : TN_CREATE_GRAPH));
+    assert_close(g[0], g[1], 1e-12, 0);
+}
+END_TEST
 
 START_TEST(LY_03_derivatives)
 {
@@ -799,12 +812,13 @@ void rows_ops_cases(Suite *suite)
     tcase_add_test(t, cross_entropy_of_equal_logits);
     tcase_add_loop_test(t, linear_cross_entropy_beside_large_offsets, 0, OFFSETS);
     tcase_add_loop_test(t, logsumexp_beside_large_offsets, 0, OFFSETS);
-    tcase_add_loop_test(t, linear_cross_entropy_of_bf16_rounds_once, 0, 2);
+    tcase_add_loop_test(t, linear_cross_entropy_of_short_floats_rounds_once, 0, 4);
     tcase_add_test(t, kl_div_of_bad_targets);
     tcase_add_test(t, gradients_beside_nan);
     tcase_add_test(t, pow_slope_at_zero);
     tcase_add_test(t, LS_05_other_losses);
     tcase_add_test(t, LY_03_golden);
+    tcase_add_test(t, layer_norm_with_a_negative_eps);
     tcase_add_test(t, LY_03_derivatives);
     tcase_add_test(t, BN_02_BN_03_golden);
     tcase_add_test(t, BN_05_cumulative);

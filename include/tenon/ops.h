@@ -382,7 +382,7 @@ TN_API tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target,
  *          axis. C is the last axis of the logits, whatever the rank
  * Grad     as the two calls'                   keeps x, weight, bias and their gradients
  * Dtypes   in a region of autocast the products run in its dtype, and gradients are summed in f32;
- *          in f16 all logits are made at once. Of bf16 the logits are f32, not rounded
+ *          in f16 all logits are made at once. Of bf16 and f16 the logits are f32, not rounded
  * Errors   as the two calls'
  * Source   Hsu et al., Liger Kernel (2024), section 3.2
  */

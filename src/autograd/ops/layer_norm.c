@@ -66,7 +66,8 @@ void tni_normalise(tn_tensor *centered, tn_tensor *known, const int *axes, int n
 {
     tn_tensor *near_one = tn_mul(centered, known);
     tn_tensor *var = tn_mean(tn_square(near_one), axes, n_axes, true);
-    tn_tensor *inverse = tn_rsqrt(tn_add(var, tn_square(tn_mul_scalar(known, sqrt(eps)))));
+    tn_tensor *more = tn_square(tn_mul_scalar(known, sqrt(fabs(eps))));
+    tn_tensor *inverse = tn_rsqrt(eps < 0 ? tn_sub(var, more) : tn_add(var, more));
     *xh = tn_mul(near_one, inverse);
     *rstd = tn_mul(known, inverse);
 }

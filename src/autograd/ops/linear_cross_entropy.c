@@ -395,7 +395,7 @@ static tn_tensor *at_once(tn_tensor *x, tn_tensor *w, tn_tensor *b, tn_tensor *t
     rows.rank -= !ids;
     int64_t n = tni_shape_numel(&rows);
     tn_shape flat = ids ? TN_SHAPE(n) : TN_SHAPE(n, w->shape.size[0]);
-    bool rounds = x->dtype == TN_BF16; /* f16 is the two calls */
+    bool rounds = tni_wide_dtype(x->dtype) != x->dtype;
     tn_cross_entropy_options own = *o;
     tn_tensor *rows_of_x = tn_reshape(x, TN_SHAPE(n, w->shape.size[1]));
     tn_tensor *logits = rounds ? tni_linear_wide(rows_of_x, w, b) : tn_linear(rows_of_x, w, b);
