@@ -104,6 +104,7 @@ tn_status tn_lerp_(tn_tensor *x, tn_tensor *b, double weight)
 
 tn_status tn_masked_fill_(tn_tensor *x, tn_tensor *mask, double value)
 {
+    TNI_HOLD_TRAPS;
     tn_status status = tni_may_write("tn_masked_fill_", x, mask);
 
     if (!status && (tni_none(mask) || mask->dtype != TN_BOOL))
@@ -134,6 +135,7 @@ static tn_status change_alone(const char *function, int kernel, tn_tensor *x, do
 
 tn_status tn_add_scalar_(tn_tensor *x, double s)
 {
+    TNI_HOLD_TRAPS;
     if (x && !tni_none(x)) s = tni_rounded(s, x->dtype);
     return change_alone("tn_add_scalar_", TNI_U_add_scalar, x, s, 0.0);
 }

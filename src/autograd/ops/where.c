@@ -93,6 +93,7 @@ static const tni_binary_op op_masked_fill = {
 
 tn_tensor *tn_masked_fill(tn_tensor *x, tn_tensor *mask, double value)
 {
+    TNI_HOLD_TRAPS;
     tni_number v = { .f = value };
 
     if (x && !tni_none(x) && tni_number_in("tn_masked_fill", value, x->dtype, &v) != TN_OK)
