@@ -444,8 +444,7 @@ START_TEST(a_graph_is_drawn)
     text_of(file, drawn, sizeof drawn);
     text_of(fopen(golden_path(d->file), "r"), wanted, sizeof wanted);
     size_t same = 0; /* two whole drawings are more than a message of Check's may be long */
-    while (drawn[same] && drawn[same] == wanted[same])
-        same++;
+    while (drawn[same] && drawn[same] == wanted[same]) same++;
     ck_assert_msg(drawn[same] == wanted[same], "%s: byte %zu: got\n%.300s\nwant\n%.300s", d->file,
                   same, drawn + same, wanted + same);
     tn_module_drop(m);

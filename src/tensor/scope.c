@@ -27,7 +27,7 @@ typedef struct stack {
     size_t n, capacity;
     frame *frames;
     size_t depth, frame_capacity;
-    uint64_t serial; /* the next scope's */
+    uint64_t serial;  /* the next scope's */
     unsigned guarded; /* frames that stay for now */
     unsigned ended;   /* 1 + the lowest of these that is to end; 0: none */
     int ending;       /* 1 + the depth of the scope that drops its entries; 0: none */
