@@ -386,8 +386,8 @@ static tn_tensor *clamped(tn_tensor *x)
     return tn_clamp(x, -1, 2.5);
 }
 
-/* PyTorch 2.15's, but that without a 0 it divides a product of NaN or infinity by itself, and has NaN
- * where the others are numbers. */
+/* PyTorch 2.15's, but that without a 0 it divides a product of NaN or infinity by itself, and has
+ * NaN where the others are numbers. */
 START_TEST(gradients_beside_nan)
 {
     static const struct {

@@ -461,8 +461,8 @@ TN_API int64_t tn_batchnorm_skipped(const tn_module *m);
 
 /** The one number of a frozen batch norm. */
 typedef struct tn_frozen_batchnorm_options {
-    double eps; /* 0: 1e-5 (use_eps takes 0 as given) */
-    bool use_eps;
+    double eps;   /* 0: 1e-5 */
+    bool use_eps; /* takes eps 0 as given */
 } tn_frozen_batchnorm_options;
 /**
  * BatchNorm whose tensors are all buffers, so that training never changes it: y = x scale + shift
@@ -481,7 +481,7 @@ TN_API tn_module *tn_frozen_batchnorm2d_new(int64_t features, tn_frozen_batchnor
  * to it (a field, a variable, another tree) finds it frozen. tn_thaw_batchnorm turns them back.
  * They get copies of weight, bias, running statistics and counter, and take over eps, dtype,
  * device, train or eval, frozen or not; ties between these layers survive. Thawed weights are
- * parameters again; momentum is what it was before freezing, else 0.1; a missing counter starts at 0.
+ * parameters again; momentum is what it was before freezing, else 0.1; a missing counter is 0.
  *
  * Names    unchanged. Optimizers made before hold the old parameters: make them again. Hooks of
  *          these layers are gone; BatchNorm1d is left alone
@@ -496,9 +496,9 @@ TN_API tn_module *tn_thaw_batchnorm(tn_module *m);
 
 /** zero fields: eps 1e-5, with weight and bias */
 typedef struct tn_layernorm_options {
-    double eps;              /* 0: 1e-5 (use_eps takes 0 as given) */
+    double eps;              /* 0: 1e-5 */
     bool no_affine, no_bias; /* neither weight nor bias; no bias */
-    bool use_eps;
+    bool use_eps;            /* takes eps 0 as given */
 } tn_layernorm_options;
 /** tn_layer_norm over the trailing axes, which have this shape. Parameters weight 1 and bias 0, of
  *  this shape. */
@@ -581,8 +581,8 @@ typedef struct tn_encoder_layer_options {
     bool gelu;           /* else relu */
     bool norm_first;     /* pre-norm */
     bool sequence_first; /* [T, B, E] */
-    double eps;          /* 0: 1e-5 (use_eps takes 0 as given) */
-    bool use_eps;
+    double eps;          /* 0: 1e-5 */
+    bool use_eps;        /* takes eps 0 as given */
 } tn_encoder_layer_options;
 /** Attention and feed-forward net with residual paths. Post-norm: x = norm1(x + attn(x)), x =
  *  norm2(x + ff(x)); norm_first: x += attn(norm1(x)), x += ff(norm2(x)); ff =
@@ -722,11 +722,11 @@ TN_API tn_tensor *tn_module_tensor(tn_module *list, int i);
 
 /** zero fields: an exponential average of the parameters, decay 0.999 */
 typedef struct tn_ema_options {
-    double decay; /* 0: 0.999 (use_decay takes 0 as given); share of the old average in the new */
+    double decay; /* 0: 0.999; share of the old average in the new */
     /* instead: the mean of all updates so far (stochastic weight averaging) */
     bool equal;
     bool average_buffers; /* floating buffers are averaged too; else they are copied */
-    bool use_decay;
+    bool use_decay;       /* takes decay 0 as given */
 } tn_ema_options;
 /**
  * A running average of model's parameters, which is itself a model: tn_forward(ema, x).

@@ -355,7 +355,7 @@ typedef struct tn_cross_entropy_options {
  * axis and not without axis 1 (language models): [B, T, V] with [B, T]; and one row: [C] with a
  * scalar target.
  *
- * Grad     (softmax - onehot) / rows, 0 on ignored rows              keeps logits, rows' max and sum
+ * Grad     (softmax - onehot) / rows, 0 on ignored rows             keeps logits, rows' max and sum
  * Errors   a target outside 0..C-1 and not ignored: TN_E_INDEX naming value and row, nothing is
  *          written
  * NaN      when no row is left to average (all ignored, or an empty batch)
@@ -415,8 +415,8 @@ TN_API tn_tensor *tn_huber_loss(tn_tensor *x, tn_tensor *target, double delta,
  *  pos_weight w (TN_NONE: 1) broadcasts to x and weighs positives. */
 TN_API tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_weight,
                                      tn_reduction reduction);
-/** target (log target - log_p), 0 where target is 0, NaN where it is below; log_target: target is given as a log.
- *  batch_mean divides the sum by the first size (then reduction is ignored). */
+/** target (log target - log_p), 0 where target is 0, NaN where it is below; log_target: target is
+ *  given as a log. batch_mean divides the sum by the first size (then reduction is ignored). */
 TN_API tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool batch_mean,
                             tn_reduction reduction);
 
@@ -525,8 +525,8 @@ TN_API tn_tensor *tn_adaptive_avg_pool2d(tn_tensor *x, int64_t out_h, int64_t ou
  *          equal (tn_expand repeats heads without a copy). mask: TN_NONE, bool (true blocks) or of
  *          q's dtype (added), broadcast to [..., T, S]. causal: query t sees keys s <= t only
  * Range    scale 0 means 1 / sqrt(D). A row with everything blocked (or S = 0) gives zeros and gets
- *          no gradient. On the CPU a blocked key is not read, whatever it and its value hold (second
- *          derivatives multiply it by 0)
+ *          no gradient. On the CPU a blocked key is not read, whatever it and its value hold (but
+ *          second derivatives multiply it by 0)
  * Layout   the result's axes have q's order in memory: heads that are a view of [B, T, H D] merge
  *          back into one axis without a copy
  * Grad     dv = p^T dy, ds = p (dy v^T - rowsum(dy y)), dq = scale ds k, dk = scale ds^T q; p is

@@ -281,9 +281,9 @@ typedef struct tn_one_cycle_options {
     double max_lr;                                  /* of every group, at the top */
     int64_t total_steps;                            /* in the whole cycle */
     double pct_start, div_factor, final_div_factor; /* 0: 0.3, 25, 1e4 */
-    double base_momentum, max_momentum;             /* 0: 0.85, 0.95 (use_momentum: as given) */
+    double base_momentum, max_momentum;             /* 0: 0.85, 0.95 */
     bool fixed_momentum;                            /* leave momentum (beta1) alone */
-    bool use_momentum;
+    bool use_momentum;                              /* takes both momenta as given */
 } tn_one_cycle_options;
 /** Up from max_lr / div_factor to max_lr in the first pct_start of all steps, then down to 1 /
  *  final_div_factor of the start, both along a cosine: PyTorch's OneCycleLR. Smith and Topin
@@ -296,10 +296,10 @@ TN_API tn_scheduler *tn_sequential_lr(tn_optim *opt, tn_scheduler *const *schedu
                                       const int64_t *milestones);
 /** What counts as an improvement, and what follows without one. */
 typedef struct tn_plateau_options {
-    double factor, threshold, min_lr; /* 0: 0.1, 1e-4 (use_threshold takes 0 as given), 0 */
+    double factor, threshold, min_lr; /* 0: 0.1, 1e-4, 0 */
     int64_t patience, cooldown;       /* 0: 10 (use_patience takes 0 as given), 0 */
     bool maximize, use_patience;      /* maximize: larger metrics are better */
-    bool use_threshold;
+    bool use_threshold;               /* takes threshold 0 as given */
 } tn_plateau_options;
 /** Multiplies lr by factor after more than patience calls without improvement; fed by
  *  tn_plateau_step. An improvement is below best - threshold |best| (above, +, with maximize). A

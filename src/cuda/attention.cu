@@ -3,7 +3,8 @@
  *
  * For each row: m the largest score so far, l = sum of exp(s - m), y = sum of exp(s - m) v; a new
  * tile of keys scales l and y by exp(m_old - m_new). At the end y /= l, or 0 where no key is seen;
- * m and 1 / l are kept. Tiles in the causal future are skipped. No memory is allocated. Every sum has a fixed order.
+ * m and 1 / l are kept. Tiles in the causal future are skipped. No memory is allocated. Every sum
+ * has a fixed order.
  * Source: Dao et al., FlashAttention (2022), algorithm 1; Dao, FlashAttention-2 (2023), section 3.
  */
 #include "cuda/attention.h"

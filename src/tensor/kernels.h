@@ -168,8 +168,8 @@ typedef struct tni_cross_entropy {
 } tni_cross_entropy;
 
 typedef struct tni_cross_entropy_grad {
-    /* [n, c, d] like x, and may be x: drow times the row's gradient; with d = 1, and an x of f32, it
-     * may be bf16 or f16 */
+    /* [n, c, d] like x, and may be x: drow times the row's gradient; with d = 1, and an x of f32,
+     * it may be bf16 or f16 */
     tni_array dx;
     tni_array drow;     /* [n, d], any strides (wide) */
     tni_array top, sum; /* (wide) */
@@ -286,8 +286,8 @@ typedef struct tni_avg_pool2d_grad {
 typedef struct tni_attention {
     tni_array y;
     /* [B, H, T] dense, f64 for f64 inputs, else f32: a row's probabilities are share exp(s - top),
-     * s the scaled, masked scores, top the largest of them (some kernels: before the scale), or 0 if
-     * no key is seen; share is 0 then. data NULL: not wanted */
+     * s the scaled, masked scores, top the largest of them (some kernels: before the scale), or 0
+     * if no key is seen; share is 0 then. data NULL: not wanted */
     tni_array top, share;
     tni_array q, k, v;
     /* data NULL: none; bool (true blocks) or real, rank 4 with 0-strides where it broadcasts */

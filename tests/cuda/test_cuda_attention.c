@@ -358,8 +358,8 @@ static double square(double x)
     return x * x;
 }
 
-/* The probability of key s for query t of one head, from what was kept in f64; *off: what it may be off by
- * when its score was rounded to f32 and itself to the dtype. */
+/* The probability of key s for query t of one head, from what was kept in f64; *off: what it may be
+ * off by when its score was rounded to f32 and itself to the dtype. */
 static double probability(const problem *p, int64_t item, int64_t t, int64_t s, double *off)
 {
     const attention_case *c = &p->c;

@@ -5,9 +5,9 @@
  *     dv_s = sum_t p_ts dy_t          ds_ts = p_ts (dy_t . v_s - delta_t),  delta_t = dy_t . y_t
  *     dq_t = scale sum_s ds_ts k_s    dk_s = scale sum_t ds_ts q_t
  * Forward keeps y and two numbers per row (the largest score, and the share of exp(0)), from which
- * the kernel recomputes p, block by block. For second derivatives the same formulas run in ops, with
- * all of p, in f32 for bf16 and f16. A query that sees no key has p = 0 and y = 0, and a key that is
- * not seen is not read. Source: Vaswani et al. (2017), eq. 1; Dao et al., FlashAttention (2022),
+ * the kernel recomputes p, block by block. For second derivatives the same formulas run in ops,
+ * with all of p, in f32 for bf16 and f16. A query that sees no key has p = 0 and y = 0; a key that
+ * is not seen is not read. Source: Vaswani et al. (2017), eq. 1; Dao et al., FlashAttention (2022),
  * algorithms 1 and 4.
  */
 #include <limits.h>

@@ -7,9 +7,9 @@
  *   huber(k)   m (d - m / 2) with d = x - t, m = clamp(d, -k, k): d^2 / 2 inside, k (|d| - k / 2)
  *              outside; Huber (1964), section 4
  *   smooth_l1  huber(b) / b; Girshick, Fast R-CNN (2015), eq. 3
- *   bce        -t w log sigmoid(x) - (1 - t) log(1 - sigmoid(x)), which is with p = (x > 0), constant
- *              (p - t (p + w (1 - p))) x + (1 + (w - 1) t) softplus(-|x|): also outside [0, 1], where
- *              t w softplus(-x) + (1 - t) softplus(x) would subtract two large numbers
+ *   bce        -t w log sigmoid(x) - (1 - t) log(1 - sigmoid(x)), which is with p = (x > 0), a
+ *              constant, (p - t (p + w (1 - p))) x + (1 + (w - 1) t) softplus(-|x|): also outside
+ *              [0, 1], where t w softplus(-x) + (1 - t) softplus(x) would subtract large numbers
  *   kl_div     t (log t - log_p), 0 where t is 0, NaN where it is negative or NaN; Kullback and
  *              Leibler (1951)
  */

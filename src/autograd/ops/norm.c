@@ -3,7 +3,7 @@
  *
  *   norm       y = (sum |x|^p)^(1/p): dx = dy sign(x) (|x| / y)^(p-1), 0 where y = 0 or x = 0
  *              p = infinity: y = max |x|: as amax of |x|, equal ones share dy
- *   logsumexp  y = m + ln sum e^(x-m), m = max x (or 0 where that is infinite): dx = dy f e^(x - y),
+ *   logsumexp  y = m + ln sum e^(x-m), m = max x (0 where that is infinite): dx = dy f e^(x - y),
  *              f = e^(y - m - ln sum e^(x-m)), not 1 where y is rounded: beside a large m it loses
  *              the logarithm
  * Source (logsumexp): Blanchard, Higham and Higham (2021), section 1.

@@ -298,7 +298,7 @@ static double finish(int function, double acc, double n, double p, double aside)
     }
 }
 
-/* y is center + log acc, rounded to its dtype: e to what was added by that; 1 where y is no number. */
+/* y is center + log acc, rounded to its dtype: e to what that added; 1 where y is no number. */
 static double factor_of(const tni_reduce *a, double acc, double center)
 {
     char stored[sizeof(double)];
