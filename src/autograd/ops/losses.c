@@ -123,13 +123,14 @@ tn_tensor *tn_huber_loss(tn_tensor *x, tn_tensor *target, double delta, tn_reduc
     return huber("tn_huber_loss", x, target, delta, 1.0, reduction);
 }
 
-/* w: NULL for 1. */
+/* w: TN_NONE for 1. */
 static tn_tensor *bce(tn_tensor *x, tn_tensor *t, tn_tensor *w)
 {
+    if (!x || !t || !w) return NULL;
     tn_tensor *is_positive = tn_gt_scalar(x, 0), *p = tn_to_dtype(is_positive, x->dtype);
     tn_tensor *minus_abs = tn_mul(x, tn_add_scalar(tn_mul_scalar(p, -2), 1));
     tn_tensor *rest = tn_softplus(minus_abs, 1.0, SOFTPLUS_LINEAR);
-    if (!w) return tn_add(tn_mul(tn_sub(p, t), x), rest);
+    if (tni_none(w)) return tn_add(tn_mul(tn_sub(p, t), x), rest);
     tn_tensor *of_t = tn_where(is_positive, tn_ones_like(p), w);
     tn_tensor *of_rest = tn_add_scalar(tn_mul(tn_add_scalar(w, -1), t), 1);
     return tn_add(tn_mul(tn_sub(p, tn_mul(t, of_t)), x), tn_mul(of_rest, rest));
@@ -160,7 +161,7 @@ tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_we
     tn_dtype dtype = x->dtype;
     x = tni_wide(x);
     target = tni_wide(target);
-    tn_tensor *rows = bce(x, target, tni_none(pos_weight) ? NULL : tni_wide(pos_weight));
+    tn_tensor *rows = bce(x, target, tni_wide(pos_weight));
     return tn_scope_return(scope, finish("tn_bce_with_logits", rows, reduction, dtype));
 }
 
