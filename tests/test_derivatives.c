@@ -332,6 +332,19 @@ START_TEST(even_norms_at_zero)
 }
 END_TEST
 
+/* As PyTorch: of elu's second derivative at 0 the right one, though its slope is the left one. */
+START_TEST(elu_curves_left_of_0)
+{
+    tn_tensor *x = tn_from_floats((float[]){ 0, -0.0f, 1, -1 }, TN_SHAPE(4)), *g, *h;
+    assert_ok(tn_set_requires_grad(x, true));
+    tn_tensor *y = tn_sum_all(tn_elu(x, 2));
+    assert_ok(tn_gradients(1, &y, NULL, 1, &x, &g, TN_CREATE_GRAPH));
+    g = tn_sum_all(g);
+    assert_ok(tn_gradients(1, &g, NULL, 1, &x, &h, 0));
+    assert_values(h, 1e-6, 0, 0, 0, 2 * 0.36787944);
+}
+END_TEST
+
 /* The derivative of a^b by both is a^(b-1) (1 + b ln a), in either order; 0^0 is left out. */
 START_TEST(power_with_exponent_zero)
 {
@@ -514,6 +527,7 @@ Suite *test_suite(void)
     tcase_add_test(t, twice_the_same);
     tcase_add_loop_test(t, products_with_zeros, 0, 6);
     tcase_add_test(t, even_norms_at_zero);
+    tcase_add_test(t, elu_curves_left_of_0);
     tcase_add_test(t, power_with_exponent_zero);
     t = test_case(suite, "calls");
     tcase_add_test(t, strict);

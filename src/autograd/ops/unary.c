@@ -196,8 +196,9 @@ enum { X = TNI_X(0), Y = TNI_Y };
       X, TNI_B_leaky_relu_grad, tn_where(tn_gt_scalar(x, 0.0), dy, tn_mul_scalar(dy, p[0])))       \
     U(elu, SCALED, CHEAP | FLOATS, "y = x > 0 ? x : alpha (e^x - 1)",                              \
       "dx = x > 0 ? dy : alpha e^x dy", X, TNI_B_elu_grad,                                         \
-      tn_where(tn_gt_scalar(x, 0.0), dy,                                                           \
-               tn_mul(dy, tn_mul_scalar(tn_exp(tn_clamp(x, -INFINITY, 0.0)), p[0]))))              \
+      tn_where(                                                                                    \
+          tn_gt_scalar(x, 0.0), dy,                                                                \
+          tn_mul(dy, tn_mul_scalar(tn_exp(tn_masked_fill(x, tn_ge_scalar(x, 0.0), 0.0)), p[0]))))  \
     U(silu, PLAIN, CHEAP | FLOATS, "y = x sigmoid(x)",                                             \
       "dx = s (1 + x (1 - s)) dy; where s = sigmoid(x)", X, TNI_B_silu_grad,                       \
       tn_mul(dy, silu_slope(x)))                                                                   \
