@@ -94,7 +94,7 @@ void tni_bury(void *object, size_t size, const char *epitaph)
 static void say_line(char *text, size_t size, const char *what, const note *where)
 {
     char *line = where ? tni_line_text(where->address, where->n) : NULL;
-    snprintf(text, size, line ? "%s%s" : "", what, line);
+    if (line) snprintf(text, size, "%s%s", what, line);
     if (line) tni_strfree(line);
 }
 
