@@ -306,6 +306,13 @@ static tn_status no_hook(tn_module *m, int n_in, tn_tensor **in, void *user)
 }
 CALL(add_hook, tn_register_forward_pre_hook(w.other, no_hook, NULL) >= 0)
 
+/* Each becomes f32 by itself. */
+static bool bce_of_bf16(void)
+{
+    tn_tensor *x = tn_to_dtype(tn_ones(TN_SHAPE(3)), TN_BF16);
+    return x && tn_bce_with_logits(x, x, x, TN_MEAN);
+}
+
 /* KEEPS: a failed call changes nothing; MOVES: nothing but what the row's comment says */
 enum { KEEPS, MOVES };
 static const struct {
@@ -331,6 +338,7 @@ static const struct {
     ROW_MOVES(step_lr), ROW_MOVES(multistep_lr), ROW_MOVES(one_cycle_lr), /* the rate of its first step */
     ROW_MOVES(sequential_lr), ROW(plateau_lr), ROW(scheduler_state), ROW(scheduler_load),
     ROW(scaler_new), ROW(scaler_load), ROW(scaler_scale), ROW(scaler_step), ROW(add_hook),
+    ROW(bce_of_bf16),
 };
 /* clang-format on */
 enum { ROWS = sizeof rows / sizeof *rows };
