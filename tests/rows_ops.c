@@ -335,8 +335,8 @@ START_TEST(logsumexp_beside_large_offsets)
 }
 END_TEST
 
-/* Of bf16 and f16: logits are not rounded. Each row's loss, and the mean's, is what f64 gives, rounded
- * once. */
+/* Of bf16 and f16: logits are not rounded. Each row's loss, and the mean's, is what f64 gives,
+ * rounded once. */
 START_TEST(linear_cross_entropy_of_short_floats_rounds_once)
 {
     enum { N = 12, K = 64, C = 40 };
