@@ -923,8 +923,8 @@ static uint64_t digest_of_everything(void)
     RUN(kernels->optim_step(&(tni_optim_step){ .args = &adam, .tensors = &t, .n = 1 }));
 #undef RUN
 #undef SHAPED
-    tni_array all[] = { x, y, dy, dx, a, b, c, d, e, f, g, target, index, mean, rstd };
-    for (int k = 0; k < 15; k++) free(all[k].data);
+    tni_array all[] = { x, y, dy, dx, a, b, c, d, e, f, g, exps, target, index, mean, rstd };
+    for (int k = 0; k < 16; k++) free(all[k].data);
     return h;
 }
 
