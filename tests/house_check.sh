@@ -5,8 +5,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-most_cpu_lines=57592     # include/ and src/ without cuda/, all *.c and *.h
-most_reading_lines=5000  # the files that docs/reading.md lists
+most_cpu_lines=59068     # include/ and src/ without cuda/, all *.c and *.h
+most_reading_lines=5247  # the files that docs/reading.md lists
 
 passed=0 failed=0
 check() { # WHAT COUNT MOST
