@@ -153,7 +153,7 @@ TN_API tn_status tn_register_module(tn_module *m, const char *name, tn_module **
  * t        a buffer takes any tensor, with its history; a parameter takes a leaf and stays
  *          trainable or frozen as it was
  * Owner    the module keeps t. The tensor that it replaces is dropped: at once, or, inside a
- *          forward, when the call of that forward ends
+ *          forward, when the call of that forward ends; other fields that point to it are not set
  */
 TN_API TN_MUST_USE tn_status tn_assign(tn_tensor **field, tn_tensor *t);
 /** The same by dotted path from m: "bn1.running_mean". */
