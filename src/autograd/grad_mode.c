@@ -2,6 +2,7 @@
  * grad_mode.c - what users set about gradients: recording on or off, requires_grad, grad, hooks;
  * and the guard of in-place ops.
  */
+#include "autograd/sync.h"
 #include "autograd/tell.h"
 
 static TNI_THREAD bool off; /* inverted: threads start with recording on */
@@ -98,10 +99,16 @@ tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad)
     if (!gm) return TN_E_NOMEM;
     tn_tensor *stored = tni_none(grad) ? NULL : tni_alias_raw(grad);
     if (!stored && !tni_none(grad)) return TN_E_NOMEM;
-    tn_drop(gm->grad);
-    gm->grad = stored;
-    gm->used = gm->reused = 0;
+    tni_grad_put(gm, stored);
     return TN_OK;
+}
+
+void tni_grad_put(tni_gradmeta *gm, tn_tensor *grad)
+{
+    tn_drop(gm->grad);
+    gm->grad = grad;
+    gm->used = gm->reused = 0;
+    if (gm->sync) gm->sync->leaf[gm->sync_index].own = false;
 }
 
 bool tni_grad_reused(const tni_gradmeta *gm)

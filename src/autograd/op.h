@@ -273,6 +273,8 @@ struct tni_gradmeta {
 
 /* Whether grad still holds a gradient that a step has used, and a later backward added to. */
 bool tni_grad_reused(const tni_gradmeta *gm);
+/* Makes grad (a reference that it takes; NULL: none) the gradient: no step has used it. */
+void tni_grad_put(tni_gradmeta *gm, tn_tensor *grad);
 /* Whether a call leaves a node. */
 bool tni_wants_recording(const tni_call *c);
 /* Makes a node and attaches it to the outputs. On failure they stay without history. */

@@ -78,6 +78,10 @@ static void clear(grave *g)
 void tni_bury(void *object, size_t size, const char *epitaph)
 {
     tni_saved_error before;
+    if (!tni_debugging) {
+        tni_free(object, size);
+        return;
+    }
     tni_error_save(&before);
     grave new = { object, size, tni_strdup_or_none(epitaph), NULL, line_here() };
     pthread_mutex_lock(lock);
@@ -94,8 +98,9 @@ void tni_bury(void *object, size_t size, const char *epitaph)
 static void say_line(char *text, size_t size, const char *what, const note *where)
 {
     char *line = where ? tni_line_text(where->address, where->n) : NULL;
-    if (line) snprintf(text, size, "%s%s", what, line);
-    if (line) tni_strfree(line);
+    if (!line) return;
+    snprintf(text, size, "%s%s", what, line);
+    tni_strfree(line);
 }
 
 bool tni_is_buried(const void *object)

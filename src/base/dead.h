@@ -9,12 +9,10 @@
 /* Read when the library is loaded. */
 extern bool tni_debugging;
 
-/* Below, only when it is set. */
-
-/* Notes the line where an object is made, if this thread notes lines (tn_set_lines). */
+/* Notes the line where an object is made, if this thread notes lines; only while it is set. */
 void tni_note_born(const void *object);
-/* Instead of tni_free, once nothing but the block is left of an object. epitaph: the message when
- * it is used. No error is set or lost. */
+/* As tni_free; but while it is set, epitaph is the message when the object is used. Nothing but the
+ * block may be left of it. No error is set or lost. */
 void tni_bury(void *object, size_t size, const char *epitaph);
 bool tni_is_buried(const void *object);
 

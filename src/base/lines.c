@@ -4,14 +4,14 @@
  */
 #include "base/lines.h"
 
-_Thread_local bool tni_lines_wanted;
-
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/auxv.h>
+
+_Thread_local bool tni_lines_wanted;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const void *own; /* where the object that holds tenon lies in memory */

@@ -6,8 +6,6 @@
  * gradient that a step has used, and no backward has added to since, is not saved. Loading leaves
  * no gradient of before: where the file has none, the parameter has none.
  */
-#include <stdio.h>
-
 #include "autograd/op.h"
 #include "autograd/sync.h"
 #include "io/parts.h"
@@ -98,10 +96,6 @@ void tni_grads_put(const tni_parts *parts)
 {
     for (int i = 0; i < parts->leaves->n; i++) {
         tni_gradmeta *gm = parts->leaves->entry[i].tensor->gm;
-        if (!gm) continue;
-        tn_drop(gm->grad);
-        gm->grad = parts->grad[i] ? tn_keep(parts->grad[i]) : NULL;
-        gm->used = gm->reused = 0;
-        if (gm->sync) gm->sync->leaf[gm->sync_index].own = false;
+        if (gm) tni_grad_put(gm, parts->grad[i] ? tn_keep(parts->grad[i]) : NULL);
     }
 }

@@ -213,7 +213,7 @@ void tn_module_drop(tn_module *m)
     while (doomed) { /* a list, not recursion, for any depth of nesting */
         m = doomed;
         doomed = m->state->next;
-        char epitaph[400], text[300] = "";
+        char epitaph[400] = "", text[300] = "";
         if (TNI_UNLIKELY(tni_debugging)) tni_module_text(m, text, sizeof text);
         if (m->type->free && !m->state->copying) m->type->free(m);
         drop_building(m);
@@ -222,13 +222,10 @@ void tn_module_drop(tn_module *m)
         leave_tree(m);
         tni_free(m->state, sizeof *m->state);
         m->state = NULL;
-        if (TNI_UNLIKELY(tni_debugging)) {
+        if (TNI_UNLIKELY(tni_debugging))
             snprintf(epitaph, sizeof epitaph, "the module %s is used after its last tn_module_drop",
                      text);
-            tni_bury(m, m->type->size, epitaph);
-        } else {
-            tni_free(m, m->type->size);
-        }
+        tni_bury(m, m->type->size, epitaph);
     }
 }
 

@@ -140,7 +140,7 @@ tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigne
         return tni_fail(TN_E_INVALID, "%s: states %#x: want a set of its row of TNI_OPTIMIZERS", f,
                         slots);
     tn_optim *opt = tni_calloc(sizeof *opt);
-    if (tni_no_optim(opt)) return NULL;
+    if (!opt) return NULL;
     *opt = (tn_optim){ .refs = 1, .type = type, .args = args, .slots = slots, .initial = initial };
     opt->names.names = true;
     if (add_group(opt, f, parameters, group) != TN_OK) {
@@ -167,10 +167,7 @@ void tn_optim_free(tn_optim *opt)
     tni_room_free(&opt->group, &opt->group_capacity, sizeof *opt->group);
     tni_map_free(&opt->names);
     tni_map_free(&opt->tensors);
-    if (TNI_UNLIKELY(tni_debugging))
-        tni_bury(opt, sizeof *opt, "an optimizer is used after its tn_optim_free");
-    else
-        tni_free(opt, sizeof *opt);
+    tni_bury(opt, sizeof *opt, "an optimizer is used after its tn_optim_free");
 }
 
 int tn_optim_groups(const tn_optim *opt)
