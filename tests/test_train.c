@@ -101,6 +101,7 @@ static void assert_initial(tn_module *model, const tn_list *golden)
     }
 }
 
+/* Against PyTorch's; in f32 means in deviations, variances relatively. */
 static void assert_statistics(tn_module *model, const tn_list *golden, const char *label,
                               tn_dtype dtype)
 {
@@ -110,17 +111,14 @@ static void assert_statistics(tn_module *model, const tn_list *golden, const cha
         char key[128];
         snprintf(key, sizeof key, "%s/%s", label, name);
         tn_tensor *var = tn_list_get(golden, key);
-        assert_close(tn_get_buffer(model, name), var, dtype == TN_F64 ? 0 : 1e-4,
+        assert_close(tn_get_buffer(model, name), var, dtype == TN_F64 ? 0 : 2e-5,
                      dtype == TN_F64 ? 1e-9 : 0);
         snprintf(name, sizeof name, "bn%d.running_mean", i);
         snprintf(key, sizeof key, "%s/%s", label, name);
         tn_tensor *mean = tn_to_dtype(tn_detach(tn_get_buffer(model, name)), TN_F64);
         tn_tensor *off = tn_sub(mean, tn_list_get(golden, key));
-        /* in f32 a choice of relu or of pooling may fall otherwise by rounding: .00102 was seen */
         if (dtype == TN_F32) off = tn_div(off, tn_sqrt(var));
-        assert_close(off, tn_zeros_like(off), 0, dtype == TN_F64 ? 1e-9 : 2e-3);
-        snprintf(name, sizeof name, "bn%d.num_batches_tracked", i);
-        ck_assert_int_eq((int)tn_item(tn_get_buffer(model, name)), STEPS);
+        assert_close(off, tn_zeros_like(off), 0, dtype == TN_F64 ? 1e-9 : 2e-5);
     }
 }
 
@@ -136,8 +134,9 @@ static void train_cnn(const char *label, tn_dtype dtype)
     tn_optim *optimizer =
         tn_sgd(tn_parameters(model), (tn_sgd_options){ .lr = 0.01, .momentum = 0.9 });
     assert_made(optimizer);
-    char key[32];
+    char key[32], half[32];
     snprintf(key, sizeof key, "loss/%s", label);
+    snprintf(half, sizeof half, "%s/half", label);
     tn_tensor *losses = tn_list_get(golden, key);
     for (int step = 0; step < STEPS; step++) {
         tn_scope scope = tn_scope_begin();
@@ -146,9 +145,16 @@ static void train_cnn(const char *label, tn_dtype dtype)
         synthetic_images(step, dtype, &x, &y);
         double loss = train_step(model, optimizer, x, y);
         assert_loss(key, step, loss, tn_at(losses, TN_INDEX(step)), dtype);
+        if (step + 1 == STEPS / 2) assert_statistics(model, golden, half, dtype);
         tn_scope_end(scope);
     }
-    assert_statistics(model, golden, label, dtype);
+    /* In f32 a relu that rounding flips grows: with clang at -O1 one flipped in step 73, after weights
+     * apart by 2e-7, and the last means were .00285 of a deviation apart. */
+    if (dtype == TN_F64) assert_statistics(model, golden, label, dtype);
+    for (int i = 1; i <= 2; i++) {
+        snprintf(key, sizeof key, "bn%d.num_batches_tracked", i);
+        ck_assert_int_eq((int)tn_item(tn_get_buffer(model, key)), STEPS);
+    }
     tn_optim_free(optimizer);
     tn_module_drop(model);
 }

@@ -11,7 +11,8 @@ transformer (reduced: 63 characters, 2 layers, d 32, 2 heads, context 16, batch 
 cnn (full size, batch 4): initial weights come from torch.manual_seed(1) and are compared by samples;
 images come from a formula (image() below, the same in test_train.c)
     init/KEY            the first four values of each parameter, and the sum of all, f64 [5]
-    loss/f64, loss/f32, and f64/bn1.running_mean, ... the running statistics after the last step
+    loss/f64, loss/f32, and f64/bn1.running_mean, ... the running statistics after the last step;
+    f64/half/bn1.running_mean, ... after half of the steps, before a flipped ReLU can have grown
 """
 import math
 import os
@@ -141,10 +142,12 @@ def cnn():
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
+            if step + 1 in (STEPS // 2, STEPS):
+                for name, buffer in model.named_buffers():
+                    if "running" in name:
+                        when = "" if step + 1 == STEPS else "half/"
+                        out[f"{label}/{when}{name}"] = buffer.double().numpy().copy()
         out[f"loss/{label}"] = np.array(losses)
-        for name, buffer in model.named_buffers():
-            if "running" in name:
-                out[f"{label}/{name}"] = buffer.double().numpy()
         print("cnn", label, losses[0], losses[-1])
     return out
 
