@@ -148,8 +148,8 @@ static void train_cnn(const char *label, tn_dtype dtype)
         if (step + 1 == STEPS / 2) assert_statistics(model, golden, half, dtype);
         tn_scope_end(scope);
     }
-    /* In f32 a relu that rounding flips grows: with clang at -O1 one flipped in step 73, after weights
-     * apart by 2e-7, and the last means were .00285 of a deviation apart. */
+    /* In f32 a relu that rounding flips grows: with clang at -O1 one flipped in step 73, after
+     * weights apart by 2e-7, and the last means were .00285 of a deviation apart. */
     if (dtype == TN_F64) assert_statistics(model, golden, label, dtype);
     for (int i = 1; i <= 2; i++) {
         snprintf(key, sizeof key, "bn%d.num_batches_tracked", i);
