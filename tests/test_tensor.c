@@ -130,6 +130,8 @@ START_TEST(arange_errors)
     assert_null(tn_arange(0, 300, 1, TN_U8), TN_E_INVALID, "u8 can hold");
     assert_null(tn_arange(0, 2, 1, TN_BOOL), TN_E_DTYPE, "bool");
     assert_null(tn_arange(0, 2, 1, (tn_dtype)99), TN_E_DTYPE, "number type");
+    /* beyond i64, of a dtype that does not exist: no conversion may happen (UBSan) */
+    assert_null(tn_full_as(TN_SHAPE(1), -9.3e18, (tn_dtype)99, tn_cpu()), TN_E_DTYPE, "99");
 }
 END_TEST
 

@@ -51,7 +51,7 @@ tn_status tni_number_in(const char *function, double value, tn_dtype dtype, tni_
     else if (tn_dtype_is_float(dtype))
         *number = (tni_number){ .f = value };
     else
-        *number = (tni_number){ .f = trunc(value), .i = (int64_t)value };
+        *number = (tni_number){ .f = trunc(value), .i = tn_int_of(value) };
     return TN_OK;
 }
 

@@ -65,15 +65,15 @@ static double uniform(void) /* xorshift64*: [-2, 2) */
     return (double)((random_state * 2685821657736338717u) >> 11) / 9007199254740992.0 * 4 - 2;
 }
 
-/* One in 32 is special. */
 static double unit = 1; /* what random numbers are multiplied by */
 
+/* One in 32 is special. */
 static double value(bool specials)
 {
     static const double special[] = { NAN, INFINITY, -INFINITY, 0.0, -0.0, 1.0, -1.0, 1e-30 };
-    double v = uniform() * unit;
+    double v = uniform();
     if (specials && v < -1.875) return special[(int)(v * 1e6) & 7];
-    return v;
+    return v * unit;
 }
 
 static void fill_random(pair *p, bool specials)
@@ -83,7 +83,7 @@ static void fill_random(pair *p, bool specials)
     for (size_t i = 0; i < p->nbytes / item; i++) {
         double v = value(specials);
         char *at = p->block[CPU] + i * item;
-        int64_t whole = isfinite(v) ? (int64_t)(v * 3) : 0;
+        int64_t whole = isfinite(v) ? tn_int_of(v * 3) : 0;
         float f = (float)v;
         uint16_t h = dtype == TN_BF16 ? tn_to_bf16(f) : tn_to_f16(f);
         uint8_t b = dtype == TN_BOOL ? v > 0 : (uint8_t)whole;
