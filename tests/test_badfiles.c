@@ -265,6 +265,16 @@ START_TEST(H2_sizes_before_the_header)
             "a zero byte in the header");
     refused("raw zero behind", write_bytes("f", "\3\0\0\0\0\0\0\0{}\0", 11), TN_E_FORMAT,
             "a zero byte in the header");
+    static const struct {
+        const char *bytes, *text;
+    } others[] = {
+        { "GGUF\3\0\0\0\1\0", "not a safetensors file: a GGUF file" },
+        { "\x89HDF\r\n\x1a\n\0\0", "not a safetensors file: an HDF5 file" },
+        { "\x1f\x8b\x08\0\1\2\3\4\0\3", "not a safetensors file: a file compressed by gzip" },
+        { "\x93NUMPY\1\0v\0", "not a safetensors file: an array of NumPy's" },
+    };
+    for (int i = 0; i < COUNT(others); i++)
+        refused(others[i].text, write_bytes("f", others[i].bytes, 10), TN_E_FORMAT, others[i].text);
     refused("HTML", write_bytes("f", "<!DOCTYPE html><html>", 21), TN_E_FORMAT,
             "not a safetensors file: a page of HTML or XML, as a failed download leaves");
     refused(

@@ -11,8 +11,6 @@
  * sets that field. Numbers are told from addresses by their size: below 2^32, only the very address
  * of an object is one.
  */
-#include <stdlib.h>
-
 #include "nn/module.h"
 
 /* Memory of the original, and what is there in the copy. */
@@ -186,7 +184,7 @@ tn_module *tn_module_clone(tn_module *m)
     if (status == TN_OK) status = tni_walk(m, TNI_ONCE, copy_slots, NULL, &c);
     if (status == TN_OK) status = tni_walk(m, TNI_ONCE, add_regions, NULL, &c);
     if (status == TN_OK) {
-        qsort(c.region, c.n, sizeof *c.region, by_address);
+        tni_sort(c.region, c.n, sizeof *c.region, by_address);
         status = tni_walk(m, TNI_ONCE, NULL, complete, &c);
     }
     if (status == TN_OK) result = tn_module_keep(tni_map_get(&c.copy, m));

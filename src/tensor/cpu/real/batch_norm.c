@@ -82,7 +82,7 @@ static void finish_channel(const bn_job *job, int64_t ch, double mu, double m2, 
     double var = m2 / count - off * off;
     var = var < 0 ? 0 : var; /* NaN stays */
     double rstd = 1.0 / sqrt(var + job->eps);
-    if (TNI_UNLIKELY(!(var + job->eps > 0x1p-100 && var < INFINITY))) { /* REAL's range */
+    if (TNI_UNLIKELY(!(var + job->eps > LEAST_VARIANCE && var < INFINITY))) {
         int64_t first = ch * job->s * (int64_t)tn_dtype_size(job->dtype);
         tni_array x = {
             (char *)job->x + first, job->dtype, 2, { job->n, job->s }, { job->c * job->s, 1 }

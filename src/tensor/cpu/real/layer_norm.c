@@ -52,7 +52,7 @@ static void layer_norm_chunk(void *context, int64_t begin, int64_t end)
         const REAL *restrict x = job->x + i * f;
         REAL *restrict y = job->y + i * f;
         REAL mean = (REAL)(row_sum(x, f) / (double)f);
-        double least = 0x1p-100 + (double)mean * (double)mean * FAR;
+        double least = LEAST_VARIANCE + (double)mean * (double)mean * FAR;
         double var = row_sum_squares(x, mean, f) / (double)f + job->eps;
         REAL rstd = (REAL)(1.0 / sqrt(var));
         if (TNI_UNLIKELY(!(var > least && var < INFINITY))) {
