@@ -1,7 +1,6 @@
 /*
  * onednn.c - the oneDNN module: opening it, what each thread keeps, and matrix products. It is a
- * shared module of its own, so that a program that multiplies nothing large never maps oneDNN (40
- * MB).
+ * module of its own, so that a program that multiplies nothing large never maps oneDNN (40 MB).
  *
  * oneDNN compiles a kernel for exact sizes, so each thread keeps plans: the kernels that it has
  * used, with the memory objects through which they get their operands. A kernel is made for one
@@ -9,13 +8,15 @@
  * its scratch memory: by itself oneDNN keeps one for each. Sources: the oneDNN developer guide,
  * "Matrix Multiplication", "Primitive cache" and "Managing scratchpads".
  */
-#include <omp.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tensor/cpu/onednn_module.h"
+
+int omp_get_max_threads(void); /* in the OpenMP library that oneDNN itself uses, gcc's */
+void omp_set_num_threads(int n);
 
 dnnl_engine_t tni_engine;
 dnnl_primitive_attr_t tni_options;
