@@ -1,4 +1,5 @@
 """Both sides of one sample, and the verdict on them."""
+import dataclasses
 import re
 
 import torch
@@ -106,13 +107,17 @@ def differs(got, want, tolerance):
 
 
 def upcast(tree):
-    """The operands in f64."""
+    """The operands in f64, and so the dtype that an option names for sums."""
     def up(t):
         if not t.dtype.is_floating_point:
             return t
         return t.detach().double().requires_grad_(t.requires_grad)
     made = {}
-    return walk(tree, lambda t: made.setdefault(id(t), up(t)))
+    tree = walk(tree, lambda t: made.setdefault(id(t), up(t)))
+    for named in [x for x in tree if isinstance(x, dict)]:
+        if getattr(named.get("options"), "acc_dtype", None):
+            named["options"] = dataclasses.replace(named["options"], acc_dtype=torch.float64)
+    return tree
 
 
 def as_near(got, want, true, tolerance, strict, depth, size):
@@ -171,11 +176,17 @@ def value_only(test):
     return lambda kind, bad, g, w, tree: kind == "value" and bool((test(g, w, tree) | ~bad).all())
 
 
+def in_rows(tree, test):
+    """Where a row that is reduced, the last axis of the tree's operand or the one named by dim=, holds such a number."""
+    x, dim = leaves(tree)[0].detach(), tree[2].get("dim", -1)
+    return test(x).any(dim, keepdim=True).expand(x.shape)
+
+
 EXCUSES = [
     ("all|any", "out", "the result for u8 is bool, PyTorch's is u8", lambda kind, bad, g, w, tree: kind == "dtype"),
     ("abs|nn.functional.l1_loss", "grad", "the slope at NaN is NaN; PyTorch's is 0",
      value_only(lambda g, w, tree: (w == 0) & g.isnan())),
-    ("nn.functional.(elu|celu)", "grad", "the slope at NaN is NaN; PyTorch's is 1",
+    ("nn.functional.(elu|celu)", "grad|second", "the slope at NaN is NaN; PyTorch's is 1",
      value_only(lambda g, w, tree: leaves(tree)[0].isnan() & g.isnan())),
     ("clamp", "grad", "the slope at a bound, and at NaN, is 1; PyTorch's is 0",
      value_only(lambda g, w, tree: (w == 0) & (g != 0))),
@@ -191,9 +202,24 @@ EXCUSES = [
      value_only(lambda g, w, tree: (leaves(tree)[0].abs() > 1e7) & g.isfinite())),
     ("nn.functional.kl_div", "out|grad|second",
      "of a huge or infinite target it is the limit, of a target of 0 it is 0, slopes too; PyTorch's is mostly NaN",
-     value_only(lambda g, w, tree: (leaves(tree)[1].abs() > 5e4) & w.isnan() | (leaves(tree)[1] == 0) & (g == 0))),
-    ("pow", "second", "at base 0 the derivative is its limit; PyTorch's is NaN",
+     value_only(lambda g, w, tree: (leaves(tree)[1].abs() > 5e4) & w.isnan() | (leaves(tree)[1] == 0) & (g == 0) |
+                (leaves(tree)[1].abs() < 1e-307) & w.isinf() & (g.abs() > 1e307))),  # 1 / target ends the range
+    ("pow", "second0", "at base 0 terms with its logarithm are 0; PyTorch's are NaN",
      value_only(lambda g, w, tree: w.isnan() & (leaves(tree)[0].expand(g.shape) == 0))),
+    ("pow", "second1",
+     "at base 0 terms with its logarithm are 0; PyTorch's are NaN, and at exponent 0 it loses the mixed derivative",
+     value_only(lambda g, w, tree: w.isnan() & (leaves(tree)[0].expand(g.shape) == 0) |
+                g.isfinite() & (leaves(tree)[1].expand(g.shape) == 0))),
+    ("prod", "second", "of rows with infinities or NaN: where none of them is a factor PyTorch's is NaN, too",
+     value_only(lambda g, w, tree: ~w.isfinite() & in_rows(tree, lambda x: ~x.isfinite()))),
+    ("std|std.unbiased", "grad", "of rows whose sum leaves the range both lose the mean",
+     value_only(lambda g, w, tree: ~w.isfinite() & in_rows(tree, lambda x: x.abs() > 1e38))),
+    ("var|var.unbiased", "grad", "of huge numbers that cancel the mean depends on the order of the sum",
+     value_only(lambda g, w, tree: in_rows(tree, lambda x: x > 1e38) & in_rows(tree, lambda x: x < -1e38))),
+    ("square|nn.functional.mse_loss", "grad", "2 x leaves the range (f64), its product with dy does not",
+     value_only(lambda g, w, tree: w.isinf() & (g.abs() > 1e306))),
+    ("nn.functional.(huber|smooth_l1)_loss", "second", "where its pieces meet it is the inner one's; PyTorch's is the outer's",
+     value_only(lambda g, w, tree: (w == 0) & ((leaves(tree)[0] - leaves(tree)[1]).abs() == 1))),
     ("int", "out", "a float that i32 cannot hold has no defined value in PyTorch",
      value_only(lambda g, w, tree: ~(leaves(tree)[0].double().abs() < 2**31))),
     ("div.no_rounding_mode|true_divide", "grad|second", "one of both leaves the range on the way (f64)",
