@@ -144,6 +144,7 @@ void ex_progress_clear(void);
 /* Clears the line; returns the units per second over all steps since begin. */
 double ex_progress_end(ex_progress *p, int64_t step);
 double ex_seconds(void); /* monotonic clock */
+int ex_width(void);      /* columns of the terminal; 80 where there is none */
 
 /* ---- curves and reports ---------------------------------------------------------------------- */
 

@@ -16,7 +16,7 @@ double ex_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int terminal_width(void)
+int ex_width(void)
 {
     struct winsize size;
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
@@ -57,27 +57,29 @@ static void time_text(double seconds, char *text, size_t size)
         snprintf(text, size, "%d:%02d", (int)(s / 60), (int)(s % 60));
 }
 
-/* One line, the most wanted first; parts that do not fit the width are left out. */
+/* One line of the same shape each time: the most wanted first, then a bar. What leaves no room for
+ * ten cells of it is left out. */
 static void draw(ex_progress *p, int64_t step, double rate, double lr, const char *left)
 {
+    enum { LEAST = 10, MOST = 40, FRAME = 4 };
     char part[5][64];
-    int width = terminal_width() - 1, used = 0;
+    int width = ex_width() - 1, used = 0;
+    int digits = snprintf(NULL, 0, "%" PRId64, p->total);
     const char *bold = p->color ? "\033[1m" : "", *plain = p->color ? "\033[0m" : "";
-    snprintf(part[0], sizeof part[0], "step %" PRId64 "/%" PRId64, step, p->total);
+    snprintf(part[0], sizeof part[0], "step %*" PRId64 "/%" PRId64, digits, step, p->total);
     snprintf(part[1], sizeof part[1], "loss %.4f", p->loss / (double)p->losses);
-    snprintf(part[2], sizeof part[2], "%s left", left);
-    snprintf(part[3], sizeof part[3], "%.0f %s/s", rate, p->unit);
+    snprintf(part[2], sizeof part[2], "%5s left", left);
+    snprintf(part[3], sizeof part[3], "%6.0f %s/s", rate, p->unit);
     snprintf(part[4], sizeof part[4], "lr %.2e", lr);
     printf("\r");
     for (int i = 0; i < 5; i++) {
         int length = (int)strlen(part[i]) + (i ? 2 : 0);
-        if (used + length > width) break;
+        if (used + length + (i > 1 ? FRAME + LEAST : 0) > width) break;
         printf("%s%s%s%s", i ? "  " : "", i == 1 ? bold : "", part[i], i == 1 ? plain : "");
         used += length;
     }
-    int cells = width - used - 4;
-    if (cells >= 10) {
-        if (cells > 40) cells = 40;
+    int cells = width - used - FRAME < MOST ? width - used - FRAME : MOST;
+    if (cells >= LEAST) {
         int full = (int)((double)cells * (double)step / (double)p->total);
         printf("  [%.*s%.*s]", full, "########################################", cells - full,
                "........................................");

@@ -10,8 +10,10 @@
 #include "train.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+#include <unistd.h>
 
 static settings set = {
     .shared = { EX_SETTINGS },
@@ -128,11 +130,23 @@ static void report_losses(run *r, double rate, bool trained)
     if (trained) printf("%" PRId64 " steps, %.0f tokens/s\n", r->step, rate);
 }
 
-/* Prints at once, so that one can watch. */
+/* Prints at once, so that one can watch; on a terminal a word that does not fit begins a line. */
 static void write_character(int id, void *user)
 {
+    enum { LONGEST = 32 };
+    static char word[LONGEST];
+    static int n, column;
     const run *r = user;
-    putchar(r->vocab.byte_of[id]);
+    char c = id < 0 ? ' ' : (char)r->vocab.byte_of[id];
+    bool ends = c == ' ' || c == '\n';
+    if (!ends && n < LONGEST) word[n++] = c;
+    if (!ends && n < LONGEST && isatty(STDOUT_FILENO)) return;
+    if (column > 0 && column + n > ex_width() && isatty(STDOUT_FILENO)) column = 0, putchar('\n');
+    fwrite(word, 1, (size_t)n, stdout);
+    column += n;
+    n = 0;
+    if (ends && id >= 0) putchar(c);
+    column = c == '\n' ? 0 : column + ends;
     ex_flush();
 }
 
@@ -146,8 +160,7 @@ static void write_sample(run *r)
     int newline = r->vocab.id_of['\n']; /* without a prompt the sample begins a line */
     if (given == 0) ids[given++] = (unsigned char)(newline >= 0 ? newline : 0);
     if (!set.shared.quiet) printf("\n---- sample, temperature %g ----\n", set.temperature);
-    printf("%s", set.prompt);
-    ex_flush();
+    for (size_t i = 0; set.prompt[i]; i++) write_character(ids[i], r);
     ex_check(sample(r->model, ids, (int64_t)given,
                     (sample_options){ .length = set.generate,
                                       .temperature = set.temperature,
@@ -157,6 +170,7 @@ static void write_sample(run *r)
                                       .device = r->device,
                                       .wrote = write_character,
                                       .user = r }));
+    write_character(-1, r);
     printf("\n");
     int64_t total = (int64_t)given + set.generate;
     if (!set.shared.quiet) printf("---- end ----\n");
@@ -176,12 +190,18 @@ static void finish(run *r, bool trained, double rate)
     const ex_settings *shared = &set.shared;
     bool whole = r->step >= set.steps;
     if (whole && ex_first(shared, shared->save)) run_save_weights(r, trained);
-    if (whole && r->text && (!shared->quiet || shared->plot)) report_losses(r, rate, trained);
+    bool asked = ex_given(&options, "generate"); /* then of a loaded model only a sample */
+    if (whole && r->text && ((!shared->quiet && (trained || !asked)) || shared->plot))
+        report_losses(r, rate, trained);
     if (trained && shared->plot) run_plot(r);
     ex_let_signals();
     if (shared->print_hash) printf("hash %016" PRIx64 "\n", ex_hash(r->model));
-    bool wanted = !shared->quiet || ex_given(&options, "generate");
-    if (whole && wanted && set.generate > 0 && !ex_signal()) write_sample(r);
+    bool wanted = set.generate > 0 && (!shared->quiet || asked);
+    if (!whole || !wanted || ex_signal()) return;
+    write_sample(r);
+    if (trained && shared->save && !shared->quiet)
+        printf("\nmore from these weights: %s --load %s --generate 400\n", program_invocation_name,
+               shared->save);
 }
 
 int main(int argc, char **argv)
