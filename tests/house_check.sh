@@ -7,6 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 most_cpu_lines=59068     # include/ and src/ without cuda/, all *.c and *.h
 most_reading_lines=5247  # the files that docs/reading.md lists
+most_readme_lines=130    # README.md, the front door: what does not fit has a page in docs/
 
 passed=0 failed=0
 check() { # WHAT COUNT MOST
@@ -46,6 +47,7 @@ done
 check 'files of docs/reading.md that are not there' $missing 0
 check 'files of docs/reading.md' $((-${#heart[@]})) -20
 check 'lines of docs/reading.md'"'"'s files' $lines $most_reading_lines
+check 'lines of README.md' "$(wc -l <README.md)" $most_readme_lines
 
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the library alone, static and shared, in folders with a space, installs it below prefixes with a space,
-# compiles the README's program with the README's command and runs it without any environment; then removes it.
+# compiles the README's program with the command of docs/install.md and runs it without any environment; then removes
+# it.
 # usage: tests/install_check.sh     (minutes: it compiles the library twice, unless there is ccache: its folders are
 #        beside build/, so that what was compiled there is found)
 #
@@ -17,15 +18,15 @@ good() {
 }
 bare() { env -i PATH=/usr/local/bin:/usr/bin:/bin "$@"; }
 
-# The Nth fenced block of a language in the README.
-block() {
+# The Nth fenced block of a language in FILE.
+block() { # LANGUAGE N FILE
     awk -v fence="\`\`\`$1" -v wanted="$2" '
         $0 == fence && !inside { inside = 1; n++; next }
         $0 == "```" && inside { inside = 0; next }
-        inside && n == wanted' "$root/README.md"
+        inside && n == wanted' "$root/$3"
 }
-block c 1 >"$work/mine.c"
-line=$(block sh 2)
+block c 1 README.md >"$work/mine.c"
+line=$(block sh 1 docs/install.md)
 [[ $line == 'cc mine.c -o mine $(PKG_CONFIG_PATH='*'pkg-config --cflags --libs tenon)' ]]
 
 # The library's message about an invalid CUDA module: where it looked. A driver it wants first: an empty one will do.
@@ -40,7 +41,7 @@ int main(void)
 }
 END
 
-# A program in its own folder, by the README's line with another prefix; eval, as that has a space.
+# A program in its own folder, by that line with another prefix; eval, as that has a space.
 program() { # NAME PREFIX
     (cd "$work" && bare PKG_CONFIG_PATH="$2/lib/pkgconfig" bash -euc \
         "eval cc $1.c -o $1 \"\$(pkg-config --cflags --libs tenon)\"")
@@ -65,7 +66,7 @@ for kind in shared static; do
     rm "$prefix/lib/libtenon-cuda.so"
     if [ $kind = shared ] && command -v cmake >/dev/null; then
         { echo 'cmake_minimum_required(VERSION 3.18)' && echo 'project(mine C)' && echo 'add_executable(mine mine.c)'
-          block cmake 1; } >"$work/CMakeLists.txt"
+          block cmake 1 docs/install.md; } >"$work/CMakeLists.txt"
         bare cmake -S "$work" -B "$work/cmake" "-DCMAKE_PREFIX_PATH=$prefix" >"$work/said"
         bare cmake --build "$work/cmake"
         (cd "$work" && bare cmake/mine)

@@ -1011,7 +1011,7 @@ START_TEST(memory_that_runs_out)
 }
 END_TEST
 
-/* ---- the README's ---------------------------------------------------------------------------- */
+/* ---- the one in docs/training.md ------------------------------------------------------------- */
 
 typedef struct net {
     tn_module base;
@@ -1026,12 +1026,12 @@ static tn_tensor *net_forward(tn_module *self, tn_tensor *x)
     return tn_forward(m->head, tn_detach(h));
 }
 
-START_TEST(what_the_readme_shows)
+START_TEST(what_the_docs_show)
 {
     static const tn_module_type type = { .name = "Net",
                                          .size = sizeof(net),
                                          .forward = net_forward };
-    static char readme[1 << 17];
+    static char page[1 << 17];
     tn_manual_seed(0);
     net *m = tn_module_new(&type);
     tn_register_module(&m->base, "encoder", &m->encoder, linear(2, 8));
@@ -1046,10 +1046,10 @@ START_TEST(what_the_readme_shows)
     batch b = { random_as(TN_SHAPE(16, 2), -1, 1, 1, TN_F32), tn_randint(0, 2, TN_SHAPE(16)) };
     explain(&m->base, opt, entropy, &b);
     ck_assert_int_eq(report.findings, 7);
-    FILE *file = fopen(golden_path("../../README.md"), "r");
+    FILE *file = fopen(golden_path("../../docs/training.md"), "r");
     ck_assert_ptr_nonnull(file);
-    read_file(file, readme, sizeof readme);
-    ck_assert_msg(strstr(readme, report.text) != NULL, "the README lacks:\n%s", report.text);
+    read_file(file, page, sizeof page);
+    ck_assert_msg(strstr(page, report.text) != NULL, "docs/training.md lacks:\n%s", report.text);
     tn_optim_free(opt);
     tn_module_drop(&m->base);
 }
@@ -1214,7 +1214,7 @@ Suite *test_suite(void)
     tcase_add_test(t, a_long_report_is_cut);
     tcase_add_test(t, memory_that_runs_out);
     t = test_case(s, "readme");
-    tcase_add_test(t, what_the_readme_shows);
+    tcase_add_test(t, what_the_docs_show);
     t = test_case(s, "summary");
     tcase_add_test(t, a_summary);
     tcase_add_test(t, a_summary_folds_what_repeats);
