@@ -9,7 +9,7 @@
  * Seen to fail: in src/nn/layers/frozen_batchnorm.c, when conversions made new layers at new
  * addresses: FB_04_fields_of_others; prepare() without the test for running statistics:
  * FB_04_what_cannot_be_frozen fails; thawed_for() that leaves momentum 0 to the constructor:
- * FB_04_momentum_comes_back fails; in src/nn/ema.c, hold_parameters() without the memmove:
+ * FB_04_momentum_comes_back fails; in src/help/averages.c, hold_parameters() without the memmove:
  * ema_equals_averaged_model fails; weight 1 / n for the equal average: the same; compare() left
  * out: ema_refuses_another_model fails; in src/nn/layers/batchnorm.c, take() that copies
  * before it looks: BN_11_skip_nonfinite fails.

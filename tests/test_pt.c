@@ -7,9 +7,9 @@
  * ZIP specification, byte by byte, for our own files. examples/interop/roundtrip.py shows that
  * PyTorch reads what is written here.
  *
- * Seen to fail: in src/io/pt_write.c, a tie always written once more: ties, LD_10 and the files
- * that PyTorch was seen to read; put_versions() left out: SD_05, LD_13; in src/io/pt_read.c,
- * tensor_of() with offset 0: views of both golden files; in src/io/zip_write.c, padding 0: the
+ * Seen to fail: in src/io/pt/write.c, a tie always written once more: ties, LD_10 and the files
+ * that PyTorch was seen to read; put_versions() left out: SD_05, LD_13; in src/io/pt/read.c,
+ * tensor_of() with offset 0: views of both golden files; in src/io/pt/zip_write.c, padding 0: the
  * alignment; `far` always false: zip64.
  */
 #include <stdio.h>

@@ -5,10 +5,11 @@
  * Truth: pickles and archives put together byte by byte here, by CPython's pickletools and the ZIP
  * specification.
  *
- * Seen to fail: in src/io/pickle_call.c, inside() answering true: rows are read, and test_mutate.c
- * crashes; in src/io/pickle.c, get() without its comparison: both crash; in src/io/pt_read.c,
- * storage_of() without the comparison of bytes: rows are read; in src/io/zip.c, check_places()
- * without its comparison: a hole is read; tni_zip_read() without that of checksums: damaged data.
+ * Seen to fail: in src/io/pt/pickle_call.c, inside() answering true: rows are read, and
+ * test_mutate.c crashes; in src/io/pt/pickle.c, get() without its comparison: both crash; in
+ * src/io/pt/read.c, storage_of() without the comparison of bytes: rows are read; in
+ * src/io/pt/zip.c, check_places() without its comparison: a hole is read; tni_zip_read() without
+ * that of checksums: damaged data.
  */
 #include <stdio.h>
 #include <stdlib.h>
