@@ -85,4 +85,9 @@ echo "project('mine', 'c')
 executable('mine', 'mine.c', dependencies: dependency('tenon', fallback: 'tenon'))" >"$work/super/meson.build"
 bare meson setup "$work/super/build" "$work/super" -Dtenon:cuda=disabled
 good 'a subproject'
+# The project is meson's default, to debug; the last -O of each kernel's command is -O3 all the same.
+kernels=$(grep '"command".*/cpu/\(real\|isa\)/' "$work/super/build/compile_commands.json")
+[ "$(grep -c . <<<"$kernels")" -gt 100 ] && grep -q -- '-O0' <<<"$kernels"
+[ -z "$(sed 's/.*\(-O[0-9sg]\).*/\1/' <<<"$kernels" | grep -v -- -O3)" ]
+good 'a subproject: its kernels are optimised'
 echo "$passed passed, 0 failed"
