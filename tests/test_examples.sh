@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # The example programs as a user meets them: flags, files, signals, resuming, the same bits again.
-# usage: test_examples.sh TRANSFORMER BATCHNORM BUFFERS XOR AUTOGRAD     (paths of the programs)
+# usage: test_examples.sh TRANSFORMER BATCHNORM BUFFERS XOR AUTOGRAD GPT     (paths of the programs)
 #
 # Seen to fail: with .scheduler left out of both checkpoints in transformer/train.c a resumed run
 # began its warm-up again: "resumed after 1", "8" and "13" (another hash than the whole run's); with a
-# note_signal (process.c) that only notes: both "a second signal".
+# note_signal (process.c) that only notes: both "a second signal"; gpt.c without tn_optim_step (3.62) or
+# without attention (above 1.2): "gpt, it learns"; with another seed in each run: "gpt, byte for byte".
 set -uo pipefail
 transformer=$(realpath "$1") batchnorm=$(realpath "$2") buffers=$(realpath "$3") xor=$(realpath "$4")
-autograd=$(realpath "$5")
+autograd=$(realpath "$5") gpt=$(realpath "$6")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=tests/example_data.sh
 . "$here/example_data.sh"
@@ -251,6 +252,23 @@ check 'autograd, a net' says '^  3  linear .4,1.  in 2 .Linear.' "$autograd" --n
 check 'autograd, its boxes' grep -q 'label="2 (Linear)";' net.dot
 check 'autograd, the same drawing again' "$autograd" --net --dot net2.dot
 check 'autograd, byte for byte' cmp net.dot net2.dot
+
+# ---- gpt ---------------------------------------------------------------------------------------
+# What is known of the text's next character costs 2.92 nats where nothing is looked at, 1.21 where the last
+# character is, 0.46 where the last two are: below 0.9 attention must work.
+learns() { # OUTPUT: of gpt; the loss begins near log 31 and ends low
+    cat "$1"
+    awk '/^step +1 / { first = $4 } /^validation loss/ { last = $3 } END {
+        exit !(first > 3 && first < 5 && last > 0.05 && last < 0.9) }' "$1"
+}
+check 'gpt' says '^validation loss [0-9.]+$' "$gpt" text 60
+cp said gpt.out
+check 'gpt, it learns' learns gpt.out
+check 'gpt, its sample' same "$(sed '1,/^$/d' gpt.out | wc -c)" 501
+check 'gpt, words of the text' grep -q 'And the' gpt.out
+check 'gpt, again' says 'validation' "$gpt" text 60
+check 'gpt, byte for byte' cmp gpt.out said
+check 'gpt, no such text' fails 'no-such-file: No such file' "$gpt" no-such-file
 
 # ---- pages of the first steps ------------------------------------------------------------------
 # FILE: a page, with the words of its account where the account has places in the list of words

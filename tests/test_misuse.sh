@@ -2,13 +2,13 @@
 # The example programs under wrong options, files that cannot be read or written, and outputs that nobody
 # reads: one clear line before anything is computed, the right exit status, no file made; and failures
 # later cost no trained weights.
-# usage: test_misuse.sh TRANSFORMER BATCHNORM BUFFERS XOR INTEROP AUTOGRAD     (paths of the programs)
+# usage: test_misuse.sh TRANSFORMER BATCHNORM BUFFERS XOR INTEROP AUTOGRAD GPT     (paths of the programs)
 #
 # Seen to fail: the programs as they were before examples/places.c and process.c, 88 of the checks; a run
 # of the table that is not refused at once is cut off after 20 s.
 set -uo pipefail
 transformer=$(realpath "$1") batchnorm=$(realpath "$2") buffers=$(realpath "$3") xor=$(realpath "$4")
-interop=$(realpath "$5") autograd=$(realpath "$6")
+interop=$(realpath "$5") autograd=$(realpath "$6") gpt=$(realpath "$7")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=tests/example_data.sh
 . "$here/example_data.sh"
@@ -157,6 +157,15 @@ table <<END
 2 | 2 steps, and bpart is after step 3: want            | batchnorm --resume bpart --steps 2
 2 | unknown flag --nonsense                               | xor --nonsense
 2 | unexpected argument 3                                 | xor 3
+2 | --device needs an argument                            | xor --device
+2 | no/x.html: No such file                               | xor --html no/x.html
+2 | usage: gpt [TEXT] [STEPS]                             | gpt --help
+2 | usage: gpt [TEXT] [STEPS]                             | gpt text many
+2 | usage: gpt [TEXT] [STEPS]                             | gpt text 0
+2 | usage: gpt [TEXT] [STEPS]                             | gpt text 5 more
+1 | nope: No such file                                    | gpt nope
+1 | folder: is a folder                                   | gpt folder
+1 | the text is too short                                 | gpt short
 2 | unknown flag --nonsense                               | autograd --nonsense
 2 | --dot no/x: No such file                              | autograd --dot no/x
 2 | --dot needs an argument                               | autograd --dot
@@ -228,6 +237,7 @@ for program in xor buffers autograd; do
     check "$program, standard output is full" complains 'standard output: No space' full "${!program}"
     check "$program --help" "${!program}" --help
 done
+check 'gpt, standard output is full' complains 'standard output: No space' full "$gpt" text 1
 check 'help into a full disk' complains 'standard output: No space left on device' full "$transformer" --help
 check 'no HOME' env -u HOME "$transformer" "${small[@]}" --quiet
 check 'the last of two counts' same "$(t --quiet --print-hash)" "$(t --quiet --print-hash --steps 3 --steps 24)"
