@@ -13,7 +13,7 @@
  *   - if it was changed in place before it was read: then it isn't what its op computed;
  *   - if its op keeps no x: x is computed again itself, or a backward has freed it;
  *   - if it was read through a view or a cast, results of other ops, or by an op of the user's;
- *   - if it is small and in half precision, where time weighs more (docs/design.md).
+ *   - if it is small and in half precision, where time weighs more (docs/measurements.md).
  * A change of y after it was read does no harm; of an input it is the error that y's own op would
  * give.
  *

@@ -23,8 +23,8 @@
 #define TNI_SAVED (1u << 17) /* what forward put into saved[] */
 #define TNI_DY (1u << 18)    /* for dense_grad: the gradient of output 0 */
 
-/* For tn_op's cheap: from so many bytes on, computing again is worth its time (docs/design.md); in
- * half precision also where cheap is 1. */
+/* For tn_op's cheap: from so many bytes on, computing again is worth its time; in half precision
+ * also where cheap is 1 (docs/measurements.md). */
 #define TNI_CHEAP_LARGE ((size_t)3 << 20)
 #define TNI_CHEAP_CAST ((size_t)1 << 20)
 

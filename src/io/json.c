@@ -3,7 +3,7 @@
  *
  * Written only for the headers of safetensors files: a JSON library builds a tree ten times the
  * header's size, with malloc instead of our allocator, and the one in Debian loses bytes, or
- * overruns its buffer, when malloc fails (docs/design.md, Files).
+ * overruns its buffer, when malloc fails (docs/measurements.md, JSON readers).
  *
  * Source: RFC 8259 (JSON), RFC 3629 (UTF-8).
  */

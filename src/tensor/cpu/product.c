@@ -136,7 +136,7 @@ static pthread_once_t blas_once = PTHREAD_ONCE_INIT;
 static enum { BLAS_FASTER, BLAS_AS_FAST, BLAS_SLOWER, BLAS_SLOW } blas;
 
 /* With vectors of 256 bits what it takes for Zen packs slowly, what it takes for Haswell does not
- * (docs/design.md). One that does not know the processor takes kernels from before AVX2. */
+ * (docs/measurements.md). One that does not know the processor takes kernels from before AVX2. */
 static void judge_blas(void)
 {
     static const char *const known[] = { "Haswell", "SkylakeX", "Cooperlake", "SapphireRapids" };

@@ -43,9 +43,9 @@
 #define RUNS 0x7ff00000u
 #define QUIT 0x80000000u
 
-/* Measured (docs/design.md). The serial parts of a step are nearly always shorter than SPIN_NS.
- * Another member may still be in a chunk, so the wait lasts as long as a chunk did, and SPIN_NS
- * more: who is not done by then was pushed off its processor. */
+/* Measured (docs/measurements.md). The serial parts of a step are nearly always shorter than
+ * SPIN_NS. Another member may still be in a chunk, so the wait lasts as long as a chunk did, and
+ * SPIN_NS more: who is not done by then was pushed off its processor. */
 enum { SPIN_NS = 100000, MOST_SPIN_NS = 5000000 };
 
 /* The rest of one member's chunks: [next, end). */
