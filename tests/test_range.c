@@ -4,7 +4,8 @@
  *
  * What is measured: f(s x) = s^d f(x) for a power of two s, so f64 of ordinary x says what must
  * come out. Seen to fail before sums of squares were taken again in double (isa/reduce.c, mend):
- * every function of `degrees` at its largest and smallest s, tn_std in f16, clipping of f16.
+ * every function of `degrees` at its largest and smallest s, tn_std in f16, clipping of f16; without
+ * widen: means_whose_sum_leaves_the_range.
  */
 #include <float.h>
 
@@ -302,6 +303,30 @@ START_TEST(CL_05_clipping_out_of_range)
 }
 END_TEST
 
+/* In f32 and bf16, by rows and by columns: the sum leaves the range, the mean does not; so the slope
+ * of a deviation, (x - mean) / (n y), is a number. Rows of others, and infinities, stay. */
+START_TEST(means_whose_sum_leaves_the_range)
+{
+    enum { N = 3, TIMES = 16 };
+    tn_dtype dtype = _i & 1 ? TN_BF16 : TN_F32;
+    int axis = _i & 2 ? 0 : 1;
+    const float rows[4][N] = {
+        { 3e38f, 3e38f, 0 }, { -3e38f, -3e38f, -3e38f }, { 1, 2, 6 }, { INFINITY, 3e38f, 3e38f }
+    };
+    tn_tensor *x = tn_to_dtype(tn_from_floats(&rows[0][0], TN_SHAPE(4, N)), dtype);
+    x = tn_repeat(x, TN_SHAPE(1, TIMES)); /* by columns a few numbers meet in a sum, not three */
+    leaf(x = axis == 0 ? tn_contiguous(tn_transpose(x, 0, 1)) : x);
+    tn_tensor *mean = tn_to_dtype(tn_mean(x, &axis, 1, false), TN_F64);
+    assert_values(tn_narrow(mean, 0, 0, 3), dtype == TN_F32 ? 1e32 : 2e36, 2e38, -3e38, 3);
+    ck_assert(tn_at(mean, TN_INDEX(3)) == (double)INFINITY);
+    tn_tensor *y = tn_narrow(tn_std(x, &axis, 1, 0, false), 0, 0, 1), *g;
+    assert_ok(tn_gradients(1, &y, NULL, 1, &x, &g, 0));
+    tn_tensor *slope = tn_to_dtype(tn_narrow(tn_select(g, 1 - axis, 0), 0, 0, N), TN_F64);
+    double s = sqrt(0.5) / (N * TIMES); /* (1, 1, -2) e38 over N TIMES sqrt 2 e38 */
+    assert_values(slope, dtype == TN_F32 ? 1e-7 : 2e-4, s, s, -2 * s);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("range");
@@ -314,6 +339,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, layer_norm_slope_of_the_largest_number, 0, 3);
     tcase_add_test(t, a_square_has_no_infinite_slope);
     tcase_add_loop_test(t, a_mean_is_not_rounded, 0, 4);
+    tcase_add_loop_test(t, means_whose_sum_leaves_the_range, 0, 4);
     tcase_add_loop_test(t, CL_05_clipping_out_of_range, 0, COUNT(clipped));
     return suite;
 }

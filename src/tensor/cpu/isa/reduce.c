@@ -9,7 +9,7 @@
  *
  * Squares and powers that leave the range of the computing type, and squares about a mean far from
  * 0, whose rounding they would show, are added again (mend): in double, of elements that a power of
- * two brought below 1.
+ * two brought below 1. So are in double the sums of means in f32 that left its range (widen).
  */
 #include <math.h>
 #include <string.h>
@@ -340,6 +340,15 @@ static double scale_of(const job *j, double sum, double center, double largest)
     return ldexp(1.0, -TNI_MAX(-1000, TNI_MIN(e, 1000)));
 }
 
+static job in_double(const job *j)
+{
+    job w = *j;
+    w.type = TN_F64;
+    w.convert = true;
+    w.reducer = &K64(tni_reducer);
+    return w;
+}
+
 /* Adds up again what is lost. aside: the means, or 0; becomes what the elements were multiplied
  * by, 0 where nothing was done. spare: [2][kept.numel] */
 static void add_again(job *j, bool spread, tni_acc *sum, tni_acc *aside, tni_acc *spare)
@@ -347,10 +356,7 @@ static void add_again(job *j, bool spread, tni_acc *sum, tni_acc *aside, tni_acc
     int64_t n = j->kept.numel;
     tni_acc *mean = spare, *squares = spare + n;
     bool lost = false;
-    job w = *j;
-    w.type = TN_F64;
-    w.convert = true;
-    w.reducer = &K64(tni_reducer);
+    job w = in_double(j);
 
     run_pass(j, TNI_LARGEST_ABS, mean, NULL);
     for (int64_t o = 0; o < n; o++) {
@@ -378,6 +384,23 @@ static tn_status mend(job *j, bool spread, tni_acc *sum, tni_acc *aside)
     for (int64_t o = 0; o < n; o++)
         if (!lost || aside[o].f == 0.0) aside[o].f = 1.0;
     tni_free(spare, bytes);
+    return TN_OK;
+}
+
+/* Sums in f32 that are not finite, in double, whose range they cannot leave. */
+static tn_status widen(const job *j, tni_acc *sum)
+{
+    int64_t n = j->kept.numel;
+    bool lost = false;
+    for (int64_t o = 0; o < n; o++) lost |= !isfinite(sum[o].f);
+    if (!lost || j->type != TN_F32) return TN_OK;
+    tni_acc *wide = tni_alloc((size_t)n * sizeof *wide);
+    if (!wide) return TN_E_NOMEM;
+    job w = in_double(j);
+    run_pass(&w, TNI_SUM, wide, NULL);
+    for (int64_t o = 0; o < n; o++)
+        if (!isfinite(sum[o].f)) sum[o] = wide[o];
+    tni_free(wide, (size_t)n * sizeof *wide);
     return TN_OK;
 }
 
@@ -410,7 +433,8 @@ tn_status K(tni_reduce)(const tni_reduce *a)
              : centered ? TNI_SUM_EXP_DIFF
                         : first_pass(f, j.p),
              acc, centered ? aside : NULL);
-    tn_status status = spread || powers ? mend(&j, spread, acc, aside) : TN_OK;
+    tn_status status = f == TNI_R_mean ? widen(&j, acc) : TN_OK;
+    if (spread || powers) status = mend(&j, spread, acc, aside);
     for (int64_t o = 0; j.type != TN_I64 && o < j.kept.numel; o++) {
         double sum = acc[o].f;
         acc[o].f = finish(f, sum, n, j.p, aside[o].f);
