@@ -4,6 +4,7 @@
 # usage: tests/readme_check.sh BUILD-FOLDER
 #
 # Seen to fail: tn_item renamed to tn_value in the README's program; a command that does not quote $PWD.
+# In docs/pytorch.md: rms_norm with another eps.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$(cd "$1" && pwd)

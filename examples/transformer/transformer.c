@@ -130,7 +130,8 @@ static void report_losses(run *r, double rate, bool trained)
     if (trained) printf("%" PRId64 " steps, %.0f tokens/s\n", r->step, rate);
 }
 
-/* Prints at once, so that one can watch; on a terminal a word that does not fit begins a line. */
+/* Prints at once, so that one can watch; on a terminal a word that does not fit begins a line. id
+ * -1: the end. */
 static void write_character(int id, void *user)
 {
     enum { LONGEST = 32 };
@@ -138,15 +139,14 @@ static void write_character(int id, void *user)
     static int n, column;
     const run *r = user;
     char c = id < 0 ? ' ' : (char)r->vocab.byte_of[id];
-    bool ends = c == ' ' || c == '\n';
-    if (!ends && n < LONGEST) word[n++] = c;
-    if (!ends && n < LONGEST && isatty(STDOUT_FILENO)) return;
-    if (column > 0 && column + n > ex_width() && isatty(STDOUT_FILENO)) column = 0, putchar('\n');
+    bool ends = c == ' ' || c == '\n', wraps = isatty(STDOUT_FILENO);
+    if (!ends) word[n++] = c;
+    if (!ends && n < LONGEST && wraps) return;
+    if (wraps && column > 0 && column + n > ex_width()) column = 0, putchar('\n');
     fwrite(word, 1, (size_t)n, stdout);
-    column += n;
+    column = c == '\n' ? 0 : column + n + ends;
     n = 0;
     if (ends && id >= 0) putchar(c);
-    column = c == '\n' ? 0 : column + ends;
     ex_flush();
 }
 
