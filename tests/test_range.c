@@ -4,8 +4,8 @@
  *
  * What is measured: f(s x) = s^d f(x) for a power of two s, so f64 of ordinary x says what must
  * come out. Seen to fail before sums of squares were taken again in double (isa/reduce.c, mend):
- * every function of `degrees` at its largest and smallest s, tn_std in f16, clipping of f16; without
- * widen: means_whose_sum_leaves_the_range.
+ * every function of `degrees` at its largest and smallest s, tn_std in f16, clipping of f16;
+ * without widen: means_whose_sum_leaves_the_range.
  */
 #include <float.h>
 
@@ -303,8 +303,8 @@ START_TEST(CL_05_clipping_out_of_range)
 }
 END_TEST
 
-/* In f32 and bf16, by rows and by columns: the sum leaves the range, the mean does not; so the slope
- * of a deviation, (x - mean) / (n y), is a number. Rows of others, and infinities, stay. */
+/* In f32 and bf16, by rows and by columns: the sum leaves the range, the mean does not; so the
+ * slope of a deviation, (x - mean) / (n y), is a number. Rows of others, and infinities, stay. */
 START_TEST(means_whose_sum_leaves_the_range)
 {
     enum { N = 3, TIMES = 16 };
