@@ -9,7 +9,7 @@ the number of processes (-: no picture); tables go to standard output. With file
 the model is also compared with what was measured; AVERAGE_N:N is bench_average with N processes, for N above 2.
 
 The model. Every process computes the same rows however many there are (weak scaling). Buckets are filled as
-src/parallel/reduce.c does it, from the last registered layer to the first; a bucket leaves when its last gradient is
+src/ext/parallel/reduce.c does it, from the last registered layer to the first; a bucket leaves when its last gradient is
 complete and the one before it has arrived. Sending overlaps with backward; copying, adding and dividing take the
 processor's time. A sum of n bytes over p processes, a being a message's latency and b the seconds a byte:
 
@@ -17,7 +17,7 @@ processor's time. A sum of n bytes over p processes, a being a message's latency
                                                 least bytes
     halving   2 log2(p) a + 2 (p - 1)/p n b     Rabenseifner's, in Thakur, Rabenseifner and Gropp, Optimization of
                                                 collective communication operations in MPICH (2005), sec. 4.5; what
-                                                src/parallel/mpi.c asks Open MPI for
+                                                src/ext/parallel/mpi.c asks Open MPI for
     tree      log2(p) (a + n b)                 recursive doubling, the same section: whole messages
 
 The additions, n (p - 1)/p of them there (n log2(p) in a tree), are in the processor's part, as n. Left out: other

@@ -42,7 +42,7 @@ tn_status tni_checkpoint_verify(const char *function, const char *path, int *err
 /* ---- PyTorch's .pt files: a zip archive of a pickle and of the storages it names ------------- */
 
 /* The tensors of a state dict, CPU, current scope: views of one storage share it. Versions that the
- * file records are set. (pt/read.c) */
+ * file records are set. (ext/pt/read.c) */
 tn_list *tni_pt_list(const char *function, const char *path);
 /* Ties share a storage under all their names; versions of the list are recorded. (pt_write.c) */
 tn_status tni_pt_write(const char *function, const char *path, const tn_list *list);

@@ -45,7 +45,7 @@ typedef struct tni_optim_param {
 
 /*
  * What an optimizer does differently when several processes (ranks) share out its parameters: each
- * steps its own, and has only their state (parallel/shard.c).
+ * steps its own, and has only their state (ext/parallel/shard.c).
  */
 typedef struct tni_optim_shards tni_optim_shards;
 struct tni_optim_shards {

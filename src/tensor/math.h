@@ -2,7 +2,7 @@
  * math.h - elementary functions without branches, for gcc, clang and nvcc, f32 and f64.
  *
  * A loop over one of these vectorises: choices are selects, integers only shift and add. Bounds
- * (largest error found by tests/test_math.c; ulp of the exact result, round to nearest):
+ * (largest error found by tests/cpu/test_math.c; ulp of the exact result, round to nearest):
  *
  *            exp   expm1  log   log1p  tanh  erf
  *     f32    1.25  2      1     1.75   1.5   1.5

@@ -8,8 +8,8 @@
 set -uo pipefail
 gpt=$(realpath "$1") images=$(realpath "$2") ops=$(realpath "$3")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-# shellcheck source=tests/example_data.sh
-. "$here/../example_data.sh"
+# shellcheck source=tests/examples/example_data.sh
+. "$here/../examples/example_data.sh"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cd "$dir" || exit 1

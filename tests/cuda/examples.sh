@@ -10,8 +10,8 @@ set -uo pipefail
 transformer=$(realpath "$1") batchnorm=$(realpath "$2") buffers=$(realpath "$3") xor=$(realpath "$4")
 interop=$(realpath "$5")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-# shellcheck source=tests/example_data.sh
-. "$here/../example_data.sh"
+# shellcheck source=tests/examples/example_data.sh
+. "$here/../examples/example_data.sh"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cd "$dir" || exit 1

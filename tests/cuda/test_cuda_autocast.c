@@ -14,7 +14,7 @@
 
 #include "shim.h"
 #include "models.h"
-#include "op_table.h"
+#include "ops/op_table.h"
 
 #include <autograd/tell.h>
 

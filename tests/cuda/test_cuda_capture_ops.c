@@ -5,7 +5,7 @@
  *
  * Seen to fail: in arena.h, blocks given out again while they are used (471 rows).
  */
-#include "op_table.h"
+#include "ops/op_table.h"
 
 /* What the step leaves: its last capture's tensors, which every run fills. */
 typedef struct job {

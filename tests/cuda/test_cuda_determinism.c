@@ -8,7 +8,7 @@
  */
 #include "shim.h"
 #include "models.h"
-#include "op_table.h"
+#include "ops/op_table.h"
 
 enum { REPEATS = 10 };
 

@@ -8,7 +8,7 @@
  */
 #include "faults.h"
 #include "shim.h"
-#include "op_table.h"
+#include "ops/op_table.h"
 
 /* ---- rows too large for the kernels that serve the op table's -------------------------------- */
 

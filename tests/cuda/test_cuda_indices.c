@@ -9,7 +9,7 @@
  */
 #include "tensor/optim_formulas.h"
 #include "twins.h"
-#include "../optim_rules.h"
+#include "optim/optim_rules.h"
 
 /* ---- indexing -------------------------------------------------------------------------------- */
 

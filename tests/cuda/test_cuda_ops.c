@@ -4,7 +4,7 @@
  *
  * Seen to fail: the minus of sub (formulas.h compiled into the module alone).
  */
-#include "op_table.h"
+#include "ops/op_table.h"
 
 #define row_assert(row, condition, ...)                                                            \
     do {                                                                                           \

@@ -17,7 +17,7 @@
 #include <stdlib.h>
 
 #include "common.h"
-#include "conv_cases.h"
+#include "cpu/conv_cases.h"
 #include "tensor/internal.h"
 
 enum { CPU, GPU, SIDES };

@@ -15,7 +15,7 @@
  */
 #include <stdlib.h>
 
-#include "conv_cases.h"
+#include "cpu/conv_cases.h"
 #include "shim.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"

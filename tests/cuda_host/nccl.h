@@ -1,5 +1,5 @@
 /*
- * nccl.h - the part of NCCL that src/parallel uses, on the CPU (nccl.cpp): sums over processes of
+ * nccl.h - the part of NCCL that src/ext/parallel uses, on the CPU (nccl.cpp): sums over processes of
  * one machine, through shared memory.
  */
 #ifndef CUDA_HOST_NCCL_H

@@ -7,7 +7,7 @@ For each of mlp, conv, attention:
     NET/in/NAME      inputs and parameters, f32; classes i64
     NET/out/NAME     every intermediate value in the dtype that PyTorch gave it
     NET/grad/NAME    gradients of the parameters (and of x), f32
-The networks are written once more, in C, in tests/test_autocast.c.
+The networks are written once more, in C, in tests/autograd/test_autocast.c.
 
 scaler: torch.amp.GradScaler over steps of SGD (lr 0.1) on one parameter of 2 elements that starts at 1, 2:
     scaler/kind      u8 [STEPS]: 0: the scaled gradient is (scale, -2 scale), 1: it holds inf, 2: it holds NaN

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes ops.safetensors: inputs, outputs and gradients of every row of tests/op_rows_*.def, by PyTorch.
+"""Makes ops.safetensors: inputs, outputs and gradients of every row of tests/ops/op_rows_*.def, by PyTorch.
 
 usage: python3 tests/golden/make_ops.py [FILE]      runs with PyTorch 1.13 and 2.x
 

@@ -1,0 +1,313 @@
+/*
+ * capture.c - tn_capture: a step is called, captured, and replayed.
+ *
+ * On a GPU the first run is a call: it makes the optimizer's state and the libraries' handles, and
+ * its memory use is measured. The second captures: no kernel runs, and what the host changed (step
+ * counts, gradients, the generator) is undone at once. Then it runs like all later ones: first
+ * everything that can fail, then the launch, then the host's part of a step, which cannot fail.
+ */
+#include "ext/capture/capture.h"
+
+static const char f[] = "tn_capture_run";
+
+tn_capture *tn_capture_new(tn_step step, void *user, tn_device device)
+{
+    if (!step) return tni_poisoned("tn_capture_new", "step");
+    if (!tni_backend_for(device)) return NULL;
+    tn_capture *c = tni_calloc(sizeof *c);
+    if (!c) return NULL;
+    c->step = step;
+    c->user = user;
+    c->device = device;
+    c->graphs = tni_graphs_for(device);
+    c->n = -1;
+    return c;
+}
+
+/* An array for n inputs; never of size 0, so that NULL means out of memory. */
+static size_t places(int n)
+{
+    return (size_t)TNI_MAX(n, 1);
+}
+
+static void drop_inputs(tn_capture *c)
+{
+    for (int i = 0; i < c->n && c->input; i++) tn_drop(c->input[i]);
+    if (c->n >= 0) {
+        tni_free(c->input, places(c->n) * sizeof *c->input);
+        tni_free(c->like, places(c->n) * sizeof *c->like);
+    }
+    c->input = NULL;
+    c->like = NULL;
+    c->n = -1;
+}
+
+/* Frees all that a capture left. A pending error stays as it is. */
+static void drop_captured(tn_capture *c)
+{
+    tni_saved_error error;
+    tni_error_save(&error);
+    tn_drop(c->result);
+    c->result = NULL;
+    if (c->graph) c->graphs->free(c->graph);
+    c->graph = NULL;
+    tni_capture_drop_steps(c);
+    tni_notes_free(c->notes);
+    c->notes = NULL;
+    tni_error_restore(&error);
+}
+
+void tn_capture_free(tn_capture *c)
+{
+    if (!c) return;
+    if (tni_host_refused("tn_capture_free", "frees a capture", "it called after tn_capture_run"))
+        return;
+    drop_captured(c);
+    drop_inputs(c);
+    tni_free(c, sizeof *c);
+}
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+
+static tn_status check_input(const tn_capture *c, int i, const tn_tensor *t)
+{
+    if (!t) return tni_poison(f, "an input");
+    if (!tni_none(t) && t->requires_grad)
+        return tni_error(TN_E_STATE, "%s: input %d, %s, requires grad: want data (tn_detach)", f, i,
+                         tni_text(t));
+    if (c->n < 0) return TN_OK;
+    const tni_meta *first = &c->like[i];
+    bool absent = first->shape.rank < 0;
+    if (tni_none(t) && absent) return TN_OK;
+    if (tni_none(t) || absent || !tni_shape_equal(&t->shape, &first->shape) ||
+        t->dtype != first->dtype)
+        return tni_error(
+            TN_E_SHAPE,
+            "%s: input %d is %s %s, in the first run it was %s %s: want the same, or a call "
+            "of the step without the capture",
+            f, i, tni_text(t), tni_none(t) ? "" : tn_dtype_name(t->dtype),
+            absent ? "TN_NONE" : tni_shape_text(&first->shape),
+            absent ? "" : tn_dtype_name(first->dtype));
+    return TN_OK;
+}
+
+static tn_status check_inputs(const tn_capture *c, int n, tn_tensor *const *inputs)
+{
+    if (n < 0 || (n > 0 && !inputs))
+        return tni_error(TN_E_INVALID, "%s: %d inputs: want 0 or more, and their array", f, n);
+    if (c->n >= 0 && n != c->n)
+        return tni_error(TN_E_SHAPE, "%s: %d inputs, in the first run there were %d: want as many",
+                         f, n, c->n);
+    for (int i = 0; i < n; i++) {
+        tn_status status = check_input(c, i, inputs[i]);
+        if (status != TN_OK) return status;
+    }
+    return TN_OK;
+}
+
+static tn_status remember_inputs(tn_capture *c, int n, tn_tensor *const *inputs)
+{
+    c->n = n;
+    c->input = tni_calloc_n(places(n), sizeof *c->input);
+    c->like = tni_calloc_n(places(n), sizeof *c->like);
+    if (!c->input || !c->like) return TN_E_NOMEM;
+    for (int i = 0; i < n; i++)
+        if (tni_none(inputs[i]))
+            c->like[i].shape.rank = -1;
+        else
+            c->like[i] = (tni_meta){ .shape = inputs[i]->shape, .dtype = inputs[i]->dtype };
+    return TN_OK;
+}
+
+/* Copies into the capture's own input, made in the first run. A host tensor is read at once,
+ * without waiting for the device. */
+static tn_status copy_input(tn_capture *c, int i, tn_tensor *from)
+{
+    if (!c->input[i]) {
+        tn_tensor *made = tn_empty_as(from->shape, from->dtype, c->device);
+        if (!made) return tni_pending();
+        c->input[i] = tn_keep(made);
+    }
+    tn_tensor *to = c->input[i];
+    if (from->storage->device.type != TN_CPU) return tn_copy_(to, from);
+    from = tni_dense(from);
+    if (!from) return tni_pending();
+    size_t nbytes = tni_bytes_of(from);
+    tni_bump_version(to);
+    return tni_backend_of(to)->upload(tni_data(to), tni_data(from), nbytes);
+}
+
+/* On a CPU the step gets the caller's own inputs, moved there if necessary. */
+static tn_status take_inputs(tn_capture *c, tn_tensor *const *inputs)
+{
+    tn_status status = TN_OK;
+    bool was = tn_set_grad_enabled(false);
+    for (int i = 0; i < c->n && status == TN_OK; i++) {
+        if (tni_none(inputs[i])) {
+            c->input[i] = TN_NONE;
+        } else if (c->graphs) {
+            status = copy_input(c, i, inputs[i]);
+        } else {
+            tn_tensor *here = tn_to(inputs[i], c->device);
+            if (!here) status = tni_pending();
+            tn_drop(c->input[i]);
+            c->input[i] = tn_keep(here);
+        }
+    }
+    tn_set_grad_enabled(was);
+    return status;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+/* The step's result as an alias without history; the caller owns the reference. */
+static tn_tensor *call_step(tn_capture *c)
+{
+    tn_scope scope = tn_scope_begin();
+    uint64_t errors = tni_error_count;
+    tn_tensor *y = c->step(c->user, c->n, c->input);
+    if (!y && tni_error_count == errors)
+        tni_error(TN_E_INVALID,
+                  "%s: the step returned NULL without an error: want a tensor or TN_NONE", f);
+    if (y && !tni_none(y)) y = tni_alias_raw(y);
+    tn_scope_end(scope);
+    return y;
+}
+
+/* Run 1, and on the CPU every run; the caller owns the result's reference, as that of run. */
+static tn_tensor *call(tn_capture *c, int n, tn_tensor *const *inputs)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *y = NULL;
+    tn_status status = c->warm ? TN_OK : remember_inputs(c, n, inputs);
+    if (status == TN_OK) status = take_inputs(c, inputs);
+    if (status == TN_OK) {
+        if (c->graphs) c->graphs->measure_begin(&c->size);
+        y = call_step(c);
+        if (c->graphs) c->graphs->measure_end(&c->size);
+    }
+    c->warm = c->warm || y;
+    if (!c->warm) drop_inputs(c);
+    for (int i = 0; i < c->n && !c->graphs; i++) { /* do not keep a batch until the next one */
+        tn_drop(c->input[i]);
+        c->input[i] = NULL;
+    }
+    tn_scope_end(scope);
+    return y;
+}
+
+/* ---- capturing ------------------------------------------------------------------------------- */
+
+/* Captures the step's graph. The generator stays where it was; draws is how much the step drew. */
+static tn_status capture_step(tn_capture *c)
+{
+    uint64_t seed, before;
+    tni_philox_get(&seed, &before);
+    tn_status status = c->graphs->begin(&c->size, before, &c->graph);
+    if (status != TN_OK) return status;
+    c->result = call_step(c);
+    status = c->result ? TN_OK : tni_pending();
+    uint64_t after;
+    tni_philox_get(&seed, &after);
+    tni_philox_set(seed, before);
+    c->draws = after - before;
+    tni_saved_error error;
+    tni_error_save(&error);
+    if (status == TN_OK && c->notes->refused != TN_OK) {
+        status = tni_error(c->notes->refused, "%s", c->notes->why);
+        tni_error_save(&error);
+    }
+    tn_status ended = c->graphs->end(c->graph, status == TN_OK);
+    if (status == TN_OK) return ended;
+    tni_error_restore(&error); /* the first error, whatever the ending set */
+    return status;
+}
+
+/* Undoes what the host did in the capture, even if it succeeded: the run that follows does it. */
+static void put_back(tn_capture *c)
+{
+    tni_capture_uncount(c);
+    tni_notes_keep_grads(c->notes);
+    tni_notes_put_grads(c->notes, false);
+    tni_notes_drop_before(c->notes);
+}
+
+static tn_status capture(tn_capture *c)
+{
+    c->notes = tni_notes_begin(c);
+    if (!c->notes) return tni_pending();
+    c->recording = tn_grad_enabled();
+    c->autocasting = tni_autocasting;
+    tni_autocast_forget(); /* a cast from before would never be updated */
+    tn_status status = capture_step(c);
+    tni_autocast_forget();
+    tni_notes_end(c->notes);
+    put_back(c);
+    return status;
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+/* Whether the host would make the same decisions as in the capture. */
+static tn_status check_run(const tn_capture *c)
+{
+    if (c->recording != tn_grad_enabled() || c->autocasting != tni_autocasting)
+        return tni_error(
+            TN_E_STATE,
+            "%s: the step was captured with gradients %s and autocast to %s, not as it is now: "
+            "want them set in the step, or a new capture",
+            f, c->recording ? "on" : "off", tn_dtype_name(c->autocasting));
+    tn_status status = tni_notes_check(c->notes);
+    if (status == TN_OK) status = tni_notes_check_held(c->notes);
+    if (status == TN_OK) status = tni_capture_check_steps(c);
+    return status == TN_OK ? tni_notes_check_grads(c->notes) : status;
+}
+
+static tn_status launch(tn_capture *c)
+{
+    uint64_t seed, offset;
+    tni_philox_take(c->draws, &seed, &offset);
+    tni_capture_count(c, false);
+    tn_status status = c->graphs->launch(c->graph, seed, offset);
+    if (status == TN_OK) {
+        tni_notes_written(c->notes);
+        tni_notes_put_grads(c->notes, true);
+    } else {
+        tni_capture_count(c, true);
+        tni_philox_set(seed, offset);
+    }
+    return status;
+}
+
+static tn_tensor *run(tn_capture *c, tn_tensor *const *inputs)
+{
+    if (tni_watched())
+        return tni_fail(TN_E_STATE,
+                        "%s: tn_set_anomaly and tn_set_places look at every op on the way, which "
+                        "a captured step does not have: want them off, or the step without the "
+                        "capture",
+                        f);
+    tn_scope scope = tn_scope_begin();
+    tn_status status = c->graph ? check_run(c) : TN_OK;
+    if (status == TN_OK && !c->graph) {
+        status = capture(c);
+        if (status == TN_OK) status = check_run(c);
+        if (status != TN_OK) drop_captured(c);
+    }
+    if (status == TN_OK) status = take_inputs(c, inputs);
+    if (status == TN_OK) status = launch(c);
+    tn_scope_end(scope);
+    if (status != TN_OK) return NULL;
+    return tni_none(c->result) ? TN_NONE : tni_alias_raw(c->result);
+}
+
+tn_tensor *tn_capture_run(tn_capture *c, int n, tn_tensor *const *inputs)
+{
+    if (!c) return tni_poisoned(f, "c");
+    if (tni_host_refused(f, "runs a capture", "one capture of the whole step")) return NULL;
+    if (check_inputs(c, n, inputs) != TN_OK) return NULL;
+    size_t guarded = tni_scope_guard();
+    tn_tensor *y = c->graphs && c->warm ? run(c, inputs) : call(c, n, inputs);
+    tni_scope_unguard(guarded);
+    return y ? tn_scope_adopt(y) : NULL;
+}

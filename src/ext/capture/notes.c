@@ -1,0 +1,269 @@
+/*
+ * notes.c - see notes.h. One capture at a time in a process, in the thread that began it; other
+ * threads may drop what it made.
+ */
+#include "ext/capture/capture.h"
+
+#include <pthread.h>
+
+static pthread_mutex_t *const lock = &tni_locks[TNI_LOCK_CAPTURE]; /* of made, and of: */
+static bool running;
+static uint64_t serials;
+
+bool tni_notes_room(tni_notes *r, void *items, size_t *capacity, size_t n, size_t size)
+{
+    if (tni_room(items, capacity, n, 1, size)) return true;
+    r->refused = TN_E_NOMEM;
+    snprintf(r->why, sizeof r->why, "out of memory while a step was captured");
+    return false;
+}
+
+/* ---- while it runs --------------------------------------------------------------------------- */
+
+tn_status tni_notes_refuse(tni_notes *r, const char *function, const char *does, const char *want)
+{
+    tn_status status = tni_error(TN_E_STATE,
+                                 "%s: %s, which a captured step would do once, when it is "
+                                 "captured, and not in its runs: want %s",
+                                 function, does, want);
+
+    if (r->refused == TN_OK) {
+        r->refused = status;
+        snprintf(r->why, sizeof r->why, "%s", tn_error());
+    }
+    return status;
+}
+
+static void refuses(tni_watcher *self, const char *function, const char *does, const char *want)
+{
+    tni_notes_refuse((tni_notes *)self, function, does, want);
+}
+
+static void refuse_cpu(tni_notes *r, const tn_tensor *t)
+{
+    if (r->refused != TN_OK) return;
+    char function[80];
+    snprintf(function, sizeof function, "tn_%s", tni_op_running ? tni_op_running : "data");
+    char does[320];
+    snprintf(does, sizeof does, "uses %s, a tensor on the CPU", tni_text(t));
+    tni_notes_refuse(r, function, does, "it on the GPU, or as an input of tn_capture_run");
+}
+
+static tni_use *use_of(tni_notes *r, tni_storage *s)
+{
+    if (s->seen == r->serial) return s->seen_as < 0 ? NULL : &r->use[s->seen_as];
+    if (!tni_notes_room(r, &r->use, &r->use_capacity, r->n_uses, sizeof *r->use)) return NULL;
+    atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+    s->seen = r->serial;
+    s->seen_as = (int64_t)r->n_uses;
+    r->use[r->n_uses] = (tni_use){ .storage = s };
+    return &r->use[r->n_uses++];
+}
+
+static void uses(tni_watcher *self, const tn_tensor *t)
+{
+    tni_notes *r = (tni_notes *)self;
+
+    if (t->storage->device.type == TN_CPU) {
+        refuse_cpu(r, t);
+        return;
+    }
+    tni_use *use = use_of(r, t->storage);
+    if (use && !use->member && (t->is_parameter || t->is_buffer))
+        use->member = tn_keep((tn_tensor *)(uintptr_t)t);
+}
+
+static void writes(tni_watcher *self, const tn_tensor *t)
+{
+    bool on_cpu = t->storage->device.type == TN_CPU;
+    tni_use *use = on_cpu ? NULL : use_of((tni_notes *)self, t->storage);
+
+    if (use) use->written = true;
+}
+
+/* In any thread: the notes are there until they have been told or the capture has ended. */
+static void gone(tni_storage *s)
+{
+    pthread_mutex_lock(lock);
+    if (s->maker) /* NULL: the capture has ended */
+        ((tni_notes *)s->maker)->made[-1 - s->seen_as] = NULL;
+    pthread_mutex_unlock(lock);
+}
+
+static void storage_made(tni_watcher *self, tni_storage *s)
+{
+    tni_notes *r = (tni_notes *)self;
+
+    if (s->device.type == TN_CPU) return;
+    pthread_mutex_lock(lock);
+    if (tni_notes_room(r, &r->made, &r->made_capacity, r->n_made, sizeof *r->made)) {
+        s->maker = self;
+        s->gone = gone;
+        s->seen = r->serial;
+        s->seen_as = -1 - (int64_t)r->n_made;
+        r->made[r->n_made++] = s;
+    }
+    pthread_mutex_unlock(lock);
+}
+
+bool tni_notes_made(const tni_notes *r, const tn_tensor *t)
+{
+    return t->storage->seen == r->serial && t->storage->seen_as < 0;
+}
+
+/* Replays behave as in the mode that the module was called in. */
+static void called(tni_watcher *self, tn_module *m)
+{
+    tni_notes *r = (tni_notes *)self;
+
+    for (size_t i = 0; i < r->n_modes; i++)
+        if (r->mode[i].module == m) return;
+    if (!tni_notes_room(r, &r->mode, &r->mode_capacity, r->n_modes, sizeof *r->mode)) return;
+    r->mode[r->n_modes++] = (tni_mode){ tn_module_keep(m), tn_training(m) };
+}
+
+static tn_status arrived(tni_watcher *self, const tni_node *node)
+{
+    tni_notes *r = (tni_notes *)self;
+
+    if (node->sequence >= r->first_node) return TN_OK;
+    return tni_notes_refuse(r, "tn_backward", "goes through a graph from before it",
+                            "forward and backward in one step");
+}
+
+static tn_status grad_changes(tni_watcher *self, tn_tensor *leaf, bool adding)
+{
+    return tni_notes_grad((tni_notes *)self, leaf, adding);
+}
+
+static tn_status steps(tni_watcher *self, tn_optim *opt, int n)
+{
+    return tni_capture_note((tni_notes *)self, opt, n);
+}
+
+static const tni_watcher watcher = { .storage_made = storage_made,
+                                     .uses = uses,
+                                     .writes = writes,
+                                     .arrived = arrived,
+                                     .grad_changes = grad_changes,
+                                     .called = called,
+                                     .steps = steps,
+                                     .refuses = refuses };
+
+/* ---- begin and end --------------------------------------------------------------------------- */
+
+tni_notes *tni_notes_begin(void *owner)
+{
+    tni_notes *r = tni_calloc(sizeof *r);
+
+    if (!r) return NULL;
+    pthread_mutex_lock(lock);
+    bool busy = running;
+    running = true;
+    r->serial = ++serials;
+    pthread_mutex_unlock(lock);
+    if (busy) {
+        tni_free(r, sizeof *r);
+        return tni_fail(TN_E_STATE,
+                        "tn_capture_run: another thread is capturing a step: want one at "
+                        "a time");
+    }
+    r->watcher = watcher;
+    r->owner = owner;
+    r->first_node = tni_next_sequence();
+    tni_watch(&r->watcher);
+    return r;
+}
+
+/* Takes a reference to a storage that another thread may be freeing. */
+static bool keep_alive(tni_storage *s)
+{
+    int refs = atomic_load(&s->refs);
+
+    while (refs > 0)
+        if (atomic_compare_exchange_weak(&s->refs, &refs, refs + 1)) return true;
+    return false;
+}
+
+void tni_notes_end(tni_notes *r)
+{
+    tni_watch(NULL);
+    pthread_mutex_lock(lock);
+    running = false;
+    for (size_t i = 0; i < r->n_made; i++) {
+        if (!r->made[i]) continue;
+        r->made[i]->seen = 0;
+        r->made[i]->maker = NULL;
+        if (!keep_alive(r->made[i])) r->made[i] = NULL;
+    }
+    pthread_mutex_unlock(lock);
+}
+
+void tni_notes_free(tni_notes *r)
+{
+    if (!r) return;
+    tni_notes_drop_leaves(r);
+    for (size_t i = 0; i < r->n_uses; i++) {
+        tn_drop(r->use[i].member);
+        tni_storage_drop(r->use[i].storage);
+    }
+    for (size_t i = 0; i < r->n_made; i++)
+        if (r->made[i]) tni_storage_drop(r->made[i]);
+    for (size_t i = 0; i < r->n_modes; i++) tn_module_drop(r->mode[i].module);
+    tni_room_free(&r->mode, &r->mode_capacity, sizeof *r->mode);
+    tni_room_free(&r->use, &r->use_capacity, sizeof *r->use);
+    tni_room_free(&r->made, &r->made_capacity, sizeof *r->made);
+    tni_free(r, sizeof *r);
+}
+
+/* ---- the runs -------------------------------------------------------------------------------- */
+
+tn_status tni_notes_check(const tni_notes *r)
+{
+    for (size_t i = 0; i < r->n_modes; i++) {
+        const tni_mode *mode = &r->mode[i];
+
+        if (tn_training(mode->module) != mode->was)
+            return tni_error(
+                TN_E_STATE,
+                "tn_capture_run: a %s was %s when the step was captured, and is not now: "
+                "want tn_train or tn_eval as it was, or a new capture",
+                mode->module->type->name, mode->was ? "training" : "evaluating");
+    }
+    for (size_t i = 0; i < r->n_uses; i++) {
+        const tni_use *use = &r->use[i];
+
+        if (use->member && (use->member->storage != use->storage ||
+                            (!use->member->is_parameter && !use->member->is_buffer)))
+            return tni_error(TN_E_STATE,
+                             "tn_capture_run: %s was moved, cast or replaced since the step was "
+                             "captured: want a new capture",
+                             tni_text(use->member));
+    }
+    return TN_OK;
+}
+
+tn_status tni_notes_check_held(const tni_notes *r)
+{
+    for (size_t i = 0; i < r->n_uses; i++) {
+        const tni_use *use = &r->use[i];
+
+        if (!use->member && atomic_load(&use->storage->refs) == 1)
+            return tni_error(TN_E_STATE,
+                             "tn_capture_run: the step reads a tensor of %zu bytes on the GPU that "
+                             "was made before it and that nobody else holds now, so its values "
+                             "cannot change: want it kept and written in place (tn_copy_), or "
+                             "as an input",
+                             use->storage->nbytes);
+    }
+    return TN_OK;
+}
+
+void tni_notes_written(tni_notes *r)
+{
+    for (size_t i = 0; i < r->n_uses; i++)
+        if (r->use[i].written)
+            atomic_fetch_add_explicit(&r->use[i].storage->version, 1, memory_order_relaxed);
+    for (size_t i = 0; i < r->n_made; i++)
+        if (r->made[i]) atomic_fetch_add_explicit(&r->made[i]->version, 1, memory_order_relaxed);
+}

@@ -1,0 +1,331 @@
+/*
+ * explain.c - tn_explain_training: reports what keeps a model from learning, by full names.
+ *
+ * One run is watched (explain_run.c); its gradients are taken with tn_gradients, which changes no
+ * grad. A parameter without a gradient is then followed through the ops in two colours: the values
+ * that depend on it at all, and those through which a gradient would reach it. It was cut off where
+ * the second colour ends and the first goes on to the loss.
+ */
+#include <math.h>
+
+#include "ext/diagnose/explain.h"
+
+typedef struct report {
+    tni_run run;
+    tni_lines findings, notes;
+    char here[48];            /* " on rank 1 of 2"; "" alone */
+    tn_explain_report counts; /* without its text */
+    tn_tensor *loss;
+    tn_list *parameters, *held;    /* the model's; the optimizer's or NULL */
+    tn_tensor **wanted, **grad;    /* parameters->n: those that require grad, and their gradients */
+    unsigned char *colour, *leads; /* per value */
+} report;
+
+enum { DEPENDS = 1, RECORDED = 2 };
+
+enum { NOTES = 8 }; /* any more are only counted */
+
+static const tni_end *inputs(const tni_run *r, const tni_use *use)
+{
+    return r->ends + use->end;
+}
+
+static const tni_end *results(const tni_run *r, const tni_use *use)
+{
+    return r->ends + use->end + use->n_in;
+}
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+/* Marks every value that the loss was computed from. */
+static void mark_leads(report *x)
+{
+    const tni_run *r = &x->run;
+    x->leads[tni_run_number(r, x->loss)] = 1;
+    for (size_t u = r->n_use; u-- > 0;) {
+        const tni_use *use = &r->use[u];
+        bool leads = false;
+        for (int i = 0; i < use->n_out; i++) leads |= x->leads[results(r, use)[i] / 2];
+        for (int i = 0; leads && i < use->n_in; i++) x->leads[inputs(r, use)[i] / 2] = 1;
+    }
+}
+
+/* Where a parameter's gradient was cut off; the uses are NULL if there is none. */
+typedef struct way {
+    const tni_use *last, *cut;
+    int lost; /* the result of cut that has no history */
+} way;
+
+static way follow(report *x, int parameter)
+{
+    const tni_run *r = &x->run;
+    way w = { 0 };
+    memset(x->colour, 0, r->n_value);
+    x->colour[parameter] = DEPENDS | RECORDED;
+    for (size_t u = 0; u < r->n_use; u++) {
+        const tni_use *use = &r->use[u];
+        unsigned colour = 0;
+        for (int i = 0; i < use->n_in; i++) {
+            tni_end in = inputs(r, use)[i];
+            colour |= x->colour[in / 2] & (in & 1 ? DEPENDS | RECORDED : DEPENDS);
+        }
+        if (!colour) continue;
+        w.last = use;
+        for (int i = 0; i < use->n_out; i++) {
+            tni_end out = results(r, use)[i];
+            if ((colour & RECORDED) && !(out & 1) && !w.cut && x->leads[out / 2]) {
+                w.cut = use;
+                w.lost = (int)(out / 2);
+            }
+            x->colour[out / 2] |= (unsigned char)(out & 1 ? colour : DEPENDS);
+        }
+    }
+    return w;
+}
+
+static tn_status say_cut(report *x, const char *name, const way *w)
+{
+    const tni_run *r = &x->run;
+    const tni_use *use = w->cut;
+    char at[256];
+    tni_run_place(r, use->module, at, sizeof at);
+    switch (use->cut) {
+    case TNI_CUT_DETACH:
+        return tni_say(&x->findings, "%s: no gradient%s: tn_detach cuts it off (in %s)", name,
+                       x->here, at);
+    case TNI_CUT_NO_GRAD:
+        return tni_say(&x->findings, "%s: no gradient%s: %s%s ran inside TN_NO_GRAD (in %s)", name,
+                       x->here, use->prefix, use->op, at);
+    case TNI_CUT_NO_BACKWARD:
+        return tni_say(&x->findings, "%s: no gradient%s: %s%s has no derivative (in %s)", name,
+                       x->here, use->prefix, use->op, at);
+    case TNI_CUT_IN_PLACE:
+        return tni_say(&x->findings, "%s: no gradient%s: %s records nothing (in %s)", name, x->here,
+                       use->op, at);
+    case TNI_CUT_DTYPE: break;
+    }
+    return tni_say(&x->findings, "%s: no gradient%s: %s%s made %s of it (in %s)", name, x->here,
+                   use->prefix, use->op, tn_dtype_name(r->value[w->lost].dtype), at);
+}
+
+static tn_status explain_missing(report *x, const tn_entry *e)
+{
+    int n = tni_run_number(&x->run, e->tensor);
+    way w = { 0 };
+    if (n >= 0) w = follow(x, n);
+    if (!w.last) {
+        x->counts.unread++;
+        return tni_say(&x->findings, "%s: no gradient%s: never read", e->name, x->here);
+    }
+    if (w.cut) {
+        x->counts.cut++;
+        return say_cut(x, e->name, &w);
+    }
+    x->counts.unused++;
+    char at[256];
+    tni_run_place(&x->run, w.last->module, at, sizeof at);
+    return tni_say(
+        &x->findings,
+        "%s: no gradient%s: its results do not reach the loss, the last one is of %s%s (in %s)",
+        e->name, x->here, w.last->prefix, w.last->op, at);
+}
+
+static tn_status judge_gradient(report *x, const tn_entry *e, tn_tensor *grad)
+{
+    double largest;
+    tn_status status = tni_magnitude(grad, &largest);
+    if (status != TN_OK || (isfinite(largest) && largest > 0)) return status;
+    if (tni_shape_numel(&grad->shape) == 0) return TN_OK;
+    if (isfinite(largest)) {
+        x->counts.zero++;
+        return tni_say(&x->findings, "%s: its gradient is zero everywhere", e->name);
+    }
+    x->counts.nonfinite++;
+    return tni_say(&x->findings, "%s: its gradient holds %s", e->name,
+                   isnan(largest) ? "nan" : "inf");
+}
+
+/* Fills grad: TN_NONE where no gradient arrived. */
+static tn_status take_gradients(report *x)
+{
+    int n = 0;
+    for (int i = 0; i < x->parameters->n; i++) {
+        tn_tensor *t = x->parameters->entry[i].tensor;
+        if (t->requires_grad) x->wanted[n++] = t;
+    }
+    for (int i = 0; i < n; i++) x->grad[i] = TN_NONE;
+    if (!n || !x->loss->requires_grad) return TN_OK;
+    return tn_gradients(1, &x->loss, NULL, n, x->wanted, x->grad, 0);
+}
+
+static bool holds(const tn_list *list, const tn_tensor *t)
+{
+    for (int i = 0; list && i < list->n; i++)
+        if (list->entry[i].tensor == t) return true;
+    return false;
+}
+
+static tn_status judge_parameters(report *x)
+{
+    tn_status status = take_gradients(x);
+    bool finite = isfinite(x->counts.loss);
+    if (status == TN_OK && !finite) {
+        x->counts.nonfinite++;
+        status =
+            tni_say(&x->findings, "(loss): it is %g: tn_set_anomaly names the op that made it so",
+                    x->counts.loss);
+    }
+    for (int i = 0, k = 0; status == TN_OK && i < x->parameters->n; i++) {
+        const tn_entry *e = &x->parameters->entry[i];
+        if (!e->tensor->requires_grad) {
+            if (x->counts.frozen++ < NOTES)
+                status = tni_say(&x->notes, "%s: frozen%s", e->name,
+                                 holds(x->held, e->tensor) ? ", so the optimizer skips it" : "");
+            continue;
+        }
+        tn_tensor *grad = x->grad[k++];
+        if (tni_none(grad))
+            status = explain_missing(x, e);
+        else if (finite)
+            status = judge_gradient(x, e, grad);
+    }
+    if (status == TN_OK && x->counts.frozen > NOTES)
+        status = tni_say(&x->notes, "and %d more frozen", x->counts.frozen - NOTES);
+    return status;
+}
+
+/* ---- the optimizer --------------------------------------------------------------------------- */
+
+static tn_status judge_optimizer(report *x, const tn_optim *opt)
+{
+    tn_status status = TN_OK;
+    for (int i = 0; x->held && status == TN_OK && i < x->parameters->n; i++) {
+        const tn_entry *e = &x->parameters->entry[i];
+        if (!e->tensor->requires_grad || holds(x->held, e->tensor)) continue;
+        x->counts.missing++;
+        status =
+            tni_say(&x->findings, "%s: the optimizer does not hold it%s", e->name,
+                    tni_list_find(x->held, e->name) ? ", but another tensor of that name" : "");
+    }
+    for (int i = 0; x->held && status == TN_OK && i < x->held->n; i++) {
+        const tn_entry *e = &x->held->entry[i];
+        if (tni_map_get(&x->run.member, e->tensor)) continue;
+        x->counts.foreign++;
+        status = tni_say(&x->findings, "%s: the optimizer holds it, the model does not", e->name);
+    }
+    x->counts.reused = opt && opt->reused;
+    if (x->counts.reused && status == TN_OK)
+        status = tni_say(&x->findings,
+                         "(optimizer): its last step used gradients that an earlier step had used: "
+                         "want tn_optim_zero_grad before each backward");
+    return status;
+}
+
+/* ---- the verdict ----------------------------------------------------------------------------- */
+
+typedef struct sink {
+    FILE *file;
+    char *text;
+    size_t used, size;
+    bool full;
+} sink;
+
+/* One line to the file, and to the text as long as it fits with "...\n" after it. */
+static void put(sink *s, const char *line)
+{
+    size_t n = strlen(line);
+    if (s->file) fprintf(s->file, "%s\n", line);
+    if (!s->text || s->full) return;
+    s->full = s->used + n + 6 > s->size;
+    s->used +=
+        (size_t)snprintf(s->text + s->used, s->size - s->used, "%s\n", s->full ? "..." : line);
+}
+
+static tn_status print(report *x, const tn_module *m, FILE *file, tn_explain_report *out)
+{
+    sink s = { .file = file };
+    tn_explain_report *c = &x->counts;
+    const tni_lines *part[] = { &x->run.unregistered, &x->findings, &x->notes };
+    c->unregistered = (int)x->run.unregistered.n;
+    c->findings = (int)(x->run.unregistered.n + x->findings.n);
+    if (out) {
+        *out = *c;
+        s.text = out->text;
+        s.size = sizeof out->text;
+    }
+    char line[256];
+    snprintf(line, sizeof line, "%s: loss %.4g, a gradient for %d of %d parameters%s",
+             m->type->name, c->loss, x->parameters->n - c->frozen - c->unread - c->cut - c->unused,
+             x->parameters->n, x->here);
+    put(&s, line);
+    for (int k = 0; k < 3; k++)
+        for (size_t i = 0; i < part[k]->n; i++) put(&s, part[k]->line[i]);
+    if (c->findings)
+        snprintf(line, sizeof line, "%d finding%s", c->findings, c->findings == 1 ? "" : "s");
+    else
+        snprintf(line, sizeof line, "nothing to complain about");
+    put(&s, line);
+    if (file && ferror(file))
+        return tni_error(TN_E_IO, "tn_explain_training: the file cannot be written");
+    return TN_OK;
+}
+
+static tn_status examine(report *x, tn_module *m, tn_optim *opt,
+                         tn_tensor *(*loss)(tn_module *m, void *user), void *user)
+{
+    x->parameters = tn_parameters(m);
+    if (opt) x->held = tn_optim_parameters(opt);
+    if (!x->parameters || (opt && !x->held)) return tni_pending();
+    tn_status status = tni_run_watch(&x->run, m, loss, user, &x->loss);
+    if (status == TN_OK) {
+        size_t n = (size_t)x->parameters->n + 1; /* never 0 */
+        x->counts.loss = tn_item(x->loss);
+        x->wanted = tni_alloc_n(n, sizeof *x->wanted);
+        x->grad = tni_alloc_n(n, sizeof *x->grad);
+        x->colour = tni_alloc(x->run.n_value);
+        x->leads = tni_calloc(x->run.n_value);
+        if (!x->wanted || !x->grad || !x->colour || !x->leads) status = TN_E_NOMEM;
+    }
+    if (status == TN_OK) mark_leads(x);
+    if (status == TN_OK) status = judge_parameters(x);
+    if (status == TN_OK)
+        status = tni_explain_ranks(&x->findings, &x->notes, x->parameters, &x->counts.elsewhere);
+    return status == TN_OK ? judge_optimizer(x, opt) : status;
+}
+
+tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
+                              tn_tensor *(*loss)(tn_module *m, void *user), void *user,
+                              tn_explain_report *out)
+{
+    TNI_C_NUMBERS;
+    TNI_SCOPES_STAY;
+    tn_status status = tni_module_check("tn_explain_training", m);
+    if (status != TN_OK) return status;
+    if (!loss)
+        return tni_error(TN_E_INVALID,
+                         "tn_explain_training: the loss is NULL: want a function that makes it");
+    if (tni_host_refused("tn_explain_training", "watches a run", "it called outside of the step"))
+        return TN_E_STATE;
+    report *x = tni_calloc(sizeof *x);
+    if (!x) return TN_E_NOMEM;
+    x->run.function = "tn_explain_training";
+    tni_explain_here(x->here, sizeof x->here);
+    tni_watcher *outer = tni_watch(NULL);
+    tn_scope scope = tn_scope_begin();
+    status = examine(x, m, opt, loss, user);
+    size_t n = x->parameters ? (size_t)x->parameters->n + 1 : 0;
+    tn_status restored = tni_run_restore(&x->run);
+    if (status == TN_OK) status = restored;
+    if (status == TN_OK) status = print(x, m, file, out);
+    tni_free(x->wanted, n * sizeof *x->wanted);
+    tni_free(x->grad, n * sizeof *x->grad);
+    tni_free(x->colour, x->run.n_value);
+    tni_free(x->leads, x->run.n_value);
+    tni_run_free(&x->run);
+    tni_lines_free(&x->findings);
+    tni_lines_free(&x->notes);
+    tn_scope_end(scope);
+    tni_watch(outer);
+    tni_free(x, sizeof *x);
+    return status;
+}

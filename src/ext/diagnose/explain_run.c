@@ -1,0 +1,359 @@
+/*
+ * explain_run.c - runs a loss function and records each op's inputs and results, and in which call.
+ *
+ * The watcher sees new handles, ops, tn_detach and in-place changes; forward pre-hooks and forward
+ * hooks on all modules tell whose call is running. An address is taken for an older tensor only if
+ * no new one was made there.
+ */
+#include "ext/diagnose/explain.h"
+
+static char fresh_object;
+static void *const fresh = &fresh_object; /* in `known`: made in this run, no number yet */
+
+static _Thread_local tni_run *running;
+
+/* ---- small things ---------------------------------------------------------------------------- */
+
+tn_status tni_say(tni_lines *lines, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    char *line = tni_room(&lines->line, &lines->capacity, lines->n, 1, sizeof(char *))
+                     ? tni_vtext(format, args)
+                     : NULL;
+    va_end(args);
+    if (!line) return TN_E_NOMEM;
+    lines->line[lines->n++] = line;
+    return TN_OK;
+}
+
+void tni_lines_free(tni_lines *lines)
+{
+    for (size_t i = 0; i < lines->n; i++) tni_strfree(lines->line[i]);
+    tni_room_free(&lines->line, &lines->capacity, sizeof(char *));
+    *lines = (tni_lines){ 0 };
+}
+
+const char *tni_run_place(const tni_run *r, int module, char *text, size_t size)
+{
+    const tni_part *p = module < 0 ? NULL : &r->part[module];
+    if (!p)
+        snprintf(text, size, "the loss function");
+    else
+        snprintf(text, size, "%s%s%s", p->path, p->path[0] ? ": " : "", p->module->type->name);
+    return text;
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+int tni_run_number(const tni_run *r, const tn_tensor *t)
+{
+    const void *known = tni_map_get(&r->known, t);
+    return known && known != fresh ? (int)((uintptr_t)known - 1) : -1;
+}
+
+/* The number of t, a new one if it is seen for the first time; -1 when out of memory. */
+static int number(tni_run *r, const tn_tensor *t)
+{
+    const void *known = tni_map_get(&r->known, t);
+    if (known && known != fresh) return (int)((uintptr_t)known - 1);
+    if (r->n_value >= INT32_MAX / 2 ||
+        !tni_room(&r->value, &r->value_room, r->n_value, 1, sizeof *r->value) ||
+        tni_map_put(&r->known, t, (void *)(uintptr_t)(r->n_value + 1)) < 0)
+        return -1;
+    r->value[r->n_value] = (tni_value){ .old = !known, .dtype = t->dtype };
+    return (int)r->n_value++;
+}
+
+static void handle_made(tni_watcher *self, const tn_tensor *t)
+{
+    tni_run *r = (tni_run *)self;
+    if (tni_map_put(&r->known, t, fresh) < 0) r->failed = true;
+}
+
+static tn_status put_end(tni_run *r, const tn_tensor *t)
+{
+    int n = number(r, t);
+    if (n < 0 || !tni_room(&r->ends, &r->ends_room, r->n_ends, 1, sizeof *r->ends))
+        return TN_E_NOMEM;
+    r->ends[r->n_ends++] = 2 * (tni_end)n + t->requires_grad;
+    return TN_OK;
+}
+
+/* ---- what the model does not know ------------------------------------------------------------ */
+
+/* The innermost running module with a field that holds t; NULL. */
+static const tn_module *holder(const tni_run *r, const tn_tensor *t)
+{
+    for (size_t f = r->n_frame; f-- > 0;) {
+        const tn_module *m = r->part[r->frame[f]].module;
+        for (size_t at = sizeof *m; at + sizeof t <= m->type->size; at += sizeof t)
+            if (memcmp((const char *)m + at, &t, sizeof t) == 0) return m;
+    }
+    return NULL;
+}
+
+/* Checks a tensor read in the innermost running call; by whom: "tn_add reads". */
+static tn_status look(tni_run *r, const tn_tensor *t, const char *who, const char *does)
+{
+    if (!r->n_frame || tni_none(t) || tni_map_get(&r->member, t)) return TN_OK;
+    int n = number(r, t);
+    if (n < 0) return TN_E_NOMEM;
+    if (!r->value[n].old || r->value[n].given || r->value[n].reported) return TN_OK;
+    r->value[n].reported = true;
+    const tn_module *m = holder(r, t);
+    const char *path = r->part[r->frame[r->n_frame - 1]].path;
+    char what[256];
+    if (t->is_parameter || t->is_buffer)
+        snprintf(what, sizeof what, "a %s of a module that is not registered in the model",
+                 t->is_parameter ? "parameter" : "buffer");
+    else if (m)
+        snprintf(what, sizeof what, "a field of %s that is not registered", m->type->name);
+    else
+        snprintf(what, sizeof what, "no input, parameter or buffer");
+    return tni_say(&r->unregistered, "%s: %s %s %s, %s: neither saved nor moved",
+                   path[0] ? path : "(model)", who, does, tni_text(t), what);
+}
+
+/* ---- what the watcher sees ------------------------------------------------------------------- */
+
+/* Records one op; then checks its inputs. */
+static tn_status take_down(tni_run *r, tni_use use, tn_tensor *const *in, int n_in,
+                           tn_tensor *const *out, int n_out)
+{
+    tn_status status = TN_OK;
+    if (r->n_ends > INT32_MAX / 2 || !tni_room(&r->use, &r->use_room, r->n_use, 1, sizeof *r->use))
+        return TN_E_NOMEM;
+    use.module = r->n_frame ? r->frame[r->n_frame - 1] : -1;
+    use.end = (int)r->n_ends;
+    for (int i = 0; i < n_in && status == TN_OK; i++) {
+        if (tni_none(in[i])) continue;
+        status = put_end(r, in[i]);
+        use.n_in++;
+    }
+    for (int i = 0; i < n_out && status == TN_OK; i++) status = put_end(r, out[i]);
+    use.n_out = n_out;
+    if (status != TN_OK) return status;
+    r->use[r->n_use++] = use;
+    char who[96];
+    snprintf(who, sizeof who, "%s%s", use.prefix, use.op);
+    for (int i = 0; i < n_in && status == TN_OK; i++) status = look(r, in[i], who, "reads");
+    return status;
+}
+
+static tn_status saw_op(tni_watcher *self, const tni_call *c)
+{
+    tni_cut cut = !c->op->backward     ? TNI_CUT_NO_BACKWARD
+                  : !tn_grad_enabled() ? TNI_CUT_NO_GRAD
+                                       : TNI_CUT_DTYPE;
+    const tni_use use = { tni_op_prefix(c->op), c->op->name, .cut = cut };
+    bool pairs = c->op->view && c->op->arity < 0; /* output i is a view of input i only */
+    tn_status status = TN_OK;
+    if (!pairs) return take_down((tni_run *)self, use, c->in, c->n_in, c->out, c->n_out);
+    for (int i = 0; i < c->n_in && status == TN_OK; i++)
+        status = take_down((tni_run *)self, use, c->in + i, 1, c->out + i, 1);
+    return status;
+}
+
+static tn_status saw_detach(tni_watcher *self, tn_tensor *from, tn_tensor *to)
+{
+    return take_down((tni_run *)self, (tni_use){ "tn_", "detach", .cut = TNI_CUT_DETACH }, &from, 1,
+                     &to, 1);
+}
+
+static tn_status saw_write(tni_watcher *self, const char *function, const tn_tensor *target,
+                           const tn_tensor *source)
+{
+    tn_tensor *in[] = { (tn_tensor *)target, (tn_tensor *)source };
+    return take_down((tni_run *)self, (tni_use){ "", function, .cut = TNI_CUT_IN_PLACE }, in, 2, in,
+                     1);
+}
+
+/* ---- what the modules' hooks see ------------------------------------------------------------- */
+
+static tn_status enter(tn_module *m, int n_in, tn_tensor **in, void *user)
+{
+    tni_run *r = user;
+    int part = (int)((uintptr_t)tni_map_get(&r->number, m) - 1);
+    tn_status status = TN_OK;
+    if (r != running) return TN_OK; /* another thread calls a watched module */
+    for (int i = 0; i < n_in && status == TN_OK; i++) {
+        if (tni_none(in[i])) continue;
+        int n;
+        if (r->n_frame)
+            status = look(r, in[i], r->part[part].path, "is given");
+        else if ((n = number(r, in[i])) < 0)
+            status = TN_E_NOMEM;
+        else
+            r->value[n].given = true;
+    }
+    if (status == TN_OK && !tni_room(&r->frame, &r->frame_room, r->n_frame, 1, sizeof *r->frame))
+        status = TN_E_NOMEM;
+    if (status == TN_OK) r->frame[r->n_frame++] = part;
+    return status;
+}
+
+/* A failed call that the caller ignored left its frame: it is popped with the caller's. */
+static tn_status leave(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
+                       void *user)
+{
+    tni_run *r = user;
+    (void)n_in, (void)in, (void)n_out, (void)out;
+    if (r != running) return TN_OK;
+    for (bool found = false; r->n_frame && !found;)
+        found = r->part[r->frame[--r->n_frame]].module == m;
+    return TN_OK;
+}
+
+/* ---- before and after ------------------------------------------------------------------------ */
+
+/* Saves the current value of a buffer, to restore it. */
+static tn_status carry(tni_run *r, tn_module *m, const tni_slot *slot)
+{
+    tn_tensor *t = slot->tensor, *copy = t;
+    if (!tni_room(&r->carried, &r->carried_room, r->n_carried, 1, sizeof *r->carried))
+        return TN_E_NOMEM;
+    if (!tni_none(t)) copy = tn_clone(t);
+    char *name = copy ? tni_strdup(slot->name) : NULL;
+    if (!name) return tni_pending();
+    r->carried[r->n_carried++] = (tni_carried){ m, name, tn_keep(t), tn_keep(copy), tn_version(t) };
+    return TN_OK;
+}
+
+static tn_status add_part(tn_module *m, const char *path, void *user)
+{
+    tni_run *r = user;
+    tn_status status = TN_OK;
+    if (!tni_room(&r->part, &r->part_room, r->n_part, 1, sizeof *r->part)) return TN_E_NOMEM;
+    tni_part *p = &r->part[r->n_part++];
+    *p = (tni_part){ .module = tn_module_keep(m), .path = tni_strdup(path) };
+    if (!p->path || tni_map_put(&r->number, m, (void *)(uintptr_t)r->n_part) < 0) return TN_E_NOMEM;
+    for (int i = 0; i < m->state->n && status == TN_OK; i++) {
+        const tni_slot *slot = &m->state->slot[i];
+        if (slot->kind == TNI_CHILD) continue;
+        if (slot->kind == TNI_BUFFER) status = carry(r, m, slot);
+        if (status == TN_OK && !tni_none(slot->tensor) &&
+            tni_map_put(&r->member, slot->tensor, slot->tensor) < 0)
+            status = TN_E_NOMEM;
+    }
+    if (status == TN_OK && m->type->extra_state) {
+        tn_tensor *now = m->type->extra_state(m);
+        if (!now || !(now = tn_clone(now))) return tni_poison(m->type->name, "its extra state");
+        p->extra = tn_keep(now);
+    }
+    return status;
+}
+
+static tn_status hook(tni_run *r)
+{
+    for (size_t i = 0; i < r->n_part; i++) {
+        tni_part *p = &r->part[i];
+        p->before = tn_register_forward_pre_hook(p->module, enter, r);
+        p->after = tn_register_forward_hook(p->module, leave, r);
+        if (p->before < 0 || p->after < 0) return tni_pending();
+    }
+    return TN_OK;
+}
+
+static void unhook(tni_run *r)
+{
+    for (size_t i = 0; i < r->n_part; i++) {
+        if (r->part[i].before > 0) tn_remove_module_hook(r->part[i].module, r->part[i].before);
+        if (r->part[i].after > 0) tn_remove_module_hook(r->part[i].module, r->part[i].after);
+    }
+}
+
+static tn_status judge_loss(const tni_run *r, tn_tensor *loss)
+{
+    if (!loss) return tni_poison(r->function, "the loss");
+    if (!tni_none(loss) && tni_shape_numel(&loss->shape) == 1) return TN_OK;
+    return tni_error(TN_E_SHAPE, "%s: the loss is %s: want one element", r->function,
+                     tni_text(loss));
+}
+
+tn_status tni_run_carry(tni_run *r, tn_module *model)
+{
+    bool was = tn_set_grad_enabled(false);
+    tn_status status = model ? tni_walk(model, TNI_ONCE, add_part, NULL, r) : TN_OK;
+    tn_set_grad_enabled(was);
+    tn_generator_get_state(tn_default_generator(), r->generator);
+    r->begun = true;
+    return status;
+}
+
+tn_status tni_run_watch(tni_run *r, tn_module *model, tn_tensor *(*loss)(tn_module *m, void *user),
+                        void *user, tn_tensor **result)
+{
+    bool was = tn_grad_enabled();
+    tn_status status = tni_run_carry(r, model);
+    if (status == TN_OK) status = hook(r);
+    if (status == TN_OK) {
+        r->watcher = (tni_watcher){ .handle_made = handle_made,
+                                    .applied = saw_op,
+                                    .detached = saw_detach,
+                                    .changes = saw_write };
+        tni_autocast_forget(); /* the run must see parameters being read by their casts */
+        tni_watch(&r->watcher);
+        running = r;
+        tn_set_grad_enabled(true);
+        *result = loss(model, user);
+        running = NULL;
+        tni_watch(NULL);
+        status = judge_loss(r, *result);
+    }
+    unhook(r);
+    tn_set_grad_enabled(was);
+    if (status == TN_OK && (r->failed || number(r, *result) < 0))
+        status = tni_error(TN_E_NOMEM, "%s: out of memory", r->function);
+    return status;
+}
+
+static tn_status restore_buffer(tni_carried *c)
+{
+    tni_slot *slot = tni_slot_find(c->module, c->name, strlen(c->name));
+    if (!slot || slot->kind != TNI_BUFFER) return TN_OK; /* deleted in the run */
+    if (slot->tensor != c->tensor) tn_drop(tni_slot_put(c->module, slot, c->tensor));
+    if (tni_none(c->tensor) || tn_version(c->tensor) == c->version) return TN_OK;
+    return tn_copy_(c->tensor, c->copy);
+}
+
+tn_status tni_run_restore(tni_run *r)
+{
+    if (!r->begun) return TN_OK;
+    bool was = tn_set_grad_enabled(false);
+    tn_status status = TN_OK;
+    for (size_t i = 0; i < r->n_carried && status == TN_OK; i++)
+        status = restore_buffer(&r->carried[i]);
+    for (size_t i = 0; i < r->n_part && status == TN_OK; i++) {
+        tn_module *m = r->part[i].module;
+        if (r->part[i].extra && m->type->set_extra_state)
+            status = m->type->set_extra_state(m, r->part[i].extra);
+    }
+    tn_set_grad_enabled(was);
+    tn_status last = tn_generator_set_state(tn_default_generator(), r->generator);
+    return status == TN_OK ? last : status;
+}
+
+void tni_run_free(tni_run *r)
+{
+    for (size_t i = 0; i < r->n_carried; i++) {
+        tn_drop(r->carried[i].tensor);
+        tn_drop(r->carried[i].copy);
+        tni_strfree(r->carried[i].name);
+    }
+    for (size_t i = 0; i < r->n_part; i++) {
+        tn_module_drop(r->part[i].module);
+        tni_strfree(r->part[i].path);
+        tn_drop(r->part[i].extra);
+    }
+    tni_room_free(&r->part, &r->part_room, sizeof *r->part);
+    tni_room_free(&r->carried, &r->carried_room, sizeof *r->carried);
+    tni_room_free(&r->value, &r->value_room, sizeof *r->value);
+    tni_room_free(&r->use, &r->use_room, sizeof *r->use);
+    tni_room_free(&r->ends, &r->ends_room, sizeof *r->ends);
+    tni_room_free(&r->frame, &r->frame_room, sizeof *r->frame);
+    tni_map_free(&r->member);
+    tni_map_free(&r->number);
+    tni_map_free(&r->known);
+    tni_lines_free(&r->unregistered);
+}

@@ -1,0 +1,392 @@
+/*
+ * module_gradcheck.c - a model's backward against central differences, on a copy in f64.
+ *
+ * For a parameter p and a direction u the slope of the loss L along u is computed twice: by
+ * backward, sum(dL/dp u), and by differences, (L(p + eps u) - L(p - eps u)) / (2 eps). u is each
+ * unit vector in turn, or in fast mode one vector of normal numbers. They agree within
+ *
+ *     atol + rtol |differences| + 8 ulp |L| / eps
+ *
+ * whose last term is L's own rounding. Where they do not, eps is divided by 100: a kink (relu, max)
+ * between the two points comes to lie outside of them, and a wrong backward stays wrong.
+ *
+ * In fast mode a wrong element is then found by halving the direction. Slopes are linear in u, so
+ * what the left half does not explain, the right half does.
+ *
+ * Source  PyTorch's torch.autograd.gradcheck, fast_mode
+ */
+#include <float.h>
+#include <math.h>
+#include <tenon/derivatives.h>
+
+#include "ext/diagnose/explain.h"
+
+typedef tn_tensor *(*loss_function)(tn_module *m, void *user);
+
+/* A slope, computed twice. */
+typedef struct slopes {
+    double backward, differences;
+    double excess; /* their difference in units of the tolerance: above 1 it is too large */
+} slopes;
+
+typedef struct check {
+    tn_module *model; /* the copy */
+    loss_function loss;
+    void *user;
+    tn_module_gradcheck_options o;
+    tni_run run;           /* one watched run: which op reads what, and the state before it */
+    tn_list *parameters;   /* that require grad */
+    tn_tensor **p, **grad; /* they, and their gradients, TN_NONE where there is none: one block */
+    double value;          /* of the loss */
+    int wrong;             /* how many are */
+    int worst;             /* of the parameters; -1: none is wrong */
+    slopes found;          /* its worst element's, in fast mode its direction's */
+    int64_t element;
+    int last; /* of the wrong ones: read after all others */
+} check;
+
+/* ---- the copy -------------------------------------------------------------------------------- */
+
+/* A forward pre-hook: what a module is given becomes f64. */
+static tn_status to_f64(tn_module *m, int n_in, tn_tensor **in, void *user)
+{
+    (void)m, (void)user;
+    for (int i = 0; i < n_in; i++) {
+        if (tni_none(in[i]) || !tn_dtype_is_float(in[i]->dtype)) continue;
+        if (!(in[i] = tn_to_dtype(in[i], TN_F64))) return tni_pending();
+    }
+    return TN_OK;
+}
+
+static tn_status add_hook(tn_module *m, const char *path, void *user)
+{
+    (void)path, (void)user;
+    return tn_register_forward_pre_hook(m, to_f64, NULL) < 0 ? tni_pending() : TN_OK;
+}
+
+static tn_module *copy_of(tn_module *model)
+{
+    tn_module *copy = tn_module_clone(model);
+    tn_status status = copy ? tn_module_to_dtype(copy, TN_F64) : tni_pending();
+    if (status == TN_OK) status = tni_walk(copy, TNI_ONCE, add_hook, NULL, NULL);
+    if (status == TN_OK) return copy;
+    tn_module_drop(copy);
+    return NULL;
+}
+
+/* ---- the loss -------------------------------------------------------------------------------- */
+
+static tn_status read_loss(const check *c, const tn_tensor *loss, double *value)
+{
+    if (!loss) return tni_poison(c->run.function, "the loss");
+    if (tni_none(loss) || tni_shape_numel(&loss->shape) != 1 || loss->dtype != TN_F64)
+        return tni_error(TN_E_DTYPE,
+                         "%s: the loss is %s of %s: want one element of f64, as the copy that it "
+                         "is given makes it (a floating target must be f64 too)",
+                         c->run.function, tni_none(loss) ? "TN_NONE" : tni_text(loss),
+                         tni_none(loss) ? "no dtype" : tn_dtype_name(loss->dtype));
+    *value = tn_item(loss);
+    return TN_OK;
+}
+
+/* The loss at the copy's parameters; buffers and generator are as before. */
+static tn_status loss_now(check *c, double *value)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_status status = read_loss(c, c->loss(c->model, c->user), value);
+    tn_set_grad_enabled(true);
+    tn_scope_end(scope);
+    tn_status restored = tni_run_restore(&c->run);
+    return status == TN_OK ? restored : status;
+}
+
+/* The loss at p = center + step u. */
+static tn_status loss_at(check *c, tn_tensor *p, tn_tensor *center, tn_tensor *u, double step,
+                         double *value)
+{
+    tn_status status = TN_OK;
+    TN_NO_GRAD status = tn_copy_(p, tn_add(center, tn_mul_scalar(u, step)));
+    return status == TN_OK ? loss_now(c, value) : status;
+}
+
+/* ---- slopes ---------------------------------------------------------------------------------- */
+
+static tn_status differences(check *c, tn_tensor *p, tn_tensor *u, double eps, double *slope)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *center = tn_clone(tn_detach(p));
+    double above = 0, below = 0;
+    tn_status status = loss_at(c, p, center, u, eps, &above);
+    if (status == TN_OK) status = loss_at(c, p, center, u, -eps, &below);
+    tn_status restored = TN_OK;
+    if (center) TN_NO_GRAD restored = tn_copy_(p, center);
+    tn_scope_end(scope);
+    *slope = (above - below) / (2 * eps);
+    return status == TN_OK ? restored : status;
+}
+
+static tn_status slopes_along(check *c, int i, tn_tensor *u, slopes *s)
+{
+    *s = (slopes){ 0 };
+    if (!u) return tni_pending();
+    if (!tni_none(c->grad[i])) {
+        tn_tensor *sum = tn_sum(tn_mul(c->grad[i], u), NULL, 0, false);
+        if (!sum) return tni_pending();
+        s->backward = tn_item(sum);
+    }
+    for (double eps = c->o.eps; eps > c->o.eps / 1e3; eps /= 100) {
+        tn_status status = differences(c, c->p[i], u, eps, &s->differences);
+        if (status != TN_OK) return status;
+        double tolerance =
+            c->o.atol + c->o.rtol * fabs(s->differences) + 8 * DBL_EPSILON * fabs(c->value) / eps;
+        s->excess = fabs(s->backward - s->differences) / tolerance;
+        if (s->excess <= 1) return TN_OK;
+        if (isnan(s->excess)) s->excess = INFINITY;
+    }
+    return TN_OK;
+}
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+/* The first op that reads parameter i, as an index of run.use; -1: none. */
+static int reader(const check *c, int i)
+{
+    int number = tni_run_number(&c->run, c->p[i]);
+    for (size_t u = 0; u < c->run.n_use && number >= 0; u++)
+        for (int k = 0; k < c->run.use[u].n_in; k++)
+            if (c->run.ends[c->run.use[u].end + k] / 2 == (tni_end)number) return (int)u;
+    return -1;
+}
+
+/* Notes that parameter i is wrong at an element, or along a direction. */
+static void note(check *c, int i, int64_t element, slopes s)
+{
+    if (c->last < 0 || reader(c, i) > reader(c, c->last)) c->last = i;
+    if (c->worst >= 0 && s.excess <= c->found.excess) return;
+    c->worst = i;
+    c->element = element;
+    c->found = s;
+}
+
+static tn_status check_elements(check *c, int i)
+{
+    bool wrong = false;
+    tn_status status = TN_OK;
+    for (int64_t j = 0; j < tni_shape_numel(&c->p[i]->shape) && status == TN_OK; j++) {
+        tn_scope scope = tn_scope_begin();
+        slopes s;
+        status = slopes_along(c, i, tni_basis(c->p[i], j), &s);
+        tn_scope_end(scope);
+        if (status != TN_OK || s.excess <= 1) continue;
+        note(c, i, j, s);
+        wrong = true;
+    }
+    c->wrong += wrong;
+    return status;
+}
+
+/* Normal numbers: the same at every call, as the generator is restored. */
+static tn_tensor *direction(check *c, int i)
+{
+    tn_tensor *u = tn_randn_as(c->p[i]->shape, TN_F64, c->p[i]->storage->device);
+    return tni_run_restore(&c->run) == TN_OK ? u : NULL;
+}
+
+static tn_status check_direction(check *c, int i)
+{
+    tn_scope scope = tn_scope_begin();
+    slopes s;
+    tn_status status = slopes_along(c, i, direction(c, i), &s);
+    tn_scope_end(scope);
+    if (status != TN_OK || s.excess <= 1) return status;
+    note(c, i, 0, s);
+    c->wrong++;
+    return TN_OK;
+}
+
+/* u's elements from..from+n, elsewhere 0. */
+static tn_tensor *part_of(tn_tensor *u, int64_t from, int64_t n)
+{
+    tn_tensor *part = tn_full_as(TN_SHAPE(tn_numel(u)), 0, TN_F64, u->storage->device);
+    tn_tensor *all = tn_reshape(u, TN_SHAPE(tn_numel(u)));
+    tn_status status = tn_copy_(tn_narrow(part, 0, from, n), tn_narrow(all, 0, from, n));
+    return status == TN_OK ? tn_reshape(part, u->shape) : NULL;
+}
+
+/* In fast mode: an element of the worst parameter where the slopes differ. */
+static tn_status find_element(check *c)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *u = direction(c, c->worst);
+    double whole = c->found.backward - c->found.differences;
+    int64_t from = 0, n = u ? tn_numel(u) : 0;
+    tn_status status = u ? TN_OK : tni_pending();
+    while (n > 1 && status == TN_OK) {
+        tn_scope inner = tn_scope_begin();
+        slopes left;
+        status = slopes_along(c, c->worst, part_of(u, from, n / 2), &left);
+        tn_scope_end(inner);
+        double difference = left.backward - left.differences;
+        bool go_left = fabs(difference) >= fabs(whole - difference);
+        whole = go_left ? difference : whole - difference;
+        from += go_left ? 0 : n / 2;
+        n = go_left ? n / 2 : n - n / 2;
+    }
+    c->element = from;
+    tn_scope_end(scope);
+    return status;
+}
+
+/* ---- the report ------------------------------------------------------------------------------ */
+
+/* "fc1.weight [3,4], read by tn_linear in fc1: Linear" */
+static void describe(const check *c, int i, char *text, size_t size)
+{
+    const tni_use *use = reader(c, i) < 0 ? NULL : &c->run.use[reader(c, i)];
+    char place[256];
+    snprintf(text, size, "%s %s, read by %s%s in %s", c->parameters->entry[i].name,
+             tni_shape_text(&c->p[i]->shape), use ? use->prefix : "", use ? use->op : "nothing",
+             tni_run_place(&c->run, use ? use->module : -1, place, sizeof place));
+}
+
+static tn_shape position(const tn_shape *shape, int64_t element)
+{
+    tn_shape at = *shape;
+    for (int axis = shape->rank - 1; axis >= 0; axis--) {
+        at.size[axis] = element % shape->size[axis];
+        element /= shape->size[axis];
+    }
+    return at;
+}
+
+static tn_status report(check *c)
+{
+    char worst[512], along[160] = "", last[600] = "";
+    if (c->o.fast) {
+        snprintf(along, sizeof along,
+                 "along a random direction backward gives %.6g, finite differences give %.6g; ",
+                 c->found.backward, c->found.differences);
+        tn_status status = find_element(c);
+        tn_scope scope = tn_scope_begin();
+        tn_tensor *unit = tni_basis(c->p[c->worst], c->element);
+        if (status == TN_OK) status = slopes_along(c, c->worst, unit, &c->found);
+        tn_scope_end(scope);
+        if (status != TN_OK) return status;
+    }
+    tn_shape at = position(&c->p[c->worst]->shape, c->element);
+    describe(c, c->worst, worst, sizeof worst);
+    if (c->wrong > 1) {
+        int n =
+            snprintf(last, sizeof last, "; %d of %d parameters are wrong, and forward reads last ",
+                     c->wrong, c->parameters->n);
+        describe(c, c->last, last + n, sizeof last - (size_t)n);
+    }
+    return tni_error(TN_E_INVALID,
+                     "%s: %s: %sat element %s backward gives %.6g, finite differences give %.6g: "
+                     "want them within %g + %g times the latter%s",
+                     c->run.function, worst, along, tni_shape_text(&at), c->found.backward,
+                     c->found.differences, c->o.atol, c->o.rtol, last);
+}
+
+/* ---- the call -------------------------------------------------------------------------------- */
+
+/* The run that is watched, its gradients, and whether a second run gives the same loss. */
+static tn_status first_run(check *c)
+{
+    tn_tensor *loss = NULL;
+    tn_status status = tni_run_watch(&c->run, c->model, c->loss, c->user, &loss);
+    if (status == TN_OK) status = read_loss(c, loss, &c->value);
+    if (status == TN_OK && loss->requires_grad)
+        status = tn_gradients(1, &loss, NULL, c->parameters->n, c->p, c->grad, 0);
+    tn_status restored = tni_run_restore(&c->run);
+    double again = 0;
+    if (status == TN_OK) status = restored;
+    if (status == TN_OK) status = loss_now(c, &again);
+    if (status == TN_OK && !(fabs(again - c->value) <= 1e-12 * fabs(c->value)) && !isnan(again))
+        status = tni_error(TN_E_INVALID,
+                           "%s: the loss was %.17g, then %.17g at the same parameters: want the "
+                           "same at every call (random numbers from the default generator are)",
+                           c->run.function, c->value, again);
+    return status;
+}
+
+static tn_status check_all(check *c)
+{
+    int n = c->parameters->n;
+    bool read = false;
+    for (int i = 0; i < n; i++) {
+        c->p[i] = c->parameters->entry[i].tensor;
+        c->grad[i] = TN_NONE;
+    }
+    tn_status status = first_run(c);
+    for (int i = 0; i < n && status == TN_OK; i++) read |= reader(c, i) >= 0;
+    if (status == TN_OK && !read)
+        status = tni_error(TN_E_INVALID,
+                           "%s: the loss reads none of %d trainable parameters: want it computed "
+                           "from the model that it is given, which is a copy",
+                           c->run.function, n);
+    for (int i = 0; i < n && status == TN_OK; i++)
+        status = c->o.fast ? check_direction(c, i) : check_elements(c, i);
+    return status == TN_OK && c->worst >= 0 ? report(c) : status;
+}
+
+static tn_status checked_options(const char *function, tn_module_gradcheck_options *o)
+{
+    if (o->eps == 0) o->eps = 1e-6;
+    if (o->atol == 0) o->atol = 1e-7;
+    if (o->rtol == 0) o->rtol = 1e-5;
+    if (o->eps > 0 && o->atol > 0 && o->rtol > 0) return TN_OK;
+    return tni_error(TN_E_INVALID, "%s: eps %g, atol %g, rtol %g: want all above 0", function,
+                     o->eps, o->atol, o->rtol);
+}
+
+static bool trains(const tn_entry *entry, void *user)
+{
+    (void)user;
+    return entry->tensor->requires_grad;
+}
+
+static tn_status check_copy(check *c)
+{
+    c->parameters = tn_list_filter(tn_parameters(c->model), trains, NULL);
+    if (!c->parameters) return tni_pending();
+    size_t n = (size_t)c->parameters->n;
+    c->p = tni_alloc_n(2 * n + 1, sizeof *c->p); /* never 0 */
+    if (!c->p) return TN_E_NOMEM;
+    c->grad = c->p + n;
+    tn_status status = check_all(c), restored = tni_run_restore(&c->run);
+    tni_free(c->p, (2 * n + 1) * sizeof *c->p);
+    tni_run_free(&c->run);
+    return status == TN_OK ? restored : status;
+}
+
+tn_status tn_module_gradcheck(tn_module *m, tn_tensor *(*loss)(tn_module *m, void *user),
+                              void *user, tn_module_gradcheck_options options)
+{
+    TNI_C_NUMBERS;
+    TNI_SCOPES_STAY;
+    static const char function[] = "tn_module_gradcheck";
+    check *c;
+    if (tni_module_check(function, m) != TN_OK) return tni_pending();
+    if (!loss)
+        return tni_error(TN_E_INVALID, "%s: the loss is NULL: want a function that makes it",
+                         function);
+    if (checked_options(function, &options) != TN_OK) return tni_pending();
+    if (tni_host_refused(function, "watches a run", "it called outside of the step"))
+        return TN_E_STATE;
+    if (!(c = tni_calloc(sizeof *c))) return TN_E_NOMEM;
+    *c = (check){ .loss = loss, .user = user, .o = options, .worst = -1, .last = -1 };
+    c->run.function = function;
+    tni_watcher *outer = tni_watch(NULL);
+    bool was = tn_set_grad_enabled(true), counted = tni_padding_counts;
+    tni_padding_counts = true;
+    tn_scope scope = tn_scope_begin();
+    tn_status status = (c->model = copy_of(m)) ? check_copy(c) : tni_pending();
+    tn_scope_end(scope);
+    if (c->model) tn_module_drop(c->model);
+    tn_set_grad_enabled(was);
+    tni_padding_counts = counted;
+    tni_watch(outer);
+    tni_free(c, sizeof *c);
+    return status;
+}

@@ -1,0 +1,261 @@
+/*
+ * data_parallel.c - a tn_data_parallel: making one, which all ranks do together, and what it tells.
+ *
+ * What can fail on one rank alone is done first; then the ranks tell each other how that went, and
+ * either all go on or all refuse.
+ *
+ * Alone (no other ranks) a handle keeps its model and its settings, and the engine never hears of
+ * it.
+ */
+#include "ext/parallel/data_parallel.h"
+
+/* ---- making one ------------------------------------------------------------------------------ */
+
+static tn_status check_tensors(const char *function, const tn_list *list, tn_device device)
+{
+    for (int i = 0; i < list->n; i++)
+        if (list->entry[i].tensor->storage->device.type != device.type)
+            return tni_error(TN_E_DEVICE, "%s: %s is not on the %s: want the whole model there",
+                             function, list->entry[i].name, device.type == TN_CPU ? "CPU" : "GPU");
+    return TN_OK;
+}
+
+static tn_status make_room(tn_data_parallel *p, int n)
+{
+    size_t count = (size_t)n;
+    p->n_bytes = sizeof(tni_layouts) + (2 * count + 7) / 8;
+    p->sync.leaf = tni_calloc_n(count, sizeof *p->sync.leaf);
+    p->part = tni_calloc_n(count, sizeof *p->part);
+    p->name = tni_calloc_n(count, sizeof *p->name);
+    p->order = tni_calloc_n(count, sizeof *p->order);
+    p->reports = tni_calloc_n(1 + (size_t)tn_parallel_size(), p->n_bytes);
+    p->sync.n = n;
+    return p->sync.leaf && p->part && p->name && p->order && p->reports ? TN_OK : TN_E_NOMEM;
+}
+
+static tn_status take_parameters(tn_data_parallel *p, const tn_list *parameters)
+{
+    tn_status status = make_room(p, parameters->n);
+    for (int i = 0; i < parameters->n && status == TN_OK; i++) {
+        p->sync.leaf[i].leaf = tn_keep(parameters->entry[i].tensor);
+        p->name[i] = tni_strdup(parameters->entry[i].name);
+        if (!p->name[i]) status = TN_E_NOMEM;
+    }
+    return status;
+}
+
+/* Parameters and persistent buffers, which tni_same_models has compared, become rank 0's. */
+static tn_status copy_first(const char *function, tni_mpi_group group, const tn_list *list)
+{
+    tn_status status = TN_OK;
+    for (int i = 0; i < list->n && status == TN_OK; i++)
+        status = tni_ranks_copy(function, group, status, list->entry[i].tensor, 0);
+    return status;
+}
+
+static tn_status check(const char *function, const tn_module *model, tn_data_parallel_options o)
+{
+    tn_status status = tni_module_check(function, model);
+    if (status != TN_OK) return status;
+    if (o.bucket_bytes < 0)
+        return tni_error(TN_E_INVALID, "%s: bucket_bytes %" PRId64 ": want at least 0", function,
+                         o.bucket_bytes);
+    if (o.buffers < TN_BUFFERS_FIRST || o.buffers > TN_BUFFERS_OWN)
+        return tni_error(TN_E_INVALID, "%s: buffers %d: want one of tn_buffer_rule", function,
+                         (int)o.buffers);
+    if (o.messages != TN_F32 && o.messages != TN_BF16)
+        return tni_error(TN_E_DTYPE, "%s: messages %d: want TN_F32 or TN_BF16", function,
+                         (int)o.messages);
+    return TN_OK;
+}
+
+/* Two handles would send a parameter's gradient twice, and only one would get the average. */
+static tn_status check_free(const char *function, const tn_list *parameters)
+{
+    for (int i = 0; i < parameters->n; i++) {
+        const tni_gradmeta *gm = parameters->entry[i].tensor->gm;
+        if (gm && gm->sync)
+            return tni_error(TN_E_STATE,
+                             "%s: another tn_data_parallel averages %s already: want one handle of "
+                             "a parameter",
+                             function, parameters->entry[i].name);
+    }
+    return TN_OK;
+}
+
+/* What a handle of several ranks needs, made on this one. */
+static tn_status fill_in(const char *function, tn_data_parallel *p, const tn_list *parameters)
+{
+    tn_status status = take_parameters(p, parameters);
+    if (status == TN_OK) status = tni_buckets_make(p);
+    if (status == TN_OK) status = tni_wire_new(function, p->device, &p->group, &p->wire);
+    tni_reduce_set(p);
+    return status == TN_OK ? tni_sync_add(&p->sync) : status;
+}
+
+/* Everything of this rank alone. */
+static tn_status prepare(const char *function, tn_data_parallel **made, tn_module *model,
+                         tn_data_parallel_options o)
+{
+    enum { BUCKET = 25 << 20 };
+    tn_status status = check(function, model, o);
+    if (status != TN_OK) return status;
+    tn_data_parallel *p = *made = tni_calloc(sizeof *p);
+    if (!p) return TN_E_NOMEM;
+    p->model = tn_module_keep(model);
+    p->rule = o.buffers;
+    p->messages = o.messages;
+    p->bucket_bytes = o.bucket_bytes ? o.bucket_bytes : BUCKET;
+    const tn_list *parameters = tn_parameters(model), *buffers = tni_persistent(model);
+    if (!parameters || !buffers) return tni_pending();
+    if (parameters->n == 0)
+        return tni_error(TN_E_INVALID, "%s: the model has no parameters: want some", function);
+    p->device = parameters->entry[0].tensor->storage->device;
+    status = check_tensors(function, parameters, p->device);
+    if (status == TN_OK && tni_ranks()) status = check_tensors(function, buffers, p->device);
+    if (status == TN_OK) status = check_free(function, parameters);
+    return status == TN_OK && tni_ranks() ? fill_in(function, p, parameters) : status;
+}
+
+/* Everything of all ranks together. */
+static tn_status join(const char *function, tn_data_parallel *p)
+{
+    const tn_list *parameters = tn_parameters(p->model), *buffers = tni_persistent(p->model);
+    tn_status status = parameters && buffers ? TN_OK : tni_pending();
+    status = tni_agree(function, p->group, status);
+    if (status == TN_OK) status = tni_same_models(function, p);
+    if (status == TN_OK) status = tni_wire_join(function, &p->wire);
+    if (status == TN_OK) status = copy_first(function, p->group, parameters);
+    return status == TN_OK ? copy_first(function, p->group, buffers) : status;
+}
+
+static tn_status make(const char *function, tn_data_parallel **made, tn_module *model,
+                      tn_data_parallel_options o)
+{
+    tni_mpi_group group = { 0 };
+    if (!tni_ranks()) return prepare(function, made, model, o);
+    tn_status status = tni_ranks_status(function, tni_ranks()->group_new(&group));
+    if (status != TN_OK) return status;
+    status = tni_agree(function, group, prepare(function, made, model, o));
+    if (*made) {
+        (*made)->group = group;
+        (*made)->grouped = true;
+    } else {
+        tni_ranks()->group_free(&group);
+    }
+    return status == TN_OK ? join(function, *made) : status;
+}
+
+tn_data_parallel *tn_data_parallel_new(tn_module *model, tn_data_parallel_options o)
+{
+    tn_data_parallel *p = NULL;
+    tn_scope scope = tn_scope_begin();
+    tn_status status;
+    TN_NO_GRAD status = make("tn_data_parallel_new", &p, model, o);
+    tn_scope_end(scope);
+    if (status == TN_OK) return p;
+    tn_data_parallel_free(p);
+    return NULL;
+}
+
+static void free_parameters(tn_data_parallel *p)
+{
+    size_t n = (size_t)p->sync.n;
+    for (size_t i = 0; i < n; i++) {
+        if (p->sync.leaf) tn_drop(p->sync.leaf[i].leaf);
+        if (p->name) tni_strfree(p->name[i]);
+    }
+    tni_free(p->sync.leaf, n * sizeof *p->sync.leaf);
+    tni_free(p->part, n * sizeof *p->part);
+    tni_free(p->name, n * sizeof *p->name);
+    tni_free(p->order, n * sizeof *p->order);
+    tni_free(p->reports, (1 + (size_t)tn_parallel_size()) * p->n_bytes);
+}
+
+void tn_data_parallel_free(tn_data_parallel *p)
+{
+    if (!p) return;
+    tni_shards_detach(p);
+    if (!p->broken) tni_wire_free(&p->wire);
+    if (p->sync.leaf) {
+        tni_sync_remove(&p->sync);
+        tni_buckets_free(p);
+    }
+    if (p->grouped && !p->broken) tni_ranks()->group_free(&p->group);
+    free_parameters(p);
+    tni_room_free(&p->block, &p->block_capacity, 1);
+    for (size_t i = 0; i < p->n_rules; i++) tni_strfree(p->rules[i].prefix);
+    tni_room_free(&p->rules, &p->rule_capacity, sizeof *p->rules);
+    tn_module_drop(p->model);
+    tni_free(p, sizeof *p);
+}
+
+/* ---- settings and answers -------------------------------------------------------------------- */
+
+bool tn_data_parallel_sync(const tn_data_parallel *p)
+{
+    if (!p) tni_poison("tn_data_parallel_sync", "p");
+    return p && !p->sync.off;
+}
+
+bool tn_data_parallel_set_sync(tn_data_parallel *p, bool on)
+{
+    if (!p) tni_poison("tn_data_parallel_set_sync", "p");
+    bool was = p && !p->sync.off;
+    if (p) p->sync.off = !on;
+    return was;
+}
+
+static bool unused_on(const tn_data_parallel *p, int rank, int parameter)
+{
+    int first = rank < 0 ? 0 : rank, end = rank < 0 ? tn_parallel_size() : rank + 1;
+    bool trained = false, used = false;
+    for (int r = first; r < end; r++) {
+        trained |= tni_report_trained(p, r, parameter);
+        used |= tni_report_used(p, r, parameter);
+    }
+    return trained && !used;
+}
+
+/* The parameters that require grad and have none now. */
+static tn_list *unused_alone(const tn_data_parallel *p)
+{
+    const tn_list *all = tn_parameters(p->model);
+    tn_list *list = all ? tn_list_new() : NULL;
+    for (int i = 0; list && i < all->n; i++) {
+        tn_tensor *t = all->entry[i].tensor;
+        if (t->requires_grad && !(t->gm && t->gm->grad) &&
+            tn_list_add(list, all->entry[i].name, t) != TN_OK)
+            return NULL;
+    }
+    return list;
+}
+
+tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank)
+{
+    static const char f[] = "tn_data_parallel_unused";
+    if (!p) return tni_poisoned(f, "p");
+    if (rank < -1 || rank >= tn_parallel_size())
+        return tni_fail(TN_E_INDEX, "%s: rank %d: want one of 0 to %d, or -1", f, rank,
+                        tn_parallel_size() - 1);
+    if (!tni_ranks()) return unused_alone(p);
+    if (!p->reported)
+        return tni_fail(TN_E_STATE,
+                        "%s: there was no averaging backward, or the last one failed: want one "
+                        "before",
+                        f);
+    tn_list *list = tn_list_new();
+    for (int i = 0; i < p->sync.n && list; i++)
+        if (unused_on(p, rank, i) && tn_list_add(list, p->name[i], p->sync.leaf[i].leaf) != TN_OK)
+            return NULL;
+    return list;
+}
+
+tni_told tni_told_of(const tn_tensor *parameter, int rank)
+{
+    const tni_gradmeta *gm = parameter->gm;
+    const tn_data_parallel *p = gm ? (const tn_data_parallel *)gm->sync : NULL;
+    if (!p) return TNI_TOLD_ALONE;
+    if (!p->reported) return TNI_TOLD_NOTHING;
+    return unused_on(p, rank, gm->sync_index) ? TNI_TOLD_MISSING : TNI_TOLD_FINE;
+}

@@ -1,0 +1,105 @@
+/*
+ * data_parallel.h - the inside of a tn_data_parallel.
+ */
+#ifndef TNI_DATA_PARALLEL_H
+#define TNI_DATA_PARALLEL_H
+
+#include "autograd/sync.h"
+#include "base/map.h"
+#include "ext/parallel/wire.h"
+
+/* What a rank's report begins with. */
+typedef struct tni_layouts {
+    uint64_t parameters, buffers; /* tni_layout_hash */
+    uint64_t failed;              /* 1: the pass has failed on this rank */
+} tni_layouts;
+
+/* Gradients that are sent together, in one row. */
+typedef struct tni_bucket {
+    tn_tensor *flat;    /* [elements] f32 or f64; one reference */
+    tn_tensor *message; /* what is sent: flat, or as many bf16; one reference */
+    int first, n;       /* the parameters index[first .. first + n) */
+    int waiting;        /* those whose gradient is not there yet in this pass */
+    tni_mpi_request request;
+} tni_bucket;
+
+/* A parameter's part of its bucket. */
+typedef struct tni_part {
+    int bucket;
+    bool there; /* its gradient is, in this pass */
+    bool used;  /* there is one to send */
+} tni_part;
+
+/* The rule for buffers whose names begin with prefix. */
+typedef struct tni_prefix_rule {
+    char *prefix;
+    tn_buffer_rule rule;
+} tni_prefix_rule;
+
+struct tni_shard;
+
+struct tn_data_parallel {
+    tni_sync sync; /* first; its leaves are the parameters */
+    tni_mpi_group group;
+    bool grouped;     /* group was made */
+    tn_device device; /* of all parameters and persistent buffers */
+    tni_wire wire;    /* of the gradients */
+    tn_module *model; /* one reference */
+    tni_part *part;   /* of each parameter */
+    char **name;      /* its full name */
+    int *order;       /* parameters in the order of the buckets */
+    tni_bucket *bucket;
+    size_t n_buckets, bucket_capacity;
+    size_t next;            /* bucket to be sent */
+    bool begun;             /* in this pass: the others wait for our sums and our report */
+    bool broken;            /* sums are on their way that nobody waits for */
+    bool apart;             /* a pass succeeded on other ranks and failed on this one */
+    size_t n_bytes;         /* of a rank's report */
+    unsigned char *reports; /* (1 + size) reports: ours, then all ranks'; NULL before the first */
+    bool reported;          /* they hold those of a pass */
+    char *block;            /* room for the buffers that are sent */
+    size_t block_capacity;
+    int64_t bucket_bytes;
+    tn_dtype messages; /* TN_F32, or TN_BF16 */
+    tn_buffer_rule rule;
+    tni_prefix_rule *rules;
+    size_t n_rules, rule_capacity;
+    struct tni_shard *shards; /* optimizers whose state is dealt over its ranks */
+};
+
+/* ---- compare.c ------------------------------------------------------------------------------- */
+
+/* An error on all ranks unless all handles have rank 0's options, and all models rank 0's names,
+ * shapes and dtypes. */
+tn_status tni_same_models(const char *function, const tn_data_parallel *p);
+/* The persistent buffers. Current scope. */
+tn_list *tni_persistent(tn_module *model);
+/* A number over names, shapes, dtypes, and buffers' rules, of a list. */
+uint64_t tni_layout_hash(const tn_data_parallel *p, const tn_list *list);
+
+/* ---- buffers.c ------------------------------------------------------------------------------- */
+
+/* Copies the buffers to p->block: what can fail on this rank alone, before the others are told. */
+tn_status tni_buffers_pack(tn_data_parallel *p, const tn_list *buffers);
+/* Makes the buffers what the rules say, after tni_buffers_pack. */
+tn_status tni_share_buffers(const tn_data_parallel *p, const tn_list *buffers);
+
+/* ---- shard.c --------------------------------------------------------------------------------- */
+
+/* p is freed: the optimizers are no longer of it. */
+void tni_shards_detach(tn_data_parallel *p);
+
+/* ---- reduce.c -------------------------------------------------------------------------------- */
+
+/* Makes the buckets. */
+tn_status tni_buckets_make(tn_data_parallel *p);
+void tni_buckets_free(tn_data_parallel *p);
+/* TN_E_STATE after a pass that this rank did not end as the others did: p sends nothing more. */
+tn_status tni_usable(const char *function, const tn_data_parallel *p);
+/* Sets the functions of p->sync. */
+void tni_reduce_set(tn_data_parallel *p);
+/* A rank's report of the last pass, bit by bit: whether it had a gradient. */
+bool tni_report_used(const tn_data_parallel *p, int rank, int parameter);
+bool tni_report_trained(const tn_data_parallel *p, int rank, int parameter);
+
+#endif

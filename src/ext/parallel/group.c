@@ -1,0 +1,287 @@
+/*
+ * group.c - the run: finding out whether there are several processes, opening MPI, ending it, and
+ * the plain calls over all ranks.
+ *
+ * mpirun and its like tell a process the number of ranks in its environment. Without that, or with
+ * one rank, the program runs alone: nothing is opened, and every call does what it means for one
+ * rank, at once.
+ *
+ * A rank that ends the program with a status other than 0 ends the others too (MPI_Abort): they
+ * would wait for it without end. That is done where the process exits, by on_exit, which alone is
+ * told the status. A forked child is no rank and ends nothing.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "ext/parallel/wire.h"
+#include "tensor/random.h"
+
+static const tni_mpi *mpi;
+static tni_mpi_group world;
+static pid_t process;
+
+const tni_mpi *tni_ranks(void)
+{
+    return mpi;
+}
+
+bool tni_ranks_here(void)
+{
+    return mpi && getpid() == process;
+}
+
+tni_mpi_group tni_ranks_group(void)
+{
+    return world;
+}
+
+tn_status tni_ranks_status(const char *function, const char *reason)
+{
+    if (!reason) return TN_OK;
+    return tni_error(TN_E_BACKEND, "%s: rank %d of %d: %s", function, mpi->rank, mpi->size, reason);
+}
+
+/* ---- beginning and end ----------------------------------------------------------------------- */
+
+/* How many processes were started together, and the variable that says so; 1 when none does. */
+static long processes(const char **name)
+{
+    static const char *const variable[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+                                            "SLURM_STEP_NUM_TASKS" };
+    /* srun also starts programs that have nothing to do with each other: then without PMIx */
+    size_t n = getenv("PMIX_RANK") ? 3 : 2;
+    for (size_t i = 0; i < n; i++) {
+        const char *text = getenv(*name = variable[i]);
+        if (text) return strtol(text, NULL, 10);
+    }
+    return 1;
+}
+
+static void at_end(int status, void *unused)
+{
+    (void)unused;
+    if (!tni_ranks_here()) return;
+    if (status == 0) {
+        mpi->finalize();
+        return;
+    }
+    fflush(NULL); /* MPI_Abort ends the process before exit does it */
+    mpi->end_all(status);
+}
+
+tn_status tn_parallel_begin(void)
+{
+    static const char f[] = "tn_parallel_begin";
+    char why[1024];
+    const char *name;
+    tni_mpi_open open = NULL;
+    long n = processes(&name);
+    if (mpi || n < 2) return TN_OK;
+    void *symbol = tni_open_module("TN_MPI_MODULE", "ext/parallel/", TNI_MPI_FILE, TNI_MPI_SYMBOL, why,
+                                   sizeof why);
+    memcpy(&open, &symbol, sizeof open);
+    const tni_mpi *opened = open ? open(TNI_MPI_ID, why, sizeof why) : NULL;
+    if (!opened)
+        return tni_error(TN_E_BACKEND,
+                         "%s: %ld processes were started together, and tenon's module for MPI, %s, "
+                         "%s: want it built with Open MPI, and beside the library or where "
+                         "TN_MPI_MODULE says",
+                         f, n, TNI_MPI_FILE, why);
+    if (opened->size != n) /* mpirun is not this MPI's: each process would be a run of its own */
+        return tni_error(TN_E_BACKEND,
+                         "%s: %s is %ld, and MPI (%s) has %d processes: want the mpirun of that "
+                         "MPI",
+                         f, name, n, opened->version, opened->size);
+    const char *reason = opened->group_new(&world);
+    if (reason) return tni_error(TN_E_BACKEND, "%s: %s", f, reason);
+    process = getpid();
+    mpi = opened; /* before at_end can run */
+    if (on_exit(at_end, NULL) == 0) return TN_OK;
+    mpi = NULL;
+    return tni_error(TN_E_NOMEM, "%s: out of memory", f);
+}
+
+int tn_parallel_rank(void)
+{
+    return mpi ? mpi->rank : 0;
+}
+
+int tn_parallel_local_rank(void)
+{
+    return mpi ? mpi->local_rank : 0;
+}
+
+int tn_parallel_size(void)
+{
+    return mpi ? mpi->size : 1;
+}
+
+/* ---- calls over all ranks -------------------------------------------------------------------- */
+
+tn_status tn_parallel_barrier(void)
+{
+    return mpi ? tni_ranks_status("tn_parallel_barrier", mpi->barrier(world)) : TN_OK;
+}
+
+tn_status tni_ranks_copy(const char *function, tni_mpi_group group, tn_status status, tn_tensor *t,
+                         int from)
+{
+    size_t nbytes = tni_bytes_of(t);
+    char *own = tni_alloc_n(2, nbytes ? nbytes : 1), *theirs = own ? own + nbytes : NULL;
+    if (status == TN_OK) status = own ? tn_copy_out(t, own, nbytes, t->dtype) : TN_E_NOMEM;
+    status = tni_agree(function, group, status);
+    if (status == TN_OK) {
+        memcpy(theirs, own, nbytes);
+        status = tni_ranks_status(function, mpi->broadcast(group, theirs, nbytes, from));
+        /* equal bits are not written: the tensor's version stays, and graphs that read it hold */
+        if (status == TN_OK && memcmp(own, theirs, nbytes) != 0)
+            TN_NO_GRAD status = tn_copy_in(t, theirs, nbytes, t->dtype);
+        status = tni_agree(function, group, status);
+    }
+    if (own) tni_free(own, 2 * (nbytes ? nbytes : 1));
+    return status;
+}
+
+static tn_status check(const char *function, const tn_tensor *t)
+{
+    return tni_absent(t) ? tni_poison(function, "t") : TN_OK;
+}
+
+/* Whether rank `from` has a tensor of t's shape and dtype; called by all. */
+static tn_status same_kind(const char *function, const tn_tensor *t, int from)
+{
+    int64_t own[2 + TN_MAX_RANK] = { t->dtype, t->shape.rank }, theirs[2 + TN_MAX_RANK];
+    for (int i = 0; i < t->shape.rank; i++) own[2 + i] = t->shape.size[i];
+    memcpy(theirs, own, sizeof own);
+    tn_status status =
+        tni_ranks_status(function, mpi->broadcast(world, theirs, sizeof theirs, from));
+    if (status != TN_OK || memcmp(own, theirs, sizeof own) == 0) return status;
+    return tni_error(TN_E_SHAPE, "%s: %s of %s: want the shape and dtype of rank %d", function,
+                     tni_text(t), tn_dtype_name(t->dtype), from);
+}
+
+tn_status tn_parallel_broadcast(tn_tensor *t, int from)
+{
+    static const char f[] = "tn_parallel_broadcast";
+    tn_status status = check(f, t);
+    if (status != TN_OK) return status;
+    if (from < 0 || from >= tn_parallel_size())
+        return tni_error(TN_E_INDEX, "%s: rank %d: want one of 0 to %d", f, from,
+                         tn_parallel_size() - 1);
+    return mpi ? tni_ranks_copy(f, world, same_kind(f, t, from), t, from) : TN_OK;
+}
+
+/* One number more than the tensor's travels along: how many ranks have failed before. */
+static void set_failed(void *data, size_t n, tn_dtype dtype, int failed)
+{
+    if (dtype == TN_F32)
+        ((float *)data)[n] = (float)failed;
+    else if (dtype == TN_F64)
+        ((double *)data)[n] = failed;
+    else
+        ((int64_t *)data)[n] = failed;
+}
+
+static bool any_failed(const void *data, size_t n, tn_dtype dtype)
+{
+    if (dtype == TN_F32) return ((const float *)data)[n] > 0;
+    if (dtype == TN_F64) return ((const double *)data)[n] > 0;
+    return ((const int64_t *)data)[n] > 0;
+}
+
+/* data has room for n + 1 numbers. All succeed, or all fail. */
+static tn_status sum_in(const char *function, tn_tensor *t, void *data, size_t n)
+{
+    tn_status status = tn_copy_out(t, data, n * tn_dtype_size(t->dtype), t->dtype);
+    set_failed(data, n, t->dtype, status != TN_OK);
+    tn_status sent = tni_ranks_status(function, mpi->sum(world, data, n + 1, t->dtype));
+    if (sent != TN_OK) return sent;
+    if (any_failed(data, n, t->dtype)) return tni_agree(function, world, status);
+    return tn_copy_in(t, data, n * tn_dtype_size(t->dtype), t->dtype);
+}
+
+enum { FEW = 2048 };
+
+/* The sum on the CPU. Few numbers are summed without memory that could run out, and in
+ * one message: batch norm over all ranks waits for such sums in every layer. */
+static tn_status sum_here(const char *function, tn_tensor *t)
+{
+    union {
+        float f32[FEW + 1];
+        double f64[FEW + 1];
+        int64_t i64[FEW + 1];
+    } few;
+    size_t n = (size_t)tni_shape_numel(&t->shape), nbytes = (n + 1) * tn_dtype_size(t->dtype);
+    if (n <= FEW) return sum_in(function, t, &few, n);
+    void *data = tni_alloc(nbytes);
+    tn_status status = tni_agree(function, world, data ? TN_OK : TN_E_NOMEM);
+    if (status == TN_OK) status = sum_in(function, t, data, n);
+    tni_free(data, nbytes);
+    return status;
+}
+
+/* The sum on a GPU: over NCCL, in a copy there. The connection is made at the first one. Whether
+ * all have memory for many numbers is asked first; for few the host doesn't wait for the others. */
+static tn_status sum_there(const char *function, tn_tensor *t)
+{
+    static tni_wire wire;
+    bool is_new = !wire.line;
+    tni_mpi_request request;
+    tn_device device = t->storage->device;
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *copy = tn_empty_as(t->shape, t->dtype, device);
+    tn_status status = copy ? tn_copy_(copy, t) : tni_pending();
+    if (is_new && status == TN_OK) status = tni_wire_new(function, device, &world, &wire);
+    if (is_new || tni_shape_numel(&t->shape) > FEW) status = tni_agree(function, world, status);
+    if (is_new && status == TN_OK) status = tni_wire_join(function, &wire);
+    if (is_new && status != TN_OK) tni_wire_free(&wire);
+    if (status == TN_OK) status = tni_wire_sum(function, &wire, copy, copy, &request);
+    if (status == TN_OK) status = tni_wire_wait(function, &wire, &request);
+    if (status == TN_OK) status = tn_copy_(t, copy);
+    tn_scope_end(scope);
+    return status;
+}
+
+static tn_status reduce(const char *function, tn_tensor *t, bool mean)
+{
+    tn_status status = check(function, t);
+    if (status != TN_OK) return status;
+    if (t->dtype != TN_F32 && t->dtype != TN_F64 && (mean || t->dtype != TN_I64))
+        return tni_error(TN_E_DTYPE, "%s: %s of %s: want f32%s", function, tni_text(t),
+                         tn_dtype_name(t->dtype), mean ? " or f64" : ", f64 or i64");
+    if (!mpi) return TN_OK;
+    TN_NO_GRAD
+    {
+        status = t->storage->device.type == TN_CPU ? sum_here(function, t) : sum_there(function, t);
+        if (status == TN_OK && mean) status = tn_mul_scalar_(t, 1.0 / mpi->size);
+    }
+    return status;
+}
+
+tn_status tn_parallel_sum_(tn_tensor *t)
+{
+    return reduce("tn_parallel_sum_", t, false);
+}
+
+tn_status tn_parallel_mean_(tn_tensor *t)
+{
+    return reduce("tn_parallel_mean_", t, true);
+}
+
+/* The masks' seed is rank 0's plus the rank, so a checkpoint of rank 0's state is enough to go on
+ * with the same masks on every rank. */
+tn_status tn_parallel_share_random(void)
+{
+    static const char f[] = "tn_parallel_share_random";
+    unsigned char state[TN_GENERATOR_STATE_SIZE];
+    uint64_t seed, offset;
+    if (!mpi) return TN_OK;
+    tn_generator_get_state(tn_default_generator(), state);
+    tn_status status = tni_ranks_status(f, mpi->broadcast(world, state, sizeof state, 0));
+    if (status == TN_OK) status = tn_generator_set_state(tn_default_generator(), state);
+    if (status != TN_OK) return status;
+    tni_philox_get(&seed, &offset);
+    tni_philox_set(seed + (uint64_t)mpi->rank, offset);
+    return TN_OK;
+}

@@ -1,0 +1,37 @@
+/*
+ * group.h - the ranks of a run, for the files of this folder.
+ */
+#ifndef TNI_GROUP_H
+#define TNI_GROUP_H
+
+#include <tenon/parallel.h>
+
+#include "nn/module.h"
+#include "ext/parallel/mpi_module.h"
+
+/* MPI's calls; NULL when the program runs alone, or before tn_parallel_begin. */
+const tni_mpi *tni_ranks(void);
+/* Whether this process is a rank, and not the child that one has forked. */
+bool tni_ranks_here(void);
+/* All ranks: of the calls that are not a handle's. */
+tni_mpi_group tni_ranks_group(void);
+/* An error naming function and the reason of a failed call of MPI's; TN_OK for NULL. */
+tn_status tni_ranks_status(const char *function, const char *reason);
+/* t, of one shape and dtype on all ranks unless status is a failure, becomes rank `from`'s, where
+ * its bits differ. All succeed, or all fail. */
+tn_status tni_ranks_copy(const char *function, tni_mpi_group group, tn_status status, tn_tensor *t,
+                         int from);
+/* After something that each rank did alone: the same on all, TN_OK or the first failure, with its
+ * rank. Allocates nothing. (compare.c) */
+tn_status tni_agree(const char *function, tni_mpi_group group, tn_status status);
+
+/* What is known of a parameter's gradient on a rank, from the last averaging backward. */
+typedef enum tni_told {
+    TNI_TOLD_ALONE,   /* nobody averages its gradients */
+    TNI_TOLD_NOTHING, /* no averaging backward yet, or the last one failed */
+    TNI_TOLD_MISSING, /* there was none, though the parameter requires one */
+    TNI_TOLD_FINE
+} tni_told;
+tni_told tni_told_of(const tn_tensor *parameter, int rank); /* (data_parallel.c) */
+
+#endif

@@ -1,0 +1,409 @@
+/*
+ * reduce.c - gradients averaged in buckets while backward runs; Li et al., PyTorch Distributed
+ * (2020), sec. 3.2.
+ *
+ * Buckets hold the parameters from the last registered to the first, about the order in which their
+ * gradients become complete. A gradient that is complete is copied into its place; a full bucket's
+ * sum over ranks is begun (non-blocking), in the order of the buckets on every rank, whatever the
+ * order of the gradients. At the end of the pass what is still missing is filled in, the rest is
+ * sent, and all sums are waited for: a parameter without a gradient on this rank sends what it has
+ * accumulated, or 0.
+ *
+ * Open MPI moves messages on only inside of its own calls, so each complete gradient also asks for
+ * the buckets on their way (test). On a GPU the host waits for nothing here: a bucket's sum begins
+ * behind the work that fills it, and what reads it stands behind the sum (wire.h).
+ *
+ * A bucket that travels as bf16 is collected in f32, rounded to a message when it is full, and read
+ * back from it when the sum is there.
+ *
+ * Then every rank tells the others, in a few bytes, which parameters had a gradient, which require
+ * one, and the layout of its parameters and buffers. So all ranks agree on which averages count,
+ * and a rank whose model has changed is found by all of them. A rank on which the pass has failed
+ * sends whatever it has and reports that, so all fail together and can go on together.
+ */
+#include "ext/parallel/data_parallel.h"
+
+static const char function[] = "tn_backward";
+
+/* ---- buckets --------------------------------------------------------------------------------- */
+
+static tn_dtype wide(tn_dtype dtype)
+{
+    return dtype == TN_F64 ? TN_F64 : TN_F32;
+}
+
+/* What a parameter's gradient is sent as. */
+static tn_dtype sent_as(const tn_data_parallel *p, tn_dtype dtype)
+{
+    return dtype == TN_F64 ? TN_F64 : p->messages;
+}
+
+/* How many numbers are sent of so many gradients: a sum in bf16 wants equal pieces for the ranks,
+ * and 0 fills the last one up. */
+static int64_t numbers(const tn_data_parallel *p, int64_t elements, tn_dtype dtype)
+{
+    int64_t size = sent_as(p, dtype) == TN_BF16 ? tn_parallel_size() : 1;
+    return (elements + size - 1) / size * size;
+}
+
+/* The tensors of a bucket of n numbers, in dtype. While a sum in bf16 is on its way flat is MPI's
+ * scratch. */
+static tn_status make_tensors(const tn_data_parallel *p, tni_bucket *b, int64_t n, tn_dtype dtype)
+{
+    b->flat = tn_full_as(TN_SHAPE(n), 0, dtype, p->device);
+    b->message =
+        sent_as(p, dtype) == TN_BF16 ? tn_empty_as(TN_SHAPE(n), TN_BF16, p->device) : b->flat;
+    if (!b->flat || !b->message) return tni_pending();
+    tn_keep(b->flat);
+    tn_keep(b->message);
+    return TN_OK;
+}
+
+/* A bucket of the parameters order[first .. first + n), `elements` in all. */
+static tn_status add_bucket(tn_data_parallel *p, int first, int n, int64_t elements)
+{
+    tn_dtype dtype = wide(p->sync.leaf[p->order[first]].leaf->dtype);
+    int64_t sent = numbers(p, elements, dtype);
+    if (sent > INT32_MAX)
+        return tni_error(TN_E_UNSUPPORTED,
+                         "tn_data_parallel_new: %s takes %" PRId64
+                         " numbers in a message: want fewer than 2^31 of a tensor",
+                         p->name[p->order[first]], sent);
+    if (!tni_room(&p->bucket, &p->bucket_capacity, p->n_buckets, 1, sizeof *p->bucket))
+        return TN_E_NOMEM;
+    tni_bucket *b = &p->bucket[p->n_buckets];
+    *b = (tni_bucket){ .first = first, .n = n };
+    tn_status status = make_tensors(p, b, sent, dtype);
+    if (status != TN_OK) return status;
+    p->n_buckets++;
+    int64_t at = 0;
+    for (int i = first; i < first + n; i++) {
+        tni_sync_leaf *l = &p->sync.leaf[p->order[i]];
+        int64_t size = tni_shape_numel(&l->leaf->shape);
+        tn_tensor *row = tn_narrow(b->flat, 0, at, size);
+        l->average = tn_reshape(row, l->leaf->shape);
+        if (!l->average) return tni_pending();
+        tn_keep(l->average);
+        p->part[p->order[i]].bucket = (int)(p->n_buckets - 1);
+        at += size;
+    }
+    return TN_OK;
+}
+
+tn_status tni_buckets_make(tn_data_parallel *p)
+{
+    int n = p->sync.n, first = 0;
+    int64_t elements = 0;
+    tn_status status = TN_OK;
+    for (int i = 0; i < n; i++) p->order[i] = n - 1 - i;
+    for (int i = 0; i < n && status == TN_OK; i++) {
+        const tn_tensor *t = p->sync.leaf[p->order[i]].leaf;
+        const tn_tensor *before = i ? p->sync.leaf[p->order[i - 1]].leaf : t;
+        int64_t size = tni_shape_numel(&t->shape);
+        int64_t unit = (int64_t)tn_dtype_size(sent_as(p, t->dtype));
+        bool fits = (elements + size) * unit <= p->bucket_bytes &&
+                    numbers(p, elements + size, t->dtype) <= INT32_MAX &&
+                    wide(t->dtype) == wide(before->dtype);
+        if (i > first && !fits) {
+            status = add_bucket(p, first, i - first, elements);
+            first = i;
+            elements = 0;
+        }
+        elements += size;
+    }
+    return status == TN_OK ? add_bucket(p, first, n - first, elements) : status;
+}
+
+void tni_buckets_free(tn_data_parallel *p)
+{
+    for (int i = 0; i < p->sync.n; i++) tn_drop(p->sync.leaf[i].average);
+    for (size_t i = 0; i < p->n_buckets && !p->broken; i++) { /* else MPI may still write to them */
+        tn_drop(p->bucket[i].flat);
+        tn_drop(p->bucket[i].message);
+    }
+    tni_room_free(&p->bucket, &p->bucket_capacity, sizeof *p->bucket);
+}
+
+/* Begins the sum of a bucket. */
+static tn_status send_bucket(tn_data_parallel *p, tni_bucket *b)
+{
+    TNI_HOLD_TRAPS;
+    tn_status status = b->message == b->flat ? TN_OK : tn_copy_(b->message, b->flat);
+    if (status != TN_OK) return status;
+    return tni_wire_sum(function, &p->wire, b->message, b->flat, &b->request);
+}
+
+/* Begins the sums of all full buckets whose turn it is. */
+static tn_status send_full(tn_data_parallel *p)
+{
+    tn_status status = TN_OK;
+    while (p->next < p->n_buckets && p->bucket[p->next].waiting == 0 && status == TN_OK) {
+        status = send_bucket(p, &p->bucket[p->next]);
+        if (status == TN_OK) p->next++;
+    }
+    return status;
+}
+
+/* Lets the buckets on their way move on. */
+static tn_status move_on(tn_data_parallel *p)
+{
+    TNI_HOLD_TRAPS;
+    tn_status status = TN_OK;
+    for (size_t i = 0; i < p->next && status == TN_OK; i++)
+        status = tni_wire_test(function, &p->wire, &p->bucket[i].request);
+    return status;
+}
+
+/* Puts into the bucket what this rank sends of a parameter. */
+static tn_status fill(tn_data_parallel *p, int i)
+{
+    tni_sync_leaf *l = &p->sync.leaf[i];
+    const tni_gradmeta *gm = l->leaf->gm;
+    tn_tensor *first = gm->pending ? gm->pending : gm->grad;
+    tn_status status = first ? tn_copy_(l->average, first) : tn_fill_(l->average, 0);
+    if (status == TN_OK && gm->pending && gm->grad) status = tn_add_(l->average, gm->grad);
+    if (status != TN_OK) return status;
+    p->part[i].there = true;
+    p->part[i].used = first != NULL;
+    p->bucket[p->part[i].bucket].waiting--;
+    return TN_OK;
+}
+
+/* ---- reports --------------------------------------------------------------------------------- */
+
+static unsigned char *report_of(const tn_data_parallel *p, int rank)
+{
+    return p->reports + (size_t)(1 + rank) * p->n_bytes;
+}
+
+static bool bit(const unsigned char *report, int i)
+{
+    return report[sizeof(tni_layouts) + (size_t)i / 8] >> i % 8 & 1;
+}
+
+bool tni_report_used(const tn_data_parallel *p, int rank, int parameter)
+{
+    return bit(report_of(p, rank), 2 * parameter);
+}
+
+bool tni_report_trained(const tn_data_parallel *p, int rank, int parameter)
+{
+    return bit(report_of(p, rank), 2 * parameter + 1);
+}
+
+static void set_bit(unsigned char *report, int i, bool on)
+{
+    report[sizeof(tni_layouts) + (size_t)i / 8] |= (unsigned char)(on << i % 8);
+}
+
+/* Everything that this rank needs to end the pass, and its report. */
+static tn_status prepare_end(tn_data_parallel *p, const tn_list *buffers)
+{
+    const tn_list *parameters = tn_parameters(p->model);
+    if (!parameters) return tni_pending();
+    tni_layouts layouts = { tni_layout_hash(p, parameters), tni_layout_hash(p, buffers), 0 };
+    memcpy(p->reports, &layouts, sizeof layouts);
+    for (int i = 0; i < p->sync.n; i++) {
+        set_bit(p->reports, 2 * i, p->part[i].used);
+        set_bit(p->reports, 2 * i + 1, p->sync.leaf[i].leaf->requires_grad);
+    }
+    return tni_buffers_pack(p, buffers);
+}
+
+static tni_layouts layouts_of(const tn_data_parallel *p, int rank)
+{
+    tni_layouts layouts;
+    memcpy(&layouts, report_of(p, rank), sizeof layouts);
+    return layouts;
+}
+
+/* Exchanges the reports; buffers are NULL where the pass has failed, with this status. All ranks
+ * fail when one has. */
+static tn_status exchange_reports(tn_data_parallel *p, tn_status status, const tn_list *buffers)
+{
+    unsigned char *own = p->reports;
+    bool failed = false;
+    memset(own, 0, p->n_bytes);
+    if (buffers) status = prepare_end(p, buffers);
+    if (status != TN_OK) memcpy(own, &(tni_layouts){ .failed = 1 }, sizeof(tni_layouts));
+    tn_status sent = tni_ranks_status(
+        function, tni_ranks()->gather(p->group, own, p->n_bytes, own + p->n_bytes));
+    p->begun = false;
+    p->broken |= sent != TN_OK;
+    if (sent != TN_OK) return sent;
+    for (int r = 0; r < tn_parallel_size(); r++) failed |= layouts_of(p, r).failed != 0;
+    return failed ? tni_agree(function, p->group, status) : TN_OK;
+}
+
+static tn_status compare_layouts(const tn_data_parallel *p, int rank)
+{
+    tni_layouts first = layouts_of(p, 0), other = layouts_of(p, rank);
+    if (first.parameters != other.parameters)
+        return tni_error(TN_E_STATE,
+                         "%s: the parameters of rank %d have other shapes or dtypes than those of "
+                         "rank 0: want the same ones",
+                         function, rank);
+    if (first.buffers != other.buffers)
+        return tni_error(TN_E_STATE,
+                         "%s: the buffers of rank %d have other names, shapes, dtypes or rules "
+                         "than those of rank 0: want the same ones",
+                         function, rank);
+    return TN_OK;
+}
+
+/* The same verdict on all ranks. */
+static tn_status compare_reports(const tn_data_parallel *p)
+{
+    for (int r = 1; r < tn_parallel_size(); r++) {
+        tn_status status = compare_layouts(p, r);
+        if (status != TN_OK) return status;
+        for (int i = 0; i < p->sync.n; i++)
+            if (tni_report_trained(p, r, i) != tni_report_trained(p, 0, i))
+                return tni_error(TN_E_STATE,
+                                 "%s: %s requires grad on rank %d: want the same parameters frozen "
+                                 "on all ranks",
+                                 function, p->name[i], tni_report_trained(p, r, i) ? r : 0);
+    }
+    return TN_OK;
+}
+
+/* ---- what the engine calls ------------------------------------------------------------------- */
+
+static tn_data_parallel *owner(tni_sync *s)
+{
+    return (tn_data_parallel *)s;
+}
+
+/* Whether the model still has the parameters that the buckets were made for. */
+static tn_status check_parameters(const tn_data_parallel *p)
+{
+    tn_scope scope = tn_scope_begin();
+    const tn_list *now = tn_parameters(p->model);
+    tn_status status = now ? TN_OK : tni_pending();
+    bool same = now && now->n == p->sync.n;
+    for (int i = 0; same && i < now->n; i++) {
+        const tn_tensor *t = now->entry[i].tensor;
+        same = t == p->sync.leaf[i].leaf && t->storage->device.type == p->device.type &&
+               tni_shape_equal(&t->shape, &p->sync.leaf[i].average->shape) &&
+               wide(t->dtype) == p->sync.leaf[i].average->dtype;
+    }
+    tn_scope_end(scope);
+    if (status != TN_OK || same) return status;
+    return tni_error(TN_E_STATE,
+                     "%s: the model's parameters have changed since tn_data_parallel_new: want it "
+                     "made again",
+                     function);
+}
+
+tn_status tni_usable(const char *caller, const tn_data_parallel *p)
+{
+    if (!p->broken && !p->apart) return TN_OK;
+    return tni_error(
+        TN_E_STATE, "%s: an earlier backward failed %s: want the program ended", caller,
+        p->broken ? "while gradients were on their way to other ranks" : "on this rank alone");
+}
+
+static tn_status begin(tni_sync *s)
+{
+    tn_data_parallel *p = owner(s);
+    tn_status status = tni_usable(function, p);
+    if (status != TN_OK) return status;
+    p->begun = false;
+    status = tni_wire_ready(&p->wire, p->device);
+    if (status != TN_OK) return status; /* captured: on all ranks; a lost GPU: the others wait */
+    p->begun = true;
+    status = check_parameters(p);
+    p->next = 0;
+    for (size_t i = 0; i < p->n_buckets; i++) p->bucket[i].waiting = p->bucket[i].n;
+    for (int i = 0; i < s->n; i++) p->part[i] = (tni_part){ .bucket = p->part[i].bucket };
+    /* those that the graph does not read send what they have */
+    for (int i = 0; i < s->n && status == TN_OK; i++)
+        if (s->leaf[i].leaf->gm->awaited == 0) status = fill(p, i);
+    return status == TN_OK ? send_full(p) : status;
+}
+
+static tn_status ready(tni_sync *s, int index)
+{
+    tn_data_parallel *p = owner(s);
+    tn_status status = fill(p, index);
+    if (status == TN_OK) status = send_full(p);
+    return status == TN_OK ? move_on(p) : status;
+}
+
+static tn_status wait_all(tn_data_parallel *p)
+{
+    TNI_HOLD_TRAPS;
+    tn_status status = TN_OK;
+    for (size_t i = 0; i < p->n_buckets && status == TN_OK; i++) {
+        tni_bucket *b = &p->bucket[i];
+        status = tni_wire_wait(function, &p->wire, &b->request);
+        if (status == TN_OK && b->message != b->flat) status = tn_copy_(b->flat, b->message);
+        if (status == TN_OK) status = tn_mul_scalar_(b->flat, 1.0 / tn_parallel_size());
+    }
+    return status;
+}
+
+static tn_status finish(tni_sync *s)
+{
+    tn_data_parallel *p = owner(s);
+    tn_status status = TN_OK;
+    for (int i = 0; i < s->n && status == TN_OK; i++)
+        if (!p->part[i].there) status = fill(p, i);
+    if (status == TN_OK) status = send_full(p);
+    if (status == TN_OK) status = wait_all(p);
+    if (status != TN_OK) return status;
+    const tn_list *buffers = tni_persistent(p->model);
+    if (!buffers) return tni_pending();
+    status = exchange_reports(p, TN_OK, buffers);
+    if (status == TN_OK) status = compare_reports(p);
+    if (status != TN_OK) return status;
+    for (int i = 0; i < s->n; i++) {
+        s->leaf[i].used = false;
+        for (int r = 0; r < tn_parallel_size() && s->leaf[i].leaf->requires_grad; r++)
+            s->leaf[i].used |= tni_report_used(p, r, i);
+    }
+    p->reported = true;
+    status = tni_share_buffers(p, buffers);
+    p->apart = status != TN_OK;
+    return status;
+}
+
+/* All ranks know from the reports whether one of them needed memory for an average. */
+static tn_status agree(tni_sync *s, tn_status status)
+{
+    const tn_data_parallel *p = owner(s);
+    bool needed = false;
+    for (int i = 0; i < s->n; i++)
+        for (int r = 0; r < tn_parallel_size() && s->leaf[i].used; r++)
+            needed |= !tni_report_used(p, r, i);
+    return needed ? tni_agree(function, p->group, status) : status;
+}
+
+/* The others wait: they get sums of no meaning, and the news. Then all fail, and nothing is on its
+ * way. */
+static tn_status fail(tni_sync *s, tn_status status)
+{
+    tn_data_parallel *p = owner(s);
+    p->apart |= s->agreed;
+    p->reported = false;
+    if (!p->begun) return status;
+    for (size_t i = 0; i < p->n_buckets; i++) p->bucket[i].waiting = 0;
+    tni_saved_error why;
+    tni_error_save(&why);
+    tn_status sent = send_full(p);
+    if (sent == TN_OK) sent = wait_all(p);
+    p->broken |= sent != TN_OK;
+    p->begun = sent == TN_OK;
+    tni_error_restore(&why);
+    return sent == TN_OK ? exchange_reports(p, status, NULL) : status;
+}
+
+void tni_reduce_set(tn_data_parallel *p)
+{
+    p->sync.ranks = tn_parallel_size();
+    p->sync.begin = begin;
+    p->sync.ready = ready;
+    p->sync.finish = finish;
+    p->sync.agree = agree;
+    p->sync.fail = fail;
+}

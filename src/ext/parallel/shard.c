@@ -1,0 +1,372 @@
+/*
+ * shard.c - an optimizer's state dealt over the ranks, and its step; Rajbhandari et al., ZeRO
+ * (2020), sec. 5.1 (stage 1).
+ *
+ * Whole parameters are dealt: the largest first, each to the rank that holds fewest bytes so far.
+ * A rank has state for those that it holds, and steps only those. All ranks have the same gradients
+ * (data_parallel.c), so the new values are what each of them would have computed.
+ *
+ * A step begins with a few bytes of each rank: whether it is ready, and numbers over its
+ * parameters, rates and gradients. So all ranks step, or none does. Then each steps its own
+ * parameters, and the new values go round: the parameters of a rank are one row of bytes, one after
+ * the other, and a message brings every rank the next piece of every row. Room is made before the
+ * step begins, so that nothing but MPI can fail after it.
+ */
+#include <stdlib.h>
+
+#include "autograd/op.h"
+#include "ext/parallel/shard.h"
+
+static const char step_function[] = "tn_optim_step";
+
+/* ---- dealing --------------------------------------------------------------------------------- */
+
+typedef struct card {
+    int param;
+    bool trained; /* frozen ones may never have state: they come last */
+    int64_t nbytes;
+} card;
+
+static int by_size(const void *a, const void *b)
+{
+    const card *x = a;
+    const card *y = b;
+    if (x->trained != y->trained) return x->trained ? -1 : 1;
+    if (x->nbytes != y->nbytes) return x->nbytes > y->nbytes ? -1 : 1;
+    return x->param - y->param;
+}
+
+/* Values are packed and sent by the host. */
+static tn_status check_device(const char *function, const tni_optim_param *param)
+{
+    if (param->tensor->storage->device.type == TN_CPU) return TN_OK;
+    return tni_error(TN_E_DEVICE,
+                     "%s: %s is on a GPU: want all parameters on the CPU, where alone state is "
+                     "dealt over ranks",
+                     function, param->name);
+}
+
+/* Whether p averages the gradients of all of them, and all are on the CPU. */
+static tn_status check_params(const char *function, const tn_data_parallel *p,
+                              const tni_optim_param *param, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const tn_tensor *t = param[i].tensor;
+        if (!t->gm || t->gm->sync != &p->sync)
+            return tni_error(TN_E_STATE,
+                             "%s: %s is no parameter of the model of this tn_data_parallel: want "
+                             "gradients averaged over the ranks",
+                             function, param[i].name);
+        tn_status status = check_device(function, &param[i]);
+        if (status != TN_OK) return status;
+    }
+    return TN_OK;
+}
+
+static void deal_cards(tni_shard *s, tni_optim_param *param, card *cards, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const tn_tensor *t = param[i].tensor;
+        cards[i] = (card){ i, t->requires_grad, (int64_t)tni_bytes_of(t) };
+    }
+    tni_sort(cards, (size_t)n, sizeof *cards, by_size);
+    for (int i = 0; i < n; i++) {
+        int least = 0;
+        for (int r = 1; r < tn_parallel_size(); r++)
+            if (s->load[r] < s->load[least]) least = r;
+        s->load[least] += cards[i].nbytes;
+        param[cards[i].param].holder = least;
+    }
+}
+
+static tn_status deal_all(const char *function, tni_shard *s, const tn_data_parallel *p,
+                          tni_optim_param *param, int n)
+{
+    tn_status status = check_params(function, p, param, n);
+    if (status != TN_OK) return status;
+    card *cards = tni_alloc_n((size_t)n, sizeof *cards);
+    if (!cards) return TN_E_NOMEM;
+    deal_cards(s, param, cards, n);
+    tni_free(cards, (size_t)n * sizeof *cards);
+    return TN_OK;
+}
+
+static tn_status freed(const char *function)
+{
+    return tni_error(TN_E_STATE,
+                     "%s: the state is dealt over ranks, and their tn_data_parallel was freed: "
+                     "want tn_data_parallel_shard with another one",
+                     function);
+}
+
+static tn_status deal(tni_optim_shards *base, tni_optim_param *param, int n)
+{
+    static const char f[] = "tn_optim_add_group";
+    tni_shard *s = (tni_shard *)base;
+    return s->p ? deal_all(f, s, s->p, param, n) : freed(f);
+}
+
+/* ---- whether all ranks are about to do the same ---------------------------------------------- */
+
+static void describe(const tni_shard *s, tni_shard_word *word)
+{
+    const tn_optim *opt = s->opt;
+    const char *type = opt->type->name;
+    int kind[] = { (int)opt->slots, opt->args.flag, opt->args.maximize };
+    word->layout = tni_hash(TNI_NO_HASH, type, strlen(type) + 1);
+    word->layout = tni_hash(word->layout, kind, sizeof kind);
+    word->numbers = tni_hash(TNI_NO_HASH, &opt->steps, sizeof opt->steps);
+    word->numbers = tni_hash(word->numbers, opt->group, (size_t)opt->n_groups * sizeof *opt->group);
+    word->taking = TNI_NO_HASH;
+    for (int i = 0; i < opt->n; i++) {
+        const tni_optim_param *p = &opt->param[i];
+        int64_t layout[] = { (int64_t)tni_bytes_of(p->tensor), p->tensor->dtype, p->holder,
+                             p->group };
+        bool skipped = tni_optim_skips(p);
+        word->layout = tni_hash(word->layout, p->name, strlen(p->name) + 1);
+        word->layout = tni_hash(word->layout, layout, sizeof layout);
+        word->numbers = tni_hash(word->numbers, &p->step, sizeof p->step);
+        word->taking = tni_hash(word->taking, &skipped, sizeof skipped);
+    }
+}
+
+static tn_status compare(const char *function, const tni_shard_word *first,
+                         const tni_shard_word *other, int rank)
+{
+    const char *what = first->layout != other->layout ? "another type, other switches or parameters"
+                       : first->numbers != other->numbers ? "other rates, numbers or steps"
+                       : first->taking != other->taking   ? "gradients of other parameters"
+                                                          : NULL;
+    if (!what) return TN_OK;
+    return tni_error(TN_E_STATE,
+                     "%s: on rank %d the optimizer has %s than on rank 0: want the same", function,
+                     rank, what);
+}
+
+tn_status tni_shard_agree(const char *function, tni_shard *s, tn_status status, bool stepping)
+{
+    tni_shard_word own = { .status = status };
+    tni_mpi_group group = s->p->group;
+    bool failed = false;
+    describe(s, &own);
+    if (!stepping) own.taking = 0;
+    tn_status sent =
+        tni_ranks_status(function, tni_ranks()->gather(group, &own, sizeof own, s->word));
+    if (sent != TN_OK) return sent;
+    for (int r = 0; r < tn_parallel_size(); r++) failed |= s->word[r].status != TN_OK;
+    if (failed) return tni_agree(function, group, status);
+    for (int r = 1; r < tn_parallel_size() && status == TN_OK; r++)
+        status = compare(function, &s->word[0], &s->word[r], r);
+    return status;
+}
+
+/* ---- before a step --------------------------------------------------------------------------- */
+
+/* Room for the copies of parameters that are not dense, which live until the step ends. */
+static tn_status make_dense(tni_shard *s)
+{
+    const tn_optim *opt = s->opt;
+    size_t n = (size_t)opt->n;
+    if (!tni_room(&s->dense, &s->dense_capacity, 0, n, sizeof *s->dense)) return TN_E_NOMEM;
+    for (size_t i = 0; i < n; i++) {
+        const tn_tensor *t = opt->param[i].tensor;
+        s->dense[i] = NULL;
+        if (tni_optim_skips(&opt->param[i])) continue;
+        tn_status status = check_device(step_function, &opt->param[i]); /* moved since */
+        if (status != TN_OK) return status;
+        if (tni_is_dense(t)) continue;
+        s->dense[i] = tn_empty_as(t->shape, t->dtype, tn_cpu());
+        if (!s->dense[i]) return tni_pending();
+    }
+    return TN_OK;
+}
+
+static tn_status make_block(tni_shard *s)
+{
+    enum { PIECE = 4 << 20, BLOCK = 64 << 20, LEAST = 1 << 16 };
+    size_t size = (size_t)tn_parallel_size();
+    s->most = 0;
+    for (size_t r = 0; r < size; r++) {
+        size_t nbytes = 0;
+        for (int i = 0; i < s->opt->n; i++) {
+            const tni_optim_param *p = &s->opt->param[i];
+            if ((size_t)p->holder == r && !tni_optim_skips(p)) nbytes += tni_bytes_of(p->tensor);
+        }
+        s->most = TNI_MAX(s->most, nbytes);
+    }
+    if (s->most == 0) return TN_OK;
+    s->piece = TNI_MAX(TNI_MIN((size_t)PIECE, BLOCK / size), LEAST);
+    s->piece = TNI_MIN(s->piece, s->most);
+    s->block_nbytes = (1 + size) * s->piece;
+    s->block = tni_calloc(s->block_nbytes); /* rows end at different places */
+    if (s->block) return TN_OK;
+    s->block_nbytes = 0;
+    return TN_E_NOMEM;
+}
+
+static void free_block(tni_shard *s)
+{
+    if (s->block_nbytes) tni_free(s->block, s->block_nbytes);
+    s->block_nbytes = 0;
+}
+
+static tn_status begin(tni_optim_shards *base, tn_status status)
+{
+    tni_shard *s = (tni_shard *)base;
+    if (!s->p) return freed(step_function);
+    tn_status usable = tni_usable(step_function, s->p);
+    if (usable != TN_OK) return usable;
+    if (status == TN_OK && s->p->sync.off)
+        status = tni_error(TN_E_STATE,
+                           "%s: gradients are not averaged (tn_data_parallel_set_sync is off): "
+                           "want it on, and a backward, before a step of shared state",
+                           step_function);
+    if (status == TN_OK) status = make_dense(s);
+    if (status == TN_OK) status = make_block(s);
+    status = tni_shard_agree(step_function, s, status, true);
+    if (status != TN_OK) free_block(s);
+    return status;
+}
+
+/* ---- after it: the new values go round ------------------------------------------------------- */
+
+/* Copies the next n bytes of a rank's row to a piece, or from it; fewer where the row ends. */
+static void copy_row(tni_shard *s, int rank, char *piece, size_t n, bool to)
+{
+    tni_shard_place *place = &s->place[rank];
+    for (; n && place->param < s->opt->n; place->param++, place->at = 0) {
+        const tni_optim_param *p = &s->opt->param[place->param];
+        if (p->holder != rank || tni_optim_skips(p)) continue;
+        const tn_tensor *dense = s->dense[place->param] ? s->dense[place->param] : p->tensor;
+        size_t length = TNI_MIN(tni_bytes_of(p->tensor) - place->at, n);
+        char *value = (char *)tni_data(dense) + place->at;
+        if (length) memcpy(to ? piece : value, to ? value : piece, length);
+        piece += length;
+        place->at += length;
+        n -= length;
+        if (place->at < tni_bytes_of(p->tensor)) return;
+    }
+}
+
+static tn_status exchange(tni_shard *s)
+{
+    int size = tn_parallel_size(), own = s->base.own;
+    tn_status status = TN_OK;
+    for (int r = 0; r < size; r++) s->place[r] = (tni_shard_place){ 0 };
+    for (size_t done = 0; done < s->most && status == TN_OK; done += s->piece) {
+        size_t n = TNI_MIN(s->piece, s->most - done);
+        char *all = s->block + s->piece;
+        copy_row(s, own, s->block, n, true);
+        status =
+            tni_ranks_status(step_function, tni_ranks()->gather(s->p->group, s->block, n, all));
+        for (int r = 0; r < size && status == TN_OK; r++)
+            if (r != own) copy_row(s, r, all + (size_t)r * n, n, false);
+    }
+    return status;
+}
+
+/* Between the parameters of this rank, or of the others, and their dense copies. */
+static tn_status copy_strided(tni_shard *s, bool own)
+{
+    tn_status status = TN_OK;
+    for (int i = 0; i < s->opt->n && status == TN_OK; i++) {
+        const tni_optim_param *p = &s->opt->param[i];
+        if (!s->dense[i] || (p->holder == s->base.own) != own) continue;
+        tni_array value = tni_array_of(p->tensor), dense = tni_array_of(s->dense[i]);
+        status =
+            tni_copy_last(tni_backend_of(p->tensor), own ? &dense : &value, own ? &value : &dense);
+    }
+    return status;
+}
+
+static tn_status end(tni_optim_shards *base)
+{
+    tni_shard *s = (tni_shard *)base;
+    tn_status status = copy_strided(s, true);
+    if (status == TN_OK) status = exchange(s);
+    if (status == TN_OK) status = copy_strided(s, false);
+    free_block(s);
+    return status;
+}
+
+/* ---- making one ------------------------------------------------------------------------------ */
+
+static void drop(tni_optim_shards *base)
+{
+    tni_shard *s = (tni_shard *)base;
+    size_t size = (size_t)tn_parallel_size();
+    for (tni_shard **at = s->p ? &s->p->shards : NULL; at && *at; at = &(*at)->next)
+        if (*at == s) {
+            *at = s->next;
+            break;
+        }
+    free_block(s);
+    tni_free(s->load, size * sizeof *s->load);
+    tni_free(s->word, size * sizeof *s->word);
+    tni_free(s->place, size * sizeof *s->place);
+    tni_room_free(&s->dense, &s->dense_capacity, sizeof *s->dense);
+    tni_free(s, sizeof *s);
+}
+
+void tni_shards_detach(tn_data_parallel *p)
+{
+    while (p->shards) {
+        tni_shard *s = p->shards;
+        p->shards = s->next;
+        s->p = NULL;
+    }
+}
+
+/* A new one, not yet of any tn_data_parallel. */
+static tn_status make(const char *function, tn_data_parallel *p, tn_optim *opt, tni_shard **made)
+{
+    size_t size = (size_t)tn_parallel_size();
+    tni_shard *s = *made = tni_calloc(sizeof *s);
+    if (!s) return TN_E_NOMEM;
+    s->base = (tni_optim_shards){
+        .own = tn_parallel_rank(), .deal = deal, .begin = begin, .end = end, .drop = drop
+    };
+    s->opt = opt;
+    s->load = tni_calloc_n(size, sizeof *s->load);
+    s->word = tni_calloc_n(size, sizeof *s->word);
+    s->place = tni_calloc_n(size, sizeof *s->place);
+    if (!s->load || !s->word || !s->place) return TN_E_NOMEM;
+    return deal_all(function, s, p, opt->param, opt->n);
+}
+
+/* What this rank does alone. *made: a new one, or the one that opt has kept since its
+ * tn_data_parallel was freed. */
+static tn_status prepare(const char *function, tn_data_parallel *p, tn_optim *opt, tni_shard **made)
+{
+    if (!p || !opt) return tni_poison(function, p ? "opt" : "p");
+    tni_shard *s = (tni_shard *)opt->shards;
+    if (s && s->p)
+        return tni_error(TN_E_STATE, "%s: the optimizer's state is dealt already: want it once",
+                         function);
+    if (!s) return make(function, p, opt, made);
+    *made = s;
+    return check_params(function, p, opt->param, opt->n);
+}
+
+tn_status tn_data_parallel_shard(tn_data_parallel *p, tn_optim *opt)
+{
+    static const char f[] = "tn_data_parallel_shard";
+    tni_shard *s = NULL;
+    if (!tni_ranks()) return p && opt ? TN_OK : tni_poison(f, p ? "opt" : "p");
+    /* over all ranks, not over p's: one of them may have none */
+    tn_status status = tni_agree(f, tni_ranks_group(), prepare(f, p, opt, &s));
+    if (status == TN_OK) {
+        s->p = p;
+        status = tni_shard_agree(f, s, status, false);
+    }
+    if (status == TN_OK) {
+        s->next = p->shards;
+        p->shards = s;
+        opt->shards = &s->base;
+        tni_optim_release(opt);
+    } else if (s) {
+        s->p = NULL;
+        if (!opt->shards) drop(&s->base);
+    }
+    return status;
+}

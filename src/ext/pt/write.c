@@ -1,0 +1,278 @@
+/*
+ * write.c - a list of tensors as a PyTorch state dict.
+ *
+ * The pickle is protocol 2 with the same contents as PyTorch's, without the memo: an OrderedDict of
+ * names and calls of _rebuild_tensor_v2, and, where the list knows state versions, an attribute
+ * _metadata with one per module. torch.load reads it with weights_only and with mmap. Entries are
+ * as in read.c; storages are written dense, in the order of the list.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "io/io.h"
+#include "io/json.h"
+#include "ext/pt/zip.h"
+#include "nn/module.h"
+
+typedef struct item {
+    const char *name;
+    tn_tensor *tensor;
+    size_t nbytes;
+    int place; /* in the list */
+    int first; /* the first item of the same memory: it is written, under its key */
+    int key;
+} item;
+
+typedef struct plan {
+    const char *function;
+    const tn_list *list;
+    item *items;
+    tni_bytes pickle;
+} plan;
+
+/* ---- what is written, and under which key ---------------------------------------------------- */
+
+static tn_status check_item(const plan *p, item *it)
+{
+    const size_t length = strlen(it->name);
+    if (length == 0 || length > TNI_NAME_LIMIT || tni_utf8(it->name, length) < length)
+        return tni_error(TN_E_NAME,
+                         "%s: a tensor is named \"%.64s\": want 1 to %d bytes of UTF-8 text",
+                         p->function, it->name, TNI_NAME_LIMIT);
+    if (tni_list_find(p->list, it->name)->name != it->name)
+        return tni_error(TN_E_NAME, "%s: two tensors are named %s", p->function, it->name);
+    if (!it->tensor || tni_none(it->tensor))
+        return tni_error(TN_E_INVALID, "%s: %s is absent: want a tensor", p->function, it->name);
+    if (!tni_mul_size((size_t)tni_shape_numel(&it->tensor->shape), tn_dtype_size(it->tensor->dtype),
+                      &it->nbytes) ||
+        it->nbytes > INT64_MAX / 2)
+        return tni_error(TN_E_INVALID, "%s: %s: too large for a file", p->function, it->name);
+    return TN_OK;
+}
+
+static int by_memory(const void *a, const void *b)
+{
+    const item *x = a;
+    const item *y = b;
+    int d = tni_compare_places(x->tensor, y->tensor, false);
+    return d ? d : x->place - y->place;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    return ((const item *)a)->place - ((const item *)b)->place;
+}
+
+/* Numbers keys in the order of the list; tensors in the same memory share one. */
+static tn_status collect(plan *p)
+{
+    const size_t n = (size_t)p->list->n;
+    for (int i = 0; i < p->list->n; i++) {
+        const tn_entry *e = &p->list->entry[i];
+        p->items[i] = (item){ .name = e->name, .tensor = e->tensor, .place = i, .first = i };
+        tn_status status = check_item(p, &p->items[i]);
+        if (status != TN_OK) return status;
+    }
+    tni_sort(p->items, n, sizeof *p->items, by_memory);
+    for (size_t i = 1; i < n; i++)
+        if (!tni_compare_places(p->items[i - 1].tensor, p->items[i].tensor, false))
+            p->items[i].first = p->items[i - 1].first;
+    tni_sort(p->items, n, sizeof *p->items, by_place);
+    int keys = 0;
+    for (item *it = p->items; it < p->items + n; it++)
+        it->key = it->first == it->place ? keys++ : p->items[it->first].key;
+    return TN_OK;
+}
+
+/* ---- the pickle ------------------------------------------------------------------------------ */
+
+static void put_code(tni_bytes *b, int code, uint64_t operand, int n)
+{
+    unsigned char bytes[9] = { (unsigned char)code };
+    for (int i = 0; i < n; i++) bytes[1 + i] = (unsigned char)(operand >> (8 * i));
+    tni_bytes_add(b, bytes, 1 + (size_t)n);
+}
+
+static void put_text(tni_bytes *b, const char *text, size_t n)
+{
+    put_code(b, 'X', n, 4); /* BINUNICODE */
+    tni_bytes_add(b, text, n);
+}
+
+static void put_integer(tni_bytes *b, int64_t x)
+{
+    if (x <= INT32_MAX)
+        put_code(b, 'J', (uint64_t)x, 4); /* BININT */
+    else {
+        put_code(b, 0x8a, 8, 1); /* LONG1 of 8 bytes */
+        for (int i = 0; i < 8; i++) put_code(b, (int)((uint64_t)x >> (8 * i) & 0xff), 0, 0);
+    }
+}
+
+static void put_literal(tni_bytes *b, const char *code)
+{
+    tni_bytes_add(b, code, strlen(code));
+}
+
+static void put_tuple(tni_bytes *b, int n, const int64_t *x)
+{
+    put_literal(b, "("); /* MARK */
+    for (int i = 0; i < n; i++) put_integer(b, x[i]);
+    put_literal(b, "t"); /* TUPLE */
+}
+
+static const char *storage_type(tn_dtype dtype)
+{
+    switch (dtype) {
+    case TN_F32: return "FloatStorage";
+    case TN_F64: return "DoubleStorage";
+    case TN_BF16: return "BFloat16Storage";
+    case TN_F16: return "HalfStorage";
+    case TN_I64: return "LongStorage";
+    case TN_I32: return "IntStorage";
+    case TN_U8: return "ByteStorage";
+    default: return "BoolStorage";
+    }
+}
+
+#define ORDERED_DICT "ccollections\nOrderedDict\n)R" /* GLOBAL, EMPTY_TUPLE, REDUCE */
+
+/* _rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict()) */
+static void put_tensor(tni_bytes *b, const item *it)
+{
+    const tn_tensor *t = it->tensor;
+    char key[16];
+    int length = snprintf(key, sizeof key, "%d", it->key);
+    int64_t stride[TN_MAX_RANK];
+    tni_dense_strides(&t->shape, stride);
+    put_literal(b, "ctorch._utils\n_rebuild_tensor_v2\n((");
+    put_text(b, "storage", 7);
+    tni_bytes_printf(b, "ctorch\n%s\n", storage_type(t->dtype));
+    put_text(b, key, (size_t)length);
+    put_text(b, "cpu", 3);
+    put_integer(b, tni_shape_numel(&t->shape));
+    put_literal(b, "tQ"); /* TUPLE, BINPERSID */
+    put_integer(b, 0);
+    put_tuple(b, t->shape.rank, t->shape.size);
+    put_tuple(b, t->shape.rank, stride);
+    put_literal(b, "\x89" ORDERED_DICT "tR"); /* NEWFALSE ... TUPLE, REDUCE */
+}
+
+/* The state of the outer dict: { "_metadata": OrderedDict of paths to { "version": n } }. */
+static tn_status put_versions(tni_bytes *b, const char *function, const tn_list *list)
+{
+    bool any = false;
+    for (int i = -1, version; (version = tni_list_next_version(list, &i)) != 0; any = true) {
+        const char *path = tni_list_path(list, i);
+        if (!any) {
+            put_literal(b, "}");
+            put_text(b, "_metadata", 9);
+            put_literal(b, ORDERED_DICT);
+        }
+        const size_t length = strlen(path);
+        if (length > TNI_NAME_LIMIT || tni_utf8(path, length) < length)
+            return tni_error(
+                TN_E_NAME,
+                "%s: the path of a module is \"%.64s\": want at most %d bytes of UTF-8 text",
+                function, path, TNI_NAME_LIMIT);
+        put_text(b, path, length);
+        put_literal(b, "}");
+        put_text(b, "version", 7);
+        put_integer(b, version);
+        put_literal(b, "ss"); /* SETITEM into the module's, SETITEM into _metadata */
+    }
+    if (any) put_literal(b, "sb"); /* SETITEM, BUILD */
+    return TN_OK;
+}
+
+static tn_status make_pickle(plan *p)
+{
+    tni_bytes *b = &p->pickle;
+    put_literal(b, "\x80\x02" ORDERED_DICT);
+    for (int i = 0; i < p->list->n; i++) {
+        put_text(b, p->items[i].name, strlen(p->items[i].name));
+        put_tensor(b, &p->items[i]);
+        put_literal(b, "s"); /* SETITEM */
+    }
+    tn_status status = put_versions(b, p->function, p->list);
+    put_literal(b, "."); /* STOP */
+    const int64_t limit = tn_get_file_limits().header_bytes;
+    if (status != TN_OK) return status;
+    if (b->failed) return tni_pending();
+    if ((int64_t)b->n > limit)
+        return tni_error(TN_E_INVALID,
+                         "%s: a pickle of %zu bytes: at most %" PRId64 " could be read back "
+                         "(tn_set_file_limits)",
+                         p->function, b->n, limit);
+    return TN_OK;
+}
+
+/* ---- the archive ----------------------------------------------------------------------------- */
+
+/* A dense copy if the tensor is not dense or not on the CPU. */
+static tn_status add_data(tni_zip_writer *zip, const item *it)
+{
+    char name[32];
+    snprintf(name, sizeof name, "data/%d", it->key);
+    const tn_tensor *t = it->tensor;
+    if (!zip->file || it->nbytes == 0 || (t->storage->device.type == TN_CPU && tni_is_dense(t)))
+        return tni_zip_add(zip, name, zip->file && it->nbytes ? tni_data(t) : NULL, it->nbytes);
+    void *copy = tni_alloc(it->nbytes);
+    if (!copy) return tni_pending();
+    tn_status status = tn_copy_out(t, copy, it->nbytes, t->dtype);
+    if (status == TN_OK) status = tni_zip_add(zip, name, copy, it->nbytes);
+    tni_free(copy, it->nbytes);
+    return status;
+}
+
+/* Writes everything, or without a file only counts the size. */
+static tn_status write_archive(const plan *p, tni_atomic_file *file, uint64_t *size)
+{
+    tni_zip_writer zip = { .file = file, .folder = "archive" };
+    tn_status status = tni_zip_add(&zip, "data.pkl", p->pickle.data, p->pickle.n);
+    if (status == TN_OK) status = tni_zip_add(&zip, "byteorder", "little", 6);
+    for (int i = 0; status == TN_OK && i < p->list->n; i++)
+        if (p->items[i].first == i) status = add_data(&zip, &p->items[i]);
+    if (status == TN_OK) status = tni_zip_add(&zip, "version", "3\n", 2);
+    if (status == TN_OK && (int64_t)zip.directory.n > tn_get_file_limits().header_bytes)
+        status = tni_error(TN_E_INVALID,
+                           "%s: a directory of %zu bytes: at most %" PRId64 " could be read back "
+                           "(tn_set_file_limits)",
+                           p->function, zip.directory.n, tn_get_file_limits().header_bytes);
+    if (status == TN_OK) status = tni_zip_end(&zip);
+    tni_bytes_free(&zip.directory);
+    *size = zip.at;
+    return status;
+}
+
+static tn_status write_file(const plan *p, const char *path)
+{
+    uint64_t size;
+    tn_status status = write_archive(p, NULL, &size);
+    if (status == TN_OK && size > INT64_MAX)
+        status =
+            tni_error(TN_E_INVALID, "%s: " TNI_PATH ": too large for a file", p->function, path);
+    tni_atomic_file file;
+    if (status == TN_OK) status = tni_file_create(&file, p->function, path, (int64_t)size);
+    if (status != TN_OK) return status;
+    status = write_archive(p, &file, &size);
+    if (status == TN_OK) return tni_file_finish(&file);
+    tni_file_abandon(&file);
+    return status;
+}
+
+tn_status tni_pt_write(const char *function, const char *path, const tn_list *list)
+{
+    plan p = { .function = function, .list = list };
+    tn_status status = tni_check_counts(function, list, true);
+    if (status != TN_OK) return status;
+    size_t nbytes = (size_t)TNI_MAX(list->n, 1) * sizeof *p.items;
+    p.items = tni_alloc(nbytes);
+    if (!p.items) return tni_pending();
+    status = collect(&p);
+    if (status == TN_OK) status = make_pickle(&p);
+    if (status == TN_OK) status = write_file(&p, path);
+    tni_bytes_free(&p.pickle);
+    tni_free(p.items, nbytes);
+    return status;
+}

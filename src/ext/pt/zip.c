@@ -1,0 +1,314 @@
+/*
+ * zip.c - reading archives of stored entries: strict, because only PyTorch's files need be read.
+ *
+ * Order of the checks: the end record in the file's last bytes, and the zip64 record where one is
+ * pointed to; the directory from there back to the data, exactly; every entry of it: stored, not
+ * encrypted, one size, a plain name in the one folder; no name twice; the local header in front of
+ * the data saying the same; entries one after the other without overlap, and without holes greater
+ * than a data descriptor. Only then is memory for data allocated, as much as the file holds.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <zlib.h>
+
+#include "ext/pt/zip.h"
+
+enum { END = 22, END64 = 56, LOCATOR = 20, HEADER = 46, LOCAL_HEADER = 30, DESCRIPTOR = 24 };
+
+#define bad(zip, ...) tni_input_bad(&(zip)->in, __VA_ARGS__)
+
+/* n bytes, little-endian */
+static uint64_t get(const unsigned char *at, int n)
+{
+    uint64_t value = 0;
+    for (int i = n - 1; i >= 0; i--) value = value << 8 | at[i];
+    return value;
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+typedef struct end {
+    uint64_t n, size, at; /* entries; the directory's bytes and place */
+} end;
+
+/* The zip64 record, if a locator precedes the end record. A value too large for the end record has
+ * all bits set there; other values must be equal in both. */
+static tn_status read_end64(const tni_zip *zip, end *e, int64_t *stop)
+{
+    if (*stop < LOCATOR + END64) return TN_OK;
+    unsigned char b[END64];
+    tn_status status = tni_input_read(&zip->in, *stop - LOCATOR, b, LOCATOR);
+    if (status != TN_OK || get(b, 4) != 0x07064b50) return status;
+    *stop -= LOCATOR + END64;
+    if (get(b + 4, 4) != 0 || get(b + 8, 8) != (uint64_t)*stop || get(b + 16, 4) != 1)
+        return bad(zip, "the zip64 locator does not point to a record right before it");
+    status = tni_input_read(&zip->in, *stop, b, END64);
+    if (status != TN_OK) return status;
+    end large = { get(b + 32, 8), get(b + 40, 8), get(b + 48, 8) };
+    if (get(b, 4) != 0x06064b50 || get(b + 4, 8) != END64 - 12 || get(b + 16, 8) != 0 ||
+        get(b + 24, 8) != large.n)
+        return bad(zip, "the zip64 end record is damaged");
+    if ((e->n != UINT16_MAX && e->n != large.n) ||
+        (e->size != UINT32_MAX && e->size != large.size) ||
+        (e->at != UINT32_MAX && e->at != large.at))
+        return bad(zip, "the two end records differ");
+    *e = large;
+    return TN_OK;
+}
+
+static tn_status read_end(const tni_zip *zip, end *e)
+{
+    int64_t stop = zip->in.size - END; /* where the directory must end */
+    if (stop < 0) return bad(zip, "%" PRId64 " bytes: cut off", zip->in.size);
+    unsigned char b[END];
+    tn_status status = tni_input_read(&zip->in, stop, b, END);
+    if (status != TN_OK) return status;
+    if (get(b, 4) != 0x06054b50 || get(b + 20, 2) != 0)
+        return bad(
+            zip, "no end record in the last %d bytes: cut off, or followed by something else", END);
+    *e = (end){ get(b + 10, 2), get(b + 12, 4), get(b + 16, 4) };
+    if (get(b + 4, 4) != 0 || get(b + 8, 2) != e->n)
+        return bad(zip, "the archive is spread over several disks");
+    status = read_end64(zip, e, &stop);
+    if (status != TN_OK) return status;
+    if (e->at > (uint64_t)stop || e->size != (uint64_t)stop - e->at)
+        return bad(zip,
+                   "the directory has %" PRIu64 " bytes at %" PRIu64 ": it must end at %" PRId64,
+                   e->size, e->at, stop);
+    return TN_OK;
+}
+
+/* ---- the directory --------------------------------------------------------------------------- */
+
+/* Values that do not fit 32 bits are in the extra field 0x0001 instead, in this order. */
+static tn_status read_extra(const tni_zip *zip, const char *name, const unsigned char *extra,
+                            size_t n, uint64_t **value, int n_values)
+{
+    size_t at = 0, zip64 = 0, zip64_end = 0;
+    while (n - at >= 4) {
+        size_t length = (size_t)get(extra + at + 2, 2);
+        if (length > n - at - 4) break;
+        if (get(extra + at, 2) == 0x0001) {
+            if (zip64) return bad(zip, "%.64s: two zip64 fields", name);
+            zip64 = at + 4;
+            zip64_end = at + 4 + length;
+        }
+        at += 4 + length;
+    }
+    if (at != n) return bad(zip, "%.64s: an extra field is longer than its place", name);
+    for (int i = 0; i < n_values; i++) {
+        if (*value[i] != UINT32_MAX) continue;
+        if (zip64_end - zip64 < 8) return bad(zip, "%.64s: a zip64 value is missing", name);
+        *value[i] = get(extra + zip64, 8);
+        zip64 += 8;
+    }
+    return TN_OK;
+}
+
+/* FOLDER/NAME: printable, no "..", no empty component. */
+static tn_status check_name(tni_zip *zip, const char *name, size_t length)
+{
+    if (strlen(name) != length) return bad(zip, "%.64s: a zero byte in an entry's name", name);
+    for (size_t i = 0; i < length; i++)
+        if ((unsigned char)name[i] < ' ' || name[i] == '\\')
+            return bad(zip, "an entry's name has the byte %d at %zu", (unsigned char)name[i], i);
+    for (size_t at = 0, n; at <= length; at += n + 1) {
+        n = strcspn(name + at, "/");
+        if (n == 0 || (n <= 2 && !strncmp(name + at, "..", n)))
+            return bad(zip, "%.64s: not a name inside a folder", name);
+    }
+    return TN_OK;
+}
+
+/* Reads the header at `at` of the directory; *at moves past it. */
+static tn_status read_header(tni_zip *zip, const end *e, size_t *at, tni_zip_entry *entry)
+{
+    unsigned char *h = zip->directory + *at;
+    size_t left = zip->directory_size - *at;
+    if (left < HEADER || get(h, 4) != 0x02014b50)
+        return bad(zip, "the directory is damaged at entry %d", zip->n);
+    uint64_t flags = get(h + 8, 2), method = get(h + 10, 2);
+    uint64_t nbytes = get(h + 24, 4), compressed = get(h + 20, 4), header = get(h + 42, 4);
+    size_t length = (size_t)get(h + 28, 2), extra = (size_t)get(h + 30, 2);
+    if (length == 0 || length > TNI_ZIP_NAME_LIMIT)
+        return bad(zip, "an entry's name has %zu bytes: 1 to %d are possible", length,
+                   TNI_ZIP_NAME_LIMIT);
+    if (length + extra > left - HEADER || get(h + 32, 2) != 0 || get(h + 34, 2) != 0)
+        return bad(zip, "the directory is damaged at entry %d", zip->n);
+    entry->crc = (uint32_t)get(h + 16, 4);
+    char *name = memmove(h + HEADER - 1, h + HEADER, length); /* room for a zero */
+    name[length] = 0;
+    tn_status status = check_name(zip, name, length);
+    if (status != TN_OK) return status;
+    if (flags & 1) return bad(zip, "%.64s: is encrypted", name);
+    if (method != 0 && memmem(zip->directory, zip->directory_size, "constants.pkl", 13))
+        return bad(zip, TNI_ZIP_SCRIPT);
+    if (method != 0)
+        return bad(zip, "%.64s: is compressed (method %d): want stored entries", name, (int)method);
+    if (flags & ~UINT64_C(0x0808))
+        return bad(zip, "%.64s: unknown flags %#llx", name, (unsigned long long)flags);
+    uint64_t *large[] = { &nbytes, &compressed, &header };
+    status = read_extra(zip, name, h + HEADER + length, extra, large, 3);
+    if (status != TN_OK) return status;
+    if (nbytes != compressed)
+        return bad(zip, "%.64s: %" PRIu64 " bytes stored as %" PRIu64, name, nbytes, compressed);
+    if (header > e->at || nbytes > e->at || nbytes > e->at - header)
+        return bad(zip, "%.64s: %" PRIu64 " bytes at %" PRIu64 ": the directory begins at %" PRIu64,
+                   name, nbytes, header, e->at);
+    entry->name = name;
+    entry->header = (int64_t)header;
+    entry->nbytes = (int64_t)nbytes;
+    *at += HEADER + length + extra;
+    return TN_OK;
+}
+
+/* The header before the data must agree with the directory. With flag 8, sizes and checksum may be
+ * in a data descriptor instead. */
+static tn_status read_local(const tni_zip *zip, const end *e, tni_zip_entry *entry)
+{
+    size_t length = strlen(entry->name);
+    uint64_t room = e->at - (uint64_t)entry->header;
+    if (room < LOCAL_HEADER + length)
+        return bad(zip, "%.64s: no room for its header at %" PRId64, entry->name, entry->header);
+    unsigned char b[LOCAL_HEADER + TNI_ZIP_NAME_LIMIT];
+    tn_status status = tni_input_read(&zip->in, entry->header, b, LOCAL_HEADER + length);
+    if (status != TN_OK) return status;
+    const uint64_t crc = get(b + 14, 4), sizes[2] = { get(b + 18, 4), get(b + 22, 4) };
+    const uint64_t nbytes = (uint64_t)entry->nbytes;
+    bool same = get(b, 4) == 0x04034b50 && get(b + 26, 2) == length &&
+                !memcmp(b + LOCAL_HEADER, entry->name, length) &&
+                !(get(b + 6, 2) & ~UINT64_C(0x0808)) && get(b + 8, 2) == 0;
+    bool later = get(b + 6, 2) & 8;
+    same = same && (crc == entry->crc || (later && crc == 0));
+    for (int i = 0; i < 2; i++)
+        same = same && (sizes[i] == nbytes || sizes[i] == UINT32_MAX || (later && sizes[i] == 0));
+    if (!same)
+        return bad(zip, "%.64s: the header at %" PRId64 " and the directory differ", entry->name,
+                   entry->header);
+    uint64_t skip = LOCAL_HEADER + length + get(b + 28, 2);
+    if (skip > room || nbytes > room - skip)
+        return bad(zip, "%.64s: %" PRId64 " bytes at %" PRIu64 ": the directory begins at %" PRIu64,
+                   entry->name, nbytes, entry->header + skip, e->at);
+    entry->begin = entry->header + (int64_t)skip;
+    return TN_OK;
+}
+
+static int by_header(const void *a, const void *b)
+{
+    const tni_zip_entry *x = a;
+    const tni_zip_entry *y = b;
+    return (x->header > y->header) - (x->header < y->header);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const tni_zip_entry *)a)->name, ((const tni_zip_entry *)b)->name);
+}
+
+/* Entries must tile the file up to the directory, data descriptors aside. */
+static tn_status check_places(tni_zip *zip, const end *e)
+{
+    int64_t at = 0;
+    tni_sort(zip->entry, (size_t)zip->n, sizeof *zip->entry, by_header);
+    for (int i = 0; i <= zip->n; i++) {
+        const char *name = i < zip->n ? zip->entry[i].name : "the directory";
+        int64_t header = i < zip->n ? zip->entry[i].header : (int64_t)e->at;
+        if (header < at || header - at > (i ? DESCRIPTOR : 0))
+            return tni_input_gap(&zip->in, name, header, at);
+        if (i < zip->n) at = zip->entry[i].begin + zip->entry[i].nbytes;
+    }
+    return TN_OK;
+}
+
+/* Names without the folder, which is the same for all; sorted; none twice. */
+static tn_status check_folder(tni_zip *zip)
+{
+    tni_sort(zip->entry, (size_t)zip->n, sizeof *zip->entry, by_name);
+    for (int i = 1; i < zip->n; i++)
+        if (!strcmp(zip->entry[i - 1].name, zip->entry[i].name))
+            return bad(zip, "two entries are named %.64s", zip->entry[i].name);
+    const char *first = zip->n ? zip->entry[0].name : "";
+    const char *slash = strchr(first, '/');
+    size_t folder = slash ? (size_t)(slash + 1 - first) : 0;
+    for (int i = 0; i < zip->n; i++) {
+        const char *name = zip->entry[i].name;
+        if (!folder || strncmp(name, first, folder))
+            return bad(zip, "%.64s: want entries in one folder", name);
+    }
+    for (int i = 0; i < zip->n; i++) zip->entry[i].name += folder;
+    return TN_OK;
+}
+
+static tn_status read_directory(tni_zip *zip, int64_t max_entries, int64_t max_directory)
+{
+    end e;
+    tn_status status = read_end(zip, &e);
+    if (status != TN_OK) return status;
+    if (e.n > (uint64_t)max_entries || e.n > INT32_MAX || e.size > (uint64_t)max_directory)
+        return bad(zip,
+                   "%" PRIu64 " entries in a directory of %" PRIu64 " bytes: at most %" PRId64
+                   " and %" PRId64 " are read",
+                   e.n, e.size, max_entries, max_directory);
+    if (e.n == 0 || e.n * HEADER > e.size) return bad(zip, "the directory is damaged");
+    zip->directory_size = (size_t)e.size;
+    zip->directory = tni_alloc(zip->directory_size);
+    zip->entry = zip->directory ? tni_alloc_n((size_t)e.n, sizeof *zip->entry) : NULL;
+    if (!zip->entry) {
+        if (zip->directory) tni_free(zip->directory, zip->directory_size);
+        zip->directory = NULL;
+        return tni_pending();
+    }
+    status = tni_input_read(&zip->in, (int64_t)e.at, zip->directory, zip->directory_size);
+    size_t at = 0;
+    while (status == TN_OK && zip->n < (int)e.n) {
+        status = read_header(zip, &e, &at, &zip->entry[zip->n]);
+        if (status == TN_OK) status = read_local(zip, &e, &zip->entry[zip->n]);
+        zip->checked = zip->checked || zip->entry[zip->n].crc;
+        zip->n++;
+    }
+    zip->n = (int)e.n; /* as allocated, also when bad: close frees by n */
+    if (status == TN_OK && at != zip->directory_size)
+        status = bad(zip, "%zu bytes follow the directory's last entry", zip->directory_size - at);
+    if (status == TN_OK) status = check_places(zip, &e);
+    return status == TN_OK ? check_folder(zip) : status;
+}
+
+/* ---- what the rest of the folder calls ------------------------------------------------------- */
+
+tn_status tni_zip_open(tni_zip *zip, const char *function, const char *path, int64_t max_entries,
+                       int64_t max_directory)
+{
+    *zip = (tni_zip){ 0 };
+    tn_status status = tni_input_open(&zip->in, function, path);
+    if (status != TN_OK) return status;
+    status = read_directory(zip, max_entries, max_directory);
+    if (status != TN_OK) tni_zip_close(zip);
+    return status;
+}
+
+const tni_zip_entry *tni_zip_find(const tni_zip *zip, const char *name)
+{
+    const tni_zip_entry key = { .name = name };
+    if (!zip->n) return NULL;
+    return bsearch(&key, zip->entry, (size_t)zip->n, sizeof key, by_name);
+}
+
+tn_status tni_zip_read(const tni_zip *zip, const tni_zip_entry *entry, void *data)
+{
+    tn_status status = tni_input_read(&zip->in, entry->begin, data, (size_t)entry->nbytes);
+    if (status != TN_OK || !zip->checked) return status;
+    uint32_t crc = (uint32_t)crc32_z(0, data, (size_t)entry->nbytes);
+    return crc == entry->crc ? TN_OK
+                             : bad(zip, "%.64s: is damaged: its checksum is %08x, not %08x",
+                                   entry->name, (unsigned)crc, (unsigned)entry->crc);
+}
+
+void tni_zip_close(tni_zip *zip)
+{
+    if (zip->directory) {
+        tni_free(zip->directory, zip->directory_size);
+        tni_free(zip->entry, (size_t)zip->n * sizeof *zip->entry);
+    }
+    tni_input_close(&zip->in);
+    *zip = (tni_zip){ .in.fd = -1 };
+}

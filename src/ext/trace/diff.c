@@ -1,0 +1,192 @@
+/*
+ * diff.c - what differs between two accounts.
+ *
+ * Ops are matched by what they are and where they were called: the n-th "linear (0: Linear)" of one
+ * step is that of the other. Tensors are matched by their full names.
+ */
+#include <math.h>
+
+#include "ext/trace/words.h"
+
+typedef struct diff {
+    tni_words a, b;
+    int *match; /* node of a -> node of b; -1 */
+    bool *met;  /* nodes of b that have one */
+    size_t step, said;
+} diff;
+
+/* Before each difference; the first one of a step says which step it is. */
+static FILE *line(diff *d)
+{
+    if (!d->said++) fprintf(d->a.file, "step %zu\n", d->step + 1);
+    fprintf(d->a.file, "  ");
+    return d->a.file;
+}
+
+static bool differ(const tni_numbers *a, const tni_numbers *b)
+{
+    if (!a->known || !b->known) return false;
+    double most = TNI_MAX(fabs(a->norm), fabs(b->norm));
+    double apart = a->n == 1 ? fabs(a->mean - b->mean) : fabs(a->norm - b->norm);
+    if (a->n != b->n || a->nan != b->nan || a->inf != b->inf) return true;
+    return isfinite(most) && apart > 1e-6 * most;
+}
+
+static void say_both(diff *d, const char *what, const tni_numbers *a, const tni_numbers *b)
+{
+    char x[32], y[32];
+    tni_amount(a, x, sizeof x);
+    tni_amount(b, y, sizeof y);
+    fprintf(d->a.file, "%s %s in a, %s in b\n", what, x, y);
+}
+
+/* ---- ops ------------------------------------------------------------------------------------- */
+
+static bool same_op(const diff *d, size_t i, size_t j)
+{
+    char a[300], b[300];
+    tni_told_place(d->a.told, d->a.step, (int)i, a, sizeof a);
+    tni_told_place(d->b.told, d->b.step, (int)j, b, sizeof b);
+    return strcmp(a, b) == 0;
+}
+
+/* Both lists are in forward's order, so the search goes on where the last one ended. */
+static void match_ops(diff *d)
+{
+    size_t n = d->b.step->n_nodes, from = 0;
+    for (size_t i = 0; i < d->a.step->n_nodes; i++) {
+        d->match[i] = -1;
+        for (size_t j = 0; j < n && d->match[i] < 0; j++) {
+            size_t at = (from + j) % n;
+            if (d->met[at] || !same_op(d, i, at)) continue;
+            d->match[i] = (int)at;
+            d->met[at] = true;
+            from = at + 1;
+        }
+    }
+}
+
+static void compare_ops(diff *d)
+{
+    char place[300], name[34], result[32];
+    for (size_t i = 0; i < d->a.step->n_nodes; i++) {
+        const tni_told_node *n = &d->a.step->nodes[i];
+        tni_told_place(d->a.told, d->a.step, (int)i, place, sizeof place);
+        if (d->match[i] < 0) {
+            fprintf(line(d), "%s: only in a\n", place);
+            continue;
+        }
+        const tni_told_node *m = &d->b.step->nodes[d->match[i]];
+        if (!differ(&n->out[0].value, &m->out[0].value)) continue;
+        tni_told_result(&d->a.told->ops[n->op], 0, result, sizeof result);
+        snprintf(name, sizeof name, "|%s|", result);
+        fprintf(line(d), "%s: ", place);
+        say_both(d, n->out[0].value.n == 1 ? result : name, &n->out[0].value, &m->out[0].value);
+    }
+    for (size_t j = 0; j < d->b.step->n_nodes; j++) {
+        if (d->met[j]) continue;
+        tni_told_place(d->b.told, d->b.step, (int)j, place, sizeof place);
+        fprintf(line(d), "%s: only in b\n", place);
+    }
+}
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+static const tni_told_entry *find(const tni_words *w, const char *name)
+{
+    for (size_t i = 0; i < w->step->n_ledger; i++)
+        if (strcmp(w->told->tensors[w->step->ledger[i].tensor].name, name) == 0)
+            return &w->step->ledger[i];
+    return NULL;
+}
+
+static const char *state_of_grad(const tni_words *w, const tni_told_entry *e)
+{
+    if (e->grad.known) return "a gradient";
+    return w->told->tensors[e->tensor].requires_grad ? "no gradient" : "none: it is frozen";
+}
+
+static void compare_entry(diff *d, const tni_told_entry *a, const tni_told_entry *b,
+                          const char *name)
+{
+    if (a->grad.known != b->grad.known)
+        fprintf(line(d), "%s: %s in a, %s in b\n", name, state_of_grad(&d->a, a),
+                state_of_grad(&d->b, b));
+    else if (differ(&a->grad, &b->grad)) {
+        fprintf(line(d), "%s: ", name);
+        say_both(d, "gradient", &a->grad, &b->grad);
+    }
+    char x[TNI_MOVED_TEXT], y[TNI_MOVED_TEXT];
+    if (a->moved != b->moved)
+        fprintf(line(d), "%s: moved: %s in a, %s in b\n", name,
+                tni_moved_text(a->moved, x, sizeof x), tni_moved_text(b->moved, y, sizeof y));
+    if (differ(&a->step, &b->step)) {
+        fprintf(line(d), "%s: ", name);
+        say_both(d, "after the step", &a->step, &b->step);
+    }
+}
+
+static void compare_tensors(diff *d)
+{
+    for (size_t i = 0; i < d->a.step->n_ledger; i++) {
+        const tni_told_entry *a = &d->a.step->ledger[i];
+        const char *name = d->a.told->tensors[a->tensor].name;
+        const tni_told_entry *b = find(&d->b, name);
+        if (b)
+            compare_entry(d, a, b, name);
+        else
+            fprintf(line(d), "%s: only in a\n", name);
+    }
+    for (size_t i = 0; i < d->b.step->n_ledger; i++) {
+        const char *name = d->b.told->tensors[d->b.step->ledger[i].tensor].name;
+        if (!find(&d->a, name)) fprintf(line(d), "%s: only in b\n", name);
+    }
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static const char *mode(const tni_told_step *s)
+{
+    return s->training ? "trains" : "evaluates";
+}
+
+static tn_status compare_steps(diff *d)
+{
+    const tni_told_step *a = d->a.step, *b = d->b.step;
+    d->said = 0;
+    d->match = tni_alloc_n(a->n_nodes + 1, sizeof *d->match);
+    d->met = tni_calloc_n(b->n_nodes + 1, sizeof *d->met);
+    tn_status status = d->match && d->met ? TN_OK : TN_E_NOMEM;
+    if (status == TN_OK) {
+        if (a->training != b->training) fprintf(line(d), "a %s, b %s\n", mode(a), mode(b));
+        match_ops(d);
+        compare_ops(d);
+        compare_tensors(d);
+    }
+    tni_free(d->match, (a->n_nodes + 1) * sizeof *d->match);
+    tni_free(d->met, (b->n_nodes + 1) * sizeof *d->met);
+    return status;
+}
+
+tn_status tn_explain_diff(FILE *file, const tn_trace *a, const tn_trace *b)
+{
+    TNI_C_NUMBERS;
+    static const char f[] = "tn_explain_diff";
+    tn_status status = tni_trace_writable(f, file, a);
+    if (status == TN_OK) status = tni_trace_writable(f, file, b);
+    if (status != TN_OK) return status;
+    diff d = { { file, &a->told, NULL }, { file, &b->told, NULL }, .said = 0 };
+    size_t n = TNI_MIN(a->told.n_steps, b->told.n_steps), all = 0;
+    for (d.step = 0; status == TN_OK && d.step < n; d.step++) {
+        d.a.step = &a->told.steps[d.step];
+        d.b.step = &b->told.steps[d.step];
+        status = compare_steps(&d);
+        all += d.said;
+    }
+    if (status != TN_OK) return status;
+    if (a->told.n_steps != b->told.n_steps)
+        fprintf(file, "%zu steps in a, %zu in b\n", a->told.n_steps, b->told.n_steps);
+    else if (!all)
+        fprintf(file, "no difference\n");
+    return tni_trace_written(f, file);
+}

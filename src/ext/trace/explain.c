@@ -1,0 +1,252 @@
+/*
+ * explain.c - tn_explain: one backward, told in words, and checked by finite differences.
+ *
+ * The recorder watches tn_backward as it is. If the loss can be computed again, each leaf is then
+ * moved a little along its gradient g, to both sides: the loss must change by |g| per unit. Leaf,
+ * buffers, extra state and generator are put back after each run.
+ */
+#include <float.h>
+#include <math.h>
+
+#include "ext/diagnose/explain.h"
+#include "ext/trace/words.h"
+
+static const char f[] = "tn_explain";
+
+typedef struct leaf {
+    tn_tensor *tensor, *gradient; /* one reference each; of this pass alone */
+    int told;                     /* its index in the account */
+    bool checked;
+    double slope, difference;
+} leaf;
+
+typedef struct check {
+    leaf *leaves;
+    size_t n, room;
+    tni_run run; /* what a run of the model may change */
+    char refused[200];
+} check;
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+/* Called for each leaf of the pass; again when the gradient that was there is added. */
+static tn_status note_leaf(tn_trace *tr, const tn_tensor *t, tn_tensor *grad)
+{
+    check *c = tr->user;
+    for (size_t i = 0; i < c->n; i++)
+        if (c->leaves[i].tensor == t) return TN_OK;
+    if (!tni_room(&c->leaves, &c->room, c->n, 1, sizeof *c->leaves)) return TN_E_NOMEM;
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *copy = tn_clone(grad);
+    leaf l = { .gradient = copy ? tn_keep(copy) : NULL, .told = tni_record_tensor(tr, t) };
+    tn_scope_end(scope);
+    if (!copy) return tni_pending();
+    l.tensor = tn_keep((tn_tensor *)(uintptr_t)t);
+    c->leaves[c->n++] = l;
+    return l.told < 0 ? TN_E_NOMEM : TN_OK;
+}
+
+/* ---- finite differences ---------------------------------------------------------------------- */
+
+/* The loss, computed again without recording; then all that it changed is put back. */
+static tn_status loss_again(check *c, const tn_explain_options *o, double *value)
+{
+    tn_scope scope = tn_scope_begin();
+    bool was = tn_set_grad_enabled(false);
+    tn_tensor *loss = o->again(o->model, o->user);
+    tn_status status = loss ? TN_OK : tni_poison(f, "the loss of again");
+    if (status == TN_OK && (tni_none(loss) || tni_shape_numel(&loss->shape) != 1))
+        status = tni_error(TN_E_SHAPE, "%s: again gave %s: want one element", f, tni_text(loss));
+    if (status == TN_OK) *value = tn_item(loss);
+    tn_status restored = tni_run_restore(&c->run);
+    tn_set_grad_enabled(was);
+    tn_scope_end(scope);
+    return status == TN_OK ? restored : status;
+}
+
+/* The loss where the leaf is `was` + step u. */
+static tn_status loss_at(check *c, const tn_explain_options *o, leaf *l, tn_tensor *was,
+                         tn_tensor *u, double step, double *value)
+{
+    bool recording = tn_set_grad_enabled(false);
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *moved = tn_add(was, tn_mul_scalar(u, step));
+    tn_status status = moved ? tn_copy_(l->tensor, moved) : tni_pending();
+    tn_scope_end(scope);
+    tn_set_grad_enabled(recording);
+    return status == TN_OK ? loss_again(c, o, value) : status;
+}
+
+/* Moves the leaf to both sides, and puts it back, version included: its bits are the same. */
+static tn_status difference(check *c, const tn_explain_options *o, leaf *l, double h)
+{
+    double up = 0, down = 0;
+    uint64_t version = tn_version(l->tensor);
+    bool recording = tn_set_grad_enabled(false);
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *was = tn_clone(l->tensor), *u = tn_mul_scalar(l->gradient, 1 / l->slope);
+    tn_status status = was && u ? TN_OK : tni_pending();
+    if (status == TN_OK) status = loss_at(c, o, l, was, u, h, &up);
+    if (status == TN_OK) status = loss_at(c, o, l, was, u, -h, &down);
+    if (was && tn_version(l->tensor) != version) {
+        tni_array to = tni_array_of(l->tensor), from = tni_array_of(was);
+        tn_status back = tni_copy_last(tni_backend_of(was), &to, &from);
+        if (status == TN_OK) status = back;
+        atomic_store(&l->tensor->storage->version, version);
+        tni_autocast_forget(); /* casts of what it was meanwhile */
+    }
+    tn_scope_end(scope);
+    tn_set_grad_enabled(recording);
+    l->difference = (up - down) / (2 * h);
+    l->checked = status == TN_OK;
+    return status;
+}
+
+/* The step: the cube root of the dtype's precision, in proportion to the leaf. 0: no use trying. */
+static double step_of(const tn_tensor *t)
+{
+    double eps = t->dtype == TN_F64 ? DBL_EPSILON : FLT_EPSILON, norm = 0;
+    if (t->dtype != TN_F64 && t->dtype != TN_F32) return 0;
+    tni_numbers v = { 0 };
+    if (tni_numbers_note(&v, t, 0) == TN_OK) norm = v.norm;
+    return cbrt(eps) * TNI_MAX(norm, 1);
+}
+
+static tn_status check_leaf(check *c, const tn_explain_options *o, leaf *l)
+{
+    tni_numbers v = { 0 };
+    tn_status status = tni_numbers_note(&v, l->gradient, 0);
+    double h = step_of(l->tensor);
+    l->slope = v.norm;
+    if (status != TN_OK || !(v.norm >= FLT_MIN) || !isfinite(v.norm) || !(h > 0)) return status;
+    return difference(c, o, l, h);
+}
+
+/* Whether again gives the loss that was explained. */
+static tn_status compare_losses(check *c, const tn_explain_options *o, double loss)
+{
+    double now = 0;
+    tn_status status = loss_again(c, o, &now);
+    if (status == TN_OK && !(fabs(now - loss) <= 1e-4 * TNI_MAX(fabs(loss), 1e-3)))
+        snprintf(c->refused, sizeof c->refused,
+                 "no finite differences: again gives a loss of %.4g, not %.4g (does it draw other "
+                 "random numbers, or read buffers that have moved?)",
+                 now, loss);
+    return status;
+}
+
+static tn_status check_all(check *c, const tn_explain_options *o, double loss)
+{
+    tn_status status = tni_run_carry(&c->run, o->model);
+    if (status == TN_OK) status = compare_losses(c, o, loss);
+    for (size_t i = 0; status == TN_OK && !c->refused[0] && i < c->n; i++)
+        status = check_leaf(c, o, &c->leaves[i]);
+    return status;
+}
+
+/* Writes what was found to the last share of each leaf. */
+static void tell_checks(const check *c, tni_told_step *s)
+{
+    for (size_t k = 0; k < s->n_backs; k++) {
+        tni_told_back *b = &s->backs[k];
+        for (size_t i = 0; i < b->n_shares; i++) {
+            tni_told_share *share = &b->shares[i];
+            if (!share->part || share->part != share->of) continue;
+            for (size_t j = 0; j < c->n; j++) {
+                if (c->leaves[j].told != s->nodes[b->node].in[share->in].tensor) continue;
+                share->checked = c->leaves[j].checked;
+                share->slope = c->leaves[j].slope;
+                share->difference = c->leaves[j].difference;
+            }
+        }
+    }
+}
+
+static void check_free(check *c)
+{
+    for (size_t i = 0; i < c->n; i++) {
+        tn_drop(c->leaves[i].tensor);
+        tn_drop(c->leaves[i].gradient);
+    }
+    tni_room_free(&c->leaves, &c->room, sizeof *c->leaves);
+    tni_run_free(&c->run);
+}
+
+/* ---- telling --------------------------------------------------------------------------------- */
+
+static tn_status write_account(FILE *file, const tn_trace *tr, const check *c)
+{
+    tni_words w = { file, &tr->told, &tr->told.steps[0] };
+    fprintf(file, "%s%sbackward", tr->told.title, tr->told.title[0] ? ": " : "");
+    if (w.step->loss_known) fprintf(file, " of loss %.4g", w.step->loss);
+    fprintf(file, ", %zu ops\n", w.step->n_nodes);
+    if (c->refused[0]) fprintf(file, "%s\n", c->refused);
+    fputc('\n', file);
+    tni_say_backward(&w);
+    tni_say_state(&w);
+    return tni_trace_written(f, file);
+}
+
+/* The value of the loss: the tape does not hold it. */
+static tn_status note_loss(tn_trace *tr, const tn_tensor *loss)
+{
+    tni_told_step *s = &tr->now;
+    int root = loss->node ? tni_get(&tr->nodes, tni_sequence_key(loss->node->sequence)) : -1;
+    tni_numbers v = { 0 };
+    tn_status status = tni_numbers_note(&v, loss, 1);
+    if (status == TN_OK && v.n == 1) {
+        s->loss = v.mean;
+        s->loss_known = true;
+    }
+    if (root >= 0) s->root = root;
+    if (root < 0 || status != TN_OK) {
+        tni_numbers_free(&v);
+        return status;
+    }
+    tni_numbers_free(&s->nodes[root].out[loss->out_index].value);
+    s->nodes[root].out[loss->out_index].value = v;
+    return TN_OK;
+}
+
+/* The backward pass itself. Its failure is the caller's, and told. */
+static tn_status play(tn_trace *tr, tn_tensor *loss, tn_status *failed)
+{
+    tn_status status = tn_backward(loss);
+    tni_note note;
+    if (tni_note_begin(&note, &tr->watcher)) tni_note_end(&note, note_loss(tr, loss));
+    *failed = tni_trace_stop(tr);
+    return status;
+}
+
+tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
+{
+    TNI_C_NUMBERS;
+    TNI_SCOPES_STAY;
+    if (!file) return tni_error(TN_E_INVALID, "%s: the file is NULL: want an open one", f);
+    if (tni_absent(loss)) return tni_poison(f, "loss");
+    tn_status status = tni_trace_may_begin(f, options.model), failed = TN_OK;
+    if (status != TN_OK) return status;
+    tn_trace *tr = tni_trace_start(
+        (tn_trace_options){ .model = options.model, .opt = options.opt, .values = options.values },
+        true);
+    if (!tr) return tni_pending();
+    check c = { .run.function = f };
+    tn_keep(loss);
+    tr->user = &c;
+    tr->leaf = options.again ? note_leaf : NULL;
+    status = play(tr, loss, &failed);
+    bool told = tr->told.n_steps > 0 && failed == TN_OK;
+    if (status == TN_OK && failed != TN_OK) status = tni_error(failed, "%s: out of memory", f);
+    if (status == TN_OK && told && options.again)
+        status = check_all(&c, &options, tr->told.steps[0].loss);
+    tni_saved_error error;
+    tni_error_save(&error);
+    if (told) tell_checks(&c, &tr->told.steps[0]);
+    tn_status written = told ? write_account(file, tr, &c) : TN_OK;
+    if (told && written == TN_OK && options.json) written = tn_trace_json(options.json, tr);
+    if (status != TN_OK) tni_error_restore(&error);
+    check_free(&c);
+    tn_trace_free(tr);
+    tn_drop(loss);
+    return status == TN_OK ? written : status;
+}

@@ -1,0 +1,187 @@
+/*
+ * html.c - accounts as one HTML page, which needs nothing else: no network, no framework.
+ *
+ * The page itself, with its style and scripts, is in page/ and compiled in (page.h). Here its gaps
+ * are filled: the title, the tables that are read where there is no script and on paper, and the
+ * accounts as JSON for the scripts.
+ */
+#include <math.h>
+
+#include "io/json.h"
+#include "ext/trace/json.h"
+#include "ext/trace/page.h"
+
+enum { ROWS = 400 }; /* of a ledger in the static tables; the JSON has all */
+
+/* Text in an element; a byte of no character, or of one that was cut, becomes "?". */
+static void put_text(FILE *file, const char *text)
+{
+    size_t left = strlen(text), valid = tni_utf8(text, left);
+    for (const char *c = text; left > 0; c++, left--) {
+        if (valid == 0) {
+            fputc('?', file);
+            valid = tni_utf8(c + 1, left - 1);
+            continue;
+        }
+        valid--;
+        if (*c == '<')
+            fputs("&lt;", file);
+        else if (*c == '&')
+            fputs("&amp;", file);
+        else
+            fputc(*c, file);
+    }
+}
+
+static void put_titles(FILE *file, tn_trace *const *traces, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const char *title = traces[i]->told.title;
+        if (i) fputs(" | ", file);
+        put_text(file, *title ? title : "a training step");
+    }
+}
+
+/* ---- the tables ------------------------------------------------------------------------------ */
+
+static void put_number(FILE *file, double x)
+{
+    if (isnan(x))
+        fputs("NaN", file);
+    else
+        fprintf(file, "%.4g", x);
+}
+
+/* A cell: the value of one number, else the norm. */
+static void put_cell(FILE *file, const tni_numbers *v)
+{
+    fputs("<td>", file);
+    if (!v->known)
+        fputs("-", file);
+    else
+        put_number(file, v->n == 1 ? v->mean : v->norm);
+    fputs("</td>", file);
+}
+
+static void put_losses(FILE *file, const tni_told *told)
+{
+    fputs("<table><caption>Losses</caption><tr><th>step</th><th>loss</th><th>mode</th>"
+          "<th>ops</th></tr>\n",
+          file);
+    for (size_t i = 0; i < told->n_steps; i++) {
+        const tni_told_step *s = &told->steps[i];
+        fprintf(file, "<tr><td>%zu</td><td>", i + 1);
+        if (s->loss_known)
+            put_number(file, s->loss);
+        else
+            fputs("-", file);
+        fprintf(file, "</td><td>%s</td><td>%zu</td></tr>\n", s->training ? "training" : "eval",
+                s->n_nodes);
+    }
+    fputs("</table>\n", file);
+}
+
+static void put_row(FILE *file, const tni_told *told, const tni_told_entry *e)
+{
+    static const char *const kind[] = { "", "parameter", "buffer", "data" };
+    static const char *const held[] = { "-", "held", "not held", "refused" };
+    const tni_told_tensor *t = &told->tensors[e->tensor];
+    fputs("<tr><td>", file);
+    put_text(file, t->name);
+    fprintf(file, "</td><td>%s</td><td>%s</td><td>%s</td>", kind[t->kind],
+            t->persistent ? "yes" : "no", held[t->held]);
+    put_cell(file, &e->grad);
+    put_cell(file, &e->start);
+    put_cell(file, &e->forward);
+    put_cell(file, &e->step);
+    char moved[TNI_MOVED_TEXT];
+    fprintf(file, "<td>%s</td></tr>\n", tni_moved_text(e->moved, moved, sizeof moved));
+}
+
+static void put_ledger(FILE *file, const tni_told *told, size_t k)
+{
+    const tni_told_step *s = &told->steps[k];
+    size_t n = s->n_ledger < ROWS ? s->n_ledger : ROWS;
+    if (!n) return;
+    fprintf(file,
+            "<table><caption>State ledger of step %zu: values of single numbers, norms of the "
+            "rest</caption><tr><th>name</th><th>kind</th><th>in the file</th><th>optimizer</th>"
+            "<th>gradient</th><th>start</th><th>after forward</th><th>after the step</th>"
+            "<th>moved</th></tr>\n",
+            k + 1);
+    for (size_t i = 0; i < n; i++) put_row(file, told, &s->ledger[i]);
+    if (n < s->n_ledger)
+        fprintf(file, "<tr><td colspan=\"9\">and %zu more</td></tr>\n", s->n_ledger - n);
+    fputs("</table>\n", file);
+}
+
+static void put_findings(FILE *file, const tni_told_step *s)
+{
+    for (size_t i = 0; i < s->n_findings; i++) {
+        fprintf(file, "<p><b>%s</b> ", s->findings[i].kind);
+        put_text(file, s->findings[i].text);
+        fputs("</p>\n", file);
+    }
+}
+
+/* What is read without the scripts: losses, findings, and the ledgers of the first and the last
+ * step. */
+static void put_static(FILE *file, tn_trace *const *traces, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const tni_told *told = &traces[i]->told;
+        fputs("<h2>", file);
+        put_titles(file, &traces[i], 1);
+        fprintf(file,
+                "</h2>\n<p>An account of %zu training step%s: what forward computed, what backward "
+                "sent where, what the optimizer moved. With scripts on, this page plays "
+                "it.</p>\n",
+                told->n_steps, told->n_steps == 1 ? "" : "s");
+        put_losses(file, told);
+        for (size_t k = 0; k < told->n_steps; k++) put_findings(file, &told->steps[k]);
+        if (told->n_steps) put_ledger(file, told, 0);
+        if (told->n_steps > 1) put_ledger(file, told, told->n_steps - 1);
+    }
+}
+
+/* ---- the page -------------------------------------------------------------------------------- */
+
+/* False: out of memory. */
+static bool put_traces(FILE *file, tn_trace *const *traces, int n)
+{
+    tni_pack pack = { .text_at.names = true };
+    tni_out o = { .file = file, .pack = &pack };
+    fprintf(file, "{\"traces\":[");
+    for (int i = 0; i < n; i++) {
+        if (i) fputc(',', file);
+        tni_put_account(&o, &traces[i]->told);
+    }
+    fprintf(file, "],\n");
+    tni_put_tables(&o);
+    fputc('}', file);
+    tni_pack_free(&pack);
+    return !pack.failed;
+}
+
+tn_status tn_graph_html(FILE *file, tn_trace *const *traces, int n)
+{
+    static const char f[] = "tn_graph_html";
+    TNI_C_NUMBERS;
+    if (!traces) return tni_poison(f, "traces");
+    if (n < 1) return tni_error(TN_E_INVALID, "%s: %d traces: want at least one", f, n);
+    for (int i = 0; i < n; i++) {
+        tn_status status = tni_trace_writable(f, file, traces[i]);
+        if (status != TN_OK) return status;
+    }
+    for (const tni_page_part *part = tni_page_parts;; part++) {
+        fwrite(part->text, 1, part->n, file);
+        if (part->next == TNI_PAGE_END) break;
+        if (part->next == TNI_PAGE_TITLE)
+            put_titles(file, traces, n);
+        else if (part->next == TNI_PAGE_STATIC)
+            put_static(file, traces, n);
+        else if (!put_traces(file, traces, n))
+            return tni_error(TN_E_NOMEM, "%s: out of memory", f);
+    }
+    return tni_trace_written(f, file);
+}

@@ -1,0 +1,40 @@
+/*
+ * json.h - writing accounts as JSON: for programs as it is, for the page packed.
+ *
+ * Packed, each text and each tensor's numbers are written once, in a table, and are elsewhere their
+ * places in it: a gradient is the share of one op and arrives at another, and every op of a kind
+ * has its formula. page/data.js unpacks it.
+ */
+#ifndef TNI_TRACE_JSON_H
+#define TNI_TRACE_JSON_H
+
+#include "ext/trace/words.h"
+
+/* Zeroed is empty, but for text_at.names, which must be set. */
+typedef struct tni_pack {
+    char **text;
+    const tni_numbers **value; /* of the accounts */
+    size_t n_texts, n_values, text_room, value_room;
+    tni_map text_at, value_at; /* text, hash -> place + 1 */
+    bool failed;               /* out of memory: what is written is not whole */
+} tni_pack;
+
+typedef struct tni_out {
+    FILE *file;
+    const tni_told *told;
+    const tni_told_step *step;
+    tni_pack *pack; /* NULL: as it is */
+} tni_out;
+
+/* json_values.c */
+void tni_put_text(const tni_out *o, const char *text);
+void tni_put_number(const tni_out *o, double x);
+void tni_put_numbers(const tni_out *o, const tni_numbers *v);
+/* "texts":[...],"values":[...], after all that refers to them */
+void tni_put_tables(const tni_out *o);
+void tni_pack_free(tni_pack *pack);
+
+/* json.c: a whole account */
+void tni_put_account(const tni_out *to, const tni_told *told);
+
+#endif

@@ -1,0 +1,93 @@
+/*
+ * numbers.c - what a tensor holds at one moment, in a few numbers.
+ *
+ * Elements are read as f64 in row-major order and summed one after the other, so the numbers depend
+ * on the elements alone, not on the processor or the number of threads.
+ */
+#include <math.h>
+
+#include "tensor/internal.h"
+#include "ext/trace/told.h"
+
+/* One step of a hash: FNV-1a over words, and a shift. */
+static uint64_t mix(uint64_t hash, double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    hash = (hash ^ bits) * 0x100000001b3u;
+    return hash ^ hash >> 32; /* a product never brings a high bit, such as the sign, down */
+}
+
+/* sqrt(sum x^2) of finite numbers, none above `most`: scaled, so that no square overflows. */
+static double norm_of(const double *x, int64_t n, double most)
+{
+    double sum = 0;
+    if (most == 0) return 0;
+    for (int64_t i = 0; i < n; i++) sum += (x[i] / most) * (x[i] / most);
+    return most * sqrt(sum);
+}
+
+static void count(tni_numbers *v, const double *x, int64_t n)
+{
+    double sum = 0, most = 0;
+    v->min = INFINITY;
+    v->max = -INFINITY;
+    v->hash = 0xcbf29ce484222325u;
+    for (int64_t i = 0; i < n; i++) {
+        v->hash = mix(v->hash, x[i]);
+        sum += x[i];
+        if (isnan(x[i])) {
+            v->nan++;
+            continue;
+        }
+        v->inf += isinf(x[i]) != 0;
+        v->zeros += x[i] == 0;
+        v->min = TNI_MIN(v->min, x[i]);
+        v->max = TNI_MAX(v->max, x[i]);
+        most = TNI_MAX(most, fabs(x[i]));
+    }
+    v->norm = v->nan ? NAN : v->inf ? INFINITY : norm_of(x, n, most);
+    v->mean = n ? sum / (double)n : 0;
+    if (n == 0) v->min = v->max = 0;
+    if (n && v->nan == n) v->min = v->max = NAN;
+}
+
+tn_status tni_numbers_note(tni_numbers *v, const tn_tensor *t, int64_t most)
+{
+    int64_t n = tni_shape_numel(&t->shape);
+    size_t nbytes = (size_t)n * sizeof(double);
+    tni_numbers_free(v);
+    double *x = tni_alloc(nbytes ? nbytes : 1);
+    if (!x) return TN_E_NOMEM;
+    tn_status status = tn_copy_out(t, x, nbytes, TN_F64);
+    if (status == TN_OK) {
+        v->known = true;
+        v->n = n;
+        count(v, x, n);
+        if (n && n <= most) v->value = x;
+    }
+    if (!v->value) tni_free(x, nbytes ? nbytes : 1);
+    return status;
+}
+
+tn_status tni_numbers_copy(tni_numbers *to, const tni_numbers *from)
+{
+    tni_numbers_free(to);
+    size_t nbytes = (size_t)from->n * sizeof(double);
+    double *x = from->value ? tni_alloc(nbytes) : NULL;
+    if (from->value && !x) return TN_E_NOMEM;
+    *to = *from;
+    if (x) to->value = memcpy(x, from->value, nbytes);
+    return TN_OK;
+}
+
+void tni_numbers_free(tni_numbers *v)
+{
+    if (v->value) tni_free(v->value, (size_t)v->n * sizeof(double));
+    *v = (tni_numbers){ 0 };
+}
+
+bool tni_numbers_differ(const tni_numbers *a, const tni_numbers *b)
+{
+    return a->known && b->known && (a->n != b->n || a->hash != b->hash);
+}

@@ -1,0 +1,155 @@
+/*
+ * trace.c - beginning and ending an account.
+ */
+#include "ext/trace/record.h"
+
+/* Whether the thread's events go to somebody else. Places alone may be on: the recorder does their
+ * work. */
+static bool watched(void)
+{
+    bool places = tn_set_places(false), lines = tn_set_lines(false), busy = tni_watched();
+    tn_set_places(places);
+    tn_set_lines(lines);
+    return busy;
+}
+
+tn_status tni_trace_may_begin(const char *f, const tn_module *model)
+{
+    if (tni_host_refused(f, "watches a step", "it outside of the captured step")) return TN_E_STATE;
+    if (tn_get_anomaly() != TN_ANOMALY_OFF)
+        return tni_error(TN_E_STATE, "%s: anomaly mode is on: want tn_set_anomaly(TN_ANOMALY_OFF)",
+                         f);
+    if (watched())
+        return tni_error(TN_E_STATE,
+                         "%s: this thread is watched already: want one trace or report at a time",
+                         f);
+    return model ? tni_module_check(f, model) : TN_OK;
+}
+
+static tn_status add_module(tn_module *m, const char *path, void *user)
+{
+    tn_trace *tr = user;
+    tni_told *told = &tr->told;
+    if (!tni_room(&told->modules, &told->module_room, told->n_modules, 1, sizeof *told->modules))
+        return TN_E_NOMEM;
+    tni_told_module made = { tni_strdup(path), tni_strdup(m->type->name) };
+    if (!tni_record_texts(2, (char *[]){ made.path, made.type })) return TN_E_NOMEM;
+    told->modules[told->n_modules++] = made;
+    return tni_put(&tr->modules, m, (int)told->n_modules - 1);
+}
+
+static tn_status prepare(tn_trace *tr, tn_trace_options o)
+{
+    tr->names.names = true;
+    tr->values = o.values ? o.values : 64;
+    tr->mode = true;
+    tr->told.optimizer = o.opt != NULL;
+    if (o.model) tr->model = tn_module_keep(o.model);
+    if (o.opt) tr->opt = tni_optim_keep(o.opt);
+    tr->told.title = tni_strdup(o.title ? o.title : o.model ? o.model->type->name : "");
+    if (!tr->told.title) return TN_E_NOMEM;
+    tn_status status = o.model ? tni_walk(o.model, TNI_ONCE, add_module, NULL, tr) : TN_OK;
+    return status == TN_OK ? tni_record_open(tr) : status;
+}
+
+tn_trace *tni_trace_start(tn_trace_options options, bool late)
+{
+    tn_trace *tr = tni_calloc(sizeof *tr);
+    if (!tr) return NULL;
+    tr->late = late;
+    if (prepare(tr, options) != TN_OK) {
+        tn_trace_free(tr);
+        return NULL;
+    }
+    tni_record_forward(&tr->watcher);
+    tni_record_backward(&tr->watcher);
+    tni_record_hooks(&tr->watcher);
+    tni_record_steps(&tr->watcher);
+    tr->running = true;
+    tni_watch(&tr->watcher);
+    tr->lines = tn_set_lines(options.lines || tn_lines());
+    return tr;
+}
+
+tn_trace *tn_trace_begin(tn_trace_options options)
+{
+    tn_status status = tni_trace_may_begin("tn_trace_begin", options.model);
+    return status == TN_OK ? tni_trace_start(options, false) : NULL;
+}
+
+/* Leaves nothing of the recorder but the account. */
+static void stop(tn_trace *tr)
+{
+    tni_saved_error error;
+    tni_error_save(&error);
+    if (tr->running && tni_watching == &tr->watcher) {
+        tni_watch(NULL);
+        tn_set_lines(tr->lines);
+        tn_set_places(tn_places()); /* they may be on by themselves */
+    }
+    tr->running = false;
+    while (tr->pass) {
+        tni_record_pass *p = tr->pass;
+        tr->pass = p->outer;
+        tni_record_pass_free(p);
+    }
+    tni_told_step_free(&tr->now);
+    for (size_t i = 0; i < tr->n_places; i++) tni_place_drop(tr->places[i]);
+    tni_room_free(&tr->places, &tr->place_room, sizeof *tr->places);
+    tr->n_places = 0;
+    tni_map *map[] = { &tr->known, &tr->names, &tr->storages, &tr->offsets, &tr->modules,
+                       &tr->nodes, &tr->calls, &tr->times,    &tr->changed };
+    for (size_t i = 0; i < sizeof map / sizeof *map; i++) tni_map_free(map[i]);
+    if (tr->model) tn_module_drop(tr->model);
+    if (tr->opt) tn_optim_free(tr->opt);
+    tr->model = NULL;
+    tr->opt = NULL;
+    tni_error_restore(&error);
+}
+
+tn_status tni_trace_stop(tn_trace *tr)
+{
+    tni_note note;
+    if (tni_note_begin(&note, &tr->watcher)) tni_note_end(&note, tni_record_close(tr));
+    stop(tr);
+    return tr->failed;
+}
+
+tn_status tn_trace_end(tn_trace *tr)
+{
+    static const char f[] = "tn_trace_end";
+    if (!tr) return tni_poison(f, "trace");
+    if (!tr->running) return tni_error(TN_E_STATE, "%s: the trace has ended already", f);
+    if (tni_watching != &tr->watcher)
+        return tni_error(TN_E_STATE,
+                         "%s: the trace was begun in another thread: want it ended "
+                         "there",
+                         f);
+    if (tr->pass && tr->failed == TN_OK)
+        return tni_error(TN_E_STATE, "%s: a backward is running: want it ended after that", f);
+    tn_status failed = tni_trace_stop(tr);
+    if (failed == TN_OK) return TN_OK;
+    return tni_error(failed, "%s: the account was cut short: out of memory", f);
+}
+
+void tn_trace_free(tn_trace *tr)
+{
+    if (!tr) return;
+    stop(tr);
+    tni_told_free(&tr->told);
+    tni_free(tr, sizeof *tr);
+}
+
+tn_status tni_trace_writable(const char *function, const FILE *file, const tn_trace *tr)
+{
+    if (!file) return tni_error(TN_E_INVALID, "%s: the file is NULL: want an open one", function);
+    if (!tr) return tni_poison(function, "trace");
+    if (!tr->running) return TN_OK;
+    return tni_error(TN_E_STATE, "%s: the trace has not ended: want tn_trace_end first", function);
+}
+
+tn_status tni_trace_written(const char *function, FILE *file)
+{
+    if (fflush(file) == 0 && !ferror(file)) return TN_OK;
+    return tni_error(TN_E_IO, "%s: the file cannot be written", function);
+}

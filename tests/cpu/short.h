@@ -1,0 +1,35 @@
+/*
+ * short.h - for tests of bf16 and f16: the two, how finely they round, how far results are apart.
+ */
+#ifndef TENON_TESTS_SHORT_H
+#define TENON_TESTS_SHORT_H
+
+#include "ops/op_table.h"
+
+static const tn_dtype shorts[2] = { TN_BF16, TN_F16 };
+
+/* Half a unit in the last place of 1. */
+static inline double unit(tn_dtype dtype)
+{
+    return dtype == TN_BF16 ? 0x1p-9 : dtype == TN_F16 ? 0x1p-12 : 0x1p-25;
+}
+
+static inline double norm_of(tn_tensor *t)
+{
+    return tn_item(tn_norm(tn_to_dtype(t, TN_F64), 2, NULL, 0, false));
+}
+
+/* |a - b| / |b| in the 2-norm. */
+static inline double distance(tn_tensor *a, tn_tensor *b)
+{
+    double whole = norm_of(b);
+    double error = norm_of(tn_sub(tn_to_dtype(a, TN_F64), tn_to_dtype(b, TN_F64)));
+    return whole > 0 ? error / whole : error;
+}
+
+static inline tn_tensor *fresh(tn_tensor *t, bool requires_grad)
+{
+    return op_leaf(tn_clone(t), requires_grad);
+}
+
+#endif

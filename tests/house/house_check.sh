@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# The house stays in order: the counts here do not grow. A change that must add lines raises a ceiling by
+# what it adds, and says why in the same commit.
+# Seen to fail: a line of 101 columns, a file of the reading list renamed, one line more than a ceiling, the head of
+# a test that names a file of before it was moved.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+most_cpu_lines=59092     # include/ and src/ without cuda/, all *.c and *.h
+most_reading_lines=5247  # the files that docs/reading.md lists
+most_readme_lines=130    # README.md, the front door: what does not fit has a page in docs/
+most_design_lines=400    # docs/design.md, decisions and reasons: figures go to docs/measurements.md
+
+passed=0 failed=0
+check() { # WHAT COUNT MOST
+    if [ "$2" -le "$3" ]; then
+        passed=$((passed + 1)) && echo "$1: $2, at most $3"
+    else
+        failed=$((failed + 1)) && echo "$1: $2, MORE THAN $3"
+    fi
+}
+
+mapfile -t sources < <(find include src tests examples bench fuzz docs -name '*.[ch]' -o -name '*.cpp' -o -name '*.cu' | sort)
+# Only text between clang-format off and on may exceed 100 columns.
+long=$(awk 'FNR == 1 { by_hand = 0 } /clang-format off/ { by_hand = 1 } /clang-format on/ { by_hand = 0 }
+    length > 100 && !by_hand { print FILENAME ":" FNR }' "${sources[@]}")
+[ -z "$long" ] || echo "$long"
+check 'lines beyond 100 columns' "$(grep -c . <<<"$long" || true)" 0
+
+if command -v clang-format-14 >/dev/null && [ -e .git ]; then
+    check 'files that scripts/format changes' "$(scripts/format --check 2>&1 | grep -c ': error: ' || true)" 0
+else
+    echo 'files that scripts/format changes: not counted, there is no clang-format-14 or no repository'
+fi
+
+check 'lines on the side of the CPU' \
+    "$(find include src -name '*.[ch]' -not -path 'src/cuda/*' -exec cat {} + | wc -l)" $most_cpu_lines
+
+# The list's files: the first `code` of each table row.
+mapfile -t heart < <(sed -nE 's/^\| `([^`]+)` \|.*/\1/p' docs/reading.md)
+missing=0 lines=0
+for file in "${heart[@]}"; do
+    if [ -f "$file" ]; then
+        lines=$((lines + $(wc -l <"$file")))
+    else
+        missing=$((missing + 1)) && echo "docs/reading.md names $file, which is not there"
+    fi
+done
+check 'files of docs/reading.md that are not there' $missing 0
+check 'files of docs/reading.md' $((-${#heart[@]})) -20
+check 'lines of docs/reading.md'"'"'s files' $lines $most_reading_lines
+
+# What the heads of the tests say of changes that they caught can be tried again only where there is such a file.
+gone=$(python3 - <<'PYTHON'
+import pathlib, re
+here = [p for top in 'include src tests examples fuzz scripts bench'.split() for p in pathlib.Path(top).rglob('*')]
+known = '\n'.join('/' + str(p) for p in here) + '\n'
+for path in here:
+    if path.suffix not in ('.c', '.h', '.cpp', '.sh', '.py') or path.parts[0] not in ('tests', 'fuzz'):
+        continue
+    head = re.match(r'\s*/\*.*?\*/|(#[^\n]*\n)+("""[^"]*""")?', path.read_text(), re.S)
+    said = re.search(r'[Ss]een to fail.*', head[0] if head else '', re.S)
+    for name in sorted(set(re.findall(r'[\w./-]+\.(?:c|h|cu|sh|py|def|js)\b', said[0] if said else ''))):
+        if f'/{name}\n' not in known:
+            print(f'{path}: {name}')
+PYTHON
+)
+[ -z "$gone" ] || echo "$gone"
+check 'files that notes "seen to fail" name and that are not there' "$(grep -c . <<<"$gone" || true)" 0
+
+check 'lines of README.md' "$(wc -l <README.md)" $most_readme_lines
+check 'lines of docs/design.md' "$(wc -l <docs/design.md)" $most_design_lines
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

@@ -1,0 +1,187 @@
+#!/usr/bin/env bash
+# Compiles the README's program exactly as shown, with the README's own command, and runs it: in a folder with
+# a space in its name. Then the pieces of C in docs/training.md, gpu.md, data.md and pytorch.md, each in a program.
+# usage: tests/house/readme_check.sh BUILD-FOLDER
+#
+# Seen to fail: tn_item renamed to tn_value in the README's program; a command that does not quote $PWD.
+# In docs/pytorch.md: rms_norm with another eps.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+build=$(cd "$1" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# The Nth fenced block of a language.
+block() {
+    awk -v fence="\`\`\`$1" -v wanted="$2" '
+        $0 == fence && !inside { inside = 1; n++; next }
+        $0 == "```" && inside { inside = 0; next }
+        inside && n == wanted' "$root/README.md"
+}
+
+# The fenced block of C with a line that holds TEXT, of a page of docs/.
+block_with() { # TEXT PAGE
+    awk -v text="$1" '
+        $0 == "```c" { inside = 1; kept = ""; found = 0; next }
+        $0 == "```" && inside { if (found) { printf "%s", kept; exit } inside = 0; next }
+        inside { kept = kept $0 "\n"; if (index($0, text)) found = 1 }' "$root/docs/$2"
+}
+
+cd "$work"
+mkdir 'a folder' && cd 'a folder'
+ln -s "$build" build
+ln -s "$root/include" include
+against=(-Iinclude -Lbuild/src -ltenon -Wl,-rpath,"$PWD/build/src")
+block c 1 >mine.c
+block sh 1 >compile.sh
+[ -s mine.c ] && [ -s compile.sh ]
+grep -q '^cc mine.c' compile.sh
+export CFLAGS=
+bash -eu compile.sh
+./mine >log
+cat log
+# The loss falls: the last line's is below a quarter of the first one's.
+awk 'NR == 1 { first = $2 } { last = $2 } END { exit !(NR == 4 && last < first / 4) }' log
+[ -s net.safetensors ] && [ -s run.safetensors ]
+
+# The lines of "Reading values" compile too, with warnings as errors.
+{
+    echo '#include <tenon/tenon.h>'
+    echo 'double reading(tn_tensor *x, tn_tensor *loss)'
+    echo '{'
+    block_with loss_now training.md
+    echo '    return loss_now + corner + data[0] + copy[0];'
+    echo '}'
+} >reading.c
+cc -std=c11 -Wall -Wextra -Werror -c reading.c -o reading.o -Iinclude
+
+# The loop of gpu.md runs wherever the program does.
+{
+    echo '#include <tenon/tenon.h>'
+    cat <<'END'
+int main(void)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *x = tn_randn(TN_SHAPE(6, 4)), *y = tn_randint(0, 3, TN_SHAPE(6));
+    tn_module *model = tn_linear_new(4, 3, (tn_linear_options){ 0 });
+    TN_CHECK_PTR(model);
+    tn_optim *opt = tn_sgd(tn_parameters(model), (tn_sgd_options){ .lr = 0.5 });
+END
+    block_with tn_cuda_available gpu.md
+    cat <<'END'
+    tn_optim_free(opt), tn_module_drop(model);
+    tn_scope_end(scope);
+    return 0;
+}
+END
+} >gpu.c
+cc -std=c11 -Wall -Wextra -Werror gpu.c -o gpu "${against[@]}"
+./gpu >log
+cat log
+awk 'NR == 1 { first = $2 } { last = $2 } END { exit !(NR == 10 && last < first) }' log
+
+# An epoch over real images, in steps of four batches.
+images=/usr/share/datasets/fashion-mnist
+{
+    echo '#include <tenon/tenon.h>'
+    block_with PARTS data.md
+    cat <<'END'
+int main(int argc, char **argv)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_loader *loader = argc == 3 ? fashion(argv[1], argv[2]) : NULL;
+    TN_CHECK_PTR(loader);
+    tn_module *model = tn_linear_new(784, 10, (tn_linear_options){ 0 });
+    tn_optim *opt = tn_sgd(tn_parameters(model), (tn_sgd_options){ .lr = 0.5 });
+    tn_scheduler *schedule = tn_cosine_lr(opt, 100, 0);
+    double first = epoch(model, opt, schedule, loader), second = epoch(model, opt, schedule, loader);
+    printf("epochs: %g, %g after %lld steps\n", first, second, (long long)tn_optim_steps(opt));
+    bool right = second < first && second < 0.8 && tn_optim_steps(opt) == 2 * 50;
+    tn_scheduler_free(schedule), tn_optim_free(opt), tn_module_drop(model), tn_loader_free(loader);
+    tn_scope_end(scope);
+    return !right;
+}
+END
+} >images.c
+cc -std=c11 -Wall -Wextra -Werror images.c -o images "${against[@]}"
+if [ -e $images/t10k-images-idx3-ubyte.gz ]; then
+    ./images $images/t10k-{images-idx3,labels-idx1}-ubyte.gz
+else
+    echo "left out, there is no $images: the epoch"
+fi
+
+# The captured step, here on the CPU.
+{
+    echo '#include <tenon/tenon.h>'
+    block_with tn_capture_run gpu.md
+    cat <<'END'
+int main(void)
+{
+    tn_scope scope = tn_scope_begin();
+    run r = { .model = tn_linear_new(4, 3, (tn_linear_options){ 0 }) };
+    TN_CHECK_PTR(r.model);
+    r.opt = tn_sgd(tn_parameters(r.model), (tn_sgd_options){ .lr = 0.5 });
+    r.schedule = tn_exponential_lr(r.opt, 0.9);
+    tn_capture *c = tn_capture_new(step, &r, tn_cpu());
+    tn_tensor *x = tn_randn(TN_SHAPE(6, 4)), *y = tn_randint(0, 3, TN_SHAPE(6));
+    double first = train(c, &r, x, y), last = first;
+    for (int i = 0; i < 50; i++) last = train(c, &r, x, y);
+    printf("captured: %g, %g\n", first, last);
+    tn_capture_free(c), tn_scheduler_free(r.schedule), tn_optim_free(r.opt), tn_module_drop(r.model);
+    tn_scope_end(scope);
+    return !(last < first);
+}
+END
+} >captured.c
+cc -std=c11 -Wall -Wextra -Werror captured.c -o captured "${against[@]}"
+./captured
+
+# The functions of docs/pytorch.md, each beside something that it must equal.
+{
+    echo '#include <math.h>'
+    echo '#include <tenon/tenon.h>'
+    awk '$0 == "```c" { inside = 1; next } $0 == "```" { inside = 0 } inside' "$root/docs/pytorch.md"
+    cat <<'END'
+static int wrong;
+static void near(const char *what, double difference, double most)
+{
+    if (fabs(difference) <= most) return; /* NaN is wrong */
+    printf("%s differs by %g\n", what, difference);
+    wrong++;
+}
+int main(void)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *x = tn_randn(TN_SHAPE(2, 4, 6, 6)), *one = tn_ones(TN_SHAPE(4)), *zero = tn_zeros(TN_SHAPE(4));
+
+    tn_tensor *line = tn_randn(TN_SHAPE(2, 4, 6)), *w = tn_randn(TN_SHAPE(3, 4, 1));
+    near("conv1d", tn_max_abs_diff(conv1d(line, w, TN_NONE, 1, 0), tn_matmul(tn_squeeze(w, 2), line)), 1e-5);
+
+    /* <conv2d(z), x> = <z, conv_transpose2d(x)> */
+    w = tn_randn(TN_SHAPE(4, 3, 3, 3));
+    tn_tensor *y = conv_transpose2d(x, w, 2, 1), *z = tn_randn(tn_shape_get(y));
+    tn_tensor *conv = tn_conv2d(z, w, TN_NONE, (tn_conv2d_spec){ .stride = { 2, 2 }, .padding = { 1, 1 } });
+    near("conv_transpose2d", tn_item(tn_sub(tn_sum_all(tn_mul(conv, x)), tn_sum_all(tn_mul(z, y)))), 1e-2);
+    TN_NO_GRAD near("conv_transpose2d without grad", tn_max_abs_diff(conv_transpose2d(x, w, 2, 1), y), 1e-5);
+
+    y = tn_avg_pool2d(upsample(x, 2), (tn_pool2d_spec){ .kernel = { 2, 2 } });
+    near("upsample", tn_max_abs_diff(y, x), 1e-5);
+    y = tn_layer_norm(x, 2, TN_NONE, TN_NONE, 1e-5);
+    near("group_norm", tn_max_abs_diff(group_norm(x, 4, one, zero, 1e-5), y), 1e-5);
+    y = tn_mean_all(tn_square(rms_norm(x, tn_ones(TN_SHAPE(6)), 0)));
+    near("rms_norm", tn_item(y) - 1, 1e-5);
+    near("rotary", tn_max_abs_diff(rotary(x, tn_ones(TN_SHAPE(6, 6)), tn_zeros(TN_SHAPE(6, 6))), x), 1e-6);
+
+    tn_tensor *k = tn_randn(TN_SHAPE(2, 2, 6, 6)), *half[2];
+    if (tn_chunk(x, 2, 1, half, 2) != 2) return 1;
+    y = grouped_attention(x, k, k); /* the first two heads have the first k */
+    tn_tensor *first = tn_expand(tn_narrow(k, 1, 0, 1), TN_SHAPE(2, 2, 6, 6));
+    first = tn_scaled_dot_product_attention(half[0], first, first, TN_NONE, true, 0);
+    near("grouped_attention", tn_max_abs_diff(tn_narrow(y, 1, 0, 2), first), 1e-5);
+    tn_scope_end(scope);
+    return wrong > 0;
+}
+END
+} >lacking.c
+cc -std=c11 -Wall -Wextra -Werror lacking.c -o lacking "${against[@]}" -lm
+./lacking

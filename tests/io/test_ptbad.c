@@ -1,0 +1,363 @@
+/*
+ * test_ptbad.c - .pt files that are not what they claim to be: each is refused with its exact
+ * message, the model to be loaded stays bit for bit what it was, and no file's code is executed.
+ *
+ * Truth: pickles and archives put together byte by byte here, by CPython's pickletools and the ZIP
+ * specification.
+ *
+ * Seen to fail: in src/ext/pt/pickle_call.c, inside() answering true: rows are read, and
+ * test_mutate.c crashes; in src/ext/pt/pickle.c, get() without its comparison: both crash; in
+ * src/ext/pt/read.c, storage_of() without the comparison of bytes: rows are read; in
+ * src/ext/pt/zip.c, check_places() without its comparison: a hole is read; tni_zip_read() without
+ * that of checksums: damaged data.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "archive.h"
+#include "files.h"
+
+/* Read as tensors and into a model: both refuse it alike, and nothing changes. */
+static void refused(const char *what, const char *path, const char *text)
+{
+    static const char *const function[] = { "tn_load_tensors", "tn_load" };
+    tn_module *model = tn_linear_new(2, 2, (tn_linear_options){ 0 });
+    uint64_t hash = hash_of_module(model);
+    int64_t live = tn_live_tensors();
+    for (int i = 0; i < 2; i++) {
+        char whole[2048];
+        snprintf(whole, sizeof whole, "%s: %s: %s", function[i], path, text);
+        tn_scope scope = tn_scope_begin();
+        bool read = i ? tn_load(model, path) == TN_OK : tn_load_tensors(path, NULL) != NULL;
+        ck_assert_msg(!read, "%s: was read, not: %s", what, text);
+        ck_assert_msg(tn_error_status() == TN_E_FORMAT && !strcmp(tn_error(), whole),
+                      "%s:\n  \"%s\", not\n  \"%s\"", what, tn_error(), whole);
+        tn_error_clear();
+        tn_scope_end(scope);
+    }
+    ck_assert_msg(tn_live_tensors() == live, "%s: tensors stay", what);
+    ck_assert_msg(hash_of_module(model) == hash, "%s changed the model", what);
+    tn_module_drop(model);
+}
+
+/* ---- pickles --------------------------------------------------------------------------------- */
+
+#define S(length, text) "X" length "\0\0\0" text
+#define ORDERED "ccollections\nOrderedDict\n)R"
+#define REBUILD "ctorch._utils\n_rebuild_tensor_v2\n"
+#define STORAGE(type, key, numel)                                                                  \
+    "(" S("\x07", "storage") "ctorch\n" type "\n" key S("\x03", "cpu") numel "tQ"
+#define TENSOR(...) TENSOR_(__VA_ARGS__)
+#define TENSOR_(storage, offset, sizes, strides)                                                   \
+    REBUILD "(" storage offset "(" sizes "t(" strides "t\x89" ORDERED "tR"
+#define KEY0 S("\x01", "0")
+#define F2 STORAGE("FloatStorage", KEY0, "K\x02") /* the two floats of the archive */
+#define GOOD TENSOR(F2, VECTOR2)
+#define W S("\x01", "w")
+#define PROTO "\x80\x02"
+#define STATE(value) PROTO "}" W value "s."
+#define Z40 "\x8a\x06\0\0\0\0\0\x01"     /* LONG1: 2^40 */
+#define Z62 "\x8a\x08\0\0\0\0\0\0\0\x40" /* 2^62 */
+#define VECTOR2 "K\0", "K\x02", "K\x01"  /* offset 0, size 2, stride 1 */
+#define NINE(x) x x x x x x x x x
+#define WANTED                                                                                     \
+    "only what PyTorch's torch.save(model.state_dict(), path) writes is read, and nothing is "     \
+    "executed"
+#define BESIDE                                                                                     \
+    " beside the tensors, as in a checkpoint of several parts: want a state dict alone, "          \
+    "torch.save(model.state_dict(), path)"
+#define TENSOR_WANTED "want a tensor, as in what torch.save(model.state_dict(), path) writes"
+#define TENSOR_ARGUMENTS                                                                           \
+    "_rebuild_tensor_v2 of something other than (storage, offset, size, stride, requires_grad, "   \
+    "no hooks)"
+#define PARAMETER_ARGUMENTS                                                                        \
+    "_rebuild_parameter of something other than (tensor, requires_grad, no hooks)"
+#define DTYPES ": its dtype is not one of f32, f64, bf16, f16, i64, i32, u8, bool"
+
+static const struct {
+    const char *pickle;
+    size_t n;
+    const char *text;
+} pickles[] = {
+#define ROW(pickle, text) { pickle, sizeof(pickle) - 1, text },
+#include "pt_pickles.def"
+#undef ROW
+};
+
+static const float two[] = { 0.5f, -1.5f };
+
+static const char *pt_of(const char *pickle, size_t n)
+{
+    const member members[] = { { "m/data.pkl", pickle, n },
+                               { "m/data/0", two, sizeof two },
+                               { "m/data/1", "\1\2", 2 },
+                               { "m/version", "3\n", 2 } };
+    archive *a = archive_of(members, COUNT(members));
+    return write_bytes("m.pt", a->bytes, a->n);
+}
+
+START_TEST(a_good_pickle_is_read)
+{
+    static const char good[] = STATE(GOOD);
+    tn_list *list = tn_load_tensors(pt_of(good, sizeof good - 1), NULL);
+    assert_made(list);
+    ck_assert_int_eq(list->n, 1);
+    ck_assert_str_eq(list->entry[0].name, "w");
+    assert_values(list->entry[0].tensor, 0, 0.5, -1.5);
+}
+END_TEST
+
+START_TEST(FF_04_bad_pickles)
+{
+    for (int i = 0; i < COUNT(pickles); i++) {
+        char what[16];
+        snprintf(what, sizeof what, "row %d", i);
+        refused(what, pt_of(pickles[i].pickle, pickles[i].n), pickles[i].text);
+    }
+}
+END_TEST
+
+/* Many of one thing. */
+START_TEST(FF_04_bad_pickles_of_size)
+{
+    static const struct {
+        const char *before;
+        char many;
+        const char *text;
+    } rows[] = {
+        { "", ')', "data.pkl, byte 4098: more than 4096 values on the stack" },
+        { "", '(', "data.pkl, byte 4098: more than 4096 values on the stack" },
+        { "X\x01\x10", 0, "data.pkl, byte 2: a string of 4097 bytes: at most 4096 are possible" },
+    };
+    static char pickle[8192];
+    for (int i = 0; i < COUNT(rows); i++) {
+        size_t n = 2 + strlen(rows[i].before);
+        memcpy(pickle, PROTO, 2);
+        memcpy(pickle + 2, rows[i].before, n - 2);
+        memset(pickle + n, rows[i].many, sizeof pickle - n);
+        refused(rows[i].before, pt_of(pickle, sizeof pickle), rows[i].text);
+    }
+    /* a pickle and a file larger than the limit */
+    assert_ok(tn_set_file_limits((tn_file_limits){ .header_bytes = 1000 }));
+    refused("large", pt_of(pickle, sizeof pickle),
+            "data.pkl has 8192 bytes: at most 1000 are read (tn_set_file_limits)");
+    assert_ok(tn_set_file_limits((tn_file_limits){ .tensors = 1 }));
+    static const char three[] =
+        PROTO "}" W GOOD "s" S("\x01", "v") GOOD "s" S("\x01", "u") GOOD "s.";
+    refused("tensors", pt_of(three, sizeof three - 1), "data.pkl, byte 225: more than 1 storages");
+    assert_ok(tn_set_file_limits((tn_file_limits){ 0 }));
+    assert_made(tn_load_tensors(pt_of(three, sizeof three - 1), NULL));
+}
+END_TEST
+
+/* ---- archives that are not whole, or not plain ----------------------------------------------- */
+
+static const char state[] = STATE(GOOD);
+
+/* The good archive: m/data.pkl, m/data/0, m/version. */
+static archive *good_archive(void)
+{
+    const member members[] = { { "m/data.pkl", state, sizeof state - 1 },
+                               { "m/data/0", two, sizeof two },
+                               { "m/version", "3\n", 2 } };
+    return archive_of(members, COUNT(members));
+}
+
+/* Spoils one field of a header (LOCAL), a directory entry (CENTRAL) or the end record. */
+enum { LOCAL, CENTRAL, END };
+
+static const struct {
+    const char *what;
+    int where, member, at, n;
+    uint64_t value;
+    const char *text;
+} fields[] = {
+    { "compressed", CENTRAL, 1, 10, 2, 8,
+      "m/data/0: is compressed (method 8): want stored entries" },
+    { "encrypted", CENTRAL, 1, 8, 2, 1, "m/data/0: is encrypted" },
+    { "unknown flag", CENTRAL, 1, 8, 2, 0x40, "m/data/0: unknown flags 0x40" },
+    { "two sizes", CENTRAL, 1, 20, 4, 7, "m/data/0: 8 bytes stored as 7" },
+    { "checksum there", CENTRAL, 1, 16, 4, 1,
+      "m/data/0: the header at 176 and the directory differ" },
+    { "checksum here", LOCAL, 1, 14, 4, 1, "m/data/0: the header at 176 and the directory differ" },
+    { "size here", LOCAL, 1, 22, 4, 4, "m/data/0: the header at 176 and the directory differ" },
+    { "method here", LOCAL, 1, 8, 2, 8, "m/data/0: the header at 176 and the directory differ" },
+    { "flags here", LOCAL, 1, 6, 2, 1, "m/data/0: the header at 176 and the directory differ" },
+    { "name here", LOCAL, 1, 30, 1, 'x', "m/data/0: the header at 176 and the directory differ" },
+    { "signature here", LOCAL, 1, 0, 4, 1, "m/data/0: the header at 176 and the directory differ" },
+    { "no data descriptor", LOCAL, 1, 14, 4, 0,
+      "m/data/0: the header at 176 and the directory differ" },
+    { "extra over the directory", LOCAL, 2, 28, 2, 60000,
+      "m/version: 2 bytes at 60261: the directory begins at 263" },
+    { "extra over the next", LOCAL, 1, 28, 2, 20,
+      "m/version begins at 222: inside what lies before it, want 242" },
+    { "place", CENTRAL, 1, 42, 4, 0, "m/data/0: the header at 0 and the directory differ" },
+    { "place outside", CENTRAL, 1, 42, 4, 4000,
+      "m/data/0: 8 bytes at 4000: the directory begins at 263" },
+    { "place at the edge", CENTRAL, 1, 42, 4, 240, "m/data/0: no room for its header at 240" },
+    { "size outside", CENTRAL, 1, 24, 4, 4000, "m/data/0: 4000 bytes stored as 8" },
+    { "signature", CENTRAL, 1, 0, 4, 0, "the directory is damaged at entry 1" },
+    { "no name", CENTRAL, 1, 28, 2, 0, "an entry's name has 0 bytes: 1 to 1024 are possible" },
+    { "long name", CENTRAL, 1, 28, 2, 1025,
+      "an entry's name has 1025 bytes: 1 to 1024 are possible" },
+    { "name over the end", CENTRAL, 2, 28, 2, 10, "the directory is damaged at entry 2" },
+    { "extra over the end", CENTRAL, 2, 30, 2, 1, "the directory is damaged at entry 2" },
+    { "a comment", CENTRAL, 1, 32, 2, 1, "the directory is damaged at entry 1" },
+    { "another disk", CENTRAL, 1, 34, 2, 1, "the directory is damaged at entry 1" },
+    { "zip64 without it", CENTRAL, 1, 42, 4, 0xffffffff, "m/data/0: a zip64 value is missing" },
+    { "zero byte", CENTRAL, 1, 47, 1, 0, "m: a zero byte in an entry's name" },
+    { "control byte", CENTRAL, 1, 47, 1, 7, "an entry's name has the byte 7 at 1" },
+    { "backslash", CENTRAL, 1, 47, 1, '\\', "an entry's name has the byte 92 at 1" },
+    { "absolute", CENTRAL, 1, 46, 1, '/', "//data/0: not a name inside a folder" },
+    { "zip slip", CENTRAL, 1, 46, 8, 0x2f2e2e2f2e2e2f6d, "m/../../: not a name inside a folder" },
+    { "here", CENTRAL, 1, 46, 8, 0x302f617461642f2e, "./data/0: not a name inside a folder" },
+    { "another folder", CENTRAL, 1, 46, 1, 'n',
+      "n/data/0: the header at 176 and the directory differ" },
+    { "count", END, 0, 8, 4, 0x00020002, "55 bytes follow the directory's last entry" },
+    { "count beyond", END, 0, 8, 4, 0x00040004, "the directory is damaged" },
+    { "no entries", END, 0, 8, 4, 0, "the directory is damaged" },
+    { "two counts", END, 0, 8, 2, 2, "the archive is spread over several disks" },
+    { "disk", END, 0, 4, 2, 1, "the archive is spread over several disks" },
+    { "directory's size", END, 0, 12, 4, 100,
+      "the directory has 100 bytes at 263: it must end at 428" },
+    { "directory's place", END, 0, 16, 4, 265,
+      "the directory has 165 bytes at 265: it must end at 428" },
+    { "directory far away", END, 0, 16, 4, 0xffffffff,
+      "the directory has 165 bytes at 4294967295: it must end at 428" },
+    { "a comment at the end", END, 0, 20, 2, 1,
+      "no end record in the last 22 bytes: cut off, or followed by something else" },
+    { "no end record", END, 0, 0, 4, 0,
+      "no end record in the last 22 bytes: cut off, or followed by something else" },
+};
+
+START_TEST(FF_04_bad_fields_of_archives)
+{
+    for (int i = 0; i < COUNT(fields); i++) {
+        archive *a = good_archive();
+        const size_t *place = fields[i].where == LOCAL     ? a->local
+                              : fields[i].where == CENTRAL ? a->central
+                                                           : &a->end;
+        size_t n = a->n;
+        a->n = place[fields[i].member] + (size_t)fields[i].at;
+        archive_put(a, fields[i].value, fields[i].n);
+        refused(fields[i].what, write_bytes("m.pt", a->bytes, n), fields[i].text);
+    }
+    archive *a = good_archive();
+    assert_made(tn_load_tensors(write_bytes("m.pt", a->bytes, a->n), NULL));
+}
+END_TEST
+
+/* Archives with other members. */
+START_TEST(FF_04_bad_members_of_archives)
+{
+/* clang-format off */
+#define PICKLE { "m/data.pkl", state, sizeof state - 1 }
+#define DATA { "m/data/0", two, sizeof two }
+#define VERSION { "m/version", "3\n", 2 }
+    /* clang-format on */
+    static const struct {
+        member members[5];
+        const char *text;
+    } rows[] = {
+        { { DATA, VERSION }, "no entry data.pkl: not a PyTorch file" },
+        { { PICKLE, DATA }, "no entry version" },
+        { { PICKLE, VERSION }, "no entry data/0" },
+        { { PICKLE, DATA, { "m/version", "4\n", 2 } }, "version is \"4\": want \"3\"" },
+        { { PICKLE, DATA, { "m/version", "", 0 } }, "version is \"\": want \"3\"" },
+        { { PICKLE, DATA, { "m/version", "3\n3333333333333333", 18 } },
+          "version is \"\": want \"3\"" },
+        { { PICKLE, DATA, VERSION, { "m/byteorder", "big", 3 } },
+          "byteorder is \"big\": want \"little\"" },
+        { { PICKLE, DATA, VERSION, { "m/byteorder", "little\n", 7 } },
+          "byteorder is \"little\": want \"little\"" },
+        { { PICKLE, DATA, VERSION, { "m/constants.pkl", "", 0 } },
+          "a TorchScript archive: want a state dict, torch.save(model.state_dict(), path)" },
+        { { PICKLE, DATA, VERSION, DATA }, "two entries are named m/data/0" },
+        { { PICKLE, DATA, { "n/version", "3\n", 2 } }, "n/version: want entries in one folder" },
+        { { PICKLE, DATA, { "version", "3\n", 2 } }, "version: want entries in one folder" },
+        { { { "data.pkl", state, sizeof state - 1 } }, "data.pkl: want entries in one folder" },
+        { { PICKLE, DATA, VERSION, { "m/", "", 0 } }, "m/: not a name inside a folder" },
+    };
+    for (int i = 0; i < COUNT(rows); i++) {
+        int n = 0;
+        while (n < 5 && rows[i].members[n].name) n++;
+        archive *a = archive_of(rows[i].members, n);
+        refused(rows[i].text, write_bytes("m.pt", a->bytes, a->n), rows[i].text);
+    }
+}
+END_TEST
+
+/* What torch.jit.save of PyTorch 2.15 writes: stored data, compressed code before constants.pkl. */
+START_TEST(FF_04_torch_script)
+{
+    const member members[] = { DATA,
+                               PICKLE,
+                               { "m/code/__torch__.py", "\x2b\x49\x2d\x2e\1\0", 6 },
+                               { "m/constants.pkl", "\x80\2).", 4 },
+                               VERSION,
+                               { "m/byteorder", "little", 6 },
+                               { "m/.data/serialization_id", "0123456789", 10 } };
+    archive *a = archive_of(members, COUNT(members));
+    a->bytes[a->local[2] + 8] = a->bytes[a->central[2] + 10] = 8; /* deflate */
+    refused("torch.jit.save", write_bytes("m.pt", a->bytes, a->n),
+            "a TorchScript archive: want a state dict, torch.save(model.state_dict(), path)");
+}
+END_TEST
+
+/* Bytes changed, added or left out, with all records corrected afterwards. */
+START_TEST(FF_04_bad_contents_of_archives)
+{
+    archive *a = good_archive();
+    a->bytes[a->local[1] + 30 + 8] ^= 1;
+    refused("data", write_bytes("m.pt", a->bytes, a->n),
+            "data/0: is damaged: its checksum is 1add89f3, not d677896d");
+    a = good_archive();
+    a->bytes[a->local[0] + 30 + 10 + 20] ^= 1;
+    refused("pickle", write_bytes("m.pt", a->bytes, a->n),
+            "data.pkl: is damaged: its checksum is 9ada0518, not 9b4263f0");
+    a = good_archive();
+    archive_put_bytes(a, "junk", 4);
+    refused("junk", write_bytes("m.pt", a->bytes, a->n),
+            "no end record in the last 22 bytes: cut off, or followed by something else");
+    refused("cut", write_bytes("m.pt", a->bytes, 10), "10 bytes: cut off");
+    refused("html", write_bytes("m.pt", "PK\3\4<html>not found</html>", 26),
+            "no end record in the last 22 bytes: cut off, or followed by something else");
+    /* a hole between two entries: the second one begins 100 bytes later */
+    a = good_archive();
+    memmove(a->bytes + a->local[1] + 100, a->bytes + a->local[1], a->n - a->local[1]);
+    for (int i = 1; i < 3; i++) {
+        a->n = a->central[i] + 100 + 42;
+        archive_put(a, a->local[i] + 100, 4);
+    }
+    a->n = a->end + 100 + 16;
+    archive_put(a, a->central[0] + 100, 4);
+    refused("hole", write_bytes("m.pt", a->bytes, a->end + 100 + 22),
+            "m/data/0 begins at 276: behind a hole, want 176");
+}
+END_TEST
+
+/* torch.save of before 1.6, or with _use_new_zipfile_serialization=False. */
+START_TEST(the_format_before_1_6)
+{
+    static const char old[] =
+        "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M\xe9\x03.";
+    refused("old", write_bytes("m.pt", old, sizeof old - 1),
+            "a PyTorch file in the format before 1.6: in PyTorch, torch.save(torch.load(old), new) "
+            "makes one that can be read");
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    Suite *s = suite_create("ptbad");
+    TCase *t = file_case(s, "bad files");
+    tcase_add_test(t, a_good_pickle_is_read);
+    tcase_add_test(t, FF_04_bad_pickles);
+    tcase_add_test(t, FF_04_bad_pickles_of_size);
+    tcase_add_test(t, FF_04_bad_fields_of_archives);
+    tcase_add_test(t, FF_04_bad_members_of_archives);
+    tcase_add_test(t, FF_04_torch_script);
+    tcase_add_test(t, FF_04_bad_contents_of_archives);
+    tcase_add_test(t, the_format_before_1_6);
+    return s;
+}

@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""What PyTorch's optimizers and schedules do, as C, for tests/optim/test_optim.c.
+
+usage: tests/optim/optim_cases.py > tests/optim/optim_cases.h      (needs PyTorch; the tests do not)
+
+Every trajectory starts at p = (1, -2, 0.5, 3, -0.25); the gradient of step k (from 1) is
+g_i = (0.5 + 0.25 i) p_i + 0.3 cos(k + i), so that a wrong state shows in the next gradient.
+With two groups, each has such a parameter; the second one's numbers differ, and change after step 10.
+"""
+import math
+
+import torch
+
+START = [1.0, -2.0, 0.5, 3.0, -0.25]
+STEPS = [1, 2, 10, 100]
+CHANGE = 10
+O = torch.optim
+
+# name, the call in C, the optimizer in PyTorch
+OPTIMIZERS = [
+    ("sgd", "tn_sgd(list, (tn_sgd_options){ .lr = 0.05 })", lambda p: O.SGD(p, 0.05)),
+    ("sgd_momentum", "tn_sgd(list, (tn_sgd_options){ .lr = 0.05, .momentum = 0.9 })",
+     lambda p: O.SGD(p, 0.05, momentum=0.9)),
+    ("sgd_all", "tn_sgd(list, (tn_sgd_options){ .lr = 0.05, .momentum = 0.9, .dampening = 0.1, "
+     ".weight_decay = 0.01 })", lambda p: O.SGD(p, 0.05, momentum=0.9, dampening=0.1, weight_decay=0.01)),
+    ("sgd_nesterov", "tn_sgd(list, (tn_sgd_options){ .lr = 0.05, .momentum = 0.8, .weight_decay = 0.01, "
+     ".nesterov = true })", lambda p: O.SGD(p, 0.05, momentum=0.8, weight_decay=0.01, nesterov=True)),
+    ("sgd_maximize", "tn_sgd(list, (tn_sgd_options){ .lr = 0.001, .momentum = 0.5, .weight_decay = 0.1, "
+     ".maximize = true })", lambda p: O.SGD(p, 0.001, momentum=0.5, weight_decay=0.1, maximize=True)),
+    ("adam", "tn_adam(list, (tn_adam_options){ 0 })", lambda p: O.Adam(p)),
+    ("adam_decay", "tn_adam(list, (tn_adam_options){ .lr = 0.02, .weight_decay = 0.1 })",
+     lambda p: O.Adam(p, 0.02, weight_decay=0.1)),
+    ("adam_amsgrad", "tn_adam(list, (tn_adam_options){ .lr = 0.02, .beta1 = 0.8, .beta2 = 0.9, "
+     ".eps = 1e-6, .amsgrad = true })",
+     lambda p: O.Adam(p, 0.02, betas=(0.8, 0.9), eps=1e-6, amsgrad=True)),
+    ("adam_betas_zero", "tn_adam(list, (tn_adam_options){ .lr = 0.02, .use_betas = true, "
+     ".beta2 = 0.99 })", lambda p: O.Adam(p, 0.02, betas=(0.0, 0.99))),
+    ("adam_maximize", "tn_adam(list, (tn_adam_options){ .lr = 0.002, .maximize = true })",
+     lambda p: O.Adam(p, 0.002, maximize=True)),
+    ("adamw", "tn_adamw(list, (tn_adamw_options){ .lr = 0.02, .weight_decay = 0.1 })",
+     lambda p: O.AdamW(p, 0.02, weight_decay=0.1)),
+    ("adamw_amsgrad", "tn_adamw(list, (tn_adamw_options){ .lr = 0.02, .weight_decay = 0.01, "
+     ".amsgrad = true })", lambda p: O.AdamW(p, 0.02, weight_decay=0.01, amsgrad=True)),
+    ("rmsprop", "tn_rmsprop(list, (tn_rmsprop_options){ 0 })", lambda p: O.RMSprop(p)),
+    ("rmsprop_decay", "tn_rmsprop(list, (tn_rmsprop_options){ .lr = 0.02, .alpha = 0.9, .eps = 1e-6, "
+     ".weight_decay = 0.1 })", lambda p: O.RMSprop(p, 0.02, alpha=0.9, eps=1e-6, weight_decay=0.1)),
+    ("rmsprop_all", "tn_rmsprop(list, (tn_rmsprop_options){ .lr = 0.005, .momentum = 0.9, "
+     ".centered = true })", lambda p: O.RMSprop(p, 0.005, momentum=0.9, centered=True)),
+    ("adagrad", "tn_adagrad(list, (tn_adagrad_options){ 0 })", lambda p: O.Adagrad(p)),
+    ("adagrad_all", "tn_adagrad(list, (tn_adagrad_options){ .lr = 0.1, .lr_decay = 0.05, "
+     ".weight_decay = 0.02, .initial_accumulator = 0.1 })",
+     lambda p: O.Adagrad(p, 0.1, lr_decay=0.05, weight_decay=0.02, initial_accumulator_value=0.1)),
+]
+
+# name, the optimizer in C, its second group, its change; the optimizer in PyTorch, its second group, its change
+GROUPS = [
+    ("sgd", "tn_sgd(list, (tn_sgd_options){ .lr = 0.05, .momentum = 0.9, .dampening = 0.1 })",
+     ".lr = 0.02, .momentum = 0.6, .dampening = 0.3", '"dampening", 0',
+     lambda p, **group: O.SGD([{"params": p[:1]}, {"params": p[1:], **group}], 0.05, momentum=0.9, dampening=0.1),
+     {"lr": 0.02, "momentum": 0.6, "dampening": 0.3}, {"dampening": 0.0}),
+    ("sgd_nesterov", "tn_sgd(list, (tn_sgd_options){ .lr = 0.05, .momentum = 0.8, .nesterov = true })",
+     ".weight_decay = 0.1, .momentum = 0.5", '"momentum", 0.7',
+     lambda p, **group: O.SGD([{"params": p[:1]}, {"params": p[1:], **group}], 0.05, momentum=0.8, nesterov=True),
+     {"weight_decay": 0.1, "momentum": 0.5}, {"momentum": 0.7}),
+    ("adam", "tn_adam(list, (tn_adam_options){ .lr = 0.02 })", ".beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3",
+     '"beta1", 0',
+     lambda p, **group: O.Adam([{"params": p[:1]}, {"params": p[1:], **group}], 0.02),
+     {"betas": (0.8, 0.95), "eps": 1e-3}, {"betas": (0.0, 0.95)}),
+    ("adamw_amsgrad", "tn_adamw(list, (tn_adamw_options){ .lr = 0.02, .weight_decay = 0.1, .amsgrad = true })",
+     ".lr = 0.01, .weight_decay = 0.3, .beta2 = 0.9", '"beta2", 0.99',
+     lambda p, **group: O.AdamW([{"params": p[:1]}, {"params": p[1:], **group}], 0.02, weight_decay=0.1,
+                                amsgrad=True),
+     {"lr": 0.01, "weight_decay": 0.3, "betas": (0.9, 0.9)}, {"betas": (0.9, 0.99)}),
+    ("rmsprop", "tn_rmsprop(list, (tn_rmsprop_options){ .lr = 0.005, .momentum = 0.9, .centered = true })",
+     ".alpha = 0.9, .momentum = 0.5, .eps = 1e-2", '"eps", 1e-4',
+     lambda p, **group: O.RMSprop([{"params": p[:1]}, {"params": p[1:], **group}], 0.005, momentum=0.9,
+                                  centered=True),
+     {"alpha": 0.9, "momentum": 0.5, "eps": 1e-2}, {"eps": 1e-4}),
+    ("adagrad", "tn_adagrad(list, (tn_adagrad_options){ .lr = 0.1 })", ".lr_decay = 0.05, .eps = 1e-2",
+     '"lr_decay", 0.2',
+     lambda p, **group: O.Adagrad([{"params": p[:1]}, {"params": p[1:], **group}], 0.1),
+     {"lr_decay": 0.05, "eps": 1e-2}, {"lr_decay": 0.2}),
+]
+
+S = O.lr_scheduler
+# name, the call in C, the schedule in PyTorch; base rate 1
+SCHEDULES = [
+    ("step", "tn_step_lr(opt, 3, 0.1)", lambda o: S.StepLR(o, 3, 0.1)),
+    ("multistep", "tn_multistep_lr(opt, (int64_t[]){ 2, 5, 5 }, 3, 0.1)",
+     lambda o: S.MultiStepLR(o, [2, 5, 5], 0.1)),
+    ("exponential", "tn_exponential_lr(opt, 0.9)", lambda o: S.ExponentialLR(o, 0.9)),
+    ("cosine", "tn_cosine_lr(opt, 4, 0.1)", lambda o: S.CosineAnnealingLR(o, 4, 0.1)),
+    ("restarts", "tn_cosine_restarts_lr(opt, 3, 2, 0.05)",
+     lambda o: S.CosineAnnealingWarmRestarts(o, 3, 2, 0.05)),
+    ("restarts_equal", "tn_cosine_restarts_lr(opt, 4, 1, 0)",
+     lambda o: S.CosineAnnealingWarmRestarts(o, 4, 1, 0)),
+    ("linear", "tn_linear_lr(opt, 1.0 / 3, 1, 5)", lambda o: S.LinearLR(o)),
+    ("linear_down", "tn_linear_lr(opt, 0.9, 0.2, 7)", lambda o: S.LinearLR(o, 0.9, 0.2, 7)),
+    ("constant", "tn_constant_lr(opt, 0.25, 4)", lambda o: S.ConstantLR(o, 0.25, 4)),
+    ("polynomial", "tn_polynomial_lr(opt, 6, 2)", lambda o: S.PolynomialLR(o, 6, 2)),
+    ("lambda", "tn_lambda_lr(opt, one_over, NULL)", lambda o: S.LambdaLR(o, lambda t: 1 / (t + 1))),
+    ("one_cycle", "tn_one_cycle_lr(opt, (tn_one_cycle_options){ .max_lr = 2, .total_steps = 20 })",
+     lambda o: S.OneCycleLR(o, 2, total_steps=20)),
+    ("one_cycle_odd", "tn_one_cycle_lr(opt, (tn_one_cycle_options){ .max_lr = 0.5, .total_steps = 17, "
+     ".pct_start = 0.45, .div_factor = 10, .final_div_factor = 100, .base_momentum = 0.8, "
+     ".max_momentum = 0.9 })",
+     lambda o: S.OneCycleLR(o, 0.5, total_steps=17, pct_start=0.45, div_factor=10, final_div_factor=100,
+                            base_momentum=0.8, max_momentum=0.9)),
+    ("sequential", "sequence(opt)",
+     lambda o: S.SequentialLR(o, [S.LinearLR(o, 0.1, 1, 4), S.CosineAnnealingLR(o, 6, 0),
+                                  S.ConstantLR(o, 0.5, 2)], [4, 9])),
+]
+N_RATES = 16
+
+
+def trajectories(make, n, change=lambda opt: None):
+    """Of n parameters: one list of rows each."""
+    parameters = [torch.tensor(START, dtype=torch.float64, requires_grad=True) for _ in range(n)]
+    opt = make(parameters)
+    i = torch.arange(len(START), dtype=torch.float64)
+    rows = [[] for _ in range(n)]
+    for k in range(1, STEPS[-1] + 1):
+        for p in parameters:
+            with torch.no_grad():
+                p.grad = (0.5 + 0.25 * i) * p + 0.3 * torch.tensor([math.cos(k + j) for j in range(len(START))],
+                                                                   dtype=torch.float64)
+        opt.step()
+        if k in STEPS:
+            for of, p in zip(rows, parameters):
+                of.append(p.detach().tolist())
+        if k == CHANGE:
+            change(opt)
+    return rows
+
+
+def rates(make):
+    p = torch.zeros(1, requires_grad=True)
+    opt = O.SGD([p], 1.0, momentum=0.9)
+    schedule = make(opt)
+    values = []
+    for _ in range(N_RATES):
+        values.append((opt.param_groups[0]["lr"], opt.param_groups[0]["momentum"]))
+        opt.step()
+        schedule.step()
+    return values
+
+
+def row(values):
+    return "{ " + ", ".join(repr(float(v)) for v in values) + " }"
+
+
+def main():
+    print("/* clang-format off */")
+    print("/* optim_cases.h - made by tests/optim/optim_cases.py with PyTorch %s; not edited. */"
+          % torch.__version__)
+    print("#define N_START %d" % len(START))
+    print("#define N_AT %d" % len(STEPS))
+    print("#define N_RATES %d" % N_RATES)
+    print("static const double start[N_START] = %s;" % row(START))
+    print("static const int steps_at[N_AT] = { %s };" % ", ".join(map(str, STEPS)))
+    print("\nstatic const struct { const char *name; double p[N_AT][N_START]; } trajectories[] = {")
+    for name, _, make in OPTIMIZERS:
+        print('    { "%s", {' % name)
+        for values in trajectories(make, 1)[0]:
+            print("        %s," % row(values))
+        print("    } },")
+    print("};\n")
+    print("enum { CHANGE_AFTER = %d };" % CHANGE)
+    print("static const struct {\n    const char *name;\n    tn_group_options second;\n    const char *changed;"
+          "\n    double to, p[2][N_AT][N_START];\n} of_groups[] = {")
+    for name, _, second, changed, make, given, change in GROUPS:
+        print('    { "%s", { %s }, %s, {' % (name, second, changed))
+        for rows in trajectories(lambda p: make(p, **given), 2, lambda opt: opt.param_groups[1].update(change)):
+            print("        {")
+            for values in rows:
+                print("            %s," % row(values))
+            print("        },")
+        print("    } },")
+    print("};\n")
+    print("static tn_optim *make_first_group(int which, const tn_list *list)\n{\n    switch (which) {")
+    for i, (_, call, *_) in enumerate(GROUPS):
+        print("    case %d: return %s;" % (i, call))
+    print("    default: return NULL;\n    }\n}\n")
+    print("static tn_optim *make_optimizer(int which, const tn_list *list)\n{\n    switch (which) {")
+    for i, (_, call, _) in enumerate(OPTIMIZERS):
+        print("    case %d: return %s;" % (i, call))
+    print("    default: return NULL;\n    }\n}\n")
+    print("static const struct { const char *name; double rate[N_RATES], momentum[N_RATES]; } "
+          "schedules[] = {")
+    for name, _, make in SCHEDULES:
+        values = rates(make)
+        print('    { "%s",\n      %s,\n      %s },' % (name, row(v[0] for v in values),
+                                                  row(v[1] for v in values)))
+    print("};\n")
+    print("static tn_scheduler *make_schedule(int which, tn_optim *opt)\n{\n    switch (which) {")
+    for i, (_, call, _) in enumerate(SCHEDULES):
+        print("    case %d: return %s;" % (i, call))
+    print("    default: return NULL;\n    }\n}")
+
+
+main()

@@ -1,0 +1,1008 @@
+/*
+ * parallel_driver.c - one rank of a data parallel run, for parallel_ranks.sh, parallel_gpus.sh and
+ * parallel_hosts.sh: each mode is a small training run or a failure, the same program in every
+ * process.
+ *
+ *     parallel_driver [cuda] MODE [ARGUMENT...]
+ *
+ * cuda: models and data are on the GPU of the rank's number on its host.
+ *
+ * A mode ends with status 0 when everything it checks holds; what does not is printed with its
+ * line. It links the library's inside, to see which buckets have left.
+ */
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "rank.h"
+#include "scarce.h"
+
+#include "ext/parallel/data_parallel.h"
+#include "tensor/graphs.h"
+
+/* ---- data and models ------------------------------------------------------------------------- */
+
+static tn_device where; /* they are */
+
+static tn_tensor *there(tn_tensor *t)
+{
+    t = tn_to(t, where);
+    TN_CHECK_PTR(t);
+    return t;
+}
+
+static tn_module *model(tn_module *m)
+{
+    TN_CHECK_PTR(m);
+    TN_CHECK(tn_module_to(m, where));
+    return m;
+}
+
+static tn_tensor *rows(int64_t first, int64_t n, int64_t step, tn_dtype dtype)
+{
+    return there(tn_to_dtype(data_rows(first, n, step), dtype));
+}
+
+static tn_tensor *classes(int64_t first, int64_t n, int64_t step)
+{
+    return there(data_classes(first, n, step));
+}
+
+/* This rank's part of a batch of ROWS. */
+static int64_t part(int64_t *first)
+{
+    int64_t n = ROWS / tn_parallel_size();
+    *first = n * tn_parallel_rank();
+    return n;
+}
+
+static tn_module *mlp(int64_t hidden, bool norm)
+{
+    return model(tn_sequential(
+        tn_linear_new(WIDTH, hidden, (tn_linear_options){ 0 }),
+        norm ? tn_batchnorm1d_new(hidden, (tn_batchnorm_options){ 0 }) : tn_identity_new(),
+        tn_tanh_new(), tn_linear_new(hidden, CLASSES, (tn_linear_options){ 0 })));
+}
+
+static tn_tensor *loss_of(tn_module *m, int64_t first, int64_t n, int64_t step, tn_dtype dtype)
+{
+    return tn_cross_entropy(tn_forward(m, rows(first, n, step, dtype)), classes(first, n, step));
+}
+
+/* A tensor's value on a rank, known to all. */
+static tn_tensor *of_rank(tn_tensor *t, int rank)
+{
+    tn_tensor *copy = tn_clone(tn_detach(t));
+    TN_CHECK(tn_parallel_broadcast(copy, rank));
+    return copy;
+}
+
+/* ---- training -------------------------------------------------------------------------------- */
+
+static bool with_norm;    /* a batch norm, whose statistics are those of all ranks */
+static tn_dtype messages; /* of gradients */
+
+/* train DTYPE BUCKET_BYTES PARTS FILE: ten steps; every rank has part of each batch, computed in
+ * PARTS pieces of which only the last one sends. Rank 0 writes the weights. */
+static void train(char **argument)
+{
+    tn_dtype dtype = strcmp(argument[0], "f64") == 0 ? TN_F64 : TN_F32;
+    int64_t pieces = atoi(argument[2]), first, n = part(&first) / pieces;
+    tn_manual_seed(7 + (uint64_t)tn_parallel_rank()); /* rank 0's weights must reach all */
+    tn_module *m = mlp(HIDDEN, with_norm);
+    TN_CHECK(tn_module_to_dtype(m, dtype));
+    if (with_norm) TN_CHECK(tn_batchnorm_set_sync(m, true));
+    tn_data_parallel_options o = { .bucket_bytes = atoi(argument[1]), .messages = messages };
+    tn_data_parallel *p = tn_data_parallel_new(m, o);
+    TN_CHECK_PTR(p);
+    TN_CHECK(tn_data_parallel_check(p));
+    tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 0.5, .momentum = 0.9 });
+    TN_CHECK_PTR(opt);
+    for (int64_t step = 0; step < 10; step++) {
+        tn_scope scope = tn_scope_begin();
+        TN_CHECK(tn_optim_zero_grad(opt));
+        for (int64_t k = 0; k < pieces; k++) {
+            tn_data_parallel_set_sync(p, k + 1 == pieces);
+            tn_tensor *loss = loss_of(m, first + k * n, n, step, dtype);
+            TN_CHECK(tn_backward(tn_div_scalar(loss, (double)pieces)));
+        }
+        double norm = tn_clip_grad_norm(tn_optim_parameters(opt), 0.5, 2, true);
+        EXPECT(norm > 0);
+        TN_CHECK(tn_optim_step(opt));
+        TN_CHECK(tn_data_parallel_check(p));
+        tn_scope_end(scope);
+    }
+    if (tn_parallel_rank() == 0) TN_CHECK(tn_save(m, argument[3]));
+    tn_optim_free(opt);
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
+/* norm DTYPE FILE: the same with batch norm, many buckets. */
+static void norm(char **argument)
+{
+    char bytes[] = "64", pieces[] = "1";
+    with_norm = true;
+    train((char *[]){ argument[0], bytes, pieces, argument[1] });
+}
+
+/* bf16 DTYPE BUCKET_BYTES FILE: train, with messages in bf16. */
+static void train_bf16(char **argument)
+{
+    char pieces[] = "1";
+    messages = TN_BF16;
+    train((char *[]){ argument[0], argument[1], pieces, argument[2] });
+}
+
+/* wide FILE: layers so wide that each op is shared out among the threads of the process, while
+ * buckets are on their way; an optimizer whose state is dealt over the ranks. f64. */
+static void wide(char **argument)
+{
+    enum { BATCH = 128, FEATURES = 300, MIDDLE = 512 };
+    int64_t n = BATCH / tn_parallel_size(), first = n * tn_parallel_rank();
+    tn_manual_seed(7);
+    tn_module *m =
+        model(tn_sequential(tn_linear_new(FEATURES, MIDDLE, (tn_linear_options){ 0 }),
+                            tn_batchnorm1d_new(MIDDLE, (tn_batchnorm_options){ 0 }), tn_tanh_new(),
+                            tn_linear_new(MIDDLE, FEATURES, (tn_linear_options){ 0 })));
+    TN_CHECK(tn_module_to_dtype(m, TN_F64));
+    TN_CHECK(tn_batchnorm_set_sync(m, true));
+    tn_data_parallel *p =
+        tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = 100000 });
+    TN_CHECK_PTR(p);
+    tn_optim *opt = tn_adam(tn_parameters(m), (tn_adam_options){ .lr = 1e-3 });
+    TN_CHECK_PTR(opt);
+    if (tn_parallel_size() > 1) TN_CHECK(tn_data_parallel_shard(p, opt));
+    tn_tensor *x = tn_to_dtype(there(tn_randn(TN_SHAPE(BATCH, FEATURES))), TN_F64);
+    for (int step = 0; step < 3; step++) {
+        tn_scope scope = tn_scope_begin();
+        tn_tensor *mine = tn_narrow(x, 0, first, n);
+        TN_CHECK(tn_optim_zero_grad(opt));
+        TN_CHECK(tn_backward(tn_mse_loss(tn_forward(m, mine), mine, TN_MEAN)));
+        TN_CHECK(tn_optim_step(opt));
+        TN_CHECK(tn_data_parallel_check(p));
+        tn_scope_end(scope);
+    }
+    if (tn_parallel_rank() == 0) TN_CHECK(tn_save(m, argument[0]));
+    tn_data_parallel_free(p);
+    tn_optim_free(opt);
+    tn_module_drop(m);
+}
+
+/* Rank r has r + 2 rows: y, the gradients and the running buffers are those of one batch norm over
+ * all rows, whose gradients every rank computes for itself. */
+static void uneven(char **argument)
+{
+    (void)argument;
+    int64_t size = tn_parallel_size(), rank = tn_parallel_rank();
+    int64_t all = size * (size + 3) / 2, first = rank * (rank + 3) / 2, n = rank + 2;
+    tn_module *m = model(tn_batchnorm1d_new(WIDTH, (tn_batchnorm_options){ 0 }));
+    TN_CHECK(tn_module_to_dtype(m, TN_F64));
+    TN_CHECK(tn_init_uniform(tn_get_parameter(m, "weight"), 1, 2));
+    tn_module *whole = tn_module_clone(m);
+    TN_CHECK(tn_batchnorm_set_sync(m, true));
+    EXPECT(tn_batchnorm_sync(m) && !tn_batchnorm_sync(whole));
+    tn_tensor *x = rows(0, all, 0, TN_F64), *part = tn_clone(tn_narrow(x, 0, first, n));
+    tn_tensor *seed = rows(0, all, 5, TN_F64);
+    TN_CHECK(tn_set_requires_grad(x, true));
+    TN_CHECK(tn_set_requires_grad(part, true));
+    tn_tensor *y = tn_forward(whole, x), *mine = tn_forward(m, part);
+    EXPECT(tensor_difference(mine, tn_narrow(y, 0, first, n)) < 1e-12);
+    TN_CHECK(tn_backward_from(y, seed, 0));
+    TN_CHECK(tn_backward_from(mine, tn_narrow(seed, 0, first, n), 0));
+    EXPECT(tensor_difference(tn_grad(part), tn_narrow(tn_grad(x), 0, first, n)) < 1e-12);
+    tn_tensor *dw = tn_clone(tn_grad(tn_get_parameter(m, "weight")));
+    TN_CHECK(tn_parallel_sum_(dw));
+    EXPECT(tensor_difference(dw, tn_grad(tn_get_parameter(whole, "weight"))) < 1e-12);
+    static const char *const buffer[] = { "running_mean", "running_var", "num_batches_tracked" };
+    for (int i = 0; i < 3; i++)
+        EXPECT(tensor_difference(tn_get_buffer(m, buffer[i]), tn_get_buffer(whole, buffer[i])) <
+               1e-12);
+    tn_tensor *one = tn_narrow(x, 0, 0, 1); /* one row on each rank: together enough */
+    TN_CHECK_PTR(tn_forward(m, one));
+    TN_CHECK(tn_batchnorm_set_sync(m, false));
+    EXPECT(!tn_forward(m, one) && strstr(tn_error(), "one value per channel"));
+    tn_module_drop(whole);
+    tn_module_drop(m);
+}
+
+/* What differs on the last rank is an error on all, and they go on. */
+static void same_data(char **argument)
+{
+    (void)argument;
+    char text[] = "abc", wanted[64];
+    TN_CHECK(tn_parallel_same("the text", text, 3));
+    TN_CHECK(tn_parallel_same("nothing", NULL, 0));
+    snprintf(wanted, sizeof wanted, "on rank %d the text is not the same as on rank 0",
+             tn_parallel_size() - 1);
+    for (int k = 0; k < 2; k++) { /* another byte; one byte less */
+        if (last_rank() && k == 0) text[1] = 'B';
+        EXPECT(tn_parallel_same("the text", text, 3 - (k && last_rank())) == TN_E_STATE &&
+               strstr(tn_error(), wanted));
+        tn_error_clear();
+        text[1] = 'b';
+    }
+    TN_CHECK(tn_parallel_same("the text", text, 3));
+    EXPECT(tn_parallel_same(NULL, text, 3) == TN_E_INVALID);
+    tn_error_clear();
+}
+
+/* The last rank ends its program as soon as its sum has begun, the others come to it later. */
+static void leave(char **argument)
+{
+    (void)argument;
+    tn_tensor *t = there(tn_full(TN_SHAPE(8), 1));
+    TN_CHECK(tn_parallel_sum_(t)); /* connects */
+    EXPECT(tn_item(tn_mean_all(t)) == tn_parallel_size());
+    TN_CHECK(tn_parallel_barrier());
+    if (!last_rank()) usleep(200000);
+    TN_CHECK(tn_parallel_sum_(t));
+    if (last_rank()) exit(0);
+    EXPECT(tn_item(tn_mean_all(t)) == tn_parallel_size() * tn_parallel_size());
+}
+
+/* compare A B TOLERANCE: the largest difference of two such files. */
+static void compare(char **argument)
+{
+    tn_list *a = tn_load_tensors(argument[0], NULL), *b = tn_load_tensors(argument[1], NULL);
+    TN_CHECK_PTR(a);
+    TN_CHECK_PTR(b);
+    double most = 0;
+    for (int i = 0; i < a->n; i++)
+        most = fmax(most, tensor_difference(a->entry[i].tensor, tn_list_get(b, a->entry[i].name)));
+    printf("largest difference %.2g, at most %s\n", most, argument[2]);
+    EXPECT(a->n == b->n && a->n > 0);
+    EXPECT(most <= atof(argument[2]));
+}
+
+static void flip_a_bit(tn_tensor *weight)
+{
+    uint32_t bits[HIDDEN * CLASSES];
+    TN_CHECK(tn_copy_out(weight, bits, sizeof bits, TN_F32));
+    bits[4] ^= 1;
+    TN_NO_GRAD TN_CHECK(tn_copy_in(weight, bits, sizeof bits, TN_F32));
+}
+
+/* A check of all ranks' bits fails when one bit of one rank differs. */
+static void differ(char **argument)
+{
+    (void)argument;
+    tn_module *m = mlp(HIDDEN, true);
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(p);
+    int64_t last = tn_parallel_size() - 1;
+    tn_tensor *weight = tn_get_parameter(m, "3.weight");
+    if (tn_parallel_rank() == last) flip_a_bit(weight);
+    EXPECT(tn_data_parallel_check(p) == TN_E_STATE);
+    char want[64];
+    snprintf(want, sizeof want, "on rank %" PRId64 " parameter 3.weight has other bits", last);
+    EXPECT(strstr(tn_error(), want));
+    if (tn_parallel_rank() == last) flip_a_bit(weight);
+    TN_CHECK(tn_data_parallel_check(p));
+    TN_CHECK(tn_fill_(tn_get_buffer(m, "1.running_var"), tn_parallel_rank()));
+    EXPECT(tn_data_parallel_check(p) == TN_E_STATE);
+    EXPECT(strstr(tn_error(), "on rank 1 buffer 1.running_var has other bits"));
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
+/* ---- buffers --------------------------------------------------------------------------------- */
+
+/* One backward of a model with batch norm; then running_mean is what the rule says of the ranks'
+ * own ones, which a twin that is not shared has computed, and the counter is an integer. */
+static void one_rule(tn_buffer_rule rule, bool by_prefix)
+{
+    int64_t first, n = part(&first);
+    tn_manual_seed(3);
+    tn_module *m = mlp(HIDDEN, true);
+    tn_register_buffer(m, "note", NULL, there(tn_full(TN_SHAPE(2), 1)), TN_NON_PERSISTENT);
+    tn_module *twin = tn_module_clone(m);
+    TN_CHECK_PTR(twin);
+    tn_data_parallel *p = tn_data_parallel_new(
+        m, (tn_data_parallel_options){ .buffers = by_prefix ? TN_BUFFERS_OWN : rule });
+    TN_CHECK_PTR(p);
+    if (by_prefix) TN_CHECK(tn_data_parallel_set_buffers(p, "1.", rule));
+    EXPECT(tn_data_parallel_buffers(p, "1.running_mean") == rule);
+    tn_tensor *counter = tn_get_buffer(m, "1.num_batches_tracked"), *own = NULL;
+    tn_tensor *note = tn_get_buffer(m, "note"), *mean = tn_get_buffer(m, "1.running_mean");
+    TN_CHECK(tn_fill_(counter, tn_parallel_rank() == 0 ? 40 : 50)); /* no mean of integers */
+    TN_CHECK(tn_fill_(note, tn_parallel_rank()));
+    TN_CHECK(tn_backward(loss_of(m, first, n, 0, TN_F32)));
+    TN_CHECK_PTR(loss_of(twin, first, n, 0, TN_F32));
+    own = tn_get_buffer(twin, "1.running_mean");
+    tn_tensor *average = tn_zeros_like(own);
+    for (int r = 0; r < tn_parallel_size(); r++) TN_CHECK(tn_add_(average, of_rank(own, r)));
+    TN_CHECK(tn_mul_scalar_(average, 1.0 / tn_parallel_size()));
+    EXPECT(tensor_difference(of_rank(own, 0), of_rank(own, 1)) > 1e-3); /* so the rules differ */
+    if (rule == TN_BUFFERS_FIRST) EXPECT(tensor_difference(mean, of_rank(own, 0)) == 0);
+    if (rule == TN_BUFFERS_MEAN) EXPECT(tensor_difference(mean, average) < 1e-7);
+    if (rule == TN_BUFFERS_OWN) EXPECT(tensor_difference(mean, own) == 0);
+    bool kept = rule == TN_BUFFERS_OWN && tn_parallel_rank() > 0;
+    EXPECT(tn_item(counter) == (kept ? 51 : 41));
+    EXPECT(tn_at(note, TN_INDEX(1)) == tn_parallel_rank()); /* not persistent: not sent */
+    if (rule != TN_BUFFERS_OWN) {
+        TN_CHECK(tn_data_parallel_check(p));
+        EXPECT(tensor_difference(of_rank(mean, 0), of_rank(mean, 1)) == 0);
+    }
+    tn_data_parallel_free(p);
+    tn_module_drop(twin);
+    tn_module_drop(m);
+}
+
+static void buffers(char **argument)
+{
+    (void)argument;
+    for (int k = 0; k < 2; k++) {
+        one_rule(TN_BUFFERS_FIRST, k);
+        one_rule(TN_BUFFERS_MEAN, k);
+        one_rule(TN_BUFFERS_OWN, k);
+    }
+}
+
+/* ---- parameters that get no gradient --------------------------------------------------------- */
+
+static void unused(char **argument)
+{
+    (void)argument;
+    int64_t first, n = part(&first);
+    tn_manual_seed(3);
+    tn_module *m = model(branches_new());
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = 1 });
+    TN_CHECK_PTR(p);
+    EXPECT(!tn_data_parallel_unused(p, 0) && strstr(tn_error(), "no averaging backward"));
+    tn_error_clear();
+    tn_tensor *x = rows(first, n, 0, TN_F32), *weight = tn_get_parameter(m, "one.weight");
+    TN_CHECK(tn_backward(tn_sum(branches_forward(m, x), NULL, 0, false)));
+
+    tn_tensor *sums = tn_sum(rows(0, ROWS / tn_parallel_size(), 0, TN_F32), TN_AXES(0), true);
+    tn_tensor *want = tn_mul_scalar(tn_expand(sums, TN_SHAPE(CLASSES, WIDTH)),
+                                    1.0 / tn_parallel_size()); /* rank 0's, and 0 of the others */
+    EXPECT(tensor_difference(tn_grad(weight), want) < 1e-6);
+    EXPECT(tn_grad(tn_get_parameter(m, "none.weight")) == TN_NONE);
+    tn_list *here = tn_data_parallel_unused(p, 1), *all = tn_data_parallel_unused(p, -1);
+    TN_CHECK_PTR(here);
+    EXPECT(here->n == 2 && tn_list_has(here, "one.weight") && tn_list_has(here, "none.weight"));
+    EXPECT(all->n == 1 && tn_list_has(all, "none.weight"));
+    EXPECT(tn_data_parallel_unused(p, 0)->n == 1);
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
+/* A weight that two layers share is one parameter: its gradient leaves once, when both uses are
+ * there. */
+static void tied(char **argument)
+{
+    (void)argument;
+    int64_t first, n = part(&first);
+    tn_manual_seed(3);
+    tn_linear_options o = { .no_bias = true };
+    tn_module *a = model(tn_linear_new(WIDTH, WIDTH, o)),
+              *b = model(tn_linear_new(WIDTH, WIDTH, o));
+    TN_CHECK(tn_module_set(b, "weight", tn_get_parameter(a, "weight")));
+    tn_module *m = tn_sequential(a, tn_tanh_new(), b);
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = 1 });
+    TN_CHECK_PTR(p);
+    EXPECT(tn_parameters(m)->n == 1 && p->sync.n == (tni_ranks() ? 1 : 0));
+    tn_tensor *w = tn_get_parameter(a, "weight"), *copy = tn_clone(tn_detach(w));
+    TN_CHECK(tn_set_requires_grad(copy, true));
+    tn_tensor *x = rows(0, ROWS / n * n, 0, TN_F32), *mine = rows(first, n, 0, TN_F32);
+    tn_tensor *h = tn_tanh(tn_matmul(x, tn_transpose(copy, 0, 1)));
+    TN_CHECK(tn_backward(tn_mean(tn_matmul(h, tn_transpose(copy, 0, 1)), NULL, 0, false)));
+    TN_CHECK(tn_backward(tn_mean(tn_forward(m, mine), NULL, 0, false)));
+    EXPECT(tensor_difference(tn_grad(w), tn_grad(copy)) < 1e-6);
+    EXPECT(tensor_difference(tn_grad(w), of_rank(tn_grad(w), 0)) == 0);
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
+/* Frozen on all ranks: nothing is sent for it. Frozen on one: all ranks fail and name it. */
+static void frozen(char **argument)
+{
+    (void)argument;
+    int64_t first, n = part(&first);
+    tn_manual_seed(3);
+    tn_module *m = mlp(HIDDEN, false);
+    TN_CHECK(tn_module_freeze(tn_get_submodule(m, "0")));
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(p);
+    TN_CHECK(tn_backward(loss_of(m, first, n, 0, TN_F32)));
+    EXPECT(tn_grad(tn_get_parameter(m, "0.weight")) == TN_NONE);
+    EXPECT(tn_grad(tn_get_parameter(m, "3.weight")) != TN_NONE);
+    EXPECT(tn_data_parallel_unused(p, -1)->n == 0);
+    tn_tensor *before = tn_clone(tn_grad(tn_get_parameter(m, "3.weight")));
+    if (tn_parallel_rank() == 1)
+        TN_CHECK(tn_set_requires_grad(tn_get_parameter(m, "3.bias"), false));
+    EXPECT(tn_backward(loss_of(m, first, n, 1, TN_F32)) == TN_E_STATE);
+    EXPECT(strstr(tn_error(), "3.bias requires grad on rank 0"));
+    EXPECT(tensor_difference(before, tn_grad(tn_get_parameter(m, "3.weight"))) == 0);
+    if (tn_parallel_rank() == 1)
+        TN_CHECK(tn_set_requires_grad(tn_get_parameter(m, "3.bias"), true));
+    TN_CHECK(tn_backward(loss_of(m, first, n, 1, TN_F32))); /* nothing was on its way */
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
+/* ---- when gradients leave -------------------------------------------------------------------- */
+
+typedef struct watch {
+    tn_data_parallel *p;
+    tn_module *m;
+    size_t sent;   /* buckets, when the hook ran */
+    bool backward; /* the hook runs one of its own */
+    tn_status nested;
+} watch;
+
+/* Runs when the gradient has reached the first layer's output. */
+static tn_tensor *look(tn_tensor *gradient, void *user)
+{
+    watch *w = user;
+    w->sent = tni_ranks() ? w->p->next : 0;
+    if (w->backward) {
+        bool was = tn_set_grad_enabled(true);
+        w->nested = tn_backward(loss_of(w->m, 0, 2, 0, TN_F32));
+        tn_set_grad_enabled(was);
+    }
+    return gradient;
+}
+
+static tn_tensor *watched_loss(watch *w)
+{
+    int64_t first, n = part(&first);
+    tn_tensor *h = tn_forward(tn_get_submodule(w->m, "0"), rows(first, n, 0, TN_F32));
+    EXPECT(tn_register_hook(h, look, w) >= 0);
+    tn_tensor *y = tn_forward(tn_get_submodule(w->m, "3"), tn_tanh(h));
+    return tn_cross_entropy(y, classes(first, n, 0));
+}
+
+static tn_tensor *double_it(tn_tensor *gradient, void *user)
+{
+    (void)user;
+    return tn_mul_scalar(gradient, 2);
+}
+
+/* The last layer's buckets have left before the first layer is differentiated; the average is of
+ * what a hook of the parameter returned; a hook's own backward is refused. */
+static void overlap(char **argument)
+{
+    (void)argument;
+    tn_manual_seed(3);
+    watch w = { .m = mlp(HIDDEN, false) };
+    tn_tensor *weight = tn_get_parameter(w.m, "3.weight"), *first = tn_get_parameter(w.m, "0.bias");
+    w.p = tn_data_parallel_new(w.m, (tn_data_parallel_options){ .bucket_bytes = 1 });
+    TN_CHECK_PTR(w.p);
+    TN_CHECK(tn_backward(watched_loss(&w)));
+    EXPECT(w.sent == 2); /* 3.bias and 3.weight, each a bucket of its own */
+    tn_tensor *plain = tn_clone(tn_grad(weight)), *bias = tn_clone(tn_grad(first));
+
+    TN_CHECK(tn_module_zero_grad(w.m));
+    int64_t id = tn_register_hook(weight, double_it, NULL);
+    TN_CHECK(tn_backward(watched_loss(&w)));
+    EXPECT(tensor_difference(tn_grad(weight), tn_mul_scalar(plain, 2)) < 1e-7);
+    EXPECT(tensor_difference(tn_grad(first), bias) == 0);
+    EXPECT(w.sent == 1); /* 3.weight waits for its hook, which runs at the end */
+    tn_remove_hook(weight, id);
+
+    TN_CHECK(tn_backward(watched_loss(&w))); /* adds to the gradients, as without ranks */
+    EXPECT(tensor_difference(tn_grad(weight), tn_mul_scalar(plain, 3)) < 1e-6);
+
+    w.backward = true;
+    TN_CHECK(tn_backward(watched_loss(&w)));
+    EXPECT(w.nested == TN_E_STATE);
+    EXPECT(strstr(tn_error(), "started by a hook"));
+    tn_data_parallel_free(w.p);
+    TN_CHECK(tn_backward(loss_of(w.m, 0, 2, 0, TN_F32))); /* nothing is averaged any more */
+    tn_module_drop(w.m);
+}
+
+/* bf16 parameters: sums in f32, one rounding. Two handles in one program; a model that changed. */
+static void dtypes(char **argument)
+{
+    (void)argument;
+    tn_manual_seed(3);
+    tn_module *a = mlp(HIDDEN, false), *b = mlp(2, false);
+    TN_CHECK(tn_module_to_dtype(a, TN_BF16));
+    tn_data_parallel *pa = tn_data_parallel_new(a, (tn_data_parallel_options){ 0 });
+    tn_data_parallel *pb = tn_data_parallel_new(b, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(pa);
+    TN_CHECK_PTR(pb);
+    int64_t first, n = part(&first);
+    tn_tensor *half = tn_to_dtype(loss_of(a, first, n, 0, TN_BF16), TN_F32);
+    TN_CHECK(tn_backward(tn_add(half, loss_of(b, first, n, 0, TN_F32))));
+    tn_tensor *ga = tn_grad(tn_get_parameter(a, "0.weight"));
+    tn_tensor *gb = tn_grad(tn_get_parameter(b, "0.weight"));
+    EXPECT(tn_dtype_of(ga) == TN_BF16);
+    for (int r = 1; r < tn_parallel_size(); r++) {
+        EXPECT(tensor_difference(ga, of_rank(ga, r)) == 0);
+        EXPECT(tensor_difference(gb, of_rank(gb, r)) == 0);
+    }
+    EXPECT(tn_item(tn_max_all(tn_abs(ga))) > 0);
+    TN_CHECK(tn_module_to_dtype(b, TN_F64));
+    EXPECT(tn_backward(loss_of(b, first, n, 0, TN_F64)) == TN_E_STATE);
+    EXPECT(strstr(tn_error(), "have changed since"));
+    tn_data_parallel_free(pb);
+    tn_data_parallel_free(pa);
+    tn_module_drop(b);
+    tn_module_drop(a);
+}
+
+/* The gradient of rank r for a parameter w: what the loss multiplies it with. */
+static tn_tensor *slope(tn_tensor *w, int r)
+{
+    int64_t n = tn_numel(w);
+    tn_tensor *t = rows((r + 1) * n, n, r, TN_F32); /* n rows of WIDTH: the first column */
+    return tn_reshape(tn_select(t, 1, 0), w->shape);
+}
+
+/* NCCL rounds at every addition. */
+static bool rounded_once(void)
+{
+    return where.type == TN_CPU || tn_parallel_size() == 2;
+}
+
+/* Messages in bf16 hold half as many bytes. Each gradient is rounded, the sum of the ranks' is
+ * rounded, and nothing else: exactly so, for numbers of elements that the ranks do not divide. f64
+ * is sent as f64. */
+static void short_sums(char **argument)
+{
+    (void)argument;
+    int size = tn_parallel_size();
+    double bound = rounded_once() ? 1e-7 : size * 0x1p-8; /* of numbers up to 1 */
+    for (int64_t bytes = 1; bytes < 10000; bytes = 30 * bytes + 1) {
+        tn_module *m = mlp(HIDDEN, false);
+        tn_data_parallel *p = tn_data_parallel_new(
+            m, (tn_data_parallel_options){ .bucket_bytes = bytes, .messages = TN_BF16 });
+        TN_CHECK_PTR(p);
+        tn_tensor *loss = there(tn_zeros(TN_SCALAR));
+        tn_list *list = tn_parameters(m);
+        for (int i = 0; i < list->n; i++) {
+            tn_tensor *w = list->entry[i].tensor;
+            loss = tn_add(loss, tn_sum_all(tn_mul(w, slope(w, tn_parallel_rank()))));
+        }
+        TN_CHECK(tn_backward(loss));
+        TN_CHECK(tn_data_parallel_check(p));
+        for (int i = 0; i < list->n; i++) {
+            tn_tensor *w = list->entry[i].tensor, *sum = tn_zeros_like(w),
+                      *exact = tn_zeros_like(w);
+            for (int r = 0; r < size; r++) {
+                tn_tensor *g = slope(w, r);
+                sum = tn_add(sum, tn_to_dtype(tn_to_dtype(g, TN_BF16), TN_F32));
+                exact = tn_add(exact, g);
+            }
+            sum = tn_to_dtype(tn_to_dtype(sum, TN_BF16), TN_F32);
+            EXPECT(tensor_difference(tn_grad(w), tn_mul_scalar(sum, 1.0 / size)) < bound);
+            EXPECT(tensor_difference(sum, exact) > 0);
+            for (int r = 1; r < size; r++)
+                EXPECT(tensor_difference(tn_grad(w), of_rank(tn_grad(w), r)) == 0);
+        }
+        for (size_t i = 0; i < p->n_buckets && tn_parallel_size() > 1; i++)
+            EXPECT(tn_dtype_of(p->bucket[i].message) == TN_BF16);
+        tn_data_parallel_free(p);
+        tn_module_drop(m);
+    }
+}
+
+/* 256 and ones, in bf16, where 256 + 1 is 256: the ones are not lost. f64 stays f64. */
+static void short_edges(char **argument)
+{
+    (void)argument;
+    int rank = tn_parallel_rank(), size = tn_parallel_size();
+    tn_module *m = model(tn_linear_new(1, 3, (tn_linear_options){ .no_bias = true }));
+    tn_data_parallel *p =
+        tn_data_parallel_new(m, (tn_data_parallel_options){ .messages = TN_BF16 });
+    TN_CHECK_PTR(p);
+    tn_tensor *w = tn_get_parameter(m, "weight");
+    TN_CHECK(tn_backward(tn_sum_all(tn_mul_scalar(w, rank == 0 ? 256 : 1.5))));
+    double sum = 256 + 1.5 * (size - 1), want = 2 * nearbyint(sum / 2); /* 2 apart, ties to even */
+    double got = tn_at(tn_grad(w), TN_INDEX(2, 0)) * size;
+    EXPECT(rounded_once() ? got == want : got >= 256 && got <= 256 + 2 * (size - 1));
+    tn_data_parallel_free(p);
+    TN_CHECK(tn_module_to_dtype(m, TN_F64));
+    TN_CHECK(tn_module_zero_grad(m));
+    p = tn_data_parallel_new(m, (tn_data_parallel_options){ .messages = TN_BF16 });
+    TN_CHECK_PTR(p);
+    w = tn_get_parameter(m, "weight");
+    TN_CHECK(tn_backward(tn_sum_all(tn_mul_scalar(w, 1 + 1e-9 * rank))));
+    double exact = 1 + 1e-9 * (size - 1) / 2;
+    EXPECT(fabs(tn_at(tn_grad(w), TN_INDEX(1, 0)) - exact) < 1e-15);
+    tn_data_parallel_free(p);
+    EXPECT(!tn_data_parallel_new(m, (tn_data_parallel_options){ .messages = TN_F16 }));
+    EXPECT(strstr(tn_error(), "messages 3: want TN_F32 or TN_BF16"));
+    tn_error_clear();
+    tn_module_drop(m);
+}
+
+/* ---- calls over all ranks -------------------------------------------------------------------- */
+
+static void calls(char **argument)
+{
+    (void)argument;
+    int rank = tn_parallel_rank(), size = tn_parallel_size();
+    double ranks = size * (size - 1) / 2.0;
+    tn_tensor *f = tn_full_as(TN_SHAPE(3), rank, TN_F32, where);
+    tn_tensor *i = tn_full_as(TN_SCALAR, rank, TN_I64, where);
+    tn_tensor *d = tn_transpose(tn_mul_scalar(there(tn_ones(TN_SHAPE(2, 3))), rank), 0, 1);
+    TN_CHECK(tn_parallel_sum_(f));
+    TN_CHECK(tn_parallel_sum_(i));
+    TN_CHECK(tn_parallel_mean_(d));
+    EXPECT(tn_at(f, TN_INDEX(2)) == ranks && tn_item(i) == ranks);
+    EXPECT(tn_at(d, TN_INDEX(2, 1)) == ranks / size);
+    EXPECT(tn_parallel_mean_(i) == TN_E_DTYPE);
+    EXPECT(tn_parallel_broadcast(i, size) == TN_E_INDEX);
+    TN_CHECK(tn_fill_(i, rank));
+    TN_CHECK(tn_parallel_broadcast(i, size - 1));
+    EXPECT(tn_item(i) == size - 1);
+    tn_tensor *odd = tn_full_as(TN_SHAPE(rank == 1 ? 5 : 3), rank, TN_F32, where);
+    EXPECT(tn_parallel_broadcast(odd, 0) == TN_E_SHAPE);
+    EXPECT(strstr(tn_error(), "on rank 1 [5] of f32: want the shape and dtype of rank 0"));
+    EXPECT(tn_at(odd, TN_INDEX(0)) == rank);
+    tn_error_clear();
+    TN_CHECK(tn_parallel_barrier());
+    TN_CHECK(tn_parallel_begin()); /* again: nothing */
+    if (where.type == TN_CPU || tn_cuda_device_count() < 2) return;
+    int other = (where.index + 1) % tn_cuda_device_count();
+    EXPECT(!tn_ones_like(tn_empty_as(TN_SHAPE(1), TN_F32, tn_cuda(other))));
+    EXPECT(strstr(tn_error(), "want one GPU in a process"));
+    tn_error_clear();
+}
+
+/* The same numbers on all ranks, other masks; and rank 0's state, saved, gives the same masks. */
+static void random_numbers(char **argument)
+{
+    (void)argument;
+    unsigned char state[TN_GENERATOR_STATE_SIZE];
+    tn_manual_seed((uint64_t)tn_parallel_rank());
+    TN_CHECK(tn_parallel_share_random());
+    tn_tensor *x = tn_rand(TN_SHAPE(50)), *ones = there(tn_ones(TN_SHAPE(50)));
+    EXPECT(tensor_difference(x, of_rank(x, 0)) == 0);
+    tn_generator_get_state(tn_default_generator(), state); /* as rank 0's checkpoint has it */
+    tn_tensor *mask = tn_dropout(ones, 0.5, true);
+    for (int r = 0; r < tn_parallel_size(); r++) {
+        double d = tensor_difference(mask, of_rank(mask, r));
+        EXPECT(r == tn_parallel_rank() ? d == 0 : d > 0);
+    }
+    tn_manual_seed(99);
+    if (tn_parallel_rank() == 0) TN_CHECK(tn_generator_set_state(tn_default_generator(), state));
+    TN_CHECK(tn_parallel_share_random());
+    EXPECT(tensor_difference(tn_dropout(ones, 0.5, true), mask) == 0);
+}
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+static const char *refused; /* what the message must say */
+
+static void expect_refused(tn_module *m)
+{
+    EXPECT(tn_data_parallel_new(m, (tn_data_parallel_options){ 0 }) == NULL);
+    if (tn_parallel_rank() == 0) printf("%s\n", tn_error());
+    EXPECT(strstr(tn_error(), refused));
+    tn_error_clear();
+    tn_module_drop(m);
+}
+
+/* Refused on all ranks, for the options of the last one. */
+static void expect_options(tn_data_parallel_options o, const char *why)
+{
+    tn_module *m = mlp(HIDDEN, true);
+    char text[32];
+    snprintf(text, sizeof text, "on rank %d ", tn_parallel_size() - 1);
+    EXPECT(tn_data_parallel_new(m, o) == NULL);
+    EXPECT(strstr(tn_error(), text) && strstr(tn_error(), why));
+    tn_error_clear();
+    tn_module_drop(m);
+}
+
+/* A second handle of a parameter, under another name, is refused; the first one goes on. */
+static void two(char **argument)
+{
+    (void)argument;
+    tn_module *m = mlp(HIDDEN, false),
+              *other = tn_sequential(tn_module_keep(tn_get_submodule(m, "3")));
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(p);
+    EXPECT(!tn_data_parallel_new(other, (tn_data_parallel_options){ 0 }));
+    EXPECT(strstr(tn_error(), "another tn_data_parallel averages 0.weight already"));
+    tn_error_clear();
+    int64_t first, n = part(&first);
+    TN_CHECK(tn_backward(loss_of(m, first, n, 0, TN_F32)));
+    tn_tensor *g = tn_grad(tn_get_parameter(m, "3.weight"));
+    EXPECT(tensor_difference(g, of_rank(g, 0)) == 0);
+    tn_data_parallel_free(p);
+    p = tn_data_parallel_new(other, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(p);
+    tn_data_parallel_free(p);
+    tn_module_drop(other);
+    tn_module_drop(m);
+}
+
+/* A cast that the buckets still hold, a rule, or one more parameter, on one rank only: all fail
+ * with one message, and go on when it is undone. A loss that is no scalar is refused on all, though
+ * the last layer, which it does not read, can leave at once. */
+static void changed(char **argument)
+{
+    (void)argument;
+    bool odd = tn_parallel_rank() == 1;
+    int64_t first, n = part(&first);
+    tn_manual_seed(3);
+    tn_module *m = mlp(HIDDEN, true);
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = 1 });
+    TN_CHECK_PTR(p);
+    tn_tensor *h = tn_forward(tn_get_submodule(m, "0"), rows(first, n, 0, TN_F32));
+    EXPECT(tn_backward(h) != TN_OK && strstr(tn_error(), "tn_backward: "));
+    TN_CHECK(tn_backward(tn_sum(h, NULL, 0, false)));
+    if (odd) TN_CHECK(tn_module_to_dtype(tn_get_submodule(m, "3"), TN_BF16));
+    h = tn_forward(tn_get_submodule(m, "0"), rows(first, n, 0, TN_F32));
+    EXPECT(tn_backward(tn_sum(h, NULL, 0, false)) == TN_E_STATE);
+    EXPECT(strstr(tn_error(), "the parameters of rank 1 have other shapes or dtypes"));
+    TN_CHECK(tn_module_to_dtype(tn_get_submodule(m, "3"), odd ? TN_F32 : TN_BF16));
+    TN_CHECK(tn_module_to_dtype(tn_get_submodule(m, "3"), TN_F32));
+    TN_CHECK(tn_data_parallel_set_buffers(p, "1.", odd ? TN_BUFFERS_OWN : TN_BUFFERS_MEAN));
+    EXPECT(tn_backward(loss_of(m, first, n, 0, TN_F32)) == TN_E_STATE);
+    EXPECT(strstr(tn_error(), "the buffers of rank 1 have other names, shapes, dtypes or rules"));
+    TN_CHECK(tn_data_parallel_set_buffers(p, "1.", TN_BUFFERS_MEAN));
+    TN_CHECK(tn_backward(loss_of(m, first, n, 0, TN_F32)));
+    if (odd) TN_CHECK(tn_register_parameter(m, "more", NULL, there(tn_ones(TN_SHAPE(1)))));
+    EXPECT(tn_backward(loss_of(m, first, n, 0, TN_F32)) == TN_E_STATE);
+    EXPECT(strstr(tn_error(), "on rank 1 the model's parameters have changed"));
+    tn_error_clear();
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
+/* The last rank's model differs from the others': every rank fails, and says which one. */
+static void mismatch(char **argument)
+{
+    (void)argument;
+    bool odd = last_rank();
+    char text[128];
+    snprintf(text, sizeof text, "on rank %d the model has", tn_parallel_size() - 1);
+    refused = text;
+    expect_refused(mlp(odd ? HIDDEN + 1 : HIDDEN, false));
+    tn_module *m = mlp(HIDDEN, false);
+    if (odd) TN_CHECK(tn_module_to_dtype(m, TN_F64));
+    expect_refused(m);
+    expect_refused(mlp(HIDDEN, odd)); /* more parameters, and buffers */
+    m = mlp(HIDDEN, true);
+    if (odd) TN_CHECK(tn_module_set(m, "1.running_var", there(tn_ones(TN_SHAPE(2)))));
+    expect_refused(m);
+    m = mlp(HIDDEN, true);
+    if (odd) TN_CHECK(tn_set_requires_grad(tn_get_parameter(m, "0.bias"), false));
+    expect_refused(m);
+    refused = "has no parameters";
+    expect_refused(tn_relu_new());
+    snprintf(text, sizeof text, "on rank %d the model has no parameters", tn_parallel_size() - 1);
+    refused = text;
+    expect_refused(odd ? tn_relu_new() : mlp(HIDDEN, false));
+    expect_options((tn_data_parallel_options){ .bucket_bytes = odd ? -1 : 0 },
+                   "bucket_bytes -1: want at least 0");
+    expect_options((tn_data_parallel_options){ .bucket_bytes = odd ? 4 : 0 },
+                   "the call has bucket_bytes 4 and TN_BUFFERS_FIRST, where rank 0 has "
+                   "bucket_bytes 26214400 and");
+    tn_data_parallel_options mean = { .buffers = odd ? TN_BUFFERS_MEAN : TN_BUFFERS_FIRST };
+    expect_options(mean, "TN_BUFFERS_MEAN, where rank 0 has");
+    tn_data_parallel_options rounded = { .messages = odd ? TN_BF16 : TN_F32 };
+    expect_options(rounded, "TN_BUFFERS_FIRST, messages bf16, where rank 0 has");
+}
+
+/* Of the last rank's allocations in tn_data_parallel_new the k-th fails, for every k: all ranks
+ * refuse. With TN_CACHE=0. */
+static void memory(char **argument)
+{
+    (void)argument;
+    bool odd = last_rank(), made = false;
+    char text[32];
+    snprintf(text, sizeof text, "on rank %d ", tn_parallel_size() - 1);
+    tn_manual_seed((uint64_t)tn_parallel_rank());
+    for (int64_t k = 1; !made; k++) {
+        tn_scope scope = tn_scope_begin();
+        tn_module *m = mlp(HIDDEN, true);
+        scarce_fail(odd ? k : 0);
+        tn_data_parallel *p =
+            tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = 64 });
+        scarce.failing = 0;
+        made = p != NULL;
+        EXPECT(made ? k > 20 : tn_error_status() == TN_E_NOMEM && strstr(tn_error(), text) != NULL);
+        EXPECT(made || !strstr(strstr(tn_error(), "on rank ") + 1, "on rank ")); /* named once */
+        if (made && odd) printf("%d allocations\n", (int)k - 1);
+        tn_error_clear();
+        tn_data_parallel_free(p);
+        tn_module_drop(m);
+        tn_scope_end(scope);
+    }
+}
+
+/* The shim's controls (tests/cuda_host/forced.cpp). */
+static void (*fail_call)(long long n);
+static const char *(*failed_call)(void);
+
+static void find_controls(void)
+{
+    void *module = dlopen(getenv("TN_CUDA_MODULE"), RTLD_NOW);
+    EXPECT(module != NULL);
+    void *symbol[] = { dlsym(module, "cuda_host_fail"), dlsym(module, "cuda_host_failed") };
+    EXPECT(symbol[0] && symbol[1]);
+    memcpy(&fail_call, &symbol[0], sizeof symbol[0]);
+    memcpy(&failed_call, &symbol[1], sizeof symbol[1]);
+}
+
+/* cuda only: call k of CUDA's and NCCL's fails on one rank in tn_data_parallel_new, for every k:
+ * all ranks refuse, or none. */
+static void faults(char **argument)
+{
+    (void)argument;
+    find_controls();
+    for (int odd = 0; odd < tn_parallel_size(); odd += tn_parallel_size() - 1) {
+        bool here = tn_parallel_rank() == odd;
+        int64_t refusals = 0, more = 1;
+        for (int64_t k = 1; more; k++) {
+            tn_scope scope = tn_scope_begin();
+            tn_manual_seed((uint64_t)tn_parallel_rank());
+            tn_module *m = mlp(HIDDEN, true);
+            tn_data_parallel_options o = { .bucket_bytes = 64, .messages = TN_BF16 };
+            if (here) fail_call(k);
+            tn_data_parallel *p = tn_data_parallel_new(m, o);
+            more = here && *failed_call() != '\0';
+            if (here) fail_call(0);
+            char text[32];
+            snprintf(text, sizeof text, "on rank %d ", odd);
+            EXPECT(p || strstr(tn_error(), text));
+            refusals += p == NULL;
+            if (p) TN_CHECK(tn_data_parallel_check(p));
+            tn_error_clear();
+            tn_data_parallel_free(p);
+            tn_tensor *all = tn_full_as(TN_SCALAR, (double)more, TN_I64, tn_cpu());
+            TN_CHECK(tn_parallel_sum_(all));
+            more = (int64_t)tn_item(all);
+            tn_module_drop(m);
+            tn_scope_end(scope);
+        }
+        EXPECT(refusals > 20);
+    }
+}
+
+static tn_tensor *captured_step(void *user, int n, tn_tensor *const *in)
+{
+    tn_module *m = user;
+    (void)n;
+    tn_tensor *loss = tn_cross_entropy(tn_forward(m, in[0]), in[1]);
+    tn_status status = tn_module_zero_grad(m);
+    if (status == TN_OK) status = tn_backward(loss);
+    return status == TN_OK ? loss : NULL;
+}
+
+/* What a captured step needs is measured on this rank's GPU, whichever it is. */
+static void measure(void)
+{
+    enum { N = 1 << 20 };
+    const tni_graphs *graphs = tni_graphs_for(where);
+    tni_graph_size size;
+    graphs->measure_begin(&size);
+    TN_CHECK_PTR(tn_empty_as(TN_SHAPE(N), TN_F32, where));
+    graphs->measure_end(&size);
+    EXPECT(size.memory >= N * sizeof(float));
+}
+
+/* cuda only: a step that averages is refused when it is captured, and plain ones go on. */
+static void capture(char **argument)
+{
+    (void)argument;
+    int64_t first, n = part(&first);
+    tn_module *m = mlp(HIDDEN, false);
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(p);
+    measure();
+    tn_tensor *in[2] = { rows(first, n, 0, TN_F32), classes(first, n, 0) };
+    tn_capture *c = tn_capture_new(captured_step, m, where);
+    TN_CHECK_PTR(tn_capture_run(c, 2, in));
+    EXPECT(!tn_capture_run(c, 2, in));
+    EXPECT(strstr(tn_error(), "ranks exchange numbers inside a captured step"));
+    tn_error_clear();
+    tn_capture_free(c);
+    TN_CHECK_PTR(captured_step(m, 2, in));
+    tn_tensor *g = tn_grad(tn_get_parameter(m, "0.weight"));
+    EXPECT(tensor_difference(g, of_rank(g, 0)) == 0);
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
+/* cuda only: state is dealt where parameters are on the CPU, and a step says so when they
+ * have moved since; an optimizer that was refused steps as before. */
+static void dealt(char **argument)
+{
+    (void)argument;
+    int64_t first, n = part(&first);
+    tn_module *m = mlp(HIDDEN, false);
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    tn_optim *opt = tn_adam(tn_parameters(m), (tn_adam_options){ .lr = 0.1 });
+    EXPECT(tn_data_parallel_shard(p, opt) == TN_E_DEVICE);
+    EXPECT(strstr(tn_error(), "tn_data_parallel_shard: "));
+    EXPECT(strstr(tn_error(), "0.weight is on a GPU: want all parameters on the CPU"));
+    tn_error_clear();
+    TN_CHECK(tn_backward(loss_of(m, first, n, 0, TN_F32)));
+    TN_CHECK(tn_optim_step(opt));
+    tn_optim_free(opt);
+    tn_data_parallel_free(p);
+
+    TN_CHECK(tn_module_to(m, tn_cpu()));
+    p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    opt = tn_adam(tn_parameters(m), (tn_adam_options){ .lr = 0.1 });
+    TN_CHECK(tn_data_parallel_shard(p, opt));
+    TN_CHECK(tn_module_to(m, where));
+    EXPECT(tn_optim_step(opt) == TN_E_DEVICE);
+    EXPECT(strstr(tn_error(), "0.weight is on a GPU"));
+    tn_error_clear();
+    tn_optim_free(opt);
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
+}
+
+/* die HOW: the last rank ends in the middle of a step; the others must not wait for ever. */
+static void die(char **argument)
+{
+    int64_t first, n = part(&first);
+    tn_manual_seed(3);
+    tn_module *m = mlp(HIDDEN, false);
+    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
+    TN_CHECK_PTR(p);
+    for (int64_t step = 0;; step++) {
+        tn_scope scope = tn_scope_begin();
+        tn_tensor *loss = loss_of(m, first, n, step, TN_F32);
+        if (step == 3 && last_rank()) {
+            if (strcmp(argument[0], "killed") == 0) raise(SIGKILL);
+            fprintf(stderr, "rank %d ends\n", tn_parallel_rank()); /* as a program says why */
+            exit(3);
+        }
+        TN_CHECK(tn_backward(loss));
+        tn_scope_end(scope);
+    }
+}
+
+static void gpus(char **argument)
+{
+    (void)argument;
+    printf("%d\n", tn_cuda_device_count());
+}
+
+/* Whether this process has mapped an MPI library. */
+static void maps(char **argument)
+{
+    char line[4096];
+    bool mapped = false;
+    FILE *file = fopen("/proc/self/maps", "r");
+    EXPECT(file != NULL);
+    while (fgets(line, sizeof line, file)) mapped |= strstr(line, "libmpi") != NULL;
+    fclose(file);
+    EXPECT(mapped == (strcmp(argument[0], "mapped") == 0));
+}
+
+/* ---- the modes ------------------------------------------------------------------------------- */
+
+static void on_the_gpu(void)
+{
+    EXPECT(tn_cuda_device_count() > 0);
+    where = tn_cuda(tn_parallel_local_rank() % tn_cuda_device_count());
+}
+
+int main(int argc, char **argv)
+{
+    static const rank_mode mode[] = {
+        { "train", 4, train },       { "compare", 3, compare }, { "differ", 0, differ },
+        { "buffers", 0, buffers },   { "unused", 0, unused },   { "frozen", 0, frozen },
+        { "tied", 0, tied },         { "overlap", 0, overlap }, { "dtypes", 0, dtypes },
+        { "calls", 0, calls },       { "die", 1, die },         { "random", 0, random_numbers },
+        { "mismatch", 0, mismatch }, { "memory", 0, memory },   { "faults", 0, faults },
+        { "capture", 0, capture },   { "two", 0, two },         { "changed", 0, changed },
+        { "maps", 1, maps },         { "gpus", 0, gpus },       { "norm", 2, norm },
+        { "wide", 1, wide },         { "bf16", 3, train_bf16 }, { "short", 0, short_sums },
+        { "edges", 0, short_edges }, { "uneven", 0, uneven },   { "dealt", 0, dealt },
+        { "leave", 0, leave },       { "same", 0, same_data },
+    };
+    bool cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
+    return rank_main(
+        argc - cuda, argv + cuda,
+        (rank_program){ mode, sizeof mode / sizeof *mode, "memory", cuda ? on_the_gpu : NULL });
+}

@@ -1,0 +1,67 @@
+/* trace_read.h - what the suites of traces share: leaves, traces that begin, and what they tell. */
+#ifndef TENON_TESTS_TRACE_READ_H
+#define TENON_TESTS_TRACE_READ_H
+
+#include "common.h"
+#include "ext/trace/words.h"
+
+static inline tn_tensor *leaf(tn_shape shape, double value, const char *name)
+{
+    tn_tensor *t = tn_full_as(shape, value, TN_F64, tn_cpu());
+    assert_made(t);
+    assert_ok(tn_set_requires_grad(t, true));
+    assert_ok(tn_set_name(t, name));
+    return t;
+}
+
+static inline tn_tensor *sum(tn_tensor *t)
+{
+    return tn_sum(t, NULL, 0, false);
+}
+
+static inline tn_trace *begin(tn_trace_options o)
+{
+    tn_trace *tr = tn_trace_begin(o);
+    assert_made(tr);
+    return tr;
+}
+
+static inline const tni_told_step *step_of(const tn_trace *tr, size_t k)
+{
+    ck_assert_int_lt(k, tr->told.n_steps);
+    return &tr->told.steps[k];
+}
+
+static inline const char *op_name(const tn_trace *tr, const tni_told_node *n)
+{
+    return tr->told.ops[n->op].name;
+}
+
+/* What was written to a file, from its beginning. */
+static inline const char *text_of(FILE *file)
+{
+    static char text[2][1 << 18];
+    static int turn;
+    char *to = text[turn ^= 1];
+    ck_assert(file != NULL);
+    rewind(file);
+    size_t n = fread(to, 1, sizeof text[0] - 1, file);
+    ck_assert(n < sizeof text[0] - 1);
+    to[n] = '\0';
+    fclose(file);
+    return to;
+}
+
+static inline const char *told(const tn_trace *tr)
+{
+    FILE *file = tmpfile();
+    assert_ok(tn_trace_text(file, tr));
+    return text_of(file);
+}
+
+static inline void assert_says(const char *text, const char *wanted)
+{
+    ck_assert_msg(strstr(text, wanted) != NULL, "\"%s\" is not in\n%s", wanted, text);
+}
+
+#endif
