@@ -1,6 +1,6 @@
 /*
- * nccl.h - the part of NCCL that src/ext/parallel uses, on the CPU (nccl.cpp): sums over processes of
- * one machine, through shared memory.
+ * nccl.h - the part of NCCL that src/ext/parallel uses, on the CPU (nccl.cpp): sums over processes
+ * of one machine, through shared memory.
  */
 #ifndef CUDA_HOST_NCCL_H
 #define CUDA_HOST_NCCL_H

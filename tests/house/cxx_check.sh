@@ -17,13 +17,13 @@ right() { # WHAT COMMAND...
     fi
 }
 for cc in gcc clang clang-14; do
-    type -P $cc >/dev/null && right "$cc" $cc -std=c11 "${warnings[@]}" "$root/tests/nested.c"
+    type -P $cc >/dev/null && right "$cc" $cc -std=c11 "${warnings[@]}" "$root/tests/house/nested.c"
 done
 for cxx in g++ clang++ clang++-14; do
     type -P $cxx >/dev/null || continue
     for std in c++11 c++17; do
-        right "$cxx -std=$std" $cxx -std=$std "${warnings[@]}" "$root/tests/blocks.cpp"
-        right "$cxx -std=$std, nested" $cxx -std=$std "${warnings[@]}" -x c++ "$root/tests/nested.c"
+        right "$cxx -std=$std" $cxx -std=$std "${warnings[@]}" "$root/tests/house/blocks.cpp"
+        right "$cxx -std=$std, nested" $cxx -std=$std "${warnings[@]}" -x c++ "$root/tests/house/nested.c"
         # A status that must be used and is ignored.
         if echo '#include <tenon/tenon.h>
             void lose(tn_module *m) { tn_save(m, "f"); }' |

@@ -2,8 +2,8 @@
  * test_random.c - random numbers: PyTorch's stream and draw order (SEMANTICS RN-01..RN-07),
  * generators, their state.
  *
- * Golden values: tests/tensor/torch_cases.py. Bit for bit where only integers, products and one rounding
- * are involved; normals within 2.4e-7 of |x| + 1, where logarithm and sine differ between
+ * Golden values: tests/tensor/torch_cases.py. Bit for bit where only integers, products and one
+ * rounding are involved; normals within 2.4e-7 of |x| + 1, where logarithm and sine differ between
  * libraries.
  *
  * Seen to fail: in src/tensor/random.c, the tail of a normal fill not drawn anew; fmaf split into a

@@ -4,15 +4,15 @@
  *
  * The lines are written by hand from how each model was broken.
  *
- * Seen to fail: without the look at `leads` (src/ext/diagnose/explain.c) a measurement beside the loss is
- * blamed (deep_in_the_tree); without handle_made nearly everything is "unregistered"; without
- * putting back buffers or the generator the_next_step_is_the_same fails; with buffers restored by
- * their index among the slots a_deleted_buffer_harms_no_other fails; with a gate taken for one op
- * of all its inputs behind_a_backward_hook fails; without come_out's count (src/ext/diagnose/summary.c)
- * a_summary ends early; with alike() blind to texts and numbers a_summary_folds_what_repeats fails.
- * The two tests named gradients_that fail without any one line of use_up (src/optim/step.c), with
- * any older gradient taken for a used one (src/autograd/backward.c), and with marks that
- * tn_set_grad leaves.
+ * Seen to fail: without the look at `leads` (src/ext/diagnose/explain.c) a measurement beside the
+ * loss is blamed (deep_in_the_tree); without handle_made nearly everything is "unregistered";
+ * without putting back buffers or the generator the_next_step_is_the_same fails; with buffers
+ * restored by their index among the slots a_deleted_buffer_harms_no_other fails; with a gate taken
+ * for one op of all its inputs behind_a_backward_hook fails; without come_out's count
+ * (src/ext/diagnose/summary.c) a_summary ends early; with alike() blind to texts and numbers
+ * a_summary_folds_what_repeats fails. The two tests named gradients_that fail without any one line
+ * of use_up (src/optim/step.c), with any older gradient taken for a used one
+ * (src/autograd/backward.c), and with marks that tn_set_grad leaves.
  */
 #include <stdlib.h>
 

@@ -78,8 +78,8 @@ tn_status tn_parallel_begin(void)
     tni_mpi_open open = NULL;
     long n = processes(&name);
     if (mpi || n < 2) return TN_OK;
-    void *symbol = tni_open_module("TN_MPI_MODULE", "ext/parallel/", TNI_MPI_FILE, TNI_MPI_SYMBOL, why,
-                                   sizeof why);
+    void *symbol = tni_open_module("TN_MPI_MODULE", "ext/parallel/", TNI_MPI_FILE, TNI_MPI_SYMBOL,
+                                   why, sizeof why);
     memcpy(&open, &symbol, sizeof open);
     const tni_mpi *opened = open ? open(TNI_MPI_ID, why, sizeof why) : NULL;
     if (!opened)

@@ -320,8 +320,8 @@ static bool uses(unsigned instructions)
     return (dnnl_get_effective_cpu_isa() & instructions) == instructions;
 }
 
-/* Convolutions of oneDNN 2.6.3 by AMX are wrong for some sizes (tests/cpu/test_providers.c), so it is
- * held below, unless the environment has set a limit; before oneDNN is asked for anything. */
+/* Convolutions of oneDNN 2.6.3 by AMX are wrong for some sizes (tests/cpu/test_providers.c), so it
+ * is held below, unless the environment has set a limit; before oneDNN is asked for anything. */
 static void hold_below_amx(void)
 {
     if (!getenv("ONEDNN_MAX_CPU_ISA") && !getenv("DNNL_MAX_CPU_ISA"))
