@@ -168,8 +168,8 @@ bool tni_cuda_fits(int index, char *why, size_t size);
  * family. */
 #define TNI_CUDA_PROTOTYPE(name) tn_status tni_cuda_##name(const tni_##name *a);
 #define TNI_CUDA_TYPED_PROTOTYPE(name, ...) TNI_CUDA_PROTOTYPE(name)
-TNI_KERNELS(TNI_CUDA_PROTOTYPE, TNI_CUDA_TYPED_PROTOTYPE, TNI_CUDA_TYPED_PROTOTYPE,
-            TNI_CUDA_TYPED_PROTOTYPE)
+TNI_KERNELS(TNI_CUDA_PROTOTYPE, TNI_CUDA_PROTOTYPE, TNI_CUDA_TYPED_PROTOTYPE,
+            TNI_CUDA_TYPED_PROTOTYPE, TNI_CUDA_TYPED_PROTOTYPE)
 
 static inline tn_status copy_to(const tni_array &y, const tni_array &x)
 {

@@ -62,7 +62,7 @@ static tn_status in_f32(const CALL *a, tn_status (*kernel)(const CALL *), int n_
         return is_short(a->array.dtype) ? in_f32(a, tni_cuda_##name, n_out, n_in)                  \
                                         : tni_cuda_##name(a);                                      \
     }
-TNI_KERNELS(NOTHING, NOTHING, NOTHING, BY_WIDE)
+TNI_KERNELS(NOTHING, NOTHING, NOTHING, NOTHING, BY_WIDE)
 
 #define SLOT(name) table.backend.name = tni_cuda_##name;
 #define TYPED_SLOT(name, ...) SLOT(name)
@@ -93,7 +93,7 @@ static void fill_table()
     SLOT(download)
     table.backend.pack = pack_nothing;
     SLOT(synchronize)
-    TNI_KERNELS(SLOT, TYPED_SLOT, TYPED_SLOT, WIDE_SLOT)
+    TNI_KERNELS(SLOT, SLOT, TYPED_SLOT, TYPED_SLOT, WIDE_SLOT)
 }
 
 /* Whether code for "sm_80" or "compute_90" runs on a GPU of this capability: machine code on those

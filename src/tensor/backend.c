@@ -40,7 +40,7 @@ static const char *missing_kernel(const tni_backend *b)
 {
 #define LACKS(name) !b->name ? #name:
 #define LACKS_TYPED(name, ...) LACKS(name)
-    return TNI_KERNELS(LACKS, LACKS_TYPED, LACKS_TYPED, LACKS_TYPED) NULL;
+    return TNI_KERNELS(LACKS, LACKS, LACKS_TYPED, LACKS_TYPED, LACKS_TYPED) NULL;
 }
 
 /* Asked before the module is opened: with it come CUDA's libraries, 150 MiB and 60 ms of a program

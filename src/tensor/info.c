@@ -4,7 +4,7 @@
 #include <cblas.h>
 #include <pthread.h>
 
-#include "tensor/cpu/cpu.h"
+#include "tensor/cpu/dense/dense.h"
 #include "tensor/cpu/team.h"
 #include "tensor/cuda_module.h"
 #include "tensor/internal.h"

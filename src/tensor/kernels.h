@@ -393,6 +393,7 @@ typedef struct tni_optim_step {
  * Kernel NAME takes a tni_NAME. This list generates the struct of function pointers below, the
  * prototypes (cpu.h, cuda.h), the choice of a variant by dtype and the backends' tables.
  *   ANY(name)                         any dtypes, as the comment says
+ *   ONCE(name)                        the same; on the CPU one function for all instruction sets
  *   REAL(name, array)                 f32 or f64: the dtype of that array of the struct
  *   FLOAT(name, array, n_out, n_in)   bf16 and f16 too, computed in f32 and rounded once. The
  *                                     struct begins with n_out outputs and n_in inputs: the CPU
@@ -400,10 +401,9 @@ typedef struct tni_optim_step {
  *   WIDE(name, array, n_out, n_in)    the same, and CUDA makes such copies too
  */
 /* clang-format off */
-#define TNI_KERNELS(ANY, REAL, FLOAT, WIDE)                                                        \
+#define TNI_KERNELS(ONCE, ANY, REAL, FLOAT, WIDE)                                                  \
     ANY(fill) ANY(copy) ANY(unary) ANY(binary) ANY(ternary)                                        \
     ANY(reduce) ANY(arg_reduce) ANY(cumsum)                                                        \
-    ANY(gemm)                                                                                      \
     ANY(gather) WIDE(scatter_add, source, 1, 2) ANY(take) WIDE(take_add, y, 1, 2)                  \
     WIDE(softmax, x, 1, 1) WIDE(softmax_grad, y, 1, 2)                                             \
     FLOAT(cross_entropy, x, 4, 3) FLOAT(cross_entropy_grad, x, 1, 6)                               \
@@ -415,8 +415,8 @@ typedef struct tni_optim_step {
     WIDE(avg_pool2d, x, 1, 1) WIDE(avg_pool2d_grad, dy, 1, 1)                                      \
     FLOAT(attention, q, 3, 4) FLOAT(attention_grad, of.q, 3, 8)                                    \
     REAL(cell, y) REAL(cell_grad, dy)                                                              \
-    FLOAT(dropout, x, 1, 1) ANY(random)                                                            \
-    ANY(lerp_all) ANY(optim_step)
+    FLOAT(dropout, x, 1, 1)                                                                        \
+    ANY(lerp_all) ANY(optim_step) ONCE(gemm) ONCE(random)
 /* clang-format on */
 
 /* What a backend gets from the core. */
@@ -442,7 +442,7 @@ typedef struct tni_backend {
     /* tn_status (*softmax)(const tni_softmax *a), and so on */
 #define TNI_SLOT(name) tn_status (*name)(const tni_##name *a);
 #define TNI_TYPED_SLOT(name, ...) TNI_SLOT(name)
-    TNI_KERNELS(TNI_SLOT, TNI_TYPED_SLOT, TNI_TYPED_SLOT, TNI_TYPED_SLOT)
+    TNI_KERNELS(TNI_SLOT, TNI_SLOT, TNI_TYPED_SLOT, TNI_TYPED_SLOT, TNI_TYPED_SLOT)
 } tni_backend;
 
 /* The CPU backend for this processor, chosen once by cpuid (TN_SIMD=baseline|avx2|avx512

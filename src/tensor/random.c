@@ -257,15 +257,16 @@ tn_status tni_random_normal(tn_tensor *t, double mean, double deviation)
     return fill(t, draw_normals, (double[]){ mean, deviation, is_short(t->dtype) });
 }
 
-tn_status tni_random_draw(const tni_array *y, bool normal, bool becomes_short)
+tn_status tni_cpu_random(const tni_random *a)
 {
-    const double unit[] = { 0.0, 1.0, becomes_short };
+    const tni_array *y = &a->y;
+    const double unit[] = { 0.0, 1.0, a->becomes_short };
     tn_generator *g = tn_default_generator();
     int64_t n = 1;
 
     for (int d = 0; d < y->rank; d++) n *= y->size[d];
     tni_generator_lock(g);
-    (normal ? draw_normals : draw_uniforms)(g, y->data, y->dtype, n, unit);
+    (a->normal ? draw_normals : draw_uniforms)(g, y->data, y->dtype, n, unit);
     tni_generator_unlock(g);
     return TN_OK;
 }

@@ -45,9 +45,8 @@ void tni_generator_unlock(const tn_generator *g);
  * is floating. The caller checks arguments and bumps the version. */
 tn_status tni_random_uniform(tn_tensor *t, double low, double high);
 tn_status tni_random_normal(tn_tensor *t, double mean, double deviation);
-/* Into a dense real array of the CPU: uniform in [0, 1) or standard normal. becomes_short: in the
- * order of bf16 and f16. */
-tn_status tni_random_draw(const tni_array *y, bool normal, bool becomes_short);
+/* The CPU's kernel. */
+tn_status tni_cpu_random(const tni_random *a);
 
 /* A number below range, from one word or two, as PyTorch takes them. g is locked. */
 uint64_t tni_draw_below(tn_generator *g, uint64_t range);

@@ -2,7 +2,7 @@
  * test_malloc_products.c - the C library's allocator refuses once while a product is computed:
  * either the product is right, or it says that it is out of memory.
  *
- * Seen to fail: in gemm.c, a product that adds to C computed once more after a refusal.
+ * Seen to fail: in cut.c, a product that adds to C computed once more after a refusal.
  */
 #include "common.h"
 

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "models.h"
-#include "tensor/cpu/cpu.h"
+#include "tensor/cpu/dense/dense.h"
 
 /* ---- 200 steps ------------------------------------------------------------------------------- */
 

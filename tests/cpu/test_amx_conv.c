@@ -1,5 +1,5 @@
 /*
- * test_amx_conv.c - convolutions by AMX's tiles (isa/amx_conv.c), compared with the plainest loops
+ * test_amx_conv.c - convolutions by AMX's tiles (amx_conv.c), compared with the plainest loops
  * in double. The kernel is compiled for processors with AVX-512; where there are no tiles they are
  * emulated (amx/amx.c).
  *
@@ -14,16 +14,12 @@
 #include "common.h"
 #include "scarce.h"
 
-#include "tensor/cpu/cpu.h"
+#include "tensor/cpu/dense/dense.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"
 
-bool emulated_y(const tni_conv2d *a, tn_status *status);
-bool emulated_dx(const tni_conv2d_grad_input *a, tn_status *status);
-bool emulated_dw(const tni_conv2d_grad_weight *a, tn_status *status);
-#define tni_amx_convolve_y emulated_y
-#define tni_amx_convolve_dx emulated_dx
-#define tni_amx_convolve_dw emulated_dw
+bool tni_amx_convolve_emulated(const tni_convolution *c, tn_status *status);
+#define tni_amx_convolve tni_amx_convolve_emulated
 
 static const tni_conv2d_sizes taken[] = {
     /* n, groups, c, h, w, o, kh, kw, oh, ow, stride, padding, dilation; oh and ow follow */
@@ -242,19 +238,17 @@ static results compute(const tni_conv2d_sizes *z, operands a, tn_dtype dtype)
     counts k = counts_of(z);
     results r = { block_new((size_t)k.y * 2), block_new((size_t)k.x * 2),
                   block_new((size_t)k.w * tn_dtype_size(dtype)) };
-    tni_conv2d forward = { array(r.y, TN_BF16), array(a.x, TN_BF16), array(a.w, TN_BF16),
-                           array(a.bias, TN_BF16), *z };
-    tni_conv2d_grad_input dx = { array(r.dx, TN_BF16), array(a.dy, TN_BF16), array(a.w, TN_BF16),
-                                 *z };
-    tni_conv2d_grad_weight dw = { array(r.dw, dtype), array(a.dy, TN_BF16), array(a.x, TN_BF16),
-                                  *z };
+    tni_array x = array(a.x, TN_BF16), w = array(a.w, TN_BF16), dy = array(a.dy, TN_BF16);
+    const tni_convolution all[3] = {
+        { TNI_CONV_Y, *z, x, w, array(r.y, TN_BF16), array(a.bias, TN_BF16) },
+        { TNI_CONV_DX, *z, array(r.dx, TN_BF16), w, dy, { 0 } },
+        { TNI_CONV_DW, *z, x, array(r.dw, dtype), dy, { 0 } },
+    };
     tn_status status[3] = { TN_E_SHAPE, TN_E_SHAPE, TN_E_SHAPE };
-    spoil_scratch();
-    ck_assert(tni_amx_convolve_y(&forward, &status[0]));
-    spoil_scratch();
-    ck_assert(tni_amx_convolve_dx(&dx, &status[1]));
-    spoil_scratch();
-    ck_assert(tni_amx_convolve_dw(&dw, &status[2]));
+    for (int i = 0; i < 3; i++) {
+        spoil_scratch();
+        ck_assert(tni_amx_convolve(&all[i], &status[i]));
+    }
     for (int i = 0; i < 3; i++) ck_assert_int_eq(status[i], TN_OK);
     return r;
 }
@@ -292,12 +286,13 @@ START_TEST(amx_leaves_to_others)
     tni_conv2d_sizes z = whole(refused[_i]);
     tni_array bf16 = { .dtype = TN_BF16 };
     tn_status status;
-    ck_assert(!tni_amx_convolve_y(&(tni_conv2d){ bf16, bf16, bf16, { 0 }, z }, &status));
-    ck_assert(!tni_amx_convolve_dx(&(tni_conv2d_grad_input){ bf16, bf16, bf16, z }, &status));
-    ck_assert(!tni_amx_convolve_dw(&(tni_conv2d_grad_weight){ bf16, bf16, bf16, z }, &status));
+    for (int kind = TNI_CONV_Y; kind <= TNI_CONV_DW; kind++)
+        ck_assert(
+            !tni_amx_convolve(&(tni_convolution){ kind, z, bf16, bf16, bf16, { 0 } }, &status));
     tni_array f32 = { .dtype = TN_F32 };
     z = whole(taken[0]);
-    ck_assert(!tni_amx_convolve_y(&(tni_conv2d){ f32, f32, f32, { 0 }, z }, &status));
+    ck_assert(
+        !tni_amx_convolve(&(tni_convolution){ TNI_CONV_Y, z, f32, f32, f32, { 0 } }, &status));
 }
 END_TEST
 
@@ -355,10 +350,7 @@ START_TEST(amx_out_of_memory)
         tn_status status = TN_OK;
         tn_memory_trim();
         scarce_allow(0);
-        ck_assert(which == 0 ? tni_amx_convolve_y(&(tni_conv2d){ y, x, w, { 0 }, z }, &status)
-                  : which == 1
-                      ? tni_amx_convolve_dx(&(tni_conv2d_grad_input){ x, y, w, z }, &status)
-                      : tni_amx_convolve_dw(&(tni_conv2d_grad_weight){ w, y, x, z }, &status));
+        ck_assert(tni_amx_convolve(&(tni_convolution){ which, z, x, w, y, { 0 } }, &status));
         scarce_allow(INT64_MAX);
         ck_assert_int_eq(status, TN_E_NOMEM);
         tn_error_clear();

@@ -2,14 +2,14 @@
  * test_gemm.c - the kernel of matrix products, and our own product below it: compared with the
  * plainest loops in double, over awkward sizes, layouts and dtypes.
  *
- * Seen to fail: in sgemm.c, sums of the first steps forgotten at the next, a strip's end not
- * packed, vectors read beyond the end of an operand, f16 taken for f32 (sgemm_edges), a longer
- * inner axis not refused (sgemm_refuses); in amx.c, a square's last tile multiplied by its
+ * Seen to fail: in tile.c, sums of the first steps forgotten at the next, a strip's end not
+ * packed, vectors read beyond the end of an operand, f16 taken for f32 (tile_edges), a longer
+ * inner axis not refused (tile_refuses); in amx.c, a square's last tile multiplied by its
  * neighbour's, a later part's packed B taken for the first's and, not inlined, gcc 12's assignments
  * to a tile configuration (amx_edges), of f32 any of the six products left out, parts cut off in
  * place of rounded, sums that are not finite left so, or computed from other rows or columns, or
- * from beyond the end (amx_f32_*); in gemm.c, the same of parts, and in product.c f32 packed for
- * AMX and read by sgemm.c, or the other way round (packed_before, with AMX emulated); in few.c, C
+ * from beyond the end (amx_f32_*); in cut.c, the same of parts, and in choose.c f32 packed for
+ * AMX and read by tile.c, or the other way round (packed_before, with AMX emulated); in few.c, C
  * not added to, a bias that stays, a batch's or a row's stride forgotten, the last strip written
  * where the one before ends (gemm_few).
  */
@@ -23,7 +23,7 @@
 #include <omp.h>
 #endif
 
-#include "tensor/cpu/cpu.h"
+#include "tensor/cpu/dense/dense.h"
 #include "tensor/math.h"
 
 static const int64_t awkward[] = { 0, 1, 7, 33, 257 };
@@ -344,13 +344,14 @@ static bool by_packed(tni_product p, bool (*product)(const tni_product *),
 static tn_status own(const tni_gemm *g)
 {
     tni_product p = product_of(g);
-    return tni_sgemm(&p) ? TN_OK : TN_E_UNSUPPORTED;
+    return tni_tile_product(&p) ? TN_OK : TN_E_UNSUPPORTED;
 }
 
 static tn_status own_packed(const tni_gemm *g)
 {
-    return by_packed(product_of(g), tni_sgemm, tni_sgemm_pack, sizeof(float)) ? TN_OK
-                                                                              : TN_E_UNSUPPORTED;
+    return by_packed(product_of(g), tni_tile_product, tni_tile_pack, sizeof(float))
+               ? TN_OK
+               : TN_E_UNSUPPORTED;
 }
 
 static tn_status by_amx(const tni_gemm *g)
@@ -388,11 +389,11 @@ static void check_layout(tn_status (*product)(const tni_gemm *), tni_gemm g, int
           tb ? (g.k + 3) * g.n - 3 : (g.n + 3) * g.k - 3);
 }
 
-START_TEST(sgemm_edges)
+START_TEST(tile_edges)
 {
     static const tn_dtype in[] = { TN_F32, TN_BF16, TN_BF16, TN_F16, TN_F16 };
     const int64_t *size = edges[_i];
-    if (!tni_has_sgemm()) return; /* baseline has none */
+    if (!tni_has_tiles()) return; /* baseline has none */
     for (int d = 0; d < 5; d++)
         for (int bits = 0; bits < 16; bits++) {
             bool wide = d % 2;
@@ -635,7 +636,7 @@ END_TEST
 /* With AVX-512 always; with AVX2 if OpenBLAS is no faster. */
 static bool packs_f32(const tni_gemm *g)
 {
-    return tni_has_avx512() || tni_sgemm_fits(TN_F32, false, g->m, g->n, g->k);
+    return tni_has_avx512() || tni_tile_fits(TN_F32, false, g->m, g->n, g->k);
 }
 
 /* The backend's product of a B that it packed, of which it then reads nothing else, by 1, 2, 3 and
@@ -710,9 +711,9 @@ START_TEST(not_packed)
 END_TEST
 
 /* What it does not compute leaves C as it is; gemm has another way. */
-START_TEST(sgemm_refuses)
+START_TEST(tile_refuses)
 {
-    enum { M = 40, N = 32, K = TNI_SGEMM_ROUNDED + 1 };
+    enum { M = 40, N = 32, K = TNI_TILE_ROUNDED + 1 };
     block a = block_new(TN_BF16, M * K, 1), b = block_new(TN_BF16, N * K, 2);
     block c = block_new(TN_F32, M * N, 3), before = block_new(TN_F32, M * N, 3);
     tni_gemm g = { .dtype = TN_BF16, .m = M, .n = N, .k = K, .a = a.p, .b = b.p, .c = c.p };
@@ -730,10 +731,10 @@ START_TEST(sgemm_refuses)
     ck_assert(own(&g) != TN_OK); /* to two things */
     ck_assert_int_eq(memcmp(c.p, before.p, M * N * sizeof(float)), 0);
     g.bias = NULL;
-    ck_assert((own(&g) == TN_OK) == tni_has_sgemm());
+    ck_assert((own(&g) == TN_OK) == tni_has_tiles());
     g.wide = g.accumulate = false;
     g.k = K - 1;
-    ck_assert((own(&g) == TN_OK) == tni_has_sgemm());
+    ck_assert((own(&g) == TN_OK) == tni_has_tiles());
     block_free(a);
     block_free(b);
     block_free(c);
@@ -791,8 +792,8 @@ Suite *test_suite(void)
     if (EMULATED) return suite;
     tcase_add_loop_test(t, gemm_awkward_sizes, 0, N_DTYPES * N_AWKWARD);
     tcase_add_loop_test(t, gemm_few, 0, 12);
-    tcase_add_loop_test(t, sgemm_edges, 0, N_EDGES);
-    tcase_add_test(t, sgemm_refuses);
+    tcase_add_loop_test(t, tile_edges, 0, N_EDGES);
+    tcase_add_test(t, tile_refuses);
     tcase_add_test(t, gemm_strides);
     tcase_add_loop_test(t, gemm_batches, 0, N_DTYPES);
     tcase_add_test(t, gemm_keeps_the_callers_threads);

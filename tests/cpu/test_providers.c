@@ -17,7 +17,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tensor/cpu/cpu.h"
+#include "tensor/cpu/dense/dense.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"
 
@@ -154,10 +154,19 @@ typedef struct conv {
 /* Calls one of three by their arguments' type. */
 #define BY_KIND(kind, c, f_y, f_dx, f_dw)                                                          \
     ((kind) == Y ? f_y(&(c)->y) : (kind) == DX ? f_dx(&(c)->dx) : f_dw(&(c)->dw))
-#define BY_KIND_STATUS(kind, c, f_y, f_dx, f_dw)                                                   \
-    ((kind) == Y    ? f_y(&(c)->y, &(c)->status)                                                   \
-     : (kind) == DX ? f_dx(&(c)->dx, &(c)->status)                                                 \
-                    : f_dw(&(c)->dw, &(c)->status))
+
+/* The same for those that take them as one. */
+static tni_convolution as_one(int kind, const conv *c)
+{
+    return (tni_convolution){ kind == Y    ? TNI_CONV_Y
+                              : kind == DX ? TNI_CONV_DX
+                                           : TNI_CONV_DW,
+                              c->y.sizes,
+                              kind == DX ? c->dx.dx : c->y.x,
+                              kind == DW ? c->dw.dw : c->y.w,
+                              kind == Y ? c->y.y : c->dx.dy,
+                              kind == Y ? c->y.bias : (tni_array){ 0 } };
+}
 
 /* A provider's own kernels: the general ones, in f32 and f64, and Winograd's. */
 #define PROVIDER(isa)                                                                              \
@@ -167,11 +176,6 @@ typedef struct conv {
     tn_status tni_conv2d_grad_input_##isa##_f64(const tni_conv2d_grad_input *);                    \
     tn_status tni_conv2d_grad_weight_##isa##_f32(const tni_conv2d_grad_weight *);                  \
     tn_status tni_conv2d_grad_weight_##isa##_f64(const tni_conv2d_grad_weight *);                  \
-    bool tni_winograd_y_##isa(const tni_conv2d *, tn_status *);                                    \
-    bool tni_winograd_dx_##isa(const tni_conv2d_grad_input *, tn_status *);                        \
-    bool tni_winograd_dw_##isa(const tni_conv2d_grad_weight *, tn_status *);                       \
-    void tni_gemm_few_##isa##_f32(const tni_gemm *);                                               \
-    void tni_gemm_few_##isa##_f64(const tni_gemm *);                                               \
     static bool general_##isa(int kind, conv *c)                                                   \
     {                                                                                              \
         if (tni_is_short(c->dtype) || !tni_cpu_table(#isa)) return false;                          \
@@ -185,9 +189,8 @@ typedef struct conv {
     }                                                                                              \
     static bool winograd_##isa(int kind, conv *c)                                                  \
     {                                                                                              \
-        return tni_cpu_table(#isa) &&                                                              \
-               BY_KIND_STATUS(kind, c, tni_winograd_y_##isa, tni_winograd_dx_##isa,                \
-                              tni_winograd_dw_##isa);                                              \
+        tni_convolution one = as_one(kind, c);                                                     \
+        return tni_cpu_table(#isa) && tni_winograd_##isa(&one, &c->status);                        \
     }                                                                                              \
     static bool few_##isa(const tni_gemm *g)                                                       \
     {                                                                                              \
@@ -211,32 +214,21 @@ PROVIDER(avx512)
 static bool conv_by_amx(int kind, conv *c)
 {
 #if TNI_AMX
-    return tni_has_amx() &&
-           BY_KIND_STATUS(kind, c, tni_amx_convolve_y, tni_amx_convolve_dx, tni_amx_convolve_dw);
+    tni_convolution one = as_one(kind, c);
+    return c->dtype == TN_BF16 && tni_has_amx() && tni_amx_convolve(&one, &c->status);
 #else
     return (void)kind, (void)c, false;
 #endif
 }
 
-/* Of what the library may ask for (convolution.c), a piece. */
+/* Of what the library may ask for (onednn_use.c), a piece. */
 static bool conv_by_onednn(int kind, conv *c)
 {
     const tni_onednn *module = tni_onednn_module();
     const tni_conv2d_sizes *z = &c->y.sizes;
     bool known = c->dtype == TN_F32 || (c->dtype == TN_BF16 && module && module->bf16);
     if (!module || !known || z->groups != 1 || z->c < 16 || z->o < 16) return false;
-    tni_convolution one = { kind == Y    ? TNI_CONV_Y
-                            : kind == DX ? TNI_CONV_DX
-                                         : TNI_CONV_DW,
-                            *z,
-                            c->dtype,
-                            c->y.x.data,
-                            c->y.w.data,
-                            c->y.bias.data,
-                            c->dx.dy.data,
-                            kind == Y    ? c->y.y.data
-                            : kind == DX ? c->dx.dx.data
-                                         : c->dw.dw.data };
+    tni_convolution one = as_one(kind, c);
     c->status = TN_OK;
     return module->convolve(&one);
 }
@@ -458,7 +450,7 @@ static tni_product product_of(const tni_gemm *g)
                           NULL };
 }
 
-/* Whether it is what product.c is asked for. */
+/* Whether it is what choose.c is asked for. */
 static bool is_product(const tni_gemm *g)
 {
     return g->batch == 1 && (g->a_row == 1 || g->a_col == 1) && (g->b_row == 1 || g->b_col == 1);
@@ -485,19 +477,19 @@ static bool by_thin(const tni_gemm *g)
 }
 
 #if defined(__x86_64__)
-bool tni_sgemm_avx2(const tni_product *p);
-bool tni_sgemm_avx512(const tni_product *p);
 
 static bool by_avx2(const tni_gemm *g)
 {
     tni_product p = product_of(g);
-    return is_product(g) && g->dtype != TN_F64 && tni_cpu_table("avx2") && tni_sgemm_avx2(&p);
+    return is_product(g) && g->dtype != TN_F64 && tni_cpu_table("avx2") &&
+           tni_tile_product_avx2(&p);
 }
 
 static bool by_avx512(const tni_gemm *g)
 {
     tni_product p = product_of(g);
-    return is_product(g) && g->dtype != TN_F64 && tni_cpu_table("avx512") && tni_sgemm_avx512(&p);
+    return is_product(g) && g->dtype != TN_F64 && tni_cpu_table("avx512") &&
+           tni_tile_product_avx512(&p);
 }
 #endif
 

@@ -21,6 +21,7 @@
 
 #include <cblas.h>
 
+#include "tensor/cpu/dense/dense.h"
 #include "tensor/cpu/team.h"
 #include "tensor/internal.h"
 
@@ -220,4 +221,30 @@ void tni_parallel_lanes(int lanes, int64_t n, int64_t grain, tni_chunk f, void *
 void tni_parallel_blas(int64_t n, int64_t grain, tni_chunk f, void *context)
 {
     tni_parallel_lanes(tni_lanes(n, grain), n, grain, f, context);
+}
+
+/* ---- what a thread keeps --------------------------------------------------------------------- */
+
+/* Memory that each thread keeps, since most products are computed inside chunks. */
+static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
+static pthread_key_t scratch_key;
+static bool has_scratch_key;
+
+static void make_scratch_key(void)
+{
+    has_scratch_key = pthread_key_create(&scratch_key, free) == 0;
+}
+
+void *tni_thread_scratch(void)
+{
+    pthread_once(&scratch_once, make_scratch_key);
+    if (!has_scratch_key) return NULL;
+    void *scratch = pthread_getspecific(scratch_key);
+    if (scratch) return scratch;
+    scratch = aligned_alloc(4096, TNI_PRODUCT_SCRATCH);
+    if (scratch && pthread_setspecific(scratch_key, scratch) != 0) {
+        free(scratch);
+        scratch = NULL;
+    }
+    return scratch;
 }

@@ -29,24 +29,18 @@
 extern const tni_backend tni_cpu_table_baseline;
 #if defined(__x86_64__)
 extern const tni_backend tni_cpu_table_avx2, tni_cpu_table_avx512;
-bool tni_sgemm_avx2(const tni_product *p);
-bool tni_sgemm_avx512(const tni_product *p);
-void tni_sgemm_pack_avx2(const tni_product *p, void *to);
-void tni_sgemm_pack_avx512(const tni_product *p, void *to);
 #endif
 
 typedef struct choice {
     const char *name;
     const tni_backend *table;
-    bool (*sgemm)(const tni_product *p); /* or NULL, both */
-    void (*sgemm_pack)(const tni_product *p, void *to);
 } choice;
 
 static const choice choices[] = {
-    { "baseline", &tni_cpu_table_baseline, NULL, NULL },
+    { "baseline", &tni_cpu_table_baseline },
 #if defined(__x86_64__)
-    { "avx2", &tni_cpu_table_avx2, tni_sgemm_avx2, tni_sgemm_pack_avx2 },
-    { "avx512", &tni_cpu_table_avx512, tni_sgemm_avx512, tni_sgemm_pack_avx512 },
+    { "avx2", &tni_cpu_table_avx2 },
+    { "avx512", &tni_cpu_table_avx512 },
 #endif
 };
 enum { N_CHOICES = sizeof(choices) / sizeof(choices[0]) };
@@ -98,9 +92,14 @@ const char *tni_cpu_simd(void)
     return chosen()->name;
 }
 
+int tni_cpu_isa(void)
+{
+    return (int)(chosen() - choices);
+}
+
 bool tni_has_avx512(void)
 {
-    return strcmp(tni_cpu_simd(), "avx512") == 0;
+    return tni_cpu_isa() == 2;
 }
 
 static bool has_amx;
@@ -154,22 +153,6 @@ const char *tni_amx_why(void)
 {
     ask_for_amx();
     return *amx_why ? amx_why : NULL;
-}
-
-bool tni_has_sgemm(void)
-{
-    return chosen()->sgemm != NULL;
-}
-
-bool tni_sgemm(const tni_product *p)
-{
-    const choice *c = chosen();
-    return c->sgemm && c->sgemm(p);
-}
-
-void tni_sgemm_pack(const tni_product *p, void *to)
-{
-    chosen()->sgemm_pack(p, to);
 }
 
 const tni_backend *tni_cpu_table(const char *simd)

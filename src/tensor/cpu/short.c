@@ -209,11 +209,12 @@ static tn_status product_f32(const void *args)
     f.c = p->c.data;
     f.c_batch = p->c.stride[0];
     f.c_row = p->c.stride[1];
-    return tni_cpu_gemm(&f);
+    return tni_gemm_cut(&f);
 }
 
-tn_status tni_short_gemm(const tni_gemm *g, tni_copy_kernel copy)
+tn_status tni_short_gemm(const tni_gemm *g)
 {
+    tni_copy_kernel copy = tni_cpu_backend()->copy;
     product p = { .g = g, .copy = copy };
 
     p.c = (tni_array){ g->c,

@@ -5,9 +5,9 @@
  */
 #include <string.h>
 
+#include "tensor/cpu/dense/dense.h"
 #include "tensor/cpu/pointwise.h"
 #include "tensor/internal.h"
-#include "tensor/math.h"
 #include "tensor/random.h"
 
 /* ---- memory: the library's allocator; host and device are the same --------------------------- */
@@ -27,36 +27,6 @@ static tn_status move(void *to, const void *from, size_t nbytes)
 static tn_status synchronize(void)
 {
     return TN_OK;
-}
-
-/* ---- kernels of any dtype that need no instruction set of their own -------------------------- */
-
-/* Measured on Cascade Lake (bench/results/NOTES.md). Each size by itself first, so that none of
- * their products overflows. */
-static bool is_few(const tni_gemm *g)
-{
-    if (g->dtype != TN_F32 && g->dtype != TN_F64) return false;
-    const int64_t most = g->n >= TNI_FEW_STRIP ? 512 : 64;
-    if (g->m > most || g->n > most || g->k > most || g->batch > most) return false;
-    int64_t numbers = g->batch * g->m * g->n, products = numbers * g->k;
-    return numbers <= most / 2 && products > 0 && products <= most;
-}
-
-tn_status K(tni_gemm)(const tni_gemm *a)
-{
-    bool done;
-    if (is_few(a)) {
-        (a->dtype == TN_F32 ? K32(tni_gemm_few) : K64(tni_gemm_few))(a);
-        return TN_OK;
-    }
-    if (!tni_is_short(a->dtype)) return tni_cpu_gemm(a);
-    tn_status status = tni_cpu_gemm_short(a, &done);
-    return status != TN_OK || done ? status : tni_short_gemm(a, K(tni_copy));
-}
-
-tn_status K(tni_random)(const tni_random *a)
-{
-    return tni_random_draw(&a->y, a->normal, a->becomes_short);
 }
 
 /* ---- many tensors ---------------------------------------------------------------------------- */
@@ -136,17 +106,14 @@ static bool no_other(const void *a, tn_status *status)
     (void)status;
     return false;
 }
-/* oneDNN multiplies bf16 at twice f32's rate, or not at all. */
-#define CONVOLVE(way, args, array)                                                                 \
+#define CONVOLVE(way, args, kind, x, y, w, bias)                                                   \
     static bool convolve_##way(const args *a, tn_status *status)                                   \
     {                                                                                              \
-        bool is_short = tni_is_short(a->array.dtype);                                              \
-        return (is_short && tni_convolve_##way(a, status)) || K(tni_winograd_##way)(a, status) ||  \
-               (!is_short && tni_convolve_##way(a, status));                                       \
+        return tni_convolve(&(tni_convolution){ kind, a->sizes, x, w, y, bias }, status);          \
     }
-CONVOLVE(y, tni_conv2d, x)
-CONVOLVE(dx, tni_conv2d_grad_input, dy)
-CONVOLVE(dw, tni_conv2d_grad_weight, dy)
+CONVOLVE(y, tni_conv2d, TNI_CONV_Y, a->x, a->y, a->w, a->bias)
+CONVOLVE(dx, tni_conv2d_grad_input, TNI_CONV_DX, a->dx, a->dy, a->w, { 0 })
+CONVOLVE(dw, tni_conv2d_grad_weight, TNI_CONV_DW, a->x, a->dy, a->dw, { 0 })
 #define BY_OTHER(a)                                                                                \
     _Generic((a),                                                                                  \
         const tni_conv2d *: convolve_y,                                                            \
@@ -204,8 +171,9 @@ CONVOLVE(dw, tni_conv2d_grad_weight, dy)
         return tni_short_run(&(tni_short){ in_f32_##name, &f, sizeof f, n_out, n_in, LEAD(a),      \
                                            ITSELF(a), K(tni_copy), K(tni_load), K(tni_store) });   \
     }
-TNI_KERNELS(NOTHING, BY_REAL, BY_FLOAT, BY_FLOAT)
+TNI_KERNELS(NOTHING, NOTHING, BY_REAL, BY_FLOAT, BY_FLOAT)
 
+#define SLOT_ONCE(name) .name = tni_cpu_##name,
 #define SLOT_ANY(name) .name = K(tni_##name),
 #define SLOT_REAL(name, ...) .name = by_dtype_##name,
 #define SLOT_FLOAT(name, ...) .name = by_float_##name,
@@ -217,4 +185,5 @@ const tni_backend K(tni_cpu_table) = { .name = "cpu",
                                        .download = move,
                                        .synchronize = synchronize,
                                        .pack = tni_cpu_gemm_pack,
-                                       TNI_KERNELS(SLOT_ANY, SLOT_REAL, SLOT_FLOAT, SLOT_FLOAT) };
+                                       TNI_KERNELS(SLOT_ONCE, SLOT_ANY, SLOT_REAL, SLOT_FLOAT,
+                                                   SLOT_FLOAT) };

@@ -24,7 +24,7 @@
 #include <string.h>
 
 #include "tensor/cpu/pointwise.h"
-#include "tensor/cpu/real/dense.h"
+#include "tensor/cpu/dense/dense.h"
 #include "tensor/cpu/real/rows.h"
 
 /* Queries and keys of a block; queries of an item of forward. */
@@ -442,7 +442,7 @@ static tn_status run_forward(attention *p, const tni_attention *a)
     reserve(p, TOP, GROUP, sizeof(REAL));
     reserve(p, TOTAL, GROUP, sizeof(REAL));
     double work = (double)TNI_MIN(GROUP, p->t) * (double)p->s * (double)(p->d + p->dv_size);
-    return run(p, a->q.size[0] * p->heads * p->groups, grain_of(work), forward);
+    return run(p, a->q.size[0] * p->heads * p->groups, tni_grain_of(work), forward);
 }
 
 tn_status K(tni_attention)(const tni_attention *a)
@@ -548,7 +548,7 @@ static tn_status run_backward(attention *p, const tni_attention_grad *a)
     reserve_sums(p, DK_SUM, &a->dk, p->keys);
     reserve_sums(p, DV_SUM, &a->dv, p->keys);
     double work = (double)p->t * (double)p->s * (double)(3 * p->d + 2 * p->dv_size);
-    return run(p, a->of.q.size[0] * p->heads, grain_of(work), backward);
+    return run(p, a->of.q.size[0] * p->heads, tni_grain_of(work), backward);
 }
 
 tn_status K(tni_attention_grad)(const tni_attention_grad *a)

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "tensor/cpu/real/dense.h"
+#include "tensor/cpu/cpu.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"
 

@@ -1,5 +1,5 @@
 /*
- * gemm.c - matrix products, cut into pieces for the threads; product.c computes a piece.
+ * cut.c - matrix products, cut into pieces for the threads; choose.c knows who computes a piece.
  *
  * The bits are the same for any number of threads. OpenBLAS itself divides a product by its number
  * of threads, so it rounds differently on one and on two. Here C is cut into tiles whose number and
@@ -9,7 +9,7 @@
 #include <limits.h>
 #include <stdatomic.h>
 
-#include "tensor/cpu/cpu.h"
+#include "tensor/cpu/dense/dense.h"
 #include "tensor/math.h"
 
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
@@ -207,7 +207,7 @@ static int part_item(const tni_gemm *g)
     return g->dtype == TN_F64 ? 8 : 4;
 }
 
-/* The product of tile [r, r + m) x [s, s + n), over [k0, k0 + k) of the inner axis, as product.c
+/* The product of tile [r, r + m) x [s, s + n), over [k0, k0 + k) of the inner axis, as choose.c
  * takes it. */
 static tni_product piece(const plan *p, int64_t batch, int64_t r, int64_t m, int64_t s, int64_t n,
                          int64_t k0, int64_t k)
@@ -406,7 +406,7 @@ static tn_status gemm(const tni_gemm *g, bool *done)
     return status;
 }
 
-tn_status tni_cpu_gemm(const tni_gemm *g)
+tn_status tni_gemm_cut(const tni_gemm *g)
 {
     bool done;
     if (g->dtype != TN_F32 && g->dtype != TN_F64)
@@ -415,13 +415,22 @@ tn_status tni_cpu_gemm(const tni_gemm *g)
     return gemm(g, &done);
 }
 
-tn_status tni_cpu_gemm_short(const tni_gemm *g, bool *done)
+/* bf16 and f16 without whole copies in f32, where there is such a product; done says whether. */
+static tn_status gemm_short(const tni_gemm *g, bool *done)
 {
     bool can = (g->dtype == TN_BF16 && tni_product_bf16()) ||
-               (tni_sgemm_fits(g->dtype, false, g->m, g->n, g->k) &&
-                (g->wide || g->k <= TNI_SGEMM_ROUNDED || in_parts(g)));
+               (tni_tile_fits(g->dtype, false, g->m, g->n, g->k) &&
+                (g->wide || g->k <= TNI_TILE_ROUNDED || in_parts(g)));
     *done = can && (!g->accumulate || g->wide);
     return *done ? gemm(g, done) : TN_OK;
+}
+
+tn_status tni_cpu_gemm(const tni_gemm *g)
+{
+    bool done;
+    if (!tni_is_short(g->dtype)) return tni_gemm_by_few(g) ? TN_OK : tni_gemm_cut(g);
+    tn_status status = gemm_short(g, &done);
+    return status != TN_OK || done ? status : tni_short_gemm(g);
 }
 
 /* ---- B packed once for many products --------------------------------------------------------- */

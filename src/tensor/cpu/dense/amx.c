@@ -2,7 +2,7 @@
  * amx.c - one matrix product of bf16 or f32 on one thread, by AMX's tiles: C (+)= op(A) op(B)
  * (+ bias), with sums in f32.
  *
- * C is computed in squares of four tiles (tiles.h). What is read is packed first, tile by tile:
+ * C is computed in squares of four tiles (amx_tiles.h). What is read is packed first, tile by tile:
  *   - all steps of a block of B's columns, which stays in the L2 cache: strips of 32 columns
  *   - a panel of A, 32 rows and some steps, which stays in the L1 cache while the strips pass
  * An operand whose rows lie along the steps is copied for A and transposed, as pairs,
@@ -25,7 +25,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tensor/cpu/isa/tiles.h"
+#include "tensor/cpu/dense/amx_tiles.h"
+#include "tensor/cpu/dense/dense.h"
 #include "tensor/cpu/cpu.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"

@@ -11,10 +11,10 @@
 #define TNI_ONEDNN_FILE "libtenon-onednn.so"
 #define TNI_ONEDNN_SYMBOL "tenon_onednn_open"
 /* If these are equal, both sides were built from the same source. */
-#define TNI_ONEDNN_ID TN_VERSION " onednn-4"
+#define TNI_ONEDNN_ID TN_VERSION " onednn-5"
 
 /* C[m,n] (+)= op(A) op(B) (+ bias), row-major. packed: NULL, or, where C is f32, B once more as our
- * own kernel for `in` packs it (isa/amx.c where there is AMX, isa/sgemm.c else), which then reads
+ * own kernel for `in` packs it (amx.c where there is AMX, tile.c else), which then reads
  * that, and B itself where a sum is not finite; without memory for it another one reads B. */
 typedef struct tni_product {
     int64_t m, n, k, lda, ldb, ldc;
@@ -25,14 +25,12 @@ typedef struct tni_product {
     const void *packed;
 } tni_product;
 
-/* One of a convolution's three computations, over sizes.n images; dense NCHW, one group. */
+/* One of a convolution's three computations: y, or the gradient of x or w, is written, the other two
+ * are read. y of the two gradients is dy. Dense NCHW. */
 typedef struct tni_convolution {
     enum { TNI_CONV_Y, TNI_CONV_DX, TNI_CONV_DW } kind;
     tni_conv2d_sizes sizes;
-    tn_dtype dtype;           /* f32 or bf16; dw is f32 */
-    const void *x, *w, *bias; /* x: for y and dw; w: for y and dx; bias: for y, or NULL */
-    const void *dy;           /* for dx and dw */
-    void *result;             /* y, dx or dw */
+    tni_array x, w, y, bias; /* bias: of y alone, or data NULL */
 } tni_convolution;
 
 /* Both work on the calling thread alone. False: nothing was done, or not all, because there is no

@@ -1,5 +1,5 @@
 /*
- * tiles.h - AMX's tiles of bf16, for the files of isa/ that multiply them (amx.c, amx_conv.c).
+ * amx_tiles.h - AMX's tiles of bf16, for the files that multiply them (amx.c, amx_conv.c).
  *
  * An instruction multiplies a tile of A, [16, 32], by a tile of B, [32, 16], and adds the result to
  * a tile of sums, [16, 16], in f32. A tile of A has 16 rows of 32 steps along the inner axis; one
@@ -16,7 +16,7 @@
 #include <immintrin.h>
 #include <stdbool.h>
 
-#include "tensor/cpu/isa/vector.h"
+#include "tensor/cpu/dense/vector.h"
 
 enum {
     SIDE = 16,

@@ -1,5 +1,5 @@
 /*
- * sgemm.c - one matrix product on one thread, with sums in f32: C (+)= op(A) op(B) (+ bias).
+ * tile.c - one matrix product on one thread, with sums in f32: C (+)= op(A) op(B) (+ bias).
  *
  * A tile of C, at most ROWS rows of a strip of two vectors, is summed up in registers: each step
  * along the inner axis loads a row of the strip of B, and multiplies it by each element of a column
@@ -17,7 +17,8 @@
  */
 #include <string.h>
 
-#include "tensor/cpu/isa/vector.h"
+#include "tensor/cpu/dense/dense.h"
+#include "tensor/cpu/dense/vector.h"
 #include "tensor/cpu/pointwise.h"
 #include "tensor/internal.h"
 
@@ -318,7 +319,7 @@ static int64_t depth_of(int64_t k)
     return (k + blocks - 1) / blocks;
 }
 
-void K(tni_sgemm_pack)(const tni_product *p, void *to)
+void K(tni_tile_pack)(const tni_product *p, void *to)
 {
     sgemm s = { .p = p, .depth = depth_of(p->k) };
     for (int64_t k0 = 0; k0 < p->k; k0 += s.depth)
@@ -328,10 +329,10 @@ void K(tni_sgemm_pack)(const tni_product *p, void *to)
         }
 }
 
-bool K(tni_sgemm)(const tni_product *p)
+bool K(tni_tile_product)(const tni_product *p)
 {
     bool rounded = p->out != TN_F32;
-    if (p->m == 0 || p->k == 0 || (rounded && p->k > TNI_SGEMM_ROUNDED)) return false;
+    if (p->m == 0 || p->k == 0 || (rounded && p->k > TNI_TILE_ROUNDED)) return false;
     if (p->accumulate && (rounded || p->bias)) return false;
     int64_t panels = (p->m + ROWS - 1) / ROWS;
     sgemm s = { .p = p,

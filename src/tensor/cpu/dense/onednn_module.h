@@ -7,7 +7,7 @@
 
 #include <dnnl.h>
 
-#include "tensor/cpu/onednn.h"
+#include "tensor/cpu/dense/onednn.h"
 
 #if DNNL_VERSION_MAJOR >= 3
 typedef dnnl_memory_desc_t tni_layout; /* of an operand in memory */

@@ -14,14 +14,15 @@
  *             y], for each tap. Here dy is copied in pairs of places, zeros between the rows.
  * A frame holds some rows of an image (a band), or all; for dw several images, if they are small.
  *
- * Tiles: see tiles.h. The bits depend on the sizes. Infinite values are multiplied by the zeros of
+ * Tiles: see amx_tiles.h. The bits depend on the sizes. Infinite values are multiplied by the zeros of
  * the padding and between rows, too, which makes NaN where they should not count: x and dy in dw,
  * weights in dx near the edges.
  */
 #include <stdatomic.h>
 #include <string.h>
 
-#include "tensor/cpu/isa/tiles.h"
+#include "tensor/cpu/dense/amx_tiles.h"
+#include "tensor/cpu/dense/dense.h"
 #include "tensor/cpu/cpu.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"
@@ -462,32 +463,26 @@ static bool run_filter(conv *v, const tni_conv2d_sizes *z, tn_status *status)
     return !v->undone;
 }
 
-bool tni_amx_convolve_y(const tni_conv2d *a, tn_status *status)
+static bool run_gradient(conv *v, const tni_conv2d_sizes *z, tn_status *status)
 {
-    conv v = { .x = a->x, .y = a->y, .w = a->w, .bias = a->bias };
-    return run_filter(&v, &a->sizes, status);
+    if (!plan(v, z) || used(v) < 0.5) return false;
+    plan_rows(v, PLACES + (v->z.kh - 1) * v->z.dilation[0] * v->width, STEPS);
+    v->together = v->bands > 1 ? 1 : TNI_MAX(1, TNI_MIN(PLACES / places(v, v->rows), v->z.n / 4));
+    v->parts = TNI_MIN(frames(v), tni_convolve_parts(sums_size(v)));
+    if (gradient_bytes(v) > TNI_PRODUCT_SCRATCH) return false;
+    size_t size = (size_t)(v->parts * sums_size(v)) * sizeof(float);
+    v->sums = tni_alloc(size);
+    *status = v->sums ? TN_OK : TN_E_NOMEM;
+    if (!v->sums) return true;
+    tni_parallel(v->parts, 1, sum_parts, v);
+    if (!v->undone) tni_parallel(sums_size(v) / SUMS, 4, write_sums, v);
+    tni_free(v->sums, size);
+    return !v->undone;
 }
 
-bool tni_amx_convolve_dx(const tni_conv2d_grad_input *a, tn_status *status)
+bool tni_amx_convolve(const tni_convolution *c, tn_status *status)
 {
-    conv v = { .x = a->dy, .y = a->dx, .w = a->w, .turned = true };
-    return run_filter(&v, &a->sizes, status);
-}
-
-bool tni_amx_convolve_dw(const tni_conv2d_grad_weight *a, tn_status *status)
-{
-    conv v = { .x = a->x, .y = a->dy, .w = a->dw };
-    if (!plan(&v, &a->sizes) || used(&v) < 0.5) return false;
-    plan_rows(&v, PLACES + (v.z.kh - 1) * v.z.dilation[0] * v.width, STEPS);
-    v.together = v.bands > 1 ? 1 : TNI_MAX(1, TNI_MIN(PLACES / places(&v, v.rows), v.z.n / 4));
-    v.parts = TNI_MIN(frames(&v), tni_convolve_parts(sums_size(&v)));
-    if (gradient_bytes(&v) > TNI_PRODUCT_SCRATCH) return false;
-    size_t size = (size_t)(v.parts * sums_size(&v)) * sizeof(float);
-    v.sums = tni_alloc(size);
-    *status = v.sums ? TN_OK : TN_E_NOMEM;
-    if (!v.sums) return true;
-    tni_parallel(v.parts, 1, sum_parts, &v);
-    if (!v.undone) tni_parallel(sums_size(&v) / SUMS, 4, write_sums, &v);
-    tni_free(v.sums, size);
-    return !v.undone;
+    conv v = { .x = c->x, .y = c->y, .w = c->w, .bias = c->bias, .turned = c->kind == TNI_CONV_DX };
+    if (v.turned) v.x = c->y, v.y = c->x;
+    return (c->kind == TNI_CONV_DW ? run_gradient : run_filter)(&v, &c->sizes, status);
 }

@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "tensor/cpu/onednn_module.h"
+#include "tensor/cpu/dense/onednn_module.h"
 
 /* By what a kernel calls them: input, weights, bias, output. */
 enum { SRC, WEIGHTS, BIAS, DST };
@@ -39,7 +39,7 @@ static shape shape_of(const tni_conv2d_sizes *c)
 /* The type of an operand: gradients of weights are f32. */
 static dnnl_data_type_t type_of(const tni_convolution *c, int i)
 {
-    return i == WEIGHTS && c->kind == TNI_CONV_DW ? dnnl_f32 : tni_dnnl_type(c->dtype);
+    return i == WEIGHTS && c->kind == TNI_CONV_DW ? dnnl_f32 : tni_dnnl_type(c->x.dtype);
 }
 
 /* What a kernel is asked for by: tenon's layout; oneDNN's choice; images in blocks of 16 channels,
@@ -65,7 +65,7 @@ static dnnl_status_t make_layout(tni_layout *l, const tni_convolution *c, const 
 static dnnl_status_t choose_forward(const tni_convolution *c, const shape *s, const tni_layout *l,
                                     dnnl_primitive_desc_t *chosen)
 {
-    tni_const_layout bias = c->kind == TNI_CONV_Y && c->bias ? LAYOUT(l[BIAS]) : NULL;
+    tni_const_layout bias = c->kind == TNI_CONV_Y && c->bias.data ? LAYOUT(l[BIAS]) : NULL;
     dnnl_prop_kind_t what = c->kind == TNI_CONV_Y ? dnnl_forward_inference : dnnl_forward_training;
 #if DNNL_VERSION_MAJOR >= 3
     return dnnl_convolution_forward_primitive_desc_create(
@@ -181,7 +181,7 @@ static dnnl_status_t add_steps(tni_dnnl_plan *plan, const tni_convolution *c,
         if (s == dnnl_success && i < 2)
             s = add_copy(plan, LAYOUT(plain[operand]), operand, wanted[i], memory[i]);
     }
-    if (s == dnnl_success && c->kind == TNI_CONV_Y && c->bias) {
+    if (s == dnnl_success && c->kind == TNI_CONV_Y && c->bias.data) {
         argument[n] = r[n].argument;
         memory[n++] = BIAS;
         s = tni_dnnl_memory(plan, BIAS, LAYOUT(plain[BIAS]));
@@ -245,20 +245,19 @@ static dnnl_status_t make_convolution(tni_dnnl_plan *plan, const void *what)
  * narrower than the stride. */
 static bool is_wrong(const tni_convolution *c)
 {
-    return c->kind == TNI_CONV_DW && c->dtype == TN_BF16 && c->sizes.stride[1] > c->sizes.w;
+    return c->kind == TNI_CONV_DW && c->x.dtype == TN_BF16 && c->sizes.stride[1] > c->sizes.w;
 }
 
 bool tni_dnnl_convolve(const tni_convolution *c)
 {
     const tni_conv2d_sizes *z = &c->sizes;
     if (is_wrong(c)) return false;
-    int64_t kinds = 1 | c->kind << 1 | (c->dtype == TN_BF16) << 3 | (c->bias != NULL) << 4;
+    int64_t kinds = 1 | c->kind << 1 | (c->x.dtype == TN_BF16) << 3 | (c->bias.data != NULL) << 4;
     tni_key key = { { -kinds, z->n, z->c, z->h, z->w, z->o, z->kh, z->kw, z->oh, z->ow,
                       z->stride[0], z->stride[1], z->padding[0], z->padding[1], z->dilation[0],
                       z->dilation[1] } };
     const void *operand[TNI_OPERANDS] = {
-        [SRC] = c->x, [WEIGHTS] = c->w, [BIAS] = c->bias, [DST] = c->dy
+        [SRC] = c->x.data, [WEIGHTS] = c->w.data, [BIAS] = c->bias.data, [DST] = c->y.data
     };
-    operand[roles[c->kind][2].operand] = c->result;
     return tni_dnnl_run(&key, make_convolution, c, operand);
 }

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tensor/cpu/onednn_module.h"
+#include "tensor/cpu/dense/onednn_module.h"
 
 int omp_get_max_threads(void); /* in the OpenMP library that oneDNN itself uses, gcc's */
 void omp_set_num_threads(int n);
@@ -253,7 +253,7 @@ static dnnl_status_t choose(const tni_product *p, const tni_layout *l,
 /*
  * Whether oneDNN's choice of a kernel is worth it. brg (operands without gaps) multiplies f32 8 to
  * 12 % faster than OpenBLAS from 2^17 multiplications on (Zen 4). So does gemm:jit (any leading
- * dimension) from 2^20 on, but our own (isa/sgemm.c) is faster where an operand is stored by
+ * dimension) from 2^20 on, but our own (tile.c) is faster where an operand is stored by
  * columns, and for few rows, since it reads B where it is. Both take bf16 at twice that rate. "ref"
  * is a loop.
  */

@@ -1,6 +1,6 @@
 /*
- * vector.h - vectors of f32 as wide as the instruction set's registers, for the files of isa/ that
- * hold a result in registers (sgemm.c, winograd.c).
+ * vector.h - vectors of f32 as wide as the instruction set's registers, for files that hold a
+ * result in registers (tile.c, winograd.c).
  */
 #ifndef TNI_CPU_VECTOR_H
 #define TNI_CPU_VECTOR_H

@@ -21,7 +21,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "tensor/cpu/isa/vector.h"
+#include "tensor/cpu/dense/dense.h"
+#include "tensor/cpu/dense/vector.h"
 #include "tensor/cpu/pointwise.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"
@@ -557,20 +558,10 @@ static bool compute(winograd *p, tn_status *status)
     return !p->infinite;
 }
 
-bool K(tni_winograd_y)(const tni_conv2d *a, tn_status *status)
+bool K(tni_winograd)(const tni_convolution *c, tn_status *status)
 {
-    winograd p = { .kernels = a->w, .bias = a->bias };
-    return plan(&p, &a->sizes, a->x, a->y) && compute(&p, status);
-}
-
-bool K(tni_winograd_dx)(const tni_conv2d_grad_input *a, tn_status *status)
-{
-    winograd p = { .kernels = a->w, .turned = true };
-    return plan(&p, &a->sizes, a->dy, a->dx) && compute(&p, status);
-}
-
-bool K(tni_winograd_dw)(const tni_conv2d_grad_weight *a, tn_status *status)
-{
-    winograd p = { .dw = a->dw };
-    return plan(&p, &a->sizes, a->x, a->dy) && compute(&p, status);
+    winograd p = { .turned = c->kind == TNI_CONV_DX, .bias = c->bias };
+    *(c->kind == TNI_CONV_DW ? &p.dw : &p.kernels) = c->w;
+    bool takes = plan(&p, &c->sizes, p.turned ? c->y : c->x, p.turned ? c->x : c->y);
+    return takes && compute(&p, status);
 }

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "tensor/cpu/pointwise.h"
-#include "tensor/cpu/real/dense.h"
+#include "tensor/cpu/dense/dense.h"
 #include "tensor/internal.h"
 
 enum { BLOCK_ELEMENTS = 96 * 1024, MAX_PARTS = 16 };
@@ -64,6 +64,15 @@ static bool plan(conv *p, const tni_conv2d_sizes *c, tn_dtype dtype)
     p->rows = TNI_MIN(TNI_MAX(BLOCK_ELEMENTS / row, 1), TNI_MAX(c->oh, 1));
     p->blocks = c->oh > 0 ? (c->oh - 1) / p->rows + 1 : 0;
     return true;
+}
+
+/* C[m,n] (+)= op(A) op(B), on this thread. */
+static void multiply(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const REAL *a, int64_t lda,
+                     const REAL *b, int64_t ldb, bool add, REAL *c, int64_t ldc)
+{
+    tn_dtype dtype = sizeof(REAL) == sizeof(float) ? TN_F32 : TN_F64;
+    tni_product_plain(
+        &(tni_product){ m, n, k, lda, ldb, ldc, dtype, dtype, ta, tb, add, a, b, NULL, c, NULL });
 }
 
 /* At least four pieces of work where there are few images. */
@@ -324,8 +333,8 @@ static void forward(void *context, int64_t begin, int64_t end)
             REAL b = p->bias[group * p->og + o];
             for (int64_t j = 0; j < n; j++) y[o * ld_y + j] = b;
         }
-        GEMM1(false, false, p->og, n, p->taps, 1, p->w + group * p->og * p->taps, p->taps, col, ld,
-              p->bias != NULL, y, ld_y);
+        multiply(false, false, p->og, n, p->taps, p->w + group * p->og * p->taps, p->taps, col, ld,
+                 p->bias != NULL, y, ld_y);
         write(p, at, p->og, n, y);
     }
 }
@@ -341,7 +350,7 @@ tn_status K(tni_conv2d)(const tni_conv2d *a)
     p.bias = a->bias.data;
     p.y = a->y.data;
     int64_t items = c->n * c->groups * p.blocks;
-    int64_t grain = grain_of((double)p.og * (double)p.taps * (double)(p.rows * c->ow));
+    int64_t grain = tni_grain_of((double)p.og * (double)p.taps * (double)(p.rows * c->ow));
     int lanes = tni_lanes(items, grain);
     if (items == 0 || p.og == 0 || p.plane == 0) return TN_OK;
     if (!take_scratch(&p, lanes)) return TN_E_NOMEM;
@@ -366,8 +375,8 @@ static void grad_input(void *context, int64_t begin, int64_t end)
         const REAL *dy = (const REAL *)p->dy + (image * c->o + group * p->og) * p->plane;
         const REAL *w = p->w + group * p->og * p->taps + c0 * kernel;
         if (p->own_columns) {
-            GEMM1(true, false, channels, p->plane, p->og, 1, w, p->taps, dy, p->plane, 0, dx,
-                  p->plane);
+            multiply(true, false, channels, p->plane, p->og, w, p->taps, dy, p->plane, false, dx,
+                     p->plane);
             continue;
         }
         REAL *col = lane_scratch(p);
@@ -375,8 +384,8 @@ static void grad_input(void *context, int64_t begin, int64_t end)
         for (int64_t r0 = 0; r0 < c->oh; r0 += p->rows) {
             int64_t rows = TNI_MIN(p->rows, c->oh - r0);
             int64_t n = rows * c->ow;
-            GEMM1(true, false, channels * kernel, n, p->og, 1, w, p->taps, dy + r0 * c->ow,
-                  p->plane, 0, col, n);
+            multiply(true, false, channels * kernel, n, p->og, w, p->taps, dy + r0 * c->ow,
+                     p->plane, false, col, n);
             col2im(c, col, channels, r0, rows, dx);
         }
     }
@@ -397,7 +406,8 @@ tn_status K(tni_conv2d_grad_input)(const tni_conv2d_grad_input *a)
     cut_channels(&p, c->n * c->groups, p.cg);
     int64_t items = c->n * c->groups * p.pieces;
     if (items == 0 || p.cg == 0) return TN_OK;
-    int64_t grain = grain_of((double)p.og * (double)p.taps * (double)p.plane / (double)p.pieces);
+    int64_t grain =
+        tni_grain_of((double)p.og * (double)p.taps * (double)p.plane / (double)p.pieces);
     int lanes = tni_lanes(items, grain);
     if (!take_scratch(&p, lanes)) return TN_E_NOMEM;
     tni_parallel_lanes(lanes, items, grain, grad_input, &p);
@@ -427,8 +437,8 @@ static void grad_weight(void *context, int64_t begin, int64_t end)
                 int64_t ld, ld_dy;
                 const REAL *col = columns(p, x, r0, rows, &ld);
                 const REAL *dy = read(p, at + r0 * c->ow, channels, rows * c->ow, &ld_dy);
-                GEMM1(false, true, channels, p->taps, rows * c->ow, 1, dy, ld_dy, col, ld, add, dw,
-                      p->taps);
+                multiply(false, true, channels, p->taps, rows * c->ow, dy, ld_dy, col, ld, add, dw,
+                         p->taps);
                 add = true;
             }
         }
@@ -464,8 +474,8 @@ tn_status K(tni_conv2d_grad_weight)(const tni_conv2d_grad_weight *a)
     p.parts = TNI_MIN(TNI_MIN(c->n, MAX_PARTS), 1 + (int64_t)4194304 / size);
     cut_channels(&p, p.parts * c->groups, p.og);
     int64_t items = p.parts * c->groups * p.pieces;
-    int64_t grain = grain_of((double)p.og * (double)p.taps * (double)p.plane * (double)c->n /
-                             (double)(p.parts * p.pieces));
+    int64_t grain = tni_grain_of((double)p.og * (double)p.taps * (double)p.plane * (double)c->n /
+                                 (double)(p.parts * p.pieces));
     int lanes = tni_lanes(items, grain);
     size_t partial = (size_t)(p.parts - 1) * (size_t)size * sizeof(REAL);
     p.partial = p.parts > 1 ? tni_alloc(partial) : NULL;

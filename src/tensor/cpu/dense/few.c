@@ -1,10 +1,10 @@
 /*
- * few.c - a product of so few numbers that BLAS's call, and the cut before it (gemm.c), would take
+ * few.c - a product of so few numbers that BLAS's call, and the cut before it (cut.c), would take
  * longer than the arithmetic. Each sum is in the order of k.
  */
 #include <string.h>
 
-#include "tensor/cpu/cpu.h"
+#include "tensor/cpu/dense/dense.h"
 
 enum { STRIP = TNI_FEW_STRIP };
 typedef REAL strip

@@ -1,22 +1,64 @@
 /*
- * convolution.c - convolutions by AMX (isa/amx_conv.c) and by oneDNN, which are asked before the
- * general kernels (real/conv.c) are. From here on, oneDNN's.
+ * onednn_use.c - oneDNN as a provider: its module (onednn.c, onednn_conv.c) is opened at the first
+ * product or convolution that it may take.
  *
- * The images are cut into pieces for the threads, by the sizes alone, so that the bits do not
- * depend on the number of threads. A weight gradient is summed over the pieces in their order.
+ * The images of a convolution are cut into pieces for the threads, by the sizes alone, so that the
+ * bits do not depend on the number of threads. A weight gradient is summed over the pieces in their
+ * order.
  */
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
 
-#include "tensor/cpu/cpu.h"
+#include "tensor/cpu/dense/dense.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"
 
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static const tni_onednn *onednn;
+static char why[512];
+
+static void open_onednn(void)
+{
+    const char *wish = getenv("TN_ONEDNN");
+    if (wish && strcmp(wish, "off") == 0) {
+        snprintf(why, sizeof why, "TN_ONEDNN=off");
+    } else if (!tni_has_avx512()) {
+        snprintf(why, sizeof why, "not used below AVX-512");
+    } else {
+        void *symbol = tni_open_module("TN_ONEDNN_MODULE", "tensor/cpu/", TNI_ONEDNN_FILE,
+                                       TNI_ONEDNN_SYMBOL, why, sizeof why);
+        tni_onednn_open open = NULL;
+        memcpy(&open, &symbol, sizeof open);
+        if (open) onednn = open(TNI_ONEDNN_ID, why, sizeof why);
+    }
+}
+
+const tni_onednn *tni_onednn_module(void)
+{
+    pthread_once(&once, open_onednn);
+    return onednn;
+}
+
+const char *tni_onednn_why(void)
+{
+    pthread_once(&once, open_onednn);
+    return why;
+}
+
+bool tni_onednn_product(const tni_product *p)
+{
+    return tni_onednn_module()->product(p);
+}
+
+/* ---- convolutions ---------------------------------------------------------------------------- */
+
 typedef struct pieces {
     const tni_onednn *module;
-    tni_convolution c;    /* of all images; `result` of a weight gradient: of piece 0 */
-    int64_t images, n;    /* of a piece; pieces */
-    size_t x, dy, result; /* bytes between pieces */
-    atomic_bool undone;   /* a piece could not be computed */
+    tni_convolution c;  /* of all images; w of a weight gradient: the sums of piece 0, in f32 */
+    int64_t images, n;  /* of a piece; pieces */
+    size_t x, y, w;     /* bytes between pieces */
+    atomic_bool undone; /* a piece could not be computed */
 } pieces;
 
 /* oneDNN's kernels copy the images into their own layout: a piece's copies stay in the L2 cache. */
@@ -35,14 +77,14 @@ static bool is_worth_it(const tni_conv2d_sizes *z, tn_dtype dtype)
            (dtype == TN_BF16 || (dtype == TN_F32 && z->kh * z->kw > 1));
 }
 
-static bool cut(pieces *p, tn_dtype dtype)
+static bool cut(pieces *p)
 {
     const tni_conv2d_sizes *z = &p->c.sizes;
+    tn_dtype dtype = p->c.x.dtype;
     if (!is_worth_it(z, dtype)) return false;
     p->module = tni_onednn_module();
     if (!p->module || (dtype == TN_BF16 && !p->module->bf16)) return false;
     size_t item = tn_dtype_size(dtype);
-    p->c.dtype = dtype;
     size_t x = (size_t)(z->c * z->h * z->w) * item, y = (size_t)(z->o * z->oh * z->ow) * item;
     if (p->c.kind == TNI_CONV_DW) {
         int64_t parts = tni_convolve_parts(z->o * z->c * z->kh * z->kw);
@@ -54,16 +96,9 @@ static bool cut(pieces *p, tn_dtype dtype)
     }
     p->n = (z->n - 1) / p->images + 1;
     p->x = x * (size_t)p->images;
-    p->dy = y * (size_t)p->images;
-    p->result = p->c.kind == TNI_CONV_Y    ? p->dy
-                : p->c.kind == TNI_CONV_DX ? p->x
-                                           : (size_t)(z->o * z->c * z->kh * z->kw) * 4;
+    p->y = y * (size_t)p->images;
+    if (p->c.kind == TNI_CONV_DW) p->w = (size_t)(z->o * z->c * z->kh * z->kw) * sizeof(float);
     return true;
-}
-
-static const void *ahead(const void *base, size_t bytes)
-{
-    return base ? (const char *)base + bytes : NULL;
 }
 
 /* Items: pieces. */
@@ -73,9 +108,9 @@ static void compute(void *context, int64_t begin, int64_t end)
     for (int64_t i = begin; i < end; i++) {
         tni_convolution c = p->c;
         c.sizes.n = TNI_MIN(p->images, c.sizes.n - i * p->images);
-        c.x = ahead(c.x, (size_t)i * p->x);
-        c.dy = ahead(c.dy, (size_t)i * p->dy);
-        c.result = (char *)c.result + (size_t)i * p->result;
+        c.x.data = (char *)c.x.data + (size_t)i * p->x;
+        c.y.data = (char *)c.y.data + (size_t)i * p->y;
+        c.w.data = (char *)c.w.data + (size_t)i * p->w;
         if (!p->module->convolve(&c)) atomic_store_explicit(&p->undone, true, memory_order_relaxed);
     }
 }
@@ -86,31 +121,10 @@ static bool run(pieces *p)
     return !p->undone;
 }
 
-/* By AMX, where it is there. */
-#define BY_AMX(way) (TNI_AMX && tni_has_amx() && tni_amx_convolve_##way(a, status))
-
-bool tni_convolve_y(const tni_conv2d *a, tn_status *status)
-{
-    if (BY_AMX(y)) return true;
-    pieces p = { .c = { TNI_CONV_Y, a->sizes, .x = a->x.data, .w = a->w.data, .bias = a->bias.data,
-                        .result = a->y.data } };
-    *status = TN_OK;
-    return cut(&p, a->x.dtype) && run(&p);
-}
-
-bool tni_convolve_dx(const tni_conv2d_grad_input *a, tn_status *status)
-{
-    if (BY_AMX(dx)) return true;
-    pieces p = { .c = { TNI_CONV_DX, a->sizes, .w = a->w.data, .dy = a->dy.data,
-                        .result = a->dx.data } };
-    *status = TN_OK;
-    return cut(&p, a->dy.dtype) && run(&p);
-}
-
 typedef struct sums {
     const float *part; /* n of them, one after another */
     int64_t n, size;
-    const tni_array *dw;
+    tni_array dw;
 } sums;
 
 /* Items: elements of dw. */
@@ -120,29 +134,32 @@ static void sum_parts(void *context, int64_t begin, int64_t end)
     for (int64_t j = begin; j < end; j++) {
         float sum = s->part[j];
         for (int64_t i = 1; i < s->n; i++) sum += s->part[i * s->size + j];
-        if (s->dw->dtype == TN_BF16)
-            ((uint16_t *)s->dw->data)[j] = tn_to_bf16(sum);
+        if (s->dw.dtype == TN_BF16)
+            ((uint16_t *)s->dw.data)[j] = tn_to_bf16(sum);
         else
-            ((float *)s->dw->data)[j] = sum;
+            ((float *)s->dw.data)[j] = sum;
     }
 }
 
-bool tni_convolve_dw(const tni_conv2d_grad_weight *a, tn_status *status)
+static bool run_gradient(pieces *p, tn_status *status)
 {
-    if (BY_AMX(dw)) return true;
-    pieces p = { .c = { TNI_CONV_DW, a->sizes, .x = a->x.data, .dy = a->dy.data } };
-    *status = TN_OK;
-    if (!cut(&p, a->dy.dtype)) return false;
-    size_t size = (size_t)p.n * p.result;
+    size_t size = (size_t)p->n * p->w;
     void *parts = tni_alloc(size);
-    p.c.result = parts;
     if (!parts) {
         *status = TN_E_NOMEM;
         return true;
     }
-    bool done = run(&p);
-    sums s = { parts, p.n, (int64_t)(p.result / 4), &a->dw };
+    sums s = { parts, p->n, (int64_t)(p->w / sizeof(float)), p->c.w };
+    p->c.w.data = parts;
+    bool done = run(p);
     if (done) tni_parallel(s.size, 4096, sum_parts, &s);
     tni_free(parts, size);
     return done;
+}
+
+bool tni_onednn_convolve(const tni_convolution *c, tn_status *status)
+{
+    pieces p = { .c = *c };
+    *status = TN_OK;
+    return cut(&p) && (c->kind == TNI_CONV_DW ? run_gradient(&p, status) : run(&p));
 }

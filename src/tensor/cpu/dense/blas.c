@@ -1,0 +1,144 @@
+/*
+ * blas.c - the one file that calls OpenBLAS: its memory, products, and how fast they are.
+ */
+#include <string.h>
+#include <strings.h>
+#include <sys/mman.h>
+
+#include <cblas.h>
+
+#include "tensor/cpu/dense/dense.h"
+#include "tensor/internal.h"
+
+/* ---- memory, asked for before the first product, which hangs without ------------------------- */
+
+/* What OpenBLAS maps for each product that runs at a time, at the first that needs it. Refused,
+ * 0.3.21 asks again for ever. */
+enum { BLAS_BUFFER = 128 << 20 };
+
+size_t tni_blas_most = SIZE_MAX;
+static TNI_THREAD int roomy; /* lanes for which there was room */
+
+/* OpenBLAS's own, where they can be linked to: what they took once stays OpenBLAS's. */
+void *blas_memory_alloc(int position) __attribute__((weak));
+void blas_memory_free(void *buffer) __attribute__((weak));
+
+static void fill_buffers(int n)
+{
+    if (n == 0) return;
+    void *buffer = blas_memory_alloc(0);
+    fill_buffers(n - 1);
+    blas_memory_free(buffer);
+}
+
+static bool find_room(int lanes)
+{
+    size_t size = (size_t)(lanes - roomy) * BLAS_BUFFER;
+    if (size > tni_blas_most) return false;
+    void *room = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) return false;
+    munmap(room, size);
+    if (blas_memory_alloc && blas_memory_free) fill_buffers(lanes);
+    return true;
+}
+
+tn_status tni_blas_room(int lanes)
+{
+    if (TNI_LIKELY(lanes <= roomy)) return TN_OK;
+    pthread_mutex_lock(&tni_locks[TNI_LOCK_BLAS]);
+    bool found = find_room(lanes);
+    pthread_mutex_unlock(&tni_locks[TNI_LOCK_BLAS]);
+    if (!found)
+        return tni_error(TN_E_NOMEM,
+                         "out of memory: OpenBLAS wants %d bytes of addresses for each of %d "
+                         "threads that compute a product: is there a limit (ulimit -v)?",
+                         BLAS_BUFFER, lanes);
+    roomy = lanes;
+    return TN_OK;
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+#define TRANS(t) ((t) ? CblasTrans : CblasNoTrans)
+
+bool tni_product_start(const tni_product *p, bool zero)
+{
+    size_t item = tn_dtype_size(p->out);
+    if (!p->bias && p->accumulate) return true;
+    if (!p->bias && !zero) return false;
+    for (int64_t i = 0; i < p->m; i++) {
+        char *row = (char *)p->c + i * p->ldc * (int64_t)item;
+        if (!p->accumulate && p->bias)
+            memcpy(row, p->bias, (size_t)p->n * item);
+        else if (!p->accumulate)
+            memset(row, 0, (size_t)p->n * item);
+        else if (item == 4)
+            for (int64_t j = 0; j < p->n; j++) ((float *)row)[j] += ((const float *)p->bias)[j];
+        else
+            for (int64_t j = 0; j < p->n; j++) ((double *)row)[j] += ((const double *)p->bias)[j];
+    }
+    return true;
+}
+
+/* y += M x, M [rows, k] or its transpose. */
+static void matrix_vector(tn_dtype dtype, bool trans, int64_t rows, int64_t cols,
+                          const void *matrix, int64_t ld, const void *x, int64_t incx, void *y,
+                          int64_t incy)
+{
+    if (dtype == TN_F32)
+        cblas_sgemv(CblasRowMajor, TRANS(trans), (blasint)rows, (blasint)cols, 1, matrix,
+                    (blasint)ld, x, (blasint)incx, 1, y, (blasint)incy);
+    else
+        cblas_dgemv(CblasRowMajor, TRANS(trans), (blasint)rows, (blasint)cols, 1, matrix,
+                    (blasint)ld, x, (blasint)incx, 1, y, (blasint)incy);
+}
+
+void tni_product_thin(const tni_product *p)
+{
+    tni_product_start(p, true); /* gemv reads C even where it is to be overwritten */
+    if (p->n == 1)              /* c = A b */
+        matrix_vector(p->in, p->ta, p->ta ? p->k : p->m, p->ta ? p->m : p->k, p->a, p->lda, p->b,
+                      p->tb ? 1 : p->ldb, p->c, p->m == 1 ? 1 : p->ldc);
+    else /* c^T = B^T a^T */
+        matrix_vector(p->in, !p->tb, p->tb ? p->n : p->k, p->tb ? p->k : p->n, p->b, p->ldb, p->a,
+                      p->ta ? p->lda : 1, p->c, 1);
+}
+
+bool tni_blas_product(const tni_product *p)
+{
+    bool add = tni_product_start(p, false);
+    if (p->in == TN_F32)
+        cblas_sgemm(CblasRowMajor, TRANS(p->ta), TRANS(p->tb), (blasint)p->m, (blasint)p->n,
+                    (blasint)p->k, 1, p->a, (blasint)p->lda, p->b, (blasint)p->ldb, add, p->c,
+                    (blasint)p->ldc);
+    else
+        cblas_dgemm(CblasRowMajor, TRANS(p->ta), TRANS(p->tb), (blasint)p->m, (blasint)p->n,
+                    (blasint)p->k, 1, p->a, (blasint)p->lda, p->b, (blasint)p->ldb, add, p->c,
+                    (blasint)p->ldc);
+    return true;
+}
+
+/* ---- how fast it is -------------------------------------------------------------------------- */
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static tni_blas_speed speed;
+
+/* With vectors of 256 bits what it takes for Zen packs slowly, what it takes for Haswell does not
+ * (docs/measurements.md). One that does not know the processor takes kernels from before AVX2. */
+static void judge(void)
+{
+    static const char *const known[] = { "Haswell", "SkylakeX", "Cooperlake", "SapphireRapids" };
+    const char *core = openblas_get_corename();
+    speed = TNI_BLAS_SLOW;
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strcasecmp(core, known[i]) == 0)
+            speed = tni_has_avx512() ? TNI_BLAS_AS_FAST : TNI_BLAS_FASTER;
+    if (strcasecmp(core, "Zen") == 0) speed = tni_has_avx512() ? TNI_BLAS_AS_FAST : TNI_BLAS_SLOWER;
+}
+
+tni_blas_speed tni_blas_beside_ours(void)
+{
+    pthread_once(&once, judge);
+    return speed;
+}

@@ -1,0 +1,266 @@
+/*
+ * choose.c - who computes a product or a convolution: one table, asked in order.
+ *
+ * A provider says what it takes, that is where it is the fastest of those that are left, and then
+ * computes, or says that it cannot: the next is asked. With AMX bf16, and f32 from some size on, are
+ * AMX's. Else with AVX-512 oneDNN is asked first: bf16 where the processor multiplies it, f32 in
+ * some layouts. Our own vectors take other layouts, bf16 and f16 on other processors, and f32 where
+ * OpenBLAS is slower. OpenBLAS has small products, f64, and what is left; conv.c convolutions that
+ * nobody takes. In the environment TN_ONEDNN=off leaves oneDNN out, TN_AMX=off AMX, TN_AMX_F32=off
+ * AMX for f32, and TN_SIMD sets the vectors.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/cpu/dense/dense.h"
+#include "tensor/internal.h"
+
+static double work_of(const tni_product *p)
+{
+    return (double)p->m * (double)p->n * (double)p->k;
+}
+
+/* ---- AMX ------------------------------------------------------------------------------------- */
+
+/* Rows, columns and steps below which packing an f32 takes about as long as AMX saves; rows where B
+ * is packed before. Expected, not measured (bench/results/NOTES.md). */
+enum { LEAST_AMX = 64, LEAST_AMX_PACKED = 16 };
+
+static pthread_once_t amx_once = PTHREAD_ONCE_INIT;
+static bool f32_by_amx;
+
+static void ask_for_f32(void)
+{
+    const char *wish = getenv("TN_AMX_F32");
+    f32_by_amx = tni_has_amx() && !(wish && strcmp(wish, "off") == 0);
+}
+
+bool tni_product_amx_f32(void)
+{
+    pthread_once(&amx_once, ask_for_f32);
+    return f32_by_amx;
+}
+
+static bool amx_multiplies(tn_dtype dtype)
+{
+    return dtype == TN_BF16 ? TNI_AMX && tni_has_amx() : dtype == TN_F32 && tni_product_amx_f32();
+}
+
+/* A last piece of a B that is packed may be smaller than the others. */
+static bool amx_takes(const tni_product *p)
+{
+    bool large = p->m >= LEAST_AMX && p->n >= LEAST_AMX && p->k >= LEAST_AMX;
+    return amx_multiplies(p->in) && (p->in == TN_BF16 || large || p->packed);
+}
+
+static bool amx_packs(const tni_product *p)
+{
+    bool large = p->m >= LEAST_AMX_PACKED && p->n >= LEAST_AMX && p->k >= LEAST_AMX;
+    return amx_multiplies(p->in) && (p->in == TN_BF16 || large);
+}
+
+bool tni_product_by_amx(const tni_product *p)
+{
+    bool known = p->in == TN_BF16 || p->in == TN_F32;
+    return TNI_AMX && known && tni_has_amx() && tni_amx_product(p);
+}
+
+#if TNI_AMX
+#define AMX(what) tni_amx_##what
+#else
+#define AMX(what) NULL
+#endif
+
+/* ---- oneDNN ---------------------------------------------------------------------------------- */
+
+/* Multiplications below which OpenBLAS's shorter calls win: over oneDNN's, and ours if B is stored
+ * by columns or all are bf16 or f16; over ours in f32 else; over ours if OpenBLAS is slower. */
+enum { LEAST = 1 << 17, LEAST_BY_ROWS = 1 << 20, LEAST_SLOW = 1 << 12 };
+
+/* A B that is packed is for our vectors. */
+static bool onednn_takes(const tni_product *p)
+{
+    if (p->in != TN_BF16 && (p->in != TN_F32 || p->packed || work_of(p) < LEAST)) return false;
+    const tni_onednn *module = tni_onednn_module();
+    return module && (module->bf16 || p->in != TN_BF16);
+}
+
+bool tni_product_bf16(void)
+{
+    if (tni_has_amx()) return true;
+    const tni_onednn *module = tni_onednn_module();
+    return module && module->bf16;
+}
+
+/* ---- vectors --------------------------------------------------------------------------------- */
+
+typedef struct vectors {
+    bool (*product)(const tni_product *p); /* or NULL, both */
+    void (*pack)(const tni_product *p, void *to);
+    bool (*convolve)(const tni_convolution *c, tn_status *status);
+    void (*few_f32)(const tni_gemm *g);
+    void (*few_f64)(const tni_gemm *g);
+} vectors;
+
+#define EACH(isa) tni_winograd_##isa, tni_gemm_few_##isa##_f32, tni_gemm_few_##isa##_f64
+static const vectors by_isa[] = {
+    /* in the order of tni_cpu_isa() */
+    { NULL, NULL, EACH(baseline) },
+#if defined(__x86_64__)
+    { tni_tile_product_avx2, tni_tile_pack_avx2, EACH(avx2) },
+    { tni_tile_product_avx512, tni_tile_pack_avx512, EACH(avx512) },
+#endif
+};
+
+static const vectors *ours(void)
+{
+    return &by_isa[tni_cpu_isa()];
+}
+
+bool tni_has_tiles(void)
+{
+    return ours()->product != NULL;
+}
+
+bool tni_tile_product(const tni_product *p)
+{
+    return p->in != TN_F64 && ours()->product && ours()->product(p);
+}
+
+void tni_tile_pack(const tni_product *p, void *to)
+{
+    ours()->pack(p, to);
+}
+
+bool tni_tile_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k)
+{
+    double work = (double)m * (double)n * (double)k;
+    bool converts = tni_is_short(dtype);
+    if (!tni_has_tiles()) return false;
+    tni_blas_speed blas = tni_blas_beside_ours();
+    if (blas == TNI_BLAS_SLOW && !(converts && m == 1)) return work >= LEAST_SLOW; /* gemv: a row */
+    if (blas == TNI_BLAS_SLOWER && n >= 32 && !converts) return work >= LEAST_SLOW;
+    if (blas == TNI_BLAS_FASTER && !converts) return false;
+    return m >= 16 && n >= 32 && work >= (tb || converts ? LEAST : LEAST_BY_ROWS);
+}
+
+static bool tiles_take(const tni_product *p)
+{
+    return tni_is_short(p->in) || p->packed ||
+           (p->in == TN_F32 && tni_tile_fits(p->in, p->tb, p->m, p->n, p->k));
+}
+
+/* In f32 without AMX, where ours are the fastest with B stored by rows. */
+static bool tiles_pack(const tni_product *p)
+{
+    return p->in == TN_F32 && tni_tile_fits(p->in, false, p->m, p->n, p->k);
+}
+
+static bool winograd(const tni_convolution *c, tn_status *status)
+{
+    return ours()->convolve(c, status);
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+typedef struct provider {
+    bool (*takes)(const tni_product *p);
+    bool (*product)(const tni_product *p); /* false, with C untouched: it could not */
+    bool (*packs)(const tni_product *p);   /* it is faster with a B that pack() has written */
+    void (*pack)(const tni_product *p, void *to);
+    unsigned convolves;                                            /* bits of dtypes */
+    bool (*convolve)(const tni_convolution *c, tn_status *status); /* false: it does not */
+} provider;
+
+#define BIT(dtype) (1u << (dtype))
+static bool blas_takes(const tni_product *p)
+{
+    return !tni_is_short(p->in);
+}
+
+/* oneDNN convolves bf16 at twice f32's rate, or not at all: before Winograd, and f32 after it. */
+enum { BY_AMX, BY_ONEDNN, BY_VECTORS, BY_ONEDNN_F32, BY_BLAS, N_PROVIDERS };
+static const provider providers[N_PROVIDERS] = {
+    /* clang-format off */
+    [BY_AMX] = { amx_takes, tni_product_by_amx, amx_packs, AMX(pack), BIT(TN_BF16), AMX(convolve) },
+    [BY_ONEDNN] = { onednn_takes, tni_onednn_product, NULL, NULL, BIT(TN_BF16), tni_onednn_convolve },
+    [BY_VECTORS] = { tiles_take, tni_tile_product, tiles_pack, tni_tile_pack,
+                     BIT(TN_F32) | BIT(TN_BF16) | BIT(TN_F16), winograd },
+    [BY_ONEDNN_F32] = { NULL, NULL, NULL, NULL, BIT(TN_F32), tni_onednn_convolve },
+    [BY_BLAS] = { blas_takes, tni_blas_product, NULL, NULL, 0, NULL },
+    /* clang-format on */
+};
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+/* Where a provider that reads a packed B has no memory, the next ones read B itself. */
+static bool multiply(const tni_product *p, int first)
+{
+    tni_product piece = *p;
+    for (int i = first; i < N_PROVIDERS; i++) {
+        if (!providers[i].takes || !providers[i].takes(&piece)) continue;
+        if (providers[i].product(&piece)) return true;
+        piece.packed = NULL;
+    }
+    return false;
+}
+
+bool tni_product_one(const tni_product *p)
+{
+    return multiply(p, BY_AMX);
+}
+
+void tni_product_plain(const tni_product *p)
+{
+    multiply(p, BY_AMX + 1);
+}
+
+/* Whose layout a packed B of this dtype has; NULL: nobody's. */
+static const provider *packer(tn_dtype in)
+{
+    if (amx_multiplies(in)) return &providers[BY_AMX];
+    return in == TN_F32 ? &providers[BY_VECTORS] : NULL;
+}
+
+bool tni_product_packs(const tni_product *p)
+{
+    const provider *by = packer(p->in);
+    return by && p->out == TN_F32 && by->packs(p);
+}
+
+void tni_product_pack(const tni_product *p, void *to)
+{
+    packer(p->in)->pack(p, to);
+}
+
+int64_t tni_packed_item(tn_dtype in)
+{
+    if (in == TN_F32 && tni_product_amx_f32()) return TNI_AMX_PARTS * (int64_t)sizeof(uint16_t);
+    return (int64_t)tn_dtype_size(in);
+}
+
+/* Measured on Cascade Lake (bench/results/NOTES.md). Each size by itself first, so that none of
+ * their products overflows. */
+static bool is_few(const tni_gemm *g)
+{
+    if (g->dtype != TN_F32 && g->dtype != TN_F64) return false;
+    const int64_t most = g->n >= TNI_FEW_STRIP ? 512 : 64;
+    if (g->m > most || g->n > most || g->k > most || g->batch > most) return false;
+    int64_t numbers = g->batch * g->m * g->n, products = numbers * g->k;
+    return numbers <= most / 2 && products > 0 && products <= most;
+}
+
+bool tni_gemm_by_few(const tni_gemm *g)
+{
+    if (!is_few(g)) return false;
+    (g->dtype == TN_F32 ? ours()->few_f32 : ours()->few_f64)(g);
+    return true;
+}
+
+bool tni_convolve(const tni_convolution *c, tn_status *status)
+{
+    for (int i = tni_has_amx() ? BY_AMX : BY_AMX + 1; i < N_PROVIDERS; i++)
+        if (providers[i].convolves & BIT(c->x.dtype) && providers[i].convolve(c, status))
+            return true;
+    return false;
+}

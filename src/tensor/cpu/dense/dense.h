@@ -1,0 +1,126 @@
+/*
+ * dense.h - the room of products and convolutions. Order of reading: cut.c cuts a product into
+ * pieces for the threads; choose.c has the table of who computes a piece, and a convolution; then
+ * the providers: tile.c and winograd.c (vectors), amx.c and amx_conv.c (tiles of AMX), few.c (tiny
+ * products), blas.c, onednn_use.c with its module, and conv.c, which takes every convolution.
+ */
+#ifndef TNI_DENSE_H
+#define TNI_DENSE_H
+
+#include "tensor/cpu/cpu.h"
+#include "tensor/cpu/dense/onednn.h"
+
+/* ---- cut.c ----------------------------------------------------------------------------------- */
+
+/* tni_backend's pack. */
+int64_t tni_cpu_gemm_pack(const tni_gemm *g, void *to);
+/* Of f32 and f64, larger than few.c's. */
+tn_status tni_gemm_cut(const tni_gemm *g);
+
+/* ---- choose.c: one piece, on the calling thread, so for use inside chunks -------------------- */
+
+/* The same bits wherever it is called from. False, with C untouched: this processor has no product
+ * of bf16 or f16 for these sizes, or no memory for it (never of f32 and f64). */
+bool tni_product_one(const tni_product *p);
+/* The same, of f32 and f64 without AMX, as convolutions (conv.c) take it. */
+void tni_product_plain(const tni_product *p);
+/* Our own product in vectors (tile.c), where the instruction set has it. False, with C untouched:
+ * there is none for these sizes, or no memory for it. */
+bool tni_tile_product(const tni_product *p);
+bool tni_has_tiles(void);
+/* B of an f32 product into `to`, as `packed`; only where tni_has_tiles(). */
+void tni_tile_pack(const tni_product *p, void *to);
+/* Whether it is there, and the fastest for a product of these sizes and its pieces: against
+ * OpenBLAS, to which bf16 and f16 go by way of f32 copies. tb: B is stored by columns. */
+bool tni_tile_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k);
+/* By AMX, where it is there. False as above, or C cannot be added to. */
+bool tni_product_by_amx(const tni_product *p);
+/* Whether a product of these sizes and dtypes is faster with a B that is packed before; B into
+ * `to`, as `packed`; bytes of an element of it. */
+bool tni_product_packs(const tni_product *p);
+void tni_product_pack(const tni_product *p, void *to);
+int64_t tni_packed_item(tn_dtype in);
+/* Computes a product that is shorter than BLAS's call; false: it is none. */
+bool tni_gemm_by_few(const tni_gemm *g);
+/* A convolution, f32, bf16 or f16. False: the general kernel (conv.c) must compute it. */
+bool tni_convolve(const tni_convolution *c, tn_status *status);
+
+/* ---- what providers share -------------------------------------------------------------------- */
+
+/* Both that pack do so in squares of at most 32 steps and 32 columns: so many elements have room.
+ * An f32 for AMX is a sum of so many bf16. */
+static inline int64_t tni_packed_size(int64_t n, int64_t k)
+{
+    return (n + 31) / 32 * 32 * ((k + 31) / 32 * 32);
+}
+enum { TNI_AMX_PARTS = 3 };
+/* tile.c takes k up to here where C is bf16 or f16: sums rounded at their end need all of k. */
+enum { TNI_TILE_ROUNDED = 4096 };
+/* TNI_PRODUCT_SCRATCH bytes that a thread keeps for products; NULL: there is no memory. */
+enum { TNI_PRODUCT_SCRATCH = 5 << 18 };
+void *tni_thread_scratch(void);
+/* How many parts a weight gradient of so many elements is summed up in, each by itself. */
+static inline int64_t tni_convolve_parts(int64_t size)
+{
+    int64_t parts = (1 << 20) / size;
+    return parts < 4 ? 4 : parts > 16 ? 16 : parts;
+}
+/* How many items of `work` multiplications make a chunk large enough for a thread. */
+static inline int64_t tni_grain_of(double work)
+{
+    return work >= 65536 ? 1 : (int64_t)(65536 / (work + 1)) + 1;
+}
+
+/* ---- AMX (amx.c, amx_conv.c): only where tni_has_amx() --------------------------------------- */
+
+bool tni_amx_product(const tni_product *p);
+void tni_amx_pack(const tni_product *p, void *to);
+bool tni_amx_convolve(const tni_convolution *c, tn_status *status);
+
+/* ---- BLAS (blas.c), which takes every product of f32 and f64 --------------------------------- */
+
+bool tni_blas_product(const tni_product *p);
+/* m or n 1. */
+void tni_product_thin(const tni_product *p);
+/* C before a product that is then added to it: bias in every row, zeros if `zero`. False when C
+ * need not be prepared, because it will be overwritten. A bf16 or f16 C never accumulates. */
+bool tni_product_start(const tni_product *p, bool zero);
+/* Before a run of so many lanes that calls BLAS, with nothing changed yet: whether OpenBLAS has, or
+ * can have, the memory without which it never returns. */
+tn_status tni_blas_room(int lanes);
+extern size_t tni_blas_most; /* bytes that it may find: for tests */
+/* How fast OpenBLAS's products of f32 are beside tile.c's: slower where C has whole strips of
+ * columns, slow for any product. */
+typedef enum tni_blas_speed {
+    TNI_BLAS_FASTER,
+    TNI_BLAS_AS_FAST,
+    TNI_BLAS_SLOWER,
+    TNI_BLAS_SLOW
+} tni_blas_speed;
+tni_blas_speed tni_blas_beside_ours(void);
+
+/* ---- oneDNN (onednn_use.c) ------------------------------------------------------------------- */
+
+/* The module, or NULL, and why it is not there. */
+const tni_onednn *tni_onednn_module(void);
+const char *tni_onednn_why(void);
+/* Only where it is there. */
+bool tni_onednn_product(const tni_product *p);
+bool tni_onednn_convolve(const tni_convolution *c, tn_status *status);
+
+/* ---- vectors: compiled for each instruction set ---------------------------------------------- */
+
+/* tile.c, where there is AVX2; a product in strips of columns, if there are so many (few.c); a
+ * convolution by Winograd's algorithm, in f32 inside. */
+enum { TNI_FEW_STRIP = 8 };
+#define TNI_DENSE_PROTOTYPES(isa)                                                                  \
+    bool tni_tile_product_##isa(const tni_product *p);                                             \
+    void tni_tile_pack_##isa(const tni_product *p, void *to);                                      \
+    bool tni_winograd_##isa(const tni_convolution *c, tn_status *status);                          \
+    void tni_gemm_few_##isa##_f32(const tni_gemm *g);                                              \
+    void tni_gemm_few_##isa##_f64(const tni_gemm *g);
+TNI_DENSE_PROTOTYPES(baseline)
+TNI_DENSE_PROTOTYPES(avx2)
+TNI_DENSE_PROTOTYPES(avx512)
+
+#endif
