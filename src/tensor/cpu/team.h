@@ -21,7 +21,7 @@ void tni_team_run(int members, int64_t n, int64_t grain, tni_chunk f, void *cont
 bool tni_team_busy(void);
 
 /* Keeps BLAS from starting threads in the calling thread, for good: each helper's first call
- * (gemm.c). */
+ * (dense/cut.c). */
 void tni_blas_stay_single(void);
 
 #endif
