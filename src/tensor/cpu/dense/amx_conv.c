@@ -14,9 +14,9 @@
  *             y], for each tap. Here dy is copied in pairs of places, zeros between the rows.
  * A frame holds some rows of an image (a band), or all; for dw several images, if they are small.
  *
- * Tiles: see amx_tiles.h. The bits depend on the sizes. Infinite values are multiplied by the zeros of
- * the padding and between rows, too, which makes NaN where they should not count: x and dy in dw,
- * weights in dx near the edges.
+ * Tiles: see amx_tiles.h. The bits depend on the sizes. Infinite values are multiplied by the zeros
+ * of the padding and between rows, too, which makes NaN where they should not count: x and dy in
+ * dw, weights in dx near the edges.
  */
 #include <stdatomic.h>
 #include <string.h>

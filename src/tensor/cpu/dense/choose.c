@@ -1,13 +1,13 @@
 /*
  * choose.c - who computes a product or a convolution: one table, asked in order.
  *
- * A provider says what it takes, that is where it is the fastest of those that are left, and then
- * computes, or says that it cannot: the next is asked. With AMX bf16, and f32 from some size on, are
- * AMX's. Else with AVX-512 oneDNN is asked first: bf16 where the processor multiplies it, f32 in
- * some layouts. Our own vectors take other layouts, bf16 and f16 on other processors, and f32 where
- * OpenBLAS is slower. OpenBLAS has small products, f64, and what is left; conv.c convolutions that
- * nobody takes. In the environment TN_ONEDNN=off leaves oneDNN out, TN_AMX=off AMX, TN_AMX_F32=off
- * AMX for f32, and TN_SIMD sets the vectors.
+ * A provider says what it takes: products for which it is faster than all that come after it. It
+ * computes one, or says that it cannot, and the next is asked. AMX takes bf16, and f32 from some
+ * size on. With AVX-512 oneDNN is next: for bf16 where the processor multiplies it, for f32 in some
+ * layouts. Our own vectors take other layouts, bf16 and f16 on other processors, and f32 where
+ * OpenBLAS is slower. OpenBLAS computes small products, f64, and what is left; conv.c convolutions
+ * that nobody takes. In the environment TN_ONEDNN=off leaves oneDNN out, TN_AMX=off AMX,
+ * TN_AMX_F32=off AMX for f32; TN_SIMD chooses the vectors.
  */
 #include <stdlib.h>
 #include <string.h>

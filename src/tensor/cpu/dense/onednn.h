@@ -25,8 +25,8 @@ typedef struct tni_product {
     const void *packed;
 } tni_product;
 
-/* One of a convolution's three computations: y, or the gradient of x or w, is written, the other two
- * are read. y of the two gradients is dy. Dense NCHW. */
+/* One of a convolution's three computations: y, or the gradient of x or w, is written, the other
+ * two are read. Of the two gradients y is dy. Dense NCHW. */
 typedef struct tni_convolution {
     enum { TNI_CONV_Y, TNI_CONV_DX, TNI_CONV_DW } kind;
     tni_conv2d_sizes sizes;
