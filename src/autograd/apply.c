@@ -10,7 +10,6 @@ tn_status tni_op_error(const tni_call *c, tn_status status, const char *format, 
 {
     char text[1024];
     va_list args;
-
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
@@ -35,13 +34,10 @@ static tn_status check_inputs(const tni_call *c)
     const tn_op *op = c->op;
     const tn_tensor *first = NULL; /* the first that is present */
     const tn_tensor *real = NULL;  /* the first floating one */
-
     for (int i = 0; i < c->n_in; i++) {
         const tn_tensor *t = c->in[i];
-
         if (TNI_UNLIKELY(!t)) {
             tn_status status = tni_pending();
-
             return status ? status
                           : tni_op_error(
                                 c, TN_E_INVALID, "input %d is NULL: want a tensor%s", i,
@@ -89,7 +85,6 @@ bool tni_wants_recording(const tni_call *c)
 static unsigned reads_of(const tni_call *c)
 {
     unsigned reads = 0;
-
     for (int i = 0; i < c->n_in; i++)
         if (c->in[i]->requires_grad) reads |= c->op->reads[c->op->arity < 0 ? 0 : i];
     bool x = reads & TNI_X(0) || c->op->arity == 1; /* x is kept, or all that there is to keep */
@@ -121,7 +116,6 @@ static tni_node *node_new(const tni_call *c, size_t args_size)
     size_t args_at = (empty + (n_in + n_out) * sizeof(tni_meta) + 15) & ~(size_t)15;
     size_t nbytes = args_at + args_size;
     tni_node *node = tni_alloc(nbytes);
-
     if (!node) return NULL;
     memset(node, 0, empty);
     char *at = (char *)(node + 1);
@@ -151,18 +145,15 @@ tn_status tni_record(const tni_call *c, size_t args_size)
     tni_node *node = node_new(c, args_size);
     unsigned reads = reads_of(c);
     int owners = 0;
-
     if (!node) return TN_E_NOMEM;
     node->keeps = reads || c->op->custom;
     if (args_size) memcpy(node->args, c->args, args_size);
     if (c->op->keep) c->op->keep(node->args);
     for (int i = 0; i < c->n_in; i++) {
         tn_tensor *t = c->in[i];
-
         node->in[i] = (tni_meta){ t->shape, t->dtype, tni_none(t) };
         if (t->requires_grad) {
             tni_edge *edge = &node->edge[i];
-
             if (t->node) {
                 atomic_fetch_add_explicit(&t->node->refs, 1, memory_order_relaxed);
                 edge->node = t->node;
@@ -207,7 +198,6 @@ static tn_status forward(tni_call *c)
     tn_tensor *const *given = c->in;
     const char *outer = tni_op_running;
     tn_status status = TN_OK;
-
     tni_op_running = c->op->name;
     tn_tensor *in[TNI_MAX_IN];
     for (int i = 0; c->op->dense && i < c->n_in && status == TN_OK; i++) {
@@ -226,7 +216,6 @@ static tn_status forward(tni_call *c)
 static tn_status compute(tni_call *c, size_t args_size)
 {
     tn_status status = TN_OK;
-
     for (int i = 0; i < c->n_out; i++) {
         c->out[i] = c->op->view ? tni_alias(c->in[c->op->arity < 0 ? i : 0], &c->out_spec[i])
                                 : tni_new(&c->out_spec[i], c->device);
@@ -267,7 +256,6 @@ tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n
                    .out = out,
                    .saved = saved };
     tn_status status = check_inputs(&c);
-
     if (status != TN_OK) return status;
     if (n_out > FEW_OUT && !(c.out_spec = tni_alloc(specs_size))) return TN_E_NOMEM;
     for (int i = 0; i < n_out; i++) c.out_spec[i].strided = false;
@@ -284,6 +272,5 @@ tn_tensor *tni_apply(const tn_op *op, const void *args, size_t args_size, int n_
                      tn_tensor *const *in)
 {
     tn_tensor *out = NULL;
-
     return tni_apply_n(op, args, args_size, n_in, in, 1, &out) == TN_OK ? out : NULL;
 }

@@ -33,7 +33,6 @@ void tni_autocast_forget(void)
 {
     for (size_t i = 0; kept && i < kept->capacity; i++) {
         entry *e = kept->cell[i].value;
-
         if (!e) continue;
         tn_drop(e->cast);
         tn_drop(e->seen);
@@ -58,7 +57,6 @@ static entry *entry_of(const tn_tensor *leaf)
 static tn_tensor *cast_leaf(tn_tensor *leaf, tn_dtype dtype)
 {
     entry *e = kept ? tni_map_get(kept, leaf) : NULL;
-
     bool again = e && e->dtype == dtype && e->seen->storage == leaf->storage &&
                  e->version == tn_version(leaf);
     if (again && e->cast) return e->cast;
@@ -91,7 +89,6 @@ static tn_dtype wanted(const tn_op *op)
 bool tni_autocast_applies(const tn_op *op, int n_in, tn_tensor *const *in)
 {
     bool differs = false;
-
     if (op->autocast == TNI_CAST_KEEP ||
         (op->autocast == TNI_CAST_AUTO && op->dtypes == TNI_ANY_DTYPE) || n_in > TNI_MAX_IN)
         return false;
@@ -120,7 +117,6 @@ tn_status tni_autocast_apply(const tn_op *op, const void *args, size_t args_size
     tn_scope scope = tn_scope_begin();
     tn_status status = TN_OK;
     bool made = true;
-
     for (int i = 0; i < n_in && made; i++) {
         cast[i] = cast_input(in[i], wanted(op));
         made = cast[i] || !in[i];
@@ -146,7 +142,6 @@ tn_tensor *tni_autocast_f32(tn_tensor *x)
 tn_dtype tn_set_autocast(tn_dtype dtype)
 {
     tn_dtype was = tni_autocasting;
-
     if (dtype != TN_F32 && dtype != TN_BF16 && dtype != TN_F16) {
         tni_error(TN_E_DTYPE, "tn_set_autocast: %s: want bf16, f16, or f32 for off",
                   tn_dtype_name(dtype));

@@ -75,7 +75,6 @@ static tn_status deliver_to_node(tni_pass *p, tni_node *node, int index, tn_tens
 static tn_tensor *sum_to(tn_tensor *t, const tn_shape *shape)
 {
     int n = 0;
-
     if (!t) return NULL;
     int lead = t->shape.rank - shape->rank;
     int axes[TN_MAX_RANK];
@@ -126,12 +125,10 @@ static tn_status run_hooks(const tni_pass *p, const tni_gradmeta *gm, tn_tensor 
     int64_t last = tni_hook_last(&gm->hooks);
     tni_hook hook = { 0 };
     tn_status status = TN_OK;
-
     now.of = (int)(gm->hooks.n - gm->hooks.removed);
     tni_tell_hooked(&now, *gradient);
     while (status == TN_OK && tni_hook_next(&gm->hooks, 0, last, &hook)) {
         tn_tensor *changed = ((tn_grad_hook)hook.call)(*gradient, hook.user);
-
         tn_set_grad_enabled(p->create);
         tni_autocasting = TN_F32;
         status = tni_hook_check("a gradient hook", "", *gradient, changed);
@@ -158,7 +155,6 @@ bool tni_pass_leads_on(const tni_pass *p, const tni_edge *edge)
 static tn_status arrive(tni_pass *p, tni_node *node)
 {
     tn_status status = TN_OK;
-
     for (int i = 0; i < node->n_out && status == TN_OK; i++) {
         tni_gradmeta *gm = node->gm[i];
         if (!gm || !node->pending[i]) continue;
@@ -181,7 +177,6 @@ static bool has_kernel(const tni_grad *g)
 static tn_status run_kernel(tni_grad *g)
 {
     unsigned dense = g->op->dense_grad;
-
     for (int i = 0; i < g->n_in; i++)
         if (dense & TNI_X(i) && g->x[i] && !(g->x[i] = tni_dense(g->x[i]))) return tni_pending();
     if (dense & TNI_DY && !(g->dy = tni_dense(g->dy))) return tni_pending();
@@ -199,7 +194,6 @@ static tn_status differentiate(tni_pass *p, tni_node *node, tn_tensor **block, b
     int n_in = node->n_in, n_out = node->n_out;
     tn_tensor **dys = block, **x = dys + n_out, **dx = x + n_in;
     bool any = false;
-
     for (int i = 0; i < n_in; i++) {
         need[i] = tni_pass_leads_on(p, &node->edge[i]);
         any |= need[i];
@@ -239,7 +233,6 @@ static tn_status differentiate(tni_pass *p, tni_node *node, tn_tensor **block, b
         return status;
     for (int i = 0; i < n_in; i++) {
         const tni_edge *edge = &node->edge[i];
-
         if (!need[i] || tni_none(dx[i])) continue;
         tn_tensor *share = fit(dx[i], &node->in[i]);
         if (!share) return tni_pending();
@@ -270,7 +263,6 @@ static tn_status step(tni_pass *p, tni_node *node)
     size_t nbytes = n * sizeof(tn_tensor *) + n_in * sizeof(bool);
     bool small = n_in <= 8 && n <= 24;
     tn_tensor **block = small ? few : tni_alloc(nbytes);
-
     if (!block) {
         tni_leave(node);
         return TN_E_NOMEM;
@@ -299,7 +291,6 @@ tn_status tni_pass_give(tni_pass *p, tn_tensor *t, tn_tensor *g)
 tn_status tni_pass_run(tni_pass *p)
 {
     tn_status status = TN_OK;
-
     tni_hide();
     tni_tell_begins(p);
     p->scope = tn_scope_begin(); /* of one step after the other */
@@ -325,7 +316,6 @@ tn_status tni_pass_run(tni_pass *p)
 tn_status tni_copy_pending(tni_gradmeta *gm)
 {
     tn_tensor *copy = tn_clone(gm->pending);
-
     if (!copy) return tni_pending();
     tn_keep(copy);
     tn_drop(gm->pending);
@@ -352,11 +342,9 @@ static tn_status own_all(const tni_pass *p)
 static tn_status add_to_grads(tni_pass *p)
 {
     tn_status status = TN_OK;
-
     for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++) {
         tni_receiver *r = &p->receivers[i];
         tn_tensor *grad = r->gm->grad, *average = tni_sync_average(p, r->gm);
-
         if (r->leaf) status = tni_sync_check(p, r->leaf);
         if (status == TN_OK && r->leaf) status = tni_tell_grad(r->leaf, true);
         if (status == TN_OK && average)
@@ -385,7 +373,6 @@ tn_status tn_backward_from(tn_tensor *output, tn_tensor *seed, int flags)
 {
     TNI_HOLD_TRAPS;
     tni_pass p = { .retain = flags & TN_RETAIN_GRAPH };
-
     if (!output) return tni_poison("tn_backward_from", "output");
     if (!seed) {
         tni_poisoned_optional("tn_backward_from", "seed");

@@ -36,7 +36,6 @@ tn_tensor *tni_basis(const tn_tensor *like, int64_t k)
     tn_tensor *flat =
         tn_full_as(TN_SHAPE(tni_shape_numel(&like->shape)), 0, like->dtype, like->storage->device);
     tn_status status = TN_OK;
-
     TN_NO_GRAD status = tn_fill_(tn_select(flat, 0, k), 1);
     return status == TN_OK ? tn_reshape(flat, like->shape) : NULL;
 }
@@ -143,7 +142,6 @@ static tn_status check_seed(const derivation *d, tn_tensor *v, const tn_tensor *
 static tn_status check_seeds(const derivation *d, tn_tensor *const *v)
 {
     tn_status status = v ? TN_OK : tni_poison(d->function, "v");
-
     for (int i = 0; i < d->n && status == TN_OK; i++) status = check_seed(d, v[i], d->x[i]);
     return status;
 }
@@ -189,7 +187,6 @@ static tn_status through_gradients(const derivation *d, tn_tensor *const *v, int
                                    tn_tensor *const *inputs, tn_tensor **out)
 {
     int n = 0;
-
     for (int i = 0; i < d->n; i++) {
         if (tni_none(d->g[i]) || !d->g[i]->requires_grad) continue;
         d->g[n] = d->g[i];
@@ -218,7 +215,6 @@ static tn_status take_row(const derivation *d, tn_tensor *of, int64_t m, int64_t
     tn_tensor **g = tni_alloc_n((size_t)d->n, sizeof *g);
     tn_tensor *seed = tni_basis(of, k);
     tn_status status = g && seed ? TN_OK : tni_pending();
-
     if (status == TN_OK)
         status = gradients(d, of, seed, g, TN_RETAIN_GRAPH | (d->flags & TN_CREATE_GRAPH));
     if (status == TN_OK) status = check_strict(d, of, g);
@@ -234,7 +230,6 @@ static tn_status zero_jacobians(const derivation *d, const tn_tensor *of, tn_ten
 {
     tn_shape shape;
     tn_status status = TN_OK;
-
     for (int i = 0; i < d->n; i++) out[i] = TN_NONE;
     if (!of->requires_grad) status = check_strict(d, of, out);
     for (int i = 0; i < d->n && status == TN_OK; i++) {
@@ -252,7 +247,6 @@ static tn_status jacobians(const derivation *d, tn_tensor *of, tn_tensor **out)
     int64_t m = tni_shape_numel(&of->shape);
     tn_shape shape;
     tn_status status = TN_OK;
-
     if (m == 0 || !of->requires_grad) return zero_jacobians(d, of, out);
     for (int i = 0; i < d->n && status == TN_OK; i++)
         status = join_shapes(d, of, d->x[i], &shape); /* before the work */
@@ -278,7 +272,6 @@ static tn_status jacobians(const derivation *d, tn_tensor *of, tn_tensor **out)
 static tn_status recorded_gradient(const derivation *d)
 {
     tn_status status = check_single(d);
-
     if (status == TN_OK) status = gradients(d, d->y, TN_NONE, d->g, TN_CREATE_GRAPH);
     return status == TN_OK ? check_strict(d, d->y, d->g) : status;
 }
@@ -291,7 +284,6 @@ tn_status tn_vjp(tn_function f, tn_tensor *const *inputs, int n, void *user, tn_
     TNI_HOLD_TRAPS;
     derivation d = { .function = "tn_vjp", .n = n, .flags = flags };
     tn_status status = begin(&d, f, inputs, user, dx);
-
     if (status == TN_OK) status = check_seed(&d, v, d.y);
     if (status == TN_OK) status = gradients(&d, d.y, v, dx, flags & TN_CREATE_GRAPH);
     if (status == TN_OK) status = check_strict(&d, d.y, dx);
@@ -306,7 +298,6 @@ tn_status tn_jvp(tn_function f, tn_tensor *const *inputs, int n, void *user, tn_
     derivation d = { .function = "tn_jvp", .n = n, .flags = flags };
     tn_status status = begin(&d, f, inputs, user, dy);
     tn_tensor *w = status == TN_OK ? tn_zeros_like(d.y) : NULL;
-
     if (status == TN_OK) status = check_seeds(&d, v);
     if (status == TN_OK) status = w ? tn_set_requires_grad(w, true) : tni_pending();
     if (status == TN_OK) status = gradients(&d, d.y, w, d.g, TN_CREATE_GRAPH);
@@ -322,7 +313,6 @@ tn_status tn_jacobian(tn_function f, tn_tensor *const *inputs, int n, void *user
     TNI_HOLD_TRAPS;
     derivation d = { .function = "tn_jacobian", .n = n, .flags = flags };
     tn_status status = begin(&d, f, inputs, user, jacobian);
-
     if (status == TN_OK) status = jacobians(&d, d.y, jacobian);
     return finish(&d, status, NULL, d.n, jacobian);
 }
@@ -333,7 +323,6 @@ tn_status tn_hessian(tn_function f, tn_tensor *const *inputs, int n, void *user,
     TNI_HOLD_TRAPS;
     derivation d = { .function = "tn_hessian", .n = n, .flags = flags };
     tn_status status = begin(&d, f, inputs, user, hessian);
-
     if (status == TN_OK) status = recorded_gradient(&d);
     if (status == TN_OK) status = fill_in(&d, d.g);
     for (int64_t i = 0; i < n && status == TN_OK; i++)
@@ -347,7 +336,6 @@ tn_status tn_hvp(tn_function f, tn_tensor *const *inputs, int n, void *user, tn_
     TNI_HOLD_TRAPS;
     derivation d = { .function = "tn_hvp", .n = n, .flags = flags };
     tn_status status = begin(&d, f, inputs, user, hv);
-
     if (status == TN_OK) status = check_seeds(&d, v);
     if (status == TN_OK) status = recorded_gradient(&d);
     if (status == TN_OK) status = through_gradients(&d, v, n, d.x, hv);

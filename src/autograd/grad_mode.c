@@ -10,7 +10,6 @@ static TNI_THREAD bool off; /* inverted: threads start with recording on */
 bool tn_set_grad_enabled(bool on)
 {
     bool was = !off;
-
     off = !on;
     return was;
 }
@@ -165,7 +164,6 @@ tn_status tni_own_memory(const char *function, const tn_tensor *target)
 tn_status tni_may_write(const char *function, const tn_tensor *target, const tn_tensor *source)
 {
     int stem = (int)strlen(function);
-
     if (tni_absent(target)) return tni_poison(function, "the target");
     if (!source) return tni_poison(function, "the source");
     if (tni_own_memory(function, target) != TN_OK) return TN_E_INVALID;

@@ -15,7 +15,6 @@ uint64_t tni_next_mark(void)
 static uint64_t oldest_of(int n, tn_tensor *const *inputs)
 {
     uint64_t oldest = n ? UINT64_MAX : 0;
-
     for (int i = 0; i < n; i++)
         oldest = TNI_MIN(oldest, inputs[i]->node ? inputs[i]->node->sequence : 0);
     return oldest;
@@ -29,7 +28,6 @@ static tn_status mark_ways(tni_pass *p, int n_out, tn_tensor *const *outputs, ui
     tni_node **list = NULL;
     size_t n = 0, capacity = 0;
     tn_status status = TN_OK;
-
     for (int i = 0; i < n_out && status == TN_OK; i++) {
         if (outputs[i] && outputs[i]->node && outputs[i]->node->mark != seen) {
             status = tni_pass_mark(p, &outputs[i]->node->mark, seen);
@@ -38,7 +36,6 @@ static tn_status mark_ways(tni_pass *p, int n_out, tn_tensor *const *outputs, ui
     }
     while (p->order.n && status == TN_OK) {
         tni_node *node = tni_order_pop(&p->order);
-
         if (!tni_room(&list, &capacity, n, 1, sizeof *list)) {
             status = TN_E_NOMEM;
             break;
@@ -46,7 +43,6 @@ static tn_status mark_ways(tni_pass *p, int n_out, tn_tensor *const *outputs, ui
         list[n++] = node;
         for (int i = 0; i < node->n_in && status == TN_OK; i++) {
             tni_node *from = node->edge[i].node;
-
             if (!from || from->mark == seen || from->sequence < oldest) continue;
             status = tni_pass_mark(p, &from->mark, seen);
             if (status == TN_OK) status = tni_order_push(&p->order, from);
@@ -56,7 +52,6 @@ static tn_status mark_ways(tni_pass *p, int n_out, tn_tensor *const *outputs, ui
     while (n && status == TN_OK) {
         tni_node *node = list[--n];
         bool wanted = false;
-
         for (int i = 0; i < node->n_out; i++)
             wanted |= node->gm[i] && node->gm[i]->mark == p->target;
         for (int i = 0; i < node->n_in && !wanted; i++)
@@ -70,7 +65,6 @@ static tn_status mark_ways(tni_pass *p, int n_out, tn_tensor *const *outputs, ui
 static tn_status mark_inputs(tni_pass *p, int n_in, tn_tensor *const *inputs)
 {
     tn_status status = TN_OK;
-
     for (int i = 0; i < n_in && status == TN_OK; i++) {
         if (!inputs[i] || tni_none(inputs[i])) return tni_poison("tn_gradients", "an input");
         if (!inputs[i]->requires_grad)
@@ -98,16 +92,13 @@ static tn_status hand_out(tni_pass *p, int n_out, tn_tensor *const *seeds, int n
                           tn_tensor *const *inputs, tn_tensor **grads)
 {
     tn_status status = TN_OK;
-
     for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++) {
         tni_gradmeta *gm = p->receivers[i].gm;
-
         if (tni_is_shared(gm->pending) && (!p->create || is_seed(gm->pending, n_out, seeds)))
             status = tni_copy_pending(gm);
     }
     for (int i = 0; i < n_in && status == TN_OK; i++) {
         tn_tensor *g = inputs[i]->gm->pending;
-
         grads[i] = g ? tn_scope_adopt(tn_keep(g)) : TN_NONE;
         if (!grads[i]) status = tni_pending();
     }
@@ -120,7 +111,6 @@ static tn_tensor **hold(int n_out, tn_tensor *const *outputs, tn_tensor *const *
 {
     size_t n = (size_t)n_out, m = (size_t)n_in;
     tn_tensor **held = tni_alloc((2 * n + m) * sizeof *held);
-
     if (!held) return NULL;
     for (size_t i = 0; i < n; i++) {
         held[i] = tn_keep(outputs[i]);
@@ -133,7 +123,6 @@ static tn_tensor **hold(int n_out, tn_tensor *const *outputs, tn_tensor *const *
 static void let_go(tn_tensor **held, int n_out, int n_in)
 {
     size_t n = 2 * (size_t)n_out + (size_t)n_in;
-
     for (size_t i = 0; i < n; i++) tn_drop(held[i]);
     tni_free(held, n * sizeof *held);
 }
@@ -147,7 +136,6 @@ tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *s
                    .target = mark + 1,
                    .create = flags & TN_CREATE_GRAPH,
                    .retain = flags & (TN_RETAIN_GRAPH | TN_CREATE_GRAPH) };
-
     if (n_out < 1 || !outputs || n_in < 0 || (n_in && (!inputs || !grads)))
         return tni_error(TN_E_INVALID,
                          "tn_gradients: %d outputs, %d inputs%s: want at least one output, and "

@@ -14,7 +14,6 @@ static size_t upto(const tni_hook_list *list, int64_t id)
 static void close_gaps(tni_hook_list *list)
 {
     size_t n = 0;
-
     for (size_t i = 0; i < list->n; i++)
         if (list->hook[i].call) list->hook[n++] = list->hook[i];
     list->n = n;
@@ -31,7 +30,6 @@ int64_t tni_hook_add(tni_hook_list *list, int kind, tni_any_hook call, void *use
 void tni_hook_remove(tni_hook_list *list, int64_t id)
 {
     size_t i = upto(list, id);
-
     if (i == 0 || list->hook[i - 1].id != id || !list->hook[i - 1].call) return;
     list->hook[i - 1].call = NULL;
     if (2 * ++list->removed >= list->n) close_gaps(list);
@@ -63,7 +61,6 @@ tn_status tni_hook_check(const char *who, const char *of, const tn_tensor *gradi
 {
     const char *shape = tni_shape_text(&gradient->shape);
     tn_device was = gradient->storage->device;
-
     if (now == gradient) return TN_OK;
     if (!now)
         return tni_pending() != TN_OK ? tni_pending()

@@ -112,7 +112,6 @@ __attribute__((cold)) static tn_tensor *remake(const tni_pass *p, const tni_edge
 {
     tni_node *from = edge->node;
     tn_tensor *in[TNI_MAX_IN], *y = NULL;
-
     for (int i = 0; i < from->n_in; i++) {
         const tni_kept *kept = &from->x[i];
         in[i] = from->in[i].absent ? TN_NONE : kept->alias;
@@ -153,7 +152,6 @@ tn_status tni_kept_read(const tni_pass *p, tni_node *node, tni_grad *g)
 void tni_kept_let_go(tni_node *node, int i)
 {
     tni_kept *kept = &node->x[i];
-
     if (kept->remade) {
         kept->remade = false;
         let_go(node->edge[i].node);
@@ -175,7 +173,6 @@ static void drop(tni_node *node, tn_tensor **kept)
 void tni_kept_free(tni_node *node)
 {
     bool any = false;
-
     if (!node->keeps || node->spent) return;
     for (int i = node->n_in - 1; i >= 0; i--) { /* a cheap op's hold, which goes with x[0], last */
         tni_kept *kept = &node->x[i];

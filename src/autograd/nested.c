@@ -27,7 +27,6 @@ static tn_status put_outer_aside(tni_pass *p)
 {
     const tni_pass *outer = p->outer;
     size_t n = outer->n_receivers + (outer->node ? (size_t)outer->node->n_out : 0);
-
     for (size_t i = 0; i < outer->order.n; i++) n += (size_t)outer->order.heap[i]->n_out;
     if (n == 0) return TN_OK;
     if (!tni_room(&p->aside, &p->aside_capacity, 0, n, sizeof *p->aside)) return TN_E_NOMEM;
@@ -81,7 +80,6 @@ void tni_pass_end(tni_pass *p)
     while (p->order.n) tni_leave(p->order.heap[--p->order.n]);
     for (size_t i = 0; i < p->n_receivers; i++) {
         tni_receiver *r = &p->receivers[i];
-
         tn_drop(r->gm->pending);
         r->gm->pending = NULL;
     }

@@ -24,7 +24,6 @@ static void unref(tni_node *node, tni_node **dead)
 void tni_node_drop(tni_node *node)
 {
     tni_node *dead = NULL;
-
     unref(node, &dead);
     while (dead) {
         node = dead;

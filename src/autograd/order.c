@@ -10,7 +10,6 @@ tn_status tni_order_push(tni_order *o, tni_node *node)
     size_t i;
     for (i = o->n++; i > 0; i = (i - 1) / 2) {
         tni_node *parent = o->heap[(i - 1) / 2];
-
         if (parent->sequence >= node->sequence) break;
         o->heap[i] = parent;
     }
@@ -22,10 +21,8 @@ tni_node *tni_order_pop(tni_order *o)
 {
     tni_node *top = o->heap[0], *last = o->heap[--o->n];
     size_t i = 0;
-
     for (;;) {
         size_t child = 2 * i + 1;
-
         if (child >= o->n) break;
         if (child + 1 < o->n && o->heap[child + 1]->sequence > o->heap[child]->sequence) child++;
         if (last->sequence >= o->heap[child]->sequence) break;

@@ -54,10 +54,8 @@ tn_status tni_pass_seed(tni_pass *p, const char *function, int n, tn_tensor *con
                         tn_tensor *const *seeds)
 {
     tn_status status = TN_OK;
-
     for (int i = 0; i < n && status == TN_OK; i++) {
         tn_tensor *seed = seed_for(p, function, outputs[i], seeds ? seeds[i] : TN_NONE);
-
         if (!seed) return tni_pending();
         status = tni_pass_give(p, outputs[i], seed);
     }

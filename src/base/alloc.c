@@ -187,7 +187,6 @@ static int class_of(size_t size, size_t *rounded)
 {
     if (size <= SMALL) {
         int class = (int)((size + ALIGNMENT - 1) / ALIGNMENT);
-
         class = class ? class : 1;
         *rounded = (size_t) class * ALIGNMENT;
         return class;
@@ -204,27 +203,22 @@ static int class_of(size_t size, size_t *rounded)
 static void decide(void)
 {
     const char *wish = getenv("TN_CACHE");
-
     cached = wish ? wish[0] != '0' : CACHED_BY_DEFAULT;
 }
 
 static size_t trim_locked(void)
 {
     size_t freed = tni_large_trim();
-
     for (int i = 0; i < CLASSES; i++) {
         size_t size;
-
         if (i < SMALL_CLASSES) {
             size = (size_t)i * ALIGNMENT;
         } else {
             size_t base = (size_t)1 << ((i - SMALL_CLASSES) / STEPS + 10);
-
             size = base + (size_t)((i - SMALL_CLASSES) % STEPS + 1) * (base / STEPS);
         }
         while (lists[i]) {
             free_block *block = lists[i];
-
             lists[i] = block->next;
             system_free(block, size);
             freed += size;
@@ -263,7 +257,6 @@ static inline void *allocate(size_t size, const size_t *data, int64_t *count, in
     size_t rounded = 0;
     int class = class_of(size, &rounded);
     void *block = NULL;
-
     if (class >= 0) {
         take();
         /* a block a little smaller than TNI_LARGE has the class of TNI_LARGE */
@@ -293,7 +286,6 @@ static void *alloc_or_fail(size_t size, const size_t *data, int64_t *count)
 {
     int64_t in_use = 0;
     void *block = allocate(size, data, count, &in_use);
-
     if (TNI_UNLIKELY(!block))
         tni_error(TN_E_NOMEM, "out of memory: want %zu bytes, %" PRId64 " are in use", size,
                   in_use);
@@ -325,7 +317,6 @@ void *tni_alloc_storage(size_t size, size_t data)
 void *tni_calloc(size_t size)
 {
     void *block = tni_alloc(size);
-
     if (block) memset(block, 0, size);
     return block;
 }
@@ -338,7 +329,6 @@ void tni_free(void *block, size_t size)
 void tni_free_counted(void *block, size_t size, int64_t *count)
 {
     size_t rounded = 0;
-
     if (!block) return;
     int class = class_of(size, &rounded);
     take();
@@ -346,7 +336,6 @@ void tni_free_counted(void *block, size_t size, int64_t *count)
     if (TNI_LIKELY(cached > 0)) {
         if (TNI_LIKELY(size < TNI_LARGE)) {
             free_block *head = block;
-
             head->next = lists[class];
             lists[class] = head;
         } else {
@@ -364,7 +353,6 @@ char *tni_strdup(const char *text)
 {
     size_t n = strlen(text) + 1;
     char *copy = tni_alloc(n);
-
     if (copy) memcpy(copy, text, n);
     return copy;
 }
@@ -374,7 +362,6 @@ char *tni_strdup_or_none(const char *text)
     size_t n = strlen(text) + 1;
     int64_t in_use;
     char *copy = allocate(n, NULL, NULL, &in_use);
-
     if (copy) memcpy(copy, text, n);
     return copy;
 }

@@ -25,7 +25,6 @@ static char *buffer(void)
 static void trap(void)
 {
     const char *wanted = getenv("TN_TRAP");
-
     if (wanted && wanted[0] == '1') raise(SIGABRT);
 }
 
@@ -51,7 +50,6 @@ static void set(tn_status status, const char *format, va_list args)
 {
     TNI_C_NUMBERS;
     char *message = buffer();
-
     if (message) {
         vsnprintf(message, SIZE, format, args);
         say_roles_once(message);
@@ -66,7 +64,6 @@ static void set(tn_status status, const char *format, va_list args)
 void *tni_fail(tn_status status, const char *format, ...)
 {
     va_list args;
-
     va_start(args, format);
     set(status, format, args);
     va_end(args);
@@ -76,7 +73,6 @@ void *tni_fail(tn_status status, const char *format, ...)
 tn_status tni_error(tn_status status, const char *format, ...)
 {
     va_list args;
-
     va_start(args, format);
     set(status, format, args);
     va_end(args);
@@ -97,7 +93,6 @@ tn_status tni_error_prefix(const char *format, ...)
 {
     char was[SIZE], *message = buffer();
     va_list args;
-
     if (!message) return pending;
     memcpy(was, message, sizeof was);
     va_start(args, format);
@@ -112,7 +107,6 @@ tn_status tni_error_suffix(const char *format, ...)
 {
     char *message = buffer();
     va_list args;
-
     if (!message) return pending;
     size_t n = strlen(message);
     va_start(args, format);
@@ -175,7 +169,6 @@ void tni_error_restore(const tni_saved_error *from)
 const char *tn_error(void)
 {
     const tni_texts *mine = tni_texts_now();
-
     if (mine) return mine->message;
     return pending == TN_OK ? "" : "out of memory: there is none for this thread's message";
 }
@@ -208,7 +201,6 @@ const char *tn_status_name(tn_status status)
         [TN_E_UNSUPPORTED] = "TN_E_UNSUPPORTED",
         [TN_E_BACKEND] = "TN_E_BACKEND",
     };
-
     if ((int)status < 0 || (size_t)status >= sizeof names / sizeof *names) return "unknown status";
     return names[status];
 }

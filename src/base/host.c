@@ -44,7 +44,6 @@ int tni_thread_start(pthread_t *thread, void *(*f)(void *), void *argument)
 unsigned tni_hold_traps(void)
 {
     int was = fegetexcept();
-
     if (was) fedisableexcept(was);
     return (unsigned)was;
 }

@@ -36,7 +36,6 @@ int tni_thread_start(pthread_t *thread, void *(*f)(void *), void *argument);
 static inline unsigned tni_hold_traps(void)
 {
     unsigned was = __builtin_ia32_stmxcsr();
-
     if (TNI_UNLIKELY((was & TNI_ALL_MASKED) != TNI_ALL_MASKED))
         __builtin_ia32_ldmxcsr(was | TNI_ALL_MASKED);
     return was;

@@ -23,7 +23,6 @@ static bool in_pool(const tni_texts *t)
 static void give_back(void *texts)
 {
     tni_texts *t = texts;
-
     mine = NULL; /* a later destructor of the thread's may fail, and ask again */
     if (in_pool(t))
         atomic_fetch_and_explicit(&taken, ~(1U << (t - pool)), memory_order_release);

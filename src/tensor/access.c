@@ -99,14 +99,12 @@ enum { TEXT_SIZE = sizeof((tni_texts *)NULL)->shape[0] };
 static char *next_text(void)
 {
     tni_texts *mine = tni_texts_mine();
-
     return mine ? mine->shape[mine->turn++ % (sizeof mine->shape / TEXT_SIZE)] : NULL;
 }
 
 static void write_shape(char *text, size_t size, const tn_shape *shape)
 {
     size_t n = (size_t)snprintf(text, size, "[");
-
     if (shape->rank < 0 || shape->rank > TN_MAX_RANK) { /* made by hand: it has no sizes to show */
         snprintf(text, size, "[rank %d]", shape->rank);
         return;
@@ -119,7 +117,6 @@ static void write_shape(char *text, size_t size, const tn_shape *shape)
 const char *tni_shape_text(const tn_shape *shape)
 {
     char *text = next_text();
-
     if (text) write_shape(text, TEXT_SIZE, shape);
     return text ? text : "[...]";
 }
@@ -142,13 +139,11 @@ static double element(const tn_tensor *t, int64_t index)
 {
     const tni_backend *backend = tni_backend_of(t);
     double value = NAN;
-
     if (tni_host_refused("tn_item", "reads a value", "it read after tn_capture_run")) return NAN;
     tni_array from = { .data = (char *)tni_data(t) + index * (int64_t)tn_dtype_size(t->dtype),
                        .dtype = t->dtype };
     if (t->storage->device.type == TN_CPU) { /* straight into value */
         tni_array to = { .data = &value, .dtype = TN_F64 };
-
         return backend->copy(&(tni_copy){ .y = to, .x = from }) == TN_OK ? value : NAN;
     }
     void *cell;
@@ -180,7 +175,6 @@ double tn_at(const tn_tensor *t, const int64_t *index, int n_index)
 {
     TNI_HOLD_TRAPS;
     int64_t at = 0;
-
     if (tni_absent(t) || (!index && n_index > 0)) {
         tni_poison("tn_at", t && !tni_none(t) ? "index" : "t");
         return NAN;
@@ -263,7 +257,6 @@ tn_status tni_bytes_fit(const char *function, const tn_tensor *t, size_t nbytes,
 tn_status tn_copy_out(const tn_tensor *t, void *out, size_t nbytes, tn_dtype dtype)
 {
     TNI_HOLD_TRAPS;
-
     if (tni_absent(t) || (!out && nbytes))
         return tni_poison("tn_copy_out", t && !tni_none(t) ? "out" : "t");
     tn_status status;

@@ -149,7 +149,6 @@ tn_status tn_cuda_get_properties(int index, tn_cuda_properties *properties)
 tn_cuda_memory_stats tn_cuda_memory(void)
 {
     tn_cuda_memory_stats stats = { 0 };
-
     if (tn_cuda_available() && cuda->memory(&stats) != TN_OK) stats = (tn_cuda_memory_stats){ 0 };
     return stats;
 }
@@ -172,7 +171,6 @@ tn_status tn_cuda_synchronize(void)
 tn_status tn_set_tf32(bool allow)
 {
     tn_status status = TN_OK;
-
     pthread_mutex_lock(&tf32_lock);
     if (in_use()) status = cuda->allow_tf32(allow);
     if (status == TN_OK) tf32 = allow;

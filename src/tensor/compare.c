@@ -23,7 +23,6 @@ static void *values_of(const tn_tensor *t, tn_dtype dtype, size_t *nbytes)
 uint64_t tn_hash(const tn_tensor *t)
 {
     uint64_t hash = TNI_NO_HASH;
-
     if (!t) {
         tni_poison("tn_hash", "t");
         return 0;
@@ -65,7 +64,6 @@ double tn_max_abs_diff(const tn_tensor *a, const tn_tensor *b)
     void *x = values_of(a, dtype, &a_bytes);
     void *y = x ? values_of(b, dtype, &b_bytes) : NULL;
     double largest = x && y ? 0.0 : NAN;
-
     for (size_t i = 0; x && y && i < n; i++) {
         double d;
         if (whole) {

@@ -58,7 +58,6 @@ tn_status tni_number_in(const char *function, double value, tn_dtype dtype, tni_
 double tni_rounded(double x, tn_dtype dtype)
 {
     float f = (float)x;
-
     switch (dtype) {
     case TN_F32: return (double)f;
     case TN_BF16: return (double)tn_from_bf16(tn_to_bf16(f));
@@ -155,7 +154,6 @@ static tn_status put(tn_tensor *y, int64_t begin, void *from, tn_dtype dtype, in
 {
     tni_array source = { .data = from, .dtype = dtype, .rank = 1, .size = { n }, .stride = { 1 } };
     tni_array target = tni_array_of(y);
-
     target.data = (char *)target.data + (size_t)begin * tn_dtype_size(y->dtype);
     target.size[0] = n;
     return tni_backend_of(y)->copy(&(tni_copy){ .y = target, .x = source });
@@ -178,7 +176,6 @@ typedef void (*values)(double *y, int64_t begin, int64_t n, const series *s, tn_
 static tn_status put_floats(tn_tensor *y, values values, const series *s)
 {
     double block[BLOCK];
-
     for (int64_t begin = 0; begin < s->n; begin += BLOCK) {
         int64_t n = TNI_MIN(s->n - begin, BLOCK);
         values(block, begin, n, s, y->dtype);
@@ -191,7 +188,6 @@ static tn_status put_floats(tn_tensor *y, values values, const series *s)
 static tn_status put_integers(tn_tensor *y, int64_t start, int64_t step)
 {
     int64_t block[BLOCK];
-
     for (int64_t begin = 0; begin < y->shape.size[0]; begin += BLOCK) {
         int64_t n = TNI_MIN(y->shape.size[0] - begin, BLOCK);
         for (int64_t i = 0; i < n; i++) block[i] = start + (begin + i) * step;
@@ -209,7 +205,6 @@ static void arange_values(double *y, int64_t begin, int64_t n, const series *s, 
     int64_t lanes = 32 / (int64_t)tn_dtype_size(dtype);
     int64_t paired = s->n - s->n % (2 * lanes) - begin;
     double base = 0.0;
-
     for (int64_t i = 0; i < n; i++) {
         int64_t lane = i < paired ? i & (lanes - 1) : 0;
         if (lane == 0) base = step_from(s->start, begin + i, s->step, s->narrow);
@@ -224,7 +219,6 @@ tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype)
 {
     TNI_HOLD_TRAPS;
     bool integer = !tn_dtype_is_float(dtype);
-
     if (tn_dtype_size(dtype) == 0 || dtype == TN_BOOL)
         return tni_fail(TN_E_DTYPE, "tn_arange: dtype %s: want a number type",
                         tn_dtype_name(dtype));
@@ -301,7 +295,6 @@ tn_tensor *tn_eye(int64_t n)
 static tn_tensor *from_data(const char *function, const void *data, tn_shape shape, tn_dtype dtype)
 {
     tn_tensor *t = tni_create(function, shape, dtype, tn_cpu());
-
     if (!t) return NULL;
     size_t n = (size_t)tni_shape_numel(&t->shape);
     if (n == 0) return t;

@@ -234,7 +234,6 @@ TN_FN float tn_exp2_f32(float t)
 {
     const float shift = 12582912.0f + 127.0f;
     float biased = t + shift, r = t - (biased - shift), p = 0x1.5bba14p-10f;
-
     p = p * r + 0x1.3cea88p-7f;
     p = p * r + 0x1.c6b752p-5f;
     p = p * r + 0x1.ebf9bcp-3f;
@@ -253,7 +252,6 @@ TN_FN float tn_gelu_f32(float x)
     int32_t kept = (int32_t)bits, high = (int32_t)tn_bits_f32(5.6f);
     float c = tn_from_bits_f32((uint32_t)(kept < high ? kept : high));
     float s = c * c, u = -0x1.372d70p-41f;
-
     u = u * s + 0x1.de95a8p-35f;
     u = u * s - 0x1.1b5cc2p-29f;
     u = u * s + 0x1.231684p-25f;
@@ -274,7 +272,6 @@ TN_FN float tn_gelu_slope_f32(float x)
     float a = tn_abs_f32(x);
     a = a > 13.27f ? 13.27f : a;
     float v = a / (1.0f + 0.2875f * a), g = 0x1.fdc0d0p-20f;
-
     g = g * v - 0x1.4863a6p-16f;
     g = g * v + 0x1.afa0eap-16f;
     g = g * v + 0x1.5e2d9ep-12f;
@@ -374,7 +371,6 @@ TN_FN int64_t tni_pow_int(int64_t x, int64_t n)
 {
     uint64_t base = (uint64_t)x;
     uint64_t y = 1;
-
     if (n < 0) return x == 1 ? 1 : x == -1 ? (n % 2 ? -1 : 1) : 0;
     for (; n > 0; n >>= 1) {
         if (n & 1) y *= base;

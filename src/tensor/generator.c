@@ -51,7 +51,6 @@ void tn_manual_seed(uint64_t seed)
 tn_generator *tn_generator_new(uint64_t seed)
 {
     tn_generator *g = tni_alloc(sizeof *g);
-
     if (!g) return NULL;
     pthread_mutex_init(&g->own, NULL);
     g->lock = &g->own;
@@ -100,7 +99,6 @@ uint32_t tn_generator_u32(tn_generator *g)
 void tni_philox_take(uint64_t n_counters, uint64_t *seed, uint64_t *offset)
 {
     tn_generator *g = tn_default_generator();
-
     tni_generator_lock(g);
     *seed = g->philox_seed;
     *offset = g->philox_offset;
@@ -111,7 +109,6 @@ void tni_philox_take(uint64_t n_counters, uint64_t *seed, uint64_t *offset)
 void tni_philox_give_back(uint64_t n_counters, uint64_t seed, uint64_t offset)
 {
     tn_generator *g = tn_default_generator();
-
     tni_generator_lock(g);
     if (g->philox_seed == seed && g->philox_offset == offset + n_counters)
         g->philox_offset = offset;
@@ -126,7 +123,6 @@ void tni_philox_get(uint64_t *seed, uint64_t *offset)
 void tni_philox_set(uint64_t seed, uint64_t offset)
 {
     tn_generator *g = tn_default_generator();
-
     tni_generator_lock(g);
     g->philox_seed = seed;
     g->philox_offset = offset;
@@ -154,7 +150,6 @@ static void put_le(unsigned char *to, uint64_t value, int nbytes)
 static uint64_t get_le(const unsigned char *from, int nbytes)
 {
     uint64_t value = 0;
-
     for (int i = 0; i < nbytes; i++) value |= (uint64_t)from[i] << (8 * i);
     return value;
 }

@@ -154,7 +154,6 @@ TN_FN double tn_pow_f64(double x, double y)
 TN_FN float tn_exp_tail_f32(float r)
 {
     float q = 0x1.6a2276p-10f;
-
     q = q * r + 0x1.123b02p-7f;
     q = q * r + 0x1.5558f8p-5f;
     q = q * r + 0x1.555490p-3f;
@@ -165,7 +164,6 @@ TN_FN float tn_exp_tail_f32(float r)
 TN_FN double tn_exp_tail_f64(double r)
 {
     double q = 0x1.ad7e786fd53a9p-26;
-
     q = q * r + 0x1.28ae35ec3a4bep-22;
     q = q * r + 0x1.71df2760cdfcdp-19;
     q = q * r + 0x1.a0199943dae48p-16;
@@ -218,7 +216,6 @@ TN_FN float tn_exp_inner_f32(float x)
 {
     float n;
     float r = tn_exp_reduce_f32(x, &n);
-
     return (tn_exp_tail_f32(r) + 1.0f) * tn_exp2i_f32(n);
 }
 
@@ -235,7 +232,6 @@ TN_FN double tn_exp_inner_f64(double x)
 {
     double n;
     double r = tn_exp_reduce_f64(x, &n);
-
     return (tn_exp_tail_f64(r) + 1.0) * tn_exp2i_f64(n);
 }
 
@@ -270,7 +266,6 @@ TN_FN float tn_log_f32(float x)
     float f = tn_from_bits_f32((u & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
     float z = f * f;
     float p = 0x1.146c80p-4f;
-
     p = p * f - 0x1.de6502p-4f;
     p = p * f + 0x1.e6fc30p-4f;
     p = p * f - 0x1.fc1cb2p-4f;
@@ -297,7 +292,6 @@ TN_FN double tn_log_f64(double x)
     double z = s * s;
     double half = 0.5 * f * f;
     double p = 1.479819860511658591e-01;
-
     p = p * z + 1.531383769920937332e-01;
     p = p * z + 1.818357216161805012e-01;
     p = p * z + 2.222219843214978396e-01;
@@ -316,7 +310,6 @@ TN_FN float tn_log1p_f32(float x)
     float u = 1.0f + x;
     float c = x - (u - 1.0f);
     float y = tn_log_f32(u) + c / u;
-
     y = x == -1.0f ? -INFINITY : y;
     return x == INFINITY ? x : y;
 }
@@ -326,7 +319,6 @@ TN_FN double tn_log1p_f64(double x)
     double u = 1.0 + x;
     double c = x - (u - 1.0);
     double y = tn_log_f64(u) + c / u;
-
     y = x == -1.0 ? -INFINITY : y;
     return x == INFINITY ? x : y;
 }
@@ -338,7 +330,6 @@ TN_FN float tn_tanh_f32(float x)
     float a = tn_abs_f32(x);
     float s = x * x;
     float p = -0x1.835bcap-8f;
-
     p = p * s + 0x1.54f2acp-6f;
     p = p * s - 0x1.b8a1e4p-5f;
     p = p * s + 0x1.1109f6p-3f;
@@ -355,7 +346,6 @@ TN_FN double tn_tanh_f64(double x)
     double s = x * x;
     double p = -9.64399179425052238628e-1;
     double q = s + 1.12811678491632931402e2;
-
     p = p * s - 9.92877231001918586564e1;
     p = p * s - 1.61468768441708447952e3;
     q = q * s + 2.23548839060100448583e3;
@@ -374,7 +364,6 @@ TN_FN float tn_erf_f32(float x)
     float s = x * x;
     float p = -0x1.3825c8p-11f;
     float q = 0x1.9ae5ecp-13f;
-
     p = p * s + 0x1.46c234p-8f;
     p = p * s - 0x1.b676cap-6f;
     p = p * s + 0x1.ce1904p-4f;
@@ -399,7 +388,6 @@ TN_FN double tn_erf_f64(double x)
     double s = x * x;
     double p = -0x1.abae534b30fd0p-31;
     double g = 0x1.2743428db069ep-19;
-
     p = p * s + 0x1.d71b12af28362p-27;
     p = p * s - 0x1.5c07277a880e8p-23;
     p = p * s + 0x1.b97fd3f1091a3p-20;
@@ -450,7 +438,6 @@ TN_FN float tn_from_bf16(uint16_t h)
 TN_FN uint32_t tn_rounded_bf16(float x)
 {
     uint32_t u = tn_bits_f32(x);
-
     return x != x ? u | 0x400000u : u + 0x7fffu + ((u >> 16) & 1u);
 }
 
@@ -465,7 +452,6 @@ TN_FN float tn_from_f16(uint16_t h)
     uint32_t body = ((uint32_t)h & 0x7fffu) << 13;
     uint32_t finite = tn_bits_f32(tn_from_bits_f32(body) * 0x1p112f);
     uint32_t u = body >= (0x7c00u << 13) ? body | 0x7f800000u : finite;
-
     return tn_from_bits_f32(u | ((uint32_t)h & 0x8000u) << 16);
 }
 
@@ -479,7 +465,6 @@ TN_FN uint16_t tn_to_f16(float x)
     uint32_t small = tn_bits_f32(tn_from_bits_f32(body) + 0.5f) - 0x3f000000u;
     uint32_t normal = (body - (112u << 23) + 0xfffu + ((body >> 13) & 1u)) >> 13;
     uint32_t h = body < (113u << 23) ? small : normal;
-
     h = body >= (143u << 23) ? 0x7c00u : h;
     h = body > 0x7f800000u ? 0x7e00u : h;
     return (uint16_t)(h | sign);

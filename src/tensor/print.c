@@ -71,7 +71,6 @@ static char *collect(const tn_tensor *t, const shown *e, int axis, int64_t at, c
     const tni_backend *backend = tni_backend_of(t);
     size_t size = tn_dtype_size(t->dtype);
     const char *base = tni_data(t);
-
     if (*status != TN_OK) return out;
     if (axis == e->rank) {
         *status = backend->download(out, base + at * (int64_t)size, size);
@@ -99,7 +98,6 @@ static tn_status gather(const tn_tensor *t, shown *e)
 {
     bool summarize = tni_shape_numel(&t->shape) > THRESHOLD;
     tn_status status = TN_OK;
-
     *e = (shown){ .dtype = t->dtype, .rank = t->shape.rank, .total = 1 };
     for (int i = 0; i < e->rank; i++) {
         e->cut[i] = summarize && t->shape.size[i] > 2 * EDGE;
@@ -151,7 +149,6 @@ static format choose(const shown *e)
                  .whole = true,
                  .width = 1 };
     double smallest = INFINITY, largest = 0.0;
-
     if (f.real) {
         for (size_t i = 0; i < e->total; i++) {
             double x = ((const double *)e->values)[i];
@@ -177,7 +174,6 @@ static void emit_number(sink *s, const format *f, const shown *e, size_t i)
 {
     char text[NUMBER];
     int n = number_text(f, e, i, text);
-
     emit_repeated(s, ' ', f->width - n);
     emit(s, text, (size_t)n);
 }
@@ -191,7 +187,6 @@ static void emit_row(sink *s, const format *f, const shown *e, int indent, size_
     int axis = e->rank - 1;
     int64_t n = e->n[axis] + e->cut[axis];
     int64_t per_line = TNI_MAX((LINE - indent) / (f->width + 2), 1);
-
     emit_text(s, "[");
     for (int64_t i = 0; i < n; i++) {
         if (i) emit_text(s, i % per_line ? ", " : ",\n");
@@ -251,7 +246,6 @@ static void emit_summary(sink *s, const tn_tensor *t)
 static tn_status write_tensor(sink *s, const tn_tensor *t)
 {
     size_t at = 0;
-
     if (tni_none(t)) {
         emit_text(s, "none");
         return TN_OK;
@@ -277,7 +271,6 @@ int64_t tn_format(const tn_tensor *t, char *buffer, size_t size)
 {
     TNI_C_NUMBERS;
     sink s = { .buffer = buffer, .size = buffer ? size : 0 };
-
     if (s.size) buffer[0] = '\0';
     if (!t) {
         tni_poison("tn_format", "t");
@@ -291,7 +284,6 @@ int64_t tn_format(const tn_tensor *t, char *buffer, size_t size)
 static tn_status print(const char *function, FILE *file, const tn_tensor *t)
 {
     sink s = { .file = file };
-
     if (!t || !file) return tni_poison(function, t ? "file" : "t");
     tn_status status = write_tensor(&s, t);
     if (status != TN_OK) return status;

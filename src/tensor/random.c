@@ -109,7 +109,6 @@ static void draw_normals(tn_generator *g, void *out, tn_dtype dtype, int64_t n, 
 {
     static const double unit[] = { 0.0, 1.0 };
     size_t size = tn_dtype_size(dtype);
-
     if (n < 16) {
         for (int64_t i = 0; i < n; i++) {
             double value = fma(draw_normal(g), p[1], p[0]);
@@ -175,7 +174,6 @@ static tn_status store(tn_tensor *t, void *values, size_t nbytes, tn_dtype dtype
     const tni_backend *backend = tni_backend_of(t);
     tni_array to = tni_array_of(t);
     tni_array from = to;
-
     from.dtype = dtype;
     from.data = values;
     tni_dense_strides(&t->shape, from.stride);
@@ -197,7 +195,6 @@ static tn_status leave_out_the_end(tn_tensor *t, tn_tensor *below, tn_tensor *re
     tni_array x = tni_array_of(t), b = tni_array_of(below), r = tni_array_of(reached);
     high = tni_rounded(high, t->dtype);
     tn_status status = backend->unary(&(tni_unary){ TNI_U_lt_scalar, .y = b, .x = x, .p = &high });
-
     if (status == TN_OK) status = backend->unary(&(tni_unary){ TNI_U_logical_not, .y = r, .x = b });
     if (status == TN_OK)
         status =
@@ -216,7 +213,6 @@ static tn_status fill(tn_tensor *t, draw draw, const double *p)
     tn_dtype dtype = t->dtype == TN_F64 ? TN_F64 : TN_F32;
     bool direct = t->storage->device.type == TN_CPU && t->dtype == dtype && tni_is_dense(t);
     size_t nbytes = 0;
-
     if (n == 0) return TN_OK;
     if (!tni_mul_size((size_t)n, tn_dtype_size(dtype), &nbytes))
         return tni_error(TN_E_SHAPE, "random values for %s: want fewer than 2^63 bytes",
@@ -239,7 +235,6 @@ static tn_status fill(tn_tensor *t, draw draw, const double *p)
 tn_status tni_random_uniform(tn_tensor *t, double low, double high)
 {
     double bounds[] = { low, high };
-
     if (!is_short(t->dtype) || low >= high || tni_shape_numel(&t->shape) == 0)
         return fill(t, draw_uniforms, bounds);
     /* the masks first: if they do not fit, nothing is drawn */
@@ -263,7 +258,6 @@ tn_status tni_cpu_random(const tni_random *a)
     const double unit[] = { 0.0, 1.0, a->becomes_short };
     tn_generator *g = tn_default_generator();
     int64_t n = 1;
-
     for (int d = 0; d < y->rank; d++) n *= y->size[d];
     tni_generator_lock(g);
     (a->normal ? draw_normals : draw_uniforms)(g, y->data, y->dtype, n, unit);
@@ -274,7 +268,6 @@ tn_status tni_cpu_random(const tni_random *a)
 static tn_status draw_into(tn_tensor *t, bool normal, bool becomes_short)
 {
     tni_random a = { .y = tni_array_of(t), .normal = normal, .becomes_short = becomes_short };
-
     if (t->storage->device.type != TN_CPU) /* numbers / 2 counters are enough for any dtype */
         tni_philox_take((uint64_t)tni_shape_numel(&t->shape) / 2 + 1, &a.seed, &a.offset);
     return tni_backend_of(t)->random(&a);
@@ -289,7 +282,6 @@ static tn_tensor *draw_and_cast(tn_tensor *t, tn_tensor *cast, bool normal)
     tn_tensor *below = tni_new_dense(&t->shape, TN_BOOL, t->storage->device);
     tn_tensor *reached = below ? tni_new_dense(&t->shape, TN_BOOL, t->storage->device) : NULL;
     tn_status status = reached ? draw_into(t, normal, true) : tni_pending();
-
     if (status == TN_OK) status = backend->copy(&(tni_copy){ .y = to, .x = drawn });
     if (status == TN_OK && !normal) status = leave_out_the_end(cast, below, reached, 0.0, 1.0);
     tn_scope_end(scope);
@@ -302,7 +294,6 @@ static tn_tensor *drawn(const char *f, tn_shape shape, bool normal, tn_dtype dty
 {
     TNI_HOLD_TRAPS;
     tn_dtype real = dtype == TN_F64 ? TN_F64 : TN_F32;
-
     if (!tn_dtype_is_float(dtype))
         return tni_fail(TN_E_DTYPE, "%s: %s: want a floating dtype", f, tn_dtype_name(dtype));
     tn_tensor *t = tni_create(f, shape, real, device);
@@ -326,7 +317,6 @@ static tn_tensor *filled(const char *f, tn_shape shape, draw draw, double a, dou
 {
     TNI_HOLD_TRAPS;
     tn_tensor *t = tni_create(f, shape, tn_default_dtype(), tn_cpu());
-
     return t && fill(t, draw, (double[]){ a, b, 0.0 }) == TN_OK ? t : NULL;
 }
 

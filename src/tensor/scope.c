@@ -137,7 +137,6 @@ void tni_scope_cut(size_t mark)
 {
     while (scopes.n > mark) {
         entry e = scopes.entries[--scopes.n];
-
         e.drop(e.object);
     }
 }
@@ -213,7 +212,6 @@ tn_tensor *tn_scope_return(tn_scope s, tn_tensor *t)
 static int entries_of(tn_scope from, const void *object)
 {
     int n = 0;
-
     if (!is_open(from)) return 0;
     for (size_t i = scopes.frames[from.depth].first; i < scopes.n; i++)
         n += scopes.entries[i].object == object;
@@ -223,7 +221,6 @@ static int entries_of(tn_scope from, const void *object)
 bool tni_scope_alone(tn_scope from, const void *object)
 {
     int n = entries_of(from, object);
-
     for (size_t i = scopes.n; n && i-- > 0;)
         if (scopes.entries[i].object == object && scopes.entries[i].drop == drop_tensor)
             return atomic_load_explicit(&((const tn_tensor *)object)->refs, memory_order_relaxed) <=

@@ -27,7 +27,6 @@ int64_t tn_live_tensors(void)
 tn_shape tn_shape_of(int rank, const int64_t *sizes)
 {
     tn_shape shape = { .rank = rank };
-
     if (rank < 0 || rank > TN_MAX_RANK || (rank && !sizes))
         shape.rank = -1;
     else if (rank)
@@ -39,11 +38,9 @@ int64_t tni_shape_numel(const tn_shape *shape)
 {
     int64_t n = 1;
     bool zero = false;
-
     if (shape->rank < 0 || shape->rank > TN_MAX_RANK) return -1;
     for (int i = 0; i < shape->rank; i++) {
         int64_t size = shape->size[i];
-
         if (size < 0 || __builtin_mul_overflow(n, TNI_MAX(size, 1), &n)) return -1;
         zero |= size == 0;
     }
@@ -76,7 +73,6 @@ tn_status tni_shape_fits(const char *function, const tn_shape *shape)
 void tni_dense_strides(const tn_shape *shape, int64_t *stride)
 {
     int64_t step = 1;
-
     for (int i = shape->rank - 1; i >= 0; i--) {
         stride[i] = step;
         step *= TNI_MAX(shape->size[i], 1);
@@ -96,7 +92,6 @@ int tni_axis(const char *function, int axis, int rank)
 int tni_axis_of_any(const char *function, int axis, int rank)
 {
     int n = rank ? rank : 1; /* a 0-d tensor has the axes -1 and 0, as in PyTorch */
-
     if (axis < -n || axis >= n) {
         tni_error(TN_E_INDEX, "%s: axis %d of a tensor of rank %d: want %d..%d", function, axis,
                   rank, -n, n - 1);
@@ -108,12 +103,10 @@ int tni_axis_of_any(const char *function, int axis, int rank)
 bool tni_broadcast(const tn_shape *a, const tn_shape *b, tn_shape *out)
 {
     int rank = TNI_MAX(a->rank, b->rank);
-
     out->rank = rank;
     for (int i = 1; i <= rank; i++) {
         int64_t m = i <= a->rank ? a->size[a->rank - i] : 1;
         int64_t n = i <= b->rank ? b->size[b->rank - i] : 1;
-
         if (m != n && m != 1 && n != 1) return false;
         out->size[rank - i] = m == 1 ? n : m;
     }
@@ -128,7 +121,6 @@ size_t tn_dtype_size(tn_dtype dtype)
         [TN_F32] = 4, [TN_F64] = 8, [TN_BF16] = 2, [TN_F16] = 2,
         [TN_I64] = 8, [TN_I32] = 4, [TN_U8] = 1,   [TN_BOOL] = 1,
     };
-
     return (unsigned)dtype < sizeof size ? size[dtype] : 0;
 }
 
@@ -138,7 +130,6 @@ const char *tn_dtype_name(tn_dtype dtype)
         [TN_F32] = "f32", [TN_F64] = "f64", [TN_BF16] = "bf16", [TN_F16] = "f16",
         [TN_I64] = "i64", [TN_I32] = "i32", [TN_U8] = "u8",     [TN_BOOL] = "bool",
     };
-
     return (unsigned)dtype < sizeof name / sizeof *name ? name[dtype] : "unknown dtype";
 }
 
@@ -154,7 +145,6 @@ tn_dtype tni_promote(tn_dtype a, tn_dtype b)
         [TN_BOOL] = 0, [TN_U8] = 1,   [TN_I32] = 2, [TN_I64] = 3,
         [TN_F16] = 4,  [TN_BF16] = 4, [TN_F32] = 5, [TN_F64] = 6,
     };
-
     if (a == b) return a;
     if (order[a] == order[b]) return TN_F32;
     return order[a] > order[b] ? a : b;
@@ -169,7 +159,6 @@ static int kind_of(tn_dtype dtype)
 tn_dtype tni_result_dtype(const tn_tensor *a, const tn_tensor *b)
 {
     const tn_tensor *full = a->shape.rank ? a : b, *single = a->shape.rank ? b : a;
-
     if (a->dtype == b->dtype || full->shape.rank == 0 || single->shape.rank > 0 ||
         kind_of(single->dtype) > kind_of(full->dtype))
         return tni_promote(a->dtype, b->dtype);
@@ -226,7 +215,6 @@ static inline tn_tensor *handle_new(tni_storage *s, tn_dtype dtype, const tn_sha
                                     const int64_t *stride, int64_t offset)
 {
     tn_tensor *t = tni_alloc_counted(sizeof *t, &live);
-
     if (!t) {
         tni_storage_drop(s);
         return NULL;
@@ -260,7 +248,6 @@ static tn_tensor *new_for(const char *function, tn_dtype dtype, const tn_shape *
 {
     int64_t numel = tni_shape_numel(shape);
     size_t item = tn_dtype_size(dtype);
-
     if (TNI_UNLIKELY(numel < 0)) {
         tni_shape_fits(function, shape);
         return NULL;
@@ -337,7 +324,6 @@ static tni_storage *storage_keep(tni_storage *s)
 tn_tensor *tni_alias(const tn_tensor *t, const tni_spec *spec)
 {
     tn_tensor *a;
-
     if (tni_shape_fits("", &spec->shape) != TN_OK) return NULL;
     a = handle_new(storage_keep(t->storage), spec->dtype, &spec->shape,
                    spec->strided ? spec->stride : NULL, spec->strided ? spec->offset : 0);
@@ -347,7 +333,6 @@ tn_tensor *tni_alias(const tn_tensor *t, const tni_spec *spec)
 tn_tensor *tni_alias_raw(const tn_tensor *t)
 {
     tn_tensor *a = handle_new(storage_keep(t->storage), t->dtype, &t->shape, t->stride, t->offset);
-
     if (a && t->name) /* for messages only: out of memory, it has no name */
         a->name = tni_strdup_or_none(t->name);
     return a;
@@ -381,7 +366,6 @@ static void write_epitaph(const tn_tensor *t, char *text, size_t size)
 static void bury(tn_tensor *t, const char *epitaph)
 {
     static tni_storage empty;
-
     t->storage = &empty;
     t->node = NULL;
     t->gm = NULL;
@@ -413,7 +397,6 @@ static void destroy_listed(tn_tensor *t)
 {
     static TNI_THREAD tn_tensor *waiting;
     static TNI_THREAD bool running;
-
     t->next = waiting;
     waiting = t;
     if (running) return;
@@ -438,7 +421,6 @@ void tn_drop(tn_tensor *t)
 void tni_swap_storage(tn_tensor *t, tn_tensor *t2)
 {
     tni_storage *old = t->storage;
-
     t->storage = storage_keep(t2->storage);
     t->dtype = t2->dtype;
     t->shape = t2->shape;
@@ -458,12 +440,10 @@ void *tni_data(const tn_tensor *t)
 void tni_array_set(tni_array *a, const tn_tensor *t, const tn_shape *shape)
 {
     int lead = shape->rank - t->shape.rank;
-
     a->dtype = t->dtype;
     a->rank = shape->rank;
     for (int i = 0; i < shape->rank; i++) {
         int own = i - lead;
-
         a->size[i] = shape->size[i];
         a->stride[i] = own >= 0 && t->shape.size[own] == shape->size[i] ? t->stride[own] : 0;
     }
@@ -473,7 +453,6 @@ void tni_array_set(tni_array *a, const tn_tensor *t, const tn_shape *shape)
 tni_array tni_array_of(const tn_tensor *t)
 {
     tni_array a;
-
     tni_array_set(&a, t, &t->shape);
     return a;
 }
@@ -481,7 +460,6 @@ tni_array tni_array_of(const tn_tensor *t)
 tni_array tni_array_expand(const tn_tensor *t, const tn_shape *shape)
 {
     tni_array a;
-
     tni_array_set(&a, t, shape);
     return a;
 }
@@ -494,7 +472,6 @@ tni_array tni_array_none(void)
 bool tni_is_dense(const tn_tensor *t)
 {
     int64_t step = 1;
-
     for (int i = t->shape.rank - 1; i >= 0; i--) {
         if (t->shape.size[i] == 0) return true;
         if (t->shape.size[i] != 1 && t->stride[i] != step) return false;

@@ -27,7 +27,6 @@ void tni_walk_init(tni_walk *w, int n, const tni_array *const *arrays)
 {
     const tni_array *first = arrays[0];
     int rank = 0;
-
     w->n = n;
     w->numel = 1;
     for (int d = 0; d < first->rank; d++) {
@@ -70,7 +69,6 @@ void tni_cursor_seek(tni_cursor *c, const tni_walk *w, int64_t i)
 void tni_cursor_step(tni_cursor *c, const tni_walk *w, int64_t n)
 {
     int d = w->rank - 1;
-
     c->index[d] += n;
     for (int k = 0; k < TNI_WALK_ARRAYS; k++) c->at[k] += n * w->stride[d][k];
     while (d > 0 && c->index[d] == w->size[d]) {

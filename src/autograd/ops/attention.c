@@ -32,7 +32,6 @@ static bool usable(const tn_tensor *t)
 {
     int rank = t->shape.rank;
     int64_t d = t->shape.size[rank - 1];
-
     if (d > 1 && t->stride[rank - 1] != 1) return false;
     if (t->shape.size[rank - 2] > 1 && (t->stride[rank - 2] < d || t->stride[rank - 2] > INT_MAX))
         return false;
@@ -49,7 +48,6 @@ static tni_array four_axes(const tn_tensor *t)
 {
     tni_array a = { .data = tni_data(t), .dtype = t->dtype, .rank = 4 };
     int rank = t->shape.rank;
-
     for (int i = 0; i < 4; i++) {
         int axis = rank - 4 + i;
         a.size[i] = axis >= 0 ? t->shape.size[axis] : 1;
@@ -70,7 +68,6 @@ static void lay_out_like(const tn_tensor *like, tni_spec *spec)
     int rank = spec->shape.rank;
     int order[TN_MAX_RANK]; /* outermost first */
     int64_t step = 1;
-
     for (int i = 0; i < rank - 1; i++) {
         int at = i;
         /* axes without a place of their own (size 1, broadcast) stay where they are */
@@ -100,7 +97,6 @@ static tn_status attention_shape(tni_call *c)
     const tn_tensor *mask = c->in[3];
     int rank = q->shape.rank;
     tn_shape scores = q->shape;
-
     if (k->dtype != q->dtype || v->dtype != q->dtype)
         return tni_op_error(c, TN_E_DTYPE, "q is %s, k is %s, v is %s: want one floating dtype",
                             tn_dtype_name(q->dtype), tn_dtype_name(k->dtype),
@@ -150,7 +146,6 @@ static tn_status attention_shape(tni_call *c)
 static tn_status mask_array(tn_tensor *mask, const tn_tensor *q, const tn_tensor *k, tni_array *out)
 {
     tn_shape scores = q->shape;
-
     *out = tni_array_none();
     if (tni_none(mask)) return TN_OK;
     scores.size[scores.rank - 1] = k->shape.size[scores.rank - 2];
@@ -183,7 +178,6 @@ static tn_status attention_forward(tni_call *c)
     tn_tensor *k = rows(c->in[1]);
     tn_tensor *v = rows(c->in[2]);
     tni_attention a = { .scale = args->scale, .causal = args->causal, .top = tni_array_none() };
-
     if (!q || !k || !v) return tni_pending();
     tn_status status = mask_array(c->in[3], q, k, &a.mask);
     if (status != TN_OK) return status;
@@ -198,7 +192,6 @@ static tn_status attention_forward(tni_call *c)
 static tn_tensor *new_like(const tn_tensor *t)
 {
     tni_spec spec = { .dtype = t->dtype, .shape = t->shape };
-
     lay_out_like(t, &spec);
     return tni_new(&spec, t->storage->device);
 }
@@ -212,7 +205,6 @@ static tn_status fused_backward(tni_grad *g)
     tn_tensor *k = rows(g->x[1]);
     tn_tensor *v = rows(g->x[2]);
     tn_tensor *dy = rows(g->dy);
-
     if (!q || !k || !v || !dy) return tni_pending();
     tn_status status = mask_array(g->x[3] ? g->x[3] : TN_NONE, q, k, &a.of.mask);
     if (status != TN_OK) return status;
@@ -251,7 +243,6 @@ static tn_tensor *probabilities(tn_tensor *q, tn_tensor *k, tn_tensor *mask,
                                 const attention_args *args)
 {
     tn_tensor *s = tn_mul_scalar(tn_matmul(q, tn_transpose(k, -1, -2)), args->scale);
-
     if (mask && !tni_none(mask)) {
         bool adds = mask->dtype != TN_BOOL;
         if (adds) s = tn_add(s, mask);
@@ -267,7 +258,6 @@ static tn_status composed_backward(tni_grad *g)
 {
     int last = -1;
     tn_status status = tni_widen_grad(g);
-
     if (status != TN_OK) return status;
     tn_tensor *p = probabilities(g->x[0], g->x[1], g->x[3], g->args);
     tn_tensor *dp = tn_matmul(g->dy, tn_transpose(g->x[2], -1, -2));
@@ -308,7 +298,6 @@ tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor
 {
     TNI_HOLD_TRAPS;
     attention_args args = { .scale = scale, .causal = causal };
-
     if (scale == 0 && q && q->shape.rank > 0)
         args.scale = 1 / sqrt((double)q->shape.size[q->shape.rank - 1]);
     return tni_apply(&tni_op_attention, &args, sizeof args, 4, (tn_tensor *[]){ q, k, v, mask });

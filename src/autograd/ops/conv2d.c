@@ -30,7 +30,6 @@ static tni_conv2d_sizes geometry(const conv_args *a, const tn_shape *x, const tn
     tni_conv2d_sizes c = {
         .n = y->size[0], .groups = a->groups, .o = y->size[1], .oh = y->size[2], .ow = y->size[3]
     };
-
     c.c = x ? x->size[1] : w->size[1] * a->groups;
     c.h = a->image[0];
     c.w = a->image[1];
@@ -86,7 +85,6 @@ static tn_status conv2d_shape(tni_call *c)
     const tn_tensor *b = c->in[2];
     tn_shape *y = &c->out_spec[0].shape;
     tn_status status = check_spec(c, a);
-
     if (status != TN_OK) return status;
     if (w->dtype != x->dtype || (!tni_none(b) && b->dtype != x->dtype))
         return tni_op_error(c, TN_E_DTYPE, "x is %s, weight is %s: want one floating dtype",
@@ -140,7 +138,6 @@ static tn_status conv2d_forward(tni_call *c)
 static tn_status conv2d_backward(tni_grad *g)
 {
     conv_args a = *(const conv_args *)g->args;
-
     if (g->need[0]) g->dx[0] = input_map(g->dy, g->x[1], a);
     if (g->need[1]) g->dx[1] = weight_map(g->dy, g->x[0], a);
     if (g->need[2]) g->dx[2] = tn_sum(g->dy, (int[]){ 0, 2, 3 }, 3, false);
@@ -176,7 +173,6 @@ static tn_status grad_input_shape(tni_call *c)
     const conv_args *a = c->args;
     const tn_shape *dy = &c->in[0]->shape;
     const tn_shape *w = &c->in[1]->shape;
-
     c->out_spec[0].dtype = c->in[0]->dtype;
     c->out_spec[0].shape =
         (tn_shape){ 4, { dy->size[0], w->size[1] * a->groups, a->image[0], a->image[1] } };
@@ -197,7 +193,6 @@ static tn_status grad_input_forward(tni_call *c)
 static tn_status grad_input_backward(tni_grad *g)
 {
     conv_args a = *(const conv_args *)g->args;
-
     if (g->need[0]) g->dx[0] = forward_map(g->dy, g->x[1], TN_NONE, a);
     if (g->need[1]) g->dx[1] = weight_map(g->x[0], g->dy, a);
     return TN_OK;
@@ -228,7 +223,6 @@ static tn_status grad_weight_shape(tni_call *c)
     const conv_args *a = c->args;
     const tn_shape *dy = &c->in[0]->shape;
     const tn_shape *x = &c->in[1]->shape;
-
     c->out_spec[0].dtype = c->in[0]->dtype;
     c->out_spec[0].shape =
         (tn_shape){ 4, { dy->size[1], x->size[1] / a->groups, a->kernel[0], a->kernel[1] } };
@@ -249,7 +243,6 @@ static tn_status grad_weight_forward(tni_call *c)
 static tn_status grad_weight_backward(tni_grad *g)
 {
     conv_args a = *(const conv_args *)g->args;
-
     if (g->need[0]) g->dx[0] = forward_map(g->x[1], g->dy, TN_NONE, a);
     if (g->need[1]) g->dx[1] = input_map(g->x[0], g->dy, a);
     return TN_OK;
@@ -300,7 +293,6 @@ tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv2d
     tn_tensor *(*map)(tn_tensor *, tn_tensor *, tn_tensor *, conv_args) =
         spec.same ? same_map : forward_map;
     conv_args a = { .groups = spec.groups ? spec.groups : 1 };
-
     for (int i = 0; i < 2; i++) {
         a.stride[i] = spec.stride[i] ? spec.stride[i] : 1;
         a.padding[i] = spec.padding[i];

@@ -51,7 +51,6 @@ typedef struct cast_args {
 static tn_status cast_shape(tni_call *c)
 {
     const cast_args *args = c->args;
-
     if (tn_dtype_size(args->dtype) == 0)
         return tni_op_error(c, TN_E_DTYPE, "dtype %d: want one of enum tn_dtype", (int)args->dtype);
     c->out_spec[0].dtype = args->dtype;
@@ -87,7 +86,6 @@ typedef struct to_args {
 static tn_status to_shape(tni_call *c)
 {
     const to_args *args = c->args;
-
     c->device = args->to;
     return tni_shape_like_first(c);
 }
@@ -97,7 +95,6 @@ static tn_status to_forward(tni_call *c)
 {
     tn_tensor *x = c->in[0];
     tn_tensor *y = c->out[0];
-
     if (tni_host_refused("tn_to", "moves a tensor between devices",
                          "it moved before, or as an input of tn_capture_run"))
         return TN_E_STATE;
@@ -115,7 +112,6 @@ static tn_status to_forward(tni_call *c)
 static tn_status to_backward(tni_grad *g)
 {
     const to_args *args = g->args;
-
     g->dx[0] = tn_to(g->dy, args->from);
     return TN_OK;
 }
@@ -136,7 +132,6 @@ static const tn_op op_to = {
 tn_tensor *tn_to(tn_tensor *x, tn_device device)
 {
     tn_device from = tn_device_of(x);
-
     if (x && !tni_none(x) && tni_same_device(from, device)) return x;
     return tni_apply(&op_to, &(to_args){ from, device }, sizeof(to_args), 1, &x);
 }

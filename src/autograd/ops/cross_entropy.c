@@ -73,7 +73,6 @@ tn_tensor *tni_cross_entropy_slope(tn_tensor *x, tn_tensor *target, tn_tensor *w
     int rank = tn_rank(x);
     int64_t classes = tn_size(x, axis);
     tn_dtype dtype = tn_dtype_of(x);
-
     tn_tensor *ignored = tni_ignored_rows(target, ignore);
     tn_tensor *safe = tn_masked_fill(target, ignored, 0);
     tn_tensor *ids = over_classes(tni_iota(classes, tn_device_of(x)), rank, axis);

@@ -45,7 +45,6 @@ static tn_status cumsum_backward(tni_grad *g)
 {
     const cumsum_args *args = g->args;
     cumsum_args back = { args->axis, !args->reverse };
-
     g->dx[0] = tni_apply(&op_cumsum, &back, sizeof back, 1, &g->dy);
     return TN_OK;
 }
@@ -53,7 +52,6 @@ static tn_status cumsum_backward(tni_grad *g)
 tn_tensor *tn_cumsum(tn_tensor *x, int axis)
 {
     cumsum_args args = { 0, false };
-
     if (x && !tni_none(x)) {
         args.axis = tni_axis_of_any("tn_cumsum", axis, x->shape.rank);
         if (args.axis < 0) return NULL;

@@ -9,7 +9,6 @@
 tn_status tni_not_broadcast(const tni_call *c, const tn_tensor *a, const tn_tensor *b)
 {
     int rank = TNI_MIN(a->shape.rank, b->shape.rank);
-
     for (int d = 1; d <= rank; d++) {
         int64_t m = a->shape.size[a->shape.rank - d];
         int64_t n = b->shape.size[b->shape.rank - d];
@@ -32,7 +31,6 @@ static tn_tensor *cast_single(tn_tensor *t, tn_dtype dtype)
 {
     tn_tensor *single =
         t->dtype == dtype ? t : tni_create("", TN_SCALAR, dtype, t->storage->device);
-
     if (!single || single == t) return single;
     tni_copy a = { .y = tni_array_of(single), .x = tni_array_of(t) };
     return tni_backend_of(t)->copy(&a) == TN_OK ? single : NULL;
@@ -46,7 +44,6 @@ static tn_tensor *operand(const tni_call *c, int i)
     const tni_binary_op *op = (const tni_binary_op *)c->op;
     tn_tensor *t = c->in[i];
     bool predicate = op->function >= TNI_B_PREDICATES;
-
     if (TNI_LIKELY(t->shape.rank > 0 || c->in[0]->dtype == c->in[1]->dtype) ||
         op->function == TNI_B_masked_fill || (!predicate && tn_dtype_is_float(c->out[0]->dtype)))
         return t;
@@ -71,7 +68,6 @@ tn_status tni_binary_forward(tni_call *c)
     const tni_formula_args *args = c->args;
     tn_tensor *y = c->out[0];
     tn_tensor *first = operand(c, 0), *second = operand(c, 1);
-
     if (!first || !second) return tni_pending();
     return tni_run_binary(op->function, y, first, second, args ? args->p : NULL);
 }

@@ -25,7 +25,6 @@ static tn_status flip_forward(tni_call *c)
     tni_array y = tni_array_of(c->out[0]);
     tni_array x = tni_array_of(from);
     int64_t last = 0; /* where x's last element along the axes lies, in elements */
-
     if (tni_shape_numel(&from->shape) == 0) return TN_OK;
     for (int d = 0; d < x.rank; d++) {
         if (!args->axis[d]) continue;
@@ -62,7 +61,6 @@ static tn_tensor *flipped(tn_tensor *x, const flip_args *args)
 tn_tensor *tn_flip(tn_tensor *x, const int *axes, int n_axes)
 {
     flip_args args = { { false } };
-
     if (!x) return tni_poisoned("tn_flip", "x");
     if (tni_none(x) || n_axes < 0 || (n_axes > 0 && !axes))
         return tni_fail(TN_E_INVALID, "tn_flip: x %s, %d axes: want a tensor and its axes",
@@ -86,7 +84,6 @@ static tn_tensor *tiled(tn_tensor *x, int axis, int64_t count)
 {
     /* no overflow: parts of the element count, checked for the result */
     int64_t outer = 1, inner = 1;
-
     if (!x) return NULL;
     tn_shape shape = x->shape;
     int64_t size = shape.size[axis];

@@ -22,7 +22,6 @@ static bool same_geometry(const tn_tensor *a, const tn_tensor *b)
 static tn_status fits(const char *function, const tn_tensor *x, const tn_tensor *source)
 {
     tn_shape shape;
-
     if (tni_broadcast(&x->shape, &source->shape, &shape) && tni_shape_equal(&shape, &x->shape))
         return TN_OK;
     return tni_error(TN_E_SHAPE,
@@ -50,7 +49,6 @@ static tn_status change(const char *function, int kernel, tn_tensor *x, tn_tenso
 {
     TNI_HOLD_TRAPS;
     tn_status status = tni_may_write(function, x, source);
-
     if (!status && tni_none(source))
         status = tni_error(TN_E_INVALID, "%s: the source is TN_NONE: want a tensor", function);
     if (!status) status = same_device(function, x, source);
@@ -97,7 +95,6 @@ tn_status tn_div_(tn_tensor *x, tn_tensor *b)
 tn_status tn_lerp_(tn_tensor *x, tn_tensor *b, double weight)
 {
     tn_status status = tni_may_write("tn_lerp_", x, b);
-
     if (!status) status = fractions_fit("tn_lerp_", x, "an interpolation");
     return status ? status : change("tn_lerp_", TNI_B_lerp, x, b, &weight);
 }
@@ -106,7 +103,6 @@ tn_status tn_masked_fill_(tn_tensor *x, tn_tensor *mask, double value)
 {
     TNI_HOLD_TRAPS;
     tn_status status = tni_may_write("tn_masked_fill_", x, mask);
-
     if (!status && (tni_none(mask) || mask->dtype != TN_BOOL))
         status = tni_error(TN_E_DTYPE, "tn_masked_fill_: mask %s is %s: want bool", tni_text(mask),
                            tni_none(mask) ? "absent" : tn_dtype_name(mask->dtype));
@@ -121,7 +117,6 @@ static tn_status change_alone(const char *function, int kernel, tn_tensor *x, do
     TNI_HOLD_TRAPS;
     bool integral = tni_is_whole(p);
     tn_status status = tni_may_write(function, x, TN_NONE);
-
     if (!status && kernel == TNI_U_clamp)
         status = tni_check_bounds(function, p, q, x->dtype, &integral);
     if (!status && !integral) status = fractions_fit(function, x, "the scalar");
@@ -154,7 +149,6 @@ tn_status tn_fill_(tn_tensor *x, double value)
 {
     TNI_HOLD_TRAPS;
     tn_status status = tni_may_write("tn_fill_", x, TN_NONE);
-
     tni_number number;
     if (!status) status = tni_number_in("tn_fill_", value, x->dtype, &number);
     if (status) return status;
@@ -167,7 +161,6 @@ tn_status tn_zero_(tn_tensor *x)
 {
     TNI_HOLD_TRAPS;
     tn_status status = tni_may_write("tn_zero_", x, TN_NONE);
-
     if (status) return status;
     status = tni_backend_of(x)->fill(&(tni_fill){ .y = tni_array_of(x) });
     if (!status) tni_bump_rewritten(x);
@@ -178,7 +171,6 @@ tn_status tn_copy_(tn_tensor *x, tn_tensor *source)
 {
     TNI_HOLD_TRAPS;
     tn_status status = tni_may_write("tn_copy_", x, source);
-
     if (!status && tni_none(source))
         status = tni_error(TN_E_INVALID, "tn_copy_: the source is TN_NONE: want a tensor");
     if (!status) status = fits("tn_copy_", x, source);
@@ -208,7 +200,6 @@ tn_status tn_copy_(tn_tensor *x, tn_tensor *source)
 tn_status tn_copy_in(tn_tensor *t, const void *data, size_t nbytes, tn_dtype dtype)
 {
     TNI_HOLD_TRAPS;
-
     if (tni_absent(t) || (!data && nbytes))
         return tni_poison("tn_copy_in", t && !tni_none(t) ? "data" : "t");
     tn_status status;
@@ -310,7 +301,6 @@ static tn_status change_all(const char *function, int n,
     const tni_change *first = &change[n - 1];
     tn_status status = TN_OK;
     int alone = 0, joint = 0;
-
     for (int i = 0; i < n; i++) {
         tni_change c = each(from, i);
         if (!c.x) continue;
@@ -360,7 +350,6 @@ tn_status tni_change_all(const char *function, int n, tni_change (*each)(const v
 tn_status tni_copy_last(const tni_backend *backend, const tni_array *y, const tni_array *x)
 {
     tni_saved_error before;
-
     tni_error_save(&before);
     if (backend->copy(&(tni_copy){ .y = *y, .x = *x }) == TN_OK) return TN_OK;
     tn_status status = backend->copy(&(tni_copy){ .y = *y, .x = *x });

@@ -14,13 +14,11 @@ static tn_status cat_shape(tni_call *c)
 {
     const cat_args *a = c->args;
     tni_spec *y = c->out_spec;
-
     y->dtype = c->in[0]->dtype;
     y->shape = c->in[0]->shape;
     for (int k = 1; k < c->n_in; k++) {
         const tn_tensor *x = c->in[k];
         bool fits = x->shape.rank == y->shape.rank;
-
         for (int i = 0; i < y->shape.rank && fits; i++)
             fits = i == a->axis || x->shape.size[i] == y->shape.size[i];
         if (!fits)
@@ -42,10 +40,8 @@ static tn_status cat_forward(tni_call *c)
     const tni_backend *backend = tni_backend_of(c->out[0]);
     tni_array part = tni_array_of(c->out[0]);
     size_t step = (size_t)part.stride[a->axis] * tn_dtype_size(part.dtype);
-
     for (int k = 0; k < c->n_in; k++) {
         tni_array x = tni_array_of(c->in[k]);
-
         part.size[a->axis] = x.size[a->axis];
         tn_status status;
         if (tni_shape_numel(&c->in[k]->shape) &&
@@ -60,10 +56,8 @@ static tn_status cat_backward(tni_grad *g)
 {
     const cat_args *a = g->args;
     int64_t start = 0;
-
     for (int k = 0; k < g->n_in; k++) {
         int64_t n = g->in[k].shape.size[a->axis];
-
         if (g->need[k]) g->dx[k] = tn_narrow(g->dy, a->axis, start, n);
         start += n;
     }
@@ -100,7 +94,6 @@ tn_tensor *tn_stack(tn_tensor *const *x, int n, int axis)
 {
     tn_tensor *y = NULL;
     int k = 0;
-
     if (!x || n < 1)
         return tni_fail(TN_E_INVALID, "tn_stack: %d tensors%s: want 1 or more, and their array", n,
                         x ? "" : " in NULL");

@@ -24,7 +24,6 @@ static tn_status linear_shape(tni_call *c)
     const tn_tensor *x = c->in[0];
     const tn_tensor *w = c->in[1];
     const tn_tensor *b = c->in[2];
-
     if (w->dtype != x->dtype || (!tni_none(b) && b->dtype != x->dtype))
         return tni_op_error(c, TN_E_DTYPE,
                             "x is %s, weight is %s, bias is %s: want one floating dtype",
@@ -61,7 +60,6 @@ static tn_status linear_forward(tni_call *c)
     const tn_tensor *b = c->in[2];
     const tni_backend *backend = tni_backend_of(x);
     tni_gemm g = { .dtype = x->dtype, .n = w->shape.size[0], .k = w->shape.size[1], .batch = 1 };
-
     if (tn_numel(c->out[0]) == 0) return TN_OK;
     if (!tni_merge_rows(x, &g.m, &g.a_row)) {
         x = tni_dense(x);
@@ -91,7 +89,6 @@ static tn_status linear_backward(tni_grad *g)
 {
     const tn_shape *x = &g->in[0].shape;
     tn_tensor *dy = tni_as_rows(tn_to_dtype(g->dy, g->in[0].dtype));
-
     if (g->need[0]) {
         tn_tensor *dx = tn_matmul(dy, g->x[1]);
         g->dx[0] = x->rank == 2 ? dx : tn_reshape(dx, *x);

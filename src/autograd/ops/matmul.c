@@ -66,7 +66,6 @@ static tn_status matmul_shape(tni_call *c)
     tn_shape *y = &c->out_spec[0].shape;
     tn_shape lead_a = a->shape;
     tn_shape lead_b = b->shape;
-
     if (a->dtype != b->dtype)
         return tni_op_error(c, TN_E_DTYPE, "a is %s, b is %s: want one floating dtype",
                             tn_dtype_name(a->dtype), tn_dtype_name(b->dtype));
@@ -96,7 +95,6 @@ static tn_status matmul_forward(tni_call *c)
                    .k = a->shape.size[ra - 1],
                    .batch = 1 };
     int64_t index[TN_MAX_RANK] = { 0 };
-
     if (tn_numel(c->out[0]) == 0) return TN_OK;
     g.a = tni_data(a);
     g.b = tni_data(b);
@@ -124,7 +122,6 @@ static tn_status matmul_forward(tni_call *c)
     for (;;) {
         tn_status status = backend->gemm(&g);
         int i = 1;
-
         if (status != TN_OK) return status;
         g.c = (char *)g.c + (size_t)(g.batch * g.c_batch) * item;
         /* the next index of the outer axes: an odometer */

@@ -15,7 +15,6 @@ static tn_tensor *largest_share(tni_grad *g, tn_tensor *dy, tn_tensor *y)
     tn_tensor *x = g->x[0];
     tn_tensor *chosen = tn_to_dtype(tn_eq(tn_abs(x), y), g->in[0].dtype);
     tn_tensor *count = tni_reduce_like(g, tn_sum, chosen);
-
     return tn_mul(tn_mul(tn_div(dy, count), chosen), tni_sign(x));
 }
 
@@ -25,7 +24,6 @@ static tn_tensor *norm_composed(const tni_grad *g, tn_tensor *dy, tn_tensor *y, 
 {
     tn_tensor *x = g->x[0];
     tn_tensor *safe_y = tn_masked_fill(y, tn_eq_scalar(y, 0.0), 1.0);
-
     if (p == 2.0) return tn_mul(dy, tn_div(x, safe_y));
     if (p == 1.0) return tn_mul(dy, tni_sign(x));
     if (p < 1e6 && fmod(p, 2.0) == 0.0)
@@ -39,7 +37,6 @@ static tn_status norm_backward(tni_grad *g)
     const tni_reduce_args *args = g->args;
     tn_tensor *dy = tni_with_axes(g, g->dy);
     tn_tensor *y = tni_with_axes(g, g->y);
-
     if (args->p == INFINITY)
         g->dx[0] = largest_share(g, dy, y);
     else if (tni_composed())
@@ -62,7 +59,6 @@ tn_tensor *tn_norm(tn_tensor *x, double p, const int *axes, int n_axes, bool kee
 static tn_status logsumexp_shape(tni_call *c)
 {
     tn_status status = tni_reduce_shape(c);
-
     if (!c->recorded) return status;
     c->n_saved = 1; /* f */
     c->saved_spec[0].dtype = tni_wide_dtype(c->out_spec[0].dtype);
@@ -74,7 +70,6 @@ static tn_status logsumexp_backward(tni_grad *g)
 {
     tn_tensor *dy = tni_with_axes(g, tn_mul(g->dy, g->saved[0]));
     tn_tensor *y = tni_with_axes(g, g->y);
-
     g->dx[0] = tni_composed()
                    ? tn_mul(dy, tn_exp(tn_sub(g->x[0], y)))
                    : tni_fused3(TNI_T_exp_diff_grad, dy, g->x[0], y, NULL, &g->in[0], false);

@@ -30,7 +30,6 @@ static tni_pool2d_sizes geometry(const pool_args *a, const tn_shape *x, const tn
                            .ow = y->size[3],
                            .include_padding = a->include_padding,
                            .adaptive = a->adaptive };
-
     for (int i = 0; i < 2; i++) {
         p.kernel[i] = a->kernel[i];
         p.stride[i] = a->stride[i];
@@ -55,7 +54,6 @@ static int64_t window_beside(const pool_args *a, int i, int64_t size, int64_t wi
     for (int64_t k = 0; k < windows && k * a->stride[i] < a->padding[i]; k++) {
         int64_t before = a->padding[i] - k * a->stride[i];
         int64_t steps = (before + a->dilation[i] - 1) / a->dilation[i];
-
         if (steps >= a->kernel[i] || steps * a->dilation[i] - before >= size) return k;
     }
     return -1;
@@ -67,13 +65,11 @@ static tn_status window_shape(tni_call *c)
     const tn_tensor *x = c->in[0];
     tn_shape *y = &c->out_spec[0].shape;
     tn_status status = check_rank(c);
-
     if (status != TN_OK) return status;
     *y = x->shape;
     c->out_spec[0].dtype = x->dtype;
     for (int i = 0; i < 2; i++) {
         int64_t size = x->shape.size[2 + i];
-
         if (size < 1)
             return tni_op_error(c, TN_E_SHAPE, "x %s: want an image that is not empty",
                                 tni_text(x));
@@ -119,7 +115,6 @@ typedef struct grad_args {
 static grad_args grad_args_of(const tni_grad *g)
 {
     grad_args a = { .pool = *(const pool_args *)g->args };
-
     a.image[0] = g->in[0].shape.size[2];
     a.image[1] = g->in[0].shape.size[3];
     return a;
@@ -128,7 +123,6 @@ static grad_args grad_args_of(const tni_grad *g)
 static tn_status grad_shape(tni_call *c)
 {
     const grad_args *a = c->args;
-
     c->out_spec[0].dtype = c->in[0]->dtype;
     c->out_spec[0].shape = c->in[0]->shape;
     c->out_spec[0].shape.size[2] = a->image[0];
@@ -142,7 +136,6 @@ static tn_status max_shape(tni_call *c)
 {
     const tn_shape *x = &c->in[0]->shape;
     tn_status status = window_shape(c);
-
     if (status == TN_OK && x->size[2] * x->size[3] > INT32_MAX)
         return tni_op_error(c, TN_E_UNSUPPORTED, "x %s: want at most %d elements in a plane",
                             tni_text(c->in[0]), INT32_MAX);
@@ -184,7 +177,6 @@ static tn_status max_grad_backward(tni_grad *g)
     tn_shape flat = TN_SHAPE(planes, dy->size[2] * dy->size[3]);
     tn_tensor *index = tn_reshape(tn_to_dtype(g->x[1], TN_I64), flat);
     tn_tensor *from = tn_reshape(g->dy, TN_SHAPE(planes, dx->size[2] * dx->size[3]));
-
     g->dx[0] = tn_reshape(tn_gather(from, 1, index), *dy);
     return TN_OK;
 }
@@ -204,7 +196,6 @@ static const tn_op op_max_grad = {
 static tn_status max_backward(tni_grad *g)
 {
     grad_args a = grad_args_of(g);
-
     g->dx[0] = tni_apply(&op_max_grad, &a, sizeof a, 2, (tn_tensor *[]){ g->dy, g->saved[0] });
     return TN_OK;
 }
@@ -255,7 +246,6 @@ static tn_status avg_backward(tni_grad *g)
 {
     grad_args a = grad_args_of(g);
     const tn_op *op = a.pool.adaptive ? &op_adaptive_avg_pool2d_grad : &op_avg_pool2d_grad;
-
     g->dx[0] = tni_apply(op, &a, sizeof a, 1, &g->dy);
     return TN_OK;
 }
@@ -264,7 +254,6 @@ static tn_status avg_grad_backward(tni_grad *g)
 {
     const pool_args *a = &((const grad_args *)g->args)->pool;
     const tn_op *op = a->adaptive ? &tni_op_adaptive_avg_pool2d : &tni_op_avg_pool2d;
-
     g->dx[0] = tni_apply(op, a, sizeof *a, 1, &g->dy);
     return TN_OK;
 }
@@ -273,13 +262,11 @@ static tn_status adaptive_shape(tni_call *c)
 {
     const pool_args *a = c->args;
     tn_status status = check_rank(c);
-
     if (status != TN_OK) return status;
     c->out_spec[0].dtype = c->in[0]->dtype;
     c->out_spec[0].shape = c->in[0]->shape;
     for (int i = 0; i < 2; i++) {
         int64_t size = c->in[0]->shape.size[2 + i];
-
         if (a->out[i] < 1 || a->out[i] > INT_MAX)
             return tni_op_error(c, TN_E_INVALID,
                                 "x %s to %" PRId64 "x%" PRId64 ": want an output of 1 to %d",
@@ -332,7 +319,6 @@ static tn_tensor *pool(const tn_op *op, tn_tensor *x, const pool_args *a)
 static pool_args args_of(const tn_pool2d_spec *spec)
 {
     pool_args a = { .ceil_mode = spec->ceil_mode, .include_padding = !spec->exclude_padding };
-
     for (int i = 0; i < 2; i++) {
         a.kernel[i] = spec->kernel[i];
         a.stride[i] = spec->stride[i] ? spec->stride[i] : spec->kernel[i];
@@ -351,7 +337,6 @@ tn_tensor *tn_max_pool2d(tn_tensor *x, tn_pool2d_spec spec)
 tn_tensor *tn_avg_pool2d(tn_tensor *x, tn_pool2d_spec spec)
 {
     pool_args a = args_of(&spec);
-
     if (x && (a.dilation[0] != 1 || a.dilation[1] != 1))
         return tni_fail(TN_E_INVALID,
                         "tn_avg_pool2d: dilation %" PRId64 "x%" PRId64 ": want 1 (maximum only)",

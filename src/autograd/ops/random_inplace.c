@@ -23,7 +23,6 @@ tn_status tn_uniform_(tn_tensor *t, double low, double high)
 {
     TNI_HOLD_TRAPS;
     tn_status status = may_fill("tn_uniform_", t);
-
     if (status != TN_OK) return status;
     if (!isfinite(low) || !isfinite(high) || low > high)
         return tni_error(TN_E_INVALID, "tn_uniform_: from %g to %g: want finite bounds in order",
@@ -37,7 +36,6 @@ tn_status tn_normal_(tn_tensor *t, double mean, double deviation)
 {
     TNI_HOLD_TRAPS;
     tn_status status = may_fill("tn_normal_", t);
-
     if (status != TN_OK) return status;
     if (!(deviation >= 0.0))
         return tni_error(TN_E_INVALID, "tn_normal_: deviation %g: want 0 or more", deviation);

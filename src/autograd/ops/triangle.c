@@ -27,7 +27,6 @@ static tn_status blocked(const tni_call *c, int64_t m, const tni_array *vector)
     int64_t from = TNI_MIN(t, part.size[0]);
     tni_number before = { .f = !args->lower, .i = !args->lower };
     tni_number behind = { .f = args->lower, .i = args->lower };
-
     part.size[0] = from;
     tn_status status = backend->fill(&(tni_fill){ .y = part, .value = before });
     part.data = (char *)part.data + from;
@@ -41,7 +40,6 @@ static tn_status triangle_forward(tni_call *c)
     const tni_backend *backend = tni_backend_of(x);
     int row = x->shape.rank - 2;
     int64_t m = x->shape.size[row], n = x->shape.size[row + 1];
-
     if (tni_shape_numel(&x->shape) == 0) return TN_OK;
     tn_tensor *values = tni_create("", TN_SHAPE(m + n - 1), TN_BOOL, c->device);
     tn_tensor *mask = tni_create("", TN_SHAPE(m, n), TN_BOOL, c->device);

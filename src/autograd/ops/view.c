@@ -25,7 +25,6 @@ static bool reshape_strides(const tn_tensor *x, const tn_shape *shape, int64_t *
 {
     int64_t size[TN_MAX_RANK], step[TN_MAX_RANK];
     int n = 0, i = 0, j = 0;
-
     for (int a = 0; a < x->shape.rank; a++) { /* axes of size 1 say nothing */
         if (x->shape.size[a] == 0) {
             tni_dense_strides(shape, stride);
@@ -39,7 +38,6 @@ static bool reshape_strides(const tn_tensor *x, const tn_shape *shape, int64_t *
     while (i < n || j < shape->rank) {
         int64_t have = 1, want = 1;
         int i0 = i, j0 = j;
-
         if (i < n) have = size[i++];
         if (j < shape->rank) want = shape->size[j++];
         while (have != want) {
@@ -66,7 +64,6 @@ static tn_status reshape_shape(tni_call *c)
 {
     const reshape_args *a = c->args;
     tni_spec *y = c->out_spec;
-
     y->dtype = c->in[0]->dtype;
     y->shape = a->shape;
     y->strided = true;
@@ -99,7 +96,6 @@ static bool complete_shape(const tn_tensor *x, tn_shape *shape)
 {
     int64_t n = tni_shape_numel(&x->shape), rest = 1;
     int open = -1;
-
     if (shape->rank < 0 || shape->rank > TN_MAX_RANK) goto fail;
     for (int i = 0; i < shape->rank; i++)
         if (shape->size[i] == -1 && open < 0)
@@ -137,7 +133,6 @@ static tn_tensor *reshape(tn_tensor *x, tn_shape shape)
 {
     reshape_args args = { shape };
     int64_t stride[TN_MAX_RANK];
-
     if (!reshape_strides(x, &shape, stride) && !(x = tn_contiguous(x))) return NULL;
     return tni_apply(&op_reshape, &args, sizeof args, 1, &x);
 }
@@ -152,7 +147,6 @@ tn_tensor *tn_flatten(tn_tensor *x, int first, int last)
 {
     tn_shape shape = { .rank = 0 };
     int64_t n = 1;
-
     if (!present("tn_flatten", x)) return NULL;
     if ((first = tni_axis_of_any("tn_flatten", first, x->shape.rank)) < 0 ||
         (last = tni_axis_of_any("tn_flatten", last, x->shape.rank)) < 0)
@@ -172,7 +166,6 @@ tn_tensor *tn_flatten(tn_tensor *x, int first, int last)
 tn_tensor *tn_squeeze(tn_tensor *x, int axis)
 {
     tn_shape shape = { .rank = 0 };
-
     if (!present("tn_squeeze", x) ||
         (axis = tni_axis_of_any("tn_squeeze", axis, x->shape.rank)) < 0)
         return NULL;
@@ -184,7 +177,6 @@ tn_tensor *tn_squeeze(tn_tensor *x, int axis)
 tn_tensor *tn_squeeze_all(tn_tensor *x)
 {
     tn_shape shape = { .rank = 0 };
-
     if (!present("tn_squeeze_all", x)) return NULL;
     for (int i = 0; i < x->shape.rank; i++)
         if (x->shape.size[i] != 1) shape.size[shape.rank++] = x->shape.size[i];
@@ -194,7 +186,6 @@ tn_tensor *tn_squeeze_all(tn_tensor *x)
 tn_tensor *tn_unsqueeze(tn_tensor *x, int axis)
 {
     tn_shape shape = { .rank = 0 };
-
     if (!present("tn_unsqueeze", x)) return NULL;
     int rank = x->shape.rank + 1;
     if (rank > TN_MAX_RANK)
@@ -217,7 +208,6 @@ static tn_status permute_shape(tni_call *c)
     const permute_args *a = c->args;
     const tn_tensor *x = c->in[0];
     tni_spec *y = c->out_spec;
-
     y->dtype = x->dtype;
     y->shape.rank = x->shape.rank;
     y->strided = true;
@@ -233,7 +223,6 @@ static tn_status permute_backward(tni_grad *g)
 {
     const permute_args *a = g->args;
     int back[TN_MAX_RANK];
-
     for (int i = 0; i < g->in[0].shape.rank; i++) back[a->order[i]] = i;
     g->dx[0] = tn_permute(g->dy, back, g->dy->shape.rank);
     return TN_OK;
@@ -254,7 +243,6 @@ tn_tensor *tn_permute(tn_tensor *x, const int *axes, int n_axes)
 {
     permute_args args = { { 0 } };
     unsigned seen = 0;
-
     if (!present("tn_permute", x)) return NULL;
     if (!axes && n_axes > 0) return tni_poisoned("tn_permute", "axes");
     if (n_axes != x->shape.rank)
@@ -262,7 +250,6 @@ tn_tensor *tn_permute(tn_tensor *x, const int *axes, int n_axes)
                         tni_text(x), x->shape.rank);
     for (int i = 0; i < x->shape.rank; i++) {
         int axis = tni_axis("tn_permute", axes[i], x->shape.rank);
-
         if (axis < 0) return NULL;
         if (seen & (1u << axis))
             return tni_fail(TN_E_INDEX, "tn_permute: axis %d twice for %s: want every axis once",
@@ -292,7 +279,6 @@ static tn_status expand_shape(tni_call *c)
     const tn_tensor *x = c->in[0];
     tni_array stretched = tni_array_expand(x, &a->shape);
     tni_spec *y = c->out_spec;
-
     y->dtype = x->dtype;
     y->shape = a->shape;
     y->strided = true;
@@ -321,13 +307,11 @@ static const tn_op op_expand = {
 tn_tensor *tn_expand(tn_tensor *x, tn_shape shape)
 {
     reshape_args args = { shape };
-
     if (!present("tn_expand", x)) return NULL;
     int lead = shape.rank >= 0 && shape.rank <= TN_MAX_RANK ? shape.rank - x->shape.rank : -1;
     for (int i = 0; i < shape.rank && lead >= 0; i++) {
         int64_t *want = &args.shape.size[i];
         int64_t have = i < lead ? 1 : x->shape.size[i - lead];
-
         if (*want == -1 && i >= lead) *want = have;
         if (*want < 0 || (have != 1 && have != *want)) lead = -1; /* reported below */
     }
@@ -400,7 +384,6 @@ static const tn_op op_slice = {
 static tn_status slice_grad_shape(tni_call *c)
 {
     const slice_args *a = c->args;
-
     tni_shape_like_first(c);
     c->out_spec[0].shape.size[a->axis] = a->whole;
     return TN_OK;
@@ -412,7 +395,6 @@ static tn_status slice_grad_forward(tni_call *c)
     const tni_backend *backend = tni_backend_of(c->out[0]);
     tni_array whole = tni_array_of(c->out[0]), part = whole, dy = tni_array_of(c->in[0]);
     tn_status status = backend->fill(&(tni_fill){ .y = whole });
-
     part.data =
         (char *)part.data + (size_t)(a->start * part.stride[a->axis]) * tn_dtype_size(part.dtype);
     part.stride[a->axis] *= a->step;
@@ -452,7 +434,6 @@ static tn_tensor *slice(tn_tensor *x, const slice_args *a)
 tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t step)
 {
     slice_args args = { .step = step };
-
     if (!present("tn_slice", x)) return NULL;
     if ((args.axis = tni_axis("tn_slice", axis, x->shape.rank)) < 0) return NULL;
     if (start == TN_NO_SIZE || end == TN_NO_SIZE) {
@@ -475,7 +456,6 @@ tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t 
 tn_tensor *tn_narrow(tn_tensor *x, int axis, int64_t start, int64_t length)
 {
     slice_args args = { .step = 1, .start = start, .n = length };
-
     if (!present("tn_narrow", x) || (args.axis = tni_axis("tn_narrow", axis, x->shape.rank)) < 0)
         return NULL;
     args.whole = x->shape.size[args.axis];
@@ -491,7 +471,6 @@ tn_tensor *tn_select(tn_tensor *x, int axis, int64_t i)
 {
     slice_args args = { .step = 1, .n = 1 };
     tn_shape shape = { .rank = 0 };
-
     if (!present("tn_select", x) || (args.axis = tni_axis("tn_select", axis, x->shape.rank)) < 0)
         return NULL;
     args.whole = x->shape.size[args.axis];
@@ -518,10 +497,8 @@ static tn_status split_shape(tni_call *c)
 {
     const split_args *a = c->args;
     const tn_tensor *x = c->in[0];
-
     for (int k = 0; k < c->n_out; k++) {
         slice_args part = { .axis = a->axis, .start = k * a->size, .step = 1 };
-
         part.n = TNI_MIN(a->size, x->shape.size[a->axis] - part.start);
         slice_spec(x, &part, &c->out_spec[k]);
     }
@@ -533,7 +510,6 @@ static tn_status split_backward(tni_grad *g)
     const split_args *a = g->args;
     size_t nbytes = (size_t)g->n_out * sizeof(tn_tensor *);
     tn_tensor **parts = tni_alloc(nbytes);
-
     if (!parts) return TN_E_NOMEM;
     for (int k = 0; k < g->n_out; k++) parts[k] = tni_dy(g, k);
     g->dx[0] = tn_cat(parts, g->n_out, a->axis);
@@ -555,7 +531,6 @@ static const tn_op op_split = {
 int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out)
 {
     split_args args = { .size = size };
-
     if (!present("tn_split", x) || (args.axis = tni_axis("tn_split", axis, x->shape.rank)) < 0)
         return -1;
     if (!out) {

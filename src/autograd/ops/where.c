@@ -20,7 +20,6 @@ static tn_status where_shape(tni_call *c)
     tni_spec *y = &c->out_spec[0];
     tn_shape both;
     tn_status status = wanted_bool(c, "condition", c->in[0]);
-
     if (!status) status = tni_broadcast_inputs(c, 1, 2, &both);
     if (status) return status;
     if (!tni_broadcast(&c->in[0]->shape, &both, &y->shape))
@@ -41,7 +40,6 @@ static tn_status where_forward(tni_call *c)
 static tn_status where_backward(tni_grad *g)
 {
     tn_tensor *condition = g->x[0];
-
     if (g->need[1]) g->dx[1] = tn_masked_fill(g->dy, tn_logical_not(condition), 0.0);
     if (g->need[2]) g->dx[2] = tn_masked_fill(g->dy, condition, 0.0);
     return TN_OK;
@@ -67,7 +65,6 @@ tn_tensor *tn_where(tn_tensor *condition, tn_tensor *a, tn_tensor *b)
 static tn_status masked_fill_shape(tni_call *c)
 {
     tn_status status = wanted_bool(c, "mask", c->in[1]);
-
     c->out_spec[0].dtype = c->in[0]->dtype;
     return status ? status : tni_broadcast_inputs(c, 0, 1, &c->out_spec[0].shape);
 }
@@ -95,7 +92,6 @@ tn_tensor *tn_masked_fill(tn_tensor *x, tn_tensor *mask, double value)
 {
     TNI_HOLD_TRAPS;
     tni_number v = { .f = value };
-
     if (x && !tni_none(x) && tni_number_in("tn_masked_fill", value, x->dtype, &v) != TN_OK)
         return NULL;
     return tni_apply(&op_masked_fill.op, &(tni_formula_args){ { v.f, 0.0 } },

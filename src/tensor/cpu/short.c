@@ -20,7 +20,6 @@ typedef struct narrow {
 static tn_status room(tni_array *x, size_t *nbytes)
 {
     size_t n = 1;
-
     x->data = NULL;
     for (int d = x->rank - 1; d >= 0; d--) {
         bool broadcast = x->stride[d] == 0;
@@ -149,7 +148,6 @@ tn_status tni_short_run(const tni_short *s)
     narrow w[TNI_SHORT_MOST] = { 0 };
     tn_status status = TN_OK;
     int n = s->n_out + s->n_in;
-
     for (int i = n - 1; i >= 0 && status == TN_OK; i--)
         if (!(s->itself >> i & 1) && (s->lead == 0 || x[i].rank <= s->lead))
             status = widen(&x[i], &w[i], i >= s->n_out, s->copy);
@@ -190,7 +188,6 @@ static tn_status product_f32(const void *args)
 {
     const product *p = args;
     tni_gemm f = *p->g;
-
     if (f.accumulate && !p->g->wide) {
         tn_status status = p->copy(&(tni_copy){ p->c, p->was });
         if (status != TN_OK) return status;
@@ -216,7 +213,6 @@ tn_status tni_short_gemm(const tni_gemm *g)
 {
     tni_copy_kernel copy = tni_cpu_backend()->copy;
     product p = { .g = g, .copy = copy };
-
     p.c = (tni_array){ g->c,
                        g->wide ? TN_F32 : g->dtype,
                        3,

@@ -93,7 +93,6 @@ static inline float short_exp2(float t)
 {
     const float shift = 12582912.0f + 127.0f;
     float biased = t + shift, r = t - (biased - shift), p = 0x1.3997d4p-7f;
-
     p = p * r + 0x1.ca1442p-5f;
     p = p * r + 0x1.ec06dap-3f;
     p = p * r + 0x1.62e0dcp-1f;

@@ -61,7 +61,6 @@ TN_FN double sum_piece(tni_pass pass, int64_t m, const REAL *x, REAL center, REA
 {
     REAL a[LANES] = { 0 }, b[LANES] = { 0 }, c[LANES] = { 0 }, d[LANES] = { 0 }, rest = 0;
     int64_t i = 0;
-
     for (; i + 4 * LANES <= m; i += 4 * LANES) {
 #pragma omp simd
         for (int l = 0; l < LANES; l++) {
@@ -82,12 +81,10 @@ TN_FN double sum_row(tni_pass pass, int64_t n, const REAL *x, int64_t stride, RE
 {
     double wide[LANES] = { 0 };
     double sum = 0.0;
-
     for (int64_t begin = 0; begin < n; begin += PIECE) {
         int64_t m = n - begin < PIECE ? n - begin : PIECE;
         const REAL *at = x + begin * stride;
         REAL s[2] = { 0, 0 };
-
         if (stride == 1) {
             sum += m == PIECE ? sum_piece(pass, PIECE, at, center, p, wide) /* no loops left */
                               : sum_piece(pass, m, at, center, p, wide);
@@ -107,7 +104,6 @@ TN_FN double extreme_row(int64_t n, const REAL *x, int64_t stride, REAL sign, bo
 {
     REAL best = absolute ? (REAL)0 : (REAL)-INFINITY;
     int nan = 0, some = 0;
-
     if (stride == 1) {
 #pragma omp simd reduction(max : best) reduction(| : nan, some)
         for (int64_t i = 0; i < n; i++) {
@@ -130,7 +126,6 @@ TN_FN double extreme_row(int64_t n, const REAL *x, int64_t stride, REAL sign, bo
 static double count_row(int64_t n, const REAL *x, int64_t stride)
 {
     int64_t count = 0;
-
     for (int64_t i = 0; i < n; i++) count += x[i * stride] != (REAL)0;
     return (double)count;
 }
@@ -138,7 +133,6 @@ static double count_row(int64_t n, const REAL *x, int64_t stride)
 static double prod_row(int64_t n, const REAL *x, int64_t stride)
 {
     double product = 1.0;
-
     for (int64_t i = 0; i < n; i++) product *= (double)x[i * stride];
     return product;
 }
@@ -149,7 +143,6 @@ static void row(tni_pass pass, int64_t n, const void *xx, int64_t stride, tni_ac
     const REAL *x = xx;
     REAL c = center ? usable(pass, center->f) : (REAL)0;
     double v = 0.0;
-
     switch (pass) {
     case TNI_SUM: v = sum_row(TNI_SUM, n, x, stride, c, (REAL)p); break;
     case TNI_SUM_SQUARE_DIFF: v = sum_row(TNI_SUM_SQUARE_DIFF, n, x, stride, c, (REAL)p); break;
@@ -178,7 +171,6 @@ TN_FN void sum_cols(tni_pass pass, bool low, int64_t rows, int64_t cols, const v
                     int64_t cs, tni_acc *acc, const REAL *c, REAL p)
 {
     int64_t r = 0;
-
 #define TERM(k) term(pass, element(x, low, (r + (k)) * rs + j), c[j], p)
     for (; cs == 1 && r + GROUP <= rows; r += GROUP) {
 #pragma omp simd
@@ -210,7 +202,6 @@ static void cols(tni_pass pass, int64_t rows, int64_t n, const void *x, int64_t 
                  tni_acc *acc, const tni_acc *center, double p)
 {
     REAL c[TNI_BLOCK];
-
     for (int64_t j = 0; j < n; j++) c[j] = center ? usable(pass, center[j].f) : (REAL)0;
     switch (pass) {
     case TNI_SUM: sum_cols(TNI_SUM, false, rows, n, x, rs, cs, acc, c, (REAL)p); break;
