@@ -62,7 +62,7 @@ static uint64_t hash_bytes(const void *bytes, size_t n)
 }
 
 /* Two multiplications are enough: addresses, unlike names, are not chosen. Steele et al. (2014). */
-uint64_t tni_hash_address(const void *address)
+static uint64_t hash_address(const void *address)
 {
     pthread_once(&seeded, draw_seed);
     uint64_t z = (uint64_t)(uintptr_t)address ^ seed[0];
@@ -82,7 +82,7 @@ uint64_t tni_hash(uint64_t hash, const void *data, size_t n)
 
 static size_t home(const tni_map *map, const void *key, size_t n)
 {
-    uint64_t h = map->names ? hash_bytes(key, n) : tni_hash_address(key);
+    uint64_t h = map->names ? hash_bytes(key, n) : hash_address(key);
     return (size_t)h & (map->capacity - 1);
 }
 

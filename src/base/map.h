@@ -37,8 +37,6 @@ bool tni_map_reserve(tni_map *map, size_t n);
 /* Empties the table; the kind of keys stays. */
 void tni_map_free(tni_map *map);
 
-/* Hashes an address to a random-looking number that is fixed for the life of the process. */
-uint64_t tni_hash_address(const void *address);
 /* The same number in every process: FNV-1a, 64 bits, of more bytes, from TNI_NO_HASH on. Fowler,
  * Noll, Vo. */
 #define TNI_NO_HASH UINT64_C(0xcbf29ce484222325)

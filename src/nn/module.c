@@ -1,9 +1,8 @@
 /*
  * module.c - a module's life: made, counted, freed. (slots.c: what it holds.)
  *
- * All live modules are in one tree ordered by address, so that tn_assign finds the slot from the
- * address of a field. The tree is a treap whose nodes are inside the modules: Aragon and Seidel,
- * Randomized search trees (1989). Its weights are hashes of the addresses, so it is log n deep.
+ * A table leads from every 64 bytes of the struct of a live module to it, so that tn_assign finds
+ * the slot from the address of a field.
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -12,58 +11,35 @@
 
 tn_module tn_no_module_object;
 
-/* ---- the tree of live modules ---------------------------------------------------------------- */
+/* ---- live modules ---------------------------------------------------------------------------- */
 
-typedef struct tn_module_state state;
+enum { LINE = 64 }; /* what blocks of memory are aligned to: no two modules share one */
 
 static pthread_mutex_t *const lock = &tni_locks[TNI_LOCK_MODULES];
-static state *live;
+static tni_map live;
 
-/* Joins two trees; every address in a is below every one in b. */
-static state *joined(state *a, state *b)
+static const void *line_of(const void *address)
 {
-    if (!a || !b) return a ? a : b;
-    if (a->weight > b->weight) {
-        a->above = joined(a->above, b);
-        return a;
-    }
-    b->below = joined(a, b->below);
-    return b;
+    return (const char *)address - (uintptr_t)address % LINE;
 }
 
-/* Splits a tree in two: modules below an address, and the others. */
-static void divide(state *tree, uintptr_t address, state **below, state **others)
+static void leave_table(const tn_module *m)
 {
-    if (!tree) {
-        *below = *others = NULL;
-    } else if ((uintptr_t)tree->module < address) {
-        divide(tree->above, address, &tree->above, others);
-        *below = tree;
-    } else {
-        divide(tree->below, address, below, &tree->below);
-        *others = tree;
-    }
-}
-
-static void enter_tree(tn_module *m)
-{
-    m->state->weight = tni_hash_address(m);
     pthread_mutex_lock(lock);
-    state *below, *above;
-    divide(live, (uintptr_t)m, &below, &above);
-    live = joined(joined(below, m->state), above);
+    for (size_t at = 0; at < m->type->size; at += LINE) tni_map_remove(&live, (const char *)m + at);
+    if (live.n == 0) tni_map_free(&live);
     pthread_mutex_unlock(lock);
 }
 
-static void leave_tree(tn_module *m)
+static bool enter_table(tn_module *m)
 {
+    bool fits = true;
     pthread_mutex_lock(lock);
-    state *below, *above;
-    divide(live, (uintptr_t)m, &below, &above);
-    state *itself;
-    divide(above, (uintptr_t)m + 1, &itself, &above);
-    live = joined(below, above);
+    for (size_t at = 0; fits && at < m->type->size; at += LINE)
+        fits = tni_map_put(&live, (const char *)m + at, m) >= 0;
     pthread_mutex_unlock(lock);
+    if (!fits) leave_table(m);
+    return fits;
 }
 
 bool tni_module_contains(const tn_module *m, const void *address)
@@ -75,11 +51,8 @@ bool tni_module_contains(const tn_module *m, const void *address)
 
 tn_module *tni_module_at(const void *address)
 {
-    tn_module *m = NULL; /* the last one at or below address */
     pthread_mutex_lock(lock);
-    for (const state *s = live; s;
-         s = (uintptr_t)s->module <= (uintptr_t)address ? s->above : s->below)
-        if ((uintptr_t)s->module <= (uintptr_t)address) m = s->module;
+    tn_module *m = tni_map_get(&live, line_of(address));
     pthread_mutex_unlock(lock);
     return m && tni_module_contains(m, address) ? m : NULL;
 }
@@ -99,14 +72,13 @@ tn_module *tni_module_alloc(const tn_module_type *type)
     if (!m) return NULL;
     m->type = type;
     m->state = tni_calloc(sizeof *m->state);
-    if (!m->state) {
+    if (!m->state || !enter_table(m)) {
+        tni_free(m->state, sizeof *m->state);
         tni_free(m, type->size);
         return NULL;
     }
-    m->state->module = m;
     m->state->refs = 1;
     m->state->training = true;
-    enter_tree(m);
     return m;
 }
 
@@ -219,7 +191,7 @@ void tn_module_drop(tn_module *m)
         drop_building(m);
         free_slots(m, &doomed);
         tni_hooks_leave(m->state->hooks);
-        leave_tree(m);
+        leave_table(m);
         tni_free(m->state, sizeof *m->state);
         m->state = NULL;
         if (TNI_UNLIKELY(tni_debugging))

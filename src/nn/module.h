@@ -48,7 +48,6 @@ typedef struct tni_slot_index {
 } tni_slot_index;
 
 struct tn_module_state {
-    tn_module *module; /* that it belongs to */
     atomic_int refs;
     atomic_int holders; /* child slots that hold it: a reference each */
     bool copying;       /* its type's clone has not run yet: nothing in it is its own to free */
@@ -62,10 +61,8 @@ struct tn_module_state {
     int64_t serials;       /* number given so far */
     tni_slot_index *index; /* NULL while there are few slots */
     tni_building *building;
-    tni_hooks *hooks;                      /* NULL until the first one is registered */
-    tn_module *next;                       /* in the list of modules to be freed */
-    struct tn_module_state *below, *above; /* in the tree of live modules */
-    uint64_t weight;                       /* in the treap: no parent's is smaller */
+    tni_hooks *hooks; /* NULL until the first one is registered */
+    tn_module *next;  /* in the list of modules to be freed */
 };
 
 /* ---- module.c -------------------------------------------------------------------------------- */
