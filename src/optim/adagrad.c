@@ -19,15 +19,10 @@ static const tni_optim_type adagrad = {
 tn_optim *tn_adagrad(const tn_list *parameters, tn_adagrad_options o)
 {
     TNI_HOLD_TRAPS;
-    if (!parameters) return tni_poisoned("tn_adagrad", "parameters");
     o.lr = tni_given(o.lr, o.use_lr, 1e-2);
     o.eps = tni_given(o.eps, o.use_eps, 1e-10);
-    if (tni_optim_nonnegative(adagrad.name, "lr", o.lr) != TN_OK ||
-        tni_optim_nonnegative(adagrad.name, "lr_decay", o.lr_decay) != TN_OK ||
-        tni_optim_nonnegative(adagrad.name, "weight_decay", o.weight_decay) != TN_OK ||
-        tni_optim_nonnegative(adagrad.name, "initial_accumulator", o.initial_accumulator) !=
-            TN_OK ||
-        tni_optim_nonnegative(adagrad.name, "eps", o.eps) != TN_OK)
+    if (parameters &&
+        tni_optim_nonnegative(adagrad.name, "initial_accumulator", o.initial_accumulator) != TN_OK)
         return NULL;
     tni_optim_args args = { TNI_ADAGRAD, false, o.maximize };
     tni_optim_group group = { .lr = o.lr,

@@ -27,21 +27,11 @@ ADAM(adamw, TNI_ADAMW)
 
 static tn_optim *make(const tni_optim_type *type, const tn_list *parameters, tn_adam_options o)
 {
-    if (!parameters) {
-        char f[32];
-        snprintf(f, sizeof f, "tn_%s", type->name);
-        return tni_poisoned(f, "parameters");
-    }
+    TNI_HOLD_TRAPS;
     o.lr = tni_given(o.lr, o.use_lr, 1e-3);
     o.eps = tni_given(o.eps, o.use_eps, 1e-8);
     o.beta1 = tni_given(o.beta1, o.use_betas, 0.9);
     o.beta2 = tni_given(o.beta2, o.use_betas, 0.999);
-    if (tni_optim_nonnegative(type->name, "lr", o.lr) != TN_OK ||
-        tni_optim_fraction(type->name, "beta1", o.beta1) != TN_OK ||
-        tni_optim_fraction(type->name, "beta2", o.beta2) != TN_OK ||
-        tni_optim_nonnegative(type->name, "eps", o.eps) != TN_OK ||
-        tni_optim_nonnegative(type->name, "weight_decay", o.weight_decay) != TN_OK)
-        return NULL;
     tni_optim_args args = { type->kernel, o.amsgrad, o.maximize };
     tni_optim_group group = { .lr = o.lr,
                               .weight_decay = o.weight_decay,
@@ -51,12 +41,10 @@ static tn_optim *make(const tni_optim_type *type, const tn_list *parameters, tn_
 
 tn_optim *tn_adam(const tn_list *parameters, tn_adam_options o)
 {
-    TNI_HOLD_TRAPS;
     return make(&adam, parameters, o);
 }
 
 tn_optim *tn_adamw(const tn_list *parameters, tn_adamw_options o)
 {
-    TNI_HOLD_TRAPS;
     return make(&adamw, parameters, o);
 }

@@ -8,14 +8,7 @@
  * Source: Smith and Topin, Super-convergence (2018), section 2, as PyTorch's OneCycleLR (cosine,
  * two phases) does it.
  */
-#include <math.h>
-
 #include "optim/scheduler.h"
-
-static double anneal(double from, double to, double part)
-{
-    return to + (from - to) * (1 + cos(3.14159265358979323846 * part)) / 2;
-}
 
 /* Whether t is in the rise; *part is how far it is through rise or fall, in [0, 1]. s->d is the
  * (fractional) step of the peak. A step past the last one counts as the last. */
@@ -32,14 +25,14 @@ static double one_cycle_rate(const tn_scheduler *s, int64_t t, double base)
 {
     double part;
     (void)base;
-    return rising(s, t, &part) ? anneal(s->a, s->b, part) : anneal(s->b, s->c, part);
+    return rising(s, t, &part) ? tni_cosine(s->a, s->b, part) : tni_cosine(s->b, s->c, part);
 }
 
 static double one_cycle_momentum(const tn_scheduler *s, int64_t t)
 {
     double part;
-    return rising(s, t, &part) ? anneal(s->momentum[1], s->momentum[0], part)
-                               : anneal(s->momentum[0], s->momentum[1], part);
+    return rising(s, t, &part) ? tni_cosine(s->momentum[1], s->momentum[0], part)
+                               : tni_cosine(s->momentum[0], s->momentum[1], part);
 }
 
 /* total: the call after the last training step leads there */

@@ -131,11 +131,24 @@ static bool has_row(int kind, unsigned states)
     return false;
 }
 
+static tn_status check_numbers(const tni_optim_type *type, const tni_optim_group *group)
+{
+    tn_status status = tni_optim_nonnegative(type->name, "lr", group->lr);
+    for (int i = 0; status == TN_OK && i < 3; i++)
+        if (type->number[i])
+            status = (type->fractions >> i & 1 ? tni_optim_fraction : tni_optim_nonnegative)(
+                type->name, type->number[i], group->number[i]);
+    if (status != TN_OK) return status;
+    return tni_optim_nonnegative(type->name, "weight_decay", group->weight_decay);
+}
+
 tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigned slots,
                         double initial, const tn_list *parameters, tni_optim_group group)
 {
     char f[32];
     snprintf(f, sizeof f, "tn_%s", type->name);
+    if (!parameters) return tni_poisoned(f, "parameters");
+    if (check_numbers(type, &group) != TN_OK) return NULL;
     if (!has_row(args.kind, slots))
         return tni_fail(TN_E_INVALID, "%s: states %#x: want a set of its row of TNI_OPTIMIZERS", f,
                         slots);

@@ -96,8 +96,8 @@ static inline bool tni_optim_elsewhere(const tn_optim *opt, const tni_optim_para
     return opt->shards && p->holder != opt->shards->own;
 }
 
-/* Makes an optimizer with one group, whose base_lr is its lr; NULL and a message when the list
- * holds a tensor that it must not touch. */
+/* Makes an optimizer with one group, whose base_lr is its lr; NULL and a message when a number of
+ * the group is none that the type allows, or the list holds a tensor that it must not touch. */
 tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigned slots,
                         double initial, const tn_list *parameters, tni_optim_group group);
 tn_optim *tni_optim_keep(tn_optim *opt);

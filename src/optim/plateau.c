@@ -9,8 +9,6 @@
  * Source: PyTorch's ReduceLROnPlateau, relative threshold; but PyTorch takes best (1 - threshold),
  * by which a negative metric improves when it becomes worse.
  */
-#include <math.h>
-
 #include "optim/scheduler.h"
 
 #define SMALLEST 1e-8 /* change of a rate, PyTorch's eps: by less it is left as it is */

@@ -23,16 +23,9 @@ static const tni_optim_type rmsprop = {
 tn_optim *tn_rmsprop(const tn_list *parameters, tn_rmsprop_options o)
 {
     TNI_HOLD_TRAPS;
-    if (!parameters) return tni_poisoned("tn_rmsprop", "parameters");
     o.lr = tni_given(o.lr, o.use_lr, 1e-2);
     o.alpha = tni_given(o.alpha, o.use_alpha, 0.99);
     o.eps = tni_given(o.eps, o.use_eps, 1e-8);
-    if (tni_optim_nonnegative(rmsprop.name, "lr", o.lr) != TN_OK ||
-        tni_optim_fraction(rmsprop.name, "alpha", o.alpha) != TN_OK ||
-        tni_optim_nonnegative(rmsprop.name, "momentum", o.momentum) != TN_OK ||
-        tni_optim_nonnegative(rmsprop.name, "eps", o.eps) != TN_OK ||
-        tni_optim_nonnegative(rmsprop.name, "weight_decay", o.weight_decay) != TN_OK)
-        return NULL;
     unsigned slots = 1u | (o.centered ? 2u : 0) | (o.momentum != 0 ? 4u : 0);
     tni_optim_args args = { TNI_RMSPROP, o.centered, o.maximize };
     tni_optim_group group = { .lr = o.lr,

@@ -1,7 +1,6 @@
 /*
  * scheduler.c - stepping, sequencing, saving and loading of schedules.
  */
-#include <math.h>
 #include <stdio.h>
 
 #include "optim/scheduler.h"

@@ -8,6 +8,8 @@
 #ifndef TNI_SCHEDULER_H
 #define TNI_SCHEDULER_H
 
+#include <math.h>
+
 #include "optim/optim.h"
 
 typedef struct tni_schedule {
@@ -47,6 +49,11 @@ struct tn_scheduler {
 tn_scheduler *tni_scheduler_new(const tni_schedule *schedule, tn_optim *opt, tn_scheduler given);
 /* Sets the rates of its first step; on failure frees s and returns NULL. NULL gives NULL. */
 tn_scheduler *tni_scheduler_start(tn_scheduler *s);
+/* From one to the other along half a cosine; part in [0, 1]. */
+static inline double tni_cosine(double from, double to, double part)
+{
+    return to + (from - to) * (1 + cos(3.14159265358979323846 * part)) / 2;
+}
 /* How many milestones are <= step. */
 int tni_milestones_passed(const tn_scheduler *s, int64_t step);
 /* TN_OK if s is the only one of its optimizer: each sets the rates by its own formula, so of two

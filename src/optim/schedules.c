@@ -5,12 +5,9 @@
  * t is the step, counted from 0; base the rate the group had when it was made (or was last set by
  * hand).
  */
-#include <math.h>
 #include <stdio.h>
 
 #include "optim/scheduler.h"
-
-static const double pi = 3.14159265358979323846;
 
 /* ---- step: base gamma^floor(t / n) ----------------------------------------------------------- */
 
@@ -35,14 +32,9 @@ static double exponential_rate(const tn_scheduler *s, int64_t t, double base)
 
 /* ---- cosine: min + (base - min) (1 + cos(pi t / n)) / 2 -------------------------------------- */
 
-static double cosine(double from, double to, double part)
-{
-    return to + (from - to) * (1 + cos(pi * part)) / 2;
-}
-
 static double cosine_rate(const tn_scheduler *s, int64_t t, double base)
 {
-    return cosine(base, s->a, (double)t / (double)s->n);
+    return tni_cosine(base, s->a, (double)t / (double)s->n);
 }
 
 /* ---- warm restarts: the cosine over cycles of n, n m, n m^2 ... steps ------------------------ */
@@ -57,7 +49,7 @@ static double restarts(const tn_scheduler *s, int64_t t, double base)
             t -= cycle;
             if (__builtin_mul_overflow(cycle, s->m, &cycle)) cycle = INT64_MAX;
         }
-    return cosine(base, s->a, (double)t / (double)cycle);
+    return tni_cosine(base, s->a, (double)t / (double)cycle);
 }
 
 /* ---- linear: base (start + (end - start) min(t, n) / n) -------------------------------------- */
@@ -94,7 +86,7 @@ static double warmup_rate(const tn_scheduler *s, int64_t t, double base)
 {
     if (t < s->n) return base * (double)(t + 1) / (double)s->n;
     if (t >= s->m) return s->a;
-    return cosine(base, s->a, (double)(t - s->n) / (double)(s->m - s->n));
+    return tni_cosine(base, s->a, (double)(t - s->n) / (double)(s->m - s->n));
 }
 
 /* ---- the table, and making one of its rows --------------------------------------------------- */
@@ -122,6 +114,7 @@ static const tni_schedule schedules[] = {
 /* given: the numbers n, m, a, b, and the milestones. */
 static tn_scheduler *make(int kind, tn_optim *opt, tn_scheduler given)
 {
+    TNI_HOLD_TRAPS;
     const tni_schedule *schedule = &schedules[kind];
     const int64_t count[] = { given.n, given.m };
     const double number[] = { given.a, given.b };
@@ -141,13 +134,11 @@ static tn_scheduler *make(int kind, tn_optim *opt, tn_scheduler given)
 
 tn_scheduler *tn_step_lr(tn_optim *opt, int64_t step_size, double gamma)
 {
-    TNI_HOLD_TRAPS;
     return make(STEP, opt, (tn_scheduler){ .n = step_size, .a = gamma });
 }
 
 tn_scheduler *tn_multistep_lr(tn_optim *opt, const int64_t *milestones, int n, double gamma)
 {
-    TNI_HOLD_TRAPS;
     return make(
         MULTISTEP, opt,
         (tn_scheduler){ .n_milestones = n, .milestone = (int64_t *)milestones, .a = gamma });
@@ -155,37 +146,31 @@ tn_scheduler *tn_multistep_lr(tn_optim *opt, const int64_t *milestones, int n, d
 
 tn_scheduler *tn_exponential_lr(tn_optim *opt, double gamma)
 {
-    TNI_HOLD_TRAPS;
     return make(EXPONENTIAL, opt, (tn_scheduler){ .a = gamma });
 }
 
 tn_scheduler *tn_cosine_lr(tn_optim *opt, int64_t t_max, double eta_min)
 {
-    TNI_HOLD_TRAPS;
     return make(COSINE, opt, (tn_scheduler){ .n = t_max, .a = eta_min });
 }
 
 tn_scheduler *tn_cosine_restarts_lr(tn_optim *opt, int64_t t0, int64_t mult, double eta_min)
 {
-    TNI_HOLD_TRAPS;
     return make(RESTARTS, opt, (tn_scheduler){ .n = t0, .m = mult, .a = eta_min });
 }
 
 tn_scheduler *tn_linear_lr(tn_optim *opt, double start, double end, int64_t n)
 {
-    TNI_HOLD_TRAPS;
     return make(LINEAR, opt, (tn_scheduler){ .n = n, .a = start, .b = end });
 }
 
 tn_scheduler *tn_constant_lr(tn_optim *opt, double factor, int64_t n)
 {
-    TNI_HOLD_TRAPS;
     return make(CONSTANT, opt, (tn_scheduler){ .n = n, .a = factor });
 }
 
 tn_scheduler *tn_polynomial_lr(tn_optim *opt, int64_t n, double power)
 {
-    TNI_HOLD_TRAPS;
     return make(POLYNOMIAL, opt, (tn_scheduler){ .n = n, .a = power });
 }
 
@@ -198,7 +183,6 @@ tn_scheduler *tn_lambda_lr(tn_optim *opt, double (*factor)(int64_t step, void *u
 
 tn_scheduler *tn_warmup_cosine_lr(tn_optim *opt, int64_t warmup, int64_t total, double eta_min)
 {
-    TNI_HOLD_TRAPS;
     if (opt && (warmup < 0 || total < 1 || warmup > total))
         return tni_fail(TN_E_INVALID,
                         "tn_warmup_cosine_lr: warmup %" PRId64 ", total %" PRId64

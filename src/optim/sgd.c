@@ -22,14 +22,8 @@ static const tni_optim_type sgd = {
 tn_optim *tn_sgd(const tn_list *parameters, tn_sgd_options o)
 {
     TNI_HOLD_TRAPS;
-    if (!parameters) return tni_poisoned("tn_sgd", "parameters");
     o.lr = tni_given(o.lr, o.use_lr, 1e-3);
-    if (tni_optim_nonnegative(sgd.name, "lr", o.lr) != TN_OK ||
-        tni_optim_nonnegative(sgd.name, "momentum", o.momentum) != TN_OK ||
-        tni_optim_nonnegative(sgd.name, "dampening", o.dampening) != TN_OK ||
-        tni_optim_nonnegative(sgd.name, "weight_decay", o.weight_decay) != TN_OK)
-        return NULL;
-    if (o.nesterov && (o.momentum == 0 || o.dampening != 0))
+    if (parameters && o.nesterov && (o.momentum == 0 || o.dampening != 0))
         return tni_fail(TN_E_INVALID,
                         "tn_sgd: nesterov with momentum %g and dampening %g: want momentum > 0 and "
                         "no dampening",
