@@ -240,40 +240,40 @@ tn_status tn_init_truncated_normal(tn_tensor *t, double mean, double deviation, 
     return status;
 }
 
-/* gain sqrt(2 / (fan_in + fan_out)): the deviation of both Xavier forms. */
-static tn_status xavier_deviation(const char *function, const tn_tensor *t, double gain,
-                                  double *deviation)
+/* t uniform or normal, of mean 0 and that deviation; of U(-b, b) the variance is b^2 / 3. */
+static tn_status draw(tn_tensor *t, bool uniform, double deviation)
+{
+    double bound = sqrt(3.0) * deviation;
+    if (tn_numel(t) == 0) return TN_OK;
+    return uniform ? tn_init_uniform(t, -bound, bound) : tn_init_normal(t, 0, deviation);
+}
+
+/* The deviation is gain sqrt(2 / (fan_in + fan_out)). */
+static tn_status xavier(const char *function, tn_tensor *t, double gain, bool uniform)
 {
     TNI_HOLD_TRAPS;
     int64_t fan_in = 0, fan_out = 0;
     tn_status status = check(function, t);
     if (status == TN_OK) status = tn_init_fans(t, &fan_in, &fan_out);
-    if (status == TN_OK && !isfinite(gain))
-        status = tni_error(TN_E_INVALID, "%s: gain %g: want a finite number", function, gain);
-    if (status == TN_OK) *deviation = gain * sqrt(2.0 / (double)(fan_in + fan_out));
-    return status;
+    if (status != TN_OK) return status;
+    if (!isfinite(gain))
+        return tni_error(TN_E_INVALID, "%s: gain %g: want a finite number", function, gain);
+    return draw(t, uniform, gain * sqrt(2.0 / (double)(fan_in + fan_out)));
 }
 
 tn_status tn_init_xavier_uniform(tn_tensor *t, double gain)
 {
-    double deviation = 0;
-    tn_status status = xavier_deviation("tn_init_xavier_uniform", t, gain, &deviation);
-    if (status != TN_OK || tn_numel(t) == 0) return status;
-    double bound = sqrt(3.0) * deviation; /* of U(-b, b) the variance is b^2 / 3 */
-    return tn_init_uniform(t, -bound, bound);
+    return xavier("tn_init_xavier_uniform", t, gain, true);
 }
 
 tn_status tn_init_xavier_normal(tn_tensor *t, double gain)
 {
-    double deviation = 0;
-    tn_status status = xavier_deviation("tn_init_xavier_normal", t, gain, &deviation);
-    if (status != TN_OK || tn_numel(t) == 0) return status;
-    return tn_init_normal(t, 0, deviation);
+    return xavier("tn_init_xavier_normal", t, gain, false);
 }
 
-/* gain / sqrt(fan): the deviation of both Kaiming forms. */
-static tn_status kaiming_deviation(const char *function, const tn_tensor *t, double slope,
-                                   bool use_fan_out, tn_nonlinearity nl, double *deviation)
+/* The deviation is gain / sqrt(fan). */
+static tn_status kaiming(const char *function, tn_tensor *t, double slope, bool use_fan_out,
+                         tn_nonlinearity nl, bool uniform)
 {
     TNI_HOLD_TRAPS;
     int64_t fan_in = 0, fan_out = 0;
@@ -284,27 +284,15 @@ static tn_status kaiming_deviation(const char *function, const tn_tensor *t, dou
     if (isnan(gain))
         return isnan(slope) ? tni_error(TN_E_INVALID, "%s: slope is NaN: want a number", function)
                             : tni_pending();
-    *deviation = gain / sqrt((double)(use_fan_out ? fan_out : fan_in));
-    return TN_OK;
+    return draw(t, uniform, gain / sqrt((double)(use_fan_out ? fan_out : fan_in)));
 }
 
 tn_status tn_init_kaiming_uniform(tn_tensor *t, double slope, bool fan_out, tn_nonlinearity nl)
 {
-    TNI_HOLD_TRAPS;
-    double deviation = 0;
-    tn_status status =
-        kaiming_deviation("tn_init_kaiming_uniform", t, slope, fan_out, nl, &deviation);
-    if (status != TN_OK || tn_numel(t) == 0) return status;
-    double bound = sqrt(3.0) * deviation;
-    return tn_init_uniform(t, -bound, bound);
+    return kaiming("tn_init_kaiming_uniform", t, slope, fan_out, nl, true);
 }
 
 tn_status tn_init_kaiming_normal(tn_tensor *t, double slope, bool fan_out, tn_nonlinearity nl)
 {
-    TNI_HOLD_TRAPS;
-    double deviation = 0;
-    tn_status status =
-        kaiming_deviation("tn_init_kaiming_normal", t, slope, fan_out, nl, &deviation);
-    if (status != TN_OK || tn_numel(t) == 0) return status;
-    return tn_init_normal(t, 0, deviation);
+    return kaiming("tn_init_kaiming_normal", t, slope, fan_out, nl, false);
 }
