@@ -130,17 +130,14 @@ tn_status tn_retain_grad(tn_tensor *t)
 
 int64_t tn_register_hook(tn_tensor *t, tn_grad_hook call, void *user)
 {
-    if (tni_absent(t) || !call) {
-        tni_poison("tn_register_hook", t && !tni_none(t) ? "hook" : "t");
-        return -1;
-    }
-    if (!t->requires_grad) {
-        tni_error(TN_E_STATE,
-                  "tn_register_hook: no gradient will reach %s: want a tensor that requires "
-                  "grad",
-                  tni_text(t));
-        return -1;
-    }
+    if (tni_absent(t) || !call)
+        return tni_minus_one(tni_poison("tn_register_hook", t && !tni_none(t) ? "hook" : "t"));
+    if (!t->requires_grad)
+        return tni_minus_one(
+            tni_error(TN_E_STATE,
+                      "tn_register_hook: no gradient will reach %s: want a tensor that requires "
+                      "grad",
+                      tni_text(t)));
     tni_gradmeta *gm = tni_gradmeta_of(t);
     return gm ? tni_hook_add(&gm->hooks, 0, (tni_any_hook)call, user) : -1;
 }

@@ -8,6 +8,7 @@
 #define TNI_BASE_H
 
 #include <inttypes.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -50,6 +51,22 @@ tn_status tni_poison(const char *function, const char *argument);
  * names. */
 void *tni_poisoned(const char *function, const char *argument);
 void *tni_poisoned_optional(const char *function, const char *argument);
+/* What a function that has no status returns where one failed. */
+static inline int tni_minus_one(tn_status status)
+{
+    (void)status;
+    return -1;
+}
+static inline bool tni_false(tn_status status)
+{
+    (void)status;
+    return false;
+}
+static inline double tni_nan(tn_status status)
+{
+    (void)status;
+    return (double)NAN;
+}
 /* A tensor in an options struct, where a zero field means absent: TN_NONE for NULL if no error is
  * pending. With an error pending, NULL is a failed result: returns NULL, and adds the argument to
  * the message. */
@@ -73,6 +90,8 @@ typedef struct tni_texts {
 tni_texts *tni_texts_mine(void);
 /* NULL: not made yet. */
 const tni_texts *tni_texts_now(void);
+/* Appends to the text in `size` bytes, cut at their end. */
+void tni_text_add(char *text, size_t size, const char *format, ...) TN_PRINTF(3, 4);
 /* Saves status and message of this thread, to restore them after other calls that may fail. */
 typedef struct tni_saved_error {
     tn_status status;

@@ -1,10 +1,11 @@
 /*
- * texts.c - the buffers for text that each thread has: see base.h.
+ * texts.c - the buffers for text that each thread has, and adding to a text: see base.h.
  *
  * They are not thread-local variables: the loader has a few hundred bytes to spare for those of a
  * library that is opened while the program runs, and refuses one that wants more. The first threads
  * take theirs from a pool, so that a message about memory needs none.
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/base.h"
@@ -65,4 +66,13 @@ tni_texts *tni_texts_mine(void)
 const tni_texts *tni_texts_now(void)
 {
     return mine;
+}
+
+void tni_text_add(char *text, size_t size, const char *format, ...)
+{
+    size_t n = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + n, size - n, format, args);
+    va_end(args);
 }

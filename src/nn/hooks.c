@@ -41,10 +41,9 @@ static int64_t add(const char *function, tn_module *m, tni_hook_kind kind, tni_a
                    void *user)
 {
     if (tni_module_check(function, m) != TN_OK) return -1;
-    if (!call) {
-        tni_error(TN_E_INVALID, "%s: the hook is NULL: want a function", function);
-        return -1;
-    }
+    if (!call)
+        return tni_minus_one(
+            tni_error(TN_E_INVALID, "%s: the hook is NULL: want a function", function));
     if (!m->state->hooks) {
         m->state->hooks = tni_calloc(sizeof *m->state->hooks);
         if (!m->state->hooks) return -1;

@@ -122,15 +122,10 @@ double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p,
 {
     TNI_HOLD_TRAPS;
     static const char f[] = "tn_clip_grad_norm";
-    if (!parameters) {
-        tni_poison(f, "parameters");
-        return NAN;
-    }
-    if (!(max_norm >= 0) || !(p > 0)) {
-        tni_error(TN_E_INVALID, "%s: max_norm %g, p %g: want max_norm >= 0 and p > 0", f, max_norm,
-                  p);
-        return NAN;
-    }
+    if (!parameters) return tni_nan(tni_poison(f, "parameters"));
+    if (!(max_norm >= 0) || !(p > 0))
+        return tni_nan(tni_error(
+            TN_E_INVALID, "%s: max_norm %g, p %g: want max_norm >= 0 and p > 0", f, max_norm, p));
     if (tni_host_refused(f, "reads the norm on the host", "tn_clip_grad_norm_tensor")) return NAN;
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad_enabled(false);

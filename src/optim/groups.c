@@ -19,18 +19,12 @@ tn_list *tn_list_filter(const tn_list *list, bool (*keep)(const tn_entry *entry,
 bool tn_no_decay(const tn_entry *entry, void *user)
 {
     (void)user;
-    if (!entry || !entry->tensor) {
-        tni_poison("tn_no_decay", "entry");
-        return false;
-    }
+    if (!entry || !entry->tensor) return tni_false(tni_poison("tn_no_decay", "entry"));
     return entry->tensor->shape.rank < 2 || (entry->owner && entry->owner->type->no_decay);
 }
 
 bool tn_decay(const tn_entry *entry, void *user)
 {
-    if (!entry || !entry->tensor) {
-        tni_poison("tn_decay", "entry");
-        return false;
-    }
+    if (!entry || !entry->tensor) return tni_false(tni_poison("tn_decay", "entry"));
     return !tn_no_decay(entry, user);
 }

@@ -36,10 +36,7 @@ tn_shape tn_shape_get(const tn_tensor *t)
 
 int64_t tn_stride(const tn_tensor *t, int axis)
 {
-    if (tni_absent(t)) {
-        tni_poison("tn_stride", "t");
-        return -1;
-    }
+    if (tni_absent(t)) return tni_minus_one(tni_poison("tn_stride", "t"));
     axis = tni_axis("tn_stride", axis, t->shape.rank);
     return axis < 0 ? -1 : t->stride[axis];
 }
@@ -104,14 +101,14 @@ static char *next_text(void)
 
 static void write_shape(char *text, size_t size, const tn_shape *shape)
 {
-    size_t n = (size_t)snprintf(text, size, "[");
+    snprintf(text, size, "[");
     if (shape->rank < 0 || shape->rank > TN_MAX_RANK) { /* made by hand: it has no sizes to show */
         snprintf(text, size, "[rank %d]", shape->rank);
         return;
     }
-    for (int i = 0; i < shape->rank && n < size; i++)
-        n += (size_t)snprintf(text + n, size - n, i ? ",%" PRId64 : "%" PRId64, shape->size[i]);
-    if (n < size) snprintf(text + n, size - n, "]");
+    for (int i = 0; i < shape->rank; i++)
+        tni_text_add(text, size, i ? ",%" PRId64 : "%" PRId64, shape->size[i]);
+    tni_text_add(text, size, "]");
 }
 
 const char *tni_shape_text(const tn_shape *shape)
@@ -159,15 +156,10 @@ static double element(const tn_tensor *t, int64_t index)
 double tn_item(const tn_tensor *t)
 {
     TNI_HOLD_TRAPS;
-    if (tni_absent(t)) {
-        tni_poison("tn_item", "t");
-        return NAN;
-    }
-    if (tni_shape_numel(&t->shape) != 1) {
-        tni_error(TN_E_SHAPE, "tn_item: %s has %" PRId64 " elements: want one", tni_text(t),
-                  tni_shape_numel(&t->shape));
-        return NAN;
-    }
+    if (tni_absent(t)) return tni_nan(tni_poison("tn_item", "t"));
+    if (tni_shape_numel(&t->shape) != 1)
+        return tni_nan(tni_error(TN_E_SHAPE, "tn_item: %s has %" PRId64 " elements: want one",
+                                 tni_text(t), tni_shape_numel(&t->shape)));
     return element(t, 0);
 }
 
@@ -175,21 +167,17 @@ double tn_at(const tn_tensor *t, const int64_t *index, int n_index)
 {
     TNI_HOLD_TRAPS;
     int64_t at = 0;
-    if (tni_absent(t) || (!index && n_index > 0)) {
-        tni_poison("tn_at", t && !tni_none(t) ? "index" : "t");
-        return NAN;
-    }
-    if (n_index != t->shape.rank) {
-        tni_error(TN_E_SHAPE, "tn_at: an index of %d numbers into %s: want %d, one per axis",
-                  n_index, tni_text(t), t->shape.rank);
-        return NAN;
-    }
+    if (tni_absent(t) || (!index && n_index > 0))
+        return tni_nan(tni_poison("tn_at", t && !tni_none(t) ? "index" : "t"));
+    if (n_index != t->shape.rank)
+        return tni_nan(tni_error(TN_E_SHAPE,
+                                 "tn_at: an index of %d numbers into %s: want %d, one per axis",
+                                 n_index, tni_text(t), t->shape.rank));
     for (int i = 0; i < t->shape.rank; i++) {
-        if (index[i] < 0 || index[i] >= t->shape.size[i]) {
-            tni_error(TN_E_INDEX, "tn_at: index %" PRId64 " of axis %d of %s: want 0..%" PRId64,
-                      index[i], i, tni_text(t), t->shape.size[i] - 1);
-            return NAN;
-        }
+        if (index[i] < 0 || index[i] >= t->shape.size[i])
+            return tni_nan(tni_error(TN_E_INDEX,
+                                     "tn_at: index %" PRId64 " of axis %d of %s: want 0..%" PRId64,
+                                     index[i], i, tni_text(t), t->shape.size[i] - 1));
         at += index[i] * t->stride[i];
     }
     return element(t, at);
@@ -206,22 +194,17 @@ void tni_bump_rewritten(tn_tensor *t)
 
 static bool readable(const char *function, const tn_tensor *t)
 {
-    if (tni_absent(t)) {
-        tni_poison(function, "t");
-        return false;
-    }
-    if (t->storage->device.type != TN_CPU) {
-        tni_error(TN_E_DEVICE, "%s: %s is on a GPU: want tn_copy_out, or tn_to(t, tn_cpu()) first",
-                  function, tni_text(t));
-        return false;
-    }
-    if (!tni_is_dense(t)) {
-        tni_error(TN_E_SHAPE,
-                  "%s: %s is a view with gaps or another order: want tn_copy_out, or "
-                  "tn_contiguous first",
-                  function, tni_text(t));
-        return false;
-    }
+    if (tni_absent(t)) return tni_false(tni_poison(function, "t"));
+    if (t->storage->device.type != TN_CPU)
+        return tni_false(tni_error(
+            TN_E_DEVICE, "%s: %s is on a GPU: want tn_copy_out, or tn_to(t, tn_cpu()) first",
+            function, tni_text(t)));
+    if (!tni_is_dense(t))
+        return tni_false(
+            tni_error(TN_E_SHAPE,
+                      "%s: %s is a view with gaps or another order: want tn_copy_out, or "
+                      "tn_contiguous first",
+                      function, tni_text(t)));
     return true;
 }
 

@@ -51,10 +51,8 @@ static double difference(double x, double y)
 double tn_max_abs_diff(const tn_tensor *a, const tn_tensor *b)
 {
     TNI_HOLD_TRAPS;
-    if (tni_absent(a) || tni_absent(b)) {
-        tni_poison("tn_max_abs_diff", tni_absent(a) ? "a" : "b");
-        return NAN;
-    }
+    if (tni_absent(a) || tni_absent(b))
+        return tni_nan(tni_poison("tn_max_abs_diff", tni_absent(a) ? "a" : "b"));
     if (!tni_shape_equal(&a->shape, &b->shape)) return NAN;
 
     bool whole = !tn_dtype_is_float(a->dtype) && !tn_dtype_is_float(b->dtype);

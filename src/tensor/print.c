@@ -272,10 +272,7 @@ int64_t tn_format(const tn_tensor *t, char *buffer, size_t size)
     TNI_C_NUMBERS;
     sink s = { .buffer = buffer, .size = buffer ? size : 0 };
     if (s.size) buffer[0] = '\0';
-    if (!t) {
-        tni_poison("tn_format", "t");
-        return -1;
-    }
+    if (!t) return tni_minus_one(tni_poison("tn_format", "t"));
     if (write_tensor(&s, t) != TN_OK) return -1;
     if (s.size) buffer[TNI_MIN((size_t)s.length, s.size - 1)] = '\0';
     return s.length;

@@ -81,22 +81,19 @@ void tni_dense_strides(const tn_shape *shape, int64_t *stride)
 
 int tni_axis(const char *function, int axis, int rank)
 {
-    if (rank == 0) {
-        tni_error(TN_E_INDEX, "%s: axis %d of a single value: want a tensor with axes", function,
-                  axis);
-        return -1;
-    }
+    if (rank == 0)
+        return tni_minus_one(tni_error(
+            TN_E_INDEX, "%s: axis %d of a single value: want a tensor with axes", function, axis));
     return tni_axis_of_any(function, axis, rank);
 }
 
 int tni_axis_of_any(const char *function, int axis, int rank)
 {
     int n = rank ? rank : 1; /* a 0-d tensor has the axes -1 and 0, as in PyTorch */
-    if (axis < -n || axis >= n) {
-        tni_error(TN_E_INDEX, "%s: axis %d of a tensor of rank %d: want %d..%d", function, axis,
-                  rank, -n, n - 1);
-        return -1;
-    }
+    if (axis < -n || axis >= n)
+        return tni_minus_one(tni_error(TN_E_INDEX,
+                                       "%s: axis %d of a tensor of rank %d: want %d..%d", function,
+                                       axis, rank, -n, n - 1));
     return axis < 0 ? axis + n : axis;
 }
 
@@ -352,14 +349,15 @@ static void write_epitaph(const tn_tensor *t, char *text, size_t size)
 {
     const char *op = tni_op_of ? tni_op_of(t) : "";
     tn_scope scope = tni_scope_ending();
-    int n = snprintf(text, size, "a tensor is used after its end: %s of %s%s%s, ", tni_text(t),
-                     tn_dtype_name(t->dtype), *op ? ", made by " : "", op);
-    if (n > 0 && (size_t)n < size && scope.depth >= 0)
-        snprintf(text + n, size - (size_t)n,
-                 "ended with a scope (depth %" PRId64 ", number %" PRIu64 "): want tn_keep before",
-                 scope.depth, scope.serial);
-    else if (n > 0 && (size_t)n < size)
-        snprintf(text + n, size - (size_t)n, "whose last reference was dropped: want tn_keep");
+    snprintf(text, size, "a tensor is used after its end: %s of %s%s%s, ", tni_text(t),
+             tn_dtype_name(t->dtype), *op ? ", made by " : "", op);
+    if (scope.depth >= 0)
+        tni_text_add(text, size,
+                     "ended with a scope (depth %" PRId64 ", number %" PRIu64
+                     "): want tn_keep before",
+                     scope.depth, scope.serial);
+    else
+        tni_text_add(text, size, "whose last reference was dropped: want tn_keep");
 }
 
 /* The handle alone is kept. */

@@ -174,11 +174,10 @@ int tni_class_axis(const char *function, const tn_tensor *logits, const tn_tenso
     int axis = rank == 1 ? 0 : 1;
     if (rank >= 1 && lacks_axis(logits, target, axis)) return axis;
     if (rank >= 2 && lacks_axis(logits, target, rank - 1)) return rank - 1;
-    if (rank == 0) {
-        tni_error(TN_E_SHAPE, "%s: logits [], target %s: want logits [N,C] or [C]", function,
-                  tni_text(target));
-        return -1;
-    }
+    if (rank == 0)
+        return tni_minus_one(tni_error(TN_E_SHAPE,
+                                       "%s: logits [], target %s: want logits [N,C] or [C]",
+                                       function, tni_text(target)));
     tn_shape want = { .rank = rank - 1 };
     for (int d = 0; d < rank - 1; d++) want.size[d] = logits->shape.size[d < axis ? d : d + 1];
     tni_error(TN_E_SHAPE, "%s: logits %s, target %s: want target %s", function, tni_text(logits),

@@ -59,20 +59,16 @@ static bool is_pair(const char *function, tn_tensor **px, tn_tensor **ptarget)
     const tn_tensor *x = *px = tni_autocast_f32(*px);
     const tn_tensor *target = *ptarget = tni_autocast_f32(*ptarget);
     if (!x || !target) return tni_poisoned(function, x ? "target" : "x") != NULL;
-    if (tni_none(x) || tni_none(target)) {
-        tni_fail(TN_E_INVALID, "%s: x or target is TN_NONE: want tensors", function);
-        return false;
-    }
-    if (!tni_shape_equal(&x->shape, &target->shape)) {
-        tni_fail(TN_E_SHAPE, "%s: x %s, target %s: want equal shapes", function, tni_text(x),
-                 tni_text(target));
-        return false;
-    }
-    if (x->dtype != target->dtype || !tn_dtype_is_float(x->dtype)) {
-        tni_fail(TN_E_DTYPE, "%s: x is %s, target is %s: want one floating dtype", function,
-                 tn_dtype_name(x->dtype), tn_dtype_name(target->dtype));
-        return false;
-    }
+    if (tni_none(x) || tni_none(target))
+        return tni_false(
+            tni_error(TN_E_INVALID, "%s: x or target is TN_NONE: want tensors", function));
+    if (!tni_shape_equal(&x->shape, &target->shape))
+        return tni_false(tni_error(TN_E_SHAPE, "%s: x %s, target %s: want equal shapes", function,
+                                   tni_text(x), tni_text(target)));
+    if (x->dtype != target->dtype || !tn_dtype_is_float(x->dtype))
+        return tni_false(tni_error(TN_E_DTYPE, "%s: x is %s, target is %s: want one floating dtype",
+                                   function, tn_dtype_name(x->dtype),
+                                   tn_dtype_name(target->dtype)));
     return true;
 }
 

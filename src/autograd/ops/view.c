@@ -533,20 +533,15 @@ int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out)
     split_args args = { .size = size };
     if (!present("tn_split", x) || (args.axis = tni_axis("tn_split", axis, x->shape.rank)) < 0)
         return -1;
-    if (!out) {
-        tni_poison("tn_split", "out");
-        return -1;
-    }
+    if (!out) return tni_minus_one(tni_poison("tn_split", "out"));
     int64_t whole = x->shape.size[args.axis];
     int64_t n = size > 0 ? whole / size + (whole % size != 0) : 0;
-    if (size < 1 || n > max_out) {
-        tni_error(TN_E_SHAPE,
-                  "tn_split: %s in pieces of %" PRId64
-                  " along axis %d, room for %d: want 1 or more "
-                  "each, and room for all",
-                  tni_text(x), size, args.axis, max_out);
-        return -1;
-    }
+    if (size < 1 || n > max_out)
+        return tni_minus_one(tni_error(TN_E_SHAPE,
+                                       "tn_split: %s in pieces of %" PRId64
+                                       " along axis %d, room for %d: want 1 or more "
+                                       "each, and room for all",
+                                       tni_text(x), size, args.axis, max_out));
     if (n == 0) { /* an empty axis is one empty piece, as in PyTorch */
         args.size = 0;
         n = 1;
@@ -558,16 +553,12 @@ int tn_chunk(tn_tensor *x, int n, int axis, tn_tensor **out, int max_out)
 {
     if (!present("tn_chunk", x) || (axis = tni_axis("tn_chunk", axis, x->shape.rank)) < 0)
         return -1;
-    if (!out) {
-        tni_poison("tn_chunk", "out");
-        return -1;
-    }
-    if (n < 1 || n > max_out) {
-        tni_error(TN_E_INVALID,
-                  "tn_chunk: %d chunks of %s, room for %d: want 1 or more, and room for all", n,
-                  tni_text(x), max_out);
-        return -1;
-    }
+    if (!out) return tni_minus_one(tni_poison("tn_chunk", "out"));
+    if (n < 1 || n > max_out)
+        return tni_minus_one(
+            tni_error(TN_E_INVALID,
+                      "tn_chunk: %d chunks of %s, room for %d: want 1 or more, and room for all", n,
+                      tni_text(x), max_out));
     int64_t whole = x->shape.size[axis];
     return tn_split(x, TNI_MAX((whole + n - 1) / n, 1), axis, out, n);
 }

@@ -14,14 +14,11 @@ static tn_tensor *conv2d_forward(tn_module *self, tn_tensor *x)
     return tn_conv2d(x, m->weight, m->bias, m->spec);
 }
 
-/* Adds ", name 3" to the text, or ", name 3x1" where the axes differ. Returns the length so far. */
-static size_t add_pair(char *text, size_t size, size_t n, const char *name, const int64_t pair[2])
+/* Adds ", name 3" to the text, or ", name 3x1" where the axes differ. */
+static void add_pair(char *text, size_t size, const char *name, const int64_t pair[2])
 {
-    if (n >= size) return n;
-    n += (size_t)snprintf(text + n, size - n, ", %s%" PRId64, name, pair[0]);
-    if (pair[1] != pair[0] && n < size)
-        n += (size_t)snprintf(text + n, size - n, "x%" PRId64, pair[1]);
-    return n;
+    tni_text_add(text, size, ", %s%" PRId64, name, pair[0]);
+    if (pair[1] != pair[0]) tni_text_add(text, size, "x%" PRId64, pair[1]);
 }
 
 static void conv2d_describe(const tn_module *self, char *text, size_t size)
@@ -35,15 +32,14 @@ static void conv2d_describe(const tn_module *self, char *text, size_t size)
     } option[] = { { "stride ", s->stride, 1 },
                    { "padding ", s->padding, 0 },
                    { "dilation ", s->dilation, 1 } };
-    size_t n = (size_t)snprintf(text, size, "%" PRId64 ", %" PRId64, m->in, m->out);
-    n = add_pair(text, size, n, "", m->kernel);
+    snprintf(text, size, "%" PRId64 ", %" PRId64, m->in, m->out);
+    add_pair(text, size, "", m->kernel);
     for (size_t i = 0; i < sizeof option / sizeof *option; i++)
         if (option[i].pair[0] != option[i].usual || option[i].pair[1] != option[i].usual)
-            n = add_pair(text, size, n, option[i].name, option[i].pair);
-    if (s->same && n < size) n += (size_t)snprintf(text + n, size - n, ", padding same");
-    if (s->groups != 1 && n < size)
-        n += (size_t)snprintf(text + n, size - n, ", groups %" PRId64, s->groups);
-    if (tni_none(m->bias) && n < size) snprintf(text + n, size - n, ", no bias");
+            add_pair(text, size, option[i].name, option[i].pair);
+    if (s->same) tni_text_add(text, size, ", padding same");
+    if (s->groups != 1) tni_text_add(text, size, ", groups %" PRId64, s->groups);
+    if (tni_none(m->bias)) tni_text_add(text, size, ", no bias");
 }
 
 static tn_status conv2d_reset(tn_module *self)

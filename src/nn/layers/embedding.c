@@ -16,9 +16,8 @@ static tn_tensor *embedding_forward(tn_module *self, tn_tensor *index)
 static void embedding_describe(const tn_module *self, char *text, size_t size)
 {
     const embedding *m = (const embedding *)self;
-    int n = snprintf(text, size, "%" PRId64 ", %" PRId64, m->n, m->d);
-    if (m->padding_index >= 0 && n >= 0 && (size_t)n < size)
-        snprintf(text + n, size - (size_t)n, ", padding %" PRId64, m->padding_index);
+    snprintf(text, size, "%" PRId64 ", %" PRId64, m->n, m->d);
+    if (m->padding_index >= 0) tni_text_add(text, size, ", padding %" PRId64, m->padding_index);
 }
 
 /* N(0, 1); the padding row starts as 0, and its gradient stays 0. */

@@ -174,9 +174,8 @@ static tn_status multihead_attention_forward_n(tn_module *self, int n_in, tn_ten
 static void multihead_attention_describe(const tn_module *self, char *text, size_t size)
 {
     const multihead_attention *m = (const multihead_attention *)self;
-    int n = snprintf(text, size, "%" PRId64 ", %" PRId64 " heads", m->embed, m->heads);
-    if (m->dropout > 0 && n >= 0 && (size_t)n < size)
-        snprintf(text + n, size - (size_t)n, ", dropout %g", m->dropout);
+    snprintf(text, size, "%" PRId64 ", %" PRId64 " heads", m->embed, m->heads);
+    if (m->dropout > 0) tni_text_add(text, size, ", dropout %g", m->dropout);
 }
 
 /* The output projection is drawn first (weight, and a bias that is then zeroed); the packed matrix

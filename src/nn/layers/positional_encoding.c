@@ -32,9 +32,8 @@ static tn_tensor *positional_encoding_forward(tn_module *self, tn_tensor *x)
 static void positional_encoding_describe(const tn_module *self, char *text, size_t size)
 {
     const positional_encoding *m = (const positional_encoding *)self;
-    int n = snprintf(text, size, "%" PRId64 ", max_len %" PRId64, m->d, m->max_len);
-    if (m->dropout > 0 && n >= 0 && (size_t)n < size)
-        snprintf(text + n, size - (size_t)n, ", dropout %g", m->dropout);
+    snprintf(text, size, "%" PRId64 ", max_len %" PRId64, m->d, m->max_len);
+    if (m->dropout > 0) tni_text_add(text, size, ", dropout %g", m->dropout);
 }
 
 static void fill_f32(float *pe, int64_t max_len, int64_t d)

@@ -183,12 +183,11 @@ static tn_status recurrent_forward_n(tn_module *self, int n_in, tn_tensor *const
 static void recurrent_describe(const tn_module *self, char *text, size_t size)
 {
     const recurrent *m = (const recurrent *)self;
-    char layers[32] = "", dropout[48] = "";
-    if (m->layers > 1) snprintf(layers, sizeof layers, ", %" PRId64 " layers", m->layers);
-    if (m->dropout > 0) snprintf(dropout, sizeof dropout, ", dropout %g", m->dropout);
-    snprintf(text, size, "%" PRId64 ", %" PRId64 "%s%s%s%s%s", m->in, m->hidden, layers,
-             m->relu ? ", relu" : "", m->directions == 2 ? ", bidirectional" : "",
-             m->biased ? "" : ", no bias", dropout);
+    snprintf(text, size, "%" PRId64 ", %" PRId64, m->in, m->hidden);
+    if (m->layers > 1) tni_text_add(text, size, ", %" PRId64 " layers", m->layers);
+    tni_text_add(text, size, "%s%s%s", m->relu ? ", relu" : "",
+                 m->directions == 2 ? ", bidirectional" : "", m->biased ? "" : ", no bias");
+    if (m->dropout > 0) tni_text_add(text, size, ", dropout %g", m->dropout);
 }
 
 /* All of them U(+-1/sqrt(hidden)), in the order of registration. */
