@@ -314,11 +314,9 @@ static tn_status check_gradient(const own *o, const tni_grad *g, int i)
     const tn_shape *want = &g->in[i].shape;
     tn_shape wide;
     if (!dx)
-        return tni_pending() != TN_OK ? tni_pending()
-                                      : tni_error(TN_E_INVALID,
-                                                  "tn_backward: the backward of %s gave NULL for "
-                                                  "input %d: want a tensor, or TN_NONE for none",
-                                                  name, i);
+        return tni_missing("tn_backward: the backward of %s gave NULL for "
+                           "input %d: want a tensor, or TN_NONE for none",
+                           name, i);
     if (tni_none(dx)) return TN_OK;
     if (!tn_dtype_is_float(dx->dtype))
         return tni_error(TN_E_DTYPE,

@@ -63,11 +63,9 @@ tn_status tni_hook_check(const char *who, const char *of, const tn_tensor *gradi
     tn_device was = gradient->storage->device;
     if (now == gradient) return TN_OK;
     if (!now)
-        return tni_pending() != TN_OK ? tni_pending()
-                                      : tni_error(TN_E_INVALID,
-                                                  "%s gave NULL for the gradient %s%s: want it, or "
-                                                  "a tensor like it",
-                                                  who, shape, of);
+        return tni_missing("%s gave NULL for the gradient %s%s: want it, or "
+                           "a tensor like it",
+                           who, shape, of);
     if (tni_none(now) || !tni_shape_equal(&now->shape, &gradient->shape))
         return tni_error(TN_E_SHAPE, "%s gave %s for the gradient %s%s: want the same shape", who,
                          tni_none(now) ? "TN_NONE" : tni_text(now), shape, of);

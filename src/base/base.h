@@ -44,8 +44,10 @@ tn_status tni_error(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
  * buffer. */
 tn_status tni_error_prefix(const char *format, ...) TN_PRINTF(1, 2);
 tn_status tni_error_suffix(const char *format, ...) TN_PRINTF(1, 2);
-/* What a status function returns when given NULL: the pending status, or, if no error is pending,
- * TN_E_INVALID saying that argument of function is NULL. */
+/* What a status function returns where something is NULL, which a failed call may have given: the
+ * pending status, or, if no error is pending, TN_E_INVALID with that message. */
+tn_status tni_missing(const char *format, ...) TN_PRINTF(1, 2);
+/* The same of an argument: says that it is NULL. */
 tn_status tni_poison(const char *function, const char *argument);
 /* The same, returning NULL; and for an argument that may be TN_NONE, which the message then
  * names. */

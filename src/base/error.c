@@ -115,10 +115,19 @@ tn_status tni_error_suffix(const char *format, ...)
     return pending;
 }
 
+tn_status tni_missing(const char *format, ...)
+{
+    va_list args;
+    if (pending != TN_OK) return pending;
+    va_start(args, format);
+    set(TN_E_INVALID, format, args);
+    va_end(args);
+    return pending;
+}
+
 tn_status tni_poison(const char *function, const char *argument)
 {
-    if (pending != TN_OK) return pending;
-    return tni_error(TN_E_INVALID, "%s: %s is NULL: want one that is there", function, argument);
+    return tni_missing("%s: %s is NULL: want one that is there", function, argument);
 }
 
 void *tni_poisoned(const char *function, const char *argument)
@@ -129,9 +138,7 @@ void *tni_poisoned(const char *function, const char *argument)
 
 void *tni_poisoned_optional(const char *function, const char *argument)
 {
-    if (pending == TN_OK)
-        tni_error(TN_E_INVALID, "%s: %s is NULL: want a tensor, or TN_NONE for none", function,
-                  argument);
+    tni_missing("%s: %s is NULL: want a tensor, or TN_NONE for none", function, argument);
     return NULL;
 }
 
@@ -149,7 +156,7 @@ tn_tensor *tni_option_tensor(const char *function, const char *field, tn_tensor 
 
 tn_status tni_pending(void)
 {
-    return pending != TN_OK ? pending : TN_OK;
+    return pending;
 }
 
 void tni_error_save(tni_saved_error *to)

@@ -11,8 +11,7 @@
 
 tn_status tni_null(const char *function, const char *argument, const char *want)
 {
-    if (tni_pending() != TN_OK) return tni_pending();
-    return tni_error(TN_E_INVALID, "%s: %s is NULL: want %s", function, argument, want);
+    return tni_missing("%s: %s is NULL: want %s", function, argument, want);
 }
 
 tn_status tni_errno(int error)
@@ -32,10 +31,8 @@ tn_status tni_input_open(tni_input *in, const char *function, const char *path)
     if (!path) return tni_null(function, "path", "the name of a file");
     if (!*path)
         return tni_error(TN_E_INVALID, "%s: path is empty: want the name of a file", function);
-    do {
-        /* non-blocking: a pipe without a writer would block for ever; no effect on regular files */
-        in->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    } while (in->fd < 0 && errno == EINTR);
+    /* non-blocking: a pipe without a writer would block for ever; no effect on regular files */
+    TNI_UNINTERRUPTED(in->fd, open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (in->fd < 0) {
         in->error = errno;
         return fail(in, in->error);

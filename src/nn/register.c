@@ -100,12 +100,9 @@ static tn_status check_value(const char *function, const tn_module *m, const cha
                              tni_slot_kind kind, bool frozen, const tn_tensor *t)
 {
     if (!t)
-        return tni_pending() != TN_OK
-                   ? tni_pending()
-                   : tni_error(TN_E_INVALID,
-                               "%s: the tensor for %s \"%s\" of %s is NULL: want a tensor or "
-                               "TN_NONE",
-                               function, kind_name[kind], name, m->type->name);
+        return tni_missing("%s: the tensor for %s \"%s\" of %s is NULL: want a tensor or "
+                           "TN_NONE",
+                           function, kind_name[kind], name, m->type->name);
     if (kind == TNI_BUFFER || tni_none(t)) return TN_OK;
     if (t->node)
         return tni_error(TN_E_STATE,
@@ -238,12 +235,9 @@ static tn_status check_child(const tn_module *m, const char *name, tn_module *ch
 {
     const char *shown = name ? name : "";
     if (!child)
-        return tni_pending() != TN_OK
-                   ? tni_pending()
-                   : tni_error(TN_E_INVALID,
-                               "tn_register_module: the module for \"%s\" of %s is NULL: want "
-                               "a module or TN_NO_MODULE",
-                               shown, m->type->name);
+        return tni_missing("tn_register_module: the module for \"%s\" of %s is NULL: want "
+                           "a module or TN_NO_MODULE",
+                           shown, m->type->name);
     if (!child->state && !tni_no_module(child))
         return tni_error(TN_E_STATE,
                          "tn_register_module: the module for \"%s\" of %s was not made by "

@@ -52,11 +52,9 @@ tn_status tni_size_failed(const char *function, const tn_shape *shape)
 {
     for (int i = 0; i < TNI_MIN(shape->rank, TN_MAX_RANK); i++) {
         if (shape->size[i] != TN_NO_SIZE) continue;
-        return tni_pending() ? tni_pending()
-                             : tni_error(TN_E_INVALID,
-                                         "%s: size %d of %s is what a failed tn_size gives: "
-                                         "want a size",
-                                         function, i, tni_shape_text(shape));
+        return tni_missing("%s: size %d of %s is what a failed tn_size gives: "
+                           "want a size",
+                           function, i, tni_shape_text(shape));
     }
     return TN_OK;
 }
