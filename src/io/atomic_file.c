@@ -28,12 +28,6 @@ static tn_status fail(const tni_atomic_file *file, const char *what, int error)
                      file->function, file->name, what, strerror(error), file->written);
 }
 
-/* Repeats a call that signals may interrupt. */
-#define UNINTERRUPTED(result, call)                                                                \
-    do {                                                                                           \
-        (result) = (call);                                                                         \
-    } while ((result) < 0 && errno == EINTR)
-
 /* The folder of a path, in new memory: "a/b" -> "a/", "b" -> "./". base receives the last part. */
 static char *folder_of(const char *path, const char **base)
 {
@@ -75,7 +69,7 @@ static tn_status open_folder(tni_atomic_file *file)
     const char *base;
     char *folder = folder_of(file->target, &base);
     if (!folder) return tni_pending();
-    UNINTERRUPTED(file->folder, open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    TNI_UNINTERRUPTED(file->folder, open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     int error = file->folder < 0 && errno != EACCES ? errno : 0;
     if (!error) sweep(folder, base);
     tni_strfree(folder);
@@ -153,8 +147,8 @@ static tn_status open_temp(tni_atomic_file *file, const struct stat *old)
     for (int tries = 0; tries < 100 && error == EEXIST; tries++) {
         snprintf(temp, size, "%s" MARK "%ld-%d", file->target, (long)getpid(),
                  atomic_fetch_add(&serial, 1));
-        UNINTERRUPTED(file->fd, open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
-                                     old->st_mode ? 0600 : 0666));
+        TNI_UNINTERRUPTED(file->fd, open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
+                                         old->st_mode ? 0600 : 0666));
         error = file->fd < 0 ? errno : lock_temp(file->fd) ? 0 : EEXIST;
         if (!error || file->fd < 0) continue;
         close(file->fd); /* a sweep removes it, or has done so */
@@ -214,7 +208,7 @@ tn_status tni_file_write(tni_atomic_file *file, const void *data, size_t nbytes)
 tn_status tni_file_patch(tni_atomic_file *file, int64_t offset, const void *data, size_t nbytes)
 {
     ssize_t n;
-    UNINTERRUPTED(n, pwrite(file->fd, data, nbytes, (off_t)offset));
+    TNI_UNINTERRUPTED(n, pwrite(file->fd, data, nbytes, (off_t)offset));
     return n == (ssize_t)nbytes ? TN_OK : fail(file, "cannot write", n < 0 ? errno : ENOSPC);
 }
 
@@ -223,7 +217,7 @@ static tn_status sync_folder(const tni_atomic_file *file)
 {
     if (file->folder < 0) return TN_OK;
     int synced;
-    UNINTERRUPTED(synced, fsync(file->folder));
+    TNI_UNINTERRUPTED(synced, fsync(file->folder));
     if (synced == 0 || errno == EINVAL || errno == EROFS) return TN_OK;
     return tni_error(
         TN_E_IO, "%s: " TNI_PATH ": the file is in place, but its folder could not be synced: %s",
@@ -234,7 +228,7 @@ tn_status tni_file_finish(tni_atomic_file *file)
 {
     tn_status status = TN_OK;
     int synced;
-    UNINTERRUPTED(synced, fsync(file->fd));
+    TNI_UNINTERRUPTED(synced, fsync(file->fd));
     if (synced != 0) status = fail(file, "cannot sync", errno);
     /* closed last: the lock lasts until then, and fsync has reported what close could */
     if (status == TN_OK && rename(file->temp, file->target) != 0)

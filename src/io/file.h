@@ -15,6 +15,12 @@ tn_status tni_null(const char *function, const char *argument, const char *want)
 /* The status for an errno: TN_E_NOMEM for ENOMEM, else TN_E_IO. */
 tn_status tni_errno(int error);
 
+/* Repeats a call that signals may interrupt. */
+#define TNI_UNINTERRUPTED(result, call)                                                            \
+    do {                                                                                           \
+        (result) = (call);                                                                         \
+    } while ((result) < 0 && errno == EINTR)
+
 /* Length of a path in a message: the reason after it must fit too. */
 #define TNI_PATH "%.1000s"
 #define TNI_PATH_SHOWN 1000

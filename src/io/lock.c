@@ -92,9 +92,8 @@ static tn_status held(const char *path, const char *text)
 static tn_status try(const char *path, const char *name, int *fd, bool *again)
 {
     *again = false;
-    do {
-        *fd = open(name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
-    } while (*fd < 0 && errno == EINTR);
+    TNI_UNINTERRUPTED(*fd,
+                      open(name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666));
     struct stat st;
     if (*fd < 0 || fstat(*fd, &st) != 0) return fail(path, errno);
     char text[TEXT];
