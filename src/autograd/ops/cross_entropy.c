@@ -21,16 +21,6 @@ typedef struct ce_args {
     int64_t ignore;
 } ce_args;
 
-typedef struct ce_sizes {
-    int64_t n, c, d;
-} ce_sizes;
-
-static ce_sizes sizes_of(const tn_shape *logits, int axis)
-{
-    return (ce_sizes){ rows_count(logits, 0, axis), logits->size[axis],
-                       rows_count(logits, axis + 1, logits->rank) };
-}
-
 static tn_status ce_shape(tni_call *c)
 {
     c->out_spec[0].dtype = tni_wide_dtype(c->in[0]->dtype); /* rounded after the reduction */
@@ -44,7 +34,7 @@ static tn_status ce_shape(tni_call *c)
 static tn_status ce_forward(tni_call *c)
 {
     const ce_args *args = c->args;
-    ce_sizes s = sizes_of(&c->in[0]->shape, args->axis);
+    rows_sizes s = rows_around(&c->in[0]->shape, args->axis);
     tni_cross_entropy a = { .row_loss = rows_array(c->out[0], 2, s.n, s.d, 0),
                             .row_weight = rows_array(c->out[1], 2, s.n, s.d, 0),
                             .top = rows_array(c->saved[0], 2, s.n, s.d, 0),
@@ -105,7 +95,7 @@ static tn_status ce_backward(tni_grad *g)
 }
 
 /* Gradients per row as [n, d] with strides: dense, one value for all, or copied. */
-static tn_status row_gradients(tn_tensor *dy, ce_sizes s, tni_array *out)
+static tn_status row_gradients(tn_tensor *dy, rows_sizes s, tni_array *out)
 {
     bool constant = true;
     for (int d = 0; d < dy->shape.rank; d++)
@@ -125,7 +115,7 @@ static tn_status ce_kernel_grad(tni_grad *g)
     const ce_args *args = g->args;
     tn_tensor *dy = tni_dy(g, 0);
     if (!dy) return tni_pending();
-    ce_sizes s = sizes_of(&g->in[0].shape, args->axis);
+    rows_sizes s = rows_around(&g->in[0].shape, args->axis);
     tni_cross_entropy_grad a = { .dx = rows_array(g->dx[0], 3, s.n, s.c, s.d),
                                  .top = rows_array(g->saved[0], 2, s.n, s.d, 0),
                                  .sum = rows_array(g->saved[1], 2, s.n, s.d, 0),

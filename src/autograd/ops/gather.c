@@ -180,18 +180,6 @@ tn_tensor *tn_scatter_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *s
 
 /* ---- take and take_add ----------------------------------------------------------------------- */
 
-/* [outer, V, inner] of the shape taken from; n is the number of indices */
-typedef struct take_sizes {
-    int64_t outer, v, n, inner;
-} take_sizes;
-
-static take_sizes take_sizes_of(const tni_take_args *args, const tn_tensor *index)
-{
-    const tn_shape *s = &args->shape;
-    return (take_sizes){ rows_count(s, 0, args->axis), s->size[args->axis],
-                         tni_shape_numel(&index->shape), rows_count(s, args->axis + 1, s->rank) };
-}
-
 tn_status tni_take_shape(tni_call *c)
 {
     const tni_take_args *args = c->args;
@@ -214,10 +202,11 @@ tn_status tni_take_forward(tni_call *c)
     const tni_take_args *args = c->args;
     tn_tensor *x = c->in[0];
     tn_tensor *index = c->in[1];
-    take_sizes s = take_sizes_of(args, index);
-    tni_take a = { .y = rows_array(c->out[0], 3, s.outer, s.n, s.inner),
-                   .x = rows_array(x, 3, s.outer, s.v, s.inner),
-                   .index = rows_array(index, 1, s.n, 0, 0) };
+    rows_sizes s = rows_around(&args->shape, args->axis);
+    int64_t n = tni_shape_numel(&index->shape);
+    tni_take a = { .y = rows_array(c->out[0], 3, s.n, n, s.d),
+                   .x = rows_array(x, 3, s.n, s.c, s.d),
+                   .index = rows_array(index, 1, n, 0, 0) };
     return tni_name_index_error(c->op, tni_backend_of(x)->take(&a));
 }
 
@@ -225,10 +214,11 @@ tn_status tni_take_forward(tni_call *c)
 static tn_status add_slices(const tni_take_args *args, tn_tensor *x, const tn_tensor *y,
                             const tn_tensor *index)
 {
-    take_sizes s = take_sizes_of(args, index);
-    tni_take_add a = { .x = rows_array(x, 3, s.outer, s.v, s.inner),
-                       .y = rows_array(y, 3, s.outer, s.n, s.inner),
-                       .index = rows_array(index, 1, s.n, 0, 0),
+    rows_sizes s = rows_around(&args->shape, args->axis);
+    int64_t n = tni_shape_numel(&index->shape);
+    tni_take_add a = { .x = rows_array(x, 3, s.n, s.c, s.d),
+                       .y = rows_array(y, 3, s.n, n, s.d),
+                       .index = rows_array(index, 1, n, 0, 0),
                        .skip = args->skip };
     return tni_backend_of(x)->take_add(&a);
 }

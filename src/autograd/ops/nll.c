@@ -17,18 +17,6 @@ typedef struct nll_args {
 
 static const tn_op nll_op, nll_grad_op;
 
-/* log_p is [n, c, d]. */
-typedef struct nll_sizes {
-    int64_t n, c, d;
-} nll_sizes;
-
-static nll_sizes sizes_of(const nll_args *args)
-{
-    const tn_shape *s = &args->shape;
-    return (nll_sizes){ rows_count(s, 0, args->axis), s->size[args->axis],
-                        rows_count(s, args->axis + 1, s->rank) };
-}
-
 /* ---- nll ------------------------------------------------------------------------------------- */
 
 static tn_status nll_shape(tni_call *c)
@@ -42,7 +30,7 @@ static tn_status nll_shape(tni_call *c)
 static tn_status nll_forward(tni_call *c)
 {
     const nll_args *args = c->args;
-    nll_sizes s = sizes_of(args);
+    rows_sizes s = rows_around(&args->shape, args->axis);
     tni_nll a = { .row_loss = rows_array(c->out[0], 2, s.n, s.d, 0),
                   .row_weight = rows_array(c->out[1], 2, s.n, s.d, 0),
                   .x = rows_array(c->in[0], 3, s.n, s.c, s.d),
@@ -85,7 +73,7 @@ static tn_status nll_grad_shape(tni_call *c)
 static tn_status nll_grad_forward(tni_call *c)
 {
     const nll_args *args = c->args;
-    nll_sizes s = sizes_of(args);
+    rows_sizes s = rows_around(&args->shape, args->axis);
     tni_nll_grad a = { .dx = rows_array(c->out[0], 3, s.n, s.c, s.d),
                        .drow = rows_array(c->in[0], 2, s.n, s.d, 0),
                        .target = rows_array(c->in[1], 2, s.n, s.d, 0),
@@ -104,7 +92,7 @@ static tn_status nll_grad_backward(tni_grad *g)
 }
 
 static const tn_op nll_grad_op = {
-    .name = "nll_loss",
+    .name = "nll_loss_grad",
     .formula = "dx = 0; dx[t] = -w[t] dloss",
     .gradient = "ddloss = -w[t] g[t]; where g is the gradient of dx",
     .arity = 3,

@@ -15,6 +15,15 @@ static inline int64_t rows_count(const tn_shape *shape, int first, int last)
     return n;
 }
 
+/* A shape as [n, c, d], c being one of its axes. */
+typedef struct rows_sizes {
+    int64_t n, c, d;
+} rows_sizes;
+static inline rows_sizes rows_around(const tn_shape *s, int axis)
+{
+    return (rows_sizes){ rows_count(s, 0, axis), s->size[axis], rows_count(s, axis + 1, s->rank) };
+}
+
 /* A dense tensor under other sizes of the same product; absent for TN_NONE and NULL. */
 static inline tni_array rows_array(const tn_tensor *t, int rank, int64_t a, int64_t b, int64_t c)
 {
