@@ -44,20 +44,23 @@ static tn_tensor *rows(tn_tensor *t)
 }
 
 /* [.., T, D] as [B, H, T, D]: missing axes have size 1, two axes before H become one. */
+static tni_array merged(tni_array a)
+{
+    tni_array four = { .data = a.data, .dtype = a.dtype, .rank = 4 };
+    for (int i = 0; i < 4; i++) {
+        int axis = a.rank - 4 + i;
+        four.size[i] = axis >= 0 ? a.size[axis] : 1;
+        four.stride[i] = axis >= 0 ? a.stride[axis] : 0;
+    }
+    if (a.rank == 5) {
+        if (a.size[1] == 1) four.stride[0] = a.stride[0];
+        four.size[0] *= a.size[0];
+    }
+    return four;
+}
 static tni_array four_axes(const tn_tensor *t)
 {
-    tni_array a = { .data = tni_data(t), .dtype = t->dtype, .rank = 4 };
-    int rank = t->shape.rank;
-    for (int i = 0; i < 4; i++) {
-        int axis = rank - 4 + i;
-        a.size[i] = axis >= 0 ? t->shape.size[axis] : 1;
-        a.stride[i] = axis >= 0 ? t->stride[axis] : 0;
-    }
-    if (rank == 5) {
-        if (t->shape.size[1] == 1) a.stride[0] = t->stride[0];
-        a.size[0] *= t->shape.size[0];
-    }
-    return a;
+    return merged(tni_array_of(t));
 }
 
 /* Layout for an output of this shape whose axes lie in memory in the order of like's: heads that
@@ -158,16 +161,7 @@ static tn_status mask_array(tn_tensor *mask, const tn_tensor *q, const tn_tensor
         if (!mask) return tni_pending();
         a = tni_array_of(mask);
     }
-    *out = (tni_array){ .data = a.data, .dtype = a.dtype, .rank = 4 };
-    for (int i = 0; i < 4; i++) {
-        int axis = a.rank - 4 + i;
-        out->size[i] = axis >= 0 ? a.size[axis] : 1;
-        out->stride[i] = axis >= 0 ? a.stride[axis] : 0;
-    }
-    if (a.rank == 5) {
-        if (a.size[1] == 1) out->stride[0] = a.stride[0];
-        out->size[0] *= a.size[0];
-    }
+    *out = merged(a);
     return TN_OK;
 }
 

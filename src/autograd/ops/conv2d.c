@@ -14,33 +14,22 @@
 
 #include "autograd/op.h"
 
-/* What the shapes of two operands do not say. */
-typedef struct conv_args {
-    int64_t stride[2], padding[2], dilation[2], groups;
-    int64_t image[2], kernel[2]; /* h, w of x and of the weight */
-} conv_args;
+/* The sizes as kernels see them, of which n, c, o, oh and ow come from the operands. */
+typedef tni_conv2d_sizes conv_args;
 
 static tn_tensor *forward_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, conv_args a);
 static tn_tensor *input_map(tn_tensor *dy, tn_tensor *w, conv_args a);
 static tn_tensor *weight_map(tn_tensor *dy, tn_tensor *x, conv_args a);
 
-static tni_conv2d_sizes geometry(const conv_args *a, const tn_shape *x, const tn_shape *w,
-                                 const tn_shape *y)
+static tni_conv2d_sizes sizes_for(const conv_args *a, int64_t channels, const tn_shape *y)
 {
-    tni_conv2d_sizes c = {
-        .n = y->size[0], .groups = a->groups, .o = y->size[1], .oh = y->size[2], .ow = y->size[3]
-    };
-    c.c = x ? x->size[1] : w->size[1] * a->groups;
-    c.h = a->image[0];
-    c.w = a->image[1];
-    c.kh = a->kernel[0];
-    c.kw = a->kernel[1];
-    for (int i = 0; i < 2; i++) {
-        c.stride[i] = a->stride[i];
-        c.padding[i] = a->padding[i];
-        c.dilation[i] = a->dilation[i];
-    }
-    return c;
+    tni_conv2d_sizes s = *a;
+    s.n = y->size[0];
+    s.c = channels;
+    s.o = y->size[1];
+    s.oh = y->size[2];
+    s.ow = y->size[3];
+    return s;
 }
 
 /* ---- F: the convolution ---------------------------------------------------------------------- */
@@ -131,7 +120,7 @@ static tn_status conv2d_forward(tni_call *c)
                      .x = tni_array_of(x),
                      .w = tni_array_of(w),
                      .bias = tni_none(b) ? tni_array_none() : tni_array_of(b),
-                     .sizes = geometry(c->args, &x->shape, &w->shape, &c->out[0]->shape) };
+                     .sizes = sizes_for(c->args, x->shape.size[1], &c->out[0]->shape) };
     return tni_backend_of(x)->conv2d(&a);
 }
 
@@ -174,8 +163,7 @@ static tn_status grad_input_shape(tni_call *c)
     const tn_shape *dy = &c->in[0]->shape;
     const tn_shape *w = &c->in[1]->shape;
     c->out_spec[0].dtype = c->in[0]->dtype;
-    c->out_spec[0].shape =
-        (tn_shape){ 4, { dy->size[0], w->size[1] * a->groups, a->image[0], a->image[1] } };
+    c->out_spec[0].shape = (tn_shape){ 4, { dy->size[0], w->size[1] * a->groups, a->h, a->w } };
     return TN_OK;
 }
 
@@ -186,7 +174,7 @@ static tn_status grad_input_forward(tni_call *c)
     tni_conv2d_grad_input a = { .dx = tni_array_of(c->out[0]),
                                 .dy = tni_array_of(dy),
                                 .w = tni_array_of(w),
-                                .sizes = geometry(c->args, NULL, &w->shape, &dy->shape) };
+                                .sizes = sizes_for(c->args, c->out[0]->shape.size[1], &dy->shape) };
     return tni_backend_of(dy)->conv2d_grad_input(&a);
 }
 
@@ -224,8 +212,7 @@ static tn_status grad_weight_shape(tni_call *c)
     const tn_shape *dy = &c->in[0]->shape;
     const tn_shape *x = &c->in[1]->shape;
     c->out_spec[0].dtype = c->in[0]->dtype;
-    c->out_spec[0].shape =
-        (tn_shape){ 4, { dy->size[1], x->size[1] / a->groups, a->kernel[0], a->kernel[1] } };
+    c->out_spec[0].shape = (tn_shape){ 4, { dy->size[1], x->size[1] / a->groups, a->kh, a->kw } };
     return TN_OK;
 }
 
@@ -236,7 +223,7 @@ static tn_status grad_weight_forward(tni_call *c)
     tni_conv2d_grad_weight a = { .dw = tni_array_of(c->out[0]),
                                  .dy = tni_array_of(dy),
                                  .x = tni_array_of(x),
-                                 .sizes = geometry(c->args, &x->shape, NULL, &dy->shape) };
+                                 .sizes = sizes_for(c->args, x->shape.size[1], &dy->shape) };
     return tni_backend_of(dy)->conv2d_grad_weight(&a);
 }
 
@@ -278,7 +265,8 @@ static tn_tensor *same_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, conv_args a
                             ": want stride 1 and no padding",
                             a.stride[i], a.padding[i]);
         int64_t total;
-        if (__builtin_mul_overflow(a.dilation[i], a.kernel[i] - 1, &total) || total < 0) total = 0;
+        if (__builtin_mul_overflow(a.dilation[i], (i ? a.kw : a.kh) - 1, &total) || total < 0)
+            total = 0;
         extra[i] = total % 2;
         a.padding[i] = total / 2 + extra[i];
     }
@@ -297,8 +285,14 @@ tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv2d
         a.stride[i] = spec.stride[i] ? spec.stride[i] : 1;
         a.padding[i] = spec.padding[i];
         a.dilation[i] = spec.dilation[i] ? spec.dilation[i] : 1;
-        a.image[i] = x && x->shape.rank >= 3 ? x->shape.size[x->shape.rank - 2 + i] : 0;
-        a.kernel[i] = weight && weight->shape.rank == 4 ? weight->shape.size[2 + i] : 0;
+    }
+    if (x && x->shape.rank >= 3) {
+        a.h = x->shape.size[x->shape.rank - 2];
+        a.w = x->shape.size[x->shape.rank - 1];
+    }
+    if (weight && weight->shape.rank == 4) {
+        a.kh = weight->shape.size[2];
+        a.kw = weight->shape.size[3];
     }
     if (x && !tni_none(x) && x->shape.rank == 3)
         return tn_squeeze(map(tn_unsqueeze(x, 0), weight, bias, a), 0);

@@ -13,29 +13,20 @@
 
 #include "autograd/op.h"
 
-/* Of max and average; adaptive uses out alone. */
+/* The sizes as kernels see them, of which h and w are there; of an adaptive one oh and ow, too. */
 typedef struct pool_args {
-    int64_t kernel[2], stride[2], padding[2], dilation[2], out[2];
-    bool ceil_mode, include_padding, adaptive;
+    tni_pool2d_sizes of;
+    bool ceil_mode;
 } pool_args;
 
-/* How the kernels see x [.., h, w] -> y [.., oh, ow]. */
-static tni_pool2d_sizes geometry(const pool_args *a, const tn_shape *x, const tn_shape *y)
+/* All of them, y [n, c, oh, ow] being the result. */
+static tni_pool2d_sizes sizes_for(const pool_args *a, const tn_shape *y)
 {
-    tni_pool2d_sizes p = { .n = x->size[0],
-                           .c = x->size[1],
-                           .h = x->size[2],
-                           .w = x->size[3],
-                           .oh = y->size[2],
-                           .ow = y->size[3],
-                           .include_padding = a->include_padding,
-                           .adaptive = a->adaptive };
-    for (int i = 0; i < 2; i++) {
-        p.kernel[i] = a->kernel[i];
-        p.stride[i] = a->stride[i];
-        p.padding[i] = a->padding[i];
-        p.dilation[i] = a->dilation[i];
-    }
+    tni_pool2d_sizes p = a->of;
+    p.n = y->size[0];
+    p.c = y->size[1];
+    p.oh = y->size[2];
+    p.ow = y->size[3];
     return p;
 }
 
@@ -48,7 +39,7 @@ static tn_status check_rank(tni_call *c)
 
 /* The first window along axis i that covers no element of an image of size, or -1. Only windows
  * that start in the padding can miss it, with a dilation longer than the image. */
-static int64_t window_beside(const pool_args *a, int i, int64_t size, int64_t windows)
+static int64_t window_beside(const tni_pool2d_sizes *a, int i, int64_t size, int64_t windows)
 {
     if (size >= a->dilation[i]) return -1;
     for (int64_t k = 0; k < windows && k * a->stride[i] < a->padding[i]; k++) {
@@ -61,13 +52,13 @@ static int64_t window_beside(const pool_args *a, int i, int64_t size, int64_t wi
 
 static tn_status window_shape(tni_call *c)
 {
-    const pool_args *a = c->args;
+    const tni_pool2d_sizes *a = c->args;
+    bool ceil_mode = ((const pool_args *)c->args)->ceil_mode;
     const tn_tensor *x = c->in[0];
     tn_shape *y = &c->out_spec[0].shape;
     tn_status status = check_rank(c);
     if (status != TN_OK) return status;
-    *y = x->shape;
-    c->out_spec[0].dtype = x->dtype;
+    tni_shape_like_first(c);
     for (int i = 0; i < 2; i++) {
         int64_t size = x->shape.size[2 + i];
         if (size < 1)
@@ -85,14 +76,14 @@ static tn_status window_shape(tni_call *c)
                                 ": want padding from 0 to half the kernel",
                                 a->padding[i], a->kernel[i]);
         int64_t reach = size + 2 * a->padding[i] - a->dilation[i] * (a->kernel[i] - 1) - 1;
-        if (reach < 0 && !(a->ceil_mode && reach + a->stride[i] > 0))
+        if (reach < 0 && !(ceil_mode && reach + a->stride[i] > 0))
             return tni_op_error(c, TN_E_SHAPE,
                                 "x %s, kernel %" PRId64 ", padding %" PRId64 ", dilation %" PRId64
                                 ": the window must fit "
                                 "into the padded image",
                                 tni_text(x), a->kernel[i], a->padding[i], a->dilation[i]);
-        y->size[2 + i] = (reach + (a->ceil_mode ? a->stride[i] - 1 : 0)) / a->stride[i] + 1;
-        if (a->ceil_mode && (y->size[2 + i] - 1) * a->stride[i] >= size + a->padding[i])
+        y->size[2 + i] = (reach + (ceil_mode ? a->stride[i] - 1 : 0)) / a->stride[i] + 1;
+        if (ceil_mode && (y->size[2 + i] - 1) * a->stride[i] >= size + a->padding[i])
             y->size[2 + i]--;
         int64_t beside;
         if ((beside = window_beside(a, i, size, y->size[2 + i])) >= 0)
@@ -106,27 +97,12 @@ static tn_status window_shape(tni_call *c)
     return TN_OK;
 }
 
-/* Arguments of a gradient op: the forward's, and the image's size. */
-typedef struct grad_args {
-    pool_args pool;
-    int64_t image[2];
-} grad_args;
-
-static grad_args grad_args_of(const tni_grad *g)
-{
-    grad_args a = { .pool = *(const pool_args *)g->args };
-    a.image[0] = g->in[0].shape.size[2];
-    a.image[1] = g->in[0].shape.size[3];
-    return a;
-}
-
 static tn_status grad_shape(tni_call *c)
 {
-    const grad_args *a = c->args;
-    c->out_spec[0].dtype = c->in[0]->dtype;
-    c->out_spec[0].shape = c->in[0]->shape;
-    c->out_spec[0].shape.size[2] = a->image[0];
-    c->out_spec[0].shape.size[3] = a->image[1];
+    const pool_args *a = c->args;
+    tni_shape_like_first(c);
+    c->out_spec[0].shape.size[2] = a->of.h;
+    c->out_spec[0].shape.size[3] = a->of.w;
     return TN_OK;
 }
 
@@ -153,19 +129,18 @@ static tn_status max_forward(tni_call *c)
     tni_max_pool2d a = { .y = tni_array_of(c->out[0]),
                          .index = c->n_saved ? tni_array_of(c->saved[0]) : tni_array_none(),
                          .x = tni_array_of(x),
-                         .sizes = geometry(c->args, &x->shape, &c->out[0]->shape) };
+                         .sizes = sizes_for(c->args, &c->out[0]->shape) };
     return tni_backend_of(x)->max_pool2d(&a);
 }
 
 /* Inputs dy, index. */
 static tn_status max_grad_forward(tni_call *c)
 {
-    const grad_args *args = c->args;
     const tn_tensor *dy = c->in[0];
     tni_max_pool2d_grad a = { .dx = tni_array_of(c->out[0]),
                               .dy = tni_array_of(dy),
                               .index = tni_array_of(c->in[1]),
-                              .sizes = geometry(&args->pool, &c->out[0]->shape, &dy->shape) };
+                              .sizes = sizes_for(c->args, &dy->shape) };
     return tni_backend_of(dy)->max_pool2d_grad(&a);
 }
 
@@ -195,8 +170,8 @@ static const tn_op op_max_grad = {
 
 static tn_status max_backward(tni_grad *g)
 {
-    grad_args a = grad_args_of(g);
-    g->dx[0] = tni_apply(&op_max_grad, &a, sizeof a, 2, (tn_tensor *[]){ g->dy, g->saved[0] });
+    g->dx[0] = tni_apply(&op_max_grad, g->args, sizeof(pool_args), 2,
+                         (tn_tensor *[]){ g->dy, g->saved[0] });
     return TN_OK;
 }
 
@@ -226,17 +201,16 @@ static tn_status avg_forward(tni_call *c)
     const tn_tensor *x = c->in[0];
     tni_avg_pool2d a = { .y = tni_array_of(c->out[0]),
                          .x = tni_array_of(x),
-                         .sizes = geometry(c->args, &x->shape, &c->out[0]->shape) };
+                         .sizes = sizes_for(c->args, &c->out[0]->shape) };
     return tni_backend_of(x)->avg_pool2d(&a);
 }
 
 static tn_status avg_grad_forward(tni_call *c)
 {
-    const grad_args *args = c->args;
     const tn_tensor *dy = c->in[0];
     tni_avg_pool2d_grad a = { .dx = tni_array_of(c->out[0]),
                               .dy = tni_array_of(dy),
-                              .sizes = geometry(&args->pool, &c->out[0]->shape, &dy->shape) };
+                              .sizes = sizes_for(c->args, &dy->shape) };
     return tni_backend_of(dy)->avg_pool2d_grad(&a);
 }
 
@@ -244,16 +218,16 @@ static tn_status avg_grad_forward(tni_call *c)
  * arguments. */
 static tn_status avg_backward(tni_grad *g)
 {
-    grad_args a = grad_args_of(g);
-    const tn_op *op = a.pool.adaptive ? &op_adaptive_avg_pool2d_grad : &op_avg_pool2d_grad;
-    g->dx[0] = tni_apply(op, &a, sizeof a, 1, &g->dy);
+    const pool_args *a = g->args;
+    const tn_op *op = a->of.adaptive ? &op_adaptive_avg_pool2d_grad : &op_avg_pool2d_grad;
+    g->dx[0] = tni_apply(op, a, sizeof *a, 1, &g->dy);
     return TN_OK;
 }
 
 static tn_status avg_grad_backward(tni_grad *g)
 {
-    const pool_args *a = &((const grad_args *)g->args)->pool;
-    const tn_op *op = a->adaptive ? &tni_op_adaptive_avg_pool2d : &tni_op_avg_pool2d;
+    const pool_args *a = g->args;
+    const tn_op *op = a->of.adaptive ? &tni_op_adaptive_avg_pool2d : &tni_op_avg_pool2d;
     g->dx[0] = tni_apply(op, a, sizeof *a, 1, &g->dy);
     return TN_OK;
 }
@@ -261,20 +235,20 @@ static tn_status avg_grad_backward(tni_grad *g)
 static tn_status adaptive_shape(tni_call *c)
 {
     const pool_args *a = c->args;
+    const int64_t out[] = { a->of.oh, a->of.ow };
     tn_status status = check_rank(c);
     if (status != TN_OK) return status;
-    c->out_spec[0].dtype = c->in[0]->dtype;
-    c->out_spec[0].shape = c->in[0]->shape;
+    tni_shape_like_first(c);
     for (int i = 0; i < 2; i++) {
         int64_t size = c->in[0]->shape.size[2 + i];
-        if (a->out[i] < 1 || a->out[i] > INT_MAX)
+        if (out[i] < 1 || out[i] > INT_MAX)
             return tni_op_error(c, TN_E_INVALID,
                                 "x %s to %" PRId64 "x%" PRId64 ": want an output of 1 to %d",
-                                tni_text(c->in[0]), a->out[0], a->out[1], INT_MAX);
+                                tni_text(c->in[0]), out[0], out[1], INT_MAX);
         if (size < 1 || size > INT_MAX)
             return tni_op_error(c, TN_E_SHAPE, "x %s: want an image of 1 to %d", tni_text(c->in[0]),
                                 INT_MAX);
-        c->out_spec[0].shape.size[2 + i] = a->out[i];
+        c->out_spec[0].shape.size[2 + i] = out[i];
     }
     return TN_OK;
 }
@@ -307,45 +281,45 @@ AVERAGE(adaptive_avg_pool2d, "y_o = mean of x from floor(o size / n) to ceil((o 
 
 /* ---- functions ------------------------------------------------------------------------------- */
 
-static tn_tensor *pool(const tn_op *op, tn_tensor *x, const pool_args *a)
+static tn_tensor *pool(const tn_op *op, tn_tensor *x, pool_args a)
 {
-    if (x && !tni_none(x) && x->shape.rank == 3) {
-        x = tn_unsqueeze(x, 0);
-        return tn_squeeze(tni_apply(op, a, sizeof *a, 1, &x), 0);
-    }
-    return tni_apply(op, a, sizeof *a, 1, &x);
+    bool single = x && !tni_none(x) && x->shape.rank == 3;
+    if (single) x = tn_unsqueeze(x, 0);
+    a.of.h = x && x->shape.rank == 4 ? x->shape.size[2] : 0;
+    a.of.w = x && x->shape.rank == 4 ? x->shape.size[3] : 0;
+    tn_tensor *y = tni_apply(op, &a, sizeof a, 1, &x);
+    return single ? tn_squeeze(y, 0) : y;
 }
 
 static pool_args args_of(const tn_pool2d_spec *spec)
 {
-    pool_args a = { .ceil_mode = spec->ceil_mode, .include_padding = !spec->exclude_padding };
+    pool_args a = { { .include_padding = !spec->exclude_padding }, spec->ceil_mode };
     for (int i = 0; i < 2; i++) {
-        a.kernel[i] = spec->kernel[i];
-        a.stride[i] = spec->stride[i] ? spec->stride[i] : spec->kernel[i];
-        a.padding[i] = spec->padding[i];
-        a.dilation[i] = spec->dilation[i] ? spec->dilation[i] : 1;
+        a.of.kernel[i] = spec->kernel[i];
+        a.of.stride[i] = spec->stride[i] ? spec->stride[i] : spec->kernel[i];
+        a.of.padding[i] = spec->padding[i];
+        a.of.dilation[i] = spec->dilation[i] ? spec->dilation[i] : 1;
     }
     return a;
 }
 
 tn_tensor *tn_max_pool2d(tn_tensor *x, tn_pool2d_spec spec)
 {
-    pool_args a = args_of(&spec);
-    return pool(&tni_op_max_pool2d, x, &a);
+    return pool(&tni_op_max_pool2d, x, args_of(&spec));
 }
 
 tn_tensor *tn_avg_pool2d(tn_tensor *x, tn_pool2d_spec spec)
 {
     pool_args a = args_of(&spec);
-    if (x && (a.dilation[0] != 1 || a.dilation[1] != 1))
+    if (x && (a.of.dilation[0] != 1 || a.of.dilation[1] != 1))
         return tni_fail(TN_E_INVALID,
                         "tn_avg_pool2d: dilation %" PRId64 "x%" PRId64 ": want 1 (maximum only)",
-                        a.dilation[0], a.dilation[1]);
-    return pool(&tni_op_avg_pool2d, x, &a);
+                        a.of.dilation[0], a.of.dilation[1]);
+    return pool(&tni_op_avg_pool2d, x, a);
 }
 
 tn_tensor *tn_adaptive_avg_pool2d(tn_tensor *x, int64_t out_h, int64_t out_w)
 {
-    pool_args a = { .out = { out_h, out_w }, .adaptive = true };
-    return pool(&tni_op_adaptive_avg_pool2d, x, &a);
+    return pool(&tni_op_adaptive_avg_pool2d, x,
+                (pool_args){ { .oh = out_h, .ow = out_w, .adaptive = true }, false });
 }
