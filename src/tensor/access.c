@@ -131,26 +131,45 @@ const char *tni_text(const tn_tensor *t)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* One element as a double, through the backend: a cast copy of a rank-0 view, then a download. */
-static double element(const tn_tensor *t, int64_t index)
+tn_status tni_write_host(const tn_tensor *t, const void *data, size_t nbytes, tn_dtype dtype)
 {
     const tni_backend *backend = tni_backend_of(t);
-    double value = NAN;
+    tni_array to = tni_array_of(t), from = to;
+    from.dtype = dtype;
+    from.data = (void *)(uintptr_t)data; /* read only: kernels do not write x */
+    tni_dense_strides(&t->shape, from.stride);
+    if (t->storage->device.type == TN_CPU) return backend->copy(&(tni_copy){ .y = to, .x = from });
+    tn_status status = backend->alloc(nbytes, &from.data);
+    if (status != TN_OK) return status;
+    status = backend->upload(from.data, data, nbytes);
+    if (status == TN_OK) status = backend->copy(&(tni_copy){ .y = to, .x = from });
+    backend->free(from.data, nbytes);
+    return status;
+}
+
+tn_status tni_read_host(const tn_tensor *t, tni_array x, tni_array as, void *data, size_t nbytes)
+{
+    const tni_backend *backend = tni_backend_of(t);
+    as.data = data;
+    if (t->storage->device.type == TN_CPU) return backend->copy(&(tni_copy){ .y = as, .x = x });
+    tn_status status = backend->alloc(nbytes, &as.data);
+    if (status != TN_OK) return status;
+    status = backend->copy(&(tni_copy){ .y = as, .x = x });
+    if (status == TN_OK) status = backend->download(data, as.data, nbytes);
+    backend->free(as.data, nbytes);
+    return status;
+}
+
+/* One element as a double. */
+static double element(const tn_tensor *t, int64_t index)
+{
+    double value;
     if (tni_host_refused("tn_item", "reads a value", "it read after tn_capture_run")) return NAN;
-    tni_array from = { .data = (char *)tni_data(t) + index * (int64_t)tn_dtype_size(t->dtype),
-                       .dtype = t->dtype };
-    if (t->storage->device.type == TN_CPU) { /* straight into value */
-        tni_array to = { .data = &value, .dtype = TN_F64 };
-        return backend->copy(&(tni_copy){ .y = to, .x = from }) == TN_OK ? value : NAN;
-    }
-    void *cell;
-    if (backend->alloc(sizeof value, &cell) != TN_OK) return NAN;
-    tni_array to = { .data = cell, .dtype = TN_F64 };
-    if (backend->copy(&(tni_copy){ .y = to, .x = from }) != TN_OK ||
-        backend->download(&value, cell, sizeof value) != TN_OK)
-        value = NAN;
-    backend->free(cell, sizeof value);
-    return value;
+    tni_array x = { .data = (char *)tni_data(t) + index * (int64_t)tn_dtype_size(t->dtype),
+                    .dtype = t->dtype };
+    return tni_read_host(t, x, (tni_array){ .dtype = TN_F64 }, &value, sizeof value) == TN_OK
+               ? value
+               : NAN;
 }
 
 double tn_item(const tn_tensor *t)
@@ -247,22 +266,10 @@ tn_status tn_copy_out(const tn_tensor *t, void *out, size_t nbytes, tn_dtype dty
         return status;
     if (tni_host_refused("tn_copy_out", "reads values", "them read after tn_capture_run"))
         return TN_E_STATE;
-    const tni_backend *backend = tni_backend_of(t);
-    tni_array from = tni_array_of(t);
-    tni_array to = from;
+    tni_array from = tni_array_of(t), to = from;
     to.dtype = dtype;
     tni_dense_strides(&t->shape, to.stride);
-    if (t->storage->device.type == TN_CPU) {
-        to.data = out;
-        return backend->copy(&(tni_copy){ .y = to, .x = from });
-    }
-    if (t->dtype == dtype && tni_is_dense(t)) /* works also when the device is full */
-        return backend->download(out, from.data, nbytes);
-    void *staged;
-    if ((status = backend->alloc(nbytes, &staged)) != TN_OK) return status;
-    to.data = staged;
-    status = backend->copy(&(tni_copy){ .y = to, .x = from });
-    if (status == TN_OK) status = backend->download(out, staged, nbytes);
-    backend->free(staged, nbytes);
-    return status;
+    if (t->storage->device.type != TN_CPU && t->dtype == dtype && tni_is_dense(t))
+        return tni_backend_of(t)->download(out, from.data, nbytes); /* also when it is full */
+    return tni_read_host(t, from, to, out, nbytes);
 }

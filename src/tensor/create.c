@@ -108,25 +108,23 @@ tn_tensor *tn_full_as(tn_shape shape, double value, tn_dtype dtype, tn_device de
     return full("tn_full_as", shape, value, dtype, device);
 }
 
-static bool present(const char *function, const tn_tensor *t)
+bool tni_present(const char *function, const char *argument, const tn_tensor *t)
 {
     if (t && !tni_none(t)) return true;
-    if (t)
-        tni_error(TN_E_INVALID, "%s: t is TN_NONE: want a tensor", function);
-    else
-        tni_poison(function, "t");
-    return false;
+    return tni_false(
+        t ? tni_error(TN_E_INVALID, "%s: %s is TN_NONE: want a tensor", function, argument)
+          : tni_poison(function, argument));
 }
 
 tn_tensor *tn_empty_like(tn_tensor *t)
 {
-    if (!present("tn_empty_like", t)) return NULL;
+    if (!tni_present("tn_empty_like", "t", t)) return NULL;
     return tni_create("tn_empty_like", t->shape, t->dtype, t->storage->device);
 }
 
 static tn_tensor *full_like(const char *function, tn_tensor *t, double value)
 {
-    if (!present(function, t)) return NULL;
+    if (!tni_present(function, "t", t)) return NULL;
     return full(function, t->shape, value, t->dtype, t->storage->device);
 }
 

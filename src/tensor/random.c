@@ -168,24 +168,6 @@ static void draw_long_permutation(tn_generator *g, int64_t n, int64_t *perm)
 
 /* ---- into tensors ---------------------------------------------------------------------------- */
 
-/* Copies dense host values of dtype into t, whatever its strides, dtype and device. */
-static tn_status store(tn_tensor *t, void *values, size_t nbytes, tn_dtype dtype)
-{
-    const tni_backend *backend = tni_backend_of(t);
-    tni_array to = tni_array_of(t);
-    tni_array from = to;
-    from.dtype = dtype;
-    from.data = values;
-    tni_dense_strides(&t->shape, from.stride);
-    if (t->storage->device.type == TN_CPU) return backend->copy(&(tni_copy){ .y = to, .x = from });
-    tn_status status = backend->alloc(nbytes, &from.data);
-    if (status != TN_OK) return status;
-    status = backend->upload(from.data, values, nbytes);
-    if (status == TN_OK) status = backend->copy(&(tni_copy){ .y = to, .x = from });
-    backend->free(from.data, nbytes);
-    return status;
-}
-
 /* bf16 and f16 in [low, high]: values rounded up to high, as t has it, become low. below and
  * reached: scratch masks of t's shape. */
 static tn_status leave_out_the_end(tn_tensor *t, tn_tensor *below, tn_tensor *reached, double low,
@@ -227,7 +209,7 @@ static tn_status fill(tn_tensor *t, draw draw, const double *p)
     draw(g, values, dtype, n, p);
     tni_generator_unlock(g);
     if (direct) return TN_OK;
-    tn_status status = store(t, values, nbytes, dtype);
+    tn_status status = tni_write_host(t, values, nbytes, dtype);
     tni_free(values, nbytes);
     return status;
 }

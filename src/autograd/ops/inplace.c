@@ -213,22 +213,7 @@ tn_status tn_copy_in(tn_tensor *t, const void *data, size_t nbytes, tn_dtype dty
     if (tni_host_refused("tn_copy_in", "takes values from the host",
                          "them as an input of tn_capture_run"))
         return TN_E_STATE;
-    const tni_backend *backend = tni_backend_of(t);
-    tni_array to = tni_array_of(t);
-    tni_array from = to;
-    from.dtype = dtype;
-    tni_dense_strides(&t->shape, from.stride);
-    void *staged;
-    if (t->storage->device.type == TN_CPU) {
-        from.data = (void *)(uintptr_t)data; /* read only: kernels do not write x */
-        status = backend->copy(&(tni_copy){ .y = to, .x = from });
-    } else {
-        if ((status = backend->alloc(nbytes, &staged)) != TN_OK) return status;
-        from.data = staged;
-        status = backend->upload(staged, data, nbytes);
-        if (status == TN_OK) status = backend->copy(&(tni_copy){ .y = to, .x = from });
-        backend->free(staged, nbytes);
-    }
+    status = tni_write_host(t, data, nbytes, dtype);
     if (status == TN_OK) tni_bump_rewritten(t);
     return status;
 }

@@ -12,6 +12,27 @@
  */
 #include "autograd/tell.h"
 
+#define VIEW(name_, formula_, gradient_)                                                           \
+    static const tn_op op_##name_ = {                                                              \
+        .name = #name_,                                                                            \
+        .formula = formula_,                                                                       \
+        .gradient = gradient_,                                                                     \
+        .arity = 1,                                                                                \
+        .dtypes = TNI_ANY_DTYPE,                                                                   \
+        .view = true,                                                                              \
+        .shape = name_##_shape,                                                                    \
+        .backward = name_##_backward,                                                              \
+    };
+
+/* The result, of which size and stride are still to be set. */
+static tni_spec *result_of(tni_call *c)
+{
+    c->out_spec->dtype = c->in[0]->dtype;
+    c->out_spec->strided = true;
+    c->out_spec->offset = c->in[0]->offset;
+    return c->out_spec;
+}
+
 /* ---- reshape --------------------------------------------------------------------------------- */
 
 typedef struct reshape_args {
@@ -63,11 +84,8 @@ static bool reshape_strides(const tn_tensor *x, const tn_shape *shape, int64_t *
 static tn_status reshape_shape(tni_call *c)
 {
     const reshape_args *a = c->args;
-    tni_spec *y = c->out_spec;
-    y->dtype = c->in[0]->dtype;
+    tni_spec *y = result_of(c);
     y->shape = a->shape;
-    y->strided = true;
-    y->offset = c->in[0]->offset;
     if (!reshape_strides(c->in[0], &a->shape, y->stride))
         return tni_op_error(c, TN_E_SHAPE, "%s to %s: want strides that allow a view",
                             tni_text(c->in[0]), tni_shape_text(&a->shape));
@@ -80,16 +98,7 @@ static tn_status reshape_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op op_reshape = {
-    .name = "reshape",
-    .formula = "y = x in another shape",
-    .gradient = "dx = dy in x's shape",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .view = true,
-    .shape = reshape_shape,
-    .backward = reshape_backward,
-};
+VIEW(reshape, "y = x in another shape", "dx = dy in x's shape")
 
 /* shape with its -1 worked out for n elements; false + message when it does not fit */
 static bool complete_shape(const tn_tensor *x, tn_shape *shape)
@@ -119,16 +128,6 @@ fail:
     return false;
 }
 
-static bool present(const char *function, const tn_tensor *x)
-{
-    if (x && !tni_none(x)) return true;
-    if (x)
-        tni_error(TN_E_INVALID, "%s: x is TN_NONE: want a tensor", function);
-    else
-        tni_poison(function, "x");
-    return false;
-}
-
 static tn_tensor *reshape(tn_tensor *x, tn_shape shape)
 {
     reshape_args args = { shape };
@@ -139,7 +138,7 @@ static tn_tensor *reshape(tn_tensor *x, tn_shape shape)
 
 tn_tensor *tn_reshape(tn_tensor *x, tn_shape shape)
 {
-    if (!present("tn_reshape", x) || !complete_shape(x, &shape)) return NULL;
+    if (!tni_present("tn_reshape", "x", x) || !complete_shape(x, &shape)) return NULL;
     return reshape(x, shape);
 }
 
@@ -147,7 +146,7 @@ tn_tensor *tn_flatten(tn_tensor *x, int first, int last)
 {
     tn_shape shape = { .rank = 0 };
     int64_t n = 1;
-    if (!present("tn_flatten", x)) return NULL;
+    if (!tni_present("tn_flatten", "x", x)) return NULL;
     if ((first = tni_axis_of_any("tn_flatten", first, x->shape.rank)) < 0 ||
         (last = tni_axis_of_any("tn_flatten", last, x->shape.rank)) < 0)
         return NULL;
@@ -166,7 +165,7 @@ tn_tensor *tn_flatten(tn_tensor *x, int first, int last)
 tn_tensor *tn_squeeze(tn_tensor *x, int axis)
 {
     tn_shape shape = { .rank = 0 };
-    if (!present("tn_squeeze", x) ||
+    if (!tni_present("tn_squeeze", "x", x) ||
         (axis = tni_axis_of_any("tn_squeeze", axis, x->shape.rank)) < 0)
         return NULL;
     for (int i = 0; i < x->shape.rank; i++)
@@ -177,7 +176,7 @@ tn_tensor *tn_squeeze(tn_tensor *x, int axis)
 tn_tensor *tn_squeeze_all(tn_tensor *x)
 {
     tn_shape shape = { .rank = 0 };
-    if (!present("tn_squeeze_all", x)) return NULL;
+    if (!tni_present("tn_squeeze_all", "x", x)) return NULL;
     for (int i = 0; i < x->shape.rank; i++)
         if (x->shape.size[i] != 1) shape.size[shape.rank++] = x->shape.size[i];
     return reshape(x, shape);
@@ -186,7 +185,7 @@ tn_tensor *tn_squeeze_all(tn_tensor *x)
 tn_tensor *tn_unsqueeze(tn_tensor *x, int axis)
 {
     tn_shape shape = { .rank = 0 };
-    if (!present("tn_unsqueeze", x)) return NULL;
+    if (!tni_present("tn_unsqueeze", "x", x)) return NULL;
     int rank = x->shape.rank + 1;
     if (rank > TN_MAX_RANK)
         return tni_fail(TN_E_SHAPE, "tn_unsqueeze: %s has %d axes: want fewer than %d", tni_text(x),
@@ -207,11 +206,8 @@ static tn_status permute_shape(tni_call *c)
 {
     const permute_args *a = c->args;
     const tn_tensor *x = c->in[0];
-    tni_spec *y = c->out_spec;
-    y->dtype = x->dtype;
+    tni_spec *y = result_of(c);
     y->shape.rank = x->shape.rank;
-    y->strided = true;
-    y->offset = x->offset;
     for (int i = 0; i < x->shape.rank; i++) {
         y->shape.size[i] = x->shape.size[a->order[i]];
         y->stride[i] = x->stride[a->order[i]];
@@ -228,22 +224,13 @@ static tn_status permute_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op op_permute = {
-    .name = "permute",
-    .formula = "y[i_0, i_1, ..] = x[i_order]",
-    .gradient = "dx[i_order] = dy[i_0, i_1, ..]",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .view = true,
-    .shape = permute_shape,
-    .backward = permute_backward,
-};
+VIEW(permute, "y[i_0, i_1, ..] = x[i_order]", "dx[i_order] = dy[i_0, i_1, ..]")
 
 tn_tensor *tn_permute(tn_tensor *x, const int *axes, int n_axes)
 {
     permute_args args = { { 0 } };
     unsigned seen = 0;
-    if (!present("tn_permute", x)) return NULL;
+    if (!tni_present("tn_permute", "x", x)) return NULL;
     if (!axes && n_axes > 0) return tni_poisoned("tn_permute", "axes");
     if (n_axes != x->shape.rank)
         return tni_fail(TN_E_SHAPE, "tn_permute: %d axes for %s: want %d, every axis once", n_axes,
@@ -262,7 +249,7 @@ tn_tensor *tn_permute(tn_tensor *x, const int *axes, int n_axes)
 
 tn_tensor *tn_transpose(tn_tensor *x, int axis0, int axis1)
 {
-    if (!present("tn_transpose", x)) return NULL;
+    if (!tni_present("tn_transpose", "x", x)) return NULL;
     if ((axis0 = tni_axis_of_any("tn_transpose", axis0, x->shape.rank)) < 0 ||
         (axis1 = tni_axis_of_any("tn_transpose", axis1, x->shape.rank)) < 0)
         return NULL;
@@ -276,13 +263,9 @@ tn_tensor *tn_transpose(tn_tensor *x, int axis0, int axis1)
 static tn_status expand_shape(tni_call *c)
 {
     const reshape_args *a = c->args;
-    const tn_tensor *x = c->in[0];
-    tni_array stretched = tni_array_expand(x, &a->shape);
-    tni_spec *y = c->out_spec;
-    y->dtype = x->dtype;
+    tni_array stretched = tni_array_expand(c->in[0], &a->shape);
+    tni_spec *y = result_of(c);
     y->shape = a->shape;
-    y->strided = true;
-    y->offset = x->offset;
     memcpy(y->stride, stretched.stride, sizeof y->stride);
     return TN_OK;
 }
@@ -293,21 +276,12 @@ static tn_status expand_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op op_expand = {
-    .name = "expand",
-    .formula = "y = x stretched along axes of size 1",
-    .gradient = "dx = sum of dy along the stretched axes",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .view = true,
-    .shape = expand_shape,
-    .backward = expand_backward,
-};
+VIEW(expand, "y = x stretched along axes of size 1", "dx = sum of dy along the stretched axes")
 
 tn_tensor *tn_expand(tn_tensor *x, tn_shape shape)
 {
     reshape_args args = { shape };
-    if (!present("tn_expand", x)) return NULL;
+    if (!tni_present("tn_expand", "x", x)) return NULL;
     int lead = shape.rank >= 0 && shape.rank <= TN_MAX_RANK ? shape.rank - x->shape.rank : -1;
     for (int i = 0; i < shape.rank && lead >= 0; i++) {
         int64_t *want = &args.shape.size[i];
@@ -370,16 +344,7 @@ static tn_status slice_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op op_slice = {
-    .name = "slice",
-    .formula = "y[i] = x[start + i step]",
-    .gradient = "dx = 0 but dx[start + i step] = dy[i]",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .view = true,
-    .shape = slice_shape,
-    .backward = slice_backward,
-};
+VIEW(slice, "y[i] = x[start + i step]", "dx = 0 but dx[start + i step] = dy[i]")
 
 static tn_status slice_grad_shape(tni_call *c)
 {
@@ -434,7 +399,7 @@ static tn_tensor *slice(tn_tensor *x, const slice_args *a)
 tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t step)
 {
     slice_args args = { .step = step };
-    if (!present("tn_slice", x)) return NULL;
+    if (!tni_present("tn_slice", "x", x)) return NULL;
     if ((args.axis = tni_axis("tn_slice", axis, x->shape.rank)) < 0) return NULL;
     if (start == TN_NO_SIZE || end == TN_NO_SIZE) {
         tni_size_failed("tn_slice", &(tn_shape){ 2, { start, end } });
@@ -456,7 +421,8 @@ tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t 
 tn_tensor *tn_narrow(tn_tensor *x, int axis, int64_t start, int64_t length)
 {
     slice_args args = { .step = 1, .start = start, .n = length };
-    if (!present("tn_narrow", x) || (args.axis = tni_axis("tn_narrow", axis, x->shape.rank)) < 0)
+    if (!tni_present("tn_narrow", "x", x) ||
+        (args.axis = tni_axis("tn_narrow", axis, x->shape.rank)) < 0)
         return NULL;
     args.whole = x->shape.size[args.axis];
     if (start < 0 || length < 0 || start > args.whole || length > args.whole - start)
@@ -471,7 +437,8 @@ tn_tensor *tn_select(tn_tensor *x, int axis, int64_t i)
 {
     slice_args args = { .step = 1, .n = 1 };
     tn_shape shape = { .rank = 0 };
-    if (!present("tn_select", x) || (args.axis = tni_axis("tn_select", axis, x->shape.rank)) < 0)
+    if (!tni_present("tn_select", "x", x) ||
+        (args.axis = tni_axis("tn_select", axis, x->shape.rank)) < 0)
         return NULL;
     args.whole = x->shape.size[args.axis];
     args.start = i < 0 ? i + args.whole : i;
@@ -517,21 +484,13 @@ static tn_status split_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op op_split = {
-    .name = "split",
-    .formula = "y_k[i] = x[k size + i]",
-    .gradient = "dx = dy_0, dy_1, ... side by side",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .view = true,
-    .shape = split_shape,
-    .backward = split_backward,
-};
+VIEW(split, "y_k[i] = x[k size + i]", "dx = dy_0, dy_1, ... side by side")
 
 int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out)
 {
     split_args args = { .size = size };
-    if (!present("tn_split", x) || (args.axis = tni_axis("tn_split", axis, x->shape.rank)) < 0)
+    if (!tni_present("tn_split", "x", x) ||
+        (args.axis = tni_axis("tn_split", axis, x->shape.rank)) < 0)
         return -1;
     if (!out) return tni_minus_one(tni_poison("tn_split", "out"));
     int64_t whole = x->shape.size[args.axis];
@@ -551,7 +510,7 @@ int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out)
 
 int tn_chunk(tn_tensor *x, int n, int axis, tn_tensor **out, int max_out)
 {
-    if (!present("tn_chunk", x) || (axis = tni_axis("tn_chunk", axis, x->shape.rank)) < 0)
+    if (!tni_present("tn_chunk", "x", x) || (axis = tni_axis("tn_chunk", axis, x->shape.rank)) < 0)
         return -1;
     if (!out) return tni_minus_one(tni_poison("tn_chunk", "out"));
     if (n < 1 || n > max_out)
