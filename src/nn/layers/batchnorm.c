@@ -133,29 +133,23 @@ static tn_status batchnorm_reset(tn_module *self)
     return status;
 }
 
-static const tn_module_type batchnorm2d_type = {
-    .name = "BatchNorm2d",
-    .size = sizeof(batchnorm),
-    .forward = batchnorm2d_forward,
-    .describe = batchnorm_describe,
-    .reset = batchnorm_reset,
-    .state_version = 2,
-    .no_decay = true,
-};
-
-static const tn_module_type batchnorm1d_type = {
-    .name = "BatchNorm1d",
-    .size = sizeof(batchnorm),
-    .forward = batchnorm1d_forward,
-    .describe = batchnorm_describe,
-    .reset = batchnorm_reset,
-    .state_version = 2,
-    .no_decay = true,
-};
+#define BATCHNORM(name_, text)                                                                     \
+    static const tn_module_type name_##_type = {                                                   \
+        .name = text,                                                                              \
+        .size = sizeof(batchnorm),                                                                 \
+        .forward = name_##_forward,                                                                \
+        .describe = batchnorm_describe,                                                            \
+        .reset = batchnorm_reset,                                                                  \
+        .state_version = 2,                                                                        \
+        .no_decay = true,                                                                          \
+    };
+BATCHNORM(batchnorm2d, "BatchNorm2d")
+BATCHNORM(batchnorm1d, "BatchNorm1d")
 
 static tn_module *batchnorm_new(const char *function, const tn_module_type *type, int64_t features,
                                 tn_batchnorm_options o)
 {
+    TNI_HOLD_TRAPS;
     if (tni_at_least(function, "features", features, 1) != TN_OK ||
         tni_check_eps(function, o.eps) != TN_OK ||
         tni_fraction(function, "momentum", o.momentum) != TN_OK)
@@ -183,13 +177,11 @@ static tn_module *batchnorm_new(const char *function, const tn_module_type *type
 
 tn_module *tn_batchnorm2d_new(int64_t features, tn_batchnorm_options o)
 {
-    TNI_HOLD_TRAPS;
     return batchnorm_new("tn_batchnorm2d_new", &batchnorm2d_type, features, o);
 }
 
 tn_module *tn_batchnorm1d_new(int64_t features, tn_batchnorm_options o)
 {
-    TNI_HOLD_TRAPS;
     return batchnorm_new("tn_batchnorm1d_new", &batchnorm1d_type, features, o);
 }
 

@@ -42,15 +42,9 @@ static tn_tensor *stack_forward(const encoder *m, tn_tensor *x, tn_attention_mas
 static tn_status encoder_forward_n(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
                                    tn_tensor **out)
 {
-    const tni_attention_options *o = tni_call_options(self);
-    if ((n_in != 1 && n_in != 3) || n_out != 1)
-        return tni_error(TN_E_INVALID,
-                         "TransformerEncoder: %d inputs, %d outputs: want 1 or 3 (x, mask, "
-                         "key padding), and 1",
-                         n_in, n_out);
-    tn_attention_masks masks = { .mask = n_in == 3 ? in[1] : TN_NONE,
-                                 .key_padding = n_in == 3 ? in[2] : TN_NONE,
-                                 .causal = o && o->causal };
+    tn_attention_masks masks;
+    tn_status status = tni_masks_of(self, n_in, in, n_out, &masks);
+    if (status != TN_OK) return status;
     out[0] = stack_forward((const encoder *)self, in[0], masks);
     return out[0] ? TN_OK : tni_pending();
 }
@@ -91,14 +85,5 @@ tn_module *tn_encoder_new(tn_module *layer, int n, tn_module *norm)
 
 tn_tensor *tn_encoder_forward(tn_module *m, tn_tensor *x, tn_attention_masks masks)
 {
-    static const char f[] = "tn_encoder_forward";
-    tn_tensor *const in[] = { x, tni_option_tensor(f, "mask", masks.mask),
-                              tni_option_tensor(f, "key_padding", masks.key_padding) };
-    const tni_attention_options options = { masks.causal };
-    static const char *const names[] = { "x" };
-    if (tni_expect_type(f, m, &encoder_type) != TN_OK ||
-        tni_expect_inputs(f, 1, names, in) != TN_OK)
-        return NULL;
-    tn_tensor *y;
-    return tni_call_with(m, 3, in, 1, &y, &options) == TN_OK ? y : NULL;
+    return tni_masked_forward("tn_encoder_forward", &encoder_type, m, x, masks);
 }

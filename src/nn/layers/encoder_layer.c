@@ -29,20 +29,42 @@ static tn_tensor *feedforward(const encoder_layer *m, tn_tensor *x)
     return drop(m, tn_forward(m->linear2, drop(m, h)));
 }
 
+tn_status tni_masks_of(const tn_module *self, int n_in, tn_tensor *const *in, int n_out,
+                       tn_attention_masks *masks)
+{
+    const tni_attention_options *o = tni_call_options(self);
+    if ((n_in != 1 && n_in != 3) || n_out != 1)
+        return tni_error(TN_E_INVALID,
+                         "%s: %d inputs, %d outputs: want 1 or 3 (x, mask, key padding), and 1",
+                         self->type->name, n_in, n_out);
+    *masks = (tn_attention_masks){ .mask = n_in == 3 ? in[1] : TN_NONE,
+                                   .key_padding = n_in == 3 ? in[2] : TN_NONE,
+                                   .causal = o && o->causal };
+    return TN_OK;
+}
+
+tn_tensor *tni_masked_forward(const char *function, const tn_module_type *type, tn_module *m,
+                              tn_tensor *x, tn_attention_masks masks)
+{
+    tn_tensor *const in[] = { x, tni_option_tensor(function, "mask", masks.mask),
+                              tni_option_tensor(function, "key_padding", masks.key_padding) };
+    const tni_attention_options options = { masks.causal };
+    static const char *const names[] = { "x" };
+    if (tni_expect_type(function, m, type) != TN_OK ||
+        tni_expect_inputs(function, 1, names, in) != TN_OK)
+        return NULL;
+    tn_tensor *y;
+    return tni_call_with(m, 3, in, 1, &y, &options) == TN_OK ? y : NULL;
+}
+
 /* in: x and, optionally, mask and key padding */
 static tn_status encoder_layer_forward_n(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
                                          tn_tensor **out)
 {
     const encoder_layer *m = (const encoder_layer *)self;
-    const tni_attention_options *o = tni_call_options(self);
-    if ((n_in != 1 && n_in != 3) || n_out != 1)
-        return tni_error(TN_E_INVALID,
-                         "TransformerEncoderLayer: %d inputs, %d outputs: want 1 or 3 (x, "
-                         "mask, key padding), and 1",
-                         n_in, n_out);
-    tn_attention_masks masks = { .mask = n_in == 3 ? in[1] : TN_NONE,
-                                 .key_padding = n_in == 3 ? in[2] : TN_NONE,
-                                 .causal = o && o->causal };
+    tn_attention_masks masks;
+    tn_status status = tni_masks_of(self, n_in, in, n_out, &masks);
+    if (status != TN_OK) return status;
     tn_tensor *x = in[0];
     if (m->norm_first) {
         x = tn_add(x, attention(m, tn_forward(m->norm1, x), masks));
@@ -110,14 +132,5 @@ bool tni_is_encoder_layer(const tn_module *m)
 
 tn_tensor *tn_encoder_layer_forward(tn_module *m, tn_tensor *x, tn_attention_masks masks)
 {
-    static const char f[] = "tn_encoder_layer_forward";
-    tn_tensor *const in[] = { x, tni_option_tensor(f, "mask", masks.mask),
-                              tni_option_tensor(f, "key_padding", masks.key_padding) };
-    const tni_attention_options options = { masks.causal };
-    static const char *const names[] = { "x" };
-    if (tni_expect_type(f, m, &encoder_layer_type) != TN_OK ||
-        tni_expect_inputs(f, 1, names, in) != TN_OK)
-        return NULL;
-    tn_tensor *y;
-    return tni_call_with(m, 3, in, 1, &y, &options) == TN_OK ? y : NULL;
+    return tni_masked_forward("tn_encoder_layer_forward", &encoder_layer_type, m, x, masks);
 }

@@ -63,5 +63,11 @@ typedef struct tni_attention_options {
     bool causal;
 } tni_attention_options;
 bool tni_is_encoder_layer(const tn_module *m);
+/* encoder_layer.c: the masks of a call of x or of x, mask and key padding, that gives one output;
+ * and such a call by a typed function, of a module of this type. */
+tn_status tni_masks_of(const tn_module *self, int n_in, tn_tensor *const *in, int n_out,
+                       tn_attention_masks *masks);
+tn_tensor *tni_masked_forward(const char *function, const tn_module_type *type, tn_module *m,
+                              tn_tensor *x, tn_attention_masks masks);
 
 #endif
