@@ -411,9 +411,8 @@ tn_tensor *tn_list_get(const tn_list *list, const char *name)
 
 typedef struct collector {
     tn_list *list;
-    const char *prefix;
-    bool parameters, buffers, persistent_only, no_recurse;
-    bool once;  /* each tensor under its first name only */
+    tn_walk_options o;
+    bool parameters, buffers;
     bool state; /* with extra state, hooks and versions */
     tni_map seen;
     int depth, at; /* with state: how deep the walk is, and the module's record in the list */
@@ -425,13 +424,13 @@ static tn_status collect_kind(collector *c, tn_module *m, const char *path, tni_
         const tni_slot *slot = &m->state->slot[i];
         bool persistent = kind == TNI_PARAMETER || slot->persistence == TN_PERSISTENT;
         if (slot->kind != kind || tni_none(slot->tensor)) continue;
-        if (c->persistent_only && !persistent) continue;
-        int is_new = c->once ? tni_map_put(&c->seen, slot->tensor, slot->tensor) : 1;
+        if (c->o.persistent_only && !persistent) continue;
+        int is_new = !c->o.keep_duplicates ? tni_map_put(&c->seen, slot->tensor, slot->tensor) : 1;
         if (is_new < 0) return TN_E_NOMEM;
         if (!is_new) continue;
         tn_entry entry = { .tensor = slot->tensor, .persistent = persistent, .owner = m };
         entry.kind = kind == TNI_PARAMETER ? TN_PARAMETER : TN_BUFFER;
-        tn_status status = tni_list_push(c->list, c->prefix, path, slot->name, entry);
+        tn_status status = tni_list_push(c->list, c->o.prefix, path, slot->name, entry);
         if (status != TN_OK) return status;
     }
     return TN_OK;
@@ -442,7 +441,7 @@ static tn_status collect_extra(collector *c, tn_module *m, const char *path)
     tn_tensor *t = m->type->extra_state(m);
     if (!t) return tni_poison(m->type->name, "its extra state");
     tn_entry entry = { .tensor = t, .kind = TN_BUFFER, .persistent = true, .owner = m };
-    return tni_list_push(c->list, c->prefix, path, TNI_EXTRA_STATE, entry);
+    return tni_list_push(c->list, c->o.prefix, path, TNI_EXTRA_STATE, entry);
 }
 
 /* The record of m in the list, whose path begins with the prefix, from the one above it where the
@@ -463,10 +462,10 @@ static tn_status collect_state(collector *c, tn_module *m, const char *path)
     if (status != TN_OK) return status;
     bool hooked = tni_has_hook(m, TNI_HOOK_STATE_DICT);
     const char *shown = hooked || c->depth < 2 ? path : ""; /* deeper ones need no text */
-    size_t n = strlen(c->prefix) + strlen(shown) + 2;
+    size_t n = strlen(c->o.prefix) + strlen(shown) + 2;
     char *prefix = tni_alloc(n);
     if (!prefix) return TN_E_NOMEM;
-    snprintf(prefix, n, "%s%s%s", c->prefix, shown, shown[0] ? "." : "");
+    snprintf(prefix, n, "%s%s%s", c->o.prefix, shown, shown[0] ? "." : "");
     if (hooked) status = tni_run_state_hooks(m, TNI_HOOK_STATE_DICT, c->list, prefix);
     int at = status == TN_OK ? record_of(c, path, prefix) : -1;
     tni_free(prefix, n);
@@ -507,71 +506,53 @@ static tn_list *collected(const char *function, tn_module *m, collector c)
     if (tni_module_check(function, m) != TN_OK) return NULL;
     c.list = tn_list_new();
     if (!c.list) return NULL;
-    if (!c.prefix) c.prefix = "";
+    if (!c.o.prefix) c.o.prefix = "";
     size_t guarded = tni_scope_guard();
-    tn_status status = c.no_recurse
-                           ? collect(m, "", &c)
-                           : tni_walk(m, c.once ? TNI_ONCE : TNI_EVERY, collect, leave, &c);
+    tni_repeats repeats = c.o.keep_duplicates ? TNI_EVERY : TNI_ONCE;
+    tn_status status =
+        c.o.no_recurse ? collect(m, "", &c) : tni_walk(m, repeats, collect, leave, &c);
     tni_map_free(&c.seen);
     return tni_list_made(guarded, function, status == TN_OK ? c.list : NULL);
 }
 
-static tn_list *parameters_of(const char *function, tn_module *m, tn_walk_options o)
-{
-    return collected(function, m,
-                     (collector){ .prefix = o.prefix,
-                                  .parameters = true,
-                                  .once = !o.keep_duplicates,
-                                  .no_recurse = o.no_recurse });
-}
-
-static tn_list *buffers_of(const char *function, tn_module *m, tn_walk_options o)
-{
-    return collected(function, m,
-                     (collector){ .prefix = o.prefix,
-                                  .buffers = true,
-                                  .once = !o.keep_duplicates,
-                                  .no_recurse = o.no_recurse,
-                                  .persistent_only = o.persistent_only });
-}
-
 tn_list *tn_parameters_with(tn_module *m, tn_walk_options o)
 {
-    return parameters_of("tn_parameters_with", m, o);
+    return collected("tn_parameters_with", m, (collector){ .o = o, .parameters = true });
 }
 
 tn_list *tn_buffers_with(tn_module *m, tn_walk_options o)
 {
-    return buffers_of("tn_buffers_with", m, o);
+    return collected("tn_buffers_with", m, (collector){ .o = o, .buffers = true });
 }
 
 tn_list *tn_parameters(tn_module *m)
 {
-    return parameters_of("tn_parameters", m, (tn_walk_options){ 0 });
+    return collected("tn_parameters", m, (collector){ .parameters = true });
 }
 
 tn_list *tn_named_parameters(tn_module *m, const char *prefix)
 {
-    return parameters_of("tn_named_parameters", m, (tn_walk_options){ .prefix = prefix });
+    return collected("tn_named_parameters", m,
+                     (collector){ .o.prefix = prefix, .parameters = true });
 }
 
 tn_list *tn_buffers(tn_module *m)
 {
-    return buffers_of("tn_buffers", m, (tn_walk_options){ 0 });
+    return collected("tn_buffers", m, (collector){ .buffers = true });
 }
+
+/* What a file holds: under every name, and only what is persistent. */
+static const tn_walk_options in_file = { .keep_duplicates = true, .persistent_only = true };
 
 tn_list *tn_state_dict(tn_module *m, const char *prefix)
 {
-    return collected("tn_state_dict", m,
-                     (collector){ .prefix = prefix,
-                                  .parameters = true,
-                                  .buffers = true,
-                                  .persistent_only = true,
-                                  .state = true });
+    collector c = { .o = in_file, .parameters = true, .buffers = true, .state = true };
+    c.o.prefix = prefix;
+    return collected("tn_state_dict", m, c);
 }
 
 tn_list *tni_slot_list(tn_module *m)
 {
     return collected("tn_load_state_dict", m,
-                     (collector){ .parameters = true, .buffers = true, .persistent_only = true });
+                     (collector){ .o = in_file, .parameters = true, .buffers = true });
 }
