@@ -2,6 +2,7 @@
 """Draws what scale.sh wrote: milliseconds a step against each size, and how they would grow if they were in
 proportion to the operation count (on threads: if N of them took an Nth). usage: scale.py IN.csv OUT.svg"""
 import csv
+import io
 import statistics
 import sys
 
@@ -66,7 +67,10 @@ def main():
         panel.grid(True, alpha=0.3)
         panel.legend(fontsize="small")
     figure.suptitle("\n".join(notes), fontsize="small")
-    figure.savefig(sys.argv[2])
+    text = io.StringIO()
+    figure.savefig(text, format="svg")
+    with open(sys.argv[2], "w") as f: # a picture is one line of text
+        f.write(" ".join(text.getvalue().split()).replace("> <", "><") + "\n")
 
 
 main()
