@@ -122,7 +122,7 @@ static bool grow(tni_map *map, size_t capacity)
 
 bool tni_map_reserve(tni_map *map, size_t n)
 {
-    size_t capacity = map->capacity ? map->capacity : 32;
+    size_t capacity = map->capacity ? map->capacity : 8;
     while (capacity / 2 < n && capacity <= SIZE_MAX / 4) capacity *= 2;
     return capacity == map->capacity || grow(map, capacity);
 }

@@ -1,10 +1,8 @@
 /*
  * list.c - lists of named tensors: made by hand or by walking a model.
  *
- * A list belongs to the current scope and keeps its tensors and names. After the public struct come
- * the allocation it grows in, and a table of names. The table maps a name to its entry's serial
- * number. Serial numbers ascend with the entries and never change, so finding an entry is a binary
- * search, and removing one shifts the shorter side, before or after it.
+ * A list belongs to the current scope and keeps its tensors. After the public struct comes what finds
+ * its entries (named.h), and the versions that it records of modules.
  */
 #include "nn/module.h"
 
@@ -20,76 +18,21 @@ typedef struct record {
 } record;
 
 typedef struct block {
-    tn_list list; /* first: a tn_list * is a block *. Its entries may start inside the room */
-    tn_entry *room;
-    int64_t *serial; /* of each entry, ascending */
-    size_t capacity, serial_capacity, modules_capacity, text_capacity;
-    int64_t next;    /* serial number, from 1 */
-    int repeated;    /* entries with an earlier one's name: the table has the first */
-    tni_map names;   /* -> serial number */
+    tn_list list; /* first: a tn_list * is a block * */
+    tni_named named;
     record *modules; /* parents first; empty, or from the root on */
     int n_modules;
+    size_t modules_capacity, text_capacity;
     char *text; /* room for the longest path */
 } block;
-
-/* ---- finding and making room ----------------------------------------------------------------- */
-
-static void *as_value(int64_t n)
-{
-    return (void *)(intptr_t)n;
-}
-
-static int first_of(const block *b)
-{
-    return b->capacity ? (int)(b->list.entry - b->room) : 0;
-}
-
-/* The index of the first entry with a name, -1: none. */
-static int find(const block *b, const char *name)
-{
-    int64_t wanted = (intptr_t)tni_map_get(&b->names, name);
-    if (!wanted || b->list.n <= 0) return -1;
-    const int64_t *serial = b->serial + first_of(b);
-    int i = (int)tni_upto(serial, sizeof *serial, (size_t)b->list.n, wanted) - 1;
-    return i >= 0 && serial[i] == wanted ? i : -1;
-}
-
-/* Moves the entries to the beginning of the room. */
-static void move_down(block *b)
-{
-    const size_t n = (size_t)b->list.n;
-    if (n) memmove(b->serial, b->serial + first_of(b), n * sizeof *b->serial);
-    if (n) memmove(b->room, b->list.entry, n * sizeof *b->room);
-    b->list.entry = b->room;
-}
-
-/* Makes room for one more entry after the last. */
-static bool grow(block *b)
-{
-    const size_t n = (size_t)b->list.n;
-    if (b->list.n > INT32_MAX / 2)
-        return tni_fail(TN_E_NOMEM, "a list of %d entries: no more fit", b->list.n);
-    if ((size_t)first_of(b) + n == b->capacity) {
-        move_down(b);
-        size_t more = n < b->capacity / 2 ? 1 : b->capacity - n + 1;
-        if (!tni_room(&b->room, &b->capacity, n, more, sizeof *b->room)) return false;
-        b->list.entry = b->room;
-    }
-    return tni_room(&b->serial, &b->serial_capacity, (size_t)first_of(b) + n, 1, sizeof *b->serial);
-}
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
 static void drop_list(void *object)
 {
     block *b = object;
-    for (int i = 0; i < b->list.n; i++) {
-        tn_drop(b->list.entry[i].tensor);
-        tni_strfree((char *)b->list.entry[i].name);
-    }
-    tni_room_free(&b->room, &b->capacity, sizeof *b->room);
-    tni_room_free(&b->serial, &b->serial_capacity, sizeof *b->serial);
-    tni_map_free(&b->names);
+    for (int i = 0; i < b->list.n; i++) tn_drop(b->list.entry[i].tensor);
+    tni_named_free(&b->named, &b->list.entry, b->list.n);
     for (int i = 0; i < b->n_modules; i++) {
         tni_strfree(b->modules[i].name);
         tni_map_free(&b->modules[i].children);
@@ -103,7 +46,7 @@ tn_list *tn_list_new(void)
 {
     block *b = tni_calloc(sizeof *b);
     if (!b) return NULL;
-    b->names.names = true;
+    b->named.size = sizeof(tn_entry);
     return tni_scope_add(b, drop_list) == TN_OK ? &b->list : NULL;
 }
 
@@ -116,7 +59,8 @@ static int add_module(block *b, int parent, char *name)
     if (name) r.length = b->modules[parent].length + (parent != 0) + strlen(name);
     if (tni_room(&b->modules, &b->modules_capacity, (size_t)b->n_modules, 1, sizeof r) &&
         tni_room(&b->text, &b->text_capacity, 0, r.length + 1, 1) &&
-        (!name || tni_map_put(&b->modules[parent].children, name, as_value(b->n_modules)) >= 0)) {
+        (!name ||
+         tni_map_put(&b->modules[parent].children, name, (void *)(intptr_t)b->n_modules) >= 0)) {
         b->modules[b->n_modules] = r;
         return b->n_modules++;
     }
@@ -221,38 +165,22 @@ static tn_status copy_versions(tn_list *list, const tn_list *from)
 
 /* ---- entries --------------------------------------------------------------------------------- */
 
-/* Appends an entry whose name it takes over. */
-static tn_status push(tn_list *list, char *name, tn_entry entry)
-{
-    block *b = (block *)list;
-    if (!name) return TN_E_NOMEM;
-    bool is_new = !tni_map_get(&b->names, name);
-    int64_t serial = b->next + 1;
-    if (!grow(b) || (is_new && tni_map_put(&b->names, name, as_value(serial)) < 0)) {
-        tni_strfree(name);
-        return TN_E_NOMEM;
-    }
-    b->repeated += !is_new;
-    entry.name = name;
-    tn_keep(entry.tensor);
-    b->serial[first_of(b) + list->n] = b->next = serial;
-    list->entry[list->n++] = entry;
-    return TN_OK;
-}
-
 tn_status tni_list_push(tn_list *list, const char *prefix, const char *path, const char *name,
                         tn_entry entry)
 {
-    size_t n = strlen(prefix) + strlen(path) + (path[0] != '\0') + strlen(name) + 1;
-    char *full = tni_alloc(n); /* exact: tni_strfree frees strlen + 1 bytes */
-    if (full) snprintf(full, n, "%s%s%s%s", prefix, path, path[0] ? "." : "", name);
-    return push(list, full, entry);
+    tn_entry *e =
+        tni_named_add(&((block *)list)->named, &list->entry, &list->n, prefix, path, name);
+    if (!e) return TN_E_NOMEM;
+    entry.name = e->name;
+    *e = entry;
+    tn_keep(entry.tensor);
+    return TN_OK;
 }
 
 const tn_entry *tni_list_find(const tn_list *list, const char *name)
 {
-    int i = find((const block *)list, name);
-    return i < 0 ? NULL : &list->entry[i];
+    const block *b = (const block *)list;
+    return tni_named_find(&b->named, &list->entry, list->n, name, strlen(name));
 }
 
 tn_status tn_list_add(tn_list *list, const char *name, tn_tensor *t)
@@ -269,8 +197,8 @@ tn_status tn_list_add(tn_list *list, const char *name, tn_tensor *t)
                          "tn_list_add: \"%s\" is in the list already (%s): want another name for "
                          "%s",
                          name, tni_text(tni_list_find(list, name)->tensor), tni_text(t));
-    return push(list, tni_strdup(name),
-                (tn_entry){ .tensor = t, .kind = TN_PARAMETER, .persistent = true });
+    return tni_list_push(list, "", "", name,
+                         (tn_entry){ .tensor = t, .kind = TN_PARAMETER, .persistent = true });
 }
 
 static tn_status no_name(const char *function, const tn_list *list, const char *name)
@@ -292,84 +220,41 @@ tn_status tn_list_set(tn_list *list, const char *name, tn_tensor *t)
                          name ? "empty" : "NULL");
     tn_entry *e = (tn_entry *)tni_list_find(list, name);
     if (!e)
-        return push(list, tni_strdup(name),
-                    (tn_entry){ .tensor = t, .kind = TN_PARAMETER, .persistent = true });
+        return tni_list_push(list, "", "", name,
+                             (tn_entry){ .tensor = t, .kind = TN_PARAMETER, .persistent = true });
     tn_tensor *old = e->tensor;
     e->tensor = tn_keep(t);
     tn_drop(old);
     return TN_OK;
 }
 
-/* Removes a name from the table; if later entries have it too, the next one becomes its first. */
-static void forget_name(block *b, const char *name, int from)
-{
-    tni_map_remove(&b->names, name);
-    for (int i = from; b->repeated && i < b->list.n; i++) {
-        if (strcmp(b->list.entry[i].name, name) != 0) continue;
-        tni_map_put(&b->names, b->list.entry[i].name, as_value(b->serial[first_of(b) + i]));
-        b->repeated--;
-        return;
-    }
-}
-
-/* Closes the gap at index i from the side with fewer entries. */
-static void close_gap(block *b, int i)
-{
-    tn_entry *entry = b->list.entry;
-    int64_t *serial = b->serial + first_of(b);
-    size_t before = (size_t)i, behind = (size_t)(b->list.n - i - 1);
-    if (before < behind) {
-        memmove(entry + 1, entry, before * sizeof *entry);
-        memmove(serial + 1, serial, before * sizeof *serial);
-        b->list.entry++;
-    } else {
-        memmove(entry + i, entry + i + 1, behind * sizeof *entry);
-        memmove(serial + i, serial + i + 1, behind * sizeof *serial);
-    }
-    b->list.n--;
-}
-
 tn_status tn_list_remove(tn_list *list, const char *name)
 {
     if (!list) return tni_poison("tn_list_remove", "the list");
-    block *b = (block *)list;
-    int i = name ? find(b, name) : -1;
-    if (i < 0) return no_name("tn_list_remove", list, name);
-    tn_entry old = list->entry[i];
-    forget_name(b, old.name, i + 1);
-    close_gap(b, i);
-    tn_drop(old.tensor);
-    tni_strfree((char *)old.name);
+    tn_entry *e = name ? (tn_entry *)tni_list_find(list, name) : NULL;
+    if (!e) return no_name("tn_list_remove", list, name);
+    tn_tensor *old = e->tensor;
+    tni_named_remove(&((block *)list)->named, &list->entry, &list->n, e);
+    tn_drop(old);
     return TN_OK;
 }
 
 tn_status tn_list_rename(tn_list *list, const char *from, const char *to)
 {
     if (!list) return tni_poison("tn_list_rename", "the list");
-    block *b = (block *)list;
-    int i = from ? find(b, from) : -1;
-    if (i < 0) return no_name("tn_list_rename", list, from);
+    tn_entry *e = from ? (tn_entry *)tni_list_find(list, from) : NULL;
+    if (!e) return no_name("tn_list_rename", list, from);
     if (!to || !to[0] || tni_list_find(list, to))
         return tni_error(TN_E_NAME, "tn_list_rename: %s to \"%s\": want a name that is free", from,
                          to ? to : "(NULL)");
-    char *name = tni_strdup(to);
-    if (!name) return TN_E_NOMEM;
-    if (tni_map_put(&b->names, name, as_value(b->serial[first_of(b) + i])) < 0) {
-        tni_strfree(name);
-        return TN_E_NOMEM;
-    }
-    char *old = (char *)list->entry[i].name;
-    forget_name(b, old, i + 1);
-    list->entry[i].name = name;
-    tni_strfree(old);
-    return TN_OK;
+    return tni_named_rename(&((block *)list)->named, &list->entry, list->n, e, to);
 }
 
 tn_list *tni_list_copy(const tn_list *list)
 {
     tn_list *copy = tn_list_new();
     for (int i = 0; copy && i < list->n; i++)
-        if (push(copy, tni_strdup(list->entry[i].name), list->entry[i]) != TN_OK) return NULL;
+        if (tni_list_push(copy, "", "", list->entry[i].name, list->entry[i]) != TN_OK) return NULL;
     return copy && copy_versions(copy, list) == TN_OK ? copy : NULL;
 }
 
@@ -390,7 +275,7 @@ tn_list *tn_list_concat(tn_list *a, tn_list *b)
                                 other->owner ? other->owner->type->name : "the first",
                                 tni_shape_text(&e->tensor->shape),
                                 e->owner ? e->owner->type->name : "the second");
-            if (push(joined, tni_strdup(e->name), *e) != TN_OK) return NULL;
+            if (tni_list_push(joined, "", "", e->name, *e) != TN_OK) return NULL;
         }
     }
     if (joined && (copy_versions(joined, a) != TN_OK || copy_versions(joined, b) != TN_OK))

@@ -165,16 +165,14 @@ static void drop_building(tn_module *m)
 
 static void free_slots(tn_module *m, tn_module **doomed)
 {
-    tni_slot_index_free(m);
     for (int i = 0; i < m->state->n; i++) {
         tni_slot *slot = &m->state->slot[i];
         if (slot->kind == TNI_CHILD)
             release(tni_slot_put_child(m, slot, TN_NO_MODULE), doomed);
         else
             tn_drop(tni_slot_put(m, slot, TN_NONE));
-        tni_strfree(slot->name);
     }
-    tni_room_free(&m->state->room, &m->state->capacity, sizeof(tni_slot));
+    tni_slots_free(m);
 }
 
 void tn_module_drop(tn_module *m)

@@ -13,13 +13,12 @@
 #include <tenon/nn.h>
 
 #include "autograd/op.h"
-#include "base/map.h"
+#include "nn/named.h"
 
 typedef enum tni_slot_kind { TNI_PARAMETER, TNI_BUFFER, TNI_CHILD } tni_slot_kind;
 
 typedef struct tni_slot {
-    char *name;
-    int64_t serial; /* ascends with the slots, never changes */
+    char *name; /* first: named.h */
     tni_slot_kind kind;
     tn_persistence persistence; /* of a buffer */
     bool frozen;                /* a parameter registered as frozen */
@@ -40,13 +39,6 @@ typedef struct tni_building {
     tni_saved_error first; /* the first failed registration; status TN_OK: none */
 } tni_building;
 
-/* Finds a slot in a module that has many. */
-typedef struct tni_slot_index {
-    tni_map names;   /* -> serial */
-    tni_map fields;  /* offset -> serial */
-    tni_map tensors; /* parameter -> number of slots that hold it */
-} tni_slot_index;
-
 struct tn_module_state {
     atomic_int refs;
     atomic_int holders; /* child slots that hold it: a reference each */
@@ -55,11 +47,10 @@ struct tn_module_state {
     bool frozen;        /* by tn_module_freeze */
     int n;
     int n_children; /* number of child slots */
-    tni_slot *slot; /* n of them, somewhere in the allocation */
-    tni_slot *room;
-    size_t capacity;       /* of the room */
-    int64_t serials;       /* number given so far */
-    tni_slot_index *index; /* NULL while there are few slots */
+    tni_slot *slot; /* n of them */
+    tni_named named;
+    tni_map fields;     /* of the slots: offset -> serial number */
+    tni_map parameters; /* tensor -> number of slots that hold it */
     tni_building *building;
     tni_hooks *hooks; /* NULL until the first one is registered */
     tn_module *next;  /* in the list of modules to be freed */
@@ -97,8 +88,8 @@ tn_module *tni_slot_put_child(tn_module *m, tni_slot *slot, tn_module *child);
 /* Puts t, already accepted, into a tensor slot: takes a reference, sets marks and field. Returns
  * the previous tensor; the caller must drop its reference. */
 tn_tensor *tni_slot_put(tn_module *m, tni_slot *slot, tn_tensor *t);
-/* Frees the tables that find slots of a module with many. */
-void tni_slot_index_free(tn_module *m);
+/* Frees the slots, which hold nothing any more. */
+void tni_slots_free(tn_module *m);
 /* Updates the field from the slot. */
 void tni_slot_sync(tn_module *m, const tni_slot *slot);
 /* Whether the module's struct contains this address; whose struct does (NULL: none). */
