@@ -20,7 +20,6 @@
 
 /* ---- accumulation ---------------------------------------------------------------------------- */
 
-/* Whether somebody besides the engine may see t's memory change, or t is not all of it. */
 bool tni_is_shared(const tn_tensor *t)
 {
     return atomic_load_explicit(&t->refs, memory_order_acquire) != 1 ||
@@ -323,17 +322,14 @@ tn_status tni_copy_pending(tni_gradmeta *gm)
     return TN_OK;
 }
 
-/* Makes gm->pending fit to become a grad: alone, dense, without history. */
-static tn_status own(tni_gradmeta *gm)
-{
-    return tni_is_ours(gm->pending) ? TN_OK : tni_copy_pending(gm);
-}
-
-/* Copies need memory, so they are made before other processes rely on this pass. */
+/* Makes sums fit to become grads: alone, dense, without history. Copies need memory, so they are
+ * made before other processes rely on this pass. */
 static tn_status own_all(const tni_pass *p)
 {
     tn_status status = TN_OK;
-    for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++) status = own(p->receivers[i].gm);
+    for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++)
+        if (!tni_is_ours(p->receivers[i].gm->pending))
+            status = tni_copy_pending(p->receivers[i].gm);
     return status;
 }
 

@@ -39,7 +39,6 @@ static tn_status put_outer_aside(tni_pass *p)
     return TN_OK;
 }
 
-/* Sets a mark, and remembers its old value for the outer pass. */
 tn_status tni_pass_mark(tni_pass *p, uint64_t *mark, uint64_t to)
 {
     if (p->outer) {
@@ -51,8 +50,6 @@ tn_status tni_pass_mark(tni_pass *p, uint64_t *mark, uint64_t to)
     return TN_OK;
 }
 
-/* Until it ends, grad mode is the pass's and autocast is off: backward runs in the dtypes that
- * forward used. */
 tn_status tni_pass_begin(tni_pass *p, const char *function)
 {
     p->outer = innermost;
@@ -74,7 +71,6 @@ bool tni_pass_is_open(void)
     return innermost != NULL;
 }
 
-/* Leaves nothing of the pass behind. */
 void tni_pass_end(tni_pass *p)
 {
     while (p->order.n) tni_leave(p->order.heap[--p->order.n]);

@@ -215,10 +215,7 @@ tn_status tn_ema_update(tn_module *self, tn_module *model)
     tn_status status = tni_module_check("tn_ema_update", model);
     if (status != TN_OK) return status;
     tn_scope scope = tn_scope_begin();
-    TN_NO_GRAD
-    {
-        status = scope.depth < 0 ? tni_pending() : update(m, model);
-    }
+    TN_NO_GRAD status = scope.depth < 0 ? tni_pending() : update(m, model);
     tn_scope_end(scope);
     return status;
 }

@@ -177,10 +177,7 @@ tn_module *tn_module_clone(tn_module *m)
     if (tni_module_check("tn_module_clone", m) != TN_OK) return NULL;
     tn_scope scope = tn_scope_begin();
     tn_status status = scope.depth < 0 ? TN_E_NOMEM : tni_walk(m, TNI_ONCE, copy_struct, NULL, &c);
-    TN_NO_GRAD
-    {
-        if (status == TN_OK) status = tni_stage_convert(&c.stage);
-    }
+    TN_NO_GRAD if (status == TN_OK) status = tni_stage_convert(&c.stage);
     if (status == TN_OK) status = tni_walk(m, TNI_ONCE, copy_slots, NULL, &c);
     if (status == TN_OK) status = tni_walk(m, TNI_ONCE, add_regions, NULL, &c);
     if (status == TN_OK) {

@@ -50,30 +50,21 @@ static tn_status check(const char *function, const tn_tensor *t)
 tn_status tn_init_uniform(tn_tensor *t, double low, double high)
 {
     tn_status status = check("tn_init_uniform", t);
-    TN_NO_GRAD
-    {
-        if (status == TN_OK) status = tn_uniform_(t, low, high);
-    }
+    TN_NO_GRAD if (status == TN_OK) status = tn_uniform_(t, low, high);
     return status;
 }
 
 tn_status tn_init_normal(tn_tensor *t, double mean, double deviation)
 {
     tn_status status = check("tn_init_normal", t);
-    TN_NO_GRAD
-    {
-        if (status == TN_OK) status = tn_normal_(t, mean, deviation);
-    }
+    TN_NO_GRAD if (status == TN_OK) status = tn_normal_(t, mean, deviation);
     return status;
 }
 
 tn_status tn_init_constant(tn_tensor *t, double value)
 {
     tn_status status = check("tn_init_constant", t);
-    TN_NO_GRAD
-    {
-        if (status == TN_OK) status = tn_fill_(t, value);
-    }
+    TN_NO_GRAD if (status == TN_OK) status = tn_fill_(t, value);
     return status;
 }
 

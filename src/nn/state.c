@@ -419,10 +419,7 @@ tn_status tn_load_state_dict(tn_module *m, const tn_list *state, tn_load_options
     p->options = o;
     p->root = m;
     tn_scope scope = tn_scope_begin();
-    TN_NO_GRAD
-    {
-        status = scope.depth < 0 ? TN_E_NOMEM : load(p, state);
-    }
+    TN_NO_GRAD status = scope.depth < 0 ? TN_E_NOMEM : load(p, state);
     if (status != TN_OK) p->loaded = 0;
     if (report) fill_report(p, report);
     tn_scope_end(scope);

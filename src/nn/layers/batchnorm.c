@@ -114,10 +114,7 @@ static tn_status reset_statistics(batchnorm *m)
         if (!buffer[i]) return tni_pending();
         if (tni_none(buffer[i])) continue;
         tn_status status;
-        TN_NO_GRAD
-        {
-            status = tn_fill_(buffer[i], i == 1 ? 1 : 0);
-        }
+        TN_NO_GRAD status = tn_fill_(buffer[i], i == 1 ? 1 : 0);
         if (status != TN_OK) return status;
     }
     m->skipped = 0;

@@ -150,15 +150,8 @@ static void tensors_chunk(void *context, int64_t begin, int64_t end)
 {
     const tensors_job *job = context;
     const int64_t *first = job->first;
-    int low = 0, high = job->n; /* the last tensor whose first element is at most begin */
-    while (high - low > 1) {
-        int middle = low + (high - low) / 2;
-        if (first[middle] <= begin)
-            low = middle;
-        else
-            high = middle;
-    }
-    for (int k = low; k < job->n && first[k] < end; k++) {
+    int k = (int)tni_upto(first, sizeof *first, (size_t)job->n, begin) - 1; /* that begin is in */
+    for (; k < job->n && first[k] < end; k++) {
         int64_t b = TNI_MAX(begin, first[k]), e = TNI_MIN(end, first[k + 1]);
         if (b < e) job->span(job->context, k, b - first[k], e - first[k]);
     }
