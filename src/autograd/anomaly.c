@@ -78,6 +78,16 @@ static void locate(tn_tensor *t, fault what, char *text, size_t size)
         snprintf(text, size, "%s", fault_name[what]);
 }
 
+/* What is wrong with t, as text; "" if nothing is. */
+static tn_status look(tn_tensor *t, char where[128])
+{
+    fault what = NO_FAULT;
+    tn_status status = find(t, &what);
+    where[0] = '\0';
+    if (status == TN_OK && what) locate(t, what, where, 128);
+    return status;
+}
+
 /* ---- the checks ------------------------------------------------------------------------------ */
 
 /* Runs without history, in a scope of its own, unseen by itself. */
@@ -149,21 +159,9 @@ static tn_status check_outputs(tni_watcher *self, const tni_call *c)
 }
 
 /* Backward runs outside of module calls, so the node remembers which call made it. */
-static tn_status remember_place(tni_watcher *self, const tni_call *c)
-{
-    (void)self;
-    return tni_place_node(c);
-}
-
-static void remember_write(tni_watcher *self, const tn_tensor *t)
-{
-    (void)self;
-    tni_place_write(t);
-}
-
 static tn_status check_both(tni_watcher *self, const tni_call *c)
 {
-    tn_status status = remember_place(self, c);
+    tn_status status = tni_place_node(self, c);
     return status == TN_OK ? check_outputs(self, c) : status;
 }
 
@@ -173,12 +171,10 @@ static tn_status check_arrived(tni_watcher *self, const tni_node *node)
     (void)self;
     quiet q = quiet_begin();
     for (int i = 0; status == TN_OK && i < node->n_out; i++) {
-        fault what = NO_FAULT;
-        if (!node->pending[i]) continue;
-        status = find(node->pending[i], &what);
-        if (status != TN_OK || !what) continue;
         char where[128];
-        locate(node->pending[i], what, where, sizeof where);
+        if (!node->pending[i]) continue;
+        status = look(node->pending[i], where);
+        if (status != TN_OK || !*where) continue;
         status = tni_error(TN_E_STATE,
                            "tn_backward: the gradient that comes to the result of %s%s, %s, holds "
                            "%s; a seed, a hook or a sum of gradients made it: want finite values%s",
@@ -194,12 +190,10 @@ static tn_status check_gradients(tni_watcher *self, const tni_node *node, const 
     (void)self;
     quiet q = quiet_begin();
     for (int i = 0; status == TN_OK && i < g->n_in; i++) {
-        fault what = NO_FAULT;
-        if (!g->need[i] || !g->dx[i] || tni_none(g->dx[i])) continue;
-        status = find(g->dx[i], &what);
-        if (status != TN_OK || !what) continue;
         char where[128];
-        locate(g->dx[i], what, where, sizeof where);
+        if (!g->need[i] || !g->dx[i] || tni_none(g->dx[i])) continue;
+        status = look(g->dx[i], where);
+        if (status != TN_OK || !*where) continue;
         status = tni_error(TN_E_STATE,
                            "tn_backward: the backward of %s%s made a gradient for its input %d, "
                            "%s, that holds %s: want finite values%s",
@@ -212,28 +206,25 @@ static tn_status check_gradients(tni_watcher *self, const tni_node *node, const 
 static tn_status check_leaf(tni_watcher *self, const tn_tensor *leaf, tn_tensor *grad)
 {
     char where[128];
-    fault what = NO_FAULT;
     (void)self;
     quiet q = quiet_begin();
-    tn_status status = find(grad, &what);
-    if (status == TN_OK && what) {
-        locate(grad, what, where, sizeof where);
+    tn_status status = look(grad, where);
+    if (status == TN_OK && *where)
         status = tni_error(TN_E_STATE,
                            "tn_backward: the gradient of %s holds %s; a hook or a sum of gradients "
                            "made it: want finite values",
                            tni_text(leaf), where);
-    }
     return quiet_end(q, status);
 }
 
-static tni_watcher places_only = { .applied = remember_place, .writes = remember_write };
-static tni_watcher gradients_only = { .applied = remember_place,
-                                      .writes = remember_write,
+static tni_watcher places_only = { .applied = tni_place_node, .writes = tni_place_write };
+static tni_watcher gradients_only = { .applied = tni_place_node,
+                                      .writes = tni_place_write,
                                       .arrived = check_arrived,
                                       .differentiated = check_gradients,
                                       .finished = check_leaf };
 static tni_watcher everything = { .applied = check_both,
-                                  .writes = remember_write,
+                                  .writes = tni_place_write,
                                   .arrived = check_arrived,
                                   .differentiated = check_gradients,
                                   .finished = check_leaf };

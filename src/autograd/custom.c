@@ -220,7 +220,7 @@ static tn_status apply(own *o, int n_in, tn_tensor *const *in, tn_tensor **resul
         if (!(out[i] = tni_alias_raw(results[i]))) status = TN_E_NOMEM;
     if (status == TN_OK && c.recorded) status = record(o, &c, results);
     for (size_t k = 0; k < o->n_save; k++) tn_drop(o->save[k].tensor);
-    if (TNI_UNLIKELY(tni_watching) && status == TN_OK) status = tni_tell_applied(&c);
+    if (status == TN_OK) status = TNI_TELL_OP(applied, &c);
     return status;
 }
 

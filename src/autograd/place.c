@@ -67,8 +67,9 @@ static bool note_line(tni_origin *o)
     return true;
 }
 
-tn_status tni_place_node(const tni_call *c)
+tn_status tni_place_node(tni_watcher *self, const tni_call *c)
 {
+    (void)self;
     tni_node *node = NULL;
     for (int i = 0; i < c->n_out && !node; i++) node = c->out[i]->node;
     if (!c->recorded || !node || node->origin) return TN_OK;
@@ -92,8 +93,9 @@ tn_status tni_place_node(const tni_call *c)
 }
 
 /* The write itself cannot fail here: without memory it stays unknown. */
-void tni_place_write(const tn_tensor *t)
+void tni_place_write(tni_watcher *self, const tn_tensor *t)
 {
+    (void)self;
     if (!on || !atomic_load_explicit(&t->storage->buffer_marks, memory_order_relaxed)) return;
     tni_saved_error before;
     tni_error_save(&before);

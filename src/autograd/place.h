@@ -37,9 +37,9 @@ void tni_place_drop(tni_place *place); /* NULL is ignored */
 /* In anomaly.c: a watcher for places, unless another one has the thread. */
 void tni_watch_places(bool on);
 /* Gives a node that c just recorded its origin. */
-tn_status tni_place_node(const tni_call *c);
+tn_status tni_place_node(tni_watcher *self, const tni_call *c);
 /* A buffer is written in the running call. */
-void tni_place_write(const tn_tensor *t);
+void tni_place_write(tni_watcher *self, const tn_tensor *t);
 /* " (in fc1: Linear)", "" if nothing is known. Valid until the thread's next. */
 const char *tni_place_text(const tni_node *node);
 /* "net.c:41", the line that called the op; "" if it is not known. Valid as long as the node. */

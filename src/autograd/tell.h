@@ -1,6 +1,5 @@
 /*
- * tell.h - what the ops and the engine tell the thread's watcher (tensor/watch.h). Each function
- * returns the watcher's status, TN_OK if there is none.
+ * tell.h - what the ops and the engine tell the thread's watcher (tensor/watch.h).
  */
 #ifndef TNI_TELL_H
 #define TNI_TELL_H
@@ -15,25 +14,34 @@ typedef struct tni_hooked {
     int number, of;        /* how many have run, of how many; 0: they are about to */
 } tni_hooked;
 
-tn_status tni_tell_applied(const tni_call *c);
-tn_status tni_tell_detached(tn_tensor *from, tn_tensor *to);
-tn_status tni_tell_change(const char *function, const tn_tensor *target, const tn_tensor *source);
-tn_status tni_tell_arrived(const tni_node *node);
-tn_status tni_tell_differentiated(const tni_node *node, const tni_grad *g);
-void tni_tell_begins(const struct tni_engine_pass *p);
-void tni_tell_ends(const struct tni_engine_pass *p, tn_status status);
-void tni_tell_delivered(const tni_node *node, int i, tn_tensor *given, tn_tensor *share);
+/* The thread's watcher, which its first op or pass decides; NULL: none. */
+tni_watcher *tni_watcher_settled(void);
+static inline tni_watcher *tni_watcher_now(void)
+{
+    return TNI_LIKELY(!tni_watching) ? NULL : tni_watcher_settled();
+}
+/* Calls it for an event of watch.h: TNI_TELL(arrived, node) is its status, TN_OK if nobody watches
+ * for that. TNI_TELL_OF for the events that have no status, TNI_TELL_OP for ops, which may be hidden. */
+#define TNI_TELL(event, ...)                                                                       \
+    (tni_watcher_now() && tni_watching->event ? tni_watching->event(tni_watching, __VA_ARGS__)     \
+                                              : TN_OK)
+#define TNI_TELL_OF(event, ...)                                                                    \
+    (tni_watcher_now() && tni_watching->event ? tni_watching->event(tni_watching, __VA_ARGS__)     \
+                                              : (void)0)
+#define TNI_TELL_OP(event, ...) (tni_hidden() ? TN_OK : TNI_TELL(event, __VA_ARGS__))
+
 /* Whether the watcher is told of each gradient that an op's backward gives. */
-bool tni_tells_gradients(void);
-tn_status tni_tell_finished(const tn_tensor *leaf, tn_tensor *grad);
-void tni_tell_hooked(const tni_hooked *h, const tn_tensor *gradient);
-void tni_tell_averaged(const tn_tensor *leaf, const tn_tensor *average, int ranks);
-tn_status tni_tell_grad(tn_tensor *leaf, bool adding);
+static inline bool tni_tells_gradients(void)
+{
+    const tni_watcher *w = tni_watcher_now();
+    return w && (w->differentiated || w->delivered);
+}
 
 /* Hides the ops of this thread from the watcher until tni_show is called as often: for the engine's
  * own ops and the watcher's. */
 void tni_hide(void);
 void tni_show(void);
+bool tni_hidden(void);
 
 /* Makes w (NULL: none) the thread's watcher and returns the one it had. */
 tni_watcher *tni_watch(tni_watcher *w);

@@ -109,8 +109,6 @@ void tni_slot_since(tn_module *m, const char *name, int since, double value);
 tn_status tni_slot_assign(const char *function, tn_module *m, tni_slot *slot, tn_tensor *t);
 tn_status tni_slot_accepts(const char *function, const tn_module *m, const tni_slot *slot,
                            const tn_tensor *t);
-/* The module at a dotted path of n bytes; NULL + message naming function. "" is m. */
-tn_module *tni_module_find(const char *function, tn_module *m, const char *path, size_t n);
 
 /* ---- call.c ---------------------------------------------------------------------------------- */
 

@@ -350,7 +350,8 @@ tn_status tn_module_delete(tn_module *m, const char *name)
 
 /* ---- by path --------------------------------------------------------------------------------- */
 
-tn_module *tni_module_find(const char *function, tn_module *m, const char *path, size_t n)
+/* The module at a dotted path of n bytes; NULL + message naming function. "" is m. */
+static tn_module *module_at(const char *function, tn_module *m, const char *path, size_t n)
 {
     const char *at = path, *end = path + n;
     while (at < end) {
@@ -380,7 +381,7 @@ static tni_slot *find_tensor(const char *function, tn_module *m, const char *pat
     if (!path) return tni_fail(TN_E_INVALID, "%s: the path is NULL: want a string", function);
     const char *dot = strrchr(path, '.');
     const char *name = dot ? dot + 1 : path;
-    *owner = tni_module_find(function, m, path, dot ? (size_t)(dot - path) : 0);
+    *owner = module_at(function, m, path, dot ? (size_t)(dot - path) : 0);
     if (!*owner) return NULL;
     tni_slot *slot = tni_slot_find(*owner, name, strlen(name));
     if (!slot)
@@ -414,7 +415,7 @@ tn_module *tn_get_submodule(tn_module *m, const char *path)
 {
     if (tni_module_check("tn_get_submodule", m) != TN_OK) return NULL;
     if (!path) return tni_fail(TN_E_INVALID, "tn_get_submodule: the path is NULL: want a string");
-    return tni_module_find("tn_get_submodule", m, path, strlen(path));
+    return module_at("tn_get_submodule", m, path, strlen(path));
 }
 
 tn_status tn_module_set(tn_module *m, const char *path, tn_tensor *t)

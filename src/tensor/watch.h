@@ -1,10 +1,10 @@
 /*
  * watch.h - callbacks while a thread works: tensors made, read, written; ops; backward.
  *
- * A thread has at most one watcher: a step that is captured (src/ext/capture/), the checks of
- * tn_set_anomaly (autograd/anomaly.c) or a report (ext/diagnose/explain_run.c). Without one, an
- * event costs one branch on a thread-local pointer. Types of the folders above are only declared
- * here.
+ * A thread has at most one watcher: places or the checks of tn_set_anomaly (autograd/anomaly.c), a
+ * report (ext/diagnose/explain_run.c), the recorder of traces (ext/trace), or a captured step
+ * (ext/capture). Without one, an event costs one branch on a thread-local pointer. Types of the
+ * folders above are only declared here.
  */
 #ifndef TNI_WATCH_H
 #define TNI_WATCH_H

@@ -300,7 +300,7 @@ int tni_record_node(tn_trace *tr, const tni_node *node, const tni_call *c)
 
 static tn_status applied(tni_watcher *self, const tni_call *c)
 {
-    tn_status status = tn_places() || tn_lines() ? tni_place_node(c) : TN_OK;
+    tn_status status = tn_places() || tn_lines() ? tni_place_node(self, c) : TN_OK;
     const tni_node *node = NULL;
     for (int i = 0; i < c->n_out && !node; i++) node = c->out[i]->node;
     tni_note note;
@@ -331,7 +331,7 @@ static unsigned who_writes(const tn_trace *tr)
 static void writes(tni_watcher *self, const tn_tensor *t)
 {
     tn_trace *tr = (tn_trace *)self;
-    tni_place_write(t);
+    tni_place_write(self, t);
     int i = tni_get(&tr->storages, t->storage);
     tni_note note;
     if (i < 0 || !tni_note_begin(&note, self)) return;
