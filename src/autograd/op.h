@@ -271,6 +271,11 @@ struct tni_gradmeta {
     int awaited;    /* uses in the running pass's graph that are not differentiated yet */
 };
 
+/* t's gradient; NULL: none. */
+static inline tn_tensor *tni_grad_of(const tn_tensor *t)
+{
+    return t->gm && t->gm->grad && !tni_none(t->gm->grad) ? t->gm->grad : NULL;
+}
 /* Whether grad still holds a gradient that a step has used, and a later backward added to. */
 bool tni_grad_reused(const tni_gradmeta *gm);
 /* Makes grad (a reference that it takes; NULL: none) the gradient: no step has used it. */

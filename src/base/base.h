@@ -39,11 +39,9 @@
 void *tni_fail(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
 /* The same, returning the status. */
 tn_status tni_error(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
-/* Puts text before or after the pending message and returns its status; the only way to add to a
- * message. The place in the model appears once, where the error began. Cut at the end of the
- * buffer. */
+/* Puts text before the pending message and returns its status. The place in the model appears once,
+ * where the error began. Cut at the end of the buffer. */
 tn_status tni_error_prefix(const char *format, ...) TN_PRINTF(1, 2);
-tn_status tni_error_suffix(const char *format, ...) TN_PRINTF(1, 2);
 /* What a status function returns where something is NULL, which a failed call may have given: the
  * pending status, or, if no error is pending, TN_E_INVALID with that message. */
 tn_status tni_missing(const char *format, ...) TN_PRINTF(1, 2);

@@ -98,20 +98,7 @@ tn_status tni_error_prefix(const char *format, ...)
     va_start(args, format);
     vsnprintf(message, SIZE, format, args);
     va_end(args);
-    size_t n = strlen(message);
-    snprintf(message + n, SIZE - n, "%s", was);
-    return pending;
-}
-
-tn_status tni_error_suffix(const char *format, ...)
-{
-    char *message = buffer();
-    va_list args;
-    if (!message) return pending;
-    size_t n = strlen(message);
-    va_start(args, format);
-    vsnprintf(message + n, SIZE - n, format, args);
-    va_end(args);
+    tni_text_add(message, SIZE, "%s", was);
     return pending;
 }
 
@@ -146,11 +133,12 @@ tn_tensor *tni_option_tensor(const char *function, const char *field, tn_tensor 
 {
     if (t) return t;
     if (pending == TN_OK) return TN_NONE;
-    if (!strstr(tn_error(), " is NULL while this error"))
-        tni_error_suffix("; %s: %s is NULL while this error is pending: want TN_NONE for none, or "
-                         "tn_error_clear "
-                         "for an error that was dealt with",
-                         function, field);
+    char *message = buffer();
+    if (message && !strstr(message, " is NULL while this error"))
+        tni_text_add(message, SIZE,
+                     "; %s: %s is NULL while this error is pending: want TN_NONE for none, or "
+                     "tn_error_clear for an error that was dealt with",
+                     function, field);
     return NULL;
 }
 

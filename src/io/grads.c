@@ -33,9 +33,8 @@ static tn_list *leaves_of(const tni_parts *parts)
 /* The gradient that the next step would use; NULL: none. */
 static tn_tensor *waiting(const tn_tensor *leaf)
 {
-    const tni_gradmeta *gm = leaf->gm;
-    bool there = gm && gm->grad && !tni_none(gm->grad);
-    return there && gm->used != 1 + tn_version(gm->grad) ? gm->grad : NULL;
+    tn_tensor *grad = tni_grad_of(leaf);
+    return grad && leaf->gm->used != 1 + tn_version(grad) ? grad : NULL;
 }
 
 tn_status tni_grads_save(const char *function, const tni_parts *parts, tn_list *list)
@@ -87,7 +86,7 @@ tn_status tni_grads_read(tni_safetensors *file, tni_parts *parts)
         parts->grad[i] = e ? fitting(&file->in, e, leaf) : NULL;
         if (e && !parts->grad[i]) status = tni_pending();
         if (status == TN_OK && (e || (leaf->gm && leaf->gm->grad)))
-            status = tni_tell_grad(leaf, false);
+            status = TNI_TELL(grad_changes, leaf, false);
     }
     return status;
 }

@@ -1,8 +1,8 @@
 /*
  * list.c - lists of named tensors: made by hand or by walking a model.
  *
- * A list belongs to the current scope and keeps its tensors. After the public struct comes what finds
- * its entries (named.h), and the versions that it records of modules.
+ * A list belongs to the current scope and keeps its tensors. After the public struct comes what
+ * finds its entries (named.h), and the versions that it records of modules.
  */
 #include "nn/module.h"
 

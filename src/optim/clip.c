@@ -16,8 +16,7 @@
 
 static tn_tensor *gradient_of(const tn_entry *e)
 {
-    const tn_tensor *t = e->tensor;
-    return t && !tni_none(t) && t->gm && t->gm->grad && !tni_none(t->gm->grad) ? t->gm->grad : NULL;
+    return e->tensor ? tni_grad_of(e->tensor) : NULL;
 }
 
 /* The gradient of entry i, unless it is empty. */

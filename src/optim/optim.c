@@ -364,7 +364,7 @@ tn_status tn_optim_zero_grad(tn_optim *opt)
     if (tni_no_optim(opt)) return tni_poison("tn_optim_zero_grad", "opt");
     for (int i = 0; i < opt->n; i++) {
         tn_tensor *t = opt->param[i].tensor;
-        if (tni_tell_grad(t, false) != TN_OK) return tni_pending();
+        if (TNI_TELL(grad_changes, t, false) != TN_OK) return tni_pending();
         if (!t->gm || !t->gm->grad) continue;
         tn_drop(t->gm->grad);
         t->gm->grad = NULL;

@@ -112,8 +112,7 @@ tn_tensor *tn_scaler_scale(tn_scaler *s, tn_tensor *loss)
 /* The gradients that a step would use. */
 static tn_tensor *gradient_of(const tni_optim_param *p)
 {
-    const tni_gradmeta *gm = p->tensor->gm;
-    return p->tensor->requires_grad && gm && gm->grad ? gm->grad : NULL;
+    return p->tensor->requires_grad ? tni_grad_of(p->tensor) : NULL;
 }
 
 /* *bad: some gradient holds NaN or infinity. Reads one number from the device. */

@@ -8,7 +8,7 @@
 /* The momentum a schedule asks for at a step; -1: none. A sequence asks the child that is due. */
 static double momentum_at(const tn_scheduler *s, int64_t step);
 
-tn_status tni_scheduler_apply(tn_scheduler *s, int64_t step)
+static tn_status apply(tn_scheduler *s, int64_t step)
 {
     tn_optim *opt = s->opt;
     if (s->schedule->last && step > s->schedule->last(s))
@@ -99,7 +99,7 @@ tn_scheduler *tni_scheduler_new(const tni_schedule *schedule, tn_optim *opt, tn_
 
 tn_scheduler *tni_scheduler_start(tn_scheduler *s)
 {
-    if (s && tni_scheduler_apply(s, 0) == TN_OK) return s;
+    if (s && apply(s, 0) == TN_OK) return s;
     tn_scheduler_free(s);
     return NULL;
 }
@@ -130,7 +130,7 @@ tn_status tn_scheduler_step(tn_scheduler *s)
     if (tni_host_refused("tn_scheduler_step", "sets rates", "it called after tn_capture_run"))
         return TN_E_STATE;
     tn_status status = tni_scheduler_alone("tn_scheduler_step", s);
-    return status == TN_OK ? tni_scheduler_apply(s, s->step + 1) : status;
+    return status == TN_OK ? apply(s, s->step + 1) : status;
 }
 
 int64_t tn_scheduler_last_step(const tn_scheduler *s)

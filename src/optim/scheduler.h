@@ -59,7 +59,6 @@ int tni_milestones_passed(const tn_scheduler *s, int64_t step);
 /* TN_OK if s is the only one of its optimizer: each sets the rates by its own formula, so of two
  * the last one to step would win. */
 tn_status tni_scheduler_alone(const char *function, const tn_scheduler *s);
-tn_status tni_scheduler_apply(tn_scheduler *s, int64_t step);
 extern const tni_schedule tni_schedule_plateau;
 
 #endif

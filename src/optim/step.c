@@ -12,15 +12,10 @@
 
 static const char f[] = "tn_optim_step";
 
-static tn_tensor *gradient_of(const tn_tensor *t)
-{
-    return t->gm && t->gm->grad && !tni_none(t->gm->grad) ? t->gm->grad : NULL;
-}
-
 /* Neither decays nor gets state. */
 bool tni_optim_skips(const tni_optim_param *p)
 {
-    return !p->tensor->requires_grad || !gradient_of(p->tensor);
+    return !p->tensor->requires_grad || !tni_grad_of(p->tensor);
 }
 
 /* Whether its module has a buffer of its name in its place (tn_freeze_batchnorm): nothing is to be
@@ -46,7 +41,7 @@ static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
                          "%s: %s has become a buffer: optimizers update parameters only", f,
                          p->name);
     if (tni_optim_skips(p)) return TN_OK;
-    const tn_tensor *g = gradient_of(t);
+    const tn_tensor *g = tni_grad_of(t);
     if (!tni_shape_equal(&g->shape, &t->shape))
         return tni_error(TN_E_SHAPE, "%s: %s %s has a gradient of %s: want equal shapes", f,
                          p->name, tni_shape_text(&t->shape), tni_shape_text(&g->shape));
@@ -75,7 +70,7 @@ static tn_status describe(const tn_optim *opt, tni_optim_param *p, tni_optim_ten
     tn_status status = tni_optim_ready(opt, p);
     if (status != TN_OK) return status;
     tn_tensor *value = tni_dense(p->tensor); /* itself unless strided */
-    tn_tensor *g = tni_dense(gradient_of(p->tensor));
+    tn_tensor *g = tni_dense(tni_grad_of(p->tensor));
     if (!value || !g) return tni_pending();
     *c = (tni_optim_tensor){
         .dtype = value->dtype,

@@ -168,10 +168,8 @@ static inline bool tni_absent(const tn_tensor *t)
 }
 /* The same as an error naming function and argument, for those that want a tensor. (create.c) */
 bool tni_present(const char *function, const char *argument, const tn_tensor *t);
-/* Elements of another dtype in dense host memory: put into t, or read from x, part of t or all of
- * it, as `as` describes them, but for its data. (access.c) */
+/* Puts elements of that dtype, dense in host memory, into t. (access.c) */
 tn_status tni_write_host(const tn_tensor *t, const void *data, size_t nbytes, tn_dtype dtype);
-tn_status tni_read_host(const tn_tensor *t, tni_array x, tni_array as, void *data, size_t nbytes);
 void *tni_data(const tn_tensor *t);      /* first element, wherever it lives */
 size_t tni_bytes_of(const tn_tensor *t); /* of its elements; 0 for NULL */
 /* Whether nbytes is the size of t's elements in dtype; else an error naming function. */

@@ -34,15 +34,19 @@ static const tn_module_type module_dict_type = {
     .size = sizeof(tn_module),
 };
 
+const char *tni_next_name(const tn_module *m, int n, char name[16])
+{
+    do {
+        snprintf(name, 16, "%d", n++);
+    } while (tni_slot_find(m, name, strlen(name)));
+    return name;
+}
+
 /* Appends in a constructor or later. */
 static tn_status append(tn_module *m, tn_module *child)
 {
     char name[16];
-    int n = tn_module_children(m);
-    do { /* deleting leaves gaps: never replace a member */
-        snprintf(name, sizeof name, "%d", n++);
-    } while (tni_slot_find(m, name, strlen(name)));
-    return tn_register_module(m, name, NULL, child);
+    return tn_register_module(m, tni_next_name(m, tn_module_children(m), name), NULL, child);
 }
 
 tn_module *tn_sequential_of(tn_module *const *children, int n)

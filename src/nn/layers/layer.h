@@ -27,6 +27,9 @@ static inline int64_t tni_or_int(int64_t value, int64_t instead)
 /* An error naming function and the first input that is NULL, if any. */
 tn_status tni_expect_inputs(const char *function, int n, const char *const *name,
                             tn_tensor *const *in);
+/* A free name for one more of m's numbered members: its number, or a later one where deleting has
+ * left gaps. (containers.c) */
+const char *tni_next_name(const tn_module *m, int n, char name[16]);
 /* An error naming function unless m is of this type. */
 tn_status tni_expect_type(const char *function, const tn_module *m, const tn_module_type *type);
 

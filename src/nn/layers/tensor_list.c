@@ -52,10 +52,7 @@ tn_status tn_module_append_tensor(tn_module *list, tn_tensor *t)
     if (status == TN_OK && !t) status = tni_poison("tn_module_append_tensor", "t");
     if (status != TN_OK) return status;
     char name[16];
-    int n = list->state->n;
-    do { /* deleting leaves gaps: never replace a member */
-        snprintf(name, sizeof name, "%d", n++);
-    } while (tni_slot_find(list, name, strlen(name)));
+    tni_next_name(list, list->state->n, name);
     if (list->type == &parameter_list_type) return tn_register_parameter(list, name, NULL, t);
     return tn_register_buffer(list, name, NULL, t, ((tensor_list *)list)->persistence);
 }
