@@ -345,8 +345,9 @@ static void grad_planes_fused(void *context, int64_t begin, int64_t end)
     }
 }
 
-static void backward_planes(bn_job *job, bool sums)
+static void backward_planes(bn_job *job)
 {
+    bool sums = job->training || job->dw || job->db;
     int64_t items = job->c * job->blocks;
     int64_t grain = row_grain(job->block_n * job->s, 3);
     if (sums && job->dx && job->blocks == 1) {
@@ -489,16 +490,23 @@ static void backward_columns(void *context, int64_t begin, int64_t end)
 
 /* ---- the two slots --------------------------------------------------------------------------- */
 
-static tn_status open_partials(bn_job *job, size_t *nbytes)
+static tn_status run(bn_job *job, tni_chunk columns, void (*planes)(bn_job *job))
 {
+    if (in_columns(job)) {
+        int64_t group = group_channels(job);
+        tni_parallel((job->c + group - 1) / group, row_grain(job->n * COLUMNS, 4), columns, job);
+        return TN_OK;
+    }
     cut_planes(job);
-    size_t count;
+    size_t count, nbytes;
     if (!tni_mul_size((size_t)job->c, (size_t)job->blocks, &count) ||
-        !tni_mul_size(TNI_MAX(count, 8), 2 * sizeof(double), nbytes))
+        !tni_mul_size(TNI_MAX(count, 8), 2 * sizeof(double), &nbytes))
         return tni_error(TN_E_NOMEM, "tn_batch_norm: %" PRId64 " channels are too many", job->c);
-    job->partial = tni_alloc(*nbytes);
+    job->partial = tni_alloc(nbytes);
     if (!job->partial) return TN_E_NOMEM;
     job->partial2 = job->partial + count;
+    planes(job);
+    tni_free(job->partial, nbytes);
     return TN_OK;
 }
 
@@ -534,18 +542,7 @@ tn_status K(tni_batch_norm)(const tni_batch_norm *a)
         }
         return TN_OK;
     }
-    if (in_columns(&job)) {
-        int64_t group = group_channels(&job);
-        tni_parallel((job.c + group - 1) / group, row_grain(job.n * COLUMNS, 4), forward_columns,
-                     &job);
-        return failed ? TN_E_NOMEM : TN_OK;
-    }
-    size_t nbytes;
-    tn_status status = open_partials(&job, &nbytes);
-    if (status == TN_OK) {
-        forward_planes(&job);
-        tni_free(job.partial, nbytes);
-    }
+    tn_status status = run(&job, forward_columns, forward_planes);
     return failed ? TN_E_NOMEM : status;
 }
 
@@ -568,17 +565,5 @@ tn_status K(tni_batch_norm_grad)(const tni_batch_norm_grad *a)
         for (int64_t ch = 0; ch < job.c; ch++) finish_grad(&job, ch, 0, 0);
         return TN_OK;
     }
-    if (in_columns(&job)) {
-        int64_t group = group_channels(&job);
-        tni_parallel((job.c + group - 1) / group, row_grain(job.n * COLUMNS, 4), backward_columns,
-                     &job);
-        return TN_OK;
-    }
-    size_t nbytes;
-    tn_status status = open_partials(&job, &nbytes);
-    if (status == TN_OK) {
-        backward_planes(&job, job.training || job.dw || job.db);
-        tni_free(job.partial, nbytes);
-    }
-    return status;
+    return run(&job, backward_columns, backward_planes);
 }

@@ -19,15 +19,13 @@ typedef struct pool {
     bool narrow;    /* bf16, only where is_halving */
 } pool;
 
-/* Not p->n * p->c: of bf16 and f16 some planes come at a time. */
-static int64_t planes(const tni_array *x)
+/* The planes of x, not p->n * p->c: of bf16 and f16 some come at a time. */
+static tn_status run(pool *q, const tni_array *x, tni_chunk planes)
 {
-    return x->size[0] * x->size[1];
-}
-
-static int64_t grain(const tni_pool2d_sizes *p)
-{
-    return TNI_MAX(1, 16384 / TNI_MAX(p->h * p->w + p->oh * p->ow, 1));
+    const tni_pool2d_sizes *p = q->p;
+    int64_t grain = TNI_MAX(1, 16384 / TNI_MAX(p->h * p->w + p->oh * p->ow, 1));
+    tni_parallel(x->size[0] * x->size[1], grain, planes, q);
+    return TN_OK;
 }
 
 /* 2x2 windows side by side: every input is in at most one of them. */
@@ -188,14 +186,8 @@ static void max_planes(void *context, int64_t begin, int64_t end)
 
 tn_status K(tni_max_pool2d)(const tni_max_pool2d *a)
 {
-    const tni_pool2d_sizes *p = &a->sizes;
-    pool q = { .p = p,
-               .from = a->x.data,
-               .to = a->y.data,
-               .index = a->index.data,
-               .narrow = a->x.dtype == TN_BF16 };
-    tni_parallel(planes(&a->x), grain(p), max_planes, &q);
-    return TN_OK;
+    pool q = { &a->sizes, a->x.data, a->y.data, NULL, a->index.data, a->x.dtype == TN_BF16 };
+    return run(&q, &a->x, max_planes);
 }
 
 /* Lays n values of dy and index out once for each column. */
@@ -274,14 +266,8 @@ static void max_grad_planes(void *context, int64_t begin, int64_t end)
 
 tn_status K(tni_max_pool2d_grad)(const tni_max_pool2d_grad *a)
 {
-    const tni_pool2d_sizes *p = &a->sizes;
-    pool q = { .p = p,
-               .from = a->dy.data,
-               .to = a->dx.data,
-               .winner = a->index.data,
-               .narrow = a->dy.dtype == TN_BF16 };
-    tni_parallel(planes(&a->dy), grain(p), max_grad_planes, &q);
-    return TN_OK;
+    pool q = { &a->sizes, a->dy.data, a->dx.data, a->index.data, NULL, a->dy.dtype == TN_BF16 };
+    return run(&q, &a->dy, max_grad_planes);
 }
 
 #ifdef TNI_REAL_IS_f32
@@ -412,16 +398,12 @@ static void average_grad_planes(void *context, int64_t begin, int64_t end)
 
 tn_status K(tni_avg_pool2d)(const tni_avg_pool2d *a)
 {
-    const tni_pool2d_sizes *p = &a->sizes;
-    pool q = { .p = p, .from = a->x.data, .to = a->y.data };
-    tni_parallel(planes(&a->x), grain(p), average_planes, &q);
-    return TN_OK;
+    pool q = { .p = &a->sizes, .from = a->x.data, .to = a->y.data };
+    return run(&q, &a->x, average_planes);
 }
 
 tn_status K(tni_avg_pool2d_grad)(const tni_avg_pool2d_grad *a)
 {
-    const tni_pool2d_sizes *p = &a->sizes;
-    pool q = { .p = p, .from = a->dy.data, .to = a->dx.data };
-    tni_parallel(planes(&a->dy), grain(p), average_grad_planes, &q);
-    return TN_OK;
+    pool q = { .p = &a->sizes, .from = a->dy.data, .to = a->dx.data };
+    return run(&q, &a->dy, average_grad_planes);
 }
