@@ -20,8 +20,9 @@ static inline tni_watcher *tni_watcher_now(void)
 {
     return TNI_LIKELY(!tni_watching) ? NULL : tni_watcher_settled();
 }
+
 /* Calls it for an event of watch.h: TNI_TELL(arrived, node) is its status, TN_OK if nobody watches
- * for that. TNI_TELL_OF is for events without a status, TNI_TELL_OP for ops, which may be hidden. */
+ * for that. TNI_TELL_OF is for events without a status, TNI_TELL_OP for ops (see tni_hide). */
 #define TNI_TELL(event, ...)                                                                       \
     (tni_watcher_now() && tni_watching->event ? tni_watching->event(tni_watching, __VA_ARGS__)     \
                                               : TN_OK)
