@@ -1,10 +1,11 @@
 """Reads tenon's public headers: their groups, declarations and comments.
 
-The headers are written to be read as they are, with five habits that this file knows:
+The headers are written to be read as they are, with six habits that this file knows:
   - the first comment is about the file, "tenon/graph.h - the tape ...";
   - a rule, /* ---- reductions ---- */, begins a group; a comment right below it is about the group;
   - a comment before a declaration, or behind it on its last line, is about that declaration;
   - in a comment, "Errors   no such name" is a label with its text, aligned over several lines;
+  - a declaration with the comment /* of module.h */ is another header's, needed here;
   - in a comment, lines indented by four are code, and lines that begin with "  - " are a list.
 read() gives what is there as objects, in order; blocks() takes one comment apart.
 """
@@ -162,7 +163,7 @@ def read(path):
             else:
                 behind = text_of(match["behind"]) if match["behind"] else []
                 item = declaration(match["code"], (pending or []) + behind)
-            if not HIDDEN.search(item.name):
+            if not HIDDEN.search(item.name) and not re.fullmatch(r"of \w+\.h", " ".join(item.comment)):
                 groups[-1].declarations.append(item)
                 fresh = False
             if item.kind != "object":  # its comment is about the macro that takes its address

@@ -130,6 +130,9 @@ TN_API TN_MUST_USE tn_status tn_gradients(int n_out, tn_tensor *const *outputs,
                                           tn_tensor *const *seeds, int n_in,
                                           tn_tensor *const *inputs, tn_tensor **grads, int flags);
 
+/** A function of n inputs, for derivatives.h and tn_gradcheck (diagnose.h): returns one tensor. */
+typedef tn_tensor *(*tn_function)(tn_tensor **inputs, void *user);
+
 /* ---- hooks ----------------------------------------------------------------------------------- */
 
 /**
@@ -206,29 +209,10 @@ static inline void tn_leave_places_(const int *was)
 TN_API bool tn_set_lines(bool on);
 TN_API bool tn_lines(void); /* the setting now */
 
-/* ---- checking gradients ---------------------------------------------------------------------- */
-
-/** A function of n inputs, for tn_gradcheck and derivatives.h: returns one tensor. */
-typedef tn_tensor *(*tn_function)(tn_tensor **inputs, void *user);
-
-/** zero fields: PyTorch's eps 1e-6, atol 1e-5, rtol 1e-3 */
-typedef struct tn_gradcheck_options {
-    double eps, atol, rtol; /* step; right within atol + rtol |numeric value| */
-    bool second;            /* check second derivatives as well */
-} tn_gradcheck_options;
-
-/**
- * Compares backward with central differences, element by element, for every input that requires
- * grad. An embedding's padding row has the gradient of any other here, and not its 0.
- *
- * inputs   f64 leaves, n of them; those with requires_grad are checked
- * Errors   TN_E_INVALID with the first mismatch: input, element, analytic and numeric value
- * Source   (f(x + eps) - f(x - eps)) / (2 eps); PyTorch's gradcheck defaults
- */
-TN_API TN_MUST_USE tn_status tn_gradcheck(tn_function f, tn_tensor **inputs, int n, void *user,
-                                          tn_gradcheck_options options);
-
 #ifdef __cplusplus
 }
 #endif
+
+#include <tenon/diagnose.h> /* for one release: tn_gradcheck stood here */
+
 #endif

@@ -1,10 +1,9 @@
 /**
  * tenon/derivatives.h - derivatives of a function as a whole: products with its Jacobian, the
- * Jacobian, the Hessian, products with the Hessian; and a check of a model's gradients.
+ * Jacobian, the Hessian, products with the Hessian.
  *
- * Those of a function, as torch.autograd.functional has them, take f, its n inputs and user as
- * tn_gradcheck does, call f once, with aliases of the inputs, and leave results to the current
- * scope. In common:
+ * They are those of torch.autograd.functional: they take f, its n inputs and user, call f once,
+ * with aliases of the inputs, and leave results to the current scope. In common:
  *
  * inputs   floating tensors, whether or not they require grad. f reads what it is given, not the
  *          caller's tensors; what it finds through user counts as constant
@@ -22,7 +21,7 @@
 #define TENON_DERIVATIVES_H
 
 #include <tenon/autograd.h>
-#include <tenon/nn.h>
+#include <tenon/nn.h> /* for one release: nothing here needs it */
 
 #ifdef __cplusplus
 extern "C" {
@@ -79,39 +78,6 @@ TN_API TN_MUST_USE tn_status tn_hessian(tn_function f, tn_tensor *const *inputs,
  */
 TN_API TN_MUST_USE tn_status tn_hvp(tn_function f, tn_tensor *const *inputs, int n, void *user,
                                     tn_tensor *const *v, tn_tensor **y, tn_tensor **hv, int flags);
-
-/* ---- a check of a model's gradients ---------------------------------------------------------- */
-
-/** zero fields: eps 1e-6, atol 1e-7, rtol 1e-5 */
-typedef struct tn_module_gradcheck_options {
-    double eps, atol, rtol; /* step; absolute and relative tolerance */
-    bool fast;              /* one random direction for each parameter, instead of every element */
-} tn_module_gradcheck_options;
-
-/**
- * Compares the gradient of every trainable parameter of m with central differences of a loss, on a
- * copy of m in f64. A parameter is right where the two differ by at most atol + rtol |differences|;
- * a kink (relu, max) between the two points, and the loss's own rounding, are allowed for.
- *
- * loss      computes forward and the loss, one element, from the module that it is given: the copy.
- *           What modules are given becomes f64; a floating target must be made so. Called once, and
- *           twice for each element, or in fast mode for each parameter; buffers, extra state and
- *           the default generator are the same each time, so dropout drops the same elements
- * Padding   an embedding's padding row, whose gradient is 0 by definition, is checked as any other
- *           row: with the gradient that it would have
- * Tied      a tensor with several names is one parameter; of two that are views of the same memory,
- *           each moves the other, which looks like a wrong gradient
- * Changes   nothing: neither m nor the default generator. m's hooks do not run, and the checks of
- *           tn_set_anomaly are off
- * Errors    TN_E_INVALID with the worst parameter, the op that reads it first, an element (in fast
- *           mode found by halving the direction), both values, and of several wrong parameters the
- *           one that forward reads last: what is wrong comes after it. The loss differs from call
- *           to call, or reads no parameter of the copy; m cannot be cloned; errors of loss
- * Source    PyTorch's gradcheck, with fast_mode
- */
-TN_API TN_MUST_USE tn_status tn_module_gradcheck(tn_module *m,
-                                                 tn_tensor *(*loss)(tn_module *m, void *user),
-                                                 void *user, tn_module_gradcheck_options options);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,5 @@
 /**
- * tenon/io.h - files: weights (safetensors), checkpoints, data sets, loaders.
+ * tenon/io.h - files: weights (safetensors), checkpoints.
  */
 #ifndef TENON_IO_H
 #define TENON_IO_H
@@ -189,92 +189,11 @@ TN_API TN_MUST_USE tn_status tn_checkpoint_lock(const char *path, tn_file_lock *
 /** Gives the lock back. */
 TN_API void tn_checkpoint_unlock(tn_file_lock *lock);
 
-/* ---- data ------------------------------------------------------------------------------------ */
-
-/**
- * An IDX file (the MNIST family), plain or .gz: u8 as u8, i8/i16/i32 as i32, f32, f64.
- *
- * Shapes   1 to 4 axes, as the file says
- * Errors   TN_E_FORMAT: not IDX, truncated, longer than it says, damaged (the checksum is checked),
- *          compressed more than tn_set_file_limits allows
- * Owner    current scope
- * Source   LeCun's description of the format; RFC 1952
- */
-TN_API tn_tensor *tn_load_idx(const char *path);
-
-/** A text as character ids, split in two. */
-typedef struct tn_text {
-    int64_t n_train, n_valid;           /* characters */
-    const unsigned char *train, *valid; /* ids, 0 .. vocab-1 */
-    int vocab;                          /* distinct bytes */
-    unsigned char byte_of[256];         /* id -> byte, ascending bytes */
-    int id_of[256];                     /* byte -> id, -1 for bytes not in the text */
-} tn_text;
-/** Reads a file of at least one byte; the last floor(n valid_fraction) bytes (0 to 0.5) are for
- *  validation. Owner: yours, tn_text_free. */
-TN_API tn_text *tn_text_load(const char *path, double valid_fraction);
-TN_API void tn_text_free(tn_text *text); /* frees it; NULL is ignored */
-/** `batch` (B) random windows of `context` (T) + 1 characters: x [B, T], y [B, T] one further, i64,
- *  current scope. Draws from g as PyTorch's randint(n - T) does, n being the part's length. Errors:
- *  n <= T. */
-TN_API TN_MUST_USE tn_status tn_text_batch(const tn_text *text, bool valid, tn_generator *g,
-                                           int64_t batch, int64_t context, tn_tensor **x,
-                                           tn_tensor **y);
-
-/** Batches from an in-memory data set of several tensors with equal first sizes (inputs,
- *  labels). */
-typedef struct tn_loader tn_loader;
-/** zero fields: batches of 1, in order, the last one shorter */
-typedef struct tn_loader_options {
-    int64_t batch_size; /* 0: 1 */
-    bool shuffle, drop_last;
-    /* of each batch only one part of `parts` equal ones: for ranks, .parts = tn_parallel_size(),
-     * .part = tn_parallel_rank(). batch_size stays that of the whole batch. 0 parts: 1 */
-    int64_t parts, part;
-    /* of the loader's own generator; an epoch's order depends on seed and epoch only */
-    uint64_t seed;
-    /* a thread copies the next batch in advance: don't write to the tensors then */
-    bool prefetch;
-} tn_loader_options;
-/** Of n <= 4 tensors (CPU, rank >= 1, equal first sizes). It keeps their memory, not the handles:
- *  later changes of a handle, as when a module casts a buffer, change no batch. Values written to
- *  the tensors do show in batches, except for tensors that are not dense, which it copies. Owner:
- *  yours. Errors: there would be no batch (no rows, or fewer than batch_size with drop_last); a
- *  batch_size that is no multiple of parts; part outside [0, parts). fork: the child's copy
- *  continues at the parent's position. Parts: all have equally many rows, so up to parts - 1 rows
- *  at the end of an epoch are left out. A checkpoint does not know them: it fits any number. */
-TN_API tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o);
-/** Frees it, once no batch is being copied. Batches handed out stay valid. NULL is ignored. */
-TN_API void tn_loader_free(tn_loader *loader);
-/** Fills out[0..n) with the next batch (current scope); n as for tn_loader_new. Returns 1, or 0 at
- *  the end of the epoch (the next call starts the next epoch), or -1 on failure. */
-TN_API TN_MUST_USE int tn_loader_next(tn_loader *loader, tn_tensor **out, int n);
-TN_API int64_t tn_loader_batches(const tn_loader *loader); /* per epoch */
-TN_API int64_t tn_loader_rows(const tn_loader *loader);    /* of the data; -1 for NULL */
-/** Rows of a whole batch; -1 for NULL. */
-TN_API int64_t tn_loader_batch_size(const tn_loader *loader);
-/** Sets another size, at the beginning of an epoch. Errors: not at the beginning (position 0); what
- *  tn_loader_new would refuse. Then nothing changes. */
-TN_API TN_MUST_USE tn_status tn_loader_set_batch_size(tn_loader *loader, int64_t batch_size);
-TN_API int64_t tn_loader_epoch(const tn_loader *loader);    /* its number, from 0; -1 for NULL */
-TN_API int64_t tn_loader_position(const tn_loader *loader); /* batches consumed in this epoch */
-/** Continues at a batch of an epoch, as after a resume. */
-TN_API TN_MUST_USE tn_status tn_loader_seek(tn_loader *loader, int64_t epoch, int64_t position);
-
-/* ---- reports --------------------------------------------------------------------------------- */
-
-/** One line of a plot: n points. */
-typedef struct tn_curve {
-    const char *label;   /* for the legend; NULL: none */
-    int64_t n;           /* how many points */
-    const double *x, *y; /* n of each */
-} tn_curve;
-/** Writes the curves as an SVG with axes and a legend. Points that are not finite break a line;
- *  texts may be NULL. The file is replaced as tn_save replaces. */
-TN_API TN_MUST_USE tn_status tn_plot_svg(const char *path, const char *title, const char *x_label,
-                                         const char *y_label, const tn_curve *curves, int n);
-
 #ifdef __cplusplus
 }
 #endif
+
+#include <tenon/data.h>  /* for one release: loaders, texts and tn_load_idx stood here */
+#include <tenon/trace.h> /* and so did tn_plot_svg */
+
 #endif

@@ -318,55 +318,6 @@ TN_API tn_list *tn_scheduler_state_dict(tn_scheduler *s);
 /** Loads such a list, as described above. */
 TN_API TN_MUST_USE tn_status tn_scheduler_load_state_dict(tn_scheduler *s, const tn_list *state);
 
-/* ---- when training does not learn ------------------------------------------------------------ */
-
-/** The findings of tn_explain_training, counted. */
-typedef struct tn_explain_report {
-    int findings;     /* all of the following but frozen */
-    int unread;       /* trainable parameters that were never read */
-    int cut;          /* read, but history was lost on the way to the loss */
-    int unused;       /* read, but nothing computed from them reaches the loss */
-    int zero;         /* their gradient is 0 everywhere */
-    int nonfinite;    /* their gradient holds NaN or an infinity, or the loss is one */
-    int unregistered; /* tensors that forward read and no module registered */
-    int missing;      /* trainable parameters that the optimizer does not hold */
-    int foreign;      /* the optimizer's parameters that are not the model's */
-    int reused;       /* 1: its last step used gradients that an earlier step had used */
-    int elsewhere;    /* trainable parameters without a gradient on another rank of the run */
-    int frozen;       /* no fault: parameters without requires_grad */
-    double loss;      /* its value */
-    char text[8192];  /* the printed text, cut with "..." */
-} tn_explain_report;
-
-/**
- * Runs loss(m, user) once, takes the gradients, and says what keeps m from learning: a line for
- * each finding, which begins with the full name of a parameter or module, then "N findings" or
- * "nothing to complain about". For a parameter without a gradient it names the op where its history
- * ended, the module that called that op, and why: tn_detach, TN_NO_GRAD, an op without a
- * derivative. If the optimizer's last step used gradients that an earlier step had used, because
- * nobody cleared them before backward added to them, "(optimizer)" begins a line.
- *
- * Ranks     in a run of several, what it says of a gradient is said of this rank, by its number.
- *           Parameters that had no gradient on another rank in the last averaging backward are
- *           findings too: one rank alone may ask, unless loss needs the others (a BatchNorm over
- *           all ranks)
- * file      NULL: nothing is printed
- * opt       NULL: no optimizer is checked
- * loss      computes forward and the loss, one element, without backward or step. Recording is on
- * report    NULL, or filled with the counts and the same text
- * Changes   nothing that lasts: parameters, gradients, buffers, extra state and the default
- *           generator are restored. Hooks run, and other side effects of loss remain. Checks of
- *           tn_set_anomaly are off
- * Sees      ops, tn_detach, in-place changes. Values that are read out (tn_item, tn_data) and
- *           written back can't be followed: then "its results do not reach the loss". A tensor
- *           counts as unregistered when it existed before the run, so a cache that forward fills is
- *           found in the second run
- * Errors    those of loss, and a loss of more than one element; then nothing is printed or filled
- */
-TN_API tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
-                                     tn_tensor *(*loss)(tn_module *m, void *user), void *user,
-                                     tn_explain_report *report);
-
 #ifdef __cplusplus
 }
 #endif

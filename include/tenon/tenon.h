@@ -32,18 +32,24 @@
 #ifndef TENON_TENON_H
 #define TENON_TENON_H
 
+/* the core */
 #include <tenon/error.h>
 #include <tenon/tensor.h>
 #include <tenon/ops.h>
 #include <tenon/autograd.h>
 #include <tenon/custom.h>
-#include <tenon/nn.h>
 #include <tenon/derivatives.h>
-#include <tenon/graph.h>
+#include <tenon/module.h>
+#include <tenon/layers.h>
+#include <tenon/init.h>
 #include <tenon/optim.h>
-#include <tenon/capture.h>
-#include <tenon/trace.h>
 #include <tenon/io.h>
+/* the ring around it */
+#include <tenon/data.h>
+#include <tenon/diagnose.h>
+#include <tenon/graph.h>
+#include <tenon/capture.h>
 #include <tenon/parallel.h>
+#include <tenon/trace.h> /* a library of its own: -ltenon-trace */
 
 #endif

@@ -11,6 +11,9 @@
  *     TN_CHECK(tn_trace_end(trace));
  *     TN_CHECK(tn_trace_text(stdout, trace));
  *     tn_trace_free(trace);
+ *
+ * Programs that call these functions link libtenon-trace as well, which needs libtenon: pkg-config
+ * gives both for tenon-trace.
  */
 #ifndef TENON_TRACE_H
 #define TENON_TRACE_H
@@ -145,6 +148,19 @@ TN_API TN_MUST_USE tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_
  *          written
  */
 TN_API TN_MUST_USE tn_status tn_graph_html(FILE *file, tn_trace *const *traces, int n);
+
+/* ---- curves ---------------------------------------------------------------------------------- */
+
+/** One line of a plot: n points. */
+typedef struct tn_curve {
+    const char *label;   /* for the legend; NULL: none */
+    int64_t n;           /* how many points */
+    const double *x, *y; /* n of each */
+} tn_curve;
+/** Writes the curves as an SVG with axes and a legend. Points that are not finite break a line;
+ *  texts may be NULL. The file is replaced as tn_save replaces. */
+TN_API TN_MUST_USE tn_status tn_plot_svg(const char *path, const char *title, const char *x_label,
+                                         const char *y_label, const tn_curve *curves, int n);
 
 #ifdef __cplusplus
 }

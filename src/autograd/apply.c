@@ -2,6 +2,7 @@
  * apply.c - the one way an op is applied: poison, devices, dtypes, shape rule, allocation, forward,
  * recording.
  */
+#include "autograd/graph.h"
 #include "autograd/tell.h"
 
 enum { MAX_SAVED = 4, FEW_OUT = 4 };

@@ -12,7 +12,7 @@
  * A large leaf's first cast in a region is not kept, neither here nor by the op that reads it: its
  * backward casts once more (kept.c). A leaf that is read again is cast again, and that one stays.
  */
-#include "autograd/op.h"
+#include "autograd/graph.h"
 #include "base/map.h"
 
 TNI_THREAD tn_dtype tni_autocasting = TN_F32;

@@ -8,6 +8,7 @@
  */
 #include <tenon/custom.h>
 
+#include "autograd/graph.h"
 #include "autograd/tell.h"
 
 typedef enum saved_as { SAVED_NONE, SAVED_INPUT, SAVED_OUTPUT, SAVED_OTHER } saved_as;

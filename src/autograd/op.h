@@ -1,5 +1,5 @@
 /*
- * op.h - what an op is, how it is applied, and the graph it leaves behind.
+ * op.h - what an op is, and how it is applied. The graph that it leaves behind is in graph.h.
  *
  * An op is a constant descriptor with its static functions in one file (src/autograd/ops/).
  * tni_apply does what every op would otherwise repeat. The engine (backward.c) does what every
@@ -151,7 +151,7 @@ tn_tensor *tni_autocast_f32(tn_tensor *x);
 /* tn_to_dtype, but ops that read a large result cast x again in backward, and keep nothing. */
 tn_tensor *tni_cast_again(tn_tensor *x, tn_dtype dtype);
 /* Drops this thread's kept casts of leaves. */
-void tni_autocast_forget(void);
+TNI_SHARED void tni_autocast_forget(void);
 
 /* What stands before an op's name in messages. */
 static inline const char *tni_op_prefix(const tn_op *op)
@@ -214,91 +214,7 @@ typedef struct tni_change {
 tn_status tni_change_all(const char *function, int n, tni_change (*each)(const void *from, int i),
                          const void *from);
 /* A copy after writes that cannot be undone: if it fails, it is tried once more. */
-tn_status tni_copy_last(const tni_backend *backend, const tni_array *y, const tni_array *x);
-
-/* ---- the graph ------------------------------------------------------------------------------- */
-
-/* Where the gradient of an input goes: (node, index), or a leaf; nowhere if both are NULL. */
-typedef struct tni_edge {
-    tni_node *node;
-    tn_tensor *leaf;
-    int index;
-} tni_edge;
-
-typedef struct tni_origin tni_origin;
-
-/* A tensor that backward reads: an alias without history, and its version at forward. */
-typedef struct tni_kept {
-    tn_tensor *alias;
-    uint64_t version : 63;
-    uint64_t remade : 1; /* an input: alias is NULL, its op computes it again (kept.c) */
-} tni_kept;
-
-struct tni_node {
-    atomic_int refs;
-    int n_in, n_out, n_saved;
-    atomic_int holds;  /* of a cheap op: on the inputs that it keeps (kept.c) */
-    bool keeps, spent; /* may keep something for backward; that has been freed */
-    bool queued;       /* on the heap of the innermost pass */
-    uint64_t sequence; /* newer is larger: the engine's order */
-    uint64_t mark;     /* of the pass that last visited it */
-    const tn_op *op;
-    tni_node *next;     /* in the list of nodes to free, or to visit */
-    tni_edge *edge;     /* n_in */
-    tni_meta *in, *out; /* n_in, n_out */
-    tni_kept *x;        /* n_in; alias NULL when not kept */
-    tni_kept y;
-    tn_tensor **saved;   /* n_saved */
-    tn_tensor **pending; /* n_out: gradients that have arrived */
-    tni_gradmeta **gm;   /* n_out: of the output handles, when they have one */
-    void *args;
-    tni_origin *origin; /* place.h; NULL: unknown */
-    size_t nbytes;      /* of this block */
-};
-
-struct tni_gradmeta {
-    atomic_int refs;
-    uint64_t mark; /* of the tn_gradients pass that wants this tensor's gradient */
-    bool retain;
-    uint64_t used;       /* 1 + grad's version when a step used it; 0: none has */
-    uint64_t reused;     /* the same, when backward added to a gradient that a step had used */
-    tn_tensor *grad;     /* accumulated; NULL when none */
-    tn_tensor *pending;  /* arrived in the pass that is running */
-    tni_hook_list hooks; /* of tn_grad_hook */
-    /* of a leaf whose gradients are averaged over processes (sync.h); NULL: not */
-    struct tni_sync *sync;
-    int sync_index; /* its place there */
-    int awaited;    /* uses in the running pass's graph that are not differentiated yet */
-};
-
-/* t's gradient; NULL: none. */
-static inline tn_tensor *tni_grad_of(const tn_tensor *t)
-{
-    return t->gm && t->gm->grad && !tni_none(t->gm->grad) ? t->gm->grad : NULL;
-}
-/* Whether grad still holds a gradient that a step has used, and a later backward added to. */
-bool tni_grad_reused(const tni_gradmeta *gm);
-/* Makes grad (a reference that it takes; NULL: none) the gradient: no step has used it. */
-void tni_grad_put(tni_gradmeta *gm, tn_tensor *grad);
-/* Whether a call leaves a node. */
-bool tni_wants_recording(const tni_call *c);
-/* Makes a node and attaches it to the outputs. On failure they stay without history. */
-tn_status tni_record(const tni_call *c, size_t args_size);
-/* Whether who reads y, a result of op, computes it again: y need not be kept, all inputs must. */
-bool tni_is_remade(const tn_op *op, const tn_tensor *y);
-/* Keeps t for backward, as it is now. */
-bool tni_keep_alias(tni_kept *kept, const tn_tensor *t);
-/* The same for input t, edge i set, where node's op or t's is cheap. */
-bool tni_keep_cheap(tni_node *node, int i, const tn_tensor *t);
-/* Node no longer reads input i. */
-void tni_kept_let_go(tni_node *node, int i);
-/* Frees what the node kept, after its turn in a backward. */
-void tni_kept_free(tni_node *node);
-/* A kept alias with the history of output `index` of a node, in the current scope. */
-tn_tensor *tni_with_history(const tn_tensor *alias, tni_node *from, int index);
-tni_gradmeta *tni_gradmeta_of(tn_tensor *t); /* makes it on demand; NULL when out of memory */
-void tni_gradmeta_drop(tni_gradmeta *gm);
-void tni_node_drop(tni_node *node); /* iterative: any depth */
-uint64_t tni_next_sequence(void);
+TNI_SHARED tn_status tni_copy_last(const tni_backend *backend, const tni_array *y,
+                                   const tni_array *x);
 
 #endif

@@ -4,6 +4,7 @@
 #ifndef TNI_PASS_H
 #define TNI_PASS_H
 
+#include "autograd/graph.h"
 #include "autograd/tell.h"
 
 /* Nodes in the order of their turns, newest first (order.c). */
@@ -68,7 +69,7 @@ tn_status tni_pass_run(tni_pass *p);
 tn_status tni_pass_receive(tni_pass *p, tni_gradmeta *gm, tn_tensor *leaf);
 /* Leaves nothing of the pass behind. */
 void tni_pass_end(tni_pass *p);
-bool tni_pass_is_open(void); /* some pass of this thread, between these two */
+TNI_SHARED bool tni_pass_is_open(void); /* some pass of this thread, between these two */
 /* Marks a node as off the heap and drops its pending gradients. */
 void tni_leave(tni_node *node);
 

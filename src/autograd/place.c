@@ -14,6 +14,13 @@ static tni_place *here(void)
     return tni_place_here ? tni_place_here() : NULL;
 }
 
+tn_status tni_place_now(tni_place **place)
+{
+    uint64_t errors = tni_error_count;
+    *place = here();
+    return tni_error_count != errors ? tni_pending() : TN_OK;
+}
+
 tni_place *tni_place_new(tni_place *outer, const void *module, const char *path, const char *type)
 {
     tni_place *p = tni_calloc(sizeof *p);
@@ -73,9 +80,9 @@ tn_status tni_place_node(tni_watcher *self, const tni_call *c)
     tni_node *node = NULL;
     for (int i = 0; i < c->n_out && !node; i++) node = c->out[i]->node;
     if (!c->recorded || !node || node->origin) return TN_OK;
-    uint64_t errors = tni_error_count;
-    tni_place *place = here();
-    if (tni_error_count != errors) return tni_pending();
+    tni_place *place;
+    tn_status status = tni_place_now(&place);
+    if (status != TN_OK) return status;
     int n_in = on ? c->n_in : 0;
     if (!place && !n_in && !tni_lines_wanted) return TN_OK;
     tni_origin *o = tni_calloc(origin_size(n_in));

@@ -5,7 +5,7 @@
 #ifndef TNI_PLACE_H
 #define TNI_PLACE_H
 
-#include "autograd/op.h"
+#include "autograd/graph.h"
 
 /* One call of a module; counted by the nodes recorded in it and the calls within it. */
 typedef struct tni_place {
@@ -29,21 +29,23 @@ struct tni_origin {
 
 /* Set by nn: the running call, which belongs to nn; NULL outside of all, or when out of memory. */
 extern _Thread_local tni_place *(*tni_place_here)(void);
+/* Puts it into place. Errors: it could not be made, out of memory. */
+TNI_SHARED tn_status tni_place_now(tni_place **place);
 
 /* path and type are copied, outer is counted. NULL and a message when out of memory. */
 tni_place *tni_place_new(tni_place *outer, const void *module, const char *path, const char *type);
-void tni_place_drop(tni_place *place); /* NULL is ignored */
+TNI_SHARED void tni_place_drop(tni_place *place); /* NULL is ignored */
 
 /* In anomaly.c: a watcher for places, unless another one has the thread. */
 void tni_watch_places(bool on);
 /* Gives a node that c just recorded its origin. */
-tn_status tni_place_node(tni_watcher *self, const tni_call *c);
+TNI_SHARED tn_status tni_place_node(tni_watcher *self, const tni_call *c);
 /* A buffer is written in the running call. */
-void tni_place_write(tni_watcher *self, const tn_tensor *t);
+TNI_SHARED void tni_place_write(tni_watcher *self, const tn_tensor *t);
 /* " (in fc1: Linear)", "" if nothing is known. Valid until the thread's next. */
 const char *tni_place_text(const tni_node *node);
 /* "net.c:41", the line that called the op; "" if it is not known. Valid as long as the node. */
-const char *tni_place_line(const tni_node *node);
+TNI_SHARED const char *tni_place_line(const tni_node *node);
 void tni_origin_free(tni_origin *origin);
 
 #endif

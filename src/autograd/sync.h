@@ -10,6 +10,7 @@
 #ifndef TNI_SYNC_H
 #define TNI_SYNC_H
 
+#include "autograd/graph.h"
 #include "autograd/pass.h"
 
 typedef struct tni_sync_leaf {

@@ -2,7 +2,7 @@
 #ifndef TNI_TAPE_H
 #define TNI_TAPE_H
 
-#include "autograd/op.h"
+#include "autograd/graph.h"
 #include "base/map.h"
 
 typedef struct tni_tape {
@@ -14,9 +14,9 @@ typedef struct tni_tape {
 /* t is zeroed. Changes nothing in the graph. Call tni_tape_free even if this fails. */
 tn_status tni_tape_of(tni_tape *t, const tn_tensor *root);
 /* The same behind n nodes. */
-tn_status tni_tape_from(tni_tape *t, size_t n, tni_node *const *from);
+TNI_SHARED tn_status tni_tape_from(tni_tape *t, size_t n, tni_node *const *from);
 /* The index of a node that is on the tape. */
 int tni_tape_id(const tni_tape *t, const tni_node *node);
-void tni_tape_free(tni_tape *t);
+TNI_SHARED void tni_tape_free(tni_tape *t);
 
 #endif

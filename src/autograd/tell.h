@@ -45,8 +45,8 @@ void tni_show(void);
 bool tni_hidden(void);
 
 /* Makes w (NULL: none) the thread's watcher and returns the one it had. */
-tni_watcher *tni_watch(tni_watcher *w);
-bool tni_watched(void);
+TNI_SHARED tni_watcher *tni_watch(tni_watcher *w);
+TNI_SHARED bool tni_watched(void);
 
 /* The watcher that TN_ANOMALY asks for, or NULL (anomaly.c). */
 tni_watcher *tni_anomaly_wanted(void);

@@ -25,6 +25,10 @@
 #define TNI_UNLIKELY(x) (x)
 #endif
 
+/* Visible outside of libtenon: for libraries of our own above it (libtenon-trace), of the same
+ * version. No promise to anybody else. */
+#define TNI_SHARED __attribute__((visibility("default")))
+
 #define TNI_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define TNI_MAX(a, b) ((a) > (b) ? (a) : (b))
 
@@ -38,7 +42,7 @@
 /* The one place where status and message are set. Returns NULL. */
 void *tni_fail(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
 /* The same, returning the status. */
-tn_status tni_error(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
+TNI_SHARED tn_status tni_error(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
 /* Puts text before the pending message and returns its status. The place in the model appears once,
  * where the error began. Cut at the end of the buffer. */
 tn_status tni_error_prefix(const char *format, ...) TN_PRINTF(1, 2);
@@ -46,7 +50,7 @@ tn_status tni_error_prefix(const char *format, ...) TN_PRINTF(1, 2);
  * pending status, or, if no error is pending, TN_E_INVALID with that message. */
 tn_status tni_missing(const char *format, ...) TN_PRINTF(1, 2);
 /* The same of an argument: says that it is NULL. */
-tn_status tni_poison(const char *function, const char *argument);
+TNI_SHARED tn_status tni_poison(const char *function, const char *argument);
 /* The same, returning NULL; and for an argument that may be TN_NONE, which the message then
  * names. */
 void *tni_poisoned(const char *function, const char *argument);
@@ -78,7 +82,7 @@ extern _Thread_local uint64_t tni_error_count;
 /* The op whose forward runs in this thread, or NULL: for a backend's later messages. */
 extern TNI_THREAD const char *tni_op_running;
 /* TN_OK or the pending status: for functions whose callee already set the message. */
-tn_status tni_pending(void);
+TNI_SHARED tn_status tni_pending(void);
 /* A thread's buffers for text (texts.c), made at first use and given back when the thread ends. */
 typedef struct tni_texts {
     char message[2048];
@@ -97,8 +101,8 @@ typedef struct tni_saved_error {
     tn_status status;
     char message[sizeof((tni_texts *)NULL)->message];
 } tni_saved_error;
-void tni_error_save(tni_saved_error *to);
-void tni_error_restore(const tni_saved_error *from);
+TNI_SHARED void tni_error_save(tni_saved_error *to);
+TNI_SHARED void tni_error_restore(const tni_saved_error *from);
 /* Of a call that cannot fail there, or while another failure is being made good, which is what the
  * caller is told. */
 static inline void tni_disregard(tn_status status)
@@ -145,14 +149,14 @@ static inline bool tni_last(atomic_int *refs)
 
 /* All memory of the library is allocated here: 64-byte aligned, cached by size, not zeroed. NULL
  * and TN_E_NOMEM when the system refuses. tni_free needs the same size. */
-void *tni_alloc(size_t size);
-void *tni_calloc(size_t size);
+TNI_SHARED void *tni_alloc(size_t size);
+TNI_SHARED void *tni_calloc(size_t size);
 /* The same for objects that are counted: *count changes by one, under the lock of memory. */
 void *tni_alloc_counted(size_t size, int64_t *count);
 void tni_free_counted(void *block, size_t size, int64_t *count);
 /* The same for a storage that will have `data` bytes of elements: tn_memory counts them. */
 void *tni_alloc_storage(size_t size, size_t data);
-void tni_free(void *block, size_t size);
+TNI_SHARED void tni_free(void *block, size_t size);
 /* Whether this thread's blocks will last as long as the program: large ones are kept together.
  * Returns what it was. */
 bool tni_alloc_lasting(bool on);
@@ -166,14 +170,14 @@ static inline bool tni_add_size(size_t a, size_t b, size_t *out)
     return !__builtin_add_overflow(a, b, out);
 }
 /* n items of `size` bytes; a product that overflows fails like running out of memory. */
-void *tni_alloc_n(size_t n, size_t size);
-void *tni_calloc_n(size_t n, size_t size);
-char *tni_strdup(const char *text); /* tni_strfree */
+TNI_SHARED void *tni_alloc_n(size_t n, size_t size);
+TNI_SHARED void *tni_calloc_n(size_t n, size_t size);
+TNI_SHARED char *tni_strdup(const char *text); /* tni_strfree */
 /* What printf would write; tni_strfree. NULL + message: out of memory. */
-char *tni_vtext(const char *format, va_list args);
+TNI_SHARED char *tni_vtext(const char *format, va_list args);
 /* The same for optional strings: NULL and no message when out of memory. */
 char *tni_strdup_or_none(const char *text);
-void tni_strfree(char *text);
+TNI_SHARED void tni_strfree(char *text);
 
 /* ---- arrays that grow (array.c) -------------------------------------------------------------- */
 
@@ -181,7 +185,7 @@ void tni_strfree(char *text);
  * its owner; zeroed, it is empty. Below, items is the address of the pointer. */
 
 /* A larger block, at least twice the old one, for `more` items after n. */
-bool tni_grow(void *items, size_t *capacity, size_t n, size_t more, size_t size);
+TNI_SHARED bool tni_grow(void *items, size_t *capacity, size_t n, size_t more, size_t size);
 /* Makes room for `more` items of `size` bytes after the first n. Out of memory: false and a
  * message, and nothing has changed. */
 static inline bool tni_room(void *items, size_t *capacity, size_t n, size_t more, size_t size)
@@ -189,7 +193,7 @@ static inline bool tni_room(void *items, size_t *capacity, size_t n, size_t more
     return more <= *capacity - n || tni_grow(items, capacity, n, more, size);
 }
 /* Frees the block and leaves the array empty. */
-void tni_room_free(void *items, size_t *capacity, size_t size);
+TNI_SHARED void tni_room_free(void *items, size_t *capacity, size_t size);
 /* qsort, also of an array that was never made. */
 static inline void tni_sort(void *items, size_t n, size_t size,
                             int (*order)(const void *, const void *))

@@ -14,7 +14,7 @@ void tni_note_born(const void *object);
 /* As tni_free; but while it is set, epitaph is the message when the object is used. Nothing but the
  * block may be left of it. No error is set or lost. */
 void tni_bury(void *object, size_t size, const char *epitaph);
-bool tni_is_buried(const void *object);
+TNI_SHARED bool tni_is_buried(const void *object);
 
 /* Whether an object that a user gave was freed: then TN_E_STATE and its message. */
 static inline bool tni_gone(const void *object)

@@ -57,8 +57,8 @@ void tni_return_traps(const unsigned *was);
 /* ---- numbers as text ------------------------------------------------------------------------- */
 
 /* Switches this thread to the "C" locale; returns the old one. */
-locale_t tni_to_c_locale(void);
-void tni_return_locale(const locale_t *was);
+TNI_SHARED locale_t tni_to_c_locale(void);
+TNI_SHARED void tni_return_locale(const locale_t *was);
 
 /* From here on numbers are written with a decimal point, whatever the locale, and do not trap. */
 #define TNI_C_NUMBERS                                                                              \

@@ -14,8 +14,9 @@
 _Thread_local bool tni_lines_wanted;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static const void *own; /* where the object that holds tenon lies in memory */
-static bool in_program; /* that object is the program */
+static const void *own;           /* where the object that holds tenon lies in memory */
+static const void *_Atomic above; /* and that of libtenon-trace; NULL: it was not needed yet */
+static bool in_program;           /* that object is the program */
 static tni_line_at line_at;
 static char root[1024]; /* the folder of tenon's source, as debug information names it; "" */
 
@@ -38,13 +39,25 @@ static void open_reader(void)
     if (end) *end = '\0';
 }
 
-int tni_calls_here(void *address[TNI_MOST_CALLS])
+void tni_calls_skip(const void *address)
 {
     Dl_info info;
+    atomic_store(&above, object_of(address, &info));
+}
+
+static bool is_ours(const void *address)
+{
+    Dl_info info;
+    const void *object = object_of(address, &info);
+    return object == own || (object && object == atomic_load(&above));
+}
+
+int tni_calls_here(void *address[TNI_MOST_CALLS])
+{
     pthread_once(&once, open_reader);
     int n = backtrace(address, TNI_MOST_CALLS), first = 0;
     if (in_program) return n;
-    while (first < n && object_of(address[first], &info) == own) first++;
+    while (first < n && is_ours(address[first])) first++;
     if (first == n) return 0;
     address[0] = address[first];
     return 1;

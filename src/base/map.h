@@ -8,9 +8,7 @@
 #ifndef TNI_MAP_H
 #define TNI_MAP_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "base/base.h"
 
 typedef struct tni_map_cell {
     const void *key; /* NULL: free */
@@ -25,17 +23,17 @@ typedef struct tni_map {
 
 /* Sets key's value. 1: key is new, 0: it was present (the old key stays), -1: out of memory
  * (nothing changed; cannot happen for a present key, or within a reserved number). */
-int tni_map_put(tni_map *map, const void *key, void *value);
+TNI_SHARED int tni_map_put(tni_map *map, const void *key, void *value);
 /* NULL if key is not present. */
-void *tni_map_get(const tni_map *map, const void *key);
+TNI_SHARED void *tni_map_get(const tni_map *map, const void *key);
 /* The same for a name of n bytes, not necessarily terminated. */
 void *tni_map_get_name(const tni_map *map, const char *name, size_t n);
 /* Whether key was present. */
-bool tni_map_remove(tni_map *map, const void *key);
+TNI_SHARED bool tni_map_remove(tni_map *map, const void *key);
 /* Makes room for n keys in all. False and a message when out of memory. */
 bool tni_map_reserve(tni_map *map, size_t n);
 /* Empties the table; the kind of keys stays. */
-void tni_map_free(tni_map *map);
+TNI_SHARED void tni_map_free(tni_map *map);
 
 /* The same number in every process: FNV-1a, 64 bits, of more bytes, from TNI_NO_HASH on. Fowler,
  * Noll, Vo. */

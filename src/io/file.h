@@ -38,14 +38,14 @@ typedef struct tni_atomic_file {
 
 /* size: bytes that will be written, reserved at once so that a full disk is known before the first;
  * 0: unknown. After TN_OK call finish or abandon; after a failed write only abandon is of use. */
-tn_status tni_file_create(tni_atomic_file *file, const char *function, const char *path,
-                          int64_t size);
-tn_status tni_file_write(tni_atomic_file *file, const void *data, size_t nbytes);
+TNI_SHARED tn_status tni_file_create(tni_atomic_file *file, const char *function, const char *path,
+                                     int64_t size);
+TNI_SHARED tn_status tni_file_write(tni_atomic_file *file, const void *data, size_t nbytes);
 /* Overwrites bytes written before. */
 tn_status tni_file_patch(tni_atomic_file *file, int64_t offset, const void *data, size_t nbytes);
 /* fsync, rename, fsync of the folder. On failure everything is undone. */
-tn_status tni_file_finish(tni_atomic_file *file);
-void tni_file_abandon(tni_atomic_file *file);
+TNI_SHARED tn_status tni_file_finish(tni_atomic_file *file);
+TNI_SHARED void tni_file_abandon(tni_atomic_file *file);
 /* Removes an entry of an open folder if it is a temporary of the file named by its first n bytes
  * and nobody has it locked: its writer is gone. (A process number would not show that: another
  * container may use the same one.) A best effort, without messages. */
@@ -81,8 +81,8 @@ typedef struct tni_bytes {
     bool failed;
 } tni_bytes;
 
-void tni_bytes_add(tni_bytes *b, const void *data, size_t n);
-void tni_bytes_printf(tni_bytes *b, const char *format, ...) TN_PRINTF(2, 3);
-void tni_bytes_free(tni_bytes *b);
+TNI_SHARED void tni_bytes_add(tni_bytes *b, const void *data, size_t n);
+TNI_SHARED void tni_bytes_printf(tni_bytes *b, const char *format, ...) TN_PRINTF(2, 3);
+TNI_SHARED void tni_bytes_free(tni_bytes *b);
 
 #endif

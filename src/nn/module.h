@@ -12,7 +12,7 @@
 
 #include <tenon/nn.h>
 
-#include "autograd/op.h"
+#include "autograd/graph.h"
 #include "nn/named.h"
 
 typedef enum tni_slot_kind { TNI_PARAMETER, TNI_BUFFER, TNI_CHILD } tni_slot_kind;
@@ -59,7 +59,7 @@ struct tn_module_state {
 /* ---- module.c -------------------------------------------------------------------------------- */
 
 /* TN_OK for a module made by tn_module_new; else an error naming function and argument. */
-tn_status tni_module_check(const char *function, const tn_module *m);
+TNI_SHARED tn_status tni_module_check(const char *function, const tn_module *m);
 /* A struct of its type with an empty state, training, not being constructed. NULL + message. */
 tn_module *tni_module_alloc(const tn_module_type *type);
 static inline bool tni_no_module(const tn_module *m)
@@ -119,7 +119,7 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
 const void *tni_call_options(const tn_module *self);
 /* The module of the innermost running call whose struct contains the address; NULL if none. */
 tn_module *tni_calling_at(const void *address);
-bool tni_calling(void);
+TNI_SHARED bool tni_calling(void);
 
 /* ---- fields.c -------------------------------------------------------------------------------- */
 
@@ -182,8 +182,8 @@ typedef tn_status (*tni_visit)(tn_module *m, const char *path, void *user);
 /* Depth first, in registration order; before is called on the way down, after on the way up (either
  * may be NULL). Stops at the first status that is not TN_OK and returns it. Any depth: no
  * recursion. */
-tn_status tni_walk(tn_module *root, tni_repeats repeats, tni_visit before, tni_visit after,
-                   void *user);
+TNI_SHARED tn_status tni_walk(tn_module *root, tni_repeats repeats, tni_visit before,
+                              tni_visit after, void *user);
 
 /* Calls change, which cannot fail, once for each module in that order; for none if there is not
  * enough memory to find them all. */

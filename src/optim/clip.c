@@ -10,7 +10,7 @@
  */
 #include <math.h>
 
-#include "autograd/op.h"
+#include "autograd/graph.h"
 #include "optim/optim.h"
 #include "tensor/formulas.h"
 

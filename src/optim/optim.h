@@ -100,7 +100,7 @@ static inline bool tni_optim_elsewhere(const tn_optim *opt, const tni_optim_para
  * the group is none that the type allows, or the list holds a tensor that it must not touch. */
 tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigned slots,
                         double initial, const tn_list *parameters, tni_optim_group group);
-tn_optim *tni_optim_keep(tn_optim *opt);
+TNI_SHARED tn_optim *tni_optim_keep(tn_optim *opt);
 /* Whether a step leaves p alone: frozen, or without a gradient. */
 bool tni_optim_skips(const tni_optim_param *p);
 /* Makes all state of p that a step needs, or moves and casts it to where p is now. */

@@ -11,7 +11,7 @@
  */
 #include <math.h>
 
-#include "autograd/op.h"
+#include "autograd/graph.h"
 #include "optim/optim.h"
 
 /* What the message of a captured step recommends. */

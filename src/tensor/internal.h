@@ -74,7 +74,7 @@ typedef struct tni_spec {
  * the product of the sizes, or -1 if there are more than TN_MAX_RANK axes, a size is negative, or
  * the product (sizes of 0 counted as 1) times the widest element is not below 2^63. So no stride,
  * number of elements or bytes of a tensor, and no part of its product of sizes, can overflow. */
-int64_t tni_shape_numel(const tn_shape *shape);
+TNI_SHARED int64_t tni_shape_numel(const tn_shape *shape);
 /* TN_E_SHAPE and a message naming function if that is -1. */
 tn_status tni_shape_fits(const char *function, const tn_shape *shape);
 #define TNI_SHAPE_WANT                                                                             \
@@ -100,7 +100,7 @@ int tni_axis(const char *function, int axis, int rank);
 int tni_axis_of_any(const char *function, int axis, int rank);
 /* A tensor as text for messages: "[3,4]" or "weight [3,4]". In 8 rotating thread-local buffers. */
 const char *tni_shape_text(const tn_shape *shape);
-const char *tni_text(const tn_tensor *t);
+TNI_SHARED const char *tni_text(const tn_tensor *t);
 
 /* A new tensor with its own storage, in the current scope. Fails without an open scope. */
 tn_tensor *tni_new(const tni_spec *spec, tn_device device);
@@ -130,13 +130,13 @@ tn_tensor *tni_alias_raw(const tn_tensor *t);
  * What is beyond the rank stays as it was. */
 void tni_array_set(tni_array *a, const tn_tensor *t, const tn_shape *shape);
 /* The same returned, which costs two copies: of t as it is, and broadcast. */
-tni_array tni_array_of(const tn_tensor *t);
+TNI_SHARED tni_array tni_array_of(const tn_tensor *t);
 tni_array tni_array_expand(const tn_tensor *t, const tn_shape *shape);
 /* An absent array (data NULL). */
 tni_array tni_array_none(void);
 /* t or, if it is not dense, a dense copy without history in the current scope. */
 tn_tensor *tni_dense(tn_tensor *t);
-bool tni_is_dense(const tn_tensor *t);
+TNI_SHARED bool tni_is_dense(const tn_tensor *t);
 static inline const tni_backend *tni_backend_of(const tn_tensor *t)
 {
     return t->storage->backend;
@@ -171,7 +171,7 @@ bool tni_present(const char *function, const char *argument, const tn_tensor *t)
 /* Puts elements of that dtype, dense in host memory, into t. (access.c) */
 tn_status tni_write_host(const tn_tensor *t, const void *data, size_t nbytes, tn_dtype dtype);
 void *tni_data(const tn_tensor *t);      /* first element, wherever it lives */
-size_t tni_bytes_of(const tn_tensor *t); /* of its elements; 0 for NULL */
+TNI_SHARED size_t tni_bytes_of(const tn_tensor *t); /* of its elements; 0 for NULL */
 /* Whether nbytes is the size of t's elements in dtype; else an error naming function. */
 tn_status tni_bytes_fit(const char *function, const tn_tensor *t, size_t nbytes, tn_dtype dtype);
 /* The dtype to which two operands with axes are promoted (ops.h). */
@@ -206,8 +206,8 @@ tn_scope tni_scope_outermost(void);
  * scopes outlives the functions of a user's that it calls. Results are entered in a scope after
  * unguard, which says whether any was ended by it.
  */
-size_t tni_scope_guard(void);
-bool tni_scope_unguard(size_t was);
+TNI_SHARED size_t tni_scope_guard(void);
+TNI_SHARED bool tni_scope_unguard(size_t was);
 static inline void tni_scopes_go(const size_t *was)
 {
     tni_scope_unguard(*was);

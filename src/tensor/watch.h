@@ -9,7 +9,7 @@
 #ifndef TNI_WATCH_H
 #define TNI_WATCH_H
 
-#include <tenon/tensor.h>
+#include "base/base.h"
 
 typedef struct tni_watcher tni_watcher;
 struct tni_storage;
@@ -70,8 +70,8 @@ struct tni_watcher {
     void (*refuses)(tni_watcher *self, const char *function, const char *does, const char *want);
 };
 
-/* The calling thread's. initial-exec: the branch reads the pointer without a call. */
-extern _Thread_local tni_watcher *tni_watching __attribute__((tls_model("initial-exec")));
+/* The calling thread's. */
+TNI_SHARED extern TNI_THREAD tni_watcher *tni_watching;
 /* Its value in a new thread, until its first op or pass has read TN_ANOMALY; watches nothing. */
 extern tni_watcher tni_unsettled;
 

@@ -4,7 +4,7 @@
 # that nothing needs any more fails too.
 # usage: tests/house/arrows_check.sh BUILD-FOLDER
 # Seen to fail: with a call of tn_add in src/tensor/access.c it says
-# "tensor uses tn_add of ops (tensor/access.c)".
+# "tensor uses tn_add of ops (tensor/access.c)"; with TNI_SHARED before tni_tells_gradients "no library uses it".
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$(cd "$1" && pwd)
@@ -72,3 +72,10 @@ awk -v floors="$floors" '
         print uses " uses of another file, " failed + 0 " arrows up"
         exit failed > 0
     }' "$work/allowed" "$work/uses"
+
+# What libtenon shows to libraries of ours above it (TNI_SHARED) is what these use, and no more.
+if [ -e "$build/src/libtenon.so" ]; then
+    names() { nm -D "$@" | awk '$NF ~ /^tni_/ { print $NF }' | sort -u; }
+    more=$(comm -23 <(names --defined-only "$build/src/libtenon.so") <(names --undefined-only "$build/src/libtenon-trace.so"))
+    [ -z "$more" ] || { echo "TNI_SHARED, but no library uses it:" $more && exit 1; }
+fi

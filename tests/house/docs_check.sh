@@ -17,7 +17,9 @@ for page in autograd derivatives printed parallel; do
         file { print > file }' "$root/docs/$page.md"
     for source in "$work/$page"*.c; do
         name=${source%.c}
-        cc -std=c11 -Wall -Wextra -Werror "$source" -o "$name" -I"$root/include" -L"$build/src" -ltenon \
+        traces=()
+        grep -qE 'tn_(trace|explain\()' "$source" && traces=(-ltenon-trace)
+        cc -std=c11 -Wall -Wextra -Werror "$source" -o "$name" -I"$root/include" -L"$build/src" "${traces[@]}" -ltenon \
             "-Wl,-rpath,$build/src"
         if "$name" >"$name.got" && diff "$name.txt" "$name.got"; then
             passed=$((passed + 1))

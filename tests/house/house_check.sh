@@ -6,8 +6,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-most_cpu_lines=59092     # include/ and src/ without cuda/, all *.c and *.h
-most_reading_lines=5247  # the files that docs/reading.md lists
+most_cpu_lines=59258     # include/ and src/ without cuda/, all *.c and *.h
+most_reading_lines=5256  # the files that docs/reading.md lists
 most_readme_lines=130    # README.md, the front door: what does not fit has a page in docs/
 most_design_lines=400    # docs/design.md, decisions and reasons: figures go to docs/measurements.md
 

@@ -10,7 +10,7 @@
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 work=$(mktemp -d)
-trap 'rm -rf "$work" "$root/build to install, "*' EXIT
+trap 'rm -rf "$work" "$root/build to install "*' EXIT
 passed=0
 good() {
     passed=$((passed + 1))
@@ -42,15 +42,29 @@ int main(void)
 END
 
 # A program in its own folder, by that line with another prefix; eval, as that has a space.
-program() { # NAME PREFIX
+program() { # NAME PREFIX [PACKAGE]
     (cd "$work" && bare PKG_CONFIG_PATH="$2/lib/pkgconfig" bash -euc \
-        "eval cc $1.c -o $1 \"\$(pkg-config --cflags --libs tenon)\"")
+        "eval cc $1.c -o $1 \"\$(pkg-config --cflags --libs ${3:-tenon})\"")
 }
+
+# A program that tells a step.
+cat >"$work/told.c" <<'END'
+#include <tenon/tenon.h>
+int main(void)
+{
+    tn_scope s = tn_scope_begin();
+    tn_tensor *w = tn_ones(TN_SHAPE(2));
+    TN_CHECK(tn_set_requires_grad(w, true));
+    TN_CHECK(tn_explain(stdout, tn_sum(tn_square(w), NULL, 0, false), (tn_explain_options){ 0 }));
+    tn_scope_end(s);
+    return 0;
+}
+END
 
 for kind in shared static; do
     CXX=false meson setup "$work/tests $kind" "$root" -Ddefault_library=$kind -Dcuda=disabled >"$work/said"
     good "$kind: the tests are configured"
-    build="$root/build to install, $kind" prefix="$work/my prefix $kind"
+    build="$root/build to install $kind" prefix="$work/my prefix $kind"
     meson setup "$build" "$root" --buildtype=release --prefix="$prefix" -Ddefault_library=$kind -Dcuda=disabled \
         -Dtests=disabled -Dexamples=disabled -Dbench=disabled
     meson install -C "$build" --quiet
@@ -58,6 +72,9 @@ for kind in shared static; do
     program mine "$prefix"
     (cd "$work" && bare ./mine)
     good "$kind: the README's program"
+    program told "$prefix" tenon-trace
+    (cd "$work" && bare ./told >said) && grep -q square "$work/said"
+    good "$kind: a program that traces"
     echo | cc -xc - -shared -fPIC -o "$prefix/lib/libtenon-cuda.so"
     program why "$prefix"
     bare LD_LIBRARY_PATH="$work/driver" "$work/why" | tee "$work/said"
@@ -82,7 +99,8 @@ mkdir -p "$work/super/subprojects"
 ln -s "$root" "$work/super/subprojects/tenon"
 cp "$work/mine.c" "$work/super"
 echo "project('mine', 'c')
-executable('mine', 'mine.c', dependencies: dependency('tenon', fallback: 'tenon'))" >"$work/super/meson.build"
+executable('mine', 'mine.c', dependencies: dependency('tenon', fallback: 'tenon'))
+executable('told', 'mine.c', dependencies: dependency('tenon-trace', fallback: 'tenon'))" >"$work/super/meson.build"
 bare meson setup "$work/super/build" "$work/super" -Dtenon:cuda=disabled
 good 'a subproject'
 # The project is meson's default, to debug; the last -O of each kernel's command is -O3 all the same.

@@ -80,15 +80,15 @@ typedef struct tni_run {
 } tni_run;
 
 /* Remembers what a run of the model (NULL: none) may change. r is zeroed. */
-tn_status tni_run_carry(tni_run *r, tn_module *model);
+TNI_SHARED tn_status tni_run_carry(tni_run *r, tn_module *model);
 /* Calls loss(model, user) with recording on and everything watched; no other watcher may be set. r
  * is zeroed but for its function. *result is its loss, in the current scope, one element. What the
  * run changed stays changed until tni_run_restore. */
 tn_status tni_run_watch(tni_run *r, tn_module *model, tn_tensor *(*loss)(tn_module *m, void *user),
                         void *user, tn_tensor **result);
 /* Restores buffers, extra state and the default generator, as often as it is called. */
-tn_status tni_run_restore(tni_run *r);
-void tni_run_free(tni_run *r);
+TNI_SHARED tn_status tni_run_restore(tni_run *r);
+TNI_SHARED void tni_run_free(tni_run *r);
 
 /* The number of a tensor that took part, else -1. */
 int tni_run_number(const tni_run *r, const tn_tensor *t);

@@ -223,7 +223,7 @@ tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
     TNI_C_NUMBERS;
     TNI_SCOPES_STAY;
     if (!file) return tni_error(TN_E_INVALID, "%s: the file is NULL: want an open one", f);
-    if (tni_absent(loss)) return tni_poison(f, "loss");
+    if (!loss || tni_none(loss) || tni_is_buried(loss)) return tni_poison(f, "loss");
     tn_status status = tni_trace_may_begin(f, options.model), failed = TN_OK;
     if (status != TN_OK) return status;
     tn_trace *tr = tni_trace_start(

@@ -158,9 +158,9 @@ static tn_status call_of(tn_trace *tr, tni_place *place, int *call)
 /* The running call. */
 static tn_status call_here(tn_trace *tr, int *call)
 {
-    uint64_t errors = tni_error_count;
-    tni_place *place = tni_place_here ? tni_place_here() : NULL;
-    return tni_error_count != errors ? TN_E_NOMEM : call_of(tr, place, call);
+    tni_place *place;
+    tn_status status = tni_place_now(&place);
+    return status == TN_OK ? call_of(tr, place, call) : status;
 }
 
 static tn_status note_write(tn_trace *tr, int call, int buffer)

@@ -1,6 +1,7 @@
 /*
  * trace.c - beginning and ending an account.
  */
+#include "base/lines.h"
 #include "ext/trace/record.h"
 
 /* Whether the thread's events go to somebody else. Places alone may be on: the recorder does their
@@ -55,6 +56,7 @@ static tn_status prepare(tn_trace *tr, tn_trace_options o)
 tn_trace *tni_trace_start(tn_trace_options options, bool late)
 {
     tn_trace *tr = tni_calloc(sizeof *tr);
+    tni_calls_skip((const void *)(uintptr_t)tni_trace_start); /* lines are the program's */
     if (!tr) return NULL;
     tr->late = late;
     if (prepare(tr, options) != TN_OK) {

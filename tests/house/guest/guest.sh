@@ -22,14 +22,18 @@ opens() { # HOW COMPILER-OPTIONS...
 }
 check 'a program that opens the library' opens plugin -pthread
 check 'the same with one helper thread' env TN_NUM_THREADS=2 "$work/plugin" "$build/src/libtenon.so"
-type -P python3 >/dev/null && check 'Python' python3 "$here/plugin.py" "$build/src/libtenon.so"
+if type -P python3 >/dev/null; then
+    check 'Python' python3 "$here/plugin.py" "$build/src/libtenon.so"
+    check 'the accounts alone' python3 -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1]).tn_trace_free(None)' \
+        "$build/src/libtenon-trace.so"
+fi
 
 little() { # FILE
     local bytes=0
     for size in $(readelf -lW "$1" | awk '$1 == "TLS" { print $6 }'); do bytes=$((bytes + size)); done
     [ $bytes -le 256 ] || { echo "${1##*/}: $bytes bytes of thread-local variables: want at most 256" && false; }
 }
-for file in "$build"/src/libtenon.so "$build"/src/*/libtenon-*.so "$build"/src/*/*/libtenon-*.so; do
+for file in "$build"/src/libtenon.so "$build"/src/libtenon-*.so "$build"/src/*/libtenon-*.so "$build"/src/*/*/libtenon-*.so; do
     if [ -f "$file" ]; then check "${file##*/}" little "$file"; fi
 done
 echo "$passed passed, $failed failed"

@@ -1,0 +1,129 @@
+/**
+ * tenon/diagnose.h - what a model is, and what keeps it from learning: gradients against finite
+ * differences, parameters that no gradient reaches, a table of all layers.
+ */
+#ifndef TENON_DIAGNOSE_H
+#define TENON_DIAGNOSE_H
+
+#include <tenon/autograd.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tn_module tn_module; /* of module.h */
+typedef struct tn_optim tn_optim;   /* of optim.h */
+
+/* ---- when training does not learn ------------------------------------------------------------ */
+
+/** The findings of tn_explain_training, counted. */
+typedef struct tn_explain_report {
+    int findings;     /* all of the following but frozen */
+    int unread;       /* trainable parameters that were never read */
+    int cut;          /* read, but history was lost on the way to the loss */
+    int unused;       /* read, but nothing computed from them reaches the loss */
+    int zero;         /* their gradient is 0 everywhere */
+    int nonfinite;    /* their gradient holds NaN or an infinity, or the loss is one */
+    int unregistered; /* tensors that forward read and no module registered */
+    int missing;      /* trainable parameters that the optimizer does not hold */
+    int foreign;      /* the optimizer's parameters that are not the model's */
+    int reused;       /* 1: its last step used gradients that an earlier step had used */
+    int elsewhere;    /* trainable parameters without a gradient on another rank of the run */
+    int frozen;       /* no fault: parameters without requires_grad */
+    double loss;      /* its value */
+    char text[8192];  /* the printed text, cut with "..." */
+} tn_explain_report;
+
+/**
+ * Runs loss(m, user) once, takes the gradients, and says what keeps m from learning: a line for
+ * each finding, which begins with the full name of a parameter or module, then "N findings" or
+ * "nothing to complain about". For a parameter without a gradient it names the op where its history
+ * ended, the module that called that op, and why: tn_detach, TN_NO_GRAD, an op without a
+ * derivative. If the optimizer's last step used gradients that an earlier step had used, because
+ * nobody cleared them before backward added to them, "(optimizer)" begins a line.
+ *
+ * Ranks     in a run of several, what it says of a gradient is said of this rank, by its number.
+ *           Parameters that had no gradient on another rank in the last averaging backward are
+ *           findings too: one rank alone may ask, unless loss needs the others (a BatchNorm over
+ *           all ranks)
+ * file      NULL: nothing is printed
+ * opt       NULL: no optimizer is checked
+ * loss      computes forward and the loss, one element, without backward or step. Recording is on
+ * report    NULL, or filled with the counts and the same text
+ * Changes   nothing that lasts: parameters, gradients, buffers, extra state and the default
+ *           generator are restored. Hooks run, and other side effects of loss remain. Checks of
+ *           tn_set_anomaly are off
+ * Sees      ops, tn_detach, in-place changes. Values that are read out (tn_item, tn_data) and
+ *           written back can't be followed: then "its results do not reach the loss". A tensor
+ *           counts as unregistered when it existed before the run, so a cache that forward fills is
+ *           found in the second run
+ * Errors    those of loss, and a loss of more than one element; then nothing is printed or filled
+ */
+TN_API tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
+                                     tn_tensor *(*loss)(tn_module *m, void *user), void *user,
+                                     tn_explain_report *report);
+
+/* ---- the model as a table -------------------------------------------------------------------- */
+
+/** Prints a table of m: a tree with a row per module and, below it, one for each parameter and
+ *  buffer (name, shape, dtype unless f32; "frozen", "not saved"; elements); then totals of elements
+ *  and bytes, ties counted once. Equal numbered neighbours share a row, "0 to 5: Block, 6 times".
+ *  Empty slots are left out. A module with several paths is shown under the first, and as "tied to"
+ *  it under the others; of paths longer than 1,024 bytes only the end is shown, after "...". As
+ *  wide as the terminal, from 60 to 120 columns; 80 in a file. */
+TN_API tn_status tn_module_summary(FILE *file, tn_module *m);
+
+/* ---- checking gradients ---------------------------------------------------------------------- */
+
+/** zero fields: PyTorch's eps 1e-6, atol 1e-5, rtol 1e-3 */
+typedef struct tn_gradcheck_options {
+    double eps, atol, rtol; /* step; right within atol + rtol |numeric value| */
+    bool second;            /* check second derivatives as well */
+} tn_gradcheck_options;
+
+/**
+ * Compares backward with central differences, element by element, for every input that requires
+ * grad. An embedding's padding row has the gradient of any other here, and not its 0.
+ *
+ * inputs   f64 leaves, n of them; those with requires_grad are checked
+ * Errors   TN_E_INVALID with the first mismatch: input, element, analytic and numeric value
+ * Source   (f(x + eps) - f(x - eps)) / (2 eps); PyTorch's gradcheck defaults
+ */
+TN_API TN_MUST_USE tn_status tn_gradcheck(tn_function f, tn_tensor **inputs, int n, void *user,
+                                          tn_gradcheck_options options);
+
+/** zero fields: eps 1e-6, atol 1e-7, rtol 1e-5 */
+typedef struct tn_module_gradcheck_options {
+    double eps, atol, rtol; /* step; absolute and relative tolerance */
+    bool fast;              /* one random direction for each parameter, instead of every element */
+} tn_module_gradcheck_options;
+
+/**
+ * Compares the gradient of every trainable parameter of m with central differences of a loss, on a
+ * copy of m in f64. A parameter is right where the two differ by at most atol + rtol |differences|;
+ * a kink (relu, max) between the two points, and the loss's own rounding, are allowed for.
+ *
+ * loss      computes forward and the loss, one element, from the module that it is given: the copy.
+ *           What modules are given becomes f64; a floating target must be made so. Called once, and
+ *           twice for each element, or in fast mode for each parameter; buffers, extra state and
+ *           the default generator are the same each time, so dropout drops the same elements
+ * Padding   an embedding's padding row, whose gradient is 0 by definition, is checked as any other
+ *           row: with the gradient that it would have
+ * Tied      a tensor with several names is one parameter; of two that are views of the same memory,
+ *           each moves the other, which looks like a wrong gradient
+ * Changes   nothing: neither m nor the default generator. m's hooks do not run, and the checks of
+ *           tn_set_anomaly are off
+ * Errors    TN_E_INVALID with the worst parameter, the op that reads it first, an element (in fast
+ *           mode found by halving the direction), both values, and of several wrong parameters the
+ *           one that forward reads last: what is wrong comes after it. The loss differs from call
+ *           to call, or reads no parameter of the copy; m cannot be cloned; errors of loss
+ * Source    PyTorch's gradcheck, with fast_mode
+ */
+TN_API TN_MUST_USE tn_status tn_module_gradcheck(tn_module *m,
+                                                 tn_tensor *(*loss)(tn_module *m, void *user),
+                                                 void *user, tn_module_gradcheck_options options);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

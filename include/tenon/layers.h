@@ -1,0 +1,364 @@
+/**
+ * tenon/layers.h - the modules that come with tenon: layers, containers, averages of a model.
+ *
+ * What holds for every module stands at the head of module.h. A layer that computes what an op does
+ * has the op's name; parameters and buffers have PyTorch's names, shapes and initial values.
+ */
+#ifndef TENON_LAYERS_H
+#define TENON_LAYERS_H
+
+#include <tenon/module.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- layers: options by value, zero fields are PyTorch's defaults or zero, as each says ------ */
+
+/** zero fields: with bias */
+typedef struct tn_linear_options {
+    bool no_bias; /* y = x W^T */
+} tn_linear_options;
+/** y = x W^T + b: x [..., in] to [..., out]. Parameters weight [out, in] and bias [out], both
+ *  U(+-1/sqrt(in)). He et al. (2015) with a = sqrt 5 */
+TN_API tn_module *tn_linear_new(int64_t in_features, int64_t out_features, tn_linear_options o);
+
+/** One number for height and width. */
+typedef struct tn_conv2d_options {
+    int64_t stride, padding, dilation, groups; /* 0: 1, 0, 1, 1 */
+    bool no_bias;                              /* no parameter bias */
+    bool same;                                 /* as in tn_conv2d_spec */
+} tn_conv2d_options;
+/** tn_conv2d as a layer: x [N, in, H, W] to [N, out, H', W']. Parameters weight [out, in/groups, k,
+ *  k] and bias [out], both U(+-1/sqrt(fan_in)). */
+TN_API tn_module *tn_conv2d_new(int64_t in_channels, int64_t out_channels, int64_t kernel,
+                                tn_conv2d_options o);
+/** The same with a size per axis: weight [out, in/groups, kernel_h, kernel_w]. */
+TN_API tn_module *tn_conv2d_spec_new(int64_t in_channels, int64_t out_channels, int64_t kernel_h,
+                                     int64_t kernel_w, tn_conv2d_spec spec, bool no_bias);
+
+/** zero fields: eps 1e-5, momentum 0.1; with its use_ field 0 means 0 */
+typedef struct tn_batchnorm_options {
+    double eps;       /* 0: 1e-5 (use_eps takes 0 as given) */
+    double momentum;  /* 0: 0.1 (use_momentum) */
+    bool cumulative;  /* plain average over batches instead of momentum */
+    bool no_affine;   /* no weight and bias */
+    bool no_tracking; /* no running statistics: batch statistics in eval too */
+    /* a batch whose statistics are not finite changes no buffer and is counted by
+     * tn_batchnorm_skipped; each forward then reads the buffers once more */
+    bool skip_nonfinite;
+    bool use_eps, use_momentum;
+} tn_batchnorm_options;
+/**
+ * y = weight (x - mean) / sqrt(var + eps) + bias per channel. In training with the batch's mean and
+ * (biased) variance, and the running buffers move towards them by momentum (variance unbiased). In
+ * evaluation with the running buffers.
+ *
+ * Shapes   x [N, C, H, W], C = features
+ * State    parameters weight [C] 1, bias [C] 0; buffers running_mean [C] 0, running_var [C] 1,
+ *          num_batches_tracked [] 0 (i64)
+ * Errors   shapes; one value per channel in training. A failed forward changes no buffer.
+ * Source   Ioffe and Szegedy (2015), algorithms 1 and 2
+ */
+TN_API tn_module *tn_batchnorm2d_new(int64_t features, tn_batchnorm_options o);
+/** The same for x [N, C] or [N, C, L]. */
+TN_API tn_module *tn_batchnorm1d_new(int64_t features, tn_batchnorm_options o);
+/** Sets the running buffers of one BatchNorm layer to those of a new one. */
+TN_API tn_status tn_batchnorm_reset_running_stats(tn_module *m);
+/** The share of a new batch in the running buffers; NaN: m is no BatchNorm layer. */
+TN_API double tn_batchnorm_momentum(const tn_module *m);
+/** Sets that share, from the next forward on, even if the layer was cumulative; 0 leaves the
+ *  buffers alone. A captured step keeps its old momentum. Errors: outside [0, 1]; no BatchNorm
+ *  layer. */
+TN_API TN_MUST_USE tn_status tn_batchnorm_set_momentum(tn_module *m, double momentum);
+/** Batches that skip_nonfinite left out since the last reset; not saved. -1: no BatchNorm layer. */
+TN_API int64_t tn_batchnorm_skipped(const tn_module *m);
+
+/** The one number of a frozen batch norm. */
+typedef struct tn_frozen_batchnorm_options {
+    double eps;   /* 0: 1e-5 */
+    bool use_eps; /* takes eps 0 as given */
+} tn_frozen_batchnorm_options;
+/**
+ * BatchNorm whose tensors are all buffers, so that training never changes it: y = x scale + shift
+ * in training and evaluation alike, scale = weight / sqrt(running_var + eps), shift = bias -
+ * running_mean scale.
+ *
+ * Shapes   x [N, C, H, W], C = features
+ * State    buffers weight [C] 1, bias [C] 0, running_mean [C] 0, running_var [C] 1 - eps (so that a
+ *          new layer is exactly the identity), num_batches_tracked absent. State version 3; where a
+ *          list of version 1 or unknown lacks the running statistics they become 0 and 1
+ * Source   detectron2's FrozenBatchNorm2d
+ */
+TN_API tn_module *tn_frozen_batchnorm2d_new(int64_t features, tn_frozen_batchnorm_options o);
+/**
+ * Turns every BatchNorm2d of the tree m into a FrozenBatchNorm2d, where it stands: what points
+ * to it (a field, a variable, another tree) finds it frozen. tn_thaw_batchnorm turns them back.
+ * They get copies of weight, bias, running statistics and counter, and take over eps, dtype,
+ * device, train or eval, frozen or not; ties between these layers survive. Thawed weights are
+ * parameters again; momentum is what it was before freezing, else 0.1; a missing counter is 0.
+ *
+ * Names    unchanged. Optimizers made before hold the old parameters: make them again. Hooks of
+ *          these layers are gone; BatchNorm1d is left alone
+ * Errors   a BatchNorm2d without running statistics, with its path
+ * Owner    consumes m, on failure too; returns m
+ */
+TN_API tn_module *tn_freeze_batchnorm(tn_module *m);
+/** Turns every FrozenBatchNorm2d into a BatchNorm2d, as described above. */
+TN_API tn_module *tn_thaw_batchnorm(tn_module *m);
+
+/* ---- other layers with parameters or buffers ------------------------------------------------- */
+
+/** zero fields: eps 1e-5, with weight and bias */
+typedef struct tn_layernorm_options {
+    double eps;              /* 0: 1e-5 */
+    bool no_affine, no_bias; /* neither weight nor bias; no bias */
+    bool use_eps;            /* takes eps 0 as given */
+} tn_layernorm_options;
+/** tn_layer_norm over the trailing axes, which have this shape. Parameters weight 1 and bias 0, of
+ *  this shape. */
+TN_API tn_module *tn_layernorm_new(tn_shape shape, tn_layernorm_options o);
+
+/** zero fields: no padding row */
+typedef struct tn_embedding_options {
+    bool use_padding_index; /* the next field counts */
+    int64_t padding_index;  /* a row that starts at 0 and gets no gradient */
+} tn_embedding_options;
+/** tn_embedding as a layer: ids [...] to [..., d]. Parameter weight [n, d]: N(0, 1), the padding
+ *  row 0. */
+TN_API tn_module *tn_embedding_new(int64_t n, int64_t d, tn_embedding_options o);
+
+/** zero fields: no dropout, the table is saved */
+typedef struct tn_positional_encoding_options {
+    double dropout;      /* probability, in training */
+    bool non_persistent; /* the table is not saved */
+} tn_positional_encoding_options;
+/**
+ * y = dropout(x + pe[:, :T]).
+ *
+ * Shapes   x [B, T, d_model], T <= max_len
+ * State    buffer pe [1, max_len, d_model]: pe[t, 2i] = sin(t f_i), pe[t, 2i+1] = cos(t f_i),
+ *          f_i = 10000^(-2i/d); an odd d_model has one cosine less
+ * Source   Vaswani et al. (2017), sec. 3.5
+ */
+TN_API tn_module *tn_positional_encoding_new(int64_t d_model, int64_t max_len,
+                                             tn_positional_encoding_options o);
+
+/** tn_dropout as a layer. Training: zero with probability p in [0, 1], scale the rest by 1/(1-p);
+ *  evaluation: x itself. */
+TN_API tn_module *tn_dropout_new(double p);
+/** The probability of one layer: Dropout, PositionalEncoding, MultiheadAttention,
+ *  TransformerEncoderLayer, or an RNN, GRU or LSTM of several layers. NaN and a message for any
+ *  other. */
+TN_API double tn_dropout_p(tn_module *m);
+/** Sets p of every such layer of the tree m, from the next forward on. A captured step keeps its
+ *  old p. Errors: p outside [0, 1]; no such layer in m. */
+TN_API TN_MUST_USE tn_status tn_dropout_set_p(tn_module *m, double p);
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+/** zero fields: no dropout, with biases, batch first */
+typedef struct tn_multihead_attention_options {
+    double dropout;      /* of attention weights, in training */
+    bool no_bias;        /* neither in_proj_bias nor out_proj.bias */
+    bool sequence_first; /* [T, B, E] as PyTorch's default; ours is [B, T, E] */
+    int64_t kdim, vdim;  /* 0: embed_dim */
+} tn_multihead_attention_options;
+/**
+ * softmax(q k^T / sqrt(D)) v in every head, between projections in and out; E = heads D.
+ *
+ * State    in_proj_weight [3E, E] U(+-sqrt(6 / 4E)) (with other kdim or vdim q_, k_ and
+ *          v_proj_weight), in_proj_bias [3E] 0, out_proj.weight [E, E], out_proj.bias [E] 0
+ * Call     tn_forward(m, x) is self-attention. In training, dropout acts on the attention weights,
+ *          which then take memory as [B, heads, T, S]
+ * Source   Vaswani et al. (2017), sec. 3.2.2
+ */
+TN_API tn_module *tn_multihead_attention_new(int64_t embed_dim, int64_t heads,
+                                             tn_multihead_attention_options o);
+/** Which keys a query does not see. */
+typedef struct tn_attention_masks {
+    tn_tensor *mask; /* [T, S] or [B*H, T, S]; bool true = blocked, float added */
+    /* [B, S] bool, true = ignored. Each: TN_NONE or a zero field for none */
+    tn_tensor *key_padding;
+    bool causal; /* query t sees keys s <= t only */
+} tn_attention_masks;
+/** q [B, T, E], k [B, S, kdim], v [B, S, vdim] -> [B, T, E] (sequence_first: [T, B, E] and so on).
+ *  weights: NULL, or receives the attention weights [B, T, S] averaged over heads, after dropout
+ *  (slower path). A row with everything blocked gives 0. */
+TN_API tn_tensor *tn_multihead_attention_forward(tn_module *m, tn_tensor *q, tn_tensor *k,
+                                                 tn_tensor *v, tn_attention_masks masks,
+                                                 tn_tensor **weights);
+
+/** zero fields: PyTorch's defaults but for dropout and batch first */
+typedef struct tn_encoder_layer_options {
+    int64_t feedforward; /* 0: 2048 */
+    double dropout;      /* 0: none (PyTorch: 0.1) */
+    bool gelu;           /* else relu */
+    bool norm_first;     /* pre-norm */
+    bool sequence_first; /* [T, B, E] */
+    double eps;          /* 0: 1e-5 */
+    bool use_eps;        /* takes eps 0 as given */
+} tn_encoder_layer_options;
+/** Attention and feed-forward net with residual paths. Post-norm: x = norm1(x + attn(x)), x =
+ *  norm2(x + ff(x)); norm_first: x += attn(norm1(x)), x += ff(norm2(x)); ff =
+ *  linear2(drop(act(linear1))). Children self_attn, linear1, linear2, norm1, norm2. tn_forward
+ *  calls it without masks. */
+TN_API tn_module *tn_encoder_layer_new(int64_t d_model, int64_t heads, tn_encoder_layer_options o);
+/** The layer with masks: x [B, T, d_model] to the same shape. */
+TN_API tn_tensor *tn_encoder_layer_forward(tn_module *m, tn_tensor *x, tn_attention_masks masks);
+/** n deep copies of layer (which is consumed) under layers.0 ..., so with equal initial weights;
+ *  norm may be TN_NO_MODULE, consumed. Any module of one input may be a layer, but then masks are
+ *  an error. */
+TN_API tn_module *tn_encoder_new(tn_module *layer, int n, tn_module *norm);
+/** All layers with the same masks, then norm. x [B, T, d_model] to the same shape. */
+TN_API tn_tensor *tn_encoder_forward(tn_module *m, tn_tensor *x, tn_attention_masks masks);
+
+/* ---- recurrent layers ------------------------------------------------------------------------ */
+
+/** zero fields: one layer in one direction, with biases, batch first */
+typedef struct tn_recurrent_options {
+    int64_t layers;      /* 0: 1; each further one reads what the one before it gives */
+    double dropout;      /* of what a layer gives to the next, in training */
+    bool no_bias;        /* neither bias_ih nor bias_hh */
+    bool bidirectional;  /* a second set of weights reads from the last step to the first */
+    bool sequence_first; /* [T, B, features] as PyTorch's default; ours is [B, T, features] */
+    bool relu;           /* RNN: in place of tanh */
+} tn_recurrent_options;
+/**
+ * A layer over sequences: tn_rnn, tn_gru or tn_lstm with its weights, from states of 0.
+ *
+ * Shapes   x [B, T, input_size] -> y [B, T, D hidden_size], D directions; one sequence: [T,
+ *          input_size] -> [T, D hidden_size]. In both directions y has the first one's, then the
+ *          second one's
+ * State    of layer k: weight_ih_lk [G hidden, features], weight_hh_lk [G hidden, hidden],
+ *          bias_ih_lk, bias_hh_lk [G hidden], G 1 (RNN), 3 (GRU) or 4 (LSTM); of the second
+ *          direction the same names with _reverse. All U(+-1/sqrt(hidden_size)), drawn in this
+ *          order. Gates lie as r, z, n and i, f, g, o
+ * Errors   sizes below 1; dropout with one layer; relu with gates
+ */
+TN_API tn_module *tn_rnn_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
+/** The same with the gates of a GRU. */
+TN_API tn_module *tn_gru_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
+/** The same with the gates and cell state of an LSTM. */
+TN_API tn_module *tn_lstm_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
+/** One step of one layer: x [B, input_size] -> h [B, hidden_size], or both without B. Parameters
+ *  weight_ih, weight_hh, bias_ih, bias_hh. Errors: other options than no_bias and relu. */
+TN_API tn_module *tn_rnn_cell_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
+/** The same of a GRU. */
+TN_API tn_module *tn_gru_cell_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
+/** The same of an LSTM. */
+TN_API tn_module *tn_lstm_cell_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
+/** What goes from step to step. Each: TN_NONE or a zero field for zeros. */
+typedef struct tn_recurrent_state {
+    tn_tensor *h; /* [layers D, B, hidden_size], of a cell [B, hidden_size]; one sequence: no B */
+    tn_tensor *c; /* the same; LSTM alone */
+} tn_recurrent_state;
+/**
+ * The layer, or the cell, from a state. state NULL: as tn_forward. Otherwise it is where the layer
+ * starts, and becomes what is after the last step (of the second direction: after step 0).
+ *
+ * Owner    the new state belongs to the current scope. To start from it in a later scope, as when a
+ *          long sequence is trained on part by part, tn_keep what tn_detach gives of each tensor,
+ *          and tn_drop what was kept before. Without tn_detach backward goes on into the parts
+ *          before
+ * Errors   m is no recurrent layer; x or a state does not fit; c without an LSTM. state is then
+ *          unchanged
+ */
+TN_API tn_tensor *tn_recurrent_forward(tn_module *m, tn_tensor *x, tn_recurrent_state *state);
+
+/* ---- layers without state: the op of the same name as a module ------------------------------- */
+
+TN_API tn_module *tn_max_pool2d_new(tn_pool2d_spec spec); /* tn_max_pool2d */
+TN_API tn_module *tn_avg_pool2d_new(tn_pool2d_spec spec); /* tn_avg_pool2d */
+/** tn_adaptive_avg_pool2d */
+TN_API tn_module *tn_adaptive_avg_pool2d_new(int64_t out_h, int64_t out_w);
+TN_API tn_module *tn_relu_new(void);        /* tn_relu */
+TN_API tn_module *tn_gelu_new(void);        /* tn_gelu, the exact form */
+TN_API tn_module *tn_tanh_new(void);        /* tn_tanh */
+TN_API tn_module *tn_sigmoid_new(void);     /* tn_sigmoid */
+TN_API tn_module *tn_silu_new(void);        /* tn_silu */
+TN_API tn_module *tn_softmax_new(int axis); /* tn_softmax */
+TN_API tn_module *tn_identity_new(void);    /* y = x */
+/* tn_flatten; PyTorch's default is (1, -1) */
+TN_API tn_module *tn_flatten_new(int first, int last);
+
+/* ---- containers ------------------------------------------------------------------------------ */
+
+/** tn_sequential(a, b, c): children "0", "1", ... called in order; consumes them. */
+#ifdef __cplusplus
+#define tn_sequential(...) tn_sequential_from({ __VA_ARGS__ })
+#else
+#define tn_sequential(...)                                                                         \
+    tn_sequential_of((tn_module *[]){ __VA_ARGS__ },                                               \
+                     (int)(sizeof((tn_module *[]){ __VA_ARGS__ }) / sizeof(tn_module *)))
+#endif
+/** The same from an array of n. */
+TN_API tn_module *tn_sequential_of(tn_module *const *children, int n);
+#ifdef __cplusplus
+extern "C++" inline tn_module *tn_sequential_from(std::initializer_list<tn_module *> children)
+{
+    return tn_sequential_of(children.begin(), (int)children.size());
+}
+#endif
+/** Children without a forward of their own: call them one by one. */
+TN_API tn_module *tn_module_list_new(void);
+/** Appends to a ModuleList or Sequential under the next number; consumes child. */
+TN_API tn_status tn_module_append(tn_module *list, tn_module *child);
+/** Children under names of your own: tn_register_module, tn_get_submodule, tn_module_delete. No
+ *  forward. */
+TN_API tn_module *tn_module_dict_new(void);
+/** Tensors under the names "0", "1", ... as parameters, or as buffers of one persistence. No
+ *  forward. */
+TN_API tn_module *tn_parameter_list_new(void);
+/** The same with buffers. */
+TN_API tn_module *tn_buffer_list_new(tn_persistence persistence);
+/** Appends to a ParameterList or BufferList; errors as tn_register_parameter and
+ *  tn_register_buffer. */
+TN_API tn_status tn_module_append_tensor(tn_module *list, tn_tensor *t);
+/** The number of its tensors, -1 on error. */
+TN_API int tn_module_tensors(const tn_module *list);
+/** The i-th, borrowed; NULL and a message out of range. */
+TN_API tn_tensor *tn_module_tensor(tn_module *list, int i);
+
+/* ---- averages of a model --------------------------------------------------------------------- */
+
+/** zero fields: an exponential average of the parameters, decay 0.999 */
+typedef struct tn_ema_options {
+    double decay; /* 0: 0.999; share of the old average in the new */
+    /* instead: the mean of all updates so far (stochastic weight averaging) */
+    bool equal;
+    bool average_buffers; /* floating buffers are averaged too; else they are copied */
+    bool use_decay;       /* takes decay 0 as given */
+} tn_ema_options;
+/**
+ * A running average of model's parameters, which is itself a model: tn_forward(ema, x).
+ *
+ * State    buffer n_averaged [] 0 (i64), child module: a clone of model whose parameters are
+ *          buffers, so that no optimizer touches them. Names and order in files are those of
+ *          PyTorch's AveragedModel
+ * Dtypes   the average of a bf16 or f16 model is an f32 model, buffers included: in 16 bits an
+ *          average would never move. It is saved and loaded as f32; call it with x in f32, or under
+ *          TN_AUTOCAST. Back into a 16-bit model it goes by tn_load_state_dict(model,
+ *          tn_state_dict(tn_ema_module(ema), ""), (tn_load_options){ .cast = true }, NULL), rounded
+ * Mode     train or eval as model was at first; then what tn_train and tn_eval of ema set
+ * Errors   decay outside [0, 1], or given with equal; what cannot be cloned
+ * Owner    yours, as every module; model stays yours
+ * Source   Polyak and Juditsky (1992), eq. 2; Izmailov et al. (2018), algorithm 1
+ */
+TN_API tn_module *tn_ema_new(tn_module *model, tn_ema_options o);
+/**
+ * Adds model's present values to the average: the first update copies them, each further one does
+ * a += (1 - decay) (x - a), or takes the equal average. Integer buffers are always copied. Floats
+ * are cast and moved to the average's dtype and device.
+ *
+ * Errors   a name that one of the two lacks, another shape or kind of dtype, other ties: found and
+ *          named before any write
+ */
+TN_API TN_MUST_USE tn_status tn_ema_update(tn_module *ema, tn_module *model);
+/** The averaged model itself, borrowed: for functions that want its type. */
+TN_API tn_module *tn_ema_module(tn_module *ema);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
