@@ -59,12 +59,12 @@ static tn_module *block_new(void)
     if (!m) return NULL;
     int64_t d = size.d;
     tn_register_module(&m->base, "ln1", &m->ln1,
-                       tn_layernorm_new(TN_SHAPE(d), (tn_layernorm_options){ 0 }));
+                       tn_layer_norm_new(TN_SHAPE(d), (tn_layer_norm_options){ 0 }));
     tn_register_module(
         &m->base, "attn", &m->attn,
         tn_multihead_attention_new(d, size.heads, (tn_multihead_attention_options){ 0 }));
     tn_register_module(&m->base, "ln2", &m->ln2,
-                       tn_layernorm_new(TN_SHAPE(d), (tn_layernorm_options){ 0 }));
+                       tn_layer_norm_new(TN_SHAPE(d), (tn_layer_norm_options){ 0 }));
     tn_register_module(&m->base, "fc1", &m->fc1, tn_linear_new(d, 4 * d, (tn_linear_options){ 0 }));
     tn_register_module(&m->base, "fc2", &m->fc2, tn_linear_new(4 * d, d, (tn_linear_options){ 0 }));
     return tn_module_done(&m->base);
@@ -93,10 +93,10 @@ static tn_module *gpt_new(void)
     if (!m) return NULL;
     tn_register_parameter(&m->base, "wte", &m->wte, tn_empty(TN_SHAPE(size.rows, size.d)));
     tn_register_parameter(&m->base, "wpe", &m->wpe, tn_empty(TN_SHAPE(size.context, size.d)));
-    tn_register_module(&m->base, "h", &m->h, tn_sequential_of(NULL, 0));
+    tn_register_module(&m->base, "h", &m->h, tn_sequential_from(NULL, 0));
     for (int64_t i = 0; i < size.layers; i++) tn_module_append(m->h, block_new());
     tn_register_module(&m->base, "lnf", &m->lnf,
-                       tn_layernorm_new(TN_SHAPE(size.d), (tn_layernorm_options){ 0 }));
+                       tn_layer_norm_new(TN_SHAPE(size.d), (tn_layer_norm_options){ 0 }));
     tn_list *list = tn_parameters(&m->base);
     for (int i = 0; list && i < list->n; i++) {
         tn_entry *e = &list->entry[i];

@@ -29,11 +29,11 @@ static tn_module *cnn_new(void)
 {
     const tn_conv2d_options pad = { .padding = 1 };
     const tn_pool2d_spec half = { .kernel = { 2, 2 } };
-    const tn_batchnorm_options norm = { 0 };
+    const tn_batch_norm_options norm = { 0 };
     const tn_linear_options linear = { 0 };
-    return tn_sequential(tn_conv2d_new(1, 32, 3, pad), tn_batchnorm2d_new(32, norm), tn_relu_new(),
+    return tn_sequential(tn_conv2d_new(1, 32, 3, pad), tn_batch_norm2d_new(32, norm), tn_relu_new(),
                          tn_max_pool2d_new(half), tn_conv2d_new(32, 64, 3, pad),
-                         tn_batchnorm2d_new(64, norm), tn_relu_new(), tn_max_pool2d_new(half),
+                         tn_batch_norm2d_new(64, norm), tn_relu_new(), tn_max_pool2d_new(half),
                          tn_flatten_new(1, -1), tn_linear_new(3136, 128, linear), tn_relu_new(),
                          tn_linear_new(128, 10, linear));
 }

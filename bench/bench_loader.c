@@ -19,7 +19,7 @@ static tn_tensor *idx(const char *folder, const char *name)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/%s.gz", folder, name);
-    tn_tensor *data = tn_load_idx(path);
+    tn_tensor *data = tn_idx_load(path);
     TN_CHECK_PTR(data);
     return data;
 }

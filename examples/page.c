@@ -25,7 +25,7 @@ void ex_page_end(ex_page *p)
 {
     if (!p->trace) return;
     tn_status status = tn_trace_end(p->trace);
-    if (status == TN_OK) status = tn_graph_html(p->file, &p->trace, 1);
+    if (status == TN_OK) status = tn_trace_html(p->file, &p->trace, 1);
     bool closed = fclose(p->file) == 0;
     if (status != TN_OK || !closed)
         ex_complain("--html %s: %s", p->path, status != TN_OK ? tn_error() : strerror(errno));

@@ -5,7 +5,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static uint64_t sum;
     tn_scope scope = tn_scope_begin();
-    tn_tensor *t = tn_load_idx(fuzz_file(data, size));
+    tn_tensor *t = tn_idx_load(fuzz_file(data, size));
     if (t)
         sum += tn_hash(t);
     else

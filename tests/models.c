@@ -35,7 +35,7 @@ tn_module *transformer_new(void)
     tn_register_module(
         &m->base, "encoder", &m->encoder,
         tn_encoder_new(tn_encoder_layer_new(MODEL_WIDTH, MODEL_HEADS, o), MODEL_LAYERS,
-                       tn_layernorm_new(TN_SHAPE(MODEL_WIDTH), (tn_layernorm_options){ 0 })));
+                       tn_layer_norm_new(TN_SHAPE(MODEL_WIDTH), (tn_layer_norm_options){ 0 })));
     tn_register_module(&m->base, "head", &m->head,
                        tn_linear_new(MODEL_WIDTH, MODEL_VOCAB, (tn_linear_options){ 0 }));
     return tn_module_done(&m->base);
@@ -69,10 +69,10 @@ tn_module *cnn_new(void)
     tn_conv2d_options padded = { .padding = 1 };
     tn_register_module(&m->base, "conv1", &m->conv1, tn_conv2d_new(1, 32, 3, padded));
     tn_register_module(&m->base, "bn1", &m->bn1,
-                       tn_batchnorm2d_new(32, (tn_batchnorm_options){ 0 }));
+                       tn_batch_norm2d_new(32, (tn_batch_norm_options){ 0 }));
     tn_register_module(&m->base, "conv2", &m->conv2, tn_conv2d_new(32, 64, 3, padded));
     tn_register_module(&m->base, "bn2", &m->bn2,
-                       tn_batchnorm2d_new(64, (tn_batchnorm_options){ 0 }));
+                       tn_batch_norm2d_new(64, (tn_batch_norm_options){ 0 }));
     tn_register_module(&m->base, "fc1", &m->fc1,
                        tn_linear_new(3136, 128, (tn_linear_options){ 0 }));
     tn_register_module(&m->base, "fc2", &m->fc2, tn_linear_new(128, 10, (tn_linear_options){ 0 }));

@@ -31,7 +31,7 @@ static const tn_module_type net_type = {
 tn_module *net_new(double mean, double deviation)
 {
     const tn_conv2d_options pad = { .padding = 1 };
-    const tn_batchnorm_options norm = { 0 };
+    const tn_batch_norm_options norm = { 0 };
     const tn_linear_options linear = { 0 };
     net *m = tn_module_new(&net_type);
     if (!m) return NULL;
@@ -39,9 +39,9 @@ tn_module *net_new(double mean, double deviation)
     tn_register_buffer(&m->base, "deviation", &m->deviation, tn_full(TN_SHAPE(1), deviation),
                        TN_PERSISTENT);
     tn_register_module(&m->base, "conv1", &m->conv1, tn_conv2d_new(1, 32, 3, pad));
-    tn_register_module(&m->base, "bn1", &m->bn1, tn_batchnorm2d_new(32, norm));
+    tn_register_module(&m->base, "bn1", &m->bn1, tn_batch_norm2d_new(32, norm));
     tn_register_module(&m->base, "conv2", &m->conv2, tn_conv2d_new(32, 64, 3, pad));
-    tn_register_module(&m->base, "bn2", &m->bn2, tn_batchnorm2d_new(64, norm));
+    tn_register_module(&m->base, "bn2", &m->bn2, tn_batch_norm2d_new(64, norm));
     tn_register_module(&m->base, "fc1", &m->fc1, tn_linear_new(3136, 128, linear));
     tn_register_module(&m->base, "fc2", &m->fc2, tn_linear_new(128, 10, linear));
     return tn_module_done(&m->base);

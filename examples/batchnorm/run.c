@@ -12,10 +12,10 @@ static images read_half(const char *folder, const char *half)
     char path[4096];
     snprintf(path, sizeof path, "%s/%s-images-idx3-ubyte.gz", folder, half);
     images set;
-    set.x = tn_load_idx(path);
+    set.x = tn_idx_load(path);
     ex_check_ptr(set.x);
     snprintf(path, sizeof path, "%s/%s-labels-idx1-ubyte.gz", folder, half);
-    set.y = tn_load_idx(path);
+    set.y = tn_idx_load(path);
     ex_check_ptr(set.y);
     if (tn_rank(set.x) != 3 || tn_size(set.x, 1) != 28 || tn_size(set.x, 2) != 28)
         ex_refuse("%s: images of another size than 28 x 28", folder);

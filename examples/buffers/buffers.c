@@ -220,7 +220,7 @@ static void note_registering(void)
 static void note_batchnorm(void)
 {
     heading("4. BatchNorm: running_mean, running_var, num_batches_tracked");
-    tn_module *norm = placed(tn_batchnorm2d_new(3, (tn_batchnorm_options){ 0 }));
+    tn_module *norm = placed(tn_batch_norm2d_new(3, (tn_batch_norm_options){ 0 }));
     print_list("parameters", tn_parameters(norm));
     print_list("buffers", tn_buffers(norm));
     tn_tensor *mean = tn_get_buffer(norm, "running_mean");
@@ -252,7 +252,7 @@ static void note_batchnorm(void)
     claim(tn_item(count) == seen && tn_hash(mean) == before, "in eval mode they are only read");
     tn_module_drop(norm);
 
-    norm = placed(tn_batchnorm1d_new(3, (tn_batchnorm_options){ 0 }));
+    norm = placed(tn_batch_norm1d_new(3, (tn_batch_norm_options){ 0 }));
     x = on_device(tn_ones(TN_SHAPE(1, 3)));
     refused("a batch of 1 with one value a channel", tn_forward(norm, x) == NULL);
     claim(tn_item(tn_get_buffer(norm, "num_batches_tracked")) == 0, "which was not counted");

@@ -21,7 +21,7 @@ enum {
 static const tn_embedding_options embedding = { 0 };
 static const tn_positional_encoding_options position = { 0 };
 static const tn_multihead_attention_options attention = { 0 };
-static const tn_layernorm_options norm = { 0 };
+static const tn_layer_norm_options norm = { 0 };
 static const tn_linear_options linear = { 0 };
 
 /* A block is attention and then an MLP. Each reads a normalized x and adds its result to x: these
@@ -49,10 +49,10 @@ static tn_module *block_new(void)
                                          .forward = block_forward };
     block *m = tn_module_new(&type);
     if (!m) return NULL;
-    tn_register_module(&m->base, "norm1", &m->norm1, tn_layernorm_new(TN_SHAPE(WIDTH), norm));
+    tn_register_module(&m->base, "norm1", &m->norm1, tn_layer_norm_new(TN_SHAPE(WIDTH), norm));
     tn_register_module(&m->base, "attention", &m->attention,
                        tn_multihead_attention_new(WIDTH, HEADS, attention));
-    tn_register_module(&m->base, "norm2", &m->norm2, tn_layernorm_new(TN_SHAPE(WIDTH), norm));
+    tn_register_module(&m->base, "norm2", &m->norm2, tn_layer_norm_new(TN_SHAPE(WIDTH), norm));
     tn_register_module(&m->base, "mlp", &m->mlp,
                        tn_sequential(tn_linear_new(WIDTH, 4 * WIDTH, linear), tn_gelu_new(),
                                      tn_linear_new(4 * WIDTH, WIDTH, linear)));
@@ -66,7 +66,7 @@ static tn_module *gpt_new(int vocab)
     tn_module *model = tn_sequential(tn_embedding_new(vocab, WIDTH, embedding),
                                      tn_positional_encoding_new(WIDTH, CONTEXT, position));
     for (int i = 0; i < BLOCKS; i++) TN_CHECK(tn_module_append(model, block_new()));
-    TN_CHECK(tn_module_append(model, tn_layernorm_new(TN_SHAPE(WIDTH), norm)));
+    TN_CHECK(tn_module_append(model, tn_layer_norm_new(TN_SHAPE(WIDTH), norm)));
     TN_CHECK(tn_module_append(model, tn_linear_new(WIDTH, vocab, linear))); /* the head */
     return model;
 }

@@ -24,14 +24,14 @@ MAKE(conv2d_groups, tn_conv2d_new(4, 8, 3, (tn_conv2d_options){ .groups = 2 }))
 MAKE(conv2d_depthwise,
      tn_conv2d_new(4, 4, 3, (tn_conv2d_options){ .groups = 4, .dilation = 2, .no_bias = true }))
 
-MAKE(batchnorm1d, tn_batchnorm1d_new(6, (tn_batchnorm_options){ 0 }))
-MAKE(batchnorm2d, tn_batchnorm2d_new(3, (tn_batchnorm_options){ .eps = 1e-3, .momentum = 0.3 }))
-MAKE(batchnorm_no_affine, tn_batchnorm2d_new(3, (tn_batchnorm_options){ .no_affine = true }))
-MAKE(batchnorm_no_tracking, tn_batchnorm2d_new(3, (tn_batchnorm_options){ .no_tracking = true }))
-MAKE(batchnorm_cumulative, tn_batchnorm1d_new(6, (tn_batchnorm_options){ .cumulative = true }))
+MAKE(batchnorm1d, tn_batch_norm1d_new(6, (tn_batch_norm_options){ 0 }))
+MAKE(batchnorm2d, tn_batch_norm2d_new(3, (tn_batch_norm_options){ .eps = 1e-3, .momentum = 0.3 }))
+MAKE(batchnorm_no_affine, tn_batch_norm2d_new(3, (tn_batch_norm_options){ .no_affine = true }))
+MAKE(batchnorm_no_tracking, tn_batch_norm2d_new(3, (tn_batch_norm_options){ .no_tracking = true }))
+MAKE(batchnorm_cumulative, tn_batch_norm1d_new(6, (tn_batch_norm_options){ .cumulative = true }))
 
-MAKE(layernorm, tn_layernorm_new(TN_SHAPE(8), (tn_layernorm_options){ 0 }))
-MAKE(layernorm_2_axes, tn_layernorm_new(TN_SHAPE(3, 4), (tn_layernorm_options){ .eps = 1e-6 }))
+MAKE(layernorm, tn_layer_norm_new(TN_SHAPE(8), (tn_layer_norm_options){ 0 }))
+MAKE(layernorm_2_axes, tn_layer_norm_new(TN_SHAPE(3, 4), (tn_layer_norm_options){ .eps = 1e-6 }))
 
 MAKE(embedding, tn_embedding_new(11, 4, (tn_embedding_options){ 0 }))
 MAKE(embedding_padding,
@@ -52,7 +52,7 @@ MAKE(attention_kdim_vdim, ATTENTION(.kdim = 6, .vdim = 4))
 MAKE(encoder_layer, BLOCK(.dropout = 0.1))
 MAKE(encoder_layer_norm_first, BLOCK(.gelu = true, .norm_first = true))
 MAKE(encoder, tn_encoder_new(BLOCK(.dropout = 0.1), 3,
-                             tn_layernorm_new(TN_SHAPE(8), (tn_layernorm_options){ 0 })))
+                             tn_layer_norm_new(TN_SHAPE(8), (tn_layer_norm_options){ 0 })))
 MAKE(encoder_no_norm, tn_encoder_new(BLOCK(.norm_first = true), 2, TN_NO_MODULE))
 MAKE(positional_encoding, tn_positional_encoding_new(8, 12, (tn_positional_encoding_options){ 0 }))
 
@@ -65,7 +65,8 @@ MAKE(lstm_cell, tn_lstm_cell_new(5, 4, (tn_recurrent_options){ 0 }))
 
 MAKE(nested,
      tn_sequential(tn_sequential(tn_conv2d_new(1, 3, 3, (tn_conv2d_options){ .padding = 1 }),
-                                 tn_batchnorm2d_new(3, (tn_batchnorm_options){ 0 }), tn_relu_new()),
+                                 tn_batch_norm2d_new(3, (tn_batch_norm_options){ 0 }),
+                                 tn_relu_new()),
                    tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 } }),
                    tn_sequential(tn_flatten_new(1, -1), tn_sequential(LINEAR(27, 4), tn_gelu_new()),
                                  LINEAR(4, 2))))
@@ -95,7 +96,7 @@ static tn_module *tied_new(void)
     tn_register_module(&m->base, "embed", &m->embed,
                        tn_embedding_new(9, 6, (tn_embedding_options){ 0 }));
     tn_register_module(&m->base, "norm", &m->norm,
-                       tn_layernorm_new(TN_SHAPE(6), (tn_layernorm_options){ 0 }));
+                       tn_layer_norm_new(TN_SHAPE(6), (tn_layer_norm_options){ 0 }));
     tn_register_module(&m->base, "head", &m->head, LINEAR(6, 9));
     tn_module_set(&m->base, "head.weight", tn_get_parameter(&m->base, "embed.weight"));
     return tn_module_done(&m->base);
@@ -132,7 +133,7 @@ static tn_module *module_list(void)
 
 static tn_module *frozen(void)
 {
-    tn_module *m = tn_sequential(LINEAR(6, 6), tn_batchnorm1d_new(6, (tn_batchnorm_options){ 0 }),
+    tn_module *m = tn_sequential(LINEAR(6, 6), tn_batch_norm1d_new(6, (tn_batch_norm_options){ 0 }),
                                  tn_relu_new(), LINEAR(6, 2));
     if (m && tn_module_freeze(tn_module_child(m, 1)) == TN_OK)
         tn_module_set_requires_grad(tn_module_child(m, 0), false);

@@ -48,12 +48,12 @@ static tn_module *block_new(gpt_sizes s)
     block *m = tn_module_new(&block_type);
     if (!m) return NULL;
     tn_register_module(&m->base, "norm1", &m->norm1,
-                       tn_layernorm_new(TN_SHAPE(d), (tn_layernorm_options){ 0 }));
+                       tn_layer_norm_new(TN_SHAPE(d), (tn_layer_norm_options){ 0 }));
     tn_register_module(
         &m->base, "attention", &m->attention,
         tn_multihead_attention_new(d, s.heads, (tn_multihead_attention_options){ 0 }));
     tn_register_module(&m->base, "norm2", &m->norm2,
-                       tn_layernorm_new(TN_SHAPE(d), (tn_layernorm_options){ 0 }));
+                       tn_layer_norm_new(TN_SHAPE(d), (tn_layer_norm_options){ 0 }));
     tn_register_module(&m->base, "up", &m->up, tn_linear_new(d, 4 * d, linear));
     tn_register_module(&m->base, "down", &m->down, tn_linear_new(4 * d, d, linear));
     tn_register_module(&m->base, "dropout", &m->dropout, tn_dropout_new(s.dropout));
@@ -130,7 +130,7 @@ tn_module *gpt_new(gpt_sizes s)
     tn_register_module(&m->base, "blocks", &m->blocks, tn_module_list_new());
     for (int64_t i = 0; i < s.layers; i++) tn_module_append(m->blocks, block_new(s));
     tn_register_module(&m->base, "norm", &m->norm,
-                       tn_layernorm_new(TN_SHAPE(s.d_model), (tn_layernorm_options){ 0 }));
+                       tn_layer_norm_new(TN_SHAPE(s.d_model), (tn_layer_norm_options){ 0 }));
     tn_register_module(&m->base, "head", &m->head,
                        tn_linear_new(s.d_model, s.vocab, (tn_linear_options){ 0 }));
 

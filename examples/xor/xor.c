@@ -49,7 +49,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < 4; i++)
         printf("%g xor %g = %.3f\n", inputs[2 * i], inputs[2 * i + 1], tn_at(p, TN_INDEX(i, 0)));
     bool right = tn_max_abs_diff(p, y) < 0.5;
-    if (page && (tn_graph_html(page, &trace, 1) || fclose(page)))
+    if (page && (tn_trace_html(page, &trace, 1) || fclose(page)))
         STOP(1, "--html %s: could not be written\n", html);
     tn_trace_free(trace), tn_optim_free(optimizer), tn_module_drop(model), tn_scope_end(program);
     if (fflush(stdout)) return perror("xor: standard output"), 1;

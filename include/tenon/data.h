@@ -19,7 +19,8 @@ extern "C" {
  * Owner    current scope
  * Source   LeCun's description of the format; RFC 1952
  */
-TN_API tn_tensor *tn_load_idx(const char *path);
+TN_API tn_tensor *tn_idx_load(const char *path);
+TN_OLD_NAME_(tn_load_idx, tn_idx_load);
 
 /** A text as character ids, split in two. */
 typedef struct tn_text {

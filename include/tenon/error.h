@@ -32,9 +32,15 @@
 #if defined(__GNUC__)
 #define TN_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #define TN_MUST_USE __attribute__((warn_unused_result))
+/* Old names of a function and a type, for one release: each use is a warning with the new name. */
+#define TN_OLD_NAME_(old, now)                                                                     \
+    extern __typeof__(now) old __asm__(#now) __attribute__((deprecated("it is " #now " now")))
+#define TN_OLD_TYPE_(old, now) typedef now old __attribute__((deprecated("it is " #now " now")))
 #else
 #define TN_PRINTF(fmt, args)
 #define TN_MUST_USE
+#define TN_OLD_NAME_(old, now) struct tn_old_name_
+#define TN_OLD_TYPE_(old, now) typedef now old
 #endif
 
 #ifdef __cplusplus

@@ -193,7 +193,7 @@ TN_API void tn_checkpoint_unlock(tn_file_lock *lock);
 }
 #endif
 
-#include <tenon/data.h>  /* for one release: loaders, texts and tn_load_idx stood here */
+#include <tenon/data.h>  /* for one release: the loader, texts and IDX files stood here */
 #include <tenon/trace.h> /* and so did tn_plot_svg */
 
 #endif

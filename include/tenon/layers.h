@@ -38,17 +38,17 @@ TN_API tn_module *tn_conv2d_spec_new(int64_t in_channels, int64_t out_channels, 
                                      int64_t kernel_w, tn_conv2d_spec spec, bool no_bias);
 
 /** zero fields: eps 1e-5, momentum 0.1; with its use_ field 0 means 0 */
-typedef struct tn_batchnorm_options {
+typedef struct tn_batch_norm_options {
     double eps;       /* 0: 1e-5 (use_eps takes 0 as given) */
     double momentum;  /* 0: 0.1 (use_momentum) */
     bool cumulative;  /* plain average over batches instead of momentum */
     bool no_affine;   /* no weight and bias */
     bool no_tracking; /* no running statistics: batch statistics in eval too */
     /* a batch whose statistics are not finite changes no buffer and is counted by
-     * tn_batchnorm_skipped; each forward then reads the buffers once more */
+     * tn_batch_norm_skipped; each forward then reads the buffers once more */
     bool skip_nonfinite;
     bool use_eps, use_momentum;
-} tn_batchnorm_options;
+} tn_batch_norm_options;
 /**
  * y = weight (x - mean) / sqrt(var + eps) + bias per channel. In training with the batch's mean and
  * (biased) variance, and the running buffers move towards them by momentum (variance unbiased). In
@@ -60,25 +60,25 @@ typedef struct tn_batchnorm_options {
  * Errors   shapes; one value per channel in training. A failed forward changes no buffer.
  * Source   Ioffe and Szegedy (2015), algorithms 1 and 2
  */
-TN_API tn_module *tn_batchnorm2d_new(int64_t features, tn_batchnorm_options o);
+TN_API tn_module *tn_batch_norm2d_new(int64_t features, tn_batch_norm_options o);
 /** The same for x [N, C] or [N, C, L]. */
-TN_API tn_module *tn_batchnorm1d_new(int64_t features, tn_batchnorm_options o);
+TN_API tn_module *tn_batch_norm1d_new(int64_t features, tn_batch_norm_options o);
 /** Sets the running buffers of one BatchNorm layer to those of a new one. */
-TN_API tn_status tn_batchnorm_reset_running_stats(tn_module *m);
+TN_API tn_status tn_batch_norm_reset_running_stats(tn_module *m);
 /** The share of a new batch in the running buffers; NaN: m is no BatchNorm layer. */
-TN_API double tn_batchnorm_momentum(const tn_module *m);
+TN_API double tn_batch_norm_momentum(const tn_module *m);
 /** Sets that share, from the next forward on, even if the layer was cumulative; 0 leaves the
  *  buffers alone. A captured step keeps its old momentum. Errors: outside [0, 1]; no BatchNorm
  *  layer. */
-TN_API TN_MUST_USE tn_status tn_batchnorm_set_momentum(tn_module *m, double momentum);
+TN_API TN_MUST_USE tn_status tn_batch_norm_set_momentum(tn_module *m, double momentum);
 /** Batches that skip_nonfinite left out since the last reset; not saved. -1: no BatchNorm layer. */
-TN_API int64_t tn_batchnorm_skipped(const tn_module *m);
+TN_API int64_t tn_batch_norm_skipped(const tn_module *m);
 
 /** The one number of a frozen batch norm. */
-typedef struct tn_frozen_batchnorm_options {
+typedef struct tn_frozen_batch_norm_options {
     double eps;   /* 0: 1e-5 */
     bool use_eps; /* takes eps 0 as given */
-} tn_frozen_batchnorm_options;
+} tn_frozen_batch_norm_options;
 /**
  * BatchNorm whose tensors are all buffers, so that training never changes it: y = x scale + shift
  * in training and evaluation alike, scale = weight / sqrt(running_var + eps), shift = bias -
@@ -90,10 +90,10 @@ typedef struct tn_frozen_batchnorm_options {
  *          list of version 1 or unknown lacks the running statistics they become 0 and 1
  * Source   detectron2's FrozenBatchNorm2d
  */
-TN_API tn_module *tn_frozen_batchnorm2d_new(int64_t features, tn_frozen_batchnorm_options o);
+TN_API tn_module *tn_frozen_batch_norm2d_new(int64_t features, tn_frozen_batch_norm_options o);
 /**
  * Turns every BatchNorm2d of the tree m into a FrozenBatchNorm2d, where it stands: what points
- * to it (a field, a variable, another tree) finds it frozen. tn_thaw_batchnorm turns them back.
+ * to it (a field, a variable, another tree) finds it frozen. tn_thaw_batch_norm turns them back.
  * They get copies of weight, bias, running statistics and counter, and take over eps, dtype,
  * device, train or eval, frozen or not; ties between these layers survive. Thawed weights are
  * parameters again; momentum is what it was before freezing, else 0.1; a missing counter is 0.
@@ -103,21 +103,21 @@ TN_API tn_module *tn_frozen_batchnorm2d_new(int64_t features, tn_frozen_batchnor
  * Errors   a BatchNorm2d without running statistics, with its path
  * Owner    consumes m, on failure too; returns m
  */
-TN_API tn_module *tn_freeze_batchnorm(tn_module *m);
+TN_API tn_module *tn_freeze_batch_norm(tn_module *m);
 /** Turns every FrozenBatchNorm2d into a BatchNorm2d, as described above. */
-TN_API tn_module *tn_thaw_batchnorm(tn_module *m);
+TN_API tn_module *tn_thaw_batch_norm(tn_module *m);
 
 /* ---- other layers with parameters or buffers ------------------------------------------------- */
 
 /** zero fields: eps 1e-5, with weight and bias */
-typedef struct tn_layernorm_options {
+typedef struct tn_layer_norm_options {
     double eps;              /* 0: 1e-5 */
     bool no_affine, no_bias; /* neither weight nor bias; no bias */
     bool use_eps;            /* takes eps 0 as given */
-} tn_layernorm_options;
+} tn_layer_norm_options;
 /** tn_layer_norm over the trailing axes, which have this shape. Parameters weight 1 and bias 0, of
  *  this shape. */
-TN_API tn_module *tn_layernorm_new(tn_shape shape, tn_layernorm_options o);
+TN_API tn_module *tn_layer_norm_new(tn_shape shape, tn_layer_norm_options o);
 
 /** zero fields: no padding row */
 typedef struct tn_embedding_options {
@@ -289,15 +289,16 @@ TN_API tn_module *tn_flatten_new(int first, int last);
 #define tn_sequential(...) tn_sequential_from({ __VA_ARGS__ })
 #else
 #define tn_sequential(...)                                                                         \
-    tn_sequential_of((tn_module *[]){ __VA_ARGS__ },                                               \
-                     (int)(sizeof((tn_module *[]){ __VA_ARGS__ }) / sizeof(tn_module *)))
+    tn_sequential_from((tn_module *[]){ __VA_ARGS__ },                                             \
+                       (int)(sizeof((tn_module *[]){ __VA_ARGS__ }) / sizeof(tn_module *)))
 #endif
 /** The same from an array of n. */
-TN_API tn_module *tn_sequential_of(tn_module *const *children, int n);
+TN_API tn_module *tn_sequential_from(tn_module *const *children, int n);
+TN_OLD_NAME_(tn_sequential_of, tn_sequential_from);
 #ifdef __cplusplus
 extern "C++" inline tn_module *tn_sequential_from(std::initializer_list<tn_module *> children)
 {
-    return tn_sequential_of(children.begin(), (int)children.size());
+    return tn_sequential_from(children.begin(), (int)children.size());
 }
 #endif
 /** Children without a forward of their own: call them one by one. */
@@ -357,6 +358,21 @@ TN_API tn_module *tn_ema_new(tn_module *model, tn_ema_options o);
 TN_API TN_MUST_USE tn_status tn_ema_update(tn_module *ema, tn_module *model);
 /** The averaged model itself, borrowed: for functions that want its type. */
 TN_API tn_module *tn_ema_module(tn_module *ema);
+
+/* Norms before they had the names of their ops. */
+TN_OLD_TYPE_(tn_batchnorm_options, tn_batch_norm_options);
+TN_OLD_TYPE_(tn_frozen_batchnorm_options, tn_frozen_batch_norm_options);
+TN_OLD_TYPE_(tn_layernorm_options, tn_layer_norm_options);
+TN_OLD_NAME_(tn_batchnorm2d_new, tn_batch_norm2d_new);
+TN_OLD_NAME_(tn_batchnorm1d_new, tn_batch_norm1d_new);
+TN_OLD_NAME_(tn_batchnorm_reset_running_stats, tn_batch_norm_reset_running_stats);
+TN_OLD_NAME_(tn_batchnorm_momentum, tn_batch_norm_momentum);
+TN_OLD_NAME_(tn_batchnorm_set_momentum, tn_batch_norm_set_momentum);
+TN_OLD_NAME_(tn_batchnorm_skipped, tn_batch_norm_skipped);
+TN_OLD_NAME_(tn_frozen_batchnorm2d_new, tn_frozen_batch_norm2d_new);
+TN_OLD_NAME_(tn_freeze_batchnorm, tn_freeze_batch_norm);
+TN_OLD_NAME_(tn_thaw_batchnorm, tn_thaw_batch_norm);
+TN_OLD_NAME_(tn_layernorm_new, tn_layer_norm_new);
 
 #ifdef __cplusplus
 }

@@ -160,13 +160,15 @@ TN_API tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank);
  *          it; their x may have different numbers of rows. Forward makes three sums, of the number
  *          of values and twice of C numbers; backward two of C numbers. On GPUs, where the ranks'
  *          graphs differ, they may wait for each other without end
- * Kept     by clones; not by tn_freeze_batchnorm and tn_thaw_batchnorm, nor in files
+ * Kept     by clones; not by tn_freeze_batch_norm and tn_thaw_batch_norm, nor in files
  * Errors   no such layer in m. In forward: one value per channel in all ranks together
  * Source   Ioffe and Szegedy (2015), algorithm 1, over the union of the ranks' batches
  */
-TN_API TN_MUST_USE tn_status tn_batchnorm_set_sync(tn_module *m, bool on);
+TN_API TN_MUST_USE tn_status tn_batch_norm_set_sync(tn_module *m, bool on);
+TN_OLD_NAME_(tn_batchnorm_set_sync, tn_batch_norm_set_sync);
 /** Whether one BatchNorm layer does; false and a message for any other module. */
-TN_API bool tn_batchnorm_sync(const tn_module *m);
+TN_API bool tn_batch_norm_sync(const tn_module *m);
+TN_OLD_NAME_(tn_batchnorm_sync, tn_batch_norm_sync);
 /** Whether all ranks hold the same bits: parameters, and persistent buffers that are not each
  *  rank's own. Errors: TN_E_STATE, on all ranks, with the first tensor and rank that differ from
  *  rank 0. */

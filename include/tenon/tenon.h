@@ -4,17 +4,18 @@
  * A name says what a function is about. Functions about tensors or models, and those that PyTorch
  * has as functions too, have PyTorch's names: tn_add, tn_backward, tn_train, tn_clip_grad_norm. All
  * others begin with their subject, which is their first argument or what they make: tn_list_get,
- * tn_optim_step. Kinds of modules and schedules are subjects too: tn_batchnorm_momentum,
+ * tn_optim_step. Kinds of modules and schedules are subjects too: tn_batch_norm_momentum,
  * tn_plateau_step.
- *   _new     makes one, modules too: tn_linear is the op, tn_linear_new the layer. Optimizers
- *            (tn_sgd), schedules (tn_cosine_lr) and tn_sequential have PyTorch's names instead;
- *            tn_text_load reads a file
+ *   _new     makes one, modules too: tn_layer_norm is the op, tn_layer_norm_new the layer.
+ *            Optimizers (tn_sgd), schedules (tn_cosine_lr) and tn_sequential have PyTorch's names
+ *            instead; tn_text_load and tn_idx_load read a file
  *   _begin   makes what watches or lasts until its _end: tn_trace_begin, tn_scope_begin
  *   _free    frees what has one owner. _keep and _drop count references, of modules and tensors:
  *            tn_module_drop, tn_drop. tn_checkpoint_unlock ends what tn_checkpoint_lock began
  *   _set_    tn_optim_set_lr sets what tn_optim_lr reads. Modes and properties of tensors are set
  *            by tn_set_X and read by tn_X, or by tn_get_X where tn_X is a type
- *   _with    the same with options; _of: from an array; _scalar: with a number; a final _: in place
+ *   _with    the same with options; _from: from an array; _of: of a tensor, where tn_X is a type;
+ *            _scalar: with a number; a final _: in place
  *
  * Threads may call anything at once on objects that they do not share. They may share:
  *   Tensors     that all of them only read, in ops, tn_item or tn_data. Any thread may keep or drop

@@ -63,12 +63,13 @@ typedef struct tn_shape {
 
 /** A shape of the first rank sizes. A rank outside 0 to 8, or sizes NULL, gives rank -1, which any
  *  use refuses. */
-TN_API tn_shape tn_shape_of(int rank, const int64_t *sizes);
+TN_API tn_shape tn_shape_from(int rank, const int64_t *sizes);
+TN_OLD_NAME_(tn_shape_of, tn_shape_from);
 
 #ifdef __cplusplus
 extern "C++" inline tn_shape tn_shape_from(std::initializer_list<int64_t> sizes)
 {
-    return tn_shape_of((int)sizes.size(), sizes.begin());
+    return tn_shape_from((int)sizes.size(), sizes.begin());
 }
 #endif
 
@@ -77,8 +78,8 @@ extern "C++" inline tn_shape tn_shape_from(std::initializer_list<int64_t> sizes)
 #define TN_SHAPE(...) tn_shape_from({ __VA_ARGS__ })
 #else
 #define TN_SHAPE(...)                                                                              \
-    tn_shape_of((int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)),                       \
-                (int64_t[]){ __VA_ARGS__ })
+    tn_shape_from((int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)),                     \
+                  (int64_t[]){ __VA_ARGS__ })
 #endif
 /* Two arguments: these numbers, and how many. */
 #ifdef __cplusplus
@@ -94,7 +95,7 @@ extern "C++" inline tn_shape tn_shape_from(std::initializer_list<int64_t> sizes)
 /** TN_INDEX(1, 2): the place of an element, one number per axis: tn_at(x, TN_INDEX(1, 2)). */
 #define TN_INDEX(...) TN_LIST_OF(int64_t, __VA_ARGS__)
 /** The shape of a single value. */
-#define TN_SCALAR (tn_shape_of(0, NULL))
+#define TN_SCALAR (tn_shape_from(0, NULL))
 /** What a failed tn_size or tn_numel gives: so far below 0 that sums, products and quotients with
  *  real sizes are never a valid size, nor the -1 of tn_reshape. A function that is given it as a
  *  size passes the failure on. */

@@ -97,7 +97,8 @@ TN_API TN_MUST_USE tn_status tn_trace_text(FILE *file, const tn_trace *trace);
  *
  * Errors   file, a or b NULL; one has not ended; the file cannot be written
  */
-TN_API TN_MUST_USE tn_status tn_explain_diff(FILE *file, const tn_trace *a, const tn_trace *b);
+TN_API TN_MUST_USE tn_status tn_trace_diff(FILE *file, const tn_trace *a, const tn_trace *b);
+TN_OLD_NAME_(tn_explain_diff, tn_trace_diff);
 
 /** zero fields: no model, no optimizer, values of up to 64 elements, no finite differences */
 typedef struct tn_explain_options {
@@ -147,7 +148,8 @@ TN_API TN_MUST_USE tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_
  * Errors   file, traces or one of them NULL; n < 1; a trace has not ended; the file cannot be
  *          written
  */
-TN_API TN_MUST_USE tn_status tn_graph_html(FILE *file, tn_trace *const *traces, int n);
+TN_API TN_MUST_USE tn_status tn_trace_html(FILE *file, tn_trace *const *traces, int n);
+TN_OLD_NAME_(tn_graph_html, tn_trace_html);
 
 /* ---- curves ---------------------------------------------------------------------------------- */
 

@@ -18,7 +18,7 @@ bool tni_optim_skips(const tni_optim_param *p)
     return !p->tensor->requires_grad || !tni_grad_of(p->tensor);
 }
 
-/* Whether its module has a buffer of its name in its place (tn_freeze_batchnorm): nothing is to be
+/* Whether its module has a buffer of its name in its place (tn_freeze_batch_norm): nothing is to be
  * trained there. */
 static bool is_retired(const tni_optim_param *p)
 {

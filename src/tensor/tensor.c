@@ -24,7 +24,7 @@ int64_t tn_live_tensors(void)
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
-tn_shape tn_shape_of(int rank, const int64_t *sizes)
+tn_shape tn_shape_from(int rank, const int64_t *sizes)
 {
     tn_shape shape = { .rank = rank };
     if (rank < 0 || rank > TN_MAX_RANK || (rank && !sizes))

@@ -98,7 +98,7 @@ static tn_status latest(run *r)
 
 static tn_status idx(run *r)
 {
-    tn_tensor *t = tn_load_idx(in_folder("idx.gz"));
+    tn_tensor *t = tn_idx_load(in_folder("idx.gz"));
     return t && r ? TN_OK : tn_error_status();
 }
 
@@ -146,7 +146,7 @@ static const struct {
 static run run_new(void)
 {
     run r = { .model = tn_sequential(tn_linear_new(3, 4, (tn_linear_options){ 0 }),
-                                     tn_batchnorm1d_new(4, (tn_batchnorm_options){ 0 }),
+                                     tn_batch_norm1d_new(4, (tn_batch_norm_options){ 0 }),
                                      tn_linear_new(4, 4, (tn_linear_options){ 0 })) };
     /* a tie, and names longer than a small buffer */
     assert_ok(tn_register_parameter(r.model, "a_name_of_more_than_sixteen_bytes", NULL,

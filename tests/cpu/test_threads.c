@@ -487,7 +487,7 @@ START_TEST(threads_share_a_model_in_eval_mode)
 {
     tn_module *model = tn_sequential(
         tn_conv2d_new(2, 8, 3, (tn_conv2d_options){ .padding = 1 }),
-        tn_batchnorm2d_new(8, (tn_batchnorm_options){ 0 }), tn_relu_new(), tn_dropout_new(0.5),
+        tn_batch_norm2d_new(8, (tn_batch_norm_options){ 0 }), tn_relu_new(), tn_dropout_new(0.5),
         tn_flatten_new(1, -1), tn_linear_new(8 * 8 * 8, 1, (tn_linear_options){ .no_bias = true }));
     assert_made(model);
     assert_ok(tn_eval(model));

@@ -207,7 +207,7 @@ static tn_module *composed_new(void)
     tn_register_module(&m->base, "qkv", &m->qkv, tn_linear_new(MODEL_WIDTH, 3 * MODEL_WIDTH, o));
     tn_register_module(&m->base, "out", &m->out, tn_linear_new(MODEL_WIDTH, MODEL_WIDTH, o));
     tn_register_module(&m->base, "norm", &m->norm,
-                       tn_layernorm_new(TN_SHAPE(MODEL_WIDTH), (tn_layernorm_options){ 0 }));
+                       tn_layer_norm_new(TN_SHAPE(MODEL_WIDTH), (tn_layer_norm_options){ 0 }));
     tn_register_module(&m->base, "head", &m->head, tn_linear_new(MODEL_WIDTH, MODEL_VOCAB, o));
     return tn_module_done(&m->base);
 }

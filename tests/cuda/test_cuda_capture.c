@@ -713,11 +713,11 @@ static tn_status average(job *j, tn_tensor *loss)
     if (!j->other) j->other = tn_ema_new(j->model, (tn_ema_options){ .decay = 0.9 });
     return tn_ema_update(j->other, j->model);
 }
-static tn_status batch_norm(job *j, tn_tensor *loss, tn_batchnorm_options o)
+static tn_status batch_norm(job *j, tn_tensor *loss, tn_batch_norm_options o)
 {
     (void)loss;
     if (!j->other) {
-        j->other = tn_batchnorm1d_new(3, o);
+        j->other = tn_batch_norm1d_new(3, o);
         assert_ok(tn_module_to(j->other, tn_cuda(0)));
     }
     return tn_forward(j->other, tn_full_as(TN_SHAPE(4, 3), 1, TN_F32, tn_cuda(0)))
@@ -726,11 +726,11 @@ static tn_status batch_norm(job *j, tn_tensor *loss, tn_batchnorm_options o)
 }
 static tn_status cumulative(job *j, tn_tensor *loss)
 {
-    return batch_norm(j, loss, (tn_batchnorm_options){ .cumulative = true });
+    return batch_norm(j, loss, (tn_batch_norm_options){ .cumulative = true });
 }
 static tn_status guarded(job *j, tn_tensor *loss)
 {
-    return batch_norm(j, loss, (tn_batchnorm_options){ .skip_nonfinite = true });
+    return batch_norm(j, loss, (tn_batch_norm_options){ .skip_nonfinite = true });
 }
 static tn_status scaler(job *j, tn_tensor *loss)
 {

@@ -50,7 +50,7 @@ static tn_tensor *on_gpu(tn_tensor *t)
 static tn_module *mlp(void)
 {
     return tn_sequential(tn_linear_new(7, 9, (tn_linear_options){ 0 }),
-                         tn_batchnorm1d_new(9, (tn_batchnorm_options){ 0 }), tn_relu_new(),
+                         tn_batch_norm1d_new(9, (tn_batch_norm_options){ 0 }), tn_relu_new(),
                          tn_dropout_new(0.3), tn_linear_new(9, 5, (tn_linear_options){ 0 }));
 }
 
@@ -82,7 +82,7 @@ static bool cnn_make(void)
     tn_manual_seed(3);
     tn_module *m =
         tn_sequential(tn_conv2d_new(1, 3, 3, (tn_conv2d_options){ .padding = 1 }),
-                      tn_batchnorm2d_new(3, (tn_batchnorm_options){ 0 }), tn_relu_new(),
+                      tn_batch_norm2d_new(3, (tn_batch_norm_options){ 0 }), tn_relu_new(),
                       tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 } }),
                       tn_flatten_new(1, -1), tn_linear_new(27, 5, (tn_linear_options){ 0 }));
     return train_make(m, tn_rand(TN_SHAPE(2, 1, 6, 6)), tn_randint(0, 5, TN_SHAPE(2)));

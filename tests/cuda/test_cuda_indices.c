@@ -501,7 +501,7 @@ static double train(tn_device device, int steps, tn_tensor **weight)
     tn_manual_seed(11);
     tn_module *model =
         tn_sequential(tn_embedding_new(7, 33, (tn_embedding_options){ 0 }),
-                      tn_layernorm_new(TN_SHAPE(33), (tn_layernorm_options){ 0 }),
+                      tn_layer_norm_new(TN_SHAPE(33), (tn_layer_norm_options){ 0 }),
                       tn_dropout_new(0.2), tn_linear_new(33, 7, (tn_linear_options){ 0 }));
     assert_made(model);
     assert_ok(tn_module_to(model, device));

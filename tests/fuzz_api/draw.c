@@ -712,9 +712,9 @@ static tn_module *new_module(world *w, int64_t which)
     switch (which) {
     case 0: return tn_linear_new(3, 3, (tn_linear_options){ 0 });
     case 1: return tn_sequential(tn_linear_new(3, 3, (tn_linear_options){ 0 }), tn_relu_new());
-    case 2: return tn_batchnorm1d_new(3, (tn_batchnorm_options){ 0 });
-    case 3: return tn_batchnorm2d_new(2, (tn_batchnorm_options){ 0 });
-    case 4: return tn_layernorm_new(TN_SHAPE(3), (tn_layernorm_options){ 0 });
+    case 2: return tn_batch_norm1d_new(3, (tn_batch_norm_options){ 0 });
+    case 3: return tn_batch_norm2d_new(2, (tn_batch_norm_options){ 0 });
+    case 4: return tn_layer_norm_new(TN_SHAPE(3), (tn_layer_norm_options){ 0 });
     case 5: return tn_embedding_new(3, 2, (tn_embedding_options){ 0 });
     case 6: return tn_conv2d_new(2, 2, 3, (tn_conv2d_options){ 0 });
     case 7: return tn_dropout_new(0.5);
@@ -1056,10 +1056,10 @@ OPTIONS(shared_options, tn_data_parallel_options, LONG(bucket_bytes, 0, 64),
 OPTIONS(linear_options, tn_linear_options, FLAG(no_bias))
 OPTIONS(conv2d_options, tn_conv2d_options, LONG(stride, 0, 2), LONG(padding, 0, 2),
         LONG(dilation, 0, 2), LONG(groups, 0, 1), FLAG(no_bias), FLAG(same))
-OPTIONS(bn_options, tn_batchnorm_options, REAL(eps, 0, 1), REAL(momentum, 0, 1), FLAG(cumulative),
+OPTIONS(bn_options, tn_batch_norm_options, REAL(eps, 0, 1), REAL(momentum, 0, 1), FLAG(cumulative),
         FLAG(no_affine), FLAG(no_tracking), FLAG(skip_nonfinite))
-OPTIONS(fbn_options, tn_frozen_batchnorm_options, REAL(eps, 0, 1))
-OPTIONS(ln_options, tn_layernorm_options, REAL(eps, 0, 1), FLAG(no_affine), FLAG(no_bias))
+OPTIONS(fbn_options, tn_frozen_batch_norm_options, REAL(eps, 0, 1))
+OPTIONS(ln_options, tn_layer_norm_options, REAL(eps, 0, 1), FLAG(no_affine), FLAG(no_bias))
 OPTIONS(emb_options, tn_embedding_options, FLAG(use_padding_index), LONG(padding_index, 0, 1))
 OPTIONS(pe_options, tn_positional_encoding_options, REAL(dropout, 0, 1), FLAG(non_persistent))
 OPTIONS(mha_options, tn_multihead_attention_options, REAL(dropout, 0, 1), FLAG(no_bias),

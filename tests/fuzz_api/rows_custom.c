@@ -14,11 +14,11 @@ CUSTOM_ROW(tn_fail)
     tn_error_clear();
 }
 
-CUSTOM_ROW(tn_shape_of)
+CUSTOM_ROW(tn_shape_from)
 {
     static const int64_t sizes[TN_MAX_RANK + 2] = { 2, 3, 1, 1, 1, 1, 1, 1, 1, 1 };
     (void)s;
-    tn_shape shape = tn_shape_of(pick_int(w, 0, 8), pick_pointer(w, (void *)(uintptr_t)sizes));
+    tn_shape shape = tn_shape_from(pick_int(w, 0, 8), pick_pointer(w, (void *)(uintptr_t)sizes));
     w->digest = mix(w->digest, (uint64_t)shape.rank);
     pool_tensor(w, tn_zeros(shape));
     tn_error_clear();

@@ -28,7 +28,7 @@ static void make(unsigned long seed)
 {
     tn_manual_seed(seed);
     model = tn_sequential(tn_linear_new(48, 48, (tn_linear_options){ 0 }),
-                          tn_batchnorm1d_new(48, (tn_batchnorm_options){ 0 }),
+                          tn_batch_norm1d_new(48, (tn_batch_norm_options){ 0 }),
                           tn_linear_new(48, 48, (tn_linear_options){ 0 }));
     TN_CHECK_PTR(model);
     TN_CHECK(tn_module_set(model, "2.weight", tn_get_parameter(model, "0.weight")));

@@ -709,9 +709,9 @@ static void no_idx(const char *what, const void *bytes, size_t n, const char *te
 {
     const char *path = write_bytes("f", bytes, n);
     int64_t live = tn_live_tensors();
-    ck_assert_msg(!tn_load_idx(path), "%s was read", what);
+    ck_assert_msg(!tn_idx_load(path), "%s was read", what);
     ck_assert(tn_live_tensors() == live || tn_live_tensors() == live + 1); /* the scope's */
-    check_error(what, "tn_load_idx", path, TN_E_FORMAT, text);
+    check_error(what, "tn_idx_load", path, TN_E_FORMAT, text);
 }
 
 START_TEST(H2_idx)
@@ -762,12 +762,12 @@ START_TEST(H2_idx)
         no_idx(row[i].text, packed, size, text);
         free(packed);
     }
-    assert_null(tn_load_idx(in_folder("nothing")), TN_E_IO, "No such file or directory");
-    assert_null(tn_load_idx(folder), TN_E_IO, "is a folder: want a regular file");
-    ck_assert_ptr_null(tn_load_idx(NULL));
+    assert_null(tn_idx_load(in_folder("nothing")), TN_E_IO, "No such file or directory");
+    assert_null(tn_idx_load(folder), TN_E_IO, "is a folder: want a regular file");
+    ck_assert_ptr_null(tn_idx_load(NULL));
     assert_error(TN_E_INVALID, "path");
     /* no values at all are fine */
-    tn_tensor *t = tn_load_idx(write_bytes("f", "\0\0\x08\2\0\0\0\0\0\0\0\5", 12));
+    tn_tensor *t = tn_idx_load(write_bytes("f", "\0\0\x08\2\0\0\0\0\0\0\0\5", 12));
     assert_made(t);
     ck_assert_int_eq(tn_size(t, 1), 5);
 }
@@ -777,7 +777,7 @@ START_TEST(H5_gz_is_whole_or_refused)
 {
     size_t size;
     unsigned char *packed = gzip(idx, sizeof idx, 6, &size);
-    tn_tensor *t = tn_load_idx(write_bytes("a.gz", packed, size));
+    tn_tensor *t = tn_idx_load(write_bytes("a.gz", packed, size));
     assert_made(t);
     assert_values(t, 0, 1, 2, 3, 4, 5, 255);
     for (size_t n = 0; n < size; n++)
@@ -804,7 +804,7 @@ START_TEST(H5_gz_is_whole_or_refused)
     unsigned char *p2 = gzip(idx + 7, sizeof idx - 7, 6, &s2);
     memcpy(both, p1, s1);
     memcpy(both + s1, p2, s2);
-    t = tn_load_idx(write_bytes("two.gz", both, s1 + s2));
+    t = tn_idx_load(write_bytes("two.gz", both, s1 + s2));
     assert_made(t);
     assert_values(t, 0, 1, 2, 3, 4, 5, 255);
     both[s1 + s2 - 8] ^= 1;
@@ -829,7 +829,7 @@ START_TEST(H5_bomb)
     unsigned char *packed = gzip(bytes, 8 + VALUES, 9, &size);
     ck_assert_uint_lt(size, 80000);
     tn_scope scope = tn_scope_begin();
-    assert_made(tn_load_idx(write_bytes("f", packed, size)));
+    assert_made(tn_idx_load(write_bytes("f", packed, size)));
     tn_scope_end(scope);
     tn_memory_trim();
     free(packed);

@@ -405,7 +405,7 @@ static pair pair_new(int64_t width)
 {
     pair p = { .a = tn_linear_new(3, width, (tn_linear_options){ 0 }),
                .b = tn_sequential(tn_linear_new(width, 1, (tn_linear_options){ 0 }),
-                                  tn_batchnorm1d_new(1, (tn_batchnorm_options){ 0 })) };
+                                  tn_batch_norm1d_new(1, (tn_batch_norm_options){ 0 })) };
     p.average = tn_ema_new(p.b, (tn_ema_options){ 0 });
     p.of_a = tn_adam(tn_parameters(p.a), (tn_adam_options){ .lr = 0.1 });
     p.of_b = tn_sgd(tn_parameters(p.b), (tn_sgd_options){ .lr = 0.1, .momentum = 0.5 });
@@ -543,7 +543,7 @@ END_TEST
 START_TEST(ties_and_versions)
 {
     tn_module *one = tn_linear_new(5, 5, (tn_linear_options){ 0 });
-    tn_module *m = tn_sequential(one, tn_batchnorm1d_new(5, (tn_batchnorm_options){ 0 }),
+    tn_module *m = tn_sequential(one, tn_batch_norm1d_new(5, (tn_batch_norm_options){ 0 }),
                                  tn_linear_new(5, 5, (tn_linear_options){ 0 }));
     assert_ok(tn_register_parameter(tn_module_child(m, 2), "weight", NULL,
                                     tn_get_parameter(m, "0.weight")));

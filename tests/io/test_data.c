@@ -17,22 +17,22 @@ static const unsigned char idx_u8[] = { 0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2
 
 START_TEST(idx_types)
 {
-    tn_tensor *t = tn_load_idx(write_bytes("a", idx_u8, sizeof idx_u8));
+    tn_tensor *t = tn_idx_load(write_bytes("a", idx_u8, sizeof idx_u8));
     assert_made(t);
     ck_assert_int_eq(tn_dtype_of(t), TN_U8);
     ck_assert_int_eq(tn_size(t, 0), 2);
     assert_values(t, 0, 1, 2, 3, 4, 5, 255);
-    t = tn_load_idx(write_bytes("a", "\0\0\x09\1\0\0\0\3\1\xff\x80", 11));
+    t = tn_idx_load(write_bytes("a", "\0\0\x09\1\0\0\0\3\1\xff\x80", 11));
     ck_assert_int_eq(tn_dtype_of(t), TN_I32);
     assert_values(t, 0, 1, -1, -128);
-    t = tn_load_idx(write_bytes("a", "\0\0\x0b\1\0\0\0\2\1\2\xff\xfe", 12));
+    t = tn_idx_load(write_bytes("a", "\0\0\x0b\1\0\0\0\2\1\2\xff\xfe", 12));
     assert_values(t, 0, 258, -2);
-    t = tn_load_idx(write_bytes("a", "\0\0\x0c\1\0\0\0\2\0\1\0\0\x80\0\0\0", 16));
+    t = tn_idx_load(write_bytes("a", "\0\0\x0c\1\0\0\0\2\0\1\0\0\x80\0\0\0", 16));
     assert_values(t, 0, 65536, -2147483648.0);
-    t = tn_load_idx(write_bytes("a", "\0\0\x0d\1\0\0\0\1\xbf\xc0\0\0", 12));
+    t = tn_idx_load(write_bytes("a", "\0\0\x0d\1\0\0\0\1\xbf\xc0\0\0", 12));
     ck_assert_int_eq(tn_dtype_of(t), TN_F32);
     assert_values(t, 0, -1.5);
-    t = tn_load_idx(write_bytes("a", "\0\0\x0e\1\0\0\0\1\x40\x09\x21\xfb\x54\x44\x2d\x18", 16));
+    t = tn_idx_load(write_bytes("a", "\0\0\x0e\1\0\0\0\1\x40\x09\x21\xfb\x54\x44\x2d\x18", 16));
     ck_assert_int_eq(tn_dtype_of(t), TN_F64);
     assert_values(t, 0, 3.14159265358979311600);
     /* many values, over chunk borders */
@@ -44,7 +44,7 @@ START_TEST(idx_types)
             large[8 + 4 * i + (size_t)k] = (unsigned char)(i >> (24 - 8 * k));
     size_t size;
     unsigned char *packed = gzip(large, 8 + 4 * n, 6, &size);
-    t = tn_load_idx(write_bytes("a.gz", packed, size));
+    t = tn_idx_load(write_bytes("a.gz", packed, size));
     assert_made(t);
     for (int64_t i = 0; i < (int64_t)n; i += 997) ck_assert_double_eq(tn_at(t, &i, 1), (double)i);
     free(packed);

@@ -293,7 +293,7 @@ END_TEST
 START_TEST(SD_05_versions_in_files)
 {
     tn_module *m = tn_sequential(tn_linear_new(3, 4, (tn_linear_options){ 0 }),
-                                 tn_batchnorm1d_new(4, (tn_batchnorm_options){ 0 }));
+                                 tn_batch_norm1d_new(4, (tn_batch_norm_options){ 0 }));
     const char *path = in_folder("m");
     assert_ok(tn_save(m, path));
     ck_assert(header_has(path, "\"tenon.versions\":\"{\\\"1\\\":2}\""));
@@ -320,7 +320,7 @@ START_TEST(SD_05_versions_in_files)
     ck_assert(header_has(path, "\"tenon.versions\":\"{\\\"model.1\\\":2}\""));
     assert_ok(tn_checkpoint_load(&c, path));
     tn_module_drop(m);
-    m = tn_batchnorm1d_new(4, (tn_batchnorm_options){ 0 });
+    m = tn_batch_norm1d_new(4, (tn_batch_norm_options){ 0 });
     assert_ok(tn_save(m, path));
     ck_assert(header_has(path, "\"tenon.versions\":\"{\\\"\\\":2}\""));
     ck_assert_int_eq(tn_list_version(tn_load_tensors(path, NULL), ""), 2);
@@ -446,7 +446,7 @@ static tn_module *model_new(void)
 {
     tn_module *m =
         tn_sequential(tn_linear_new(6, 8, (tn_linear_options){ 0 }),
-                      tn_batchnorm1d_new(8, (tn_batchnorm_options){ 0 }), tn_relu_new(),
+                      tn_batch_norm1d_new(8, (tn_batch_norm_options){ 0 }), tn_relu_new(),
                       tn_dropout_new(0.3), tn_linear_new(8, 3, (tn_linear_options){ 0 }));
     assert_made(m);
     return m;
@@ -713,7 +713,7 @@ static tn_status scenario(int which, run *r)
     case 1: return tn_load(r->model, in_folder("weights"));
     case 2: return tn_checkpoint_save(&c, in_folder("checkpoint"));
     case 3: return tn_checkpoint_load(&c, in_folder("checkpoint"));
-    case 4: return done(tn_load_idx(in_folder("idx.gz")));
+    case 4: return done(tn_idx_load(in_folder("idx.gz")));
     case 5:
         text = tn_text_load(in_folder("text"), 0.1);
         tn_text_free(text);

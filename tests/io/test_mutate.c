@@ -55,7 +55,7 @@ static tn_module *model_new(int which)
     tn_manual_seed((uint64_t)which);
     tn_module *m =
         tn_sequential(tn_linear_new(11, 24, (tn_linear_options){ 0 }),
-                      tn_batchnorm1d_new(24, (tn_batchnorm_options){ 0 }),
+                      tn_batch_norm1d_new(24, (tn_batch_norm_options){ 0 }),
                       tn_linear_new(24, 24 + which, (tn_linear_options){ 0 }), tn_identity_new(),
                       tn_linear_new(11, 24, (tn_linear_options){ 0 }));
     assert_made(m);
@@ -152,7 +152,7 @@ static void make_gz(int which, const char *path)
 
 static uint64_t read_idx(const char *path)
 {
-    tn_tensor *t = tn_load_idx(path);
+    tn_tensor *t = tn_idx_load(path);
     if (t) return tn_hash(t) | 1;
     ck_assert_msg(tn_error_status() == TN_E_FORMAT, "%s", tn_error());
     return 0;

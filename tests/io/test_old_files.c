@@ -40,7 +40,7 @@ static tn_module *network(uint64_t seed)
 {
     tn_manual_seed(seed);
     return tn_sequential(tn_linear_new(2, 2, (tn_linear_options){ 0 }),
-                         tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 }));
+                         tn_batch_norm1d_new(2, (tn_batch_norm_options){ 0 }));
 }
 
 static void make_optimizers(run *r, double lr)

@@ -200,7 +200,7 @@ START_TEST(a_null_is_named)
     tn_file_lock *lock;
     WITHOUT("path", tn_checkpoint_lock(NULL, &lock));
     WITHOUT("lock", tn_checkpoint_lock(folder, NULL));
-    WITHOUT("path", !tn_load_idx(NULL));
+    WITHOUT("path", !tn_idx_load(NULL));
     WITHOUT("path", !tn_text_load(NULL, 0.1));
     WITHOUT("text", tn_text_batch(NULL, false, g, 1, 1, &out, &out));
     WITHOUT("g", tn_text_batch(text, false, NULL, 1, 1, &out, &out));
@@ -283,7 +283,7 @@ START_TEST(odd_paths)
         assert_fails(tn_checkpoint_load(&c, path), status, rows[i].text);
         assert_fails(tn_checkpoint_peek(path, NULL, NULL), status, rows[i].text);
         assert_null(tn_load_tensors(path, NULL), status, rows[i].text);
-        assert_null(tn_load_idx(path), status, rows[i].text);
+        assert_null(tn_idx_load(path), status, rows[i].text);
         assert_null(tn_text_load(path, 0), status, rows[i].text);
     }
     ck_assert_int_eq(files_in_folder(), 1);
@@ -339,8 +339,8 @@ START_TEST(what_is_written_under_a_limit_is_read_under_it)
     tn_module *m = tn_module_list_new();
     for (int i = 0; i < 6; i++)
         assert_ok(tn_module_append(
-            m, tn_batchnorm1d_new(
-                   1, (tn_batchnorm_options){ .no_affine = true, .no_tracking = true })));
+            m, tn_batch_norm1d_new(
+                   1, (tn_batch_norm_options){ .no_affine = true, .no_tracking = true })));
     assert_ok(tn_module_append(m, tn_linear_new(1, 1, (tn_linear_options){ 0 })));
     for (int64_t limit = 1; limit < 12; limit++) {
         static const char *const names[] = { "f.safetensors", "f.pt", "f.checkpoint" };
@@ -375,17 +375,17 @@ START_TEST(a_small_gz_makes_no_large_tensor)
     unsigned char *bytes = gzip(idx, 8 + N, 0, &n);
     const char *path = write_bytes("bomb.gz", bytes, n);
     free(bytes), free(idx);
-    assert_null(tn_load_idx(path), TN_E_FORMAT, "[314572800] values from a compressed file of");
+    assert_null(tn_idx_load(path), TN_E_FORMAT, "[314572800] values from a compressed file of");
     /* i8 becomes i32: the size in memory counts, not the file's */
     unsigned char small[8 + 1000] = { 0, 0, 9, 1, 0, 0, 1000 >> 8, 1000 & 255 };
     bytes = gzip(small, sizeof small, 9, &n);
     write_bytes("i8.gz", bytes, n);
     free(bytes);
     assert_ok(tn_set_file_limits((tn_file_limits){ .inflated_bytes = 3999 }));
-    assert_null(tn_load_idx(in_folder("i8.gz")), TN_E_FORMAT, "at most 3999 bytes are made");
+    assert_null(tn_idx_load(in_folder("i8.gz")), TN_E_FORMAT, "at most 3999 bytes are made");
     assert_ok(tn_set_file_limits((tn_file_limits){ .inflated_bytes = 4000 }));
-    assert_made(tn_load_idx(in_folder("i8.gz")));
-    assert_made(tn_load_idx(write_bytes("i8", small, sizeof small)));
+    assert_made(tn_idx_load(in_folder("i8.gz")));
+    assert_made(tn_idx_load(write_bytes("i8", small, sizeof small)));
     assert_ok(tn_set_file_limits((tn_file_limits){ 0 }));
 }
 END_TEST

@@ -36,7 +36,7 @@ static inline tn_module *linear(int64_t in, int64_t out)
 
 static inline tn_module *norm2d(int64_t n)
 {
-    return tn_batchnorm2d_new(n, (tn_batchnorm_options){ 0 });
+    return tn_batch_norm2d_new(n, (tn_batch_norm_options){ 0 });
 }
 
 /* The names of a list, joined by a space. Static buffer. */

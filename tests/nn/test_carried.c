@@ -58,7 +58,7 @@ static const double frozen_dx[] = {
 
 static tn_module *frozen2d(int64_t features)
 {
-    return tn_frozen_batchnorm2d_new(features, (tn_frozen_batchnorm_options){ 0 });
+    return tn_frozen_batch_norm2d_new(features, (tn_frozen_batch_norm_options){ 0 });
 }
 
 /* weight, bias, running_mean, running_var of a BatchNorm2d(3), frozen or not, in f64 */
@@ -94,7 +94,8 @@ START_TEST(FB_01_new_layer_is_the_identity)
     tn_tensor *leaf = tn_clone(x);
     assert_ok(tn_set_requires_grad(leaf, true));
     for (int i = 0; i < COUNT(eps); i++) {
-        tn_module *m = tn_frozen_batchnorm2d_new(3, (tn_frozen_batchnorm_options){ .eps = eps[i] });
+        tn_module *m =
+            tn_frozen_batch_norm2d_new(3, (tn_frozen_batch_norm_options){ .eps = eps[i] });
         for (int training = 0; training < 2; training++) {
             assert_ok(tn_train(m, training));
             assert_close(tn_forward(m, x), x, 0, 0);
@@ -111,7 +112,7 @@ END_TEST
 
 START_TEST(FB_02_FB_05_one_formula_in_train_and_eval)
 {
-    tn_module *m = tn_frozen_batchnorm2d_new(3, (tn_frozen_batchnorm_options){ .eps = 1e-3 });
+    tn_module *m = tn_frozen_batch_norm2d_new(3, (tn_frozen_batch_norm_options){ .eps = 1e-3 });
     fill_norm(m);
     uint64_t hash = hash_of_module(m);
     for (int training = 0; training < 2; training++) {
@@ -134,7 +135,7 @@ START_TEST(FB_02_FB_05_one_formula_in_train_and_eval)
     assert_null(tn_forward(m, tn_ones(TN_SHAPE(2, 4, 2, 2))), TN_E_SHAPE,
                 "FrozenBatchNorm2d: x [2,4,2,2] has 4 channels: want 3");
     assert_null(tn_forward(m, tn_ones(TN_SHAPE(2, 3))), TN_E_SHAPE, "want [N, C, H, W]");
-    assert_null(tn_frozen_batchnorm2d_new(0, (tn_frozen_batchnorm_options){ 0 }), TN_E_INVALID,
+    assert_null(tn_frozen_batch_norm2d_new(0, (tn_frozen_batch_norm_options){ 0 }), TN_E_INVALID,
                 "features is 0");
     tn_module_drop(m);
 }
@@ -188,7 +189,7 @@ START_TEST(FB_03_older_lists)
     ck_assert_uint_eq(hash_of_module(m), hash_of_module(from));
     /* the converted layer has one, so its own file fits */
     strict.rename = NULL;
-    tn_module *frozen = tn_freeze_batchnorm(tn_module_clone(bn));
+    tn_module *frozen = tn_freeze_batch_norm(tn_module_clone(bn));
     assert_ok(tn_load_state_dict(frozen, plain, strict, NULL));
     tn_module_drop(frozen);
     tn_module_drop(bn);
@@ -210,7 +211,7 @@ static tn_module *blocks_new(void)
 {
     box *part[2];
     tn_module *shared =
-        tn_batchnorm2d_new(3, (tn_batchnorm_options){ .eps = 1e-3, .momentum = .3 });
+        tn_batch_norm2d_new(3, (tn_batch_norm_options){ .eps = 1e-3, .momentum = .3 });
     for (int i = 0; i < 2; i++) {
         part[i] = box_new();
         part[i]->run = conv_and_norm;
@@ -222,7 +223,7 @@ static tn_module *blocks_new(void)
     }
     tn_module *m =
         tn_sequential(&part[0]->base, tn_relu_new(), &part[1]->base,
-                      tn_batchnorm2d_new(3, (tn_batchnorm_options){ .no_affine = true }));
+                      tn_batch_norm2d_new(3, (tn_batch_norm_options){ .no_affine = true }));
     assert_made(m);
     for (int i = 0; i < 3; i++)
         assert_made(tn_forward(m, random_as(TN_SHAPE(4, 2, 5, 5), -1, 2, 7 + (uint64_t)i, TN_F32)));
@@ -248,7 +249,7 @@ START_TEST(FB_04_conversion)
     assert_ok(tn_eval(m));
     tn_tensor *y = tn_detach(tn_forward(m, x));
 
-    ck_assert_ptr_eq(tn_freeze_batchnorm(m), m);
+    ck_assert_ptr_eq(tn_freeze_batch_norm(m), m);
     tn_module *bn = block(m, 0)->other;
     ck_assert_ptr_eq(bn, outside); /* whoever points to it has the frozen one */
     ck_assert_ptr_eq(bn, tn_get_submodule(m, "0.bn"));
@@ -270,7 +271,7 @@ START_TEST(FB_04_conversion)
     ck_assert_uint_eq(hash_of(tn_buffers(m)), hash);
 
     hash = hash_of_module(bn);
-    ck_assert_ptr_eq(tn_thaw_batchnorm(m), m);
+    ck_assert_ptr_eq(tn_thaw_batch_norm(m), m);
     bn = block(m, 2)->other;
     ck_assert_str_eq(type_of(bn), "BatchNorm2d");
     ck_assert_ptr_eq(block(m, 0)->other, bn);
@@ -313,13 +314,13 @@ START_TEST(FB_04_fields_of_others)
     tn_tensor *y = tn_forward(&above->base, x);
     for (int i = 0; i < 2; i++) { /* from the dict, then from the model; both are below */
         tn_module *from = i ? &m->base : parts;
-        ck_assert_ptr_eq(tn_freeze_batchnorm(tn_module_keep(from)), from);
+        ck_assert_ptr_eq(tn_freeze_batch_norm(tn_module_keep(from)), from);
         tn_module_drop(from);
         ck_assert_str_eq(type_of(above->other), "FrozenBatchNorm2d");
         ck_assert_str_eq(type_of(tn_get_submodule(elsewhere, "bn")), "FrozenBatchNorm2d");
         assert_close(tn_forward(&above->base, x), y, 1e-5, 1e-6);
         assert_close(tn_forward(&m->base, x), y, 1e-5, 1e-6);
-        ck_assert_ptr_eq(tn_thaw_batchnorm(tn_module_keep(parts)), parts);
+        ck_assert_ptr_eq(tn_thaw_batch_norm(tn_module_keep(parts)), parts);
         tn_module_drop(parts);
         ck_assert_str_eq(type_of(m->other), "BatchNorm2d");
         assert_close(tn_forward(&above->base, x), y, 1e-5, 1e-6);
@@ -332,7 +333,7 @@ END_TEST
 static tn_status freezes(tn_module *bn, int n, tn_tensor **in, void *user)
 {
     (void)bn, (void)n, (void)in;
-    tn_module *m = tn_freeze_batchnorm(tn_module_keep(user));
+    tn_module *m = tn_freeze_batch_norm(tn_module_keep(user));
     tn_module_drop(m);
     return m ? TN_OK : tn_error_status();
 }
@@ -367,26 +368,26 @@ START_TEST(FB_04_a_layer_alone)
     fill_norm(bn);
     assert_ok(tn_eval(bn));
     uint64_t hash = hash_of_module(bn);
-    tn_module *frozen = tn_freeze_batchnorm(bn);
+    tn_module *frozen = tn_freeze_batch_norm(bn);
     ck_assert_str_eq(type_of(frozen), "FrozenBatchNorm2d");
     ck_assert(!tn_training(frozen));
     ck_assert_uint_eq(hash_of_module(frozen), hash); /* f64 as it was, the counter i64 */
-    frozen = tn_freeze_batchnorm(frozen);            /* nothing to do */
-    tn_module *thawed = tn_thaw_batchnorm(frozen);
+    frozen = tn_freeze_batch_norm(frozen);           /* nothing to do */
+    tn_module *thawed = tn_thaw_batch_norm(frozen);
     ck_assert_str_eq(type_of(thawed), "BatchNorm2d");
     ck_assert_uint_eq(hash_of_module(thawed), hash);
     tn_module_drop(thawed);
     /* one that was made frozen has no counter: it starts at 0 */
     frozen = frozen2d(2);
     assert_ok(tn_module_to_dtype(frozen, TN_F64));
-    thawed = tn_thaw_batchnorm(frozen);
+    thawed = tn_thaw_batch_norm(frozen);
     ck_assert_int_eq(tn_dtype_of(tn_get_buffer(thawed, "num_batches_tracked")), TN_I64);
     ck_assert_double_eq(tn_item(tn_get_buffer(thawed, "num_batches_tracked")), 0);
     tn_module_drop(thawed);
     /* what it lacked is made of its dtype */
-    bn = tn_batchnorm2d_new(2, (tn_batchnorm_options){ .no_affine = true });
+    bn = tn_batch_norm2d_new(2, (tn_batch_norm_options){ .no_affine = true });
     assert_ok(tn_module_to_dtype(bn, TN_F64));
-    frozen = tn_freeze_batchnorm(bn);
+    frozen = tn_freeze_batch_norm(bn);
     ck_assert_int_eq(tn_dtype_of(tn_get_buffer(frozen, "weight")), TN_F64);
     tn_module_drop(frozen);
 }
@@ -397,10 +398,10 @@ START_TEST(FB_04_momentum_comes_back)
 {
     const double momentum = (double[]){ 0, 0.25, 1 }[_i];
     tn_module *m = norm2d(3);
-    assert_ok(tn_batchnorm_set_momentum(m, momentum));
-    m = tn_thaw_batchnorm(tn_freeze_batchnorm(m));
+    assert_ok(tn_batch_norm_set_momentum(m, momentum));
+    m = tn_thaw_batch_norm(tn_freeze_batch_norm(m));
     assert_made(m);
-    ck_assert_double_eq(tn_batchnorm_momentum(m), momentum);
+    ck_assert_double_eq(tn_batch_norm_momentum(m), momentum);
     uint64_t hash = tn_hash(tn_get_buffer(m, "running_mean"));
     assert_ok(tn_train(m, true));
     tn_tensor *x =
@@ -416,9 +417,9 @@ START_TEST(FB_04_ties_and_frozen_parents)
     tn_module *m = tn_sequential(norm2d(2), norm2d(2));
     assert_ok(tn_module_set(m, "1.weight", tn_get_parameter(m, "0.weight")));
     assert_ok(tn_module_freeze(m));
-    m = tn_freeze_batchnorm(m);
+    m = tn_freeze_batch_norm(m);
     ck_assert_ptr_eq(tn_get_buffer(m, "0.weight"), tn_get_buffer(m, "1.weight"));
-    m = tn_thaw_batchnorm(m);
+    m = tn_thaw_batch_norm(m);
     ck_assert_int_eq(tn_parameters(m)->n, 3); /* the tie is there, and the parent's freeze holds */
     ck_assert(tn_module_frozen(tn_module_child(m, 0)));
     ck_assert(!tn_requires_grad(tn_get_parameter(m, "1.weight")));
@@ -430,19 +431,19 @@ END_TEST
 
 START_TEST(FB_04_what_cannot_be_frozen)
 {
-    tn_batchnorm_options untracked = { .no_tracking = true };
-    tn_module *m = tn_sequential(norm2d(2), tn_sequential(tn_batchnorm2d_new(2, untracked)));
+    tn_batch_norm_options untracked = { .no_tracking = true };
+    tn_module *m = tn_sequential(norm2d(2), tn_sequential(tn_batch_norm2d_new(2, untracked)));
     tn_module_keep(m);
-    assert_null(tn_freeze_batchnorm(m), TN_E_STATE,
-                "tn_freeze_batchnorm: 1.0: BatchNorm2d has no running_mean: want one with running "
+    assert_null(tn_freeze_batch_norm(m), TN_E_STATE,
+                "tn_freeze_batch_norm: 1.0: BatchNorm2d has no running_mean: want one with running "
                 "statistics");
     ck_assert_str_eq(type_of(tn_module_child(m, 0)), "BatchNorm2d"); /* nothing has changed */
     tn_module_drop(m);
-    ck_assert_ptr_null(tn_freeze_batchnorm(NULL));
-    assert_error(TN_E_INVALID, "tn_freeze_batchnorm");
+    ck_assert_ptr_null(tn_freeze_batch_norm(NULL));
+    assert_error(TN_E_INVALID, "tn_freeze_batch_norm");
     /* modules without BatchNorm2d stay */
-    m = tn_sequential(tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 }));
-    ck_assert_ptr_eq(tn_freeze_batchnorm(m), m);
+    m = tn_sequential(tn_batch_norm1d_new(2, (tn_batch_norm_options){ 0 }));
+    ck_assert_ptr_eq(tn_freeze_batch_norm(m), m);
     ck_assert_str_eq(type_of(tn_module_child(m, 0)), "BatchNorm1d");
     tn_module_drop(m);
 }
@@ -452,7 +453,7 @@ START_TEST(FB_04_optimizers_made_before_leave_it_alone)
 {
     tn_module *m = blocks_new();
     tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = .1, .weight_decay = .5 });
-    m = tn_freeze_batchnorm(m);
+    m = tn_freeze_batch_norm(m);
     uint64_t hash = hash_of(tn_buffers(m));
     tn_tensor *y = tn_forward(m, random_as(TN_SHAPE(2, 2, 5, 5), -1, 1, 3, TN_F32));
     assert_ok(tn_backward(tn_mean(tn_square(y), NULL, 0, false)));
@@ -469,10 +470,10 @@ START_TEST(BN_11_skip_nonfinite)
 {
     static const float bad[] = { NAN, INFINITY, -INFINITY };
     for (int cumulative = 0; cumulative < 2; cumulative++) {
-        tn_batchnorm_options o = { .cumulative = cumulative };
-        tn_module *plain = tn_batchnorm2d_new(2, o);
+        tn_batch_norm_options o = { .cumulative = cumulative };
+        tn_module *plain = tn_batch_norm2d_new(2, o);
         o.skip_nonfinite = true;
-        tn_module *m = tn_batchnorm2d_new(2, o);
+        tn_module *m = tn_batch_norm2d_new(2, o);
         for (int k = 0; k < 6; k++) {
             tn_tensor *x = random_as(TN_SHAPE(2, 2, 2, 2), -1, 3, 5 + (uint64_t)k, TN_F32);
             if (k % 2) { /* one bad value in one channel: the whole batch is skipped */
@@ -483,15 +484,15 @@ START_TEST(BN_11_skip_nonfinite)
                 assert_made(y); /* the output shows it too */
                 ck_assert(isnan(tn_item(tn_sum(y, NULL, 0, false))));
                 ck_assert_uint_eq(hash_of_module(m), hash);
-                ck_assert_int_eq(tn_batchnorm_skipped(m), k / 2 + 1);
+                ck_assert_int_eq(tn_batch_norm_skipped(m), k / 2 + 1);
             } else { /* as if there had been no broken batches */
                 assert_close(tn_forward(m, x), tn_forward(plain, x), 0, 0);
                 ck_assert_uint_eq(hash_of_module(m), hash_of_module(plain));
             }
         }
         ck_assert_int_eq((int)tn_item(tn_get_buffer(m, "num_batches_tracked")), 3);
-        assert_ok(tn_batchnorm_reset_running_stats(m));
-        ck_assert_int_eq(tn_batchnorm_skipped(m), 0);
+        assert_ok(tn_batch_norm_reset_running_stats(m));
+        ck_assert_int_eq(tn_batch_norm_skipped(m), 0);
         tn_module_drop(m);
         tn_module_drop(plain);
     }
@@ -504,10 +505,10 @@ START_TEST(BN_11_without_the_option_nan_stays)
     assert_made(tn_forward(m, tn_full(TN_SHAPE(2, 1, 1, 1), NAN)));
     assert_made(tn_forward(m, tn_ones(TN_SHAPE(2, 1, 1, 1))));
     ck_assert(isnan(tn_item(tn_get_buffer(m, "running_mean"))));
-    ck_assert_int_eq(tn_batchnorm_skipped(m), 0);
+    ck_assert_int_eq(tn_batch_norm_skipped(m), 0);
     tn_module *other = tn_relu_new();
-    ck_assert_int_eq(tn_batchnorm_skipped(other), -1);
-    assert_error(TN_E_INVALID, "tn_batchnorm_skipped: the module is a ReLU");
+    ck_assert_int_eq(tn_batch_norm_skipped(other), -1);
+    assert_error(TN_E_INVALID, "tn_batch_norm_skipped: the module is a ReLU");
     tn_module_drop(other);
     tn_module_drop(m);
 }
@@ -687,7 +688,7 @@ static tn_module *averaged_new(void)
     m->run = averaged_run;
     assert_ok(tn_register_buffer(base, "table", &m->a, tn_zeros(TN_SHAPE(2)), TN_PERSISTENT));
     assert_ok(tn_register_module(base, "bn", &m->child,
-                                 tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 })));
+                                 tn_batch_norm1d_new(2, (tn_batch_norm_options){ 0 })));
     assert_ok(tn_register_parameter(base, "scale", &m->c, tn_zeros(TN_SHAPE(2))));
     assert_ok(tn_register_module(base, "fc", &m->other, linear(2, 2)));
     assert_ok(tn_register_module(base, "tied", NULL,
@@ -970,7 +971,7 @@ START_TEST(HP_06_ema_of_a_narrow_model)
                 { TN_BF16, { .decay = .9999 }, 501, 1.0487747 },
                 { TN_BF16, { .equal = true, .average_buffers = true }, 1000, 1.999 } };
     tn_module *model = tn_sequential(tn_linear_new(2, 2, (tn_linear_options){ 0 }),
-                                     tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 }));
+                                     tn_batch_norm1d_new(2, (tn_batch_norm_options){ 0 }));
     assert_ok(tn_module_to_dtype(model, run[_i].dtype));
     tn_module *ema = tn_ema_new(model, run[_i].o);
     assert_made(ema);
@@ -1031,7 +1032,7 @@ START_TEST(failures_change_nothing)
             else if (what == 1)
                 done = (made = tn_ema_new(m, (tn_ema_options){ 0 })) != NULL;
             else
-                done = tn_freeze_batchnorm(tn_module_keep(m)) != NULL;
+                done = tn_freeze_batch_norm(tn_module_keep(m)) != NULL;
             scarce.failing = 0;
             tn_scope_end(scope);
             tn_module_drop(made);

@@ -532,7 +532,7 @@ END_TEST
 
 START_TEST(freezing_survives_train_and_requires_grad_of_the_parent)
 {
-    tn_module *m = tn_sequential(linear(4, 4), tn_batchnorm1d_new(4, (tn_batchnorm_options){ 0 }),
+    tn_module *m = tn_sequential(linear(4, 4), tn_batch_norm1d_new(4, (tn_batch_norm_options){ 0 }),
                                  tn_dropout_new(0.5), linear(4, 1));
     tn_module *norm = tn_module_child(m, 1), *drop = tn_module_child(m, 2);
     tn_tensor *weight = tn_get_parameter(m, "0.weight");

@@ -295,7 +295,7 @@ START_TEST(IN_05_other_layers)
                   0.621317327, -0.451905966, -0.16613023, 0, 0, 0, -0.563052773, -0.892290533,
                   -0.0582501777);
     tn_module_drop(m);
-    m = tn_layernorm_new(TN_SHAPE(2), (tn_layernorm_options){ 0 });
+    m = tn_layer_norm_new(TN_SHAPE(2), (tn_layer_norm_options){ 0 });
     assert_values(tn_get_parameter(m, "weight"), 0, 1, 1);
     assert_values(tn_get_parameter(m, "bias"), 0, 0, 0);
     tn_module_drop(m);
@@ -312,17 +312,17 @@ static tn_tensor *bn_input(double scale)
     return from_f64(v, TN_SHAPE(3, 2, 1, 2));
 }
 
-static tn_module *bn(tn_batchnorm_options o)
+static tn_module *bn(tn_batch_norm_options o)
 {
     assert_ok(tn_set_default_dtype(TN_F64));
-    tn_module *m = tn_batchnorm2d_new(2, o);
+    tn_module *m = tn_batch_norm2d_new(2, o);
     assert_made(m);
     return m;
 }
 
 START_TEST(BN_01_BN_02_BN_03_BN_04_training)
 {
-    tn_module *m = bn((tn_batchnorm_options){ 0 });
+    tn_module *m = bn((tn_batch_norm_options){ 0 });
     assert_values(tn_get_buffer(m, "running_mean"), 0, 0, 0);
     assert_values(tn_get_buffer(m, "running_var"), 0, 1, 1);
     ck_assert_double_eq(tn_item(tn_get_buffer(m, "num_batches_tracked")), 0);
@@ -341,13 +341,13 @@ END_TEST
 
 START_TEST(BN_05_cumulative)
 {
-    tn_module *m = bn((tn_batchnorm_options){ .cumulative = true });
+    tn_module *m = bn((tn_batch_norm_options){ .cumulative = true });
     assert_made(tn_forward(m, bn_input(1)));
     assert_made(tn_forward(m, bn_input(2)));
     assert_values(tn_get_buffer(m, "running_mean"), 1e-10, 2.49313417448, 3.90526523133);
     assert_values(tn_get_buffer(m, "running_var"), 1e-10, 6.31441680037, 9.51214340615);
     tn_module_drop(m);
-    m = bn((tn_batchnorm_options){ .momentum = 1 }); /* the last batch only */
+    m = bn((tn_batch_norm_options){ .momentum = 1 }); /* the last batch only */
     assert_made(tn_forward(m, bn_input(1)));
     assert_made(tn_forward(m, bn_input(2)));
     assert_values(tn_get_buffer(m, "running_mean"), 1e-10, 2 * 1.66208944965, 2 * 2.60351015422);
@@ -359,7 +359,7 @@ END_TEST
  * dx = w / (N sqrt(v + eps)) (N g - db - xh dw). */
 START_TEST(BN_12_backward_in_training)
 {
-    tn_module *m = bn((tn_batchnorm_options){ 0 });
+    tn_module *m = bn((tn_batch_norm_options){ 0 });
     tn_tensor *x = bn_input(1), *g = random_f64(TN_SHAPE(3, 2, 1, 2), -1, 1, 4);
     assert_ok(tn_init_constant(tn_get_parameter(m, "weight"), 1.5));
     assert_ok(tn_set_requires_grad(x, true));
@@ -390,7 +390,7 @@ END_TEST
 
 START_TEST(BN_06_BN_13_evaluation)
 {
-    tn_module *m = bn((tn_batchnorm_options){ 0 });
+    tn_module *m = bn((tn_batch_norm_options){ 0 });
     tn_tensor *x = bn_input(1);
     assert_made(tn_forward(m, x));
     assert_ok(tn_eval(m));
@@ -414,8 +414,8 @@ END_TEST
 
 START_TEST(BN_07_BN_08_without_tracking)
 {
-    tn_module *m = bn((tn_batchnorm_options){ .no_tracking = true }),
-              *n = bn((tn_batchnorm_options){ 0 });
+    tn_module *m = bn((tn_batch_norm_options){ .no_tracking = true }),
+              *n = bn((tn_batch_norm_options){ 0 });
     tn_tensor *x = bn_input(1), *y = tn_forward(n, x);
     assert_ok(tn_eval(m));
     assert_close(tn_forward(m, x), y, 0, 0); /* batch statistics in eval too */
@@ -432,7 +432,7 @@ END_TEST
 
 START_TEST(BN_09_BN_10_errors_change_nothing)
 {
-    tn_module *m = bn((tn_batchnorm_options){ 0 });
+    tn_module *m = bn((tn_batch_norm_options){ 0 });
     tn_tensor *counter = tn_get_buffer(m, "num_batches_tracked"),
               *mean = tn_get_buffer(m, "running_mean");
     uint64_t before = tn_hash(mean);
@@ -444,19 +444,19 @@ START_TEST(BN_09_BN_10_errors_change_nothing)
     ck_assert_double_eq(tn_item(counter), 0);
     ck_assert(tn_hash(mean) == before);
     tn_module_drop(m);
-    m = tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 });
+    m = tn_batch_norm1d_new(2, (tn_batch_norm_options){ 0 });
     assert_made(tn_forward(m, random_f64(TN_SHAPE(3, 2), -1, 1, 1)));
     assert_made(tn_forward(m, random_f64(TN_SHAPE(3, 2, 4), -1, 1, 1)));
     assert_null(tn_forward(m, random_f64(TN_SHAPE(3, 2, 4, 1), -1, 1, 1)), TN_E_SHAPE,
                 "[N, C] or [N, C, L]");
     tn_module_drop(m);
-    assert_null(tn_batchnorm2d_new(0, (tn_batchnorm_options){ 0 }), TN_E_INVALID, "features");
+    assert_null(tn_batch_norm2d_new(0, (tn_batch_norm_options){ 0 }), TN_E_INVALID, "features");
 }
 END_TEST
 
 START_TEST(BN_14_two_forwards_before_one_backward)
 {
-    tn_module *m = bn((tn_batchnorm_options){ 0 });
+    tn_module *m = bn((tn_batch_norm_options){ 0 });
     tn_tensor *a = bn_input(1), *b = tn_square(bn_input(1));
     assert_ok(tn_set_requires_grad(a, true));
     tn_tensor *ya = tn_square(tn_forward(m, a)), *yb = tn_forward(m, b);
@@ -472,10 +472,10 @@ END_TEST
 
 START_TEST(BN_15_reset)
 {
-    tn_module *m = bn((tn_batchnorm_options){ 0 });
+    tn_module *m = bn((tn_batch_norm_options){ 0 });
     assert_made(tn_forward(m, bn_input(1)));
     assert_ok(tn_init_constant(tn_get_parameter(m, "weight"), 5));
-    assert_ok(tn_batchnorm_reset_running_stats(m));
+    assert_ok(tn_batch_norm_reset_running_stats(m));
     assert_values(tn_get_buffer(m, "running_mean"), 0, 0, 0);
     assert_values(tn_get_buffer(m, "running_var"), 0, 1, 1);
     ck_assert_double_eq(tn_item(tn_get_buffer(m, "num_batches_tracked")), 0);
@@ -484,7 +484,7 @@ START_TEST(BN_15_reset)
     assert_values(tn_get_parameter(m, "weight"), 0, 1, 1);
     tn_module_drop(m);
     m = tn_identity_new();
-    assert_fails(tn_batchnorm_reset_running_stats(m), TN_E_INVALID, "Identity");
+    assert_fails(tn_batch_norm_reset_running_stats(m), TN_E_INVALID, "Identity");
     tn_module_drop(m);
 }
 END_TEST
@@ -609,18 +609,18 @@ END_TEST
 START_TEST(LY_03_layernorm)
 {
     use_f64();
-    tn_module *m = tn_layernorm_new(TN_SHAPE(4), (tn_layernorm_options){ 0 });
+    tn_module *m = tn_layer_norm_new(TN_SHAPE(4), (tn_layer_norm_options){ 0 });
     tn_tensor *x = from_f64((double[]){ 1, 2, 4, 8 }, TN_SHAPE(1, 4));
     assert_values(tn_forward(m, x), 1e-11, -1.025754575496, -.652752911679, .093250415954,
                   1.585257071221);
     assert_null(tn_forward(m, tn_ones(TN_SHAPE(4, 3))), TN_E_SHAPE, "want the trailing axes [4]");
     tn_module_drop(m);
-    m = tn_layernorm_new(TN_SHAPE(2, 2), (tn_layernorm_options){ .no_affine = true });
+    m = tn_layer_norm_new(TN_SHAPE(2, 2), (tn_layer_norm_options){ .no_affine = true });
     ck_assert_int_eq(tn_parameters(m)->n, 0);
     assert_values(tn_reshape(tn_forward(m, tn_reshape(x, TN_SHAPE(1, 2, 2))), TN_SHAPE(4)), 1e-11,
                   -1.025754575496, -.652752911679, .093250415954, 1.585257071221);
     tn_module_drop(m);
-    m = tn_layernorm_new(TN_SHAPE(3), (tn_layernorm_options){ .no_bias = true });
+    m = tn_layer_norm_new(TN_SHAPE(3), (tn_layer_norm_options){ .no_bias = true });
     ck_assert_int_eq(tn_parameters(m)->n, 1);
     tn_module_drop(m);
 }
@@ -810,7 +810,7 @@ START_TEST(LY_09_encoder)
         ck_assert_msg(!wrong, "variant %d with a mask: %s", i, wrong);
     }
     tn_module *stack =
-        tn_encoder_new(layer, 2, tn_layernorm_new(TN_SHAPE(4), (tn_layernorm_options){ 0 }));
+        tn_encoder_new(layer, 2, tn_layer_norm_new(TN_SHAPE(4), (tn_layer_norm_options){ 0 }));
     assert_made(stack);
     ck_assert_str_eq(tn_state_dict(stack, "")->entry[0].name, "layers.0.self_attn.in_proj_weight");
     ck_assert_str_eq(tn_state_dict(stack, "")->entry[25].name, "norm.bias");
@@ -865,7 +865,7 @@ END_TEST
 
 START_TEST(a_sequential_frees_on_the_way)
 {
-    tn_module *m = tn_sequential_of(NULL, 0);
+    tn_module *m = tn_sequential_from(NULL, 0);
     for (int i = 0; i < 20; i++) assert_ok(tn_module_append(m, tn_sigmoid_new()));
     tn_tensor *x = tn_ones(TN_SHAPE(1000, 256)); /* 1 MB each */
     TN_NO_GRAD
@@ -884,7 +884,7 @@ START_TEST(buffers_change_in_training_forwards_only)
 {
     tn_module *m =
         tn_sequential(tn_conv2d_new(1, 2, 3, (tn_conv2d_options){ 0 }),
-                      tn_batchnorm2d_new(2, (tn_batchnorm_options){ 0 }), tn_relu_new(),
+                      tn_batch_norm2d_new(2, (tn_batch_norm_options){ 0 }), tn_relu_new(),
                       tn_flatten_new(1, -1), tn_linear_new(8, 2, (tn_linear_options){ 0 }));
     tn_tensor *x = random_as(TN_SHAPE(3, 1, 4, 4), -1, 1, 2, TN_F32);
     tn_tensor *target = tn_from_ints((int64_t[]){ 0, 1, 0 }, TN_SHAPE(3));

@@ -32,7 +32,7 @@ static box *tree(void)
     assert_ok(tn_register_buffer(&m->base, "b", &m->b, tn_ones(TN_SHAPE(2)), TN_PERSISTENT));
     assert_ok(tn_register_module(
         &m->base, "layers", &m->child,
-        tn_sequential(linear(2, 2), tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 }))));
+        tn_sequential(linear(2, 2), tn_batch_norm1d_new(2, (tn_batch_norm_options){ 0 }))));
     return m;
 }
 
@@ -153,8 +153,8 @@ static bool fine(tn_status status)
 CALL(linear_new, made(linear(3, 2)))
 CALL(conv2d_new, made(tn_conv2d_new(2, 2, 3, (tn_conv2d_options){ 0 })))
 CALL(batchnorm_new, made(norm2d(2)))
-CALL(frozen_new, made(tn_frozen_batchnorm2d_new(2, (tn_frozen_batchnorm_options){ 0 })))
-CALL(layernorm_new, made(tn_layernorm_new(TN_SHAPE(2), (tn_layernorm_options){ 0 })))
+CALL(frozen_new, made(tn_frozen_batch_norm2d_new(2, (tn_frozen_batch_norm_options){ 0 })))
+CALL(layernorm_new, made(tn_layer_norm_new(TN_SHAPE(2), (tn_layer_norm_options){ 0 })))
 CALL(embedding_new,
      made(tn_embedding_new(3, 2, (tn_embedding_options){ .use_padding_index = true })))
 CALL(encoding_new, made(tn_positional_encoding_new(2, 3, (tn_positional_encoding_options){ 0 })))
@@ -163,7 +163,7 @@ CALL(lstm_new,
      made(tn_lstm_new(1, 2, (tn_recurrent_options){ .layers = 2, .bidirectional = true })))
 CALL(encoder_new,
      made(tn_encoder_new(tn_encoder_layer_new(2, 1, (tn_encoder_layer_options){ .feedforward = 2 }),
-                         2, tn_layernorm_new(TN_SHAPE(2), (tn_layernorm_options){ 0 }))))
+                         2, tn_layer_norm_new(TN_SHAPE(2), (tn_layer_norm_options){ 0 }))))
 CALL(sequential_new, made(tn_sequential(linear(1, 1), tn_relu_new(), tn_dropout_new(0.5))))
 CALL(dict_new, made(tn_module_dict_new()))
 CALL(buffers_new, made(tn_buffer_list_new(TN_PERSISTENT)))
@@ -232,8 +232,8 @@ static bool convert(void)
 {
     tn_module *m = tn_module_clone(w.other);
     if (!m) return false;
-    tn_module *frozen = tn_freeze_batchnorm(m);
-    return frozen && made(tn_thaw_batchnorm(frozen));
+    tn_module *frozen = tn_freeze_batch_norm(m);
+    return frozen && made(tn_thaw_batch_norm(frozen));
 }
 
 CALL(list_new, tn_list_new() != NULL)

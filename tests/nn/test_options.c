@@ -83,27 +83,27 @@ static uint64_t see_conv2d(const void *o)
 /* 1d, 2d; a batch with a NaN is among what they see */
 static uint64_t see_batchnorm(const void *options)
 {
-    const tn_batchnorm_options *o = options;
+    const tn_batch_norm_options *o = options;
     tn_tensor *x = input(TN_SHAPE(4, 3, 2, 2)), *broken = tn_clone(x);
     assert_ok(tn_fill_(tn_select(tn_reshape(broken, TN_SHAPE(48)), 0, 0), NAN));
-    tn_module *m = tn_batchnorm2d_new(3, *o);
+    tn_module *m = tn_batch_norm2d_new(3, *o);
     if (!m) return 0;
     assert_made(tn_forward(m, x));
     assert_made(tn_forward(m, broken));
     uint64_t h = see_module(m, x);
-    return mix(h, see_module(tn_batchnorm1d_new(3, *o), input(TN_SHAPE(4, 3))));
+    return mix(h, see_module(tn_batch_norm1d_new(3, *o), input(TN_SHAPE(4, 3))));
 }
 
 static uint64_t see_frozen_batchnorm(const void *o)
 {
-    tn_module *m = tn_frozen_batchnorm2d_new(3, *(const tn_frozen_batchnorm_options *)o);
+    tn_module *m = tn_frozen_batch_norm2d_new(3, *(const tn_frozen_batch_norm_options *)o);
     if (m) assert_ok(tn_module_set(m, "running_var", tn_full(TN_SHAPE(3), 2)));
     return see_module(m, input(TN_SHAPE(2, 3, 2, 2)));
 }
 
 static uint64_t see_layernorm(const void *o)
 {
-    return see_module(tn_layernorm_new(TN_SHAPE(4), *(const tn_layernorm_options *)o),
+    return see_module(tn_layer_norm_new(TN_SHAPE(4), *(const tn_layer_norm_options *)o),
                       input(TN_SHAPE(3, 4)));
 }
 
@@ -169,7 +169,7 @@ static void recurrent_relu(void)
 static uint64_t see_ema(const void *o)
 {
     tn_module *model =
-        tn_sequential(linear(2, 2), tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 }));
+        tn_sequential(linear(2, 2), tn_batch_norm1d_new(2, (tn_batch_norm_options){ 0 }));
     tn_module *ema = tn_ema_new(model, *(const tn_ema_options *)o);
     uint64_t h = 0;
     for (int k = 0; ema && k < 3; k++) {
@@ -187,7 +187,7 @@ static uint64_t see_ema(const void *o)
 static tn_module *tied_new(void)
 {
     tn_module *m = tn_sequential(linear(2, 2), linear(2, 2),
-                                 tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 }));
+                                 tn_batch_norm1d_new(2, (tn_batch_norm_options){ 0 }));
     assert_ok(tn_module_set(m, "1.weight", tn_get_parameter(m, "0.weight")));
     assert_ok(tn_register_buffer(m, "kept", NULL, tn_ones(TN_SHAPE(1)), TN_PERSISTENT));
     assert_ok(tn_register_buffer(m, "passing", NULL, tn_ones(TN_SHAPE(1)), TN_NON_PERSISTENT));
@@ -537,11 +537,11 @@ static void limit_inflated(void)
     unsigned char *bytes = gzip(idx, sizeof idx, 9, &n);
     const char *path = write_bytes("options.gz", bytes, n);
     free(bytes);
-    assert_made(tn_load_idx(path)); /* default */
+    assert_made(tn_idx_load(path)); /* default */
     assert_ok(tn_set_file_limits((tn_file_limits){ .inflated_bytes = 99 }));
-    assert_null(tn_load_idx(path), TN_E_FORMAT, "at most 99 bytes are made");
+    assert_null(tn_idx_load(path), TN_E_FORMAT, "at most 99 bytes are made");
     assert_ok(tn_set_file_limits((tn_file_limits){ .inflated_bytes = 100 }));
-    assert_made(tn_load_idx(path));
+    assert_made(tn_idx_load(path));
     assert_ok(tn_set_file_limits((tn_file_limits){ 0 })); /* back */
     assert_fails(tn_set_file_limits((tn_file_limits){ .inflated_bytes = -1 }), TN_E_INVALID,
                  "tn_set_file_limits");
@@ -817,20 +817,20 @@ static const row rows[] = {
     INT(tn_conv2d_options, groups, 1, 2, 3, "groups 3", see_conv2d, 0),
     FLAG(tn_conv2d_options, no_bias, see_conv2d, 0),
     FLAG(tn_conv2d_options, same, see_conv2d, 0),
-    REAL(tn_batchnorm_options, eps, 1e-5, 1e-2, -1, "eps -1", see_batchnorm, 0),
-    REAL(tn_batchnorm_options, momentum, .1, .5, 1.5, "momentum 1.5", see_batchnorm, 0),
-    FLAG(tn_batchnorm_options, cumulative, see_batchnorm, .skip_nonfinite = true),
-    FLAG(tn_batchnorm_options, no_affine, see_batchnorm, 0),
-    FLAG(tn_batchnorm_options, no_tracking, see_batchnorm, 0),
-    FLAG(tn_batchnorm_options, skip_nonfinite, see_batchnorm, 0),
-    FLAG(tn_batchnorm_options, use_eps, see_batchnorm, 0),
-    FLAG(tn_batchnorm_options, use_momentum, see_batchnorm, 0),
-    REAL(tn_frozen_batchnorm_options, eps, 1e-5, .5, -1, "eps -1", see_frozen_batchnorm, 0),
-    FLAG(tn_frozen_batchnorm_options, use_eps, see_frozen_batchnorm, 0),
-    REAL(tn_layernorm_options, eps, 1e-5, .1, -1, "eps -1", see_layernorm, 0),
-    FLAG(tn_layernorm_options, use_eps, see_layernorm, 0),
-    FLAG(tn_layernorm_options, no_affine, see_layernorm, 0),
-    FLAG(tn_layernorm_options, no_bias, see_layernorm, 0),
+    REAL(tn_batch_norm_options, eps, 1e-5, 1e-2, -1, "eps -1", see_batchnorm, 0),
+    REAL(tn_batch_norm_options, momentum, .1, .5, 1.5, "momentum 1.5", see_batchnorm, 0),
+    FLAG(tn_batch_norm_options, cumulative, see_batchnorm, .skip_nonfinite = true),
+    FLAG(tn_batch_norm_options, no_affine, see_batchnorm, 0),
+    FLAG(tn_batch_norm_options, no_tracking, see_batchnorm, 0),
+    FLAG(tn_batch_norm_options, skip_nonfinite, see_batchnorm, 0),
+    FLAG(tn_batch_norm_options, use_eps, see_batchnorm, 0),
+    FLAG(tn_batch_norm_options, use_momentum, see_batchnorm, 0),
+    REAL(tn_frozen_batch_norm_options, eps, 1e-5, .5, -1, "eps -1", see_frozen_batchnorm, 0),
+    FLAG(tn_frozen_batch_norm_options, use_eps, see_frozen_batchnorm, 0),
+    REAL(tn_layer_norm_options, eps, 1e-5, .1, -1, "eps -1", see_layernorm, 0),
+    FLAG(tn_layer_norm_options, use_eps, see_layernorm, 0),
+    FLAG(tn_layer_norm_options, no_affine, see_layernorm, 0),
+    FLAG(tn_layer_norm_options, no_bias, see_layernorm, 0),
     FLAG(tn_embedding_options, use_padding_index, see_embedding, .padding_index = 1),
     INT(tn_embedding_options, padding_index, 0, 2, 7, "padding_index 7", see_embedding,
         .use_padding_index = true),
@@ -1012,10 +1012,10 @@ static const struct zero {
     {                                                                                              \
 #owner, #field, NULL, why                                                                  \
     }
-    TWIN(tn_batchnorm_options, eps, use_eps),
-    TWIN(tn_batchnorm_options, momentum, use_momentum),
-    TWIN(tn_frozen_batchnorm_options, eps, use_eps),
-    TWIN(tn_layernorm_options, eps, use_eps),
+    TWIN(tn_batch_norm_options, eps, use_eps),
+    TWIN(tn_batch_norm_options, momentum, use_momentum),
+    TWIN(tn_frozen_batch_norm_options, eps, use_eps),
+    TWIN(tn_layer_norm_options, eps, use_eps),
     TWIN(tn_encoder_layer_options, eps, use_eps),
     TWIN(tn_ema_options, decay, use_decay),
     TWIN(tn_sgd_options, lr, use_lr),
@@ -1240,7 +1240,8 @@ static int check_fields(const char *owner, const char *start, const char *end, f
 
 static void every_field(field_check check)
 {
-    static const char *const headers[] = { "tensor.h",   "autograd.h",    "ops.h",   "nn.h",
+    static const char *const headers[] = { "tensor.h",   "autograd.h",    "ops.h",   "module.h",
+                                           "layers.h",   "init.h",        "data.h",  "diagnose.h",
                                            "optim.h",    "io.h",          "graph.h", "trace.h",
                                            "parallel.h", "derivatives.h", "error.h", "custom.h",
                                            "capture.h" };

@@ -179,18 +179,18 @@ END_TEST
 /* running_mean = (1 - momentum) running_mean + momentum mean of the batch */
 START_TEST(batchnorm_momentum)
 {
-    tn_module *m = tn_batchnorm1d_new(1, (tn_batchnorm_options){ .cumulative = true });
+    tn_module *m = tn_batch_norm1d_new(1, (tn_batch_norm_options){ .cumulative = true });
     tn_tensor *x = tn_from_floats((float[]){ 1, 3 }, TN_SHAPE(2, 1));
-    ck_assert_double_eq(tn_batchnorm_momentum(m), 0.1);
-    assert_ok(tn_batchnorm_set_momentum(m, 0.25));
-    ck_assert_double_eq(tn_batchnorm_momentum(m), 0.25);
+    ck_assert_double_eq(tn_batch_norm_momentum(m), 0.1);
+    assert_ok(tn_batch_norm_set_momentum(m, 0.25));
+    ck_assert_double_eq(tn_batch_norm_momentum(m), 0.25);
     assert_made(tn_forward(m, x));
     assert_made(tn_forward(m, x));
     ck_assert_double_eq(tn_item(tn_get_buffer(m, "running_mean")), 0.875);
-    assert_ok(tn_batchnorm_set_momentum(m, 0));
+    assert_ok(tn_batch_norm_set_momentum(m, 0));
     assert_made(tn_forward(m, x));
     ck_assert_double_eq(tn_item(tn_get_buffer(m, "running_mean")), 0.875);
-    assert_fails(tn_batchnorm_set_momentum(m, 2), TN_E_INVALID, "momentum");
+    assert_fails(tn_batch_norm_set_momentum(m, 2), TN_E_INVALID, "momentum");
     tn_module_drop(m);
 }
 END_TEST

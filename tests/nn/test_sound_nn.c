@@ -209,7 +209,7 @@ START_TEST(a_child_is_taken_over_once_for_each_reference)
     assert_fails(tn_module_append(both, both), TN_E_STATE, "want a tree"); /* and is still there */
     ck_assert_int_eq(tn_module_children(both), 1);
     tn_module_drop(both);
-    tn_module *norm = tn_layernorm_new(TN_SHAPE(1), (tn_layernorm_options){ 0 });
+    tn_module *norm = tn_layer_norm_new(TN_SHAPE(1), (tn_layer_norm_options){ 0 });
     assert_null(tn_encoder_new(norm, 2, norm), TN_E_STATE, "one LayerNorm with one reference");
 }
 END_TEST
@@ -340,10 +340,10 @@ START_TEST(modules_refuse_NULL)
     refuses(tn_load_state_dict(m, NULL, (tn_load_options){ 0 }, NULL), "tn_load_state_dict");
     refuses(tn_module_summary(NULL, m), "tn_module_summary");
     refuses(tn_module_summary(stderr, NULL), "tn_module_summary");
-    refuses(tn_batchnorm_reset_running_stats(NULL), "tn_batchnorm_reset_running_stats");
-    refuses(tn_batchnorm_skipped(NULL) < 0, "tn_batchnorm_skipped");
-    refuses(!tn_freeze_batchnorm(NULL), "tn_freeze_batchnorm");
-    refuses(!tn_thaw_batchnorm(NULL), "tn_thaw_batchnorm");
+    refuses(tn_batch_norm_reset_running_stats(NULL), "tn_batch_norm_reset_running_stats");
+    refuses(tn_batch_norm_skipped(NULL) < 0, "tn_batch_norm_skipped");
+    refuses(!tn_freeze_batch_norm(NULL), "tn_freeze_batch_norm");
+    refuses(!tn_thaw_batch_norm(NULL), "tn_thaw_batch_norm");
     refuses(!tn_multihead_attention_forward(NULL, t, t, t, (tn_attention_masks){ 0 }, NULL),
             "tn_multihead_attention_forward");
     refuses(!tn_encoder_layer_forward(NULL, t, (tn_attention_masks){ 0 }),
@@ -427,11 +427,12 @@ START_TEST(arrays_that_are_not_there)
 {
     tn_tensor *x = tn_ones(TN_SHAPE(1, 1)), *y;
     tn_module *m = linear(1, 1);
-    assert_null(tn_sequential_of(NULL, 2), TN_E_INVALID, "tn_sequential_of: 2 children in NULL");
-    assert_null(tn_sequential_of(&m, -1), TN_E_INVALID, "-1 children");
-    assert_null(tn_sequential_of((tn_module *[]){ tn_module_keep(m), NULL }, 2), TN_E_INVALID,
+    assert_null(tn_sequential_from(NULL, 2), TN_E_INVALID,
+                "tn_sequential_from: 2 children in NULL");
+    assert_null(tn_sequential_from(&m, -1), TN_E_INVALID, "-1 children");
+    assert_null(tn_sequential_from((tn_module *[]){ tn_module_keep(m), NULL }, 2), TN_E_INVALID,
                 "NULL");
-    tn_module *empty = tn_sequential_of(NULL, 0);
+    tn_module *empty = tn_sequential_from(NULL, 0);
     assert_made(empty);
     assert_made(tn_forward(empty, x));
     assert_fails(tn_call(m, 1, NULL, 1, &y), TN_E_INVALID, "without an array");
@@ -616,11 +617,11 @@ static void layers_of_two(int64_t a, int64_t b)
     judge(tn_encoder_layer_new(2, 1, (tn_encoder_layer_options){ .feedforward = a }),
           "tn_encoder_layer_new");
     judge(tn_adaptive_avg_pool2d_new(a, b), "tn_adaptive_avg_pool2d_new");
-    judge(tn_layernorm_new(TN_SHAPE(a, b), (tn_layernorm_options){ 0 }), "tn_layernorm_new");
-    judge(tn_batchnorm2d_new(a, (tn_batchnorm_options){ 0 }), "tn_batchnorm2d_new");
-    judge(tn_batchnorm1d_new(a, (tn_batchnorm_options){ 0 }), "tn_batchnorm1d_new");
-    judge(tn_frozen_batchnorm2d_new(a, (tn_frozen_batchnorm_options){ 0 }),
-          "tn_frozen_batchnorm2d_new");
+    judge(tn_layer_norm_new(TN_SHAPE(a, b), (tn_layer_norm_options){ 0 }), "tn_layer_norm_new");
+    judge(tn_batch_norm2d_new(a, (tn_batch_norm_options){ 0 }), "tn_batch_norm2d_new");
+    judge(tn_batch_norm1d_new(a, (tn_batch_norm_options){ 0 }), "tn_batch_norm1d_new");
+    judge(tn_frozen_batch_norm2d_new(a, (tn_frozen_batch_norm_options){ 0 }),
+          "tn_frozen_batch_norm2d_new");
     judge(tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { a, b } }), "tn_max_pool2d_new");
     judge(tn_avg_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 }, .stride = { a, b } }),
           "tn_avg_pool2d_new");
@@ -644,7 +645,7 @@ START_TEST(layers_of_any_size)
     for (int rank = -3; rank < 12; rank++) {
         tn_shape shape = { .rank = rank };
         for (int i = 0; i < TN_MAX_RANK; i++) shape.size[i] = 1;
-        judge(tn_layernorm_new(shape, (tn_layernorm_options){ 0 }), "tn_layernorm_new");
+        judge(tn_layer_norm_new(shape, (tn_layer_norm_options){ 0 }), "tn_layer_norm_new");
     }
 }
 END_TEST
@@ -703,10 +704,10 @@ START_TEST(layers_of_any_real_number)
               fraction },
             { tn_encoder_layer_new(2, 1, (tn_encoder_layer_options){ .feedforward = 2, .eps = r }),
               positive },
-            { tn_batchnorm2d_new(2, (tn_batchnorm_options){ .eps = r }), positive },
-            { tn_batchnorm2d_new(2, (tn_batchnorm_options){ .momentum = r }), fraction },
-            { tn_frozen_batchnorm2d_new(2, (tn_frozen_batchnorm_options){ .eps = r }), positive },
-            { tn_layernorm_new(TN_SHAPE(2), (tn_layernorm_options){ .eps = r }), positive },
+            { tn_batch_norm2d_new(2, (tn_batch_norm_options){ .eps = r }), positive },
+            { tn_batch_norm2d_new(2, (tn_batch_norm_options){ .momentum = r }), fraction },
+            { tn_frozen_batch_norm2d_new(2, (tn_frozen_batch_norm_options){ .eps = r }), positive },
+            { tn_layer_norm_new(TN_SHAPE(2), (tn_layer_norm_options){ .eps = r }), positive },
         };
         for (size_t j = 0; j < sizeof made / sizeof *made; j++) {
             ck_assert_msg(!made[j].m == !made[j].fine, "row %d: %g was %s", (int)j, r,

@@ -66,10 +66,10 @@ START_TEST(SD_08_batchnorm_keys)
     ck_assert_int_eq(tn_rank(counter), 0);
     ck_assert_int_eq(tn_dtype_of(counter), TN_I64);
     tn_module_drop(m);
-    m = tn_batchnorm2d_new(2, (tn_batchnorm_options){ .no_affine = true });
+    m = tn_batch_norm2d_new(2, (tn_batch_norm_options){ .no_affine = true });
     assert_names(tn_state_dict(m, ""), "running_mean running_var num_batches_tracked");
     tn_module_drop(m);
-    m = tn_batchnorm2d_new(2, (tn_batchnorm_options){ .no_tracking = true });
+    m = tn_batch_norm2d_new(2, (tn_batch_norm_options){ .no_tracking = true });
     assert_names(tn_state_dict(m, ""), "weight bias");
     tn_module_drop(m);
 }
@@ -359,7 +359,8 @@ END_TEST
 
 START_TEST(optimizers_stay_valid_and_marks_follow)
 {
-    tn_module *m = tn_sequential(linear(2, 2), tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 }));
+    tn_module *m =
+        tn_sequential(linear(2, 2), tn_batch_norm1d_new(2, (tn_batch_norm_options){ 0 }));
     tn_tensor *mean = tn_get_buffer(m, "1.running_mean");
     tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 0.1, .momentum = 0.9 });
     assert_made(opt);
@@ -614,7 +615,7 @@ static tn_tensor *returns_view(box *m, tn_tensor *x)
 START_TEST(outputs_that_are_inputs_parameters_or_views)
 {
     tn_tensor *x = tn_ones(TN_SHAPE(2));
-    tn_module *plain[] = { tn_identity_new(), tn_sequential_of(NULL, 0), tn_dropout_new(0.5),
+    tn_module *plain[] = { tn_identity_new(), tn_sequential_from(NULL, 0), tn_dropout_new(0.5),
                            tn_sequential(tn_identity_new(), tn_identity_new()) };
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
         assert_ok(tn_eval(plain[i]));
@@ -807,7 +808,7 @@ START_TEST(summary)
     box *m = box_new();
     assert_ok(tn_register_module(&m->base, "fc", &m->child, linear(3, 2)));
     assert_ok(tn_register_module(&m->base, "bn", &m->other,
-                                 tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 })));
+                                 tn_batch_norm1d_new(2, (tn_batch_norm_options){ 0 })));
     assert_ok(tn_register_buffer(&m->base, "mask", &m->a,
                                  tn_full_as(TN_SHAPE(2, 2), 1, TN_BOOL, tn_cpu()),
                                  TN_NON_PERSISTENT));

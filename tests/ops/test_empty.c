@@ -496,7 +496,7 @@ START_TEST(batch_norm)
                 char name[64];
                 snprintf(name, sizeof name, "batch_norm %d, rank %d, training %d", s, rank,
                          training);
-                tn_shape shape = tn_shape_of(rank, shapes[s]);
+                tn_shape shape = tn_shape_from(rank, shapes[s]);
                 if (rank == 2 && (s == 2 || s == 3)) continue; /* not empty */
                 if (rank == 3 && s == 3) continue;
                 int64_t channels = shapes[s][1];
@@ -588,7 +588,7 @@ START_TEST(pools)
     check_gradient("adaptive", tn_adaptive_avg_pool2d(no_channels, 2, 2), no_channels);
     static const int64_t flat[][4] = { { 2, 3, 0, 4 }, { 2, 3, 4, 0 } };
     for (int k = 0; k < 2; k++) { /* no pixel under any window */
-        tn_tensor *x = leaf(tn_shape_of(4, flat[k]), t);
+        tn_tensor *x = leaf(tn_shape_from(4, flat[k]), t);
         assert_null(tn_max_pool2d(x, spec), TN_E_SHAPE, "tn_max_pool2d: x [2,3,");
         assert_null(tn_avg_pool2d(x, spec), TN_E_SHAPE, "not empty");
         assert_null(tn_adaptive_avg_pool2d(x, 1, 1), TN_E_SHAPE, "tn_adaptive_avg_pool2d");
@@ -605,9 +605,9 @@ static tn_module *layer(int which)
     switch (which) {
     case 0: return tn_linear_new(4, 3, (tn_linear_options){ 0 });
     case 1: return tn_conv2d_new(3, 5, 3, (tn_conv2d_options){ .padding = 1 });
-    case 2: return tn_batchnorm2d_new(3, (tn_batchnorm_options){ 0 });
-    case 3: return tn_batchnorm1d_new(4, (tn_batchnorm_options){ 0 });
-    case 4: return tn_layernorm_new(TN_SHAPE(4), (tn_layernorm_options){ 0 });
+    case 2: return tn_batch_norm2d_new(3, (tn_batch_norm_options){ 0 });
+    case 3: return tn_batch_norm1d_new(4, (tn_batch_norm_options){ 0 });
+    case 4: return tn_layer_norm_new(TN_SHAPE(4), (tn_layer_norm_options){ 0 });
     case 5:
         return tn_positional_encoding_new(4, 7, (tn_positional_encoding_options){ .dropout = 0.1 });
     case 6:
@@ -619,7 +619,7 @@ static tn_module *layer(int which)
     case 11: return tn_flatten_new(1, -1);
     case 12: return tn_dropout_new(0.5);
     case 13: return tn_softmax_new(-1);
-    case 14: return tn_frozen_batchnorm2d_new(3, (tn_frozen_batchnorm_options){ 0 });
+    case 14: return tn_frozen_batch_norm2d_new(3, (tn_frozen_batch_norm_options){ 0 });
     case 15: return tn_gelu_new();
     case 16: return tn_gru_new(4, 3, (tn_recurrent_options){ .layers = 2, .bidirectional = true });
     case 17: return tn_lstm_new(4, 3, (tn_recurrent_options){ 0 });

@@ -203,7 +203,7 @@ END_TEST
 
 START_TEST(buffers_change_in_training_forward_and_nowhere_else)
 {
-    tn_module *bn = tn_batchnorm2d_new(3, (tn_batchnorm_options){ 0 });
+    tn_module *bn = tn_batch_norm2d_new(3, (tn_batch_norm_options){ 0 });
     tn_module *net = tn_sequential(tn_conv2d_new(1, 3, 3, (tn_conv2d_options){ 0 }), bn);
     tn_tensor *x = tn_randn(TN_SHAPE(4, 1, 6, 6));
     tn_list *buffers = tn_buffers(net);

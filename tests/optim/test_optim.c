@@ -88,7 +88,8 @@ static net *net_new(void)
     tn_register_parameter(&m->base, "scale", &m->scale, tn_ones(TN_SHAPE(4)));
     tn_register_buffer(&m->base, "table", &m->table, tn_arange(0, 4, 1, TN_F32), TN_PERSISTENT);
     tn_register_module(&m->base, "fc", &m->fc, tn_linear_new(4, 3, (tn_linear_options){ 0 }));
-    tn_register_module(&m->base, "bn", &m->bn, tn_batchnorm1d_new(3, (tn_batchnorm_options){ 0 }));
+    tn_register_module(&m->base, "bn", &m->bn,
+                       tn_batch_norm1d_new(3, (tn_batch_norm_options){ 0 }));
     assert_made(tn_module_done(&m->base));
     return m;
 }
@@ -772,8 +773,8 @@ START_TEST(decay_is_for_matrices)
     tn_module *m = tn_sequential(
         tn_embedding_new(5, 4, (tn_embedding_options){ 0 }),
         tn_conv2d_new(2, 3, 3, (tn_conv2d_options){ 0 }),
-        tn_batchnorm2d_new(3, (tn_batchnorm_options){ 0 }),
-        tn_layernorm_new(TN_SHAPE(2, 4), (tn_layernorm_options){ 0 }), /* gains of two axes */
+        tn_batch_norm2d_new(3, (tn_batch_norm_options){ 0 }),
+        tn_layer_norm_new(TN_SHAPE(2, 4), (tn_layer_norm_options){ 0 }), /* gains of two axes */
         tn_encoder_layer_new(4, 2, (tn_encoder_layer_options){ .feedforward = 8 }));
     tn_list *all = tn_parameters(m), *decay = tn_list_filter(all, tn_decay, NULL);
     tn_list *none = tn_list_filter(all, tn_no_decay, NULL);
@@ -804,7 +805,7 @@ START_TEST(groups_equal_pytorch)
     for (int k = 0; k < 3; k++) {
         double v[6];
         for (int i = 0; i < 6; i++) v[i] = (k == 2) + sin(0.7 * i + k + 1);
-        t[k] = from_f64(v, tn_shape_of(k ? 1 : 2, size[k]));
+        t[k] = from_f64(v, tn_shape_from(k ? 1 : 2, size[k]));
         assert_ok(tn_set_requires_grad(t[k], true));
     }
     tn_list *all = list_of(3, (const char *[]){ "W", "b", "gain" }, t);

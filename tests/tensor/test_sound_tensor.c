@@ -76,7 +76,7 @@ START_TEST(sizes_beside_one_of_0_have_strides_that_fit)
 }
 END_TEST
 
-/* Shapes that tn_shape_of would not make. */
+/* Shapes that tn_shape_from would not make. */
 static tn_shape by_hand(int rank)
 {
     tn_shape shape = { .rank = rank };
@@ -113,18 +113,19 @@ START_TEST(ranks_made_by_hand_are_refused)
     REFUSED(tn_reshape(x, shape));
     REFUSED(tn_expand(x, shape));
     REFUSED(tn_repeat(x, shape));
-    REFUSED(tn_layernorm_new(shape, (tn_layernorm_options){ 0 }));
+    REFUSED(tn_layer_norm_new(shape, (tn_layer_norm_options){ 0 }));
 #undef REFUSED
 }
 END_TEST
 
 START_TEST(shape_of_no_sizes_is_refused_on_use)
 {
-    ck_assert_int_eq(tn_shape_of(2, NULL).rank, -1);
-    ck_assert_int_eq(tn_shape_of(9, (int64_t[9]){ 0 }).rank, -1);
-    ck_assert_int_eq(tn_shape_of(-3, NULL).rank, -1);
-    ck_assert_int_eq(tn_shape_of(0, NULL).rank, 0);
-    assert_null(tn_ones(tn_shape_of(2, NULL)), TN_E_SHAPE, "tn_ones: a tensor of shape [rank -1]");
+    ck_assert_int_eq(tn_shape_from(2, NULL).rank, -1);
+    ck_assert_int_eq(tn_shape_from(9, (int64_t[9]){ 0 }).rank, -1);
+    ck_assert_int_eq(tn_shape_from(-3, NULL).rank, -1);
+    ck_assert_int_eq(tn_shape_from(0, NULL).rank, 0);
+    assert_null(tn_ones(tn_shape_from(2, NULL)), TN_E_SHAPE,
+                "tn_ones: a tensor of shape [rank -1]");
 }
 END_TEST
 
@@ -530,8 +531,8 @@ END_TEST
 static void train_a_little(bool f16)
 {
     tn_module *m = tn_sequential(tn_conv2d_new(1, 4, 3, (tn_conv2d_options){ .padding = 1 }),
-                                 tn_batchnorm2d_new(4, (tn_batchnorm_options){ 0 }), tn_relu_new(),
-                                 tn_flatten_new(1, -1), tn_dropout_new(0.2),
+                                 tn_batch_norm2d_new(4, (tn_batch_norm_options){ 0 }),
+                                 tn_relu_new(), tn_flatten_new(1, -1), tn_dropout_new(0.2),
                                  tn_linear_new(4 * 6 * 6, 3, (tn_linear_options){ 0 }));
     tn_list *list = tn_parameters(m);
     tn_optim *opt = tn_adamw(list, (tn_adamw_options){ .lr = 1e-2 });
@@ -659,9 +660,9 @@ static char *text_of(const char *path)
 /* A trace in every way it is told, and a graph, of a model whose layers say numbers. */
 static void write_traced(FILE *file)
 {
-    tn_module *m = tn_sequential(tn_linear_new(2, 2, (tn_linear_options){ 0 }),
-                                 tn_layernorm_new(TN_SHAPE(2), (tn_layernorm_options){ .eps = .5 }),
-                                 tn_dropout_new(0.25));
+    tn_module *m = tn_sequential(
+        tn_linear_new(2, 2, (tn_linear_options){ 0 }),
+        tn_layer_norm_new(TN_SHAPE(2), (tn_layer_norm_options){ .eps = .5 }), tn_dropout_new(0.25));
     tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 0.5 });
     tn_trace *trace = tn_trace_begin((tn_trace_options){ .model = m, .opt = opt });
     tn_tensor *loss = tn_mean_all(tn_forward(m, tn_full(TN_SHAPE(3, 2), .5)));
@@ -672,8 +673,8 @@ static void write_traced(FILE *file)
     loss = tn_mean_all(tn_forward(m, tn_full(TN_SHAPE(3, 2), .5)));
     assert_ok(tn_explain(file, loss, (tn_explain_options){ .model = m }));
     assert_ok(tn_trace_text(file, trace));
-    assert_ok(tn_explain_diff(file, trace, trace));
-    assert_ok(tn_graph_html(file, &trace, 1));
+    assert_ok(tn_trace_diff(file, trace, trace));
+    assert_ok(tn_trace_html(file, &trace, 1));
     assert_ok(tn_trace_json(file, trace));
     tn_trace_free(trace);
     tn_optim_free(opt);

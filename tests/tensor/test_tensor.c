@@ -182,12 +182,12 @@ START_TEST(impossible_shapes)
 {
     int64_t nine[9] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 };
     assert_null(tn_zeros(TN_SHAPE(2, -1)), TN_E_SHAPE, "[2,-1]");
-    assert_null(tn_zeros(tn_shape_of(9, nine)), TN_E_SHAPE, "8 axes");
+    assert_null(tn_zeros(tn_shape_from(9, nine)), TN_E_SHAPE, "8 axes");
     assert_null(tn_empty(TN_SHAPE(INT64_MAX, 2)), TN_E_SHAPE, "2^60");
     assert_null(tn_empty(TN_SHAPE(INT64_MAX)), TN_E_SHAPE, "2^60");
     assert_null(tn_empty(TN_SHAPE(INT64_C(1) << 31, INT64_C(1) << 31)), TN_E_SHAPE, "2^60");
     assert_null(tn_rand(TN_SHAPE(-3)), TN_E_SHAPE, "[-3]");
-    ck_assert_int_eq(tn_shape_of(8, nine).rank, 8);
+    ck_assert_int_eq(tn_shape_from(8, nine).rank, 8);
 }
 END_TEST
 

@@ -49,15 +49,15 @@ def conv2d(m):
 def batchnorm(m):
     if m.affine and m.bias is None:
         raise No("bias=False")
-    new = tn.batchnorm1d_new if isinstance(m, torch.nn.BatchNorm1d) else tn.batchnorm2d_new
+    new = tn.batch_norm1d_new if isinstance(m, torch.nn.BatchNorm1d) else tn.batch_norm2d_new
     made = new(m.num_features, {"eps": m.eps, "momentum": m.momentum or 0, "cumulative": m.momentum is None,
                                 "no_affine": not m.affine, "no_tracking": not m.track_running_stats})
     if m.momentum == 0:
-        tn.batchnorm_set_momentum(made, 0.0)
+        tn.batch_norm_set_momentum(made, 0.0)
     return made
 
 
-module("LayerNorm")(lambda m: tn.layernorm_new(tuple(m.normalized_shape), {
+module("LayerNorm")(lambda m: tn.layer_norm_new(tuple(m.normalized_shape), {
     "eps": m.eps, "no_affine": m.weight is None, "no_bias": m.bias is None}))
 module("Embedding")(lambda m: no("max_norm=") if m.max_norm else tn.embedding_new(m.num_embeddings, m.embedding_dim, {
     "use_padding_index": m.padding_idx is not None, "padding_index": m.padding_idx or 0}))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The pages of tn_graph_html in a headless Chromium, as a reader uses them.
+"""The pages of tn_trace_html in a headless Chromium, as a reader uses them.
 
 usage: page_check.py PAGE-DRIVER | --pages FOLDER
 The driver writes the pages. What a page shows is compared with the same account as tn_trace_json writes

@@ -39,7 +39,7 @@ static void write_page(const char *name, tn_trace *const *traces, int n)
         perror(path);
         exit(1);
     }
-    TN_CHECK(tn_graph_html(file, traces, n));
+    TN_CHECK(tn_trace_html(file, traces, n));
     if (fclose(file) != 0) exit(1);
     for (int i = 0; i < n; i++) {
         snprintf(path, sizeof path, "%s/%s.%d.json", folder, name, i);
@@ -128,7 +128,7 @@ static tn_module *with_batchnorm(void)
 {
     tn_manual_seed(2);
     tn_module *model =
-        tn_sequential(linear(2, 4), tn_batchnorm1d_new(4, (tn_batchnorm_options){ 0 }),
+        tn_sequential(linear(2, 4), tn_batch_norm1d_new(4, (tn_batch_norm_options){ 0 }),
                       tn_relu_new(), linear(4, 2));
     TN_CHECK_PTR(model);
     return model;
@@ -257,7 +257,7 @@ static void names(void)
     tn_tensor *x = tn_full(TN_SHAPE(2), 1);
     TN_CHECK(tn_set_name(x, "w\" onclick='x()'>\xe6\xbc\xa2 \n\t\xe6\xbc"));
     TN_CHECK(tn_set_requires_grad(x, true));
-    tn_module *model = tn_sequential_of(NULL, 0);
+    tn_module *model = tn_sequential_from(NULL, 0);
     TN_CHECK_PTR(model);
     tn_register_parameter(model, "<i>\"\xc3\xa4", NULL, tn_full(TN_SHAPE(2), 3));
     tn_trace *trace =
@@ -309,11 +309,11 @@ enum { WIDTH = 16, STAGES = 25, BLOCKS = 20, LAYERS = 5 };
 /* 25 stages of 20 blocks of 5 layers of 2 ops: 5,000 ops. */
 static void deep(void)
 {
-    tn_module *model = tn_sequential_of(NULL, 0);
+    tn_module *model = tn_sequential_from(NULL, 0);
     for (int i = 0; i < STAGES; i++) {
-        tn_module *stage = tn_sequential_of(NULL, 0);
+        tn_module *stage = tn_sequential_from(NULL, 0);
         for (int k = 0; k < BLOCKS; k++) {
-            tn_module *block = tn_sequential_of(NULL, 0);
+            tn_module *block = tn_sequential_from(NULL, 0);
             for (int l = 0; l < LAYERS; l++) {
                 TN_CHECK(tn_module_append(block, linear(WIDTH, WIDTH)));
                 TN_CHECK(tn_module_append(block, tn_tanh_new()));

@@ -876,7 +876,7 @@ START_TEST(the_next_step_is_the_same)
     for (int looked = 0; looked < 2; looked++) {
         tn_manual_seed(4);
         tn_module *m =
-            tn_sequential(linear(3, 8), tn_batchnorm1d_new(8, (tn_batchnorm_options){ 0 }),
+            tn_sequential(linear(3, 8), tn_batch_norm1d_new(8, (tn_batch_norm_options){ 0 }),
                           tn_dropout_new(0.5), linear(8, 3));
         tn_optim *opt = adam_of(m);
         batch b = { random_as(TN_SHAPE(6, 3), -1, 1, 9, TN_F32),
@@ -1089,7 +1089,7 @@ START_TEST(a_summary)
         tn_sequential(tn_linear_new(40, 30, (tn_linear_options){ .no_bias = true }));
     assert_ok(tn_register_module(&m->base, "encoder", &m->child, shared));
     assert_ok(tn_register_module(&m->base, "norm", NULL,
-                                 tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 })));
+                                 tn_batch_norm1d_new(2, (tn_batch_norm_options){ 0 })));
     assert_ok(tn_register_module(&m->base, "decoder", &m->other, tn_module_keep(shared)));
     assert_ok(tn_register_module(&m->base, "none", NULL, TN_NO_MODULE));
     assert_ok(tn_register_parameter(&m->base, "tie", NULL, tn_get_parameter(shared, "0.weight")));

@@ -115,7 +115,7 @@ START_TEST(a_sign_is_a_difference)
     char *text = NULL;
     size_t size = 0;
     FILE *file = open_memstream(&text, &size);
-    assert_ok(tn_explain_diff(file, a, b));
+    assert_ok(tn_trace_diff(file, a, b));
     fclose(file);
     has(text, "sum: y 3 in a, -3 in b");
     tn_trace_free(a);
@@ -134,7 +134,7 @@ START_TEST(a_tensor_registered_in_the_middle)
     char *page = NULL;
     size_t size = 0;
     FILE *file = open_memstream(&page, &size);
-    assert_ok(tn_graph_html(file, &trace, 1));
+    assert_ok(tn_trace_html(file, &trace, 1));
     fclose(file);
     has(page, "<td>not known</td>");
     tn_trace_free(trace);

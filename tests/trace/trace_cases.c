@@ -68,7 +68,7 @@ static tn_module *frozen(void)
 static tn_module *cnn(void)
 {
     return filled(tn_sequential(tn_conv2d_new(1, 2, 3, (tn_conv2d_options){ .no_bias = true }),
-                                tn_batchnorm2d_new(2, (tn_batchnorm_options){ 0 }), tn_relu_new(),
+                                tn_batch_norm2d_new(2, (tn_batch_norm_options){ 0 }), tn_relu_new(),
                                 tn_flatten_new(1, -1),
                                 tn_linear_new(8, 3, (tn_linear_options){ 0 })));
 }

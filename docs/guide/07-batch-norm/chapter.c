@@ -49,7 +49,7 @@ int main(void)
 {
     tn_scope scope = tn_scope_begin();
     tn_tensor *x = tn_from_floats((float[]){ 1, 10, 2, 10, 3, 10, 8, 14 }, TN_SHAPE(4, 2));
-    tn_module *m = tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 });
+    tn_module *m = tn_batch_norm1d_new(2, (tn_batch_norm_options){ 0 });
     TN_CHECK_PTR(m);
     tn_tensor *mean = tn_zeros(TN_SHAPE(2)), *var = tn_ones(TN_SHAPE(2));
 

@@ -38,7 +38,7 @@ static tn_module *block_new(int64_t width, int64_t hidden)
     m->width = width, m->hidden = hidden;
     tn_register_parameter(&m->base, "scale", &m->scale, tn_full(TN_SHAPE(1), 0.1));
     tn_register_module(&m->base, "norm", &m->norm,
-                       tn_layernorm_new(TN_SHAPE(width), (tn_layernorm_options){ 0 }));
+                       tn_layer_norm_new(TN_SHAPE(width), (tn_layer_norm_options){ 0 }));
     tn_register_module(&m->base, "fc1", &m->fc1, tn_linear_new(width, hidden, o));
     tn_register_module(&m->base, "fc2", &m->fc2, tn_linear_new(hidden, width, o));
     return tn_module_done(&m->base);

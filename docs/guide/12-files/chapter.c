@@ -15,7 +15,7 @@ static run run_new(uint64_t seed)
     run r;
     tn_manual_seed(seed);
     r.model = tn_sequential(tn_linear_new(2, 16, (tn_linear_options){ 0 }),
-                            tn_batchnorm1d_new(16, (tn_batchnorm_options){ 0 }), tn_relu_new(),
+                            tn_batch_norm1d_new(16, (tn_batch_norm_options){ 0 }), tn_relu_new(),
                             tn_dropout_new(0.1), tn_linear_new(16, 1, (tn_linear_options){ 0 }));
     TN_CHECK_PTR(r.model);
     r.opt = tn_adam(tn_parameters(r.model), (tn_adam_options){ .lr = 0.01 });

@@ -19,7 +19,7 @@ int main(void)
         tn_manual_seed(1);
         tn_linear_options o = { 0 };
         tn_module *m = tn_sequential(tn_linear_new(2, 8, o), tn_tanh_new(),
-                                     tn_batchnorm1d_new(8, (tn_batchnorm_options){ 0 }),
+                                     tn_batch_norm1d_new(8, (tn_batch_norm_options){ 0 }),
                                      tn_linear_new(8, 1, o));
         tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 0.05 });
         TN_CHECK_PTR(opt);

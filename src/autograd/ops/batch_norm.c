@@ -61,7 +61,7 @@ static tn_status bn_shape(tni_call *c)
         return tni_op_error(c, TN_E_SHAPE,
                             "x %s has one value per channel: want more when training", tni_text(x));
     tni_spec channel = { .dtype = tni_wide_dtype(x->dtype),
-                         .shape = tn_shape_of(1, &x->shape.size[1]) };
+                         .shape = tn_shape_from(1, &x->shape.size[1]) };
     c->n_saved = 2; /* mean and r */
     c->saved_spec[0] = channel;
     c->saved_spec[1] = channel;

@@ -20,7 +20,7 @@ static tn_status check_affine(const tni_call *c, const tn_tensor *t, const char 
 {
     const tn_shape *x = &c->in[0]->shape;
     if (tni_none(t)) return TN_OK;
-    tn_shape want = tn_shape_of(n_axes, x->size + x->rank - n_axes);
+    tn_shape want = tn_shape_from(n_axes, x->size + x->rank - n_axes);
     if (!tni_shape_equal(&t->shape, &want))
         return tni_op_error(c, TN_E_SHAPE, "x %s, %s %s: want %s %s", tni_text(c->in[0]), name,
                             tni_text(t), name, tni_shape_text(&want));
@@ -39,7 +39,7 @@ static tn_status ln_shape(tni_call *c)
     c->n_saved = 2; /* mean and r, one per row */
     for (int i = 0; i < 2; i++) {
         c->saved_spec[i].dtype = tni_wide_dtype(c->in[0]->dtype);
-        c->saved_spec[i].shape = tn_shape_of(x->rank - args->n_axes, x->size);
+        c->saved_spec[i].shape = tn_shape_from(x->rank - args->n_axes, x->size);
     }
     return status == TN_OK ? tni_shape_like_first(c) : status;
 }

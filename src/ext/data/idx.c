@@ -122,7 +122,7 @@ static tn_status read_some(stream *s, void *out, size_t n, size_t *got)
 static tn_status open_stream(stream *s, const char *path)
 {
     memset(s, 0, sizeof *s);
-    tn_status status = tni_input_open(&s->in, "tn_load_idx", path);
+    tn_status status = tni_input_open(&s->in, "tn_idx_load", path);
     if (status != TN_OK) return status;
     unsigned char magic[2] = { 0 };
     if (s->in.size >= 2) status = tni_input_read(&s->in, 0, magic, 2);
@@ -130,7 +130,7 @@ static tn_status open_stream(stream *s, const char *path)
     s->z.zalloc = z_alloc;
     s->z.zfree = z_free;
     if (status == TN_OK && s->gz && inflateInit2(&s->z, 15 + 16) != Z_OK) {
-        status = tni_error(TN_E_NOMEM, "tn_load_idx: %s: out of memory", path);
+        status = tni_error(TN_E_NOMEM, "tn_idx_load: %s: out of memory", path);
         s->gz = false;
     }
     if (status != TN_OK) tni_input_close(&s->in);
@@ -281,7 +281,7 @@ static tn_status read_values(stream *s, const header *h, char *to)
     return status;
 }
 
-tn_tensor *tn_load_idx(const char *path)
+tn_tensor *tn_idx_load(const char *path)
 {
     stream *s = tni_alloc(sizeof *s);
     if (!s) return NULL;

@@ -142,9 +142,9 @@ static void switch_layer(tn_module *m, void *user)
     if (over) *over = *(const bool *)user ? over_ranks : NULL;
 }
 
-tn_status tn_batchnorm_set_sync(tn_module *m, bool on)
+tn_status tn_batch_norm_set_sync(tn_module *m, bool on)
 {
-    static const char f[] = "tn_batchnorm_set_sync";
+    static const char f[] = "tn_batch_norm_set_sync";
     int n = 0;
     tn_status status = tni_module_check(f, m);
     if (status == TN_OK) status = tni_walk(m, TNI_ONCE, count_layer, NULL, &n);
@@ -155,9 +155,9 @@ tn_status tn_batchnorm_set_sync(tn_module *m, bool on)
     return tni_change_modules(m, switch_layer, &on);
 }
 
-bool tn_batchnorm_sync(const tn_module *m)
+bool tn_batch_norm_sync(const tn_module *m)
 {
-    static const char f[] = "tn_batchnorm_sync";
+    static const char f[] = "tn_batch_norm_sync";
     if (tni_module_check(f, m) != TN_OK) return false;
     const tni_batchnorm_over *over = tni_batchnorm_over_of(m);
     if (!over)

@@ -168,10 +168,10 @@ static tn_status compare_steps(diff *d)
     return status;
 }
 
-tn_status tn_explain_diff(FILE *file, const tn_trace *a, const tn_trace *b)
+tn_status tn_trace_diff(FILE *file, const tn_trace *a, const tn_trace *b)
 {
     TNI_C_NUMBERS;
-    static const char f[] = "tn_explain_diff";
+    static const char f[] = "tn_trace_diff";
     tn_status status = tni_trace_writable(f, file, a);
     if (status == TN_OK) status = tni_trace_writable(f, file, b);
     if (status != TN_OK) return status;

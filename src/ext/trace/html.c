@@ -163,9 +163,9 @@ static bool put_traces(FILE *file, tn_trace *const *traces, int n)
     return !pack.failed;
 }
 
-tn_status tn_graph_html(FILE *file, tn_trace *const *traces, int n)
+tn_status tn_trace_html(FILE *file, tn_trace *const *traces, int n)
 {
-    static const char f[] = "tn_graph_html";
+    static const char f[] = "tn_trace_html";
     TNI_C_NUMBERS;
     if (!traces) return tni_poison(f, "traces");
     if (n < 1) return tni_error(TN_E_INVALID, "%s: %d traces: want at least one", f, n);

@@ -144,7 +144,7 @@ BATCHNORM(batchnorm2d, "BatchNorm2d")
 BATCHNORM(batchnorm1d, "BatchNorm1d")
 
 static tn_module *batchnorm_new(const char *function, const tn_module_type *type, int64_t features,
-                                tn_batchnorm_options o)
+                                tn_batch_norm_options o)
 {
     TNI_HOLD_TRAPS;
     if (tni_at_least(function, "features", features, 1) != TN_OK ||
@@ -172,14 +172,14 @@ static tn_module *batchnorm_new(const char *function, const tn_module_type *type
     return tn_module_done(base);
 }
 
-tn_module *tn_batchnorm2d_new(int64_t features, tn_batchnorm_options o)
+tn_module *tn_batch_norm2d_new(int64_t features, tn_batch_norm_options o)
 {
-    return batchnorm_new("tn_batchnorm2d_new", &batchnorm2d_type, features, o);
+    return batchnorm_new("tn_batch_norm2d_new", &batchnorm2d_type, features, o);
 }
 
-tn_module *tn_batchnorm1d_new(int64_t features, tn_batchnorm_options o)
+tn_module *tn_batch_norm1d_new(int64_t features, tn_batch_norm_options o)
 {
-    return batchnorm_new("tn_batchnorm1d_new", &batchnorm1d_type, features, o);
+    return batchnorm_new("tn_batch_norm1d_new", &batchnorm1d_type, features, o);
 }
 
 static batchnorm *check_type(const char *function, const tn_module *m)
@@ -190,28 +190,28 @@ static batchnorm *check_type(const char *function, const tn_module *m)
                     function, m->type->name);
 }
 
-tn_status tn_batchnorm_reset_running_stats(tn_module *m)
+tn_status tn_batch_norm_reset_running_stats(tn_module *m)
 {
-    batchnorm *b = check_type("tn_batchnorm_reset_running_stats", m);
+    batchnorm *b = check_type("tn_batch_norm_reset_running_stats", m);
     return b ? reset_statistics(b) : tni_pending();
 }
 
-int64_t tn_batchnorm_skipped(const tn_module *m)
+int64_t tn_batch_norm_skipped(const tn_module *m)
 {
-    const batchnorm *b = check_type("tn_batchnorm_skipped", m);
+    const batchnorm *b = check_type("tn_batch_norm_skipped", m);
     return b ? b->skipped : -1;
 }
 
-double tn_batchnorm_momentum(const tn_module *m)
+double tn_batch_norm_momentum(const tn_module *m)
 {
-    const batchnorm *b = check_type("tn_batchnorm_momentum", m);
+    const batchnorm *b = check_type("tn_batch_norm_momentum", m);
     return b ? b->o.momentum : NAN;
 }
 
-tn_status tn_batchnorm_set_momentum(tn_module *m, double momentum)
+tn_status tn_batch_norm_set_momentum(tn_module *m, double momentum)
 {
     TNI_HOLD_TRAPS;
-    static const char f[] = "tn_batchnorm_set_momentum";
+    static const char f[] = "tn_batch_norm_set_momentum";
     batchnorm *b = check_type(f, m);
     if (!b) return tni_pending();
     tn_status status = tni_fraction(f, "momentum", momentum);

@@ -49,11 +49,11 @@ static tn_status append(tn_module *m, tn_module *child)
     return tn_register_module(m, tni_next_name(m, tn_module_children(m), name), NULL, child);
 }
 
-tn_module *tn_sequential_of(tn_module *const *children, int n)
+tn_module *tn_sequential_from(tn_module *const *children, int n)
 {
     if (n < 0 || (n > 0 && !children))
         return tni_fail(TN_E_INVALID,
-                        "tn_sequential_of: %d children%s: want 0 and up, and their array", n,
+                        "tn_sequential_from: %d children%s: want 0 and up, and their array", n,
                         children ? "" : " in NULL");
     tn_module *m = tn_module_new(&sequential_type);
     for (int i = 0; i < n; i++)

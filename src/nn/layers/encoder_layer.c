@@ -108,7 +108,7 @@ tn_module *tn_encoder_layer_new(int64_t d_model, int64_t heads, tn_encoder_layer
     encoder_layer *m = tn_module_new(&encoder_layer_type);
     if (!m) return NULL;
     tn_module *base = &m->base;
-    tn_layernorm_options norm = { .eps = o.eps, .use_eps = o.use_eps };
+    tn_layer_norm_options norm = { .eps = o.eps, .use_eps = o.use_eps };
     tn_multihead_attention_options attention_options = { .dropout = o.dropout,
                                                          .sequence_first = o.sequence_first };
     m->dropout = o.dropout;
@@ -120,8 +120,8 @@ tn_module *tn_encoder_layer_new(int64_t d_model, int64_t heads, tn_encoder_layer
                        tn_linear_new(d_model, feedforward_size, (tn_linear_options){ 0 }));
     tn_register_module(base, "linear2", &m->linear2,
                        tn_linear_new(feedforward_size, d_model, (tn_linear_options){ 0 }));
-    tn_register_module(base, "norm1", &m->norm1, tn_layernorm_new(TN_SHAPE(d_model), norm));
-    tn_register_module(base, "norm2", &m->norm2, tn_layernorm_new(TN_SHAPE(d_model), norm));
+    tn_register_module(base, "norm1", &m->norm1, tn_layer_norm_new(TN_SHAPE(d_model), norm));
+    tn_register_module(base, "norm2", &m->norm2, tn_layer_norm_new(TN_SHAPE(d_model), norm));
     return tn_module_done(base);
 }
 

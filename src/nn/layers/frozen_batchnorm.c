@@ -54,10 +54,10 @@ static const tn_module_type frozen_type = {
     .state_version = 3,
 };
 
-tn_module *tn_frozen_batchnorm2d_new(int64_t features, tn_frozen_batchnorm_options o)
+tn_module *tn_frozen_batch_norm2d_new(int64_t features, tn_frozen_batch_norm_options o)
 {
     TNI_HOLD_TRAPS;
-    static const char function[] = "tn_frozen_batchnorm2d_new";
+    static const char function[] = "tn_frozen_batch_norm2d_new";
     if (tni_at_least(function, "features", features, 1) != TN_OK ||
         tni_check_eps(function, o.eps) != TN_OK)
         return NULL;
@@ -89,7 +89,8 @@ static tn_module *frozen_for(const tn_module *m)
 {
     const tni_batchnorm *bn = tni_batchnorm2d_of(m);
     if (!bn) return NULL;
-    tn_module *frozen = tn_frozen_batchnorm2d_new(bn->features, (tn_frozen_batchnorm_options){ 0 });
+    tn_module *frozen =
+        tn_frozen_batch_norm2d_new(bn->features, (tn_frozen_batch_norm_options){ 0 });
     if (frozen) ((frozen_batchnorm *)frozen)->o = bn->o;
     return frozen;
 }
@@ -98,10 +99,10 @@ static tn_module *thawed_for(const tn_module *m)
 {
     const frozen_batchnorm *frozen = (const frozen_batchnorm *)m;
     if (m->type != &frozen_type) return NULL;
-    tn_batchnorm_options o = frozen->o;
+    tn_batch_norm_options o = frozen->o;
     o.no_affine = o.no_tracking = false;
     o.use_eps = o.use_momentum = true;
-    return tn_batchnorm2d_new(frozen->features, o);
+    return tn_batch_norm2d_new(frozen->features, o);
 }
 
 static const char *const member[] = { "weight", "bias", "running_mean", "running_var",
@@ -191,12 +192,12 @@ static tn_module *convert(const char *function, replacement make, tn_module *m)
     return NULL;
 }
 
-tn_module *tn_freeze_batchnorm(tn_module *m)
+tn_module *tn_freeze_batch_norm(tn_module *m)
 {
-    return convert("tn_freeze_batchnorm", frozen_for, m);
+    return convert("tn_freeze_batch_norm", frozen_for, m);
 }
 
-tn_module *tn_thaw_batchnorm(tn_module *m)
+tn_module *tn_thaw_batch_norm(tn_module *m)
 {
-    return convert("tn_thaw_batchnorm", thawed_for, m);
+    return convert("tn_thaw_batch_norm", thawed_for, m);
 }

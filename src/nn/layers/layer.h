@@ -46,8 +46,8 @@ typedef struct tni_batchnorm {
     tn_tensor *weight, *bias;
     tn_tensor *running_mean, *running_var, *num_batches_tracked;
     int64_t features;
-    tn_batchnorm_options o; /* eps and momentum as used; frozen: what a thawed one gets, and eps */
-    int64_t skipped;        /* batches that were left out */
+    tn_batch_norm_options o; /* eps and momentum as used; frozen: what a thawed one gets, and eps */
+    int64_t skipped;         /* batches that were left out */
     tni_batchnorm_over over;
 } tni_batchnorm;
 /* batchnorm.c: m if it is a BatchNorm2d, else NULL (no message). */

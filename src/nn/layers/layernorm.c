@@ -49,14 +49,14 @@ static const tn_module_type layernorm_type = {
     .no_decay = true,
 };
 
-tn_module *tn_layernorm_new(tn_shape shape, tn_layernorm_options o)
+tn_module *tn_layer_norm_new(tn_shape shape, tn_layer_norm_options o)
 {
     TNI_HOLD_TRAPS;
     if (shape.rank < 1 || tni_shape_numel(&shape) < 1)
         return tni_fail(TN_E_SHAPE,
-                        "tn_layernorm_new: shape %s: want 1 to %d axes, sizes of 1 and up",
+                        "tn_layer_norm_new: shape %s: want 1 to %d axes, sizes of 1 and up",
                         tni_shape_text(&shape), TN_MAX_RANK);
-    if (tni_check_eps("tn_layernorm_new", o.eps) != TN_OK) return NULL;
+    if (tni_check_eps("tn_layer_norm_new", o.eps) != TN_OK) return NULL;
     layernorm *m = tn_module_new(&layernorm_type);
     if (!m) return NULL;
     m->shape = shape;
