@@ -3,7 +3,8 @@
 # that is not installed, and names follow the rule at the head of tenon.h.
 # Seen to fail: with the comment of tn_sqrt taken away it says "ops.h: tn_sqrt has no comment of its
 # own"; with the names before this rule "tn_tensor_append begins with tn_tensor_: want a tn_tensor * as
-# first argument or result", and so on; an op named softmx: "the op softmx has no public tn_softmx".
+# first argument or result", and so on; an op named softmx: "the op softmx has no public tn_softmx";
+# with tn_##name in src/autograd/ops/unary.c: "no file of src defines tn_neg by its full name", and so on.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 failed=0
@@ -81,6 +82,17 @@ done < <(grep -lE '\btn_op\b.*=|\.op = \{' -r "$root/src" --include='*.c' |
             grep -oP '(const tn_op \w+ = |\.op = )\{ *\.name = "\K\w+' || true
     done)
 [ $ops -ge 100 ] || complain "only $ops ops were found in src"
+
+# Who looks for a function with grep finds where it is made: at its definition, or in the row of a list.
+sources=(--include='*.c' --include='*.cu' --include='*.def')
+defined=$(
+    grep -rhoP '^(?!static|typedef)[a-z][\w ]*[ *]\Ktn_\w+(?=\()' "${sources[@]}" "$root/src"
+    grep -rhoP '^ *[A-Z_]+\(\Ktn_\w+(?=,)' "${sources[@]}" "$root/src"
+    grep -rhoP '^ *[A-Z_]+\(\w+, \Ktn_\w+(?=,)' "${sources[@]}" "$root/src"
+) || true
+for name in $names; do
+    [[ $name == *_object ]] || grep -qx "$name" <<<"$defined" || complain "no file of src defines $name by its full name"
+done
 
 while IFS= read -r line; do
     complain "not installed: ${line#"$root"/}"

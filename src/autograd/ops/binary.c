@@ -139,19 +139,20 @@ static tn_status lerp_backward(tni_grad *g)
 enum { A = TNI_X(0), B = TNI_X(1) };
 
 #define BINARY_LIST(F)                                                                             \
-    F(add, PLAIN, "y = a + b", "da = dy; db = dy", 0, 0, add_backward)                             \
-    F(sub, PLAIN, "y = a - b", "da = dy; db = -dy", 0, 0, sub_backward)                            \
-    F(mul, PLAIN, "y = a b", "da = dy b; db = dy a", B, A, mul_backward)                           \
-    F(div, PLAIN, "y = a / b", "da = dy / b; db = -dy y / b", B, B | TNI_Y, div_backward)          \
-    F(pow, PLAIN, "y = a^b", "da = dy b a^(b-1); db = dy y ln a", A | B, A | B | TNI_Y,            \
+    F(tn_add, add, PLAIN, "y = a + b", "da = dy; db = dy", 0, 0, add_backward)                     \
+    F(tn_sub, sub, PLAIN, "y = a - b", "da = dy; db = -dy", 0, 0, sub_backward)                    \
+    F(tn_mul, mul, PLAIN, "y = a b", "da = dy b; db = dy a", B, A, mul_backward)                   \
+    F(tn_div, div, PLAIN, "y = a / b", "da = dy / b; db = -dy y / b", B, B | TNI_Y, div_backward)  \
+    F(tn_pow, pow, PLAIN, "y = a^b", "da = dy b a^(b-1); db = dy y ln a", A | B, A | B | TNI_Y,    \
       pow_backward)                                                                                \
-    F(minimum, PLAIN, "y = min(a, b)", "da = dy where a < b, half of it where equal; db likewise", \
-      A | B, A | B, extreme_backward)                                                              \
-    F(maximum, PLAIN, "y = max(a, b)", "da = dy where a > b, half of it where equal; db likewise", \
-      A | B, A | B, extreme_backward)                                                              \
-    F(lerp, CHECKED, "y = a + w (b - a)", "da = (1 - w) dy; db = w dy", 0, 0, lerp_backward)
+    F(tn_minimum, minimum, PLAIN, "y = min(a, b)",                                                 \
+      "da = dy where a < b, half of it where equal; db likewise", A | B, A | B, extreme_backward)  \
+    F(tn_maximum, maximum, PLAIN, "y = max(a, b)",                                                 \
+      "da = dy where a > b, half of it where equal; db likewise", A | B, A | B, extreme_backward)  \
+    F(tn_lerp, lerp, CHECKED, "y = a + w (b - a)", "da = (1 - w) dy; db = w dy", 0, 0,             \
+      lerp_backward)
 
-#define DEFINE(name_, function_, formula_, gradient_, reads_a, reads_b, backward_)                 \
+#define DEFINE(tn_name, name_, form, formula_, gradient_, reads_a, reads_b, backward_)             \
     static const tni_binary_op op_##name_ = {                                                      \
         .op = { .name = #name_,                                                                    \
                 .formula = formula_,                                                               \
@@ -166,14 +167,14 @@ enum { A = TNI_X(0), B = TNI_X(1) };
         .function = TNI_B_##name_,                                                                 \
     };
 
-#define PLAIN(name)                                                                                \
-    tn_tensor *tn_##name(tn_tensor *a, tn_tensor *b)                                               \
+#define PLAIN(tn_name, name)                                                                       \
+    tn_tensor *tn_name(tn_tensor *a, tn_tensor *b)                                                 \
     {                                                                                              \
         return tni_apply(&op_##name.op, NULL, 0, 2, (tn_tensor *[]){ a, b });                      \
     }
-#define CHECKED(name) /* below, by hand */
-#define DEFINE_FUNCTION(name, function, formula, gradient, reads_a, reads_b, backward)             \
-    function(name)
+#define CHECKED(tn_name, name) /* below, by hand */
+#define DEFINE_FUNCTION(tn_name, name, form, formula, gradient, reads_a, reads_b, backward)        \
+    form(tn_name, name)
 
 BINARY_LIST(DEFINE)
 BINARY_LIST(DEFINE_FUNCTION)

@@ -12,7 +12,7 @@ static tn_status compare_shape(tni_call *c)
     return tni_broadcast_inputs(c, 0, 1, &c->out_spec[0].shape);
 }
 
-#define COMPARE(name_, formula_)                                                                   \
+#define COMPARE(tn_name, name_, formula_)                                                          \
     static const tni_binary_op op_##name_ = {                                                      \
         .op = { .name = #name_,                                                                    \
                 .formula = formula_,                                                               \
@@ -22,20 +22,20 @@ static tn_status compare_shape(tni_call *c)
                 .forward = tni_binary_forward },                                                   \
         .function = TNI_B_##name_,                                                                 \
     };                                                                                             \
-    tn_tensor *tn_##name_(tn_tensor *a, tn_tensor *b)                                              \
+    tn_tensor *tn_name(tn_tensor *a, tn_tensor *b)                                                 \
     {                                                                                              \
         return tni_apply(&op_##name_.op, NULL, 0, 2, (tn_tensor *[]){ a, b });                     \
     }
 
-COMPARE(eq, "y = a == b")
-COMPARE(ne, "y = a != b")
-COMPARE(lt, "y = a < b")
-COMPARE(le, "y = a <= b")
-COMPARE(gt, "y = a > b")
-COMPARE(ge, "y = a >= b")
-COMPARE(logical_and, "y = a and b")
-COMPARE(logical_or, "y = a or b")
-COMPARE(logical_xor, "y = a xor b")
+COMPARE(tn_eq, eq, "y = a == b")
+COMPARE(tn_ne, ne, "y = a != b")
+COMPARE(tn_lt, lt, "y = a < b")
+COMPARE(tn_le, le, "y = a <= b")
+COMPARE(tn_gt, gt, "y = a > b")
+COMPARE(tn_ge, ge, "y = a >= b")
+COMPARE(tn_logical_and, logical_and, "y = a and b")
+COMPARE(tn_logical_or, logical_or, "y = a or b")
+COMPARE(tn_logical_xor, logical_xor, "y = a xor b")
 
 /* ---- one tensor ------------------------------------------------------------------------------ */
 
@@ -97,25 +97,25 @@ static tn_tensor *apply(const test_op *op, tn_tensor *x, double s)
                 .forward = test_forward },                                                         \
         .function = TNI_U_##name_,                                                                 \
     };
-#define TEST(name, formula)                                                                        \
+#define TEST(tn_name, name, formula)                                                               \
     TEST_OP(name, formula)                                                                         \
-    tn_tensor *tn_##name(tn_tensor *x)                                                             \
+    tn_tensor *tn_name(tn_tensor *x)                                                               \
     {                                                                                              \
         return apply(&op_##name, x, 0.0);                                                          \
     }
-#define COMPARE_SCALAR(name, formula)                                                              \
+#define COMPARE_SCALAR(tn_name, name, formula)                                                     \
     TEST_OP(name, formula)                                                                         \
-    tn_tensor *tn_##name(tn_tensor *x, double s)                                                   \
+    tn_tensor *tn_name(tn_tensor *x, double s)                                                     \
     {                                                                                              \
         return apply(&op_##name, x, s);                                                            \
     }
 
-TEST(logical_not, "y = not x")
-TEST(isnan, "y = x is NaN")
-TEST(isfinite, "y = x is neither NaN nor infinite")
-COMPARE_SCALAR(eq_scalar, "y = x == s")
-COMPARE_SCALAR(ne_scalar, "y = x != s")
-COMPARE_SCALAR(lt_scalar, "y = x < s")
-COMPARE_SCALAR(le_scalar, "y = x <= s")
-COMPARE_SCALAR(gt_scalar, "y = x > s")
-COMPARE_SCALAR(ge_scalar, "y = x >= s")
+TEST(tn_logical_not, logical_not, "y = not x")
+TEST(tn_isnan, isnan, "y = x is NaN")
+TEST(tn_isfinite, isfinite, "y = x is neither NaN nor infinite")
+COMPARE_SCALAR(tn_eq_scalar, eq_scalar, "y = x == s")
+COMPARE_SCALAR(tn_ne_scalar, ne_scalar, "y = x != s")
+COMPARE_SCALAR(tn_lt_scalar, lt_scalar, "y = x < s")
+COMPARE_SCALAR(tn_le_scalar, le_scalar, "y = x <= s")
+COMPARE_SCALAR(tn_gt_scalar, gt_scalar, "y = x > s")
+COMPARE_SCALAR(tn_ge_scalar, ge_scalar, "y = x >= s")

@@ -23,7 +23,7 @@ static tn_status extreme_backward(tni_grad *g)
     return TN_OK;
 }
 
-#define EXTREME(name_, all_, function_, formula_, gradient_)                                       \
+#define EXTREME(tn_name, tn_name_all, name_, function_, formula_, gradient_)                       \
     static const tni_reduce_op op_##name_ = {                                                      \
         .op = { .name = #name_,                                                                    \
                 .formula = formula_,                                                               \
@@ -37,18 +37,18 @@ static tn_status extreme_backward(tni_grad *g)
         .function = function_,                                                                     \
         .kind = TNI_REDUCE_KEEPS,                                                                  \
     };                                                                                             \
-    tn_tensor *tn_##name_(tn_tensor *x, const int *axes, int n_axes, bool keepdim)                 \
+    tn_tensor *tn_name(tn_tensor *x, const int *axes, int n_axes, bool keepdim)                    \
     {                                                                                              \
-        return tni_reduce_along(&op_##name_, "tn_" #name_, x, axes, n_axes, keepdim, 0.0);         \
+        return tni_reduce_along(&op_##name_, #tn_name, x, axes, n_axes, keepdim, 0.0);             \
     }                                                                                              \
-    tn_tensor *tn_##all_(tn_tensor *x)                                                             \
+    tn_tensor *tn_name_all(tn_tensor *x)                                                           \
     {                                                                                              \
-        return tni_reduce_along(&op_##name_, "tn_" #all_, x, NULL, 0, false, 1.0);                 \
+        return tni_reduce_along(&op_##name_, #tn_name_all, x, NULL, 0, false, 1.0);                \
     }
 
-EXTREME(amax, max_all, TNI_R_max, "y = max x",
+EXTREME(tn_amax, tn_max_all, amax, TNI_R_max, "y = max x",
         "dx = x is y ? dy / count : 0; where count: how many are")
-EXTREME(amin, min_all, TNI_R_min, "y = min x",
+EXTREME(tn_amin, tn_min_all, amin, TNI_R_min, "y = min x",
         "dx = x is y ? dy / count : 0; where count: how many are")
 
 /* ---- max, min, argmax, argmin ---------------------------------------------------------------- */

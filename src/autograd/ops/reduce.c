@@ -126,10 +126,10 @@ tn_tensor *tni_reduce_like(const tni_grad *g, tni_reducing f, tn_tensor *t)
     return n > 0 ? f(t, axes, n, true) : t;
 }
 
-#define REDUCTION(name)                                                                            \
-    tn_tensor *tn_##name(tn_tensor *x, const int *axes, int n_axes, bool keepdim)                  \
+#define REDUCTION(tn_name, name)                                                                   \
+    tn_tensor *tn_name(tn_tensor *x, const int *axes, int n_axes, bool keepdim)                    \
     {                                                                                              \
-        return tni_reduce_along(&op_##name, "tn_" #name, x, axes, n_axes, keepdim, 0.0);           \
+        return tni_reduce_along(&op_##name, #tn_name, x, axes, n_axes, keepdim, 0.0);              \
     }
 
 /* ---- sum, mean ------------------------------------------------------------------------------- */
@@ -150,8 +150,8 @@ static tn_status mean_backward(tni_grad *g)
 
 TNI_REDUCE_OP(sum, TNI_REDUCE_SUM, "y = sum x", "dx = dy", 0, sum_backward)
 TNI_REDUCE_OP(mean, TNI_REDUCE_REAL, "y = sum x / n", "dx = dy / n", 0, mean_backward)
-REDUCTION(sum)
-REDUCTION(mean)
+REDUCTION(tn_sum, sum)
+REDUCTION(tn_mean, mean)
 
 /* ---- var, std -------------------------------------------------------------------------------- */
 
@@ -272,21 +272,21 @@ static tn_status prod_backward(tni_grad *g)
 
 TNI_REDUCE_OP(prod, TNI_REDUCE_SUM, "y = prod x", "dx = dy times the product of the others",
               TNI_X(0) | TNI_Y, prod_backward)
-REDUCTION(prod)
+REDUCTION(tn_prod, prod)
 
 /* ---- any, all -------------------------------------------------------------------------------- */
 
 TNI_REDUCE_OP(any, TNI_REDUCE_BOOL, "y = any x is not 0", NULL, 0, NULL)
 TNI_REDUCE_OP(all, TNI_REDUCE_BOOL, "y = no x is 0", NULL, 0, NULL)
-REDUCTION(any)
-REDUCTION(all)
+REDUCTION(tn_any, any)
+REDUCTION(tn_all, all)
 
 /* ---- over all axes: the commonest case ------------------------------------------------------- */
 
-#define OVER_ALL(name, reduce)                                                                     \
-    tn_tensor *tn_##name(tn_tensor *x)                                                             \
+#define OVER_ALL(tn_name, reduce)                                                                  \
+    tn_tensor *tn_name(tn_tensor *x)                                                               \
     {                                                                                              \
         return reduce(x, NULL, 0, false);                                                          \
     }
-OVER_ALL(sum_all, tn_sum)
-OVER_ALL(mean_all, tn_mean)
+OVER_ALL(tn_sum_all, tn_sum)
+OVER_ALL(tn_mean_all, tn_mean)

@@ -1,10 +1,10 @@
 /*
  * unary.c - the family of functions of one tensor: y = f(x), elementwise; dx = dy f'(x).
  *
- * A line of the list gives name, the form of the public function, what becomes of dtypes that are
- * not floating, formula, what the gradient reads, the fused gradient kernel (formulas.h; NONE where
- * ops do as well) and the gradient composed of ops, which is used while recording and defines
- * second derivatives. The slope is written in y where that is possible, so that x need not be kept.
+ * A row of the list gives the public function, the op's name, the function's form, what becomes of
+ * dtypes that are not floating, formula, what the gradient reads, the fused gradient kernel
+ * (formulas.h; NONE where ops do as well) and the gradient composed of ops, which is used while
+ * recording and defines second derivatives. The slope is written in y where that is possible, so that x need not be kept.
  *   tanh' = 1 - y^2; sigmoid' = y (1 - y); erf' = 2 / sqrt(pi) e^(-x^2); sqrt' = 1 / (2 y);
  *   gelu = x Phi(x): Phi + x phi; gelu_tanh = x g, g = sigmoid(2u): g + 2 x g (1 - g) u'
  * At kinks: relu'(0) = 0, abs'(0) = 0, leaky_relu'(0) = slope, clamp' = 1 at both bounds.
@@ -165,62 +165,68 @@ static tn_tensor *pow_scalar_grad(tn_tensor *dy, tn_tensor *x, double p)
 enum { X = TNI_X(0), Y = TNI_Y };
 
 #define UNARY_LIST(U)                                                                              \
-    U(neg, PLAIN, KEEPS, "y = -x", "dx = -dy", 0, NONE, tn_neg(dy))                                \
-    U(abs, PLAIN, KEEPS, "y = |x|", "dx = dy sign(x)", X, TNI_B_abs_grad, tn_mul(dy, tni_sign(x))) \
-    U(square, PLAIN, STEEP | KEEPS, "y = x^2", "dx = 2 x dy", X, TNI_B_square_grad,                \
+    U(tn_neg, neg, PLAIN, KEEPS, "y = -x", "dx = -dy", 0, NONE, tn_neg(dy))                        \
+    U(tn_abs, abs, PLAIN, KEEPS, "y = |x|", "dx = dy sign(x)", X, TNI_B_abs_grad,                  \
+      tn_mul(dy, tni_sign(x)))                                                                     \
+    U(tn_square, square, PLAIN, STEEP | KEEPS, "y = x^2", "dx = 2 x dy", X, TNI_B_square_grad,     \
       tn_mul_scalar(tn_mul(dy, x), 2.0))                                                           \
-    U(exp, PLAIN, STEEP | FLOATS, "y = e^x", "dx = y dy", Y, TNI_B_mul, tn_mul(dy, y))             \
-    U(log, PLAIN, STEEP | FLOATS, "y = ln x", "dx = dy / x", X, TNI_B_div, tn_div(dy, x))          \
-    U(log1p, PLAIN, STEEP | FLOATS, "y = ln(1 + x)", "dx = dy / (1 + x)", X, TNI_B_log1p_grad,     \
-      tn_div(dy, tn_add_scalar(x, 1.0)))                                                           \
-    U(expm1, PLAIN, STEEP | FLOATS, "y = e^x - 1", "dx = (y + 1) dy", Y, TNI_B_expm1_grad,         \
-      tn_mul(dy, tn_add_scalar(y, 1.0)))                                                           \
-    U(sqrt, PLAIN, FLOATS, "y = x^(1/2)", "dx = dy / (2 y)", Y, TNI_B_sqrt_grad,                   \
+    U(tn_exp, exp, PLAIN, STEEP | FLOATS, "y = e^x", "dx = y dy", Y, TNI_B_mul, tn_mul(dy, y))     \
+    U(tn_log, log, PLAIN, STEEP | FLOATS, "y = ln x", "dx = dy / x", X, TNI_B_div, tn_div(dy, x))  \
+    U(tn_log1p, log1p, PLAIN, STEEP | FLOATS, "y = ln(1 + x)", "dx = dy / (1 + x)", X,             \
+      TNI_B_log1p_grad, tn_div(dy, tn_add_scalar(x, 1.0)))                                         \
+    U(tn_expm1, expm1, PLAIN, STEEP | FLOATS, "y = e^x - 1", "dx = (y + 1) dy", Y,                 \
+      TNI_B_expm1_grad, tn_mul(dy, tn_add_scalar(y, 1.0)))                                         \
+    U(tn_sqrt, sqrt, PLAIN, FLOATS, "y = x^(1/2)", "dx = dy / (2 y)", Y, TNI_B_sqrt_grad,          \
       tn_div(dy, tn_mul_scalar(y, 2.0)))                                                           \
-    U(rsqrt, PLAIN, STEEP | FLOATS, "y = x^(-1/2)", "dx = -y^3 dy / 2", Y, TNI_B_rsqrt_grad,       \
-      tn_mul(tn_mul_scalar(dy, -0.5), tn_mul(y, tn_square(y))))                                    \
-    U(reciprocal, PLAIN, STEEP | FLOATS, "y = 1/x", "dx = -y^2 dy", Y, TNI_B_reciprocal_grad,      \
-      tn_neg(tn_mul(dy, tn_square(y))))                                                            \
-    U(sin, PLAIN, FLOATS, "y = sin x", "dx = dy cos x", X, TNI_B_sin_grad, tn_mul(dy, tn_cos(x)))  \
-    U(cos, PLAIN, FLOATS, "y = cos x", "dx = -dy sin x", X, TNI_B_cos_grad,                        \
+    U(tn_rsqrt, rsqrt, PLAIN, STEEP | FLOATS, "y = x^(-1/2)", "dx = -y^3 dy / 2", Y,               \
+      TNI_B_rsqrt_grad, tn_mul(tn_mul_scalar(dy, -0.5), tn_mul(y, tn_square(y))))                  \
+    U(tn_reciprocal, reciprocal, PLAIN, STEEP | FLOATS, "y = 1/x", "dx = -y^2 dy", Y,              \
+      TNI_B_reciprocal_grad, tn_neg(tn_mul(dy, tn_square(y))))                                     \
+    U(tn_sin, sin, PLAIN, FLOATS, "y = sin x", "dx = dy cos x", X, TNI_B_sin_grad,                 \
+      tn_mul(dy, tn_cos(x)))                                                                       \
+    U(tn_cos, cos, PLAIN, FLOATS, "y = cos x", "dx = -dy sin x", X, TNI_B_cos_grad,                \
       tn_neg(tn_mul(dy, tn_sin(x))))                                                               \
-    U(tanh, PLAIN, FLOATS, "y = tanh x", "dx = (1 - y^2) dy", Y, TNI_B_tanh_grad,                  \
+    U(tn_tanh, tanh, PLAIN, FLOATS, "y = tanh x", "dx = (1 - y^2) dy", Y, TNI_B_tanh_grad,         \
       tn_mul(dy, tn_rsub_scalar(tn_square(y), 1.0)))                                               \
-    U(sigmoid, PLAIN, FLOATS, "y = 1 / (1 + e^-x)", "dx = y (1 - y) dy", Y, TNI_B_sigmoid_grad,    \
-      tn_mul(dy, tn_mul(y, tn_rsub_scalar(y, 1.0))))                                               \
-    U(erf, PLAIN, FLOATS, "y = erf x", "dx = 2 / sqrt(pi) e^(-x^2) dy", X, TNI_B_erf_grad,         \
+    U(tn_sigmoid, sigmoid, PLAIN, FLOATS, "y = 1 / (1 + e^-x)", "dx = y (1 - y) dy", Y,            \
+      TNI_B_sigmoid_grad, tn_mul(dy, tn_mul(y, tn_rsub_scalar(y, 1.0))))                           \
+    U(tn_erf, erf, PLAIN, FLOATS, "y = erf x", "dx = 2 / sqrt(pi) e^(-x^2) dy", X, TNI_B_erf_grad, \
       tn_mul(dy, tn_mul_scalar(tn_exp(tn_neg(tn_square(x))), 1.12837916709551257390)))             \
-    U(relu, PLAIN, KEEPS, "y = max(x, 0)", "dx = y > 0 ? dy : 0", Y, TNI_B_relu_grad,              \
+    U(tn_relu, relu, PLAIN, KEEPS, "y = max(x, 0)", "dx = y > 0 ? dy : 0", Y, TNI_B_relu_grad,     \
       except(dy, tn_le_scalar(y, 0.0)))                                                            \
-    U(leaky_relu, SCALED, CHEAP | FLOATS, "y = x > 0 ? x : slope x", "dx = x > 0 ? dy : slope dy", \
-      X, TNI_B_leaky_relu_grad, tn_where(tn_gt_scalar(x, 0.0), dy, tn_mul_scalar(dy, p[0])))       \
-    U(elu, SCALED, CHEAP | FLOATS, "y = x > 0 ? x : alpha (e^x - 1)",                              \
+    U(tn_leaky_relu, leaky_relu, SCALED, CHEAP | FLOATS, "y = x > 0 ? x : slope x",                \
+      "dx = x > 0 ? dy : slope dy", X, TNI_B_leaky_relu_grad,                                      \
+      tn_where(tn_gt_scalar(x, 0.0), dy, tn_mul_scalar(dy, p[0])))                                 \
+    U(tn_elu, elu, SCALED, CHEAP | FLOATS, "y = x > 0 ? x : alpha (e^x - 1)",                      \
       "dx = x > 0 ? dy : alpha e^x dy", X, TNI_B_elu_grad,                                         \
       tn_where(                                                                                    \
           tn_gt_scalar(x, 0.0), dy,                                                                \
           tn_mul(dy, tn_mul_scalar(tn_exp(tn_masked_fill(x, tn_ge_scalar(x, 0.0), 0.0)), p[0]))))  \
-    U(silu, PLAIN, CHEAP | FLOATS, "y = x sigmoid(x)",                                             \
+    U(tn_silu, silu, PLAIN, CHEAP | FLOATS, "y = x sigmoid(x)",                                    \
       "dx = s (1 + x (1 - s)) dy; where s = sigmoid(x)", X, TNI_B_silu_grad,                       \
       tn_mul(dy, silu_slope(x)))                                                                   \
-    U(gelu, PLAIN, CHEAP | FLOATS, "y = x Phi(x)",                                                 \
+    U(tn_gelu, gelu, PLAIN, CHEAP | FLOATS, "y = x Phi(x)",                                        \
       "dx = (Phi(x) + x phi(x)) dy; where Phi, phi: the normal distribution and its density", X,   \
       TNI_B_gelu_grad, tn_mul(dy, gelu_slope(x)))                                                  \
-    U(gelu_tanh, PLAIN, CHEAP | FLOATS, "y = x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2",     \
+    U(tn_gelu_tanh, gelu_tanh, PLAIN, CHEAP | FLOATS,                                              \
+      "y = x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2",                                       \
       "dx = dy times the slope of the formula", X, TNI_B_gelu_tanh_grad,                           \
       tn_mul(dy, gelu_tanh_slope(x)))                                                              \
-    U(softplus, CHECKED, STEEP | FLOATS, "y = ln(1 + e^(beta x)) / beta",                          \
+    U(tn_softplus, softplus, CHECKED, STEEP | FLOATS, "y = ln(1 + e^(beta x)) / beta",             \
       "dx = sigmoid(beta x) dy", X, TNI_B_softplus_grad, softplus_grad(dy, x, p[0], p[1]))         \
-    U(clamp, CHECKED, BOUNDS, "y = min(max(x, low), high)", "dx = low <= x <= high ? dy : 0", X,   \
-      TNI_B_clamp_grad, except(dy, outside(x, p[0], p[1])))                                        \
-    U(add_scalar, SCALED, SCALAR, "y = x + s", "dx = dy", 0, NONE, dy)                             \
-    U(sub_scalar, SCALED, SCALAR, "y = x - s", "dx = dy", 0, NONE, dy)                             \
-    U(rsub_scalar, SCALED, SCALAR, "y = s - x", "dx = -dy", 0, NONE, tn_neg(dy))                   \
-    U(mul_scalar, SCALED, SCALAR, "y = s x", "dx = s dy", 0, NONE, tn_mul_scalar(dy, p[0]))        \
-    U(div_scalar, SCALED, FLOATS, "y = x / s", "dx = dy / s", 0, NONE, tn_div_scalar(dy, p[0]))    \
-    U(pow_scalar, SCALED, STEEP | SCALAR, "y = x^s", "dx = s x^(s-1) dy", X,                       \
+    U(tn_clamp, clamp, CHECKED, BOUNDS, "y = min(max(x, low), high)",                              \
+      "dx = low <= x <= high ? dy : 0", X, TNI_B_clamp_grad, except(dy, outside(x, p[0], p[1])))   \
+    U(tn_add_scalar, add_scalar, SCALED, SCALAR, "y = x + s", "dx = dy", 0, NONE, dy)              \
+    U(tn_sub_scalar, sub_scalar, SCALED, SCALAR, "y = x - s", "dx = dy", 0, NONE, dy)              \
+    U(tn_rsub_scalar, rsub_scalar, SCALED, SCALAR, "y = s - x", "dx = -dy", 0, NONE, tn_neg(dy))   \
+    U(tn_mul_scalar, mul_scalar, SCALED, SCALAR, "y = s x", "dx = s dy", 0, NONE,                  \
+      tn_mul_scalar(dy, p[0]))                                                                     \
+    U(tn_div_scalar, div_scalar, SCALED, FLOATS, "y = x / s", "dx = dy / s", 0, NONE,              \
+      tn_div_scalar(dy, p[0]))                                                                     \
+    U(tn_pow_scalar, pow_scalar, SCALED, STEEP | SCALAR, "y = x^s", "dx = s x^(s-1) dy", X,        \
       TNI_B_pow_scalar_grad, pow_scalar_grad(dy, x, p[0]))
 
-#define DEFINE(name_, function_, kind_, formula_, gradient_, reads_, grad_, composed_)             \
+#define DEFINE(tn_name, name_, form, kind_, formula_, gradient_, reads_, grad_, composed_)         \
     static tn_tensor *name_##_composed(tn_tensor *dy, tn_tensor *x, tn_tensor *y, const double *p) \
     {                                                                                              \
         (void)dy, (void)x, (void)y, (void)p;                                                       \
@@ -263,19 +269,19 @@ tn_tensor *tni_sign(tn_tensor *x)
     return apply(&op_sign, x, 0.0, 0.0);
 }
 
-#define PLAIN(name)                                                                                \
-    tn_tensor *tn_##name(tn_tensor *x)                                                             \
+#define PLAIN(tn_name, name)                                                                       \
+    tn_tensor *tn_name(tn_tensor *x)                                                               \
     {                                                                                              \
         return apply(&op_##name, x, 0.0, 0.0);                                                     \
     }
-#define SCALED(name)                                                                               \
-    tn_tensor *tn_##name(tn_tensor *x, double s)                                                   \
+#define SCALED(tn_name, name)                                                                      \
+    tn_tensor *tn_name(tn_tensor *x, double s)                                                     \
     {                                                                                              \
         return apply(&op_##name, x, s, 0.0);                                                       \
     }
-#define CHECKED(name) /* below, by hand */
-#define DEFINE_FUNCTION(name, function, kind, formula, gradient, reads, grad, composed)            \
-    function(name)
+#define CHECKED(tn_name, name) /* below, by hand */
+#define DEFINE_FUNCTION(tn_name, name, form, kind, formula, gradient, reads, grad, composed)       \
+    form(tn_name, name)
 
 UNARY_LIST(DEFINE_FUNCTION)
 

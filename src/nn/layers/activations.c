@@ -2,25 +2,25 @@
 #include "nn/layers/layer.h"
 
 /* A layer that is exactly one op of one tensor. */
-#define ACTIVATION(NAME, TYPE)                                                                     \
-    static tn_tensor *NAME##_forward(tn_module *self, tn_tensor *x)                                \
+#define ACTIVATION(tn_name_new, OP, TYPE)                                                          \
+    static tn_tensor *OP##_forward(tn_module *self, tn_tensor *x)                                  \
     {                                                                                              \
         (void)self;                                                                                \
-        return tn_##NAME(x);                                                                       \
+        return OP(x);                                                                              \
     }                                                                                              \
-    static const tn_module_type NAME##_type = { .name = TYPE,                                      \
-                                                .size = sizeof(tn_module),                         \
-                                                .forward = NAME##_forward };                       \
-    tn_module *tn_##NAME##_new(void)                                                               \
+    static const tn_module_type OP##_type = { .name = TYPE,                                        \
+                                              .size = sizeof(tn_module),                           \
+                                              .forward = OP##_forward };                           \
+    tn_module *tn_name_new(void)                                                                   \
     {                                                                                              \
-        return tn_module_done(tn_module_new(&NAME##_type));                                        \
+        return tn_module_done(tn_module_new(&OP##_type));                                          \
     }
 
-ACTIVATION(relu, "ReLU")
-ACTIVATION(gelu, "GELU")
-ACTIVATION(tanh, "Tanh")
-ACTIVATION(sigmoid, "Sigmoid")
-ACTIVATION(silu, "SiLU")
+ACTIVATION(tn_relu_new, tn_relu, "ReLU")
+ACTIVATION(tn_gelu_new, tn_gelu, "GELU")
+ACTIVATION(tn_tanh_new, tn_tanh, "Tanh")
+ACTIVATION(tn_sigmoid_new, tn_sigmoid, "Sigmoid")
+ACTIVATION(tn_silu_new, tn_silu, "SiLU")
 
 static tn_tensor *identity_forward(tn_module *self, tn_tensor *x)
 {
