@@ -1053,15 +1053,10 @@ OPTIONS(loader_options, tn_loader_options, LONG(batch_size, 1, 3), FLAG(shuffle)
         FLAG(prefetch), LONG(parts, 0, 2), LONG(part, 0, 1), o.seed = chance(w))
 OPTIONS(shared_options, tn_data_parallel_options, LONG(bucket_bytes, 0, 64),
         o.buffers = (tn_buffer_rule)pick_enum(w, 3))
-OPTIONS(linear_options, tn_linear_options, FLAG(no_bias))
 OPTIONS(conv2d_options, tn_conv2d_options, LONG(stride, 0, 2), LONG(padding, 0, 2),
         LONG(dilation, 0, 2), LONG(groups, 0, 1), FLAG(no_bias), FLAG(same))
 OPTIONS(bn_options, tn_batch_norm_options, REAL(eps, 0, 1), REAL(momentum, 0, 1), FLAG(cumulative),
         FLAG(no_affine), FLAG(no_tracking), FLAG(skip_nonfinite))
-OPTIONS(fbn_options, tn_frozen_batch_norm_options, REAL(eps, 0, 1))
-OPTIONS(ln_options, tn_layer_norm_options, REAL(eps, 0, 1), FLAG(no_affine), FLAG(no_bias))
-OPTIONS(emb_options, tn_embedding_options, FLAG(use_padding_index), LONG(padding_index, 0, 1))
-OPTIONS(pe_options, tn_positional_encoding_options, REAL(dropout, 0, 1), FLAG(non_persistent))
 OPTIONS(mha_options, tn_multihead_attention_options, REAL(dropout, 0, 1), FLAG(no_bias),
         FLAG(sequence_first), LONG(kdim, 0, 3), LONG(vdim, 0, 3))
 OPTIONS(enc_options, tn_encoder_layer_options, o.feedforward = pick_long(w, 1, 4),
@@ -1089,12 +1084,6 @@ OPTIONS(ema_options, tn_ema_options, REAL(decay, 0, 1), FLAG(average_buffers),
 OPTIONS(sgd_options, tn_sgd_options, REAL(lr, 0, 1), REAL(momentum, 0, 1), REAL(dampening, 0, 1),
         REAL(weight_decay, 0, 1), FLAG(maximize),
         o.nesterov = o.momentum > 0 && o.dampening == 0 && below(w, 2))
-OPTIONS(adam_options, tn_adam_options, REAL(lr, 0, 1), REAL(beta1, 0, 0.9), REAL(beta2, 0, 0.9),
-        REAL(eps, 0, 1), REAL(weight_decay, 0, 1), FLAG(amsgrad), FLAG(maximize), FLAG(use_betas))
-OPTIONS(rmsprop_options, tn_rmsprop_options, REAL(lr, 0, 1), REAL(alpha, 0, 0.9), REAL(eps, 0, 1),
-        REAL(weight_decay, 0, 1), REAL(momentum, 0, 0.9), FLAG(centered), FLAG(maximize))
-OPTIONS(adagrad_options, tn_adagrad_options, REAL(lr, 0, 1), REAL(lr_decay, 0, 1),
-        REAL(weight_decay, 0, 1), REAL(initial_accumulator, 0, 1), REAL(eps, 0, 1), FLAG(maximize))
 #define RARE(field, low, high) o.field = below(w, 16) ? 0 : pick_real(w, low, high)
 OPTIONS(group_options, tn_group_options, REAL(lr, 0, 1), REAL(weight_decay, 0, 1),
         RARE(momentum, 0, 1), RARE(dampening, 0, 1), RARE(beta1, 0, 0.9), RARE(beta2, 0, 0.9),
@@ -1108,6 +1097,7 @@ OPTIONS(one_cycle_options, tn_one_cycle_options, o.max_lr = pick_real(w, 0.1, 1)
 OPTIONS(plateau_options, tn_plateau_options, REAL(factor, 0.1, 0.5), REAL(threshold, 0, 1),
         REAL(min_lr, 0, 1), LONG(patience, 0, 2), LONG(cooldown, 0, 2), FLAG(maximize),
         FLAG(use_patience))
+#include "options_made.def"
 
 /* ---- callbacks ------------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every public function has a row of the table that fuzz_api calls, and no row is left over.
-# Seen to fail: without the row of tn_eye it says "tn_eye has no row".
+# Seen to fail: with a rows.py that leaves tn_eye out it says "tn_eye has no row".
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
