@@ -77,10 +77,10 @@ static tn_tensor *lstm_c(tn_tensor **x)
     return c;
 }
 
-#define ROW(name, op, flags, ...)                                                                  \
+#define ROW(name, op, flags, call, ...)                                                            \
     static tn_tensor *row_##name(tn_tensor **x)                                                    \
     {                                                                                              \
-        return __VA_ARGS__;                                                                        \
+        return call;                                                                               \
     }
 #include "op_rows_elementwise.def"
 #include "op_rows_layers.def"
@@ -92,7 +92,7 @@ static tn_tensor *lstm_c(tn_tensor **x)
 #undef ROW
 
 const op_row op_rows[] = {
-#define ROW(name, op, flags, ...) { #name, #op, flags, row_##name },
+#define ROW(name, op, flags, call, ...) { #name, #op, flags, row_##name },
 #include "op_rows_elementwise.def"
 #include "op_rows_layers.def"
 #include "op_rows_losses.def"

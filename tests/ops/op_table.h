@@ -1,9 +1,10 @@
 /*
  * op_table.h - one row per op variant: how to call it, and its properties.
  *
- * The rows are in op_rows_*.def; their inputs, and the outputs and gradients that PyTorch gives,
- * are in golden/ops.safetensors under the row's name (golden/make_ops.py). An input is
- * differentiable exactly when it has a gradient there.
+ * The rows are in op_rows_*.def: ROW(name, op, flags, call, PyTorch's call, inputs). The first four
+ * are C; the last two are Python, for golden/make_ops.py, which draws the inputs and writes them,
+ * and what PyTorch makes of them, to golden/ops.safetensors under the row's name. x[k] is input k
+ * to both. An input is differentiable exactly when it has a gradient there.
  */
 #ifndef TENON_TESTS_OP_TABLE_H
 #define TENON_TESTS_OP_TABLE_H
