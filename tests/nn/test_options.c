@@ -6,9 +6,9 @@
  * ...). Zero must give the same hash as the documented default, another value another hash. The
  * headers are read to see that no field lacks a row.
  *
- * Seen to fail: beta2 left at 0 for a zero field in src/optim/adam.c: the row beta2 fails; a field
- * added to tn_linear_options: every_field_has_a_row fails, and a number zero_is_said; tn_conv2d_new
- * without its check of padding: the row padding fails.
+ * Seen to fail: beta2 left at 0 for a zero field in src/optim/optimizers.c: the row beta2 fails; a
+ * field added to tn_linear_options: every_field_has_a_row fails, and a number zero_is_said;
+ * tn_conv2d_new without its check of padding: the row padding fails.
  */
 #include <ctype.h>
 #include <stddef.h>

@@ -4,7 +4,8 @@
  * A row of the list gives the public function, the op's name, the function's form, what becomes of
  * dtypes that are not floating, formula, what the gradient reads, the fused gradient kernel
  * (formulas.h; NONE where ops do as well) and the gradient composed of ops, which is used while
- * recording and defines second derivatives. The slope is written in y where that is possible, so that x need not be kept.
+ * recording and defines second derivatives. The slope is written in y where that is possible, so
+ * that x need not be kept.
  *   tanh' = 1 - y^2; sigmoid' = y (1 - y); erf' = 2 / sqrt(pi) e^(-x^2); sqrt' = 1 / (2 y);
  *   gelu = x Phi(x): Phi + x phi; gelu_tanh = x g, g = sigmoid(2u): g + 2 x g (1 - g) u'
  * At kinks: relu'(0) = 0, abs'(0) = 0, leaky_relu'(0) = slope, clamp' = 1 at both bounds.
