@@ -179,7 +179,7 @@ def read(path):
 
 
 LABEL = re.compile(r"(?P<indent> {0,3})(?P<name>[A-Za-z_]\S*(?: \S+)?)  +(?P<text>\S.*)")
-SENTENCE = re.compile(r"(?<=[.;)] )(Errors|Owner|Source|Returns|Shapes): ")
+SENTENCE = re.compile(r"(?<=[.;)] )(Errors|Owner|Source|Returns|Shapes|PyTorch): ")
 END = re.compile(r"(?<!\beq)(?<!\bal)(?<!\bsec)(?<!e\.g)(?<!i\.e)[.](?= +[A-Z(\"`]|$)")
 
 
