@@ -44,6 +44,8 @@ done < <(declarations)
 names=" $(declarations | cut -d '|' -f 2 | tr '\n' ' ')"
 has() { [[ $names == *" $1 "* ]]; }
 subjects=$(sed -nE 's/^typedef struct (tn_\w+) \1;.*/\1/p' "$root"/include/tenon/*.h | grep -v '^tn_module_')
+# sgd|adam|...
+optimizers=$(sed -nE 's/^    O\((\w+), .*/\L\1/p' "$root/src/tensor/optim_formulas.h" | paste -sd '|')
 while IFS='|' read -r header name result first comment; do
     for type in $subjects; do
         if [[ $name == ${type}_* && "$result $first" != *@("$type"|FILE)" *"* && $name != tn_module_new ]]; then
@@ -53,7 +55,7 @@ while IFS='|' read -r header name result first comment; do
             [[ $name =~ ^tn_(clip_grad_|save_tensors$|plateau_step$|checkpoint_unlock$) || $result =~ _(optim|scheduler)\ \*$ ]] ||
             complain "$header: $name takes a $type *: want ${type}_... for a name"
         if [ "$result" = "$type *" ] && has "${type}_free"; then
-            [[ $name =~ ^(${type}_new|tn_trace_begin|tn_default_generator|tn_[a-z_]+_lr|tn_(sgd|adam|adamw|rmsprop|adagrad))$ ]] ||
+            [[ $name =~ ^(${type}_new|tn_trace_begin|tn_default_generator|tn_[a-z_]+_lr|tn_($optimizers))$ ]] ||
                 complain "$header: $name makes a $type *: want ${type}_new for a name"
         fi
     done
