@@ -1,340 +1,232 @@
-/* common.c - flags, notes, curves and reports; see common.h */
+/* common.c - messages, signals, options, pages; see common.h */
 #include "common.h"
 
 #include <errno.h>
-#include <getopt.h>
-#include <inttypes.h>
-#include <math.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <unistd.h>
 
-/* ---- flags ----------------------------------------------------------------------------------- */
+/* ---- the process ----------------------------------------------------------------------------- */
 
-static void value_text(const ex_option *o, char *text, size_t size)
+const char *ex_program = "example";
+atomic_int ex_signal;
+atomic_bool ex_all_saved;
+bool ex_redrawn;
+static bool complained;
+static int output_error; /* of the first write to standard output that failed */
+
+void ex_complain(const char *format, ...)
 {
-    switch (o->kind) {
-    case EX_WHOLE: snprintf(text, size, "%" PRId64, *(int64_t *)o->value); break;
-    case EX_REAL: snprintf(text, size, "%.17g", *(double *)o->value); break;
-    case EX_FLAG: snprintf(text, size, "%s", *(bool *)o->value ? "yes" : "no"); break;
-    case EX_TEXT: snprintf(text, size, "%s", *(char **)o->value ? *(char **)o->value : ""); break;
-    }
+    va_list args;
+    complained = true;
+    if (ex_redrawn) printf("\033[K");
+    ex_flush();
+    fprintf(stderr, "%s: ", ex_program);
+    if (tn_parallel_size() > 1) fprintf(stderr, "rank %d: ", tn_parallel_rank());
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fprintf(stderr, "\n");
 }
 
-/* Reads text into o->value; false if it is not a valid value. */
-static bool value_read(ex_option *o, const char *text)
+void ex_check(tn_status status)
 {
-    char *end = NULL;
-    errno = 0;
-    if (o->kind == EX_TEXT) {
-        const char *preset = *(const char **)o->value;
-        if (!*text && !(preset && !*preset)) return false; /* "" names no file: an unset variable */
-        *(const char **)o->value = text;
-        return true;
-    }
-    if (o->kind == EX_FLAG) {
-        *(bool *)o->value = !strcmp(text, "yes");
-        return true;
-    }
-    if (o->kind == EX_WHOLE) {
-        int64_t v = strtoll(text, &end, 10);
-        if (errno || end == text || *end) return false;
-        if (o->low < o->high && ((double)v < o->low || (double)v > o->high)) return false;
-        *(int64_t *)o->value = v;
-        return true;
-    }
-    double v = strtod(text, &end);
-    if (end == text || *end || !isfinite(v)) return false;
-    if (o->low < o->high && (v < o->low || v > o->high)) return false;
-    *(double *)o->value = v;
+    if (status == TN_OK) return;
+    ex_complain("%s", tn_error());
+    exit(1);
+}
+
+void ex_flush(void)
+{
+    if (fflush(stdout) != 0 && output_error == 0) output_error = errno;
+}
+
+bool ex_output_lost(void)
+{
+    ex_flush();
+    if (!ferror(stdout) || ex_signal == SIGPIPE) return false;
+    ex_complain("standard output: %s", strerror(output_error ? output_error : EIO));
     return true;
 }
 
-static void help(const ex_options *options)
+int ex_end(void)
 {
-    printf("usage: %s [OPTION...]\n%s\n\n", ex_program(), options->what);
-    for (int i = 0; i < options->n; i++) {
-        const ex_option *o = &options->option[i];
-        char left[64];
-        snprintf(left, sizeof left, "--%s%s%s", o->name, o->argument ? " " : "",
-                 o->argument ? o->argument : "");
-        printf("  %-24s %s", left, o->help);
-        char preset[64];
-        if (o->kind == EX_WHOLE) {
-            printf(" (default %" PRId64 ")", *(int64_t *)o->value);
-        } else if (o->kind == EX_REAL) {
-            printf(" (default %g)", *(double *)o->value);
-        } else if (o->kind == EX_TEXT && *(char **)o->value) {
-            value_text(o, preset, sizeof preset);
-            printf(" (default \"%s\")", preset);
-        }
-        printf("\n");
-    }
-    printf("  %-24s %s\n", "--help", "this list");
-    printf("\nOf an option that is given twice the last one counts.\n");
+    if (ex_output_lost() || complained) return 1;
+    return ex_signal ? 128 + ex_signal : 0;
 }
 
-/* Ends the program, saying what o takes and what it got. */
-static void refuse_value(const ex_option *o, const char *got)
+/* The second signal has its default effect, once this has returned. Two may arrive in two threads
+ * at once: one of them is the second. A broken pipe signals at every line: that counts once. */
+static void note_signal(int number)
 {
-    const char *shown = *got ? got : "\"\"", *whole = o->kind == EX_WHOLE ? "whole " : "";
-    if (o->kind == EX_TEXT) ex_refuse("--%s %s: want a %s", o->name, shown, o->argument);
-    if (o->low >= o->high) ex_refuse("--%s %s: want a %snumber", o->name, shown, whole);
-    ex_refuse("--%s %s: want a %snumber from %.10g to %.10g", o->name, shown, whole, o->low,
-              o->high);
+    int none = 0;
+    bool first = atomic_compare_exchange_strong(&ex_signal, &none, number);
+    if (!ex_all_saved && (first || number == SIGPIPE)) return;
+    signal(number, SIG_DFL);
+    raise(number);
 }
 
-/* Ends the program: getopt_long stopped at this argument; optopt is its option. */
-static void refuse_flag(const ex_options *options, const char *argument, int first)
+void ex_catch_signals(void)
 {
-    int i = optopt - first;
-    if (i < 0 || i >= options->n) ex_refuse("unknown flag %s (see --help)", argument);
-    ex_refuse("%s: --%s takes no argument", argument, options->option[i].name);
+    const int caught[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE };
+    for (int i = 0; i < 4; i++) /* what nohup or the like ignores stays ignored */
+        if (signal(caught[i], note_signal) == SIG_IGN && i > 1) signal(caught[i], SIG_IGN);
 }
 
-void ex_parse(ex_options *options, int argc, char **argv)
-{
-    enum { EX_MAX_OPTIONS = 62, HELP = 1000, FIRST };
-    static struct option table[EX_MAX_OPTIONS + 2]; /* ends with an empty row */
-    ex_begin(argv[0]);
-    if (options->n > EX_MAX_OPTIONS) ex_refuse("more than %d options", EX_MAX_OPTIONS);
-    for (int i = 0; i < options->n; i++) {
-        const ex_option *o = &options->option[i];
-        table[i] = (struct option){ o->name, o->kind != EX_FLAG, NULL, FIRST + i };
-    }
-    table[options->n] = (struct option){ "help", no_argument, NULL, HELP };
+/* ---- options --------------------------------------------------------------------------------- */
 
-    opterr = 0;
-    for (;;) {
-        int at = optind;
-        int c = getopt_long(argc, argv, "+:h", table, NULL);
-        if (c == -1) break;
-        if (c == HELP || c == 'h') {
-            help(options);
-            exit(ex_end());
-        }
-        if (c == ':') ex_refuse("%s needs an argument (see --help)", argv[at]);
-        if (c < FIRST) refuse_flag(options, argv[at], FIRST);
-        ex_option *o = &options->option[c - FIRST];
-        o->given = true;
-        const char *value = o->kind == EX_FLAG ? "yes" : optarg;
-        if (!value_read(o, value)) refuse_value(o, value);
-    }
-    if (optind < argc) ex_refuse("unexpected argument %s (see --help)", argv[optind]);
-}
+static ex_option *table;
+static int rows;
 
-static const ex_option *find(const ex_options *options, const char *name)
+ex_option *ex_next(const ex_option *o, unsigned traits)
 {
-    for (int i = 0; i < options->n; i++)
-        if (!strcmp(options->option[i].name, name)) return &options->option[i];
+    for (int i = o ? (int)(o - table) + 1 : 0; i < rows; i++)
+        if (table[i].traits & traits) return &table[i];
     return NULL;
 }
 
-bool ex_given(const ex_options *options, const char *name)
+/* Real numbers with as few digits as give the same value again. */
+const char *ex_value(const ex_option *o)
 {
-    const ex_option *o = find(options, name);
-    return o && o->given;
-}
-
-const char *ex_text(const ex_options *options, const char *name)
-{
-    const ex_option *o = find(options, name);
-    return o ? *(const char **)o->value : NULL;
-}
-
-void ex_print_settings(const ex_options *options)
-{
-    int column = 0;
-    for (int i = 0; i < options->n; i++) {
-        const ex_option *o = &options->option[i];
-        if (!o->belongs) continue;
-        char text[256];
-        if (o->kind == EX_REAL)
-            snprintf(text, sizeof text, "%g", *(double *)o->value);
-        else
-            value_text(o, text, sizeof text);
-        char pair[320];
-        int length = snprintf(pair, sizeof pair, "%s %s", o->name, text);
-        if (column && column + 2 + length > 98) {
-            printf("\n");
-            column = 0;
-        }
-        column += printf("%s%s", column ? ", " : "", pair);
+    static char text[32];
+    const char *string = o->kind == EX_STRING ? *(const char **)o->value : NULL;
+    if (o->kind == EX_STRING) return string ? string : "";
+    if (o->kind == EX_WHOLE) snprintf(text, sizeof text, "%d", *(int *)o->value);
+    for (int digits = 6; o->kind == EX_REAL && digits < 18; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, *(double *)o->value);
+        if (strtod(text, NULL) == *(double *)o->value) break;
     }
-    printf("\n");
+    return text;
 }
 
-/* ---- notes ----------------------------------------------------------------------------------- */
-
-void ex_note(ex_notes *notes, const char *key, const char *format, ...)
+bool ex_read(ex_option *o, const char *text)
 {
-    size_t left = sizeof notes->text - notes->used;
-    va_list args;
-    va_start(args, format);
-    int length = vsnprintf(notes->text + notes->used, left, format, args);
-    va_end(args);
-    if (length < 0 || (size_t)length >= left || notes->n == EX_MAX_NOTES)
-        ex_refuse("too many settings to note in a file");
-    notes->key[notes->n] = key;
-    notes->value[notes->n] = notes->text + notes->used;
-    notes->n++;
-    notes->used += (size_t)length + 1;
-}
-
-void ex_note_options(ex_notes *notes, const ex_options *options, unsigned which)
-{
-    for (int i = 0; i < options->n; i++) {
-        const ex_option *o = &options->option[i];
-        if (!(o->belongs & which)) continue;
-        char text[4096];
-        value_text(o, text, sizeof text);
-        ex_note(notes, o->name, "%s", text);
+    char *end;
+    if (o->kind == EX_SWITCH) return *(bool *)o->value = true;
+    if (o->kind == EX_STRING) {
+        const char **string = o->value;
+        if (!*text && !(*string && !**string)) return false;
+        *string = text;
+        return true;
     }
+    double number = o->kind == EX_WHOLE ? (double)strtoll(text, &end, 10) : strtod(text, &end);
+    if (end == text || *end || !(number >= o->low && number <= o->high)) return false;
+    if (o->kind == EX_REAL) *(double *)o->value = number;
+    if (o->kind == EX_WHOLE) *(int *)o->value = (int)number;
+    return true;
 }
 
-tn_metadata ex_metadata(ex_notes *notes)
+static void help(const char *what)
 {
-    return (tn_metadata){ .n = notes->n, .key = notes->key, .value = notes->value };
-}
-
-void ex_adopt(ex_options *options, const tn_metadata *metadata, unsigned which, const char *file)
-{
-    for (int i = 0; i < options->n; i++) {
-        ex_option *o = &options->option[i];
-        if (!(o->belongs & which)) continue;
-        const char *noted = tn_metadata_get(metadata, o->name);
-        if (!noted) {
-            ex_refuse("%s does not say its %s: it was not saved by %s", file, o->name,
-                      ex_program());
-        }
-        if ((o->belongs & EX_LENGTH) && o->given) continue;
-        char mine[4096];
-        value_text(o, mine, sizeof mine);
-        if (o->given && strcmp(mine, noted)) {
-            ex_refuse("--%s %s conflicts with %s, which was made with --%s %s", o->name, mine, file,
-                      o->name, noted);
-        }
-        if (o->kind == EX_TEXT && !(noted = strdup(noted))) ex_refuse("out of memory"); /* stays */
-        if (!value_read(o, noted)) {
-            ex_refuse("%s: its %s is \"%s\", outside what --%s takes", file, o->name, noted,
-                      o->name);
-        }
+    printf("usage: %s [OPTION...]\n%s\n\n", ex_program, what);
+    for (const ex_option *o = table; o < table + rows; o++) {
+        const char *argument[] = { "N", "X", o->argument, "" };
+        const char *preset = o->kind == EX_SWITCH ? "" : ex_value(o);
+        if (!o->help) continue;
+        printf("  --%s %-*s %s", o->name, 21 - (int)strlen(o->name), argument[o->kind], o->help);
+        printf(*preset ? " (default %s)\n" : "\n", preset);
     }
+    printf("  %-24s %s\n", "--help", "this list");
+    printf("\nOf an option that is given twice the last one counts.\n");
+    exit(ex_end());
 }
 
-/* ---- curves and reports ---------------------------------------------------------------------- */
-
-void ex_curve_add(ex_curve *c, double x, double y)
+static void refuse_value(const ex_option *o, const char *value)
 {
-    if (c->n == c->room) {
-        int64_t room = c->room ? 2 * c->room : 256;
-        double *xs = realloc(c->x, (size_t)room * sizeof *xs);
-        if (xs) c->x = xs;
-        double *ys = realloc(c->y, (size_t)room * sizeof *ys);
-        if (ys) c->y = ys;
-        if (!xs || !ys) ex_refuse("out of memory");
-        c->room = room;
+    if (o->kind == EX_STRING) ex_refuse("--%s %s: want a %s", o->name, value, o->argument);
+    ex_refuse("--%s %s: want a %snumber from %.10g to %.10g", o->name, value,
+              o->kind == EX_WHOLE ? "whole " : "", o->low, o->high);
+}
+
+/* The option of this name, or the only one that begins like it. */
+static ex_option *find(const char *name, size_t n)
+{
+    ex_option *found = NULL;
+    int fit = 0;
+    for (ex_option *o = table; o < table + rows; o++) {
+        if (!o->help || strncmp(o->name, name, n) != 0) continue;
+        if (!o->name[n]) return o;
+        found = fit++ ? NULL : o;
     }
-    c->x[c->n] = x;
-    c->y[c->n++] = y;
+    return found;
 }
 
-void ex_curve_free(ex_curve *c)
+bool ex_given(const char *name)
 {
-    free(c->x);
-    free(c->y);
-    *c = (ex_curve){ 0 };
+    return find(name, strlen(name))->traits & EX_GIVEN;
 }
 
-tn_curve ex_curve_view(const ex_curve *c, const char *label)
+int ex_parse(const char *what, ex_option *options, int n, int most, int argc, char **argv)
 {
-    return (tn_curve){ .label = label, .n = c->n, .x = c->x, .y = c->y };
-}
-
-ex_watch ex_watch_begin(void)
-{
-    return (ex_watch){ .tensors = tn_live_tensors(),
-                       .allocations = tn_memory().system_allocations };
-}
-
-void ex_watch_print(const ex_watch *w)
-{
-    tn_memory_stats m = tn_memory();
-    printf("memory: tensors alive %" PRId64 " -> %" PRId64 ", system allocations since the first "
-           "evaluation %" PRId64 ", peak %.1f MiB\n",
-           w->tensors, tn_live_tensors(), m.system_allocations - w->allocations,
-           (double)m.peak_in_use / 1048576);
-}
-
-/* FNV-1a, 64 bits */
-static uint64_t mix(uint64_t hash, const void *bytes, size_t n)
-{
-    const unsigned char *b = bytes;
-    for (size_t i = 0; i < n; i++) hash = (hash ^ b[i]) * 0x100000001b3u;
-    return hash;
-}
-
-uint64_t ex_hash(tn_module *model)
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-    tn_scope scope = tn_scope_begin();
-    tn_list *lists[2] = { tn_parameters(model), tn_buffers(model) };
-    for (int k = 0; k < 2; k++) {
-        ex_check_ptr(lists[k]);
-        for (int i = 0; i < lists[k]->n; i++) {
-            const tn_entry *e = &lists[k]->entry[i];
-            uint64_t h = tn_hash(e->tensor);
-            hash = mix(hash, e->name, strlen(e->name) + 1);
-            hash = mix(hash, &h, sizeof h);
+    const char *slash = strrchr(argv[0], '/');
+    int others = 0;
+    ex_program = slash ? slash + 1 : argv[0];
+    table = options;
+    rows = n;
+    /* The next file opened would get the number of a closed descriptor, and our output. The
+     * stand-in for standard output accepts no bytes, so the loss is noticed, as it should be. */
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) >= 0) continue;
+        if (open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR) < 0) exit(1);
+    }
+    signal(SIGXFSZ, SIG_IGN); /* a file at its size limit then gives an error, like a full disk */
+    for (int i = 1; i < argc; i++) {
+        char *flag = argv[i], *equals = strchr(flag, '=');
+        if (!strcmp(flag, "--help") || !strcmp(flag, "-h")) help(what);
+        if (*flag != '-') {
+            if (others == most) ex_refuse("unexpected argument %s (see --help)", flag);
+            argv[++others] = flag;
+            continue;
         }
+        size_t length = equals ? (size_t)(equals - flag) : strlen(flag);
+        ex_option *o = strncmp(flag, "--", 2) ? NULL : find(flag + 2, length - 2);
+        if (!o) ex_refuse("unknown flag %s (see --help)", flag);
+        if (o->kind == EX_SWITCH && equals) ex_refuse("%s: --%s takes no argument", flag, o->name);
+        const char *value = o->kind == EX_SWITCH ? "" : equals ? equals + 1 : argv[++i];
+        if (!value) ex_refuse("%s needs an argument (see --help)", flag);
+        if (!ex_read(o, value)) refuse_value(o, *value ? value : "\"\"");
+        o->traits |= EX_GIVEN;
     }
-    tn_scope_end(scope);
-    return hash;
+    return others;
 }
 
-/* ---- where it runs --------------------------------------------------------------------------- */
+/* ---- where it runs, a page ------------------------------------------------------------------- */
 
 tn_device ex_device(const char *name)
 {
     if (!strcmp(name, "cpu")) return tn_cpu();
-    if (strcmp(name, "cuda")) ex_refuse("--device %s: want cpu or cuda", name);
+    if (strcmp(name, "cuda") != 0) ex_refuse("--device %s: want cpu or cuda", name);
     /* of several processes each takes a GPU of its own */
     if (tn_cuda_available()) return tn_cuda(tn_parallel_local_rank() % tn_cuda_device_count());
     ex_complain("--device cuda: %s", tn_cuda_why());
     exit(1);
 }
 
-/* Removes a flag with its argument, and returns that. Of several, the last one counts; NULL: there
- * is none. */
-static const char *take(int *argc, char **argv, const char *flag, const char *wanted)
+static FILE *page;
+static tn_trace *trace; /* NULL: no page, or written */
+static int steps_left;
+
+void ex_page_begin(const char *path, int steps, tn_module *model, tn_optim *optimizer)
 {
-    const char *value = NULL;
-    for (int i = 1; i < *argc;) {
-        if (strcmp(argv[i], flag)) {
-            i++;
-            continue;
-        }
-        if (i + 1 == *argc) ex_refuse("%s needs an argument: %s", flag, wanted);
-        value = argv[i + 1];
-        for (int k = i; k + 2 <= *argc; k++) argv[k] = argv[k + 2]; /* the NULL at the end too */
-        *argc -= 2;
-    }
-    return value;
+    tn_trace_options o = { .model = model, .opt = optimizer, .title = ex_program, .lines = true };
+    if (!path) return;
+    page = fopen(path, "w");
+    if (!page) ex_refuse("--html %s: %s", path, strerror(errno));
+    trace = tn_trace_begin(o);
+    ex_check_ptr(trace);
+    steps_left = steps;
 }
 
-tn_device ex_parse_few(int *argc, char **argv, int most, const char *usage, const char **html)
+void ex_page_step(bool last)
 {
-    ex_begin(argv[0]);
-    for (int i = 1; i < *argc; i++) {
-        if (strcmp(argv[i], "--help") && strcmp(argv[i], "-h")) continue;
-        printf("%s", usage);
-        exit(ex_end());
-    }
-    const char *name = take(argc, argv, "--device", "cpu or cuda");
-    tn_device device = name ? ex_device(name) : tn_cpu();
-    if (html) *html = take(argc, argv, "--html", "a file");
-    for (int i = 1; i < *argc; i++) {
-        if (argv[i][0] == '-') ex_refuse("unknown flag %s (see --help)", argv[i]);
-        if (i > most) ex_refuse("unexpected argument %s (see --help)", argv[i]);
-    }
-    return device;
+    if (!trace || (--steps_left > 0 && !last)) return;
+    tn_status status = tn_trace_end(trace);
+    if (status == TN_OK) status = tn_trace_html(page, &trace, 1);
+    if (status != TN_OK) ex_complain("--html: %s", tn_error());
+    if (fclose(page) != 0) ex_complain("--html: %s", strerror(errno));
+    tn_error_clear();
+    tn_trace_free(trace);
+    trace = NULL;
 }

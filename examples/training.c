@@ -1,197 +1,173 @@
-/* training.c - see training.h */
+/* training.c - the loop over steps, and what belongs to it; see training.h */
 #include "training.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-void ex_print_head(const ex_settings *s, const ex_options *options)
+#include <sys/ioctl.h>
+
+/* ---- the progress line ----------------------------------------------------------------------- */
+
+typedef struct mean {
+    double sum;
+    int n;
+} mean;
+
+static mean in_point, in_line, in_evaluation; /* of the losses since the last one */
+static int first_step, shown_step;
+static double began, shown_at;
+
+/* Begins again; 0 if there were no numbers. */
+static double take_mean(mean *m)
 {
-    tn_cuda_properties gpu = { .name = "" };
-    char ranks[40] = "";
-    if (s->quiet) return;
-    if (s->where.type == TN_CUDA) ex_check(tn_cuda_get_properties(s->where.index, &gpu));
-    if (tn_parallel_size() > 1)
-        snprintf(ranks, sizeof ranks, "%d processes of ", tn_parallel_size());
-    printf("tenon %s, %s%d threads, %s%s%s\n", tn_version_string(), ranks, tn_num_threads(),
-           s->device, *gpu.name ? ": " : "", gpu.name);
-    ex_print_settings(options);
-    if (s->chosen && !strcmp(s->precision, "bf16"))
-        printf("This device multiplies bf16, which is faster: --precision f32 for none of it.\n");
-    ex_need_output();
+    double result = m->n > 0 ? m->sum / m->n : 0;
+    *m = (mean){ 0 };
+    return result;
 }
 
-/* ---- precision, and what follows a loss ------------------------------------------------------ */
-
-tn_dtype ex_precision(const ex_settings *s)
+static double seconds(void)
 {
-    if (!strcmp(s->precision, "f32")) return TN_F32;
-    if (!strcmp(s->precision, "bf16")) return TN_BF16;
-    if (!strcmp(s->precision, "f16")) return TN_F16;
-    if (strcmp(s->precision, "tf32"))
-        ex_refuse("--precision %s: want f32, tf32, bf16, f16 or auto", s->precision);
-    if (s->where.type != TN_CUDA) ex_refuse("--precision tf32: want --device cuda with it");
-    ex_check(tn_set_tf32(true));
-    return TN_F32;
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-tn_scaler *ex_scaler(tn_dtype precision)
+int ex_width(void)
 {
-    if (precision != TN_F16) return NULL;
-    tn_scaler *scaler = tn_scaler_new((tn_scaler_options){ 0 });
-    ex_check_ptr(scaler);
-    return scaler;
+    struct winsize size;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-tn_capture *ex_capture(const ex_settings *s, tn_step step, void *user, const tn_scaler *scaler)
+/* On a terminal one line is redrawn, at most ten times a second; otherwise about 25 plain lines are
+ * printed in all. Reads only the clock: the loss need not be known yet. */
+static bool line_is_due(void)
 {
-    if (!s->capture) return NULL;
-    if (scaler)
-        ex_refuse("--capture: --precision f16 looks at the gradients: want f32, tf32 or bf16");
-    tn_capture *capture = tn_capture_new(step, user, s->where);
-    ex_check_ptr(capture);
-    return capture;
+    int every = ex.total > 25 ? ex.total / 25 : 1;
+    if (ex.quiet || ex.step == ex.total) return !ex.quiet;
+    if (ex_redrawn) return seconds() - shown_at >= 0.1;
+    return ex.step % every == 0 || ex.step == first_step + 1;
 }
 
-tn_tensor *ex_run(tn_capture *capture, tn_step step, void *user, int n, tn_tensor *const *in)
+/* The most wanted first, then a bar; the rate only where there is room for both. */
+static void show_line(double lr)
 {
-    tn_tensor *y = capture ? tn_capture_run(capture, n, in) : step(user, n, in);
-    ex_check_ptr(y);
-    return y;
+    enum { LEAST = 10, MOST = 40, FRAME = 4 };
+    char line[256], bar[] = "########################################"
+                            "........................................";
+    double now = seconds(), units = (double)(ex.step - shown_step) * ex.per_step;
+    long left = (long)((now - began) / (ex.step - first_step) * (ex.total - ex.step) + 0.5);
+    int digits = ex_redrawn ? snprintf(NULL, 0, "%d", ex.total) : 0, width = ex_width() - 1;
+    int n = snprintf(line, sizeof line, "step %*d/%d  loss %.4f  %ld:%02ld:%02ld left  %6.0f %s/s",
+                     digits, ex.step, ex.total, take_mean(&in_line), left / 3600, left / 60 % 60,
+                     left % 60, units / (now - shown_at), ex.unit);
+    int all = n + snprintf(line + n, sizeof line - (size_t)n, "  lr %.2e", lr);
+    if (!ex_redrawn || all + FRAME + LEAST <= width) n = all;
+    printf("%.*s", ex_redrawn && n > width ? width : n, line);
+    int cells = width - n - FRAME < MOST ? width - n - FRAME : MOST;
+    if (ex_redrawn && cells >= LEAST)
+        printf("  [%.*s]", cells, bar + MOST - (int)((double)cells * ex.step / ex.total));
+    printf(ex_redrawn ? "\033[K\r" : "\n");
+    ex_flush();
+    shown_step = ex.step;
+    shown_at = now;
 }
 
-void ex_learn(const ex_settings *s, tn_tensor *loss, tn_optim *optimizer, tn_scaler *scaler,
-              double clip)
+void ex_say(const char *format, ...)
 {
-    ex_check(tn_optim_zero_grad(optimizer));
-    ex_check(tn_backward(scaler ? tn_scaler_scale(scaler, loss) : loss));
-    if (clip > 0 && s->capture) {
-        ex_check_ptr(tn_clip_grad_norm_tensor(tn_optim_parameters(optimizer), clip, 2));
-    } else if (clip > 0) {
-        if (scaler) ex_check(tn_scaler_unscale(scaler, optimizer));
-        /* The scaler skips a step whose gradients are not finite; without it that is an error. */
-        double norm = tn_clip_grad_norm(tn_optim_parameters(optimizer), clip, 2, !scaler);
-        if (norm != norm && !scaler) ex_check(tn_error_status());
+    va_list args;
+    if (ex.quiet) return;
+    if (ex_redrawn) printf("\033[K");
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    printf("\n");
+    ex_flush();
+}
+
+/* ---- losses ---------------------------------------------------------------------------------- */
+
+/*
+ * Reading a loss waits until the GPU has finished all its work, and then the GPU is idle. So a step
+ * leaves its loss on the device; the host reads the latest losses together when there is something
+ * to print, when time is measured, and when there is no room for more.
+ */
+static tn_tensor *losses; /* [EX_LATEST] f32, on the device */
+static struct taken {
+    int step;
+    double loss, lr;
+    char value[32];         /* of an evaluation */
+} taken[EX_LATEST];         /* the latest steps */
+static int n_taken, n_read; /* how many; those whose loss the host knows */
+static FILE *log_file;      /* NULL: none, or given up */
+static long log_end;        /* after its last whole line; -1: of a pipe */
+
+void ex_curve_add(ex_curve *c, double x, double y)
+{
+    size_t size = (size_t)(c->n + 1) * sizeof(double);
+    c->x = realloc(c->x, size);
+    c->y = realloc(c->y, size);
+    if (!c->x || !c->y) ex_refuse("out of memory");
+    c->x[c->n] = x;
+    c->y[c->n++] = y;
+}
+
+static tn_status read_losses(void)
+{
+    float value[EX_LATEST];
+    if (n_read == n_taken) return TN_OK;
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *latest = tn_narrow(losses, 0, 0, n_taken);
+    tn_status status = tn_copy_out(latest, value, (size_t)n_taken * sizeof *value, TN_F32);
+    tn_scope_end(scope);
+    for (; status == TN_OK && n_read < n_taken; n_read++) {
+        mean *means[] = { &in_point, &in_line, &in_evaluation };
+        taken[n_read].loss = value[n_read];
+        for (int i = 0; i < 3; i++, means[i - 1]->n++) means[i]->sum += value[n_read];
+        if (in_point.n >= ex.total / 200)
+            ex_curve_add(&ex.curve[0], taken[n_read].step, take_mean(&in_point));
     }
-    if (!scaler) {
-        ex_check(tn_optim_step(optimizer));
-        return;
-    }
-    ex_check(tn_scaler_step(scaler, optimizer));
-    ex_check(tn_scaler_update(scaler));
+    return status;
 }
 
-bool ex_checkpoint_due(const ex_training *t, int64_t step, bool evaluated)
+/* Writes the lines of all losses that are read, and makes room again. If that fails, the log ends
+ * with its last whole line, but not the run: its weights are worth more. */
+static void write_log(void)
 {
-    const ex_settings *s = t->set;
-    if (!s->checkpoint || step == t->progress.total) return false;
-    return s->checkpoint_every > 0 ? step % s->checkpoint_every == 0 : evaluated;
+    errno = 0;
+    for (const struct taken *t = taken; log_file && t < taken + n_read; t++)
+        fprintf(log_file, "%d,%.6f,%.8g,%s\n", t->step, t->loss, t->lr, t->value);
+    if (log_file && (fflush(log_file) != 0 || ferror(log_file))) {
+        ex_complain("--log %s: %s: it ends before step %d, training goes on", ex.log,
+                    strerror(errno ? errno : EIO), taken[0].step);
+        fclose(log_file);
+        log_file = NULL;
+        if (log_end >= 0 && truncate(ex.log, log_end) != 0) log_end = -1; /* a device */
+    }
+    if (log_file) log_end = ftell(log_file);
+    n_taken = n_read = 0;
+}
+
+/* A program that ends on an error still writes its lines: they show how it came to that. */
+static void write_the_rest(void)
+{
+    if (read_losses() == TN_OK || n_read > 0) write_log();
 }
 
 /* ---- several processes ----------------------------------------------------------------------- */
 
-/* FNV-1a of a file, so that all processes can compare theirs. */
-static uint64_t hash_file(const char *path)
+bool ex_any(bool own)
 {
-    uint64_t hash = 0xcbf29ce484222325u;
-    unsigned char block[1 << 14];
-    FILE *file = fopen(path, "rb");
-    if (!file) ex_refuse("--resume %s: %s", path, strerror(errno));
-    for (size_t n; (n = fread(block, 1, sizeof block, file)) > 0;)
-        for (size_t i = 0; i < n; i++) hash = (hash ^ block[i]) * 0x100000001b3u;
-    if (ferror(file)) ex_refuse("--resume %s: %s", path, strerror(errno));
-    fclose(file);
-    return hash;
-}
-
-/* The optimizer's state is not sent: every process must have read the same. All of them see who did
- * not, and refuse together; else some would wait for others that have ended. */
-static void same_start(const ex_settings *s, int64_t step)
-{
-    int64_t first[2] = { 0, 0 }, theirs[2];
-    const char *path = s->resume ? s->resume_file : "";
-    uint64_t hash = s->resume ? hash_file(path) : 0;
-    int64_t own[2] = { step, (int64_t)(hash >> 1) };
+    if (tn_parallel_size() == 1) return own;
     tn_scope scope = tn_scope_begin();
-    for (int r = 0; r < tn_parallel_size(); r++) {
-        tn_tensor *t = tn_from_ints(own, TN_SHAPE(2));
-        ex_check_ptr(t);
-        ex_check(tn_parallel_broadcast(t, r));
-        ex_check(tn_copy_out(t, theirs, sizeof theirs, TN_I64));
-        if (r == 0) memcpy(first, theirs, sizeof first);
-        if (memcmp(first, theirs, sizeof first) == 0) continue;
-        ex_refuse("--resume %s: process %d begins after step %" PRId64 ", process 0 after step "
-                  "%" PRId64 "%s: want the same checkpoint in all",
-                  path, r, theirs[0], first[0],
-                  theirs[0] == first[0] ? ", of another checkpoint" : "");
-    }
+    tn_tensor *sum = tn_full(TN_SCALAR, own);
+    ex_check(tn_parallel_sum_(sum));
+    own = tn_item(sum) > 0;
     tn_scope_end(scope);
-}
-
-bool ex_first(const ex_settings *s, bool own)
-{
-    int64_t answer = own;
-    if (!s->dealt) return own;
-    tn_scope scope = tn_scope_begin();
-    tn_tensor *t = tn_from_ints(&answer, TN_SHAPE(1));
-    ex_check_ptr(t);
-    ex_check(tn_parallel_broadcast(t, 0));
-    answer = (int64_t)tn_item(t);
-    tn_scope_end(scope);
-    return answer != 0;
-}
-
-/* Whether --shard was given to all processes: each of them has its part, or none. */
-static bool agree_to_shard(const ex_settings *s)
-{
-    tn_scope scope = tn_scope_begin();
-    tn_tensor *t = tn_full(TN_SCALAR, s->shard);
-    ex_check_ptr(t);
-    ex_check(tn_parallel_mean_(t));
-    double mean = tn_item(t);
-    tn_scope_end(scope);
-    if (mean > 0 && mean < 1) ex_refuse("--shard: some processes have it: want all or none");
-    return mean > 0;
-}
-
-/* The flags that decide the bits of a run. */
-static void same_flags(const ex_options *options)
-{
-    ex_notes notes = { 0 };
-    ex_note_options(&notes, options, EX_MODEL | EX_RUN);
-    for (int i = 0; i < notes.n; i++) {
-        char flag[64];
-        snprintf(flag, sizeof flag, "--%s", notes.key[i]);
-        ex_check(tn_parallel_same(flag, notes.value[i], strlen(notes.value[i])));
-    }
-}
-
-tn_data_parallel *ex_share(ex_settings *s, const ex_options *options, tn_module *model,
-                           tn_optim *optimizer, int64_t batch, int64_t step)
-{
-    int size = tn_parallel_size();
-    if (size == 1) return NULL;
-    same_start(s, step);
-    same_flags(options);
-    if (batch % size != 0)
-        ex_refuse("--batch %" PRId64 ": %d processes share it: want a multiple of %d", batch, size,
-                  size);
-    tn_data_parallel *shared = tn_data_parallel_new(model, (tn_data_parallel_options){ 0 });
-    ex_check_ptr(shared);
-    if (agree_to_shard(s)) {
-        ex_check(tn_data_parallel_shard(shared, optimizer));
-        s->dealt = shared;
-    }
-    return shared;
-}
-
-/* A process that a signal stopped ends with its number, which would end the others before rank 0
- * has saved what there is. */
-void ex_unshare(tn_data_parallel *shared)
-{
-    ex_check(tn_parallel_barrier());
-    tn_data_parallel_free(shared);
+    return own;
 }
 
 tn_tensor *ex_part(tn_tensor *rows)
@@ -200,198 +176,272 @@ tn_tensor *ex_part(tn_tensor *rows)
     return tn_parallel_size() == 1 ? rows : tn_narrow(rows, 0, n * tn_parallel_rank(), n);
 }
 
-/* The mean of the processes' losses; *leave becomes true on all if it is on one. */
-static tn_tensor *agree(tn_tensor *loss, bool *leave)
+uint64_t ex_hash(uint64_t hash, const void *bytes, size_t n)
 {
-    if (tn_parallel_size() == 1) return loss;
-    bool on_gpu = tn_device_of(loss).type == TN_CUDA; /* where nobody reads it now */
-    double own[2] = { on_gpu ? 0 : tn_item(loss), *leave };
-    tn_tensor *both = tn_from_data(own, TN_SHAPE(2), TN_F64);
-    ex_check_ptr(both);
-    ex_check(tn_parallel_mean_(both));
-    *leave = tn_at(both, TN_INDEX(1)) > 0;
-    if (!on_gpu) return tn_select(both, 0, 0);
-    tn_tensor *mean = tn_to_dtype(tn_clone(tn_detach(loss)), TN_F32);
-    ex_check_ptr(mean);
-    ex_check(tn_parallel_mean_(mean));
-    return mean;
+    const unsigned char *b = bytes;
+    for (size_t i = 0; i < n; i++) hash = (hash ^ b[i]) * 0x100000001b3u;
+    return hash;
 }
 
-/* ---- losses ---------------------------------------------------------------------------------- */
-
-/* Reads into taken[].loss; waits for the device. */
-static tn_status fetch_losses(ex_training *t)
+/* Over names, shapes and bits. */
+static uint64_t hash_list(uint64_t hash, const tn_list *list)
 {
-    float value[EX_LATEST];
-    tn_scope scope = tn_scope_begin();
-    tn_status status =
-        tn_copy_out(tn_narrow(t->losses, 0, 0, t->n), value, (size_t)t->n * sizeof *value, TN_F32);
-    tn_scope_end(scope);
-    for (int i = t->read; i < t->n && status == TN_OK; i++) t->taken[i].loss = (double)value[i];
-    return status;
-}
-
-static void read_losses(ex_training *t)
-{
-    if (t->read == t->n) return;
-    ex_check(fetch_losses(t));
-    for (; t->read < t->n; t->read++) {
-        const ex_taken *a = &t->taken[t->read];
-        t->sum += a->loss;
-        t->summed++;
-        t->mean += a->loss;
-        if (++t->in_mean == t->point) {
-            ex_curve_add(&t->curve, (double)a->step, t->mean / (double)t->point);
-            t->mean = 0;
-            t->in_mean = 0;
-        }
-        if (a->progress) ex_progress_loss(&t->progress, a->loss);
+    ex_check_ptr(list);
+    for (int i = 0; i < list->n; i++) {
+        uint64_t h = tn_hash(list->entry[i].tensor);
+        hash = ex_hash(hash, list->entry[i].name, strlen(list->entry[i].name) + 1);
+        hash = ex_hash(hash, &h, sizeof h);
     }
+    return hash;
 }
 
-/* Writes the lines of the first n steps taken. False if that fails. */
-static bool write_lines(ex_training *t, int n)
+/* Refuses what is not the same in all: some would wait for others that have ended, and the state of
+ * optimizers is not sent. Of a text that is read, the bytes count, not its path. */
+static void share(void)
 {
-    for (int i = 0; i < n && t->log; i++) {
-        const ex_taken *a = &t->taken[i];
-        fprintf(t->log, "%" PRId64 ",%.6f,%.8g%s\n", a->step, a->loss, a->lr, a->more);
+    int size = tn_parallel_size();
+    if (ex.resume) {
+        uint64_t hash = hash_list(EX_HASH, tn_load_tensors(ex.resume, NULL));
+        ex_check(tn_parallel_same("--resume", &hash, sizeof hash));
     }
-    if (!t->log) return true;
-    errno = 0;
-    if (fflush(t->log) != 0 || ferror(t->log)) return false;
-    t->log_end = ftell(t->log);
-    return true;
+    ex_check(tn_parallel_same("--shard", &ex.shard, sizeof ex.shard));
+    for (ex_option *o = NULL; (o = ex_next(o, EX_MODEL | EX_RUN));)
+        if (!(o->traits & EX_READ))
+            ex_check(tn_parallel_same(o->name, ex_value(o), strlen(ex_value(o))));
+    if (ex.batch % size != 0)
+        ex_refuse("--batch %d: %d processes share it: want a multiple of %d", ex.batch, size, size);
+    ex.shared = tn_data_parallel_new(ex.model, (tn_data_parallel_options){ 0 });
+    ex_check_ptr(ex.shared);
+    if (ex.shard) ex_check(tn_data_parallel_shard(ex.shared, ex.optimizer));
 }
 
-/* Ends the log with its last whole line, but not the run: its weights are worth more. */
-static void give_up_log(ex_training *t)
+/* ---- before the first step ------------------------------------------------------------------- */
+
+static tn_dtype dtype_of(const char *precision)
 {
-    ex_complain("--log %s: %s: it ends before step %" PRId64 ", training goes on", t->set->log,
-                strerror(errno ? errno : EIO), t->taken[0].step);
-    fclose(t->log);
-    t->log = NULL;
-    if (t->log_end >= 0 && truncate(t->set->log, t->log_end) != 0) t->log_end = -1; /* a device */
+    const tn_dtype dtype[] = { TN_F32, TN_BF16, TN_F16 };
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(precision, tn_dtype_name(dtype[i]))) return dtype[i];
+    if (strcmp(precision, "tf32") != 0)
+        ex_refuse("--precision %s: want f32, tf32, bf16, f16 or auto", precision);
+    if (ex.where.type != TN_CUDA) ex_refuse("--precision tf32: want --device cuda with it");
+    ex_check(tn_set_tf32(true)); /* f32 with rounded operands */
+    return TN_F32;
 }
 
-/* Writes all lines and makes room again. */
-static void write_log(ex_training *t)
+void ex_print_head(void)
 {
-    read_losses(t);
-    if (!write_lines(t, t->n)) give_up_log(t);
-    t->n = t->read = 0;
-}
-
-/* A program that ends on an error still writes its lines: they show how it came to that. */
-static ex_training *open_log;
-
-static void write_the_rest(void)
-{
-    ex_training *t = open_log;
-    open_log = NULL;
-    if (!t || t->n == 0) return;
-    write_lines(t, fetch_losses(t) == TN_OK ? t->n : t->read);
-}
-
-static void note_loss(ex_training *t, tn_tensor *loss)
-{
-    tn_scope scope = tn_scope_begin();
-    TN_NO_GRAD ex_check(tn_copy_(tn_select(t->losses, 0, t->n), loss));
-    tn_scope_end(scope);
-}
-
-double ex_training_mean(ex_training *t)
-{
-    read_losses(t);
-    double mean = t->summed > 0 ? t->sum / (double)t->summed : 0;
-    t->sum = 0;
-    t->summed = 0;
-    return mean;
-}
-
-/* ---- the clockwork --------------------------------------------------------------------------- */
-
-void ex_training_begin(ex_training *t, const ex_settings *s, int64_t step, int64_t total,
-                       int64_t per_step, const char *unit, const char *columns)
-{
-    *t = (ex_training){ .set = s, .began = step, .point = total / 200 > 0 ? total / 200 : 1 };
-    if (s->log) {
-        t->log = fopen(s->log, step > 0 ? "a" : "w");
-        if (!t->log) ex_refuse("--log %s: %s", s->log, strerror(errno));
-        setvbuf(t->log, NULL, _IOFBF, 1 << 15); /* all lines at once: errors appear in fflush */
-        if (ftell(t->log) == 0) fprintf(t->log, "%s\n", columns);
-        t->log_end = ftell(t->log);
+    tn_cuda_properties gpu = { .name = "" };
+    int column = 0;
+    bool chosen = !strcmp(ex.precision, "auto");
+    if (chosen) ex.precision = tn_bf16_is_fast(ex.where) ? "bf16" : "f32";
+    ex.dtype = dtype_of(ex.precision);
+    if (ex.dtype == TN_F16 && ex.capture)
+        ex_refuse("--capture: --precision f16 looks at the gradients: want f32, tf32 or bf16");
+    if (ex.dtype == TN_F16) ex_check_ptr(ex.scaler = tn_scaler_new((tn_scaler_options){ 0 }));
+    if (ex.quiet) return;
+    if (ex.where.type == TN_CUDA) ex_check(tn_cuda_get_properties(ex.where.index, &gpu));
+    printf("tenon %s, ", tn_version_string());
+    if (tn_parallel_size() > 1) printf("%d processes of ", tn_parallel_size());
+    printf("%d threads, %s%s%s\n", tn_num_threads(), ex.device, *gpu.name ? ": " : "", gpu.name);
+    for (ex_option *o = NULL; (o = ex_next(o, EX_MODEL | EX_RUN));) {
+        if (o->traits & EX_READ || !o->help) continue;
+        if (column > 80) column = printf("\n") - 1;
+        column += printf("%s%s %s", column ? ", " : "", o->name, ex_value(o));
     }
-    tn_scope scope = tn_scope_begin();
-    t->losses = tn_keep(tn_empty_as(TN_SHAPE(EX_LATEST), TN_F32, s->where));
-    tn_scope_end(scope);
-    ex_check_ptr(t->losses);
-    open_log = t;
+    printf("\n");
+    if (chosen && ex.dtype == TN_BF16)
+        printf("This device multiplies bf16, which is faster: --precision f32 for none of it.\n");
+    if (ex_output_lost()) exit(1); /* before any work */
+}
+
+void ex_start(void)
+{
+    if (ex.weights)
+        ex_check(tn_load_state_dict(ex.model, ex.weights, (tn_load_options){ 0 }, NULL));
+    if (tn_parallel_size() > 1) share();
+    ex.shard = ex.shard && ex.shared;
+    if (ex.resume) { /* now: with --shard each process reads its own part */
+        tn_checkpoint c = ex_checkpoint();
+        ex_check(tn_checkpoint_load(&c, ex.resume));
+    }
+    ex_check(tn_parallel_share_random());
+    if (ex.resume)
+        ex_say(ex.step < ex.total ? "going on after step %d"
+                                  : "step %d was the last; a larger number of them goes on",
+               ex.step);
+}
+
+/* ---- the loop -------------------------------------------------------------------------------- */
+
+static bool leave; /* a signal came, or --stop-after is reached */
+static tn_capture *captured;
+static int64_t tensors, allocations; /* after the first evaluation */
+
+void ex_learn(tn_tensor *loss, double clip)
+{
+    ex_check(tn_optim_zero_grad(ex.optimizer));
+    ex_check(tn_backward(ex.scaler ? tn_scaler_scale(ex.scaler, loss) : loss));
+    tn_list *trained = tn_optim_parameters(ex.optimizer);
+    if (clip > 0 && ex.capture) { /* nothing waits: what is not finite shows in the loss only */
+        ex_check_ptr(tn_clip_grad_norm_tensor(trained, clip, 2));
+    } else if (clip > 0) {
+        if (ex.scaler) ex_check(tn_scaler_unscale(ex.scaler, ex.optimizer));
+        /* The scaler skips a step whose gradients are not finite; without it that is an error. */
+        double norm = tn_clip_grad_norm(trained, clip, 2, !ex.scaler);
+        if (norm != norm && !ex.scaler) ex_check(tn_error_status());
+    }
+    ex_check(ex.scaler ? tn_scaler_step(ex.scaler, ex.optimizer) : tn_optim_step(ex.optimizer));
+    if (ex.scaler) ex_check(tn_scaler_update(ex.scaler));
+}
+
+static void one_step(void)
+{
+    tn_tensor *in[2], *loss;
+    double lr = tn_optim_lr(ex.optimizer, 0);
+    if (n_taken == EX_LATEST) {
+        ex_check(read_losses());
+        write_log();
+    }
+    ex.next(in);
+    loss = captured && ex.step >= ex.uncaptured ? tn_capture_run(captured, 2, in)
+                                                : ex.learn(NULL, 2, in);
+    if (tn_parallel_size() > 1) {
+        loss = tn_to_dtype(tn_clone(tn_detach(loss)), TN_F32);
+        ex_check(tn_parallel_mean_(loss));
+    }
+    TN_NO_GRAD ex_check(tn_copy_(tn_select(losses, 0, n_taken), loss));
+    ex_check(tn_scheduler_step(ex.schedule));
+    ex.step++;
+    taken[n_taken++] = (struct taken){ .step = ex.step, .lr = lr };
+    if (line_is_due()) {
+        ex_check(read_losses());
+        show_line(lr);
+    }
+    ex_page_step(ex.step == ex.total);
+    leave = ex_any(ex_signal || ex.step - first_step == ex.stop_after);
+}
+
+static void evaluate(void)
+{
+    double value = ex.evaluate(take_mean(&in_evaluation));
+    if (ex_signal) return;
+    ex_curve_add(&ex.curve[1], ex.step, value);
+    snprintf(taken[n_taken - 1].value, sizeof taken->value, "%.6f", value);
+    if (tensors > 0) return;
+    tensors = tn_live_tensors();
+    allocations = tn_memory().system_allocations;
+}
+
+/* After a step: what is not timed. */
+static void evaluate_and_save(void)
+{
+    const bool last = ex.step == ex.total;
+    bool wanted = ex.every > 0 && (last ? ex.evaluate_last : ex.step % ex.every == 0);
+    bool due = ex.checkpoint_every > 0 ? ex.step % ex.checkpoint_every == 0 : wanted;
+    due = ex_any(due && ex.checkpoint && !last);
+    if (!wanted && !due) return;
+    ex_check(read_losses());
+    double paused = seconds();
+    if (wanted && tn_parallel_rank() == 0) evaluate();
+    if (due) ex_save_checkpoint();
+    began += seconds() - paused;
+    shown_at += seconds() - paused;
+    leave |= ex_signal != 0 && tn_parallel_size() == 1; /* else all learn it at a step */
+}
+
+static void begin(void)
+{
+    const char *term = getenv("TERM");
+    if (ex.log) {
+        log_file = fopen(ex.log, ex.step > 0 ? "a" : "w");
+        if (!log_file) ex_refuse("--log %s: %s", ex.log, strerror(errno));
+        setvbuf(log_file, NULL, _IOFBF, 1 << 15); /* all lines at once: errors appear in fflush */
+        if (ftell(log_file) == 0) fprintf(log_file, "step,loss,lr,%s\n", ex.value);
+        log_end = ftell(log_file);
+    }
+    losses = tn_keep(tn_empty_as(TN_SHAPE(EX_LATEST), TN_F32, ex.where));
+    ex_check_ptr(losses);
     atexit(write_the_rest); /* now that the device is open: at the end the last one goes first */
     ex_catch_signals();
-    ex_progress_begin(&t->progress, step, total, per_step, unit, s->quiet);
-    if (ex_why_no_place(s)) {
-        ex_say(&t->progress,
-               "stopped, this run will be lost: no checkpoint can be written here: "
-               "%s (--checkpoint PATH)",
-               ex_why_no_place(s));
+    if (ex.capture) ex_check_ptr(captured = tn_capture_new(ex.learn, NULL, ex.where));
+    ex_redrawn = !ex.quiet && isatty(STDOUT_FILENO) && !(term && !strcmp(term, "dumb"));
+    if (ex.lost)
+        ex_say("stopped, this run will be lost: no checkpoint can be written here (--checkpoint "
+               "PATH)");
+    ex_page_begin(ex.html, ex.html_steps, ex.model, ex.optimizer);
+    first_step = shown_step = ex.step;
+    began = shown_at = seconds();
+}
+
+static void end(void)
+{
+    ex_page_step(true);
+    write_log();
+    if (log_file && fclose(log_file) != 0) ex_complain("--log %s: %s", ex.log, strerror(errno));
+    log_file = NULL;
+    tn_drop(losses);
+    if (ex_redrawn) printf("\033[K");
+    ex_redrawn = false;
+    if (ex.memory && tensors > 0)
+        printf("memory: tensors alive %" PRId64 " -> %" PRId64 ", system allocations since the "
+               "first evaluation %" PRId64 ", peak %.1f MiB\n",
+               tensors, tn_live_tensors(), tn_memory().system_allocations - allocations,
+               (double)tn_memory().peak_in_use / 1048576);
+    if (!ex_any(leave || ex.checkpoint) || !ex_save_checkpoint() || ex.quiet) return;
+    ex_flush();
+    fprintf(ex_signal ? stderr : stdout, /* Ctrl-C also ends a reader of our output */
+            "checkpoint after step %d; go on with --resume %s\n", ex.step, ex.place);
+}
+
+double ex_train(void)
+{
+    double rate = 0;
+    ex.trained = ex.step < ex.total;
+    if (ex.trained) begin();
+    while (ex.step < ex.total && !leave) {
+        tn_scope scope = tn_scope_begin();
+        one_step();
+        tn_scope_end(scope);
+        if (!leave) evaluate_and_save();
     }
-}
-
-void ex_training_step(ex_training *t, int64_t step, tn_tensor *loss, double lr, bool progress)
-{
-    if (t->n == EX_LATEST) write_log(t);
-    t->leave = ex_signal() || step - t->began == t->set->stop_after;
-    note_loss(t, agree(loss, &t->leave));
-    t->taken[t->n++] = (ex_taken){ .step = step, .lr = lr, .progress = progress };
-    if (progress && ex_progress_due(&t->progress, step)) {
-        read_losses(t);
-        ex_progress_show(&t->progress, step, lr);
+    if (ex.trained) {
+        ex_check(read_losses());
+        rate = (double)(ex.step - first_step) * ex.per_step / (seconds() - began);
+        end();
     }
-    ex_page_step(&t->page);
-}
-
-void ex_training_remark(ex_training *t, const char *more)
-{
-    ex_taken *latest = &t->taken[t->n - 1];
-    snprintf(latest->more, sizeof latest->more, "%s", more);
-}
-
-void ex_training_pause(ex_training *t)
-{
-    read_losses(t);
-    ex_progress_pause(&t->progress);
-}
-
-void ex_training_resume(ex_training *t, bool evaluated)
-{
-    ex_progress_resume(&t->progress);
-    t->leave |= ex_signal() != 0 && tn_parallel_size() == 1; /* else all learn it at a step */
-    if (evaluated && !t->watch.tensors) t->watch = ex_watch_begin();
-}
-
-double ex_training_end(ex_training *t, int64_t step)
-{
-    ex_page_end(&t->page);
-    write_log(t);
-    double rate = ex_progress_end(&t->progress, step);
-    if (t->watch.tensors && t->set->memory) ex_watch_print(&t->watch);
+    if (ex.step >= ex.total && ex_any(ex.save)) ex_save_weights();
     return rate;
 }
 
-void ex_training_free(ex_training *t)
+void ex_report(void)
 {
-    open_log = NULL;
-    if (t->log && fclose(t->log) != 0) ex_complain("--log %s: %s", t->set->log, strerror(errno));
-    tn_drop(t->losses);
-    ex_curve_free(&t->curve);
+    tn_curve curves[2];
+    for (int i = 0; i < 2; i++)
+        curves[i] = (tn_curve){ ex.label[i], ex.curve[i].n, ex.curve[i].x, ex.curve[i].y };
+    if (ex.plot && ex.trained &&
+        ex_written(tn_plot_svg(ex.plot, ex_program, "step", ex.y_label, curves, 2), "--plot"))
+        ex_say("plotted %s", ex.plot);
+    ex_all_saved = ex_signal == 0;
+    if (!ex.print_hash) return;
+    uint64_t hash = hash_list(EX_HASH, tn_parameters(ex.model));
+    printf("hash %016" PRIx64 "\n", hash_list(hash, tn_buffers(ex.model)));
 }
 
-void ex_plot(const ex_settings *s, const char *y_label, const tn_curve *curves, int n)
+void ex_free(void)
 {
-    if (tn_plot_svg(s->plot, ex_program(), "step", y_label, curves, n) == TN_OK) {
-        if (!s->quiet) printf("plotted %s\n", s->plot);
-        return;
+    /* A process that a signal stopped ends with its number, which would end the others before the
+     * first has saved what there is. */
+    ex_check(tn_parallel_barrier());
+    tn_data_parallel_free(ex.shared);
+    for (int i = 0; i < 2; i++) {
+        free(ex.curve[i].x);
+        free(ex.curve[i].y);
     }
-    ex_complain("--plot %s: %s", s->plot, tn_error());
-    tn_error_clear();
+    if (ex.schedule) tn_scheduler_free(ex.schedule);
+    tn_loader_free(ex.loader);
+    tn_scaler_free(ex.scaler);
+    tn_capture_free(captured);
+    tn_optim_free(ex.optimizer);
+    tn_module_drop(ex.model);
 }

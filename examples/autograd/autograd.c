@@ -172,14 +172,14 @@ int main(int argc, char **argv)
     bool with_net = false, explain = false;
     const char *dot = NULL, *html = NULL;
     ex_option flags[] = {
-        EX_FLAG_ROW("net", with_net, "a net of two layers instead of a neuron"),
-        EX_FLAG_ROW("explain", explain, "backward told step by step, checked by differences"),
-        EX_TEXT_ROW("dot", dot, "FILE", "draw the graph for Graphviz: dot -Tsvg FILE -o graph.svg"),
-        EX_TEXT_ROW("html", html, "FILE", "a page that plays the tape, for a browser"),
+        EX_FLAG("net", with_net, "a net of two layers instead of a neuron"),
+        EX_FLAG("explain", explain, "backward told step by step, checked by differences"),
+        EX_TEXT("dot", dot, "FILE", EX_WRITTEN,
+                "draw the graph for Graphviz: dot -Tsvg FILE -o graph.svg"),
+        EX_TEXT("html", html, "FILE", EX_WRITTEN, "a page that plays the tape, for a browser"),
     };
-    ex_options options = { "autograd: the tape of a small computation, and its gradients", flags,
-                           sizeof flags / sizeof *flags };
-    ex_parse(&options, argc, argv);
+    ex_parse("autograd: the tape of a small computation, and its gradients", flags,
+             sizeof flags / sizeof *flags, 0, argc, argv);
     if (explain && html) ex_refuse("--explain and --html: want one of them");
     FILE *drawing = dot ? open_drawing(dot) : NULL; /* refused before any work */
 
@@ -187,8 +187,7 @@ int main(int argc, char **argv)
     tn_scope program = tn_scope_begin();
     task t = with_net ? net() : neuron();
     tn_tensor *loss = NULL;
-    ex_page page;
-    ex_page_begin(&page, html, 1, t.model, NULL);
+    ex_page_begin(html, 1, t.model, NULL);
     TN_PLACES loss = t.loss(&t); /* forward, and nodes that remember their modules */
     TN_CHECK_PTR(loss);
     printf("loss %.6f; backward:\n", tn_item(loss));
@@ -196,7 +195,7 @@ int main(int argc, char **argv)
     if (drawing) draw(drawing, loss, t.model, dot);
 
     run_backward(&t, loss, explain);
-    ex_page_step(&page);
+    ex_page_step(true);
     bool right = print_gradients(&t);
     tn_module_drop(t.model);
     tn_scope_end(program);

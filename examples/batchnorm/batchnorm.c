@@ -7,46 +7,119 @@
  * running_mean and running_var move in forward, in training mode, and nowhere else: the optimizer's
  * list does not contain them, and its step leaves them as they are. In eval mode they are read.
  */
-#include "run.h"
+#include "../training.h"
+#include "net.h"
 
-#include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
-static settings set = {
-    .data = "/usr/share/datasets/fashion-mnist",
-    .shared = { EX_SETTINGS },
-    .epochs = 5,
-    .batch = 128,
-    .lr = 0.1,
-    .momentum = 0.9,
-    .weight_decay = 5e-4,
+enum { WATCHED = 3 }; /* steps whose statistics are printed */
+
+static const char *data = "/usr/share/datasets/fashion-mnist";
+static int epochs = 5, steps;
+static double lr = 0.1, momentum = 0.9, weight_decay = 5e-4;
+
+static ex_option options[] = {
+    EX_TEXT("data", data, "DIR", EX_RUN | EX_FREE | EX_READ, "folder of the four *-ubyte.gz files"),
+    EX_NUMBER("epochs", epochs, 0, 100000, EX_RUN | EX_FREE,
+              "passes over the training images; another number with --resume: the schedule is"
+              " stretched to it"),
+    EX_NUMBER("steps", steps, 0, EX_BIG, EX_RUN | EX_FREE,
+              "at most so many steps, 0: no limit; with --resume as --epochs"),
+    EX_NUMBER("batch", ex.batch, 2, 60000, EX_RUN, "images a step"),
+    EX_NUMBER("lr", lr, 1e-12, 100, EX_RUN, "highest learning rate of the one-cycle schedule"),
+    EX_NUMBER("momentum", momentum, 1e-6, 0.9999, EX_RUN, "of SGD"),
+    EX_NUMBER("weight-decay", weight_decay, 0, 10, EX_RUN, "of SGD"),
+    EX_TEXT("load", ex.load, "FILE", 0, "such a file; trains only if --epochs is given"),
+    EX_TRAINING_OPTIONS,
 };
 
-#define BIG 1e9
-static ex_option flags[] = {
-    EX_TEXT_ROW("data", set.data, "DIR", "folder of the four *-ubyte.gz files"),
-    EX_WHOLE_ROW("epochs", set.epochs, 0, 100000, EX_RUN | EX_LENGTH,
-                 "passes over the training images; another number with --resume: the schedule is"
-                 " stretched to it"),
-    EX_WHOLE_ROW("steps", set.steps, 0, BIG, EX_RUN | EX_LENGTH,
-                 "at most so many steps, 0: no limit; with --resume as --epochs"),
-    EX_WHOLE_ROW("batch", set.batch, 2, 60000, EX_RUN, "images a step"),
-    EX_REAL_ROW("lr", set.lr, 1e-12, 100, EX_RUN,
-                "highest learning rate of the one-cycle schedule"),
-    EX_REAL_ROW("momentum", set.momentum, 1e-6, 0.9999, EX_RUN, "of SGD"),
-    EX_REAL_ROW("weight-decay", set.weight_decay, 0, 10, EX_RUN, "of SGD"),
-    EX_TEXT_ROW("load", set.shared.load, "FILE", "such a file; trains only if --epochs is given"),
-    EX_TRAINING_ROWS(set.shared),
-};
+/* ---- data ------------------------------------------------------------------------------------ */
 
-static ex_options options = {
-    .what = "Trains a convolutional network with BatchNorm on Fashion-MNIST.",
-    .option = flags,
-    .n = sizeof flags / sizeof *flags,
-};
+typedef struct images {
+    tn_tensor *x; /* [N, 1, 28, 28] u8 */
+    tn_tensor *y; /* [N] i64 */
+} images;
+
+static images training, test;
+static double mean, deviation; /* of all pixels of the training images */
+
+static images read_half(const char *half)
+{
+    char path[4096];
+    images set;
+    snprintf(path, sizeof path, "%s/%s-images-idx3-ubyte.gz", data, half);
+    ex_check_ptr(set.x = tn_idx_load(path));
+    snprintf(path, sizeof path, "%s/%s-labels-idx1-ubyte.gz", data, half);
+    ex_check_ptr(set.y = tn_idx_load(path));
+    if (tn_rank(set.x) != 3 || tn_size(set.x, 1) != 28 || tn_size(set.x, 2) != 28)
+        ex_refuse("%s: images of another size than 28 x 28", data);
+    ex_check_ptr(set.x = tn_unsqueeze(set.x, 1));
+    ex_check_ptr(set.y = tn_to_dtype(set.y, TN_I64));
+    return set;
+}
+
+static void read_data(void)
+{
+    training = read_half("train");
+    test = read_half("t10k");
+    uint64_t hash[] = { tn_hash(training.x), tn_hash(training.y) };
+    ex_check(tn_parallel_same("--data", hash, sizeof hash));
+
+    /* Sums of bytes and of their squares stay exact in 64 bits. */
+    int64_t n = tn_numel(training.x), sum = 0, squares = 0;
+    const unsigned char *pixel = tn_data(training.x);
+    ex_check_ptr(pixel);
+    for (int64_t i = 0; i < n; i++) {
+        sum += pixel[i];
+        squares += (int64_t)pixel[i] * pixel[i];
+    }
+    mean = (double)sum / (double)n;
+    deviation = sqrt((double)squares / (double)n - mean * mean);
+}
+
+/* ---- building -------------------------------------------------------------------------------- */
+
+static void build(void)
+{
+    tn_manual_seed((uint64_t)ex.seed);
+    ex_check_ptr(ex.model = net_new(mean, deviation));
+    ex_check(tn_module_to(ex.model, ex.where));
+    ex.loader = tn_loader_new((tn_tensor *[]){ training.x, training.y }, 2,
+                              (tn_loader_options){ .batch_size = ex.batch,
+                                                   .shuffle = true,
+                                                   .drop_last = true,
+                                                   .seed = (uint64_t)ex.seed,
+                                                   .parts = tn_parallel_size(),
+                                                   .part = tn_parallel_rank(),
+                                                   .prefetch = true });
+    ex_check_ptr(ex.loader);
+    ex.every = (int)tn_loader_batches(ex.loader); /* an epoch */
+    double all = (double)epochs * ex.every;
+    if (steps > 0 && steps < all) all = steps;
+    if (all > EX_BIG) ex_refuse("--epochs %d: %.0f steps: want at most %.0f", epochs, all, EX_BIG);
+    ex.total = (int)all;
+    if (ex.total < ex.step)
+        ex_refuse("--epochs %d, --steps %d: %d steps, and %s is after step %d: want at least as "
+                  "many",
+                  epochs, steps, ex.total, ex.resume, ex.step);
+
+    ex.optimizer = tn_sgd(tn_parameters(ex.model), (tn_sgd_options){ .lr = lr,
+                                                                     .momentum = momentum,
+                                                                     .weight_decay = weight_decay,
+                                                                     .nesterov = true });
+    ex_check_ptr(ex.optimizer);
+    if (ex.total == 0) return;
+    ex.schedule = tn_one_cycle_lr(ex.optimizer, (tn_one_cycle_options){ .max_lr = lr,
+                                                                        .pct_start = 0.2,
+                                                                        .total_steps = ex.total,
+                                                                        .fixed_momentum = true });
+    ex_check_ptr(ex.schedule);
+}
 
 static void print_names(const char *title, const tn_list *list)
 {
+    ex_check_ptr(list);
     int column = printf("%s (%d):", title, list->n);
     for (int i = 0; i < list->n; i++) {
         const char *name = list->entry[i].name;
@@ -57,150 +130,162 @@ static void print_names(const char *title, const tn_list *list)
 }
 
 /* Which tensors the optimizer trains, and which are buffers. */
-static void print_model(const run *r)
+static void print_model(void)
 {
-    tn_scope scope = tn_scope_begin();
-    ex_check(tn_module_summary(stdout, r->model));
-    tn_list *trained = tn_optim_parameters(r->optimizer), *buffers = tn_buffers(r->model);
-    ex_check_ptr(trained);
-    ex_check_ptr(buffers);
-    print_names("the optimizer's list", trained);
-    print_names("buffers, which it never sees", buffers);
-    tn_scope_end(scope);
+    ex_check(tn_module_summary(stdout, ex.model));
+    print_names("the optimizer's list", tn_optim_parameters(ex.optimizer));
+    print_names("buffers, which it never sees", tn_buffers(ex.model));
 }
 
-static void end_of_epoch(run *r)
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+static double first(const char *buffer)
 {
-    int64_t per_epoch = tn_loader_batches(r->loader);
-    ex_training *t = &r->training;
-    ex_training_pause(t);
-    score test = { 0 };
-    if (!set.shared.quiet || set.shared.plot) { /* else it would not be shown */
-        ex_check(tn_eval(r->model));
-        test = run_score(r, &r->test, 0);
-        ex_check(tn_train(r->model, true));
-    }
-    if (ex_first(&set.shared, ex_signal())) {
-        ex_training_resume(t, false);
-        return;
-    }
-    double mean = ex_training_mean(t); /* of this process's steps */
-    ex_curve_add(&r->test_curve, (double)r->step, test.accuracy);
-    ex_say(&t->progress,
-           "epoch %" PRId64 ": training loss %.4f, test loss %.4f, test accuracy %.2f %%",
-           (r->step + per_epoch - 1) / per_epoch, mean, test.loss, 100 * test.accuracy);
-    bool due = !set.shared.checkpoint_every && ex_checkpoint_due(t, r->step, true);
-    if (ex_first(&set.shared, due)) run_checkpoint(r);
-    ex_training_resume(t, true);
+    tn_tensor *t = tn_get_buffer(ex.model, buffer);
+    return tn_rank(t) == 0 ? tn_item(t) : tn_at(t, TN_INDEX(0));
 }
 
-static void one_step(run *r, tn_tensor *const *batch)
+static void print_statistics(const char *when)
 {
-    double lr = tn_optim_lr(r->optimizer, 0);
-    r->watched = r->step < 3 && !set.shared.quiet;
-    tn_tensor *loss = run_step(r, batch);
-    ex_training_step(&r->training, r->step, loss, lr, !r->watched);
-    bool due = !r->training.leave && ex_checkpoint_due(&r->training, r->step, false);
-    if (ex_first(&set.shared, due)) run_checkpoint(r);
+    if (ex.step >= WATCHED || ex.quiet) return;
+    ex_say("  %-24s %12.6f %12.6f %8.0f", when, first("bn1.running_mean"), first("bn1.running_var"),
+           first("bn1.num_batches_tracked"));
 }
 
-/* All steps; returns images per second. */
-static double train(run *r)
+/* At the end of an epoch the loader says so, and begins the next one when asked again. */
+static void next(tn_tensor **in)
 {
-    ex_training *t = &r->training;
-    ex_training_begin(t, &set.shared, r->step, r->total, set.batch, "images", "step,loss,lr");
-    ex_page_begin(&t->page, set.shared.html, set.shared.html_steps, r->model, r->optimizer);
-    if (r->step == 0) {
-        ex_say(&t->progress, "\nthe first three steps, seen from bn1:\n  %-24s %12s %12s %8s", "",
-               "running_mean", "running_var", "batches");
-    }
-    for (bool end = false; !end && !t->leave;) {
-        tn_scope scope = tn_scope_begin();
-        tn_tensor *batch[2];
-        int got = r->step < r->total ? tn_loader_next(r->loader, batch, 2) : 0;
-        if (got < 0) ex_check(tn_error_status());
-        if (got == 1) one_step(r, batch);
-        tn_scope_end(scope);
-        if (got == 0) {
-            end = r->step == r->total;
-            end_of_epoch(r);
+    int got = tn_loader_next(ex.loader, in, 2);
+    if (got == 0) got = tn_loader_next(ex.loader, in, 2);
+    if (got < 0) ex_check(tn_error_status());
+}
+
+static tn_tensor *learn(void *user, int n, tn_tensor *const *in)
+{
+    if (ex.step == 0)
+        ex_say("\nthe first three steps, seen from bn1:\n  %-24s %12s %12s %8s", "", "running_mean",
+               "running_var", "batches");
+    print_statistics("before forward");
+    tn_tensor *x = tn_to(in[0], ex.where), *y = tn_to(in[1], ex.where), *loss = NULL;
+    TN_AUTOCAST(ex.dtype) loss = tn_cross_entropy(tn_forward(ex.model, x), y);
+    print_statistics("after forward");
+    ex_learn(loss, 0);
+    print_statistics("after the optimizer");
+    (void)user;
+    (void)n;
+    return loss;
+}
+
+/* ---- evaluation ------------------------------------------------------------------------------ */
+
+typedef struct score {
+    double loss, accuracy;
+} score;
+
+/* Images at a time: their activations stay within a few MiB. */
+enum { AT_ONCE = 100 };
+
+/* Over the first images of the test set (limit of them; 0: all), in the model's current mode,
+ * without recording. If a signal interrupts it, the result means nothing. */
+static score score_of(tn_module *model, int64_t limit)
+{
+    int64_t n = tn_size(test.x, 0);
+    if (limit > 0 && n > limit) n = limit;
+    tn_scope outer = tn_scope_begin();
+    tn_tensor *right = tn_full_as(TN_SCALAR, 0, TN_F64, ex.where), *sum = tn_zeros_like(right);
+    TN_NO_GRAD TN_AUTOCAST(ex.dtype)
+    {
+        for (int64_t i = 0; i < n && !ex_signal; i += AT_ONCE) {
+            int64_t rows = n - i < AT_ONCE ? n - i : AT_ONCE;
+            tn_scope scope = tn_scope_begin();
+            tn_tensor *x = tn_to(tn_narrow(test.x, 0, i, rows), ex.where);
+            tn_tensor *y = tn_to(tn_narrow(test.y, 0, i, rows), ex.where);
+            tn_tensor *logits = tn_forward(model, x);
+            tn_tensor *hits = tn_sum(tn_eq(tn_argmax(logits, 1, false), y), NULL, 0, false);
+            tn_tensor *loss = tn_cross_entropy(logits, y);
+            ex_check(tn_add_(right, tn_to_dtype(hits, TN_F64)));
+            ex_check(tn_add_(sum, tn_mul_scalar(tn_to_dtype(loss, TN_F64), (double)rows)));
+            tn_scope_end(scope);
         }
     }
-    double rate = ex_training_end(t, r->step);
-    if (ex_first(&set.shared, t->leave || set.shared.checkpoint) && run_checkpoint(r))
-        ex_say_checkpoint(&set.shared, r->step);
-    return rate;
+    score s = { .loss = tn_item(sum) / (double)n, .accuracy = tn_item(right) / (double)n };
+    tn_scope_end(outer);
+    return s;
+}
+
+/* At the end of an epoch. */
+static double evaluate(double training_loss)
+{
+    if (ex.quiet && !ex.plot && !ex.log) return 0; /* nobody would see it */
+    ex_check(tn_eval(ex.model));
+    score s = score_of(ex.model, 0);
+    ex_check(tn_train(ex.model, true));
+    if (!ex_signal)
+        ex_say("epoch %d: training loss %.4f, test loss %.4f, test accuracy %.2f %%",
+               (ex.step + ex.every - 1) / ex.every, training_loss, s.loss, 100 * s.accuracy);
+    return s.accuracy;
 }
 
 /* The same images through the same weights, with statistics of all training or of 100 images. */
-static void print_train_versus_eval(run *r)
+static void print_train_versus_eval(void)
 {
     enum { SOME = 1000 };
-    tn_module *trained = r->model, *copy = tn_module_clone(trained);
+    tn_module *copy = tn_module_clone(ex.model); /* in training mode forward changes statistics */
     ex_check_ptr(copy);
-    r->model = copy; /* forward in training mode would change the model's own statistics */
     ex_check(tn_eval(copy));
-    score eval = run_score(r, &r->test, SOME);
+    score running = score_of(copy, SOME);
     ex_check(tn_train(copy, true));
-    score training = run_score(r, &r->test, SOME);
-    r->model = trained;
+    score own = score_of(copy, SOME);
     tn_module_drop(copy);
-    if (ex_signal()) return;
+    if (ex_signal) return;
     printf("%d test images in eval mode: loss %.4f, accuracy %.2f %% (running statistics)\n", SOME,
-           eval.loss, 100 * eval.accuracy);
+           running.loss, 100 * running.accuracy);
     printf("the same in training mode: loss %.4f, accuracy %.2f %% (each batch's own statistics)\n",
-           training.loss, 100 * training.accuracy);
+           own.loss, 100 * own.accuracy);
 }
 
-static void print_accuracy(run *r)
+static void print_accuracy(void)
 {
-    ex_check(tn_eval(r->model));
-    score test = run_score(r, &r->test, 0);
-    printf("test loss %.4f, test accuracy %.2f %%\n", test.loss, 100 * test.accuracy);
+    ex_check(tn_eval(ex.model));
+    score s = score_of(ex.model, 0);
+    printf("test loss %.4f, test accuracy %.2f %%\n", s.loss, 100 * s.accuracy);
 }
 
-/* First the weights: the rest may be interrupted. */
-static void finish(run *r, bool trained, double rate)
-{
-    const ex_settings *shared = &set.shared;
-    bool whole = r->step >= r->total;
-    if (whole && ex_first(shared, shared->save)) run_save_weights(r, trained);
-    if (trained && !shared->quiet) printf("%" PRId64 " steps, %.0f images/s\n", r->step, rate);
-    if (!trained && !shared->quiet) print_accuracy(r);
-    if (whole && !shared->quiet) print_train_versus_eval(r);
-    if (trained && shared->plot) {
-        tn_curve curves[2] = { ex_curve_view(&r->training.curve, "training loss"),
-                               ex_curve_view(&r->test_curve, "test accuracy") };
-        ex_plot(shared, "", curves, 2);
-    }
-    ex_let_signals();
-    if (shared->print_hash) printf("hash %016" PRIx64 "\n", ex_hash(r->model));
-}
+/* ---- the order of the work ------------------------------------------------------------------- */
+
+struct ex_run ex = {
+    EX_DEFAULTS,           .batch = 128,
+    .unit = "images",      .next = next,
+    .learn = learn,        .evaluate = evaluate,
+    .evaluate_last = true, .value = "test_accuracy",
+    .y_label = "",         .label = { "training loss", "test accuracy" },
+};
 
 int main(int argc, char **argv)
 {
-    ex_settings *shared = &set.shared;
-    ex_parse(&options, argc, argv);
-    ex_settle(shared, &options);
-    if (shared->load && !ex_given(&options, "epochs")) set.epochs = 0;
+    ex_parse("Trains a convolutional network with BatchNorm on Fashion-MNIST.", options,
+             sizeof options / sizeof *options, 0, argc, argv);
     tn_scope program = tn_scope_begin();
-    run r = { .set = &set, .options = &options };
-    if (shared->resume) run_adopt(&r);
-    run_read_data(&r);
-    tn_manual_seed((uint64_t)shared->seed);
-    run_build(&r);
-    ex_print_head(shared, &options);
-    if (!shared->quiet) print_model(&r);
-    if (shared->load) ex_check(tn_load(r.model, shared->load));
-    r.shared = ex_share(shared, &options, r.model, r.optimizer, set.batch, r.step);
-    if (shared->resume) run_resume(&r);
-    ex_check(tn_parallel_share_random());
-    ex_say_resumed(shared, r.step, r.total, set.steps > 0 ? "--steps" : "--epochs");
+    ex_prepare();
+    if (ex.load && !ex_given("epochs")) epochs = 0;
+    ex_adopt();
+    read_data();
+    build();
+    ex.per_step = ex.batch;
+    ex.uncaptured = ex.quiet ? 0 : WATCHED;
+    ex_print_head();
+    if (!ex.quiet) print_model();
+    ex_start();
+    if (ex.resume && (tn_item(tn_get_buffer(ex.model, "mean")) != (float)mean ||
+                      tn_item(tn_get_buffer(ex.model, "deviation")) != (float)deviation))
+        ex_refuse("--data %s does not hold the images that %s was training on", data, ex.resume);
 
-    bool trains = r.step < r.total;
-    double rate = trains ? train(&r) : 0;
-    finish(&r, trains, rate);
-    run_free(&r);
+    double rate = ex_train();
+    if (ex.trained && !ex.quiet) printf("%d steps, %.0f images/s\n", ex.step, rate);
+    if (!ex.trained && !ex.quiet) print_accuracy();
+    if (ex.step >= ex.total && !ex.quiet) print_train_versus_eval();
+    ex_report();
+    ex_free();
     tn_scope_end(program);
     return ex_end();
 }

@@ -15,7 +15,7 @@
 
 static int wrong;
 static tn_device device;
-static const char *html; /* a page of the step in the third note */
+static const char *html; /* a page of the step in the fourth note */
 
 /* A model moves to the device with its buffers; an input is moved separately. */
 static tn_module *placed(tn_module *model)
@@ -236,12 +236,11 @@ static void note_batchnorm(void)
 
     tn_optim *optimizer = tn_sgd(tn_parameters(norm), (tn_sgd_options){ .lr = 0.1 });
     TN_CHECK_PTR(optimizer);
-    ex_page page;
-    ex_page_begin(&page, html, 1, norm, optimizer);
+    ex_page_begin(html, 1, norm, optimizer);
     TN_CHECK(tn_backward(tn_mean(tn_square(tn_forward(norm, x)), NULL, 0, false)));
     uint64_t before = tn_hash(mean), weight = tn_hash(tn_get_parameter(norm, "weight"));
     TN_CHECK(tn_optim_step(optimizer));
-    ex_page_step(&page);
+    ex_page_step(true);
     claim(tn_hash(tn_get_parameter(norm, "weight")) != weight, "a step moves the weight");
     claim(tn_hash(mean) == before, "and leaves the statistics: forward alone moves them");
     tn_optim_free(optimizer);
@@ -307,10 +306,14 @@ static void note_positions(void)
 
 int main(int argc, char **argv)
 {
-    device = ex_parse_few(&argc, argv, 0,
-                          "usage: buffers [--device cpu|cuda] [--html FILE]\n"
-                          "--html: a page that plays the step of the third note\n",
-                          &html);
+    const char *name = "cpu";
+    ex_option flags[] = {
+        EX_TEXT("device", name, "NAME", 0, "cpu or cuda"),
+        EX_TEXT("html", html, "FILE", EX_WRITTEN, "a page that plays the step of the fourth note"),
+    };
+    ex_parse("What a buffer is, in five notes.", flags, sizeof flags / sizeof *flags, 0, argc,
+             argv);
+    device = ex_device(name);
     tn_manual_seed(1);
     void (*const note[])(void) = { note_table, note_frozen, note_registering, note_batchnorm,
                                    note_positions };

@@ -136,12 +136,14 @@ static bool read_model(const interop_model *model)
 
 int main(int argc, char **argv)
 {
-    static const char usage[] = "usage: interop [--device cpu|cuda] write FOLDER | read FOLDER\n"
-                                "       interop convert IN OUT\n";
-    device = ex_parse_few(&argc, argv, 3, usage, NULL);
-    const char *what = argc > 1 ? argv[1] : "";
+    static const char usage[] = "[--device cpu|cuda] write FOLDER | read FOLDER | convert IN OUT";
+    const char *name = "cpu";
+    ex_option flags[] = { EX_TEXT("device", name, "NAME", 0, "cpu or cuda") };
+    int n = ex_parse(usage, flags, 1, 3, argc, argv);
+    const char *what = n > 0 ? argv[1] : "";
+    device = ex_device(name);
     int failed = 0;
-    if (argc == 4 && !strcmp(what, "convert")) {
+    if (n == 3 && !strcmp(what, "convert")) {
         tn_scope s = tn_scope_begin();
         tn_list *list = tn_load_tensors(argv[2], NULL);
         TN_CHECK_PTR(list);
@@ -149,10 +151,8 @@ int main(int argc, char **argv)
         tn_scope_end(s);
         return ex_end();
     }
-    if (argc != 3 || (strcmp(what, "write") != 0 && strcmp(what, "read") != 0)) {
-        fprintf(stderr, "%s", usage);
-        return 2;
-    }
+    if (n != 2 || (strcmp(what, "write") != 0 && strcmp(what, "read") != 0))
+        ex_refuse("usage: interop %s", usage);
     folder = argv[2];
     for (int i = 0; i < interop_count; i++) {
         tn_scope s = tn_scope_begin();

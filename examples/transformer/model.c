@@ -1,5 +1,7 @@
 /*
- * model.c - ids -> token vectors + positions -> blocks -> norm -> logits.
+ * model.c - ids -> token vectors + positions -> blocks -> norm -> logits, with the library's public
+ * calls only: a pattern for your own model. A struct begins with tn_module, a constructor registers
+ * every part by name, and there is a forward.
  *
  * A block, pre-norm (Xiong et al., On Layer Normalization in the Transformer, 2020):
  *     x = x + attention(norm1(x))          each place reads itself and what came before
@@ -10,6 +12,12 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
+
+/* Options of the layers: zero fields are the defaults. */
+static const tn_embedding_options embedding = { 0 };
+static const tn_multihead_attention_options attention = { 0 };
+static const tn_layer_norm_options norm = { 0 };
+static const tn_linear_options linear = { 0 };
 
 /* ---- a block --------------------------------------------------------------------------------- */
 
@@ -22,42 +30,33 @@ typedef struct block {
 static tn_status block_forward(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
                                tn_tensor **out)
 {
+    const tn_attention_masks masks = { .mask = in[1] };
     block *m = (block *)self;
-    tn_tensor *x = in[0];
-    tn_tensor *h = tn_forward(m->norm1, x);
-    h = tn_multihead_attention_forward(m->attention, h, h, h, (tn_attention_masks){ .mask = in[1] },
-                                       NULL);
-    x = tn_add(x, tn_forward(m->dropout, h));
+    tn_tensor *h = tn_forward(m->norm1, in[0]);
+    h = tn_multihead_attention_forward(m->attention, h, h, h, masks, NULL);
+    tn_tensor *x = tn_add(in[0], tn_forward(m->dropout, h));
     h = tn_gelu(tn_forward(m->up, tn_forward(m->norm2, x)));
     out[0] = tn_add(x, tn_forward(m->dropout, tn_forward(m->down, h)));
-    (void)n_in;
-    (void)n_out;
-    return out[0] ? TN_OK : tn_error_status();
+    return n_in == 2 && n_out == 1 && out[0] ? TN_OK : tn_error_status();
 }
 
-static const tn_module_type block_type = {
-    .name = "Block",
-    .size = sizeof(block),
-    .forward_n = block_forward,
-};
+static const tn_module_type block_type = { .name = "Block",
+                                           .size = sizeof(block),
+                                           .forward_n = block_forward };
 
 static tn_module *block_new(gpt_sizes s)
 {
-    const tn_linear_options linear = { 0 };
     int64_t d = s.d_model;
     block *m = tn_module_new(&block_type);
     if (!m) return NULL;
-    tn_register_module(&m->base, "norm1", &m->norm1,
-                       tn_layer_norm_new(TN_SHAPE(d), (tn_layer_norm_options){ 0 }));
-    tn_register_module(
-        &m->base, "attention", &m->attention,
-        tn_multihead_attention_new(d, s.heads, (tn_multihead_attention_options){ 0 }));
-    tn_register_module(&m->base, "norm2", &m->norm2,
-                       tn_layer_norm_new(TN_SHAPE(d), (tn_layer_norm_options){ 0 }));
+    tn_register_module(&m->base, "norm1", &m->norm1, tn_layer_norm_new(TN_SHAPE(d), norm));
+    tn_register_module(&m->base, "attention", &m->attention,
+                       tn_multihead_attention_new(d, s.heads, attention));
+    tn_register_module(&m->base, "norm2", &m->norm2, tn_layer_norm_new(TN_SHAPE(d), norm));
     tn_register_module(&m->base, "up", &m->up, tn_linear_new(d, 4 * d, linear));
     tn_register_module(&m->base, "down", &m->down, tn_linear_new(4 * d, d, linear));
     tn_register_module(&m->base, "dropout", &m->dropout, tn_dropout_new(s.dropout));
-    return tn_module_done(&m->base);
+    return tn_module_done(&m->base); /* NULL if any line failed */
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */
@@ -85,17 +84,13 @@ static tn_tensor *gpt_forward(tn_module *self, tn_tensor *ids)
 static void gpt_describe(const tn_module *self, char *text, size_t size)
 {
     const gpt_sizes *s = &((const gpt *)self)->sizes;
-    snprintf(text, size,
-             "vocab %" PRId64 ", context %" PRId64 ", layers %" PRId64 ", heads %" PRId64
-             ", d_model %" PRId64 ", dropout %g",
-             s->vocab, s->context, s->layers, s->heads, s->d_model, s->dropout);
+    snprintf(text, size, "vocab %d, context %d, layers %d, heads %d, d_model %d, dropout %g",
+             (int)s->vocab, (int)s->context, (int)s->layers, (int)s->heads, (int)s->d_model,
+             s->dropout);
 }
 
 static const tn_module_type gpt_type = {
-    .name = "GPT",
-    .size = sizeof(gpt),
-    .forward = gpt_forward,
-    .describe = gpt_describe,
+    .name = "GPT", .size = sizeof(gpt), .forward = gpt_forward, .describe = gpt_describe
 };
 
 /*
@@ -120,23 +115,21 @@ static void gpt_init(gpt *m)
 tn_module *gpt_new(gpt_sizes s)
 {
     const tn_positional_encoding_options position = { .dropout = s.dropout };
+    int64_t d = s.d_model, t = s.context;
     gpt *m = tn_module_new(&gpt_type);
     if (!m) return NULL;
     m->sizes = s;
-    tn_register_module(&m->base, "token", &m->token,
-                       tn_embedding_new(s.vocab, s.d_model, (tn_embedding_options){ 0 }));
+    tn_register_module(&m->base, "token", &m->token, tn_embedding_new(s.vocab, d, embedding));
     tn_register_module(&m->base, "position", &m->position,
-                       tn_positional_encoding_new(s.d_model, s.context, position));
+                       tn_positional_encoding_new(d, t, position));
     tn_register_module(&m->base, "blocks", &m->blocks, tn_module_list_new());
     for (int64_t i = 0; i < s.layers; i++) tn_module_append(m->blocks, block_new(s));
-    tn_register_module(&m->base, "norm", &m->norm,
-                       tn_layer_norm_new(TN_SHAPE(s.d_model), (tn_layer_norm_options){ 0 }));
-    tn_register_module(&m->base, "head", &m->head,
-                       tn_linear_new(s.d_model, s.vocab, (tn_linear_options){ 0 }));
+    tn_register_module(&m->base, "norm", &m->norm, tn_layer_norm_new(TN_SHAPE(d), norm));
+    tn_register_module(&m->base, "head", &m->head, tn_linear_new(d, s.vocab, linear));
 
     /* mask[t][s] is true where s > t: what lies ahead. A buffer: it goes where the model goes. */
-    tn_tensor *ahead = tn_triu(tn_ones(TN_SHAPE(s.context, s.context)), 1);
-    tn_register_buffer(&m->base, "mask", &m->mask, tn_to_dtype(ahead, TN_BOOL), TN_NON_PERSISTENT);
+    tn_tensor *ahead = tn_to_dtype(tn_triu(tn_ones(TN_SHAPE(t, t)), 1), TN_BOOL);
+    tn_register_buffer(&m->base, "mask", &m->mask, ahead, TN_NON_PERSISTENT);
     gpt_init(m);
     return tn_module_done(&m->base);
 }

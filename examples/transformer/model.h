@@ -1,9 +1,4 @@
-/*
- * model.h - a decoder-only transformer as modules of this program's own.
- *
- * Written with the library's public calls only, so it is also a pattern for your own model: a
- * struct that begins with tn_module, a constructor that registers every part by name, a forward.
- */
+/* model.h - a decoder-only transformer as modules of this program's own; see model.c */
 #ifndef TRANSFORMER_MODEL_H
 #define TRANSFORMER_MODEL_H
 

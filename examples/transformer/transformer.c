@@ -4,234 +4,398 @@
  *     transformer --text FILE [--save FILE.safetensors]
  *     transformer --load FILE.safetensors --generate 200 --prompt "And God said"
  *
- * This file has the flags and the order of the work; train.c has the loop, model.c the model,
- * sample.c the generation.
+ * model.c has the model, ../training.c the loop over steps.
  */
-#include "train.h"
+#include "../training.h"
+#include "model.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
-static settings set = {
-    .shared = { EX_SETTINGS },
-    .prompt = "",
-    .steps = 2500,
-    .batch = 32,
-    .context = 64,
-    .layers = 4,
-    .heads = 4,
-    .d_model = 128,
-    .warmup = 100,
-    .eval_every = 250,
-    .generate = 600,
-    .lr = 2e-3,
-    .weight_decay = 0.01,
-    .clip = 1,
-    .temperature = 0.7,
+static const char *path, *prompt = "", *vocabulary = "", *text_hash = "";
+static int context = 64, layers = 4, heads = 4, d_model = 128, warmup = 100, generate = 600, top_k;
+static double dropout, lr = 2e-3, weight_decay = 0.01, clip = 1, temperature = 0.7;
+
+static ex_option options[] = {
+    EX_TEXT("text", path, "FILE", EX_RUN | EX_FREE | EX_READ,
+            "to learn; its last tenth is held out"),
+    EX_NUMBER("steps", ex.total, 0, EX_BIG, EX_RUN | EX_FREE,
+              "training steps; another number with --resume: the schedule is stretched to it"),
+    EX_NUMBER("batch", ex.batch, 1, 65536, EX_RUN, "sequences a step"),
+    EX_NUMBER("context", context, 1, 4096, EX_MODEL, "characters a sequence"),
+    EX_NUMBER("layers", layers, 0, 1000, EX_MODEL, "blocks"),
+    EX_NUMBER("heads", heads, 1, 1024, EX_MODEL, "attention heads a block"),
+    EX_NUMBER("d-model", d_model, 1, 65536, EX_MODEL, "width, a multiple of --heads"),
+    EX_NUMBER("dropout", dropout, 0, 0.99, EX_RUN, "probability of a zero"),
+    EX_NUMBER("lr", lr, 1e-12, 100, EX_RUN, "learning rate after the warm-up"),
+    EX_NUMBER("warmup", warmup, 0, EX_BIG, EX_RUN,
+              "steps of rising rate, then a cosine; not given: a tenth of --steps at most"),
+    EX_NUMBER("weight-decay", weight_decay, 0, 10, EX_RUN, "of AdamW"),
+    EX_NUMBER("clip", clip, 0, EX_BIG, EX_RUN, "largest gradient norm, 0: any"),
+    EX_NUMBER("eval-every", ex.every, 0, EX_BIG, 0, "steps between evaluations, 0: none"),
+    EX_TEXT("load", ex.load, "FILE", 0, "such weights; trains only if --steps is given"),
+    EX_NUMBER("generate", generate, 0, 1000000, 0, "characters to write at the end"),
+    EX_TEXT("prompt", prompt, "STR", 0, "what they go on from"),
+    EX_NUMBER("temperature", temperature, 0, 100, 0, "0: always the likeliest character"),
+    EX_NUMBER("top-k", top_k, 0, 256, 0, "only the N likeliest compete, 0: all"),
+    EX_TRAINING_OPTIONS,
+    EX_TEXT("vocabulary", vocabulary, NULL, EX_MODEL, NULL),
+    EX_TEXT("text-hash", text_hash, NULL, EX_RUN, NULL),
 };
 
-#define BIG 1e9
-static ex_option flags[] = {
-    EX_TEXT_ROW("text", set.text, "FILE", "text to learn; its last tenth is held out"),
-    EX_WHOLE_ROW("steps", set.steps, 0, BIG, EX_RUN | EX_LENGTH,
-                 "training steps; another number with --resume: the schedule is stretched to it"),
-    EX_WHOLE_ROW("batch", set.batch, 1, 65536, EX_RUN, "sequences a step"),
-    EX_WHOLE_ROW("context", set.context, 1, 4096, EX_MODEL, "characters a sequence"),
-    EX_WHOLE_ROW("layers", set.layers, 0, 1000, EX_MODEL, "blocks"),
-    EX_WHOLE_ROW("heads", set.heads, 1, 1024, EX_MODEL, "attention heads a block"),
-    EX_WHOLE_ROW("d-model", set.d_model, 1, 65536, EX_MODEL, "width, a multiple of --heads"),
-    EX_REAL_ROW("dropout", set.dropout, 0, 0.99, EX_RUN, "probability of a zero"),
-    EX_REAL_ROW("lr", set.lr, 1e-12, 100, EX_RUN, "learning rate after the warm-up"),
-    EX_WHOLE_ROW("warmup", set.warmup, 0, BIG, EX_RUN,
-                 "steps of rising rate, then a cosine; not given: a tenth of --steps at most"),
-    EX_REAL_ROW("weight-decay", set.weight_decay, 0, 10, EX_RUN, "of AdamW"),
-    EX_REAL_ROW("clip", set.clip, 0, BIG, EX_RUN, "largest gradient norm, 0: any"),
-    EX_WHOLE_ROW("eval-every", set.eval_every, 0, BIG, 0, "steps between evaluations, 0: none"),
-    EX_TEXT_ROW("load", set.shared.load, "FILE", "such weights; trains only if --steps is given"),
-    EX_WHOLE_ROW("generate", set.generate, 0, 1000000, 0, "characters to write at the end"),
-    EX_TEXT_ROW("prompt", set.prompt, "STR", "what they go on from"),
-    EX_REAL_ROW("temperature", set.temperature, 0, 100, 0, "0: always the likeliest character"),
-    EX_WHOLE_ROW("top-k", set.top_k, 0, 256, 0, "only the N likeliest compete, 0: all"),
-    EX_TRAINING_ROWS(set.shared),
-};
+/* ---- the text -------------------------------------------------------------------------------- */
 
-static ex_options options = {
-    .what = "Trains a small decoder-only transformer on characters of a text, then writes some.",
-    .option = flags,
-    .n = sizeof flags / sizeof *flags,
-};
+static tn_text *text; /* NULL if a loaded model only generates */
+static tn_text known; /* the characters: of the text, or of a model's file, which has no more */
+
+/* As hexadecimal digits, two a byte. */
+static void write_vocabulary(const tn_text *t, char hex[513])
+{
+    hex[0] = 0;
+    for (int i = 0; i < t->vocab; i++) snprintf(hex + 2 * i, 3, "%02x", t->byte_of[i]);
+}
+
+static void read_vocabulary(void)
+{
+    char again[513];
+    unsigned byte;
+    for (int b = 0; b < 256; b++) known.id_of[b] = -1;
+    for (; known.vocab < 256 && sscanf(vocabulary + 2 * known.vocab, "%2x", &byte) == 1;
+         known.vocab++) {
+        known.byte_of[known.vocab] = (unsigned char)byte;
+        known.id_of[byte] = known.vocab;
+    }
+    write_vocabulary(&known, again);
+    if (strcmp(again, vocabulary) != 0)
+        ex_refuse("%s: its vocabulary is damaged", ex.resume ? ex.resume : ex.load);
+}
+
+static void read_text(void)
+{
+    static char hex[513], hash[17];
+    if (ex.resume && !ex_given("text") && access(path, R_OK) != 0)
+        ex_refuse("--resume %s: its text was %s: %s: want --text FILE", ex.resume, path,
+                  strerror(errno));
+    text = tn_text_load(path, 0.1);
+    ex_check_ptr(text);
+    if (text->n_valid <= context) {
+        ex_refuse("--text %s: %" PRId64 " characters, %" PRId64 " of them held out: want more "
+                  "than --context %d there",
+                  path, text->n_train + text->n_valid, text->n_valid, context);
+    }
+    write_vocabulary(text, hex);
+    if (*vocabulary && strcmp(hex, vocabulary) != 0)
+        ex_refuse("--text %s has other characters than the text the model learned", path);
+    uint64_t h = ex_hash(EX_HASH, text->train, (size_t)text->n_train);
+    snprintf(hash, sizeof hash, "%016" PRIx64, ex_hash(h, text->valid, (size_t)text->n_valid));
+    if (*text_hash && strcmp(hash, text_hash) != 0)
+        ex_refuse("--text %s is not the text that %s was training on", path, ex.resume);
+    ex_check(tn_parallel_same("--text", hash, sizeof hash));
+    vocabulary = hex;
+    text_hash = hash;
+    known = *text;
+}
+
+static void check_prompt(void)
+{
+    char some[257] = "";
+    for (int i = 0, n = 0; i < known.vocab; i++)
+        if (isprint(known.byte_of[i])) some[n++] = (char)known.byte_of[i];
+    for (const unsigned char *c = (const unsigned char *)prompt; *c; c++) {
+        if (known.id_of[*c] < 0)
+            ex_refuse("--prompt %s: byte %d (0x%02x) does not occur in the text: want of these: %s",
+                      prompt, (int)((const char *)c - prompt) + 1, *c, some);
+    }
+}
+
+/* ---- the model, a step, an evaluation -------------------------------------------------------- */
+
+static void build(void)
+{
+    ex.per_step = ex.batch * context;
+    tn_adamw_options o = { .lr = lr, .beta2 = 0.99, .weight_decay = weight_decay };
+    tn_manual_seed((uint64_t)ex.seed);
+    ex.model = gpt_new((gpt_sizes){ known.vocab, context, layers, heads, d_model, dropout });
+    ex_check_ptr(ex.model);
+    ex_check(tn_module_to(ex.model, ex.where));
+    ex_check_ptr(ex.optimizer = tn_adamw(tn_parameters(ex.model), o));
+    if (ex.total == 0) return;
+    ex.schedule = tn_warmup_cosine_lr(ex.optimizer, warmup, ex.total, lr / 10);
+    ex_check_ptr(ex.schedule);
+}
 
 /* Which tensors the optimizer trains, and which are buffers. */
-static void print_model(const run *r)
+static void print_model(void)
 {
-    tn_scope scope = tn_scope_begin();
-    ex_check(tn_module_summary(stdout, r->model));
-    tn_list *trained = tn_optim_parameters(r->optimizer), *buffers = tn_buffers(r->model);
+    ex_check(tn_module_summary(stdout, ex.model));
+    tn_list *trained = tn_optim_parameters(ex.optimizer), *buffers = tn_buffers(ex.model);
     ex_check_ptr(trained);
     ex_check_ptr(buffers);
     printf("the optimizer trains %d tensors, %" PRId64 " numbers; it never sees the %d buffers:\n",
-           trained->n, tn_count_parameters(r->model, true), buffers->n);
-    for (int i = 0; i < buffers->n; i++) {
-        printf("    %s (%s)\n", buffers->entry[i].name,
-               buffers->entry[i].persistent ? "saved with the weights" : "not saved: made again");
-    }
-    tn_scope_end(scope);
+           trained->n, tn_count_parameters(ex.model, true), buffers->n);
+    for (const tn_entry *e = buffers->entry; e < buffers->entry + buffers->n; e++)
+        printf("    %s (%s)\n", e->name,
+               e->persistent ? "saved with the weights" : "not saved: made again");
 }
 
-static void check_flags(void)
+/* Mean over all places of -log p(what comes next): x, y [B, T] -> one number. */
+static tn_tensor *loss_of(tn_tensor *x, tn_tensor *y)
 {
-    if (set.shared.load && !ex_given(&options, "steps")) set.steps = 0;
-    if (!ex_given(&options, "warmup") && set.warmup > set.steps / 10) set.warmup = set.steps / 10;
-    if (!set.text && !set.shared.resume && (!set.shared.load || set.steps > 0))
-        ex_refuse("--text FILE is needed (see --help)");
+    tn_tensor *loss = NULL;
+    TN_AUTOCAST(ex.dtype)
+    {
+        tn_tensor *logits = tn_forward(ex.model, tn_to(x, ex.where)); /* [B, T, V] */
+        loss = tn_cross_entropy(tn_flatten(logits, 0, 1), tn_flatten(tn_to(y, ex.where), 0, 1));
+    }
+    return loss;
 }
 
-static void check_sizes(void)
+static void next(tn_tensor **in)
 {
-    if (set.warmup > set.steps) {
-        ex_refuse("--warmup %" PRId64 " --steps %" PRId64 ": want at most the steps", set.warmup,
-                  set.steps);
-    }
-    if (set.d_model % set.heads) {
-        ex_refuse("--d-model %" PRId64 " --heads %" PRId64 ": want a multiple of the heads",
-                  set.d_model, set.heads);
-    }
+    ex_check(tn_text_batch(text, false, tn_default_generator(), ex.batch, context, &in[0], &in[1]));
+    for (int i = 0; i < 2; i++) ex_check_ptr(in[i] = ex_part(in[i]));
 }
 
-static void check_prompt(const vocabulary *v)
+static tn_tensor *learn(void *user, int n, tn_tensor *const *in)
 {
-    for (const char *c = set.prompt; *c; c++) {
-        if (v->id_of[(unsigned char)*c] >= 0) continue;
-        char known[257];
-        int n = 0;
-        for (int i = 0; i < v->n; i++)
-            if (isprint(v->byte_of[i])) known[n++] = (char)v->byte_of[i];
-        known[n] = '\0';
-        ex_refuse("--prompt %s: byte %d (0x%02x) does not occur in the text: want of these: %s",
-                  set.prompt, (int)(c - set.prompt) + 1, (unsigned char)*c, known);
+    tn_tensor *loss = loss_of(in[0], in[1]);
+    ex_learn(loss, clip);
+    (void)user;
+    (void)n;
+    return loss;
+}
+
+/* The mean loss in eval mode over windows of context characters, evenly spread over n ids: always
+ * the same ones. At most *windows of them (0: as many as fit side by side), in whole batches, which
+ * it becomes. A signal interrupts it. */
+static double mean_loss(const unsigned char *ids, int64_t n, int64_t *windows)
+{
+    int64_t fit = (n - 1) / context, width = context + 1, all = *windows;
+    if (all == 0 || all > fit) all = fit;
+    if (all > ex.batch) all -= all % ex.batch;
+    int64_t *buffer = malloc((size_t)(ex.batch * width) * sizeof *buffer);
+    if (!buffer) ex_refuse("out of memory");
+    ex_check(tn_eval(ex.model));
+    tn_scope outer = tn_scope_begin();
+    tn_tensor *sum = tn_full_as(TN_SCALAR, 0, TN_F64, ex.where);
+    for (int64_t w = 0; w < all && !ex_signal; w += ex.batch) {
+        int64_t rows = all - w < ex.batch ? all - w : ex.batch;
+        for (int64_t i = 0; i < rows * width; i++) {
+            int64_t start = (n - width) * (w + i / width) / (all > 1 ? all - 1 : 1);
+            buffer[i] = ids[start + i % width];
+        }
+        tn_scope scope = tn_scope_begin();
+        TN_NO_GRAD
+        {
+            tn_tensor *x = tn_from_ints(buffer, TN_SHAPE(rows, width));
+            tn_tensor *loss = loss_of(tn_narrow(x, 1, 0, context), tn_narrow(x, 1, 1, context));
+            ex_check(tn_add_(sum, tn_mul_scalar(tn_to_dtype(loss, TN_F64), (double)rows)));
+        }
+        tn_scope_end(scope);
     }
+    free(buffer);
+    ex_check(tn_train(ex.model, true));
+    double mean = tn_item(sum) / (double)all;
+    tn_scope_end(outer);
+    *windows = all;
+    return mean;
+}
+
+static double evaluate(double mean)
+{
+    int64_t windows = 1024; /* a sixth of the held-out King James text */
+    double valid = mean_loss(text->valid, text->n_valid, &windows);
+    (void)mean;
+    if (!ex_signal) ex_say("step %d: validation loss %.4f", ex.step, valid);
+    return valid;
 }
 
 /* The final losses: over all of the held-out text, and over as much of the training text. */
-static void report_losses(run *r, double rate, bool trained)
+static void print_losses(double rate)
 {
-    evaluation valid = run_evaluate(r, r->text->valid, r->text->n_valid, 0);
-    evaluation train =
-        run_evaluate(r, r->text->train, r->text->n_train, valid.characters / set.context);
-    if (ex_signal()) return;
-    ex_curve_add(&r->valid_curve, (double)r->step, valid.loss);
-    if (set.shared.quiet) return;
+    int64_t n = 0;
+    double valid = mean_loss(text->valid, text->n_valid, &n);
+    int64_t m = n;
+    double train = mean_loss(text->train, text->n_train, &m);
+    if (ex_signal) return;
+    ex_curve_add(&ex.curve[1], (double)ex.step, valid);
+    if (ex.quiet) return;
     printf("train loss %.4f, validation loss %.4f nats per character (over %" PRId64 " and %" PRId64
            " characters)\n",
-           train.loss, valid.loss, train.characters, valid.characters);
-    if (trained) printf("%" PRId64 " steps, %.0f tokens/s\n", r->step, rate);
+           train, valid, m * context, n * context);
+    if (rate > 0) printf("%d steps, %.0f tokens/s\n", ex.step, rate);
 }
 
-/* Prints at once, so that one can watch; on a terminal a word that does not fit begins a line. id
+/* ---- a sample -------------------------------------------------------------------------------- */
+
+/* Draws an id with probability softmax(logit / temperature) among the k likeliest. */
+static int draw(const float *logit, tn_generator *g)
+{
+    int i, order[256], k = top_k > 0 && top_k < known.vocab ? top_k : known.vocab;
+    double sum = 0, u = ((double)tn_generator_u32(g) + 0.5) / 4294967296.0;
+    for (int id = 0; id < known.vocab; id++) { /* likelier ones first, equal ones as they come */
+        for (i = id; i > 0 && logit[order[i - 1]] < logit[id]; i--) order[i] = order[i - 1];
+        order[i] = id;
+    }
+    if (temperature <= 0) return order[0];
+    for (i = 0; i < k; i++) sum += exp((logit[order[i]] - logit[order[0]]) / temperature);
+    u *= sum;
+    for (i = 0; i < k - 1; i++) {
+        u -= exp((logit[order[i]] - logit[order[0]]) / temperature);
+        if (u < 0) break;
+    }
+    return order[i];
+}
+
+/* What follows the n ids, drawn. */
+static unsigned char next_id(const unsigned char *ids, int64_t n, tn_generator *g)
+{
+    int64_t window[4096];
+    float logit[256];
+    for (int64_t i = 0; i < n; i++) window[i] = ids[i];
+    TN_SCOPE TN_NO_GRAD
+    {
+        tn_tensor *x = tn_to(tn_from_ints(window, TN_SHAPE(1, n)), ex.where);
+        tn_tensor *last = tn_select(tn_select(tn_forward(ex.model, x), 0, 0), 0, -1);
+        ex_check(tn_copy_out(last, logit, sizeof *logit * (size_t)known.vocab, TN_F32));
+    }
+    return (unsigned char)draw(logit, g);
+}
+
+/* Prints at once, so that one can watch; on a terminal a word that does not fit begins a line. c
  * -1: the end. */
-static void write_character(int id, void *user)
+static void write_character(int c)
 {
     enum { LONGEST = 32 };
     static char word[LONGEST];
     static int n, column;
-    const run *r = user;
-    char c = id < 0 ? ' ' : (char)r->vocab.byte_of[id];
-    bool ends = c == ' ' || c == '\n', wraps = isatty(STDOUT_FILENO);
-    if (!ends) word[n++] = c;
+    bool ends = c < 0 || c == ' ' || c == '\n', wraps = isatty(STDOUT_FILENO);
+    if (!ends) word[n++] = (char)c;
     if (!ends && n < LONGEST && wraps) return;
     if (wraps && column > 0 && column + n > ex_width()) column = 0, putchar('\n');
-    fwrite(word, 1, (size_t)n, stdout);
+    printf(c >= 0 && ends ? "%.*s%c" : "%.*s", n, word, c);
     column = c == '\n' ? 0 : column + n + ends;
     n = 0;
-    if (ends && id >= 0) putchar(c);
     ex_flush();
 }
 
-static void write_sample(run *r)
+static bool is_letter(unsigned char id)
 {
-    size_t given = strlen(set.prompt);
-    unsigned char *ids = malloc(given + 1 + (size_t)set.generate);
-    if (!ids) ex_refuse("out of memory");
-    for (size_t i = 0; i < given; i++)
-        ids[i] = (unsigned char)r->vocab.id_of[(unsigned char)set.prompt[i]];
-    int newline = r->vocab.id_of['\n']; /* without a prompt the sample begins a line */
-    if (given == 0) ids[given++] = (unsigned char)(newline >= 0 ? newline : 0);
-    if (!set.shared.quiet) printf("\n---- sample, temperature %g ----\n", set.temperature);
-    for (size_t i = 0; set.prompt[i]; i++) write_character(ids[i], r);
-    ex_check(sample(r->model, ids, (int64_t)given,
-                    (sample_options){ .length = set.generate,
-                                      .temperature = set.temperature,
-                                      .top_k = set.top_k,
-                                      .seed = (uint64_t)set.shared.seed,
-                                      .context = set.context,
-                                      .device = r->device,
-                                      .wrote = write_character,
-                                      .user = r }));
-    write_character(-1, r);
-    printf("\n");
-    int64_t total = (int64_t)given + set.generate;
-    if (!set.shared.quiet) printf("---- end ----\n");
-    if (r->text && !set.shared.quiet) {
-        word_count c = count_words(ids, total, &r->vocab, r->text);
-        double share = c.words ? 100.0 * (double)c.known / (double)c.words : 0;
-        printf("%" PRId64 " of the sample's %" PRId64
-               " words occur in the training text (%.1f %%)\n",
-               c.known, c.words, share);
+    return isalpha(known.byte_of[id]) || known.byte_of[id] >= 128;
+}
+
+/* Whether the training text has it as a word: a run of letters. */
+static bool is_word(const unsigned char *word, size_t n)
+{
+    const unsigned char *at = text->train, *end = at + text->n_train;
+    for (; (at = memmem(at, (size_t)(end - at), word, n)); at++) {
+        bool begins = at == text->train || !is_letter(at[-1]);
+        if (begins && (at + n == end || !is_letter(at[n]))) return true;
     }
+    return false;
+}
+
+static void print_words(const unsigned char *ids, int64_t n)
+{
+    int words = 0, found = 0;
+    while (n > 0 && is_letter(ids[n - 1])) n--; /* the last one may be cut off */
+    for (int64_t i = 0, j; i < n; i = j + 1) {
+        for (j = i; j < n && is_letter(ids[j]);) j++;
+        words += j > i;
+        found += j > i && is_word(ids + i, (size_t)(j - i));
+    }
+    printf("%d of the sample's %d words occur in the training text (%.1f %%)\n", found, words,
+           words ? 100.0 * found / words : 0);
+}
+
+static void write_sample(void)
+{
+    int64_t given = (int64_t)strlen(prompt), n = given + generate;
+    unsigned char *ids = malloc((size_t)n + 1);
+    tn_generator *g = tn_generator_new((uint64_t)ex.seed);
+    ex_check_ptr(g);
+    if (!ids) ex_refuse("out of memory");
+    for (int64_t i = 0; i < given; i++)
+        ids[i] = (unsigned char)known.id_of[(unsigned char)prompt[i]];
+    if (given == 0) { /* the sample begins a line */
+        ids[given++] = (unsigned char)(known.id_of['\n'] > 0 ? known.id_of['\n'] : 0);
+        n++;
+    }
+    if (!ex.quiet) printf("\n---- sample, temperature %g ----\n", temperature);
+    for (const char *c = prompt; *c; c++) write_character((unsigned char)*c);
+    ex_check(tn_eval(ex.model));
+    for (int64_t i = given; i < n; i++) {
+        int64_t seen = i < context ? i : context;
+        ids[i] = next_id(ids + i - seen, seen, g);
+        write_character(known.byte_of[ids[i]]);
+    }
+    write_character(-1);
+    printf(ex.quiet ? "\n" : "\n---- end ----\n");
+    if (text && !ex.quiet) print_words(ids, n);
+    tn_generator_free(g);
     free(ids);
 }
 
-/* First the weights: the rest may be interrupted. */
-static void finish(run *r, bool trained, double rate)
+/* ---- the order of the work ------------------------------------------------------------------- */
+
+static void check_sizes(void)
 {
-    const ex_settings *shared = &set.shared;
-    bool whole = r->step >= set.steps;
-    if (whole && ex_first(shared, shared->save)) run_save_weights(r, trained);
-    bool asked = ex_given(&options, "generate"); /* then of a loaded model only a sample */
-    if (whole && r->text && ((!shared->quiet && (trained || !asked)) || shared->plot))
-        report_losses(r, rate, trained);
-    if (trained && shared->plot) run_plot(r);
-    ex_let_signals();
-    if (shared->print_hash) printf("hash %016" PRIx64 "\n", ex_hash(r->model));
-    bool wanted = set.generate > 0 && (!shared->quiet || asked);
-    if (!whole || !wanted || ex_signal()) return;
-    write_sample(r);
-    if (trained && shared->save && !shared->quiet)
-        printf("\nmore from these weights: %s --load %s --generate 400\n", program_invocation_name,
-               shared->save);
+    if (ex.total < ex.step)
+        ex_refuse("--steps %d: %s is after step %d: want at least as many", ex.total, ex.resume,
+                  ex.step);
+    if (warmup > ex.total)
+        ex_refuse("--warmup %d --steps %d: want at most the steps", warmup, ex.total);
+    if (d_model % heads)
+        ex_refuse("--d-model %d --heads %d: want a multiple of the heads", d_model, heads);
 }
+
+static void finish(double rate)
+{
+    bool whole = ex.step >= ex.total;
+    bool asked = ex_given("generate"); /* then of a loaded model only a sample */
+    if (whole && text && ((!ex.quiet && (ex.trained || !asked)) || ex.plot)) print_losses(rate);
+    ex_report();
+    if (!whole || generate == 0 || (ex.quiet && !asked) || ex_signal) return;
+    if (tn_parallel_rank() == 0) write_sample();
+    if (ex.trained && ex.save && !ex.quiet)
+        printf("\nmore from these weights: %s --load %s --generate 400\n", program_invocation_name,
+               ex.save);
+}
+
+/* clang-format off */
+struct ex_run ex = {
+    EX_DEFAULTS, .total = 2500, .batch = 32, .every = 250, .unit = "tokens",
+    .next = next, .learn = learn, .evaluate = evaluate, .value = "validation_loss",
+    .y_label = "nats per character", .label = { "training", "validation" },
+};
+/* clang-format on */
 
 int main(int argc, char **argv)
 {
-    ex_settings *shared = &set.shared;
-    ex_parse(&options, argc, argv);
-    check_flags();
-    ex_settle(shared, &options);
-    if (tn_parallel_rank() > 0) set.eval_every = set.generate = 0; /* rank 0 alone tells */
+    ex_parse("Trains a small decoder-only transformer on characters of a text, then writes some.",
+             options, sizeof options / sizeof *options, 0, argc, argv);
+    if (ex.load && !ex_given("steps")) ex.total = 0;
+    if (!ex_given("warmup") && warmup > ex.total / 10) warmup = ex.total / 10;
+    if (!path && !ex.resume && (!ex.load || ex.total > 0))
+        ex_refuse("--text FILE is needed (see --help)");
     tn_scope program = tn_scope_begin();
-    run r = { .set = &set, .options = &options };
-    if (shared->resume || shared->load) run_adopt(&r);
+    ex_prepare();
+    ex_adopt();
     check_sizes();
-    if (set.text) run_read_text(&r);
-    check_prompt(&r.vocab);
-    tn_manual_seed((uint64_t)shared->seed);
-    run_build(&r);
-    ex_print_head(shared, &options);
-    if (!shared->quiet) print_model(&r);
-    if (shared->load) run_load_weights(&r);
-    run_same_text(&r);
-    r.shared = ex_share(shared, &options, r.model, r.optimizer, set.batch, r.step);
-    if (shared->resume) run_resume(&r);
-    ex_check(tn_parallel_share_random());
-    ex_say_resumed(shared, r.step, set.steps, "--steps");
-
-    bool trained = r.step < set.steps;
-    double rate = trained ? run_train(&r) : 0;
-    finish(&r, trained, rate);
-    run_free(&r);
+    if (*vocabulary) read_vocabulary();
+    if (path) read_text();
+    check_prompt();
+    build();
+    ex_print_head();
+    if (!ex.quiet) print_model();
+    ex_start();
+    finish(ex_train());
+    ex_free();
+    if (text) tn_text_free(text);
     tn_scope_end(program);
     return ex_end();
 }

@@ -2,9 +2,9 @@
 # The example programs as a user meets them: flags, files, signals, resuming, the same bits again.
 # usage: test_examples.sh TRANSFORMER BATCHNORM BUFFERS XOR AUTOGRAD GPT     (paths of the programs)
 #
-# Seen to fail: with .scheduler left out of both checkpoints in transformer/train.c a resumed run
-# began its warm-up again: "resumed after 1", "8" and "13" (another hash than the whole run's); with a
-# note_signal (process.c) that only notes: both "a second signal"; gpt.c without tn_optim_step (3.62) or
+# Seen to fail: with .scheduler left out of ex_checkpoint() in examples/files.c a resumed run began its
+# warm-up again: "resumed after 1", "8" and "13" (another hash than the whole run's); with a note_signal
+# (examples/common.c) that only notes: both "a second signal"; gpt.c without tn_optim_step (3.62) or
 # without attention (above 1.2): "gpt, it learns"; with another seed in each run: "gpt, byte for byte".
 set -uo pipefail
 transformer=$(realpath "$1") batchnorm=$(realpath "$2") buffers=$(realpath "$3") xor=$(realpath "$4")
@@ -186,7 +186,7 @@ check 'folder, of a run before' refused 'runs/transformer-00000024.safetensors i
 check 'folder, a file beside the one resumed' t --quiet --checkpoint runs2/ --checkpoint-every 4 --keep 0
 check 'folder, beside' "$transformer" --resume runs2/transformer-00000004.safetensors --quiet --stop-after 1
 check 'folder, all stay' same "$(steps_in runs2)" '4 5 8 12 16 20 24 '
-check 'folder, --keep and a file' refused '--keep 3: checkpoints go to the file one.ckpt: want --checkpoint one.ckpt/' \
+check 'folder, --keep and a file' refused '--keep 3: checkpoints go to one file: want --checkpoint DIR/' \
     t --checkpoint one.ckpt --keep 3
 mkdir empty
 check 'folder, empty' fails 'no transformer-STEP.safetensors is in it' "$transformer" --resume empty
@@ -291,7 +291,7 @@ check 'transformer, three steps unless told' page t3.html 3 '"name":"position.pe
 check 'transformer, a page of a shorter run' t --quiet --stop-after 1 --checkpoint part --html t1.html
 check 'transformer, its one step' page t1.html 1 '"moved":"by the optimizer"'
 check 'transformer, a page that cannot be written' refused '--html none/t.html: No such file' t --html none/t.html
-check 'transformer, one file for two' refused '--html loss.svg: it is the file of --plot too' \
+check 'transformer, one file for two' refused '--html loss.svg: named twice, or' \
     t --plot loss.svg --html loss.svg
 check 'transformer, a page and --capture' refused '--html and --capture' t --capture --html t.html
 check 'batchnorm, a page changes no bit' same "$(bhash_of)" "$(bhash_of --html b.html)"

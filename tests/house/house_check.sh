@@ -9,6 +9,7 @@ more=${HOUSE_MORE:-0} # lines of a trial that is not to stay: extending_check.py
 
 most_cpu_lines=59258     # include/ and src/ without cuda/, all *.c and *.h
 most_reading_lines=5256  # the files that docs/reading.md lists
+most_transformer_lines=1713 # examples/transformer with all its options, and the files of examples/ that it shares
 most_readme_lines=130    # README.md, the front door: what does not fit has a page in docs/
 most_design_lines=400    # docs/design.md, decisions and reasons: figures go to docs/measurements.md
 
@@ -69,6 +70,8 @@ PYTHON
 [ -z "$gone" ] || echo "$gone"
 check 'files that notes "seen to fail" name and that are not there' "$(grep -c . <<<"$gone" || true)" 0
 
+check 'lines of the transformer with what it shares' \
+    "$(cat examples/*.[ch] examples/transformer/*.[ch] | wc -l)" $most_transformer_lines
 check 'lines of README.md' "$(wc -l <README.md)" $most_readme_lines
 check 'lines of docs/design.md' "$(wc -l <docs/design.md)" $most_design_lines
 

@@ -49,15 +49,15 @@ refused() { # MESSAGE COMMAND...
 # Every process must resume from the same checkpoint: with one step more to go than the others it would wait.
 check 'stopped later' ranks 2 "$transformer" "${masks[@]}" --stop-after 6 --checkpoint e
 check 'another run' ranks 2 "$transformer" "${masks[@]}" --stop-after 6 --seed 9 --checkpoint f
-check 'another step' refused 'process 1 begins after step 6, process 0 after step 5' \
+check 'another step' refused 'tn_parallel_same: on rank 1 --resume is not the same as on rank 0' \
     ranks 1 "$transformer" --resume g --quiet : -n 1 "$transformer" --resume e --quiet
-check 'another file' refused 'process 1 begins after step 6, process 0 after step 6, of another checkpoint' \
+check 'another file' refused 'tn_parallel_same: on rank 1 --resume is not the same as on rank 0' \
     ranks 1 "$transformer" --resume e --quiet : -n 1 "$transformer" --resume f --quiet
 # What decides the bits of a run, and that nothing else shows: the same lines in another order, a seed.
 tac text >other
 check 'another text' refused 'tn_parallel_same: on rank 1 --text is not the same as on rank 0' \
     ranks 1 "$transformer" "${small[@]}" --steps 1 : -n 1 "$transformer" --text other "${small[@]:2}" --steps 1
-check 'another seed' refused 'tn_parallel_same: on rank 1 --seed is not the same as on rank 0' \
+check 'another seed' refused 'tn_parallel_same: on rank 1 seed is not the same as on rank 0' \
     ranks 1 "$transformer" "${small[@]}" --steps 1 : -n 1 "$transformer" "${small[@]}" --seed 2 --steps 1
 check 'a batch for 5' refused '--batch 12: 5 processes share it: want a multiple of 5' \
     ranks 5 "$transformer" "${small[@]}" --steps 1
@@ -77,7 +77,7 @@ for n in 1 2 8; do
 done
 cp h i
 check '--shard resumed without it' same "$hash" "$(ranks 4 "$transformer" --resume i --print-hash --quiet)"
-check '--shard in one process' refused '--shard: some processes have it: want all or none' \
+check '--shard in one process' refused 'tn_parallel_same: on rank 1 --shard is not the same as on rank 0' \
     ranks 1 "$transformer" "${state[@]}" --shard : -n 1 "$transformer" "${state[@]}"
 
 example_images images 300

@@ -6,7 +6,7 @@
  * Kernels that work row by row get some rows at a time, so that the copies stay in the L1 cache;
  * others get whole copies, which cost a pass over memory for each operand.
  */
-#include "tensor/cpu/cpu.h"
+#include "tensor/cpu/dense/dense.h"
 #include "tensor/internal.h"
 
 /* An array as it was before its f32 copy replaced it; nbytes 0: not replaced. */
