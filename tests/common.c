@@ -2,6 +2,7 @@
 #include "common.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 #include "scarce.h"
 
@@ -15,8 +16,52 @@ void test_setup(void)
     scope = tn_scope_begin();
 }
 
+static struct {
+    void *what;
+    void (*free)(void *what);
+} at_end[64];
+static int n_at_end;
+
+void free_at_end(void *what, void (*free)(void *what))
+{
+    assert_made(what);
+    ck_assert_int_lt(n_at_end, 64);
+    at_end[n_at_end].what = what;
+    at_end[n_at_end++].free = free;
+}
+
+#define OWNED(type, free_it)                                                                       \
+    static void free_##type(void *what)                                                            \
+    {                                                                                              \
+        free_it(what);                                                                             \
+    }                                                                                              \
+    tn_##type *owned_##type(tn_##type *what)                                                       \
+    {                                                                                              \
+        free_at_end(what, free_##type);                                                            \
+        return what;                                                                               \
+    }
+
+void *owned_block(void *block)
+{
+    free_at_end(block, free);
+    return block;
+}
+
+OWNED(module, tn_module_drop)
+OWNED(optim, tn_optim_free)
+OWNED(scheduler, tn_scheduler_free)
+OWNED(scaler, tn_scaler_free)
+OWNED(loader, tn_loader_free)
+OWNED(text, tn_text_free)
+OWNED(generator, tn_generator_free)
+OWNED(capture, tn_capture_free)
+
 void test_teardown(void)
 {
+    while (n_at_end) {
+        n_at_end--;
+        at_end[n_at_end].free(at_end[n_at_end].what);
+    }
     tn_scope_end(scope);
     ck_assert_msg(tn_live_tensors() == live_before, "%" PRId64 " tensors outlived the test",
                   tn_live_tensors() - live_before);
@@ -34,6 +79,29 @@ void scarce_install(void)
 {
     scarce = (scarce_memory){ .most = SIZE_MAX };
     assert_ok(test_set_allocator(&scarce_allocator));
+}
+
+int scarce_sweep(tn_status (*call)(void *user), void (*check)(void *user), void *user)
+{
+    int failed = 0;
+    for (int64_t k = 1;; k++) {
+        tn_scope s = tn_scope_begin();
+        int64_t live = tn_live_tensors();
+        tn_memory_trim(); /* otherwise freed blocks would be used again without a request */
+        tn_error_clear();
+        scarce_fail(k);
+        tn_status status = call(user);
+        bool refused = scarce.requests >= k;
+        scarce.failing = 0;
+        tn_scope_end(s);
+        ck_assert_msg(tn_live_tensors() == live, "request %d (%s): %d tensors more", (int)k,
+                      tn_status_name(status), (int)(tn_live_tensors() - live));
+        ck_assert_msg(status == TN_OK || (refused && status == TN_E_NOMEM), "request %d: %s: %s",
+                      (int)k, tn_status_name(status), tn_error());
+        if (!refused) return failed;
+        failed += status != TN_OK;
+        if (status != TN_OK && check) check(user);
+    }
 }
 
 TCase *test_case(Suite *suite, const char *name)
@@ -219,6 +287,13 @@ tn_tensor *as_strided(tn_tensor *t)
 bool child_may_start_threads(void)
 {
     return !TEST_TSAN && !getenv("TN_TEST_EMULATED");
+}
+
+double cpu_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 const char *golden_path(const char *file)

@@ -56,6 +56,27 @@ TCase *test_case(Suite *suite, const char *name);
 void test_setup(void);
 void test_teardown(void);
 
+/* Freed at the end of the test, the last one first: tn_module *m = owned(tn_relu_new()). Each must
+ * have been made. */
+/* clang-format off */
+#define owned(what)                                                                                \
+    _Generic((what), void *: owned_block, tn_module *: owned_module, tn_optim *: owned_optim,     \
+             tn_scheduler *: owned_scheduler, tn_scaler *: owned_scaler, tn_loader *: owned_loader,\
+             tn_text *: owned_text, tn_generator *: owned_generator, tn_capture *: owned_capture,  \
+             char *: owned_block, unsigned char *: owned_block)                                    \
+    (what)
+/* clang-format on */
+tn_module *owned_module(tn_module *m);
+tn_optim *owned_optim(tn_optim *optimizer);
+tn_scheduler *owned_scheduler(tn_scheduler *scheduler);
+tn_scaler *owned_scaler(tn_scaler *scaler);
+tn_loader *owned_loader(tn_loader *loader);
+tn_text *owned_text(tn_text *text);
+tn_generator *owned_generator(tn_generator *g);
+tn_capture *owned_capture(tn_capture *c);
+void *owned_block(void *block); /* of malloc() */
+void free_at_end(void *what, void (*free)(void *what));
+
 /* tn_set_allocator in a test with the fixture. It closes the fixture's scope first, since the
  * library refuses while memory is in use. Everything made in that scope is freed. */
 tn_status test_set_allocator(const tn_allocator *allocator);
@@ -128,6 +149,9 @@ tn_tensor *from_f64(const double *values, tn_shape shape);
 /* t's values in other memory layouts, as leaves without history. Values and shape are t's. */
 tn_tensor *as_transposed(tn_tensor *t); /* axes in reverse order in memory */
 tn_tensor *as_strided(tn_tensor *t);    /* every second element of a larger storage, offset 1 */
+
+/* Of all threads of this process, since it began. */
+double cpu_seconds(void);
 
 /* The path of a file in tests/golden. Static buffer. */
 const char *golden_path(const char *file);

@@ -7,6 +7,7 @@
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -14,9 +15,9 @@ char folder[512];
 
 const char *in_folder(const char *name)
 {
-    static char path[4][1536];
+    static char path[8][1536];
     static int next;
-    next = (next + 1) % 4;
+    next = (next + 1) % 8;
     snprintf(path[next], sizeof path[next], "%s/%s", folder, name);
     return path[next];
 }
@@ -87,15 +88,21 @@ char *read_bytes(const char *path, size_t *n)
     return bytes;
 }
 
-const char *write_header(const char *name, const char *header, size_t n)
+const char *write_tensors(const char *name, const char *header, const void *data, size_t n)
 {
     size_t h = strlen(header);
     char *bytes = calloc(8 + h + n, 1);
     for (int i = 0; i < 8; i++) bytes[i] = (char)(h >> (8 * i));
     memcpy(bytes + 8, header, h);
+    if (data) memcpy(bytes + 8 + h, data, n);
     const char *path = write_bytes(name, bytes, 8 + h + n);
     free(bytes);
     return path;
+}
+
+const char *write_header(const char *name, const char *header, size_t n)
+{
+    return write_tensors(name, header, NULL, n);
 }
 
 unsigned char *gzip(const void *bytes, size_t n, int level, size_t *size)
@@ -131,6 +138,13 @@ uint64_t hash_of_module(tn_module *m)
     uint64_t hash = hash_of(tn_state_dict(m, ""));
     tn_scope_end(s);
     return hash;
+}
+
+int status_of(pid_t child)
+{
+    int status = 0;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 int full_or(int full, int shortened)

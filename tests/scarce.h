@@ -35,6 +35,12 @@ void scarce_fail(int64_t k);
 /* The next n requests are granted, and no other; INT64_MAX: all. */
 void scarce_allow(int64_t n);
 
+/* In a Check suite, after scarce_install(): refuses the k-th request for memory of call(user), and
+ * with scarce.sticky all after it, for k = 1, 2, ... until it makes no more. It must fail with
+ * TN_E_NOMEM, or do without; leave no tensor; and pass check(user) after a failure, unless that is
+ * NULL. Returns how often it failed. */
+int scarce_sweep(tn_status (*call)(void *user), void (*check)(void *user), void *user);
+
 /* ---- malloc ---------------------------------------------------------------------------------- */
 
 /* requests still granted, below 0: all; NULL if not linked */
