@@ -7,48 +7,52 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <zlib.h>
+#include <unistd.h>
 
 #include "files.h"
 
 /* ---- IDX ------------------------------------------------------------------------------------- */
 
-static const unsigned char idx_u8[] = { 0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 255 };
-
 START_TEST(idx_types)
 {
-    tn_tensor *t = tn_idx_load(write_bytes("a", idx_u8, sizeof idx_u8));
-    assert_made(t);
-    ck_assert_int_eq(tn_dtype_of(t), TN_U8);
-    ck_assert_int_eq(tn_size(t, 0), 2);
-    assert_values(t, 0, 1, 2, 3, 4, 5, 255);
-    t = tn_idx_load(write_bytes("a", "\0\0\x09\1\0\0\0\3\1\xff\x80", 11));
-    ck_assert_int_eq(tn_dtype_of(t), TN_I32);
-    assert_values(t, 0, 1, -1, -128);
-    t = tn_idx_load(write_bytes("a", "\0\0\x0b\1\0\0\0\2\1\2\xff\xfe", 12));
-    assert_values(t, 0, 258, -2);
-    t = tn_idx_load(write_bytes("a", "\0\0\x0c\1\0\0\0\2\0\1\0\0\x80\0\0\0", 16));
-    assert_values(t, 0, 65536, -2147483648.0);
-    t = tn_idx_load(write_bytes("a", "\0\0\x0d\1\0\0\0\1\xbf\xc0\0\0", 12));
-    ck_assert_int_eq(tn_dtype_of(t), TN_F32);
-    assert_values(t, 0, -1.5);
-    t = tn_idx_load(write_bytes("a", "\0\0\x0e\1\0\0\0\1\x40\x09\x21\xfb\x54\x44\x2d\x18", 16));
-    ck_assert_int_eq(tn_dtype_of(t), TN_F64);
-    assert_values(t, 0, 3.14159265358979311600);
+    static const struct {
+        const char *bytes;
+        size_t n;
+        tn_dtype dtype;
+        int values;
+        double value[6];
+    } rows[] = {
+        { "\0\0\x08\2\0\0\0\2\0\0\0\3\1\2\3\4\5\xff", 18, TN_U8, 6, { 1, 2, 3, 4, 5, 255 } },
+        { "\0\0\x09\1\0\0\0\3\1\xff\x80", 11, TN_I32, 3, { 1, -1, -128 } },
+        { "\0\0\x0b\1\0\0\0\2\1\2\xff\xfe", 12, TN_I32, 2, { 258, -2 } },
+        { "\0\0\x0c\1\0\0\0\2\0\1\0\0\x80\0\0\0", 16, TN_I32, 2, { 65536, -2147483648.0 } },
+        { "\0\0\x0d\1\0\0\0\1\xbf\xc0\0\0", 12, TN_F32, 1, { -1.5 } },
+        { "\0\0\x0e\1\0\0\0\1\x40\x09\x21\xfb\x54\x44\x2d\x18",
+          16,
+          TN_F64,
+          1,
+          { 3.14159265358979311600 } },
+    };
+    for (int i = 0; i < COUNT(rows); i++) {
+        tn_tensor *t = tn_load_idx(write_bytes("a", rows[i].bytes, rows[i].n));
+        assert_made(t);
+        ck_assert_int_eq(tn_dtype_of(t), rows[i].dtype);
+        ck_assert_int_eq(tn_size(t, 0), i ? rows[i].values : 2);
+        const char *differs = values_difference(t, rows[i].value, rows[i].values, 0);
+        ck_assert_msg(!differs, "type %02x: %s", rows[i].bytes[2], differs);
+    }
     /* many values, over chunk borders */
     size_t n = 50000;
-    unsigned char *large = malloc(8 + 4 * n);
+    unsigned char *large = owned(malloc(8 + 4 * n));
     memcpy(large, "\0\0\x0c\1\0\0\xc3\x50", 8);
     for (size_t i = 0; i < n; i++)
         for (int k = 0; k < 4; k++)
             large[8 + 4 * i + (size_t)k] = (unsigned char)(i >> (24 - 8 * k));
     size_t size;
-    unsigned char *packed = gzip(large, 8 + 4 * n, 6, &size);
-    t = tn_idx_load(write_bytes("a.gz", packed, size));
+    unsigned char *packed = owned(gzip(large, 8 + 4 * n, 6, &size));
+    tn_tensor *t = tn_load_idx(write_bytes("a.gz", packed, size));
     assert_made(t);
     for (int64_t i = 0; i < (int64_t)n; i += 997) ck_assert_double_eq(tn_at(t, &i, 1), (double)i);
-    free(packed);
-    free(large);
 }
 END_TEST
 
@@ -101,11 +105,11 @@ START_TEST(text_batches)
 {
     char all[256];
     for (int i = 0; i < 256; i++) all[i] = (char)i;
-    tn_text *text = tn_text_load(write_bytes("t", all, 256), 0.25);
-    tn_generator *g = tn_generator_new(42);
+    tn_text *text = owned(tn_text_load(write_bytes("t", all, 256), 0.25));
+    tn_generator *g = owned(tn_generator_new(42));
     tn_tensor *x, *y;
     assert_ok(tn_text_batch(text, false, g, 5, 8, &x, &y));
-    tn_generator *same = tn_generator_new(42);
+    tn_generator *same = owned(tn_generator_new(42));
     for (int64_t b = 0; b < 5; b++) {
         int64_t start = tn_generator_u32(same) % (192 - 8); /* PyTorch's randint */
         for (int64_t t = 0; t < 8; t++) {
@@ -121,20 +125,18 @@ START_TEST(text_batches)
     assert_fails(tn_text_batch(text, true, g, 2, 64, &x, &y), TN_E_INVALID,
                  "a validation part of 64 characters: want more than context 64");
     assert_fails(tn_text_batch(text, true, g, 0, 4, &x, &y), TN_E_INVALID, "batch 0");
-    tn_generator_free(g);
-    tn_generator_free(same);
-    tn_text_free(text);
 }
 END_TEST
 
 /* ---- loaders --------------------------------------------------------------------------------- */
 
-/* Rows 0..n-1, as numbers, and as pairs. */
+/* Rows 0..n-1, as numbers, and as pairs; freed at the end of the test. */
 static tn_loader *loader_of(int64_t n, tn_loader_options o)
 {
     tn_tensor *data[2] = { tn_arange(0, (double)n, 1, TN_I64),
                            tn_reshape(tn_arange(0, 2 * (double)n, 1, TN_F32), TN_SHAPE(n, 2)) };
-    return tn_loader_new(data, 2, o);
+    tn_loader *l = tn_loader_new(data, 2, o);
+    return l ? owned(l) : NULL;
 }
 
 /* The rows of one epoch in order; -1 between batches. Returns how many numbers. */
@@ -168,16 +170,12 @@ START_TEST(loader_in_order)
         static const double wanted[] = { 0, 1, 2, -1, 3, 4, 5, -1, 6, -1 };
         ck_assert_int_eq(memcmp(order, wanted, sizeof wanted), 0);
     }
-    tn_loader_free(l);
     l = loader_of(7, (tn_loader_options){ .batch_size = 3, .drop_last = true, .prefetch = _i });
     ck_assert_int_eq(epoch_of(l, order), 8);
-    tn_loader_free(l);
     l = loader_of(3, (tn_loader_options){ .prefetch = _i }); /* batches of 1 */
     ck_assert_int_eq(epoch_of(l, order), 6);
-    tn_loader_free(l);
     l = loader_of(3, (tn_loader_options){ .batch_size = 100, .prefetch = _i });
     ck_assert_int_eq(epoch_of(l, order), 4);
-    tn_loader_free(l);
     tn_loader_free(NULL);
 }
 END_TEST
@@ -190,7 +188,6 @@ START_TEST(loader_in_parts)
     tn_loader_options o = { .batch_size = 6, .shuffle = true, .seed = 5, .prefetch = _i };
     tn_loader *l = loader_of(22, o);
     ck_assert_int_eq(epoch_of(l, whole), 22 + 4);
-    tn_loader_free(l);
     for (int k = 0; k < 3; k++) {
         o.parts = 3;
         o.part = k;
@@ -205,11 +202,9 @@ START_TEST(loader_in_parts)
             for (int i = 0; i < 2; i++)
                 ck_assert_double_eq(part[k][b * 3 + i], whole[b * 7 + 2 * k + i]);
         ck_assert_double_eq(part[k][9], whole[21 + k]);
-        tn_loader_free(l);
     }
     l = loader_of(20, o); /* 2 rows left: fewer than parts, so no batch of them */
     ck_assert_int_eq(tn_loader_batches(l), 3);
-    tn_loader_free(l);
     assert_null(loader_of(2, o), TN_E_INVALID, "2 rows give no batch");
     o.part = 3;
     assert_null(loader_of(22, o), TN_E_INVALID, "part 3 of 3");
@@ -224,7 +219,7 @@ END_TEST
 START_TEST(loader_resumes_with_other_parts)
 {
     double order[64];
-    tn_module *m = tn_linear_new(2, 1, (tn_linear_options){ 0 });
+    tn_module *m = owned(tn_linear_new(2, 1, (tn_linear_options){ 0 }));
     tn_loader *one = loader_of(10, (tn_loader_options){ .batch_size = 8, .prefetch = _i });
     tn_loader *four =
         loader_of(10, (tn_loader_options){ .batch_size = 8, .parts = 4, .prefetch = _i });
@@ -245,9 +240,6 @@ START_TEST(loader_resumes_with_other_parts)
     c.loader = one;
     assert_ok(tn_checkpoint_load(&c, path));
     ck_assert_int_eq(epoch_of(one, order), 2 + 1); /* the rest */
-    tn_loader_free(four);
-    tn_loader_free(one);
-    tn_module_drop(m);
 }
 END_TEST
 
@@ -288,9 +280,6 @@ START_TEST(loader_shuffles_by_seed_and_epoch)
         loader_of(20, (tn_loader_options){ .batch_size = 6, .shuffle = true, .seed = 6 });
     epoch_of(other, b);
     ck_assert(memcmp(a[0], b, 24 * sizeof(double)));
-    tn_loader_free(other);
-    tn_loader_free(l);
-    tn_loader_free(p);
 }
 END_TEST
 
@@ -310,35 +299,111 @@ START_TEST(loader_keeps_its_tensors)
                   (tn_loader_options){ .batch_size = 500, .shuffle = true, .prefetch = true });
     tn_tensor *two[2];
     ck_assert_int_eq(tn_loader_next(l, two, 2), 1);
+}
+END_TEST
+
+/* The values of all batches of an epoch, as they lie. */
+static size_t bytes_of_epoch(tn_loader *l, char *to)
+{
+    size_t n = 0;
+    for (tn_tensor *batch; tn_loader_next(l, &batch, 1) == 1;) {
+        size_t nbytes = (size_t)tn_numel(batch) * tn_dtype_size(tn_dtype_of(batch));
+        memcpy(to + n, tn_data(batch), nbytes);
+        n += nbytes;
+    }
+    return n;
+}
+
+/* Casting or replacing a module's buffer does not change the data of a loader made of it. */
+START_TEST(a_loader_keeps_what_it_was_made_of)
+{
+    enum { ROWS = 3000, BYTES = ROWS * 5 * 8 };
+    tn_loader_options o = { .batch_size = 700, .shuffle = _i & 1, .prefetch = _i & 2 };
+    tn_module *m = tn_module_new(&(tn_module_type){ .name = "M", .size = sizeof(tn_module) });
+    tn_tensor *x = random_as(TN_SHAPE(ROWS, 5), -1, 1, 1, TN_F64), *same = tn_clone(x);
+    assert_ok(tn_register_buffer(m, "x", NULL, x, TN_PERSISTENT));
+    tn_loader *l = owned(tn_loader_new(&x, 1, o)), *other = owned(tn_loader_new(&same, 1, o));
+    char *a = owned(calloc(1, BYTES)), *b = owned(calloc(1, BYTES));
+    for (int epoch = 0; epoch < 3; epoch++) {
+        if (epoch == 1) assert_ok(tn_module_to_dtype(m, TN_BF16));
+        if (epoch == 2) assert_ok(tn_module_set(m, "x", tn_zeros(TN_SHAPE(1))));
+        if (epoch == 2) tn_module_drop(m);
+        ck_assert_uint_eq(bytes_of_epoch(l, a), BYTES);
+        ck_assert_uint_eq(bytes_of_epoch(other, b), BYTES);
+        ck_assert_int_eq(memcmp(a, b, BYTES), 0);
+    }
+}
+END_TEST
+
+/* A child after fork has its parent's loaders, but not their threads. */
+START_TEST(a_loader_goes_on_after_fork)
+{
+    enum { BYTES = 1000 * 5 * 4 };
+    if (!child_may_start_threads()) return;
+    tn_loader_options o = { .batch_size = 10, .shuffle = true, .prefetch = true };
+    tn_tensor *x = random_as(TN_SHAPE(1000, 5), -1, 1, 1, TN_F32), *batch;
+    tn_loader *l = tn_loader_new(&x, 1, o);
+    ck_assert_int_eq(tn_loader_next(l, &batch, 1), 1);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(30);
+        char *a = malloc(BYTES), *b = malloc(BYTES);
+        tn_loader *other = tn_loader_new(&x, 1, o);
+        bool right = tn_loader_next(other, &batch, 1) == 1 && bytes_of_epoch(l, a) == BYTES - 200 &&
+                     bytes_of_epoch(other, b) == BYTES - 200 && !memcmp(a, b, BYTES - 200);
+        tn_loader_free(l), tn_loader_free(other);
+        _exit(right ? 0 : 1);
+    }
+    ck_assert_int_eq(status_of(child), 0);
     tn_loader_free(l);
 }
 END_TEST
 
 START_TEST(loader_refused)
 {
-    tn_tensor *a = tn_ones(TN_SHAPE(4, 2));
-    tn_tensor *b = tn_ones(TN_SHAPE(5));
-    tn_tensor *c = tn_ones(TN_SCALAR);
+    tn_tensor *a = tn_ones(TN_SHAPE(4, 2)), *b = tn_ones(TN_SHAPE(5)), *c = tn_ones(TN_SCALAR);
     tn_tensor *empty = tn_ones(TN_SHAPE(0, 3));
-    tn_loader_options o = { .batch_size = 2 };
-    assert_null(tn_loader_new((tn_tensor *[]){ a, b }, 2, o), TN_E_SHAPE,
-                "tensor 0 has 4 rows, tensor 1 5");
-    assert_null(tn_loader_new(&c, 1, o), TN_E_SHAPE, "rank >= 1");
-    assert_null(tn_loader_new(&empty, 1, o), TN_E_INVALID, "0 rows give no batch of 2");
-    assert_null(tn_loader_new(&a, 5, o), TN_E_INVALID, "5 tensors");
-    assert_null(tn_loader_new(&a, 1, (tn_loader_options){ .batch_size = -1 }), TN_E_INVALID,
-                "batch_size -1");
-    assert_null(tn_loader_new(&a, 1, (tn_loader_options){ .batch_size = 5, .drop_last = true }),
-                TN_E_INVALID, "4 rows give no batch of 5");
-    ck_assert_ptr_null(tn_loader_new((tn_tensor *[]){ a, NULL }, 2, o));
-    tn_error_clear();
-    tn_loader *l = tn_loader_new(&a, 1, o);
-    assert_fails(tn_loader_seek(l, 0, 3), TN_E_INDEX, "an epoch has 2 batches");
+    tn_tensor *many = tn_zeros(TN_SHAPE((INT64_C(1) << 60) - 1, 0));
+    assert_made(many);
+    const struct {
+        tn_tensor *tensors[2];
+        int n;
+        tn_loader_options o;
+        tn_status status;
+        const char *text;
+    } rows[] = {
+        { { a, b }, 2, { 0 }, TN_E_SHAPE, "tensor 0 has 4 rows, tensor 1 5" },
+        { { c }, 1, { 0 }, TN_E_SHAPE, "rank >= 1" },
+        { { empty }, 1, { .batch_size = 2 }, TN_E_INVALID, "0 rows give no batch of 2" },
+        { { a }, 1, { .batch_size = -1 }, TN_E_INVALID, "batch_size -1" },
+        { { a },
+          1,
+          { .batch_size = 5, .drop_last = true },
+          TN_E_INVALID,
+          "4 rows give no batch of 5" },
+        { { many }, 1, { .shuffle = true }, TN_E_NOMEM, "out of memory" },
+        { { a, NULL }, 2, { .shuffle = true }, TN_E_INVALID, "tn_loader_new: tensors[1] is NULL" },
+        { { a }, 0, { 0 }, TN_E_INVALID, "want 1 to 4" },
+        { { a }, -1, { 0 }, TN_E_INVALID, "want 1 to 4" },
+        { { a }, 5, { 0 }, TN_E_INVALID, "5 tensors: want 1 to 4" },
+        { { a }, INT32_MAX, { 0 }, TN_E_INVALID, "want 1 to 4" },
+        { { a }, INT32_MIN, { 0 }, TN_E_INVALID, "want 1 to 4" },
+    };
+    for (int i = 0; i < COUNT(rows); i++)
+        assert_null(tn_loader_new(rows[i].tensors, rows[i].n, rows[i].o), rows[i].status,
+                    rows[i].text);
+    tn_loader *l = tn_loader_new(&a, 1, (tn_loader_options){ .batch_size = INT64_MAX });
+    ck_assert_int_eq(tn_loader_batches(l), 1);
     assert_fails(tn_loader_seek(l, -1, 0), TN_E_INDEX, "epoch -1");
+    assert_fails(tn_loader_seek(l, INT64_MAX, 1), TN_E_INDEX, "epoch 9223372036854775807");
+    assert_fails(tn_loader_seek(l, 0, 3), TN_E_INDEX, "an epoch has 1 batches");
+    assert_fails(tn_loader_seek(l, 0, INT64_MAX), TN_E_INDEX, "an epoch has 1 batches");
+    assert_fails(tn_loader_seek(l, INT64_MIN, 0), TN_E_INDEX, "an epoch has 1 batches");
+    assert_ok(tn_loader_seek(l, INT64_MAX / 2, 1));
+    ck_assert_int_eq(tn_loader_next(l, &b, 1), 0);
+    ck_assert_int_eq(tn_loader_next(l, &b, 1), 1);
     tn_loader_free(l);
-    ck_assert_int_eq(tn_loader_next(NULL, &a, 1), -1);
-    tn_error_clear();
-    l = tn_loader_new((tn_tensor *[]){ a, a }, 2, o);
+    l = tn_loader_new((tn_tensor *[]){ a, a }, 2, (tn_loader_options){ .batch_size = 2 });
     ck_assert_int_eq(tn_loader_next(l, &b, 1), -1);
     assert_error(TN_E_INVALID, "tn_loader_next: room for 1 tensors: want 2");
     ck_assert_int_eq((int)tn_loader_position(l), 0);
@@ -403,6 +468,8 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, loader_resumes_with_other_parts, 0, 2);
     tcase_add_test(t, loader_shuffles_by_seed_and_epoch);
     tcase_add_test(t, loader_keeps_its_tensors);
+    tcase_add_loop_test(t, a_loader_keeps_what_it_was_made_of, 0, 4);
+    tcase_add_test(t, a_loader_goes_on_after_fork);
     tcase_add_test(t, loader_refused);
     t = file_case(suite, "plots");
     tcase_add_test(t, plot_is_an_svg);

@@ -16,7 +16,6 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "archive.h"
@@ -131,9 +130,7 @@ static void make_idx(int which, const char *path)
     seed = (uint64_t)which;
     for (size_t i = 16; i < sizeof bytes; i++) bytes[i] = (unsigned char)below(256);
     if (which == 2) memcpy(bytes, "\0\0\x0d\3\0\0\0\1\0\0\0\x0f\0\0\0\x43", 16); /* 32 bits each */
-    FILE *file = fopen(path, "wb");
-    ck_assert_uint_eq(fwrite(bytes, 1, sizeof bytes, file), sizeof bytes);
-    ck_assert_int_eq(fclose(file), 0);
+    write_bytes(strrchr(path, '/') + 1, bytes, sizeof bytes);
 }
 
 static void make_gz(int which, const char *path)
@@ -143,9 +140,7 @@ static void make_gz(int which, const char *path)
     char *bytes = read_bytes(path, &n);
     size_t size;
     unsigned char *packed = gzip(bytes, n, 6, &size);
-    FILE *file = fopen(path, "wb");
-    ck_assert_uint_eq(fwrite(packed, 1, size, file), size);
-    ck_assert_int_eq(fclose(file), 0);
+    write_bytes(strrchr(path, '/') + 1, packed, size);
     free(packed);
     free(bytes);
 }
@@ -245,12 +240,9 @@ static uint64_t read_one(const void *bytes, size_t n)
     int64_t live = tn_live_tensors();
     tn_memory_reset_peak();
     int64_t used = tn_memory().in_use;
-    struct timespec from;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
+    double began = cpu_seconds();
     uint64_t got = s->read(path);
-    struct timespec to;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &to);
-    double seconds = (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
+    double seconds = cpu_seconds() - began;
     ck_assert_msg(seconds < 1, "%s: took %g s", s->name, seconds);
     ck_assert_msg(tn_memory().peak_in_use - used <= MOST_MEMORY, "%s: took %" PRId64 " bytes",
                   s->name, tn_memory().peak_in_use - used);
@@ -334,52 +326,17 @@ static size_t replace(char *bytes, size_t size_now, size_t room, size_t at, size
 /* One random change. Mostly near the beginning, where the header is. */
 static size_t edit(char *bytes, size_t n, size_t room)
 {
-    static const char *const words[] = { "0",
-                                         "-1",
-                                         "9223372036854775807",
-                                         "9223372036854775808",
-                                         "4294967296",
-                                         "1e3",
-                                         "1.0",
-                                         "[]",
-                                         "[1,1,1,1,1,1,1,1,1]",
-                                         "{}",
-                                         "null",
-                                         "true",
-                                         "\"\"",
-                                         "\"a\"",
-                                         "\"F64\"",
-                                         "\"BOOL\"",
-                                         "\"BF16\"",
-                                         ",",
-                                         ":",
-                                         "}",
-                                         "{",
-                                         "\\u0000",
-                                         "\\ud800",
-                                         "\"__metadata__\":{}",
-                                         "\"shape\":[0]",
-                                         "\xff",
-                                         "cos\nsystem\n",
-                                         "ccollections\nOrderedDict\n)R",
-                                         "ctorch\nBoolStorage\n",
-                                         "(",
-                                         "t",
-                                         "u",
-                                         ")",
-                                         "R",
-                                         "Q",
-                                         "b",
-                                         "s",
-                                         "h\1",
-                                         "q\1",
-                                         "j\1\1\1\1",
-                                         "J\xff\xff\xff\x7f",
-                                         "K\1",
-                                         ".",
-                                         "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f",
-                                         "PK\3\4",
-                                         "PK\5\6" };
+    /* clang-format off */
+    static const char *const words[] = {
+        "0", "-1", "9223372036854775807", "9223372036854775808", "4294967296", "1e3", "1.0",
+        "[]", "[1,1,1,1,1,1,1,1,1]", "{}", "null", "true", "\"\"", "\"a\"", "\"F64\"",
+        "\"BOOL\"", "\"BF16\"", ",", ":", "}", "{", "\\u0000", "\\ud800", "\"__metadata__\":{}",
+        "\"shape\":[0]", "\xff", "cos\nsystem\n", "ccollections\nOrderedDict\n)R",
+        "ctorch\nBoolStorage\n", "(", "t", "u", ")", "R", "Q", "b", "s", "h\1", "q\1",
+        "j\1\1\1\1", "J\xff\xff\xff\x7f", "K\1", ".",
+        "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f", "PK\3\4", "PK\5\6"
+    };
+    /* clang-format on */
     char piece[256];
     size_t front = n < 1500 || below(4) == 0 ? n : 1500;
     size_t at = below(front + 1);

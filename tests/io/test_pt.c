@@ -1,6 +1,6 @@
 /*
  * test_pt.c - PyTorch's .pt files: writing them, reading them, and files of PyTorch 1.13 and 2.15
- * (golden/make_interop.py).
+ * (golden/make_interop.py). A round trip of every dtype: test_files.c; bad files: badfiles_pt.c.
  *
  * Truth: files that torch.save wrote, with their values and the networks' outputs as PyTorch gave
  * them, and the same archive written by Python's zipfile with 64-bit records; the records of the
@@ -42,53 +42,6 @@ static tn_tensor *entry_of(const tn_list *list, const char *name)
 }
 
 /* ---- both directions by ourselves ------------------------------------------------------------ */
-
-START_TEST(FF_04_round_trip_of_every_dtype)
-{
-    static const tn_dtype dtypes[] = { TN_F32, TN_F64, TN_BF16, TN_F16,
-                                       TN_I64, TN_I32, TN_U8,   TN_BOOL };
-    static const char *const names[] = { "all.pt", "all.pth" };
-    tn_list *list = tn_list_new();
-    for (int i = 0; i < COUNT(dtypes); i++) {
-        char name[32];
-        tn_tensor *t = tn_to_dtype(random_f64(TN_SHAPE(3, 5), 0, 4, (uint64_t)i), dtypes[i]);
-        snprintf(name, sizeof name, "%s.matrix", tn_dtype_name(dtypes[i]));
-        assert_ok(tn_list_add(list, name, t));
-        snprintf(name, sizeof name, "%s.empty", tn_dtype_name(dtypes[i]));
-        assert_ok(tn_list_add(list, name, tn_full_as(TN_SHAPE(2, 0, 3), 0, dtypes[i], tn_cpu())));
-        snprintf(name, sizeof name, "%s.single", tn_dtype_name(dtypes[i]));
-        assert_ok(tn_list_add(list, name, tn_full_as(TN_SCALAR, 1, dtypes[i], tn_cpu())));
-        snprintf(name, sizeof name, "%s.strided", tn_dtype_name(dtypes[i]));
-        assert_ok(tn_list_add(list, name, tn_slice(t, 1, 1, 5, 2)));
-    }
-    assert_ok(tn_list_add(list, "\xc3\xa9t\xc3\xa9", tn_ones(TN_SHAPE(1))));
-    for (int i = 0; i < COUNT(names); i++) {
-        const char *path = in_folder(names[i]);
-        assert_ok(tn_save_tensors(list, NULL, path));
-        tn_metadata metadata = { .n = 1 };
-        tn_list *read = tn_load_tensors(path, &metadata);
-        assert_made(read);
-        ck_assert_int_eq(metadata.n, 0);
-        ck_assert_int_eq(read->n, list->n);
-        for (int k = 0; k < list->n; k++) {
-            ck_assert_str_eq(read->entry[k].name, list->entry[k].name); /* the same order */
-            ck_assert_uint_eq(tn_hash(read->entry[k].tensor), tn_hash(list->entry[k].tensor));
-            ck_assert(tn_is_contiguous(read->entry[k].tensor));
-        }
-    }
-    ck_assert_int_eq(files_in_folder(), 2);
-}
-END_TEST
-
-START_TEST(no_tensors_make_a_file_too)
-{
-    const char *path = in_folder("none.pt");
-    assert_ok(tn_save_tensors(tn_list_new(), NULL, path));
-    tn_list *read = tn_load_tensors(path, NULL);
-    assert_made(read);
-    ck_assert_int_eq(read->n, 0);
-}
-END_TEST
 
 /* A .pt file under another name, and a safetensors file named .pt, are read as what they are. */
 START_TEST(the_name_decides_what_is_written_and_the_bytes_what_is_read)
@@ -163,29 +116,20 @@ START_TEST(FF_05_ties_share_one_storage_under_all_names)
 }
 END_TEST
 
-typedef struct tied {
-    tn_module base;
-    tn_module *embed, *head;
-} tied;
-
-static const tn_module_type tied_type = { .name = "Tied", .size = sizeof(tied) };
-
 static tn_module *tied_new(uint64_t seed)
 {
     tn_manual_seed(seed);
-    tied *m = tn_module_new(&tied_type);
-    if (!m) return NULL;
-    tn_register_module(&m->base, "embed", &m->embed,
-                       tn_embedding_new(5, 3, (tn_embedding_options){ 0 }));
-    tn_register_module(&m->base, "head", &m->head,
+    tn_module *m = tn_module_dict_new();
+    tn_register_module(m, "embed", NULL, tn_embedding_new(5, 3, (tn_embedding_options){ 0 }));
+    tn_register_module(m, "head", NULL,
                        tn_linear_new(3, 5, (tn_linear_options){ .no_bias = true }));
-    tn_register_parameter(m->head, "weight", NULL, tn_get_parameter(m->embed, "weight"));
-    return tn_module_done(&m->base);
+    tn_module_set(m, "head.weight", tn_get_parameter(m, "embed.weight"));
+    return tn_module_done(m);
 }
 
 START_TEST(LD_10_tied_model_there_and_back)
 {
-    tn_module *a = tied_new(1), *b = tied_new(2);
+    tn_module *a = owned(tied_new(1)), *b = owned(tied_new(2));
     assert_made(a), assert_made(b);
     assert_ok(tn_save(a, in_folder("m.pt")));
     tn_list *list = tn_load_tensors(in_folder("m.pt"), NULL);
@@ -195,7 +139,6 @@ START_TEST(LD_10_tied_model_there_and_back)
     assert_ok(tn_load(b, in_folder("m.pt")));
     ck_assert_uint_eq(hash_of_module(a), hash_of_module(b));
     ck_assert_ptr_eq(tn_get_parameter(b, "embed.weight"), tn_get_parameter(b, "head.weight"));
-    tn_module_drop(a), tn_module_drop(b);
 }
 END_TEST
 
@@ -203,9 +146,8 @@ END_TEST
 
 START_TEST(SD_05_versions_are_written_and_read)
 {
-    tn_module *m = tn_sequential(tn_linear_new(2, 3, (tn_linear_options){ 0 }), tn_relu_new(),
-                                 tn_batch_norm1d_new(3, (tn_batch_norm_options){ 0 }));
-    assert_made(m);
+    tn_module *m = owned(tn_sequential(tn_linear_new(2, 3, (tn_linear_options){ 0 }), tn_relu_new(),
+                                       tn_batchnorm1d_new(3, (tn_batchnorm_options){ 0 })));
     assert_ok(tn_save(m, in_folder("m.pt")));
     tn_list *list = tn_load_tensors(in_folder("m.pt"), NULL);
     assert_made(list);
@@ -214,15 +156,13 @@ START_TEST(SD_05_versions_are_written_and_read)
     ck_assert_int_eq(tn_list_version(list, "1"), 1);
     ck_assert_int_eq(tn_list_version(list, "2"), 2);
     ck_assert_int_eq(tn_list_version(list, "3"), 0);
-    tn_module_drop(m);
 }
 END_TEST
 
 /* A file whose BatchNorm is of version 2 must have the counter; an older one need not. */
 START_TEST(LD_13_counter_of_batchnorm_by_the_files_version)
 {
-    tn_module *m = tn_batch_norm1d_new(3, (tn_batch_norm_options){ 0 });
-    assert_made(m);
+    tn_module *m = owned(tn_batchnorm1d_new(3, (tn_batchnorm_options){ 0 }));
     tn_list *list = tn_state_dict(m, "");
     assert_ok(tn_list_remove(list, "num_batches_tracked"));
     assert_ok(tn_save_tensors(list, NULL, in_folder("new.pt")));
@@ -233,14 +173,12 @@ START_TEST(LD_13_counter_of_batchnorm_by_the_files_version)
     assert_ok(tn_copy_in(tn_get_buffer(m, "num_batches_tracked"), &nine, sizeof nine, TN_I64));
     assert_ok(tn_load(m, in_folder("old.pt")));
     ck_assert_int_eq((int)tn_item(tn_get_buffer(m, "num_batches_tracked")), 0);
-    tn_module_drop(m);
 }
 END_TEST
 
 START_TEST(options_of_saving_and_loading)
 {
-    tn_module *m = tn_linear_new(2, 3, (tn_linear_options){ 0 });
-    assert_made(m);
+    tn_module *m = owned(tn_linear_new(2, 3, (tn_linear_options){ 0 }));
     const char *key[] = { "k" }, *value[] = { "v" };
     const tn_metadata metadata = { 1, key, value };
     tn_save_options o = { .metadata = &metadata };
@@ -254,7 +192,7 @@ START_TEST(options_of_saving_and_loading)
     tn_load_report report;
     assert_ok(tn_load_with(m, in_folder("a.pt"), (tn_load_options){ 0 }, &report));
     ck_assert_int_eq(report.loaded, 2);
-    tn_module *more = tn_batch_norm1d_new(3, (tn_batch_norm_options){ 0 });
+    tn_module *more = owned(tn_batchnorm1d_new(3, (tn_batchnorm_options){ 0 }));
     assert_fails(tn_load_with(more, in_folder("a.pt"), (tn_load_options){ 0 }, &report), TN_E_NAME,
                  "tn_load_with: ");
     ck_assert_int_gt(report.missing, 0);
@@ -264,7 +202,6 @@ START_TEST(options_of_saving_and_loading)
     assert_fails(tn_load_with(m, in_folder("nothing.pt"), (tn_load_options){ 0 }, &report), TN_E_IO,
                  "No such file");
     ck_assert_int_eq(report.loaded, 0);
-    tn_module_drop(m), tn_module_drop(more);
 }
 END_TEST
 
@@ -275,7 +212,7 @@ START_TEST(what_cannot_be_written_leaves_the_old_file)
     assert_ok(tn_list_add(list, "w", tn_ones(TN_SHAPE(2))));
     assert_ok(tn_save_tensors(list, NULL, path));
     size_t n, m;
-    char *before = read_bytes(path, &n);
+    char *before = owned(read_bytes(path, &n));
     assert_ok(tn_list_set(list, "b", TN_NONE));
     assert_fails(tn_save_tensors(list, NULL, path), TN_E_INVALID,
                  "tn_save_tensors: b is absent: want a tensor");
@@ -293,52 +230,61 @@ START_TEST(what_cannot_be_written_leaves_the_old_file)
     assert_ok(tn_set_file_limits((tn_file_limits){ .tensors = 1 }));
     assert_fails(tn_save_tensors(list, NULL, path), TN_E_INVALID, "2 tensors: at most 1");
     assert_ok(tn_set_file_limits((tn_file_limits){ 0 }));
-    char *after = read_bytes(path, &m);
+    char *after = owned(read_bytes(path, &m));
     ck_assert_uint_eq(n, m);
     ck_assert_mem_eq(before, after, n);
     ck_assert_int_eq(files_in_folder(), 1);
-    free(before), free(after);
 }
 END_TEST
 
 /* ---- memory that runs out -------------------------------------------------------------------- */
 
+typedef struct file_of {
+    tn_module *m;
+    uint64_t hash; /* of m */
+    char *bytes;   /* of a.pt, as it was */
+    size_t n;
+    bool load;
+} file_of;
+
+static tn_status load_or_save(void *user)
+{
+    file_of *f = user;
+    if (!f->load) return tn_save(f->m, in_folder("a.pt"));
+    tn_status status = tn_load(f->m, in_folder("b.pt"));
+    if (status == TN_OK) f->hash = hash_of_module(f->m); /* it did without what was refused */
+    return status;
+}
+
+static void both_stay(void *user)
+{
+    file_of *f = user;
+    size_t n;
+    ck_assert_uint_eq(hash_of_module(f->m), f->hash);
+    char *bytes = read_bytes(in_folder("a.pt"), &n);
+    ck_assert(f->load || (n == f->n && !memcmp(f->bytes, bytes, n))); /* saving succeeded */
+    free(bytes);
+    ck_assert_int_eq(files_in_folder(), 2);
+}
+
 /* The k-th allocation fails, for every k: the old file stays, the model stays, nothing is left. */
 START_TEST(out_of_memory_while_saving_and_loading)
 {
     scarce_install();
-    tn_module *m = tied_new(1);
-    assert_made(m);
-    assert_ok(tn_save(m, in_folder("a.pt")));
-    assert_ok(tn_save(m, in_folder("b.pt")));
-    tn_module_drop(m);
-    m = tied_new(2);
-    uint64_t hash = hash_of_module(m);
-    size_t n, k_n;
-    char *before = read_bytes(in_folder("a.pt"), &n);
-    for (int what = 0; what < 2; what++) {
-        tn_status status = TN_E_NOMEM;
-        for (int64_t k = 1; status != TN_OK; k++) {
-            ck_assert_int_lt(k, 1000);
-            int64_t live = tn_live_tensors();
-            tn_memory_trim(); /* otherwise freed blocks would be reused without a call */
-            scarce_fail(k);
-            status = what ? tn_load(m, in_folder("b.pt")) : tn_save(m, in_folder("a.pt"));
-            scarce.failing = 0;
-            ck_assert_int_eq(tn_live_tensors(), live);
-            if (status == TN_OK) ck_assert_int_gt(k, 5);
-            if (status == TN_OK) break;
-            ck_assert_msg(status == TN_E_NOMEM, "%d, %d: %s", what, (int)k, tn_error());
-            tn_error_clear();
-            ck_assert_uint_eq(hash_of_module(m), hash);
-            char *after = read_bytes(in_folder("a.pt"), &k_n);
-            ck_assert(what || (k_n == n && !memcmp(before, after, n))); /* saving succeeded */
-            free(after);
-            ck_assert_int_eq(files_in_folder(), 2);
-        }
+    file_of f = { .m = tied_new(1) };
+    assert_made(f.m);
+    assert_ok(tn_save(f.m, in_folder("a.pt")));
+    assert_ok(tn_save(f.m, in_folder("b.pt")));
+    tn_module_drop(f.m);
+    f.m = tied_new(2);
+    f.hash = hash_of_module(f.m);
+    f.bytes = read_bytes(in_folder("a.pt"), &f.n);
+    for (f.load = false;; f.load = true) {
+        ck_assert_int_gt(scarce_sweep(load_or_save, both_stay, &f), 5);
+        if (f.load) break;
     }
-    free(before);
-    tn_module_drop(m);
+    free(f.bytes);
+    tn_module_drop(f.m);
 }
 END_TEST
 
@@ -440,12 +386,17 @@ END_TEST
 
 static const char *const versions[] = { "1.13", "2.15" };
 
-/* Every tensor of the file is, bit for bit, what PyTorch says it holds. */
-static tn_list *golden(const char *name, const char *version)
+static const char *golden_pt(const char *name, const char *version)
 {
     char file[64];
     snprintf(file, sizeof file, "pt_%s_%s.pt", name, version);
-    tn_list *list = tn_load_tensors(golden_path(file), NULL);
+    return golden_path(file);
+}
+
+/* Every tensor of the file is, bit for bit, what PyTorch says it holds. */
+static tn_list *golden(const char *name, const char *version)
+{
+    tn_list *list = tn_load_tensors(golden_pt(name, version), NULL);
     assert_made(list);
     tn_list *expected = tn_load_tensors(golden_path("interop.safetensors"), NULL);
     assert_made(expected);
@@ -476,7 +427,7 @@ START_TEST(FF_04_a_file_of_pytorch_without_checksums)
     ck_assert_uint_eq(tn_hash(entry_of(list, "dtype.int64")),
                       tn_hash(entry_of(expected, "mixed/dtype.int64")));
     size_t n;
-    char *bytes = read_bytes(golden_path("pt_nocrc_2.15.pt"), &n);
+    char *bytes = owned(read_bytes(golden_path("pt_nocrc_2.15.pt"), &n));
     char *last = NULL;
     for (char *at = bytes; (at = memmem(at, n - (size_t)(at - bytes), "PK\1\2", 4)); at++)
         last = at;
@@ -487,7 +438,6 @@ START_TEST(FF_04_a_file_of_pytorch_without_checksums)
     memcpy(bytes + header + 14, "\1\2\3\4", 4); /* and in front of the data */
     assert_null(tn_load_tensors(write_bytes("f", bytes, n), NULL), TN_E_FORMAT,
                 "is damaged: its checksum is");
-    free(bytes);
 }
 END_TEST
 
@@ -515,13 +465,11 @@ START_TEST(FF_04_batchnorm_network_of_pytorch)
     ck_assert_int_eq(tn_list_version(list, "1"), 2);
     tn_module *m =
         tn_sequential(tn_conv2d_new(1, 3, 3, (tn_conv2d_options){ .padding = 1 }),
-                      tn_batch_norm2d_new(3, (tn_batch_norm_options){ 0 }), tn_relu_new(),
+                      tn_batchnorm2d_new(3, (tn_batchnorm_options){ 0 }), tn_relu_new(),
                       tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 } }),
                       tn_flatten_new(1, -1), tn_linear_new(27, 4, (tn_linear_options){ 0 }));
     assert_made(m);
-    char file[64];
-    snprintf(file, sizeof file, "pt_cnn_%s.pt", versions[_i]);
-    assert_ok(tn_load(m, golden_path(file)));
+    assert_ok(tn_load(m, golden_pt("cnn", versions[_i])));
     assert_ok(tn_eval(m));
     assert_close(tn_forward(m, expected_of("cnn/x")), expected_of("cnn/y"), 1e-5, 1e-6);
     ck_assert_int_eq((int)tn_item(tn_get_buffer(m, "1.num_batches_tracked")), 7);
@@ -541,21 +489,17 @@ START_TEST(FF_04_transformer_with_a_tie_of_pytorch)
     tn_list *list = golden("transformer", versions[_i]);
     ck_assert_ptr_eq(tn_data(entry_of(list, "0.weight")), tn_data(entry_of(list, "2.weight")));
     tn_module *block = tn_encoder_layer_new(4, 2, (tn_encoder_layer_options){ .feedforward = 8 });
-    tn_module *norm = tn_layer_norm_new(TN_SHAPE(4), (tn_layer_norm_options){ 0 });
+    tn_module *norm = tn_layernorm_new(TN_SHAPE(4), (tn_layernorm_options){ 0 });
     tn_module *embedding = tn_embedding_new(7, 4, (tn_embedding_options){ 0 });
     tn_module *head = tn_linear_new(4, 7, (tn_linear_options){ 0 });
     assert_ok(tn_register_parameter(head, "weight", NULL, tn_get_parameter(embedding, "weight")));
-    tn_module *m = tn_sequential(embedding, tn_encoder_new(block, 2, norm), head);
-    assert_made(m);
-    char file[64];
-    snprintf(file, sizeof file, "pt_transformer_%s.pt", versions[_i]);
-    assert_ok(tn_load(m, golden_path(file)));
+    tn_module *m = owned(tn_sequential(embedding, tn_encoder_new(block, 2, norm), head));
+    assert_ok(tn_load(m, golden_pt("transformer", versions[_i])));
     assert_ok(tn_eval(m));
     assert_close(tn_forward(m, expected_of("transformer/x")), expected_of("transformer/y"), 1e-5,
                  1e-6);
     assert_ok(tn_save(m, in_folder("m.pt")));
     ck_assert_uint_eq(hash_of(tn_load_tensors(in_folder("m.pt"), NULL)), hash_of(list));
-    tn_module_drop(m);
 }
 END_TEST
 
@@ -563,19 +507,15 @@ END_TEST
 START_TEST(FF_04_what_pytorch_was_seen_to_read_is_what_is_written)
 {
     static const char *const names[] = { "cnn", "transformer", "mixed" };
-    char file[64];
-    snprintf(file, sizeof file, "pt_%s_2.15.pt", names[_i]);
-    tn_list *list = tn_load_tensors(golden_path(file), NULL);
+    tn_list *list = tn_load_tensors(golden_pt(names[_i], "2.15"), NULL);
     assert_made(list);
     assert_ok(tn_save_tensors(list, NULL, in_folder("a.pt")));
-    snprintf(file, sizeof file, "tenon_%s.pt", names[_i]);
-    size_t n;
-    char *expected = read_bytes(golden_path(file), &n);
-    size_t m;
-    char *actual = read_bytes(in_folder("a.pt"), &m);
+    size_t n, m;
+    static const char *const ours[] = { "tenon_cnn.pt", "tenon_transformer.pt", "tenon_mixed.pt" };
+    char *expected = owned(read_bytes(golden_path(ours[_i]), &n));
+    char *actual = owned(read_bytes(in_folder("a.pt"), &m));
     ck_assert_uint_eq(n, m);
     ck_assert_mem_eq(expected, actual, n);
-    free(expected), free(actual);
 }
 END_TEST
 
@@ -583,8 +523,6 @@ Suite *test_suite(void)
 {
     Suite *s = suite_create("pt");
     TCase *t = file_case(s, "files of our own");
-    tcase_add_test(t, FF_04_round_trip_of_every_dtype);
-    tcase_add_test(t, no_tensors_make_a_file_too);
     tcase_add_test(t, the_name_decides_what_is_written_and_the_bytes_what_is_read);
     tcase_add_test(t, FF_04_archive_is_stored_and_aligned);
     tcase_add_test(t, FF_05_ties_share_one_storage_under_all_names);

@@ -1,5 +1,5 @@
 /*
- * test_ptbad.c - .pt files that are not what they claim to be: each is refused with its exact
+ * badfiles_pt.c - .pt files that are not what they claim to be: each is refused with its exact
  * message, the model to be loaded stays bit for bit what it was, and no file's code is executed.
  *
  * Truth: pickles and archives put together byte by byte here, by CPython's pickletools and the ZIP
@@ -15,29 +15,11 @@
 #include <stdlib.h>
 
 #include "archive.h"
-#include "files.h"
+#include "io/cases.h"
 
-/* Read as tensors and into a model: both refuse it alike, and nothing changes. */
 static void refused(const char *what, const char *path, const char *text)
 {
-    static const char *const function[] = { "tn_load_tensors", "tn_load" };
-    tn_module *model = tn_linear_new(2, 2, (tn_linear_options){ 0 });
-    uint64_t hash = hash_of_module(model);
-    int64_t live = tn_live_tensors();
-    for (int i = 0; i < 2; i++) {
-        char whole[2048];
-        snprintf(whole, sizeof whole, "%s: %s: %s", function[i], path, text);
-        tn_scope scope = tn_scope_begin();
-        bool read = i ? tn_load(model, path) == TN_OK : tn_load_tensors(path, NULL) != NULL;
-        ck_assert_msg(!read, "%s: was read, not: %s", what, text);
-        ck_assert_msg(tn_error_status() == TN_E_FORMAT && !strcmp(tn_error(), whole),
-                      "%s:\n  \"%s\", not\n  \"%s\"", what, tn_error(), whole);
-        tn_error_clear();
-        tn_scope_end(scope);
-    }
-    ck_assert_msg(tn_live_tensors() == live, "%s: tensors stay", what);
-    ck_assert_msg(hash_of_module(model) == hash, "%s changed the model", what);
-    tn_module_drop(model);
+    refuses(what, path, TN_E_FORMAT, text, false);
 }
 
 /* ---- pickles --------------------------------------------------------------------------------- */
@@ -166,6 +148,9 @@ static archive *good_archive(void)
 /* Spoils one field of a header (LOCAL), a directory entry (CENTRAL) or the end record. */
 enum { LOCAL, CENTRAL, END };
 
+#define NO_END "no end record in the last 22 bytes: cut off, or followed by something else"
+#define DIFFER "m/data/0: the header at 176 and the directory differ"
+
 static const struct {
     const char *what;
     int where, member, at, n;
@@ -177,16 +162,14 @@ static const struct {
     { "encrypted", CENTRAL, 1, 8, 2, 1, "m/data/0: is encrypted" },
     { "unknown flag", CENTRAL, 1, 8, 2, 0x40, "m/data/0: unknown flags 0x40" },
     { "two sizes", CENTRAL, 1, 20, 4, 7, "m/data/0: 8 bytes stored as 7" },
-    { "checksum there", CENTRAL, 1, 16, 4, 1,
-      "m/data/0: the header at 176 and the directory differ" },
-    { "checksum here", LOCAL, 1, 14, 4, 1, "m/data/0: the header at 176 and the directory differ" },
-    { "size here", LOCAL, 1, 22, 4, 4, "m/data/0: the header at 176 and the directory differ" },
-    { "method here", LOCAL, 1, 8, 2, 8, "m/data/0: the header at 176 and the directory differ" },
-    { "flags here", LOCAL, 1, 6, 2, 1, "m/data/0: the header at 176 and the directory differ" },
-    { "name here", LOCAL, 1, 30, 1, 'x', "m/data/0: the header at 176 and the directory differ" },
-    { "signature here", LOCAL, 1, 0, 4, 1, "m/data/0: the header at 176 and the directory differ" },
-    { "no data descriptor", LOCAL, 1, 14, 4, 0,
-      "m/data/0: the header at 176 and the directory differ" },
+    { "checksum there", CENTRAL, 1, 16, 4, 1, DIFFER },
+    { "checksum here", LOCAL, 1, 14, 4, 1, DIFFER },
+    { "size here", LOCAL, 1, 22, 4, 4, DIFFER },
+    { "method here", LOCAL, 1, 8, 2, 8, DIFFER },
+    { "flags here", LOCAL, 1, 6, 2, 1, DIFFER },
+    { "name here", LOCAL, 1, 30, 1, 'x', DIFFER },
+    { "signature here", LOCAL, 1, 0, 4, 1, DIFFER },
+    { "no data descriptor", LOCAL, 1, 14, 4, 0, DIFFER },
     { "extra over the directory", LOCAL, 2, 28, 2, 60000,
       "m/version: 2 bytes at 60261: the directory begins at 263" },
     { "extra over the next", LOCAL, 1, 28, 2, 20,
@@ -224,10 +207,8 @@ static const struct {
       "the directory has 165 bytes at 265: it must end at 428" },
     { "directory far away", END, 0, 16, 4, 0xffffffff,
       "the directory has 165 bytes at 4294967295: it must end at 428" },
-    { "a comment at the end", END, 0, 20, 2, 1,
-      "no end record in the last 22 bytes: cut off, or followed by something else" },
-    { "no end record", END, 0, 0, 4, 0,
-      "no end record in the last 22 bytes: cut off, or followed by something else" },
+    { "a comment at the end", END, 0, 20, 2, 1, NO_END },
+    { "no end record", END, 0, 0, 4, 0, NO_END },
 };
 
 START_TEST(FF_04_bad_fields_of_archives)
@@ -317,11 +298,9 @@ START_TEST(FF_04_bad_contents_of_archives)
             "data.pkl: is damaged: its checksum is 9ada0518, not 9b4263f0");
     a = good_archive();
     archive_put_bytes(a, "junk", 4);
-    refused("junk", write_bytes("m.pt", a->bytes, a->n),
-            "no end record in the last 22 bytes: cut off, or followed by something else");
+    refused("junk", write_bytes("m.pt", a->bytes, a->n), NO_END);
     refused("cut", write_bytes("m.pt", a->bytes, 10), "10 bytes: cut off");
-    refused("html", write_bytes("m.pt", "PK\3\4<html>not found</html>", 26),
-            "no end record in the last 22 bytes: cut off, or followed by something else");
+    refused("html", write_bytes("m.pt", "PK\3\4<html>not found</html>", 26), NO_END);
     /* a hole between two entries: the second one begins 100 bytes later */
     a = good_archive();
     memmove(a->bytes + a->local[1] + 100, a->bytes + a->local[1], a->n - a->local[1]);
@@ -347,10 +326,9 @@ START_TEST(the_format_before_1_6)
 }
 END_TEST
 
-Suite *test_suite(void)
+void badfiles_pt_cases(Suite *suite)
 {
-    Suite *s = suite_create("ptbad");
-    TCase *t = file_case(s, "bad files");
+    TCase *t = file_case(suite, "pt");
     tcase_add_test(t, a_good_pickle_is_read);
     tcase_add_test(t, FF_04_bad_pickles);
     tcase_add_test(t, FF_04_bad_pickles_of_size);
@@ -359,5 +337,4 @@ Suite *test_suite(void)
     tcase_add_test(t, FF_04_torch_script);
     tcase_add_test(t, FF_04_bad_contents_of_archives);
     tcase_add_test(t, the_format_before_1_6);
-    return s;
 }

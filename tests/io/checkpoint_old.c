@@ -1,5 +1,5 @@
 /*
- * test_old_files.c - checkpoints of earlier versions load, and what is saved of the same state is
+ * checkpoint_old.c - checkpoints of earlier versions load, and what is saved of the same state is
  * the same file, byte for byte.
  *
  * Truth: tests/golden/run.checkpoint, which commit 21c7011 wrote after train() below: every kind of
@@ -13,8 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common.h"
-#include "files.h"
+#include "io/cases.h"
 
 enum { OPTIMIZERS = 5, SCHEDULES = 13, PARTS = OPTIMIZERS + SCHEDULES + 2 };
 
@@ -58,6 +57,7 @@ static void make_optimizers(run *r, double lr)
         snprintf(name, sizeof name, "second.%s", q->entry[i].name);
         assert_ok(tn_list_add(renamed, name, q->entry[i].tensor));
     }
+    for (int i = 0; i < OPTIMIZERS; i++) owned(r->optimizer[i]);
     assert_ok(tn_optim_add_group(r->optimizer[1], renamed, (tn_group_options){ .lr = lr / 2 }));
 }
 
@@ -91,20 +91,23 @@ static void make_schedules(run *r)
                       (tn_plateau_options){ .patience = 1, .cooldown = 3, .use_patience = true });
     tn_scheduler *stretch[] = { tn_constant_lr(o[12], 0.5, 3), tn_exponential_lr(o[12], 0.9) };
     s[12] = tn_sequential_lr(o[12], stretch, 2, (const int64_t[]){ 3 });
-    for (int i = 0; i < SCHEDULES; i++) tn_optim_free(o[i]); /* its schedule keeps it */
+    for (int i = 0; i < SCHEDULES; i++) {
+        tn_optim_free(o[i]); /* its schedule keeps it */
+        owned(s[i]);
+    }
 }
 
 /* A run of the same shape, with other numbers for another seed. */
 static void run_new(run *r, uint64_t seed)
 {
-    *r = (run){ .model = network(seed), .second = network(seed + 1) };
+    *r = (run){ .model = owned(network(seed)), .second = owned(network(seed + 1)) };
     make_optimizers(r, seed == 1 ? 0.01 : 0.5);
     make_schedules(r);
     tn_tensor *rows = tn_arange(0, 7, 1, TN_F32);
-    r->loader = tn_loader_new(
-        &rows, 1, (tn_loader_options){ .batch_size = 2, .shuffle = true, .seed = seed });
-    r->scaler = tn_scaler_new((tn_scaler_options){ .init_scale = seed == 1 ? 1024 : 16 });
-    r->own = tn_generator_new(seed);
+    tn_loader_options o = { .batch_size = 2, .shuffle = true, .seed = seed };
+    r->loader = owned(tn_loader_new(&rows, 1, o));
+    r->scaler = owned(tn_scaler_new((tn_scaler_options){ .init_scale = seed == 1 ? 1024 : 16 }));
+    r->own = owned(tn_generator_new(seed));
     static char name[OPTIMIZERS + SCHEDULES][16];
     int n = 0;
     for (int i = 1; i < OPTIMIZERS; i++, n++) {
@@ -128,19 +131,6 @@ static void run_new(run *r, uint64_t seed)
                             .n_parts = n,
                             .step = (int64_t)seed,
                             .metadata = { 1, &key, &value } };
-    for (int i = 0; i < SCHEDULES; i++) assert_made(r->schedule[i]);
-    assert_made(r->loader);
-}
-
-static void run_free(run *r)
-{
-    tn_loader_free(r->loader);
-    tn_generator_free(r->own);
-    tn_scaler_free(r->scaler);
-    for (int i = 0; i < SCHEDULES; i++) tn_scheduler_free(r->schedule[i]);
-    for (int i = 0; i < OPTIMIZERS; i++) tn_optim_free(r->optimizer[i]);
-    tn_module_drop(r->model);
-    tn_module_drop(r->second);
 }
 
 /* Three steps of everything. The third one's gradients of the scaler's optimizer are infinite. */
@@ -202,7 +192,6 @@ static void copy_through(const char *from, const char *to)
     assert_ok(tn_checkpoint_load(&r.c, from));
     ck_assert_int_eq(r.c.step, 1);
     assert_ok(tn_checkpoint_save(&r.c, to));
-    run_free(&r);
 }
 
 START_TEST(the_file_comes_out_again)
@@ -219,17 +208,14 @@ START_TEST(a_run_of_today)
     run_new(&r, 1);
     train(&r);
     assert_ok(tn_checkpoint_save(&r.c, in_folder("trained")));
-    run_free(&r);
     copy_through(in_folder("trained"), in_folder("again"));
     assert_same_file(in_folder("again"), in_folder("trained"));
 }
 END_TEST
 
-Suite *test_suite(void)
+void checkpoint_old_cases(Suite *suite)
 {
-    Suite *s = suite_create("old_files");
-    TCase *t = file_case(s, "checkpoints");
+    TCase *t = file_case(suite, "earlier versions");
     tcase_add_test(t, the_file_comes_out_again);
     tcase_add_test(t, a_run_of_today);
-    return s;
 }
