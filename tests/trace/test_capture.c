@@ -33,18 +33,11 @@ static job job_new(void)
 {
     job j = { 0 };
     tn_manual_seed(3);
-    j.model = tn_sequential(tn_linear_new(4, 8, (tn_linear_options){ 0 }), tn_dropout_new(0.4),
-                            tn_linear_new(8, 2, (tn_linear_options){ 0 }));
-    assert_made(j.model);
-    j.opt = tn_adamw(tn_parameters(j.model), (tn_adamw_options){ .lr = 0.01 });
-    assert_made(j.opt);
+    j.model =
+        owned(tn_sequential(tn_linear_new(4, 8, (tn_linear_options){ 0 }), tn_dropout_new(0.4),
+                            tn_linear_new(8, 2, (tn_linear_options){ 0 })));
+    j.opt = owned(tn_adamw(tn_parameters(j.model), (tn_adamw_options){ .lr = 0.01 }));
     return j;
-}
-
-static void job_free(job *j)
-{
-    tn_optim_free(j->opt);
-    tn_module_drop(j->model);
 }
 
 static void batch(int i, tn_tensor **in)
@@ -59,8 +52,7 @@ START_TEST(runs_are_calls)
     uint64_t bits = 0;
     for (int with = 0; with < 2; with++) {
         job j = job_new();
-        tn_capture *c = tn_capture_new(step, &j, tn_cpu());
-        assert_made(c);
+        tn_capture *c = owned(tn_capture_new(step, &j, tn_cpu()));
         int64_t alive = 0;
         for (int i = 0; i < 20; i++) {
             if (i == 1) alive = tn_live_tensors();
@@ -78,8 +70,6 @@ START_TEST(runs_are_calls)
         ck_assert(!with || tn_live_tensors() == alive);
         if (!with) bits = state_hash(j.model);
         ck_assert(state_hash(j.model) == bits);
-        tn_capture_free(c);
-        job_free(&j);
     }
 }
 END_TEST
@@ -90,7 +80,7 @@ START_TEST(errors)
     tn_tensor *in[2];
     batch(0, in);
     assert_null(tn_capture_new(NULL, NULL, tn_cpu()), TN_E_INVALID, "step");
-    tn_capture *c = tn_capture_new(step, &j, tn_cpu());
+    tn_capture *c = owned(tn_capture_new(step, &j, tn_cpu()));
     assert_null(tn_capture_run(NULL, 2, in), TN_E_INVALID, "tn_capture_run: c");
     assert_null(tn_capture_run(c, -1, in), TN_E_INVALID, "-1 inputs");
     assert_null(tn_capture_run(c, 2, NULL), TN_E_INVALID, "array");
@@ -103,8 +93,6 @@ START_TEST(errors)
     tn_tensor *fewer[2] = { tn_narrow(in[0], 0, 0, 3), tn_narrow(in[1], 0, 0, 3) };
     assert_made(tn_capture_run(c, 2, fewer));
     assert_null(tn_capture_run(c, 2, in), TN_E_SHAPE, "it was [3,4] f32");
-    tn_capture_free(c);
-    job_free(&j);
 }
 END_TEST
 
@@ -113,7 +101,7 @@ START_TEST(inputs_stay_alike)
     job j = job_new();
     tn_tensor *in[2];
     batch(0, in);
-    tn_capture *c = tn_capture_new(step, &j, tn_cpu());
+    tn_capture *c = owned(tn_capture_new(step, &j, tn_cpu()));
     assert_made(tn_capture_run(c, 2, in));
     assert_null(tn_capture_run(c, 2, (tn_tensor *[]){ in[1], in[0] }), TN_E_SHAPE,
                 "input 0 is [5,2] f32, in the first run it was [5,4] f32");
@@ -125,9 +113,7 @@ START_TEST(inputs_stay_alike)
     assert_null(tn_capture_run(c, 2, (tn_tensor *[]){ w, in[1] }), TN_E_STATE, "requires grad");
     ck_assert_int_eq(j.calls, 1);
     assert_made(tn_capture_run(c, 2, in));
-    tn_capture_free(c);
     tn_capture_free(NULL);
-    job_free(&j);
 }
 END_TEST
 
@@ -142,10 +128,9 @@ static tn_tensor *nothing(void *user, int n, tn_tensor *const *in)
 START_TEST(without_inputs)
 {
     int calls = 0;
-    tn_capture *c = tn_capture_new(nothing, &calls, tn_cpu());
+    tn_capture *c = owned(tn_capture_new(nothing, &calls, tn_cpu()));
     for (int i = 0; i < 3; i++) ck_assert(tn_is_none(tn_capture_run(c, 0, NULL)));
     ck_assert_int_eq(calls, 3);
-    tn_capture_free(c);
 }
 END_TEST
 

@@ -12,8 +12,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "common.h"
 #include "scarce.h"
+#include "trace/trace_read.h"
 
 static const tn_graph_options plain;
 
@@ -69,14 +69,6 @@ static const char *seen(tn_tensor *root, tn_graph_options o)
     return t.at;
 }
 
-static tn_tensor *leaf(tn_shape shape, const char *name)
-{
-    tn_tensor *t = tn_ones(shape);
-    assert_ok(tn_set_requires_grad(t, true));
-    assert_ok(tn_set_name(t, name));
-    return t;
-}
-
 static tn_tensor *data(tn_shape shape, const char *name)
 {
     tn_tensor *t = tn_ones(shape);
@@ -84,16 +76,18 @@ static tn_tensor *data(tn_shape shape, const char *name)
     return t;
 }
 
-static tn_tensor *sum(tn_tensor *t)
+static tn_tensor *weight(tn_shape shape, const char *name)
 {
-    return tn_sum(t, NULL, 0, false);
+    tn_tensor *t = data(shape, name);
+    assert_ok(tn_set_requires_grad(t, true));
+    return t;
 }
 
 /* ---- without places -------------------------------------------------------------------------- */
 
 START_TEST(a_small_graph)
 {
-    tn_tensor *a = leaf(TN_SHAPE(2, 3), "a"), *b = leaf(TN_SHAPE(3), "b");
+    tn_tensor *a = weight(TN_SHAPE(2, 3), "a"), *b = weight(TN_SHAPE(3), "b");
     tn_tensor *y = tn_mul(tn_add(a, b), data(TN_SHAPE(2, 3), "c"));
     ck_assert_str_eq(seen(sum(y), plain), "0 op sum 1 f32[]\n"
                                           "1 op mul 2 (3)k24 f32[2,3]\n"
@@ -106,7 +100,7 @@ END_TEST
 
 START_TEST(fan_out_is_visited_once)
 {
-    tn_tensor *x = leaf(TN_SCALAR, "x"), *y = tn_exp(x);
+    tn_tensor *x = weight(TN_SCALAR, "x"), *y = tn_exp(x);
     ck_assert_str_eq(seen(tn_add(tn_mul(y, y), y), plain), "0 op add 1 2 f32[]\n"
                                                            "1 op mul 2k4 2k4 f32[]\n"
                                                            "2 op exp 3 f32[]k4\n"
@@ -116,14 +110,14 @@ END_TEST
 
 START_TEST(a_leaf_is_its_own_graph)
 {
-    ck_assert_str_eq(seen(leaf(TN_SHAPE(2), "x"), plain), "0 tensor x f32[2] grad\n");
+    ck_assert_str_eq(seen(weight(TN_SHAPE(2), "x"), plain), "0 tensor x f32[2] grad\n");
     ck_assert_str_eq(seen(data(TN_SHAPE(2), "d"), plain), "0 tensor d f32[2]\n");
 }
 END_TEST
 
 START_TEST(several_outputs)
 {
-    tn_tensor *x = leaf(TN_SHAPE(4), "x"), *part[2];
+    tn_tensor *x = weight(TN_SHAPE(4), "x"), *part[2];
     assert_ok(tn_split(x, 2, 0, part, 2) == 2 ? TN_OK : TN_E_INVALID);
     const char *text = seen(tn_add(part[0], part[1]), plain);
     ck_assert_msg(strncmp(text, "0 op add ", 9) == 0 && strstr(text, " x f32[4] grad"), "%s", text);
@@ -132,8 +126,8 @@ END_TEST
 
 START_TEST(backward_frees_what_is_kept)
 {
-    tn_tensor *x = leaf(TN_SHAPE(3), "x"), *y = sum(tn_square(x));
-    ck_assert(strstr(seen(y, plain), "1 op square 2k12 f32[3]\n") != NULL);
+    tn_tensor *x = weight(TN_SHAPE(3), "x"), *y = sum(tn_square(x));
+    assert_says(seen(y, plain), "1 op square 2k12 f32[3]\n");
     assert_ok(tn_backward(y));
     ck_assert_str_eq(seen(y, plain), "0 op sum 1 f32[]\n"
                                      "1 op square 2 f32[3] freed\n"
@@ -151,7 +145,7 @@ static int look_at_version(const tn_graph_node *node, void *user)
 
 START_TEST(versions_tell_of_changes)
 {
-    tn_tensor *x = leaf(TN_SHAPE(2), "x"), *c = data(TN_SHAPE(2), "c");
+    tn_tensor *x = weight(TN_SHAPE(2), "x"), *c = data(TN_SHAPE(2), "c");
     tn_tensor *y = sum(tn_mul(x, c));
     int behind = -1;
     assert_ok(tn_graph_visit(y, look_at_version, &behind, plain));
@@ -165,7 +159,7 @@ END_TEST
 
 START_TEST(views_of_one_memory_are_told_apart)
 {
-    tn_tensor *x = leaf(TN_SHAPE(4), "x"), *c = data(TN_SHAPE(4), "c");
+    tn_tensor *x = weight(TN_SHAPE(4), "x"), *c = data(TN_SHAPE(4), "c");
     tn_tensor *a = sum(tn_mul(x, c));
     tn_tensor *b = sum(tn_mul(tn_slice(x, 0, 0, 2, 1), tn_slice(c, 0, 0, 2, 1)));
     tn_tensor *y = tn_add(tn_add(a, b), sum(tn_mul(x, c)));
@@ -202,7 +196,7 @@ static int note_op(const tn_graph_node *node, void *user)
 START_TEST(ops_come_in_the_order_of_backward)
 {
     static int number[64];
-    tn_tensor *x = leaf(TN_SHAPE(40), "x"), *made[20];
+    tn_tensor *x = weight(TN_SHAPE(40), "x"), *made[20];
     ordered = 0;
     for (int k = 0; k < 20; k++) {
         tn_tensor *from = k < 2 ? x : made[(k * 7 + 3) % k];
@@ -244,8 +238,7 @@ static tn_tensor *mlp_loss(tn_module *m)
 
 START_TEST(an_mlp)
 {
-    tn_module *m = mlp();
-    assert_made(m);
+    tn_module *m = owned(mlp());
     tn_tensor *loss = mlp_loss(m);
     ck_assert(!tn_places());
     ck_assert_str_eq(seen(loss, (tn_graph_options){ .model = m }),
@@ -263,14 +256,13 @@ START_TEST(an_mlp)
                      "11 parameter 0.weight f32[8,4] grad\n"
                      "12 parameter 0.bias f32[8] grad\n");
     /* without a model: the kind, and the tensor's own name */
-    ck_assert(strstr(seen(loss, plain), "8 parameter weight f32[3,8] grad\n") != NULL);
-    tn_module_drop(m);
+    assert_says(seen(loss, plain), "8 parameter weight f32[3,8] grad\n");
 }
 END_TEST
 
 START_TEST(frozen_parameters_stay_parameters)
 {
-    tn_module *m = mlp();
+    tn_module *m = owned(mlp());
     assert_ok(tn_module_freeze(tn_module_child(m, 0)));
     const char *text = seen(mlp_loss(m), (tn_graph_options){ .model = m });
     ck_assert_msg(!strstr(text, "<0:Linear:1>"), "%s", text); /* nothing there is recorded */
@@ -279,15 +271,13 @@ START_TEST(frozen_parameters_stay_parameters)
     text = seen(mlp_loss(m), (tn_graph_options){ .model = m });
     ck_assert_msg(strstr(text, "parameter 2.weight f32[3,8]\n"), "%s", text);
     ck_assert_msg(strstr(text, "<2:Linear:1> 4 (8)k96 9 "), "%s", text);
-    tn_module_drop(m);
 }
 END_TEST
 
 START_TEST(buffers_and_who_writes_them)
 {
-    tn_module *m = tn_sequential(tn_linear_new(3, 2, (tn_linear_options){ 0 }),
-                                 tn_batch_norm1d_new(2, (tn_batch_norm_options){ 0 }));
-    assert_made(m);
+    tn_module *m = owned(tn_sequential(tn_linear_new(3, 2, (tn_linear_options){ 0 }),
+                                       tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 })));
     tn_tensor *x = data(TN_SHAPE(4, 3), "x"), *y;
     TN_PLACES y = sum(tn_forward(m, x));
     ck_assert_str_eq(seen(y, (tn_graph_options){ .model = m }),
@@ -307,7 +297,6 @@ START_TEST(buffers_and_who_writes_them)
     TN_PLACES y = sum(tn_forward(m, x));
     const char *text = seen(y, (tn_graph_options){ .model = m });
     ck_assert_msg(strstr(text, "buffer 1.running_mean") && !strstr(text, " w"), "%s", text);
-    tn_module_drop(m);
 }
 END_TEST
 
@@ -361,7 +350,7 @@ START_TEST(a_shared_module_has_two_calls)
                      "6 tensor x f32[1,2]\n");
     assert_ok(tn_graph_visit(y, outer_calls, NULL, plain));
     tn_module_drop(m); /* the calls' names are the graph's own */
-    ck_assert(strstr(seen(y, plain), "<fc:Linear:2>") != NULL);
+    assert_says(seen(y, plain), "<fc:Linear:2>");
 }
 END_TEST
 
@@ -404,7 +393,7 @@ static tn_module *tied_new(void)
 static tn_module *cnn(void)
 {
     return tn_sequential(tn_conv2d_new(1, 2, 3, (tn_conv2d_options){ 0 }),
-                         tn_batch_norm2d_new(2, (tn_batch_norm_options){ 0 }), tn_relu_new(),
+                         tn_batchnorm2d_new(2, (tn_batchnorm_options){ 0 }), tn_relu_new(),
                          tn_flatten_new(1, -1), tn_linear_new(8, 3, (tn_linear_options){ 0 }));
 }
 
@@ -420,50 +409,35 @@ static const struct drawing {
     { "graph_shared.dot", twice_new, { 2, 2 }, 2 },
 };
 
-/* Reads a whole file from its beginning. */
-static const char *text_of(FILE *file, char *text, size_t size)
-{
-    ck_assert(file != NULL);
-    rewind(file);
-    text[fread(text, 1, size - 1, file)] = '\0';
-    fclose(file);
-    return text;
-}
-
 /* The files were read against the models, and their pictures looked at. TN_TEST_WRITE=1 writes
  * them anew. */
 START_TEST(a_graph_is_drawn)
 {
-    static char drawn[16384], wanted[16384];
     const struct drawing *d = &drawings[_i];
     bool write = getenv("TN_TEST_WRITE") != NULL;
-    tn_module *m = d->model();
-    tn_tensor *loss = loss_of(m, tn_ones(tn_shape_from(d->rank, d->x)));
+    tn_module *m = owned(d->model());
+    tn_tensor *loss = loss_of(m, tn_ones(tn_shape_of(d->rank, d->x)));
     FILE *file = write ? fopen(golden_path(d->file), "w+") : tmpfile();
     assert_ok(tn_graph_dot(file, loss, (tn_graph_options){ .model = m }));
-    text_of(file, drawn, sizeof drawn);
-    text_of(fopen(golden_path(d->file), "r"), wanted, sizeof wanted);
+    const char *drawn = text_of(file), *wanted = text_of(fopen(golden_path(d->file), "r"));
     size_t same = 0; /* two whole drawings are more than a message of Check's may be long */
     while (drawn[same] && drawn[same] == wanted[same]) same++;
     ck_assert_msg(drawn[same] == wanted[same], "%s: byte %zu: got\n%.300s\nwant\n%.300s", d->file,
                   same, drawn + same, wanted + same);
-    tn_module_drop(m);
 }
 END_TEST
 
 START_TEST(names_are_quoted)
 {
-    static char drawn[4096];
     FILE *file = tmpfile();
-    assert_ok(tn_graph_dot(file, leaf(TN_SHAPE(2), "a \"b\" \\ c\n"), plain));
-    text_of(file, drawn, sizeof drawn);
-    ck_assert_msg(strstr(drawn, "label=\"a \\\"b\\\" \\\\ c \\n[2]\"") != NULL, "%s", drawn);
+    assert_ok(tn_graph_dot(file, weight(TN_SHAPE(2), "a \"b\" \\ c\n"), plain));
+    assert_says(text_of(file), "label=\"a \\\"b\\\" \\\\ c \\n[2]\"");
 }
 END_TEST
 
 START_TEST(what_cannot_be_drawn)
 {
-    tn_tensor *x = leaf(TN_SHAPE(2), "x");
+    tn_tensor *x = weight(TN_SHAPE(2), "x");
     FILE *file = tmpfile(), *full = fopen("/dev/full", "w");
     assert_fails(tn_graph_dot(NULL, x, plain), TN_E_INVALID, "tn_graph_dot: the file is NULL");
     assert_fails(tn_graph_dot(file, NULL, plain), TN_E_INVALID, "tn_graph_dot: root is NULL");
@@ -477,7 +451,7 @@ END_TEST
 
 START_TEST(a_walk_changes_nothing)
 {
-    tn_module *m = mlp();
+    tn_module *m = owned(mlp());
     tn_tensor *loss = mlp_loss(m), *w = tn_get_parameter(m, "0.weight");
     int64_t live = tn_live_tensors(), in_use = tn_memory().in_use;
     uint64_t version = tn_version(w);
@@ -489,7 +463,6 @@ START_TEST(a_walk_changes_nothing)
     ck_assert(tn_version(w) == version && tn_is_none(tn_grad(w)));
     assert_ok(tn_backward_from(loss, TN_NONE, TN_RETAIN_GRAPH));
     ck_assert_str_eq(seen(loss, (tn_graph_options){ .model = m }), first);
-    tn_module_drop(m);
 }
 END_TEST
 
@@ -514,7 +487,7 @@ END_TEST
 START_TEST(a_visitor_may_stop)
 {
     text t = { .stop = 2 };
-    tn_tensor *x = leaf(TN_SHAPE(2), "x");
+    tn_tensor *x = weight(TN_SHAPE(2), "x");
     assert_ok(tn_graph_visit(sum(tn_exp(x)), say, &t, plain));
     ck_assert_int_eq(t.nodes, 2);
 }
@@ -558,7 +531,7 @@ END_TEST
 
 START_TEST(refusals)
 {
-    tn_tensor *x = leaf(TN_SHAPE(2), "x");
+    tn_tensor *x = weight(TN_SHAPE(2), "x");
     tn_module odd = { 0 };
     assert_fails(tn_graph_visit(NULL, say, NULL, plain), TN_E_INVALID, "root is NULL");
     assert_fails(tn_graph_visit(TN_NONE, say, NULL, plain), TN_E_INVALID, "root");
@@ -572,7 +545,7 @@ END_TEST
 
 START_TEST(places_and_anomaly_mode)
 {
-    tn_module *m = mlp();
+    tn_module *m = owned(mlp());
     tn_set_anomaly(TN_ANOMALY_GRADIENTS);
     tn_set_places(true);
     ck_assert_int_eq(tn_get_anomaly(), TN_ANOMALY_GRADIENTS);
@@ -587,11 +560,10 @@ START_TEST(places_and_anomaly_mode)
     ck_assert(!strstr(seen(y, plain), "<"));
     tn_set_anomaly(TN_ANOMALY_GRADIENTS); /* alone: the call, not the data */
     y = sum(tn_relu(tn_forward(m, tn_neg(x))));
-    ck_assert(strstr(seen(y, plain), "<2:Linear:1>") != NULL);
+    assert_says(seen(y, plain), "<2:Linear:1>");
     TN_PLACES y = sum(y);
     ck_assert_int_eq(tn_get_anomaly(), TN_ANOMALY_GRADIENTS);
     tn_set_anomaly(TN_ANOMALY_OFF);
-    tn_module_drop(m);
 }
 END_TEST
 
@@ -623,7 +595,7 @@ static int count(const tn_graph_node *node, void *user)
 
 START_TEST(a_hundred_thousand_nodes)
 {
-    tn_tensor *x = leaf(TN_SHAPE(1), "x"), *y = x;
+    tn_tensor *x = weight(TN_SHAPE(1), "x"), *y = x;
     for (int i = 0; i < 50000; i++) {
         tn_scope s = tn_scope_begin();
         y = tn_scope_return(s, tn_add(tn_neg(y), x));
@@ -634,34 +606,23 @@ START_TEST(a_hundred_thousand_nodes)
 }
 END_TEST
 
+static tn_status visit_call(void *user)
+{
+    tn_module *m = user;
+    tn_tensor *x = tn_ones(TN_SHAPE(1, 2)), *y = NULL;
+    int n = 0;
+    if (x) TN_PLACES y = tn_forward(m, x);
+    tn_status status =
+        y ? tn_graph_visit(y, count, &n, (tn_graph_options){ .model = m }) : tn_error_status();
+    ck_assert(status != TN_OK || n == 3);
+    return status;
+}
+
 /* Memory refused at the k-th request: an error, nothing left, and the next walk is whole. */
 START_TEST(memory_runs_out)
 {
     scarce_install();
-    FILE *file = tmpfile();
-    tn_module *m = twice_new();
-    int64_t k = 0;
-    for (bool done = false; !done; k++) {
-        tn_scope s = tn_scope_begin();
-        tn_tensor *x = data(TN_SHAPE(1, 2), "x"), *y = NULL;
-        int n = 0;
-        int64_t live = tn_live_tensors();
-        tn_memory_trim();
-        scarce_fail(k + 1);
-        TN_PLACES y = tn_forward(m, x);
-        tn_status status =
-            y ? tn_graph_visit(y, count, &n, (tn_graph_options){ .model = m }) : tn_error_status();
-        done = scarce.requests < scarce.failing;
-        scarce.failing = 0;
-        ck_assert_msg(status == TN_E_NOMEM || (status == TN_OK && n == 3), "request %d: %s, %d ops",
-                      (int)k, tn_status_name(status), n);
-        ck_assert(y || tn_live_tensors() == live);
-        tn_error_clear();
-        tn_scope_end(s);
-    }
-    ck_assert_int_gt(k, 20);
-    tn_module_drop(m);
-    fclose(file);
+    ck_assert_int_gt(scarce_sweep(visit_call, NULL, owned(twice_new())), 20);
 }
 END_TEST
 

@@ -1,6 +1,6 @@
 /*
  * test_trace.c - training steps, told: tn_trace_*, tn_explain. What is told is right, and telling
- * it changes nothing. More is in test_trace_steps.c, _ways.c and _ends.c.
+ * it changes nothing. More is in trace_steps.c, trace_ways.c and trace_ends.c.
  *
  * Truth: PyTorch's gradients of the same models (golden/make_explain.py), leaf by leaf and at the
  * result of every child; runs without a trace, bit by bit. The golden texts were read;
@@ -73,7 +73,12 @@ static tn_module *case_begin(const trace_case *c)
     golden("", NULL, NULL);
     memset(trace_leaf, 0, sizeof trace_leaf);
     if (c->leaves) c->leaves();
-    return c->model ? c->model() : NULL;
+    return c->model ? owned(c->model()) : NULL;
+}
+
+static tn_optim *sgd_of(tn_module *m)
+{
+    return m ? owned(tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 0.1 })) : NULL;
 }
 
 /* Each gradient of the case is PyTorch's; a frozen one is none. */
@@ -96,7 +101,7 @@ START_TEST(backward_is_explained)
     const trace_case *c = &trace_cases[_i];
     char file[64];
     tn_module *m = case_begin(c);
-    tn_optim *opt = m ? tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 0.1 }) : NULL;
+    tn_optim *opt = sgd_of(m);
     tn_tensor *loss;
     TN_PLACES loss = c->loss(m, NULL);
     FILE *out = tmpfile();
@@ -110,8 +115,6 @@ START_TEST(backward_is_explained)
     ck_assert(!m || state_hash(m) == state); /* finite differences leave no trace */
     snprintf(file, sizeof file, "explain_%s.txt", c->name);
     assert_golden(file, text_of(out), 1e-3);
-    tn_optim_free(opt);
-    if (m) tn_module_drop(m);
 }
 END_TEST
 
@@ -158,7 +161,7 @@ START_TEST(a_step_is_told)
     const trace_case *c = &trace_cases[_i];
     char file[64];
     tn_module *m = case_begin(c);
-    tn_optim *opt = m ? tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 0.1 }) : NULL;
+    tn_optim *opt = sgd_of(m);
     tn_trace *tr = begin((tn_trace_options){ .model = m, .opt = opt, .title = c->name });
     tn_scope scope = tn_scope_begin();
     assert_ok(tn_backward(c->loss(m, NULL)));
@@ -180,19 +183,10 @@ START_TEST(a_step_is_told)
     assert_ok(tn_trace_json(out, tr));
     snprintf(file, sizeof file, "explain_%s.json", c->name);
     assert_golden(file, text_of(out), 1e-6);
-    tn_trace_free(tr);
-    tn_optim_free(opt);
-    if (m) tn_module_drop(m);
 }
 END_TEST
 
 /* ---- nothing changes ------------------------------------------------------------------------- */
-
-static tn_module *dropout_net(void)
-{
-    return tn_sequential(tn_linear_new(4, 16, (tn_linear_options){ 0 }), tn_relu_new(),
-                         tn_dropout_new(0.5), tn_linear_new(16, 3, (tn_linear_options){ 0 }));
-}
 
 typedef struct result {
     uint64_t state;
@@ -225,7 +219,6 @@ static result train(int kind, bool watched)
         assert_ok(tn_trace_end(tr));
         ck_assert_int_eq(tr->told.n_steps, 3);
         ck_assert_int_eq(tn_live_tensors(), r.live);
-        tn_trace_free(tr);
     }
     r.state = state_hash(m);
     tn_generator_get_state(tn_default_generator(), r.generator);
@@ -283,5 +276,8 @@ Suite *test_suite(void)
     t = test_case(suite, "nothing changes");
     tcase_add_loop_test(t, watching_changes_no_bit, 0, 3);
     tcase_add_test(t, explaining_changes_no_bit);
+    trace_steps_cases(suite);
+    trace_ways_cases(suite);
+    trace_ends_cases(suite);
     return suite;
 }

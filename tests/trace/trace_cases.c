@@ -125,42 +125,36 @@ static tn_module *twice(void)
     return filled(tn_module_done(&m->base));
 }
 
+tn_module *dropout_net(void)
+{
+    return tn_sequential(tn_linear_new(4, 16, (tn_linear_options){ 0 }), tn_relu_new(),
+                         tn_dropout_new(0.5), tn_linear_new(16, 3, (tn_linear_options){ 0 }));
+}
+
 /* ---- losses of models ------------------------------------------------------------------------ */
 
-static tn_tensor *mlp_loss(tn_module *m, void *user)
-{
-    (void)user;
-    return tn_cross_entropy(tn_forward(m, trace_fill("x", TN_SHAPE(3, 3))),
-                            ids("y", (int64_t[]){ 0, 1, 0 }, TN_SHAPE(3)));
-}
+#define LOSS(name, ...)                                                                            \
+    static tn_tensor *name(tn_module *m, void *user)                                               \
+    {                                                                                              \
+        (void)m, (void)user;                                                                       \
+        return __VA_ARGS__;                                                                        \
+    }
 
-static tn_tensor *cnn_loss(tn_module *m, void *user)
-{
-    (void)user;
-    return tn_cross_entropy(tn_forward(m, trace_fill("x", TN_SHAPE(2, 1, 4, 4))),
-                            ids("y", (int64_t[]){ 0, 2 }, TN_SHAPE(2)));
-}
+LOSS(mlp_loss, tn_cross_entropy(tn_forward(m, trace_fill("x", TN_SHAPE(3, 3))),
+                                ids("y", (int64_t[]){ 0, 1, 0 }, TN_SHAPE(3))))
 
-static tn_tensor *transformer_loss(tn_module *m, void *user)
-{
-    (void)user;
-    tn_tensor *x = ids("x", (int64_t[]){ 0, 2, 4, 1, 3, 0 }, TN_SHAPE(2, 3));
-    return tn_mse_loss(tn_forward(m, x), trace_fill("y", TN_SHAPE(2, 3, 3)), TN_MEAN);
-}
+LOSS(cnn_loss, tn_cross_entropy(tn_forward(m, trace_fill("x", TN_SHAPE(2, 1, 4, 4))),
+                                ids("y", (int64_t[]){ 0, 2 }, TN_SHAPE(2))))
 
-static tn_tensor *tied_loss(tn_module *m, void *user)
-{
-    (void)user;
-    return tn_mse_loss(tn_forward(m, trace_fill("x", TN_SHAPE(2, 3))),
-                       trace_fill("y", TN_SHAPE(2, 3)), TN_MEAN);
-}
+LOSS(transformer_loss,
+     tn_mse_loss(tn_forward(m, ids("x", (int64_t[]){ 0, 2, 4, 1, 3, 0 }, TN_SHAPE(2, 3))),
+                 trace_fill("y", TN_SHAPE(2, 3, 3)), TN_MEAN))
 
-static tn_tensor *twice_loss(tn_module *m, void *user)
-{
-    (void)user;
-    return tn_mse_loss(tn_forward(m, trace_fill("x", TN_SHAPE(2, 2))),
-                       trace_fill("y", TN_SHAPE(2, 2)), TN_MEAN);
-}
+LOSS(tied_loss, tn_mse_loss(tn_forward(m, trace_fill("x", TN_SHAPE(2, 3))),
+                            trace_fill("y", TN_SHAPE(2, 3)), TN_MEAN))
+
+LOSS(twice_loss, tn_mse_loss(tn_forward(m, trace_fill("x", TN_SHAPE(2, 2))),
+                             trace_fill("y", TN_SHAPE(2, 2)), TN_MEAN))
 
 /* ---- leaves ---------------------------------------------------------------------------------- */
 
@@ -184,12 +178,8 @@ static void broadcast_leaves(void)
     trace_leaf[2] = leaf("c", TN_SHAPE(2, 1));
 }
 
-static tn_tensor *broadcast_loss(tn_module *m, void *user)
-{
-    (void)m, (void)user;
-    tn_tensor *y = tn_mul(tn_add(trace_leaf[0], trace_leaf[1]), trace_leaf[2]);
-    return tn_sum(y, NULL, 0, false);
-}
+LOSS(broadcast_loss,
+     tn_sum(tn_mul(tn_add(trace_leaf[0], trace_leaf[1]), trace_leaf[2]), NULL, 0, false))
 
 static tn_status swish(tn_custom *c, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
 {
@@ -220,11 +210,7 @@ static void custom_leaves(void)
     trace_leaf[0] = leaf("x", TN_SHAPE(4));
 }
 
-static tn_tensor *custom_loss(tn_module *m, void *user)
-{
-    (void)m, (void)user;
-    return tn_sum(tn_apply(&swish_op, NULL, 1, &trace_leaf[0]), NULL, 0, false);
-}
+LOSS(custom_loss, tn_sum(tn_apply(&swish_op, NULL, 1, &trace_leaf[0]), NULL, 0, false))
 
 /* The misuse: c is changed after mul kept it. */
 static tn_tensor *overwritten_loss(tn_module *m, void *user)

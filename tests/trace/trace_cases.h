@@ -17,6 +17,9 @@ enum { TRACE_CASES = 10, TRACE_OVERWRITTEN = 9, TRACE_LEAVES = 4 };
 /* The leaves of the case whose loss was made last, NULL after them. */
 extern tn_tensor *trace_leaf[TRACE_LEAVES];
 
+/* Linear(4, 16), ReLU, dropout, Linear(16, 3). */
+tn_module *dropout_net(void);
+
 /* A tensor by its name's values: exact in binary, never 0. */
 tn_tensor *trace_fill(const char *name, tn_shape shape);
 

@@ -1,9 +1,15 @@
-/* trace_read.h - what the suites of traces share: leaves, traces that begin, and what they tell. */
+/* trace_read.h - what the suites here share: leaves, traces that begin, and what they tell; and the
+ * cases of the suites' further files. */
 #ifndef TENON_TESTS_TRACE_READ_H
 #define TENON_TESTS_TRACE_READ_H
 
 #include "common.h"
 #include "ext/trace/words.h"
+
+void trace_steps_cases(Suite *suite);
+void trace_ways_cases(Suite *suite);
+void trace_ends_cases(Suite *suite);
+void explain_summary_cases(Suite *suite);
 
 static inline tn_tensor *leaf(tn_shape shape, double value, const char *name)
 {
@@ -19,10 +25,25 @@ static inline tn_tensor *sum(tn_tensor *t)
     return tn_sum(t, NULL, 0, false);
 }
 
+static inline void free_trace(void *tr)
+{
+    tn_trace_free(tr);
+}
+
+/* Freed at the end of the test. */
 static inline tn_trace *begin(tn_trace_options o)
 {
     tn_trace *tr = tn_trace_begin(o);
-    assert_made(tr);
+    free_at_end(tr, free_trace);
+    return tr;
+}
+
+/* Of a backward of loss, without a model. */
+static inline tn_trace *trace_of(tn_tensor *(*loss)(tn_tensor *x), tn_tensor *x)
+{
+    tn_trace *tr = begin((tn_trace_options){ 0 });
+    assert_ok(tn_backward(loss(x)));
+    assert_ok(tn_trace_end(tr));
     return tr;
 }
 
@@ -30,6 +51,13 @@ static inline const tni_told_step *step_of(const tn_trace *tr, size_t k)
 {
     ck_assert_int_lt(k, tr->told.n_steps);
     return &tr->told.steps[k];
+}
+
+/* Ends the trace; its first step. */
+static inline const tni_told_step *ended(tn_trace *tr)
+{
+    assert_ok(tn_trace_end(tr));
+    return step_of(tr, 0);
 }
 
 static inline const char *op_name(const tn_trace *tr, const tni_told_node *n)
@@ -56,6 +84,20 @@ static inline const char *told(const tn_trace *tr)
 {
     FILE *file = tmpfile();
     assert_ok(tn_trace_text(file, tr));
+    return text_of(file);
+}
+
+static inline const char *json(const tn_trace *tr)
+{
+    FILE *file = tmpfile();
+    assert_ok(tn_trace_json(file, tr));
+    return text_of(file);
+}
+
+static inline const char *difference_of(const tn_trace *a, const tn_trace *b)
+{
+    FILE *file = tmpfile();
+    assert_ok(tn_explain_diff(file, a, b));
     return text_of(file);
 }
 

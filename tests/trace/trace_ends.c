@@ -1,11 +1,12 @@
 /*
- * test_trace_ends.c - what traces find and compare, what they refuse, and what is left of them when
+ * trace_ends.c - what traces find and compare, what they refuse, and what is left of them when
  * memory runs out.
  */
 #include <stdlib.h>
 
+#include "io/json.h"
 #include "scarce.h"
-#include "trace_read.h"
+#include "trace/trace_read.h"
 
 static const tn_trace_options plain;
 
@@ -19,23 +20,14 @@ static const char *first_finding(const tn_trace *tr, const char *kind)
     return "none";
 }
 
-static tn_trace *trace_of(tn_tensor *(*f)(tn_tensor *x), tn_tensor *x)
-{
-    tn_trace *tr = begin(plain);
-    assert_ok(tn_backward(f(x)));
-    assert_ok(tn_trace_end(tr));
-    return tr;
-}
+#define LOSS(name, y)                                                                              \
+    static tn_tensor *name(tn_tensor *x)                                                           \
+    {                                                                                              \
+        return y;                                                                                  \
+    }
 
-static tn_tensor *dead(tn_tensor *x)
-{
-    return sum(tn_relu(tn_mul_scalar(x, -1)));
-}
-
-static tn_tensor *logarithm(tn_tensor *x)
-{
-    return sum(tn_log(tn_sub(x, x)));
-}
+LOSS(dead, sum(tn_relu(tn_mul_scalar(x, -1))))
+LOSS(logarithm, sum(tn_log(tn_sub(x, x))))
 
 static tn_tensor *many_sigmoids(tn_tensor *x)
 {
@@ -45,32 +37,15 @@ static tn_tensor *many_sigmoids(tn_tensor *x)
     return sum(tn_add(y, other));
 }
 
-static tn_tensor *steep(tn_tensor *x)
-{
-    return sum(tn_exp(tn_mul_scalar(x, 10)));
-}
+LOSS(steep, sum(tn_exp(tn_mul_scalar(x, 10))))
 
 /* A penalty's share is tiny, or the two shares are large and cancel; the gradient is neither. */
-static tn_tensor *with_penalty(tn_tensor *x)
-{
-    return tn_add(sum(tn_square(x)), tn_mul_scalar(sum(tn_square(x)), 1e-7));
-}
-
-static tn_tensor *cancelling(tn_tensor *x)
-{
-    return tn_sub(tn_mul_scalar(sum(x), 5001), tn_mul_scalar(sum(x), 5000));
-}
+LOSS(with_penalty, tn_add(sum(tn_square(x)), tn_mul_scalar(sum(tn_square(x)), 1e-7)))
+LOSS(cancelling, tn_sub(tn_mul_scalar(sum(x), 5001), tn_mul_scalar(sum(x), 5000)))
 
 /* Neither share is more than 1000 times the leaf, but their sum is. */
-static tn_tensor *together(tn_tensor *x)
-{
-    return tn_add(tn_mul_scalar(sum(x), 700), tn_mul_scalar(sum(x), 800));
-}
-
-static tn_tensor *harmless(tn_tensor *x)
-{
-    return sum(tn_tanh(x));
-}
+LOSS(together, tn_add(tn_mul_scalar(sum(x), 700), tn_mul_scalar(sum(x), 800)))
+LOSS(harmless, sum(tn_tanh(x)))
 
 enum { BLAMED = 8 };
 
@@ -95,7 +70,6 @@ START_TEST(the_op_to_blame_is_named)
     tn_trace *tr = trace_of(rows[_i].f, leaf(TN_SHAPE(2), 1, "x"));
     assert_says(first_finding(tr, rows[_i].kind), rows[_i].text);
     if (rows[_i].f == harmless) ck_assert_int_eq(step_of(tr, 0)->n_findings, 0);
-    tn_trace_free(tr);
 }
 END_TEST
 
@@ -111,7 +85,6 @@ START_TEST(who_overwrote_is_named)
     assert_says(first_finding(tr, "overwritten"),
                 "mul kept b (c) for backward, and tn_add_scalar_ changed it in place afterwards");
     assert_says(told(tr), "  fails: tn_backward: input 1 of tn_mul");
-    tn_trace_free(tr);
 }
 END_TEST
 
@@ -122,7 +95,7 @@ static tn_trace *step_in_mode(bool eval, bool frozen)
     tn_manual_seed(4);
     tn_module *m =
         tn_sequential(tn_linear_new(3, 2, (tn_linear_options){ 0 }),
-                      tn_batch_norm1d_new(2, (tn_batch_norm_options){ 0 }), tn_dropout_new(0.5));
+                      tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 }), tn_dropout_new(0.5));
     assert_made(m);
     if (eval) assert_ok(tn_eval(m));
     if (frozen) assert_ok(tn_set_requires_grad(tn_get_parameter(m, "0.weight"), false));
@@ -131,13 +104,6 @@ static tn_trace *step_in_mode(bool eval, bool frozen)
     assert_ok(tn_trace_end(tr));
     tn_module_drop(m);
     return tr;
-}
-
-static const char *difference_of(const tn_trace *a, const tn_trace *b)
-{
-    FILE *file = tmpfile();
-    assert_ok(tn_trace_diff(file, a, b));
-    return text_of(file);
 }
 
 START_TEST(differences_are_told)
@@ -152,7 +118,30 @@ START_TEST(differences_are_told)
     text = difference_of(train, frozen);
     assert_says(text, "  0.weight: a gradient in a, none: it is frozen in b\n");
     ck_assert(!strstr(text, "only in") && !strstr(text, "running") && !strstr(text, "trains"));
-    tn_trace_free(train), tn_trace_free(again), tn_trace_free(eval), tn_trace_free(frozen);
+}
+END_TEST
+
+LOSS(square_of_sum, tn_square(sum(x)))
+
+START_TEST(a_sign_is_a_difference)
+{
+    tn_trace *a = trace_of(square_of_sum, leaf(TN_SHAPE(3), 1, "x"));
+    tn_trace *b = trace_of(square_of_sum, leaf(TN_SHAPE(3), -1, "x"));
+    assert_says(difference_of(a, b), "sum: y 3 in a, -3 in b");
+}
+END_TEST
+
+START_TEST(names_become_utf8)
+{
+    char cut[401] = "";
+    for (int i = 0; i < 200; i++) memcpy(cut + 2 * i, "\xc3\xa9", 2);
+    const char *const names[] = { "caf\xe9", "\xff\xfe", "\xe2\x82", cut };
+    for (int i = 0; i < 4; i++) {
+        tn_trace *tr = trace_of(square_of_sum, leaf(TN_SHAPE(3), 1, names[i]));
+        const char *text = json(tr);
+        ck_assert_uint_eq(tni_utf8(text, strlen(text)), strlen(text));
+        if (i == 0) assert_says(text, "\"caf?\"");
+    }
 }
 END_TEST
 
@@ -211,10 +200,9 @@ START_TEST(what_cannot_be_traced)
     assert_fails(tn_trace_end(tr), TN_E_STATE, "ended already");
     assert_fails(tn_trace_end(NULL), TN_E_INVALID, "trace is NULL");
     assert_fails(tn_trace_json(NULL, tr), TN_E_INVALID, "the file is NULL");
-    assert_fails(tn_trace_diff(file, tr, NULL), TN_E_INVALID, "tn_trace_diff");
-    tn_trace_free(tr);
+    assert_fails(tn_explain_diff(file, tr, NULL), TN_E_INVALID, "tn_explain_diff");
     tn_trace_free(NULL);
-    tn_trace_free(begin(plain)); /* ends it */
+    tn_trace_free(tn_trace_begin(plain)); /* ends it */
     ck_assert(!tn_places() && !tn_lines());
     fclose(file);
 }
@@ -236,11 +224,11 @@ static void scarce_step(tn_module *m, tn_optim *opt, FILE *file, bool explain)
     if (tr && (status == TN_OK || status == TN_E_NOMEM)) { /* cut short, it can be written */
         tn_status text = tn_trace_text(file, tr), json = tn_trace_json(file, tr);
         ck_assert(text == TN_OK || text == TN_E_NOMEM);
-        tn_status page = tn_trace_html(file, &tr, 1);
+        tn_status page = tn_graph_html(file, &tr, 1);
         ck_assert(page == TN_OK || page == TN_E_NOMEM);
         if (status == TN_OK) status = page;
         if (status == TN_OK) status = json;
-        if (status == TN_OK) status = tn_trace_diff(file, tr, tr);
+        if (status == TN_OK) status = tn_explain_diff(file, tr, tr);
     }
     ck_assert_msg(status == TN_OK || status == TN_E_NOMEM, "%s: %s", tn_status_name(status),
                   tn_error());
@@ -277,18 +265,18 @@ START_TEST(memory_runs_out)
 }
 END_TEST
 
-Suite *test_suite(void)
+void trace_ends_cases(Suite *suite)
 {
-    Suite *suite = suite_create("trace_ends");
     TCase *t = test_case(suite, "findings");
     tcase_add_loop_test(t, the_op_to_blame_is_named, 0, BLAMED);
     tcase_add_test(t, who_overwrote_is_named);
     t = test_case(suite, "differences");
     tcase_add_test(t, differences_are_told);
+    tcase_add_test(t, a_sign_is_a_difference);
+    tcase_add_test(t, names_become_utf8);
     t = test_case(suite, "refusals");
     tcase_add_test(t, what_cannot_be_explained);
     tcase_add_test(t, what_cannot_be_traced);
     t = test_case(suite, "scarcity");
     tcase_add_loop_test(t, memory_runs_out, 0, 4);
-    return suite;
 }

@@ -1,5 +1,5 @@
 /*
- * test_trace_ways.c - what a trace tells of the way to a number: hooks that change a gradient, the
+ * trace_ways.c - what a trace tells of the way to a number: hooks that change a gradient, the
  * pass that a loss belongs to, who moved a tensor, handles of other threads.
  *
  * Truth: graphs small enough to know. Seen to fail: each, before src/ext/trace told it.
@@ -7,16 +7,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "trace_read.h"
+#include "trace/trace_read.h"
 
 static const tn_trace_options plain;
-
-static const char *json(const tn_trace *tr)
-{
-    FILE *file = tmpfile();
-    assert_ok(tn_trace_json(file, tr));
-    return text_of(file);
-}
 
 /* ---- hooks ----------------------------------------------------------------------------------- */
 
@@ -64,7 +57,6 @@ START_TEST(hooks_are_told)
     assert_says(text, "],\"hooks\":[{\"number\":1,\"of\":3,\"before\":{\"norm\":5,");
     assert_says(text, ",\"hooks\":[{\"number\":1,\"of\":1,\"before\":{\"norm\":25,");
     assert_values(tn_grad(w), 0, 250);
-    tn_trace_free(tr);
 }
 END_TEST
 
@@ -83,7 +75,6 @@ START_TEST(a_leafs_hook_gets_the_sum)
         assert_says(told(tr), "|db| 4.243 = [3, 3]\n    hook 1 of 1: |sum| 8.485 -> |sum| 84.85");
     ck_assert_int_eq(step_of(tr, 0)->n_hooks, 1);
     assert_says(json(tr), "\"hooks\":[{\"number\":1,\"of\":1,\"before\":{\"norm\":8.48528137,");
-    tn_trace_free(tr);
 }
 END_TEST
 
@@ -110,7 +101,33 @@ START_TEST(a_hook_within_a_hook)
     assert_ok(tn_trace_end(tr));
     assert_says(told(tr), "    hook 1 of 2: dy 1 -> dy 10\n    hook 2 of 2 leaves dy as it is\n");
     assert_says(told(tr), "    hook 1 of 1: dx 7 -> dx 3.5\n");
-    tn_trace_free(tr);
+}
+END_TEST
+
+/* ---- rules ----------------------------------------------------------------------------------- */
+
+static const char *explained(tn_tensor *loss)
+{
+    FILE *file = tmpfile();
+    assert_ok(tn_explain(file, loss, (tn_explain_options){ 0 }));
+    return text_of(file);
+}
+
+/* A rule goes by the place of its input, not by which of them have a gradient. */
+START_TEST(rules_pass_over_an_input_without_gradient)
+{
+    const tn_shape three = TN_SHAPE(3);
+    tn_tensor *yes = leaf(three, 1, "yes"), *no = leaf(three, 2, "no");
+    tn_tensor *condition = tn_from_data((bool[]){ true, false, true }, three, TN_BOOL);
+    const char *text = explained(sum(tn_where(condition, yes, no)));
+    const char *at = strstr(text, "da = condition ? dy : 0");
+    ck_assert_msg(at && strstr(at, "yes  leaf  grad = 0 + da"), "%s", text);
+    at = at ? strstr(at, "db = condition ? 0 : dy") : NULL;
+    ck_assert_msg(at && strstr(at, "no  leaf  grad = 0 + db"), "%s", text);
+    tn_tensor *source = leaf(three, 3, "source"),
+              *index = tn_from_ints((int64_t[]){ 0, 1, 1 }, three);
+    assert_says(explained(sum(tn_scatter_add(leaf(three, 1, "x"), 0, index, source))),
+                "source  leaf  grad = 0 + dsource");
 }
 END_TEST
 
@@ -126,14 +143,12 @@ START_TEST(the_root_is_the_losss)
     if (_i == 1) assert_ok(tn_gradients(1, &probe, NULL, 1, &w, &grad, TN_RETAIN_GRAPH));
     assert_ok(tn_backward_from(loss, TN_NONE, TN_RETAIN_GRAPH));
     if (_i == 2) assert_ok(tn_gradients(1, &probe, NULL, 1, &w, &grad, TN_RETAIN_GRAPH));
-    assert_ok(tn_trace_end(tr));
-    const tni_told_step *s = step_of(tr, 0);
+    const tni_told_step *s = ended(tr);
     ck_assert_str_eq(op_name(tr, &s->nodes[s->root]), "tanh");
     size_t first = _i == 1 ? 2 : 0; /* the probe's pass runs the hook on y, too */
     ck_assert_int_eq(s->n_passes, _i ? 4 : 2);
     ck_assert_str_eq(op_name(tr, &s->nodes[s->passes[first].root]), "tanh");
     ck_assert_str_eq(op_name(tr, &s->nodes[s->passes[first + 1].root]), "sum");
-    tn_trace_free(tr);
 }
 END_TEST
 
@@ -145,11 +160,9 @@ START_TEST(roots_of_other_losses)
     if (_i != 1) assert_ok(tn_backward(sum(tn_exp(w))));
     if (_i == 0) assert_ok(tn_backward(tn_mean(w, NULL, 0, false)));
     if (_i != 0) assert_ok(tn_backward_from(tn_tanh(w), tn_ones_like(w), 0));
-    assert_ok(tn_trace_end(tr));
-    const tni_told_step *s = step_of(tr, 0);
+    const tni_told_step *s = ended(tr);
     static const char *const want[] = { "mean", "tanh", "sum" };
     ck_assert_str_eq(op_name(tr, &s->nodes[s->root]), want[_i]);
-    tn_trace_free(tr);
 }
 END_TEST
 
@@ -205,9 +218,9 @@ START_TEST(who_moved_it)
         { STEP, "no", "by the optimizer" },
     };
     int what = rows[_i].what;
-    tn_module *m = counting_new();
+    tn_module *m = owned(counting_new());
     tn_tensor *n = tn_get_buffer(m, "n"), *w = tn_get_parameter(m, "w");
-    tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 0.1 });
+    tn_optim *opt = owned(tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 0.1 }));
     tn_trace *tr = begin((tn_trace_options){ .model = m, .opt = opt });
     if (what & BEFORE) assert_ok(tn_fill_(n, 5));
     if (what & REPLACED) assert_ok(tn_module_set(m, "n", tn_full(TN_SHAPE(1), 5)));
@@ -233,9 +246,6 @@ START_TEST(who_moved_it)
     if (what == CALLED) assert_says(text, "n  buffer  no gradient; forward moved 0 -> 1\n");
     if (what == (BEFORE | CALLED))
         assert_says(text, "n  buffer  no gradient; moved by hand and by forward 0 -> 6\n");
-    tn_trace_free(tr);
-    tn_optim_free(opt);
-    tn_module_drop(m);
 }
 END_TEST
 
@@ -293,17 +303,16 @@ START_TEST(handles_of_other_threads)
         ck_assert_str_eq(tr->told.tensors[in->tensor].name, name);
         ck_assert(in->value.value[0] == (double)k);
     }
-    tn_trace_free(tr);
 }
 END_TEST
 
-Suite *test_suite(void)
+void trace_ways_cases(Suite *suite)
 {
-    Suite *suite = suite_create("trace_ways");
     TCase *t = test_case(suite, "hooks");
     tcase_add_loop_test(t, hooks_are_told, 0, 2);
     tcase_add_loop_test(t, a_leafs_hook_gets_the_sum, 0, 2);
     tcase_add_test(t, a_hook_within_a_hook);
+    tcase_add_test(t, rules_pass_over_an_input_without_gradient);
     t = test_case(suite, "roots");
     tcase_add_loop_test(t, the_root_is_the_losss, 0, 3);
     tcase_add_loop_test(t, roots_of_other_losses, 0, 3);
@@ -311,5 +320,4 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, who_moved_it, 0, 8);
     t = test_case(suite, "threads");
     tcase_add_test(t, handles_of_other_threads);
-    return suite;
 }
