@@ -12,6 +12,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,11 +35,11 @@ static tn_module *new_model(void)
     tn_manual_seed(3);
     tn_module *m =
         tn_sequential(tn_linear_new(WIDTH, HIDDEN, (tn_linear_options){ 0 }),
-                      tn_batch_norm1d_new(HIDDEN, (tn_batch_norm_options){ 0 }), tn_tanh_new(),
+                      tn_batchnorm1d_new(HIDDEN, (tn_batchnorm_options){ 0 }), tn_tanh_new(),
                       tn_linear_new(HIDDEN, CLASSES, (tn_linear_options){ 0 }));
     TN_CHECK_PTR(m);
     TN_CHECK(tn_module_to_dtype(m, TN_F64));
-    TN_CHECK(tn_batch_norm_set_sync(m, true));
+    TN_CHECK(tn_batchnorm_set_sync(m, true));
     return m;
 }
 
@@ -152,8 +153,7 @@ static void train(char **argument)
     if (tni_ranks()) replace_calls();
     calls = strcmp(point, "new") == 0 ? atoi(argument[4]) : 0;
     tn_module *m = new_model();
-    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = 64 });
-    TN_CHECK_PTR(p);
+    tn_data_parallel *p = shared(m, (tn_data_parallel_options){ .bucket_bytes = 64 });
     tn_optim *opt = new_optim(m);
     tn_checkpoint c = { .model = m, .optimizer = opt };
     if (access(argument[0], F_OK) == 0) TN_CHECK(tn_checkpoint_load(&c, argument[0]));
@@ -171,8 +171,7 @@ static void train(char **argument)
     }
     if (me && strcmp(point, "end") == 0) strike();
     tn_optim_free(opt);
-    tn_data_parallel_free(p);
-    tn_module_drop(m);
+    shared_free(p, m);
 }
 
 /* check FILE STEP: it holds what one process has after so many steps or, where rank 0 may have been
@@ -202,8 +201,7 @@ static void check(char **argument)
 static void endless(char **argument)
 {
     tn_module *m = new_model();
-    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = 64 });
-    TN_CHECK_PTR(p);
+    shared(m, (tn_data_parallel_options){ .bucket_bytes = 64 });
     tn_optim *opt = new_optim(m);
     tn_checkpoint c = { .model = m, .optimizer = opt };
     for (;;) {
@@ -216,20 +214,17 @@ static void endless(char **argument)
 /* ---- ranks that part ways -------------------------------------------------------------------- */
 
 /* Rank 0 goes to a barrier, the others, 2.5 s later, to a check: neither can be done. */
-static void apart(char **argument)
+static void apart(void)
 {
-    (void)argument;
     tn_module *m = new_model();
-    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
-    TN_CHECK_PTR(p);
+    tn_data_parallel *p = shared(m, (tn_data_parallel_options){ 0 });
     if (tn_parallel_rank() > 0) usleep(2500000); /* not yet asking itself when rank 0 asks */
     TN_CHECK(tn_parallel_rank() == 0 ? tn_parallel_barrier() : tn_data_parallel_check(p));
 }
 
 /* Rank 0 sends its part and ends, while others wait for a slow rank that passes it on: no error. */
-static void early(char **argument)
+static void early(void)
 {
-    (void)argument;
     tn_manual_seed(9);
     double want = tn_item(tn_rand(TN_SCALAR));
     tn_manual_seed(9 + (uint64_t)tn_parallel_rank());
@@ -246,19 +241,16 @@ static const char *lose(tni_mpi_group group, void *data, size_t nbytes, int from
 
 static void expect_apart(tn_status status)
 {
-    EXPECT(status == TN_E_STATE && strstr(tn_error(), "failed on this rank alone"));
-    tn_error_clear();
+    EXPECT_FAILS(status, TN_E_STATE, "failed on this rank alone");
 }
 
 /* The last rank loses the buffers at the end of a backward that succeeds on the others: it takes no
  * further part, and steps no state that is dealt. */
-static void alone(char **argument)
+static void alone(void)
 {
-    (void)argument;
     tn_module *m = new_model();
-    TN_CHECK(tn_batch_norm_set_sync(m, false));
-    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
-    TN_CHECK_PTR(p);
+    TN_CHECK(tn_batchnorm_set_sync(m, false));
+    tn_data_parallel *p = shared(m, (tn_data_parallel_options){ 0 });
     tn_optim *opt = new_optim(m);
     TN_CHECK(tn_data_parallel_shard(p, opt));
     train_step(m, opt, 0);
@@ -276,8 +268,7 @@ static void alone(char **argument)
     expect_apart(tn_data_parallel_gather(p));
     expect_apart(tn_backward(loss_of(m, 1)));
     tn_optim_free(opt);
-    tn_data_parallel_free(p);
-    tn_module_drop(m);
+    shared_free(p, m);
 }
 
 /* ---- no memory on one rank ------------------------------------------------------------------- */
@@ -289,39 +280,19 @@ typedef struct shared_model {
     tn_tensor *(*loss_of)(struct shared_model *s);
 } shared_model;
 
-static tn_status sum_large(shared_model *s)
-{
-    return tn_parallel_sum_(s->large);
-}
+typedef enum call { SUM, MEAN, SUM_OF_VIEW, MEAN_OF_VIEW, SEND, COMPARE, BACKWARD } call;
 
-static tn_status mean_small(shared_model *s)
+static tn_status run_call(call what, const shared_model *s)
 {
-    return tn_parallel_mean_(s->small);
-}
-
-static tn_status sum_strided(shared_model *s)
-{
-    return tn_parallel_sum_(s->strided);
-}
-
-static tn_status mean_strided(shared_model *s)
-{
-    return tn_parallel_mean_(s->strided);
-}
-
-static tn_status compare_ranks(shared_model *s)
-{
-    return tn_data_parallel_check(s->p);
-}
-
-static tn_status send_large(shared_model *s)
-{
-    return tn_parallel_broadcast(s->large, 0);
-}
-
-static tn_status run_backward(shared_model *s)
-{
-    return tn_backward(s->loss);
+    switch (what) {
+    case SUM: return tn_parallel_sum_(s->large);
+    case MEAN: return tn_parallel_mean_(s->small);
+    case SUM_OF_VIEW: return tn_parallel_sum_(s->strided);
+    case MEAN_OF_VIEW: return tn_parallel_mean_(s->strided);
+    case SEND: return tn_parallel_broadcast(s->large, 0);
+    case COMPARE: return tn_data_parallel_check(s->p);
+    default: return tn_backward(s->loss);
+    }
 }
 
 static tn_tensor *network_loss(shared_model *s)
@@ -371,31 +342,29 @@ static void expect_gradients(const tn_list *list, tn_tensor **gradient, bool sam
 /* The k-th allocation of the call fails on the last rank, for every k, until none is left: all
  * ranks fail, and say on which there was no memory; no gradient has changed. Then the call succeeds
  * on all. */
-static void fails_together(const char *what, tn_status (*call)(shared_model *s), shared_model *s)
+static void fails_together(call what, shared_model *s)
 {
     bool odd = last_rank();
-    char text[32];
-    snprintf(text, sizeof text, "on rank %d ", tn_parallel_size() - 1);
     tn_status status = TN_E_NOMEM;
     int64_t k = 0;
     while (status != TN_OK) {
         tn_scope scope = tn_scope_begin();
         const tn_list *list = tn_parameters(s->m);
         tn_tensor *before[MOST];
-        s->loss = call == run_backward ? s->loss_of(s) : NULL;
+        s->loss = what == BACKWARD ? s->loss_of(s) : NULL;
         keep_gradients(list, before);
         scarce_fail(odd ? ++k : 0);
-        status = call(s);
+        status = run_call(what, s);
         scarce.failing = 0;
-        EXPECT(status == TN_OK || (status == TN_E_NOMEM && strstr(tn_error(), text)));
+        EXPECT(status == TN_OK || (status == TN_E_NOMEM && strstr(tn_error(), on_last_rank(""))));
         tn_error_clear();
         expect_gradients(list, before, status != TN_OK);
-        if (call == run_backward && status != TN_OK) /* the pass before it is long gone */
+        if (what == BACKWARD && status != TN_OK) /* the pass before it is long gone */
             EXPECT(!tn_data_parallel_unused(s->p, -1));
         tn_error_clear();
         tn_scope_end(scope);
     }
-    if (odd) printf("%s: %d allocations\n", what, (int)k - 1);
+    if (odd) printf("call %d: %d allocations\n", (int)what, (int)k - 1);
     TN_CHECK(tn_data_parallel_check(s->p));
 }
 
@@ -418,18 +387,17 @@ static void memory_of_branches(void)
     TN_CHECK(tn_set_requires_grad(s.x, true));
     TN_CHECK(tn_backward(tn_sum_all(s.x)));
     s.p = tn_data_parallel_new(s.m, (tn_data_parallel_options){ .bucket_bytes = 12 });
-    s.q = tn_data_parallel_new(s.other, (tn_data_parallel_options){ 0 });
-    TN_CHECK_PTR(s.p);
+    s.q = shared(s.other, (tn_data_parallel_options){ 0 });
     TN_CHECK_PTR(s.q);
     tn_data_parallel_set_sync(s.p, false);
     TN_CHECK(tn_backward(tn_mul_scalar(sum_of(s.m, "old"), tn_parallel_rank() + 1)));
     tn_data_parallel_set_sync(s.p, true);
     s.loss_of = old_loss;
-    fails_together("backward with older gradients", run_backward, &s);
+    fails_together(BACKWARD, &s);
     TN_CHECK(tn_set_grad(tn_get_parameter(s.m, "left"), TN_NONE));
     TN_CHECK(tn_set_grad(tn_get_parameter(s.other, "one"), TN_NONE));
     s.loss_of = branches_loss;
-    fails_together("backward of branches", run_backward, &s);
+    fails_together(BACKWARD, &s);
     EXPECT(tn_at(tn_grad(tn_get_parameter(s.m, "one")), TN_INDEX(2)) == 1 / size);
     EXPECT(tn_at(tn_grad(tn_get_parameter(s.m, "old")), TN_INDEX(2)) == (size + 1) / 2);
     EXPECT(tn_at(tn_grad(tn_get_parameter(s.m, "left")), TN_INDEX(2)) == 4);
@@ -437,8 +405,7 @@ static void memory_of_branches(void)
     EXPECT(tn_at(tn_grad(tn_get_parameter(s.other, "one")), TN_INDEX(2)) == 1);
     EXPECT(tn_at(tn_grad(s.x), TN_INDEX(2)) == 2);
     tn_data_parallel_free(s.q);
-    tn_data_parallel_free(s.p);
-    tn_module_drop(s.other);
+    shared_free(s.p, s.other);
     tn_module_drop(s.m);
 }
 
@@ -474,27 +441,18 @@ static void memory_of_buckets(void)
     tn_error_clear();
 }
 
-static void memory(char **argument)
+static void memory(void)
 {
-    (void)argument;
     shared_model s = { .m = new_model(), .loss_of = network_loss };
     TN_CHECK(
-        tn_batch_norm_set_sync(s.m, false)); /* its sums in backward are the ranks' own affair */
-    s.p = tn_data_parallel_new(s.m, (tn_data_parallel_options){ .bucket_bytes = 64 });
-    TN_CHECK_PTR(s.p);
+        tn_batchnorm_set_sync(s.m, false)); /* its sums in backward are the ranks' own affair */
+    s.p = shared(s.m, (tn_data_parallel_options){ .bucket_bytes = 64 });
     s.large = tn_ones(TN_SHAPE(5000));
     s.small = tn_ones(TN_SHAPE(3));
     s.strided = tn_transpose(tn_ones(TN_SHAPE(30, 100)), 0, 1);
-    fails_together("sum", sum_large, &s);
-    fails_together("mean", mean_small, &s);
-    fails_together("sum of a view", sum_strided, &s);
-    fails_together("mean of a view", mean_strided, &s);
-    fails_together("broadcast", send_large, &s);
-    fails_together("check", compare_ranks, &s);
-    fails_together("backward", run_backward, &s);
+    for (call what = SUM; what <= BACKWARD; what++) fails_together(what, &s);
     EXPECT(tn_at(s.large, TN_INDEX(4999)) == tn_parallel_size());
-    tn_data_parallel_free(s.p);
-    tn_module_drop(s.m);
+    shared_free(s.p, s.m);
     memory_of_branches();
     memory_of_buckets();
 }
@@ -502,51 +460,43 @@ static void memory(char **argument)
 /* ---- two handles, threads and processes ------------------------------------------------------ */
 
 /* A pass that reaches two handles, of which one or the other fails on all ranks: both go on. */
-static void handles(char **argument)
+static void handles(void)
 {
-    (void)argument;
     static const char *const name[] = { "a", "b" };
     tn_module *m[2];
     tn_data_parallel *p[2];
     for (int i = 0; i < 2; i++) {
         m[i] = bag(2, name);
-        p[i] = tn_data_parallel_new(m[i], (tn_data_parallel_options){ 0 });
-        TN_CHECK_PTR(p[i]);
+        p[i] = shared(m[i], (tn_data_parallel_options){ 0 });
     }
     for (int i = 0; i < 2; i++) {
         tn_tensor *t = tn_get_parameter(m[i], "b");
         if (tn_parallel_rank() == 1) TN_CHECK(tn_set_requires_grad(t, false));
-        EXPECT(tn_backward(tn_add(sum_of(m[0], "a"), sum_of(m[1], "a"))) == TN_E_STATE);
-        EXPECT(strstr(tn_error(), "b requires grad on rank 0"));
+        EXPECT_FAILS(tn_backward(tn_add(sum_of(m[0], "a"), sum_of(m[1], "a"))), TN_E_STATE,
+                     "b requires grad on rank 0");
         TN_CHECK(tn_set_requires_grad(t, true));
         TN_CHECK(tn_backward(tn_add(sum_of(m[0], "a"), sum_of(m[1], "a"))));
         for (int k = 0; k < 2; k++)
             EXPECT(tn_at(tn_grad(tn_get_parameter(m[k], "a")), TN_INDEX(0)) == i + 1);
     }
-    for (int i = 0; i < 2; i++) {
-        tn_data_parallel_free(p[i]);
-        tn_module_drop(m[i]);
-    }
+    for (int i = 0; i < 2; i++) shared_free(p[i], m[i]);
 }
 
 static void *backward_there(void *user)
 {
     tn_scope scope = tn_scope_begin();
-    EXPECT(tn_backward(sum_of(user, "a")) == TN_E_STATE);
-    EXPECT(strstr(tn_error(), "in another thread"));
+    EXPECT_FAILS(tn_backward(sum_of(user, "a")), TN_E_STATE, "in another thread");
     tn_scope_end(scope);
     return NULL;
 }
 
 /* Another thread's backward is refused; a forked child's end is none of the run's. */
-static void beside(char **argument)
+static void beside(void)
 {
-    (void)argument;
     static const char *const name[] = { "a" };
     pthread_t thread;
     tn_module *m = bag(1, name);
-    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
-    TN_CHECK_PTR(p);
+    tn_data_parallel *p = shared(m, (tn_data_parallel_options){ 0 });
     EXPECT(pthread_create(&thread, NULL, backward_there, m) == 0);
     EXPECT(pthread_join(thread, NULL) == 0);
     for (int how = 0; how < 2; how++) {
@@ -558,8 +508,7 @@ static void beside(char **argument)
         TN_CHECK(tn_backward(sum_of(m, "a")));
     }
     EXPECT(tn_at(tn_grad(tn_get_parameter(m, "a")), TN_INDEX(0)) == 2);
-    tn_data_parallel_free(p);
-    tn_module_drop(m);
+    shared_free(p, m);
 }
 
 /* A program that begins and ends MPI itself (Open MPI 4 or 5, as the module). */
@@ -597,23 +546,31 @@ static const char *explained(tn_module *m, tn_explain_report *report)
     return line + 2; /* behind the loss */
 }
 
-static void say(char *text, size_t size, const char *name, const char *where)
+static char want[2048];
+
+static void add(const char *format, ...)
 {
-    size_t n = strlen(text);
-    snprintf(text + n, size - n,
-             "%s: no gradient on %s of %d in the last averaging backward: tn_explain_training, "
-             "called there, says why\n",
-             name, where, tn_parallel_size());
+    va_list list;
+    size_t n = strlen(want);
+    va_start(list, format);
+    vsnprintf(want + n, sizeof want - n, format, list);
+    va_end(list);
+}
+
+/* A line for the gradient that other ranks lack. */
+static void add_ranks(const char *name, const char *where)
+{
+    add("%s: no gradient on %s of %d in the last averaging backward: tn_explain_training, called "
+        "there, says why\n",
+        name, where, tn_parallel_size());
 }
 
 /* Nine ranks: of more than seven others, six are named. */
-static void many(char **argument)
+static void many(void)
 {
-    (void)argument;
     static tn_explain_report report;
     tn_module *m = branches_new();
-    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
-    TN_CHECK_PTR(p);
+    tn_data_parallel *p = shared(m, (tn_data_parallel_options){ 0 });
     TN_CHECK(tn_backward(branches(m, NULL)));
     const char *got = explained(m, &report);
     if (tn_parallel_rank() < 2)
@@ -622,38 +579,29 @@ static void many(char **argument)
                           ? "one.weight: no gradient on ranks 2, 3, 4, 5, 6, 7 and 8 of 9 "
                           : "one.weight: no gradient on ranks 1, 2, 3, 4, 5, 6 and 2 more of 9 "));
     TN_CHECK(tn_parallel_barrier());
-    tn_data_parallel_free(p);
-    tn_module_drop(m);
+    shared_free(p, m);
 }
 
 /* Each rank in turn asks alone, while the others wait at a barrier. */
-static void explain(char **argument)
+static void explain(void)
 {
-    (void)argument;
     static tn_explain_report report;
-    char want[2048], here[32];
+    char here[32];
     int rank = tn_parallel_rank(), size = tn_parallel_size();
     tn_module *m = branches_new();
     snprintf(here, sizeof here, " on rank %d of %d", rank, size);
     EXPECT(strstr(explained(m, &report), "(ranks): no tn_data_parallel averages the model's "
                                          "gradients\n"));
-    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
-    TN_CHECK_PTR(p);
+    tn_data_parallel *p = shared(m, (tn_data_parallel_options){ 0 });
     EXPECT(strstr(explained(m, &report), "(ranks): before the first averaging backward nothing "));
     EXPECT(report.elsewhere == 0);
     TN_CHECK(tn_backward(branches(m, NULL)));
     for (int r = 0; r < size; r++) {
         if (r == rank) {
             bool first = rank == 0;
-            snprintf(want, sizeof want, "a gradient for %d of 3 parameters%s\n", first ? 2 : 1,
-                     here);
-            if (!first) {
-                size_t n = strlen(want);
-                snprintf(want + n, sizeof want - n, "one.weight: no gradient%s: never read\n",
-                         here);
-            }
-            size_t n = strlen(want);
-            snprintf(want + n, sizeof want - n, "none.weight: no gradient%s: never read\n", here);
+            add("a gradient for %d of 3 parameters%s\n", first ? 2 : 1, here);
+            if (!first) add("one.weight: no gradient%s: never read\n", here);
+            add("none.weight: no gradient%s: never read\n", here);
             static const char *const others[2][4] = { { "rank 1", "", NULL, NULL },
                                                       { "ranks 1, 2 and 3", "ranks 2 and 3",
                                                         "ranks 1 and 3", "ranks 1 and 2" } };
@@ -661,11 +609,10 @@ static void explain(char **argument)
                                                    { "ranks 1, 2 and 3", "ranks 0, 2 and 3",
                                                      "ranks 0, 1 and 3", "ranks 0, 1 and 2" } };
             const char *where = others[size == 4][rank];
-            if (*where) say(want, sizeof want, "one.weight", where);
-            say(want, sizeof want, "none.weight", all[size == 4][rank]);
+            if (*where) add_ranks("one.weight", where);
+            add_ranks("none.weight", all[size == 4][rank]);
             int n_elsewhere = *where ? 2 : 1, n_here = first ? 1 : 2;
-            n = strlen(want);
-            snprintf(want + n, sizeof want - n, "%d findings\n", n_elsewhere + n_here);
+            add("%d findings\n", n_elsewhere + n_here);
             const char *got = explained(m, &report);
             if (strcmp(got, want) != 0) fprintf(stderr, "got\n%swant\n%s", got, want);
             EXPECT(strcmp(got, want) == 0);
@@ -674,8 +621,7 @@ static void explain(char **argument)
         }
         TN_CHECK(tn_parallel_barrier());
     }
-    tn_data_parallel_free(p);
-    tn_module_drop(m);
+    shared_free(p, m);
 }
 
 /* ---- the modes ------------------------------------------------------------------------------- */
@@ -683,10 +629,8 @@ static void explain(char **argument)
 int main(int argc, char **argv)
 {
     static const rank_mode mode[] = {
-        { "train", 5, train },     { "check", 2, check },     { "apart", 0, apart },
-        { "explain", 0, explain }, { "memory", 0, memory },   { "early", 0, early },
-        { "endless", 1, endless }, { "handles", 0, handles }, { "beside", 0, beside },
-        { "many", 0, many },       { "alone", 0, alone },
+        WITH(train, 5), WITH(check, 2), WITH(endless, 1), MODE(apart), MODE(explain), MODE(memory),
+        MODE(early),    MODE(handles),  MODE(beside),     MODE(many),  MODE(alone),
     };
     if (argc == 2 && strcmp(argv[1], "own") == 0) {
         own_mpi();

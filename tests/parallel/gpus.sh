@@ -32,10 +32,10 @@ for n in 2 4; do
     ranks $n cuda train f64 64 1 a && ranks 1 compare f64 a 1e-12
     ranks $n cuda train f64 0 3 b && ranks 1 compare f64 b 1e-12
     ranks $n cuda train f32 64 1 c && ranks 1 compare f32 c 2e-6 && cat log
-    ranks $n cuda bf16 f32 64 d && ranks 1 compare f32 d 2e-2 && cat log
+    ranks $n cuda train_bf16 f32 64 d && ranks 1 compare f32 d 2e-2 && cat log
     ranks $n cuda norm f64 e && ranks 1 compare n64 e 1e-12
-    for mode in uneven differ buffers unused frozen overlap dtypes short edges calls random mismatch two changed capture \
-        dealt leave; do
+    for mode in uneven differ buffers unused frozen overlap dtypes short_sums short_edges calls random_numbers mismatch \
+        two changed capture dealt leave; do
         ranks $n cuda $mode
     done
     TN_CACHE=0 ranks $n cuda memory

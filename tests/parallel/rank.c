@@ -2,7 +2,6 @@
 #include "rank.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "scarce.h"
 
@@ -22,7 +21,10 @@ int rank_main(int argc, char **argv, rank_program program)
     TN_CHECK(tn_parallel_begin());
     if (program.begun) program.begun();
     tn_scope scope = tn_scope_begin();
-    mode->run(argv + 2);
+    if (mode->plain)
+        mode->plain();
+    else
+        mode->run(argv + 2);
     tn_scope_end(scope);
     EXPECT(tn_live_tensors() == 0);
     return 0;
@@ -31,6 +33,15 @@ int rank_main(int argc, char **argv, rank_program program)
 bool last_rank(void)
 {
     return tn_parallel_rank() == tn_parallel_size() - 1;
+}
+
+const char *on_last_rank(const char *what)
+{
+    static char text[2][128];
+    static int turn;
+    turn = !turn;
+    snprintf(text[turn], sizeof text[turn], "on rank %d %s", tn_parallel_size() - 1, what);
+    return text[turn];
 }
 
 double tensor_difference(tn_tensor *a, tn_tensor *b)
@@ -55,6 +66,19 @@ tn_tensor *data_classes(int64_t first, int64_t n, int64_t step)
     EXPECT(n <= ROWS);
     for (int64_t i = 0; i < n; i++) value[i] = ((first + i) * (step + 2)) % CLASSES;
     return tn_from_ints(value, TN_SHAPE(n));
+}
+
+tn_data_parallel *shared(tn_module *m, tn_data_parallel_options o)
+{
+    tn_data_parallel *p = tn_data_parallel_new(m, o);
+    TN_CHECK_PTR(p);
+    return p;
+}
+
+void shared_free(tn_data_parallel *p, tn_module *m)
+{
+    tn_data_parallel_free(p);
+    tn_module_drop(m);
 }
 
 tn_module *branches_new(void)

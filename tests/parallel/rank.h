@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <tenon/tenon.h>
 
@@ -19,11 +20,29 @@
         }                                                                                          \
     } while (0)
 
+/* The call fails, with that status or with NULL, and the message has that text. */
+#define EXPECT_FAILS(call, status, text)                                                           \
+    do {                                                                                           \
+        EXPECT((call) == (status));                                                                \
+        EXPECT(strstr(tn_error(), (text)));                                                        \
+        tn_error_clear();                                                                          \
+    } while (0)
+#define EXPECT_NULL(call, text) EXPECT_FAILS(call, NULL, text)
+
 typedef struct rank_mode {
     const char *name;
     int arguments; /* how many */
     void (*run)(char **argument);
+    void (*plain)(void); /* in place of run, without arguments */
 } rank_mode;
+#define MODE(function)                                                                             \
+    {                                                                                              \
+#function, 0, .plain = function                                                            \
+    }
+#define WITH(function, arguments)                                                                  \
+    {                                                                                              \
+#function, arguments, .run = function                                                      \
+    }
 
 typedef struct rank_program {
     const rank_mode *modes;
@@ -37,6 +56,8 @@ typedef struct rank_program {
 int rank_main(int argc, char **argv, rank_program program);
 
 bool last_rank(void);
+/* "on rank N WHAT", of the last one. Static memory of the last two. */
+const char *on_last_rank(const char *what);
 /* The largest, of elements as f64. */
 double tensor_difference(tn_tensor *a, tn_tensor *b);
 
@@ -45,6 +66,10 @@ enum { ROWS = 12, WIDTH = 5, HIDDEN = 7, CLASSES = 3 };
 /* Rows `first` to `first + n` of a data set that every rank can make, in f64; their classes. */
 tn_tensor *data_rows(int64_t first, int64_t n, int64_t step);
 tn_tensor *data_classes(int64_t first, int64_t n, int64_t step);
+
+/* A handle whose making succeeds; the end of both. */
+tn_data_parallel *shared(tn_module *m, tn_data_parallel_options o);
+void shared_free(tn_data_parallel *p, tn_module *m);
 
 /* Three branches, linear without a bias: "all" is used by all ranks, "one" by rank 0 alone, "none"
  * by nobody. */

@@ -188,8 +188,7 @@ static void twin_free(const twin *t)
     tn_scaler_free(t->scaler);
     tn_scheduler_free(t->rates);
     tn_optim_free(t->opt);
-    tn_data_parallel_free(t->p);
-    tn_module_drop(t->m);
+    shared_free(t->p, t->m);
 }
 
 static void one_kind(int kind, tn_dtype dtype, bool scaled)
@@ -266,8 +265,7 @@ static void memory(char **argument)
 {
     int64_t part = STATE / tn_parallel_size();
     tn_module *m = equal_parts();
-    tn_data_parallel *p = tn_data_parallel_new(m, (tn_data_parallel_options){ 0 });
-    TN_CHECK_PTR(p);
+    tn_data_parallel *p = shared(m, (tn_data_parallel_options){ 0 });
     tn_optim *opt = tn_adam(tn_parameters(m), (tn_adam_options){ 0 });
     TN_CHECK(tn_data_parallel_shard(p, opt));
     tn_scope scope = tn_scope_begin();
@@ -297,8 +295,7 @@ static void memory(char **argument)
     EXPECT(more < 2 * part + SMALL);
     EXPECT(in_use() - before < part + SMALL);
     tn_optim_free(opt);
-    tn_data_parallel_free(p);
-    tn_module_drop(m);
+    shared_free(p, m);
 }
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */
@@ -327,8 +324,7 @@ static run run_of(bool dealt)
                                  tn_linear_new(9, 4, (tn_linear_options){ 0 }), tn_tanh_new(),
                                  tn_linear_new(4, 1, (tn_linear_options){ 0 })) };
     TN_CHECK(tn_module_to_dtype(r.m, TN_F64));
-    r.p = tn_data_parallel_new(r.m, (tn_data_parallel_options){ 0 });
-    TN_CHECK_PTR(r.p);
+    r.p = shared(r.m, (tn_data_parallel_options){ 0 });
     r.opt = tn_adamw(tn_parameters(r.m), (tn_adamw_options){ .lr = 0.02, .amsgrad = true });
     TN_CHECK_PTR(r.opt);
     if (dealt) TN_CHECK(tn_data_parallel_shard(r.p, r.opt));
@@ -352,8 +348,7 @@ static void run_steps(run *r, int64_t end)
 static void run_free(const run *r)
 {
     tn_optim_free(r->opt);
-    tn_data_parallel_free(r->p);
-    tn_module_drop(r->m);
+    shared_free(r->p, r->m);
 }
 
 /* train FILE END: steps 0 to 5, and a checkpoint FILE; then to END, and one FILE.end. */
@@ -414,11 +409,10 @@ static void fail(char **argument)
 {
     run r = run_of(true);
     run_steps(&r, 2);
-    EXPECT(save(r.p, &r.c, "/nowhere/at/all") == TN_E_IO);
-    EXPECT(strstr(tn_error(), "tn_parallel_agree: on rank 0 tn_checkpoint_save: /nowhere"));
-    EXPECT(tn_checkpoint_save(&r.c, argument[0]) == TN_E_STATE);
-    EXPECT(strstr(tn_error(), "want tn_data_parallel_gather on all ranks before"));
-    tn_error_clear();
+    EXPECT_FAILS(save(r.p, &r.c, "/nowhere/at/all"), TN_E_IO,
+                 "tn_parallel_agree: on rank 0 tn_checkpoint_save: /nowhere");
+    EXPECT_FAILS(tn_checkpoint_save(&r.c, argument[0]), TN_E_STATE,
+                 "want tn_data_parallel_gather on all ranks before");
     run_steps(&r, 4);
     run_free(&r);
 }
@@ -452,14 +446,12 @@ static void refused(run *r, const char *text)
     tn_scope_end(scope);
 }
 
-static void refusals(char **argument)
+static void refusals(void)
 {
-    (void)argument;
     bool odd = tn_parallel_rank() == 1;
     run r = run_of(true);
     run_steps(&r, 2); /* the gradients of the last step stay */
-    EXPECT(tn_data_parallel_shard(r.p, r.opt) == TN_E_STATE);
-    EXPECT(strstr(tn_error(), "is dealt already"));
+    EXPECT_FAILS(tn_data_parallel_shard(r.p, r.opt), TN_E_STATE, "is dealt already");
 
     if (odd) TN_CHECK(tn_optim_set_lr(r.opt, 0, 0.5));
     refused(&r, "tn_optim_step: on rank 1 the optimizer has other rates, numbers or steps");
@@ -489,18 +481,18 @@ static void refusals(char **argument)
     TN_CHECK(tn_set_requires_grad(own, true));
     tn_list *list = tn_list_new();
     TN_CHECK(tn_list_add(list, "own", own));
-    EXPECT(tn_optim_add_group(r.opt, list, (tn_group_options){ 0 }) == TN_E_STATE);
-    EXPECT(strstr(tn_error(), "tn_optim_add_group: own is no parameter of the model"));
+    EXPECT_FAILS(tn_optim_add_group(r.opt, list, (tn_group_options){ 0 }), TN_E_STATE,
+                 "tn_optim_add_group: own is no parameter of the model");
     EXPECT(tn_optim_groups(r.opt) == 1);
     run_steps(&r, 5);
     tn_optim *other = tn_sgd(list, (tn_sgd_options){ 0 });
-    EXPECT(tn_data_parallel_shard(r.p, other) == TN_E_STATE);
-    EXPECT(strstr(tn_error(), "on rank 0 own is no parameter of the model"));
+    EXPECT_FAILS(tn_data_parallel_shard(r.p, other), TN_E_STATE,
+                 "on rank 0 own is no parameter of the model");
     tn_optim_free(other);
     other = odd ? tn_adam(tn_parameters(r.m), (tn_adam_options){ 0 })
                 : tn_sgd(tn_parameters(r.m), (tn_sgd_options){ .momentum = 0.9 });
-    EXPECT(tn_data_parallel_shard(r.p, other) == TN_E_STATE);
-    EXPECT(strstr(tn_error(), "on rank 1 the optimizer has another type"));
+    EXPECT_FAILS(tn_data_parallel_shard(r.p, other), TN_E_STATE,
+                 "on rank 1 the optimizer has another type");
     tn_optim_free(other);
     other = tn_adam(tn_parameters(r.m), (tn_adam_options){ 0 });
     EXPECT(tn_data_parallel_shard(r.p, odd ? NULL : other) != TN_OK);
@@ -524,8 +516,8 @@ static tn_status deal_step_gather(run *r, int *done)
     return status;
 }
 
-/* scarce RANK: of that rank's allocations the k-th fails, for every k, in dealing, a step, and
- * gathering: all ranks fail, nothing has changed, and the next try succeeds. */
+/* out_of_memory RANK: of that rank's allocations the k-th fails, for every k, in dealing, a step,
+ * and gathering: all ranks fail, nothing has changed, and the next try succeeds. */
 static void out_of_memory(char **argument)
 {
     bool odd = tn_parallel_rank() == atoi(argument[0]);
@@ -628,11 +620,9 @@ static void waiting(char **argument)
 int main(int argc, char **argv)
 {
     static const rank_mode mode[] = {
-        { "bits", 1, bits },       { "memory", 1, memory },     { "train", 2, train },
-        { "resume", 4, resume },   { "compare", 3, compare },   { "fail", 1, fail },
-        { "die", 1, die },         { "refusals", 0, refusals }, { "scarce", 1, out_of_memory },
-        { "waiting", 1, waiting },
+        WITH(bits, 1), WITH(memory, 1), WITH(train, 2),         WITH(resume, 4),  WITH(compare, 3),
+        WITH(fail, 1), WITH(die, 1),    WITH(out_of_memory, 1), WITH(waiting, 1), MODE(refusals),
     };
     return rank_main(argc, argv,
-                     (rank_program){ mode, sizeof mode / sizeof *mode, "scarce", NULL });
+                     (rank_program){ mode, sizeof mode / sizeof *mode, "out_of_memory", NULL });
 }

@@ -21,8 +21,8 @@ for n in 2 4; do
     ranks $n waiting waiting-$n
     ranks $n fail none
     runs test ! -e none # no file without its state
-    TN_CACHE=0 ranks $n scarce 0 && cat log
-    TN_CACHE=0 ranks $n scarce $((n - 1)) && cat log
+    TN_CACHE=0 ranks $n out_of_memory 0 && cat log
+    TN_CACHE=0 ranks $n out_of_memory $((n - 1)) && cat log
 done
 
 # A checkpoint of 4 ranks: loaded by any number of them, it comes out again byte for byte, and the run goes

@@ -6,7 +6,6 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "rank.h"
 
@@ -97,9 +96,8 @@ static void explain(tn_module *m)
     free(text);
 }
 
-static void told(char **argument)
+static void told(void)
 {
-    (void)argument;
     tn_linear_options o = { .no_bias = true };
     tn_module *m = tn_sequential(tn_linear_new(1, 1, o), tn_linear_new(1, 1, o));
     TN_CHECK_PTR(m);
@@ -121,12 +119,11 @@ static void told(char **argument)
     says(text, false, "averaged");
     free(text);
     tn_trace_free(trace);
-    tn_data_parallel_free(shared);
-    tn_module_drop(m);
+    shared_free(shared, m);
 }
 
 int main(int argc, char **argv)
 {
-    static const rank_mode mode[] = { { "told", 0, told } };
+    static const rank_mode mode[] = { MODE(told) };
     return rank_main(argc, argv, (rank_program){ mode, 1, NULL, NULL });
 }
