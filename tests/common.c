@@ -104,12 +104,31 @@ int scarce_sweep(tn_status (*call)(void *user), void (*check)(void *user), void 
     }
 }
 
-TCase *test_case(Suite *suite, const char *name)
+static void without_cache(void)
+{
+    setenv("TN_CACHE", "0", 1);
+}
+
+/* A test case; before: called before the fixture, unless NULL. */
+static TCase *case_after(Suite *suite, const char *name, void (*before)(void))
 {
     TCase *t = tcase_create(name);
+    if (before) tcase_add_checked_fixture(t, before, NULL);
     tcase_add_checked_fixture(t, test_setup, test_teardown);
     tcase_set_timeout(t, 300);
     suite_add_tcase(suite, t);
+    return t;
+}
+
+TCase *test_case(Suite *suite, const char *name)
+{
+    return case_after(suite, name, NULL);
+}
+
+TCase *scarce_case(Suite *suite, const char *name)
+{
+    TCase *t = case_after(suite, name, without_cache);
+    tcase_add_checked_fixture(t, scarce_install, NULL);
     return t;
 }
 

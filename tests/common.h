@@ -51,6 +51,16 @@ Suite *test_suite(void);
 
 /* A test case of suite with the common fixture and timeout (300 s). */
 TCase *test_case(Suite *suite, const char *name);
+/* ... whose tests begin with scarce_install() (scarce.h) and without the library's cache. Only for
+ * a program whose tests have a process each. */
+TCase *scarce_case(Suite *suite, const char *name);
+/* tcase_add_test for each of several tests. */
+#define add_tests(tcase, ...)                                                                      \
+    do {                                                                                           \
+        const TTest *const add_tests_[] = { __VA_ARGS__ };                                         \
+        for (size_t add_i_ = 0; add_i_ < sizeof add_tests_ / sizeof *add_tests_; add_i_++)         \
+            tcase_add_test(tcase, add_tests_[add_i_]);                                             \
+    } while (0)
 /* The fixture itself, for test cases made by hand: tcase_add_checked_fixture(t, test_setup,
  * test_teardown). */
 void test_setup(void);

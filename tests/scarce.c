@@ -13,12 +13,17 @@ static void *scarce_alloc(void *user, size_t size)
     if (size > scarce.most) return NULL;
     if (scarce.failing && scarce.requests == scarce.failing) return NULL;
     if (scarce.failing && scarce.requests > scarce.failing && scarce.sticky) return NULL;
-    return posix_memalign(&block, 64, size) == 0 ? block : NULL;
+    if (posix_memalign(&block, 64, size) != 0) return NULL;
+    scarce.blocks++;
+    scarce.bytes += (int64_t)size;
+    return block;
 }
 
 static void scarce_free(void *user, void *block, size_t size)
 {
-    (void)user, (void)size;
+    (void)user;
+    scarce.bytes -= (int64_t)size;
+    if (--scarce.blocks < 0) scarce.foreign = true;
     free(block);
 }
 

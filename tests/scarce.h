@@ -22,6 +22,9 @@ typedef struct scarce_memory {
     int64_t failing;  /* the request that fails, 1 for the first; 0: none */
     bool sticky;      /* and all after it */
     size_t most;      /* limit of bytes for one request */
+    int64_t blocks;   /* given and not yet taken back, */
+    int64_t bytes;    /* and what was asked for them */
+    bool foreign;     /* more were taken back than were given */
 } scarce_memory;
 extern scarce_memory scarce;
 extern const tn_allocator scarce_allocator; /* refuses nothing at first */
