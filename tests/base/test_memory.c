@@ -1,13 +1,15 @@
 /*
- * test_memory.c - memory over time: nothing grows, no memory is requested from the system after
- * warm-up, and attention stays small.
+ * test_memory.c - memory over time: nothing grows, and no memory is requested from the system after
+ * warm-up. With TN_DEBUG=1 what was freed and is used is named, with the scope that ended it and
+ * the line where it was made.
  *
  * Seen to fail: tni_free (alloc.c) gave blocks of 4 KiB and more back to the system at once: both
  * stays_flat tests failed. Large blocks that were not joined, joined with one in use, cut too
  * short, or only from segments of the usual size, or taken from a list: those tests. Sizes rounded
  * up by 3 %: large_blocks_are_not_rounded. No state apart, also where addresses are few, segments
  * that do not grow there, fresh bytes forgotten or counted twice: the tests of those. Products that
- * do not ask for room first: products_want_room.
+ * do not ask for room first: products_want_room. Without the debug mode, and each of its checks
+ * (tn_keep, an op, tn_item, a module, an optimizer) by itself: the tests of "used after".
  */
 #include <errno.h>
 #include <pthread.h>
@@ -17,7 +19,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/dead.h"
 #include "models.h"
+#include "scarce.h"
 #include "tensor/cpu/dense/dense.h"
 
 /* ---- 200 steps ------------------------------------------------------------------------------- */
@@ -43,27 +47,24 @@ static void image_batch(int step, tn_tensor **x, tn_tensor **y)
 
 static void one_step(tn_module *model, tn_optim *optimizer, batch_maker *make, int step)
 {
-    tn_scope scope = tn_scope_begin();
-    tn_tensor *x;
-    tn_tensor *y;
-    make(step, &x, &y);
-    train_step(model, optimizer, x, y);
-    tn_scope_end(scope);
+    tn_tensor *x, *y;
+    TN_SCOPE
+    {
+        make(step, &x, &y);
+        train_step(model, optimizer, x, y);
+    }
 }
 
 static void evaluate(tn_module *model, batch_maker *make)
 {
-    tn_scope scope = tn_scope_begin();
-    tn_tensor *x;
-    tn_tensor *y;
-    make(0, &x, &y);
+    tn_tensor *x, *y;
     assert_ok(tn_eval(model));
-    TN_NO_GRAD
+    TN_NO_GRAD TN_SCOPE
     {
+        make(0, &x, &y);
         assert_made(tn_cross_entropy(tn_forward(model, x), y));
     }
     assert_ok(tn_train(model, true));
-    tn_scope_end(scope);
 }
 
 /* Steps that must change nothing; with a sanitizer one takes many times as long. */
@@ -118,7 +119,8 @@ enum { MIB = 1 << 20 };
 
 static tn_tensor *mebibytes(double n)
 {
-    tn_tensor *t = tn_keep(tn_empty(TN_SHAPE((int64_t)(n * MIB / 4))));
+    tn_tensor *t = NULL;
+    TN_SCOPE t = tn_keep(tn_empty(TN_SHAPE((int64_t)(n * MIB / 4))));
     assert_made(t);
     return t;
 }
@@ -131,9 +133,7 @@ START_TEST(large_blocks_are_joined_and_cut)
     int64_t asked = 0;
     for (int round = 0; round < 6; round++) {
         int n = round % 2 ? 7 : 16;
-        tn_scope scope = tn_scope_begin();
         for (int i = 0; i < n; i++) t[i] = mebibytes(round % 2 ? 6 : 2.9);
-        tn_scope_end(scope);
         for (int i = 0; i < n; i++) tn_drop(t[(i * 5 + round) % n]);
         if (round == 0) asked = tn_memory().system_allocations;
     }
@@ -148,9 +148,7 @@ START_TEST(the_least_large_block)
     double sizes[] = { 0.25 - 64.0 / MIB, 0.25, 0.25 - 64.0 / MIB };
     int64_t before = tn_memory().cached;
     for (int i = 0; i < 3; i++) {
-        tn_scope scope = tn_scope_begin();
         tn_tensor *t = mebibytes(sizes[i]);
-        tn_scope_end(scope);
         assert_ok(tn_fill_(t, 1));
         tn_drop(t);
     }
@@ -165,9 +163,7 @@ START_TEST(large_blocks_do_not_overlap)
 {
     enum { SLOTS = 24, ROUNDS = 600 };
     tn_tensor *t[SLOTS] = { NULL };
-    tn_scope first = tn_scope_begin();
     tn_drop(mebibytes(1)); /* the scope's own memory stays */
-    tn_scope_end(first);
     int64_t before = tn_memory().in_use;
     uint64_t random = 88172645463325252u;
     for (int i = 0; i < ROUNDS; i++) {
@@ -183,10 +179,8 @@ START_TEST(large_blocks_do_not_overlap)
             t[k] = NULL;
             continue;
         }
-        tn_scope scope = tn_scope_begin();
         t[k] = mebibytes(size);
         assert_ok(tn_fill_(t[k], k));
-        tn_scope_end(scope);
     }
     for (int k = 0; k < SLOTS; k++) tn_drop(t[k]);
     ck_assert_int_eq(tn_memory().in_use, before);
@@ -199,16 +193,13 @@ END_TEST
 START_TEST(large_blocks_are_not_rounded)
 {
     if (!cache_is_on()) return;
-    tn_scope scope = tn_scope_begin();
     for (double size = 1; size < 40; size *= 1.37) {
         int64_t before = tn_memory().in_use;
-        tn_tensor *t = mebibytes(size);
+        tn_scope_adopt(mebibytes(size)); /* until the end */
         int64_t took = tn_memory().in_use - before;
         ck_assert_msg(took <= (int64_t)(size * MIB) + 300000, "%.2f MiB took %.2f", size,
                       (double)took / MIB);
-        tn_drop(t);
     }
-    tn_scope_end(scope);
 }
 END_TEST
 
@@ -226,9 +217,7 @@ START_TEST(large_blocks_take_fresh_memory_last)
     tn_memory_trim();
     int64_t held[3] = { tn_memory().in_use + tn_memory().cached };
     for (int round = 0; round < 2; round++) {
-        tn_scope scope = tn_scope_begin();
         tn_tensor *t[2] = { mebibytes(round ? 2.9 : 3), mebibytes(round ? 2.9 : 3) };
-        tn_scope_end(scope);
         for (int i = 0; i < 2; i++) tn_drop(t[i]);
         held[round + 1] = tn_memory().in_use + tn_memory().cached;
     }
@@ -294,14 +283,10 @@ START_TEST(large_blocks_beyond_the_machine)
     if (mode == '1' || TEST_ASAN) return; /* the system grants everything; ASan aborts */
     int64_t much = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / 4 * 64;
     tn_memory_trim();
-    tn_scope scope = tn_scope_begin();
     assert_null(tn_empty(TN_SHAPE(much)), TN_E_NOMEM, "out of memory: want");
     tn_drop(mebibytes(3));
     assert_null(tn_empty(TN_SHAPE(much)), TN_E_NOMEM, "out of memory: want");
-    tn_scope_end(scope);
-    scope = tn_scope_begin();
     if (cache_is_on() && !addresses_are_limited()) check_state(true); /* as if nothing had been */
-    tn_scope_end(scope);
 }
 END_TEST
 
@@ -309,44 +294,33 @@ END_TEST
 START_TEST(state_made_again)
 {
     if (!cache_is_on()) return;
-    tn_scope scope = tn_scope_begin();
     tn_list *list;
     tn_tensor *p = one_parameter(&list), *t[6];
-    for (int i = 0; i < 6; i++) {
-        tn_scope inner = tn_scope_begin();
-        t[i] = mebibytes(1);
-        tn_scope_end(inner);
-    }
+    for (int i = 0; i < 6; i++) t[i] = mebibytes(1);
     for (int i = 0; i < 6; i += 2) tn_drop(t[i]);
     int64_t held = 0;
     for (int round = 0; round < 12; round++) {
-        tn_scope inner = tn_scope_begin();
         tn_optim *opt = tn_adam(list, (tn_adam_options){ .lr = 0.1 });
         assert_ok(tn_optim_step(opt));
-        assert_ok(tn_optim_load_state_dict(opt, tn_optim_state_dict(opt)));
+        TN_SCOPE assert_ok(tn_optim_load_state_dict(opt, tn_optim_state_dict(opt)));
         tn_optim_free(opt);
-        tn_scope_end(inner);
         if (round == 2) held = tn_memory().in_use + tn_memory().cached;
     }
     ck_assert_int_le(tn_memory().in_use + tn_memory().cached, held + 65536);
     for (int i = 1; i < 6; i += 2) tn_drop(t[i]);
     tn_drop(p);
-    tn_scope_end(scope);
 }
 END_TEST
 
 START_TEST(state_lies_apart)
 {
-    tn_scope scope = tn_scope_begin();
     if (cache_is_on() && !addresses_are_limited()) check_state(true);
-    tn_scope_end(scope);
 }
 END_TEST
 
 START_TEST(state_with_few_addresses)
 {
     if (!cache_is_on() || addresses_are_limited()) return;
-    tn_scope scope = tn_scope_begin();
     rlim_t memory = (rlim_t)sysconf(_SC_PHYS_PAGES) * (rlim_t)sysconf(_SC_PAGESIZE);
     rlim_t most = _i ? (rlim_t)1 << 30 : memory + ((rlim_t)1 << 30);
     struct rlimit limit, few;
@@ -361,75 +335,21 @@ START_TEST(state_with_few_addresses)
     ck_assert_int_eq(setrlimit(RLIMIT_AS, &limit), 0);
     if (!limited) /* under qemu, or with ThreadSanitizer's terabytes */
         puts("state_with_few_addresses: skipped: addresses cannot be limited here");
-    tn_scope_end(scope);
 }
 END_TEST
-
-static size_t most; /* that the system gives at once */
-
-static void *sparing_alloc(void *user, size_t size)
-{
-    (void)user;
-    void *block = NULL;
-    return size <= most && posix_memalign(&block, 64, size) == 0 ? block : NULL;
-}
-
-static void sparing_free(void *user, void *block, size_t size)
-{
-    (void)user, (void)size;
-    free(block);
-}
 
 /* A system that gives 4 MiB at most: no segment of the usual size, but the block itself; and a
  * block beyond that is refused, with everything as it was. */
 START_TEST(large_blocks_from_a_sparing_system)
 {
-    most = 4 * MIB;
-    assert_ok(test_set_allocator(&(tn_allocator){ sparing_alloc, sparing_free, NULL }));
-    tn_scope scope = tn_scope_begin();
+    scarce_install();
+    scarce.most = 4 * MIB;
     tn_tensor *t[5];
     for (int i = 0; i < 5; i++) t[i] = mebibytes(3);
     int64_t in_use = tn_memory().in_use;
     assert_null(tn_empty(TN_SHAPE(5 * MIB / 4)), TN_E_NOMEM, "out of memory: want 5242880 bytes");
     ck_assert_int_eq(tn_memory().in_use, in_use);
     for (int i = 0; i < 5; i++) tn_drop(t[i]);
-    tn_scope_end(scope);
-    assert_ok(test_set_allocator(NULL));
-}
-END_TEST
-
-/* ---- attention ------------------------------------------------------------------------------- */
-
-/* Beyond what the caller sees (the inputs, y, its gradient, and the gradients of q, k and v),
- * forward and backward take less than 4 B T d floats: a T x T matrix alone would be 64 times as
- * much. */
-START_TEST(attention_takes_little)
-{
-    const int64_t heads = 2;
-    const int64_t length = 4096;
-    const int64_t depth = 32;
-    const int64_t one = heads * length * depth * (int64_t)sizeof(float); /* B T d floats */
-    tn_tensor *x[3];
-    for (uint64_t i = 0; i < 3; i++) {
-        x[i] = random_as(TN_SHAPE(1, heads, length, depth), -1, 1, i, TN_F32);
-        assert_ok(tn_set_requires_grad(x[i], true));
-    }
-    for (int causal = 0; causal <= 1; causal++) {
-        tn_scope scope = tn_scope_begin();
-        tn_memory_reset_peak();
-        int64_t base = tn_memory().in_use;
-        tn_tensor *y = tn_scaled_dot_product_attention(x[0], x[1], x[2], TN_NONE, causal, 0);
-        assert_made(y);
-        int64_t forward = tn_memory().peak_in_use - base - one;
-        ck_assert_msg(forward < 4 * one, "forward takes %.2f B T d floats",
-                      (double)forward / (double)one);
-        tn_tensor *seed = tn_ones_like(y);
-        tn_tensor *grads[3];
-        assert_ok(tn_gradients(1, &y, &seed, 3, x, grads, 0));
-        int64_t extra = tn_memory().peak_in_use - base - 5 * one;
-        ck_assert_msg(extra < 4 * one, "%.2f B T d floats on top", (double)extra / (double)one);
-        tn_scope_end(scope);
-    }
 }
 END_TEST
 
@@ -515,6 +435,134 @@ START_TEST(products_want_room)
 }
 END_TEST
 
+/* ---- used after its end ---------------------------------------------------------------------- */
+
+static void debug(void)
+{
+    tni_debugging = true;
+}
+
+/* What reads the environment does so when the library is loaded: in a process of its own. */
+START_TEST(the_environment_asks_for_it)
+{
+    static const char *const wishes[] = { NULL, "0", "1" };
+    const char *wish = getenv("TN_DEBUG");
+    if (getenv("TN_TEST_ASKED") != NULL) {
+        ck_assert_int_eq(tni_debugging, wish && strcmp(wish, "1") == 0);
+        return;
+    }
+    pid_t child = fork();
+    ck_assert_int_ge(child, 0);
+    if (child == 0) {
+        freopen("/dev/null", "w", stdout);
+        setenv("TN_TEST_ASKED", "", 1);
+        setenv("CK_RUN_CASE", "asked for", 1);
+        unsetenv("TN_DEBUG");
+        if (wishes[_i]) setenv("TN_DEBUG", wishes[_i], 1);
+        execl("/proc/self/exe", "test_memory", (char *)NULL);
+        _exit(99);
+    }
+    int status = 0;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(status, 0);
+}
+END_TEST
+
+START_TEST(a_tensor_after_its_scope)
+{
+    tn_tensor *x = NULL, *y = NULL, *w = tn_ones(TN_SHAPE(2, 3));
+    assert_ok(tn_set_requires_grad(w, true));
+    TN_SCOPE
+    {
+        x = tn_zeros(TN_SHAPE(4, 5));
+        assert_ok(tn_set_name(x, "inputs"));
+        TN_SCOPE y = tn_exp(w);
+        assert_null(tn_relu(y), TN_E_STATE,
+                    "relu: a tensor is used after its end: [2,3] of f32, made by exp, ended with a "
+                    "scope (depth 2, number ");
+    }
+    assert_null(tn_add(w, x), TN_E_STATE,
+                "add: a tensor is used after its end: inputs [4,5] of f32, ended with a scope "
+                "(depth 1, number ");
+    ck_assert(isnan(tn_item(x)));
+    assert_error(TN_E_STATE, "inputs [4,5] of f32");
+    tn_error_clear();
+    ck_assert(tn_size(x, 0) == TN_NO_SIZE && tn_data(y) == NULL);
+    tn_error_clear();
+    assert_fails(tn_backward(y), TN_E_STATE, "made by exp");
+    assert_null(tn_keep(x), TN_E_STATE, "inputs [4,5] of f32");
+    assert_null(tn_scope_adopt(x), TN_E_STATE, "inputs [4,5] of f32");
+    assert_fails(tn_zero_(x), TN_E_STATE, "inputs [4,5] of f32");
+    assert_null(tn_linear(tn_ones(TN_SHAPE(1, 3)), w, x), TN_E_STATE, "linear: a tensor is used");
+}
+END_TEST
+
+START_TEST(a_tensor_after_tn_scope_end_and_tn_drop)
+{
+    int64_t live = tn_live_tensors();
+    tn_scope s = tn_scope_begin();
+    tn_tensor *x = tn_ones(TN_SHAPE(7)), *y = tn_keep(tn_neg(x));
+    tn_scope_end(s);
+    assert_null(tn_neg(x), TN_E_STATE, "[7] of f32, ended with a scope (depth 1, number ");
+    ck_assert_double_eq(tn_at(y, TN_INDEX(6)), -1);
+    tn_drop(y);
+    ck_assert_int_eq(tn_live_tensors(), live);
+    assert_null(tn_neg(y), TN_E_STATE, "[7] of f32, whose last reference was dropped");
+    tn_drop(y);
+    assert_error(TN_E_STATE, "whose last reference was dropped");
+    tn_error_clear();
+}
+END_TEST
+
+START_TEST(with_lines)
+{
+    bool was = tn_set_lines(true);
+    tn_tensor *x = NULL;
+    TN_SCOPE x = tn_ones(TN_SHAPE(7));
+    tn_set_lines(was);
+    assert_null(tn_neg(x), TN_E_STATE, "; made at ");
+    assert_null(tn_neg(x), TN_E_STATE, "; gone at ");
+}
+END_TEST
+
+START_TEST(a_module_and_an_optimizer)
+{
+    tn_module *m = tn_linear_new(3, 2, (tn_linear_options){ 0 });
+    tn_optim *opt = NULL;
+    TN_SCOPE opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 1 }); /* a list holds m */
+    assert_ok(tn_optim_zero_grad(opt));
+    tn_optim_free(opt);
+    assert_fails(tn_optim_step(opt), TN_E_STATE, "an optimizer is used after its tn_optim_free");
+    assert_fails(tn_optim_zero_grad(opt), TN_E_STATE, "an optimizer is used");
+    assert_null(tn_step_lr(opt, 1, 0.5), TN_E_STATE, "an optimizer is used");
+    tn_optim_free(opt);
+    assert_error(TN_E_STATE, "an optimizer is used");
+    tn_error_clear();
+    assert_made(tn_forward(m, tn_ones(TN_SHAPE(1, 3))));
+    tn_module_drop(m);
+    assert_null(tn_forward(m, tn_ones(TN_SHAPE(1, 3))), TN_E_STATE,
+                "tn_forward: the module Linear(3, 2) is used after its last tn_module_drop");
+    assert_null(tn_parameters(m), TN_E_STATE, "the module Linear(3, 2)");
+    tn_module_drop(m);
+    assert_error(TN_E_STATE, "the module Linear(3, 2)");
+    tn_error_clear();
+}
+END_TEST
+
+/* What falls out of the ring is given back; what is alive computes as ever. */
+START_TEST(more_than_are_kept)
+{
+    tn_tensor *x = tn_ones(TN_SHAPE(300));
+    tn_memory_stats half = { 0 };
+    for (int i = 0; i < 80000; i++) {
+        TN_SCOPE tn_neg(x);
+        if (i == 40000) half = tn_memory();
+    }
+    ck_assert_int_eq(tn_memory().in_use, half.in_use);
+    ck_assert_double_eq(tn_item(tn_sum_all(x)), 300);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("memory");
@@ -522,18 +570,18 @@ Suite *test_suite(void)
     tcase_add_test(t, transformer_stays_flat);
     tcase_add_test(t, cnn_stays_flat);
     TCase *large = test_case(suite, "large");
-    tcase_add_test(large, large_blocks_are_joined_and_cut);
-    tcase_add_test(large, the_least_large_block);
-    tcase_add_test(large, large_blocks_do_not_overlap);
-    tcase_add_test(large, large_blocks_are_not_rounded);
-    tcase_add_test(large, large_blocks_take_fresh_memory_last);
-    tcase_add_test(large, state_made_again);
-    tcase_add_test(large, state_lies_apart);
-    tcase_add_test(large, large_blocks_beyond_the_machine);
+    add_tests(large, large_blocks_are_joined_and_cut, the_least_large_block,
+              large_blocks_do_not_overlap, large_blocks_are_not_rounded,
+              large_blocks_take_fresh_memory_last, state_made_again, state_lies_apart,
+              large_blocks_beyond_the_machine);
     tcase_add_loop_test(large, state_with_few_addresses, 0, 2);
     tcase_add_test(large, large_blocks_from_a_sparing_system);
-    tcase_add_test(test_case(suite, "attention"), attention_takes_little);
     tcase_add_test(test_case(suite, "blas"), products_want_room);
     tcase_add_test(test_case(suite, "sanitizer"), use_after_free_is_reported);
+    tcase_add_loop_test(test_case(suite, "asked for"), the_environment_asks_for_it, 0, 3);
+    t = test_case(suite, "used after");
+    tcase_add_checked_fixture(t, debug, NULL);
+    add_tests(t, a_tensor_after_its_scope, a_tensor_after_tn_scope_end_and_tn_drop, with_lines,
+              a_module_and_an_optimizer, more_than_are_kept);
     return suite;
 }

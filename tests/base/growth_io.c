@@ -1,27 +1,12 @@
 /*
- * test_growth_io.c - the cost of files grows in proportion to what they hold (growth.h).
- *
- * Seen to fail before: views .pt 8.8 times as long, metadata 12, damaged 17; parts of one module
- * were refused.
+ * growth_io.c - the cost of files grows in proportion to what they hold (growth.h).
  */
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
-#include "files.h"
 #include "growth.h"
 #include "io/file.h"
 #include "nn/module.h"
-
-enum { MOST = 64 * 1000 };
-
-static char texts[MOST][24]; /* "t0", "t1" ... */
-static const char *name_of(int i)
-{
-    if (!texts[i][0]) snprintf(texts[i], sizeof texts[i], "t%d", i);
-    return texts[i];
-}
 
 /* ---- what is done, n times over -------------------------------------------------------------- */
 
@@ -52,7 +37,7 @@ static void names(int n)
 }
 static void names_again(int n)
 {
-    (void)n, read_file("f.safetensors");
+    read_file("f.safetensors");
 }
 static void names_pt(int n)
 {
@@ -64,7 +49,7 @@ static void views_pt(int n)
 }
 static void views_again(int n)
 {
-    (void)n, read_file("f.pt");
+    read_file("f.pt");
 }
 
 /* n names of one tensor. */
@@ -144,7 +129,7 @@ static void parts(int n)
 static void make_damaged(int n)
 {
     char name[64];
-    for (int i = 1; i <= MOST; i++) {
+    for (int i = 1; i <= MOST_NAMES; i++) {
         snprintf(name, sizeof name, "net-%08d.safetensors", i);
         if (unlink(in_folder(name)) != 0 && i > n) break;
     }
@@ -157,7 +142,6 @@ static void make_damaged(int n)
 static void damaged(int n)
 {
     char path[1024];
-    (void)n;
     assert_fails(tn_checkpoint_latest(folder, "net", path, sizeof path), TN_E_FORMAT, "damaged");
 }
 
@@ -171,34 +155,19 @@ static void pruned(int n)
     ck_assert_int_eq(unlink(in_folder(kept)), 0);
 }
 
-/* ---- how long it takes ----------------------------------------------------------------------- */
-
-static const growth_row rows[] = {
-    { "names", 1000, NULL, names, NULL },
-    { "names read", 1000, names, names_again, NULL },
-    { "names .pt", 1000, NULL, names_pt, NULL },
-    { "views .pt", 1000, NULL, views_pt, NULL },
-    { "views .pt read", 1000, views_pt, views_again, NULL },
-    { "ties", 1000, NULL, ties, NULL },
-    { "metadata", 1000, NULL, metadata, NULL },
-    { "versions", 1000, NULL, versions, NULL },
-    { "generators", 500, NULL, generators, NULL },
-    { "nested", 500, NULL, nested, NULL },
-    { "parts", 500, NULL, parts, NULL },
-    { "damaged", 500, make_damaged, damaged, NULL },
-    { "pruned", 500, make_damaged, pruned, NULL },
+const growth_row growth_io[] = {
+    { "names", 1000, NULL, names },
+    { "names read", 1000, names, names_again },
+    { "names .pt", 1000, NULL, names_pt },
+    { "views .pt", 1000, NULL, views_pt },
+    { "views .pt read", 1000, views_pt, views_again },
+    { "ties", 1000, NULL, ties },
+    { "metadata", 1000, NULL, metadata },
+    { "versions", 1000, NULL, versions },
+    { "generators", 500, NULL, generators },
+    { "nested", 500, NULL, nested },
+    { "parts", 500, NULL, parts },
+    { "damaged", 500, make_damaged, damaged },
+    { "pruned", 500, make_damaged, pruned },
+    { 0 },
 };
-
-START_TEST(files_cost_what_they_hold)
-{
-    assert_growth(&rows[_i]);
-}
-END_TEST
-
-Suite *test_suite(void)
-{
-    Suite *suite = suite_create("growth_io");
-    TCase *t = file_case(suite, "growth");
-    tcase_add_loop_test(t, files_cost_what_they_hold, 0, COUNT(rows));
-    return suite;
-}

@@ -1,23 +1,14 @@
 /*
- * test_growth_autograd.c - the cost of gradients grows in proportion to the graph (growth.h).
+ * growth_autograd.c - the cost of gradients grows in proportion to the graph (growth.h).
  */
-#include <stdlib.h>
-
-#include "nn/boxes.h"
 #include "growth.h"
-
-#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+#include "nn/boxes.h"
 
 static tn_tensor *leaf(int64_t n)
 {
     tn_tensor *t = tn_ones(TN_SHAPE(n));
     assert_ok(tn_set_requires_grad(t, true));
     return t;
-}
-
-static tn_tensor *total(tn_tensor *t)
-{
-    return tn_sum(t, NULL, 0, false);
 }
 
 /* ---- what is done, n times over -------------------------------------------------------------- */
@@ -47,7 +38,7 @@ static void hooks(int n)
 {
     tn_tensor *x = with_hooks(n);
     calls = 0;
-    assert_ok(tn_backward(total(x)));
+    assert_ok(tn_backward(tn_sum_all(x)));
     ck_assert_int_eq(calls, n);
 }
 
@@ -57,7 +48,7 @@ static void hooks_removed(int n)
     for (int i = 0; i < n / 2; i++) tn_remove_hook(x, id[i]);
     for (int i = n - 1; i >= n / 2; i--) tn_remove_hook(x, id[i]);
     calls = 0;
-    assert_ok(tn_backward(total(x)));
+    assert_ok(tn_backward(tn_sum_all(x)));
     ck_assert_int_eq(calls, 0);
 }
 
@@ -85,7 +76,7 @@ static void split(int n)
     tn_tensor *x = leaf(n), **part = calloc((size_t)n, sizeof *part);
     ck_assert_int_eq(tn_split(x, 1, 0, part, n), n);
     for (int i = 0; i < n; i++) part[i] = tn_mul_scalar(part[i], 2);
-    assert_ok(tn_backward(total(tn_cat(part, n, 0))));
+    assert_ok(tn_backward(tn_sum_all(tn_cat(part, n, 0))));
     ck_assert_double_eq(tn_at(tn_grad(x), TN_INDEX(n - 1)), 2);
     free(part);
 }
@@ -107,7 +98,7 @@ static void chain(int n)
 {
     tn_tensor *x = leaf(1), *y = x;
     for (int i = 0; i < n; i++) y = tn_add_scalar(y, 1);
-    assert_ok(tn_backward(total(y)));
+    assert_ok(tn_backward(tn_sum_all(y)));
     ck_assert_double_eq(tn_item(tn_grad(x)), 1);
 }
 
@@ -115,7 +106,7 @@ static void one_leaf_used_often(int n)
 {
     tn_tensor *x = leaf(1), *y = tn_mul_scalar(x, 1);
     for (int i = 1; i < n; i++) y = tn_add(y, x);
-    assert_ok(tn_backward(total(y)));
+    assert_ok(tn_backward(tn_sum_all(y)));
     ck_assert_double_eq(tn_item(tn_grad(x)), n);
 }
 
@@ -123,7 +114,7 @@ static void gradients_of_many(int n)
 {
     tn_tensor **x = calloc((size_t)n, sizeof *x), **dx = calloc((size_t)n, sizeof *dx);
     for (int i = 0; i < n; i++) x[i] = leaf(1);
-    tn_tensor *y = total(tn_cat(x, n, 0));
+    tn_tensor *y = tn_sum_all(tn_cat(x, n, 0));
     assert_ok(tn_gradients(1, &y, NULL, n, x, dx, 0));
     ck_assert_double_eq(tn_item(dx[n - 1]), 1);
     free(x), free(dx);
@@ -168,31 +159,16 @@ static void graph_walked(int n)
     ck_assert_int_eq(visited, 2 * n + 1 + n);
 }
 
-/* ---- how long it takes ----------------------------------------------------------------------- */
-
-static const growth_row rows[] = {
-    { "hooks", 16000, NULL, hooks, NULL },
-    { "hooks removed", 16000, NULL, hooks_removed, NULL },
-    { "hooks of a module", 16000, NULL, module_hooks, NULL },
-    { "split", 8000, NULL, split, NULL },
-    { "selects", 1000, NULL, selects, NULL },
-    { "chain", 16000, NULL, chain, NULL },
-    { "one leaf", 8000, NULL, one_leaf_used_often, NULL },
-    { "gradients of many", 2000, NULL, gradients_of_many, NULL },
-    { "a graph walked", 4000, chain_made, graph_walked, NULL },
-    { "derivatives of derivatives", 500, NULL, derivatives_of_derivatives, NULL },
+const growth_row growth_autograd[] = {
+    { "hooks", 16000, NULL, hooks },
+    { "hooks removed", 16000, NULL, hooks_removed },
+    { "hooks of a module", 16000, NULL, module_hooks },
+    { "split", 8000, NULL, split },
+    { "selects", 1000, NULL, selects },
+    { "chain", 16000, NULL, chain },
+    { "one leaf", 8000, NULL, one_leaf_used_often },
+    { "gradients of many", 2000, NULL, gradients_of_many },
+    { "a graph walked", 4000, chain_made, graph_walked },
+    { "derivatives of derivatives", 500, NULL, derivatives_of_derivatives },
+    { 0 },
 };
-
-START_TEST(gradients_cost_what_there_is)
-{
-    assert_growth(&rows[_i]);
-}
-END_TEST
-
-Suite *test_suite(void)
-{
-    Suite *suite = suite_create("growth_autograd");
-    TCase *t = test_case(suite, "growth");
-    tcase_add_loop_test(t, gradients_cost_what_there_is, 0, COUNT(rows));
-    return suite;
-}
