@@ -16,15 +16,20 @@ static inline double unit(tn_dtype dtype)
 
 static inline double norm_of(tn_tensor *t)
 {
-    return tn_item(tn_norm(tn_to_dtype(t, TN_F64), 2, NULL, 0, false));
+    return tn_item(tn_norm(tn_to_dtype(tn_to(t, tn_cpu()), TN_F64), 2, NULL, 0, false));
 }
 
-/* |a - b| / |b| in the 2-norm. */
+/* |a - b| / |b| in the 2-norm, wherever they are. */
 static inline double distance(tn_tensor *a, tn_tensor *b)
 {
-    double whole = norm_of(b);
-    double error = norm_of(tn_sub(tn_to_dtype(a, TN_F64), tn_to_dtype(b, TN_F64)));
-    return whole > 0 ? error / whole : error;
+    double whole = 0, far = 0;
+    TN_NO_GRAD
+    {
+        a = tn_to_dtype(tn_to(a, tn_cpu()), TN_F64);
+        b = tn_to_dtype(tn_to(b, tn_cpu()), TN_F64);
+        whole = norm_of(b), far = norm_of(tn_sub(a, b));
+    }
+    return whole > 0 ? far / whole : far;
 }
 
 static inline tn_tensor *fresh(tn_tensor *t, bool requires_grad)

@@ -7,16 +7,11 @@
  * round for dx, the end of dy's last rows left from the rows before, a frame left out, lanes 16 to
  * 31 not written; a stride taken (amx_leaves_to_others).
  */
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include "common.h"
+#include "plain.h"
 #include "scarce.h"
 
 #include "tensor/cpu/dense/dense.h"
 #include "tensor/internal.h"
-#include "tensor/math.h"
 
 bool tni_amx_convolve_emulated(const tni_convolution *c, tn_status *status);
 #define tni_amx_convolve tni_amx_convolve_emulated
@@ -31,42 +26,20 @@ static const tni_conv2d_sizes taken[] = {
     { 4, 1, 96, 16, 16, 32, 1, 1, 0, 0, { 1, 1 }, { 0, 0 }, { 1, 1 } }, /* a plain product */
     { 2, 1, 32, 11, 13, 64, 3, 3, 0, 0, { 1, 1 }, { 2, 2 }, { 2, 2 } }, /* holes between the taps */
     { 4, 1, 29, 8, 20, 30, 3, 2, 0, 0, { 1, 1 }, { 0, 1 }, { 1, 3 } },
-    { 2,
-      1,
-      32,
-      7,
-      36,
-      32,
-      4,
-      4,
-      0,
-      0,
-      { 1, 1 },
-      { 3, 0 },
-      { 1, 1 } }, /* as much padding as can be */
+    /* as much padding as can be */
+    { 2, 1, 32, 7, 36, 32, 4, 4, 0, 0, { 1, 1 }, { 3, 0 }, { 1, 1 } },
     { 1, 1, 26, 3, 64, 64, 3, 3, 0, 0, { 1, 1 }, { 1, 1 }, { 1, 1 } },
     { 9, 1, 29, 7, 7, 60, 3, 3, 0, 0, { 1, 1 }, { 1, 1 }, { 1, 1 } },  /* a short last frame */
     { 4, 1, 32, 16, 6, 32, 1, 1, 0, 0, { 1, 1 }, { 0, 0 }, { 1, 1 } }, /* rows as short as can be */
 };
+enum { F = 536870911 };
 static const tni_conv2d_sizes refused[] = {
     { 2, 1, 32, 14, 14, 64, 3, 3, 0, 0, { 2, 1 }, { 1, 1 }, { 1, 1 } }, /* a stride */
     { 2, 2, 64, 14, 14, 64, 3, 3, 0, 0, { 1, 1 }, { 1, 1 }, { 1, 1 } }, /* groups */
     { 2, 1, 3, 14, 14, 64, 3, 3, 0, 0, { 1, 1 }, { 1, 1 }, { 1, 1 } },  /* few channels */
     { 4, 1, 32, 16, 5, 32, 1, 1, 0, 0, { 1, 1 }, { 0, 0 }, { 1, 1 } },  /* short rows */
     /* a frame whose size does not fit in 64 bits */
-    { 1,
-      1,
-      32,
-      2,
-      32,
-      32,
-      2,
-      2,
-      0,
-      0,
-      { 1, 1 },
-      { 268435455, 268435440 },
-      { 536870911, 536870880 } },
+    { 1, 1, 32, 2, 32, 32, 2, 2, 0, 0, { 1, 1 }, { F / 2, F / 2 - 15 }, { F, F - 31 } },
     { 0, 1, 32, 14, 14, 64, 3, 3, 0, 0, { 1, 1 }, { 1, 1 }, { 1, 1 } },
     { 2, 1, 32, 0, 14, 32, 3, 3, 0, 0, { 1, 1 }, { 0, 1 }, { 1, 1 } },
 };
@@ -85,131 +58,30 @@ static tni_conv2d_sizes same_3x3(int64_t n, int64_t c, int64_t h, int64_t w, int
     return whole((tni_conv2d_sizes){ n, 1, c, h, w, o, 3, 3, 0, 0, { 1, 1 }, { 1, 1 }, { 1, 1 } });
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
-
-/* Elements between a page of zeros and the end of memory. */
-typedef struct block {
-    char *start, *p;
-    size_t size;
-} block;
-
-static block block_new(size_t bytes)
+static tni_array array(void *data, tn_dtype dtype)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    block b = { .size = (bytes + page - 1) / page * page + 2 * page };
-    b.start = mmap(NULL, b.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    ck_assert(b.start != MAP_FAILED);
-    ck_assert_int_eq(mprotect(b.start + b.size - page, page, PROT_NONE), 0);
-    b.p = b.start + b.size - page - bytes;
-    return b;
-}
-
-static void block_free(block b)
-{
-    for (char *p = b.start; p < b.p; p++) ck_assert_msg(!*p, "written before the result");
-    munmap(b.start, b.size);
-}
-
-static block random_bf16(int64_t n, uint64_t seed)
-{
-    block b = block_new((size_t)n * 2);
-    uint64_t s = seed * 7919 + 1;
-    for (int64_t i = 0; i < n; i++) {
-        s = s * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        ((uint16_t *)b.p)[i] = tn_to_bf16((float)(s >> 40) / 16777216.0f - 0.5f);
-    }
-    return b;
-}
-
-static double get(block b, int64_t i)
-{
-    return tn_from_bf16(((const uint16_t *)b.p)[i]);
-}
-
-static tni_array array(block b, tn_dtype dtype)
-{
-    return (tni_array){ .data = b.p, .dtype = dtype };
-}
-
-/* ---- the plainest loops ---------------------------------------------------------------------- */
-
-typedef struct sums {
-    double *y, *dx, *dw;  /* the results */
-    double *my, *mx, *mw; /* sums of the terms' sizes, to judge errors by */
-} sums;
-
-static double *zeros(int64_t n)
-{
-    double *x = calloc((size_t)n, sizeof *x);
-    assert_made(x);
-    return x;
-}
-
-typedef struct counts {
-    int64_t x, y, w;
-} counts;
-
-static counts counts_of(const tni_conv2d_sizes *z)
-{
-    return (counts){ z->n * z->c * z->h * z->w, z->n * z->o * z->oh * z->ow,
-                     z->o * z->c * z->kh * z->kw };
+    return (tni_array){ .data = data, .dtype = dtype };
 }
 
 typedef struct operands {
-    block x, w, dy, bias; /* bias may be left out */
+    void *x, *w, *dy, *bias; /* bias may be left out */
 } operands;
 
-static operands operands_new(const tni_conv2d_sizes *z)
+static operands operands_of(const plain *p, int64_t channels)
 {
-    counts k = counts_of(z);
-    return (operands){ random_bf16(k.x, 1), random_bf16(k.w, 2), random_bf16(k.y, 3), { 0 } };
+    return (operands){ numbers_as(p->x, p->s[DX].n, TN_BF16), numbers_as(p->w, p->s[DW].n, TN_BF16),
+                       numbers_as(p->dy, p->s[Y].n, TN_BF16),
+                       p->bias ? numbers_as(p->bias, channels, TN_BF16) : NULL };
 }
 
-static void operands_free(operands a)
+static void assert_near(const char *what, int which, const void *got, tn_dtype dtype,
+                        const sums *want)
 {
-    block_free(a.x), block_free(a.w), block_free(a.dy);
-    if (a.bias.p) block_free(a.bias);
-}
-
-static sums plainly(const tni_conv2d_sizes *z, operands a)
-{
-    counts k = counts_of(z);
-    sums s = { zeros(k.y), zeros(k.x), zeros(k.w), zeros(k.y), zeros(k.x), zeros(k.w) };
-    for (int64_t i = 0; i < k.y; i++) {
-        int64_t n = i / (z->o * z->oh * z->ow), o = i / (z->oh * z->ow) % z->o;
-        int64_t r = i / z->ow % z->oh, q = i % z->ow;
-        double b = a.bias.p ? get(a.bias, o) : 0;
-        s.y[i] = b, s.my[i] = fabs(b);
-        for (int64_t j = 0; j < z->c * z->kh * z->kw; j++) {
-            int64_t c = j / (z->kh * z->kw);
-            int64_t row = r + j / z->kw % z->kh * z->dilation[0] - z->padding[0];
-            int64_t col = q + j % z->kw * z->dilation[1] - z->padding[1];
-            if (row < 0 || row >= z->h || col < 0 || col >= z->w) continue;
-            int64_t at = ((n * z->c + c) * z->h + row) * z->w + col;
-            int64_t tap = o * z->c * z->kh * z->kw + j;
-            double left = get(a.x, at), weight = get(a.w, tap), up = get(a.dy, i);
-            s.y[i] += left * weight, s.my[i] += fabs(left * weight);
-            s.dx[at] += up * weight, s.mx[at] += fabs(up * weight);
-            s.dw[tap] += up * left, s.mw[tap] += fabs(up * left);
-        }
-    }
-    return s;
-}
-
-static void sums_free(sums s)
-{
-    double *all[] = { s.y, s.dx, s.dw, s.my, s.mx, s.mw };
-    for (int i = 0; i < 6; i++) free(all[i]);
-}
-
-static void assert_near(const char *what, int which, block got, tn_dtype dtype,
-                        const double *wanted, const double *sizes, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        double value = dtype == TN_F32 ? ((const float *)got.p)[i] : get(got, i);
-        double bound = 0x1p-20 * sizes[i] + (dtype == TN_F32 ? 0 : 0x1p-8 * fabs(wanted[i]));
-        ck_assert_msg(fabs(value - wanted[i]) <= bound, "case %d, %s[%lld]: %g, not %g", which,
-                      what, (long long)i, value, wanted[i]);
+    for (int64_t i = 0; i < want->n; i++) {
+        double value = number_get(got, dtype, i), wanted = want->value[i];
+        double bound = 0x1p-20 * want->size[i] + (dtype == TN_F32 ? 0 : 0x1p-8 * fabs(wanted));
+        ck_assert_msg(fabs(value - wanted) <= bound, "case %d, %s[%lld]: %g, not %g", which, what,
+                      (long long)i, value, wanted);
     }
 }
 
@@ -221,7 +93,7 @@ static bool have_kernel(void)
 }
 
 typedef struct results {
-    block y, dx, dw;
+    void *y, *dx, *dw;
 } results;
 
 /* NaN in what this thread's kernels find in their memory. */
@@ -233,11 +105,10 @@ static void spoil_scratch(void)
 }
 
 /* All three, dw in f32 or bf16; a case that is taken must be. */
-static results compute(const tni_conv2d_sizes *z, operands a, tn_dtype dtype)
+static results compute(const tni_conv2d_sizes *z, const plain *p, operands a, tn_dtype dtype)
 {
-    counts k = counts_of(z);
-    results r = { block_new((size_t)k.y * 2), block_new((size_t)k.x * 2),
-                  block_new((size_t)k.w * tn_dtype_size(dtype)) };
+    results r = { guarded(p->s[Y].n, 2), guarded(p->s[DX].n, 2),
+                  guarded(p->s[DW].n, tn_dtype_size(dtype)) };
     tni_array x = array(a.x, TN_BF16), w = array(a.w, TN_BF16), dy = array(a.dy, TN_BF16);
     const tni_convolution all[3] = {
         { TNI_CONV_Y, *z, x, w, array(r.y, TN_BF16), array(a.bias, TN_BF16) },
@@ -253,30 +124,18 @@ static results compute(const tni_conv2d_sizes *z, operands a, tn_dtype dtype)
     return r;
 }
 
-static void results_free(results r)
-{
-    block_free(r.y);
-    block_free(r.dx);
-    block_free(r.dw);
-}
-
 START_TEST(amx_convolves)
 {
     if (!have_kernel()) return;
     tni_conv2d_sizes z = whole(taken[_i]);
-    counts k = counts_of(&z);
-    operands a = operands_new(&z);
-    if (_i % 2) a.bias = random_bf16(z.o, 4);
     tn_dtype dtype = _i % 3 ? TN_BF16 : TN_F32;
-    sums s = plainly(&z, a);
+    plain p = plain_conv(&z, _i % 2);
     assert_ok(tn_set_num_threads(1)); /* whose memory is spoilt */
-    results r = compute(&z, a, dtype);
-    assert_near("y", _i, r.y, TN_BF16, s.y, s.my, k.y);
-    assert_near("dx", _i, r.dx, TN_BF16, s.dx, s.mx, k.x);
-    assert_near("dw", _i, r.dw, dtype, s.dw, s.mw, k.w);
-    results_free(r);
-    sums_free(s);
-    operands_free(a);
+    results r = compute(&z, &p, operands_of(&p, z.o), dtype);
+    assert_near("y", _i, r.y, TN_BF16, &p.s[Y]);
+    assert_near("dx", _i, r.dx, TN_BF16, &p.s[DX]);
+    assert_near("dw", _i, r.dw, dtype, &p.s[DW]);
+    guarded_free(0);
 }
 END_TEST
 
@@ -301,18 +160,17 @@ START_TEST(amx_bits_for_any_threads)
     if (!have_kernel() || !child_may_start_threads()) return;
     tni_conv2d_sizes z = same_3x3(7, 32, 10, 9, 32);
     static const int threads[] = { 1, 2, 3, 7 };
-    counts k = counts_of(&z);
-    operands a = operands_new(&z);
+    plain p = plain_conv(&z, false);
+    operands a = operands_of(&p, z.o);
     results r[4];
     for (int i = 0; i < 4; i++) {
         assert_ok(tn_set_num_threads(threads[i]));
-        r[i] = compute(&z, a, TN_F32);
-        ck_assert_int_eq(memcmp(r[0].y.p, r[i].y.p, (size_t)k.y * 2), 0);
-        ck_assert_int_eq(memcmp(r[0].dx.p, r[i].dx.p, (size_t)k.x * 2), 0);
-        ck_assert_int_eq(memcmp(r[0].dw.p, r[i].dw.p, (size_t)k.w * 4), 0);
+        r[i] = compute(&z, &p, a, TN_F32);
+        ck_assert_int_eq(memcmp(r[0].y, r[i].y, (size_t)p.s[Y].n * 2), 0);
+        ck_assert_int_eq(memcmp(r[0].dx, r[i].dx, (size_t)p.s[DX].n * 2), 0);
+        ck_assert_int_eq(memcmp(r[0].dw, r[i].dw, (size_t)p.s[DW].n * 4), 0);
     }
-    for (int i = 0; i < 4; i++) results_free(r[i]);
-    operands_free(a);
+    guarded_free(0);
 }
 END_TEST
 
@@ -321,20 +179,21 @@ START_TEST(amx_keeps_infinity_in_its_place)
 {
     if (!have_kernel()) return;
     tni_conv2d_sizes z = same_3x3(4, 31, 9, 9, 32);
-    counts k = counts_of(&z);
-    operands a = operands_new(&z);
+    plain p = plain_conv(&z, false);
+    for (int64_t i = 0; i < p.s[DW].n; i++) /* infinity times 0 is NaN */
+        if (p.w[i] == 0) p.w[i] = 1;
+    operands a = operands_of(&p, z.o);
     int64_t at =
         ((1 * z.c + z.c - 1) * z.h + 4) * z.w + z.w - 1; /* a row's end, the last channel */
-    ((uint16_t *)a.x.p)[at] = 0x7f80;
-    results r = compute(&z, a, TN_BF16);
-    for (int64_t i = 0; i < k.y; i++) {
+    ((uint16_t *)a.x)[at] = 0x7f80;
+    results r = compute(&z, &p, a, TN_BF16);
+    for (int64_t i = 0; i < p.s[Y].n; i++) {
         int64_t n = i / (z.o * z.oh * z.ow), row = i / z.ow % z.oh, col = i % z.ow;
         bool met = n == 1 && row >= 3 && row <= 5 && col >= z.w - 2;
-        ck_assert_msg(met ? isinf(get(r.y, i)) : isfinite(get(r.y, i)), "y[%lld] is %g",
-                      (long long)i, get(r.y, i));
+        double y = number_get(r.y, TN_BF16, i);
+        ck_assert_msg(met ? isinf(y) : isfinite(y), "y[%lld] is %g", (long long)i, y);
     }
-    results_free(r);
-    operands_free(a);
+    guarded_free(0);
 }
 END_TEST
 
@@ -344,7 +203,8 @@ START_TEST(amx_out_of_memory)
     scarce_install();
     /* weights too large for the memory that the library keeps for small blocks */
     tni_conv2d_sizes z = same_3x3(1, 512, 8, 8, 512);
-    operands a = operands_new(&z);
+    plain p = plain_conv(&z, false);
+    operands a = operands_of(&p, z.o);
     tni_array x = array(a.x, TN_BF16), w = array(a.w, TN_BF16), y = array(a.dy, TN_BF16);
     for (int which = 0; which < 3; which++) {
         tn_status status = TN_OK;
@@ -355,7 +215,7 @@ START_TEST(amx_out_of_memory)
         ck_assert_int_eq(status, TN_E_NOMEM);
         tn_error_clear();
     }
-    operands_free(a);
+    guarded_free(0);
 }
 END_TEST
 
@@ -365,8 +225,6 @@ Suite *test_suite(void)
     TCase *t = test_case(s, "convolutions");
     tcase_add_loop_test(t, amx_convolves, 0, TAKEN);
     tcase_add_loop_test(t, amx_leaves_to_others, 0, REFUSED);
-    tcase_add_test(t, amx_bits_for_any_threads);
-    tcase_add_test(t, amx_keeps_infinity_in_its_place);
-    tcase_add_test(t, amx_out_of_memory);
+    add_tests(t, amx_bits_for_any_threads, amx_keeps_infinity_in_its_place, amx_out_of_memory);
     return s;
 }

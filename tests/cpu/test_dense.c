@@ -6,7 +6,8 @@
  * in attention.c, soften returning 1 for the shrink factor (attention_many_keys); in pool.c, a
  * wrong half of a bf16, an odd column of dx not set (pool_halves_as_windows).
  */
-#include "common.h"
+#include "plain.h"
+#include "short.h"
 
 /* ---- the same bits for any number of threads ------------------------------------------------- */
 
@@ -211,72 +212,46 @@ static const conv_case conv_cases[] = {
 };
 enum { N_CONV = sizeof conv_cases / sizeof *conv_cases };
 
-static tn_tensor *plain_conv2d(const conv_case *s, tn_tensor *x, tn_tensor *w, tn_tensor *b,
-                               tn_shape out)
+static int64_t or_1(int64_t n)
 {
-    int64_t groups = s->spec.groups ? s->spec.groups : 1;
-    int64_t cg = s->c / groups;
-    int64_t og = s->o / groups;
-    double *xv = values(x);
-    double *wv = values(w);
-    double *bv = values(b);
-    double *y = calloc((size_t)tn_numel(tn_expand(tn_scalar(0), out)) + 1, sizeof *y);
-    int64_t at = 0;
-    for (int64_t n = 0; n < s->n; n++)
-        for (int64_t o = 0; o < s->o; o++)
-            for (int64_t i = 0; i < out.size[2]; i++)
-                for (int64_t j = 0; j < out.size[3]; j++, at++) {
-                    double sum = bv[o];
-                    for (int64_t c = 0; c < cg; c++)
-                        for (int64_t r = 0; r < s->kh; r++)
-                            for (int64_t q = 0; q < s->kw; q++) {
-                                const int64_t *d = s->spec.dilation;
-                                const int64_t *t = s->spec.stride;
-                                int64_t row = i * (t[0] ? t[0] : 1) + r * (d[0] ? d[0] : 1) -
-                                              s->spec.padding[0];
-                                int64_t col = j * (t[1] ? t[1] : 1) + q * (d[1] ? d[1] : 1) -
-                                              s->spec.padding[1];
-                                if (row < 0 || row >= s->h || col < 0 || col >= s->w) continue;
-                                sum += wv[((o * cg + c) * s->kh + r) * s->kw + q] *
-                                       xv[((n * s->c + o / og * cg + c) * s->h + row) * s->w + col];
-                            }
-                    y[at] = sum;
-                }
-    tn_tensor *t = from_f64(y, out);
-    free(xv);
-    free(wv);
-    free(bv);
-    free(y);
-    return t;
+    return n ? n : 1;
+}
+
+static tni_conv2d_sizes sizes_of(const conv_case *s)
+{
+    const tn_conv2d_spec *p = &s->spec;
+    tni_conv2d_sizes z = { .n = s->n, .c = s->c, .h = s->h, .w = s->w, .o = s->o };
+    z.groups = or_1(p->groups), z.kh = s->kh, z.kw = s->kw;
+    for (int i = 0; i < 2; i++) {
+        z.stride[i] = or_1(p->stride[i]), z.dilation[i] = or_1(p->dilation[i]);
+        z.padding[i] = p->padding[i];
+    }
+    z.oh = (z.h + 2 * z.padding[0] - z.dilation[0] * (z.kh - 1) - 1) / z.stride[0] + 1;
+    z.ow = (z.w + 2 * z.padding[1] - z.dilation[1] * (z.kw - 1) - 1) / z.stride[1] + 1;
+    return z;
 }
 
 START_TEST(conv2d_against_loops)
 {
     const conv_case *s = &conv_cases[_i];
-    int64_t groups = s->spec.groups ? s->spec.groups : 1;
-    tn_tensor *x = random_f64(TN_SHAPE(s->n, s->c, s->h, s->w), -1, 1, 1);
-    tn_tensor *w = random_f64(TN_SHAPE(s->o, s->c / groups, s->kh, s->kw), -1, 1, 2);
-    tn_tensor *b = random_f64(TN_SHAPE(s->o), -1, 1, 3);
-    tn_tensor *y = tn_conv2d(x, w, b, s->spec);
-    assert_made(y);
-    assert_close(y, plain_conv2d(s, x, w, b, tn_shape_get(y)), 1e-12, 1e-12);
-    assert_close(tn_conv2d(as_strided(x), as_transposed(w), b, s->spec), y, 1e-12, 1e-12);
-    assert_close(
-        tn_conv2d(tn_to_dtype(x, TN_F32), tn_to_dtype(w, TN_F32), tn_to_dtype(b, TN_F32), s->spec),
-        y, 1e-4, 2e-5);
-    /* the gradients are the transposes of the forward map: <dy, F(x, w)> = <I(dy, w), x> = <W(dy,
-     * x), w> */
-    tn_tensor *in[2] = { tn_clone(x), tn_clone(w) };
+    tni_conv2d_sizes z = sizes_of(s);
+    plain p = plain_conv(&z, true);
+    tn_shape like_x = TN_SHAPE(z.n, z.c, z.h, z.w), like_y = TN_SHAPE(z.n, z.o, z.oh, z.ow);
+    tn_shape like_w = TN_SHAPE(z.o, z.c / z.groups, z.kh, z.kw);
+    tn_tensor *x = from_f64(p.x, like_x), *w = from_f64(p.w, like_w), *y;
+    tn_tensor *b = from_f64(p.bias, TN_SHAPE(z.o)), *dy = from_f64(p.dy, like_y);
+    tn_tensor *want = from_f64(p.s[Y].value, like_y), *in[2] = { x, w }, *grads[2];
+    y = tn_conv2d(as_strided(x), as_transposed(w), b, s->spec);
+    assert_close(y, want, 1e-12, 1e-12);
+    y = tn_conv2d(tn_to_dtype(x, TN_F32), tn_to_dtype(w, TN_F32), tn_to_dtype(b, TN_F32), s->spec);
+    assert_close(y, want, 1e-4, 2e-5);
     for (int i = 0; i < 2; i++) assert_ok(tn_set_requires_grad(in[i], true));
-    tn_tensor *out = tn_conv2d(in[0], in[1], TN_NONE, s->spec);
-    tn_tensor *dy = random_f64(tn_shape_get(out), -1, 1, 4);
-    tn_tensor *grads[2];
-    assert_ok(tn_gradients(1, &out, &dy, 2, in, grads, 0));
-    double left = tn_item(tn_sum(tn_mul(dy, tn_detach(out)), NULL, 0, false));
-    double by_x = tn_item(tn_sum(tn_mul(grads[0], x), NULL, 0, false));
-    double by_w = tn_item(tn_sum(tn_mul(grads[1], w), NULL, 0, false));
-    ck_assert_double_eq_tol(left, by_x, 1e-10 * (1 + fabs(left)));
-    ck_assert_double_eq_tol(left, by_w, 1e-10 * (1 + fabs(left)));
+    y = tn_conv2d(x, w, b, s->spec);
+    assert_close(y, want, 1e-12, 1e-12);
+    assert_ok(tn_gradients(1, &y, &dy, 2, in, grads, 0));
+    assert_close(grads[0], from_f64(p.s[DX].value, like_x), 1e-12, 1e-12);
+    assert_close(grads[1], from_f64(p.s[DW].value, like_w), 1e-11, 1e-11);
+    guarded_free(0);
 }
 END_TEST
 
@@ -530,6 +505,38 @@ START_TEST(pool_nan_wins) /* _i: f32, bf16 */
 }
 END_TEST
 
+START_TEST(OK_01_windows_in_the_padding_alone_are_refused)
+{
+    tn_pool2d_spec spec = { .kernel = { 2, 2 }, .padding = { 1, 1 }, .dilation = { 2, 2 } };
+    tn_tensor *x = tn_ones(TN_SHAPE(1, 1, 1, 1));
+    assert_ok(tn_set_requires_grad(x, true));
+    assert_null(tn_max_pool2d(x, spec), TN_E_SHAPE,
+                "tn_max_pool2d: x [1,1,1,1], kernel 2, padding 1, dilation 2: window 0 along axis "
+                "2 lies in the "
+                "padding alone");
+    assert_null(tn_max_pool2d(tn_ones(TN_SHAPE(1, 1, 2, 1)), spec), TN_E_SHAPE,
+                "window 0 along axis 3");
+    /* a stride that jumps over the image, where ceil_mode lets it: the only window starts at -2, 1,
+     * 4, 7, 10 */
+    tn_pool2d_spec leaps = { .kernel = { 5, 1 },
+                             .stride = { 20, 1 },
+                             .padding = { 2, 0 },
+                             .dilation = { 3, 1 },
+                             .ceil_mode = true };
+    assert_null(tn_max_pool2d(tn_ones(TN_SHAPE(1, 1, 1, 1)), leaps), TN_E_SHAPE,
+                "window 0 along axis 2");
+    assert_made(tn_max_pool2d(tn_ones(TN_SHAPE(1, 1, 2, 1)), leaps));
+    /* two pixels: each window sees one of them, and its gradient goes there */
+    tn_tensor *two = tn_from_floats((float[]){ 1, 2, 3, 4 }, TN_SHAPE(1, 1, 2, 2));
+    assert_ok(tn_set_requires_grad(two, true));
+    spec.stride[0] = spec.stride[1] = 1;
+    tn_tensor *y = tn_max_pool2d(two, spec); /* rows -1 and 1, then 0 and 2 */
+    assert_values(y, 0, 4, 3, 2, 1);
+    assert_ok(tn_backward(tn_sum(y, NULL, 0, false)));
+    assert_values(tn_grad(two), 0, 1, 1, 1, 1);
+}
+END_TEST
+
 START_TEST(pool_refuses_wide_padding)
 {
     tn_tensor *x = random_f64(TN_SHAPE(1, 1, 6, 6), -1, 1, 1);
@@ -631,14 +638,6 @@ START_TEST(attention_many_keys)
 }
 END_TEST
 
-/* |got - expected| / |expected|, Euclidean norms */
-static double apart(tn_tensor *got, tn_tensor *expected)
-{
-    tn_tensor *d = tn_sub(tn_to_dtype(got, TN_F64), expected);
-    double of_d = tn_item(tn_sum(tn_square(d), NULL, 0, false));
-    return sqrt(of_d / tn_item(tn_sum(tn_square(expected), NULL, 0, false)));
-}
-
 /* Heads side by side; several blocks of queries, or of keys. A number is rounded by at most 2^-9 of
  * it. */
 START_TEST(attention_of_bf16)
@@ -664,14 +663,14 @@ START_TEST(attention_of_bf16)
     tn_tensor *y = tn_scaled_dot_product_attention(h[0], h[1], h[2], mask, cases[_i].causal, 0.4);
     tn_tensor *e = plain_attention(wide_h[0], wide_h[1], wide_h[2], mask, cases[_i].causal, 0.4);
     assert_made(y);
-    ck_assert_msg(apart(y, e) < 0x1p-9, "y: %g", apart(y, e));
+    ck_assert_msg(distance(y, e) < 0x1p-9, "y: %g", distance(y, e));
     tn_tensor *dy = random_as(tn_shape_get(y), -1, 1, 8, TN_BF16),
               *wide_dy = tn_to_dtype(dy, TN_F64);
     assert_ok(tn_gradients(1, &y, &dy, 3, x, got, 0));
     assert_ok(tn_gradients(1, &e, &wide_dy, 3, wide, expected, 0));
     for (int i = 0; i < 3; i++)
-        ck_assert_msg(apart(got[i], expected[i]) < 0x1p-8, "gradient %d: %g", i,
-                      apart(got[i], expected[i]));
+        ck_assert_msg(distance(got[i], expected[i]) < 0x1p-8, "gradient %d: %g", i,
+                      distance(got[i], expected[i]));
 }
 END_TEST
 
@@ -850,7 +849,7 @@ START_TEST(attention_learned_mask_rounds_once)
     assert_close(y, fixed, 0, 0);
     for (int i = 0; i < 4; i++) x[i] = tn_to_dtype(x[i], TN_F64);
     tn_tensor *e = tn_scaled_dot_product_attention(x[0], x[1], x[2], x[3], false, 4);
-    ck_assert_msg(apart(y, e) < (_i ? 0x1p-12 : 0x1p-9), "%g", apart(y, e));
+    ck_assert_msg(distance(y, e) < (_i ? 0x1p-12 : 0x1p-9), "%g", distance(y, e));
 }
 END_TEST
 
@@ -881,25 +880,27 @@ START_TEST(attention_learned_mask)
 }
 END_TEST
 
+/* Beside its results attention takes less than half of one: a T x T matrix is 128 times as much. */
 START_TEST(attention_memory)
 {
-    /* T = 4096: beyond its inputs less than 4 * B * T * d floats, results and gradients included
-     * but one */
     enum { T = 4096, H = 4, D = 32 };
-    tn_tensor *x[3];
+    tn_tensor *x[3], *seed = random_as(TN_SHAPE(1, H, T, D), -1, 1, 4, TN_F32);
     for (int i = 0; i < 3; i++) x[i] = leaf(TN_SHAPE(1, H, T, D), (uint64_t)i + 1, TN_F32);
-    tn_tensor *seed = random_as(TN_SHAPE(1, H, T, D), -1, 1, 4, TN_F32);
     int64_t size = (int64_t)H * T * D * 4;
     assert_ok(tn_set_num_threads(2));
-    tn_memory_reset_peak();
-    int64_t before = tn_memory().in_use;
-    tn_tensor *y = tn_scaled_dot_product_attention(x[0], x[1], x[2], TN_NONE, true, 0);
-    tn_tensor *grads[3];
-    assert_ok(tn_gradients(1, &y, &seed, 3, x, grads, 0));
-    /* y and three gradients are results */
-    int64_t extra = tn_memory().peak_in_use - before - 4 * size;
-    ck_assert_msg(extra < size / 2,
-                  "%" PRId64 " bytes of scratch beside 4 x %" PRId64 " of results", extra, size);
+    for (int causal = 0; causal < 2; causal++) TN_SCOPE
+        {
+            tn_memory_reset_peak();
+            int64_t before = tn_memory().in_use;
+            tn_tensor *y = tn_scaled_dot_product_attention(x[0], x[1], x[2], TN_NONE, causal, 0);
+            int64_t forward = tn_memory().peak_in_use - before - size;
+            tn_tensor *grads[3];
+            assert_ok(tn_gradients(1, &y, &seed, 3, x, grads, 0));
+            int64_t all = tn_memory().peak_in_use - before - 4 * size;
+            ck_assert_msg(forward < size / 2 && all < size / 2,
+                          "%" PRId64 " and %" PRId64 " bytes of scratch beside results of %" PRId64,
+                          forward, all, size);
+        }
 }
 END_TEST
 
@@ -925,12 +926,10 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, pool_first_of_equals, 0, 2);
     tcase_add_loop_test(t, pool_nan_wins, 0, 2);
     tcase_add_test(t, pool_refuses_wide_padding);
+    tcase_add_test(t, OK_01_windows_in_the_padding_alone_are_refused);
     t = test_case(suite, "attention");
-    tcase_add_test(t, attention_sizes);
-    tcase_add_test(t, attention_many_keys);
-    tcase_add_test(t, attention_ranks_and_layouts);
-    tcase_add_test(t, attention_heads_are_views);
-    tcase_add_test(t, attention_repeated_heads);
+    add_tests(t, attention_sizes, attention_many_keys, attention_ranks_and_layouts,
+              attention_heads_are_views, attention_repeated_heads);
     tcase_add_loop_test(t, attention_blocked_row_is_zero, 0, 24);
     tcase_add_loop_test(t, attention_beside_large_offsets, 0, 24);
     tcase_add_loop_test(t, attention_unseen_keys_are_not_read, 0, 12);

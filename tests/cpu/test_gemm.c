@@ -13,12 +13,11 @@
  * not added to, a bias that stays, a batch's or a row's stride forgotten, the last strip written
  * where the one before ends (gemm_few).
  */
-#include "common.h"
+#include "numbers.h"
+#include "products.h"
 
 #include <float.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -31,50 +30,13 @@ enum { N_AWKWARD = 5 };
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* Elements of dtype at the end of memory, so that nothing beyond them can be read or written. */
-typedef struct block {
-    void *p;
-    tn_dtype dtype;
-    void *start;
-    size_t size; /* of all that lies at start */
-} block;
-
-static block block_new(tn_dtype dtype, int64_t n, uint64_t seed)
+/* Random numbers at the end of memory, so that nothing beyond them can be read or written. */
+static void *filled(tn_dtype dtype, int64_t n, uint64_t seed)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = (size_t)n * tn_dtype_size(dtype);
-    block b = { .dtype = dtype, .size = (bytes + page - 1) / page * page + page };
-    b.start = mmap(NULL, b.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    ck_assert(b.start != MAP_FAILED);
-    char *end = (char *)b.start + b.size - page;
-    ck_assert_int_eq(mprotect(end, page, PROT_NONE), 0);
-    b.p = end - bytes;
-    uint64_t s = seed * 7919 + 1;
-    for (int64_t i = 0; i < n; i++) {
-        s = s * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        double v = (double)(s >> 40) / 16777216.0 - 0.5;
-        switch (dtype) {
-        case TN_F64: ((double *)b.p)[i] = v; break;
-        case TN_BF16: ((uint16_t *)b.p)[i] = tn_to_bf16((float)v); break;
-        case TN_F16: ((uint16_t *)b.p)[i] = tn_to_f16((float)v); break;
-        default: ((float *)b.p)[i] = (float)v;
-        }
-    }
-    return b;
-}
-
-static void block_free(block b)
-{
-    munmap(b.start, b.size);
-}
-
-static double get(const void *p, tn_dtype dtype, int64_t i)
-{
-    switch (dtype) {
-    case TN_F64: return ((const double *)p)[i];
-    case TN_BF16: return tn_from_bf16(((const uint16_t *)p)[i]);
-    case TN_F16: return tn_from_f16(((const uint16_t *)p)[i]);
-    default: return ((const float *)p)[i];
-    }
+    void *p = guarded(n, tn_dtype_size(dtype));
+    number_seed = seed * 7919 + 1;
+    for (int64_t i = 0; i < n; i++) number_set(p, dtype, i, number_in(-0.5, 0.5));
+    return p;
 }
 
 static const tn_dtype dtypes[] = { TN_F32, TN_F64, TN_BF16, TN_F16 };
@@ -89,23 +51,20 @@ typedef tn_status (*multiply)(const tni_gemm *g);
 static void check(multiply f, tni_gemm g, int64_t a_size, int64_t b_size)
 {
     int64_t c_size = g.batch * g.c_batch + g.m * g.c_row + g.n + 8;
-    block a = block_new(g.dtype, a_size, 1);
-    block b = block_new(g.dtype, b_size, 2);
-    block bias = block_new(g.dtype, g.n, 3);
     tn_dtype out = g.wide && tn_dtype_size(g.dtype) == 2 ? TN_F32 : g.dtype;
-    block c = block_new(out, c_size, 4);
-    block before = block_new(out, c_size, 4);
+    void *bias = filled(g.dtype, g.n, 3);
+    char *c = filled(out, c_size, 4), *before = filled(out, c_size, 4);
     size_t item = tn_dtype_size(out);
     int kind = 0;
     while (dtypes[kind] != out) kind++;
     if (!g.accumulate) {
-        memset(c.p, 0xff, (size_t)c_size * item);
-        memset(before.p, 0xff, (size_t)c_size * item);
+        memset(c, 0xff, (size_t)c_size * item);
+        memset(before, 0xff, (size_t)c_size * item);
     }
-    g.a = a.p;
-    g.b = b.p;
-    g.c = c.p;
-    g.bias = g.bias ? bias.p : NULL;
+    g.a = filled(g.dtype, a_size, 1);
+    g.b = filled(g.dtype, b_size, 2);
+    g.c = c;
+    g.bias = g.bias ? bias : NULL;
     assert_ok(f(&g));
     double tolerance = (g.dtype == TN_F64 ? 1e-15 : 1e-6) * (double)(g.k + 8);
     char *touched = calloc((size_t)c_size, 1);
@@ -113,12 +72,12 @@ static void check(multiply f, tni_gemm g, int64_t a_size, int64_t b_size)
         for (int64_t i = 0; i < g.m; i++)
             for (int64_t j = 0; j < g.n; j++) {
                 int64_t at = z * g.c_batch + i * g.c_row + j;
-                double sum = g.accumulate ? get(before.p, out, at) : 0;
-                if (g.bias) sum += get(bias.p, g.dtype, j);
+                double sum = g.accumulate ? number_get(before, out, at) : 0;
+                if (g.bias) sum += number_get(bias, g.dtype, j);
                 for (int64_t k = 0; k < g.k; k++)
-                    sum += get(a.p, g.dtype, z * g.a_batch + i * g.a_row + k * g.a_col) *
-                           get(b.p, g.dtype, z * g.b_batch + k * g.b_row + j * g.b_col);
-                double got = get(c.p, out, at);
+                    sum += number_get(g.a, g.dtype, z * g.a_batch + i * g.a_row + k * g.a_col) *
+                           number_get(g.b, g.dtype, z * g.b_batch + k * g.b_row + j * g.b_col);
+                double got = number_get(c, out, at);
                 touched[at] = 1;
                 /* an assertion for each would take most of the time */
                 if (fabs(got - sum) <= tolerance + rounding[kind] * fabs(sum)) continue;
@@ -127,15 +86,10 @@ static void check(multiply f, tni_gemm g, int64_t a_size, int64_t b_size)
                              (int)g.k, (int)g.batch, (int)z, (int)i, (int)j, got, sum);
             }
     for (int64_t i = 0; i < c_size; i++)
-        if (!touched[i] &&
-            memcmp((char *)c.p + (size_t)i * item, (char *)before.p + (size_t)i * item, item))
+        if (!touched[i] && memcmp(c + (size_t)i * item, before + (size_t)i * item, item))
             ck_abort_msg("element %d beside C was written", (int)i);
     free(touched);
-    block_free(a);
-    block_free(b);
-    block_free(c);
-    block_free(bias);
-    block_free(before);
+    guarded_free(0);
 }
 
 static void check_gemm(tni_gemm g, int64_t a_size, int64_t b_size)
@@ -287,26 +241,6 @@ static const int64_t edges[][3] = {
 };
 enum { N_EDGES = 13 };
 
-static tni_product product_of(const tni_gemm *g)
-{
-    bool ta = g->a_col != 1, tb = g->b_col != 1;
-    return (tni_product){ .m = g->m,
-                          .n = g->n,
-                          .k = g->k,
-                          .lda = ta ? g->a_col : g->a_row,
-                          .ldb = tb ? g->b_col : g->b_row,
-                          .ldc = g->c_row,
-                          .in = g->dtype,
-                          .out = g->wide ? TN_F32 : g->dtype,
-                          .ta = ta,
-                          .tb = tb,
-                          .accumulate = g->accumulate,
-                          .a = g->a,
-                          .b = g->b,
-                          .bias = g->bias,
-                          .c = g->c };
-}
-
 /* AMX_EMULATED: the same kernel, compiled for processors without AVX512-BF16 and run over
  * amx/amx.c; of this file that is all then. */
 #ifdef AMX_EMULATED
@@ -325,19 +259,18 @@ static bool by_packed(tni_product p, bool (*product)(const tni_product *),
                       void (*pack)(const tni_product *, void *), int64_t item)
 {
     size_t bytes = (size_t)((p.m - 1) * p.ldc + p.n) * sizeof(float);
-    block packed = block_new(TN_BF16, tni_packed_size(p.n, p.k) * item / 2, 5);
+    void *packed = filled(TN_BF16, tni_packed_size(p.n, p.k) * item / 2, 5);
     void *plain = malloc(bytes);
     ck_assert_ptr_nonnull(plain);
     memcpy(plain, p.c, bytes);
     tni_product q = p;
     q.c = plain;
-    pack(&p, packed.p);
-    p.packed = packed.p;
+    pack(&p, packed);
+    p.packed = packed;
     p.b = p.a;
     bool done = product(&p);
     ck_assert(product(&q) == done && memcmp(p.c, plain, bytes) == 0);
     free(plain);
-    block_free(packed);
     return done;
 }
 
@@ -460,19 +393,11 @@ static void spread(float *x, int64_t n, uint64_t seed)
 static tni_product product_f32(const float *a, bool ta, const float *b, bool tb, int64_t k,
                                float *c)
 {
-    return (tni_product){ .m = ROWS,
-                          .n = COLUMNS,
-                          .k = k,
-                          .lda = ta ? ROWS : k,
-                          .ldb = tb ? k : COLUMNS,
-                          .ldc = COLUMNS,
-                          .in = TN_F32,
-                          .out = TN_F32,
-                          .ta = ta,
-                          .tb = tb,
-                          .a = a,
-                          .b = b,
-                          .c = c };
+    tni_gemm g = { .dtype = TN_F32, .m = ROWS, .n = COLUMNS, .k = k, .a = a, .b = b, .c = c };
+    g.a_row = ta ? 1 : k, g.a_col = ta ? ROWS : 1;
+    g.b_row = tb ? 1 : COLUMNS, g.b_col = tb ? k : 1;
+    g.c_row = COLUMNS;
+    return product_of(&g);
 }
 
 static void multiply_f32(const float *a, bool ta, const float *b, bool tb, int64_t k, float *c)
@@ -481,9 +406,6 @@ static void multiply_f32(const float *a, bool ta, const float *b, bool tb, int64
     ck_assert(tni_product_by_amx(&p));
 }
 
-/* The largest error of an element, in units of 2^-24 times the sum of |a| |b|, is below that of a
- * loop in f32 with a rounding for each step. The largest products of parts but one are 2^-8 of a b,
- * the smallest that count 2^-17. */
 /* What ops.h says is lost of bf16: denormal numbers, products and sums count as 0. */
 START_TEST(amx_bf16_denormals)
 {
@@ -508,15 +430,16 @@ START_TEST(amx_packs_without_a)
 {
     enum { K = 1100, N = 40 }; /* several parts of k */
     if (!amx_is_here()) return;
-    block b = block_new(TN_F32, K * N, 1);
-    block to = block_new(TN_BF16, tni_packed_size(N, K) * TNI_AMX_PARTS, 0);
-    tni_product p = { .m = 64, .n = N, .k = K, .ldb = N, .in = TN_F32, .out = TN_F32, .b = b.p };
-    tni_product_pack(&p, to.p);
-    block_free(b);
-    block_free(to);
+    tni_product p = { .m = 64, .n = N, .k = K, .ldb = N, .in = TN_F32, .out = TN_F32 };
+    p.b = filled(TN_F32, K * N, 1);
+    tni_product_pack(&p, filled(TN_BF16, tni_packed_size(N, K) * TNI_AMX_PARTS, 0));
+    guarded_free(0);
 }
 END_TEST
 
+/* The largest error of an element, in units of 2^-24 times the sum of |a| |b|, is below that of a
+ * loop in f32 with a rounding for each step. The largest products of parts but one are 2^-8 of a b,
+ * the smallest that count 2^-17. */
 START_TEST(amx_f32_is_as_accurate)
 {
     enum { MOST = 1100 };
@@ -580,8 +503,7 @@ START_TEST(amx_f32_special_values)
     static const float values[] = { INFINITY, -INFINITY, NAN, FLT_MAX, -FLT_MAX, 0x1.5a5a5ap-120f };
     static float c[ROWS * COLUMNS], before[ROWS * COLUMNS], again[ROWS * COLUMNS];
     if (!amx_is_here()) return;
-    block a_block = block_new(TN_F32, ROWS * K, 0), b_block = block_new(TN_F32, K * COLUMNS, 0);
-    float *a = a_block.p, *b = b_block.p;
+    float *a = guarded(ROWS * K, sizeof *a), *b = guarded(K * COLUMNS, sizeof *b);
     bool in_a = _i & 1, trans = _i & 2;
     float value = values[_i / 4];
     spread(a, ROWS * K, 4), spread(b, K * COLUMNS, 5);
@@ -600,11 +522,10 @@ START_TEST(amx_f32_special_values)
     tni_product p = product_f32(a, trans, b, trans, K, c);
     ck_assert(tni_product_by_amx(&p));
     if (EMULATED || tni_product_amx_f32()) {
-        block packed = block_new(TN_BF16, tni_packed_size(p.n, p.k) * TNI_AMX_PARTS, 0);
-        tni_product_pack(&p, packed.p);
-        p.packed = packed.p, p.c = again;
+        void *packed = guarded(tni_packed_size(p.n, p.k) * TNI_AMX_PARTS, sizeof(uint16_t));
+        tni_product_pack(&p, packed);
+        p.packed = packed, p.c = again;
         ck_assert(tni_product_by_amx(&p) && memcmp(again, c, sizeof c) == 0);
-        block_free(packed);
     }
     for (int64_t i = 0; i < ROWS; i++)
         for (int64_t j = 0; j < COLUMNS; j++) {
@@ -628,8 +549,7 @@ START_TEST(amx_f32_special_values)
                 ck_assert_msg(fabs(got - sum) <= 1e-6 * size + 0x1p-117, "[%d,%d] is %g, not %g",
                               (int)i, (int)j, got, sum);
         }
-    block_free(a_block);
-    block_free(b_block);
+    guarded_free(0);
 }
 END_TEST
 
@@ -650,23 +570,21 @@ static tn_status gemm_packed(const tni_gemm *g)
         ck_assert(g->dtype == TN_F32 ? !packs_f32(g) : !tni_has_amx());
         return cpu->gemm(g);
     }
-    block packed = block_new(g->dtype, n, 5);
-    void *before = malloc(bytes), *first = malloc(bytes);
+    void *packed = filled(g->dtype, n, 5), *before = malloc(bytes), *first = malloc(bytes);
     ck_assert(before && first);
     memcpy(before, g->c, bytes);
     for (int i = 0; i < 4; i++) {
         assert_ok(tn_set_num_threads((const int[]){ 1, 2, 3, 7 }[i]));
-        memset(packed.p, 0xff, (size_t)n * tn_dtype_size(g->dtype));
-        ck_assert_int_eq(cpu->pack(g, packed.p), n);
+        memset(packed, 0xff, (size_t)n * tn_dtype_size(g->dtype));
+        ck_assert_int_eq(cpu->pack(g, packed), n);
         tni_gemm f = *g;
-        f.packed = f.b = packed.p;
+        f.packed = f.b = packed;
         memcpy(f.c, before, bytes);
         assert_ok(cpu->gemm(&f));
         if (i == 0) memcpy(first, f.c, bytes);
         ck_assert(memcmp(first, f.c, bytes) == 0);
     }
     free(before), free(first);
-    block_free(packed);
     return TN_OK;
 }
 
@@ -714,9 +632,9 @@ END_TEST
 START_TEST(tile_refuses)
 {
     enum { M = 40, N = 32, K = TNI_TILE_ROUNDED + 1 };
-    block a = block_new(TN_BF16, M * K, 1), b = block_new(TN_BF16, N * K, 2);
-    block c = block_new(TN_F32, M * N, 3), before = block_new(TN_F32, M * N, 3);
-    tni_gemm g = { .dtype = TN_BF16, .m = M, .n = N, .k = K, .a = a.p, .b = b.p, .c = c.p };
+    void *a = filled(TN_BF16, M * K, 1), *b = filled(TN_BF16, N * K, 2);
+    void *c = filled(TN_F32, M * N, 3), *before = filled(TN_F32, M * N, 3);
+    tni_gemm g = { .dtype = TN_BF16, .m = M, .n = N, .k = K, .a = a, .b = b, .c = c };
     g.a_row = g.a_batch = K;
     g.a_col = g.b_col = 1;
     g.b_row = g.c_row = N;
@@ -727,18 +645,15 @@ START_TEST(tile_refuses)
     g.accumulate = true;
     ck_assert(own(&g) != TN_OK); /* added to what is rounded */
     g.wide = true;
-    g.bias = a.p;
+    g.bias = a;
     ck_assert(own(&g) != TN_OK); /* to two things */
-    ck_assert_int_eq(memcmp(c.p, before.p, M * N * sizeof(float)), 0);
+    ck_assert_int_eq(memcmp(c, before, M * N * sizeof(float)), 0);
     g.bias = NULL;
     ck_assert((own(&g) == TN_OK) == tni_has_tiles());
     g.wide = g.accumulate = false;
     g.k = K - 1;
     ck_assert((own(&g) == TN_OK) == tni_has_tiles());
-    block_free(a);
-    block_free(b);
-    block_free(c);
-    block_free(before);
+    guarded_free(0);
     g.k = K;
     g.batch = 2;
     g.a_batch = M * K;

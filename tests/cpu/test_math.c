@@ -11,7 +11,7 @@
  */
 #include <stdlib.h>
 
-#include "common.h"
+#include "numbers.h"
 #include "tensor/cpu/cpu.h"
 #include "tensor/formulas.h"
 
@@ -250,39 +250,14 @@ END_TEST
 
 /* ---- arrays ---------------------------------------------------------------------------------- */
 
-static uint64_t state;
-
-static double draw(double low, double high)
-{
-    state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return low + (high - low) * (double)(state >> 11) * 0x1p-53;
-}
-
 static void put(const tni_array *a, int64_t at, double v)
 {
-    switch (a->dtype) {
-    case TN_F32: ((float *)a->data)[at] = (float)v; break;
-    case TN_F64: ((double *)a->data)[at] = v; break;
-    case TN_BF16: ((uint16_t *)a->data)[at] = tn_to_bf16((float)v); break;
-    case TN_F16: ((uint16_t *)a->data)[at] = tn_to_f16((float)v); break;
-    case TN_I64: ((int64_t *)a->data)[at] = (int64_t)v; break;
-    case TN_I32: ((int32_t *)a->data)[at] = (int32_t)v; break;
-    case TN_U8: ((uint8_t *)a->data)[at] = (uint8_t)(int64_t)v; break;
-    case TN_BOOL: ((uint8_t *)a->data)[at] = v != 0.0; break;
-    }
+    number_set(a->data, a->dtype, at, v);
 }
 
 static double get(const tni_array *a, int64_t at)
 {
-    switch (a->dtype) {
-    case TN_F32: return ((float *)a->data)[at];
-    case TN_F64: return ((double *)a->data)[at];
-    case TN_BF16: return tn_from_bf16(((uint16_t *)a->data)[at]);
-    case TN_F16: return tn_from_f16(((uint16_t *)a->data)[at]);
-    case TN_I64: return (double)((int64_t *)a->data)[at];
-    case TN_I32: return ((int32_t *)a->data)[at];
-    default: return ((uint8_t *)a->data)[at];
-    }
+    return number_get(a->data, a->dtype, at);
 }
 
 /* Offset of element i (row-major). */
@@ -308,7 +283,7 @@ static int64_t count(const tni_array *a)
 /* Layouts of an array of given sizes: row-major, axes reversed in memory, every other element. */
 enum { DENSE, REVERSED, GAPS, N_LAYOUTS };
 
-/* Memory of arrays: kept until the process ends, where a sanitizer sees it. */
+/* Memory of arrays, which goes together. */
 static void **blocks;
 static size_t n_blocks;
 
@@ -321,6 +296,11 @@ static void *new_block(size_t n)
     blocks = more;
     blocks[n_blocks++] = block;
     return block;
+}
+
+static void free_blocks(void)
+{
+    while (n_blocks > 0) free(blocks[--n_blocks]);
 }
 
 static tni_array array(tn_dtype dtype, int rank, const int64_t *size, int layout)
@@ -340,7 +320,7 @@ static tni_array array(tn_dtype dtype, int rank, const int64_t *size, int layout
 
 static void randomise(const tni_array *a, double low, double high)
 {
-    for (int64_t i = 0, n = count(a); i < n; i++) put(a, place(a, i), draw(low, high));
+    for (int64_t i = 0, n = count(a); i < n; i++) put(a, place(a, i), number_in(low, high));
 }
 
 /* a with stride 0 where the mask has a bit. */
@@ -419,8 +399,7 @@ START_TEST(unary_rows)
                         check(unary_name[f], simds[simd_], &y, i, unary_truth[f](v, 0.75, 1.5),
                               precision(floats[d]));
                     }
-                    free(x.data);
-                    free(y.data);
+                    free_blocks();
                 }
             }
 }
@@ -450,9 +429,7 @@ START_TEST(binary_rows)
                             check(binary_name[f], simds[simd_], &y, i,
                                   binary_truth[f](u, v, 0.75, 1.5), precision(floats[d]));
                         }
-                        free(a.data);
-                        free(b.data);
-                        free(y.data);
+                        free_blocks();
                     }
             }
 }
@@ -534,10 +511,7 @@ START_TEST(ternary_rows)
                                                  get(&c, place(&c, i)), 0.75, 1.5);
                             check(ternary_name[f], simds[simd_], &y, i, want, precision(floats[d]));
                         }
-                        free(a.data);
-                        free(b.data);
-                        free(c.data);
-                        free(y.data);
+                        free_blocks();
                     }
             }
 }
@@ -602,8 +576,7 @@ START_TEST(copies)
                             v = tn_from_f16(tn_to_f16((float)v));
                         check(tn_dtype_name(dtypes[from]), simds[simd_], &y, i, v, 0.0);
                     }
-                    free(x.data);
-                    free(y.data);
+                    free_blocks();
                 }
             }
 }
@@ -629,8 +602,7 @@ START_TEST(transpositions)
                 assert_ok(table->copy(&(tni_copy){ .y = y, .x = t }));
                 for (int64_t i = 0; i < count(&y); i++)
                     check("transpose", simds[simd_], &y, i, get(&t, place(&t, i)), 0.0);
-                free(x.data);
-                free(y.data);
+                free_blocks();
             }
 }
 END_TEST
@@ -648,7 +620,7 @@ START_TEST(fills)
                 for (int64_t i = 0; i < 35; i++)
                     check("fill", simds[simd_], &y, i, dtypes[d] == TN_BOOL ? 1 : 3, 0.0);
                 if (layout == GAPS) ck_assert(get(&y, 1) == 0.0); /* between the elements */
-                free(y.data);
+                free_blocks();
             }
 }
 END_TEST
@@ -722,7 +694,6 @@ static void check_reduce(const tni_backend *table, const char *simd, int f, cons
     assert_ok(table->reduce(&(tni_reduce){ .function = f, .y = y, .x = *x, .p = &p }));
     for (int64_t i = 0; i < count(&y); i++)
         check(reduce_name[f], simd, &y, i, reduce_truth(f, x, &y, i, p), tolerance);
-    free(y.data);
 }
 
 START_TEST(reductions)
@@ -740,7 +711,7 @@ START_TEST(reductions)
                         double p = f == TNI_R_var ? 1.0 : mask % 2 ? 2.0 : 3.0;
                         check_reduce(table, simds[simd_], f, &x, mask, p, 4 * precision(floats[d]));
                     }
-                    free(x.data);
+                    free_blocks();
                 }
             }
 }
@@ -781,8 +752,7 @@ START_TEST(long_reductions)
                     if (y.dtype != TN_BOOL)
                         ck_assert_msg(isnan(get(&y, axis == 0 ? 2 % x.size[1] : 0)),
                                       "%s: NaN is lost", reduce_name[f]);
-                    free(x.data);
-                    free(y.data);
+                    free_blocks();
                 }
             }
 }
@@ -804,7 +774,7 @@ START_TEST(integer_reductions)
                 check_reduce(table, simds[simd_], TNI_R_any, &x, mask, 0.0, 0.0);
                 check_reduce(table, simds[simd_], TNI_R_all, &x, mask, 0.0, 0.0);
             }
-            free(x.data);
+            free_blocks();
         }
 }
 END_TEST
@@ -824,7 +794,7 @@ START_TEST(sums_are_accurate)
         assert_ok(table->reduce(&(tni_reduce){ .function = TNI_R_sum, .y = y, .x = x }));
         ck_assert_double_le(ulps(get(&y, 0), sum, 24, -125), 2.0);
     }
-    free(x.data);
+    free_blocks();
 }
 END_TEST
 
@@ -868,10 +838,7 @@ START_TEST(extremes_and_running_sums)
                             check("value", simds[simd_], &value, line,
                                   get(&x, at + best * x.stride[axis]), 0.0);
                         }
-                        free(x.data);
-                        free(value.data);
-                        free(index.data);
-                        free(y.data);
+                        free_blocks();
                     }
             }
 }
@@ -942,25 +909,9 @@ Suite *test_suite(void)
 
     tcase_add_loop_test(functions_case, ulp_bounds_f32, 0, 6);
     tcase_add_loop_test(functions_case, ulp_bounds_f64, 0, 6);
-    tcase_add_test(functions_case, exp_part_f32);
-    tcase_add_test(functions_case, gelu_f32);
-    tcase_add_test(functions_case, gelu_tanh_f32);
-    tcase_add_test(functions_case, special_values);
-    tcase_add_test(functions_case, short_floats);
-    tcase_add_test(kernels, unary_rows);
-    tcase_add_test(kernels, binary_rows);
-    tcase_add_test(kernels, bf16_is_f32_rounded);
-    tcase_add_test(kernels, ternary_rows);
-    tcase_add_test(kernels, integers);
-    tcase_add_test(kernels, copies);
-    tcase_add_test(kernels, transpositions);
-    tcase_add_test(kernels, fills);
-    tcase_add_test(kernels, reductions);
-    tcase_add_test(kernels, long_reductions);
-    tcase_add_test(kernels, integer_reductions);
-    tcase_add_test(kernels, sums_are_accurate);
-    tcase_add_test(kernels, extremes_and_running_sums);
-    tcase_add_test(kernels, bits_for_any_threads);
-    tcase_add_test(kernels, simd_choice);
+    add_tests(functions_case, exp_part_f32, gelu_f32, gelu_tanh_f32, special_values, short_floats);
+    add_tests(kernels, unary_rows, binary_rows, bf16_is_f32_rounded, ternary_rows, integers, copies,
+              transpositions, fills, reductions, long_reductions, integer_reductions,
+              sums_are_accurate, extremes_and_running_sums, bits_for_any_threads, simd_choice);
     return suite;
 }

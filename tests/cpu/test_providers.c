@@ -11,103 +11,22 @@
  * Seen to fail: the named convolutions, and one in a few hundred of the others, by oneDNN 2.6.3
  * where it may use AMX and, as is_wrong in onednn_conv.c says, below.
  */
-#include "common.h"
+#include "plain.h"
+#include "products.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "tensor/cpu/dense/dense.h"
 #include "tensor/internal.h"
-#include "tensor/math.h"
 
-enum { BRIEF = 48, MOST_WORK = 1 << 21, MOST_MEMORY = 64 };
+enum { BRIEF = 48, MOST_WORK = 1 << 21 };
 
 /* ---- numbers --------------------------------------------------------------------------------- */
-
-static uint64_t state;
-
-static int64_t below(int64_t n)
-{
-    state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (int64_t)((state >> 33) % (uint64_t)n);
-}
 
 static int64_t how_many(void)
 {
     const char *wish = getenv("PROVIDERS");
     return wish ? atoll(wish) : BRIEF;
-}
-
-/* Memory that ends before a page that cannot be touched; all of it goes at once. */
-static struct {
-    void *start;
-    size_t size;
-} mapped[MOST_MEMORY];
-static int n_mapped;
-
-static void *guarded(int64_t items, size_t item)
-{
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = (size_t)items * item;
-    size_t size = (bytes + page - 1) / page * page + page;
-    char *start = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    ck_assert(start != MAP_FAILED && n_mapped < MOST_MEMORY);
-    ck_assert_int_eq(mprotect(start + size - page, page, PROT_NONE), 0);
-    mapped[n_mapped].start = start, mapped[n_mapped++].size = size;
-    return start + size - page - bytes;
-}
-
-static void unmap(int from)
-{
-    while (n_mapped > from) n_mapped--, munmap(mapped[n_mapped].start, mapped[n_mapped].size);
-}
-
-/* Numbers that every dtype holds. */
-static double *draw(int64_t n)
-{
-    double *x = guarded(n, sizeof *x);
-    for (int64_t i = 0; i < n; i++) x[i] = (double)(below(255) - 127) / 128;
-    return x;
-}
-
-static double get(const void *p, tn_dtype dtype, int64_t i)
-{
-    switch (dtype) {
-    case TN_F64: return ((const double *)p)[i];
-    case TN_BF16: return tn_from_bf16(((const uint16_t *)p)[i]);
-    case TN_F16: return tn_from_f16(((const uint16_t *)p)[i]);
-    default: return ((const float *)p)[i];
-    }
-}
-
-/* x, or nothing, in dtype; without x it is NaN. */
-static void *as(const double *x, int64_t n, tn_dtype dtype)
-{
-    void *p = guarded(n, tn_dtype_size(dtype));
-    if (!x) memset(p, 0xff, (size_t)n * tn_dtype_size(dtype));
-    for (int64_t i = 0; x && i < n; i++) switch (dtype) {
-        case TN_F64: ((double *)p)[i] = x[i]; break;
-        case TN_BF16: ((uint16_t *)p)[i] = tn_to_bf16((float)x[i]); break;
-        case TN_F16: ((uint16_t *)p)[i] = tn_to_f16((float)x[i]); break;
-        default: ((float *)p)[i] = (float)x[i];
-        }
-    return p;
-}
-
-/* What a result should be, and the sum of its terms' sizes, to judge errors by. */
-typedef struct sums {
-    double *value, *size;
-    int64_t n;
-} sums;
-
-static sums sums_new(int64_t n)
-{
-    return (sums){ guarded(n, sizeof(double)), guarded(n, sizeof(double)), n };
-}
-
-static inline __attribute__((always_inline)) void add(sums *s, int64_t i, double term)
-{
-    s->value[i] += term, s->size[i] += fabs(term);
 }
 
 static bool is_near(double got, double want, double size, tn_dtype dtype)
@@ -124,7 +43,7 @@ static int64_t count_wrong(const void *got, tn_dtype dtype, const sums *s, bool 
     double most = 0;
     for (int64_t i = 0; whole && i < s->n; i++) most = TNI_MAX(most, s->size[i]);
     for (int64_t i = 0; i < s->n; i++)
-        wrong += !is_near(get(got, dtype, i), s->value[i], whole ? most : s->size[i], dtype);
+        wrong += !is_near(number_get(got, dtype, i), s->value[i], whole ? most : s->size[i], dtype);
     return wrong;
 }
 
@@ -140,8 +59,6 @@ static void report(const char *who, tn_dtype dtype, const char *what, int64_t wr
 }
 
 /* ---- convolutions ---------------------------------------------------------------------------- */
-
-enum { Y, DX, DW, KINDS };
 
 typedef struct conv {
     tni_conv2d y;
@@ -268,65 +185,32 @@ static bool measure(tni_conv2d_sizes *z)
 
 static int64_t some_or_1(int64_t most)
 {
-    return below(2) ? 1 : 1 + below(most);
+    return draw_below(2) ? 1 : 1 + draw_below(most);
 }
 
 /* Of a quarter of them kernels of their own want more: no stride, no groups, enough of all. */
 static tni_conv2d_sizes draw_conv(void)
 {
-    bool usual = below(4) == 0, wide = usual || below(3) > 0;
+    bool usual = draw_below(4) == 0, wide = usual || draw_below(3) > 0;
     for (;;) {
         int64_t least = usual ? 6 : 1;
-        tni_conv2d_sizes z = { .n = least / 2 + 1 + below(8),
-                               .h = least + below(34),
-                               .w = least + below(34) };
-        z.groups = usual || below(4) ? 1 : 1 + below(wide ? 2 : 9);
-        z.c = z.groups * (wide ? 16 + below(50) : some_or_1(12));
-        z.o = z.groups * (wide ? 16 + below(50) : some_or_1(12));
-        z.kh = below(2) ? 3 : 1 + below(5), z.kw = below(2) ? z.kh : 1 + below(5);
+        tni_conv2d_sizes z = { .n = least / 2 + 1 + draw_below(8),
+                               .h = least + draw_below(34),
+                               .w = least + draw_below(34) };
+        z.groups = usual || draw_below(4) ? 1 : 1 + draw_below(wide ? 2 : 9);
+        z.c = z.groups * (wide ? 16 + draw_below(50) : some_or_1(12));
+        z.o = z.groups * (wide ? 16 + draw_below(50) : some_or_1(12));
+        z.kh = draw_below(2) ? 3 : 1 + draw_below(5),
+        z.kw = draw_below(2) ? z.kh : 1 + draw_below(5);
         for (int i = 0; i < 2; i++) {
             z.stride[i] = usual ? 1 : some_or_1(3);
-            z.padding[i] = below(4);
-            z.dilation[i] = usual && below(4) ? 1 : some_or_1(3);
+            z.padding[i] = draw_below(4);
+            z.dilation[i] = usual && draw_below(4) ? 1 : some_or_1(3);
         }
         double taps = (double)(z.c / z.groups * z.kh * z.kw);
         double work = measure(&z) ? (double)(z.n * z.o * z.oh * z.ow) * taps : INFINITY;
         if (work <= (usual ? 4 * MOST_WORK : MOST_WORK)) return z;
     }
-}
-
-typedef struct plain {
-    double *x, *w, *dy, *bias;
-    sums s[KINDS];
-} plain;
-
-/* What element `at` of x and a weight add to y's number i and to the gradients. */
-static inline __attribute__((always_inline)) void add_all(plain *p, int64_t i, int64_t at,
-                                                          int64_t tap)
-{
-    add(&p->s[Y], i, p->x[at] * p->w[tap]);
-    add(&p->s[DX], at, p->dy[i] * p->w[tap]);
-    add(&p->s[DW], tap, p->dy[i] * p->x[at]);
-}
-
-static plain plainly(const tni_conv2d_sizes *z)
-{
-    int64_t x = z->n * z->c * z->h * z->w, y = z->n * z->o * z->oh * z->ow;
-    int64_t cg = z->c / z->groups, taps = cg * z->kh * z->kw, w = z->o * taps;
-    plain p = { draw(x), draw(w), draw(y), draw(z->o), { sums_new(y), sums_new(x), sums_new(w) } };
-    for (int64_t i = 0; i < y; i++) {
-        int64_t n = i / (z->o * z->oh * z->ow), o = i / (z->oh * z->ow) % z->o, tap = o * taps;
-        int64_t row = i / z->ow % z->oh * z->stride[0] - z->padding[0];
-        int64_t col = i % z->ow * z->stride[1] - z->padding[1];
-        int64_t plane = n * z->c + o / (z->o / z->groups) * cg;
-        add(&p.s[Y], i, p.bias[o]);
-        for (int64_t c = plane; c < plane + cg; c++)
-            for (int64_t r = row; r < row + z->kh * z->dilation[0]; r += z->dilation[0])
-                for (int64_t q = col; q < col + z->kw * z->dilation[1]; q += z->dilation[1], tap++)
-                    if (r >= 0 && r < z->h && q >= 0 && q < z->w)
-                        add_all(&p, i, (c * z->h + r) * z->w + q, tap);
-    }
-    return p;
 }
 
 static tni_array dense(void *data, tn_dtype dtype, int rank, const int64_t *size)
@@ -342,10 +226,10 @@ static conv conv_of(const tni_conv2d_sizes *z, const plain *p, tn_dtype dtype)
 {
     int64_t x[] = { z->n, z->c, z->h, z->w }, y[] = { z->n, z->o, z->oh, z->ow };
     int64_t w[] = { z->o, z->c / z->groups, z->kh, z->kw };
-    tni_array in_x = dense(as(p->x, p->s[DX].n, dtype), dtype, 4, x);
-    tni_array in_w = dense(as(p->w, p->s[DW].n, dtype), dtype, 4, w);
-    tni_array in_dy = dense(as(p->dy, p->s[Y].n, dtype), dtype, 4, y);
-    tni_array bias = dense(as(p->bias, z->o, dtype), dtype, 1, &z->o);
+    tni_array in_x = dense(numbers_as(p->x, p->s[DX].n, dtype), dtype, 4, x);
+    tni_array in_w = dense(numbers_as(p->w, p->s[DW].n, dtype), dtype, 4, w);
+    tni_array in_dy = dense(numbers_as(p->dy, p->s[Y].n, dtype), dtype, 4, y);
+    tni_array bias = dense(numbers_as(p->bias, z->o, dtype), dtype, 1, &z->o);
     return (conv){ .y = { dense(NULL, dtype, 4, y), in_x, in_w, bias, *z },
                    .dx = { dense(NULL, dtype, 4, x), in_dy, in_w, *z },
                    .dw = { dense(NULL, dtype, 4, w), in_dy, in_x, *z },
@@ -355,12 +239,12 @@ static conv conv_of(const tni_conv2d_sizes *z, const plain *p, tn_dtype dtype)
 static void check_provider(provider *by, conv c, const plain *p, const char *what)
 {
     static const char *const names[] = { "y", "dx", "dw" };
-    int before = n_mapped;
+    int before = guarded_made();
     tni_array *result[] = { &c.y.y, &c.dx.dx, &c.dw.dw };
     if (by->f32_weights) c.dw.dw.dtype = TN_F32;
     for (int kind = 0; kind < KINDS; kind++) {
         tni_array *r = result[kind];
-        r->data = as(NULL, p->s[kind].n, r->dtype);
+        r->data = numbers_as(NULL, p->s[kind].n, r->dtype);
         if (!by->convolve(kind, &c)) continue;
         char text[256];
         snprintf(text, sizeof text, "%s of %s", names[kind], what);
@@ -369,7 +253,7 @@ static void check_provider(provider *by, conv c, const plain *p, const char *wha
         report(by->name, c.dtype, text, count_wrong(r->data, r->dtype, &p->s[kind], by->is_whole),
                p->s[kind].n);
     }
-    unmap(before);
+    guarded_free(before);
 }
 
 static void check_conv(const tni_conv2d_sizes *z)
@@ -380,19 +264,19 @@ static void check_conv(const tni_conv2d_sizes *z)
              (int)z->n, (int)z->groups, (int)z->c, (int)z->h, (int)z->w, (int)z->o, (int)z->kh,
              (int)z->kw, (int)z->stride[0], (int)z->stride[1], (int)z->padding[0],
              (int)z->padding[1], (int)z->dilation[0], (int)z->dilation[1]);
-    plain p = plainly(z);
+    plain p = plain_conv(z, true);
     static const tn_dtype dtypes[] = { TN_F32, TN_F64, TN_BF16, TN_F16 };
     for (int d = 0; d < 4; d++) {
         conv c = conv_of(z, &p, dtypes[d]);
         for (int i = 0; i < CONV_PROVIDERS; i++) check_provider(&conv_providers[i], c, &p, what);
     }
-    unmap(0);
+    guarded_free(0);
 }
 
 START_TEST(random_convolutions)
 {
     assert_ok(tn_set_num_threads(1));
-    state = 1;
+    number_seed = 1;
     for (int64_t i = 0; i < how_many(); i++) {
         tni_conv2d_sizes z = draw_conv();
         check_conv(&z);
@@ -428,27 +312,6 @@ START_TEST(named_convolutions)
 END_TEST
 
 /* ---- products -------------------------------------------------------------------------------- */
-
-static tni_product product_of(const tni_gemm *g)
-{
-    bool ta = g->a_col != 1 || g->a_row < g->k, tb = g->b_col != 1 || g->b_row < g->n;
-    return (tni_product){ g->m,
-                          g->n,
-                          g->k,
-                          ta ? g->a_col : g->a_row,
-                          tb ? g->b_col : g->b_row,
-                          g->c_row,
-                          g->dtype,
-                          g->wide ? TN_F32 : g->dtype,
-                          ta,
-                          tb,
-                          g->accumulate,
-                          g->a,
-                          g->b,
-                          g->bias,
-                          g->c,
-                          NULL };
-}
 
 /* Whether it is what choose.c is asked for. */
 static bool is_product(const tni_gemm *g)
@@ -525,26 +388,26 @@ enum { GEMM_PROVIDERS = sizeof gemm_providers / sizeof *gemm_providers };
 static int64_t draw_size(void)
 {
     static const int64_t most[] = { 9, 40, 70, 300 };
-    return 1 + below(below(40) ? most[below(4)] : 5000);
+    return 1 + draw_below(draw_below(40) ? most[draw_below(4)] : 5000);
 }
 
 /* Operands by rows, by columns, or, one in eight, with a step between the elements of both; gaps
  * between rows. */
 static tni_gemm draw_gemm(tn_dtype dtype)
 {
-    tni_gemm g = { .dtype = dtype, .batch = below(6) ? 1 : 1 + below(3) };
+    tni_gemm g = { .dtype = dtype, .batch = draw_below(6) ? 1 : 1 + draw_below(3) };
     do g.m = draw_size(), g.n = draw_size(), g.k = draw_size();
     while ((double)g.m * (double)g.n * (double)g.k > MOST_WORK);
-    bool strided = below(8) == 0, ta = below(2), tb = below(2);
-    int64_t step = strided ? 2 : 1, gap = below(2) * 3;
+    bool strided = draw_below(8) == 0, ta = draw_below(2), tb = draw_below(2);
+    int64_t step = strided ? 2 : 1, gap = draw_below(2) * 3;
     g.a_row = ta ? step : step * g.k + gap, g.a_col = ta ? step * g.m + gap : step;
     g.b_row = tb ? step : step * g.n + gap, g.b_col = tb ? step * g.k + gap : step;
     g.c_row = g.n + gap;
     g.a_batch = g.m * g.a_row + g.k * g.a_col, g.b_batch = g.k * g.b_row + g.n * g.b_col;
     g.c_batch = g.m * g.c_row;
-    g.wide = tni_is_short(dtype) && below(2);
-    g.accumulate = (!tni_is_short(dtype) || g.wide) && below(3) == 0;
-    g.bias = !g.wide && !g.accumulate && below(2) ? "" : NULL;
+    g.wide = tni_is_short(dtype) && draw_below(2);
+    g.accumulate = (!tni_is_short(dtype) || g.wide) && draw_below(3) == 0;
+    g.bias = !g.wide && !g.accumulate && draw_below(2) ? "" : NULL;
     return g;
 }
 
@@ -552,15 +415,15 @@ static sums multiplied(const tni_gemm *g, const double *a, const double *b, cons
                        const double *c)
 {
     sums s = sums_new(g->batch * g->c_batch);
-    for (int64_t i = 0; i < s.n; i++) add(&s, i, c[i]);
+    for (int64_t i = 0; i < s.n; i++) sums_add(&s, i, c[i]);
     for (int64_t i = 0; i < g->batch * g->m * g->n; i++) {
         int64_t z = i / (g->m * g->n), row = i / g->n % g->m, col = i % g->n;
         int64_t at = z * g->c_batch + row * g->c_row + col;
         if (!g->accumulate) s.value[at] = s.size[at] = 0;
-        if (g->bias) add(&s, at, bias[col]);
+        if (g->bias) sums_add(&s, at, bias[col]);
         const double *x = a + z * g->a_batch + row * g->a_row;
         const double *y = b + z * g->b_batch + col * g->b_col;
-        for (int64_t k = 0; k < g->k; k++) add(&s, at, x[k * g->a_col] * y[k * g->b_row]);
+        for (int64_t k = 0; k < g->k; k++) sums_add(&s, at, x[k * g->a_col] * y[k * g->b_row]);
     }
     return s;
 }
@@ -569,34 +432,34 @@ static void check_gemm(tni_gemm g)
 {
     int64_t size[] = { g.batch * g.a_batch, g.batch * g.b_batch, g.n, g.batch * g.c_batch };
     double *in[4];
-    for (int i = 0; i < 4; i++) in[i] = draw(size[i]);
+    for (int i = 0; i < 4; i++) in[i] = draw_numbers(size[i]);
     sums s = multiplied(&g, in[0], in[1], in[2], in[3]);
     tn_dtype out = g.wide ? TN_F32 : g.dtype;
-    g.a = as(in[0], size[0], g.dtype);
-    g.b = as(in[1], size[1], g.dtype);
-    if (g.bias) g.bias = as(in[2], size[2], g.dtype);
+    g.a = numbers_as(in[0], size[0], g.dtype);
+    g.b = numbers_as(in[1], size[1], g.dtype);
+    if (g.bias) g.bias = numbers_as(in[2], size[2], g.dtype);
     char what[200];
     snprintf(what, sizeof what,
              "%dx%dx%d of %d, A %d %d, B %d %d, C %d, bias %d, added %d, wide %d", (int)g.m,
              (int)g.n, (int)g.k, (int)g.batch, (int)g.a_row, (int)g.a_col, (int)g.b_row,
              (int)g.b_col, (int)g.c_row, g.bias != NULL, g.accumulate, g.wide);
     for (int i = 0; i < GEMM_PROVIDERS; i++) {
-        int before = n_mapped;
-        g.c = as(in[3], size[3], out);
+        int before = guarded_made();
+        g.c = numbers_as(in[3], size[3], out);
         if (gemm_providers[i].multiply(&g)) {
             gemm_providers[i].done++;
             report(gemm_providers[i].name, g.dtype, what, count_wrong(g.c, out, &s, false), s.n);
         }
-        unmap(before);
+        guarded_free(before);
     }
-    unmap(0);
+    guarded_free(0);
 }
 
 START_TEST(random_products)
 {
     static const tn_dtype dtypes[] = { TN_F32, TN_F64, TN_BF16, TN_F16 };
     assert_ok(tn_set_num_threads(1));
-    state = 2;
+    number_seed = 2;
     for (int64_t i = 0; i < how_many(); i++)
         for (int d = 0; d < 4; d++) check_gemm(draw_gemm(dtypes[d]));
     for (int i = 0; getenv("PROVIDERS") && i < GEMM_PROVIDERS; i++)

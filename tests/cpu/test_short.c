@@ -27,31 +27,18 @@ static void rounds_once(const char *what, tn_tensor *(*f)(tn_tensor **x), tn_ten
     rounds(what, f, x, n, dtype, 0);
 }
 
-static tn_tensor *f_matmul(tn_tensor **x)
-{
-    return tn_matmul(x[0], x[1]);
-}
-static tn_tensor *f_matmul_tn(tn_tensor **x)
-{
-    return tn_matmul(tn_transpose(x[0], -1, -2), x[1]);
-}
-static tn_tensor *f_matmul_nt(tn_tensor **x)
-{
-    return tn_matmul(x[0], tn_transpose(x[1], -1, -2));
-}
-static tn_tensor *f_linear(tn_tensor **x)
-{
-    return tn_linear(x[0], x[1], x[2]);
-}
-static tn_tensor *f_conv(tn_tensor **x)
-{
-    return tn_conv2d(x[0], x[1], x[2],
-                     (tn_conv2d_spec){ .padding = { 1, 1 }, .stride = { 2, 1 }, .groups = 2 });
-}
-static tn_tensor *f_attention(tn_tensor **x)
-{
-    return tn_scaled_dot_product_attention(x[0], x[1], x[2], x[3], false, 0);
-}
+#define OF(name, ...)                                                                              \
+    static tn_tensor *name(tn_tensor **x)                                                          \
+    {                                                                                              \
+        return __VA_ARGS__;                                                                        \
+    }
+OF(f_matmul, tn_matmul(x[0], x[1]))
+OF(f_matmul_tn, tn_matmul(tn_transpose(x[0], -1, -2), x[1]))
+OF(f_matmul_nt, tn_matmul(x[0], tn_transpose(x[1], -1, -2)))
+OF(f_linear, tn_linear(x[0], x[1], x[2]))
+OF(f_conv, tn_conv2d(x[0], x[1], x[2],
+                     (tn_conv2d_spec){ .padding = { 1, 1 }, .stride = { 2, 1 }, .groups = 2 }))
+OF(f_attention, tn_scaled_dot_product_attention(x[0], x[1], x[2], x[3], false, 0))
 static tn_tensor *f_dropout(tn_tensor **x)
 {
     tn_manual_seed(5);
@@ -109,57 +96,25 @@ static tn_tensor **as_leaves(tn_tensor **x, int n)
     for (int i = 0; i < n; i++) x[i] = fresh(x[i], true);
     return x;
 }
-static tn_tensor *f_softmax(tn_tensor **x)
-{
-    return tn_softmax(x[0], -1);
-}
-static tn_tensor *f_log_softmax(tn_tensor **x)
-{
-    return tn_log_softmax(x[0], -1);
-}
-static tn_tensor *f_layer_norm(tn_tensor **x)
-{
-    return tn_layer_norm(x[0], 1, x[1], x[2], 1e-5);
-}
-static tn_tensor *f_norm(tn_tensor **x)
-{
-    return tn_batch_norm(x[0], x[1], x[2], TN_NONE, TN_NONE, true, 0.1, 1e-5);
-}
-static tn_tensor *f_norm_grad(tn_tensor **x)
-{
-    return gradients_of(f_norm(as_leaves(x, 3)), x, 3);
-}
-static tn_tensor *f_halves(tn_tensor **x)
-{
-    return tn_max_pool2d(x[0], (tn_pool2d_spec){ .kernel = { 2, 2 } });
-}
-static tn_tensor *f_halves_grad(tn_tensor **x)
-{
-    return gradients_of(f_halves(as_leaves(x, 1)), x, 1);
-}
-static tn_tensor *f_windows(tn_tensor **x)
-{
-    return tn_max_pool2d(
-        x[0], (tn_pool2d_spec){ .kernel = { 3, 2 }, .stride = { 1, 2 }, .padding = { 1, 0 } });
-}
-static tn_tensor *f_averages(tn_tensor **x)
-{
-    return tn_avg_pool2d(x[0], (tn_pool2d_spec){ .kernel = { 2, 2 } });
-}
-static tn_tensor *f_averages_grad(tn_tensor **x)
-{
-    return gradients_of(f_averages(as_leaves(x, 1)), x, 1);
-}
+OF(f_softmax, tn_softmax(x[0], -1))
+OF(f_log_softmax, tn_log_softmax(x[0], -1))
+OF(f_layer_norm, tn_layer_norm(x[0], 1, x[1], x[2], 1e-5))
+OF(f_norm, tn_batch_norm(x[0], x[1], x[2], TN_NONE, TN_NONE, true, 0.1, 1e-5))
+OF(f_norm_grad, gradients_of(f_norm(as_leaves(x, 3)), x, 3))
+OF(f_halves, tn_max_pool2d(x[0], (tn_pool2d_spec){ .kernel = { 2, 2 } }))
+OF(f_halves_grad, gradients_of(f_halves(as_leaves(x, 1)), x, 1))
+OF(f_windows,
+   tn_max_pool2d(x[0],
+                 (tn_pool2d_spec){ .kernel = { 3, 2 }, .stride = { 1, 2 }, .padding = { 1, 0 } }))
+OF(f_averages, tn_avg_pool2d(x[0], (tn_pool2d_spec){ .kernel = { 2, 2 } }))
+OF(f_averages_grad, gradients_of(f_averages(as_leaves(x, 1)), x, 1))
 
 static tn_tensor *f_conv_plain(tn_tensor **x)
 {
     int64_t pad = tn_size(x[1], 2) / 2;
     return tn_conv2d(x[0], x[1], x[2], (tn_conv2d_spec){ .padding = { pad, pad } });
 }
-static tn_tensor *f_conv_grad(tn_tensor **x)
-{
-    return gradients_of(f_conv_plain(as_leaves(x, 3)), x, 3);
-}
+OF(f_conv_grad, gradients_of(f_conv_plain(as_leaves(x, 3)), x, 3))
 
 /* Kernels that convert rows or planes piece by piece: sizes below and above a piece, odd ones, and
  * more rows than one thread takes. */

@@ -115,9 +115,10 @@ END_TEST
 START_TEST(the_number_of_threads_has_bounds)
 {
     int was = tn_num_threads();
+    ck_assert_int_ge(was, 1);
     static const int bad[] = { 0, -1, INT32_MIN, 1001, 100000, INT32_MAX };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        assert_fails(tn_set_num_threads(bad[i]), TN_E_INVALID, "want 1 to 1000");
+        assert_fails(tn_set_num_threads(bad[i]), TN_E_INVALID, "tn_set_num_threads: ");
     ck_assert_int_eq(tn_num_threads(), was);
     assert_ok(tn_set_num_threads(1000));
     ck_assert_int_eq(tn_num_threads(), 1000);
@@ -591,27 +592,21 @@ Suite *test_suite(void)
 {
     Suite *suite = suite_create("threads");
     TCase *runs = test_case(suite, "runs");
-    tcase_add_test(runs, every_chunk_runs_once_and_alone_on_its_lane);
-    tcase_add_test(runs, a_run_inside_a_run_works_alone);
-    tcase_add_test(runs, many_short_runs_follow_each_other);
-    tcase_add_test(runs, the_number_of_threads_has_bounds);
+    add_tests(runs, every_chunk_runs_once_and_alone_on_its_lane, a_run_inside_a_run_works_alone,
+              many_short_runs_follow_each_other, the_number_of_threads_has_bounds);
     TCase *numbers = test_case(suite, "numbers");
     tcase_add_loop_test(numbers, the_same_bits_for_every_number_of_threads, 0, 4);
     tcase_add_test(numbers, helpers_round_and_flush_as_the_caller_does);
     TCase *idle = test_case(suite, "idle");
-    tcase_add_test(idle, no_thread_spins_between_steps);
-    tcase_add_test(idle, a_team_ends_with_its_thread);
-    tcase_add_test(idle, threads_that_cannot_be_started_are_done_without);
+    add_tests(idle, no_thread_spins_between_steps, a_team_ends_with_its_thread,
+              threads_that_cannot_be_started_are_done_without);
     TCase *company = test_case(suite, "company");
-    tcase_add_test(company, the_programs_own_threads_compute_side_by_side);
-    tcase_add_test(company, an_openmp_region_of_the_program_computes);
-    tcase_add_test(company, a_forked_child_computes);
-    tcase_add_test(company, a_child_forked_while_other_threads_compute_computes);
-    tcase_add_test(company, helpers_take_no_signals);
-    tcase_add_test(company, helpers_have_their_own_faults);
+    add_tests(company, the_programs_own_threads_compute_side_by_side,
+              an_openmp_region_of_the_program_computes, a_forked_child_computes,
+              a_child_forked_while_other_threads_compute_computes, helpers_take_no_signals,
+              helpers_have_their_own_faults);
     TCase *shared = test_case(suite, "shared");
-    tcase_add_test(shared, threads_share_a_model_in_eval_mode);
-    tcase_add_test(shared, each_thread_has_its_own_error_and_modes);
-    tcase_add_test(shared, threads_share_a_generator);
+    add_tests(shared, threads_share_a_model_in_eval_mode, each_thread_has_its_own_error_and_modes,
+              threads_share_a_generator);
     return suite;
 }

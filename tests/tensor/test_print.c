@@ -139,9 +139,7 @@ Suite *test_suite(void)
     Suite *suite = suite_create("print");
     TCase *t = test_case(suite, "print");
     tcase_add_loop_test(t, brackets_are_pytorchs, 0, N_CASES);
-    tcase_add_test(t, views_print_as_their_copies);
-    tcase_add_test(t, none_and_errors);
-    tcase_add_test(t, buffers_are_cut_and_terminated);
-    tcase_add_test(t, files_get_a_line);
+    add_tests(t, views_print_as_their_copies, none_and_errors, buffers_are_cut_and_terminated,
+              files_get_a_line);
     return suite;
 }

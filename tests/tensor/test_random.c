@@ -9,14 +9,12 @@
  * Seen to fail: in src/tensor/random.c, the tail of a normal fill not drawn anew; fmaf split into a
  * product and a sum; in random.h, the tempering mask 0x9d2c5680 written as 0x9d2c5600.
  */
-#include "common.h"
+#include "files.h"
 
 #include <stdlib.h>
 
 #include "random_cases.h"
 #include "tensor/random.h"
-
-#define COUNT(array) ((int64_t)(sizeof(array) / sizeof *(array)))
 
 /* t holds exactly these values of its own dtype */
 #define assert_bits(t, array)                                                                      \
@@ -145,6 +143,86 @@ START_TEST(RN_08_uniform_reaches_the_rounded_end)
     double end = tn_item(tn_to_dtype(tn_scalar(0.1), TN_BF16)); /* sqrt(3 / 300) */
     ck_assert_double_eq(tn_item(tn_any(tn_ge_scalar(t, end), NULL, 0, false)), 0);
     ck_assert_double_eq(tn_item(tn_any(tn_le_scalar(t, -end), NULL, 0, false)), 1);
+}
+END_TEST
+
+START_TEST(RN_08_uniform_numbers_stay_below_the_end)
+{
+    tn_dtype dtype = _i ? TN_F16 : TN_BF16;
+    tn_manual_seed(1);
+    tn_tensor *t = tn_rand_as(TN_SHAPE(100000), dtype, tn_cpu());
+    tn_manual_seed(1);
+    tn_tensor *u = tn_rand_as(TN_SHAPE(100000), TN_F32, tn_cpu());
+    /* what is left of 1 - 2^-9, 1 - 2^-12 and up is 1 */
+    tn_tensor *rounded = tn_to_dtype(u, dtype);
+    ck_assert_double_eq(tn_item(tn_amax(rounded, NULL, 0, false)), 1);
+    ck_assert_double_lt(tn_item(tn_amax(t, NULL, 0, false)), 1);
+    /* such a one is 0, the others as they were */
+    tn_tensor *reached = tn_eq_scalar(rounded, 1);
+    ck_assert_double_eq(tn_max_abs_diff(t, tn_masked_fill(rounded, reached, 0)), 0);
+    t = tn_empty_as(TN_SHAPE(100000), dtype, tn_cpu());
+    assert_ok(tn_uniform_(t, -3, 3));
+    ck_assert_double_lt(tn_item(tn_amax(t, NULL, 0, false)), 3);
+    ck_assert_double_ge(tn_item(tn_amin(t, NULL, 0, false)), -3);
+    assert_ok(tn_uniform_(t, 2, 2));
+    ck_assert_double_eq(tn_item(tn_amin(t, NULL, 0, false)), 2);
+}
+END_TEST
+
+/* PyTorch 2.15's drawing of truncated normals, value by value, from the same stream. */
+static void truncated(double *x, int n, double mean, double deviation, double low, double high,
+                      bool normal)
+{
+    double top = (fmax(low, fmin(mean, high)) - mean) / deviation;
+    bool pending[64], any = true;
+    for (int i = 0; i < n; i++) pending[i] = true;
+    while (any) {
+        tn_tensor *fresh = tn_empty_as(TN_SHAPE(n), TN_F64, tn_cpu());
+        assert_ok(normal ? tn_normal_(fresh, mean, deviation) : tn_uniform_(fresh, low, high));
+        tn_tensor *u = tn_empty_as(TN_SHAPE(n), TN_F64, tn_cpu());
+        if (!normal) assert_ok(tn_uniform_(u, 0, 1));
+        any = false;
+        for (int64_t i = 0; i < n; i++) {
+            if (!pending[i]) continue;
+            x[i] = tn_at(fresh, &i, 1);
+            double z = (x[i] - mean) / deviation;
+            pending[i] = normal ? x[i] < low || x[i] > high
+                                : log(tn_at(u, &i, 1)) > -0.5 * z * z + 0.5 * top * top;
+            any |= pending[i];
+        }
+    }
+}
+
+START_TEST(TR_01_truncated_normals_are_drawn_by_refusing)
+{
+    static const struct {
+        double mean, deviation, low, high;
+        bool normal; /* more than 0.3 lies inside */
+    } cuts[] = { { 0.5, 2, -1, 2, true },
+                 { 0, 1, -2, 2, true },
+                 { 0, 1, 1, 3, false },
+                 { 0, 1, -50, -49, false } };
+    for (int k = 0; k < COUNT(cuts); k++) {
+        tn_tensor *t = tn_empty_as(TN_SHAPE(5, 8), TN_F64, tn_cpu());
+        tn_manual_seed(7);
+        assert_ok(tn_init_truncated_normal(t, cuts[k].mean, cuts[k].deviation, cuts[k].low,
+                                           cuts[k].high));
+        tn_manual_seed(7);
+        double want[40];
+        truncated(want, 40, cuts[k].mean, cuts[k].deviation, cuts[k].low, cuts[k].high,
+                  cuts[k].normal);
+        for (int64_t i = 0; i < 40; i++)
+            ck_assert_double_eq_tol(tn_at(t, TN_INDEX(i / 8, i % 8)), want[i], 1e-12);
+    }
+    /* cuts that hardly any uniform number passes terminate too, and hold */
+    tn_tensor *t = tn_empty(TN_SHAPE(1000));
+    assert_ok(tn_init_truncated_normal(t, 0, 1, 3, 1e9));
+    ck_assert_double_ge(tn_item(tn_amin(t, NULL, 0, false)), 3);
+    ck_assert_double_lt(tn_item(tn_amax(t, NULL, 0, false)), 8);
+    assert_ok(tn_init_truncated_normal(t, 0, 1, 3, INFINITY));
+    ck_assert_double_ge(tn_item(tn_amin(t, NULL, 0, false)), 3);
+    assert_fails(tn_init_truncated_normal(t, NAN, 1, 3, 4), TN_E_INVALID, "mean nan");
+    assert_fails(tn_init_truncated_normal(t, 0, INFINITY, 3, 4), TN_E_INVALID, "deviation inf");
 }
 END_TEST
 
@@ -413,24 +491,12 @@ Suite *test_suite(void)
 {
     Suite *suite = suite_create("random");
     TCase *t = test_case(suite, "random");
-    tcase_add_test(t, mt19937_words);
-    tcase_add_test(t, RN_01_uniform);
-    tcase_add_test(t, RN_01_ranged_uniform);
-    tcase_add_test(t, RN_02_normal_blocks);
-    tcase_add_test(t, RN_02_normal_blocks_of_short_floats);
-    tcase_add_test(t, RN_08_uniform_reaches_the_rounded_end);
-    tcase_add_test(t, RN_03_normal_pairs);
-    tcase_add_test(t, RN_04_bernoulli);
-    tcase_add_test(t, RN_05_whole_numbers);
-    tcase_add_test(t, RN_05_permutation_is_one);
-    tcase_add_test(t, RN_05_long_permutation);
-    tcase_add_test(t, RN_06_seed_42);
-    tcase_add_test(t, strided_targets_draw_row_major);
-    tcase_add_test(t, in_place_guards);
-    tcase_add_test(t, moments);
-    tcase_add_test(t, generators_are_independent);
-    tcase_add_test(t, state_round_trip);
-    tcase_add_test(t, state_is_checked);
-    tcase_add_test(t, philox_counters);
+    add_tests(t, mt19937_words, RN_01_uniform, RN_01_ranged_uniform, RN_02_normal_blocks,
+              RN_02_normal_blocks_of_short_floats, RN_08_uniform_reaches_the_rounded_end);
+    tcase_add_loop_test(t, RN_08_uniform_numbers_stay_below_the_end, 0, 2);
+    add_tests(t, TR_01_truncated_normals_are_drawn_by_refusing, RN_03_normal_pairs, RN_04_bernoulli,
+              RN_05_whole_numbers, RN_05_permutation_is_one, RN_05_long_permutation, RN_06_seed_42,
+              strided_targets_draw_row_major, in_place_guards, moments, generators_are_independent,
+              state_round_trip, state_is_checked, philox_counters);
     return suite;
 }

@@ -1,12 +1,14 @@
 /*
  * test_scope.c - ownership, how failures propagate, where memory comes from: scopes, keep and drop,
- * poison and messages, borrowed memory, the allocator hook and its counters.
+ * poison and messages, borrowed memory, the allocator hook and its counters. scope_failures.c has
+ * what must not change when memory runs out.
  *
  * Seen to fail: in src/tensor/scope.c, tn_scope_return without its tn_keep; is_open comparing the
  * depth alone; in src/tensor/tensor.c, tn_from_memory's storage not marked borrowed.
  */
-#include "base/dead.h"
 #include "common.h"
+#include "scarce.h"
+#include "scope_cases.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -384,12 +386,6 @@ START_TEST(what_is_refused_is_not_counted)
 }
 END_TEST
 
-START_TEST(the_debug_mode_is_off)
-{
-    if (!getenv("TN_DEBUG")) ck_assert(!tni_debugging);
-}
-END_TEST
-
 START_TEST(counters)
 {
     tn_memory_stats before = tn_memory();
@@ -436,46 +432,33 @@ START_TEST(data_is_aligned)
 }
 END_TEST
 
-/* An allocator that counts, and refuses the refuse-th request and every later one. */
-typedef struct counting {
-    int64_t blocks, bytes, calls, refuse;
-} counting;
-
-static void *counting_alloc(void *user, size_t size)
-{
-    counting *c = user;
-    if (c->refuse && ++c->calls >= c->refuse) return NULL;
-    c->blocks++;
-    c->bytes += (int64_t)size;
-    return aligned_alloc(64, (size + 63) / 64 * 64);
-}
-
-static void counting_free(void *user, void *block, size_t size)
-{
-    counting *c = user;
-    c->blocks--;
-    c->bytes -= (int64_t)size;
-    free(block);
-}
-
 /* without the fixture's scope: no tensor may be alive */
-START_TEST(allocator_hook)
+START_TEST(allocator_stays_while_anything_is_alive)
 {
-    counting c = { 0 };
-    tn_allocator a = { counting_alloc, counting_free, &c };
     tn_error_clear();
-    assert_fails(tn_set_allocator(&(tn_allocator){ counting_alloc, NULL, &c }), TN_E_INVALID,
-                 "tn_set_allocator");
-    assert_ok(tn_set_allocator(&a));
-    tn_scope s = tn_scope_begin();
+    assert_fails(tn_set_allocator(&(tn_allocator){ scarce_allocator.alloc, NULL, NULL }),
+                 TN_E_INVALID, "tn_set_allocator");
+    assert_ok(tn_set_allocator(&scarce_allocator));
+    assert_ok(tn_set_allocator(NULL));
+    tn_scope scope = tn_scope_begin();
+    assert_fails(tn_set_allocator(&scarce_allocator), TN_E_STATE,
+                 "bytes in use, 0 tensors alive: want every scope closed");
+    tn_scope_end(scope);
+    tn_module *m = tn_relu_new(); /* no tensor at all */
+    assert_fails(tn_set_allocator(&scarce_allocator), TN_E_STATE, "every object freed");
+    tn_module_drop(m);
+    tn_generator *g = tn_generator_new(1);
+    assert_fails(tn_set_allocator(&scarce_allocator), TN_E_STATE, "every object freed");
+    tn_generator_free(g);
+    assert_ok(tn_set_allocator(&scarce_allocator));
+    scope = tn_scope_begin();
     tn_tensor *x = tn_zeros(TN_SHAPE(100000));
-    ck_assert_int_ge(c.bytes, 400000);
-    assert_fails(tn_set_allocator(NULL), TN_E_STATE, "alive");
+    ck_assert_int_ge(scarce.bytes, 400000);
+    assert_fails(tn_set_allocator(NULL), TN_E_STATE, "1 tensors alive");
     assert_made(x);
-    tn_scope_end(s);
+    tn_scope_end(scope);
     assert_ok(tn_set_allocator(NULL)); /* gives cached blocks back first */
-    ck_assert_int_eq(c.blocks, 0);
-    ck_assert_int_eq(c.bytes, 0);
+    ck_assert(scarce.blocks == 0 && scarce.bytes == 0 && !scarce.foreign);
 }
 END_TEST
 
@@ -502,17 +485,18 @@ static bool scenario(void)
 
 START_TEST(every_allocation_may_fail)
 {
-    for (int64_t k = 1;; k++) {
-        counting c = { .refuse = k };
-        tn_allocator a = { counting_alloc, counting_free, &c };
+    bool ok = false;
+    for (int64_t k = 0; !ok; k++) {
         tn_error_clear();
-        assert_ok(tn_set_allocator(&a));
-        bool ok = scenario();
+        assert_ok(tn_set_allocator(&scarce_allocator));
+        scarce_allow(k);
+        ok = scenario();
+        scarce_allow(INT64_MAX);
         ck_assert_msg(ok || tn_error_status() == TN_E_NOMEM, "k = %" PRId64 ": %s", k, tn_error());
         ck_assert_int_eq(tn_live_tensors(), 0);
         assert_ok(tn_set_allocator(NULL));
-        ck_assert_msg(c.blocks == 0, "k = %" PRId64 ": %" PRId64 " blocks leaked", k, c.blocks);
-        if (ok) break;
+        ck_assert_msg(scarce.blocks == 0, "k = %" PRId64 ": %" PRId64 " blocks leaked", k,
+                      scarce.blocks);
         ck_assert_int_lt(k, 5000);
     }
     tn_error_clear();
@@ -523,32 +507,21 @@ Suite *test_suite(void)
 {
     Suite *suite = suite_create("scope");
     TCase *t = test_case(suite, "scopes");
-    tcase_add_test(t, results_belong_to_the_scope);
-    tcase_add_test(t, inner_scopes_left_open_end_too);
-    tcase_add_test(t, a_token_ends_once);
-    tcase_add_test(t, return_hands_to_the_parent);
-    tcase_add_test(t, keep_drop_adopt);
-    tcase_add_test(t, a_view_keeps_the_memory);
-    tcase_add_test(t, many_entries);
-    tcase_add_test(t, threads_have_their_own);
+    add_tests(t, results_belong_to_the_scope, inner_scopes_left_open_end_too, a_token_ends_once,
+              return_hands_to_the_parent, keep_drop_adopt, a_view_keeps_the_memory, many_entries,
+              threads_have_their_own);
     t = test_case(suite, "errors");
-    tcase_add_test(t, poison_passes_and_the_origin_stays);
-    tcase_add_test(t, a_null_with_nothing_pending_names_the_argument);
-    tcase_add_test(t, ones_own_errors);
-    tcase_add_test(t, trap_stops_at_the_origin);
+    add_tests(t, poison_passes_and_the_origin_stays, a_null_with_nothing_pending_names_the_argument,
+              ones_own_errors, trap_stops_at_the_origin);
     tcase_add_loop_test(t, check_macros_end_the_program, 0, 3);
     t = test_case(suite, "memory");
-    tcase_add_test(t, borrowed_memory);
-    tcase_add_test(t, counters);
-    tcase_add_test(t, the_debug_mode_is_off);
-    tcase_add_test(t, what_is_refused_is_not_counted);
-    tcase_add_test(t, freed_blocks_are_used_again);
-    tcase_add_test(t, data_is_aligned);
+    add_tests(t, borrowed_memory, counters, what_is_refused_is_not_counted,
+              freed_blocks_are_used_again, data_is_aligned);
+    scope_failures_case(suite);
     t = tcase_create("no scope");
     tcase_set_timeout(t, 300);
     suite_add_tcase(suite, t);
-    tcase_add_test(t, no_scope_is_an_error);
-    tcase_add_test(t, allocator_hook);
-    tcase_add_test(t, every_allocation_may_fail);
+    add_tests(t, no_scope_is_an_error, allocator_stays_while_anything_is_alive,
+              every_allocation_may_fail);
     return suite;
 }

@@ -1,21 +1,14 @@
 /*
- * test_tensor.c - tensors as values: creation, views, reading, writing, comparing; what the library
- * reports about itself.
+ * test_tensor.c - tensors as values: creation, views, promotion, reading, writing, comparing. What
+ * no sensible program does is in tensor_limits.c, what the host decides in tensor_host.c.
  *
  * Seen to fail: in src/tensor/create.c, linspace computed from the start alone; in
  * src/autograd/ops/view.c, slice_spec's offset without the axis' stride; in src/tensor/tensor.c,
- * TN_F16 and TN_BF16 promoted to f16; in select.c, no word about AMX that is not used.
+ * TN_F16 and TN_BF16 promoted to f16.
  */
-#include "common.h"
+#include "files.h"
 #include "series_cases.h"
-
-#include <signal.h>
-#include <stdlib.h>
-#include <sys/auxv.h>
-
-#ifndef AT_MINSIGSTKSZ
-#define AT_MINSIGSTKSZ 51
-#endif
+#include "tensor_cases.h"
 
 /* ---- creation -------------------------------------------------------------------------------- */
 
@@ -467,6 +460,96 @@ START_TEST(promotion)
 }
 END_TEST
 
+static const tn_dtype by_width[] = {
+    TN_BOOL, TN_U8, TN_I32, TN_I64, TN_F16, TN_BF16, TN_F32, TN_F64
+};
+
+/* The rule in PyTorch's words: bool < integer < float; a tensor without axes counts only where its
+ * kind is the higher one; otherwise the wider of two, f32 for two short floats. by_width is in
+ * order of width. */
+static int kind(int d)
+{
+    return d == 0 ? 0 : d < 4 ? 1 : 2;
+}
+
+static int wider(int a, int b)
+{
+    return (a == 4 && b == 5) || (a == 5 && b == 4) ? 6 : a > b ? a : b;
+}
+
+START_TEST(PR_01_single_values_promote_by_kind)
+{
+    for (int f = 0; f < 8; f++)
+        for (int s = 0; s < 8; s++) {
+            tn_tensor *full = tn_full_as(TN_SHAPE(3), 1, by_width[f], tn_cpu());
+            tn_tensor *single = tn_full_as(TN_SCALAR, 1, by_width[s], tn_cpu());
+            tn_tensor *row = tn_full_as(TN_SHAPE(1), 1, by_width[s], tn_cpu());
+            tn_tensor *yes = tn_full_as(TN_SCALAR, 1, TN_BOOL, tn_cpu());
+            tn_dtype by_kind = by_width[kind(s) > kind(f) ? wider(f, s) : f],
+                     plain = by_width[wider(f, s)];
+            tn_tensor *results[] = { tn_add(full, single),        tn_add(single, full),
+                                     tn_mul(full, single),        tn_maximum(single, full),
+                                     tn_where(yes, full, single), tn_where(yes, single, full) };
+            for (int k = 0; k < COUNT(results); k++)
+                ck_assert_msg(results[k] && tn_dtype_of(results[k]) == by_kind,
+                              "%d: %s[3] with %s[]: %s, not %s", k, tn_dtype_name(by_width[f]),
+                              tn_dtype_name(by_width[s]),
+                              results[k] ? tn_dtype_name(tn_dtype_of(results[k])) : tn_error(),
+                              tn_dtype_name(by_kind));
+            /* with axes, or both without, as ever */
+            ck_assert_int_eq(tn_dtype_of(tn_add(full, row)), plain);
+            ck_assert_int_eq(
+                tn_dtype_of(
+                    tn_sum(tn_eq(tn_add(tn_reshape(row, TN_SCALAR), tn_select(full, 0, 0)), row),
+                           NULL, 0, false)),
+                TN_I64);
+            ck_assert_int_eq(tn_dtype_of(tn_mul(tn_select(full, 0, 0), single)), plain);
+        }
+}
+END_TEST
+
+START_TEST(single_values_count_in_the_dtype_of_both)
+{
+    tn_tensor *bytes = tn_full_as(TN_SHAPE(2), 44, TN_U8, tn_cpu());
+    tn_tensor *far = tn_full_as(TN_SCALAR, 300, TN_I64, tn_cpu()); /* 44 modulo 256 */
+    assert_values(tn_eq(bytes, far), 0, 1, 1);
+    assert_values(tn_lt(far, bytes), 0, 0, 0);
+    assert_values(tn_add(bytes, far), 0, 88, 88);
+    assert_values(tn_maximum(bytes, far), 0, 44, 44);
+    /* in f32, from what they are */
+    assert_values(tn_div(bytes, far), 1e-6, 44.0 / 300, 44.0 / 300);
+    tn_tensor *tenth = tn_full_as(TN_SHAPE(1), 0.1, TN_F32, tn_cpu());
+    tn_tensor *precise = tn_full_as(TN_SCALAR, 0.1, TN_F64, tn_cpu());
+    assert_values(tn_eq(tenth, precise), 0, 1);
+    assert_values(tn_eq(tenth, tn_reshape(precise, TN_SHAPE(1))), 0, 0);
+    assert_values(tn_masked_fill(bytes, tn_full_as(TN_SCALAR, 1, TN_BOOL, tn_cpu()), 7), 0, 7, 7);
+    /* a higher kind widens */
+    tn_tensor *whole = tn_full_as(TN_SHAPE(1), 3, TN_I64, tn_cpu());
+    assert_values(tn_mul(whole, tn_full_as(TN_SCALAR, 0.5, TN_F32, tn_cpu())), 0, 1.5);
+    assert_values(tn_lt(whole, tn_full_as(TN_SCALAR, 3.5, TN_F64, tn_cpu())), 0, 1);
+}
+END_TEST
+
+START_TEST(gradients_keep_the_dtype_of_a_single_value)
+{
+    tn_tensor *x = tn_full_as(TN_SHAPE(3), 2, TN_F32, tn_cpu()),
+              *s = tn_full_as(TN_SCALAR, 5, TN_F64, tn_cpu());
+    assert_ok(tn_set_requires_grad(x, true));
+    assert_ok(tn_set_requires_grad(s, true));
+    tn_tensor *y = tn_div(tn_mul(x, s), tn_maximum(s, x));
+    ck_assert_int_eq(tn_dtype_of(y), TN_F32);
+    assert_ok(tn_backward(tn_sum(y, NULL, 0, false))); /* y = x: s cancels */
+    ck_assert_int_eq(tn_dtype_of(tn_grad(x)), TN_F32);
+    ck_assert_int_eq(tn_dtype_of(tn_grad(s)), TN_F64);
+    assert_values(tn_grad(x), 1e-6, 1, 1, 1);
+    assert_values(tn_grad(s), 1e-6, 0);
+    tn_tensor *target = tn_full_as(TN_SHAPE(2), 1, TN_F32, tn_cpu());
+    assert_ok(tn_add_(target, tn_full_as(TN_SCALAR, 2, TN_F64, tn_cpu())));
+    ck_assert_int_eq(tn_dtype_of(target), TN_F32);
+    assert_values(target, 0, 3, 3);
+}
+END_TEST
+
 START_TEST(items)
 {
     tn_tensor *x = count(TN_SHAPE(2, 2));
@@ -560,162 +643,26 @@ START_TEST(largest_difference)
 }
 END_TEST
 
-/* ---- the library ----------------------------------------------------------------------------- */
-
-START_TEST(info)
-{
-    ck_assert_str_eq(tn_version_string(), TN_VERSION);
-    const char *keys[] = { "version: " TN_VERSION "\n",
-                           "compiler: ",
-                           "build: ",
-                           "BLAS: OpenBLAS ",
-                           "SIMD: ",
-                           "threads: ",
-                           "CUDA: " };
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        ck_assert_msg(strstr(tn_info(), keys[i]) != NULL, "no \"%s\" in\n%s", keys[i], tn_info());
-    ck_assert_ptr_eq(tn_info(), tn_info());
-    ck_assert(tn_cuda_available() || strlen(tn_cuda_why()) > 0);
-    if (!tn_cuda_available())
-        assert_null(tn_empty_as(TN_SHAPE(1), TN_F32, tn_cuda(0)), TN_E_DEVICE, "cuda:0");
-}
-END_TEST
-
-static bool file_has(const char *path, const char *text)
-{
-    char line[8192];
-    bool found = false;
-    FILE *f = fopen(path, "r");
-    while (f && !found && fgets(line, sizeof line, f)) found = strstr(line, text) != NULL;
-    if (f) fclose(f);
-    return found;
-}
-
-/* CUDA's libraries take 150 MiB, so without a driver they are not loaded. */
-START_TEST(no_driver_no_cuda_libraries)
-{
-    if (tn_cuda_available() || getenv("TN_CUDA_MODULE")) return;
-    if (file_has("/proc/self/maps", "/libcuda.so")) return; /* there is a driver */
-    ck_assert_msg(strstr(tn_cuda_why(), "no NVIDIA driver") != NULL, "%s", tn_cuda_why());
-    ck_assert(!file_has("/proc/self/maps", "libcublas"));
-}
-END_TEST
-
-/* The kernel's list of the processor's features is the independent word on it. */
-static bool cpuinfo_has(const char *feature)
-{
-    return file_has("/proc/cpuinfo", feature);
-}
-
-START_TEST(fast_bf16)
-{
-    bool processor = cpuinfo_has(" avx512_bf16") || cpuinfo_has(" amx_bf16");
-    bool used = strstr(tn_info(), "(products of f32 and bf16)") != NULL ||
-                strstr(tn_info(), "bf16 by AMX") != NULL;
-    ck_assert_int_eq(tn_bf16_is_fast(tn_cpu()), processor && used);
-    ck_assert(!tn_bf16_is_fast(tn_cuda(tn_cuda_device_count())));
-    ck_assert(!tn_bf16_is_fast(tn_cuda(-1)));
-    ck_assert_int_eq(tn_error_status(), TN_OK);
-}
-END_TEST
-
-/* These are of a process that has not used AMX. */
-static bool amx_is_expected(void)
-{
-    return cpuinfo_has(" amx_bf16") && strstr(tn_info(), "SIMD: avx512") && !getenv("TN_AMX");
-}
-
-static int signal_stack_of(size_t bytes)
-{
-    static char room[1 << 16];
-    ck_assert_uint_le(bytes, sizeof room);
-    return sigaltstack(&(stack_t){ .ss_sp = room, .ss_size = bytes }, NULL);
-}
-
-START_TEST(amx_and_a_signal_stack_after_it)
-{
-    if (!amx_is_expected()) return;
-    ck_assert_msg(strstr(tn_info(), "by AMX") != NULL, "%s", tn_info());
-    ck_assert_int_eq(signal_stack_of(8192), -1);
-    ck_assert_int_eq(signal_stack_of(getauxval(AT_MINSIGSTKSZ)), 0);
-}
-END_TEST
-
-START_TEST(amx_refused_because_of_a_signal_stack)
-{
-    int status = signal_stack_of(8192);
-    if (!amx_is_expected()) return;
-    ck_assert_int_eq(status, 0);
-    ck_assert_msg(strstr(tn_info(), "AMX is not used: a thread's signal stack (sigaltstack)") !=
-                      NULL,
-                  "%s", tn_info());
-    ck_assert(strstr(tn_info(), "by AMX") == NULL);
-}
-END_TEST
-
-START_TEST(amx_off)
-{
-    bool wished = getenv("TN_AMX") != NULL;
-    ck_assert_int_eq(setenv("TN_AMX", "off", 1), 0);
-    ck_assert(strstr(tn_info(), "by AMX") == NULL);
-    if (wished || !cpuinfo_has(" amx_bf16") || !strstr(tn_info(), "SIMD: avx512")) return;
-    ck_assert_msg(strstr(tn_info(), "AMX is not used: TN_AMX=off\n") != NULL, "%s", tn_info());
-}
-END_TEST
-
-START_TEST(threads)
-{
-    int before = tn_num_threads();
-    ck_assert_int_ge(before, 1);
-    assert_ok(tn_set_num_threads(3));
-    ck_assert_int_eq(tn_num_threads(), 3);
-    assert_fails(tn_set_num_threads(0), TN_E_INVALID, "tn_set_num_threads");
-    ck_assert_int_eq(tn_num_threads(), 3);
-    assert_ok(tn_set_num_threads(before));
-}
-END_TEST
-
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("tensor");
     TCase *t = test_case(suite, "creation");
     tcase_add_test(t, filled_tensors);
     tcase_add_loop_test(t, filled_in_every_dtype, TN_F32, TN_BOOL + 1);
-    tcase_add_test(t, filled_with_what_a_dtype_holds);
-    tcase_add_test(t, like_forms_are_row_major);
-    tcase_add_test(t, arange);
-    tcase_add_test(t, series_are_PyTorchs);
-    tcase_add_test(t, arange_errors);
-    tcase_add_test(t, linspace);
-    tcase_add_test(t, eye);
-    tcase_add_test(t, from_the_callers_arrays);
-    tcase_add_test(t, impossible_shapes);
-    tcase_add_test(t, default_dtype);
+    add_tests(t, filled_with_what_a_dtype_holds, like_forms_are_row_major, arange,
+              series_are_PyTorchs, arange_errors, linspace, eye, from_the_callers_arrays,
+              impossible_shapes, default_dtype);
     t = test_case(suite, "views");
-    tcase_add_test(t, reshape);
-    tcase_add_test(t, flatten_squeeze_unsqueeze);
-    tcase_add_test(t, transpose_and_permute);
-    tcase_add_test(t, expand);
-    tcase_add_test(t, slice_select_narrow);
-    tcase_add_test(t, split_and_chunk);
-    tcase_add_test(t, cat_and_stack);
-    tcase_add_test(t, flip_and_repeat);
-    tcase_add_test(t, triangles);
+    add_tests(t, reshape, flatten_squeeze_unsqueeze, transpose_and_permute, expand,
+              slice_select_narrow, split_and_chunk, cat_and_stack, flip_and_repeat, triangles);
     t = test_case(suite, "values");
     tcase_add_test(t, sizes_and_strides);
     tcase_add_test(t, dtypes);
     tcase_add_loop_test(t, promotion, 0, 12);
-    tcase_add_test(t, items);
-    tcase_add_test(t, data_in_and_out);
-    tcase_add_test(t, hashes);
-    tcase_add_test(t, largest_difference);
-    t = test_case(suite, "library");
-    tcase_add_test(t, info);
-    tcase_add_test(t, no_driver_no_cuda_libraries);
-    tcase_add_test(t, fast_bf16);
-    tcase_add_test(t, amx_and_a_signal_stack_after_it);
-    tcase_add_test(t, amx_refused_because_of_a_signal_stack);
-    tcase_add_test(t, amx_off);
-    tcase_add_test(t, threads);
+    add_tests(t, PR_01_single_values_promote_by_kind, single_values_count_in_the_dtype_of_both,
+              gradients_keep_the_dtype_of_a_single_value, items, data_in_and_out, hashes,
+              largest_difference);
+    tensor_limits_case(suite);
+    tensor_host_case(suite);
     return suite;
 }

@@ -138,6 +138,15 @@ def whole(v):
     return f"INT64_C({v})"
 
 
+def on_few_lines(*parts):
+    """Parts of a row, each on the line before if it fits there."""
+    text = parts[0]
+    for part in parts[1:]:
+        room = 100 - len(text.split("\n")[-1])
+        text += (" " if "\n" not in part and len(part) < room else "\n     ") + part
+    return text
+
+
 def write_prints():
     print("/* clang-format off */")
     print("/* print_cases.h - written by tests/tensor/torch_cases.py with PyTorch", VERSION + ". */")
@@ -147,8 +156,8 @@ def write_prints():
         sizes = "{" + rows(shape or [0], str) + "}"
         listed = "{0}" if generated or not values else "{" + rows(values, c_number) + "}"
         start, step = values if generated else (0, 0)
-        print(f'    {{"{name}", {dtype}, {{{len(shape)}, {sizes}}}, {str(generated).lower()}, {start}, {step},\n'
-              f"     {listed},\n     {c_string(printed(tensor_of(dtype, shape, values)))}}},")
+        head = f'    {{"{name}", {dtype}, {{{len(shape)}, {sizes}}}, {str(generated).lower()}, {start}, {step},'
+        print(on_few_lines(head, listed + ",", c_string(printed(tensor_of(dtype, shape, values))) + "},"))
     print("};")
 
 

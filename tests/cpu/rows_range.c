@@ -1,5 +1,5 @@
 /*
- * test_range.c - norms, deviations, normalisation and clipping of numbers whose squares leave the
+ * rows_range.c - norms, deviations, normalisation and clipping of numbers whose squares leave the
  * dtype's range, or that lie far from 0: values, first and second derivatives.
  *
  * What is measured: f(s x) = s^d f(x) for a power of two s, so f64 of ordinary x says what must
@@ -9,8 +9,8 @@
  */
 #include <float.h>
 
-#include "common.h"
 #include "files.h"
+#include "rows.h"
 
 static tn_tensor *leaf(tn_tensor *t)
 {
@@ -22,34 +22,18 @@ static tn_tensor *leaf(tn_tensor *t)
 /* ---- f(s x) = s^d f(x) ----------------------------------------------------------------------- */
 
 static int axis;
-static tn_tensor *norm_2(tn_tensor *x)
-{
-    return tn_norm(x, 2, &axis, 1, false);
-}
-static tn_tensor *norm_3(tn_tensor *x)
-{
-    return tn_norm(x, 3, &axis, 1, false);
-}
-static tn_tensor *norm_100(tn_tensor *x)
-{
-    return tn_norm(x, 100, &axis, 1, false);
-}
-static tn_tensor *norm_half(tn_tensor *x)
-{
-    return tn_norm(x, .5, &axis, 1, true);
-}
-static tn_tensor *var(tn_tensor *x)
-{
-    return tn_var(x, &axis, 1, 1, false);
-}
-static tn_tensor *deviation(tn_tensor *x)
-{
-    return tn_std(x, &axis, 1, 0, false);
-}
-static tn_tensor *layer_norm(tn_tensor *x)
-{
-    return tn_layer_norm(tn_transpose(x, axis, 2), 1, TN_NONE, TN_NONE, 0);
-}
+#define OF(name, ...)                                                                              \
+    static tn_tensor *name(tn_tensor *x)                                                           \
+    {                                                                                              \
+        return __VA_ARGS__;                                                                        \
+    }
+OF(norm_2, tn_norm(x, 2, &axis, 1, false))
+OF(norm_3, tn_norm(x, 3, &axis, 1, false))
+OF(norm_100, tn_norm(x, 100, &axis, 1, false))
+OF(norm_half, tn_norm(x, .5, &axis, 1, true))
+OF(var, tn_var(x, &axis, 1, 1, false))
+OF(deviation, tn_std(x, &axis, 1, 0, false))
+OF(layer_norm, tn_layer_norm(tn_transpose(x, axis, 2), 1, TN_NONE, TN_NONE, 0))
 /* planes, or columns */
 static tn_tensor *batch_norm(tn_tensor *x)
 {
@@ -327,9 +311,8 @@ START_TEST(means_whose_sum_leaves_the_range)
 }
 END_TEST
 
-Suite *test_suite(void)
+void rows_range_cases(Suite *suite)
 {
-    Suite *suite = suite_create("range");
     TCase *t = test_case(suite, "scaled");
     tcase_add_loop_test(t, squares_out_of_range, 0, COUNT(degrees) * COUNT(scales));
     t = test_case(suite, "values");
@@ -341,5 +324,4 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, a_mean_is_not_rounded, 0, 4);
     tcase_add_loop_test(t, means_whose_sum_leaves_the_range, 0, 4);
     tcase_add_loop_test(t, CL_05_clipping_out_of_range, 0, COUNT(clipped));
-    return suite;
 }
