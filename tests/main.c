@@ -2,7 +2,7 @@
  * main.c - runs the suite of a test program and prints Check's summary. CK_FORK=no keeps one
  * process.
  *
- * TN_CUDA_LAUNCHES and TN_CUDA_FAILED name the files where tests/cuda_host adds the kernels that
+ * TN_CUDA_LAUNCHES and TN_CUDA_FAILED name the files where tests/cuda/host adds the kernels that
  * ran and the calls that failed. With TN_TEST_GPU=1 the program tests a real GPU: in one process,
  * since a child cannot use a GPU that its parent has opened; without a GPU it says why and exits
  * with 77.

@@ -3,7 +3,7 @@
  *
  * A file holds the kernels of one family and, below them, the functions for its slots of the table
  * in module.cu. The same source is compiled by nvcc for GPUs and by a host compiler over a small
- * shim (tests/cuda_host/), which runs blocks and threads on the CPU. So a kernel may use only:
+ * shim (tests/cuda/host/), which runs blocks and threads on the CPU. So a kernel may use only:
  * __shared__ arrays of constant size, TN_DYNAMIC_SHARED, __syncthreads by all threads of a block,
  * the _sync warp functions by all lanes named, atomics. Launches go through TN_LAUNCH alone.
  *

@@ -1,5 +1,5 @@
 /*
- * shim.h - the controls that tests/cuda_host exports from its module (cuda_host.h, forced.cpp).
+ * shim.h - the controls that tests/cuda/host exports from its module (cuda_host.h, forced.cpp).
  * With a real GPU they do not exist: shim() is false, and tests that need them are skipped by name.
  */
 #ifndef TENON_TESTS_CUDA_SHIM_H

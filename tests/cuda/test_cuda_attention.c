@@ -28,6 +28,7 @@
  */
 #include <stdlib.h>
 
+#include "numbers.h"
 #include "shim.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"
@@ -62,14 +63,9 @@ static void choose(int variant)
 
 /* ---- arrays ---------------------------------------------------------------------------------- */
 
-static uint64_t random_state = 1;
-
-static double uniform(void) /* xorshift64*: [-1, 1) */
+static double uniform(void)
 {
-    random_state ^= random_state >> 12;
-    random_state ^= random_state << 25;
-    random_state ^= random_state >> 27;
-    return (double)((random_state * 2685821657736338717u) >> 11) / 9007199254740992.0 * 2 - 1;
+    return number_in(-1, 1);
 }
 
 static uint16_t rounded(double x)

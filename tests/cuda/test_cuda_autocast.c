@@ -1,30 +1,29 @@
 /*
  * test_cuda_autocast.c - mixed precision, and models that are bf16 or f16 as a whole, on the CUDA
  * device beside the CPU's, which test_autocast.c and test_half.c compare with PyTorch: every row of
- * the op table in bf16 and f16, casts of weights, and training.
+ * the op table in bf16 and f16, casts of values and of weights, and training.
+ *
+ * Casts have the CPU's bits for every short number, for every border between two of them and the
+ * floats beside it, NaN payloads, subnormals, infinities; for lengths and places in memory that
+ * the wide accesses do not divide.
  *
  * Both devices keep sums in f32 and round once, so they differ only where two sums fall on
  * different sides of a rounding boundary: by one unit in the last place here and there.
  *
  * Seen to fail: the gradient of a convolution's image off by a hundredth; casts of weights not
  * kept; a slot that named the dtype by its number; results of layer norm left in the f32 copy;
- * a bf16 parameter stepped as f32.
+ * a bf16 parameter stepped as f32. Of casts: the elements behind the last whole sixteen bytes one
+ * too far; wide accesses at any address; NaN as a number, halves rounded up, in the module alone.
  */
 #include <stdlib.h>
 
 #include "shim.h"
 #include "models.h"
-#include "ops/op_table.h"
+#include "cpu/short.h"
+#include "tensor/internal.h"
+#include "tensor/math.h"
 
 #include <autograd/tell.h>
-
-static const tn_dtype shorts[2] = { TN_BF16, TN_F16 };
-
-/* Half a unit in the last place of 1. */
-static double unit(tn_dtype dtype)
-{
-    return dtype == TN_BF16 ? 0x1p-9 : 0x1p-12;
-}
 
 /* Whether attention has kernels for short floats; if not, it says so. */
 static bool has_attention(tn_dtype dtype)
@@ -34,6 +33,130 @@ static bool has_attention(tn_dtype dtype)
     if (!there) assert_error(TN_E_DTYPE, "want f32 or f64");
     return there;
 }
+
+/* ---- casts of values ------------------------------------------------------------------------- */
+
+static const tni_backend *cpu, *gpu;
+
+static void both_backends(void)
+{
+    cpu = tni_backend_for(tn_cpu());
+    gpu = tni_backend_for(tn_cuda(0));
+    ck_assert_msg(gpu != NULL, "%s", tn_error());
+}
+
+enum { GUARD = 64 }; /* bytes behind the result that must stay */
+
+/* n elements of x cast on both devices, which begin x_lead and y_lead elements into their
+ * memory. */
+static void check_cast(tn_dtype to, tn_dtype from, const void *x, int64_t n, int64_t x_lead,
+                       int64_t y_lead)
+{
+    size_t nx = (size_t)n * tn_dtype_size(from), ny = (size_t)n * tn_dtype_size(to);
+    size_t skip_x = (size_t)x_lead * tn_dtype_size(from),
+           skip_y = (size_t)y_lead * tn_dtype_size(to);
+    char *expected = malloc(skip_y + ny + GUARD), *got = malloc(skip_y + ny + GUARD);
+    memset(expected, 0x5a, skip_y + ny + GUARD);
+    void *dx;
+    assert_ok(gpu->alloc(skip_x + nx, &dx));
+    void *dy;
+    assert_ok(gpu->alloc(skip_y + ny + GUARD, &dy));
+    assert_ok(gpu->upload((char *)dx + skip_x, x, nx));
+    assert_ok(gpu->upload(dy, expected, skip_y + ny + GUARD));
+    tni_array a = { (void *)(uintptr_t)x, from, 1, { n }, { 1 } };
+    tni_array y = { expected + skip_y, to, 1, { n }, { 1 } };
+    assert_ok(cpu->copy(&(tni_copy){ .y = y, .x = a }));
+    a.data = (char *)dx + skip_x;
+    y.data = (char *)dy + skip_y;
+    assert_ok(gpu->copy(&(tni_copy){ .y = y, .x = a }));
+    assert_ok(gpu->download(got, dy, skip_y + ny + GUARD));
+    for (size_t i = 0; i < skip_y + ny + GUARD; i++)
+        if (got[i] != expected[i])
+            ck_abort_msg("%s to %s, %" PRId64 " elements after %" PRId64 " and %" PRId64
+                         ": byte %zu is %02x, not %02x",
+                         tn_dtype_name(from), tn_dtype_name(to), n, x_lead, y_lead, i - skip_y,
+                         (uint8_t)got[i], (uint8_t)expected[i]);
+    gpu->free(dx, skip_x + nx);
+    gpu->free(dy, skip_y + ny + GUARD);
+    free(expected);
+    free(got);
+}
+
+/* All 65536 numbers, NaNs of every payload among them. */
+START_TEST(every_short_number)
+{
+    uint16_t *x = malloc(65536 * sizeof *x);
+    both_backends();
+    for (int i = 0; i < 65536; i++) x[i] = (uint16_t)i;
+    check_cast(TN_F32, shorts[_i], x, 65536, 0, 0);
+    check_cast(shorts[1 - _i], shorts[_i], x, 65536, 0, 0);
+    free(x);
+}
+END_TEST
+
+/* Of each short number: itself as a float, halfway to the next, and the floats beside these two. */
+START_TEST(every_border)
+{
+    enum { EACH = 6 };
+    uint32_t *x = malloc(65536 * EACH * sizeof *x);
+    both_backends();
+    for (uint32_t i = 0; i < 65536; i++) {
+        uint16_t h = (uint16_t)i, next = (uint16_t)(i + 1);
+        float v = _i ? tn_from_f16(h) : tn_from_bf16(h);
+        float w = _i ? tn_from_f16(next) : tn_from_bf16(next);
+        uint32_t here = tn_bits_f32(v), middle = tn_bits_f32((float)(((double)v + (double)w) / 2));
+        uint32_t *to = x + i * EACH;
+        to[0] = here, to[1] = here - 1, to[2] = here + 1;
+        to[3] = middle, to[4] = middle - 1, to[5] = middle + 1;
+    }
+    check_cast(shorts[_i], TN_F32, x, 65536 * EACH, 0, 0);
+    free(x);
+}
+END_TEST
+
+/* Floats of any bits: NaNs with payloads above and below what a short one holds, signs, subnormals,
+ * numbers out of range. */
+START_TEST(floats_of_any_bits)
+{
+    enum { N = 1 << 17 };
+    uint32_t *x = malloc(N * sizeof *x);
+    uint32_t state = 2463534242u;
+    both_backends();
+    for (int i = 0; i < N; i++) {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        uint32_t sign = state & 0x80000000u;
+        x[i] = i % 4 == 0   ? state
+               : i % 4 == 1 ? 0x7f800000u | sign | (state & (0x7fffffu >> (i / 4 % 23)))
+               : i % 4 == 2 ? sign | (state & (0x7fffffu >> (i / 4 % 23)))
+                            : sign | ((state % (50u << 23)) + (95u << 23)); /* around f16's range */
+    }
+    check_cast(shorts[_i], TN_F32, x, N, 0, 0);
+    free(x);
+}
+END_TEST
+
+START_TEST(lengths_and_places)
+{
+    static const int64_t lengths[] = { 0, 1, 7, 8, 9, 15, 16, 17, 33, 2047, 2048, 2055, 600007 };
+    float *x = malloc(600007 * sizeof *x);
+    uint16_t *h = malloc(600007 * sizeof *h);
+    both_backends();
+    for (int i = 0; i < 600007; i++) {
+        x[i] = (float)(i % 1000) / 7;
+        h[i] = tn_to_f16(x[i]);
+    }
+    for (int n = 0; n < 13; n++)
+        for (int lead = 0; lead < 9; lead += n == 12 ? 8 : 1)
+            for (int other = 0; other < 9; other += 4) {
+                check_cast(shorts[_i], TN_F32, x, lengths[n], lead, other);
+                check_cast(TN_F32, shorts[_i], h, lengths[n], other, lead);
+            }
+    free(x);
+    free(h);
+}
+END_TEST
 
 /* ---- every row of the op table --------------------------------------------------------------- */
 
@@ -272,20 +395,6 @@ static void batch(kind k, int i, tn_tensor **x, tn_tensor **y)
         random_text(3, x, y);
 }
 
-/* |a - b| / |b| in the 2-norm. */
-static double distance(tn_tensor *a, tn_tensor *b)
-{
-    double whole = 0, far = 0;
-    TN_NO_GRAD
-    {
-        a = tn_to_dtype(tn_to(a, tn_cpu()), TN_F64);
-        b = tn_to_dtype(b, TN_F64);
-        whole = tn_item(tn_norm(b, 2, NULL, 0, false));
-        far = tn_item(tn_norm(tn_sub(a, b), 2, NULL, 0, false));
-    }
-    return whole > 0 ? far / whole : far;
-}
-
 static void gradients_agree(const trainer *gpu, const trainer *cpu, int i, double bound)
 {
     tn_list *a = tn_parameters(gpu->model), *e = tn_parameters(cpu->model);
@@ -444,6 +553,10 @@ Suite *test_suite(void)
     TCase *t = test_case(suite, "rows");
     tcase_add_loop_test(t, rows, 0, n_op_rows);
     t = test_case(suite, "casts");
+    tcase_add_loop_test(t, every_short_number, 0, 2);
+    tcase_add_loop_test(t, every_border, 0, 2);
+    tcase_add_loop_test(t, floats_of_any_bits, 0, 2);
+    tcase_add_loop_test(t, lengths_and_places, 0, 2);
     tcase_add_loop_test(t, a_weight_is_cast_by_one_launch, 0, 2);
     t = test_case(suite, "training");
     tcase_add_loop_test(t, training_beside_the_cpu, 0, 2 * KINDS);

@@ -1164,9 +1164,7 @@ Suite *test_suite(void)
     tcase_add_test(t, strided_parameter);
     tcase_add_test(t, more_memory);
     t = test_case(suite, "between the runs");
-    tcase_add_test(t, between_the_runs);
-    tcase_add_test(t, two_captures);
-    tcase_add_test(t, runs_are_writes);
+    add_tests(t, between_the_runs, two_captures, runs_are_writes);
     t = test_case(suite, "refused");
     tcase_add_test(t, inputs);
     tcase_add_loop_test(t, changed_since, 0, (int)(sizeof changes / sizeof *changes));
@@ -1174,10 +1172,7 @@ Suite *test_suite(void)
     tcase_add_test(t, gradients_from_before);
     tcase_add_test(t, bad_index);
     t = test_case(suite, "memory");
-    tcase_add_test(t, flat);
-    tcase_add_test(t, freed_while_in_use);
-    tcase_add_test(t, another_thread);
-    tcase_add_test(t, freed_by_another_thread);
+    add_tests(t, flat, freed_while_in_use, another_thread, freed_by_another_thread);
     t = test_case(suite, "failures");
     tcase_add_loop_test(t, every_call_may_fail, 0, 2);
     tcase_add_test(t, freeing_may_fail);

@@ -1,7 +1,10 @@
 /*
- * test_faults.c - every call of the CUDA runtime, cuBLAS, cublasLt and cuRAND fails: in scenarios
- * that cover all that a program does with the device, call k fails for k = 1 .. until none is left
- * (faults.h says what must hold). calls.sh then checks that no function was left out.
+ * test_cuda_faults.c - every call of the CUDA runtime, cuBLAS, cublasLt and cuRAND fails: in
+ * scenarios that cover all that a program does with the device, call k fails for k = 1 .. until
+ * none is left (faults.h says what must hold). calls.sh then checks that no function was left out.
+ * On a device that is too small the pool gives back what it keeps, the request is repeated once,
+ * then fails with the sizes; training's state is unchanged, and training continues when there is
+ * room again.
  *
  * Seen to fail: in device.cu a download whose first copy is not checked (nine scenarios), an
  * unchecked cudaEventSynchronize, a block not freed where the first cudaMemsetAsync fails, an error
@@ -459,6 +462,146 @@ START_TEST(the_device_breaks)
 }
 END_TEST
 
+/* ---- a device that is too small -------------------------------------------------------------- */
+
+static bool small_make(void)
+{
+    tn_manual_seed(4);
+    tn_tensor *x, *y;
+    random_text(1, &x, &y);
+    return train_make(transformer_new(), x, y);
+}
+
+static tn_status step_in_a_scope(void)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_status status = step();
+    tn_scope_end(scope);
+    return status;
+}
+
+/* Limits the device to what is in use now and so many bytes more. */
+static void leave_room(int64_t nbytes)
+{
+    tn_cuda_memory_trim();
+    host.memory((size_t)(tn_cuda_memory().reserved + nbytes));
+}
+
+static void assert_sizes(int64_t total)
+{
+    long long wanted = 0, in_use = 0, free = 0, of = 0;
+    int n = sscanf(tn_error(),
+                   "cuda: out of memory: want %lld bytes, %lld are in use, %lld of %lld are free",
+                   &wanted, &in_use, &free, &of);
+    ck_assert_msg(n == 4 && of == total && wanted > free && in_use > 0 && in_use + free <= total,
+                  "%s", tn_error());
+}
+
+START_TEST(a_step_that_does_not_fit)
+{
+    ck_assert(small_make());
+    uint64_t before = training_state();
+    tn_cuda_memory_reset_peak();
+    int64_t in_use = tn_cuda_memory().in_use;
+    assert_ok(step_in_a_scope());
+    int64_t most = tn_cuda_memory().peak_in_use - in_use;
+    uint64_t after = training_state();
+    drop();
+    int failed = 0;
+    bool fits = false;
+    for (int64_t room = 0; !fits; room += most / 40 + 1) {
+        ck_assert_msg(room < 4 * most, "%" PRId64 " bytes are not enough", room);
+        ck_assert(small_make());
+        leave_room(room);
+        int64_t total = tn_cuda_memory().total;
+        long long trims = host.calls_of("cudaMemPoolTrimTo");
+        tn_status status = step_in_a_scope();
+        fits = status == TN_OK;
+        if (!fits) {
+            ck_assert_msg(status == TN_E_NOMEM, "%s: %s", tn_status_name(status), tn_error());
+            assert_sizes(total);
+            ck_assert_int_gt(host.calls_of("cudaMemPoolTrimTo"), trims);
+            tn_error_clear();
+            ck_assert(training_state() == before);
+            host.memory((size_t)16 << 30);
+            assert_ok(step_in_a_scope());
+            failed++;
+        }
+        ck_assert(training_state() == after);
+        host.memory((size_t)16 << 30);
+        drop();
+    }
+    ck_assert_int_gt(failed, 20);
+}
+END_TEST
+
+/* The user's own tensors made it too small: without them it fits. */
+START_TEST(freeing_makes_room)
+{
+    enum { LARGE = 4 << 20 };
+    leave_room(LARGE + 4096);
+    tn_scope scope = tn_scope_begin();
+    assert_made(tn_empty_as(TN_SHAPE(LARGE), TN_U8, tn_cuda(0)));
+    assert_null(tn_empty_as(TN_SHAPE(LARGE / 2), TN_U8, tn_cuda(0)), TN_E_NOMEM,
+                "want 2097152 bytes");
+    tn_scope_end(scope);
+    /* the pool keeps the 4 MiB; given back, they hold two of 2 MiB */
+    long long trims = host.calls_of("cudaMemPoolTrimTo");
+    assert_made(tn_empty_as(TN_SHAPE(LARGE / 2), TN_U8, tn_cuda(0)));
+    ck_assert_int_eq(host.calls_of("cudaMemPoolTrimTo"), trims + 1);
+    assert_made(tn_empty_as(TN_SHAPE(LARGE / 2), TN_U8, tn_cuda(0)));
+    ck_assert_int_eq(host.calls_of("cudaMemPoolTrimTo"), trims + 1);
+    host.memory((size_t)16 << 30);
+}
+END_TEST
+
+/* One retry, no more; a failure on the way to the error is an error too. */
+START_TEST(one_retry)
+{
+    leave_room(1 << 20);
+    for (long long k = 0;; k++) {
+        long long asked = host.calls_of("cudaMallocAsync");
+        host.fail_call(k);
+        ck_assert(tn_empty_as(TN_SHAPE(2 << 20), TN_U8, tn_cuda(0)) == NULL);
+        char call[128];
+        snprintf(call, sizeof call, "%s", host.failed());
+        host.fail_call(0);
+        ck_assert_int_le(host.calls_of("cudaMallocAsync"), asked + 2);
+        if (k == 0) ck_assert_int_eq(host.calls_of("cudaMallocAsync"), asked + 2);
+        bool trim =
+            strcmp(call, "cudaStreamSynchronize") == 0 || strcmp(call, "cudaMemPoolTrimTo") == 0;
+        ck_assert_msg(strstr(tn_error(), trim ? call : "want 2097152 bytes"), "call %lld, %s: %s",
+                      k, call, tn_error());
+        tn_error_clear();
+        if (k > 0 && !call[0]) break;
+    }
+    host.memory((size_t)16 << 30);
+    assert_made(tn_empty_as(TN_SHAPE(2 << 20), TN_U8, tn_cuda(0)));
+}
+END_TEST
+
+/* The code of a kernel is loaded at its first launch, which may find no memory for it. */
+START_TEST(a_launch_that_finds_no_memory)
+{
+    enum { NO_MEMORY = 2 }; /* cudaErrorMemoryAllocation */
+    tn_tensor *x = tn_full_as(TN_SHAPE(3), 1, TN_F32, tn_cuda(0));
+    int launches = 0;
+    assert_made(x);
+    for (long long k = 1;; k++) {
+        host.fail_with(k, NO_MEMORY);
+        tn_tensor *y = tn_add_scalar(x, 1);
+        bool launch = host.failed()[0] && strncmp(host.failed(), "cuda", 4) != 0,
+             done = !host.failed()[0];
+        host.fail_call(0);
+        if (launch || done) assert_values(y, 0, 2, 2, 2);
+        tn_error_clear();
+        launches += launch;
+        if (done) break;
+    }
+    ck_assert_int_gt(launches, 0);
+}
+END_TEST
+
 /* ---- what is made once ----------------------------------------------------------------------- */
 
 /* Stream, pool, staging memory, events, cuBLAS, cublasLt's choice for a product, cuRAND. */
@@ -590,5 +733,8 @@ Suite *test_suite(void)
     tcase_add_test(t, a_call_fails_around_a_strided_parameter);
     t = file_case(suite, "breaks");
     tcase_add_loop_test(t, the_device_breaks, 0, COUNT(scenarios));
+    t = test_case(suite, "too small");
+    add_tests(t, a_step_that_does_not_fit, freeing_makes_room, one_retry,
+              a_launch_that_finds_no_memory);
     return suite;
 }

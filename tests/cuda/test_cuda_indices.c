@@ -548,10 +548,9 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, take_add_in_order, 0, 2);
     tcase_add_test(t, gather_any_strides);
     tcase_add_loop_test(t, scatter_add_in_order, 0, 2);
-    tcase_add_test(t, bad_index_is_reported_where_the_host_waits);
-    tcase_add_test(t, bad_class_is_reported_where_the_host_waits);
-    tcase_add_test(t, flips_and_triangles);
-    tcase_add_test(t, the_first_fault_stays);
+    add_tests(t, bad_index_is_reported_where_the_host_waits,
+              bad_class_is_reported_where_the_host_waits, flips_and_triangles,
+              the_first_fault_stays);
     t = test_case(suite, "random");
     tcase_add_loop_test(t, dropout_drops_what_the_cpu_drops, 0, 2);
     tcase_add_loop_test(t, numbers_made_on_the_device, 0, 2);

@@ -12,7 +12,7 @@
  */
 #include <stdlib.h>
 
-#include "common.h"
+#include "numbers.h"
 #include "tensor/formulas.h"
 #include "tensor/internal.h"
 
@@ -55,14 +55,9 @@ typedef struct pair {
     size_t nbytes;
 } pair;
 
-static uint64_t random_state;
-
-static double uniform(void) /* xorshift64*: [-2, 2) */
+static double uniform(void)
 {
-    random_state ^= random_state >> 12;
-    random_state ^= random_state << 25;
-    random_state ^= random_state >> 27;
-    return (double)((random_state * 2685821657736338717u) >> 11) / 9007199254740992.0 * 4 - 2;
+    return number_in(-2, 2);
 }
 
 static double unit = 1; /* what random numbers are multiplied by */
@@ -81,21 +76,9 @@ static void fill_random(pair *p, bool specials)
     tn_dtype dtype = p->at[CPU].dtype;
     size_t item = tn_dtype_size(dtype);
     for (size_t i = 0; i < p->nbytes / item; i++) {
-        double v = value(specials);
-        char *at = p->block[CPU] + i * item;
-        int64_t whole = isfinite(v) ? tn_int_of(v * 3) : 0;
-        float f = (float)v;
-        uint16_t h = dtype == TN_BF16 ? tn_to_bf16(f) : tn_to_f16(f);
-        uint8_t b = dtype == TN_BOOL ? v > 0 : (uint8_t)whole;
-        int32_t w = (int32_t)whole;
-        memcpy(at,
-               dtype == TN_F32   ? (void *)&f
-               : dtype == TN_F64 ? (void *)&v
-               : dtype == TN_I64 ? (void *)&whole
-               : dtype == TN_I32 ? (void *)&w
-               : item == 2       ? (void *)&h
-                                 : (void *)&b,
-               item);
+        double v = value(specials), whole = isfinite(v) ? (double)tn_int_of(v * 3) : 0;
+        if (dtype == TN_BOOL) whole = v > 0;
+        number_set(p->block[CPU], dtype, (int64_t)i, tn_dtype_is_float(dtype) ? v : whole);
     }
     ck_assert_int_eq(kernels[GPU]->upload(p->block[GPU], p->block[CPU], p->nbytes), TN_OK);
 }
@@ -147,19 +130,6 @@ static void release(pair *p)
     kernels[GPU]->free(p->block[GPU], p->nbytes);
 }
 
-static double element(const void *data, tn_dtype dtype, size_t i)
-{
-    switch (dtype) {
-    case TN_F32: return ((const float *)data)[i];
-    case TN_F64: return ((const double *)data)[i];
-    case TN_BF16: return tn_from_bf16(((const uint16_t *)data)[i]);
-    case TN_F16: return tn_from_f16(((const uint16_t *)data)[i]);
-    case TN_I64: return (double)((const int64_t *)data)[i];
-    case TN_I32: return ((const int32_t *)data)[i];
-    default: return ((const uint8_t *)data)[i];
-    }
-}
-
 /* The whole memory, gaps included. */
 static void same(const pair *p, double f32, const char *what, int i, int64_t n)
 {
@@ -172,8 +142,8 @@ static void same(const pair *p, double f32, const char *what, int i, int64_t n)
                                           : 0;
     assert_ok(kernels[GPU]->download(gpu, p->block[GPU], p->nbytes));
     for (size_t k = 0; k < p->nbytes / tn_dtype_size(dtype); k++) {
-        double a = element(gpu, dtype, k);
-        double e = element(p->block[CPU], dtype, k);
+        double a = number_get(gpu, dtype, (int64_t)k);
+        double e = number_get(p->block[CPU], dtype, (int64_t)k);
         bool close = isnan(e)               ? isnan(a)
                      : isinf(e) || isinf(a) ? a == e
                                             : fabs(a - e) <= tolerance * (fabs(e) + 1);
@@ -241,7 +211,7 @@ enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 /* Function _i of an arity, in all dtypes: of one kind, with a mask, mixed. */
 static void check_function(int arity, int function, bool predicate)
 {
-    random_state = (uint64_t)function * 7 + (uint64_t)arity + 1;
+    number_seed = (uint64_t)function * 7 + (uint64_t)arity + 1;
     for (int t = 0; t < DTYPES; t++) {
         if (TEST_ASAN && (t + function) % 4) continue; /* several times slower */
         tn_dtype d = dtypes[t];
@@ -304,7 +274,7 @@ static void check_sample(int i, call *c)
 START_TEST(sixteen)
 {
     static const int64_t places[] = { 0, 1, 4, 8 }, widths[] = { 1, 4, 7, 8, 12, 16, 17, 24 };
-    random_state = (uint64_t)_i + 23;
+    number_seed = (uint64_t)_i + 23;
     for (int i = 0; i < 4 * 4 * 8 * 4; i++) {
         int64_t lead = places[i % 4], gap = places[i / 4 % 4], w = widths[i / 16 % 8];
         int kind = i / 128, s = (i + i / 4 + i / 16) % SAMPLES;
@@ -332,7 +302,7 @@ START_TEST(copy)
 {
     tn_dtype to = dtypes[_i / DTYPES];
     tn_dtype from = dtypes[_i % DTYPES];
-    random_state = (uint64_t)_i + 1;
+    number_seed = (uint64_t)_i + 1;
     for (int how = 0; how < LAYOUTS; how++) {
         for (int s = 0; s < SIZES; s++) {
             if (TEST_ASAN && (how + s + _i) % 3) continue;
@@ -351,7 +321,7 @@ END_TEST
  * call writes over its operand. */
 START_TEST(around)
 {
-    random_state = (uint64_t)_i + 29;
+    number_seed = (uint64_t)_i + 29;
     int64_t n = 64 * 256 * 16 + 8 * 300 + 5;
     tn_dtype d = dtypes[_i];
     for (int s = 0; s < SAMPLES; s++) {
@@ -379,7 +349,7 @@ END_TEST
 START_TEST(transpose)
 {
     static const int64_t n[] = { 1, 3, 4, 31, 32, 33, 100 };
-    random_state = 5;
+    number_seed = 5;
     for (int i = 0; i < 7; i++) {
         for (int k = 0; k < 7; k++) {
             int64_t a = n[i], b = n[k];
@@ -410,7 +380,7 @@ static tn_status run_fill(int side, void *user)
 START_TEST(fill)
 {
     static const tni_number values[] = { { 0, 0 }, { 1, 1 }, { -2.75, -2 }, { 300.5, 300 } };
-    random_state = 3;
+    number_seed = 3;
     for (int v = 0; v < 4; v++) {
         for (int how = 0; how < LAYOUTS; how++) {
             for (int s = 0; s < SIZES; s++) {
@@ -512,7 +482,7 @@ START_TEST(reduce)
                  : real                                            ? d
                  : function == TNI_R_sum || function == TNI_R_prod ? TN_I64
                                                                    : d;
-    random_state = (uint64_t)_i + 11;
+    number_seed = (uint64_t)_i + 11;
     for (int k = 0; k < SLICES; k++) {
         for (int variant = 0; variant < (function == TNI_R_norm ? 4 : 2); variant++) {
             bool specials = variant == 1 && function != TNI_R_norm;
@@ -537,7 +507,8 @@ static double worst(const pair *p)
     double most = 0;
     assert_ok(kernels[GPU]->download(gpu, p->block[GPU], p->nbytes));
     for (size_t k = 0; k < p->nbytes / tn_dtype_size(dtype); k++) {
-        double a = element(gpu, dtype, k), e = element(p->block[CPU], dtype, k);
+        double a = number_get(gpu, dtype, (int64_t)k),
+               e = number_get(p->block[CPU], dtype, (int64_t)k);
         if (!(fabs(e) > 0 && fabs(e) < (double)INFINITY)) return INFINITY;
         most = fmax(most, fabs(a - e) / fabs(e));
     }
@@ -551,7 +522,7 @@ START_TEST(reduce_out_of_range)
     static const double orders[] = { 2, 100, 0.5 };
     static const double units[][2] = { { 0x1p100, 0x1p-80 }, { 0x1p700, 0x1p-700 } };
     tn_dtype d = (tn_dtype[]){ TN_F32, TN_F64, TN_BF16 }[_i];
-    random_state = (uint64_t)_i + 5;
+    number_seed = (uint64_t)_i + 5;
     for (int k = 3; k < SLICES; k++) {
         if (leave_out(k, _i)) continue;
         for (int variant = 0; variant < 8; variant++) {
@@ -599,7 +570,7 @@ static tn_status run_cumsum(int side, void *user)
 
 START_TEST(arg_reduce)
 {
-    random_state = (uint64_t)_i + 17;
+    number_seed = (uint64_t)_i + 17;
     for (int k = 0; k < SLICES; k++) {
         for (int axis = 0; axis < 3; axis++) {
             if (slices[k].size[axis] == 0) continue;
@@ -627,7 +598,7 @@ END_TEST
 START_TEST(cumsum)
 {
     tn_dtype d = dtypes[_i];
-    random_state = (uint64_t)_i + 19;
+    number_seed = (uint64_t)_i + 19;
     for (int k = 0; k < SLICES; k++) {
         for (int variant = 0; variant < 6; variant++) {
             if (leave_out(k, variant + _i)) continue;

@@ -16,7 +16,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 
-#include "common.h"
+#include "numbers.h"
 #include "cpu/conv_cases.h"
 #include "tensor/internal.h"
 
@@ -44,34 +44,14 @@ typedef struct twin {
 
 static twin twins[64]; /* of the running case, to be freed together */
 static int n_twins;
-static uint64_t random_state = 1;
-
-static double uniform(void) /* xorshift64*: [-1, 1) */
+static double uniform(void)
 {
-    random_state ^= random_state >> 12;
-    random_state ^= random_state << 25;
-    random_state ^= random_state >> 27;
-    return (double)((random_state * 2685821657736338717u) >> 11) / 9007199254740992.0 * 2 - 1;
-}
-
-static double get(const void *data, tn_dtype of, int64_t i)
-{
-    return of == TN_F64   ? ((const double *)data)[i]
-           : of == TN_F32 ? (double)((const float *)data)[i]
-           : of == TN_I32 ? (double)((const int32_t *)data)[i]
-                          : (double)((const uint8_t *)data)[i];
+    return number_in(-1, 1);
 }
 
 static void put(void *data, tn_dtype of, int64_t i, double v)
 {
-    if (of == TN_F64)
-        ((double *)data)[i] = v;
-    else if (of == TN_F32)
-        ((float *)data)[i] = (float)v;
-    else if (of == TN_I32)
-        ((int32_t *)data)[i] = (int32_t)v;
-    else
-        ((uint8_t *)data)[i] = v > 0.4;
+    number_set(data, of, i, of == TN_U8 || of == TN_BOOL ? v > 0.4 : v);
 }
 
 static void upload(const twin *t)
@@ -137,8 +117,8 @@ static void compare(const twin *t, int64_t terms, const char *what)
     tn_dtype of = t->at[CPU].dtype;
     void *got = download(t);
     for (int64_t i = 0; i < t->n; i++) {
-        double a = get(got, of, i);
-        double b = get(t->block[CPU], of, i);
+        double a = number_get(got, of, i);
+        double b = number_get(t->block[CPU], of, i);
         if (close_to(a, b, tolerance)) continue; /* an assertion for each takes most of the time */
         ck_abort_msg("%s, %s: element %" PRId64 " of %" PRId64 " is %.9g, not %.9g", what,
                      tn_dtype_name(dtype), i, t->n, a, b);
@@ -457,7 +437,7 @@ static const tni_pool2d_sizes adaptives[] = {
 static void tie(twin *t)
 {
     for (int64_t i = 0; i < t->n; i++) {
-        double v = floor(get(t->block[CPU], dtype, i) * 4) / 4;
+        double v = floor(number_get(t->block[CPU], dtype, i) * 4) / 4;
         int64_t k = i % 61;
         put(t->block[CPU], dtype, i,
             k == 7 || k == 8 ? (double)NAN

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 
 #include "cpu/conv_cases.h"
+#include "numbers.h"
 #include "shim.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"
@@ -44,30 +45,20 @@ typedef struct numbers {
 
 static numbers made[16];
 static int n_made;
-static uint64_t random_state = 1;
-
-static double uniform(void) /* xorshift64*: [-1, 1) */
+static double uniform(void)
 {
-    random_state ^= random_state >> 12;
-    random_state ^= random_state << 25;
-    random_state ^= random_state >> 27;
-    return (double)((random_state * 2685821657736338717u) >> 11) / 9007199254740992.0 * 2 - 1;
+    return number_in(-1, 1);
 }
 
 static double get(const void *data, int64_t i)
 {
-    if (dtype == TN_F32) return (double)((const float *)data)[i];
-    uint16_t bits = ((const uint16_t *)data)[i];
-    return (double)(dtype == TN_BF16 ? tn_from_bf16(bits) : tn_from_f16(bits));
+    return number_get(data, dtype, i);
 }
 
 /* v as dtype holds it. */
 static double put(void *data, int64_t i, double v)
 {
-    if (dtype == TN_F32)
-        ((float *)data)[i] = (float)v;
-    else
-        ((uint16_t *)data)[i] = dtype == TN_BF16 ? tn_to_bf16((float)v) : tn_to_f16((float)v);
+    number_set(data, dtype, i, v);
     return get(data, i);
 }
 
@@ -299,53 +290,21 @@ typedef struct conv_numbers {
 } conv_numbers;
 
 /* The convolution's kernels depend on sizes of their own. */
-static tni_array array_at(void *data, tn_dtype of)
+static tni_array array_of(const numbers *x, bool exact)
 {
-    return (tni_array){ .data = data, .dtype = of };
+    return (tni_array){ .data = exact ? x->exact : x->at, .dtype = exact ? TN_F64 : dtype };
 }
 
-static void conv_on_gpu(const conv_numbers *t, const tni_conv2d_sizes *c)
+static void convolve(const tni_backend *by, const conv_numbers *t, const tni_conv2d_sizes *c)
 {
-    assert_ok(gpu->conv2d(&(tni_conv2d){ .y = array_at(t->y->at, dtype),
-                                         .x = array_at(t->x->at, dtype),
-                                         .w = array_at(t->w->at, dtype),
-                                         .bias = array_at(t->b->at, dtype),
-                                         .sizes = *c }));
-    assert_ok(gpu->conv2d(&(tni_conv2d){ .y = array_at(t->z->at, dtype),
-                                         .x = array_at(t->x->at, dtype),
-                                         .w = array_at(t->w->at, dtype),
-                                         .sizes = *c }));
-    assert_ok(gpu->conv2d_grad_input(&(tni_conv2d_grad_input){ .dx = array_at(t->dx->at, dtype),
-                                                               .dy = array_at(t->dy->at, dtype),
-                                                               .w = array_at(t->w->at, dtype),
-                                                               .sizes = *c }));
-    assert_ok(gpu->conv2d_grad_weight(&(tni_conv2d_grad_weight){ .dw = array_at(t->dw->at, dtype),
-                                                                 .dy = array_at(t->dy->at, dtype),
-                                                                 .x = array_at(t->x->at, dtype),
-                                                                 .sizes = *c }));
-}
-
-static void conv_exactly(const conv_numbers *t, const tni_conv2d_sizes *c)
-{
-    double *x = t->x->exact, *w = t->w->exact, *dy = t->dy->exact;
-    assert_ok(cpu->conv2d(&(tni_conv2d){ .y = array_at(t->y->exact, TN_F64),
-                                         .x = array_at(x, TN_F64),
-                                         .w = array_at(w, TN_F64),
-                                         .bias = array_at(t->b->exact, TN_F64),
-                                         .sizes = *c }));
-    assert_ok(cpu->conv2d(&(tni_conv2d){ .y = array_at(t->z->exact, TN_F64),
-                                         .x = array_at(x, TN_F64),
-                                         .w = array_at(w, TN_F64),
-                                         .sizes = *c }));
-    assert_ok(cpu->conv2d_grad_input(&(tni_conv2d_grad_input){ .dx = array_at(t->dx->exact, TN_F64),
-                                                               .dy = array_at(dy, TN_F64),
-                                                               .w = array_at(w, TN_F64),
-                                                               .sizes = *c }));
-    assert_ok(
-        cpu->conv2d_grad_weight(&(tni_conv2d_grad_weight){ .dw = array_at(t->dw->exact, TN_F64),
-                                                           .dy = array_at(dy, TN_F64),
-                                                           .x = array_at(x, TN_F64),
-                                                           .sizes = *c }));
+    bool exact = by == cpu;
+    tni_array x = array_of(t->x, exact), w = array_of(t->w, exact), dy = array_of(t->dy, exact);
+    tni_array y = array_of(t->y, exact), z = array_of(t->z, exact), b = array_of(t->b, exact);
+    tni_array dx = array_of(t->dx, exact), dw = array_of(t->dw, exact);
+    assert_ok(by->conv2d(&(tni_conv2d){ y, x, w, b, *c }));
+    assert_ok(by->conv2d(&(tni_conv2d){ z, x, w, { 0 }, *c }));
+    assert_ok(by->conv2d_grad_input(&(tni_conv2d_grad_input){ dx, dy, w, *c }));
+    assert_ok(by->conv2d_grad_weight(&(tni_conv2d_grad_weight){ dw, dy, x, *c }));
 }
 
 static conv_numbers conv_make(const tni_conv2d_sizes *c)
@@ -363,8 +322,8 @@ static void run_conv(const tni_conv2d_sizes *c, int i, bool again)
     const numbers *out[] = { t.y, t.z, t.dx, t.dw };
     int64_t terms[] = { c->c / c->groups * c->kh * c->kw, c->c / c->groups * c->kh * c->kw,
                         c->o / c->groups * c->kh * c->kw, c->n * c->oh * c->ow };
-    conv_exactly(&t, c);
-    conv_on_gpu(&t, c);
+    convolve(cpu, &t, c);
+    convolve(gpu, &t, c);
     char what[64];
     char *first[4];
     for (int k = 0; k < 4; k++) {
@@ -374,7 +333,7 @@ static void run_conv(const tni_conv2d_sizes *c, int i, bool again)
         first[k] = held(out[k]);
     }
     for (int round = 0; again && round < 9; round++) {
-        conv_on_gpu(&t, c);
+        convolve(gpu, &t, c);
         for (int k = 0; k < 4; k++) {
             char *now = held(out[k]);
             ck_assert_msg(!memcmp(first[k], now, bytes_of(out[k])), "convolution %d: other bits",
@@ -450,8 +409,8 @@ static void conv_with_tf32(const tni_conv2d_sizes *c, bool surely)
         assert_ok(tn_set_tf32(allowed));
         conv_numbers t = conv_make(c);
         const numbers *out[] = { t.y, t.z, t.dx, t.dw };
-        conv_exactly(&t, c);
-        conv_on_gpu(&t, c);
+        convolve(cpu, &t, c);
+        convolve(gpu, &t, c);
         for (int k = 0; k < 4; k++)
             check_tf32(out[k], allowed ? terms : taps * terms, allowed, surely, names[k]);
         drop_all();
@@ -518,8 +477,8 @@ START_TEST(tf32_of_exact_numbers)
             assert_ok(gpu->upload(in[k]->at, data + in[k]->lead, (size_t)in[k]->n * 4));
             free(data);
         }
-        conv_exactly(&t, &c);
-        conv_on_gpu(&t, &c);
+        convolve(cpu, &t, &c);
+        convolve(gpu, &t, &c);
         const numbers *out[] = { t.y, t.z, t.dx, t.dw };
         for (int k = 0; k < 4; k++) check(out[k], c.n * c.oh * c.ow + 999, "exact TF32");
         drop_all();

@@ -1,11 +1,20 @@
 /*
  * test_cuda_train.c - training with the CUDA device: both models of the examples and every
  * optimizer beside the CPU, moving, files, random numbers; a step waits for nothing, leaks nothing,
- * and gives the same bits in any order of threads.
+ * and gives the same bits in any order of threads. The loop of the examples
+ * (examples/training.c) with losses on the device: steps wait for nothing until there is something
+ * to print, and the log still has every step's loss.
  *
  * Seen to fail: in optim.cu the decay of AdamW added to the gradient; a cudaStreamSynchronize in
- * the upload (a step waited); in device.cu a borrowed block not returned (blocks grew).
+ * the upload (a step waited); in device.cu a borrowed block not returned (blocks grew); in
+ * training.c read_losses() in every one_step (63 waits where none were wanted), write_log()
+ * left out where there is no room for more steps, every loss copied to place 0, atexit() called
+ * before the device is open (its memory is gone by the time the log is written).
  */
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../../examples/training.h"
 #include "shim.h"
 #include "files.h"
 #include "models.h"
@@ -115,14 +124,15 @@ static tn_module *mlp(tn_dtype dtype)
     return m;
 }
 
-/* A step with clipped gradients. */
-static void clipped_step(tn_module *m, tn_optim *optimizer, tn_tensor *x, double *norm)
+/* A step with clipped gradients: their norm before. */
+static double clipped_step(tn_module *m, tn_optim *optimizer, tn_tensor *x)
 {
     tn_tensor *loss = tn_mean(tn_square(tn_forward(m, x)), NULL, 0, false);
     assert_ok(tn_optim_zero_grad(optimizer));
     assert_ok(tn_backward(loss));
-    *norm = tn_clip_grad_norm(tn_parameters(m), 0.1, 2, true);
+    double norm = tn_clip_grad_norm(tn_parameters(m), 0.1, 2, true);
     assert_ok(tn_optim_step(optimizer));
+    return norm;
 }
 
 START_TEST(every_optimizer)
@@ -139,20 +149,16 @@ START_TEST(every_optimizer)
         ck_assert(on_cpu && on_gpu);
         for (int step = 0; step < 5; step++) {
             tn_tensor *x = random_as(TN_SHAPE(9, 7), -1, 1, (uint64_t)step + 1, dtype);
-            double e;
-            clipped_step(cpu, on_cpu, x, &e);
-            double a;
-            clipped_step(gpu, on_gpu, tn_to(x, tn_cuda(0)), &a);
+            double e = clipped_step(cpu, on_cpu, x);
+            double a = clipped_step(gpu, on_gpu, tn_to(x, tn_cuda(0)));
             ck_assert_msg(fabs(a - e) <= bound * e, "norm %.12g, not %.12g", a, e);
         }
         assert_same_state(gpu, cpu, bound, bound);
         /* to the CPU with its state, and on */
         assert_ok(tn_module_to(gpu, tn_cpu()));
         tn_tensor *x = random_as(TN_SHAPE(9, 7), -1, 1, 77, dtype);
-        double e;
-        clipped_step(cpu, on_cpu, x, &e);
-        double a;
-        clipped_step(gpu, on_gpu, x, &a);
+        clipped_step(cpu, on_cpu, x);
+        clipped_step(gpu, on_gpu, x);
         assert_ok(tn_module_to(gpu, tn_cuda(0)));
         assert_same_state(gpu, cpu, bound, bound);
         tn_optim_free(on_cpu);
@@ -217,9 +223,8 @@ static void steps(tn_module *m, tn_optim *optimizer, int from, int to)
 {
     for (int i = from; i < to; i++) {
         tn_scope scope = tn_scope_begin();
-        double norm;
         tn_tensor *x = random_as(TN_SHAPE(9, 7), -1, 1, (uint64_t)i + 1, TN_F32);
-        clipped_step(m, optimizer, tn_to(x, tn_cuda(0)), &norm);
+        clipped_step(m, optimizer, tn_to(x, tn_cuda(0)));
         tn_scope_end(scope);
     }
 }
@@ -345,6 +350,127 @@ START_TEST(the_same_bits)
 }
 END_TEST
 
+/* ---- the loop of the examples ---------------------------------------------------------------- */
+
+enum { STEPS = 3 * EX_LATEST + 7 };
+
+struct ex_run ex;
+static long long waits[STEPS + 1]; /* before each step */
+static double means;               /* of the losses between evaluations: their sum */
+static bool fails;                 /* the optimizer's step, at the end of the log */
+
+static void next(tn_tensor **in)
+{
+    in[0] = in[1] = NULL;
+}
+
+/* The loss of step n is 1 / n. */
+static tn_tensor *learn(void *user, int n, tn_tensor *const *in)
+{
+    (void)user, (void)n, (void)in;
+    if (ex.step <= STEPS && host.waits) waits[ex.step] = host.waits();
+    if (fails && ex.step == 33) ex_check(tn_optim_step(NULL));
+    return tn_to(tn_scalar(1.0 / (double)(ex.step + 1)), tn_cuda(0));
+}
+
+static double evaluate(double mean)
+{
+    means += mean;
+    return ex.step;
+}
+
+/* A run with a constant rate of 0.5, which stops after some steps of many. */
+static void train(const char *log, int steps, int total, int every)
+{
+    ex = (struct ex_run){ EX_DEFAULTS,         .quiet = true,  .log = log,     .where = tn_cuda(0),
+                          .total = total,      .batch = 1,     .per_step = 1,  .every = every,
+                          .stop_after = steps, .next = next,   .learn = learn, .evaluate = evaluate,
+                          .value = "value",    .unit = "steps" };
+    ex.place = in_folder("stopped");
+    ex.model = tn_linear_new(1, 1, (tn_linear_options){ 0 });
+    ex.optimizer = tn_sgd(tn_parameters(ex.model), (tn_sgd_options){ .lr = 0.5 });
+    ex.schedule = tn_step_lr(ex.optimizer, 1000000, 0.5);
+    ck_assert(ex.schedule != NULL);
+    assert_ok(tn_cuda_synchronize());
+    ex_train();
+}
+
+static void assert_log(const char *path, int steps, int every)
+{
+    char line[128], wanted[128];
+    FILE *file = fopen(path, "r");
+    ck_assert(file && fgets(line, sizeof line, file));
+    ck_assert_str_eq(line, "step,loss,lr,value\n");
+    for (int step = 1; step <= steps; step++) {
+        int n = snprintf(wanted, sizeof wanted, "%d,%.6f,0.5,", step, (double)(1.0f / (float)step));
+        if (every && step % every == 0 && step < steps)
+            n += snprintf(wanted + n, sizeof wanted - (size_t)n, "%d.000000", step);
+        snprintf(wanted + n, sizeof wanted - (size_t)n, "\n");
+        ck_assert_msg(fgets(line, sizeof line, file) != NULL, "the log ends before step %d", step);
+        ck_assert_str_eq(line, wanted);
+    }
+    ck_assert(!fgets(line, sizeof line, file));
+    fclose(file);
+}
+
+START_TEST(steps_wait_for_nothing)
+{
+    if (!shim_for(__func__)) return;
+    train(in_folder("log.csv"), STEPS, 100 * STEPS, 0);
+    ck_assert_int_eq(waits[EX_LATEST - 1] - waits[0], 0);
+    ck_assert_int_eq(waits[EX_LATEST] - waits[0], 1);
+    ck_assert_int_eq(waits[STEPS - 1] - waits[0], 3); /* once when the places are full */
+    assert_log(ex.log, STEPS, 0);
+    ex_free();
+}
+END_TEST
+
+/* The means of the losses between evaluations; what these return stands in the log. */
+START_TEST(evaluations)
+{
+    double sum = 0;
+    means = 0;
+    train(in_folder("log.csv"), STEPS, 100 * STEPS, 10);
+    for (int step = 1; step <= STEPS / 10 * 10; step++) sum += (double)(1.0f / (float)step) / 10;
+    ck_assert(means - sum < 1e-12 && sum - means < 1e-12);
+    ck_assert_int_eq(ex.curve[1].n, STEPS / 10);
+    assert_log(ex.log, STEPS, 10);
+    ex_free();
+}
+END_TEST
+
+/* A curve of about 200 points, each the mean of its steps. */
+START_TEST(curve)
+{
+    train(NULL, STEPS, 400, 0);
+    ck_assert_int_eq(ex.curve[0].n, STEPS / 2);
+    for (int i = 0; i < ex.curve[0].n; i++) {
+        double first = (double)(1.0f / (float)(2 * i + 1)),
+               second = (double)(1.0f / (float)(2 * i + 2));
+        ck_assert(ex.curve[0].x[i] == (double)(2 * i + 2));
+        ck_assert(ex.curve[0].y[i] == (first + second) / 2);
+    }
+    ex_free();
+}
+END_TEST
+
+/* The program ends in the middle of a step: the log has the losses of the steps before. */
+START_TEST(an_error_keeps_the_log)
+{
+    const char *path = in_folder("log.csv");
+    if (!shim_for(__func__)) return; /* a real device does not survive a fork */
+    pid_t child = fork();
+    if (child == 0) {
+        fails = true;
+        train(path, STEPS, 100, 0);
+    }
+    int status = 0;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 1, "status %x", (unsigned)status);
+    assert_log(path, 33, 0);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("cuda_train");
@@ -353,13 +479,13 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, cnn, 0, 2);
     tcase_add_loop_test(t, every_optimizer, 0, OPTIMIZERS);
     t = file_case(suite, "moving");
-    tcase_add_test(t, there_and_back);
-    tcase_add_test(t, files);
-    tcase_add_test(t, resume);
+    add_tests(t, there_and_back, files, resume);
     tcase_add_loop_test(t, masks_equal_the_cpus, 0, 2);
     t = test_case(suite, "steps");
     if (shim_for("a_step_waits_for_nothing"))
         tcase_add_loop_test(t, a_step_waits_for_nothing, 0, 2);
     tcase_add_loop_test(t, the_same_bits, 0, 2);
+    t = file_case(suite, "losses");
+    add_tests(t, steps_wait_for_nothing, evaluations, curve, an_error_keeps_the_log);
     return suite;
 }

@@ -1,6 +1,6 @@
 /* twins.c - arrays on both sides, filled, compared and freed. */
 #include "twins.h"
-#include "tensor/math.h"
+#include "numbers.h"
 
 const tni_backend *kernels[SIDES];
 tn_dtype dtype;
@@ -9,8 +9,6 @@ const int64_t sizes[SIZES] = { 0, 1, 7, 33, 257, 1025 };
 
 static twin *twins[64]; /* of the running test, to be freed together */
 static int n_twins;
-static uint64_t random_state = 1;
-
 /* Of bf16 and f16 the distance of neighbours: where f32 sums differ, so may their rounding. */
 static double tolerance(tn_dtype of)
 {
@@ -25,12 +23,9 @@ void choose(int variant)
     ck_assert_msg(kernels[GPU] != NULL, "%s", tn_error());
 }
 
-double uniform(void) /* xorshift64*: [-2, 2) */
+double uniform(void)
 {
-    random_state ^= random_state >> 12;
-    random_state ^= random_state << 25;
-    random_state ^= random_state >> 27;
-    return (double)((random_state * 2685821657736338717u) >> 11) / 9007199254740992.0 * 4 - 2;
+    return number_in(-2, 2);
 }
 
 int64_t count(const twin *t)
@@ -42,28 +37,15 @@ int64_t count(const twin *t)
 
 double value(const void *data, tn_dtype of, int64_t i)
 {
-    switch (of) {
-    case TN_F64: return ((const double *)data)[i];
-    case TN_F32: return (double)((const float *)data)[i];
-    case TN_I64: return (double)((const int64_t *)data)[i];
-    case TN_I32: return (double)((const int32_t *)data)[i];
-    case TN_BF16: return (double)tn_from_bf16(((const uint16_t *)data)[i]);
-    case TN_F16: return (double)tn_from_f16(((const uint16_t *)data)[i]);
-    default: return (double)((const uint8_t *)data)[i];
-    }
+    return number_get(data, of, i);
 }
 
 void set(void *data, tn_dtype of, int64_t i, double v)
 {
-    switch (of) {
-    case TN_F64: ((double *)data)[i] = v; break;
-    case TN_F32: ((float *)data)[i] = (float)v; break;
-    case TN_I64: ((int64_t *)data)[i] = (int64_t)v; break;
-    case TN_I32: ((int32_t *)data)[i] = (int32_t)v; break;
-    case TN_BF16: ((uint16_t *)data)[i] = tn_to_bf16((float)v); break;
-    case TN_F16: ((uint16_t *)data)[i] = tn_to_f16((float)v); break;
-    default: ((uint8_t *)data)[i] = (uint8_t)(int)(v * 50);
-    }
+    if (of == TN_U8 || of == TN_BOOL)
+        ((uint8_t *)data)[i] = (uint8_t)(int)(v * 50);
+    else
+        number_set(data, of, i, v);
 }
 
 /* The CPU's bytes to the GPU. */

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes rows for the public functions that have none in rows_*.def, from their prototypes.
+"""Writes rows for the public functions that have none in rows/*.def, from their prototypes.
 
 usage: tests/fuzz_api/rows.py FOLDER      writes rows_made.def, kinds_made.def, options_made.def there
 
@@ -40,7 +40,7 @@ def row(code, kinds):
     given = [] if arguments == "void" else arguments.split(",")
     drawn = [argument(a, kinds, i == 0, name.endswith("_")) for i, a in enumerate(given)]
     if result not in GIVES or None in drawn or len(drawn) > 9:
-        sys.exit(f"{name}: write a row in tests/fuzz_api/rows_*.def: no kind fits {code}")
+        sys.exit(f"{name}: write a row in tests/fuzz_api/rows/*.def: no kind fits {code}")
     return f"R{len(drawn)}({', '.join([GIVES[result], name, *drawn])})"
 
 
@@ -53,7 +53,7 @@ def options(struct):
 
 
 def main():
-    by_hand = set(re.findall(r"^\w+\(\w+, (tn_\w+)", "".join(p.read_text() for p in HERE.glob("rows_*.def")), re.M))
+    by_hand = set(re.findall(r"^\w+\(\w+, (tn_\w+)", "".join(p.read_text() for p in HERE.glob("rows/*.def")), re.M))
     found = re.findall(r"^KIND\((\w+), ([^,]+), ", (HERE / "kinds.def").read_text(), re.M)
     kinds = {kind: name for name, kind in reversed(found) if kind.endswith(("_options", "_spec"))}
     declared = [d for path in headers.headers() for group in headers.read(path)[1] for d in group.declarations]

@@ -1,7 +1,7 @@
 /*
  * world.h - random calls of the public functions, and the checks after each of them.
  *
- * A row (rows_*.def) is one function: its result, its name, and the kind of each argument. A kind
+ * A row (in rows/) is one function: its result, its name, and the kind of each argument. A kind
  * (kinds.def) is a type and a way to draw it (draw.c). Everything random in an argument comes from
  * the pick_ functions below, one number or pointer at a time, so a sweep can take sound arguments
  * and replace the k-th part by something odd.

@@ -154,7 +154,7 @@ def check(tree, files, edited, program):
     version = re.search(r"version: '([0-9.]+)'", files["meson.build"].decode())[1]
     targets = [f"src/libtenon.so.{version}", "tests/fuzz_api/fuzz_api", *(f"tests/{program}" for program in SUITES.values())]
     if shim == "enabled":
-        targets.append("tests/cuda_host/libtenon-cuda-host.so.p/meson-generated_.._unit.cpp.o")
+        targets.append("tests/cuda/host/libtenon-cuda-host.so.p/meson-generated_.._unit.cpp.o")
     log = run("ninja", "-C", "build", *targets, cwd=tree)
     warnings = [line for line in log.splitlines() if "warning:" in line]
     if warnings:

@@ -744,7 +744,7 @@ static void memory(void)
     }
 }
 
-/* The shim's controls (tests/cuda_host/forced.cpp). */
+/* The shim's controls (tests/cuda/host/forced.cpp). */
 static void (*fail_call)(long long n);
 static const char *(*failed_call)(void);
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Data parallel training on GPUs, over NCCL: the driver's modes with 2 and 4 ranks, each on a GPU of its own,
-# and their weights against those of one process on the CPU. Over the shim of tests/cuda_host, where one module
+# and their weights against those of one process on the CPU. Over the shim of tests/cuda/host, where one module
 # stands for CUDA and NCCL; on real GPUs with the real two, with as many ranks as there are GPUs.
 # usage: tests/parallel/gpus.sh DRIVER MPI-MODULE CUDA-MODULE NCCL-MODULE
 # Seen to fail: with src/ext/parallel/nccl.c not waiting before a sum, or behind it (the sum is not there yet), or with a

@@ -1,7 +1,7 @@
 /*
  * nccl.c - the module libtenon-nccl.so: tni_nccl over NVIDIA's library. It is a shared module of
  * its own, so that only programs that share out work on GPUs map it. The same source is compiled as
- * C++ over the shim in tests/cuda_host, which runs it on the CPU.
+ * C++ over the shim in tests/cuda/host, which runs it on the CPU.
  *
  * Sums have a stream beside the one of all other work, so that they go on while backward computes.
  * Events order the two: a sum begins when the numbers are there (full), and what reads them begins

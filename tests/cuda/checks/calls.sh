@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Every function of the CUDA runtime, cuBLAS, cublasLt and cuRAND that src/cuda calls was made to fail by
 # the tests that ran before this one: their logs name them all.
-# usage: tests/cuda/calls.sh MODULE LOG...
+# usage: tests/cuda/checks/calls.sh MODULE LOG...
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 
 # These give the error of another call, or its text.
 cannot_fail='cudaGetLastError|cudaPeekAtLastError|cudaGetErrorString|cublasGetStatusString'

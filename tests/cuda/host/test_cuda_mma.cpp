@@ -1,5 +1,5 @@
 /*
- * test_cuda_mma.cpp - the tensor-core instructions of src/cuda/mma.h as tests/cuda_host emulates
+ * test_cuda_mma.cpp - the tensor-core instructions of src/cuda/mma.h as tests/cuda/host emulates
  * them.
  *
  * This file states a second time, register by register, which numbers a lane holds, after the

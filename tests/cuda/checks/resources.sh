@@ -2,7 +2,7 @@
 # Every launch of the tests that ran before this one fits on each GPU that the real module has
 # machine code for: its kernels' resources (cuobjdump) with the largest launch in the shim's logs.
 # All instances of a template are checked against the largest launch of any of them.
-# usage: tests/cuda/resources.sh SHIM MODULE LOG...
+# usage: tests/cuda/checks/resources.sh SHIM MODULE LOG...
 set -euo pipefail
 
 shim=$1 module=$2

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The example programs with --device cuda, over the host shim: the losses of the CPU, files and samples that
 # do not depend on the device, and one clear line where there is no GPU.
-# usage: TN_CUDA_MODULE=SHIM tests/cuda/examples.sh TRANSFORMER BATCHNORM BUFFERS XOR INTEROP
+# usage: TN_CUDA_MODULE=SHIM tests/cuda/checks/examples.sh TRANSFORMER BATCHNORM BUFFERS XOR INTEROP
 #
 # Seen to fail: with the loss of every step on the device copied to place 0 (one_step in training.c) both
 # comparisons of losses; with a sample that looks at the last character alone on the device (transformer.c), "the
@@ -11,7 +11,7 @@ transformer=$(realpath "$1") batchnorm=$(realpath "$2") buffers=$(realpath "$3")
 interop=$(realpath "$5")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=tests/examples/example_data.sh
-. "$here/../examples/example_data.sh"
+. "$here/../../examples/example_data.sh"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cd "$dir" || exit 1

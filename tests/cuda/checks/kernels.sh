@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Every kernel of src/cuda was launched by the tests that ran before this one: their logs name them all.
-# usage: tests/cuda/kernels.sh MODULE LOG...
+# usage: tests/cuda/checks/kernels.sh MODULE LOG...
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 
 module=$1
 shift

@@ -1,5 +1,5 @@
 /*
- * test_cuda_races.cpp - the detector of tests/cuda_host/races.cpp: small kernels with a known race,
+ * test_cuda_races.cpp - the detector of tests/cuda/host/races.cpp: small kernels with a known race,
  * and beside each the same kernel with the race fixed.
  *
  * This file is compiled as the kernels are, with the compiler's calls before every access.

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Which barriers of the kernels does a test need? One after another is ignored by the race detector
-# (../cuda_host/races.cpp); prints the race found then, or "not missed". Takes minutes; not part of the suite.
-# usage: tests/cuda/barriers.sh BUILD SUITE CASE FILE...     e.g. build cuda_indices indices src/cuda/sort.h
+# (../host/races.cpp); prints the race found then, or "not missed". Takes minutes; not part of the suite.
+# usage: tests/cuda/checks/barriers.sh BUILD SUITE CASE FILE...     e.g. build cuda_indices indices src/cuda/sort.h
 set -euo pipefail
 
 build=$(realpath "$1")
 program=$build/tests/cuda/test_$2
 export CK_FORK=no CK_RUN_CASE=$3
-export TN_CUDA_MODULE=$build/tests/cuda_host/libtenon-cuda-races.so
+export TN_CUDA_MODULE=$build/tests/cuda/host/libtenon-cuda-races.so
 shift 3
 for file in "$@"; do
     for line in $(grep -nE '__sync(threads|warp)(_and|_or|_count)?\(' "$file" | cut -d: -f1); do

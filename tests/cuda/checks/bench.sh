@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The benchmark programs at their smallest: the same over the host shim as on the CPU, and the table made of both.
-# usage: TN_CUDA_MODULE=SHIM tests/cuda/bench.sh BENCH_GPT BENCH_IMAGES BENCH_OPS
+# usage: TN_CUDA_MODULE=SHIM tests/cuda/checks/bench.sh BENCH_GPT BENCH_IMAGES BENCH_OPS
 #
 # Seen to fail: with the batches of a block all made for its first step (train.c) the losses on the device; with
 # a captured step always given the first of them, "captured: the same bits";
@@ -9,7 +9,7 @@ set -uo pipefail
 gpt=$(realpath "$1") images=$(realpath "$2") ops=$(realpath "$3")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=tests/examples/example_data.sh
-. "$here/../examples/example_data.sh"
+. "$here/../../examples/example_data.sh"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cd "$dir" || exit 1
@@ -61,7 +61,7 @@ cat said >>gpt.csv
 sed -n 's/^tenon_/torch_/p' said >>gpt.csv
 
 if command -v python3 >/dev/null; then
-    table() { python3 "$here/../../bench/summarise.py" "$@"; }
+    table() { python3 "$here/../../../bench/summarise.py" "$@"; }
     check 'table' says 1 '^\| gpt_tiny_f32 \| loss_1 \| 4\.[0-9]+ \| 4\.[0-9]+ \| 4\.[0-9]+ \| (equal|differ)' \
         table gpt.csv
     check 'table, ops against the least time' grep -qE '^\| attention_f32 \| [0-9.e-]+ \| ' said
