@@ -54,13 +54,11 @@ TCase *test_case(Suite *suite, const char *name);
 /* ... whose tests begin with scarce_install() (scarce.h) and without the library's cache. Only for
  * a program whose tests have a process each. */
 TCase *scarce_case(Suite *suite, const char *name);
-/* tcase_add_test for each of several tests. */
-#define add_tests(tcase, ...)                                                                      \
-    do {                                                                                           \
-        const TTest *const add_tests_[] = { __VA_ARGS__ };                                         \
-        for (size_t add_i_ = 0; add_i_ < sizeof add_tests_ / sizeof *add_tests_; add_i_++)         \
-            tcase_add_test(tcase, add_tests_[add_i_]);                                             \
-    } while (0)
+/* add_tests(t, a, b, c): tests that are no loops. */
+#define add_tests(t, ...)                                                                          \
+    add_all_tests((t), (const TTest *[]){ __VA_ARGS__ },                                           \
+                  sizeof((const TTest *[]){ __VA_ARGS__ }) / sizeof(const TTest *))
+void add_all_tests(TCase *t, const TTest *const *tests, size_t n);
 /* The fixture itself, for test cases made by hand: tcase_add_checked_fixture(t, test_setup,
  * test_teardown). */
 void test_setup(void);

@@ -25,6 +25,7 @@ typedef struct scarce_memory {
     int64_t blocks;   /* given and not yet taken back, */
     int64_t bytes;    /* and what was asked for them */
     bool foreign;     /* more were taken back than were given */
+    const char *what; /* named in the messages of scarce_sweep(), unless NULL */
 } scarce_memory;
 extern scarce_memory scarce;
 extern const tn_allocator scarce_allocator; /* refuses nothing at first */
@@ -33,6 +34,12 @@ extern const tn_allocator scarce_allocator; /* refuses nothing at first */
  * closed and reopened for this, so everything made in it is freed. The library's cache may answer
  * requests instead: use TN_CACHE=0 or tn_memory_trim() if every request counts. */
 void scarce_install(void);
+/* In a Check suite, after scarce_install(): refuses the k-th request for memory of call(user), and
+ * with scarce.sticky all after it, for k = 1, 2, ... until it makes no more. It must fail with
+ * TN_E_NOMEM, or do without; leave no tensor and no byte; and pass check(user) after a failure,
+ * unless that is NULL. What must not be refused in a call stands between scarce_fail(0) and
+ * scarce_fail(k). Returns how often it failed: scarce.requests times, if it never did without. */
+int scarce_sweep(tn_status (*call)(void *user), void (*check)(void *user), void *user);
 /* The k-th request from here on fails, 1 for the first; 0: none. */
 void scarce_fail(int64_t k);
 /* The next n requests are granted, and no other; INT64_MAX: all. */

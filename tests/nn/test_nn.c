@@ -672,6 +672,8 @@ START_TEST(any_depth_of_nesting)
 }
 END_TEST
 
+void nn_kinds_cases(Suite *suite);
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("nn");
@@ -709,5 +711,6 @@ Suite *test_suite(void)
     tcase_add_test(t, a_failed_constructor_frees_all_and_keeps_the_first_message);
     tcase_add_test(t, modules_are_counted);
     tcase_add_test(t, any_depth_of_nesting);
+    nn_kinds_cases(s);
     return s;
 }

@@ -7,7 +7,7 @@
  * first piece; the row in a message without the piece's first; an unwanted gradient counted among
  * the saved; backward without the loss's gradient.
  */
-#include "common.h"
+#include "autograd/gradients.h"
 #include "scarce.h"
 
 /* Of 2^16 classes 256 rows are made at once: three pieces, or two under a sanitizer. */
@@ -19,17 +19,16 @@ typedef struct problem {
     tn_cross_entropy_options o;
 } problem;
 
-static tn_tensor *leaf(tn_shape shape, uint64_t seed, tn_dtype dtype)
+static tn_tensor *random_leaf(tn_shape shape, uint64_t seed, tn_dtype dtype)
 {
-    tn_tensor *t = random_as(shape, -1, 1, seed, dtype);
-    assert_ok(tn_set_requires_grad(t, true));
-    return t;
+    return leaf(random_as(shape, -1, 1, seed, dtype));
 }
 
 static problem problem_of(int64_t n, int64_t classes, tn_dtype dtype)
 {
-    problem p = { .in = { leaf(TN_SHAPE(n, K), 1, dtype), leaf(TN_SHAPE(classes, K), 2, dtype),
-                          leaf(TN_SHAPE(classes), 3, dtype) },
+    problem p = { .in = { random_leaf(TN_SHAPE(n, K), 1, dtype),
+                          random_leaf(TN_SHAPE(classes, K), 2, dtype),
+                          random_leaf(TN_SHAPE(classes), 3, dtype) },
                   .target = tn_full_as(TN_SHAPE(n), 0, TN_I64, tn_cpu()) };
     int64_t *t = tn_data_mut(p.target);
     assert_made(t);
@@ -50,11 +49,6 @@ static tn_tensor *by_two_calls(const problem *p)
 static void gradients(tn_tensor *loss, const problem *p, tn_tensor **grads)
 {
     assert_ok(tn_gradients(1, &loss, NULL, INPUTS, (tn_tensor **)p->in, grads, 0));
-}
-
-static void assert_same_bits(const tn_tensor *a, const tn_tensor *b)
-{
-    assert_close(a, b, 0, 0);
 }
 
 static const tn_dtype dtypes[] = { TN_F32, TN_F64 };
@@ -79,7 +73,7 @@ START_TEST(pieces_are_the_two_calls)
         tn_tensor *most = tn_norm(h[i], INFINITY, NULL, 0, false);
         assert_close(g[i], h[i], close, close * tn_item(most) / 10);
     }
-    TN_NO_GRAD assert_same_bits(by_pieces(&p), made);
+    TN_NO_GRAD assert_close(by_pieces(&p), made, 0, 0);
 }
 END_TEST
 
@@ -101,10 +95,10 @@ START_TEST(some_inputs_want_no_gradient)
         tn_tensor *loss = by_pieces(&some), *late = by_pieces(&p);
         assert_ok(tn_gradients(1, &loss, NULL, n, in, g, 0));
         for (int i = 0, k = 0; i < INPUTS; i++)
-            if (wanted >> i & 1) assert_same_bits(g[k++], all[i]);
+            if (wanted >> i & 1) assert_close(g[k++], all[i], 0, 0);
         assert_ok(tn_gradients(1, &late, NULL, n, in, g, 0)); /* wanted by forward, not here */
         for (int i = 0, k = 0; i < INPUTS; i++)
-            if (wanted >> i & 1) assert_same_bits(g[k++], all[i]);
+            if (wanted >> i & 1) assert_close(g[k++], all[i], 0, 0);
     }
 }
 END_TEST
@@ -132,8 +126,8 @@ START_TEST(all_rows_ignored)
     tn_tensor *loss = by_pieces(&p);
     ck_assert(isnan(tn_item(loss)));
     gradients(loss, &p, g);
-    for (int i = 0; i < INPUTS; i++) assert_same_bits(g[i], tn_zeros_like(p.in[i]));
-    p.in[0] = leaf(TN_SHAPE(0, K), 1, TN_F32);
+    for (int i = 0; i < INPUTS; i++) assert_close(g[i], tn_zeros_like(p.in[i]), 0, 0);
+    p.in[0] = random_leaf(TN_SHAPE(0, K), 1, TN_F32);
     p.target = tn_full_as(TN_SHAPE(0), 0, TN_I64, tn_cpu());
     ck_assert(isnan(tn_item(by_pieces(&p))));
 }
@@ -162,36 +156,24 @@ START_TEST(the_logits_are_never_all_there)
 }
 END_TEST
 
+static tn_status a_pass(void *user)
+{
+    problem *p = user;
+    tn_tensor *loss = by_pieces(p);
+    tn_status status = loss ? tn_backward(loss) : tn_error_status();
+    for (int i = 0; i < INPUTS; i++) {
+        ck_assert_int_eq(tn_is_none(tn_grad(p->in[i])), status != TN_OK);
+        assert_ok(tn_set_grad(p->in[i], TN_NONE));
+    }
+    return status;
+}
+
 /* A request that fails succeeds the second time if there was something cached to give back. */
 START_TEST(out_of_memory_changes_nothing)
 {
     scarce_install();
     problem p = problem_of(6, 5, _i ? TN_BF16 : TN_F32);
-    int64_t live = tn_live_tensors(), in_use = tn_memory().in_use;
-    int refusals = 0;
-    bool failed = true;
-    for (int64_t k = 1; failed; k++) {
-        tn_error_clear();
-        tn_memory_trim();
-        tn_scope scope = tn_scope_begin();
-        scarce_fail(k);
-        tn_tensor *loss = by_pieces(&p);
-        tn_status status = loss ? tn_backward(loss) : tn_error_status();
-        scarce.failing = 0;
-        failed = scarce.requests >= k;
-        bool refused = status == TN_E_NOMEM;
-        ck_assert(refused ? failed : status == TN_OK);
-        refusals += refused;
-        for (int i = 0; i < INPUTS; i++) {
-            ck_assert_int_eq(tn_is_none(tn_grad(p.in[i])), refused);
-            assert_ok(tn_set_grad(p.in[i], TN_NONE));
-        }
-        tn_scope_end(scope);
-        if (!failed) break;
-        ck_assert_int_eq(tn_live_tensors(), live);
-        ck_assert_int_le(tn_memory().in_use, in_use + 1024); /* leaves' gradient data, made once */
-    }
-    ck_assert_int_gt(refusals, 20);
+    ck_assert_int_gt(scarce_sweep(a_pass, NULL, &p), 20);
 }
 END_TEST
 
@@ -209,8 +191,8 @@ START_TEST(bits_for_any_threads)
         else
             again = by_pieces(&p);
         gradients(again, &p, i ? g : first);
-        if (i) assert_same_bits(again, loss);
-        for (int k = 0; k < INPUTS && i; k++) assert_same_bits(g[k], first[k]);
+        if (i) assert_close(again, loss, 0, 0);
+        for (int k = 0; k < INPUTS && i; k++) assert_close(g[k], first[k], 0, 0);
         loss = again;
     }
 }
@@ -222,10 +204,7 @@ START_TEST(autocast)
 {
     problem p = problem_of(N, C, TN_F32), exact = p;
     tn_tensor *g[INPUTS], *h[INPUTS], *two[INPUTS], *loss = NULL, *both = NULL;
-    for (int i = 0; i < INPUTS; i++) {
-        exact.in[i] = tn_detach(tn_to_dtype(p.in[i], TN_F64));
-        assert_ok(tn_set_requires_grad(exact.in[i], true));
-    }
+    for (int i = 0; i < INPUTS; i++) exact.in[i] = leaf(tn_detach(tn_to_dtype(p.in[i], TN_F64)));
     TN_AUTOCAST(TN_BF16)
     {
         loss = by_pieces(&p);
@@ -256,10 +235,8 @@ START_TEST(f16_is_as_f32)
 {
     problem p = problem_of(20, 50, TN_F32);
     tn_tensor *g[INPUTS], *h[INPUTS], *loss = NULL, *both = NULL;
-    for (int i = 0; i < INPUTS; i++) {
-        p.in[i] = tn_detach(tn_to_dtype(tn_to_dtype(p.in[i], TN_F16), TN_F32));
-        assert_ok(tn_set_requires_grad(p.in[i], true));
-    }
+    for (int i = 0; i < INPUTS; i++)
+        p.in[i] = leaf(tn_detach(tn_to_dtype(tn_to_dtype(p.in[i], TN_F16), TN_F32)));
     TN_AUTOCAST(TN_F16) loss = by_pieces(&p);
     both = by_two_calls(&p);
     assert_close(loss, both, 1e-6, 1e-6);
@@ -291,7 +268,7 @@ START_TEST(refusals)
     assert_null(tn_linear_cross_entropy(TN_NONE, w, b, t), TN_E_INVALID, "want tensors");
     p.o.weight = tn_ones(TN_SHAPE(3));
     assert_null(by_pieces(&p), TN_E_SHAPE, "class weights [3]: want them [65536]");
-    p.o.weight = leaf(TN_SHAPE(C), 1, TN_F32);
+    p.o.weight = random_leaf(TN_SHAPE(C), 1, TN_F32);
     assert_null(by_pieces(&p), TN_E_INVALID, "tn_detach(weight)");
     p.o = (tn_cross_entropy_options){ .label_smoothing = 2 };
     assert_null(by_pieces(&p), TN_E_INVALID, "label_smoothing 2");
@@ -303,14 +280,9 @@ Suite *test_suite(void)
     Suite *suite = suite_create("linear_cross_entropy");
     TCase *t = test_case(suite, "linear_cross_entropy");
     tcase_add_loop_test(t, pieces_are_the_two_calls, TEST_ASAN ? 4 : 0, 6);
-    tcase_add_test(t, some_inputs_want_no_gradient);
-    tcase_add_test(t, the_loss_is_scaled_and_the_graph_kept);
-    tcase_add_test(t, all_rows_ignored);
-    tcase_add_test(t, the_logits_are_never_all_there);
     tcase_add_loop_test(t, out_of_memory_changes_nothing, 0, 2);
     tcase_add_loop_test(t, bits_for_any_threads, 0, 2);
-    tcase_add_test(t, autocast);
-    tcase_add_test(t, f16_is_as_f32);
-    tcase_add_test(t, refusals);
+    add_tests(t, some_inputs_want_no_gradient, the_loss_is_scaled_and_the_graph_kept,
+              all_rows_ignored, the_logits_are_never_all_there, autocast, f16_is_as_f32, refusals);
     return suite;
 }

@@ -1,12 +1,14 @@
 /*
- * test_module_gradcheck.c - tn_module_gradcheck: right models pass, a wrong backward is named with
+ * gradcheck_modules.c - tn_module_gradcheck: right models pass, a wrong backward is named with
  * its parameter, element and op, and the model, its buffers and the generator stay as they were.
  *
  * Seen to fail: one eps only (a_kink_beside_it_is_no_fault); a halving that always goes left
  * (names_the_element); buffers and generator not restored after a run (right_networks); the first
  * wrong parameter for the last (names_the_last_one_before_the_fault).
  */
+#include "autograd/gradients.h"
 #include "models.h"
+#include "nn/boxes.h"
 #include "scarce.h"
 
 typedef tn_tensor *(*loss_function)(tn_module *m, void *user);
@@ -15,82 +17,55 @@ static const tn_module_gradcheck_options every = { 0 }, fast = { .fast = true };
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
-/* Two Linear with something between them: user code as a module. */
-typedef struct net {
-    tn_module base;
-    tn_module *fc1, *middle, *fc2;
-} net;
-
-static tn_tensor *net_forward(tn_module *self, tn_tensor *x)
-{
-    net *m = (net *)self;
-    return tn_forward(m->fc2, tn_gelu(tn_forward(m->middle, tn_forward(m->fc1, x))));
-}
-
-static const tn_module_type net_type = { .name = "Net",
-                                         .size = sizeof(net),
-                                         .forward = net_forward };
-
+/* Two Linear with something between them. */
 static tn_module *net_new(tn_module *middle)
 {
-    net *m = tn_module_new(&net_type);
-    tn_register_module(&m->base, "fc1", &m->fc1, tn_linear_new(3, 4, (tn_linear_options){ 0 }));
-    tn_register_module(&m->base, "middle", &m->middle, middle);
-    tn_register_module(&m->base, "fc2", &m->fc2, tn_linear_new(4, 2, (tn_linear_options){ 0 }));
-    return tn_module_done(&m->base);
+    return owned(tn_sequential(linear(3, 4), middle, tn_gelu_new(), linear(4, 2)));
 }
 
 /* y = x scale, and of element 3 a part that backward does not see */
-typedef struct skewed {
-    tn_module base;
-    tn_tensor *scale;
-} skewed;
-
 static double hidden_part;
 
-static tn_tensor *skewed_forward(tn_module *self, tn_tensor *x)
+static tn_tensor *skewed(box *m, tn_tensor *x)
 {
-    tn_tensor *scale = ((skewed *)self)->scale;
-    tn_tensor *seen = tn_mul(x, scale);
-    tn_tensor *part = tn_from_floats((float[]){ 0, 0, 0, (float)hidden_part }, TN_SHAPE(4));
-    tn_tensor *hidden = tn_mul(tn_detach(scale), tn_to_dtype(part, tn_dtype_of(scale)));
+    tn_tensor *seen = tn_mul(x, m->a), *part = F32(TN_SHAPE(4), 0, 0, 0, (float)hidden_part);
+    tn_tensor *hidden = tn_mul(tn_detach(m->a), tn_to_dtype(part, tn_dtype_of(m->a)));
     return tn_add(seen, tn_mul(x, hidden));
 }
 
-static const tn_module_type skewed_type = { .name = "Skewed",
-                                            .size = sizeof(skewed),
-                                            .forward = skewed_forward };
-
 static tn_module *skewed_new(void)
 {
-    skewed *m = tn_module_new(&skewed_type);
-    tn_register_parameter(&m->base, "scale", &m->scale, tn_full(TN_SHAPE(4), 1.5));
+    box *m = tn_module_new(&box_type);
+    m->run = skewed;
+    assert_ok(tn_register_parameter(&m->base, "scale", &m->a, tn_full(TN_SHAPE(4), 1.5)));
     return tn_module_done(&m->base);
 }
 
 /* A backward that is wrong for all that comes before it: the gradient at its input is 2 % larger */
-static tn_tensor *larger(tn_tensor *grad, void *user)
-{
-    (void)user;
-    return tn_mul_scalar(grad, 1.02);
-}
+HOOK(larger, tn_mul_scalar(g, 1.02))
 
-static tn_tensor *wrong_forward(tn_module *self, tn_tensor *x)
+static tn_tensor *wrong(box *m, tn_tensor *x)
 {
-    (void)self;
+    (void)m;
     tn_tensor *y = tn_neg(x);
     if (tn_requires_grad(y)) tn_register_hook(y, larger, NULL);
     return y;
 }
 
-static const tn_module_type wrong_type = { .name = "Wrong",
-                                           .size = sizeof(tn_module),
-                                           .forward = wrong_forward };
-
 static tn_module *wrong_new(void)
 {
-    return tn_module_done(tn_module_new(&wrong_type));
+    box *m = box_new();
+    m->run = wrong;
+    return &m->base;
 }
+
+/* A loss: of the module m, and of user. */
+#define LOSS(name, ...)                                                                            \
+    static tn_tensor *name(tn_module *m, void *user)                                               \
+    {                                                                                              \
+        (void)m, (void)user;                                                                       \
+        return __VA_ARGS__;                                                                        \
+    }
 
 /* ---- losses ---------------------------------------------------------------------------------- */
 
@@ -150,10 +125,9 @@ START_TEST(right_networks)
 {
     small_data();
     tn_module *middle[] = { tn_relu_new(), tn_dropout_new(0.4),
-                            tn_batch_norm1d_new(4, (tn_batch_norm_options){ 0 }),
-                            tn_layer_norm_new(TN_SHAPE(4), (tn_layer_norm_options){ 0 }) };
-    enum { N = sizeof middle / sizeof *middle };
-    for (int i = 0; i < N; i++) {
+                            tn_batchnorm1d_new(4, (tn_batchnorm_options){ 0 }),
+                            tn_layernorm_new(TN_SHAPE(4), (tn_layernorm_options){ 0 }) };
+    for (int i = 0; i < COUNT(middle); i++) {
         tn_module *m = net_new(middle[i]);
         assert_ok(unchanged(m, classify, NULL, every));
         assert_ok(unchanged(m, classify, NULL, fast));
@@ -162,7 +136,6 @@ START_TEST(right_networks)
         ck_assert(tn_training(m));
         tn_eval(m);
         assert_ok(unchanged(m, classify, NULL, fast));
-        tn_module_drop(m);
     }
 }
 END_TEST
@@ -174,25 +147,23 @@ START_TEST(right_small_cnn)
     x = tn_randn(TN_SHAPE(4, 1, 6, 6));
     y = tn_randint(0, 3, TN_SHAPE(4));
     tn_module *m =
-        tn_sequential(tn_conv2d_new(1, 3, 3, (tn_conv2d_options){ .padding = 1 }),
-                      tn_batch_norm2d_new(3, (tn_batch_norm_options){ 0 }), tn_relu_new(),
-                      tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 } }),
-                      tn_flatten_new(1, -1), tn_linear_new(27, 3, (tn_linear_options){ 0 }));
+        owned(tn_sequential(tn_conv2d_new(1, 3, 3, (tn_conv2d_options){ .padding = 1 }),
+                            tn_batchnorm2d_new(3, (tn_batchnorm_options){ 0 }), tn_relu_new(),
+                            tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 } }),
+                            tn_flatten_new(1, -1), tn_linear_new(27, 3, (tn_linear_options){ 0 })));
     assert_ok(unchanged(m, classify, NULL, every));
-    tn_module_drop(m);
 }
 END_TEST
 
 START_TEST(right_models)
 {
     tn_manual_seed(1);
-    tn_module *m = _i ? transformer_new() : cnn_new();
+    tn_module *m = owned(_i ? transformer_new() : cnn_new());
     if (_i)
         random_text(2, &x, &y);
     else
         synthetic_images(0, TN_F32, &x, &y);
     assert_ok(unchanged(m, classify, NULL, fast));
-    tn_module_drop(m);
 }
 END_TEST
 
@@ -225,12 +196,11 @@ START_TEST(right_padding_and_fields_without_a_slot)
     tn_register_module(m->parts, "table", NULL, tn_embedding_new(6, 3, o));
     m->table = tn_get_submodule(m->parts, "table");
     m->weight = tn_get_parameter(m->table, "weight");
-    assert_made(tn_module_done(&m->base));
+    owned(tn_module_done(&m->base));
     x = tn_from_ints((int64_t[]){ 1, 2, 0, 0, 3, 4, 5, 0, 0, 1, 0, 0 }, TN_SHAPE(3, 4));
     y = tn_from_ints((int64_t[]){ 0, 3, 5 }, TN_SHAPE(3));
     assert_ok(unchanged(&m->base, classify, NULL, every));
     assert_ok(unchanged(&m->base, classify, NULL, fast));
-    tn_module_drop(&m->base);
 }
 END_TEST
 
@@ -246,9 +216,9 @@ START_TEST(names_the_element)
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(unchanged(m, classify, NULL, i ? fast : every), TN_E_INVALID);
         const char *text = tn_error();
-        ck_assert_msg(strstr(text, "tn_module_gradcheck: middle.scale [4], read by tn_mul in "
-                                   "middle: Skewed: ") == text,
-                      "%s", text);
+        ck_assert_msg(
+            strstr(text, "tn_module_gradcheck: 1.scale [4], read by tn_mul in 1: Box: ") == text,
+            "%s", text);
         double backward = 0, differences = 0;
         const char *at = strstr(text, "at element [3] backward gives ");
         ck_assert_msg(at != NULL, "%s", text);
@@ -262,7 +232,6 @@ START_TEST(names_the_element)
         ck_assert(!strstr(text, "parameters are wrong"));
         tn_error_clear();
     }
-    tn_module_drop(m);
 }
 END_TEST
 
@@ -273,36 +242,29 @@ START_TEST(names_the_last_one_before_the_fault)
     tn_module *m = net_new(tn_sequential(inner, wrong_new()));
     for (int i = 0; i < 2; i++)
         assert_fails(unchanged(m, classify, NULL, i ? fast : every), TN_E_INVALID,
-                     "; 3 of 5 parameters are wrong, and forward reads last middle.0.weight [4,4], "
-                     "read by tn_linear in middle.0: Linear");
-    tn_module_drop(m);
+                     "; 3 of 5 parameters are wrong, and forward reads last 1.0.weight [4,4], "
+                     "read by tn_linear in 1.0: Linear");
 }
 END_TEST
 
 static tn_tensor *cut(tn_module *m, void *user)
 {
-    (void)user;
-    tn_tensor *shift = tn_list_get(tn_parameters(m), "fc2.bias");
-    tn_tensor *loss = classify(m, NULL);
-    return tn_add(loss, tn_sum(tn_detach(shift), NULL, 0, false));
+    tn_tensor *loss = classify(m, user);
+    return tn_add(loss, tn_sum_all(tn_detach(tn_get_parameter(m, "3.bias"))));
 }
 
 START_TEST(finds_a_gradient_that_was_cut_off)
 {
     small_data();
     tn_module *m = net_new(tn_relu_new());
-    assert_fails(unchanged(m, cut, NULL, every), TN_E_INVALID, "fc2.bias [2], read by tn_linear");
-    tn_module_drop(m);
+    assert_fails(unchanged(m, cut, NULL, every), TN_E_INVALID, "3.bias [2], read by tn_linear");
 }
 END_TEST
 
 /* |scale - 1.5 + distance|, where scale is 1.5: a distance of 5e-7 lies within eps, not within
  * eps / 100 */
-static tn_tensor *near_a_kink(tn_module *m, void *user)
-{
-    tn_tensor *scale = tn_list_get(tn_parameters(m), "middle.scale");
-    return tn_sum(tn_abs(tn_add_scalar(scale, *(double *)user - 1.5)), NULL, 0, false);
-}
+LOSS(near_a_kink,
+     tn_sum_all(tn_abs(tn_add_scalar(tn_get_parameter(m, "1.scale"), *(double *)user - 1.5))))
 
 START_TEST(a_kink_beside_it_is_no_fault)
 {
@@ -312,40 +274,16 @@ START_TEST(a_kink_beside_it_is_no_fault)
     assert_ok(unchanged(m, near_a_kink, &distance, fast));
     distance = 5e-9; /* within both */
     ck_assert_int_eq(unchanged(m, near_a_kink, &distance, every), TN_E_INVALID);
-    tn_module_drop(m);
 }
 END_TEST
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-static tn_tensor *of_another(tn_module *m, void *user)
-{
-    (void)m;
-    return tn_to_dtype(classify(user, NULL), TN_F64);
-}
-
-static tn_tensor *changing(tn_module *m, void *user)
-{
-    return tn_mul_scalar(classify(m, NULL), ++*(double *)user);
-}
-
-static tn_tensor *in_f32(tn_module *m, void *user)
-{
-    (void)user;
-    return tn_to_dtype(classify(m, NULL), TN_F32);
-}
-
-static tn_tensor *failing(tn_module *m, void *user)
-{
-    (void)user;
-    return tn_forward(m, tn_zeros(TN_SHAPE(5, 7)));
-}
-
-static tn_tensor *rows(tn_module *m, void *user)
-{
-    (void)user;
-    return tn_forward(m, x);
-}
+LOSS(of_another, tn_to_dtype(classify(user, NULL), TN_F64))
+LOSS(changing, tn_mul_scalar(classify(m, NULL), ++*(double *)user))
+LOSS(in_f32, tn_to_dtype(classify(m, NULL), TN_F32))
+LOSS(failing, tn_forward(m, tn_zeros(TN_SHAPE(5, 7))))
+LOSS(rows, tn_forward(m, x))
 
 START_TEST(refusals)
 {
@@ -369,7 +307,6 @@ START_TEST(refusals)
                  "tn_module_gradcheck");
     tn_module_freeze(m);
     assert_fails(unchanged(m, classify, NULL, every), TN_E_INVALID, "none of 0 trainable");
-    tn_module_drop(m), tn_module_drop(other);
 }
 END_TEST
 
@@ -395,25 +332,15 @@ START_TEST(out_of_memory)
         step = 1 + k / 100;
     }
     ck_assert_int_eq(status, TN_OK);
-    tn_module_drop(m);
 }
 END_TEST
 
-Suite *test_suite(void)
+void gradcheck_module_cases(Suite *suite)
 {
-    Suite *suite = suite_create("module_gradcheck");
-    TCase *t = test_case(suite, "right");
-    tcase_add_test(t, right_networks);
-    tcase_add_test(t, right_small_cnn);
+    TCase *t = test_case(suite, "modules");
+    add_tests(t, right_networks, right_small_cnn, right_padding_and_fields_without_a_slot,
+              names_the_element, names_the_last_one_before_the_fault,
+              finds_a_gradient_that_was_cut_off, a_kink_beside_it_is_no_fault, refusals,
+              out_of_memory);
     tcase_add_loop_test(t, right_models, 0, 2);
-    tcase_add_test(t, right_padding_and_fields_without_a_slot);
-    t = test_case(suite, "wrong");
-    tcase_add_test(t, names_the_element);
-    tcase_add_test(t, names_the_last_one_before_the_fault);
-    tcase_add_test(t, finds_a_gradient_that_was_cut_off);
-    tcase_add_test(t, a_kink_beside_it_is_no_fault);
-    t = test_case(suite, "calls");
-    tcase_add_test(t, refusals);
-    tcase_add_test(t, out_of_memory);
-    return suite;
 }

@@ -1,0 +1,174 @@
+/*
+ * ops_values.c - single values: slopes at kinks, C scalars beside integers and half floats, and
+ * where an op takes another way for the sake of precision.
+ *
+ * Values at kinks are PyTorch's (1.13 and 2.x agree).
+ *
+ * Seen to fail: the formula of clamp_grad (src/tensor/formulas.h) made to give 0 at its bounds:
+ * AG_05_clamp fails; TNI_T_maximum_grad made to give the whole gradient at a tie: AG_05_ties fails.
+ */
+#include "autograd/gradients.h"
+#include "ops/ops.h"
+
+/* d sum(y) / dx */
+static tn_tensor *slope(tn_tensor *y, tn_tensor *x)
+{
+    tn_tensor *loss = tn_sum_all(y), *g = NULL;
+    assert_made(loss);
+    assert_ok(tn_gradients(1, &loss, NULL, 1, &x, &g, TN_RETAIN_GRAPH));
+    return g;
+}
+
+START_TEST(AG_05_at_zero)
+{
+    tn_tensor *x = leaf(F64(TN_SHAPE(1), 0));
+    assert_values(slope(tn_relu(x), x), 0, 0.0);
+    assert_values(slope(tn_leaky_relu(x, 0.25), x), 0, 0.25);
+    assert_values(slope(tn_abs(x), x), 0, 0.0);
+    assert_values(slope(tn_norm(x, 2, NULL, 0, false), x), 0, 0.0);
+    ck_assert(isinf(tn_item(slope(tn_sqrt(x), x))));
+}
+END_TEST
+
+/* PyTorch's slope at the bounds was 1 and is 0 in newer versions; ours is 1, as the header says. */
+START_TEST(AG_05_clamp)
+{
+    tn_tensor *x = leaf(F64(TN_SHAPE(5), -2, -1, 0, 1, 2));
+    assert_values(slope(tn_clamp(x, -1, 1), x), 0, 0.0, 1.0, 1.0, 1.0, 0.0);
+}
+END_TEST
+
+START_TEST(AG_05_ties)
+{
+    tn_tensor *x = leaf(F64(TN_SHAPE(4), 3, 1, 3, 2));
+    tn_tensor *a = leaf(F64(TN_SHAPE(2), 1, 2)), *b = F64(TN_SHAPE(2), 1, 3);
+    tn_tensor *index;
+    assert_values(slope(tn_amax(x, NULL, 0, false), x), 0, 0.5, 0.0, 0.5, 0.0);
+    assert_values(slope(tn_max(x, 0, false, &index), x), 0, 1.0, 0.0, 0.0, 0.0);
+    ck_assert_double_eq(tn_item(index), 0);
+    assert_values(slope(tn_maximum(a, b), a), 0, 0.5, 0.0);
+    assert_values(slope(tn_minimum(a, b), a), 0, 0.5, 1.0);
+}
+END_TEST
+
+START_TEST(AG_05_where_does_not_hide_nan)
+{
+    /* the branch not taken still multiplies 0 by an infinite slope */
+    tn_tensor *x = leaf(F64(TN_SHAPE(2), 0, 2));
+    tn_tensor *g = slope(tn_where(tn_gt_scalar(x, 0), tn_log(x), tn_zeros_like(x)), x);
+
+    ck_assert(isnan(tn_at(g, TN_INDEX(0))));
+    ck_assert_double_eq(tn_at(g, TN_INDEX(1)), 0.5);
+}
+END_TEST
+
+/* ---- C scalars beside tensors ---------------------------------------------------------------- */
+
+static tn_tensor *changed(tn_tensor *x, tn_status status)
+{
+    return status == TN_OK ? x : NULL;
+}
+
+#define PASTE(a, b) a##b
+#define LINE_NAME(line) PASTE(scalar_, line)
+#define FUNCTION_OF(...)                                                                           \
+    static tn_tensor *LINE_NAME(__LINE__)(tn_tensor * x)                                           \
+    {                                                                                              \
+        return __VA_ARGS__;                                                                        \
+    }
+#define GIVES(from, call, to, ...) FUNCTION_OF(call)
+#define REFUSES(from, call, why) FUNCTION_OF(call)
+#include "ops/ops_scalars.def"
+#undef GIVES
+#undef REFUSES
+
+/* Every function that takes a C scalar and a tensor of integers. The values are PyTorch's, except
+ * where it wraps a scalar around that the dtype cannot hold (comparisons with u8 there, fill of u8
+ * by -1: refused here). */
+static const struct {
+    const char *call;
+    tn_tensor *(*f)(tn_tensor *x);
+    tn_dtype dtype;
+    const char *refusal; /* NULL: the three values below, in the dtype made */
+    tn_dtype made;
+    double want[3];
+} scalar_rows[] = {
+#define GIVES(from, call, to, ...)                                                                 \
+    { #call, LINE_NAME(__LINE__), TN_##from, NULL, TN_##to, { __VA_ARGS__ } },
+#define REFUSES(from, call, why) { #call, LINE_NAME(__LINE__), TN_##from, why, TN_F32, { 0 } },
+#include "ops/ops_scalars.def"
+};
+
+START_TEST(PR_02_scalars_beside_integers)
+{
+    tn_dtype dtype = scalar_rows[_i].dtype;
+    tn_tensor *x = tn_to_dtype(tn_from_ints((int64_t[]){ 0, 1, 5 }, TN_SHAPE(3)), dtype);
+    tn_tensor *before = tn_clone(x), *y = scalar_rows[_i].f(x);
+    if (scalar_rows[_i].refusal) {
+        assert_null(y, tn_error_status(), scalar_rows[_i].refusal);
+        ck_assert_double_eq(tn_max_abs_diff(x, before), 0);
+        return;
+    }
+    assert_made(y);
+    tn_tensor *want = from_f64(scalar_rows[_i].want, TN_SHAPE(3));
+    const char *text = difference(y, want, 1e-7, 0);
+    ck_assert_msg(!text && tn_dtype_of(y) == scalar_rows[_i].made, "%s of %s: %s: %s",
+                  scalar_rows[_i].call, tn_dtype_name(dtype), tn_dtype_name(tn_dtype_of(y)), text);
+}
+END_TEST
+
+/* What is added to bf16 and f16, or compared with them, is rounded to them; a factor is not. */
+START_TEST(PR_03_scalars_beside_short_floats)
+{
+    tn_tensor *x = tn_full_as(TN_SHAPE(2), 0.1, TN_BF16, tn_cpu()); /* 0.10009765625 */
+    assert_values(tn_sub_scalar(x, 0.1), 0, 0, 0);
+    assert_values(tn_rsub_scalar(x, 0.1), 0, 0, 0);
+    assert_values(tn_add_scalar(x, -0.1), 0, 0, 0);
+    assert_values(tn_eq_scalar(x, 0.1), 0, 1, 1);
+    assert_values(tn_gt_scalar(x, 0.1), 0, 0, 0);
+    assert_values(tn_ge_scalar(tn_full_as(TN_SHAPE(1), INFINITY, TN_F16, tn_cpu()), 1e6), 0, 1);
+    assert_ok(tn_add_scalar_(x, -0.1));
+    assert_values(x, 0, 0, 0);
+    x = tn_full_as(TN_SHAPE(1), 2, TN_F16, tn_cpu());
+    assert_values(tn_div_scalar(x, 1e6), 0, 0x11p-23); /* 1e6 is no f16 */
+}
+END_TEST
+
+/* From a weight of .5 on lerp starts at the other end. */
+START_TEST(lerp_from_the_nearer_end)
+{
+    tn_tensor *a = leaf(F64(TN_SHAPE(3), 1e17, 1, -3)), *b = leaf(F64(TN_SHAPE(3), 0.1, 2, 4));
+    assert_values(tn_lerp(a, b, 1), 0, 0.1, 2, 4);
+    assert_values(tn_lerp(tn_from_floats((float[]){ 1e8F }, TN_SHAPE(1)),
+                          tn_from_floats((float[]){ 0.1F }, TN_SHAPE(1)), 1),
+                  0, (double)0.1F);
+    tn_tensor *y = tn_lerp(a, b, 0.75);
+    assert_values(y, 1e-15, 2.5e16, 1.75, 2.25);
+    assert_ok(tn_backward(tn_sum_all(y)));
+    assert_values(tn_grad(a), 0, 0.25, 0.25, 0.25);
+    assert_values(tn_grad(b), 0, 0.75, 0.75, 0.75);
+    TN_NO_GRAD
+    {
+        assert_ok(tn_lerp_(a, b, 1));
+        assert_values(a, 0, 0.1, 2, 4);
+    }
+}
+END_TEST
+
+/* The square root where the exponent is .5, whatever pow() says of -0 and -inf. */
+START_TEST(pow_of_a_half)
+{
+    tn_tensor *x = from_f64((double[]){ 4, -0.0, -INFINITY }, TN_SHAPE(3));
+    assert_values(tn_pow_scalar(x, 0.5), 0, 2, 0, NAN);
+    ck_assert(signbit(tn_at(tn_pow_scalar(x, 0.5), TN_INDEX(1))));
+    assert_values(tn_pow_scalar(x, -0.5), 0, 0.5, -INFINITY, NAN);
+}
+END_TEST
+
+void ops_values_cases(Suite *suite)
+{
+    TCase *t = test_case(suite, "values");
+    add_tests(t, AG_05_at_zero, AG_05_clamp, AG_05_ties, AG_05_where_does_not_hide_nan,
+              PR_03_scalars_beside_short_floats, lerp_from_the_nearer_end, pow_of_a_half);
+    tcase_add_loop_test(t, PR_02_scalars_beside_integers, 0, COUNT(scalar_rows));
+}
