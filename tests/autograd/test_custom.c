@@ -12,36 +12,20 @@
  */
 #include <pthread.h>
 
-#include "common.h"
+#include "autograd/gradients.h"
 #include "scarce.h"
-
-static tn_tensor *leaf64(const double *values, tn_shape shape)
-{
-    tn_tensor *t = from_f64(values, shape);
-    assert_ok(tn_set_requires_grad(t, true));
-    return t;
-}
-
-static tn_tensor *sum(tn_tensor *t)
-{
-    return tn_sum(t, NULL, 0, false);
-}
 
 /* ---- swish: saves its input ------------------------------------------------------------------ */
 
-static tn_status swish_forward(tn_custom *c, int n_in, tn_tensor *const *in, int n_out,
-                               tn_tensor **out)
+FORWARD(swish_forward)
 {
-    (void)n_in, (void)n_out;
     ck_assert(!tn_grad_enabled());
     out[0] = tn_mul(in[0], tn_sigmoid(in[0]));
     return tn_custom_save(c, in[0]);
 }
 
-static tn_status swish_backward(tn_custom *c, int n_out, tn_tensor *const *dout, int n_in,
-                                tn_tensor **din)
+BACKWARD(swish_backward)
 {
-    (void)n_in, (void)n_out;
     tn_tensor *x = tn_custom_saved(c, 0), *s = tn_sigmoid(x);
     tn_tensor *slope = tn_mul(s, tn_add_scalar(tn_mul(x, tn_sub(tn_ones_like(s), s)), 1));
     din[0] = tn_mul(dout[0], slope);
@@ -66,36 +50,28 @@ static tn_tensor *swish(tn_tensor *x)
     return tn_apply(&swish_op, NULL, 1, &x);
 }
 
-static tn_tensor *swish_of(tn_tensor **in, void *user)
-{
-    (void)user;
-    return swish(in[0]);
-}
+FUNCTION(swish_of, swish(x[0]))
 
 START_TEST(values_and_gradients)
 {
-    tn_tensor *x = leaf64((double[]){ -1, 0, 0.5, 2 }, TN_SHAPE(4));
+    tn_tensor *x = leaf(F64(TN_SHAPE(4), -1, 0, 0.5, 2));
     tn_tensor *y = swish(x);
     assert_made(y);
     ck_assert_str_eq(tn_grad_op(y), "swish");
     assert_values(y, 1e-12, -0.2689414213699951, 0, 0.3112296656009273, 1.7615941559557649);
-    assert_ok(tn_backward(sum(y)));
+    assert_backward(y);
     /* torch.autograd.Function, 2.x, in float64 */
     assert_values(tn_grad(x), 1e-12, 0.07232948812851325, 0.5, 0.7399611873026519,
                   1.0907842487848955);
 }
 END_TEST
 
-START_TEST(gradcheck_takes_it)
-{
-    tn_tensor *x = leaf64((double[]){ -1.5, -0.2, 0.4, 2 }, TN_SHAPE(2, 2));
-    assert_ok(tn_gradcheck(swish_of, &x, 1, NULL, (tn_gradcheck_options){ .second = true }));
-}
-END_TEST
-
 START_TEST(second_derivative)
 {
-    tn_tensor *x = leaf64((double[]){ 0 }, TN_SCALAR), *y = swish(x), *dx, *ddx;
+    tn_tensor *x = leaf(F64(TN_SHAPE(2, 2), -1.5, -0.2, 0.4, 2)), *dx, *ddx;
+    assert_ok(tn_gradcheck(swish_of, &x, 1, NULL, (tn_gradcheck_options){ .second = true }));
+    x = leaf(F64(TN_SCALAR, 0));
+    tn_tensor *y = swish(x);
     assert_ok(tn_gradients(1, &y, NULL, 1, &x, &dx, TN_CREATE_GRAPH));
     assert_ok(tn_gradients(1, &dx, NULL, 1, &x, &ddx, 0));
     assert_values(dx, 1e-12, 0.5);
@@ -106,8 +82,7 @@ END_TEST
 /* ---- polar: two outputs, saves both; an output without gradient ------------------------------ */
 
 /* x, y -> r = sqrt(x^2 + y^2), a = atan-like y / x, and which of the two is larger (no gradient) */
-static tn_status polar_forward(tn_custom *c, int n_in, tn_tensor *const *in, int n_out,
-                               tn_tensor **out)
+FORWARD(polar_forward)
 {
     ck_assert_int_eq(n_in, 2);
     ck_assert_int_eq(n_out, 3);
@@ -122,10 +97,8 @@ static tn_status polar_forward(tn_custom *c, int n_in, tn_tensor *const *in, int
 }
 
 /* dr/dx = x/r, dr/dy = y/r = a x/r; da/dx = -a/x, da/dy = 1/x */
-static tn_status polar_backward(tn_custom *c, int n_out, tn_tensor *const *dout, int n_in,
-                                tn_tensor **din)
+BACKWARD(polar_backward)
 {
-    (void)n_out, (void)n_in;
     ck_assert(tn_is_none(dout[2]) && tn_is_none(tn_custom_saved(c, 3)));
     tn_tensor *x = tn_custom_saved(c, 0), *r = tn_custom_saved(c, 1), *a = tn_custom_saved(c, 2);
     tn_tensor *to_r = tn_mul(dout[0], tn_div(x, r)), *to_a = tn_div(dout[1], x);
@@ -148,8 +121,8 @@ static tn_tensor *polar_of(tn_tensor **in, void *user)
 static tn_tensor **polar_inputs(void)
 {
     static tn_tensor *in[2];
-    in[0] = leaf64((double[]){ 1, 2, -3 }, TN_SHAPE(3));
-    in[1] = leaf64((double[]){ 2, -1, 0.5 }, TN_SHAPE(3));
+    in[0] = leaf(F64(TN_SHAPE(3), 1, 2, -3));
+    in[1] = leaf(F64(TN_SHAPE(3), 2, -1, 0.5));
     return in;
 }
 
@@ -163,7 +136,7 @@ START_TEST(several_outputs)
     tn_tensor **in = polar_inputs(), *out[3];
     assert_ok(tn_set_requires_grad(in[1], false)); /* needs: x alone */
     assert_ok(tn_apply_n(&polar_op, NULL, 2, in, 3, out));
-    assert_ok(tn_backward(sum(tn_add(out[0], out[1]))));
+    assert_backward(tn_add(out[0], out[1]));
     /* torch: x / r - y / x^2 */
     assert_values(tn_grad(in[0]), 1e-12, -1.5527864045000421, 1.1444271909999159,
                   -1.0419494793876993);
@@ -178,7 +151,7 @@ START_TEST(an_output_without_gradient)
     ck_assert(tn_requires_grad(out[0]) && tn_requires_grad(out[1]));
     ck_assert(!tn_requires_grad(out[2]) && tn_is_leaf(out[2]));
     assert_values(out[2], 0, 0, 1, 0);
-    assert_fails(tn_backward(sum(out[2])), TN_E_STATE, "no history");
+    assert_fails(tn_backward(tn_sum_all(out[2])), TN_E_STATE, "no history");
 }
 END_TEST
 
@@ -198,7 +171,7 @@ typedef struct job {
         NULL_GRADIENT,
         NO_GRADIENT,
         BROADCAST,
-        BACKWARD_FAILS,
+        FAILS_BACK,
         RETURNS_INPUT,
         INTEGER,
         SAVES_LATE,
@@ -209,11 +182,9 @@ typedef struct job {
     tn_tensor *other;
 } job;
 
-static tn_status job_forward(tn_custom *c, int n_in, tn_tensor *const *in, int n_out,
-                             tn_tensor **out)
+FORWARD(job_forward)
 {
     job *j = tn_custom_user(c);
-    (void)n_in, (void)n_out;
     out[0] = tn_mul_scalar(in[0], 3);
     switch (j->what) {
     case SAVES_OTHER:
@@ -233,11 +204,9 @@ static tn_status job_forward(tn_custom *c, int n_in, tn_tensor *const *in, int n
     return TN_OK;
 }
 
-static tn_status job_backward(tn_custom *c, int n_out, tn_tensor *const *dout, int n_in,
-                              tn_tensor **din)
+BACKWARD(job_backward)
 {
     job *j = tn_custom_user(c);
-    (void)n_out, (void)n_in;
     din[0] = tn_mul_scalar(dout[0], 3);
     switch (j->what) {
     case SAVES_OTHER: din[0] = tn_mul(dout[0], tn_custom_saved(c, 0)); break;
@@ -246,7 +215,7 @@ static tn_status job_backward(tn_custom *c, int n_out, tn_tensor *const *dout, i
     case NULL_GRADIENT: din[0] = NULL; break;
     case NO_GRADIENT: din[0] = TN_NONE; break;
     case BROADCAST: din[0] = tn_expand(din[0], TN_SHAPE(5, 2)); break;
-    case BACKWARD_FAILS: tn_fail(TN_E_UNSUPPORTED, "job: not back"); return TN_E_UNSUPPORTED;
+    case FAILS_BACK: tn_fail(TN_E_UNSUPPORTED, "job: not back"); return TN_E_UNSUPPORTED;
     case RETURNS_INPUT: din[0] = dout[0]; break;
     case SAVES_LATE: return tn_custom_save(c, dout[0]);
     case CHANGES_MODES: tn_set_grad_enabled(true), tn_set_autocast(TN_BF16); break;
@@ -264,67 +233,58 @@ static tn_tensor *do_job(job *j, tn_tensor *x)
 
 static tn_tensor *two(void)
 {
-    return leaf64((double[]){ 1, 2 }, TN_SHAPE(2));
+    return leaf(F64(TN_SHAPE(2), 1, 2));
 }
 
-static tn_status job_pass(job j)
+FORWARD(bare_status)
 {
-    return tn_backward(sum(do_job(&j, two())));
-}
-
-START_TEST(forward_errors)
-{
-    job j = { .what = GIVES_NULL };
-    assert_null(do_job(&j, two()), TN_E_INVALID, "job: its forward gave NULL for output 0");
-    j.what = GIVES_NONE;
-    assert_null(do_job(&j, two()), TN_E_INVALID, "job: its forward gave TN_NONE for output 0");
-    j.what = FAILS;
-    assert_null(do_job(&j, two()), TN_E_UNSUPPORTED, "job: not today");
-    j.what = WRITES_INPUT;
-    assert_null(do_job(&j, two()), TN_E_STATE, "job: its forward changed input 0");
-    j.what = READS_EARLY;
-    assert_null(do_job(&j, two()), TN_E_STATE, "tn_custom_saved: called in the forward of job");
-    j.what = BEYOND;
-    assert_null(do_job(&j, two()), TN_E_INDEX, "tn_custom_no_gradient: output 1 of job: it has 1");
-    ck_assert(tn_grad_enabled());
-}
-END_TEST
-
-START_TEST(backward_errors)
-{
-    assert_fails(job_pass((job){ .what = WRONG_SHAPE }), TN_E_SHAPE,
-                 "tn_backward: the backward of job gave [2,3] for input 0: want the input's shape, "
-                 "[2]");
-    assert_fails(job_pass((job){ .what = WRONG_DTYPE }), TN_E_DTYPE, "job gave i64 for input 0");
-    assert_fails(job_pass((job){ .what = NULL_GRADIENT }), TN_E_INVALID,
-                 "job gave NULL for input 0");
-    assert_fails(job_pass((job){ .what = BACKWARD_FAILS }), TN_E_UNSUPPORTED, "job: not back");
-    assert_fails(job_pass((job){ .what = SAVES_LATE }), TN_E_STATE,
-                 "tn_custom_save: called in the backward of job");
-    ck_assert(tn_grad_enabled());
-}
-END_TEST
-
-static tn_status bare_status(tn_custom *c, int n_in, tn_tensor *const *in, int n_out,
-                             tn_tensor **out)
-{
-    (void)c, (void)n_in, (void)in, (void)n_out, (void)out;
+    (void)out;
     return TN_E_INVALID;
 }
 
-/* y = exp(x), one tensor as both outputs, of which the first takes a gradient. */
-static tn_status twice(tn_custom *c, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+#define FORWARD_FAILS(what_, status, says)                                                         \
+    assert_null(do_job(&(job){ .what = what_ }, two()), status, says)
+START_TEST(forward_errors)
 {
-    (void)n_in, (void)n_out;
+    static const tn_custom_op bare = { "bare", NULL, bare_status, NULL, NULL, false, NULL };
+    tn_tensor *x = tn_ones(TN_SHAPE(2));
+    FORWARD_FAILS(GIVES_NULL, TN_E_INVALID, "job: its forward gave NULL for output 0");
+    FORWARD_FAILS(GIVES_NONE, TN_E_INVALID, "job: its forward gave TN_NONE for output 0");
+    FORWARD_FAILS(FAILS, TN_E_UNSUPPORTED, "job: not today");
+    FORWARD_FAILS(WRITES_INPUT, TN_E_STATE, "job: its forward changed input 0");
+    FORWARD_FAILS(READS_EARLY, TN_E_STATE, "tn_custom_saved: called in the forward of job");
+    FORWARD_FAILS(BEYOND, TN_E_INDEX, "tn_custom_no_gradient: output 1 of job: it has 1");
+    /* a status without a message gets one */
+    assert_null(tn_apply(&bare, NULL, 1, &x), TN_E_INVALID, "bare: its forward gave a status");
+    ck_assert(tn_grad_enabled());
+}
+END_TEST
+
+#define BACKWARD_FAILS(what_, status, says)                                                        \
+    assert_fails(tn_backward(tn_sum_all(do_job(&(job){ .what = what_ }, two()))), status, says)
+START_TEST(backward_errors)
+{
+    BACKWARD_FAILS(WRONG_SHAPE, TN_E_SHAPE,
+                   "tn_backward: the backward of job gave [2,3] for input 0: want the input's "
+                   "shape, [2]");
+    BACKWARD_FAILS(WRONG_DTYPE, TN_E_DTYPE, "job gave i64 for input 0");
+    BACKWARD_FAILS(NULL_GRADIENT, TN_E_INVALID, "job gave NULL for input 0");
+    BACKWARD_FAILS(FAILS_BACK, TN_E_UNSUPPORTED, "job: not back");
+    BACKWARD_FAILS(SAVES_LATE, TN_E_STATE, "tn_custom_save: called in the backward of job");
+    ck_assert(tn_grad_enabled());
+}
+END_TEST
+
+/* y = exp(x), one tensor as both outputs, of which the first takes a gradient. */
+FORWARD(twice)
+{
     out[0] = out[1] = tn_exp(in[0]);
     tn_custom_no_gradient(c, 1);
     return tn_custom_save(c, out[0]);
 }
 
-static tn_status twice_grad(tn_custom *c, int n_out, tn_tensor *const *dout, int n_in,
-                            tn_tensor **din)
+BACKWARD(twice_grad)
 {
-    (void)n_out, (void)n_in;
     din[0] = tn_mul(dout[0], tn_custom_saved(c, 0));
     return TN_OK;
 }
@@ -337,18 +297,9 @@ static tn_tensor *exp_twice(tn_tensor **in, void *user)
     return tn_apply_n(&op, NULL, 1, in, 2, out) == TN_OK ? out[0] : NULL;
 }
 
-START_TEST(a_status_without_a_message_gets_one)
-{
-    static const tn_custom_op op = { "bare", NULL, bare_status, NULL, NULL, false, NULL };
-    tn_tensor *x = tn_ones(TN_SHAPE(2));
-    assert_null(tn_apply(&op, NULL, 1, &x), TN_E_INVALID, "bare: its forward gave a status");
-}
-END_TEST
-
 START_TEST(one_tensor_as_two_outputs)
 {
-    tn_tensor *x = tn_to_dtype(tn_rand(TN_SHAPE(3)), TN_F64);
-    assert_ok(tn_set_requires_grad(x, true));
+    tn_tensor *x = leaf(tn_to_dtype(tn_rand(TN_SHAPE(3)), TN_F64));
     assert_ok(tn_gradcheck(exp_twice, &x, 1, NULL, (tn_gradcheck_options){ .second = true }));
 }
 END_TEST
@@ -373,22 +324,16 @@ START_TEST(a_gradient_may_be_none_or_broadcast)
 {
     tn_tensor *x = two();
     job none = { .what = NO_GRADIENT }, wide = { .what = BROADCAST };
-    job same = { .what = RETURNS_INPUT };
-    assert_ok(tn_backward(sum(do_job(&none, x))));
+    job same = { .what = RETURNS_INPUT }, integer = { .what = INTEGER };
+    assert_backward(do_job(&none, x));
     ck_assert(tn_is_none(tn_grad(x)));
-    assert_ok(tn_backward(sum(do_job(&wide, x))));
+    assert_backward(do_job(&wide, x));
     assert_values(tn_grad(x), 1e-12, 15, 15);
     tn_tensor *y = do_job(&same, x);
     ck_assert(tn_same_storage(x, y) && y != x && tn_is_leaf(x) && !tn_is_leaf(y));
-    assert_ok(tn_backward(sum(y)));
+    assert_backward(y);
     assert_values(tn_grad(x), 1e-12, 16, 16);
-}
-END_TEST
-
-START_TEST(integers_carry_no_history)
-{
-    job j = { .what = INTEGER };
-    tn_tensor *y = do_job(&j, two());
+    y = do_job(&integer, x); /* integers carry no history */
     ck_assert(y && !tn_requires_grad(y) && tn_dtype_of(y) == TN_I64);
 }
 END_TEST
@@ -402,7 +347,7 @@ START_TEST(modes_changed_inside_end_there)
         y = do_job(&j, x);
         ck_assert(!tn_grad_enabled() && !tn_requires_grad(y));
     }
-    assert_ok(tn_backward(sum(do_job(&j, x))));
+    assert_backward(do_job(&j, x));
     ck_assert(tn_grad_enabled() && tn_autocast() == TN_F32);
 }
 END_TEST
@@ -411,40 +356,37 @@ END_TEST
 
 START_TEST(what_was_saved_must_not_change)
 {
-    tn_tensor *x = two(), *y = sum(swish(x));
+    tn_tensor *x = two(), *y = tn_sum_all(swish(x));
     TN_NO_GRAD assert_ok(tn_mul_scalar_(x, 2));
     assert_fails(tn_backward(y), TN_E_STATE, "input 0 of swish, [2], was changed in place");
 
     job j = { .what = SAVES_OTHER };
     tn_scope s = tn_scope_begin();
-    y = sum(do_job(&j, two()));
+    y = tn_sum_all(do_job(&j, two()));
     tn_scope_end(s);
     s = tn_scope_begin();
     y = do_job(&j, two());
-    assert_ok(tn_backward(sum(y)));
+    assert_backward(y);
     tn_scope_end(s);
 
     tn_tensor **in = polar_inputs(), *out[3];
     assert_ok(tn_apply_n(&polar_op, NULL, 2, in, 3, out));
     TN_NO_GRAD assert_ok(tn_add_scalar_(out[1], 1));
-    assert_fails(tn_backward(sum(out[0])), TN_E_STATE,
+    assert_fails(tn_backward(tn_sum_all(out[0])), TN_E_STATE,
                  "what polar saved as number 2, [3], was changed in place");
 }
 END_TEST
 
 static tn_tensor *lent;
 
-static tn_status lender(tn_custom *c, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+FORWARD(lender)
 {
-    (void)n_in, (void)n_out;
     out[0] = tn_mul(in[0], lent);
     return tn_custom_save(c, lent);
 }
 
-static tn_status lender_back(tn_custom *c, int n_out, tn_tensor *const *dout, int n_in,
-                             tn_tensor **din)
+BACKWARD(lender_back)
 {
-    (void)n_in, (void)n_out;
     din[0] = tn_mul(dout[0], tn_custom_saved(c, 0));
     return TN_OK;
 }
@@ -453,8 +395,8 @@ START_TEST(what_else_was_saved_must_not_change)
 {
     static const tn_custom_op op = { "lender", NULL, lender, lender_back, NULL, false, NULL };
     tn_tensor *x = two();
-    lent = from_f64((double[]){ 5, 7 }, TN_SHAPE(2));
-    tn_tensor *y = sum(tn_apply(&op, NULL, 1, &x));
+    lent = F64(TN_SHAPE(2), 5, 7);
+    tn_tensor *y = tn_sum_all(tn_apply(&op, NULL, 1, &x));
     assert_ok(tn_backward_from(y, TN_NONE, TN_RETAIN_GRAPH));
     assert_values(tn_grad(x), 1e-12, 5, 7);
     assert_ok(tn_add_scalar_(lent, 1));
@@ -465,7 +407,7 @@ END_TEST
 
 START_TEST(a_second_backward_needs_the_graph)
 {
-    tn_tensor *y = sum(swish(two()));
+    tn_tensor *y = tn_sum_all(swish(two()));
     assert_ok(tn_backward_from(y, TN_NONE, TN_RETAIN_GRAPH));
     assert_ok(tn_backward(y));
     assert_fails(tn_backward(y), TN_E_STATE, "the graph of swish was used by an earlier backward");
@@ -474,9 +416,8 @@ END_TEST
 
 /* ---- a backward in plain C ------------------------------------------------------------------- */
 
-static tn_status cube(tn_custom *c, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+FORWARD(cube)
 {
-    (void)n_in, (void)n_out;
     out[0] = tn_empty_like(in[0]);
     const double *x = tn_data(in[0]);
     double *y = tn_data_mut(out[0]);
@@ -484,10 +425,8 @@ static tn_status cube(tn_custom *c, int n_in, tn_tensor *const *in, int n_out, t
     return tn_custom_save(c, in[0]);
 }
 
-static tn_status cube_grad(tn_custom *c, int n_out, tn_tensor *const *dout, int n_in,
-                           tn_tensor **din)
+BACKWARD(cube_grad)
 {
-    (void)n_in, (void)n_out;
     din[0] = tn_empty_like(dout[0]);
     const double *x = tn_data(tn_custom_saved(c, 0)), *dy = tn_data(tn_contiguous(dout[0]));
     double *dx = tn_data_mut(din[0]);
@@ -497,17 +436,13 @@ static tn_status cube_grad(tn_custom *c, int n_out, tn_tensor *const *dout, int 
 
 static const tn_custom_op cube_op = { "cube", "y = x^3", cube, cube_grad, NULL, true, NULL };
 
-static tn_tensor *cube_of(tn_tensor **in, void *user)
-{
-    (void)user;
-    return tn_apply(&cube_op, NULL, 1, in);
-}
+FUNCTION(cube_of, tn_apply(&cube_op, NULL, 1, x))
 
 START_TEST(plain_c_is_differentiated_once)
 {
-    tn_tensor *x = leaf64((double[]){ -1, 0.5, 2 }, TN_SHAPE(3)), *dx;
+    tn_tensor *x = leaf(F64(TN_SHAPE(3), -1, 0.5, 2)), *dx;
     assert_ok(tn_gradcheck(cube_of, &x, 1, NULL, (tn_gradcheck_options){ 0 }));
-    tn_tensor *y = sum(cube_of(&x, NULL));
+    tn_tensor *y = tn_sum_all(cube_of(&x, NULL));
     assert_fails(tn_gradients(1, &y, NULL, 1, &x, &dx, TN_CREATE_GRAPH), TN_E_UNSUPPORTED,
                  "cube is once_differentiable");
     assert_ok(tn_backward(y));
@@ -525,7 +460,7 @@ START_TEST(user_data_is_freed_once)
     tn_scope s = tn_scope_begin();
     tn_tensor *y = tn_apply(&swish_op, &one, 1, &x);
     ck_assert_int_eq(freed, 0);
-    assert_ok(tn_backward(sum(y)));
+    assert_backward(y);
     ck_assert_int_eq(freed, 0); /* the graph is still there */
     tn_scope_end(s);
     ck_assert_int_eq(freed, 1);
@@ -540,9 +475,9 @@ static void a_few_passes(void)
 {
     tn_scope s = tn_scope_begin();
     job j = { .what = SAVES_OTHER };
-    tn_tensor *x = two(), *y = sum(tn_add(swish(x), do_job(&j, x))), *dx;
+    tn_tensor *x = two(), *y = tn_sum_all(tn_add(swish(x), do_job(&j, x))), *dx;
     assert_ok(tn_gradients(1, &y, NULL, 1, &x, &dx, TN_CREATE_GRAPH));
-    assert_ok(tn_backward(sum(dx)));
+    assert_backward(dx);
     tn_scope_end(s);
 }
 
@@ -556,49 +491,41 @@ START_TEST(nothing_is_left)
 }
 END_TEST
 
+static tn_status a_polar_pass(void *user)
+{
+    int64_t k = scarce.failing;
+    (void)user;
+    scarce_fail(0);
+    tn_tensor **in = polar_inputs(), *out[3];
+    int64_t live = tn_live_tensors();
+    scarce_fail(k);
+    tn_status status = tn_apply_n(&polar_op, NULL, 2, in, 3, out);
+    if (status != TN_OK) ck_assert(tn_live_tensors() == live && !out[0] && !out[2]);
+    if (status == TN_OK) status = tn_backward(tn_sum_all(tn_mul(out[0], out[1])));
+    ck_assert(tn_is_none(tn_grad(in[0])) == (status != TN_OK));
+    return status;
+}
+
 START_TEST(memory_runs_out)
 {
     scarce_install();
-    int64_t k = 1;
-    for (bool done = false; !done; k++) {
-        int64_t live = tn_live_tensors();
-        tn_scope s = tn_scope_begin();
-        tn_tensor **in = polar_inputs(), *out[3];
-        int made = tn_live_tensors();
-        tn_memory_trim();
-        scarce_fail(k);
-        tn_status status = tn_apply_n(&polar_op, NULL, 2, in, 3, out);
-        if (status != TN_OK) ck_assert(tn_live_tensors() == made && !out[0] && !out[2]);
-        if (status == TN_OK) status = tn_backward(sum(tn_mul(out[0], out[1])));
-        done = scarce.requests < k;
-        scarce.failing = 0;
-        /* what is asked for again after the cache was emptied may pass */
-        ck_assert_msg(status == TN_E_NOMEM || status == TN_OK, "request %d: %s: %s", (int)k,
-                      tn_status_name(status), tn_error());
-        ck_assert(tn_is_none(tn_grad(in[0])) == (status != TN_OK));
-        tn_error_clear();
-        tn_scope_end(s);
-        ck_assert_int_eq(tn_live_tensors(), live);
-    }
-    ck_assert_int_gt(k, 20);
+    ck_assert_int_gt(scarce_sweep(a_polar_pass, NULL, NULL), 10);
+    ck_assert_int_gt(scarce.requests, 20);
 }
 END_TEST
 
 /* ---- with the rest of the library ------------------------------------------------------------ */
 
 /* A product with a weight, as linear is: mixed dtypes in a region of autocast. */
-static tn_status product(tn_custom *c, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+FORWARD(product)
 {
-    (void)n_in, (void)n_out;
     out[0] = tn_matmul(in[0], in[1]);
     tn_custom_save(c, in[0]);
     return tn_custom_save(c, in[1]);
 }
 
-static tn_status product_grad(tn_custom *c, int n_out, tn_tensor *const *dout, int n_in,
-                              tn_tensor **din)
+BACKWARD(product_grad)
 {
-    (void)n_in, (void)n_out;
     tn_tensor *a = tn_custom_saved(c, 0), *b = tn_custom_saved(c, 1);
     if (tn_custom_needs(c, 0)) din[0] = tn_matmul(dout[0], tn_transpose(b, 0, 1));
     if (tn_custom_needs(c, 1)) din[1] = tn_matmul(tn_transpose(a, 0, 1), dout[0]);
@@ -612,14 +539,13 @@ START_TEST(autocast_reaches_forward_and_backward)
 {
     tn_tensor *grad[2][2];
     for (int own = 0; own < 2; own++) {
-        tn_tensor *in[2] = { random_as(TN_SHAPE(3, 4), -1, 1, 1, TN_F32),
-                             random_as(TN_SHAPE(4, 2), -1, 1, 2, TN_F32) };
-        for (int i = 0; i < 2; i++) assert_ok(tn_set_requires_grad(in[i], true));
+        tn_tensor *in[2] = { leaf(random_as(TN_SHAPE(3, 4), -1, 1, 1, TN_F32)),
+                             leaf(random_as(TN_SHAPE(4, 2), -1, 1, 2, TN_F32)) };
         tn_tensor *y = NULL;
         TN_AUTOCAST(TN_BF16) y = own ? tn_apply(&product_op, NULL, 2, in) : tn_matmul(in[0], in[1]);
         assert_made(y);
         ck_assert_int_eq(tn_dtype_of(y), TN_BF16);
-        assert_ok(tn_backward(tn_sum(tn_to_dtype(y, TN_F32), NULL, 0, false)));
+        assert_backward(tn_to_dtype(y, TN_F32));
         for (int i = 0; i < 2; i++) grad[own][i] = tn_grad(in[i]);
     }
     for (int i = 0; i < 2; i++) {
@@ -653,16 +579,15 @@ END_TEST
 
 START_TEST(anomaly_mode_names_it)
 {
-    tn_tensor *x = leaf64((double[]){ INFINITY, 1 }, TN_SHAPE(2));
+    tn_tensor *x = leaf(F64(TN_SHAPE(2), INFINITY, 1));
     tn_set_anomaly(TN_ANOMALY_ALL);
     assert_null(swish(x), TN_E_STATE, "swish: the result [2] holds inf");
     tn_set_anomaly(TN_ANOMALY_OFF);
 }
 END_TEST
 
-static tn_status rounded(tn_custom *c, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+FORWARD(rounded)
 {
-    (void)c, (void)n_in, (void)n_out;
     out[0] = tn_add_scalar(tn_exp(in[0]), 1);
     return TN_OK;
 }
@@ -671,32 +596,30 @@ static tn_tensor *rounded_loss(tn_module *m, void *user)
 {
     static const tn_custom_op op = { "rounded", NULL, rounded, NULL, NULL, false, NULL };
     tn_tensor *y = tn_forward(m, user), *z = tn_apply(&op, NULL, 1, &y);
-    return sum(swish(tn_add(tn_mul(z, z), tn_select(user, 0, 0))));
+    return tn_sum_all(swish(tn_add(tn_mul(z, z), tn_select(user, 0, 0))));
 }
 
 START_TEST(explained_training_names_it)
 {
     static tn_explain_report report;
-    tn_module *m = tn_linear_new(2, 2, (tn_linear_options){ 0 });
+    tn_module *m = owned(tn_linear_new(2, 2, (tn_linear_options){ 0 }));
     assert_ok(tn_explain_training(NULL, m, NULL, rounded_loss, tn_ones(TN_SHAPE(1, 2)), &report));
     ck_assert_msg(strstr(report.text, "weight: no gradient: rounded has no derivative"), "%s",
                   report.text);
     ck_assert(!strstr(report.text, "tn_exp")); /* what it is made of is its own affair */
-    tn_module_drop(m);
 }
 END_TEST
 
 static tn_tensor *captured(void *user, int n, tn_tensor *const *in)
 {
     (void)n, (void)user;
-    tn_tensor *loss = sum(swish(in[0]));
-    return loss;
+    return tn_sum_all(swish(in[0]));
 }
 
 START_TEST(a_captured_step_may_hold_it)
 {
     tn_capture *c = tn_capture_new(captured, NULL, tn_cpu());
-    tn_tensor *x = from_f64((double[]){ 2 }, TN_SHAPE(1));
+    tn_tensor *x = F64(TN_SHAPE(1), 2);
     for (int i = 0; i < 3; i++) assert_values(tn_capture_run(c, 1, &x), 1e-12, 1.7615941559557649);
     tn_capture_free(c);
 }
@@ -726,9 +649,8 @@ START_TEST(threads_share_an_op)
 END_TEST
 
 /* An op within an op is part of its forward. */
-static tn_status nested(tn_custom *c, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+FORWARD(nested)
 {
-    (void)n_in, (void)n_out;
     out[0] = swish(in[0]);
     return tn_custom_save(c, in[0]);
 }
@@ -736,7 +658,7 @@ static tn_status nested(tn_custom *c, int n_in, tn_tensor *const *in, int n_out,
 START_TEST(an_op_within_an_op)
 {
     static const tn_custom_op op = { "nested", NULL, nested, swish_backward, NULL, false, NULL };
-    tn_tensor *x = leaf64((double[]){ 2 }, TN_SCALAR), *y = tn_apply(&op, NULL, 1, &x);
+    tn_tensor *x = leaf(F64(TN_SCALAR, 2)), *y = tn_apply(&op, NULL, 1, &x);
     ck_assert_str_eq(tn_grad_op(y), "nested");
     assert_ok(tn_backward(y));
     assert_values(tn_grad(x), 1e-12, 1.0907842487848955);
@@ -744,18 +666,14 @@ START_TEST(an_op_within_an_op)
 END_TEST
 
 /* y = 5 a + 3 b + 5 c; a and c have one tensor as gradient, with user data a transposed one. */
-static tn_status shared_forward(tn_custom *c, int n_in, tn_tensor *const *in, int n_out,
-                                tn_tensor **out)
+FORWARD(shared_forward)
 {
-    (void)c, (void)n_in, (void)n_out;
     out[0] = tn_add(tn_mul_scalar(tn_add(in[0], in[2]), 5), tn_mul_scalar(in[1], 3));
     return TN_OK;
 }
 
-static tn_status shared_backward(tn_custom *c, int n_out, tn_tensor *const *dout, int n_in,
-                                 tn_tensor **din)
+BACKWARD(shared_backward)
 {
-    (void)n_out, (void)n_in;
     din[1] = tn_mul_scalar(dout[0], 3);
     din[0] = din[2] = tn_mul_scalar(dout[0], 5);
     if (tn_custom_user(c)) din[0] = din[2] = tn_transpose(din[0], 0, 1);
@@ -769,14 +687,12 @@ START_TEST(one_tensor_may_be_two_gradients)
     static const tn_custom_op op = { .name = "shared",
                                      .forward = shared_forward,
                                      .backward = shared_backward };
-    tn_tensor *x = leaf64((double[]){ 1, 2, 3, 4 }, TN_SHAPE(2, 2));
-    tn_tensor *z = leaf64((double[]){ 0, 0, 0, 0 }, TN_SHAPE(2, 2));
-    assert_ok(
-        tn_backward(sum(tn_apply(&op, _i ? &permuted : NULL, 3, (tn_tensor *[]){ x, x, z }))));
+    tn_tensor *x = leaf(F64(TN_SHAPE(2, 2), 1, 2, 3, 4));
+    tn_tensor *z = leaf(F64(TN_SHAPE(2, 2), 0, 0, 0, 0));
+    assert_backward(tn_apply(&op, _i ? &permuted : NULL, 3, (tn_tensor *[]){ x, x, z }));
     assert_values(tn_grad(x), 0, 8, 8, 8, 8);
     assert_values(tn_grad(z), 0, 5, 5, 5, 5);
-    assert_ok(
-        tn_backward(sum(tn_apply(&op, _i ? &permuted : NULL, 3, (tn_tensor *[]){ x, x, x }))));
+    assert_backward(tn_apply(&op, _i ? &permuted : NULL, 3, (tn_tensor *[]){ x, x, x }));
     assert_values(tn_grad(x), 0, 21, 21, 21, 21);
 }
 END_TEST
@@ -785,36 +701,16 @@ Suite *test_suite(void)
 {
     Suite *suite = suite_create("custom");
     TCase *t = test_case(suite, "gradients");
-    tcase_add_test(t, values_and_gradients);
-    tcase_add_test(t, gradcheck_takes_it);
-    tcase_add_test(t, second_derivative);
-    tcase_add_test(t, several_outputs);
-    tcase_add_test(t, an_output_without_gradient);
-    tcase_add_test(t, a_gradient_may_be_none_or_broadcast);
+    add_tests(t, values_and_gradients, second_derivative, several_outputs,
+              an_output_without_gradient, a_gradient_may_be_none_or_broadcast,
+              plain_c_is_differentiated_once, one_tensor_as_two_outputs, an_op_within_an_op);
     tcase_add_loop_test(t, one_tensor_may_be_two_gradients, 0, 2);
-    tcase_add_test(t, integers_carry_no_history);
-    tcase_add_test(t, plain_c_is_differentiated_once);
-    t = test_case(suite, "errors");
-    tcase_add_test(t, forward_errors);
-    tcase_add_test(t, backward_errors);
-    tcase_add_test(t, call_errors);
-    tcase_add_test(t, a_status_without_a_message_gets_one);
-    tcase_add_test(t, one_tensor_as_two_outputs);
-    tcase_add_test(t, what_was_saved_must_not_change);
-    tcase_add_test(t, what_else_was_saved_must_not_change);
-    tcase_add_test(t, a_second_backward_needs_the_graph);
-    t = test_case(suite, "life");
-    tcase_add_test(t, user_data_is_freed_once);
-    tcase_add_test(t, nothing_is_left);
-    tcase_add_test(t, memory_runs_out);
-    t = test_case(suite, "the rest of the library");
-    tcase_add_test(t, modes_changed_inside_end_there);
-    tcase_add_test(t, autocast_reaches_forward_and_backward);
-    tcase_add_test(t, the_tape_shows_it);
-    tcase_add_test(t, anomaly_mode_names_it);
-    tcase_add_test(t, explained_training_names_it);
-    tcase_add_test(t, a_captured_step_may_hold_it);
-    tcase_add_test(t, threads_share_an_op);
-    tcase_add_test(t, an_op_within_an_op);
+    add_tests(test_case(suite, "errors"), forward_errors, backward_errors, call_errors,
+              what_was_saved_must_not_change, what_else_was_saved_must_not_change,
+              a_second_backward_needs_the_graph);
+    add_tests(test_case(suite, "life"), user_data_is_freed_once, nothing_is_left, memory_runs_out);
+    add_tests(test_case(suite, "the rest of the library"), modes_changed_inside_end_there,
+              autocast_reaches_forward_and_backward, the_tape_shows_it, anomaly_mode_names_it,
+              explained_training_names_it, a_captured_step_may_hold_it, threads_share_an_op);
     return suite;
 }

@@ -5,40 +5,13 @@
  * input that requires grad given as it is (twice_the_same); rows not dropped (out_of_memory); what
  * tn_prod, tn_norm and tn_pow recorded before (products_with_zeros and the two after it).
  */
-#include "common.h"
+#include "autograd/gradients.h"
 #include "scarce.h"
-
-static tn_tensor *leaf(tn_tensor *t)
-{
-    assert_made(t);
-    assert_ok(tn_set_requires_grad(t, true));
-    return t;
-}
-
-static tn_tensor *total(tn_tensor *t)
-{
-    return tn_sum(t, NULL, 0, false);
-}
-
-static tn_tensor *f64(tn_shape shape, const double *values)
-{
-    return from_f64(values, shape);
-}
-#define F64(shape, ...) f64(shape, (const double[]){ __VA_ARGS__ })
 
 /* ---- PyTorch's numbers ----------------------------------------------------------------------- */
 
-static tn_tensor *product(tn_tensor **x, void *user)
-{
-    (void)user;
-    return tn_tanh(tn_matmul(x[0], x[1]));
-}
-
-static tn_tensor *apart(tn_tensor **x, void *user)
-{
-    (void)user;
-    return tn_mul_scalar(tn_exp(x[0]), 2);
-}
+FUNCTION(product, tn_tanh(tn_matmul(x[0], x[1])))
+FUNCTION(apart, tn_mul_scalar(tn_exp(x[0]), 2))
 
 static tn_tensor *network(tn_tensor **x, void *user)
 {
@@ -53,7 +26,7 @@ static tn_tensor *attention(tn_tensor **x, void *user)
 {
     (void)user;
     tn_tensor *y = tn_scaled_dot_product_attention(x[0], x[1], x[2], TN_NONE, true, 0);
-    return total(tn_mul(y, tn_sin(y)));
+    return tn_sum_all(tn_mul(y, tn_sin(y)));
 }
 
 static tn_tensor *normed(tn_tensor **x, void *user)
@@ -80,26 +53,24 @@ static const struct {
     { "network", network, 4, true },  { "attention", attention, 3, true },
     { "normed", normed, 2, true },    { "image", image, 2, false },
 };
-enum { N_CASES = sizeof cases / sizeof *cases, MOST = 4 };
+enum { MOST = 4 };
 
 static tn_list *golden;
 
-static tn_tensor *get(const char *name, const char *part, const char *number)
+static tn_tensor *get(const char *name, const char *part, int number)
 {
-    char key[64];
-    snprintf(key, sizeof key, "%s/%s%s", name, part, number);
+    char key[64], digit[] = { (char)('0' + number), '\0' };
+    snprintf(key, sizeof key, "%s/%s%s", name, part, number < 0 ? "" : digit);
     tn_tensor *t = tn_list_get(golden, key);
     ck_assert_msg(t != NULL, "%s is not in derivatives.safetensors", key);
     return t;
 }
 
-static void assert_golden(tn_tensor *actual, const char *name, const char *part, const char *number)
+static void assert_golden(tn_tensor *actual, const char *name, const char *part, int number)
 {
     const char *text = difference(actual, get(name, part, number), 1e-9, 1e-11);
-    ck_assert_msg(!text, "%s, %s%s: %s", name, part, number, text);
+    ck_assert_msg(!text, "%s, %s %d: %s", name, part, number, text);
 }
-
-static const char *const numbers[] = { "0", "1", "2", "3" };
 
 START_TEST(as_pytorch)
 {
@@ -110,27 +81,27 @@ START_TEST(as_pytorch)
     int n = cases[_i].n;
     tn_tensor *x[MOST], *u[MOST], *out[MOST], *y = NULL;
     for (int i = 0; i < n; i++) {
-        x[i] = get(name, "x", numbers[i]);
-        u[i] = get(name, "u", numbers[i]);
+        x[i] = get(name, "x", i);
+        u[i] = get(name, "u", i);
     }
-    assert_ok(tn_vjp(f, x, n, NULL, get(name, "v", ""), &y, out, TN_CREATE_GRAPH * (_i % 2)));
-    assert_golden(y, name, "y", "");
-    for (int i = 0; i < n; i++) assert_golden(out[i], name, "vjp", numbers[i]);
+    assert_ok(tn_vjp(f, x, n, NULL, get(name, "v", -1), &y, out, TN_CREATE_GRAPH * (_i % 2)));
+    assert_golden(y, name, "y", -1);
+    for (int i = 0; i < n; i++) assert_golden(out[i], name, "vjp", i);
     assert_ok(tn_jvp(f, x, n, NULL, u, &y, out, 0));
-    assert_golden(y, name, "y", "");
-    assert_golden(out[0], name, "jvp", "");
+    assert_golden(y, name, "y", -1);
+    assert_golden(out[0], name, "jvp", -1);
     assert_ok(tn_jacobian(f, x, n, NULL, out, 0));
-    for (int i = 0; i < n; i++) assert_golden(out[i], name, "jacobian", numbers[i]);
+    for (int i = 0; i < n; i++) assert_golden(out[i], name, "jacobian", i);
     if (!cases[_i].single) return;
     assert_ok(tn_hvp(f, x, n, NULL, u, &y, out, 0));
-    assert_golden(y, name, "y", "");
-    for (int i = 0; i < n; i++) assert_golden(out[i], name, "hvp", numbers[i]);
+    assert_golden(y, name, "y", -1);
+    for (int i = 0; i < n; i++) assert_golden(out[i], name, "hvp", i);
     tn_tensor *hessian[MOST * MOST];
     assert_ok(tn_hessian(f, x, n, NULL, hessian, 0));
     for (int i = 0; i < n * n; i++) {
-        char number[8];
-        snprintf(number, sizeof number, "%d%d", i / n, i % n);
-        assert_golden(hessian[i], name, "hessian", number);
+        char part[16];
+        snprintf(part, sizeof part, "hessian%d", i / n);
+        assert_golden(hessian[i], name, part, i % n);
     }
 }
 END_TEST
@@ -138,10 +109,7 @@ END_TEST
 /* ---- closed forms ---------------------------------------------------------------------------- */
 
 /* x^T A x + b x of a matrix A in user */
-static tn_tensor *quadratic(tn_tensor **x, void *user)
-{
-    return tn_add(total(tn_mul(x[0], tn_matmul(user, x[0]))), total(x[1]));
-}
+FUNCTION(quadratic, tn_add(tn_sum_all(tn_mul(x[0], tn_matmul(user, x[0]))), tn_sum_all(x[1])))
 
 START_TEST(a_quadratic_form)
 {
@@ -159,11 +127,7 @@ START_TEST(a_quadratic_form)
 }
 END_TEST
 
-static tn_tensor *first_only(tn_tensor **x, void *user)
-{
-    (void)user;
-    return tn_matmul(F64(TN_SHAPE(2, 3), 1, 2, 3, 4, 5, 6), x[0]);
-}
+FUNCTION(first_only, tn_matmul(F64(TN_SHAPE(2, 3), 1, 2, 3, 4, 5, 6), x[0]))
 
 START_TEST(a_linear_map)
 {
@@ -183,17 +147,8 @@ START_TEST(a_linear_map)
 }
 END_TEST
 
-static tn_tensor *identity(tn_tensor **x, void *user)
-{
-    (void)user;
-    return x[0];
-}
-
-static tn_tensor *constant(tn_tensor **x, void *user)
-{
-    (void)x;
-    return user;
-}
+FUNCTION(identity, x[0])
+FUNCTION(constant, user)
 
 START_TEST(identity_and_constant)
 {
@@ -218,25 +173,16 @@ START_TEST(identity_and_constant)
     tn_tensor *none = TN_NONE;
     assert_ok(tn_jvp(identity, &one, 1, NULL, &none, NULL, &dy, 0));
     assert_values(dy, 0, 1);
-}
-END_TEST
-
-START_TEST(nothing_in_it)
-{
-    tn_tensor *x = tn_empty_as(TN_SHAPE(2, 0), TN_F64, tn_cpu()), *j, *dy;
+    /* nothing in it */
+    x = tn_empty_as(TN_SHAPE(2, 0), TN_F64, tn_cpu());
     assert_ok(tn_jacobian(identity, &x, 1, NULL, &j, 0));
-    ck_assert_int_eq(tn_rank(j), 4);
-    ck_assert_int_eq((int)tn_numel(j), 0);
+    ck_assert(tn_rank(j) == 4 && tn_numel(j) == 0);
     assert_ok(tn_jvp(identity, &x, 1, NULL, &x, NULL, &dy, 0));
     ck_assert_int_eq((int)tn_numel(dy), 0);
 }
 END_TEST
 
-static tn_tensor *fourth_power(tn_tensor **x, void *user)
-{
-    (void)user;
-    return total(tn_pow_scalar(x[0], 4));
-}
+FUNCTION(fourth_power, tn_sum_all(tn_pow_scalar(x[0], 4)))
 
 /* Derivatives of derivatives: d(sum of H)/dx = 24 x, from x's own graph. */
 START_TEST(create_graph)
@@ -246,11 +192,11 @@ START_TEST(create_graph)
     assert_values(h, 1e-12, 108, 0, 0, 12);
     ck_assert(!tn_requires_grad(h));
     assert_ok(tn_hessian(fourth_power, &x, 1, NULL, &h, TN_CREATE_GRAPH));
-    tn_tensor *sum = total(h);
+    tn_tensor *sum = tn_sum_all(h);
     assert_ok(tn_gradients(1, &sum, NULL, 1, &x, &g, 0));
     assert_values(g, 1e-12, 72, -24);
     assert_ok(tn_hvp(fourth_power, &x, 1, NULL, &v, &y, &h, TN_CREATE_GRAPH));
-    sum = tn_add(total(h), y); /* 12 (9 v0 + v1) + x^4 */
+    sum = tn_add(tn_sum_all(h), y); /* 12 (9 v0 + v1) + x^4 */
     assert_ok(tn_backward(sum));
     assert_values(tn_grad(v), 1e-12, 108, 12);
     assert_values(tn_grad(x), 1e-12, 72 + 108, -48 - 4);
@@ -262,10 +208,7 @@ START_TEST(create_graph)
 }
 END_TEST
 
-static tn_tensor *thrice(tn_tensor **x, void *user)
-{
-    return total(tn_mul(tn_mul(x[0], x[1]), user));
-}
+FUNCTION(thrice, tn_sum_all(tn_mul(tn_mul(x[0], x[1]), user)))
 
 /* The same tensor as two inputs and through user: three different ones. */
 START_TEST(twice_the_same)
@@ -335,8 +278,7 @@ END_TEST
 /* As PyTorch: of elu's second derivative at 0 the right one, though its slope is the left one. */
 START_TEST(elu_curves_left_of_0)
 {
-    tn_tensor *x = tn_from_floats((float[]){ 0, -0.0f, 1, -1 }, TN_SHAPE(4)), *g, *h;
-    assert_ok(tn_set_requires_grad(x, true));
+    tn_tensor *x = leaf(F32(TN_SHAPE(4), 0, -0.0f, 1, -1)), *g, *h;
     tn_tensor *y = tn_sum_all(tn_elu(x, 2));
     assert_ok(tn_gradients(1, &y, NULL, 1, &x, &g, TN_CREATE_GRAPH));
     g = tn_sum_all(g);
@@ -350,9 +292,9 @@ START_TEST(power_with_exponent_zero)
 {
     for (int first = 0; first < 2; first++) {
         tn_tensor *in[] = { leaf(F64(TN_SHAPE(3), 4, 0.5, 0)), leaf(F64(TN_SHAPE(3), 0, 0, 0)) };
-        tn_tensor *y = total(tn_pow(in[0], in[1])), *g;
+        tn_tensor *y = tn_sum_all(tn_pow(in[0], in[1])), *g;
         assert_ok(tn_gradients(1, &y, NULL, 1, &in[first], &g, TN_CREATE_GRAPH));
-        y = total(g);
+        y = tn_sum_all(g);
         assert_ok(tn_gradients(1, &y, NULL, 1, &in[1 - first], &g, 0));
         assert_values(g, 1e-15, 0.25, 2, 0);
     }
@@ -360,7 +302,7 @@ START_TEST(power_with_exponent_zero)
     tn_tensor *a[] = { leaf(tn_to_dtype(F64(TN_SHAPE(1), 1e-6), TN_F16)),
                        leaf(F64(TN_SHAPE(1), 1e-310)) };
     for (int i = 0; i < 2; i++) {
-        tn_tensor *y = total(tn_pow(a[i], tn_zeros_like(a[i]))), *g;
+        tn_tensor *y = tn_sum_all(tn_pow(a[i], tn_zeros_like(a[i]))), *g;
         assert_ok(tn_gradients(1, &y, NULL, 1, &a[i], &g, TN_CREATE_GRAPH));
         assert_values(g, 0, 0);
     }
@@ -387,17 +329,8 @@ START_TEST(strict)
 }
 END_TEST
 
-static tn_tensor *nothing(tn_tensor **x, void *user)
-{
-    (void)x, (void)user;
-    return TN_NONE;
-}
-
-static tn_tensor *whole_numbers(tn_tensor **x, void *user)
-{
-    (void)user;
-    return tn_to_dtype(x[0], TN_I64);
-}
+FUNCTION(nothing, TN_NONE)
+FUNCTION(whole_numbers, tn_to_dtype(x[0], TN_I64))
 
 static tn_tensor *fails(tn_tensor **x, void *user)
 {
@@ -439,10 +372,7 @@ END_TEST
 /* ---- what is left alone ---------------------------------------------------------------------- */
 
 /* A parameter beside the inputs, found through user. */
-static tn_tensor *scaled(tn_tensor **x, void *user)
-{
-    return total(tn_mul(tn_square(x[0]), user));
-}
+FUNCTION(scaled, tn_sum_all(tn_mul(tn_square(x[0]), user)))
 
 START_TEST(the_callers_tensors_are_left_alone)
 {
@@ -474,43 +404,39 @@ START_TEST(the_callers_tensors_are_left_alone)
 }
 END_TEST
 
-/* Each in turn, with every number of requests granted: nothing remains of a call that failed. */
-static tn_status call(int which, tn_tensor **x, tn_tensor **y, tn_tensor **out, int flags)
+/* Each of them in turn; nothing remains of a call that failed. */
+typedef struct sweep {
+    tn_tensor *x[3];
+    int which, flags;
+} sweep;
+
+static tn_status differentiate(void *user)
 {
-    switch (which) {
-    case 0: return tn_vjp(quadratic, x, 2, x[2], TN_NONE, y, out, flags);
-    case 1: return tn_jvp(quadratic, x, 2, x[2], x, y, out, flags);
-    case 2: return tn_jacobian(quadratic, x, 2, x[2], out, flags);
-    case 3: return tn_hessian(quadratic, x, 2, x[2], out, flags);
-    default: return tn_hvp(quadratic, x, 2, x[2], x, y, out, flags);
+    sweep *s = user;
+    tn_tensor **x = s->x, *out[4] = { x[0], x[0], x[0], x[0] }, *y = x[0];
+    tn_status status = TN_OK;
+    switch (s->which) {
+    case 0: status = tn_vjp(quadratic, x, 2, x[2], TN_NONE, &y, out, s->flags); break;
+    case 1: status = tn_jvp(quadratic, x, 2, x[2], x, &y, out, s->flags); break;
+    case 2: status = tn_jacobian(quadratic, x, 2, x[2], out, s->flags); break;
+    case 3: status = tn_hessian(quadratic, x, 2, x[2], out, s->flags); break;
+    default: status = tn_hvp(quadratic, x, 2, x[2], x, &y, out, s->flags);
     }
+    ck_assert(status == TN_OK || !out[0]);
+    ck_assert(tn_grad_enabled());
+    ck_assert(tn_is_none(tn_grad(x[0])) && tn_is_none(tn_grad(x[1])));
+    return status;
 }
 
 START_TEST(out_of_memory)
 {
     scarce_install();
-    tn_tensor *x[] = { leaf(F64(TN_SHAPE(2), 1, 2)), leaf(F64(TN_SHAPE(1), 3)),
-                       F64(TN_SHAPE(2, 2), 1, 2, 3, 4) };
-    int flags = TN_CREATE_GRAPH * (_i % 2);
-    tn_status status = TN_E_NOMEM;
-    int64_t k = 0;
-    for (; status != TN_OK && k < 5000; k++) {
-        tn_tensor *out[4] = { x[0], x[0], x[0], x[0] }, *y = x[0];
-        int64_t live = tn_live_tensors();
-        tn_scope s = tn_scope_begin();
-        tn_memory_trim();
-        scarce_allow(k);
-        status = call(_i / 2, x, &y, out, flags);
-        scarce_allow(INT64_MAX);
-        ck_assert(status == TN_OK || (status == TN_E_NOMEM && !out[0]));
-        ck_assert(tn_grad_enabled());
-        tn_error_clear();
-        tn_scope_end(s);
-        ck_assert_int_eq(tn_live_tensors(), live);
-        ck_assert(tn_is_none(tn_grad(x[0])) && tn_is_none(tn_grad(x[1])));
-    }
-    ck_assert_int_eq(status, TN_OK);
-    ck_assert_int_gt(k, 10);
+    scarce.sticky = true;
+    sweep s = { { leaf(F64(TN_SHAPE(2), 1, 2)), leaf(F64(TN_SHAPE(1), 3)),
+                  F64(TN_SHAPE(2, 2), 1, 2, 3, 4) },
+                _i / 2,
+                TN_CREATE_GRAPH * (_i % 2) };
+    ck_assert_int_gt(scarce_sweep(differentiate, NULL, &s), 10);
 }
 END_TEST
 
@@ -518,21 +444,12 @@ Suite *test_suite(void)
 {
     Suite *suite = suite_create("derivatives");
     TCase *t = test_case(suite, "values");
-    tcase_add_loop_test(t, as_pytorch, 0, N_CASES);
-    tcase_add_test(t, a_quadratic_form);
-    tcase_add_test(t, a_linear_map);
-    tcase_add_test(t, identity_and_constant);
-    tcase_add_test(t, nothing_in_it);
-    tcase_add_test(t, create_graph);
-    tcase_add_test(t, twice_the_same);
+    tcase_add_loop_test(t, as_pytorch, 0, COUNT(cases));
     tcase_add_loop_test(t, products_with_zeros, 0, 6);
-    tcase_add_test(t, even_norms_at_zero);
-    tcase_add_test(t, elu_curves_left_of_0);
-    tcase_add_test(t, power_with_exponent_zero);
+    add_tests(t, a_quadratic_form, a_linear_map, identity_and_constant, create_graph,
+              twice_the_same, even_norms_at_zero, elu_curves_left_of_0, power_with_exponent_zero);
     t = test_case(suite, "calls");
-    tcase_add_test(t, strict);
-    tcase_add_test(t, refusals);
-    tcase_add_test(t, the_callers_tensors_are_left_alone);
+    add_tests(t, strict, refusals, the_callers_tensors_are_left_alone);
     tcase_add_loop_test(t, out_of_memory, 0, 10);
     return suite;
 }

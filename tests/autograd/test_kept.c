@@ -1,7 +1,9 @@
 /*
- * test_remade.c - the results of cheap activations, which backward computes again instead of
- * keeping (src/autograd/kept.c): the gradients' bits are those with the result kept, whatever
- * happens between forward and backward, and the memory is saved.
+ * test_kept.c - what the graph keeps for backward. The results of cheap activations it computes
+ * again instead (src/autograd/kept.c): the gradients' bits are those with the result kept, whatever
+ * happens between forward and backward, and the memory is saved. A table that stands twice in a
+ * model, read by token and multiplied with, has one gradient: the embedding's is added to the sum
+ * that is there (add_to_sum in autograd/ops/gather.c).
  *
  * What is kept is known by tn_data_mut: it counts as a change in place, so a result that it was
  * called on before it was read is kept.
@@ -10,12 +12,14 @@
  * let go of twice; nothing was computed again, or whatever had been changed; x's version was not
  * looked at; the result had no history (second_derivatives); a norm's inputs were let go of one by
  * one; its bias was checked for its own gradient; small results were computed again, too. In
- * autocast.c: the first cast kept by its reader, by the region, or the second one by neither.
+ * autocast.c: the first cast kept by its reader, by the region, or the second one by neither. Of a
+ * table: the gradient made as a table of zeros, delivered as well as added, added to a sum that the
+ * user sees, or taken from a copy without history.
  */
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "common.h"
+#include "autograd/gradients.h"
 #include "scarce.h"
 
 enum { ROWS = 5, WIDTH = 37, OUT = 3 };
@@ -29,31 +33,27 @@ static tn_tensor *elu(tn_tensor *x)
     return tn_elu(x, 0.7);
 }
 
-typedef struct activation {
+static const struct activation {
     const char *name;
     tn_tensor *(*f)(tn_tensor *x);
-} activation;
-
-static const activation activations[] = {
+} activations[] = {
     { "gelu", tn_gelu }, { "gelu_tanh", tn_gelu_tanh }, { "silu", tn_silu },
     { "elu", elu },      { "leaky_relu", leaky_relu },
 };
-enum { N_ACTIVATIONS = sizeof activations / sizeof *activations };
+enum { N_ACTIVATIONS = COUNT(activations) };
 
-static tn_tensor *leaf(tn_shape shape, uint64_t seed, tn_dtype dtype)
+static tn_tensor *random_leaf(tn_shape shape, uint64_t seed, tn_dtype dtype)
 {
-    tn_tensor *t = random_as(shape, -2, 2, seed, dtype);
-    assert_ok(tn_set_requires_grad(t, true));
-    return t;
+    return leaf(random_as(shape, -2, 2, seed, dtype));
 }
 
 static tn_tensor *input(tn_dtype dtype)
 {
-    return leaf(TN_SHAPE(ROWS, WIDTH), 1, dtype);
+    return random_leaf(TN_SHAPE(ROWS, WIDTH), 1, dtype);
 }
 static tn_tensor *weight(int k, tn_dtype dtype)
 {
-    return leaf(TN_SHAPE(OUT, WIDTH), (uint64_t)(10 + k), dtype);
+    return random_leaf(TN_SHAPE(OUT, WIDTH), (uint64_t)(10 + k), dtype);
 }
 
 /* y, which the ops that read it next will keep. */
@@ -69,7 +69,7 @@ static tn_tensor *linear(tn_tensor *x, tn_tensor *w)
 }
 static tn_tensor *total(tn_tensor *y)
 {
-    return tn_sum(tn_square(y), NULL, 0, false);
+    return tn_sum_all(tn_square(y));
 }
 
 static void assert_same_bits(const char *what, tn_tensor *a, tn_tensor *b)
@@ -86,6 +86,15 @@ static void assert_same_bits(const char *what, tn_tensor *a, tn_tensor *b)
 static void gradients(tn_tensor *loss, int n, tn_tensor **leaves, tn_tensor **grads)
 {
     assert_ok(tn_gradients(1, &loss, NULL, n, leaves, grads, 0));
+}
+
+static void assert_same_gradients(const char *what, tn_tensor *loss, tn_tensor *expected, int n,
+                                  tn_tensor **leaves)
+{
+    tn_tensor *a[4], *b[4];
+    gradients(loss, n, leaves, a);
+    gradients(expected, n, leaves, b);
+    for (int i = 0; i < n; i++) assert_same_bits(what, a[i], b[i]);
 }
 
 /* ---- the graph says it ----------------------------------------------------------------------- */
@@ -138,7 +147,8 @@ START_TEST(its_memory_is_free_until_backward)
     int64_t nbytes = N * N * (int64_t)sizeof(float), used[2];
     for (int keep = 0; keep < 2; keep++) {
         tn_scope outer = tn_scope_begin();
-        tn_tensor *x = leaf(TN_SHAPE(N, N), 1, TN_F32), *w = leaf(TN_SHAPE(4, N), 2, TN_F32);
+        tn_tensor *x = random_leaf(TN_SHAPE(N, N), 1, TN_F32),
+                  *w = random_leaf(TN_SHAPE(4, N), 2, TN_F32);
         int64_t before = tn_memory().in_use;
         tn_scope scope = tn_scope_begin();
         tn_tensor *y = activations[_i].f(x);
@@ -161,23 +171,22 @@ static tn_tensor *many_readers(tn_tensor *y, tn_tensor **w)
 {
     tn_tensor *z = linear(y, w[0]);
     for (int k = 1; k < 3; k++) z = tn_add(z, linear(y, w[k]));
-    return tn_add(total(z), tn_sum(tn_mul(tn_mul(y, y), y), NULL, 0, false));
+    return tn_add(total(z), tn_sum_all(tn_mul(tn_mul(y, y), y)));
 }
 
 START_TEST(gradients_have_the_bits_of_those_with_y_kept)
 {
-    const activation *a = &activations[_i % N_ACTIVATIONS];
+    const struct activation *a = &activations[_i % N_ACTIVATIONS];
     tn_dtype dtype = dtypes[_i / N_ACTIVATIONS];
-    tn_tensor *leaves[4] = { input(dtype) }, *made[4], *expected[4];
+    tn_tensor *leaves[4] = { input(dtype) };
     for (int k = 0; k < 3; k++) leaves[1 + k] = weight(k, dtype);
-    gradients(many_readers(a->f(leaves[0]), leaves + 1), 4, leaves, made);
-    gradients(many_readers(kept(a->f(leaves[0])), leaves + 1), 4, leaves, expected);
-    for (int i = 0; i < 4; i++) assert_same_bits(a->name, made[i], expected[i]);
     /* and those of some leaves only: not by way of the activation, or only by it */
-    gradients(many_readers(a->f(leaves[0]), leaves + 1), 2, leaves + 2, made);
-    for (int i = 0; i < 2; i++) assert_same_bits(a->name, made[i], expected[2 + i]);
-    gradients(many_readers(a->f(leaves[0]), leaves + 1), 1, leaves, made);
-    assert_same_bits(a->name, made[0], expected[0]);
+    static const int from[] = { 0, 2, 0 }, n[] = { 4, 2, 1 };
+    for (int i = 0; i < 3; i++) {
+        tn_tensor *y = a->f(leaves[0]), *z = kept(a->f(leaves[0]));
+        assert_same_gradients(a->name, many_readers(y, leaves + 1), many_readers(z, leaves + 1),
+                              n[i], leaves + from[i]);
+    }
 }
 END_TEST
 
@@ -188,58 +197,43 @@ static tn_tensor *silu(tn_tensor *x)
     return keeping ? kept(tn_silu(x)) : tn_silu(x);
 }
 
-static tn_tensor *conv(tn_tensor *x, tn_tensor *w)
-{
-    return tn_conv2d(silu(tn_reshape(x, TN_SHAPE(ROWS, 1, 1, WIDTH))),
-                     tn_reshape(w, TN_SHAPE(OUT, 1, 1, WIDTH)), TN_NONE, (tn_conv2d_spec){ 0 });
-}
-static tn_tensor *matmul(tn_tensor *x, tn_tensor *w)
-{
-    return tn_matmul(silu(x), tn_transpose(w, 0, 1));
-}
-static tn_tensor *of_a_view(tn_tensor *x, tn_tensor *w)
-{
-    tn_tensor *y = tn_reshape(silu(x), TN_SHAPE(1, ROWS, WIDTH));
-    return linear(tn_narrow(y, 1, 1, ROWS - 2), w);
-}
+#define READER(name, ...)                                                                          \
+    static tn_tensor *name(tn_tensor *x, tn_tensor *w)                                             \
+    {                                                                                              \
+        return __VA_ARGS__;                                                                        \
+    }
+READER(conv, tn_conv2d(silu(tn_reshape(x, TN_SHAPE(ROWS, 1, 1, WIDTH))),
+                       tn_reshape(w, TN_SHAPE(OUT, 1, 1, WIDTH)), TN_NONE, (tn_conv2d_spec){ 0 }))
+READER(matmul, tn_matmul(silu(x), tn_transpose(w, 0, 1)))
+READER(of_a_view,
+       linear(tn_narrow(tn_reshape(silu(x), TN_SHAPE(1, ROWS, WIDTH)), 1, 1, ROWS - 2), w))
+READER(normed, tn_layer_norm(silu(x), 1, tn_select(w, 0, 0), tn_select(w, 0, 1), 1e-5))
+READER(chain, linear(leaky_relu(tn_gelu(silu(x))), w))
+
 static tn_tensor *detached(tn_tensor *x, tn_tensor *w)
 {
     tn_tensor *y = silu(x);
     return tn_add(linear(tn_detach(y), w), linear(y, w));
 }
-static tn_tensor *normed(tn_tensor *x, tn_tensor *w)
-{
-    return tn_layer_norm(silu(x), 1, tn_select(w, 0, 0), tn_select(w, 0, 1), 1e-5);
-}
-static tn_tensor *chain(tn_tensor *x, tn_tensor *w)
-{
-    return linear(leaky_relu(tn_gelu(silu(x))), w);
-}
 
-typedef struct reader {
+static const struct {
     const char *name;
     tn_tensor *(*f)(tn_tensor *x, tn_tensor *w);
-} reader;
-
-static const reader readers[] = {
+} readers[] = {
     { "conv", conv },         { "matmul", matmul }, { "of_a_view", of_a_view },
     { "detached", detached }, { "normed", normed }, { "chain", chain },
 };
-enum { N_READERS = sizeof readers / sizeof *readers };
 
 START_TEST(other_readers_and_layouts)
 {
-    const reader *r = &readers[_i];
     for (int layout = 0; layout < 3; layout++) {
         tn_tensor *x = input(TN_F32), *w = weight(0, TN_F32);
-        x = layout == 0 ? x : tn_detach(layout == 1 ? as_transposed(x) : as_strided(x));
-        assert_ok(tn_set_requires_grad(x, true));
-        tn_tensor *leaves[2] = { x, w }, *made[2], *expected[2];
+        if (layout) x = leaf(tn_detach(layout == 1 ? as_transposed(x) : as_strided(x)));
         keeping = false;
-        gradients(total(r->f(x, w)), 2, leaves, made);
+        tn_tensor *loss = total(readers[_i].f(x, w));
         keeping = true;
-        gradients(total(r->f(x, w)), 2, leaves, expected);
-        for (int i = 0; i < 2; i++) assert_same_bits(r->name, made[i], expected[i]);
+        assert_same_gradients(readers[_i].name, loss, total(readers[_i].f(x, w)), 2,
+                              (tn_tensor *[]){ x, w });
     }
 }
 END_TEST
@@ -249,10 +243,10 @@ START_TEST(half_precision_is_kept)
 {
     static const tn_dtype half[] = { TN_BF16, TN_F16 };
     tn_dtype dtype = half[_i / N_ACTIVATIONS];
-    const activation *a = &activations[_i % N_ACTIVATIONS];
+    const struct activation *a = &activations[_i % N_ACTIVATIONS];
     tn_tensor *y = linear(a->f(input(dtype)), weight(0, dtype)), *z = NULL;
     ck_assert_int_eq(seen_of(y, "linear").inputs_kept, 2);
-    tn_tensor *square = leaf(TN_SHAPE(WIDTH, WIDTH), 5, TN_F32);
+    tn_tensor *square = random_leaf(TN_SHAPE(WIDTH, WIDTH), 5, TN_F32);
     TN_AUTOCAST(dtype)
     z = linear(a->f(tn_matmul(input(TN_F32), square)), weight(0, TN_F32));
     ck_assert_int_eq(seen_of(z, "linear").inputs_kept, 2);
@@ -273,10 +267,10 @@ static tn_tensor *large(int what, tn_tensor **leaves, int keep)
 
 static void large_leaves(int64_t rows, tn_dtype dtype, tn_tensor **leaves)
 {
-    leaves[0] = leaf(TN_SHAPE(rows, WIDE), 1, dtype);
-    leaves[1] = leaf(TN_SHAPE(WIDE), 2, dtype);
-    leaves[2] = leaf(TN_SHAPE(WIDE), 3, dtype);
-    leaves[3] = leaf(TN_SHAPE(OUT, WIDE), 4, dtype);
+    leaves[0] = random_leaf(TN_SHAPE(rows, WIDE), 1, dtype);
+    leaves[1] = random_leaf(TN_SHAPE(WIDE), 2, dtype);
+    leaves[2] = random_leaf(TN_SHAPE(WIDE), 3, dtype);
+    leaves[3] = random_leaf(TN_SHAPE(OUT, WIDE), 4, dtype);
 }
 
 /* From 3 MiB on a norm is computed again, and an activation also in half precision; with the same
@@ -307,13 +301,12 @@ END_TEST
  * bias. Either may be absent. */
 START_TEST(a_norm_and_its_weights)
 {
-    tn_tensor *leaves[4], *x[1], *expected[1];
+    tn_tensor *leaves[4];
     for (int absent = 0; absent < 3; absent++) {
         large_leaves(1024, TN_F32, leaves);
         if (absent) leaves[absent] = TN_NONE;
-        gradients(total(large(0, leaves, 1)), 1, leaves, expected);
-        gradients(total(large(0, leaves, 0)), 1, leaves, x);
-        assert_same_bits("without a weight or a bias", x[0], expected[0]);
+        assert_same_gradients("without a weight or a bias", total(large(0, leaves, 0)),
+                              total(large(0, leaves, 1)), 1, leaves);
     }
     for (int keep = 0; keep < 2; keep++) {
         large_leaves(1024, TN_F32, leaves);
@@ -353,9 +346,9 @@ static void three_casts(tn_tensor **leaves, bool large)
 
 START_TEST(casts_of_large_weights)
 {
-    tn_tensor *leaves[2] = { leaf(TN_SHAPE(4, WIDE), 1, TN_F32), NULL };
+    tn_tensor *leaves[2] = { random_leaf(TN_SHAPE(4, WIDE), 1, TN_F32), NULL };
     for (int64_t rows = LARGE - 1; rows <= LARGE; rows++) {
-        leaves[1] = leaf(TN_SHAPE(rows, WIDE), 2, TN_F32);
+        leaves[1] = random_leaf(TN_SHAPE(rows, WIDE), 2, TN_F32);
         three_casts(leaves, rows == LARGE);
         three_casts(leaves, rows == LARGE); /* a new region */
     }
@@ -364,7 +357,8 @@ END_TEST
 
 START_TEST(a_large_weight_that_changes)
 {
-    tn_tensor *x = leaf(TN_SHAPE(4, WIDE), 1, TN_F32), *w = leaf(TN_SHAPE(LARGE, WIDE), 2, TN_F32);
+    tn_tensor *x = random_leaf(TN_SHAPE(4, WIDE), 1, TN_F32),
+              *w = random_leaf(TN_SHAPE(LARGE, WIDE), 2, TN_F32);
     tn_tensor *y[2], *dw;
     assert_ok(tn_set_name(w, "the_w"));
     TN_AUTOCAST(TN_BF16) for (int i = 0; i < 2; i++) y[i] = total(linear(x, w));
@@ -395,7 +389,7 @@ END_TEST
  * two, and a graph that is dropped without a backward. */
 START_TEST(a_norm_in_two_graphs)
 {
-    tn_tensor *leaves[4], *other = leaf(TN_SHAPE(OUT, WIDE), 9, TN_F32), *g[1], *expected[1];
+    tn_tensor *leaves[4], *other = random_leaf(TN_SHAPE(OUT, WIDE), 9, TN_F32), *g[1], *expected[1];
     for (int order = 0; order < 3; order++) {
         tn_scope scope = tn_scope_begin();
         large_leaves(1024, TN_F32, leaves);
@@ -432,7 +426,7 @@ START_TEST(a_result_changed_before_it_is_read_is_kept)
     tn_tensor *x = input(TN_F64), *w = weight(0, TN_F64), *g;
     tn_tensor *y = tn_gelu(x);
     TN_NO_GRAD assert_ok(tn_mul_scalar_(y, 3));
-    tn_tensor *loss = tn_sum(linear(y, w), NULL, 0, false);
+    tn_tensor *loss = tn_sum_all(linear(y, w));
     gradients(loss, 1, &w, &g);
     tn_tensor *row = tn_sum(tn_mul_scalar(tn_gelu(x), 3), TN_AXES(0), true);
     assert_close(g, tn_expand(row, TN_SHAPE(OUT, WIDTH)), 1e-13, 1e-13);
@@ -442,13 +436,11 @@ END_TEST
 /* What was y at forward is still known. */
 START_TEST(a_result_may_change_after_it_was_read)
 {
-    tn_tensor *leaves[2] = { input(TN_F32), weight(0, TN_F32) }, *made[2], *expected[2];
-    tn_tensor *y = tn_gelu(leaves[0]);
+    tn_tensor *leaves[2] = { input(TN_F32), weight(0, TN_F32) }, *y = tn_gelu(leaves[0]);
     tn_tensor *loss = total(linear(y, leaves[1]));
     TN_NO_GRAD assert_ok(tn_zero_(y));
-    gradients(loss, 2, leaves, made);
-    gradients(total(linear(tn_gelu(leaves[0]), leaves[1])), 2, leaves, expected);
-    for (int i = 0; i < 2; i++) assert_same_bits("gelu", made[i], expected[i]);
+    tn_tensor *same = total(linear(tn_gelu(leaves[0]), leaves[1]));
+    assert_same_gradients("gelu", loss, same, 2, leaves);
     /* a kept one must not */
     y = kept(tn_gelu(leaves[0]));
     loss = total(linear(y, leaves[1]));
@@ -498,27 +490,23 @@ END_TEST
  * weights need. An op that reads y after that keeps it. */
 START_TEST(one_graph_is_freed_while_another_still_needs_y)
 {
-    tn_tensor *x = input(TN_F32), *g, *expected;
+    tn_tensor *x = input(TN_F32);
     tn_tensor *w[3] = { weight(0, TN_F32), weight(1, TN_F32), weight(2, TN_F32) };
     tn_tensor *y = tn_gelu(x), *loss[3];
     for (int k = 0; k < 2; k++) loss[k] = total(linear(y, w[k]));
     assert_ok(tn_backward(loss[0]));
     loss[2] = total(linear(y, w[2]));
     /* a second pass that comes to y's op fails, and lets go of nothing */
-    assert_fails(tn_backward(tn_sum(y, NULL, 0, false)), TN_E_STATE, "used by an earlier backward");
+    assert_fails(tn_backward(tn_sum_all(y)), TN_E_STATE, "used by an earlier backward");
     ck_assert_int_eq(seen_of(loss[1], "linear").inputs_kept, 1);
     ck_assert_int_eq(seen_of(loss[1], "gelu").inputs_kept, 1);   /* for loss[1] */
     ck_assert_int_eq(seen_of(loss[2], "linear").inputs_kept, 1); /* for loss[1], too */
-    for (int k = 1; k < 3; k++) {
-        gradients(loss[k], 1, &w[k], &g);
-        gradients(total(linear(tn_gelu(x), w[k])), 1, &w[k], &expected);
-        assert_same_bits("gelu", g, expected);
-    }
+    for (int k = 1; k < 3; k++)
+        assert_same_gradients("gelu", loss[k], total(linear(tn_gelu(x), w[k])), 1, &w[k]);
     ck_assert_int_eq(seen_of(loss[1], "gelu").inputs_kept, 0);
     tn_tensor *last = total(linear(y, w[2]));
     ck_assert_int_eq(seen_of(last, "linear").inputs_kept, 2);
-    gradients(last, 1, &w[2], &g);
-    assert_same_bits("gelu", g, expected);
+    assert_same_gradients("gelu", last, total(linear(tn_gelu(x), w[2])), 1, &w[2]);
     assert_fails(tn_backward(loss[1]), TN_E_STATE, "used by an earlier backward");
     assert_fails(tn_backward(last), TN_E_STATE, "used by an earlier backward");
 }
@@ -529,7 +517,8 @@ START_TEST(dropped_graphs_leave_nothing)
 {
     for (int backward = 0; backward < 2; backward++) {
         tn_scope scope = tn_scope_begin();
-        tn_tensor *x = leaf(TN_SHAPE(256, 256), 1, TN_F32), *w = leaf(TN_SHAPE(4, 256), 2, TN_F32);
+        tn_tensor *x = random_leaf(TN_SHAPE(256, 256), 1, TN_F32),
+                  *w = random_leaf(TN_SHAPE(4, 256), 2, TN_F32);
         tn_tensor *h = tn_neg(x); /* x is its own, h only the graph's */
         tn_keep(h);
         tn_tensor *y = tn_keep(tn_gelu(h));
@@ -548,30 +537,32 @@ END_TEST
 
 /* ---- memory runs out ------------------------------------------------------------------------- */
 
+/* Backward alone, or forward, too. */
+typedef struct step {
+    tn_tensor *x, *w;
+    bool forward;
+} step;
+
+static tn_status a_step(void *user)
+{
+    step *s = user;
+    int64_t k = scarce.failing;
+    scarce_fail(s->forward ? k : 0);
+    tn_tensor *loss = total(linear(tn_gelu(s->x), s->w));
+    if (!s->forward) scarce_fail(k);
+    tn_status status = loss ? tn_backward(loss) : tn_error_status();
+    ck_assert_int_eq(tn_is_none(tn_grad(s->w)), status != TN_OK);
+    ck_assert_int_eq(tn_is_none(tn_grad(s->x)), status != TN_OK);
+    assert_ok(tn_set_grad(s->w, TN_NONE));
+    assert_ok(tn_set_grad(s->x, TN_NONE));
+    return status;
+}
+
 START_TEST(out_of_memory_changes_nothing)
 {
     scarce_install();
-    tn_tensor *x = input(TN_F32), *w = weight(0, TN_F32);
-    int64_t live = tn_live_tensors(), in_use = tn_memory().in_use;
-    bool failed = true;
-    for (int64_t k = 1; failed; k++) {
-        tn_error_clear();
-        tn_memory_trim();
-        tn_scope scope = tn_scope_begin();
-        tn_tensor *y = _i ? NULL : tn_gelu(x), *loss = _i ? NULL : total(linear(y, w));
-        scarce_fail(k);
-        if (_i) loss = total(linear(y = tn_gelu(x), w)); /* forward, too */
-        tn_status status = loss ? tn_backward(loss) : tn_error_status();
-        scarce.failing = 0;
-        failed = scarce.requests >= k;
-        ck_assert_int_eq(status, failed ? TN_E_NOMEM : TN_OK);
-        ck_assert_int_eq(tn_is_none(tn_grad(w)), failed);
-        ck_assert_int_eq(tn_is_none(tn_grad(x)), failed);
-        tn_scope_end(scope);
-        if (!failed) break;
-        ck_assert_int_eq(tn_live_tensors(), live);
-        ck_assert_int_le(tn_memory().in_use, in_use + 1024); /* leaves' gradient data, made once */
-    }
+    step s = { input(TN_F32), weight(0, TN_F32), _i };
+    ck_assert_int_eq(scarce_sweep(a_step, NULL, &s), scarce.requests);
 }
 END_TEST
 
@@ -603,10 +594,11 @@ START_TEST(recording_beside_a_backward)
 {
     enum { THREADS = 2 };
     int64_t rows = _i ? 3072 : ROWS, wide = _i ? 256 : WIDTH;
-    tn_tensor *x = leaf(TN_SHAPE(rows, wide), 1, TN_F32), *gain = leaf(TN_SHAPE(wide), 2, TN_F32);
-    tn_tensor *w = leaf(TN_SHAPE(OUT, wide), 3, TN_F32), *expected[THREADS], *own[THREADS];
+    tn_tensor *x = random_leaf(TN_SHAPE(rows, wide), 1, TN_F32),
+              *gain = random_leaf(TN_SHAPE(wide), 2, TN_F32);
+    tn_tensor *w = random_leaf(TN_SHAPE(OUT, wide), 3, TN_F32), *expected[THREADS], *own[THREADS];
     for (int i = 0; i < THREADS; i++) {
-        own[i] = leaf(TN_SHAPE(OUT, wide), (uint64_t)(4 + i), TN_F32);
+        own[i] = random_leaf(TN_SHAPE(OUT, wide), (uint64_t)(4 + i), TN_F32);
         gradients(total(linear(cheap(_i, x, gain), own[i])), 1, &own[i], &expected[i]);
     }
     for (int round = 0; round < (_i ? 12 : 200); round++) {
@@ -634,34 +626,123 @@ START_TEST(recording_beside_a_backward)
 }
 END_TEST
 
+/* ---- a table that stands twice --------------------------------------------------------------- */
+
+enum { TOKENS = 4096, FEATURES = 64 };
+
+/* A language model in small: tokens by their rows of `in`, scores by the rows of `out`. */
+static tn_tensor *scores_loss(tn_tensor *in, tn_tensor *out, tn_tensor *ids, int64_t padding)
+{
+    return total(linear(tn_embedding(in, ids, padding), out));
+}
+
+static tn_tensor *table(tn_dtype dtype)
+{
+    return leaf(random_as(TN_SHAPE(TOKENS, FEATURES), -1, 1, 3, dtype));
+}
+
+static tn_tensor *some_ids(void)
+{
+    static const int64_t ids[] = { 7, 4095, 7, 0, 19, 7, 4095, 2 };
+    return tn_from_data(ids, TN_SHAPE(8), TN_I64);
+}
+
+/* The gradient of a table that is read by token and multiplied with is that of two tables, one for
+ * each, and takes one table's memory. */
+START_TEST(a_tied_table_takes_no_zeros)
+{
+    for (int64_t padding = -1; padding <= 7; padding += 8) {
+        tn_tensor *w = table(TN_F32), *a = table(TN_F32), *b = table(TN_F32);
+        tn_tensor *loss = scores_loss(w, w, some_ids(), padding);
+        int64_t before = tn_memory().data_bytes;
+        assert_ok(tn_backward(loss));
+        ck_assert_int_lt(tn_memory().data_bytes - before, 3 * TOKENS * FEATURES * 4 / 2);
+        assert_ok(tn_backward(scores_loss(a, b, some_ids(), padding)));
+        assert_close(tn_grad(w), tn_add(tn_grad(a), tn_grad(b)), 1e-6, 1e-6);
+    }
+}
+END_TEST
+
+/* The same when it is a result, in f64; when its gradient so far is the user's; and half precision
+ * rounds both sums, so it comes close. */
+START_TEST(a_tied_table_elsewhere)
+{
+    static const tn_dtype each[] = { TN_F64, TN_F32, TN_BF16 };
+    for (int i = 0; i < 3; i++) {
+        tn_tensor *a = table(each[i]), *b = table(each[i]), *w = table(each[i]);
+        tn_tensor *twin = tn_neg(tn_neg(w));
+        double near = i == 2 ? 0.02 : 1e-6;
+        assert_ok(tn_backward(scores_loss(a, b, some_ids(), -1)));
+        assert_ok(tn_backward(scores_loss(twin, twin, some_ids(), -1)));
+        assert_close(tn_grad(w), tn_add(tn_grad(a), tn_grad(b)), near, near);
+
+        tn_tensor *seed = random_as(TN_SHAPE(TOKENS, FEATURES), -1, 1, 5, each[i]);
+        tn_tensor *was = tn_clone(seed), *rows = tn_embedding(w, some_ids(), -1);
+        tn_tensor *outputs[] = { rows, w };
+        tn_tensor *seeds[] = { tn_ones_like(rows), seed }, *g[1];
+        assert_ok(tn_gradients(2, outputs, seeds, 1, &w, g, 0));
+        assert_close(seed, was, 0, 0);
+        tn_tensor *at = tn_expand(tn_reshape(some_ids(), TN_SHAPE(8, 1)), TN_SHAPE(8, FEATURES));
+        tn_tensor *sum = tn_scatter_add(was, 0, at, tn_ones_like(rows));
+        assert_close(g[0], sum, near, near);
+    }
+}
+END_TEST
+
+/* The gradient of y is not row-major there, and the table stands elsewhere, too. */
+static tn_tensor *cubes(tn_tensor **in, void *user)
+{
+    static const int64_t ids[] = { 1, 2, 1, 4 };
+    (void)user;
+    tn_tensor *y = tn_embedding(in[0], tn_from_data(ids, TN_SHAPE(4), TN_I64), -1);
+    tn_tensor *turned = tn_transpose(y, 0, 1), *all = tn_pow_scalar(in[0], 3);
+    return tn_add(tn_sum_all(tn_mul(turned, tn_square(turned))), tn_sum_all(all));
+}
+
+START_TEST(a_tied_table_twice_differentiated)
+{
+    tn_tensor *w = leaf(random_f64(TN_SHAPE(5, 3), -1, 1, 4));
+    assert_ok(tn_gradcheck(cubes, &w, 1, NULL, (tn_gradcheck_options){ .second = true }));
+}
+END_TEST
+
+/* Told or not, the same bits. */
+START_TEST(a_tied_table_told)
+{
+    tn_tensor *w = table(TN_F32), *told = table(TN_F32);
+    assert_ok(tn_backward(scores_loss(w, w, some_ids(), -1)));
+    FILE *file = tmpfile();
+    ck_assert_ptr_nonnull(file);
+    assert_ok(tn_explain(file, scores_loss(told, told, some_ids(), -1), (tn_explain_options){ 0 }));
+    fclose(file);
+    assert_close(tn_grad(told), tn_grad(w), 0, 0);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     setenv("TN_CACHE", "0", 1); /* read at the first allocation: the allocator sees them all */
-    Suite *s = suite_create("remade");
+    Suite *s = suite_create("kept");
     TCase *t = test_case(s, "memory");
     tcase_add_loop_test(t, the_graph_shows_that_nothing_is_kept, 0, N_ACTIVATIONS);
     tcase_add_loop_test(t, its_memory_is_free_until_backward, 0, N_ACTIVATIONS);
     t = test_case(s, "bits");
     tcase_add_loop_test(t, gradients_have_the_bits_of_those_with_y_kept, 0, 2 * N_ACTIVATIONS);
-    tcase_add_loop_test(t, other_readers_and_layouts, 0, N_READERS);
+    tcase_add_loop_test(t, other_readers_and_layouts, 0, COUNT(readers));
     tcase_add_loop_test(t, half_precision_is_kept, 0, 2 * N_ACTIVATIONS);
     tcase_add_loop_test(t, large_results_are_computed_again, 0, 4);
-    tcase_add_test(t, casts_of_large_weights);
-    tcase_add_test(t, a_norm_and_its_weights);
-    tcase_add_test(t, a_changed_bias_explained);
-    tcase_add_test(t, a_norm_in_two_graphs);
+    add_tests(t, casts_of_large_weights, a_norm_and_its_weights, a_changed_bias_explained,
+              a_norm_in_two_graphs);
     tcase_add_loop_test(t, second_derivatives, 0, N_ACTIVATIONS);
     t = test_case(s, "changes");
-    tcase_add_test(t, a_result_changed_before_it_is_read_is_kept);
-    tcase_add_test(t, a_result_may_change_after_it_was_read);
-    tcase_add_test(t, a_changed_x_is_an_error);
-    tcase_add_test(t, a_large_weight_that_changes);
+    add_tests(t, a_result_changed_before_it_is_read_is_kept, a_result_may_change_after_it_was_read,
+              a_changed_x_is_an_error, a_large_weight_that_changes);
     t = test_case(s, "freeing");
-    tcase_add_test(t, a_graph_that_is_retained_can_be_used_again);
-    tcase_add_test(t, one_graph_is_freed_while_another_still_needs_y);
-    tcase_add_test(t, dropped_graphs_leave_nothing);
+    add_tests(t, a_graph_that_is_retained_can_be_used_again,
+              one_graph_is_freed_while_another_still_needs_y, dropped_graphs_leave_nothing);
     tcase_add_loop_test(t, out_of_memory_changes_nothing, 0, 2);
-    t = test_case(s, "threads");
-    tcase_add_loop_test(t, recording_beside_a_backward, 0, 2);
+    tcase_add_loop_test(test_case(s, "threads"), recording_beside_a_backward, 0, 2);
+    add_tests(test_case(s, "tables"), a_tied_table_takes_no_zeros, a_tied_table_elsewhere,
+              a_tied_table_told, a_tied_table_twice_differentiated);
     return s;
 }
