@@ -272,6 +272,12 @@ tn_tensor *from_f64(const double *values, tn_shape shape)
     return tn_from_data(values, shape, TN_F64);
 }
 
+tn_tensor *with_grad(tn_tensor *t)
+{
+    assert_ok(tn_set_requires_grad(t, true));
+    return t;
+}
+
 /* A leaf over larger or reordered memory with t's values. */
 static tn_tensor *filled(tn_tensor *view, tn_tensor *t)
 {

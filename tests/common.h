@@ -154,6 +154,9 @@ tn_tensor *random_as(tn_shape shape, double low, double high, uint64_t seed, tn_
 /* A f64 tensor from literals; their number must match the shape. */
 tn_tensor *from_f64(const double *values, tn_shape shape);
 
+/* t, which a gradient is to be computed of. */
+tn_tensor *with_grad(tn_tensor *t);
+
 /* t's values in other memory layouts, as leaves without history. Values and shape are t's. */
 tn_tensor *as_transposed(tn_tensor *t); /* axes in reverse order in memory */
 tn_tensor *as_strided(tn_tensor *t);    /* every second element of a larger storage, offset 1 */
