@@ -9,17 +9,25 @@
  * with room for packed weights that are not packed into it.
  */
 #include "ops/op_table.h"
+#include "boxes.h"
 #include "scarce.h"
 
 static tn_list *golden;
 
-typedef struct layer_case {
-    const char *name;
-    tn_module *(*make)(int64_t in, int64_t hidden, tn_recurrent_options o);
-    tn_recurrent_options options;
-} layer_case;
+#define rnn(in, hidden, ...) tn_rnn_new((in), (hidden), (tn_recurrent_options){ __VA_ARGS__ })
+#define gru(in, hidden, ...) tn_gru_new((in), (hidden), (tn_recurrent_options){ __VA_ARGS__ })
+#define lstm(in, hidden, ...) tn_lstm_new((in), (hidden), (tn_recurrent_options){ __VA_ARGS__ })
 
-static const layer_case cases[] = {
+typedef tn_module *(*maker)(int64_t in, int64_t hidden, tn_recurrent_options o);
+static const maker layers[] = { tn_rnn_new, tn_gru_new, tn_lstm_new };
+
+typedef struct recurrent_case {
+    const char *name;
+    maker make;
+    tn_recurrent_options options;
+} recurrent_case;
+
+static const recurrent_case cases[] = {
     { "rnn", tn_rnn_new, { 0 } },
     { "rnn_relu", tn_rnn_new, { .layers = 2, .relu = true, .sequence_first = true } },
     { "gru", tn_gru_new, { .layers = 2 } },
@@ -52,7 +60,7 @@ static tn_tensor *leaf(tn_tensor *t)
 }
 
 /* The case's module with PyTorch's parameters, which are the same ones under the same names. */
-static tn_module *made(const layer_case *c)
+static tn_module *made(const recurrent_case *c)
 {
     tn_module *m = c->make(3, 4, c->options);
     assert_made(m);
@@ -64,10 +72,7 @@ static tn_module *made(const layer_case *c)
         snprintf(key, sizeof key, "param/%s", list->entry[i].name);
         tn_tensor *value = find(c->name, key);
         ck_assert_msg(value != NULL, "%s: PyTorch has no %s", c->name, key);
-        TN_NO_GRAD
-        {
-            assert_ok(tn_copy_(list->entry[i].tensor, value));
-        }
+        TN_NO_GRAD assert_ok(tn_copy_(list->entry[i].tensor, value));
     }
     snprintf(key, sizeof key, "%s/param/", c->name);
     for (int i = 0; i < golden->n; i++)
@@ -81,14 +86,14 @@ static tn_tensor *against(tn_tensor *sum, const char *name, const char *what, tn
     char seed[32];
     snprintf(seed, sizeof seed, "seed_%s", what);
     assert_close(y, find(name, what), 1e-10, 1e-12);
-    tn_tensor *part = tn_sum(tn_mul(y, find(name, seed)), NULL, 0, false);
+    tn_tensor *part = tn_sum_all(tn_mul(y, find(name, seed)));
     return sum ? tn_add(sum, part) : part;
 }
 
 START_TEST(as_in_pytorch)
 {
-    const layer_case *c = &cases[_i];
-    tn_module *m = made(c);
+    const recurrent_case *c = &cases[_i];
+    tn_module *m = owned(made(c));
     tn_tensor *x = leaf(find(c->name, "x")), *h = leaf(find(c->name, "h"));
     tn_tensor *cell = leaf(find(c->name, "c")), *sum = NULL;
     tn_recurrent_state state = { h, cell };
@@ -114,27 +119,22 @@ START_TEST(as_in_pytorch)
         assert_close(tn_grad(list->entry[i].tensor), find(c->name, key), 1e-10, 1e-12);
     }
     if (!h) assert_close(tn_forward(m, x), y, 0, 0);
-    tn_module_drop(m);
 }
 END_TEST
 
 START_TEST(IN_05_recurrent)
 {
-    static const struct {
-        const char *name;
-        tn_module *(*make)(int64_t in, int64_t hidden, tn_recurrent_options o);
-        tn_recurrent_options options;
-    } kinds[] = { { "init/rnn", tn_rnn_new, { .layers = 2, .bidirectional = true } },
-                  { "init/gru", tn_gru_new, { .layers = 2, .bidirectional = true } },
-                  { "init/lstm", tn_lstm_new, { .layers = 2, .bidirectional = true } },
-                  { "init/lstm_cell", tn_lstm_cell_new, { 0 } } };
+    static const recurrent_case kinds[] = {
+        { "init/rnn", tn_rnn_new, { .layers = 2, .bidirectional = true } },
+        { "init/gru", tn_gru_new, { .layers = 2, .bidirectional = true } },
+        { "init/lstm", tn_lstm_new, { .layers = 2, .bidirectional = true } },
+        { "init/lstm_cell", tn_lstm_cell_new, { 0 } }
+    };
     tn_manual_seed(42);
-    tn_module *m = kinds[_i].make(3, 5, kinds[_i].options);
-    assert_made(m);
+    tn_module *m = owned(kinds[_i].make(3, 5, kinds[_i].options));
     const tn_list *list = tn_parameters(m);
     for (int i = 0; i < list->n; i++)
         assert_close(list->entry[i].tensor, find(kinds[_i].name, list->entry[i].name), 0, 0);
-    tn_module_drop(m);
 }
 END_TEST
 
@@ -142,22 +142,18 @@ static tn_tensor *squares(tn_module *m, void *user)
 {
     tn_recurrent_state state = { 0 };
     tn_tensor *y = tn_recurrent_forward(m, user, &state);
-    tn_tensor *sum = tn_add(tn_sum(tn_square(y), NULL, 0, false), tn_sum(state.h, NULL, 0, false));
-    return state.c ? tn_add(sum, tn_sum(tn_square(state.c), NULL, 0, false)) : sum;
+    tn_tensor *sum = tn_add(tn_sum_all(tn_square(y)), tn_sum_all(state.h));
+    return state.c ? tn_add(sum, tn_sum_all(tn_square(state.c))) : sum;
 }
 
 /* Central differences of every parameter, through layers, directions and dropout between layers. */
 START_TEST(gradients_of_whole_layers)
 {
-    tn_module *(*const make[])(int64_t, int64_t, tn_recurrent_options) = { tn_rnn_new, tn_gru_new,
-                                                                           tn_lstm_new };
     tn_manual_seed(3);
-    tn_module *m = make[_i](
-        3, 4, (tn_recurrent_options){ .layers = 2, .bidirectional = true, .dropout = 0.3 });
-    assert_made(m);
+    tn_module *m = owned(layers[_i](
+        3, 4, (tn_recurrent_options){ .layers = 2, .bidirectional = true, .dropout = 0.3 }));
     assert_ok(tn_module_gradcheck(m, squares, tn_randn(TN_SHAPE(2, 3, 3)),
                                   (tn_module_gradcheck_options){ 0 }));
-    tn_module_drop(m);
 }
 END_TEST
 
@@ -171,16 +167,16 @@ static tn_tensor *chained(tn_tensor **in, void *user)
     switch (*(const int *)user) {
     case 0: /* one tensor as both states */
         y = tn_lstm(x, h, h, w, u, TN_NONE, TN_NONE, false, &c);
-        return tn_add(tn_sum(tn_square(y), NULL, 0, false), tn_sum(tn_exp(c), NULL, 0, false));
+        return tn_add(tn_sum_all(tn_square(y)), tn_sum_all(tn_exp(c)));
     case 1: /* one over the other, from its last state, the other way */
         y = tn_gru(x, TN_NONE, w, u, TN_NONE, TN_NONE, false);
         z = tn_gru(tn_narrow(y, 2, 0, 2), tn_select(y, 0, 2), w, u, TN_NONE, TN_NONE, true);
-        return tn_sum(tn_mul(z, y), NULL, 0, false);
+        return tn_sum_all(tn_mul(z, y));
     default: /* both directions of one x, which is no leaf */
         x = tn_mul(x, x);
         y = tn_rnn(x, h, w, u, TN_NONE, TN_NONE, false, false);
         z = tn_rnn(x, h, w, u, TN_NONE, TN_NONE, false, true);
-        return tn_sum(tn_square(tn_cat((tn_tensor *[]){ y, z }, 2, -1)), NULL, 0, false);
+        return tn_sum_all(tn_square(tn_cat((tn_tensor *[]){ y, z }, 2, -1)));
     }
 }
 
@@ -204,10 +200,8 @@ static tn_tensor *count_calls(tn_tensor *grad, void *user)
  * graph is asked; and hooks of inputs run once. */
 START_TEST(recorded_gradients_are_the_same)
 {
-    tn_module *(*const make[])(int64_t, int64_t, tn_recurrent_options) = { tn_rnn_new, tn_gru_new,
-                                                                           tn_lstm_new };
-    tn_module *m = make[_i](3, 4, (tn_recurrent_options){ .layers = 2, .bidirectional = true });
-    assert_made(m);
+    tn_module *m =
+        owned(layers[_i](3, 4, (tn_recurrent_options){ .layers = 2, .bidirectional = true }));
     assert_ok(tn_module_to_dtype(m, TN_F64));
     tn_tensor *x = tn_tanh(leaf(random_as(TN_SHAPE(2, 5, 3), -1, 1, 1, TN_F64)));
     tn_tensor *wanted[] = { x, tn_get_parameter(m, "weight_ih_l0"),
@@ -221,7 +215,6 @@ START_TEST(recorded_gradients_are_the_same)
         for (int i = 0; i < 3; i++) assert_close(recorded[i], plain[i], 1e-10, 1e-12);
         ck_assert_int_eq(calls, k + 1);
     }
-    tn_module_drop(m);
 }
 END_TEST
 
@@ -230,41 +223,35 @@ END_TEST
 /* A sequence in two parts, the state carried over, gives what the whole one gives. */
 START_TEST(state_carries_on)
 {
-    tn_module *m = tn_lstm_new(3, 4, (tn_recurrent_options){ .layers = 2 });
-    assert_made(m);
+    tn_module *m = owned(lstm(3, 4, .layers = 2));
     tn_tensor *x = tn_randn(TN_SHAPE(2, 6, 3)), *y = tn_forward(m, x);
     tn_recurrent_state state = { 0 };
     tn_tensor *first = tn_recurrent_forward(m, tn_narrow(x, 1, 0, 4), &state);
     tn_tensor *second = tn_recurrent_forward(m, tn_narrow(x, 1, 4, 2), &state);
     assert_close(tn_cat((tn_tensor *[]){ first, second }, 2, 1), y, 1e-6, 1e-7);
     assert_close(tn_select(state.h, 0, 1), tn_select(y, 1, 5), 1e-6, 1e-7);
-    tn_module_drop(m);
 }
 END_TEST
 
 /* Detached states end backward: the gradient of the second part's weights is its own alone. */
 START_TEST(detached_state_ends_backward)
 {
-    tn_module *m = tn_gru_new(3, 4, (tn_recurrent_options){ 0 });
-    assert_made(m);
-    tn_tensor *x = tn_randn(TN_SHAPE(2, 3, 3));
-    assert_ok(tn_set_requires_grad(x, true));
+    tn_module *m = owned(gru(3, 4, 0));
+    tn_tensor *x = with_grad(tn_randn(TN_SHAPE(2, 3, 3)));
     tn_recurrent_state state = { 0 };
     assert_made(tn_recurrent_forward(m, x, &state));
     state.h = tn_detach(state.h);
     tn_tensor *y = tn_recurrent_forward(m, tn_randn(TN_SHAPE(2, 3, 3)), &state);
-    assert_ok(tn_backward(tn_sum(y, NULL, 0, false)));
+    assert_ok(tn_backward(tn_sum_all(y)));
     ck_assert(tn_grad(x) == TN_NONE);
     ck_assert(tn_grad(tn_get_parameter(m, "weight_hh_l0")) != TN_NONE);
-    tn_module_drop(m);
 }
 END_TEST
 
 /* A state that is carried from scope to scope: no tensor is left over. */
 START_TEST(truncated_backward)
 {
-    tn_module *m = tn_lstm_new(3, 4, (tn_recurrent_options){ 0 });
-    assert_made(m);
+    tn_module *m = owned(lstm(3, 4, 0));
     tn_tensor *x = tn_randn(TN_SHAPE(2, 3, 3));
     tn_recurrent_state last = { 0 };
     int64_t live = 0;
@@ -274,7 +261,7 @@ START_TEST(truncated_backward)
             tn_recurrent_state state = last;
             tn_tensor *y = tn_recurrent_forward(m, x, &state);
             assert_ok(tn_module_zero_grad(m));
-            assert_ok(tn_backward(tn_sum(y, NULL, 0, false)));
+            assert_ok(tn_backward(tn_sum_all(y)));
             tn_drop(last.h), last.h = tn_keep(tn_detach(state.h));
             tn_drop(last.c), last.c = tn_keep(tn_detach(state.c));
         }
@@ -282,23 +269,19 @@ START_TEST(truncated_backward)
     }
     ck_assert_int_eq(tn_live_tensors(), live);
     tn_drop(last.h), tn_drop(last.c);
-    tn_module_drop(m);
 }
 END_TEST
 
 /* An average holds the weights as buffers. */
 START_TEST(averages_run)
 {
-    tn_module *m = tn_gru_new(3, 4, (tn_recurrent_options){ .layers = 2 });
-    assert_made(m);
-    tn_module *ema = tn_ema_new(m, (tn_ema_options){ 0 });
-    assert_made(ema);
+    tn_module *m = owned(gru(3, 4, .layers = 2));
+    tn_module *ema = owned(tn_ema_new(m, (tn_ema_options){ 0 }));
     assert_ok(tn_ema_update(ema, m));
     tn_tensor *x = tn_randn(TN_SHAPE(2, 3, 3));
     assert_close(tn_forward(ema, x), tn_forward(m, x), 0, 0);
     assert_ok(tn_module_delete(m, "weight_hh_l1"));
     assert_null(tn_forward(m, x), TN_E_STATE, "GRU: weight_hh_l1 is gone");
-    tn_module_drop(ema), tn_module_drop(m);
 }
 END_TEST
 
@@ -308,18 +291,13 @@ START_TEST(refusals)
     tn_recurrent_options o = { .layers = 2 };
     assert_null(tn_lstm_new(0, 4, o), TN_E_INVALID, "tn_lstm_new: input_size is 0");
     assert_null(tn_gru_new(3, 0, o), TN_E_INVALID, "tn_gru_new: hidden_size is 0");
-    assert_null(tn_rnn_new(3, 4, (tn_recurrent_options){ .layers = -1 }), TN_E_INVALID,
-                "tn_rnn_new: layers is -1");
-    assert_null(tn_rnn_new(3, 4, (tn_recurrent_options){ .dropout = 0.5 }), TN_E_INVALID,
-                "tn_rnn_new: dropout 0.5 in one layer");
-    assert_null(tn_rnn_new(3, 4, (tn_recurrent_options){ .layers = 2, .dropout = 2 }), TN_E_INVALID,
-                "dropout probability 2");
-    assert_null(tn_gru_new(3, 4, (tn_recurrent_options){ .relu = true }), TN_E_INVALID,
-                "tn_gru_new: relu");
+    assert_null(rnn(3, 4, .dropout = 0.5), TN_E_INVALID, "tn_rnn_new: dropout 0.5 in one layer");
+    assert_null(gru(3, 4, .relu = true), TN_E_INVALID, "tn_gru_new: relu");
     assert_null(tn_lstm_cell_new(3, 4, o), TN_E_INVALID, "tn_lstm_cell_new: layers");
 
-    tn_module *m = tn_lstm_new(3, 4, o), *cell = tn_rnn_cell_new(3, 4, (tn_recurrent_options){ 0 });
-    tn_module *linear = tn_linear_new(3, 4, (tn_linear_options){ 0 });
+    tn_module *m = owned(tn_lstm_new(3, 4, o)),
+              *cell = owned(tn_rnn_cell_new(3, 4, (tn_recurrent_options){ 0 }));
+    tn_module *fc = owned(linear(3, 4));
     tn_tensor *x = tn_randn(TN_SHAPE(2, 5, 3)), *h = tn_zeros(TN_SHAPE(2, 2, 4));
     assert_null(tn_forward(m, tn_randn(TN_SHAPE(2, 5, 4))), TN_E_SHAPE,
                 "LSTM: x [2,5,4]: want [B, T, 3] or [T, 3]");
@@ -338,24 +316,22 @@ START_TEST(refusals)
     assert_null(tn_recurrent_forward(m, x, &state), TN_E_DTYPE, "LSTM: state h is f64, x is f32");
     ck_assert(isnan(tn_dropout_p(cell)));
     assert_error(TN_E_INVALID, "a RNNCell drops nothing");
-    assert_null(tn_recurrent_forward(linear, x, NULL), TN_E_INVALID, "the module is a Linear");
+    assert_null(tn_recurrent_forward(fc, x, NULL), TN_E_INVALID, "the module is a Linear");
     assert_null(tn_recurrent_forward(m, NULL, NULL), TN_E_INVALID, "tn_recurrent_forward");
     tn_tensor *out[4];
     assert_fails(tn_call(m, 1, &x, 4, out), TN_E_INVALID, "LSTM: 1 inputs, 4 outputs");
-    tn_module_drop(m), tn_module_drop(cell), tn_module_drop(linear);
 }
 END_TEST
 
 /* Dropout between layers: in training alone, and by tn_dropout_set_p. */
 START_TEST(dropout_between_layers)
 {
-    tn_module *m = tn_gru_new(3, 64, (tn_recurrent_options){ .layers = 2, .dropout = 0.5 });
-    assert_made(m);
+    tn_module *m = owned(gru(3, 64, .layers = 2, .dropout = 0.5));
     ck_assert_double_eq(tn_dropout_p(m), 0.5);
     tn_tensor *x = tn_randn(TN_SHAPE(2, 5, 3));
     tn_manual_seed(1);
     tn_tensor *first = tn_forward(m, x), *second = tn_forward(m, x);
-    ck_assert(tn_item(tn_sum(tn_abs(tn_sub(first, second)), NULL, 0, false)) > 1);
+    ck_assert(tn_item(tn_sum_all(tn_abs(tn_sub(first, second)))) > 1);
     assert_ok(tn_eval(m));
     assert_close(tn_forward(m, x), tn_forward(m, x), 0, 0);
     assert_ok(tn_train(m, true));
@@ -363,7 +339,6 @@ START_TEST(dropout_between_layers)
     tn_tensor *none = tn_forward(m, x);
     assert_ok(tn_eval(m));
     assert_close(tn_forward(m, x), none, 0, 0);
-    tn_module_drop(m);
 }
 END_TEST
 
@@ -372,40 +347,34 @@ END_TEST
 START_TEST(half_precision)
 {
     const tn_dtype dtype = _i ? TN_F16 : TN_BF16;
-    tn_module *m = tn_lstm_new(5, 7, (tn_recurrent_options){ 0 });
-    assert_made(m);
+    tn_module *m = owned(lstm(5, 7, 0));
     tn_tensor *x = tn_to_dtype(tn_to_dtype(tn_randn(TN_SHAPE(3, 4, 5)), dtype), TN_F32);
     tn_tensor *plain = tn_forward(m, x), *cast = NULL;
-    TN_AUTOCAST(dtype)
-    {
-        cast = tn_forward(m, x);
-    }
+    TN_AUTOCAST(dtype) cast = tn_forward(m, x);
     ck_assert_int_eq(tn_dtype_of(cast), TN_F32);
     assert_close(cast, plain, 0, _i ? 1e-3 : 8e-3);
     ck_assert(tn_hash(cast) != tn_hash(plain)); /* it did round */
     assert_ok(tn_module_to_dtype(m, dtype));
     tn_tensor *y = tn_forward(m, tn_to_dtype(x, dtype));
     ck_assert_int_eq(tn_dtype_of(y), dtype);
-    assert_ok(tn_backward(tn_sum(y, NULL, 0, false)));
+    assert_ok(tn_backward(tn_sum_all(y)));
     ck_assert_int_eq(tn_dtype_of(tn_grad(tn_get_parameter(m, "weight_hh_l0"))), dtype);
     assert_ok(tn_module_to_dtype(m, TN_F32)); /* the rounded weights */
     assert_close(y, tn_to_dtype(tn_forward(m, x), dtype), 0, 0);
-    tn_module_drop(m);
 }
 END_TEST
 
 /* The same bits for any number of threads, forward and backward, in f32 and with bf16 products. */
 START_TEST(same_bits_for_any_threads)
 {
-    tn_module *m = tn_gru_new(40, 96, (tn_recurrent_options){ .layers = 2 });
-    assert_made(m);
+    tn_module *m = owned(gru(40, 96, .layers = 2));
     tn_tensor *x = tn_randn(TN_SHAPE(17, 9, 40)), *y[4], *dw[4];
     const int threads[] = { 1, 2, 3, 7 };
     for (int i = 0; i < 4; i++) {
         assert_ok(tn_set_num_threads(threads[i]));
         assert_ok(tn_module_zero_grad(m));
         TN_AUTOCAST(_i ? TN_BF16 : TN_F32) y[i] = tn_forward(m, x);
-        assert_ok(tn_backward(tn_sum(tn_square(y[i]), NULL, 0, false)));
+        assert_ok(tn_backward(tn_sum_all(tn_square(y[i]))));
         dw[i] = tn_clone(tn_grad(tn_get_parameter(m, "weight_hh_l0")));
         assert_close(y[i], y[0], 0, 0);
         assert_close(dw[i], dw[0], 0, 0);
@@ -413,7 +382,6 @@ START_TEST(same_bits_for_any_threads)
     tn_tensor *plain = tn_forward(m, x);
     assert_close(y[0], plain, 0, _i ? 0.05 : 0);
     ck_assert((tn_hash(y[0]) != tn_hash(plain)) == _i);
-    tn_module_drop(m);
 }
 END_TEST
 
@@ -488,12 +456,11 @@ END_TEST
 START_TEST(learns_to_add_up)
 {
     tn_manual_seed(0);
-    tn_module *m = tn_gru_new(1, 16, (tn_recurrent_options){ 0 });
-    tn_module *out = tn_linear_new(16, 1, (tn_linear_options){ 0 });
-    assert_made(m), assert_made(out);
+    tn_module *m = owned(gru(1, 16, 0));
+    tn_module *out = owned(linear(16, 1));
     const tn_list *all =
         tn_list_concat(tn_named_parameters(m, "rnn."), tn_named_parameters(out, "out."));
-    tn_optim *opt = tn_adam(all, (tn_adam_options){ .lr = 0.02 });
+    tn_optim *opt = owned(adam(all, .lr = 0.02));
     double loss_now = 0;
     for (int step = 0; step < 800; step++) {
         TN_SCOPE
@@ -510,7 +477,6 @@ START_TEST(learns_to_add_up)
         }
     }
     ck_assert_msg(loss_now < 1, "mean squared error %g, the variance of the sum is 5", loss_now);
-    tn_optim_free(opt), tn_module_drop(m), tn_module_drop(out);
 }
 END_TEST
 

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""What PyTorch's optimizers and schedules do, as C, for tests/optim/test_optim.c.
+"""What PyTorch's optimizers and schedules do, as C, for tests/optim/test_{optim,schedules}.c.
 
-usage: tests/optim/optim_cases.py > tests/optim/optim_cases.h      (needs PyTorch; the tests do not)
+usage: tests/optim/optim_cases.py      (needs PyTorch; the tests do not), writes optim_cases.h and schedule_cases.h
 
 Every trajectory starts at p = (1, -2, 0.5, 3, -0.25); the gradient of step k (from 1) is
 g_i = (0.5 + 0.25 i) p_i + 0.3 cos(k + i), so that a wrong state shows in the next gradient.
 With two groups, each has such a parameter; the second one's numbers differ, and change after step 10.
 """
+import contextlib
 import math
+import pathlib
 
 import torch
 
@@ -149,13 +151,14 @@ def row(values):
     return "{ " + ", ".join(repr(float(v)) for v in values) + " }"
 
 
-def main():
+def head(name):
     print("/* clang-format off */")
-    print("/* optim_cases.h - made by tests/optim/optim_cases.py with PyTorch %s; not edited. */"
-          % torch.__version__)
+    print("/* %s - made by tests/optim/optim_cases.py with PyTorch %s; not edited. */" % (name, torch.__version__))
+
+
+def optimizers():
     print("#define N_START %d" % len(START))
     print("#define N_AT %d" % len(STEPS))
-    print("#define N_RATES %d" % N_RATES)
     print("static const double start[N_START] = %s;" % row(START))
     print("static const int steps_at[N_AT] = { %s };" % ", ".join(map(str, STEPS)))
     print("\nstatic const struct { const char *name; double p[N_AT][N_START]; } trajectories[] = {")
@@ -184,7 +187,11 @@ def main():
     print("static tn_optim *make_optimizer(int which, const tn_list *list)\n{\n    switch (which) {")
     for i, (_, call, _) in enumerate(OPTIMIZERS):
         print("    case %d: return %s;" % (i, call))
-    print("    default: return NULL;\n    }\n}\n")
+    print("    default: return NULL;\n    }\n}")
+
+
+def schedules():
+    print("#define N_RATES %d" % N_RATES)
     print("static const struct { const char *name; double rate[N_RATES], momentum[N_RATES]; } "
           "schedules[] = {")
     for name, _, make in SCHEDULES:
@@ -198,4 +205,7 @@ def main():
     print("    default: return NULL;\n    }\n}")
 
 
-main()
+for name, write in (("optim_cases.h", optimizers), ("schedule_cases.h", schedules)):
+    with open(pathlib.Path(__file__).parent / name, "w") as file, contextlib.redirect_stdout(file):
+        head(name)
+        write()

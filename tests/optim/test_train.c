@@ -10,6 +10,7 @@
  * tests failed.
  */
 #include "models.h"
+#include "nn/boxes.h"
 
 enum { STEPS = 100 };
 
@@ -32,19 +33,19 @@ static void assert_loss(const char *what, int step, double loss, double expected
                   what, step, loss, expected);
 }
 
-static void train_transformer(const char *key, tn_dtype dtype, bool adamw)
+START_TEST(transformer)
 {
+    static const char *const keys[] = { "sgd/f64", "sgd/f32", "adamw/f64", "adamw/f32" };
+    const char *key = keys[_i];
+    tn_dtype dtype = _i % 2 ? TN_F32 : TN_F64;
     tn_list *golden = tn_load_tensors(golden_path("train_transformer.safetensors"), NULL);
     assert_made(golden);
-    tn_module *model = transformer_new();
-    assert_made(model);
-    assert_ok(tn_load_state_dict(model, initial(golden), (tn_load_options){ 0 }, NULL));
+    tn_module *model = owned(transformer_new());
+    assert_ok(load(model, initial(golden)));
     assert_ok(tn_module_to_dtype(model, dtype));
-    tn_optim *optimizer =
-        adamw
-            ? tn_adamw(tn_parameters(model), (tn_adamw_options){ .lr = 2e-3, .weight_decay = 0.01 })
-            : tn_sgd(tn_parameters(model), (tn_sgd_options){ .lr = 0.1, .momentum = 0.9 });
-    assert_made(optimizer);
+    const tn_list *list = tn_parameters(model);
+    tn_optim *optimizer = owned(_i / 2 ? adamw(list, .lr = 2e-3, .weight_decay = 0.01)
+                                       : sgd(list, .lr = 0.1, .momentum = 0.9));
     tn_tensor *batches = tn_to_dtype(tn_list_get(golden, "batches"), TN_I64);
     tn_tensor *losses = tn_list_get(golden, key);
     for (int step = 0; step < STEPS; step++) {
@@ -55,28 +56,6 @@ static void train_transformer(const char *key, tn_dtype dtype, bool adamw)
         assert_loss(key, step, loss, tn_at(losses, TN_INDEX(step)), dtype);
         tn_scope_end(scope);
     }
-    tn_optim_free(optimizer);
-    tn_module_drop(model);
-}
-
-START_TEST(transformer_sgd_f64)
-{
-    train_transformer("sgd/f64", TN_F64, false);
-}
-END_TEST
-START_TEST(transformer_sgd_f32)
-{
-    train_transformer("sgd/f32", TN_F32, false);
-}
-END_TEST
-START_TEST(transformer_adamw_f64)
-{
-    train_transformer("adamw/f64", TN_F64, true);
-}
-END_TEST
-START_TEST(transformer_adamw_f32)
-{
-    train_transformer("adamw/f32", TN_F32, true);
 }
 END_TEST
 
@@ -95,7 +74,7 @@ static void assert_initial(tn_module *model, const tn_list *golden)
         flat = tn_to_dtype(flat, TN_F64);
         const char *text = difference(tn_narrow(flat, 0, 0, 4), tn_narrow(expected, 0, 0, 4), 0, 0);
         ck_assert_msg(!text, "%s: %s", key, text);
-        double sum = tn_item(tn_sum(flat, NULL, 0, false));
+        double sum = tn_item(tn_sum_all(flat));
         double want = tn_at(expected, TN_INDEX(4));
         ck_assert_msg(fabs(sum - want) < 1e-10, "%s: sum is %.17g, not %.17g", key, sum, want);
     }
@@ -122,18 +101,17 @@ static void assert_statistics(tn_module *model, const tn_list *golden, const cha
     }
 }
 
-static void train_cnn(const char *label, tn_dtype dtype)
+START_TEST(cnn)
 {
+    const char *label = _i ? "f32" : "f64";
+    tn_dtype dtype = _i ? TN_F32 : TN_F64;
     tn_list *golden = tn_load_tensors(golden_path("train_cnn.safetensors"), NULL);
     assert_made(golden);
     tn_manual_seed(1);
-    tn_module *model = cnn_new();
-    assert_made(model);
+    tn_module *model = owned(cnn_new());
     assert_initial(model, golden);
     assert_ok(tn_module_to_dtype(model, dtype));
-    tn_optim *optimizer =
-        tn_sgd(tn_parameters(model), (tn_sgd_options){ .lr = 0.01, .momentum = 0.9 });
-    assert_made(optimizer);
+    tn_optim *optimizer = owned(sgd(tn_parameters(model), .lr = 0.01, .momentum = 0.9));
     char key[32], half[32];
     snprintf(key, sizeof key, "loss/%s", label);
     snprintf(half, sizeof half, "%s/half", label);
@@ -155,18 +133,6 @@ static void train_cnn(const char *label, tn_dtype dtype)
         snprintf(key, sizeof key, "bn%d.num_batches_tracked", i);
         ck_assert_int_eq((int)tn_item(tn_get_buffer(model, key)), STEPS);
     }
-    tn_optim_free(optimizer);
-    tn_module_drop(model);
-}
-
-START_TEST(cnn_f64)
-{
-    train_cnn("f64", TN_F64);
-}
-END_TEST
-START_TEST(cnn_f32)
-{
-    train_cnn("f32", TN_F32);
 }
 END_TEST
 
@@ -176,9 +142,7 @@ END_TEST
 static uint64_t hash_after(tn_module *model, bool with_images, int threads)
 {
     assert_ok(tn_set_num_threads(threads));
-    tn_optim *optimizer =
-        tn_sgd(tn_parameters(model), (tn_sgd_options){ .lr = 0.01, .momentum = 0.9 });
-    assert_made(optimizer);
+    tn_optim *optimizer = owned(sgd(tn_parameters(model), .lr = 0.01, .momentum = 0.9));
     for (int step = 0; step < 5; step++) {
         tn_scope scope = tn_scope_begin();
         tn_tensor *x;
@@ -190,10 +154,7 @@ static uint64_t hash_after(tn_module *model, bool with_images, int threads)
         train_step(model, optimizer, x, y);
         tn_scope_end(scope);
     }
-    uint64_t hash = state_hash(model);
-    tn_optim_free(optimizer);
-    tn_module_drop(model);
-    return hash;
+    return state_hash(model);
 }
 
 START_TEST(same_bits_for_any_number_of_threads)
@@ -202,7 +163,7 @@ START_TEST(same_bits_for_any_number_of_threads)
     for (int threads = 1; threads <= 4; threads++)
         for (int kind = 0; kind < 2; kind++) {
             tn_manual_seed(5);
-            uint64_t hash = hash_after(kind ? cnn_new() : transformer_new(), kind, threads);
+            uint64_t hash = hash_after(owned(kind ? cnn_new() : transformer_new()), kind, threads);
             if (threads == 1) expected[kind] = hash;
             ck_assert_msg(hash == expected[kind], "%s: other bits with %d threads than with one",
                           kind ? "cnn" : "transformer", threads);
@@ -213,14 +174,8 @@ END_TEST
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("train");
-    TCase *t = test_case(suite, "transformer");
-    tcase_add_test(t, transformer_sgd_f64);
-    tcase_add_test(t, transformer_sgd_f32);
-    tcase_add_test(t, transformer_adamw_f64);
-    tcase_add_test(t, transformer_adamw_f32);
-    t = test_case(suite, "cnn");
-    tcase_add_test(t, cnn_f64);
-    tcase_add_test(t, cnn_f32);
-    tcase_add_test(test_case(suite, "threads"), same_bits_for_any_number_of_threads);
+    tcase_add_loop_test(test_case(suite, "transformer"), transformer, 0, 4);
+    tcase_add_loop_test(test_case(suite, "cnn"), cnn, 0, 2);
+    add_tests(test_case(suite, "threads"), same_bits_for_any_number_of_threads);
     return suite;
 }

@@ -1,0 +1,324 @@
+/* options_others.c - options of ops, gradient checks, files, loaders and parallel training. */
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "options.h"
+
+static uint64_t see_loader(const void *o)
+{
+    tn_tensor *data = random_f64(TN_SHAPE(7, 2), -1, 1, 3), *batch;
+    tn_loader *loader = tn_loader_new(&data, 1, *(const tn_loader_options *)o);
+    uint64_t h = loader ? 1 : 0;
+    for (int epoch = 0; loader && epoch < 2; epoch++)
+        while (tn_loader_next(loader, &batch, 1) > 0)
+            h = mix(mix(h, (uint64_t)epoch), tn_hash(batch));
+    tn_loader_free(loader);
+    return h;
+}
+
+SEE(see_loss, tn_cross_entropy_options,
+    see_tensor(tn_cross_entropy_with(random_f64(TN_SHAPE(4, 3), -2, 2, 3),
+                                     tn_from_ints((int64_t[]){ 0, 1, 2, 1 }, TN_SHAPE(4)), o)))
+SEE(see_conv2d_spec, tn_conv2d_spec,
+    see_tensor(tn_conv2d(input(TN_SHAPE(1, 4, 9, 9)),
+                         input(TN_SHAPE(4, o.groups > 1 ? 4 / o.groups : 4, 3, 3)), TN_NONE, o)))
+
+static uint64_t see_max_pool2d(const void *options)
+{
+    const tn_pool2d_spec *o = options;
+    tn_tensor *y = tn_max_pool2d(input(TN_SHAPE(1, 2, 9, 9)), *o);
+    if (!y) return 0;
+    tn_module *m = owned(tn_max_pool2d_new(*o)); /* the layer takes the same */
+    return mix(tn_hash(y), see_tensor(tn_forward(m, input(TN_SHAPE(1, 2, 9, 9)))));
+}
+
+SEE(see_avg_pool2d, tn_pool2d_spec, see_tensor(tn_avg_pool2d(input(TN_SHAPE(1, 2, 9, 9)), o)))
+
+/* ---- fields that are not numbers ------------------------------------------------------------- */
+
+#define assert_differs(see, a, b) ck_assert_uint_ne((see)(&(a)), (see)(&(b)))
+
+/* A tie is stored once, or in full under both names; the reader gives both either way. */
+static void save_every_key(void)
+{
+    const char *path = in_folder("options.safetensors");
+    tn_module *m = owned(linear(20, 20));
+    struct stat once, every;
+    assert_ok(tn_register_parameter(m, "again", NULL, tn_get_parameter(m, "weight")));
+    assert_ok(tn_save_with(m, path, (tn_save_options){ 0 }));
+    ck_assert_int_eq(stat(path, &once), 0);
+    ck_assert(tn_list_has(tn_load_tensors(path, NULL), "again"));
+    assert_ok(tn_save_with(m, path, (tn_save_options){ .every_key = true }));
+    ck_assert_int_eq(stat(path, &every), 0);
+    ck_assert(tn_list_has(tn_load_tensors(path, NULL), "again"));
+    ck_assert_int_ge(every.st_size - once.st_size, 20 * 20 * 4 - 256);
+}
+
+static void save_metadata(void)
+{
+    const char *path = in_folder("options.safetensors");
+    tn_module *m = owned(linear(1, 1));
+    tn_metadata read;
+    const char *keys[] = { "epoch" }, *values[] = { "7" };
+    const tn_metadata more = { 1, keys, values };
+    for (int k = 0; k < 2; k++) {
+        assert_ok(tn_save_with(m, path, (tn_save_options){ .metadata = k ? &more : NULL }));
+        assert_made(tn_load_tensors(path, &read));
+        ck_assert_int_eq(tn_metadata_get(&read, "epoch") != NULL, k);
+        ck_assert_str_eq(tn_metadata_get(&read, "format"), "pt");
+    }
+}
+
+static void limits(tn_file_limits low, tn_file_limits high, tn_file_limits bad, const char *text)
+{
+    const char *path = in_folder("options.safetensors");
+    tn_module *m = owned(linear(2, 2));
+    assert_ok(tn_save(m, path));
+    assert_made(tn_load_tensors(path, NULL)); /* defaults */
+    assert_ok(tn_set_file_limits(low));
+    ck_assert_ptr_null(tn_load_tensors(path, NULL));
+    assert_error(TN_E_FORMAT, text);
+    assert_ok(tn_set_file_limits(high));
+    assert_made(tn_load_tensors(path, NULL));
+    assert_ok(tn_set_file_limits(low));
+    assert_ok(tn_set_file_limits((tn_file_limits){ 0 })); /* back */
+    assert_made(tn_load_tensors(path, NULL));
+    assert_fails(tn_set_file_limits(bad), TN_E_INVALID, "tn_set_file_limits");
+}
+
+static void limit_headers_and_tensors(void)
+{
+    limits((tn_file_limits){ .header_bytes = 20 }, (tn_file_limits){ .header_bytes = 4096 },
+           (tn_file_limits){ .header_bytes = 100000001 }, "20");
+    limits((tn_file_limits){ .tensors = 1 }, (tn_file_limits){ .tensors = 2 },
+           (tn_file_limits){ .tensors = -1 }, "1");
+}
+
+static void limit_inflated(void)
+{
+    unsigned char idx[8 + 100] = { 0, 0, 8, 1, 0, 0, 0, 100 };
+    size_t n;
+    unsigned char *bytes = gzip(idx, sizeof idx, 9, &n);
+    const char *path = write_bytes("options.gz", bytes, n);
+    free(bytes);
+    assert_made(tn_load_idx(path)); /* default */
+    assert_ok(tn_set_file_limits((tn_file_limits){ .inflated_bytes = 99 }));
+    assert_null(tn_load_idx(path), TN_E_FORMAT, "at most 99 bytes are made");
+    assert_ok(tn_set_file_limits((tn_file_limits){ .inflated_bytes = 100 }));
+    assert_made(tn_load_idx(path));
+    assert_ok(tn_set_file_limits((tn_file_limits){ 0 })); /* back */
+    assert_fails(tn_set_file_limits((tn_file_limits){ .inflated_bytes = -1 }), TN_E_INVALID,
+                 "tn_set_file_limits");
+}
+
+/* Reading ahead changes no value. */
+static void loader_prefetch(void)
+{
+    tn_loader_options o = { .batch_size = 2, .shuffle = true, .seed = 3 };
+    uint64_t h = see_loader(&o);
+    o.prefetch = true;
+    ck_assert_uint_eq(see_loader(&o), h);
+}
+
+/* What bucket_bytes and messages do is seen with several ranks (parallel/driver.c). */
+static void parallel(void)
+{
+    tn_module *m = owned(linear(2, 2));
+    assert_null(tn_data_parallel_new(m, (tn_data_parallel_options){ .bucket_bytes = -1 }),
+                TN_E_INVALID, "bucket_bytes -1: want at least 0");
+    for (int rule = TN_BUFFERS_FIRST; rule <= TN_BUFFERS_OWN; rule++) {
+        tn_data_parallel_options o = { .buffers = (tn_buffer_rule)rule };
+        tn_data_parallel *p = tn_data_parallel_new(m, o);
+        assert_made(p);
+        ck_assert_int_eq(tn_data_parallel_buffers(p, "x"), rule);
+        tn_data_parallel_free(p);
+    }
+    static const tn_dtype dtype[] = { TN_F32, TN_BF16, TN_F16 };
+    for (int i = 0; i < COUNT(dtype); i++) {
+        tn_data_parallel_options o = { .messages = dtype[i] };
+        tn_data_parallel *p = tn_data_parallel_new(m, o);
+        ck_assert_int_eq(p != NULL, dtype[i] != TN_F16);
+        tn_data_parallel_free(p);
+    }
+    assert_error(TN_E_DTYPE, "want TN_F32 or TN_BF16");
+}
+
+static void cross_entropy_weight(void)
+{
+    tn_cross_entropy_options none = { 0 }, absent = { .weight = TN_NONE }, given = { 0 };
+    given.weight = from_f64((double[]){ 1, 2, 3 }, TN_SHAPE(3));
+    ck_assert_uint_eq(see_loss(&none), see_loss(&absent));
+    assert_differs(see_loss, none, given);
+    given.weight = from_f64((double[]){ 1, 2 }, TN_SHAPE(2));
+    ck_assert_uint_eq(see_loss(&given), 0);
+    assert_error(TN_E_SHAPE, "weight");
+}
+
+static void cross_entropy_reduction(void)
+{
+    tn_cross_entropy_options o[4] = { { .reduction = TN_MEAN },
+                                      { .reduction = TN_SUM },
+                                      { .reduction = TN_NO_REDUCTION },
+                                      { .reduction = (tn_reduction)7 } };
+    ck_assert_int_eq(TN_MEAN, 0);
+    assert_differs(see_loss, o[0], o[1]);
+    assert_differs(see_loss, o[0], o[2]);
+    ck_assert_uint_eq(see_loss(&o[3]), 0);
+    assert_error(TN_E_INVALID, "reduction 7");
+}
+
+/* f(x) = x + error x with the error out of backward's sight */
+static tn_tensor *wrong_by(tn_tensor **in, void *error)
+{
+    return tn_add(in[0], tn_mul_scalar(tn_detach(in[0]), *(const double *)error));
+}
+
+static tn_tensor *kink(tn_tensor **in, void *user)
+{
+    (void)user;
+    return tn_relu(in[0]);
+}
+
+static tn_tensor *cut(tn_tensor *grad, void *user)
+{
+    (void)user;
+    return tn_detach(grad);
+}
+
+/* x^3 with the right gradient, whose own gradient lacks what a hook cut off */
+static tn_tensor *cut_gradient(tn_tensor **in, void *user)
+{
+    (void)user;
+    tn_tensor *y = tn_square(in[0]);
+    if (tn_requires_grad(y)) tn_register_hook(y, cut, NULL);
+    return tn_mul(y, in[0]);
+}
+
+static tn_status grad_check(tn_function f, double value, double error, tn_gradcheck_options o)
+{
+    tn_tensor *x = with_grad(tn_full_as(TN_SHAPE(1, 1, 2, 2), value, TN_F64, tn_cpu()));
+    return tn_gradcheck(f, &x, 1, &error, o);
+}
+
+#define CHECK(f, value, error, ...)                                                                \
+    grad_check(f, value, error, (tn_gradcheck_options){ __VA_ARGS__ })
+
+static void gradcheck(void)
+{
+    /* 5e-5 below the kink: differences over 1e-6 do not see it, over 1e-3 they do */
+    assert_ok(CHECK(kink, -5e-5, 0, 0));
+    assert_ok(CHECK(kink, -5e-5, 0, .eps = 1e-6));
+    ck_assert_int_ne(CHECK(kink, -5e-5, 0, .eps = 1e-3), TN_OK);
+    assert_fails(CHECK(kink, 1, 0, .eps = -1), TN_E_INVALID, "eps -1");
+    assert_ok(CHECK(wrong_by, 1, 0.9e-3, 0)); /* within 1e-3 of 1 */
+    ck_assert_int_ne(CHECK(wrong_by, 1, 2e-3, 0), TN_OK);
+    assert_ok(CHECK(wrong_by, 1, 2e-3, .rtol = 1e-2));
+    assert_fails(CHECK(kink, 1, 0, .rtol = -1), TN_E_INVALID, "rtol -1");
+    ck_assert_int_ne(CHECK(wrong_by, 1, 1.2e-3, 0), TN_OK);
+    assert_ok(CHECK(wrong_by, 1, 1.2e-3, .atol = 1e-3));
+    assert_ok(CHECK(wrong_by, 1, 1.005e-3, 0)); /* 1e-5 more than rtol gives */
+    ck_assert_int_ne(CHECK(wrong_by, 1, 1.005e-3, .atol = 1e-9), TN_OK);
+    assert_fails(CHECK(kink, 1, 0, .atol = -1), TN_E_INVALID, "atol -1");
+    assert_ok(CHECK(cut_gradient, 0.3, 0, 0));
+    ck_assert_int_ne(CHECK(cut_gradient, 0.3, 0, .second = true), TN_OK);
+    tn_error_clear();
+}
+
+/* What a loss of the one or six weights of a Linear is to be, and how often it was called. */
+typedef struct bent {
+    double error, kink; /* of it, w + error w, the latter out of backward's sight; and |w - kink| */
+    int calls;
+} bent;
+
+static tn_tensor *bent_loss(tn_module *m, void *user)
+{
+    bent *b = user;
+    tn_tensor *w = tn_list_get(tn_parameters(m), "weight");
+    tn_tensor *y = tn_add(w, tn_mul_scalar(tn_detach(w), b->error));
+    b->calls++;
+    if (b->kink != 0) y = tn_abs(tn_add_scalar(w, -b->kink));
+    return tn_sum_all(y);
+}
+
+static tn_status bent_check(int n, bent *b, tn_module_gradcheck_options o)
+{
+    tn_module *m = owned(tn_linear_new(n, 1, (tn_linear_options){ .no_bias = true }));
+    TN_NO_GRAD assert_ok(tn_fill_(tn_list_get(tn_parameters(m), "weight"), 1));
+    return tn_module_gradcheck(m, bent_loss, b, o);
+}
+
+#define BENT(error, kink, ...)                                                                     \
+    bent_check(1, &(bent){ error, kink, 0 }, (tn_module_gradcheck_options){ __VA_ARGS__ })
+
+static void module_gradcheck(void)
+{
+    bent every = { 0 }, fast = { 0 };
+    /* 5e-9 from the kink: 1e-6 / 100 sees it, 1e-7 / 100 does not */
+    assert_fails(BENT(0, 1 + 5e-9, 0), TN_E_INVALID, "backward gives");
+    assert_fails(BENT(0, 1 + 5e-9, .eps = 1e-6), TN_E_INVALID, "backward gives");
+    assert_ok(BENT(0, 1 + 5e-9, .eps = 1e-7));
+    assert_fails(BENT(0, 0, .eps = -1), TN_E_INVALID, "eps -1");
+    assert_ok(BENT(0.9e-5, 0, 0));
+    assert_fails(BENT(2e-5, 0, 0), TN_E_INVALID, "backward gives");
+    assert_ok(BENT(2e-5, 0, .rtol = 1e-4));
+    assert_fails(BENT(0, 0, .rtol = -1), TN_E_INVALID, "rtol -1");
+    assert_fails(BENT(1.1e-5, 0, 0), TN_E_INVALID, "backward gives");
+    assert_ok(BENT(1.1e-5, 0, .atol = 1e-5));
+    assert_fails(BENT(0, 0, .atol = -1), TN_E_INVALID, "atol -1");
+    assert_ok(bent_check(6, &every, (tn_module_gradcheck_options){ 0 }));
+    assert_ok(bent_check(6, &fast, (tn_module_gradcheck_options){ .fast = true }));
+    ck_assert_int_eq(every.calls - fast.calls, 2 * (6 - 1));
+}
+
+/* ---- the rows -------------------------------------------------------------------------------- */
+
+static const option_row rows[] = {
+    CUSTOM(tn_save_options, every_key, save_every_key),
+    CUSTOM(tn_save_options, metadata, save_metadata),
+    CUSTOM(tn_file_limits, header_bytes, limit_headers_and_tensors),
+    CUSTOM(tn_file_limits, tensors, limit_headers_and_tensors),
+    CUSTOM(tn_file_limits, inflated_bytes, limit_inflated),
+    INT(tn_loader_options, batch_size, 1, 2, -1, "batch_size -1", see_loader, 0),
+    FLAG(tn_loader_options, shuffle, see_loader, 0),
+    FLAG(tn_loader_options, drop_last, see_loader, .batch_size = 3),
+    INT(tn_loader_options, seed, 0, 5, NAN, NULL, see_loader, .shuffle = true),
+    CUSTOM(tn_loader_options, prefetch, loader_prefetch),
+    INT(tn_loader_options, parts, 1, 2, -1, "part 0 of -1", see_loader, .batch_size = 2),
+    INT(tn_loader_options, part, 0, 1, 2, "part 2 of 2", see_loader, .batch_size = 2, .parts = 2),
+    CUSTOM(tn_data_parallel_options, bucket_bytes, parallel),
+    CUSTOM(tn_data_parallel_options, buffers, parallel),
+    CUSTOM(tn_data_parallel_options, messages, parallel),
+    CUSTOM(tn_cross_entropy_options, weight, cross_entropy_weight),
+    REAL(tn_cross_entropy_options, label_smoothing, 0, .2, 1.5, "label_smoothing 1.5", see_loss, 0),
+    FLAG(tn_cross_entropy_options, use_ignore_index, see_loss, .ignore_index = 1),
+    INT(tn_cross_entropy_options, ignore_index, 0, 1, NAN, NULL, see_loss,
+        .use_ignore_index = true),
+    CUSTOM(tn_cross_entropy_options, reduction, cross_entropy_reduction),
+    INT(tn_conv2d_spec, stride, 1, 2, -1, "stride -1", see_conv2d_spec, .groups = 0),
+    INT1(tn_conv2d_spec, stride, 1, 2, -1, "stride -1", see_conv2d_spec, .groups = 0),
+    INT(tn_conv2d_spec, padding, 0, 1, -1, "padding -1", see_conv2d_spec, .groups = 0),
+    INT1(tn_conv2d_spec, padding, 0, 1, -1, "padding -1", see_conv2d_spec, .groups = 0),
+    INT(tn_conv2d_spec, dilation, 1, 2, -1, "dilation -1", see_conv2d_spec, .groups = 0),
+    INT1(tn_conv2d_spec, dilation, 1, 2, -1, "dilation -1", see_conv2d_spec, .groups = 0),
+    FLAG(tn_conv2d_spec, same, see_conv2d_spec, .groups = 0),
+    INT(tn_conv2d_spec, groups, 1, 2, -1, "groups -1", see_conv2d_spec, .stride = { 1, 1 }),
+    INT(tn_pool2d_spec, kernel, NAN, 2, -1, "kernel", see_max_pool2d, .kernel = { 3, 3 }),
+    INT1(tn_pool2d_spec, kernel, NAN, 2, -1, "kernel", see_max_pool2d, .kernel = { 3, 3 }),
+    INT(tn_pool2d_spec, stride, 3, 2, -1, "stride -1", see_max_pool2d, .kernel = { 3, 2 }),
+    INT1(tn_pool2d_spec, stride, 2, 3, -1, "stride -1", see_max_pool2d, .kernel = { 3, 2 }),
+    INT(tn_pool2d_spec, padding, 0, 1, -1, "padding -1", see_max_pool2d, .kernel = { 3, 3 }),
+    INT1(tn_pool2d_spec, padding, 0, 1, 2, "padding 2", see_avg_pool2d, .kernel = { 3, 3 }),
+    INT(tn_pool2d_spec, dilation, 1, 2, -1, "dilation -1", see_max_pool2d, .kernel = { 3, 3 }),
+    INT1(tn_pool2d_spec, dilation, 1, 2, -1, "dilation -1", see_max_pool2d, .kernel = { 3, 3 }),
+    FLAG(tn_pool2d_spec, ceil_mode, see_avg_pool2d, .kernel = { 2, 2 }),
+    FLAG(tn_pool2d_spec, exclude_padding, see_avg_pool2d, .kernel = { 3, 3 }, .padding = { 1, 1 }),
+    CUSTOM(tn_gradcheck_options, eps, gradcheck),
+    CUSTOM(tn_gradcheck_options, atol, gradcheck),
+    CUSTOM(tn_gradcheck_options, rtol, gradcheck),
+    CUSTOM(tn_gradcheck_options, second, gradcheck),
+    CUSTOM(tn_module_gradcheck_options, eps, module_gradcheck),
+    CUSTOM(tn_module_gradcheck_options, atol, module_gradcheck),
+    CUSTOM(tn_module_gradcheck_options, rtol, module_gradcheck),
+    CUSTOM(tn_module_gradcheck_options, fast, module_gradcheck),
+};
+const option_rows options_of_others = { rows, COUNT(rows) };
