@@ -125,8 +125,8 @@ START_TEST(right_networks)
 {
     small_data();
     tn_module *middle[] = { tn_relu_new(), tn_dropout_new(0.4),
-                            tn_batchnorm1d_new(4, (tn_batchnorm_options){ 0 }),
-                            tn_layernorm_new(TN_SHAPE(4), (tn_layernorm_options){ 0 }) };
+                            tn_batch_norm1d_new(4, (tn_batch_norm_options){ 0 }),
+                            tn_layer_norm_new(TN_SHAPE(4), (tn_layer_norm_options){ 0 }) };
     for (int i = 0; i < COUNT(middle); i++) {
         tn_module *m = net_new(middle[i]);
         assert_ok(unchanged(m, classify, NULL, every));
@@ -148,7 +148,7 @@ START_TEST(right_small_cnn)
     y = tn_randint(0, 3, TN_SHAPE(4));
     tn_module *m =
         owned(tn_sequential(tn_conv2d_new(1, 3, 3, (tn_conv2d_options){ .padding = 1 }),
-                            tn_batchnorm2d_new(3, (tn_batchnorm_options){ 0 }), tn_relu_new(),
+                            tn_batch_norm2d_new(3, (tn_batch_norm_options){ 0 }), tn_relu_new(),
                             tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 } }),
                             tn_flatten_new(1, -1), tn_linear_new(27, 3, (tn_linear_options){ 0 })));
     assert_ok(unchanged(m, classify, NULL, every));

@@ -82,7 +82,7 @@ static uint64_t dropout_run(void)
     tn_manual_seed(4);
     tn_module *m =
         tn_sequential(tn_embedding_new(11, 8, (tn_embedding_options){ 0 }),
-                      tn_layernorm_new(TN_SHAPE(8), (tn_layernorm_options){ 0 }),
+                      tn_layer_norm_new(TN_SHAPE(8), (tn_layer_norm_options){ 0 }),
                       tn_dropout_new(0.2), tn_linear_new(8, 11, (tn_linear_options){ 0 }));
     return train(m, tn_randint(0, 11, TN_SHAPE(300)), tn_randint(0, 11, TN_SHAPE(300)), 5);
 }

@@ -19,9 +19,9 @@ static void no_idx(const char *what, const void *bytes, size_t n, const char *te
 {
     const char *path = write_bytes("f", bytes, n);
     int64_t live = tn_live_tensors();
-    ck_assert_msg(!tn_load_idx(path), "%s was read", what);
+    ck_assert_msg(!tn_idx_load(path), "%s was read", what);
     ck_assert(tn_live_tensors() == live || tn_live_tensors() == live + 1); /* the scope's */
-    check_error(what, "tn_load_idx", path, TN_E_FORMAT, text);
+    check_error(what, "tn_idx_load", path, TN_E_FORMAT, text);
 }
 
 START_TEST(H2_idx)
@@ -67,7 +67,7 @@ START_TEST(H2_idx)
         free(packed);
     }
     /* no values at all are fine */
-    tn_tensor *t = tn_load_idx(write_bytes("f", "\0\0\x08\2\0\0\0\0\0\0\0\5", 12));
+    tn_tensor *t = tn_idx_load(write_bytes("f", "\0\0\x08\2\0\0\0\0\0\0\0\5", 12));
     assert_made(t);
     ck_assert_int_eq(tn_size(t, 1), 5);
 }
@@ -77,7 +77,7 @@ START_TEST(H5_gz_is_whole_or_refused)
 {
     size_t size;
     unsigned char *packed = owned(gzip(idx, sizeof idx, 6, &size));
-    tn_tensor *t = tn_load_idx(write_bytes("a.gz", packed, size));
+    tn_tensor *t = tn_idx_load(write_bytes("a.gz", packed, size));
     assert_made(t);
     assert_values(t, 0, 1, 2, 3, 4, 5, 255);
     for (size_t n = 0; n < size; n++)
@@ -104,7 +104,7 @@ START_TEST(H5_gz_is_whole_or_refused)
     unsigned char *p2 = owned(gzip(idx + 7, sizeof idx - 7, 6, &s2));
     memcpy(both, p1, s1);
     memcpy(both + s1, p2, s2);
-    t = tn_load_idx(write_bytes("two.gz", both, s1 + s2));
+    t = tn_idx_load(write_bytes("two.gz", both, s1 + s2));
     assert_made(t);
     assert_values(t, 0, 1, 2, 3, 4, 5, 255);
     both[s1 + s2 - 8] ^= 1;
@@ -124,7 +124,7 @@ START_TEST(H5_bomb)
     unsigned char *packed = gzip(bytes, 8 + VALUES, 9, &size);
     ck_assert_uint_lt(size, 80000);
     tn_scope scope = tn_scope_begin();
-    assert_made(tn_load_idx(write_bytes("f", packed, size)));
+    assert_made(tn_idx_load(write_bytes("f", packed, size)));
     tn_scope_end(scope);
     tn_memory_trim();
     free(packed);
@@ -148,17 +148,17 @@ START_TEST(a_small_gz_makes_no_large_tensor)
     unsigned char *bytes = gzip(idx, 8 + N, 0, &n);
     const char *path = write_bytes("bomb.gz", bytes, n);
     free(bytes), free(idx);
-    assert_null(tn_load_idx(path), TN_E_FORMAT, "[314572800] values from a compressed file of");
+    assert_null(tn_idx_load(path), TN_E_FORMAT, "[314572800] values from a compressed file of");
     /* i8 becomes i32: the size in memory counts, not the file's */
     unsigned char small[8 + 1000] = { 0, 0, 9, 1, 0, 0, 1000 >> 8, 1000 & 255 };
     bytes = gzip(small, sizeof small, 9, &n);
     write_bytes("i8.gz", bytes, n);
     free(bytes);
     assert_ok(tn_set_file_limits((tn_file_limits){ .inflated_bytes = 3999 }));
-    assert_null(tn_load_idx(in_folder("i8.gz")), TN_E_FORMAT, "at most 3999 bytes are made");
+    assert_null(tn_idx_load(in_folder("i8.gz")), TN_E_FORMAT, "at most 3999 bytes are made");
     assert_ok(tn_set_file_limits((tn_file_limits){ .inflated_bytes = 4000 }));
-    assert_made(tn_load_idx(in_folder("i8.gz")));
-    assert_made(tn_load_idx(write_bytes("i8", small, sizeof small)));
+    assert_made(tn_idx_load(in_folder("i8.gz")));
+    assert_made(tn_idx_load(write_bytes("i8", small, sizeof small)));
     assert_ok(tn_set_file_limits((tn_file_limits){ 0 }));
 }
 END_TEST

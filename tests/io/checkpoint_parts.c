@@ -49,7 +49,7 @@ typedef struct pair {
 static pair pair_new(int64_t width)
 {
     tn_module *b = tn_sequential(tn_linear_new(width, 1, (tn_linear_options){ 0 }),
-                                 tn_batchnorm1d_new(1, (tn_batchnorm_options){ 0 }));
+                                 tn_batch_norm1d_new(1, (tn_batch_norm_options){ 0 }));
     pair p = { .a = owned(tn_linear_new(3, width, (tn_linear_options){ 0 })), .b = owned(b) };
     p.average = owned(tn_ema_new(p.b, (tn_ema_options){ 0 }));
     p.of_a = owned(tn_adam(tn_parameters(p.a), (tn_adam_options){ .lr = 0.1 }));
@@ -197,7 +197,7 @@ END_TEST
 START_TEST(ties_and_versions)
 {
     tn_module *one = tn_linear_new(5, 5, (tn_linear_options){ 0 });
-    tn_module *m = owned(tn_sequential(one, tn_batchnorm1d_new(5, (tn_batchnorm_options){ 0 }),
+    tn_module *m = owned(tn_sequential(one, tn_batch_norm1d_new(5, (tn_batch_norm_options){ 0 }),
                                        tn_linear_new(5, 5, (tn_linear_options){ 0 })));
     assert_ok(tn_register_parameter(tn_module_child(m, 2), "weight", NULL,
                                     tn_get_parameter(m, "0.weight")));

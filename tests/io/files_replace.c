@@ -193,8 +193,8 @@ START_TEST(what_is_written_under_a_limit_is_read_under_it)
     tn_module *m = owned(tn_module_list_new());
     for (int i = 0; i < 6; i++)
         assert_ok(tn_module_append(
-            m, tn_batchnorm1d_new(
-                   1, (tn_batchnorm_options){ .no_affine = true, .no_tracking = true })));
+            m, tn_batch_norm1d_new(
+                   1, (tn_batch_norm_options){ .no_affine = true, .no_tracking = true })));
     assert_ok(tn_module_append(m, tn_linear_new(1, 1, (tn_linear_options){ 0 })));
     for (int64_t limit = 1; limit < 12; limit++) {
         static const char *const names[] = { "f.safetensors", "f.pt", "f.checkpoint" };

@@ -526,7 +526,7 @@ START_TEST(H2_what_is_no_regular_file)
         assert_fails(tn_checkpoint_load(&c, path), status, read);
         assert_fails(tn_checkpoint_peek(path, NULL, NULL), status, read);
         assert_null(tn_load_tensors(path, NULL), status, read);
-        assert_null(tn_load_idx(path), status, read);
+        assert_null(tn_idx_load(path), status, read);
         assert_null(tn_text_load(path, 0), status, read);
         if (!write) continue;
         assert_fails(tn_save(m, path), status, write);

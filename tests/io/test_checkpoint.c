@@ -84,7 +84,7 @@ static run small_run(uint64_t seed)
 {
     tn_manual_seed(seed);
     run r = { .model = tn_sequential(tn_linear_new(6, 8, (tn_linear_options){ 0 }),
-                                     tn_batchnorm1d_new(8, (tn_batchnorm_options){ 0 }),
+                                     tn_batch_norm1d_new(8, (tn_batch_norm_options){ 0 }),
                                      tn_relu_new(), tn_dropout_new(0.3),
                                      tn_linear_new(8, 3, (tn_linear_options){ 0 })) };
     tn_tensor *data[2] = { random_as(TN_SHAPE(22, 6), -1, 1, 3, TN_F32),
@@ -524,7 +524,7 @@ static tn_status scenario(void *user)
     case 1: return tn_load(r->model, in_folder("weights"));
     case 2: return tn_checkpoint_save(&c, in_folder("checkpoint"));
     case 3: return tn_checkpoint_load(&c, in_folder("checkpoint"));
-    case 4: return done(tn_load_idx(in_folder("idx.gz")));
+    case 4: return done(tn_idx_load(in_folder("idx.gz")));
     case 5:
         text = tn_text_load(in_folder("text"), 0.1);
         tn_text_free(text);

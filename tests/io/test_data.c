@@ -34,7 +34,7 @@ START_TEST(idx_types)
           { 3.14159265358979311600 } },
     };
     for (int i = 0; i < COUNT(rows); i++) {
-        tn_tensor *t = tn_load_idx(write_bytes("a", rows[i].bytes, rows[i].n));
+        tn_tensor *t = tn_idx_load(write_bytes("a", rows[i].bytes, rows[i].n));
         assert_made(t);
         ck_assert_int_eq(tn_dtype_of(t), rows[i].dtype);
         ck_assert_int_eq(tn_size(t, 0), i ? rows[i].values : 2);
@@ -50,7 +50,7 @@ START_TEST(idx_types)
             large[8 + 4 * i + (size_t)k] = (unsigned char)(i >> (24 - 8 * k));
     size_t size;
     unsigned char *packed = owned(gzip(large, 8 + 4 * n, 6, &size));
-    tn_tensor *t = tn_load_idx(write_bytes("a.gz", packed, size));
+    tn_tensor *t = tn_idx_load(write_bytes("a.gz", packed, size));
     assert_made(t);
     for (int64_t i = 0; i < (int64_t)n; i += 997) ck_assert_double_eq(tn_at(t, &i, 1), (double)i);
 }

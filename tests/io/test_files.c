@@ -290,7 +290,7 @@ END_TEST
 START_TEST(SD_05_versions_in_files)
 {
     tn_module *m = tn_sequential(tn_linear_new(3, 4, (tn_linear_options){ 0 }),
-                                 tn_batchnorm1d_new(4, (tn_batchnorm_options){ 0 }));
+                                 tn_batch_norm1d_new(4, (tn_batch_norm_options){ 0 }));
     const char *path = in_folder("m");
     assert_ok(tn_save(m, path));
     ck_assert(header_has(path, "\"tenon.versions\":\"{\\\"1\\\":2}\""));
@@ -317,7 +317,7 @@ START_TEST(SD_05_versions_in_files)
     ck_assert(header_has(path, "\"tenon.versions\":\"{\\\"model.1\\\":2}\""));
     assert_ok(tn_checkpoint_load(&c, path));
     tn_module_drop(m);
-    m = tn_batchnorm1d_new(4, (tn_batchnorm_options){ 0 });
+    m = tn_batch_norm1d_new(4, (tn_batch_norm_options){ 0 });
     assert_ok(tn_save(m, path));
     ck_assert(header_has(path, "\"tenon.versions\":\"{\\\"\\\":2}\""));
     ck_assert_int_eq(tn_list_version(tn_load_tensors(path, NULL), ""), 2);
@@ -328,7 +328,7 @@ END_TEST
 static tn_module *norm_net(void)
 {
     tn_module *m = tn_sequential(tn_linear_new(6, 8, (tn_linear_options){ 0 }),
-                                 tn_batchnorm1d_new(8, (tn_batchnorm_options){ 0 }));
+                                 tn_batch_norm1d_new(8, (tn_batch_norm_options){ 0 }));
     assert_made(m);
     return m;
 }
@@ -427,7 +427,7 @@ START_TEST(a_null_is_named)
     tn_file_lock *lock;
     WITHOUT("path", tn_checkpoint_lock(NULL, &lock));
     WITHOUT("lock", tn_checkpoint_lock(folder, NULL));
-    WITHOUT("path", !tn_load_idx(NULL));
+    WITHOUT("path", !tn_idx_load(NULL));
     WITHOUT("path", !tn_text_load(NULL, 0.1));
     WITHOUT("text", tn_text_batch(NULL, false, g, 1, 1, &out, &out));
     WITHOUT("g", tn_text_batch(text, false, NULL, 1, 1, &out, &out));

@@ -147,7 +147,7 @@ END_TEST
 START_TEST(SD_05_versions_are_written_and_read)
 {
     tn_module *m = owned(tn_sequential(tn_linear_new(2, 3, (tn_linear_options){ 0 }), tn_relu_new(),
-                                       tn_batchnorm1d_new(3, (tn_batchnorm_options){ 0 })));
+                                       tn_batch_norm1d_new(3, (tn_batch_norm_options){ 0 })));
     assert_ok(tn_save(m, in_folder("m.pt")));
     tn_list *list = tn_load_tensors(in_folder("m.pt"), NULL);
     assert_made(list);
@@ -162,7 +162,7 @@ END_TEST
 /* A file whose BatchNorm is of version 2 must have the counter; an older one need not. */
 START_TEST(LD_13_counter_of_batchnorm_by_the_files_version)
 {
-    tn_module *m = owned(tn_batchnorm1d_new(3, (tn_batchnorm_options){ 0 }));
+    tn_module *m = owned(tn_batch_norm1d_new(3, (tn_batch_norm_options){ 0 }));
     tn_list *list = tn_state_dict(m, "");
     assert_ok(tn_list_remove(list, "num_batches_tracked"));
     assert_ok(tn_save_tensors(list, NULL, in_folder("new.pt")));
@@ -192,7 +192,7 @@ START_TEST(options_of_saving_and_loading)
     tn_load_report report;
     assert_ok(tn_load_with(m, in_folder("a.pt"), (tn_load_options){ 0 }, &report));
     ck_assert_int_eq(report.loaded, 2);
-    tn_module *more = owned(tn_batchnorm1d_new(3, (tn_batchnorm_options){ 0 }));
+    tn_module *more = owned(tn_batch_norm1d_new(3, (tn_batch_norm_options){ 0 }));
     assert_fails(tn_load_with(more, in_folder("a.pt"), (tn_load_options){ 0 }, &report), TN_E_NAME,
                  "tn_load_with: ");
     ck_assert_int_gt(report.missing, 0);
@@ -465,7 +465,7 @@ START_TEST(FF_04_batchnorm_network_of_pytorch)
     ck_assert_int_eq(tn_list_version(list, "1"), 2);
     tn_module *m =
         tn_sequential(tn_conv2d_new(1, 3, 3, (tn_conv2d_options){ .padding = 1 }),
-                      tn_batchnorm2d_new(3, (tn_batchnorm_options){ 0 }), tn_relu_new(),
+                      tn_batch_norm2d_new(3, (tn_batch_norm_options){ 0 }), tn_relu_new(),
                       tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 } }),
                       tn_flatten_new(1, -1), tn_linear_new(27, 4, (tn_linear_options){ 0 }));
     assert_made(m);
@@ -489,7 +489,7 @@ START_TEST(FF_04_transformer_with_a_tie_of_pytorch)
     tn_list *list = golden("transformer", versions[_i]);
     ck_assert_ptr_eq(tn_data(entry_of(list, "0.weight")), tn_data(entry_of(list, "2.weight")));
     tn_module *block = tn_encoder_layer_new(4, 2, (tn_encoder_layer_options){ .feedforward = 8 });
-    tn_module *norm = tn_layernorm_new(TN_SHAPE(4), (tn_layernorm_options){ 0 });
+    tn_module *norm = tn_layer_norm_new(TN_SHAPE(4), (tn_layer_norm_options){ 0 });
     tn_module *embedding = tn_embedding_new(7, 4, (tn_embedding_options){ 0 });
     tn_module *head = tn_linear_new(4, 7, (tn_linear_options){ 0 });
     assert_ok(tn_register_parameter(head, "weight", NULL, tn_get_parameter(embedding, "weight")));

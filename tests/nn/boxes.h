@@ -43,7 +43,7 @@ static inline tn_module *linear(int64_t in, int64_t out)
 
 static inline tn_module *norm1d(int64_t n)
 {
-    return tn_batchnorm1d_new(n, (tn_batchnorm_options){ 0 });
+    return tn_batch_norm1d_new(n, (tn_batch_norm_options){ 0 });
 }
 
 static inline tn_module *norm2d(int64_t n)
@@ -53,7 +53,7 @@ static inline tn_module *norm2d(int64_t n)
 
 static inline tn_module *layernorm(tn_shape shape)
 {
-    return tn_layernorm_new(shape, (tn_layernorm_options){ 0 });
+    return tn_layer_norm_new(shape, (tn_layer_norm_options){ 0 });
 }
 
 static inline tn_module *attention(int64_t width, int64_t heads)

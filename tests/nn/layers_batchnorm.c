@@ -25,10 +25,10 @@ static tn_tensor *bn_input(double scale)
     return from_f64(v, TN_SHAPE(3, 2, 1, 2));
 }
 
-static tn_module *bn(tn_batchnorm_options o)
+static tn_module *bn(tn_batch_norm_options o)
 {
     use_f64();
-    return owned(tn_batchnorm2d_new(2, o));
+    return owned(tn_batch_norm2d_new(2, o));
 }
 
 static double batches_of(tn_module *m)
@@ -38,7 +38,7 @@ static double batches_of(tn_module *m)
 
 START_TEST(BN_01_BN_02_BN_03_BN_04_training)
 {
-    tn_module *m = bn((tn_batchnorm_options){ 0 });
+    tn_module *m = bn((tn_batch_norm_options){ 0 });
     assert_values(tn_get_buffer(m, "running_mean"), 0, 0, 0);
     assert_values(tn_get_buffer(m, "running_var"), 0, 1, 1);
     ck_assert_double_eq(batches_of(m), 0);
@@ -56,12 +56,12 @@ END_TEST
 
 START_TEST(BN_05_cumulative)
 {
-    tn_module *m = bn((tn_batchnorm_options){ .cumulative = true });
+    tn_module *m = bn((tn_batch_norm_options){ .cumulative = true });
     assert_made(tn_forward(m, bn_input(1)));
     assert_made(tn_forward(m, bn_input(2)));
     assert_values(tn_get_buffer(m, "running_mean"), 1e-10, 2.49313417448, 3.90526523133);
     assert_values(tn_get_buffer(m, "running_var"), 1e-10, 6.31441680037, 9.51214340615);
-    m = bn((tn_batchnorm_options){ .momentum = 1 }); /* the last batch only */
+    m = bn((tn_batch_norm_options){ .momentum = 1 }); /* the last batch only */
     assert_made(tn_forward(m, bn_input(1)));
     assert_made(tn_forward(m, bn_input(2)));
     assert_values(tn_get_buffer(m, "running_mean"), 1e-10, 2 * 1.66208944965, 2 * 2.60351015422);
@@ -72,7 +72,7 @@ END_TEST
  * dx = w / (N sqrt(v + eps)) (N g - db - xh dw). */
 START_TEST(BN_12_backward_in_training)
 {
-    tn_module *m = bn((tn_batchnorm_options){ 0 });
+    tn_module *m = bn((tn_batch_norm_options){ 0 });
     tn_tensor *x = with_grad(bn_input(1)), *g = random_f64(TN_SHAPE(3, 2, 1, 2), -1, 1, 4);
     assert_ok(tn_init_constant(tn_get_parameter(m, "weight"), 1.5));
     assert_ok(tn_backward_from(tn_forward(m, x), g, 0));
@@ -101,7 +101,7 @@ END_TEST
 
 START_TEST(BN_06_BN_13_evaluation)
 {
-    tn_module *m = bn((tn_batchnorm_options){ 0 });
+    tn_module *m = bn((tn_batch_norm_options){ 0 });
     tn_tensor *x = bn_input(1);
     assert_made(tn_forward(m, x));
     assert_ok(tn_eval(m));
@@ -124,8 +124,8 @@ END_TEST
 
 START_TEST(BN_07_BN_08_without_tracking)
 {
-    tn_module *m = bn((tn_batchnorm_options){ .no_tracking = true }),
-              *n = bn((tn_batchnorm_options){ 0 });
+    tn_module *m = bn((tn_batch_norm_options){ .no_tracking = true }),
+              *n = bn((tn_batch_norm_options){ 0 });
     tn_tensor *x = bn_input(1), *y = tn_forward(n, x);
     assert_ok(tn_eval(m));
     assert_close(tn_forward(m, x), y, 0, 0); /* batch statistics in eval too */
@@ -140,7 +140,7 @@ END_TEST
 
 START_TEST(BN_09_BN_10_errors_change_nothing)
 {
-    tn_module *m = bn((tn_batchnorm_options){ 0 });
+    tn_module *m = bn((tn_batch_norm_options){ 0 });
     tn_tensor *counter = tn_get_buffer(m, "num_batches_tracked"),
               *mean = tn_get_buffer(m, "running_mean");
     uint64_t before = tn_hash(mean);
@@ -162,7 +162,7 @@ END_TEST
 
 START_TEST(BN_14_two_forwards_before_one_backward)
 {
-    tn_module *m = bn((tn_batchnorm_options){ 0 });
+    tn_module *m = bn((tn_batch_norm_options){ 0 });
     tn_tensor *a = with_grad(bn_input(1)), *b = tn_square(bn_input(1));
     tn_tensor *ya = tn_square(tn_forward(m, a)), *yb = tn_forward(m, b);
     assert_ok(tn_backward(tn_sum_all(tn_mul(tn_add(ya, yb), bn_input(3)))));
@@ -175,10 +175,10 @@ END_TEST
 
 START_TEST(BN_15_reset)
 {
-    tn_module *m = bn((tn_batchnorm_options){ 0 });
+    tn_module *m = bn((tn_batch_norm_options){ 0 });
     assert_made(tn_forward(m, bn_input(1)));
     assert_ok(tn_init_constant(tn_get_parameter(m, "weight"), 5));
-    assert_ok(tn_batchnorm_reset_running_stats(m));
+    assert_ok(tn_batch_norm_reset_running_stats(m));
     assert_values(tn_get_buffer(m, "running_mean"), 0, 0, 0);
     assert_values(tn_get_buffer(m, "running_var"), 0, 1, 1);
     ck_assert_double_eq(batches_of(m), 0);
@@ -186,25 +186,25 @@ START_TEST(BN_15_reset)
     assert_ok(m->type->reset(m));
     assert_values(tn_get_parameter(m, "weight"), 0, 1, 1);
     m = owned(tn_identity_new());
-    assert_fails(tn_batchnorm_reset_running_stats(m), TN_E_INVALID, "Identity");
+    assert_fails(tn_batch_norm_reset_running_stats(m), TN_E_INVALID, "Identity");
 }
 END_TEST
 
 /* running_mean = (1 - momentum) running_mean + momentum mean of the batch */
 START_TEST(batchnorm_momentum)
 {
-    tn_module *m = owned(tn_batchnorm1d_new(1, (tn_batchnorm_options){ .cumulative = true }));
+    tn_module *m = owned(tn_batch_norm1d_new(1, (tn_batch_norm_options){ .cumulative = true }));
     tn_tensor *x = tn_from_floats((float[]){ 1, 3 }, TN_SHAPE(2, 1));
-    ck_assert_double_eq(tn_batchnorm_momentum(m), 0.1);
-    assert_ok(tn_batchnorm_set_momentum(m, 0.25));
-    ck_assert_double_eq(tn_batchnorm_momentum(m), 0.25);
+    ck_assert_double_eq(tn_batch_norm_momentum(m), 0.1);
+    assert_ok(tn_batch_norm_set_momentum(m, 0.25));
+    ck_assert_double_eq(tn_batch_norm_momentum(m), 0.25);
     assert_made(tn_forward(m, x));
     assert_made(tn_forward(m, x));
     ck_assert_double_eq(tn_item(tn_get_buffer(m, "running_mean")), 0.875);
-    assert_ok(tn_batchnorm_set_momentum(m, 0));
+    assert_ok(tn_batch_norm_set_momentum(m, 0));
     assert_made(tn_forward(m, x));
     ck_assert_double_eq(tn_item(tn_get_buffer(m, "running_mean")), 0.875);
-    assert_fails(tn_batchnorm_set_momentum(m, 2), TN_E_INVALID, "momentum");
+    assert_fails(tn_batch_norm_set_momentum(m, 2), TN_E_INVALID, "momentum");
 }
 END_TEST
 
@@ -212,10 +212,10 @@ START_TEST(BN_11_skip_nonfinite)
 {
     static const float bad[] = { NAN, INFINITY, -INFINITY };
     for (int cumulative = 0; cumulative < 2; cumulative++) {
-        tn_batchnorm_options o = { .cumulative = cumulative };
-        tn_module *plain = tn_batchnorm2d_new(2, o);
+        tn_batch_norm_options o = { .cumulative = cumulative };
+        tn_module *plain = tn_batch_norm2d_new(2, o);
         o.skip_nonfinite = true;
-        tn_module *m = tn_batchnorm2d_new(2, o);
+        tn_module *m = tn_batch_norm2d_new(2, o);
         for (int k = 0; k < 6; k++) {
             tn_tensor *x = random_as(TN_SHAPE(2, 2, 2, 2), -1, 3, 5 + (uint64_t)k, TN_F32);
             if (k % 2) { /* one bad value in one channel: the whole batch is skipped */
@@ -226,15 +226,15 @@ START_TEST(BN_11_skip_nonfinite)
                 assert_made(y); /* the output shows it too */
                 ck_assert(isnan(tn_item(tn_sum_all(y))));
                 ck_assert_uint_eq(hash_of_module(m), hash);
-                ck_assert_int_eq(tn_batchnorm_skipped(m), k / 2 + 1);
+                ck_assert_int_eq(tn_batch_norm_skipped(m), k / 2 + 1);
             } else { /* as if there had been no broken batches */
                 assert_close(tn_forward(m, x), tn_forward(plain, x), 0, 0);
                 ck_assert_uint_eq(hash_of_module(m), hash_of_module(plain));
             }
         }
         ck_assert_int_eq((int)batches_of(m), 3);
-        assert_ok(tn_batchnorm_reset_running_stats(m));
-        ck_assert_int_eq(tn_batchnorm_skipped(m), 0);
+        assert_ok(tn_batch_norm_reset_running_stats(m));
+        ck_assert_int_eq(tn_batch_norm_skipped(m), 0);
         tn_module_drop(m);
         tn_module_drop(plain);
     }
@@ -242,10 +242,10 @@ START_TEST(BN_11_skip_nonfinite)
     assert_made(tn_forward(m, tn_full(TN_SHAPE(2, 1, 1, 1), NAN)));
     assert_made(tn_forward(m, tn_ones(TN_SHAPE(2, 1, 1, 1))));
     ck_assert(isnan(tn_item(tn_get_buffer(m, "running_mean"))));
-    ck_assert_int_eq(tn_batchnorm_skipped(m), 0);
+    ck_assert_int_eq(tn_batch_norm_skipped(m), 0);
     tn_module *other = owned(tn_relu_new());
-    ck_assert_int_eq(tn_batchnorm_skipped(other), -1);
-    assert_error(TN_E_INVALID, "tn_batchnorm_skipped: the module is a ReLU");
+    ck_assert_int_eq(tn_batch_norm_skipped(other), -1);
+    assert_error(TN_E_INVALID, "tn_batch_norm_skipped: the module is a ReLU");
 }
 END_TEST
 
@@ -281,7 +281,7 @@ static const double frozen_dx[] = {
 
 static tn_module *frozen2d(int64_t features)
 {
-    return tn_frozen_batchnorm2d_new(features, (tn_frozen_batchnorm_options){ 0 });
+    return tn_frozen_batch_norm2d_new(features, (tn_frozen_batch_norm_options){ 0 });
 }
 
 /* weight, bias, running_mean, running_var of a BatchNorm2d(3), frozen or not, in f64 */
@@ -315,7 +315,7 @@ START_TEST(FB_01_new_layer_is_the_identity)
     tn_tensor *x = random_as(TN_SHAPE(2, 3, 4, 5), -9, 9, 1, TN_F32);
     tn_tensor *leaf = with_grad(tn_clone(x));
     for (int i = 0; i < COUNT(eps); i++) {
-        tn_module *m = tn_frozen_batchnorm2d_new(3, (tn_frozen_batchnorm_options){ .eps = eps[i] });
+        tn_module *m = tn_frozen_batch_norm2d_new(3, (tn_frozen_batch_norm_options){ .eps = eps[i] });
         for (int training = 0; training < 2; training++) {
             assert_ok(tn_train(m, training));
             assert_close(tn_forward(m, x), x, 0, 0);
@@ -333,7 +333,7 @@ END_TEST
 START_TEST(FB_02_FB_05_one_formula_in_train_and_eval)
 {
     tn_module *m =
-        owned(tn_frozen_batchnorm2d_new(3, (tn_frozen_batchnorm_options){ .eps = 1e-3 }));
+        owned(tn_frozen_batch_norm2d_new(3, (tn_frozen_batch_norm_options){ .eps = 1e-3 }));
     fill_norm(m);
     uint64_t hash = hash_of_module(m);
     for (int training = 0; training < 2; training++) {
@@ -350,7 +350,7 @@ START_TEST(FB_02_FB_05_one_formula_in_train_and_eval)
     assert_null(tn_forward(m, tn_ones(TN_SHAPE(2, 4, 2, 2))), TN_E_SHAPE,
                 "FrozenBatchNorm2d: x [2,4,2,2] has 4 channels: want 3");
     assert_null(tn_forward(m, tn_ones(TN_SHAPE(2, 3))), TN_E_SHAPE, "want [N, C, H, W]");
-    assert_null(tn_frozen_batchnorm2d_new(0, (tn_frozen_batchnorm_options){ 0 }), TN_E_INVALID,
+    assert_null(tn_frozen_batch_norm2d_new(0, (tn_frozen_batch_norm_options){ 0 }), TN_E_INVALID,
                 "features is 0");
 }
 END_TEST
@@ -393,7 +393,7 @@ START_TEST(FB_03_older_lists)
     ck_assert_uint_eq(hash_of_module(m), hash_of_module(from));
     /* the converted layer has one, so its own file fits */
     strict.rename = NULL;
-    tn_module *frozen = owned(tn_freeze_batchnorm(tn_module_clone(bn)));
+    tn_module *frozen = owned(tn_freeze_batch_norm(tn_module_clone(bn)));
     assert_ok(tn_load_state_dict(frozen, plain, strict, NULL));
 }
 END_TEST
@@ -411,7 +411,7 @@ static tn_module *blocks_new(void)
 {
     box *part[2];
     tn_module *shared =
-        tn_batchnorm2d_new(3, (tn_batchnorm_options){ .eps = 1e-3, .momentum = .3 });
+        tn_batch_norm2d_new(3, (tn_batch_norm_options){ .eps = 1e-3, .momentum = .3 });
     for (int i = 0; i < 2; i++) {
         part[i] = box_new();
         part[i]->run = conv_and_norm;
@@ -423,7 +423,7 @@ static tn_module *blocks_new(void)
     }
     tn_module *m =
         tn_sequential(&part[0]->base, tn_relu_new(), &part[1]->base,
-                      tn_batchnorm2d_new(3, (tn_batchnorm_options){ .no_affine = true }));
+                      tn_batch_norm2d_new(3, (tn_batch_norm_options){ .no_affine = true }));
     for (int i = 0; i < 3; i++)
         assert_made(tn_forward(m, random_as(TN_SHAPE(4, 2, 5, 5), -1, 2, 7 + (uint64_t)i, TN_F32)));
     return m;
@@ -448,7 +448,7 @@ START_TEST(FB_04_conversion)
     assert_ok(tn_eval(m));
     tn_tensor *y = tn_detach(tn_forward(m, x));
 
-    ck_assert_ptr_eq(tn_freeze_batchnorm(m), m);
+    ck_assert_ptr_eq(tn_freeze_batch_norm(m), m);
     tn_module *bn = block(m, 0)->other;
     ck_assert_ptr_eq(bn, outside); /* whoever points to it has the frozen one */
     ck_assert_ptr_eq(bn, tn_get_submodule(m, "0.bn"));
@@ -468,7 +468,7 @@ START_TEST(FB_04_conversion)
     ck_assert_uint_eq(hash_of(tn_buffers(m)), hash);
 
     hash = hash_of_module(bn);
-    ck_assert_ptr_eq(tn_thaw_batchnorm(m), m);
+    ck_assert_ptr_eq(tn_thaw_batch_norm(m), m);
     bn = block(m, 2)->other;
     ck_assert_str_eq(type_of(bn), "BatchNorm2d");
     ck_assert_ptr_eq(block(m, 0)->other, bn);
@@ -509,13 +509,13 @@ START_TEST(FB_04_fields_of_others)
     tn_tensor *y = tn_forward(&above->base, x);
     for (int i = 0; i < 2; i++) { /* from the dict, then from the model; both are below */
         tn_module *from = i ? &m->base : parts;
-        ck_assert_ptr_eq(tn_freeze_batchnorm(tn_module_keep(from)), from);
+        ck_assert_ptr_eq(tn_freeze_batch_norm(tn_module_keep(from)), from);
         tn_module_drop(from);
         ck_assert_str_eq(type_of(above->other), "FrozenBatchNorm2d");
         ck_assert_str_eq(type_of(tn_get_submodule(elsewhere, "bn")), "FrozenBatchNorm2d");
         assert_close(tn_forward(&above->base, x), y, 1e-5, 1e-6);
         assert_close(tn_forward(&m->base, x), y, 1e-5, 1e-6);
-        ck_assert_ptr_eq(tn_thaw_batchnorm(tn_module_keep(parts)), parts);
+        ck_assert_ptr_eq(tn_thaw_batch_norm(tn_module_keep(parts)), parts);
         tn_module_drop(parts);
         ck_assert_str_eq(type_of(m->other), "BatchNorm2d");
         assert_close(tn_forward(&above->base, x), y, 1e-5, 1e-6);
@@ -526,7 +526,7 @@ END_TEST
 static tn_status freezes(tn_module *bn, int n, tn_tensor **in, void *user)
 {
     (void)bn, (void)n, (void)in;
-    tn_module *m = tn_freeze_batchnorm(tn_module_keep(user));
+    tn_module *m = tn_freeze_batch_norm(tn_module_keep(user));
     tn_module_drop(m);
     return m ? TN_OK : tn_error_status();
 }
@@ -560,24 +560,24 @@ START_TEST(FB_04_a_layer_alone)
     fill_norm(bn);
     assert_ok(tn_eval(bn));
     uint64_t hash = hash_of_module(bn);
-    tn_module *frozen = tn_freeze_batchnorm(bn);
+    tn_module *frozen = tn_freeze_batch_norm(bn);
     ck_assert_str_eq(type_of(frozen), "FrozenBatchNorm2d");
     ck_assert(!tn_training(frozen));
     ck_assert_uint_eq(hash_of_module(frozen), hash); /* f64 as it was, the counter i64 */
-    frozen = tn_freeze_batchnorm(frozen);            /* nothing to do */
-    tn_module *thawed = tn_thaw_batchnorm(frozen);
+    frozen = tn_freeze_batch_norm(frozen);            /* nothing to do */
+    tn_module *thawed = tn_thaw_batch_norm(frozen);
     ck_assert_str_eq(type_of(thawed), "BatchNorm2d");
     ck_assert_uint_eq(hash_of_module(thawed), hash);
     /* one that was made frozen has no counter: it starts at 0 */
     frozen = owned(frozen2d(2));
     assert_ok(tn_module_to_dtype(frozen, TN_F64));
-    thawed = tn_thaw_batchnorm(frozen);
+    thawed = tn_thaw_batch_norm(frozen);
     ck_assert_int_eq(tn_dtype_of(tn_get_buffer(thawed, "num_batches_tracked")), TN_I64);
     ck_assert_double_eq(batches_of(thawed), 0);
     /* what it lacked is made of its dtype */
-    bn = owned(tn_batchnorm2d_new(2, (tn_batchnorm_options){ .no_affine = true }));
+    bn = owned(tn_batch_norm2d_new(2, (tn_batch_norm_options){ .no_affine = true }));
     assert_ok(tn_module_to_dtype(bn, TN_F64));
-    frozen = tn_freeze_batchnorm(bn);
+    frozen = tn_freeze_batch_norm(bn);
     ck_assert_int_eq(tn_dtype_of(tn_get_buffer(frozen, "weight")), TN_F64);
 }
 END_TEST
@@ -587,9 +587,9 @@ START_TEST(FB_04_momentum_comes_back)
 {
     const double momentum = (double[]){ 0, 0.25, 1 }[_i];
     tn_module *m = owned(norm2d(3));
-    assert_ok(tn_batchnorm_set_momentum(m, momentum));
-    m = tn_thaw_batchnorm(tn_freeze_batchnorm(m));
-    ck_assert_double_eq(tn_batchnorm_momentum(m), momentum);
+    assert_ok(tn_batch_norm_set_momentum(m, momentum));
+    m = tn_thaw_batch_norm(tn_freeze_batch_norm(m));
+    ck_assert_double_eq(tn_batch_norm_momentum(m), momentum);
     uint64_t hash = tn_hash(tn_get_buffer(m, "running_mean"));
     assert_ok(tn_train(m, true));
     assert_made(tn_forward(m, random_as(TN_SHAPE(2, 3, 4, 4), 2, 3, 4, TN_F32)));
@@ -602,9 +602,9 @@ START_TEST(FB_04_ties_and_frozen_parents)
     tn_module *m = owned(tn_sequential(norm2d(2), norm2d(2)));
     assert_ok(tn_module_set(m, "1.weight", tn_get_parameter(m, "0.weight")));
     assert_ok(tn_module_freeze(m));
-    m = tn_freeze_batchnorm(m);
+    m = tn_freeze_batch_norm(m);
     ck_assert_ptr_eq(tn_get_buffer(m, "0.weight"), tn_get_buffer(m, "1.weight"));
-    m = tn_thaw_batchnorm(m);
+    m = tn_thaw_batch_norm(m);
     ck_assert_int_eq(tn_parameters(m)->n, 3); /* the tie is there, and the parent's freeze holds */
     ck_assert(tn_module_frozen(tn_module_child(m, 0)));
     ck_assert(!tn_requires_grad(tn_get_parameter(m, "1.weight")));
@@ -615,18 +615,18 @@ END_TEST
 
 START_TEST(FB_04_what_cannot_be_frozen)
 {
-    tn_batchnorm_options untracked = { .no_tracking = true };
-    tn_module *m = owned(tn_sequential(norm2d(2), tn_sequential(tn_batchnorm2d_new(2, untracked))));
+    tn_batch_norm_options untracked = { .no_tracking = true };
+    tn_module *m = owned(tn_sequential(norm2d(2), tn_sequential(tn_batch_norm2d_new(2, untracked))));
     tn_module_keep(m);
-    assert_null(tn_freeze_batchnorm(m), TN_E_STATE,
-                "tn_freeze_batchnorm: 1.0: BatchNorm2d has no running_mean: want one with running "
+    assert_null(tn_freeze_batch_norm(m), TN_E_STATE,
+                "tn_freeze_batch_norm: 1.0: BatchNorm2d has no running_mean: want one with running "
                 "statistics");
     ck_assert_str_eq(type_of(tn_module_child(m, 0)), "BatchNorm2d"); /* nothing has changed */
-    ck_assert_ptr_null(tn_freeze_batchnorm(NULL));
-    assert_error(TN_E_INVALID, "tn_freeze_batchnorm");
+    ck_assert_ptr_null(tn_freeze_batch_norm(NULL));
+    assert_error(TN_E_INVALID, "tn_freeze_batch_norm");
     /* modules without BatchNorm2d stay */
     m = owned(tn_sequential(norm1d(2)));
-    ck_assert_ptr_eq(tn_freeze_batchnorm(m), m);
+    ck_assert_ptr_eq(tn_freeze_batch_norm(m), m);
     ck_assert_str_eq(type_of(tn_module_child(m, 0)), "BatchNorm1d");
 }
 END_TEST
@@ -635,7 +635,7 @@ START_TEST(FB_04_optimizers_made_before_leave_it_alone)
 {
     tn_module *m = owned(blocks_new());
     tn_optim *opt = owned(sgd(tn_parameters(m), .lr = .1, .weight_decay = .5));
-    m = tn_freeze_batchnorm(m);
+    m = tn_freeze_batch_norm(m);
     uint64_t hash = hash_of(tn_buffers(m));
     tn_tensor *y = tn_forward(m, random_as(TN_SHAPE(2, 2, 5, 5), -1, 1, 3, TN_F32));
     assert_ok(tn_backward(tn_mean_all(tn_square(y))));

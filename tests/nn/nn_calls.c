@@ -20,7 +20,7 @@ static tn_tensor *returns_view(box *m, tn_tensor *x)
 START_TEST(outputs_that_are_inputs_parameters_or_views)
 {
     tn_tensor *x = tn_ones(TN_SHAPE(2));
-    tn_module *plain[] = { owned(tn_identity_new()), owned(tn_sequential_of(NULL, 0)),
+    tn_module *plain[] = { owned(tn_identity_new()), owned(tn_sequential_from(NULL, 0)),
                            owned(tn_dropout_new(0.5)),
                            owned(tn_sequential(tn_identity_new(), tn_identity_new())) };
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {

@@ -179,8 +179,8 @@ static bool do_convert(void)
 {
     tn_module *m = tn_module_clone(w.other);
     if (!m) return false;
-    tn_module *frozen = tn_freeze_batchnorm(m);
-    return frozen && made(tn_thaw_batchnorm(frozen));
+    tn_module *frozen = tn_freeze_batch_norm(m);
+    return frozen && made(tn_thaw_batch_norm(frozen));
 }
 
 static bool do_list_many(void)

@@ -24,10 +24,10 @@
 static const struct zero {
     const char *owner, *fields, *twin, *why;
 } zeros[] = {
-    { "tn_batchnorm_options", "eps", "use_eps", NULL },
-    { "tn_batchnorm_options", "momentum", "use_momentum", NULL },
-    { "tn_frozen_batchnorm_options", "eps", "use_eps", NULL },
-    { "tn_layernorm_options", "eps", "use_eps", NULL },
+    { "tn_batch_norm_options", "eps", "use_eps", NULL },
+    { "tn_batch_norm_options", "momentum", "use_momentum", NULL },
+    { "tn_frozen_batch_norm_options", "eps", "use_eps", NULL },
+    { "tn_layer_norm_options", "eps", "use_eps", NULL },
     { "tn_encoder_layer_options", "eps", "use_eps", NULL },
     { "tn_ema_options", "decay", "use_decay", NULL },
     { "tn_sgd_options", "lr", "use_lr", NULL },

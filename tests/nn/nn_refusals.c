@@ -119,10 +119,10 @@ START_TEST(modules_refuse_NULL)
     refuses(tn_load_state_dict(m, NULL, (tn_load_options){ 0 }, NULL));
     refuses(tn_module_summary(NULL, m));
     refuses(tn_module_summary(stderr, NULL));
-    refuses(tn_batchnorm_reset_running_stats(NULL));
-    refuses(tn_batchnorm_skipped(NULL) < 0);
-    refuses(!tn_freeze_batchnorm(NULL));
-    refuses(!tn_thaw_batchnorm(NULL));
+    refuses(tn_batch_norm_reset_running_stats(NULL));
+    refuses(tn_batch_norm_skipped(NULL) < 0);
+    refuses(!tn_freeze_batch_norm(NULL));
+    refuses(!tn_thaw_batch_norm(NULL));
     refuses(!tn_multihead_attention_forward(NULL, t, t, t, (tn_attention_masks){ 0 }, NULL));
     refuses(!tn_encoder_layer_forward(NULL, t, (tn_attention_masks){ 0 }));
     refuses(!tn_encoder_forward(NULL, t, (tn_attention_masks){ 0 }));
@@ -197,11 +197,11 @@ START_TEST(arrays_that_are_not_there)
 {
     tn_tensor *x = tn_ones(TN_SHAPE(1, 1)), *y;
     tn_module *m = owned(linear(1, 1));
-    assert_null(tn_sequential_of(NULL, 2), TN_E_INVALID, "tn_sequential_of: 2 children in NULL");
-    assert_null(tn_sequential_of(&m, -1), TN_E_INVALID, "-1 children");
-    assert_null(tn_sequential_of((tn_module *[]){ tn_module_keep(m), NULL }, 2), TN_E_INVALID,
+    assert_null(tn_sequential_from(NULL, 2), TN_E_INVALID, "tn_sequential_from: 2 children in NULL");
+    assert_null(tn_sequential_from(&m, -1), TN_E_INVALID, "-1 children");
+    assert_null(tn_sequential_from((tn_module *[]){ tn_module_keep(m), NULL }, 2), TN_E_INVALID,
                 "NULL");
-    tn_module *empty = owned(tn_sequential_of(NULL, 0));
+    tn_module *empty = owned(tn_sequential_from(NULL, 0));
     assert_made(tn_forward(empty, x));
     assert_fails(tn_call(m, 1, NULL, 1, &y), TN_E_INVALID, "without an array");
     assert_fails(tn_call(m, -1, &x, 1, &y), TN_E_INVALID, "-1 inputs");
@@ -256,7 +256,7 @@ static void layers_of_two(int64_t a, int64_t b)
     judge(layernorm(TN_SHAPE(a, b)));
     judge(norm2d(a));
     judge(norm1d(a));
-    judge(tn_frozen_batchnorm2d_new(a, (tn_frozen_batchnorm_options){ 0 }));
+    judge(tn_frozen_batch_norm2d_new(a, (tn_frozen_batch_norm_options){ 0 }));
     judge(tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { a, b } }));
     judge(tn_avg_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 }, .stride = { a, b } }));
     judge(tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 2 }, .padding = { a, b } }));
@@ -327,11 +327,11 @@ START_TEST(layers_of_any_real_number)
             tn_multihead_attention_new(2, 1, (tn_multihead_attention_options){ .dropout = r }),
             tn_gru_new(2, 1, dropping),
             encoder_layer(2, 1, .feedforward = 2, .dropout = r),
-            tn_batchnorm2d_new(2, (tn_batchnorm_options){ .momentum = r }),
+            tn_batch_norm2d_new(2, (tn_batch_norm_options){ .momentum = r }),
             encoder_layer(2, 1, .feedforward = 2, .eps = r), /* what is added to variances */
-            tn_batchnorm2d_new(2, (tn_batchnorm_options){ .eps = r }),
-            tn_frozen_batchnorm2d_new(2, (tn_frozen_batchnorm_options){ .eps = r }),
-            tn_layernorm_new(TN_SHAPE(2), (tn_layernorm_options){ .eps = r }),
+            tn_batch_norm2d_new(2, (tn_batch_norm_options){ .eps = r }),
+            tn_frozen_batch_norm2d_new(2, (tn_frozen_batch_norm_options){ .eps = r }),
+            tn_layer_norm_new(TN_SHAPE(2), (tn_layer_norm_options){ .eps = r }),
         };
         for (int j = 0; j < COUNT(made); j++) {
             ck_assert_msg((made[j] != NULL) == (j < 6 ? fraction : positive), "row %d: %g was %s",

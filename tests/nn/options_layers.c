@@ -20,8 +20,8 @@ static uint64_t see_module(tn_module *m, tn_tensor *x)
 SEE(see_linear, tn_linear_options, see_module(tn_linear_new(3, 2, o), input(TN_SHAPE(2, 3))))
 SEE(see_conv2d, tn_conv2d_options,
     see_module(tn_conv2d_new(4, 4, 3, o), input(TN_SHAPE(1, 4, 9, 9))))
-SEE(see_layernorm, tn_layernorm_options,
-    see_module(tn_layernorm_new(TN_SHAPE(4), o), input(TN_SHAPE(3, 4))))
+SEE(see_layernorm, tn_layer_norm_options,
+    see_module(tn_layer_norm_new(TN_SHAPE(4), o), input(TN_SHAPE(3, 4))))
 SEE(see_embedding, tn_embedding_options,
     see_module(tn_embedding_new(5, 2, o), tn_from_ints((int64_t[]){ 0, 1, 2 }, TN_SHAPE(3))))
 SEE(see_encoding, tn_positional_encoding_options,
@@ -33,20 +33,20 @@ SEE(see_recurrent, tn_recurrent_options, see_module(tn_gru_new(4, 5, o), input(T
 /* 1d, 2d; a batch with a NaN is among what they see */
 static uint64_t see_batchnorm(const void *options)
 {
-    const tn_batchnorm_options *o = options;
+    const tn_batch_norm_options *o = options;
     tn_tensor *x = input(TN_SHAPE(4, 3, 2, 2)), *broken = tn_clone(x);
     assert_ok(tn_fill_(tn_select(tn_reshape(broken, TN_SHAPE(48)), 0, 0), NAN));
-    tn_module *m = tn_batchnorm2d_new(3, *o);
+    tn_module *m = tn_batch_norm2d_new(3, *o);
     if (!m) return 0;
     assert_made(tn_forward(m, x));
     assert_made(tn_forward(m, broken));
     uint64_t h = see_module(m, x);
-    return mix(h, see_module(tn_batchnorm1d_new(3, *o), input(TN_SHAPE(4, 3))));
+    return mix(h, see_module(tn_batch_norm1d_new(3, *o), input(TN_SHAPE(4, 3))));
 }
 
 static uint64_t see_frozen(const void *o)
 {
-    tn_module *m = tn_frozen_batchnorm2d_new(3, *(const tn_frozen_batchnorm_options *)o);
+    tn_module *m = tn_frozen_batch_norm2d_new(3, *(const tn_frozen_batch_norm_options *)o);
     if (m) assert_ok(tn_module_set(m, "running_var", tn_full(TN_SHAPE(3), 2)));
     return see_module(m, input(TN_SHAPE(2, 3, 2, 2)));
 }
@@ -132,20 +132,20 @@ static const option_row rows[] = {
     INT(tn_conv2d_options, groups, 1, 2, 3, "groups 3", see_conv2d, 0),
     FLAG(tn_conv2d_options, no_bias, see_conv2d, 0),
     FLAG(tn_conv2d_options, same, see_conv2d, 0),
-    REAL(tn_batchnorm_options, eps, 1e-5, 1e-2, -1, "eps -1", see_batchnorm, 0),
-    REAL(tn_batchnorm_options, momentum, .1, .5, 1.5, "momentum 1.5", see_batchnorm, 0),
-    FLAG(tn_batchnorm_options, cumulative, see_batchnorm, .skip_nonfinite = true),
-    FLAG(tn_batchnorm_options, no_affine, see_batchnorm, 0),
-    FLAG(tn_batchnorm_options, no_tracking, see_batchnorm, 0),
-    FLAG(tn_batchnorm_options, skip_nonfinite, see_batchnorm, 0),
-    FLAG(tn_batchnorm_options, use_eps, see_batchnorm, 0),
-    FLAG(tn_batchnorm_options, use_momentum, see_batchnorm, 0),
-    REAL(tn_frozen_batchnorm_options, eps, 1e-5, .5, -1, "eps -1", see_frozen, 0),
-    FLAG(tn_frozen_batchnorm_options, use_eps, see_frozen, 0),
-    REAL(tn_layernorm_options, eps, 1e-5, .1, -1, "eps -1", see_layernorm, 0),
-    FLAG(tn_layernorm_options, use_eps, see_layernorm, 0),
-    FLAG(tn_layernorm_options, no_affine, see_layernorm, 0),
-    FLAG(tn_layernorm_options, no_bias, see_layernorm, 0),
+    REAL(tn_batch_norm_options, eps, 1e-5, 1e-2, -1, "eps -1", see_batchnorm, 0),
+    REAL(tn_batch_norm_options, momentum, .1, .5, 1.5, "momentum 1.5", see_batchnorm, 0),
+    FLAG(tn_batch_norm_options, cumulative, see_batchnorm, .skip_nonfinite = true),
+    FLAG(tn_batch_norm_options, no_affine, see_batchnorm, 0),
+    FLAG(tn_batch_norm_options, no_tracking, see_batchnorm, 0),
+    FLAG(tn_batch_norm_options, skip_nonfinite, see_batchnorm, 0),
+    FLAG(tn_batch_norm_options, use_eps, see_batchnorm, 0),
+    FLAG(tn_batch_norm_options, use_momentum, see_batchnorm, 0),
+    REAL(tn_frozen_batch_norm_options, eps, 1e-5, .5, -1, "eps -1", see_frozen, 0),
+    FLAG(tn_frozen_batch_norm_options, use_eps, see_frozen, 0),
+    REAL(tn_layer_norm_options, eps, 1e-5, .1, -1, "eps -1", see_layernorm, 0),
+    FLAG(tn_layer_norm_options, use_eps, see_layernorm, 0),
+    FLAG(tn_layer_norm_options, no_affine, see_layernorm, 0),
+    FLAG(tn_layer_norm_options, no_bias, see_layernorm, 0),
     FLAG(tn_embedding_options, use_padding_index, see_embedding, .padding_index = 1),
     INT(tn_embedding_options, padding_index, 0, 2, 7, "padding_index 7", see_embedding,
         .use_padding_index = true),

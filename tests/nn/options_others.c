@@ -101,11 +101,11 @@ static void limit_inflated(void)
     unsigned char *bytes = gzip(idx, sizeof idx, 9, &n);
     const char *path = write_bytes("options.gz", bytes, n);
     free(bytes);
-    assert_made(tn_load_idx(path)); /* default */
+    assert_made(tn_idx_load(path)); /* default */
     assert_ok(tn_set_file_limits((tn_file_limits){ .inflated_bytes = 99 }));
-    assert_null(tn_load_idx(path), TN_E_FORMAT, "at most 99 bytes are made");
+    assert_null(tn_idx_load(path), TN_E_FORMAT, "at most 99 bytes are made");
     assert_ok(tn_set_file_limits((tn_file_limits){ .inflated_bytes = 100 }));
-    assert_made(tn_load_idx(path));
+    assert_made(tn_idx_load(path));
     assert_ok(tn_set_file_limits((tn_file_limits){ 0 })); /* back */
     assert_fails(tn_set_file_limits((tn_file_limits){ .inflated_bytes = -1 }), TN_E_INVALID,
                  "tn_set_file_limits");

@@ -269,11 +269,11 @@ START_TEST(LY_03_layernorm)
     assert_values(tn_forward(m, x), 1e-11, -1.025754575496, -.652752911679, .093250415954,
                   1.585257071221);
     assert_null(tn_forward(m, tn_ones(TN_SHAPE(4, 3))), TN_E_SHAPE, "want the trailing axes [4]");
-    m = owned(tn_layernorm_new(TN_SHAPE(2, 2), (tn_layernorm_options){ .no_affine = true }));
+    m = owned(tn_layer_norm_new(TN_SHAPE(2, 2), (tn_layer_norm_options){ .no_affine = true }));
     ck_assert_int_eq(tn_parameters(m)->n, 0);
     assert_values(tn_reshape(tn_forward(m, tn_reshape(x, TN_SHAPE(1, 2, 2))), TN_SHAPE(4)), 1e-11,
                   -1.025754575496, -.652752911679, .093250415954, 1.585257071221);
-    m = owned(tn_layernorm_new(TN_SHAPE(3), (tn_layernorm_options){ .no_bias = true }));
+    m = owned(tn_layer_norm_new(TN_SHAPE(3), (tn_layer_norm_options){ .no_bias = true }));
     ck_assert_int_eq(tn_parameters(m)->n, 1);
 }
 END_TEST
@@ -366,7 +366,7 @@ END_TEST
 
 START_TEST(a_sequential_frees_on_the_way)
 {
-    tn_module *m = owned(tn_sequential_of(NULL, 0));
+    tn_module *m = owned(tn_sequential_from(NULL, 0));
     for (int i = 0; i < 20; i++) assert_ok(tn_module_append(m, tn_sigmoid_new()));
     tn_tensor *x = tn_ones(TN_SHAPE(1000, 256)); /* 1 MB each */
     TN_NO_GRAD

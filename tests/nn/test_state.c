@@ -40,9 +40,9 @@ START_TEST(SD_08_batchnorm_keys)
     tn_tensor *counter = tn_get_buffer(m, "num_batches_tracked");
     ck_assert_int_eq(tn_rank(counter), 0);
     ck_assert_int_eq(tn_dtype_of(counter), TN_I64);
-    m = owned(tn_batchnorm2d_new(2, (tn_batchnorm_options){ .no_affine = true }));
+    m = owned(tn_batch_norm2d_new(2, (tn_batch_norm_options){ .no_affine = true }));
     assert_names(tn_state_dict(m, ""), "running_mean running_var num_batches_tracked");
-    m = owned(tn_batchnorm2d_new(2, (tn_batchnorm_options){ .no_tracking = true }));
+    m = owned(tn_batch_norm2d_new(2, (tn_batch_norm_options){ .no_tracking = true }));
     assert_names(tn_state_dict(m, ""), "weight bias");
 }
 END_TEST

@@ -435,7 +435,7 @@ END_TEST
 START_TEST(HP_03_batch_norm_buffers)
 {
     tn_dtype dtype = shorts[_i];
-    tn_module *m = owned(tn_batchnorm1d_new(3, (tn_batchnorm_options){ 0 }));
+    tn_module *m = owned(tn_batch_norm1d_new(3, (tn_batch_norm_options){ 0 }));
     assert_ok(tn_module_to_dtype(m, dtype));
     tn_tensor *mean = tn_get_buffer(m, "running_mean"), *var = tn_get_buffer(m, "running_var");
     tn_tensor *count = tn_get_buffer(m, "num_batches_tracked");
@@ -463,7 +463,7 @@ START_TEST(HP_03_batch_norm_buffers)
     char path[64];
     snprintf(path, sizeof path, "half_%d_%d.safetensors", (int)getpid(), _i);
     assert_ok(tn_save(m, path));
-    tn_module *twin = owned(tn_batchnorm1d_new(3, (tn_batchnorm_options){ 0 }));
+    tn_module *twin = owned(tn_batch_norm1d_new(3, (tn_batch_norm_options){ 0 }));
     assert_ok(tn_module_to_dtype(twin, dtype));
     assert_ok(tn_load(twin, path));
     unlink(path);
@@ -491,7 +491,7 @@ typedef struct job {
 static tn_module *mlp_new(void)
 {
     return tn_sequential(tn_linear_new(8, 32, (tn_linear_options){ 0 }), tn_relu_new(),
-                         tn_layernorm_new(TN_SHAPE(32), (tn_layernorm_options){ 0 }),
+                         tn_layer_norm_new(TN_SHAPE(32), (tn_layer_norm_options){ 0 }),
                          tn_linear_new(32, 4, (tn_linear_options){ 0 }));
 }
 

@@ -678,7 +678,7 @@ START_TEST(groups_equal_pytorch)
     for (int k = 0; k < 3; k++) {
         double v[6];
         for (int i = 0; i < 6; i++) v[i] = (k == 2) + sin(0.7 * i + k + 1);
-        t[k] = with_grad(from_f64(v, tn_shape_of(k ? 1 : 2, size[k])));
+        t[k] = with_grad(from_f64(v, tn_shape_from(k ? 1 : 2, size[k])));
     }
     tn_list *all = list_of(3, (const char *[]){ "W", "b", "gain" }, t);
     tn_optim *opt =

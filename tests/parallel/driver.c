@@ -65,7 +65,7 @@ static tn_module *mlp(int64_t hidden, bool norm)
 {
     return model(tn_sequential(
         tn_linear_new(WIDTH, hidden, (tn_linear_options){ 0 }),
-        norm ? tn_batchnorm1d_new(hidden, (tn_batchnorm_options){ 0 }) : tn_identity_new(),
+        norm ? tn_batch_norm1d_new(hidden, (tn_batch_norm_options){ 0 }) : tn_identity_new(),
         tn_tanh_new(), tn_linear_new(hidden, CLASSES, (tn_linear_options){ 0 })));
 }
 
@@ -103,7 +103,7 @@ static void train(char **argument)
     tn_manual_seed(7 + (uint64_t)tn_parallel_rank()); /* rank 0's weights must reach all */
     tn_module *m = mlp(HIDDEN, with_norm);
     TN_CHECK(tn_module_to_dtype(m, dtype));
-    if (with_norm) TN_CHECK(tn_batchnorm_set_sync(m, true));
+    if (with_norm) TN_CHECK(tn_batch_norm_set_sync(m, true));
     tn_data_parallel_options o = { .bucket_bytes = atoi(argument[1]), .messages = messages };
     tn_data_parallel *p = shared(m, o);
     TN_CHECK(tn_data_parallel_check(p));
@@ -153,10 +153,10 @@ static void wide(char **argument)
     tn_manual_seed(7);
     tn_module *m =
         model(tn_sequential(tn_linear_new(FEATURES, MIDDLE, (tn_linear_options){ 0 }),
-                            tn_batchnorm1d_new(MIDDLE, (tn_batchnorm_options){ 0 }), tn_tanh_new(),
+                            tn_batch_norm1d_new(MIDDLE, (tn_batch_norm_options){ 0 }), tn_tanh_new(),
                             tn_linear_new(MIDDLE, FEATURES, (tn_linear_options){ 0 })));
     TN_CHECK(tn_module_to_dtype(m, TN_F64));
-    TN_CHECK(tn_batchnorm_set_sync(m, true));
+    TN_CHECK(tn_batch_norm_set_sync(m, true));
     tn_data_parallel *p = shared(m, (tn_data_parallel_options){ .bucket_bytes = 100000 });
     tn_optim *opt = tn_adam(tn_parameters(m), (tn_adam_options){ .lr = 1e-3 });
     TN_CHECK_PTR(opt);
@@ -183,12 +183,12 @@ static void uneven(void)
 {
     int64_t size = tn_parallel_size(), rank = tn_parallel_rank();
     int64_t all = size * (size + 3) / 2, first = rank * (rank + 3) / 2, n = rank + 2;
-    tn_module *m = model(tn_batchnorm1d_new(WIDTH, (tn_batchnorm_options){ 0 }));
+    tn_module *m = model(tn_batch_norm1d_new(WIDTH, (tn_batch_norm_options){ 0 }));
     TN_CHECK(tn_module_to_dtype(m, TN_F64));
     TN_CHECK(tn_init_uniform(tn_get_parameter(m, "weight"), 1, 2));
     tn_module *whole = tn_module_clone(m);
-    TN_CHECK(tn_batchnorm_set_sync(m, true));
-    EXPECT(tn_batchnorm_sync(m) && !tn_batchnorm_sync(whole));
+    TN_CHECK(tn_batch_norm_set_sync(m, true));
+    EXPECT(tn_batch_norm_sync(m) && !tn_batch_norm_sync(whole));
     tn_tensor *x = rows(0, all, 0, TN_F64), *part = tn_clone(tn_narrow(x, 0, first, n));
     tn_tensor *seed = rows(0, all, 5, TN_F64);
     TN_CHECK(tn_set_requires_grad(x, true));
@@ -207,7 +207,7 @@ static void uneven(void)
                1e-12);
     tn_tensor *one = tn_narrow(x, 0, 0, 1); /* one row on each rank: together enough */
     TN_CHECK_PTR(tn_forward(m, one));
-    TN_CHECK(tn_batchnorm_set_sync(m, false));
+    TN_CHECK(tn_batch_norm_set_sync(m, false));
     EXPECT_NULL(tn_forward(m, one), "one value per channel");
     tn_module_drop(whole);
     tn_module_drop(m);

@@ -35,11 +35,11 @@ static tn_module *new_model(void)
     tn_manual_seed(3);
     tn_module *m =
         tn_sequential(tn_linear_new(WIDTH, HIDDEN, (tn_linear_options){ 0 }),
-                      tn_batchnorm1d_new(HIDDEN, (tn_batchnorm_options){ 0 }), tn_tanh_new(),
+                      tn_batch_norm1d_new(HIDDEN, (tn_batch_norm_options){ 0 }), tn_tanh_new(),
                       tn_linear_new(HIDDEN, CLASSES, (tn_linear_options){ 0 }));
     TN_CHECK_PTR(m);
     TN_CHECK(tn_module_to_dtype(m, TN_F64));
-    TN_CHECK(tn_batchnorm_set_sync(m, true));
+    TN_CHECK(tn_batch_norm_set_sync(m, true));
     return m;
 }
 
@@ -249,7 +249,7 @@ static void expect_apart(tn_status status)
 static void alone(void)
 {
     tn_module *m = new_model();
-    TN_CHECK(tn_batchnorm_set_sync(m, false));
+    TN_CHECK(tn_batch_norm_set_sync(m, false));
     tn_data_parallel *p = shared(m, (tn_data_parallel_options){ 0 });
     tn_optim *opt = new_optim(m);
     TN_CHECK(tn_data_parallel_shard(p, opt));
@@ -445,7 +445,7 @@ static void memory(void)
 {
     shared_model s = { .m = new_model(), .loss_of = network_loss };
     TN_CHECK(
-        tn_batchnorm_set_sync(s.m, false)); /* its sums in backward are the ranks' own affair */
+        tn_batch_norm_set_sync(s.m, false)); /* its sums in backward are the ranks' own affair */
     s.p = shared(s.m, (tn_data_parallel_options){ .bucket_bytes = 64 });
     s.large = tn_ones(TN_SHAPE(5000));
     s.small = tn_ones(TN_SHAPE(3));

@@ -8,7 +8,7 @@
 static tn_module *small(void)
 {
     tn_module *m = tn_sequential(tn_linear_new(3, 2, (tn_linear_options){ 0 }),
-                                 tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 }));
+                                 tn_batch_norm1d_new(2, (tn_batch_norm_options){ 0 }));
     assert_made(m);
     return m;
 }
@@ -93,17 +93,17 @@ START_TEST(batchnorm_over_one_rank)
 {
     tn_module *m = owned(small()), *twin = owned(tn_module_clone(m)), *plain = owned(tn_relu_new());
     tn_tensor *x = tn_randn(TN_SHAPE(6, 3));
-    assert_ok(tn_batchnorm_set_sync(m, true));
-    ck_assert(tn_batchnorm_sync(tn_get_submodule(m, "1")));
-    ck_assert(!tn_batchnorm_sync(tn_get_submodule(twin, "1")));
+    assert_ok(tn_batch_norm_set_sync(m, true));
+    ck_assert(tn_batch_norm_sync(tn_get_submodule(m, "1")));
+    ck_assert(!tn_batch_norm_sync(tn_get_submodule(twin, "1")));
     assert_close(tn_forward(m, x), tn_forward(twin, x), 0, 0);
     assert_close(tn_get_buffer(m, "1.running_var"), tn_get_buffer(twin, "1.running_var"), 0, 0);
-    assert_ok(tn_batchnorm_set_sync(m, false));
-    ck_assert(!tn_batchnorm_sync(tn_get_submodule(m, "1")));
-    assert_fails(tn_batchnorm_set_sync(plain, true), TN_E_INVALID, "no BatchNorm1d or BatchNorm2d");
-    ck_assert(!tn_batchnorm_sync(m));
+    assert_ok(tn_batch_norm_set_sync(m, false));
+    ck_assert(!tn_batch_norm_sync(tn_get_submodule(m, "1")));
+    assert_fails(tn_batch_norm_set_sync(plain, true), TN_E_INVALID, "no BatchNorm1d or BatchNorm2d");
+    ck_assert(!tn_batch_norm_sync(m));
     assert_error(TN_E_INVALID, "the module is a Sequential");
-    assert_fails(tn_batchnorm_set_sync(NULL, true), TN_E_INVALID, "tn_batchnorm_set_sync");
+    assert_fails(tn_batch_norm_set_sync(NULL, true), TN_E_INVALID, "tn_batch_norm_set_sync");
 }
 END_TEST
 
@@ -113,14 +113,14 @@ START_TEST(batchnorm_behind_another_field)
     box *m = box_new();
     assert_ok(tn_register_module(&m->base, "parts", &m->child, small()));
     tn_module *bn = m->other = tn_get_submodule(m->child, "1");
-    assert_ok(tn_batchnorm_set_sync(&m->base, true));
-    ck_assert(tn_batchnorm_sync(m->other));
+    assert_ok(tn_batch_norm_set_sync(&m->base, true));
+    ck_assert(tn_batch_norm_sync(m->other));
     ck_assert_ptr_eq(tn_get_submodule(m->child, "1"), bn);
     box *copy = (box *)tn_module_clone(&m->base);
     assert_made(copy);
     tn_module_drop(&m->base);
     ck_assert_ptr_eq(copy->other, tn_get_submodule(copy->child, "1"));
-    ck_assert(tn_batchnorm_sync(copy->other));
+    ck_assert(tn_batch_norm_sync(copy->other));
     tn_module_drop(&copy->base);
 }
 END_TEST

@@ -124,7 +124,7 @@ END_TEST
 static void train_a_little(bool f16)
 {
     tn_module *m = tn_sequential(tn_conv2d_new(1, 4, 3, (tn_conv2d_options){ .padding = 1 }),
-                                 tn_batchnorm2d_new(4, (tn_batchnorm_options){ 0 }), tn_relu_new(),
+                                 tn_batch_norm2d_new(4, (tn_batch_norm_options){ 0 }), tn_relu_new(),
                                  tn_flatten_new(1, -1), tn_dropout_new(0.2),
                                  tn_linear_new(4 * 6 * 6, 3, (tn_linear_options){ 0 }));
     tn_list *list = tn_parameters(m);
@@ -254,7 +254,7 @@ static char *text_of(const char *path)
 static void write_traced(FILE *file)
 {
     tn_module *m = tn_sequential(tn_linear_new(2, 2, (tn_linear_options){ 0 }),
-                                 tn_layernorm_new(TN_SHAPE(2), (tn_layernorm_options){ .eps = .5 }),
+                                 tn_layer_norm_new(TN_SHAPE(2), (tn_layer_norm_options){ .eps = .5 }),
                                  tn_dropout_new(0.25));
     tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 0.5 });
     tn_trace *trace = tn_trace_begin((tn_trace_options){ .model = m, .opt = opt });
@@ -266,8 +266,8 @@ static void write_traced(FILE *file)
     loss = tn_mean_all(tn_forward(m, tn_full(TN_SHAPE(3, 2), .5)));
     assert_ok(tn_explain(file, loss, (tn_explain_options){ .model = m }));
     assert_ok(tn_trace_text(file, trace));
-    assert_ok(tn_explain_diff(file, trace, trace));
-    assert_ok(tn_graph_html(file, &trace, 1));
+    assert_ok(tn_trace_diff(file, trace, trace));
+    assert_ok(tn_trace_html(file, &trace, 1));
     assert_ok(tn_trace_json(file, trace));
     tn_trace_free(trace);
     tn_optim_free(opt);

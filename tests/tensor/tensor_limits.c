@@ -72,7 +72,7 @@ START_TEST(sizes_beside_one_of_0_have_strides_that_fit)
 }
 END_TEST
 
-/* Shapes that tn_shape_of would not make. */
+/* Shapes that tn_shape_from would not make. */
 static tn_shape by_hand(int rank)
 {
     tn_shape shape = { .rank = rank };
@@ -109,18 +109,18 @@ START_TEST(ranks_made_by_hand_are_refused)
     REFUSED(tn_reshape(x, shape));
     REFUSED(tn_expand(x, shape));
     REFUSED(tn_repeat(x, shape));
-    REFUSED(tn_layernorm_new(shape, (tn_layernorm_options){ 0 }));
+    REFUSED(tn_layer_norm_new(shape, (tn_layer_norm_options){ 0 }));
 #undef REFUSED
 }
 END_TEST
 
 START_TEST(shape_of_no_sizes_is_refused_on_use)
 {
-    ck_assert_int_eq(tn_shape_of(2, NULL).rank, -1);
-    ck_assert_int_eq(tn_shape_of(9, (int64_t[9]){ 0 }).rank, -1);
-    ck_assert_int_eq(tn_shape_of(-3, NULL).rank, -1);
-    ck_assert_int_eq(tn_shape_of(0, NULL).rank, 0);
-    assert_null(tn_ones(tn_shape_of(2, NULL)), TN_E_SHAPE, "tn_ones: a tensor of shape [rank -1]");
+    ck_assert_int_eq(tn_shape_from(2, NULL).rank, -1);
+    ck_assert_int_eq(tn_shape_from(9, (int64_t[9]){ 0 }).rank, -1);
+    ck_assert_int_eq(tn_shape_from(-3, NULL).rank, -1);
+    ck_assert_int_eq(tn_shape_from(0, NULL).rank, 0);
+    assert_null(tn_ones(tn_shape_from(2, NULL)), TN_E_SHAPE, "tn_ones: a tensor of shape [rank -1]");
 }
 END_TEST
 

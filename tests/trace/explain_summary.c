@@ -37,7 +37,7 @@ START_TEST(a_summary)
         tn_sequential(tn_linear_new(40, 30, (tn_linear_options){ .no_bias = true }));
     assert_ok(tn_register_module(&m->base, "encoder", &m->child, shared));
     assert_ok(tn_register_module(&m->base, "norm", NULL,
-                                 tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 })));
+                                 tn_batch_norm1d_new(2, (tn_batch_norm_options){ 0 })));
     assert_ok(tn_register_module(&m->base, "decoder", &m->other, tn_module_keep(shared)));
     assert_ok(tn_register_module(&m->base, "none", NULL, TN_NO_MODULE));
     assert_ok(tn_register_parameter(&m->base, "tie", NULL, tn_get_parameter(shared, "0.weight")));

@@ -735,7 +735,7 @@ START_TEST(the_next_step_is_the_same)
     for (int looked = 0; looked < 2; looked++) {
         tn_manual_seed(4);
         tn_module *m =
-            owned(tn_sequential(linear(3, 8), tn_batchnorm1d_new(8, (tn_batchnorm_options){ 0 }),
+            owned(tn_sequential(linear(3, 8), tn_batch_norm1d_new(8, (tn_batch_norm_options){ 0 }),
                                 tn_dropout_new(0.5), linear(8, 3)));
         tn_optim *opt = adam_of(m);
         batch b = { random_as(TN_SHAPE(6, 3), -1, 1, 9, TN_F32),

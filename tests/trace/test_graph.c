@@ -277,7 +277,7 @@ END_TEST
 START_TEST(buffers_and_who_writes_them)
 {
     tn_module *m = owned(tn_sequential(tn_linear_new(3, 2, (tn_linear_options){ 0 }),
-                                       tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 })));
+                                       tn_batch_norm1d_new(2, (tn_batch_norm_options){ 0 })));
     tn_tensor *x = data(TN_SHAPE(4, 3), "x"), *y;
     TN_PLACES y = sum(tn_forward(m, x));
     ck_assert_str_eq(seen(y, (tn_graph_options){ .model = m }),
@@ -393,7 +393,7 @@ static tn_module *tied_new(void)
 static tn_module *cnn(void)
 {
     return tn_sequential(tn_conv2d_new(1, 2, 3, (tn_conv2d_options){ 0 }),
-                         tn_batchnorm2d_new(2, (tn_batchnorm_options){ 0 }), tn_relu_new(),
+                         tn_batch_norm2d_new(2, (tn_batch_norm_options){ 0 }), tn_relu_new(),
                          tn_flatten_new(1, -1), tn_linear_new(8, 3, (tn_linear_options){ 0 }));
 }
 
@@ -416,7 +416,7 @@ START_TEST(a_graph_is_drawn)
     const struct drawing *d = &drawings[_i];
     bool write = getenv("TN_TEST_WRITE") != NULL;
     tn_module *m = owned(d->model());
-    tn_tensor *loss = loss_of(m, tn_ones(tn_shape_of(d->rank, d->x)));
+    tn_tensor *loss = loss_of(m, tn_ones(tn_shape_from(d->rank, d->x)));
     FILE *file = write ? fopen(golden_path(d->file), "w+") : tmpfile();
     assert_ok(tn_graph_dot(file, loss, (tn_graph_options){ .model = m }));
     const char *drawn = text_of(file), *wanted = text_of(fopen(golden_path(d->file), "r"));

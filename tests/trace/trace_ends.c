@@ -95,7 +95,7 @@ static tn_trace *step_in_mode(bool eval, bool frozen)
     tn_manual_seed(4);
     tn_module *m =
         tn_sequential(tn_linear_new(3, 2, (tn_linear_options){ 0 }),
-                      tn_batchnorm1d_new(2, (tn_batchnorm_options){ 0 }), tn_dropout_new(0.5));
+                      tn_batch_norm1d_new(2, (tn_batch_norm_options){ 0 }), tn_dropout_new(0.5));
     assert_made(m);
     if (eval) assert_ok(tn_eval(m));
     if (frozen) assert_ok(tn_set_requires_grad(tn_get_parameter(m, "0.weight"), false));
@@ -200,7 +200,7 @@ START_TEST(what_cannot_be_traced)
     assert_fails(tn_trace_end(tr), TN_E_STATE, "ended already");
     assert_fails(tn_trace_end(NULL), TN_E_INVALID, "trace is NULL");
     assert_fails(tn_trace_json(NULL, tr), TN_E_INVALID, "the file is NULL");
-    assert_fails(tn_explain_diff(file, tr, NULL), TN_E_INVALID, "tn_explain_diff");
+    assert_fails(tn_trace_diff(file, tr, NULL), TN_E_INVALID, "tn_trace_diff");
     tn_trace_free(NULL);
     tn_trace_free(tn_trace_begin(plain)); /* ends it */
     ck_assert(!tn_places() && !tn_lines());
@@ -224,11 +224,11 @@ static void scarce_step(tn_module *m, tn_optim *opt, FILE *file, bool explain)
     if (tr && (status == TN_OK || status == TN_E_NOMEM)) { /* cut short, it can be written */
         tn_status text = tn_trace_text(file, tr), json = tn_trace_json(file, tr);
         ck_assert(text == TN_OK || text == TN_E_NOMEM);
-        tn_status page = tn_graph_html(file, &tr, 1);
+        tn_status page = tn_trace_html(file, &tr, 1);
         ck_assert(page == TN_OK || page == TN_E_NOMEM);
         if (status == TN_OK) status = page;
         if (status == TN_OK) status = json;
-        if (status == TN_OK) status = tn_explain_diff(file, tr, tr);
+        if (status == TN_OK) status = tn_trace_diff(file, tr, tr);
     }
     ck_assert_msg(status == TN_OK || status == TN_E_NOMEM, "%s: %s", tn_status_name(status),
                   tn_error());

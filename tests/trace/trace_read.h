@@ -97,7 +97,7 @@ static inline const char *json(const tn_trace *tr)
 static inline const char *difference_of(const tn_trace *a, const tn_trace *b)
 {
     FILE *file = tmpfile();
-    assert_ok(tn_explain_diff(file, a, b));
+    assert_ok(tn_trace_diff(file, a, b));
     return text_of(file);
 }
 

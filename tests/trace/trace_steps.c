@@ -353,7 +353,7 @@ START_TEST(a_tensor_registered_in_the_middle)
     assert_ok(tn_backward(loss));
     assert_ok(tn_trace_end(tr));
     FILE *page = tmpfile();
-    assert_ok(tn_graph_html(page, &tr, 1));
+    assert_ok(tn_trace_html(page, &tr, 1));
     assert_says(text_of(page), "<td>not known</td>");
 }
 END_TEST
