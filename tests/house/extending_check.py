@@ -23,8 +23,8 @@ LIMITS = {"An elementwise op": 4, "A primitive op": 9, "A layer": 4, "An optimiz
 PARTS = ("include", "src", "tests", "docs", "examples", "bench", "fuzz", "scripts", "README.md", "CHANGELOG.md",
          "meson.build", "meson_options.txt", ".clang-format")
 # Those of every row of the op table, and the ones that are edited.
-SUITES = {"ops": "test_ops", "failure": "test_failure", "half": "test_half", "autocast": "test_autocast",
-          "layers": "test_layers", "options": "test_options"}
+SUITES = {"ops": "test_ops", "autograd": "test_autograd", "half": "test_half", "autocast": "test_autocast",
+          "layers": "test_layers", "nn": "test_nn"}
 FUNCTIONS = ("tn_softsign", "tn_unit", "tn_rmsnorm_new", "tn_lion")
 GOLDEN, MADE = "tests/golden/ops.safetensors", "tests/golden/extending.safetensors"
 

@@ -19,31 +19,14 @@
 
 /* ---- a real 0 -------------------------------------------------------------------------------- */
 
-/* Every number of options whose 0 is another number by default. Its twin takes 0 as given; or why
- * nobody can mean 0. A new one that is not here fails zero_is_said. */
+/* Numbers of options whose 0 is another number by default, beside those with a twin use_NAME (of
+ * beta1 and beta2: use_betas). Their twin takes 0 as given; or why nobody can mean 0. A new one that
+ * has neither fails zero_is_said. */
 static const struct zero {
     const char *owner, *fields, *twin, *why;
 } zeros[] = {
-    { "tn_batch_norm_options", "eps", "use_eps", NULL },
-    { "tn_batch_norm_options", "momentum", "use_momentum", NULL },
-    { "tn_frozen_batch_norm_options", "eps", "use_eps", NULL },
-    { "tn_layer_norm_options", "eps", "use_eps", NULL },
-    { "tn_encoder_layer_options", "eps", "use_eps", NULL },
-    { "tn_ema_options", "decay", "use_decay", NULL },
-    { "tn_sgd_options", "lr", "use_lr", NULL },
-    { "tn_adam_options", "lr", "use_lr", NULL },
-    { "tn_adam_options", "beta1 beta2", "use_betas", NULL },
-    { "tn_adam_options", "eps", "use_eps", NULL },
-    { "tn_rmsprop_options", "lr", "use_lr", NULL },
-    { "tn_rmsprop_options", "alpha", "use_alpha", NULL },
-    { "tn_rmsprop_options", "eps", "use_eps", NULL },
-    { "tn_adagrad_options", "lr", "use_lr", NULL },
-    { "tn_adagrad_options", "eps", "use_eps", NULL },
-    { "tn_group_options", "lr", "use_lr", NULL },
     { "tn_group_options", "dampening beta1 beta2 eps alpha lr_decay", "use_numbers", NULL },
     { "tn_one_cycle_options", "base_momentum max_momentum", "use_momentum", NULL },
-    { "tn_plateau_options", "threshold", "use_threshold", NULL },
-    { "tn_plateau_options", "patience", "use_patience", NULL },
 
     { "tn_group_options", "momentum", NULL, "whether there is any is the optimizer's" },
     { "tn_conv2d_options", "stride dilation groups", NULL, "at least 1" },
@@ -93,6 +76,14 @@ static bool word_at(const char *words, int k, char word[32])
     while (k-- > 0 && words) words = strchr(words, ' ') ? strchr(words, ' ') + 1 : NULL;
     if (words) snprintf(word, 32, "%.*s", (int)strcspn(words, " "), words);
     return words != NULL;
+}
+
+/* The flag that says that a field's 0 is given; NULL: there is none. */
+static const option_row *twin_of(const char *owner, const char *field)
+{
+    char name[40];
+    snprintf(name, sizeof name, "use_%s", strncmp(field, "beta", 4) ? field : "betas");
+    return row_of(owner, name);
 }
 
 static const struct zero *zero_of(const char *owner, const char *field)
@@ -228,7 +219,7 @@ static void must_say_zero(const char *owner, const char *type, const char *field
     bool is_number = false;
     for (int i = 0; i < COUNT(numbers); i++) is_number |= !strcmp(type, numbers[i]);
     const option_row *r = row_of(owner, field);
-    if (!is_number || zero_of(owner, field)) return;
+    if (!is_number || zero_of(owner, field) || (r && twin_of(owner, field))) return;
     ck_assert_msg(r && !r->custom && r->zero == 0,
                   "%s.%s: what can one who means 0 do? want an entry of zeros", owner, field);
     if (r->kind == 'd' && strcmp(field, "dropout") != 0) /* which takes another way, and rounds */
@@ -302,19 +293,32 @@ START_TEST(zero_is_said)
 END_TEST
 
 /* With its twin 0 is taken, and is not the default. */
+static void assert_zero_is_taken(const option_row *r, const option_row *twin)
+{
+    ck_assert(r && r->kind != 'b' && r->zero != 0);
+    uint64_t seen = shown_with(r, 0, twin);
+    ck_assert_msg(seen != 0, "%s.%s: 0 was refused: %s", r->owner, r->field, tn_error());
+    ck_assert_msg(seen != shown(r, 0), "%s.%s: 0 is the default", r->owner, r->field);
+}
+
+START_TEST(zero_with_a_twin)
+{
+    const option_row *r;
+    for (int i = 0; (r = row_at(i)) != NULL; i++) {
+        const option_row *twin = twin_of(r->owner, r->field);
+        if (twin && !zero_of(r->owner, r->field)) assert_zero_is_taken(r, twin);
+    }
+}
+END_TEST
+
 START_TEST(zero_is_a_number)
 {
     const struct zero *z = &zeros[_i];
     const option_row *twin = z->twin ? row_of(z->owner, z->twin) : NULL;
     char field[32];
     ck_assert_msg(!z->twin == !twin, "%s.%s is not there", z->owner, z->twin);
-    for (int k = 0; twin && word_at(z->fields, k, field); k++) {
-        const option_row *r = row_of(z->owner, field);
-        ck_assert(r && r->kind != 'b' && r->zero != 0);
-        uint64_t seen = shown_with(r, 0, twin);
-        ck_assert_msg(seen != 0, "%s.%s: 0 was refused: %s", z->owner, field, tn_error());
-        ck_assert_msg(seen != shown(r, 0), "%s.%s: 0 is the default", z->owner, field);
-    }
+    for (int k = 0; twin && word_at(z->fields, k, field); k++)
+        assert_zero_is_taken(row_of(z->owner, field), twin);
 }
 END_TEST
 
@@ -393,5 +397,6 @@ void nn_options_cases(Suite *suite)
     add_tests(t, every_field_has_a_row, zero_is_said, modes_and_limits,
               scalars_that_no_integer_has);
     tcase_add_loop_test(t, batch_size_of_a_loader, 0, 2);
+    tcase_add_test(t, zero_with_a_twin);
     tcase_add_loop_test(t, zero_is_a_number, 0, COUNT(zeros));
 }
