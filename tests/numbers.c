@@ -4,21 +4,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tensor/math.h"
-
-double number_get(const void *data, tn_dtype dtype, int64_t i)
-{
-    switch (dtype) {
-    case TN_F32: return (double)((const float *)data)[i];
-    case TN_F64: return ((const double *)data)[i];
-    case TN_BF16: return (double)tn_from_bf16(((const uint16_t *)data)[i]);
-    case TN_F16: return (double)tn_from_f16(((const uint16_t *)data)[i]);
-    case TN_I64: return (double)((const int64_t *)data)[i];
-    case TN_I32: return (double)((const int32_t *)data)[i];
-    default: return (double)((const uint8_t *)data)[i];
-    }
-}
-
 void number_set(void *data, tn_dtype dtype, int64_t i, double v)
 {
     switch (dtype) {

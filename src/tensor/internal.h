@@ -170,7 +170,7 @@ static inline bool tni_absent(const tn_tensor *t)
 bool tni_present(const char *function, const char *argument, const tn_tensor *t);
 /* Puts elements of that dtype, dense in host memory, into t. (access.c) */
 tn_status tni_write_host(const tn_tensor *t, const void *data, size_t nbytes, tn_dtype dtype);
-void *tni_data(const tn_tensor *t);      /* first element, wherever it lives */
+void *tni_data(const tn_tensor *t);                 /* first element, wherever it lives */
 TNI_SHARED size_t tni_bytes_of(const tn_tensor *t); /* of its elements; 0 for NULL */
 /* Whether nbytes is the size of t's elements in dtype; else an error naming function. */
 tn_status tni_bytes_fit(const char *function, const tn_tensor *t, size_t nbytes, tn_dtype dtype);

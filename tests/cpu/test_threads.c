@@ -223,13 +223,6 @@ END_TEST
 
 /* ---- idle ------------------------------------------------------------------------------------ */
 
-static double cpu_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 START_TEST(no_thread_spins_between_steps)
 {
     assert_ok(tn_set_num_threads(3));

@@ -1,14 +1,12 @@
 #!/usr/bin/env bash
-# The house stays in order: the counts here do not grow. A change that must add lines raises a ceiling by
-# what it adds, and says why in the same commit.
+# The house stays in order: what is counted here falls, and grows by what was granted (ceilings.txt).
 # Seen to fail: a line of 101 columns, a file of the reading list renamed, one line more than a ceiling, the head of
 # a test that names a file of before it was moved, a file more in a folder of tests/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 more=${HOUSE_MORE:-0} # lines of a trial that is not to stay: extending_check.py
 
-most_cpu_lines=59258     # include/ and src/ without cuda/, all *.c and *.h
-most_reading_lines=5256  # the files that docs/reading.md lists
+most_reading_lines=5267  # the files that docs/reading.md lists
 most_transformer_lines=1713 # examples/transformer with all its options, and the files of examples/ that it shares
 most_readme_lines=130    # README.md, the front door: what does not fit has a page in docs/
 most_design_lines=400    # docs/design.md, decisions and reasons: figures go to docs/measurements.md
@@ -35,8 +33,35 @@ else
     echo 'files that scripts/format changes: not counted, there is no clang-format-14 or no repository'
 fi
 
-check 'lines on the side of the CPU' \
-    "$(find include src -name '*.[ch]' -not -path 'src/cuda/*' -exec cat {} + | wc -l)" $((most_cpu_lines + more))
+# Rooms and areas against ceilings.txt.
+while IFS=: read -r what count most; do check "$what" "$count" $((most + more)); done < <(python3 - <<'PYTHON'
+import collections, pathlib
+ring = dict(trace="trace", parallel="parallel", capture="capture", graph="diagnose", diagnose="diagnose", data="data")
+rooms, areas, counted, given = {}, {}, collections.Counter(), collections.Counter()
+for line in pathlib.Path("tests/house/ceilings.txt").read_text().splitlines():
+    kind, *words = line.split() or ["#"]
+    if kind == "room":
+        rooms[words[1]] = words[0], int(words[2])
+    elif kind == "area":
+        areas[words[0]] = int(words[1])
+    elif kind == "grant":
+        given[words[0]] += int(words[1]) * (words[2] == "finished")
+for path in (p for top in ("include", "src") for p in pathlib.Path(top).rglob("*")):
+    parts = path.parts
+    if path.suffix not in (".c", ".h", ".def", ".cu", ".js", ".css", ".py"):
+        continue
+    inner = {"ops", "cpu", "dense"} & set(parts[:-1])
+    room = ring.get(path.stem, "include") if parts[0] == "include" else parts[2] if parts[1] == "ext" \
+        else "dense" if "dense" in inner else inner.pop() if inner else parts[1]
+    counted[room] += path.read_text().count("\n")
+for room in sorted(set(rooms) | set(counted)):
+    print(f"lines of room {room}:{counted[room]}:{rooms.get(room, ('', 0))[1]}")
+for area, base in areas.items():
+    own = [r for r in rooms if rooms[r][0] == area]
+    print(f"lines of the {area}:{sum(counted[r] for r in own)}:{base + given[area]}")
+    print(f"ceilings of the rooms of the {area}:{sum(rooms[r][1] for r in own)}:{base + given[area]}")
+PYTHON
+)
 
 # The list's files: the first `code` of each table row.
 mapfile -t heart < <(sed -nE 's/^\| `([^`]+)` \|.*/\1/p' docs/reading.md)

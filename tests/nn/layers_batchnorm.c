@@ -315,7 +315,8 @@ START_TEST(FB_01_new_layer_is_the_identity)
     tn_tensor *x = random_as(TN_SHAPE(2, 3, 4, 5), -9, 9, 1, TN_F32);
     tn_tensor *leaf = with_grad(tn_clone(x));
     for (int i = 0; i < COUNT(eps); i++) {
-        tn_module *m = tn_frozen_batch_norm2d_new(3, (tn_frozen_batch_norm_options){ .eps = eps[i] });
+        tn_module *m =
+            tn_frozen_batch_norm2d_new(3, (tn_frozen_batch_norm_options){ .eps = eps[i] });
         for (int training = 0; training < 2; training++) {
             assert_ok(tn_train(m, training));
             assert_close(tn_forward(m, x), x, 0, 0);
@@ -564,7 +565,7 @@ START_TEST(FB_04_a_layer_alone)
     ck_assert_str_eq(type_of(frozen), "FrozenBatchNorm2d");
     ck_assert(!tn_training(frozen));
     ck_assert_uint_eq(hash_of_module(frozen), hash); /* f64 as it was, the counter i64 */
-    frozen = tn_freeze_batch_norm(frozen);            /* nothing to do */
+    frozen = tn_freeze_batch_norm(frozen);           /* nothing to do */
     tn_module *thawed = tn_thaw_batch_norm(frozen);
     ck_assert_str_eq(type_of(thawed), "BatchNorm2d");
     ck_assert_uint_eq(hash_of_module(thawed), hash);
@@ -616,7 +617,8 @@ END_TEST
 START_TEST(FB_04_what_cannot_be_frozen)
 {
     tn_batch_norm_options untracked = { .no_tracking = true };
-    tn_module *m = owned(tn_sequential(norm2d(2), tn_sequential(tn_batch_norm2d_new(2, untracked))));
+    tn_module *m =
+        owned(tn_sequential(norm2d(2), tn_sequential(tn_batch_norm2d_new(2, untracked))));
     tn_module_keep(m);
     assert_null(tn_freeze_batch_norm(m), TN_E_STATE,
                 "tn_freeze_batch_norm: 1.0: BatchNorm2d has no running_mean: want one with running "

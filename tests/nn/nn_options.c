@@ -3,10 +3,10 @@
  * another value has an effect, that a bad one is refused and named. The rows are in options_*.c;
  * the headers are read to see that no field lacks one.
  *
- * Seen to fail: beta2 left at 0 for a zero field in src/optim/optimizers.c: the row beta2 fails; a field
- * added to tn_linear_options: every_field_has_a_row fails, and a number zero_is_said; tn_conv2d_new
- * without its check of padding: the row padding fails; a loader that keeps its slots when the
- * batches grow: batch_size_of_a_loader, under AddressSanitizer.
+ * Seen to fail: beta2 left at 0 for a zero field in src/optim/optimizers.c: the row beta2 fails;
+ * a field added to tn_linear_options: every_field_has_a_row fails, and a number zero_is_said;
+ * tn_conv2d_new without its check of padding: the row padding fails; a loader that keeps its
+ * slots when the batches grow: batch_size_of_a_loader, under AddressSanitizer.
  */
 #include <ctype.h>
 #include <dirent.h>
@@ -20,8 +20,8 @@
 /* ---- a real 0 -------------------------------------------------------------------------------- */
 
 /* Numbers of options whose 0 is another number by default, beside those with a twin use_NAME (of
- * beta1 and beta2: use_betas). Their twin takes 0 as given; or why nobody can mean 0. A new one that
- * has neither fails zero_is_said. */
+ * beta1 and beta2: use_betas). Their twin takes 0 as given; or why nobody can mean 0. A new one
+ * that has neither fails zero_is_said. */
 static const struct zero {
     const char *owner, *fields, *twin, *why;
 } zeros[] = {

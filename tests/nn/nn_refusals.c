@@ -197,7 +197,8 @@ START_TEST(arrays_that_are_not_there)
 {
     tn_tensor *x = tn_ones(TN_SHAPE(1, 1)), *y;
     tn_module *m = owned(linear(1, 1));
-    assert_null(tn_sequential_from(NULL, 2), TN_E_INVALID, "tn_sequential_from: 2 children in NULL");
+    assert_null(tn_sequential_from(NULL, 2), TN_E_INVALID,
+                "tn_sequential_from: 2 children in NULL");
     assert_null(tn_sequential_from(&m, -1), TN_E_INVALID, "-1 children");
     assert_null(tn_sequential_from((tn_module *[]){ tn_module_keep(m), NULL }, 2), TN_E_INVALID,
                 "NULL");

@@ -151,10 +151,10 @@ static void wide(char **argument)
     enum { BATCH = 128, FEATURES = 300, MIDDLE = 512 };
     int64_t n = BATCH / tn_parallel_size(), first = n * tn_parallel_rank();
     tn_manual_seed(7);
-    tn_module *m =
-        model(tn_sequential(tn_linear_new(FEATURES, MIDDLE, (tn_linear_options){ 0 }),
-                            tn_batch_norm1d_new(MIDDLE, (tn_batch_norm_options){ 0 }), tn_tanh_new(),
-                            tn_linear_new(MIDDLE, FEATURES, (tn_linear_options){ 0 })));
+    tn_module *m = model(tn_sequential(tn_linear_new(FEATURES, MIDDLE, (tn_linear_options){ 0 }),
+                                       tn_batch_norm1d_new(MIDDLE, (tn_batch_norm_options){ 0 }),
+                                       tn_tanh_new(),
+                                       tn_linear_new(MIDDLE, FEATURES, (tn_linear_options){ 0 })));
     TN_CHECK(tn_module_to_dtype(m, TN_F64));
     TN_CHECK(tn_batch_norm_set_sync(m, true));
     tn_data_parallel *p = shared(m, (tn_data_parallel_options){ .bucket_bytes = 100000 });

@@ -124,8 +124,8 @@ END_TEST
 static void train_a_little(bool f16)
 {
     tn_module *m = tn_sequential(tn_conv2d_new(1, 4, 3, (tn_conv2d_options){ .padding = 1 }),
-                                 tn_batch_norm2d_new(4, (tn_batch_norm_options){ 0 }), tn_relu_new(),
-                                 tn_flatten_new(1, -1), tn_dropout_new(0.2),
+                                 tn_batch_norm2d_new(4, (tn_batch_norm_options){ 0 }),
+                                 tn_relu_new(), tn_flatten_new(1, -1), tn_dropout_new(0.2),
                                  tn_linear_new(4 * 6 * 6, 3, (tn_linear_options){ 0 }));
     tn_list *list = tn_parameters(m);
     tn_optim *opt = tn_adamw(list, (tn_adamw_options){ .lr = 1e-2 });
@@ -253,9 +253,9 @@ static char *text_of(const char *path)
 /* A trace in every way it is told, and a graph, of a model whose layers say numbers. */
 static void write_traced(FILE *file)
 {
-    tn_module *m = tn_sequential(tn_linear_new(2, 2, (tn_linear_options){ 0 }),
-                                 tn_layer_norm_new(TN_SHAPE(2), (tn_layer_norm_options){ .eps = .5 }),
-                                 tn_dropout_new(0.25));
+    tn_module *m = tn_sequential(
+        tn_linear_new(2, 2, (tn_linear_options){ 0 }),
+        tn_layer_norm_new(TN_SHAPE(2), (tn_layer_norm_options){ .eps = .5 }), tn_dropout_new(0.25));
     tn_optim *opt = tn_sgd(tn_parameters(m), (tn_sgd_options){ .lr = 0.5 });
     tn_trace *trace = tn_trace_begin((tn_trace_options){ .model = m, .opt = opt });
     tn_tensor *loss = tn_mean_all(tn_forward(m, tn_full(TN_SHAPE(3, 2), .5)));

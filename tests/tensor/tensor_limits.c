@@ -120,7 +120,8 @@ START_TEST(shape_of_no_sizes_is_refused_on_use)
     ck_assert_int_eq(tn_shape_from(9, (int64_t[9]){ 0 }).rank, -1);
     ck_assert_int_eq(tn_shape_from(-3, NULL).rank, -1);
     ck_assert_int_eq(tn_shape_from(0, NULL).rank, 0);
-    assert_null(tn_ones(tn_shape_from(2, NULL)), TN_E_SHAPE, "tn_ones: a tensor of shape [rank -1]");
+    assert_null(tn_ones(tn_shape_from(2, NULL)), TN_E_SHAPE,
+                "tn_ones: a tensor of shape [rank -1]");
 }
 END_TEST
 

@@ -103,11 +103,6 @@ static tn_optim *adam_of(tn_module *m)
     return owned(tn_adam(tn_parameters(m), (tn_adam_options){ 0 }));
 }
 
-static box *owned_box(void)
-{
-    return (box *)owned(&box_new()->base);
-}
-
 /* Children "child" and "other", Linear(3, 3) each; forward is run. */
 static box *pair(tn_tensor *(*run)(box *m, tn_tensor *x))
 {
