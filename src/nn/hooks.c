@@ -53,17 +53,17 @@ static int64_t add(const char *function, tn_module *m, tni_hook_kind kind, tni_a
     return tni_hook_add(&m->state->hooks->list, (int)kind, call, user);
 }
 
-#define REGISTER(event, KIND, type)                                                                \
-    int64_t tn_register_##event##_hook(tn_module *m, type call, void *user)                        \
+#define REGISTER(name, KIND, type)                                                                 \
+    int64_t name(tn_module *m, type call, void *user)                                              \
     {                                                                                              \
-        return add("tn_register_" #event "_hook", m, TNI_HOOK_##KIND, (tni_any_hook)call, user);   \
+        return add(#name, m, TNI_HOOK_##KIND, (tni_any_hook)call, user);                           \
     }
-REGISTER(forward_pre, FORWARD_PRE, tn_forward_pre_hook)
-REGISTER(forward, FORWARD, tn_forward_hook)
-REGISTER(full_backward, BACKWARD, tn_backward_hook)
-REGISTER(state_dict, STATE_DICT, tn_state_dict_hook)
-REGISTER(load_pre, LOAD_PRE, tn_state_dict_hook)
-REGISTER(load_post, LOAD_POST, tn_load_post_hook)
+REGISTER(tn_register_forward_pre_hook, FORWARD_PRE, tn_forward_pre_hook)
+REGISTER(tn_register_forward_hook, FORWARD, tn_forward_hook)
+REGISTER(tn_register_full_backward_hook, BACKWARD, tn_backward_hook)
+REGISTER(tn_register_state_dict_hook, STATE_DICT, tn_state_dict_hook)
+REGISTER(tn_register_load_pre_hook, LOAD_PRE, tn_state_dict_hook)
+REGISTER(tn_register_load_post_hook, LOAD_POST, tn_load_post_hook)
 
 void tn_remove_module_hook(tn_module *m, int64_t id)
 {

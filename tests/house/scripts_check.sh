@@ -13,7 +13,7 @@ set -uo pipefail
 build=$(realpath "$1")
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 # shellcheck source=tests/examples/example_data.sh
-. "$root/tests/example_data.sh"
+. "$root/tests/examples/example_data.sh"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 mkdir -p "$dir/a copy" "$dir/links" "$dir/here"

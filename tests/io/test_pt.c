@@ -250,7 +250,10 @@ typedef struct file_of {
 static tn_status load_or_save(void *user)
 {
     file_of *f = user;
-    if (!f->load) return tn_save(f->m, in_folder("a.pt"));
+    if (!f->load) {
+        write_bytes("a.pt", f->bytes, f->n); /* an earlier save has replaced it */
+        return tn_save(f->m, in_folder("a.pt"));
+    }
     tn_status status = tn_load(f->m, in_folder("b.pt"));
     if (status == TN_OK) f->hash = hash_of_module(f->m); /* it did without what was refused */
     return status;
