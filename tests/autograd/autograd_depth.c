@@ -342,7 +342,7 @@ START_TEST(memory_that_runs_out_changes_nothing)
                 .run = sweeps[_i] };
     p.parameters = tn_parameters(p.model);
     assert_made(p.parameters);
-    ck_assert_int_gt(scarce_sweep(sweep, NULL, &p), 0);
+    ck_assert_int_gt(scarce_sweep_warm(sweep, NULL, &p), 0);
 }
 END_TEST
 

@@ -46,7 +46,7 @@ START_TEST(op_rows_survive_allocation_failure)
         row_case r = { .row = &op_rows[i] };
         r.c = op_load(r.row, r.row->flags & ROW_FIXED ? TN_F64 : TN_F32);
         scarce.what = r.row->name;
-        int failed = scarce_sweep(forward_and_backward, NULL, &r);
+        int failed = scarce_sweep_warm(forward_and_backward, NULL, &r);
         ck_assert_msg(failed == scarce.requests, "%s: %d of %d refusals failed it", scarce.what,
                       failed, (int)scarce.requests);
         tn_scope_end(s);

@@ -915,7 +915,7 @@ START_TEST(allocations_fail)
                .v = leaf(random_as(TN_SHAPE(3, 8), -1, 1, 2, TN_F32)) };
     p.list = alone(p.w);
     assert_ok(tn_list_add(p.list, "v", p.v));
-    int failed = scarce_sweep(a_scaled_step, NULL, &p);
+    int failed = scarce_sweep_warm(a_scaled_step, NULL, &p);
     ck_assert_int_gt(failed, 50);
     ck_assert_int_eq(failed, scarce.requests);
 }

@@ -436,7 +436,7 @@ START_TEST(out_of_memory)
                   F64(TN_SHAPE(2, 2), 1, 2, 3, 4) },
                 _i / 2,
                 TN_CREATE_GRAPH * (_i % 2) };
-    ck_assert_int_gt(scarce_sweep(differentiate, NULL, &s), 10);
+    ck_assert_int_gt(scarce_sweep_warm(differentiate, NULL, &s), 10);
 }
 END_TEST
 

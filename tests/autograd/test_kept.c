@@ -562,7 +562,7 @@ START_TEST(out_of_memory_changes_nothing)
 {
     scarce_install();
     step s = { input(TN_F32), weight(0, TN_F32), _i };
-    ck_assert_int_eq(scarce_sweep(a_step, NULL, &s), scarce.requests);
+    ck_assert_int_eq(scarce_sweep_warm(a_step, NULL, &s), scarce.requests);
 }
 END_TEST
 

@@ -251,7 +251,7 @@ static tn_status load_or_save(void *user)
 {
     file_of *f = user;
     if (!f->load) {
-        write_bytes("a.pt", f->bytes, f->n); /* an earlier save has replaced it */
+        write_bytes("a.pt", f->bytes, f->n); /* a save may do without what was refused */
         return tn_save(f->m, in_folder("a.pt"));
     }
     tn_status status = tn_load(f->m, in_folder("b.pt"));

@@ -173,7 +173,7 @@ START_TEST(out_of_memory_changes_nothing)
 {
     scarce_install();
     problem p = problem_of(6, 5, _i ? TN_BF16 : TN_F32);
-    ck_assert_int_gt(scarce_sweep(a_pass, NULL, &p), 20);
+    ck_assert_int_gt(scarce_sweep_warm(a_pass, NULL, &p), 20);
 }
 END_TEST
 
