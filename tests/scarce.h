@@ -36,7 +36,7 @@ extern const tn_allocator scarce_allocator; /* refuses nothing at first */
 void scarce_install(void);
 /* In a Check suite, after scarce_install(): refuses the k-th request for memory of call(user), and
  * with scarce.sticky all after it, for k = 1, 2, ... until it makes no more. It must fail with
- * TN_E_NOMEM, or do without; leave no tensor and no byte; and pass check(user) after a failure,
+ * TN_E_NOMEM, or do without; leave no tensor; and pass check(user) after a failure,
  * unless that is NULL. What must not be refused in a call stands between scarce_fail(0) and
  * scarce_fail(k). Returns how often it failed: scarce.requests times, if it never did without. */
 int scarce_sweep(tn_status (*call)(void *user), void (*check)(void *user), void *user);
@@ -47,7 +47,6 @@ int scarce_sweep_warm(tn_status (*call)(void *user), void (*check)(void *user), 
 void scarce_fail(int64_t k);
 /* The next n requests are granted, and no other; INT64_MAX: all. */
 void scarce_allow(int64_t n);
-
 
 /* ---- malloc ---------------------------------------------------------------------------------- */
 
