@@ -110,7 +110,7 @@ static tn_status quiet_end(quiet q, tn_status status)
     return status;
 }
 
-/* The input that held the fault already; -1: all are finite. */
+/* The index of an input that already held the fault; -1: all inputs are finite. */
 static int blame(const tni_call *c, fault *found)
 {
     for (int i = 0; i < c->n_in; i++)

@@ -37,7 +37,7 @@ typedef struct own {
 
 struct tn_custom {
     own *own;
-    tn_status failed; /* the first failure of what forward called, which need not look */
+    tn_status failed; /* the first failure in a call that forward made and did not check */
     bool recorded;
     int n_in;
     tn_tensor *const *in;
@@ -104,8 +104,8 @@ static int position(tn_tensor *const *list, int n, const tn_tensor *t)
     return n;
 }
 
-/* What a function of the user ended with: an error that it made and left counts as a failure, and a
- * failure gets a message. errors: tni_error_count before it. */
+/* The status of a user's function: an error that it caused and ignored counts as a failure, and a
+ * failure gets a message. errors: tni_error_count before the call. */
 static tn_status ended(const tn_custom *c, const char *function, tn_status status, uint64_t errors)
 {
     if (status == TN_OK) status = c->failed;
@@ -122,7 +122,7 @@ static tn_status run_forward(own *o, bool recorded, int n_in, tn_tensor *const *
     tn_dtype cast = tn_autocast();
     uint64_t errors = tni_error_count;
     bool was = tn_set_grad_enabled(false);
-    tni_hide(); /* who watches sees one op, not what it is made of */
+    tni_hide(); /* a watcher sees one op, not the ops inside */
     tn_status status = o->type->forward(&c, n_in, in, o->n_out, out);
     tni_show();
     tn_set_grad_enabled(was);
@@ -149,7 +149,7 @@ static tn_status check_unchanged(const own *o, int n_in, tn_tensor *const *in, c
     return TN_OK;
 }
 
-/* The output that t is and that takes a gradient; -1: none. */
+/* The index of the output that is t and takes a gradient; -1: none. */
 static int output_of(const own *o, tn_tensor *const *out, const tn_tensor *t)
 {
     for (int i = 0; i < o->n_out; i++)
@@ -157,7 +157,7 @@ static int output_of(const own *o, tn_tensor *const *out, const tn_tensor *t)
     return -1;
 }
 
-/* Says where each saved tensor will be kept; others collects those that are no input. */
+/* Decides where each saved tensor is kept; others collects those that are not inputs. */
 static int sort_saved(own *o, int n_in, tn_tensor *const *in, tn_tensor *const *out,
                       tn_tensor **others)
 {
@@ -186,7 +186,7 @@ static tn_status keep_inputs(const own *o)
     return TN_OK;
 }
 
-/* Records c, whose outputs are new handles; results are what forward gave. */
+/* Records c. Its outputs are new handles; results are what forward returned. */
 static tn_status record(own *o, tni_call *c, tn_tensor *const *results)
 {
     size_t n = o->n_save ? o->n_save : 1;
@@ -208,7 +208,7 @@ static tn_status record(own *o, tni_call *c, tn_tensor *const *results)
     return status;
 }
 
-/* out[i]: new handles, without scope, on what forward computes. */
+/* out[i]: new handles, in no scope, for what forward computes. */
 static tn_status apply(own *o, int n_in, tn_tensor *const *in, tn_tensor **results, tn_tensor **out,
                        uint64_t *version)
 {
@@ -307,7 +307,7 @@ static tn_status check_others(const own *o, const tni_grad *g)
     return TN_OK;
 }
 
-/* Whether the engine can make input i's gradient of what backward gave. */
+/* Whether the engine can turn what backward returned into input i's gradient. */
 static tn_status check_gradient(const own *o, const tni_grad *g, int i)
 {
     const char *name = o->type->name;

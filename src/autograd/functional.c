@@ -83,7 +83,7 @@ static tn_status begin(derivation *d, tn_function f, tn_tensor *const *inputs, v
     d->guarded = tni_scope_guard();
     tn_status status = check_arguments(d, f, inputs, out);
     if (status != TN_OK) {
-        if (!inputs || d->n < 1) d->n = 0; /* then nothing is known of the arrays' lengths */
+        if (!inputs || d->n < 1) d->n = 0; /* the lengths of the arrays are unknown then */
         return status;
     }
     size_t n = (size_t)d->n;
@@ -100,7 +100,7 @@ static tn_status begin(derivation *d, tn_function f, tn_tensor *const *inputs, v
     return check_result(d);
 }
 
-/* Leaves y (if wanted) and n_out results to the caller's scope; NULL on failure. */
+/* Moves y (if wanted) and n_out results to the caller's scope; NULL on failure. */
 static tn_status finish(derivation *d, tn_status status, tn_tensor **y, int64_t n_out,
                         tn_tensor **out)
 {
@@ -161,8 +161,8 @@ static tn_status gradients(const derivation *d, tn_tensor *of, tn_tensor *seed, 
     return of->requires_grad ? tn_gradients(1, &of, &seed, d->n, d->x, out, flags) : TN_OK;
 }
 
-/* In strict mode every one of g, the gradients of `of`, must be there; of y, or (also NULL) of its
- * gradient. */
+/* In strict mode no gradient in g may be missing. g: the gradients of `of`, which is y or its
+ * gradient (possibly NULL). */
 static tn_status check_strict(const derivation *d, const tn_tensor *of, tn_tensor *const *g)
 {
     const char *what = of == d->y ? "the result" : "the gradient";
@@ -225,7 +225,7 @@ static tn_status take_row(const derivation *d, tn_tensor *of, int64_t m, int64_t
     return status;
 }
 
-/* The Jacobians of `of` with respect to every x, without history or elements in `of`: zeros. */
+/* The Jacobians of `of` with respect to every x where `of` has no history or no elements: zeros. */
 static tn_status zero_jacobians(const derivation *d, const tn_tensor *of, tn_tensor **out)
 {
     tn_shape shape;

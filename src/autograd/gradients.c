@@ -86,8 +86,8 @@ static bool is_seed(const tn_tensor *g, int n, tn_tensor *const *seeds)
     return false;
 }
 
-/* Returned gradients share no memory; those with history, at least none with a seed. An input that
- * is listed twice gets the same tensor: fields are cleared only after all have been read. */
+/* Returned gradients share no memory; those with history share at least none with a seed. An input
+ * that is listed twice gets the same tensor: fields are cleared only after all have been read. */
 static tn_status hand_out(tni_pass *p, int n_out, tn_tensor *const *seeds, int n_in,
                           tn_tensor *const *inputs, tn_tensor **grads)
 {
@@ -105,7 +105,7 @@ static tn_status hand_out(tni_pass *p, int n_out, tn_tensor *const *seeds, int n
     return status;
 }
 
-/* A copy of the arrays, as a hook may change the caller's; keeps every tensor. */
+/* A copy of the arrays, since a hook may change the caller's; keeps every tensor alive. */
 static tn_tensor **hold(int n_out, tn_tensor *const *outputs, tn_tensor *const *seeds, int n_in,
                         tn_tensor *const *inputs)
 {

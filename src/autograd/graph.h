@@ -26,7 +26,7 @@ struct tni_node {
     atomic_int refs;
     int n_in, n_out, n_saved;
     atomic_int holds;  /* of a cheap op: on the inputs that it keeps (kept.c) */
-    bool keeps, spent; /* may keep something for backward; that has been freed */
+    bool keeps, spent; /* may keep something for backward; it has been freed */
     bool queued;       /* on the heap of the innermost pass */
     uint64_t sequence; /* newer is larger: the engine's order */
     uint64_t mark;     /* of the pass that last visited it */
@@ -49,11 +49,11 @@ struct tni_gradmeta {
     uint64_t mark; /* of the tn_gradients pass that wants this tensor's gradient */
     bool retain;
     uint64_t used;       /* 1 + grad's version when a step used it; 0: none has */
-    uint64_t reused;     /* the same, when backward added to a gradient that a step had used */
+    uint64_t reused;     /* the same, once backward has added to a gradient that a step had used */
     tn_tensor *grad;     /* accumulated; NULL when none */
     tn_tensor *pending;  /* arrived in the pass that is running */
     tni_hook_list hooks; /* of tn_grad_hook */
-    /* of a leaf whose gradients are averaged over processes (sync.h); NULL: not */
+    /* set if a leaf's gradients are averaged over processes (sync.h); else NULL */
     struct tni_sync *sync;
     int sync_index; /* its place there */
     int awaited;    /* uses in the running pass's graph that are not differentiated yet */
@@ -66,7 +66,7 @@ static inline tn_tensor *tni_grad_of(const tn_tensor *t)
 }
 /* Whether grad still holds a gradient that a step has used, and a later backward added to. */
 bool tni_grad_reused(const tni_gradmeta *gm);
-/* Makes grad (a reference that it takes; NULL: none) the gradient: no step has used it. */
+/* Makes grad (NULL: none) the gradient, which no step has used. Takes over the reference. */
 void tni_grad_put(tni_gradmeta *gm, tn_tensor *grad);
 /* Whether a call leaves a node. */
 bool tni_wants_recording(const tni_call *c);

@@ -83,10 +83,10 @@ typedef struct tni_grad {
     const tni_meta *in; /* shape and dtype of every input (rank 0 for TN_NONE) */
     const tni_meta *out;
     const bool *need; /* per input */
-    /* where input 0's gradient goes; NULL once backward has added it there (tni_sum_so_far): dx[0]
-     * may be TN_NONE then */
+    /* where input 0's gradient goes; NULL once backward has added it there (tni_sum_so_far): then
+     * dx[0] may be TN_NONE */
     const struct tni_edge *edge;
-    /* to fill where need; TN_NONE at the start. May be dy itself, a view, or of broadcast shape:
+    /* to fill where need is set; TN_NONE at first. May be dy itself, a view, or of broadcast shape:
      * the engine reduces, casts and copies, and checks for NULL */
     tn_tensor **dx;
 } tni_grad;
@@ -118,11 +118,11 @@ struct tn_op {
     /* NULL, or backward by one kernel: used when nothing is recorded and a needed gradient reads
      * more than dy. The engine has allocated dx where need */
     tn_status (*kernel_grad)(tni_grad *g);
-    void (*keep)(void *args); /* NULL, or args own something: called once for each node's copy, */
+    void (*keep)(void *args); /* set if args own something: called once for each node's copy, */
     void (*drop)(void *args); /* and when that node is freed */
 };
 
-/* What the gradients of the inputs that need says read, as a bit mask. */
+/* What the gradients of the inputs marked in need read, as a bit mask. */
 static inline unsigned tni_reads(const tn_op *op, int n_in, const bool *need)
 {
     unsigned reads = 0;
@@ -142,7 +142,7 @@ tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n
 /* The dtype of this thread's tn_set_autocast, TN_F32 when off. The engine sets it to TN_F32 for a
  * pass. */
 extern TNI_THREAD tn_dtype tni_autocasting;
-/* Whether op wants other dtypes than these inputs have; and tni_apply_n with the inputs cast. */
+/* Whether op needs its inputs cast to other dtypes; and tni_apply_n with the inputs cast. */
 bool tni_autocast_applies(const tn_op *op, int n_in, tn_tensor *const *in);
 tn_status tni_autocast_apply(const tn_op *op, const void *args, size_t args_size, int n_in,
                              tn_tensor *const *in, int n_out, tn_tensor **out);
@@ -153,7 +153,7 @@ tn_tensor *tni_cast_again(tn_tensor *x, tn_dtype dtype);
 /* Drops this thread's kept casts of leaves. */
 TNI_SHARED void tni_autocast_forget(void);
 
-/* What stands before an op's name in messages. */
+/* The prefix of an op's name in messages. */
 static inline const char *tni_op_prefix(const tn_op *op)
 {
     return op->custom ? "" : "tn_";
@@ -162,8 +162,7 @@ static inline const char *tni_op_prefix(const tn_op *op)
 tn_status tni_op_error(const tni_call *c, tn_status status, const char *format, ...)
     TN_PRINTF(3, 4);
 
-/* The dtype that results and kept values have where nothing is rounded to bf16 or f16 yet: f32 for
- * those two, else dtype. */
+/* The dtype of results before they are rounded: f32 for bf16 and f16, else dtype itself. */
 static inline tn_dtype tni_wide_dtype(tn_dtype dtype)
 {
     return dtype == TN_BF16 || dtype == TN_F16 ? TN_F32 : dtype;
@@ -171,7 +170,7 @@ static inline tn_dtype tni_wide_dtype(tn_dtype dtype)
 /* x itself, but f32 instead of bf16 and f16. NULL stays. */
 tn_tensor *tni_wide(tn_tensor *x);
 
-/* softmax over the last axis of scores of attention: 0, and slope 0, in a row of -inf. */
+/* softmax over the last axis of attention scores: a row of -inf gives 0, with slope 0. */
 tn_tensor *tni_softmax_seen(tn_tensor *scores);
 
 /* Shape rules that several ops share. */
@@ -179,16 +178,16 @@ tn_status tni_shape_like_first(tni_call *c); /* output 0: dtype and shape of inp
 
 /* The gradient of output i, zeros when none arrived. */
 tn_tensor *tni_dy(const tni_grad *g, int i);
-/* The sum of input 0's gradients so far, of its shape, on dy's device, if backward may add to it;
- * else NULL. */
+/* The sum of input 0's gradients so far (its shape, dy's device), if backward may add to it; else
+ * NULL. */
 tn_tensor *tni_sum_so_far(const tni_grad *g);
-/* For a backward written with ops whose kernel computes in f32: dy and all that it reads become
- * f32 instead of bf16 and f16, so that only the gradient is rounded (by the engine). */
+/* For a backward written with ops where the kernel computes in f32: dy and all that backward reads
+ * are cast from bf16 or f16 to f32, so that only the gradient is rounded (by the engine). */
 tn_status tni_widen_grad(tni_grad *g);
 /* The seed of row k of a Jacobian: shaped as like, 1 at element k in row-major order, else 0. */
 tn_tensor *tni_basis(const tn_tensor *like, int64_t k);
-/* This thread compares gradients with differences, so an embedding's padding row has the gradient
- * that the function has there, and not 0, as it is by definition. */
+/* Whether this thread is comparing gradients with differences. Then an embedding's padding row gets
+ * the true gradient, not the 0 that it gets by definition. */
 extern TNI_THREAD bool tni_padding_counts;
 /* Whether backward must be written with ops now (its result will be differentiated again). */
 static inline bool tni_composed(void)
@@ -209,8 +208,8 @@ typedef struct tni_change {
     double rate;
 } tni_change;
 /* Makes the changes that each(from, 0..n-1) returns in one launch: all or none. Tensors that are
- * strided, not f32 or f64, on another device than the first, of the other kind or listed twice are
- * changed before it, one by one. */
+ * strided, not f32 or f64, listed twice, or of another device or kind than the first are changed
+ * before the launch, one by one. */
 tn_status tni_change_all(const char *function, int n, tni_change (*each)(const void *from, int i),
                          const void *from);
 /* A copy after writes that cannot be undone: if it fails, it is tried once more. */

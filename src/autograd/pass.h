@@ -58,10 +58,10 @@ typedef struct tni_engine_pass {
 /* p is zeroed. Call tni_pass_end even if this fails. Until then grad mode is the pass's and
  * autocast is off: backward runs in the dtypes that forward used. */
 tn_status tni_pass_begin(tni_pass *p, const char *function);
-/* Puts the outputs' seeds (NULL: ones) where their gradients arrive. */
+/* Stores the outputs' seeds (NULL: ones) as their arrived gradients. */
 tn_status tni_pass_seed(tni_pass *p, const char *function, int n, tn_tensor *const *outputs,
                         tn_tensor *const *seeds);
-/* Adds g to what has arrived for t, a result of the graph or a leaf. */
+/* Adds g to the gradient that has arrived for t, a leaf or a result in the graph. */
 tn_status tni_pass_give(tni_pass *p, tn_tensor *t, tn_tensor *g);
 /* Visits all nodes, down to the receivers, and runs hooks, the receivers' too. */
 tn_status tni_pass_run(tni_pass *p);
@@ -69,7 +69,7 @@ tn_status tni_pass_run(tni_pass *p);
 tn_status tni_pass_receive(tni_pass *p, tni_gradmeta *gm, tn_tensor *leaf);
 /* Leaves nothing of the pass behind. */
 void tni_pass_end(tni_pass *p);
-TNI_SHARED bool tni_pass_is_open(void); /* some pass of this thread, between these two */
+TNI_SHARED bool tni_pass_is_open(void); /* whether this thread is between begin and end of a pass */
 /* Marks a node as off the heap and drops its pending gradients. */
 void tni_leave(tni_node *node);
 
@@ -83,7 +83,7 @@ bool tni_pass_leads_on(const tni_pass *p, const tni_edge *edge);
 /* Fills g->x and g->y with what backward reads of the node's inputs and result. (kept.c) */
 tn_status tni_kept_read(const tni_pass *p, tni_node *node, tni_grad *g);
 
-/* Whether somebody besides the engine may see t's memory change, or t is not all of it. */
+/* Whether others than the engine could see t's memory change, or t covers only part of it. */
 bool tni_is_shared(const tn_tensor *t);
 /* Whether the engine may write to t. */
 bool tni_is_ours(const tn_tensor *t);

@@ -36,7 +36,7 @@ TNI_SHARED tn_status tni_place_now(tni_place **place);
 tni_place *tni_place_new(tni_place *outer, const void *module, const char *path, const char *type);
 TNI_SHARED void tni_place_drop(tni_place *place); /* NULL is ignored */
 
-/* In anomaly.c: a watcher for places, unless another one has the thread. */
+/* In anomaly.c: a watcher for places, unless the thread already has another watcher. */
 void tni_watch_places(bool on);
 /* Gives a node that c just recorded its origin. */
 TNI_SHARED tn_status tni_place_node(tni_watcher *self, const tni_call *c);

@@ -53,7 +53,7 @@ static tn_status visit(tni_order *order, tni_node *node, uint64_t seen)
 
 static tn_status count_uses(const tn_tensor *output)
 {
-    tni_order order = { 0 }; /* of its own: the pass has put the output into its own */
+    tni_order order = { 0 }; /* its own heap: the pass has put the output on another */
     uint64_t seen = tni_next_mark();
     tn_status status = visit(&order, output->node, seen);
     while (order.n && status == TN_OK) {
@@ -75,9 +75,9 @@ tn_status tni_sync_begin(tni_pass *p, tn_tensor *output)
         for (int i = 0; i < s->n; i++) s->leaf[i].leaf->gm->awaited = 0;
     }
     tn_status status = count_uses(output);
-    /* a leaf itself: its use, the seed, is no edge, so it is complete at the end */
+    /* t is a leaf: its only use is the seed, not an edge, so it is complete at the end */
     if (!output->node) count(&(tni_edge){ .leaf = output });
-    /* Other processes wait for every one that takes part; out of memory, that may be all. */
+    /* Other processes wait for each sync that takes part; out of memory, assume that all do. */
     for (tni_sync *s = tni_syncs; s; s = s->next) {
         s->active |= status != TN_OK && !s->off;
         tn_status one = s->active ? s->begin(s) : TN_OK;
@@ -112,7 +112,7 @@ static tn_status receive(tni_pass *p, const tni_sync_leaf *l)
     return status;
 }
 
-/* Leaves that have a gradient from before, which is averaged too. */
+/* Leaves with a gradient from an earlier pass, which is averaged too. */
 static tn_status receive_old(tni_pass *p, tni_sync *s)
 {
     tn_status status = TN_OK;
@@ -123,7 +123,7 @@ static tn_status receive_old(tni_pass *p, tni_sync *s)
     return status;
 }
 
-/* Leaves of which only other processes have a gradient. */
+/* Leaves for which only other processes have a gradient. */
 static tn_status receive_new(tni_pass *p, tni_sync *s)
 {
     tn_status status = TN_OK;
@@ -132,7 +132,7 @@ static tn_status receive_new(tni_pass *p, tni_sync *s)
     return s->agree(s, status);
 }
 
-/* Calls one of them for all that take part. */
+/* Calls one of their functions for all syncs that take part. */
 static tn_status each(tni_pass *p, tn_status (*call)(tni_pass *p, tni_sync *s))
 {
     tn_status status = TN_OK;

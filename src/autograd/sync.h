@@ -17,24 +17,24 @@ typedef struct tni_sync_leaf {
     tn_tensor *leaf;    /* kept by the owner; gm->sync and gm->sync_index lead back here */
     tn_tensor *average; /* of the leaf's shape; valid after finish */
     bool used;          /* after finish: some process has a gradient, so the average counts */
-    bool own;           /* leaf's grad is of this process alone: the last pass did not average */
+    bool own;           /* leaf's grad is this process's alone: the last pass did not average */
 } tni_sync_leaf;
 
-/* Of a thread; embedded by its owner. */
+/* Belongs to one thread; embedded by its owner. */
 typedef struct tni_sync {
     struct tni_sync *next;
     bool off;    /* passes leave these leaves alone */
     bool active; /* takes part in the pass that is running */
-    bool agreed; /* all processes go through with this pass: what fails now fails here alone */
+    bool agreed; /* all processes will finish this pass: a failure from now on stays in this one */
     int n, ranks;
     tni_sync_leaf *leaf;
-    /* The pass begins; awaited of each leaf's gm counts its uses in the graph, 0 for none. */
+    /* The pass begins; in each leaf's gm, awaited counts its uses in the graph. */
     tn_status (*begin)(struct tni_sync *s);
     /* The gradient of a leaf is complete: gm->pending. Grad mode is off. */
     tn_status (*ready)(struct tni_sync *s, int index);
-    /* All are, after the leaves' hooks (NULL: none): fills average and used. */
+    /* All gradients are complete, after the leaves' hooks (NULL: none). Fills average and used. */
     tn_status (*finish)(struct tni_sync *s);
-    /* Leaves without a gradient here have got room for the average, with that status. */
+    /* Leaves without a gradient here now have room for the average; status: whether that worked. */
     tn_status (*agree)(struct tni_sync *s, tn_status status);
     /* The pass failed after begin was called, or at its end; returns what the pass does. */
     tn_status (*fail)(struct tni_sync *s, tn_status status);
@@ -47,7 +47,7 @@ void tni_sync_remove(tni_sync *s); /* in the same thread */
 
 extern TNI_THREAD tni_sync *tni_syncs; /* of this thread; NULL: none */
 
-/* The parts of a pass (backward.c), when tni_syncs is not NULL; the outermost pass only. */
+/* Called by a pass (backward.c) when tni_syncs is not NULL; by the outermost pass only. */
 tn_status tni_sync_begin(tni_pass *p, tn_tensor *output);
 tn_status tni_sync_delivered(tni_pass *p, const tni_node *node); /* node's gradients are in place */
 tn_status tni_sync_finish(tni_pass *p);

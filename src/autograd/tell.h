@@ -11,7 +11,7 @@ typedef struct tni_hooked {
     const tni_node *node; /* the gradient of this node's result `output`; */
     int output;
     const tn_tensor *leaf; /* or of this leaf, and node NULL */
-    int number, of;        /* how many have run, of how many; 0: they are about to */
+    int number, of;        /* how many hooks have run, and how many there are; 0: none has yet */
 } tni_hooked;
 
 /* The thread's watcher, which its first op or pass decides; NULL: none. */

@@ -27,7 +27,7 @@ static tn_status check_vectors(const tni_call *c)
                                               "running_var" };
     const tn_tensor *x = c->in[X];
     int64_t channels = x->shape.size[1];
-    for (int i = RUNNING_VAR; i >= WEIGHT; i--) { /* running sizes first: what PyTorch reports */
+    for (int i = RUNNING_VAR; i >= WEIGHT; i--) { /* sizes of running buffers first, like PyTorch */
         const tn_tensor *t = c->in[i];
         if (!tni_none(t) && (t->shape.rank != 1 || t->shape.size[0] != channels))
             return tni_op_error(

@@ -51,9 +51,9 @@ static tn_status test_shape(tni_call *c)
     return TN_OK;
 }
 
-/* Integers beside a scalar that is none. True: all elements give *value. Else *s becomes an integer
- * that gives the same: x < s and x >= s compare with ceil(s), x > s and x <= s with floor(s). For
- * NaN only != is true. */
+/* Integers compared with a scalar that is not an integer. True: all elements give *value. Else *s
+ * becomes an integer that gives the same results: ceil(s) for x < s and x >= s, floor(s) for x > s
+ * and x <= s. For NaN only != is true. */
 static bool all_alike(int function, double *s, bool *value)
 {
     bool less = function == TNI_U_lt_scalar || function == TNI_U_le_scalar;

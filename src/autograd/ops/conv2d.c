@@ -14,7 +14,7 @@
 
 #include "autograd/op.h"
 
-/* The sizes as kernels see them, of which n, c, o, oh and ow come from the operands. */
+/* The sizes as kernels see them; n, c, o, oh and ow come from the operands. */
 typedef tni_conv2d_sizes conv_args;
 
 static tn_tensor *forward_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, conv_args a);
@@ -59,7 +59,7 @@ static tn_status check_spec(tni_call *c, const conv_args *a)
     return TN_OK;
 }
 
-/* For the message: what x must have. */
+/* For the message: the shape that x must have. */
 static int64_t channels_for(const tn_tensor *w, int64_t groups)
 {
     int64_t channels;

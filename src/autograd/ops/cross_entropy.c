@@ -137,7 +137,7 @@ static const tn_op cross_entropy_op = {
     .optional = TNI_X(2),
     .dtypes = TNI_MIXED_FLOAT,
     .autocast =
-        TNI_CAST_KEEP, /* bf16 logits are f32 in the kernel alone: no copy of them is kept */
+        TNI_CAST_KEEP, /* the kernel converts bf16 logits to f32 itself: no f32 copy is kept */
     .reads = { TNI_X(0) | TNI_X(1) | TNI_X(2) | TNI_SAVED },
     .dense = TNI_ALL_X,
     .dense_grad = TNI_ALL_X, /* dy: one value for all needs no copy */

@@ -72,7 +72,7 @@ tn_status tni_binary_forward(tni_call *c)
     return tni_run_binary(op->function, y, first, second, args ? args->p : NULL);
 }
 
-/* Who watches a pass may look at a after it. */
+/* A watcher of the pass may read a afterwards. */
 static tn_tensor *place(tn_tensor *a, const tni_meta *like, bool last)
 {
     if (last && a->dtype == like->dtype && tni_shape_equal(&a->shape, &like->shape) &&

@@ -33,9 +33,9 @@ tn_status tni_binary_forward(tni_call *c);
 tn_status tni_run_binary(int function, const tn_tensor *y, const tn_tensor *a, const tn_tensor *b,
                          const double *p);
 
-/* A gradient by one fused kernel, outside the graph: b, c are broadcast to like's shape. NULL if a,
- * b or c is NULL. last: a, the gradient that arrived, is not read again, so where nobody else sees
- * its memory the result takes it. */
+/* A gradient by one fused kernel, outside the graph: b and c are broadcast to like's shape. NULL if
+ * a, b or c is NULL. last: a, the gradient that arrived, is not read again, so the result may take
+ * its memory if nobody else sees it. */
 tn_tensor *tni_fused2(int function, tn_tensor *a, tn_tensor *b, const double *p,
                       const tni_meta *like, bool last);
 tn_tensor *tni_fused3(int function, tn_tensor *a, tn_tensor *b, tn_tensor *c, const double *p,
@@ -43,8 +43,8 @@ tn_tensor *tni_fused3(int function, tn_tensor *a, tn_tensor *b, tn_tensor *c, co
 
 /* sign(x), a constant. */
 tn_tensor *tni_sign(tn_tensor *x);
-/* clamp's bounds: in order; integral tells whether they keep an integer dtype, which then can hold
- * one in between. An infinite one leaves its side open. */
+/* Checks clamp's bounds: they must be in order. integral: whether integers stay integers, which
+ * needs an integer between the bounds. An infinite bound leaves its side open. */
 tn_status tni_check_bounds(const char *function, double low, double high, tn_dtype dtype,
                            bool *integral);
 

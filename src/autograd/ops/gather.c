@@ -234,8 +234,8 @@ static tn_status add_to_sum(tni_grad *g)
     return status;
 }
 
-/* A table that also stands elsewhere in a model, as an output layer's weight, has a sum of its size
- * by now. So no zeros of that size are made and added, unless somebody is told of them. */
+/* A table that is also used elsewhere in the model, as an output layer's weight, already has a sum
+ * of its size. So no zeros of that size are made and added, unless a watcher wants to see them. */
 tn_status tni_take_backward(tni_grad *g)
 {
     tn_tensor *in[2] = { g->dy, g->x[1] };
@@ -276,7 +276,7 @@ static tn_status take_add_forward(tni_call *c)
     return tni_name_index_error(c->op, status);
 }
 
-/* The slices of dy at index; those of skip took no part. */
+/* The slices of dy at index; slices at skip took no part. */
 static tn_status take_add_backward(tni_grad *g)
 {
     const tni_take_args *args = g->args;
@@ -284,7 +284,7 @@ static tn_status take_add_backward(tni_grad *g)
     tn_tensor *in[2] = { g->dy, index };
     tn_tensor *dx = tni_apply(&index_select_op, args, sizeof *args, 2, in);
     if (args->skip >= 0) {
-        tn_shape shape = index->shape; /* ones behind it, for the axes behind args->axis */
+        tn_shape shape = index->shape; /* followed by ones, for the axes after args->axis */
         for (int d = args->axis + 1; d < args->shape.rank; d++) shape.size[shape.rank++] = 1;
         dx = tn_masked_fill(dx, tn_reshape(tn_eq_scalar(index, (double)args->skip), shape), 0);
     }

@@ -238,8 +238,8 @@ static int by_address(const void *a, const void *b)
     return order ? order : (x->at > y->at) - (x->at < y->at);
 }
 
-/* Marks those of n changes whose target overlaps another one in memory: memory that changes twice
- * cannot be in one launch. Of equal targets all but the first are marked. */
+/* Marks each of n changes if its target overlaps another target in memory: one launch cannot change
+ * the same memory twice. Of equal targets all but the first are marked. */
 static void mark_repeated(tni_change (*each)(const void *from, int i), const void *from, int n,
                           span *spans, bool *repeated)
 {

@@ -5,8 +5,8 @@
  *     dx_ni = sum_o dy_no W_oi      dx = dy W
  *     dW_oi = sum_n dy_no x_ni      dW = dy^T x
  *     db_o  = sum_n dy_no
- * All leading axes of x are rows of one product; the bias is what the product adds to. Wide: y is
- * f32 where x is bf16 or f16, not rounded; dy is rounded to x's dtype.
+ * All leading axes of x are rows of one product; the bias is what the product adds to. Wide: for
+ * bf16 or f16 x, y stays f32, unrounded; dy is rounded to x's dtype.
  */
 #include "autograd/ops/products.h"
 

@@ -1,6 +1,6 @@
 /*
- * linear_cross_entropy.c - cross entropy of the logits that a linear layer makes, some rows of them
- * at a time: of a language model's logits [N, C] only a piece is ever in memory.
+ * linear_cross_entropy.c - cross entropy of a linear layer's logits, some rows at a time: only a
+ * piece of a language model's logits [N, C] is ever in memory.
  *
  * Forward makes the logits of a piece, the loss of its rows, and, where gradients will be wanted,
  * writes the logits' gradient dl over them (beside them in bf16, whose logits are f32: rounded ones
@@ -25,8 +25,8 @@ typedef struct lce_args {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Logits at once, 64 MiB in f32: fewer would add to dW more often. On a GPU, which a piece has to
- * keep busy, their bytes. */
+/* The number of logits in a piece, 64 MiB in f32: with fewer, dW is added to more often. On a GPU,
+ * the bytes of a piece, which has to keep it busy. */
 enum { PIECE = 1 << 24, GPU_PIECE = 1 << 28 };
 
 typedef struct job {
@@ -48,8 +48,8 @@ static int64_t round_up(int64_t n, int64_t unit)
     return (n - 1) / unit * unit + unit;
 }
 
-/* How many rows at a time. On a GPU rows begin on 128 bytes, since cuBLAS is slow where they do not
- * on 16, and their number fills its tiles. */
+/* The number of rows at a time. On a GPU rows are aligned to 128 bytes (cuBLAS is slow on rows not
+ * aligned to 16), and their number fills its tiles. */
 static void cut(job *j, bool on_gpu)
 {
     int64_t size = (int64_t)tn_dtype_size(j->wide), piece = on_gpu ? GPU_PIECE / size : PIECE;
@@ -67,7 +67,7 @@ static tni_array matrix(const tn_tensor *t, int64_t first, int64_t rows, int64_t
     return (tni_array){ (char *)tni_data(t) + skipped, t->dtype, 2, { rows, cols }, { cols, 1 } };
 }
 
-/* C = or += A B, each [rows, cols] or, if turned, its transpose; bias [cols of C], or NULL. */
+/* C = A B, or C += A B; each [rows, cols] or, if turned, transposed; bias [cols of C], or NULL. */
 static tn_status multiply(const job *j, tni_array c, tni_array a, bool turn_a, tni_array b,
                           bool turn_b, const void *bias, bool accumulate)
 {
@@ -121,7 +121,7 @@ static tni_array column(const job *j, const tn_tensor *t, int64_t row)
     return matrix(t, row * j->n + j->first, j->m, 1);
 }
 
-/* In f32 from bf16 products know no bias: they are added to rows of it. */
+/* Products from bf16 to f32 take no bias: C is filled with rows of it first, then added to. */
 static tn_status make_logits(const job *j)
 {
     tni_array l = all_of(j, j->l);
@@ -236,7 +236,7 @@ static tn_status lce_forward(tni_call *c)
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* saved times the gradient of the loss, which most often is 1: then without a copy. */
+/* saved times the gradient of the loss; no copy if that is 1, as it usually is. */
 static tn_tensor *times(tn_tensor *saved, tn_tensor *dy)
 {
     if (saved->storage->device.type == TN_CPU &&
@@ -293,7 +293,7 @@ static const tn_op linear_cross_entropy_op = {
 
 static const char function[] = "tn_linear_cross_entropy";
 
-/* 1 / sum of the weights of the rows that count, or 1; without history. */
+/* 1 / the sum of weights over the rows that count, or 1 for TN_SUM; without history. */
 static tn_tensor *scale_of(tn_tensor *target, const tn_cross_entropy_options *o, int64_t classes,
                            tn_dtype dtype, tn_device device)
 {
@@ -301,7 +301,7 @@ static tn_tensor *scale_of(tn_tensor *target, const tn_cross_entropy_options *o,
     tn_tensor *ignored = tni_ignored_rows(target, rows_ignore(o)), *each;
     if (tni_none(o->weight)) {
         each = tn_full_as(target->shape, 1, dtype, device);
-    } else { /* a bad class is the kernel's to refuse */
+    } else { /* the kernel refuses a bad class */
         tn_tensor *safe = tn_clamp(target, 0, (double)(classes - 1));
         each = tn_to_dtype(tn_index_select(o->weight, 0, safe), dtype);
     }
@@ -359,8 +359,8 @@ static tn_status dtype_error(const tn_tensor *x, const tn_tensor *w, const tn_te
                      tni_none(b) ? "absent" : tn_dtype_name(b->dtype));
 }
 
-/* in: x, w and b. In a region of autocast x gets its dtype, as w and b do inside the op if they are
- * f32; elsewhere, and where one is f64, the three have one dtype. */
+/* in: x, w and b. In an autocast region x is cast here, w and b inside the op if they are f32.
+ * Outside, or if one of them is f64, all three must have one dtype. */
 static bool cast(tn_tensor *in[3])
 {
     bool alike = true, low = tni_autocasting != TN_F32;
@@ -378,8 +378,8 @@ static bool cast(tn_tensor *in[3])
     return true;
 }
 
-/* All logits at once: for a value per row, or probabilities as target; where there is nothing to
- * cut; and in f16, where gradients that no scaler has scaled yet would be rounded to 0. */
+/* All logits at once: for one loss per row, for probabilities as target, if one piece holds them
+ * all, and in f16, where gradients that no scaler has scaled yet would be rounded to 0. */
 static bool wants_all(const tn_tensor *x, const tn_tensor *w, const tn_tensor *target,
                       const tn_cross_entropy_options *o)
 {

@@ -45,7 +45,7 @@ tn_tensor *tni_ignored_rows(tn_tensor *target, int64_t ignore)
     return tn_logical_or(ignored, tn_eq_scalar(target, (double)ignore));
 }
 
-/* A loss of f32 rows, rounded to the dtype of the inputs as they were given. */
+/* The reduced loss of f32 rows, rounded to the dtype that the inputs had. */
 static tn_tensor *finish(const char *function, tn_tensor *rows, tn_reduction reduction,
                          tn_dtype dtype)
 {

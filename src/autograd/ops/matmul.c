@@ -172,7 +172,7 @@ const tn_op tni_op_matmul = {
     .backward = matmul_backward,
 };
 
-/* A vector is a row on the left, a column on the right; the axis it lends disappears afterwards. */
+/* A vector is a row on the left, a column on the right; the added axis is removed afterwards. */
 tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b)
 {
     if (tni_absent(a) || tni_absent(b))

@@ -16,7 +16,7 @@ typedef struct one_hot_args {
     int64_t n;
 } one_hot_args;
 
-/* Takes empty rows from n: all that the kernel does is check the indices. */
+/* Takes rows of width 0 from a table of n rows, so the kernel only checks the indices. */
 static tn_status one_hot_forward(tni_call *c)
 {
     const one_hot_args *args = c->args;

@@ -13,13 +13,13 @@
 
 #include "autograd/op.h"
 
-/* The sizes as kernels see them, of which h and w are there; of an adaptive one oh and ow, too. */
+/* The sizes as kernels see them; h and w are set already, for adaptive pooling also oh and ow. */
 typedef struct pool_args {
     tni_pool2d_sizes of;
     bool ceil_mode;
 } pool_args;
 
-/* All of them, y [n, c, oh, ow] being the result. */
+/* Sets all sizes; y [n, c, oh, ow] is the result. */
 static tni_pool2d_sizes sizes_for(const pool_args *a, const tn_shape *y)
 {
     tni_pool2d_sizes p = a->of;
@@ -37,8 +37,8 @@ static tn_status check_rank(tni_call *c)
     return TN_OK;
 }
 
-/* The first window along axis i that covers no element of an image of size, or -1. Only windows
- * that start in the padding can miss it, with a dilation longer than the image. */
+/* The first window along axis i that covers no element of an image of that size, or -1. Only a
+ * window that starts in the padding can miss the image, if the dilation exceeds it. */
 static int64_t window_beside(const tni_pool2d_sizes *a, int i, int64_t size, int64_t windows)
 {
     if (size >= a->dilation[i]) return -1;
@@ -116,7 +116,7 @@ static tn_status max_shape(tni_call *c)
         return tni_op_error(c, TN_E_UNSUPPORTED, "x %s: want at most %d elements in a plane",
                             tni_text(c->in[0]), INT32_MAX);
     if (status == TN_OK && c->recorded) {
-        c->n_saved = 1; /* the index in its plane of every maximum */
+        c->n_saved = 1; /* the index of every maximum in its plane */
         c->saved_spec[0].dtype = TN_I32;
         c->saved_spec[0].shape = c->out_spec[0].shape;
     }

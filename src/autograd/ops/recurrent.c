@@ -25,8 +25,8 @@ enum { PACKING = 4, TURNING = 8 }; /* steps from which on it pays to pack W_hh, 
 typedef struct recurrent_args {
     int kind;
     bool reverse; /* from the last step to the first */
-    /* What products read is rounded to low (f32: to nothing), and multiplied in product: low where
-     * the device multiplies it, else f32. */
+    /* The inputs of products are rounded to low (f32: not rounded) and multiplied in product: that
+     * is low if the device can multiply it, else f32. */
     tn_dtype low, product;
 } recurrent_args;
 
@@ -117,8 +117,8 @@ static tn_tensor *for_product(const recurrent_args *args, tn_tensor *x)
     return !low || args->product == args->low ? low : converted(low, args->product);
 }
 
-/* The same for a step's array *x, with room for it: low, to which x is rounded, and what the
- * product then reads; data NULL where there is no such room. */
+/* The same for a step's array *x, with buffers for it: low, into which x is rounded, and the one
+ * that the product reads; data NULL if a buffer is not needed. */
 static tn_status step_for_product(const tni_backend *backend, tni_array low, tni_array product,
                                   tni_array *x)
 {
@@ -132,7 +132,7 @@ static tn_status step_for_product(const tni_backend *backend, tni_array low, tni
     return status;
 }
 
-/* Room of this shape and dtype, or none. False: out of memory. */
+/* A buffer of this shape and dtype, or none. False: out of memory. */
 static bool make_room(bool wanted, tn_shape shape, tn_dtype dtype, tn_device device,
                       tn_tensor **room)
 {
@@ -168,7 +168,7 @@ static tni_array turned(const tn_tensor *w)
         tni_array){ a.data, a.dtype, 2, { a.size[1], a.size[0] }, { a.stride[1], a.stride[0] } };
 }
 
-/* Before many steps' products with one w, which g->b is: packs it where the backend does that. */
+/* Packs w (g->b) once for the products of many steps, if the backend packs. */
 static tn_status pack(const tni_backend *backend, const tn_tensor *w, int64_t steps, tni_gemm *g)
 {
     int64_t n = steps >= PACKING ? backend->pack(g, NULL) : 0;
@@ -180,8 +180,8 @@ static tn_status pack(const tni_backend *backend, const tn_tensor *w, int64_t st
     return TN_OK;
 }
 
-/* The same of c = x w^T. On the CPU, where w is not packed, w is copied so that it lies transposed:
- * a step's product takes three quarters of the time. */
+/* The same for c = x w^T. On the CPU, if w is not packed, it is copied transposed: a step's product
+ * then takes three quarters of the time. */
 static tn_status pack_or_turn(const tni_backend *backend, const tn_tensor *w, int64_t steps,
                               tni_gemm *g)
 {
@@ -253,11 +253,11 @@ static tn_status recurrent_forward(tni_call *c)
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* What a step's backward reads and leaves, dense. */
+/* What a step's backward reads and writes, dense. */
 typedef struct passing {
     tn_tensor *dy, *y, *gates, *cells, *w, *h0, *c0;
     tn_tensor *da, *ds; /* [T, B, rows of the weights]; ds is da but in a GRU */
-    tn_tensor *low;     /* ds as products read it, rounded; TN_NONE: as it is */
+    tn_tensor *low;     /* ds rounded for products; TN_NONE: ds itself */
     tn_tensor *dh, *dc; /* [B, H]: of the state before the step */
 } passing;
 
@@ -313,7 +313,7 @@ static tn_tensor *weight_grad(tn_tensor *d, int64_t from, tn_tensor *x, int64_t 
     return tn_matmul(tn_transpose(rows, 0, 1), tni_as_rows(tn_narrow(x, 0, x_from, n)));
 }
 
-/* dW_hh: of every step times the state before it. */
+/* dW_hh: the ds of every step times the state before it. */
 static tn_tensor *state_weight_grad(const recurrent_args *args, const passing *p, tn_tensor *ds)
 {
     int64_t n = p->y->shape.size[0] - 1, first = time_of(args, 0, n + 1);
@@ -370,7 +370,7 @@ static tn_tensor *gate(tn_tensor *x, int64_t k, int64_t h)
     return tn_narrow(x, -1, k * h, h);
 }
 
-/* One step: y, and c where the cell has one. a, s: what input and state add to the gates. */
+/* One step: y, and c if the cell has one. a, s: what input and state add to the gates. */
 static tn_tensor *composed_step(int kind, tn_tensor *a, tn_tensor *s, tn_tensor *y, tn_tensor **c)
 {
     if (kind == TNI_TANH_CELL) return tn_tanh(tn_add(a, s));
@@ -395,7 +395,7 @@ static tn_tensor *composed_product(const recurrent_args *args, tn_tensor *x, tn_
     return tn_linear(tni_wide(lowered(args, x)), tni_wide(lowered(args, w)), b);
 }
 
-/* y, by way of its steps in all, each at its time; c: in and out, an LSTM's cell state. */
+/* Computes y step by step; all[t] is that of step t. c: an LSTM's cell state, in and out. */
 static tn_tensor *composed_forward(const tni_grad *g, tn_tensor *const *in, tn_tensor **all,
                                    tn_tensor **c)
 {
@@ -410,8 +410,8 @@ static tn_tensor *composed_forward(const tni_grad *g, tn_tensor *const *in, tn_t
     return tn_stack(all, (int)steps, 0);
 }
 
-/* A pass within the pass, over the op done again in ops. Its inputs are handles of their own, where
- * it ends: those given may depend on each other, be one tensor, or lead to dy. */
+/* A nested pass over the op, run again in ops. It ends at new handles of the inputs, since the
+ * given ones may depend on each other, be one tensor, or lead to dy. */
 static tn_status composed_backward(tni_grad *g)
 {
     tn_tensor *in[INPUTS], *wanted[INPUTS], *grad[INPUTS], *out[2] = { NULL, NULL };
@@ -475,7 +475,7 @@ static const tn_op lstm_op = {
     RECURRENT(INPUTS),
 };
 
-/* The dtype that a region of autocast asks for in products with x; f32 outside. */
+/* The dtype of products with x in an autocast region; f32 outside. */
 static tn_dtype product_dtype(const tn_tensor *x)
 {
     return x && (tni_none(x) || x->dtype == TN_F64) ? TN_F32 : tni_autocasting;
@@ -486,7 +486,7 @@ static bool multiplies(tn_device device, tn_dtype dtype)
     return device.type != TN_CPU || (dtype == TN_BF16 && tn_bf16_is_fast(device));
 }
 
-/* Zeros for a state that is not given, if the shapes say how many. */
+/* Zeros for a state that is not given, if its shape can be told from the others. */
 static tn_tensor *first_state(tn_tensor *state, const tn_tensor *x, const tn_tensor *w_hh)
 {
     if (!state || !x || !w_hh || !tni_none(state) || x->shape.rank != 3 || w_hh->shape.rank != 2)
@@ -495,8 +495,8 @@ static tn_tensor *first_state(tn_tensor *state, const tn_tensor *x, const tn_ten
     return tn_full_as(shape, 0, x->dtype, x->storage->device);
 }
 
-/* Inside a region all floating inputs become f32, and results are f32. Outside bf16 and f16 become
- * f32 too, if all have x's dtype, nothing is rounded on the way, and results are rounded to it. */
+/* In an autocast region all floating inputs become f32, and results are f32. Outside, bf16 and f16
+ * become f32 too if all have x's dtype; only the results are rounded, to that dtype. */
 static tn_status apply(const tn_op *op, recurrent_args args, tn_tensor **in, int n_out,
                        tn_tensor **out)
 {

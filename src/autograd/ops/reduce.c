@@ -155,7 +155,7 @@ REDUCTION(tn_mean, mean)
 
 /* ---- var, std -------------------------------------------------------------------------------- */
 
-/* The mean, of bf16 and f16 in f32: rounded to those it would be beside the middle. */
+/* The mean, in f32 for bf16 and f16: rounded to those, it would be off centre. */
 static tn_tensor *wide_mean(const tni_grad *g, tn_tensor *x)
 {
     const tni_reduce_args *args = g->args;
@@ -195,7 +195,7 @@ static tn_status var_backward(tni_grad *g)
 static tn_status std_backward(tni_grad *g)
 {
     tn_tensor *y = tn_masked_fill(g->y, tn_eq_scalar(g->y, 0.0), INFINITY);
-    bool f16 = g->in[0].dtype == TN_F16; /* whose range dy (x - mean) leaves, others' dy / y */
+    bool f16 = g->in[0].dtype == TN_F16; /* dy (x - mean) leaves its range, dy / y others' */
     tn_tensor *dv = f16 ? tn_div(tni_wide(g->dy), tni_wide(y)) : g->dy;
 
     g->dx[0] = spread(g, tni_with_axes(g, dv), 1.0 / degrees(g));
@@ -251,8 +251,8 @@ static tn_status prod_composed(tni_grad *g)
     return TN_OK;
 }
 
-/* 1 where the others' product is y / x_i, for nothing is 0, NaN or infinite, else 0; NaN: failed.
- * A GPU is not asked. */
+/* 1 if the others' product is y / x_i, because nothing is 0, NaN or infinite; else 0; NaN: failed.
+ * Always 0 on a GPU. */
 static double divides(tn_tensor *y)
 {
     if (tni_composed() || tn_device_of(y).type != TN_CPU) return 0;

@@ -27,7 +27,7 @@ typedef struct tni_reduce_op {
 
 tn_status tni_reduce_shape(tni_call *c);
 tn_status tni_reduce_forward(tni_call *c);
-/* Reduces x over axes (n_axes 0: all), for a public function. */
+/* Reduces x over axes (n_axes 0: all) on behalf of a public function. */
 tn_tensor *tni_reduce_along(const tni_reduce_op *op, const char *function, tn_tensor *x,
                             const int *axes, int n_axes, bool keepdim, double p);
 

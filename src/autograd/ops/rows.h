@@ -42,8 +42,8 @@ static inline bool rows_absent(const tn_tensor *t)
     return !t || tni_none(t);
 }
 
-/* xh = centered / sqrt(var + eps) and the divisor's inverse, over axes, in ops; known: that inverse
- * as a kernel took it, a constant that keeps the squares in range. */
+/* xh = centered / sqrt(var + eps) and the divisor's inverse, over axes, in ops. known: that inverse
+ * as the kernel computed it, a constant that keeps the squares in range. */
 void tni_normalise(tn_tensor *centered, tn_tensor *known, const int *axes, int n_axes, double eps,
                    tn_tensor **xh, tn_tensor **rstd);
 
@@ -75,11 +75,11 @@ static inline int64_t rows_ignore(const tn_cross_entropy_options *o)
 {
     return o->use_ignore_index ? o->ignore_index : -100;
 }
-/* The class axis of logits for a target of class ids (ops.h); -1 and a message when they do not
- * fit. */
+/* The class axis of logits for a target of class ids (ops.h); -1 and a message if they do not
+ * match. */
 int tni_class_axis(const char *function, const tn_tensor *logits, const tn_tensor *target);
-/* The gradient of cross entropy by logits x (cross_entropy.c), in ops. drow: of each row's loss, of
- * target's shape or broadcast to it; weight may be NULL or TN_NONE. */
+/* The gradient of cross entropy with respect to logits x (cross_entropy.c), in ops. drow: the
+ * gradient of each row's loss, in target's shape or broadcast; weight may be NULL or TN_NONE. */
 tn_tensor *tni_cross_entropy_slope(tn_tensor *x, tn_tensor *target, tn_tensor *weight,
                                    tn_tensor *drow, int axis, double smoothing, int64_t ignore);
 /* Checks what an options struct says about weights (not NULL here) and smoothing; C classes. */

@@ -3,7 +3,7 @@
  *
  * dy_i/dx_j = y_i ([i = j] - y_j), so dx = y (dy - sum(dy y)). For l = log y: dl_i/dx_j = [i = j] -
  * y_j, so dx = dl - y sum(dl), with y = exp(l). Only the result is kept. A row of -inf gives NaN;
- * of the keys of attention 0, with slope 0.
+ * in attention it gives 0, with slope 0.
  * Source: Goodfellow et al., Deep Learning (2016), section 4.1 (overflow).
  *
  * The op works on the last axis; another axis is moved there by a view.

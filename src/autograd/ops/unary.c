@@ -2,9 +2,9 @@
  * unary.c - the family of functions of one tensor: y = f(x), elementwise; dx = dy f'(x).
  *
  * A row of the list gives the public function, the op's name, the function's form, what becomes of
- * dtypes that are not floating, formula, what the gradient reads, the fused gradient kernel
- * (formulas.h; NONE where ops do as well) and the gradient composed of ops, which is used while
- * recording and defines second derivatives. The slope is written in y where that is possible, so
+ * dtypes that are not floating, the formula, what the gradient reads, the fused gradient kernel
+ * (formulas.h; NONE if ops are as good) and the gradient composed of ops, which is used while
+ * recording and defines second derivatives. The slope is written in terms of y where possible, so
  * that x need not be kept.
  *   tanh' = 1 - y^2; sigmoid' = y (1 - y); erf' = 2 / sqrt(pi) e^(-x^2); sqrt' = 1 / (2 y);
  *   gelu = x Phi(x): Phi + x phi; gelu_tanh = x g, g = sigmoid(2u): g + 2 x g (1 - g) u'
@@ -34,7 +34,7 @@ typedef struct unary_op {
     tn_tensor *(*composed)(tn_tensor *dy, tn_tensor *x, tn_tensor *y, const double *p);
 } unary_op;
 
-/* Whether integers stay integers; an error for what no integer answers. */
+/* Whether integers stay integers; an error if no integer is the answer. */
 static tn_status stays_integer(const tni_call *c, bool *stays)
 {
     const unary_op *u = (const unary_op *)c->op;

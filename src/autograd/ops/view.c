@@ -24,7 +24,7 @@
         .backward = name_##_backward,                                                              \
     };
 
-/* The result, of which size and stride are still to be set. */
+/* The result; size and stride are still to be set. */
 static tni_spec *result_of(tni_call *c)
 {
     c->out_spec->dtype = c->in[0]->dtype;
@@ -117,7 +117,7 @@ static bool complete_shape(const tn_tensor *x, tn_shape *shape)
     } else if (rest != n) {
         goto fail;
     }
-    return tni_shape_fits("tn_reshape", shape) == TN_OK; /* sizes beside one of 0 may be anything */
+    return tni_shape_fits("tn_reshape", shape) == TN_OK; /* beside a 0 others may be anything */
 fail:
     if (tni_size_failed("tn_reshape", shape) != TN_OK) return false;
     tni_error(TN_E_SHAPE,
@@ -327,8 +327,8 @@ static tn_status slice_shape(tni_call *c)
 static tn_tensor *slice_grad(tn_tensor *dy, const slice_args *a);
 static tn_tensor *slice(tn_tensor *x, const slice_args *a);
 
-/* Of n slices of one tensor, only the first that backward comes to makes zeros of its size; the
- * others are added where they stand in the sum so far, unless somebody is told of them. */
+/* Of n slices of one tensor, only the first one in backward makes zeros of the tensor's size; the
+ * others are added in place to the sum so far, unless a watcher wants to see them. */
 static tn_status slice_backward(tni_grad *g)
 {
     tn_tensor *sum = tni_sum_so_far(g);
