@@ -76,8 +76,8 @@ static tn_status open_folder(tni_atomic_file *file)
     return error ? fail(file, "cannot open its folder", error) : TN_OK;
 }
 
-/* Where path leads (through a symbolic link): nothing yet (*old without a mode) or a regular
- * file. */
+/* The file that path leads to (through a symbolic link): none yet (*old without a mode), or a
+ * regular one. */
 static tn_status find_target(tni_atomic_file *file, struct stat *old)
 {
     struct stat st;
@@ -230,7 +230,7 @@ tn_status tni_file_finish(tni_atomic_file *file)
     int synced;
     TNI_UNINTERRUPTED(synced, fsync(file->fd));
     if (synced != 0) status = fail(file, "cannot sync", errno);
-    /* closed last: the lock lasts until then, and fsync has reported what close could */
+    /* closed last: that ends the lock; fsync has already reported any error */
     if (status == TN_OK && rename(file->temp, file->target) != 0)
         status = fail(file, "cannot rename", errno);
     if (status == TN_OK) {

@@ -261,7 +261,7 @@ static tn_status load(tni_safetensors *file, tn_checkpoint *c, tni_parts *parts)
     if (status == TN_OK) commit(c, &s, parts);
     tn_scope_end(scope);
     if (tni_scope_unguard(guarded) && status == TN_OK)
-        c->metadata = (tn_metadata){ 0 }; /* went with its scope, which a hook ended */
+        c->metadata = (tn_metadata){ 0 }; /* a hook ended its scope, which freed it */
     if (s.random) tni_free(s.random, s.n_random * sizeof *s.random);
     return status;
 }

@@ -15,11 +15,11 @@
 #include "io/file.h"
 #include "io/io.h"
 
-#define NAME_LIMIT 128 /* with step, suffix and a temporary's mark it stays below 255 bytes */
+#define NAME_LIMIT 128 /* with step, suffix and a temporary's mark below 255 bytes */
 #define FILE_SIZE (NAME_LIMIT + 64)
 #define PATH_SIZE 4096
 
-static const char latest[] = "tn_checkpoint_latest"; /* in messages: short, and what most call */
+static const char latest[] = "tn_checkpoint_latest"; /* for messages: the one that most call */
 
 static void file_name(char text[FILE_SIZE], const char *name, int64_t step)
 {

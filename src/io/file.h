@@ -69,7 +69,7 @@ void tni_input_close(tni_input *in);
 /* TN_E_FORMAT prefixed with "FUNCTION: PATH: "; control characters become '?'. */
 tn_status tni_input_bad(const tni_input *in, const char *format, ...) TN_PRINTF(2, 3);
 
-/* The same: NAME begins at `begin`, where what lies before it ends at `end`. */
+/* The same: NAME begins at `begin`, but the part before it ends at `end`. */
 tn_status tni_input_gap(const tni_input *in, const char *name, int64_t begin, int64_t end);
 
 /* ---- text in memory -------------------------------------------------------------------------- */

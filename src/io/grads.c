@@ -1,10 +1,11 @@
 /*
- * grads.c - gradients that wait for a step, in a checkpoint: of a batch that is computed in parts.
+ * grads.c - gradients in a checkpoint that still wait for a step: those of a batch computed in
+ * parts.
  *
- * Their names are ".grad.PART.NAME"; no part's name is empty, so no part's names begin so. A
- * parameter of several parts, as of a model and its optimizer, has one under each, stored once. A
- * gradient that a step has used, and no backward has added to since, is not saved. Loading leaves
- * no gradient of before: where the file has none, the parameter has none.
+ * Their names are ".grad.PART.NAME"; no part has an empty name, so no other names begin like this.
+ * A parameter in several parts, as in a model and its optimizer, has a name under each, stored
+ * once. A gradient that a step has used, and no backward has added to since, is not saved. Loading
+ * leaves no older gradient: a parameter without one in the file has none.
  */
 #include "autograd/op.h"
 #include "autograd/sync.h"
@@ -58,7 +59,7 @@ tn_status tni_grads_save(const char *function, const tni_parts *parts, tn_list *
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-/* Entry e of the file, as leaf's gradient; all that may fail. */
+/* Reads entry e of the file as leaf's gradient: everything that may fail. */
 static tn_tensor *fitting(const tni_input *in, const tn_entry *e, tn_tensor *leaf)
 {
     const tn_tensor *t = e->tensor;

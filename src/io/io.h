@@ -13,7 +13,7 @@ tn_status tni_in_file(const char *function, const char *path);
 
 /* The current limits of readers. header_bytes and tensors are not zero. */
 tn_file_limits tn_get_file_limits(void);
-/* How many bytes a compressed file of that size may inflate to. */
+/* The most bytes that a compressed file of that size may inflate to. */
 int64_t tni_inflated_limit(int64_t file_bytes);
 /* Whether a reader would accept that many tensors and state versions; safetensors files store
  * versions other than 1. (safetensors_write.c) */
@@ -28,9 +28,9 @@ typedef struct tni_unread {
     bool (*skips)(const void *reader, const char *name);
     const void *reader;
 } tni_unread;
-/* The tensors of an open file whose names begin with prefix, named without it, under all their
- * names, with the recorded state versions; CPU, current scope. Those that unread (NULL: none) skips
- * have shape and dtype, and 0 for values. */
+/* The tensors of an open file whose names begin with prefix, which is cut off; all names of each,
+ * and the recorded state versions; CPU, current scope. Tensors that unread (NULL: none) skips have
+ * shape and dtype, but 0 for values. */
 tn_list *tni_safetensors_list(tni_safetensors *file, const char *prefix, const tni_unread *unread);
 
 /* tn_checkpoint_save under another function's name. */

@@ -125,7 +125,7 @@ static bool skips(const void *opt, const char *name)
     return !tni_optim_reads(opt, name);
 }
 
-/* Whether the part has something to save; false too after a failure. */
+/* Whether the part has something to save; also false after a failure. */
 static bool has_state(const tn_checkpoint_part *p, bool *failed)
 {
     if (p->optimizer) return true;

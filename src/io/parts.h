@@ -11,7 +11,7 @@
 typedef struct tni_part {
     tn_checkpoint_part p; /* its name and its object */
     tn_list *list;        /* from the file */
-    tni_staged *staged;   /* of it, unless the object is a module */
+    tni_staged *staged;   /* from list, unless the object is a module */
     tn_list *before;      /* a module's old values, once it has loaded */
 } tni_part;
 
@@ -19,7 +19,7 @@ typedef struct tni_parts {
     int n;
     tni_part *part;
     size_t capacity;
-    /* loading: their parameters, and the gradients that they get; NULL: none */
+    /* while loading: the parts' parameters and their new gradients; NULL: none */
     tn_list *leaves;
     tn_tensor **grad;
     size_t grad_capacity;
@@ -27,7 +27,7 @@ typedef struct tni_parts {
 
 /* All given parts, the model first. A bad part is an error naming function. Free in every case. */
 tn_status tni_parts_of(const char *function, const tn_checkpoint *c, tni_parts *parts);
-/* Adds the state of each, "NAME." before its names. */
+/* Adds the state of each part, with "NAME." before its names. */
 tn_status tni_parts_save(const tni_parts *parts, tn_list *list);
 /* Reads and compares everything, then loads the modules. On failure nothing has changed. */
 tn_status tni_parts_load(tni_safetensors *file, tni_parts *parts);
@@ -35,7 +35,7 @@ tn_status tni_parts_load(tni_safetensors *file, tni_parts *parts);
 void tni_parts_put(tni_parts *parts);
 void tni_parts_free(tni_parts *parts);
 
-/* The gradients of their parameters: of tni_parts_load and tni_parts_put a part each. (grads.c) */
+/* Gradients of the parts' parameters; tni_parts_load calls read, tni_parts_put put. (grads.c) */
 tn_status tni_grads_save(const char *function, const tni_parts *parts, tn_list *list);
 tn_status tni_grads_read(tni_safetensors *file, tni_parts *parts);
 void tni_grads_put(const tni_parts *parts);

@@ -233,7 +233,7 @@ static tn_status parse_header(tni_safetensors *file)
     return status == TN_OK ? tni_safetensors_take_up(file) : status;
 }
 
-/* What files begin with that are given for one, and what they are. */
+/* How other files begin that are mistaken for safetensors, and what they are. */
 static const struct {
     const char *begin;
     const char *what;
@@ -248,7 +248,7 @@ static const struct {
     { "\x08", "perhaps an ONNX model" }, /* field 1 of a protobuf message, a small number */
 };
 
-/* The size of the header cannot be: the first bytes are something else. */
+/* The header's size is impossible: the first bytes are something else. */
 static tn_status not_one(const tni_safetensors *file, const unsigned char first[8], uint64_t n)
 {
     size_t i = 0, count = sizeof others / sizeof *others;

@@ -213,7 +213,7 @@ static tn_status add_tensor(tni_bytes *b, const char *function, const item *it, 
     return status;
 }
 
-/* From items sorted by name: removes ties, sorts by data order; *n, *total: of the rest. */
+/* From items sorted by name: removes ties, sorts the rest by data order; sets *n and *total. */
 static tn_status add_header(tni_bytes *b, const char *function, const tn_list *list, item *items,
                             int *n, size_t *total, const tni_writing *o)
 {

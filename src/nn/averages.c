@@ -44,7 +44,7 @@ static const tn_module_type ema_type = {
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-/* model, in which 16-bit floats have become f32: in them an average would not move. */
+/* model, with 16-bit floats turned into f32: in 16 bits an average would not move. */
 static tn_module *widened(tn_module *model)
 {
     tn_module *m = tn_module_clone(model);
@@ -111,14 +111,15 @@ static ema *check_type(const char *function, tn_module *m)
     return tni_fail(TN_E_INVALID, "%s: the module is a %s: want an Ema", function, m->type->name);
 }
 
-/* Parameters and buffers of a model; ties once, or under every name. */
+/* Parameters and buffers of a model; tied ones once, or under every name. */
 static tn_list *members(tn_module *m, bool every)
 {
     tn_walk_options o = { .keep_duplicates = every };
     return tn_list_concat(tn_parameters_with(m, o), tn_buffers_with(m, o));
 }
 
-/* Both trees have the same names, each with one shape and kind of dtype, and the same ties. */
+/* Whether both trees have the same names, each with the same shape and kind of dtype, and the same
+ * ties. */
 static tn_status compare(const tn_list *average, const tn_list *model)
 {
     static const char function[] = "tn_ema_update";

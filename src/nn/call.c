@@ -14,7 +14,7 @@ typedef struct frame {
     const void *options;
     struct frame *outer;
     int depth;        /* frames, this one included */
-    tni_place *place; /* for the nodes recorded in it; NULL until one asks */
+    tni_place *place; /* for the nodes recorded in it; NULL until a node needs it */
 } frame;
 
 enum { DEEPEST = 1000 }; /* nested calls: each uses some of the C stack */

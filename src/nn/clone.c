@@ -6,14 +6,14 @@
  * and children. Whatever was shared (a child, a tensor, a storage) is shared inside the copy.
  *
  * Fields without a slot hold addresses, too: of grandchildren, of their tensors, of the struct
- * itself. A list of what belongs to the original, by address, says what each becomes in the copy.
- * An address of something that the copy has no counterpart of is an error, unless the type's clone
- * sets that field. Numbers are told from addresses by their size: below 2^32, only the very address
- * of an object is one.
+ * itself. A list of everything that belongs to the original, by address, gives its counterpart in
+ * the copy. An address without a counterpart is an error, unless the type's clone sets that field.
+ * Numbers and addresses differ in size: a word below 2^32 counts as an address only if an object
+ * begins there.
  */
 #include "nn/module.h"
 
-/* Memory of the original, and what is there in the copy. */
+/* A piece of the original's memory, and its counterpart in the copy. */
 typedef struct region {
     int64_t from; /* its address */
     size_t n;
@@ -132,7 +132,7 @@ static tn_status add_regions(tn_module *m, const char *path, void *user)
     return status;
 }
 
-/* Where a buffer of the tree is a gradient, too, the buffer is the one that is found. */
+/* If a buffer of the tree is also a gradient, the buffer is found. */
 static int by_address(const void *a, const void *b)
 {
     const region *x = a, *y = b;

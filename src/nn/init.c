@@ -129,7 +129,7 @@ static tn_status replace(tn_tensor *x, tn_tensor *which, tn_tensor *more)
     return tn_copy_(x, tn_where(which, more, x));
 }
 
-/* Normal values; those outside the cuts are drawn again, a whole tensor of new ones at a time. */
+/* Normal values; those outside the cuts are drawn again, a whole tensor at a time. */
 static tn_status draw_normal_inside(tn_tensor *x, const cut_normal *d)
 {
     tn_status status = tn_normal_(x, d->mean, d->deviation);
@@ -147,8 +147,8 @@ static tn_status draw_normal_inside(tn_tensor *x, const cut_normal *d)
     return status;
 }
 
-/* Which candidates, uniform between the cuts, are rejected: where ln u > ln of the density relative
- * to its largest value. */
+/* Which candidates, uniform between the cuts, are rejected: those with ln u > ln of the density
+ * relative to its largest value. */
 static tn_tensor *refused(tn_tensor *candidates, const cut_normal *d)
 {
     double top = (fmax(d->low, fmin(d->mean, d->high)) - d->mean) / d->deviation;
@@ -192,8 +192,8 @@ static tn_status draw_quantiles(tn_tensor *x, const cut_normal *d)
     return status;
 }
 
-/* The share of uniform candidates that is accepted is about the width of the density's peak over
- * that of the cuts, in deviations. Below a thousandth PyTorch draws for very long, or for ever. */
+/* The share of accepted candidates is about the width of the density's peak divided by that of the
+ * cuts, in deviations. Below a thousandth PyTorch draws for very long, or for ever. */
 static bool is_worth_refusing(const cut_normal *d)
 {
     double low = (d->low - d->mean) / d->deviation, high = (d->high - d->mean) / d->deviation;

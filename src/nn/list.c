@@ -1,17 +1,17 @@
 /*
  * list.c - lists of named tensors: made by hand or by walking a model.
  *
- * A list belongs to the current scope and keeps its tensors. After the public struct comes what
- * finds its entries (named.h), and the versions that it records of modules.
+ * A list belongs to the current scope and keeps its tensors. The public struct is followed by the
+ * index of its entries (named.h) and the state versions of modules.
  */
 #include "nn/module.h"
 
-/* A module on a path that a state version is of, as a tree: what n nested modules take grows as n,
- * where their paths would grow as its square. */
+/* A module with a state version, or above one, in a tree: n nested modules take memory that grows
+ * as n, their full paths would take n^2. */
 typedef struct record {
     char *name; /* in its parent; NULL: the root, of path "" */
     int parent;
-    int version;      /* 0: not recorded, only a part of others' paths */
+    int version;      /* 0: none recorded, only on the path of others */
     int place;        /* in `recorded` */
     size_t length;    /* of its path */
     tni_map children; /* name -> number */
@@ -52,7 +52,7 @@ tn_list *tn_list_new(void)
 
 /* ---- versions -------------------------------------------------------------------------------- */
 
-/* The number of a new module; -1: out of memory. name is taken over, also then. */
+/* Adds a module, returns its number; -1: out of memory. Takes over name, even on failure. */
 static int add_module(block *b, int parent, char *name)
 {
     record r = { .name = name, .parent = parent, .children.names = true };
@@ -329,8 +329,8 @@ static tn_status collect_extra(collector *c, tn_module *m, const char *path)
     return tni_list_push(c->list, c->o.prefix, path, TNI_EXTRA_STATE, entry);
 }
 
-/* The record of m in the list, whose path begins with the prefix, from the one above it where the
- * prefix ends before that. -1: out of memory. */
+/* The record of m in the list: for the walk's root found by the prefix, below it as a child of its
+ * parent's record. -1: out of memory. */
 static int record_of(const collector *c, const char *path, const char *prefix)
 {
     block *b = (block *)c->list;
@@ -340,7 +340,7 @@ static int record_of(const collector *c, const char *path, const char *prefix)
     return child_of(b, c->at, name, strlen(name), true);
 }
 
-/* Adds what a file holds of a module besides its slots; then its hooks may edit the list. */
+/* Adds what a file holds for a module besides its slots; then its hooks may edit the list. */
 static tn_status collect_state(collector *c, tn_module *m, const char *path)
 {
     tn_status status = m->type->extra_state ? collect_extra(c, m, path) : TN_OK;
@@ -426,7 +426,7 @@ tn_list *tn_buffers(tn_module *m)
     return collected("tn_buffers", m, (collector){ .buffers = true });
 }
 
-/* What a file holds: under every name, and only what is persistent. */
+/* What a file holds: persistent tensors only, under every name. */
 static const tn_walk_options in_file = { .keep_duplicates = true, .persistent_only = true };
 
 tn_list *tn_state_dict(tn_module *m, const char *prefix)

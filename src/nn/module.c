@@ -13,7 +13,7 @@ tn_module tn_no_module_object;
 
 /* ---- live modules ---------------------------------------------------------------------------- */
 
-enum { LINE = 64 }; /* what blocks of memory are aligned to: no two modules share one */
+enum { LINE = 64 }; /* alignment of allocations: no two modules share 64 bytes */
 
 static pthread_mutex_t *const lock = &tni_locks[TNI_LOCK_MODULES];
 static tni_map live;

@@ -22,7 +22,7 @@ typedef struct tni_slot {
     tni_slot_kind kind;
     tn_persistence persistence; /* of a buffer */
     bool frozen;                /* a parameter registered as frozen */
-    int since;                  /* files of a smaller state_version lack it: then it */
+    int since;                  /* files of a lower state_version lack it: then it */
     double since_value;         /* is filled with this */
     bool thaw;                  /* requires_grad to restore when its frozen module is thawed */
     tn_tensor *tensor;          /* TN_NONE when absent; unused for a child */
@@ -42,8 +42,8 @@ typedef struct tni_building {
 struct tn_module_state {
     atomic_int refs;
     atomic_int holders; /* child slots that hold it: a reference each */
-    bool copying;       /* its type's clone has not run yet: nothing in it is its own to free */
-    bool training;      /* from here to building: what tni_module_exchange swaps */
+    bool copying;       /* its type's clone has not run yet: it owns nothing that could be freed */
+    bool training;      /* tni_module_exchange swaps from here to building */
     bool frozen;        /* by tn_module_freeze */
     int n;
     int n_children; /* number of child slots */
@@ -72,13 +72,12 @@ tni_slot *tni_slot_find(const tn_module *m, const char *name, size_t n);
 tni_slot *tni_slot_at(const tn_module *m, size_t field);
 /* Appends a slot with name and field set and the rest absent; NULL + message. */
 tni_slot *tni_slot_add(tn_module *m, const char *name, tni_slot_kind kind, size_t field);
-/* Removes a slot that holds nothing any more. */
+/* Removes a slot that is empty already. */
 void tni_slot_remove(tn_module *m, tni_slot *slot);
 /* Gives the slot another field. */
 void tni_slot_move_field(tn_module *m, tni_slot *slot, size_t field);
-/* Two modules whose structs have one size swap type, struct, slots and mode; what stays is their
- * addresses, so that whoever points to one now points to what the other was, and their hooks.
- * Cannot fail. */
+/* Swaps type, struct, slots and mode of two modules with structs of equal size. Hooks and addresses
+ * stay: a pointer to one module now reaches the contents of the other. Cannot fail. */
 void tni_module_exchange(tn_module *a, tn_module *b);
 /* Restores the slots to the order of an earlier copy of them. Cannot fail. */
 void tni_slots_reorder(tn_module *m, const tni_slot *ordered);
@@ -88,11 +87,11 @@ tn_module *tni_slot_put_child(tn_module *m, tni_slot *slot, tn_module *child);
 /* Puts t, already accepted, into a tensor slot: takes a reference, sets marks and field. Returns
  * the previous tensor; the caller must drop its reference. */
 tn_tensor *tni_slot_put(tn_module *m, tni_slot *slot, tn_tensor *t);
-/* Frees the slots, which hold nothing any more. */
+/* Frees the slots, which must be empty already. */
 void tni_slots_free(tn_module *m);
 /* Updates the field from the slot. */
 void tni_slot_sync(tn_module *m, const tni_slot *slot);
-/* Whether the module's struct contains this address; whose struct does (NULL: none). */
+/* Whether the module's struct contains this address; the module whose struct does (or NULL). */
 bool tni_module_contains(const tn_module *m, const void *address);
 tn_module *tni_module_at(const void *address);
 /* Whether one of owner's parameters is t. */
@@ -139,8 +138,8 @@ tn_status tni_fields_after(tni_fields *fields, tn_module *m, int n_in, tn_tensor
                            tn_status status);
 /* The same at the end of a construction, for objects freed with its scope. */
 tn_status tni_fields_made(tn_module *m, tn_scope scope);
-/* Every word of the struct that no slot has, and that may be an address, becomes what `to` gives.
- * Returns the offset of the first for which it gives 0, which stays; 0: there is none. */
+/* Replaces every word of the struct that may be an address, outside of slots, by to(word). A word
+ * stays if that is 0; returns the offset of the first such word, or 0. */
 size_t tni_fields_map(tn_module *m, uintptr_t (*to)(uintptr_t word, void *user), void *user);
 
 /* ---- hooks.c --------------------------------------------------------------------------------- */
@@ -160,12 +159,13 @@ typedef tn_status (*tni_forward)(tn_module *m, int n_in, tn_tensor *const *in, i
 tn_status tni_hooked_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
                           tni_forward forward);
 bool tni_has_hook(const tn_module *m, tni_hook_kind kind);
-/* The state dict and pre-load hooks; prefix: what the names of m begin with. */
+/* Runs the state dict or pre-load hooks; prefix: the beginning of m's names. */
 tn_status tni_run_state_hooks(tn_module *m, tni_hook_kind kind, tn_list *state, const char *prefix);
 tn_status tni_run_load_post_hooks(tn_module *m, tn_list *missing, tn_list *unexpected);
-/* Removes all hooks of m, also from a run over them. */
+/* Removes all hooks of m, even while they are being run. */
 void tni_hooks_clear(tn_module *m);
-/* The module is freed; its hooks as soon as no graph refers to them. NULL is ignored. */
+/* Call it when the module is freed: the hooks are freed once no graph refers to them. NULL is
+ * ignored. */
 void tni_hooks_leave(tni_hooks *hooks);
 
 /* ---- walk.c ---------------------------------------------------------------------------------- */
@@ -185,8 +185,8 @@ typedef tn_status (*tni_visit)(tn_module *m, const char *path, void *user);
 TNI_SHARED tn_status tni_walk(tn_module *root, tni_repeats repeats, tni_visit before,
                               tni_visit after, void *user);
 
-/* Calls change, which cannot fail, once for each module in that order; for none if there is not
- * enough memory to find them all. */
+/* Calls change, which cannot fail, once for each module in that order; for none if there is too
+ * little memory to find them all. */
 tn_status tni_change_modules(tn_module *root, void (*change)(tn_module *m, void *user), void *user);
 
 /* ---- list.c ---------------------------------------------------------------------------------- */
@@ -196,16 +196,15 @@ tn_status tni_list_push(tn_list *list, const char *prefix, const char *path, con
                         tn_entry entry);
 /* The entry with a name; NULL (no message) if there is none. */
 const tn_entry *tni_list_find(const tn_list *list, const char *name);
-/* The recorded state version after number *i (-1: the first), which *i becomes; 0: no more. */
+/* The next recorded state version after number *i (-1: the first), and moves *i there; 0: no more. */
 int tni_list_next_version(const tn_list *list, int *i);
-/* The path of the module of a number; valid until the next call. */
+/* The path of module number i; valid until the next call. */
 const char *tni_list_path(const tn_list *list, int i);
 /* tn_list_version of a path of n bytes. */
 int tni_list_version_n(const tn_list *list, const char *path, size_t n);
 /* tn_list_set_version without checks of its arguments. */
 tn_status tni_list_push_version(tn_list *list, const char *path, int version);
-/* list, made between a guard and here while functions of a user's ran; NULL + message if they ended
- * its scope. */
+/* Returns list, which was made while user functions ran; NULL + message if they ended its scope. */
 tn_list *tni_list_made(size_t guarded, const char *function, tn_list *list);
 /* A new list with the same names, tensors and versions. */
 tn_list *tni_list_copy(const tn_list *list);
@@ -245,7 +244,7 @@ static inline tn_tensor *tni_stage_get(const tni_stage *stage, const tn_tensor *
     return tni_map_get(&stage->result, t);
 }
 void tni_stage_free(tni_stage *stage);
-/* What is bf16 or f16 becomes f32, as tn_module_to_dtype casts. */
+/* Casts bf16 and f16 to f32, as tn_module_to_dtype does. */
 tn_status tni_module_widen(const char *function, tn_module *m);
 
 #endif

@@ -102,7 +102,7 @@ void *tni_named_add(tni_named *r, void *items, int *n, const char *prefix, const
 {
     if (*n > INT32_MAX / 2) return tni_fail(TN_E_NOMEM, "%d names: no more fit", *n);
     r->names.names = true;
-    /* and one besides, so that renaming cannot fail */
+    /* one to spare, so that renaming cannot fail */
     if (!tni_map_reserve(&r->names, (size_t)*n + 2) || !make_room(r, items, (size_t)*n))
         return NULL;
     char *text = new_name(prefix, path, name), *item = first_of(items) + (size_t)*n * r->size;

@@ -268,8 +268,8 @@ static tn_status register_module(tn_module *m, const char *name, tn_module **fie
     return TN_OK;
 }
 
-/* Whether the caller has no reference of child to give: all belong to modules that hold it. For m
- * itself, one is the reference through which the caller uses m. */
+/* Whether the caller has no reference to child left to give: all belong to the modules that hold
+ * it. If child is m, one more is the caller's own reference to m. */
 static bool is_given_away(const tn_module *m, const tn_module *child)
 {
     return child && child->state && child->state->refs <= child->state->holders + (child == m);

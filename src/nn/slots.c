@@ -45,7 +45,7 @@ static void count_holder(state *s, const tn_tensor *t, int by)
 tni_slot *tni_slot_add(tn_module *m, const char *name, tni_slot_kind kind, size_t field)
 {
     state *s = m->state;
-    const size_t wanted = (size_t)s->n + 2; /* and one besides, so that changing one cannot fail */
+    const size_t wanted = (size_t)s->n + 2; /* one to spare, so that a change cannot fail */
     s->named.size = sizeof(tni_slot);
     if (!tni_map_reserve(&s->fields, wanted) || !tni_map_reserve(&s->parameters, wanted))
         return NULL;

@@ -55,7 +55,7 @@ static tn_status norm_of_norms(double *v, int n, double p, double *total)
     bool largest = isinf(p);
     *total = 0;
     for (int i = 0; i < n; i++)
-        if (largest) /* a NaN stays: no comparison with it holds */
+        if (largest) /* a NaN stays: comparisons with it are false */
             *total = isnan(v[i]) || v[i] > *total ? v[i] : *total;
         else
             *total += p == 2 ? v[i] * v[i] : pow(v[i], p);
@@ -69,7 +69,7 @@ static tn_status norm_of_norms(double *v, int n, double p, double *total)
 }
 
 /* Writes the norms to cells (one per entry, on the first gradient's device) and copies them to host
- * at once; norms that cells can't take are read one by one. */
+ * at once; norms that do not fit into cells are read one by one. */
 static tn_status take_norms(const tn_list *parameters, double p, tn_tensor *cells, double *host)
 {
     size_t nbytes = (size_t)parameters->n * sizeof *host;

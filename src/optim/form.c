@@ -1,5 +1,5 @@
 /*
- * form.c - fields to and from a list of named tensors, one message for all that does not fit.
+ * form.c - fields to and from a list of named tensors, with one message for all misfits.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /*
- * form.h - what an optimizer, a schedule or a scaler keeps in a file: a form whose fields, numbers
- * and tensors under names, are filled in for saving and read for loading.
+ * form.h - what an optimizer, a schedule or a scaler keeps in a file: a form with named fields
+ * (numbers and tensors), filled in for saving and read for loading.
  *
  * Each kind has one function that lists its fields: "a count named step, here". Saving puts every
  * field into a list. Loading looks each one up there, notes what does not fit, and names all of it
@@ -13,7 +13,7 @@
 
 #include "tensor/internal.h"
 
-/* The most steps that a file may hold: nobody takes so many, and one more does not overflow. */
+/* The largest step count that a file may hold: nobody takes so many, one more cannot overflow. */
 #define TNI_MOST_STEPS (INT64_MAX / 2)
 
 enum { TNI_MISSING, TNI_UNEXPECTED, TNI_MISMATCHED, TNI_MISFITS };
@@ -22,7 +22,7 @@ typedef struct tni_form {
     tn_list *to;         /* saving: here */
     const tn_list *from; /* loading: from here. NULL when saving */
     bool *used;          /* which of its entries have been looked up */
-    tn_status status;    /* of the first call that failed; fields after that do nothing */
+    tn_status status;    /* of the first call that failed; later fields do nothing */
     int n[TNI_MISFITS];  /* how many do not fit, and which */
     char text[TNI_MISFITS][320];
     char name[1024 + 64]; /* the current field's */
@@ -47,15 +47,15 @@ void tni_field_steps(tni_form *f, const char *name, int64_t *value); /* 0 to TNI
 void tni_field_rate(tni_form *f, const char *name, double *value);   /* finite and >= 0 */
 /* A switch that decides what the other fields mean: a file must have the same value. */
 void tni_field_switch(tni_form *f, const char *name, bool value);
-/* A tensor of like's shape and dtype; loading makes a copy of the file's, on like's device, a
- * reference to which is put into *value; value NULL: it is compared only. */
+/* A tensor of like's shape and dtype. Loading copies the file's to like's device and puts a
+ * reference to the copy into *value; value NULL: it is only compared. */
 void tni_field_tensor(tni_form *f, const char *name, const tn_tensor *like, tn_tensor **value);
-/* Notes that something does not fit: one of the three, and which it is. */
+/* Notes a misfit (missing, unexpected or mismatched) and its name. */
 void tni_form_note(tni_form *f, int misfit, const char *format, ...) TN_PRINTF(3, 4);
 
 /*
  * Loading in two steps, so that a checkpoint can check all its parts before any of them changes. A
- * tni_staged is what was loaded and fits; each kind has a struct that begins with one.
+ * tni_staged holds what was loaded and fits; each kind has a struct that begins with it.
  */
 typedef struct tni_staged tni_staged;
 struct tni_staged {

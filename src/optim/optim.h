@@ -28,7 +28,7 @@ typedef struct tni_optim_type {
 
 typedef struct tni_optim_group {
     double lr;      /* used by the next step */
-    double base_lr; /* what schedules multiply: the rate last set by the user */
+    double base_lr; /* the rate last set by the user, which schedules multiply */
     double weight_decay;
     double number[3]; /* beta1, beta2, eps of the kernel: those that the type names */
 } tni_optim_group;
@@ -55,7 +55,7 @@ struct tni_optim_shards {
     tn_status (*deal)(tni_optim_shards *s, tni_optim_param *param, int n);
     /* This rank has made ready for a step, with that status; returns the same on all ranks. */
     tn_status (*begin)(tni_optim_shards *s, tn_status status);
-    /* Own parameters have their new values; sends them, and gets the others'. */
+    /* This rank's parameters have their new values: sends them and receives the others'. */
     tn_status (*end)(tni_optim_shards *s);
     /* The optimizer is freed. */
     void (*drop)(tni_optim_shards *s);
@@ -63,7 +63,7 @@ struct tni_optim_shards {
 
 struct tn_optim {
     int refs;                /* the user's, and one per scheduler */
-    tn_scheduler *schedules; /* that set its rates, linked: no sequence's children (scheduler.c) */
+    tn_scheduler *schedules; /* those that set its rates: no children of a sequence (scheduler.c) */
     const tni_optim_type *type;
     tni_optim_args args;
     unsigned slots; /* bit i: slot i is used with these args */
@@ -84,7 +84,7 @@ struct tn_optim {
     tni_optim_shards *shards; /* NULL: all parameters are stepped here */
 };
 
-/* Whether the optimizer that a user gave is not there: NULL, or (TN_DEBUG=1) freed. */
+/* Whether the optimizer that a user passed is NULL or (noticed with TN_DEBUG=1) freed. */
 static inline bool tni_no_optim(const tn_optim *opt)
 {
     return !opt || tni_gone(opt);
@@ -96,29 +96,30 @@ static inline bool tni_optim_elsewhere(const tn_optim *opt, const tni_optim_para
     return opt->shards && p->holder != opt->shards->own;
 }
 
-/* Makes an optimizer with one group, whose base_lr is its lr; NULL and a message when a number of
- * the group is none that the type allows, or the list holds a tensor that it must not touch. */
+/* Makes an optimizer with one group, whose base_lr is its lr; NULL and a message when the type does
+ * not allow a number of the group, or the list holds a tensor that it must not touch. */
 tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigned slots,
                         double initial, const tn_list *parameters, tni_optim_group group);
 TNI_SHARED tn_optim *tni_optim_keep(tn_optim *opt);
 /* Whether a step leaves p alone: frozen, or without a gradient. */
 bool tni_optim_skips(const tni_optim_param *p);
-/* Makes all state of p that a step needs, or moves and casts it to where p is now. */
+/* Makes all state of p that a step needs, or moves and casts it to p's device and dtype. */
 tn_status tni_optim_ready(const tn_optim *opt, tni_optim_param *p);
 /* Drops the state of parameters that are elsewhere. */
 void tni_optim_release(tn_optim *opt);
-/* Sets what the kernel reads of a parameter's group. */
+/* Sets what the kernel reads from a parameter's group. */
 void tni_optim_group_numbers(const tni_optim_group *group, tni_optim_tensor *c);
 /* Sets a group's rate without moving the base that schedules multiply. */
 void tni_optim_rate(tn_optim *opt, int group, double lr);
-/* TN_OK if value is finite and >= 0; names function and what otherwise. */
+/* TN_OK if value is finite and >= 0; else an error that names type and what. */
 tn_status tni_optim_nonnegative(const char *type, const char *what, double value);
 /* The same for a decay factor in [0, 1). */
 tn_status tni_optim_fraction(const char *type, const char *what, double value);
 
 /* The state from a file, checked and ready to be put in place; NULL and a message on failure. */
 tni_staged *tni_optim_stage(tn_optim *opt, const tn_list *state);
-/* Whether it wants the values of a tensor with that name: not of state that another rank has. */
+/* Whether loading needs the values of the tensor with that name: not if another rank has that
+ * state. */
 bool tni_optim_reads(const tn_optim *opt, const char *name);
 tni_staged *tni_scheduler_stage(tn_scheduler *s, const tn_list *state);
 tni_staged *tni_scaler_stage(tn_scaler *s, const tn_list *state);

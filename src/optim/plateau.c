@@ -11,7 +11,7 @@
  */
 #include "optim/scheduler.h"
 
-#define SMALLEST 1e-8 /* change of a rate, PyTorch's eps: by less it is left as it is */
+#define SMALLEST 1e-8 /* the smallest change of a rate that is made, PyTorch's eps */
 
 const tni_schedule tni_schedule_plateau = { .name = "plateau_lr" };
 

@@ -49,7 +49,7 @@ static tn_status take_milestones(tn_scheduler *s, const int64_t *milestones, int
     return TN_OK;
 }
 
-/* Takes s from its optimizer's list, if it is there. */
+/* Removes s from its optimizer's list, if it is there. */
 static void unlist(const tn_scheduler *s)
 {
     tn_scheduler **at = &s->opt->schedules;
@@ -68,7 +68,7 @@ tn_status tni_scheduler_alone(const char *function, const tn_scheduler *s)
                      function, s->schedule->name, other->schedule->name);
 }
 
-/* One may be made beside others, which a sequence will take over, until they have stepped. */
+/* Several schedules may exist until one has stepped: a sequence may take them over. */
 static tn_status check_others(const char *name, const tn_optim *opt)
 {
     for (const tn_scheduler *other = opt->schedules; other; other = other->next)
@@ -242,7 +242,8 @@ tn_scheduler *tn_sequential_lr(tn_optim *opt, tn_scheduler *const *schedulers, i
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* s: the scheduler, or what is loaded for it; with the rates of the optimizer's groups. */
+/* Lists the fields of s, the scheduler or its staged copy, with the rates of the optimizer's
+ * groups. */
 static void show(tni_form *f, tn_scheduler *s, tni_optim_group *group)
 {
     const char *kind = s->schedule->name;

@@ -15,8 +15,8 @@
 typedef struct tni_schedule {
     const char *name; /* "cosine_lr" */
     double (*rate)(const tn_scheduler *s, int64_t step, double base);
-    /* schedules.c: n and m are at least so much, a and b finite and >= 0. Their names; NULL: not
-     * used */
+    /* for schedules.c: the least value of n and m (a and b are finite and >= 0), and the names of
+     * these; NULL: not used */
     int least;
     const char *count[2], *number[2];
     double (*momentum)(const tn_scheduler *s, int64_t step); /* NULL: left alone */
@@ -28,14 +28,14 @@ struct tn_scheduler {
     tn_optim *opt;      /* one reference */
     tn_scheduler *next; /* of the optimizer's schedules */
     int64_t step;
-    double a, b, c, d; /* what the schedule's constructor says they are */
+    double a, b, c, d; /* meaning: see the schedule's constructor */
     int64_t n, m;
     double momentum[2]; /* one cycle: base and max */
     bool maximize;      /* plateau */
     int n_milestones;
     int64_t *milestone; /* ascending */
     int depth;          /* sequences within it, itself included */
-    int listed;         /* how often among those that tn_sequential_lr takes over now */
+    int listed;         /* how often tn_sequential_lr, now running, was given it */
     int n_children;
     tn_scheduler **child; /* sequential: one per stretch, owned */
     double (*factor)(int64_t step, void *user);
@@ -44,7 +44,7 @@ struct tn_scheduler {
     int64_t bad, cooling;
 };
 
-/* A scheduler on opt with the numbers of given, whose schedule and opt are not set; milestones are
+/* A scheduler on opt with the numbers of given (its schedule and opt are not read); milestones are
  * checked and copied. NULL and a message on failure. */
 tn_scheduler *tni_scheduler_new(const tni_schedule *schedule, tn_optim *opt, tn_scheduler given);
 /* Sets the rates of its first step; on failure frees s and returns NULL. NULL gives NULL. */
@@ -56,8 +56,8 @@ static inline double tni_cosine(double from, double to, double part)
 }
 /* How many milestones are <= step. */
 int tni_milestones_passed(const tn_scheduler *s, int64_t step);
-/* TN_OK if s is the only one of its optimizer: each sets the rates by its own formula, so of two
- * the last one to step would win. */
+/* TN_OK if s is its optimizer's only scheduler: each sets the rates by its own formula, so of two
+ * the last to step would win. */
 tn_status tni_scheduler_alone(const char *function, const tn_scheduler *s);
 extern const tni_schedule tni_schedule_plateau;
 

@@ -2,8 +2,7 @@
  * schedules.c - the schedules: first the formulas, then a table of what the constructors take, then
  * the constructors.
  *
- * t is the step, counted from 0; base the rate the group had when it was made (or was last set by
- * hand).
+ * t is the step, counted from 0; base is the group's initial rate, or the rate last set by hand.
  */
 #include <stdio.h>
 

@@ -24,7 +24,7 @@ static bool made_with_momentum(const tn_optim *opt)
     return made;
 }
 
-/* Number i of group k: a file holds it for the first group, and for another one that differs. */
+/* Number i of group k: a file holds it for the first group, and for others where it differs. */
 static void show_number(tni_form *f, const tn_optim *opt, tn_optim *now, int k, int i)
 {
     const char *name = opt->type->number[i];

@@ -18,8 +18,8 @@ bool tni_optim_skips(const tni_optim_param *p)
     return !p->tensor->requires_grad || !tni_grad_of(p->tensor);
 }
 
-/* Whether its module has a buffer of its name in its place (tn_freeze_batch_norm): nothing is to be
- * trained there. */
+/* Whether p's module now has a buffer under that name (tn_freeze_batch_norm): nothing is trained
+ * there. */
 static bool is_retired(const tni_optim_param *p)
 {
     const char *dot = strrchr(p->name, '.'), *name = dot ? dot + 1 : p->name;
@@ -118,7 +118,7 @@ static tn_status prepare(tn_optim *opt, const tni_backend **backend, int *n)
     return TN_OK;
 }
 
-/* Backward sees by this that it adds to a gradient that was not cleared after a step. */
+/* Lets backward see that it adds to a gradient that was not cleared after a step. */
 static void use_up(tn_optim *opt, tni_gradmeta *gm)
 {
     opt->reused |= tni_grad_reused(gm);
@@ -147,7 +147,7 @@ static tn_status finish(tn_optim *opt)
     return status;
 }
 
-/* The phase that writes: n parameters here and then, of several ranks, those of the others. */
+/* The phase that writes: n parameters here, then those of the other ranks if there are any. */
 static tn_status update(tn_optim *opt, const tni_backend *backend, int n)
 {
     tn_status status = TN_OK;

@@ -1,11 +1,10 @@
 /*
  * blame.c - findings: which op made a gradient vanish, explode, 0, NaN or infinite.
  *
- * NaN, infinities and zeros are blamed on the op where they begin: it got none, and gives some. A
- * leaf whose gradient, the sum of its shares in the pass, is far smaller or larger than it should
- * be is followed from the op that read it towards the loss, along the largest of the shares that
- * were added; blamed is the op on the way that shrank, or grew, the gradient's root mean square
- * most. trace.h says the limits.
+ * NaN, infinities and zeros are blamed on the op where they begin: none came in, some went out. If
+ * a leaf's gradient (the sum of its shares in the pass) is far too small or too large, the path
+ * from the op that read the leaf is followed towards the loss, along the largest shares. The op on
+ * it that shrank or grew the gradient's root mean square most is blamed. The limits are in trace.h.
  */
 #include <math.h>
 
@@ -53,7 +52,7 @@ static const char *how_bad(const tni_numbers *v)
     return v->nan ? "nan" : "inf";
 }
 
-/* "; x holds 2 zeros": what of the inputs may explain it. */
+/* "; x holds 2 zeros": what in the inputs may explain it. */
 static const char *reason(const tn_trace *tr, const tni_told_node *n, char *text, size_t size)
 {
     const tni_told_op *op = &tr->told.ops[n->op];
@@ -98,7 +97,7 @@ static tn_status judge_forward(tn_trace *tr, int node)
     return TN_OK;
 }
 
-/* Whether op is relu, and all that it gave is 0. */
+/* Whether the op is relu and its result is all 0. */
 static bool is_dead(const tn_trace *tr, const tni_told_node *n)
 {
     const tni_numbers *y = &n->out[0].value;
@@ -124,7 +123,7 @@ static tn_status judge_share(tn_trace *tr, tni_told_back *b, const tni_told_shar
                reason(tr, n, why, sizeof why));
 }
 
-/* A step of backward that got a gradient with numbers other than 0, and all of them finite. */
+/* Judges a step of backward whose incoming gradient is finite and not all 0. */
 static tn_status judge_back(tn_trace *tr, tni_told_back *b)
 {
     double most = 0;
@@ -156,7 +155,7 @@ static const tni_told_share *share_of(const tni_told_step *s, const int *back_of
     return NULL;
 }
 
-/* The largest share in what arrived. NULL: the seed is all. */
+/* The largest share in what arrived. NULL: only the seed did. */
 static const tni_told_add *largest(const tni_told_step *s, const int *back_of,
                                    const tni_told_back *b)
 {
@@ -171,7 +170,7 @@ static const tni_told_add *largest(const tni_told_step *s, const int *back_of,
     return found;
 }
 
-/* The op that changed the gradient most, downwards or upwards, between the loss and a share. */
+/* The op between the loss and a share that shrank or grew the gradient most. */
 static int culprit(const tni_told_step *s, const int *back_of, const tni_told_back *b,
                    const tni_told_share *share, bool shrank)
 {
@@ -215,7 +214,7 @@ static const tni_told_share *largest_share(const tni_told_step *s, int pass, int
     return found;
 }
 
-/* All that the leaf gets; last: the last of its shares. */
+/* Judges the whole gradient of a leaf; last: the last of its shares. */
 static tn_status judge_leaf(tn_trace *tr, const tni_told_back *b, const tni_told_share *last,
                             const verdict *v)
 {

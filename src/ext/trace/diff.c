@@ -15,7 +15,7 @@ typedef struct diff {
     size_t step, said;
 } diff;
 
-/* Before each difference; the first one of a step says which step it is. */
+/* Called before each difference; the first one in a step prints the step. */
 static FILE *line(diff *d)
 {
     if (!d->said++) fprintf(d->a.file, "step %zu\n", d->step + 1);
@@ -50,7 +50,7 @@ static bool same_op(const diff *d, size_t i, size_t j)
     return strcmp(a, b) == 0;
 }
 
-/* Both lists are in forward's order, so the search goes on where the last one ended. */
+/* Both lists are in forward's order, so the search continues where the last one ended. */
 static void match_ops(diff *d)
 {
     size_t n = d->b.step->n_nodes, from = 0;

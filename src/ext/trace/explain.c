@@ -14,7 +14,7 @@
 static const char f[] = "tn_explain";
 
 typedef struct leaf {
-    tn_tensor *tensor, *gradient; /* one reference each; of this pass alone */
+    tn_tensor *tensor, *gradient; /* one reference each; of this pass only */
     int told;                     /* its index in the account */
     bool checked;
     double slope, difference;
@@ -48,7 +48,7 @@ static tn_status note_leaf(tn_trace *tr, const tn_tensor *t, tn_tensor *grad)
 
 /* ---- finite differences ---------------------------------------------------------------------- */
 
-/* The loss, computed again without recording; then all that it changed is put back. */
+/* The loss, computed again without recording; then everything that it changed is restored. */
 static tn_status loss_again(check *c, const tn_explain_options *o, double *value)
 {
     tn_scope scope = tn_scope_begin();
@@ -64,7 +64,7 @@ static tn_status loss_again(check *c, const tn_explain_options *o, double *value
     return status == TN_OK ? restored : status;
 }
 
-/* The loss where the leaf is `was` + step u. */
+/* The loss with the leaf at `was` + step u. */
 static tn_status loss_at(check *c, const tn_explain_options *o, leaf *l, tn_tensor *was,
                          tn_tensor *u, double step, double *value)
 {
@@ -102,7 +102,7 @@ static tn_status difference(check *c, const tn_explain_options *o, leaf *l, doub
     return status;
 }
 
-/* The step: the cube root of the dtype's precision, in proportion to the leaf. 0: no use trying. */
+/* The step: the cube root of the dtype's precision, scaled to the leaf's size. 0: no use trying. */
 static double step_of(const tn_tensor *t)
 {
     double eps = t->dtype == TN_F64 ? DBL_EPSILON : FLT_EPSILON, norm = 0;
@@ -122,7 +122,7 @@ static tn_status check_leaf(check *c, const tn_explain_options *o, leaf *l)
     return difference(c, o, l, h);
 }
 
-/* Whether again gives the loss that was explained. */
+/* Whether a second run gives the loss that was explained. */
 static tn_status compare_losses(check *c, const tn_explain_options *o, double loss)
 {
     double now = 0;
@@ -144,7 +144,7 @@ static tn_status check_all(check *c, const tn_explain_options *o, double loss)
     return status;
 }
 
-/* Writes what was found to the last share of each leaf. */
+/* Stores the results in the last share of each leaf. */
 static void tell_checks(const check *c, tni_told_step *s)
 {
     for (size_t k = 0; k < s->n_backs; k++) {

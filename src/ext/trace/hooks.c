@@ -1,6 +1,6 @@
 /*
- * hooks.c - what becomes of gradients on their way: hooks change them, and where several processes
- * train one model, the leaves' are averaged over the ranks.
+ * hooks.c - what happens to gradients on their way: hooks change them, and when several processes
+ * train one model, those of leaves are averaged over the ranks.
  */
 #include "ext/trace/record.h"
 
@@ -9,7 +9,7 @@ static tn_status note_hook(tn_trace *tr, const tni_hooked *h, const tn_tensor *g
 {
     tni_told_step *s = &tr->now;
     tni_record_pass *p = tr->pass;
-    if (!p) return TN_OK; /* it ran already when the account began */
+    if (!p) return TN_OK; /* the pass began before the account */
     if (h->number == 0) return tni_numbers_note(&p->way, gradient, tr->values);
     tni_told_hook hook = { .pass = p->number,
                            .node = h->node ? tni_record_node(tr, h->node, NULL) : -1,
@@ -34,7 +34,7 @@ static void hooked(tni_watcher *self, const tni_hooked *h, const tn_tensor *grad
     if (tni_note_begin(&note, self)) tni_note_end(&note, note_hook(note.trace, h, gradient));
 }
 
-/* The last share of a leaf in the pass that ended; NULL: it got none. */
+/* The last share of a leaf in the pass that ended; NULL: the leaf got none. */
 static tni_told_share *share_of(tn_trace *tr, int tensor)
 {
     tni_told_step *s = &tr->now;

@@ -1,9 +1,9 @@
 /*
- * html.c - accounts as one HTML page, which needs nothing else: no network, no framework.
+ * html.c - accounts as one self-contained HTML page: no network, no framework.
  *
  * The page itself, with its style and scripts, is in page/ and compiled in (page.h). Here its gaps
- * are filled: the title, the tables that are read where there is no script and on paper, and the
- * accounts as JSON for the scripts.
+ * are filled: the title, the tables for paper and readers without scripts, and the accounts as JSON
+ * for the scripts.
  */
 #include <math.h>
 
@@ -11,9 +11,9 @@
 #include "ext/trace/json.h"
 #include "ext/trace/page.h"
 
-enum { ROWS = 400 }; /* of a ledger in the static tables; the JSON has all */
+enum { ROWS = 400 }; /* rows of a ledger in the static tables; the JSON has all */
 
-/* Text in an element; a byte of no character, or of one that was cut, becomes "?". */
+/* Text in an element; bytes that are not valid UTF-8 become "?". */
 static void put_text(FILE *file, const char *text)
 {
     size_t left = strlen(text), valid = tni_utf8(text, left);
@@ -124,7 +124,7 @@ static void put_findings(FILE *file, const tni_told_step *s)
     }
 }
 
-/* What is read without the scripts: losses, findings, and the ledgers of the first and the last
+/* The part for reading without scripts: losses, findings, and the ledgers of the first and last
  * step. */
 static void put_static(FILE *file, tn_trace *const *traces, int n)
 {

@@ -30,7 +30,7 @@ static const char *boolean(bool b)
     return b ? "true" : "false";
 }
 
-/* Before item i of a list: what parts it from the one before. */
+/* Writes the separator before item i of a list. */
 static void next(const tni_out *o, size_t i)
 {
     fprintf(o->file, i ? ",\n" : "\n");
@@ -98,7 +98,7 @@ static void put_call(const tni_out *o, size_t i)
     fprintf(o->file, "]}");
 }
 
-/* Shape, dtype, and whether a gradient flows. In a page what most tensors have is left out. */
+/* Shape, dtype, and whether a gradient flows. A page leaves out what most tensors have. */
 static void put_kind(const tni_out *o, const tn_shape *shape, tn_dtype dtype, bool gradient)
 {
     fprintf(o->file, "\"shape\":");
@@ -178,7 +178,7 @@ static void put_node(const tni_out *o, size_t k)
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* ,"hooks":[...]: nothing where there are none */
+/* ,"hooks":[...]; nothing if there are none */
 static void put_hooks(const tni_out *o, int pass, int node, int output, int tensor)
 {
     bool any = false;
@@ -317,7 +317,7 @@ static void put_one_finding(const tni_out *o, size_t i)
     put_finding(o, &o->step->findings[i]);
 }
 
-/* ,"averaged":[...]: nothing where there are none */
+/* ,"averaged":[...]; nothing if there are none */
 static void put_averages(const tni_out *o, int pass)
 {
     bool any = false;

@@ -1,22 +1,22 @@
 /*
  * json.h - writing accounts as JSON: for programs as it is, for the page packed.
  *
- * Packed, each text and each tensor's numbers are written once, in a table, and are elsewhere their
- * places in it: a gradient is the share of one op and arrives at another, and every op of a kind
- * has its formula. page/data.js unpacks it.
+ * Packed, each text and each tensor's numbers are written once, in a table, and referred to by
+ * index: a gradient is the share of one op and arrives at another, and all ops of a kind have one
+ * formula. page/data.js unpacks it.
  */
 #ifndef TNI_TRACE_JSON_H
 #define TNI_TRACE_JSON_H
 
 #include "ext/trace/words.h"
 
-/* Zeroed is empty, but for text_at.names, which must be set. */
+/* Empty when zeroed, except that text_at.names must be set. */
 typedef struct tni_pack {
     char **text;
     const tni_numbers **value; /* of the accounts */
     size_t n_texts, n_values, text_room, value_room;
     tni_map text_at, value_at; /* text, hash -> place + 1 */
-    bool failed;               /* out of memory: what is written is not whole */
+    bool failed;               /* out of memory: the output is incomplete */
 } tni_pack;
 
 typedef struct tni_out {

@@ -2,8 +2,8 @@
  * json_values.c - texts and numbers in JSON, and the tables of a packed account.
  *
  * A number has nine digits, more than an f32 has. In a page all values of a tensor are one string,
- * their f32 in base64, from which the page finds norm, extremes and mean; where they are too many
- * for that, or no f32, these are written as digits.
+ * f32 in base64, from which the page computes norm, extremes and mean; if there are too many
+ * values, or they are not f32, those are written as digits.
  */
 #include <float.h>
 #include <math.h>
@@ -18,7 +18,7 @@ static void put_string(FILE *file, const char *text)
     size_t left = strlen(text), valid = tni_utf8(text, left);
     fputc('"', file);
     for (const unsigned char *c = (const unsigned char *)text; left > 0; c++, left--) {
-        if (valid == 0) { /* a byte of no character, or of one that was cut */
+        if (valid == 0) { /* not valid UTF-8, or cut off */
             fputc('?', file);
             valid = tni_utf8((const char *)c + 1, left - 1);
             continue;
@@ -34,7 +34,7 @@ static void put_string(FILE *file, const char *text)
     fputc('"', file);
 }
 
-/* The text's place in the table; -1: out of memory. */
+/* The text's index in the table; -1: out of memory. */
 static int place_of_text(tni_pack *p, const char *text)
 {
     int at = tni_get(&p->text_at, text);
@@ -96,7 +96,7 @@ static bool same_numbers(const tni_numbers *a, const tni_numbers *b)
     return a->n == b->n && a->hash == b->hash && !a->value == !b->value;
 }
 
-/* The place of numbers in the table; -1: out of memory. Of two that have one hash but differ, the
+/* The index of numbers in the table; -1: out of memory. If two differ but have the same hash, the
  * later one is written each time. */
 static int place_of_numbers(tni_pack *p, const tni_numbers *v)
 {
@@ -136,7 +136,7 @@ void tni_put_numbers(const tni_out *o, const tni_numbers *v)
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-/* Whether an f32 holds x but for rounding. */
+/* Whether x fits an f32, except for rounding. */
 static bool fits_f32(double x)
 {
     return x == 0 || !isfinite(x) || (fabs(x) >= (double)FLT_MIN && fabs(x) <= (double)FLT_MAX);

@@ -15,10 +15,10 @@ static uint64_t mix(uint64_t hash, double x)
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
     hash = (hash ^ bits) * 0x100000001b3u;
-    return hash ^ hash >> 32; /* a product never brings a high bit, such as the sign, down */
+    return hash ^ hash >> 32; /* multiplying never moves a high bit, such as the sign, down */
 }
 
-/* sqrt(sum x^2) of finite numbers, none above `most`: scaled, so that no square overflows. */
+/* sqrt(sum x^2) of finite numbers, at most `most` in size: scaled so that no square overflows. */
 static double norm_of(const double *x, int64_t n, double most)
 {
     double sum = 0;

@@ -18,7 +18,7 @@ void tni_record_pass_free(tni_record_pass *p)
     tni_free(p, sizeof *p);
 }
 
-/* A share (from -1: a seed) goes to an output of a node. */
+/* Notes that a share (from -1: a seed) is added to an output of a node. */
 static tn_status add(tni_record_pass *p, const tni_node *to, int output, int from, int in)
 {
     const void *key = tni_sequence_key(to->sequence);
@@ -98,8 +98,8 @@ static tn_status add_nodes(tn_trace *tr, tni_record_pass *p, tni_told_pass *told
     return status;
 }
 
-/* The loss: what an outermost backward began with, if it has one element; as long as there is none,
- * what tn_gradients did. */
+/* The loss: the root of the outermost backward, if it has one element; until there is one, that of
+ * tn_gradients. */
 static void note_loss(tn_trace *tr, const tni_pass *pass)
 {
     const tni_node *newest = pass->order.n ? pass->order.heap[0] : NULL;
@@ -146,7 +146,7 @@ static void begins(tni_watcher *self, const tni_pass *pass)
 
 /* ---- a node ---------------------------------------------------------------------------------- */
 
-/* Moves what was added at a node into its step of backward, in the order in which it came. */
+/* Moves what was added at a node into its step of backward, in order of arrival. */
 static tn_status take_adds(tni_record_pass *p, const tni_node *node, tni_told_back *b)
 {
     int last = tni_get(&p->newest, tni_sequence_key(node->sequence));
@@ -198,7 +198,7 @@ static tn_status arrived(tni_watcher *self, const tni_node *node)
 
 /* ---- its shares ------------------------------------------------------------------------------ */
 
-/* What the leaf's gradient would be now: what it had before the pass, and the shares so far. */
+/* The leaf's gradient so far: its value before the pass plus the shares so far. */
 static tn_status note_growth(tn_trace *tr, const tn_tensor *leaf, tni_numbers *after)
 {
     tn_tensor *sum = leaf->gm->pending, *before = leaf->gm->grad;
@@ -278,7 +278,7 @@ static void count_parts(tn_trace *tr)
     }
 }
 
-/* Hooks have run: what a leaf gets, and what its gradient will be. */
+/* After the hooks: notes what a leaf gets from the pass, and what its gradient will be. */
 static tn_status settle(tn_trace *tr, const tn_tensor *leaf)
 {
     tni_record_pass *p = tr->pass;

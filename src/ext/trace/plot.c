@@ -92,7 +92,7 @@ static int utf8_extra(const unsigned char *t)
     return extra;
 }
 
-/* Text of a caller's: markup escaped, control characters and broken UTF-8 replaced. */
+/* Text from a caller: markup escaped, control characters and broken UTF-8 replaced. */
 static void add_text(tni_bytes *b, const char *text)
 {
     const unsigned char *t = (const unsigned char *)(text ? text : "");

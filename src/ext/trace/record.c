@@ -30,7 +30,7 @@ static void handle_made(tni_watcher *self, const tn_tensor *t)
     tni_map_remove(&((tn_trace *)self)->known, t);
 }
 
-/* What was known of the memory that was at this address. */
+/* Forgets what was known about the memory at this address. */
 static void storage_made(tni_watcher *self, tni_storage *s)
 {
     tn_trace *tr = (tn_trace *)self;
@@ -52,7 +52,7 @@ static bool fits(const tni_told_tensor *told, const tn_tensor *t)
     return told->dtype == t->dtype && tni_shape_equal(&told->shape, &t->shape);
 }
 
-/* A tensor that no list of the model has. A view of a registered one has that one's name. */
+/* Adds a tensor that no list of the model has. A view of a registered tensor gets its name. */
 static int add_tensor(tn_trace *tr, const tn_tensor *t, int of)
 {
     tni_told *told = &tr->told;
@@ -75,8 +75,8 @@ static int add_tensor(tn_trace *tr, const tn_tensor *t, int of)
     return (int)told->n_tensors++;
 }
 
-/* Whether t, in the memory of a registered tensor, reads the same as that one, and gets no gradient
- * of its own. */
+/* Whether t, which shares memory with registered tensor `of`, reads the same elements and gets no
+ * gradient of its own. */
 static bool stands_for(const tn_trace *tr, const tn_tensor *t, int of)
 {
     bool leaf = t->requires_grad && !t->node;
@@ -84,7 +84,7 @@ static bool stands_for(const tn_trace *tr, const tn_tensor *t, int of)
            tni_map_get(&tr->offsets, tni_index_key(of)) == tni_offset_value(t);
 }
 
-/* Whether t is tensor i, as which its address is known. Another thread may have made it there. */
+/* Whether t is still tensor i, known by this address. Another thread may have made another there. */
 static bool is_still(const tn_trace *tr, const tn_tensor *t, int i, int of)
 {
     const tni_told_tensor *told = &tr->told.tensors[i];
@@ -97,7 +97,7 @@ int tni_record_tensor(tn_trace *tr, const tn_tensor *t)
 {
     int i = tni_get(&tr->known, t), of = tni_get(&tr->storages, t->storage);
     if (i < 0 && of < 0 && tr->model && (t->is_parameter || t->is_buffer)) {
-        /* put into the model since we looked? */
+        /* added to the model since the last look? */
         if (tni_record_registered(tr) != TN_OK) return -1;
         i = tni_get(&tr->known, t);
         of = tni_get(&tr->storages, t->storage);
@@ -126,7 +126,7 @@ static int module_of(tn_trace *tr, const tni_place *p)
     return (int)told->n_modules++;
 }
 
-/* Adds a call whose outer one is there. */
+/* Adds a call; the call around it is there already. */
 static tn_status add_call(tn_trace *tr, tni_place *p)
 {
     tni_told_step *s = &tr->now;
@@ -173,7 +173,7 @@ static tn_status note_write(tn_trace *tr, int call, int buffer)
     return TN_OK;
 }
 
-/* The call of a node that was recorded before we looked, as far as it remembers (tn_set_places). */
+/* The call of a node recorded before the account, as far as the node knows (tn_set_places). */
 static tn_status call_before(tn_trace *tr, const tni_node *node, int *call)
 {
     tni_place *place = node->origin ? node->origin->place : NULL;
@@ -206,7 +206,7 @@ static int op_of(tn_trace *tr, const tn_op *op)
     return (int)told->n_ops++;
 }
 
-/* What is there of an input that takes no gradient; NULL: nothing. */
+/* The value of an input that takes no gradient; NULL: not available. */
 static const tn_tensor *seen(const tni_node *node, int i, const tni_call *c)
 {
     const tni_origin *o = node->origin;
@@ -227,7 +227,7 @@ static tn_status note_input(tn_trace *tr, const tni_node *node, int i, const tni
                          .shape = node->in[i].shape };
     if (node->in[i].absent) return TN_OK;
     const tn_tensor *t = edge->leaf ? edge->leaf : edge->node ? NULL : seen(node, i, c);
-    if (edge->node) { /* recorded before we looked, but its value is kept here */
+    if (edge->node) { /* recorded before the account, but its value is kept here */
         int from = tni_get(&tr->nodes, tni_sequence_key(in->from));
         tni_told_out *out = from < 0 ? NULL : &tr->now.nodes[from].out[in->output];
         if (!out || out->value.known || !node->x[i].alias) return TN_OK;

@@ -3,7 +3,7 @@
  *
  * It notes numbers at the moment when things happen, and keeps no tensor. Tensors are known by the
  * addresses of their handles until another handle is made there, nodes by the engine's sequence
- * numbers. What goes wrong in it never fails what it watches: the account ends there.
+ * numbers. A failure in it never fails what it watches: the account just ends there.
  */
 #ifndef TNI_RECORD_H
 #define TNI_RECORD_H
@@ -24,13 +24,13 @@ typedef struct tni_record_add {
 typedef struct tni_record_pass {
     struct tni_record_pass *outer;
     const tni_pass *pass;
-    int number, back; /* in the step: this pass; the step of backward that runs */
+    int number, back; /* within the step: number of this pass; running step of backward */
     size_t kept;      /* bytes that its nodes still keep */
     bool disturbed;   /* a hook may have changed a gradient, or a grad */
-    tni_map newest;   /* sequence of a node -> its add that came last + 1 */
+    tni_map newest;   /* sequence of a node -> its newest add + 1 */
     tni_map leaves;   /* tensor -> the step of backward that has its last share + 1 */
     tni_map sum_of;   /* tensor -> its number in sums + 1 */
-    double *sums;     /* norms of what leaves get, where that is not their only share */
+    double *sums;     /* norms of leaves' totals, for leaves with several shares */
     tni_numbers way;  /* the gradient that is given to hooks, as it was before the next one */
     struct tni_record_add *adds;
     size_t n_adds, room, n_sums, sums_room;
@@ -43,10 +43,10 @@ struct tn_trace {
     tn_module *model;  /* one reference; NULL: none, or ended */
     tn_optim *opt;
     int64_t values;
-    size_t line; /* of the ledger: looked for here first */
+    size_t line; /* of the ledger: where a search begins */
     bool running;
     bool late;        /* forward is over: where the registered tensors started is not known */
-    bool over;        /* the step has moved its parameters: what comes next begins a new one */
+    bool over;        /* the parameters have moved: the next event begins a new step */
     bool optimizing;  /* an optimizer's step runs */
     bool lines;       /* the setting before */
     bool mode;        /* of the last outermost call: training */
@@ -70,8 +70,8 @@ struct tn_trace {
     void *user;
 };
 
-/* Between these two nothing is watched or recorded; a failure ends the account, and an error that
- * was pending stays. */
+/* Between begin and end nothing is watched or recorded. A failure ends the account; an error that
+ * was pending before stays. */
 typedef struct tni_note {
     tn_trace *trace;
     bool grad;
@@ -86,13 +86,13 @@ int tni_record_tensor(tn_trace *tr, const tn_tensor *t);
 /* of a recorded op; c: the call that made it, NULL: not known */
 int tni_record_node(tn_trace *tr, const tni_node *node, const tni_call *c);
 void tni_record_forward(tni_watcher *w);
-/* Whether all of them are there; if not, frees the others. */
+/* Whether all texts were made; if not, frees those that were. */
 bool tni_record_texts(int n, char *const *text);
 
 /* pass.c: backward */
 void tni_record_backward(tni_watcher *w);
 void tni_record_pass_free(tni_record_pass *p);
-/* The norm of what a leaf gets from the pass that ends; last: its last share. */
+/* The norm of a leaf's gradient from the pass that is ending; last: its last share. */
 double tni_record_sum(const tn_trace *tr, int tensor, const tni_told_share *last);
 
 /* hooks.c: what becomes of gradients on their way */
@@ -112,15 +112,16 @@ tn_status tni_record_open(tn_trace *tr);
 tn_status tni_record_close(tn_trace *tr);
 /* Notes the registered tensors as forward left them. */
 tn_status tni_record_after_forward(tn_trace *tr);
-/* Notes who writes a registered tensor, of tni_moved. */
+/* Notes who (of tni_moved) writes a registered tensor. */
 void tni_record_written(tn_trace *tr, int tensor, unsigned by);
 
 /* trace.c. Whether this thread may be watched; function: for the message */
 tn_status tni_trace_may_begin(const char *function, const tn_module *model);
 tn_trace *tni_trace_start(tn_trace_options options, bool late);
-/* Closes the last step and watches no more. Why the account was cut short; no message. */
+/* Closes the last step and stops watching. The status says why the account was cut short; no
+ * message. */
 tn_status tni_trace_stop(tn_trace *tr);
-/* what all writers check first and last. */
+/* All writers check the first at their start, the second at their end. */
 tn_status tni_trace_writable(const char *function, const FILE *file, const tn_trace *tr);
 tn_status tni_trace_written(const char *function, FILE *file);
 

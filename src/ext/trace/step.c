@@ -24,7 +24,7 @@ static tni_held held_by(const tn_trace *tr, const tn_entry *e)
     return tni_map_get(&tr->opt->tensors, e->tensor) ? TNI_HELD : TNI_NOT_HELD;
 }
 
-/* Adds the entry, under its name, or brings up to date what is known of it. */
+/* Adds the entry under its name, or updates it. */
 static tn_status register_entry(tn_trace *tr, const tn_entry *e)
 {
     tni_told *told = &tr->told;
@@ -117,7 +117,7 @@ static tn_status note_forward(tn_trace *tr, const tn_entry *e)
 
 void tni_record_written(tn_trace *tr, int tensor, unsigned by)
 {
-    /* what follows an optimizer's step is in the numbers with which the next step starts */
+    /* changes after an optimizer's step show in the numbers at the next step's start */
     bool in = by == TNI_MOVED_OPTIMIZER || !tr->now.stepped;
     tni_told_entry *line = in ? find_line(tr, tensor) : NULL;
     if (line) line->late |= by;
@@ -199,7 +199,7 @@ static void sort_nodes(tn_trace *tr, int *place)
     }
 }
 
-/* What refers to nodes by their old indices. */
+/* Updates everything that refers to nodes by their old indices. */
 static void renumber(tn_trace *tr, const int *place)
 {
     tni_told_step *s = &tr->now;

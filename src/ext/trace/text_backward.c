@@ -84,7 +84,7 @@ static void say_arrivals(const tni_words *w, const tni_told_back *b)
 
 /* ---- shares ---------------------------------------------------------------------------------- */
 
-/* Whether a name stands in a rule, as a word. */
+/* Whether a name occurs in a rule as a word. */
 static bool mentions(const char *rule, const char *name)
 {
     size_t n = strlen(name);
@@ -300,7 +300,7 @@ static void say_back(const tni_words *w, const tni_told_back *b, size_t number)
     say_freed(w, b);
 }
 
-/* Leaves that got no gradient here, but on other ranks. */
+/* Leaves that got a gradient on other ranks only. */
 static void say_received(const tni_words *w, int pass)
 {
     for (size_t k = 0; k < w->step->n_averages; k++) {
