@@ -196,7 +196,7 @@ tn_status tni_list_push(tn_list *list, const char *prefix, const char *path, con
                         tn_entry entry);
 /* The entry with a name; NULL (no message) if there is none. */
 const tn_entry *tni_list_find(const tn_list *list, const char *name);
-/* The next recorded state version after number *i (-1: the first), and moves *i there; 0: no more. */
+/* The next recorded state version after number *i (-1: the first); moves *i there; 0: no more. */
 int tni_list_next_version(const tn_list *list, int *i);
 /* The path of module number i; valid until the next call. */
 const char *tni_list_path(const tn_list *list, int i);

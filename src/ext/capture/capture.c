@@ -174,7 +174,7 @@ static tn_tensor *call_step(tn_capture *c)
     return y;
 }
 
-/* Run 1, and on the CPU every run; the caller owns the result's reference, as that of run. */
+/* Run 1, and on the CPU every run; the caller owns the reference to the result, as after run. */
 static tn_tensor *call(tn_capture *c, int n, tn_tensor *const *inputs)
 {
     tn_scope scope = tn_scope_begin();

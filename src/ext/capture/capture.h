@@ -14,10 +14,10 @@
 typedef struct tni_captured_step {
     tn_optim *opt;            /* one reference */
     int64_t before;           /* its step count at the capture */
-    int n, n_params;          /* number updated; number that opt had */
+    int n, n_params;          /* parameters updated; parameters that opt had */
     tni_optim_tensor *tensor; /* n: what the kernel was given */
-    int *param;               /* n: the index of each one's parameter */
-    /* (1 + slots) n: of each tensor and its states; the notes hold them */
+    int *param;               /* n: index of the parameter of each */
+    /* (1 + slots) n: those of each tensor and its states; the notes keep them alive */
     tni_storage **storage;
     bool *required; /* n_params: requires_grad */
 } tni_captured_step;

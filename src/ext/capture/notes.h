@@ -2,9 +2,9 @@
  * notes.h - what is recorded on the host while a training step is captured (tn_capture, capture.c).
  *
  * The host's work inside a captured step is done only once, and the graph holds raw addresses. So
- * the notes keep every older storage that the step uses, know the storages it made that outlive it,
- * and are told of anything that would go stale: then the capture fails, with a message that says
- * what to do instead. During a capture they are the thread's watcher (tensor/watch.h).
+ * the notes keep every older storage that the step uses, list the storages made in the step that
+ * outlive it, and learn of anything that would go stale: then the capture fails, with a message
+ * that says what to do instead. During a capture they are the thread's watcher (tensor/watch.h).
  */
 #ifndef TNI_NOTES_H
 #define TNI_NOTES_H
@@ -75,7 +75,7 @@ bool tni_notes_room(tni_notes *r, void *items, size_t *capacity, size_t n, size_
 /* grads.c. leaf's grad is about to change; adding: backward adds to it. */
 tn_status tni_notes_grad(tni_notes *r, tn_tensor *leaf, bool adding);
 void tni_notes_keep_grads(tni_notes *r); /* after = the leaves' current grads */
-/* gives leaves the grads of after, or of before */
+/* makes leaves' grads those of after, or of before */
 void tni_notes_put_grads(tni_notes *r, bool after);
 void tni_notes_drop_before(tni_notes *r);
 tn_status tni_notes_check_grads(const tni_notes *r);

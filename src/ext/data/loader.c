@@ -25,8 +25,8 @@ typedef enum slot_state { SLOT_IDLE, SLOT_WANTED, SLOT_READY } slot_state;
 
 struct tn_loader {
     int n_tensors;
-    tn_tensor *tensor[MAX_TENSORS]; /* dense; handles of our own: what a module casts or moves under
-                                       the caller's handle is none of the data we were made of */
+    tn_tensor *tensor[MAX_TENSORS]; /* dense; our own handles: a module may cast or
+                                       move the memory under the caller's */
     size_t row_bytes[MAX_TENSORS];
     int64_t rows, batches;
     tn_loader_options o;
@@ -58,7 +58,7 @@ static uint64_t mix(uint64_t seed, uint64_t epoch)
     return z ^ z >> 31;
 }
 
-/* Our part's rows of a batch; the last one of an epoch may have a rest that no part gets. */
+/* The number of rows in our part of a batch; in an epoch's last batch some may be left over. */
 static int64_t batch_rows(const tn_loader *l, int64_t position)
 {
     return TNI_MIN(l->o.batch_size, l->rows - position * l->o.batch_size) / l->o.parts;
@@ -108,7 +108,7 @@ static void *fill(void *argument)
     return NULL;
 }
 
-/* In a forked child the loader restarts at its position: the thread does not exist there, and may
+/* In a forked child, restarts the loader at its position: the thread does not exist there, and may
  * have held the lock. Otherwise does nothing. */
 static void leave_parent(tn_loader *l)
 {
@@ -346,7 +346,7 @@ int64_t tn_loader_batch_size(const tn_loader *l)
     return l ? l->o.batch_size : no_loader("tn_loader_batch_size");
 }
 
-/* Replaces all slots by slots for another batch size, or none. */
+/* Replaces all slots by slots for another batch size, or changes nothing. */
 static tn_status replace_slots(tn_loader *l, int64_t batch_size)
 {
     int64_t was = l->o.batch_size;
@@ -418,7 +418,7 @@ void tni_loader_get(const tn_loader *l, tni_loader_state *state)
                                  l->o.batch_size, l->o.shuffle, l->o.drop_last };
 }
 
-/* Batches of a loader of any number of parts: with parts, a short rest may be none. */
+/* The number of batches for any number of parts; with several, a short last one may be dropped. */
 static int64_t most_batches(const tn_loader *l)
 {
     tn_loader_options whole = l->o;

@@ -1,9 +1,9 @@
 /*
  * dot.c - the graph as text for Graphviz: a viewer that knows only the public tn_graph_visit.
  *
- * The visitor notes a line for each node and for each edge; the boxes of modules, which are nested,
- * are written when all is known. A parameter or buffer stands in the box of the call that read it
- * first in forward; ops come newest first, so that is the last reader the visitor sees.
+ * The visitor notes a line for each node and for each edge; the nested boxes of modules are written
+ * at the end. A parameter or buffer is drawn in the box of the call that read it first in forward;
+ * ops come newest first, so that is the last reader the visitor sees.
  */
 #include <tenon/graph.h>
 
@@ -44,7 +44,7 @@ typedef struct label {
     size_t n;
 } label;
 
-/* Appends to a label as long as there is room. */
+/* Appends to a label while there is room. */
 TN_PRINTF(2, 3) static void put(label *l, const char *format, ...)
 {
     va_list args;
@@ -142,7 +142,7 @@ static bool add_edge(drawing *d, edge e)
     return true;
 }
 
-/* The boxes of a call and of all around it, and what the call writes. */
+/* Notes the boxes of a call and of all calls around it, and what the call writes. */
 static bool add_boxes(drawing *d, const tn_graph_call *call, int op)
 {
     for (; call; call = call->outer) {

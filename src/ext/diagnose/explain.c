@@ -2,9 +2,9 @@
  * explain.c - tn_explain_training: reports what keeps a model from learning, by full names.
  *
  * One run is watched (explain_run.c); its gradients are taken with tn_gradients, which changes no
- * grad. A parameter without a gradient is then followed through the ops in two colours: the values
- * that depend on it at all, and those through which a gradient would reach it. It was cut off where
- * the second colour ends and the first goes on to the loss.
+ * grad. A parameter without a gradient is then followed through the ops in two colours: values that
+ * depend on it at all, and values through which a gradient would reach it. It was cut off where the
+ * second colour ends but the first continues to the loss.
  */
 #include <math.h>
 

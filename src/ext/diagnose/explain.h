@@ -1,6 +1,6 @@
 /*
- * explain.h - one watched run of a loss function: tn_explain_training makes its report of it, and
- * tn_module_gradcheck names ops by it.
+ * explain.h - one watched run of a loss function, from which tn_explain_training makes its report
+ * and tn_module_gradcheck learns the names of ops.
  *
  * Every tensor that took part has a number, its index among the values. A use is one op with the
  * values it read and made; uses are in the order of time. Numbers outlive tensors: nothing is kept
@@ -23,8 +23,8 @@ typedef enum tni_cut {
 } tni_cut;
 
 typedef struct tni_use {
-    const char *prefix, *op; /* "tn_" and "add", or "" and all of a name; static */
-    int module;              /* in whose call: index into module; -1: in the loss function itself */
+    const char *prefix, *op; /* "tn_" and "add", or "" and the whole name; static */
+    int module;              /* the calling module's index; -1: the loss function itself */
     int end; /* the first of its values in `ends`: n_in inputs, then n_out results */
     int n_in, n_out;
     tni_cut cut;
@@ -37,7 +37,7 @@ typedef struct tni_value {
     tn_dtype dtype;
 } tni_value;
 
-/* A value with history or without: 2 * number + history. */
+/* A value, with or without history: 2 * number + history. */
 typedef uint32_t tni_end;
 
 typedef struct tni_part {
@@ -82,11 +82,11 @@ typedef struct tni_run {
 /* Remembers what a run of the model (NULL: none) may change. r is zeroed. */
 TNI_SHARED tn_status tni_run_carry(tni_run *r, tn_module *model);
 /* Calls loss(model, user) with recording on and everything watched; no other watcher may be set. r
- * is zeroed but for its function. *result is its loss, in the current scope, one element. What the
- * run changed stays changed until tni_run_restore. */
+ * is all zero except function. *result is the loss, one element, in the current scope. Changes made
+ * by the run stay until tni_run_restore. */
 tn_status tni_run_watch(tni_run *r, tn_module *model, tn_tensor *(*loss)(tn_module *m, void *user),
                         void *user, tn_tensor **result);
-/* Restores buffers, extra state and the default generator, as often as it is called. */
+/* Restores buffers, extra state and the default generator; may be called several times. */
 TNI_SHARED tn_status tni_run_restore(tni_run *r);
 TNI_SHARED void tni_run_free(tni_run *r);
 

@@ -2,8 +2,8 @@
  * explain_ranks.c - what tn_explain_training says of the other ranks of a run.
  *
  * The watched run is this rank's alone. At the end of every averaging backward each rank has told
- * all others which parameters had a gradient (ext/parallel/reduce.c), so whoever asks knows
- * already: nothing is sent here, and one rank alone may ask.
+ * all others which parameters had a gradient (ext/parallel/reduce.c). So nothing is sent here, and
+ * one rank alone may ask.
  */
 #include "ext/diagnose/explain.h"
 #include "ext/parallel/group.h"

@@ -1,9 +1,9 @@
 /*
  * explain_run.c - runs a loss function and records each op's inputs and results, and in which call.
  *
- * The watcher sees new handles, ops, tn_detach and in-place changes; forward pre-hooks and forward
- * hooks on all modules tell whose call is running. An address is taken for an older tensor only if
- * no new one was made there.
+ * The watcher sees new handles, ops, tn_detach and in-place changes; hooks before and after forward
+ * on all modules show whose call is running. An address counts as an older tensor only if no new
+ * one was made there.
  */
 #include "ext/diagnose/explain.h"
 
@@ -93,7 +93,7 @@ static const tn_module *holder(const tni_run *r, const tn_tensor *t)
     return NULL;
 }
 
-/* Checks a tensor read in the innermost running call; by whom: "tn_add reads". */
+/* Checks a tensor read in the innermost running call; its reader: "tn_add reads". */
 static tn_status look(tni_run *r, const tn_tensor *t, const char *who, const char *does)
 {
     if (!r->n_frame || tni_none(t) || tni_map_get(&r->member, t)) return TN_OK;
@@ -292,7 +292,7 @@ tn_status tni_run_watch(tni_run *r, tn_module *model, tn_tensor *(*loss)(tn_modu
                                     .applied = saw_op,
                                     .detached = saw_detach,
                                     .changes = saw_write };
-        tni_autocast_forget(); /* the run must see parameters being read by their casts */
+        tni_autocast_forget(); /* the run must see casts reading the parameters */
         tni_watch(&r->watcher);
         running = r;
         tn_set_grad_enabled(true);

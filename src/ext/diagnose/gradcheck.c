@@ -9,7 +9,7 @@
  * Second derivatives are the first derivatives of g_i(x, v) = d(sum of f(x) * v) / dx_i: the same
  * check is applied to g_i, with v, a fixed cotangent, as one more input. There backward runs
  * through the recorded gradient (TN_CREATE_GRAPH) and the differences through the unrecorded one,
- * so the two texts of an op's gradient are compared as well.
+ * so the two versions of an op's gradient are compared as well.
  *
  * Source  PyTorch's torch.autograd.gradcheck: defaults and the order of checks
  */
@@ -64,7 +64,7 @@ static tn_tensor *checked_result(tn_tensor *y)
     return y;
 }
 
-/* y's values, m of them, without recording. */
+/* The m values of y, without recording. */
 static tn_status evaluate(const check *c, double *values, int64_t m)
 {
     tn_scope scope = tn_scope_begin();

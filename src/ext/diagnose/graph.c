@@ -103,7 +103,7 @@ static int item_add(walk *w, tn_tensor *t, tni_meta meta, bool gradient)
     return (int)w->n_items - 1;
 }
 
-enum { MOST_VIEWS = 16 }; /* at one address are compared, so that the walk stays linear */
+enum { MOST_VIEWS = 16 }; /* compared at one address, so the walk stays linear */
 
 /* The item of a leaf, or (gradient false) of the memory that t shows; -1: out of memory. */
 static int item_of(walk *w, tn_tensor *t, bool gradient)
@@ -123,7 +123,7 @@ static int item_of(walk *w, tn_tensor *t, bool gradient)
     return item_add(w, t, (tni_meta){ .shape = t->shape, .dtype = t->dtype }, gradient);
 }
 
-/* What is known of an input without gradient; NULL: nothing. */
+/* The value of an input without gradient; NULL: not known. */
 static tn_tensor *seen(const tni_node *node, int i)
 {
     const tni_origin *o = node->origin;
@@ -146,7 +146,7 @@ static tn_status number_input(walk *w, const tni_node *node, int i)
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* Adds a call whose outer one is there. */
+/* Adds a call; the call around it is there already. */
 static tn_status add_call(walk *w, const tni_place *p)
 {
     size_t time = get(&w->modules, p->module) + 1, id = w->n_calls;
@@ -184,7 +184,7 @@ static tn_status number_written(walk *w, const tni_place *p)
     return TN_OK;
 }
 
-/* Once the arrays are complete: the pointers into them. */
+/* Sets the pointers into the arrays, once these are complete. */
 static void link_calls(walk *w)
 {
     int *written = w->written;

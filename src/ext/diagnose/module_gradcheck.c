@@ -7,8 +7,8 @@
  *
  *     atol + rtol |differences| + 8 ulp |L| / eps
  *
- * whose last term is L's own rounding. Where they do not, eps is divided by 100: a kink (relu, max)
- * between the two points comes to lie outside of them, and a wrong backward stays wrong.
+ * whose last term is L's own rounding. If they do not, eps is divided by 100: a kink (relu, max)
+ * between the two points then lies outside of them, while a wrong backward stays wrong.
  *
  * In fast mode a wrong element is then found by halving the direction. Slopes are linear in u, so
  * what the left half does not explain, the right half does.
@@ -36,18 +36,18 @@ typedef struct check {
     tn_module_gradcheck_options o;
     tni_run run;           /* one watched run: which op reads what, and the state before it */
     tn_list *parameters;   /* that require grad */
-    tn_tensor **p, **grad; /* they, and their gradients, TN_NONE where there is none: one block */
+    tn_tensor **p, **grad; /* those, and their gradients or TN_NONE: one block */
     double value;          /* of the loss */
     int wrong;             /* how many are */
-    int worst;             /* of the parameters; -1: none is wrong */
-    slopes found;          /* its worst element's, in fast mode its direction's */
+    int worst;             /* index of the worst parameter; -1: none is wrong */
+    slopes found;          /* at its worst element, in fast mode along its direction */
     int64_t element;
-    int last; /* of the wrong ones: read after all others */
+    int last; /* the wrong one that forward reads last */
 } check;
 
 /* ---- the copy -------------------------------------------------------------------------------- */
 
-/* A forward pre-hook: what a module is given becomes f64. */
+/* A forward pre-hook that casts a module's inputs to f64. */
 static tn_status to_f64(tn_module *m, int n_in, tn_tensor **in, void *user)
 {
     (void)m, (void)user;
@@ -204,7 +204,7 @@ static tn_status check_direction(check *c, int i)
     return TN_OK;
 }
 
-/* u's elements from..from+n, elsewhere 0. */
+/* u's elements from..from+n, the others 0. */
 static tn_tensor *part_of(tn_tensor *u, int64_t from, int64_t n)
 {
     tn_tensor *part = tn_full_as(TN_SHAPE(tn_numel(u)), 0, TN_F64, u->storage->device);
@@ -290,7 +290,7 @@ static tn_status report(check *c)
 
 /* ---- the call -------------------------------------------------------------------------------- */
 
-/* The run that is watched, its gradients, and whether a second run gives the same loss. */
+/* Does the watched run, takes its gradients, and checks that a second run gives the same loss. */
 static tn_status first_run(check *c)
 {
     tn_tensor *loss = NULL;

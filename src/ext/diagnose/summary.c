@@ -1,9 +1,9 @@
 /*
  * summary.c - a model as a tree: a row per module, below it rows of its parameters and buffers.
  *
- * The walk makes rows; neighbours that differ only in their number (the blocks of a transformer)
- * become one row with a count. A module with several paths lists its members under the first; the
- * others refer to it. Then the rows are printed to the terminal's width.
+ * The walk makes rows; neighbours that differ only in number (the blocks of a transformer) become
+ * one row with a count. A module with several paths lists its members under the first path; the
+ * others refer to that. Then the rows are printed to the terminal's width.
  */
 #include <inttypes.h>
 #include <sys/ioctl.h>
@@ -26,8 +26,8 @@ typedef struct row {
 
 /* A module that the walk is in. */
 typedef struct level {
-    int64_t row, child; /* its own; that of the child shown last, -1: none yet */
-    size_t path;        /* bytes of its path, behind which a child's name stands */
+    int64_t row, child; /* its own row; that of the last child, -1: none yet */
+    size_t path;        /* bytes of its path, which a child's name follows */
 } level;
 
 typedef struct table {
@@ -67,7 +67,7 @@ static tn_status add_row(table *t, const char *name, const char *text, int64_t p
     return TN_OK;
 }
 
-enum { LONGEST = 1024 }; /* bytes of a path that are shown, as many as names in files have */
+enum { LONGEST = 1024 }; /* bytes of a path that are shown: the limit of names in files */
 
 /* The end of a path that is too long, after dots. */
 static const char *shown_path(const char *path, char text[LONGEST + 1])

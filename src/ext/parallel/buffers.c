@@ -1,15 +1,15 @@
 /*
  * buffers.c - a model's persistent buffers at the end of an averaging backward, by their rules.
  *
- * Rank 0's: all such buffers travel in one message, and are written only where bits differ, so that
- * a graph that still reads them holds on ranks that had them already. The mean is taken in f64, of
- * all such buffers together. Integers and bools have no mean: a counter of batches is rank 0's.
+ * Rank 0's: one message carries all such buffers, and only those that differ are written, so that a
+ * graph that still reads the others stays valid. Means are taken in f64, of all such buffers
+ * together. Integers and bools have no mean: a counter of batches is rank 0's.
  */
 #include "ext/parallel/data_parallel.h"
 
 static const char function[] = "tn_backward";
 
-/* Whether the buffer is averaged, or else sent from rank 0; false and *sent false: neither. */
+/* Whether the buffer is averaged; *sent: whether it is sent from rank 0; possibly neither. */
 static bool averaged(const tn_data_parallel *p, const tn_entry *e, bool *sent)
 {
     tn_buffer_rule rule = tn_data_parallel_buffers(p, e->name);
@@ -78,8 +78,8 @@ static size_t bytes_of(const tn_data_parallel *p, const tn_list *list, bool mean
     return nbytes;
 }
 
-/* The block has the numbers to be averaged, room for as many, then the bytes to be sent, and room
- * for as many: for the copies that tell what has changed. */
+/* The block has the numbers to be averaged, room for as many more, then the bytes to be sent, and
+ * room for as many more; the copies there show what has changed. */
 tn_status tni_buffers_pack(tn_data_parallel *p, const tn_list *buffers)
 {
     size_t mean = 2 * bytes_of(p, buffers, true), sent = 2 * bytes_of(p, buffers, false);

@@ -3,8 +3,8 @@
  * in each pass, its bits on request; and how a failure of one rank becomes one of all (tni_agree).
  *
  * Each rank compares itself with rank 0 and writes what differs, if anything, into a note of fixed
- * size. One small sum tells all ranks whether there is any; then the notes are exchanged, so that
- * every rank fails with the same message and none waits for one that has given up.
+ * size. One small sum tells all ranks whether any note has text; then the notes are exchanged, so
+ * that every rank fails with the same message and none waits for a rank that has given up.
  */
 #include <stdio.h>
 
@@ -39,8 +39,8 @@ typedef struct remark {
     char text[NOTE];
 } remark;
 
-/* The first rank's note that says something becomes an error on all. Each sends its own in turn:
- * nothing is allocated, so no rank can fail here alone. */
+/* The first note with a failure becomes the error on all ranks. Each sends its own in turn: nothing
+ * is allocated, so no rank can fail here alone. */
 static tn_status exchange_notes(const char *function, tni_mpi_group group, const remark *own)
 {
     int64_t any = own->status != TN_OK;

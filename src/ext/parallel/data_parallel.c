@@ -1,11 +1,10 @@
 /*
- * data_parallel.c - a tn_data_parallel: making one, which all ranks do together, and what it tells.
+ * data_parallel.c - a tn_data_parallel: all ranks make one together; settings and queries.
  *
- * What can fail on one rank alone is done first; then the ranks tell each other how that went, and
+ * Steps that can fail on one rank alone come first; then the ranks exchange how that went, and
  * either all go on or all refuse.
  *
- * Alone (no other ranks) a handle keeps its model and its settings, and the engine never hears of
- * it.
+ * Alone (no other ranks) a handle keeps its model and settings, and the engine never sees it.
  */
 #include "ext/parallel/data_parallel.h"
 
@@ -44,7 +43,7 @@ static tn_status take_parameters(tn_data_parallel *p, const tn_list *parameters)
     return status;
 }
 
-/* Parameters and persistent buffers, which tni_same_models has compared, become rank 0's. */
+/* Copies rank 0's parameters and persistent buffers to all, after tni_same_models. */
 static tn_status copy_first(const char *function, tni_mpi_group group, const tn_list *list)
 {
     tn_status status = TN_OK;
@@ -83,7 +82,7 @@ static tn_status check_free(const char *function, const tn_list *parameters)
     return TN_OK;
 }
 
-/* What a handle of several ranks needs, made on this one. */
+/* Makes what a handle of several ranks needs on this rank. */
 static tn_status fill_in(const char *function, tn_data_parallel *p, const tn_list *parameters)
 {
     tn_status status = take_parameters(p, parameters);
@@ -217,7 +216,7 @@ static bool unused_on(const tn_data_parallel *p, int rank, int parameter)
     return trained && !used;
 }
 
-/* The parameters that require grad and have none now. */
+/* The parameters that require grad and have no gradient now. */
 static tn_list *unused_alone(const tn_data_parallel *p)
 {
     const tn_list *all = tn_parameters(p->model);

@@ -19,7 +19,7 @@ typedef struct tni_bucket {
     tn_tensor *flat;    /* [elements] f32 or f64; one reference */
     tn_tensor *message; /* what is sent: flat, or as many bf16; one reference */
     int first, n;       /* the parameters index[first .. first + n) */
-    int waiting;        /* those whose gradient is not there yet in this pass */
+    int waiting;        /* those without their gradient yet in this pass */
     tni_mpi_request request;
 } tni_bucket;
 
@@ -52,7 +52,7 @@ struct tn_data_parallel {
     size_t n_buckets, bucket_capacity;
     size_t next;            /* bucket to be sent */
     bool begun;             /* in this pass: the others wait for our sums and our report */
-    bool broken;            /* sums are on their way that nobody waits for */
+    bool broken;            /* sums are on their way and nobody waits for them */
     bool apart;             /* a pass succeeded on other ranks and failed on this one */
     size_t n_bytes;         /* of a rank's report */
     unsigned char *reports; /* (1 + size) reports: ours, then all ranks'; NULL before the first */
@@ -69,24 +69,25 @@ struct tn_data_parallel {
 
 /* ---- compare.c ------------------------------------------------------------------------------- */
 
-/* An error on all ranks unless all handles have rank 0's options, and all models rank 0's names,
- * shapes and dtypes. */
+/* An error on all ranks unless every rank's handle has rank 0's options, and its model rank 0's
+ * names, shapes and dtypes. */
 tn_status tni_same_models(const char *function, const tn_data_parallel *p);
 /* The persistent buffers. Current scope. */
 tn_list *tni_persistent(tn_module *model);
-/* A number over names, shapes, dtypes, and buffers' rules, of a list. */
+/* A hash of a list's names, shapes, dtypes and buffer rules. */
 uint64_t tni_layout_hash(const tn_data_parallel *p, const tn_list *list);
 
 /* ---- buffers.c ------------------------------------------------------------------------------- */
 
-/* Copies the buffers to p->block: what can fail on this rank alone, before the others are told. */
+/* Copies the buffers to p->block: the part that can fail on this rank alone, done before the
+ * reports. */
 tn_status tni_buffers_pack(tn_data_parallel *p, const tn_list *buffers);
-/* Makes the buffers what the rules say, after tni_buffers_pack. */
+/* Applies the buffers' rules, after tni_buffers_pack. */
 tn_status tni_share_buffers(const tn_data_parallel *p, const tn_list *buffers);
 
 /* ---- shard.c --------------------------------------------------------------------------------- */
 
-/* p is freed: the optimizers are no longer of it. */
+/* p is freed: detaches its optimizers. */
 void tni_shards_detach(tn_data_parallel *p);
 
 /* ---- reduce.c -------------------------------------------------------------------------------- */

@@ -3,12 +3,12 @@
  * the plain calls over all ranks.
  *
  * mpirun and its like tell a process the number of ranks in its environment. Without that, or with
- * one rank, the program runs alone: nothing is opened, and every call does what it means for one
- * rank, at once.
+ * one rank, the program runs alone: nothing is opened, and every call does at once what it means
+ * for one rank.
  *
  * A rank that ends the program with a status other than 0 ends the others too (MPI_Abort): they
- * would wait for it without end. That is done where the process exits, by on_exit, which alone is
- * told the status. A forked child is no rank and ends nothing.
+ * would wait for it for ever. That happens at exit, through on_exit, the only way to learn the
+ * status. A forked child is not a rank and ends nothing.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,12 +44,12 @@ tn_status tni_ranks_status(const char *function, const char *reason)
 
 /* ---- beginning and end ----------------------------------------------------------------------- */
 
-/* How many processes were started together, and the variable that says so; 1 when none does. */
+/* How many processes were started together, and the variable that says so; 1 without one. */
 static long processes(const char **name)
 {
     static const char *const variable[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
                                             "SLURM_STEP_NUM_TASKS" };
-    /* srun also starts programs that have nothing to do with each other: then without PMIx */
+    /* srun also starts unrelated programs, but those without PMIx */
     size_t n = getenv("PMIX_RANK") ? 3 : 2;
     for (size_t i = 0; i < n; i++) {
         const char *text = getenv(*name = variable[i]);
@@ -88,7 +88,7 @@ tn_status tn_parallel_begin(void)
                          "%s: want it built with Open MPI, and beside the library or where "
                          "TN_MPI_MODULE says",
                          f, n, TNI_MPI_FILE, why);
-    if (opened->size != n) /* mpirun is not this MPI's: each process would be a run of its own */
+    if (opened->size != n) /* mpirun belongs to another MPI: each process would be its own run */
         return tni_error(TN_E_BACKEND,
                          "%s: %s is %ld, and MPI (%s) has %d processes: want the mpirun of that "
                          "MPI",
@@ -134,7 +134,7 @@ tn_status tni_ranks_copy(const char *function, tni_mpi_group group, tn_status st
     if (status == TN_OK) {
         memcpy(theirs, own, nbytes);
         status = tni_ranks_status(function, mpi->broadcast(group, theirs, nbytes, from));
-        /* equal bits are not written: the tensor's version stays, and graphs that read it hold */
+        /* equal bits are not written: version and graphs that read the tensor stay valid */
         if (status == TN_OK && memcmp(own, theirs, nbytes) != 0)
             TN_NO_GRAD status = tn_copy_in(t, theirs, nbytes, t->dtype);
         status = tni_agree(function, group, status);
@@ -172,7 +172,7 @@ tn_status tn_parallel_broadcast(tn_tensor *t, int from)
     return mpi ? tni_ranks_copy(f, world, same_kind(f, t, from), t, from) : TN_OK;
 }
 
-/* One number more than the tensor's travels along: how many ranks have failed before. */
+/* One extra number is summed along with the tensor's: how many ranks have failed before. */
 static void set_failed(void *data, size_t n, tn_dtype dtype, int failed)
 {
     if (dtype == TN_F32)
@@ -203,8 +203,8 @@ static tn_status sum_in(const char *function, tn_tensor *t, void *data, size_t n
 
 enum { FEW = 2048 };
 
-/* The sum on the CPU. Few numbers are summed without memory that could run out, and in
- * one message: batch norm over all ranks waits for such sums in every layer. */
+/* The sum on the CPU. Few numbers are summed in one message and without allocating: batch norm over
+ * all ranks waits for such sums in every layer. */
 static tn_status sum_here(const char *function, tn_tensor *t)
 {
     union {
@@ -221,8 +221,8 @@ static tn_status sum_here(const char *function, tn_tensor *t)
     return status;
 }
 
-/* The sum on a GPU: over NCCL, in a copy there. The connection is made at the first one. Whether
- * all have memory for many numbers is asked first; for few the host doesn't wait for the others. */
+/* The sum on a GPU: over NCCL, in a copy there. The first one makes the connection. For many
+ * numbers the ranks first agree that all have memory; for few the host doesn't wait. */
 static tn_status sum_there(const char *function, tn_tensor *t)
 {
     static tni_wire wire;

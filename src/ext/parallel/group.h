@@ -11,18 +11,18 @@
 
 /* MPI's calls; NULL when the program runs alone, or before tn_parallel_begin. */
 const tni_mpi *tni_ranks(void);
-/* Whether this process is a rank, and not the child that one has forked. */
+/* Whether this process is a rank, and not a rank's forked child. */
 bool tni_ranks_here(void);
-/* All ranks: of the calls that are not a handle's. */
+/* The group of all ranks, for calls without a handle. */
 tni_mpi_group tni_ranks_group(void);
-/* An error naming function and the reason of a failed call of MPI's; TN_OK for NULL. */
+/* An error with function and the reason for a failed MPI call; TN_OK for NULL. */
 tn_status tni_ranks_status(const char *function, const char *reason);
-/* t, of one shape and dtype on all ranks unless status is a failure, becomes rank `from`'s, where
- * its bits differ. All succeed, or all fail. */
+/* Makes t equal to rank `from`'s, writing only if bits differ. Unless status is a failure, t has
+ * one shape and dtype on all ranks. All succeed, or all fail. */
 tn_status tni_ranks_copy(const char *function, tni_mpi_group group, tn_status status, tn_tensor *t,
                          int from);
-/* After something that each rank did alone: the same on all, TN_OK or the first failure, with its
- * rank. Allocates nothing. (compare.c) */
+/* Call it after each rank has done something alone: returns the same on all, TN_OK or the first
+ * failure, with its rank. Allocates nothing. (compare.c) */
 tn_status tni_agree(const char *function, tni_mpi_group group, tn_status status);
 
 /* What is known of a parameter's gradient on a rank, from the last averaging backward. */

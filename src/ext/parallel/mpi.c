@@ -3,16 +3,16 @@
  * own, so that a program that runs alone never maps one.
  *
  * MPI's errors are returned, not fatal (MPI_ERRORS_RETURN), so that the library above can put them
- * into words. Counts of MPI are ints: larger blocks go in pieces. No call blocks inside of MPI:
- * operations are begun, and mpi_wait.c waits for them with a limit in time. Source: MPI: A
+ * into words. MPI's counts are ints: larger blocks go in pieces. No call blocks inside MPI:
+ * operations are begun, and mpi_wait.c waits for them with a time limit. Source: MPI: A
  * Message-Passing Interface Standard, version 3.1, chapters 5 (collectives), 8.3 (errors), 12.4
  * (threads).
  *
- * Sums: Open MPI 4.1 takes a tree of whole messages for every sum in place: 2 log2(n) times the
- * data over n ranks, one message after the other. So it is told before it starts to halve and
- * double (Rabenseifner's algorithm: Thakur, Rabenseifner and Gropp, 2005, sec. 4.5), which sends
- * the data twice, however many ranks there are. Fewer numbers than ranks cannot be halved; those of
- * tn_parallel_sum_ keep the tree.
+ * Sums: Open MPI 4.1 uses a tree of whole messages for every sum in place: 2 log2(n) times the data
+ * over n ranks, one message after the other. So a setting made before it starts asks it to halve
+ * and double (Rabenseifner's algorithm: Thakur, Rabenseifner and Gropp, 2005, sec. 4.5), which
+ * sends the data twice, however many ranks there are. Fewer numbers than ranks cannot be halved;
+ * those of tn_parallel_sum_ keep the tree.
  *
  * A sum in bf16 is two messages, as many bytes together as MPI's own sums send over a ring. Rank r
  * of n gets the r-th of n pieces from every rank (all to all), adds them in f32, rounds, and sends
@@ -104,7 +104,7 @@ static const char *group_free(tni_mpi_group *group)
 
 static tni_mpi table; /* filled in when it is opened */
 
-/* The number of elements of a rank's piece. */
+/* The number of elements in a rank's piece. */
 static int piece_of(size_t n)
 {
     return (int)(n / (size_t)table.size);
@@ -124,7 +124,7 @@ static int short_begin(tni_mpi_group *group, void *data, void *scratch, size_t n
                          r);
 }
 
-/* to[i] = the sum of piece r's i-th number over r, in the order of the ranks. */
+/* to[i] = the sum over r, in rank order, of the i-th number in rank r's piece. */
 static void add_pieces(uint16_t *to, const uint16_t *from, size_t piece)
 {
     enum { CHUNK = 512 };
@@ -140,8 +140,7 @@ static void add_pieces(uint16_t *to, const uint16_t *from, size_t piece)
     }
 }
 
-/* The second message, when the first has arrived and those of earlier sums have left; else
- * nothing. */
+/* Sends the second message if the first has arrived and those of earlier sums have left. */
 static int follow(tni_mpi_request *request, MPI_Request *r)
 {
     tni_mpi_group *group = request->group;
@@ -250,7 +249,7 @@ static const char *gather(tni_mpi_group group, const void *data, size_t nbytes, 
                   MPI_Iallgather(data, n, MPI_BYTE, all, n, MPI_BYTE, comm_of(group), &r), &r);
 }
 
-/* All ranks count it, those with nothing to do too. */
+/* All ranks count it, even those with nothing to do. */
 static const char *move(tni_mpi_group group, void *data, size_t nbytes, int from, int to)
 {
     char *at = data;
@@ -272,7 +271,7 @@ static const char *barrier(tni_mpi_group group)
     return barrier_of(comm_of(group), "at a barrier");
 }
 
-/* Whether the program has ended MPI by itself, as one that began it does. */
+/* Whether the program has ended MPI itself, as a program that began it does. */
 static bool is_over(void)
 {
     int over = 0;
@@ -320,8 +319,7 @@ static int find_local_rank(void)
     return code == MPI_SUCCESS ? MPI_Comm_free(&here) : code;
 }
 
-/* For Open MPI, which reads it when it starts; elsewhere it means nothing. What the user has chosen
- * stays. */
+/* A setting that Open MPI reads when it starts; others ignore it. The user's choice stays. */
 static bool choose_sums(void)
 {
     return setenv("OMPI_MCA_coll_libnbc_iallreduce_algorithm", "3", 0) == 0;

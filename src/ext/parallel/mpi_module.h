@@ -16,8 +16,8 @@
 #define TNI_MPI_SYMBOL "tenon_mpi_open"
 #define TNI_MPI_ID "tenon mpi 2"
 
-/* All ranks, with a sequence of messages of its own; and a second one, of the second messages that
- * sums in bf16 take. */
+/* All ranks, with a separate sequence of messages; and a second sequence for the second messages of
+ * sums in bf16. */
 typedef struct tni_mpi_group {
     uint64_t word, second;
     uint64_t begun, followed; /* sums in bf16; those whose second message has left */
@@ -40,25 +40,25 @@ typedef struct tni_mpi {
     const char *(*group_free)(tni_mpi_group *group);
     /* data becomes the sum over ranks: n numbers of f32, f64 or i64. */
     const char *(*sum)(tni_mpi_group group, void *data, size_t n, tn_dtype dtype);
-    /* The same begun, of bf16 too; at most INT_MAX numbers. data is MPI's until the request is
-     * done. Of bf16: n is a multiple of the number of ranks, scratch is room for as many, MPI's as
-     * well, and each number is the sum in f32, rounded once. */
+    /* Begins such a sum, also of bf16; at most INT_MAX numbers. MPI owns data until the request is
+     * done. For bf16, n is a multiple of the number of ranks, scratch has room for as many numbers
+     * (MPI owns it too), and each result is the sum in f32, rounded once. */
     const char *(*sum_begin)(tni_mpi_group *group, void *data, void *scratch, size_t n,
                              tn_dtype dtype, tni_mpi_request *request);
-    /* In the order in which they were begun. */
+    /* Call it in the order in which sums were begun. */
     const char *(*wait)(tni_mpi_request *request);
-    /* Lets messages move on; *done tells whether this sum is. In the same order. */
+    /* Lets messages make progress; *done: whether this sum is done. Call it in the same order. */
     const char *(*test)(tni_mpi_request *request, bool *done);
     const char *(*broadcast)(tni_mpi_group group, void *data, size_t nbytes, int from);
     /* all[r * nbytes ..] becomes the data of rank r; nbytes at most INT_MAX. */
     const char *(*gather)(tni_mpi_group group, const void *data, size_t nbytes, void *all);
-    /* Rank `to` gets data from rank `from`; the others, which call it too, have nothing to do and
-     * may give NULL. */
+    /* Sends data from rank `from` to rank `to`; the others call it too, do nothing, and may pass
+     * NULL. */
     const char *(*move)(tni_mpi_group group, void *data, size_t nbytes, int from, int to);
     const char *(*barrier)(tni_mpi_group group);
-    /* At the end; nothing where the program has ended MPI by itself. */
+    /* Ends MPI, unless the program has done so itself. */
     void (*finalize)(void);
-    void (*end_all)(int status); /* ends all ranks; else does not return */
+    void (*end_all)(int status); /* ends all ranks; does not return */
 } tni_mpi;
 
 /* Starts MPI. NULL + the reason in why. */

@@ -4,11 +4,11 @@
  * MPI itself waits without end for a rank that is stuck, stopped, behind a broken network, or gone
  * on to another call. So every operation is begun without blocking, and a loop asks whether it is
  * done. A rank that has waited for longer than TN_PARALLEL_TIMEOUT seconds sends a question to all
- * others; a rank that waits itself looks for questions, and answers where it is. Who does not
- * answer is named. When all answer, they wait in different calls, and the message says in which.
+ * others; a waiting rank looks for questions, and answers where it is. The message names ranks that
+ * do not answer. If all answer, they wait in different calls, and it says in which.
  *
- * A rank whose program ends says so to all, with the number of operations that it has begun. All
- * ranks begin equally many in each call of the library, so one that waits in a later operation
+ * A rank whose program ends tells all others, with the number of operations that it has begun. All
+ * ranks begin equally many in each call of the library, so a rank that waits in a later operation
  * knows at once that nobody will come.
  *
  * Time counts only while this process runs: after a pause of the whole run nobody is late.
@@ -25,7 +25,7 @@
 #define GRACE 2.  /* how long it waits for answers */
 
 enum {
-    TIMEOUT = 1800, /* seconds, unless the environment says otherwise; PyTorch's with gloo */
+    TIMEOUT = 1800, /* seconds, the default; PyTorch's with gloo */
     NAMED = 6       /* ranks in a message; any more are only counted */
 };
 
@@ -66,7 +66,7 @@ const char *tni_mpi_reason(int code)
 
 /* ---- notes ----------------------------------------------------------------------------------- */
 
-/* False: an older one is still on its way. */
+/* False: an older note is still on its way. */
 static bool send_note(int to, enum kind kind, const char *what)
 {
     peer *p = &run.peer[to];
@@ -86,14 +86,14 @@ static void ask_all(const char *what)
     }
 }
 
-/* Tells all that have not been told that this rank ends. */
+/* Tells all ranks that do not know yet that this one ends. */
 static void tell_end(const char *what)
 {
     for (int r = 0; r < run.size; r++)
         if (r != run.rank && !run.peer[r].told) run.peer[r].told = send_note(r, HAS_ENDED, what);
 }
 
-/* Takes in all notes that are here, and answers. */
+/* Reads all notes that have arrived, and answers. */
 static void read_notes(const char *what)
 {
     for (int here = 1; here;) {
@@ -129,7 +129,7 @@ static int list_silent(char *text, size_t size)
     return n;
 }
 
-/* Where this rank waits, and the first few that wait elsewhere. */
+/* Where this rank waits, and the first few ranks that wait elsewhere. */
 static void list_places(char *text, size_t size, const char *what)
 {
     size_t at = (size_t)snprintf(text, size, "this rank %s", what);
@@ -183,7 +183,7 @@ static const char *say_ended(const char *what)
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-/* The reason why there is nothing to wait for any more; NULL: go on. *asked: when, or -1. */
+/* Why there is nothing left to wait for; NULL: keep waiting. *asked: when it asked, or -1. */
 static const char *look_around(const char *what, double waited, double *asked)
 {
     if (run.ended) tell_end(what);
@@ -220,7 +220,7 @@ const char *tni_mpi_wait(const char *what, MPI_Request *request)
     }
 }
 
-/* Nobody is left to whom an error could be returned: the reason is printed. */
+/* No call is left that could return an error: prints the reason. */
 void tni_mpi_wait_end(void)
 {
     static const char what[] = "at the program's end";

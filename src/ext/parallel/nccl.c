@@ -4,13 +4,13 @@
  * C++ over the shim in tests/cuda/host, which runs it on the CPU.
  *
  * Sums have a stream beside the one of all other work, so that they go on while backward computes.
- * Events order the two: a sum begins when the numbers are there (full), and what reads them begins
- * when it is done (summed). The host waits for neither. Errors that NCCL finds while it sends are
- * asked for at each call.
+ * Events order the two: a sum begins when its numbers are ready (full), and work that reads them
+ * begins when it is done (summed). The host waits for neither. Each call asks for errors that NCCL
+ * found while sending.
  *
- * All lines of a GPU share that stream: a sum that has begun holds the GPU until the other ranks
- * come to it, and CUDA does not promise that two streams go on side by side. With a stream each,
- * one rank could wait in the sum of one line and another rank in that of another, for ever. In one
+ * All lines of a GPU share that stream: a running sum holds the GPU until the other ranks join it,
+ * and CUDA does not promise that two streams make progress side by side. With a stream each, one
+ * rank could wait in the sum of one line and another rank in that of another, for ever. In one
  * stream sums run in the order of the calls, which is the same on all ranks. Source: NVIDIA, NCCL
  * user guide, "Communicators" and "Error handling".
  */
@@ -56,7 +56,7 @@ static const char *of_nccl(ncclResult_t result, const char *call, ncclComm_t com
 
 #define CUDA_CALL(name, ...) of_cuda(name(__VA_ARGS__), #name)
 
-/* The line's GPU becomes this thread's current one; failures that nobody's call returned. */
+/* Makes the line's GPU this thread's current one; returns failures not returned yet. */
 static const char *look(const tni_nccl_line *line)
 {
     ncclResult_t behind = ncclSuccess;
@@ -83,7 +83,7 @@ static void leave_list(const tni_nccl_line *line)
     *at = line->next;
 }
 
-/* Returns when the sums of all lines of its GPU are done, or cannot be done any more. */
+/* Returns when the sums of all lines of its GPU are done, or can no longer be done. */
 static void settle(const tni_nccl_line *line)
 {
     if (line->joined && !look(line)) cudaStreamSynchronize(line->own);
@@ -134,7 +134,7 @@ static const char *key_new(void *key)
 }
 
 /* In the thread and the call of line_new: its GPU is the current one. A failure before the ranks
- * have met would leave the others waiting. */
+ * have met would leave the other ranks waiting. */
 static const char *line_join(tni_nccl_line *line, const void *key, int rank, int size)
 {
     ncclUniqueId id;

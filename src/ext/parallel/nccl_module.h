@@ -3,7 +3,7 @@
  * memory, without a type of NCCL's or CUDA's.
  *
  * A function returns NULL, or the reason for a failure: text that lives until the thread's next
- * call. Those at an end have nobody to tell.
+ * call. Functions that end something report nothing.
  */
 #ifndef TNI_NCCL_MODULE_H
 #define TNI_NCCL_MODULE_H
@@ -24,20 +24,19 @@ typedef struct tni_nccl_line tni_nccl_line;
 
 typedef struct tni_nccl {
     const char *version; /* of the NCCL library */
-    /* What this rank needs by itself: GPU `device`, whose work is ordered in `stream` (a
-     * cudaStream_t). */
+    /* Makes this rank's end: on GPU `device`, with work ordered in `stream` (a cudaStream_t). */
     const char *(*line_new)(int device, void *stream, tni_nccl_line **line);
-    const char *(*key_new)(void *key); /* on one rank: what makes a connection of theirs one */
-    /* Connects all ranks, which have the same key; waits for them. After line_new, in its
-     * thread. */
+    const char *(*key_new)(void *key); /* on one rank: names a new connection */
+    /* Connects all ranks that have the same key; waits for them. Call it after line_new, in the
+     * same thread. */
     const char *(*line_join)(tni_nccl_line *line, const void *key, int rank, int size);
     /* Waits for the sums of all lines of its GPU. NULL is ignored. */
     void (*line_free)(tni_nccl_line *line);
     /* Begins a sum: n numbers of f32, f64, bf16 or i64 in device memory, which become the sum when
-     * all work that the program's stream has now is done, on all ranks. In the same order on all
-     * ranks, whatever the lines. Returns at once. */
+     * the work now in the program's stream is done, on all ranks. Ranks call it in the same order,
+     * across all lines. Returns at once. */
     const char *(*sum_begin)(tni_nccl_line *line, void *data, size_t n, tn_dtype dtype);
-    /* What the program's stream gets from now on sees the sums begun so far. Returns at once. */
+    /* Work added to the program's stream from now on sees the sums begun so far. Returns at once. */
     const char *(*wait)(tni_nccl_line *line);
     /* Returns when the sums of all lines are done. */
     void (*finish)(void);

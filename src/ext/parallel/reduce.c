@@ -5,21 +5,21 @@
  * Buckets hold the parameters from the last registered to the first, about the order in which their
  * gradients become complete. A gradient that is complete is copied into its place; a full bucket's
  * sum over ranks is begun (non-blocking), in the order of the buckets on every rank, whatever the
- * order of the gradients. At the end of the pass what is still missing is filled in, the rest is
- * sent, and all sums are waited for: a parameter without a gradient on this rank sends what it has
- * accumulated, or 0.
+ * order of the gradients. At the end of the pass the missing gradients are filled in, the other
+ * buckets sent, and all sums waited for: a parameter without a gradient on this rank sends what it
+ * has accumulated, or 0.
  *
- * Open MPI moves messages on only inside of its own calls, so each complete gradient also asks for
- * the buckets on their way (test). On a GPU the host waits for nothing here: a bucket's sum begins
- * behind the work that fills it, and what reads it stands behind the sum (wire.h).
+ * Open MPI makes progress only inside its own calls, so each complete gradient also tests the
+ * buckets on their way. On a GPU the host waits for nothing here: a bucket's sum is queued after
+ * the work that fills it, and work that reads it after the sum (wire.h).
  *
  * A bucket that travels as bf16 is collected in f32, rounded to a message when it is full, and read
  * back from it when the sum is there.
  *
  * Then every rank tells the others, in a few bytes, which parameters had a gradient, which require
  * one, and the layout of its parameters and buffers. So all ranks agree on which averages count,
- * and a rank whose model has changed is found by all of them. A rank on which the pass has failed
- * sends whatever it has and reports that, so all fail together and can go on together.
+ * and all notice if one rank's model has changed. A rank on which the pass has failed sends
+ * whatever it has and reports that, so all fail together and can go on together.
  */
 #include "ext/parallel/data_parallel.h"
 
@@ -32,14 +32,14 @@ static tn_dtype wide(tn_dtype dtype)
     return dtype == TN_F64 ? TN_F64 : TN_F32;
 }
 
-/* What a parameter's gradient is sent as. */
+/* The dtype in which a parameter's gradient is sent. */
 static tn_dtype sent_as(const tn_data_parallel *p, tn_dtype dtype)
 {
     return dtype == TN_F64 ? TN_F64 : p->messages;
 }
 
-/* How many numbers are sent of so many gradients: a sum in bf16 wants equal pieces for the ranks,
- * and 0 fills the last one up. */
+/* How many numbers are sent for that many elements: a sum in bf16 needs equal pieces for the ranks,
+ * and the last one is filled up with 0. */
 static int64_t numbers(const tn_data_parallel *p, int64_t elements, tn_dtype dtype)
 {
     int64_t size = sent_as(p, dtype) == TN_BF16 ? tn_parallel_size() : 1;
@@ -133,7 +133,7 @@ static tn_status send_bucket(tn_data_parallel *p, tni_bucket *b)
     return tni_wire_sum(function, &p->wire, b->message, b->flat, &b->request);
 }
 
-/* Begins the sums of all full buckets whose turn it is. */
+/* Begins the sums of the next buckets in order, as long as they are full. */
 static tn_status send_full(tn_data_parallel *p)
 {
     tn_status status = TN_OK;
@@ -144,7 +144,7 @@ static tn_status send_full(tn_data_parallel *p)
     return status;
 }
 
-/* Lets the buckets on their way move on. */
+/* Lets MPI make progress with the buckets on their way. */
 static tn_status move_on(tn_data_parallel *p)
 {
     TNI_HOLD_TRAPS;
@@ -154,7 +154,7 @@ static tn_status move_on(tn_data_parallel *p)
     return status;
 }
 
-/* Puts into the bucket what this rank sends of a parameter. */
+/* Copies what this rank sends for a parameter into its bucket. */
 static tn_status fill(tn_data_parallel *p, int i)
 {
     tni_sync_leaf *l = &p->sync.leaf[i];
@@ -196,7 +196,7 @@ static void set_bit(unsigned char *report, int i, bool on)
     report[sizeof(tni_layouts) + (size_t)i / 8] |= (unsigned char)(on << i % 8);
 }
 
-/* Everything that this rank needs to end the pass, and its report. */
+/* Prepares everything that this rank needs to end the pass, and its report. */
 static tn_status prepare_end(tn_data_parallel *p, const tn_list *buffers)
 {
     const tn_list *parameters = tn_parameters(p->model);
@@ -217,8 +217,8 @@ static tni_layouts layouts_of(const tn_data_parallel *p, int rank)
     return layouts;
 }
 
-/* Exchanges the reports; buffers are NULL where the pass has failed, with this status. All ranks
- * fail when one has. */
+/* Exchanges the reports; buffers are NULL if the pass has failed, with this status. If one rank
+ * failed, all do. */
 static tn_status exchange_reports(tn_data_parallel *p, tn_status status, const tn_list *buffers)
 {
     unsigned char *own = p->reports;
@@ -310,7 +310,7 @@ static tn_status begin(tni_sync *s)
     if (status != TN_OK) return status;
     p->begun = false;
     status = tni_wire_ready(&p->wire, p->device);
-    if (status != TN_OK) return status; /* captured: on all ranks; a lost GPU: the others wait */
+    if (status != TN_OK) return status; /* captured: all fail; GPU lost: the others wait */
     p->begun = true;
     status = check_parameters(p);
     p->next = 0;
@@ -379,8 +379,8 @@ static tn_status agree(tni_sync *s, tn_status status)
     return needed ? tni_agree(function, p->group, status) : status;
 }
 
-/* The others wait: they get sums of no meaning, and the news. Then all fail, and nothing is on its
- * way. */
+/* The others wait: they get meaningless sums, and a report that says so. Then all fail, and no
+ * message is left on its way. */
 static tn_status fail(tni_sync *s, tn_status status)
 {
     tn_data_parallel *p = owner(s);

@@ -6,11 +6,11 @@
  * A rank has state for those that it holds, and steps only those. All ranks have the same gradients
  * (data_parallel.c), so the new values are what each of them would have computed.
  *
- * A step begins with a few bytes of each rank: whether it is ready, and numbers over its
- * parameters, rates and gradients. So all ranks step, or none does. Then each steps its own
- * parameters, and the new values go round: the parameters of a rank are one row of bytes, one after
- * the other, and a message brings every rank the next piece of every row. Room is made before the
- * step begins, so that nothing but MPI can fail after it.
+ * A step begins with a few bytes from each rank: whether it is ready, and hashes of its parameters,
+ * rates and gradients. So all ranks step, or none does. Then each steps its own parameters, and the
+ * new values go round: the parameters of a rank form one row of bytes, and a message brings every
+ * rank the next piece of every row. Memory is allocated before the step begins, so that only MPI
+ * can fail after it.
  */
 #include <stdlib.h>
 
@@ -46,7 +46,7 @@ static tn_status check_device(const char *function, const tni_optim_param *param
                      function, param->name);
 }
 
-/* Whether p averages the gradients of all of them, and all are on the CPU. */
+/* Whether p averages the gradients of all parameters, and all are on the CPU. */
 static tn_status check_params(const char *function, const tn_data_parallel *p,
                               const tni_optim_param *param, int n)
 {
@@ -162,7 +162,7 @@ tn_status tni_shard_agree(const char *function, tni_shard *s, tn_status status, 
 
 /* ---- before a step --------------------------------------------------------------------------- */
 
-/* Room for the copies of parameters that are not dense, which live until the step ends. */
+/* Room for copies of the parameters that are not dense; they live until the step ends. */
 static tn_status make_dense(tni_shard *s)
 {
     const tn_optim *opt = s->opt;
@@ -230,7 +230,7 @@ static tn_status begin(tni_optim_shards *base, tn_status status)
 
 /* ---- after it: the new values go round ------------------------------------------------------- */
 
-/* Copies the next n bytes of a rank's row to a piece, or from it; fewer where the row ends. */
+/* Copies the next n bytes of a rank's row to a piece, or back; fewer at the row's end. */
 static void copy_row(tni_shard *s, int rank, char *piece, size_t n, bool to)
 {
     tni_shard_place *place = &s->place[rank];
@@ -265,7 +265,7 @@ static tn_status exchange(tni_shard *s)
     return status;
 }
 
-/* Between the parameters of this rank, or of the others, and their dense copies. */
+/* Copies between the parameters of this rank, or of the others, and their dense copies. */
 static tn_status copy_strided(tni_shard *s, bool own)
 {
     tn_status status = TN_OK;
@@ -317,7 +317,7 @@ void tni_shards_detach(tn_data_parallel *p)
     }
 }
 
-/* A new one, not yet of any tn_data_parallel. */
+/* A new one that belongs to no tn_data_parallel yet. */
 static tn_status make(const char *function, tn_data_parallel *p, tn_optim *opt, tni_shard **made)
 {
     size_t size = (size_t)tn_parallel_size();
@@ -353,7 +353,7 @@ tn_status tn_data_parallel_shard(tn_data_parallel *p, tn_optim *opt)
     static const char f[] = "tn_data_parallel_shard";
     tni_shard *s = NULL;
     if (!tni_ranks()) return p && opt ? TN_OK : tni_poison(f, p ? "opt" : "p");
-    /* over all ranks, not over p's: one of them may have none */
+    /* the group of all ranks, not p's: a rank may have no p */
     tn_status status = tni_agree(f, tni_ranks_group(), prepare(f, p, opt, &s));
     if (status == TN_OK) {
         s->p = p;

@@ -18,7 +18,7 @@ typedef struct tni_shard_word {
 /* A place in a rank's parameters, written one after the other. */
 typedef struct tni_shard_place {
     int param;
-    size_t at; /* bytes of it that are behind */
+    size_t at; /* bytes of it already done */
 } tni_shard_place;
 
 typedef struct tni_shard {
@@ -31,13 +31,13 @@ typedef struct tni_shard {
     tni_shard_place *place; /* of each rank, in a step */
     tn_tensor **dense;      /* of each parameter, in a step: a copy if it is not dense, or NULL */
     size_t dense_capacity;
-    size_t most, piece;  /* bytes of the rank that sends most in a step; of each in one message */
-    char *block;         /* a piece of this rank, then one of each: (1 + size) piece */
+    size_t most, piece;  /* most bytes that a rank sends in a step; bytes per message */
+    char *block;         /* a piece from this rank, then one from each: (1 + size) piece */
     size_t block_nbytes; /* 0: none */
 } tni_shard;
 
-/* After this rank has made ready, with that status: the same on all ranks, TN_OK if all of them
- * have the same words; stepping: gradients too. */
+/* Call it when this rank is ready, or has failed with status: returns the same on all ranks, TN_OK
+ * if all have the same words. stepping: compares gradients too. */
 tn_status tni_shard_agree(const char *function, tni_shard *s, tn_status status, bool stepping);
 
 #endif

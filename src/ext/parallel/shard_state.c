@@ -1,5 +1,5 @@
 /*
- * shard_state.c - the state that is dealt over the ranks, brought together on rank 0 for a file.
+ * shard_state.c - brings the state of all ranks together on rank 0, for a file.
  *
  * Rank 0 first makes room for all of it, and the ranks agree that nobody lacks memory. Then each
  * parameter's state goes from its rank straight into its place, one message for each tensor. No
@@ -13,7 +13,8 @@ static bool travels(const tn_optim *opt, const tni_optim_param *p)
     return opt->slots && p->step > 0 && p->holder != 0;
 }
 
-/* Own state as a step wants it, for it is sent in the dtype of the parameter; room on rank 0. */
+/* Makes own state ready as for a step, as it is sent in the parameter's dtype; on rank 0 also room
+ * for the others'. */
 static tn_status make_ready(tn_optim *opt)
 {
     tn_status status = TN_OK;
@@ -30,7 +31,7 @@ static tn_status make_ready(tn_optim *opt)
     return status;
 }
 
-/* From its rank to rank 0, called by all. */
+/* Sends one tensor of p's state from its rank to rank 0; all ranks call it. */
 static tn_status transfer(const char *function, const tni_shard *s, const tni_optim_param *p, int k)
 {
     bool ours = s->base.own == 0 || s->base.own == p->holder;

@@ -5,9 +5,9 @@
  * N values of a channel on all ranks: mean = sum x / N, then var = sum (x - mean)^2 / N, y = w (x -
  * mean) / sqrt(var + eps) + b. The two sums over ranks are an op whose derivative is such a sum
  * again: with L = L_1 + ... + L_n and s = s_1 + ... + s_n, dL/ds_r = dL_1/ds + ... + dL_n/ds. All
- * else is ordinary ops, so backward and second derivatives need nothing of their own.
+ * else is ordinary ops, so backward and second derivatives need no code of their own.
  *
- * mean is subtracted before squaring: sum x^2 / N - mean^2 would lose what a large mean leaves.
+ * mean is subtracted before squaring: sum x^2 / N - mean^2 loses its digits when mean is large.
  */
 #include <tenon/custom.h>
 
@@ -81,14 +81,14 @@ static tn_tensor *beside(tn_tensor *vector, const tn_tensor *x)
     return tn_reshape(vector, shape);
 }
 
-/* A new value beside a running one; TN_NONE where there is none. */
+/* A new value in the shape and dtype of a running one; TN_NONE if there is none. */
 static tn_tensor *target(const tn_tensor *running, tn_tensor *now)
 {
     if (tni_none(running)) return TN_NONE;
     return tn_to_dtype(tn_reshape(tn_detach(now), running->shape), running->dtype);
 }
 
-/* running += momentum (now - running), for both or, when a value cannot be made, for none. */
+/* running += momentum (now - running): for both, or for none if a value cannot be made. */
 static tn_status move(tn_tensor *running[2], tn_tensor *now[2], double momentum)
 {
     tn_status status = TN_OK;

@@ -1,6 +1,6 @@
 /*
  * wire.c - see wire.h. The module for NCCL is opened when the first wire for a GPU is made. MPI
- * brings the key that makes one connection of the ranks' parts.
+ * distributes the key with which the ranks connect.
  */
 #include <stdlib.h>
 
@@ -9,8 +9,8 @@
 
 static const tni_nccl *nccl;
 
-/* The GPU of a process that ends forgets its sums, and the other ranks would wait for them without
- * end. Registered after CUDA has been opened, so called before CUDA ends. */
+/* When a process ends, its GPU drops its sums, and the other ranks would wait for them for ever.
+ * Registered after CUDA has been opened, so called before CUDA ends. */
 static void at_end(int status, void *unused)
 {
     (void)unused;
@@ -35,7 +35,7 @@ static tn_status open_nccl(const char *function)
     return TN_OK;
 }
 
-/* A failure that tni_agree will tell all ranks, with this one's number. */
+/* A failure that tni_agree will report to all ranks, with this rank's number. */
 static tn_status connecting(const char *function, const char *reason)
 {
     return reason ? tni_error(TN_E_BACKEND, "%s: %s", function, reason) : TN_OK;

@@ -323,7 +323,7 @@ static const struct {
     [0x95] = { "FRAME", NULL, 0 },
 };
 
-/* What an instruction without a function puts among the tensors; NULL: it is no plain value. */
+/* What an instruction without a function would put among the tensors; NULL: nothing. */
 static const char *plain(unsigned char code)
 {
     if (code == 'G' || code == 'F') return "a floating number";

@@ -49,7 +49,7 @@ typedef struct tni_pickle_dict {
     bool ordered;
     int64_t n;         /* pairs */
     int64_t version;   /* the int under "version", 0 without */
-    int64_t attribute; /* which dict is its _metadata, -1 without */
+    int64_t attribute; /* number of the dict that is its _metadata; -1: none */
 } tni_pickle_dict;
 
 /* A pair of a dict; those of one dict are in insertion order. */
@@ -75,7 +75,7 @@ typedef struct tni_pickle {
     tni_pickle_table storages, tensors, dicts, pairs;
 } tni_pickle;
 
-/* Reads all n bytes. Memory is in proportion to n or to max_tensors, whichever is less. Free
+/* Reads all n bytes. Memory is proportional to n or to max_tensors, whichever is less. Free
  * afterwards, also on failure. */
 tn_status tni_pickle_read(tni_pickle *p, const tni_input *in, const unsigned char *bytes, size_t n,
                           int64_t max_tensors);
@@ -100,7 +100,7 @@ tni_pickle_value *tni_pickle_last(tni_pickle *p, int64_t k);
 const unsigned char *tni_pickle_operand(tni_pickle *p, size_t n);
 bool tni_pickle_is_text(const tni_pickle *p, const tni_pickle_value *v, const char *text);
 tni_pickle_dict *tni_pickle_dict_of(const tni_pickle *p, const tni_pickle_value *v);
-/* Instructions; what n is for, pickle.c's table says. */
+/* Instructions; pickle.c's table says what n means. */
 tn_status tni_pickle_dict_new(tni_pickle *p, int ordered);
 tn_status tni_pickle_global(tni_pickle *p, int n);
 tn_status tni_pickle_persistent_id(tni_pickle *p, int n);

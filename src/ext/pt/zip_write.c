@@ -17,7 +17,7 @@ static void put(tni_bytes *b, uint64_t value, int n)
 
 static tn_status emit(tni_zip_writer *zip, const void *data, size_t nbytes)
 {
-    zip->at += nbytes; /* tensors in memory: their sum is far below 2^64 */
+    zip->at += nbytes; /* tensors in memory: far below 2^64 bytes in all */
     return zip->file ? tni_file_write(zip->file, data, nbytes) : TN_OK;
 }
 

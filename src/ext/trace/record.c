@@ -84,7 +84,7 @@ static bool stands_for(const tn_trace *tr, const tn_tensor *t, int of)
            tni_map_get(&tr->offsets, tni_index_key(of)) == tni_offset_value(t);
 }
 
-/* Whether t is still tensor i, known by this address. Another thread may have made another there. */
+/* Whether t is still tensor i, known by this address: another thread may have made one there. */
 static bool is_still(const tn_trace *tr, const tn_tensor *t, int i, int of)
 {
     const tni_told_tensor *told = &tr->told.tensors[i];
