@@ -57,8 +57,8 @@ int ex_end(void)
     return ex_signal ? 128 + ex_signal : 0;
 }
 
-/* The second signal has its default effect, once this has returned. Two may arrive in two threads
- * at once: one of them is the second. A broken pipe signals at every line: that counts once. */
+/* The second signal has its default effect, once this has returned. If two arrive in two threads at
+ * once, one of them is the second. A broken pipe signals at every line: that counts once. */
 static void note_signal(int number)
 {
     int none = 0;
@@ -71,7 +71,7 @@ static void note_signal(int number)
 void ex_catch_signals(void)
 {
     const int caught[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE };
-    for (int i = 0; i < 4; i++) /* what nohup or the like ignores stays ignored */
+    for (int i = 0; i < 4; i++) /* signals ignored by nohup or the like stay ignored */
         if (signal(caught[i], note_signal) == SIG_IGN && i > 1) signal(caught[i], SIG_IGN);
 }
 
@@ -87,7 +87,7 @@ ex_option *ex_next(const ex_option *o, unsigned traits)
     return NULL;
 }
 
-/* Real numbers with as few digits as give the same value again. */
+/* Real numbers with the fewest digits that give the same value again. */
 const char *ex_value(const ex_option *o)
 {
     static char text[32];
@@ -140,7 +140,7 @@ static void refuse_value(const ex_option *o, const char *value)
               o->kind == EX_WHOLE ? "whole " : "", o->low, o->high);
 }
 
-/* The option of this name, or the only one that begins like it. */
+/* The option with this name, or the only one that begins with it. */
 static ex_option *find(const char *name, size_t n)
 {
     ex_option *found = NULL;
@@ -165,8 +165,9 @@ int ex_parse(const char *what, ex_option *options, int n, int most, int argc, ch
     ex_program = slash ? slash + 1 : argv[0];
     table = options;
     rows = n;
-    /* The next file opened would get the number of a closed descriptor, and our output. The
-     * stand-in for standard output accepts no bytes, so the loss is noticed, as it should be. */
+    /* If a standard descriptor is closed, the next file opened would get its number, and our
+     * output. The stand-in opened here accepts no bytes, so the loss is noticed, as it should be.
+     */
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
         if (fcntl(fd, F_GETFD) >= 0) continue;
         if (open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR) < 0) exit(1);
@@ -198,7 +199,7 @@ tn_device ex_device(const char *name)
 {
     if (!strcmp(name, "cpu")) return tn_cpu();
     if (strcmp(name, "cuda") != 0) ex_refuse("--device %s: want cpu or cuda", name);
-    /* of several processes each takes a GPU of its own */
+    /* each of several processes takes its own GPU */
     if (tn_cuda_available()) return tn_cuda(tn_parallel_local_rank() % tn_cuda_device_count());
     ex_complain("--device cuda: %s", tn_cuda_why());
     exit(1);

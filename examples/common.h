@@ -12,8 +12,8 @@
 /* ---- the process ----------------------------------------------------------------------------- */
 
 extern const char *ex_program; /* its name */
-/* Prints "PROGRAM: message"; the program goes on and will end with 1: for a file that cannot be
- * written while there is work to save. */
+/* Prints "PROGRAM: message"; the program goes on, but will end with 1. Use it for a file that
+ * cannot be written while there is work to save. */
 void ex_complain(const char *format, ...) TN_PRINTF(1, 2);
 /* The same, and ends the program with 2: for errors on the command line. */
 #define ex_refuse(...) (ex_complain(__VA_ARGS__), exit(2))
@@ -26,7 +26,7 @@ bool ex_output_lost(void); /* or here */
 /* Call this last: returns the exit status. 1 after a complaint (lost lines on standard output are
  * one), 128 plus the signal received, else 0. */
 int ex_end(void);
-/* From here on the first SIGINT, SIGTERM, SIGHUP or SIGPIPE is only recorded, in ex_signal: look at
+/* From here on the first SIGINT, SIGTERM, SIGHUP or SIGPIPE is only recorded, in ex_signal: check
  * it during long work. A second one ends the program, and so does any once ex_all_saved is set. */
 void ex_catch_signals(void);
 extern atomic_int ex_signal;
@@ -40,7 +40,7 @@ typedef enum ex_kind { EX_WHOLE, EX_REAL, EX_STRING, EX_SWITCH } ex_kind;
 enum {
     EX_MODEL = 1,     /* a size of the model: noted in weight files, read back from them */
     EX_RUN = 2,       /* decides the bits of a run: noted in checkpoints, read back from them */
-    EX_FREE = 4,      /* may be another one when a run is gone on with */
+    EX_FREE = 4,      /* may differ when a run is resumed */
     EX_READ = 8,      /* a file that is read */
     EX_WRITTEN = 16,  /* a file that is written */
     EX_REPLACED = 32, /* a file that the library replaces */
@@ -68,8 +68,8 @@ typedef struct ex_option {
 /* clang-format on */
 
 /* Call this first: reads the command line into the options' values. --help prints what the program
- * does and its options, and ends it with 0; whatever is wrong ends it with 2 and a message. Returns
- * how many other arguments there are, `most` at most: argv[1] and so on. */
+ * does and its options, and ends it with 0; a mistake ends it with 2 and a message. Returns the
+ * number of other arguments, `most` at most: argv[1] and so on. */
 int ex_parse(const char *what, ex_option *options, int n, int most, int argc, char **argv);
 bool ex_given(const char *name);
 /* The next option with any of these traits, the first one after NULL; NULL at the end. */
@@ -80,7 +80,7 @@ bool ex_read(ex_option *o, const char *text);
 
 /* ---- where it runs, a page ------------------------------------------------------------------- */
 
-/* "cpu" or "cuda". Another word ends the program with 2; no such device, with 1 and the reason. */
+/* "cpu" or "cuda". Another word ends the program with 2, a missing device with 1 and the reason. */
 tn_device ex_device(const char *name);
 
 /* Begins a page (--html) of the first steps of a training, which plays them op by op. path NULL: no

@@ -1,6 +1,6 @@
 /*
- * files.c - the files of a run: which are refused before it begins, where its checkpoints are, what
- * they note of its options; see training.h
+ * files.c - the files of a run: which ones are refused before it begins, where its checkpoints are,
+ * which options they record; see training.h
  */
 #include "training.h"
 
@@ -34,7 +34,7 @@ static void give_locks(void)
     while (n_locks > 0) tn_checkpoint_unlock(locks[--n_locks]);
 }
 
-/* A lock can be had where the library can replace a file, and once for each file. */
+/* A file can be locked if the library could replace it, and only once. */
 static tn_status take_lock(const char *path)
 {
     tn_status status = tn_checkpoint_lock(path, &locks[n_locks]);
@@ -93,8 +93,8 @@ static void find_newest(void)
     ex.resume = newest;
 }
 
-/* Where a resumed run saves without --checkpoint: to the place it was resumed from; for a numbered
- * file that is its folder. */
+/* Where a resumed run saves without --checkpoint: the place it was resumed from; the folder, for a
+ * numbered file. */
 static const char *place_of_resume(const char *resume)
 {
     static char folder[PATH_MAX];
@@ -107,9 +107,10 @@ static const char *place_of_resume(const char *resume)
     return slash ? folder : "./";
 }
 
-/* Two runs with one place would replace each other's checkpoints: locks it. Without a place, or
- * where a resumed run may only read, it is PROGRAM.ckpt or PROGRAM-2.ckpt ..., the first that is
- * not there: no file is replaced that nobody named. A file system without locks is no obstacle. */
+/* Locks the place of checkpoints: two runs with one place would replace each other's. Without a
+ * place, or if a resumed run may only read there, it becomes the first free name of PROGRAM.ckpt,
+ * PROGRAM-2.ckpt ...: no file is replaced that nobody named. A file system without locks is no
+ * obstacle. */
 static void take_place(void)
 {
     static char path[256];
@@ -180,7 +181,7 @@ void ex_prepare(void)
 
 /* ---- notes: values of options in files ------------------------------------------------------- */
 
-/* Of all options with any of these traits; until the next call. */
+/* Notes of all options with any of these traits; valid until the next call. */
 static tn_metadata notes_of(unsigned traits)
 {
     enum { MOST = 48 };

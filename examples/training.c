@@ -52,7 +52,7 @@ static bool line_is_due(void)
     return ex.step % every == 0 || ex.step == first_step + 1;
 }
 
-/* The most wanted first, then a bar; the rate only where there is room for both. */
+/* The most useful numbers first, then a bar; the rate only if there is room for both. */
 static void show_line(double lr)
 {
     enum { LEAST = 10, MOST = 40, FRAME = 4 };
@@ -91,9 +91,9 @@ void ex_say(const char *format, ...)
 /* ---- losses ---------------------------------------------------------------------------------- */
 
 /*
- * Reading a loss waits until the GPU has finished all its work, and then the GPU is idle. So a step
- * leaves its loss on the device; the host reads the latest losses together when there is something
- * to print, when time is measured, and when there is no room for more.
+ * Reading a loss waits until the GPU has finished all its work, which leaves it idle. So losses
+ * stay on the device; the host reads the latest ones together when there is something to print,
+ * when time is measured, and when there is no room for more.
  */
 static tn_tensor *losses; /* [EX_LATEST] f32, on the device */
 static struct taken {
@@ -101,7 +101,7 @@ static struct taken {
     double loss, lr;
     char value[32];         /* of an evaluation */
 } taken[EX_LATEST];         /* the latest steps */
-static int n_taken, n_read; /* how many; those whose loss the host knows */
+static int n_taken, n_read; /* how many there are; how many the host has read */
 static FILE *log_file;      /* NULL: none, or given up */
 static long log_end;        /* after its last whole line; -1: of a pipe */
 
@@ -133,8 +133,8 @@ static tn_status read_losses(void)
     return status;
 }
 
-/* Writes the lines of all losses that are read, and makes room again. If that fails, the log ends
- * with its last whole line, but not the run: its weights are worth more. */
+/* Writes the lines of all losses that were read, and makes room. If that fails, the log ends with
+ * its last whole line, but the run goes on: its weights are worth more. */
 static void write_log(void)
 {
     errno = 0;
@@ -151,7 +151,7 @@ static void write_log(void)
     n_taken = n_read = 0;
 }
 
-/* A program that ends on an error still writes its lines: they show how it came to that. */
+/* A program that ends on an error still writes its lines: they show what led to it. */
 static void write_the_rest(void)
 {
     if (read_losses() == TN_OK || n_read > 0) write_log();
@@ -195,8 +195,8 @@ static uint64_t hash_list(uint64_t hash, const tn_list *list)
     return hash;
 }
 
-/* Refuses what is not the same in all: some would wait for others that have ended, and the state of
- * optimizers is not sent. Of a text that is read, the bytes count, not its path. */
+/* Refuses settings that differ between processes: some would wait for others that have ended, and
+ * optimizers' state is not sent. Of a text file the bytes are compared, not the path. */
 static void share(void)
 {
     int size = tn_parallel_size();
@@ -283,7 +283,7 @@ void ex_learn(tn_tensor *loss, double clip)
     ex_check(tn_optim_zero_grad(ex.optimizer));
     ex_check(tn_backward(ex.scaler ? tn_scaler_scale(ex.scaler, loss) : loss));
     tn_list *trained = tn_optim_parameters(ex.optimizer);
-    if (clip > 0 && ex.capture) { /* nothing waits: what is not finite shows in the loss only */
+    if (clip > 0 && ex.capture) { /* nothing waits, so NaN and infinity show only in the loss */
         ex_check_ptr(tn_clip_grad_norm_tensor(trained, clip, 2));
     } else if (clip > 0) {
         if (ex.scaler) ex_check(tn_scaler_unscale(ex.scaler, ex.optimizer));
@@ -362,7 +362,7 @@ static void begin(void)
     }
     losses = tn_keep(tn_empty_as(TN_SHAPE(EX_LATEST), TN_F32, ex.where));
     ex_check_ptr(losses);
-    atexit(write_the_rest); /* now that the device is open: at the end the last one goes first */
+    atexit(write_the_rest); /* after the device was opened: exit functions run in reverse order */
     ex_catch_signals();
     if (ex.capture) ex_check_ptr(captured = tn_capture_new(ex.learn, NULL, ex.where));
     ex_redrawn = !ex.quiet && isatty(STDOUT_FILENO) && !(term && !strcmp(term, "dumb"));
@@ -430,8 +430,8 @@ void ex_report(void)
 
 void ex_free(void)
 {
-    /* A process that a signal stopped ends with its number, which would end the others before the
-     * first has saved what there is. */
+    /* A process stopped by a signal exits with its number, which would end the others before the
+     * first has saved everything. */
     ex_check(tn_parallel_barrier());
     tn_data_parallel_free(ex.shared);
     for (int i = 0; i < 2; i++) {

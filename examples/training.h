@@ -1,6 +1,6 @@
 /*
- * training.h - shared by the programs that train: their options, the loop over steps with its log,
- * curves and progress line, evaluations and checkpoints on the way, stopping early, going on.
+ * training.h - shared by the programs that train: options, the loop over steps with log, curves and
+ * progress line, evaluations and checkpoints on the way, stopping early, resuming.
  */
 #ifndef EXAMPLES_TRAINING_H
 #define EXAMPLES_TRAINING_H
@@ -35,11 +35,12 @@ extern struct ex_run {
     const char *unit;             /* these, "tokens" */
     void (*next)(tn_tensor **in); /* the next step's two inputs, in the current scope */
     tn_step learn;                /* the step on the device: computes the loss, calls ex_learn */
-    /* On process 0, not timed; mean: of the losses since the last one. What it returns goes to the
-     * log, under the name of value, and to the second curve, unless ex_signal came meanwhile. */
+    /* Called on process 0, not timed. mean: of the losses since the last call. The result goes to
+     * the log, in the column named by value, and to the second curve, unless a signal came
+     * meanwhile. */
     double (*evaluate)(double mean);
     bool evaluate_last; /* after the last step, too */
-    int uncaptured;     /* steps at first that --capture does not record */
+    int uncaptured;     /* number of first steps that --capture does not record */
     const char *value, *y_label, *label[2];
     /* from the rest */
     tn_dtype dtype; /* of products; parameters stay f32 */
@@ -84,7 +85,7 @@ extern struct ex_run {
  * locks the place of checkpoints, so that no other run saves there. */
 void ex_prepare(void);
 void ex_adopt(void);      /* options' values and the step, from the file of --resume or --load */
-void ex_print_head(void); /* settles --precision; prints version, device and settings */
+void ex_print_head(void); /* decides --precision; prints version, device and settings */
 void ex_start(void);      /* reads weights or the checkpoint; the processes share the model */
 /* All steps, unless a signal or --stop-after ends them; then --save. Returns units a second. */
 double ex_train(void);
@@ -100,7 +101,7 @@ int ex_width(void); /* columns of the terminal; 80 where there is none */
 /* This process's part of a whole batch's rows: a view in the current scope. */
 tn_tensor *ex_part(tn_tensor *rows);
 void ex_curve_add(ex_curve *c, double x, double y);
-/* FNV-1a: a number over bytes and all before them; at first hash is EX_HASH. */
+/* FNV-1a: a hash of these bytes and all before them; begin with EX_HASH. */
 #define EX_HASH 0xcbf29ce484222325u
 uint64_t ex_hash(uint64_t hash, const void *bytes, size_t n);
 
@@ -110,6 +111,6 @@ tn_checkpoint ex_checkpoint(void);
 bool ex_written(tn_status status, const char *what);
 bool ex_save_checkpoint(void); /* false after a complaint: training goes on */
 void ex_save_weights(void);
-bool ex_any(bool own); /* whether it is so in any process: all of them ask */
+bool ex_any(bool own); /* whether own is true in any process: all must call it */
 
 #endif

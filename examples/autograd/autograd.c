@@ -1,8 +1,8 @@
 /*
  * autograd - what backward does: for a neuron, small enough for pencil and paper, or (--net) for a
- * net of two layers. It prints the tape, step by step as backward plays it, and the gradients,
- * beside what moving a number a little does to the loss. With --explain backward tells itself.
- * usage: autograd [--net] [--explain | --html FILE] [--dot FILE]
+ * net of two layers. It prints the tape, step by step as backward plays it, and each gradient
+ * beside the change of the loss when the number is moved a little. With --explain backward is told
+ * in words. usage: autograd [--net] [--explain | --html FILE] [--dot FILE]
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -4,8 +4,8 @@
  *     batchnorm [--epochs 5] [--save FILE.safetensors]
  *     batchnorm --load FILE.safetensors
  *
- * running_mean and running_var move in forward, in training mode, and nowhere else: the optimizer's
- * list does not contain them, and its step leaves them as they are. In eval mode they are read.
+ * running_mean and running_var change only in forward, in training mode: they are not in the
+ * optimizer's list, and its step leaves them alone. In eval mode they are read.
  */
 #include "../training.h"
 #include "net.h"
@@ -129,7 +129,7 @@ static void print_names(const char *title, const tn_list *list)
     printf("\n");
 }
 
-/* Which tensors the optimizer trains, and which are buffers. */
+/* Prints which tensors the optimizer trains, and which are buffers. */
 static void print_model(void)
 {
     ex_check(tn_module_summary(stdout, ex.model));
@@ -152,7 +152,7 @@ static void print_statistics(const char *when)
            first("bn1.num_batches_tracked"));
 }
 
-/* At the end of an epoch the loader says so, and begins the next one when asked again. */
+/* The loader reports the end of an epoch, and begins the next one when asked again. */
 static void next(tn_tensor **in)
 {
     int got = tn_loader_next(ex.loader, in, 2);

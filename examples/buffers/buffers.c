@@ -43,7 +43,7 @@ static void claim(bool holds, const char *text)
     wrong += !holds;
 }
 
-/* Calls that must fail: prints what was tried and the message. */
+/* For calls that must fail: prints what was tried and the message. */
 static void refused(const char *tried, bool failed)
 {
     printf("  %-46s %s\n", tried, failed ? tn_error() : "was accepted");

@@ -7,7 +7,7 @@
 #include <tenon/tenon.h>
 
 enum {
-    CONTEXT = 64, /* T: characters that the model can look back on */
+    CONTEXT = 64, /* T: how many characters the model sees at once */
     WIDTH = 128,  /* C: numbers that represent each of them */
     HEADS = 4,    /* of attention, in each block */
     BLOCKS = 4,
@@ -73,7 +73,7 @@ static tn_module *gpt_new(int vocab)
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-/* Of a random batch: the mean over all positions of -log p(the character that follows). */
+/* The loss of a random batch: the mean over all positions of -log p(the character that follows). */
 static tn_tensor *batch_loss(tn_module *model, const tn_text *text, bool valid)
 {
     tn_tensor *x, *y; /* ids [B, T]; y is the same text, one character further on */

@@ -20,7 +20,7 @@ typedef struct interop_model {
     interop_input input;
     tn_shape shape;
     int64_t high;
-    /* NULL, or some steps of training; without, all state is set to random values */
+    /* some steps of training; NULL: all state is set to random values */
     tn_status (*train)(tn_module *m);
 } interop_model;
 

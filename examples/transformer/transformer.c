@@ -50,9 +50,9 @@ static ex_option options[] = {
 /* ---- the text -------------------------------------------------------------------------------- */
 
 static tn_text *text; /* NULL if a loaded model only generates */
-static tn_text known; /* the characters: of the text, or of a model's file, which has no more */
+static tn_text known; /* the characters of the text, or those of a model's file */
 
-/* As hexadecimal digits, two a byte. */
+/* As hexadecimal digits, two per byte. */
 static void write_vocabulary(const tn_text *t, char hex[513])
 {
     hex[0] = 0;
@@ -128,7 +128,7 @@ static void build(void)
     ex_check_ptr(ex.schedule);
 }
 
-/* Which tensors the optimizer trains, and which are buffers. */
+/* Prints which tensors the optimizer trains, and which are buffers. */
 static void print_model(void)
 {
     ex_check(tn_module_summary(stdout, ex.model));
@@ -170,8 +170,8 @@ static tn_tensor *learn(void *user, int n, tn_tensor *const *in)
 }
 
 /* The mean loss in eval mode over windows of context characters, evenly spread over n ids: always
- * the same ones. At most *windows of them (0: as many as fit side by side), in whole batches, which
- * it becomes. A signal interrupts it. */
+ * the same windows. At most *windows of them (0: as many as fit side by side), in whole batches;
+ * *windows becomes their number. A signal interrupts it. */
 static double mean_loss(const unsigned char *ids, int64_t n, int64_t *windows)
 {
     int64_t fit = (n - 1) / context, width = context + 1, all = *windows;
@@ -288,7 +288,7 @@ static bool is_letter(unsigned char id)
     return isalpha(known.byte_of[id]) || known.byte_of[id] >= 128;
 }
 
-/* Whether the training text has it as a word: a run of letters. */
+/* Whether the training text contains it as a word, a run of letters. */
 static bool is_word(const unsigned char *word, size_t n)
 {
     const unsigned char *at = text->train, *end = at + text->n_train;
