@@ -42,7 +42,7 @@ static int all_finite(tn_tensor *t)
     return isnan(all) ? -1 : all != 0;
 }
 
-/* Makes next the running buffers if all its values are finite. 1: done, 0: skipped. */
+/* Copies next to the running buffers if all its values are finite. 1: done, 0: skipped. */
 static int take(batchnorm *m, tn_tensor *const next[2])
 {
     int mean = all_finite(next[0]), var = all_finite(next[1]);

@@ -82,7 +82,7 @@ tn_module *tn_frozen_batch_norm2d_new(int64_t features, tn_frozen_batch_norm_opt
 
 /* ---- conversion ------------------------------------------------------------------------------ */
 
-/* A new layer, which m will become; NULL without a message: m stays. */
+/* A new layer that m will turn into; NULL without a message: m stays as it is. */
 typedef tn_module *(*replacement)(const tn_module *m);
 
 static tn_module *frozen_for(const tn_module *m)
@@ -109,7 +109,7 @@ static const char *const member[] = { "weight", "bias", "running_mean", "running
                                       "num_batches_tracked" };
 enum { MEMBERS = 5, RUNNING_VAR = 3 };
 
-/* The tensor that member has under a name; TN_NONE if none. */
+/* The member's tensor with that name; TN_NONE if there is none. */
 static tn_tensor *member_of(const tn_module *m, int i)
 {
     const tni_slot *slot = tni_slot_find(m, member[i], strlen(member[i]));
@@ -145,7 +145,7 @@ static tn_status prepare(tn_module *m, const char *path, void *user)
     return TN_OK;
 }
 
-/* Gives fresh the tensors of m. Those that m lacks stay new, with m's dtype and device. */
+/* Gives fresh the tensors of m. Tensors that m lacks stay new, with m's dtype and device. */
 static tn_status take_over(const conversion *c, const tn_module *m, tn_module *fresh)
 {
     const tn_tensor *var = member_of(m, RUNNING_VAR);
@@ -177,7 +177,7 @@ static tn_module *convert(const char *function, replacement make, tn_module *m)
     }
     for (size_t i = 0; i < c.modules.capacity; i++) {
         tn_module *layer = (tn_module *)c.modules.cell[i].key, *fresh = c.modules.cell[i].value;
-        if (layer && status == TN_OK) { /* it keeps its address, for whatever points to it */
+        if (layer && status == TN_OK) { /* m keeps its address, so pointers to it stay valid */
             tni_module_exchange(layer, fresh);
             tni_hooks_clear(layer);
         }

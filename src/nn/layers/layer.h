@@ -27,7 +27,7 @@ static inline int64_t tni_or_int(int64_t value, int64_t instead)
 /* An error naming function and the first input that is NULL, if any. */
 tn_status tni_expect_inputs(const char *function, int n, const char *const *name,
                             tn_tensor *const *in);
-/* A free name for one more of m's numbered members: its number, or a later one where deleting has
+/* A free name for a new numbered member of m: the count of members, or a later number if deletions
  * left gaps. (containers.c) */
 const char *tni_next_name(const tn_module *m, int n, char name[16]);
 /* An error naming function unless m is of this type. */
@@ -36,11 +36,11 @@ tn_status tni_expect_type(const char *function, const tn_module *m, const tn_mod
 /* batchnorm.c: x has from least to most axes, channels on axis 1. */
 tn_status tni_check_channels(const tn_module *m, const tn_tensor *x, int64_t channels, int least,
                              int most);
-/* Batch norm in training by statistics of more than this process's x: as tn_batch_norm. */
+/* tn_batch_norm in training, with statistics of more than this process's x. */
 typedef tn_tensor *(*tni_batchnorm_over)(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
                                          tn_tensor *running_mean, tn_tensor *running_var,
                                          double momentum, double eps);
-/* A BatchNorm, trained or frozen: one struct, so that each becomes the other where it stands. */
+/* A BatchNorm, trained or frozen: one struct, so that each can become the other in place. */
 typedef struct tni_batchnorm {
     tn_module base;
     tn_tensor *weight, *bias;
@@ -52,10 +52,11 @@ typedef struct tni_batchnorm {
 } tni_batchnorm;
 /* batchnorm.c: m if it is a BatchNorm2d, else NULL (no message). */
 const tni_batchnorm *tni_batchnorm2d_of(const tn_module *m);
-/* batchnorm.c: where a BatchNorm keeps it, NULL for its own x; NULL (no message): m is none. */
+/* batchnorm.c: the field of a BatchNorm that holds it, NULL in the field for its own x. Returns
+ * NULL (no message) if m is no BatchNorm. */
 tni_batchnorm_over *tni_batchnorm_over_of(const tn_module *m);
 
-/* Points to a layer's dropout probability; NULL (no message): m is not of that kind. */
+/* A pointer to a layer's dropout probability; NULL (no message) if m is not of that kind. */
 double *tni_positional_encoding_dropout(tn_module *m);
 double *tni_multihead_attention_dropout(tn_module *m);
 double *tni_encoder_layer_dropout(tn_module *m);
@@ -66,8 +67,8 @@ typedef struct tni_attention_options {
     bool causal;
 } tni_attention_options;
 bool tni_is_encoder_layer(const tn_module *m);
-/* encoder_layer.c: the masks of a call of x or of x, mask and key padding, that gives one output;
- * and such a call by a typed function, of a module of this type. */
+/* encoder_layer.c: the masks of a call with x, or with x, mask and key padding, and one output; and
+ * such a call through a typed function, on a module of this type. */
 tn_status tni_masks_of(const tn_module *self, int n_in, tn_tensor *const *in, int n_out,
                        tn_attention_masks *masks);
 tn_tensor *tni_masked_forward(const char *function, const tn_module_type *type, tn_module *m,

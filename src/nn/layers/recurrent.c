@@ -1,6 +1,6 @@
 /*
  * recurrent.c - RNN, GRU and LSTM: layers over sequences, and their cells, one step of one layer;
- * names, shapes and initial values as in PyTorch. The ops of the same names compute.
+ * names, shapes and initial values as in PyTorch. The ops with the same names do the computing.
  */
 #include "nn/layers/layer.h"
 #include "tensor/cells.h"
@@ -17,7 +17,7 @@ enum { RNN, GRU, LSTM };
 static const int cells[] = { TNI_TANH_CELL, TNI_GRU_CELL, TNI_LSTM_CELL };
 static const tn_module_type types[2][3]; /* cells, then layers */
 
-/* RNN, GRU or LSTM; -1: m is none of these. */
+/* RNN, GRU or LSTM; -1: m is not one of these. */
 static int kind_of(const tn_module *m)
 {
     for (int i = 0; i < 6; i++)
@@ -36,7 +36,7 @@ static void weight_name(const recurrent *m, const char *what, int64_t layer, int
         snprintf(text, size, "%s_l%" PRId64 "%s", what, layer, direction ? "_reverse" : "");
 }
 
-/* A buffer where an average of the layer holds it. */
+/* A weight of the layer; in an average of the layer it is a buffer. */
 static tn_tensor *weight_of(recurrent *m, const char *what, int64_t layer, int direction)
 {
     char name[64];
@@ -66,8 +66,8 @@ static tn_tensor *run(recurrent *m, tn_tensor *x, int64_t layer, int direction, 
     return y;
 }
 
-/* All layers. x [T, B, in]; state[0..1] [layers directions, B, H] or TN_NONE; after: of each, the
- * last of every layer and direction, when wanted. */
+/* All layers. x [T, B, in]; state[0..1] [layers directions, B, H] or TN_NONE; after: the last state
+ * of every layer and direction, if wanted. */
 static tn_tensor *run_layers(recurrent *m, tn_tensor *x, tn_tensor *const state[2], int wanted,
                              tn_tensor **after)
 {
@@ -125,7 +125,7 @@ static tn_tensor *from_steps(const recurrent *m, tn_tensor *y, bool batched)
     return m->layers && !m->sequence_first ? tn_transpose(y, 0, 1) : y;
 }
 
-/* A state as [layers directions, B, H], of the shape that x asks for. */
+/* A state as [layers directions, B, H], checked against the shape of x. */
 static tn_tensor *state_in(const recurrent *m, const char *name, tn_tensor *state,
                            const tn_tensor *steps, bool batched)
 {

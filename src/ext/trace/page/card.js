@@ -75,7 +75,7 @@ function forwardPart(g, node) {
 
 /* ---- an op: backward ------------------------------------------------------------------------- */
 
-/* The share that an op sent for one of its inputs. */
+/* The gradient share that an op sent to one of its inputs. */
 function shareValue(g, { from, in: input }) {
     const k = (g.shares.get(`${from}.${input}`) || [])[0];
     const share = k !== undefined && g.step.backward[k].shares.find((x) => x.in === input);
@@ -108,7 +108,7 @@ function averageNote(g, pass, tensor, shape) {
         a.before && [numberTag(a.before, shape), ' → '], numberTag(a.after, shape));
 }
 
-/* The gradient that comes in; where the result was used several times, as a sum. */
+/* The incoming gradient; a sum if the result was used several times. */
 function incomingEntry(g, node, incoming) {
     const shape = node.out[incoming.output].shape;
     const from = incoming.sum.map((s, i) => [i ? ' + ' : '',
@@ -199,7 +199,7 @@ function factsOf(t) {
     return [FACTS[t.kind], file, frozen, FACTS[t.optimizer]].filter((x) => x).join(' ');
 }
 
-/* A tensor's values: of a registered one at three moments, else as an op read it. */
+/* A tensor's values: at three moments if it is registered, else as an op read it. */
 function valuesOf(g, t) {
     const line = g.ledger.get(t.id), use = (g.readers.get(t.id) || [])[0];
     if (line)

@@ -7,7 +7,7 @@
  * where a trace has none, its place stays empty.
  */
 
-/* The same number, but for rounding; null: there is none. */
+/* Whether the numbers are equal except for rounding; null: there is no number. */
 function alike(a, b) {
     if (!Number.isFinite(a) || !Number.isFinite(b)) return Object.is(a, b);
     return Math.abs(a - b) <= 1e-6 * Math.max(Math.abs(a), Math.abs(b));
@@ -15,7 +15,7 @@ function alike(a, b) {
 
 /* ---- what is compared ------------------------------------------------------------------------ */
 
-/* Part of a cell: a text, and the numbers that it stands for; without any the text counts. */
+/* Part of a cell: a text, and the numbers behind it; without numbers the texts are compared. */
 const part = (cls, text, ...numbers) => ({ cls, text, numbers });
 const samePart = (a, b) => a.numbers.length === b.numbers.length && (a.numbers.length
     ? a.numbers.every((x, i) => alike(x, b.numbers[i])) : a.text === b.text);
@@ -32,7 +32,7 @@ function facts(g) {
         .concat([['loss', { head: 'loss', parts: [part('fact', digits(step.loss), step.loss)] }]]));
 }
 
-/* By name: what the ledger says of a tensor, and the leaves that are not registered. */
+/* By name: what the ledger says about tensors, and the leaves that are not registered. */
 function linesByName(g) {
     const lines = new Map();
     const add = (name, t, values, grad, by) => {
@@ -61,7 +61,7 @@ function linesByName(g) {
     return lines;
 }
 
-/* By name: an op with its first result, the others that a gradient came to, and the gradients. */
+/* By name: ops with their first result, other results that got a gradient, and the gradients. */
 function opsByName(g) {
     const seen = new Map(), ops = new Map();
     for (const node of g.step.nodes) {
@@ -129,7 +129,7 @@ function isCurrent(row, current) {
     return item !== undefined && item.key === current;
 }
 
-/* What a trace has of a row; a click goes there. */
+/* A row's cell for one trace; a click goes there. */
 function comparedCell(item, first, i) {
     if (!item) return make('td', { class: 'absent' }, 'not there');
     const parts = item.parts.map((p, k) => make('span',
@@ -169,7 +169,7 @@ function comparedGroup(rows, [from, to]) {
 
 /* The rows of a step, made when first asked for. */
 const comparedAt = new Map();
-let comparedShown = ''; /* which of them the table has */
+let comparedShown = ''; /* which rows the table shows */
 
 function renderCompare() {
     const { s } = position(), current = currentKey(), only = $('compare-only').checked;

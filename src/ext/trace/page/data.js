@@ -59,7 +59,7 @@ class Numbers {
 for (const key of ['norm', 'min', 'max', 'mean', 'zeros', 'nan', 'inf', 'values'])
     Object.defineProperty(Numbers.prototype, key, { get() { return this.all[key]; } });
 
-/* Puts texts, numbers and what is left out (f32, output 0, a gradient) in their places. The same
+/* Puts texts, numbers and omitted defaults (f32, output 0, a gradient) in their places. The same
  * numbers are the same object wherever they stand. */
 function unpack({ texts, values, traces: packed }) {
     const table = values.map((row) => new Numbers(row));
@@ -121,7 +121,7 @@ const traces = unpack(JSON.parse(document.getElementById('traces').textContent))
 
 /* ---- numbers and words ----------------------------------------------------------------------- */
 
-/* So many digits, with a true minus sign. */
+/* That many digits, with a true minus sign. */
 function digits(x, many = 4) {
     if (x === null || x === undefined) return '–';
     if (Number.isNaN(x)) return 'NaN';
@@ -139,7 +139,7 @@ const plural = (n, word) => `${n} ${word}${n === 1 ? '' : 's'}`;
 const shapeText = (shape) => `[${shape.join(',')}]`;
 const elements = (shape) => shape.reduce((n, size) => n * size, 1);
 
-/* A summary of a tensor in one number: itself if it is one, else its norm. */
+/* A tensor in one number: its only element, else its norm. */
 function summary(value, shape) {
     if (!value) return null;
     const one = value.values ? value.values.length === 1 : shape && elements(shape) === 1;
@@ -185,7 +185,7 @@ function addTo(map, key, item) {
     else map.set(key, [item]);
 }
 
-/* How many registered tensors moved in a step by whom: "by forward". */
+/* How many registered tensors moved in a step, and who moved them: "by forward". */
 const movedBy = (step, who) =>
     step.ledger.filter((line) => (line.moved || '').includes(who)).length;
 

@@ -25,7 +25,7 @@ function make(tag, attributes, ...children) {
 /* What the page shows; everything drawn follows from it. */
 const state = {
     trace: 0, at: 0,   /* which trace, which of its positions */
-    chosen: null,      /* a key, when something else than the current op was chosen */
+    chosen: null,      /* a key, if something other than the current op was chosen */
     folded: new Set(), /* names of folded boxes */
     zoom: 1, fitted: false, /* whether the zoom follows the window's size */
     predict: null,     /* the predict mode: null is off */
@@ -85,8 +85,8 @@ function gradientText(g, item, done) {
 
 /* ---- the drawing ----------------------------------------------------------------------------- */
 
-let view = null;          /* what layoutGraph gave */
-let viewOf = null;        /* the graph that it is of */
+let view = null;          /* the result of layoutGraph */
+let viewOf = null;        /* the graph that it shows */
 const drawn = new Map();  /* elements in the drawing, by key */
 const titles = new Map(); /* those of unfolded boxes, which stand over the lines */
 

@@ -17,7 +17,7 @@
 
 const NODE = { height: 44, least: 122, gapX: 20, gapY: 22, pad: 12, head: 24, gapSide: 30 };
 
-/* Width of a text of that many characters, near enough: nothing is measured while laying out. */
+/* Approximate width of a text of that many characters: nothing is measured during layout. */
 const textWidth = (text, size) => text.length * size * 0.6;
 
 /* ---- what is drawn --------------------------------------------------------------------------- */
@@ -30,7 +30,7 @@ function foldedAround(g, folded, callId) {
     return found;
 }
 
-/* The key of what stands for an op or a tensor: itself, or the folded box that it is in. */
+/* The key of the item shown for an op or a tensor: itself, or the folded box around it. */
 function shownKey(g, folded, key) {
     const call = key[0] === 'n' ? g.node.get(Number(key.slice(1))).call
         : key[0] === 't' ? (g.home.get(key) || {}).call
@@ -126,7 +126,7 @@ function boxesAround(items, key) {
     return boxes;
 }
 
-/* A line from far above becomes a short one, from a reference to what stands there. */
+/* Replaces a line from far above by a short one, from a reference to its source. */
 function shortenLines(view) {
     for (const list of view.inside.values()) list.forEach((item, i) => (item.index = i));
     for (const e of view.edges) {
@@ -308,8 +308,8 @@ function reorder(layers, turns) {
     }
 }
 
-/* Moves the items of a row towards what they want. Of two placements that keep the distances, one
- * pushed to the right and one to the left, the middle keeps them too. */
+/* Moves the items of a row towards their wanted positions. Of two placements that keep the
+ * distances, one pushed to the right and one to the left, the middle keeps them too. */
 function settle(row, sides) {
     const left = [], right = [];
     row.forEach((item, i) => {

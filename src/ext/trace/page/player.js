@@ -39,7 +39,7 @@ function choose(key) {
     render();
 }
 
-/* Shows everything as the state says. */
+/* Redraws everything from the state. */
 function render() {
     const p = position();
     draw();
@@ -114,7 +114,7 @@ function writeHash() {
     if (location.hash !== hash) history.replaceState(null, '', hash);
 }
 
-/* "#step=17&trace=1&at=n3"; what is not there or makes no sense is left as it is. */
+/* "#step=17&trace=1&at=n3"; missing or invalid parts are ignored. */
 function readHash() {
     const given = new URLSearchParams(location.hash.slice(1));
     const whole = (name, most) => {
