@@ -165,9 +165,8 @@ int ex_parse(const char *what, ex_option *options, int n, int most, int argc, ch
     ex_program = slash ? slash + 1 : argv[0];
     table = options;
     rows = n;
-    /* If a standard descriptor is closed, the next file opened would get its number, and our
-     * output. The stand-in opened here accepts no bytes, so the loss is noticed, as it should be.
-     */
+    /* The next file opened would get a closed descriptor's number, and our output. Standard
+     * output's stand-in accepts no bytes, so the loss is noticed, as it should be. */
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
         if (fcntl(fd, F_GETFD) >= 0) continue;
         if (open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR) < 0) exit(1);

@@ -107,10 +107,9 @@ static const char *place_of_resume(const char *resume)
     return slash ? folder : "./";
 }
 
-/* Locks the place of checkpoints: two runs with one place would replace each other's. Without a
- * place, or if a resumed run may only read there, it becomes the first free name of PROGRAM.ckpt,
- * PROGRAM-2.ckpt ...: no file is replaced that nobody named. A file system without locks is no
- * obstacle. */
+/* Locks the place of checkpoints: two runs would replace each other's. Without a place, or if a
+ * resumed run may only read there, it is the first free one of PROGRAM.ckpt, PROGRAM-2.ckpt ...: no
+ * file is replaced that nobody named. A file system without locks is no obstacle. */
 static void take_place(void)
 {
     static char path[256];

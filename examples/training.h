@@ -35,9 +35,8 @@ extern struct ex_run {
     const char *unit;             /* these, "tokens" */
     void (*next)(tn_tensor **in); /* the next step's two inputs, in the current scope */
     tn_step learn;                /* the step on the device: computes the loss, calls ex_learn */
-    /* Called on process 0, not timed. mean: of the losses since the last call. The result goes to
-     * the log, in the column named by value, and to the second curve, unless a signal came
-     * meanwhile. */
+    /* On process 0, not timed; mean: of the losses since the last call. The result goes to the log,
+     * as value, and to the second curve, unless a signal came meanwhile. */
     double (*evaluate)(double mean);
     bool evaluate_last; /* after the last step, too */
     int uncaptured;     /* number of first steps that --capture does not record */

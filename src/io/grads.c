@@ -1,11 +1,10 @@
 /*
- * grads.c - gradients in a checkpoint that still wait for a step: those of a batch computed in
- * parts.
+ * grads.c - gradients in a checkpoint that wait for a step: of a batch computed in parts.
  *
  * Their names are ".grad.PART.NAME"; no part has an empty name, so no other names begin like this.
- * A parameter in several parts, as in a model and its optimizer, has a name under each, stored
- * once. A gradient that a step has used, and no backward has added to since, is not saved. Loading
- * leaves no older gradient: a parameter without one in the file has none.
+ * A parameter in several parts (a model, its optimizer) has a name in each, stored once. A gradient
+ * that a step has used, and no backward has added to since, is not saved. Loading leaves no older
+ * gradient: a parameter without one in the file has none.
  */
 #include "autograd/op.h"
 #include "autograd/sync.h"

@@ -118,8 +118,7 @@ static tn_list *members(tn_module *m, bool every)
     return tn_list_concat(tn_parameters_with(m, o), tn_buffers_with(m, o));
 }
 
-/* Whether both trees have the same names, each with the same shape and kind of dtype, and the same
- * ties. */
+/* Both trees must have the same names, shapes, kinds of dtype, and ties. */
 static tn_status compare(const tn_list *average, const tn_list *model)
 {
     static const char function[] = "tn_ema_update";

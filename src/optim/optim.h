@@ -118,8 +118,7 @@ tn_status tni_optim_fraction(const char *type, const char *what, double value);
 
 /* The state from a file, checked and ready to be put in place; NULL and a message on failure. */
 tni_staged *tni_optim_stage(tn_optim *opt, const tn_list *state);
-/* Whether loading needs the values of the tensor with that name: not if another rank has that
- * state. */
+/* Whether loading needs that tensor's values: not those of state that another rank has. */
 bool tni_optim_reads(const tn_optim *opt, const char *name);
 tni_staged *tni_scheduler_stage(tn_scheduler *s, const tn_list *state);
 tni_staged *tni_scaler_stage(tn_scaler *s, const tn_list *state);

@@ -242,8 +242,7 @@ tn_scheduler *tn_sequential_lr(tn_optim *opt, tn_scheduler *const *schedulers, i
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* Lists the fields of s, the scheduler or its staged copy, with the rates of the optimizer's
- * groups. */
+/* Lists the fields of s (the scheduler or its staged copy), and the rates of the groups. */
 static void show(tni_form *f, tn_scheduler *s, tni_optim_group *group)
 {
     const char *kind = s->schedule->name;

@@ -2,9 +2,8 @@
  * extreme.c - largest and smallest: over axes (amax, amin), along one axis with the index (max,
  * min, argmax, argmin).
  *
- *   amax, amin  dx = dy / k at each of the k equal extremes of a slice, 0 elsewhere; with NaN
- *               all are NaN, as in PyTorch; but max_all and min_all share dy among the NaN, as
- *               its max() does
+ *   amax, amin  dx = dy / k at each of the k equal extremes of a slice, 0 elsewhere; with NaN all
+ *               are NaN, as in PyTorch; but max_all and min_all share dy among them, as its max()
  *   max, min    dx = dy at the index, the first extreme, 0 elsewhere: dy scattered into zeros
  * NaN wins over numbers.
  */

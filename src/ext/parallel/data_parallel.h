@@ -79,8 +79,7 @@ uint64_t tni_layout_hash(const tn_data_parallel *p, const tn_list *list);
 
 /* ---- buffers.c ------------------------------------------------------------------------------- */
 
-/* Copies the buffers to p->block: the part that can fail on this rank alone, done before the
- * reports. */
+/* Copies the buffers to p->block: the part that may fail on this rank alone, before the reports. */
 tn_status tni_buffers_pack(tn_data_parallel *p, const tn_list *buffers);
 /* Applies the buffers' rules, after tni_buffers_pack. */
 tn_status tni_share_buffers(const tn_data_parallel *p, const tn_list *buffers);

@@ -36,7 +36,7 @@ typedef struct tni_nccl {
      * the work now in the program's stream is done, on all ranks. Ranks call it in the same order,
      * across all lines. Returns at once. */
     const char *(*sum_begin)(tni_nccl_line *line, void *data, size_t n, tn_dtype dtype);
-    /* Work added to the program's stream from now on sees the sums begun so far. Returns at once. */
+    /* Work added to the program's stream from now on sees the sums begun. Returns at once. */
     const char *(*wait)(tni_nccl_line *line);
     /* Returns when the sums of all lines are done. */
     void (*finish)(void);

@@ -52,8 +52,7 @@ typedef struct tni_batchnorm {
 } tni_batchnorm;
 /* batchnorm.c: m if it is a BatchNorm2d, else NULL (no message). */
 const tni_batchnorm *tni_batchnorm2d_of(const tn_module *m);
-/* batchnorm.c: the field of a BatchNorm that holds it, NULL in the field for its own x. Returns
- * NULL (no message) if m is no BatchNorm. */
+/* batchnorm.c: a BatchNorm's field for it, which is NULL for its own x; NULL: m is no BatchNorm. */
 tni_batchnorm_over *tni_batchnorm_over_of(const tn_module *m);
 
 /* A pointer to a layer's dropout probability; NULL (no message) if m is not of that kind. */
