@@ -58,7 +58,7 @@ typedef struct tni_mpi {
     const char *(*barrier)(tni_mpi_group group);
     /* Ends MPI, unless the program has done so itself. */
     void (*finalize)(void);
-    void (*end_all)(int status); /* ends all ranks; does not return */
+    void (*end_all)(int status); /* ends all ranks; returns only if MPI has ended already */
 } tni_mpi;
 
 /* Starts MPI. NULL + the reason in why. */
