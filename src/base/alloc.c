@@ -127,8 +127,8 @@ static size_t huge_pages(size_t size)
     return (size + TNI_HUGE_PAGE - 1) & ~(TNI_HUGE_PAGE - 1);
 }
 
-/* Pages, which take memory only once they are touched: as many more as it takes to begin at a huge
- * one, and those are given back. */
+/* Pages, which take memory only once they are touched. It maps enough to begin at a huge page, and
+ * gives back what is left over. */
 static void *map_pages(size_t size, int access)
 {
     char *at = mmap(NULL, size + TNI_HUGE_PAGE, access, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -151,7 +151,8 @@ size_t tni_segment_most(void)
     return (size_t)(allocator.alloc ? 128 : 4096) << 20;
 }
 
-/* Addresses that can't be read or written are no part of what the system grants, locks or dumps. */
+/* Addresses that can't be read or written do not count in what the system grants, locks or
+ * dumps. */
 void *tni_segment_reserve(size_t least, size_t *size)
 {
     struct rlimit limit;
@@ -239,7 +240,7 @@ static void *allocate_large(size_t size, size_t *rounded)
     return block;
 }
 
-/* A block that no list has. *rounded: what it takes. */
+/* A block when no list has one. *rounded: what it takes. */
 static void *allocate_new(size_t size, size_t *rounded)
 {
     if (TNI_UNLIKELY(cached < 0)) decide();
@@ -250,8 +251,8 @@ static void *allocate_new(size_t size, size_t *rounded)
     return !block && trim_locked() ? system_alloc(wanted) : block;
 }
 
-/* NULL without a message; in_use is then the number of bytes in use. *count grows by one. data: of
- * a storage, the bytes of its elements, for the statistics. Both may be NULL. */
+/* NULL without a message; in_use is then the number of bytes in use. *count grows by one. data: the
+ * bytes of a storage's elements, for the statistics. count and data may be NULL. */
 static inline void *allocate(size_t size, const size_t *data, int64_t *count, int64_t *in_use)
 {
     size_t rounded = 0;

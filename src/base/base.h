@@ -32,9 +32,9 @@
 #define TNI_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define TNI_MAX(a, b) ((a) > (b) ? (a) : (b))
 
-/* A thread's own variable on the road of every op. initial-exec: it is read without a call. The
- * space that the loader keeps for thread-local variables, of either kind, is small (a test says how
- * small): buffers are tni_texts. */
+/* A thread-local variable that every op reads. initial-exec: reading it takes no call. The loader
+ * keeps little space for thread-local variables of either kind (a test says how little), so buffers
+ * are in tni_texts. */
 #define TNI_THREAD _Thread_local __attribute__((tls_model("initial-exec")))
 
 /* ---- errors (error.c) ------------------------------------------------------------------------ */
@@ -49,13 +49,13 @@ tn_status tni_error_prefix(const char *format, ...) TN_PRINTF(1, 2);
 /* What a status function returns where something is NULL, which a failed call may have given: the
  * pending status, or, if no error is pending, TN_E_INVALID with that message. */
 tn_status tni_missing(const char *format, ...) TN_PRINTF(1, 2);
-/* The same of an argument: says that it is NULL. */
+/* The same for an argument; the message says that it is NULL. */
 TNI_SHARED tn_status tni_poison(const char *function, const char *argument);
-/* The same, returning NULL; and for an argument that may be TN_NONE, which the message then
- * names. */
+/* The same, returning NULL. The second: for an argument that may also be TN_NONE, as the message
+ * says. */
 void *tni_poisoned(const char *function, const char *argument);
 void *tni_poisoned_optional(const char *function, const char *argument);
-/* What a function that has no status returns where one failed. */
+/* Results of functions that return no status, after a call that failed. */
 static inline int tni_minus_one(tn_status status)
 {
     (void)status;
@@ -103,8 +103,8 @@ typedef struct tni_saved_error {
 } tni_saved_error;
 TNI_SHARED void tni_error_save(tni_saved_error *to);
 TNI_SHARED void tni_error_restore(const tni_saved_error *from);
-/* Of a call that cannot fail there, or while another failure is being made good, which is what the
- * caller is told. */
+/* Ignores a status: of a call that cannot fail here, or of one made while another failure, which is
+ * the one reported, is cleaned up. */
 static inline void tni_disregard(tn_status status)
 {
     (void)status;
@@ -137,8 +137,8 @@ static inline void tni_memory_give(void)
     atomic_store_explicit(&tni_memory_taken, false, memory_order_release);
 }
 
-/* Takes one reference off a count; whether it was the last. The only holder can have no rivals, so
- * it needs no atomic subtraction. */
+/* Takes one reference off a count; returns whether it was the last. A single holder has no rivals,
+ * so it needs no atomic subtraction. */
 static inline bool tni_last(atomic_int *refs)
 {
     return atomic_load_explicit(refs, memory_order_acquire) == 1 ||
@@ -157,8 +157,8 @@ void tni_free_counted(void *block, size_t size, int64_t *count);
 /* The same for a storage that will have `data` bytes of elements: tn_memory counts them. */
 void *tni_alloc_storage(size_t size, size_t data);
 TNI_SHARED void tni_free(void *block, size_t size);
-/* Whether this thread's blocks will last as long as the program: large ones are kept together.
- * Returns what it was. */
+/* Sets whether this thread's blocks will last as long as the program: large ones then lie together.
+ * Returns the setting before. */
 bool tni_alloc_lasting(bool on);
 /* a * b or a + b; false on overflow. */
 static inline bool tni_mul_size(size_t a, size_t b, size_t *out)
@@ -206,13 +206,13 @@ size_t tni_upto(const int64_t *number, size_t size, size_t n, int64_t x);
 
 /* ---- shared modules (module_file.c) ---------------------------------------------------------- */
 
-/* The function `entry` of the shared module `file`: of the path in the environment variable, else
- * beside this library, below it in `folder` (a build tree), where it was installed, or where the
- * loader looks. NULL with the reason in why: "could not be opened: ..." */
+/* The function `entry` of the shared module `file`. It is looked for at the path in the environment
+ * variable, else beside this library, below it in `folder` (a build tree), where it was installed,
+ * and where the loader looks. NULL with the reason in why: "could not be opened: ..." */
 void *tni_open_module(const char *variable, const char *folder, const char *file, const char *entry,
                       char *why, size_t size);
 
-/* What a field of options means: 0 is the default, unless its use_ twin says that it is given. */
+/* What a field of options means: 0 is the default, unless its use_ field says that 0 is meant. */
 static inline double tni_given(double value, bool use, double instead)
 {
     return value != 0 || use ? value : instead;

@@ -1,8 +1,8 @@
 /*
  * dead.c - TN_DEBUG=1: what was freed is kept for a while, so that a use of it can be named.
  *
- * The last objects that were freed lie in a ring, with what there was to say of them; a map leads
- * from their addresses to it. The memory of one that falls out of the ring is given back.
+ * The objects freed last lie in a ring, each with its message; a map leads from their addresses to
+ * them. When an object falls out of the ring, its memory is given back.
  */
 #include "base/dead.h"
 #include "base/lines.h"

@@ -9,10 +9,10 @@
 /* Read when the library is loaded. */
 extern bool tni_debugging;
 
-/* Notes the line where an object is made, if this thread notes lines; only while it is set. */
+/* Notes the line where an object is made, if this thread notes lines; only with TN_DEBUG=1. */
 void tni_note_born(const void *object);
-/* As tni_free; but while it is set, epitaph is the message when the object is used. Nothing but the
- * block may be left of it. No error is set or lost. */
+/* As tni_free; but with TN_DEBUG=1 epitaph is the message when the object is used later. All that
+ * the object held must be freed already. No error is set or lost. */
 void tni_bury(void *object, size_t size, const char *epitaph);
 TNI_SHARED bool tni_is_buried(const void *object);
 

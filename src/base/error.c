@@ -1,6 +1,6 @@
 /*
- * error.c - status and message, set where a failure begins, in a buffer of the thread's own that
- * needs no memory then (texts.c). With TN_TRAP=1 it aborts there, for a debugger.
+ * error.c - status and message, set where a failure begins. They go to a buffer that the thread has
+ * already, so no memory is needed (texts.c). With TN_TRAP=1 it aborts there, for a debugger.
  */
 #include <signal.h>
 #include <stdlib.h>

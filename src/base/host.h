@@ -1,6 +1,6 @@
 /*
  * host.h - settings of the host program that are suspended while we work: traps on floating-point
- * exceptions, and a locale with a decimal comma; and threads that leave it its signals.
+ * exceptions, and a locale with a decimal comma. Also threads that leave signals to the program.
  *
  * A function that computes, or compares numbers of the caller's, begins with TNI_HOLD_TRAPS, one
  * that writes numbers with TNI_C_NUMBERS, which holds traps too; every return restores the host's
@@ -20,9 +20,8 @@
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
-/* pthread_create, for a thread that takes no signals: those are for the program's own threads. But
- * a fault of the thread's own reaches the program's handler, as it would end the process if it were
- * blocked. */
+/* pthread_create, for a thread that takes no signals: those are for the program's own threads. A
+ * fault of such a thread still reaches the program's handler: blocked, it would end the process. */
 int tni_thread_start(pthread_t *thread, void *(*f)(void *), void *argument);
 
 /* ---- traps ----------------------------------------------------------------------------------- */

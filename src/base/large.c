@@ -129,8 +129,8 @@ static block *segment(size_t size, size_t *added)
     return b;
 }
 
-/* Takes the first or the last size bytes of the edge; the header of what is left before fresh bytes
- * is opened too. *added grows by those that were fresh. False: the system refuses them. */
+/* Takes the first or the last size bytes of the edge, and also opens the header of what is left
+ * before fresh bytes. *added grows by the fresh bytes taken. False: the system refuses them. */
 static bool advance(size_t size, bool last, size_t *added)
 {
     uintptr_t begin = (uintptr_t)edge, end = begin + edge->size, was = fresh_end - fresh;
@@ -151,7 +151,7 @@ static bool advance(size_t size, bool last, size_t *added)
     return true;
 }
 
-/* Parts b after size bytes, and returns what is behind them. Neither is in a list. */
+/* Splits b after size bytes, and returns the rest. Neither is in a list. */
 static block *part(block *b, size_t size)
 {
     block *rest = (block *)(void *)((char *)b + size);
@@ -162,7 +162,7 @@ static block *part(block *b, size_t size)
     return rest;
 }
 
-/* b takes in the block behind it. Neither is in a list. */
+/* Joins b with the block behind it. Neither is in a list. */
 static void join(block *b)
 {
     if (b->after == edge) edge = b;

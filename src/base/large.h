@@ -11,17 +11,17 @@
 #define TNI_LARGE ((size_t)256 << 10)
 #define TNI_HUGE_PAGE ((size_t)2 << 20) /* segments begin at a multiple of it */
 
-/* From the system, NULL if it has none; and back to it. In alloc.c. */
+/* Takes a segment from the system (NULL: there is no memory), and gives it back. In alloc.c. */
 void *tni_segment_alloc(size_t size);
 void tni_segment_free(void *segment, size_t size);
 /* The most that is asked for ahead of need. */
 size_t tni_segment_most(void);
-/* Addresses alone, at least so many and as many as the machine has memory; NULL if the system
- * limits them, or an allocator of the user's is used. And makes some of them memory; false: the
- * system refuses. */
+/* Reserves addresses alone: as many as the machine has memory, at least `least`; NULL if the system
+ * limits them, or if the user has set an allocator. The second function makes some of them memory;
+ * false: the system refuses. */
 void *tni_segment_reserve(size_t least, size_t *size);
 bool tni_segment_open(char *from, size_t size);
-/* What [from, end) of a segment holds is not needed any more. */
+/* The contents of [from, end) of a segment are no longer needed. */
 void tni_segment_idle(char *from, const char *end);
 
 /* At least size bytes, aligned to 64. lasting: far from those that are not. *nbytes: what the block
@@ -29,9 +29,9 @@ void tni_segment_idle(char *from, const char *end);
 void *tni_large_alloc(size_t size, bool lasting, size_t *nbytes, size_t *added);
 /* Returns the bytes that the block took. */
 size_t tni_large_free(void *data);
-/* Gives segments in which nothing is used back to the system, and of others the pages of free
- * blocks. Returns the bytes that the system gave and must give again: those of such segments, and
- * what is free around the fresh bytes of the reserved one. */
+/* Gives unused segments back to the system, and the pages of free blocks in the other segments.
+ * Returns the bytes that the system must give again when needed: those of unused segments, and what
+ * is free around the fresh bytes of the reserved one. */
 size_t tni_large_trim(void);
 
 #endif

@@ -63,7 +63,7 @@ int tni_calls_here(void *address[TNI_MOST_CALLS])
     return 1;
 }
 
-/* What the reader says of a return address, which lies behind the call. */
+/* The source line for a return address, which lies just behind the call. */
 static int look_up(const void *address, char *file, size_t size)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

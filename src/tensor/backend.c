@@ -43,8 +43,8 @@ static const char *missing_kernel(const tni_backend *b)
     return TNI_KERNELS(LACKS, LACKS, LACKS_TYPED, LACKS_TYPED, LACKS_TYPED) NULL;
 }
 
-/* Asked before the module is opened: with it come CUDA's libraries, 150 MiB and 60 ms of a program
- * that finds no GPU afterwards. A module that the environment names may need no driver. */
+/* Asked before the module is opened, because CUDA's libraries come with it: they would cost 150 MiB
+ * and 60 ms even where there is no GPU. A module that the environment names may need no driver. */
 static bool has_driver(void)
 {
     return getenv("TN_CUDA_MODULE") || dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -88,7 +88,7 @@ bool tni_cuda_asked(void)
     return atomic_load(&asked);
 }
 
-/* Of a process that asked for a device and has one: only there is GPU work or memory. */
+/* Whether the process asked for a device and has one: else there is no GPU work or memory. */
 static bool in_use(void)
 {
     return tni_cuda_asked() && cuda;

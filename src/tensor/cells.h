@@ -4,9 +4,9 @@
  *
  * The first part is for every includer. The second, the formulas, is for those that define REAL
  * (float or double) and REAL_OF(name), which adds _f32 or _f64; C++ includes it again for the
- * other. There i is a row, a sequence of the batch, and j the element; pointers are at that element
- * of the first gate, so that gate k is at [k * h]. Gates lie as i, f, g, o of an LSTM; r, z, n of a
- * GRU, and then q = h W_n^T + b_n, which its gradient reads.
+ * other. There i is a row, a sequence of the batch, and j the element; pointers point to that
+ * element of the first gate, so that gate k is at [k * h]. The order of the gates is i, f, g, o for
+ * an LSTM; for a GRU r, z, n, and then q = h W_n^T + b_n, which its gradient reads.
  */
 #ifndef TNI_CELLS_H
 #define TNI_CELLS_H

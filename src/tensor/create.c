@@ -196,8 +196,8 @@ static tn_status put_integers(tn_tensor *y, int64_t start, int64_t step)
 }
 
 /* PyTorch takes pairs of vectors of 32 bytes as long as there are any: their first element is
- * rounded to the dtype, and the others are so many steps from there; in bf16 the steps are rounded
- * before they are added. */
+ * rounded to the dtype, and element i is i steps from there; in bf16 the steps are rounded before
+ * they are added. */
 static void arange_values(double *y, int64_t begin, int64_t n, const series *s, tn_dtype dtype)
 {
     int64_t lanes = 32 / (int64_t)tn_dtype_size(dtype);

@@ -224,9 +224,9 @@ TN_FN double tn_gelu_slope_f64(double x)
     return tn_normal_cdf_f64(x) + c * density;
 }
 
-/* In f32 erf, with its two ranges, and another exp for the slope would take twice the time: here it
- * is one range and one 2^t. The polynomials have the least maximal error in Phi and in the slope
- * (Lawson's algorithm, on values of 40 digits). */
+/* In f32 erf, with its two ranges, and another exp for the slope would take twice the time: here
+ * one range and one 2^t are enough. The polynomials have the least maximal error in Phi and in the
+ * slope (Lawson's algorithm, on values of 40 digits). */
 
 /* 2^t for -127.5 < t < 128.5, off by 1e-7 of it: 0 below -126.5, inf above 127.5. t = n + r,
  * |r| <= 1/2: adding `shift` rounds t, and leaves n + 127, the exponent's bits, in the lowest. */
@@ -243,8 +243,8 @@ TN_FN float tn_exp2_f32(float t)
 }
 
 /* x / (1 + 2^u), where u = log2(Phi(-x) / Phi(x)) is x times a polynomial in x^2. Its x is kept
- * between -6.6126, where u = 128, and 5.6, where Phi is 1: as integers, since of a choice between
- * floats gcc makes paths, each with its division. A NaN is still in the numerator. */
+ * between -6.6126, where u = 128, and 5.6, where Phi is 1: as integers, since gcc turns a choice
+ * between floats into branches, each with its own division. A NaN is still in the numerator. */
 TN_FN float tn_gelu_f32(float x)
 {
     uint32_t bits = tn_bits_f32(x), low = tn_bits_f32(-6.6126f);

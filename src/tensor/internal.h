@@ -145,7 +145,7 @@ const tni_backend *tni_backend_for(tn_device device); /* NULL + message if unava
 /* How the device captures steps (graphs.h); NULL if it cannot (the CPU). */
 const struct tni_graphs *tni_graphs_for(tn_device device);
 void tni_bump_version(tn_tensor *t);
-/* The same after a function of the user's that left none of the old values, if t is all of its
+/* The same after a user's function that left none of the old values, if t covers all of its
  * memory. */
 void tni_bump_rewritten(tn_tensor *t);
 void tni_storage_drop(tni_storage *s);
@@ -160,13 +160,13 @@ static inline bool tni_none(const tn_tensor *t)
 {
     return t == TN_NONE;
 }
-/* Whether a tensor that a user gave is not there: NULL, TN_NONE, or (TN_DEBUG=1) freed, which is
- * then the pending error. */
+/* Whether a tensor that a user gave is missing: NULL, TN_NONE, or (with TN_DEBUG=1) freed, which
+ * then becomes the pending error. */
 static inline bool tni_absent(const tn_tensor *t)
 {
     return !t || tni_none(t) || tni_gone(t);
 }
-/* The same as an error naming function and argument, for those that want a tensor. (create.c) */
+/* False, with an error naming function and argument, if it is missing. (create.c) */
 bool tni_present(const char *function, const char *argument, const tn_tensor *t);
 /* Puts elements of that dtype, dense in host memory, into t. (access.c) */
 tn_status tni_write_host(const tn_tensor *t, const void *data, size_t nbytes, tn_dtype dtype);
@@ -188,11 +188,11 @@ bool tni_broadcast(const tn_shape *a, const tn_shape *b, tn_shape *out);
  * On TN_E_STATE (no scope) or TN_E_NOMEM drop is called at once. */
 tn_status tni_scope_add(void *object, void (*drop)(void *object));
 bool tni_scope_open(void);
-/* The number of entries, and dropping those that were made since: a scope in which no code of a
- * user runs, neither in it nor in a drop. */
+/* The number of entries now, and dropping all that were made since: a scope in which no user's code
+ * runs, not even in a drop. */
 size_t tni_scope_mark(void);
 void tni_scope_cut(size_t mark);
-/* Drops what a scope and those within it hold, and closes those; s stays open. false: it is not. */
+/* Drops what s and the scopes within it hold, and closes the inner ones. false: s is not open. */
 bool tni_scope_clear(tn_scope s);
 /* A reference to t: the current scope's, if s is open and t its newest; else one more. */
 tn_tensor *tni_scope_take(tn_scope s, tn_tensor *t);
@@ -202,9 +202,9 @@ bool tni_scope_alone(tn_scope from, const void *object);
 tn_scope tni_scope_outermost(void);
 /*
  * From guard to unguard, the scopes that are open at guard stay: when a user's function ends one,
- * it ends at unguard, the last one if several are in force. So what a function of ours holds by
- * scopes outlives the functions of a user's that it calls. Results are entered in a scope after
- * unguard, which says whether any was ended by it.
+ * it really ends at unguard (the outermost one, if guards are nested). So what our function holds
+ * through scopes outlives the user's functions that it calls. Results are entered in a scope after
+ * unguard, which returns whether it ended any.
  */
 TNI_SHARED size_t tni_scope_guard(void);
 TNI_SHARED bool tni_scope_unguard(size_t was);

@@ -15,8 +15,8 @@
  *   permutation    for i = 0..n-2 swap i with i + word mod (n - i); from UINT32_MAX / 20 on, for
  *                  i = 0..n-1 put i at a place of two words mod (i + 1), and what was there at i
  *
- * f16 and bf16 are drawn in f32 and rounded; a uniform number that is then the end of its range, as
- * rounded, becomes its beginning, as in PyTorch. Every draw below runs with its generator locked.
+ * f16 and bf16 are drawn in f32 and rounded; a uniform number that rounding brings to the end of
+ * its range becomes the beginning, as in PyTorch. Every draw below runs with its generator locked.
  *
  * Source   MT19937: mt19937.c. Box and Muller, Annals of Mathematical Statistics 29 (1958). Draw
  *          order: PyTorch's ATen/core/DistributionsHelper.h and

@@ -30,7 +30,7 @@ static inline uint32_t tni_mt_next(tni_mt19937 *mt)
 }
 
 struct tn_generator {
-    pthread_mutex_t *lock, own; /* its own, or, of the default one, the library's */
+    pthread_mutex_t *lock, own; /* its own; the default one's: the library's */
     tni_mt19937 mt;
     uint64_t seed;
     bool has_normal; /* normal is the second half of a pair */

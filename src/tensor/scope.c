@@ -7,8 +7,8 @@
  * meanwhile: dropping may call a user's function (a release, a module's free), and what that
  * creates is dropped too.
  *
- * A function that calls one of a user's keeps the scopes around it open meanwhile (guard), since
- * what it works on may be held by them alone.
+ * A function that calls a user's function keeps the scopes around it open meanwhile (guard), since
+ * they alone may hold what it works on.
  */
 #include "tensor/internal.h"
 

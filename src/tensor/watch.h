@@ -55,7 +55,7 @@ struct tni_watcher {
     void (*hooked)(tni_watcher *self, const struct tni_hooked *h, const tn_tensor *gradient);
     /* the gradient of a leaf is complete */
     tn_status (*finished)(tni_watcher *self, const tn_tensor *leaf, tn_tensor *grad);
-    /* and is now the mean over the ranks of a run, of which the pass is over */
+    /* and is now the mean over the ranks of a run, whose pass is over */
     void (*averaged)(tni_watcher *self, const tn_tensor *leaf, const tn_tensor *average, int ranks);
     /* leaf's grad is about to be set, or (adding) to be added to */
     tn_status (*grad_changes)(tni_watcher *self, tn_tensor *leaf, bool adding);
