@@ -88,8 +88,8 @@ static __device__ __forceinline__ void load_straight(R *to, const matrix<R> &m, 
     }
 }
 
-/* sum[i][j] = a's row (of the thread) i times b's row j: a tile of a b^T, over d columns. All
- * threads have left the products before it when it returns. */
+/* sum[i][j] = a's row (of the thread) i times b's row j: a tile of a b^T, over d columns. When it
+ * returns, all threads have finished the products before it. */
 template <typename R>
 static __device__ __forceinline__ void score_tile(R (&sum)[TM][TN], R *shared, const matrix<R> &a,
                                                   int a0, int a_rows, const matrix<R> &b, int b0,

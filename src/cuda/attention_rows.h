@@ -27,8 +27,8 @@ static __device__ __forceinline__ float row_sum(float x)
 /*
  * How scores are kept: MASKED as they are, scaled and masked; else (no mask, scale > 0) as products
  * without the scale, which the exponent takes: exp(scale (s - m)) = 2^(u s - u m), u = scale log2
- * e, is one multiplication and addition. A mask may be as large as its type allows, times log2 e it
- * would overflow: there the difference is taken first.
+ * e, is one multiplication and addition. A mask may be as large as its type allows, and would
+ * overflow when multiplied by log2 e: there the difference is taken first.
  */
 template <bool MASKED> struct exponent {
     float unit, base; /* base: of what is subtracted */

@@ -94,7 +94,8 @@ static __device__ __forceinline__ bn_walk bn_begin(const bn_job<R> &job)
     return w;
 }
 
-/* Sums a and b over the threads of this thread's channel, in a fixed order; by all of the block. */
+/* Sums a and b over the threads of this thread's channel, in a fixed order. Called by the whole
+ * block. */
 template <typename R, bool COLUMNS>
 static __device__ __forceinline__ void bn_join(const bn_job<R> &job, double &a, double &b)
 {

@@ -4,7 +4,7 @@
  * With sums over the N = n s values of a channel and xh = (x - mean) rstd:
  *   db = sum dy, dw = sum dy xh, dx = w rstd (dy - db / N - xh dw / N)
  * With running statistics the last two terms of dx vanish. Ioffe and Szegedy, Batch Normalization
- * (2015), section 3. Sums: in R over at most 32 positions, those in double.
+ * (2015), section 3. Sums are in R over at most 32 positions, and from there in double.
  */
 #include "cuda/batch_norm.h"
 

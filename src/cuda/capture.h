@@ -23,8 +23,8 @@ tn_status tni_cuda_graph_take(size_t nbytes, void **block);
 /* Frees a block, from any thread: to its graph, or to the pool, during a capture only after it has
  * ended. */
 void tni_cuda_graph_give(void *block);
-/* device.cu: to the pool, now. No capture may begin meanwhile: the free would become part of
- * it. */
+/* device.cu: frees a block to the pool, now. No capture may begin meanwhile: the free would become
+ * part of it. */
 void tni_cuda_give_back(void *block);
 
 /* Memory that a library or a file keeps for good: never a graph's, even while this thread is

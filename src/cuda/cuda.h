@@ -36,8 +36,8 @@ extern cudaStream_t tni_cuda_stream; /* all work is ordered in it */
  * the first message again. */
 tn_status tni_cuda_check(cudaError_t error, const char *what);
 tn_status tni_cuda_check_blas(cublasStatus_t error, const char *what);
-/* After a library's error: whether a kernel before it broke the device, which the library also
- * calls "execution failed"; then that is the error. */
+/* After a library's error: whether an earlier kernel broke the device, which the library reports as
+ * "execution failed" too; if so, that is the error. */
 bool tni_cuda_broken(const char *what);
 /* TN_E_DTYPE naming the slot (of __func__), the dtype and what is wanted instead. */
 tn_status tni_cuda_refuse(const char *function, tn_dtype dtype, const char *wanted);

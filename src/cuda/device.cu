@@ -125,7 +125,8 @@ tn_status tni_cuda_check(cudaError_t error, const char *what)
     return error == cudaSuccess ? TN_OK : report(error, what);
 }
 
-/* A stream that is captured cannot be asked; the device is lost at the next call that looks. */
+/* A stream that is captured cannot be asked; a lost device is then noticed by the next call that
+ * looks. */
 bool tni_cuda_broken(const char *what)
 {
     cudaError_t behind = tni_cuda_capturing() ? cudaSuccess : cudaStreamQuery(tni_cuda_stream);
@@ -176,8 +177,8 @@ tn_status tni_cuda_use(int index)
                                index, now);
 }
 
-/* CUDA's current device is each thread's own, and the program may have chosen another one in
- * this. */
+/* Each thread has its own current device in CUDA, and the program may have chosen another one
+ * here. */
 static tn_status choose_device()
 {
     static thread_local bool chosen;

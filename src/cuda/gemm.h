@@ -20,10 +20,10 @@ struct operand {
 cudaDataType_t tni_cuda_blas_type(tn_dtype dtype);
 
 /* device.cu: the workspace of the handle that tni_cuda_blas gave. Products of cublasLt use it as
- * well: all of them follow each other in one stream. */
+ * well, since all products follow each other in one stream. */
 void *tni_cuda_blas_workspace(size_t *nbytes);
-/* Held around each product: the kernels of one leave parts of sums in the workspace for its next,
- * and another thread's must not come between them. */
+/* Held around each product: the kernels of one product pass on parts of sums in the workspace, and
+ * another thread's product must not come between them. */
 std::mutex &tni_cuda_product_lock(void);
 
 /* gemm.cu: the product of g with C in f32 whatever g->dtype is (f32, bf16 or f16): g->c points to

@@ -58,7 +58,7 @@ static shape shape_of(const tni_gemm *g, const operand *a, const operand *b)
     return s;
 }
 
-/* Rows and what they are made of: whole 16 bytes. */
+/* Whether pointers and rows are multiples of 16 bytes. */
 static bool in_sixteens(const shape *s)
 {
     int64_t a_row = s->trans_a ? s->m : s->k, b_row = s->trans_b ? s->k : s->n;

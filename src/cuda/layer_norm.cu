@@ -267,7 +267,7 @@ template <typename R> static __global__ void layer_norm_dx_block(lng_job<R> job)
 
 enum { LN_ROWS = 8 }; /* a block: 32 columns by 8 rows at a time */
 
-/* Adds up a column's turns, in order, in the first of them. All threads call it. */
+/* Adds up a column's LN_ROWS turns, in order, into the first one. All threads call it. */
 static __device__ __forceinline__ void ln_turns(double &dw, double &db)
 {
     __shared__ double part[2][LN_ROWS][32];

@@ -96,9 +96,10 @@ static void fill_table()
     TNI_KERNELS(SLOT, SLOT, TYPED_SLOT, TYPED_SLOT, WIDE_SLOT)
 }
 
-/* Whether code for "sm_80" or "compute_90" runs on a GPU of this capability: machine code on those
- * of its major number that are no older; the other, which the driver translates, on all that are no
- * older; with an f either stays within the major number, with an a on that one GPU. */
+/* Whether code for "sm_80" or "compute_90" runs on a GPU of this capability: machine code (sm_) on
+ * GPUs of its major number that are no older; the other, which the driver translates, on all that
+ * are no older. A name that ends in f runs only within its major number, one that ends in a only on
+ * that GPU. */
 static bool runs_on(const char *arch, int capability)
 {
     bool translated = std::strncmp(arch, "compute_", 8) == 0;

@@ -54,7 +54,7 @@ static __device__ __forceinline__ online_sum<R> online_row(const E *x, int64_t c
     return s;
 }
 
-/* Joins the threads of a block: every thread has the row's. */
+/* Joins the threads of a block: every thread gets the whole row's. */
 template <typename R> static __device__ __forceinline__ void online_block(online_sum<R> &s)
 {
     R top = block_max(s.top);

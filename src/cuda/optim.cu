@@ -5,8 +5,8 @@
  * What differs between tensors and between steps (pointers, sizes, rates) lies in a block of device
  * memory that one asynchronous copy refreshes; the launch itself is the same in every step. The
  * tensors are cut into chunks of CHUNK elements, numbered through; a thread block finds its tensor
- * by the number of the tensor's first chunk. The formulas are those of optim_formulas.h. Nothing is
- * written after a bad index anywhere before (fault.h).
+ * by the number of the tensor's first chunk. The formulas are those of optim_formulas.h. Once a
+ * kernel has met a bad index, nothing is written (fault.h).
  */
 #include <cstdlib>
 #include <mutex>
@@ -275,8 +275,8 @@ void tni_cuda_optim_refresh(void *section, const tni_optim_args *args,
     write_block(static_cast<many_head *>(section), &a);
 }
 
-/* Everything that can fail before the launch; the block that it reads and how many chunks there
- * are. */
+/* Does everything that can fail before the launch; gives the block that it reads and the number of
+ * chunks. */
 template <typename CALL>
 static tn_status refresh(const CALL *a, const many_head **block, int64_t *chunks)
 {

@@ -3,8 +3,8 @@
  *
  * Sums of reals add at most 64 elements in their own type, then in double; products and squares are
  * double throughout; integers are int64_t and wrap around. Variance and logsumexp pass twice over
- * x: the second time with the mean or the maximum of each result. Before what may leave the range
- * of double, squares of f64 and powers, another pass takes the largest, to bring it below 1.
+ * x: the second time with the mean or the maximum of each result. Squares of f64 and powers may
+ * leave the range of double: for them a pass before finds the largest element, to bring it below 1.
  */
 #include "cuda/reduce.h"
 #include "tensor/formulas.h"
@@ -104,7 +104,7 @@ template <class A> static __device__ __forceinline__ A join_two(pass pass, A a, 
     }
 }
 
-/* SUMS: only SUM, which so has kernels that need not ask at each element. */
+/* SUMS: only SUM, so that its kernels need not check at each element. */
 template <class T, bool SUMS = false> struct way {
     typedef T item;
     typedef double all;

@@ -74,8 +74,8 @@ template <typename R> static __device__ __forceinline__ R block_max(R v)
     return v;
 }
 
-/* This thread's share of a sum over j < n, f(j) each: in R over at most 64 of them, those in
- * double, so that a long row loses no more than a short one. */
+/* This thread's share of the sum of f(j) over j < n: in R over at most 64 of them, and from there
+ * in double, so that a long row loses no more than a short one. */
 template <typename R, typename F>
 static __device__ __forceinline__ double thread_sum(int64_t n, const F &f)
 {

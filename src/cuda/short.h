@@ -16,7 +16,7 @@ struct f16 {
 };
 
 /* The type that elements of type R compute in, and the conversions (back: to nearest even). A NaN
- * stays one, its other bits need not. */
+ * stays a NaN, but its other bits may change. */
 template <typename R> struct element {
     typedef R computing;
     static constexpr bool is_short = false;

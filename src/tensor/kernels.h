@@ -308,11 +308,11 @@ enum { TNI_TANH_CELL, TNI_RELU_CELL, TNI_GRU_CELL, TNI_LSTM_CELL };
 
 /* All dense. tensor/cells.h says what is computed, and how gates lie in memory. */
 typedef struct tni_cell {
-    tni_array y;     /* [n, h]: the new state */
-    tni_array c;     /* LSTM: [n, h], may be c_before */
-    tni_array gates; /* [n, 4h]; in: what the input adds. Plain cells: y itself holds it */
-    tni_array share; /* [n, 4h, 3h or h]: what the state before adds to the gates */
-    tni_array bias_x, bias_s;     /* [4h, 3h or h]: added to the two */
+    tni_array y;              /* [n, h]: the new state */
+    tni_array c;              /* LSTM: [n, h], may be c_before */
+    tni_array gates;          /* [n, 4h]; in: what the input adds. Plain cells: y itself holds it */
+    tni_array share;          /* [n, 4h, 3h or h]: what the state before adds to the gates */
+    tni_array bias_x, bias_s; /* [4h, 3h or h]: added to the two */
     tni_array y_before, c_before; /* [n, h]: of GRU, of LSTM */
     int kind;
 } tni_cell;

@@ -38,9 +38,9 @@ typedef void (*tni_chunk)(void *context, int64_t begin, int64_t end);
 void tni_parallel(int64_t n, int64_t grain, tni_chunk f, void *context);
 
 /*
- * The elements of n tensors, numbered through, one tensor after another, and cut into chunks: many
- * small tensors share a chunk, a large one spans several. span works on elements [begin, end) of
- * tensor k, which size says how many it has of. Fails before the first.
+ * The elements of n tensors, one tensor after another, cut into chunks: many small tensors share a
+ * chunk, a large one spans several. size returns how many elements tensor k has; span works on its
+ * elements [begin, end). Fails before the first call of span.
  */
 typedef int64_t (*tni_size)(const void *context, int k);
 typedef void (*tni_span)(const void *context, int k, int64_t begin, int64_t end);
@@ -55,17 +55,17 @@ void *tni_alloc(size_t size);
 void tni_free(void *block, size_t size);
 tn_status tni_error(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
 
-/* Whether bf16 is multiplied as it is. */
+/* Whether bf16 is multiplied without a conversion to f32. */
 bool tni_product_bf16(void);
 /* Whether f32 is multiplied by AMX too, as sums of three bf16. */
 bool tni_product_amx_f32(void);
-/* The instruction set of kernels: 0 baseline, 1 AVX2, 2 AVX-512; whether it is that. */
+/* The instruction set of kernels: 0 baseline, 1 AVX2, 2 AVX-512; whether it is AVX-512. */
 int tni_cpu_isa(void);
 bool tni_has_avx512(void);
 /* Whether processor and system have AMX, and this process may use it: it multiplies bf16 several
- * times as fast as vectors f32. */
+ * times as fast as vectors multiply f32. */
 bool tni_has_amx(void);
-/* Why AMX, which is there, is not used; NULL if it is, or is not there. */
+/* Why AMX is not used although it is there; NULL if it is used, or not there. */
 const char *tni_amx_why(void);
 /* Like tni_parallel, but guarantees that BLAS calls inside chunks are single-threaded, whether or
  * not a region was opened (parallel.c). */
@@ -80,10 +80,10 @@ static inline bool tni_is_short(tn_dtype dtype)
     return dtype == TN_BF16 || dtype == TN_F16;
 }
 
-/* A kernel on bf16 and f16 through f32 (short.c). Of its arrays those with at most `lead` axes are
- * copied to f32 as a whole; all, if lead is 0. The others are dense, and their first `lead` axes
- * number rows: the kernel gets some rows at a time, in f32. Outputs with fewer axes have an element
- * for each row. */
+/* A kernel on bf16 and f16 through f32 (short.c). Arrays with at most `lead` axes (all, if lead is
+ * 0) are copied to f32 as a whole. The others are dense, and their first `lead` axes number rows:
+ * the kernel gets some rows at a time, in f32. Outputs with fewer axes have an element for each
+ * row. */
 enum { TNI_SHORT_MOST = 11, TNI_SHORT_BYTES = 1664 }; /* arrays; at least the bytes of any struct */
 typedef tn_status (*tni_copy_kernel)(const tni_copy *a);
 typedef struct tni_short {
@@ -114,7 +114,8 @@ tn_status tni_cpu_gemm(const tni_gemm *g);
     tn_status K64(tni_##name)(const tni_##name *a);
 TNI_KERNELS(TNI_NO_PROTOTYPE, TNI_ANY_PROTOTYPE, TNI_REAL_PROTOTYPE, TNI_REAL_PROTOTYPE,
             TNI_REAL_PROTOTYPE)
-/* Of bf16 as it is, where the processor multiplies it. False: the general kernel must compute. */
+/* On bf16 without copies in f32, where the processor multiplies it. False: the general kernel must
+ * compute. */
 bool K32(tni_attention_bf16)(const tni_attention *a, tn_status *status);
 bool K32(tni_attention_grad_bf16)(const tni_attention_grad *a, tn_status *status);
 /* Of bf16, in windows of 2x2. */

@@ -115,8 +115,8 @@ static bool amx_is_there(void)
            (d >> 22 & 1) && __get_cpuid_count(7, 1, &more, &b, &c, &a) && (more >> 5 & 1);
 }
 
-/* The system must be asked for the tiles' registers, which it then saves for every signal: it
- * refuses where a thread has a signal stack that they would not fit on. */
+/* The system must be asked for the tiles' registers, which it then saves for every signal. It
+ * refuses if some thread's signal stack is too small for them. */
 static void find_amx(void)
 {
     enum { REQUEST = 0x1023, TILE_DATA = 18 };

@@ -48,7 +48,7 @@ static tn_status widen(tni_array *x, narrow *w, bool input, tni_copy_kernel copy
 
 /* ---- rows, some at a time -------------------------------------------------------------------- */
 
-/* Elements of an operand, about: in a piece, and in what a thread takes at a time. */
+/* About how many elements of an operand are in a piece, and in what a thread takes at a time. */
 enum { PIECE = 1024, CHUNK = 16384 };
 
 typedef struct rows_job {

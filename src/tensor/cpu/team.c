@@ -15,9 +15,10 @@
  * the number of the run. A helper enters by taking a seat with compare-and-swap, after which the
  * caller waits for it to leave before it touches the description of the run again.
  *
- * Who goes to sleep says so and then looks once more; who wakes changes the word and then looks for
- * sleepers. Neither look may overtake the write before it. The writes are exchanges, since qemu 7.2
- * on x86 lets a load pass a plain store of an emulated Arm program, and then nobody wakes up.
+ * A thread that goes to sleep says so and then looks once more; one that wakes others changes the
+ * word and then looks for sleepers. Neither look may overtake the write before it. The writes are
+ * exchanges, since qemu 7.2 on x86 lets a load pass a plain store of an emulated Arm program, and
+ * then nobody wakes up.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -45,7 +46,7 @@
 
 /* Measured (docs/measurements.md). The serial parts of a step are nearly always shorter than
  * SPIN_NS. Another member may still be in a chunk, so the wait lasts as long as a chunk did, and
- * SPIN_NS more: who is not done by then was pushed off its processor. */
+ * SPIN_NS more: a thread that is not done by then was pushed off its processor. */
 enum { SPIN_NS = 100000, MOST_SPIN_NS = 5000000 };
 
 /* The rest of one member's chunks: [next, end). */

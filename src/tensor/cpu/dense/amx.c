@@ -2,23 +2,24 @@
  * amx.c - one matrix product of bf16 or f32 on one thread, by AMX's tiles: C (+)= op(A) op(B)
  * (+ bias), with sums in f32.
  *
- * C is computed in squares of four tiles (amx_tiles.h). What is read is packed first, tile by tile:
+ * C is computed in squares of four tiles (amx_tiles.h). Operands are packed first, tile by tile; a
+ * step is an index along the inner axis:
  *   - all steps of a block of B's columns, which stays in the L2 cache: strips of 32 columns
  *   - a panel of A, 32 rows and some steps, which stays in the L1 cache while the strips pass
- * An operand whose rows lie along the steps is copied for A and transposed, as pairs,
- * for B; of one whose rows lie across them, two rows are interleaved, for B, and transposed for A.
- * (f32 is transposed before it is cut up.)
+ * Where the rows of an operand run along the steps, A is copied, and B transposed in pairs. Where
+ * they run across the steps, A is transposed, and B's rows are interleaved two by two. (f32 is
+ * transposed before it is split into parts.)
  *
  * An f32 is packed as three bf16, x = x0 + x1 + x2: the nearest to x, the nearest to x - x0, and
  * what is left, which has at most 8 of the 24 bits. So nothing is lost, as long as no part is a
  * denormal number, which AMX takes for 0 (from |x| = 2^-103 on none is), and no product of parts
- * becomes one (from 2^-102 on that does not matter). Of the nine products of two such sums the six
- * largest are added; the others make up 2^-24 of the product at most, f32's own rounding. A product
- * of tiles adds up 16 steps by themselves, twice, before C's sum, so a long sum is rounded less
- * often than in a loop over all steps. A sum that is not finite is computed again in f32: infinity
- * times a part that is 0 would be NaN, and the nearest bf16 to the largest numbers is infinity.
- * Source: Henry, Tang, Heinecke, Leveraging the bfloat16 Artificial Intelligence Datatype For
- * Higher-Precision Computations (2019).
+ * becomes one (from 2^-102 on that does not matter). Two such sums have nine products, of which the
+ * six largest are added; the other three are at most 2^-24 of the result, as much as f32's own
+ * rounding. A product of tiles adds up 16 steps on their own, twice, before it adds to C's sum, so
+ * a long sum is rounded less often than in a loop over all steps. A sum that is not finite is
+ * computed again in f32: infinity times a part that is 0 would be NaN, and the nearest bf16 to the
+ * largest numbers is infinity. Source: Henry, Tang, Heinecke, Leveraging the bfloat16 Artificial
+ * Intelligence Datatype For Higher-Precision Computations (2019).
  *
  * The bits depend on the sizes and C's dtype.
  */
@@ -31,7 +32,7 @@
 #include "tensor/internal.h"
 #include "tensor/math.h"
 
-/* Elements and columns of a block of B; steps of one where C can take sums by parts, of bf16 and of
+/* Elements and columns of a block of B; its steps where C can take sums in parts, for bf16 and for
  * f32, and where it can't. */
 enum { B_SIZE = 1 << 19, WIDTH = 512, LONG = 2048, LONG_F32 = 512, ROUNDED = 4096 };
 /* Steps of a panel, of bf16 and of f32; parts of an f32. */
@@ -61,7 +62,7 @@ static int64_t parts_of(const tni_product *p)
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
-/* 16 rows of 32 elements, of which the first n of the first `there` are there; zeros else. */
+/* 16 rows of 32 elements: the first n elements of the first `there` rows, zeros elsewhere. */
 static inline void copy_rows(uint16_t *to, const uint16_t *from, int64_t ld, int64_t there,
                              int64_t n)
 {
@@ -96,7 +97,7 @@ static inline void split(__m512 x, __m512i part[PARTS])
     part[PARTS - 1] = _mm512_castps_si512(x);
 }
 
-/* A row of a tile for each part: the parts of 16 numbers, each beside that of another. */
+/* A row of a tile for each part: that part of 16 pairs of numbers. */
 static inline void split_pairs(uint16_t *to, __m512 even, __m512 odd)
 {
     const __m512i upper = _mm512_set1_epi32(-0x10000);
@@ -108,8 +109,7 @@ static inline void split_pairs(uint16_t *to, __m512 even, __m512 odd)
             to, _mm512_or_si512(_mm512_srli_epi32(low[i], 16), _mm512_and_si512(high[i], upper)));
 }
 
-/* y [16, 16], rows ldy apart, = the transpose of x, of which the first rows and columns are there;
- * zeros else. */
+/* y [16, 16], rows ldy apart, = the transpose of x [rows, columns], with zeros beyond it. */
 static inline void turn(float *y, int64_t ldy, const float *x, int64_t ld, int64_t rows,
                         int64_t columns)
 {
@@ -290,8 +290,8 @@ static void add_rows(const tni_product *p, float *sums, const int64_t *row, int6
     }
 }
 
-/* Sums of rows [r, r + rows) and columns [n0, n0 + n): all steps of a row where one is not finite,
- * of which that one is taken. */
+/* Replaces sums of rows [r, r + rows) and columns [n0, n0 + n) that are not finite. A row that has
+ * one is computed again, all its steps, but only such sums are replaced. */
 static void mend(const tni_product *p, float *sums, int64_t r, int64_t rows, int64_t n0, int64_t n)
 {
     float b[SIDE * SQUARE], plain[SUMS] = { 0 };
@@ -318,7 +318,7 @@ static void mend(const tni_product *p, float *sums, int64_t r, int64_t rows, int
 
 /* ---- C --------------------------------------------------------------------------------------- */
 
-/* 32 sums rounded into a bf16 C, of which the first n are there. */
+/* The first n of 32 sums, rounded, into a bf16 C. */
 static inline void round_row(uint16_t *c, int64_t n, __m512 low, __m512 high)
 {
     _mm512_mask_storeu_epi16(c, first(n), (__m512i)_mm512_cvtne2ps_pbh(high, low));

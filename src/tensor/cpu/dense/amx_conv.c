@@ -14,9 +14,9 @@
  *             y], for each tap. Here dy is copied in pairs of places, zeros between the rows.
  * A frame holds some rows of an image (a band), or all; for dw several images, if they are small.
  *
- * Tiles: see amx_tiles.h. The bits depend on the sizes. Infinite values are multiplied by the zeros
- * of the padding and between rows, too, which makes NaN where they should not count: x and dy in
- * dw, weights in dx near the edges.
+ * Tiles: see amx_tiles.h. The bits depend on the sizes. Infinite values also meet the zeros of the
+ * padding and between rows, which makes NaN where they should not count: x and dy in dw, weights in
+ * dx near the edges.
  */
 #include <stdatomic.h>
 #include <string.h>
@@ -30,7 +30,7 @@
 enum {
     LEAST = 16,            /* channels */
     TAPS = 128,            /* of a kernel, at most */
-    FAR = 4096,            /* places from its first tap to its last, at most, in both directions */
+    FAR = 4096,            /* places between two of its taps, at most */
     CUTS = 8,              /* rows of y that a square of sums meets, at most */
     LEAST_WIDTH = 6,       /* of a frame: see CUTS */
     FRAME_BYTES = 1 << 17, /* of a frame, unless one row of y needs more */
@@ -60,7 +60,7 @@ static int64_t up(int64_t n, int64_t step)
     return (n + step - 1) / step * step;
 }
 
-/* Places that are computed for so many rows of y. */
+/* Places that are computed for this many rows of y. */
 static int64_t places(const conv *v, int64_t rows)
 {
     return up((rows - 1) * v->width + v->z.ow, SQUARE);
@@ -147,7 +147,7 @@ static int pieces(const conv *v, int64_t q, int64_t rows, piece *p)
 }
 
 /* y, channels of a square at the first row of the frame, = sums + bias, rounded. A row that ends
- * within 16 lanes is stored as 16: more seldom across two lines of the cache. */
+ * within 16 lanes is stored as 16, which crosses a line of the cache less often. */
 static void write_square(const conv *v, const float *sums, const float *bias, int64_t channels,
                          uint16_t *y, const piece *p, int n)
 {
@@ -240,7 +240,7 @@ static void filter(void *context, int64_t begin, int64_t end)
 
 /* ---- dw -------------------------------------------------------------------------------------- */
 
-/* n elements, zeros if they are not there. */
+/* n elements, or n zeros if there are none. */
 static inline void copy_row(bool there, const uint16_t *from, uint16_t *to, int64_t n)
 {
     for (int64_t j = 0; j < n; j += STEPS) {
@@ -281,7 +281,7 @@ static void frame_x(const conv *v, const uint16_t *x, int64_t r, int64_t rows, u
         }
 }
 
-/* 16 channels of dy, of which so many are there, from a row on, into every other tile. */
+/* 16 channels of dy (zeros beyond the first `channels`), from a row on, into every other tile. */
 static void pair_dy(const conv *v, const gradient *g, const uint16_t *dy, int64_t channels,
                     int64_t rows, uint16_t *to)
 {
@@ -397,14 +397,14 @@ static void write_sums(void *context, int64_t begin, int64_t end)
 
 /* ---- the plan: by the sizes alone ------------------------------------------------------------ */
 
-/* The share of what tiles multiply that is wanted. */
+/* The share of the tiles' multiplications that is needed. */
 static double used(const conv *v)
 {
     double filled = (double)(places(v, v->z.oh) * v->c_blocks * v->o_blocks) * SQUARE * SQUARE;
     return (double)(v->z.oh * v->z.ow * v->z.c * v->z.o) / filled;
 }
 
-/* Rows of y in a frame of at most so many places, and what follows from them. unit: places in 64
+/* Rows of y in a frame of at most `most` places, and what follows from them. unit: places in 64
  * bytes. */
 static void plan_rows(conv *v, int64_t most, int64_t unit)
 {

@@ -3,7 +3,7 @@
  *
  * An instruction multiplies a tile of A, [16, 32], by a tile of B, [32, 16], and adds the result to
  * a tile of sums, [16, 16], in f32. A tile of A has 16 rows of 32 steps along the inner axis; one
- * of B has 16 rows of two steps, in each the pairs of 16 columns. Four tiles of sums make a square,
+ * of B has 16 rows, each with two steps of 16 columns in pairs. Four tiles of sums make a square,
  * [32, 32], to which a step adds two tiles of A times two of B.
  *
  * AMX takes denormal numbers for 0, and makes 0 of what would become one.
@@ -43,7 +43,7 @@ static inline __mmask32 first(int64_t n) /* of 32 elements */
     return n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (1u << n) - 1;
 }
 
-/* 16 elements of two rows, those of one place side by side. */
+/* 16 elements of each of two rows, interleaved. */
 static inline __m512i in_pairs(__m256i even, __m256i odd)
 {
     return _mm512_or_si512(_mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16),
@@ -94,7 +94,7 @@ static inline void add_step(const uint16_t *a, int64_t a_row, int64_t a_next, co
     _tile_dpbf16ps(3, 5, 7);
 }
 
-/* The same of the tiles that are loaded. */
+/* The same for the tiles that are loaded already. */
 static inline void add_loaded(bool lower)
 {
     _tile_dpbf16ps(0, 4, 6);

@@ -12,14 +12,15 @@
 
 /* ---- memory, asked for before the first product, which hangs without ------------------------- */
 
-/* What OpenBLAS maps for each product that runs at a time, at the first that needs it. Refused,
- * 0.3.21 asks again for ever. */
+/* What OpenBLAS maps for each product that runs at the same time, when one first needs it. If the
+ * system refuses, 0.3.21 asks again for ever. */
 enum { BLAS_BUFFER = 128 << 20 };
 
 size_t tni_blas_most = SIZE_MAX;
 static TNI_THREAD int roomy; /* lanes for which there was room */
 
-/* OpenBLAS's own, where they can be linked to: what they took once stays OpenBLAS's. */
+/* OpenBLAS's own functions, where they can be linked to: memory that they took once stays
+ * OpenBLAS's. */
 void *blas_memory_alloc(int position) __attribute__((weak));
 void blas_memory_free(void *buffer) __attribute__((weak));
 
@@ -124,8 +125,9 @@ bool tni_blas_product(const tni_product *p)
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static tni_blas_speed speed;
 
-/* With vectors of 256 bits what it takes for Zen packs slowly, what it takes for Haswell does not
- * (docs/measurements.md). One that does not know the processor takes kernels from before AVX2. */
+/* With vectors of 256 bits OpenBLAS's kernels for Zen pack slowly, those for Haswell do not
+ * (docs/measurements.md). An OpenBLAS that does not know the processor takes kernels from before
+ * AVX2. */
 static void judge(void)
 {
     static const char *const known[] = { "Haswell", "SkylakeX", "Cooperlake", "SapphireRapids" };

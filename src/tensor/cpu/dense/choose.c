@@ -5,9 +5,9 @@
  * computes one, or says that it cannot, and the next is asked. AMX takes bf16, and f32 from some
  * size on. With AVX-512 oneDNN is next: for bf16 where the processor multiplies it, for f32 in some
  * layouts. Our own vectors take other layouts, bf16 and f16 on other processors, and f32 where
- * OpenBLAS is slower. OpenBLAS computes small products, f64, and what is left; conv.c convolutions
- * that nobody takes. In the environment TN_ONEDNN=off leaves oneDNN out, TN_AMX=off AMX,
- * TN_AMX_F32=off AMX for f32; TN_SIMD chooses the vectors.
+ * OpenBLAS is slower. OpenBLAS computes small products, f64, and what is left; conv.c computes the
+ * convolutions that no other provider takes. In the environment TN_ONEDNN=off leaves oneDNN out,
+ * TN_AMX=off AMX, TN_AMX_F32=off AMX for f32; TN_SIMD chooses the vectors.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +22,8 @@ static double work_of(const tni_product *p)
 
 /* ---- AMX ------------------------------------------------------------------------------------- */
 
-/* Rows, columns and steps below which packing an f32 takes about as long as AMX saves; rows where B
- * is packed before. Expected, not measured (bench/results/NOTES.md). */
+/* Rows, columns and steps below which packing an f32 takes about as long as AMX saves; and rows if
+ * B is packed already. Expected, not measured (bench/results/NOTES.md). */
 enum { LEAST_AMX = 64, LEAST_AMX_PACKED = 16 };
 
 static pthread_once_t amx_once = PTHREAD_ONCE_INIT;
@@ -46,7 +46,7 @@ static bool amx_multiplies(tn_dtype dtype)
     return dtype == TN_BF16 ? TNI_AMX && tni_has_amx() : dtype == TN_F32 && tni_product_amx_f32();
 }
 
-/* A last piece of a B that is packed may be smaller than the others. */
+/* The last piece of a packed B may be smaller than the others. */
 static bool amx_takes(const tni_product *p)
 {
     bool large = p->m >= LEAST_AMX && p->n >= LEAST_AMX && p->k >= LEAST_AMX;
@@ -215,7 +215,7 @@ void tni_product_plain(const tni_product *p)
     multiply(p, BY_AMX + 1);
 }
 
-/* Whose layout a packed B of this dtype has; NULL: nobody's. */
+/* The provider whose layout a packed B of this dtype has; NULL: none. */
 static const provider *packer(tn_dtype in)
 {
     if (amx_multiplies(in)) return &providers[BY_AMX];

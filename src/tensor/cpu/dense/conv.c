@@ -9,7 +9,7 @@
  * product of its own.
  *
  * In f32, the y of forward and the dy of a weight gradient may also be bf16 or f16: a block of them
- * is computed, or read, in scratch memory then.
+ * is then computed in, or read through, scratch memory.
  */
 #include <limits.h>
 #include <string.h>
@@ -111,7 +111,7 @@ static void drop_scratch(conv *p, int lanes)
     if (p->scratch) tni_free(p->scratch, scratch_size(p, lanes));
 }
 
-/* Of this lane; NULL where there is nothing to put there. */
+/* This lane's scratch memory; NULL if none is needed. */
 static REAL *lane_scratch(const conv *p)
 {
     return p->scratch ? p->scratch + tni_lane() * p->lane_size : NULL;

@@ -3,8 +3,8 @@
  *
  * The bits are the same for any number of threads. OpenBLAS itself divides a product by its number
  * of threads, so it rounds differently on one and on two. Here C is cut into tiles whose number and
- * borders depend only on the shape, and every tile is one single-threaded call; if C is small
- * and the inner axis long, that is cut instead, and the parts are summed in index order.
+ * borders depend only on the shape, and every tile is one single-threaded call; if C is small and
+ * the inner axis long, the inner axis is cut instead, and the parts are summed in index order.
  */
 #include <limits.h>
 #include <stdatomic.h>
@@ -181,7 +181,7 @@ static void plan_cut(plan *p)
     p->parts = (g->k - 1) / p->step_k + 1;
 }
 
-/* Bytes of the packed B of so many pieces. */
+/* Bytes of the packed B of this many pieces. */
 static int64_t packed_bytes(const plan *p, int64_t pieces)
 {
     return pieces * tni_packed_size(p->step_n, p->step_k) * tni_packed_item(p->g->dtype);
@@ -266,8 +266,8 @@ static void run_tiles(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* Items: parts of the inner axis, in f32 or f64 each into a C of its own, but part 0 into C; where
- * C is bf16 or f16 they are f32, part 0 too. */
+/* Items: parts of the inner axis. In f32 and f64 part 0 goes into C, each other part into a C of
+ * its own; if C is bf16 or f16, all parts are f32, part 0 too. */
 static void run_parts(void *context, int64_t begin, int64_t end)
 {
     const plan *p = context;
@@ -365,7 +365,7 @@ static tn_dtype out_of(const tni_gemm *g)
     return g->wide && tni_is_short(g->dtype) ? TN_F32 : g->dtype;
 }
 
-/* Sets done to false when pieces are missing, which happens to bf16 and f16 alone. */
+/* Sets done to false when pieces are missing, which happens for bf16 and f16 alone. */
 static tn_status gemm(const tni_gemm *g, bool *done)
 {
     if (g->m == 0 || g->n == 0 || g->batch == 0) return TN_OK;

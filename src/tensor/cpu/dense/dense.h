@@ -22,7 +22,7 @@ tn_status tni_gemm_cut(const tni_gemm *g);
 /* The same bits wherever it is called from. False, with C untouched: this processor has no product
  * of bf16 or f16 for these sizes, or no memory for it (never of f32 and f64). */
 bool tni_product_one(const tni_product *p);
-/* The same, of f32 and f64 without AMX, as convolutions (conv.c) take it. */
+/* The same for f32 and f64, without AMX, as convolutions (conv.c) use it. */
 void tni_product_plain(const tni_product *p);
 /* Our own product in vectors (tile.c), where the instruction set has it. False, with C untouched:
  * there is none for these sizes, or no memory for it. */
@@ -30,13 +30,13 @@ bool tni_tile_product(const tni_product *p);
 bool tni_has_tiles(void);
 /* B of an f32 product into `to`, as `packed`; only where tni_has_tiles(). */
 void tni_tile_pack(const tni_product *p, void *to);
-/* Whether it is there, and the fastest for a product of these sizes and its pieces: against
- * OpenBLAS, to which bf16 and f16 go by way of f32 copies. tb: B is stored by columns. */
+/* Whether tile.c is there, and faster than OpenBLAS for a product of these sizes and its pieces.
+ * For OpenBLAS, bf16 and f16 are copied to f32. tb: B is stored by columns. */
 bool tni_tile_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k);
-/* By AMX, where it is there. False as above, or C cannot be added to. */
+/* The product by AMX, where it is there. False as above, or if C cannot be added to. */
 bool tni_product_by_amx(const tni_product *p);
-/* Whether a product of these sizes and dtypes is faster with a B that is packed before; B into
- * `to`, as `packed`; bytes of an element of it. */
+/* Whether a product of these sizes and dtypes is faster with a packed B; packs B into `to`, as
+ * `packed`; bytes of a packed element. */
 bool tni_product_packs(const tni_product *p);
 void tni_product_pack(const tni_product *p, void *to);
 int64_t tni_packed_item(tn_dtype in);
@@ -47,8 +47,8 @@ bool tni_convolve(const tni_convolution *c, tn_status *status);
 
 /* ---- what providers share -------------------------------------------------------------------- */
 
-/* Both that pack do so in squares of at most 32 steps and 32 columns: so many elements have room.
- * An f32 for AMX is a sum of so many bf16. */
+/* The room for a packed B, in elements: both providers that pack do so in squares of at most 32
+ * steps and 32 columns. For AMX an f32 is a sum of TNI_AMX_PARTS bf16. */
 static inline int64_t tni_packed_size(int64_t n, int64_t k)
 {
     return (n + 31) / 32 * 32 * ((k + 31) / 32 * 32);
@@ -59,7 +59,7 @@ enum { TNI_TILE_ROUNDED = 4096 };
 /* TNI_PRODUCT_SCRATCH bytes that a thread keeps for products; NULL: there is no memory. */
 enum { TNI_PRODUCT_SCRATCH = 5 << 18 };
 void *tni_thread_scratch(void);
-/* How many parts a weight gradient of so many elements is summed up in, each by itself. */
+/* How many parts a weight gradient of `size` elements is summed in, each by itself. */
 static inline int64_t tni_convolve_parts(int64_t size)
 {
     int64_t parts = (1 << 20) / size;
@@ -85,12 +85,12 @@ void tni_product_thin(const tni_product *p);
 /* C before a product that is then added to it: bias in every row, zeros if `zero`. False when C
  * need not be prepared, because it will be overwritten. A bf16 or f16 C never accumulates. */
 bool tni_product_start(const tni_product *p, bool zero);
-/* Before a run of so many lanes that calls BLAS, with nothing changed yet: whether OpenBLAS has, or
- * can have, the memory without which it never returns. */
+/* To be asked before a run of this many lanes that calls BLAS, while nothing has changed: whether
+ * OpenBLAS has, or can get, the memory without which it never returns. */
 tn_status tni_blas_room(int lanes);
 extern size_t tni_blas_most; /* bytes that it may find: for tests */
-/* How fast OpenBLAS's products of f32 are beside tile.c's: slower where C has whole strips of
- * columns, slow for any product. */
+/* How fast OpenBLAS's products of f32 are beside tile.c's. SLOWER: where C has whole strips of
+ * columns; SLOW: for any product. */
 typedef enum tni_blas_speed {
     TNI_BLAS_FASTER,
     TNI_BLAS_AS_FAST,

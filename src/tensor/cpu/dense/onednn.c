@@ -320,8 +320,9 @@ static bool uses(unsigned instructions)
     return (dnnl_get_effective_cpu_isa() & instructions) == instructions;
 }
 
-/* Convolutions of oneDNN 2.6.3 by AMX are wrong for some sizes (tests/cpu/test_providers.c), so it
- * is held below, unless the environment has set a limit; before oneDNN is asked for anything. */
+/* Convolutions of oneDNN 2.6.3 by AMX are wrong for some sizes (tests/cpu/test_providers.c), so
+ * oneDNN is kept from AMX, unless the environment has set a limit. Called before oneDNN is asked
+ * for anything. */
 static void hold_below_amx(void)
 {
     if (!getenv("ONEDNN_MAX_CPU_ISA") && !getenv("DNNL_MAX_CPU_ISA"))
@@ -349,8 +350,8 @@ const tni_onednn *tenon_onednn_open(const char *id, char *why, size_t size)
     const dnnl_version_t *v = dnnl_version();
     snprintf(version, sizeof version, "%d.%d.%d", v->major, v->minor, v->patch);
     table.version = version;
-    /* Else it emulates: a third of f32. A limit above, or a program that had used oneDNN before: it
-     * may use AMX, which f32 never does. */
+    /* Without these instructions it emulates bf16, at a third of f32's speed. With a higher limit,
+     * or if the program used oneDNN before, it may use AMX for bf16, but never for f32. */
     table.bf16 = uses(dnnl_cpu_isa_avx512_core_bf16) && !uses(dnnl_cpu_isa_avx512_core_amx);
     return &table;
 }

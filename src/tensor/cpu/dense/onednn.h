@@ -13,9 +13,9 @@
 /* If these are equal, both sides were built from the same source. */
 #define TNI_ONEDNN_ID TN_VERSION " onednn-5"
 
-/* C[m,n] (+)= op(A) op(B) (+ bias), row-major. packed: NULL, or, where C is f32, B once more as our
- * own kernel for `in` packs it (amx.c where there is AMX, tile.c else), which then reads
- * that, and B itself where a sum is not finite; without memory for it another one reads B. */
+/* C[m,n] (+)= op(A) op(B) (+ bias), row-major. packed: NULL or, where C is f32, a copy of B as our
+ * own kernel for `in` packs it (amx.c where there is AMX, else tile.c). That kernel reads the copy,
+ * and B itself where a sum is not finite; if it has no memory, another kernel reads B. */
 typedef struct tni_product {
     int64_t m, n, k, lda, ldb, ldc;
     tn_dtype in, out; /* of a, b and bias; of c: the same, or f32 for bf16 and f16 */
@@ -26,7 +26,7 @@ typedef struct tni_product {
 } tni_product;
 
 /* One of a convolution's three computations: y, or the gradient of x or w, is written, the other
- * two are read. Of the two gradients y is dy. Dense NCHW. */
+ * two are read. For both gradients y is dy. Dense NCHW. */
 typedef struct tni_convolution {
     enum { TNI_CONV_Y, TNI_CONV_DX, TNI_CONV_DW } kind;
     tni_conv2d_sizes sizes;
@@ -34,7 +34,7 @@ typedef struct tni_convolution {
 } tni_convolution;
 
 /* Both work on the calling thread alone. False: nothing was done, or not all, because there is no
- * fast kernel for these sizes on this processor, or no memory for it; take another way. */
+ * fast kernel for these sizes on this processor, or no memory for it; compute it another way. */
 typedef struct tni_onednn {
     const char *version;
     bool bf16; /* this processor multiplies bf16 */

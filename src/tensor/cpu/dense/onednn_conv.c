@@ -8,7 +8,7 @@
 
 #include "tensor/cpu/dense/onednn_module.h"
 
-/* By what a kernel calls them: input, weights, bias, output. */
+/* By a kernel's own names for them: input, weights, bias, output. */
 enum { SRC, WEIGHTS, BIAS, DST };
 
 /* The sizes of a convolution as oneDNN takes them. */
@@ -42,7 +42,7 @@ static dnnl_data_type_t type_of(const tni_convolution *c, int i)
     return i == WEIGHTS && c->kind == TNI_CONV_DW ? dnnl_f32 : tni_dnnl_type(c->x.dtype);
 }
 
-/* What a kernel is asked for by: tenon's layout; oneDNN's choice; images in blocks of 16 channels,
+/* The layout that a kernel is asked for: tenon's; oneDNN's choice; images in blocks of 16 channels,
  * weights as oneDNN chooses. */
 enum { PLAIN, ANY, BLOCKS, LAYOUTS };
 
@@ -216,8 +216,8 @@ static dnnl_status_t choose_in(int layout, const tni_convolution *c, const shape
     return status;
 }
 
-/* With AVX-512 oneDNN by itself chooses channels last for a forward pass, whose kernel and copies
- * are slower by a tenth than those of blocks. */
+/* With AVX-512 oneDNN by itself chooses channels last for a forward pass; its kernel and copies are
+ * then slower by a tenth than with blocks. */
 static bool prefers_blocks(const tni_convolution *c)
 {
     return c->sizes.c % 16 == 0 && c->sizes.o % 16 == 0;

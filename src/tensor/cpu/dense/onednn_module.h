@@ -20,7 +20,7 @@ typedef const dnnl_memory_desc_t *tni_const_layout;
 #endif
 
 extern dnnl_engine_t tni_engine;
-/* Of every kernel: it works in memory that it is given, and has none of its own. */
+/* For every kernel: it works in memory that it is given, and has none of its own. */
 extern dnnl_primitive_attr_t tni_options;
 
 /* Everything that oneDNN compiles a kernel for. All bytes count: set unused numbers to 0. */

@@ -25,10 +25,11 @@
 /* Not in the baseline: OpenBLAS may use AVX there, which this code could not. */
 #if defined __AVX2__
 
-/* ROWS of a tile: with two vectors each, all but four of the registers. Up to DIRECT rows of C, B
- * is read where it is, since it would not be read often enough to pack it, and fetched DIRECT_AHEAD
- * rows ahead. If its rows lie a multiple of SET bytes apart (AVX-512: never), they share a set of
- * the L1 cache and push each other out: then for two tiles alone. STEPS of a round of the loop. */
+/* ROWS of a tile: with two vectors each they take all but four of the registers. Up to DIRECT rows
+ * of C, B is read where it is, since it is not read often enough to be worth packing, and fetched
+ * DIRECT_AHEAD rows ahead. If B's rows lie a multiple of SET bytes apart (AVX-512: never), they
+ * share a set of the L1 cache and push each other out: then the limit is two tiles. STEPS in a
+ * round of the loop. */
 #if defined __AVX512F__
 enum { ROWS = 14, DIRECT = 128, SET = 1 << 30, DIRECT_AHEAD = 8, STEPS = 1 };
 #else
@@ -94,7 +95,7 @@ static inline __attribute__((always_inline)) void multiply(vector sum[ROWS][VECT
 }
 
 /* Element (r, i) of the panel is a[r * row + i * col]. Where loops are not unrolled, gcc 12 keeps
- * the sums in memory before and after the one over the steps. */
+ * the sums in memory before and after the loop over the steps. */
 static inline __attribute__((always_inline)) void sum_up(const tile *t, int rows, int64_t row,
                                                          int64_t col, int64_t ldb, int64_t ahead)
 {
@@ -124,7 +125,7 @@ static inline __attribute__((always_inline)) void sum_up(const tile *t, int rows
     }
 }
 
-/* Code for each way in which A and B lie, and for each number of rows. */
+/* Code for each layout of A and B, and for each number of rows. */
 /* clang-format off */
 #define CASE(rows, ...) case rows: if (rows <= ROWS) sum_up(t, rows, __VA_ARGS__); break;
 #define CASES(...)                                                                                 \
@@ -142,7 +143,8 @@ TILES(columns_by_rows, 1, LANES, t->ldb, DIRECT_AHEAD * t->ldb)
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
-/* n elements of an operand from element at on: as they are if they are f32, or in room. */
+/* n elements of an operand from element `at` on: where they are if f32, else converted into
+ * room. */
 static inline const float *read(const sgemm *s, const void *operand, int64_t at, int64_t n,
                                 float *room)
 {
@@ -151,7 +153,8 @@ static inline const float *read(const sgemm *s, const void *operand, int64_t at,
     return room;
 }
 
-/* The same, into the caches. Rows are far apart, so the processor cannot guess which comes next. */
+/* Fetches them into the caches. Rows are far apart, so the processor cannot guess which comes
+ * next. */
 static inline void fetch(const sgemm *s, const void *operand, int64_t at, int64_t n)
 {
     int64_t size = s->p->in == TN_F32 ? sizeof(float) : sizeof(uint16_t);
@@ -181,8 +184,8 @@ static void pack_a(const sgemm *s, int64_t k0, int64_t k, int64_t r0, int64_t ro
     }
 }
 
-/* B's columns [first, n) of the block that begins at (k0, n0), n all of its columns: strips, the
- * last one with zeros behind it. */
+/* Columns [first, n) of the block of B that begins at (k0, n0) and has n columns: as strips, the
+ * last one filled up with zeros. */
 static void pack_b_rows(const sgemm *s, int64_t k0, int64_t k, int64_t n0, int64_t first, int64_t n,
                         float *to)
 {
@@ -205,7 +208,7 @@ static void pack_b_rows(const sgemm *s, int64_t k0, int64_t k, int64_t n0, int64
     }
 }
 
-/* The same of a B that is stored by columns, all of them. */
+/* The same for all columns of a B that is stored by columns. */
 static void pack_b_columns(const sgemm *s, int64_t k0, int64_t k, int64_t n0, int64_t n, float *to)
 {
     const tni_product *p = s->p;
@@ -236,7 +239,7 @@ static void pack_b(const sgemm *s, int64_t k0, int64_t k, int64_t n0, int64_t n,
         pack_b_rows(s, k0, k, n0, s->direct ? n / STRIP * STRIP : 0, n, to);
 }
 
-/* Where a block begins in a B that is packed before: all blocks of a depth, one after another. */
+/* Where a block begins in a packed B: all blocks of a depth, one after another. */
 static int64_t packed_at(const tni_product *p, int64_t k0, int64_t k, int64_t n0)
 {
     return k0 * ((p->n + STRIP - 1) / STRIP * STRIP) + k * n0;

@@ -20,15 +20,15 @@ enum { VECTORS = 2, STRIP = VECTORS * LANES };
 
 typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-/* Unrolls the loop that follows, of at most 16 rounds. clang heeds its own pragma alone. */
+/* Unrolls the loop that follows, of at most 16 rounds. clang obeys only its own pragma. */
 #if defined __clang__ && !defined UNROLL
 #define UNROLL _Pragma("clang loop unroll(full)")
 #elif !defined UNROLL /* meson.build's is empty without optimisation */
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* y [LANES, LANES] = x^T, rows ldx and ldy apart. log2(LANES) rounds of interleaving "row i and row
- * i + LANES / 2" transpose (see copy.c). */
+/* y [LANES, LANES] = x^T, rows ldx and ldy apart. log2(LANES) rounds of interleaving rows i and i +
+ * LANES / 2 transpose it (see copy.c). */
 static inline void transpose_block(const float *x, int64_t ldx, float *y, int64_t ldy)
 {
     vector row[LANES], next[LANES];

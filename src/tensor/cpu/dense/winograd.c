@@ -2,21 +2,21 @@
  * winograd.c - convolutions of 3x3 taps with stride 1, computed in f32 by Winograd's F(2x2, 3x3): a
  * tile of 2x2 outputs takes 16 multiplications for each pair of channels, not 36:
  *     Y = A^T m A,  m = sum over c of u * v,  u = G w G^T,  v = B^T d B
- * w is a kernel, d the 4x4 inputs under a tile, * goes by elements. So each of the 16 places of a
+ * w is a kernel, d the 4x4 inputs under a tile, * is elementwise. So each of the 16 places of a
  * transformed tile has a product over all tiles,
  *     m [o, tiles] = u [o, c] v [c, tiles].
  * Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (2016), equation 8.
  * The gradient of the input is the convolution of dy with kernels turned by 180 degrees. The
- * gradient of the kernels goes the same way back:
+ * gradient of the kernels takes the same steps backwards:
  *     dw = G^T du G,  du [o, c] = dm [o, tiles] v^T,  dm = A dY A^T
  *
- * Work is cut into pieces of some rows of tiles, numbered through all images, whose v and m stay
- * in the caches if images are not very wide. Where du is large, four threads share it, a row of the
- * 4x4 places each, since otherwise each of them would need one.
+ * Work is cut into pieces of some rows of tiles, counted over all images; v and m of a piece stay
+ * in the caches if images are not very wide. Where du is large, four threads share it, each with a
+ * row of the 4x4 places, since otherwise each would need a du of its own.
  *
- * A place of v is a sum of inputs of its tile. So an output is exact to within a rounding of the
- * largest input of the tile and not of those under its own taps; and an Inf would spoil outputs
- * beside it. Where a result is not finite, the general kernels compute all of it again.
+ * A place of v is a sum of inputs of its tile. So the error of an output is a rounding of the
+ * largest input of the whole tile, not only of those under its own taps; and an Inf would spoil
+ * outputs beside it. Where a result is not finite, the general kernels compute all of it again.
  */
 #include <stdatomic.h>
 #include <string.h>
@@ -92,7 +92,7 @@ static inline float get(const tni_array *a, int64_t i)
                                  : tn_from_f16(((const uint16_t *)a->data)[i]);
 }
 
-/* Elements [begin, begin + n): as they are if they are f32, or in room. */
+/* Elements [begin, begin + n): where they are if f32, else converted into room. */
 static const float *read(const tni_array *a, int64_t begin, int64_t n, float *room)
 {
     if (a->dtype == TN_F32) return (const float *)a->data + begin;
@@ -100,7 +100,7 @@ static const float *read(const tni_array *a, int64_t begin, int64_t n, float *ro
     return room;
 }
 
-/* Where to put elements from begin on, and then n of them to where they belong. */
+/* Where to compute elements from begin on; put then stores n of them where they belong. */
 static float *place(const tni_array *a, int64_t begin, float *room)
 {
     return a->dtype == TN_F32 ? (float *)a->data + begin : room;
@@ -463,8 +463,8 @@ static int64_t row_bytes(const winograd *p)
 }
 
 /* Rows of tiles of a piece: v and m of them fit PIECE_BYTES, or four times that where du is large,
- * which is read and written for each; unless one row or two strips are more. Four threads that take
- * a piece each at a time have the fewest strips to compute. */
+ * since du is read and written for each piece; but at least one row, or two strips. Of these sizes,
+ * the one with the fewest strips for four threads that take a piece each at a time. */
 static int64_t rows_of(const winograd *p)
 {
     int64_t most = TNI_MAX(PIECE_BYTES / row_bytes(p), TNI_MAX(2 * STRIP / p->across, 1));
@@ -478,14 +478,14 @@ static int64_t rows_of(const winograd *p)
     return best;
 }
 
-/* At least n, and such that eight tiles of all places lie in different sets of the L1 cache, whose
- * ways are 4 KiB. */
+/* At least n, and chosen so that eight tiles of all places lie in different sets of the L1 cache,
+ * whose ways are 4 KiB. */
 static int64_t apart(int64_t n)
 {
     return up(n, 1024) + 80;
 }
 
-/* Multiplications of the usual way for one of these, which fill whole strips and rows. */
+/* Multiplications of the usual way for each one made here, in whole strips and rows. */
 static double gain(const winograd *p, int64_t images)
 {
     double pairs = (double)(p->in.channels * p->out.channels);

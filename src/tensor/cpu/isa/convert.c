@@ -77,8 +77,8 @@
 #ifdef __AVX512BW__
 #include <immintrin.h>
 
-/* Whether some number is a denormal: the instruction takes those for 0. Not by the instruction that
- * classifies numbers, which sees 0 where a host program has set denormals-are-zero. */
+/* Whether some number is a denormal: the instruction takes those for 0. The instruction that
+ * classifies numbers is not used: it sees 0 where a host program has set denormals-are-zero. */
 static inline bool any_denormal(__m512 a, __m512 b)
 {
     const __m512i exponent = _mm512_set1_epi32(0x7f800000), rest = _mm512_set1_epi32(0x007fffff);

@@ -91,7 +91,7 @@ static void copy_chunk(void *context, int64_t begin, int64_t end)
 
 /*
  * A block of N x N elements is transposed in registers of 16 bytes: after log2(N) rounds of
- * "row i and row i + N / 2, turn about" element (a, b) has moved to (b, a).
+ * interleaving rows i and i + N / 2 element (a, b) has moved to (b, a).
  * Source: the perfect shuffle of Stone, Parallel Processing with the Perfect Shuffle (1971).
  *
  * y[b][a] = x[a][b] for a tile of a x b. The L1 cache cannot hold its rows of x if they lie a

@@ -8,8 +8,9 @@
  * combined in order. So the bits depend only on shape and strides.
  *
  * Squares and powers that leave the range of the computing type, and squares about a mean far from
- * 0, whose rounding they would show, are added again (mend): in double, of elements that a power of
- * two brought below 1. So are in double the sums of means in f32 that left its range (widen).
+ * 0, which would show its rounding, are added again in double, from elements that a power of two
+ * brought below 1 (mend). Sums for means in f32 that left its range are added again in double as
+ * well (widen).
  */
 #include <math.h>
 #include <string.h>
@@ -18,7 +19,7 @@
 #include "tensor/cpu/pointwise.h"
 #include "tensor/internal.h"
 
-enum { SLICE = 32768 }; /* elements in one task, about; also of one partial result */
+enum { SLICE = 32768 }; /* elements in one task, about; also in one partial result */
 
 typedef struct axes {
     int rank; /* 0: one element */
@@ -100,7 +101,7 @@ static int64_t place(const axes *a, int64_t i, int64_t *left)
     return at;
 }
 
-/* n elements of a buffer, for result o on, or (step 0) for that alone */
+/* Scales n elements of a buffer: for results o and on, or (step 0) all for result o */
 static void scale_row(const job *j, int64_t n, void *buffer, int64_t o, int step)
 {
     double *x = buffer;
@@ -179,7 +180,7 @@ static void cols_task(const job *j, int64_t o, int64_t cols, int64_t begin, int6
     }
 }
 
-/* Tasks are numbered slice by slice, within one by result or by tile of results. */
+/* Tasks are numbered slice by slice, and within a slice by result or by tile of results. */
 static void tasks(void *context, int64_t first, int64_t last)
 {
     const job *j = context;
@@ -298,7 +299,8 @@ static double finish(int function, double acc, double n, double p, double aside)
     }
 }
 
-/* y is center + log acc, rounded to its dtype: e to what that added; 1 where y is no number. */
+/* y is center + log acc, rounded to its dtype: returns e to the power of what the rounding added; 1
+ * where y is no number. */
 static double factor_of(const tni_reduce *a, double acc, double center)
 {
     char stored[sizeof(double)];
@@ -330,8 +332,8 @@ static bool is_lost(const job *j, double sum, double center)
     return !(sum >= least * (double)j->reduced.numel && sum < INFINITY);
 }
 
-/* What brings the elements of a lost result below 1; 0 where nothing is lost, or there is nothing
- * but 0, or not only numbers. */
+/* The factor that brings the elements of a lost result below 1; 0 where nothing is lost, all
+ * elements are 0, or some are not numbers. */
 static double scale_of(const job *j, double sum, double center, double largest)
 {
     int e;
@@ -387,7 +389,7 @@ static tn_status mend(job *j, bool spread, tni_acc *sum, tni_acc *aside)
     return TN_OK;
 }
 
-/* Sums in f32 that are not finite, in double, whose range they cannot leave. */
+/* Adds sums in f32 that are not finite again in double, whose range they cannot leave. */
 static tn_status widen(const job *j, tni_acc *sum)
 {
     int64_t n = j->kept.numel;

@@ -127,7 +127,7 @@ CONVOLVE(dw, tni_conv2d_grad_weight, TNI_CONV_DW, a->x, a->dy, a->dw, { 0 })
         const tni_cross_entropy_grad *: K32(tni_cross_entropy_grad_short),                         \
         default: no_other)
 
-/* Of bf16 and f16: how many axes number the rows of kernels that get some rows at a time, and bits
+/* For bf16 and f16: how many axes number the rows of kernels that get some rows at a time, and bits
  * of the arrays that a kernel takes as they are (short.c). */
 #define LEAD(a)                                                                                    \
     _Generic((a), const tni_softmax * : 1, const tni_softmax_grad * : 1,                           \

@@ -17,8 +17,9 @@
  * times as fast, they are two products of bf16 each: p and ds are split into an upper half and the
  * rounded rest, 16 bits of precision in all. Results are rounded once, at their end.
  *
- * A key that a query does not see adds nothing, not 0 times its NaN: where a mask may have hidden
- * one, and results are not finite, those products are computed again without what has the factor 0.
+ * A key that a query does not see adds nothing, not even 0 times its NaN: where a mask may have
+ * hidden a key and results are not finite, those products are computed again without the terms
+ * whose factor is 0.
  */
 #include <stdatomic.h>
 #include <string.h>
@@ -259,7 +260,7 @@ static void fill(REAL *x, int64_t begin, int64_t end, REAL value)
     for (int64_t j = begin; j < end; j++) x[j] = value;
 }
 
-/* C [m, n] (+)= op(A) B without what is multiplied by 0. */
+/* C [m, n] (+)= op(A) B, leaving out what is multiplied by 0. */
 static void multiply_some(const attention *p, bool ta, int64_t m, int64_t n, int64_t k,
                           const REAL *a, const void *b, bool accumulate, REAL *c)
 {
@@ -338,7 +339,7 @@ static void scale_row(REAL *x, int64_t n, REAL factor)
     for (int64_t j = 0; j < n; j++) x[j] *= factor;
 }
 
-/* Whether products with unseen keys may have made n results what they are: NaN, or infinite. */
+/* Whether some of n results are NaN or infinite, perhaps only by products with unseen keys. */
 static bool spoilt(const attention *p, const REAL *x, int64_t n)
 {
     REAL sum = 0;
@@ -372,7 +373,7 @@ static REAL soften(REAL *s, int64_t seen, int64_t n, REAL *top, REAL *total)
     return shrink;
 }
 
-/* Queries r.. meet the block's keys: y, their sums, grow. */
+/* Adds what queries r.. get from the block's keys to y, their sums. */
 static void forward_block(attention *p, const block *b, int64_t r, int64_t rows, REAL *y, REAL *top,
                           REAL *total)
 {
@@ -478,8 +479,8 @@ static REAL dot(const REAL *x, const REAL *y, int64_t n)
     return sum;
 }
 
-/* Queries r.. meet the block's keys: the sums for dq (of these queries), dk and dv (of these keys)
- * grow. */
+/* Adds what queries r.. and the block's keys give to the sums for dq (of these queries), dk and dv
+ * (of these keys). */
 static void backward_block(attention *p, const block *b, int64_t r, int64_t rows, REAL *dq,
                            REAL *dk, REAL *dv)
 {
@@ -507,7 +508,7 @@ static void backward_block(attention *p, const block *b, int64_t r, int64_t rows
     multiply_by(p, careful, false, rows, p->d, n, ds, half_ds, b->k, b->wide, true, dq);
 }
 
-/* A head. Returns whether dq is to be computed again with care. */
+/* One head. Returns whether dq is to be computed again with care. */
 static bool backward_head(attention *p, int64_t item, bool careful)
 {
     const tni_attention_grad *g = p->grad;

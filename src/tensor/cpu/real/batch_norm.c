@@ -41,8 +41,8 @@ typedef struct bn_job {
 
 /* ---- what both layouts share ----------------------------------------------------------------- */
 
-/* Asks for the same elements of the next sample, which come next: the processor does not foresee
- * steps from plane to plane, and waited for memory half of the time. */
+/* Fetches the same elements of the next sample ahead: the processor does not foresee steps from
+ * plane to plane, and without this waited for memory half of the time. */
 static inline __attribute__((always_inline)) void fetch_next(const bn_job *job, const void *x,
                                                              int64_t at, int64_t n)
 {

@@ -1,8 +1,8 @@
 /*
  * optim.c - an optimizer's step for some elements of one tensor.
  *
- * Which optimizer and which states are constant arguments of an inlined function, and what else the
- * formulas ask is asked of numbers: so each loop is straight-line code and vectorises.
+ * The optimizer and its states are constant arguments of an inlined function, and all other choices
+ * of the formulas are arithmetic, so each loop is straight-line code and vectorises.
  */
 #include "tensor/cpu/cpu.h"
 #include "tensor/cpu/real/rows.h"

@@ -19,7 +19,7 @@ typedef struct pool {
     bool narrow;    /* bf16, only where is_halving */
 } pool;
 
-/* The planes of x, not p->n * p->c: of bf16 and f16 some come at a time. */
+/* The planes of x, not p->n * p->c: for bf16 and f16 only some come at a time. */
 static tn_status run(pool *q, const tni_array *x, tni_chunk planes)
 {
     const tni_pool2d_sizes *p = q->p;
@@ -58,7 +58,7 @@ enum { BUFFER = 1024 };
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Elements, which are bf16 where `narrow`: maxima of them are bf16 as they are. */
+/* Elements, bf16 where `narrow`: their maxima are bf16 without rounding. */
 INLINE REAL get(const void *x, int64_t i, bool narrow)
 {
     return narrow ? (REAL)tn_from_bf16(((const uint16_t *)x)[i]) : ((const REAL *)x)[i];
@@ -190,7 +190,7 @@ tn_status K(tni_max_pool2d)(const tni_max_pool2d *a)
     return run(&q, &a->x, max_planes);
 }
 
-/* Lays n values of dy and index out once for each column. */
+/* Repeats n values of dy and index, once for each column of a window. */
 INLINE void repeat_pairs(const void *restrict dy, const int32_t *restrict index, int64_t n,
                          REAL *restrict d, int32_t *restrict at, bool narrow)
 {

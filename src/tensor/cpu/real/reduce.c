@@ -35,8 +35,8 @@ static inline double join(tni_pass pass, double a, double b)
     }
 }
 
-/* In an exponential an infinite center (a row of -inf, or one with +inf) would give inf - inf,
- * which is what the squares of such a row are. */
+/* In an exponential an infinite center (a row of -inf, or one with +inf) would give inf - inf. For
+ * squares that is the right result. */
 static inline REAL usable(tni_pass pass, double center)
 {
     return (REAL)(pass == TNI_SUM_SQUARE_DIFF || center - center == 0.0 ? center : 0.0);
