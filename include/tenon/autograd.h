@@ -177,9 +177,9 @@ TN_API tn_anomaly tn_get_anomaly(void); /* the mode now */
 
 /**
  * Sets whether nodes remember where they were recorded, in this thread: in which call of a module,
- * and which tensors the op read that take no gradient, with the buffers that the call changed.
- * Returns the setting before; threads start with it off, and then it costs nothing. A graph
- * recorded with it on keeps its inputs (data, targets, buffers) until it is freed.
+ * which buffers that call changed, and which tensors without gradient the op read. Returns the
+ * setting before; threads start with it off, and then it costs nothing. A graph recorded with it on
+ * keeps its inputs (data, targets, buffers) until it is freed.
  *
  *     TN_PLACES loss = tn_cross_entropy(tn_forward(model, x), y);
  *     TN_CHECK(tn_graph_visit(loss, visit, NULL, (tn_graph_options){ .model = model }));
@@ -197,8 +197,8 @@ static inline void tn_leave_places_(const int *was)
 
 /**
  * Sets whether nodes remember the source line that called their op, in this thread, for
- * tn_graph_visit and what is built on it: the innermost line outside of tenon, so that of a layer's
- * ops is where your code called the layer. Returns the setting before; threads start with it off,
+ * tn_graph_visit and what is built on it: the innermost line outside of tenon, so for a layer's ops
+ * it is where your code called the layer. Returns the setting before; threads start with it off,
  * and then it costs nothing; on, some microseconds for each op.
  *
  * Needs    a program with debug information (cc -g) and tenon's module libtenon-lines.so (built

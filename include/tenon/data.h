@@ -48,7 +48,7 @@ typedef struct tn_loader tn_loader;
 typedef struct tn_loader_options {
     int64_t batch_size; /* 0: 1 */
     bool shuffle, drop_last;
-    /* of each batch only one part of `parts` equal ones: for ranks, .parts = tn_parallel_size(),
+    /* gives only one of `parts` equal parts of each batch: for ranks, .parts = tn_parallel_size(),
      * .part = tn_parallel_rank(). batch_size stays that of the whole batch. 0 parts: 1 */
     int64_t parts, part;
     /* of the loader's own generator; an epoch's order depends on seed and epoch only */
@@ -62,7 +62,8 @@ typedef struct tn_loader_options {
  *  yours. Errors: there would be no batch (no rows, or fewer than batch_size with drop_last); a
  *  batch_size that is no multiple of parts; part outside [0, parts). fork: the child's copy
  *  continues at the parent's position. Parts: all have equally many rows, so up to parts - 1 rows
- *  at the end of an epoch are left out. A checkpoint does not know them: it fits any number. */
+ *  at the end of an epoch are left out. A checkpoint does not record parts: it fits any number of
+ *  them. */
 TN_API tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o);
 /** Frees it, once no batch is being copied. Batches handed out stay valid. NULL is ignored. */
 TN_API void tn_loader_free(tn_loader *loader);

@@ -12,7 +12,7 @@
  * flags    TN_CREATE_GRAPH: results have history, which leads to the inputs that require grad.
  *          TN_STRICT: an input that the result does not depend on is an error; without it, its
  *          derivative is zeros
- * Changes  nothing: no tensor of the caller gets a gradient, grad mode is the caller's again
+ * Changes  nothing: no tensor of the caller gets a gradient, and grad mode is as it was
  * Errors   those of f and of backward; f or an array is NULL; n below 1; an input, or f's result,
  *          that is not floating; a v that does not fit; a result of more than 8 axes. Then all
  *          results are NULL, and nothing is left behind

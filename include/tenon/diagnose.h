@@ -42,10 +42,10 @@ typedef struct tn_explain_report {
  * derivative. If the optimizer's last step used gradients that an earlier step had used, because
  * nobody cleared them before backward added to them, "(optimizer)" begins a line.
  *
- * Ranks     in a run of several, what it says of a gradient is said of this rank, by its number.
- *           Parameters that had no gradient on another rank in the last averaging backward are
- *           findings too: one rank alone may ask, unless loss needs the others (a BatchNorm over
- *           all ranks)
+ * Ranks     in a run of several, what it says of a gradient holds for this rank, whose number it
+ *           gives. Parameters that had no gradient on another rank in the last averaging backward
+ *           are findings too: one rank alone may ask, unless loss needs the others (a BatchNorm
+ *           over all ranks)
  * file      NULL: nothing is printed
  * opt       NULL: no optimizer is checked
  * loss      computes forward and the loss, one element, without backward or step. Recording is on
@@ -83,7 +83,7 @@ typedef struct tn_gradcheck_options {
 
 /**
  * Compares backward with central differences, element by element, for every input that requires
- * grad. An embedding's padding row has the gradient of any other here, and not its 0.
+ * grad. Here an embedding's padding row has a gradient like any other row, and not 0.
  *
  * inputs   f64 leaves, n of them; those with requires_grad are checked
  * Errors   TN_E_INVALID with the first mismatch: input, element, analytic and numeric value
@@ -104,7 +104,7 @@ typedef struct tn_module_gradcheck_options {
  * a kink (relu, max) between the two points, and the loss's own rounding, are allowed for.
  *
  * loss      computes forward and the loss, one element, from the module that it is given: the copy.
- *           What modules are given becomes f64; a floating target must be made so. Called once, and
+ *           Inputs of modules become f64; a floating target must be cast by loss. Called once, and
  *           twice for each element, or in fast mode for each parameter; buffers, extra state and
  *           the default generator are the same each time, so dropout drops the same elements
  * Padding   an embedding's padding row, whose gradient is 0 by definition, is checked as any other

@@ -54,10 +54,10 @@ typedef struct tn_graph_value {
 typedef struct tn_graph_node {
     int id;             /* ops count from 0, in the order of backward; then the tensors */
     tn_graph_kind kind; /* an op, or which kind of tensor */
-    /** Of an op as tn_grad_op; of a tensor its full name in the model, else its tn_name or "". */
+    /** For an op as tn_grad_op; for a tensor its full name in the model, else its tn_name or "". */
     const char *name;
     const char *formula; /* of an op: "y = x w^T + b"; else "" */
-    /** Of an op, a part for each input that could take a gradient, here or elsewhere; dy is y's:
+    /** For an op, a part for each input that could take a gradient, here or elsewhere; dy is y's:
      *  "dx = dy w; dw = dy^T x; db = sum_n dy", and last "where ..." for short names. Else "" */
     const char *gradient;
     const char *line;            /* of an op, under tn_set_lines: file and line; else "" */

@@ -14,7 +14,7 @@ extern "C" {
 
 /** Strings beside the tensors: keys and values, in order. */
 typedef struct tn_metadata {
-    int n;                     /* how many pairs; of 0, key and value may be NULL */
+    int n;                     /* how many pairs; if 0, key and value may be NULL */
     const char **key, **value; /* n of each */
 } tn_metadata;
 
@@ -110,7 +110,7 @@ typedef struct tn_checkpoint_part {
  *  parameters is then TN_NONE. */
 typedef struct tn_checkpoint {
     tn_module *model;                /* its parameters and persistent buffers */
-    tn_optim *optimizer;             /* its state and numbers; of both: waiting gradients */
+    tn_optim *optimizer;             /* its state and numbers; from both: waiting gradients */
     tn_scheduler *scheduler;         /* its step and rates */
     struct tn_loader *loader;        /* its epoch, its position, its seed */
     tn_generator *const *generators; /* the program's own, in a fixed order: n_generators of them */

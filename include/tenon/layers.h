@@ -228,10 +228,10 @@ typedef struct tn_recurrent_options {
  * A layer over sequences: tn_rnn, tn_gru or tn_lstm with its weights, from states of 0.
  *
  * Shapes   x [B, T, input_size] -> y [B, T, D hidden_size], D directions; one sequence: [T,
- *          input_size] -> [T, D hidden_size]. In both directions y has the first one's, then the
- *          second one's
+ *          input_size] -> [T, D hidden_size]. With two directions y has the results of the first,
+ *          then those of the second
  * State    of layer k: weight_ih_lk [G hidden, features], weight_hh_lk [G hidden, hidden],
- *          bias_ih_lk, bias_hh_lk [G hidden], G 1 (RNN), 3 (GRU) or 4 (LSTM); of the second
+ *          bias_ih_lk, bias_hh_lk [G hidden], G 1 (RNN), 3 (GRU) or 4 (LSTM); for the second
  *          direction the same names with _reverse. All U(+-1/sqrt(hidden_size)), drawn in this
  *          order. Gates lie as r, z, n and i, f, g, o
  * Errors   sizes below 1; dropout with one layer; relu with gates
@@ -242,11 +242,11 @@ TN_API tn_module *tn_gru_new(int64_t input_size, int64_t hidden_size, tn_recurre
 /** The same with the gates and cell state of an LSTM. */
 TN_API tn_module *tn_lstm_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
 /** One step of one layer: x [B, input_size] -> h [B, hidden_size], or both without B. Parameters
- *  weight_ih, weight_hh, bias_ih, bias_hh. Errors: other options than no_bias and relu. */
+ *  weight_ih, weight_hh, bias_ih, bias_hh. Errors: options other than no_bias and relu. */
 TN_API tn_module *tn_rnn_cell_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
-/** The same of a GRU. */
+/** The same for a GRU. */
 TN_API tn_module *tn_gru_cell_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
-/** The same of an LSTM. */
+/** The same for an LSTM. */
 TN_API tn_module *tn_lstm_cell_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
 /** What goes from step to step. Each: TN_NONE or a zero field for zeros. */
 typedef struct tn_recurrent_state {
@@ -254,8 +254,8 @@ typedef struct tn_recurrent_state {
     tn_tensor *c; /* the same; LSTM alone */
 } tn_recurrent_state;
 /**
- * The layer, or the cell, from a state. state NULL: as tn_forward. Otherwise it is where the layer
- * starts, and becomes what is after the last step (of the second direction: after step 0).
+ * The layer, or the cell, from a state. state NULL: as tn_forward. Otherwise the layer starts from
+ * it, and it becomes the state after the last step (for the second direction: after step 0).
  *
  * Owner    the new state belongs to the current scope. To start from it in a later scope, as when a
  *          long sequence is trained on part by part, tn_keep what tn_detach gives of each tensor,
@@ -339,8 +339,8 @@ typedef struct tn_ema_options {
  *          PyTorch's AveragedModel
  * Dtypes   the average of a bf16 or f16 model is an f32 model, buffers included: in 16 bits an
  *          average would never move. It is saved and loaded as f32; call it with x in f32, or under
- *          TN_AUTOCAST. Back into a 16-bit model it goes by tn_load_state_dict(model,
- *          tn_state_dict(tn_ema_module(ema), ""), (tn_load_options){ .cast = true }, NULL), rounded
+ *          TN_AUTOCAST. To load it, rounded, into a 16-bit model: tn_load_state_dict(model,
+ *          tn_state_dict(tn_ema_module(ema), ""), (tn_load_options){ .cast = true }, NULL)
  * Mode     train or eval as model was at first; then what tn_train and tn_eval of ema set
  * Errors   decay outside [0, 1], or given with equal; what cannot be cloned
  * Owner    yours, as every module; model stays yours
@@ -352,8 +352,8 @@ TN_API tn_module *tn_ema_new(tn_module *model, tn_ema_options o);
  * a += (1 - decay) (x - a), or takes the equal average. Integer buffers are always copied. Floats
  * are cast and moved to the average's dtype and device.
  *
- * Errors   a name that one of the two lacks, another shape or kind of dtype, other ties: found and
- *          named before any write
+ * Errors   a name that only one of the two has, another shape or kind of dtype, other ties: found
+ *          and named before any write
  */
 TN_API TN_MUST_USE tn_status tn_ema_update(tn_module *ema, tn_module *model);
 /** The averaged model itself, borrowed: for functions that want its type. */

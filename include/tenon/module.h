@@ -69,7 +69,7 @@ struct tn_module_type {
     void (*describe)(const tn_module *self, char *text, size_t size); /* "784, 128, no bias" */
     tn_status (*reset)(tn_module *self);                              /* initial values again */
     /* frees what is not a slot (also after a failed construction); slots and children are freed
-     * for you. A type with free can be cloned if it has clone, too. */
+     * for you. A type with free can only be cloned if it also has clone. */
     void (*free)(tn_module *self);
     int state_version; /* written to files; 0 means 1 */
     /** State that is not in slots (counters, settings), as one tensor: saved under
@@ -303,7 +303,7 @@ TN_API tn_list *tn_state_dict(tn_module *m, const char *prefix);
 TN_API tn_list *tn_list_new(void);
 /** Adds t, which it keeps, under a name. Errors: the name is empty or taken; t NULL. */
 TN_API TN_MUST_USE tn_status tn_list_add(tn_list *list, const char *name, tn_tensor *t);
-/** A list of both. A state version that both record is b's. Errors: a name that both have. */
+/** A list of both. Where both record a state version, b's counts. Errors: a name that both have. */
 TN_API tn_list *tn_list_concat(tn_list *a, tn_list *b);
 /* the tensor under a name; NULL and a message when there is none */
 TN_API tn_tensor *tn_list_get(const tn_list *list, const char *name);
@@ -396,9 +396,9 @@ TN_API TN_MUST_USE tn_status tn_load_state_dict(tn_module *m, const tn_list *sta
  * An independent copy: same types, own tensors without gradients, ties and shared children kept,
  * train or eval as they are.
  *
- * Fields   without a slot, byte for byte; but where one holds the address of a module or tensor of
- *          the tree m, of a place in their structs, or of a name there, it holds that of the
- *          copy's. What is not of this tree is shared with the original, and so is memory behind
+ * Fields   without a slot are copied byte for byte; but the address of a module or tensor of the
+ *          tree m, of a place in their structs, or of a name there, becomes the address in the
+ *          copy. What is not of this tree is shared with the original, and so is memory behind
  *          pointers, unless the type has clone
  * Errors   a type with free and without clone; a field that points to elements or to a gradient of
  *          the tree's tensors, with type and offset, where the type has no clone; a clone's own

@@ -122,12 +122,12 @@ TN_API tn_tensor *tn_isfinite(tn_tensor *x); /* neither NaN nor infinite; true f
 
 /* ---- elementwise, tensor and C scalar -------------------------------------------------------- */
 /*
- * Integers stay integers, and wrap around, if s is one: whole and an i64. Otherwise, for infinities
- * and NaN too, they give f32 (div_scalar: always; bool gives i64). Floating tensors keep their
- * dtype: s is rounded to it, in bf16 and f16 not where it multiplies or divides. Comparisons give
- * bool, and for integers are exact.
+ * Integers stay integers, and wrap around, if s is whole and fits an i64 (bool gives i64). For any
+ * other s, infinities and NaN too, they give f32, and with div_scalar always. Floating tensors keep
+ * their dtype: s is rounded to it, except in bf16 and f16 where s multiplies or divides.
+ * Comparisons give bool, and for integers are exact.
  *
- * Errors   TN_E_INVALID for integers to a power below 0 that is an integer
+ * Errors   TN_E_INVALID for integers raised to a negative integer
  */
 
 TN_API tn_tensor *tn_add_scalar(tn_tensor *x, double s);  /* x + s */
@@ -176,9 +176,9 @@ TN_API tn_tensor *tn_gelu(tn_tensor *x); /* x Phi(x), exact; Hendrycks and Gimpe
 TN_API tn_tensor *tn_gelu_tanh(tn_tensor *x);
 /** log(1 + e^(beta x)) / beta; x where beta x is above threshold. Dugas et al. (2001) */
 TN_API tn_tensor *tn_softplus(tn_tensor *x, double beta, double threshold);
-/** min(max(x, low), high); slope 1 at both bounds. -INFINITY or INFINITY leaves a side open. Beside
- *  integers other bounds than integers give f32, and bounds that no value of x's dtype lies between
- *  are an error. */
+/** min(max(x, low), high); slope 1 at both bounds. -INFINITY or INFINITY leaves a side open. For an
+ *  integer x, bounds that are not whole give f32; bounds between which x's dtype has no value are
+ *  an error. */
 TN_API tn_tensor *tn_clamp(tn_tensor *x, double low, double high);
 
 /* ---- in place: record nothing, bump the version ---------------------------------------------- */
@@ -210,7 +210,7 @@ TN_API TN_MUST_USE tn_status tn_zero_(tn_tensor *x); /* tn_fill_(x, 0) */
  * Range    f32 sums are added in double, in blocks: the same bits for any number of threads
  * Errors   TN_E_INDEX for an axis out of range, TN_E_INVALID for one named twice, TN_E_DTYPE for
  *          integers where floats are wanted (mean, var, std, logsumexp, norm), TN_E_SHAPE for the
- *          extreme of no elements. Of no elements sum is 0, prod 1, norm 0, mean NaN, any false,
+ *          extreme of no elements. Over no elements sum is 0, prod 1, norm 0, mean NaN, any false,
  *          all true, logsumexp -inf
  */
 
@@ -231,8 +231,8 @@ TN_API tn_tensor *tn_prod(tn_tensor *x, const int *axes, int n_axes, bool keepdi
 TN_API tn_tensor *tn_logsumexp(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
 /** p-norm, p in (0, INFINITY]; slope 0 at 0. Powers that leave the dtype's range do no harm. */
 TN_API tn_tensor *tn_norm(tn_tensor *x, double p, const int *axes, int n_axes, bool keepdim);
-/** The largest; equal ones share the gradient. NaN wins, and its slice's gradient is NaN (of
- *  tn_max_all NaN share it). */
+/** The largest; equal ones share the gradient. NaN wins, and its slice's gradient is NaN (in
+ *  tn_max_all the NaN share it). */
 TN_API tn_tensor *tn_amax(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
 /** The smallest, as tn_amax. */
 TN_API tn_tensor *tn_amin(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
@@ -295,8 +295,8 @@ TN_API tn_tensor *tn_linear(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
 /**
  * y[i][j] = x[index[i][j]][j] for axis 0. x of any dtype.
  *
- * Shapes   index has x's rank; sizes on the other axes at most x's; y as index. x a single value is
- *          a row of one, for an index [] or [n]
+ * Shapes   index has x's rank; sizes on the other axes at most x's; y as index. A single value x
+ *          counts as a row of one, for an index [] or [n]
  * Grad     tn_scatter_add of dy into zeros
  */
 TN_API tn_tensor *tn_gather(tn_tensor *x, int axis, tn_tensor *index);
@@ -374,15 +374,15 @@ TN_API tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *target);
 TN_API tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target,
                                         tn_cross_entropy_options o);
 /**
- * tn_cross_entropy(tn_linear(x, weight, bias), target), some rows of the logits at a time: of a
- * language model's logits, its largest array, neither all nor their gradient are ever in memory.
- * Forward computes the gradients too, so it takes longer, and backward next to nothing.
+ * tn_cross_entropy(tn_linear(x, weight, bias), target), some rows of the logits at a time: the
+ * logits of a language model, its largest array, are never all in memory, nor is their gradient.
+ * Forward computes the gradients too, so it takes longer, and backward takes next to no time.
  *
  * Shapes   x [..., in], weight [C, in], bias [C] or TN_NONE, target i64 [...] as x without its last
  *          axis. C is the last axis of the logits, whatever the rank
  * Grad     as the two calls'                   keeps x, weight, bias and their gradients
  * Dtypes   in a region of autocast the products run in its dtype, and gradients are summed in f32;
- *          in f16 all logits are made at once. Of bf16 and f16 the logits are f32, not rounded
+ *          in f16 all logits are made at once. For bf16 and f16 the logits are f32, not rounded
  * Errors   as the two calls'
  * Source   Hsu et al., Liger Kernel (2024), section 3.2
  */
@@ -446,7 +446,7 @@ TN_API tn_tensor *tn_layer_norm(tn_tensor *x, int n_axes, tn_tensor *weight, tn_
 /**
  * Per channel (axis 1 of [N, C, ...]). training: batch statistics, and running_mean / running_var
  * (or TN_NONE) move by momentum (variance unbiased); else running statistics. Beside an x of bf16
- * or f16 each of the four may be f32; one of bf16 or f16 moves in f32 and is then rounded.
+ * or f16 each of the four may be f32; a bf16 or f16 one is updated in f32 and then rounded.
  *
  * Errors   training with one value per channel; only one running buffer; evaluation without them;
  *          sizes that differ from x's channels. Then nothing has changed, the running buffers
@@ -477,11 +477,11 @@ typedef struct tn_conv2d_spec {
  * Errors   sizes that do not fit, a kernel larger than the padded image, groups that do not divide
  *          O and C; stride or dilation below 1, padding below 0; same with a stride or a padding
  * Note     on a CPU with AVX2, 3x3 kernels with stride, dilation and groups of 1, padding up to 2
- *          and at least 8 channels go by Winograd's algorithm where images are large enough to gain
- *          by it. A rounding error (in f32) of y is then relative to the largest of 4x4
- *          neighbouring inputs, not of the 3x3 under the kernel. f64 never does, nor bf16 where
- *          oneDNN or AMX has it. By AMX, with a stride of 1, infinite values of x, weight and dy
- *          make NaN also of elements of gradients that they meet in the padding alone
+ *          and at least 8 channels use Winograd's algorithm where images are large enough to gain
+ *          from it. A rounding error (in f32) of y is then relative to the largest of 4x4
+ *          neighbouring inputs, not of the 3x3 under the kernel. f64 never uses it, nor does bf16
+ *          where oneDNN or AMX computes it. With AMX and a stride of 1, infinite values of x,
+ *          weight and dy also make NaN of elements of gradients that they meet only in the padding
  * Source   Dumoulin and Visin, A guide to convolution arithmetic (2016)
  */
 TN_API tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv2d_spec spec);

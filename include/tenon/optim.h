@@ -157,8 +157,8 @@ TN_API tn_list *tn_optim_parameters(const tn_optim *opt);
  * Names    Adam, AdamW: exp_avg, exp_avg_sq, max_exp_avg_sq; SGD: momentum_buffer; RMSprop:
  *          square_avg, grad_avg, momentum_buffer; Adagrad: sum
  * Loading copies. It first compares names, shapes, dtypes and switches (nesterov, amsgrad, maximize
- * ...); if any differ, one message lists them all and nothing changes. Numbers come from the
- * list; one that a group does not have there is the first group's.
+ * ...); if any differ, one message lists them all and nothing changes. Numbers come from the list;
+ * a number that a group lacks there is the first group's.
  */
 TN_API tn_list *tn_optim_state_dict(tn_optim *opt);
 /** Loads such a list, as described above. */
@@ -247,7 +247,7 @@ TN_API TN_MUST_USE tn_status tn_scaler_load_state_dict(tn_scaler *s, const tn_li
  * tn_scheduler_step those of the next t. All but plateau are in closed form: any t can be computed
  * directly.
  *
- * One      of an optimizer at a time. While two live, a step of either is refused, and so is a new
+ * One      per optimizer at a time. While two live, a step of either is refused, and so is a new
  *          one beside one that has stepped: free it, or give both to tn_sequential_lr
  * Owner    yours: tn_scheduler_free; it keeps its optimizer. Errors: NULL with the bad number named
  */

@@ -23,7 +23,7 @@ extern "C" {
 #define TN_MAX_RANK 8
 
 /* For the macros that open blocks: what runs when the block is left, by its end or by return,
- * break, continue or goto. Other compilers than gcc and clang don't have this: there such blocks
+ * break, continue or goto. Compilers other than gcc and clang don't have this: there such blocks
  * must be left by their end only. */
 #if defined(__GNUC__)
 #define TN_WHEN_LEFT(function) __attribute__((cleanup(function), unused))
@@ -33,7 +33,7 @@ extern "C" {
 #define TN_AT_END(call) call
 #endif
 
-/* The variable of a block, which is the line's own: blocks may stand in each other. */
+/* The variable of a block, named after its line, so that blocks can be nested. */
 #define TN_JOINED_(name, line) name##line
 #define TN_JOIN_(name, line) TN_JOINED_(name, line)
 #define TN_OF_LINE_(name) TN_JOIN_(name, __LINE__)
@@ -154,7 +154,8 @@ static inline void tn_leave_scope_(const tn_scope *scope)
     tn_scope_end(*scope);
 }
 /** Ends the scope and hands t to the parent scope. t may be made in it, be a parameter, or belong
- *  to an outer scope. Errors: a scope opened before the library called the function this is in. */
+ *  to an outer scope. Errors: the scope was opened before the library called the function that
+ *  calls this. */
 TN_API tn_tensor *tn_scope_return(tn_scope scope, tn_tensor *t);
 /** Gives a reference that you own (after tn_keep) to the current scope. */
 TN_API tn_tensor *tn_scope_adopt(tn_tensor *t);
@@ -178,9 +179,9 @@ typedef struct tn_allocator {
 } tn_allocator;
 
 /**
- * Replaces the system allocator below the cache (tests fail the k-th call through it). It is asked
- * for segments of 16 to 128 MiB for blocks of 256 KiB and more, or for the block alone if it has
- * none.
+ * Replaces the system allocator below the cache (tests fail the k-th call through it). For blocks
+ * of 256 KiB and more it is asked for segments of 16 to 128 MiB, or for the block alone if it has
+ * no segment.
  *
  * Errors   TN_E_STATE while the library uses any memory: a scope is open, or a tensor, a module, an
  *          optimizer or another object is alive (tn_memory().in_use); NULL restores the
@@ -244,8 +245,8 @@ TN_API tn_tensor *tn_full(tn_shape shape, double value); /* every element value 
 TN_API tn_tensor *tn_scalar(double value);               /* a single value: rank 0 */
 /** tn_empty with a dtype and a device. */
 TN_API tn_tensor *tn_empty_as(tn_shape shape, tn_dtype dtype, tn_device device);
-/** tn_full with a dtype and a device. An integer dtype takes value without its fraction, and
- *  refuses what it cannot hold then; for bool anything but 0 is true. */
+/** tn_full with a dtype and a device. An integer dtype drops the fraction of value, and refuses
+ *  what it then cannot hold; for bool anything but 0 is true. */
 TN_API tn_tensor *tn_full_as(tn_shape shape, double value, tn_dtype dtype, tn_device device);
 TN_API tn_tensor *tn_empty_like(tn_tensor *t); /* dtype, shape, device of t; row-major */
 TN_API tn_tensor *tn_zeros_like(tn_tensor *t); /* the same, every element 0 */
@@ -346,7 +347,7 @@ TN_API void tn_generator_get_state(const tn_generator *g, unsigned char *bytes);
 TN_API TN_MUST_USE tn_status tn_generator_set_state(tn_generator *g, const unsigned char *bytes);
 
 /* ---- what a tensor is ------------------------------------------------------------------------ */
-/* For NULL they return what is written here, else TN_F32, the CPU, false, 0 or "". */
+/* For NULL they return what their comment says, else TN_F32, the CPU, false, 0 or "". */
 
 TN_API int tn_rank(const tn_tensor *t); /* number of axes; -1 for NULL */
 /* the size of an axis; TN_NO_SIZE and a message out of range */
@@ -420,13 +421,13 @@ TN_API int64_t tn_format(const tn_tensor *t, char *buffer, size_t size);
 
 TN_API const char *tn_version_string(void); /* version of the library that was loaded */
 /** How the library was built and what it found, one "key: value" per line: version, compiler,
- *  BLAS, SIMD, threads, CUDA; of the last it can say more once a CUDA device was asked for
- *  (tn_cuda_available). Of AMX it says whether it is used or, where it is there but not used, why.
- *  Signal stacks: whoever asks first, the first large product or tn_info, asks the system for AMX's
- *  registers, which it then saves for every signal. From then on sigaltstack wants
- *  getauxval(AT_MINSIGSTKSZ) bytes (about 12 KiB) in place of MINSIGSTKSZ; and where a thread has
- *  set a smaller stack before, the system refuses, and AMX is not used: other last bits. TN_AMX=off
- *  in the environment leaves the system unasked */
+ *  BLAS, SIMD, threads, CUDA; more about CUDA once a CUDA device was asked for (tn_cuda_available).
+ *  It says whether AMX is used or, where it is there but not used, why not. Signal stacks: the
+ *  first large product, or tn_info before it, asks the system for AMX's registers, which it then
+ *  saves for every signal. From then on sigaltstack wants getauxval(AT_MINSIGSTKSZ) bytes (about 12
+ *  KiB) in place of MINSIGSTKSZ; and where a thread has set a smaller stack before, the system
+ *  refuses, and AMX is not used: the last bits of results then differ. With TN_AMX=off in the
+ *  environment nobody asks the system */
 TN_API const char *tn_info(void);
 /** Whether the device multiplies bf16 by instructions of its own, so that training under
  *  TN_AUTOCAST(TN_BF16) is likely to be faster than in f32: a CPU with AMX, or with AVX512-BF16 and
@@ -436,7 +437,7 @@ TN_API bool tn_bf16_is_fast(tn_device device);
 /* ---- NVIDIA GPUs ----------------------------------------------------------------------------- */
 
 /* CUDA's libraries are loaded (150 MiB and more of memory) when a device is first asked for: by a
- * use of tn_cuda(i), by the questions from here to tn_cuda_memory, or by tn_tf32 where it was
+ * use of tn_cuda(i), by the functions from here to tn_cuda_memory, or by tn_tf32 where TF32 was
  * allowed. Nothing else loads them. */
 
 /** Whether a CUDA device can be used. Never fails; tn_cuda_why says why not. */

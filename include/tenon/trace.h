@@ -43,10 +43,10 @@ typedef struct tn_trace_options {
  *           it, and the optimizers' steps after them. tn_trace_end ends an unfinished one
  * Told      ops that a backward went through. Parts that lead to no loss are left out. Of a
  *           gradient also what each hook makes of it, and its average over ranks (parallel.h)
- * Moved     a parameter or buffer was, in the step, by a module's call (forward), in a backward, by
- *           the optimizer, by anything else (hand), or by several of them. Not known: nobody was
- *           seen, as where another thread wrote, or another tensor was put there
- * Threads   Only the calling one is watched. Of what other threads do, seen is
+ * Moved     what changed a parameter or buffer in the step: a module's call (forward), a backward,
+ *           the optimizer, anything else (hand), or several of them. Not known: nobody was seen to
+ *           do it, as when another thread wrote, or another tensor was put there
+ * Threads   Only the calling one is watched. Of what other threads do it sees
  *           - an op, if a backward pass here goes through it: as far as the tape remembers it, as
  *             in tn_explain without a trace
  *           - a tensor that another thread made, as a loader's: from when an op here reads it

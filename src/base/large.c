@@ -6,8 +6,8 @@
  * activations are made, the gradients of the last step are free. So a free block is cut to size for
  * whoever comes next, in place of being kept for its own size. Free blocks are listed by size, 32
  * lists to a power of two, and a bit says which lists are not empty: finding one takes the same
- * time however many there are. Of its own list a request looks at the first few blocks, the sizes
- * of the last step among them; any block of a later list is large enough.
+ * time however many there are. In its own list a request looks at the first few blocks, among which
+ * are the sizes of the last step; any block of a later list is large enough.
  *
  * Nothing joins across segments, so one is reserved with as many addresses as the machine has
  * memory, and opened as it is needed. Blocks that last as long as the program, like an optimizer's

@@ -18,7 +18,7 @@ static char why[512];
 static atomic_bool asked; /* for a CUDA device: cuda and why stay as they are */
 
 static pthread_mutex_t tf32_lock = PTHREAD_MUTEX_INITIALIZER;
-static bool tf32; /* cuBLAS's last setting; before a device was asked for: its first */
+static bool tf32; /* cuBLAS's last setting, or its first one before a device was asked for */
 
 tn_device tn_cpu(void)
 {

@@ -38,8 +38,8 @@ enum {
     SHARES = 16            /* chunks of work, unless there are fewer frames */
 };
 
-/* A convolution of stride 1. For dx x is dy and y dx, and so are z's sizes and padding: o channels
- * of [oh, ow] are computed from c of [h, w]. */
+/* A convolution of stride 1. For dx, x is dy and y is dx, and z's sizes and padding are exchanged
+ * likewise: o channels of [oh, ow] are computed from c of [h, w]. */
 typedef struct conv {
     tni_array x, y, w, bias; /* for dw y is dy */
     tni_conv2d_sizes z;

@@ -247,8 +247,9 @@ static int64_t packed_at(const tni_product *p, int64_t k0, int64_t k, int64_t n0
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-/* One of `parts` parts of the panel of A that begins at row r0 into the caches: it is packed next,
- * unless there are more steps. Not where A is stored by columns: these lie in few sets of a cache.
+/* Fetches one of `parts` parts of the panel of A that begins at row r0 into the caches: it is
+ * packed next, unless there are more steps. Not where A is stored by columns: these lie in few sets
+ * of a cache.
  */
 static void fetch_part(const sgemm *s, int64_t k0, int64_t k, int64_t r0, int64_t part,
                        int64_t parts)
