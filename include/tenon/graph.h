@@ -67,7 +67,7 @@ typedef struct tn_graph_node {
     const tn_graph_value *out;   /* n_out outputs; of a tensor: one, itself */
     const tn_graph_value *saved; /* n_saved: what else forward put aside for backward */
     bool freed;                  /* a backward has freed what the op kept */
-    /** Of a tensor: itself if a gradient ends there (tn_grad reads it), else a handle on the same
+    /** For a tensor: itself if a gradient ends there (tn_grad reads it), else a handle on the same
      *  memory. Borrowed. NULL for ops, and where nobody kept it. */
     tn_tensor *tensor;
 } tn_graph_node;

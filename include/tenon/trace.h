@@ -32,7 +32,7 @@ typedef struct tn_trace_options {
     tn_module *model;  /* names its tensors and calls; held until the end */
     tn_optim *opt;     /* the ledger says which tensors it holds; held until the end */
     const char *title; /* NULL: the model's type */
-    int64_t values;    /* tensors with at most so many elements keep their values; -1: none */
+    int64_t values;    /* tensors of at most this many elements keep their values; -1: none */
     bool lines;        /* ops have the source line that called them (tn_set_lines) */
 } tn_trace_options;
 

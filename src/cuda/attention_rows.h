@@ -169,7 +169,7 @@ static __device__ __forceinline__ float probability(const attention<E> &a, int64
     return power2(fmaf(product, a.scale * LOG2E, -of.base)) * of.share;
 }
 
-/* Of a lane's rows, where rows are queries. */
+/* For a lane's rows, where rows are queries. */
 template <int MT> struct row_numbers {
     query_numbers of[MT][2];
 };

@@ -77,7 +77,7 @@ static __device__ __forceinline__ void bn_moments(const bn_job<R> &job, bn_walk 
     bn_join<R, COLUMNS>(job, sum, squares);
 }
 
-/* From those sums: mean and 1 / deviation; updates the running statistics. By one thread. */
+/* From those sums: mean and 1 / deviation; updates the running statistics. Called by one thread. */
 template <typename R>
 static __device__ inline void bn_settle(const bn_job<R> &job, int64_t channel, double sum,
                                         double squares)
@@ -150,7 +150,7 @@ template <typename R> static __global__ void batch_norm_settle(bn_job<R> job)
     }
 }
 
-/* mean and rstd without a batch to compute them from: the running ones, or zeros. */
+/* mean and rstd where no batch is there to compute them from: the running ones, or zeros. */
 template <typename R> static __global__ void batch_norm_given(bn_job<R> job)
 {
     for (int64_t channel = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;

@@ -136,7 +136,7 @@ template <class U> static tn_status turn(const places<2> &w, int axis, U *y, con
                      COPY_THREADS, 0, t);
 }
 
-/* x NULL: the value, of which U's bytes count, everywhere. */
+/* x NULL: fills with the value, of which U's bytes count. */
 template <class U> static tn_status move(const tni_array *y, const tni_array *x, uint64_t value)
 {
     const tni_array *arrays[] = { y, x ? x : y };

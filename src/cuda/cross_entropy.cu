@@ -10,7 +10,7 @@
  * Source: Szegedy et al., Rethinking the Inception Architecture (2016), section 7 (smoothing).
  *
  * d = 1: a warp does a row that fits into its registers, a block a longer one, 16 bytes at a time:
- * of a language model's loss these passes over the logits are all but the products. d > 1 (images):
+ * these passes over the logits are all of a language model's loss but the products. d > 1 (images):
  * a thread does a row, so that the threads of a warp read neighbours along d. A sum's order depends
  * on the sizes and on where the row begins within 16 bytes.
  */
@@ -182,8 +182,8 @@ template <typename E, typename R> static __global__ void cross_entropy_columns(c
 
 /* ---- gradient -------------------------------------------------------------------------------- */
 
-/* Of a row: dx[j] = scale p[j] - b w[j], less a where j = t; zeros, not NaN, where the row is left
- * out, whatever it holds. */
+/* For a row: dx[j] = scale p[j] - b w[j], less a where j = t; zeros where the row is left out, and
+ * not NaN, whatever it holds. */
 template <typename R> struct ce_slope {
     R a, b, scale, top; /* scale: of exp(x - top) */
     int64_t t;          /* -1: the row is left out */
@@ -205,7 +205,7 @@ static __device__ __forceinline__ ce_slope<R> ce_slope_of(const ce_job<E, R> &jo
     return s;
 }
 
-/* Of K neighbours of a row from x[j] on. */
+/* For K neighbours of a row from x[j] on. */
 template <typename E, typename D, typename R, int K>
 static __device__ __forceinline__ void ce_slopes(const ce_job<E, R> &job, const ce_slope<R> &s,
                                                  const E (&v)[K], D (&dx)[K], int64_t j)

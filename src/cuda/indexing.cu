@@ -17,7 +17,7 @@ enum { LAUNCH_NAMES = 4096 };
 static const char *launch_names[LAUNCH_NAMES]; /* of the ops of the last launches */
 static std::atomic<int64_t> launches;
 
-/* Of the launches of captured steps, which happen again at any time: -1, -2, ... */
+/* Numbers of the launches of captured steps, which may happen again at any time: -1, -2, ... */
 static std::mutex captured_lock;
 static const char **captured_names;
 static int64_t n_captured, captured_capacity;
@@ -152,7 +152,7 @@ tn_status tni_cuda_gather(const tni_gather *a)
 
 /* ---- take: y[o, r, :] = x[o, index[r], :] ---------------------------------------------------- */
 
-/* A row is so many units of T. */
+/* A row is this many units of T. */
 template <typename T, typename D>
 static __global__ void take(T *y, const T *x, const int64_t *index, D row, D ids, int64_t n,
                             id_check check)

@@ -7,8 +7,8 @@
 #include "cuda/rows.h"
 #include "cuda/short.h"
 
-/* Of nothing: -inf and 0. An element of -inf adds nothing until a larger one is there; a row of
- * nothing else ends with top -inf, and x - top is NaN, as it should be. */
+/* For no elements: -inf and 0. An element of -inf adds nothing until a larger one is there; a row
+ * of nothing else ends with top -inf, and x - top is NaN, as it should be. */
 template <typename R> struct online_sum {
     R top;
     double sum; /* of exp(x - top) */

@@ -435,7 +435,7 @@ typedef struct tni_backend {
     tn_status (*download)(void *host, const void *device, size_t nbytes);
     tn_status (*synchronize)(void);
 
-    /* For many products that differ in a and c alone: writes b in the order in which they read it.
+    /* For many products that differ only in a and c: writes b in the order in which they read it.
      * Returns how many elements that takes; to may be NULL. 0: b is best read as it is. */
     int64_t (*pack)(const tni_gemm *g, void *to);
 

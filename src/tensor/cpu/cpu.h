@@ -118,7 +118,7 @@ TNI_KERNELS(TNI_NO_PROTOTYPE, TNI_ANY_PROTOTYPE, TNI_REAL_PROTOTYPE, TNI_REAL_PR
  * compute. */
 bool K32(tni_attention_bf16)(const tni_attention *a, tn_status *status);
 bool K32(tni_attention_grad_bf16)(const tni_attention_grad *a, tn_status *status);
-/* Of bf16, in windows of 2x2. */
+/* On bf16, in windows of 2x2. */
 bool K32(tni_max_pool2d_bf16)(const tni_max_pool2d *a, tn_status *status);
 bool K32(tni_max_pool2d_grad_bf16)(const tni_max_pool2d_grad *a, tn_status *status);
 /* Of bf16 and f16, a row at a time. */

@@ -24,7 +24,7 @@ extern const tni_row K32(tni_binary_rows)[TNI_B_COUNT];
 extern const tni_row K64(tni_binary_rows)[TNI_B_COUNT];
 extern const tni_row K32(tni_ternary_rows)[TNI_T_COUNT];
 extern const tni_row K64(tni_ternary_rows)[TNI_T_COUNT];
-/* For rows of bf16 alone, all strides 1; NULL where the formula is a heavy one or a predicate. */
+/* For rows of bf16 alone, all strides 1; NULL for heavy formulas and predicates. */
 extern const tni_row K32(tni_unary_pairs)[TNI_U_COUNT];
 extern const tni_row K32(tni_binary_pairs)[TNI_B_COUNT];
 /* Special rows for results that are rounded to bf16 or f16; NULL: there is none. */

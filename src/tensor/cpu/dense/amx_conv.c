@@ -34,7 +34,7 @@ enum {
     CUTS = 8,              /* rows of y that a square of sums meets, at most */
     LEAST_WIDTH = 6,       /* of a frame: see CUTS */
     FRAME_BYTES = 1 << 17, /* of a frame, unless one row of y needs more */
-    PLACES = 320,          /* of a frame for dw: sums are read and written once for so many */
+    PLACES = 320,          /* of a frame for dw: sums are read and written once per frame */
     SHARES = 16            /* chunks of work, unless there are fewer frames */
 };
 
