@@ -88,8 +88,7 @@ TN_API TN_MUST_USE tn_status tn_apply_n(const tn_custom_op *op, void *user, int 
  *  output comes back with its history; any other tensor as a constant, so that second derivatives
  *  lack its part. TN_NONE is allowed. Errors, which also fail the call: t NULL; not in forward. */
 TN_API tn_status tn_custom_save(tn_custom *c, tn_tensor *t);
-/** In backward: the i-th tensor that was saved. Borrowed. Errors: not in backward; no such
- *  number. */
+/** In backward: the i-th saved tensor, borrowed. Errors: not in backward; no such number. */
 TN_API tn_tensor *tn_custom_saved(const tn_custom *c, int i);
 /** Whether input i takes a gradient: in forward, in any pass; in backward, in this one. */
 TN_API bool tn_custom_needs(const tn_custom *c, int i);

@@ -62,8 +62,7 @@ typedef struct tn_loader_options {
  *  copies. Owner: yours. Errors: there would be no batch (no rows, or fewer than batch_size with
  *  drop_last); a batch_size that is no multiple of parts; part outside [0, parts). fork: the
  *  child's copy continues at the parent's position. Parts: all have equally many rows, so up to
- *  parts - 1 rows at the end of an epoch are left out. A checkpoint does not record parts: it fits
- *  any number of them. */
+ *  parts - 1 rows at the end of an epoch are left out. A checkpoint fits any number of parts. */
 TN_API tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o);
 /** Frees it, once no batch is being copied. Batches handed out stay valid. NULL is ignored. */
 TN_API void tn_loader_free(tn_loader *loader);

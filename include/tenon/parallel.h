@@ -33,8 +33,7 @@ extern "C" {
 /* ---- the run --------------------------------------------------------------------------------- */
 
 /**
- * Joins the run: before everything else, in every rank. A second call, or one by a program that
- * runs alone, does nothing.
+ * Joins the run: before everything else, in every rank. A second call, or one alone, does nothing.
  *
  * Module   libtenon-mpi.so, built where Open MPI is found; TN_MPI_MODULE names another file
  * End      exit with status 0, or the return of main, waits for this rank's sums on a GPU and for
@@ -54,16 +53,14 @@ TN_API TN_MUST_USE tn_status tn_parallel_barrier(void);
  *  not the same on all; no memory on one of them. */
 TN_API TN_MUST_USE tn_status tn_parallel_broadcast(tn_tensor *t, int from);
 /** t becomes the sum over all ranks: f32, f64 or i64, the same shape on all, on the CPU of all or
- *  on a GPU of all. In place; not recorded. On a GPU, a sum of at most 2,048 numbers, unless it is
- *  the first, fails only on the rank that has no memory, and the others wait for it: end the
- *  program. */
+ *  on a GPU of all. In place; not recorded. On a GPU, sums of at most 2,048 numbers, after the
+ *  first, fail only on a rank without memory, and the others wait for it: end the program. */
 TN_API TN_MUST_USE tn_status tn_parallel_sum_(tn_tensor *t);
 /** The same divided by the number of ranks: f32 or f64. */
 TN_API TN_MUST_USE tn_status tn_parallel_mean_(tn_tensor *t);
 /**
- * Gives all ranks the same status, after something that each of them did, or one alone: TN_OK, or
- * the first failure, with its rank. Without it, ranks that go on would wait for one that has given
- * up.
+ * One status for all ranks, after something that each of them did, or one alone: TN_OK, or the
+ * first failure, with its rank. Without it, ranks would wait for one that has given up.
  *
  *     tn_status saved = tn_parallel_rank() == 0 ? tn_checkpoint_save(&c, path) : TN_OK;
  *     TN_CHECK(tn_parallel_agree(saved));
@@ -125,11 +122,11 @@ typedef struct tn_data_parallel_options {
  *           f32, bf16 and f16 were changed since on some ranks only (the same change on all is
  *           allowed); parameters were added, replaced, reshaped, moved, or cast to or from f64:
  *           make it again, on all.
- *           Any other failure of tn_backward on one rank (no memory, a hook that fails) is a
- *           failure on all, with that rank's number; no gradient has changed, and all can go on.
- *           But not in a pass through a BatchNorm over all ranks, whose sums the others wait for,
- *           nor where a rank begins no pass (tn_backward(NULL), a loss without history, a lost
- *           GPU): end the program
+ *           Any other failure of tn_backward on one rank (no memory, a failing hook) fails it on
+ *           all, with that rank's number; no gradient has changed, and all can go on. But not in a
+ *           pass through a BatchNorm over all ranks, whose sums the others wait for, nor where a
+ *           rank begins no pass (tn_backward(NULL), a loss without history, a lost GPU): end the
+ *           program
  * Owner     yours: tn_data_parallel_free, in the thread that made it. It keeps the model
  * Source    Li et al., PyTorch Distributed (2020), sec. 3.2: buckets, overlap, unused parameters
  */

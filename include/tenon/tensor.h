@@ -154,8 +154,7 @@ static inline void tn_leave_scope_(const tn_scope *scope)
     tn_scope_end(*scope);
 }
 /** Ends the scope and hands t to the parent scope. t may be made in it, be a parameter, or belong
- *  to an outer scope. Errors: the scope was opened before the library called the function that
- *  calls this. */
+ *  to an outer scope. Errors: a scope opened before the library called your function. */
 TN_API tn_tensor *tn_scope_return(tn_scope scope, tn_tensor *t);
 /** Gives a reference that you own (after tn_keep) to the current scope. */
 TN_API tn_tensor *tn_scope_adopt(tn_tensor *t);

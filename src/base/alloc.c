@@ -151,8 +151,7 @@ size_t tni_segment_most(void)
     return (size_t)(allocator.alloc ? 128 : 4096) << 20;
 }
 
-/* Addresses that can't be read or written do not count in what the system grants, locks or
- * dumps. */
+/* Addresses that can't be read or written don't count in what the system grants, locks or dumps. */
 void *tni_segment_reserve(size_t least, size_t *size)
 {
     struct rlimit limit;

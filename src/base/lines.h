@@ -25,8 +25,7 @@ enum { TNI_MOST_CALLS = 64 };
 /* The return addresses of the functions that are running, the innermost first; those within tenon
  * are left out where it is a shared library. Returns how many. */
 int tni_calls_here(void *address[TNI_MOST_CALLS]);
-/* From now on functions of the library that holds this address (one above tenon) are left out
- * too. */
+/* From now on leaves out those of the library that holds this address (one above tenon) as well. */
 TNI_SHARED void tni_calls_skip(const void *address);
 /* The first of them that is not tenon's, as "net.c:41", or "program+0x1139" where its line is not
  * known. tni_strfree; NULL, without a message, when out of memory. */

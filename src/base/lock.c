@@ -6,10 +6,9 @@
  * before a fork and released on both sides after it.
  *
  * Every op takes the lock of memory several times, for some 20 instructions each. A free mutex
- * takes two atomic operations, which cost more than that. Here taking the lock is one atomic
- * operation and giving it back a plain store, so nobody wakes a thread that waits. The first thread
- * that waits polls, with sleeps in case the holder has lost its processor; the others wait for a
- * mutex that the first one holds.
+ * takes two atomic operations, which cost more than that. Here taking the lock is one and giving it
+ * back a plain store, so nobody wakes a thread that waits. The first one polls, with sleeps in case
+ * the holder has lost its processor; the others wait for a mutex that the first one holds.
  */
 #include <time.h>
 

@@ -94,8 +94,7 @@ static __device__ __forceinline__ bn_walk bn_begin(const bn_job<R> &job)
     return w;
 }
 
-/* Sums a and b over the threads of this thread's channel, in a fixed order. Called by the whole
- * block. */
+/* Sums a and b over the threads of this thread's channel, in a fixed order. For a whole block. */
 template <typename R, bool COLUMNS>
 static __device__ __forceinline__ void bn_join(const bn_job<R> &job, double &a, double &b)
 {

@@ -72,8 +72,7 @@ static void wait_for_end(void *block)
     waiting[n_waiting++] = block;
 }
 
-/* A chunk while the stream is captured: from another stream, since otherwise the graph would
- * allocate it. */
+/* A chunk while the stream is captured: from another stream, else the graph would allocate it. */
 static tn_status take_beside(size_t size, void **memory)
 {
     *memory = nullptr;
@@ -120,8 +119,7 @@ tn_status tni_cuda_graph_take(size_t nbytes, void **block)
     return *block ? TN_OK : tni_cuda_host->fail(TN_E_NOMEM, "cuda: out of memory on the host");
 }
 
-/* An arena is freed once its graph and all its blocks are, but not while another graph is
- * captured. */
+/* An arena is freed after its graph and its last block, but not while another graph is captured. */
 static void drop_closed()
 {
     arena **at = &arenas;

@@ -102,9 +102,8 @@ template <typename E, typename R, int K> static __global__ void cross_entropy_wa
 template <typename E> constexpr int PACK = 16 / sizeof(E);
 template <typename E> using pack = several<E, PACK<E>>;
 
-/* n neighbours: first `lead` of them until x is aligned to 16 bytes, and y to as many elements;
- * then packs; then a rest. Loose is what is in no pack: all of them where x and y are aligned
- * differently. */
+/* n neighbours: `lead` of them until x is aligned to 16 bytes, and y to as many elements; packs; a
+ * rest. Loose is what is in no pack: all, where x and y are aligned differently. */
 template <typename E, typename D = E> struct packing {
     int64_t lead, packs, loose;
     __device__ __forceinline__ packing(const E *x, const D *y, int64_t n)

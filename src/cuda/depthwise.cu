@@ -125,8 +125,7 @@ static __global__ void __launch_bounds__(BLOCK) depthwise_weigh(depthwise<R> g)
     }
 }
 
-/* dw = the sum of the parts: each of eight lanes adds every eighth part, then their sums are added
- * in order. */
+/* dw = the sum of the parts: eight lanes take every eighth part; their sums are added in order. */
 template <typename R, typename A>
 static __global__ void __launch_bounds__(BLOCK)
     depthwise_sum(R *dw, const A *parts, int64_t n, int64_t count)

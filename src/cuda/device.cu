@@ -125,8 +125,7 @@ tn_status tni_cuda_check(cudaError_t error, const char *what)
     return error == cudaSuccess ? TN_OK : report(error, what);
 }
 
-/* A stream that is captured cannot be asked; a lost device is then noticed by the next call that
- * looks. */
+/* A stream that is captured cannot be asked: the next call that looks notices a lost device. */
 bool tni_cuda_broken(const char *what)
 {
     cudaError_t behind = tni_cuda_capturing() ? cudaSuccess : cudaStreamQuery(tni_cuda_stream);

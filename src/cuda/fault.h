@@ -46,8 +46,7 @@ static __device__ __forceinline__ bool row_counts(int64_t t, int64_t c, int64_t 
     return kind == TNI_CLASS_GOOD;
 }
 
-/* Whether a kernel before this one met a bad index: then nothing that changes the state of training
- * may be written. */
+/* Whether a kernel before this one met a bad index: then training's state must not be written. */
 static __device__ inline bool fault_set(const tni_cuda_fault *f)
 {
     return static_cast<const volatile tni_cuda_fault *>(f)->set != 0;

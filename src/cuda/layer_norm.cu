@@ -354,8 +354,7 @@ template <typename R> static tn_status ln_dx(const lng_job<R> &job)
               : TN_LAUNCH((layer_norm_dx_warp<R, K, 1>), blocks, ROW_THREADS, 0, job));
 }
 
-/* Pieces of at least 64 rows, enough of them that one block for each (and 32 columns) fills the
- * device. */
+/* Pieces of at least 64 rows, enough to fill the device with a block for each (and 32 columns). */
 static int64_t ln_pieces(int64_t n, int64_t f)
 {
     int64_t wanted = 8LL * tni_cuda_multiprocessors() / ((f + 31) / 32);

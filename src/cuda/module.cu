@@ -98,8 +98,7 @@ static void fill_table()
 
 /* Whether code for "sm_80" or "compute_90" runs on a GPU of this capability: machine code (sm_) on
  * GPUs of its major number that are no older; the other, which the driver translates, on all that
- * are no older. A name that ends in f runs only within its major number, one that ends in a only on
- * that GPU. */
+ * are no older. Either runs with an f only within its major number, with an a only on that GPU. */
 static bool runs_on(const char *arch, int capability)
 {
     bool translated = std::strncmp(arch, "compute_", 8) == 0;

@@ -1,7 +1,6 @@
 /*
  * nll.cu - the negative log likelihood over a dense [n, c, d] array, and its gradient: row (i, k)
- * is the c log-probabilities x[i, :, k], of which only that of its class t counts. A thread
- * computes a row.
+ * is the c log-probabilities x[i, :, k], of which only that of its class t counts; a thread each.
  *
  *   row_loss = -w[t] x[t], dx[t] = -w[t] drow; 0 elsewhere and on ignored rows
  */

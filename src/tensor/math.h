@@ -31,8 +31,7 @@
 #define TN_FN static inline
 #endif
 
-/* x + p (y - x), computed from y's end for p >= .5: a pointwise function, and an update of
- * averages. */
+/* x + p (y - x), from y's end for p >= .5: a pointwise function, and an update of averages. */
 #define TN_LERP(x, y, p)                                                                           \
     ((p) > -0.5F && (p) < 0.5F ? (x) + (p) * ((y) - (x)) : (y) + ((p)-1) * ((y) - (x)))
 

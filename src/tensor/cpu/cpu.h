@@ -114,8 +114,7 @@ tn_status tni_cpu_gemm(const tni_gemm *g);
     tn_status K64(tni_##name)(const tni_##name *a);
 TNI_KERNELS(TNI_NO_PROTOTYPE, TNI_ANY_PROTOTYPE, TNI_REAL_PROTOTYPE, TNI_REAL_PROTOTYPE,
             TNI_REAL_PROTOTYPE)
-/* On bf16 without copies in f32, where the processor multiplies it. False: the general kernel must
- * compute. */
+/* On bf16 itself, where the processor multiplies it. False: the general kernel must compute. */
 bool K32(tni_attention_bf16)(const tni_attention *a, tn_status *status);
 bool K32(tni_attention_grad_bf16)(const tni_attention_grad *a, tn_status *status);
 /* On bf16, in windows of 2x2. */

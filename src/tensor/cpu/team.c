@@ -15,10 +15,9 @@
  * the number of the run. A helper enters by taking a seat with compare-and-swap, after which the
  * caller waits for it to leave before it touches the description of the run again.
  *
- * A thread that goes to sleep says so and then looks once more; one that wakes others changes the
- * word and then looks for sleepers. Neither look may overtake the write before it. The writes are
- * exchanges, since qemu 7.2 on x86 lets a load pass a plain store of an emulated Arm program, and
- * then nobody wakes up.
+ * A sleeper says that it goes to sleep and looks once more; a waker changes the word and looks for
+ * sleepers. Neither look may overtake the write before it. The writes are exchanges, since qemu 7.2
+ * on x86 lets a load pass a plain store of an emulated Arm program, and then nobody wakes up.
  */
 #include <errno.h>
 #include <pthread.h>

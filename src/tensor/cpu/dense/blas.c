@@ -19,8 +19,7 @@ enum { BLAS_BUFFER = 128 << 20 };
 size_t tni_blas_most = SIZE_MAX;
 static TNI_THREAD int roomy; /* lanes for which there was room */
 
-/* OpenBLAS's own functions, where they can be linked to: memory that they took once stays
- * OpenBLAS's. */
+/* OpenBLAS's own, where they can be linked to: memory that they took stays OpenBLAS's. */
 void *blas_memory_alloc(int position) __attribute__((weak));
 void blas_memory_free(void *buffer) __attribute__((weak));
 
@@ -126,8 +125,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static tni_blas_speed speed;
 
 /* With vectors of 256 bits OpenBLAS's kernels for Zen pack slowly, those for Haswell do not
- * (docs/measurements.md). An OpenBLAS that does not know the processor takes kernels from before
- * AVX2. */
+ * (docs/measurements.md). On a processor unknown to it, it takes kernels from before AVX2. */
 static void judge(void)
 {
     static const char *const known[] = { "Haswell", "SkylakeX", "Cooperlake", "SapphireRapids" };

@@ -73,9 +73,8 @@ bool tni_product_by_amx(const tni_product *p)
 
 /* ---- oneDNN ---------------------------------------------------------------------------------- */
 
-/* Multiplications below which OpenBLAS wins, since its calls are shorter. LEAST: over oneDNN, and
- * over ours if B is stored by columns or all are bf16 or f16. LEAST_BY_ROWS: over ours in other
- * f32. LEAST_SLOW: over ours where OpenBLAS is slower. */
+/* Multiplications below which OpenBLAS's shorter calls win. Over oneDNN, and ours if B is stored by
+ * columns or all are bf16 or f16; over ours in other f32; over ours where OpenBLAS is slower. */
 enum { LEAST = 1 << 17, LEAST_BY_ROWS = 1 << 20, LEAST_SLOW = 1 << 12 };
 
 /* A B that is packed is for our vectors. */

@@ -321,8 +321,7 @@ static bool uses(unsigned instructions)
 }
 
 /* Convolutions of oneDNN 2.6.3 by AMX are wrong for some sizes (tests/cpu/test_providers.c), so
- * oneDNN is kept from AMX, unless the environment has set a limit. Called before oneDNN is asked
- * for anything. */
+ * oneDNN may not use it, unless the environment has set a limit. To be called first of all. */
 static void hold_below_amx(void)
 {
     if (!getenv("ONEDNN_MAX_CPU_ISA") && !getenv("DNNL_MAX_CPU_ISA"))

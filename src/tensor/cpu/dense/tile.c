@@ -25,11 +25,10 @@
 /* Not in the baseline: OpenBLAS may use AVX there, which this code could not. */
 #if defined __AVX2__
 
-/* ROWS of a tile: with two vectors each they take all but four of the registers. Up to DIRECT rows
- * of C, B is read where it is, since it is not read often enough to be worth packing, and fetched
- * DIRECT_AHEAD rows ahead. If B's rows lie a multiple of SET bytes apart (AVX-512: never), they
- * share a set of the L1 cache and push each other out: then the limit is two tiles. STEPS in a
- * round of the loop. */
+/* ROWS of a tile: with two vectors each, all but four of the registers. Up to DIRECT rows of C, B
+ * is read in place, since it is not read often enough to be packed, and fetched DIRECT_AHEAD rows
+ * ahead. If B's rows lie a multiple of SET bytes apart (AVX-512: never), they share a set of the L1
+ * cache and push each other out: then the limit is two tiles. STEPS in a round of the loop. */
 #if defined __AVX512F__
 enum { ROWS = 14, DIRECT = 128, SET = 1 << 30, DIRECT_AHEAD = 8, STEPS = 1 };
 #else
@@ -143,8 +142,7 @@ TILES(columns_by_rows, 1, LANES, t->ldb, DIRECT_AHEAD * t->ldb)
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
-/* n elements of an operand from element `at` on: where they are if f32, else converted into
- * room. */
+/* n elements of an operand from element `at` on: in place if f32, else converted to room. */
 static inline const float *read(const sgemm *s, const void *operand, int64_t at, int64_t n,
                                 float *room)
 {
@@ -153,8 +151,7 @@ static inline const float *read(const sgemm *s, const void *operand, int64_t at,
     return room;
 }
 
-/* Fetches them into the caches. Rows are far apart, so the processor cannot guess which comes
- * next. */
+/* Into the caches. Rows are far apart, so the processor cannot guess which comes next. */
 static inline void fetch(const sgemm *s, const void *operand, int64_t at, int64_t n)
 {
     int64_t size = s->p->in == TN_F32 ? sizeof(float) : sizeof(uint16_t);
@@ -247,9 +244,8 @@ static int64_t packed_at(const tni_product *p, int64_t k0, int64_t k, int64_t n0
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-/* Fetches one of `parts` parts of the panel of A that begins at row r0 into the caches: it is
- * packed next, unless there are more steps. Not where A is stored by columns: these lie in few sets
- * of a cache.
+/* Fetches one of `parts` parts of the panel of A that begins at row r0: it is packed next, unless
+ * there are more steps. Not where A is stored by columns: these lie in few sets of a cache.
  */
 static void fetch_part(const sgemm *s, int64_t k0, int64_t k, int64_t r0, int64_t part,
                        int64_t parts)

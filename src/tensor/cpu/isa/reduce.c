@@ -9,8 +9,7 @@
  *
  * Squares and powers that leave the range of the computing type, and squares about a mean far from
  * 0, which would show its rounding, are added again in double, from elements that a power of two
- * brought below 1 (mend). Sums for means in f32 that left its range are added again in double as
- * well (widen).
+ * brought below 1 (mend). So are the sums of means in f32 that left its range (widen).
  */
 #include <math.h>
 #include <string.h>
@@ -299,8 +298,7 @@ static double finish(int function, double acc, double n, double p, double aside)
     }
 }
 
-/* y is center + log acc, rounded to its dtype: returns e to the power of what the rounding added; 1
- * where y is no number. */
+/* y is center + log acc, rounded to its dtype: e to what rounding added; 1 where y is no number. */
 static double factor_of(const tni_reduce *a, double acc, double center)
 {
     char stored[sizeof(double)];

@@ -17,9 +17,8 @@
  * times as fast, they are two products of bf16 each: p and ds are split into an upper half and the
  * rounded rest, 16 bits of precision in all. Results are rounded once, at their end.
  *
- * A key that a query does not see adds nothing, not even 0 times its NaN: where a mask may have
- * hidden a key and results are not finite, those products are computed again without the terms
- * whose factor is 0.
+ * A key that a query does not see adds nothing, not even 0 times its NaN: where a mask may hide
+ * keys and results are not finite, products are computed again without the terms whose factor is 0.
  */
 #include <stdatomic.h>
 #include <string.h>
