@@ -89,29 +89,29 @@ static unsigned reads_of(const tni_call *c)
     for (int i = 0; i < c->n_in; i++)
         if (c->in[i]->requires_grad) reads |= c->op->reads[c->op->arity < 0 ? 0 : i];
     bool x = reads & TNI_X(0) || c->op->arity == 1; /* x is kept, or all that there is to keep */
-    bool all = c->op->cheap && x && tni_is_remade(c->op, c->out[0]);
+    bool all = c->op->recompute && x && tni_is_recomputed(c->op, c->out[0]);
     return all ? reads | (TNI_X(c->n_in) - 1) : reads;
 }
 
-bool tni_keep_alias(tni_kept *kept, const tn_tensor *t)
+bool tni_save_alias(tni_saved *saved, const tn_tensor *t)
 {
-    kept->alias = tni_alias_raw(t);
-    kept->version = tn_version(t);
-    return kept->alias != NULL;
+    saved->alias = tni_alias_raw(t);
+    saved->version = tn_version(t);
+    return saved->alias != NULL;
 }
 
 static bool keep(tni_node *node, int i, const tn_tensor *t)
 {
-    if (TNI_UNLIKELY(node->op->cheap || (t->node && t->node->op->cheap)))
-        return tni_keep_cheap(node, i, t);
-    return tni_keep_alias(&node->x[i], t);
+    if (TNI_UNLIKELY(node->op->recompute || (t->node && t->node->op->recompute)))
+        return tni_save_input(node, i, t);
+    return tni_save_alias(&node->x[i], t);
 }
 
 /* A node with everything in one block: the struct, its arrays, the args. */
 static tni_node *node_new(const tni_call *c, size_t args_size)
 {
     size_t n_in = (size_t)c->n_in, n_out = (size_t)c->n_out, n_saved = (size_t)c->n_saved;
-    size_t empty = sizeof(tni_node) + n_in * (sizeof(tni_edge) + sizeof(tni_kept)) +
+    size_t empty = sizeof(tni_node) + n_in * (sizeof(tni_edge) + sizeof(tni_saved)) +
                    n_out * (sizeof(tn_tensor *) + sizeof(tni_gradmeta *)) +
                    n_saved * sizeof(tn_tensor *); /* the part that begins as zeros */
     size_t args_at = (empty + (n_in + n_out) * sizeof(tni_meta) + 15) & ~(size_t)15;
@@ -128,8 +128,8 @@ static tni_node *node_new(const tni_call *c, size_t args_size)
     node->nbytes = nbytes;
     node->edge = (tni_edge *)(void *)at;
     at += n_in * sizeof(tni_edge);
-    node->x = (tni_kept *)(void *)at;
-    at += n_in * sizeof(tni_kept);
+    node->x = (tni_saved *)(void *)at;
+    at += n_in * sizeof(tni_saved);
     node->pending = (tn_tensor **)(void *)at;
     at += n_out * sizeof(tn_tensor *);
     node->gm = (tni_gradmeta **)(void *)at;
@@ -167,7 +167,7 @@ tn_status tni_record(const tni_call *c, size_t args_size)
     }
     for (int i = 0; i < c->n_out; i++)
         node->out[i] = (tni_meta){ .shape = c->out[i]->shape, .dtype = c->out[i]->dtype };
-    if ((reads & TNI_Y) && !tni_keep_alias(&node->y, c->out[0])) goto fail;
+    if ((reads & TNI_Y) && !tni_save_alias(&node->y, c->out[0])) goto fail;
     if (reads & TNI_SAVED)
         for (int i = 0; i < c->n_saved; i++) node->saved[i] = tn_keep(c->saved[i]);
     node->sequence = tni_next_sequence();

@@ -10,7 +10,7 @@
  * op that records would lose the gradient.
  *
  * A large leaf's first cast in a region is not kept, neither here nor by the op that reads it: its
- * backward casts once more (kept.c). A leaf that is read again is cast again, and that one stays.
+ * backward casts once more (saved.c). A leaf that is read again is cast again, and that one stays.
  */
 #include "autograd/graph.h"
 #include "base/map.h"
@@ -62,7 +62,7 @@ static tn_tensor *cast_leaf(tn_tensor *leaf, tn_dtype dtype)
     if (again && e->cast) return e->cast;
     tn_tensor *cast = again ? tn_to_dtype(leaf, dtype) : tni_cast_again(leaf, dtype);
     if (!cast || !cast->node) return cast;
-    bool stays = again || !tni_is_remade(cast->node->op, cast);
+    bool stays = again || !tni_is_recomputed(cast->node->op, cast);
     tn_tensor *seen = tni_alias_raw(leaf);
     if (!seen || !(e = entry_of(leaf))) {
         tn_drop(seen);

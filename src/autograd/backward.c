@@ -223,7 +223,7 @@ static tn_status differentiate(tni_pass *p, tni_node *node, tn_tensor **block, b
         dys[i] = node->pending[i] ? node->pending[i] : TN_NONE;
         if (node->pending[i]) g.dy = node->pending[i];
     }
-    tn_status status = tni_kept_read(p, node, &g);
+    tn_status status = tni_saved_read(p, node, &g);
     if (status == TN_OK) status = has_kernel(&g) ? run_kernel(&g) : node->op->backward(&g);
     if (status != TN_OK) return status;
     for (int i = 0; i < n_in; i++)
@@ -273,7 +273,7 @@ static tn_status step(tni_pass *p, tni_node *node)
         status = differentiate(p, node, block, small ? few_need : (bool *)(block + n));
     tni_leave(node);
     p->node = NULL;
-    if (!p->retain) tni_kept_free(node);
+    if (!p->retain) tni_saved_free(node);
     if (!small) tni_free(block, nbytes);
     return status;
 }

@@ -179,8 +179,8 @@ static tn_status keep_inputs(const own *o)
     for (size_t k = 0; k < o->n_save; k++) {
         const saved *s = &o->save[k];
         if (s->as != SAVED_INPUT) continue;
-        tni_kept *kept = &o->node->x[s->index];
-        if (!kept->alias && !tni_keep_alias(kept, s->tensor)) return TN_E_NOMEM;
+        tni_saved *kept = &o->node->x[s->index];
+        if (!kept->alias && !tni_save_alias(kept, s->tensor)) return TN_E_NOMEM;
         kept->version = s->version;
     }
     return TN_OK;

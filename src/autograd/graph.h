@@ -16,11 +16,11 @@ typedef struct tni_edge {
 typedef struct tni_origin tni_origin;
 
 /* A tensor that backward reads: an alias without history, and its version at forward. */
-typedef struct tni_kept {
+typedef struct tni_saved {
     tn_tensor *alias;
     uint64_t version : 63;
-    uint64_t remade : 1; /* an input: alias is NULL, its op computes it again (kept.c) */
-} tni_kept;
+    uint64_t recomputed : 1; /* an input: alias is NULL, its op computes it again (saved.c) */
+} tni_saved;
 
 struct tni_node {
     atomic_int refs;
@@ -34,8 +34,8 @@ struct tni_node {
     tni_node *next;     /* in the list of nodes to free, or to visit */
     tni_edge *edge;     /* n_in */
     tni_meta *in, *out; /* n_in, n_out */
-    tni_kept *x;        /* n_in; alias NULL when not kept */
-    tni_kept y;
+    tni_saved *x;       /* n_in; alias NULL when not kept */
+    tni_saved y;
     tn_tensor **saved;   /* n_saved */
     tn_tensor **pending; /* n_out: gradients that have arrived */
     tni_gradmeta **gm;   /* n_out: of the output handles, when they have one */
@@ -73,16 +73,16 @@ bool tni_wants_recording(const tni_call *c);
 /* Makes a node and attaches it to the outputs. On failure they stay without history. */
 tn_status tni_record(const tni_call *c, size_t args_size);
 /* Whether who reads y, a result of op, computes it again: y need not be kept, all inputs must. */
-bool tni_is_remade(const tn_op *op, const tn_tensor *y);
+bool tni_is_recomputed(const tn_op *op, const tn_tensor *y);
 /* Keeps t for backward, as it is now. */
-bool tni_keep_alias(tni_kept *kept, const tn_tensor *t);
-/* The same for input t, edge i set, where node's op or t's is cheap. */
-bool tni_keep_cheap(tni_node *node, int i, const tn_tensor *t);
+bool tni_save_alias(tni_saved *saved, const tn_tensor *t);
+/* The same for input t, edge i set, where node's op or t's is recomputed. */
+bool tni_save_input(tni_node *node, int i, const tn_tensor *t);
 /* Node no longer reads input i. */
-void tni_kept_let_go(tni_node *node, int i);
+void tni_saved_let_go(tni_node *node, int i);
 /* Frees what the node kept, after its turn in a backward. */
-void tni_kept_free(tni_node *node);
-/* A kept alias with the history of output `index` of a node, in the current scope. */
+void tni_saved_free(tni_node *node);
+/* A saved alias with the history of output `index` of a node, in the current scope. */
 tn_tensor *tni_with_history(const tn_tensor *alias, tni_node *from, int index);
 tni_gradmeta *tni_gradmeta_of(tn_tensor *t); /* makes it on demand; NULL when out of memory */
 void tni_gradmeta_drop(tni_gradmeta *gm);

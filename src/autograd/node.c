@@ -29,7 +29,7 @@ void tni_node_drop(tni_node *node)
         node = dead;
         dead = node->next;
         for (int i = 0; i < node->n_in; i++) {
-            if (node->x[i].alias || node->x[i].remade) tni_kept_let_go(node, i);
+            if (node->x[i].alias || node->x[i].recomputed) tni_saved_let_go(node, i);
             if (node->edge[i].node) unref(node->edge[i].node, &dead);
             if (node->edge[i].leaf) tn_drop(node->edge[i].leaf);
         }

@@ -23,10 +23,10 @@
 #define TNI_SAVED (1u << 17) /* what forward put into saved[] */
 #define TNI_DY (1u << 18)    /* for dense_grad: the gradient of output 0 */
 
-/* For tn_op's cheap: from so many bytes on, computing again is worth its time; in half precision
- * also where cheap is 1 (docs/measurements.md). */
-#define TNI_CHEAP_LARGE ((size_t)3 << 20)
-#define TNI_CHEAP_CAST ((size_t)1 << 20)
+/* For tn_op's recompute: from so many bytes on it is worth its time; in half precision also where
+ * recompute is 1 (docs/measurements.md). */
+#define TNI_RECOMPUTE_LARGE ((size_t)3 << 20)
+#define TNI_RECOMPUTE_CAST ((size_t)1 << 20)
 
 /* How apply treats dtypes before the shape rule. */
 typedef enum tni_dtype_rule {
@@ -106,7 +106,8 @@ struct tn_op {
     bool view;
     bool any_device; /* inputs may live on different devices (to, copy) */
     bool custom;     /* the user's: messages have its name without tn_ */
-    size_t cheap;    /* if y has so many bytes, who reads it computes it again (kept.c); 0: never */
+    /* if y has so many bytes, who reads it computes it again (saved.c); 0: never */
+    size_t recompute;
     const bool *plain;          /* NULL, or which outputs carry no history in any case */
     unsigned reads[TNI_MAX_IN]; /* variable arity: reads[0] for all */
     /* bit mask of the inputs, TNI_X(k), that forward (dense) and kernel_grad (dense_grad, also

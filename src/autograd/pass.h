@@ -1,5 +1,5 @@
 /*
- * pass.h - one pass of the engine: what backward.c, kept.c, order.c and gradients.c share.
+ * pass.h - one pass of the engine: what backward.c, saved.c, order.c and gradients.c share.
  */
 #ifndef TNI_PASS_H
 #define TNI_PASS_H
@@ -80,8 +80,8 @@ tn_status tni_pass_mark(tni_pass *p, uint64_t *mark, uint64_t to);
 /* Whether the pass wants the gradient that this edge leads to. */
 bool tni_pass_leads_on(const tni_pass *p, const tni_edge *edge);
 
-/* Fills g->x and g->y with what backward reads of the node's inputs and result. (kept.c) */
-tn_status tni_kept_read(const tni_pass *p, tni_node *node, tni_grad *g);
+/* Fills g->x and g->y with what backward reads of the node's inputs and result. (saved.c) */
+tn_status tni_saved_read(const tni_pass *p, tni_node *node, tni_grad *g);
 
 /* Whether others than the engine could see t's memory change, or t covers only part of it. */
 bool tni_is_shared(const tn_tensor *t);

@@ -61,10 +61,11 @@ static tn_status cast_shape(tni_call *c)
 #define CAST(least)                                                                                \
     {                                                                                              \
         .name = "to_dtype", .formula = "y = x as another dtype",                                   \
-        .gradient = "dx = dy as x's dtype", .arity = 1, .dtypes = TNI_ANY_DTYPE, .cheap = (least), \
-        .shape = cast_shape, .forward = copy_forward, .backward = copy_backward                    \
+        .gradient = "dx = dy as x's dtype", .arity = 1, .dtypes = TNI_ANY_DTYPE,                   \
+        .recompute = (least), .shape = cast_shape, .forward = copy_forward,                        \
+        .backward = copy_backward                                                                  \
     }
-static const tn_op op_cast = CAST(0), op_cast_again = CAST(TNI_CHEAP_CAST);
+static const tn_op op_cast = CAST(0), op_cast_again = CAST(TNI_RECOMPUTE_CAST);
 
 tn_tensor *tni_cast_again(tn_tensor *x, tn_dtype dtype)
 {

@@ -16,12 +16,12 @@
 
 /* What becomes of dtypes that are not floating. */
 typedef enum unary_kind {
-    FLOATS,    /* integers give f32 */
-    KEEPS,     /* integers stay (bool gives i64) */
-    SCALAR,    /* as KEEPS if the scalar is an integer, else as FLOATS */
-    BOUNDS,    /* the same of clamp's two */
-    STEEP = 4, /* or-ed: f32 inside tn_set_autocast */
-    CHEAP = 8  /* or-ed: tn_op's cheap */
+    FLOATS,       /* integers give f32 */
+    KEEPS,        /* integers stay (bool gives i64) */
+    SCALAR,       /* as KEEPS if the scalar is an integer, else as FLOATS */
+    BOUNDS,       /* the same of clamp's two */
+    STEEP = 4,    /* or-ed: f32 inside tn_set_autocast */
+    RECOMPUTE = 8 /* or-ed: tn_op's recompute */
 } unary_kind;
 
 enum { NONE = -1 };
@@ -195,21 +195,21 @@ enum { X = TNI_X(0), Y = TNI_Y };
       tn_mul(dy, tn_mul_scalar(tn_exp(tn_neg(tn_square(x))), 1.12837916709551257390)))             \
     U(tn_relu, relu, PLAIN, KEEPS, "y = max(x, 0)", "dx = y > 0 ? dy : 0", Y, TNI_B_relu_grad,     \
       except(dy, tn_le_scalar(y, 0.0)))                                                            \
-    U(tn_leaky_relu, leaky_relu, SCALED, CHEAP | FLOATS, "y = x > 0 ? x : slope x",                \
+    U(tn_leaky_relu, leaky_relu, SCALED, RECOMPUTE | FLOATS, "y = x > 0 ? x : slope x",            \
       "dx = x > 0 ? dy : slope dy", X, TNI_B_leaky_relu_grad,                                      \
       tn_where(tn_gt_scalar(x, 0.0), dy, tn_mul_scalar(dy, p[0])))                                 \
-    U(tn_elu, elu, SCALED, CHEAP | FLOATS, "y = x > 0 ? x : alpha (e^x - 1)",                      \
+    U(tn_elu, elu, SCALED, RECOMPUTE | FLOATS, "y = x > 0 ? x : alpha (e^x - 1)",                  \
       "dx = x > 0 ? dy : alpha e^x dy", X, TNI_B_elu_grad,                                         \
       tn_where(                                                                                    \
           tn_gt_scalar(x, 0.0), dy,                                                                \
           tn_mul(dy, tn_mul_scalar(tn_exp(tn_masked_fill(x, tn_ge_scalar(x, 0.0), 0.0)), p[0]))))  \
-    U(tn_silu, silu, PLAIN, CHEAP | FLOATS, "y = x sigmoid(x)",                                    \
+    U(tn_silu, silu, PLAIN, RECOMPUTE | FLOATS, "y = x sigmoid(x)",                                \
       "dx = s (1 + x (1 - s)) dy; where s = sigmoid(x)", X, TNI_B_silu_grad,                       \
       tn_mul(dy, silu_slope(x)))                                                                   \
-    U(tn_gelu, gelu, PLAIN, CHEAP | FLOATS, "y = x Phi(x)",                                        \
+    U(tn_gelu, gelu, PLAIN, RECOMPUTE | FLOATS, "y = x Phi(x)",                                    \
       "dx = (Phi(x) + x phi(x)) dy; where Phi, phi: the normal distribution and its density", X,   \
       TNI_B_gelu_grad, tn_mul(dy, gelu_slope(x)))                                                  \
-    U(tn_gelu_tanh, gelu_tanh, PLAIN, CHEAP | FLOATS,                                              \
+    U(tn_gelu_tanh, gelu_tanh, PLAIN, RECOMPUTE | FLOATS,                                          \
       "y = x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2",                                       \
       "dx = dy times the slope of the formula", X, TNI_B_gelu_tanh_grad,                           \
       tn_mul(dy, gelu_tanh_slope(x)))                                                              \
@@ -240,7 +240,7 @@ enum { X = TNI_X(0), Y = TNI_Y };
                 .arity = 1,                                                                        \
                 .dtypes = TNI_ANY_DTYPE,                                                           \
                 .autocast = (kind_)&STEEP ? TNI_CAST_F32 : TNI_CAST_AUTO,                          \
-                .cheap = ((kind_)&CHEAP) ? 1 : 0,                                                  \
+                .recompute = ((kind_)&RECOMPUTE) ? 1 : 0,                                          \
                 .reads = { reads_ },                                                               \
                 .shape = unary_shape,                                                              \
                 .forward = unary_forward,                                                          \

@@ -255,7 +255,7 @@ static int show_op(const walk *w, size_t k, const int *from, tn_graph_visitor vi
     for (int i = 0; i < node->n_in; i++) fill_input(w, node, i, from[i], &in[i]);
     for (int i = 0; i < node->n_out; i++) {
         bool plain = node->op->plain && node->op->plain[i];
-        const tni_kept none = { 0 }, *kept = i ? &none : &node->y;
+        const tni_saved none = { 0 }, *kept = i ? &none : &node->y;
         out[i] = value_of(node->out[i], kept->alias, kept->version);
         out[i].gradient = tn_dtype_is_float(node->out[i].dtype) && !plain;
     }

@@ -129,14 +129,14 @@ static void put_in(const tni_out *o, const tni_told_op *op, const tni_told_node 
     fputc('}', o->file);
 }
 
-static void put_kept(const tni_out *o, const tni_told_op *op, const tni_told_node *n, int k)
+static void put_saved(const tni_out *o, const tni_told_op *op, const tni_told_node *n, int k)
 {
-    const tni_told_kept *kept = &n->kept[k];
+    const tni_told_saved *kept = &n->kept[k];
     char name[32] = "y";
-    bool again = kept->what == TNI_KEPT_AGAIN;
-    if (kept->what == TNI_KEPT_IN || again)
+    bool again = kept->what == TNI_SAVED_RECOMPUTED;
+    if (kept->what == TNI_SAVED_IN || again)
         tni_told_name(op, kept->index, n->n_in, name, sizeof name);
-    if (kept->what == TNI_KEPT_SAVED) snprintf(name, sizeof name, "saved %d", kept->index);
+    if (kept->what == TNI_SAVED_EXTRA) snprintf(name, sizeof name, "saved %d", kept->index);
     fprintf(o->file, "%s{\"what\":", k ? "," : "");
     tni_put_text(o, name);
     fprintf(o->file, ",\"bytes\":%zu%s}", kept->bytes, again ? ",\"again\":true" : "");
@@ -172,7 +172,7 @@ static void put_node(const tni_out *o, size_t k)
         fputc('}', o->file);
     }
     fprintf(o->file, "],\n     \"kept\":[");
-    for (int i = 0; i < n->n_kept; i++) put_kept(o, op, n, i);
+    for (int i = 0; i < n->n_kept; i++) put_saved(o, op, n, i);
     fprintf(o->file, "]}");
 }
 

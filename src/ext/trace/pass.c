@@ -48,11 +48,11 @@ static size_t kept_by(const tni_node *node)
     return n;
 }
 
-/* Whether a cheap op keeps input i only for those who compute its result again, and nobody does. */
+/* Whether a recomputed op keeps input i only for who computes its result again, and nobody does. */
 static bool is_idle(const tni_node *node, int i)
 {
     bool need[TNI_MAX_IN];
-    if (!node->op->cheap || atomic_load_explicit(&node->holds, memory_order_relaxed) > 1)
+    if (!node->op->recompute || atomic_load_explicit(&node->holds, memory_order_relaxed) > 1)
         return false;
     for (int k = 0; k < node->n_in; k++) need[k] = node->edge[k].node || node->edge[k].leaf;
     return !(tni_reads(node->op, node->n_in, need) & TNI_X(i));

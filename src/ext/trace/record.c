@@ -251,10 +251,10 @@ static tn_status note_output(tn_trace *tr, const tni_node *node, int i, const tn
     return t ? tni_numbers_note(&out->value, t, tr->values) : TN_OK;
 }
 
-static void note_kept(tni_told_kept **kept, int what, int index, const tn_tensor *t)
+static void note_saved(tni_told_saved **kept, int what, int index, const tn_tensor *t)
 {
     if (!t) return;
-    *(*kept)++ = (tni_told_kept){ what, index, tni_bytes_of(t) };
+    *(*kept)++ = (tni_told_saved){ what, index, tni_bytes_of(t) };
 }
 
 static bool make_room(tni_told_node *n, const tni_node *node)
@@ -262,7 +262,7 @@ static bool make_room(tni_told_node *n, const tni_node *node)
     n->n_in = node->n_in;
     n->n_out = node->n_out;
     n->n_kept = node->y.alias != NULL;
-    for (int i = 0; i < node->n_in; i++) n->n_kept += node->x[i].alias || node->x[i].remade;
+    for (int i = 0; i < node->n_in; i++) n->n_kept += node->x[i].alias || node->x[i].recomputed;
     for (int i = 0; i < node->n_saved; i++) n->n_kept += node->saved[i] != NULL;
     n->in = tni_calloc_n((size_t)node->n_in, sizeof *n->in);
     n->out = tni_calloc_n((size_t)node->n_out, sizeof *n->out);
@@ -286,13 +286,13 @@ int tni_record_node(tn_trace *tr, const tni_node *node, const tni_call *c)
         status = note_input(tr, node, i, c, &n->in[i]);
     for (int i = 0; status == TN_OK && i < node->n_out; i++)
         status = note_output(tr, node, i, c, &n->out[i]);
-    tni_told_kept *kept = n->kept;
+    tni_told_saved *kept = n->kept;
     for (int i = 0; i < node->n_in; i++) {
-        note_kept(&kept, TNI_KEPT_IN, i, node->x[i].alias);
-        if (node->x[i].remade) *kept++ = (tni_told_kept){ TNI_KEPT_AGAIN, i, 0 };
+        note_saved(&kept, TNI_SAVED_IN, i, node->x[i].alias);
+        if (node->x[i].recomputed) *kept++ = (tni_told_saved){ TNI_SAVED_RECOMPUTED, i, 0 };
     }
-    note_kept(&kept, TNI_KEPT_OUT, 0, node->y.alias);
-    for (int i = 0; i < node->n_saved; i++) note_kept(&kept, TNI_KEPT_SAVED, i, node->saved[i]);
+    note_saved(&kept, TNI_SAVED_OUT, 0, node->y.alias);
+    for (int i = 0; i < node->n_saved; i++) note_saved(&kept, TNI_SAVED_EXTRA, i, node->saved[i]);
     return status == TN_OK && tni_put(&tr->nodes, key, at) == TN_OK ? at : -1;
 }
 

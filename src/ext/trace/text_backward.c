@@ -242,10 +242,10 @@ static void say_others(const tni_words *w, int node)
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* "  x is not kept: gelu #3 computes it again where it is read" */
-static void say_again(const tni_words *w, const tni_told_node *n, const tni_told_kept *kept)
+static void say_again(const tni_words *w, const tni_told_node *n, const tni_told_saved *kept)
 {
     char name[32], source[64];
-    if (kept->what != TNI_KEPT_AGAIN) return;
+    if (kept->what != TNI_SAVED_RECOMPUTED) return;
     fprintf(w->file, "  %s is not kept: %s computes it again where it is read\n",
             tni_told_name(tni_op(w, n), kept->index, n->n_in, name, sizeof name),
             tni_source(w, &n->in[kept->index], source, sizeof source));
@@ -258,11 +258,11 @@ static void say_freed(const tni_words *w, const tni_told_back *b)
     char name[32];
     int said = 0;
     for (int k = 0; k < n->n_kept; k++) {
-        const tni_told_kept *kept = &n->kept[k];
-        if (kept->what == TNI_KEPT_AGAIN) continue;
-        if (kept->what == TNI_KEPT_IN)
+        const tni_told_saved *kept = &n->kept[k];
+        if (kept->what == TNI_SAVED_RECOMPUTED) continue;
+        if (kept->what == TNI_SAVED_IN)
             tni_told_name(tni_op(w, n), kept->index, n->n_in, name, sizeof name);
-        else if (kept->what == TNI_KEPT_OUT)
+        else if (kept->what == TNI_SAVED_OUT)
             tni_told_result(tni_op(w, n), 0, name, sizeof name);
         else
             snprintf(name, sizeof name, "saved %d", kept->index);

@@ -75,16 +75,16 @@ typedef struct tni_told_out {
     tni_numbers value;
 } tni_told_out;
 
-typedef struct tni_told_kept {
+typedef struct tni_told_saved {
     enum {
-        TNI_KEPT_IN,
-        TNI_KEPT_OUT,
-        TNI_KEPT_SAVED,
-        TNI_KEPT_AGAIN /* an input: nothing is kept, backward computes it again */
+        TNI_SAVED_IN,
+        TNI_SAVED_OUT,
+        TNI_SAVED_EXTRA,
+        TNI_SAVED_RECOMPUTED /* an input: nothing is kept, backward computes it again */
     } what;
     int index;
     size_t bytes;
-} tni_told_kept;
+} tni_told_saved;
 
 typedef struct tni_told_node {
     uint64_t sequence; /* the engine's */
@@ -94,7 +94,7 @@ typedef struct tni_told_node {
     int n_in, n_out, n_kept;
     tni_told_in *in;
     tni_told_out *out;
-    tni_told_kept *kept;
+    tni_told_saved *kept;
 } tni_told_node;
 
 /* One of the gradients that were added to the gradient of an output. */

@@ -1,14 +1,14 @@
 /*
- * test_kept.c - what the graph keeps for backward. The results of cheap activations it computes
- * again instead (src/autograd/kept.c): the gradients' bits are those with the result kept, whatever
- * happens between forward and backward, and the memory is saved. A table that stands twice in a
- * model, read by token and multiplied with, has one gradient: the embedding's is added to the sum
- * that is there (add_to_sum in autograd/ops/gather.c).
+ * test_saved.c - what the graph keeps for backward. The results of cheap activations it computes
+ * again instead (src/autograd/saved.c): the gradients' bits are those with the result saved,
+ * whatever happens between forward and backward, and the memory is saved. A table that stands twice
+ * in a model, read by token and multiplied with, has one gradient: the embedding's is added to the
+ * sum that is there (add_to_sum in autograd/ops/gather.c).
  *
  * What is kept is known by tn_data_mut: it counts as a change in place, so a result that it was
  * called on before it was read is kept.
  *
- * Seen to fail, in kept.c: let_go freed x although other inputs held it; hold did not count; x was
+ * Seen to fail, in saved.c: let_go freed x although other inputs held it; hold did not count; x was
  * let go of twice; nothing was computed again, or whatever had been changed; x's version was not
  * looked at; the result had no history (second_derivatives); a norm's inputs were let go of one by
  * one; its bias was checked for its own gradient; small results were computed again, too. In
@@ -722,7 +722,7 @@ END_TEST
 Suite *test_suite(void)
 {
     setenv("TN_CACHE", "0", 1); /* read at the first allocation: the allocator sees them all */
-    Suite *s = suite_create("kept");
+    Suite *s = suite_create("saved");
     TCase *t = test_case(s, "memory");
     tcase_add_loop_test(t, the_graph_shows_that_nothing_is_kept, 0, N_ACTIVATIONS);
     tcase_add_loop_test(t, its_memory_is_free_until_backward, 0, N_ACTIVATIONS);
