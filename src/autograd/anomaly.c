@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "autograd/place.h"
+#include "autograd/call_site.h"
 #include "autograd/tell.h"
 
 /* ---- what a tensor holds --------------------------------------------------------------------- */
@@ -161,7 +161,7 @@ static tn_status check_outputs(tni_watcher *self, const tni_call *c)
 /* Backward runs outside of module calls, so the node remembers which call made it. */
 static tn_status check_both(tni_watcher *self, const tni_call *c)
 {
-    tn_status status = tni_place_node(self, c);
+    tn_status status = tni_call_site_node(self, c);
     return status == TN_OK ? check_outputs(self, c) : status;
 }
 
@@ -179,7 +179,7 @@ static tn_status check_arrived(tni_watcher *self, const tni_node *node)
                            "tn_backward: the gradient that comes to the result of %s%s, %s, holds "
                            "%s; a seed, a hook or a sum of gradients made it: want finite values%s",
                            tni_op_prefix(node->op), node->op->name,
-                           tni_shape_text(&node->out[i].shape), where, tni_place_text(node));
+                           tni_shape_text(&node->out[i].shape), where, tni_call_site_text(node));
     }
     return quiet_end(q, status);
 }
@@ -198,7 +198,7 @@ static tn_status check_gradients(tni_watcher *self, const tni_node *node, const 
                            "tn_backward: the backward of %s%s made a gradient for its input %d, "
                            "%s, that holds %s: want finite values%s",
                            tni_op_prefix(node->op), node->op->name, i,
-                           tni_shape_text(&node->in[i].shape), where, tni_place_text(node));
+                           tni_shape_text(&node->in[i].shape), where, tni_call_site_text(node));
     }
     return quiet_end(q, status);
 }
@@ -217,14 +217,14 @@ static tn_status check_leaf(tni_watcher *self, const tn_tensor *leaf, tn_tensor 
     return quiet_end(q, status);
 }
 
-static tni_watcher places_only = { .applied = tni_place_node, .writes = tni_place_write };
-static tni_watcher gradients_only = { .applied = tni_place_node,
-                                      .writes = tni_place_write,
+static tni_watcher places_only = { .applied = tni_call_site_node, .writes = tni_call_site_write };
+static tni_watcher gradients_only = { .applied = tni_call_site_node,
+                                      .writes = tni_call_site_write,
                                       .arrived = check_arrived,
                                       .differentiated = check_gradients,
                                       .finished = check_leaf };
 static tni_watcher everything = { .applied = check_both,
-                                  .writes = tni_place_write,
+                                  .writes = tni_call_site_write,
                                   .arrived = check_arrived,
                                   .differentiated = check_gradients,
                                   .finished = check_leaf };

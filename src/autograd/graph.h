@@ -40,7 +40,7 @@ struct tni_node {
     tn_tensor **pending; /* n_out: gradients that have arrived */
     tni_gradmeta **gm;   /* n_out: of the output handles, when they have one */
     void *args;
-    tni_origin *origin; /* place.h; NULL: unknown */
+    tni_origin *origin; /* call_site.h; NULL: unknown */
     size_t nbytes;      /* of this block */
 };
 

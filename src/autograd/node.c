@@ -2,7 +2,7 @@
  * node.c - the graph's own memory: nodes, and the gradient data of tensors. Freeing is a loop, not
  * a recursion, so a deep graph needs no stack.
  */
-#include "autograd/place.h"
+#include "autograd/call_site.h"
 
 static _Atomic uint64_t sequence = 1;
 

@@ -86,7 +86,7 @@ TNI_SHARED tn_status tni_pending(void);
 /* A thread's buffers for text (texts.c), made at first use and given back when the thread ends. */
 typedef struct tni_texts {
     char message[2048];
-    char place[700];    /* tni_place_text's */
+    char place[700];    /* tni_call_site_text's */
     char shape[8][256]; /* tni_text's, in turn */
     unsigned turn;
 } tni_texts;

@@ -17,7 +17,7 @@
  * for several threads at once. */
 typedef int (*tni_line_at)(const void *address, char *file, size_t size);
 
-/* tn_set_lines, in this thread (autograd/place.c). */
+/* tn_set_lines, in this thread (autograd/call_site.c). */
 extern _Thread_local bool tni_lines_wanted;
 
 enum { TNI_MOST_CALLS = 64 };

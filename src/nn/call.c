@@ -5,7 +5,7 @@
  * tn_assign read, the forward itself, the check of fields, and moving the outputs to the caller's
  * scope.
  */
-#include "autograd/place.h"
+#include "autograd/call_site.h"
 #include "nn/module.h"
 
 /* One running call of this thread, on the C stack of tni_call_with. */
@@ -76,23 +76,23 @@ static void describe_place(char *buffer, size_t size)
              innermost->module->type->name);
 }
 
-static tni_place *make_place(frame *f, tni_place *outer)
+static tni_call_site *make_site(frame *f, tni_call_site *outer)
 {
     char path[512] = "";
     write_path(f, path, sizeof path);
-    return f->place = tni_place_new(outer, f->module, path, f->module->type->name);
+    return f->site = tni_call_site_new(outer, f->module, path, f->module->type->name);
 }
 
-static tni_place *place_of(frame *f)
+static tni_call_site *site_of(frame *f)
 {
-    if (!f || f->place) return f ? f->place : NULL;
-    tni_place *outer = place_of(f->outer);
-    return f->outer && !outer ? NULL : make_place(f, outer);
+    if (!f || f->site) return f ? f->site : NULL;
+    tni_call_site *outer = site_of(f->outer);
+    return f->outer && !outer ? NULL : make_site(f, outer);
 }
 
-static tni_place *place_here(void)
+static tni_call_site *site_here(void)
 {
-    return place_of(innermost);
+    return site_of(innermost);
 }
 
 /* ---- frames ---------------------------------------------------------------------------------- */
@@ -197,7 +197,7 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
         innermost = &f;
         tn_module_keep(m); /* a hook may drop it or its parent */
         tni_error_context = describe_place;
-        tni_place_here = place_here;
+        tni_call_site_here = site_here;
         tn_scope scope = tn_scope_begin();
         if (scope.depth < 0) status = tni_pending();
         size_t guarded = tni_scope_guard();
@@ -209,7 +209,7 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
                                      : dispatch(m, n_in, in, n_out, result);
         if (looked) status = tni_fields_after(&fields, m, n_in, in, status);
         innermost = f.outer;
-        tni_place_drop(f.place);
+        tni_call_site_drop(f.site);
         int n = status == TN_OK ? n_out : 0;
         tn_status handed = hand_over(scope, guarded, n, result);
         if (status == TN_OK) status = handed;

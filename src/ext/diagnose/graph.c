@@ -8,7 +8,7 @@
  */
 #include <tenon/graph.h>
 
-#include "autograd/place.h"
+#include "autograd/call_site.h"
 #include "autograd/tape.h"
 #include "nn/module.h"
 
@@ -26,14 +26,14 @@ typedef struct walk {
     int *from;    /* item of each input of each op, in the tape's order; -1: absent or an op's */
     int *written; /* ids, call by call */
     tn_graph_call *calls;
-    const tni_place **places; /* of the calls */
-    tn_graph_value *values;   /* of the node shown now */
+    const tni_call_site **sites; /* of the calls */
+    tn_graph_value *values;      /* of the node shown now */
     size_t n_items, n_from, n_written, n_calls, n_values;
-    size_t item_room, from_room, written_room, call_room, place_room;
+    size_t item_room, from_room, written_room, call_room, site_room;
     tni_map leaves;  /* handle -> item + 1 */
     tni_map memory;  /* address -> newest item there + 1 */
     tni_map known;   /* of the model: handles, and addresses -> tn_entry */
-    tni_map placed;  /* tni_place -> call + 1 */
+    tni_map listed;  /* tni_call_site -> call + 1 */
     tni_map modules; /* module -> number of its calls so far */
 } walk;
 
@@ -151,29 +151,29 @@ static tn_status add_call(walk *w, const tni_place *p)
 {
     size_t time = get(&w->modules, p->module) + 1, id = w->n_calls;
     if (!tni_room(&w->calls, &w->call_room, id, 1, sizeof *w->calls) ||
-        !tni_room(&w->places, &w->place_room, id, 1, sizeof *w->places))
+        !tni_room(&w->sites, &w->site_room, id, 1, sizeof *w->sites))
         return TN_E_NOMEM;
     w->calls[id] =
         (tn_graph_call){ .id = (int)id, .module = p->path, .type = p->type, .time = (int)time };
-    w->places[id] = p;
+    w->sites[id] = p;
     w->n_calls++;
     tn_status status = put(&w->modules, p->module, time);
-    return status == TN_OK ? put(&w->placed, p, w->n_calls) : status;
+    return status == TN_OK ? put(&w->listed, p, w->n_calls) : status;
 }
 
 static tn_status number_call(walk *w, const tni_node *node)
 {
-    const tni_place *place = node->origin ? node->origin->place : NULL;
+    const tni_call_site *site = node->origin ? node->origin->site : NULL;
     tn_status status = TN_OK;
-    while (status == TN_OK && place && !get(&w->placed, place)) {
-        const tni_place *p = place; /* the outermost that is not there */
-        while (p->outer && !get(&w->placed, p->outer)) p = p->outer;
+    while (status == TN_OK && site && !get(&w->listed, site)) {
+        const tni_call_site *p = site; /* the outermost that is not there */
+        while (p->outer && !get(&w->listed, p->outer)) p = p->outer;
         status = add_call(w, p);
     }
     return status;
 }
 
-static tn_status number_written(walk *w, const tni_place *p)
+static tn_status number_written(walk *w, const tni_call_site *p)
 {
     for (size_t i = 0; i < p->n_written; i++) {
         int it = item_of(w, p->written[i], false);
@@ -189,8 +189,8 @@ static void link_calls(walk *w)
 {
     int *written = w->written;
     for (size_t i = 0; i < w->n_calls; i++) {
-        const tni_place *p = w->places[i];
-        if (p->outer) w->calls[i].outer = &w->calls[get(&w->placed, p->outer) - 1];
+        const tni_call_site *p = w->sites[i];
+        if (p->outer) w->calls[i].outer = &w->calls[get(&w->listed, p->outer) - 1];
         w->calls[i].n_written = (int)p->n_written;
         w->calls[i].written = written;
         if (written) written += p->n_written;
@@ -217,7 +217,7 @@ static tn_status number_all(walk *w, tn_tensor *root, tn_graph_options o)
     for (size_t k = w->tape.n; status == TN_OK && k-- > 0;)
         status = number_call(w, w->tape.node[k]);
     for (size_t i = 0; status == TN_OK && i < w->n_calls; i++)
-        status = number_written(w, w->places[i]);
+        status = number_written(w, w->sites[i]);
     if (status != TN_OK) return status;
     link_calls(w);
     w->values = tni_alloc_n(w->n_values, sizeof *w->values);
@@ -250,7 +250,7 @@ static void fill_input(const walk *w, const tni_node *node, int i, int from, tn_
 static int show_op(const walk *w, size_t k, const int *from, tn_graph_visitor visit, void *user)
 {
     const tni_node *node = w->tape.node[k];
-    const tni_place *place = node->origin ? node->origin->place : NULL;
+    const tni_call_site *site = node->origin ? node->origin->site : NULL;
     tn_graph_value *in = w->values, *out = in + node->n_in, *saved = out + node->n_out;
     for (int i = 0; i < node->n_in; i++) fill_input(w, node, i, from[i], &in[i]);
     for (int i = 0; i < node->n_out; i++) {
@@ -270,8 +270,8 @@ static int show_op(const walk *w, size_t k, const int *from, tn_graph_visitor vi
                             .name = node->op->name,
                             .formula = node->op->formula ? node->op->formula : "",
                             .gradient = node->op->gradient ? node->op->gradient : "",
-                            .line = tni_place_line(node),
-                            .call = place ? &w->calls[get(&w->placed, place) - 1] : NULL,
+                            .line = tni_call_site_line(node),
+                            .call = site ? &w->calls[get(&w->listed, site) - 1] : NULL,
                             .n_in = node->n_in,
                             .n_out = node->n_out,
                             .n_saved = node->n_saved,
@@ -318,9 +318,9 @@ static void walk_free(walk *w)
     tni_room_free(&w->from, &w->from_room, sizeof *w->from);
     tni_room_free(&w->written, &w->written_room, sizeof *w->written);
     tni_room_free(&w->calls, &w->call_room, sizeof *w->calls);
-    tni_room_free(&w->places, &w->place_room, sizeof *w->places);
+    tni_room_free(&w->sites, &w->site_room, sizeof *w->sites);
     tni_free(w->values, w->n_values * sizeof *w->values);
-    tni_map *map[] = { &w->leaves, &w->memory, &w->known, &w->placed, &w->modules };
+    tni_map *map[] = { &w->leaves, &w->memory, &w->known, &w->listed, &w->modules };
     for (int i = 0; i < 5; i++) tni_map_free(map[i]);
 }
 

@@ -61,7 +61,7 @@ static bool is_idle(const tni_node *node, int i)
 /* A node that the pass may visit: its source line, and whether what it kept is still the same. */
 static tn_status tell(tn_trace *tr, tni_told_node *n, const tni_node *node)
 {
-    const char *line = tni_place_line(node);
+    const char *line = tni_call_site_line(node);
     int at = (int)(n - tr->now.nodes);
     tn_status status = TN_OK;
     n->told = true;

@@ -109,7 +109,7 @@ int tni_record_tensor(tn_trace *tr, const tn_tensor *t)
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static int module_of(tn_trace *tr, const tni_place *p)
+static int module_of(tn_trace *tr, const tni_call_site *p)
 {
     int i = tni_get(&tr->modules, p->module);
     tni_told *told = &tr->told;
@@ -132,35 +132,35 @@ static tn_status add_call(tn_trace *tr, tni_place *p)
     tni_told_step *s = &tr->now;
     int module = module_of(tr, p), time = tni_get(&tr->times, p->module) + 1;
     if (module < 0 || !tni_room(&s->calls, &s->call_room, s->n_calls, 1, sizeof *s->calls) ||
-        !tni_room(&tr->places, &tr->place_room, tr->n_places, 1, sizeof(tni_place *)))
+        !tni_room(&tr->sites, &tr->site_room, tr->n_sites, 1, sizeof(tni_call_site *)))
         return TN_E_NOMEM;
     s->calls[s->n_calls] = (tni_told_call){ .module = module,
                                             .time = time + 1,
                                             .outer = tni_get(&tr->calls, p->outer) };
     atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
-    tr->places[tr->n_places++] = p;
+    tr->sites[tr->n_sites++] = p;
     tn_status status = tni_put(&tr->times, p->module, time);
     return status == TN_OK ? tni_put(&tr->calls, p, (int)s->n_calls++) : status;
 }
 
-static tn_status call_of(tn_trace *tr, tni_place *place, int *call)
+static tn_status call_of(tn_trace *tr, tni_call_site *site, int *call)
 {
     tn_status status = TN_OK;
-    while (status == TN_OK && place && tni_get(&tr->calls, place) < 0) {
-        tni_place *p = place; /* the outermost that is not there */
+    while (status == TN_OK && site && tni_get(&tr->calls, site) < 0) {
+        tni_call_site *p = site; /* the outermost that is not there */
         while (p->outer && tni_get(&tr->calls, p->outer) < 0) p = p->outer;
         status = add_call(tr, p);
     }
-    *call = place ? tni_get(&tr->calls, place) : -1;
+    *call = site ? tni_get(&tr->calls, site) : -1;
     return status;
 }
 
 /* The running call. */
 static tn_status call_here(tn_trace *tr, int *call)
 {
-    tni_place *place;
-    tn_status status = tni_place_now(&place);
-    return status == TN_OK ? call_of(tr, place, call) : status;
+    tni_call_site *site;
+    tn_status status = tni_call_site_now(&site);
+    return status == TN_OK ? call_of(tr, site, call) : status;
 }
 
 static tn_status note_write(tn_trace *tr, int call, int buffer)
@@ -176,10 +176,10 @@ static tn_status note_write(tn_trace *tr, int call, int buffer)
 /* The call of a node recorded before the account, as far as the node knows (tn_set_places). */
 static tn_status call_before(tn_trace *tr, const tni_node *node, int *call)
 {
-    tni_place *place = node->origin ? node->origin->place : NULL;
-    tn_status status = call_of(tr, place, call);
-    for (size_t i = 0; status == TN_OK && place && i < place->n_written; i++) {
-        int buffer = tni_get(&tr->storages, place->written[i]->storage);
+    tni_call_site *site = node->origin ? node->origin->site : NULL;
+    tn_status status = call_of(tr, site, call);
+    for (size_t i = 0; status == TN_OK && site && i < site->n_written; i++) {
+        int buffer = tni_get(&tr->storages, site->written[i]->storage);
         if (buffer >= 0) status = note_write(tr, *call, buffer);
     }
     return status;
@@ -300,7 +300,7 @@ int tni_record_node(tn_trace *tr, const tni_node *node, const tni_call *c)
 
 static tn_status applied(tni_watcher *self, const tni_call *c)
 {
-    tn_status status = tn_places() || tn_lines() ? tni_place_node(self, c) : TN_OK;
+    tn_status status = tn_places() || tn_lines() ? tni_call_site_node(self, c) : TN_OK;
     const tni_node *node = NULL;
     for (int i = 0; i < c->n_out && !node; i++) node = c->out[i]->node;
     tni_note note;
@@ -331,7 +331,7 @@ static unsigned who_writes(const tn_trace *tr)
 static void writes(tni_watcher *self, const tn_tensor *t)
 {
     tn_trace *tr = (tn_trace *)self;
-    tni_place_write(self, t);
+    tni_call_site_write(self, t);
     int i = tni_get(&tr->storages, t->storage);
     tni_note note;
     if (i < 0 || !tni_note_begin(&note, self)) return;

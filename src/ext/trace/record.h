@@ -9,7 +9,7 @@
 #define TNI_RECORD_H
 
 #include "autograd/pass.h"
-#include "autograd/place.h"
+#include "autograd/call_site.h"
 #include "nn/module.h"
 #include "optim/optim.h"
 #include "ext/trace/told.h"
@@ -57,12 +57,12 @@ struct tn_trace {
     tni_map offsets;  /* registered tensor -> where it begins in its storage */
     tni_map modules;  /* of the model -> module + 1 */
     /* of the open step */
-    tni_map nodes;      /* sequence -> node + 1 */
-    tni_map calls;      /* tni_place -> call + 1 */
-    tni_map times;      /* module -> number of its calls */
-    tni_map changed;    /* storage -> name of the function that changed it last */
-    tni_place **places; /* of the calls, one reference each */
-    size_t n_places, place_room;
+    tni_map nodes;         /* sequence -> node + 1 */
+    tni_map calls;         /* tni_call_site -> call + 1 */
+    tni_map times;         /* module -> number of its calls */
+    tni_map changed;       /* storage -> name of the function that changed it last */
+    tni_call_site **sites; /* of the calls, one reference each */
+    size_t n_sites, site_room;
     tni_record_pass *pass; /* the innermost that runs */
     int ended;             /* the number of the pass that ended last */
     /* NULL, or called when the gradient of a leaf is complete (tn_explain) */

@@ -148,8 +148,8 @@ tn_status tni_record_after_forward(tn_trace *tr)
 
 static void forget_step(tn_trace *tr)
 {
-    for (size_t i = 0; i < tr->n_places; i++) tni_place_drop(tr->places[i]);
-    tr->n_places = 0;
+    for (size_t i = 0; i < tr->n_sites; i++) tni_call_site_drop(tr->sites[i]);
+    tr->n_sites = 0;
     tni_map_free(&tr->nodes);
     tni_map_free(&tr->calls);
     tni_map_free(&tr->times);

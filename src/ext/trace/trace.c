@@ -96,9 +96,9 @@ static void stop(tn_trace *tr)
         tni_record_pass_free(p);
     }
     tni_told_step_free(&tr->now);
-    for (size_t i = 0; i < tr->n_places; i++) tni_place_drop(tr->places[i]);
-    tni_room_free(&tr->places, &tr->place_room, sizeof *tr->places);
-    tr->n_places = 0;
+    for (size_t i = 0; i < tr->n_sites; i++) tni_call_site_drop(tr->sites[i]);
+    tni_room_free(&tr->sites, &tr->site_room, sizeof *tr->sites);
+    tr->n_sites = 0;
     tni_map *map[] = { &tr->known, &tr->names, &tr->storages, &tr->offsets, &tr->modules,
                        &tr->nodes, &tr->calls, &tr->times,    &tr->changed };
     for (size_t i = 0; i < sizeof map / sizeof *map; i++) tni_map_free(map[i]);

@@ -1,29 +1,30 @@
 /*
- * place.c - see place.h. A call's place is made when the first node is recorded in it, and shared
- * by all of them. Nothing here keeps a handle with history, so a graph never holds itself.
+ * call_site.c - see call_site.h. A call site is made when the first node is recorded in it, and
+ * shared by all of them. Nothing here keeps a handle with history, so a graph never holds itself.
  */
-#include "autograd/place.h"
+#include "autograd/call_site.h"
 #include "base/lines.h"
 
-_Thread_local tni_place *(*tni_place_here)(void);
+_Thread_local tni_call_site *(*tni_call_site_here)(void);
 
 static _Thread_local bool on;
 
-static tni_place *here(void)
+static tni_call_site *here(void)
 {
-    return tni_place_here ? tni_place_here() : NULL;
+    return tni_call_site_here ? tni_call_site_here() : NULL;
 }
 
-tn_status tni_place_now(tni_place **place)
+tn_status tni_call_site_now(tni_call_site **site)
 {
     uint64_t errors = tni_error_count;
-    *place = here();
+    *site = here();
     return tni_error_count != errors ? tni_pending() : TN_OK;
 }
 
-tni_place *tni_place_new(tni_place *outer, const void *module, const char *path, const char *type)
+tni_call_site *tni_call_site_new(tni_call_site *outer, const void *module, const char *path,
+                                 const char *type)
 {
-    tni_place *p = tni_calloc(sizeof *p);
+    tni_call_site *p = tni_calloc(sizeof *p);
     if (!p) return NULL;
     p->refs = 1;
     p->module = module;
@@ -32,14 +33,14 @@ tni_place *tni_place_new(tni_place *outer, const void *module, const char *path,
     p->outer = outer;
     if (outer) atomic_fetch_add_explicit(&outer->refs, 1, memory_order_relaxed);
     if (p->path && p->type) return p;
-    tni_place_drop(p);
+    tni_call_site_drop(p);
     return NULL;
 }
 
-void tni_place_drop(tni_place *p)
+void tni_call_site_drop(tni_call_site *p)
 {
     while (p && tni_last(&p->refs)) {
-        tni_place *outer = p->outer;
+        tni_call_site *outer = p->outer;
         tni_strfree(p->path);
         tni_strfree(p->type);
         for (size_t i = 0; i < p->n_written; i++) tn_drop(p->written[i]);
@@ -57,7 +58,7 @@ static size_t origin_size(int n_in)
 void tni_origin_free(tni_origin *o)
 {
     for (int i = 0; i < o->n_in; i++) tn_drop(o->in[i]);
-    tni_place_drop(o->place);
+    tni_call_site_drop(o->site);
     if (o->line) tni_strfree(o->line);
     tni_free(o->address, (size_t)o->n_address * sizeof *o->address);
     tni_free(o, origin_size(o->n_in));
@@ -74,22 +75,22 @@ static bool note_line(tni_origin *o)
     return true;
 }
 
-tn_status tni_place_node(tni_watcher *self, const tni_call *c)
+tn_status tni_call_site_node(tni_watcher *self, const tni_call *c)
 {
     (void)self;
     tni_node *node = NULL;
     for (int i = 0; i < c->n_out && !node; i++) node = c->out[i]->node;
     if (!c->recorded || !node || node->origin) return TN_OK;
-    tni_place *place;
-    tn_status status = tni_place_now(&place);
+    tni_call_site *site;
+    tn_status status = tni_call_site_now(&site);
     if (status != TN_OK) return status;
     int n_in = on ? c->n_in : 0;
-    if (!place && !n_in && !tni_lines_wanted) return TN_OK;
+    if (!site && !n_in && !tni_lines_wanted) return TN_OK;
     tni_origin *o = tni_calloc(origin_size(n_in));
     if (!o) return TN_E_NOMEM;
     o->n_in = n_in;
-    o->place = place;
-    if (place) atomic_fetch_add_explicit(&place->refs, 1, memory_order_relaxed);
+    o->site = site;
+    if (site) atomic_fetch_add_explicit(&site->refs, 1, memory_order_relaxed);
     node->origin = o;
     if (tni_lines_wanted && !note_line(o)) return TN_E_NOMEM;
     for (int i = 0; i < n_in; i++) {
@@ -100,13 +101,13 @@ tn_status tni_place_node(tni_watcher *self, const tni_call *c)
 }
 
 /* The write itself cannot fail here: without memory it stays unknown. */
-void tni_place_write(tni_watcher *self, const tn_tensor *t)
+void tni_call_site_write(tni_watcher *self, const tn_tensor *t)
 {
     (void)self;
     if (!on || !atomic_load_explicit(&t->storage->buffer_marks, memory_order_relaxed)) return;
     tni_saved_error before;
     tni_error_save(&before);
-    tni_place *p = here();
+    tni_call_site *p = here();
     for (size_t i = 0; p && i < p->n_written; i++)
         if (p->written[i]->storage == t->storage) p = NULL;
     tn_tensor *alias = p ? tni_alias_raw(t) : NULL;
@@ -117,9 +118,9 @@ void tni_place_write(tni_watcher *self, const tn_tensor *t)
     tni_error_restore(&before);
 }
 
-const char *tni_place_text(const tni_node *node)
+const char *tni_call_site_text(const tni_node *node)
 {
-    const tni_place *p = node->origin ? node->origin->place : NULL;
+    const tni_call_site *p = node->origin ? node->origin->site : NULL;
     tni_texts *mine = p ? tni_texts_mine() : NULL;
     if (!mine) return "";
     snprintf(mine->place, sizeof mine->place, " (in %s%s%s)", p->path, p->path[0] ? ": " : "",
@@ -127,7 +128,7 @@ const char *tni_place_text(const tni_node *node)
     return mine->place;
 }
 
-const char *tni_place_line(const tni_node *node)
+const char *tni_call_site_line(const tni_node *node)
 {
     tni_origin *o = node->origin;
     char *line = o ? atomic_load(&o->line) : NULL;
