@@ -5,7 +5,7 @@
  * A function that computes, or compares numbers of the caller's, begins with TNI_HOLD_TRAPS, one
  * that writes numbers with TNI_C_NUMBERS, which holds traps too; every return restores the host's
  * settings. tests/fuzz_api calls all of them under traps. Helper threads mask traps themselves
- * (cpu/team.c).
+ * (cpu/thread_pool.c).
  */
 #ifndef TNI_HOST_H
 #define TNI_HOST_H

@@ -5,7 +5,7 @@
 #include <pthread.h>
 
 #include "tensor/cpu/dense/dense.h"
-#include "tensor/cpu/team.h"
+#include "tensor/cpu/thread_pool.h"
 #include "tensor/cuda_module.h"
 #include "tensor/internal.h"
 

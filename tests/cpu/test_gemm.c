@@ -672,7 +672,7 @@ START_TEST(gemm_keeps_the_callers_threads)
         ck_assert_int_eq(omp_get_max_threads(), n);
     }
     omp_set_num_threads(2);
-    /* inside another parallel region, and in a team of one */
+    /* inside another parallel region, and in a pool of one */
 #pragma omp parallel num_threads(2)
     {
 #pragma omp critical

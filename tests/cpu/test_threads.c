@@ -1,16 +1,16 @@
 /*
- * test_threads.c - the team of threads under the kernels: every chunk runs once, the same bits, no
+ * test_threads.c - the thread pool under the kernels: every chunk runs once, the same bits, no
  * spinning while idle, coexistence with fork, the program's own threads, OpenMP and signals; and
  * what threads may share by tenon.h.
  *
- * Seen to fail: without the loop over other members' shares (work, team.c) chunks are missing;
- * without forget_team, or without the locks held over fork, the child hangs; with END_SPIN_NS and
- * IDLE_SPIN_NS at one second the idle test counts the time; without set_fp_control flushed numbers
- * differ; with lanes not restored after a nested run two chunks share a lane; with helpers that
- * block all signals their faults are not seen; with the buffers or the blocks of layer norm's
- * gradient chosen by threads the bits differ. Of what is shared, under ThreadSanitizer: the test of
- * modules with tn_train for tn_eval (batch norm writes to its buffers), tn_module_keep without its
- * atomic; the test of generators without their lock.
+ * Seen to fail: without the loop over other members' shares (work, thread_pool.c) chunks are
+ * missing; without forget_pool, or without the locks held over fork, the child hangs; with
+ * END_SPIN_NS and IDLE_SPIN_NS at one second the idle test counts the time; without set_fp_control
+ * flushed numbers differ; with lanes not restored after a nested run two chunks share a lane; with
+ * helpers that block all signals their faults are not seen; with the buffers or the blocks of layer
+ * norm's gradient chosen by threads the bits differ. Of what is shared, under ThreadSanitizer: the
+ * test of modules with tn_train for tn_eval (batch norm writes to its buffers), tn_module_keep
+ * without its atomic; the test of generators without their lock.
  */
 #include <dirent.h>
 #include <pthread.h>
@@ -24,7 +24,7 @@
 #include <cblas.h>
 
 #include "common.h"
-#include "tensor/cpu/team.h"
+#include "tensor/cpu/thread_pool.h"
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
@@ -250,7 +250,7 @@ static void *compute_once(void *hash)
     return NULL;
 }
 
-START_TEST(a_team_ends_with_its_thread)
+START_TEST(a_pool_ends_with_its_thread)
 {
     assert_ok(tn_set_num_threads(3));
     uint64_t expected = compute(), hash;
@@ -591,7 +591,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(numbers, the_same_bits_for_every_number_of_threads, 0, 4);
     tcase_add_test(numbers, helpers_round_and_flush_as_the_caller_does);
     TCase *idle = test_case(suite, "idle");
-    add_tests(idle, no_thread_spins_between_steps, a_team_ends_with_its_thread,
+    add_tests(idle, no_thread_spins_between_steps, a_pool_ends_with_its_thread,
               threads_that_cannot_be_started_are_done_without);
     TCase *company = test_case(suite, "company");
     add_tests(company, the_programs_own_threads_compute_side_by_side,

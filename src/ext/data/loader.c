@@ -6,7 +6,7 @@
  * a few numbers.
  *
  * With prefetch a thread copies the rows of the next batch into host memory while the caller
- * trains. It runs no tensor op (its own team of threads would take the caller's cores), touches no
+ * trains. It runs no tensor op (its own thread pool would take the caller's cores), touches no
  * reference count, and fills memory allocated before it started: nothing it does can fail. The lock
  * hands one slot back and forth: the thread writes it only while WANTED, the caller reads it only
  * while READY.

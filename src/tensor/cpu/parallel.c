@@ -1,8 +1,8 @@
 /*
  * parallel.c - how many threads kernels use; keeps OpenBLAS on one thread.
  *
- * A call is cut into chunks whose borders depend on n and grain alone; the team (team.h) only
- * decides who works on which chunk.
+ * A call is cut into chunks whose borders depend on n and grain alone; the pool (thread_pool.h)
+ * only decides who works on which chunk.
  *
  * OpenBLAS rounds differently on one thread and on two, so a product inside a chunk must never
  * start threads. Its OpenMP variant calls omp_get_max_threads() in the calling thread: we set 1
@@ -22,7 +22,7 @@
 #include <cblas.h>
 
 #include "tensor/cpu/dense/dense.h"
-#include "tensor/cpu/team.h"
+#include "tensor/cpu/thread_pool.h"
 #include "tensor/internal.h"
 
 /* ---- OpenMP, where the process has it -------------------------------------------------------- */
@@ -118,7 +118,7 @@ int tn_num_threads(void)
 static bool alone(void)
 {
     pthread_once(&openmp_once, find_openmp);
-    return tni_team_busy() || (openmp_in_parallel && openmp_in_parallel());
+    return tni_thread_pool_busy() || (openmp_in_parallel && openmp_in_parallel());
 }
 
 int tni_lanes(int64_t n, int64_t grain)
@@ -132,7 +132,7 @@ void tni_parallel(int64_t n, int64_t grain, tni_chunk f, void *context)
     if (n <= grain)
         f(context, 0, n);
     else
-        tni_team_run(tni_lanes(n, grain), n, grain, f, context);
+        tni_thread_pool_run(tni_lanes(n, grain), n, grain, f, context);
 }
 
 /* ---- many tensors ---------------------------------------------------------------------------- */
@@ -206,7 +206,7 @@ void tni_parallel_lanes(int lanes, int64_t n, int64_t grain, tni_chunk f, void *
     int flavour = openblas_get_parallel(), threads = 0;
     if (flavour == BLAS_PTHREADS) pool_enter();
     if (flavour == BLAS_OPENMP) threads = openmp_one_thread();
-    tni_team_run(lanes, n, grain, f, context);
+    tni_thread_pool_run(lanes, n, grain, f, context);
     if (threads > 1) openmp_set_threads(threads);
     if (flavour == BLAS_PTHREADS) pool_leave();
 }

@@ -1,5 +1,5 @@
 /*
- * team.c - threads that wait for work, take it chunk by chunk, and sleep when there is none.
+ * thread_pool.c - threads that wait for work, take it chunk by chunk, and sleep when there is none.
  *
  * A run divides its chunks into one share per member. A member takes chunks from the front of its
  * own share, so that the next kernel finds its data in the same cache, and then from the shares of
@@ -31,7 +31,7 @@
 #include <sys/syscall.h>
 #endif
 
-#include "tensor/cpu/team.h"
+#include "tensor/cpu/thread_pool.h"
 #include "tensor/internal.h"
 
 /* state: helpers inside, seats, number of the run, and the end */
@@ -54,15 +54,15 @@ typedef struct share {
     int64_t end;
 } share;
 
-typedef struct team team;
+typedef struct thread_pool thread_pool;
 
 typedef struct helper {
-    team *team;
+    thread_pool *pool;
     int member;
     pthread_t thread;
 } helper;
 
-struct team {
+struct thread_pool {
     _Alignas(64) atomic_uint state;
     _Alignas(64) atomic_int sleepers; /* helpers asleep or about to sleep */
     atomic_uint waiting;              /* 1: the caller sleeps until the last helper has left */
@@ -72,7 +72,7 @@ struct team {
     int64_t n, grain;
     int shares;
     unsigned fp_control;
-    /* the team */
+    /* the pool */
     int wanted, helpers; /* helpers requested; threads started */
     bool spins;
     helper *helper;
@@ -80,7 +80,7 @@ struct team {
 };
 
 static TNI_THREAD struct {
-    team *team; /* this thread's own, as a caller */
+    thread_pool *pool; /* this thread's own, as a caller */
     int lane;
     bool busy;
 } self;
@@ -93,7 +93,7 @@ int tni_lane(void)
     return self.lane;
 }
 
-bool tni_team_busy(void)
+bool tni_thread_pool_busy(void)
 {
     return self.busy;
 }
@@ -136,7 +136,7 @@ static void wake(atomic_uint *word, int n)
 }
 
 /* Spins until ready(state) or time runs out; returns the last state seen. */
-static unsigned spin(team *t, bool (*ready)(unsigned state, unsigned seen), unsigned seen,
+static unsigned spin(thread_pool *t, bool (*ready)(unsigned state, unsigned seen), unsigned seen,
                      int64_t ns)
 {
     unsigned state = atomic_load_explicit(&t->state, memory_order_acquire);
@@ -183,7 +183,7 @@ static inline void set_fp_control(unsigned control)
 }
 
 /* How long to spin afterwards, in ns. */
-static int64_t work(team *t, int member)
+static int64_t work(thread_pool *t, int member)
 {
     int outer = self.lane;
     int64_t began = t->spins ? now() : 0, chunks = 0;
@@ -206,13 +206,13 @@ static int64_t work(team *t, int member)
     return TNI_MIN(SPIN_NS + of_a_chunk, MOST_SPIN_NS);
 }
 
-static void leave(team *t)
+static void leave(thread_pool *t)
 {
     unsigned before = atomic_fetch_sub_explicit(&t->state, ONE_INSIDE, memory_order_seq_cst);
     if ((before & INSIDE) == ONE_INSIDE && atomic_exchange(&t->waiting, 0)) wake(&t->waiting, 1);
 }
 
-static unsigned wait_for_work(team *t, unsigned seen, int64_t patience)
+static unsigned wait_for_work(thread_pool *t, unsigned seen, int64_t patience)
 {
     for (;;) {
         unsigned state = spin(t, there_is_work, seen, patience);
@@ -227,7 +227,7 @@ static unsigned wait_for_work(team *t, unsigned seen, int64_t patience)
 static void *help(void *argument)
 {
     helper *h = argument;
-    team *t = h->team;
+    thread_pool *t = h->pool;
     unsigned seen = 0;
     int64_t patience = 0;
     tni_blas_stay_single();
@@ -243,7 +243,7 @@ static void *help(void *argument)
     }
 }
 
-static void wait_for_helpers(team *t, int64_t patience)
+static void wait_for_helpers(thread_pool *t, int64_t patience)
 {
     unsigned state = spin(t, all_have_left, 0, patience);
     while (!all_have_left(state, 0)) {
@@ -261,7 +261,7 @@ static unsigned opened(unsigned state, int seats)
     return ((state + ONE_RUN) & RUNS) | (unsigned)seats * ONE_SEAT;
 }
 
-static void run(team *t, int64_t chunks)
+static void run(thread_pool *t, int64_t chunks)
 {
     int seats = (int)TNI_MIN(chunks - 1, t->helpers);
     int64_t from = 0;
@@ -279,11 +279,11 @@ static void run(team *t, int64_t chunks)
     wait_for_helpers(t, patience);
 }
 
-/* ---- making and ending a team ---------------------------------------------------------------- */
+/* ---- making and ending a pool ---------------------------------------------------------------- */
 
-static void end_team(void *argument)
+static void end_pool(void *argument)
 {
-    team *t = argument;
+    thread_pool *t = argument;
     atomic_fetch_or(&t->state, QUIT);
     wake(&t->state, t->helpers);
     for (int i = 0; i < t->helpers; i++) pthread_join(t->helper[i].thread, NULL);
@@ -292,11 +292,11 @@ static void end_team(void *argument)
 }
 
 /* A forked child has only the thread that called fork. */
-static void forget_team(void)
+static void forget_pool(void)
 {
-    team *t = self.team;
+    thread_pool *t = self.pool;
     if (!t) return;
-    self.team = NULL;
+    self.pool = NULL;
     pthread_setspecific(at_thread_end, NULL);
     free(t->helper);
     free(t);
@@ -304,11 +304,11 @@ static void forget_team(void)
 
 static void set_up(void)
 {
-    pthread_key_create(&at_thread_end, end_team);
-    pthread_atfork(NULL, NULL, forget_team);
+    pthread_key_create(&at_thread_end, end_pool);
+    pthread_atfork(NULL, NULL, forget_pool);
 }
 
-static void start_helpers(team *t)
+static void start_helpers(thread_pool *t)
 {
     for (; t->helpers < t->wanted; t->helpers++) {
         helper *h = &t->helper[t->helpers];
@@ -317,17 +317,17 @@ static void start_helpers(team *t)
     }
 }
 
-/* This thread's team with that many members, or as many as could be started; NULL: out of memory.
- * Not from the library's allocator, since a team outlives every tensor. */
-static team *team_of(int members)
+/* This thread's pool with that many members, or as many as could be started; NULL: out of memory.
+ * Not from the library's allocator, since a pool outlives every tensor. */
+static thread_pool *pool_of(int members)
 {
-    team *t = self.team;
+    thread_pool *t = self.pool;
     if (t && t->wanted == members - 1) return t;
     pthread_once(&once, set_up);
     if (t) {
-        self.team = NULL;
+        self.pool = NULL;
         pthread_setspecific(at_thread_end, NULL);
-        end_team(t);
+        end_pool(t);
     }
     size_t nbytes = sizeof *t + (size_t)members * sizeof(share);
     t = aligned_alloc(64, (nbytes + 63) / 64 * 64);
@@ -342,14 +342,14 @@ static team *team_of(int members)
     t->wanted = members - 1;
     t->spins = members <= tni_processors();
     start_helpers(t);
-    self.team = t;
+    self.pool = t;
     return t;
 }
 
-void tni_team_run(int members, int64_t n, int64_t grain, tni_chunk f, void *context)
+void tni_thread_pool_run(int members, int64_t n, int64_t grain, tni_chunk f, void *context)
 {
     int64_t chunks = n > 0 ? (n - 1) / grain + 1 : 0;
-    team *t = members > 1 && chunks > 1 && !self.busy ? team_of(members) : NULL;
+    thread_pool *t = members > 1 && chunks > 1 && !self.busy ? pool_of(members) : NULL;
     if (t && t->helpers > 0) {
         t->f = f;
         t->context = context;

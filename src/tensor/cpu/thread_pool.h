@@ -1,11 +1,11 @@
 /*
- * team.h - the threads that share out a kernel's chunks (team.c).
+ * thread_pool.h - the threads that share out a kernel's chunks (thread_pool.c).
  *
- * Every thread that calls kernels has its own team, created when first needed and ended with the
+ * Every thread that calls kernels has its own pool, created when first needed and ended with the
  * thread: itself as member 0, and helper threads.
  */
-#ifndef TNI_TEAM_H
-#define TNI_TEAM_H
+#ifndef TNI_THREAD_POOL_H
+#define TNI_THREAD_POOL_H
 
 #include "tensor/cpu/cpu.h"
 
@@ -16,9 +16,9 @@ int tni_processors(void);
 
 /* Calls f for every chunk, on at most `members` threads, and returns when all are done. Within f,
  * tni_lane() is the member's number. Inside another run it uses only the calling thread. */
-void tni_team_run(int members, int64_t n, int64_t grain, tni_chunk f, void *context);
+void tni_thread_pool_run(int members, int64_t n, int64_t grain, tni_chunk f, void *context);
 /* Whether this thread is working on a chunk. */
-bool tni_team_busy(void);
+bool tni_thread_pool_busy(void);
 
 /* Keeps BLAS from starting threads in the calling thread, for good: each helper's first call
  * (dense/cut.c). */
