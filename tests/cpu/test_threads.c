@@ -6,11 +6,11 @@
  * Seen to fail: without the loop over other members' shares (work, thread_pool.c) chunks are
  * missing; without forget_pool, or without the locks held over fork, the child hangs; with
  * END_SPIN_NS and IDLE_SPIN_NS at one second the idle test counts the time; without set_fp_control
- * flushed numbers differ; with lanes not restored after a nested run two chunks share a lane; with
- * helpers that block all signals their faults are not seen; with the buffers or the blocks of layer
- * norm's gradient chosen by threads the bits differ. Of what is shared, under ThreadSanitizer: the
- * test of modules with tn_train for tn_eval (batch norm writes to its buffers), tn_module_keep
- * without its atomic; the test of generators without their lock.
+ * flushed numbers differ; with workers not restored after a nested run two chunks share a worker;
+ * with helpers that block all signals their faults are not seen; with the buffers or the blocks of
+ * layer norm's gradient chosen by threads the bits differ. Of what is shared, under
+ * ThreadSanitizer: the test of modules with tn_train for tn_eval (batch norm writes to its
+ * buffers), tn_module_keep without its atomic; the test of generators without their lock.
  */
 #include <dirent.h>
 #include <pthread.h>
@@ -28,12 +28,12 @@
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-enum { MOST = 4096, LANES = 64 };
+enum { MOST = 4096, WORKERS = 64 };
 
 typedef struct counts {
     int64_t n, grain;
-    atomic_int seen[MOST];   /* by chunk */
-    atomic_int using[LANES]; /* by lane: chunks at work there */
+    atomic_int seen[MOST];     /* by chunk */
+    atomic_int using[WORKERS]; /* by worker: chunks at work there */
     atomic_int wrong;
     bool nest;
 } counts;
@@ -51,20 +51,20 @@ static void count_all(counts *c, int64_t n, int64_t grain)
 static void count(void *context, int64_t begin, int64_t end)
 {
     counts *c = context;
-    int lane = tni_lane();
-    if (lane < 0 || lane >= tn_num_threads()) atomic_fetch_add(&c->wrong, 1);
-    if (atomic_fetch_add(&c->using[lane], 1) != 0) atomic_fetch_add(&c->wrong, 1);
+    int worker = tni_worker();
+    if (worker < 0 || worker >= tn_num_threads()) atomic_fetch_add(&c->wrong, 1);
+    if (atomic_fetch_add(&c->using[worker], 1) != 0) atomic_fetch_add(&c->wrong, 1);
     if (begin % c->grain != 0 || end != (begin + c->grain < c->n ? begin + c->grain : c->n))
         atomic_fetch_add(&c->wrong, 1);
     if (c->nest) {
-        static counts inner[LANES];
-        count_all(&inner[lane], 40, 10); /* alone: its lane is 0 */
+        static counts inner[WORKERS];
+        count_all(&inner[worker], 40, 10); /* alone: its worker is 0 */
         for (int i = 0; i < 4; i++)
-            atomic_fetch_add(&c->wrong, atomic_load(&inner[lane].seen[i]) != 1);
-        if (tni_lane() != lane) atomic_fetch_add(&c->wrong, 1);
+            atomic_fetch_add(&c->wrong, atomic_load(&inner[worker].seen[i]) != 1);
+        if (tni_worker() != worker) atomic_fetch_add(&c->wrong, 1);
     }
     atomic_fetch_add(&c->seen[begin / c->grain], 1);
-    atomic_fetch_sub(&c->using[lane], 1);
+    atomic_fetch_sub(&c->using[worker], 1);
 }
 
 static void check_runs(bool nest)
@@ -87,7 +87,7 @@ static void check_runs(bool nest)
     }
 }
 
-START_TEST(every_chunk_runs_once_and_alone_on_its_lane)
+START_TEST(every_chunk_runs_once_and_alone_on_its_worker)
 {
     check_runs(false);
 }
@@ -316,7 +316,7 @@ START_TEST(an_openmp_region_of_the_program_computes)
     int inside = 0;
 #pragma omp parallel num_threads(2) reduction(+ : inside)
     /* the region has put the processors to work: each computes alone */
-    inside += tni_lanes(1000, 1);
+    inside += tni_workers(1000, 1);
     ck_assert_int_eq(inside, 2);
     ck_assert_uint_eq(compute(), expected);
 #endif
@@ -585,7 +585,7 @@ Suite *test_suite(void)
 {
     Suite *suite = suite_create("threads");
     TCase *runs = test_case(suite, "runs");
-    add_tests(runs, every_chunk_runs_once_and_alone_on_its_lane, a_run_inside_a_run_works_alone,
+    add_tests(runs, every_chunk_runs_once_and_alone_on_its_worker, a_run_inside_a_run_works_alone,
               many_short_runs_follow_each_other, the_number_of_threads_has_bounds);
     TCase *numbers = test_case(suite, "numbers");
     tcase_add_loop_test(numbers, the_same_bits_for_every_number_of_threads, 0, 4);

@@ -70,11 +70,11 @@ const char *tni_amx_why(void);
 /* Like tni_parallel, but guarantees that BLAS calls inside chunks are single-threaded, whether or
  * not a region was opened (parallel.c). */
 void tni_parallel_blas(int64_t n, int64_t grain, tni_chunk f, void *context);
-/* Scratch per running chunk: at most tni_lanes(n, grain) chunks run at a time; a chunk's lane is
- * tni_lane(), in [0, lanes). lanes comes from tni_lanes with the same n and grain. */
-int tni_lanes(int64_t n, int64_t grain);
-int tni_lane(void);
-void tni_parallel_lanes(int lanes, int64_t n, int64_t grain, tni_chunk f, void *context);
+/* Scratch per running chunk: at most tni_workers(n, grain) chunks run at a time; a chunk's worker
+ * is tni_worker(), in [0, workers). workers comes from tni_workers with the same n and grain. */
+int tni_workers(int64_t n, int64_t grain);
+int tni_worker(void);
+void tni_parallel_workers(int workers, int64_t n, int64_t grain, tni_chunk f, void *context);
 static inline bool tni_is_short(tn_dtype dtype)
 {
     return dtype == TN_BF16 || dtype == TN_F16;

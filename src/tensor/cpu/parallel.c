@@ -121,7 +121,7 @@ static bool alone(void)
     return tni_thread_pool_busy() || (openmp_in_parallel && openmp_in_parallel());
 }
 
-int tni_lanes(int64_t n, int64_t grain)
+int tni_workers(int64_t n, int64_t grain)
 {
     return n <= 0 ? 0 : n <= grain || alone() ? 1 : tn_num_threads();
 }
@@ -132,7 +132,7 @@ void tni_parallel(int64_t n, int64_t grain, tni_chunk f, void *context)
     if (n <= grain)
         f(context, 0, n);
     else
-        tni_thread_pool_run(tni_lanes(n, grain), n, grain, f, context);
+        tni_thread_pool_run(tni_workers(n, grain), n, grain, f, context);
 }
 
 /* ---- many tensors ---------------------------------------------------------------------------- */
@@ -201,19 +201,19 @@ void tni_blas_stay_single(void)
     if (openblas_get_parallel() == BLAS_OPENMP) openmp_one_thread();
 }
 
-void tni_parallel_lanes(int lanes, int64_t n, int64_t grain, tni_chunk f, void *context)
+void tni_parallel_workers(int workers, int64_t n, int64_t grain, tni_chunk f, void *context)
 {
     int flavour = openblas_get_parallel(), threads = 0;
     if (flavour == BLAS_PTHREADS) pool_enter();
     if (flavour == BLAS_OPENMP) threads = openmp_one_thread();
-    tni_thread_pool_run(lanes, n, grain, f, context);
+    tni_thread_pool_run(workers, n, grain, f, context);
     if (threads > 1) openmp_set_threads(threads);
     if (flavour == BLAS_PTHREADS) pool_leave();
 }
 
 void tni_parallel_blas(int64_t n, int64_t grain, tni_chunk f, void *context)
 {
-    tni_parallel_lanes(tni_lanes(n, grain), n, grain, f, context);
+    tni_parallel_workers(tni_workers(n, grain), n, grain, f, context);
 }
 
 /* ---- what a thread keeps --------------------------------------------------------------------- */

@@ -81,16 +81,16 @@ struct thread_pool {
 
 static TNI_THREAD struct {
     thread_pool *pool; /* this thread's own, as a caller */
-    int lane;
+    int worker;
     bool busy;
 } self;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t at_thread_end;
 
-int tni_lane(void)
+int tni_worker(void)
 {
-    return self.lane;
+    return self.worker;
 }
 
 bool tni_thread_pool_busy(void)
@@ -185,10 +185,10 @@ static inline void set_fp_control(unsigned control)
 /* How long to spin afterwards, in ns. */
 static int64_t work(thread_pool *t, int member)
 {
-    int outer = self.lane;
+    int outer = self.worker;
     int64_t began = t->spins ? now() : 0, chunks = 0;
     self.busy = true;
-    self.lane = member;
+    self.worker = member;
     for (int k = 0; k < t->shares; k++) {
         share *s = &t->share[(member + k) % t->shares];
         while (atomic_load_explicit(&s->next, memory_order_relaxed) < s->end) {
@@ -199,7 +199,7 @@ static int64_t work(thread_pool *t, int member)
             chunks++;
         }
     }
-    self.lane = outer;
+    self.worker = outer;
     self.busy = false;
     if (!t->spins) return 0;
     int64_t of_a_chunk = chunks > 0 ? (now() - began) / chunks : 0;
@@ -359,8 +359,8 @@ void tni_thread_pool_run(int members, int64_t n, int64_t grain, tni_chunk f, voi
         run(t, chunks);
         return;
     }
-    int outer = self.lane;
-    self.lane = 0;
+    int outer = self.worker;
+    self.worker = 0;
     for (int64_t i = 0; i < chunks; i++) f(context, i * grain, TNI_MIN(n, (i + 1) * grain));
-    self.lane = outer;
+    self.worker = outer;
 }

@@ -15,7 +15,7 @@ enum { TNI_MAX_THREADS = 1000 };
 int tni_processors(void);
 
 /* Calls f for every chunk, on at most `members` threads, and returns when all are done. Within f,
- * tni_lane() is the member's number. Inside another run it uses only the calling thread. */
+ * tni_worker() is the member's number. Inside another run it uses only the calling thread. */
 void tni_thread_pool_run(int members, int64_t n, int64_t grain, tni_chunk f, void *context);
 /* Whether this thread is working on a chunk. */
 bool tni_thread_pool_busy(void);

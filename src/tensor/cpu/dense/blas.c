@@ -17,7 +17,7 @@
 enum { BLAS_BUFFER = 128 << 20 };
 
 size_t tni_blas_most = SIZE_MAX;
-static TNI_THREAD int roomy; /* lanes for which there was room */
+static TNI_THREAD int roomy; /* workers for which there was room */
 
 /* OpenBLAS's own, where they can be linked to: memory that they took stays OpenBLAS's. */
 void *blas_memory_alloc(int position) __attribute__((weak));
@@ -31,30 +31,30 @@ static void fill_buffers(int n)
     blas_memory_free(buffer);
 }
 
-static bool find_room(int lanes)
+static bool find_room(int workers)
 {
-    size_t size = (size_t)(lanes - roomy) * BLAS_BUFFER;
+    size_t size = (size_t)(workers - roomy) * BLAS_BUFFER;
     if (size > tni_blas_most) return false;
     void *room = mmap(NULL, size, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED) return false;
     munmap(room, size);
-    if (blas_memory_alloc && blas_memory_free) fill_buffers(lanes);
+    if (blas_memory_alloc && blas_memory_free) fill_buffers(workers);
     return true;
 }
 
-tn_status tni_blas_room(int lanes)
+tn_status tni_blas_room(int workers)
 {
-    if (TNI_LIKELY(lanes <= roomy)) return TN_OK;
+    if (TNI_LIKELY(workers <= roomy)) return TN_OK;
     pthread_mutex_lock(&tni_locks[TNI_LOCK_BLAS]);
-    bool found = find_room(lanes);
+    bool found = find_room(workers);
     pthread_mutex_unlock(&tni_locks[TNI_LOCK_BLAS]);
     if (!found)
         return tni_error(TN_E_NOMEM,
                          "out of memory: OpenBLAS wants %d bytes of addresses for each of %d "
                          "threads that compute a product: is there a limit (ulimit -v)?",
-                         BLAS_BUFFER, lanes);
-    roomy = lanes;
+                         BLAS_BUFFER, workers);
+    roomy = workers;
     return TN_OK;
 }
 

@@ -35,7 +35,7 @@ typedef struct conv {
     int64_t parts;        /* partial weight gradients */
     REAL *partial;        /* parts - 1 of them */
     REAL *scratch;
-    int64_t lane_size, columns_size; /* elements of scratch for each lane; of them for columns */
+    int64_t worker_size, columns_size; /* elements of scratch for a worker; of them for columns */
 } conv;
 
 static bool plan(conv *p, const tni_conv2d_sizes *c, tn_dtype dtype)
@@ -59,7 +59,7 @@ static bool plan(conv *p, const tni_conv2d_sizes *c, tn_dtype dtype)
     p->own_columns = c->kh == 1 && c->kw == 1 && c->stride[0] == 1 && c->stride[1] == 1 &&
                      c->padding[0] == 0 && c->padding[1] == 0;
     int64_t widest =
-        tni_is_short(dtype) ? TNI_MAX(p->taps, p->og) : p->taps; /* of a lane's arrays */
+        tni_is_short(dtype) ? TNI_MAX(p->taps, p->og) : p->taps; /* of a worker's arrays */
     int64_t row = TNI_MAX(widest * c->ow, 1);
     p->rows = TNI_MIN(TNI_MAX(BLOCK_ELEMENTS / row, 1), TNI_MAX(c->oh, 1));
     p->blocks = c->oh > 0 ? (c->oh - 1) / p->rows + 1 : 0;
@@ -90,31 +90,31 @@ static void cut_channels(conv *p, int64_t items, int64_t channels)
     if (items < 8 && channels >= 16) p->pieces = 4;
 }
 
-static size_t scratch_size(const conv *p, int lanes)
+static size_t scratch_size(const conv *p, int workers)
 {
-    return (size_t)lanes * (size_t)p->lane_size * sizeof(REAL);
+    return (size_t)workers * (size_t)p->worker_size * sizeof(REAL);
 }
 
-static bool take_scratch(conv *p, int lanes)
+static bool take_scratch(conv *p, int workers)
 {
     int64_t run = p->rows * p->c->ow;
     p->columns_size = p->own_columns ? 0 : (p->taps * run + 15) / 16 * 16;
-    p->lane_size = p->columns_size + (tni_is_short(p->dtype) ? (p->og * run + 15) / 16 * 16 : 0);
-    if (tni_blas_room(lanes) != TN_OK) return false;
-    if (p->lane_size == 0) return true;
-    p->scratch = tni_alloc(scratch_size(p, lanes));
+    p->worker_size = p->columns_size + (tni_is_short(p->dtype) ? (p->og * run + 15) / 16 * 16 : 0);
+    if (tni_blas_room(workers) != TN_OK) return false;
+    if (p->worker_size == 0) return true;
+    p->scratch = tni_alloc(scratch_size(p, workers));
     return p->scratch != NULL;
 }
 
-static void drop_scratch(conv *p, int lanes)
+static void drop_scratch(conv *p, int workers)
 {
-    if (p->scratch) tni_free(p->scratch, scratch_size(p, lanes));
+    if (p->scratch) tni_free(p->scratch, scratch_size(p, workers));
 }
 
 /* This lane's scratch memory; NULL if none is needed. */
 static REAL *lane_scratch(const conv *p)
 {
-    return p->scratch ? p->scratch + tni_lane() * p->lane_size : NULL;
+    return p->scratch ? p->scratch + tni_worker() * p->worker_size : NULL;
 }
 
 /* Output columns [low, high) whose tap kj lies inside the image's width. */
@@ -232,7 +232,7 @@ static const REAL *columns(const conv *p, const REAL *x, int64_t r0, int64_t row
         *ld = p->plane;
         return x ? x + r0 * p->c->ow : NULL; /* NULL: no channels */
     }
-    REAL *col = lane_scratch(p);
+    REAL *col = worker_scratch(p);
     im2col(p->c, x, p->cg, r0, rows, col);
     *ld = rows * p->c->ow;
     return col;
@@ -244,7 +244,7 @@ static REAL *place(const conv *p, int64_t at, int64_t n, int64_t *ld)
 {
     bool is_short = tni_is_short(p->dtype);
     *ld = is_short ? n : p->plane;
-    return is_short ? lane_scratch(p) + p->columns_size : (REAL *)p->y + at;
+    return is_short ? worker_scratch(p) + p->columns_size : (REAL *)p->y + at;
 }
 
 static void write(const conv *p, int64_t at, int64_t channels, int64_t n, const REAL *block)
@@ -260,7 +260,7 @@ static const REAL *read(const conv *p, int64_t at, int64_t channels, int64_t n, 
     bool is_short = tni_is_short(p->dtype);
     *ld = is_short ? n : p->plane;
     if (!is_short) return (const REAL *)p->dy + at;
-    REAL *block = lane_scratch(p) + p->columns_size;
+    REAL *block = worker_scratch(p) + p->columns_size;
     const uint16_t *dy = (const uint16_t *)p->dy + at;
     for (int64_t o = 0; o < channels; o++)
         TNI_LOAD(TN_F32, n, block + o * n, dy + o * p->plane, p->dtype, 1);
@@ -351,11 +351,11 @@ tn_status K(tni_conv2d)(const tni_conv2d *a)
     p.y = a->y.data;
     int64_t items = c->n * c->groups * p.blocks;
     int64_t grain = tni_grain_of((double)p.og * (double)p.taps * (double)(p.rows * c->ow));
-    int lanes = tni_lanes(items, grain);
+    int workers = tni_workers(items, grain);
     if (items == 0 || p.og == 0 || p.plane == 0) return TN_OK;
-    if (!take_scratch(&p, lanes)) return TN_E_NOMEM;
-    tni_parallel_lanes(lanes, items, grain, forward, &p);
-    drop_scratch(&p, lanes);
+    if (!take_scratch(&p, workers)) return TN_E_NOMEM;
+    tni_parallel_workers(workers, items, grain, forward, &p);
+    drop_scratch(&p, workers);
     return TN_OK;
 }
 
@@ -379,7 +379,7 @@ static void grad_input(void *context, int64_t begin, int64_t end)
                      p->plane);
             continue;
         }
-        REAL *col = lane_scratch(p);
+        REAL *col = worker_scratch(p);
         memset(dx, 0, (size_t)(channels * c->h * c->w) * sizeof(REAL));
         for (int64_t r0 = 0; r0 < c->oh; r0 += p->rows) {
             int64_t rows = TNI_MIN(p->rows, c->oh - r0);
@@ -408,10 +408,10 @@ tn_status K(tni_conv2d_grad_input)(const tni_conv2d_grad_input *a)
     if (items == 0 || p.cg == 0) return TN_OK;
     int64_t grain =
         tni_grain_of((double)p.og * (double)p.taps * (double)p.plane / (double)p.pieces);
-    int lanes = tni_lanes(items, grain);
-    if (!take_scratch(&p, lanes)) return TN_E_NOMEM;
-    tni_parallel_lanes(lanes, items, grain, grad_input, &p);
-    drop_scratch(&p, lanes);
+    int workers = tni_workers(items, grain);
+    if (!take_scratch(&p, workers)) return TN_E_NOMEM;
+    tni_parallel_workers(workers, items, grain, grad_input, &p);
+    drop_scratch(&p, workers);
     return TN_OK;
 }
 
@@ -476,14 +476,14 @@ tn_status K(tni_conv2d_grad_weight)(const tni_conv2d_grad_weight *a)
     int64_t items = p.parts * c->groups * p.pieces;
     int64_t grain = tni_grain_of((double)p.og * (double)p.taps * (double)p.plane * (double)c->n /
                                  (double)(p.parts * p.pieces));
-    int lanes = tni_lanes(items, grain);
+    int workers = tni_workers(items, grain);
     size_t partial = (size_t)(p.parts - 1) * (size_t)size * sizeof(REAL);
     p.partial = p.parts > 1 ? tni_alloc(partial) : NULL;
     tn_status status = TN_E_NOMEM;
-    if ((p.parts == 1 || p.partial) && take_scratch(&p, lanes)) {
-        tni_parallel_lanes(lanes, items, grain, grad_weight, &p);
+    if ((p.parts == 1 || p.partial) && take_scratch(&p, workers)) {
+        tni_parallel_workers(workers, items, grain, grad_weight, &p);
         tni_parallel(size, 4096, sum_parts, &p);
-        drop_scratch(&p, lanes);
+        drop_scratch(&p, workers);
         status = TN_OK;
     }
     if (p.partial) tni_free(p.partial, partial);

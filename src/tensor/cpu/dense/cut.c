@@ -332,8 +332,8 @@ static tn_status run(plan *p)
     double work = (double)p->step_m * (double)p->step_n * (double)g->k;
     int64_t grain = work >= 65536 || p->parts > 1 ? 1 : (int64_t)(65536 / work) + 1;
     int64_t pieces = p->parts > 1 ? p->parts : g->batch * p->tiles_m * p->tiles_n;
-    int lanes = (int)MIN(tni_lanes(pieces, grain), pieces);
-    if (!tni_is_short(g->dtype) && tni_blas_room(lanes) != TN_OK) return TN_E_NOMEM;
+    int workers = (int)MIN(tni_workers(pieces, grain), pieces);
+    if (!tni_is_short(g->dtype) && tni_blas_room(workers) != TN_OK) return TN_E_NOMEM;
     if (p->parts > 1) {
         bool own_first = !tni_is_short(p->out);
         size_t size = (size_t)(p->parts - own_first) * (size_t)g->m * (size_t)g->n * part_item(g);

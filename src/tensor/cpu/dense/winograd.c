@@ -71,8 +71,8 @@ typedef struct winograd {
     int64_t width;         /* of the band: rows of an image with zeros around them */
     float *u;              /* [parts, 16, n_out, n_in] */
     int64_t u_step;        /* from a place of u to the next */
-    float *scratch;        /* for each lane: v, m, the band or a transposed strip of v, wide rows */
-    size_t lane_size;
+    float *scratch; /* for each worker: v, m, the band or a transposed strip of v, wide rows */
+    size_t worker_size;
     int64_t band_size;
     atomic_bool infinite;
 } winograd;
@@ -394,7 +394,7 @@ static void write_rows(const winograd *p, int64_t r0, int64_t rows, int64_t o, c
 
 static float *scratch_of(const winograd *p, float **m, float **band)
 {
-    float *v = p->scratch + (size_t)tni_lane() * p->lane_size;
+    float *v = p->scratch + (size_t)tni_worker() * p->worker_size;
     *m = v + p->places * p->in.step;
     *band = *m + p->places * p->out.step;
     return v;
@@ -540,19 +540,19 @@ static bool compute(winograd *p, tn_status *status)
 {
     int64_t rows = 2 * p->rows + 2, wide = rows * TNI_MAX(p->in.w, p->out.w) + 2 * EIGHT;
     p->band_size = up(TNI_MAX(rows * p->width, p->dw.data ? p->ld * STRIP : 0), LANES);
-    p->lane_size =
+    p->worker_size =
         (size_t)(p->places * (p->in.step + p->out.step) + p->band_size + up(wide, LANES));
     int64_t items = p->dw.data ? p->parts * PLACES / p->places : p->pieces;
-    int lanes = tni_lanes(items, 1);
+    int workers = tni_workers(items, 1);
     size_t u = (size_t)(p->parts * PLACES * p->u_step);
-    size_t size = (u + (size_t)lanes * p->lane_size) * sizeof(float);
+    size_t size = (u + (size_t)workers * p->worker_size) * sizeof(float);
     p->u = tni_alloc(size);
     *status = p->u ? TN_OK : TN_E_NOMEM;
     if (!p->u) return true;
     p->scratch = p->u + u;
     int64_t grain = 4096 / p->n_in + 1;
     if (!p->dw.data) tni_parallel(p->out.channels, grain, transform_kernels, p);
-    tni_parallel_lanes(lanes, items, 1, p->dw.data ? sum_kernels : convolve, p);
+    tni_parallel_workers(workers, items, 1, p->dw.data ? sum_kernels : convolve, p);
     if (p->dw.data) tni_parallel(p->out.channels, grain, write_kernels, p);
     tni_free(p->u, size);
     return !p->infinite;

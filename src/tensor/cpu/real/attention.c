@@ -47,7 +47,7 @@ typedef struct attention {
     int64_t heads, t, s, d, dv_size; /* H, T, S, D, Dv */
     int64_t groups;                  /* of queries */
     int64_t keys;                    /* of a block */
-    size_t at[PARTS], lane_size;
+    size_t at[PARTS], worker_size;
     char *scratch;
     atomic_bool undone; /* there was no product of bf16 */
 } attention;
@@ -64,13 +64,13 @@ typedef struct block {
 
 static void *part(const attention *p, enum part which)
 {
-    return p->scratch + (size_t)tni_lane() * p->lane_size + p->at[which];
+    return p->scratch + (size_t)tni_worker() * p->worker_size + p->at[which];
 }
 
 static void reserve(attention *p, enum part which, int64_t n, size_t item)
 {
-    p->at[which] = p->lane_size;
-    p->lane_size += ((size_t)n * item + 63) / 64 * 64;
+    p->at[which] = p->worker_size;
+    p->worker_size += ((size_t)n * item + 63) / 64 * 64;
 }
 
 static bool gapless(const tni_array *x)
@@ -120,12 +120,12 @@ static void plan(attention *p, const tni_attention *a, const tni_attention_grad 
 
 static tn_status run(attention *p, int64_t items, int64_t grain, tni_chunk f)
 {
-    int lanes = tni_lanes(items, grain);
-    size_t size = (size_t)lanes * p->lane_size;
+    int workers = tni_workers(items, grain);
+    size_t size = (size_t)workers * p->worker_size;
     if (items == 0) return TN_OK;
-    p->scratch = tni_blas_room(lanes) == TN_OK ? tni_alloc(size) : NULL;
+    p->scratch = tni_blas_room(workers) == TN_OK ? tni_alloc(size) : NULL;
     if (!p->scratch) return TN_E_NOMEM;
-    tni_parallel_lanes(lanes, items, grain, f, p);
+    tni_parallel_workers(workers, items, grain, f, p);
     tni_free(p->scratch, size);
     return TN_OK;
 }

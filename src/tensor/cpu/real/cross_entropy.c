@@ -32,20 +32,20 @@ typedef struct ce_job {
     REAL keep, spread, weight_sum; /* 1 - e, e / c, W */
     int64_t blocks;                /* of LANES columns in d */
     tn_dtype dtype, dx_dtype;      /* of x, of dx: REAL, or bf16 or f16 */
-    REAL *scratch;                 /* a row per lane where one is short, else NULL */
+    REAL *scratch;                 /* a row per worker where one is short, else NULL */
 } ce_job;
 
 static const REAL *row_of(const ce_job *job, int64_t i)
 {
     if (!tni_is_short(job->dtype)) return (const REAL *)job->x + i * job->x_row;
-    REAL *row = job->scratch + tni_lane() * job->c;
+    REAL *row = job->scratch + tni_worker() * job->c;
     TNI_LOAD(TN_F32, job->c, row, (const uint16_t *)job->x + i * job->x_row, job->dtype, 1);
     return row;
 }
 
 static REAL *row_of_dx(const ce_job *job, int64_t i)
 {
-    return tni_is_short(job->dx_dtype) ? job->scratch + tni_lane() * job->c
+    return tni_is_short(job->dx_dtype) ? job->scratch + tni_worker() * job->c
                                        : (REAL *)job->dx + i * job->dx_row;
 }
 
@@ -59,11 +59,11 @@ static void write_row(const ce_job *job, int64_t i, const REAL *row)
 static tn_status run_rows(ce_job *job, int64_t n, int64_t weight, tni_chunk f)
 {
     int64_t grain = row_grain(job->c, weight);
-    int lanes = tni_lanes(n, grain);
-    size_t size = (size_t)lanes * (size_t)job->c * sizeof(REAL);
+    int workers = tni_workers(n, grain);
+    size_t size = (size_t)workers * (size_t)job->c * sizeof(REAL);
     bool narrow = tni_is_short(job->dtype) || tni_is_short(job->dx_dtype);
     if (narrow && !(job->scratch = tni_alloc(size))) return TN_E_NOMEM;
-    tni_parallel_lanes(lanes, n, grain, f, job);
+    tni_parallel_workers(workers, n, grain, f, job);
     if (job->scratch) tni_free(job->scratch, size);
     return TN_OK;
 }
