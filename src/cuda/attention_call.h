@@ -176,9 +176,9 @@ static inline tn_status cut(attention<R> *a, int rows, int tile, int columns, in
     return tiles_fit("attention", a->items * a->tiles * a->slices, blocks);
 }
 
-/* attention_short.cu, attention_short_grad.cu: bf16 and f16, D and Dv up to 128. */
-tn_status tni_cuda_short_attention(const tni_attention *a);
-tn_status tni_cuda_short_attention_grad(const tni_attention_grad *a);
+/* attention_half.cu, attention_half_grad.cu: bf16 and f16, D and Dv up to 128. */
+tn_status tni_cuda_half_attention(const tni_attention *a);
+tn_status tni_cuda_half_attention_grad(const tni_attention_grad *a);
 static inline bool has_wide_heads(const tni_attention *a)
 {
     return a->q.size[3] > 128 || a->v.size[3] > 128;

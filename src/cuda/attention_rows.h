@@ -1,11 +1,11 @@
 /*
- * attention_rows.h - elementwise work on scores in registers (their layout: attention_short.h):
+ * attention_rows.h - elementwise work on scores in registers (their layout: attention_half.h):
  * masks, the online softmax, recomputed probabilities and gradients.
  */
 #ifndef TNI_CUDA_ATTENTION_ROWS_H
 #define TNI_CUDA_ATTENTION_ROWS_H
 
-#include "cuda/attention_short.h"
+#include "cuda/attention_half.h"
 
 /* Over the four lanes that share a row. */
 static __device__ __forceinline__ float row_max(float x)

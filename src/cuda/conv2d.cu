@@ -5,7 +5,7 @@
  * fixed order: repeats give the same bits.
  */
 #include "cuda/conv2d.h"
-#include "cuda/short.h"
+#include "cuda/half.h"
 
 enum { BLOCK = 256, LARGEST = 1 << 30 };
 

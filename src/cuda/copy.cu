@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include "cuda/elements.h"
-#include "cuda/short.h"
+#include "cuda/half.h"
 
 enum { COPY_THREADS = 256, TILE = 32, TILE_STEP = COPY_THREADS / TILE };
 
@@ -223,7 +223,7 @@ template <class T> __global__ void cast_single(const __grid_constant__ cast_args
     }
 }
 
-/* As f32 and back, with every bit of a NaN: a GPU's own conversions (short.h) give only one NaN. */
+/* As f32 and back, with every bit of a NaN: a GPU's own conversions (half.h) give only one NaN. */
 static __device__ __forceinline__ float widened(float x)
 {
     return x;
@@ -284,7 +284,7 @@ static tn_status launch_dense(const tni_array *y, const tni_array *x, int64_t n)
                      static_cast<Y *>(y->data), static_cast<const X *>(x->data), n);
 }
 
-/* Casts between f32 and a short float, by fours: `done` is then set. */
+/* Casts between f32 and a half-precision float, by fours: `done` is then set. */
 static tn_status cast_neighbours(const tni_array *y, const tni_array *x, const places<2> *at,
                                  bool *done)
 {
@@ -293,7 +293,7 @@ static tn_status cast_neighbours(const tni_array *y, const tni_array *x, const p
 
     *done =
         dense && ends % 16 == 0 &&
-        ((y->dtype == TN_F32 && is_short(x->dtype)) || (x->dtype == TN_F32 && is_short(y->dtype)));
+        ((y->dtype == TN_F32 && is_half(x->dtype)) || (x->dtype == TN_F32 && is_half(y->dtype)));
     if (!*done) return TN_OK;
     if (y->dtype == TN_BF16) return launch_dense<bf16, float>(y, x, at->numel);
     if (y->dtype == TN_F16) return launch_dense<f16, float>(y, x, at->numel);

@@ -7,7 +7,7 @@
  */
 #include "cuda/conv2d.h"
 #include "cuda/rows.h"
-#include "cuda/short.h"
+#include "cuda/half.h"
 
 enum { BLOCK = 256, WARP = 32, TAPS = 9, PARTIAL = 4 << 20 };
 

@@ -7,7 +7,7 @@
  */
 #include "cuda/capture.h"
 #include "cuda/rows.h"
-#include "cuda/short.h"
+#include "cuda/half.h"
 #include "tensor/philox.h"
 
 template <typename R> struct alignas(sizeof(R) < 4 ? 4 * sizeof(R) : 16) dropout_four {

@@ -83,7 +83,7 @@ static __device__ __forceinline__ void store(void *y, tn_dtype dtype, int64_t at
 
 /* The same for dtypes that T stands for (double: any real, and bool results; int64_t: integers):
  * less code where no other dtype occurs. */
-static __device__ __forceinline__ float short_float(uint16_t v, tn_dtype dtype)
+static __device__ __forceinline__ float half_float(uint16_t v, tn_dtype dtype)
 {
     return dtype == TN_BF16 ? tn_from_bf16(v) : tn_from_f16(v);
 }
@@ -93,7 +93,7 @@ template <> struct kin<float> {
     static __device__ __forceinline__ float load(const void *x, tn_dtype dtype, int64_t at)
     {
         if (dtype == TN_F32) return static_cast<const float *>(x)[at];
-        return short_float(static_cast<const uint16_t *>(x)[at], dtype);
+        return half_float(static_cast<const uint16_t *>(x)[at], dtype);
     }
 };
 template <> struct kin<double> {
@@ -185,7 +185,7 @@ static __device__ __forceinline__ void kin4(float (&to)[4], const void *x, tn_dt
     } else {
         four<uint16_t> q = fetch<uint16_t>(x, at);
         TN_UNROLL
-        for (int k = 0; k < 4; k++) to[k] = short_float(q.v[k], dtype);
+        for (int k = 0; k < 4; k++) to[k] = half_float(q.v[k], dtype);
     }
 }
 

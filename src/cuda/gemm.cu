@@ -5,12 +5,12 @@
  * C^T = B^T A^T, operands swapped. The 64-bit functions take any size. bf16 and f16 run on the
  * tensor cores with sums in f32, rounded once: the handle forbids keeping parts of a sum in
  * anything shorter (device.cu). A bias is added inside the product (gemm_lt.cu), else written into
- * C before, where C's type holds it as it is; with old values in C as well, which short floats
- * would round with it, an f32 copy of C takes the sums.
+ * C before, where C's type holds it as it is; with old values in C as well, which half-precision
+ * floats would round with it, an f32 copy of C takes the sums.
  * cuBLAS gives the same bits for the same call on the same device: one stream, no atomics.
  */
 #include "cuda/gemm.h"
-#include "cuda/short.h"
+#include "cuda/half.h"
 
 constexpr int64_t MOST_BATCHES = 1 << 15;
 
@@ -118,7 +118,8 @@ template <typename R> static tn_status start_in_place(const tni_gemm *g)
 
 /* ---- the product ----------------------------------------------------------------------------- */
 
-/* C += or = A B for at most MOST_BATCHES; c_dtype: g->dtype, or f32 for short operands. */
+/* C += or = A B for at most MOST_BATCHES; c_dtype: g->dtype, or f32 for operands in half
+ * precision. */
 static tn_status multiply_some(cublasHandle_t blas, const tni_gemm *g, tn_dtype c_dtype,
                                const operand *a, const operand *b, bool add)
 {
@@ -167,7 +168,8 @@ static tn_status multiply(cublasHandle_t blas, const tni_gemm *g, tn_dtype c_dty
     return TN_OK;
 }
 
-/* Short C += A B + bias: an f32 copy of C and the bias, the product added to it, rounded. */
+/* Half-precision C += A B + bias: an f32 copy of C and the bias, the product added to it,
+ * rounded. */
 template <typename R>
 static tn_status add_through_f32(cublasHandle_t blas, const tni_gemm *g, const operand *a,
                                  const operand *b)
@@ -208,7 +210,7 @@ static tn_status run(const tni_gemm *g, tn_dtype c_dtype, const operand *a, cons
         if (tn_status failed = tni_cuda_gemm_bias(blas, g, a, b, &done); failed != TN_OK)
             return failed;
     if (done) return TN_OK;
-    if (g->bias && g->accumulate && is_short(g->dtype))
+    if (g->bias && g->accumulate && is_half(g->dtype))
         return g->dtype == TN_BF16 ? add_through_f32<bf16>(blas, g, a, b)
                                    : add_through_f32<f16>(blas, g, a, b);
     if (g->bias)
@@ -229,7 +231,7 @@ static tn_status gemm(const tni_gemm *given, tn_dtype c_dtype)
     tni_gemm g = *given;
     operand a = {}, b = {};
 
-    if (g.dtype != TN_F32 && g.dtype != TN_F64 && !is_short(g.dtype))
+    if (g.dtype != TN_F32 && g.dtype != TN_F64 && !is_half(g.dtype))
         return tni_cuda_host->fail(TN_E_UNSUPPORTED,
                                    "gemm: %s on the GPU: want f32, f64, bf16 or f16",
                                    dtype_name(g.dtype));
@@ -253,5 +255,5 @@ tn_status tni_cuda_gemm_to_f32(const tni_gemm *g)
 
 tn_status tni_cuda_gemm(const tni_gemm *g)
 {
-    return gemm(g, g->wide && is_short(g->dtype) ? TN_F32 : g->dtype);
+    return gemm(g, g->wide && is_half(g->dtype) ? TN_F32 : g->dtype);
 }

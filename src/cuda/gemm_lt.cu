@@ -1,8 +1,8 @@
 /*
  * gemm_lt.cu - products with a bias through cublasLt, whose epilogue adds it to the f32 sum: those
- * of f32, and those of bf16 and f16 whose operands are made of whole 16 bytes. For other short ones
- * it has no such kernel, and takes two: one writes the product, rounded, the next adds the bias to
- * that and rounds again (seen on an H100 with CUDA 13.0, at [33,33] x [33,33] in bf16).
+ * of f32, and those of bf16 and f16 whose operands are made of whole 16 bytes. For others in half
+ * precision it has no such kernel, and takes two: one writes the product, rounded, the next adds
+ * the bias to that and rounds again (seen on an H100 with CUDA 13.0, at [33,33] x [33,33] in bf16).
  *
  * Asking cublasLt for an algorithm takes longer than many products, so it is asked once per shape
  * and the answer is kept. For split sums over a long inner axis only the scheme with a fixed order

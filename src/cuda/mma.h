@@ -19,7 +19,7 @@
 #ifndef TNI_CUDA_MMA_H
 #define TNI_CUDA_MMA_H
 
-#include "cuda/short.h"
+#include "cuda/half.h"
 
 /* Neighbours in one access. */
 template <typename E> struct alignas(4) two {

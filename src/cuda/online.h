@@ -5,7 +5,7 @@
 #define TNI_CUDA_ONLINE_H
 
 #include "cuda/rows.h"
-#include "cuda/short.h"
+#include "cuda/half.h"
 
 /* For no elements: -inf and 0. An element of -inf adds nothing until a larger one is there; a row
  * of nothing else ends with top -inf, and x - top is NaN, as it should be. */

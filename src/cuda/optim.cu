@@ -14,7 +14,7 @@
 #include "cuda/capture.h"
 #include "cuda/fault.h"
 #include "cuda/rows.h"
-#include "cuda/short.h"
+#include "cuda/half.h"
 
 #define REAL float
 #define REAL_SQRT(x) tn_sqrt_f32(x)

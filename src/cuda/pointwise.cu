@@ -108,7 +108,7 @@ static __device__ __forceinline__ sixteen<ARITY> read_sixteen(const pointwise_ar
         const X *from = static_cast<const X *>(a.data[k + 1]) + at[k + 1];
         if (a.at.stride[0][k + 1])
             s.x[k] = *reinterpret_cast<const four<uint32_t> *>(from);
-        else if constexpr (element<X>::is_short)
+        else if constexpr (element<X>::is_half)
             s.x[k].v[0] = from->bits;
         else
             s.x[k].v[0] = tn_bits_f32(*from);
@@ -146,13 +146,13 @@ __global__ void pointwise_own(const __grid_constant__ pointwise_args<ARITY, floa
         if (i == first) continue;
         TN_UNROLL
         for (int k = 0; k < ARITY; k++) {
-            uint32_t one = now.x[k].v[0] * (element<X>::is_short ? 0x10001u : 1);
+            uint32_t one = now.x[k].v[0] * (element<X>::is_half ? 0x10001u : 1);
             TN_UNROLL
             for (int j = 0; j < 4; j++)
                 if (!a.at.stride[0][k + 1]) now.x[k].v[j] = one;
             memcpy(&x[k], &now.x[k], 16);
         }
-        if constexpr (element<Y>::is_short) {
+        if constexpr (element<Y>::is_half) {
             four<uint32_t> to;
             TN_UNROLL
             for (int j = 0; j < N; j += 2)

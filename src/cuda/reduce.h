@@ -26,7 +26,7 @@
 #include <type_traits>
 
 #include "cuda/elements.h"
-#include "cuda/short.h"
+#include "cuda/half.h"
 
 enum {
     REDUCE_THREADS = 256,

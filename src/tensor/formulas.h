@@ -3,9 +3,9 @@
  * and its formula, for f32, f64 and (where it makes sense) integers, on the CPU and on the GPU.
  *
  * A line is F(name, parameters, cost, formula). In a formula x, y, z are the operands, p and q the
- * parameters, R the type, M(f) the variant of a function of math.h. Short floats compute in f32,
- * integers below i64 and bool in i64; sums wrap around. Predicates give 0 or 1, stored as bool.
- * Names: u_, b_, t_ by number of operands; TNI_U_exp, TNI_B_add, TNI_T_where number them.
+ * parameters, R the type, M(f) the variant of a function of math.h. Half-precision floats compute
+ * in f32, integers below i64 and bool in i64; sums wrap around. Predicates give 0 or 1, stored as
+ * bool. Names: u_, b_, t_ by number of operands; TNI_U_exp, TNI_B_add, TNI_T_where number them.
  */
 #ifndef TNI_FORMULAS_H
 #define TNI_FORMULAS_H

@@ -340,9 +340,9 @@ typedef struct tni_dropout {
 /* Drawn by the backend's own generator: the CPU's is the default generator; others take seed and
  * offset, and use n / 2 + 1 counters from there on. */
 typedef struct tni_random {
-    tni_array y;        /* dense real */
-    bool normal;        /* standard normal; else uniform in [0, 1) */
-    bool becomes_short; /* y's values become bf16 or f16 */
+    tni_array y;       /* dense real */
+    bool normal;       /* standard normal; else uniform in [0, 1) */
+    bool becomes_half; /* y's values become bf16 or f16 */
     uint64_t seed, offset;
 } tni_random;
 

@@ -184,7 +184,7 @@ static tn_status leave_out_the_end(tn_tensor *t, tn_tensor *below, tn_tensor *re
     return status;
 }
 
-static bool is_short(tn_dtype dtype)
+static bool is_half(tn_dtype dtype)
 {
     return dtype == TN_BF16 || dtype == TN_F16;
 }
@@ -217,7 +217,7 @@ static tn_status fill(tn_tensor *t, draw draw, const double *p)
 tn_status tni_random_uniform(tn_tensor *t, double low, double high)
 {
     double bounds[] = { low, high };
-    if (!is_short(t->dtype) || low >= high || tni_shape_numel(&t->shape) == 0)
+    if (!is_half(t->dtype) || low >= high || tni_shape_numel(&t->shape) == 0)
         return fill(t, draw_uniforms, bounds);
     /* the masks first: if they do not fit, nothing is drawn */
     tn_scope scope = tn_scope_begin();
@@ -231,13 +231,13 @@ tn_status tni_random_uniform(tn_tensor *t, double low, double high)
 
 tn_status tni_random_normal(tn_tensor *t, double mean, double deviation)
 {
-    return fill(t, draw_normals, (double[]){ mean, deviation, is_short(t->dtype) });
+    return fill(t, draw_normals, (double[]){ mean, deviation, is_half(t->dtype) });
 }
 
 tn_status tni_cpu_random(const tni_random *a)
 {
     const tni_array *y = &a->y;
-    const double unit[] = { 0.0, 1.0, a->becomes_short };
+    const double unit[] = { 0.0, 1.0, a->becomes_half };
     tn_generator *g = tn_default_generator();
     int64_t n = 1;
     for (int d = 0; d < y->rank; d++) n *= y->size[d];
@@ -247,9 +247,9 @@ tn_status tni_cpu_random(const tni_random *a)
     return TN_OK;
 }
 
-static tn_status draw_into(tn_tensor *t, bool normal, bool becomes_short)
+static tn_status draw_into(tn_tensor *t, bool normal, bool becomes_half)
 {
-    tni_random a = { .y = tni_array_of(t), .normal = normal, .becomes_short = becomes_short };
+    tni_random a = { .y = tni_array_of(t), .normal = normal, .becomes_half = becomes_half };
     if (t->storage->device.type != TN_CPU) /* numbers / 2 counters are enough for any dtype */
         tni_philox_take((uint64_t)tni_shape_numel(&t->shape) / 2 + 1, &a.seed, &a.offset);
     return tni_backend_of(t)->random(&a);

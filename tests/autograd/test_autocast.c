@@ -16,7 +16,7 @@
 #include <stdlib.h>
 
 #include "autograd/gradients.h"
-#include "cpu/short.h"
+#include "cpu/half.h"
 #include "models.h"
 #include "scarce.h"
 
@@ -189,7 +189,7 @@ END_TEST
 /* f64 is never cast, alone or beside another dtype; integers are left alone. */
 START_TEST(f64_and_integers_stay)
 {
-    TN_AUTOCAST(shorts[_i])
+    TN_AUTOCAST(halves[_i])
     {
         tn_tensor *v = tn_full_as(TN_SHAPE(4, 4), 0.5, TN_F64, tn_cpu());
         tn_tensor *ids = tn_full_as(TN_SHAPE(4, 4), 1, TN_I64, tn_cpu());
@@ -259,7 +259,7 @@ static applied apply(const op_row *row, const op_case *c, tn_dtype region, tn_dt
     return a;
 }
 
-/* An absolute one too: sums cancel; out of a short float's range is 0 or infinity. */
+/* An absolute one too: sums cancel; out of a half-precision float's range is 0 or infinity. */
 static void row_close(const op_row *row, const char *what, tn_tensor *a, tn_tensor *b, double bound)
 {
     const char *text;
@@ -285,11 +285,11 @@ static void rows_close(const op_row *row, const op_case *c, applied *a, applied 
 }
 
 /* With f32 inputs results equal the f32 run's bit for bit; products are close to it, and so is all
- * with short inputs, whose numbers both runs see. */
+ * with half-precision inputs, whose numbers both runs see. */
 START_TEST(rows_equal_the_f32_run)
 {
     const op_row *row = &op_rows[_i / 4];
-    tn_dtype region = shorts[_i % 2], in = _i / 2 % 2 ? region : TN_F32;
+    tn_dtype region = halves[_i % 2], in = _i / 2 % 2 ? region : TN_F32;
     if (row->flags & ROW_FIXED) return;
     op_case c = op_load(row, TN_F32);
     for (int i = 0; i < c.n; i++)
@@ -305,7 +305,7 @@ START_TEST(every_op_runs_in_its_dtype)
 {
     static const tn_dtype in[] = { TN_F32, TN_BF16, TN_F16 };
     const op_row *row = &op_rows[_i / 2];
-    tn_dtype region = shorts[_i % 2];
+    tn_dtype region = halves[_i % 2];
     op_case c = op_load(row, TN_F32);
     bool real = false;
 
@@ -596,7 +596,7 @@ END_TEST
  * the gradient there is less than half of it. */
 START_TEST(logits_are_not_copied)
 {
-    tn_dtype d = shorts[_i % 2];
+    tn_dtype d = halves[_i % 2];
     tn_tensor *x = random_as(TN_SHAPE(64, 5000), -4, 4, 1, d), *wide = leaf(tn_to_dtype(x, TN_F32));
     leaf(x);
     tn_tensor *y = tn_to_dtype(random_as(TN_SHAPE(64), 0, 5000, 2, TN_F64), TN_I64);
@@ -658,7 +658,7 @@ START_TEST(training_reaches_the_f32_loss)
     tn_scaler *scaler = _i ? tn_scaler_new((tn_scaler_options){ 0 }) : NULL;
     train(TN_F32, NULL, true, STEPS, exact);
     double loss[STEPS];
-    train(shorts[_i], scaler, true, STEPS, loss);
+    train(halves[_i], scaler, true, STEPS, loss);
     ck_assert(exact[STEPS - 1] < 0.1);
     for (int i = 0; i < STEPS; i++)
         ck_assert_msg(fabs(loss[i] - exact[i]) < 0.01, "step %d: %g, f32 has %g", i, loss[i],

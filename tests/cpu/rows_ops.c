@@ -326,7 +326,7 @@ END_TEST
 
 /* Of bf16 and f16: logits are not rounded. Each row's loss, and the mean's, is what f64 gives,
  * rounded once. */
-START_TEST(linear_cross_entropy_of_short_floats_rounds_once)
+START_TEST(linear_cross_entropy_of_half_floats_rounds_once)
 {
     enum { N = 12, K = 64, C = 40 };
     tn_dtype dtype = _i < 2 ? TN_BF16 : TN_F16;
@@ -791,7 +791,7 @@ void rows_ops_cases(Suite *suite)
     tcase_add_test(t, cross_entropy_of_equal_logits);
     tcase_add_loop_test(t, linear_cross_entropy_beside_large_offsets, 0, OFFSETS);
     tcase_add_loop_test(t, logsumexp_beside_large_offsets, 0, OFFSETS);
-    tcase_add_loop_test(t, linear_cross_entropy_of_short_floats_rounds_once, 0, 4);
+    tcase_add_loop_test(t, linear_cross_entropy_of_half_floats_rounds_once, 0, 4);
     add_tests(t, kl_div_of_bad_targets, gradients_beside_nan, pow_slope_at_zero, LS_05_other_losses,
               LY_03_golden, layer_norm_with_a_negative_eps, LY_03_derivatives, BN_02_BN_03_golden,
               BN_05_cumulative, BN_06_eval, BN_07_BN_08_absent_statistics,

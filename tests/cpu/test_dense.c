@@ -7,7 +7,7 @@
  * wrong half of a bf16, an odd column of dx not set (pool_halves_as_windows).
  */
 #include "plain.h"
-#include "short.h"
+#include "half.h"
 
 /* ---- the same bits for any number of threads ------------------------------------------------- */
 

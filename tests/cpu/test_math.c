@@ -219,8 +219,8 @@ START_TEST(special_values)
 }
 END_TEST
 
-/* All 65,536 values of the short floats come back; halfway cases round to even. */
-START_TEST(short_floats)
+/* All 65,536 values of the half-precision floats come back; halfway cases round to even. */
+START_TEST(half_floats)
 {
     for (uint32_t h = 0; h < 65536; h++) {
         float x = tn_from_f16((uint16_t)h);
@@ -909,7 +909,7 @@ Suite *test_suite(void)
 
     tcase_add_loop_test(functions_case, ulp_bounds_f32, 0, 6);
     tcase_add_loop_test(functions_case, ulp_bounds_f64, 0, 6);
-    add_tests(functions_case, exp_part_f32, gelu_f32, gelu_tanh_f32, special_values, short_floats);
+    add_tests(functions_case, exp_part_f32, gelu_f32, gelu_tanh_f32, special_values, half_floats);
     add_tests(kernels, unary_rows, binary_rows, bf16_is_f32_rounded, ternary_rows, integers, copies,
               transpositions, fills, reductions, long_reductions, integer_reductions,
               sums_are_accurate, extremes_and_running_sums, bits_for_any_threads, simd_choice);

@@ -95,7 +95,7 @@ static tni_convolution as_one(int kind, const conv *c)
     tn_status tni_conv2d_grad_weight_##isa##_f64(const tni_conv2d_grad_weight *);                  \
     static bool general_##isa(int kind, conv *c)                                                   \
     {                                                                                              \
-        if (tni_is_short(c->dtype) || !tni_cpu_table(#isa)) return false;                          \
+        if (tni_is_half(c->dtype) || !tni_cpu_table(#isa)) return false;                           \
         c->status =                                                                                \
             c->dtype == TN_F32                                                                     \
                 ? BY_KIND(kind, c, tni_conv2d_##isa##_f32, tni_conv2d_grad_input_##isa##_f32,      \
@@ -111,7 +111,7 @@ static tni_convolution as_one(int kind, const conv *c)
     }                                                                                              \
     static bool few_##isa(const tni_gemm *g)                                                       \
     {                                                                                              \
-        if (tni_is_short(g->dtype) || !tni_cpu_table(#isa)) return false;                          \
+        if (tni_is_half(g->dtype) || !tni_cpu_table(#isa)) return false;                           \
         g->dtype == TN_F32 ? tni_gemm_few_##isa##_f32(g) : tni_gemm_few_##isa##_f64(g);            \
         return true;                                                                               \
     }                                                                                              \
@@ -334,7 +334,7 @@ static bool by_one(const tni_gemm *g)
 static bool by_thin(const tni_gemm *g)
 {
     tni_product p = product_of(g);
-    if (!is_product(g) || tni_is_short(g->dtype) || (g->m > 1 && g->n > 1)) return false;
+    if (!is_product(g) || tni_is_half(g->dtype) || (g->m > 1 && g->n > 1)) return false;
     tni_product_thin(&p);
     return true;
 }
@@ -405,8 +405,8 @@ static tni_gemm draw_gemm(tn_dtype dtype)
     g.c_row = g.n + gap;
     g.a_batch = g.m * g.a_row + g.k * g.a_col, g.b_batch = g.k * g.b_row + g.n * g.b_col;
     g.c_batch = g.m * g.c_row;
-    g.wide = tni_is_short(dtype) && draw_below(2);
-    g.accumulate = (!tni_is_short(dtype) || g.wide) && draw_below(3) == 0;
+    g.wide = tni_is_half(dtype) && draw_below(2);
+    g.accumulate = (!tni_is_half(dtype) || g.wide) && draw_below(3) == 0;
     g.bias = !g.wide && !g.accumulate && draw_below(2) ? "" : NULL;
     return g;
 }

@@ -20,10 +20,10 @@
  * product is off by about 2^-23 of the sum of its terms' sizes, which is allowed for scores and for
  * dy . v - delta.
  *
- * Seen to fail: in attention_short.cu the wait for the values, either of the two barriers of a
- * tile, the tile on the diagonal skipped; in attention_short_grad.cu the barriers, the tile on the
+ * Seen to fail: in attention_half.cu the wait for the values, either of the two barriers of a
+ * tile, the tile on the diagonal skipped; in attention_half_grad.cu the barriers, the tile on the
  * diagonal skipped, dk without the scale; in attention_rows.h the shrink of earlier keys left out,
- * -inf subtracted in blocked rows, keys beyond the last seen; in attention_short.h a copy from a
+ * -inf subtracted in blocked rows, keys beyond the last seen; in attention_half.h a copy from a
  * row that is not on 16 bytes.
  */
 #include <stdlib.h>

@@ -3,9 +3,9 @@
  * device beside the CPU's, which test_autocast.c and test_half.c compare with PyTorch: every row of
  * the op table in bf16 and f16, casts of values and of weights, and training.
  *
- * Casts have the CPU's bits for every short number, for every border between two of them and the
- * floats beside it, NaN payloads, subnormals, infinities; for lengths and places in memory that
- * the wide accesses do not divide.
+ * Casts have the CPU's bits for every number in half precision, for every border between two of
+ * them and the floats beside it, NaN payloads, subnormals, infinities; for lengths and places in
+ * memory that the wide accesses do not divide.
  *
  * Both devices keep sums in f32 and round once, so they differ only where two sums fall on
  * different sides of a rounding boundary: by one unit in the last place here and there.
@@ -19,13 +19,13 @@
 
 #include "shim.h"
 #include "models.h"
-#include "cpu/short.h"
+#include "cpu/half.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"
 
 #include <autograd/tell.h>
 
-/* Whether attention has kernels for short floats; if not, it says so. */
+/* Whether attention has kernels for half-precision floats; if not, it says so. */
 static bool has_attention(tn_dtype dtype)
 {
     tn_tensor *q = tn_full_as(TN_SHAPE(1, 1, 2, 2), 1, dtype, tn_cuda(0));
@@ -83,18 +83,18 @@ static void check_cast(tn_dtype to, tn_dtype from, const void *x, int64_t n, int
 }
 
 /* All 65536 numbers, NaNs of every payload among them. */
-START_TEST(every_short_number)
+START_TEST(every_half_number)
 {
     uint16_t *x = malloc(65536 * sizeof *x);
     both_backends();
     for (int i = 0; i < 65536; i++) x[i] = (uint16_t)i;
-    check_cast(TN_F32, shorts[_i], x, 65536, 0, 0);
-    check_cast(shorts[1 - _i], shorts[_i], x, 65536, 0, 0);
+    check_cast(TN_F32, halves[_i], x, 65536, 0, 0);
+    check_cast(halves[1 - _i], halves[_i], x, 65536, 0, 0);
     free(x);
 }
 END_TEST
 
-/* Of each short number: itself as a float, halfway to the next, and the floats beside these two. */
+/* Of each such number: itself as a float, halfway to the next, and the floats beside these two. */
 START_TEST(every_border)
 {
     enum { EACH = 6 };
@@ -109,12 +109,12 @@ START_TEST(every_border)
         to[0] = here, to[1] = here - 1, to[2] = here + 1;
         to[3] = middle, to[4] = middle - 1, to[5] = middle + 1;
     }
-    check_cast(shorts[_i], TN_F32, x, 65536 * EACH, 0, 0);
+    check_cast(halves[_i], TN_F32, x, 65536 * EACH, 0, 0);
     free(x);
 }
 END_TEST
 
-/* Floats of any bits: NaNs with payloads above and below what a short one holds, signs, subnormals,
+/* Floats of any bits: NaNs with payloads above and below what a half holds, signs, subnormals,
  * numbers out of range. */
 START_TEST(floats_of_any_bits)
 {
@@ -132,7 +132,7 @@ START_TEST(floats_of_any_bits)
                : i % 4 == 2 ? sign | (state & (0x7fffffu >> (i / 4 % 23)))
                             : sign | ((state % (50u << 23)) + (95u << 23)); /* around f16's range */
     }
-    check_cast(shorts[_i], TN_F32, x, N, 0, 0);
+    check_cast(halves[_i], TN_F32, x, N, 0, 0);
     free(x);
 }
 END_TEST
@@ -150,8 +150,8 @@ START_TEST(lengths_and_places)
     for (int n = 0; n < 13; n++)
         for (int lead = 0; lead < 9; lead += n == 12 ? 8 : 1)
             for (int other = 0; other < 9; other += 4) {
-                check_cast(shorts[_i], TN_F32, x, lengths[n], lead, other);
-                check_cast(TN_F32, shorts[_i], h, lengths[n], other, lead);
+                check_cast(halves[_i], TN_F32, x, lengths[n], lead, other);
+                check_cast(TN_F32, halves[_i], h, lengths[n], other, lead);
             }
     free(x);
     free(h);
@@ -243,15 +243,15 @@ static void rows_agree(const op_row *row, tn_dtype region, tn_dtype in)
     }
 }
 
-/* In a region with f32 and with short inputs; and outside with those. (One test for all six: there
- * are hundreds of rows, and a process for each.) */
+/* In a region with f32 and with half-precision inputs; and outside with those. (One test for all
+ * six: there are hundreds of rows, and a process for each.) */
 START_TEST(rows)
 {
     if (op_rows[_i].flags & ROW_FIXED) return;
     for (int k = 0; k < 2; k++) {
-        rows_agree(&op_rows[_i], shorts[k], TN_F32);
-        rows_agree(&op_rows[_i], shorts[k], shorts[k]);
-        rows_agree(&op_rows[_i], TN_F32, shorts[k]);
+        rows_agree(&op_rows[_i], halves[k], TN_F32);
+        rows_agree(&op_rows[_i], halves[k], halves[k]);
+        rows_agree(&op_rows[_i], TN_F32, halves[k]);
     }
 }
 END_TEST
@@ -270,7 +270,7 @@ START_TEST(a_weight_is_cast_by_one_launch)
     tn_tensor *w = on_gpu(TN_SHAPE(8, 16), 1, true), *b = on_gpu(TN_SHAPE(8), 2, true);
     tn_tensor *x = on_gpu(TN_SHAPE(4, 16), 3, false);
     for (int step = 0; step < 2; step++) {
-        TN_AUTOCAST(shorts[_i])
+        TN_AUTOCAST(halves[_i])
         {
             for (int i = 0; i < 3; i++) {
                 long long before = host.launches();
@@ -417,7 +417,7 @@ enum { KINDS = 3 };
 START_TEST(training_beside_the_cpu)
 {
     kind k = (kind)(_i / 2);
-    tn_dtype dtype = shorts[_i % 2];
+    tn_dtype dtype = halves[_i % 2];
     if (k == TRANSFORMER && !has_attention(dtype)) return;
     tn_module *like = model_new(k);
     trainer cpu = trainer_new(like, tn_cpu(), dtype, 0.01);
@@ -481,7 +481,7 @@ static void states_agree(tn_module *gpu, tn_module *cpu, int i, double bound)
 START_TEST(whole_models_beside_the_cpu)
 {
     kind k = (kind)(_i / 2 % KINDS);
-    tn_dtype dtype = shorts[_i % 2];
+    tn_dtype dtype = halves[_i % 2];
     tn_module *like = model_new(k), *cpu;
     assert_ok(tn_module_to_dtype(like, dtype));
     trainer a = trainer_new(like, tn_cuda(0), TN_F32, 0.01);
@@ -553,7 +553,7 @@ Suite *test_suite(void)
     TCase *t = test_case(suite, "rows");
     tcase_add_loop_test(t, rows, 0, n_op_rows);
     t = test_case(suite, "casts");
-    tcase_add_loop_test(t, every_short_number, 0, 2);
+    tcase_add_loop_test(t, every_half_number, 0, 2);
     tcase_add_loop_test(t, every_border, 0, 2);
     tcase_add_loop_test(t, floats_of_any_bits, 0, 2);
     tcase_add_loop_test(t, lengths_and_places, 0, 2);

@@ -786,7 +786,7 @@ static tn_status fail_conv(void)
 static const tni_conv2d_sizes in_columns = { 2, 1, 3, 9,        9,        4,       3,
                                              3, 9, 9, { 1, 1 }, { 1, 1 }, { 1, 1 } };
 
-static tni_array short_part(int i)
+static tni_array half_part(int i)
 {
     tni_array a = parts[i]->at[GPU];
     a.dtype = TN_BF16;
@@ -795,17 +795,17 @@ static tni_array short_part(int i)
 
 static tn_status fail_columns(void)
 {
-    return kernels[GPU]->conv2d(&(tni_conv2d){ .y = short_part(0),
-                                               .x = short_part(1),
-                                               .w = short_part(2),
-                                               .bias = short_part(3),
+    return kernels[GPU]->conv2d(&(tni_conv2d){ .y = half_part(0),
+                                               .x = half_part(1),
+                                               .w = half_part(2),
+                                               .bias = half_part(3),
                                                .sizes = in_columns });
 }
 
 static tn_status fail_columns_grad(void)
 {
     return kernels[GPU]->conv2d_grad_input(&(tni_conv2d_grad_input){
-        .dx = short_part(0), .dy = short_part(1), .w = short_part(2), .sizes = in_columns });
+        .dx = half_part(0), .dy = half_part(1), .w = half_part(2), .sizes = in_columns });
 }
 
 static tn_status fail_attention(void)

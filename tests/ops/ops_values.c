@@ -118,7 +118,7 @@ START_TEST(PR_02_scalars_beside_integers)
 END_TEST
 
 /* What is added to bf16 and f16, or compared with them, is rounded to them; a factor is not. */
-START_TEST(PR_03_scalars_beside_short_floats)
+START_TEST(PR_03_scalars_beside_half_floats)
 {
     tn_tensor *x = tn_full_as(TN_SHAPE(2), 0.1, TN_BF16, tn_cpu()); /* 0.10009765625 */
     assert_values(tn_sub_scalar(x, 0.1), 0, 0, 0);
@@ -169,6 +169,6 @@ void ops_values_cases(Suite *suite)
 {
     TCase *t = test_case(suite, "values");
     add_tests(t, AG_05_at_zero, AG_05_clamp, AG_05_ties, AG_05_where_does_not_hide_nan,
-              PR_03_scalars_beside_short_floats, lerp_from_the_nearer_end, pow_of_a_half);
+              PR_03_scalars_beside_half_floats, lerp_from_the_nearer_end, pow_of_a_half);
     tcase_add_loop_test(t, PR_02_scalars_beside_integers, 0, COUNT(scalar_rows));
 }

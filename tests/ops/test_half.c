@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "autograd/gradients.h"
-#include "cpu/short.h"
+#include "cpu/half.h"
 #include "models.h"
 
 /* The distance of two numbers near x, 2^-8 or 2^-11 of it and more. */
@@ -121,7 +121,7 @@ static bool has_kernel(const op_row *row)
 START_TEST(HP_01_every_op)
 {
     const op_row *row = &op_rows[_i / 2];
-    tn_dtype dtype = shorts[_i % 2];
+    tn_dtype dtype = halves[_i % 2];
     if (row->flags & (ROW_NO_GOLDEN | ROW_FIXED)) return;
     op_case c = op_load(row, dtype);
     result got = run(row, &c, dtype, 0), want = run(row, &c, TN_F64, TN_CREATE_GRAPH);
@@ -172,7 +172,7 @@ static void gelu_and_slope(bool tanh, double v, double *want)
 /* All 65,536 inputs against f64, with an upstream gradient of 1. */
 START_TEST(every_gelu)
 {
-    tn_dtype dtype = shorts[_i % 2];
+    tn_dtype dtype = halves[_i % 2];
     bool tanh = _i / 2;
     static uint16_t bits[65536];
     for (int h = 0; h < 65536; h++) bits[h] = (uint16_t)h;
@@ -268,7 +268,7 @@ static tn_tensor *part(const tn_list *list, const char *name, tn_dtype dtype, co
 START_TEST(as_in_pytorch)
 {
     const char *name = cases[_i / 2].name;
-    tn_dtype dtype = shorts[_i % 2];
+    tn_dtype dtype = halves[_i % 2];
     tn_list *list = tn_load_tensors(golden_path("half.safetensors"), NULL);
     assert_made(list);
     tn_tensor *x[5] = { NULL }, *want[5] = { NULL };
@@ -330,7 +330,7 @@ static tn_list *alone(tn_tensor *p)
 START_TEST(HP_04_optimizers_as_in_pytorch)
 {
     const char *name = optimizers[_i / 4];
-    tn_dtype dtype = shorts[_i / 2 % 2];
+    tn_dtype dtype = halves[_i / 2 % 2];
     tn_list *list = tn_load_tensors(golden_path("half.safetensors"), NULL);
     assert_made(list);
     tn_tensor *p = tn_clone(part(list, name, dtype, "p0"));
@@ -389,7 +389,7 @@ END_TEST
 
 START_TEST(HP_02_which_dtypes_go_together)
 {
-    tn_dtype low = shorts[_i], other = shorts[!_i];
+    tn_dtype low = halves[_i], other = halves[!_i];
     tn_tensor *x = random_as(TN_SHAPE(4, 3), -1, 1, 1, low), *wide = tn_to_dtype(x, TN_F32);
     tn_tensor *w = tn_ones(TN_SHAPE(3)), *lw = tn_to_dtype(w, low), *b = tn_zeros(TN_SHAPE(3));
     ck_assert_int_eq(tn_dtype_of(tn_layer_norm(x, 1, w, b, 1e-5)), low);
@@ -434,7 +434,7 @@ END_TEST
  * cast back; eval writes nothing; no optimizer takes them. */
 START_TEST(HP_03_batch_norm_buffers)
 {
-    tn_dtype dtype = shorts[_i];
+    tn_dtype dtype = halves[_i];
     tn_module *m = owned(tn_batch_norm1d_new(3, (tn_batch_norm_options){ 0 }));
     assert_ok(tn_module_to_dtype(m, dtype));
     tn_tensor *mean = tn_get_buffer(m, "running_mean"), *var = tn_get_buffer(m, "running_var");

@@ -512,7 +512,7 @@ static bool rounded_once(void)
 /* Messages in bf16 hold half as many bytes. Each gradient is rounded, the sum of the ranks' is
  * rounded, and nothing else: exactly so, for numbers of elements that the ranks do not divide. f64
  * is sent as f64. */
-static void short_sums(void)
+static void half_sums(void)
 {
     int size = tn_parallel_size();
     double bound = rounded_once() ? 1e-7 : size * 0x1p-8; /* of numbers up to 1 */
@@ -549,7 +549,7 @@ static void short_sums(void)
 }
 
 /* 256 and ones, in bf16, where 256 + 1 is 256: the ones are not lost. f64 stays f64. */
-static void short_edges(void)
+static void half_edges(void)
 {
     int rank = tn_parallel_rank(), size = tn_parallel_size();
     tn_module *m = model(tn_linear_new(1, 3, (tn_linear_options){ .no_bias = true }));
@@ -905,13 +905,13 @@ static void on_the_gpu(void)
 int main(int argc, char **argv)
 {
     static const rank_mode mode[] = {
-        WITH(train, 4),    WITH(norm, 2), WITH(wide, 1), WITH(train_bf16, 3),
-        WITH(compare, 3),  WITH(die, 1),  WITH(maps, 1), MODE(differ),
-        MODE(buffers),     MODE(unused),  MODE(frozen),  MODE(tied),
-        MODE(overlap),     MODE(dtypes),  MODE(calls),   MODE(random_numbers),
-        MODE(mismatch),    MODE(memory),  MODE(faults),  MODE(capture),
-        MODE(two),         MODE(changed), MODE(gpus),    MODE(short_sums),
-        MODE(short_edges), MODE(uneven),  MODE(dealt),   MODE(leave),
+        WITH(train, 4),   WITH(norm, 2), WITH(wide, 1), WITH(train_bf16, 3),
+        WITH(compare, 3), WITH(die, 1),  WITH(maps, 1), MODE(differ),
+        MODE(buffers),    MODE(unused),  MODE(frozen),  MODE(tied),
+        MODE(overlap),    MODE(dtypes),  MODE(calls),   MODE(random_numbers),
+        MODE(mismatch),   MODE(memory),  MODE(faults),  MODE(capture),
+        MODE(two),        MODE(changed), MODE(gpus),    MODE(half_sums),
+        MODE(half_edges), MODE(uneven),  MODE(dealt),   MODE(leave),
         MODE(same_data),
     };
     bool cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;

@@ -34,7 +34,7 @@ for n in 2 4; do
     ranks $n cuda train f32 64 1 c && ranks 1 compare f32 c 2e-6 && cat log
     ranks $n cuda train_bf16 f32 64 d && ranks 1 compare f32 d 2e-2 && cat log
     ranks $n cuda norm f64 e && ranks 1 compare n64 e 1e-12
-    for mode in uneven differ buffers unused frozen overlap dtypes short_sums short_edges calls random_numbers mismatch \
+    for mode in uneven differ buffers unused frozen overlap dtypes half_sums half_edges calls random_numbers mismatch \
         two changed capture dealt leave; do
         ranks $n cuda $mode
     done

@@ -37,7 +37,7 @@ for n in 2 4; do
     ranks $n norm f32 f && ranks 1 compare n32 f 5e-6 && cat log
     # two threads in each process, and the optimizer's state dealt over the ranks
     TN_NUM_THREADS=2 ranks $n wide w && ranks 1 compare w64 w 1e-12 && cat log
-    for mode in uneven differ buffers unused frozen tied overlap dtypes short_sums short_edges calls random_numbers \
+    for mode in uneven differ buffers unused frozen tied overlap dtypes half_sums half_edges calls random_numbers \
         mismatch two leave same_data changed; do
         ranks $n $mode
     done
@@ -46,7 +46,7 @@ done
 # a number of ranks that is no power of two: MPI adds in another order, and a mean is no exact division
 ranks 3 train f64 64 1 j && ranks 1 compare f64 j 1e-12
 ranks 3 norm f64 k && ranks 1 compare n64 k 1e-12
-for mode in uneven short_sums tied; do ranks 3 $mode; done
+for mode in uneven half_sums tied; do ranks 3 $mode; done
 
 # A rank that is killed, or ends with an error, ends the others: with a status, and the rank's number, from
 # mpirun for one that was killed, from the program itself for the other.

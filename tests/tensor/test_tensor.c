@@ -465,8 +465,8 @@ static const tn_dtype by_width[] = {
 };
 
 /* The rule in PyTorch's words: bool < integer < float; a tensor without axes counts only where its
- * kind is the higher one; otherwise the wider of two, f32 for two short floats. by_width is in
- * order of width. */
+ * kind is the higher one; otherwise the wider of two, f32 for two half-precision floats. by_width
+ * is in order of width. */
 static int kind(int d)
 {
     return d == 0 ? 0 : d < 4 ? 1 : 2;

@@ -62,8 +62,9 @@ static tn_status unary_shape(tni_call *c)
     return status;
 }
 
-/* Short floats add, raise and compare with a scalar that is rounded to them, and scale by one that
- * is not, as PyTorch does. Powers have shorter forms, whose values at -0 and -inf are PyTorch's. */
+/* Half-precision floats add, raise and compare with a scalar that is rounded to them, and scale by
+ * one that is not, as PyTorch does. Powers have shorter forms, whose values at -0 and -inf are
+ * PyTorch's. */
 static void settle(tn_dtype dtype, const unary_op *u, tni_unary *a, double p[2])
 {
     if (u->kind == SCALAR && u->function != TNI_U_mul_scalar) p[0] = tni_rounded(p[0], dtype);

@@ -111,8 +111,8 @@ static int piece_of(size_t n)
 }
 
 /* The first message. */
-static int short_begin(tni_mpi_group *group, void *data, void *scratch, size_t n, MPI_Request *r,
-                       tni_mpi_request *request)
+static int half_begin(tni_mpi_group *group, void *data, void *scratch, size_t n, MPI_Request *r,
+                      tni_mpi_request *request)
 {
     int piece = piece_of(n);
     request->group = group;
@@ -161,7 +161,7 @@ static const char *sum_begin(tni_mpi_group *group, void *data, void *scratch, si
     if (n > INT_MAX) return "more than 2^31 - 1 numbers in one message";
     const char *why = tni_mpi_count();
     if (why) return why;
-    int code = dtype == TN_BF16 ? short_begin(group, data, scratch, n, &r, request)
+    int code = dtype == TN_BF16 ? half_begin(group, data, scratch, n, &r, request)
                                 : MPI_Iallreduce(MPI_IN_PLACE, data, (int)n, type_of(dtype),
                                                  MPI_SUM, comm_of(*group), &r);
     if (code == MPI_SUCCESS) memcpy(&request->word, &r, sizeof r);

@@ -75,7 +75,7 @@ void tni_parallel_blas(int64_t n, int64_t grain, tni_chunk f, void *context);
 int tni_workers(int64_t n, int64_t grain);
 int tni_worker(void);
 void tni_parallel_workers(int workers, int64_t n, int64_t grain, tni_chunk f, void *context);
-static inline bool tni_is_short(tn_dtype dtype)
+static inline bool tni_is_half(tn_dtype dtype)
 {
     return dtype == TN_BF16 || dtype == TN_F16;
 }
@@ -86,7 +86,7 @@ static inline bool tni_is_short(tn_dtype dtype)
  * row. */
 enum { TNI_SHORT_MOST = 11, TNI_SHORT_BYTES = 1664 }; /* arrays; at least the bytes of any struct */
 typedef tn_status (*tni_copy_kernel)(const tni_copy *a);
-typedef struct tni_short {
+typedef struct tni_half {
     tn_status (*kernel)(const void *args); /* by rows it allocates nothing, so it cannot fail */
     void *args; /* a copy of the caller's; begins with n_out outputs and n_in inputs */
     size_t bytes;
@@ -97,9 +97,9 @@ typedef struct tni_short {
                  int64_t stride);
     void (*store)(tn_dtype type, int64_t n, void *to, tn_dtype dtype, int64_t stride,
                   const void *from);
-} tni_short;
-tn_status tni_short_run(const tni_short *s);
-tn_status tni_short_gemm(const tni_gemm *g);
+} tni_half;
+tn_status tni_half_run(const tni_half *s);
+tn_status tni_half_gemm(const tni_gemm *g);
 
 /* A kernel that is the same for all instruction sets (dense/cut.c). */
 tn_status tni_cpu_gemm(const tni_gemm *g);
@@ -121,8 +121,8 @@ bool K32(tni_attention_grad_bf16)(const tni_attention_grad *a, tn_status *status
 bool K32(tni_max_pool2d_bf16)(const tni_max_pool2d *a, tn_status *status);
 bool K32(tni_max_pool2d_grad_bf16)(const tni_max_pool2d_grad *a, tn_status *status);
 /* Of bf16 and f16, a row at a time. */
-bool K32(tni_cross_entropy_short)(const tni_cross_entropy *a, tn_status *status);
-bool K32(tni_cross_entropy_grad_short)(const tni_cross_entropy_grad *a, tn_status *status);
+bool K32(tni_cross_entropy_half)(const tni_cross_entropy *a, tn_status *status);
+bool K32(tni_cross_entropy_grad_half)(const tni_cross_entropy_grad *a, tn_status *status);
 /* Elements [begin, end) of one tensor, for tni_parallel_tensors. */
 #define TNI_SPAN_PROTOTYPES(V)                                                                     \
     void V(tni_lerp_span)(const tni_lerp_tensor *t, int64_t begin, int64_t end);                   \

@@ -1,9 +1,9 @@
 /*
  * pointwise.h - the inner loops behind the pointwise and reduction slots.
  *
- * Everything computes in one of three types: float (for f32 and the short floats), double, int64_t
- * (for integers and bool); other dtypes pass through buffers of BLOCK elements. A row is one
- * strided loop.
+ * Everything computes in one of three types: float (for f32 and the half-precision floats), double,
+ * int64_t (for integers and bool); other dtypes pass through buffers of BLOCK elements. A row is
+ * one strided loop.
  */
 #ifndef TNI_CPU_POINTWISE_H
 #define TNI_CPU_POINTWISE_H

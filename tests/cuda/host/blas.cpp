@@ -38,7 +38,7 @@ cuda_host::in_blas::~in_blas()
     CALL;                                                                                          \
     if (here.others) return cuda_host::refuse_threads(__func__)
 
-/* The handle's math mode: what f32 and short floats may lose. */
+/* The handle's math mode: what f32 and half-precision floats may lose. */
 static cublasStatus_t put(cublasHandle_t handle, product p)
 {
     int mode = handle->mode;

@@ -1,7 +1,8 @@
 /*
  * blas_lt.cpp - cublasLt on OpenBLAS. It holds its caller to what the real one needs: sizes that
  * agree, pointers aligned as promised when the algorithm was chosen, the workspace asked for. As
- * there a short product that is not made of whole 16 bytes is rounded before its bias is added.
+ * there a product in half precision that is not made of whole 16 bytes is rounded before its bias
+ * is added.
  */
 #include "cublasLt.h"
 

@@ -1,6 +1,6 @@
 /*
- * product.cpp - products on OpenBLAS: operands of short floats are widened to f32 before, C is
- * rounded once after.
+ * product.cpp - products on OpenBLAS: operands of half-precision floats are widened to f32 before,
+ * C is rounded once after.
  */
 #include "product.h"
 
@@ -144,7 +144,7 @@ static void add_product(const product &p, const std::vector<float> &a, const std
                     as_int(ldb), 1, sum->data(), as_int(p.m));
 }
 
-static void run_short(const product &p, int64_t b)
+static void run_half(const product &p, int64_t b)
 {
     std::vector<float> left =
         operand(p.a, p.a_type, b * p.stride_a, p.ta == CUBLAS_OP_N ? p.m : p.k,
@@ -203,7 +203,7 @@ void run(const product &p)
         else if (p.a_type == CUDA_R_32F && !p.tf32)
             run_f32(p, b);
         else
-            run_short(p, b);
+            run_half(p, b);
 }
 
 } /* namespace cuda_host */

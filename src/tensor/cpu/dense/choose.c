@@ -135,7 +135,7 @@ void tni_tile_pack(const tni_product *p, void *to)
 bool tni_tile_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k)
 {
     double work = (double)m * (double)n * (double)k;
-    bool converts = tni_is_short(dtype);
+    bool converts = tni_is_half(dtype);
     if (!tni_has_tiles()) return false;
     tni_blas_speed blas = tni_blas_beside_ours();
     if (blas == TNI_BLAS_SLOW && !(converts && m == 1)) return work >= LEAST_SLOW; /* gemv: a row */
@@ -146,7 +146,7 @@ bool tni_tile_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k)
 
 static bool tiles_take(const tni_product *p)
 {
-    return tni_is_short(p->in) || p->packed ||
+    return tni_is_half(p->in) || p->packed ||
            (p->in == TN_F32 && tni_tile_fits(p->in, p->tb, p->m, p->n, p->k));
 }
 
@@ -175,7 +175,7 @@ typedef struct provider {
 #define BIT(dtype) (1u << (dtype))
 static bool blas_takes(const tni_product *p)
 {
-    return !tni_is_short(p->in);
+    return !tni_is_half(p->in);
 }
 
 /* oneDNN convolves bf16 at twice f32's rate, or not at all: before Winograd, and f32 after it. */

@@ -59,7 +59,7 @@ static bool plan(conv *p, const tni_conv2d_sizes *c, tn_dtype dtype)
     p->own_columns = c->kh == 1 && c->kw == 1 && c->stride[0] == 1 && c->stride[1] == 1 &&
                      c->padding[0] == 0 && c->padding[1] == 0;
     int64_t widest =
-        tni_is_short(dtype) ? TNI_MAX(p->taps, p->og) : p->taps; /* of a worker's arrays */
+        tni_is_half(dtype) ? TNI_MAX(p->taps, p->og) : p->taps; /* of a worker's arrays */
     int64_t row = TNI_MAX(widest * c->ow, 1);
     p->rows = TNI_MIN(TNI_MAX(BLOCK_ELEMENTS / row, 1), TNI_MAX(c->oh, 1));
     p->blocks = c->oh > 0 ? (c->oh - 1) / p->rows + 1 : 0;
@@ -99,7 +99,7 @@ static bool take_scratch(conv *p, int workers)
 {
     int64_t run = p->rows * p->c->ow;
     p->columns_size = p->own_columns ? 0 : (p->taps * run + 15) / 16 * 16;
-    p->worker_size = p->columns_size + (tni_is_short(p->dtype) ? (p->og * run + 15) / 16 * 16 : 0);
+    p->worker_size = p->columns_size + (tni_is_half(p->dtype) ? (p->og * run + 15) / 16 * 16 : 0);
     if (tni_blas_room(workers) != TN_OK) return false;
     if (p->worker_size == 0) return true;
     p->scratch = tni_alloc(scratch_size(p, workers));
@@ -242,24 +242,24 @@ static const REAL *columns(const conv *p, const REAL *x, int64_t r0, int64_t row
  * there. */
 static REAL *place(const conv *p, int64_t at, int64_t n, int64_t *ld)
 {
-    bool is_short = tni_is_short(p->dtype);
-    *ld = is_short ? n : p->plane;
-    return is_short ? worker_scratch(p) + p->columns_size : (REAL *)p->y + at;
+    bool is_half = tni_is_half(p->dtype);
+    *ld = is_half ? n : p->plane;
+    return is_half ? worker_scratch(p) + p->columns_size : (REAL *)p->y + at;
 }
 
 static void write(const conv *p, int64_t at, int64_t channels, int64_t n, const REAL *block)
 {
     uint16_t *y = (uint16_t *)p->y + at;
-    for (int64_t o = 0; tni_is_short(p->dtype) && o < channels; o++)
+    for (int64_t o = 0; tni_is_half(p->dtype) && o < channels; o++)
         TNI_STORE(TN_F32, n, y + o * p->plane, p->dtype, 1, block + o * n);
 }
 
 /* A block of dy, as `place` has it of y. */
 static const REAL *read(const conv *p, int64_t at, int64_t channels, int64_t n, int64_t *ld)
 {
-    bool is_short = tni_is_short(p->dtype);
-    *ld = is_short ? n : p->plane;
-    if (!is_short) return (const REAL *)p->dy + at;
+    bool is_half = tni_is_half(p->dtype);
+    *ld = is_half ? n : p->plane;
+    if (!is_half) return (const REAL *)p->dy + at;
     REAL *block = worker_scratch(p) + p->columns_size;
     const uint16_t *dy = (const uint16_t *)p->dy + at;
     for (int64_t o = 0; o < channels; o++)

@@ -236,7 +236,7 @@ static tni_product piece(const plan *p, int64_t batch, int64_t r, int64_t m, int
 /* Whether it is BLAS's product of a matrix and a vector. */
 static bool is_thin(const tni_gemm *g)
 {
-    return !tni_is_short(g->dtype) && (g->m == 1 || g->n == 1);
+    return !tni_is_half(g->dtype) && (g->m == 1 || g->n == 1);
 }
 
 static void compute(const plan *p, const tni_product *piece)
@@ -272,7 +272,7 @@ static void run_parts(void *context, int64_t begin, int64_t end)
 {
     const plan *p = context;
     const tni_gemm *g = p->g;
-    bool own_first = !tni_is_short(p->out);
+    bool own_first = !tni_is_half(p->out);
     for (int64_t i = begin; i < end; i++) {
         int64_t k0 = i * p->step_k;
         tni_product part = piece(p, 0, 0, g->m, 0, g->n, k0, MIN(p->step_k, g->k - k0));
@@ -333,9 +333,9 @@ static tn_status run(plan *p)
     int64_t grain = work >= 65536 || p->parts > 1 ? 1 : (int64_t)(65536 / work) + 1;
     int64_t pieces = p->parts > 1 ? p->parts : g->batch * p->tiles_m * p->tiles_n;
     int workers = (int)MIN(tni_workers(pieces, grain), pieces);
-    if (!tni_is_short(g->dtype) && tni_blas_room(workers) != TN_OK) return TN_E_NOMEM;
+    if (!tni_is_half(g->dtype) && tni_blas_room(workers) != TN_OK) return TN_E_NOMEM;
     if (p->parts > 1) {
-        bool own_first = !tni_is_short(p->out);
+        bool own_first = !tni_is_half(p->out);
         size_t size = (size_t)(p->parts - own_first) * (size_t)g->m * (size_t)g->n * part_item(g);
         p->partial = tni_alloc(size);
         if (!p->partial) return TN_E_NOMEM;
@@ -362,7 +362,7 @@ static void run_empty(void *context, int64_t begin, int64_t end)
 
 static tn_dtype out_of(const tni_gemm *g)
 {
-    return g->wide && tni_is_short(g->dtype) ? TN_F32 : g->dtype;
+    return g->wide && tni_is_half(g->dtype) ? TN_F32 : g->dtype;
 }
 
 /* Sets done to false when pieces are missing, which happens for bf16 and f16 alone. */
@@ -416,7 +416,7 @@ tn_status tni_gemm_cut(const tni_gemm *g)
 }
 
 /* bf16 and f16 without whole copies in f32, where there is such a product; done says whether. */
-static tn_status gemm_short(const tni_gemm *g, bool *done)
+static tn_status gemm_half(const tni_gemm *g, bool *done)
 {
     bool can = (g->dtype == TN_BF16 && tni_product_bf16()) ||
                (tni_tile_fits(g->dtype, false, g->m, g->n, g->k) &&
@@ -428,9 +428,9 @@ static tn_status gemm_short(const tni_gemm *g, bool *done)
 tn_status tni_cpu_gemm(const tni_gemm *g)
 {
     bool done;
-    if (!tni_is_short(g->dtype)) return tni_gemm_by_few(g) ? TN_OK : tni_gemm_cut(g);
-    tn_status status = gemm_short(g, &done);
-    return status != TN_OK || done ? status : tni_short_gemm(g);
+    if (!tni_is_half(g->dtype)) return tni_gemm_by_few(g) ? TN_OK : tni_gemm_cut(g);
+    tn_status status = gemm_half(g, &done);
+    return status != TN_OK || done ? status : tni_half_gemm(g);
 }
 
 /* ---- B packed once for many products --------------------------------------------------------- */

@@ -202,7 +202,7 @@ tn_status K(tni_unary)(const tni_unary *a)
     tn_dtype type = predicate ? type_of_operands(2, arrays) : type_of(a->y.dtype);
     tni_row row = PICK(tni_unary_rows, a->function, type);
 
-    tni_row own = tni_is_short(a->y.dtype) ? K32(tni_short_unary)(a->function) : NULL;
+    tni_row own = tni_is_half(a->y.dtype) ? K32(tni_half_unary)(a->function) : NULL;
     if (own) row = own;
     return run(unary_name[a->function], row, K32(tni_unary_pairs)[a->function], type, predicate,
                unary_cost[a->function], 2, arrays, a->p);
@@ -215,7 +215,7 @@ tn_status K(tni_binary)(const tni_binary *a)
     tn_dtype type = predicate ? type_of_operands(3, arrays) : type_of(a->y.dtype);
     tni_row row = PICK(tni_binary_rows, a->function, type);
 
-    tni_row own = tni_is_short(a->y.dtype) ? K32(tni_short_binary)(a->function) : NULL;
+    tni_row own = tni_is_half(a->y.dtype) ? K32(tni_half_binary)(a->function) : NULL;
     if (own) row = own;
     return run(binary_name[a->function], row, K32(tni_binary_pairs)[a->function], type, predicate,
                binary_cost[a->function], 3, arrays, a->p);

@@ -53,8 +53,8 @@ static int64_t step_size(const void *a, int k)
 }
 
 /* bf16 and f16: some elements at a time as f32, on the stack. */
-static void short_step(const tni_optim_args *args, const tni_optim_tensor *t, int64_t begin,
-                       int64_t end)
+static void half_precision_step(const tni_optim_args *args, const tni_optim_tensor *t,
+                                int64_t begin, int64_t end)
 {
     enum { FIELDS = 5, PIECE = 512 };
     float wide[FIELDS][PIECE];
@@ -80,8 +80,8 @@ static void step_span(const void *a, int k, int64_t begin, int64_t end)
 {
     const tni_optim_step *s = a;
     const tni_optim_tensor *t = &s->tensors[k];
-    if (tni_is_short(t->dtype))
-        short_step(s->args, t, begin, end);
+    if (tni_is_half(t->dtype))
+        half_precision_step(s->args, t, begin, end);
     else
         (t->dtype == TN_F32 ? K32(tni_optim_span) : K64(tni_optim_span))(s->args, t, begin, end);
 }
@@ -123,8 +123,8 @@ CONVOLVE(dw, tni_conv2d_grad_weight, TNI_CONV_DW, a->x, a->dy, a->dw, { 0 })
         const tni_attention_grad *: K32(tni_attention_grad_bf16),                                  \
         const tni_max_pool2d *: K32(tni_max_pool2d_bf16),                                          \
         const tni_max_pool2d_grad *: K32(tni_max_pool2d_grad_bf16),                                \
-        const tni_cross_entropy *: K32(tni_cross_entropy_short),                                   \
-        const tni_cross_entropy_grad *: K32(tni_cross_entropy_grad_short),                         \
+        const tni_cross_entropy *: K32(tni_cross_entropy_half),                                   \
+        const tni_cross_entropy_grad *: K32(tni_cross_entropy_grad_half),                         \
         default: no_other)
 
 /* For bf16 and f16: how many axes number the rows of kernels that get some rows at a time, and bits
@@ -165,11 +165,11 @@ CONVOLVE(dw, tni_conv2d_grad_weight, TNI_CONV_DW, a->x, a->dy, a->dw, { 0 })
     {                                                                                              \
         tn_status status;                                                                          \
         if (BY_OTHER(a)(a, &status)) return status;                                                \
-        if (!tni_is_short(a->array.dtype)) return by_dtype_##name(a);                              \
+        if (!tni_is_half(a->array.dtype)) return by_dtype_##name(a);                               \
         tni_##name f = *a;                                                                         \
-        _Static_assert(sizeof f <= TNI_SHORT_BYTES, "room in short.c");                            \
-        return tni_short_run(&(tni_short){ in_f32_##name, &f, sizeof f, n_out, n_in, LEAD(a),      \
-                                           ITSELF(a), K(tni_copy), K(tni_load), K(tni_store) });   \
+        _Static_assert(sizeof f <= TNI_HALF_BYTES, "room in half.c");                              \
+        return tni_half_run(&(tni_half){ in_f32_##name, &f, sizeof f, n_out, n_in, LEAD(a),        \
+                                         ITSELF(a), K(tni_copy), K(tni_load), K(tni_store) });     \
     }
 TNI_KERNELS(NOTHING, NOTHING, BY_REAL, BY_FLOAT, BY_FLOAT)
 

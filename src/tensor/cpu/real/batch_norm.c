@@ -46,7 +46,7 @@ typedef struct bn_job {
 static inline __attribute__((always_inline)) void fetch_next(const bn_job *job, const void *x,
                                                              int64_t at, int64_t n)
 {
-    int64_t item = tni_is_short(job->dtype) ? 2 : (int64_t)sizeof(REAL);
+    int64_t item = tni_is_half(job->dtype) ? 2 : (int64_t)sizeof(REAL);
     if (at + job->c * job->s + n > job->n * job->c * job->s) return;
     const char *next = (const char *)x + (at + job->c * job->s) * item;
     for (int64_t k = 0; k < n * item; k += 64) __builtin_prefetch(next + k);
@@ -57,7 +57,7 @@ static inline const REAL *read(const bn_job *job, const void *x, int64_t at, int
                                REAL *buffer)
 {
     fetch_next(job, x, at, n);
-    if (!tni_is_short(job->dtype)) return (const REAL *)x + at;
+    if (!tni_is_half(job->dtype)) return (const REAL *)x + at;
     TNI_LOAD(TN_F32, n, buffer, (const uint16_t *)x + at, job->dtype, 1);
     return buffer;
 }
@@ -66,12 +66,12 @@ static inline const REAL *read(const bn_job *job, const void *x, int64_t at, int
 static inline REAL *place(const bn_job *job, void *y, int64_t at, int64_t n, REAL *buffer)
 {
     fetch_next(job, y, at, n);
-    return tni_is_short(job->dtype) ? buffer : (REAL *)y + at;
+    return tni_is_half(job->dtype) ? buffer : (REAL *)y + at;
 }
 
 static inline void write(const bn_job *job, void *y, int64_t at, int64_t n, const REAL *buffer)
 {
-    if (tni_is_short(job->dtype)) TNI_STORE(TN_F32, n, (uint16_t *)y + at, job->dtype, 1, buffer);
+    if (tni_is_half(job->dtype)) TNI_STORE(TN_F32, n, (uint16_t *)y + at, job->dtype, 1, buffer);
 }
 
 /* mu: the mean; m2: sum of squares about center */

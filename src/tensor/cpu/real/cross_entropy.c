@@ -32,12 +32,12 @@ typedef struct ce_job {
     REAL keep, spread, weight_sum; /* 1 - e, e / c, W */
     int64_t blocks;                /* of LANES columns in d */
     tn_dtype dtype, dx_dtype;      /* of x, of dx: REAL, or bf16 or f16 */
-    REAL *scratch;                 /* a row per worker where one is short, else NULL */
+    REAL *scratch;                 /* a row per worker where one is bf16 or f16, else NULL */
 } ce_job;
 
 static const REAL *row_of(const ce_job *job, int64_t i)
 {
-    if (!tni_is_short(job->dtype)) return (const REAL *)job->x + i * job->x_row;
+    if (!tni_is_half(job->dtype)) return (const REAL *)job->x + i * job->x_row;
     REAL *row = job->scratch + tni_worker() * job->c;
     TNI_LOAD(TN_F32, job->c, row, (const uint16_t *)job->x + i * job->x_row, job->dtype, 1);
     return row;
@@ -45,13 +45,13 @@ static const REAL *row_of(const ce_job *job, int64_t i)
 
 static REAL *row_of_dx(const ce_job *job, int64_t i)
 {
-    return tni_is_short(job->dx_dtype) ? job->scratch + tni_worker() * job->c
-                                       : (REAL *)job->dx + i * job->dx_row;
+    return tni_is_half(job->dx_dtype) ? job->scratch + tni_worker() * job->c
+                                      : (REAL *)job->dx + i * job->dx_row;
 }
 
 static void write_row(const ce_job *job, int64_t i, const REAL *row)
 {
-    if (!tni_is_short(job->dx_dtype)) return;
+    if (!tni_is_half(job->dx_dtype)) return;
     TNI_STORE(TN_F32, job->c, (uint16_t *)job->dx + i * job->dx_row, job->dx_dtype, 1, row);
 }
 
@@ -61,7 +61,7 @@ static tn_status run_rows(ce_job *job, int64_t n, int64_t weight, tni_chunk f)
     int64_t grain = row_grain(job->c, weight);
     int workers = tni_workers(n, grain);
     size_t size = (size_t)workers * (size_t)job->c * sizeof(REAL);
-    bool narrow = tni_is_short(job->dtype) || tni_is_short(job->dx_dtype);
+    bool narrow = tni_is_half(job->dtype) || tni_is_half(job->dx_dtype);
     if (narrow && !(job->scratch = tni_alloc(size))) return TN_E_NOMEM;
     tni_parallel_workers(workers, n, grain, f, job);
     if (job->scratch) tni_free(job->scratch, size);
@@ -299,17 +299,17 @@ tn_status K(tni_cross_entropy_grad)(const tni_cross_entropy_grad *a)
 #ifdef TNI_REAL_IS_f32
 static bool by_rows(const tni_array *x, const tni_array *weight)
 {
-    return tni_is_short(x->dtype) && x->size[2] == 1 && (!weight->data || weight->dtype == TN_F32);
+    return tni_is_half(x->dtype) && x->size[2] == 1 && (!weight->data || weight->dtype == TN_F32);
 }
 
-bool K(tni_cross_entropy_short)(const tni_cross_entropy *a, tn_status *status)
+bool K(tni_cross_entropy_half)(const tni_cross_entropy *a, tn_status *status)
 {
     if (!by_rows(&a->x, &a->weight)) return false;
     *status = K(tni_cross_entropy)(a);
     return true;
 }
 
-bool K(tni_cross_entropy_grad_short)(const tni_cross_entropy_grad *a, tn_status *status)
+bool K(tni_cross_entropy_grad_half)(const tni_cross_entropy_grad *a, tn_status *status)
 {
     if (!by_rows(&a->x, &a->weight) || a->drow.dtype != TN_F32) return false;
     *status = K(tni_cross_entropy_grad)(a);

@@ -217,7 +217,7 @@ tn_status K(tni_layer_norm_grad)(const tni_layer_norm_grad *a)
     int workers = tni_workers(job.blocks, grain);
     bool summed = job.dw || job.db;
     size_t sums = summed ? (size_t)job.blocks * 2 : 0, floats = 0, nbytes = 0;
-    size_t buffers = tni_is_short(job.dtype) ? (size_t)workers * 3 : 0;
+    size_t buffers = tni_is_half(job.dtype) ? (size_t)workers * 3 : 0;
     if (!tni_mul_size(sums + buffers, (size_t)job.f, &floats) ||
         !tni_mul_size(floats, sizeof(REAL), &nbytes))
         return tni_error(TN_E_NOMEM, "tn_layer_norm: rows of %" PRId64 " elements are too large",

@@ -89,7 +89,7 @@ const tni_row K(tni_binary_pairs)[TNI_B_COUNT] = { TNI_BINARY_LIST(BINARY_PAIRS_
 /* 2^t for -127.4 < t < 128.5: 0 below -126.5, inf above 127.5. t = n + r, |r| <= 1/2: p = 2^r with
  * a relative error below 2^-18. Adding `shift` rounds t, and leaves n + 127, the exponent's bits,
  * in the lowest ones. */
-static inline float short_exp2(float t)
+static inline float exp2_half(float t)
 {
     const float shift = 12582912.0f + 127.0f;
     float biased = t + shift, r = t - (biased - shift), p = 0x1.3997d4p-7f;
@@ -103,7 +103,7 @@ static inline float short_exp2(float t)
 /* Phi(-a) = 2^P(a), one polynomial up to where that ends, at a = 12.99; fitted for the least
  * maximal error (Lawson's algorithm). The relative error is below 2^-15 up to a = 6, where gelu in
  * f32 is rounding errors and then 0, and grows to 2^-6. */
-static inline float short_normal_cdf(float x)
+static inline float normal_cdf_half(float x)
 {
     float a = tn_abs_f32(x);
     a = a > 12.99f ? 12.99f : a;
@@ -113,54 +113,54 @@ static inline float short_normal_cdf(float x)
     float low =
         (-0x1.b68582p-5f * a - 0x1.d62098p-2f) * a2 + (-0x1.26a228p+0f * a - 0x1.0001d0p+0f);
     float t = high * a4 + low;
-    float tail = short_exp2(t);
+    float tail = exp2_half(t);
     return x > 0 ? 1.0f - tail : tail;
 }
 
-static inline float FORMULA(u, short_gelu)(float x, float p, float q)
+static inline float FORMULA(u, gelu_half)(float x, float p, float q)
 {
     (void)p, (void)q;
-    return x * short_normal_cdf(x);
+    return x * normal_cdf_half(x);
 }
 
 /* x = dy; slope Phi(y) + y phi(y), off by 3e-6 at most: many units near its zero, y = -0.75 */
-static inline float FORMULA(b, short_gelu_grad)(float x, float y, float p, float q)
+static inline float FORMULA(b, gelu_grad_half)(float x, float y, float p, float q)
 {
     const float half_log2_e = 0x1.715476p-1f, most = 13.25f; /* phi ends there */
     float c = y < -most ? -most : y > most ? most : y;
     (void)p, (void)q;
-    return x * (short_normal_cdf(y) +
-                c * (float)TNI_NORMAL_DENSITY_0 * short_exp2(-half_log2_e * c * c));
+    return x *
+           (normal_cdf_half(y) + c * (float)TNI_NORMAL_DENSITY_0 * exp2_half(-half_log2_e * c * c));
 }
 
-static inline float FORMULA(u, short_gelu_tanh)(float x, float p, float q)
+static inline float FORMULA(u, gelu_tanh_half)(float x, float p, float q)
 {
     (void)p, (void)q;
-    return x / (1.0f + short_exp2(tn_gelu_tanh_exponent_f32(x)));
+    return x / (1.0f + exp2_half(tn_gelu_tanh_exponent_f32(x)));
 }
 
-static inline float FORMULA(b, short_gelu_tanh_grad)(float x, float y, float p, float q)
+static inline float FORMULA(b, gelu_tanh_grad_half)(float x, float y, float p, float q)
 {
     float c = tn_gelu_tanh_inner_f32(y);
     (void)p, (void)q;
-    return x * tn_gelu_tanh_slope_at_f32(c, short_exp2(tn_gelu_tanh_exponent_f32(c)));
+    return x * tn_gelu_tanh_slope_at_f32(c, exp2_half(tn_gelu_tanh_exponent_f32(c)));
 }
 
-UNARY_ROW(short_gelu, 0, , )
-UNARY_ROW(short_gelu_tanh, 0, , )
-BINARY_ROW(short_gelu_grad, 0, , )
-BINARY_ROW(short_gelu_tanh_grad, 0, , )
-tni_row K(tni_short_unary)(int function)
+UNARY_ROW(gelu_half, 0, , )
+UNARY_ROW(gelu_tanh_half, 0, , )
+BINARY_ROW(gelu_grad_half, 0, , )
+BINARY_ROW(gelu_tanh_grad_half, 0, , )
+tni_row K(tni_half_unary)(int function)
 {
-    return function == TNI_U_gelu        ? u_short_gelu
-           : function == TNI_U_gelu_tanh ? u_short_gelu_tanh
+    return function == TNI_U_gelu        ? u_gelu_half
+           : function == TNI_U_gelu_tanh ? u_gelu_tanh_half
                                          : NULL;
 }
 
-tni_row K(tni_short_binary)(int function)
+tni_row K(tni_half_binary)(int function)
 {
-    return function == TNI_B_gelu_grad        ? b_short_gelu_grad
-           : function == TNI_B_gelu_tanh_grad ? b_short_gelu_tanh_grad
+    return function == TNI_B_gelu_grad        ? b_gelu_grad_half
+           : function == TNI_B_gelu_tanh_grad ? b_gelu_tanh_grad_half
                                               : NULL;
 }
 #endif

@@ -1,5 +1,5 @@
 /*
- * short.c - bf16 and f16 on the CPU through f32 kernels: those operands are copied to f32 scratch
+ * half.c - bf16 and f16 on the CPU through f32 kernels: those operands are copied to f32 scratch
  * memory, the f32 kernel of the same table runs, and its results are rounded to nearest even. So
  * sums are in f32 and rounded once, as on tensor cores.
  *
@@ -37,7 +37,7 @@ static tn_status room(tni_array *x, size_t *nbytes)
 static tn_status widen(tni_array *x, narrow *w, bool input, tni_copy_kernel copy)
 {
     w->was = *x;
-    if (!x->data || !tni_is_short(x->dtype)) return TN_OK;
+    if (!x->data || !tni_is_half(x->dtype)) return TN_OK;
     tn_status status = room(x, &w->nbytes);
     if (status != TN_OK || !input) return status;
     tni_copy c = { .y = *x, .x = w->was };
@@ -52,10 +52,10 @@ static tn_status widen(tni_array *x, narrow *w, bool input, tni_copy_kernel copy
 enum { PIECE = 1024, CHUNK = 16384 };
 
 typedef struct rows_job {
-    const tni_short *s;
-    int64_t row[TNI_SHORT_MOST]; /* elements in a row; -1: the array stays whole */
-    int64_t piece, grain;        /* rows */
-    size_t slot[TNI_SHORT_MOST]; /* where in a worker's part an array's copy begins */
+    const tni_half *s;
+    int64_t row[TNI_HALF_MOST]; /* elements in a row; -1: the array stays whole */
+    int64_t piece, grain;       /* rows */
+    size_t slot[TNI_HALF_MOST]; /* where in a worker's part an array's copy begins */
     size_t worker_size;
     char *scratch;
 } rows_job;
@@ -63,7 +63,7 @@ typedef struct rows_job {
 /* Outputs have a row for each row of x; so have inputs with further axes. */
 static void find_rows(rows_job *job)
 {
-    const tni_short *s = job->s;
+    const tni_half *s = job->s;
     int64_t longest = 1;
     for (int k = 0; k < s->n_out + s->n_in; k++) {
         const tni_array *x = &((const tni_array *)s->args)[k];
@@ -76,7 +76,7 @@ static void find_rows(rows_job *job)
     job->piece = TNI_MAX(PIECE / longest, 1);
     job->grain = TNI_MAX(CHUNK / longest, 1);
     for (int k = 0; k < s->n_out + s->n_in; k++) {
-        if (job->row[k] < 0 || !tni_is_short(((const tni_array *)s->args)[k].dtype)) continue;
+        if (job->row[k] < 0 || !tni_is_half(((const tni_array *)s->args)[k].dtype)) continue;
         job->slot[k] = job->worker_size;
         job->worker_size += ((size_t)(job->piece * job->row[k]) * sizeof(float) + 63) / 64 * 64;
     }
@@ -85,13 +85,13 @@ static void find_rows(rows_job *job)
 /* Rows [begin, end): at most a piece of them. */
 static void one_piece(const rows_job *job, int64_t begin, int64_t end)
 {
-    const tni_short *s = job->s;
+    const tni_half *s = job->s;
     int n = s->n_out + s->n_in;
     union {
-        tni_array array[TNI_SHORT_MOST];
-        char bytes[TNI_SHORT_BYTES];
+        tni_array array[TNI_HALF_MOST];
+        char bytes[TNI_HALF_BYTES];
     } args;
-    tni_array was[TNI_SHORT_MOST];
+    tni_array was[TNI_HALF_MOST];
     memcpy(&args, s->args, s->bytes);
     for (int k = 0; k < n; k++) {
         tni_array *x = &args.array[k];
@@ -100,7 +100,7 @@ static void one_piece(const rows_job *job, int64_t begin, int64_t end)
         for (int d = 0; d < s->lead; d++) x->size[d] = 1;
         x->size[s->lead - 1] = end - begin;
         was[k] = *x;
-        if (!tni_is_short(x->dtype)) continue;
+        if (!tni_is_half(x->dtype)) continue;
         x->data = job->scratch + (size_t)tni_worker() * job->worker_size + job->slot[k];
         x->dtype = TN_F32;
         int64_t count = (end - begin) * job->row[k];
@@ -108,7 +108,7 @@ static void one_piece(const rows_job *job, int64_t begin, int64_t end)
     }
     s->kernel(&args);
     for (int k = 0; k < s->n_out; k++)
-        if (job->row[k] >= 0 && tni_is_short(was[k].dtype))
+        if (job->row[k] >= 0 && tni_is_half(was[k].dtype))
             s->store(TN_F32, (end - begin) * job->row[k], was[k].data, was[k].dtype, 1,
                      args.array[k].data);
 }
@@ -120,7 +120,7 @@ static void rows_chunk(void *context, int64_t begin, int64_t end)
         one_piece(job, i, TNI_MIN(i + job->piece, end));
 }
 
-static tn_status by_rows(const tni_short *s)
+static tn_status by_rows(const tni_half *s)
 {
     const tni_array *y = s->args;
     rows_job job = { .s = s };
@@ -142,10 +142,10 @@ static tn_status by_rows(const tni_short *s)
 
 /* ---- whole operands -------------------------------------------------------------------------- */
 
-tn_status tni_short_run(const tni_short *s)
+tn_status tni_half_run(const tni_half *s)
 {
     tni_array *x = s->args;
-    narrow w[TNI_SHORT_MOST] = { 0 };
+    narrow w[TNI_HALF_MOST] = { 0 };
     tn_status status = TN_OK;
     int n = s->n_out + s->n_in;
     for (int i = n - 1; i >= 0 && status == TN_OK; i--)
@@ -209,7 +209,7 @@ static tn_status product_f32(const void *args)
     return tni_gemm_cut(&f);
 }
 
-tn_status tni_short_gemm(const tni_gemm *g)
+tn_status tni_half_gemm(const tni_gemm *g)
 {
     tni_copy_kernel copy = tni_cpu_backend()->copy;
     product p = { .g = g, .copy = copy };
@@ -224,6 +224,6 @@ tn_status tni_short_gemm(const tni_gemm *g)
         matrices(g->b, g->dtype, g->batch, g->k, g->n, g->b_batch, g->b_row, g->b_col, &p.turned_b);
     p.bias = (tni_array){ (void *)(uintptr_t)g->bias, g->dtype, 1, { g->n }, { 1 } };
     p.was = p.c;
-    return tni_short_run(
-        &(tni_short){ .kernel = product_f32, .args = &p, .n_out = 1, .n_in = 3, .copy = copy });
+    return tni_half_run(
+        &(tni_half){ .kernel = product_f32, .args = &p, .n_out = 1, .n_in = 3, .copy = copy });
 }

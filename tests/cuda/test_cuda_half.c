@@ -1,5 +1,5 @@
 /*
- * test_cuda_short.c - products, convolutions and dropout of bf16 and f16 on the CUDA device, and of
+ * test_cuda_half.c - products, convolutions and dropout of bf16 and f16 on the CUDA device, and of
  * f32 where TF32 is allowed.
  *
  * Truth: the CPU's f64 kernels on the same numbers. A short result must be the f32 sum rounded
@@ -524,7 +524,7 @@ static TCase *fresh_case(Suite *suite, const char *name)
 
 Suite *test_suite(void)
 {
-    Suite *suite = suite_create("cuda_short");
+    Suite *suite = suite_create("cuda_half");
     TCase *t = fresh_case(suite, "gemm");
     tcase_add_loop_test(t, gemm_sizes, 0, 2);
     tcase_add_loop_test(t, gemm_biases, 0, 2);

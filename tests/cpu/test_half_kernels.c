@@ -1,10 +1,11 @@
 /*
- * test_short.c - kernels of bf16 and f16 give what f32 gives for the same numbers, rounded once.
+ * test_half_kernels.c - kernels of bf16 and f16 give what f32 gives for the same numbers, rounded
+ * once.
  *
  * Seen to fail: gemm with a transposed operand's strides mixed up (73 tests); a piece's last row
- * left out (src/tensor/cpu/short.c); AVX512-BF16's instruction for denormals too.
+ * left out (src/tensor/cpu/half.c); AVX512-BF16's instruction for denormals too.
  */
-#include "short.h"
+#include "half.h"
 
 /* f of short tensors is f of the same numbers in f32, rounded once; bit for bit, if error is 0. */
 static void rounds(const char *what, tn_tensor *(*f)(tn_tensor **x), tn_tensor **x, int n,
@@ -45,10 +46,10 @@ static tn_tensor *f_dropout(tn_tensor **x)
     return tn_dropout(x[0], 0.3, true);
 }
 
-START_TEST(short_kernels_round_once)
+START_TEST(half_kernels_round_once)
 {
     static const int64_t sizes[] = { 0, 1, 7, 33, 257 };
-    tn_dtype d = shorts[_i];
+    tn_dtype d = halves[_i];
     for (int i = 0; i < 5; i++) {
         int64_t n = sizes[i], k = sizes[(i + 1) % 5], m = sizes[(i + 3) % 5];
         tn_tensor *a = random_as(TN_SHAPE(m, k), -1, 1, 1, TN_F32);
@@ -129,7 +130,7 @@ START_TEST(pieces_round_once)
         int64_t n, c, h, w;
     } images[] = { { 0, 2, 4, 4 },   { 5, 3, 2, 3 },   { 3, 5, 7, 9 },    { 6, 7, 28, 28 },
                    { 40, 33, 5, 6 }, { 2, 2, 45, 50 }, { 2, 1, 6, 1100 }, { 2, 1, 3, 2300 } };
-    tn_dtype d = shorts[_i];
+    tn_dtype d = halves[_i];
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         int64_t n = tables[i].rows, c = tables[i].columns;
         tn_tensor *x = random_as(TN_SHAPE(n, c), -4, 4, 1, TN_F32);
@@ -193,9 +194,9 @@ START_TEST(vectors_round_as_numbers_do)
 END_TEST
 
 /* A bf16 model outside a region: its gradients are close to f32's. */
-START_TEST(short_leaves_have_gradients)
+START_TEST(half_leaves_have_gradients)
 {
-    tn_dtype d = shorts[_i];
+    tn_dtype d = halves[_i];
     tn_tensor *x[2][4];
     for (int side = 0; side < 2; side++) {
         x[side][0] = fresh(random_as(TN_SHAPE(2, 4, 6, 9), -1, 1, 1, d), true);
@@ -217,11 +218,11 @@ END_TEST
 
 Suite *test_suite(void)
 {
-    Suite *suite = suite_create("short");
+    Suite *suite = suite_create("half_kernels");
     TCase *t = test_case(suite, "kernels");
-    tcase_add_loop_test(t, short_kernels_round_once, 0, 2);
+    tcase_add_loop_test(t, half_kernels_round_once, 0, 2);
     tcase_add_loop_test(t, pieces_round_once, 0, 2);
     tcase_add_test(t, vectors_round_as_numbers_do);
-    tcase_add_loop_test(t, short_leaves_have_gradients, 0, 2);
+    tcase_add_loop_test(t, half_leaves_have_gradients, 0, 2);
     return suite;
 }

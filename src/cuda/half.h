@@ -1,8 +1,8 @@
 /*
- * short.h - bf16 and f16 as element types of kernels: storage only, the arithmetic is in f32.
+ * half.h - bf16 and f16 as element types of kernels: storage only, the arithmetic is in f32.
  */
-#ifndef TNI_CUDA_SHORT_H
-#define TNI_CUDA_SHORT_H
+#ifndef TNI_CUDA_HALF_H
+#define TNI_CUDA_HALF_H
 
 #include "cuda/cuda.h"
 #include "tensor/math.h"
@@ -19,14 +19,14 @@ struct f16 {
  * stays a NaN, but its other bits may change. */
 template <typename R> struct element {
     typedef R computing;
-    static constexpr bool is_short = false;
+    static constexpr bool is_half = false;
     static __device__ __forceinline__ R wide(R x) { return x; }
     static __device__ __forceinline__ R rounded(R x) { return x; }
 };
 
 template <> struct element<bf16> {
     typedef float computing;
-    static constexpr bool is_short = true;
+    static constexpr bool is_half = true;
     static __device__ __forceinline__ float wide(bf16 x) { return tn_from_bf16(x.bits); }
     static __device__ __forceinline__ bf16 rounded(float x)
     {
@@ -42,7 +42,7 @@ template <> struct element<bf16> {
 
 template <> struct element<f16> {
     typedef float computing;
-    static constexpr bool is_short = true;
+    static constexpr bool is_half = true;
     static __device__ __forceinline__ float wide(f16 x)
     {
 #ifdef __CUDACC__
@@ -70,7 +70,7 @@ template <typename R> static __device__ __forceinline__ typename element<R>::com
     return element<R>::wide(x);
 }
 
-static inline bool is_short(tn_dtype dtype)
+static inline bool is_half(tn_dtype dtype)
 {
     return dtype == TN_BF16 || dtype == TN_F16;
 }
@@ -84,7 +84,7 @@ static inline size_t floating_size(tn_dtype dtype)
 /* TN_E_DTYPE unless there are kernels for dtype. */
 static inline tn_status check_floating(const char *name, tn_dtype dtype)
 {
-    if (dtype == TN_F32 || dtype == TN_F64 || is_short(dtype)) return TN_OK;
+    if (dtype == TN_F32 || dtype == TN_F64 || is_half(dtype)) return TN_OK;
     return tni_cuda_refuse(name, dtype, "f32, f64, bf16 or f16");
 }
 
@@ -138,7 +138,7 @@ static inline tn_status f32_copies(int n, tni_array *const *to, const tni_array 
     tn_status status = TN_OK;
 
     for (int i = 0; i < n; i++)
-        if (is_short(from[i]->dtype) && from[i]->data) elements += f32_strides(to[i]);
+        if (is_half(from[i]->dtype) && from[i]->data) elements += f32_strides(to[i]);
     if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(elements) * sizeof(float), block);
         failed != TN_OK)
         return failed;

@@ -1,12 +1,12 @@
 /*
- * short.h - for tests of bf16 and f16: the two, how finely they round, how far results are apart.
+ * half.h - for tests of bf16 and f16: the two, how finely they round, how far results are apart.
  */
-#ifndef TENON_TESTS_SHORT_H
-#define TENON_TESTS_SHORT_H
+#ifndef TENON_TESTS_HALF_H
+#define TENON_TESTS_HALF_H
 
 #include "ops/op_table.h"
 
-static const tn_dtype shorts[2] = { TN_BF16, TN_F16 };
+static const tn_dtype halves[2] = { TN_BF16, TN_F16 };
 
 /* Half a unit in the last place of 1. */
 static inline double unit(tn_dtype dtype)

@@ -1,5 +1,5 @@
 /*
- * attention_short_grad.cu - the gradients of attention in bf16 and f16, from recomputed
+ * attention_half_grad.cu - the gradients of attention in bf16 and f16, from recomputed
  * probabilities: with p = exp(s - m) / l, both kept by forward, and delta_t = sum_d dy_td y_td
  *     dv = p^T dy     ds = p (dy v^T - delta)     dq = scale ds k     dk = scale ds^T q
  * One kernel goes over keys for dq, one over queries for dk and dv, as in attention_grad.cu: what
@@ -24,7 +24,7 @@ template <int C> struct grad_tiles {
 
 /* Four rows to a warp: eight lanes take a row, eight numbers at a time. */
 template <typename E>
-static __global__ void __launch_bounds__(THREADS) attention_short_delta(attention<E> a)
+static __global__ void __launch_bounds__(THREADS) attention_half_delta(attention<E> a)
 {
     const int lane = (int)threadIdx.x % 8;
     const int64_t rows = a.items * a.t, step = gridDim.x * (int64_t)(THREADS / 8);
@@ -69,7 +69,7 @@ add_dq(const attention<E> &a, int64_t mask, int first, int s0, const row_numbers
 }
 
 template <typename E, int C, bool MASKED>
-static __global__ void __launch_bounds__(THREADS, 2) attention_short_dq(attention<E> a)
+static __global__ void __launch_bounds__(THREADS, 2) attention_half_dq(attention<E> a)
 {
     typedef grad_tiles<C> tiles;
     constexpr int MT = tiles::MT;
@@ -130,7 +130,7 @@ add_dkv(const attention<E> &a, int64_t mask, int first, int q0, const query_numb
 }
 
 template <typename E, int C, bool MASKED>
-static __global__ void __launch_bounds__(THREADS, 2) attention_short_dkv(attention<E> a)
+static __global__ void __launch_bounds__(THREADS, 2) attention_half_dkv(attention<E> a)
 {
     typedef grad_tiles<C> tiles;
     constexpr int MT = tiles::MT;
@@ -186,7 +186,7 @@ template <typename E, int C, bool MASKED> static tn_status launch_dq(attention<E
     unsigned blocks;
     if (tn_status failed = cut(&a, a.t, grad_tiles<C>::rows, 1, 1, &blocks); failed != TN_OK)
         return failed;
-    return LAUNCH_LARGE((attention_short_dq<E, C, MASKED>), blocks, 2 * grad_tiles<C>::elements, a);
+    return LAUNCH_LARGE((attention_half_dq<E, C, MASKED>), blocks, 2 * grad_tiles<C>::elements, a);
 }
 
 template <typename E, int C, bool MASKED> static tn_status launch_dkv(attention<E> a)
@@ -194,8 +194,7 @@ template <typename E, int C, bool MASKED> static tn_status launch_dkv(attention<
     unsigned blocks;
     if (tn_status failed = cut(&a, a.s, grad_tiles<C>::rows, 1, 1, &blocks); failed != TN_OK)
         return failed;
-    return LAUNCH_LARGE((attention_short_dkv<E, C, MASKED>), blocks, 2 * grad_tiles<C>::elements,
-                        a);
+    return LAUNCH_LARGE((attention_half_dkv<E, C, MASKED>), blocks, 2 * grad_tiles<C>::elements, a);
 }
 
 template <typename E> static tn_status queries_grad(const attention<E> &a)
@@ -227,7 +226,7 @@ template <typename E> static tn_status backward(const tni_attention_grad *g)
             failed != TN_OK)
             return failed;
         a.delta = static_cast<float *>(delta);
-        status = TN_LAUNCH((attention_short_delta<E>),
+        status = TN_LAUNCH((attention_half_delta<E>),
                            tni_cuda_blocks(a.items * a.t, THREADS / 8, 65535), THREADS, 0, a);
         if (status == TN_OK) status = queries_grad(a);
     }
@@ -236,7 +235,7 @@ template <typename E> static tn_status backward(const tni_attention_grad *g)
     return status;
 }
 
-tn_status tni_cuda_short_attention_grad(const tni_attention_grad *a)
+tn_status tni_cuda_half_attention_grad(const tni_attention_grad *a)
 {
     return a->of.q.dtype == TN_BF16 ? backward<bf16>(a) : backward<f16>(a);
 }

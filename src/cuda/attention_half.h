@@ -1,5 +1,5 @@
 /*
- * attention_short.h - attention in bf16 and f16 on the tensor cores: tiles in shared memory and
+ * attention_half.h - attention in bf16 and f16 on the tensor cores: tiles in shared memory and
  * their products, computed by warps.
  *
  * A block has four warps; each computes 16 MT rows of the block's tile of scores, in registers,
@@ -14,8 +14,8 @@
  * to a multiprocessor where it has 164 KiB. 32 rows to a warp (MT = 2) read each right operand once
  * for two products; dk and dv of more than 64 columns leave registers for 16.
  */
-#ifndef TNI_CUDA_ATTENTION_SHORT_H
-#define TNI_CUDA_ATTENTION_SHORT_H
+#ifndef TNI_CUDA_ATTENTION_HALF_H
+#define TNI_CUDA_ATTENTION_HALF_H
 
 #include "cuda/attention_call.h"
 
@@ -224,7 +224,7 @@ template <typename E> static int columns_of(const attention<E> &a)
     }()
 
 /* What sm_86, sm_89 and sm_120 give a block, less what kernels have beside it
- * (attention_short_dkv's numbers); other GPUs of compute capability 8.0 and above give more. */
+ * (attention_half_dkv's numbers); other GPUs of compute capability 8.0 and above give more. */
 #define MOST_SHARED (99 * 1024 - 512)
 
 /* Launches with more shared memory than the default limit. */

@@ -1,5 +1,5 @@
 /*
- * attention_short.cu - softmax(scale q k^T + mask) v in bf16 and f16 without the T x S matrix.
+ * attention_half.cu - softmax(scale q k^T + mask) v in bf16 and f16 without the T x S matrix.
  *
  * A block takes 128 queries, each of its warps 32, and goes over the keys 64 at a time: scores,
  * largest score so far, probabilities, values, as in attention.cu, all in f32 registers; the
@@ -19,7 +19,7 @@ template <int C, bool MASKED> struct forward_tiles {
 
 template <typename E, int C, bool MASKED>
 static __global__ void __launch_bounds__(THREADS, C <= 32 ? 3 : 2)
-    attention_short_forward(attention<E> a)
+    attention_half_forward(attention<E> a)
 {
     constexpr int KEYS = forward_tiles<C, MASKED>::keys;
     TN_DYNAMIC_SHARED(E, q_tile);
@@ -67,7 +67,7 @@ template <typename E, int C, bool MASKED> static tn_status launch(attention<E> a
     constexpr int BYTES = 2 * forward_tiles<C, MASKED>::elements;
     unsigned blocks;
     if (tn_status failed = cut(&a, a.t, QUERIES, 1, 1, &blocks); failed != TN_OK) return failed;
-    return LAUNCH_LARGE((attention_short_forward<E, C, MASKED>), blocks, BYTES, a);
+    return LAUNCH_LARGE((attention_half_forward<E, C, MASKED>), blocks, BYTES, a);
 }
 
 template <typename E> static tn_status forward(const tni_attention *g)
@@ -77,7 +77,7 @@ template <typename E> static tn_status forward(const tni_attention *g)
     return BY_COLUMNS(launch, E, a);
 }
 
-tn_status tni_cuda_short_attention(const tni_attention *a)
+tn_status tni_cuda_half_attention(const tni_attention *a)
 {
     return a->q.dtype == TN_BF16 ? forward<bf16>(a) : forward<f16>(a);
 }
