@@ -9,9 +9,9 @@
  * to a tile configuration (amx_edges), of f32 any of the six products left out, parts cut off in
  * place of rounded, sums that are not finite left so, or computed from other rows or columns, or
  * from beyond the end (amx_f32_*); in cut.c, the same of parts, and in choose.c f32 packed for
- * AMX and read by tile.c, or the other way round (packed_before, with AMX emulated); in few.c, C
+ * AMX and read by tile.c, or the other way round (packed_before, with AMX emulated); in small.c, C
  * not added to, a bias that stays, a batch's or a row's stride forgotten, the last strip written
- * where the one before ends (gemm_few).
+ * where the one before ends (gemm_small).
  */
 #include "numbers.h"
 #include "products.h"
@@ -129,7 +129,7 @@ END_TEST
 
 /* On both sides of the sizes that are too small for BLAS: a batch of three, layouts, and rows of C
  * with something beside them. */
-START_TEST(gemm_few)
+START_TEST(gemm_small)
 {
     static const int64_t columns[] = { 1, 7, 8, 9, 16, 23 };
     int64_t n = columns[_i / 2];
@@ -706,7 +706,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, amx_f32_special_values, 0, 24);
     if (EMULATED) return suite;
     tcase_add_loop_test(t, gemm_awkward_sizes, 0, N_DTYPES * N_AWKWARD);
-    tcase_add_loop_test(t, gemm_few, 0, 12);
+    tcase_add_loop_test(t, gemm_small, 0, 12);
     tcase_add_loop_test(t, tile_edges, 0, N_EDGES);
     tcase_add_test(t, tile_refuses);
     tcase_add_test(t, gemm_strides);

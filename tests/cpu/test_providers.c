@@ -109,10 +109,10 @@ static tni_convolution as_one(int kind, const conv *c)
         tni_convolution one = as_one(kind, c);                                                     \
         return tni_cpu_table(#isa) && tni_winograd_##isa(&one, &c->status);                        \
     }                                                                                              \
-    static bool few_##isa(const tni_gemm *g)                                                       \
+    static bool small_##isa(const tni_gemm *g)                                                     \
     {                                                                                              \
         if (tni_is_half(g->dtype) || !tni_cpu_table(#isa)) return false;                           \
-        g->dtype == TN_F32 ? tni_gemm_few_##isa##_f32(g) : tni_gemm_few_##isa##_f64(g);            \
+        g->dtype == TN_F32 ? tni_gemm_small_##isa##_f32(g) : tni_gemm_small_##isa##_f64(g);        \
         return true;                                                                               \
     }                                                                                              \
     static bool backend_##isa(int kind, conv *c)                                                   \
@@ -375,13 +375,18 @@ static struct {
     bool (*multiply)(const tni_gemm *g);
     int64_t done;
 } gemm_providers[] = {
-    { "all, cut", by_backend, 0 }, { "all", by_one, 0 },
-    { "thin", by_thin, 0 },        { "few, plain", few_baseline, 0 },
+    { "all, cut", by_backend, 0 },
+    { "all", by_one, 0 },
+    { "thin", by_thin, 0 },
+    { "small, plain", small_baseline, 0 },
 #if defined(__x86_64__)
-    { "few, avx2", few_avx2, 0 },  { "few, avx512", few_avx512, 0 },
-    { "avx2", by_avx2, 0 },        { "avx512", by_avx512, 0 },
+    { "small, avx2", small_avx2, 0 },
+    { "small, avx512", small_avx512, 0 },
+    { "avx2", by_avx2, 0 },
+    { "avx512", by_avx512, 0 },
 #endif
-    { "AMX", by_amx, 0 },          { "oneDNN", by_onednn, 0 },
+    { "AMX", by_amx, 0 },
+    { "oneDNN", by_onednn, 0 },
 };
 enum { GEMM_PROVIDERS = sizeof gemm_providers / sizeof *gemm_providers };
 

@@ -98,11 +98,11 @@ typedef struct vectors {
     bool (*product)(const tni_product *p); /* or NULL, both */
     void (*pack)(const tni_product *p, void *to);
     bool (*convolve)(const tni_convolution *c, tn_status *status);
-    void (*few_f32)(const tni_gemm *g);
-    void (*few_f64)(const tni_gemm *g);
+    void (*small_f32)(const tni_gemm *g);
+    void (*small_f64)(const tni_gemm *g);
 } vectors;
 
-#define EACH(isa) tni_winograd_##isa, tni_gemm_few_##isa##_f32, tni_gemm_few_##isa##_f64
+#define EACH(isa) tni_winograd_##isa, tni_gemm_small_##isa##_f32, tni_gemm_small_##isa##_f64
 static const vectors by_isa[] = {
     /* in the order of tni_cpu_isa() */
     { NULL, NULL, EACH(baseline) },
@@ -241,19 +241,19 @@ int64_t tni_packed_item(tn_dtype in)
 
 /* Measured on Cascade Lake (bench/results/NOTES.md). Each size by itself first, so that none of
  * their products overflows. */
-static bool is_few(const tni_gemm *g)
+static bool is_small(const tni_gemm *g)
 {
     if (g->dtype != TN_F32 && g->dtype != TN_F64) return false;
-    const int64_t most = g->n >= TNI_FEW_STRIP ? 512 : 64;
+    const int64_t most = g->n >= TNI_SMALL_STRIP ? 512 : 64;
     if (g->m > most || g->n > most || g->k > most || g->batch > most) return false;
     int64_t numbers = g->batch * g->m * g->n, products = numbers * g->k;
     return numbers <= most / 2 && products > 0 && products <= most;
 }
 
-bool tni_gemm_by_few(const tni_gemm *g)
+bool tni_gemm_by_small(const tni_gemm *g)
 {
-    if (!is_few(g)) return false;
-    (g->dtype == TN_F32 ? ours()->few_f32 : ours()->few_f64)(g);
+    if (!is_small(g)) return false;
+    (g->dtype == TN_F32 ? ours()->small_f32 : ours()->small_f64)(g);
     return true;
 }
 

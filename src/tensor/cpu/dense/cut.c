@@ -428,7 +428,7 @@ static tn_status gemm_half(const tni_gemm *g, bool *done)
 tn_status tni_cpu_gemm(const tni_gemm *g)
 {
     bool done;
-    if (!tni_is_half(g->dtype)) return tni_gemm_by_few(g) ? TN_OK : tni_gemm_cut(g);
+    if (!tni_is_half(g->dtype)) return tni_gemm_by_small(g) ? TN_OK : tni_gemm_cut(g);
     tn_status status = gemm_half(g, &done);
     return status != TN_OK || done ? status : tni_half_gemm(g);
 }

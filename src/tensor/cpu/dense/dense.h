@@ -1,8 +1,8 @@
 /*
  * dense.h - the room of products and convolutions. Order of reading: cut.c cuts a product into
  * pieces for the threads; choose.c has the table of who computes a piece, and a convolution; then
- * the providers: tile.c and winograd.c (vectors), amx.c and amx_conv.c (tiles of AMX), few.c (tiny
- * products), blas.c, onednn_use.c with its module, and conv.c, which takes every convolution.
+ * the providers: tile.c and winograd.c (vectors), amx.c and amx_conv.c (tiles of AMX), small.c
+ * (tiny products), blas.c, onednn_use.c with its module, and conv.c, which takes every convolution.
  */
 #ifndef TNI_DENSE_H
 #define TNI_DENSE_H
@@ -14,7 +14,7 @@
 
 /* tni_backend's pack. */
 int64_t tni_cpu_gemm_pack(const tni_gemm *g, void *to);
-/* Of f32 and f64, larger than few.c's. */
+/* Of f32 and f64, larger than small.c's. */
 tn_status tni_gemm_cut(const tni_gemm *g);
 
 /* ---- choose.c: one piece, on the calling thread, so for use inside chunks -------------------- */
@@ -41,7 +41,7 @@ bool tni_product_packs(const tni_product *p);
 void tni_product_pack(const tni_product *p, void *to);
 int64_t tni_packed_item(tn_dtype in);
 /* Computes a product that is shorter than BLAS's call; false: it is none. */
-bool tni_gemm_by_few(const tni_gemm *g);
+bool tni_gemm_by_small(const tni_gemm *g);
 /* A convolution, f32, bf16 or f16. False: the general kernel (conv.c) must compute it. */
 bool tni_convolve(const tni_convolution *c, tn_status *status);
 
@@ -110,15 +110,15 @@ bool tni_onednn_convolve(const tni_convolution *c, tn_status *status);
 
 /* ---- vectors: compiled for each instruction set ---------------------------------------------- */
 
-/* tile.c, where there is AVX2; a product in strips of columns, if there are so many (few.c); a
+/* tile.c, where there is AVX2; a product in strips of columns, if there are so many (small.c); a
  * convolution by Winograd's algorithm, in f32 inside. */
-enum { TNI_FEW_STRIP = 8 };
+enum { TNI_SMALL_STRIP = 8 };
 #define TNI_DENSE_PROTOTYPES(isa)                                                                  \
     bool tni_tile_product_##isa(const tni_product *p);                                             \
     void tni_tile_pack_##isa(const tni_product *p, void *to);                                      \
     bool tni_winograd_##isa(const tni_convolution *c, tn_status *status);                          \
-    void tni_gemm_few_##isa##_f32(const tni_gemm *g);                                              \
-    void tni_gemm_few_##isa##_f64(const tni_gemm *g);
+    void tni_gemm_small_##isa##_f32(const tni_gemm *g);                                            \
+    void tni_gemm_small_##isa##_f64(const tni_gemm *g);
 TNI_DENSE_PROTOTYPES(baseline)
 TNI_DENSE_PROTOTYPES(avx2)
 TNI_DENSE_PROTOTYPES(avx512)

@@ -1,12 +1,12 @@
 /*
- * few.c - a product of so few numbers that BLAS's call, and the cut before it (cut.c), would take
+ * small.c - a product of so few numbers that BLAS's call, and the cut before it (cut.c), would take
  * longer than the arithmetic. Each sum is in the order of k.
  */
 #include <string.h>
 
 #include "tensor/cpu/dense/dense.h"
 
-enum { STRIP = TNI_FEW_STRIP };
+enum { STRIP = TNI_SMALL_STRIP };
 typedef REAL strip
     __attribute__((vector_size(STRIP * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
 
@@ -53,7 +53,7 @@ static inline __attribute__((always_inline)) void narrow_row(const tni_gemm *g, 
     }
 }
 
-void K(tni_gemm_few)(const tni_gemm *g)
+void K(tni_gemm_small)(const tni_gemm *g)
 {
     for (int64_t z = 0; z < g->batch; z++) {
         const REAL *a = (const REAL *)g->a + z * g->a_batch;
