@@ -255,5 +255,5 @@ tn_status tni_cuda_gemm_to_f32(const tni_gemm *g)
 
 tn_status tni_cuda_gemm(const tni_gemm *g)
 {
-    return gemm(g, g->wide && is_half(g->dtype) ? TN_F32 : g->dtype);
+    return gemm(g, g->sums_f32 && is_half(g->dtype) ? TN_F32 : g->dtype);
 }

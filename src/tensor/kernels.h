@@ -54,7 +54,7 @@ typedef struct tni_gemm {
     int64_t c_row, c_batch;
     const void *bias; /* n values added to every row, or NULL */
     bool accumulate;  /* C += */
-    bool wide;        /* of bf16 and f16: c is f32, nothing is rounded; then there is no bias */
+    bool sums_f32;    /* of bf16 and f16: c is f32, nothing is rounded; then there is no bias */
     /* NULL, or what the backend's pack made of this b, which must stay, for these sizes */
     const void *packed;
 } tni_gemm;

@@ -15,7 +15,7 @@ static inline tni_product product_of(const tni_gemm *g)
                           tb ? g->b_col : g->b_row,
                           g->c_row,
                           g->dtype,
-                          g->wide ? TN_F32 : g->dtype,
+                          g->sums_f32 ? TN_F32 : g->dtype,
                           ta,
                           tb,
                           g->accumulate,

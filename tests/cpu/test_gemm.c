@@ -51,7 +51,7 @@ typedef tn_status (*multiply)(const tni_gemm *g);
 static void check(multiply f, tni_gemm g, int64_t a_size, int64_t b_size)
 {
     int64_t c_size = g.batch * g.c_batch + g.m * g.c_row + g.n + 8;
-    tn_dtype out = g.wide && tn_dtype_size(g.dtype) == 2 ? TN_F32 : g.dtype;
+    tn_dtype out = g.sums_f32 && tn_dtype_size(g.dtype) == 2 ? TN_F32 : g.dtype;
     void *bias = filled(g.dtype, g.n, 3);
     char *c = filled(out, c_size, 4), *before = filled(out, c_size, 4);
     size_t item = tn_dtype_size(out);
@@ -82,8 +82,8 @@ static void check(multiply f, tni_gemm g, int64_t a_size, int64_t b_size)
                 /* an assertion for each would take most of the time */
                 if (fabs(got - sum) <= tolerance + rounding[kind] * fabs(sum)) continue;
                 ck_abort_msg("%s%s %dx%dx%d batch %d: c[%d,%d,%d] is %.9g, not %.9g",
-                             tn_dtype_name(g.dtype), g.wide ? ", wide," : "", (int)g.m, (int)g.n,
-                             (int)g.k, (int)g.batch, (int)z, (int)i, (int)j, got, sum);
+                             tn_dtype_name(g.dtype), g.sums_f32 ? ", sums in f32," : "", (int)g.m,
+                             (int)g.n, (int)g.k, (int)g.batch, (int)z, (int)i, (int)j, got, sum);
             }
     for (int64_t i = 0; i < c_size; i++)
         if (!touched[i] && memcmp(c + (size_t)i * item, before + (size_t)i * item, item))
@@ -111,7 +111,7 @@ static void check_plain(tn_dtype dtype, int64_t m, int64_t n, int64_t k, bool ta
     g.c_row = n + gap;
     check_gemm(g, m * k, k * n);
     if (bias || (dtype != TN_BF16 && dtype != TN_F16)) return;
-    g.wide = true;
+    g.sums_f32 = true;
     check_gemm(g, m * k, k * n);
 }
 
@@ -331,7 +331,7 @@ START_TEST(tile_edges)
         for (int bits = 0; bits < 16; bits++) {
             bool wide = d % 2;
             if (bits & 8 && (bits & 4 || (d && !wide))) continue;
-            tni_gemm g = { in[d], size[0], size[1], size[2], .wide = wide };
+            tni_gemm g = { in[d], size[0], size[1], size[2], .sums_f32 = wide };
             check_layout(own, g, bits);
             if (d == 0) check_layout(own_packed, g, bits);
         }
@@ -352,7 +352,7 @@ START_TEST(amx_edges)
     if (!amx_is_here()) return;
     for (int bits = 0; bits < 16; bits++)
         for (int wide = bits / 8; wide < 2; wide++) {
-            tni_gemm g = { TN_BF16, size[0], size[1], size[2], .wide = wide };
+            tni_gemm g = { TN_BF16, size[0], size[1], size[2], .sums_f32 = wide };
             check_layout(by_amx, g, bits);
             if (wide) check_layout(by_amx_packed, g, bits);
         }
@@ -595,7 +595,7 @@ START_TEST(packed_before)
     const int64_t *size = sizes[_i];
     for (int bits = 0; bits < 16; bits++)
         for (int d = 0; d < 2; d++) {
-            tni_gemm g = { d ? TN_BF16 : TN_F32, size[0], size[1], size[2], .wide = true };
+            tni_gemm g = { d ? TN_BF16 : TN_F32, size[0], size[1], size[2], .sums_f32 = true };
             if (bits & 4 && (d || bits & 8)) continue;
             check_layout(gemm_packed, g, bits);
         }
@@ -644,13 +644,13 @@ START_TEST(tile_refuses)
     g.k = 100;
     g.accumulate = true;
     ck_assert(own(&g) != TN_OK); /* added to what is rounded */
-    g.wide = true;
+    g.sums_f32 = true;
     g.bias = a;
     ck_assert(own(&g) != TN_OK); /* to two things */
     ck_assert_int_eq(memcmp(c, before, M * N * sizeof(float)), 0);
     g.bias = NULL;
     ck_assert((own(&g) == TN_OK) == tni_has_tiles());
-    g.wide = g.accumulate = false;
+    g.sums_f32 = g.accumulate = false;
     g.k = K - 1;
     ck_assert((own(&g) == TN_OK) == tni_has_tiles());
     guarded_free(0);

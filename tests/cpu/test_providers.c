@@ -410,9 +410,9 @@ static tni_gemm draw_gemm(tn_dtype dtype)
     g.c_row = g.n + gap;
     g.a_batch = g.m * g.a_row + g.k * g.a_col, g.b_batch = g.k * g.b_row + g.n * g.b_col;
     g.c_batch = g.m * g.c_row;
-    g.wide = tni_is_half(dtype) && draw_below(2);
-    g.accumulate = (!tni_is_half(dtype) || g.wide) && draw_below(3) == 0;
-    g.bias = !g.wide && !g.accumulate && draw_below(2) ? "" : NULL;
+    g.sums_f32 = tni_is_half(dtype) && draw_below(2);
+    g.accumulate = (!tni_is_half(dtype) || g.sums_f32) && draw_below(3) == 0;
+    g.bias = !g.sums_f32 && !g.accumulate && draw_below(2) ? "" : NULL;
     return g;
 }
 
@@ -439,15 +439,15 @@ static void check_gemm(tni_gemm g)
     double *in[4];
     for (int i = 0; i < 4; i++) in[i] = draw_numbers(size[i]);
     sums s = multiplied(&g, in[0], in[1], in[2], in[3]);
-    tn_dtype out = g.wide ? TN_F32 : g.dtype;
+    tn_dtype out = g.sums_f32 ? TN_F32 : g.dtype;
     g.a = numbers_as(in[0], size[0], g.dtype);
     g.b = numbers_as(in[1], size[1], g.dtype);
     if (g.bias) g.bias = numbers_as(in[2], size[2], g.dtype);
     char what[200];
     snprintf(what, sizeof what,
-             "%dx%dx%d of %d, A %d %d, B %d %d, C %d, bias %d, added %d, wide %d", (int)g.m,
+             "%dx%dx%d of %d, A %d %d, B %d %d, C %d, bias %d, added %d, sums in f32 %d", (int)g.m,
              (int)g.n, (int)g.k, (int)g.batch, (int)g.a_row, (int)g.a_col, (int)g.b_row,
-             (int)g.b_col, (int)g.c_row, g.bias != NULL, g.accumulate, g.wide);
+             (int)g.b_col, (int)g.c_row, g.bias != NULL, g.accumulate, g.sums_f32);
     for (int i = 0; i < GEMM_PROVIDERS; i++) {
         int before = guarded_made();
         g.c = numbers_as(in[3], size[3], out);

@@ -73,8 +73,8 @@ static tn_status linear_forward(tni_call *c)
     g.b_col = w->stride[0];
     g.c = tni_data(c->out[0]);
     g.c_row = g.n;
-    g.wide = c->out[0]->dtype != x->dtype;
-    g.accumulate = g.wide && !tni_none(b); /* a wide product knows no bias */
+    g.sums_f32 = c->out[0]->dtype != x->dtype;
+    g.accumulate = g.sums_f32 && !tni_none(b); /* then it takes no bias */
     if (g.accumulate) {
         tni_array y = { g.c, TN_F32, 2, { g.m, g.n }, { g.n, 1 } };
         tn_status status = tni_bias_rows(backend, y, b);

@@ -86,7 +86,7 @@ static tn_status multiply(const job *j, tni_array c, tni_array a, bool turn_a, t
                    .c_row = c.stride[0],
                    .bias = bias,
                    .accumulate = accumulate,
-                   .wide = c.dtype != j->dtype };
+                   .sums_f32 = c.dtype != j->dtype };
     return j->backend->gemm(&g);
 }
 

@@ -158,7 +158,7 @@ static tni_gemm product(int64_t m, const void *x, tni_array w, void *c, int64_t 
                        .c = c,
                        .c_row = c_row,
                        .accumulate = accumulate,
-                       .wide = true };
+                       .sums_f32 = true };
 }
 
 static tni_array turned(const tn_tensor *w)

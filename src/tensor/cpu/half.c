@@ -188,7 +188,7 @@ static tn_status product_f32(const void *args)
 {
     const product *p = args;
     tni_gemm f = *p->g;
-    if (f.accumulate && !p->g->wide) {
+    if (f.accumulate && !p->g->sums_f32) {
         tn_status status = p->copy(&(tni_copy){ p->c, p->was });
         if (status != TN_OK) return status;
     }
@@ -214,7 +214,7 @@ tn_status tni_half_gemm(const tni_gemm *g)
     tni_copy_kernel copy = tni_cpu_backend()->copy;
     product p = { .g = g, .copy = copy };
     p.c = (tni_array){ g->c,
-                       g->wide ? TN_F32 : g->dtype,
+                       g->sums_f32 ? TN_F32 : g->dtype,
                        3,
                        { g->batch, g->m, g->n },
                        { g->batch > 1 ? g->c_batch : g->m * g->n, g->c_row, 1 } };

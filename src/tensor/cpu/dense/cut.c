@@ -362,7 +362,7 @@ static void run_empty(void *context, int64_t begin, int64_t end)
 
 static tn_dtype out_of(const tni_gemm *g)
 {
-    return g->wide && tni_is_half(g->dtype) ? TN_F32 : g->dtype;
+    return g->sums_f32 && tni_is_half(g->dtype) ? TN_F32 : g->dtype;
 }
 
 /* Sets done to false when pieces are missing, which happens for bf16 and f16 alone. */
@@ -420,8 +420,8 @@ static tn_status gemm_half(const tni_gemm *g, bool *done)
 {
     bool can = (g->dtype == TN_BF16 && tni_product_bf16()) ||
                (tni_tile_fits(g->dtype, false, g->m, g->n, g->k) &&
-                (g->wide || g->k <= TNI_TILE_ROUNDED || in_parts(g)));
-    *done = can && (!g->accumulate || g->wide);
+                (g->sums_f32 || g->k <= TNI_TILE_ROUNDED || in_parts(g)));
+    *done = can && (!g->accumulate || g->sums_f32);
     return *done ? gemm(g, done) : TN_OK;
 }
 
