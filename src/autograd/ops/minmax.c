@@ -1,5 +1,5 @@
 /*
- * extreme.c - largest and smallest: over axes (amax, amin), along one axis with the index (max,
+ * minmax.c - largest and smallest: over axes (amax, amin), along one axis with the index (max,
  * min, argmax, argmin).
  *
  *   amax, amin  dx = dy / k at each of the k equal extremes of a slice, 0 elsewhere; with NaN all
