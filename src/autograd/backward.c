@@ -63,7 +63,7 @@ static tn_status deliver_to_leaf(tni_pass *p, tn_tensor *leaf, tn_tensor *g, boo
 static tn_status deliver_to_node(tni_pass *p, tni_node *node, int index, tn_tensor *g, bool take)
 {
     if (!node->queued) {
-        tn_status status = tni_order_push(&p->order, node);
+        tn_status status = tni_ready_queue_push(&p->ready, node);
         if (status != TN_OK) return status;
         node->queued = true;
     }
@@ -292,8 +292,8 @@ tn_status tni_pass_run(tni_pass *p)
     tni_hide();
     TNI_TELL_OF(begins, p);
     p->scope = tn_scope_begin(); /* of one step after the other */
-    while (p->order.n && status == TN_OK) {
-        status = step(p, tni_order_pop(&p->order));
+    while (p->ready.n && status == TN_OK) {
+        status = step(p, tni_ready_queue_pop(&p->ready));
         if (!tni_scope_clear(p->scope)) p->scope = tn_scope_begin(); /* a hook ended it */
     }
     tn_scope_end(p->scope);

@@ -31,11 +31,11 @@ static tn_status mark_ways(tni_pass *p, int n_out, tn_tensor *const *outputs, ui
     for (int i = 0; i < n_out && status == TN_OK; i++) {
         if (outputs[i] && outputs[i]->node && outputs[i]->node->mark != seen) {
             status = tni_pass_mark(p, &outputs[i]->node->mark, seen);
-            if (status == TN_OK) status = tni_order_push(&p->order, outputs[i]->node);
+            if (status == TN_OK) status = tni_ready_queue_push(&p->ready, outputs[i]->node);
         }
     }
-    while (p->order.n && status == TN_OK) {
-        tni_node *node = tni_order_pop(&p->order);
+    while (p->ready.n && status == TN_OK) {
+        tni_node *node = tni_ready_queue_pop(&p->ready);
         if (!tni_room(&list, &capacity, n, 1, sizeof *list)) {
             status = TN_E_NOMEM;
             break;
@@ -45,10 +45,10 @@ static tn_status mark_ways(tni_pass *p, int n_out, tn_tensor *const *outputs, ui
             tni_node *from = node->edge[i].node;
             if (!from || from->mark == seen || from->sequence < oldest) continue;
             status = tni_pass_mark(p, &from->mark, seen);
-            if (status == TN_OK) status = tni_order_push(&p->order, from);
+            if (status == TN_OK) status = tni_ready_queue_push(&p->ready, from);
         }
     }
-    p->order.n = 0;
+    p->ready.n = 0;
     while (n && status == TN_OK) {
         tni_node *node = list[--n];
         bool wanted = false;

@@ -27,12 +27,12 @@ static tn_status put_outer_aside(tni_pass *p)
 {
     const tni_pass *outer = p->outer;
     size_t n = outer->n_receivers + (outer->node ? (size_t)outer->node->n_out : 0);
-    for (size_t i = 0; i < outer->order.n; i++) n += (size_t)outer->order.heap[i]->n_out;
+    for (size_t i = 0; i < outer->ready.n; i++) n += (size_t)outer->ready.heap[i]->n_out;
     if (n == 0) return TN_OK;
     if (!tni_room(&p->aside, &p->aside_capacity, 0, n, sizeof *p->aside)) return TN_E_NOMEM;
-    for (size_t i = 0; i < outer->order.n; i++) {
-        put_outputs(p, outer->order.heap[i]);
-        outer->order.heap[i]->queued = false;
+    for (size_t i = 0; i < outer->ready.n; i++) {
+        put_outputs(p, outer->ready.heap[i]);
+        outer->ready.heap[i]->queued = false;
     }
     if (outer->node) put_outputs(p, outer->node);
     for (size_t i = 0; i < outer->n_receivers; i++) put(p, &outer->receivers[i].gm->pending);
@@ -73,7 +73,7 @@ bool tni_pass_is_open(void)
 
 void tni_pass_end(tni_pass *p)
 {
-    while (p->order.n) tni_leave(p->order.heap[--p->order.n]);
+    while (p->ready.n) tni_leave(p->ready.heap[--p->ready.n]);
     for (size_t i = 0; i < p->n_receivers; i++) {
         tni_receiver *r = &p->receivers[i];
         tn_drop(r->gm->pending);
@@ -81,8 +81,8 @@ void tni_pass_end(tni_pass *p)
     }
     while (p->n_old--) *p->old[p->n_old].mark = p->old[p->n_old].was;
     for (size_t i = 0; i < p->n_aside; i++) *p->aside[i].field = p->aside[i].gradient;
-    for (size_t i = 0; p->outer && i < p->outer->order.n; i++)
-        p->outer->order.heap[i]->queued = true;
+    for (size_t i = 0; p->outer && i < p->outer->ready.n; i++)
+        p->outer->ready.heap[i]->queued = true;
     innermost = p->outer;
     tni_autocasting = p->was_casting;
     tn_set_grad_enabled(p->was_recording);
@@ -91,7 +91,7 @@ void tni_pass_end(tni_pass *p)
         tni_gradmeta_drop(p->receivers[i].gm);
         tn_drop(p->receivers[i].leaf);
     }
-    tni_room_free(&p->order.heap, &p->order.capacity, sizeof *p->order.heap);
+    tni_room_free(&p->ready.heap, &p->ready.capacity, sizeof *p->ready.heap);
     tni_room_free(&p->receivers, &p->receiver_capacity, sizeof *p->receivers);
     tni_room_free(&p->aside, &p->aside_capacity, sizeof *p->aside);
     tni_room_free(&p->old, &p->old_capacity, sizeof *p->old);

@@ -1,5 +1,5 @@
 /*
- * pass.h - one pass of the engine: what backward.c, saved.c, order.c and gradients.c share.
+ * pass.h - one pass of the engine: what backward.c, saved.c, ready_queue.c and gradients.c share.
  */
 #ifndef TNI_PASS_H
 #define TNI_PASS_H
@@ -7,14 +7,14 @@
 #include "autograd/graph.h"
 #include "autograd/tell.h"
 
-/* Nodes in the order of their turns, newest first (order.c). */
-typedef struct tni_order {
+/* Nodes in the order of their turns, newest first (ready_queue.c). */
+typedef struct tni_ready_queue {
     tni_node **heap;
     size_t n, capacity;
-} tni_order;
+} tni_ready_queue;
 
-tn_status tni_order_push(tni_order *o, tni_node *node);
-tni_node *tni_order_pop(tni_order *o); /* of one that is not empty */
+tn_status tni_ready_queue_push(tni_ready_queue *o, tni_node *node);
+tni_node *tni_ready_queue_pop(tni_ready_queue *o); /* of one that is not empty */
 
 /* A tensor with a gradient in gm->pending: a leaf, or a result whose gradient is retained or asked
  * for. */
@@ -36,8 +36,8 @@ typedef struct tni_old_mark {
 typedef struct tni_engine_pass {
     struct tni_engine_pass *outer; /* the one whose hook started this one; NULL: none */
     int depth;
-    tni_order order; /* the nodes still to visit */
-    tni_node *node;  /* being differentiated now; no longer in order */
+    tni_ready_queue ready; /* the nodes still to visit */
+    tni_node *node;        /* being differentiated now; no longer in the queue */
     tni_receiver *receivers;
     size_t n_receivers, receiver_capacity;
     tni_put_aside *aside; /* the outer pass's gradients */

@@ -44,11 +44,11 @@ static void count(const tni_edge *edge)
     gm->sync->active = true;
 }
 
-static tn_status visit(tni_order *order, tni_node *node, uint64_t seen)
+static tn_status visit(tni_ready_queue *order, tni_node *node, uint64_t seen)
 {
     if (!node || node->mark == seen) return TN_OK;
     node->mark = seen;
-    return tni_order_push(order, node);
+    return tni_ready_queue_push(order, node);
 }
 
 static tn_status count_uses(const tn_tensor *output)
@@ -57,7 +57,7 @@ static tn_status count_uses(const tn_tensor *output)
     uint64_t seen = tni_next_mark();
     tn_status status = visit(&order, output->node, seen);
     while (order.n && status == TN_OK) {
-        const tni_node *node = tni_order_pop(&order);
+        const tni_node *node = tni_ready_queue_pop(&order);
         for (int i = 0; i < node->n_in && status == TN_OK; i++) {
             count(&node->edge[i]);
             status = visit(&order, node->edge[i].node, seen);

@@ -4,11 +4,11 @@
 #include "autograd/pass.h"
 
 /* Puts a node that was not met before onto the heap. */
-static tn_status meet(tni_tape *t, tni_order *ahead, tni_node *node)
+static tn_status meet(tni_tape *t, tni_ready_queue *ahead, tni_node *node)
 {
     if (!node) return TN_OK;
     int is_new = tni_map_put(&t->id, node, NULL);
-    return is_new < 0 ? TN_E_NOMEM : is_new ? tni_order_push(ahead, node) : TN_OK;
+    return is_new < 0 ? TN_E_NOMEM : is_new ? tni_ready_queue_push(ahead, node) : TN_OK;
 }
 
 tn_status tni_tape_of(tni_tape *t, const tn_tensor *root)
@@ -18,11 +18,11 @@ tn_status tni_tape_of(tni_tape *t, const tn_tensor *root)
 
 tn_status tni_tape_from(tni_tape *t, size_t n, tni_node *const *from)
 {
-    tni_order ahead = { 0 };
+    tni_ready_queue ahead = { 0 };
     tn_status status = TN_OK;
     for (size_t i = 0; status == TN_OK && i < n; i++) status = meet(t, &ahead, from[i]);
     while (status == TN_OK && ahead.n) {
-        tni_node *node = tni_order_pop(&ahead);
+        tni_node *node = tni_ready_queue_pop(&ahead);
         if (!tni_room(&t->node, &t->capacity, t->n, 1, sizeof *t->node)) status = TN_E_NOMEM;
         if (status == TN_OK) t->node[t->n++] = node;
         for (int i = 0; status == TN_OK && i < node->n_in; i++)

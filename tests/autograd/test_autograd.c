@@ -8,8 +8,8 @@
  *
  * Seen to fail, in src/autograd/backward.c: tni_is_ours() made to return true always: the SHARED
  * tests fail, and others; own() left out of own_all(): six of them. The comparison in
- * tni_order_push() (order.c) reversed: ORDER_chains_of_all_lengths. is_unchanged() (saved.c) true
- * always: AG_03_saved_value_changed.
+ * tni_ready_queue_push() (ready_queue.c) reversed: ORDER_chains_of_all_lengths. is_unchanged()
+ * (saved.c) true always: AG_03_saved_value_changed.
  */
 #include <pthread.h>
 #include <stdlib.h>

@@ -5,9 +5,9 @@
  * worked out by hand for bytes and versions.
  *
  * Seen to fail: in src/autograd/tape.c, meet() without the map (fan-out twice); the comparison
- * in order.c reversed; in src/ext/diagnose/graph.c, the chain at an address not followed (views
- * become two nodes), seen() without the origin; in src/autograd/call_site.c, tni_call_site_write
- * without its test of buffer_marks.
+ * in ready_queue.c reversed; in src/ext/diagnose/graph.c, the chain at an address not followed
+ * (views become two nodes), seen() without the origin; in src/autograd/call_site.c,
+ * tni_call_site_write without its test of buffer_marks.
  */
 #include <pthread.h>
 #include <stdlib.h>

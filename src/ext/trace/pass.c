@@ -32,8 +32,8 @@ static tn_status add(tni_record_pass *p, const tni_node *to, int output, int fro
 static tn_status add_seeds(tni_record_pass *p)
 {
     tn_status status = TN_OK;
-    for (size_t k = 0; k < p->pass->order.n; k++) {
-        const tni_node *node = p->pass->order.heap[k];
+    for (size_t k = 0; k < p->pass->ready.n; k++) {
+        const tni_node *node = p->pass->ready.heap[k];
         for (int i = 0; status == TN_OK && i < node->n_out; i++)
             if (node->pending[i]) status = add(p, node, i, -1, 0);
     }
@@ -80,7 +80,7 @@ static tn_status tell(tn_trace *tr, tni_told_node *n, const tni_node *node)
 static tn_status add_nodes(tn_trace *tr, tni_record_pass *p, tni_told_pass *told)
 {
     tni_tape tape = { 0 };
-    tn_status status = tni_tape_from(&tape, p->pass->order.n, p->pass->order.heap);
+    tn_status status = tni_tape_from(&tape, p->pass->ready.n, p->pass->ready.heap);
     for (size_t k = tape.n; status == TN_OK && k-- > 0;) {
         const tni_node *node = tape.node[k];
         if (p->pass->wanted && node->mark != p->pass->wanted) continue;
@@ -102,7 +102,7 @@ static tn_status add_nodes(tn_trace *tr, tni_record_pass *p, tni_told_pass *told
  * tn_gradients. */
 static void note_loss(tn_trace *tr, const tni_pass *pass)
 {
-    const tni_node *newest = pass->order.n ? pass->order.heap[0] : NULL;
+    const tni_node *newest = pass->ready.n ? pass->ready.heap[0] : NULL;
     int root = newest ? tni_get(&tr->nodes, tni_sequence_key(newest->sequence)) : -1, i = 0;
     if (root < 0 || pass->outer || (pass->wanted && tr->now.loss_known)) return;
     if (!tr->now.loss_known) tr->now.root = root;

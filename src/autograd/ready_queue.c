@@ -1,10 +1,10 @@
 /*
- * order.c - the order in which a pass visits nodes: a heap, the newest on top. A node is newer than
- * all it was computed from, so when its turn comes all gradients into it have arrived.
+ * ready_queue.c - the order in which a pass visits nodes: a heap, the newest on top. A node is
+ * newer than all it was computed from, so when its turn comes all gradients into it have arrived.
  */
 #include "autograd/pass.h"
 
-tn_status tni_order_push(tni_order *o, tni_node *node)
+tn_status tni_ready_queue_push(tni_ready_queue *o, tni_node *node)
 {
     if (!tni_room(&o->heap, &o->capacity, o->n, 1, sizeof *o->heap)) return TN_E_NOMEM;
     size_t i;
@@ -17,7 +17,7 @@ tn_status tni_order_push(tni_order *o, tni_node *node)
     return TN_OK;
 }
 
-tni_node *tni_order_pop(tni_order *o)
+tni_node *tni_ready_queue_pop(tni_ready_queue *o)
 {
     tni_node *top = o->heap[0], *last = o->heap[--o->n];
     size_t i = 0;
