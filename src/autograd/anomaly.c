@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "autograd/call_site.h"
-#include "autograd/tell.h"
+#include "autograd/notify.h"
 
 /* ---- what a tensor holds --------------------------------------------------------------------- */
 

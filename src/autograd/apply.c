@@ -3,7 +3,7 @@
  * recording.
  */
 #include "autograd/graph.h"
-#include "autograd/tell.h"
+#include "autograd/notify.h"
 
 enum { MAX_SAVED = 4, FEW_OUT = 4 };
 
@@ -264,7 +264,7 @@ tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n
     c.recorded = tni_wants_recording(&c);
     status = op->shape(&c);
     if (status == TN_OK) status = compute(&c, args_size);
-    if (status == TN_OK) status = TNI_TELL_OP(applied, &c);
+    if (status == TN_OK) status = TNI_NOTIFY_OP(applied, &c);
     if (c.out_spec != few_specs) tni_free(c.out_spec, specs_size);
     return status;
 }

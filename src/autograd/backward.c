@@ -125,7 +125,7 @@ static tn_status run_hooks(const tni_pass *p, const tni_gradmeta *gm, tn_tensor 
     tni_hook hook = { 0 };
     tn_status status = TN_OK;
     now.of = (int)(gm->hooks.n - gm->hooks.removed);
-    TNI_TELL_OF(hooked, &now, *gradient);
+    TNI_NOTIFY_OF(hooked, &now, *gradient);
     while (status == TN_OK && tni_hook_next(&gm->hooks, 0, last, &hook)) {
         tn_tensor *changed = ((tn_grad_hook)hook.call)(*gradient, hook.user);
         tn_set_grad_enabled(p->create);
@@ -137,7 +137,7 @@ static tn_status run_hooks(const tni_pass *p, const tni_gradmeta *gm, tn_tensor 
             *gradient = changed;
         }
         now.number++;
-        if (status == TN_OK) TNI_TELL_OF(hooked, &now, *gradient);
+        if (status == TN_OK) TNI_NOTIFY_OF(hooked, &now, *gradient);
     }
     return status;
 }
@@ -228,7 +228,7 @@ static tn_status differentiate(tni_pass *p, tni_node *node, tn_tensor **block, b
     if (status != TN_OK) return status;
     for (int i = 0; i < n_in; i++)
         if (!dx[i]) return tni_poison("tn_backward", "a gradient");
-    if ((status = TNI_TELL(differentiated, node, &g)) != TN_OK) return status;
+    if ((status = TNI_NOTIFY(differentiated, node, &g)) != TN_OK) return status;
     for (int i = 0; i < n_in; i++) {
         const tni_edge *edge = &node->edge[i];
         if (!need[i] || tni_none(dx[i])) continue;
@@ -239,7 +239,7 @@ static tn_status differentiate(tni_pass *p, tni_node *node, tn_tensor **block, b
             status = edge->node ? deliver_to_node(p, edge->node, edge->index, share, last)
                                 : deliver_to_leaf(p, edge->leaf, share, last);
         if (status != TN_OK) return status;
-        TNI_TELL_OF(delivered, node, i, dx[i], share);
+        TNI_NOTIFY_OF(delivered, node, i, dx[i], share);
     }
     return TNI_UNLIKELY(tni_syncs) ? tni_sync_delivered(p, node) : TN_OK;
 }
@@ -268,7 +268,7 @@ static tn_status step(tni_pass *p, tni_node *node)
     node->queued = false;
     p->node = node;
     tn_status status = arrive(p, node);
-    if (status == TN_OK) status = TNI_TELL(arrived, node);
+    if (status == TN_OK) status = TNI_NOTIFY(arrived, node);
     if (status == TN_OK)
         status = differentiate(p, node, block, small ? few_need : (bool *)(block + n));
     tni_leave(node);
@@ -290,7 +290,7 @@ tn_status tni_pass_run(tni_pass *p)
 {
     tn_status status = TN_OK;
     tni_hide();
-    TNI_TELL_OF(begins, p);
+    TNI_NOTIFY_OF(begins, p);
     p->scope = tn_scope_begin(); /* of one step after the other */
     while (p->ready.n && status == TN_OK) {
         status = step(p, tni_ready_queue_pop(&p->ready));
@@ -302,9 +302,9 @@ tn_status tni_pass_run(tni_pass *p)
         if (!r->leaf) continue;
         tni_hooked leaf = { .leaf = r->leaf };
         if (r->gm->hooks.n) status = run_hooks(p, r->gm, &r->gm->pending, leaf);
-        if (status == TN_OK) status = TNI_TELL(finished, r->leaf, r->gm->pending);
+        if (status == TN_OK) status = TNI_NOTIFY(finished, r->leaf, r->gm->pending);
     }
-    TNI_TELL_OF(ends, p, status);
+    TNI_NOTIFY_OF(ends, p, status);
     tni_show();
     return status;
 }
@@ -341,15 +341,15 @@ static tn_status add_to_grads(tni_pass *p)
         tni_receiver *r = &p->receivers[i];
         tn_tensor *grad = r->gm->grad, *average = tni_sync_average(p, r->gm);
         if (r->leaf) status = tni_sync_check(p, r->leaf);
-        if (status == TN_OK && r->leaf) status = TNI_TELL(grad_changes, r->leaf, true);
+        if (status == TN_OK && r->leaf) status = TNI_NOTIFY(grad_changes, r->leaf, true);
         if (status == TN_OK && average)
             status = tn_copy_(r->gm->pending, average); /* of the sums with the old grads */
         else if (status == TN_OK && grad)
             status = tn_add_(r->gm->pending, grad);
         if (status == TN_OK && average)
-            TNI_TELL_OF(averaged, r->leaf, r->gm->pending, r->gm->sync->ranks);
+            TNI_NOTIFY_OF(averaged, r->leaf, r->gm->pending, r->gm->sync->ranks);
         if (status == TN_OK && grad && r->leaf)
-            status = TNI_TELL(finished, r->leaf, r->gm->pending);
+            status = TNI_NOTIFY(finished, r->leaf, r->gm->pending);
     }
     for (size_t i = 0; i < p->n_receivers && status == TN_OK; i++) {
         tni_gradmeta *gm = p->receivers[i].gm;

@@ -9,7 +9,7 @@
 #include <tenon/custom.h>
 
 #include "autograd/graph.h"
-#include "autograd/tell.h"
+#include "autograd/notify.h"
 
 typedef enum saved_as { SAVED_NONE, SAVED_INPUT, SAVED_OUTPUT, SAVED_OTHER } saved_as;
 
@@ -221,7 +221,7 @@ static tn_status apply(own *o, int n_in, tn_tensor *const *in, tn_tensor **resul
         if (!(out[i] = tni_alias_raw(results[i]))) status = TN_E_NOMEM;
     if (status == TN_OK && c.recorded) status = record(o, &c, results);
     for (size_t k = 0; k < o->n_save; k++) tn_drop(o->save[k].tensor);
-    if (status == TN_OK) status = TNI_TELL_OP(applied, &c);
+    if (status == TN_OK) status = TNI_NOTIFY_OP(applied, &c);
     return status;
 }
 

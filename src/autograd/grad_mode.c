@@ -3,7 +3,7 @@
  * and the guard of in-place ops.
  */
 #include "autograd/sync.h"
-#include "autograd/tell.h"
+#include "autograd/notify.h"
 
 static TNI_THREAD bool off; /* inverted: threads start with recording on */
 
@@ -59,7 +59,7 @@ tn_tensor *tn_detach(tn_tensor *t)
     if (tni_absent(t)) return tni_poisoned("tn_detach", "t");
     tn_tensor *alias = tni_alias_raw(t);
     alias = alias ? tn_scope_adopt(alias) : NULL;
-    return alias && TNI_TELL_OP(detached, t, alias) == TN_OK ? alias : NULL;
+    return alias && TNI_NOTIFY_OP(detached, t, alias) == TN_OK ? alias : NULL;
 }
 
 tn_tensor *tn_grad(tn_tensor *t)
@@ -92,7 +92,7 @@ tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad)
                              "tn_set_grad: grad and %s are on different devices: want one",
                              tni_text(t));
     }
-    if (TNI_TELL(grad_changes, t, false) != TN_OK) return tni_pending();
+    if (TNI_NOTIFY(grad_changes, t, false) != TN_OK) return tni_pending();
     if (tni_none(grad) && !t->gm) return TN_OK;
     tni_gradmeta *gm = tni_gradmeta_of(t);
     if (!gm) return TN_E_NOMEM;
@@ -164,7 +164,7 @@ tn_status tni_may_write(const char *function, const tn_tensor *target, const tn_
     if (tni_absent(target)) return tni_poison(function, "the target");
     if (!source) return tni_poison(function, "the source");
     if (tni_own_memory(function, target) != TN_OK) return TN_E_INVALID;
-    if (TNI_TELL_OP(changes, function, target, source) != TN_OK) return tni_pending();
+    if (TNI_NOTIFY_OP(changes, function, target, source) != TN_OK) return tni_pending();
     if (off) return TN_OK;
     stem -= stem && function[stem - 1] == '_';
     if (target->requires_grad)

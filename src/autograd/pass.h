@@ -5,7 +5,7 @@
 #define TNI_PASS_H
 
 #include "autograd/graph.h"
-#include "autograd/tell.h"
+#include "autograd/notify.h"
 
 /* Nodes in the order of their turns, newest first (ready_queue.c). */
 typedef struct tni_ready_queue {

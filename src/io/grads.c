@@ -86,7 +86,7 @@ tn_status tni_grads_read(tni_safetensors *file, tni_parts *parts)
         parts->grad[i] = e ? fitting(&file->in, e, leaf) : NULL;
         if (e && !parts->grad[i]) status = tni_pending();
         if (status == TN_OK && (e || (leaf->gm && leaf->gm->grad)))
-            status = TNI_TELL(grad_changes, leaf, false);
+            status = TNI_NOTIFY(grad_changes, leaf, false);
     }
     return status;
 }

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "autograd/tell.h"
+#include "autograd/notify.h"
 #include "nn/module.h"
 #include "optim/optim.h"
 
@@ -364,7 +364,7 @@ tn_status tn_optim_zero_grad(tn_optim *opt)
     if (tni_no_optim(opt)) return tni_poison("tn_optim_zero_grad", "opt");
     for (int i = 0; i < opt->n; i++) {
         tn_tensor *t = opt->param[i].tensor;
-        if (TNI_TELL(grad_changes, t, false) != TN_OK) return tni_pending();
+        if (TNI_NOTIFY(grad_changes, t, false) != TN_OK) return tni_pending();
         if (!t->gm || !t->gm->grad) continue;
         tn_drop(t->gm->grad);
         t->gm->grad = NULL;

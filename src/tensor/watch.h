@@ -30,7 +30,7 @@ struct tni_watcher {
     void (*uses)(tni_watcher *self, const tn_tensor *t);
     void (*writes)(tni_watcher *self, const tn_tensor *t);
 
-    /* -- ops, except those of the engine and of the watcher itself (autograd/tell.h) -- */
+    /* -- ops, except those of the engine and of the watcher itself (autograd/notify.h) -- */
     /* c->out has its values and its history */
     tn_status (*applied)(tni_watcher *self, const struct tni_call *c);
     /* `to` is `from` without its history */

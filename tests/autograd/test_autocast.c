@@ -20,7 +20,7 @@
 #include "models.h"
 #include "scarce.h"
 
-#include <autograd/tell.h>
+#include <autograd/notify.h>
 
 /* ---- three networks as PyTorch has them ------------------------------------------------------ */
 

@@ -23,7 +23,7 @@
 #include "tensor/internal.h"
 #include "tensor/math.h"
 
-#include <autograd/tell.h>
+#include <autograd/notify.h>
 
 /* Whether attention has kernels for half-precision floats; if not, it says so. */
 static bool has_attention(tn_dtype dtype)

@@ -4,7 +4,7 @@
 # that nothing needs any more fails too.
 # usage: tests/house/arrows_check.sh BUILD-FOLDER
 # Seen to fail: with a call of tn_add in src/tensor/access.c it says
-# "tensor uses tn_add of ops (tensor/access.c)"; with TNI_SHARED before tni_tells_gradients "no library uses it".
+# "tensor uses tn_add of ops (tensor/access.c)"; with TNI_SHARED before tni_notifies_gradients "no library uses it".
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$(cd "$1" && pwd)

@@ -4,7 +4,7 @@
  */
 #include "autograd/ops/elementwise.h"
 #include "autograd/pass.h"
-#include "autograd/tell.h"
+#include "autograd/notify.h"
 
 tn_status tni_not_broadcast(const tni_call *c, const tn_tensor *a, const tn_tensor *b)
 {

@@ -9,7 +9,7 @@
  * second derivatives need no code of their own. take serves index_select and embedding.
  */
 #include "autograd/ops/rows.h"
-#include "autograd/tell.h"
+#include "autograd/notify.h"
 
 /* ---- indices --------------------------------------------------------------------------------- */
 
@@ -240,7 +240,7 @@ tn_status tni_take_backward(tni_grad *g)
 {
     tn_tensor *in[2] = { g->dy, g->x[1] };
     tn_status status = add_to_sum(g);
-    if (status != TN_OK || (!g->edge && !tni_tells_gradients())) return status;
+    if (status != TN_OK || (!g->edge && !tni_notifies_gradients())) return status;
     g->dx[0] = tni_apply(&tni_op_take_add, g->args, sizeof(tni_take_args), 2, in);
     return TN_OK;
 }

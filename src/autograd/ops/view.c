@@ -10,7 +10,7 @@
  *                                           slice_grad, whose gradient is again a slice)
  *   split    y_k = slices, one after another  dx = the dy_k joined
  */
-#include "autograd/tell.h"
+#include "autograd/notify.h"
 
 #define VIEW(name_, formula_, gradient_)                                                           \
     static const tn_op op_##name_ = {                                                              \
@@ -338,7 +338,7 @@ static tn_status slice_backward(tni_grad *g)
         tn_tensor *part = tni_alias(sum, &spec);
         tn_status status = part ? tn_add_(part, g->dy) : tni_pending();
         g->edge = NULL;
-        if (status != TN_OK || !tni_tells_gradients()) return status;
+        if (status != TN_OK || !tni_notifies_gradients()) return status;
     }
     g->dx[0] = slice_grad(g->dy, g->args);
     return TN_OK;

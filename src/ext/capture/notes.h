@@ -9,7 +9,7 @@
 #ifndef TNI_NOTES_H
 #define TNI_NOTES_H
 
-#include "autograd/tell.h"
+#include "autograd/notify.h"
 #include "nn/module.h"
 
 /* A storage from before the capture whose address the graph holds. */

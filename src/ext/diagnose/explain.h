@@ -9,7 +9,7 @@
 #ifndef TNI_EXPLAIN_H
 #define TNI_EXPLAIN_H
 
-#include "autograd/tell.h"
+#include "autograd/notify.h"
 #include "nn/module.h"
 #include "optim/optim.h"
 

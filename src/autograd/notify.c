@@ -1,7 +1,7 @@
 /*
- * tell.c - see tell.h.
+ * notify.c - see notify.h.
  */
-#include "autograd/tell.h"
+#include "autograd/notify.h"
 
 static TNI_THREAD int hidden;
 

@@ -1,8 +1,8 @@
 /*
- * tell.h - what the ops and the engine tell the thread's watcher (tensor/watch.h).
+ * notify.h - how ops and engine notify the thread's watcher of events (tensor/watch.h).
  */
-#ifndef TNI_TELL_H
-#define TNI_TELL_H
+#ifndef TNI_NOTIFY_H
+#define TNI_NOTIFY_H
 
 #include "autograd/op.h"
 
@@ -21,18 +21,19 @@ static inline tni_watcher *tni_watcher_now(void)
     return TNI_LIKELY(!tni_watching) ? NULL : tni_watcher_settled();
 }
 
-/* Calls it for an event of watch.h: TNI_TELL(arrived, node) is its status, TN_OK if nobody watches
- * for that. TNI_TELL_OF is for events without a status, TNI_TELL_OP for ops (see tni_hide). */
-#define TNI_TELL(event, ...)                                                                       \
+/* Calls it for an event of watch.h: TNI_NOTIFY(arrived, node) is its status, TN_OK if nobody
+ * watches for that. TNI_NOTIFY_OF is for events without a status, TNI_NOTIFY_OP for ops (see
+ * tni_hide). */
+#define TNI_NOTIFY(event, ...)                                                                     \
     (tni_watcher_now() && tni_watching->event ? tni_watching->event(tni_watching, __VA_ARGS__)     \
                                               : TN_OK)
-#define TNI_TELL_OF(event, ...)                                                                    \
+#define TNI_NOTIFY_OF(event, ...)                                                                  \
     (tni_watcher_now() && tni_watching->event ? tni_watching->event(tni_watching, __VA_ARGS__)     \
                                               : (void)0)
-#define TNI_TELL_OP(event, ...) (tni_hidden() ? TN_OK : TNI_TELL(event, __VA_ARGS__))
+#define TNI_NOTIFY_OP(event, ...) (tni_hidden() ? TN_OK : TNI_NOTIFY(event, __VA_ARGS__))
 
-/* Whether the watcher is told of each gradient that an op's backward gives. */
-static inline bool tni_tells_gradients(void)
+/* Whether the watcher is notified of each gradient that an op's backward gives. */
+static inline bool tni_notifies_gradients(void)
 {
     const tni_watcher *w = tni_watcher_now();
     return w && (w->differentiated || w->delivered);
