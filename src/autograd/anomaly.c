@@ -98,13 +98,13 @@ typedef struct quiet {
 
 static quiet quiet_begin(void)
 {
-    tni_hide();
+    tni_watch_suspend();
     return (quiet){ tn_scope_begin(), tn_set_grad_enabled(false) };
 }
 
 static tn_status quiet_end(quiet q, tn_status status)
 {
-    tni_show();
+    tni_watch_resume();
     tn_set_grad_enabled(q.grad);
     tn_scope_end(q.scope);
     return status;

@@ -289,7 +289,7 @@ tn_status tni_pass_give(tni_pass *p, tn_tensor *t, tn_tensor *g)
 tn_status tni_pass_run(tni_pass *p)
 {
     tn_status status = TN_OK;
-    tni_hide();
+    tni_watch_suspend();
     TNI_NOTIFY_OF(begins, p);
     p->scope = tn_scope_begin(); /* of one step after the other */
     while (p->ready.n && status == TN_OK) {
@@ -305,7 +305,7 @@ tn_status tni_pass_run(tni_pass *p)
         if (status == TN_OK) status = TNI_NOTIFY(finished, r->leaf, r->gm->pending);
     }
     TNI_NOTIFY_OF(ends, p, status);
-    tni_show();
+    tni_watch_resume();
     return status;
 }
 

@@ -124,7 +124,7 @@ static tn_status run_forward(own *o, bool recorded, int n_in, tn_tensor *const *
     bool was = tn_set_grad_enabled(false);
     tni_hide(); /* a watcher sees one op, not the ops inside */
     tn_status status = o->type->forward(&c, n_in, in, o->n_out, out);
-    tni_show();
+    tni_watch_resume();
     tn_set_grad_enabled(was);
     if (tn_autocast() != cast) tn_set_autocast(cast);
     status = ended(&c, "forward", status, errors);

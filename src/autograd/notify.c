@@ -3,7 +3,7 @@
  */
 #include "autograd/notify.h"
 
-static TNI_THREAD int hidden;
+static TNI_THREAD int suspended;
 
 tni_watcher *tni_watcher_settled(void)
 {
@@ -23,17 +23,17 @@ bool tni_watched(void)
     return tni_watcher_now() != NULL;
 }
 
-void tni_hide(void)
+void tni_watch_suspend(void)
 {
-    hidden++;
+    suspended++;
 }
 
-void tni_show(void)
+void tni_watch_resume(void)
 {
-    hidden--;
+    suspended--;
 }
 
-bool tni_hidden(void)
+bool tni_watch_suspended(void)
 {
-    return hidden > 0;
+    return suspended > 0;
 }

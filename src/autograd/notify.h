@@ -23,14 +23,14 @@ static inline tni_watcher *tni_watcher_now(void)
 
 /* Calls it for an event of watch.h: TNI_NOTIFY(arrived, node) is its status, TN_OK if nobody
  * watches for that. TNI_NOTIFY_OF is for events without a status, TNI_NOTIFY_OP for ops (see
- * tni_hide). */
+ * tni_watch_suspend). */
 #define TNI_NOTIFY(event, ...)                                                                     \
     (tni_watcher_now() && tni_watching->event ? tni_watching->event(tni_watching, __VA_ARGS__)     \
                                               : TN_OK)
 #define TNI_NOTIFY_OF(event, ...)                                                                  \
     (tni_watcher_now() && tni_watching->event ? tni_watching->event(tni_watching, __VA_ARGS__)     \
                                               : (void)0)
-#define TNI_NOTIFY_OP(event, ...) (tni_hidden() ? TN_OK : TNI_NOTIFY(event, __VA_ARGS__))
+#define TNI_NOTIFY_OP(event, ...) (tni_watch_suspended() ? TN_OK : TNI_NOTIFY(event, __VA_ARGS__))
 
 /* Whether the watcher is notified of each gradient that an op's backward gives. */
 static inline bool tni_notifies_gradients(void)
@@ -39,11 +39,11 @@ static inline bool tni_notifies_gradients(void)
     return w && (w->differentiated || w->delivered);
 }
 
-/* Hides the ops of this thread from the watcher until tni_show is called as often: for the engine's
- * own ops and the watcher's. */
-void tni_hide(void);
-void tni_show(void);
-bool tni_hidden(void);
+/* The watcher is not notified of this thread's ops until tni_watch_resume is called as often: for
+ * the engine's own ops and the watcher's. */
+void tni_watch_suspend(void);
+void tni_watch_resume(void);
+bool tni_watch_suspended(void);
 
 /* Makes w (NULL: none) the thread's watcher and returns the one it had. */
 TNI_SHARED tni_watcher *tni_watch(tni_watcher *w);
