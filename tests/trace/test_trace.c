@@ -134,14 +134,14 @@ static void assert_numbers(const char *what, const tni_numbers *v, tn_tensor *wa
 /* What arrives at the result of each child is PyTorch's. Returns how many were compared. */
 static int compare_arrivals(const trace_case *c, const tn_trace *tr)
 {
-    const tni_told_step *s = step_of(tr, 0);
+    const tni_log_step *s = step_of(tr, 0);
     int compared = 0;
     for (size_t k = 0; k < s->n_backs; k++) {
-        const tni_told_node *n = &s->nodes[s->backs[k].node];
+        const tni_log_node *n = &s->nodes[s->backs[k].node];
         if (n->call < 0) continue;
         int call = n->call; /* the child of the model in which it ran */
         while (s->calls[call].outer > 0) call = s->calls[call].outer;
-        const char *path = tr->told.modules[s->calls[call].module].path;
+        const char *path = tr->log.modules[s->calls[call].module].path;
         tn_tensor *want = golden("%s/arrives/%s", c->name, path);
         bool last = true; /* of its ops: its result is the child's */
         for (size_t j = 0; j < k; j++) {
@@ -169,10 +169,10 @@ START_TEST(a_step_is_told)
     tn_scope_end(scope);
     assert_ok(tn_trace_end(tr));
     assert_gradients(c, m);
-    const tni_told_step *s = step_of(tr, 0);
+    const tni_log_step *s = step_of(tr, 0);
     ck_assert_double_eq_tol(s->loss, tn_item(golden("%s/loss%s", c->name, "")), 1e-12);
     for (size_t i = 0; i < s->n_ledger; i++) {
-        const char *name = tr->told.tensors[s->ledger[i].tensor].name;
+        const char *name = tr->log.tensors[s->ledger[i].tensor].name;
         tn_tensor *want = golden("%s/grad/%s", c->name, name);
         ck_assert_int_eq(s->ledger[i].grad.known, want != NULL);
         if (want) assert_numbers(name, &s->ledger[i].grad, want);
@@ -217,7 +217,7 @@ static result train(int kind, bool watched)
     r.live = tn_live_tensors();
     if (watched) {
         assert_ok(tn_trace_end(tr));
-        ck_assert_int_eq(tr->told.n_steps, 3);
+        ck_assert_int_eq(tr->log.n_steps, 3);
         ck_assert_int_eq(tn_live_tensors(), r.live);
     }
     r.state = state_hash(m);

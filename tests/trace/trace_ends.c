@@ -14,7 +14,7 @@ static const tn_trace_options plain;
 
 static const char *first_finding(const tn_trace *tr, const char *kind)
 {
-    const tni_told_step *s = step_of(tr, 0);
+    const tni_log_step *s = step_of(tr, 0);
     for (size_t i = 0; i < s->n_findings; i++)
         if (strcmp(s->findings[i].kind, kind) == 0) return s->findings[i].text;
     return "none";
@@ -196,7 +196,7 @@ START_TEST(what_cannot_be_traced)
     assert_fails(tn_trace_text(file, tr), TN_E_STATE, "the trace has not ended");
     assert_ok(tn_backward(sum(tn_exp(x))));
     assert_ok(tn_trace_end(tr));
-    ck_assert_int_eq(tr->told.n_steps, 1);
+    ck_assert_int_eq(tr->log.n_steps, 1);
     assert_fails(tn_trace_end(tr), TN_E_STATE, "ended already");
     assert_fails(tn_trace_end(NULL), TN_E_INVALID, "trace is NULL");
     assert_fails(tn_trace_json(NULL, tr), TN_E_INVALID, "the file is NULL");

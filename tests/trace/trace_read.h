@@ -47,22 +47,22 @@ static inline tn_trace *trace_of(tn_tensor *(*loss)(tn_tensor *x), tn_tensor *x)
     return tr;
 }
 
-static inline const tni_told_step *step_of(const tn_trace *tr, size_t k)
+static inline const tni_log_step *step_of(const tn_trace *tr, size_t k)
 {
-    ck_assert_int_lt(k, tr->told.n_steps);
-    return &tr->told.steps[k];
+    ck_assert_int_lt(k, tr->log.n_steps);
+    return &tr->log.steps[k];
 }
 
 /* Ends the trace; its first step. */
-static inline const tni_told_step *ended(tn_trace *tr)
+static inline const tni_log_step *ended(tn_trace *tr)
 {
     assert_ok(tn_trace_end(tr));
     return step_of(tr, 0);
 }
 
-static inline const char *op_name(const tn_trace *tr, const tni_told_node *n)
+static inline const char *op_name(const tn_trace *tr, const tni_log_node *n)
 {
-    return tr->told.ops[n->op].name;
+    return tr->log.ops[n->op].name;
 }
 
 /* What was written to a file, from its beginning. */

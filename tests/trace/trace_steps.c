@@ -15,10 +15,10 @@ START_TEST(two_backwards_accumulate)
     tn_trace *tr = begin(plain);
     assert_ok(tn_backward(sum(tn_mul_scalar(w, 2))));
     assert_ok(tn_backward(sum(tn_mul(w, w))));
-    const tni_told_step *s = ended(tr);
-    ck_assert_int_eq(tr->told.n_steps, 1);
+    const tni_log_step *s = ended(tr);
+    ck_assert_int_eq(tr->log.n_steps, 1);
     ck_assert_int_eq(s->n_passes, 2);
-    const tni_told_back *last = &s->backs[s->n_backs - 1];
+    const tni_log_back *last = &s->backs[s->n_backs - 1];
     ck_assert_int_eq(last->n_shares, 2);
     ck_assert(last->shares[0].before.value[0] == 2 && last->shares[0].after.value[0] == 5);
     ck_assert(last->shares[1].before.value[0] == 5 && last->shares[1].after.value[0] == 8);
@@ -49,7 +49,7 @@ START_TEST(a_backward_within_a_hook)
     tn_tensor *loss = sum(y);
     hook_runs = 0;
     assert_ok(tn_backward(loss));
-    const tni_told_step *s = ended(tr);
+    const tni_log_step *s = ended(tr);
     ck_assert_int_eq(hook_runs, 1);
     ck_assert_int_eq(s->n_passes, 2);
     ck_assert_int_eq(s->n_backs, 4);
@@ -81,7 +81,7 @@ START_TEST(a_trace_begun_within_a_backward)
     assert_ok(tn_backward(sum(z)));
     assert_values(tn_grad(x), 0, 27, 27);
     assert_ok(tn_backward(sum(tn_mul_scalar(x, 2))));
-    const tni_told_step *s = ended(tr);
+    const tni_log_step *s = ended(tr);
     ck_assert_int_eq(s->n_passes, 1 + _i);
     ck_assert_int_eq(s->n_backs, 2 + 2 * _i);
     ck_assert(s->backs[s->n_backs - 1].shares[0].after.value[0] == 29);
@@ -106,7 +106,7 @@ START_TEST(the_loss_is_of_the_outermost_backward)
     if (_i != 0) assert_ok(tn_gradients(1, &probe, NULL, 1, &w, &grad, TN_RETAIN_GRAPH));
     if (_i != 2) assert_ok(tn_backward_from(loss, TN_NONE, TN_RETAIN_GRAPH));
     if (_i != 1) assert_ok(tn_gradients(1, &probe, NULL, 1, &w, &grad, TN_RETAIN_GRAPH));
-    const tni_told_step *s = ended(tr);
+    const tni_log_step *s = ended(tr);
     ck_assert_int_eq(s->n_passes, _i == 2 ? 2 : 3);
     ck_assert(s->loss_known);
     ck_assert_msg(s->loss == want[_i], "loss %g", s->loss);
@@ -130,16 +130,16 @@ START_TEST(hooks_are_in_the_gradient)
     tn_trace *tr = begin(plain);
     if (_i == 1) assert_ok(tn_backward(sum(tn_mul(w, v))));
     assert_ok(tn_backward(sum(tn_add(h, tn_mul_scalar(w, 5)))));
-    const tni_told_step *s = ended(tr);
+    const tni_log_step *s = ended(tr);
     tn_tensor *of[] = { w, v };
     int found[2] = { 0 };
     for (size_t k = 0; k < s->n_backs; k++)
         for (size_t i = 0; i < s->backs[k].n_shares; i++) {
-            const tni_told_share *share = &s->backs[k].shares[i];
-            const tni_told_in *in = &s->nodes[s->backs[k].node].in[share->in];
+            const tni_log_share *share = &s->backs[k].shares[i];
+            const tni_log_in *in = &s->nodes[s->backs[k].node].in[share->in];
             if (!share->part || share->part != share->of) continue;
             if (s->backs[k].pass != (_i == 1)) continue;
-            int which = strcmp(tr->told.tensors[in->tensor].name, "v") == 0;
+            int which = strcmp(tr->log.tensors[in->tensor].name, "v") == 0;
             double got = share->after.value[0];
             ck_assert_msg(got == tn_item(tn_select(tn_grad(of[which]), 0, 0)), "%s: %g",
                           which ? "v" : "w", got);
@@ -156,7 +156,7 @@ START_TEST(tn_gradients_changes_no_grad)
     tn_trace *tr = begin(plain);
     assert_ok(tn_gradients(1, &loss, NULL, 1, &a, &grad, TN_CREATE_GRAPH));
     assert_ok(tn_backward(sum(tn_mul(grad, grad))));
-    const tni_told_step *s = ended(tr);
+    const tni_log_step *s = ended(tr);
     ck_assert_int_eq(s->n_passes, 2);
     ck_assert(!s->passes[0].accumulates && s->passes[1].accumulates);
     ck_assert_int_eq(s->passes[0].n_nodes, 2); /* exp leads to b, which nobody asked for */
@@ -171,7 +171,7 @@ START_TEST(an_output_that_leads_nowhere)
     tn_tensor *outputs[] = { sum(tn_exp(a)), tn_exp(sum(b)) };
     tn_trace *tr = begin(plain);
     assert_ok(tn_gradients(2, outputs, NULL, 1, &a, &grad, 0));
-    const tni_told_step *s = ended(tr);
+    const tni_log_step *s = ended(tr);
     ck_assert_int_eq(s->n_backs, 3);
     for (size_t k = 0; k < 3; k++) ck_assert_int_ge(s->backs[k].node, 0);
     /* exp of the sum is no way to a, but what it kept is freed all the same */
@@ -198,9 +198,9 @@ START_TEST(steps_end_with_the_optimizer)
         assert_ok(tn_module_zero_grad(m));
     }
     assert_ok(tn_trace_end(tr));
-    ck_assert_int_eq(tr->told.n_steps, 3);
+    ck_assert_int_eq(tr->log.n_steps, 3);
     for (size_t k = 0; k < 3; k++) {
-        const tni_told_step *s = step_of(tr, k);
+        const tni_log_step *s = step_of(tr, k);
         ck_assert_int_eq(s->n_updates, 4); /* of both */
         for (size_t i = 0; i < 4; i++) {
             ck_assert(s->updates[i].after.known);
@@ -212,8 +212,8 @@ START_TEST(steps_end_with_the_optimizer)
                     !tni_numbers_differ(&s->ledger[i].start, &step_of(tr, k - 1)->ledger[i].step));
         }
     }
-    ck_assert_int_eq(tr->told.tensors[0].held, TNI_HELD);
-    ck_assert_int_eq(tr->told.tensors[2].held, TNI_NOT_HELD);
+    ck_assert_int_eq(tr->log.tensors[0].held, TNI_HELD);
+    ck_assert_int_eq(tr->log.tensors[2].held, TNI_NOT_HELD);
 }
 END_TEST
 
@@ -229,8 +229,8 @@ START_TEST(parameters_moved_by_hand)
         assert_ok(tn_module_zero_grad(m));
     }
     assert_ok(tn_trace_end(tr));
-    ck_assert_int_eq(tr->told.n_steps, 2);
-    const tni_told_step *s = step_of(tr, 1);
+    ck_assert_int_eq(tr->log.n_steps, 2);
+    const tni_log_step *s = step_of(tr, 1);
     ck_assert_int_eq(s->ledger[0].moved, TNI_MOVED_HAND);
     ck_assert_int_eq(s->ledger[1].moved, TNI_MOVED_NOT);
     ck_assert(s->ledger[0].grad.known); /* cleared before the step was closed */
@@ -246,8 +246,8 @@ START_TEST(autocast_is_told)
     tn_trace *tr = begin((tn_trace_options){ .model = m });
     TN_AUTOCAST(TN_BF16) loss = sum(tn_forward(m, x));
     assert_ok(tn_backward(loss));
-    const tni_told_step *s = ended(tr);
-    const tni_told_node *linear = NULL;
+    const tni_log_step *s = ended(tr);
+    const tni_log_node *linear = NULL;
     for (size_t k = 0; k < s->n_nodes; k++)
         if (strcmp(op_name(tr, &s->nodes[k]), "linear") == 0) linear = &s->nodes[k];
     ck_assert(linear && linear->out[0].dtype == TN_BF16);
@@ -272,13 +272,13 @@ START_TEST(memory_is_used_again)
         assert_ok(tn_backward(sum(y)));
         tn_scope_end(s);
     }
-    const tni_told_step *s = ended(tr);
+    const tni_log_step *s = ended(tr);
     for (size_t k = 0; k < s->n_nodes; k++) {
         const char *op = op_name(tr, &s->nodes[k]);
-        const tni_told_in *in = &s->nodes[k].in[strcmp(op, "add") == 0];
+        const tni_log_in *in = &s->nodes[k].in[strcmp(op, "add") == 0];
         if (strcmp(op, "sum") == 0) continue;
-        ck_assert_str_eq(tr->told.tensors[in->tensor].name, strcmp(op, "add") == 0 ? "h" : "x");
-        ck_assert_int_eq(tr->told.tensors[in->tensor].registered, strcmp(op, "add") == 0);
+        ck_assert_str_eq(tr->log.tensors[in->tensor].name, strcmp(op, "add") == 0 ? "h" : "x");
+        ck_assert_int_eq(tr->log.tensors[in->tensor].registered, strcmp(op, "add") == 0);
     }
 }
 END_TEST
@@ -293,11 +293,11 @@ START_TEST(aliases_are_not_the_parameter)
     if (!_i) assert_ok(tn_set_requires_grad(alias, true));
     tn_trace *tr = begin((tn_trace_options){ .model = m });
     assert_ok(tn_backward(sum(tn_mul(tn_mul_scalar(w, 3), alias))));
-    const tni_told_step *s = ended(tr);
-    const tni_told_in *in[] = { &s->nodes[0].in[0], &s->nodes[1].in[1] };
-    ck_assert_str_eq(tr->told.tensors[in[0]->tensor].name, "weight");
-    ck_assert_str_eq(tr->told.tensors[in[1]->tensor].name, "weight (a view)");
-    ck_assert(tr->told.tensors[in[0]->tensor].registered);
+    const tni_log_step *s = ended(tr);
+    const tni_log_in *in[] = { &s->nodes[0].in[0], &s->nodes[1].in[1] };
+    ck_assert_str_eq(tr->log.tensors[in[0]->tensor].name, "weight");
+    ck_assert_str_eq(tr->log.tensors[in[1]->tensor].name, "weight (a view)");
+    ck_assert(tr->log.tensors[in[0]->tensor].registered);
     ck_assert(in[1]->value.known);
     for (size_t k = 0; k < s->n_backs; k++)
         for (size_t i = 0; i < s->backs[k].n_shares; i++)
@@ -320,9 +320,9 @@ START_TEST(tensors_are_not_confused)
         tn_scope_end(s);
     }
     assert_ok(tn_trace_end(tr));
-    ck_assert_int_eq(tr->told.n_tensors, 5);
+    ck_assert_int_eq(tr->log.n_tensors, 5);
     for (size_t k = 0; k < 4; k++) {
-        const tni_told_in *in = &step_of(tr, 0)->nodes[2 * k].in[1];
+        const tni_log_in *in = &step_of(tr, 0)->nodes[2 * k].in[1];
         ck_assert_int_eq(in->tensor, (int)k + 1);
         ck_assert(in->value.value[0] == (double)k);
     }

@@ -143,7 +143,7 @@ START_TEST(the_root_is_the_losss)
     if (_i == 1) assert_ok(tn_gradients(1, &probe, NULL, 1, &w, &grad, TN_RETAIN_GRAPH));
     assert_ok(tn_backward_from(loss, TN_NONE, TN_RETAIN_GRAPH));
     if (_i == 2) assert_ok(tn_gradients(1, &probe, NULL, 1, &w, &grad, TN_RETAIN_GRAPH));
-    const tni_told_step *s = ended(tr);
+    const tni_log_step *s = ended(tr);
     ck_assert_str_eq(op_name(tr, &s->nodes[s->root]), "tanh");
     size_t first = _i == 1 ? 2 : 0; /* the probe's pass runs the hook on y, too */
     ck_assert_int_eq(s->n_passes, _i ? 4 : 2);
@@ -160,7 +160,7 @@ START_TEST(roots_of_other_losses)
     if (_i != 1) assert_ok(tn_backward(sum(tn_exp(w))));
     if (_i == 0) assert_ok(tn_backward(tn_mean(w, NULL, 0, false)));
     if (_i != 0) assert_ok(tn_backward_from(tn_tanh(w), tn_ones_like(w), 0));
-    const tni_told_step *s = ended(tr);
+    const tni_log_step *s = ended(tr);
     static const char *const want[] = { "mean", "tanh", "sum" };
     ck_assert_str_eq(op_name(tr, &s->nodes[s->root]), want[_i]);
 }
@@ -234,12 +234,12 @@ START_TEST(who_moved_it)
     if (what & STEP) assert_ok(tn_fill_(n, 77)); /* belongs to a next step */
     assert_ok(tn_trace_end(tr));
     char got[TNI_MOVED_TEXT];
-    const tni_told_step *s = step_of(tr, 0);
+    const tni_log_step *s = step_of(tr, 0);
     const char *text = told(tr);
     static const char *const name[] = { "w", "n" };
     for (int i = 0; i < 2; i++) {
         const char *want = i ? rows[_i].n : rows[_i].w;
-        ck_assert_str_eq(tr->told.tensors[s->ledger[i].tensor].name, name[i]);
+        ck_assert_str_eq(tr->log.tensors[s->ledger[i].tensor].name, name[i]);
         tni_moved_text(s->ledger[i].moved, got, sizeof got);
         ck_assert_msg(strcmp(got, want) == 0, "%s: %s, want %s\n%s", name[i], got, want, text);
     }
@@ -294,13 +294,13 @@ START_TEST(handles_of_other_threads)
     tn_drop(made);
     assert_ok(tn_trace_end(tr));
     if (!TEST_ASAN) ck_assert_int_gt(reused, 0); /* which gives no address again */
-    const tni_told_step *s = step_of(tr, 0);
+    const tni_log_step *s = step_of(tr, 0);
     ck_assert_int_eq(s->n_nodes, 16);
     for (size_t k = 0; k < 8; k++) {
-        const tni_told_in *in = &s->nodes[2 * k].in[1];
+        const tni_log_in *in = &s->nodes[2 * k].in[1];
         char name[16];
         snprintf(name, sizeof name, "x%zu", k);
-        ck_assert_str_eq(tr->told.tensors[in->tensor].name, name);
+        ck_assert_str_eq(tr->log.tensors[in->tensor].name, name);
         ck_assert(in->value.value[0] == (double)k);
     }
 }

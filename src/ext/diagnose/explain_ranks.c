@@ -23,7 +23,8 @@ static int list_ranks(const tn_tensor *parameter, char *text, size_t size)
 {
     int rank[NAMED + 1], n = 0;
     for (int r = 0; r < tn_parallel_size(); r++) {
-        if (r == tn_parallel_rank() || tni_told_of(parameter, r) != TNI_TOLD_MISSING) continue;
+        if (r == tn_parallel_rank() || tni_reported_of(parameter, r) != TNI_REPORTED_MISSING)
+            continue;
         if (n <= NAMED) rank[n] = r;
         n++;
     }
@@ -48,9 +49,9 @@ tn_status tni_explain_ranks(tni_lines *findings, tni_lines *notes, const tn_list
     if (tn_parallel_size() == 1) return TN_OK;
     for (int i = 0; i < parameters->n && status == TN_OK; i++) {
         const tn_tensor *t = parameters->entry[i].tensor;
-        tni_told told = tni_told_of(t, 0);
-        averaged += told != TNI_TOLD_ALONE;
-        if (told == TNI_TOLD_ALONE || told == TNI_TOLD_NOTHING) continue;
+        tni_reported reported = tni_reported_of(t, 0);
+        averaged += reported != TNI_REPORTED_ALONE;
+        if (reported == TNI_REPORTED_ALONE || reported == TNI_REPORTED_NOTHING) continue;
         reported++;
         if (list_ranks(t, ranks, sizeof ranks) == 0) continue;
         ++*count;

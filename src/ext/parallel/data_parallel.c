@@ -250,11 +250,11 @@ tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank)
     return list;
 }
 
-tni_told tni_told_of(const tn_tensor *parameter, int rank)
+tni_reported tni_reported_of(const tn_tensor *parameter, int rank)
 {
     const tni_gradmeta *gm = parameter->gm;
     const tn_data_parallel *p = gm ? (const tn_data_parallel *)gm->sync : NULL;
-    if (!p) return TNI_TOLD_ALONE;
-    if (!p->reported) return TNI_TOLD_NOTHING;
-    return unused_on(p, rank, gm->sync_index) ? TNI_TOLD_MISSING : TNI_TOLD_FINE;
+    if (!p) return TNI_REPORTED_ALONE;
+    if (!p->reported) return TNI_REPORTED_NOTHING;
+    return unused_on(p, rank, gm->sync_index) ? TNI_REPORTED_MISSING : TNI_REPORTED_FINE;
 }

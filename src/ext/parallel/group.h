@@ -26,12 +26,12 @@ tn_status tni_ranks_copy(const char *function, tni_mpi_group group, tn_status st
 tn_status tni_agree(const char *function, tni_mpi_group group, tn_status status);
 
 /* What is known of a parameter's gradient on a rank, from the last averaging backward. */
-typedef enum tni_told {
-    TNI_TOLD_ALONE,   /* nobody averages its gradients */
-    TNI_TOLD_NOTHING, /* no averaging backward yet, or the last one failed */
-    TNI_TOLD_MISSING, /* there was none, though the parameter requires one */
-    TNI_TOLD_FINE
-} tni_told;
-tni_told tni_told_of(const tn_tensor *parameter, int rank); /* (data_parallel.c) */
+typedef enum tni_reported {
+    TNI_REPORTED_ALONE,   /* nobody averages its gradients */
+    TNI_REPORTED_NOTHING, /* no averaging backward yet, or the last one failed */
+    TNI_REPORTED_MISSING, /* there was none, though the parameter requires one */
+    TNI_REPORTED_FINE
+} tni_reported;
+tni_reported tni_reported_of(const tn_tensor *parameter, int rank); /* (data_parallel.c) */
 
 #endif

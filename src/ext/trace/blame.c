@@ -13,12 +13,12 @@
 static const double vanishing = 1e-5, exploding = 1e3;
 enum { MOST = 32 }; /* findings of one step */
 
-static tn_status say(tn_trace *tr, const char *kind, int node, tni_told_back *back,
+static tn_status say(tn_trace *tr, const char *kind, int node, tni_log_back *back,
                      const char *format, ...) TN_PRINTF(5, 6);
-static tn_status say(tn_trace *tr, const char *kind, int node, tni_told_back *back,
+static tn_status say(tn_trace *tr, const char *kind, int node, tni_log_back *back,
                      const char *format, ...)
 {
-    tni_told_step *s = &tr->now;
+    tni_log_step *s = &tr->now;
     if (s->n_findings == MOST) return TN_OK;
     if (!tni_room(&s->findings, &s->finding_room, s->n_findings, 1, sizeof *s->findings))
         return TN_E_NOMEM;
@@ -28,17 +28,17 @@ static tn_status say(tn_trace *tr, const char *kind, int node, tni_told_back *ba
     va_end(args);
     if (!text) return TN_E_NOMEM;
     if (back && back->finding < 0) back->finding = (int)s->n_findings;
-    s->findings[s->n_findings++] = (tni_told_finding){ kind, node, text };
+    s->findings[s->n_findings++] = (tni_log_finding){ kind, node, text };
     return TN_OK;
 }
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
 /* The recorder's nodes are not yet in order: an input's op is found by its sequence. */
-static const tni_numbers *input_of(const tn_trace *tr, const tni_told_in *in)
+static const tni_numbers *input_of(const tn_trace *tr, const tni_log_in *in)
 {
     int from = in->from ? tni_get(&tr->nodes, tni_sequence_key(in->from)) : -1;
-    if (!in->from) return tni_told_input(&tr->now, in);
+    if (!in->from) return tni_log_input(&tr->now, in);
     return from < 0 ? NULL : &tr->now.nodes[from].out[in->output].value;
 }
 
@@ -55,12 +55,12 @@ static const char *how_bad(const tni_numbers *v)
 /* "; x holds 2 zeros": what in the inputs may explain it. */
 static const char *reason(const tn_trace *tr, const tni_told_node *n, char *text, size_t size)
 {
-    const tni_told_op *op = &tr->told.ops[n->op];
+    const tni_log_op *op = &tr->log.ops[n->op];
     text[0] = '\0';
     for (int i = 0; i < n->n_in && !text[0]; i++) {
         const tni_numbers *v = input_of(tr, &n->in[i]);
         char name[32];
-        tni_told_name(op, i, n->n_in, name, sizeof name);
+        tni_log_name(op, i, n->n_in, name, sizeof name);
         if (!v || !v->known) continue;
         if (v->nan || v->inf)
             snprintf(text, size, "; %s holds %s", name, how_bad(v));
@@ -82,17 +82,17 @@ static const char *reason(const tn_trace *tr, const tni_told_node *n, char *text
 /* A result that is not finite although the inputs are; masks are filled with -inf on purpose. */
 static tn_status judge_forward(tn_trace *tr, int node)
 {
-    const tni_told_step *s = &tr->now;
-    const tni_told_node *n = &s->nodes[node];
+    const tni_log_step *s = &tr->now;
+    const tni_log_node *n = &s->nodes[node];
     for (size_t i = 0; i < s->n_findings; i++) /* by an earlier pass */
         if (s->findings[i].node == node) return TN_OK;
-    bool before = strcmp(tr->told.ops[n->op].name, "masked_fill") == 0;
+    bool before = strcmp(tr->log.ops[n->op].name, "masked_fill") == 0;
     for (int i = 0; i < n->n_in; i++) before |= bad(input_of(tr, &n->in[i]));
     char place[256], why[96];
-    for (int i = 0; n->told && !before && i < n->n_out; i++)
+    for (int i = 0; n->known && !before && i < n->n_out; i++)
         if (bad(&n->out[i].value))
             return say(tr, how_bad(&n->out[i].value), node, NULL, "%s made %s of finite numbers%s",
-                       tni_told_place(&tr->told, &tr->now, node, place, sizeof place),
+                       tni_log_place(&tr->log, &tr->now, node, place, sizeof place),
                        how_bad(&n->out[i].value), reason(tr, n, why, sizeof why));
     return TN_OK;
 }
@@ -101,16 +101,16 @@ static tn_status judge_forward(tn_trace *tr, int node)
 static bool is_dead(const tn_trace *tr, const tni_told_node *n)
 {
     const tni_numbers *y = &n->out[0].value;
-    return strcmp(tr->told.ops[n->op].name, "relu") == 0 && y->known && y->zeros == y->n;
+    return strcmp(tr->log.ops[n->op].name, "relu") == 0 && y->known && y->zeros == y->n;
 }
 
-static tn_status judge_share(tn_trace *tr, tni_told_back *b, const tni_told_share *share)
+static tn_status judge_share(tn_trace *tr, tni_log_back *b, const tni_log_share *share)
 {
-    const tni_told_node *n = &tr->now.nodes[b->node];
+    const tni_log_node *n = &tr->now.nodes[b->node];
     const tni_numbers *v = &share->value;
     char place[256], name[32], why[96];
-    tni_told_place(&tr->told, &tr->now, b->node, place, sizeof place);
-    tni_told_name(&tr->told.ops[n->op], share->in, n->n_in, name, sizeof name);
+    tni_log_place(&tr->log, &tr->now, b->node, place, sizeof place);
+    tni_log_name(&tr->log.ops[n->op], share->in, n->n_in, name, sizeof name);
     if (bad(v))
         return say(tr, how_bad(v), b->node, b, "%s: its gradient of %s holds %s%s", place, name,
                    how_bad(v), reason(tr, n, why, sizeof why));
@@ -145,10 +145,10 @@ static double rms(const tni_numbers *v)
 }
 
 /* The share that an add brought. */
-static const tni_told_share *share_of(const tni_told_step *s, const int *back_of,
-                                      const tni_told_add *a)
+static const tni_log_share *share_of(const tni_log_step *s, const int *back_of,
+                                     const tni_log_add *a)
 {
-    const tni_told_back *b =
+    const tni_log_back *b =
         a->node < 0 || back_of[a->node] < 0 ? NULL : &s->backs[back_of[a->node]];
     for (size_t i = 0; b && i < b->n_shares; i++)
         if (b->shares[i].in == a->in) return &b->shares[i];
@@ -159,10 +159,10 @@ static const tni_told_share *share_of(const tni_told_step *s, const int *back_of
 static const tni_told_add *largest(const tni_told_step *s, const int *back_of,
                                    const tni_told_back *b)
 {
-    const tni_told_add *found = NULL;
+    const tni_log_add *found = NULL;
     double most = -1;
     for (size_t i = 0; i < b->n_adds; i++) {
-        const tni_told_share *share = share_of(s, back_of, &b->adds[i]);
+        const tni_log_share *share = share_of(s, back_of, &b->adds[i]);
         if (!share || share->value.norm <= most) continue;
         most = share->value.norm;
         found = &b->adds[i];
@@ -184,7 +184,7 @@ static int culprit(const tni_told_step *s, const int *back_of, const tni_told_ba
             most = change;
             found = b->node;
         }
-        const tni_told_add *a = largest(s, back_of, b);
+        const tni_log_add *a = largest(s, back_of, b);
         share = a ? share_of(s, back_of, a) : NULL;
         b = share ? &s->backs[back_of[a->node]] : NULL;
     }
@@ -199,13 +199,13 @@ typedef struct verdict {
 } verdict;
 
 /* The leaf's largest share in the pass; *b: the step of backward that gave it. */
-static const tni_told_share *largest_share(const tni_told_step *s, int pass, int tensor,
-                                           const tni_told_back **b)
+static const tni_log_share *largest_share(const tni_log_step *s, int pass, int tensor,
+                                          const tni_log_back **b)
 {
-    const tni_told_share *found = NULL;
+    const tni_log_share *found = NULL;
     for (size_t k = 0; k < s->n_backs; k++)
         for (size_t i = 0; s->backs[k].pass == pass && i < s->backs[k].n_shares; i++) {
-            const tni_told_share *share = &s->backs[k].shares[i];
+            const tni_log_share *share = &s->backs[k].shares[i];
             if (!share->part || s->nodes[s->backs[k].node].in[share->in].tensor != tensor) continue;
             if (found && !(share->value.norm > found->value.norm)) continue;
             found = share;
@@ -218,21 +218,21 @@ static const tni_told_share *largest_share(const tni_told_step *s, int pass, int
 static tn_status judge_leaf(tn_trace *tr, const tni_told_back *b, const tni_told_share *last,
                             const verdict *v)
 {
-    tni_told_step *s = &tr->now;
-    const tni_told_in *in = &s->nodes[b->node].in[last->in];
+    tni_log_step *s = &tr->now;
+    const tni_log_in *in = &s->nodes[b->node].in[last->in];
     const tni_numbers *value = input_of(tr, in);
     double norm = tni_record_sum(tr, in->tensor, last);
     double size = value && value->known ? value->norm : 0;
     bool small = norm > 0 && norm < vanishing * v->largest;
     bool large = isfinite(norm) && isfinite(size) && norm > exploding * TNI_MAX(size, 1);
     if (!small && !large) return TN_OK;
-    const tni_told_share *most = largest_share(s, v->pass, in->tensor, &b);
+    const tni_log_share *most = largest_share(s, v->pass, in->tensor, &b);
     int node = culprit(s, v->back_of, b, most, small);
     if (v->blamed[node]++) return TN_OK;
     char place[256];
-    const tni_told_tensor *leaf = &tr->told.tensors[in->tensor];
-    tni_told_place(&tr->told, s, node, place, sizeof place);
-    tni_told_back *at = &s->backs[v->back_of[node]];
+    const tni_log_tensor *leaf = &tr->log.tensors[in->tensor];
+    tni_log_place(&tr->log, s, node, place, sizeof place);
+    tni_log_back *at = &s->backs[v->back_of[node]];
     if (small)
         return say(tr, "vanishing", node, at,
                    "%s: its gradient is less than 1e-5 of the largest; %s shrinks it most",
@@ -244,13 +244,13 @@ static tn_status judge_leaf(tn_trace *tr, const tni_told_back *b, const tni_told
 
 static tn_status judge_leaves(tn_trace *tr, verdict *v)
 {
-    tni_told_step *s = &tr->now;
+    tni_log_step *s = &tr->now;
     tn_status status = TN_OK;
     for (int round = 0; round < 2; round++)
         for (size_t k = 0; status == TN_OK && k < s->n_backs; k++) {
-            tni_told_back *b = &s->backs[k];
+            tni_log_back *b = &s->backs[k];
             for (size_t i = 0; b->pass == v->pass && status == TN_OK && i < b->n_shares; i++) {
-                const tni_told_share *share = &b->shares[i];
+                const tni_log_share *share = &b->shares[i];
                 if (!share->part || share->part != share->of) continue;
                 double norm = tni_record_sum(tr, s->nodes[b->node].in[share->in].tensor, share);
                 if (round == 1)
@@ -266,7 +266,7 @@ static tn_status judge_leaves(tn_trace *tr, verdict *v)
 
 tn_status tni_blame(tn_trace *tr, int pass)
 {
-    tni_told_step *s = &tr->now;
+    tni_log_step *s = &tr->now;
     size_t n = s->n_nodes + 1;
     int *back_of = tni_alloc_n(n, sizeof *back_of);
     verdict v = { back_of, pass, 0, tni_calloc(n) };
@@ -286,15 +286,15 @@ tn_status tni_blame(tn_trace *tr, int pass)
 
 tn_status tni_blame_change(tn_trace *tr, int node, int i, const tn_tensor *kept)
 {
-    const tni_told_node *n = &tr->now.nodes[node];
-    const tni_told_op *op = &tr->told.ops[n->op];
+    const tni_log_node *n = &tr->now.nodes[node];
+    const tni_log_op *op = &tr->log.ops[n->op];
     const char *by = tni_map_get(&tr->changed, kept->storage);
     int tensor = i < 0 ? -1 : n->in[i].tensor;
-    const char *named = tensor < 0 ? "" : tr->told.tensors[tensor].name;
+    const char *named = tensor < 0 ? "" : tr->log.tensors[tensor].name;
     char place[256], name[32] = "its result";
-    if (i >= 0) tni_told_name(op, i, n->n_in, name, sizeof name);
+    if (i >= 0) tni_log_name(op, i, n->n_in, name, sizeof name);
     return say(tr, "overwritten", node, NULL,
                "%s kept %s%s%s%s for backward, and %s changed it in place afterwards",
-               tni_told_place(&tr->told, &tr->now, node, place, sizeof place), name,
+               tni_log_place(&tr->log, &tr->now, node, place, sizeof place), name,
                named[0] ? " (" : "", named, named[0] ? ")" : "", by ? by : "somebody");
 }

@@ -45,8 +45,8 @@ static void say_both(diff *d, const char *what, const tni_numbers *a, const tni_
 static bool same_op(const diff *d, size_t i, size_t j)
 {
     char a[300], b[300];
-    tni_told_place(d->a.told, d->a.step, (int)i, a, sizeof a);
-    tni_told_place(d->b.told, d->b.step, (int)j, b, sizeof b);
+    tni_log_place(d->a.log, d->a.step, (int)i, a, sizeof a);
+    tni_log_place(d->b.log, d->b.step, (int)j, b, sizeof b);
     return strcmp(a, b) == 0;
 }
 
@@ -70,44 +70,43 @@ static void compare_ops(diff *d)
 {
     char place[300], name[34], result[32];
     for (size_t i = 0; i < d->a.step->n_nodes; i++) {
-        const tni_told_node *n = &d->a.step->nodes[i];
-        tni_told_place(d->a.told, d->a.step, (int)i, place, sizeof place);
+        const tni_log_node *n = &d->a.step->nodes[i];
+        tni_log_place(d->a.log, d->a.step, (int)i, place, sizeof place);
         if (d->match[i] < 0) {
             fprintf(line(d), "%s: only in a\n", place);
             continue;
         }
-        const tni_told_node *m = &d->b.step->nodes[d->match[i]];
+        const tni_log_node *m = &d->b.step->nodes[d->match[i]];
         if (!differ(&n->out[0].value, &m->out[0].value)) continue;
-        tni_told_result(&d->a.told->ops[n->op], 0, result, sizeof result);
+        tni_log_result(&d->a.log->ops[n->op], 0, result, sizeof result);
         snprintf(name, sizeof name, "|%s|", result);
         fprintf(line(d), "%s: ", place);
         say_both(d, n->out[0].value.n == 1 ? result : name, &n->out[0].value, &m->out[0].value);
     }
     for (size_t j = 0; j < d->b.step->n_nodes; j++) {
         if (d->met[j]) continue;
-        tni_told_place(d->b.told, d->b.step, (int)j, place, sizeof place);
+        tni_log_place(d->b.log, d->b.step, (int)j, place, sizeof place);
         fprintf(line(d), "%s: only in b\n", place);
     }
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static const tni_told_entry *find(const tni_words *w, const char *name)
+static const tni_log_entry *find(const tni_words *w, const char *name)
 {
     for (size_t i = 0; i < w->step->n_ledger; i++)
-        if (strcmp(w->told->tensors[w->step->ledger[i].tensor].name, name) == 0)
+        if (strcmp(w->log->tensors[w->step->ledger[i].tensor].name, name) == 0)
             return &w->step->ledger[i];
     return NULL;
 }
 
-static const char *state_of_grad(const tni_words *w, const tni_told_entry *e)
+static const char *state_of_grad(const tni_words *w, const tni_log_entry *e)
 {
     if (e->grad.known) return "a gradient";
-    return w->told->tensors[e->tensor].requires_grad ? "no gradient" : "none: it is frozen";
+    return w->log->tensors[e->tensor].requires_grad ? "no gradient" : "none: it is frozen";
 }
 
-static void compare_entry(diff *d, const tni_told_entry *a, const tni_told_entry *b,
-                          const char *name)
+static void compare_entry(diff *d, const tni_log_entry *a, const tni_log_entry *b, const char *name)
 {
     if (a->grad.known != b->grad.known)
         fprintf(line(d), "%s: %s in a, %s in b\n", name, state_of_grad(&d->a, a),
@@ -129,30 +128,30 @@ static void compare_entry(diff *d, const tni_told_entry *a, const tni_told_entry
 static void compare_tensors(diff *d)
 {
     for (size_t i = 0; i < d->a.step->n_ledger; i++) {
-        const tni_told_entry *a = &d->a.step->ledger[i];
-        const char *name = d->a.told->tensors[a->tensor].name;
-        const tni_told_entry *b = find(&d->b, name);
+        const tni_log_entry *a = &d->a.step->ledger[i];
+        const char *name = d->a.log->tensors[a->tensor].name;
+        const tni_log_entry *b = find(&d->b, name);
         if (b)
             compare_entry(d, a, b, name);
         else
             fprintf(line(d), "%s: only in a\n", name);
     }
     for (size_t i = 0; i < d->b.step->n_ledger; i++) {
-        const char *name = d->b.told->tensors[d->b.step->ledger[i].tensor].name;
+        const char *name = d->b.log->tensors[d->b.step->ledger[i].tensor].name;
         if (!find(&d->a, name)) fprintf(line(d), "%s: only in b\n", name);
     }
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static const char *mode(const tni_told_step *s)
+static const char *mode(const tni_log_step *s)
 {
     return s->training ? "trains" : "evaluates";
 }
 
 static tn_status compare_steps(diff *d)
 {
-    const tni_told_step *a = d->a.step, *b = d->b.step;
+    const tni_log_step *a = d->a.step, *b = d->b.step;
     d->said = 0;
     d->match = tni_alloc_n(a->n_nodes + 1, sizeof *d->match);
     d->met = tni_calloc_n(b->n_nodes + 1, sizeof *d->met);
@@ -175,17 +174,17 @@ tn_status tn_trace_diff(FILE *file, const tn_trace *a, const tn_trace *b)
     tn_status status = tni_trace_writable(f, file, a);
     if (status == TN_OK) status = tni_trace_writable(f, file, b);
     if (status != TN_OK) return status;
-    diff d = { { file, &a->told, NULL }, { file, &b->told, NULL }, .said = 0 };
-    size_t n = TNI_MIN(a->told.n_steps, b->told.n_steps), all = 0;
+    diff d = { { file, &a->log, NULL }, { file, &b->log, NULL }, .said = 0 };
+    size_t n = TNI_MIN(a->log.n_steps, b->log.n_steps), all = 0;
     for (d.step = 0; status == TN_OK && d.step < n; d.step++) {
-        d.a.step = &a->told.steps[d.step];
-        d.b.step = &b->told.steps[d.step];
+        d.a.step = &a->log.steps[d.step];
+        d.b.step = &b->log.steps[d.step];
         status = compare_steps(&d);
         all += d.said;
     }
     if (status != TN_OK) return status;
-    if (a->told.n_steps != b->told.n_steps)
-        fprintf(file, "%zu steps in a, %zu in b\n", a->told.n_steps, b->told.n_steps);
+    if (a->log.n_steps != b->log.n_steps)
+        fprintf(file, "%zu steps in a, %zu in b\n", a->log.n_steps, b->log.n_steps);
     else if (!all)
         fprintf(file, "no difference\n");
     return tni_trace_written(f, file);

@@ -38,12 +38,12 @@ static tn_status note_leaf(tn_trace *tr, const tn_tensor *t, tn_tensor *grad)
     if (!tni_room(&c->leaves, &c->room, c->n, 1, sizeof *c->leaves)) return TN_E_NOMEM;
     tn_scope scope = tn_scope_begin();
     tn_tensor *copy = tn_clone(grad);
-    leaf l = { .gradient = copy ? tn_keep(copy) : NULL, .told = tni_record_tensor(tr, t) };
+    leaf l = { .gradient = copy ? tn_keep(copy) : NULL, .index = tni_record_tensor(tr, t) };
     tn_scope_end(scope);
     if (!copy) return tni_pending();
     l.tensor = tn_keep((tn_tensor *)(uintptr_t)t);
     c->leaves[c->n++] = l;
-    return l.told < 0 ? TN_E_NOMEM : TN_OK;
+    return l.index < 0 ? TN_E_NOMEM : TN_OK;
 }
 
 /* ---- finite differences ---------------------------------------------------------------------- */
@@ -148,12 +148,12 @@ static tn_status check_all(check *c, const tn_explain_options *o, double loss)
 static void tell_checks(const check *c, tni_told_step *s)
 {
     for (size_t k = 0; k < s->n_backs; k++) {
-        tni_told_back *b = &s->backs[k];
+        tni_log_back *b = &s->backs[k];
         for (size_t i = 0; i < b->n_shares; i++) {
-            tni_told_share *share = &b->shares[i];
+            tni_log_share *share = &b->shares[i];
             if (!share->part || share->part != share->of) continue;
             for (size_t j = 0; j < c->n; j++) {
-                if (c->leaves[j].told != s->nodes[b->node].in[share->in].tensor) continue;
+                if (c->leaves[j].index != s->nodes[b->node].in[share->in].tensor) continue;
                 share->checked = c->leaves[j].checked;
                 share->slope = c->leaves[j].slope;
                 share->difference = c->leaves[j].difference;
@@ -176,8 +176,8 @@ static void check_free(check *c)
 
 static tn_status write_account(FILE *file, const tn_trace *tr, const check *c)
 {
-    tni_words w = { file, &tr->told, &tr->told.steps[0] };
-    fprintf(file, "%s%sbackward", tr->told.title, tr->told.title[0] ? ": " : "");
+    tni_words w = { file, &tr->log, &tr->log.steps[0] };
+    fprintf(file, "%s%sbackward", tr->log.title, tr->log.title[0] ? ": " : "");
     if (w.step->loss_known) fprintf(file, " of loss %.4g", w.step->loss);
     fprintf(file, ", %zu ops\n", w.step->n_nodes);
     if (c->refused[0]) fprintf(file, "%s\n", c->refused);
@@ -190,7 +190,7 @@ static tn_status write_account(FILE *file, const tn_trace *tr, const check *c)
 /* The value of the loss: the tape does not hold it. */
 static tn_status note_loss(tn_trace *tr, const tn_tensor *loss)
 {
-    tni_told_step *s = &tr->now;
+    tni_log_step *s = &tr->now;
     int root = loss->node ? tni_get(&tr->nodes, tni_sequence_key(loss->node->sequence)) : -1;
     tni_numbers v = { 0 };
     tn_status status = tni_numbers_note(&v, loss, 1);
@@ -235,15 +235,15 @@ tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
     tr->user = &c;
     tr->leaf = options.again ? note_leaf : NULL;
     status = play(tr, loss, &failed);
-    bool told = tr->told.n_steps > 0 && failed == TN_OK;
+    bool logged = tr->log.n_steps > 0 && failed == TN_OK;
     if (status == TN_OK && failed != TN_OK) status = tni_error(failed, "%s: out of memory", f);
-    if (status == TN_OK && told && options.again)
-        status = check_all(&c, &options, tr->told.steps[0].loss);
+    if (status == TN_OK && logged && options.again)
+        status = check_all(&c, &options, tr->log.steps[0].loss);
     tni_saved_error error;
     tni_error_save(&error);
-    if (told) tell_checks(&c, &tr->told.steps[0]);
-    tn_status written = told ? write_account(file, tr, &c) : TN_OK;
-    if (told && written == TN_OK && options.json) written = tn_trace_json(options.json, tr);
+    if (logged) tell_checks(&c, &tr->log.steps[0]);
+    tn_status written = logged ? write_account(file, tr, &c) : TN_OK;
+    if (logged && written == TN_OK && options.json) written = tn_trace_json(options.json, tr);
     if (status != TN_OK) tni_error_restore(&error);
     check_free(&c);
     tn_trace_free(tr);

@@ -36,7 +36,7 @@ static void put_text(FILE *file, const char *text)
 static void put_titles(FILE *file, tn_trace *const *traces, int n)
 {
     for (int i = 0; i < n; i++) {
-        const char *title = traces[i]->told.title;
+        const char *title = traces[i]->log.title;
         if (i) fputs(" | ", file);
         put_text(file, *title ? title : "a training step");
     }
@@ -63,13 +63,13 @@ static void put_cell(FILE *file, const tni_numbers *v)
     fputs("</td>", file);
 }
 
-static void put_losses(FILE *file, const tni_told *told)
+static void put_losses(FILE *file, const tni_log *log)
 {
     fputs("<table><caption>Losses</caption><tr><th>step</th><th>loss</th><th>mode</th>"
           "<th>ops</th></tr>\n",
           file);
-    for (size_t i = 0; i < told->n_steps; i++) {
-        const tni_told_step *s = &told->steps[i];
+    for (size_t i = 0; i < log->n_steps; i++) {
+        const tni_log_step *s = &log->steps[i];
         fprintf(file, "<tr><td>%zu</td><td>", i + 1);
         if (s->loss_known)
             put_number(file, s->loss);
@@ -81,11 +81,11 @@ static void put_losses(FILE *file, const tni_told *told)
     fputs("</table>\n", file);
 }
 
-static void put_row(FILE *file, const tni_told *told, const tni_told_entry *e)
+static void put_row(FILE *file, const tni_log *log, const tni_log_entry *e)
 {
     static const char *const kind[] = { "", "parameter", "buffer", "data" };
     static const char *const held[] = { "-", "held", "not held", "refused" };
-    const tni_told_tensor *t = &told->tensors[e->tensor];
+    const tni_log_tensor *t = &log->tensors[e->tensor];
     fputs("<tr><td>", file);
     put_text(file, t->name);
     fprintf(file, "</td><td>%s</td><td>%s</td><td>%s</td>", kind[t->kind],
@@ -98,9 +98,9 @@ static void put_row(FILE *file, const tni_told *told, const tni_told_entry *e)
     fprintf(file, "<td>%s</td></tr>\n", tni_moved_text(e->moved, moved, sizeof moved));
 }
 
-static void put_ledger(FILE *file, const tni_told *told, size_t k)
+static void put_ledger(FILE *file, const tni_log *log, size_t k)
 {
-    const tni_told_step *s = &told->steps[k];
+    const tni_log_step *s = &log->steps[k];
     size_t n = s->n_ledger < ROWS ? s->n_ledger : ROWS;
     if (!n) return;
     fprintf(file,
@@ -109,13 +109,13 @@ static void put_ledger(FILE *file, const tni_told *told, size_t k)
             "<th>gradient</th><th>start</th><th>after forward</th><th>after the step</th>"
             "<th>moved</th></tr>\n",
             k + 1);
-    for (size_t i = 0; i < n; i++) put_row(file, told, &s->ledger[i]);
+    for (size_t i = 0; i < n; i++) put_row(file, log, &s->ledger[i]);
     if (n < s->n_ledger)
         fprintf(file, "<tr><td colspan=\"9\">and %zu more</td></tr>\n", s->n_ledger - n);
     fputs("</table>\n", file);
 }
 
-static void put_findings(FILE *file, const tni_told_step *s)
+static void put_findings(FILE *file, const tni_log_step *s)
 {
     for (size_t i = 0; i < s->n_findings; i++) {
         fprintf(file, "<p><b>%s</b> ", s->findings[i].kind);
@@ -129,18 +129,18 @@ static void put_findings(FILE *file, const tni_told_step *s)
 static void put_static(FILE *file, tn_trace *const *traces, int n)
 {
     for (int i = 0; i < n; i++) {
-        const tni_told *told = &traces[i]->told;
+        const tni_log *log = &traces[i]->log;
         fputs("<h2>", file);
         put_titles(file, &traces[i], 1);
         fprintf(file,
                 "</h2>\n<p>An account of %zu training step%s: what forward computed, what backward "
                 "sent where, what the optimizer moved. With scripts on, this page plays "
                 "it.</p>\n",
-                told->n_steps, told->n_steps == 1 ? "" : "s");
-        put_losses(file, told);
-        for (size_t k = 0; k < told->n_steps; k++) put_findings(file, &told->steps[k]);
-        if (told->n_steps) put_ledger(file, told, 0);
-        if (told->n_steps > 1) put_ledger(file, told, told->n_steps - 1);
+                log->n_steps, log->n_steps == 1 ? "" : "s");
+        put_losses(file, log);
+        for (size_t k = 0; k < log->n_steps; k++) put_findings(file, &log->steps[k]);
+        if (log->n_steps) put_ledger(file, log, 0);
+        if (log->n_steps > 1) put_ledger(file, log, log->n_steps - 1);
     }
 }
 
@@ -154,7 +154,7 @@ static bool put_traces(FILE *file, tn_trace *const *traces, int n)
     fprintf(file, "{\"traces\":[");
     for (int i = 0; i < n; i++) {
         if (i) fputc(',', file);
-        tni_put_account(&o, &traces[i]->told);
+        tni_put_account(&o, &traces[i]->log);
     }
     fprintf(file, "],\n");
     tni_put_tables(&o);

@@ -49,8 +49,8 @@ static void put_tensors(const tni_out *o)
 {
     static const char *const kind[] = { "op", "parameter", "buffer", "tensor" };
     static const char *const held[] = { "null", "\"held\"", "\"not held\"", "\"refused\"" };
-    for (size_t i = 0; i < o->told->n_tensors; i++) {
-        const tni_told_tensor *t = &o->told->tensors[i];
+    for (size_t i = 0; i < o->log->n_tensors; i++) {
+        const tni_log_tensor *t = &o->log->tensors[i];
         next(o, i);
         fprintf(o->file, "  {\"id\":\"t%zu\",\"name\":", i);
         tni_put_text(o, t->name);
@@ -68,12 +68,12 @@ static void put_tensors(const tni_out *o)
 
 static void put_modules(const tni_out *o)
 {
-    for (size_t i = 0; i < o->told->n_modules; i++) {
+    for (size_t i = 0; i < o->log->n_modules; i++) {
         next(o, i);
         fprintf(o->file, "  {\"path\":");
-        tni_put_text(o, o->told->modules[i].path);
+        tni_put_text(o, o->log->modules[i].path);
         fprintf(o->file, ",\"type\":");
-        tni_put_text(o, o->told->modules[i].type);
+        tni_put_text(o, o->log->modules[i].type);
         fputc('}', o->file);
     }
 }
@@ -82,8 +82,8 @@ static void put_modules(const tni_out *o)
 
 static void put_call(const tni_out *o, size_t i)
 {
-    const tni_told_call *c = &o->step->calls[i];
-    const tni_told_module *m = &o->told->modules[c->module];
+    const tni_log_call *c = &o->step->calls[i];
+    const tni_log_module *m = &o->log->modules[c->module];
     fprintf(o->file, "    {\"id\":%zu,\"module\":", i);
     tni_put_text(o, m->path);
     fprintf(o->file, ",\"type\":");
@@ -107,16 +107,16 @@ static void put_kind(const tni_out *o, const tn_shape *shape, tn_dtype dtype, bo
     if (!o->pack || !gradient) fprintf(o->file, ",\"gradient\":%s", boolean(gradient));
 }
 
-static void put_in(const tni_out *o, const tni_told_op *op, const tni_told_node *n, int i)
+static void put_in(const tni_out *o, const tni_log_op *op, const tni_log_node *n, int i)
 {
-    const tni_told_in *in = &n->in[i];
+    const tni_log_in *in = &n->in[i];
     char name[32];
     if (in->node < 0 && in->tensor < 0) {
         fprintf(o->file, "null");
         return;
     }
     fprintf(o->file, "{\"name\":");
-    tni_put_text(o, tni_told_name(op, i, n->n_in, name, sizeof name));
+    tni_put_text(o, tni_log_name(op, i, n->n_in, name, sizeof name));
     fprintf(o->file, ",\"from\":");
     if (in->node >= 0)
         put_id(o, in->node);
@@ -129,13 +129,13 @@ static void put_in(const tni_out *o, const tni_told_op *op, const tni_told_node 
     fputc('}', o->file);
 }
 
-static void put_saved(const tni_out *o, const tni_told_op *op, const tni_told_node *n, int k)
+static void put_saved(const tni_out *o, const tni_log_op *op, const tni_log_node *n, int k)
 {
-    const tni_told_saved *kept = &n->kept[k];
+    const tni_log_saved *kept = &n->kept[k];
     char name[32] = "y";
     bool again = kept->what == TNI_SAVED_RECOMPUTED;
     if (kept->what == TNI_SAVED_IN || again)
-        tni_told_name(op, kept->index, n->n_in, name, sizeof name);
+        tni_log_name(op, kept->index, n->n_in, name, sizeof name);
     if (kept->what == TNI_SAVED_EXTRA) snprintf(name, sizeof name, "saved %d", kept->index);
     fprintf(o->file, "%s{\"what\":", k ? "," : "");
     tni_put_text(o, name);
@@ -144,8 +144,8 @@ static void put_saved(const tni_out *o, const tni_told_op *op, const tni_told_no
 
 static void put_node(const tni_out *o, size_t k)
 {
-    const tni_told_node *n = &o->step->nodes[k];
-    const tni_told_op *op = &o->told->ops[n->op];
+    const tni_log_node *n = &o->step->nodes[k];
+    const tni_log_op *op = &o->log->ops[n->op];
     fprintf(o->file, "    {\"id\":%zu,\"op\":", k);
     tni_put_text(o, op->name);
     fprintf(o->file, ",\"formula\":");
@@ -183,7 +183,7 @@ static void put_hooks(const tni_out *o, int pass, int node, int output, int tens
 {
     bool any = false;
     for (size_t k = 0; k < o->step->n_hooks; k++) {
-        const tni_told_hook *h = &o->step->hooks[k];
+        const tni_log_hook *h = &o->step->hooks[k];
         if (h->pass != pass || h->node != node || h->output != output || h->tensor != tensor)
             continue;
         fprintf(o->file, "%s{\"number\":%d,\"of\":%d", any ? "," : ",\"hooks\":[", h->number,
@@ -196,7 +196,7 @@ static void put_hooks(const tni_out *o, int pass, int node, int output, int tens
     if (any) fputc(']', o->file);
 }
 
-static void put_incoming(const tni_out *o, const tni_told_back *b)
+static void put_incoming(const tni_out *o, const tni_log_back *b)
 {
     bool any = false;
     for (int i = 0; i < b->n_out; i++) {
@@ -219,12 +219,12 @@ static void put_incoming(const tni_out *o, const tni_told_back *b)
     }
 }
 
-static void put_shares(const tni_out *o, const tni_told_back *b)
+static void put_shares(const tni_out *o, const tni_log_back *b)
 {
-    const tni_told_node *n = &o->step->nodes[b->node];
+    const tni_log_node *n = &o->step->nodes[b->node];
     for (size_t i = 0; i < b->n_shares; i++) {
-        const tni_told_share *s = &b->shares[i];
-        const tni_told_in *in = &n->in[s->in];
+        const tni_log_share *s = &b->shares[i];
+        const tni_log_in *in = &n->in[s->in];
         fprintf(o->file, "%s{\"in\":%d,\"to\":", i ? "," : "", s->in);
         if (in->node >= 0)
             put_id(o, in->node);
@@ -240,11 +240,11 @@ static void put_shares(const tni_out *o, const tni_told_back *b)
     }
 }
 
-static void put_accumulated(const tni_out *o, const tni_told_back *b)
+static void put_accumulated(const tni_out *o, const tni_log_back *b)
 {
     bool any = false;
     for (size_t i = 0; i < b->n_shares; i++) {
-        const tni_told_share *s = &b->shares[i];
+        const tni_log_share *s = &b->shares[i];
         if (!s->part || !o->step->passes[b->pass].accumulates) continue;
         fprintf(o->file, "%s{\"in\":%d,\"tensor\":", any ? "," : "", s->in);
         any = true;
@@ -255,7 +255,7 @@ static void put_accumulated(const tni_out *o, const tni_told_back *b)
     }
 }
 
-static void put_finding(const tni_out *o, const tni_told_finding *f)
+static void put_finding(const tni_out *o, const tni_log_finding *f)
 {
     fprintf(o->file, "{\"kind\":\"%s\",\"node\":", f->kind);
     put_id(o, f->node);
@@ -266,7 +266,7 @@ static void put_finding(const tni_out *o, const tni_told_finding *f)
 
 static void put_back(const tni_out *o, size_t k)
 {
-    const tni_told_back *b = &o->step->backs[k];
+    const tni_log_back *b = &o->step->backs[k];
     fprintf(o->file, "    {\"node\":%d,\"pass\":%d,\"incoming\":[", b->node, b->pass + 1);
     put_incoming(o, b);
     fprintf(o->file, "],\n     \"shares\":[");
@@ -285,7 +285,7 @@ static void put_back(const tni_out *o, size_t k)
 
 static void put_update(const tni_out *o, size_t i)
 {
-    const tni_told_update *u = &o->step->updates[i];
+    const tni_log_update *u = &o->step->updates[i];
     fprintf(o->file, "    {\"tensor\":");
     put_tensor(o, u->tensor);
     put_value(o, "before", &u->before);
@@ -297,7 +297,7 @@ static void put_update(const tni_out *o, size_t i)
 static void put_entry(const tni_out *o, size_t i)
 {
     char moved[TNI_MOVED_TEXT];
-    const tni_told_entry *e = &o->step->ledger[i];
+    const tni_log_entry *e = &o->step->ledger[i];
     fprintf(o->file, "    {\"tensor\":");
     put_tensor(o, e->tensor);
     put_value(o, "start", &e->start);
@@ -322,7 +322,7 @@ static void put_averages(const tni_out *o, int pass)
 {
     bool any = false;
     for (size_t k = 0; k < o->step->n_averages; k++) {
-        const tni_told_average *a = &o->step->averages[k];
+        const tni_log_average *a = &o->step->averages[k];
         if (a->pass != pass) continue;
         fprintf(o->file, "%s{\"tensor\":", any ? "," : ",\"averaged\":[");
         any = true;
@@ -337,7 +337,7 @@ static void put_averages(const tni_out *o, int pass)
 
 static void put_pass(const tni_out *o, size_t i)
 {
-    const tni_told_pass *p = &o->step->passes[i];
+    const tni_log_pass *p = &o->step->passes[i];
     fprintf(o->file, "    {\"pass\":%zu,\"root\":", i + 1);
     put_id(o, p->root);
     fprintf(o->file, ",\"accumulates\":%s,\"nodes\":%zu,\"error\":", boolean(p->accumulates),
@@ -363,7 +363,7 @@ static void put_list(const tni_out *o, const char *name, size_t n,
 
 static void put_step(tni_out *o, size_t k)
 {
-    const tni_told_step *s = o->step = &o->told->steps[k];
+    const tni_log_step *s = o->step = &o->log->steps[k];
     next(o, k);
     fprintf(o->file, "  {\"step\":%zu,\"training\":%s,\"loss\":", k + 1, boolean(s->training));
     if (s->loss_known)
@@ -385,11 +385,11 @@ static void put_step(tni_out *o, size_t k)
     fputc('}', o->file);
 }
 
-void tni_put_account(const tni_out *to, const tni_told *told)
+void tni_put_account(const tni_out *to, const tni_log *log)
 {
-    tni_out o = { to->file, told, NULL, to->pack };
+    tni_out o = { to->file, log, NULL, to->pack };
     fprintf(o.file, "{\"tenon_trace\":1,\"title\":");
-    tni_put_text(&o, told->title);
+    tni_put_text(&o, log->title);
     fprintf(o.file, ",\"tenon\":");
     tni_put_text(&o, TNI_VERSION);
     fprintf(o.file, ",\n \"modules\":[");
@@ -397,7 +397,7 @@ void tni_put_account(const tni_out *to, const tni_told *told)
     fprintf(o.file, "],\n \"tensors\":[");
     put_tensors(&o);
     fprintf(o.file, "],\n \"steps\":[");
-    for (size_t k = 0; k < told->n_steps; k++) put_step(&o, k);
+    for (size_t k = 0; k < log->n_steps; k++) put_step(&o, k);
     fprintf(o.file, "]}\n");
 }
 
@@ -406,6 +406,6 @@ tn_status tn_trace_json(FILE *file, const tn_trace *trace)
     TNI_C_NUMBERS;
     tn_status status = tni_trace_writable("tn_trace_json", file, trace);
     if (status != TN_OK) return status;
-    tni_put_account(&(tni_out){ .file = file }, &trace->told);
+    tni_put_account(&(tni_out){ .file = file }, &trace->log);
     return tni_trace_written("tn_trace_json", file);
 }

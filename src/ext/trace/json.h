@@ -21,8 +21,8 @@ typedef struct tni_pack {
 
 typedef struct tni_out {
     FILE *file;
-    const tni_told *told;
-    const tni_told_step *step;
+    const tni_log *log;
+    const tni_log_step *step;
     tni_pack *pack; /* NULL: as it is */
 } tni_out;
 
@@ -35,6 +35,6 @@ void tni_put_tables(const tni_out *o);
 void tni_pack_free(tni_pack *pack);
 
 /* json.c: a whole account */
-void tni_put_account(const tni_out *to, const tni_told *told);
+void tni_put_account(const tni_out *to, const tni_log *log);
 
 #endif

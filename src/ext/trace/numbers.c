@@ -7,7 +7,7 @@
 #include <math.h>
 
 #include "tensor/internal.h"
-#include "ext/trace/told.h"
+#include "ext/trace/log.h"
 
 /* One step of a hash: FNV-1a over words, and a shift. */
 static uint64_t mix(uint64_t hash, double x)

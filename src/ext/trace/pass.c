@@ -59,12 +59,12 @@ static bool is_idle(const tni_node *node, int i)
 }
 
 /* A node that the pass may visit: its source line, and whether what it kept is still the same. */
-static tn_status tell(tn_trace *tr, tni_told_node *n, const tni_node *node)
+static tn_status tell(tn_trace *tr, tni_log_node *n, const tni_node *node)
 {
     const char *line = tni_call_site_line(node);
     int at = (int)(n - tr->now.nodes);
     tn_status status = TN_OK;
-    n->told = true;
+    n->known = true;
     if (!n->line && line[0] && !(n->line = tni_strdup(line))) return TN_E_NOMEM;
     for (int i = 0; status == TN_OK && i < node->n_in; i++)
         if (node->x[i].alias && tn_version(node->x[i].alias) != node->x[i].version &&
@@ -77,7 +77,7 @@ static tn_status tell(tn_trace *tr, tni_told_node *n, const tni_node *node)
 
 /* Tells all nodes that the pass may visit, oldest first, so that a node comes after those that made
  * its inputs. */
-static tn_status add_nodes(tn_trace *tr, tni_record_pass *p, tni_told_pass *told)
+static tn_status add_nodes(tn_trace *tr, tni_record_pass *p, tni_log_pass *noted)
 {
     tni_tape tape = { 0 };
     tn_status status = tni_tape_from(&tape, p->pass->ready.n, p->pass->ready.heap);
@@ -91,8 +91,8 @@ static tn_status add_nodes(tn_trace *tr, tni_record_pass *p, tni_told_pass *told
         }
         status = tell(tr, &tr->now.nodes[at], node);
         p->kept += kept_by(node);
-        told->n_nodes++;
-        told->root = at;
+        noted->n_nodes++;
+        noted->root = at;
     }
     tni_tape_free(&tape);
     return status;
@@ -116,7 +116,7 @@ static void note_loss(tn_trace *tr, const tni_pass *pass)
 
 static tn_status begin_pass(tn_trace *tr, const tni_pass *pass)
 {
-    tni_told_step *s = &tr->now;
+    tni_log_step *s = &tr->now;
     tn_status status = tr->pass ? TN_OK : tni_record_open(tr);
     if (status != TN_OK) return status;
     tni_record_pass *p = tni_calloc(sizeof *p);
@@ -128,10 +128,10 @@ static tn_status begin_pass(tn_trace *tr, const tni_pass *pass)
     if (p->outer) p->outer->disturbed = true;
     tr->pass = p;
     if (!tni_room(&s->passes, &s->pass_room, s->n_passes, 1, sizeof *s->passes)) return TN_E_NOMEM;
-    tni_told_pass *told = &s->passes[s->n_passes++];
-    *told = (tni_told_pass){ .root = -1, .accumulates = !pass->wanted };
+    tni_log_pass *noted = &s->passes[s->n_passes++];
+    *noted = (tni_log_pass){ .root = -1, .accumulates = !pass->wanted };
     s->training = tr->model ? tn_training(tr->model) : tr->mode;
-    status = add_nodes(tr, p, told);
+    status = add_nodes(tr, p, noted);
     if (status == TN_OK) status = add_seeds(p);
     if (status == TN_OK && !p->outer) status = tni_record_after_forward(tr);
     if (status == TN_OK) note_loss(tr, pass);
@@ -154,13 +154,13 @@ static tn_status take_adds(tni_record_pass *p, const tni_node *node, tni_told_ba
     for (int i = last; i >= 0; i = p->adds[i].older) n++;
     if (!tni_room(&b->adds, &b->adds_room, 0, n, sizeof *b->adds)) return TN_E_NOMEM;
     b->n_adds = n;
-    for (int i = last; i >= 0; i = p->adds[i].older) b->adds[--n] = p->adds[i].told;
+    for (int i = last; i >= 0; i = p->adds[i].older) b->adds[--n] = p->adds[i].add;
     return TN_OK;
 }
 
 static tn_status note_arrived(tn_trace *tr, const tni_node *node)
 {
-    tni_told_step *s = &tr->now;
+    tni_log_step *s = &tr->now;
     tni_record_pass *p = tr->pass;
     if (!p) return TN_OK;
     int at = tni_record_node(tr, node, NULL);
@@ -173,8 +173,8 @@ static tn_status note_arrived(tn_trace *tr, const tni_node *node)
         s->passes[p->number].n_nodes++;
         p->kept += kept_by(node);
     }
-    tni_told_back *b = &s->backs[s->n_backs];
-    *b = (tni_told_back){ .pass = p->number, .node = at, .finding = -1 };
+    tni_log_back *b = &s->backs[s->n_backs];
+    *b = (tni_log_back){ .pass = p->number, .node = at, .finding = -1 };
     b->incoming = tni_calloc_n((size_t)node->n_out, sizeof *b->incoming);
     if (!b->incoming) return TN_E_NOMEM;
     b->n_out = node->n_out;
@@ -211,20 +211,20 @@ static tn_status note_growth(tn_trace *tr, const tn_tensor *leaf, tni_numbers *a
 }
 
 /* The newest share of a leaf in this pass. */
-static tni_told_share *last_share(const tn_trace *tr, int tensor)
+static tni_log_share *last_share(const tn_trace *tr, int tensor)
 {
-    const tni_told_step *s = &tr->now;
+    const tni_log_step *s = &tr->now;
     int at = tni_get(&tr->pass->leaves, tni_index_key(tensor));
-    const tni_told_back *b = at < 0 ? NULL : &s->backs[at];
+    const tni_log_back *b = at < 0 ? NULL : &s->backs[at];
     for (size_t i = b ? b->n_shares : 0; i-- > 0;)
         if (b->shares[i].part && s->nodes[b->node].in[b->shares[i].in].tensor == tensor)
             return &b->shares[i];
     return NULL;
 }
 
-static tn_status note_leaf(tn_trace *tr, const tn_tensor *leaf, int tensor, tni_told_share *share)
+static tn_status note_leaf(tn_trace *tr, const tn_tensor *leaf, int tensor, tni_log_share *share)
 {
-    const tni_told_share *before = last_share(tr, tensor);
+    const tni_log_share *before = last_share(tr, tensor);
     tn_status status = TN_OK;
     if (before)
         status = tni_numbers_copy(&share->before, &before->after);
@@ -240,13 +240,13 @@ static tn_status note_share(tn_trace *tr, const tni_node *node, int i, const tn_
                             const tn_tensor *value)
 {
     const tni_edge *edge = &node->edge[i];
-    tni_told_back *b = &tr->now.backs[tr->pass->back];
+    tni_log_back *b = &tr->now.backs[tr->pass->back];
     if (!tni_room(&b->shares, &b->shares_room, b->n_shares, 1, sizeof *b->shares))
         return TN_E_NOMEM;
-    tni_told_share *share = &b->shares[b->n_shares];
-    *share = (tni_told_share){ .in = i,
-                               .reduced = !tni_shape_equal(&given->shape, &value->shape),
-                               .from = given->shape };
+    tni_log_share *share = &b->shares[b->n_shares];
+    *share = (tni_log_share){ .in = i,
+                              .reduced = !tni_shape_equal(&given->shape, &value->shape),
+                              .from = given->shape };
     tn_status status = tni_numbers_note(&share->value, value, tr->values);
     if (status == TN_OK && edge->node) status = add(tr->pass, edge->node, edge->index, b->node, i);
     if (status == TN_OK && edge->leaf)
@@ -268,9 +268,9 @@ static void delivered(tni_watcher *self, const tni_node *node, int i, tn_tensor 
 /* Now it is known how many shares each leaf got: the last one says it. */
 static void count_parts(tn_trace *tr)
 {
-    tni_told_step *s = &tr->now;
+    tni_log_step *s = &tr->now;
     for (size_t k = 0; k < s->n_backs; k++) {
-        tni_told_back *b = &s->backs[k];
+        tni_log_back *b = &s->backs[k];
         for (size_t i = 0; b->pass == tr->pass->number && i < b->n_shares; i++)
             if (b->shares[i].part)
                 b->shares[i].of =
@@ -284,7 +284,7 @@ static tn_status settle(tn_trace *tr, const tn_tensor *leaf)
     tni_record_pass *p = tr->pass;
     int tensor = tni_record_tensor(tr, leaf);
     if (tensor < 0) return TN_E_NOMEM;
-    tni_told_share *last = last_share(tr, tensor);
+    tni_log_share *last = last_share(tr, tensor);
     bool changed = p->disturbed || leaf->gm->hooks.n;
     if (!last || !leaf->gm->pending || (last->part == 1 && !changed)) return TN_OK;
     tn_status status = changed ? note_growth(tr, leaf, &last->after) : TN_OK;
@@ -297,7 +297,7 @@ static tn_status settle(tn_trace *tr, const tn_tensor *leaf)
     return status == TN_OK ? tni_put(&p->sum_of, tni_index_key(tensor), (int)p->n_sums++) : status;
 }
 
-double tni_record_sum(const tn_trace *tr, int tensor, const tni_told_share *last)
+double tni_record_sum(const tn_trace *tr, int tensor, const tni_log_share *last)
 {
     int i = tni_get(&tr->pass->sum_of, tni_index_key(tensor));
     return i < 0 ? last->value.norm : tr->pass->sums[i];
@@ -306,7 +306,7 @@ double tni_record_sum(const tn_trace *tr, int tensor, const tni_told_share *last
 static tn_status end_pass(tn_trace *tr, tn_status status)
 {
     tni_record_pass *p = tr->pass;
-    tni_told_pass *told = &tr->now.passes[p->number];
+    tni_log_pass *noted = &tr->now.passes[p->number];
     tn_status judged = TN_OK;
     count_parts(tr);
     for (size_t i = 0; judged == TN_OK && i < p->pass->n_receivers; i++)
@@ -316,8 +316,8 @@ static tn_status end_pass(tn_trace *tr, tn_status status)
     tr->ended = p->number;
     tni_record_pass_free(p);
     if (status == TN_OK || judged != TN_OK) return judged;
-    told->error = tni_strdup(tn_error());
-    return told->error ? TN_OK : TN_E_NOMEM;
+    noted->error = tni_strdup(tn_error());
+    return noted->error ? TN_OK : TN_E_NOMEM;
 }
 
 static void ends(tni_watcher *self, const tni_pass *pass, tn_status status)

@@ -47,32 +47,32 @@ bool tni_record_texts(int n, char *const *text)
     return all;
 }
 
-static bool fits(const tni_told_tensor *told, const tn_tensor *t)
+static bool fits(const tni_log_tensor *noted, const tn_tensor *t)
 {
-    return told->dtype == t->dtype && tni_shape_equal(&told->shape, &t->shape);
+    return noted->dtype == t->dtype && tni_shape_equal(&noted->shape, &t->shape);
 }
 
 /* Adds a tensor that no list of the model has. A view of a registered tensor gets its name. */
 static int add_tensor(tn_trace *tr, const tn_tensor *t, int of)
 {
-    tni_told *told = &tr->told;
-    if (!tni_room(&told->tensors, &told->tensor_room, told->n_tensors, 1, sizeof *told->tensors))
+    tni_log *log = &tr->log;
+    if (!tni_room(&log->tensors, &log->tensor_room, log->n_tensors, 1, sizeof *log->tensors))
         return -1;
     char name[256];
-    snprintf(name, sizeof name, "%s%s", of < 0 ? tn_name(t) : told->tensors[of].name,
+    snprintf(name, sizeof name, "%s%s", of < 0 ? tn_name(t) : log->tensors[of].name,
              of < 0 ? "" : " (a view)");
-    tni_told_tensor made = { .name = tni_strdup(name),
-                             .module = tni_strdup(""),
-                             .kind = of >= 0           ? told->tensors[of].kind
-                                     : t->is_parameter ? TN_GRAPH_PARAMETER
-                                     : atomic_load(&t->storage->buffer_marks) ? TN_GRAPH_BUFFER
-                                                                              : TN_GRAPH_TENSOR,
-                             .dtype = t->dtype,
-                             .shape = t->shape,
-                             .requires_grad = t->requires_grad };
+    tni_log_tensor made = { .name = tni_strdup(name),
+                            .module = tni_strdup(""),
+                            .kind = of >= 0                                  ? log->tensors[of].kind
+                                    : t->is_parameter                        ? TN_GRAPH_PARAMETER
+                                    : atomic_load(&t->storage->buffer_marks) ? TN_GRAPH_BUFFER
+                                                                             : TN_GRAPH_TENSOR,
+                            .dtype = t->dtype,
+                            .shape = t->shape,
+                            .requires_grad = t->requires_grad };
     if (!tni_record_texts(2, (char *[]){ made.name, made.module })) return -1;
-    told->tensors[told->n_tensors] = made;
-    return (int)told->n_tensors++;
+    log->tensors[log->n_tensors] = made;
+    return (int)log->n_tensors++;
 }
 
 /* Whether t, which shares memory with registered tensor `of`, reads the same elements and gets no
@@ -80,16 +80,16 @@ static int add_tensor(tn_trace *tr, const tn_tensor *t, int of)
 static bool stands_for(const tn_trace *tr, const tn_tensor *t, int of)
 {
     bool leaf = t->requires_grad && !t->node;
-    return !leaf && fits(&tr->told.tensors[of], t) && tni_is_dense(t) &&
+    return !leaf && fits(&tr->log.tensors[of], t) && tni_is_dense(t) &&
            tni_map_get(&tr->offsets, tni_index_key(of)) == tni_offset_value(t);
 }
 
 /* Whether t is still tensor i, known by this address: another thread may have made one there. */
 static bool is_still(const tn_trace *tr, const tn_tensor *t, int i, int of)
 {
-    const tni_told_tensor *told = &tr->told.tensors[i];
-    if (!fits(told, t)) return false;
-    if (!told->registered) return of >= 0 || strcmp(told->name, tn_name(t)) == 0;
+    const tni_log_tensor *noted = &tr->log.tensors[i];
+    if (!fits(noted, t)) return false;
+    if (!noted->registered) return of >= 0 || strcmp(noted->name, tn_name(t)) == 0;
     return of >= 0 && tni_map_get(&tr->offsets, tni_index_key(i)) == tni_offset_value(t);
 }
 
@@ -112,31 +112,31 @@ int tni_record_tensor(tn_trace *tr, const tn_tensor *t)
 static int module_of(tn_trace *tr, const tni_call_site *p)
 {
     int i = tni_get(&tr->modules, p->module);
-    tni_told *told = &tr->told;
+    tni_log *log = &tr->log;
     if (i >= 0) return i;
-    for (size_t k = 0; k < told->n_modules; k++)
-        if (strcmp(told->modules[k].path, p->path) == 0 &&
-            strcmp(told->modules[k].type, p->type) == 0)
+    for (size_t k = 0; k < log->n_modules; k++)
+        if (strcmp(log->modules[k].path, p->path) == 0 &&
+            strcmp(log->modules[k].type, p->type) == 0)
             return (int)k;
-    if (!tni_room(&told->modules, &told->module_room, told->n_modules, 1, sizeof *told->modules))
+    if (!tni_room(&log->modules, &log->module_room, log->n_modules, 1, sizeof *log->modules))
         return -1;
-    tni_told_module m = { tni_strdup(p->path), tni_strdup(p->type) };
+    tni_log_module m = { tni_strdup(p->path), tni_strdup(p->type) };
     if (!tni_record_texts(2, (char *[]){ m.path, m.type })) return -1;
-    told->modules[told->n_modules] = m;
-    return (int)told->n_modules++;
+    log->modules[log->n_modules] = m;
+    return (int)log->n_modules++;
 }
 
 /* Adds a call; the call around it is there already. */
 static tn_status add_call(tn_trace *tr, tni_place *p)
 {
-    tni_told_step *s = &tr->now;
+    tni_log_step *s = &tr->now;
     int module = module_of(tr, p), time = tni_get(&tr->times, p->module) + 1;
     if (module < 0 || !tni_room(&s->calls, &s->call_room, s->n_calls, 1, sizeof *s->calls) ||
         !tni_room(&tr->sites, &tr->site_room, tr->n_sites, 1, sizeof(tni_call_site *)))
         return TN_E_NOMEM;
-    s->calls[s->n_calls] = (tni_told_call){ .module = module,
-                                            .time = time + 1,
-                                            .outer = tni_get(&tr->calls, p->outer) };
+    s->calls[s->n_calls] = (tni_log_call){ .module = module,
+                                           .time = time + 1,
+                                           .outer = tni_get(&tr->calls, p->outer) };
     atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
     tr->sites[tr->n_sites++] = p;
     tn_status status = tni_put(&tr->times, p->module, time);
@@ -165,7 +165,7 @@ static tn_status call_here(tn_trace *tr, int *call)
 
 static tn_status note_write(tn_trace *tr, int call, int buffer)
 {
-    tni_told_call *c = &tr->now.calls[call];
+    tni_log_call *c = &tr->now.calls[call];
     for (size_t i = 0; i < c->n_writes; i++)
         if (c->writes[i] == buffer) return TN_OK;
     if (!tni_room(&c->writes, &c->room, c->n_writes, 1, sizeof *c->writes)) return TN_E_NOMEM;
@@ -194,16 +194,16 @@ static bool same_text(const char *a, const char *b)
 
 static int op_of(tn_trace *tr, const tn_op *op)
 {
-    tni_told *told = &tr->told;
-    for (size_t i = 0; i < told->n_ops; i++)
-        if (same_text(told->ops[i].name, op->name) && same_text(told->ops[i].formula, op->formula))
+    tni_log *log = &tr->log;
+    for (size_t i = 0; i < log->n_ops; i++)
+        if (same_text(log->ops[i].name, op->name) && same_text(log->ops[i].formula, op->formula))
             return (int)i;
-    if (!tni_room(&told->ops, &told->op_room, told->n_ops, 1, sizeof *told->ops)) return -1;
-    tni_told_op made = { tni_strdup(op->name), tni_strdup(op->formula ? op->formula : ""),
-                         tni_strdup(op->gradient ? op->gradient : "") };
+    if (!tni_room(&log->ops, &log->op_room, log->n_ops, 1, sizeof *log->ops)) return -1;
+    tni_log_op made = { tni_strdup(op->name), tni_strdup(op->formula ? op->formula : ""),
+                        tni_strdup(op->gradient ? op->gradient : "") };
     if (!tni_record_texts(3, (char *[]){ made.name, made.formula, made.gradient })) return -1;
-    told->ops[told->n_ops] = made;
-    return (int)told->n_ops++;
+    log->ops[log->n_ops] = made;
+    return (int)log->n_ops++;
 }
 
 /* The value of an input that takes no gradient; NULL: not available. */
@@ -215,49 +215,49 @@ static const tn_tensor *seen(const tni_node *node, int i, const tni_call *c)
 }
 
 static tn_status note_input(tn_trace *tr, const tni_node *node, int i, const tni_call *c,
-                            tni_told_in *in)
+                            tni_log_in *in)
 {
     const tni_edge *edge = &node->edge[i];
-    *in = (tni_told_in){ .node = -1,
-                         .output = edge->node ? edge->index : 0,
-                         .tensor = -1,
-                         .from = edge->node ? edge->node->sequence : 0,
-                         .gradient = edge->node || edge->leaf,
-                         .dtype = node->in[i].dtype,
-                         .shape = node->in[i].shape };
+    *in = (tni_log_in){ .node = -1,
+                        .output = edge->node ? edge->index : 0,
+                        .tensor = -1,
+                        .from = edge->node ? edge->node->sequence : 0,
+                        .gradient = edge->node || edge->leaf,
+                        .dtype = node->in[i].dtype,
+                        .shape = node->in[i].shape };
     if (node->in[i].absent) return TN_OK;
     const tn_tensor *t = edge->leaf ? edge->leaf : edge->node ? NULL : seen(node, i, c);
     if (edge->node) { /* recorded before the account, but its value is kept here */
         int from = tni_get(&tr->nodes, tni_sequence_key(in->from));
-        tni_told_out *out = from < 0 ? NULL : &tr->now.nodes[from].out[in->output];
+        tni_log_out *out = from < 0 ? NULL : &tr->now.nodes[from].out[in->output];
         if (!out || out->value.known || !node->x[i].alias) return TN_OK;
         return tni_numbers_note(&out->value, node->x[i].alias, tr->values);
     }
     if (!t) return TN_OK;
     in->tensor = tni_record_tensor(tr, t);
     if (in->tensor < 0) return TN_E_NOMEM;
-    return tr->told.tensors[in->tensor].registered ? TN_OK
-                                                   : tni_numbers_note(&in->value, t, tr->values);
+    return tr->log.tensors[in->tensor].registered ? TN_OK
+                                                  : tni_numbers_note(&in->value, t, tr->values);
 }
 
 static tn_status note_output(tn_trace *tr, const tni_node *node, int i, const tni_call *c,
-                             tni_told_out *out)
+                             tni_log_out *out)
 {
     bool plain = node->op->plain && node->op->plain[i];
     const tn_tensor *t = c ? c->out[i] : i == 0 ? node->y.alias : NULL;
-    *out = (tni_told_out){ .dtype = node->out[i].dtype,
-                           .shape = node->out[i].shape,
-                           .gradient = tn_dtype_is_float(node->out[i].dtype) && !plain };
+    *out = (tni_log_out){ .dtype = node->out[i].dtype,
+                          .shape = node->out[i].shape,
+                          .gradient = tn_dtype_is_float(node->out[i].dtype) && !plain };
     return t ? tni_numbers_note(&out->value, t, tr->values) : TN_OK;
 }
 
-static void note_saved(tni_told_saved **kept, int what, int index, const tn_tensor *t)
+static void note_saved(tni_log_saved **kept, int what, int index, const tn_tensor *t)
 {
     if (!t) return;
-    *(*kept)++ = (tni_told_saved){ what, index, tni_bytes_of(t) };
+    *(*kept)++ = (tni_log_saved){ what, index, tni_bytes_of(t) };
 }
 
-static bool make_room(tni_told_node *n, const tni_node *node)
+static bool make_room(tni_log_node *n, const tni_node *node)
 {
     n->n_in = node->n_in;
     n->n_out = node->n_out;
@@ -272,13 +272,13 @@ static bool make_room(tni_told_node *n, const tni_node *node)
 
 int tni_record_node(tn_trace *tr, const tni_node *node, const tni_call *c)
 {
-    tni_told_step *s = &tr->now;
+    tni_log_step *s = &tr->now;
     const void *key = tni_sequence_key(node->sequence);
     int at = tni_get(&tr->nodes, key);
     if (at >= 0) return at;
     if (!tni_room(&s->nodes, &s->node_room, s->n_nodes, 1, sizeof *s->nodes)) return -1;
-    tni_told_node *n = &s->nodes[s->n_nodes];
-    *n = (tni_told_node){ .sequence = node->sequence, .op = op_of(tr, node->op), .call = -1 };
+    tni_log_node *n = &s->nodes[s->n_nodes];
+    *n = (tni_log_node){ .sequence = node->sequence, .op = op_of(tr, node->op), .call = -1 };
     at = (int)s->n_nodes++;
     if (!make_room(n, node) || n->op < 0) return -1;
     tn_status status = c ? call_here(tr, &n->call) : call_before(tr, node, &n->call);
@@ -286,10 +286,10 @@ int tni_record_node(tn_trace *tr, const tni_node *node, const tni_call *c)
         status = note_input(tr, node, i, c, &n->in[i]);
     for (int i = 0; status == TN_OK && i < node->n_out; i++)
         status = note_output(tr, node, i, c, &n->out[i]);
-    tni_told_saved *kept = n->kept;
+    tni_log_saved *kept = n->kept;
     for (int i = 0; i < node->n_in; i++) {
         note_saved(&kept, TNI_SAVED_IN, i, node->x[i].alias);
-        if (node->x[i].recomputed) *kept++ = (tni_told_saved){ TNI_SAVED_RECOMPUTED, i, 0 };
+        if (node->x[i].recomputed) *kept++ = (tni_log_saved){ TNI_SAVED_RECOMPUTED, i, 0 };
     }
     note_saved(&kept, TNI_SAVED_OUT, 0, node->y.alias);
     for (int i = 0; i < node->n_saved; i++) note_saved(&kept, TNI_SAVED_EXTRA, i, node->saved[i]);
@@ -339,7 +339,7 @@ static void writes(tni_watcher *self, const tn_tensor *t)
     tn_status status = TN_OK;
     tni_record_written(tr, i, who_writes(tr));
     bool mine = !tr->optimizing;
-    if (mine && tr->told.tensors[i].kind == TN_GRAPH_BUFFER)
+    if (mine && tr->log.tensors[i].kind == TN_GRAPH_BUFFER)
         status = call_here(tr, &call);
     else if (mine && tr->now.n_passes && !tr->pass && !tni_calling())
         tr->over = true; /* a parameter is moved by hand */

@@ -1,5 +1,5 @@
 /*
- * record.h - the recorder: a watcher (tensor/watch.h) that fills an account (told.h).
+ * record.h - the recorder: a watcher (tensor/watch.h) that fills an account (log.h).
  *
  * It notes numbers at the moment when things happen, and keeps no tensor. Tensors are known by the
  * addresses of their handles until another handle is made there, nodes by the engine's sequence
@@ -12,11 +12,11 @@
 #include "autograd/call_site.h"
 #include "nn/module.h"
 #include "optim/optim.h"
-#include "ext/trace/told.h"
+#include "ext/trace/log.h"
 
 /* A gradient on its way: it was added to what arrives at a node. */
 typedef struct tni_record_add {
-    tni_told_add told;
+    tni_log_add add;
     int older; /* the one before it at the same node; -1: none */
 } tni_record_add;
 
@@ -38,9 +38,9 @@ typedef struct tni_record_pass {
 
 struct tn_trace {
     tni_watcher watcher; /* first: a tni_watcher * is a tn_trace * */
-    tni_told told;
-    tni_told_step now; /* the open step */
-    tn_module *model;  /* one reference; NULL: none, or ended */
+    tni_log log;
+    tni_log_step now; /* the open step */
+    tn_module *model; /* one reference; NULL: none, or ended */
     tn_optim *opt;
     int64_t values;
     size_t line; /* of the ledger: where a search begins */

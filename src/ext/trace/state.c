@@ -10,12 +10,12 @@ enum { CELL = 16, COLUMNS = 7 };
 
 void tni_say_updates(const tni_words *w)
 {
-    const tni_told_step *s = w->step;
+    const tni_log_step *s = w->step;
     char before[32], after[32], gradient[32];
     if (!s->stepped) return;
     fprintf(w->file, "\noptimizer\n");
     for (size_t i = 0; i < s->n_updates; i++) {
-        const tni_told_update *u = &s->updates[i];
+        const tni_log_update *u = &s->updates[i];
         tni_amount(&u->before, before, sizeof before);
         tni_amount(&u->after, after, sizeof after);
         tni_amount(&u->gradient, gradient, sizeof gradient);
@@ -41,10 +41,10 @@ const char *tni_moved_text(unsigned moved, char *text, size_t size)
     return text;
 }
 
-static row row_of(const tni_words *w, const tni_told_entry *e)
+static row row_of(const tni_words *w, const tni_log_entry *e)
 {
     static const char *const held[] = { "-", "held", "not held", "refused" };
-    const tni_told_tensor *t = &w->told->tensors[e->tensor];
+    const tni_log_tensor *t = &w->log->tensors[e->tensor];
     row r;
     snprintf(r.cell[0], CELL, "%s", t->kind == TN_GRAPH_PARAMETER ? "parameter" : "buffer");
     snprintf(r.cell[1], CELL, "%s", t->persistent ? "in the file" : "not saved");
@@ -62,7 +62,7 @@ void tni_say_state(const tni_words *w)
 {
     static const row head = { { "kind", "file", "optimizer", "gradient", "start", "forward",
                                 "step" } };
-    const tni_told_step *s = w->step;
+    const tni_log_step *s = w->step;
     size_t name = 5, width[COLUMNS];
     if (!s->n_ledger) return;
     for (int c = 0; c < COLUMNS; c++) width[c] = strlen(head.cell[c]);

@@ -14,7 +14,7 @@
 static const char *path_of(const tn_trace *tr, const tn_module *owner)
 {
     int m = tni_get(&tr->modules, owner);
-    return m < 0 ? "" : tr->told.modules[m].path;
+    return m < 0 ? "" : tr->log.modules[m].path;
 }
 
 static tni_held held_by(const tn_trace *tr, const tn_entry *e)
@@ -27,20 +27,19 @@ static tni_held held_by(const tn_trace *tr, const tn_entry *e)
 /* Adds the entry under its name, or updates it. */
 static tn_status register_entry(tn_trace *tr, const tn_entry *e)
 {
-    tni_told *told = &tr->told;
+    tni_log *log = &tr->log;
     int at = tni_get(&tr->names, e->name);
     if (at < 0) {
-        if (!tni_room(&told->tensors, &told->tensor_room, told->n_tensors, 1,
-                      sizeof *told->tensors))
+        if (!tni_room(&log->tensors, &log->tensor_room, log->n_tensors, 1, sizeof *log->tensors))
             return TN_E_NOMEM;
-        tni_told_tensor made = { .name = tni_strdup(e->name), .registered = true };
+        tni_log_tensor made = { .name = tni_strdup(e->name), .registered = true };
         made.module = tni_strdup(path_of(tr, e->owner));
         if (!tni_record_texts(2, (char *[]){ made.name, made.module })) return TN_E_NOMEM;
-        at = (int)told->n_tensors;
-        told->tensors[told->n_tensors++] = made;
+        at = (int)log->n_tensors;
+        log->tensors[log->n_tensors++] = made;
         if (tni_put(&tr->names, made.name, at) != TN_OK) return TN_E_NOMEM;
     }
-    tni_told_tensor *t = &told->tensors[at];
+    tni_log_tensor *t = &log->tensors[at];
     t->kind = e->kind == TN_PARAMETER ? TN_GRAPH_PARAMETER : TN_GRAPH_BUFFER;
     t->dtype = e->tensor->dtype;
     t->shape = e->tensor->shape;
@@ -76,9 +75,9 @@ tn_status tni_record_registered(tn_trace *tr)
 /* ---- the ledger ------------------------------------------------------------------------------ */
 
 /* NULL: it has none. */
-static tni_told_entry *find_line(tn_trace *tr, int tensor)
+static tni_log_entry *find_line(tn_trace *tr, int tensor)
 {
-    tni_told_step *s = &tr->now;
+    tni_log_step *s = &tr->now;
     for (size_t k = 0; k < s->n_ledger; k++) { /* entries come in the same order each time */
         size_t i = (tr->line + k) % s->n_ledger;
         if (s->ledger[i].tensor != tensor) continue;
@@ -88,27 +87,27 @@ static tni_told_entry *find_line(tn_trace *tr, int tensor)
     return NULL;
 }
 
-static tni_told_entry *line_of(tn_trace *tr, const tn_entry *e)
+static tni_log_entry *line_of(tn_trace *tr, const tn_entry *e)
 {
-    tni_told_step *s = &tr->now;
+    tni_log_step *s = &tr->now;
     int tensor = tni_get(&tr->names, e->name);
-    tni_told_entry *line = find_line(tr, tensor);
+    tni_log_entry *line = find_line(tr, tensor);
     if (line) return line;
     if (tensor < 0 || !tni_room(&s->ledger, &s->ledger_room, s->n_ledger, 1, sizeof *s->ledger))
         return NULL;
-    s->ledger[s->n_ledger] = (tni_told_entry){ .tensor = tensor };
+    s->ledger[s->n_ledger] = (tni_log_entry){ .tensor = tensor };
     return &s->ledger[s->n_ledger++];
 }
 
 static tn_status note_start(tn_trace *tr, const tn_entry *e)
 {
-    tni_told_entry *line = line_of(tr, e);
+    tni_log_entry *line = line_of(tr, e);
     return line ? tni_numbers_note(&line->start, e->tensor, tr->values) : TN_E_NOMEM;
 }
 
 static tn_status note_forward(tn_trace *tr, const tn_entry *e)
 {
-    tni_told_entry *line = line_of(tr, e);
+    tni_log_entry *line = line_of(tr, e);
     if (!line) return TN_E_NOMEM;
     line->early |= line->late;
     line->late = 0;
@@ -119,7 +118,7 @@ void tni_record_written(tn_trace *tr, int tensor, unsigned by)
 {
     /* changes after an optimizer's step show in the numbers at the next step's start */
     bool in = by == TNI_MOVED_OPTIMIZER || !tr->now.stepped;
-    tni_told_entry *line = in ? find_line(tr, tensor) : NULL;
+    tni_log_entry *line = in ? find_line(tr, tensor) : NULL;
     if (line) line->late |= by;
 }
 
@@ -130,7 +129,7 @@ static tn_tensor *grad_of(const tn_tensor *t)
 
 static tn_status note_step(tn_trace *tr, const tn_entry *e)
 {
-    tni_told_entry *line = line_of(tr, e);
+    tni_log_entry *line = line_of(tr, e);
     if (!line) return TN_E_NOMEM;
     tn_status status = tni_numbers_note(&line->step, e->tensor, tr->values);
     tn_tensor *grad = grad_of(e->tensor);
@@ -172,7 +171,7 @@ tn_status tni_record_open(tn_trace *tr)
 
 static int by_sequence(const void *a, const void *b)
 {
-    uint64_t x = ((const tni_told_node *)a)->sequence, y = ((const tni_told_node *)b)->sequence;
+    uint64_t x = ((const tni_log_node *)a)->sequence, y = ((const tni_log_node *)b)->sequence;
     return (x > y) - (x < y);
 }
 
@@ -180,15 +179,15 @@ static int by_sequence(const void *a, const void *b)
  * index -> new one. */
 static void sort_nodes(tn_trace *tr, int *place)
 {
-    tni_told_step *s = &tr->now;
+    tni_log_step *s = &tr->now;
     size_t n = 0;
     for (size_t i = 0; i < s->n_nodes; i++) {
-        tni_told_node node = s->nodes[i];
+        tni_log_node node = s->nodes[i];
         place[i] = -1;
-        if (node.told)
+        if (node.known)
             s->nodes[n++] = node;
         else
-            tni_told_node_free(&node);
+            tni_log_node_free(&node);
     }
     size_t before = s->n_nodes;
     s->n_nodes = n;
@@ -202,10 +201,10 @@ static void sort_nodes(tn_trace *tr, int *place)
 /* Updates everything that refers to nodes by their old indices. */
 static void renumber(tn_trace *tr, const int *place)
 {
-    tni_told_step *s = &tr->now;
+    tni_log_step *s = &tr->now;
     for (size_t k = 0; k < s->n_nodes; k++)
         for (int i = 0; i < s->nodes[k].n_in; i++) {
-            tni_told_in *in = &s->nodes[k].in[i];
+            tni_log_in *in = &s->nodes[k].in[i];
             int from = in->from ? tni_get(&tr->nodes, tni_sequence_key(in->from)) : -1;
             in->node = from < 0 ? -1 : place[from];
         }
@@ -217,27 +216,27 @@ static void renumber(tn_trace *tr, const int *place)
     for (size_t k = 0; k < s->n_findings; k++)
         if (s->findings[k].node >= 0) s->findings[k].node = place[s->findings[k].node];
     for (size_t k = 0; k < s->n_backs; k++) {
-        tni_told_back *b = &s->backs[k];
+        tni_log_back *b = &s->backs[k];
         b->node = place[b->node];
         for (size_t i = 0; i < b->n_adds; i++)
             if (b->adds[i].node >= 0) b->adds[i].node = place[b->adds[i].node];
     }
 }
 
-/* Drops calls in which nothing was told. An outer call comes before those in it. */
-static void sort_calls(tni_told_step *s, int *place)
+/* Drops calls of which nothing was logged. An outer call comes before those in it. */
+static void sort_calls(tni_log_step *s, int *place)
 {
-    for (size_t i = 0; i < s->n_calls; i++) s->calls[i].told = s->calls[i].n_writes > 0;
+    for (size_t i = 0; i < s->n_calls; i++) s->calls[i].used = s->calls[i].n_writes > 0;
     for (size_t i = 0; i < s->n_nodes; i++)
-        if (s->nodes[i].call >= 0) s->calls[s->nodes[i].call].told = true;
+        if (s->nodes[i].call >= 0) s->calls[s->nodes[i].call].used = true;
     for (size_t i = s->n_calls; i-- > 0;)
-        if (s->calls[i].told && s->calls[i].outer >= 0) s->calls[s->calls[i].outer].told = true;
+        if (s->calls[i].used && s->calls[i].outer >= 0) s->calls[s->calls[i].outer].used = true;
     size_t n = 0;
     for (size_t i = 0; i < s->n_calls; i++) {
-        tni_told_call call = s->calls[i];
-        place[i] = call.told ? (int)n : -1;
+        tni_log_call call = s->calls[i];
+        place[i] = call.used ? (int)n : -1;
         if (call.outer >= 0) call.outer = place[call.outer];
-        if (call.told)
+        if (call.used)
             s->calls[n++] = call;
         else
             tni_room_free(&call.writes, &call.room, sizeof *call.writes);
@@ -247,10 +246,10 @@ static void sort_calls(tni_told_step *s, int *place)
         if (s->nodes[i].call >= 0) s->nodes[i].call = place[s->nodes[i].call];
 }
 
-static void judge_moves(tni_told_step *s)
+static void judge_moves(tni_log_step *s)
 {
     for (size_t i = 0; i < s->n_ledger; i++) {
-        tni_told_entry *e = &s->ledger[i];
+        tni_log_entry *e = &s->ledger[i];
         bool early = tni_numbers_differ(&e->start, &e->forward);
         bool late = tni_numbers_differ(e->forward.known ? &e->forward : &e->start, &e->step);
         e->moved = (early ? e->early : 0) | (late ? e->late : 0);
@@ -260,7 +259,7 @@ static void judge_moves(tni_told_step *s)
 
 static tn_status arrange(tn_trace *tr)
 {
-    tni_told_step *s = &tr->now;
+    tni_log_step *s = &tr->now;
     size_t n = TNI_MAX(s->n_nodes, s->n_calls) + 1;
     int *place = tni_alloc_n(n, sizeof *place);
     if (!place) return TN_E_NOMEM;
@@ -274,21 +273,21 @@ static tn_status arrange(tn_trace *tr)
 
 tn_status tni_record_close(tn_trace *tr)
 {
-    tni_told_step *s = &tr->now;
-    tni_told *told = &tr->told;
+    tni_log_step *s = &tr->now;
+    tni_log *log = &tr->log;
     tn_status status = TN_OK;
     if (s->n_passes || s->n_updates) {
         if (!s->stepped) status = each_entry(tr, note_step);
         if (status == TN_OK) status = arrange(tr);
         if (status == TN_OK &&
-            !tni_room(&told->steps, &told->step_room, told->n_steps, 1, sizeof *told->steps))
+            !tni_room(&log->steps, &log->step_room, log->n_steps, 1, sizeof *log->steps))
             status = TN_E_NOMEM;
         if (status == TN_OK) {
-            told->steps[told->n_steps++] = *s;
-            *s = (tni_told_step){ 0 };
+            log->steps[log->n_steps++] = *s;
+            *s = (tni_log_step){ 0 };
         }
     }
-    tni_told_step_free(s);
+    tni_log_step_free(s);
     forget_step(tr);
     return status;
 }
@@ -297,7 +296,7 @@ tn_status tni_record_close(tn_trace *tr)
 
 static tn_status note_updates(tn_trace *tr, const tn_optim *opt)
 {
-    tni_told_step *s = &tr->now;
+    tni_log_step *s = &tr->now;
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < opt->n; i++) {
         const tn_tensor *t = opt->param[i].tensor;
@@ -305,8 +304,8 @@ static tn_status note_updates(tn_trace *tr, const tn_optim *opt)
         if (!t->requires_grad || !grad) continue;
         if (!tni_room(&s->updates, &s->update_room, s->n_updates, 1, sizeof *s->updates))
             return TN_E_NOMEM;
-        tni_told_update *u = &s->updates[s->n_updates];
-        *u = (tni_told_update){ .tensor = tni_record_tensor(tr, t) };
+        tni_log_update *u = &s->updates[s->n_updates];
+        *u = (tni_log_update){ .tensor = tni_record_tensor(tr, t) };
         if (u->tensor < 0) return TN_E_NOMEM;
         s->n_updates++;
         status = tni_numbers_note(&u->before, t, tr->values);
@@ -329,7 +328,7 @@ static tn_status steps(tni_watcher *self, tn_optim *opt, int n)
 
 static tn_status note_updated(tn_trace *tr, const tn_optim *opt)
 {
-    tni_told_step *s = &tr->now;
+    tni_log_step *s = &tr->now;
     tn_status status = TN_OK;
     tr->optimizing = false;
     tr->over = s->stepped = true;

@@ -13,10 +13,10 @@
 
 /* ---- what arrives ---------------------------------------------------------------------------- */
 
-static const tni_told_share *share_of(const tni_words *w, int pass, const tni_told_add *a)
+static const tni_log_share *share_of(const tni_words *w, int pass, const tni_log_add *a)
 {
     for (size_t k = 0; k < w->step->n_backs; k++) {
-        const tni_told_back *b = &w->step->backs[k];
+        const tni_log_back *b = &w->step->backs[k];
         if (b->pass != pass || b->node != a->node) continue;
         for (size_t i = 0; i < b->n_shares; i++)
             if (b->shares[i].in == a->in) return &b->shares[i];
@@ -25,14 +25,14 @@ static const tni_told_share *share_of(const tni_words *w, int pass, const tni_to
 }
 
 /* "    sum of mul 3: 0.5, add 5: 0.25" */
-static void say_sum(const tni_words *w, const tni_told_back *b, int output)
+static void say_sum(const tni_words *w, const tni_log_back *b, int output)
 {
     bool first = true;
     fprintf(w->file, "\n    the sum of");
     for (size_t k = 0; k < b->n_adds; k++) {
-        const tni_told_add *a = &b->adds[k];
+        const tni_log_add *a = &b->adds[k];
         if (a->output != output) continue;
-        const tni_told_share *share = share_of(w, b->pass, a);
+        const tni_log_share *share = share_of(w, b->pass, a);
         char amount[32] = "-";
         if (share) tni_amount(&share->value, amount, sizeof amount);
         const char *by = a->node < 0 ? "the seed" : tni_op(w, &w->step->nodes[a->node])->name;
@@ -47,7 +47,7 @@ static void say_hooks(const tni_words *w, int pass, int node, int output, int te
                       const char *name, const tn_shape *shape)
 {
     for (size_t k = 0; k < w->step->n_hooks; k++) {
-        const tni_told_hook *h = &w->step->hooks[k];
+        const tni_log_hook *h = &w->step->hooks[k];
         if (h->pass != pass || h->node != node || h->output != output || h->tensor != tensor)
             continue;
         fprintf(w->file, "\n    hook %d of %d", h->number, h->of);
@@ -60,9 +60,9 @@ static void say_hooks(const tni_words *w, int pass, int node, int output, int te
     }
 }
 
-static void say_arrivals(const tni_words *w, const tni_told_back *b)
+static void say_arrivals(const tni_words *w, const tni_log_back *b)
 {
-    const tni_told_node *n = &w->step->nodes[b->node];
+    const tni_log_node *n = &w->step->nodes[b->node];
     for (int i = 0; i < b->n_out; i++) {
         char name[40] = "d", result[32];
         int n_adds = 0;
@@ -72,7 +72,7 @@ static void say_arrivals(const tni_words *w, const tni_told_back *b)
             if (b->adds[k].output != i) continue;
             seed = n_adds++ == 0 && b->adds[k].node < 0;
         }
-        tni_told_result(tni_op(w, n), i, result, sizeof result);
+        tni_log_result(tni_op(w, n), i, result, sizeof result);
         snprintf(name, sizeof name, "d%s", result);
         tni_say_numbers(w, seed ? "  begins with " : "  arrives: ", name, &b->incoming[i],
                         &n->out[i].shape);
@@ -96,16 +96,16 @@ static bool mentions(const char *rule, const char *name)
 }
 
 /* "dy [4,2], x [4,8] -> [2,8]" */
-static void say_shapes(const tni_words *w, const tni_told_node *n, const char *rule, int in)
+static void say_shapes(const tni_words *w, const tni_log_node *n, const char *rule, int in)
 {
-    const tni_told_op *op = tni_op(w, n);
+    const tni_log_op *op = tni_op(w, n);
     const char *right = strchr(rule, '=');
     char name[32], result[32];
-    tni_told_result(op, 0, result, sizeof result);
+    tni_log_result(op, 0, result, sizeof result);
     fprintf(w->file, "   d%s ", result);
     tni_say_shape(w, &n->out[0].shape);
     for (int i = 0; right && i < n->n_in; i++) {
-        tni_told_name(op, i, n->n_in, name, sizeof name);
+        tni_log_name(op, i, n->n_in, name, sizeof name);
         if ((n->in[i].node < 0 && n->in[i].tensor < 0) || !mentions(right, name)) continue;
         fprintf(w->file, ", %s ", name);
         tni_say_shape(w, &n->in[i].shape);
@@ -118,7 +118,7 @@ static void say_shapes(const tni_words *w, const tni_told_node *n, const char *r
     tni_say_shape(w, &n->in[in].shape);
 }
 
-static void say_reduction(const tni_words *w, const tni_told_share *s, const tn_shape *to)
+static void say_reduction(const tni_words *w, const tni_log_share *s, const tn_shape *to)
 {
     int lead = s->from.rank - to->rank, n = 0;
     fprintf(w->file, "\n    summed over");
@@ -132,7 +132,7 @@ static void say_reduction(const tni_words *w, const tni_told_share *s, const tn_
 }
 
 /* The ranks' average of a leaf's gradient in a pass; NULL: there is none. */
-static const tni_told_average *average_of(const tni_words *w, int pass, int tensor)
+static const tni_log_average *average_of(const tni_words *w, int pass, int tensor)
 {
     for (size_t k = 0; k < w->step->n_averages; k++)
         if (w->step->averages[k].pass == pass && w->step->averages[k].tensor == tensor)
@@ -141,7 +141,7 @@ static const tni_told_average *average_of(const tni_words *w, int pass, int tens
 }
 
 /* "    averaged over 4 ranks: |grad| 0.31 -> |grad| 0.28" */
-static void say_average(const tni_words *w, const tni_told_average *a)
+static void say_average(const tni_words *w, const tni_log_average *a)
 {
     fprintf(w->file, "averaged over %d ranks", a->ranks);
     tni_say_numbers(w, ": ", "grad", &a->before, NULL);
@@ -149,14 +149,14 @@ static void say_average(const tni_words *w, const tni_told_average *a)
 }
 
 /* "head.weight  parameter  grad = 0 + dW   (1 of 1)" */
-static void say_leaf(const tni_words *w, int pass, const tni_told_share *s, const tni_told_in *in,
+static void say_leaf(const tni_words *w, int pass, const tni_log_share *s, const tni_log_in *in,
                      const char *name)
 {
     static const char *const kind[] = { "", "parameter", "buffer", "leaf" };
     fprintf(w->file, "\n    %s  %s  grad = %s + %s   (%d of %d)", tni_tensor_name(w, in->tensor),
-            kind[w->told->tensors[in->tensor].kind], s->before.known ? "grad" : "0", name, s->part,
+            kind[w->log->tensors[in->tensor].kind], s->before.known ? "grad" : "0", name, s->part,
             s->of);
-    const tni_told_average *average = s->part == s->of ? average_of(w, pass, in->tensor) : NULL;
+    const tni_log_average *average = s->part == s->of ? average_of(w, pass, in->tensor) : NULL;
     tni_say_numbers(w, "   ", "grad", average ? &average->before : &s->after, NULL);
     if (s->checked)
         fprintf(w->file, "   slope %.7g, finite difference %.7g", s->slope, s->difference);
@@ -165,14 +165,14 @@ static void say_leaf(const tni_words *w, int pass, const tni_told_share *s, cons
     say_average(w, average);
 }
 
-static void say_share(const tni_words *w, const tni_told_back *b, const tni_told_share *s)
+static void say_share(const tni_words *w, const tni_log_back *b, const tni_log_share *s)
 {
-    const tni_told_node *n = &w->step->nodes[b->node];
-    const tni_told_op *op = tni_op(w, n);
-    const tni_told_in *in = &n->in[s->in];
+    const tni_log_node *n = &w->step->nodes[b->node];
+    const tni_log_op *op = tni_op(w, n);
+    const tni_log_in *in = &n->in[s->in];
     char rule[256], name[40] = "d";
-    tni_told_name(op, s->in, n->n_in, name + 1, sizeof name - 1);
-    tni_told_rule(op, s->in, rule, sizeof rule);
+    tni_log_name(op, s->in, n->n_in, name + 1, sizeof name - 1);
+    tni_log_rule(op, s->in, rule, sizeof rule);
     fprintf(w->file, "  %s", rule[0] ? rule : name);
     say_shapes(w, n, rule, s->in);
     tni_say_numbers(w, "   ", name, &s->value, &in->shape);
@@ -189,7 +189,7 @@ static void say_share(const tni_words *w, const tni_told_back *b, const tni_told
 
 /* ---- what gets none -------------------------------------------------------------------------- */
 
-static const tni_told_entry *entry_of(const tni_words *w, int tensor)
+static const tni_log_entry *entry_of(const tni_words *w, int tensor)
 {
     for (size_t i = 0; i < w->step->n_ledger; i++)
         if (w->step->ledger[i].tensor == tensor) return &w->step->ledger[i];
@@ -199,7 +199,7 @@ static const tni_told_entry *entry_of(const tni_words *w, int tensor)
 /* "bn.running_mean  buffer  no gradient; forward moved 0 -> 0.05" */
 static void say_buffer(const tni_words *w, int tensor, bool written)
 {
-    const tni_told_entry *e = entry_of(w, tensor);
+    const tni_log_entry *e = entry_of(w, tensor);
     char start[32], forward[32];
     fprintf(w->file, "    %s  buffer  no gradient", tni_tensor_name(w, tensor));
     if (e && tni_numbers_differ(&e->start, &e->forward)) {
@@ -220,16 +220,16 @@ static void say_buffer(const tni_words *w, int tensor, bool written)
 /* Inputs that take no gradient, and the buffers that the call wrote, after the last of its ops. */
 static void say_others(const tni_words *w, int node)
 {
-    const tni_told_node *n = &w->step->nodes[node];
-    const tni_told_call *c = n->call < 0 ? NULL : &w->step->calls[n->call];
+    const tni_log_node *n = &w->step->nodes[node];
+    const tni_log_call *c = n->call < 0 ? NULL : &w->step->calls[n->call];
     for (size_t k = (size_t)node + 1; c && k < w->step->n_nodes; k++)
         if (w->step->nodes[k].call == n->call) c = NULL;
     for (int i = 0; i < n->n_in; i++) {
-        const tni_told_in *in = &n->in[i];
+        const tni_log_in *in = &n->in[i];
         if (in->gradient || in->tensor < 0) continue;
         bool written = false;
         for (size_t k = 0; c && k < c->n_writes; k++) written |= c->writes[k] == in->tensor;
-        tn_graph_kind kind = w->told->tensors[in->tensor].kind;
+        tn_graph_kind kind = w->log->tensors[in->tensor].kind;
         if (kind == TN_GRAPH_BUFFER && !written)
             say_buffer(w, in->tensor, false);
         else if (kind == TN_GRAPH_PARAMETER)
@@ -242,28 +242,28 @@ static void say_others(const tni_words *w, int node)
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* "  x is not kept: gelu #3 computes it again where it is read" */
-static void say_again(const tni_words *w, const tni_told_node *n, const tni_told_saved *kept)
+static void say_again(const tni_words *w, const tni_log_node *n, const tni_log_saved *kept)
 {
     char name[32], source[64];
     if (kept->what != TNI_SAVED_RECOMPUTED) return;
     fprintf(w->file, "  %s is not kept: %s computes it again where it is read\n",
-            tni_told_name(tni_op(w, n), kept->index, n->n_in, name, sizeof name),
+            tni_log_name(tni_op(w, n), kept->index, n->n_in, name, sizeof name),
             tni_source(w, &n->in[kept->index], source, sizeof source));
 }
 
 /* "  freed x 128 B, y 64 B; still kept 512 B" */
-static void say_freed(const tni_words *w, const tni_told_back *b)
+static void say_freed(const tni_words *w, const tni_log_back *b)
 {
-    const tni_told_node *n = &w->step->nodes[b->node];
+    const tni_log_node *n = &w->step->nodes[b->node];
     char name[32];
     int said = 0;
     for (int k = 0; k < n->n_kept; k++) {
-        const tni_told_saved *kept = &n->kept[k];
+        const tni_log_saved *kept = &n->kept[k];
         if (kept->what == TNI_SAVED_RECOMPUTED) continue;
         if (kept->what == TNI_SAVED_IN)
-            tni_told_name(tni_op(w, n), kept->index, n->n_in, name, sizeof name);
+            tni_log_name(tni_op(w, n), kept->index, n->n_in, name, sizeof name);
         else if (kept->what == TNI_SAVED_OUT)
-            tni_told_result(tni_op(w, n), 0, name, sizeof name);
+            tni_log_result(tni_op(w, n), 0, name, sizeof name);
         else
             snprintf(name, sizeof name, "saved %d", kept->index);
         if (!said) fprintf(w->file, b->freed ? "  freed" : "  keeps");
@@ -275,25 +275,25 @@ static void say_freed(const tni_words *w, const tni_told_back *b)
 
 /* ---- a step of backward ---------------------------------------------------------------------- */
 
-static void say_findings(const tni_words *w, const tni_told_back *b)
+static void say_findings(const tni_words *w, const tni_log_back *b)
 {
-    const tni_told_step *s = w->step;
-    for (const tni_told_back *before = s->backs; before < b; before++)
+    const tni_log_step *s = w->step;
+    for (const tni_log_back *before = s->backs; before < b; before++)
         if (before->node == b->node) return; /* a pass before this one said them */
     for (size_t i = 0; i < s->n_findings; i++)
         if (s->findings[i].node == b->node)
             fprintf(w->file, "  ! %s: %s\n", s->findings[i].kind, s->findings[i].text);
 }
 
-static void say_back(const tni_words *w, const tni_told_back *b, size_t number)
+static void say_back(const tni_words *w, const tni_log_back *b, size_t number)
 {
-    const tni_told_node *n = &w->step->nodes[b->node];
+    const tni_log_node *n = &w->step->nodes[b->node];
     fprintf(w->file, "backward %zu/%zu", number, w->step->passes[b->pass].n_nodes);
     tni_say_place(w, b->node);
     say_arrivals(w, b);
     for (int k = 0; k < n->n_kept; k++) say_again(w, n, &n->kept[k]);
     for (size_t i = 0; i < b->n_shares; i++) say_share(w, b, &b->shares[i]);
-    const char *where = tni_told_where(tni_op(w, n));
+    const char *where = tni_log_where(tni_op(w, n));
     if (where[0] && b->n_shares) fprintf(w->file, "    %s\n", where);
     say_others(w, b->node);
     say_findings(w, b);
@@ -304,7 +304,7 @@ static void say_back(const tni_words *w, const tni_told_back *b, size_t number)
 static void say_received(const tni_words *w, int pass)
 {
     for (size_t k = 0; k < w->step->n_averages; k++) {
-        const tni_told_average *a = &w->step->averages[k];
+        const tni_log_average *a = &w->step->averages[k];
         if (a->pass != pass || a->before.known) continue;
         fprintf(w->file, "  %s  no gradient on this rank; ", tni_tensor_name(w, a->tensor));
         say_average(w, a);
@@ -314,7 +314,7 @@ static void say_received(const tni_words *w, int pass)
 
 void tni_say_backward(const tni_words *w)
 {
-    const tni_told_step *s = w->step;
+    const tni_log_step *s = w->step;
     for (size_t p = 0; p < s->n_passes; p++) {
         size_t number = 0;
         if (s->n_passes > 1)

@@ -30,13 +30,13 @@ tn_status tni_trace_may_begin(const char *f, const tn_module *model)
 static tn_status add_module(tn_module *m, const char *path, void *user)
 {
     tn_trace *tr = user;
-    tni_told *told = &tr->told;
-    if (!tni_room(&told->modules, &told->module_room, told->n_modules, 1, sizeof *told->modules))
+    tni_log *log = &tr->log;
+    if (!tni_room(&log->modules, &log->module_room, log->n_modules, 1, sizeof *log->modules))
         return TN_E_NOMEM;
-    tni_told_module made = { tni_strdup(path), tni_strdup(m->type->name) };
+    tni_log_module made = { tni_strdup(path), tni_strdup(m->type->name) };
     if (!tni_record_texts(2, (char *[]){ made.path, made.type })) return TN_E_NOMEM;
-    told->modules[told->n_modules++] = made;
-    return tni_put(&tr->modules, m, (int)told->n_modules - 1);
+    log->modules[log->n_modules++] = made;
+    return tni_put(&tr->modules, m, (int)log->n_modules - 1);
 }
 
 static tn_status prepare(tn_trace *tr, tn_trace_options o)
@@ -44,11 +44,11 @@ static tn_status prepare(tn_trace *tr, tn_trace_options o)
     tr->names.names = true;
     tr->values = o.values ? o.values : 64;
     tr->mode = true;
-    tr->told.optimizer = o.opt != NULL;
+    tr->log.optimizer = o.opt != NULL;
     if (o.model) tr->model = tn_module_keep(o.model);
     if (o.opt) tr->opt = tni_optim_keep(o.opt);
-    tr->told.title = tni_strdup(o.title ? o.title : o.model ? o.model->type->name : "");
-    if (!tr->told.title) return TN_E_NOMEM;
+    tr->log.title = tni_strdup(o.title ? o.title : o.model ? o.model->type->name : "");
+    if (!tr->log.title) return TN_E_NOMEM;
     tn_status status = o.model ? tni_walk(o.model, TNI_ONCE, add_module, NULL, tr) : TN_OK;
     return status == TN_OK ? tni_record_open(tr) : status;
 }
@@ -95,7 +95,7 @@ static void stop(tn_trace *tr)
         tr->pass = p->outer;
         tni_record_pass_free(p);
     }
-    tni_told_step_free(&tr->now);
+    tni_log_step_free(&tr->now);
     for (size_t i = 0; i < tr->n_sites; i++) tni_call_site_drop(tr->sites[i]);
     tni_room_free(&tr->sites, &tr->site_room, sizeof *tr->sites);
     tr->n_sites = 0;
@@ -138,7 +138,7 @@ void tn_trace_free(tn_trace *tr)
 {
     if (!tr) return;
     stop(tr);
-    tni_told_free(&tr->told);
+    tni_log_free(&tr->log);
     tni_free(tr, sizeof *tr);
 }
 

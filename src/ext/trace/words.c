@@ -58,26 +58,26 @@ void tni_say_numbers(const tni_words *w, const char *before, const char *name, c
 
 const char *tni_tensor_name(const tni_words *w, int tensor)
 {
-    const tni_told_tensor *t = tensor < 0 ? NULL : &w->told->tensors[tensor];
+    const tni_log_tensor *t = tensor < 0 ? NULL : &w->log->tensors[tensor];
     if (!t || t->name[0]) return t ? t->name : "a tensor";
     return t->requires_grad ? "a leaf" : "data";
 }
 
-const char *tni_source(const tni_words *w, const tni_told_in *in, char *text, size_t size)
+const char *tni_source(const tni_words *w, const tni_log_in *in, char *text, size_t size)
 {
     if (in->node < 0) return tni_tensor_name(w, in->tensor);
-    const tni_told_op *op = &w->told->ops[w->step->nodes[in->node].op];
+    const tni_log_op *op = &w->log->ops[w->step->nodes[in->node].op];
     snprintf(text, size, in->output ? "%s #%d.%d" : "%s #%d", op->name, in->node, in->output);
     return text;
 }
 
 void tni_say_place(const tni_words *w, int node)
 {
-    const tni_told_node *n = &w->step->nodes[node];
+    const tni_log_node *n = &w->step->nodes[node];
     fprintf(w->file, "  %s #%d", tni_op(w, n)->name, node);
     if (n->call >= 0) {
-        const tni_told_call *c = &w->step->calls[n->call];
-        const tni_told_module *m = &w->told->modules[c->module];
+        const tni_log_call *c = &w->step->calls[n->call];
+        const tni_log_module *m = &w->log->modules[c->module];
         fprintf(w->file, "  %s%s%s%s", m->path, m->path[0] ? " (" : "", m->type,
                 m->path[0] ? ")" : "");
         if (c->time > 1) fprintf(w->file, ", call %d", c->time);

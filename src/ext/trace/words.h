@@ -6,8 +6,8 @@
 
 typedef struct tni_words {
     FILE *file;
-    const tni_told *told;
-    const tni_told_step *step;
+    const tni_log *log;
+    const tni_log_step *step;
 } tni_words;
 
 /* "[2,8]" */
@@ -19,13 +19,13 @@ void tni_say_numbers(const tni_words *w, const char *before, const char *name, c
 /* One number for v: its only element, or its norm; "-" if unknown */
 void tni_amount(const tni_numbers *v, char *text, size_t size);
 /* "0.weight", "x", "relu (2: ReLU)", "data": where an input comes from */
-const char *tni_source(const tni_words *w, const tni_told_in *in, char *text, size_t size);
+const char *tni_source(const tni_words *w, const tni_log_in *in, char *text, size_t size);
 /* The name of a tensor, or what it is. */
 const char *tni_tensor_name(const tni_words *w, int tensor);
 
-static inline const tni_told_op *tni_op(const tni_words *w, const tni_told_node *n)
+static inline const tni_log_op *tni_op(const tni_words *w, const tni_log_node *n)
 {
-    return &w->told->ops[n->op];
+    return &w->log->ops[n->op];
 }
 
 /* "  linear #4  head (Linear)  net.c:41" */

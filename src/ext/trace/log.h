@@ -1,12 +1,12 @@
 /*
- * told.h - an account of training steps, as it is kept: plain numbers, names and indices.
+ * log.h - the log of training steps: plain numbers, names and indices.
  *
  * The recorder (record.h) fills it; json.c, text.c and diff.c read it. A node is an op as forward
  * applied it. Indices are -1 for "none"; those of nodes count in the order of forward once a step
  * is closed.
  */
-#ifndef TNI_TOLD_H
-#define TNI_TOLD_H
+#ifndef TNI_LOG_H
+#define TNI_LOG_H
 
 #include <tenon/graph.h>
 #include <tenon/trace.h>
@@ -34,31 +34,31 @@ bool tni_numbers_differ(const tni_numbers *a, const tni_numbers *b);
 /* What the optimizer says to a tensor. */
 typedef enum tni_held { TNI_NO_OPTIMIZER, TNI_HELD, TNI_NOT_HELD, TNI_REFUSED } tni_held;
 
-typedef struct tni_told_tensor {
+typedef struct tni_log_tensor {
     char *name, *module; /* "0.weight" of "0"; "" */
     tn_graph_kind kind;  /* never TN_GRAPH_OP */
     tn_dtype dtype;
     tn_shape shape;
     bool registered, persistent, requires_grad;
     tni_held held;
-} tni_told_tensor;
+} tni_log_tensor;
 
-typedef struct tni_told_module {
+typedef struct tni_log_module {
     char *path, *type;
-} tni_told_module;
+} tni_log_module;
 
-typedef struct tni_told_op {
+typedef struct tni_log_op {
     char *name, *formula, *gradient;
-} tni_told_op;
+} tni_log_op;
 
-typedef struct tni_told_call {
+typedef struct tni_log_call {
     int module, time, outer;
     int *writes; /* tensors: buffers that it changed */
     size_t n_writes, room;
-    bool told; /* something in it is */
-} tni_told_call;
+    bool used; /* something in it is */
+} tni_log_call;
 
-typedef struct tni_told_in {
+typedef struct tni_log_in {
     int node, output; /* it came from that output of an op, */
     int tensor;       /* or is that tensor; both -1: absent */
     uint64_t from;    /* until the step is closed: that op's sequence; 0: none */
@@ -66,16 +66,16 @@ typedef struct tni_told_in {
     tn_dtype dtype;
     tn_shape shape;
     tni_numbers value; /* at forward, of a tensor that the ledger does not have */
-} tni_told_in;
+} tni_log_in;
 
-typedef struct tni_told_out {
+typedef struct tni_log_out {
     tn_dtype dtype;
     tn_shape shape;
     bool gradient;
     tni_numbers value;
-} tni_told_out;
+} tni_log_out;
 
-typedef struct tni_told_saved {
+typedef struct tni_log_saved {
     enum {
         TNI_SAVED_IN,
         TNI_SAVED_OUT,
@@ -84,27 +84,27 @@ typedef struct tni_told_saved {
     } what;
     int index;
     size_t bytes;
-} tni_told_saved;
+} tni_log_saved;
 
-typedef struct tni_told_node {
+typedef struct tni_log_node {
     uint64_t sequence; /* the engine's */
     char *line;        /* "net.c:41"; NULL: not known */
     int op, call;
-    bool told; /* a backward knows it */
+    bool known; /* a backward knows it */
     int n_in, n_out, n_kept;
-    tni_told_in *in;
-    tni_told_out *out;
-    tni_told_saved *kept;
-} tni_told_node;
+    tni_log_in *in;
+    tni_log_out *out;
+    tni_log_saved *kept;
+} tni_log_node;
 
 /* One of the gradients that were added to the gradient of an output. */
-typedef struct tni_told_add {
+typedef struct tni_log_add {
     int output;
     int node, in; /* the share of that input; node -1: the seed */
-} tni_told_add;
+} tni_log_add;
 
 /* The gradient that backward computed for an input. */
-typedef struct tni_told_share {
+typedef struct tni_log_share {
     int in;
     bool reduced; /* was summed over what forward had broadcast, from this shape */
     tn_shape from;
@@ -113,46 +113,46 @@ typedef struct tni_told_share {
     int part, of;              /* of a leaf: which of its shares, from 1; else 0 */
     bool checked;              /* by a finite difference, in the gradient's direction: */
     double slope, difference;  /* its norm, and what the difference gave */
-} tni_told_share;
+} tni_log_share;
 
 /* One step of backward. */
-typedef struct tni_told_back {
+typedef struct tni_log_back {
     int pass, node;
     int n_out;
     tni_numbers *incoming; /* n_out */
-    tni_told_add *adds;
-    tni_told_share *shares;
+    tni_log_add *adds;
+    tni_log_share *shares;
     size_t n_adds, n_shares, adds_room, shares_room;
     size_t freed, kept;
     int finding;
-} tni_told_back;
+} tni_log_back;
 
 /* What a hook made of a gradient. */
-typedef struct tni_told_hook {
+typedef struct tni_log_hook {
     int pass;
     int node, output; /* of what arrives there; */
     int tensor;       /* or, and node is -1, of what the pass brings to this leaf */
     int number, of;   /* which of the hooks, from 1 */
     tni_numbers before, after;
-} tni_told_hook;
+} tni_log_hook;
 
 /* A leaf's gradient, when the ranks of a run had averaged it at the end of a pass. */
-typedef struct tni_told_average {
+typedef struct tni_log_average {
     int pass, tensor, ranks;
     tni_numbers before, after; /* before: not known where the pass brought none */
-} tni_told_average;
+} tni_log_average;
 
-typedef struct tni_told_pass {
+typedef struct tni_log_pass {
     int root;
     bool accumulates; /* tn_backward, not tn_gradients */
     size_t n_nodes;   /* behind its outputs */
     char *error;      /* NULL: it succeeded */
-} tni_told_pass;
+} tni_log_pass;
 
-typedef struct tni_told_update {
+typedef struct tni_log_update {
     int tensor;
     tni_numbers before, after, gradient;
-} tni_told_update;
+} tni_log_update;
 
 /* Who moved a tensor: these, together. */
 enum tni_moved {
@@ -164,68 +164,68 @@ enum tni_moved {
     TNI_MOVED_UNKNOWN = 16 /* nobody saw it, or forward was not watched */
 };
 
-typedef struct tni_told_entry { /* of the ledger */
+typedef struct tni_log_entry { /* of the ledger */
     int tensor;
     tni_numbers start, forward, step, grad;
     unsigned early, late; /* who wrote it before the last backward, and since: of tni_moved */
     unsigned moved;       /* who changed it by that */
-} tni_told_entry;
+} tni_log_entry;
 
-typedef struct tni_told_finding {
+typedef struct tni_log_finding {
     const char *kind;
     int node; /* -1: none to blame */
     char *text;
-} tni_told_finding;
+} tni_log_finding;
 
-typedef struct tni_told_step {
+typedef struct tni_log_step {
     bool open, training;
     bool stepped; /* an optimizer has */
     double loss;  /* of the last outermost pass whose root has one element */
     bool loss_known;
     int root; /* the op that made it; else what the last outermost pass began with */
-    tni_told_call *calls;
-    tni_told_node *nodes;
-    tni_told_pass *passes;
-    tni_told_back *backs;
-    tni_told_hook *hooks;
-    tni_told_average *averages;
-    tni_told_update *updates;
-    tni_told_entry *ledger;
-    tni_told_finding *findings;
+    tni_log_call *calls;
+    tni_log_node *nodes;
+    tni_log_pass *passes;
+    tni_log_back *backs;
+    tni_log_hook *hooks;
+    tni_log_average *averages;
+    tni_log_update *updates;
+    tni_log_entry *ledger;
+    tni_log_finding *findings;
     size_t n_calls, n_nodes, n_passes, n_backs, n_hooks, n_averages, n_updates, n_ledger;
     size_t n_findings;
     size_t call_room, node_room, pass_room, back_room, hook_room, average_room, update_room;
     size_t ledger_room, finding_room;
-} tni_told_step;
+} tni_log_step;
 
-typedef struct tni_told {
+typedef struct tni_log {
     char *title;
     bool optimizer; /* the ledger knows one */
-    tni_told_module *modules;
-    tni_told_tensor *tensors;
-    tni_told_op *ops;
-    tni_told_step *steps;
+    tni_log_module *modules;
+    tni_log_tensor *tensors;
+    tni_log_op *ops;
+    tni_log_step *steps;
     size_t n_modules, n_tensors, n_ops, n_steps;
     size_t module_room, tensor_room, op_room, step_room;
-} tni_told;
+} tni_log;
 
-void tni_told_free(tni_told *t);
-void tni_told_step_free(tni_told_step *s);
-void tni_told_node_free(tni_told_node *n);
+void tni_log_free(tni_log *t);
+void tni_log_step_free(tni_log_step *s);
+void tni_log_node_free(tni_log_node *n);
 
 /* What input i of an op is called in its formulas: "x", "w"; else "in 2". */
-const char *tni_told_name(const tni_told_op *op, int i, int n_in, char *text, size_t size);
+const char *tni_log_name(const tni_log_op *op, int i, int n_in, char *text, size_t size);
 
 /* What output i is called in them: "y" */
-const char *tni_told_result(const tni_told_op *op, int i, char *text, size_t size);
+const char *tni_log_result(const tni_log_op *op, int i, char *text, size_t size);
 /* How the gradient of input i follows: "dw = dy^T x"; "" */
-const char *tni_told_rule(const tni_told_op *op, int i, char *text, size_t size);
+const char *tni_log_rule(const tni_log_op *op, int i, char *text, size_t size);
 /* What short names in the rules mean: "where s = sigmoid(x)"; "" */
-const char *tni_told_where(const tni_told_op *op);
+const char *tni_log_where(const tni_log_op *op);
 /* "relu (1: ReLU)": an op and the call that it stands in */
-const char *tni_told_place(const tni_told *t, const tni_told_step *s, int node, char *text,
-                           size_t size);
+const char *tni_log_place(const tni_log *t, const tni_log_step *s, int node, char *text,
+                          size_t size);
 /* What an input held at forward; NULL: not known. */
-const tni_numbers *tni_told_input(const tni_told_step *s, const tni_told_in *in);
+const tni_numbers *tni_log_input(const tni_log_step *s, const tni_log_in *in);
 
 #endif

@@ -1,12 +1,12 @@
-/* told.c - freeing an account, and the names in it. */
-#include "ext/trace/told.h"
+/* log.c - freeing a log, and the names in it. */
+#include "ext/trace/log.h"
 
 static void free_text(char *text)
 {
     if (text) tni_strfree(text);
 }
 
-void tni_told_node_free(tni_told_node *n)
+void tni_log_node_free(tni_log_node *n)
 {
     for (int i = 0; i < n->n_in && n->in; i++) tni_numbers_free(&n->in[i].value);
     for (int i = 0; i < n->n_out && n->out; i++) tni_numbers_free(&n->out[i].value);
@@ -16,7 +16,7 @@ void tni_told_node_free(tni_told_node *n)
     tni_free(n->kept, (size_t)n->n_kept * sizeof *n->kept);
 }
 
-static void back_free(tni_told_back *b)
+static void back_free(tni_log_back *b)
 {
     for (int i = 0; i < b->n_out && b->incoming; i++) tni_numbers_free(&b->incoming[i]);
     for (size_t i = 0; i < b->n_shares; i++) {
@@ -29,7 +29,7 @@ static void back_free(tni_told_back *b)
     tni_room_free(&b->shares, &b->shares_room, sizeof *b->shares);
 }
 
-static void ways_free(tni_told_step *s)
+static void ways_free(tni_log_step *s)
 {
     for (size_t i = 0; i < s->n_hooks; i++) {
         tni_numbers_free(&s->hooks[i].before);
@@ -43,7 +43,7 @@ static void ways_free(tni_told_step *s)
     tni_room_free(&s->averages, &s->average_room, sizeof *s->averages);
 }
 
-static void entries_free(tni_told_step *s)
+static void entries_free(tni_log_step *s)
 {
     for (size_t i = 0; i < s->n_updates; i++) {
         tni_numbers_free(&s->updates[i].before);
@@ -60,11 +60,11 @@ static void entries_free(tni_told_step *s)
     tni_room_free(&s->ledger, &s->ledger_room, sizeof *s->ledger);
 }
 
-void tni_told_step_free(tni_told_step *s)
+void tni_log_step_free(tni_log_step *s)
 {
     for (size_t i = 0; i < s->n_calls; i++)
         tni_room_free(&s->calls[i].writes, &s->calls[i].room, sizeof *s->calls[i].writes);
-    for (size_t i = 0; i < s->n_nodes; i++) tni_told_node_free(&s->nodes[i]);
+    for (size_t i = 0; i < s->n_nodes; i++) tni_log_node_free(&s->nodes[i]);
     for (size_t i = 0; i < s->n_passes; i++) free_text(s->passes[i].error);
     for (size_t i = 0; i < s->n_backs; i++) back_free(&s->backs[i]);
     for (size_t i = 0; i < s->n_findings; i++) free_text(s->findings[i].text);
@@ -75,12 +75,12 @@ void tni_told_step_free(tni_told_step *s)
     tni_room_free(&s->passes, &s->pass_room, sizeof *s->passes);
     tni_room_free(&s->backs, &s->back_room, sizeof *s->backs);
     tni_room_free(&s->findings, &s->finding_room, sizeof *s->findings);
-    *s = (tni_told_step){ 0 };
+    *s = (tni_log_step){ 0 };
 }
 
-void tni_told_free(tni_told *t)
+void tni_log_free(tni_log *t)
 {
-    for (size_t i = 0; i < t->n_steps; i++) tni_told_step_free(&t->steps[i]);
+    for (size_t i = 0; i < t->n_steps; i++) tni_log_step_free(&t->steps[i]);
     for (size_t i = 0; i < t->n_modules; i++) {
         free_text(t->modules[i].path);
         free_text(t->modules[i].type);
@@ -99,11 +99,11 @@ void tni_told_free(tni_told *t)
     tni_room_free(&t->modules, &t->module_room, sizeof *t->modules);
     tni_room_free(&t->tensors, &t->tensor_room, sizeof *t->tensors);
     tni_room_free(&t->ops, &t->op_room, sizeof *t->ops);
-    *t = (tni_told){ 0 };
+    *t = (tni_log){ 0 };
 }
 
 /* The start of part i of "dx = ...; dw = ...". NULL: there is none. */
-static const char *part_of(const tni_told_op *op, int i)
+static const char *part_of(const tni_log_op *op, int i)
 {
     const char *at = op->gradient;
     for (; at && i > 0; i--) {
@@ -113,7 +113,7 @@ static const char *part_of(const tni_told_op *op, int i)
     return at && at[0] == 'd' ? at : NULL;
 }
 
-const char *tni_told_name(const tni_told_op *op, int i, int n_in, char *text, size_t size)
+const char *tni_log_name(const tni_log_op *op, int i, int n_in, char *text, size_t size)
 {
     const char *part = part_of(op, i), *first = part_of(op, 0);
     size_t n = part ? strcspn(part + 1, " =[_") : 0;
@@ -126,7 +126,7 @@ const char *tni_told_name(const tni_told_op *op, int i, int n_in, char *text, si
     return text;
 }
 
-const char *tni_told_rule(const tni_told_op *op, int i, char *text, size_t size)
+const char *tni_log_rule(const tni_log_op *op, int i, char *text, size_t size)
 {
     const char *part = part_of(op, i);
     const char *first = part_of(op, 0);
@@ -137,7 +137,7 @@ const char *tni_told_rule(const tni_told_op *op, int i, char *text, size_t size)
     return text;
 }
 
-const char *tni_told_result(const tni_told_op *op, int i, char *text, size_t size)
+const char *tni_log_result(const tni_log_op *op, int i, char *text, size_t size)
 {
     size_t n = strcspn(op->formula, " =[_,(");
     if (i > 0)
@@ -147,17 +147,17 @@ const char *tni_told_result(const tni_told_op *op, int i, char *text, size_t siz
     return text;
 }
 
-const char *tni_told_where(const tni_told_op *op)
+const char *tni_log_where(const tni_log_op *op)
 {
     const char *where = strstr(op->gradient, "; where ");
     return where ? where + 2 : "";
 }
 
-const char *tni_told_place(const tni_told *t, const tni_told_step *s, int node, char *text,
-                           size_t size)
+const char *tni_log_place(const tni_log *t, const tni_log_step *s, int node, char *text,
+                          size_t size)
 {
-    const tni_told_node *n = &s->nodes[node];
-    const tni_told_module *m = n->call < 0 ? NULL : &t->modules[s->calls[n->call].module];
+    const tni_log_node *n = &s->nodes[node];
+    const tni_log_module *m = n->call < 0 ? NULL : &t->modules[s->calls[n->call].module];
     if (m)
         snprintf(text, size, "%s (%s%s%s)", t->ops[n->op].name, m->path, m->path[0] ? ": " : "",
                  m->type);
@@ -166,7 +166,7 @@ const char *tni_told_place(const tni_told *t, const tni_told_step *s, int node, 
     return text;
 }
 
-const tni_numbers *tni_told_input(const tni_told_step *s, const tni_told_in *in)
+const tni_numbers *tni_log_input(const tni_log_step *s, const tni_log_in *in)
 {
     if (in->value.known) return &in->value;
     if (in->node >= 0) return &s->nodes[in->node].out[in->output].value;
