@@ -52,7 +52,7 @@ typedef union loader_numbers {
     int64_t number[TNI_LOADER_NUMBERS];
 } loader_numbers;
 
-static void add_loader(tni_form *f, const tn_loader *loader)
+static void add_loader(tni_serializer *f, const tn_loader *loader)
 {
     loader_numbers u;
     tni_loader_get(loader, &u.state);
@@ -108,12 +108,12 @@ static tn_status check_generators(const char *function, const tn_checkpoint *c)
 static tn_status save(const char *f, const tn_checkpoint *c, const tni_parts *parts,
                       const char *path)
 {
-    tni_form form;
+    tni_serializer serializer;
     int64_t step = c->step;
-    tni_form_save(&form);
-    tni_field_i64(&form, "step", &step);
-    if (c->loader) add_loader(&form, c->loader);
-    tn_list *list = tni_form_saved(&form);
+    tni_serializer_save(&serializer);
+    tni_field_i64(&serializer, "step", &step);
+    if (c->loader) add_loader(&serializer, c->loader);
+    tn_list *list = tni_serializer_saved(&serializer);
     tn_status status = list ? add_random(list, c) : tni_pending();
     if (status == TN_OK) status = tni_parts_save(parts, list);
     if (status == TN_OK) status = tni_grads_save(f, parts, list);

@@ -6,7 +6,7 @@
 #define TNI_PARTS_H
 
 #include "io/io.h"
-#include "optim/form.h"
+#include "optim/serializer.h"
 
 typedef struct tni_part {
     tn_checkpoint_part p; /* its name and its object */

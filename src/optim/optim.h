@@ -8,7 +8,7 @@
 #ifndef TNI_OPTIM_H
 #define TNI_OPTIM_H
 
-#include "optim/form.h"
+#include "optim/serializer.h"
 #include "base/map.h"
 #include "tensor/optim_formulas.h"
 #include <tenon/optim.h>

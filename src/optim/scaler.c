@@ -240,7 +240,7 @@ tn_status tn_scaler_update(tn_scaler *s)
 
 /* ---- state ----------------------------------------------------------------------------------- */
 
-static void show(tni_form *f, numbers *now)
+static void show(tni_serializer *f, numbers *now)
 {
     tni_field_f64(f, "scale", &now->scale);
     tni_field_f64(f, "growth_factor", &now->growth);
@@ -253,10 +253,10 @@ static void show(tni_form *f, numbers *now)
 tn_list *tn_scaler_state_dict(tn_scaler *s)
 {
     if (!s) return tni_poisoned("tn_scaler_state_dict", "s");
-    tni_form f;
-    tni_form_save(&f);
+    tni_serializer f;
+    tni_serializer_save(&f);
     if (!s->disabled) show(&f, &s->now);
-    return tni_form_saved(&f);
+    return tni_serializer_saved(&f);
 }
 
 typedef struct staged {
@@ -274,10 +274,10 @@ static void put(tni_staged *base)
 static tn_status load(numbers *now, const tn_list *state)
 {
     static const char function[] = "tn_scaler_load_state_dict";
-    tni_form f;
-    tni_form_load(&f, state);
+    tni_serializer f;
+    tni_serializer_load(&f, state);
     show(&f, now);
-    tn_status status = tni_form_loaded(&f, function);
+    tn_status status = tni_serializer_loaded(&f, function);
     return status == TN_OK ? check(function, now) : status;
 }
 

@@ -260,10 +260,10 @@ static void show(tni_form *f, tn_scheduler *s, tni_optim_group *group)
 tn_list *tn_scheduler_state_dict(tn_scheduler *s)
 {
     if (!s) return tni_poisoned("tn_scheduler_state_dict", "s");
-    tni_form f;
-    tni_form_save(&f);
+    tni_serializer f;
+    tni_serializer_save(&f);
     show(&f, s, s->opt->group);
-    return tni_form_saved(&f);
+    return tni_serializer_saved(&f);
 }
 
 typedef struct staged {
@@ -294,10 +294,10 @@ static tn_status load(staged *t, const tn_list *state)
 {
     static const char function[] = "tn_scheduler_load_state_dict";
     const tn_scheduler *s = &t->now;
-    tni_form f;
-    tni_form_load(&f, state);
+    tni_serializer f;
+    tni_serializer_load(&f, state);
     show(&f, &t->now, t->group);
-    tn_status status = tni_form_loaded(&f, function);
+    tn_status status = tni_serializer_loaded(&f, function);
     if (status != TN_OK) return status;
     int64_t last = s->schedule->last ? s->schedule->last(s) : INT64_MAX;
     if (s->step < 0 || s->step > TNI_MIN(last, TNI_MOST_STEPS))

@@ -13,7 +13,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "optim/form.h"
+#include "optim/serializer.h"
 #include "optim/optim.h"
 
 static bool made_with_momentum(const tn_optim *opt)
@@ -39,14 +39,14 @@ static void show_number(tni_form *f, const tn_optim *opt, tn_optim *now, int k, 
     }
     tni_field_rate(f, f->name, number);
     if (f->from && !strcmp(name, "momentum") && *number != 0 && !made_with_momentum(opt))
-        tni_form_note(f, TNI_MISMATCHED, "%s (%g there, here an optimizer without)", f->name,
-                      *number);
+        tni_serializer_note(f, TNI_MISMATCHED, "%s (%g there, here an optimizer without)", f->name,
+                            *number);
     if ((opt->type->fractions >> i & 1) && *number >= 1 && isfinite(*number))
-        tni_form_note(f, TNI_MISMATCHED, "%s (%g there, want in [0, 1))", f->name, *number);
+        tni_serializer_note(f, TNI_MISMATCHED, "%s (%g there, want in [0, 1))", f->name, *number);
 }
 
 /* The numbers of `now`, which is the optimizer itself or the state being loaded. */
-static void show_numbers(tni_form *f, const tn_optim *opt, tn_optim *now)
+static void show_numbers(tni_serializer *f, const tn_optim *opt, tn_optim *now)
 {
     const tni_optim_type *type = opt->type;
     tni_field_steps(f, tni_field_name(f, "%s.steps", type->name), &now->steps);
@@ -66,7 +66,7 @@ static void show_numbers(tni_form *f, const tn_optim *opt, tn_optim *now)
 }
 
 /* Whether a parameter has state: it has been updated. */
-static bool is_there(tni_form *f, const tn_optim *opt, const tni_optim_param *p)
+static bool is_there(tni_serializer *f, const tn_optim *opt, const tni_optim_param *p)
 {
     if (!f->from) return p->step > 0;
     bool any = tn_list_has(f->from, tni_field_name(f, "%s.step", p->name));
@@ -76,7 +76,7 @@ static bool is_there(tni_form *f, const tn_optim *opt, const tni_optim_param *p)
     return any;
 }
 
-static void show_param(tni_form *f, const tn_optim *opt, const tni_optim_param *p,
+static void show_param(tni_serializer *f, const tn_optim *opt, const tni_optim_param *p,
                        tni_optim_param *now)
 {
     enum { LONGEST = 1024 }; /* as files allow */
@@ -106,7 +106,7 @@ bool tni_optim_reads(const tn_optim *opt, const char *name)
     return true;
 }
 
-static void show(tni_form *f, const tn_optim *opt, tn_optim *now)
+static void show(tni_serializer *f, const tn_optim *opt, tn_optim *now)
 {
     show_numbers(f, opt, now);
     for (int i = 0; i < opt->n; i++) show_param(f, opt, &opt->param[i], &now->param[i]);
@@ -133,10 +133,10 @@ tn_list *tn_optim_state_dict(tn_optim *opt)
                         "%s: the state of %s is on rank %d, this is rank %d: want "
                         "tn_data_parallel_gather on all ranks before, and rank 0 to save",
                         function, missing->name, missing->holder, opt->shards->own);
-    tni_form f;
-    tni_form_save(&f);
+    tni_serializer f;
+    tni_serializer_save(&f);
     show(&f, opt, opt);
-    return tni_form_saved(&f);
+    return tni_serializer_saved(&f);
 }
 
 /* ---- while it trains ------------------------------------------------------------------------- */
@@ -230,13 +230,13 @@ static void put(tni_staged *base)
 
 static tn_status load(tn_optim *opt, const tn_list *state, tn_optim *now)
 {
-    tni_form f;
+    tni_serializer f;
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad_enabled(false), lasting = tni_alloc_lasting(true);
-    tni_form_load(&f, state);
+    tni_serializer_load(&f, state);
     show(&f, opt, now);
     tni_alloc_lasting(lasting);
-    tn_status status = tni_form_loaded(&f, "tn_optim_load_state_dict");
+    tn_status status = tni_serializer_loaded(&f, "tn_optim_load_state_dict");
     tn_set_grad_enabled(was);
     tn_scope_end(scope);
     return status;

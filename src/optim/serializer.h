@@ -6,8 +6,8 @@
  * field into a list. Loading looks each one up there, notes what does not fit, and names all of it
  * in one message. One function serves both, so saving and loading cannot differ.
  */
-#ifndef TNI_FORM_H
-#define TNI_FORM_H
+#ifndef TNI_SERIALIZER_H
+#define TNI_SERIALIZER_H
 
 #include <tenon/nn.h>
 
@@ -18,7 +18,7 @@
 
 enum { TNI_MISSING, TNI_UNEXPECTED, TNI_MISMATCHED, TNI_MISFITS };
 
-typedef struct tni_form {
+typedef struct tni_serializer {
     tn_list *to;         /* saving: here */
     const tn_list *from; /* loading: from here. NULL when saving */
     bool *used;          /* which of its entries have been looked up */
@@ -26,25 +26,25 @@ typedef struct tni_form {
     int n[TNI_MISFITS];  /* how many do not fit, and which */
     char text[TNI_MISFITS][320];
     char name[1024 + 64]; /* the current field's */
-} tni_form;
+} tni_serializer;
 
 /* Begins to save into a new list. */
-void tni_form_save(tni_form *f);
+void tni_serializer_save(tni_serializer *f);
 /* The list; NULL and a message when something failed. */
-tn_list *tni_form_saved(const tni_form *f);
-/* Begins to load. Call tni_form_loaded at the end, also after a failure. */
-void tni_form_load(tni_form *f, const tn_list *from);
+tn_list *tni_serializer_saved(const tni_serializer *f);
+/* Begins to load. Call tni_serializer_loaded at the end, also after a failure. */
+void tni_serializer_load(tni_serializer *f, const tn_list *from);
 /* TN_OK when every field was there and fitted and nothing else was; else the message: "FUNCTION:
  * missing a, b; unexpected c; mismatched d". */
-tn_status tni_form_loaded(tni_form *f, const char *function);
+tn_status tni_serializer_loaded(tni_serializer *f, const char *function);
 
 /* The next field's name. */
-const char *tni_field_name(tni_form *f, const char *format, ...) TN_PRINTF(2, 3);
+const char *tni_field_name(tni_serializer *f, const char *format, ...) TN_PRINTF(2, 3);
 /* Fields of that name. Loading sets *value if the list has one of that kind. */
-void tni_field_i64(tni_form *f, const char *name, int64_t *value);
-void tni_field_f64(tni_form *f, const char *name, double *value);
-void tni_field_steps(tni_form *f, const char *name, int64_t *value); /* 0 to TNI_MOST_STEPS */
-void tni_field_rate(tni_form *f, const char *name, double *value);   /* finite and >= 0 */
+void tni_field_i64(tni_serializer *f, const char *name, int64_t *value);
+void tni_field_f64(tni_serializer *f, const char *name, double *value);
+void tni_field_steps(tni_serializer *f, const char *name, int64_t *value); /* 0 to TNI_MOST_STEPS */
+void tni_field_rate(tni_serializer *f, const char *name, double *value);   /* finite and >= 0 */
 /* A switch that decides what the other fields mean: a file must have the same value. */
 void tni_field_switch(tni_form *f, const char *name, bool value);
 /* A tensor of like's shape and dtype. Loading copies the file's to like's device and puts a
