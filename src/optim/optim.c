@@ -106,7 +106,7 @@ static tn_status add_group(tn_optim *opt, const char *f, const tn_list *list, tn
         taken += status == TN_OK;
     }
     if (status == TN_OK && opt->shards)
-        status = opt->shards->deal(opt->shards, &opt->param[opt->n], taken);
+        status = opt->shards->shard(opt->shards, &opt->param[opt->n], taken);
     if (status == TN_OK) {
         group.base_lr = group.lr;
         opt->group[opt->n_groups++] = group;

@@ -52,7 +52,7 @@ struct tni_optim_shards {
     int own;    /* this rank: it holds the parameters with this holder */
     bool whole; /* the state of the others is here too, until the next step */
     /* n more parameters: sets their holders. On failure they are not added. */
-    tn_status (*deal)(tni_optim_shards *s, tni_optim_param *param, int n);
+    tn_status (*shard)(tni_optim_shards *s, tni_optim_param *param, int n);
     /* This rank has made ready for a step, with that status; returns the same on all ranks. */
     tn_status (*begin)(tni_optim_shards *s, tn_status status);
     /* This rank's parameters have their new values: sends them and receives the others'. */

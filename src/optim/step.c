@@ -4,7 +4,7 @@
  * Three phases, and only the last one writes: check every parameter, make what is missing (state,
  * dense gradients), one kernel call over all. So a failed step has changed nothing that can be
  * seen. Strided parameters are written after it, each by a copy that is tried twice; and where
- * state is dealt over ranks, they agree before the last phase and send new values after it.
+ * state is sharded over ranks, they agree before the last phase and send new values after it.
  */
 #include "autograd/op.h"
 #include "nn/module.h"

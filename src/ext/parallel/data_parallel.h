@@ -64,7 +64,7 @@ struct tn_data_parallel {
     tn_buffer_rule rule;
     tni_prefix_rule *rules;
     size_t n_rules, rule_capacity;
-    struct tni_shard *shards; /* optimizers whose state is dealt over its ranks */
+    struct tni_shard *shards; /* optimizers whose state is sharded over its ranks */
 };
 
 /* ---- compare.c ------------------------------------------------------------------------------- */

@@ -1,8 +1,8 @@
 /*
- * shard.c - an optimizer's state dealt over the ranks, and its step; Rajbhandari et al., ZeRO
+ * shard.c - an optimizer's state sharded over the ranks, and its step; Rajbhandari et al., ZeRO
  * (2020), sec. 5.1 (stage 1).
  *
- * Whole parameters are dealt: the largest first, each to the rank that holds fewest bytes so far.
+ * Whole parameters are sharded: the largest first, each to the rank that holds fewest bytes so far.
  * A rank has state for those that it holds, and steps only those. All ranks have the same gradients
  * (data_parallel.c), so the new values are what each of them would have computed.
  *
@@ -19,7 +19,7 @@
 
 static const char step_function[] = "tn_optim_step";
 
-/* ---- dealing --------------------------------------------------------------------------------- */
+/* ---- sharding -------------------------------------------------------------------------------- */
 
 typedef struct card {
     int param;
@@ -63,7 +63,7 @@ static tn_status check_params(const char *function, const tn_data_parallel *p,
     return TN_OK;
 }
 
-static void deal_cards(tni_shard *s, tni_optim_param *param, card *cards, int n)
+static void shard_cards(tni_shard *s, tni_optim_param *param, card *cards, int n)
 {
     for (int i = 0; i < n; i++) {
         const tn_tensor *t = param[i].tensor;
@@ -79,14 +79,14 @@ static void deal_cards(tni_shard *s, tni_optim_param *param, card *cards, int n)
     }
 }
 
-static tn_status deal_all(const char *function, tni_shard *s, const tn_data_parallel *p,
-                          tni_optim_param *param, int n)
+static tn_status shard_all(const char *function, tni_shard *s, const tn_data_parallel *p,
+                           tni_optim_param *param, int n)
 {
     tn_status status = check_params(function, p, param, n);
     if (status != TN_OK) return status;
     card *cards = tni_alloc_n((size_t)n, sizeof *cards);
     if (!cards) return TN_E_NOMEM;
-    deal_cards(s, param, cards, n);
+    shard_cards(s, param, cards, n);
     tni_free(cards, (size_t)n * sizeof *cards);
     return TN_OK;
 }
@@ -99,11 +99,11 @@ static tn_status freed(const char *function)
                      function);
 }
 
-static tn_status deal(tni_optim_shards *base, tni_optim_param *param, int n)
+static tn_status shard(tni_optim_shards *base, tni_optim_param *param, int n)
 {
     static const char f[] = "tn_optim_add_group";
     tni_shard *s = (tni_shard *)base;
-    return s->p ? deal_all(f, s, s->p, param, n) : freed(f);
+    return s->p ? shard_all(f, s, s->p, param, n) : freed(f);
 }
 
 /* ---- whether all ranks are about to do the same ---------------------------------------------- */
@@ -324,14 +324,14 @@ static tn_status make(const char *function, tn_data_parallel *p, tn_optim *opt, 
     tni_shard *s = *made = tni_calloc(sizeof *s);
     if (!s) return TN_E_NOMEM;
     s->base = (tni_optim_shards){
-        .own = tn_parallel_rank(), .deal = deal, .begin = begin, .end = end, .drop = drop
+        .own = tn_parallel_rank(), .shard = shard, .begin = begin, .end = end, .drop = drop
     };
     s->opt = opt;
     s->load = tni_calloc_n(size, sizeof *s->load);
     s->word = tni_calloc_n(size, sizeof *s->word);
     s->place = tni_calloc_n(size, sizeof *s->place);
     if (!s->load || !s->word || !s->place) return TN_E_NOMEM;
-    return deal_all(function, s, p, opt->param, opt->n);
+    return shard_all(function, s, p, opt->param, opt->n);
 }
 
 /* What this rank does alone. *made: a new one, or the one that opt has kept since its

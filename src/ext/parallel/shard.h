@@ -1,5 +1,5 @@
 /*
- * shard.h - an optimizer whose state is dealt over the ranks (shard.c, shard_state.c).
+ * shard.h - an optimizer whose state is sharded over the ranks (shard.c, shard_state.c).
  */
 #ifndef TNI_SHARD_H
 #define TNI_SHARD_H
