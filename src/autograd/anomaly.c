@@ -122,7 +122,7 @@ static tn_status output_error(const tni_call *c, tn_tensor *y, fault what)
 {
     char why[160] = "its inputs are finite";
     fault before;
-    int i = blame(c, &before);
+    int i = diagnose(c, &before);
     if (i >= 0)
         snprintf(why, sizeof why, "input %d, %s, holds %s", i, tni_text(c->in[i]),
                  fault_name[before]);

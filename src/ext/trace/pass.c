@@ -69,9 +69,9 @@ static tn_status tell(tn_trace *tr, tni_log_node *n, const tni_node *node)
     for (int i = 0; status == TN_OK && i < node->n_in; i++)
         if (node->x[i].alias && tn_version(node->x[i].alias) != node->x[i].version &&
             !is_idle(node, i))
-            status = tni_blame_change(tr, at, i, node->x[i].alias);
+            status = tni_diagnose_change(tr, at, i, node->x[i].alias);
     if (status == TN_OK && node->y.alias && tn_version(node->y.alias) != node->y.version)
-        status = tni_blame_change(tr, at, -1, node->y.alias);
+        status = tni_diagnose_change(tr, at, -1, node->y.alias);
     return status;
 }
 
@@ -311,7 +311,7 @@ static tn_status end_pass(tn_trace *tr, tn_status status)
     count_parts(tr);
     for (size_t i = 0; judged == TN_OK && i < p->pass->n_receivers; i++)
         if (p->pass->receivers[i].leaf) judged = settle(tr, p->pass->receivers[i].leaf);
-    if (judged == TN_OK) judged = tni_blame(tr, p->number);
+    if (judged == TN_OK) judged = tni_diagnose(tr, p->number);
     tr->pass = p->outer;
     tr->ended = p->number;
     tni_record_pass_free(p);

@@ -98,10 +98,10 @@ double tni_record_sum(const tn_trace *tr, int tensor, const tni_told_share *last
 /* hooks.c: what becomes of gradients on their way */
 void tni_record_hooks(tni_watcher *w);
 
-/* blame.c: findings. At the end of the innermost pass, what is wrong with its gradients */
-tn_status tni_blame(tn_trace *tr, int pass);
+/* diagnose.c: findings. At the end of the innermost pass, what is wrong with its gradients */
+tn_status tni_diagnose(tn_trace *tr, int pass);
 /* Input i (-1: the result) of a node, which it kept, has been changed in place since. */
-tn_status tni_blame_change(tn_trace *tr, int node, int i, const tn_tensor *kept);
+tn_status tni_diagnose_change(tn_trace *tr, int node, int i, const tn_tensor *kept);
 
 /* step.c: what begins and ends a step */
 void tni_record_steps(tni_watcher *w);

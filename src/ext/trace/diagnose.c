@@ -1,5 +1,5 @@
 /*
- * blame.c - findings: which op made a gradient vanish, explode, 0, NaN or infinite.
+ * diagnose.c - findings: which op made a gradient vanish, explode, 0, NaN or infinite.
  *
  * NaN, infinities and zeros are blamed on the op where they begin: none came in, some went out. If
  * a leaf's gradient (the sum of its shares in the pass) is far too small or too large, the path
@@ -264,7 +264,7 @@ static tn_status judge_leaves(tn_trace *tr, verdict *v)
 
 /* ---- a pass ---------------------------------------------------------------------------------- */
 
-tn_status tni_blame(tn_trace *tr, int pass)
+tn_status tni_diagnose(tn_trace *tr, int pass)
 {
     tni_log_step *s = &tr->now;
     size_t n = s->n_nodes + 1;
@@ -284,7 +284,7 @@ tn_status tni_blame(tn_trace *tr, int pass)
     return status;
 }
 
-tn_status tni_blame_change(tn_trace *tr, int node, int i, const tn_tensor *kept)
+tn_status tni_diagnose_change(tn_trace *tr, int node, int i, const tn_tensor *kept)
 {
     const tni_log_node *n = &tr->now.nodes[node];
     const tni_log_op *op = &tr->log.ops[n->op];
