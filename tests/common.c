@@ -102,8 +102,8 @@ static int sweep(bool warm, tn_status (*call)(void *user), void (*check)(void *u
         if (k == 0) continue;
         ck_assert_msg(tn_live_tensors() == live, "%s, request %d (%s): %d tensors more", what,
                       (int)k, tn_status_name(status), (int)(tn_live_tensors() - live));
-        ck_assert_msg(!warm || tn_memory().in_use == in_use, "%s, request %d (%s): %d bytes more", what,
-                      (int)k, tn_status_name(status), (int)(tn_memory().in_use - in_use));
+        ck_assert_msg(!warm || tn_memory().in_use == in_use, "%s, request %d (%s): %d bytes more",
+                      what, (int)k, tn_status_name(status), (int)(tn_memory().in_use - in_use));
         if (!refused) return failed;
         failed += status != TN_OK;
         if (status != TN_OK && check) check(user);

@@ -111,7 +111,7 @@ static tn_status quiet_end(quiet q, tn_status status)
 }
 
 /* The index of an input that already held the fault; -1: all inputs are finite. */
-static int blame(const tni_call *c, fault *found)
+static int diagnose(const tni_call *c, fault *found)
 {
     for (int i = 0; i < c->n_in; i++)
         if (find(c->in[i], found) == TN_OK && *found) return i;

@@ -122,7 +122,7 @@ static tn_status run_forward(own *o, bool recorded, int n_in, tn_tensor *const *
     tn_dtype cast = tn_autocast();
     uint64_t errors = tni_error_count;
     bool was = tn_set_grad_enabled(false);
-    tni_hide(); /* a watcher sees one op, not the ops inside */
+    tni_watch_suspend(); /* a watcher sees one op, not the ops inside */
     tn_status status = o->type->forward(&c, n_in, in, o->n_out, out);
     tni_watch_resume();
     tn_set_grad_enabled(was);

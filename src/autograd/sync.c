@@ -53,7 +53,7 @@ static tn_status visit(tni_ready_queue *order, tni_node *node, uint64_t seen)
 
 static tn_status count_uses(const tn_tensor *output)
 {
-    tni_order order = { 0 }; /* its own heap: the pass has put the output on another */
+    tni_ready_queue order = { 0 }; /* its own heap: the pass has put the output on another */
     uint64_t seen = tni_next_mark();
     tn_status status = visit(&order, output->node, seen);
     while (order.n && status == TN_OK) {

@@ -13,8 +13,8 @@ typedef struct frame {
     tn_module *module;
     const void *options;
     struct frame *outer;
-    int depth;        /* frames, this one included */
-    tni_place *place; /* for the nodes recorded in it; NULL until a node needs it */
+    int depth;           /* frames, this one included */
+    tni_call_site *site; /* for the nodes recorded in it; NULL until a node needs it */
 } frame;
 
 enum { DEEPEST = 1000 }; /* nested calls: each uses some of the C stack */

@@ -243,7 +243,7 @@ tn_scheduler *tn_sequential_lr(tn_optim *opt, tn_scheduler *const *schedulers, i
 /* ---- files ----------------------------------------------------------------------------------- */
 
 /* Lists the fields of s (the scheduler or its staged copy), and the rates of the groups. */
-static void show(tni_form *f, tn_scheduler *s, tni_optim_group *group)
+static void show(tni_serializer *f, tn_scheduler *s, tni_optim_group *group)
 {
     const char *kind = s->schedule->name;
     tni_field_i64(f, tni_field_name(f, "%s.step", kind), &s->step);

@@ -46,12 +46,13 @@ void tni_field_f64(tni_serializer *f, const char *name, double *value);
 void tni_field_steps(tni_serializer *f, const char *name, int64_t *value); /* 0 to TNI_MOST_STEPS */
 void tni_field_rate(tni_serializer *f, const char *name, double *value);   /* finite and >= 0 */
 /* A switch that decides what the other fields mean: a file must have the same value. */
-void tni_field_switch(tni_form *f, const char *name, bool value);
+void tni_field_switch(tni_serializer *f, const char *name, bool value);
 /* A tensor of like's shape and dtype. Loading copies the file's to like's device and puts a
  * reference to the copy into *value; value NULL: it is only compared. */
-void tni_field_tensor(tni_form *f, const char *name, const tn_tensor *like, tn_tensor **value);
+void tni_field_tensor(tni_serializer *f, const char *name, const tn_tensor *like,
+                      tn_tensor **value);
 /* Notes a misfit (missing, unexpected or mismatched) and its name. */
-void tni_form_note(tni_form *f, int misfit, const char *format, ...) TN_PRINTF(3, 4);
+void tni_serializer_note(tni_serializer *f, int misfit, const char *format, ...) TN_PRINTF(3, 4);
 
 /*
  * Loading in two steps, so that a checkpoint can check all its parts before any of them changes. A

@@ -25,7 +25,7 @@ static bool made_with_momentum(const tn_optim *opt)
 }
 
 /* Number i of group k: a file holds it for the first group, and for others where it differs. */
-static void show_number(tni_form *f, const tn_optim *opt, tn_optim *now, int k, int i)
+static void show_number(tni_serializer *f, const tn_optim *opt, tn_optim *now, int k, int i)
 {
     const char *name = opt->type->number[i];
     double first = now->group[0].number[i], *number = &now->group[k].number[i];

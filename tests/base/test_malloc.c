@@ -236,7 +236,7 @@ static void multiply(tn_dtype dtype, int64_t k, bool accumulate, int64_t allocat
     uint16_t *ones = calloc((size_t)(k * M), sizeof *ones), *c = calloc(M * N, sizeof(float));
     uint16_t one = dtype == TN_BF16 ? tn_to_bf16(1) : tn_to_f16(1);
     for (int64_t i = 0; i < k * M; i++) ones[i] = one;
-    tni_gemm g = { .dtype = dtype, .wide = true, .m = M, .n = N, .k = k, .batch = 1 };
+    tni_gemm g = { .dtype = dtype, .sums_f32 = true, .m = M, .n = N, .k = k, .batch = 1 };
     g.accumulate = accumulate;
     g.a = g.b = ones;
     g.c = c;

@@ -147,7 +147,7 @@ static tn_status number_input(walk *w, const tni_node *node, int i)
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 /* Adds a call; the call around it is there already. */
-static tn_status add_call(walk *w, const tni_place *p)
+static tn_status add_call(walk *w, const tni_call_site *p)
 {
     size_t time = get(&w->modules, p->module) + 1, id = w->n_calls;
     if (!tni_room(&w->calls, &w->call_room, id, 1, sizeof *w->calls) ||

@@ -53,7 +53,7 @@ static const char *how_bad(const tni_numbers *v)
 }
 
 /* "; x holds 2 zeros": what in the inputs may explain it. */
-static const char *reason(const tn_trace *tr, const tni_told_node *n, char *text, size_t size)
+static const char *reason(const tn_trace *tr, const tni_log_node *n, char *text, size_t size)
 {
     const tni_log_op *op = &tr->log.ops[n->op];
     text[0] = '\0';
@@ -98,7 +98,7 @@ static tn_status judge_forward(tn_trace *tr, int node)
 }
 
 /* Whether the op is relu and its result is all 0. */
-static bool is_dead(const tn_trace *tr, const tni_told_node *n)
+static bool is_dead(const tn_trace *tr, const tni_log_node *n)
 {
     const tni_numbers *y = &n->out[0].value;
     return strcmp(tr->log.ops[n->op].name, "relu") == 0 && y->known && y->zeros == y->n;
@@ -124,7 +124,7 @@ static tn_status judge_share(tn_trace *tr, tni_log_back *b, const tni_log_share 
 }
 
 /* Judges a step of backward whose incoming gradient is finite and not all 0. */
-static tn_status judge_back(tn_trace *tr, tni_told_back *b)
+static tn_status judge_back(tn_trace *tr, tni_log_back *b)
 {
     double most = 0;
     tn_status status = TN_OK;
@@ -156,8 +156,7 @@ static const tni_log_share *share_of(const tni_log_step *s, const int *back_of,
 }
 
 /* The largest share in what arrived. NULL: only the seed did. */
-static const tni_told_add *largest(const tni_told_step *s, const int *back_of,
-                                   const tni_told_back *b)
+static const tni_log_add *largest(const tni_log_step *s, const int *back_of, const tni_log_back *b)
 {
     const tni_log_add *found = NULL;
     double most = -1;
@@ -171,8 +170,8 @@ static const tni_told_add *largest(const tni_told_step *s, const int *back_of,
 }
 
 /* The op between the loss and a share that shrank or grew the gradient most. */
-static int culprit(const tni_told_step *s, const int *back_of, const tni_told_back *b,
-                   const tni_told_share *share, bool shrank)
+static int culprit(const tni_log_step *s, const int *back_of, const tni_log_back *b,
+                   const tni_log_share *share, bool shrank)
 {
     int found = b->node;
     double most = 0;
@@ -215,7 +214,7 @@ static const tni_log_share *largest_share(const tni_log_step *s, int pass, int t
 }
 
 /* Judges the whole gradient of a leaf; last: the last of its shares. */
-static tn_status judge_leaf(tn_trace *tr, const tni_told_back *b, const tni_told_share *last,
+static tn_status judge_leaf(tn_trace *tr, const tni_log_back *b, const tni_log_share *last,
                             const verdict *v)
 {
     tni_log_step *s = &tr->now;

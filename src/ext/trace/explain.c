@@ -15,7 +15,7 @@ static const char f[] = "tn_explain";
 
 typedef struct leaf {
     tn_tensor *tensor, *gradient; /* one reference each; of this pass only */
-    int told;                     /* its index in the account */
+    int index;                    /* its index in the account */
     bool checked;
     double slope, difference;
 } leaf;
@@ -145,7 +145,7 @@ static tn_status check_all(check *c, const tn_explain_options *o, double loss)
 }
 
 /* Stores the results in the last share of each leaf. */
-static void tell_checks(const check *c, tni_told_step *s)
+static void tell_checks(const check *c, tni_log_step *s)
 {
     for (size_t k = 0; k < s->n_backs; k++) {
         tni_log_back *b = &s->backs[k];

@@ -35,7 +35,7 @@ static void hooked(tni_watcher *self, const tni_hooked *h, const tn_tensor *grad
 }
 
 /* The last share of a leaf in the pass that ended; NULL: the leaf got none. */
-static tni_told_share *share_of(tn_trace *tr, int tensor)
+static tni_log_share *share_of(tn_trace *tr, int tensor)
 {
     tni_log_step *s = &tr->now;
     for (size_t k = s->n_backs; k-- > 0;) {

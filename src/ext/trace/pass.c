@@ -147,7 +147,7 @@ static void begins(tni_watcher *self, const tni_pass *pass)
 /* ---- a node ---------------------------------------------------------------------------------- */
 
 /* Moves what was added at a node into its step of backward, in order of arrival. */
-static tn_status take_adds(tni_record_pass *p, const tni_node *node, tni_told_back *b)
+static tn_status take_adds(tni_record_pass *p, const tni_node *node, tni_log_back *b)
 {
     int last = tni_get(&p->newest, tni_sequence_key(node->sequence));
     size_t n = 0;

@@ -127,7 +127,7 @@ static int module_of(tn_trace *tr, const tni_call_site *p)
 }
 
 /* Adds a call; the call around it is there already. */
-static tn_status add_call(tn_trace *tr, tni_place *p)
+static tn_status add_call(tn_trace *tr, tni_call_site *p)
 {
     tni_log_step *s = &tr->now;
     int module = module_of(tr, p), time = tni_get(&tr->times, p->module) + 1;

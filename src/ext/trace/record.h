@@ -93,7 +93,7 @@ bool tni_record_texts(int n, char *const *text);
 void tni_record_backward(tni_watcher *w);
 void tni_record_pass_free(tni_record_pass *p);
 /* The norm of a leaf's gradient from the pass that is ending; last: its last share. */
-double tni_record_sum(const tn_trace *tr, int tensor, const tni_told_share *last);
+double tni_record_sum(const tn_trace *tr, int tensor, const tni_log_share *last);
 
 /* hooks.c: what becomes of gradients on their way */
 void tni_record_hooks(tni_watcher *w);

@@ -84,7 +84,7 @@ static inline bool tni_is_half(tn_dtype dtype)
  * 0) are copied to f32 as a whole. The others are dense, and their first `lead` axes number rows:
  * the kernel gets some rows at a time, in f32. Outputs with fewer axes have an element for each
  * row. */
-enum { TNI_SHORT_MOST = 11, TNI_SHORT_BYTES = 1664 }; /* arrays; at least the bytes of any struct */
+enum { TNI_HALF_MOST = 11, TNI_HALF_BYTES = 1664 }; /* arrays; at least the bytes of any struct */
 typedef tn_status (*tni_copy_kernel)(const tni_copy *a);
 typedef struct tni_half {
     tn_status (*kernel)(const void *args); /* by rows it allocates nothing, so it cannot fail */

@@ -112,7 +112,7 @@ static void drop_scratch(conv *p, int workers)
 }
 
 /* This lane's scratch memory; NULL if none is needed. */
-static REAL *lane_scratch(const conv *p)
+static REAL *worker_scratch(const conv *p)
 {
     return p->scratch ? p->scratch + tni_worker() * p->worker_size : NULL;
 }
