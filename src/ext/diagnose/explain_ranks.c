@@ -49,9 +49,9 @@ tn_status tni_explain_ranks(tni_lines *findings, tni_lines *notes, const tn_list
     if (tn_parallel_size() == 1) return TN_OK;
     for (int i = 0; i < parameters->n && status == TN_OK; i++) {
         const tn_tensor *t = parameters->entry[i].tensor;
-        tni_reported reported = tni_reported_of(t, 0);
-        averaged += reported != TNI_REPORTED_ALONE;
-        if (reported == TNI_REPORTED_ALONE || reported == TNI_REPORTED_NOTHING) continue;
+        tni_reported first = tni_reported_of(t, 0);
+        averaged += first != TNI_REPORTED_ALONE;
+        if (first == TNI_REPORTED_ALONE || first == TNI_REPORTED_NOTHING) continue;
         reported++;
         if (list_ranks(t, ranks, sizeof ranks) == 0) continue;
         ++*count;
