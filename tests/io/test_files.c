@@ -226,8 +226,8 @@ START_TEST(FF_03_strings_are_no_ties)
     ck_assert_int_eq(metadata.n, 2);
     ck_assert_str_eq(tn_metadata_get(&metadata, "epoch"), "1");
     /* through every writer and back, one that says which tenon it is too */
-    tn_module *m =
-        owned_module(tn_module_new(&(tn_module_type){ .name = "M", .size = sizeof(tn_module) }));
+    static const tn_module_type type = { .name = "M", .size = sizeof(tn_module) };
+    tn_module *m = owned_module(tn_module_new(&type)); /* freed when this function has returned */
     assert_ok(tn_register_parameter(m, "a", NULL, tn_zeros(TN_SHAPE(2))));
     assert_ok(tn_register_parameter(m, "pt", NULL, tn_zeros(TN_SHAPE(3))));
     const char *key[] = { "best" }, *value[] = { "a" };
