@@ -166,7 +166,7 @@ tn_status tni_op_error(const tni_call *c, tn_status status, const char *format, 
 /* The dtype of results before they are rounded: f32 for bf16 and f16, else dtype itself. */
 static inline tn_dtype tni_wide_dtype(tn_dtype dtype)
 {
-    return dtype == TN_BF16 || dtype == TN_F16 ? TN_F32 : dtype;
+    return tni_is_half(dtype) ? TN_F32 : dtype;
 }
 /* x itself, but f32 instead of bf16 and f16. NULL stays. */
 tn_tensor *tni_wide(tn_tensor *x);

@@ -112,6 +112,6 @@ static tn_status in_f32(const tni_attention *g)
 tn_status tni_cuda_attention(const tni_attention *a)
 {
     if (tn_status failed = fits(a); failed != TN_OK) return failed;
-    if (is_half(a->q.dtype)) return has_wide_heads(a) ? in_f32(a) : tni_cuda_half_attention(a);
+    if (tni_is_half(a->q.dtype)) return has_wide_heads(a) ? in_f32(a) : tni_cuda_half_attention(a);
     return TN_REAL(a->q.dtype, forward<R>(a));
 }

@@ -217,7 +217,7 @@ static tn_status backward_in_f32(const tni_attention_grad *g)
 tn_status tni_cuda_attention_grad(const tni_attention_grad *a)
 {
     if (tn_status failed = fits(&a->of); failed != TN_OK) return failed;
-    if (is_half(a->of.q.dtype))
+    if (tni_is_half(a->of.q.dtype))
         return has_wide_heads(&a->of) ? backward_in_f32(a) : tni_cuda_half_attention_grad(a);
     return TN_REAL(a->of.q.dtype, backward<R>(a));
 }

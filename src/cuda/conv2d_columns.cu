@@ -393,7 +393,7 @@ static tn_status weigh_piece(void *dw, const void *dy, const void *x, void *colu
     g.b = columns, g.b_row = 1, g.b_col = ld, g.b_batch = taps * ld;
     g.c = dw, g.c_row = taps, g.c_batch = rows * taps;
     g.accumulate = p->image > 0 || p->first > 0;
-    return is_half(dtype) ? tni_cuda_gemm_to_f32(&g) : tni_cuda_gemm(&g);
+    return tni_is_half(dtype) ? tni_cuda_gemm_to_f32(&g) : tni_cuda_gemm(&g);
 }
 
 /* Into sums [o, taps], f32 for half-precision floats. */
@@ -422,7 +422,7 @@ tn_status tni_cuda_columns_grad_weight(void *dw, const void *dy, const void *x, 
 {
     int64_t size = c->o * (c->c / c->groups) * c->kh * c->kw;
 
-    if (!is_half(dtype)) return weigh(dw, dy, x, dtype, c);
+    if (!tni_is_half(dtype)) return weigh(dw, dy, x, dtype, c);
     void *sums;
     if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(4 * size), &sums); failed != TN_OK)
         return failed;

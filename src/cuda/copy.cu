@@ -291,9 +291,9 @@ static tn_status cast_neighbours(const tni_array *y, const tni_array *x, const p
     bool dense = at->rank == 1 && at->stride[0][0] == 1 && at->stride[0][1] == 1;
     uintptr_t ends = reinterpret_cast<uintptr_t>(y->data) | reinterpret_cast<uintptr_t>(x->data);
 
-    *done =
-        dense && ends % 16 == 0 &&
-        ((y->dtype == TN_F32 && is_half(x->dtype)) || (x->dtype == TN_F32 && is_half(y->dtype)));
+    *done = dense && ends % 16 == 0 &&
+            ((y->dtype == TN_F32 && tni_is_half(x->dtype)) ||
+             (x->dtype == TN_F32 && tni_is_half(y->dtype)));
     if (!*done) return TN_OK;
     if (y->dtype == TN_BF16) return launch_dense<bf16, float>(y, x, at->numel);
     if (y->dtype == TN_F16) return launch_dense<f16, float>(y, x, at->numel);

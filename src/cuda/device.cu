@@ -376,7 +376,7 @@ bool tni_cuda_made_room(cudaError_t error)
 }
 
 /* More than can be addressed may be "an invalid value" to CUDA. */
-static bool is_half(cudaError_t error, size_t nbytes)
+static bool ran_out(cudaError_t error, size_t nbytes)
 {
     return error == cudaErrorMemoryAllocation || (error == cudaErrorInvalidValue && nbytes >> 40);
 }
@@ -389,12 +389,12 @@ tn_status tni_cuda_borrow(size_t nbytes, void **block)
     if (tni_cuda_capturing()) return tni_cuda_graph_take(nbytes, block);
     if (nbytes == 0) nbytes = 1; /* still gets a block of its own */
     cudaError_t error = cudaMallocAsync(block, nbytes, tni_cuda_stream);
-    if (is_half(error, nbytes)) {
+    if (ran_out(error, nbytes)) {
         cudaGetLastError();
         if (tn_status failed = trim(); failed != TN_OK) return failed;
         error = cudaMallocAsync(block, nbytes, tni_cuda_stream);
     }
-    if (is_half(error, nbytes)) {
+    if (ran_out(error, nbytes)) {
         cudaGetLastError();
         *block = nullptr;
         return out_of_memory(nbytes);

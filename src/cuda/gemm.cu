@@ -210,7 +210,7 @@ static tn_status run(const tni_gemm *g, tn_dtype c_dtype, const operand *a, cons
         if (tn_status failed = tni_cuda_gemm_bias(blas, g, a, b, &done); failed != TN_OK)
             return failed;
     if (done) return TN_OK;
-    if (g->bias && g->accumulate && is_half(g->dtype))
+    if (g->bias && g->accumulate && tni_is_half(g->dtype))
         return g->dtype == TN_BF16 ? add_through_f32<bf16>(blas, g, a, b)
                                    : add_through_f32<f16>(blas, g, a, b);
     if (g->bias)
@@ -231,7 +231,7 @@ static tn_status gemm(const tni_gemm *given, tn_dtype c_dtype)
     tni_gemm g = *given;
     operand a = {}, b = {};
 
-    if (g.dtype != TN_F32 && g.dtype != TN_F64 && !is_half(g.dtype))
+    if (g.dtype != TN_F32 && g.dtype != TN_F64 && !tni_is_half(g.dtype))
         return tni_cuda_host->fail(TN_E_UNSUPPORTED,
                                    "gemm: %s on the GPU: want f32, f64, bf16 or f16",
                                    dtype_name(g.dtype));
@@ -255,5 +255,5 @@ tn_status tni_cuda_gemm_to_f32(const tni_gemm *g)
 
 tn_status tni_cuda_gemm(const tni_gemm *g)
 {
-    return gemm(g, g->sums_f32 && is_half(g->dtype) ? TN_F32 : g->dtype);
+    return gemm(g, g->sums_f32 && tni_is_half(g->dtype) ? TN_F32 : g->dtype);
 }

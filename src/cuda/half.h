@@ -70,11 +70,6 @@ template <typename R> static __device__ __forceinline__ typename element<R>::com
     return element<R>::wide(x);
 }
 
-static inline bool is_half(tn_dtype dtype)
-{
-    return dtype == TN_BF16 || dtype == TN_F16;
-}
-
 /* Bytes of an element of a floating dtype. */
 static inline size_t floating_size(tn_dtype dtype)
 {
@@ -84,7 +79,7 @@ static inline size_t floating_size(tn_dtype dtype)
 /* TN_E_DTYPE unless there are kernels for dtype. */
 static inline tn_status check_floating(const char *name, tn_dtype dtype)
 {
-    if (dtype == TN_F32 || dtype == TN_F64 || is_half(dtype)) return TN_OK;
+    if (dtype == TN_F32 || dtype == TN_F64 || tni_is_half(dtype)) return TN_OK;
     return tni_cuda_refuse(name, dtype, "f32, f64, bf16 or f16");
 }
 
@@ -138,7 +133,7 @@ static inline tn_status f32_copies(int n, tni_array *const *to, const tni_array 
     tn_status status = TN_OK;
 
     for (int i = 0; i < n; i++)
-        if (is_half(from[i]->dtype) && from[i]->data) elements += f32_strides(to[i]);
+        if (tni_is_half(from[i]->dtype) && from[i]->data) elements += f32_strides(to[i]);
     if (tn_status failed = tni_cuda_borrow(static_cast<size_t>(elements) * sizeof(float), block);
         failed != TN_OK)
         return failed;

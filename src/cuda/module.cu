@@ -59,8 +59,8 @@ static tn_status in_f32(const CALL *a, tn_status (*kernel)(const CALL *), int n_
 #define BY_WIDE(name, array, n_out, n_in)                                                          \
     static tn_status by_wide_##name(const tni_##name *a)                                           \
     {                                                                                              \
-        return is_half(a->array.dtype) ? in_f32(a, tni_cuda_##name, n_out, n_in)                   \
-                                       : tni_cuda_##name(a);                                       \
+        return tni_is_half(a->array.dtype) ? in_f32(a, tni_cuda_##name, n_out, n_in)               \
+                                           : tni_cuda_##name(a);                                   \
     }
 TNI_KERNELS(NOTHING, NOTHING, NOTHING, NOTHING, BY_WIDE)
 

@@ -18,7 +18,7 @@ tn_status tni_stage_add(tni_stage *stage, tn_tensor *t)
 
 static bool casts(const tni_stage *stage, const tn_tensor *t)
 {
-    if (stage->widen) return t->dtype == TN_BF16 || t->dtype == TN_F16;
+    if (stage->widen) return tni_is_half(t->dtype);
     return stage->cast && tn_dtype_is_float(t->dtype) && t->dtype != stage->dtype;
 }
 

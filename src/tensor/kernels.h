@@ -26,6 +26,11 @@
 extern "C" {
 #endif
 
+static inline bool tni_is_half(tn_dtype dtype) /* computed in f32, rounded once */
+{
+    return dtype == TN_BF16 || dtype == TN_F16;
+}
+
 /* A tensor as kernels see it. Strides in elements. data points at the first element. */
 typedef struct tni_array {
     void *data;
@@ -52,11 +57,10 @@ typedef struct tni_gemm {
     int64_t a_row, a_col, a_batch;
     int64_t b_row, b_col, b_batch;
     int64_t c_row, c_batch;
-    const void *bias; /* n values added to every row, or NULL */
-    bool accumulate;  /* C += */
-    bool sums_f32;    /* of bf16 and f16: c is f32, nothing is rounded; then there is no bias */
-    /* NULL, or what the backend's pack made of this b, which must stay, for these sizes */
-    const void *packed;
+    const void *bias;   /* n values added to every row, or NULL */
+    bool accumulate;    /* C += */
+    bool sums_f32;      /* of bf16 and f16: c is f32, nothing is rounded; then there is no bias */
+    const void *packed; /* NULL, or what the backend's pack made of this b and sizes; b stays */
 } tni_gemm;
 
 /* ---- pointwise: any strides, equal sizes (0-strides broadcast); functions are of formulas.h -- */

@@ -184,11 +184,6 @@ static tn_status leave_out_the_end(tn_tensor *t, tn_tensor *below, tn_tensor *re
     return status;
 }
 
-static bool is_half(tn_dtype dtype)
-{
-    return dtype == TN_BF16 || dtype == TN_F16;
-}
-
 static tn_status fill(tn_tensor *t, draw draw, const double *p)
 {
     int64_t n = tni_shape_numel(&t->shape);
@@ -217,7 +212,7 @@ static tn_status fill(tn_tensor *t, draw draw, const double *p)
 tn_status tni_random_uniform(tn_tensor *t, double low, double high)
 {
     double bounds[] = { low, high };
-    if (!is_half(t->dtype) || low >= high || tni_shape_numel(&t->shape) == 0)
+    if (!tni_is_half(t->dtype) || low >= high || tni_shape_numel(&t->shape) == 0)
         return fill(t, draw_uniforms, bounds);
     /* the masks first: if they do not fit, nothing is drawn */
     tn_scope scope = tn_scope_begin();
@@ -231,7 +226,7 @@ tn_status tni_random_uniform(tn_tensor *t, double low, double high)
 
 tn_status tni_random_normal(tn_tensor *t, double mean, double deviation)
 {
-    return fill(t, draw_normals, (double[]){ mean, deviation, is_half(t->dtype) });
+    return fill(t, draw_normals, (double[]){ mean, deviation, tni_is_half(t->dtype) });
 }
 
 tn_status tni_cpu_random(const tni_random *a)

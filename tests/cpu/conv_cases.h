@@ -1,6 +1,6 @@
 /*
- * conv_cases.h - shapes of convolutions for the suites that compare their kernels: cases that any
- * of the algorithms could get wrong.
+ * conv_cases.h - shapes of convolutions, and layouts of matrices, for the suites that compare their
+ * kernels: cases that any of the algorithms could get wrong.
  */
 #ifndef TENON_TESTS_CONV_CASES_H
 #define TENON_TESTS_CONV_CASES_H
@@ -46,6 +46,18 @@ static inline tni_conv2d_sizes conv_of(int i)
     c.oh = (c.h + 2 * c.padding[0] - c.dilation[0] * (c.kh - 1) - 1) / c.stride[0] + 1;
     c.ow = (c.w + 2 * c.padding[1] - c.dilation[1] * (c.kw - 1) - 1) / c.stride[1] + 1;
     return c;
+}
+
+/* Layouts of a matrix. */
+enum { PLAIN, TURNED, WIDE, LOOSE, LAYOUTS }; /* LOOSE: no unit stride */
+
+/* Strides of a matrix [rows, cols] in a layout; the elements of memory that it spans. */
+static inline int64_t lay_out(int layout, int64_t rows, int64_t cols, int64_t *row, int64_t *col)
+{
+    int64_t gap = layout == WIDE ? 3 : 0;
+    *row = layout == TURNED ? 1 : layout == LOOSE ? 2 * cols + 1 : cols + gap;
+    *col = layout == TURNED ? rows : layout == LOOSE ? 2 : 1;
+    return layout == LOOSE ? rows * (2 * cols + 1) : rows * (cols + gap);
 }
 
 #endif

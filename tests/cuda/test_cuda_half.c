@@ -142,16 +142,6 @@ static void check(const numbers *y, int64_t terms, const char *what)
 
 /* ---- gemm ------------------------------------------------------------------------------------ */
 
-enum { PLAIN, TURNED, WIDE, LOOSE, LAYOUTS }; /* LOOSE: no unit stride */
-
-static int64_t lay_out(int layout, int64_t rows, int64_t cols, int64_t *row, int64_t *col)
-{
-    int64_t gap = layout == WIDE ? 3 : 0;
-    *row = layout == TURNED ? 1 : layout == LOOSE ? 2 * cols + 1 : cols + gap;
-    *col = layout == TURNED ? rows : layout == LOOSE ? 2 : 1;
-    return layout == LOOSE ? rows * (2 * cols + 1) : rows * (cols + gap);
-}
-
 typedef struct gemm_case {
     int64_t m, n, k, batch;
     int a, b; /* layouts */

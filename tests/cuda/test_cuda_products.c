@@ -143,17 +143,6 @@ static void same_bits(const twin *t, void **first, const char *what)
 
 /* ---- gemm ------------------------------------------------------------------------------------ */
 
-enum { PLAIN, TURNED, WIDE, LOOSE, LAYOUTS }; /* LOOSE: no unit stride */
-
-/* Strides of a matrix [rows, cols] in a layout; the elements a batch of them spans. */
-static int64_t lay_out(int layout, int64_t rows, int64_t cols, int64_t *row, int64_t *col)
-{
-    int64_t gap = layout == WIDE ? 3 : 0;
-    *row = layout == TURNED ? 1 : layout == LOOSE ? 2 * cols + 1 : cols + gap;
-    *col = layout == TURNED ? rows : layout == LOOSE ? 2 : 1;
-    return layout == LOOSE ? rows * (2 * cols + 1) : rows * (cols + gap);
-}
-
 typedef struct gemm_case {
     int64_t m, n, k, batch;
     int a, b;                            /* layouts */

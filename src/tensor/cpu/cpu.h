@@ -75,10 +75,6 @@ void tni_parallel_blas(int64_t n, int64_t grain, tni_chunk f, void *context);
 int tni_workers(int64_t n, int64_t grain);
 int tni_worker(void);
 void tni_parallel_workers(int workers, int64_t n, int64_t grain, tni_chunk f, void *context);
-static inline bool tni_is_half(tn_dtype dtype)
-{
-    return dtype == TN_BF16 || dtype == TN_F16;
-}
 
 /* A kernel on bf16 and f16 through f32 (short.c). Arrays with at most `lead` axes (all, if lead is
  * 0) are copied to f32 as a whole. The others are dense, and their first `lead` axes number rows:

@@ -106,9 +106,15 @@ static bool take_scratch(conv *p, int workers)
     return p->scratch != NULL;
 }
 
-static void drop_scratch(conv *p, int workers)
+/* Items of so many multiplications each, with the scratch memory that the workers need. */
+static tn_status run(conv *p, int64_t items, double work, tni_chunk f)
 {
+    int64_t grain = tni_grain_of(work);
+    int workers = tni_workers(items, grain);
+    if (!take_scratch(p, workers)) return TN_E_NOMEM;
+    tni_parallel_workers(workers, items, grain, f, p);
     if (p->scratch) tni_free(p->scratch, scratch_size(p, workers));
+    return TN_OK;
 }
 
 /* This lane's scratch memory; NULL if none is needed. */
@@ -350,13 +356,8 @@ tn_status K(tni_conv2d)(const tni_conv2d *a)
     p.bias = a->bias.data;
     p.y = a->y.data;
     int64_t items = c->n * c->groups * p.blocks;
-    int64_t grain = tni_grain_of((double)p.og * (double)p.taps * (double)(p.rows * c->ow));
-    int workers = tni_workers(items, grain);
     if (items == 0 || p.og == 0 || p.plane == 0) return TN_OK;
-    if (!take_scratch(&p, workers)) return TN_E_NOMEM;
-    tni_parallel_workers(workers, items, grain, forward, &p);
-    drop_scratch(&p, workers);
-    return TN_OK;
+    return run(&p, items, (double)p.og * (double)p.taps * (double)(p.rows * c->ow), forward);
 }
 
 /* Items: n x groups x pieces of the input channels. Blocks of one image run in sequence, since they
@@ -406,13 +407,8 @@ tn_status K(tni_conv2d_grad_input)(const tni_conv2d_grad_input *a)
     cut_channels(&p, c->n * c->groups, p.cg);
     int64_t items = c->n * c->groups * p.pieces;
     if (items == 0 || p.cg == 0) return TN_OK;
-    int64_t grain =
-        tni_grain_of((double)p.og * (double)p.taps * (double)p.plane / (double)p.pieces);
-    int workers = tni_workers(items, grain);
-    if (!take_scratch(&p, workers)) return TN_E_NOMEM;
-    tni_parallel_workers(workers, items, grain, grad_input, &p);
-    drop_scratch(&p, workers);
-    return TN_OK;
+    double work = (double)p.og * (double)p.taps * (double)p.plane / (double)p.pieces;
+    return run(&p, items, work, grad_input);
 }
 
 /* Items: parts (runs of images) x groups x pieces of the output channels. */
@@ -474,18 +470,13 @@ tn_status K(tni_conv2d_grad_weight)(const tni_conv2d_grad_weight *a)
     p.parts = TNI_MIN(TNI_MIN(c->n, MAX_PARTS), 1 + (int64_t)4194304 / size);
     cut_channels(&p, p.parts * c->groups, p.og);
     int64_t items = p.parts * c->groups * p.pieces;
-    int64_t grain = tni_grain_of((double)p.og * (double)p.taps * (double)p.plane * (double)c->n /
-                                 (double)(p.parts * p.pieces));
-    int workers = tni_workers(items, grain);
+    double work = (double)p.og * (double)p.taps * (double)p.plane * (double)c->n /
+                  (double)(p.parts * p.pieces);
     size_t partial = (size_t)(p.parts - 1) * (size_t)size * sizeof(REAL);
     p.partial = p.parts > 1 ? tni_alloc(partial) : NULL;
     tn_status status = TN_E_NOMEM;
-    if ((p.parts == 1 || p.partial) && take_scratch(&p, workers)) {
-        tni_parallel_workers(workers, items, grain, grad_weight, &p);
-        tni_parallel(size, 4096, sum_parts, &p);
-        drop_scratch(&p, workers);
-        status = TN_OK;
-    }
+    if (p.parts == 1 || p.partial) status = run(&p, items, work, grad_weight);
+    if (status == TN_OK) tni_parallel(size, 4096, sum_parts, &p);
     if (p.partial) tni_free(p.partial, partial);
     return status;
 }
