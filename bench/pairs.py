@@ -3,8 +3,9 @@
 
 usage: bench/pairs.py [--pairs N] [--threads N] [--workloads LIST] [--dtypes LIST] BEFORE AFTER
 
-BEFORE and AFTER are build folders (the same one twice shows what the machine alone makes of it). A pair is a
-round of each, seconds apart, in the other order every second time. The table has the median of the pairs'
+BEFORE and AFTER are build folders (the same one twice shows what the machine alone makes of it). In a pair each
+takes several short turns, in the order 0110 0110, seconds apart in all, so that a neighbour who is busy for a
+while slows both; a side's time is the median of its turns. The table has the median of the pairs'
 ratios, after to before, so above 1 the change is slower, with the interval that holds the true median with 95 %
 (ranks of the sorted ratios; no distribution is assumed). Of the single ops it has the geometric mean of each
 round, and lines of those whose interval lies above 1.03. Ends with 1 where an interval ends above 1.03.
@@ -17,22 +18,22 @@ import subprocess
 import sys
 
 MOST = 1.03
-WORKLOADS = {
-    "gpt_small": ["bench_gpt", "--config", "small", "--steps", "15"],
-    "gpt_medium": ["bench_gpt", "--config", "medium", "--steps", "4", "--warmup", "4"],
-    "gpt2": ["bench_gpt", "--config", "gpt2", "--batch", "1", "--steps", "2", "--warmup", "2"],
-    "cnn": ["bench_images", "--config", "cnn", "--steps", "30"],
-    "mlp": ["bench_images", "--config", "mlp", "--steps", "300", "--warmup", "20"],
-    "loader": ["bench_loader", "--data", "/usr/share/datasets/fashion-mnist"],
-    "ops": ["bench_ops"],
+WORKLOADS = {  # turns of each side in a pair, and what one turn runs
+    "gpt_small": (6, ["bench_gpt", "--config", "small", "--steps", "4"]),
+    "gpt_medium": (10, ["bench_gpt", "--config", "medium", "--steps", "1", "--warmup", "4"]),
+    "gpt2": (2, ["bench_gpt", "--config", "gpt2", "--batch", "1", "--steps", "1", "--warmup", "2"]),
+    "cnn": (6, ["bench_images", "--config", "cnn", "--steps", "8"]),
+    "mlp": (6, ["bench_images", "--config", "mlp", "--steps", "60", "--warmup", "20"]),
+    "loader": (6, ["bench_loader", "--data", "/usr/share/datasets/fashion-mnist"]),
+    "ops": (1, ["bench_ops"]),
 }
 
 
 class Side:
     """A benchmark program that waits for a line before each round."""
 
-    def __init__(self, build, command, pairs):
-        self.process = subprocess.Popen([f"{build}/bench/{command[0]}", *command[1:], "--rounds", str(pairs)],
+    def __init__(self, build, command, rounds):
+        self.process = subprocess.Popen([f"{build}/bench/{command[0]}", *command[1:], "--rounds", str(rounds)],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                         text=True)
         self.command = " ".join(command)
@@ -74,6 +75,16 @@ def times(values):
     return picked
 
 
+def pair(sides, turns, first):
+    """{workload: ratio} of one pair; first is the side that begins."""
+    took = [[], []]
+    for turn in range(2 * turns):
+        side = first ^ ((turn + 1) // 2 % 2)
+        took[side].append(times(sides[side].round()))
+    median = [{w: statistics.median(t[w] for t in took[side]) for w in took[side][0]} for side in (0, 1)]
+    return {w: median[1][w] / median[0][w] for w in median[0] if w in median[1]}
+
+
 def refuse(message):
     sys.stderr.write(f"pairs.py: {message} (see --help)\n")
     sys.exit(2)
@@ -99,13 +110,12 @@ def main():
     print("| workload | pairs | after / before | 95 % of the median |\n| --- | ---: | ---: | --- |", flush=True)
     for name in names:
         for dtype in dtypes if name != "loader" else [""]:
-            command = WORKLOADS[name] + ["--threads", str(options.threads)] + ["--precision", dtype][:2 * bool(dtype)]
-            sides = [Side(build, command, options.pairs) for build in options.builds]
+            turns, command = WORKLOADS[name]
+            command = command + ["--threads", str(options.threads)] + ["--precision", dtype][:2 * bool(dtype)]
+            sides = [Side(build, command, options.pairs * turns) for build in options.builds]
             ratios = {}
-            for pair in range(options.pairs):
-                order = (0, 1) if pair % 2 == 0 else (1, 0)
-                took = {side: times(sides[side].round()) for side in order}
-                both = {w: took[1][w] / took[0][w] for w in took[0] if w in took[1]}
+            for number in range(options.pairs):
+                both = pair(sides, turns, number % 2)
                 both = {f"{name} {dtype}".strip(): math.exp(statistics.fmean(map(math.log, both.values()))),
                         **(both if len(both) > 1 else {})}
                 for workload, ratio in both.items():
