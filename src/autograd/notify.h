@@ -30,7 +30,8 @@ static inline tni_watcher *tni_watcher_now(void)
 #define TNI_NOTIFY_OF(event, ...)                                                                  \
     (tni_watcher_now() && tni_watching->event ? tni_watching->event(tni_watching, __VA_ARGS__)     \
                                               : (void)0)
-#define TNI_NOTIFY_OP(event, ...) (tni_watch_suspended() ? TN_OK : TNI_NOTIFY(event, __VA_ARGS__))
+#define TNI_NOTIFY_OP(event, ...)                                                                  \
+    (tni_watcher_now() && !tni_watch_suspended() ? TNI_NOTIFY(event, __VA_ARGS__) : TN_OK)
 
 /* Whether the watcher is notified of each gradient that an op's backward gives. */
 static inline bool tni_notifies_gradients(void)

@@ -20,9 +20,11 @@
 #if defined(__GNUC__)
 #define TNI_LIKELY(x) __builtin_expect(!!(x), 1)
 #define TNI_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define TNI_NOINLINE __attribute__((noinline))
 #else
 #define TNI_LIKELY(x) (x)
 #define TNI_UNLIKELY(x) (x)
+#define TNI_NOINLINE
 #endif
 
 /* Visible outside of libtenon: for libraries of our own above it (libtenon-trace), of the same

@@ -358,10 +358,20 @@ static void write_epitaph(const tn_tensor *t, char *text, size_t size)
         tni_text_add(text, size, "whose last reference was dropped: want tn_keep");
 }
 
-/* The handle alone is kept. */
-static void bury(tn_tensor *t, const char *epitaph)
+static void drop_held(tn_tensor *t)
+{
+    if (t->node || t->gm) tni_graph_drop(t->node, t->gm);
+    if (t->name) tni_strfree(t->name);
+    tni_storage_drop(t->storage);
+}
+
+/* For TN_DEBUG: the handle alone is kept. Inlined, its text would cost each drop a large frame. */
+TNI_NOINLINE static void bury(tn_tensor *t)
 {
     static tni_storage empty;
+    char epitaph[512];
+    write_epitaph(t, epitaph, sizeof epitaph);
+    drop_held(t);
     t->storage = &empty;
     t->node = NULL;
     t->gm = NULL;
@@ -376,15 +386,12 @@ static void bury(tn_tensor *t, const char *epitaph)
 
 static void destroy(tn_tensor *t)
 {
-    char epitaph[512];
-    if (TNI_UNLIKELY(tni_debugging)) write_epitaph(t, epitaph, sizeof epitaph);
-    if (t->node || t->gm) tni_graph_drop(t->node, t->gm);
-    if (t->name) tni_strfree(t->name);
-    tni_storage_drop(t->storage);
-    if (TNI_UNLIKELY(tni_debugging))
-        bury(t, epitaph);
-    else
-        tni_free_counted(t, sizeof *t, &live);
+    if (TNI_UNLIKELY(tni_debugging)) {
+        bury(t);
+        return;
+    }
+    drop_held(t);
+    tni_free_counted(t, sizeof *t, &live);
 }
 
 /* Dropping a tensor (its history, gradient, a user's release) may drop others, and they more. Those

@@ -50,7 +50,7 @@ static bool amx_multiplies(tn_dtype dtype)
 static bool amx_takes(const tni_product *p)
 {
     bool large = p->m >= LEAST_AMX && p->n >= LEAST_AMX && p->k >= LEAST_AMX;
-    return amx_multiplies(p->in) && (p->in == TN_BF16 || large || p->packed);
+    return (p->in == TN_BF16 || large || p->packed) && amx_multiplies(p->in);
 }
 
 static bool amx_packs(const tni_product *p)
@@ -196,11 +196,15 @@ static const provider providers[N_PROVIDERS] = {
 /* Where a provider that reads a packed B has no memory, the next ones read B itself. */
 static bool multiply(const tni_product *p, int first)
 {
-    tni_product piece = *p;
+    tni_product plain;
     for (int i = first; i < N_PROVIDERS; i++) {
-        if (!providers[i].takes || !providers[i].takes(&piece)) continue;
-        if (providers[i].product(&piece)) return true;
-        piece.packed = NULL;
+        if (!providers[i].takes || !providers[i].takes(p)) continue;
+        if (providers[i].product(p)) return true;
+        if (p->packed) {
+            plain = *p;
+            plain.packed = NULL;
+            p = &plain;
+        }
     }
     return false;
 }
