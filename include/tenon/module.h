@@ -187,6 +187,14 @@ TN_API tn_tensor *tn_forward(tn_module *m, tn_tensor *x);
 TN_API TN_MUST_USE tn_status tn_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
                                      tn_tensor **out);
 
+/**
+ * Whether backward makes the calls of m again instead of keeping what their ops need: less memory
+ * for one more forward. Everything has the same bits (recompute.h, whose rules hold; hooks on the
+ * call run twice). Of a TransformerEncoder it is each layer by itself, of a module without forward
+ * (ModuleList) each child. Clones do as their original. Calls under TN_NO_GRAD are as always.
+ */
+TN_API tn_status tn_module_set_recompute(tn_module *m, bool on);
+
 /* ---- hooks: your functions around calls, saving and loading ---------------------------------- */
 
 /*

@@ -39,6 +39,7 @@
 #include <tenon/ops.h>
 #include <tenon/autograd.h>
 #include <tenon/custom.h>
+#include <tenon/recompute.h>
 #include <tenon/derivatives.h>
 #include <tenon/module.h>
 #include <tenon/layers.h>

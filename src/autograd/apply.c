@@ -4,6 +4,7 @@
  */
 #include "autograd/graph.h"
 #include "autograd/notify.h"
+#include "autograd/recompute.h"
 
 enum { MAX_SAVED = 4, FEW_OUT = 4 };
 
@@ -170,6 +171,7 @@ tn_status tni_record(const tni_call *c, size_t args_size)
     if ((reads & TNI_Y) && !tni_save_alias(&node->y, c->out[0])) goto fail;
     if (reads & TNI_SAVED)
         for (int i = 0; i < c->n_saved; i++) node->saved[i] = tn_keep(c->saved[i]);
+    if (TNI_UNLIKELY(tni_region_now) && tni_region_record(node, c->in) != TN_OK) goto fail;
     node->sequence = tni_next_sequence();
     for (int i = 0; i < c->n_out; i++) {
         if (!tn_dtype_is_float(c->out[i]->dtype) || (c->op->plain && c->op->plain[i])) continue;

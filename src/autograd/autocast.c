@@ -29,19 +29,53 @@ typedef struct entry {
 
 static _Thread_local tni_map *kept; /* this thread's: leaf -> entry; NULL: none */
 
-void tni_autocast_forget(void)
+void tni_autocast_free(tni_map *casts)
 {
-    for (size_t i = 0; kept && i < kept->capacity; i++) {
-        entry *e = kept->cell[i].value;
+    for (size_t i = 0; casts && i < casts->capacity; i++) {
+        entry *e = casts->cell[i].value;
         if (!e) continue;
         tn_drop(e->cast);
         tn_drop(e->seen);
         tni_free(e, sizeof *e);
     }
-    if (!kept) return;
-    tni_map_free(kept);
-    tni_free(kept, sizeof *kept);
-    kept = NULL;
+    if (!casts) return;
+    tni_map_free(casts);
+    tni_free(casts, sizeof *casts);
+}
+
+void tni_autocast_forget(void)
+{
+    tni_autocast_free(tni_autocast_exchange(NULL));
+}
+
+tni_map *tni_autocast_exchange(tni_map *casts)
+{
+    tni_map *was = kept;
+    kept = casts;
+    return was;
+}
+
+bool tni_autocast_copy(tni_map **copy)
+{
+    bool made = true;
+    *copy = NULL;
+    if (kept) made = (*copy = tni_calloc(sizeof **copy)) != NULL;
+    for (size_t i = 0; made && kept && i < kept->capacity; i++) {
+        const entry *from = kept->cell[i].value;
+        entry *e = from ? tni_alloc(sizeof *e) : NULL;
+        if (!from) continue;
+        made = e && tni_map_put(*copy, kept->cell[i].key, e) >= 0;
+        if (made) {
+            *e = *from;
+            tn_keep(e->cast);
+            tn_keep(e->seen);
+        } else if (e) {
+            tni_free(e, sizeof *e);
+        }
+    }
+    if (!made) tni_autocast_free(*copy);
+    if (!made) *copy = NULL;
+    return made;
 }
 
 /* The leaf's entry, a new and empty one where there is none; NULL and a message. */

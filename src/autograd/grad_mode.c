@@ -4,6 +4,7 @@
  */
 #include "autograd/sync.h"
 #include "autograd/notify.h"
+#include "autograd/recompute.h"
 
 static TNI_THREAD bool off; /* inverted: threads start with recording on */
 
@@ -155,7 +156,7 @@ tn_status tni_own_memory(const char *function, const tn_tensor *target)
                              "%s: target %s is an expanded view, axis %d is one element: want "
                              "memory of its own (tn_clone)",
                              function, tni_text(target), d);
-    return TN_OK;
+    return TNI_UNLIKELY(tni_region_now) ? tni_region_writes(target) : TN_OK;
 }
 
 tn_status tni_may_write(const char *function, const tn_tensor *target, const tn_tensor *source)

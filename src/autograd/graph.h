@@ -41,7 +41,10 @@ struct tni_node {
     tni_gradmeta **gm;   /* n_out: of the output handles, when they have one */
     void *args;
     tni_origin *origin; /* call_site.h; NULL: unknown */
-    size_t nbytes;      /* of this block */
+    /* what it keeps is forgotten, and comes from there (recompute.h); NULL: no */
+    struct tni_region *region;
+    size_t region_index;
+    size_t nbytes; /* of this block */
 };
 
 struct tni_gradmeta {

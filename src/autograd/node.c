@@ -3,6 +3,7 @@
  * a recursion, so a deep graph needs no stack.
  */
 #include "autograd/call_site.h"
+#include "autograd/recompute.h"
 
 static _Atomic uint64_t sequence = 1;
 
@@ -36,6 +37,7 @@ void tni_node_drop(tni_node *node)
         if (node->y.alias) tn_drop(node->y.alias);
         if (node->origin) tni_origin_free(node->origin);
         if (node->op && node->op->drop) node->op->drop(node->args);
+        if (node->region) tni_region_drop(node->region);
         for (int i = 0; i < node->n_saved; i++) tn_drop(node->saved[i]);
         for (int i = 0; i < node->n_out; i++) {
             if (node->pending[i]) tn_drop(node->pending[i]);

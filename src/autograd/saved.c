@@ -25,6 +25,7 @@
  * keeps y.
  */
 #include "autograd/pass.h"
+#include "autograd/recompute.h"
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
@@ -60,8 +61,8 @@ bool tni_is_recomputed(const tn_op *op, const tn_tensor *y)
 bool tni_save_input(tni_node *node, int i, const tn_tensor *t)
 {
     tni_saved *saved = &node->x[i];
-    saved->recomputed = (i == 0 || !node->op->recompute) && t->node && tn_version(t) == 0 &&
-                        tni_is_recomputed(t->node->op, t) && hold(t->node);
+    saved->recomputed = !tni_region_now && (i == 0 || !node->op->recompute) && t->node &&
+                        tn_version(t) == 0 && tni_is_recomputed(t->node->op, t) && hold(t->node);
     if (saved->recomputed) return true;
     if (node->op->recompute && i == 0) atomic_init(&node->holds, 1);
     return tni_save_alias(saved, t);
@@ -128,6 +129,7 @@ __attribute__((cold)) static tn_tensor *recompute(const tni_pass *p, const tni_e
 tn_status tni_saved_read(const tni_pass *p, tni_node *node, tni_grad *g)
 {
     if (!node->keeps) return TN_OK;
+    if (TNI_UNLIKELY(node->region) && tni_region_fill(node) != TN_OK) return tni_pending();
     for (int i = 0; i < node->n_in; i++) {
         const tni_saved *saved = &node->x[i];
         if (!saved->alias && !saved->recomputed) continue;

@@ -6,12 +6,13 @@
  * scope.
  */
 #include "autograd/call_site.h"
+#include "autograd/recompute.h"
 #include "nn/module.h"
 
 /* One running call of this thread, on the C stack of tni_call_with. */
 typedef struct frame {
     tn_module *module;
-    const void *options;
+    const tni_attention_options *options;
     struct frame *outer;
     int depth;           /* frames, this one included */
     tni_call_site *site; /* for the nodes recorded in it; NULL until a node needs it */
@@ -97,7 +98,7 @@ static tni_call_site *site_here(void)
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-const void *tni_call_options(const tn_module *self)
+const tni_attention_options *tni_call_options(const tn_module *self)
 {
     return innermost && innermost->module == self ? innermost->options : NULL;
 }
@@ -182,8 +183,8 @@ static tn_status hand_over(tn_scope scope, size_t guarded, int n_out, tn_tensor 
     return status;
 }
 
-tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
-                        const void *options)
+static tn_status call(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
+                      const tni_attention_options *options)
 {
     tn_tensor *single =
         NULL; /* so that a call with one output may overwrite its input's variable */
@@ -214,6 +215,46 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
         tn_status handed = hand_over(scope, guarded, n, result);
         if (status == TN_OK) status = handed;
         tn_module_drop(m);
+    }
+    for (int i = 0; out && i < n_out; i++) out[i] = status == TN_OK ? result[i] : NULL;
+    return status;
+}
+
+/* ---- calls that backward makes again --------------------------------------------------------- */
+
+typedef struct again {
+    tn_module *module; /* counted */
+    tni_attention_options options;
+    bool has_options;
+} again;
+
+static tn_status call_again(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+{
+    const again *a = user;
+    return call(a->module, n_in, in, n_out, out, a->has_options ? &a->options : NULL);
+}
+
+static void again_free(void *user)
+{
+    again *a = user;
+    tn_module_drop(a->module);
+    tni_free(a, sizeof *a);
+}
+
+tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
+                        const tni_attention_options *options)
+{
+    bool recompute = m && !tni_gone(m) && m->state && m->state->recompute && tn_grad_enabled();
+    if (TNI_LIKELY(!recompute)) return call(m, n_in, in, n_out, out, options);
+    tn_tensor *single = NULL; /* out may be the input's variable */
+    tn_tensor **result = n_out == 1 ? &single : out;
+    tn_status status = check_call(m, n_in, in, n_out, out);
+    again *a = status == TN_OK ? tni_alloc(sizeof *a) : NULL;
+    if (status == TN_OK && !a) status = TN_E_NOMEM;
+    if (status == TN_OK) {
+        *a = (again){ tn_module_keep(m), { false }, options != NULL };
+        if (options) a->options = *options;
+        status = tni_recompute(call_again, a, again_free, n_in, in, n_out, result);
     }
     for (int i = 0; out && i < n_out; i++) out[i] = status == TN_OK ? result[i] : NULL;
     return status;

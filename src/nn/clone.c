@@ -47,6 +47,7 @@ static tn_status copy_struct(tn_module *m, const char *path, void *user)
         return TN_E_NOMEM;
     }
     copy->state->training = m->state->training;
+    copy->state->recompute = m->state->recompute;
     copy->state->frozen = m->state->frozen;
     for (int i = 0; i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];

@@ -45,6 +45,7 @@ struct tn_module_state {
     bool copying;       /* its type's clone has not run yet: it owns nothing that could be freed */
     bool training;      /* tni_module_exchange swaps from here to building */
     bool frozen;        /* by tn_module_freeze */
+    bool recompute;     /* its calls run again in backward (call.c) */
     int n;
     int n_children; /* number of child slots */
     tni_slot *slot; /* n of them */
@@ -111,11 +112,16 @@ tn_status tni_slot_accepts(const char *function, const tn_module *m, const tni_s
 
 /* ---- call.c ---------------------------------------------------------------------------------- */
 
-/* tn_call with the options of a typed function, which forward_n reads back. */
+/* What a typed function gives its module beside inputs. */
+typedef struct tni_attention_options {
+    bool causal;
+} tni_attention_options;
+
+/* tn_call with the options of a typed function, which forward_n reads back; NULL: none. */
 tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
-                        const void *options);
+                        const tni_attention_options *options);
 /* The options of the running call of self; NULL when it was made by tn_call or tn_forward. */
-const void *tni_call_options(const tn_module *self);
+const tni_attention_options *tni_call_options(const tn_module *self);
 /* The module of the innermost running call whose struct contains the address; NULL if none. */
 tn_module *tni_calling_at(const void *address);
 TNI_SHARED bool tni_calling(void);

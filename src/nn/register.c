@@ -8,6 +8,7 @@
  */
 #include <stdint.h>
 
+#include "autograd/recompute.h"
 #include "nn/module.h"
 
 static const char *const kind_name[] = {
@@ -306,6 +307,37 @@ tn_status tni_slot_accepts(const char *function, const tn_module *m, const tni_s
     return check_value(function, m, slot->name, slot->kind, slot->frozen, t);
 }
 
+/* For tn_recompute: the tensor that a slot has now, under the slot's name, which it keeps. */
+static void exchange_slot(tni_undo *u)
+{
+    tn_module *m = u->object;
+    tni_slot *slot = tni_slot_find(m, u->key, strlen(u->key));
+    if (!slot) return;
+    tn_tensor *was = tni_slot_put(m, slot, u->value);
+    tn_drop(u->value);
+    u->value = was;
+}
+
+static void keep_module(void *m)
+{
+    tn_module_keep(m);
+}
+
+static void drop_module(void *m)
+{
+    tn_module_drop(m);
+}
+
+static tn_status remember(tn_module *m, const tni_slot *slot)
+{
+    return tni_region_undo(&(tni_undo){ .key = slot->name,
+                                        .object = m,
+                                        .value = slot->tensor,
+                                        .exchange = exchange_slot,
+                                        .keep = keep_module,
+                                        .drop = drop_module });
+}
+
 tn_status tni_slot_assign(const char *function, tn_module *m, tni_slot *slot, tn_tensor *t)
 {
     if (slot->kind == TNI_CHILD)
@@ -314,6 +346,7 @@ tn_status tni_slot_assign(const char *function, tn_module *m, tni_slot *slot, tn
     if (slot->kind == TNI_PARAMETER && !tni_none(slot->tensor) && !m->state->frozen)
         slot->frozen = !slot->tensor->requires_grad;
     tn_status status = tni_slot_accepts(function, m, slot, t);
+    if (status == TN_OK && TNI_UNLIKELY(tni_region_now)) status = remember(m, slot);
     return status == TN_OK ? put(m, slot, t) : status;
 }
 

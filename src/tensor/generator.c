@@ -14,12 +14,12 @@ static pthread_once_t standard_once = PTHREAD_ONCE_INIT;
 
 static void seed_locked(tn_generator *g, uint64_t seed)
 {
-    tni_mt_seed(&g->mt, (uint32_t)seed);
-    g->seed = seed;
-    g->has_normal = false;
-    g->normal = 0.0;
-    g->philox_seed = seed;
-    g->philox_offset = 0;
+    tni_mt_seed(&g->now.mt, (uint32_t)seed);
+    g->now.seed = seed;
+    g->now.has_normal = false;
+    g->now.normal = 0.0;
+    g->now.philox_seed = seed;
+    g->now.philox_offset = 0;
 }
 
 static void seed_standard(void)
@@ -89,9 +89,23 @@ uint32_t tn_generator_u32(tn_generator *g)
                          "it drawn into an input of tn_capture_run"))
         return 0;
     tni_generator_lock(g);
-    uint32_t word = tni_mt_next(&g->mt);
+    uint32_t word = tni_mt_next(&g->now.mt);
     tni_generator_unlock(g);
     return word;
+}
+
+void tni_generator_get(const tn_generator *g, tni_generator_state *state)
+{
+    tni_generator_lock(g);
+    *state = g->now;
+    tni_generator_unlock(g);
+}
+
+void tni_generator_put(tn_generator *g, const tni_generator_state *state)
+{
+    tni_generator_lock(g);
+    g->now = *state;
+    tni_generator_unlock(g);
 }
 
 /* ---- Philox: only who gets which counters ---------------------------------------------------- */
@@ -100,9 +114,9 @@ void tni_philox_take(uint64_t n_counters, uint64_t *seed, uint64_t *offset)
 {
     tn_generator *g = tn_default_generator();
     tni_generator_lock(g);
-    *seed = g->philox_seed;
-    *offset = g->philox_offset;
-    g->philox_offset += n_counters;
+    *seed = g->now.philox_seed;
+    *offset = g->now.philox_offset;
+    g->now.philox_offset += n_counters;
     tni_generator_unlock(g);
 }
 
@@ -110,8 +124,8 @@ void tni_philox_give_back(uint64_t n_counters, uint64_t seed, uint64_t offset)
 {
     tn_generator *g = tn_default_generator();
     tni_generator_lock(g);
-    if (g->philox_seed == seed && g->philox_offset == offset + n_counters)
-        g->philox_offset = offset;
+    if (g->now.philox_seed == seed && g->now.philox_offset == offset + n_counters)
+        g->now.philox_offset = offset;
     tni_generator_unlock(g);
 }
 
@@ -124,8 +138,8 @@ void tni_philox_set(uint64_t seed, uint64_t offset)
 {
     tn_generator *g = tn_default_generator();
     tni_generator_lock(g);
-    g->philox_seed = seed;
-    g->philox_offset = offset;
+    g->now.philox_seed = seed;
+    g->now.philox_offset = offset;
     tni_generator_unlock(g);
 }
 
@@ -164,15 +178,16 @@ void tn_generator_get_state(const tn_generator *g, unsigned char *bytes)
     memset(bytes, 0, STATE_WORDS);
     memcpy(bytes, magic, sizeof magic);
     uint64_t normal;
-    memcpy(&normal, &g->normal, sizeof normal);
+    memcpy(&normal, &g->now.normal, sizeof normal);
     put_le(bytes + 8, STATE_VERSION, 4);
-    put_le(bytes + 12, g->mt.used, 4);
-    put_le(bytes + 16, g->has_normal, 4);
-    put_le(bytes + 24, g->seed, 8);
+    put_le(bytes + 12, g->now.mt.used, 4);
+    put_le(bytes + 16, g->now.has_normal, 4);
+    put_le(bytes + 24, g->now.seed, 8);
     put_le(bytes + 32, normal, 8);
-    put_le(bytes + 40, g->philox_seed, 8);
-    put_le(bytes + 48, g->philox_offset, 8);
-    for (int i = 0; i < TNI_MT_WORDS; i++) put_le(bytes + STATE_WORDS + 4 * i, g->mt.word[i], 4);
+    put_le(bytes + 40, g->now.philox_seed, 8);
+    put_le(bytes + 48, g->now.philox_offset, 8);
+    for (int i = 0; i < TNI_MT_WORDS; i++)
+        put_le(bytes + STATE_WORDS + 4 * i, g->now.mt.word[i], 4);
     tni_generator_unlock(g);
 }
 
@@ -201,14 +216,14 @@ tn_status tn_generator_set_state(tn_generator *g, const unsigned char *bytes)
                          "most %d and 1",
                          used, has_normal, TNI_MT_WORDS);
     tni_generator_lock(g);
-    g->mt.used = (uint32_t)used;
-    g->has_normal = has_normal != 0;
-    memcpy(&g->normal, &normal, sizeof normal);
-    g->seed = get_le(bytes + 24, 8);
-    g->philox_seed = get_le(bytes + 40, 8);
-    g->philox_offset = get_le(bytes + 48, 8);
+    g->now.mt.used = (uint32_t)used;
+    g->now.has_normal = has_normal != 0;
+    memcpy(&g->now.normal, &normal, sizeof normal);
+    g->now.seed = get_le(bytes + 24, 8);
+    g->now.philox_seed = get_le(bytes + 40, 8);
+    g->now.philox_offset = get_le(bytes + 48, 8);
     for (int i = 0; i < TNI_MT_WORDS; i++)
-        g->mt.word[i] = (uint32_t)get_le(bytes + STATE_WORDS + 4 * i, 4);
+        g->now.mt.word[i] = (uint32_t)get_le(bytes + STATE_WORDS + 4 * i, 4);
     tni_generator_unlock(g);
     return TN_OK;
 }

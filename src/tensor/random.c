@@ -33,13 +33,13 @@
 
 static uint64_t draw_u64(tn_generator *g)
 {
-    uint64_t high = tni_mt_next(&g->mt);
-    return high << 32 | tni_mt_next(&g->mt);
+    uint64_t high = tni_mt_next(&g->now.mt);
+    return high << 32 | tni_mt_next(&g->now.mt);
 }
 
 static float draw_f32(tn_generator *g)
 {
-    return (float)(tni_mt_next(&g->mt) & 0xffffffu) * 0x1p-24f;
+    return (float)(tni_mt_next(&g->now.mt) & 0xffffffu) * 0x1p-24f;
 }
 
 static double draw_f64(tn_generator *g)
@@ -49,21 +49,21 @@ static double draw_f64(tn_generator *g)
 
 uint64_t tni_draw_below(tn_generator *g, uint64_t range)
 {
-    return (range < UINT64_C(1) << 28 ? tni_mt_next(&g->mt) : draw_u64(g)) % range;
+    return (range < UINT64_C(1) << 28 ? tni_mt_next(&g->now.mt) : draw_u64(g)) % range;
 }
 
 /* Standard normal in f64. log1p(-u) keeps small u exact. */
 static double draw_normal(tn_generator *g)
 {
-    if (g->has_normal) {
-        g->has_normal = false;
-        return g->normal;
+    if (g->now.has_normal) {
+        g->now.has_normal = false;
+        return g->now.normal;
     }
     double u1 = draw_f64(g);
     double u2 = draw_f64(g);
     double r = sqrt(-2.0 * log1p(-u2));
-    g->normal = r * sin(TWO_PI * u1);
-    g->has_normal = true;
+    g->now.normal = r * sin(TWO_PI * u1);
+    g->now.has_normal = true;
     return r * cos(TWO_PI * u1);
 }
 
@@ -148,7 +148,7 @@ static void draw_permutation(tn_generator *g, int64_t n, int64_t *perm)
 {
     for (int64_t i = 0; i < n; i++) perm[i] = i;
     for (int64_t i = 0; i < n - 1; i++) {
-        int64_t j = i + (int64_t)(tni_mt_next(&g->mt) % (uint64_t)(n - i));
+        int64_t j = i + (int64_t)(tni_mt_next(&g->now.mt) % (uint64_t)(n - i));
         int64_t kept = perm[i];
         perm[i] = perm[j];
         perm[j] = kept;

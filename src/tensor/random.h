@@ -29,14 +29,22 @@ static inline uint32_t tni_mt_next(tni_mt19937 *mt)
     return y ^ (y >> 18);
 }
 
-struct tn_generator {
-    pthread_mutex_t *lock, own; /* its own; the default one's: the library's */
+typedef struct tni_generator_state {
     tni_mt19937 mt;
     uint64_t seed;
     bool has_normal; /* normal is the second half of a pair */
     double normal;
     uint64_t philox_seed, philox_offset;
+} tni_generator_state;
+
+struct tn_generator {
+    pthread_mutex_t *lock, own; /* its own; the default one's: the library's */
+    tni_generator_state now;
 };
+
+/* The state as it is, and another one. */
+void tni_generator_get(const tn_generator *g, tni_generator_state *state);
+void tni_generator_put(tn_generator *g, const tni_generator_state *state);
 
 void tni_generator_lock(const tn_generator *g);
 void tni_generator_unlock(const tn_generator *g);

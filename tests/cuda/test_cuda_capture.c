@@ -233,6 +233,21 @@ START_TEST(cnn)
 }
 END_TEST
 
+/* Every second one computes activations again: of an eager run and a captured one, the captured. */
+static job recomputes(kind kind, int optimizer)
+{
+    static int made;
+    job j = job_new(kind, optimizer);
+    assert_ok(tn_module_set_recompute(j.model, made++ % 2));
+    return j;
+}
+
+START_TEST(recomputed)
+{
+    assert_same(recomputes, (kind)_i, 2, 6);
+}
+END_TEST
+
 static job with_clip(kind kind, int optimizer)
 {
     job j = job_new(kind, optimizer);
@@ -1157,6 +1172,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, mlp, 0, OPTIMIZERS);
     tcase_add_loop_test(t, transformer, 0, 3);
     tcase_add_loop_test(t, cnn, 2, 4);
+    tcase_add_loop_test(t, recomputed, MLP, CNN + 1);
     tcase_add_loop_test(t, variants, 0, 5);
     tcase_add_loop_test(t, clipping, 0, 6);
     tcase_add_loop_test(t, mixed_precision, 0, 3);

@@ -349,6 +349,34 @@ LIST(tn_custom_op, custom_ops,
      { NULL, NULL, custom_copies, NULL, custom_free, false, NULL },
      { "idle", NULL, NULL, NULL, NULL, false, NULL })
 
+static tn_status recompute_computes(void *user, int n_in, tn_tensor *const *in, int n_out,
+                                    tn_tensor **out)
+{
+    (void)user;
+    for (int i = 0; i < n_out; i++) {
+        tn_tensor *x = i < n_in && !tn_is_none(in[i]) ? in[i] : tn_randn(TN_SHAPE(2));
+        out[i] = tn_sin(tn_exp(tn_dropout(x, 0.5, true)));
+    }
+    return TN_OK;
+}
+static tn_status recompute_nests(void *user, int n_in, tn_tensor *const *in, int n_out,
+                                 tn_tensor **out)
+{
+    return tn_recompute_n(recompute_computes, user, n_in, in, n_out, out);
+}
+static tn_status recompute_errs(void *user, int n_in, tn_tensor *const *in, int n_out,
+                                tn_tensor **out)
+{
+    (void)user;
+    tn_scope_begin(); /* and does not end it */
+    tn_set_grad_enabled(!tn_recomputing());
+    if (!tn_recomputing()) return recompute_computes(user, n_in, in, n_out, out);
+    for (int i = 1; i < n_out; i++) out[i] = n_in ? in[0] : TN_NONE;
+    out[0] = n_in ? tn_log(in[0]) : NULL;
+    return TN_OK;
+}
+LIST(tn_recompute_function, recomputed, recompute_computes, recompute_nests, recompute_errs)
+
 static tn_status apply_nothing(tn_module *m, void *user)
 {
     (void)m, (void)user;

@@ -1111,6 +1111,7 @@ OPTIONS(plateau_options, tn_plateau_options, REAL(factor, 0.1, 0.5), REAL(thresh
 CALLBACK(grad_hook, grad_hooks)
 CALLBACK(function, functions)
 CALLBACK(step_function, steps)
+CALLBACK(recompute_function, recomputed)
 CALLBACK(pre_hook, pre_hooks)
 CALLBACK(post_hook, post_hooks)
 CALLBACK(backward_hook, backward_hooks)

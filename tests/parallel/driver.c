@@ -92,6 +92,7 @@ static tn_tensor *of_rank(tn_tensor *t, int rank)
 /* ---- training -------------------------------------------------------------------------------- */
 
 static bool with_norm;    /* a batch norm, whose statistics are those of all ranks */
+static bool recomputes;   /* its activations */
 static tn_dtype messages; /* of gradients */
 
 /* train DTYPE BUCKET_BYTES PARTS FILE: ten steps; every rank has part of each batch, computed in
@@ -104,6 +105,7 @@ static void train(char **argument)
     tn_module *m = mlp(HIDDEN, with_norm);
     TN_CHECK(tn_module_to_dtype(m, dtype));
     if (with_norm) TN_CHECK(tn_batch_norm_set_sync(m, true));
+    TN_CHECK(tn_module_set_recompute(m, recomputes));
     tn_data_parallel_options o = { .bucket_bytes = atoi(argument[1]), .messages = messages };
     tn_data_parallel *p = shared(m, o);
     TN_CHECK(tn_data_parallel_check(p));
@@ -134,6 +136,13 @@ static void norm(char **argument)
     char bytes[] = "64", pieces[] = "1";
     with_norm = true;
     train((char *[]){ argument[0], bytes, pieces, argument[1] });
+}
+
+/* recompute DTYPE FILE: the same, with what backward needs computed again. */
+static void recompute(char **argument)
+{
+    recomputes = true;
+    norm(argument);
 }
 
 /* bf16 DTYPE BUCKET_BYTES FILE: train, with messages in bf16. */
@@ -905,14 +914,14 @@ static void on_the_gpu(void)
 int main(int argc, char **argv)
 {
     static const rank_mode mode[] = {
-        WITH(train, 4),   WITH(norm, 2), WITH(wide, 1), WITH(train_bf16, 3),
-        WITH(compare, 3), WITH(die, 1),  WITH(maps, 1), MODE(differ),
-        MODE(buffers),    MODE(unused),  MODE(frozen),  MODE(tied),
-        MODE(overlap),    MODE(dtypes),  MODE(calls),   MODE(random_numbers),
-        MODE(mismatch),   MODE(memory),  MODE(faults),  MODE(capture),
-        MODE(two),        MODE(changed), MODE(gpus),    MODE(half_sums),
-        MODE(half_edges), MODE(uneven),  MODE(dealt),   MODE(leave),
-        MODE(same_data),
+        WITH(train, 4),       WITH(norm, 2),    WITH(recompute, 2), WITH(wide, 1),
+        WITH(train_bf16, 3),  WITH(compare, 3), WITH(die, 1),       WITH(maps, 1),
+        MODE(differ),         MODE(buffers),    MODE(unused),       MODE(frozen),
+        MODE(tied),           MODE(overlap),    MODE(dtypes),       MODE(calls),
+        MODE(random_numbers), MODE(mismatch),   MODE(memory),       MODE(faults),
+        MODE(capture),        MODE(two),        MODE(changed),      MODE(gpus),
+        MODE(half_sums),      MODE(half_edges), MODE(uneven),       MODE(dealt),
+        MODE(leave),          MODE(same_data),
     };
     bool cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
     return rank_main(

@@ -34,6 +34,7 @@ for n in 2 4; do
     ranks $n train_bf16 f64 64 i && ranks 1 compare f64 i 1e-12
     # batch norm over all ranks, buffers included
     ranks $n norm f64 e && ranks 1 compare n64 e 1e-12
+    ranks $n recompute f64 r && cmp e r
     ranks $n norm f32 f && ranks 1 compare n32 f 5e-6 && cat log
     # two threads in each process, and the optimizer's state dealt over the ranks
     TN_NUM_THREADS=2 ranks $n wide w && ranks 1 compare w64 w 1e-12 && cat log

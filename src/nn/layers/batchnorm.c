@@ -48,7 +48,7 @@ static int take(batchnorm *m, tn_tensor *const next[2])
     int mean = all_finite(next[0]), var = all_finite(next[1]);
     if (mean < 0 || var < 0) return -1;
     if (!mean || !var) {
-        m->skipped++;
+        if (!tn_recomputing()) m->skipped++;
         return 0;
     }
     return tn_copy_(m->running_mean, next[0]) == TN_OK && tn_copy_(m->running_var, next[1]) == TN_OK

@@ -55,6 +55,11 @@ static const tn_module_type encoder_type = {
     .forward_n = encoder_forward_n,
 };
 
+tn_module *tni_encoder_layers(const tn_module *m)
+{
+    return m->type == &encoder_type ? ((const encoder *)m)->layers : NULL;
+}
+
 tn_module *tn_encoder_new(tn_module *layer, int n, tn_module *norm)
 {
     encoder *m = NULL;

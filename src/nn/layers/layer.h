@@ -61,11 +61,9 @@ double *tni_multihead_attention_dropout(tn_module *m);
 double *tni_encoder_layer_dropout(tn_module *m);
 double *tni_recurrent_dropout(tn_module *m);
 
-/* The arguments of attention, and of the layers that use it, besides tensors. */
-typedef struct tni_attention_options {
-    bool causal;
-} tni_attention_options;
 bool tni_is_encoder_layer(const tn_module *m);
+/* The ModuleList of an encoder; NULL (no message) for any other module. */
+tn_module *tni_encoder_layers(const tn_module *m);
 /* encoder_layer.c: the masks of a call with x, or with x, mask and key padding, and one output; and
  * such a call through a typed function, on a module of this type. */
 tn_status tni_masks_of(const tn_module *self, int n_in, tn_tensor *const *in, int n_out,

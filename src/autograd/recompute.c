@@ -1,0 +1,583 @@
+/*
+ * recompute.c - functions whose activations backward computes again (tenon/recompute.h).
+ *
+ * The function's ops are recorded as always: same nodes, same edges, so the engine, its order and
+ * every gradient are what they would be without. But each node at once forgets what it keeps. When
+ * backward first needs that, the function runs again, in a graph of its own; its k-th node hands
+ * over to the k-th node of the first run what it kept. The graph of the second run is never
+ * differentiated.
+ *
+ * The second run must do what the first did. It gets the generator, autocast with the casts that
+ * were there, and buffers as they were: before a function writes a buffer, its memory is copied,
+ * and before it puts another tensor into a slot, the old one is kept. All of it is exchanged with
+ * what is there now, and again afterwards, so that buffers move once. A node of the second run that
+ * kept memory of such a buffer gets a copy.
+ *
+ * A function within a function: its nodes count in both. When the outer one ends, the inner one
+ * keeps nothing: its inputs are activations, too. The second run of the outer one then calls it as
+ * if for the first time, so what its nodes forgot is found in two steps.
+ *
+ * Source: Chen et al., Training deep nets with sublinear memory cost (2016), section 3.
+ */
+#include "autograd/recompute.h"
+#include "autograd/notify.h"
+#include "tensor/random.h"
+
+struct tni_region {
+    atomic_int refs;
+    tn_recompute_function function;
+    void *user;
+    void (*release)(void *user);
+    int n_in, n_out;
+    tn_tensor **in;        /* n_in aliases without history; NULL: done with */
+    uint64_t *version;     /* n_in */
+    bool *wants;           /* n_in: takes a gradient */
+    tni_generator_state generator;
+    tn_dtype cast;
+    struct tni_map *casts; /* autocast's, when it began */
+    tni_undo *undo;
+    size_t n_undo, undo_room;
+    size_t n; /* nodes of the first run */
+
+    tni_region *above; /* the one that it was called in, while it runs */
+    tni_region *outer; /* counted: this one's nodes are its nodes from `base` on, in its second run */
+    size_t base;
+    bool again;       /* its second run is on */
+    bool ran;         /* and is over */
+    tni_node **fresh; /* n_fresh: the second run's; NULL where taken */
+    size_t n_fresh, fresh_room;
+};
+
+TNI_THREAD tni_region *tni_region_now;
+static TNI_THREAD int recomputing;
+
+bool tn_recomputing(void)
+{
+    return recomputing > 0;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+/* What only a second run needs. */
+static void finish(tni_region *r)
+{
+    for (int i = 0; r->in && i < r->n_in; i++) tn_drop(r->in[i]);
+    tni_free(r->in, (size_t)r->n_in * sizeof *r->in);
+    r->in = NULL;
+    tni_autocast_free(r->casts);
+    r->casts = NULL;
+    for (size_t i = 0; i < r->n_undo; i++) {
+        r->undo[i].drop(r->undo[i].object);
+        tn_drop(r->undo[i].value);
+    }
+    tni_room_free(&r->undo, &r->undo_room, sizeof *r->undo);
+    r->n_undo = 0;
+    if (r->release) r->release(r->user);
+    r->release = NULL;
+}
+
+static void drop_fresh(tni_region *r)
+{
+    for (size_t i = 0; i < r->n_fresh; i++)
+        if (r->fresh[i]) tni_node_drop(r->fresh[i]);
+    tni_room_free(&r->fresh, &r->fresh_room, sizeof *r->fresh);
+    r->n_fresh = 0;
+}
+
+void tni_region_drop(tni_region *r)
+{
+    while (r && tni_last(&r->refs)) {
+        tni_region *outer = r->outer;
+        finish(r);
+        drop_fresh(r);
+        tni_free(r->version, (size_t)r->n_in * sizeof *r->version);
+        tni_free(r->wants, (size_t)r->n_in * sizeof *r->wants);
+        tni_free(r, sizeof *r);
+        r = outer;
+    }
+}
+
+static tni_region *keep(tni_region *r)
+{
+    atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
+    return r;
+}
+
+static tni_region *region_new(tn_recompute_function function, void *user, int n_in,
+                              tn_tensor *const *in, int n_out)
+{
+    tni_region *r = tni_calloc(sizeof *r);
+    if (!r) return NULL;
+    r->refs = 1;
+    r->function = function;
+    r->user = user;
+    r->n_in = n_in;
+    r->n_out = n_out;
+    r->cast = tni_autocasting;
+    bool made = true;
+    if (n_in > 0) {
+        r->in = tni_calloc((size_t)n_in * sizeof *r->in);
+        r->version = tni_calloc((size_t)n_in * sizeof *r->version);
+        r->wants = tni_calloc((size_t)n_in * sizeof *r->wants);
+        made = r->in && r->version && r->wants;
+    }
+    for (int i = 0; made && i < n_in; i++) {
+        r->in[i] = tni_none(in[i]) ? TN_NONE : tni_alias_raw(in[i]);
+        made = r->in[i] != NULL;
+        r->version[i] = tn_version(in[i]);
+        r->wants[i] = in[i]->requires_grad;
+    }
+    made = made && tni_autocast_copy(&r->casts);
+    tni_generator_get(tn_default_generator(), &r->generator);
+    if (made) return r;
+    tni_region_drop(r);
+    return NULL;
+}
+
+/* ---- recording ------------------------------------------------------------------------------- */
+
+/* What it keeps of parameters stays, so that a change of one is seen. */
+void tni_region_forget(tni_node *node, tn_tensor *const *in)
+{
+    if (!node->region) return;
+    for (int i = node->n_in - 1; i >= 0; i--) {
+        bool parameter = in[i]->is_parameter && !node->op->recompute;
+        if (node->x[i].alias && !parameter) tni_saved_let_go(node, i);
+    }
+    tn_drop(node->y.alias);
+    node->y.alias = NULL;
+    for (int i = 0; i < node->n_saved; i++) {
+        tn_drop(node->saved[i]);
+        node->saved[i] = NULL;
+    }
+}
+
+tn_status tni_region_record(tni_node *node, tn_tensor *const *in)
+{
+    tni_region *r = tni_region_now;
+    if (!r->again) {
+        node->region = keep(r);
+        node->region_index = r->n;
+        tni_region_forget(node, in);
+    }
+    for (; r; r = r->above) {
+        if (!r->again) {
+            r->n++;
+            continue;
+        }
+        if (!tni_room(&r->fresh, &r->fresh_room, r->n_fresh, 1, sizeof *r->fresh))
+            return TN_E_NOMEM;
+        atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed);
+        r->fresh[r->n_fresh++] = node;
+        break;
+    }
+    return TN_OK;
+}
+
+/* ---- buffers --------------------------------------------------------------------------------- */
+
+static bool has(const tni_region *r, const void *key)
+{
+    for (size_t i = 0; i < r->n_undo; i++)
+        if (r->undo[i].key == key) return true;
+    return false;
+}
+
+tn_status tni_region_undo(const tni_undo *u)
+{
+    for (tni_region *r = tni_region_now; r && !r->again; r = r->above) {
+        if (has(r, u->key)) continue;
+        if (!tni_room(&r->undo, &r->undo_room, r->n_undo, 1, sizeof *u)) return TN_E_NOMEM;
+        u->keep(u->object);
+        tn_keep(u->value);
+        r->undo[r->n_undo++] = *u;
+    }
+    return TN_OK;
+}
+
+/* All of t's memory as one axis, without history, in the current scope. */
+static tn_tensor *all_of(const tn_tensor *t)
+{
+    tni_spec spec = { .dtype = t->dtype, .strided = true, .shape = { .rank = 1 }, .stride = { 1 } };
+    spec.shape.size[0] = (int64_t)(t->storage->nbytes / tn_dtype_size(t->dtype));
+    return tni_alias(t, &spec);
+}
+
+static void put(tn_tensor *to, const tn_tensor *from)
+{
+    tni_copy a = { .y = tni_array_of(to), .x = tni_array_of(from) };
+    tni_backend_of(to)->copy(&a);
+}
+
+static void exchange_memory(tni_undo *u)
+{
+    if (TNI_UNLIKELY(tni_watching) && tni_watching->writes)
+        tni_watching->writes(tni_watching, u->object);
+    put(u->room, u->object);
+    put(u->object, u->value);
+    put(u->value, u->room);
+}
+
+static void keep_tensor(void *t)
+{
+    tn_keep(t);
+}
+
+static void drop_tensor(void *t)
+{
+    tn_drop(t);
+}
+
+tn_status tni_region_writes(const tn_tensor *t)
+{
+    const tni_storage *s = t->storage;
+    bool lacks = false;
+    if (atomic_load_explicit(&s->buffer_marks, memory_order_relaxed) == 0) return TN_OK;
+    for (const tni_region *r = tni_region_now; r && !r->again; r = r->above) lacks |= !has(r, s);
+    if (!lacks) return TN_OK;
+    tn_scope scope = tn_scope_begin();
+    tni_watch_suspend();
+    tn_status status = TN_OK;
+    TN_NO_GRAD
+    {
+        tn_tensor *here = all_of(t), *copy = here ? tn_clone(here) : NULL;
+        status = copy ? tni_region_undo(&(tni_undo){ s, here, copy, exchange_memory, keep_tensor,
+                                                     drop_tensor, NULL, 0 })
+                      : tni_pending();
+    }
+    tni_watch_resume();
+    tn_scope_end(scope);
+    return status;
+}
+
+/* ---- the second run -------------------------------------------------------------------------- */
+
+/* Everything that may fail: room for the exchanges, in the current scope. */
+static tn_status prepare(tni_region *r)
+{
+    tn_status status = TN_OK;
+    for (size_t i = 0; status == TN_OK && i < r->n_undo; i++)
+        if (r->undo[i].exchange == exchange_memory)
+            status = (r->undo[i].room = tn_empty_like(r->undo[i].value)) ? TN_OK : tni_pending();
+    return status;
+}
+
+/* After a first run that failed: as if it had not begun. */
+static void take_back(tni_region *r)
+{
+    for (size_t i = r->n_undo; i-- > 0;) {
+        tni_undo *u = &r->undo[i];
+        if (u->exchange == exchange_memory)
+            put(u->object, u->value);
+        else
+            u->exchange(u);
+    }
+    tni_generator_put(tn_default_generator(), &r->generator);
+}
+
+/* Newest first; the other way afterwards. */
+static void exchange_all(tni_region *r, bool before)
+{
+    for (size_t i = 0; i < r->n_undo; i++) {
+        tni_undo *u = &r->undo[before ? r->n_undo - 1 - i : i];
+        u->exchange(u);
+    }
+}
+
+/* Versions of memory during the second run are such as no others have. */
+static void set_versions(tni_region *r, bool before)
+{
+    for (size_t i = 0; i < r->n_undo; i++) {
+        tni_undo *u = &r->undo[i];
+        if (u->exchange != exchange_memory) continue;
+        _Atomic uint64_t *version = &((tn_tensor *)u->object)->storage->version;
+        if (before) u->version = atomic_load_explicit(version, memory_order_relaxed);
+        uint64_t to = before ? u->version + (UINT64_C(1) << 40) : u->version;
+        atomic_store_explicit(version, to, memory_order_relaxed);
+    }
+}
+
+/* Kept memory of a buffer becomes a copy as the second run left it, unless it changed after it was
+ * kept: then its version is still one that no other has, and reading it is the usual error. */
+static void own_memory(tni_region *r, tn_tensor *alias, tni_saved *saved)
+{
+    for (size_t i = 0; alias && i < r->n_undo; i++) {
+        const tni_undo *u = &r->undo[i];
+        if (u->exchange != exchange_memory || u->key != alias->storage) continue;
+        if (saved && saved->version != tn_version(alias)) return;
+        tni_storage *old = alias->storage;
+        alias->storage = u->value->storage;
+        atomic_fetch_add_explicit(&alias->storage->refs, 1, memory_order_relaxed);
+        tni_storage_drop(old);
+        if (saved) saved->version = tn_version(alias);
+        return;
+    }
+}
+
+static void own_buffers(tni_region *r)
+{
+    for (size_t k = 0; r->n_undo && k < r->n_fresh; k++) {
+        tni_node *node = r->fresh[k];
+        for (int i = 0; i < node->n_in; i++) own_memory(r, node->x[i].alias, &node->x[i]);
+        own_memory(r, node->y.alias, &node->y);
+        for (int i = 0; i < node->n_saved; i++) own_memory(r, node->saved[i], NULL);
+    }
+}
+
+static tn_status check_inputs(const tni_region *r)
+{
+    for (int i = 0; i < r->n_in; i++)
+        if (!tni_none(r->in[i]) && tn_version(r->in[i]) != r->version[i])
+            return tni_error(TN_E_STATE,
+                             "tn_backward: input %d of a function of tn_recompute, %s, was changed "
+                             "in place after it ran: want it unchanged until backward; tn_clone it "
+                             "before the change",
+                             i, tni_text(r->in[i]));
+    return TN_OK;
+}
+
+/* The inputs as handles of their own, with gradients as they had. */
+static tn_status copy_inputs(const tni_region *r, tn_tensor **in)
+{
+    for (int i = 0; i < r->n_in; i++) {
+        in[i] = tni_none(r->in[i]) ? TN_NONE : tn_scope_adopt(tni_alias_raw(r->in[i]));
+        if (!in[i]) return tni_pending();
+        if (!tni_none(in[i])) in[i]->requires_grad = r->wants[i];
+    }
+    return TN_OK;
+}
+
+/* Calls it in the state of its first run, whose nodes count where r->above says. */
+static tn_status call(tni_region *r, tn_tensor *const *in, tn_tensor **out)
+{
+    uint64_t errors = tni_error_count;
+    r->above = r->again ? NULL : tni_region_now;
+    tni_region *was = tni_region_now;
+    tni_region_now = r;
+    tn_status status = r->function(r->user, r->n_in, in, r->n_out, out);
+    tni_region_now = was;
+    if (tni_error_count != errors && status == TN_OK) status = tni_pending();
+    for (int i = 0; status == TN_OK && i < r->n_out; i++)
+        if (!out[i])
+            status = tni_missing("tn_recompute: its function gave NULL for output %d: want a tensor",
+                                 i);
+    return status;
+}
+
+static tn_status call_again(tni_region *r, tn_tensor *const *in, tn_tensor **out)
+{
+    tni_generator_state generator;
+    bool grad = tn_set_grad_enabled(true);
+    tn_dtype cast = tni_autocasting;
+    tni_generator_get(tn_default_generator(), &generator);
+    tni_generator_put(tn_default_generator(), &r->generator);
+    tni_autocasting = r->cast;
+    struct tni_map *casts = tni_autocast_exchange(r->casts);
+    set_versions(r, true);
+    exchange_all(r, true);
+    recomputing++;
+    r->again = true;
+    tn_status status = call(r, in, out);
+    r->again = false;
+    recomputing--;
+    exchange_all(r, false);
+    if (status == TN_OK) own_buffers(r);
+    set_versions(r, false);
+    r->casts = tni_autocast_exchange(casts);
+    tni_autocasting = cast;
+    tni_generator_put(tn_default_generator(), &generator);
+    tn_set_grad_enabled(grad);
+    return status;
+}
+
+static tn_status run_again(tni_region *r)
+{
+    size_t n = (size_t)r->n_in + (size_t)r->n_out;
+    tn_status status = check_inputs(r);
+    tn_tensor **in = status == TN_OK ? tni_calloc(n * sizeof *in) : NULL;
+    if (!in) return status == TN_OK ? TN_E_NOMEM : status;
+    size_t guarded = tni_scope_guard();
+    tn_scope scope = tn_scope_begin();
+    status = scope.depth < 0 ? tni_pending() : copy_inputs(r, in);
+    if (status == TN_OK) status = prepare(r);
+    if (status == TN_OK) status = call_again(r, in, in + r->n_in);
+    tni_scope_unguard(guarded);
+    tn_scope_end(scope);
+    tni_free(in, n * sizeof *in);
+    r->ran = status == TN_OK;
+    if (r->ran)
+        finish(r);
+    else
+        drop_fresh(r);
+    return status;
+}
+
+/* ---- handing over ---------------------------------------------------------------------------- */
+
+static bool same_tensors(const tni_meta *a, const tni_meta *b, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (a[i].absent != b[i].absent || a[i].dtype != b[i].dtype ||
+            !tni_shape_equal(&a[i].shape, &b[i].shape))
+            return false;
+    return true;
+}
+
+/* An op of the user's has a descriptor for each call. */
+static bool same_op(const tni_node *a, const tni_node *b)
+{
+    if (a->op->custom || b->op->custom)
+        return a->op->custom && b->op->custom && strcmp(a->op->name, b->op->name) == 0;
+    if (a->op != b->op || a->nbytes != b->nbytes) return false;
+    size_t args_at = (size_t)((char *)a->args - (char *)a);
+    return !a->op->whole_args || memcmp(a->args, b->args, a->nbytes - args_at) == 0;
+}
+
+/* A leaf is read as it is now. */
+static tn_status check_leaves(const tni_node *node, const tni_node *again)
+{
+    for (int i = 0; i < node->n_in; i++) {
+        const tn_tensor *leaf = node->edge[i].leaf;
+        if (!leaf || !again->x[i].alias || node->x[i].version == tn_version(leaf)) continue;
+        return tni_error(TN_E_STATE,
+                         "tn_backward: input %d of %s%s, %s, was changed in place after it was "
+                         "recorded in a function of tn_recompute: want it unchanged until backward",
+                         i, tni_op_prefix(node->op), node->op->name, tni_text(leaf));
+    }
+    return TN_OK;
+}
+
+static tn_status check_same(const tni_node *node, const tni_node *again)
+{
+    if (again && same_op(node, again) && node->n_in == again->n_in && node->n_out == again->n_out &&
+        node->n_saved == again->n_saved && same_tensors(node->in, again->in, node->n_in) &&
+        same_tensors(node->out, again->out, node->n_out))
+        return check_leaves(node, again);
+    return tni_error(TN_E_STATE,
+                     "tn_backward: a function of tn_recompute recorded %s%s of %s, and when it ran "
+                     "again %s%s of %s: want the same ops in both runs (modes, shapes and random "
+                     "numbers alike)",
+                     tni_op_prefix(node->op), node->op->name, tni_shape_text(&node->out[0].shape),
+                     again ? tni_op_prefix(again->op) : "", again ? again->op->name : "no op",
+                     again ? tni_shape_text(&again->out[0].shape) : "any shape");
+}
+
+/* Node k of the function's second run, which keeps what was forgotten: *at. NULL: there is none. */
+static tn_status find(tni_region *r, size_t k, tni_node ***at)
+{
+    tni_node **slot = NULL;
+    *at = NULL;
+    if (r->outer) { /* there it was called as if for the first time */
+        tn_status status = find(r->outer, r->base + k, &slot);
+        if (status != TN_OK || !slot || !*slot || !(*slot)->region) return status;
+        return find((*slot)->region, (*slot)->region_index, at);
+    }
+    tn_status status = r->ran ? TN_OK : run_again(r);
+    if (status == TN_OK && k < r->n_fresh) *at = &r->fresh[k];
+    return status;
+}
+
+static void take(tni_node *node, tni_node *from)
+{
+    for (int i = 0; i < node->n_in; i++) {
+        if (!from->x[i].alias || node->x[i].alias) continue;
+        node->x[i] = from->x[i];
+        from->x[i].alias = NULL;
+    }
+    atomic_init(&node->holds, atomic_load_explicit(&from->holds, memory_order_relaxed));
+    node->y = from->y;
+    from->y.alias = NULL;
+    for (int i = 0; i < node->n_saved; i++) {
+        node->saved[i] = from->saved[i];
+        from->saved[i] = NULL;
+    }
+}
+
+tn_status tni_region_fill(tni_node *node)
+{
+    tni_node **at;
+    tn_status status = find(node->region, node->region_index, &at);
+    if (status == TN_OK) status = check_same(node, at ? *at : NULL);
+    if (status != TN_OK) return status;
+    take(node, *at);
+    tni_node_drop(*at);
+    *at = NULL;
+    tni_region_drop(node->region);
+    node->region = NULL;
+    return TN_OK;
+}
+
+/* ---- the function ---------------------------------------------------------------------------- */
+
+static tn_status hand_over(tn_scope scope, size_t guarded, tn_status status, int n, tn_tensor **out)
+{
+    for (int i = 0; status == TN_OK && i < n; i++) tn_keep(out[i]);
+    tni_scope_unguard(guarded);
+    tn_scope_end(scope);
+    for (int i = 0; i < n; i++) {
+        if (status != TN_OK)
+            out[i] = NULL;
+        else if (!(out[i] = tn_scope_adopt(out[i])))
+            status = tni_pending();
+    }
+    return status;
+}
+
+tn_status tni_recompute(tn_recompute_function function, void *user, void (*release)(void *user),
+                        int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+{
+    tni_region *r = region_new(function, user, n_in, in, n_out);
+    if (!r) {
+        if (release) release(user);
+        return TN_E_NOMEM;
+    }
+    r->release = release;
+    size_t guarded = tni_scope_guard();
+    tn_scope scope = tn_scope_begin();
+    for (int i = 0; i < n_out; i++) out[i] = NULL;
+    tni_region *above = tni_region_now;
+    r->base = above ? above->n : 0;
+    tn_status status = scope.depth < 0 ? tni_pending() : call(r, in, out);
+    status = hand_over(scope, guarded, status, n_out, out);
+    if (status != TN_OK) take_back(r);
+    if (above && !above->again) { /* its second run makes this one again */
+        r->outer = keep(above);
+        finish(r);
+    }
+    r->above = NULL;
+    tni_region_drop(r);
+    return status;
+}
+
+static tn_status check_call(tn_recompute_function function, int n_in, tn_tensor *const *in,
+                            int n_out, tn_tensor **out)
+{
+    static const char f[] = "tn_recompute";
+    if (!function) return tni_poison(f, "function");
+    if (n_in < 0 || (n_in && !in) || n_out < 1 || !out)
+        return tni_error(TN_E_INVALID,
+                         "%s: %d inputs%s and %d outputs%s: want arrays of them, and at least one "
+                         "output",
+                         f, n_in, n_in && !in ? " at NULL" : "", n_out, out ? "" : " at NULL");
+    for (int i = 0; i < n_in; i++) {
+        char which[24];
+        snprintf(which, sizeof which, "input %d", i);
+        if (!in[i]) return tni_poison(f, which);
+    }
+    return TN_OK;
+}
+
+tn_status tn_recompute_n(tn_recompute_function function, void *user, int n_in, tn_tensor *const *in,
+                         int n_out, tn_tensor **out)
+{
+    tn_status status = check_call(function, n_in, in, n_out, out);
+    if (status == TN_OK) return tni_recompute(function, user, NULL, n_in, in, n_out, out);
+    for (int i = 0; out && i < n_out; i++) out[i] = NULL;
+    return status;
+}
+
+tn_tensor *tn_recompute(tn_recompute_function function, void *user, int n_in, tn_tensor *const *in)
+{
+    tn_tensor *out = NULL;
+    return tn_recompute_n(function, user, n_in, in, 1, &out) == TN_OK ? out : NULL;
+}

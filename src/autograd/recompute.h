@@ -1,0 +1,49 @@
+/*
+ * recompute.h - functions that backward runs again (tn_recompute), as the engine and modules see
+ * them.
+ */
+#ifndef TNI_RECOMPUTE_H
+#define TNI_RECOMPUTE_H
+
+#include <tenon/recompute.h>
+
+#include "autograd/graph.h"
+
+/* One call of tn_recompute, shared by its nodes. */
+typedef struct tni_region tni_region;
+
+/* What a function changes, as it was before: that is put back for its second run, and what is there
+ * now after it. */
+typedef struct tni_undo {
+    const void *key;  /* of what is changed: a region has one entry for each */
+    void *object;     /* counted by keep and drop */
+    tn_tensor *value; /* counted: what object had, or, during the second run, has now */
+    void (*exchange)(struct tni_undo *u); /* of value and what object has; cannot fail */
+    void (*keep)(void *object);
+    void (*drop)(void *object);
+    tn_tensor *room;  /* of memory, during the second run: as large as value */
+    uint64_t version; /* of memory before it */
+} tni_undo;
+
+/* The innermost one that this thread runs; NULL: none. */
+extern TNI_THREAD tni_region *tni_region_now;
+
+/* A node was recorded from these inputs. It forgets what it keeps; in a second run it stays. */
+tn_status tni_region_record(tni_node *node, tn_tensor *const *in);
+/* The same for what an op of the user's keeps after that. */
+void tni_region_forget(tni_node *node, tn_tensor *const *in);
+/* Gives the node what it forgot; the function runs again for the first of its nodes. */
+tn_status tni_region_fill(tni_node *node);
+void tni_region_drop(tni_region *r);
+
+/* t is about to be written. */
+tn_status tni_region_writes(const tn_tensor *t);
+/* Adds u to each region in its first run that has no entry with that key; each counts object and
+ * value once more. */
+tn_status tni_region_undo(const tni_undo *u);
+
+/* tn_recompute_n; release (or NULL) is called with user once nothing needs it any more. */
+tn_status tni_recompute(tn_recompute_function function, void *user, void (*release)(void *user),
+                        int n_in, tn_tensor *const *in, int n_out, tn_tensor **out);
+
+#endif

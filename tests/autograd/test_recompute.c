@@ -1,0 +1,499 @@
+/*
+ * test_recompute.c - functions that backward runs again (tn_recompute): outputs, gradients, masks,
+ * the generator and every buffer have the bits that they have without it, and the activations'
+ * memory is free in between. What cannot be the same is refused by name.
+ */
+
+
+#include "autograd/gradients.h"
+#include "files.h"
+
+enum { ROWS = 6, WIDTH = 8 };
+
+/* ---- a net with everything that a second run could spoil ------------------------------------- */
+
+/* A user's module: a unit vector that each training call moves in place, as spectral norm does, and
+ * a count that it replaces by tn_assign. */
+typedef struct norm {
+    tn_module base;
+    tn_tensor *weight, *u, *calls;
+    bool copies; /* u, so that a call after this one may move it before backward */
+} norm;
+
+static tn_tensor *length(tn_tensor *x)
+{
+    return tn_sqrt(tn_sum_all(tn_square(x)));
+}
+
+static tn_tensor *norm_forward(tn_module *self, tn_tensor *x)
+{
+    norm *m = (norm *)self;
+    if (tn_training(self)) TN_NO_GRAD
+        {
+            tn_tensor *v = tn_matmul(tn_transpose(m->weight, 0, 1), m->u);
+            tn_tensor *u = tn_matmul(m->weight, tn_div(v, length(v)));
+            if (tn_copy_(m->u, tn_div(u, length(u))) != TN_OK) return NULL;
+            if (tn_assign(&m->calls, tn_add_scalar(m->calls, 1)) != TN_OK) return NULL;
+        }
+    tn_tensor *u = m->copies ? tn_clone(m->u) : m->u;
+    tn_tensor *sigma = length(tn_matmul(tn_transpose(m->weight, 0, 1), u));
+    return tn_mul(tn_linear(x, tn_div(m->weight, sigma), TN_NONE), tn_div(m->calls, m->calls));
+}
+
+static const tn_module_type norm_type = { .name = "Norm",
+                                          .size = sizeof(norm),
+                                          .forward = norm_forward };
+
+static tn_module *norm_new(void)
+{
+    norm *m = tn_module_new(&norm_type);
+    assert_made(m);
+    tn_register_parameter(&m->base, "weight", &m->weight, tn_randn(TN_SHAPE(WIDTH, WIDTH)));
+    tn_register_buffer(&m->base, "u", &m->u, tn_ones(TN_SHAPE(WIDTH)), TN_PERSISTENT);
+    tn_register_buffer(&m->base, "calls", &m->calls, tn_ones(TN_SCALAR), TN_PERSISTENT);
+    return tn_module_done(&m->base);
+}
+
+typedef struct net {
+    tn_module base;
+    tn_module *fc, *bn, *ln, *drop, *norm;
+    int runs;
+} net;
+
+static const tn_module_type net_type = { .name = "Net", .size = sizeof(net) };
+
+static net *net_new(void)
+{
+    net *m = tn_module_new(&net_type);
+    assert_made(m);
+    tn_module *base = &m->base;
+    tn_linear_options plain = { 0 };
+    tn_register_module(base, "fc", &m->fc, tn_linear_new(WIDTH, WIDTH, plain));
+    tn_register_module(base, "bn", &m->bn,
+                       tn_batch_norm1d_new(WIDTH, (tn_batch_norm_options){ .cumulative = true }));
+    tn_register_module(base, "ln", &m->ln,
+                       tn_layer_norm_new(TN_SHAPE(WIDTH), (tn_layer_norm_options){ 0 }));
+    tn_register_module(base, "drop", &m->drop, tn_dropout_new(0.3));
+    tn_register_module(base, "norm", &m->norm, norm_new());
+    assert_made(owned(tn_module_done(base)));
+    return m;
+}
+
+static tn_status block(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+{
+    net *m = user;
+    m->runs += !tn_recomputing();
+    tn_tensor *h = tn_gelu(tn_forward(m->bn, tn_forward(m->fc, in[0])));
+    h = tn_add(tn_forward(m->drop, h), tn_mul_scalar(tn_randn(TN_SHAPE(WIDTH)), 0.1));
+    h = tn_forward(m->norm, tn_forward(m->ln, h));
+    h = tn_forward(m->fc, tn_silu(h)); /* a parameter used twice */
+    out[0] = n_in > 1 ? tn_mul(h, in[1]) : h;
+    if (n_out > 1) out[1] = tn_tanh(h);
+    return TN_OK;
+}
+
+/* The block within another one, twice. */
+static tn_status nest(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+{
+    tn_tensor *h = tn_recompute(block, user, n_in, in);
+    h = tn_sigmoid(h);
+    return tn_recompute_n(block, user, 1, &h, n_out, out);
+}
+
+static tn_status plain_nest(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+{
+    tn_tensor *h = NULL;
+    tn_status status = block(user, n_in, in, 1, &h);
+    if (status != TN_OK) return status;
+    h = tn_sigmoid(h);
+    return block(user, 1, &h, n_out, out);
+}
+
+static const struct way {
+    const char *name;
+    tn_recompute_function plain, again;
+    int n_in, n_out;
+    tn_dtype cast;
+} ways[] = {
+    { "one input", block, block, 1, 1, TN_F32 },
+    { "two inputs, two outputs", block, block, 2, 2, TN_F32 },
+    { "autocast", block, block, 2, 2, TN_BF16 },
+    { "nested", plain_nest, nest, 1, 2, TN_F32 },
+    { "nested, autocast", plain_nest, nest, 2, 1, TN_BF16 },
+};
+
+/* Two steps; appends all that they leave to list. */
+static void train(const struct way *way, bool again, tn_list *list)
+{
+    char name[32];
+    tn_manual_seed(3);
+    net *m = net_new();
+    ((norm *)m->norm)->copies = way->again == nest;
+    tn_tensor *in[2] = { tn_randn(TN_SHAPE(ROWS, WIDTH)), tn_randn(TN_SHAPE(ROWS, WIDTH)) };
+    assert_ok(tn_set_requires_grad(in[0], true));
+    tn_optim *opt = owned(tn_sgd(tn_parameters(&m->base), (tn_sgd_options){ .lr = 0.1 }));
+    for (int step = 0; step < 2; step++) {
+        tn_tensor *out[2] = { NULL, NULL }, *loss = NULL;
+        TN_AUTOCAST(way->cast)
+        {
+            tn_tensor *x[2] = { tn_tanh(in[0]), in[1] };
+            assert_ok(again ? tn_recompute_n(way->again, m, way->n_in, x, way->n_out, out)
+                            : way->plain(m, way->n_in, x, way->n_out, out));
+            loss = tn_mean_all(tn_square(tn_add(out[0], out[way->n_out - 1])));
+            loss = tn_add(loss, tn_mean_all(tn_forward(m->fc, x[0]))); /* the parameter once more */
+        }
+        assert_ok(tn_backward(loss));
+        for (int i = 0; i < way->n_out; i++) {
+            snprintf(name, sizeof name, "out %d %d", step, i);
+            assert_ok(tn_list_add(list, name, tn_detach(out[i])));
+        }
+        snprintf(name, sizeof name, "dx %d", step);
+        assert_ok(tn_list_add(list, name, tn_clone(tn_grad(in[0]))));
+        assert_ok(tn_optim_step(opt));
+    }
+    assert_ok(tn_list_add(list, "drawn afterwards", tn_dropout(tn_randn(TN_SHAPE(64)), 0.5, true)));
+    tn_list *state = tn_state_dict(&m->base, "");
+    for (int i = 0; i < state->n; i++) {
+        tn_tensor *t = state->entry[i].tensor;
+        assert_ok(tn_list_add(list, state->entry[i].name, tn_clone(tn_detach(t))));
+        snprintf(name, sizeof name, "d%s", state->entry[i].name);
+        if (tn_requires_grad(t)) assert_ok(tn_list_add(list, name, tn_clone(tn_grad(t))));
+    }
+    ck_assert_int_eq(m->runs, way->again == nest ? 4 : 2);
+}
+
+START_TEST(all_bits_are_those_without)
+{
+    const struct way *way = &ways[_i];
+    tn_list *without = tn_list_new(), *with = tn_list_new();
+    train(way, false, without);
+    train(way, true, with);
+    ck_assert_int_eq(without->n, with->n);
+    for (int i = 0; i < with->n; i++) {
+        const char *differs = difference(with->entry[i].tensor, without->entry[i].tensor, 0, 0);
+        ck_assert_msg(!differs, "%s: %s: %s", way->name, with->entry[i].name, differs);
+    }
+}
+END_TEST
+
+/* PyTorch's checkpoint counts 2, and ends at .57 and 1.696666729. */
+START_TEST(a_batch_norm_moves_once)
+{
+    tn_module *bn = owned(tn_batch_norm1d_new(1, (tn_batch_norm_options){ 0 }));
+    assert_ok(tn_module_set_recompute(bn, true));
+    tn_tensor *x = tn_from_floats((float[]){ 1, 2, 3, 6 }, TN_SHAPE(4, 1));
+    assert_ok(tn_backward(tn_sum_all(tn_forward(bn, x))));
+    ck_assert_double_eq_tol(tn_item(tn_get_buffer(bn, "running_mean")), 0.3, 1e-7);
+    ck_assert_double_eq_tol(tn_item(tn_get_buffer(bn, "running_var")), 1.366666667, 1e-6);
+    ck_assert_double_eq(tn_item(tn_get_buffer(bn, "num_batches_tracked")), 1);
+}
+END_TEST
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static tn_status activations(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+{
+    tn_tensor *h = in[0];
+    for (int i = 0; h && i < 10; i++) h = tn_exp(tn_sin(h));
+    (void)user;
+    (void)n_in;
+    (void)n_out;
+    out[0] = h;
+    return TN_OK;
+}
+
+static int64_t held(void)
+{
+    return tn_memory().in_use;
+}
+
+START_TEST(activations_are_free_until_backward)
+{
+    enum { N = 1 << 16 };
+    const int64_t one = N * (int64_t)sizeof(float);
+    tn_tensor *x = tn_ones(TN_SHAPE(N)), *y[2] = { NULL, NULL };
+    assert_ok(tn_set_requires_grad(x, true));
+    for (int again = 0; again < 2; again++) {
+        int64_t before = held();
+        TN_SCOPE
+        {
+            tn_tensor *made = NULL;
+            if (again)
+                made = tn_recompute(activations, NULL, 1, &x);
+            else
+                assert_ok(activations(NULL, 1, &x, 1, &made));
+            y[again] = tn_keep(made);
+        }
+        if (again)
+            ck_assert_int_lt(held() - before, 2 * one);
+        else
+            ck_assert_int_gt(held() - before, 9 * one);
+        before = held();
+        assert_ok(tn_backward(tn_sum_all(y[again])));
+        tn_drop(y[again]);
+    }
+}
+END_TEST
+
+/* An encoder's layers, one by one; masks are inputs, and causal comes with the call. */
+START_TEST(an_encoder_by_layers)
+{
+    tn_tensor *grad[2], *buffer[2];
+    int64_t between[2];
+    for (int again = 0; again < 2; again++) {
+        tn_manual_seed(5);
+        tn_encoder_layer_options o = { .feedforward = 64, .dropout = 0.2, .norm_first = true };
+        tn_module *m = owned(
+            tn_encoder_new(tn_encoder_layer_new(16, 4, o), 4,
+                           tn_layer_norm_new(TN_SHAPE(16), (tn_layer_norm_options){ 0 })));
+        assert_ok(tn_module_set_recompute(m, again));
+        m = owned(tn_module_clone(m));
+        tn_tensor *x = tn_randn(TN_SHAPE(2, 32, 16)), *loss = NULL;
+        assert_ok(tn_set_requires_grad(x, true));
+        tn_tensor *padding = tn_gt(tn_randn(TN_SHAPE(2, 32)), tn_full(TN_SHAPE(1), 1));
+        int64_t before = held();
+        TN_SCOPE
+        {
+            tn_attention_masks masks = { .causal = true, .key_padding = padding };
+            loss = tn_keep(tn_mean_all(tn_square(tn_encoder_forward(m, x, masks))));
+        }
+        assert_made(loss);
+        between[again] = held() - before;
+        assert_ok(tn_backward(loss));
+        tn_drop(loss);
+        grad[again] = tn_clone(tn_grad(x));
+        buffer[again] = tn_clone(tn_grad(tn_get_parameter(m, "layers.0.self_attn.in_proj_weight")));
+    }
+    ck_assert_msg(!difference(grad[1], grad[0], 0, 0), "dx differs");
+    ck_assert_msg(!difference(buffer[1], buffer[0], 0, 0), "a weight's gradient differs");
+    ck_assert_int_lt(between[1] * 4, between[0]);
+}
+END_TEST
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+static int runs;
+
+static tn_status cube(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+{
+    runs++;
+    ck_assert_int_eq(n_in, 2);
+    ck_assert_int_eq(n_out, 1);
+    ck_assert(tn_is_none(in[1]));
+    out[0] = tn_mul(tn_square(in[0]), in[0]);
+    return user ? TN_OK : TN_OK;
+}
+
+START_TEST(graphs_used_twice_and_derivatives_of_derivatives)
+{
+    tn_tensor *x = tn_full(TN_SHAPE(1), 3);
+    assert_ok(tn_set_requires_grad(x, true));
+    runs = 0;
+    tn_tensor *in[2] = { x, TN_NONE }, *y = tn_recompute(cube, NULL, 2, in);
+    assert_ok(tn_backward_from(y, TN_NONE, TN_RETAIN_GRAPH));
+    assert_ok(tn_backward_from(y, TN_NONE, 0));
+    ck_assert_double_eq(tn_item(tn_grad(x)), 54);
+    ck_assert_int_eq(runs, 2);
+    ck_assert_int_ne(tn_backward(y), TN_OK);
+    assert_error(TN_E_STATE, "TN_RETAIN_GRAPH");
+    y = tn_recompute(cube, NULL, 2, in);
+    tn_tensor *first = NULL, *second = NULL;
+    assert_ok(tn_gradients(1, &y, NULL, 1, &x, &first, TN_CREATE_GRAPH));
+    assert_ok(tn_gradients(1, &first, NULL, 1, &x, &second, 0));
+    ck_assert_double_eq(tn_item(first), 27);
+    ck_assert_double_eq(tn_item(second), 18);
+    TN_NO_GRAD y = tn_recompute(cube, NULL, 2, in);
+    ck_assert(!tn_requires_grad(y));
+    ck_assert_int_eq(runs, 5);
+    y = tn_recompute(cube, NULL, 2, in); /* and never differentiated */
+}
+END_TEST
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+static tn_status scaled(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+{
+    tn_tensor *const *weights = user;
+    (void)n_in;
+    (void)n_out;
+    out[0] = tn_mul(tn_mul(tn_sin(in[0]), weights[0]), weights[1]);
+    return TN_OK;
+}
+
+/* As without it, where PyTorch's checkpoint takes the new value without a word. */
+START_TEST(what_changed_in_between_is_refused)
+{
+    for (int which = 0; which < 3; which++) {
+        tn_tensor *x = leaf(tn_ones(TN_SHAPE(2))), *h = tn_exp(x);
+        tn_tensor *weights[2] = { leaf(tn_ones(TN_SHAPE(2))), leaf(tn_ones(TN_SHAPE(2))) };
+        tn_tensor *changed[3] = { h, weights[0], weights[1] };
+        tn_tensor *y = tn_recompute(scaled, weights, 1, &h);
+        TN_NO_GRAD assert_ok(tn_mul_scalar_(changed[which], 2));
+        ck_assert_int_ne(tn_backward(tn_sum_all(y)), TN_OK);
+        assert_error(TN_E_STATE, "was changed in place");
+    }
+}
+END_TEST
+
+/* A frozen weight, which no graph keeps as a leaf. */
+START_TEST(a_frozen_weight_that_changes_is_refused)
+{
+    tn_module *m = owned(tn_linear_new(2, 2, (tn_linear_options){ 0 }));
+    assert_ok(tn_module_freeze(m));
+    assert_ok(tn_module_set_recompute(m, true));
+    tn_tensor *y = tn_forward(m, leaf(tn_ones(TN_SHAPE(1, 2))));
+    TN_NO_GRAD assert_ok(tn_mul_scalar_(tn_get_parameter(m, "weight"), 2));
+    ck_assert_int_ne(tn_backward(tn_sum_all(y)), TN_OK);
+    assert_error(TN_E_STATE, "was changed in place");
+}
+END_TEST
+
+/* A count that is read for the product and then moved: refused with and without. */
+typedef struct counter {
+    tn_module base;
+    tn_tensor *count;
+    bool copies;
+} counter;
+
+static tn_tensor *counter_forward(tn_module *self, tn_tensor *x)
+{
+    counter *m = (counter *)self;
+    tn_tensor *y = tn_mul(tn_square(x), m->copies ? tn_clone(m->count) : m->count);
+    tn_status status;
+    TN_NO_GRAD status = tn_add_scalar_(m->count, 1);
+    return status == TN_OK ? y : NULL;
+}
+
+static const tn_module_type counter_type = { .name = "Counter",
+                                             .size = sizeof(counter),
+                                             .forward = counter_forward };
+
+START_TEST(a_buffer_read_before_it_moves)
+{
+    for (int way = 0; way < 4; way++) {
+        counter *m = tn_module_new(&counter_type);
+        assert_made(m);
+        tn_register_buffer(&m->base, "count", &m->count, tn_ones(TN_SHAPE(1)), TN_PERSISTENT);
+        tn_module *owner = owned(tn_module_done(&m->base));
+        m->copies = way > 1;
+        assert_ok(tn_module_set_recompute(owner, way % 2));
+        tn_tensor *x = leaf(tn_full(TN_SHAPE(1), 3)), *y = tn_forward(owner, x);
+        tn_status status = tn_backward(y);
+        ck_assert_double_eq(tn_item(m->count), 2);
+        if (m->copies) {
+            assert_ok(status);
+            ck_assert_double_eq(tn_item(tn_grad(x)), 6); /* PyTorch's checkpoint: 12 */
+        } else {
+            ck_assert_int_ne(status, TN_OK);
+            assert_error(TN_E_STATE, "was changed in place");
+        }
+    }
+}
+END_TEST
+
+static tn_status drawn(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+{
+    tn_module *drop = user;
+    (void)n_in;
+    (void)n_out;
+    out[0] = tn_sin(tn_forward(drop, tn_sin(in[0])));
+    return TN_OK;
+}
+
+START_TEST(a_mode_that_changes_is_refused)
+{
+    tn_module *drop = owned(tn_dropout_new(0.5));
+    tn_tensor *y = tn_recompute(drawn, drop, 1, (tn_tensor *[]){ leaf(tn_ones(TN_SHAPE(4))) });
+    assert_ok(tn_eval(drop));
+    ck_assert_int_ne(tn_backward(tn_sum_all(y)), TN_OK);
+    assert_error(TN_E_STATE, "recorded tn_sin of [4], and when it ran again no op");
+}
+END_TEST
+
+static tn_status masked(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+{
+    (void)n_in;
+    (void)n_out;
+    if (tn_recomputing()) tn_manual_seed(99);
+    out[0] = user ? NULL : tn_dropout(in[0], 0.5, true);
+    return TN_OK;
+}
+
+START_TEST(a_mask_drawn_anew_is_refused)
+{
+    tn_tensor *x = leaf(tn_ones(TN_SHAPE(4))), *y = tn_recompute(masked, NULL, 1, &x);
+    assert_made(y);
+    ck_assert_int_eq(tn_backward(tn_sum_all(y)), TN_OK); /* dropout keeps nothing: it never runs */
+    y = tn_recompute(masked, NULL, 1, (tn_tensor *[]){ tn_square(x) });
+    assert_null(tn_recompute(masked, x, 1, &x), TN_E_INVALID, "gave NULL for output 0");
+    assert_null(tn_recompute(NULL, NULL, 1, &x), TN_E_INVALID, "function");
+    assert_null(tn_recompute(masked, NULL, 1, (tn_tensor *[]){ NULL }), TN_E_INVALID, "input 0");
+    assert_null(tn_recompute(masked, NULL, -1, &x), TN_E_INVALID, "-1 inputs");
+    ck_assert_int_ne(tn_module_set_recompute(NULL, true), TN_OK);
+    assert_error(TN_E_INVALID, "tn_module_set_recompute");
+}
+END_TEST
+
+static tn_status fails_again(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+{
+    norm *m = user;
+    (void)n_in;
+    (void)n_out;
+    out[0] = tn_forward(&m->base, tn_sin(in[0]));
+    return tn_recomputing() ? tn_fail(TN_E_STATE, "not again"), TN_E_STATE : TN_OK;
+}
+
+static tn_status fails_at_the_end(void *user, int n_in, tn_tensor *const *in, int n_out,
+                                  tn_tensor **out)
+{
+    (void)n_in;
+    (void)n_out;
+    out[0] = tn_add(tn_forward(user, in[0]), tn_randn(TN_SHAPE(3)));
+    return TN_OK;
+}
+
+START_TEST(a_failure_of_the_first_run_changes_nothing)
+{
+    norm *m = (norm *)owned(norm_new());
+    tn_tensor *x = leaf(tn_ones(TN_SHAPE(2, WIDTH))), *u = tn_clone(m->u);
+    unsigned char was[TN_GENERATOR_STATE_SIZE], now[TN_GENERATOR_STATE_SIZE];
+    tn_generator_get_state(tn_default_generator(), was);
+    assert_null(tn_recompute(fails_at_the_end, m, 1, &x), TN_E_SHAPE, "tn_add");
+    tn_generator_get_state(tn_default_generator(), now);
+    ck_assert(memcmp(was, now, sizeof was) == 0);
+    ck_assert_msg(!difference(m->u, u, 0, 0), "u has moved");
+    ck_assert_double_eq(tn_item(m->calls), 1);
+}
+END_TEST
+
+START_TEST(a_failure_of_the_second_run_leaves_buffers)
+{
+    norm *m = (norm *)owned(norm_new());
+    tn_tensor *x = leaf(tn_ones(TN_SHAPE(2, WIDTH))), *y = tn_recompute(fails_again, m, 1, &x);
+    tn_tensor *u = tn_clone(m->u);
+    ck_assert_double_eq(tn_item(m->calls), 2);
+    ck_assert_int_ne(tn_backward(tn_sum_all(y)), TN_OK);
+    assert_error(TN_E_STATE, "not again");
+    ck_assert_msg(!difference(m->u, u, 0, 0), "u has moved");
+    ck_assert_double_eq(tn_item(m->calls), 2);
+    ck_assert(!tn_recomputing());
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+
+    Suite *s = suite_create("recompute");
+    TCase *t = test_case(s, "bits");
+    tcase_add_loop_test(t, all_bits_are_those_without, 0, COUNT(ways));
+    add_tests(t, a_batch_norm_moves_once, an_encoder_by_layers);
+    t = test_case(s, "graphs");
+    add_tests(t, activations_are_free_until_backward,
+              graphs_used_twice_and_derivatives_of_derivatives);
+    t = test_case(s, "refusals");
+    add_tests(t, what_changed_in_between_is_refused, a_frozen_weight_that_changes_is_refused,
+              a_buffer_read_before_it_moves, a_mode_that_changes_is_refused,
+              a_mask_drawn_anew_is_refused, a_failure_of_the_first_run_changes_nothing,
+              a_failure_of_the_second_run_leaves_buffers);
+    return s;
+}
