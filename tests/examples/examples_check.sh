@@ -2,10 +2,10 @@
 # The example programs as a user meets them: flags, files, signals, resuming, the same bits again.
 # usage: test_examples.sh TRANSFORMER BATCHNORM BUFFERS XOR AUTOGRAD GPT     (paths of the programs)
 #
-# Seen to fail: with .scheduler left out of ex_checkpoint() in examples/files.c a resumed run began its
-# warm-up again: "resumed after 1", "8" and "13" (another hash than the whole run's); with a note_signal
-# (examples/common.c) that only notes: both "a second signal"; gpt.c without tn_optim_step (3.62) or
-# without attention (above 1.2): "gpt, it learns"; with another seed in each run: "gpt, byte for byte".
+# Seen to fail: where ex_start() of examples/prepare.c loads ex.state without its scheduler, a resumed run
+# began its warm-up again: "resumed after 1", "8" and "13" (another hash than the whole run's); with a
+# note_signal (examples/common.c) that only notes: both "a second signal"; gpt.c without tn_optim_step (3.62)
+# or without attention (above 1.2): "gpt, it learns"; with another seed in each run: "gpt, byte for byte".
 set -uo pipefail
 transformer=$(realpath "$1") batchnorm=$(realpath "$2") buffers=$(realpath "$3") xor=$(realpath "$4")
 autograd=$(realpath "$5") gpt=$(realpath "$6")
