@@ -1,6 +1,6 @@
 /*
- * prepare.c - a run before its first step: which files are refused, where its checkpoints are, which
- * options they record, what its processes agree on; see training.h
+ * prepare.c - a run before its first step: which files are refused, where its checkpoints are,
+ * which options they record, what its processes agree on; see training.h
  */
 #include "training.h"
 
@@ -128,40 +128,6 @@ static void take_place(void)
     tn_error_clear();
 }
 
-void ex_prepare(void)
-{
-    ex_check(tn_parallel_begin());
-    bool first = tn_parallel_rank() == 0;
-    const char *suffix = first && ex.save ? strrchr(ex.save, '.') : NULL;
-    if (ex.load && ex.resume) ex_refuse("--resume and --load: want one of them");
-    if (ex.load && tn_checkpoint_peek(ex.load, NULL, NULL) == TN_OK)
-        ex_refuse("--load %s: it is a checkpoint of a run, not a file of weights: want --resume %s",
-                  ex.load, ex.load);
-    if (suffix && (!strcmp(suffix, ".pt") || !strcmp(suffix, ".pth")))
-        ex_refuse("--save %s: a PyTorch file has no place for settings: want .safetensors",
-                  ex.save);
-    if (ex.html && ex.capture)
-        ex_refuse("--html and --capture: no page of a step recorded as a graph: want one of them");
-    if (ex.capture && tn_parallel_size() > 1)
-        ex_refuse("--capture: %d processes exchange gradients in each step: want it left out",
-                  tn_parallel_size());
-    find_place();
-    if (ex_given("keep") && !ex.in_folder)
-        ex_refuse("--keep %d: checkpoints go to one file: want --checkpoint DIR/", ex.keep);
-    if (!ex.checkpoint && !ex_given("keep")) ex.keep = 0; /* nobody asked to remove any */
-    if (!first) {
-        ex.quiet = true;
-        ex.print_hash = ex.memory = false;
-        ex.save = ex.checkpoint = ex.log = ex.plot = ex.html = NULL;
-    }
-    ex.where = ex_device(ex.device);
-    atexit(give_locks);
-    for (ex_option *o = NULL; (o = ex_next(o, EX_WRITTEN | EX_REPLACED));) check_file(o);
-    give_locks();
-    if (first) take_place();
-    if (ex.threads > 0) ex_check(tn_set_num_threads(ex.threads));
-}
-
 /* ---- notes: values of options in files ------------------------------------------------------- */
 
 tn_metadata ex_notes(unsigned traits)
@@ -179,7 +145,8 @@ tn_metadata ex_notes(unsigned traits)
 
 static tn_list *weights; /* of --load */
 
-void ex_adopt(void)
+/* Options' values and the step, from the file of --resume or --load. */
+static void adopt(void)
 {
     const char *file = ex.resume ? ex.resume : ex.load;
     tn_metadata notes = { 0 };
@@ -241,6 +208,41 @@ static void share(void)
 }
 
 /* ---- before the first step ------------------------------------------------------------------- */
+
+void ex_prepare(void)
+{
+    ex_check(tn_parallel_begin());
+    bool first = tn_parallel_rank() == 0;
+    const char *suffix = first && ex.save ? strrchr(ex.save, '.') : NULL;
+    if (ex.load && ex.resume) ex_refuse("--resume and --load: want one of them");
+    if (ex.load && tn_checkpoint_peek(ex.load, NULL, NULL) == TN_OK)
+        ex_refuse("--load %s: it is a checkpoint of a run, not a file of weights: want --resume %s",
+                  ex.load, ex.load);
+    if (suffix && (!strcmp(suffix, ".pt") || !strcmp(suffix, ".pth")))
+        ex_refuse("--save %s: a PyTorch file has no place for settings: want .safetensors",
+                  ex.save);
+    if (ex.html && ex.capture)
+        ex_refuse("--html and --capture: no page of a step recorded as a graph: want one of them");
+    if (ex.capture && tn_parallel_size() > 1)
+        ex_refuse("--capture: %d processes exchange gradients in each step: want it left out",
+                  tn_parallel_size());
+    find_place();
+    if (ex_given("keep") && !ex.in_folder)
+        ex_refuse("--keep %d: checkpoints go to one file: want --checkpoint DIR/", ex.keep);
+    if (!ex.checkpoint && !ex_given("keep")) ex.keep = 0; /* nobody asked to remove any */
+    if (!first) {
+        ex.quiet = true;
+        ex.print_hash = ex.memory = false;
+        ex.save = ex.checkpoint = ex.log = ex.plot = ex.html = NULL;
+    }
+    ex.where = ex_device(ex.device);
+    atexit(give_locks);
+    for (ex_option *o = NULL; (o = ex_next(o, EX_WRITTEN | EX_REPLACED));) check_file(o);
+    give_locks();
+    if (first) take_place();
+    if (ex.threads > 0) ex_check(tn_set_num_threads(ex.threads));
+    adopt();
+}
 
 static tn_dtype dtype_of(const char *precision)
 {

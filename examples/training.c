@@ -162,12 +162,6 @@ static bool any(bool own)
     return own;
 }
 
-tn_tensor *ex_part(tn_tensor *rows)
-{
-    int64_t n = tn_size(rows, 0) / tn_parallel_size();
-    return tn_parallel_size() == 1 ? rows : tn_narrow(rows, 0, n * tn_parallel_rank(), n);
-}
-
 /* ---- weights and checkpoints ----------------------------------------------------------------- */
 
 /* Whether a file was written; complains if there is no room for it. */

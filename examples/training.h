@@ -72,9 +72,9 @@ extern struct ex_run {
 
 /* Called in this order. ex_prepare joins the processes of an mpirun, of which the first alone
  * prints and writes; refuses options that exclude each other and files that cannot be written;
- * locks the place of checkpoints, so that no other run saves there. */
+ * locks the place of checkpoints, so that no other run saves there; takes options' values and the
+ * step from the file of --resume or --load. */
 void ex_prepare(void);
-void ex_adopt(void);      /* options' values and the step, from the file of --resume or --load */
 void ex_print_head(void); /* decides --precision; prints version, device and settings */
 void ex_start(void);      /* reads weights or the checkpoint; the processes share the model */
 /* All steps, unless a signal or --stop-after ends them; then --save. Returns units a second. */
@@ -88,8 +88,6 @@ void ex_learn(tn_tensor *loss, double clip);
 /* Prints a line above the progress line. Nothing when quiet. */
 void ex_say(const char *format, ...) TN_PRINTF(1, 2);
 int ex_width(void); /* columns of the terminal; 80 where there is none */
-/* This process's part of a whole batch's rows: a view in the current scope. */
-tn_tensor *ex_part(tn_tensor *rows);
 void ex_curve_add(tn_curve *c, double x, double y);
 /* FNV-1a: a hash of these bytes and all before them; begin with EX_HASH. */
 #define EX_HASH 0xcbf29ce484222325u

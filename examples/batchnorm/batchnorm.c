@@ -267,9 +267,8 @@ int main(int argc, char **argv)
     ex_parse("Trains a convolutional network with BatchNorm on Fashion-MNIST.", options,
              sizeof options / sizeof *options, 0, argc, argv);
     tn_scope program = tn_scope_begin();
-    ex_prepare();
     if (ex.load && !ex_given("epochs")) epochs = 0;
-    ex_adopt();
+    ex_prepare();
     read_data();
     build();
     ex.per_step = ex.batch;

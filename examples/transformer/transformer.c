@@ -141,10 +141,13 @@ static tn_tensor *loss_of(tn_tensor *x, tn_tensor *y)
     return loss;
 }
 
+/* Each process takes its part of the batch. */
 static void next(tn_tensor **in)
 {
+    int64_t rows = ex.batch / tn_parallel_size();
     ex_check(tn_text_batch(text, false, tn_default_generator(), ex.batch, context, &in[0], &in[1]));
-    for (int i = 0; i < 2; i++) ex_check_ptr(in[i] = ex_part(in[i]));
+    for (int i = 0; i < 2; i++)
+        ex_check_ptr(in[i] = tn_narrow(in[i], 0, rows * tn_parallel_rank(), rows));
 }
 
 static tn_tensor *learn(void *user, int n, tn_tensor *const *in)
@@ -293,17 +296,16 @@ static void print_words(const unsigned char *ids, int64_t n)
 
 static void write_sample(void)
 {
-    int64_t given = (int64_t)strlen(prompt), n = given + generate;
-    unsigned char *ids = malloc((size_t)n + 1);
+    int64_t given = (int64_t)strlen(prompt);
+    unsigned char *ids = malloc((size_t)(given + generate + 1));
     tn_generator *g = tn_generator_new((uint64_t)ex.seed);
     ex_check_ptr(g);
     if (!ids) ex_refuse("out of memory");
     for (int64_t i = 0; i < given; i++)
         ids[i] = (unsigned char)known.id_of[(unsigned char)prompt[i]];
-    if (given == 0) { /* the sample begins a line */
+    if (given == 0) /* the sample begins a line */
         ids[given++] = (unsigned char)(known.id_of['\n'] > 0 ? known.id_of['\n'] : 0);
-        n++;
-    }
+    int64_t n = given + generate;
     if (!ex.quiet) printf("\n---- sample, temperature %g ----\n", temperature);
     for (const char *c = prompt; *c; c++) write_character((unsigned char)*c);
     ex_check(tn_eval(ex.state.model));
@@ -363,7 +365,6 @@ int main(int argc, char **argv)
         ex_refuse("--text FILE is needed (see --help)");
     tn_scope program = tn_scope_begin();
     ex_prepare();
-    ex_adopt();
     check_sizes();
     if (*vocabulary) read_vocabulary();
     if (path) read_text();
