@@ -1,8 +1,8 @@
 /* common.c - messages, signals, options, pages; see common.h */
 #include "common.h"
 
-#include <errno.h>
 #include <fcntl.h>
+#include <getopt.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
@@ -10,7 +10,6 @@
 
 /* ---- the process ----------------------------------------------------------------------------- */
 
-const char *ex_program = "example";
 atomic_int ex_signal;
 atomic_bool ex_all_saved;
 bool ex_redrawn;
@@ -88,28 +87,26 @@ ex_option *ex_next(const ex_option *o, unsigned traits)
 }
 
 /* Real numbers with the fewest digits that give the same value again. */
-const char *ex_value(const ex_option *o)
+const char *ex_value(ex_option *o)
 {
-    static char text[32];
     const char *string = o->kind == EX_STRING ? *(const char **)o->value : NULL;
-    if (o->kind == EX_STRING) return string ? string : "";
-    if (o->kind == EX_WHOLE) snprintf(text, sizeof text, "%d", *(int *)o->value);
+    if (o->kind == EX_WHOLE) snprintf(o->text, sizeof o->text, "%d", *(int *)o->value);
     for (int digits = 6; o->kind == EX_REAL && digits < 18; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, *(double *)o->value);
-        if (strtod(text, NULL) == *(double *)o->value) break;
+        snprintf(o->text, sizeof o->text, "%.*g", digits, *(double *)o->value);
+        if (strtod(o->text, NULL) == *(double *)o->value) break;
     }
-    return text;
+    return string ? string : o->text;
 }
 
 bool ex_read(ex_option *o, const char *text)
 {
     char *end;
+    const char **string = o->value;
     if (o->kind == EX_SWITCH) return *(bool *)o->value = true;
     if (o->kind == EX_STRING) {
-        const char **string = o->value;
-        if (!*text && !(*string && !**string)) return false;
-        *string = text;
-        return true;
+        bool allowed = *text || (*string && !**string);
+        if (allowed) *string = text;
+        return allowed;
     }
     double number = o->kind == EX_WHOLE ? (double)strtoll(text, &end, 10) : strtod(text, &end);
     if (end == text || *end || !(number >= o->low && number <= o->high)) return false;
@@ -121,11 +118,10 @@ bool ex_read(ex_option *o, const char *text)
 static void help(const char *what)
 {
     printf("usage: %s [OPTION...]\n%s\n\n", ex_program, what);
-    for (const ex_option *o = table; o < table + rows; o++) {
-        const char *argument[] = { "N", "X", o->argument, "" };
-        const char *preset = o->kind == EX_SWITCH ? "" : ex_value(o);
+    for (ex_option *o = table; o < table + rows; o++) {
+        const char *preset = ex_value(o);
         if (!o->help) continue;
-        printf("  --%s %-*s %s", o->name, 21 - (int)strlen(o->name), argument[o->kind], o->help);
+        printf("  --%s %-*s %s", o->name, 21 - (int)strlen(o->name), o->argument, o->help);
         printf(*preset ? " (default %s)\n" : "\n", preset);
     }
     printf("  %-24s %s\n", "--help", "this list");
@@ -140,29 +136,16 @@ static void refuse_value(const ex_option *o, const char *value)
               o->kind == EX_WHOLE ? "whole " : "", o->low, o->high);
 }
 
-/* The option with this name, or the only one that begins with it. */
-static ex_option *find(const char *name, size_t n)
-{
-    ex_option *found = NULL;
-    int fit = 0;
-    for (ex_option *o = table; o < table + rows; o++) {
-        if (!o->help || strncmp(o->name, name, n) != 0) continue;
-        if (!o->name[n]) return o;
-        found = fit++ ? NULL : o;
-    }
-    return found;
-}
-
 bool ex_given(const char *name)
 {
-    return find(name, strlen(name))->traits & EX_GIVEN;
+    ex_option *o = NULL;
+    while ((o = ex_next(o, EX_GIVEN)) && strcmp(o->name, name) != 0) continue;
+    return o != NULL;
 }
 
 int ex_parse(const char *what, ex_option *options, int n, int most, int argc, char **argv)
 {
-    const char *slash = strrchr(argv[0], '/');
-    int others = 0;
-    ex_program = slash ? slash + 1 : argv[0];
+    struct option flags[64] = { { "help", no_argument, NULL, 'h' } }, *flag = flags;
     table = options;
     rows = n;
     /* The next file opened would get a closed descriptor's number, and our output. Standard
@@ -172,24 +155,19 @@ int ex_parse(const char *what, ex_option *options, int n, int most, int argc, ch
         if (open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR) < 0) exit(1);
     }
     signal(SIGXFSZ, SIG_IGN); /* a file at its size limit then gives an error, like a full disk */
-    for (int i = 1; i < argc; i++) {
-        char *flag = argv[i], *equals = strchr(flag, '=');
-        if (!strcmp(flag, "--help") || !strcmp(flag, "-h")) help(what);
-        if (*flag != '-') {
-            if (others == most) ex_refuse("unexpected argument %s (see --help)", flag);
-            argv[++others] = flag;
-            continue;
-        }
-        size_t length = equals ? (size_t)(equals - flag) : strlen(flag);
-        ex_option *o = strncmp(flag, "--", 2) ? NULL : find(flag + 2, length - 2);
-        if (!o) ex_refuse("unknown flag %s (see --help)", flag);
-        if (o->kind == EX_SWITCH && equals) ex_refuse("%s: --%s takes no argument", flag, o->name);
-        const char *value = o->kind == EX_SWITCH ? "" : equals ? equals + 1 : argv[++i];
-        if (!value) ex_refuse("%s needs an argument (see --help)", flag);
-        if (!ex_read(o, value)) refuse_value(o, *value ? value : "\"\"");
+    for (int i = 0; i < n; i++)
+        if (table[i].help)
+            *++flag = (struct option){ table[i].name, *table[i].argument != 0, NULL, 256 + i };
+    argv[0] = ex_program; /* as getopt's messages begin */
+    for (int c; (c = getopt_long(argc, argv, "h", flags, NULL)) >= 0;) {
+        if (c == 'h') help(what);
+        if (c == '?') exit(2);
+        ex_option *o = &table[c - 256];
+        if (!ex_read(o, optarg ? optarg : "")) refuse_value(o, *optarg ? optarg : "\"\"");
         o->traits |= EX_GIVEN;
     }
-    return others;
+    if (argc > optind + most) ex_refuse("unexpected argument %s (see --help)", argv[optind + most]);
+    return optind;
 }
 
 /* ---- where it runs, a page ------------------------------------------------------------------- */
@@ -222,10 +200,8 @@ void ex_page_begin(const char *path, int steps, tn_module *model, tn_optim *opti
 void ex_page_step(bool last)
 {
     if (!trace || (--steps_left > 0 && !last)) return;
-    tn_status status = tn_trace_end(trace);
-    if (status == TN_OK) status = tn_trace_html(page, &trace, 1);
-    if (status != TN_OK) ex_complain("--html: %s", tn_error());
-    if (fclose(page) != 0) ex_complain("--html: %s", strerror(errno));
+    bool told = tn_trace_end(trace) == TN_OK && tn_trace_html(page, &trace, 1) == TN_OK;
+    if (fclose(page) != 0 || !told) ex_complain("--html: %s", told ? strerror(errno) : tn_error());
     tn_error_clear();
     tn_trace_free(trace);
     trace = NULL;

@@ -6,12 +6,13 @@
 #ifndef EXAMPLES_COMMON_H
 #define EXAMPLES_COMMON_H
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <tenon/tenon.h>
 
 /* ---- the process ----------------------------------------------------------------------------- */
 
-extern const char *ex_program; /* its name */
+#define ex_program program_invocation_short_name
 /* Prints "PROGRAM: message"; the program goes on, but will end with 1. Use it for a file that
  * cannot be written while there is work to save. */
 void ex_complain(const char *format, ...) TN_PRINTF(1, 2);
@@ -51,30 +52,31 @@ typedef struct ex_option {
     const char *name; /* without the dashes */
     ex_kind kind;
     void *value;          /* int, double, const char * (NULL: none) or bool; at first the default */
-    const char *argument; /* of a string, as --help shows it: "FILE" */
+    const char *argument; /* as --help shows it: "N", "X", "FILE"; "": a switch takes none */
     double low, high;     /* of a number, both ends included */
     unsigned traits;
     const char *help; /* NULL: not on the command line, only noted in files */
+    char text[32];    /* of a number: ex_value */
 } ex_option;
 
 /* Rows of a table of options: FIELD is where the value goes. */
-#define EX_KIND(number) _Generic(number, int : EX_WHOLE, double : EX_REAL)
 /* clang-format off */
 #define EX_NUMBER(name, field, low, high, traits, help) \
-    { name, EX_KIND(field), &(field), NULL, low, high, traits, help }
+    { name, _Generic(field, int : EX_WHOLE, double : EX_REAL), &(field), \
+      _Generic(field, int : "N", double : "X"), low, high, traits, help, "" }
 #define EX_TEXT(name, field, argument, traits, help) \
-    { name, EX_STRING, &(field), argument, 0, 0, traits, help }
-#define EX_FLAG(name, field, help) { name, EX_SWITCH, &(field), NULL, 0, 0, 0, help }
+    { name, EX_STRING, &(field), argument, 0, 0, traits, help, "" }
+#define EX_FLAG(name, field, help) { name, EX_SWITCH, &(field), "", 0, 0, 0, help, "" }
 /* clang-format on */
 
 /* Call this first: reads the command line into the options' values. --help prints what the program
  * does and its options, and ends it with 0; a mistake ends it with 2 and a message. Returns the
- * number of other arguments, `most` at most: argv[1] and so on. */
+ * index of the first other argument in argv; there are `most` of them at most. */
 int ex_parse(const char *what, ex_option *options, int n, int most, int argc, char **argv);
 bool ex_given(const char *name);
 /* The next option with any of these traits, the first one after NULL; NULL at the end. */
 ex_option *ex_next(const ex_option *o, unsigned traits);
-const char *ex_value(const ex_option *o); /* as a text; until the next call */
+const char *ex_value(ex_option *o); /* as a text; of a number until the next call */
 /* False if text is not a value of o. "" names no file: it comes from an unset variable. */
 bool ex_read(ex_option *o, const char *text);
 

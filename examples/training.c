@@ -1,7 +1,6 @@
 /* training.c - the loop over steps, and what belongs to it; see training.h */
 #include "training.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <string.h>
@@ -12,21 +11,18 @@
 
 /* ---- the progress line ----------------------------------------------------------------------- */
 
-typedef struct mean {
-    double sum;
-    int n;
-} mean;
-
-static mean in_point, in_line, in_evaluation; /* of the losses since the last one */
+enum { POINT, LINE, EVALUATION, MEANS }; /* of the losses since the last one */
+static double loss_sum[MEANS];
+static int loss_count[MEANS];
 static int first_step, shown_step;
 static double began, shown_at;
 
 /* Begins again; 0 if there were no numbers. */
-static double take_mean(mean *m)
+static double take_mean(int of)
 {
-    double result = m->n > 0 ? m->sum / m->n : 0;
-    *m = (mean){ 0 };
-    return result;
+    double mean = loss_count[of] > 0 ? loss_sum[of] / loss_count[of] : 0;
+    loss_sum[of] = loss_count[of] = 0;
+    return mean;
 }
 
 static double seconds(void)
@@ -62,7 +58,7 @@ static void show_line(double lr)
     long left = (long)((now - began) / (ex.step - first_step) * (ex.total - ex.step) + 0.5);
     int digits = ex_redrawn ? snprintf(NULL, 0, "%d", ex.total) : 0, width = ex_width() - 1;
     int n = snprintf(line, sizeof line, "step %*d/%d  loss %.4f  %ld:%02ld:%02ld left  %6.0f %s/s",
-                     digits, ex.step, ex.total, take_mean(&in_line), left / 3600, left / 60 % 60,
+                     digits, ex.step, ex.total, take_mean(LINE), left / 3600, left / 60 % 60,
                      left % 60, units / (now - shown_at), ex.unit);
     int all = n + snprintf(line + n, sizeof line - (size_t)n, "  lr %.2e", lr);
     if (!ex_redrawn || all + FRAME + LEAST <= width) n = all;
@@ -90,11 +86,8 @@ void ex_say(const char *format, ...)
 
 /* ---- losses ---------------------------------------------------------------------------------- */
 
-/*
- * Reading a loss waits until the GPU has finished all its work, which leaves it idle. So losses
- * stay on the device; the host reads the latest ones together when there is something to print,
- * when time is measured, and when there is no room for more.
- */
+/* Reading a loss waits for the GPU, which leaves it idle. So losses stay there; the host reads the
+ * latest ones together: to print something, to measure time, or where there is no room for more. */
 static tn_tensor *losses; /* [EX_LATEST] f32, on the device */
 static struct taken {
     int step;
@@ -105,30 +98,28 @@ static int n_taken, n_read; /* how many there are; how many the host has read */
 static FILE *log_file;      /* NULL: none, or given up */
 static long log_end;        /* after its last whole line; -1: of a pipe */
 
-void ex_curve_add(ex_curve *c, double x, double y)
+void ex_curve_add(tn_curve *c, double x, double y)
 {
     size_t size = (size_t)(c->n + 1) * sizeof(double);
-    c->x = realloc(c->x, size);
-    c->y = realloc(c->y, size);
-    if (!c->x || !c->y) ex_refuse("out of memory");
-    c->x[c->n] = x;
-    c->y[c->n++] = y;
+    double *xs = realloc((void *)c->x, size), *ys = realloc((void *)c->y, size);
+    if (!xs || !ys) ex_refuse("out of memory");
+    xs[c->n] = x;
+    ys[c->n] = y;
+    *c = (tn_curve){ c->label, c->n + 1, xs, ys };
 }
 
 static tn_status read_losses(void)
 {
     float value[EX_LATEST];
+    size_t nbytes = (size_t)n_taken * sizeof *value;
+    tn_status status = TN_OK;
     if (n_read == n_taken) return TN_OK;
-    tn_scope scope = tn_scope_begin();
-    tn_tensor *latest = tn_narrow(losses, 0, 0, n_taken);
-    tn_status status = tn_copy_out(latest, value, (size_t)n_taken * sizeof *value, TN_F32);
-    tn_scope_end(scope);
+    TN_SCOPE status = tn_copy_out(tn_narrow(losses, 0, 0, n_taken), value, nbytes, TN_F32);
     for (; status == TN_OK && n_read < n_taken; n_read++) {
-        mean *means[] = { &in_point, &in_line, &in_evaluation };
         taken[n_read].loss = value[n_read];
-        for (int i = 0; i < 3; i++, means[i - 1]->n++) means[i]->sum += value[n_read];
-        if (in_point.n >= ex.total / 200)
-            ex_curve_add(&ex.curve[0], taken[n_read].step, take_mean(&in_point));
+        for (int of = 0; of < MEANS; of++, loss_count[of - 1]++) loss_sum[of] += value[n_read];
+        if (loss_count[POINT] >= ex.total / 200)
+            ex_curve_add(&ex.curve[0], taken[n_read].step, take_mean(POINT));
     }
     return status;
 }
@@ -159,7 +150,8 @@ static void write_the_rest(void)
 
 /* ---- several processes ----------------------------------------------------------------------- */
 
-bool ex_any(bool own)
+/* Whether own is true in any process: all must call it. */
+static bool any(bool own)
 {
     if (tn_parallel_size() == 1) return own;
     tn_scope scope = tn_scope_begin();
@@ -170,106 +162,44 @@ bool ex_any(bool own)
     return own;
 }
 
-tn_tensor *ex_part(tn_tensor *rows)
+/* ---- weights and checkpoints ----------------------------------------------------------------- */
+
+/* Whether a file was written; complains if there is no room for it. */
+static bool written(tn_status status, const char *what)
 {
-    int64_t n = tn_size(rows, 0) / tn_parallel_size();
-    return tn_parallel_size() == 1 ? rows : tn_narrow(rows, 0, n * tn_parallel_rank(), n);
+    if (status != TN_OK && status != TN_E_IO && status != TN_E_NOMEM) ex_check(status);
+    if (status != TN_OK && tn_parallel_rank() == 0) ex_complain("%s: %s", what, tn_error());
+    tn_error_clear();
+    return status == TN_OK;
 }
 
-uint64_t ex_hash(uint64_t hash, const void *bytes, size_t n)
+/* False after a complaint: training goes on. */
+static bool save_checkpoint(void)
 {
-    const unsigned char *b = bytes;
-    for (size_t i = 0; i < n; i++) hash = (hash ^ b[i]) * 0x100000001b3u;
-    return hash;
+    char what[64];
+    bool first = tn_parallel_rank() == 0;
+    tn_status status = ex.shard ? tn_data_parallel_gather(ex.shared) : TN_OK;
+    ex.state.step = ex.step;
+    ex.state.metadata = ex_notes(EX_MODEL | EX_RUN);
+    if (first && status == TN_OK)
+        status = ex.in_folder
+                     ? tn_checkpoint_save_numbered(&ex.state, ex.place, ex_program, ex.keep)
+                     : tn_checkpoint_save(&ex.state, ex.place);
+    if (ex.shard) tn_data_parallel_release(ex.shared);
+    snprintf(what, sizeof what, "checkpoint after step %d", ex.step);
+    return written(status, what) && first;
 }
 
-/* Over names, shapes and bits. */
-static uint64_t hash_list(uint64_t hash, const tn_list *list)
+/* If that fails, a trained run is saved in a checkpoint. */
+static void save_weights(void)
 {
-    ex_check_ptr(list);
-    for (int i = 0; i < list->n; i++) {
-        uint64_t h = tn_hash(list->entry[i].tensor);
-        hash = ex_hash(hash, list->entry[i].name, strlen(list->entry[i].name) + 1);
-        hash = ex_hash(hash, &h, sizeof h);
-    }
-    return hash;
-}
-
-/* Refuses settings that differ between processes: some would wait for others that have ended, and
- * optimizers' state is not sent. Of a text file the bytes are compared, not the path. */
-static void share(void)
-{
-    int size = tn_parallel_size();
-    if (ex.resume) {
-        uint64_t hash = hash_list(EX_HASH, tn_load_tensors(ex.resume, NULL));
-        ex_check(tn_parallel_same("--resume", &hash, sizeof hash));
-    }
-    ex_check(tn_parallel_same("--shard", &ex.shard, sizeof ex.shard));
-    for (ex_option *o = NULL; (o = ex_next(o, EX_MODEL | EX_RUN));)
-        if (!(o->traits & EX_READ))
-            ex_check(tn_parallel_same(o->name, ex_value(o), strlen(ex_value(o))));
-    if (ex.batch % size != 0)
-        ex_refuse("--batch %d: %d processes share it: want a multiple of %d", ex.batch, size, size);
-    ex.shared = tn_data_parallel_new(ex.model, (tn_data_parallel_options){ 0 });
-    ex_check_ptr(ex.shared);
-    if (ex.shard) ex_check(tn_data_parallel_shard(ex.shared, ex.optimizer));
-}
-
-/* ---- before the first step ------------------------------------------------------------------- */
-
-static tn_dtype dtype_of(const char *precision)
-{
-    const tn_dtype dtype[] = { TN_F32, TN_BF16, TN_F16 };
-    for (int i = 0; i < 3; i++)
-        if (!strcmp(precision, tn_dtype_name(dtype[i]))) return dtype[i];
-    if (strcmp(precision, "tf32") != 0)
-        ex_refuse("--precision %s: want f32, tf32, bf16, f16 or auto", precision);
-    if (ex.where.type != TN_CUDA) ex_refuse("--precision tf32: want --device cuda with it");
-    ex_check(tn_set_tf32(true)); /* f32 with rounded operands */
-    return TN_F32;
-}
-
-void ex_print_head(void)
-{
-    tn_cuda_properties gpu = { .name = "" };
-    int column = 0;
-    bool chosen = !strcmp(ex.precision, "auto");
-    if (chosen) ex.precision = tn_bf16_is_fast(ex.where) ? "bf16" : "f32";
-    ex.dtype = dtype_of(ex.precision);
-    if (ex.dtype == TN_F16 && ex.capture)
-        ex_refuse("--capture: --precision f16 looks at the gradients: want f32, tf32 or bf16");
-    if (ex.dtype == TN_F16) ex_check_ptr(ex.scaler = tn_scaler_new((tn_scaler_options){ 0 }));
-    if (ex.quiet) return;
-    if (ex.where.type == TN_CUDA) ex_check(tn_cuda_get_properties(ex.where.index, &gpu));
-    printf("tenon %s, ", tn_version_string());
-    if (tn_parallel_size() > 1) printf("%d processes of ", tn_parallel_size());
-    printf("%d threads, %s%s%s\n", tn_num_threads(), ex.device, *gpu.name ? ": " : "", gpu.name);
-    for (ex_option *o = NULL; (o = ex_next(o, EX_MODEL | EX_RUN));) {
-        if (o->traits & EX_READ || !o->help) continue;
-        if (column > 80) column = printf("\n") - 1;
-        column += printf("%s%s %s", column ? ", " : "", o->name, ex_value(o));
-    }
-    printf("\n");
-    if (chosen && ex.dtype == TN_BF16)
-        printf("This device multiplies bf16, which is faster: --precision f32 for none of it.\n");
-    if (ex_output_lost()) exit(1); /* before any work */
-}
-
-void ex_start(void)
-{
-    if (ex.weights)
-        ex_check(tn_load_state_dict(ex.model, ex.weights, (tn_load_options){ 0 }, NULL));
-    if (tn_parallel_size() > 1) share();
-    ex.shard = ex.shard && ex.shared;
-    if (ex.resume) { /* now: with --shard each process reads its own part */
-        tn_checkpoint c = ex_checkpoint();
-        ex_check(tn_checkpoint_load(&c, ex.resume));
-    }
-    ex_check(tn_parallel_share_random());
-    if (ex.resume)
-        ex_say(ex.step < ex.total ? "going on after step %d"
-                                  : "step %d was the last; a larger number of them goes on",
-               ex.step);
+    tn_metadata notes = ex_notes(EX_MODEL);
+    tn_save_options o = { .metadata = &notes };
+    bool saved = !ex.save || written(tn_save_with(ex.state.model, ex.save, o), "--save");
+    if (saved) ex_say("saved %s", ex.save);
+    if (!any(!saved) || !ex.trained) return;
+    if ((any(ex.checkpoint) || save_checkpoint()) && tn_parallel_rank() == 0)
+        fprintf(stderr, "the weights are in a checkpoint: --resume %s --save FILE\n", ex.place);
 }
 
 /* ---- the loop -------------------------------------------------------------------------------- */
@@ -280,25 +210,26 @@ static int64_t tensors, allocations; /* after the first evaluation */
 
 void ex_learn(tn_tensor *loss, double clip)
 {
-    ex_check(tn_optim_zero_grad(ex.optimizer));
+    ex_check(tn_optim_zero_grad(ex.state.optimizer));
     ex_check(tn_backward(ex.scaler ? tn_scaler_scale(ex.scaler, loss) : loss));
-    tn_list *trained = tn_optim_parameters(ex.optimizer);
+    tn_list *trained = tn_optim_parameters(ex.state.optimizer);
     if (clip > 0 && ex.capture) { /* nothing waits, so NaN and infinity show only in the loss */
         ex_check_ptr(tn_clip_grad_norm_tensor(trained, clip, 2));
     } else if (clip > 0) {
-        if (ex.scaler) ex_check(tn_scaler_unscale(ex.scaler, ex.optimizer));
+        if (ex.scaler) ex_check(tn_scaler_unscale(ex.scaler, ex.state.optimizer));
         /* The scaler skips a step whose gradients are not finite; without it that is an error. */
         double norm = tn_clip_grad_norm(trained, clip, 2, !ex.scaler);
         if (norm != norm && !ex.scaler) ex_check(tn_error_status());
     }
-    ex_check(ex.scaler ? tn_scaler_step(ex.scaler, ex.optimizer) : tn_optim_step(ex.optimizer));
+    ex_check(ex.scaler ? tn_scaler_step(ex.scaler, ex.state.optimizer)
+                       : tn_optim_step(ex.state.optimizer));
     if (ex.scaler) ex_check(tn_scaler_update(ex.scaler));
 }
 
 static void one_step(void)
 {
     tn_tensor *in[2], *loss;
-    double lr = tn_optim_lr(ex.optimizer, 0);
+    double lr = tn_optim_lr(ex.state.optimizer, 0);
     if (n_taken == EX_LATEST) {
         ex_check(read_losses());
         write_log();
@@ -306,12 +237,10 @@ static void one_step(void)
     ex.next(in);
     loss = captured && ex.step >= ex.uncaptured ? tn_capture_run(captured, 2, in)
                                                 : ex.learn(NULL, 2, in);
-    if (tn_parallel_size() > 1) {
-        loss = tn_to_dtype(tn_clone(tn_detach(loss)), TN_F32);
-        ex_check(tn_parallel_mean_(loss));
-    }
-    TN_NO_GRAD ex_check(tn_copy_(tn_select(losses, 0, n_taken), loss));
-    ex_check(tn_scheduler_step(ex.schedule));
+    tn_tensor *place = tn_select(losses, 0, n_taken);
+    TN_NO_GRAD ex_check(tn_copy_(place, loss));
+    ex_check(tn_parallel_mean_(place));
+    ex_check(tn_scheduler_step(ex.state.scheduler));
     ex.step++;
     taken[n_taken++] = (struct taken){ .step = ex.step, .lr = lr };
     if (line_is_due()) {
@@ -319,12 +248,12 @@ static void one_step(void)
         show_line(lr);
     }
     ex_page_step(ex.step == ex.total);
-    leave = ex_any(ex_signal || ex.step - first_step == ex.stop_after);
+    leave = any(ex_signal || ex.step - first_step == ex.stop_after);
 }
 
 static void evaluate(void)
 {
-    double value = ex.evaluate(take_mean(&in_evaluation));
+    double value = ex.evaluate(take_mean(EVALUATION));
     if (ex_signal) return;
     ex_curve_add(&ex.curve[1], ex.step, value);
     snprintf(taken[n_taken - 1].value, sizeof taken->value, "%.6f", value);
@@ -339,12 +268,12 @@ static void evaluate_and_save(void)
     const bool last = ex.step == ex.total;
     bool wanted = ex.every > 0 && (last ? ex.evaluate_last : ex.step % ex.every == 0);
     bool due = ex.checkpoint_every > 0 ? ex.step % ex.checkpoint_every == 0 : wanted;
-    due = ex_any(due && ex.checkpoint && !last);
+    due = any(due && ex.checkpoint && !last);
     if (!wanted && !due) return;
     ex_check(read_losses());
     double paused = seconds();
     if (wanted && tn_parallel_rank() == 0) evaluate();
-    if (due) ex_save_checkpoint();
+    if (due) save_checkpoint();
     began += seconds() - paused;
     shown_at += seconds() - paused;
     leave |= ex_signal != 0 && tn_parallel_size() == 1; /* else all learn it at a step */
@@ -369,7 +298,7 @@ static void begin(void)
     if (ex.lost)
         ex_say("stopped, this run will be lost: no checkpoint can be written here (--checkpoint "
                "PATH)");
-    ex_page_begin(ex.html, ex.html_steps, ex.model, ex.optimizer);
+    ex_page_begin(ex.html, ex.html_steps, ex.state.model, ex.state.optimizer);
     first_step = shown_step = ex.step;
     began = shown_at = seconds();
 }
@@ -388,7 +317,7 @@ static void end(void)
                "first evaluation %" PRId64 ", peak %.1f MiB\n",
                tensors, tn_live_tensors(), tn_memory().system_allocations - allocations,
                (double)tn_memory().peak_in_use / 1048576);
-    if (!ex_any(leave || ex.checkpoint) || !ex_save_checkpoint() || ex.quiet) return;
+    if (!any(leave || ex.checkpoint) || !save_checkpoint() || ex.quiet) return;
     ex_flush();
     fprintf(ex_signal ? stderr : stdout, /* Ctrl-C also ends a reader of our output */
             "checkpoint after step %d; go on with --resume %s\n", ex.step, ex.place);
@@ -398,34 +327,29 @@ double ex_train(void)
 {
     double rate = 0;
     ex.trained = ex.step < ex.total;
-    if (ex.trained) begin();
-    while (ex.step < ex.total && !leave) {
-        tn_scope scope = tn_scope_begin();
-        one_step();
-        tn_scope_end(scope);
-        if (!leave) evaluate_and_save();
-    }
     if (ex.trained) {
+        begin();
+        while (ex.step < ex.total && !leave) {
+            TN_SCOPE one_step();
+            if (!leave) evaluate_and_save();
+        }
         ex_check(read_losses());
         rate = (double)(ex.step - first_step) * ex.per_step / (seconds() - began);
         end();
     }
-    if (ex.step >= ex.total && ex_any(ex.save)) ex_save_weights();
+    if (ex.step >= ex.total && any(ex.save)) save_weights();
     return rate;
 }
 
 void ex_report(void)
 {
-    tn_curve curves[2];
-    for (int i = 0; i < 2; i++)
-        curves[i] = (tn_curve){ ex.label[i], ex.curve[i].n, ex.curve[i].x, ex.curve[i].y };
     if (ex.plot && ex.trained &&
-        ex_written(tn_plot_svg(ex.plot, ex_program, "step", ex.y_label, curves, 2), "--plot"))
+        written(tn_plot_svg(ex.plot, ex_program, "step", ex.y_label, ex.curve, 2), "--plot"))
         ex_say("plotted %s", ex.plot);
     ex_all_saved = ex_signal == 0;
     if (!ex.print_hash) return;
-    uint64_t hash = hash_list(EX_HASH, tn_parameters(ex.model));
-    printf("hash %016" PRIx64 "\n", hash_list(hash, tn_buffers(ex.model)));
+    uint64_t hash = ex_hash_list(EX_HASH, tn_parameters(ex.state.model));
+    printf("hash %016" PRIx64 "\n", ex_hash_list(hash, tn_buffers(ex.state.model)));
 }
 
 void ex_free(void)
@@ -435,13 +359,13 @@ void ex_free(void)
     ex_check(tn_parallel_barrier());
     tn_data_parallel_free(ex.shared);
     for (int i = 0; i < 2; i++) {
-        free(ex.curve[i].x);
-        free(ex.curve[i].y);
+        free((void *)ex.curve[i].x);
+        free((void *)ex.curve[i].y);
     }
-    if (ex.schedule) tn_scheduler_free(ex.schedule);
-    tn_loader_free(ex.loader);
+    tn_scheduler_free(ex.state.scheduler);
+    tn_loader_free(ex.state.loader);
     tn_scaler_free(ex.scaler);
     tn_capture_free(captured);
-    tn_optim_free(ex.optimizer);
-    tn_module_drop(ex.model);
+    tn_optim_free(ex.state.optimizer);
+    tn_module_drop(ex.state.model);
 }

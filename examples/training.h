@@ -9,11 +9,6 @@
 
 enum { EX_LATEST = 64 }; /* losses that wait on the device */
 
-typedef struct ex_curve {
-    int n;
-    double *x, *y;
-} ex_curve;
-
 /* The one run of a program, which defines it. */
 extern struct ex_run {
     /* the options of every such program, with their defaults */
@@ -24,15 +19,11 @@ extern struct ex_run {
     tn_device where;
     const char *place;    /* of checkpoints: a folder or a file */
     bool in_folder, lost; /* lost: none can be written there */
-    tn_list *weights;     /* of --load, until ex_start */
     /* from the program, before ex_start */
-    tn_module *model;
-    tn_optim *optimizer;
-    tn_scheduler *schedule;       /* NULL if nothing is trained */
-    tn_loader *loader;            /* NULL: none */
-    int total, batch, every;      /* steps, rows a step, steps between evaluations (0: none) */
-    int per_step;                 /* units a step: the rate is in */
-    const char *unit;             /* these, "tokens" */
+    tn_checkpoint state;     /* model, optimizer; scheduler, unless nothing is trained; loader */
+    int total, batch, every; /* steps, rows a step, steps between evaluations (0: none) */
+    int per_step;            /* units a step: the rate is in */
+    const char *unit;        /* these, "tokens" */
     void (*next)(tn_tensor **in); /* the next step's two inputs, in the current scope */
     tn_step learn;                /* the step on the device: computes the loss, calls ex_learn */
     /* On process 0, not timed; mean: of the losses since the last call. The result goes to the log,
@@ -40,14 +31,14 @@ extern struct ex_run {
     double (*evaluate)(double mean);
     bool evaluate_last; /* after the last step, too */
     int uncaptured;     /* number of first steps that --capture does not record */
-    const char *value, *y_label, *label[2];
+    const char *value, *y_label;
+    tn_curve curve[2]; /* their labels; then about 200 means of losses, and the evaluations */
     /* from the rest */
     tn_dtype dtype; /* of products; parameters stay f32 */
     tn_scaler *scaler;
     tn_data_parallel *shared; /* of several processes; alone NULL */
     int step;                 /* steps taken */
     bool trained;
-    ex_curve curve[2]; /* of the loss, about 200 points, each a mean; of evaluations */
 } ex;
 
 #define EX_BIG 1e9
@@ -81,9 +72,9 @@ extern struct ex_run {
 
 /* Called in this order. ex_prepare joins the processes of an mpirun, of which the first alone
  * prints and writes; refuses options that exclude each other and files that cannot be written;
- * locks the place of checkpoints, so that no other run saves there. */
+ * locks the place of checkpoints, so that no other run saves there; takes options' values and the
+ * step from the file of --resume or --load. */
 void ex_prepare(void);
-void ex_adopt(void);      /* options' values and the step, from the file of --resume or --load */
 void ex_print_head(void); /* decides --precision; prints version, device and settings */
 void ex_start(void);      /* reads weights or the checkpoint; the processes share the model */
 /* All steps, unless a signal or --stop-after ends them; then --save. Returns units a second. */
@@ -97,19 +88,13 @@ void ex_learn(tn_tensor *loss, double clip);
 /* Prints a line above the progress line. Nothing when quiet. */
 void ex_say(const char *format, ...) TN_PRINTF(1, 2);
 int ex_width(void); /* columns of the terminal; 80 where there is none */
-/* This process's part of a whole batch's rows: a view in the current scope. */
-tn_tensor *ex_part(tn_tensor *rows);
-void ex_curve_add(ex_curve *c, double x, double y);
+void ex_curve_add(tn_curve *c, double x, double y);
 /* FNV-1a: a hash of these bytes and all before them; begin with EX_HASH. */
 #define EX_HASH 0xcbf29ce484222325u
 uint64_t ex_hash(uint64_t hash, const void *bytes, size_t n);
 
-/* In files.c, for training.c. */
-tn_checkpoint ex_checkpoint(void);
-/* Whether a file was written; complains if there is no room for it. */
-bool ex_written(tn_status status, const char *what);
-bool ex_save_checkpoint(void); /* false after a complaint: training goes on */
-void ex_save_weights(void);
-bool ex_any(bool own); /* whether own is true in any process: all must call it */
+uint64_t ex_hash_list(uint64_t hash, const tn_list *list); /* names, shapes and bits */
+/* Names and values of all options with any of these traits; valid until the next call. */
+tn_metadata ex_notes(unsigned traits);
 
 #endif

@@ -83,18 +83,18 @@ static void read_data(void)
 static void build(void)
 {
     tn_manual_seed((uint64_t)ex.seed);
-    ex_check_ptr(ex.model = net_new(mean, deviation));
-    ex_check(tn_module_to(ex.model, ex.where));
-    ex.loader = tn_loader_new((tn_tensor *[]){ training.x, training.y }, 2,
-                              (tn_loader_options){ .batch_size = ex.batch,
-                                                   .shuffle = true,
-                                                   .drop_last = true,
-                                                   .seed = (uint64_t)ex.seed,
-                                                   .parts = tn_parallel_size(),
-                                                   .part = tn_parallel_rank(),
-                                                   .prefetch = true });
-    ex_check_ptr(ex.loader);
-    ex.every = (int)tn_loader_batches(ex.loader); /* an epoch */
+    ex_check_ptr(ex.state.model = net_new(mean, deviation));
+    ex_check(tn_module_to(ex.state.model, ex.where));
+    ex.state.loader = tn_loader_new((tn_tensor *[]){ training.x, training.y }, 2,
+                                    (tn_loader_options){ .batch_size = ex.batch,
+                                                         .shuffle = true,
+                                                         .drop_last = true,
+                                                         .seed = (uint64_t)ex.seed,
+                                                         .parts = tn_parallel_size(),
+                                                         .part = tn_parallel_rank(),
+                                                         .prefetch = true });
+    ex_check_ptr(ex.state.loader);
+    ex.every = (int)tn_loader_batches(ex.state.loader); /* an epoch */
     double all = (double)epochs * ex.every;
     if (steps > 0 && steps < all) all = steps;
     if (all > EX_BIG) ex_refuse("--epochs %d: %.0f steps: want at most %.0f", epochs, all, EX_BIG);
@@ -104,17 +104,17 @@ static void build(void)
                   "many",
                   epochs, steps, ex.total, ex.resume, ex.step);
 
-    ex.optimizer = tn_sgd(tn_parameters(ex.model), (tn_sgd_options){ .lr = lr,
-                                                                     .momentum = momentum,
-                                                                     .weight_decay = weight_decay,
-                                                                     .nesterov = true });
-    ex_check_ptr(ex.optimizer);
+    ex.state.optimizer = tn_sgd(
+        tn_parameters(ex.state.model),
+        (tn_sgd_options){
+            .lr = lr, .momentum = momentum, .weight_decay = weight_decay, .nesterov = true });
+    ex_check_ptr(ex.state.optimizer);
     if (ex.total == 0) return;
-    ex.schedule = tn_one_cycle_lr(ex.optimizer, (tn_one_cycle_options){ .max_lr = lr,
-                                                                        .pct_start = 0.2,
-                                                                        .total_steps = ex.total,
-                                                                        .fixed_momentum = true });
-    ex_check_ptr(ex.schedule);
+    ex.state.scheduler = tn_one_cycle_lr(
+        ex.state.optimizer,
+        (tn_one_cycle_options){
+            .max_lr = lr, .pct_start = 0.2, .total_steps = ex.total, .fixed_momentum = true });
+    ex_check_ptr(ex.state.scheduler);
 }
 
 static void print_names(const char *title, const tn_list *list)
@@ -132,16 +132,16 @@ static void print_names(const char *title, const tn_list *list)
 /* Prints which tensors the optimizer trains, and which are buffers. */
 static void print_model(void)
 {
-    ex_check(tn_module_summary(stdout, ex.model));
-    print_names("the optimizer's list", tn_optim_parameters(ex.optimizer));
-    print_names("buffers, which it never sees", tn_buffers(ex.model));
+    ex_check(tn_module_summary(stdout, ex.state.model));
+    print_names("the optimizer's list", tn_optim_parameters(ex.state.optimizer));
+    print_names("buffers, which it never sees", tn_buffers(ex.state.model));
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 static double first(const char *buffer)
 {
-    tn_tensor *t = tn_get_buffer(ex.model, buffer);
+    tn_tensor *t = tn_get_buffer(ex.state.model, buffer);
     return tn_rank(t) == 0 ? tn_item(t) : tn_at(t, TN_INDEX(0));
 }
 
@@ -155,8 +155,8 @@ static void print_statistics(const char *when)
 /* The loader reports the end of an epoch, and begins the next one when asked again. */
 static void next(tn_tensor **in)
 {
-    int got = tn_loader_next(ex.loader, in, 2);
-    if (got == 0) got = tn_loader_next(ex.loader, in, 2);
+    int got = tn_loader_next(ex.state.loader, in, 2);
+    if (got == 0) got = tn_loader_next(ex.state.loader, in, 2);
     if (got < 0) ex_check(tn_error_status());
 }
 
@@ -167,7 +167,7 @@ static tn_tensor *learn(void *user, int n, tn_tensor *const *in)
                "running_var", "batches");
     print_statistics("before forward");
     tn_tensor *x = tn_to(in[0], ex.where), *y = tn_to(in[1], ex.where), *loss = NULL;
-    TN_AUTOCAST(ex.dtype) loss = tn_cross_entropy(tn_forward(ex.model, x), y);
+    TN_AUTOCAST(ex.dtype) loss = tn_cross_entropy(tn_forward(ex.state.model, x), y);
     print_statistics("after forward");
     ex_learn(loss, 0);
     print_statistics("after the optimizer");
@@ -217,9 +217,9 @@ static score score_of(tn_module *model, int64_t limit)
 static double evaluate(double training_loss)
 {
     if (ex.quiet && !ex.plot && !ex.log) return 0; /* nobody would see it */
-    ex_check(tn_eval(ex.model));
-    score s = score_of(ex.model, 0);
-    ex_check(tn_train(ex.model, true));
+    ex_check(tn_eval(ex.state.model));
+    score s = score_of(ex.state.model, 0);
+    ex_check(tn_train(ex.state.model, true));
     if (!ex_signal)
         ex_say("epoch %d: training loss %.4f, test loss %.4f, test accuracy %.2f %%",
                (ex.step + ex.every - 1) / ex.every, training_loss, s.loss, 100 * s.accuracy);
@@ -230,7 +230,8 @@ static double evaluate(double training_loss)
 static void print_train_versus_eval(void)
 {
     enum { SOME = 1000 };
-    tn_module *copy = tn_module_clone(ex.model); /* in training mode forward changes statistics */
+    tn_module *copy =
+        tn_module_clone(ex.state.model); /* in training mode forward changes statistics */
     ex_check_ptr(copy);
     ex_check(tn_eval(copy));
     score running = score_of(copy, SOME);
@@ -246,8 +247,8 @@ static void print_train_versus_eval(void)
 
 static void print_accuracy(void)
 {
-    ex_check(tn_eval(ex.model));
-    score s = score_of(ex.model, 0);
+    ex_check(tn_eval(ex.state.model));
+    score s = score_of(ex.state.model, 0);
     printf("test loss %.4f, test accuracy %.2f %%\n", s.loss, 100 * s.accuracy);
 }
 
@@ -258,7 +259,7 @@ struct ex_run ex = {
     .unit = "images",      .next = next,
     .learn = learn,        .evaluate = evaluate,
     .evaluate_last = true, .value = "test_accuracy",
-    .y_label = "",         .label = { "training loss", "test accuracy" },
+    .y_label = "",         .curve = { { .label = "training loss" }, { .label = "test accuracy" } },
 };
 
 int main(int argc, char **argv)
@@ -266,9 +267,8 @@ int main(int argc, char **argv)
     ex_parse("Trains a convolutional network with BatchNorm on Fashion-MNIST.", options,
              sizeof options / sizeof *options, 0, argc, argv);
     tn_scope program = tn_scope_begin();
-    ex_prepare();
     if (ex.load && !ex_given("epochs")) epochs = 0;
-    ex_adopt();
+    ex_prepare();
     read_data();
     build();
     ex.per_step = ex.batch;
@@ -276,8 +276,8 @@ int main(int argc, char **argv)
     ex_print_head();
     if (!ex.quiet) print_model();
     ex_start();
-    if (ex.resume && (tn_item(tn_get_buffer(ex.model, "mean")) != (float)mean ||
-                      tn_item(tn_get_buffer(ex.model, "deviation")) != (float)deviation))
+    if (ex.resume && (tn_item(tn_get_buffer(ex.state.model, "mean")) != (float)mean ||
+                      tn_item(tn_get_buffer(ex.state.model, "deviation")) != (float)deviation))
         ex_refuse("--data %s does not hold the images that %s was training on", data, ex.resume);
 
     double rate = ex_train();

@@ -139,21 +139,21 @@ int main(int argc, char **argv)
     static const char usage[] = "[--device cpu|cuda] write FOLDER | read FOLDER | convert IN OUT";
     const char *name = "cpu";
     ex_option flags[] = { EX_TEXT("device", name, "NAME", 0, "cpu or cuda") };
-    int n = ex_parse(usage, flags, 1, 3, argc, argv);
-    const char *what = n > 0 ? argv[1] : "";
+    int first = ex_parse(usage, flags, 1, 3, argc, argv), n = argc - first;
+    const char *what = n > 0 ? argv[first] : "";
     device = ex_device(name);
     int failed = 0;
     if (n == 3 && !strcmp(what, "convert")) {
         tn_scope s = tn_scope_begin();
-        tn_list *list = tn_load_tensors(argv[2], NULL);
+        tn_list *list = tn_load_tensors(argv[first + 1], NULL);
         TN_CHECK_PTR(list);
-        TN_CHECK(tn_save_tensors(list, NULL, argv[3]));
+        TN_CHECK(tn_save_tensors(list, NULL, argv[first + 2]));
         tn_scope_end(s);
         return ex_end();
     }
     if (n != 2 || (strcmp(what, "write") != 0 && strcmp(what, "read") != 0))
         ex_refuse("usage: interop %s", usage);
-    folder = argv[2];
+    folder = argv[first + 1];
     for (int i = 0; i < interop_count; i++) {
         tn_scope s = tn_scope_begin();
         tn_manual_seed((uint64_t)i);

@@ -9,7 +9,6 @@
  */
 #include "model.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -85,8 +84,7 @@ static void gpt_describe(const tn_module *self, char *text, size_t size)
 {
     const gpt_sizes *s = &((const gpt *)self)->sizes;
     snprintf(text, size, "vocab %d, context %d, layers %d, heads %d, d_model %d, dropout %g",
-             (int)s->vocab, (int)s->context, (int)s->layers, (int)s->heads, (int)s->d_model,
-             s->dropout);
+             s->vocab, s->context, s->layers, s->heads, s->d_model, s->dropout);
 }
 
 static const tn_module_type gpt_type = {

@@ -5,7 +5,7 @@
 #include <tenon/tenon.h>
 
 typedef struct gpt_sizes {
-    int64_t vocab, context, layers, heads, d_model;
+    int vocab, context, layers, heads, d_model;
     double dropout;
 } gpt_sizes;
 

@@ -10,7 +10,6 @@
 #include "model.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -52,26 +51,15 @@ static ex_option options[] = {
 static tn_text *text; /* NULL if a loaded model only generates */
 static tn_text known; /* the characters of the text, or those of a model's file */
 
-/* As hexadecimal digits, two per byte. */
-static void write_vocabulary(const tn_text *t, char hex[513])
-{
-    hex[0] = 0;
-    for (int i = 0; i < t->vocab; i++) snprintf(hex + 2 * i, 3, "%02x", t->byte_of[i]);
-}
-
+/* A vocabulary is noted as hexadecimal digits, two per byte. */
 static void read_vocabulary(void)
 {
-    char again[513];
-    unsigned byte;
+    const char *hex = vocabulary;
+    unsigned char *byte = known.byte_of;
     for (int b = 0; b < 256; b++) known.id_of[b] = -1;
-    for (; known.vocab < 256 && sscanf(vocabulary + 2 * known.vocab, "%2x", &byte) == 1;
-         known.vocab++) {
-        known.byte_of[known.vocab] = (unsigned char)byte;
-        known.id_of[byte] = known.vocab;
-    }
-    write_vocabulary(&known, again);
-    if (strcmp(again, vocabulary) != 0)
-        ex_refuse("%s: its vocabulary is damaged", ex.resume ? ex.resume : ex.load);
+    for (; known.vocab < 256 && hex[0] && hex[1] && sscanf(hex, "%2hhx", byte) == 1; hex += 2)
+        known.id_of[*byte++] = known.vocab++;
+    if (*hex) ex_refuse("%s: its vocabulary is damaged", ex.resume ? ex.resume : ex.load);
 }
 
 static void read_text(void)
@@ -82,12 +70,11 @@ static void read_text(void)
                   strerror(errno));
     text = tn_text_load(path, 0.1);
     ex_check_ptr(text);
-    if (text->n_valid <= context) {
+    if (text->n_valid <= context)
         ex_refuse("--text %s: %" PRId64 " characters, %" PRId64 " of them held out: want more "
                   "than --context %d there",
                   path, text->n_train + text->n_valid, text->n_valid, context);
-    }
-    write_vocabulary(text, hex);
+    for (int i = 0; i < text->vocab; i++) snprintf(hex + 2 * i, 3, "%02x", text->byte_of[i]);
     if (*vocabulary && strcmp(hex, vocabulary) != 0)
         ex_refuse("--text %s has other characters than the text the model learned", path);
     uint64_t h = ex_hash(EX_HASH, text->train, (size_t)text->n_train);
@@ -105,11 +92,10 @@ static void check_prompt(void)
     char some[257] = "";
     for (int i = 0, n = 0; i < known.vocab; i++)
         if (isprint(known.byte_of[i])) some[n++] = (char)known.byte_of[i];
-    for (const unsigned char *c = (const unsigned char *)prompt; *c; c++) {
-        if (known.id_of[*c] < 0)
+    for (const char *c = prompt; *c; c++)
+        if (known.id_of[(unsigned char)*c] < 0)
             ex_refuse("--prompt %s: byte %d (0x%02x) does not occur in the text: want of these: %s",
-                      prompt, (int)((const char *)c - prompt) + 1, *c, some);
-    }
+                      prompt, (int)(c - prompt) + 1, (unsigned char)*c, some);
 }
 
 /* ---- the model, a step, an evaluation -------------------------------------------------------- */
@@ -119,24 +105,25 @@ static void build(void)
     ex.per_step = ex.batch * context;
     tn_adamw_options o = { .lr = lr, .beta2 = 0.99, .weight_decay = weight_decay };
     tn_manual_seed((uint64_t)ex.seed);
-    ex.model = gpt_new((gpt_sizes){ known.vocab, context, layers, heads, d_model, dropout });
-    ex_check_ptr(ex.model);
-    ex_check(tn_module_to(ex.model, ex.where));
-    ex_check_ptr(ex.optimizer = tn_adamw(tn_parameters(ex.model), o));
+    ex.state.model = gpt_new((gpt_sizes){ known.vocab, context, layers, heads, d_model, dropout });
+    ex_check_ptr(ex.state.model);
+    ex_check(tn_module_to(ex.state.model, ex.where));
+    ex_check_ptr(ex.state.optimizer = tn_adamw(tn_parameters(ex.state.model), o));
     if (ex.total == 0) return;
-    ex.schedule = tn_warmup_cosine_lr(ex.optimizer, warmup, ex.total, lr / 10);
-    ex_check_ptr(ex.schedule);
+    ex.state.scheduler = tn_warmup_cosine_lr(ex.state.optimizer, warmup, ex.total, lr / 10);
+    ex_check_ptr(ex.state.scheduler);
 }
 
 /* Prints which tensors the optimizer trains, and which are buffers. */
 static void print_model(void)
 {
-    ex_check(tn_module_summary(stdout, ex.model));
-    tn_list *trained = tn_optim_parameters(ex.optimizer), *buffers = tn_buffers(ex.model);
+    ex_check(tn_module_summary(stdout, ex.state.model));
+    tn_list *trained = tn_optim_parameters(ex.state.optimizer),
+            *buffers = tn_buffers(ex.state.model);
     ex_check_ptr(trained);
     ex_check_ptr(buffers);
     printf("the optimizer trains %d tensors, %" PRId64 " numbers; it never sees the %d buffers:\n",
-           trained->n, tn_count_parameters(ex.model, true), buffers->n);
+           trained->n, tn_count_parameters(ex.state.model, true), buffers->n);
     for (const tn_entry *e = buffers->entry; e < buffers->entry + buffers->n; e++)
         printf("    %s (%s)\n", e->name,
                e->persistent ? "saved with the weights" : "not saved: made again");
@@ -148,16 +135,19 @@ static tn_tensor *loss_of(tn_tensor *x, tn_tensor *y)
     tn_tensor *loss = NULL;
     TN_AUTOCAST(ex.dtype)
     {
-        tn_tensor *logits = tn_forward(ex.model, tn_to(x, ex.where)); /* [B, T, V] */
+        tn_tensor *logits = tn_forward(ex.state.model, tn_to(x, ex.where)); /* [B, T, V] */
         loss = tn_cross_entropy(tn_flatten(logits, 0, 1), tn_flatten(tn_to(y, ex.where), 0, 1));
     }
     return loss;
 }
 
+/* Each process takes its part of the batch. */
 static void next(tn_tensor **in)
 {
+    int64_t rows = ex.batch / tn_parallel_size();
     ex_check(tn_text_batch(text, false, tn_default_generator(), ex.batch, context, &in[0], &in[1]));
-    for (int i = 0; i < 2; i++) ex_check_ptr(in[i] = ex_part(in[i]));
+    for (int i = 0; i < 2; i++)
+        ex_check_ptr(in[i] = tn_narrow(in[i], 0, rows * tn_parallel_rank(), rows));
 }
 
 static tn_tensor *learn(void *user, int n, tn_tensor *const *in)
@@ -174,31 +164,28 @@ static tn_tensor *learn(void *user, int n, tn_tensor *const *in)
  * *windows becomes their number. A signal interrupts it. */
 static double mean_loss(const unsigned char *ids, int64_t n, int64_t *windows)
 {
-    int64_t fit = (n - 1) / context, width = context + 1, all = *windows;
-    if (all == 0 || all > fit) all = fit;
-    if (all > ex.batch) all -= all % ex.batch;
-    int64_t *buffer = malloc((size_t)(ex.batch * width) * sizeof *buffer);
-    if (!buffer) ex_refuse("out of memory");
-    ex_check(tn_eval(ex.model));
+    int64_t fit = (n - 1) / context, all = *windows > 0 && *windows < fit ? *windows : fit;
+    int64_t rows = all < ex.batch ? all : ex.batch, width = context + 1;
+    unsigned char *window = malloc((size_t)(rows * width));
+    if (!window) ex_refuse("out of memory");
+    all -= all % rows;
+    ex_check(tn_eval(ex.state.model));
     tn_scope outer = tn_scope_begin();
     tn_tensor *sum = tn_full_as(TN_SCALAR, 0, TN_F64, ex.where);
-    for (int64_t w = 0; w < all && !ex_signal; w += ex.batch) {
-        int64_t rows = all - w < ex.batch ? all - w : ex.batch;
-        for (int64_t i = 0; i < rows * width; i++) {
-            int64_t start = (n - width) * (w + i / width) / (all > 1 ? all - 1 : 1);
-            buffer[i] = ids[start + i % width];
+    for (int64_t w = 0; w < all && !ex_signal; w += rows) {
+        for (int64_t i = 0; i < rows; i++) {
+            int64_t start = (n - width) * (w + i) / (all > 1 ? all - 1 : 1);
+            memcpy(window + i * width, ids + start, (size_t)width);
         }
-        tn_scope scope = tn_scope_begin();
-        TN_NO_GRAD
+        TN_SCOPE TN_NO_GRAD
         {
-            tn_tensor *x = tn_from_ints(buffer, TN_SHAPE(rows, width));
+            tn_tensor *x = tn_to_dtype(tn_from_data(window, TN_SHAPE(rows, width), TN_U8), TN_I64);
             tn_tensor *loss = loss_of(tn_narrow(x, 1, 0, context), tn_narrow(x, 1, 1, context));
             ex_check(tn_add_(sum, tn_mul_scalar(tn_to_dtype(loss, TN_F64), (double)rows)));
         }
-        tn_scope_end(scope);
     }
-    free(buffer);
-    ex_check(tn_train(ex.model, true));
+    free(window);
+    ex_check(tn_train(ex.state.model, true));
     double mean = tn_item(sum) / (double)all;
     tn_scope_end(outer);
     *windows = all;
@@ -236,34 +223,30 @@ static void print_losses(double rate)
 static int draw(const float *logit, tn_generator *g)
 {
     int i, order[256], k = top_k > 0 && top_k < known.vocab ? top_k : known.vocab;
-    double sum = 0, u = ((double)tn_generator_u32(g) + 0.5) / 4294967296.0;
+    double weight[256], sum = 0, u = ((double)tn_generator_u32(g) + 0.5) / 4294967296.0;
     for (int id = 0; id < known.vocab; id++) { /* likelier ones first, equal ones as they come */
         for (i = id; i > 0 && logit[order[i - 1]] < logit[id]; i--) order[i] = order[i - 1];
         order[i] = id;
     }
     if (temperature <= 0) return order[0];
-    for (i = 0; i < k; i++) sum += exp((logit[order[i]] - logit[order[0]]) / temperature);
-    u *= sum;
-    for (i = 0; i < k - 1; i++) {
-        u -= exp((logit[order[i]] - logit[order[0]]) / temperature);
-        if (u < 0) break;
-    }
+    for (i = 0; i < k; i++)
+        sum += weight[i] = exp((logit[order[i]] - logit[order[0]]) / temperature);
+    for (i = 0, u *= sum; i < k - 1 && !((u -= weight[i]) < 0);) i++;
     return order[i];
 }
 
 /* What follows the n ids, drawn. */
-static unsigned char next_id(const unsigned char *ids, int64_t n, tn_generator *g)
+static int next_id(const unsigned char *ids, int64_t n, tn_generator *g)
 {
-    int64_t window[4096];
     float logit[256];
-    for (int64_t i = 0; i < n; i++) window[i] = ids[i];
     TN_SCOPE TN_NO_GRAD
     {
-        tn_tensor *x = tn_to(tn_from_ints(window, TN_SHAPE(1, n)), ex.where);
-        tn_tensor *last = tn_select(tn_select(tn_forward(ex.model, x), 0, 0), 0, -1);
+        tn_tensor *x = tn_to_dtype(tn_from_data(ids, TN_SHAPE(1, n), TN_U8), TN_I64);
+        tn_tensor *y = tn_forward(ex.state.model, tn_to(x, ex.where)); /* [1, n, V] */
+        tn_tensor *last = tn_select(tn_select(y, 0, 0), 0, -1);
         ex_check(tn_copy_out(last, logit, sizeof *logit * (size_t)known.vocab, TN_F32));
     }
-    return (unsigned char)draw(logit, g);
+    return draw(logit, g);
 }
 
 /* Prints at once, so that one can watch; on a terminal a word that does not fit begins a line. c
@@ -292,10 +275,9 @@ static bool is_letter(unsigned char id)
 static bool is_word(const unsigned char *word, size_t n)
 {
     const unsigned char *at = text->train, *end = at + text->n_train;
-    for (; (at = memmem(at, (size_t)(end - at), word, n)); at++) {
-        bool begins = at == text->train || !is_letter(at[-1]);
-        if (begins && (at + n == end || !is_letter(at[n]))) return true;
-    }
+    for (; (at = memmem(at, (size_t)(end - at), word, n)); at++)
+        if ((at == text->train || !is_letter(at[-1])) && (at + n == end || !is_letter(at[n])))
+            return true;
     return false;
 }
 
@@ -314,23 +296,22 @@ static void print_words(const unsigned char *ids, int64_t n)
 
 static void write_sample(void)
 {
-    int64_t given = (int64_t)strlen(prompt), n = given + generate;
-    unsigned char *ids = malloc((size_t)n + 1);
+    int64_t given = (int64_t)strlen(prompt);
+    unsigned char *ids = malloc((size_t)(given + generate + 1));
     tn_generator *g = tn_generator_new((uint64_t)ex.seed);
     ex_check_ptr(g);
     if (!ids) ex_refuse("out of memory");
     for (int64_t i = 0; i < given; i++)
         ids[i] = (unsigned char)known.id_of[(unsigned char)prompt[i]];
-    if (given == 0) { /* the sample begins a line */
+    if (given == 0) /* the sample begins a line */
         ids[given++] = (unsigned char)(known.id_of['\n'] > 0 ? known.id_of['\n'] : 0);
-        n++;
-    }
+    int64_t n = given + generate;
     if (!ex.quiet) printf("\n---- sample, temperature %g ----\n", temperature);
     for (const char *c = prompt; *c; c++) write_character((unsigned char)*c);
-    ex_check(tn_eval(ex.model));
+    ex_check(tn_eval(ex.state.model));
     for (int64_t i = given; i < n; i++) {
         int64_t seen = i < context ? i : context;
-        ids[i] = next_id(ids + i - seen, seen, g);
+        ids[i] = (unsigned char)next_id(ids + i - seen, seen, g);
         write_character(known.byte_of[ids[i]]);
     }
     write_character(-1);
@@ -370,7 +351,7 @@ static void finish(double rate)
 struct ex_run ex = {
     EX_DEFAULTS, .total = 2500, .batch = 32, .every = 250, .unit = "tokens",
     .next = next, .learn = learn, .evaluate = evaluate, .value = "validation_loss",
-    .y_label = "nats per character", .label = { "training", "validation" },
+    .y_label = "nats per character", .curve = { { .label = "training" }, { .label = "validation" } },
 };
 /* clang-format on */
 
@@ -384,7 +365,6 @@ int main(int argc, char **argv)
         ex_refuse("--text FILE is needed (see --help)");
     tn_scope program = tn_scope_begin();
     ex_prepare();
-    ex_adopt();
     check_sizes();
     if (*vocabulary) read_vocabulary();
     if (path) read_text();
@@ -395,7 +375,7 @@ int main(int argc, char **argv)
     ex_start();
     finish(ex_train());
     ex_free();
-    if (text) tn_text_free(text);
+    tn_text_free(text);
     tn_scope_end(program);
     return ex_end();
 }

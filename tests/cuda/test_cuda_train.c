@@ -387,10 +387,10 @@ static void train(const char *log, int steps, int total, int every)
                           .stop_after = steps, .next = next,   .learn = learn, .evaluate = evaluate,
                           .value = "value",    .unit = "steps" };
     ex.place = in_folder("stopped");
-    ex.model = tn_linear_new(1, 1, (tn_linear_options){ 0 });
-    ex.optimizer = tn_sgd(tn_parameters(ex.model), (tn_sgd_options){ .lr = 0.5 });
-    ex.schedule = tn_step_lr(ex.optimizer, 1000000, 0.5);
-    ck_assert(ex.schedule != NULL);
+    ex.state.model = tn_linear_new(1, 1, (tn_linear_options){ 0 });
+    ex.state.optimizer = tn_sgd(tn_parameters(ex.state.model), (tn_sgd_options){ .lr = 0.5 });
+    ex.state.scheduler = tn_step_lr(ex.state.optimizer, 1000000, 0.5);
+    ck_assert(ex.state.scheduler != NULL);
     assert_ok(tn_cuda_synchronize());
     ex_train();
 }

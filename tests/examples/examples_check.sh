@@ -2,10 +2,10 @@
 # The example programs as a user meets them: flags, files, signals, resuming, the same bits again.
 # usage: test_examples.sh TRANSFORMER BATCHNORM BUFFERS XOR AUTOGRAD GPT     (paths of the programs)
 #
-# Seen to fail: with .scheduler left out of ex_checkpoint() in examples/files.c a resumed run began its
-# warm-up again: "resumed after 1", "8" and "13" (another hash than the whole run's); with a note_signal
-# (examples/common.c) that only notes: both "a second signal"; gpt.c without tn_optim_step (3.62) or
-# without attention (above 1.2): "gpt, it learns"; with another seed in each run: "gpt, byte for byte".
+# Seen to fail: where ex_start() of examples/prepare.c loads ex.state without its scheduler, a resumed run
+# began its warm-up again: "resumed after 1", "8" and "13" (another hash than the whole run's); with a
+# note_signal (examples/common.c) that only notes: both "a second signal"; gpt.c without tn_optim_step (3.62)
+# or without attention (above 1.2): "gpt, it learns"; with another seed in each run: "gpt, byte for byte".
 set -uo pipefail
 transformer=$(realpath "$1") batchnorm=$(realpath "$2") buffers=$(realpath "$3") xor=$(realpath "$4")
 autograd=$(realpath "$5") gpt=$(realpath "$6")
@@ -92,12 +92,12 @@ t() { "$transformer" "${small[@]}" "$@"; }
 hash_of() { t --quiet --print-hash "$@"; }
 
 check 'transformer --help' says '--top-k N' "$transformer" --help
-check 'transformer, unknown flag' refused 'unknown flag --stpes' "$transformer" --stpes 3
+check 'transformer, unknown flag' refused "unrecognized option '--stpes'" "$transformer" --stpes 3
 check 'transformer, no number' refused '--steps many: want a whole number' \
     "$transformer" --steps many
 check 'transformer, out of range' refused '--dropout 1.5: want a number from 0 to 0.99' \
     "$transformer" --dropout 1.5
-check 'transformer, no argument' refused '--steps needs an argument' "$transformer" --steps
+check 'transformer, no argument' refused "option '--steps' requires an argument" "$transformer" --steps
 check 'transformer, no text' refused '--text FILE is needed' "$transformer"
 check 'transformer, no such text' fails 'no-such-file' "$transformer" --text no-such-file
 check 'transformer, odd heads' refused 'want a multiple of the heads' t --heads 3
@@ -238,7 +238,7 @@ check 'batchnorm, SIGTERM' interrupted TERM 143 bterm "${few[@]}" --checkpoint b
 check 'batchnorm, a second signal' interrupted_twice twice.ckpt "${few[@]}" --checkpoint twice.ckpt \
     --checkpoint-every 1000000
 check 'batchnorm, SIGPIPE' cut_off 45 bpipe.ckpt "${few[@]}"
-check 'batchnorm, unknown flag' refused 'unknown flag --epoch' "$batchnorm" --epoch_ 3
+check 'batchnorm, unknown flag' refused "unrecognized option '--epoch_'" "$batchnorm" --epoch_ 3
 
 # ---- the small ones ----------------------------------------------------------------------------
 check 'buffers' says 'all claims hold' "$buffers"

@@ -74,12 +74,12 @@ table() {
 }
 
 table <<END
-2 | unknown flag --stpes                                  | t --stpes 3
-2 | unknown flag -x                                       | t -x
-2 | unknown flag --s                                      | t --s 3
-2 | --quiet=yes: --quiet takes no argument                | t --quiet=yes
-2 | unexpected argument more                              | t more --bogus
-2 | --steps needs an argument                             | t --steps
+2 | unrecognized option '--stpes'                         | t --stpes 3
+2 | invalid option -- 'x'                                 | t -x
+2 | option '--s' is ambiguous; possibilities: '--steps' '--seed' | t --s 3
+2 | option '--quiet' doesn't allow an argument            | t --quiet=yes
+2 | unexpected argument more                              | t more --quiet
+2 | option '--steps' requires an argument                 | t --steps
 2 | --steps many: want a whole number from 0 to 1000000000 | t --steps many
 2 | --steps 1e3: want a whole number                    | t --steps 1e3
 2 | --steps -1: want                                    | t --steps -1
@@ -166,12 +166,12 @@ table <<END
 1 | nope: No such file                                    | gpt nope
 1 | folder: is a folder                                   | gpt folder
 1 | the text is too short                                 | gpt short
-2 | unknown flag --nonsense                               | autograd --nonsense
+2 | unrecognized option '--nonsense'                      | autograd --nonsense
 2 | --dot no/x: No such file                              | autograd --dot no/x
-2 | --dot needs an argument                               | autograd --dot
-2 | --device needs an argument                            | buffers --device
+2 | option '--dot' requires an argument                   | autograd --dot
+2 | option '--device' requires an argument                | buffers --device
 2 | --device x: want cpu or cuda                        | buffers --device x
-2 | unknown flag -f                                       | interop -f
+2 | invalid option -- 'f'                                 | interop -f
 1 | no/linear.pt                                          | interop write no
 1 | empty/linear.theirs.pt                                | interop read empty
 1 | nope                                                  | interop convert nope x.pt

@@ -3,8 +3,8 @@
 # buffers. usage: resume_sweep.sh TRANSFORMER BATCHNORM     (paths of the programs)
 #
 # test_checkpoint.c does the same inside one process, and shows that no part of a checkpoint can be left out.
-# Seen to fail: without .loader in ex_checkpoint() of examples/files.c, batchnorm after every step; without the
-# default generator in commit() of src/io/checkpoint.c, transformer after every step.
+# Seen to fail: where ex_start() of examples/prepare.c loads ex.state without its loader, batchnorm after every
+# step; without the default generator in commit() of src/io/checkpoint.c, transformer after every step.
 set -uo pipefail
 transformer=$(realpath "$1") batchnorm=$(realpath "$2")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
