@@ -26,10 +26,13 @@ typedef struct tni_out {
     tni_pack *pack; /* NULL: as it is */
 } tni_out;
 
-/* json_values.c */
-void tni_put_text(const tni_out *o, const char *text);
-void tni_put_number(const tni_out *o, double x);
-void tni_put_numbers(const tni_out *o, const tni_numbers *v);
+/* Writes a template, in which ' stands for " and % for the next argument:
+ *
+ *     d int    z size_t    l int64_t    g double    b bool    w text as it is
+ *     s text as a string; NULL: null        v numbers       h shape
+ *     i int; null if negative               t id of a tensor
+ *     , size_t: a comma unless it is 0      n the same, and a new line  (json_values.c) */
+void tni_write(const tni_out *o, const char *form, ...);
 /* "texts":[...],"values":[...], after all that refers to them */
 void tni_put_tables(const tni_out *o);
 void tni_pack_free(tni_pack *pack);

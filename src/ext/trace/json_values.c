@@ -56,9 +56,11 @@ static void put_place(const tni_out *o, int at)
     fprintf(o->file, "%d", at);
 }
 
-void tni_put_text(const tni_out *o, const char *text)
+static void put_text(const tni_out *o, const char *text)
 {
-    if (o->pack)
+    if (!text)
+        fputs("null", o->file);
+    else if (o->pack)
         put_place(o, place_of_text(o->pack, text));
     else
         put_string(o->file, text);
@@ -66,7 +68,7 @@ void tni_put_text(const tni_out *o, const char *text)
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-void tni_put_number(const tni_out *o, double x)
+static void put_number(const tni_out *o, double x)
 {
     if (isfinite(x))
         fprintf(o->file, "%.9g", x);
@@ -74,19 +76,11 @@ void tni_put_number(const tni_out *o, double x)
         fprintf(o->file, isnan(x) ? "\"nan\"" : x > 0 ? "\"inf\"" : "\"-inf\"");
 }
 
-static void put_field(const tni_out *o, const char *name, double x)
-{
-    fprintf(o->file, "\"%s\":", name);
-    tni_put_number(o, x);
-    fputc(',', o->file);
-}
-
 static void put_values(const tni_out *o, const tni_numbers *v)
 {
-    fputc('[', o->file);
     for (int64_t i = 0; i < v->n; i++) {
-        if (i) fputc(',', o->file);
-        tni_put_number(o, v->value[i]);
+        fputc(i ? ',' : '[', o->file);
+        put_number(o, v->value[i]);
     }
     fputc(']', o->file);
 }
@@ -110,28 +104,70 @@ static int place_of_numbers(tni_pack *p, const tni_numbers *v)
     return (int)p->n_values++;
 }
 
-void tni_put_numbers(const tni_out *o, const tni_numbers *v)
+static void put_numbers(const tni_out *o, const tni_numbers *v)
 {
     if (!v->known) {
-        fprintf(o->file, "null");
-        return;
-    }
-    if (o->pack) {
+        fputs("null", o->file);
+    } else if (o->pack) {
         put_place(o, place_of_numbers(o->pack, v));
-        return;
+    } else {
+        tni_write(o, "{'norm':%g,'min':%g,'max':%g,'mean':%g,'zeros':%l,'nan':%l,'inf':%l", v->norm,
+                  v->min, v->max, v->mean, v->zeros, v->nan, v->inf);
+        if (v->value) fputs(",\"values\":", o->file);
+        if (v->value) put_values(o, v);
+        fputc('}', o->file);
     }
-    fputc('{', o->file);
-    put_field(o, "norm", v->norm);
-    put_field(o, "min", v->min);
-    put_field(o, "max", v->max);
-    put_field(o, "mean", v->mean);
-    fprintf(o->file, "\"zeros\":%" PRId64 ",\"nan\":%" PRId64 ",\"inf\":%" PRId64, v->zeros, v->nan,
-            v->inf);
-    if (v->value) {
-        fprintf(o->file, ",\"values\":");
-        put_values(o, v);
+}
+
+/* ---- templates ------------------------------------------------------------------------------- */
+
+static void put_shape(const tni_out *o, const tn_shape *s)
+{
+    fputc('[', o->file);
+    for (int i = 0; i < s->rank; i++) fprintf(o->file, "%s%" PRId64, i ? "," : "", s->size[i]);
+    fputc(']', o->file);
+}
+
+static void put_id(FILE *file, int id)
+{
+    fprintf(file, id < 0 ? "null" : "%d", id);
+}
+
+static void put_item(const tni_out *o, char code, va_list *args)
+{
+    switch (code) {
+    case 'i': put_id(o->file, va_arg(*args, int)); break;
+    case 'd': fprintf(o->file, "%d", va_arg(*args, int)); break;
+    case 'z': fprintf(o->file, "%zu", va_arg(*args, size_t)); break;
+    case 'l': fprintf(o->file, "%" PRId64, va_arg(*args, int64_t)); break;
+    case 'g': put_number(o, va_arg(*args, double)); break;
+    case 'b': fputs(va_arg(*args, int) ? "true" : "false", o->file); break;
+    case 'w': fputs(va_arg(*args, const char *), o->file); break;
+    case 's': put_text(o, va_arg(*args, const char *)); break;
+    case 'v': put_numbers(o, va_arg(*args, const tni_numbers *)); break;
+    case 'h': put_shape(o, va_arg(*args, const tn_shape *)); break;
+    case 't': fprintf(o->file, "\"t%d\"", va_arg(*args, int)); break;
+    case ',': fputs(va_arg(*args, size_t) ? "," : "", o->file); break;
+    case 'n': fputs(va_arg(*args, size_t) ? ",\n" : "\n", o->file); break;
     }
-    fputc('}', o->file);
+}
+
+void tni_write(const tni_out *o, const char *form, ...)
+{
+    va_list args;
+    va_start(args, form);
+    for (const char *c = form; *c; c++) {
+        size_t plain = strcspn(c, "%'");
+        fwrite(c, 1, plain, o->file);
+        c += plain;
+        if (*c == '%')
+            put_item(o, *++c, &args);
+        else if (*c)
+            fputc('"', o->file);
+        else
+            break;
+    }
+    va_end(args);
 }
 
 /* ---- tables ---------------------------------------------------------------------------------- */
@@ -175,18 +211,12 @@ static void put_row(const tni_out *o, const tni_numbers *v)
     if (all_fit(v)) {
         put_base64(o->file, v);
     } else if (v->n == 1 && v->value && isfinite(v->value[0])) {
-        tni_put_number(o, v->value[0]);
+        put_number(o, v->value[0]);
     } else {
-        const double x[] = { v->norm, v->min, v->max, v->mean };
-        for (int i = 0; i < 4; i++) {
-            fputc(i ? ',' : '[', o->file);
-            tni_put_number(o, x[i]);
-        }
-        fprintf(o->file, ",%" PRId64 ",%" PRId64 ",%" PRId64, v->zeros, v->nan, v->inf);
-        if (v->value) {
-            fputc(',', o->file);
-            put_values(o, v);
-        }
+        tni_write(o, "[%g,%g,%g,%g,%l,%l,%l", v->norm, v->min, v->max, v->mean, v->zeros, v->nan,
+                  v->inf);
+        if (v->value) fputc(',', o->file);
+        if (v->value) put_values(o, v);
         fputc(']', o->file);
     }
 }
@@ -194,14 +224,14 @@ static void put_row(const tni_out *o, const tni_numbers *v)
 void tni_put_tables(const tni_out *o)
 {
     const tni_pack *p = o->pack;
-    fprintf(o->file, "\"texts\":[");
+    tni_write(o, "'texts':[");
     for (size_t i = 0; i < p->n_texts; i++) {
-        fprintf(o->file, i ? ",\n" : "\n");
+        tni_write(o, "%n", i);
         put_string(o->file, p->text[i]);
     }
-    fprintf(o->file, "],\n\"values\":[");
+    tni_write(o, "],\n'values':[");
     for (size_t i = 0; i < p->n_values; i++) {
-        fprintf(o->file, i ? ",\n" : "\n");
+        tni_write(o, "%n", i);
         put_row(o, p->value[i]);
     }
     fputc(']', o->file);
