@@ -94,8 +94,7 @@ static void put_row(FILE *file, const tni_log *log, const tni_log_entry *e)
     put_cell(file, &e->start);
     put_cell(file, &e->forward);
     put_cell(file, &e->step);
-    char moved[TNI_MOVED_TEXT];
-    fprintf(file, "<td>%s</td></tr>\n", tni_moved_text(e->moved, moved, sizeof moved));
+    fprintf(file, "<td>%s</td></tr>\n", tni_moved_phrase(e->moved).s);
 }
 
 static void put_ledger(FILE *file, const tni_log *log, size_t k)

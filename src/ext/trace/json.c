@@ -56,12 +56,11 @@ static void put_source(const tni_out *o, const tni_log_in *in)
 static void put_in(const tni_out *o, const tni_log_op *op, const tni_log_node *n, int i)
 {
     const tni_log_in *in = &n->in[i];
-    char name[32];
     if (in->node < 0 && in->tensor < 0) {
         tni_write(o, "null");
         return;
     }
-    tni_write(o, "{'name':%s,'from':", tni_log_name(op, i, n->n_in, name, sizeof name));
+    tni_write(o, "{'name':%s,'from':", tni_log_name(op, i, n->n_in).s);
     put_source(o, in);
     tni_write(o, !o->pack || in->output ? ",'output':%d," : ",", in->output);
     put_kind(o, &in->shape, in->dtype, in->gradient);
@@ -71,12 +70,8 @@ static void put_in(const tni_out *o, const tni_log_op *op, const tni_log_node *n
 static void put_saved(const tni_out *o, const tni_log_op *op, const tni_log_node *n, int k)
 {
     const tni_log_saved *kept = &n->kept[k];
-    char name[32] = "y";
     bool again = kept->what == TNI_SAVED_RECOMPUTED;
-    if (kept->what == TNI_SAVED_IN || again)
-        tni_log_name(op, kept->index, n->n_in, name, sizeof name);
-    if (kept->what == TNI_SAVED_EXTRA) snprintf(name, sizeof name, "saved %d", kept->index);
-    tni_write(o, "%,{'what':%s,'bytes':%z%w}", (size_t)k, name, kept->bytes,
+    tni_write(o, "%,{'what':%s,'bytes':%z%w}", (size_t)k, tni_log_kept(op, n, kept).s, kept->bytes,
               again ? ",\"again\":true" : "");
 }
 
@@ -195,12 +190,10 @@ static void put_update(const tni_out *o, size_t i)
 
 static void put_entry(const tni_out *o, size_t i)
 {
-    char moved[TNI_MOVED_TEXT];
     const tni_log_entry *e = &o->step->ledger[i];
     tni_write(o, "{'tensor':%t,'start':%v,'forward':%v,'step':%v,'grad':%v,'moved':", e->tensor,
               &e->start, &e->forward, &e->step, &e->grad);
-    tni_write(o, e->moved & TNI_MOVED_UNKNOWN ? "null}" : "'%w'}",
-              tni_moved_text(e->moved, moved, sizeof moved));
+    tni_write(o, e->moved & TNI_MOVED_UNKNOWN ? "null}" : "'%w'}", tni_moved_phrase(e->moved).s);
 }
 
 static void put_pass(const tni_out *o, size_t i)

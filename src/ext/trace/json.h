@@ -14,7 +14,8 @@
 typedef struct tni_pack {
     char **text;
     const tni_numbers **value; /* of the accounts */
-    size_t n_texts, n_values, text_room, value_room;
+    size_t n_texts, n_values;
+    tni_arena arena;
     tni_map text_at, value_at; /* text, hash -> place + 1 */
     bool failed;               /* out of memory: the output is incomplete */
 } tni_pack;

@@ -39,15 +39,12 @@ static int place_of_text(tni_pack *p, const char *text)
 {
     int at = tni_get(&p->text_at, text);
     if (at >= 0) return at;
-    char *copy = tni_strdup(text);
-    if (!copy) return -1;
-    if (!tni_room(&p->text, &p->text_room, p->n_texts, 1, sizeof *p->text) ||
-        tni_put(&p->text_at, copy, (int)p->n_texts) != TN_OK) {
-        tni_strfree(copy);
-        return -1;
-    }
-    p->text[p->n_texts] = copy;
-    return (int)p->n_texts++;
+    char *copy = tni_arena_text(&p->arena, text);
+    char **row = copy ? tni_arena_more(&p->arena, &p->text, &p->n_texts, sizeof *row) : NULL;
+    if (!row) return -1;
+    *row = copy;
+    at = (int)p->n_texts - 1;
+    return tni_put(&p->text_at, copy, at) ? at : -1;
 }
 
 static void put_place(const tni_out *o, int at)
@@ -97,11 +94,11 @@ static int place_of_numbers(tni_pack *p, const tni_numbers *v)
     const void *key = tni_sequence_key(v->hash | 1);
     int at = tni_get(&p->value_at, key);
     if (at >= 0 && same_numbers(p->value[at], v)) return at;
-    if (!tni_room(&p->value, &p->value_room, p->n_values, 1, sizeof(tni_numbers *)) ||
-        (at < 0 && tni_put(&p->value_at, key, (int)p->n_values) != TN_OK))
-        return -1;
-    p->value[p->n_values] = v;
-    return (int)p->n_values++;
+    const tni_numbers **row = tni_arena_more(&p->arena, &p->value, &p->n_values, sizeof *row);
+    if (!row) return -1;
+    *row = v;
+    bool known = at >= 0 || tni_put(&p->value_at, key, (int)p->n_values - 1);
+    return known ? (int)p->n_values - 1 : -1;
 }
 
 static void put_numbers(const tni_out *o, const tni_numbers *v)
@@ -121,13 +118,6 @@ static void put_numbers(const tni_out *o, const tni_numbers *v)
 
 /* ---- templates ------------------------------------------------------------------------------- */
 
-static void put_shape(const tni_out *o, const tn_shape *s)
-{
-    fputc('[', o->file);
-    for (int i = 0; i < s->rank; i++) fprintf(o->file, "%s%" PRId64, i ? "," : "", s->size[i]);
-    fputc(']', o->file);
-}
-
 static void put_id(FILE *file, int id)
 {
     fprintf(file, id < 0 ? "null" : "%d", id);
@@ -145,7 +135,7 @@ static void put_item(const tni_out *o, char code, va_list *args)
     case 'w': fputs(va_arg(*args, const char *), o->file); break;
     case 's': put_text(o, va_arg(*args, const char *)); break;
     case 'v': put_numbers(o, va_arg(*args, const tni_numbers *)); break;
-    case 'h': put_shape(o, va_arg(*args, const tn_shape *)); break;
+    case 'h': fputs(tni_shape_phrase(va_arg(*args, const tn_shape *)).s, o->file); break;
     case 't': fprintf(o->file, "\"t%d\"", va_arg(*args, int)); break;
     case ',': fputs(va_arg(*args, size_t) ? "," : "", o->file); break;
     case 'n': fputs(va_arg(*args, size_t) ? ",\n" : "\n", o->file); break;
@@ -239,9 +229,7 @@ void tni_put_tables(const tni_out *o)
 
 void tni_pack_free(tni_pack *p)
 {
-    for (size_t i = 0; i < p->n_texts; i++) tni_strfree(p->text[i]);
-    tni_room_free(&p->text, &p->text_room, sizeof *p->text);
-    tni_room_free(&p->value, &p->value_room, sizeof(tni_numbers *));
+    tni_arena_free(&p->arena);
     tni_map_free(&p->text_at);
     tni_map_free(&p->value_at);
 }

@@ -4,81 +4,62 @@
  */
 #include "ext/trace/words.h"
 
-enum { CELL = 16, COLUMNS = 7 };
-
-/* ---- the optimizer --------------------------------------------------------------------------- */
-
 void tni_say_updates(const tni_words *w)
 {
     const tni_log_step *s = w->step;
-    char before[32], after[32], gradient[32];
-    if (!s->stepped) return;
-    fprintf(w->file, "\noptimizer\n");
-    for (size_t i = 0; i < s->n_updates; i++) {
+    if (s->stepped) fprintf(w->file, "\noptimizer\n");
+    for (size_t i = 0; s->stepped && i < s->n_updates; i++) {
         const tni_log_update *u = &s->updates[i];
-        tni_amount(&u->before, before, sizeof before);
-        tni_amount(&u->after, after, sizeof after);
-        tni_amount(&u->gradient, gradient, sizeof gradient);
-        fprintf(w->file, "  %s  %s -> %s   gradient %s\n", tni_tensor_name(w, u->tensor), before,
-                after, gradient);
+        fprintf(w->file, "  %s  %s -> %s   gradient %s\n", tni_tensor_name(w, u->tensor),
+                tni_amount_phrase(&u->before).s, tni_amount_phrase(&u->after).s,
+                tni_amount_phrase(&u->gradient).s);
     }
 }
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
 
-typedef struct row {
-    char cell[COLUMNS][CELL];
-} row;
+static const char *const head[] = { "kind",  "file",    "optimizer", "gradient",
+                                    "start", "forward", "step",      "moved" };
+enum { COLUMNS = sizeof head / sizeof *head };
 
-const char *tni_moved_text(unsigned moved, char *text, size_t size)
-{
-    static const char *const by[] = { "by hand", "by forward", "by backward", "by the optimizer" };
-    snprintf(text, size, "%s", moved & TNI_MOVED_UNKNOWN ? "not known" : moved ? "" : "no");
-    for (unsigned i = 0; i < 4 && !(moved & TNI_MOVED_UNKNOWN); i++) {
-        size_t n = strlen(text);
-        if (moved & 1u << i) snprintf(text + n, size - n, "%s%s", n ? " and " : "", by[i]);
-    }
-    return text;
-}
-
-static row row_of(const tni_words *w, const tni_log_entry *e)
+static tni_phrase cell_of(const tni_words *w, const tni_log_entry *line, int column)
 {
     static const char *const held[] = { "-", "held", "not held", "refused" };
-    const tni_log_tensor *t = &w->log->tensors[e->tensor];
-    row r;
-    snprintf(r.cell[0], CELL, "%s", t->kind == TN_GRAPH_PARAMETER ? "parameter" : "buffer");
-    snprintf(r.cell[1], CELL, "%s", t->persistent ? "in the file" : "not saved");
-    snprintf(r.cell[2], CELL, "%s", held[t->held]);
-    tni_amount(&e->grad, r.cell[3], CELL);
-    if (!e->grad.known && t->kind == TN_GRAPH_PARAMETER)
-        snprintf(r.cell[3], CELL, "%s", t->requires_grad ? "none" : "frozen");
-    tni_amount(&e->start, r.cell[4], CELL);
-    tni_amount(&e->forward, r.cell[5], CELL);
-    tni_amount(&e->step, r.cell[6], CELL);
-    return r;
+    const tni_log_tensor *t = &w->log->tensors[line->tensor];
+    bool parameter = t->kind == TN_GRAPH_PARAMETER;
+    switch (column) {
+    case 0: return tni_phrase_of(parameter ? "parameter" : "buffer");
+    case 1: return tni_phrase_of(t->persistent ? "in the file" : "not saved");
+    case 2: return tni_phrase_of("%s", held[t->held]);
+    case 3:
+        if (line->grad.known || !parameter) return tni_amount_phrase(&line->grad);
+        return tni_phrase_of(t->requires_grad ? "none" : "frozen");
+    case 4: return tni_amount_phrase(&line->start);
+    case 5: return tni_amount_phrase(&line->forward);
+    case 6: return tni_amount_phrase(&line->step);
+    default: return tni_moved_phrase(line->moved);
+    }
 }
 
 void tni_say_state(const tni_words *w)
 {
-    static const row head = { { "kind", "file", "optimizer", "gradient", "start", "forward",
-                                "step" } };
     const tni_log_step *s = w->step;
-    size_t name = 5, width[COLUMNS];
+    size_t name = strlen("state"), width[COLUMNS];
     if (!s->n_ledger) return;
-    for (int c = 0; c < COLUMNS; c++) width[c] = strlen(head.cell[c]);
-    for (size_t i = 0; i < s->n_ledger; i++) {
-        row r = row_of(w, &s->ledger[i]);
+    for (size_t i = 0; i < s->n_ledger; i++)
         name = TNI_MAX(name, strlen(tni_tensor_name(w, s->ledger[i].tensor)));
-        for (int c = 0; c < COLUMNS; c++) width[c] = TNI_MAX(width[c], strlen(r.cell[c]));
-    }
     fprintf(w->file, "\n%-*s", (int)name, "state");
-    for (int c = 0; c < COLUMNS; c++) fprintf(w->file, "  %-*s", (int)width[c], head.cell[c]);
-    fprintf(w->file, "  moved\n");
-    for (size_t i = 0; i < s->n_ledger; i++) {
-        row r = row_of(w, &s->ledger[i]);
-        fprintf(w->file, "%-*s", (int)name, tni_tensor_name(w, s->ledger[i].tensor));
-        for (int c = 0; c < COLUMNS; c++) fprintf(w->file, "  %-*s", (int)width[c], r.cell[c]);
-        char moved[TNI_MOVED_TEXT];
-        fprintf(w->file, "  %s\n", tni_moved_text(s->ledger[i].moved, moved, sizeof moved));
+    for (int c = 0; c < COLUMNS; c++) {
+        width[c] = strlen(head[c]);
+        for (size_t i = 0; c < COLUMNS - 1 && i < s->n_ledger; i++)
+            width[c] = TNI_MAX(width[c], strlen(cell_of(w, &s->ledger[i], c).s));
+        fprintf(w->file, "  %-*s", (int)width[c], head[c]);
     }
+    width[COLUMNS - 1] = 0;
+    for (size_t i = 0; i < s->n_ledger; i++) {
+        fprintf(w->file, "\n%-*s", (int)name, tni_tensor_name(w, s->ledger[i].tensor));
+        for (int c = 0; c < COLUMNS; c++)
+            fprintf(w->file, "  %-*s", (int)width[c], cell_of(w, &s->ledger[i], c).s);
+    }
+    fputc('\n', w->file);
 }
