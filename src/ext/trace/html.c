@@ -2,35 +2,32 @@
  * html.c - accounts as one self-contained HTML page: no network, no framework.
  *
  * The page itself, with its style and scripts, is in page/ and compiled in (page.h). Here its gaps
- * are filled: the title, the tables for paper and readers without scripts, and the accounts as JSON
- * for the scripts.
+ * are filled: the title, the tables for readers without scripts, and for the scripts the accounts as
+ * tn_trace_json writes them, compressed.
  */
 #include <math.h>
+#include <stdlib.h>
+#include <zlib.h>
 
-#include "io/json.h"
 #include "ext/trace/json.h"
 #include "ext/trace/page.h"
 
 enum { ROWS = 400 }; /* rows of a ledger in the static tables; the JSON has all */
 
-/* Text in an element; bytes that are not valid UTF-8 become "?". */
+static void put_byte(FILE *file, unsigned char c)
+{
+    if (c == '<')
+        fputs("&lt;", file);
+    else if (c == '&')
+        fputs("&amp;", file);
+    else
+        fputc(c, file);
+}
+
+/* Text in an element. */
 static void put_text(FILE *file, const char *text)
 {
-    size_t left = strlen(text), valid = tni_utf8(text, left);
-    for (const char *c = text; left > 0; c++, left--) {
-        if (valid == 0) {
-            fputc('?', file);
-            valid = tni_utf8(c + 1, left - 1);
-            continue;
-        }
-        valid--;
-        if (*c == '<')
-            fputs("&lt;", file);
-        else if (*c == '&')
-            fputs("&amp;", file);
-        else
-            fputc(*c, file);
-    }
+    tni_put_escaped(file, text, put_byte);
 }
 
 static void put_titles(FILE *file, tn_trace *const *traces, int n)
@@ -145,21 +142,38 @@ static void put_static(FILE *file, tn_trace *const *traces, int n)
 
 /* ---- the page -------------------------------------------------------------------------------- */
 
-/* False: out of memory. */
+static void put_base64(FILE *file, const unsigned char *data, size_t n)
+{
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n; i += 3) {
+        size_t left = TNI_MIN(n - i, (size_t)3);
+        uint32_t three = 0;
+        for (size_t k = 0; k < 3; k++) three = three << 8 | (k < left ? data[i + k] : 0);
+        for (size_t k = 0; k < 4; k++)
+            fputc(k <= left ? digit[three >> (18 - 6 * k) & 63] : '=', file);
+    }
+}
+
+/* The accounts as a list of JSON, compressed. False: out of memory. */
 static bool put_traces(FILE *file, tn_trace *const *traces, int n)
 {
-    tni_pack pack = { .text_at.names = true };
-    tni_out o = { .file = file, .pack = &pack };
-    fprintf(file, "{\"traces\":[");
-    for (int i = 0; i < n; i++) {
-        if (i) fputc(',', file);
-        tni_put_account(&o, &traces[i]->log);
+    char *json = NULL;
+    size_t size = 0;
+    FILE *to = open_memstream(&json, &size);
+    for (int i = 0; to && i < n; i++) {
+        fputc(i ? ',' : '[', to);
+        tni_put_account(to, &traces[i]->log);
     }
-    fprintf(file, "],\n");
-    tni_put_tables(&o);
-    fputc('}', file);
-    tni_pack_free(&pack);
-    return !pack.failed;
+    if (to) fputc(']', to);
+    bool ok = to && !ferror(to);
+    ok = to && fclose(to) == 0 && ok;
+    uLongf room = compressBound(size), packed = room;
+    Bytef *block = ok ? tni_alloc(room) : NULL;
+    ok = block && compress(block, &packed, (const Bytef *)json, size) == Z_OK;
+    if (ok) put_base64(file, block, packed);
+    if (block) tni_free(block, room);
+    free(json);
+    return ok;
 }
 
 tn_status tn_trace_html(FILE *file, tn_trace *const *traces, int n)

@@ -6,7 +6,7 @@
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static void put_tensors(const tni_out *o)
+static void put_tensors(const tni_words *o)
 {
     static const char *const kind[] = { "op", "parameter", "buffer", "tensor" };
     static const char *const held[] = { "null", "\"held\"", "\"not held\"", "\"refused\"" };
@@ -20,7 +20,7 @@ static void put_tensors(const tni_out *o)
     }
 }
 
-static void put_modules(const tni_out *o)
+static void put_modules(const tni_words *o)
 {
     const tni_log_module *m = o->log->modules;
     for (size_t i = 0; i < o->log->n_modules; i++)
@@ -29,7 +29,7 @@ static void put_modules(const tni_out *o)
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-static void put_call(const tni_out *o, size_t i)
+static void put_call(const tni_words *o, size_t i)
 {
     const tni_log_call *c = &o->step->calls[i];
     const tni_log_module *m = &o->log->modules[c->module];
@@ -39,21 +39,18 @@ static void put_call(const tni_out *o, size_t i)
     tni_write(o, "]}");
 }
 
-/* Shape, dtype, and whether a gradient flows. A page leaves out what most tensors have. */
-static void put_kind(const tni_out *o, const tn_shape *shape, tn_dtype dtype, bool gradient)
+static void put_kind(const tni_words *o, const tn_shape *shape, tn_dtype dtype, bool gradient)
 {
-    tni_write(o, "'shape':%h", shape);
-    if (!o->pack || dtype != TN_F32) tni_write(o, ",'dtype':'%w'", tn_dtype_name(dtype));
-    if (!o->pack || !gradient) tni_write(o, ",'gradient':%b", gradient);
+    tni_write(o, "'shape':%h,'dtype':'%w','gradient':%b", shape, tn_dtype_name(dtype), gradient);
 }
 
 /* The op or tensor that an input is. */
-static void put_source(const tni_out *o, const tni_log_in *in)
+static void put_source(const tni_words *o, const tni_log_in *in)
 {
     tni_write(o, in->node >= 0 ? "%d" : "%t", in->node >= 0 ? in->node : in->tensor);
 }
 
-static void put_in(const tni_out *o, const tni_log_op *op, const tni_log_node *n, int i)
+static void put_in(const tni_words *o, const tni_log_op *op, const tni_log_node *n, int i)
 {
     const tni_log_in *in = &n->in[i];
     if (in->node < 0 && in->tensor < 0) {
@@ -62,12 +59,12 @@ static void put_in(const tni_out *o, const tni_log_op *op, const tni_log_node *n
     }
     tni_write(o, "{'name':%s,'from':", tni_log_name(op, i, n->n_in).s);
     put_source(o, in);
-    tni_write(o, !o->pack || in->output ? ",'output':%d," : ",", in->output);
+    tni_write(o, ",'output':%d,", in->output);
     put_kind(o, &in->shape, in->dtype, in->gradient);
     tni_write(o, in->value.known ? ",'value':%v}" : "}", &in->value);
 }
 
-static void put_saved(const tni_out *o, const tni_log_op *op, const tni_log_node *n, int k)
+static void put_saved(const tni_words *o, const tni_log_op *op, const tni_log_node *n, int k)
 {
     const tni_log_saved *kept = &n->kept[k];
     bool again = kept->what == TNI_SAVED_RECOMPUTED;
@@ -75,7 +72,7 @@ static void put_saved(const tni_out *o, const tni_log_op *op, const tni_log_node
               again ? ",\"again\":true" : "");
 }
 
-static void put_node(const tni_out *o, size_t k)
+static void put_node(const tni_words *o, size_t k)
 {
     const tni_log_node *n = &o->step->nodes[k];
     const tni_log_op *op = &o->log->ops[n->op];
@@ -99,7 +96,7 @@ static void put_node(const tni_out *o, size_t k)
 /* ---- backward -------------------------------------------------------------------------------- */
 
 /* ,"hooks":[...]; nothing if there are none */
-static void put_hooks(const tni_out *o, int pass, int node, int output, int tensor)
+static void put_hooks(const tni_words *o, int pass, int node, int output, int tensor)
 {
     bool any = false;
     for (size_t k = 0; k < o->step->n_hooks; k++) {
@@ -114,7 +111,7 @@ static void put_hooks(const tni_out *o, int pass, int node, int output, int tens
     if (any) tni_write(o, "]");
 }
 
-static void put_incoming(const tni_out *o, const tni_log_back *b)
+static void put_incoming(const tni_words *o, const tni_log_back *b)
 {
     size_t said = 0;
     for (int i = 0; i < b->n_out; i++) {
@@ -130,7 +127,7 @@ static void put_incoming(const tni_out *o, const tni_log_back *b)
     }
 }
 
-static void put_shares(const tni_out *o, const tni_log_back *b)
+static void put_shares(const tni_words *o, const tni_log_back *b)
 {
     for (size_t i = 0; i < b->n_shares; i++) {
         const tni_log_share *s = &b->shares[i];
@@ -144,7 +141,7 @@ static void put_shares(const tni_out *o, const tni_log_back *b)
     }
 }
 
-static void put_accumulated(const tni_out *o, const tni_log_back *b)
+static void put_accumulated(const tni_words *o, const tni_log_back *b)
 {
     size_t said = 0;
     for (size_t i = 0; i < b->n_shares; i++) {
@@ -156,13 +153,13 @@ static void put_accumulated(const tni_out *o, const tni_log_back *b)
     }
 }
 
-static void put_finding(const tni_out *o, size_t i)
+static void put_finding(const tni_words *o, size_t i)
 {
     const tni_log_finding *f = &o->step->findings[i];
     tni_write(o, "{'kind':'%w','node':%i,'text':%s}", f->kind, f->node, f->text);
 }
 
-static void put_back(const tni_out *o, size_t k)
+static void put_back(const tni_words *o, size_t k)
 {
     const tni_log_back *b = &o->step->backs[k];
     tni_write(o, "{'node':%d,'pass':%d,'incoming':[", b->node, b->pass + 1);
@@ -181,14 +178,14 @@ static void put_back(const tni_out *o, size_t k)
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
-static void put_update(const tni_out *o, size_t i)
+static void put_update(const tni_words *o, size_t i)
 {
     const tni_log_update *u = &o->step->updates[i];
     tni_write(o, "{'tensor':%t,'before':%v,'after':%v,'gradient':%v}", u->tensor, &u->before,
               &u->after, &u->gradient);
 }
 
-static void put_entry(const tni_out *o, size_t i)
+static void put_entry(const tni_words *o, size_t i)
 {
     const tni_log_entry *e = &o->step->ledger[i];
     tni_write(o, "{'tensor':%t,'start':%v,'forward':%v,'step':%v,'grad':%v,'moved':", e->tensor,
@@ -196,7 +193,7 @@ static void put_entry(const tni_out *o, size_t i)
     tni_write(o, e->moved & TNI_MOVED_UNKNOWN ? "null}" : "'%w'}", tni_moved_phrase(e->moved).s);
 }
 
-static void put_pass(const tni_out *o, size_t i)
+static void put_pass(const tni_words *o, size_t i)
 {
     const tni_log_pass *p = &o->step->passes[i];
     bool any = false;
@@ -213,8 +210,8 @@ static void put_pass(const tni_out *o, size_t i)
     tni_write(o, any ? "]}" : "}");
 }
 
-static void put_list(const tni_out *o, const char *name, size_t n,
-                     void (*put)(const tni_out *, size_t))
+static void put_list(const tni_words *o, const char *name, size_t n,
+                     void (*put)(const tni_words *, size_t))
 {
     tni_write(o, ",\n   '%w':[", name);
     for (size_t i = 0; i < n; i++) {
@@ -224,7 +221,7 @@ static void put_list(const tni_out *o, const char *name, size_t n,
     tni_write(o, "]");
 }
 
-static void put_step(tni_out *o, size_t k)
+static void put_step(tni_words *o, size_t k)
 {
     const tni_log_step *s = o->step = &o->log->steps[k];
     tni_write(o, "%n  {'step':%z,'training':%b,'loss':", k, k + 1, s->training);
@@ -243,9 +240,9 @@ static void put_step(tni_out *o, size_t k)
     tni_write(o, "}");
 }
 
-void tni_put_account(const tni_out *to, const tni_log *log)
+void tni_put_account(FILE *file, const tni_log *log)
 {
-    tni_out o = { to->file, log, NULL, to->pack };
+    tni_words o = { file, log, NULL };
     tni_write(&o, "{'tenon_trace':1,'title':%s,'tenon':%s,\n 'modules':[", log->title, TNI_VERSION);
     put_modules(&o);
     tni_write(&o, "],\n 'tensors':[");
@@ -260,6 +257,6 @@ tn_status tn_trace_json(FILE *file, const tn_trace *trace)
     TNI_C_NUMBERS;
     tn_status status = tni_trace_writable("tn_trace_json", file, trace);
     if (status != TN_OK) return status;
-    tni_put_account(&(tni_out){ .file = file }, &trace->log);
+    tni_put_account(file, &trace->log);
     return tni_trace_written("tn_trace_json", file);
 }

@@ -96,8 +96,9 @@ function sumNote(g, incoming, shape) {
 
 /* "hook 1 of 2: 0.5 → 0.25" */
 function hookNotes(hooks, shape) {
-    return (hooks || []).map((h) => note(`hook ${h.number} of ${h.of}: `, h.before === h.after
-        ? 'leaves it as it is' : [numberTag(h.before, shape), ' → ', numberTag(h.after, shape)]));
+    return (hooks || []).map((h) => note(`hook ${h.number} of ${h.of}: `,
+        sameNumbers(h.before, h.after) ? 'leaves it as it is'
+            : [numberTag(h.before, shape), ' → ', numberTag(h.after, shape)]));
 }
 
 /* "averaged over 4 ranks: 0.31 → 0.28" */

@@ -1,123 +1,46 @@
 /*
  * data.js - the traces that the page was given, indexed for the other files.
  *
- * A trace is an account of training steps, as tn_trace_json writes it, but packed. The page
- * plays it as a row of positions: each training step as a whole, then each op of forward, each op
- * of backward, and the optimizer. Whatever is drawn or told depends on the position alone, so
- * going back is the same as going forward.
+ * A trace is an account of training steps, as tn_trace_json writes it. The page plays it as a row
+ * of positions: each training step as a whole, then each op of forward, each op of backward, and
+ * the optimizer. Whatever is drawn or told depends on the position alone, so going back is the same
+ * as going forward.
  *
  * A key names what can be drawn: "n5" is the op with id 5, "t2" a tensor, "c3" a call of a module.
  */
 
-/* ---- what is packed -------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
-const NUMBERS_OF_STRINGS = { nan: NaN, inf: Infinity, '-inf': -Infinity };
+const NOT_FINITE = { nan: NaN, inf: Infinity, '-inf': -Infinity };
 
-/* A number of the trace; those that are not finite are strings in JSON. */
-function number(x) {
-    return typeof x === 'string' ? NUMBERS_OF_STRINGS[x] : x;
+/* A number of an account; those that are not finite are strings in JSON. */
+const number = (x) => (typeof x === 'string' ? NOT_FINITE[x] : x);
+
+/* Makes numbers of all that stand for one in what JSON gave. */
+function revive(x) {
+    if (!x || typeof x !== 'object') return;
+    if ('loss' in x) x.loss = number(x.loss);
+    if (!('norm' in x)) return Object.values(x).forEach(revive);
+    for (const key of ['norm', 'min', 'max', 'mean']) x[key] = number(x[key]);
+    if (x.values && (x.nan || x.inf)) x.values = x.values.map(number);
 }
 
-function fromBase64(text) {
-    const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-    const view = new DataView(bytes.buffer);
-    return Array.from({ length: bytes.length / 4 }, (_, i) => view.getFloat32(4 * i, true));
+/* The traces of the page, which are compressed. */
+async function readTraces() {
+    const packed = atob(document.getElementById('traces').textContent);
+    const bytes = new Uint8Array(packed.length);
+    for (let i = 0; i < packed.length; i++) bytes[i] = packed.charCodeAt(i);
+    const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('deflate'));
+    const found = await new Response(unpacked).json();
+    revive(found);
+    return found;
 }
 
-/* Norm, extremes and so on, from all elements. */
-function numbersOf(values) {
-    const known = values.filter((x) => !Number.isNaN(x)), finite = values.filter(Number.isFinite);
-    const count = (test) => values.filter(test).length;
-    const most = finite.reduce((m, x) => Math.max(m, Math.abs(x)), 0) || 1;
-    const norm = most * Math.sqrt(finite.reduce((sum, x) => sum + (x / most) ** 2, 0));
-    const nan = count(Number.isNaN), inf = known.length - finite.length;
-    return { values, zeros: count((x) => x === 0), nan, inf,
-        norm: nan ? NaN : inf ? Infinity : norm,
-        min: known.length ? known.reduce((a, b) => Math.min(a, b)) : NaN,
-        max: known.length ? known.reduce((a, b) => Math.max(a, b)) : NaN,
-        mean: values.reduce((sum, x) => sum + x, 0) / values.length };
-}
+const traces = await readTraces();
 
-/* A row of the table of numbers, read when it is first asked for. */
-function unpackNumbers(packed) {
-    if (typeof packed === 'string') return numbersOf(fromBase64(packed));
-    if (typeof packed === 'number') return numbersOf([packed]);
-    const [norm, min, max, mean, zeros, nan, inf, values] = packed;
-    const all = { norm, min, max, mean, zeros, nan, inf };
-    for (const key in all) all[key] = number(all[key]);
-    return values ? { ...all, values: values.map(number) } : all;
-}
-
-class Numbers {
-    constructor(packed) {
-        this.packed = packed;
-    }
-    get all() {
-        return (this.made ??= unpackNumbers(this.packed));
-    }
-}
-for (const key of ['norm', 'min', 'max', 'mean', 'zeros', 'nan', 'inf', 'values'])
-    Object.defineProperty(Numbers.prototype, key, { get() { return this.all[key]; } });
-
-/* Puts texts, numbers and omitted defaults (f32, output 0, a gradient) in their places. The same
- * numbers are the same object wherever they stand. */
-function unpack({ texts, values, traces: packed }) {
-    const table = values.map((row) => new Numbers(row));
-    const text = (object, ...keys) => {
-        for (const key of keys) if (Number.isInteger(object[key])) object[key] = texts[object[key]];
-    };
-    const numbers = (object, ...keys) => {
-        for (const key of keys)
-            object[key] = Number.isInteger(object[key]) ? table[object[key]] : null;
-    };
-    const ends = (list) => (list || []).forEach((x) => numbers(x, 'before', 'after'));
-    const usual = (x) => {
-        if (!x) return;
-        x.dtype ??= 'f32';
-        x.gradient ??= true;
-        numbers(x, 'value');
-        text(x, 'name');
-    };
-    const node = (n) => {
-        text(n, 'op', 'formula', 'gradient', 'line');
-        n.in.forEach((x) => {
-            usual(x);
-            if (x) x.output ??= 0;
-        });
-        n.out.forEach(usual);
-        n.kept.forEach((k) => text(k, 'what'));
-    };
-    const back = (b) => {
-        for (const x of [...b.incoming, ...b.shares]) {
-            numbers(x, 'value');
-            ends(x.hooks);
-        }
-        ends(b.accumulated);
-        if (b.finding) text(b.finding, 'text');
-    };
-    const step = (s) => {
-        s.loss = number(s.loss);
-        s.calls.forEach((c) => text(c, 'module', 'type'));
-        s.nodes.forEach(node);
-        s.backward.forEach(back);
-        for (const p of s.passes) {
-            text(p, 'error');
-            ends(p.averaged);
-        }
-        (s.updates || []).forEach((u) => numbers(u, 'before', 'after', 'gradient'));
-        s.ledger.forEach((line) => numbers(line, 'start', 'forward', 'step', 'grad'));
-        s.findings.forEach((f) => text(f, 'text'));
-    };
-    for (const t of packed) {
-        text(t, 'title', 'tenon');
-        t.modules.forEach((m) => text(m, 'path', 'type'));
-        t.tensors.forEach((x) => text(x, 'name', 'module'));
-        t.steps.forEach(step);
-    }
-    return packed;
-}
-
-const traces = unpack(JSON.parse(document.getElementById('traces').textContent));
+/* Whether numbers of a tensor are the same; null: not known. */
+const sameNumbers = (a, b) => a && b && typeof a === 'object'
+    ? Object.keys(a).every((key) => sameNumbers(a[key], b[key])) : Object.is(a, b);
 
 /* ---- numbers and words ----------------------------------------------------------------------- */
 

@@ -31,7 +31,7 @@ const COLUMNS = [
 
 /* A cell that stands out where the value changed. */
 function moved(before, after, t, by) {
-    const same = before === after;
+    const same = sameNumbers(before, after);
     return make('td', { class: same ? 'num' : `num changed ${by}` }, summaryText(after, t.shape));
 }
 
