@@ -1,7 +1,7 @@
 /*
  * html.c - accounts as one self-contained HTML page: no network, no framework.
  *
- * The page itself, with its style and scripts, is in page/ and compiled in (page.h). Here its gaps
+ * The page itself, with its style and scripts, is in page/ and compiled in. Here its gaps
  * are filled: the title, the tables for readers without scripts, and for the scripts the accounts as
  * tn_trace_json writes them, compressed.
  */
@@ -10,11 +10,10 @@
 #include <zlib.h>
 
 #include "ext/trace/json.h"
-#include "ext/trace/page.h"
 
 enum { ROWS = 400 }; /* rows of a ledger in the static tables; the JSON has all */
 
-static void put_byte(FILE *file, unsigned char c)
+static void put_byte(void *file, unsigned char c)
 {
     if (c == '<')
         fputs("&lt;", file);
@@ -27,7 +26,7 @@ static void put_byte(FILE *file, unsigned char c)
 /* Text in an element. */
 static void put_text(FILE *file, const char *text)
 {
-    tni_put_escaped(file, text, put_byte);
+    tni_escape(file, text, put_byte);
 }
 
 static void put_titles(FILE *file, tn_trace *const *traces, int n)
@@ -186,15 +185,18 @@ tn_status tn_trace_html(FILE *file, tn_trace *const *traces, int n)
         tn_status status = tni_trace_writable(f, file, traces[i]);
         if (status != TN_OK) return status;
     }
-    for (const tni_page_part *part = tni_page_parts;; part++) {
-        fwrite(part->text, 1, part->n, file);
-        if (part->next == TNI_PAGE_END) break;
-        if (part->next == TNI_PAGE_TITLE)
+    for (const char *at = (const char *)tni_page;;) {
+        size_t plain = strcspn(at, "\1\2\3");
+        fwrite(at, 1, plain, file);
+        at += plain;
+        if (!*at) break;
+        if (*at == '\1')
             put_titles(file, traces, n);
-        else if (part->next == TNI_PAGE_STATIC)
+        else if (*at == '\2')
             put_static(file, traces, n);
         else if (!put_traces(file, traces, n))
             return tni_error(TN_E_NOMEM, "%s: out of memory", f);
+        at++;
     }
     return tni_trace_written(f, file);
 }

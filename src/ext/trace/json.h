@@ -11,9 +11,12 @@
  *     i int; null if negative               t id of a tensor
  *     , size_t: a comma unless it is 0      n the same, and a new line  (json_values.c) */
 void tni_write(const tni_words *o, const char *form, ...);
-/* A text, each byte as put writes it; bytes that are not valid UTF-8 become "?". */
-void tni_put_escaped(FILE *file, const char *text, void (*put)(FILE *file, unsigned char byte));
+/* Gives a text to put byte by byte, which has `to`; bytes that are not valid UTF-8 are "?". */
+void tni_escape(void *to, const char *text, void (*put)(void *to, unsigned char byte));
 /* json.c: a whole account */
 void tni_put_account(FILE *file, const tni_log *log);
+
+/* The page: 1, 2 and 3 in it stand for the title, the static part and the accounts (page/embed.py) */
+extern const unsigned char tni_page[];
 
 #endif

@@ -9,21 +9,16 @@
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-void tni_put_escaped(FILE *file, const char *text, void (*put)(FILE *file, unsigned char byte))
+void tni_escape(void *to, const char *text, void (*put)(void *to, unsigned char byte))
 {
     size_t left = strlen(text), valid = tni_utf8(text, left);
     for (; left > 0; text++, left--) {
-        if (valid > 0) {
-            valid--;
-            put(file, (unsigned char)*text);
-        } else { /* not valid UTF-8, or cut off */
-            fputc('?', file);
-            valid = tni_utf8(text + 1, left - 1);
-        }
+        put(to, valid > 0 ? (unsigned char)*text : '?');
+        valid = valid > 0 ? valid - 1 : tni_utf8(text + 1, left - 1);
     }
 }
 
-static void put_byte(FILE *file, unsigned char c)
+static void put_byte(void *file, unsigned char c)
 {
     if (c == '"' || c == '\\')
         fprintf(file, "\\%c", c);
@@ -37,7 +32,7 @@ static void put_text(FILE *file, const char *text)
 {
     fputs(text ? "\"" : "null", file);
     if (!text) return;
-    tni_put_escaped(file, text, put_byte);
+    tni_escape(file, text, put_byte);
     fputc('"', file);
 }
 
