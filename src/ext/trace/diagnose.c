@@ -149,57 +149,49 @@ static double rms(const tni_numbers *v)
     return v->known && v->n ? v->norm / sqrt((double)v->n) : 0;
 }
 
-/* The largest share in what arrived; *b: the step of backward that gave it. NULL: only the seed
- * arrived. */
-static const tni_log_share *largest(const tni_log_step *s, const int *back_of,
-                                    const tni_log_back **b)
+/* The largest share in what arrived at a step of backward. NULL: only the seed did. */
+static const tni_log_add *largest(const tni_log_step *s, const tni_log_back *b)
 {
-    const tni_log_share *found = NULL;
-    const tni_log_back *to = *b;
-    for (size_t i = 0; i < to->n_adds; i++) {
-        int node = to->adds[i].node;
-        const tni_log_back *from = node < 0 || back_of[node] < 0 ? NULL : &s->backs[back_of[node]];
-        for (size_t k = 0; from && k < from->n_shares; k++) {
-            const tni_log_share *share = &from->shares[k];
-            if (share->in != to->adds[i].in) continue;
-            if (found && share->value.norm <= found->value.norm) break;
-            found = share;
-            *b = from;
-            break;
-        }
+    const tni_log_add *found = NULL;
+    double most = -1;
+    for (const tni_log_add *a = b->adds; a < b->adds + b->n_adds; a++) {
+        const tni_log_share *share = tni_log_added(s, a);
+        if (!share || share->value.norm <= most) continue;
+        most = share->value.norm;
+        found = a;
     }
     return found;
 }
 
-/* The op between the loss and a share that shrank or grew the gradient most. */
-static int culprit(const tni_log_step *s, const int *back_of, const tni_log_back *b,
-                   const tni_log_share *share, bool shrank)
+/* Between the loss and a share, the step of backward that shrank or grew the gradient most. */
+static int culprit(const tni_log_step *s, int back, const tni_log_share *share, bool shrank)
 {
-    int found = b->node;
+    int found = back;
     double most = 0;
     while (share) {
+        const tni_log_back *b = &s->backs[back];
         double came = 0, made = rms(&share->value);
         for (int i = 0; i < b->n_out; i++) came = TNI_MAX(came, rms(&b->incoming[i]));
         double change = shrank ? came / made : made / came;
         if (made > 0 && came > 0 && change > most) {
             most = change;
-            found = b->node;
+            found = back;
         }
-        share = largest(s, back_of, &b);
+        const tni_log_add *a = largest(s, b);
+        share = a ? tni_log_added(s, a) : NULL;
+        back = a ? a->back : -1;
     }
     return found;
 }
 
 typedef struct verdict {
-    const int *back_of;
     int pass;
     double largest;        /* norm of what a leaf gets */
-    unsigned char *blamed; /* per node: once is enough */
+    unsigned char *blamed; /* per step of backward: once is enough */
 } verdict;
 
-/* The leaf's largest share in the pass; *b: the step of backward that gave it. */
-static const tni_log_share *largest_share(const tni_log_step *s, int pass, int tensor,
-                                          const tni_log_back **b)
+/* The leaf's largest share in the pass; *back: the step of backward that gave it. */
+static const tni_log_share *largest_share(const tni_log_step *s, int pass, int tensor, int *back)
 {
     const tni_log_share *found = NULL;
     for (size_t k = 0; k < s->n_backs; k++)
@@ -208,7 +200,7 @@ static const tni_log_share *largest_share(const tni_log_step *s, int pass, int t
             if (share->leaf != tensor) continue;
             if (found && !(share->value.norm > found->value.norm)) continue;
             found = share;
-            *b = &s->backs[k];
+            *back = (int)k;
         }
     return found;
 }
@@ -217,18 +209,19 @@ static const tni_log_share *largest_share(const tni_log_step *s, int pass, int t
 static void judge_leaf(tn_trace *tr, const tni_log_leaf *leaf, const verdict *v)
 {
     tni_log_step *s = &tr->now;
-    const tni_log_back *b = &s->backs[leaf->back];
-    const tni_numbers *value = input_of(tr, &s->nodes[b->node].in[tni_log_last(s, leaf)->in]);
+    int back = leaf->back, in = tni_log_last(s, leaf)->in;
+    const tni_numbers *value = input_of(tr, &s->nodes[s->backs[back].node].in[in]);
     double size = value && value->known ? value->norm : 0;
     bool small = leaf->norm > 0 && leaf->norm < vanishing * v->largest;
     bool large =
         isfinite(leaf->norm) && isfinite(size) && leaf->norm > exploding * TNI_MAX(size, 1);
     if (!small && !large) return;
-    const tni_log_share *most = largest_share(s, v->pass, leaf->tensor, &b);
-    int node = culprit(s, v->back_of, b, most, small);
-    if (v->blamed[node]++) return;
+    const tni_log_share *most = largest_share(s, v->pass, leaf->tensor, &back);
+    back = culprit(s, back, most, small);
+    if (v->blamed[back]++) return;
+    int node = s->backs[back].node;
     const char *name = tr->log.tensors[leaf->tensor].name;
-    say(tr, small ? "vanishing" : "exploding", node, &s->backs[v->back_of[node]],
+    say(tr, small ? "vanishing" : "exploding", node, &s->backs[back],
         small ? "%s: its gradient is less than 1e-5 of the largest; %s shrinks it most"
               : "%s: its gradient is more than 1000 times its own size; %s enlarges it most",
         name[0] ? name : "a leaf", place(tr, node).s);
@@ -254,16 +247,11 @@ static void judge_leaves(tn_trace *tr, verdict *v)
 void tni_diagnose(tn_trace *tr, int pass)
 {
     tni_log_step *s = &tr->now;
-    int *back_of = tni_arena_alloc(&s->arena, s->n_nodes * sizeof *back_of);
-    verdict v = { back_of, pass, 0, tni_arena_alloc(&s->arena, s->n_nodes) };
-    if (!tni_record_ok(tr, back_of && v.blamed ? TN_OK : TN_E_NOMEM)) return;
-    for (size_t i = 0; i < s->n_nodes; i++) back_of[i] = -1;
+    verdict v = { pass, 0, tni_arena_alloc(&s->arena, s->n_backs) };
+    if (!tni_record_ok(tr, v.blamed ? TN_OK : TN_E_NOMEM)) return;
     for (size_t i = 0; i < s->n_nodes; i++) judge_forward(tr, (int)i);
-    for (size_t k = 0; k < s->n_backs; k++) {
-        if (s->backs[k].pass != pass) continue;
-        back_of[s->backs[k].node] = (int)k;
-        judge_back(tr, &s->backs[k]);
-    }
+    for (size_t k = 0; k < s->n_backs; k++)
+        if (s->backs[k].pass == pass) judge_back(tr, &s->backs[k]);
     judge_leaves(tr, &v);
 }
 

@@ -70,12 +70,8 @@ static tn_status loss_again(check *c, const tn_explain_options *o, double *value
 static tn_status loss_at(check *c, const tn_explain_options *o, leaf *l, tn_tensor *was,
                          tn_tensor *u, double step, double *value)
 {
-    bool recording = tn_set_grad_enabled(false);
-    tn_scope scope = tn_scope_begin();
     tn_tensor *moved = tn_add(was, tn_mul_scalar(u, step));
     tn_status status = moved ? tn_copy_(l->tensor, moved) : tni_pending();
-    tn_scope_end(scope);
-    tn_set_grad_enabled(recording);
     return status == TN_OK ? loss_again(c, o, value) : status;
 }
 
@@ -202,10 +198,9 @@ static void note_loss(tn_trace *tr, const tn_tensor *loss)
 static tn_status play(tn_trace *tr, tn_tensor *loss, tn_status *failed)
 {
     tn_status status = tn_backward(loss);
-    tni_note note;
-    if (tni_note_begin(&note, &tr->watcher)) {
+    if (tni_record_begin(tr)) {
         note_loss(tr, loss);
-        tni_note_end(&note);
+        tni_record_end(tr);
     }
     *failed = tni_trace_stop(tr);
     return status;

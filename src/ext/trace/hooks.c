@@ -27,10 +27,10 @@ static void note_hook(tn_trace *tr, const tni_hooked *h, const tn_tensor *gradie
 
 static void hooked(tni_watcher *self, const tni_hooked *h, const tn_tensor *gradient)
 {
-    tni_note note; /* without a pass: it began before the account */
-    if (!((tn_trace *)self)->pass || !tni_note_begin(&note, self)) return;
-    note_hook(note.trace, h, gradient);
-    tni_note_end(&note);
+    tn_trace *tr = (tn_trace *)self; /* without a pass: it began before the account */
+    if (!tr->pass || !tni_record_begin(tr)) return;
+    note_hook(tr, h, gradient);
+    tni_record_end(tr);
 }
 
 /* The last share of a leaf in the pass that ended; NULL: the leaf got none. */
@@ -60,10 +60,10 @@ static void note_average(tn_trace *tr, const tn_tensor *leaf, const tn_tensor *a
 
 static void averaged(tni_watcher *self, const tn_tensor *leaf, const tn_tensor *average, int ranks)
 {
-    tni_note note;
-    if (!tni_note_begin(&note, self)) return;
-    note_average(note.trace, leaf, average, ranks);
-    tni_note_end(&note);
+    tn_trace *tr = (tn_trace *)self;
+    if (!tni_record_begin(tr)) return;
+    note_average(tr, leaf, average, ranks);
+    tni_record_end(tr);
 }
 
 void tni_record_hooks(tni_watcher *w)

@@ -64,11 +64,11 @@ static void put_in(const tni_words *o, const tni_log_op *op, const tni_log_node 
     tni_write(o, in->value.known ? ",'value':%v}" : "}", &in->value);
 }
 
-static void put_saved(const tni_words *o, const tni_log_op *op, const tni_log_node *n, int k)
+static void put_saved(const tni_words *o, const tni_log_op *op, const tni_log_node *n, size_t k)
 {
     const tni_log_saved *kept = &n->kept[k];
     bool again = kept->what == TNI_SAVED_RECOMPUTED;
-    tni_write(o, "%,{'what':%s,'bytes':%z%w}", (size_t)k, tni_log_kept(op, n, kept).s, kept->bytes,
+    tni_write(o, "%,{'what':%s,'bytes':%z%w}", k, tni_log_kept(op, n, kept).s, kept->bytes,
               again ? ",\"again\":true" : "");
 }
 
@@ -89,7 +89,7 @@ static void put_node(const tni_words *o, size_t k)
         tni_write(o, ",'value':%v}", &n->out[i].value);
     }
     tni_write(o, "],\n     'kept':[");
-    for (int i = 0; i < n->n_kept; i++) put_saved(o, op, n, i);
+    for (size_t i = 0; i < n->n_kept; i++) put_saved(o, op, n, i);
     tni_write(o, "]}");
 }
 
@@ -111,6 +111,13 @@ static void put_hooks(const tni_words *o, int pass, int node, int output, int te
     if (any) tni_write(o, "]");
 }
 
+static void put_add(const tni_words *o, const tni_log_add *a, size_t before)
+{
+    const tni_log_share *share = tni_log_added(o->step, a);
+    tni_write(o, "%,{'from':%i,'in':%d}", before, share ? o->step->backs[a->back].node : -1,
+              share ? share->in : 0);
+}
+
 static void put_incoming(const tni_words *o, const tni_log_back *b)
 {
     size_t said = 0;
@@ -119,8 +126,7 @@ static void put_incoming(const tni_words *o, const tni_log_back *b)
         if (!b->incoming[i].known) continue;
         tni_write(o, "%,{'output':%d,'value':%v,'sum':[", said++, i, &b->incoming[i]);
         for (size_t k = 0; k < b->n_adds; k++)
-            if (b->adds[k].output == i)
-                tni_write(o, "%,{'from':%i,'in':%d}", added++, b->adds[k].node, b->adds[k].in);
+            if (b->adds[k].output == i) put_add(o, &b->adds[k], added++);
         tni_write(o, "]");
         put_hooks(o, b->pass, b->node, i, -1);
         tni_write(o, "}");

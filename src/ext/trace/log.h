@@ -53,6 +53,7 @@ typedef struct tni_log_tensor {
     tn_graph_kind kind;  /* never TN_GRAPH_OP */
     tn_dtype dtype;
     tn_shape shape;
+    int64_t offset; /* of a registered one: where it begins in its storage */
     bool registered, persistent, requires_grad;
     tni_held held;
 } tni_log_tensor;
@@ -106,7 +107,8 @@ typedef struct tni_log_node {
     char *line;        /* "net.c:41"; NULL: not known */
     int op, call;
     bool known; /* a backward knows it */
-    int n_in, n_out, n_kept;
+    int n_in, n_out;
+    size_t n_kept;
     tni_log_in *in;
     tni_log_out *out;
     tni_log_saved *kept;
@@ -115,7 +117,8 @@ typedef struct tni_log_node {
 /* One of the gradients that were added to the gradient of an output. */
 typedef struct tni_log_add {
     int output;
-    int node, in; /* the share of that input; node -1: the seed */
+    int back;     /* the step of backward that gave it; -1: it is the seed */
+    size_t share; /* which of its shares it is */
 } tni_log_add;
 
 /* The gradient that backward computed for an input. */
@@ -145,8 +148,9 @@ typedef struct tni_log_back {
 /* What a leaf gets from a pass. */
 typedef struct tni_log_leaf {
     int pass, tensor;
-    size_t back, share; /* the last of its shares */
-    double norm;        /* of all of them together, after the hooks */
+    int back; /* the last of its shares: as of an add */
+    size_t share;
+    double norm; /* of all of them together, after the hooks */
 } tni_log_leaf;
 
 /* What a hook made of a gradient. */
@@ -233,6 +237,11 @@ typedef struct tni_log {
 
 void tni_log_free(tni_log *t);
 void tni_log_step_free(tni_log_step *s);
+/* NULL: the seed. */
+static inline const tni_log_share *tni_log_added(const tni_log_step *s, const tni_log_add *a)
+{
+    return a->back < 0 ? NULL : &s->backs[a->back].shares[a->share];
+}
 /* The last share of a leaf in a pass. */
 static inline tni_log_share *tni_log_last(const tni_log_step *s, const tni_log_leaf *leaf)
 {

@@ -17,14 +17,14 @@ void tni_record_pass_end(tn_trace *tr)
     tni_free(p, sizeof *p);
 }
 
-/* Notes that a share (from -1: a seed) is added to an output of a node. */
-static void add(tn_trace *tr, const tni_node *to, int output, int from, int in)
+/* Notes that a share of a step of backward (-1: a seed) is added to an output of a node. */
+static void add(tn_trace *tr, const tni_node *to, int output, int back, size_t share)
 {
     tni_record_pass *p = tr->pass;
     const void *key = tni_sequence_key(to->sequence);
     bool room = tni_room(&p->adds, &p->room, p->n_adds, 1, sizeof *p->adds);
     if (!tni_record_ok(tr, room ? TN_OK : TN_E_NOMEM)) return;
-    p->adds[p->n_adds] = (tni_record_add){ { output, from, in }, tni_get(&p->newest, key) };
+    p->adds[p->n_adds] = (tni_record_add){ { output, back, share }, tni_get(&p->newest, key) };
     tni_record_put(tr, &p->newest, key, (int)p->n_adds++);
 }
 
@@ -130,10 +130,10 @@ static void begin_pass(tn_trace *tr, const tni_pass *pass)
 
 static void begins(tni_watcher *self, const tni_pass *pass)
 {
-    tni_note note;
-    if (!tni_note_begin(&note, self)) return;
-    begin_pass(note.trace, pass);
-    tni_note_end(&note);
+    tn_trace *tr = (tn_trace *)self;
+    if (!tni_record_begin(tr)) return;
+    begin_pass(tr, pass);
+    tni_record_end(tr);
 }
 
 /* ---- a node ---------------------------------------------------------------------------------- */
@@ -160,7 +160,7 @@ static void note_arrived(tn_trace *tr, const tni_node *node)
         tell(tr, node); /* an output that leads to no input of tn_gradients */
     tni_log_back *b = TNI_MORE(tr, s, backs);
     if (!b) return;
-    p->back = s->n_backs - 1;
+    p->back = (int)s->n_backs - 1;
     p->kept -= p->pass->retain ? 0 : kept_by(node);
     *b = (tni_log_back){ .pass = p->number,
                          .node = at,
@@ -177,10 +177,10 @@ static void note_arrived(tn_trace *tr, const tni_node *node)
 
 static tn_status arrived(tni_watcher *self, const tni_node *node)
 {
-    tni_note note;
-    if (!((tn_trace *)self)->pass || !tni_note_begin(&note, self)) return TN_OK;
-    note_arrived(note.trace, node);
-    tni_note_end(&note);
+    tn_trace *tr = (tn_trace *)self;
+    if (!tr->pass || !tni_record_begin(tr)) return TN_OK;
+    note_arrived(tr, node);
+    tni_record_end(tr);
     return TN_OK;
 }
 
@@ -239,17 +239,17 @@ static void note_share(tn_trace *tr, const tni_node *node, int i, const tn_tenso
                               .reduced = !tni_shape_equal(&given->shape, &value->shape),
                               .from = given->shape };
     tni_record_numbers(tr, &share->value, value);
-    if (edge->node) add(tr, edge->node, edge->index, b->node, i);
+    if (edge->node) add(tr, edge->node, edge->index, tr->pass->back, b->n_shares - 1);
     if (edge->leaf) note_leaf(tr, edge->leaf, b->n_shares - 1);
 }
 
 static void delivered(tni_watcher *self, const tni_node *node, int i, tn_tensor *given,
                       tn_tensor *share)
 {
-    tni_note note;
-    if (!((tn_trace *)self)->pass || !tni_note_begin(&note, self)) return;
-    note_share(note.trace, node, i, given, share);
-    tni_note_end(&note);
+    tn_trace *tr = (tn_trace *)self;
+    if (!tr->pass || !tni_record_begin(tr)) return;
+    note_share(tr, node, i, given, share);
+    tni_record_end(tr);
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
@@ -297,19 +297,17 @@ static void end_pass(tn_trace *tr, tn_status status)
 static void ends(tni_watcher *self, const tni_pass *pass, tn_status status)
 {
     tn_trace *tr = (tn_trace *)self;
-    tni_note note;
-    if (!tr->pass || tr->pass->pass != pass || !tni_note_begin(&note, self)) return;
+    if (!tr->pass || tr->pass->pass != pass || !tni_record_begin(tr)) return;
     end_pass(tr, status);
-    tni_note_end(&note);
+    tni_record_end(tr);
 }
 
 static tn_status finished(tni_watcher *self, const tn_tensor *leaf, tn_tensor *grad)
 {
     tn_trace *tr = (tn_trace *)self;
-    tni_note note;
-    if (!tr->leaf || !tni_note_begin(&note, self)) return TN_OK;
+    if (!tr->leaf || !tni_record_begin(tr)) return TN_OK;
     tr->leaf(tr, leaf, grad);
-    tni_note_end(&note);
+    tni_record_end(tr);
     return TN_OK;
 }
 

@@ -3,22 +3,20 @@
  */
 #include "ext/trace/record.h"
 
-bool tni_note_begin(tni_note *note, tni_watcher *self)
+bool tni_record_begin(tn_trace *tr)
 {
-    tn_trace *tr = (tn_trace *)self;
     if (!tr->running || tr->failed != TN_OK) return false;
-    note->trace = tr;
-    tni_error_save(&note->error);
-    note->grad = tn_set_grad_enabled(false);
+    tni_error_save(&tr->error);
+    tr->grad = tn_set_grad_enabled(false);
     tni_watch(NULL);
     return true;
 }
 
-void tni_note_end(tni_note *note)
+void tni_record_end(tn_trace *tr)
 {
-    tni_watch(&note->trace->watcher);
-    tn_set_grad_enabled(note->grad);
-    if (note->trace->failed != TN_OK) tni_error_restore(&note->error);
+    tni_watch(&tr->watcher);
+    tn_set_grad_enabled(tr->grad);
+    if (tr->failed != TN_OK) tni_error_restore(&tr->error);
 }
 
 void tni_record_numbers(tn_trace *tr, tni_numbers *v, const tn_tensor *t)
@@ -73,10 +71,9 @@ int tni_record_new_tensor(tn_trace *tr, const char *name, const char *module)
 /* Adds a tensor that no list of the model has. A view of a registered tensor gets its name. */
 static int add_tensor(tn_trace *tr, const tn_tensor *t, int of)
 {
-    char name[256];
-    snprintf(name, sizeof name, "%s%s", of < 0 ? tn_name(t) : tr->log.tensors[of].name,
-             of < 0 ? "" : " (a view)");
-    int at = tni_record_new_tensor(tr, name, "");
+    tni_phrase name = of < 0 ? tni_phrase_of("%s", tn_name(t))
+                             : tni_phrase_of("%s (a view)", tr->log.tensors[of].name);
+    int at = tni_record_new_tensor(tr, name.s, "");
     if (at < 0) return -1;
     tni_log_tensor *made = &tr->log.tensors[at];
     made->kind = of >= 0                                  ? tr->log.tensors[of].kind
@@ -95,7 +92,7 @@ static bool stands_for(const tn_trace *tr, const tn_tensor *t, int of)
 {
     bool leaf = t->requires_grad && !t->node;
     return !leaf && fits(&tr->log.tensors[of], t) && tni_is_dense(t) &&
-           tni_map_get(&tr->offsets, tni_index_key(of)) == tni_offset_value(t);
+           tr->log.tensors[of].offset == t->offset;
 }
 
 /* Whether t is still tensor i, known by this address: another thread may have made one there. */
@@ -104,7 +101,7 @@ static bool is_still(const tn_trace *tr, const tn_tensor *t, int i, int of)
     const tni_log_tensor *noted = &tr->log.tensors[i];
     if (!fits(noted, t)) return false;
     if (!noted->registered) return of >= 0 || strcmp(noted->name, tn_name(t)) == 0;
-    return of >= 0 && tni_map_get(&tr->offsets, tni_index_key(i)) == tni_offset_value(t);
+    return of >= 0 && noted->offset == t->offset;
 }
 
 int tni_record_tensor(tn_trace *tr, const tn_tensor *t)
@@ -260,47 +257,45 @@ static void note_output(tn_trace *tr, const tni_node *node, int i, const tni_cal
     if (t) tni_record_numbers(tr, &out->value, t);
 }
 
-static void note_saved(tni_log_saved **kept, int what, int index, const tn_tensor *t)
+static void note_saved(tn_trace *tr, tni_log_node *n, int what, int index, const tn_tensor *t)
 {
-    if (!t) return;
-    *(*kept)++ = (tni_log_saved){ what, index, tni_bytes_of(t) };
+    tni_log_saved *kept =
+        tni_record_more(tr, &tr->now.arena, &n->kept, &n->n_kept, sizeof *n->kept);
+    if (kept) *kept = (tni_log_saved){ what, index, tni_bytes_of(t) };
 }
 
-static bool make_room(tn_trace *tr, tni_log_node *n, const tni_node *node)
+static void note_all_saved(tn_trace *tr, tni_log_node *n, const tni_node *node)
 {
-    tni_arena *a = &tr->now.arena;
-    n->n_in = node->n_in;
-    n->n_out = node->n_out;
-    n->n_kept = node->y.alias != NULL;
-    for (int i = 0; i < node->n_in; i++) n->n_kept += node->x[i].alias || node->x[i].recomputed;
-    for (int i = 0; i < node->n_saved; i++) n->n_kept += node->saved[i] != NULL;
-    n->in = tni_arena_alloc(a, (size_t)node->n_in * sizeof *n->in);
-    n->out = tni_arena_alloc(a, (size_t)node->n_out * sizeof *n->out);
-    n->kept = tni_arena_alloc(a, (size_t)n->n_kept * sizeof *n->kept);
-    return tni_record_ok(tr, n->in && n->out && n->kept ? TN_OK : TN_E_NOMEM);
+    for (int i = 0; i < node->n_in; i++) {
+        if (node->x[i].alias) note_saved(tr, n, TNI_SAVED_IN, i, node->x[i].alias);
+        if (node->x[i].recomputed) note_saved(tr, n, TNI_SAVED_RECOMPUTED, i, NULL);
+    }
+    if (node->y.alias) note_saved(tr, n, TNI_SAVED_OUT, 0, node->y.alias);
+    for (int i = 0; i < node->n_saved; i++)
+        if (node->saved[i]) note_saved(tr, n, TNI_SAVED_EXTRA, i, node->saved[i]);
 }
 
 int tni_record_node(tn_trace *tr, const tni_node *node, const tni_call *c)
 {
     const void *key = tni_sequence_key(node->sequence);
+    tni_arena *a = &tr->now.arena;
     int at = tni_get(&tr->nodes, key);
     if (at >= 0) return at;
     int op = op_of(tr, node->op);
     tni_log_node *n = TNI_MORE(tr, &tr->now, nodes);
-    if (!n || !make_room(tr, n, node)) return -1;
+    if (!n) return -1;
     at = (int)tr->now.n_nodes - 1;
-    n->sequence = node->sequence;
-    n->op = op;
+    *n = (tni_log_node){ .sequence = node->sequence,
+                         .op = op,
+                         .n_in = node->n_in,
+                         .n_out = node->n_out,
+                         .in = tni_arena_alloc(a, (size_t)node->n_in * sizeof *n->in),
+                         .out = tni_arena_alloc(a, (size_t)node->n_out * sizeof *n->out) };
+    if (!tni_record_ok(tr, n->in && n->out ? TN_OK : TN_E_NOMEM)) return -1;
     n->call = c ? call_here(tr) : call_before(tr, node);
     for (int i = 0; i < node->n_in; i++) note_input(tr, node, i, c, &n->in[i]);
     for (int i = 0; i < node->n_out; i++) note_output(tr, node, i, c, &n->out[i]);
-    tni_log_saved *kept = n->kept;
-    for (int i = 0; i < node->n_in; i++) {
-        note_saved(&kept, TNI_SAVED_IN, i, node->x[i].alias);
-        if (node->x[i].recomputed) *kept++ = (tni_log_saved){ TNI_SAVED_RECOMPUTED, i, 0 };
-    }
-    note_saved(&kept, TNI_SAVED_OUT, 0, node->y.alias);
-    for (int i = 0; i < node->n_saved; i++) note_saved(&kept, TNI_SAVED_EXTRA, i, node->saved[i]);
+    note_all_saved(tr, n, node);
     return tni_record_put(tr, &tr->nodes, key, at) && tr->failed == TN_OK ? at : -1;
 }
 
@@ -311,21 +306,21 @@ static tn_status applied(tni_watcher *self, const tni_call *c)
     tn_status status = tn_places() || tn_lines() ? tni_call_site_node(self, c) : TN_OK;
     const tni_node *node = NULL;
     for (int i = 0; i < c->n_out && !node; i++) node = c->out[i]->node;
-    tni_note note;
-    if (status != TN_OK || !c->recorded || !node || !tni_note_begin(&note, self)) return status;
-    tni_record_open(note.trace);
-    tni_record_node(note.trace, node, c);
-    tni_note_end(&note);
+    tn_trace *tr = (tn_trace *)self;
+    if (status != TN_OK || !c->recorded || !node || !tni_record_begin(tr)) return status;
+    tni_record_open(tr);
+    tni_record_node(tr, node, c);
+    tni_record_end(tr);
     return TN_OK;
 }
 
 static void called(tni_watcher *self, tn_module *m)
 {
-    tni_note note;
-    if (tni_calling() || !tni_note_begin(&note, self)) return;
-    note.trace->mode = tn_training(m);
-    tni_record_open(note.trace);
-    tni_note_end(&note);
+    tn_trace *tr = (tn_trace *)self;
+    if (tni_calling() || !tni_record_begin(tr)) return;
+    tr->mode = tn_training(m);
+    tni_record_open(tr);
+    tni_record_end(tr);
 }
 
 static unsigned who_writes(const tn_trace *tr)
@@ -341,8 +336,7 @@ static void writes(tni_watcher *self, const tn_tensor *t)
     tn_trace *tr = (tn_trace *)self;
     tni_call_site_write(self, t);
     int i = tni_get(&tr->storages, t->storage);
-    tni_note note;
-    if (i < 0 || !tni_note_begin(&note, self)) return;
+    if (i < 0 || !tni_record_begin(tr)) return;
     tni_record_written(tr, i, who_writes(tr));
     bool mine = !tr->optimizing;
     bool buffer = mine && tr->log.tensors[i].kind == TN_GRAPH_BUFFER;
@@ -350,7 +344,7 @@ static void writes(tni_watcher *self, const tn_tensor *t)
     if (call >= 0) note_write(tr, call, i);
     if (mine && !buffer && tr->now.n_passes && !tr->pass && !tni_calling())
         tr->over = true; /* a parameter is moved by hand */
-    tni_note_end(&note);
+    tni_record_end(tr);
 }
 
 void tni_record_changed(tn_trace *tr, const tn_tensor *t, const char *function)
@@ -362,11 +356,11 @@ void tni_record_changed(tn_trace *tr, const tn_tensor *t, const char *function)
 static tn_status changes(tni_watcher *self, const char *function, const tn_tensor *target,
                          const tn_tensor *source)
 {
-    tni_note note;
+    tn_trace *tr = (tn_trace *)self;
     (void)source;
-    if (!tni_note_begin(&note, self)) return TN_OK;
-    tni_record_changed(note.trace, target, function);
-    tni_note_end(&note);
+    if (!tni_record_begin(tr)) return TN_OK;
+    tni_record_changed(tr, target, function);
+    tni_record_end(tr);
     return TN_OK;
 }
 

@@ -25,7 +25,7 @@ typedef struct tni_record_pass {
     struct tni_record_pass *outer;
     const tni_pass *pass;
     int number;      /* within the step */
-    size_t back;     /* the running step of backward */
+    int back;        /* the running step of backward */
     size_t kept;     /* bytes that its nodes still keep */
     bool disturbed;  /* a hook may have changed a gradient, or a grad */
     tni_map newest;  /* sequence of a node -> its newest add + 1 */
@@ -64,7 +64,6 @@ struct tn_trace {
     tni_map known;    /* handle -> tensor + 1 */
     tni_map names;    /* of registered tensors: full name -> tensor + 1 */
     tni_map storages; /* of registered tensors -> tensor + 1 */
-    tni_map offsets;  /* registered tensor -> where it begins in its storage */
     tni_map modules;  /* of the model -> module + 1 */
     /* of the open step */
     tni_map nodes;         /* sequence -> node + 1 */
@@ -73,20 +72,17 @@ struct tn_trace {
     tni_map changed;       /* storage -> name of the function that changed it last */
     tni_record_pass *pass; /* the innermost that runs */
     int ended;             /* the number of the pass that ended last */
+    bool grad;             /* while something is recorded: the setting, */
+    tni_saved_error error; /* and the error before */
     /* NULL, or called when the gradient of a leaf is complete (tn_explain) */
     void (*leaf)(tn_trace *tr, const tn_tensor *leaf, tn_tensor *grad);
     void *user;
 };
 
-/* Between begin and end nothing is watched or recorded. An error that was pending before stays. */
-typedef struct tni_note {
-    tn_trace *trace;
-    bool grad;
-    tni_saved_error error;
-} tni_note;
-/* False: the account has ended. */
-bool tni_note_begin(tni_note *note, tni_watcher *self);
-void tni_note_end(tni_note *note);
+/* Between begin and end nothing is watched or recorded. An error that was pending before stays.
+ * False: the account has ended. */
+bool tni_record_begin(tn_trace *tr);
+void tni_record_end(tn_trace *tr);
 
 /* A failure ends the account, and says nothing else: what goes on recording until the end of the
  * event does no harm. Whether there was none. */
@@ -167,12 +163,6 @@ static inline const void *tni_sequence_key(uint64_t sequence)
 static inline const void *tni_index_key(int index)
 {
     return (const void *)((uintptr_t)index + 1);
-}
-
-/* Where t begins in its storage, as a map's value. */
-static inline void *tni_offset_value(const tn_tensor *t)
-{
-    return (void *)((uintptr_t)t->offset + 1);
 }
 
 #endif

@@ -37,11 +37,10 @@ static void register_entry(tn_trace *tr, const tn_entry *e)
     t->kind = e->kind == TN_PARAMETER ? TN_GRAPH_PARAMETER : TN_GRAPH_BUFFER;
     t->dtype = e->tensor->dtype;
     t->shape = e->tensor->shape;
+    t->offset = e->tensor->offset;
     t->persistent = e->persistent;
     t->requires_grad = e->tensor->requires_grad;
     t->held = held_by(tr, e);
-    int put = tni_map_put(&tr->offsets, tni_index_key(at), tni_offset_value(e->tensor));
-    tni_record_ok(tr, put < 0 ? TN_E_NOMEM : TN_OK);
     tni_record_put(tr, &tr->known, e->tensor, at);
     tni_record_put(tr, &tr->storages, e->tensor->storage, at);
 }
@@ -213,7 +212,6 @@ static void renumber(tn_trace *tr, const int *place)
     for (size_t k = 0; k < s->n_backs; k++) {
         tni_log_back *b = &s->backs[k];
         replace(&b->node, place);
-        for (size_t i = 0; i < b->n_adds; i++) replace(&b->adds[i].node, place);
     }
 }
 
@@ -279,10 +277,9 @@ void tni_record_close(tn_trace *tr)
 
 static tn_status steps(tni_watcher *self, tn_optim *opt, int n)
 {
-    tni_note note;
+    tn_trace *tr = (tn_trace *)self;
     (void)n;
-    if (!tni_note_begin(&note, self)) return TN_OK;
-    tn_trace *tr = note.trace;
+    if (!tni_record_begin(tr)) return TN_OK;
     tr->optimizing = true;
     for (int i = 0; i < opt->n; i++) {
         const tn_tensor *t = opt->param[i].tensor;
@@ -294,15 +291,14 @@ static tn_status steps(tni_watcher *self, tn_optim *opt, int n)
         tni_record_numbers(tr, &u->before, t);
         tni_record_changed(tr, t, "tn_optim_step");
     }
-    tni_note_end(&note);
+    tni_record_end(tr);
     return TN_OK;
 }
 
 static void stepped(tni_watcher *self, tn_optim *opt)
 {
-    tni_note note;
-    if (!tni_note_begin(&note, self)) return;
-    tn_trace *tr = note.trace;
+    tn_trace *tr = (tn_trace *)self;
+    if (!tni_record_begin(tr)) return;
     tni_log_step *s = &tr->now;
     tr->optimizing = false;
     tr->over = s->stepped = true;
@@ -312,7 +308,7 @@ static void stepped(tni_watcher *self, tn_optim *opt)
         if (s->updates[k].tensor == tni_get(&tr->known, opt->param[i].tensor))
             tni_record_numbers(tr, &s->updates[k++].after, opt->param[i].tensor);
     each_entry(tr, note_step);
-    tni_note_end(&note);
+    tni_record_end(tr);
 }
 
 /* A gradient is about to be cleared or replaced: its last chance to be told. */
@@ -320,11 +316,10 @@ static tn_status grad_changes(tni_watcher *self, tn_tensor *leaf, bool adding)
 {
     tn_trace *tr = (tn_trace *)self;
     int tensor = tni_get(&tr->known, leaf);
-    tni_note note;
-    if (adding || tensor < 0 || !tr->now.n_passes || !tni_note_begin(&note, self)) return TN_OK;
+    if (adding || tensor < 0 || !tr->now.n_passes || !tni_record_begin(tr)) return TN_OK;
     tni_log_entry *line = find_line(tr, tensor);
     if (line) note_grad(tr, leaf, &line->grad);
-    tni_note_end(&note);
+    tni_record_end(tr);
     return TN_OK;
 }
 

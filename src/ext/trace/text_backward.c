@@ -13,17 +13,6 @@
 
 /* ---- what arrives ---------------------------------------------------------------------------- */
 
-static const tni_log_share *share_of(const tni_words *w, int pass, const tni_log_add *a)
-{
-    for (size_t k = 0; k < w->step->n_backs; k++) {
-        const tni_log_back *b = &w->step->backs[k];
-        if (b->pass != pass || b->node != a->node) continue;
-        for (size_t i = 0; i < b->n_shares; i++)
-            if (b->shares[i].in == a->in) return &b->shares[i];
-    }
-    return NULL;
-}
-
 /* "    sum of mul 3: 0.5, add 5: 0.25" */
 static void say_sum(const tni_words *w, const tni_log_back *b, int output)
 {
@@ -32,11 +21,11 @@ static void say_sum(const tni_words *w, const tni_log_back *b, int output)
     for (size_t k = 0; k < b->n_adds; k++) {
         const tni_log_add *a = &b->adds[k];
         if (a->output != output) continue;
-        const tni_log_share *share = share_of(w, b->pass, a);
-        const char *by = a->node < 0 ? "the seed" : tni_op(w, &w->step->nodes[a->node])->name;
-        fprintf(w->file, first ? " %s" : " + %s", by);
-        if (a->node >= 0)
-            fprintf(w->file, " #%d: %s", a->node, share ? tni_amount_phrase(&share->value).s : "-");
+        const tni_log_share *share = tni_log_added(w->step, a);
+        int node = share ? w->step->backs[a->back].node : -1;
+        fprintf(w->file, first ? " %s" : " + %s",
+                share ? tni_op(w, &w->step->nodes[node])->name : "the seed");
+        if (share) fprintf(w->file, " #%d: %s", node, tni_amount_phrase(&share->value).s);
         first = false;
     }
 }
@@ -68,7 +57,7 @@ static void say_arrivals(const tni_words *w, const tni_log_back *b)
         if (!b->incoming[i].known) continue;
         for (size_t k = 0; k < b->n_adds; k++) {
             if (b->adds[k].output != i) continue;
-            seed = n_adds++ == 0 && b->adds[k].node < 0;
+            seed = n_adds++ == 0 && b->adds[k].back < 0;
         }
         tni_phrase name = tni_phrase_of("d%s", tni_log_result(tni_op(w, n), i).s);
         const char *how = seed ? "  begins with " : "  arrives: ";

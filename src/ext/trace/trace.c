@@ -91,7 +91,7 @@ static void stop(tn_trace *tr)
     tr->running = false;
     while (tr->pass) tni_record_pass_end(tr);
     tni_record_drop(tr);
-    tni_map *map[] = { &tr->known, &tr->names, &tr->storages, &tr->offsets, &tr->modules };
+    tni_map *map[] = { &tr->known, &tr->names, &tr->storages, &tr->modules };
     for (size_t i = 0; i < sizeof map / sizeof *map; i++) tni_map_free(map[i]);
     if (tr->model) tn_module_drop(tr->model);
     if (tr->opt) tn_optim_free(tr->opt);
@@ -102,10 +102,9 @@ static void stop(tn_trace *tr)
 
 tn_status tni_trace_stop(tn_trace *tr)
 {
-    tni_note note;
-    if (tni_note_begin(&note, &tr->watcher)) {
+    if (tni_record_begin(tr)) {
         tni_record_close(tr);
-        tni_note_end(&note);
+        tni_record_end(tr);
     }
     stop(tr);
     return tr->failed;

@@ -108,6 +108,9 @@ function addTo(map, key, item) {
     else map.set(key, [item]);
 }
 
+/* The key of what an input comes from or a gradient goes to. */
+const keyOf = (from) => (typeof from === 'string' ? from : 'n' + from);
+
 /* How many registered tensors moved in a step, and who moved them: "by forward". */
 const movedBy = (step, who) =>
     step.ledger.filter((line) => (line.moved || '').includes(who)).length;
@@ -119,15 +122,14 @@ function placeTensors(step, g) {
     step.nodes.forEach((node, at) =>
         node.in.forEach((input, i) => {
             if (!input) return;
-            addTo(g.readers, typeof input.from === 'string' ? input.from : 'n' + input.from,
-                { node, i });
+            addTo(g.readers, keyOf(input.from), { node, i });
             if (typeof input.from !== 'string' || g.home.has(input.from)) return;
             const t = g.trace.byId.get(input.from), outside = t && t.kind === 'tensor' && t.name;
             if (t) g.home.set(input.from,
                 { call: outside ? null : node.call ?? null, at: at - 0.5 });
         }));
     for (const call of step.calls)
-        for (const t of call.writes || []) {
+        for (const t of call.writes) {
             const last = g.lastIn.get(call.id) ?? -1;
             g.writes.push({ tensor: t, call: call.id, at: last });
             g.writtenAt.set(t, last);
@@ -139,15 +141,12 @@ function placeTensors(step, g) {
 function indexBackward(step, g) {
     step.backward.forEach((entry, k) => {
         addTo(g.backwardOf, entry.node, k);
-        for (const a of entry.accumulated || []) addTo(g.grads, a.tensor, { k, value: a.after });
-        for (const share of entry.shares || []) addTo(g.shares, `${entry.node}.${share.in}`, k);
+        for (const a of entry.accumulated) addTo(g.grads, a.tensor, { k, value: a.after });
+        for (const share of entry.shares) addTo(g.shares, `${entry.node}.${share.in}`, k);
     });
-    for (const line of step.ledger || []) g.ledger.set(line.tensor, line);
+    for (const line of step.ledger) g.ledger.set(line.tensor, line);
     for (const u of step.updates || []) g.updates.set(u.tensor, u);
-    for (const f of step.findings || []) if (Number.isInteger(f.node)) addTo(g.findings, f.node, f);
-    for (const entry of step.backward)
-        if (entry.finding && !g.findings.has(entry.node))
-            addTo(g.findings, entry.node, entry.finding);
+    for (const f of step.findings) if (Number.isInteger(f.node)) addTo(g.findings, f.node, f);
 }
 
 /* The index of a step of a trace, made when first asked for. */
@@ -202,24 +201,9 @@ function nodeTitle(g, node) {
     return call ? `${node.op} in ${callTitle(call)}` : node.op;
 }
 
-/* Names of an op's inputs in its formula, "" where unknown. If the trace does not tell, the
- * gradients "dx = ..; dw = .." name them in order; else the single letters of the formula's right
- * side do, if they are as many. */
-function inputNames(node) {
-    if (node.names) return node.names;
-    if (node.in.some((x) => x && x.name))
-        return (node.names =
-            node.in.map((x) => (x && /^[A-Za-z]/.test(x.name) && !/ /.test(x.name) ? x.name : '')));
-    const present = node.in.filter((x) => x).length;
-    const right = (node.formula || '').replace(/^[^=]*=/, '');
-    const left = (node.gradient || '').split(';').map((part) => part.split('=')[0].trim());
-    let names = left.map((x) => (/^d([A-Za-z]\w*)/.exec(x) || [])[1]).filter((x) => x)
-        .map((x) => x.replace(/_.*/, ''));
-    const letters = [...new Set(right.match(/(?<![A-Za-z_])[A-Za-df-z](?![A-Za-z])/g) || [])];
-    if (!names.length || names.length > node.in.length)
-        names = letters.length === present ? letters : [];
-    return (node.names = node.in.map((_, i) => names[i] || ''));
-}
+/* Names of an op's inputs in its formula, "" where it has none. */
+const inputNames = (node) =>
+    node.in.map((x) => (x && /^[A-Za-z]/.test(x.name) && !/ /.test(x.name) ? x.name : ''));
 
 /* What the formula calls the result: "y". */
 const resultName = (node) => (/^\s*([A-Za-z]+)/.exec(node.formula || '') || ['', 'y'])[1];
@@ -227,10 +211,6 @@ const resultName = (node) => (/^\s*([A-Za-z]+)/.exec(node.formula || '') || ['',
 /* The value that an input of an op had. */
 function inputValue(g, input) {
     if (input.value) return input.value;
-    if (typeof input.from === 'string') {
-        const line = g.ledger.get(input.from), t = g.trace.byId.get(input.from);
-        return line ? line.start : (t && t.value) || null;
-    }
-    const from = g.node.get(input.from);
-    return from ? from.out[input.output].value : null;
+    if (typeof input.from === 'string') return g.ledger.get(input.from)?.start ?? null;
+    return g.node.get(input.from)?.out[input.output].value ?? null;
 }

@@ -30,12 +30,16 @@ function foldedAround(g, folded, callId) {
     return found;
 }
 
+/* The id of the call that an op, a tensor or another call is in. */
+function callAround(g, key) {
+    const id = Number(key.slice(1));
+    return key[0] === 'n' ? g.node.get(id)?.call
+        : key[0] === 't' ? g.home.get(key)?.call : g.call.get(id)?.outer;
+}
+
 /* The key of the item shown for an op or a tensor: itself, or the folded box around it. */
 function shownKey(g, folded, key) {
-    const call = key[0] === 'n' ? g.node.get(Number(key.slice(1))).call
-        : key[0] === 't' ? (g.home.get(key) || {}).call
-            : g.call.get(Number(key.slice(1))).outer;
-    const box = foldedAround(g, folded, call);
+    const box = foldedAround(g, folded, callAround(g, key));
     return box ? 'c' + box.id : key;
 }
 
@@ -101,7 +105,7 @@ function visibleEdges(g, folded) {
         const to = shownKey(g, folded, 'n' + node.id);
         node.in.forEach((input, i) => {
             if (!input) return;
-            const from = typeof input.from === 'string' ? input.from : 'n' + input.from;
+            const from = keyOf(input.from);
             if (from[0] === 'n' && !g.node.has(input.from)) return;
             add(shownKey(g, folded, from), to, { part: { node, i }, gradient: input.gradient });
         });
