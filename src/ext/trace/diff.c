@@ -136,9 +136,10 @@ static const char *mode(const tni_log_step *s)
 static tn_status compare_steps(diff *d)
 {
     const tni_log_step *a = d->a.step, *b = d->b.step;
+    tni_arena arena = { 0 };
     d->said = 0;
-    d->match = tni_alloc_n(a->n_nodes + 1, sizeof *d->match);
-    d->met = tni_calloc_n(b->n_nodes + 1, sizeof *d->met);
+    d->match = tni_arena_alloc(&arena, a->n_nodes * sizeof *d->match);
+    d->met = tni_arena_alloc(&arena, b->n_nodes * sizeof *d->met);
     tn_status status = d->match && d->met ? TN_OK : TN_E_NOMEM;
     if (status == TN_OK) {
         if (a->training != b->training) fprintf(line(d), "a %s, b %s\n", mode(a), mode(b));
@@ -146,8 +147,7 @@ static tn_status compare_steps(diff *d)
         compare_ops(d);
         compare_tensors(d);
     }
-    tni_free(d->match, (a->n_nodes + 1) * sizeof *d->match);
-    tni_free(d->met, (b->n_nodes + 1) * sizeof *d->met);
+    tni_arena_free(&arena);
     return status;
 }
 

@@ -40,23 +40,15 @@ static void put_titles(FILE *file, tn_trace *const *traces, int n)
 
 /* ---- the tables ------------------------------------------------------------------------------ */
 
-static void put_number(FILE *file, double x)
+/* "-" where it is not known */
+static void put_cell(FILE *file, bool known, double x)
 {
-    if (isnan(x))
-        fputs("NaN", file);
+    if (!known)
+        fputs("<td>-</td>", file);
+    else if (isnan(x))
+        fputs("<td>NaN</td>", file);
     else
-        fprintf(file, "%.4g", x);
-}
-
-/* A cell: the value of one number, else the norm. */
-static void put_cell(FILE *file, const tni_numbers *v)
-{
-    fputs("<td>", file);
-    if (!v->known)
-        fputs("-", file);
-    else
-        put_number(file, v->n == 1 ? v->mean : v->norm);
-    fputs("</td>", file);
+        fprintf(file, "<td>%.4g</td>", x);
 }
 
 static void put_losses(FILE *file, const tni_log *log)
@@ -66,12 +58,9 @@ static void put_losses(FILE *file, const tni_log *log)
           file);
     for (size_t i = 0; i < log->n_steps; i++) {
         const tni_log_step *s = &log->steps[i];
-        fprintf(file, "<tr><td>%zu</td><td>", i + 1);
-        if (s->loss_known)
-            put_number(file, s->loss);
-        else
-            fputs("-", file);
-        fprintf(file, "</td><td>%s</td><td>%zu</td></tr>\n", s->training ? "training" : "eval",
+        fprintf(file, "<tr><td>%zu</td>", i + 1);
+        put_cell(file, s->loss_known, s->loss);
+        fprintf(file, "<td>%s</td><td>%zu</td></tr>\n", s->training ? "training" : "eval",
                 s->n_nodes);
     }
     fputs("</table>\n", file);
@@ -86,10 +75,9 @@ static void put_row(FILE *file, const tni_log *log, const tni_log_entry *e)
     put_text(file, t->name);
     fprintf(file, "</td><td>%s</td><td>%s</td><td>%s</td>", kind[t->kind],
             t->persistent ? "yes" : "no", held[t->held]);
-    put_cell(file, &e->grad);
-    put_cell(file, &e->start);
-    put_cell(file, &e->forward);
-    put_cell(file, &e->step);
+    const tni_numbers *const moment[] = { &e->grad, &e->start, &e->forward, &e->step };
+    for (int i = 0; i < 4; i++) /* the value of one number, else the norm */
+        put_cell(file, moment[i]->known, moment[i]->n == 1 ? moment[i]->mean : moment[i]->norm);
     fprintf(file, "<td>%s</td></tr>\n", tni_moved_phrase(e->moved).s);
 }
 
@@ -110,15 +98,6 @@ static void put_ledger(FILE *file, const tni_log *log, size_t k)
     fputs("</table>\n", file);
 }
 
-static void put_findings(FILE *file, const tni_log_step *s)
-{
-    for (size_t i = 0; i < s->n_findings; i++) {
-        fprintf(file, "<p><b>%s</b> ", s->findings[i].kind);
-        put_text(file, s->findings[i].text);
-        fputs("</p>\n", file);
-    }
-}
-
 /* The part for reading without scripts: losses, findings, and the ledgers of the first and last
  * step. */
 static void put_static(FILE *file, tn_trace *const *traces, int n)
@@ -133,7 +112,12 @@ static void put_static(FILE *file, tn_trace *const *traces, int n)
                 "it.</p>\n",
                 log->n_steps, log->n_steps == 1 ? "" : "s");
         put_losses(file, log);
-        for (size_t k = 0; k < log->n_steps; k++) put_findings(file, &log->steps[k]);
+        for (size_t k = 0; k < log->n_steps; k++)
+            for (size_t j = 0; j < log->steps[k].n_findings; j++) {
+                fprintf(file, "<p><b>%s</b> ", log->steps[k].findings[j].kind);
+                put_text(file, log->steps[k].findings[j].text);
+                fputs("</p>\n", file);
+            }
         if (log->n_steps) put_ledger(file, log, 0);
         if (log->n_steps > 1) put_ledger(file, log, log->n_steps - 1);
     }

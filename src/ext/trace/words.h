@@ -34,8 +34,7 @@ static inline const tni_log_op *tni_op(const tni_words *w, const tni_log_node *n
 void tni_say_place(const tni_words *w, int node);
 /* text_backward.c: backward of one step, as tn_explain tells it */
 void tni_say_backward(const tni_words *w);
-/* state.c: the optimizer's step; the ledger */
-void tni_say_updates(const tni_words *w);
+/* text.c: the ledger */
 void tni_say_state(const tni_words *w);
 
 #endif

@@ -78,8 +78,6 @@ function bytesText(n) {
 
 /* ---- a trace --------------------------------------------------------------------------------- */
 
-const PHASES = ['whole', 'forward', 'backward', 'optimizer'];
-
 const NO_STEP = { training: true, loss: null, calls: [], nodes: [], root: null, backward: [],
     passes: [], updates: null, ledger: [], findings: [] };
 
@@ -214,3 +212,12 @@ function inputValue(g, input) {
     if (typeof input.from === 'string') return g.ledger.get(input.from)?.start ?? null;
     return g.node.get(input.from)?.out[input.output].value ?? null;
 }
+
+/* The value of a tensor as the first op that reads it did. */
+function readValue(g, id) {
+    const [use] = g.readers.get(id) || [];
+    return use ? inputValue(g, use.node.in[use.i]) : null;
+}
+
+/* The last gradient of a tensor up to a step of backward; undefined: none. */
+const gradientSoFar = (g, id, k) => (g.grads.get(id) || []).filter((a) => a.k <= k).pop();

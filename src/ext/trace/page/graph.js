@@ -62,10 +62,7 @@ function valueText(g, item, done) {
     }
     if (!item.tensor) return '';
     const line = g.ledger.get(item.key), t = item.tensor;
-    if (!line) {
-        const use = (g.readers.get(item.key) || [])[0];
-        return use ? summaryText(inputValue(g, use.node.in[use.i]), t.shape, 3) : '';
-    }
+    if (!line) return summaryText(readValue(g, item.key), t.shape, 3);
     const written = g.writtenAt.has(item.key) && g.writtenAt.get(item.key) <= done.forward;
     const value = done.optimizer ? line.step : written ? line.forward : line.start;
     return summaryText(value, t.shape, 3);
@@ -79,7 +76,7 @@ function gradientText(g, item, done) {
         const incoming = g.step.backward[k].incoming[0];
         return incoming ? summaryText(incoming.value, item.node.out[incoming.output].shape, 3) : '';
     }
-    const arrived = (g.grads.get(item.key) || []).filter((a) => a.k <= done.backward).pop();
+    const arrived = gradientSoFar(g, item.key, done.backward);
     return arrived ? summaryText(arrived.value, item.tensor.shape, 3) : '';
 }
 
@@ -270,9 +267,9 @@ function paint() {
     const g = viewOf, done = progress(), p = position();
     const current = currentKey() && shownKey(g, state.folded, currentKey());
     const chosen = state.chosen, entry = chosen || current || firstKey(); /* of Tab */
-    const updated =
-        new Set(p.phase === 'optimizer' ? [...g.updates.keys()].filter((id) => g.home.has(id))
-        .map((id) => shownKey(g, state.folded, id)) : []);
+    const moved = p.phase === 'optimizer' ? [...g.updates.keys()] : [];
+    const updated = new Set(moved.filter((id) => g.home.has(id))
+        .map((id) => shownKey(g, state.folded, id)));
     for (const e of view.edges) {
         const group = drawn.get(e.key);
         if (!group) continue;

@@ -48,7 +48,7 @@ function boxItem(g, call, folded) {
     const item = { key: 'c' + call.id, call, kind: 'box', t: g.firstIn.get(call.id), title,
         parent: call.outer ?? null, folded: folded.has(foldName(call)) };
     item.note = plural(g.ops.get(call.id), 'op');
-    if ((call.writes || []).length) item.note += `, writes ${plural(call.writes.length, 'buffer')}`;
+    if (call.writes.length) item.note += `, writes ${plural(call.writes.length, 'buffer')}`;
     item.w = Math.max(NODE.least, textWidth(title, 13) + 44, textWidth(item.note, 12) + 20);
     item.h = NODE.height;
     return item;
@@ -256,7 +256,7 @@ function layer(list, parts, byKey) {
 
 /* Bends: one item of no width for each source and each layer that its lines cross. */
 function addBends(parts, byKey, layers) {
-    const bends = new Map(), links = new Map();
+    const bends = new Map(), links = new Set();
     for (const p of parts) {
         const a = byKey.get(p.from), b = byKey.get(p.to);
         p.via = [];
@@ -281,7 +281,7 @@ function addBends(parts, byKey, layers) {
 function link(a, b, links) {
     const key = `${a.key} ${b.key}`;
     if (links.has(key)) return;
-    links.set(key, true);
+    links.add(key);
     a.down.push(b);
     b.up.push(a);
 }
@@ -434,8 +434,6 @@ function route(view) {
             });
         }
     };
-    for (const lists of [leaving, arriving])
-        for (const [key, list] of lists) lists.set(key, list.filter((e) => !e.side));
     spread(leaving, true, (e) => e.to);
     spread(arriving, false, (e) => e.from);
     for (const e of view.edges) {
