@@ -4,7 +4,7 @@
 usage: page_check.py PAGE-DRIVER | --pages FOLDER
 The driver writes the pages. What a page shows is compared with the same account as tn_trace_json writes
 it, which knows nothing of the page. Skipped where there is no Chromium, with the reason.
-Seen to fail: with numbers in six digits, or with the last bytes in base64 shifted wrongly;
+Seen to fail: with the last bytes left out of the base64;
 with the side by side view's columns in another order, infinite taken for finite, or always its first rows;
 with "<" or "&" written as they are; with a click that leads to another trace; without a zero's sign;
 with a norm shown as the largest element; with a grid's colour whose contrast is 4.23; at 424 pixels where

@@ -1,8 +1,8 @@
 /*
  * html.c - accounts as one self-contained HTML page: no network, no framework.
  *
- * The page itself, with its style and scripts, is in page/ and compiled in. Here its gaps
- * are filled: the title, the tables for readers without scripts, and for the scripts the accounts as
+ * The page itself, with its style and scripts, is in page/ and compiled in. Here its gaps are
+ * filled: the title, the tables for readers without scripts, and for the scripts the accounts as
  * tn_trace_json writes them, compressed.
  */
 #include <math.h>

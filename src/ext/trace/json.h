@@ -16,7 +16,7 @@ void tni_escape(void *to, const char *text, void (*put)(void *to, unsigned char 
 /* json.c: a whole account */
 void tni_put_account(FILE *file, const tni_log *log);
 
-/* The page: 1, 2 and 3 in it stand for the title, the static part and the accounts (page/embed.py) */
+/* The page; the bytes 1, 2 and 3 stand for title, static part and accounts (page/embed.py). */
 extern const unsigned char tni_page[];
 
 #endif
