@@ -143,7 +143,7 @@ TN_API TN_MUST_USE tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_
  * mode, one with parts frozen) stand side by side, with what differs.
  *
  * n        traces in the page, at least 1
- * Size     the page's own 130 kB, and about 1.5 kB for each op of a step with small tensors: fewer
+ * Size     the page's own 130 kB, and about 0.6 kB for each op of a step with small tensors: fewer
  *          values make a smaller page
  * Errors   file, traces or one of them NULL; n < 1; a trace has not ended; the file cannot be
  *          written

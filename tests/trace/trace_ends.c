@@ -260,7 +260,7 @@ START_TEST(memory_runs_out)
         ck_assert_msg(tn_live_tensors() == 0, "request %d: %d tensors are left", (int)k,
                       (int)tn_live_tensors());
     }
-    ck_assert_int_gt(k, 40);
+    ck_assert_int_gt(k, 30);
     fclose(file);
 }
 END_TEST

@@ -233,15 +233,14 @@ START_TEST(who_moved_it)
     if (what & STEP) assert_ok(tn_optim_step(opt));
     if (what & STEP) assert_ok(tn_fill_(n, 77)); /* belongs to a next step */
     assert_ok(tn_trace_end(tr));
-    char got[TNI_MOVED_TEXT];
     const tni_log_step *s = step_of(tr, 0);
     const char *text = told(tr);
     static const char *const name[] = { "w", "n" };
     for (int i = 0; i < 2; i++) {
         const char *want = i ? rows[_i].n : rows[_i].w;
         ck_assert_str_eq(tr->log.tensors[s->ledger[i].tensor].name, name[i]);
-        tni_moved_text(s->ledger[i].moved, got, sizeof got);
-        ck_assert_msg(strcmp(got, want) == 0, "%s: %s, want %s\n%s", name[i], got, want, text);
+        tni_phrase got = tni_moved_phrase(s->ledger[i].moved);
+        ck_assert_msg(strcmp(got.s, want) == 0, "%s: %s, want %s\n%s", name[i], got.s, want, text);
     }
     if (what == CALLED) assert_says(text, "n  buffer  no gradient; forward moved 0 -> 1\n");
     if (what == (BEFORE | CALLED))

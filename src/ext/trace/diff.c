@@ -32,22 +32,18 @@ static bool differ(const tni_numbers *a, const tni_numbers *b)
     return isfinite(most) && apart > 1e-6 * most;
 }
 
-static void say_both(diff *d, const char *what, const tni_numbers *a, const tni_numbers *b)
+static void say_both(diff *d, const char *whose, const char *what, const tni_numbers *a,
+                     const tni_numbers *b)
 {
-    char x[32], y[32];
-    tni_amount(a, x, sizeof x);
-    tni_amount(b, y, sizeof y);
-    fprintf(d->a.file, "%s %s in a, %s in b\n", what, x, y);
+    fprintf(line(d), "%s: %s %s in a, %s in b\n", whose, what, tni_amount_phrase(a).s,
+            tni_amount_phrase(b).s);
 }
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-static bool same_op(const diff *d, size_t i, size_t j)
+static tni_phrase place(const tni_words *w, size_t node)
 {
-    char a[300], b[300];
-    tni_log_place(d->a.log, d->a.step, (int)i, a, sizeof a);
-    tni_log_place(d->b.log, d->b.step, (int)j, b, sizeof b);
-    return strcmp(a, b) == 0;
+    return tni_log_place(w->log, w->step, (int)node);
 }
 
 /* Both lists are in forward's order, so the search continues where the last one ended. */
@@ -58,7 +54,7 @@ static void match_ops(diff *d)
         d->match[i] = -1;
         for (size_t j = 0; j < n && d->match[i] < 0; j++) {
             size_t at = (from + j) % n;
-            if (d->met[at] || !same_op(d, i, at)) continue;
+            if (d->met[at] || strcmp(place(&d->a, i).s, place(&d->b, at).s) != 0) continue;
             d->match[i] = (int)at;
             d->met[at] = true;
             from = at + 1;
@@ -68,26 +64,20 @@ static void match_ops(diff *d)
 
 static void compare_ops(diff *d)
 {
-    char place[300], name[34], result[32];
     for (size_t i = 0; i < d->a.step->n_nodes; i++) {
         const tni_log_node *n = &d->a.step->nodes[i];
-        tni_log_place(d->a.log, d->a.step, (int)i, place, sizeof place);
+        tni_phrase where = place(&d->a, i), name = tni_log_result(tni_op(&d->a, n), 0);
+        const tni_numbers *x = &n->out[0].value;
         if (d->match[i] < 0) {
-            fprintf(line(d), "%s: only in a\n", place);
+            fprintf(line(d), "%s: only in a\n", where.s);
             continue;
         }
-        const tni_log_node *m = &d->b.step->nodes[d->match[i]];
-        if (!differ(&n->out[0].value, &m->out[0].value)) continue;
-        tni_log_result(&d->a.log->ops[n->op], 0, result, sizeof result);
-        snprintf(name, sizeof name, "|%s|", result);
-        fprintf(line(d), "%s: ", place);
-        say_both(d, n->out[0].value.n == 1 ? result : name, &n->out[0].value, &m->out[0].value);
+        const tni_numbers *y = &d->b.step->nodes[d->match[i]].out[0].value;
+        if (x->n != 1) name = tni_phrase_of("|%s|", tni_log_result(tni_op(&d->a, n), 0).s);
+        if (differ(x, y)) say_both(d, where.s, name.s, x, y);
     }
-    for (size_t j = 0; j < d->b.step->n_nodes; j++) {
-        if (d->met[j]) continue;
-        tni_log_place(d->b.log, d->b.step, (int)j, place, sizeof place);
-        fprintf(line(d), "%s: only in b\n", place);
-    }
+    for (size_t j = 0; j < d->b.step->n_nodes; j++)
+        if (!d->met[j]) fprintf(line(d), "%s: only in b\n", place(&d->b, j).s);
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -111,18 +101,12 @@ static void compare_entry(diff *d, const tni_log_entry *a, const tni_log_entry *
     if (a->grad.known != b->grad.known)
         fprintf(line(d), "%s: %s in a, %s in b\n", name, state_of_grad(&d->a, a),
                 state_of_grad(&d->b, b));
-    else if (differ(&a->grad, &b->grad)) {
-        fprintf(line(d), "%s: ", name);
-        say_both(d, "gradient", &a->grad, &b->grad);
-    }
-    char x[TNI_MOVED_TEXT], y[TNI_MOVED_TEXT];
+    else if (differ(&a->grad, &b->grad))
+        say_both(d, name, "gradient", &a->grad, &b->grad);
     if (a->moved != b->moved)
-        fprintf(line(d), "%s: moved: %s in a, %s in b\n", name,
-                tni_moved_text(a->moved, x, sizeof x), tni_moved_text(b->moved, y, sizeof y));
-    if (differ(&a->step, &b->step)) {
-        fprintf(line(d), "%s: ", name);
-        say_both(d, "after the step", &a->step, &b->step);
-    }
+        fprintf(line(d), "%s: moved: %s in a, %s in b\n", name, tni_moved_phrase(a->moved).s,
+                tni_moved_phrase(b->moved).s);
+    if (differ(&a->step, &b->step)) say_both(d, name, "after the step", &a->step, &b->step);
 }
 
 static void compare_tensors(diff *d)
@@ -152,9 +136,10 @@ static const char *mode(const tni_log_step *s)
 static tn_status compare_steps(diff *d)
 {
     const tni_log_step *a = d->a.step, *b = d->b.step;
+    tni_arena arena = { 0 };
     d->said = 0;
-    d->match = tni_alloc_n(a->n_nodes + 1, sizeof *d->match);
-    d->met = tni_calloc_n(b->n_nodes + 1, sizeof *d->met);
+    d->match = tni_arena_alloc(&arena, a->n_nodes * sizeof *d->match);
+    d->met = tni_arena_alloc(&arena, b->n_nodes * sizeof *d->met);
     tn_status status = d->match && d->met ? TN_OK : TN_E_NOMEM;
     if (status == TN_OK) {
         if (a->training != b->training) fprintf(line(d), "a %s, b %s\n", mode(a), mode(b));
@@ -162,8 +147,7 @@ static tn_status compare_steps(diff *d)
         compare_ops(d);
         compare_tensors(d);
     }
-    tni_free(d->match, (a->n_nodes + 1) * sizeof *d->match);
-    tni_free(d->met, (b->n_nodes + 1) * sizeof *d->met);
+    tni_arena_free(&arena);
     return status;
 }
 

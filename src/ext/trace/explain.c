@@ -30,20 +30,22 @@ typedef struct check {
 /* ---- gradients ------------------------------------------------------------------------------- */
 
 /* Called for each leaf of the pass; again when the gradient that was there is added. */
-static tn_status note_leaf(tn_trace *tr, const tn_tensor *t, tn_tensor *grad)
+static void note_leaf(tn_trace *tr, const tn_tensor *t, tn_tensor *grad)
 {
     check *c = tr->user;
     for (size_t i = 0; i < c->n; i++)
-        if (c->leaves[i].tensor == t) return TN_OK;
-    if (!tni_room(&c->leaves, &c->room, c->n, 1, sizeof *c->leaves)) return TN_E_NOMEM;
+        if (c->leaves[i].tensor == t) return;
+    if (!tni_room(&c->leaves, &c->room, c->n, 1, sizeof *c->leaves)) {
+        tni_record_ok(tr, TN_E_NOMEM);
+        return;
+    }
     tn_scope scope = tn_scope_begin();
     tn_tensor *copy = tn_clone(grad);
-    leaf l = { .gradient = copy ? tn_keep(copy) : NULL, .index = tni_record_tensor(tr, t) };
+    if (tni_record_ok(tr, copy ? TN_OK : tni_pending()))
+        c->leaves[c->n++] = (leaf){ .tensor = tn_keep((tn_tensor *)(uintptr_t)t),
+                                    .gradient = tn_keep(copy),
+                                    .index = tni_record_tensor(tr, t) };
     tn_scope_end(scope);
-    if (!copy) return tni_pending();
-    l.tensor = tn_keep((tn_tensor *)(uintptr_t)t);
-    c->leaves[c->n++] = l;
-    return l.index < 0 ? TN_E_NOMEM : TN_OK;
 }
 
 /* ---- finite differences ---------------------------------------------------------------------- */
@@ -68,12 +70,8 @@ static tn_status loss_again(check *c, const tn_explain_options *o, double *value
 static tn_status loss_at(check *c, const tn_explain_options *o, leaf *l, tn_tensor *was,
                          tn_tensor *u, double step, double *value)
 {
-    bool recording = tn_set_grad_enabled(false);
-    tn_scope scope = tn_scope_begin();
     tn_tensor *moved = tn_add(was, tn_mul_scalar(u, step));
     tn_status status = moved ? tn_copy_(l->tensor, moved) : tni_pending();
-    tn_scope_end(scope);
-    tn_set_grad_enabled(recording);
     return status == TN_OK ? loss_again(c, o, value) : status;
 }
 
@@ -108,14 +106,14 @@ static double step_of(const tn_tensor *t)
     double eps = t->dtype == TN_F64 ? DBL_EPSILON : FLT_EPSILON, norm = 0;
     if (t->dtype != TN_F64 && t->dtype != TN_F32) return 0;
     tni_numbers v = { 0 };
-    if (tni_numbers_note(&v, t, 0) == TN_OK) norm = v.norm;
+    if (tni_numbers_note(&v, t, 0, NULL) == TN_OK) norm = v.norm;
     return cbrt(eps) * TNI_MAX(norm, 1);
 }
 
 static tn_status check_leaf(check *c, const tn_explain_options *o, leaf *l)
 {
     tni_numbers v = { 0 };
-    tn_status status = tni_numbers_note(&v, l->gradient, 0);
+    tn_status status = tni_numbers_note(&v, l->gradient, 0, NULL);
     double h = step_of(l->tensor);
     l->slope = v.norm;
     if (status != TN_OK || !(v.norm >= FLT_MIN) || !isfinite(v.norm) || !(h > 0)) return status;
@@ -147,19 +145,14 @@ static tn_status check_all(check *c, const tn_explain_options *o, double loss)
 /* Stores the results in the last share of each leaf. */
 static void tell_checks(const check *c, tni_log_step *s)
 {
-    for (size_t k = 0; k < s->n_backs; k++) {
-        tni_log_back *b = &s->backs[k];
-        for (size_t i = 0; i < b->n_shares; i++) {
-            tni_log_share *share = &b->shares[i];
-            if (!share->part || share->part != share->of) continue;
-            for (size_t j = 0; j < c->n; j++) {
-                if (c->leaves[j].index != s->nodes[b->node].in[share->in].tensor) continue;
-                share->checked = c->leaves[j].checked;
-                share->slope = c->leaves[j].slope;
-                share->difference = c->leaves[j].difference;
-            }
+    for (size_t i = 0; i < s->n_leaves; i++)
+        for (size_t j = 0; j < c->n; j++) {
+            tni_log_share *share = tni_log_last(s, &s->leaves[i]);
+            if (c->leaves[j].index != share->leaf) continue;
+            share->checked = c->leaves[j].checked;
+            share->slope = c->leaves[j].slope;
+            share->difference = c->leaves[j].difference;
         }
-    }
 }
 
 static void check_free(check *c)
@@ -188,32 +181,27 @@ static tn_status write_account(FILE *file, const tn_trace *tr, const check *c)
 }
 
 /* The value of the loss: the tape does not hold it. */
-static tn_status note_loss(tn_trace *tr, const tn_tensor *loss)
+static void note_loss(tn_trace *tr, const tn_tensor *loss)
 {
     tni_log_step *s = &tr->now;
     int root = loss->node ? tni_get(&tr->nodes, tni_sequence_key(loss->node->sequence)) : -1;
-    tni_numbers v = { 0 };
-    tn_status status = tni_numbers_note(&v, loss, 1);
-    if (status == TN_OK && v.n == 1) {
-        s->loss = v.mean;
-        s->loss_known = true;
-    }
-    if (root >= 0) s->root = root;
-    if (root < 0 || status != TN_OK) {
-        tni_numbers_free(&v);
-        return status;
-    }
-    tni_numbers_free(&s->nodes[root].out[loss->out_index].value);
+    tni_numbers v;
+    if (!tni_record_ok(tr, tni_numbers_note(&v, loss, 1, &s->arena))) return;
+    s->loss_known |= v.n == 1;
+    if (v.n == 1) s->loss = v.mean;
+    if (root < 0) return;
+    s->root = root;
     s->nodes[root].out[loss->out_index].value = v;
-    return TN_OK;
 }
 
 /* The backward pass itself. Its failure is the caller's, and told. */
 static tn_status play(tn_trace *tr, tn_tensor *loss, tn_status *failed)
 {
     tn_status status = tn_backward(loss);
-    tni_note note;
-    if (tni_note_begin(&note, &tr->watcher)) tni_note_end(&note, note_loss(tr, loss));
+    if (tni_record_begin(tr)) {
+        note_loss(tr, loss);
+        tni_record_end(tr);
+    }
     *failed = tni_trace_stop(tr);
     return status;
 }

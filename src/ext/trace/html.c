@@ -1,36 +1,32 @@
 /*
  * html.c - accounts as one self-contained HTML page: no network, no framework.
  *
- * The page itself, with its style and scripts, is in page/ and compiled in (page.h). Here its gaps
- * are filled: the title, the tables for paper and readers without scripts, and the accounts as JSON
- * for the scripts.
+ * The page itself, with its style and scripts, is in page/ and compiled in. Here its gaps are
+ * filled: the title, the tables for readers without scripts, and for the scripts the accounts as
+ * tn_trace_json writes them, compressed.
  */
 #include <math.h>
+#include <stdlib.h>
+#include <zlib.h>
 
-#include "io/json.h"
 #include "ext/trace/json.h"
-#include "ext/trace/page.h"
 
 enum { ROWS = 400 }; /* rows of a ledger in the static tables; the JSON has all */
 
-/* Text in an element; bytes that are not valid UTF-8 become "?". */
+static void put_byte(void *file, unsigned char c)
+{
+    if (c == '<')
+        fputs("&lt;", file);
+    else if (c == '&')
+        fputs("&amp;", file);
+    else
+        fputc(c, file);
+}
+
+/* Text in an element. */
 static void put_text(FILE *file, const char *text)
 {
-    size_t left = strlen(text), valid = tni_utf8(text, left);
-    for (const char *c = text; left > 0; c++, left--) {
-        if (valid == 0) {
-            fputc('?', file);
-            valid = tni_utf8(c + 1, left - 1);
-            continue;
-        }
-        valid--;
-        if (*c == '<')
-            fputs("&lt;", file);
-        else if (*c == '&')
-            fputs("&amp;", file);
-        else
-            fputc(*c, file);
-    }
+    tni_escape(file, text, put_byte);
 }
 
 static void put_titles(FILE *file, tn_trace *const *traces, int n)
@@ -44,23 +40,15 @@ static void put_titles(FILE *file, tn_trace *const *traces, int n)
 
 /* ---- the tables ------------------------------------------------------------------------------ */
 
-static void put_number(FILE *file, double x)
+/* "-" where it is not known */
+static void put_cell(FILE *file, bool known, double x)
 {
-    if (isnan(x))
-        fputs("NaN", file);
+    if (!known)
+        fputs("<td>-</td>", file);
+    else if (isnan(x))
+        fputs("<td>NaN</td>", file);
     else
-        fprintf(file, "%.4g", x);
-}
-
-/* A cell: the value of one number, else the norm. */
-static void put_cell(FILE *file, const tni_numbers *v)
-{
-    fputs("<td>", file);
-    if (!v->known)
-        fputs("-", file);
-    else
-        put_number(file, v->n == 1 ? v->mean : v->norm);
-    fputs("</td>", file);
+        fprintf(file, "<td>%.4g</td>", x);
 }
 
 static void put_losses(FILE *file, const tni_log *log)
@@ -70,12 +58,9 @@ static void put_losses(FILE *file, const tni_log *log)
           file);
     for (size_t i = 0; i < log->n_steps; i++) {
         const tni_log_step *s = &log->steps[i];
-        fprintf(file, "<tr><td>%zu</td><td>", i + 1);
-        if (s->loss_known)
-            put_number(file, s->loss);
-        else
-            fputs("-", file);
-        fprintf(file, "</td><td>%s</td><td>%zu</td></tr>\n", s->training ? "training" : "eval",
+        fprintf(file, "<tr><td>%zu</td>", i + 1);
+        put_cell(file, s->loss_known, s->loss);
+        fprintf(file, "<td>%s</td><td>%zu</td></tr>\n", s->training ? "training" : "eval",
                 s->n_nodes);
     }
     fputs("</table>\n", file);
@@ -90,12 +75,10 @@ static void put_row(FILE *file, const tni_log *log, const tni_log_entry *e)
     put_text(file, t->name);
     fprintf(file, "</td><td>%s</td><td>%s</td><td>%s</td>", kind[t->kind],
             t->persistent ? "yes" : "no", held[t->held]);
-    put_cell(file, &e->grad);
-    put_cell(file, &e->start);
-    put_cell(file, &e->forward);
-    put_cell(file, &e->step);
-    char moved[TNI_MOVED_TEXT];
-    fprintf(file, "<td>%s</td></tr>\n", tni_moved_text(e->moved, moved, sizeof moved));
+    const tni_numbers *const moment[] = { &e->grad, &e->start, &e->forward, &e->step };
+    for (int i = 0; i < 4; i++) /* the value of one number, else the norm */
+        put_cell(file, moment[i]->known, moment[i]->n == 1 ? moment[i]->mean : moment[i]->norm);
+    fprintf(file, "<td>%s</td></tr>\n", tni_moved_phrase(e->moved).s);
 }
 
 static void put_ledger(FILE *file, const tni_log *log, size_t k)
@@ -115,15 +98,6 @@ static void put_ledger(FILE *file, const tni_log *log, size_t k)
     fputs("</table>\n", file);
 }
 
-static void put_findings(FILE *file, const tni_log_step *s)
-{
-    for (size_t i = 0; i < s->n_findings; i++) {
-        fprintf(file, "<p><b>%s</b> ", s->findings[i].kind);
-        put_text(file, s->findings[i].text);
-        fputs("</p>\n", file);
-    }
-}
-
 /* The part for reading without scripts: losses, findings, and the ledgers of the first and last
  * step. */
 static void put_static(FILE *file, tn_trace *const *traces, int n)
@@ -138,7 +112,12 @@ static void put_static(FILE *file, tn_trace *const *traces, int n)
                 "it.</p>\n",
                 log->n_steps, log->n_steps == 1 ? "" : "s");
         put_losses(file, log);
-        for (size_t k = 0; k < log->n_steps; k++) put_findings(file, &log->steps[k]);
+        for (size_t k = 0; k < log->n_steps; k++)
+            for (size_t j = 0; j < log->steps[k].n_findings; j++) {
+                fprintf(file, "<p><b>%s</b> ", log->steps[k].findings[j].kind);
+                put_text(file, log->steps[k].findings[j].text);
+                fputs("</p>\n", file);
+            }
         if (log->n_steps) put_ledger(file, log, 0);
         if (log->n_steps > 1) put_ledger(file, log, log->n_steps - 1);
     }
@@ -146,21 +125,38 @@ static void put_static(FILE *file, tn_trace *const *traces, int n)
 
 /* ---- the page -------------------------------------------------------------------------------- */
 
-/* False: out of memory. */
+static void put_base64(FILE *file, const unsigned char *data, size_t n)
+{
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n; i += 3) {
+        size_t left = TNI_MIN(n - i, (size_t)3);
+        uint32_t three = 0;
+        for (size_t k = 0; k < 3; k++) three = three << 8 | (k < left ? data[i + k] : 0);
+        for (size_t k = 0; k < 4; k++)
+            fputc(k <= left ? digit[three >> (18 - 6 * k) & 63] : '=', file);
+    }
+}
+
+/* The accounts as a list of JSON, compressed. False: out of memory. */
 static bool put_traces(FILE *file, tn_trace *const *traces, int n)
 {
-    tni_pack pack = { .text_at.names = true };
-    tni_out o = { .file = file, .pack = &pack };
-    fprintf(file, "{\"traces\":[");
-    for (int i = 0; i < n; i++) {
-        if (i) fputc(',', file);
-        tni_put_account(&o, &traces[i]->log);
+    char *json = NULL;
+    size_t size = 0;
+    FILE *to = open_memstream(&json, &size);
+    for (int i = 0; to && i < n; i++) {
+        fputc(i ? ',' : '[', to);
+        tni_put_account(to, &traces[i]->log);
     }
-    fprintf(file, "],\n");
-    tni_put_tables(&o);
-    fputc('}', file);
-    tni_pack_free(&pack);
-    return !pack.failed;
+    if (to) fputc(']', to);
+    bool ok = to && !ferror(to);
+    ok = to && fclose(to) == 0 && ok;
+    uLongf room = compressBound(size), packed = room;
+    Bytef *block = ok ? tni_alloc(room) : NULL;
+    ok = block && compress(block, &packed, (const Bytef *)json, size) == Z_OK;
+    if (ok) put_base64(file, block, packed);
+    if (block) tni_free(block, room);
+    free(json);
+    return ok;
 }
 
 tn_status tn_trace_html(FILE *file, tn_trace *const *traces, int n)
@@ -173,15 +169,18 @@ tn_status tn_trace_html(FILE *file, tn_trace *const *traces, int n)
         tn_status status = tni_trace_writable(f, file, traces[i]);
         if (status != TN_OK) return status;
     }
-    for (const tni_page_part *part = tni_page_parts;; part++) {
-        fwrite(part->text, 1, part->n, file);
-        if (part->next == TNI_PAGE_END) break;
-        if (part->next == TNI_PAGE_TITLE)
+    for (const char *at = (const char *)tni_page;;) {
+        size_t plain = strcspn(at, "\1\2\3");
+        fwrite(at, 1, plain, file);
+        at += plain;
+        if (!*at) break;
+        if (*at == '\1')
             put_titles(file, traces, n);
-        else if (part->next == TNI_PAGE_STATIC)
+        else if (*at == '\2')
             put_static(file, traces, n);
         else if (!put_traces(file, traces, n))
             return tni_error(TN_E_NOMEM, "%s: out of memory", f);
+        at++;
     }
     return tni_trace_written(f, file);
 }

@@ -1,105 +1,88 @@
-/* log.c - freeing a log, and the names in it. */
+/* log.c - the memory of a log, and the names in it. */
 #include "ext/trace/log.h"
 
-static void free_text(char *text)
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* A block of an arena; what is allocated follows. */
+typedef struct tni_chunk {
+    struct tni_chunk *older;
+    size_t size, used; /* with this head */
+} tni_chunk;
+
+void *tni_arena_alloc(tni_arena *a, size_t size)
 {
-    if (text) tni_strfree(text);
+    enum { FIRST = 2048, MOST = 65536, ALIGN = _Alignof(max_align_t) };
+    const size_t head = (sizeof(tni_chunk) + ALIGN - 1) / ALIGN * ALIGN;
+    size = (size + ALIGN - 1) / ALIGN * ALIGN;
+    tni_chunk *c = a->newest;
+    if (!c || c->size - c->used < size) {
+        size_t usual = c ? TNI_MIN(2 * c->size, (size_t)MOST) : FIRST;
+        size_t room = TNI_MAX(usual, head + size);
+        c = tni_alloc(room);
+        if (!c) return NULL;
+        *c = (tni_chunk){ a->newest, room, head };
+        a->newest = c;
+    }
+    void *block = (char *)c + c->used;
+    c->used += size;
+    return memset(block, 0, size);
 }
 
-void tni_log_node_free(tni_log_node *n)
+char *tni_arena_text(tni_arena *a, const char *text)
 {
-    for (int i = 0; i < n->n_in && n->in; i++) tni_numbers_free(&n->in[i].value);
-    for (int i = 0; i < n->n_out && n->out; i++) tni_numbers_free(&n->out[i].value);
-    free_text(n->line);
-    tni_free(n->in, (size_t)n->n_in * sizeof *n->in);
-    tni_free(n->out, (size_t)n->n_out * sizeof *n->out);
-    tni_free(n->kept, (size_t)n->n_kept * sizeof *n->kept);
+    size_t n = text ? strlen(text) : 0;
+    char *copy = tni_arena_alloc(a, n + 1);
+    return copy && n ? memcpy(copy, text, n) : copy;
 }
 
-static void back_free(tni_log_back *b)
+/* Full arrays have a power of two of items, at least FIRST. */
+void *tni_arena_more(tni_arena *a, void *items, size_t *n, size_t size)
 {
-    for (int i = 0; i < b->n_out && b->incoming; i++) tni_numbers_free(&b->incoming[i]);
-    for (size_t i = 0; i < b->n_shares; i++) {
-        tni_numbers_free(&b->shares[i].value);
-        tni_numbers_free(&b->shares[i].before);
-        tni_numbers_free(&b->shares[i].after);
+    enum { FIRST = 4 };
+    char *at;
+    memcpy(&at, items, sizeof at); /* through bytes: the pointer may be of any type */
+    if (*n == 0 || (*n >= FIRST && !(*n & (*n - 1)))) {
+        char *larger = tni_arena_alloc(a, TNI_MAX(2 * *n, (size_t)FIRST) * size);
+        if (!larger) return NULL;
+        if (*n) memcpy(larger, at, *n * size);
+        memcpy(items, &larger, sizeof larger);
+        at = larger;
     }
-    tni_free(b->incoming, (size_t)b->n_out * sizeof *b->incoming);
-    tni_room_free(&b->adds, &b->adds_room, sizeof *b->adds);
-    tni_room_free(&b->shares, &b->shares_room, sizeof *b->shares);
+    return at + (*n)++ * size;
 }
 
-static void ways_free(tni_log_step *s)
+void tni_arena_free(tni_arena *a)
 {
-    for (size_t i = 0; i < s->n_hooks; i++) {
-        tni_numbers_free(&s->hooks[i].before);
-        tni_numbers_free(&s->hooks[i].after);
+    for (tni_chunk *c = a->newest, *older; c; c = older) {
+        older = c->older;
+        tni_free(c, c->size);
     }
-    for (size_t i = 0; i < s->n_averages; i++) {
-        tni_numbers_free(&s->averages[i].before);
-        tni_numbers_free(&s->averages[i].after);
-    }
-    tni_room_free(&s->hooks, &s->hook_room, sizeof *s->hooks);
-    tni_room_free(&s->averages, &s->average_room, sizeof *s->averages);
-}
-
-static void entries_free(tni_log_step *s)
-{
-    for (size_t i = 0; i < s->n_updates; i++) {
-        tni_numbers_free(&s->updates[i].before);
-        tni_numbers_free(&s->updates[i].after);
-        tni_numbers_free(&s->updates[i].gradient);
-    }
-    for (size_t i = 0; i < s->n_ledger; i++) {
-        tni_numbers_free(&s->ledger[i].start);
-        tni_numbers_free(&s->ledger[i].forward);
-        tni_numbers_free(&s->ledger[i].step);
-        tni_numbers_free(&s->ledger[i].grad);
-    }
-    tni_room_free(&s->updates, &s->update_room, sizeof *s->updates);
-    tni_room_free(&s->ledger, &s->ledger_room, sizeof *s->ledger);
+    a->newest = NULL;
 }
 
 void tni_log_step_free(tni_log_step *s)
 {
-    for (size_t i = 0; i < s->n_calls; i++)
-        tni_room_free(&s->calls[i].writes, &s->calls[i].room, sizeof *s->calls[i].writes);
-    for (size_t i = 0; i < s->n_nodes; i++) tni_log_node_free(&s->nodes[i]);
-    for (size_t i = 0; i < s->n_passes; i++) free_text(s->passes[i].error);
-    for (size_t i = 0; i < s->n_backs; i++) back_free(&s->backs[i]);
-    for (size_t i = 0; i < s->n_findings; i++) free_text(s->findings[i].text);
-    ways_free(s);
-    entries_free(s);
-    tni_room_free(&s->calls, &s->call_room, sizeof *s->calls);
-    tni_room_free(&s->nodes, &s->node_room, sizeof *s->nodes);
-    tni_room_free(&s->passes, &s->pass_room, sizeof *s->passes);
-    tni_room_free(&s->backs, &s->back_room, sizeof *s->backs);
-    tni_room_free(&s->findings, &s->finding_room, sizeof *s->findings);
+    tni_arena_free(&s->arena);
     *s = (tni_log_step){ 0 };
 }
 
 void tni_log_free(tni_log *t)
 {
     for (size_t i = 0; i < t->n_steps; i++) tni_log_step_free(&t->steps[i]);
-    for (size_t i = 0; i < t->n_modules; i++) {
-        free_text(t->modules[i].path);
-        free_text(t->modules[i].type);
-    }
-    for (size_t i = 0; i < t->n_tensors; i++) {
-        free_text(t->tensors[i].name);
-        free_text(t->tensors[i].module);
-    }
-    for (size_t i = 0; i < t->n_ops; i++) {
-        free_text(t->ops[i].name);
-        free_text(t->ops[i].formula);
-        free_text(t->ops[i].gradient);
-    }
-    free_text(t->title);
-    tni_room_free(&t->steps, &t->step_room, sizeof *t->steps);
-    tni_room_free(&t->modules, &t->module_room, sizeof *t->modules);
-    tni_room_free(&t->tensors, &t->tensor_room, sizeof *t->tensors);
-    tni_room_free(&t->ops, &t->op_room, sizeof *t->ops);
+    tni_arena_free(&t->arena);
     *t = (tni_log){ 0 };
+}
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+tni_phrase tni_phrase_of(const char *format, ...)
+{
+    tni_phrase p;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(p.s, sizeof p.s, format, args);
+    va_end(args);
+    return p;
 }
 
 /* The start of part i of "dx = ...; dw = ...". NULL: there is none. */
@@ -113,38 +96,35 @@ static const char *part_of(const tni_log_op *op, int i)
     return at && at[0] == 'd' ? at : NULL;
 }
 
-const char *tni_log_name(const tni_log_op *op, int i, int n_in, char *text, size_t size)
+/* Whether one rule stands for any number of inputs. */
+static bool is_shared(const char *rule)
 {
-    const char *part = part_of(op, i), *first = part_of(op, 0);
-    size_t n = part ? strcspn(part + 1, " =[_") : 0;
-    if (n && (part[1 + n] != '_' || n_in == 1))
-        snprintf(text, size, "%.*s", (int)n, part + 1);
-    else if (first && strncmp(first, "dx_i", 4) == 0)
-        snprintf(text, size, "x_%d", i); /* any number of inputs, one rule */
-    else
-        snprintf(text, size, n_in == 1 ? "x" : "input %d", i);
-    return text;
+    return rule && strncmp(rule, "dx_i", 4) == 0;
 }
 
-const char *tni_log_rule(const tni_log_op *op, int i, char *text, size_t size)
+tni_phrase tni_log_name(const tni_log_op *op, int i, int n_in)
 {
     const char *part = part_of(op, i);
-    const char *first = part_of(op, 0);
-    if (!part && first && strncmp(first, "dx_i", 4) == 0) part = first; /* one rule for all */
-    snprintf(text, size, "%.*s",
-             part ? (int)(strstr(part, "; ") ? strstr(part, "; ") - part : (long)strlen(part)) : 0,
-             part ? part : "");
-    return text;
+    size_t n = part ? strcspn(part + 1, " =[_") : 0;
+    if (n && (part[1 + n] != '_' || n_in == 1)) return tni_phrase_of("%.*s", (int)n, part + 1);
+    if (is_shared(part_of(op, 0))) return tni_phrase_of("x_%d", i);
+    return n_in == 1 ? tni_phrase_of("x") : tni_phrase_of("input %d", i);
 }
 
-const char *tni_log_result(const tni_log_op *op, int i, char *text, size_t size)
+tni_phrase tni_log_rule(const tni_log_op *op, int i)
+{
+    const char *part = part_of(op, i), *first = part_of(op, 0);
+    if (!part && is_shared(first)) part = first;
+    const char *end = part ? strstr(part, "; ") : NULL;
+    return end ? tni_phrase_of("%.*s", (int)(end - part), part)
+               : tni_phrase_of("%s", part ? part : "");
+}
+
+tni_phrase tni_log_result(const tni_log_op *op, int i)
 {
     size_t n = strcspn(op->formula, " =[_,(");
-    if (i > 0)
-        snprintf(text, size, "output %d", i);
-    else
-        snprintf(text, size, "%.*s", n ? (int)n : 1, n ? op->formula : "y");
-    return text;
+    if (i > 0) return tni_phrase_of("output %d", i);
+    return n ? tni_phrase_of("%.*s", (int)n, op->formula) : tni_phrase_of("y");
 }
 
 const char *tni_log_where(const tni_log_op *op)
@@ -153,17 +133,20 @@ const char *tni_log_where(const tni_log_op *op)
     return where ? where + 2 : "";
 }
 
-const char *tni_log_place(const tni_log *t, const tni_log_step *s, int node, char *text,
-                          size_t size)
+tni_phrase tni_log_kept(const tni_log_op *op, const tni_log_node *n, const tni_log_saved *kept)
+{
+    if (kept->what == TNI_SAVED_EXTRA) return tni_phrase_of("saved %d", kept->index);
+    if (kept->what == TNI_SAVED_OUT) return tni_log_result(op, 0);
+    return tni_log_name(op, kept->index, n->n_in);
+}
+
+tni_phrase tni_log_place(const tni_log *t, const tni_log_step *s, int node)
 {
     const tni_log_node *n = &s->nodes[node];
-    const tni_log_module *m = n->call < 0 ? NULL : &t->modules[s->calls[n->call].module];
-    if (m)
-        snprintf(text, size, "%s (%s%s%s)", t->ops[n->op].name, m->path, m->path[0] ? ": " : "",
-                 m->type);
-    else
-        snprintf(text, size, "%s", t->ops[n->op].name);
-    return text;
+    const char *op = t->ops[n->op].name;
+    if (n->call < 0) return tni_phrase_of("%s", op);
+    const tni_log_module *m = &t->modules[s->calls[n->call].module];
+    return tni_phrase_of("%s (%s%s%s)", op, m->path, m->path[0] ? ": " : "", m->type);
 }
 
 const tni_numbers *tni_log_input(const tni_log_step *s, const tni_log_in *in)

@@ -13,21 +13,35 @@
 
 #include "base/base.h"
 
-/* What a tensor held at one moment. */
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* A part of a log, freed as a whole; empty when zeroed. What lies in it is never freed alone. */
+typedef struct tni_arena {
+    struct tni_chunk *newest;
+} tni_arena;
+
+/* Zeroed. NULL: out of memory, for the two below as well. */
+void *tni_arena_alloc(tni_arena *a, size_t size);
+/* A copy; of NULL: "" */
+char *tni_arena_text(tni_arena *a, const char *text);
+/* The next item, zeroed, of an array that only grows; items is the address of its pointer. */
+void *tni_arena_more(tni_arena *a, void *items, size_t *n, size_t size);
+void tni_arena_free(tni_arena *a);
+
+/* ---- what is logged -------------------------------------------------------------------------- */
+
+/* What a tensor held at one moment. A copy shares its values. */
 typedef struct tni_numbers {
     bool known;
     int64_t n;                   /* elements */
     double norm, min, max, mean; /* the 2-norm; min and max of what is no NaN */
     int64_t zeros, nan, inf;     /* how many */
     uint64_t hash;               /* of all: tells whether two moments differ */
-    double *value;               /* n of them, row-major; NULL: too many */
+    const double *value;         /* n of them, row-major; NULL: too many */
 } tni_numbers;
 
-/* Notes t as it is now, with its values if there are at most `most`. v is zeroed or to be
- * replaced. */
-tn_status tni_numbers_note(tni_numbers *v, const tn_tensor *t, int64_t most);
-tn_status tni_numbers_copy(tni_numbers *to, const tni_numbers *from);
-void tni_numbers_free(tni_numbers *v);
+/* Notes t as it is now, with its values if there are at most `most`; they lie in a. */
+tn_status tni_numbers_note(tni_numbers *v, const tn_tensor *t, int64_t most, tni_arena *a);
 /* Whether both are known and differ. */
 bool tni_numbers_differ(const tni_numbers *a, const tni_numbers *b);
 
@@ -39,6 +53,7 @@ typedef struct tni_log_tensor {
     tn_graph_kind kind;  /* never TN_GRAPH_OP */
     tn_dtype dtype;
     tn_shape shape;
+    int64_t offset; /* of a registered one: where it begins in its storage */
     bool registered, persistent, requires_grad;
     tni_held held;
 } tni_log_tensor;
@@ -54,8 +69,9 @@ typedef struct tni_log_op {
 typedef struct tni_log_call {
     int module, time, outer;
     int *writes; /* tensors: buffers that it changed */
-    size_t n_writes, room;
-    bool used; /* something in it is */
+    size_t n_writes;
+    bool used;                  /* something in it is */
+    struct tni_call_site *site; /* until the step is closed: one reference */
 } tni_log_call;
 
 typedef struct tni_log_in {
@@ -91,7 +107,8 @@ typedef struct tni_log_node {
     char *line;        /* "net.c:41"; NULL: not known */
     int op, call;
     bool known; /* a backward knows it */
-    int n_in, n_out, n_kept;
+    int n_in, n_out;
+    size_t n_kept;
     tni_log_in *in;
     tni_log_out *out;
     tni_log_saved *kept;
@@ -100,7 +117,8 @@ typedef struct tni_log_node {
 /* One of the gradients that were added to the gradient of an output. */
 typedef struct tni_log_add {
     int output;
-    int node, in; /* the share of that input; node -1: the seed */
+    int back;     /* the step of backward that gave it; -1: it is the seed */
+    size_t share; /* which of its shares it is */
 } tni_log_add;
 
 /* The gradient that backward computed for an input. */
@@ -110,7 +128,7 @@ typedef struct tni_log_share {
     tn_shape from;
     tni_numbers value;
     tni_numbers before, after; /* of a leaf: its gradient, as it grows in this pass */
-    int part, of;              /* of a leaf: which of its shares, from 1; else 0 */
+    int leaf, part, of;        /* of a leaf: its tensor, and which of its shares, from 1; else 0 */
     bool checked;              /* by a finite difference, in the gradient's direction: */
     double slope, difference;  /* its norm, and what the difference gave */
 } tni_log_share;
@@ -122,10 +140,18 @@ typedef struct tni_log_back {
     tni_numbers *incoming; /* n_out */
     tni_log_add *adds;
     tni_log_share *shares;
-    size_t n_adds, n_shares, adds_room, shares_room;
+    size_t n_adds, n_shares;
     size_t freed, kept;
     int finding;
 } tni_log_back;
+
+/* What a leaf gets from a pass. */
+typedef struct tni_log_leaf {
+    int pass, tensor;
+    int back; /* the last of its shares: as of an add */
+    size_t share;
+    double norm; /* of all of them together, after the hooks */
+} tni_log_leaf;
 
 /* What a hook made of a gradient. */
 typedef struct tni_log_hook {
@@ -187,15 +213,15 @@ typedef struct tni_log_step {
     tni_log_node *nodes;
     tni_log_pass *passes;
     tni_log_back *backs;
+    tni_log_leaf *leaves;
     tni_log_hook *hooks;
     tni_log_average *averages;
     tni_log_update *updates;
     tni_log_entry *ledger;
     tni_log_finding *findings;
-    size_t n_calls, n_nodes, n_passes, n_backs, n_hooks, n_averages, n_updates, n_ledger;
-    size_t n_findings;
-    size_t call_room, node_room, pass_room, back_room, hook_room, average_room, update_room;
-    size_t ledger_room, finding_room;
+    size_t n_calls, n_nodes, n_passes, n_backs, n_leaves, n_hooks, n_averages, n_updates;
+    size_t n_ledger, n_findings;
+    tni_arena arena; /* of all of it */
 } tni_log_step;
 
 typedef struct tni_log {
@@ -206,25 +232,41 @@ typedef struct tni_log {
     tni_log_op *ops;
     tni_log_step *steps;
     size_t n_modules, n_tensors, n_ops, n_steps;
-    size_t module_room, tensor_room, op_room, step_room;
+    tni_arena arena; /* of all of it but the steps' own */
 } tni_log;
 
 void tni_log_free(tni_log *t);
 void tni_log_step_free(tni_log_step *s);
-void tni_log_node_free(tni_log_node *n);
+/* NULL: the seed. */
+static inline const tni_log_share *tni_log_added(const tni_log_step *s, const tni_log_add *a)
+{
+    return a->back < 0 ? NULL : &s->backs[a->back].shares[a->share];
+}
+/* The last share of a leaf in a pass. */
+static inline tni_log_share *tni_log_last(const tni_log_step *s, const tni_log_leaf *leaf)
+{
+    return &s->backs[leaf->back].shares[leaf->share];
+}
+
+/* A few words, by value: fprintf(file, "%s", tni_log_result(op, 0).s). */
+typedef struct tni_phrase {
+    char s[512];
+} tni_phrase;
+
+tni_phrase tni_phrase_of(const char *format, ...) TN_PRINTF(1, 2);
 
 /* What input i of an op is called in its formulas: "x", "w"; else "in 2". */
-const char *tni_log_name(const tni_log_op *op, int i, int n_in, char *text, size_t size);
-
+tni_phrase tni_log_name(const tni_log_op *op, int i, int n_in);
 /* What output i is called in them: "y" */
-const char *tni_log_result(const tni_log_op *op, int i, char *text, size_t size);
+tni_phrase tni_log_result(const tni_log_op *op, int i);
 /* How the gradient of input i follows: "dw = dy^T x"; "" */
-const char *tni_log_rule(const tni_log_op *op, int i, char *text, size_t size);
+tni_phrase tni_log_rule(const tni_log_op *op, int i);
 /* What short names in the rules mean: "where s = sigmoid(x)"; "" */
 const char *tni_log_where(const tni_log_op *op);
+/* What an op kept, by its name in the formulas: "x", "saved 1" */
+tni_phrase tni_log_kept(const tni_log_op *op, const tni_log_node *n, const tni_log_saved *kept);
 /* "relu (1: ReLU)": an op and the call that it stands in */
-const char *tni_log_place(const tni_log *t, const tni_log_step *s, int node, char *text,
-                          size_t size);
+tni_phrase tni_log_place(const tni_log *t, const tni_log_step *s, int node);
 /* What an input held at forward; NULL: not known. */
 const tni_numbers *tni_log_input(const tni_log_step *s, const tni_log_in *in);
 

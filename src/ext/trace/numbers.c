@@ -52,39 +52,21 @@ static void count(tni_numbers *v, const double *x, int64_t n)
     if (n && v->nan == n) v->min = v->max = NAN;
 }
 
-tn_status tni_numbers_note(tni_numbers *v, const tn_tensor *t, int64_t most)
+tn_status tni_numbers_note(tni_numbers *v, const tn_tensor *t, int64_t most, tni_arena *a)
 {
     int64_t n = tni_shape_numel(&t->shape);
-    size_t nbytes = (size_t)n * sizeof(double);
-    tni_numbers_free(v);
-    double *x = tni_alloc(nbytes ? nbytes : 1);
+    size_t nbytes = (size_t)n * sizeof(double), read = nbytes ? nbytes : 1;
+    bool keep = n && n <= most;
+    double *x = keep ? tni_arena_alloc(a, read) : tni_alloc(read);
+    *v = (tni_numbers){ 0 };
     if (!x) return TN_E_NOMEM;
     tn_status status = tn_copy_out(t, x, nbytes, TN_F64);
     if (status == TN_OK) {
-        v->known = true;
-        v->n = n;
+        *v = (tni_numbers){ .known = true, .n = n, .value = keep ? x : NULL };
         count(v, x, n);
-        if (n && n <= most) v->value = x;
     }
-    if (!v->value) tni_free(x, nbytes ? nbytes : 1);
+    if (!keep) tni_free(x, read);
     return status;
-}
-
-tn_status tni_numbers_copy(tni_numbers *to, const tni_numbers *from)
-{
-    tni_numbers_free(to);
-    size_t nbytes = (size_t)from->n * sizeof(double);
-    double *x = from->value ? tni_alloc(nbytes) : NULL;
-    if (from->value && !x) return TN_E_NOMEM;
-    *to = *from;
-    if (x) to->value = memcpy(x, from->value, nbytes);
-    return TN_OK;
-}
-
-void tni_numbers_free(tni_numbers *v)
-{
-    if (v->value) tni_free(v->value, (size_t)v->n * sizeof(double));
-    *v = (tni_numbers){ 0 };
 }
 
 bool tni_numbers_differ(const tni_numbers *a, const tni_numbers *b)

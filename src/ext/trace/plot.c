@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "ext/trace/json.h"
 #include "io/io.h"
 
 enum { WIDTH = 860, HEIGHT = 520, LEFT = 78, RIGHT = 24, TOP = 52, BOTTOM = 58, MANY = 2000 };
@@ -79,52 +80,41 @@ static void range_of(const tn_curve *curves, int n, axis *x, axis *y)
     scale(y, low[1], high[1], 6, true);
 }
 
-/* Bytes that follow the first one of a UTF-8 character; -1: it is not one. */
-static int utf8_extra(const unsigned char *t)
+static void add_byte(void *b, unsigned char c)
 {
-    int extra = -1;
-    if (*t < 0x80)
-        extra = 0;
-    else if (*t >= 0xc2 && *t < 0xf5)
-        extra = *t < 0xe0 ? 1 : *t < 0xf0 ? 2 : 3;
-    for (int k = 1; k <= extra; k++)
-        if ((t[k] & 0xc0) != 0x80) return -1;
-    return extra;
+    const char *markup = c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : "&quot;";
+    if (c < 0x20 || c == 0x7f) c = ' ';
+    if (strchr("<>&\"", c))
+        tni_bytes_add(b, markup, strlen(markup));
+    else
+        tni_bytes_add(b, &c, 1);
 }
 
 /* Text from a caller: markup escaped, control characters and broken UTF-8 replaced. */
 static void add_text(tni_bytes *b, const char *text)
 {
-    const unsigned char *t = (const unsigned char *)(text ? text : "");
-    while (*t) {
-        int extra = utf8_extra(t);
-        if (*t == '<')
-            tni_bytes_add(b, "&lt;", 4);
-        else if (*t == '>')
-            tni_bytes_add(b, "&gt;", 4);
-        else if (*t == '&')
-            tni_bytes_add(b, "&amp;", 5);
-        else if (*t == '"')
-            tni_bytes_add(b, "&quot;", 6);
-        else if (extra < 0 || *t < 0x20 || *t == 0x7f)
-            tni_bytes_add(b, extra < 0 ? "?" : " ", 1);
-        else
-            tni_bytes_add(b, t, (size_t)extra + 1);
-        t += extra > 0 ? extra + 1 : 1;
-    }
+    if (text) tni_escape(b, text, add_byte);
 }
 
 /* A tick's number, as short as the step allows. */
 static void add_number(tni_bytes *b, double v, double step)
 {
     if (fabs(v) < step * 1e-9) v = 0;
-    double largest = fabs(v);
-    if (largest >= 1e6 || (step < 1e-5 && step > 0)) {
-        tni_bytes_printf(b, "%.4g", v);
-        return;
-    }
     int digits = step >= 1 ? 0 : (int)ceil(-log10(step) - 1e-9);
-    tni_bytes_printf(b, "%.*f", digits, v);
+    if (fabs(v) >= 1e6 || (step < 1e-5 && step > 0))
+        tni_bytes_printf(b, "%.4g</text>\n", v);
+    else
+        tni_bytes_printf(b, "%.*f</text>\n", digits, v);
+}
+
+static double first_tick(const axis *a)
+{
+    return ceil(a->low / a->step - 1e-9);
+}
+
+static bool is_tick(const axis *a, double k)
+{
+    return k * a->step <= a->high + a->step * 1e-9;
 }
 
 static void add_frame(tni_bytes *b, const char *title, const char *x_label, const char *y_label)
@@ -157,23 +147,21 @@ static void add_frame(tni_bytes *b, const char *title, const char *x_label, cons
 
 static void add_axes(tni_bytes *b, const axis *x, const axis *y)
 {
-    for (double k = ceil(x->low / x->step - 1e-9); k * x->step <= x->high + x->step * 1e-9; k++) {
+    for (double k = first_tick(x); is_tick(x, k); k++) {
         double at = place(x, k * x->step);
         tni_bytes_printf(b,
                          "<path d=\"M%.2f %dV%d\" stroke=\"#e4e4e4\"/>"
                          "<text x=\"%.2f\" y=\"%d\" text-anchor=\"middle\">",
                          at, TOP, HEIGHT - BOTTOM, at, HEIGHT - BOTTOM + 20);
         add_number(b, k * x->step, x->step);
-        tni_bytes_printf(b, "</text>\n");
     }
-    for (double k = ceil(y->low / y->step - 1e-9); k * y->step <= y->high + y->step * 1e-9; k++) {
+    for (double k = first_tick(y); is_tick(y, k); k++) {
         double at = place(y, k * y->step);
         tni_bytes_printf(b,
                          "<path d=\"M%d %.2fH%d\" stroke=\"#e4e4e4\"/>"
                          "<text x=\"%d\" y=\"%.2f\" text-anchor=\"end\">",
                          LEFT, at, WIDTH - RIGHT, LEFT - 8, at + 4.5);
         add_number(b, k * y->step, y->step);
-        tni_bytes_printf(b, "</text>\n");
     }
     tni_bytes_printf(b,
                      "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"none\" "
@@ -181,35 +169,29 @@ static void add_axes(tni_bytes *b, const axis *x, const axis *y)
                      LEFT, TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
 }
 
-/* Appends one point; *open: the line continues from the last one. */
-static void add_point(tni_bytes *b, const axis *x, const axis *y, double px, double py, bool *open)
+static bool is_point(const tn_curve *c, int64_t k)
 {
-    if (!isfinite(px) || !isfinite(py)) {
-        *open = false;
-        return;
-    }
-    tni_bytes_printf(b, "%s%.2f %.2f", *open ? "L" : "M", place(x, px), place(y, py));
-    *open = true;
+    return isfinite(c->x[k]) && isfinite(c->y[k]);
 }
 
-/* The extremes of points [from, to), in the order in which they stand. */
+/* The extremes of points [from, to), in the order in which they stand; *open: the line continues
+ * from the last ones. */
 static void add_column(tni_bytes *b, const axis *x, const axis *y, const tn_curve *c, int64_t from,
                        int64_t to, bool *open)
 {
     int64_t low = -1, high = -1;
     for (int64_t k = from; k < to; k++) {
-        if (!isfinite(c->x[k]) || !isfinite(c->y[k])) continue;
+        if (!is_point(c, k)) continue;
         if (low < 0 || c->y[k] < c->y[low]) low = k;
         if (high < 0 || c->y[k] > c->y[high]) high = k;
     }
-    if (low < 0) {
-        *open = false;
-        return;
+    const int64_t end[] = { TNI_MIN(low, high), TNI_MAX(low, high) };
+    for (int i = low == high; low >= 0 && i < 2; i++) {
+        tni_bytes_printf(b, "%s%.2f %.2f", *open ? "L" : "M", place(x, c->x[end[i]]),
+                         place(y, c->y[end[i]]));
+        *open = true;
     }
-    int64_t first = TNI_MIN(low, high);
-    int64_t second = TNI_MAX(low, high);
-    add_point(b, x, y, c->x[first], c->y[first], open);
-    if (second != first) add_point(b, x, y, c->x[second], c->y[second], open);
+    if (low < 0) *open = false;
 }
 
 static void add_curve(tni_bytes *b, const axis *x, const axis *y, const tn_curve *c,
@@ -220,18 +202,15 @@ static void add_curve(tni_bytes *b, const axis *x, const axis *y, const tn_curve
                      "<path fill=\"none\" stroke=\"%s\" stroke-width=\"1.8\" "
                      "stroke-linejoin=\"round\" stroke-linecap=\"round\" d=\"",
                      colour);
-    int64_t columns = TNI_MIN(c->n, MANY / 2);
-    for (int64_t k = 0; c->n <= MANY && k < c->n; k++) add_point(b, x, y, c->x[k], c->y[k], &open);
-    for (int64_t k = 0; c->n > MANY && k < columns; k++) {
-        int64_t from = (int64_t)((double)c->n * (double)k / (double)columns);
-        int64_t to =
-            k + 1 == columns ? c->n : (int64_t)((double)c->n * (double)(k + 1) / (double)columns);
+    int64_t columns = c->n > MANY ? MANY / 2 : c->n;
+    for (int64_t k = 0, from = 0, to; k < columns; k++, from = to) {
+        to = k + 1 == columns ? c->n : (int64_t)((double)c->n * (double)(k + 1) / (double)columns);
         add_column(b, x, y, c, from, to, &open);
     }
     tni_bytes_printf(b, "\"/>\n");
     /* few points get markers; a single one would not show otherwise */
     for (int64_t k = 0; c->n <= 40 && k < c->n; k++)
-        if (isfinite(c->x[k]) && isfinite(c->y[k]))
+        if (is_point(c, k))
             tni_bytes_printf(b, "<circle cx=\"%.2f\" cy=\"%.2f\" r=\"2.6\" fill=\"%s\"/>\n",
                              place(x, c->x[k]), place(y, c->y[k]), colour);
 }
@@ -314,16 +293,13 @@ tn_status tn_plot_svg(const char *path, const char *title, const char *x_label, 
     tni_bytes_printf(&b, "</svg>\n");
     tn_status status = b.failed ? tni_pending() : TN_OK;
     tni_atomic_file file;
-    if (status == TN_OK) {
-        status = tni_file_create(&file, f, path, (int64_t)b.n);
-        if (status == TN_OK) {
-            status = tni_file_write(&file, b.data, b.n);
-            if (status == TN_OK)
-                status = tni_file_finish(&file);
-            else
-                tni_file_abandon(&file);
-        }
-    }
+    if (status == TN_OK) status = tni_file_create(&file, f, path, (int64_t)b.n);
+    bool open = status == TN_OK;
+    if (open) status = tni_file_write(&file, b.data, b.n);
+    if (open && status == TN_OK)
+        status = tni_file_finish(&file);
+    else if (open)
+        tni_file_abandon(&file);
     tni_bytes_free(&b);
     return status;
 }

@@ -24,17 +24,27 @@ typedef struct tni_record_add {
 typedef struct tni_record_pass {
     struct tni_record_pass *outer;
     const tni_pass *pass;
-    int number, back; /* within the step: number of this pass; running step of backward */
-    size_t kept;      /* bytes that its nodes still keep */
-    bool disturbed;   /* a hook may have changed a gradient, or a grad */
-    tni_map newest;   /* sequence of a node -> its newest add + 1 */
-    tni_map leaves;   /* tensor -> the step of backward that has its last share + 1 */
-    tni_map sum_of;   /* tensor -> its number in sums + 1 */
-    double *sums;     /* norms of leaves' totals, for leaves with several shares */
-    tni_numbers way;  /* the gradient that is given to hooks, as it was before the next one */
+    int number;      /* within the step */
+    int back;        /* the running step of backward */
+    size_t kept;     /* bytes that its nodes still keep */
+    bool disturbed;  /* a hook may have changed a gradient, or a grad */
+    tni_map newest;  /* sequence of a node -> its newest add + 1 */
+    tni_map leaves;  /* tensor -> its number in the step's leaves + 1 */
+    tni_numbers way; /* the gradient that is given to hooks, as it was before the next one */
     struct tni_record_add *adds;
-    size_t n_adds, room, n_sums, sums_room;
+    size_t n_adds, room;
 } tni_record_pass;
+
+/* Numbers in a map's values: 0 is "not there". */
+static inline int tni_get(const tni_map *map, const void *key)
+{
+    return (int)(uintptr_t)tni_map_get(map, key) - 1;
+}
+
+static inline bool tni_put(tni_map *map, const void *key, int index)
+{
+    return tni_map_put(map, key, (void *)((uintptr_t)index + 1)) >= 0;
+}
 
 struct tn_trace {
     tni_watcher watcher; /* first: a tni_watcher * is a tn_trace * */
@@ -54,64 +64,83 @@ struct tn_trace {
     tni_map known;    /* handle -> tensor + 1 */
     tni_map names;    /* of registered tensors: full name -> tensor + 1 */
     tni_map storages; /* of registered tensors -> tensor + 1 */
-    tni_map offsets;  /* registered tensor -> where it begins in its storage */
     tni_map modules;  /* of the model -> module + 1 */
     /* of the open step */
     tni_map nodes;         /* sequence -> node + 1 */
     tni_map calls;         /* tni_call_site -> call + 1 */
     tni_map times;         /* module -> number of its calls */
     tni_map changed;       /* storage -> name of the function that changed it last */
-    tni_call_site **sites; /* of the calls, one reference each */
-    size_t n_sites, site_room;
     tni_record_pass *pass; /* the innermost that runs */
     int ended;             /* the number of the pass that ended last */
+    bool grad;             /* while something is recorded: the setting, */
+    tni_saved_error error; /* and the error before */
     /* NULL, or called when the gradient of a leaf is complete (tn_explain) */
-    tn_status (*leaf)(tn_trace *tr, const tn_tensor *leaf, tn_tensor *grad);
+    void (*leaf)(tn_trace *tr, const tn_tensor *leaf, tn_tensor *grad);
     void *user;
 };
 
-/* Between begin and end nothing is watched or recorded. A failure ends the account; an error that
- * was pending before stays. */
-typedef struct tni_note {
-    tn_trace *trace;
-    bool grad;
-    tni_saved_error error;
-} tni_note;
-/* False: the account has ended. */
-bool tni_note_begin(tni_note *note, tni_watcher *self);
-void tni_note_end(tni_note *note, tn_status status);
+/* Between begin and end nothing is watched or recorded. An error that was pending before stays.
+ * False: the account has ended. */
+bool tni_record_begin(tn_trace *tr);
+void tni_record_end(tn_trace *tr);
 
-/* record.c: forward. Each gives an index; -1: out of memory. */
+/* A failure ends the account, and says nothing else: what goes on recording until the end of the
+ * event does no harm. Whether there was none. */
+static inline bool tni_record_ok(tn_trace *tr, tn_status status)
+{
+    if (tr->failed == TN_OK) tr->failed = status;
+    return status == TN_OK;
+}
+/* Sets a number in a map. */
+static inline bool tni_record_put(tn_trace *tr, tni_map *map, const void *key, int index)
+{
+    return tni_record_ok(tr, tni_put(map, key, index) ? TN_OK : TN_E_NOMEM);
+}
+/* Notes t as it is now, with its values if they are few. */
+void tni_record_numbers(tn_trace *tr, tni_numbers *v, const tn_tensor *t);
+/* tni_arena_more; NULL: the account ends, or has ended. */
+void *tni_record_more(tn_trace *tr, tni_arena *a, void *items, size_t *n, size_t size);
+/* The same for an array of the open step or of the log: TNI_MORE(tr, s, nodes) */
+#define TNI_MORE(tr, owner, name)                                                                  \
+    tni_record_more(tr, &(owner)->arena, &(owner)->name, &(owner)->n_##name, sizeof *(owner)->name)
+
+/* record.c: forward. Each gives an index; -1: the account ends. */
 int tni_record_tensor(tn_trace *tr, const tn_tensor *t);
+/* A tensor or module that is not there yet. */
+int tni_record_new_tensor(tn_trace *tr, const char *name, const char *module);
+int tni_record_new_module(tn_trace *tr, const char *path, const char *type);
 /* of a recorded op; c: the call that made it, NULL: not known */
 int tni_record_node(tn_trace *tr, const tni_node *node, const tni_call *c);
+/* Notes which function changed t last, in place. */
+void tni_record_changed(tn_trace *tr, const tn_tensor *t, const char *function);
 void tni_record_forward(tni_watcher *w);
-/* Whether all texts were made; if not, frees those that were. */
-bool tni_record_texts(int n, char *const *text);
 
 /* pass.c: backward */
 void tni_record_backward(tni_watcher *w);
-void tni_record_pass_free(tni_record_pass *p);
-/* The norm of a leaf's gradient from the pass that is ending; last: its last share. */
-double tni_record_sum(const tn_trace *tr, int tensor, const tni_log_share *last);
+/* What the innermost pass has brought to a tensor; NULL: nothing. */
+tni_log_leaf *tni_record_leaf(const tn_trace *tr, int tensor);
+/* Ends it. */
+void tni_record_pass_end(tn_trace *tr);
 
 /* hooks.c: what becomes of gradients on their way */
 void tni_record_hooks(tni_watcher *w);
 
 /* diagnose.c: findings. At the end of the innermost pass, what is wrong with its gradients */
-tn_status tni_diagnose(tn_trace *tr, int pass);
+void tni_diagnose(tn_trace *tr, int pass);
 /* Input i (-1: the result) of a node, which it kept, has been changed in place since. */
-tn_status tni_diagnose_change(tn_trace *tr, int node, int i, const tn_tensor *kept);
+void tni_diagnose_change(tn_trace *tr, int node, int i, const tn_tensor *kept);
 
 /* step.c: what begins and ends a step */
 void tni_record_steps(tni_watcher *w);
 /* Makes the registered tensors known. */
-tn_status tni_record_registered(tn_trace *tr);
+void tni_record_registered(tn_trace *tr);
 /* Closes the open step if it is over; opens one. */
-tn_status tni_record_open(tn_trace *tr);
-tn_status tni_record_close(tn_trace *tr);
+void tni_record_open(tn_trace *tr);
+void tni_record_close(tn_trace *tr);
+/* Drops the open step. */
+void tni_record_drop(tn_trace *tr);
 /* Notes the registered tensors as forward left them. */
-tn_status tni_record_after_forward(tn_trace *tr);
+void tni_record_after_forward(tn_trace *tr);
 /* Notes who (of tni_moved) writes a registered tensor. */
 void tni_record_written(tn_trace *tr, int tensor, unsigned by);
 
@@ -125,17 +154,6 @@ tn_status tni_trace_stop(tn_trace *tr);
 tn_status tni_trace_writable(const char *function, const FILE *file, const tn_trace *tr);
 tn_status tni_trace_written(const char *function, FILE *file);
 
-/* Numbers in a map's values: 0 is "not there". */
-static inline int tni_get(const tni_map *map, const void *key)
-{
-    return (int)(uintptr_t)tni_map_get(map, key) - 1;
-}
-
-static inline tn_status tni_put(tni_map *map, const void *key, int index)
-{
-    return tni_map_put(map, key, (void *)((uintptr_t)index + 1)) < 0 ? TN_E_NOMEM : TN_OK;
-}
-
 /* Numbers as keys. */
 static inline const void *tni_sequence_key(uint64_t sequence)
 {
@@ -145,12 +163,6 @@ static inline const void *tni_sequence_key(uint64_t sequence)
 static inline const void *tni_index_key(int index)
 {
     return (const void *)((uintptr_t)index + 1);
-}
-
-/* Where t begins in its storage, as a map's value. */
-static inline void *tni_offset_value(const tn_tensor *t)
-{
-    return (void *)((uintptr_t)t->offset + 1);
 }
 
 #endif

@@ -1,4 +1,7 @@
-/* text.c - an account in words: forward, op by op, and then what other files tell of a step. */
+/*
+ * text.c - an account in words: forward, op by op; backward (text_backward.c); what the optimizer
+ * moved; and the ledger: every registered tensor, what it is, who sees it and who moved it.
+ */
 #include "ext/trace/words.h"
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -7,44 +10,96 @@ static void say_op(const tni_words *w, size_t k)
 {
     const tni_log_node *n = &w->step->nodes[k];
     const tni_log_op *op = tni_op(w, n);
-    char name[32], source[128];
-    bool first = true;
+    const tni_log_out *out = &n->out[0];
+    const char *comma = "";
     fprintf(w->file, "forward %zu/%zu", k + 1, w->step->n_nodes);
     tni_say_place(w, (int)k);
     fprintf(w->file, "  %s\n   ", op->formula);
     for (int i = 0; i < n->n_in; i++) {
         const tni_log_in *in = &n->in[i];
         if (in->node < 0 && in->tensor < 0) continue;
-        tni_log_name(op, i, n->n_in, name, sizeof name);
-        fprintf(w->file, "%s %s: %s ", first ? "" : ",", name,
-                tni_source(w, in, source, sizeof source));
-        tni_say_shape(w, &in->shape);
-        first = false;
+        fprintf(w->file, "%s %s: %s %s", comma, tni_log_name(op, i, n->n_in).s,
+                tni_source_phrase(w, in).s, tni_shape_phrase(&in->shape).s);
+        comma = ",";
     }
-    fprintf(w->file, " -> ");
-    tni_say_shape(w, &n->out[0].shape);
-    tni_log_result(op, 0, name, sizeof name);
-    tni_say_numbers(w, "   ", name, &n->out[0].value, &n->out[0].shape);
+    fprintf(w->file, " -> %s%s\n", tni_shape_phrase(&out->shape).s,
+            tni_numbers_phrase("   ", tni_log_result(op, 0).s, &out->value, &out->shape).s);
+}
+
+/* ---- the optimizer --------------------------------------------------------------------------- */
+
+static void say_updates(const tni_words *w)
+{
+    const tni_log_step *s = w->step;
+    if (s->stepped) fprintf(w->file, "\noptimizer\n");
+    for (size_t i = 0; s->stepped && i < s->n_updates; i++) {
+        const tni_log_update *u = &s->updates[i];
+        fprintf(w->file, "  %s  %s -> %s   gradient %s\n", tni_tensor_name(w, u->tensor),
+                tni_amount_phrase(&u->before).s, tni_amount_phrase(&u->after).s,
+                tni_amount_phrase(&u->gradient).s);
+    }
+}
+
+/* ---- the ledger ------------------------------------------------------------------------------ */
+
+static const char *const head[] = { "kind",  "file",    "optimizer", "gradient",
+                                    "start", "forward", "step",      "moved" };
+enum { COLUMNS = sizeof head / sizeof *head };
+
+static tni_phrase cell_of(const tni_words *w, const tni_log_entry *line, int column)
+{
+    static const char *const held[] = { "-", "held", "not held", "refused" };
+    const tni_log_tensor *t = &w->log->tensors[line->tensor];
+    bool parameter = t->kind == TN_GRAPH_PARAMETER;
+    switch (column) {
+    case 0: return tni_phrase_of(parameter ? "parameter" : "buffer");
+    case 1: return tni_phrase_of(t->persistent ? "in the file" : "not saved");
+    case 2: return tni_phrase_of("%s", held[t->held]);
+    case 3:
+        if (line->grad.known || !parameter) return tni_amount_phrase(&line->grad);
+        return tni_phrase_of(t->requires_grad ? "none" : "frozen");
+    case 4: return tni_amount_phrase(&line->start);
+    case 5: return tni_amount_phrase(&line->forward);
+    case 6: return tni_amount_phrase(&line->step);
+    default: return tni_moved_phrase(line->moved);
+    }
+}
+
+void tni_say_state(const tni_words *w)
+{
+    const tni_log_step *s = w->step;
+    size_t name = strlen("state"), width[COLUMNS];
+    if (!s->n_ledger) return;
+    for (size_t i = 0; i < s->n_ledger; i++)
+        name = TNI_MAX(name, strlen(tni_tensor_name(w, s->ledger[i].tensor)));
+    fprintf(w->file, "\n%-*s", (int)name, "state");
+    for (int c = 0; c < COLUMNS; c++) {
+        width[c] = strlen(head[c]);
+        for (size_t i = 0; c < COLUMNS - 1 && i < s->n_ledger; i++)
+            width[c] = TNI_MAX(width[c], strlen(cell_of(w, &s->ledger[i], c).s));
+        fprintf(w->file, "  %-*s", (int)width[c], head[c]);
+    }
+    width[COLUMNS - 1] = 0;
+    for (size_t i = 0; i < s->n_ledger; i++) {
+        fprintf(w->file, "\n%-*s", (int)name, tni_tensor_name(w, s->ledger[i].tensor));
+        for (int c = 0; c < COLUMNS; c++)
+            fprintf(w->file, "  %-*s", (int)width[c], cell_of(w, &s->ledger[i], c).s);
+    }
     fputc('\n', w->file);
 }
 
-void tni_say_forward(const tni_words *w)
-{
-    for (size_t k = 0; k < w->step->n_nodes; k++) say_op(w, k);
-}
-
-/* ---- steps ----------------------------------------------------------------------------------- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 static void say_step(tni_words *w, size_t k)
 {
     const tni_log_step *s = w->step = &w->log->steps[k];
-    fprintf(w->file, "step %zu, %s", k + 1, s->training ? "training" : "evaluating");
+    fprintf(w->file, "\nstep %zu, %s", k + 1, s->training ? "training" : "evaluating");
     if (s->loss_known) fprintf(w->file, ": loss %.4g", s->loss);
     fprintf(w->file, "\n\n");
-    tni_say_forward(w);
+    for (size_t i = 0; i < s->n_nodes; i++) say_op(w, i);
     fputc('\n', w->file);
     tni_say_backward(w);
-    tni_say_updates(w);
+    say_updates(w);
     tni_say_state(w);
 }
 
@@ -57,9 +112,6 @@ tn_status tn_trace_text(FILE *file, const tn_trace *trace)
     size_t n = trace->log.n_steps;
     fprintf(file, "%s: %zu step%s\n", trace->log.title[0] ? trace->log.title : "trace", n,
             n == 1 ? "" : "s");
-    for (size_t k = 0; k < n; k++) {
-        fputc('\n', file);
-        say_step(&w, k);
-    }
+    for (size_t k = 0; k < n; k++) say_step(&w, k);
     return tni_trace_written("tn_trace_text", file);
 }

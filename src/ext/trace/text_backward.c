@@ -13,17 +13,6 @@
 
 /* ---- what arrives ---------------------------------------------------------------------------- */
 
-static const tni_log_share *share_of(const tni_words *w, int pass, const tni_log_add *a)
-{
-    for (size_t k = 0; k < w->step->n_backs; k++) {
-        const tni_log_back *b = &w->step->backs[k];
-        if (b->pass != pass || b->node != a->node) continue;
-        for (size_t i = 0; i < b->n_shares; i++)
-            if (b->shares[i].in == a->in) return &b->shares[i];
-    }
-    return NULL;
-}
-
 /* "    sum of mul 3: 0.5, add 5: 0.25" */
 static void say_sum(const tni_words *w, const tni_log_back *b, int output)
 {
@@ -32,12 +21,11 @@ static void say_sum(const tni_words *w, const tni_log_back *b, int output)
     for (size_t k = 0; k < b->n_adds; k++) {
         const tni_log_add *a = &b->adds[k];
         if (a->output != output) continue;
-        const tni_log_share *share = share_of(w, b->pass, a);
-        char amount[32] = "-";
-        if (share) tni_amount(&share->value, amount, sizeof amount);
-        const char *by = a->node < 0 ? "the seed" : tni_op(w, &w->step->nodes[a->node])->name;
-        fprintf(w->file, first ? " %s" : " + %s", by);
-        if (a->node >= 0) fprintf(w->file, " #%d: %s", a->node, amount);
+        const tni_log_share *share = tni_log_added(w->step, a);
+        int node = share ? w->step->backs[a->back].node : -1;
+        fprintf(w->file, first ? " %s" : " + %s",
+                share ? tni_op(w, &w->step->nodes[node])->name : "the seed");
+        if (share) fprintf(w->file, " #%d: %s", node, tni_amount_phrase(&share->value).s);
         first = false;
     }
 }
@@ -51,12 +39,11 @@ static void say_hooks(const tni_words *w, int pass, int node, int output, int te
         if (h->pass != pass || h->node != node || h->output != output || h->tensor != tensor)
             continue;
         fprintf(w->file, "\n    hook %d of %d", h->number, h->of);
-        if (!tni_numbers_differ(&h->before, &h->after)) {
+        if (tni_numbers_differ(&h->before, &h->after))
+            fprintf(w->file, "%s%s", tni_numbers_phrase(": ", name, &h->before, NULL).s,
+                    tni_numbers_phrase(" -> ", name, &h->after, shape).s);
+        else
             fprintf(w->file, " leaves %s as it is", name);
-            continue;
-        }
-        tni_say_numbers(w, ": ", name, &h->before, NULL);
-        tni_say_numbers(w, " -> ", name, &h->after, shape);
     }
 }
 
@@ -64,20 +51,19 @@ static void say_arrivals(const tni_words *w, const tni_log_back *b)
 {
     const tni_log_node *n = &w->step->nodes[b->node];
     for (int i = 0; i < b->n_out; i++) {
-        char name[40] = "d", result[32];
+        const tn_shape *shape = &n->out[i].shape;
         int n_adds = 0;
         bool seed = false;
         if (!b->incoming[i].known) continue;
         for (size_t k = 0; k < b->n_adds; k++) {
             if (b->adds[k].output != i) continue;
-            seed = n_adds++ == 0 && b->adds[k].node < 0;
+            seed = n_adds++ == 0 && b->adds[k].back < 0;
         }
-        tni_log_result(tni_op(w, n), i, result, sizeof result);
-        snprintf(name, sizeof name, "d%s", result);
-        tni_say_numbers(w, seed ? "  begins with " : "  arrives: ", name, &b->incoming[i],
-                        &n->out[i].shape);
+        tni_phrase name = tni_phrase_of("d%s", tni_log_result(tni_op(w, n), i).s);
+        const char *how = seed ? "  begins with " : "  arrives: ";
+        fprintf(w->file, "%s", tni_numbers_phrase(how, name.s, &b->incoming[i], shape).s);
         if (n_adds > 1) say_sum(w, b, i);
-        say_hooks(w, b->pass, b->node, i, -1, name, &n->out[i].shape);
+        say_hooks(w, b->pass, b->node, i, -1, name.s, shape);
         fputc('\n', w->file);
     }
 }
@@ -100,22 +86,15 @@ static void say_shapes(const tni_words *w, const tni_log_node *n, const char *ru
 {
     const tni_log_op *op = tni_op(w, n);
     const char *right = strchr(rule, '=');
-    char name[32], result[32];
-    tni_log_result(op, 0, result, sizeof result);
-    fprintf(w->file, "   d%s ", result);
-    tni_say_shape(w, &n->out[0].shape);
+    tni_phrase result = tni_log_result(op, 0), out = tni_shape_phrase(&n->out[0].shape);
+    fprintf(w->file, "   d%s %s", result.s, out.s);
     for (int i = 0; right && i < n->n_in; i++) {
-        tni_log_name(op, i, n->n_in, name, sizeof name);
-        if ((n->in[i].node < 0 && n->in[i].tensor < 0) || !mentions(right, name)) continue;
-        fprintf(w->file, ", %s ", name);
-        tni_say_shape(w, &n->in[i].shape);
+        tni_phrase name = tni_log_name(op, i, n->n_in);
+        if ((n->in[i].node < 0 && n->in[i].tensor < 0) || !mentions(right, name.s)) continue;
+        fprintf(w->file, ", %s %s", name.s, tni_shape_phrase(&n->in[i].shape).s);
     }
-    if (right && mentions(right, result)) {
-        fprintf(w->file, ", %s ", result);
-        tni_say_shape(w, &n->out[0].shape);
-    }
-    fprintf(w->file, " -> ");
-    tni_say_shape(w, &n->in[in].shape);
+    if (right && mentions(right, result.s)) fprintf(w->file, ", %s %s", result.s, out.s);
+    fprintf(w->file, " -> %s", tni_shape_phrase(&n->in[in].shape).s);
 }
 
 static void say_reduction(const tni_words *w, const tni_log_share *s, const tn_shape *to)
@@ -125,10 +104,7 @@ static void say_reduction(const tni_words *w, const tni_log_share *s, const tn_s
     for (int i = 0; i < s->from.rank; i++)
         if (i < lead || (to->size[i - lead] == 1 && s->from.size[i] != 1))
             fprintf(w->file, n++ ? ", %d" : " axis %d", i);
-    fprintf(w->file, ": ");
-    tni_say_shape(w, &s->from);
-    fprintf(w->file, " -> ");
-    tni_say_shape(w, to);
+    fprintf(w->file, ": %s -> %s", tni_shape_phrase(&s->from).s, tni_shape_phrase(to).s);
 }
 
 /* The ranks' average of a leaf's gradient in a pass; NULL: there is none. */
@@ -143,21 +119,20 @@ static const tni_log_average *average_of(const tni_words *w, int pass, int tenso
 /* "    averaged over 4 ranks: |grad| 0.31 -> |grad| 0.28" */
 static void say_average(const tni_words *w, const tni_log_average *a)
 {
-    fprintf(w->file, "averaged over %d ranks", a->ranks);
-    tni_say_numbers(w, ": ", "grad", &a->before, NULL);
-    tni_say_numbers(w, a->before.known ? " -> " : ": ", "grad", &a->after, NULL);
+    fprintf(w->file, "averaged over %d ranks%s%s", a->ranks,
+            tni_numbers_phrase(": ", "grad", &a->before, NULL).s,
+            tni_numbers_phrase(a->before.known ? " -> " : ": ", "grad", &a->after, NULL).s);
 }
 
 /* "head.weight  parameter  grad = 0 + dW   (1 of 1)" */
-static void say_leaf(const tni_words *w, int pass, const tni_log_share *s, const tni_log_in *in,
-                     const char *name)
+static void say_leaf(const tni_words *w, int pass, const tni_log_share *s, const char *name)
 {
     static const char *const kind[] = { "", "parameter", "buffer", "leaf" };
-    fprintf(w->file, "\n    %s  %s  grad = %s + %s   (%d of %d)", tni_tensor_name(w, in->tensor),
-            kind[w->log->tensors[in->tensor].kind], s->before.known ? "grad" : "0", name, s->part,
-            s->of);
-    const tni_log_average *average = s->part == s->of ? average_of(w, pass, in->tensor) : NULL;
-    tni_say_numbers(w, "   ", "grad", average ? &average->before : &s->after, NULL);
+    const tni_log_average *average = s->part == s->of ? average_of(w, pass, s->leaf) : NULL;
+    fprintf(w->file, "\n    %s  %s  grad = %s + %s   (%d of %d)%s", tni_tensor_name(w, s->leaf),
+            kind[w->log->tensors[s->leaf].kind], s->before.known ? "grad" : "0", name, s->part,
+            s->of,
+            tni_numbers_phrase("   ", "grad", average ? &average->before : &s->after, NULL).s);
     if (s->checked)
         fprintf(w->file, "   slope %.7g, finite difference %.7g", s->slope, s->difference);
     if (!average) return;
@@ -169,21 +144,19 @@ static void say_share(const tni_words *w, const tni_log_back *b, const tni_log_s
 {
     const tni_log_node *n = &w->step->nodes[b->node];
     const tni_log_op *op = tni_op(w, n);
-    const tni_log_in *in = &n->in[s->in];
-    char rule[256], name[40] = "d";
-    tni_log_name(op, s->in, n->n_in, name + 1, sizeof name - 1);
-    tni_log_rule(op, s->in, rule, sizeof rule);
-    fprintf(w->file, "  %s", rule[0] ? rule : name);
-    say_shapes(w, n, rule, s->in);
-    tni_say_numbers(w, "   ", name, &s->value, &in->shape);
-    if (s->reduced) say_reduction(w, s, &in->shape);
+    const tn_shape *shape = &n->in[s->in].shape;
+    tni_phrase rule = tni_log_rule(op, s->in);
+    tni_phrase name = tni_phrase_of("d%s", tni_log_name(op, s->in, n->n_in).s);
+    fprintf(w->file, "  %s", rule.s[0] ? rule.s : name.s);
+    say_shapes(w, n, rule.s, s->in);
+    fprintf(w->file, "%s", tni_numbers_phrase("   ", name.s, &s->value, shape).s);
+    if (s->reduced) say_reduction(w, s, shape);
     if (s->part && s->part == s->of) /* hooks of a leaf get the sum */
-        say_hooks(w, b->pass, -1, 0, in->tensor, s->of > 1 ? "sum" : name, &in->shape);
+        say_hooks(w, b->pass, -1, 0, s->leaf, s->of > 1 ? "sum" : name.s, shape);
     if (s->part && w->step->passes[b->pass].accumulates)
-        say_leaf(w, b->pass, s, in, name);
+        say_leaf(w, b->pass, s, name.s);
     else if (s->part)
-        fprintf(w->file, "\n    %s  the gradient that was asked for",
-                tni_tensor_name(w, in->tensor));
+        fprintf(w->file, "\n    %s  the gradient that was asked for", tni_tensor_name(w, s->leaf));
     fputc('\n', w->file);
 }
 
@@ -200,17 +173,15 @@ static const tni_log_entry *entry_of(const tni_words *w, int tensor)
 static void say_buffer(const tni_words *w, int tensor, bool written)
 {
     const tni_log_entry *e = entry_of(w, tensor);
-    char start[32], forward[32];
     fprintf(w->file, "    %s  buffer  no gradient", tni_tensor_name(w, tensor));
     if (e && tni_numbers_differ(&e->start, &e->forward)) {
-        tni_amount(&e->start, start, sizeof start);
-        tni_amount(&e->forward, forward, sizeof forward);
-        char by[TNI_MOVED_TEXT];
+        tni_phrase by = e->early ? tni_moved_phrase(e->early) : (tni_phrase){ "" };
         if (e->early == TNI_MOVED_FORWARD)
-            fprintf(w->file, "; forward moved %s -> %s", start, forward);
+            fprintf(w->file, "; forward moved");
         else
-            fprintf(w->file, "; moved%s%s %s -> %s", e->early ? " " : "",
-                    e->early ? tni_moved_text(e->early, by, sizeof by) : "", start, forward);
+            fprintf(w->file, by.s[0] ? "; moved %s" : "; moved%s", by.s);
+        fprintf(w->file, " %s -> %s", tni_amount_phrase(&e->start).s,
+                tni_amount_phrase(&e->forward).s);
     } else if (written && (!e || !e->start.known)) {
         fprintf(w->file, "; forward wrote it");
     }
@@ -242,32 +213,26 @@ static void say_others(const tni_words *w, int node)
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* "  x is not kept: gelu #3 computes it again where it is read" */
-static void say_again(const tni_words *w, const tni_log_node *n, const tni_log_saved *kept)
+static void say_again(const tni_words *w, const tni_log_node *n)
 {
-    char name[32], source[64];
-    if (kept->what != TNI_SAVED_RECOMPUTED) return;
-    fprintf(w->file, "  %s is not kept: %s computes it again where it is read\n",
-            tni_log_name(tni_op(w, n), kept->index, n->n_in, name, sizeof name),
-            tni_source(w, &n->in[kept->index], source, sizeof source));
+    for (const tni_log_saved *kept = n->kept; kept < n->kept + n->n_kept; kept++)
+        if (kept->what == TNI_SAVED_RECOMPUTED)
+            fprintf(w->file, "  %s is not kept: %s computes it again where it is read\n",
+                    tni_log_kept(tni_op(w, n), n, kept).s,
+                    tni_source_phrase(w, &n->in[kept->index]).s);
 }
 
 /* "  freed x 128 B, y 64 B; still kept 512 B" */
 static void say_freed(const tni_words *w, const tni_log_back *b)
 {
     const tni_log_node *n = &w->step->nodes[b->node];
-    char name[32];
-    int said = 0;
-    for (int k = 0; k < n->n_kept; k++) {
-        const tni_log_saved *kept = &n->kept[k];
+    const char *before = b->freed ? "  freed" : "  keeps";
+    bool said = false;
+    for (const tni_log_saved *kept = n->kept; kept < n->kept + n->n_kept; kept++) {
         if (kept->what == TNI_SAVED_RECOMPUTED) continue;
-        if (kept->what == TNI_SAVED_IN)
-            tni_log_name(tni_op(w, n), kept->index, n->n_in, name, sizeof name);
-        else if (kept->what == TNI_SAVED_OUT)
-            tni_log_result(tni_op(w, n), 0, name, sizeof name);
-        else
-            snprintf(name, sizeof name, "saved %d", kept->index);
-        if (!said) fprintf(w->file, b->freed ? "  freed" : "  keeps");
-        fprintf(w->file, "%s %s %zu B", said++ ? "," : "", name, kept->bytes);
+        fprintf(w->file, "%s %s %zu B", said ? "," : before, tni_log_kept(tni_op(w, n), n, kept).s,
+                kept->bytes);
+        said = true;
     }
     if (said)
         fprintf(w->file, b->freed ? "; still kept %zu B\n" : "; kept in all %zu B\n", b->kept);
@@ -291,7 +256,7 @@ static void say_back(const tni_words *w, const tni_log_back *b, size_t number)
     fprintf(w->file, "backward %zu/%zu", number, w->step->passes[b->pass].n_nodes);
     tni_say_place(w, b->node);
     say_arrivals(w, b);
-    for (int k = 0; k < n->n_kept; k++) say_again(w, n, &n->kept[k]);
+    say_again(w, n);
     for (size_t i = 0; i < b->n_shares; i++) say_share(w, b, &b->shares[i]);
     const char *where = tni_log_where(tni_op(w, n));
     if (where[0] && b->n_shares) fprintf(w->file, "    %s\n", where);

@@ -30,16 +30,12 @@ tn_status tni_trace_may_begin(const char *f, const tn_module *model)
 static tn_status add_module(tn_module *m, const char *path, void *user)
 {
     tn_trace *tr = user;
-    tni_log *log = &tr->log;
-    if (!tni_room(&log->modules, &log->module_room, log->n_modules, 1, sizeof *log->modules))
-        return TN_E_NOMEM;
-    tni_log_module made = { tni_strdup(path), tni_strdup(m->type->name) };
-    if (!tni_record_texts(2, (char *[]){ made.path, made.type })) return TN_E_NOMEM;
-    log->modules[log->n_modules++] = made;
-    return tni_put(&tr->modules, m, (int)log->n_modules - 1);
+    int at = tni_record_new_module(tr, path, m->type->name);
+    if (at >= 0) tni_record_put(tr, &tr->modules, m, at);
+    return tr->failed;
 }
 
-static tn_status prepare(tn_trace *tr, tn_trace_options o)
+static void prepare(tn_trace *tr, tn_trace_options o)
 {
     tr->names.names = true;
     tr->values = o.values ? o.values : 64;
@@ -47,10 +43,12 @@ static tn_status prepare(tn_trace *tr, tn_trace_options o)
     tr->log.optimizer = o.opt != NULL;
     if (o.model) tr->model = tn_module_keep(o.model);
     if (o.opt) tr->opt = tni_optim_keep(o.opt);
-    tr->log.title = tni_strdup(o.title ? o.title : o.model ? o.model->type->name : "");
-    if (!tr->log.title) return TN_E_NOMEM;
-    tn_status status = o.model ? tni_walk(o.model, TNI_ONCE, add_module, NULL, tr) : TN_OK;
-    return status == TN_OK ? tni_record_open(tr) : status;
+    tr->log.title = tni_arena_text(&tr->log.arena, o.title   ? o.title
+                                                   : o.model ? o.model->type->name
+                                                             : "");
+    tni_record_ok(tr, tr->log.title ? TN_OK : TN_E_NOMEM);
+    if (o.model) tni_record_ok(tr, tni_walk(o.model, TNI_ONCE, add_module, NULL, tr));
+    tni_record_open(tr);
 }
 
 tn_trace *tni_trace_start(tn_trace_options options, bool late)
@@ -59,7 +57,8 @@ tn_trace *tni_trace_start(tn_trace_options options, bool late)
     tni_calls_skip((const void *)(uintptr_t)tni_trace_start); /* lines are the program's */
     if (!tr) return NULL;
     tr->late = late;
-    if (prepare(tr, options) != TN_OK) {
+    prepare(tr, options);
+    if (tr->failed != TN_OK) {
         tn_trace_free(tr);
         return NULL;
     }
@@ -90,17 +89,9 @@ static void stop(tn_trace *tr)
         tn_set_places(tn_places()); /* they may be on by themselves */
     }
     tr->running = false;
-    while (tr->pass) {
-        tni_record_pass *p = tr->pass;
-        tr->pass = p->outer;
-        tni_record_pass_free(p);
-    }
-    tni_log_step_free(&tr->now);
-    for (size_t i = 0; i < tr->n_sites; i++) tni_call_site_drop(tr->sites[i]);
-    tni_room_free(&tr->sites, &tr->site_room, sizeof *tr->sites);
-    tr->n_sites = 0;
-    tni_map *map[] = { &tr->known, &tr->names, &tr->storages, &tr->offsets, &tr->modules,
-                       &tr->nodes, &tr->calls, &tr->times,    &tr->changed };
+    while (tr->pass) tni_record_pass_end(tr);
+    tni_record_drop(tr);
+    tni_map *map[] = { &tr->known, &tr->names, &tr->storages, &tr->modules };
     for (size_t i = 0; i < sizeof map / sizeof *map; i++) tni_map_free(map[i]);
     if (tr->model) tn_module_drop(tr->model);
     if (tr->opt) tn_optim_free(tr->opt);
@@ -111,8 +102,10 @@ static void stop(tn_trace *tr)
 
 tn_status tni_trace_stop(tn_trace *tr)
 {
-    tni_note note;
-    if (tni_note_begin(&note, &tr->watcher)) tni_note_end(&note, tni_record_close(tr));
+    if (tni_record_begin(tr)) {
+        tni_record_close(tr);
+        tni_record_end(tr);
+    }
     stop(tr);
     return tr->failed;
 }

@@ -5,11 +5,23 @@
 
 enum { FEW = 8 };
 
-void tni_say_shape(const tni_words *w, const tn_shape *s)
+/* Adds to a phrase. */
+static void add(tni_phrase *p, const char *format, ...) TN_PRINTF(2, 3);
+static void add(tni_phrase *p, const char *format, ...)
 {
-    fputc('[', w->file);
-    for (int i = 0; i < s->rank; i++) fprintf(w->file, "%s%" PRId64, i ? "," : "", s->size[i]);
-    fputc(']', w->file);
+    size_t n = strlen(p->s);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(p->s + n, sizeof p->s - n, format, args);
+    va_end(args);
+}
+
+tni_phrase tni_shape_phrase(const tn_shape *s)
+{
+    tni_phrase p = { "[" };
+    for (int i = 0; i < s->rank; i++) add(&p, "%s%" PRId64, i ? "," : "", s->size[i]);
+    add(&p, "]");
+    return p;
 }
 
 /* Without the sign that a NaN may have: it depends on the processor. */
@@ -18,16 +30,14 @@ static double unsigned_nan(double x)
     return isnan(x) ? (double)NAN : x;
 }
 
-void tni_amount(const tni_numbers *v, char *text, size_t size)
+tni_phrase tni_amount_phrase(const tni_numbers *v)
 {
-    if (v->known)
-        snprintf(text, size, "%.4g", unsigned_nan(v->n == 1 ? v->mean : v->norm));
-    else
-        snprintf(text, size, "-");
+    if (!v->known) return tni_phrase_of("-");
+    return tni_phrase_of("%.4g", unsigned_nan(v->n == 1 ? v->mean : v->norm));
 }
 
 /* "[[1, 2], [3, 4]]" */
-static void say_values(const tni_words *w, const tni_numbers *v, const tn_shape *s)
+static void add_values(tni_phrase *p, const tni_numbers *v, const tn_shape *s)
 {
     for (int64_t i = 0; i < v->n; i++) {
         int64_t row = 1;
@@ -37,23 +47,22 @@ static void say_values(const tni_words *w, const tni_numbers *v, const tn_shape 
             open += i % row == 0;
             close += (i + 1) % row == 0;
         }
-        if (i) fprintf(w->file, ", ");
-        while (open-- > 0) fputc('[', w->file);
-        fprintf(w->file, "%.4g", unsigned_nan(v->value[i]));
-        while (close-- > 0) fputc(']', w->file);
+        add(p, "%s%.*s%.4g%.*s", i ? ", " : "", open, "[[[[[[[[", unsigned_nan(v->value[i]), close,
+            "]]]]]]]]");
     }
 }
 
-void tni_say_numbers(const tni_words *w, const char *before, const char *name, const tni_numbers *v,
-                     const tn_shape *shape)
+tni_phrase tni_numbers_phrase(const char *before, const char *name, const tni_numbers *v,
+                              const tn_shape *shape)
 {
-    char amount[32];
-    if (!v || !v->known) return;
-    tni_amount(v, amount, sizeof amount);
-    fprintf(w->file, v->n == 1 ? "%s%s %s" : "%s|%s| %s", before, name, amount);
-    if (v->n == 1 || !v->value || v->n > FEW || !shape) return;
-    fprintf(w->file, " = ");
-    say_values(w, v, shape);
+    tni_phrase p = { "" };
+    if (!v->known) return p;
+    const char *bar = v->n == 1 ? "" : "|";
+    add(&p, "%s%s%s%s %s", before, bar, name, bar, tni_amount_phrase(v).s);
+    if (v->n == 1 || !v->value || v->n > FEW || !shape) return p;
+    add(&p, " = ");
+    add_values(&p, v, shape);
+    return p;
 }
 
 const char *tni_tensor_name(const tni_words *w, int tensor)
@@ -63,12 +72,22 @@ const char *tni_tensor_name(const tni_words *w, int tensor)
     return t->requires_grad ? "a leaf" : "data";
 }
 
-const char *tni_source(const tni_words *w, const tni_log_in *in, char *text, size_t size)
+tni_phrase tni_source_phrase(const tni_words *w, const tni_log_in *in)
 {
-    if (in->node < 0) return tni_tensor_name(w, in->tensor);
-    const tni_log_op *op = &w->log->ops[w->step->nodes[in->node].op];
-    snprintf(text, size, in->output ? "%s #%d.%d" : "%s #%d", op->name, in->node, in->output);
-    return text;
+    if (in->node < 0) return tni_phrase_of("%s", tni_tensor_name(w, in->tensor));
+    const char *op = tni_op(w, &w->step->nodes[in->node])->name;
+    if (!in->output) return tni_phrase_of("%s #%d", op, in->node);
+    return tni_phrase_of("%s #%d.%d", op, in->node, in->output);
+}
+
+tni_phrase tni_moved_phrase(unsigned moved)
+{
+    static const char *const by[] = { "by hand", "by forward", "by backward", "by the optimizer" };
+    tni_phrase p = { "" };
+    if (moved & TNI_MOVED_UNKNOWN) return tni_phrase_of("not known");
+    for (unsigned i = 0; i < 4; i++)
+        if (moved & 1u << i) add(&p, "%s%s", p.s[0] ? " and " : "", by[i]);
+    return p.s[0] ? p : tni_phrase_of("no");
 }
 
 void tni_say_place(const tni_words *w, int node)
@@ -78,8 +97,7 @@ void tni_say_place(const tni_words *w, int node)
     if (n->call >= 0) {
         const tni_log_call *c = &w->step->calls[n->call];
         const tni_log_module *m = &w->log->modules[c->module];
-        fprintf(w->file, "  %s%s%s%s", m->path, m->path[0] ? " (" : "", m->type,
-                m->path[0] ? ")" : "");
+        fprintf(w->file, m->path[0] ? "  %s (%s)" : "  %s%s", m->path, m->type);
         if (c->time > 1) fprintf(w->file, ", call %d", c->time);
     }
     if (n->line) fprintf(w->file, "  %s", n->line);

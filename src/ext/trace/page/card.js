@@ -63,14 +63,14 @@ function resultEntry(node, i) {
 }
 
 function forwardPart(g, node) {
-    const kept = (node.kept || []).filter((k) => k.bytes);
+    const kept = node.kept.filter((k) => k.bytes);
     const names = kept.map((k) => `${k.what} ${bytesText(k.bytes)}`).join(', ');
-    const again = (node.kept || []).filter((k) => k.again)
+    const again = node.kept.filter((k) => k.again)
         .map((k) => ` Backward computes ${k.what} again where it reads it.`).join('');
     return section('forward', 'Forward',
         make('ul', { class: 'tensors' }, node.in.map((_, i) => inputEntry(g, node, i)),
             node.out.map((_, i) => resultEntry(node, i))),
-        note((kept.length ? `Keeps for backward: ${names}.` : 'Keeps nothing for backward.') + again));
+        note(kept.length ? `Keeps for backward: ${names}.` : 'Keeps nothing for backward.', again));
 }
 
 /* ---- an op: backward ------------------------------------------------------------------------- */
@@ -96,14 +96,15 @@ function sumNote(g, incoming, shape) {
 
 /* "hook 1 of 2: 0.5 → 0.25" */
 function hookNotes(hooks, shape) {
-    return (hooks || []).map((h) => note(`hook ${h.number} of ${h.of}: `, h.before === h.after
-        ? 'leaves it as it is' : [numberTag(h.before, shape), ' → ', numberTag(h.after, shape)]));
+    return (hooks || []).map((h) => note(`hook ${h.number} of ${h.of}: `,
+        sameNumbers(h.before, h.after) ? 'leaves it as it is'
+            : [numberTag(h.before, shape), ' → ', numberTag(h.after, shape)]));
 }
 
 /* "averaged over 4 ranks: 0.31 → 0.28" */
 function averageNote(g, pass, tensor, shape) {
-    const found = g.step.passes.find((p) => p.pass === pass);
-    const a = ((found && found.averaged) || []).find((x) => x.tensor === tensor);
+    const a = g.step.passes.find((p) => p.pass === pass)?.averaged
+        ?.find((x) => x.tensor === tensor);
     return a && note(`averaged over ${a.ranks} ranks: `,
         a.before && [numberTag(a.before, shape), ' → '], numberTag(a.after, shape));
 }
@@ -129,7 +130,7 @@ function addedNote(added, what, shape) {
 function shareEntry(g, node, share, back, mark) {
     const { shape } = node.in[share.in], name = inputNames(node)[share.in];
     const what = name ? 'd' + name : `share ${share.in}`;
-    const added = (back.accumulated || []).find((a) => a.in === share.in);
+    const added = back.accumulated.find((a) => a.in === share.in);
     const head = [make('i', {}, what), ' goes to ', linkToSource(g, share.to), shapeTag(shape)];
     const from = share.reduced_from;
     return entry(head, share.value, shape, what, [
@@ -146,9 +147,9 @@ function backwardPart(g, node, k, mark) {
     return section('backward', `Backward, ${k + 1} of ${g.step.backward.length}`,
         node.gradient ? make('p', { class: 'formula' }, formula(node.gradient)) : null,
         make('ul', { class: 'tensors' }, back.incoming.map((x) => incomingEntry(g, node, x)),
-            (back.shares || []).map((x) => shareEntry(g, node, x, back, mark))),
+            back.shares.map((x) => shareEntry(g, node, x, back, mark))),
         note(`Frees ${back.freed ? bytesText(back.freed) : 'nothing'}; ` +
-            `${bytesText(back.kept || 0)} still kept.`));
+            `${bytesText(back.kept)} still kept.`));
 }
 
 /* ---- cards ----------------------------------------------------------------------------------- */
@@ -201,11 +202,9 @@ function factsOf(t) {
 
 /* A tensor's values: at three moments if it is registered, else as an op read it. */
 function valuesOf(g, t) {
-    const line = g.ledger.get(t.id), use = (g.readers.get(t.id) || [])[0];
-    if (line)
-        return [['start', line.start], ['after forward', line.forward],
-            ['after the step', line.step]];
-    return use ? [['value', inputValue(g, use.node.in[use.i])]] : [];
+    const line = g.ledger.get(t.id);
+    return line ? [['start', line.start], ['after forward', line.forward],
+        ['after the step', line.step]] : [['value', readValue(g, t.id)]];
 }
 
 function tensorCard(g, t) {
@@ -233,7 +232,7 @@ function boxCard(g, call) {
         t.kind !== 'tensor' && (t.name || '').startsWith(prefix));
     const parameters = own.filter((t) => t.kind === 'parameter');
     const numbers = parameters.reduce((n, t) => n + elements(t.shape), 0);
-    const written = (call.writes || []).map((id) => linkToSource(g, id));
+    const written = call.writes.map((id) => linkToSource(g, id));
     const fold = () => toggleFold('c' + call.id);
     return [make('h2', {}, callTitle(call)),
         paragraph(`A module. In this call: ${plural(g.ops.get(call.id) || 0, 'op')}. It holds `,
@@ -264,8 +263,8 @@ function optimizerCard(g) {
 
 /* What happened in a step, in four sentences. */
 function storyOf(step) {
-    const mode = step.training === false ? 'eval mode' : 'training mode';
-    return [`In ${mode}, forward ran ${plural(step.nodes.length, 'op')} to the loss, `,
+    const mode = step.training ? 'training' : 'eval';
+    return [`In ${mode} mode, forward ran ${plural(step.nodes.length, 'op')} to the loss, `,
         make('b', { class: 'num' }, digits(step.loss)), '. ',
         step.backward.length ? `Backward sent gradients through ${step.backward.length} of them. `
             : 'There was no backward. ',
@@ -291,7 +290,7 @@ function lossTable(steps) {
 function wholeCard(g) {
     const steps = trace().steps;
     return [make('h2', {}, `Step ${position().s + 1} of ${steps.length}, as a whole`),
-        paragraph(storyOf(g.step)), findingList(g.step.findings || [], true),
+        paragraph(storyOf(g.step)), findingList(g.step.findings, true),
         paragraph('Press ', make('kbd', {}, '→'),
             ' to go op by op: forward computes values (blue), backward sends gradients the other ',
             'way (red), then the optimizer moves the parameters (green).'),

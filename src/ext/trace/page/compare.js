@@ -20,16 +20,15 @@ const part = (cls, text, ...numbers) => ({ cls, text, numbers });
 const samePart = (a, b) => a.numbers.length === b.numbers.length && (a.numbers.length
     ? a.numbers.every((x, i) => alike(x, b.numbers[i])) : a.text === b.text);
 
-function facts(g) {
-    const { step } = g;
-    return new Map([
-        ['mode', step.training === false ? 'eval' : 'training'],
-        ['ops in forward', String(step.nodes.length)],
-        ['ops in backward', String(step.backward.length)],
-        ['moved by the optimizer', String(movedBy(step, 'by the optimizer'))],
-        ['moved by forward', String(movedBy(step, 'by forward'))],
-    ].map(([name, text]) => [name, { head: name, parts: [part('fact', text)] }])
-        .concat([['loss', { head: 'loss', parts: [part('fact', digits(step.loss), step.loss)] }]]));
+function facts({ step }) {
+    const fact = (name, text, ...numbers) =>
+        [name, { head: name, parts: [part('fact', text, ...numbers)] }];
+    return new Map([fact('mode', step.training ? 'training' : 'eval'),
+        fact('ops in forward', String(step.nodes.length)),
+        fact('ops in backward', String(step.backward.length)),
+        fact('moved by the optimizer', String(movedBy(step, 'by the optimizer'))),
+        fact('moved by forward', String(movedBy(step, 'by forward'))),
+        fact('loss', digits(step.loss), step.loss)]);
 }
 
 /* By name: what the ledger says about tensors, and the leaves that are not registered. */
@@ -54,9 +53,8 @@ function linesByName(g) {
     let nameless = 0;
     for (const t of g.trace.tensors) {
         if (g.ledger.has(t.id) || !t.requires_grad || !g.readers.has(t.id)) continue;
-        const { node, i } = g.readers.get(t.id)[0], last = (g.grads.get(t.id) || []).at(-1);
-        add(t.name || `leaf ${++nameless}`, t, [inputValue(g, node.in[i])], last && last.value,
-            'not registered');
+        add(t.name || `leaf ${++nameless}`, t, [readValue(g, t.id)],
+            gradientSoFar(g, t.id, Infinity)?.value, 'not registered');
     }
     return lines;
 }

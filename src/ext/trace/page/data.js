@@ -1,123 +1,46 @@
 /*
  * data.js - the traces that the page was given, indexed for the other files.
  *
- * A trace is an account of training steps, as tn_trace_json writes it, but packed. The page
- * plays it as a row of positions: each training step as a whole, then each op of forward, each op
- * of backward, and the optimizer. Whatever is drawn or told depends on the position alone, so
- * going back is the same as going forward.
+ * A trace is an account of training steps, as tn_trace_json writes it. The page plays it as a row
+ * of positions: each training step as a whole, then each op of forward, each op of backward, and
+ * the optimizer. Whatever is drawn or told depends on the position alone, so going back is the same
+ * as going forward.
  *
  * A key names what can be drawn: "n5" is the op with id 5, "t2" a tensor, "c3" a call of a module.
  */
 
-/* ---- what is packed -------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
-const NUMBERS_OF_STRINGS = { nan: NaN, inf: Infinity, '-inf': -Infinity };
+const NOT_FINITE = { nan: NaN, inf: Infinity, '-inf': -Infinity };
 
-/* A number of the trace; those that are not finite are strings in JSON. */
-function number(x) {
-    return typeof x === 'string' ? NUMBERS_OF_STRINGS[x] : x;
+/* A number of an account; those that are not finite are strings in JSON. */
+const number = (x) => (typeof x === 'string' ? NOT_FINITE[x] : x);
+
+/* Makes numbers of all that stand for one in what JSON gave. */
+function revive(x) {
+    if (!x || typeof x !== 'object') return;
+    if ('loss' in x) x.loss = number(x.loss);
+    if (!('norm' in x)) return Object.values(x).forEach(revive);
+    for (const key of ['norm', 'min', 'max', 'mean']) x[key] = number(x[key]);
+    if (x.values && (x.nan || x.inf)) x.values = x.values.map(number);
 }
 
-function fromBase64(text) {
-    const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-    const view = new DataView(bytes.buffer);
-    return Array.from({ length: bytes.length / 4 }, (_, i) => view.getFloat32(4 * i, true));
+/* The traces of the page, which are compressed. */
+async function readTraces() {
+    const packed = atob(document.getElementById('traces').textContent);
+    const bytes = new Uint8Array(packed.length);
+    for (let i = 0; i < packed.length; i++) bytes[i] = packed.charCodeAt(i);
+    const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('deflate'));
+    const found = await new Response(unpacked).json();
+    revive(found);
+    return found;
 }
 
-/* Norm, extremes and so on, from all elements. */
-function numbersOf(values) {
-    const known = values.filter((x) => !Number.isNaN(x)), finite = values.filter(Number.isFinite);
-    const count = (test) => values.filter(test).length;
-    const most = finite.reduce((m, x) => Math.max(m, Math.abs(x)), 0) || 1;
-    const norm = most * Math.sqrt(finite.reduce((sum, x) => sum + (x / most) ** 2, 0));
-    const nan = count(Number.isNaN), inf = known.length - finite.length;
-    return { values, zeros: count((x) => x === 0), nan, inf,
-        norm: nan ? NaN : inf ? Infinity : norm,
-        min: known.length ? known.reduce((a, b) => Math.min(a, b)) : NaN,
-        max: known.length ? known.reduce((a, b) => Math.max(a, b)) : NaN,
-        mean: values.reduce((sum, x) => sum + x, 0) / values.length };
-}
+const traces = await readTraces();
 
-/* A row of the table of numbers, read when it is first asked for. */
-function unpackNumbers(packed) {
-    if (typeof packed === 'string') return numbersOf(fromBase64(packed));
-    if (typeof packed === 'number') return numbersOf([packed]);
-    const [norm, min, max, mean, zeros, nan, inf, values] = packed;
-    const all = { norm, min, max, mean, zeros, nan, inf };
-    for (const key in all) all[key] = number(all[key]);
-    return values ? { ...all, values: values.map(number) } : all;
-}
-
-class Numbers {
-    constructor(packed) {
-        this.packed = packed;
-    }
-    get all() {
-        return (this.made ??= unpackNumbers(this.packed));
-    }
-}
-for (const key of ['norm', 'min', 'max', 'mean', 'zeros', 'nan', 'inf', 'values'])
-    Object.defineProperty(Numbers.prototype, key, { get() { return this.all[key]; } });
-
-/* Puts texts, numbers and omitted defaults (f32, output 0, a gradient) in their places. The same
- * numbers are the same object wherever they stand. */
-function unpack({ texts, values, traces: packed }) {
-    const table = values.map((row) => new Numbers(row));
-    const text = (object, ...keys) => {
-        for (const key of keys) if (Number.isInteger(object[key])) object[key] = texts[object[key]];
-    };
-    const numbers = (object, ...keys) => {
-        for (const key of keys)
-            object[key] = Number.isInteger(object[key]) ? table[object[key]] : null;
-    };
-    const ends = (list) => (list || []).forEach((x) => numbers(x, 'before', 'after'));
-    const usual = (x) => {
-        if (!x) return;
-        x.dtype ??= 'f32';
-        x.gradient ??= true;
-        numbers(x, 'value');
-        text(x, 'name');
-    };
-    const node = (n) => {
-        text(n, 'op', 'formula', 'gradient', 'line');
-        n.in.forEach((x) => {
-            usual(x);
-            if (x) x.output ??= 0;
-        });
-        n.out.forEach(usual);
-        n.kept.forEach((k) => text(k, 'what'));
-    };
-    const back = (b) => {
-        for (const x of [...b.incoming, ...b.shares]) {
-            numbers(x, 'value');
-            ends(x.hooks);
-        }
-        ends(b.accumulated);
-        if (b.finding) text(b.finding, 'text');
-    };
-    const step = (s) => {
-        s.loss = number(s.loss);
-        s.calls.forEach((c) => text(c, 'module', 'type'));
-        s.nodes.forEach(node);
-        s.backward.forEach(back);
-        for (const p of s.passes) {
-            text(p, 'error');
-            ends(p.averaged);
-        }
-        (s.updates || []).forEach((u) => numbers(u, 'before', 'after', 'gradient'));
-        s.ledger.forEach((line) => numbers(line, 'start', 'forward', 'step', 'grad'));
-        s.findings.forEach((f) => text(f, 'text'));
-    };
-    for (const t of packed) {
-        text(t, 'title', 'tenon');
-        t.modules.forEach((m) => text(m, 'path', 'type'));
-        t.tensors.forEach((x) => text(x, 'name', 'module'));
-        t.steps.forEach(step);
-    }
-    return packed;
-}
-
-const traces = unpack(JSON.parse(document.getElementById('traces').textContent));
+/* Whether numbers of a tensor are the same; null: not known. */
+const sameNumbers = (a, b) => a && b && typeof a === 'object'
+    ? Object.keys(a).every((key) => sameNumbers(a[key], b[key])) : Object.is(a, b);
 
 /* ---- numbers and words ----------------------------------------------------------------------- */
 
@@ -155,8 +78,6 @@ function bytesText(n) {
 
 /* ---- a trace --------------------------------------------------------------------------------- */
 
-const PHASES = ['whole', 'forward', 'backward', 'optimizer'];
-
 const NO_STEP = { training: true, loss: null, calls: [], nodes: [], root: null, backward: [],
     passes: [], updates: null, ledger: [], findings: [] };
 
@@ -185,6 +106,9 @@ function addTo(map, key, item) {
     else map.set(key, [item]);
 }
 
+/* The key of what an input comes from or a gradient goes to. */
+const keyOf = (from) => (typeof from === 'string' ? from : 'n' + from);
+
 /* How many registered tensors moved in a step, and who moved them: "by forward". */
 const movedBy = (step, who) =>
     step.ledger.filter((line) => (line.moved || '').includes(who)).length;
@@ -196,15 +120,14 @@ function placeTensors(step, g) {
     step.nodes.forEach((node, at) =>
         node.in.forEach((input, i) => {
             if (!input) return;
-            addTo(g.readers, typeof input.from === 'string' ? input.from : 'n' + input.from,
-                { node, i });
+            addTo(g.readers, keyOf(input.from), { node, i });
             if (typeof input.from !== 'string' || g.home.has(input.from)) return;
             const t = g.trace.byId.get(input.from), outside = t && t.kind === 'tensor' && t.name;
             if (t) g.home.set(input.from,
                 { call: outside ? null : node.call ?? null, at: at - 0.5 });
         }));
     for (const call of step.calls)
-        for (const t of call.writes || []) {
+        for (const t of call.writes) {
             const last = g.lastIn.get(call.id) ?? -1;
             g.writes.push({ tensor: t, call: call.id, at: last });
             g.writtenAt.set(t, last);
@@ -216,15 +139,12 @@ function placeTensors(step, g) {
 function indexBackward(step, g) {
     step.backward.forEach((entry, k) => {
         addTo(g.backwardOf, entry.node, k);
-        for (const a of entry.accumulated || []) addTo(g.grads, a.tensor, { k, value: a.after });
-        for (const share of entry.shares || []) addTo(g.shares, `${entry.node}.${share.in}`, k);
+        for (const a of entry.accumulated) addTo(g.grads, a.tensor, { k, value: a.after });
+        for (const share of entry.shares) addTo(g.shares, `${entry.node}.${share.in}`, k);
     });
-    for (const line of step.ledger || []) g.ledger.set(line.tensor, line);
+    for (const line of step.ledger) g.ledger.set(line.tensor, line);
     for (const u of step.updates || []) g.updates.set(u.tensor, u);
-    for (const f of step.findings || []) if (Number.isInteger(f.node)) addTo(g.findings, f.node, f);
-    for (const entry of step.backward)
-        if (entry.finding && !g.findings.has(entry.node))
-            addTo(g.findings, entry.node, entry.finding);
+    for (const f of step.findings) if (Number.isInteger(f.node)) addTo(g.findings, f.node, f);
 }
 
 /* The index of a step of a trace, made when first asked for. */
@@ -279,24 +199,9 @@ function nodeTitle(g, node) {
     return call ? `${node.op} in ${callTitle(call)}` : node.op;
 }
 
-/* Names of an op's inputs in its formula, "" where unknown. If the trace does not tell, the
- * gradients "dx = ..; dw = .." name them in order; else the single letters of the formula's right
- * side do, if they are as many. */
-function inputNames(node) {
-    if (node.names) return node.names;
-    if (node.in.some((x) => x && x.name))
-        return (node.names =
-            node.in.map((x) => (x && /^[A-Za-z]/.test(x.name) && !/ /.test(x.name) ? x.name : '')));
-    const present = node.in.filter((x) => x).length;
-    const right = (node.formula || '').replace(/^[^=]*=/, '');
-    const left = (node.gradient || '').split(';').map((part) => part.split('=')[0].trim());
-    let names = left.map((x) => (/^d([A-Za-z]\w*)/.exec(x) || [])[1]).filter((x) => x)
-        .map((x) => x.replace(/_.*/, ''));
-    const letters = [...new Set(right.match(/(?<![A-Za-z_])[A-Za-df-z](?![A-Za-z])/g) || [])];
-    if (!names.length || names.length > node.in.length)
-        names = letters.length === present ? letters : [];
-    return (node.names = node.in.map((_, i) => names[i] || ''));
-}
+/* Names of an op's inputs in its formula, "" where it has none. */
+const inputNames = (node) =>
+    node.in.map((x) => (x && /^[A-Za-z]/.test(x.name) && !/ /.test(x.name) ? x.name : ''));
 
 /* What the formula calls the result: "y". */
 const resultName = (node) => (/^\s*([A-Za-z]+)/.exec(node.formula || '') || ['', 'y'])[1];
@@ -304,10 +209,15 @@ const resultName = (node) => (/^\s*([A-Za-z]+)/.exec(node.formula || '') || ['',
 /* The value that an input of an op had. */
 function inputValue(g, input) {
     if (input.value) return input.value;
-    if (typeof input.from === 'string') {
-        const line = g.ledger.get(input.from), t = g.trace.byId.get(input.from);
-        return line ? line.start : (t && t.value) || null;
-    }
-    const from = g.node.get(input.from);
-    return from ? from.out[input.output].value : null;
+    if (typeof input.from === 'string') return g.ledger.get(input.from)?.start ?? null;
+    return g.node.get(input.from)?.out[input.output].value ?? null;
 }
+
+/* The value of a tensor as the first op that reads it did. */
+function readValue(g, id) {
+    const [use] = g.readers.get(id) || [];
+    return use ? inputValue(g, use.node.in[use.i]) : null;
+}
+
+/* The last gradient of a tensor up to a step of backward; undefined: none. */
+const gradientSoFar = (g, id, k) => (g.grads.get(id) || []).filter((a) => a.k <= k).pop();

@@ -62,10 +62,7 @@ function valueText(g, item, done) {
     }
     if (!item.tensor) return '';
     const line = g.ledger.get(item.key), t = item.tensor;
-    if (!line) {
-        const use = (g.readers.get(item.key) || [])[0];
-        return use ? summaryText(inputValue(g, use.node.in[use.i]), t.shape, 3) : '';
-    }
+    if (!line) return summaryText(readValue(g, item.key), t.shape, 3);
     const written = g.writtenAt.has(item.key) && g.writtenAt.get(item.key) <= done.forward;
     const value = done.optimizer ? line.step : written ? line.forward : line.start;
     return summaryText(value, t.shape, 3);
@@ -79,7 +76,7 @@ function gradientText(g, item, done) {
         const incoming = g.step.backward[k].incoming[0];
         return incoming ? summaryText(incoming.value, item.node.out[incoming.output].shape, 3) : '';
     }
-    const arrived = (g.grads.get(item.key) || []).filter((a) => a.k <= done.backward).pop();
+    const arrived = gradientSoFar(g, item.key, done.backward);
     return arrived ? summaryText(arrived.value, item.tensor.shape, 3) : '';
 }
 
@@ -248,28 +245,21 @@ function findingsIn(g, item) {
 
 /* Whether the value has gone along a line, and whether this is happening now. */
 function edgeFlow(g, e, done, p) {
-    let passed = false, now = false;
-    for (const { node } of e.parts) {
-        const at = g.at.get(node.id);
-        passed = passed || at <= done.forward;
-        now = now || (p.phase === 'forward' && at === p.i);
-    }
-    if (e.writes) {
-        const w = g.writes.filter((x) => shownKey(g, state.folded, x.tensor) === e.to);
-        passed = w.some((x) => x.at <= done.forward);
-        now = p.phase === 'forward' && w.some((x) => x.at === p.i);
-    }
-    return { passed, now };
+    const at = e.writes ? g.writes.filter((w) => shownKey(g, state.folded, w.tensor) === e.to)
+        .map((w) => w.at) : e.parts.map(({ node }) => g.at.get(node.id));
+    return { passed: at.some((i) => i <= done.forward),
+        now: p.phase === 'forward' && at.includes(p.i) };
 }
 
 function gradientFlow(g, e, done, p) {
-    let passed = false, now = false;
-    for (const { node, i } of e.parts)
-        for (const k of g.shares.get(`${node.id}.${i}`) || []) {
-            passed = passed || k <= done.backward;
-            now = now || (p.phase === 'backward' && k === p.i && k <= done.backward);
-        }
-    return { passed, now };
+    const at = e.parts.flatMap(({ node, i }) => g.shares.get(`${node.id}.${i}`) || []);
+    return { passed: at.some((k) => k <= done.backward),
+        now: p.phase === 'backward' && p.i <= done.backward && at.includes(p.i) };
+}
+
+/* Gives an element the classes that are true, and takes the others away. */
+function mark(element, classes) {
+    for (const name in classes) element.classList.toggle(name, classes[name]);
 }
 
 /* Colours and numbers of what is drawn. */
@@ -277,28 +267,22 @@ function paint() {
     const g = viewOf, done = progress(), p = position();
     const current = currentKey() && shownKey(g, state.folded, currentKey());
     const chosen = state.chosen, entry = chosen || current || firstKey(); /* of Tab */
-    const updated =
-        new Set(p.phase === 'optimizer' ? [...g.updates.keys()].filter((id) => g.home.has(id))
-        .map((id) => shownKey(g, state.folded, id)) : []);
+    const moved = p.phase === 'optimizer' ? [...g.updates.keys()] : [];
+    const updated = new Set(moved.filter((id) => g.home.has(id))
+        .map((id) => shownKey(g, state.folded, id)));
     for (const e of view.edges) {
         const group = drawn.get(e.key);
         if (!group) continue;
-        const flow = edgeFlow(g, e, done, p);
-        group.firstChild.classList.toggle('passed', flow.passed);
-        group.firstChild.classList.toggle('now', flow.now);
-        if (!e.gradient) continue;
-        const back = gradientFlow(g, e, done, p);
-        group.lastChild.classList.toggle('passed', back.passed);
-        group.lastChild.classList.toggle('now', back.now);
+        mark(group.firstChild, edgeFlow(g, e, done, p));
+        if (e.gradient) mark(group.lastChild, gradientFlow(g, e, done, p));
     }
     for (const item of view.items.values()) {
         const group = drawn.get(item.key);
         if (!group) continue;
-        group.classList.toggle('current', item.key === current);
-        group.classList.toggle('backward', item.key === current && p.phase === 'backward');
-        group.classList.toggle('chosen', item.key === chosen);
-        group.classList.toggle('updated', updated.has(item.key));
-        group.classList.toggle('ahead', !!item.node && g.at.get(item.node.id) > done.forward);
+        mark(group, { current: item.key === current, chosen: item.key === chosen,
+            backward: item.key === current && p.phase === 'backward',
+            updated: updated.has(item.key),
+            ahead: !!item.node && g.at.get(item.node.id) > done.forward });
         group.setAttribute('tabindex', item.key === entry ? 0 : -1);
         if (item.kind === 'box' || item.kind === 'ghost') continue;
         const value = valueText(g, item, done), slope = gradientText(g, item, done);
@@ -358,10 +342,8 @@ function foldAll(fold) {
 /* Unfolds all boxes around an op or tensor. */
 function unfoldTo(key) {
     const g = viewOf;
-    const inside = key[0] === 'n' ? g.node.get(Number(key.slice(1)))?.call
-        : key[0] === 't' ? g.home.get(key)?.call : g.call.get(Number(key.slice(1)))?.outer;
     let changed = false;
-    for (let c = g.call.get(inside); c; c = g.call.get(c.outer))
+    for (let c = g.call.get(callAround(g, key)); c; c = g.call.get(c.outer))
         changed = state.folded.delete(foldName(c)) || changed;
     if (changed) relayout();
 }

@@ -30,12 +30,16 @@ function foldedAround(g, folded, callId) {
     return found;
 }
 
+/* The id of the call that an op, a tensor or another call is in. */
+function callAround(g, key) {
+    const id = Number(key.slice(1));
+    return key[0] === 'n' ? g.node.get(id)?.call
+        : key[0] === 't' ? g.home.get(key)?.call : g.call.get(id)?.outer;
+}
+
 /* The key of the item shown for an op or a tensor: itself, or the folded box around it. */
 function shownKey(g, folded, key) {
-    const call = key[0] === 'n' ? g.node.get(Number(key.slice(1))).call
-        : key[0] === 't' ? (g.home.get(key) || {}).call
-            : g.call.get(Number(key.slice(1))).outer;
-    const box = foldedAround(g, folded, call);
+    const box = foldedAround(g, folded, callAround(g, key));
     return box ? 'c' + box.id : key;
 }
 
@@ -44,7 +48,7 @@ function boxItem(g, call, folded) {
     const item = { key: 'c' + call.id, call, kind: 'box', t: g.firstIn.get(call.id), title,
         parent: call.outer ?? null, folded: folded.has(foldName(call)) };
     item.note = plural(g.ops.get(call.id), 'op');
-    if ((call.writes || []).length) item.note += `, writes ${plural(call.writes.length, 'buffer')}`;
+    if (call.writes.length) item.note += `, writes ${plural(call.writes.length, 'buffer')}`;
     item.w = Math.max(NODE.least, textWidth(title, 13) + 44, textWidth(item.note, 12) + 20);
     item.h = NODE.height;
     return item;
@@ -101,7 +105,7 @@ function visibleEdges(g, folded) {
         const to = shownKey(g, folded, 'n' + node.id);
         node.in.forEach((input, i) => {
             if (!input) return;
-            const from = typeof input.from === 'string' ? input.from : 'n' + input.from;
+            const from = keyOf(input.from);
             if (from[0] === 'n' && !g.node.has(input.from)) return;
             add(shownKey(g, folded, from), to, { part: { node, i }, gradient: input.gradient });
         });
@@ -252,7 +256,7 @@ function layer(list, parts, byKey) {
 
 /* Bends: one item of no width for each source and each layer that its lines cross. */
 function addBends(parts, byKey, layers) {
-    const bends = new Map(), links = new Map();
+    const bends = new Map(), links = new Set();
     for (const p of parts) {
         const a = byKey.get(p.from), b = byKey.get(p.to);
         p.via = [];
@@ -277,7 +281,7 @@ function addBends(parts, byKey, layers) {
 function link(a, b, links) {
     const key = `${a.key} ${b.key}`;
     if (links.has(key)) return;
-    links.set(key, true);
+    links.add(key);
     a.down.push(b);
     b.up.push(a);
 }
@@ -430,8 +434,6 @@ function route(view) {
             });
         }
     };
-    for (const lists of [leaving, arriving])
-        for (const [key, list] of lists) lists.set(key, list.filter((e) => !e.side));
     spread(leaving, true, (e) => e.to);
     spread(arriving, false, (e) => e.from);
     for (const e of view.edges) {

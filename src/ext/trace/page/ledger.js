@@ -31,7 +31,7 @@ const COLUMNS = [
 
 /* A cell that stands out where the value changed. */
 function moved(before, after, t, by) {
-    const same = before === after;
+    const same = sameNumbers(before, after);
     return make('td', { class: same ? 'num' : `num changed ${by}` }, summaryText(after, t.shape));
 }
 
@@ -40,7 +40,7 @@ function ledgerGradient(g, t, line) {
     if (!line.grad) return '–';
     const { backward } = progress();
     if (!state.predict || backward === Infinity) return summaryText(line.grad, t.shape);
-    const arrived = (g.grads.get(t.id) || []).filter((a) => a.k <= backward).pop();
+    const arrived = gradientSoFar(g, t.id, backward);
     return arrived ? summaryText(arrived.value, t.shape) : '?';
 }
 
@@ -64,7 +64,7 @@ let ledgerOf = null; /* the graph whose ledger is shown */
 
 /* Made anew for another step; in predict mode its gradients change with each position. */
 function renderLedger() {
-    const g = graph(), phase = position().phase, lines = g.step.ledger || [];
+    const g = graph(), phase = position().phase, lines = g.step.ledger;
     if (ledgerOf !== g || state.predict) {
         $('ledger-table').replaceChildren(...ledgerTable(g, lines));
         $('ledger-note').textContent = !lines.length ? 'No registered tensors.'

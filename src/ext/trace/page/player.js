@@ -76,20 +76,23 @@ function renderBar() {
 
 let timer = null;
 
+/* Shows on its button whether the page plays. */
+function showPlaying(on) {
+    $('play').textContent = on ? '❚❚' : '▶';
+    $('play').setAttribute('aria-label', on ? 'Pause' : 'Play');
+    $('play').setAttribute('aria-pressed', String(on));
+}
+
 function stop() {
     clearInterval(timer);
     timer = null;
-    $('play').textContent = '▶';
-    $('play').setAttribute('aria-label', 'Play');
-    $('play').setAttribute('aria-pressed', 'false');
+    showPlaying(false);
 }
 
 function play() {
     if (timer) return stop();
     if (state.at === trace().positions.length - 1) go(0);
-    $('play').textContent = '❚❚';
-    $('play').setAttribute('aria-label', 'Pause');
-    $('play').setAttribute('aria-pressed', 'true');
+    showPlaying(true);
     timer = setInterval(() => {
         if (state.at === trace().positions.length - 1 || question()) return stop();
         go(state.at + 1);
@@ -126,9 +129,8 @@ function readHash() {
     const at = whole('step', trace().positions.length - 1);
     go(at === null ? state.at : at);
     const key = given.get('at') || '', g = graph(), id = Number(key.slice(1));
-    const known = key[0] === 'n' ? g.node.has(id) : key[0] === 't' ? trace().byId.has(key)
-        : key[0] === 'c' && g.ops.has(id);
-    if (known) choose(key);
+    const known = { n: g.node.has(id), t: trace().byId.has(key), c: g.ops.has(id) };
+    if (known[key[0]]) choose(key);
 }
 
 /* ---- search ---------------------------------------------------------------------------------- */
@@ -231,6 +233,10 @@ const KEYS = {
     },
 };
 
+/* Buttons that do what a key does. */
+const BUTTONS = { first: 'Home', back: 'ArrowLeft', play: ' ', next: 'ArrowRight', last: 'End',
+    predict: 'p', theme: 'd', keys: '?', in: '+', out: '-', fit: 0 };
+
 /* Folds the box around what is chosen, or folds and unfolds the chosen box. */
 function foldChosen() {
     const item = view.items.get(heldKey());
@@ -325,19 +331,9 @@ function beforePrint() {
 function begin() {
     const on = (id, event, action) => $(id).addEventListener(event, action);
     document.documentElement.classList.add('script');
-    on('first', 'click', () => go(0));
-    on('back', 'click', () => go(state.at - 1));
-    on('play', 'click', play);
-    on('next', 'click', () => go(state.at + 1));
-    on('last', 'click', () => go(trace().positions.length - 1));
+    for (const [id, key] of Object.entries(BUTTONS)) on(id, 'click', KEYS[key]);
     on('slider', 'input', () => go(Number($('slider').value)));
     on('speed', 'change', () => timer && (stop(), play()));
-    on('predict', 'click', () => setPredict(!state.predict));
-    on('theme', 'click', switchTheme);
-    on('keys', 'click', () => $('help').showModal());
-    on('in', 'click', () => zoomTo(state.zoom * 1.2));
-    on('out', 'click', () => zoomTo(state.zoom / 1.2));
-    on('fit', 'click', fit);
     on('fold', 'click', () => foldAll(true));
     on('unfold', 'click', () => foldAll(false));
     on('compare-only', 'change', renderCompare);

@@ -10,7 +10,7 @@
 function question() {
     const p = position();
     if (!state.predict || p.phase !== 'backward' || state.predict.told.has(askedKey())) return null;
-    const shares = trace().steps[p.s].backward[p.i].shares || [];
+    const shares = trace().steps[p.s].backward[p.i].shares;
     const share = shares.find((x) => x.value && x.value.values) || shares.find((x) => x.value);
     if (!share) return null;
     return { share, ...chooseElement(share.value, p.i) };
