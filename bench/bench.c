@@ -92,7 +92,7 @@ bench_flags bench_parse(int argc, char **argv, bench_flags f)
         { "warmup", NULL, &f.warmup, NULL },       { "threads", NULL, &f.threads, NULL },
         { "block", NULL, &f.block, NULL },         { "find-batch", NULL, &f.find_batch, NULL },
         { "capture", NULL, NULL, &f.capture },     { "timeline", NULL, NULL, &f.timeline },
-        { "rounds", NULL, &f.rounds, NULL },
+        { "rounds", NULL, &f.rounds, NULL },       { "recompute", NULL, NULL, &f.recompute },
     };
     enum { FLAGS = sizeof flag / sizeof *flag };
     struct option table[FLAGS + 1] = { 0 };

@@ -7,6 +7,7 @@
  *   gpt2     12 layers, d 768, 12 heads, T 1024, batch  8, 50,257 tokens: GPT-2 124M (Radford et
  *            al., 2019)
  * --layers, --width, --context and --batch change one of these sizes each; heads keep theirs.
+ * --recompute: backward computes each block's activations again.
  * Pre-norm blocks with biases, tanh GELU, learned positions, head tied to the token table. The
  * table of gpt2 has 50,304 rows, a multiple of 64, on both sides.
  *
@@ -168,6 +169,8 @@ int main(int argc, char **argv)
     tn_module *model = gpt_new();
     TN_CHECK_PTR(model);
     TN_CHECK(tn_module_to(model, f.where));
+    for (int i = 0; i < size.layers; i++)
+        TN_CHECK(tn_module_set_recompute(tn_module_child(((gpt *)model)->h, i), f.recompute));
     tn_optim *opt = tn_adamw(tn_parameters(model),
                              (tn_adamw_options){ .lr = 3e-4, .beta2 = 0.95, .weight_decay = 0.1 });
     TN_CHECK_PTR(opt);

@@ -36,6 +36,7 @@ def parse(steps, warmup, config=None):
     ap.add_argument("--threads", type=int, default=0)
     ap.add_argument("--rounds", type=int, default=0, help="see bench_round() in bench.h")
     ap.add_argument("--block", type=int, default=0)
+    ap.add_argument("--recompute", action="store_true", help="of bench_gpt: a block's activations again in backward")
     ap.add_argument("--find-batch", type=int, default=0)
     ap.add_argument("--compile", help="a mode of torch.compile: default, reduce-overhead, max-autotune")
     ap.add_argument("--way", choices=WAYS, help="one of run.sh's ways: sets --compile too")

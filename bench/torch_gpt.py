@@ -16,6 +16,7 @@ H = D // HEAD
 torch = common.setup(args, f"gpt_{args.config}")
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 
 def attention(q, k, v, mask):
@@ -59,7 +60,7 @@ class GPT(nn.Module):
     def forward(self, ids):
         x = F.embedding(ids, self.wte) + self.wpe
         for block in self.h:
-            x = block(x, self.mask)
+            x = checkpoint(block, x, self.mask, use_reentrant=False) if args.recompute else block(x, self.mask)
         x = self.lnf(x)
         return x if args.loss == "pieces" else F.linear(x, self.wte)
 

@@ -29,9 +29,9 @@ struct tni_region {
     void *user;
     void (*release)(void *user);
     int n_in, n_out;
-    tn_tensor **in;        /* n_in aliases without history; NULL: done with */
-    uint64_t *version;     /* n_in */
-    bool *wants;           /* n_in: takes a gradient */
+    tn_tensor **in;    /* n_in aliases without history; NULL: done with */
+    uint64_t *version; /* n_in */
+    bool *wants;       /* n_in: takes a gradient */
     tni_generator_state generator;
     tn_dtype cast;
     struct tni_map *casts; /* autocast's, when it began */
@@ -40,7 +40,8 @@ struct tni_region {
     size_t n; /* nodes of the first run */
 
     tni_region *above; /* the one that it was called in, while it runs */
-    tni_region *outer; /* counted: this one's nodes are its nodes from `base` on, in its second run */
+    tni_region
+        *outer; /* counted: this one's nodes are its nodes from `base` on, in its second run */
     size_t base;
     bool again;       /* its second run is on */
     bool ran;         /* and is over */
@@ -359,8 +360,8 @@ static tn_status call(tni_region *r, tn_tensor *const *in, tn_tensor **out)
     if (tni_error_count != errors && status == TN_OK) status = tni_pending();
     for (int i = 0; status == TN_OK && i < r->n_out; i++)
         if (!out[i])
-            status = tni_missing("tn_recompute: its function gave NULL for output %d: want a tensor",
-                                 i);
+            status =
+                tni_missing("tn_recompute: its function gave NULL for output %d: want a tensor", i);
     return status;
 }
 
@@ -514,12 +515,11 @@ static tn_status hand_over(tn_scope scope, size_t guarded, tn_status status, int
     for (int i = 0; status == TN_OK && i < n; i++) tn_keep(out[i]);
     tni_scope_unguard(guarded);
     tn_scope_end(scope);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         if (status != TN_OK)
             out[i] = NULL;
         else if (!(out[i] = tn_scope_adopt(out[i])))
             status = tni_pending();
-    }
     return status;
 }
 

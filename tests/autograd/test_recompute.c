@@ -4,7 +4,6 @@
  * memory is free in between. What cannot be the same is refused by name.
  */
 
-
 #include "autograd/gradients.h"
 #include "files.h"
 
@@ -243,9 +242,9 @@ START_TEST(an_encoder_by_layers)
     for (int again = 0; again < 2; again++) {
         tn_manual_seed(5);
         tn_encoder_layer_options o = { .feedforward = 64, .dropout = 0.2, .norm_first = true };
-        tn_module *m = owned(
-            tn_encoder_new(tn_encoder_layer_new(16, 4, o), 4,
-                           tn_layer_norm_new(TN_SHAPE(16), (tn_layer_norm_options){ 0 })));
+        tn_module *m =
+            owned(tn_encoder_new(tn_encoder_layer_new(16, 4, o), 4,
+                                 tn_layer_norm_new(TN_SHAPE(16), (tn_layer_norm_options){ 0 })));
         assert_ok(tn_module_set_recompute(m, again));
         m = owned(tn_module_clone(m));
         tn_tensor *x = tn_randn(TN_SHAPE(2, 32, 16)), *loss = NULL;
