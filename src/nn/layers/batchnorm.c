@@ -8,6 +8,8 @@
  * forward changes nothing. With `skip_nonfinite` the op updates copies of the running buffers,
  * which replace them only if all values are finite, because a NaN would stay in them for good.
  */
+#include <tenon/recompute.h>
+
 #include "nn/layers/layer.h"
 
 typedef tni_batchnorm batchnorm;
