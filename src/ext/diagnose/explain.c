@@ -17,7 +17,6 @@ typedef struct report {
     tn_explain_report counts; /* without its text */
     tn_tensor *loss;
     tn_list *parameters, *held;    /* the model's; the optimizer's or NULL */
-    tn_tensor **wanted, **grad;    /* parameters->n: those that require grad, and their gradients */
     unsigned char *colour, *leads; /* per value */
 } report;
 
@@ -145,19 +144,6 @@ static tn_status judge_gradient(report *x, const tn_entry *e, tn_tensor *grad)
                    isnan(largest) ? "nan" : "inf");
 }
 
-/* Fills grad: TN_NONE where no gradient arrived. */
-static tn_status take_gradients(report *x)
-{
-    int n = 0;
-    for (int i = 0; i < x->parameters->n; i++) {
-        tn_tensor *t = x->parameters->entry[i].tensor;
-        if (t->requires_grad) x->wanted[n++] = t;
-    }
-    for (int i = 0; i < n; i++) x->grad[i] = TN_NONE;
-    if (!n || !x->loss->requires_grad) return TN_OK;
-    return tn_gradients(1, &x->loss, NULL, n, x->wanted, x->grad, 0);
-}
-
 static bool holds(const tn_list *list, const tn_tensor *t)
 {
     for (int i = 0; list && i < list->n; i++)
@@ -167,9 +153,9 @@ static bool holds(const tn_list *list, const tn_tensor *t)
 
 static tn_status judge_parameters(report *x)
 {
-    tn_status status = take_gradients(x);
+    tn_status status = TN_OK;
     bool finite = isfinite(x->counts.loss);
-    if (status == TN_OK && !finite) {
+    if (!finite) {
         x->counts.nonfinite++;
         status =
             tni_say(&x->findings, "(loss): it is %g: tn_set_anomaly names the op that made it so",
@@ -183,7 +169,7 @@ static tn_status judge_parameters(report *x)
                                  holds(x->held, e->tensor) ? ", so the optimizer skips it" : "");
             continue;
         }
-        tn_tensor *grad = x->grad[k++];
+        tn_tensor *grad = x->run.grad[k++];
         if (tni_none(grad))
             status = explain_missing(x, e);
         else if (finite)
@@ -270,23 +256,20 @@ static tn_status print(report *x, const tn_module *m, FILE *file, tn_explain_rep
     return TN_OK;
 }
 
-static tn_status examine(report *x, tn_module *m, tn_optim *opt,
-                         tn_tensor *(*loss)(tn_module *m, void *user), void *user)
+static tn_status examine(report *x, tn_module *m, tn_optim *opt, tni_loss loss, void *user)
 {
     x->parameters = tn_parameters(m);
     if (opt) x->held = tn_optim_parameters(opt);
     if (!x->parameters || (opt && !x->held)) return tni_pending();
     tn_status status = tni_run_watch(&x->run, m, loss, user, &x->loss);
     if (status == TN_OK) {
-        size_t n = (size_t)x->parameters->n + 1; /* never 0 */
         x->counts.loss = tn_item(x->loss);
-        x->wanted = tni_alloc_n(n, sizeof *x->wanted);
-        x->grad = tni_alloc_n(n, sizeof *x->grad);
         x->colour = tni_alloc(x->run.n_value);
         x->leads = tni_calloc(x->run.n_value);
-        if (!x->wanted || !x->grad || !x->colour || !x->leads) status = TN_E_NOMEM;
+        if (!x->colour || !x->leads) status = TN_E_NOMEM;
     }
     if (status == TN_OK) mark_leads(x);
+    if (status == TN_OK) status = tni_run_gradients(&x->run, m, x->loss);
     if (status == TN_OK) status = judge_parameters(x);
     if (status == TN_OK)
         status = tni_explain_ranks(&x->findings, &x->notes, x->parameters, &x->counts.elsewhere);
@@ -299,33 +282,21 @@ tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
 {
     TNI_C_NUMBERS;
     TNI_SCOPES_STAY;
-    tn_status status = tni_module_check("tn_explain_training", m);
+    report x = { 0 };
+    tn_status status = tni_run_begin(&x.run, "tn_explain_training", m, loss);
     if (status != TN_OK) return status;
-    if (!loss)
-        return tni_error(TN_E_INVALID,
-                         "tn_explain_training: the loss is NULL: want a function that makes it");
-    if (tni_host_refused("tn_explain_training", "watches a run", "it called outside of the step"))
-        return TN_E_STATE;
-    report *x = tni_calloc(sizeof *x);
-    if (!x) return TN_E_NOMEM;
-    x->run.function = "tn_explain_training";
-    tni_explain_here(x->here, sizeof x->here);
-    tni_watcher *outer = tni_watch(NULL);
+    tni_explain_here(x.here, sizeof x.here);
     tn_scope scope = tn_scope_begin();
-    status = examine(x, m, opt, loss, user);
-    size_t n = x->parameters ? (size_t)x->parameters->n + 1 : 0;
-    tn_status restored = tni_run_restore(&x->run);
+    status = examine(&x, m, opt, loss, user);
+    tn_status restored = tni_run_restore(&x.run);
     if (status == TN_OK) status = restored;
-    if (status == TN_OK) status = print(x, m, file, out);
-    tni_free(x->wanted, n * sizeof *x->wanted);
-    tni_free(x->grad, n * sizeof *x->grad);
-    tni_free(x->colour, x->run.n_value);
-    tni_free(x->leads, x->run.n_value);
-    tni_run_free(&x->run);
-    tni_lines_free(&x->findings);
-    tni_lines_free(&x->notes);
+    if (status == TN_OK) status = print(&x, m, file, out);
+    tni_free(x.colour, x.run.n_value);
+    tni_free(x.leads, x.run.n_value);
+    tni_lines_free(&x.findings);
+    tni_lines_free(&x.notes);
+    tni_watch(x.run.outer);
+    tni_run_free(&x.run);
     tn_scope_end(scope);
-    tni_watch(outer);
-    tni_free(x, sizeof *x);
     return status;
 }

@@ -281,8 +281,21 @@ tn_status tni_run_carry(tni_run *r, tn_module *model)
     return status;
 }
 
-tn_status tni_run_watch(tni_run *r, tn_module *model, tn_tensor *(*loss)(tn_module *m, void *user),
-                        void *user, tn_tensor **result)
+tn_status tni_run_begin(tni_run *r, const char *function, const tn_module *m, tni_loss loss)
+{
+    tn_status status = tni_module_check(function, m);
+    if (status != TN_OK) return status;
+    if (!loss)
+        return tni_error(TN_E_INVALID, "%s: the loss is NULL: want a function that makes it",
+                         function);
+    if (tni_host_refused(function, "watches a run", "it called outside of the step"))
+        return TN_E_STATE;
+    r->function = function;
+    r->outer = tni_watch(NULL);
+    return TN_OK;
+}
+
+tn_status tni_run_watch(tni_run *r, tn_module *model, tni_loss loss, void *user, tn_tensor **result)
 {
     bool was = tn_grad_enabled();
     tn_status status = tni_run_carry(r, model);
@@ -306,6 +319,27 @@ tn_status tni_run_watch(tni_run *r, tn_module *model, tn_tensor *(*loss)(tn_modu
     if (status == TN_OK && (r->failed || number(r, *result) < 0))
         status = tni_error(TN_E_NOMEM, "%s: out of memory", r->function);
     return status;
+}
+
+static bool trains(const tn_entry *entry, void *user)
+{
+    (void)user;
+    return entry->tensor->requires_grad;
+}
+
+tn_status tni_run_gradients(tni_run *r, tn_module *model, tn_tensor *loss)
+{
+    r->leaves = tn_list_filter(tn_parameters(model), trains, NULL);
+    if (!r->leaves) return tni_pending();
+    int n = r->leaves->n;
+    r->leaf = tni_alloc_n(2 * (size_t)n + 1, sizeof *r->leaf); /* never 0 */
+    if (!r->leaf) return TN_E_NOMEM;
+    r->grad = r->leaf + n;
+    for (int i = 0; i < n; i++) {
+        r->leaf[i] = r->leaves->entry[i].tensor;
+        r->grad[i] = TN_NONE;
+    }
+    return n && loss->requires_grad ? tn_gradients(1, &loss, NULL, n, r->leaf, r->grad, 0) : TN_OK;
 }
 
 static tn_status restore_buffer(tni_carried *c)
@@ -346,6 +380,7 @@ void tni_run_free(tni_run *r)
         tni_strfree(r->part[i].path);
         tn_drop(r->part[i].extra);
     }
+    if (r->leaf) tni_free(r->leaf, (2 * (size_t)r->leaves->n + 1) * sizeof *r->leaf);
     tni_room_free(&r->part, &r->part_room, sizeof *r->part);
     tni_room_free(&r->carried, &r->carried_room, sizeof *r->carried);
     tni_room_free(&r->value, &r->value_room, sizeof *r->value);
