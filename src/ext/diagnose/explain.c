@@ -209,51 +209,42 @@ static tn_status judge_optimizer(report *x, const tn_optim *opt)
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
 
-typedef struct sink {
-    FILE *file;
-    char *text;
-    size_t used, size;
-    bool full;
-} sink;
-
-/* One line to the file, and to the text as long as it fits with "...\n" after it. */
-static void put(sink *s, const char *line)
+/* As many whole lines as fit with "...\n" after them. */
+static void copy_lines(char *to, size_t size, const tni_bytes *text)
 {
-    size_t n = strlen(line);
-    if (s->file) fprintf(s->file, "%s\n", line);
-    if (!s->text || s->full) return;
-    s->full = s->used + n + 6 > s->size;
-    s->used +=
-        (size_t)snprintf(s->text + s->used, s->size - s->used, "%s\n", s->full ? "..." : line);
+    size_t n = TNI_MIN(text->n, size - sizeof "...\n");
+    while (n && text->data[n - 1] != '\n') n--;
+    memcpy(to, text->data, n);
+    snprintf(to + n, size - n, "%s", n < text->n ? "...\n" : "");
 }
 
 static tn_status print(report *x, const tn_module *m, FILE *file, tn_explain_report *out)
 {
-    sink s = { .file = file };
+    tni_bytes text = { 0 };
     tn_explain_report *c = &x->counts;
     const tni_lines *part[] = { &x->run.unregistered, &x->findings, &x->notes };
-    c->unregistered = (int)x->run.unregistered.n;
-    c->findings = (int)(x->run.unregistered.n + x->findings.n);
-    if (out) {
-        *out = *c;
-        s.text = out->text;
-        s.size = sizeof out->text;
-    }
-    char line[256];
-    snprintf(line, sizeof line, "%s: loss %.4g, a gradient for %d of %d parameters%s",
-             m->type->name, c->loss, x->parameters->n - c->frozen - c->unread - c->cut - c->unused,
-             x->parameters->n, x->here);
-    put(&s, line);
-    for (int k = 0; k < 3; k++)
-        for (size_t i = 0; i < part[k]->n; i++) put(&s, part[k]->line[i]);
+    c->unregistered = x->run.unregistered.n;
+    c->findings = x->run.unregistered.n + x->findings.n;
+    tni_bytes_printf(&text, "%s: loss %.4g, a gradient for %d of %d parameters%s\n", m->type->name,
+                     c->loss, x->parameters->n - c->frozen - c->unread - c->cut - c->unused,
+                     x->parameters->n, x->here);
+    for (int k = 0; k < 3; k++) tni_bytes_add(&text, part[k]->text.data, part[k]->text.n);
     if (c->findings)
-        snprintf(line, sizeof line, "%d finding%s", c->findings, c->findings == 1 ? "" : "s");
+        tni_bytes_printf(&text, "%d finding%s\n", c->findings, c->findings == 1 ? "" : "s");
     else
-        snprintf(line, sizeof line, "nothing to complain about");
-    put(&s, line);
-    if (file && ferror(file))
-        return tni_error(TN_E_IO, "tn_explain_training: the file cannot be written");
-    return TN_OK;
+        tni_bytes_printf(&text, "nothing to complain about\n");
+    tn_status status = text.failed ? TN_E_NOMEM : TN_OK;
+    if (status == TN_OK && out) {
+        *out = *c;
+        copy_lines(out->text, sizeof out->text, &text);
+    }
+    if (status == TN_OK && file) {
+        fwrite(text.data, 1, text.n, file);
+        if (ferror(file))
+            status = tni_error(TN_E_IO, "tn_explain_training: the file cannot be written");
+    }
+    tni_bytes_free(&text);
+    return status;
 }
 
 static tn_status examine(report *x, tn_module *m, tn_optim *opt, tni_loss loss, void *user)
@@ -293,8 +284,8 @@ tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
     if (status == TN_OK) status = print(&x, m, file, out);
     tni_free(x.colour, x.run.n_value);
     tni_free(x.leads, x.run.n_value);
-    tni_lines_free(&x.findings);
-    tni_lines_free(&x.notes);
+    tni_bytes_free(&x.findings.text);
+    tni_bytes_free(&x.notes.text);
     tni_watch(x.run.outer);
     tni_run_free(&x.run);
     tn_scope_end(scope);

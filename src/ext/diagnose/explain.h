@@ -10,6 +10,7 @@
 #define TNI_EXPLAIN_H
 
 #include "autograd/notify.h"
+#include "io/file.h"
 #include "nn/module.h"
 #include "optim/optim.h"
 
@@ -57,8 +58,8 @@ typedef struct tni_carried {
 } tni_carried;
 
 typedef struct tni_lines {
-    char **line;
-    size_t n, capacity;
+    tni_bytes text;
+    int n;
 } tni_lines;
 
 typedef struct tni_run {
@@ -105,8 +106,8 @@ int tni_run_number(const tni_run *r, const tn_tensor *t);
 /* "fc1: Linear", "Net" for the model itself, "the loss function" for -1. */
 const char *tni_run_place(const tni_run *r, int module, char *text, size_t size);
 
+/* Adds a line. */
 tn_status tni_say(tni_lines *lines, const char *format, ...) TN_PRINTF(2, 3);
-void tni_lines_free(tni_lines *lines);
 
 /* ---- explain_ranks.c ------------------------------------------------------------------------- */
 

@@ -18,20 +18,13 @@ tn_status tni_say(tni_lines *lines, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    char *line = tni_room(&lines->line, &lines->capacity, lines->n, 1, sizeof(char *))
-                     ? tni_vtext(format, args)
-                     : NULL;
+    char *line = tni_vtext(format, args);
     va_end(args);
     if (!line) return TN_E_NOMEM;
-    lines->line[lines->n++] = line;
-    return TN_OK;
-}
-
-void tni_lines_free(tni_lines *lines)
-{
-    for (size_t i = 0; i < lines->n; i++) tni_strfree(lines->line[i]);
-    tni_room_free(&lines->line, &lines->capacity, sizeof(char *));
-    *lines = (tni_lines){ 0 };
+    tni_bytes_printf(&lines->text, "%s\n", line);
+    tni_strfree(line);
+    lines->n++;
+    return lines->text.failed ? TN_E_NOMEM : TN_OK;
 }
 
 const char *tni_run_place(const tni_run *r, int module, char *text, size_t size)
@@ -390,5 +383,5 @@ void tni_run_free(tni_run *r)
     tni_map_free(&r->member);
     tni_map_free(&r->number);
     tni_map_free(&r->known);
-    tni_lines_free(&r->unregistered);
+    tni_bytes_free(&r->unregistered.text);
 }

@@ -18,7 +18,7 @@ typedef struct total {
 
 typedef struct row {
     int64_t depth;
-    char *name, *text;           /* name NULL: a member, or the root */
+    char *name, *text;           /* name "": a member, or the root */
     int64_t parameters, buffers; /* elements; -1: nothing in this column */
     /* how many equal neighbours it represents, numbered from its name on */
     int64_t times;
@@ -57,14 +57,9 @@ static tn_status add_row(table *t, const char *name, const char *text, int64_t p
     if (!tni_room(&t->rows, &t->capacity, (size_t)t->n, 1, sizeof *t->rows)) return TN_E_NOMEM;
     row r = { .depth = t->depth, .parameters = parameters, .buffers = buffers, .times = 1 };
     r.text = tni_strdup(text);
-    r.name = name ? tni_strdup(name) : NULL;
-    if (!r.text || (name && !r.name)) {
-        tni_strfree(r.text);
-        tni_strfree(r.name);
-        return TN_E_NOMEM;
-    }
+    r.name = tni_strdup(name);
     t->rows[t->n++] = r;
-    return TN_OK;
+    return r.text && r.name ? TN_OK : TN_E_NOMEM;
 }
 
 enum { LONGEST = 1024 }; /* bytes of a path that are shown: the limit of names in files */
@@ -108,7 +103,7 @@ static tn_status member(table *t, const tni_slot *slot)
         sum->special += special ? n : 0;
         sum->nbytes += (size_t)n * tn_dtype_size(v->dtype);
     }
-    return add_row(t, NULL, text, is_new && parameter ? n : -1, is_new && !parameter ? n : -1);
+    return add_row(t, "", text, is_new && parameter ? n : -1, is_new && !parameter ? n : -1);
 }
 
 static tn_status go_in(tn_module *m, const char *path, void *user)
@@ -135,7 +130,7 @@ static tn_status go_in(tn_module *m, const char *path, void *user)
              before ? ", tied to " : "", before ? before : "");
     const size_t above = t->depth ? t->levels[t->depth - 1].path : 0;
     const char *name = path + above + (above > 0);
-    tn_status status = add_row(t, name[0] ? shown_path(name, first) : NULL, text, -1, -1);
+    tn_status status = add_row(t, name[0] ? shown_path(name, first) : "", text, -1, -1);
     if (status != TN_OK) return status;
     t->levels[t->depth++] =
         (level){ .row = t->n - 1, .child = -1, .path = (size_t)(name - path) + strlen(name) };
@@ -150,7 +145,7 @@ static tn_status go_in(tn_module *m, const char *path, void *user)
 static int64_t number_of(const char *name)
 {
     int64_t n = 0;
-    if (!name || !name[0]) return -1;
+    if (!name[0]) return -1;
     for (; *name; name++) {
         if (*name < '0' || *name > '9' || n > INT32_MAX) return -1;
         n = 10 * n + (*name - '0');
@@ -169,10 +164,7 @@ static bool alike(const table *t, int64_t a, int64_t b)
         if (strcmp(x->text, y->text) != 0 || x->depth != y->depth ||
             x->parameters != y->parameters || x->buffers != y->buffers)
             return false;
-        if (i == 0) continue;
-        if (x->times != y->times || !x->name != !y->name ||
-            (x->name && strcmp(x->name, y->name) != 0))
-            return false;
+        if (i && (x->times != y->times || strcmp(x->name, y->name) != 0)) return false;
     }
     return true;
 }
@@ -274,7 +266,7 @@ static void print_row(FILE *file, const row *r, int width)
         snprintf(text, sizeof text, "%" PRId64 " to %" PRId64 ": %s, %" PRId64 " times", first,
                  first + r->times - 1, r->text, r->times);
     else
-        snprintf(text, sizeof text, "%s%s%s", r->name ? r->name : "", r->name ? ": " : "", r->text);
+        snprintf(text, sizeof text, "%s%s%s", r->name, r->name[0] ? ": " : "", r->text);
     int at = print_text(file, text, indent, counted ? left : width);
     char n[32];
     if (r->parameters >= 0)
