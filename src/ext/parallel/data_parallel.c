@@ -22,7 +22,8 @@ static tn_status check_tensors(const char *function, const tn_list *list, tn_dev
 static tn_status make_room(tn_data_parallel *p, int n)
 {
     size_t count = (size_t)n;
-    p->n_bytes = sizeof(tni_layouts) + (2 * count + 7) / 8;
+    p->n_bytes =
+        (sizeof(tni_report) + count * sizeof((tni_report *)NULL)->parameter[0] + 7) / 8 * 8;
     p->sync.leaf = tni_calloc_n(count, sizeof *p->sync.leaf);
     p->part = tni_calloc_n(count, sizeof *p->part);
     p->name = tni_calloc_n(count, sizeof *p->name);
@@ -40,15 +41,6 @@ static tn_status take_parameters(tn_data_parallel *p, const tn_list *parameters)
         p->name[i] = tni_strdup(parameters->entry[i].name);
         if (!p->name[i]) status = TN_E_NOMEM;
     }
-    return status;
-}
-
-/* Copies rank 0's parameters and persistent buffers to all, after tni_same_models. */
-static tn_status copy_first(const char *function, tni_mpi_group group, const tn_list *list)
-{
-    tn_status status = TN_OK;
-    for (int i = 0; i < list->n && status == TN_OK; i++)
-        status = tni_ranks_copy(function, group, status, list->entry[i].tensor, 0);
     return status;
 }
 
@@ -119,13 +111,13 @@ static tn_status prepare(const char *function, tn_data_parallel **made, tn_modul
 /* Everything of all ranks together. */
 static tn_status join(const char *function, tn_data_parallel *p)
 {
-    const tn_list *parameters = tn_parameters(p->model), *buffers = tni_persistent(p->model);
-    tn_status status = parameters && buffers ? TN_OK : tni_pending();
-    status = tni_agree(function, p->group, status);
+    const tn_list *all = tni_same_on_all(p->model);
+    tn_status status = tni_agree(function, p->group, all ? TN_OK : tni_pending());
     if (status == TN_OK) status = tni_same_models(function, p);
     if (status == TN_OK) status = tni_wire_join(function, &p->wire);
-    if (status == TN_OK) status = copy_first(function, p->group, parameters);
-    return status == TN_OK ? copy_first(function, p->group, buffers) : status;
+    for (int i = 0; status == TN_OK && i < all->n; i++)
+        status = tni_ranks_copy(function, p->group, status, all->entry[i].tensor, 0);
+    return status;
 }
 
 static tn_status make(const char *function, tn_data_parallel **made, tn_module *model,
@@ -210,8 +202,8 @@ static bool unused_on(const tn_data_parallel *p, int rank, int parameter)
     int first = rank < 0 ? 0 : rank, end = rank < 0 ? tn_parallel_size() : rank + 1;
     bool trained = false, used = false;
     for (int r = first; r < end; r++) {
-        trained |= tni_report_trained(p, r, parameter);
-        used |= tni_report_used(p, r, parameter);
+        trained |= tni_report_of(p, r)->parameter[parameter].trained;
+        used |= tni_report_of(p, r)->parameter[parameter].used;
     }
     return trained && !used;
 }

@@ -102,7 +102,7 @@ static const char *group_free(tni_mpi_group *group)
 
 /* ---- sums that go on while the program computes ---------------------------------------------- */
 
-static tni_mpi table; /* filled in when it is opened */
+static tni_mpi table; /* rank, size and version are known when it is opened */
 
 /* The number of elements in a rank's piece. */
 static int piece_of(size_t n)
@@ -294,21 +294,18 @@ static void end_all(int status)
 
 TN_API const tni_mpi *tenon_mpi_open(const char *id, char *why, size_t size);
 
-static void fill_table(void)
-{
-    table.group_new = group_new;
-    table.group_free = group_free;
-    table.sum = sum;
-    table.sum_begin = sum_begin;
-    table.wait = wait;
-    table.test = test;
-    table.broadcast = broadcast;
-    table.gather = gather;
-    table.move = move;
-    table.barrier = barrier;
-    table.finalize = finalize;
-    table.end_all = end_all;
-}
+static tni_mpi table = { .group_new = group_new,
+                         .group_free = group_free,
+                         .sum = sum,
+                         .sum_begin = sum_begin,
+                         .wait = wait,
+                         .test = test,
+                         .broadcast = broadcast,
+                         .gather = gather,
+                         .move = move,
+                         .barrier = barrier,
+                         .finalize = finalize,
+                         .end_all = end_all };
 
 /* The number of this rank among those that share its memory. */
 static int find_local_rank(void)
@@ -346,7 +343,6 @@ const tni_mpi *tenon_mpi_open(const char *id, char *why, size_t size)
     }
     int n = 0;
     const char *reason = choose_sums() ? tni_mpi_reason(start()) : "out of memory";
-    fill_table();
     if (!reason) reason = tni_mpi_wait_open(table.rank, table.size);
     if (reason) {
         snprintf(why, size, "did not start: %s", reason);

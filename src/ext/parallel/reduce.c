@@ -171,98 +171,60 @@ static tn_status fill(tn_data_parallel *p, int i)
 
 /* ---- reports --------------------------------------------------------------------------------- */
 
-static unsigned char *report_of(const tn_data_parallel *p, int rank)
-{
-    return p->reports + (size_t)(1 + rank) * p->n_bytes;
-}
-
-static bool bit(const unsigned char *report, int i)
-{
-    return report[sizeof(tni_layouts) + (size_t)i / 8] >> i % 8 & 1;
-}
-
-bool tni_report_used(const tn_data_parallel *p, int rank, int parameter)
-{
-    return bit(report_of(p, rank), 2 * parameter);
-}
-
-bool tni_report_trained(const tn_data_parallel *p, int rank, int parameter)
-{
-    return bit(report_of(p, rank), 2 * parameter + 1);
-}
-
-static void set_bit(unsigned char *report, int i, bool on)
-{
-    report[sizeof(tni_layouts) + (size_t)i / 8] |= (unsigned char)(on << i % 8);
-}
-
 /* Prepares everything that this rank needs to end the pass, and its report. */
 static tn_status prepare_end(tn_data_parallel *p, const tn_list *buffers)
 {
     const tn_list *parameters = tn_parameters(p->model);
+    tni_report *own = tni_report_of(p, -1);
     if (!parameters) return tni_pending();
-    tni_layouts layouts = { tni_layout_hash(p, parameters), tni_layout_hash(p, buffers), 0 };
-    memcpy(p->reports, &layouts, sizeof layouts);
+    own->parameters = tni_layout_hash(p, parameters);
+    own->buffers = tni_layout_hash(p, buffers);
     for (int i = 0; i < p->sync.n; i++) {
-        set_bit(p->reports, 2 * i, p->part[i].used);
-        set_bit(p->reports, 2 * i + 1, p->sync.leaf[i].leaf->requires_grad);
+        own->parameter[i].used = p->part[i].used;
+        own->parameter[i].trained = p->sync.leaf[i].leaf->requires_grad;
     }
     return tni_buffers_pack(p, buffers);
-}
-
-static tni_layouts layouts_of(const tn_data_parallel *p, int rank)
-{
-    tni_layouts layouts;
-    memcpy(&layouts, report_of(p, rank), sizeof layouts);
-    return layouts;
 }
 
 /* Exchanges the reports; buffers are NULL if the pass has failed, with this status. If one rank
  * failed, all do. */
 static tn_status exchange_reports(tn_data_parallel *p, tn_status status, const tn_list *buffers)
 {
-    unsigned char *own = p->reports;
     bool failed = false;
-    memset(own, 0, p->n_bytes);
+    memset(p->reports, 0, p->n_bytes);
     if (buffers) status = prepare_end(p, buffers);
-    if (status != TN_OK) memcpy(own, &(tni_layouts){ .failed = 1 }, sizeof(tni_layouts));
+    tni_report_of(p, -1)->failed = status != TN_OK;
     tn_status sent = tni_ranks_status(
-        function, tni_ranks()->gather(p->group, own, p->n_bytes, own + p->n_bytes));
+        function, tni_ranks()->gather(p->group, p->reports, p->n_bytes, p->reports + p->n_bytes));
     p->begun = false;
     p->broken |= sent != TN_OK;
     if (sent != TN_OK) return sent;
-    for (int r = 0; r < tn_parallel_size(); r++) failed |= layouts_of(p, r).failed != 0;
+    for (int r = 0; r < tn_parallel_size(); r++) failed |= tni_report_of(p, r)->failed != 0;
     return failed ? tni_agree(function, p->group, status) : TN_OK;
-}
-
-static tn_status compare_layouts(const tn_data_parallel *p, int rank)
-{
-    tni_layouts first = layouts_of(p, 0), other = layouts_of(p, rank);
-    if (first.parameters != other.parameters)
-        return tni_error(TN_E_STATE,
-                         "%s: the parameters of rank %d have other shapes or dtypes than those of "
-                         "rank 0: want the same ones",
-                         function, rank);
-    if (first.buffers != other.buffers)
-        return tni_error(TN_E_STATE,
-                         "%s: the buffers of rank %d have other names, shapes, dtypes or rules "
-                         "than those of rank 0: want the same ones",
-                         function, rank);
-    return TN_OK;
 }
 
 /* The same verdict on all ranks. */
 static tn_status compare_reports(const tn_data_parallel *p)
 {
+    const tni_report *first = tni_report_of(p, 0);
     for (int r = 1; r < tn_parallel_size(); r++) {
-        tn_status status = compare_layouts(p, r);
-        if (status != TN_OK) return status;
+        const tni_report *other = tni_report_of(p, r);
+        if (first->parameters != other->parameters)
+            return tni_error(TN_E_STATE,
+                             "%s: the parameters of rank %d have other shapes or dtypes than "
+                             "those of rank 0: want the same ones",
+                             function, r);
+        if (first->buffers != other->buffers)
+            return tni_error(TN_E_STATE,
+                             "%s: the buffers of rank %d have other names, shapes, dtypes or rules "
+                             "than those of rank 0: want the same ones",
+                             function, r);
         for (int i = 0; i < p->sync.n; i++)
-            if (tni_report_trained(p, r, i) != tni_report_trained(p, 0, i))
+            if (other->parameter[i].trained != first->parameter[i].trained)
                 return tni_error(TN_E_STATE,
                                  "%s: %s requires grad on rank %d: want the same parameters frozen "
                                  "on all ranks",
-                                 function, p->name[i], tni_report_trained(p, r, i) ? r : 0);
+                                 function, p->name[i], other->parameter[i].trained ? r : 0);
     }
     return TN_OK;
 }
@@ -360,7 +322,7 @@ static tn_status finish(tni_sync *s)
     for (int i = 0; i < s->n; i++) {
         s->leaf[i].used = false;
         for (int r = 0; r < tn_parallel_size() && s->leaf[i].leaf->requires_grad; r++)
-            s->leaf[i].used |= tni_report_used(p, r, i);
+            s->leaf[i].used |= tni_report_of(p, r)->parameter[i].used;
     }
     p->reported = true;
     status = tni_share_buffers(p, buffers);
@@ -375,7 +337,7 @@ static tn_status agree(tni_sync *s, tn_status status)
     bool needed = false;
     for (int i = 0; i < s->n; i++)
         for (int r = 0; r < tn_parallel_size() && s->leaf[i].used; r++)
-            needed |= !tni_report_used(p, r, i);
+            needed |= !tni_report_of(p, r)->parameter[i].used;
     return needed ? tni_agree(function, p->group, status) : status;
 }
 
