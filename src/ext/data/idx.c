@@ -165,33 +165,19 @@ static tn_status not_idx(const stream *s, const unsigned char *magic)
 
 static bool type_of(header *h)
 {
-    switch (h->type) {
-    case 0x08:
-        h->size = 1;
-        h->dtype = TN_U8;
+    static const struct {
+        int type;
+        size_t size;
+        tn_dtype dtype;
+    } known[] = { { 0x08, 1, TN_U8 },  { 0x09, 1, TN_I32 }, { 0x0b, 2, TN_I32 },
+                  { 0x0c, 4, TN_I32 }, { 0x0d, 4, TN_F32 }, { 0x0e, 8, TN_F64 } };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (known[i].type != h->type) continue;
+        h->size = known[i].size;
+        h->dtype = known[i].dtype;
         return true;
-    case 0x09:
-        h->size = 1;
-        h->dtype = TN_I32;
-        return true;
-    case 0x0b:
-        h->size = 2;
-        h->dtype = TN_I32;
-        return true;
-    case 0x0c:
-        h->size = 4;
-        h->dtype = TN_I32;
-        return true;
-    case 0x0d:
-        h->size = 4;
-        h->dtype = TN_F32;
-        return true;
-    case 0x0e:
-        h->size = 8;
-        h->dtype = TN_F64;
-        return true;
-    default: return false;
     }
+    return false;
 }
 
 static tn_status read_header(stream *s, header *h)
