@@ -17,14 +17,6 @@ enum { END = 22, END64 = 56, LOCATOR = 20, HEADER = 46, LOCAL_HEADER = 30, DESCR
 
 #define bad(zip, ...) tni_input_bad(&(zip)->in, __VA_ARGS__)
 
-/* n bytes, little-endian */
-static uint64_t get(const unsigned char *at, int n)
-{
-    uint64_t value = 0;
-    for (int i = n - 1; i >= 0; i--) value = value << 8 | at[i];
-    return value;
-}
-
 /* ---- the end --------------------------------------------------------------------------------- */
 
 typedef struct end {
@@ -38,15 +30,16 @@ static tn_status read_end64(const tni_zip *zip, end *e, int64_t *stop)
     if (*stop < LOCATOR + END64) return TN_OK;
     unsigned char b[END64];
     tn_status status = tni_input_read(&zip->in, *stop - LOCATOR, b, LOCATOR);
-    if (status != TN_OK || get(b, 4) != 0x07064b50) return status;
+    if (status != TN_OK || tni_little(b, 4) != 0x07064b50) return status;
     *stop -= LOCATOR + END64;
-    if (get(b + 4, 4) != 0 || get(b + 8, 8) != (uint64_t)*stop || get(b + 16, 4) != 1)
+    if (tni_little(b + 4, 4) != 0 || tni_little(b + 8, 8) != (uint64_t)*stop ||
+        tni_little(b + 16, 4) != 1)
         return bad(zip, "the zip64 locator does not point to a record right before it");
     status = tni_input_read(&zip->in, *stop, b, END64);
     if (status != TN_OK) return status;
-    end large = { get(b + 32, 8), get(b + 40, 8), get(b + 48, 8) };
-    if (get(b, 4) != 0x06064b50 || get(b + 4, 8) != END64 - 12 || get(b + 16, 8) != 0 ||
-        get(b + 24, 8) != large.n)
+    end large = { tni_little(b + 32, 8), tni_little(b + 40, 8), tni_little(b + 48, 8) };
+    if (tni_little(b, 4) != 0x06064b50 || tni_little(b + 4, 8) != END64 - 12 ||
+        tni_little(b + 16, 8) != 0 || tni_little(b + 24, 8) != large.n)
         return bad(zip, "the zip64 end record is damaged");
     if ((e->n != UINT16_MAX && e->n != large.n) ||
         (e->size != UINT32_MAX && e->size != large.size) ||
@@ -63,11 +56,11 @@ static tn_status read_end(const tni_zip *zip, end *e)
     unsigned char b[END];
     tn_status status = tni_input_read(&zip->in, stop, b, END);
     if (status != TN_OK) return status;
-    if (get(b, 4) != 0x06054b50 || get(b + 20, 2) != 0)
+    if (tni_little(b, 4) != 0x06054b50 || tni_little(b + 20, 2) != 0)
         return bad(
             zip, "no end record in the last %d bytes: cut off, or followed by something else", END);
-    *e = (end){ get(b + 10, 2), get(b + 12, 4), get(b + 16, 4) };
-    if (get(b + 4, 4) != 0 || get(b + 8, 2) != e->n)
+    *e = (end){ tni_little(b + 10, 2), tni_little(b + 12, 4), tni_little(b + 16, 4) };
+    if (tni_little(b + 4, 4) != 0 || tni_little(b + 8, 2) != e->n)
         return bad(zip, "the archive is spread over several disks");
     status = read_end64(zip, e, &stop);
     if (status != TN_OK) return status;
@@ -86,9 +79,9 @@ static tn_status read_extra(const tni_zip *zip, const char *name, const unsigned
 {
     size_t at = 0, zip64 = 0, zip64_end = 0;
     while (n - at >= 4) {
-        size_t length = (size_t)get(extra + at + 2, 2);
+        size_t length = (size_t)tni_little(extra + at + 2, 2);
         if (length > n - at - 4) break;
-        if (get(extra + at, 2) == 0x0001) {
+        if (tni_little(extra + at, 2) == 0x0001) {
             if (zip64) return bad(zip, "%.64s: two zip64 fields", name);
             zip64 = at + 4;
             zip64_end = at + 4 + length;
@@ -99,7 +92,7 @@ static tn_status read_extra(const tni_zip *zip, const char *name, const unsigned
     for (int i = 0; i < n_values; i++) {
         if (*value[i] != UINT32_MAX) continue;
         if (zip64_end - zip64 < 8) return bad(zip, "%.64s: a zip64 value is missing", name);
-        *value[i] = get(extra + zip64, 8);
+        *value[i] = tni_little(extra + zip64, 8);
         zip64 += 8;
     }
     return TN_OK;
@@ -125,17 +118,18 @@ static tn_status read_header(tni_zip *zip, const end *e, size_t *at, tni_zip_ent
 {
     unsigned char *h = zip->directory + *at;
     size_t left = zip->directory_size - *at;
-    if (left < HEADER || get(h, 4) != 0x02014b50)
+    if (left < HEADER || tni_little(h, 4) != 0x02014b50)
         return bad(zip, "the directory is damaged at entry %d", zip->n);
-    uint64_t flags = get(h + 8, 2), method = get(h + 10, 2);
-    uint64_t nbytes = get(h + 24, 4), compressed = get(h + 20, 4), header = get(h + 42, 4);
-    size_t length = (size_t)get(h + 28, 2), extra = (size_t)get(h + 30, 2);
+    uint64_t flags = tni_little(h + 8, 2), method = tni_little(h + 10, 2);
+    uint64_t nbytes = tni_little(h + 24, 4), compressed = tni_little(h + 20, 4),
+             header = tni_little(h + 42, 4);
+    size_t length = (size_t)tni_little(h + 28, 2), extra = (size_t)tni_little(h + 30, 2);
     if (length == 0 || length > TNI_ZIP_NAME_LIMIT)
         return bad(zip, "an entry's name has %zu bytes: 1 to %d are possible", length,
                    TNI_ZIP_NAME_LIMIT);
-    if (length + extra > left - HEADER || get(h + 32, 2) != 0 || get(h + 34, 2) != 0)
+    if (length + extra > left - HEADER || tni_little(h + 32, 2) != 0 || tni_little(h + 34, 2) != 0)
         return bad(zip, "the directory is damaged at entry %d", zip->n);
-    entry->crc = (uint32_t)get(h + 16, 4);
+    entry->crc = (uint32_t)tni_little(h + 16, 4);
     char *name = memmove(h + HEADER - 1, h + HEADER, length); /* room for a zero */
     name[length] = 0;
     tn_status status = check_name(zip, name, length);
@@ -173,19 +167,20 @@ static tn_status read_local(const tni_zip *zip, const end *e, tni_zip_entry *ent
     unsigned char b[LOCAL_HEADER + TNI_ZIP_NAME_LIMIT];
     tn_status status = tni_input_read(&zip->in, entry->header, b, LOCAL_HEADER + length);
     if (status != TN_OK) return status;
-    const uint64_t crc = get(b + 14, 4), sizes[2] = { get(b + 18, 4), get(b + 22, 4) };
+    const uint64_t crc = tni_little(b + 14, 4),
+                   sizes[2] = { tni_little(b + 18, 4), tni_little(b + 22, 4) };
     const uint64_t nbytes = (uint64_t)entry->nbytes;
-    bool same = get(b, 4) == 0x04034b50 && get(b + 26, 2) == length &&
+    bool same = tni_little(b, 4) == 0x04034b50 && tni_little(b + 26, 2) == length &&
                 !memcmp(b + LOCAL_HEADER, entry->name, length) &&
-                !(get(b + 6, 2) & ~UINT64_C(0x0808)) && get(b + 8, 2) == 0;
-    bool later = get(b + 6, 2) & 8;
+                !(tni_little(b + 6, 2) & ~UINT64_C(0x0808)) && tni_little(b + 8, 2) == 0;
+    bool later = tni_little(b + 6, 2) & 8;
     same = same && (crc == entry->crc || (later && crc == 0));
     for (int i = 0; i < 2; i++)
         same = same && (sizes[i] == nbytes || sizes[i] == UINT32_MAX || (later && sizes[i] == 0));
     if (!same)
         return bad(zip, "%.64s: the header at %" PRId64 " and the directory differ", entry->name,
                    entry->header);
-    uint64_t skip = LOCAL_HEADER + length + get(b + 28, 2);
+    uint64_t skip = LOCAL_HEADER + length + tni_little(b + 28, 2);
     if (skip > room || nbytes > room - skip)
         return bad(zip, "%.64s: %" PRId64 " bytes at %" PRIu64 ": the directory begins at %" PRIu64,
                    entry->name, nbytes, entry->header + skip, e->at);

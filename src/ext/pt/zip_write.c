@@ -7,14 +7,6 @@
 
 enum { ALIGNMENT = 64, LOCAL_HEADER = 30, PADDING_HEADER = 4 };
 
-/* n bytes of value, little-endian */
-static void put(tni_bytes *b, uint64_t value, int n)
-{
-    unsigned char bytes[8];
-    for (int i = 0; i < n; i++) bytes[i] = (unsigned char)(value >> (8 * i));
-    tni_bytes_add(b, bytes, (size_t)n);
-}
-
 static tn_status emit(tni_zip_writer *zip, const void *data, size_t nbytes)
 {
     zip->at += nbytes; /* tensors in memory: far below 2^64 bytes in all */
@@ -38,14 +30,14 @@ static bool is_large(const tni_zip_writer *zip, uint64_t value)
 static void put_common(tni_bytes *b, bool zip64, bool large, uint32_t crc, uint64_t nbytes,
                        size_t name)
 {
-    put(b, zip64 ? 45 : 10, 2);
-    put(b, 0x0800, 2);
-    put(b, 0, 2);
-    put(b, 0x00210000, 4);
-    put(b, crc, 4);
-    put(b, large ? UINT32_MAX : nbytes, 4);
-    put(b, large ? UINT32_MAX : nbytes, 4);
-    put(b, name, 2);
+    tni_little_add(b, zip64 ? 45 : 10, 2);
+    tni_little_add(b, 0x0800, 2);
+    tni_little_add(b, 0, 2);
+    tni_little_add(b, 0x00210000, 4);
+    tni_little_add(b, crc, 4);
+    tni_little_add(b, large ? UINT32_MAX : nbytes, 4);
+    tni_little_add(b, large ? UINT32_MAX : nbytes, 4);
+    tni_little_add(b, name, 2);
 }
 
 tn_status tni_zip_add(tni_zip_writer *zip, const char *name, const void *data, size_t nbytes)
@@ -56,32 +48,33 @@ tn_status tni_zip_add(tni_zip_writer *zip, const char *name, const void *data, s
     uint32_t crc = zip->file && nbytes ? (uint32_t)crc32_z(0, data, nbytes) : 0;
 
     tni_bytes *d = &zip->directory;
-    put(d, 0x02014b50, 4);
-    put(d, large || far ? 45 : 10, 2);
+    tni_little_add(d, 0x02014b50, 4);
+    tni_little_add(d, large || far ? 45 : 10, 2);
     put_common(d, large || far, large, crc, nbytes, length);
-    put(d, large || far ? 4 + 16 * large + 8 * far : 0, 2);
-    put(d, 0, 2 + 2 + 2); /* comment, disk, internal attributes */
-    put(d, 0, 4);         /* external attributes */
-    put(d, far ? UINT32_MAX : zip->at, 4);
+    tni_little_add(d, large || far ? 4 + 16 * large + 8 * far : 0, 2);
+    tni_little_add(d, 0, 2 + 2 + 2); /* comment, disk, internal attributes */
+    tni_little_add(d, 0, 4);         /* external attributes */
+    tni_little_add(d, far ? UINT32_MAX : zip->at, 4);
     tni_bytes_printf(d, "%s/%s", zip->folder, name);
-    if (large || far) put(d, 0x0001 | (uint64_t)(16 * large + 8 * far) << 16, 4);
-    if (large) put(d, nbytes, 8);
-    if (large) put(d, nbytes, 8);
-    if (far) put(d, zip->at, 8);
+    if (large || far) tni_little_add(d, 0x0001 | (uint64_t)(16 * large + 8 * far) << 16, 4);
+    if (large) tni_little_add(d, nbytes, 8);
+    if (large) tni_little_add(d, nbytes, 8);
+    if (far) tni_little_add(d, zip->at, 8);
     zip->n++;
 
     tni_bytes b = { 0 };
     size_t fixed = LOCAL_HEADER + length + (large ? 20 : 0) + PADDING_HEADER;
     size_t padding = (size_t)(ALIGNMENT - (zip->at + fixed) % ALIGNMENT) % ALIGNMENT;
-    put(&b, 0x04034b50, 4);
+    tni_little_add(&b, 0x04034b50, 4);
     put_common(&b, large, large, crc, nbytes, length);
-    put(&b, (large ? 20 : 0) + PADDING_HEADER + padding, 2);
+    tni_little_add(&b, (large ? 20 : 0) + PADDING_HEADER + padding, 2);
     tni_bytes_printf(&b, "%s/%s", zip->folder, name);
-    if (large) put(&b, 0x0001 | 16 << 16, 4);
-    if (large) put(&b, nbytes, 8);
-    if (large) put(&b, nbytes, 8);
-    put(&b, 0x4246 | (uint64_t)padding << 16, 4); /* "FB", as PyTorch marks its padding */
-    for (size_t i = 0; i < padding; i++) put(&b, 'Z', 1);
+    if (large) tni_little_add(&b, 0x0001 | 16 << 16, 4);
+    if (large) tni_little_add(&b, nbytes, 8);
+    if (large) tni_little_add(&b, nbytes, 8);
+    tni_little_add(&b, 0x4246 | (uint64_t)padding << 16,
+                   4); /* "FB", as PyTorch marks its padding */
+    for (size_t i = 0; i < padding; i++) tni_little_add(&b, 'Z', 1);
     tn_status status = emit_bytes(zip, &b);
     return status == TN_OK && nbytes ? emit(zip, data, nbytes) : status;
 }
@@ -94,25 +87,25 @@ tn_status tni_zip_end(tni_zip_writer *zip)
     bool far = is_large(zip, at) || is_large(zip, size);
     tni_bytes *b = &zip->directory;
     if (many || far) {
-        put(b, 0x06064b50, 4);
-        put(b, 44, 8); /* bytes that follow */
-        put(b, 45 | 45 << 16, 4);
-        put(b, 0, 8); /* disks */
-        put(b, zip->n, 8);
-        put(b, zip->n, 8);
-        put(b, size, 8);
-        put(b, at, 8);
-        put(b, 0x07064b50, 4); /* where the record just written begins */
-        put(b, 0, 4);
-        put(b, at + size, 8);
-        put(b, 1, 4);
+        tni_little_add(b, 0x06064b50, 4);
+        tni_little_add(b, 44, 8); /* bytes that follow */
+        tni_little_add(b, 45 | 45 << 16, 4);
+        tni_little_add(b, 0, 8); /* disks */
+        tni_little_add(b, zip->n, 8);
+        tni_little_add(b, zip->n, 8);
+        tni_little_add(b, size, 8);
+        tni_little_add(b, at, 8);
+        tni_little_add(b, 0x07064b50, 4); /* where the record just written begins */
+        tni_little_add(b, 0, 4);
+        tni_little_add(b, at + size, 8);
+        tni_little_add(b, 1, 4);
     }
-    put(b, 0x06054b50, 4);
-    put(b, 0, 4); /* disks */
-    put(b, many ? UINT16_MAX : zip->n, 2);
-    put(b, many ? UINT16_MAX : zip->n, 2);
-    put(b, far ? UINT32_MAX : size, 4);
-    put(b, far ? UINT32_MAX : at, 4);
-    put(b, 0, 2); /* comment */
+    tni_little_add(b, 0x06054b50, 4);
+    tni_little_add(b, 0, 4); /* disks */
+    tni_little_add(b, many ? UINT16_MAX : zip->n, 2);
+    tni_little_add(b, many ? UINT16_MAX : zip->n, 2);
+    tni_little_add(b, far ? UINT32_MAX : size, 4);
+    tni_little_add(b, far ? UINT32_MAX : at, 4);
+    tni_little_add(b, 0, 2); /* comment */
     return b->failed ? tni_pending() : emit(zip, b->data, b->n);
 }
