@@ -227,9 +227,7 @@ static tn_status capture_step(tn_capture *c)
 static void put_back(tn_capture *c)
 {
     tni_capture_uncount(c);
-    tni_notes_keep_grads(c->notes);
-    tni_notes_put_grads(c->notes, false);
-    tni_notes_drop_before(c->notes);
+    tni_notes_take_back(c->notes);
 }
 
 static tn_status capture(tn_capture *c)
@@ -258,7 +256,6 @@ static tn_status check_run(const tn_capture *c)
             "want them set in the step, or a new capture",
             f, c->recording ? "on" : "off", tn_dtype_name(c->autocasting));
     tn_status status = tni_notes_check(c->notes);
-    if (status == TN_OK) status = tni_notes_check_held(c->notes);
     if (status == TN_OK) status = tni_capture_check_steps(c);
     return status == TN_OK ? tni_notes_check_grads(c->notes) : status;
 }
@@ -271,7 +268,7 @@ static tn_status launch(tn_capture *c)
     tn_status status = c->graphs->launch(c->graph, seed, offset);
     if (status == TN_OK) {
         tni_notes_written(c->notes);
-        tni_notes_put_grads(c->notes, true);
+        tni_notes_put_grads(c->notes);
     } else {
         tni_capture_count(c, true);
         tni_philox_set(seed, offset);

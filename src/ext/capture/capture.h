@@ -10,16 +10,20 @@
 #include "optim/optim.h"
 #include "ext/capture/notes.h"
 
+/* A parameter that it updates, and where it and its state were; the notes keep these alive. */
+typedef struct tni_captured_param {
+    int index; /* of the optimizer's */
+    tni_storage *storage, *state[TNI_OPTIM_SLOTS];
+} tni_captured_param;
+
 /* A call of tn_optim_step in a captured step. */
 typedef struct tni_captured_step {
-    tn_optim *opt;            /* one reference */
-    int64_t before;           /* its step count at the capture */
-    int n, n_params;          /* parameters updated; parameters that opt had */
-    tni_optim_tensor *tensor; /* n: what the kernel was given */
-    int *param;               /* n: index of the parameter of each */
-    /* (1 + slots) n: those of each tensor and its states; the notes keep them alive */
-    tni_storage **storage;
-    bool *required; /* n_params: requires_grad */
+    tn_optim *opt;             /* one reference */
+    int64_t before;            /* its step count at the capture */
+    int n, n_params;           /* parameters updated; parameters that opt had */
+    tni_optim_tensor *tensor;  /* n: what the kernel was given */
+    tni_captured_param *param; /* n: of each */
+    bool *required;            /* n_params: requires_grad */
 } tni_captured_step;
 
 struct tn_capture {

@@ -13,14 +13,14 @@
 #include "nn/module.h"
 
 /* A storage from before the capture whose address the graph holds. */
-typedef struct tni_use {
+typedef struct tni_held {
     tni_storage *storage; /* one reference */
     /* a module's parameter or buffer over it, one reference; NULL: none seen */
     tn_tensor *member;
     bool written;
-} tni_use;
+} tni_held;
 
-/* A leaf whose grad the step sets (grads.c). */
+/* A leaf whose grad the step sets. */
 typedef struct tni_leaf {
     tn_tensor *leaf;
     tn_tensor *before, *after; /* NULL: none. One reference each */
@@ -38,7 +38,7 @@ typedef struct tni_notes {
     uint64_t serial;     /* links storages and these notes */
     uint64_t first_node; /* sequence numbers of the graph's own nodes start here */
     void *owner;         /* the tn_capture */
-    tni_use *use;
+    tni_held *use;
     size_t n_uses, use_capacity;
     tni_storage **made; /* NULL: freed since. After the capture: one reference each */
     size_t n_made, made_capacity;
@@ -55,30 +55,21 @@ typedef struct tni_notes {
 tni_notes *tni_notes_begin(void *owner);
 void tni_notes_end(tni_notes *r);
 /* Whether modules are in the mode they were called in and still have the tensors that the graph
- * reads and writes; the message names the first that does not. */
+ * reads and writes, and whether somebody else still holds every other tensor that it reads: if one
+ * was dropped, its replacement is unknown to the graph. The message names the first that is not. */
 tn_status tni_notes_check(const tni_notes *r);
-/* Whether somebody else still holds every tensor that the step reads. If one was dropped, its
- * replacement is unknown to the graph. */
-tn_status tni_notes_check_held(const tni_notes *r);
 /* Bumps versions as if ops had written everything that the step writes. */
 void tni_notes_written(tni_notes *r);
 void tni_notes_free(tni_notes *r);
 
-/* Makes the capture fail: "FUNCTION: DOES, which a captured step would do once ...: want WANT".
- * TN_E_STATE. */
-tn_status tni_notes_refuse(tni_notes *r, const char *function, const char *does, const char *want);
-/* Whether t's memory was made in the step. */
-bool tni_notes_made(const tni_notes *r, const tn_tensor *t);
 /* tni_room for one item; when out of memory, marks the capture as failed. */
 bool tni_notes_room(tni_notes *r, void *items, size_t *capacity, size_t n, size_t size);
 
-/* grads.c. leaf's grad is about to change; adding: backward adds to it. */
-tn_status tni_notes_grad(tni_notes *r, tn_tensor *leaf, bool adding);
-void tni_notes_keep_grads(tni_notes *r); /* after = the leaves' current grads */
-/* makes leaves' grads those of after, or of before */
-void tni_notes_put_grads(tni_notes *r, bool after);
-void tni_notes_drop_before(tni_notes *r);
+/* Takes back what the step did to the leaves' grads, and keeps it for the runs. */
+void tni_notes_take_back(tni_notes *r);
+/* Sets the leaves' grads as the step left them. */
+void tni_notes_put_grads(tni_notes *r);
+/* Whether no leaf has a grad that a run would overwrite. */
 tn_status tni_notes_check_grads(const tni_notes *r);
-void tni_notes_drop_leaves(tni_notes *r);
 
 #endif

@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "ext/diagnose/explain.h"
+#include "ext/parallel/group.h"
 
 typedef struct report {
     tni_run run;
@@ -207,6 +208,63 @@ static tn_status judge_optimizer(report *x, const tn_optim *opt)
     return status;
 }
 
+/* ---- the other ranks ------------------------------------------------------------------------- */
+
+enum { NAMED = 6 }; /* ranks; any more are only counted */
+
+/* "rank 1", "ranks 1, 2 and 3", "ranks 1, 2, 3, 4, 5, 6 and 9 more": the other ranks that had no
+ * gradient for a parameter; their number. */
+static int list_ranks(const tn_tensor *parameter, char *text, size_t size)
+{
+    int rank[NAMED + 1], n = 0;
+    for (int r = 0; r < tn_parallel_size(); r++) {
+        if (r == tn_parallel_rank() || tni_reported_of(parameter, r) != TNI_REPORTED_MISSING)
+            continue;
+        if (n <= NAMED) rank[n] = r;
+        n++;
+    }
+    int named = n > NAMED + 1 ? NAMED : n;
+    size_t at = (size_t)snprintf(text, size, n == 1 ? "rank" : "ranks");
+    for (int i = 0; i < named; i++)
+        at += (size_t)snprintf(text + at, size - at, "%s%d",
+                               i == 0                         ? " "
+                               : i + 1 == named && named == n ? " and "
+                                                              : ", ",
+                               rank[i]);
+    if (named < n) snprintf(text + at, size - at, " and %d more", n - named);
+    return n;
+}
+
+/* A finding for each parameter that had no gradient on another rank in the last averaging backward;
+ * or a note that says why nothing is known. At the end of such a backward each rank has told all
+ * others (ext/parallel/reduce.c), so nothing is sent here, and one rank alone may ask. */
+static tn_status judge_ranks(report *x)
+{
+    const tn_list *parameters = x->parameters;
+    tn_status status = TN_OK;
+    char ranks[128];
+    int averaged = 0, reported = 0;
+    if (tn_parallel_size() == 1) return TN_OK;
+    for (int i = 0; i < parameters->n && status == TN_OK; i++) {
+        const tn_tensor *t = parameters->entry[i].tensor;
+        tni_reported first = tni_reported_of(t, 0);
+        averaged += first != TNI_REPORTED_ALONE;
+        if (first == TNI_REPORTED_ALONE || first == TNI_REPORTED_NOTHING) continue;
+        reported++;
+        if (list_ranks(t, ranks, sizeof ranks) == 0) continue;
+        x->counts.elsewhere++;
+        status = tni_say(&x->findings,
+                         "%s: no gradient on %s of %d in the last averaging backward: "
+                         "tn_explain_training, called there, says why",
+                         parameters->entry[i].name, ranks, tn_parallel_size());
+    }
+    if (status != TN_OK || reported) return status;
+    return tni_say(&x->notes, averaged
+                                  ? "(ranks): before the first averaging backward nothing is "
+                                    "known of the other ranks"
+                                  : "(ranks): no tn_data_parallel averages the model's gradients");
+}
+
 /* ---- the verdict ----------------------------------------------------------------------------- */
 
 /* As many whole lines as fit with "...\n" after them. */
@@ -262,8 +320,7 @@ static tn_status examine(report *x, tn_module *m, tn_optim *opt, tni_loss loss, 
     if (status == TN_OK) mark_leads(x);
     if (status == TN_OK) status = tni_run_gradients(&x->run, m, x->loss);
     if (status == TN_OK) status = judge_parameters(x);
-    if (status == TN_OK)
-        status = tni_explain_ranks(&x->findings, &x->notes, x->parameters, &x->counts.elsewhere);
+    if (status == TN_OK) status = judge_ranks(x);
     return status == TN_OK ? judge_optimizer(x, opt) : status;
 }
 
@@ -276,7 +333,9 @@ tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
     report x = { 0 };
     tn_status status = tni_run_begin(&x.run, "tn_explain_training", m, loss);
     if (status != TN_OK) return status;
-    tni_explain_here(x.here, sizeof x.here);
+    if (tn_parallel_size() > 1)
+        snprintf(x.here, sizeof x.here, " on rank %d of %d", tn_parallel_rank(),
+                 tn_parallel_size());
     tn_scope scope = tn_scope_begin();
     status = examine(&x, m, opt, loss, user);
     tn_status restored = tni_run_restore(&x.run);

@@ -109,13 +109,4 @@ const char *tni_run_place(const tni_run *r, int module, char *text, size_t size)
 /* Adds a line. */
 tn_status tni_say(tni_lines *lines, const char *format, ...) TN_PRINTF(2, 3);
 
-/* ---- explain_ranks.c ------------------------------------------------------------------------- */
-
-/* " on rank 1 of 2"; "" alone. */
-void tni_explain_here(char *text, size_t size);
-/* A finding for each parameter that had no gradient on another rank in the last averaging backward,
- * and their number; or a note that says why nothing is known. Sends nothing. */
-tn_status tni_explain_ranks(tni_lines *findings, tni_lines *notes, const tn_list *parameters,
-                            int *count);
-
 #endif

@@ -26,11 +26,9 @@ static tn_status make_room(tn_data_parallel *p, int n)
         (sizeof(tni_report) + count * sizeof((tni_report *)NULL)->parameter[0] + 7) / 8 * 8;
     p->sync.leaf = tni_calloc_n(count, sizeof *p->sync.leaf);
     p->part = tni_calloc_n(count, sizeof *p->part);
-    p->name = tni_calloc_n(count, sizeof *p->name);
-    p->order = tni_calloc_n(count, sizeof *p->order);
     p->reports = tni_calloc_n(1 + (size_t)tn_parallel_size(), p->n_bytes);
     p->sync.n = n;
-    return p->sync.leaf && p->part && p->name && p->order && p->reports ? TN_OK : TN_E_NOMEM;
+    return p->sync.leaf && p->part && p->reports ? TN_OK : TN_E_NOMEM;
 }
 
 static tn_status take_parameters(tn_data_parallel *p, const tn_list *parameters)
@@ -38,8 +36,8 @@ static tn_status take_parameters(tn_data_parallel *p, const tn_list *parameters)
     tn_status status = make_room(p, parameters->n);
     for (int i = 0; i < parameters->n && status == TN_OK; i++) {
         p->sync.leaf[i].leaf = tn_keep(parameters->entry[i].tensor);
-        p->name[i] = tni_strdup(parameters->entry[i].name);
-        if (!p->name[i]) status = TN_E_NOMEM;
+        p->part[i].name = tni_strdup(parameters->entry[i].name);
+        if (!p->part[i].name) status = TN_E_NOMEM;
     }
     return status;
 }
@@ -154,12 +152,10 @@ static void free_parameters(tn_data_parallel *p)
     size_t n = (size_t)p->sync.n;
     for (size_t i = 0; i < n; i++) {
         if (p->sync.leaf) tn_drop(p->sync.leaf[i].leaf);
-        if (p->name) tni_strfree(p->name[i]);
+        if (p->part) tni_strfree(p->part[i].name);
     }
     tni_free(p->sync.leaf, n * sizeof *p->sync.leaf);
     tni_free(p->part, n * sizeof *p->part);
-    tni_free(p->name, n * sizeof *p->name);
-    tni_free(p->order, n * sizeof *p->order);
     tni_free(p->reports, (1 + (size_t)tn_parallel_size()) * p->n_bytes);
 }
 
@@ -237,7 +233,8 @@ tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank)
                         f);
     tn_list *list = tn_list_new();
     for (int i = 0; i < p->sync.n && list; i++)
-        if (unused_on(p, rank, i) && tn_list_add(list, p->name[i], p->sync.leaf[i].leaf) != TN_OK)
+        if (unused_on(p, rank, i) &&
+            tn_list_add(list, p->part[i].name, p->sync.leaf[i].leaf) != TN_OK)
             return NULL;
     return list;
 }

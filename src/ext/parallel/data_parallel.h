@@ -22,13 +22,14 @@ typedef struct tni_report {
 typedef struct tni_bucket {
     tn_tensor *flat;    /* [elements] f32 or f64; one reference */
     tn_tensor *message; /* what is sent: flat, or as many bf16; one reference */
-    int first, n;       /* the parameters index[first .. first + n) */
+    int n;              /* parameters */
     int waiting;        /* those without their gradient yet in this pass */
     tni_mpi_request request;
 } tni_bucket;
 
 /* A parameter's part of its bucket. */
 typedef struct tni_part {
+    char *name; /* its full name */
     int bucket;
     bool there; /* its gradient is, in this pass */
     bool used;  /* there is one to send */
@@ -50,8 +51,6 @@ struct tn_data_parallel {
     tni_wire wire;    /* of the gradients */
     tn_module *model; /* one reference */
     tni_part *part;   /* of each parameter */
-    char **name;      /* its full name */
-    int *order;       /* parameters in the order of the buckets */
     tni_bucket *bucket;
     size_t n_buckets, bucket_capacity;
     size_t next;    /* bucket to be sent */

@@ -59,32 +59,38 @@ static tn_status make_tensors(const tn_data_parallel *p, tni_bucket *b, int64_t 
     return TN_OK;
 }
 
-/* A bucket of the parameters order[first .. first + n), `elements` in all. */
+/* The parameter at a place in the order of the buckets: the last registered is the first. */
+static int nth(const tn_data_parallel *p, int place)
+{
+    return p->sync.n - 1 - place;
+}
+
+/* A bucket of n parameters from the place `first` on, `elements` in all. */
 static tn_status add_bucket(tn_data_parallel *p, int first, int n, int64_t elements)
 {
-    tn_dtype dtype = wide(p->sync.leaf[p->order[first]].leaf->dtype);
+    tn_dtype dtype = wide(p->sync.leaf[nth(p, first)].leaf->dtype);
     int64_t sent = numbers(p, elements, dtype);
     if (sent > INT32_MAX)
         return tni_error(TN_E_UNSUPPORTED,
                          "tn_data_parallel_new: %s takes %" PRId64
                          " numbers in a message: want fewer than 2^31 of a tensor",
-                         p->name[p->order[first]], sent);
+                         p->part[nth(p, first)].name, sent);
     if (!tni_room(&p->bucket, &p->bucket_capacity, p->n_buckets, 1, sizeof *p->bucket))
         return TN_E_NOMEM;
     tni_bucket *b = &p->bucket[p->n_buckets];
-    *b = (tni_bucket){ .first = first, .n = n };
+    *b = (tni_bucket){ .n = n };
     tn_status status = make_tensors(p, b, sent, dtype);
     if (status != TN_OK) return status;
     p->n_buckets++;
     int64_t at = 0;
     for (int i = first; i < first + n; i++) {
-        tni_sync_leaf *l = &p->sync.leaf[p->order[i]];
+        tni_sync_leaf *l = &p->sync.leaf[nth(p, i)];
         int64_t size = tni_shape_numel(&l->leaf->shape);
         tn_tensor *row = tn_narrow(b->flat, 0, at, size);
         l->average = tn_reshape(row, l->leaf->shape);
         if (!l->average) return tni_pending();
         tn_keep(l->average);
-        p->part[p->order[i]].bucket = (int)(p->n_buckets - 1);
+        p->part[nth(p, i)].bucket = (int)(p->n_buckets - 1);
         at += size;
     }
     return TN_OK;
@@ -95,10 +101,9 @@ tn_status tni_buckets_make(tn_data_parallel *p)
     int n = p->sync.n, first = 0;
     int64_t elements = 0;
     tn_status status = TN_OK;
-    for (int i = 0; i < n; i++) p->order[i] = n - 1 - i;
     for (int i = 0; i < n && status == TN_OK; i++) {
-        const tn_tensor *t = p->sync.leaf[p->order[i]].leaf;
-        const tn_tensor *before = i ? p->sync.leaf[p->order[i - 1]].leaf : t;
+        const tn_tensor *t = p->sync.leaf[nth(p, i)].leaf;
+        const tn_tensor *before = i ? p->sync.leaf[nth(p, i - 1)].leaf : t;
         int64_t size = tni_shape_numel(&t->shape);
         int64_t unit = (int64_t)tn_dtype_size(sent_as(p, t->dtype));
         bool fits = (elements + size) * unit <= p->bucket_bytes &&
@@ -224,7 +229,7 @@ static tn_status compare_reports(const tn_data_parallel *p)
                 return tni_error(TN_E_STATE,
                                  "%s: %s requires grad on rank %d: want the same parameters frozen "
                                  "on all ranks",
-                                 function, p->name[i], other->parameter[i].trained ? r : 0);
+                                 function, p->part[i].name, other->parameter[i].trained ? r : 0);
     }
     return TN_OK;
 }
@@ -277,7 +282,7 @@ static tn_status begin(tni_sync *s)
     status = check_parameters(p);
     p->next = 0;
     for (size_t i = 0; i < p->n_buckets; i++) p->bucket[i].waiting = p->bucket[i].n;
-    for (int i = 0; i < s->n; i++) p->part[i] = (tni_part){ .bucket = p->part[i].bucket };
+    for (int i = 0; i < s->n; i++) p->part[i].there = p->part[i].used = false;
     /* those that the graph does not read send what they have */
     for (int i = 0; i < s->n && status == TN_OK; i++)
         if (s->leaf[i].leaf->gm->awaited == 0) status = fill(p, i);
