@@ -24,19 +24,11 @@ tn_capture *tn_capture_new(tn_step step, void *user, tn_device device)
     return c;
 }
 
-/* An array for n inputs; never of size 0, so that NULL means out of memory. */
-static size_t places(int n)
-{
-    return (size_t)TNI_MAX(n, 1);
-}
-
 static void drop_inputs(tn_capture *c)
 {
     for (int i = 0; i < c->n && c->input; i++) tn_drop(c->input[i]);
-    if (c->n >= 0) {
-        tni_free(c->input, places(c->n) * sizeof *c->input);
-        tni_free(c->like, places(c->n) * sizeof *c->like);
-    }
+    tni_free(c->input, (size_t)(c->n + 1) * sizeof *c->input);
+    tni_free(c->like, (size_t)(c->n + 1) * sizeof *c->like);
     c->input = NULL;
     c->like = NULL;
     c->n = -1;
@@ -108,8 +100,8 @@ static tn_status check_inputs(const tn_capture *c, int n, tn_tensor *const *inpu
 static tn_status remember_inputs(tn_capture *c, int n, tn_tensor *const *inputs)
 {
     c->n = n;
-    c->input = tni_calloc_n(places(n), sizeof *c->input);
-    c->like = tni_calloc_n(places(n), sizeof *c->like);
+    c->input = tni_calloc_n((size_t)n + 1, sizeof *c->input); /* never 0: NULL is out of memory */
+    c->like = tni_calloc_n((size_t)n + 1, sizeof *c->like);
     if (!c->input || !c->like) return TN_E_NOMEM;
     for (int i = 0; i < n; i++)
         if (tni_none(inputs[i]))

@@ -29,10 +29,7 @@ typedef struct stream {
     unsigned char buffer[CHUNK];
 } stream;
 
-static tn_status bad(const stream *s, const char *what)
-{
-    return tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": %s", s->in.function, s->in.path, what);
-}
+#define bad(stream, ...) tni_input_bad(&(stream)->in, __VA_ARGS__)
 
 /* zlib's memory comes from our allocator, which needs sizes to free: they are stored before the
  * blocks. */
@@ -104,7 +101,7 @@ static tn_status inflate_some(stream *s, unsigned char *out, size_t n, size_t *g
             return tni_error(TN_E_NOMEM, "%s: " TNI_PATH ": out of memory", s->in.function,
                              s->in.path);
         } else if (code != Z_OK && code != Z_BUF_ERROR) {
-            return bad(s, s->z.msg ? s->z.msg : "the compressed data is damaged");
+            return bad(s, "%s", s->z.msg ? s->z.msg : "the compressed data is damaged");
         }
     }
     return TN_OK;
@@ -157,10 +154,8 @@ static tn_status not_idx(const stream *s, const unsigned char *magic)
 {
     if (magic[0] == '<') return bad(s, "this looks like HTML, not like IDX: was a web page saved?");
     if (magic[0] == 0x1f && magic[1] == 0x8b) return bad(s, "the contents are compressed twice");
-    return tni_error(TN_E_FORMAT,
-                     "%s: " TNI_PATH ": begins with %02x %02x %02x %02x: want 00 00, a type (08 to "
-                     "0e) and 1 to 4 axes",
-                     s->in.function, s->in.path, magic[0], magic[1], magic[2], magic[3]);
+    return bad(s, "begins with %02x %02x %02x %02x: want 00 00, a type (08 to 0e) and 1 to 4 axes",
+               magic[0], magic[1], magic[2], magic[3]);
 }
 
 static bool type_of(header *h)
@@ -205,18 +200,16 @@ static tn_status read_header(stream *s, header *h)
     if (s->gz && __builtin_mul_overflow(s->in.size, (int64_t)DEFLATE_RATIO, &holds))
         holds = INT64_MAX;
     if ((int64_t)h->nbytes > holds)
-        return tni_error(TN_E_FORMAT,
-                         "%s: " TNI_PATH ": %s values of %zu bytes: the file is too short for them",
-                         s->in.function, s->in.path, tni_shape_text(&h->shape), h->size);
+        return bad(s, "%s values of %zu bytes: the file is too short for them",
+                   tni_shape_text(&h->shape), h->size);
     const int64_t most = tni_inflated_limit(s->in.size);
     size_t made; /* bytes of the tensor: more than in the file for i8 and i16 */
     if (s->gz &&
         (!tni_mul_size((size_t)count, tn_dtype_size(h->dtype), &made) || made > (uint64_t)most))
-        return tni_error(TN_E_FORMAT,
-                         "%s: " TNI_PATH ": %s values from a compressed file of %" PRId64
-                         " bytes: at most "
-                         "%" PRId64 " bytes are made (inflated_bytes of tn_set_file_limits)",
-                         s->in.function, s->in.path, tni_shape_text(&h->shape), s->in.size, most);
+        return bad(s,
+                   "%s values from a compressed file of %" PRId64 " bytes: at most %" PRId64
+                   " bytes are made (inflated_bytes of tn_set_file_limits)",
+                   tni_shape_text(&h->shape), s->in.size, most);
     return TN_OK;
 }
 
@@ -251,8 +244,7 @@ static tn_status read_values(stream *s, const header *h, char *to)
         status = read_some(s, chunk ? chunk : (unsigned char *)to, n, &got);
         if (status == TN_OK && got < n)
             status =
-                tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": truncated: %zu of %zu bytes of values",
-                          s->in.function, s->in.path, h->nbytes - left + got, h->nbytes);
+                bad(s, "truncated: %zu of %zu bytes of values", h->nbytes - left + got, h->nbytes);
         if (status == TN_OK && chunk) {
             convert(h, chunk, to, n / h->size);
             to += n / h->size * tn_dtype_size(h->dtype);

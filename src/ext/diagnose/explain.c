@@ -85,27 +85,18 @@ static way follow(report *x, int parameter)
 
 static tn_status say_cut(report *x, const char *name, const way *w)
 {
-    const tni_run *r = &x->run;
+    static const char *const does[] = { [TNI_CUT_DTYPE] = "made ",
+                                        [TNI_CUT_DETACH] = "cuts it off",
+                                        [TNI_CUT_NO_GRAD] = "ran inside TN_NO_GRAD",
+                                        [TNI_CUT_NO_BACKWARD] = "has no derivative",
+                                        [TNI_CUT_IN_PLACE] = "records nothing" };
     const tni_use *use = w->cut;
+    const bool dtype = use->cut == TNI_CUT_DTYPE;
     char at[256];
-    tni_run_place(r, use->module, at, sizeof at);
-    switch (use->cut) {
-    case TNI_CUT_DETACH:
-        return tni_say(&x->findings, "%s: no gradient%s: tn_detach cuts it off (in %s)", name,
-                       x->here, at);
-    case TNI_CUT_NO_GRAD:
-        return tni_say(&x->findings, "%s: no gradient%s: %s%s ran inside TN_NO_GRAD (in %s)", name,
-                       x->here, use->prefix, use->op, at);
-    case TNI_CUT_NO_BACKWARD:
-        return tni_say(&x->findings, "%s: no gradient%s: %s%s has no derivative (in %s)", name,
-                       x->here, use->prefix, use->op, at);
-    case TNI_CUT_IN_PLACE:
-        return tni_say(&x->findings, "%s: no gradient%s: %s records nothing (in %s)", name, x->here,
-                       use->op, at);
-    case TNI_CUT_DTYPE: break;
-    }
-    return tni_say(&x->findings, "%s: no gradient%s: %s%s made %s of it (in %s)", name, x->here,
-                   use->prefix, use->op, tn_dtype_name(r->value[w->lost].dtype), at);
+    return tni_say(&x->findings, "%s: no gradient%s: %s%s %s%s%s (in %s)", name, x->here,
+                   use->prefix, use->op, does[use->cut],
+                   dtype ? tn_dtype_name(x->run.value[w->lost].dtype) : "", dtype ? " of it" : "",
+                   tni_run_place(&x->run, use->module, at, sizeof at));
 }
 
 static tn_status explain_missing(report *x, const tn_entry *e)

@@ -19,27 +19,21 @@ static tn_status check_tensors(const char *function, const tn_list *list, tn_dev
     return TN_OK;
 }
 
-static tn_status make_room(tn_data_parallel *p, int n)
-{
-    size_t count = (size_t)n;
-    p->n_bytes =
-        (sizeof(tni_report) + count * sizeof((tni_report *)NULL)->parameter[0] + 7) / 8 * 8;
-    p->sync.leaf = tni_calloc_n(count, sizeof *p->sync.leaf);
-    p->part = tni_calloc_n(count, sizeof *p->part);
-    p->reports = tni_calloc_n(1 + (size_t)tn_parallel_size(), p->n_bytes);
-    p->sync.n = n;
-    return p->sync.leaf && p->part && p->reports ? TN_OK : TN_E_NOMEM;
-}
-
 static tn_status take_parameters(tn_data_parallel *p, const tn_list *parameters)
 {
-    tn_status status = make_room(p, parameters->n);
-    for (int i = 0; i < parameters->n && status == TN_OK; i++) {
+    size_t n = (size_t)parameters->n;
+    p->n_bytes = (sizeof(tni_report) + n * sizeof((tni_report *)NULL)->parameter[0] + 7) / 8 * 8;
+    p->sync.leaf = tni_calloc_n(n, sizeof *p->sync.leaf);
+    p->part = tni_calloc_n(n, sizeof *p->part);
+    p->reports = tni_calloc_n(1 + (size_t)tn_parallel_size(), p->n_bytes);
+    p->sync.n = parameters->n;
+    if (!p->sync.leaf || !p->part || !p->reports) return TN_E_NOMEM;
+    for (size_t i = 0; i < n; i++) {
         p->sync.leaf[i].leaf = tn_keep(parameters->entry[i].tensor);
         p->part[i].name = tni_strdup(parameters->entry[i].name);
-        if (!p->part[i].name) status = TN_E_NOMEM;
+        if (!p->part[i].name) return TN_E_NOMEM;
     }
-    return status;
+    return TN_OK;
 }
 
 static tn_status check(const char *function, const tn_module *model, tn_data_parallel_options o)

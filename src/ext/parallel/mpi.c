@@ -42,11 +42,6 @@ static MPI_Comm comm_in(uint64_t word)
     return comm;
 }
 
-static MPI_Comm comm_of(tni_mpi_group group)
-{
-    return comm_in(group.word);
-}
-
 static MPI_Request request_of(const tni_mpi_request *request)
 {
     MPI_Request r;
@@ -94,7 +89,7 @@ static const char *group_new(tni_mpi_group *group)
 
 static const char *group_free(tni_mpi_group *group)
 {
-    MPI_Comm comm = comm_of(*group), second = comm_in(group->second);
+    MPI_Comm comm = comm_in(group->word), second = comm_in(group->second);
     int code = MPI_Comm_free(&comm);
     if (code == MPI_SUCCESS) code = MPI_Comm_free(&second);
     return tni_mpi_reason(code);
@@ -120,8 +115,8 @@ static int half_begin(tni_mpi_group *group, void *data, void *scratch, size_t n,
     request->scratch = scratch;
     request->n = n;
     request->number = group->begun++;
-    return MPI_Ialltoall(data, piece, MPI_UINT16_T, scratch, piece, MPI_UINT16_T, comm_of(*group),
-                         r);
+    return MPI_Ialltoall(data, piece, MPI_UINT16_T, scratch, piece, MPI_UINT16_T,
+                         comm_in(group->word), r);
 }
 
 /* to[i] = the sum over r, in rank order, of the i-th number in rank r's piece. */
@@ -163,7 +158,7 @@ static const char *sum_begin(tni_mpi_group *group, void *data, void *scratch, si
     if (why) return why;
     int code = dtype == TN_BF16 ? half_begin(group, data, scratch, n, &r, request)
                                 : MPI_Iallreduce(MPI_IN_PLACE, data, (int)n, type_of(dtype),
-                                                 MPI_SUM, comm_of(*group), &r);
+                                                 MPI_SUM, comm_in(group->word), &r);
     if (code == MPI_SUCCESS) memcpy(&request->word, &r, sizeof r);
     return tni_mpi_reason(code);
 }
@@ -184,7 +179,7 @@ static const char *wait(tni_mpi_request *request)
 /* Up the tree to rank 0, and down again. */
 static const char *sum_few(tni_mpi_group group, void *data, int n, tn_dtype dtype)
 {
-    MPI_Comm comm = comm_of(group);
+    MPI_Comm comm = comm_in(group.word);
     MPI_Datatype type = type_of(dtype);
     MPI_Request r;
     const void *from = table.rank == 0 ? MPI_IN_PLACE : data;
@@ -221,23 +216,6 @@ static const char *test(tni_mpi_request *request, bool *done)
     return tni_mpi_reason(code);
 }
 
-static const char *broadcast(tni_mpi_group group, void *data, size_t nbytes, int from)
-{
-    char *at = data;
-    const char *why = NULL;
-    while (nbytes && !why) {
-        int piece = nbytes < 1 << 30 ? (int)nbytes : 1 << 30;
-        MPI_Request r;
-        why = tni_mpi_count();
-        if (!why)
-            why = finish("in a broadcast",
-                         MPI_Ibcast(at, piece, MPI_BYTE, from, comm_of(group), &r), &r);
-        at += piece;
-        nbytes -= (size_t)piece;
-    }
-    return why;
-}
-
 static const char *gather(tni_mpi_group group, const void *data, size_t nbytes, void *all)
 {
     int n = (int)nbytes;
@@ -246,29 +224,36 @@ static const char *gather(tni_mpi_group group, const void *data, size_t nbytes, 
     const char *why = tni_mpi_count();
     if (why) return why;
     return finish("in an exchange",
-                  MPI_Iallgather(data, n, MPI_BYTE, all, n, MPI_BYTE, comm_of(group), &r), &r);
+                  MPI_Iallgather(data, n, MPI_BYTE, all, n, MPI_BYTE, comm_in(group.word), &r), &r);
 }
 
-/* All ranks count it, even those with nothing to do. */
+/* All ranks count it, even those with nothing to do. to: -1: all. */
 static const char *move(tni_mpi_group group, void *data, size_t nbytes, int from, int to)
 {
-    char *at = data;
+    MPI_Comm comm = comm_in(group.word);
+    bool all = to < 0, busy = all || table.rank == from || table.rank == to;
     const char *why = tni_mpi_count();
-    while (nbytes && !why && (table.rank == from || table.rank == to)) {
+    for (char *at = data; nbytes && !why && busy;) {
         int piece = nbytes < 1 << 30 ? (int)nbytes : 1 << 30;
         MPI_Request r;
-        int code = table.rank == from ? MPI_Isend(at, piece, MPI_BYTE, to, 0, comm_of(group), &r)
-                                      : MPI_Irecv(at, piece, MPI_BYTE, from, 0, comm_of(group), &r);
-        why = finish("in a transfer", code, &r);
+        int code = all                  ? MPI_Ibcast(at, piece, MPI_BYTE, from, comm, &r)
+                   : table.rank == from ? MPI_Isend(at, piece, MPI_BYTE, to, 0, comm, &r)
+                                        : MPI_Irecv(at, piece, MPI_BYTE, from, 0, comm, &r);
+        why = finish(all ? "in a broadcast" : "in a transfer", code, &r);
         at += piece;
         nbytes -= (size_t)piece;
     }
     return why;
 }
 
+static const char *broadcast(tni_mpi_group group, void *data, size_t nbytes, int from)
+{
+    return move(group, data, nbytes, from, -1);
+}
+
 static const char *barrier(tni_mpi_group group)
 {
-    return barrier_of(comm_of(group), "at a barrier");
+    return barrier_of(comm_in(group.word), "at a barrier");
 }
 
 /* Whether the program has ended MPI itself, as a program that began it does. */

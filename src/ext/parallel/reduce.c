@@ -46,26 +46,14 @@ static int64_t numbers(const tn_data_parallel *p, int64_t elements, tn_dtype dty
     return (elements + size - 1) / size * size;
 }
 
-/* The tensors of a bucket of n numbers, in dtype. While a sum in bf16 is on its way flat is MPI's
- * scratch. */
-static tn_status make_tensors(const tn_data_parallel *p, tni_bucket *b, int64_t n, tn_dtype dtype)
-{
-    b->flat = tn_full_as(TN_SHAPE(n), 0, dtype, p->device);
-    b->message =
-        sent_as(p, dtype) == TN_BF16 ? tn_empty_as(TN_SHAPE(n), TN_BF16, p->device) : b->flat;
-    if (!b->flat || !b->message) return tni_pending();
-    tn_keep(b->flat);
-    tn_keep(b->message);
-    return TN_OK;
-}
-
 /* The parameter at a place in the order of the buckets: the last registered is the first. */
 static int nth(const tn_data_parallel *p, int place)
 {
     return p->sync.n - 1 - place;
 }
 
-/* A bucket of n parameters from the place `first` on, `elements` in all. */
+/* A bucket of n parameters from the place `first` on, `elements` in all. While a sum in bf16 is on
+ * its way flat is MPI's scratch. */
 static tn_status add_bucket(tn_data_parallel *p, int first, int n, int64_t elements)
 {
     tn_dtype dtype = wide(p->sync.leaf[nth(p, first)].leaf->dtype);
@@ -77,16 +65,17 @@ static tn_status add_bucket(tn_data_parallel *p, int first, int n, int64_t eleme
                          p->part[nth(p, first)].name, sent);
     if (!tni_room(&p->bucket, &p->bucket_capacity, p->n_buckets, 1, sizeof *p->bucket))
         return TN_E_NOMEM;
-    tni_bucket *b = &p->bucket[p->n_buckets];
-    *b = (tni_bucket){ .n = n };
-    tn_status status = make_tensors(p, b, sent, dtype);
-    if (status != TN_OK) return status;
-    p->n_buckets++;
+    bool half = sent_as(p, dtype) == TN_BF16;
+    tn_tensor *flat = tn_full_as(TN_SHAPE(sent), 0, dtype, p->device);
+    tn_tensor *message = half ? tn_empty_as(TN_SHAPE(sent), TN_BF16, p->device) : flat;
+    if (!flat || !message) return tni_pending();
+    p->bucket[p->n_buckets++] =
+        (tni_bucket){ .flat = tn_keep(flat), .message = tn_keep(message), .n = n };
     int64_t at = 0;
     for (int i = first; i < first + n; i++) {
         tni_sync_leaf *l = &p->sync.leaf[nth(p, i)];
         int64_t size = tni_shape_numel(&l->leaf->shape);
-        tn_tensor *row = tn_narrow(b->flat, 0, at, size);
+        tn_tensor *row = tn_narrow(flat, 0, at, size);
         l->average = tn_reshape(row, l->leaf->shape);
         if (!l->average) return tni_pending();
         tn_keep(l->average);

@@ -94,8 +94,13 @@ static tn_status check_params(const char *function, const tn_data_parallel *p,
     return TN_OK;
 }
 
-static void shard_cards(tni_shard *s, tni_optim_param *param, card *cards, int n)
+static tn_status shard_all(const char *function, tni_shard *s, const tn_data_parallel *p,
+                           tni_optim_param *param, int n)
 {
+    tn_status status = check_params(function, p, param, n);
+    if (status != TN_OK) return status;
+    card *cards = tni_alloc_n((size_t)n, sizeof *cards);
+    if (!cards) return TN_E_NOMEM;
     for (int i = 0; i < n; i++) {
         const tn_tensor *t = param[i].tensor;
         cards[i] = (card){ i, t->requires_grad, (int64_t)tni_bytes_of(t) };
@@ -108,16 +113,6 @@ static void shard_cards(tni_shard *s, tni_optim_param *param, card *cards, int n
         s->rank[least].load += cards[i].nbytes;
         param[cards[i].param].holder = least;
     }
-}
-
-static tn_status shard_all(const char *function, tni_shard *s, const tn_data_parallel *p,
-                           tni_optim_param *param, int n)
-{
-    tn_status status = check_params(function, p, param, n);
-    if (status != TN_OK) return status;
-    card *cards = tni_alloc_n((size_t)n, sizeof *cards);
-    if (!cards) return TN_E_NOMEM;
-    shard_cards(s, param, cards, n);
     tni_free(cards, (size_t)n * sizeof *cards);
     return TN_OK;
 }
