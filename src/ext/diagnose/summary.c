@@ -22,19 +22,13 @@ typedef struct row {
     int64_t parameters, buffers; /* elements; -1: nothing in this column */
     /* how many equal neighbours it represents, numbered from its name on */
     int64_t times;
+    int64_t parent, child; /* rows: of the module around it, of its last child; -1: none */
 } row;
-
-/* A module that the walk is in. */
-typedef struct level {
-    int64_t row, child; /* its own row; that of the last child, -1: none yet */
-    size_t path;        /* bytes of its path, which a child's name follows */
-} level;
 
 typedef struct table {
     row *rows;
-    level *levels; /* the outermost first */
-    int64_t n, depth;
-    size_t capacity, levels_capacity;
+    int64_t n, inner; /* inner: the row of the module that the walk is in, -1: none */
+    size_t capacity;
     tni_map seen; /* tensors counted so far, and modules: -> their first path */
     int inside;   /* levels below a module that was shown before */
     total parameters, buffers;
@@ -55,7 +49,12 @@ static tn_status add_row(table *t, const char *name, const char *text, int64_t p
                          int64_t buffers)
 {
     if (!tni_room(&t->rows, &t->capacity, (size_t)t->n, 1, sizeof *t->rows)) return TN_E_NOMEM;
-    row r = { .depth = t->depth, .parameters = parameters, .buffers = buffers, .times = 1 };
+    row r = { .depth = t->inner < 0 ? 0 : t->rows[t->inner].depth + 1,
+              .parameters = parameters,
+              .buffers = buffers,
+              .times = 1,
+              .parent = t->inner,
+              .child = -1 };
     r.text = tni_strdup(text);
     r.name = tni_strdup(name);
     t->rows[t->n++] = r;
@@ -121,19 +120,15 @@ static tn_status go_in(tn_module *m, const char *path, void *user)
             return TN_E_NOMEM;
         }
     }
-    if (!tni_room(&t->levels, &t->levels_capacity, (size_t)t->depth, 1, sizeof *t->levels))
-        return TN_E_NOMEM;
     char type[256];
     tni_module_text(m, type, sizeof type);
     char text[LONGEST + 512];
     snprintf(text, sizeof text, "%s%s%s%s", type, tn_module_frozen(m) && !before ? ", frozen" : "",
              before ? ", tied to " : "", before ? before : "");
-    const size_t above = t->depth ? t->levels[t->depth - 1].path : 0;
-    const char *name = path + above + (above > 0);
+    const char *dot = strrchr(path, '.'), *name = dot ? dot + 1 : path;
     tn_status status = add_row(t, name[0] ? shown_path(name, first) : "", text, -1, -1);
     if (status != TN_OK) return status;
-    t->levels[t->depth++] =
-        (level){ .row = t->n - 1, .child = -1, .path = (size_t)(name - path) + strlen(name) };
+    t->inner = t->n - 1;
     for (int i = 0; !before && status == TN_OK && i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
         if (slot->kind == TNI_PARAMETER || slot->kind == TNI_BUFFER) status = member(t, slot);
@@ -174,9 +169,10 @@ static tn_status come_out(tn_module *m, const char *path, void *user)
     table *t = user;
     (void)m, (void)path;
     if (t->inside && t->inside-- > 1) return TN_OK;
-    const int64_t own = t->levels[--t->depth].row;
-    if (t->depth == 0) return TN_OK;
-    level *parent = &t->levels[t->depth - 1];
+    const int64_t own = t->inner;
+    t->inner = t->rows[own].parent;
+    if (t->inner < 0) return TN_OK;
+    row *parent = &t->rows[t->inner];
     if (parent->child >= 0 && alike(t, parent->child, own)) {
         drop_rows(t, own);
         t->rows[parent->child].times++;
@@ -193,7 +189,6 @@ static void forget(table *t)
     tni_map_free(&t->seen);
     drop_rows(t, 0);
     tni_room_free(&t->rows, &t->capacity, sizeof *t->rows);
-    tni_room_free(&t->levels, &t->levels_capacity, sizeof *t->levels);
 }
 
 /* ---- printing -------------------------------------------------------------------------------- */
@@ -294,7 +289,7 @@ static void print_total(FILE *file, const char *what, total sum, const char *pla
 tn_status tn_module_summary(FILE *file, tn_module *m)
 {
     TNI_C_NUMBERS;
-    table t = { 0 };
+    table t = { .inner = -1 };
     if (!file)
         return tni_error(TN_E_INVALID, "tn_module_summary: the file is NULL: want an open one");
     tn_status status = tni_module_check("tn_module_summary", m);
