@@ -215,13 +215,6 @@ static tn_status capture_step(tn_capture *c)
     return status;
 }
 
-/* Undoes what the host did in the capture, even if it succeeded: the run that follows does it. */
-static void put_back(tn_capture *c)
-{
-    tni_capture_uncount(c);
-    tni_notes_take_back(c->notes);
-}
-
 static tn_status capture(tn_capture *c)
 {
     c->notes = tni_notes_begin(c);
@@ -232,7 +225,9 @@ static tn_status capture(tn_capture *c)
     tn_status status = capture_step(c);
     tni_autocast_forget();
     tni_notes_end(c->notes);
-    put_back(c);
+    /* Undoes what the host did, even if it succeeded: the run that follows does it. */
+    tni_capture_uncount(c);
+    tni_notes_take_back(c->notes);
     return status;
 }
 

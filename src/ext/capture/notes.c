@@ -106,12 +106,6 @@ static void storage_made(tni_watcher *self, tni_storage *s)
     pthread_mutex_unlock(lock);
 }
 
-/* Whether t was made in the step. */
-static bool was_made(const tni_notes *r, const tn_tensor *t)
-{
-    return t->storage->seen == r->serial && t->storage->seen_as < 0;
-}
-
 /* Replays behave as in the mode that the module was called in. */
 static void called(tni_watcher *self, tn_module *m)
 {
@@ -136,7 +130,8 @@ static tn_status grad_changes(tni_watcher *self, tn_tensor *leaf, bool adding)
 {
     tni_notes *r = (tni_notes *)self;
     const tn_tensor *grad = tni_grad_of(leaf);
-    if (adding && grad && !was_made(r, grad))
+    bool made = grad && grad->storage->seen == r->serial && grad->storage->seen_as < 0;
+    if (adding && grad && !made) /* not in the step */
         return refuse(r, "tn_backward", "adds to a gradient from before it",
                       "tn_optim_zero_grad in the step, before tn_backward");
     if (leaf->storage->device.type == TN_CPU) return TN_OK;

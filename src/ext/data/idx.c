@@ -134,12 +134,6 @@ static tn_status open_stream(stream *s, const char *path)
     return status;
 }
 
-static void close_stream(stream *s)
-{
-    if (s->gz) inflateEnd(&s->z);
-    tni_input_close(&s->in);
-}
-
 /* ---- the format ------------------------------------------------------------------------------ */
 
 typedef struct header {
@@ -268,7 +262,8 @@ tn_tensor *tn_idx_load(const char *path)
         header h = { 0 };
         if (read_header(s, &h) == TN_OK) t = tn_empty_as(h.shape, h.dtype, tn_cpu());
         if (t && read_values(s, &h, tni_data(t)) != TN_OK) t = NULL;
-        close_stream(s);
+        if (s->gz) inflateEnd(&s->z);
+        tni_input_close(&s->in);
     }
     tni_free(s, sizeof *s);
     return t;

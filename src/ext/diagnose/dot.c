@@ -236,15 +236,6 @@ static void write_all(FILE *file, const drawing *d)
     fprintf(file, "}\n");
 }
 
-static void drawing_free(drawing *d)
-{
-    for (size_t i = 0; i < d->n_shapes; i++) tni_bytes_free(&d->shapes[i].line);
-    for (size_t i = 0; i < d->n_boxes; i++) tni_bytes_free(&d->boxes[i].title);
-    tni_room_free(&d->shapes, &d->shape_room, sizeof *d->shapes);
-    tni_room_free(&d->boxes, &d->box_room, sizeof *d->boxes);
-    tni_room_free(&d->edges, &d->edge_room, sizeof *d->edges);
-}
-
 tn_status tn_graph_dot(FILE *file, tn_tensor *root, tn_graph_options options)
 {
     if (!file) return tni_error(TN_E_INVALID, "tn_graph_dot: the file is NULL: want an open one");
@@ -259,6 +250,10 @@ tn_status tn_graph_dot(FILE *file, tn_tensor *root, tn_graph_options options)
         if (fflush(file) != 0 || ferror(file))
             status = tni_error(TN_E_IO, "tn_graph_dot: the file cannot be written");
     }
-    drawing_free(&d);
+    for (size_t i = 0; i < d.n_shapes; i++) tni_bytes_free(&d.shapes[i].line);
+    for (size_t i = 0; i < d.n_boxes; i++) tni_bytes_free(&d.boxes[i].title);
+    tni_room_free(&d.shapes, &d.shape_room, sizeof *d.shapes);
+    tni_room_free(&d.boxes, &d.box_room, sizeof *d.boxes);
+    tni_room_free(&d.edges, &d.edge_room, sizeof *d.edges);
     return status;
 }

@@ -256,14 +256,6 @@ static void unhook(tni_run *r)
     }
 }
 
-static tn_status judge_loss(const tni_run *r, tn_tensor *loss)
-{
-    if (!loss) return tni_poison(r->function, "the loss");
-    if (!tni_none(loss) && tni_shape_numel(&loss->shape) == 1) return TN_OK;
-    return tni_error(TN_E_SHAPE, "%s: the loss is %s: want one element", r->function,
-                     tni_text(loss));
-}
-
 tn_status tni_run_carry(tni_run *r, tn_module *model)
 {
     bool was = tn_set_grad_enabled(false);
@@ -305,7 +297,11 @@ tn_status tni_run_watch(tni_run *r, tn_module *model, tni_loss loss, void *user,
         *result = loss(model, user);
         running = NULL;
         tni_watch(NULL);
-        status = judge_loss(r, *result);
+        if (!*result)
+            status = tni_poison(r->function, "the loss");
+        else if (tni_none(*result) || tni_shape_numel(&(*result)->shape) != 1)
+            status = tni_error(TN_E_SHAPE, "%s: the loss is %s: want one element", r->function,
+                               tni_text(*result));
     }
     unhook(r);
     tn_set_grad_enabled(was);

@@ -324,16 +324,6 @@ static tn_status check_copy(check *c)
     return status == TN_OK ? restored : status;
 }
 
-static tn_status checked_options(const char *function, tn_module_gradcheck_options *o)
-{
-    if (o->eps == 0) o->eps = 1e-6;
-    if (o->atol == 0) o->atol = 1e-7;
-    if (o->rtol == 0) o->rtol = 1e-5;
-    if (o->eps > 0 && o->atol > 0 && o->rtol > 0) return TN_OK;
-    return tni_error(TN_E_INVALID, "%s: eps %g, atol %g, rtol %g: want all above 0", function,
-                     o->eps, o->atol, o->rtol);
-}
-
 tn_status tn_module_gradcheck(tn_module *m, tn_tensor *(*loss)(tn_module *m, void *user),
                               void *user, tn_module_gradcheck_options options)
 {
@@ -345,7 +335,12 @@ tn_status tn_module_gradcheck(tn_module *m, tn_tensor *(*loss)(tn_module *m, voi
     bool was = tn_set_grad_enabled(true), counted = tni_padding_counts;
     tni_padding_counts = true;
     tn_scope scope = tn_scope_begin();
-    status = checked_options(c.run.function, &options);
+    if (options.eps == 0) options.eps = 1e-6;
+    if (options.atol == 0) options.atol = 1e-7;
+    if (options.rtol == 0) options.rtol = 1e-5;
+    if (!(options.eps > 0 && options.atol > 0 && options.rtol > 0))
+        status = tni_error(TN_E_INVALID, "%s: eps %g, atol %g, rtol %g: want all above 0",
+                           c.run.function, options.eps, options.atol, options.rtol);
     c.o = options;
     if (status == TN_OK) status = (c.model = copy_of(m)) ? check_copy(&c) : tni_pending();
     tni_run_free(&c.run);

@@ -141,18 +141,6 @@ tn_data_parallel *tn_data_parallel_new(tn_module *model, tn_data_parallel_option
     return NULL;
 }
 
-static void free_parameters(tn_data_parallel *p)
-{
-    size_t n = (size_t)p->sync.n;
-    for (size_t i = 0; i < n; i++) {
-        if (p->sync.leaf) tn_drop(p->sync.leaf[i].leaf);
-        if (p->part) tni_strfree(p->part[i].name);
-    }
-    tni_free(p->sync.leaf, n * sizeof *p->sync.leaf);
-    tni_free(p->part, n * sizeof *p->part);
-    tni_free(p->reports, (1 + (size_t)tn_parallel_size()) * p->n_bytes);
-}
-
 void tn_data_parallel_free(tn_data_parallel *p)
 {
     if (!p) return;
@@ -163,7 +151,14 @@ void tn_data_parallel_free(tn_data_parallel *p)
         tni_buckets_free(p);
     }
     if (p->grouped && !p->broken) tni_ranks()->group_free(&p->group);
-    free_parameters(p);
+    size_t n = (size_t)p->sync.n;
+    for (size_t i = 0; i < n; i++) {
+        if (p->sync.leaf) tn_drop(p->sync.leaf[i].leaf);
+        if (p->part) tni_strfree(p->part[i].name);
+    }
+    tni_free(p->sync.leaf, n * sizeof *p->sync.leaf);
+    tni_free(p->part, n * sizeof *p->part);
+    tni_free(p->reports, (1 + (size_t)tn_parallel_size()) * p->n_bytes);
     tni_room_free(&p->block, &p->block_capacity, 1);
     for (size_t i = 0; i < p->n_rules; i++) tni_strfree(p->rules[i].prefix);
     tni_room_free(&p->rules, &p->rule_capacity, sizeof *p->rules);

@@ -301,12 +301,6 @@ static int find_local_rank(void)
     return code == MPI_SUCCESS ? MPI_Comm_free(&here) : code;
 }
 
-/* A setting that Open MPI reads when it starts; others ignore it. The user's choice stays. */
-static bool choose_sums(void)
-{
-    return setenv("OMPI_MCA_coll_libnbc_iallreduce_algorithm", "3", 0) == 0;
-}
-
 static int start(void)
 {
     int given = MPI_THREAD_SINGLE, started = 0;
@@ -327,7 +321,9 @@ const tni_mpi *tenon_mpi_open(const char *id, char *why, size_t size)
         return NULL;
     }
     int n = 0;
-    const char *reason = choose_sums() ? tni_mpi_reason(start()) : "out of memory";
+    /* A setting that Open MPI reads when it starts; others ignore it. The user's choice stays. */
+    bool chosen = setenv("OMPI_MCA_coll_libnbc_iallreduce_algorithm", "3", 0) == 0;
+    const char *reason = chosen ? tni_mpi_reason(start()) : "out of memory";
     if (!reason) reason = tni_mpi_wait_open(table.rank, table.size);
     if (reason) {
         snprintf(why, size, "did not start: %s", reason);

@@ -13,13 +13,6 @@ static tn_status emit(tni_zip_writer *zip, const void *data, size_t nbytes)
     return zip->file ? tni_file_write(zip->file, data, nbytes) : TN_OK;
 }
 
-static tn_status emit_bytes(tni_zip_writer *zip, tni_bytes *b)
-{
-    tn_status status = b->failed ? tni_pending() : emit(zip, b->data, b->n);
-    tni_bytes_free(b);
-    return status;
-}
-
 static bool is_large(const tni_zip_writer *zip, uint64_t value)
 {
     return value >= (zip->limit ? zip->limit : UINT32_MAX);
@@ -75,7 +68,8 @@ tn_status tni_zip_add(tni_zip_writer *zip, const char *name, const void *data, s
     tni_little_add(&b, 0x4246 | (uint64_t)padding << 16,
                    4); /* "FB", as PyTorch marks its padding */
     for (size_t i = 0; i < padding; i++) tni_little_add(&b, 'Z', 1);
-    tn_status status = emit_bytes(zip, &b);
+    tn_status status = b.failed ? tni_pending() : emit(zip, b.data, b.n);
+    tni_bytes_free(&b);
     return status == TN_OK && nbytes ? emit(zip, data, nbytes) : status;
 }
 
