@@ -10,8 +10,6 @@
 static char fresh_object;
 static void *const fresh = &fresh_object; /* in `known`: made in this run, no number yet */
 
-static _Thread_local tni_run *running;
-
 /* ---- small things ---------------------------------------------------------------------------- */
 
 tn_status tni_say(tni_lines *lines, const char *format, ...)
@@ -169,7 +167,7 @@ static tn_status enter(tn_module *m, int n_in, tn_tensor **in, void *user)
     tni_run *r = user;
     int part = (int)((uintptr_t)tni_map_get(&r->number, m) - 1);
     tn_status status = TN_OK;
-    if (r != running) return TN_OK; /* another thread calls a watched module */
+    if (tni_watching != &r->watcher) return TN_OK; /* another thread calls a watched module */
     for (int i = 0; i < n_in && status == TN_OK; i++) {
         if (tni_none(in[i])) continue;
         int n;
@@ -192,7 +190,7 @@ static tn_status leave(tn_module *m, int n_in, tn_tensor *const *in, int n_out, 
 {
     tni_run *r = user;
     (void)n_in, (void)in, (void)n_out, (void)out;
-    if (r != running) return TN_OK;
+    if (tni_watching != &r->watcher) return TN_OK;
     for (bool found = false; r->n_frame && !found;)
         found = r->part[r->frame[--r->n_frame]].module == m;
     return TN_OK;
@@ -292,10 +290,8 @@ tn_status tni_run_watch(tni_run *r, tn_module *model, tni_loss loss, void *user,
                                     .changes = saw_write };
         tni_autocast_forget(); /* the run must see casts reading the parameters */
         tni_watch(&r->watcher);
-        running = r;
         tn_set_grad_enabled(true);
         *result = loss(model, user);
-        running = NULL;
         tni_watch(NULL);
         if (!*result)
             status = tni_poison(r->function, "the loss");

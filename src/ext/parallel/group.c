@@ -172,8 +172,8 @@ tn_status tn_parallel_broadcast(tn_tensor *t, int from)
     return mpi ? tni_ranks_copy(f, world, same_kind(f, t, from), t, from) : TN_OK;
 }
 
-/* data has room for n + 1 numbers: the last one says whether a rank has failed before, with bytes of
- * 1, a positive number in every dtype. All succeed, or all fail. */
+/* data has room for n + 1 numbers: the last one says whether a rank has failed before, with bytes
+ * of 1, a positive number in every dtype. All succeed, or all fail. */
 static tn_status sum_in(const char *function, tn_tensor *t, void *data, size_t n)
 {
     size_t size = tn_dtype_size(t->dtype);

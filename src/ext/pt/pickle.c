@@ -243,7 +243,7 @@ static tn_status build(tni_pickle *p, int64_t n)
     return TN_OK;
 }
 
-/* ---- names and calls -------------------------------------------------------------------------- */
+/* ---- names and calls ------------------------------------------------------------------------- */
 
 /* Limit on the elements of an expanded tensor (strides of 0): tiny in the file, but large when
  * copied. */
