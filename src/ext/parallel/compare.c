@@ -71,56 +71,38 @@ tn_status tn_parallel_agree(tn_status status)
     return tni_ranks() ? tni_agree("tn_parallel_agree", tni_ranks_group(), status) : status;
 }
 
-tn_status tn_parallel_same(const char *what, const void *data, size_t nbytes)
-{
-    static const char f[] = "tn_parallel_same";
-    if (!what || (!data && nbytes)) return tni_poison(f, what ? "data" : "what");
-    if (!tni_ranks()) return TN_OK;
-    remark note = { 0 };
-    uint64_t own[] = { nbytes, tni_hash(TNI_NO_HASH, data, nbytes) }, first[] = { own[0], own[1] };
-    tni_mpi_group group = tni_ranks_group();
-    tn_status status = tni_ranks_status(f, tni_ranks()->broadcast(group, first, sizeof first, 0));
-    if (status != TN_OK) return status;
-    if (memcmp(own, first, sizeof first) != 0) {
-        note.status = TN_E_STATE;
-        snprintf(note.text, NOTE, "%.400s is not the same as on rank 0", what);
-    }
-    return exchange_notes(f, group, &note);
-}
-
 /* ---- line by line ---------------------------------------------------------------------------- */
 
-enum { DIGITS = 16 }; /* of the hash with which a tensor's line begins */
+enum { DIGITS = 16 }; /* of a hash */
 
-/* Writes the first line that differs to the note; bits: a line is a hash and a tensor. */
-static void note_difference(remark *note, const char *own, const char *first, bool bits)
+/* Writes the first line that differs to the note; verdict: what is said of it, and the line begins
+ * with a hash; NULL: that it is to be as on rank 0. */
+static void note_difference(remark *note, const char *own, const char *first, const char *verdict)
 {
-    const char *what =
-        strcspn(own, "\n") == strcspn(first, "\n") && strncmp(own, first, strcspn(own, "\n")) == 0
-            ? "model"
-            : "call"; /* its options are the first line */
+    const char *what = "call"; /* its options are the first line */
     while (*own && *first) {
         size_t n = strcspn(own, "\n"), m = strcspn(first, "\n");
         if (n != m || memcmp(own, first, n) != 0) break;
         own += n + 1;
         first += m + 1;
+        what = "model";
     }
     if (!*own && !*first) return;
     note->status = TN_E_STATE;
-    if (bits) own += *own ? DIGITS + 1 : 0;
-    int n = (int)TNI_MIN(strcspn(own, "\n"), bits ? 400 : 200);
-    if (bits)
-        snprintf(note->text, NOTE, "%.*s has other bits than on rank 0", n,
-                 *own ? own : "what is not there");
+    if (verdict) own += TNI_MIN(strcspn(own, "\n"), DIGITS + 1);
+    int n = (int)TNI_MIN(strcspn(own, "\n"), verdict ? 400 : 200);
+    if (!*own) n = (int)strlen(own = "nothing more");
+    if (verdict)
+        snprintf(note->text, NOTE, "%.*s %s", n, own, verdict);
     else
         snprintf(note->text, NOTE, "the %s has %.*s, where rank 0 has %.*s: want the same %s", what,
-                 n, *own ? own : "nothing more", (int)TNI_MIN(strcspn(first, "\n"), 200),
-                 *first ? first : "nothing more", what);
+                 n, own, (int)TNI_MIN(strcspn(first, "\n"), 200), *first ? first : "nothing more",
+                 what);
 }
 
 /* Compares this rank's text with rank 0's, and frees it; status: whether it could be made. */
 static tn_status compare_text(const char *function, tni_mpi_group group, tn_status status,
-                              tni_bytes *own, bool bits)
+                              tni_bytes *own, const char *verdict)
 {
     remark note = { 0 };
     const tni_mpi *mpi = tni_ranks();
@@ -134,12 +116,23 @@ static tn_status compare_text(const char *function, tni_mpi_group group, tn_stat
     if (status == TN_OK && tn_parallel_rank() == 0) memcpy(first, own->data, n);
     if (status == TN_OK) status = tni_ranks_status(function, mpi->broadcast(group, first, n, 0));
     if (status == TN_OK) {
-        note_difference(&note, own->data, first, bits);
+        note_difference(&note, own->data, first, verdict);
         status = exchange_notes(function, group, &note);
     }
     tni_free(first, n + 1);
     tni_bytes_free(own);
     return status;
+}
+
+tn_status tn_parallel_same(const char *what, const void *data, size_t nbytes)
+{
+    static const char f[] = "tn_parallel_same";
+    if (!what || (!data && nbytes)) return tni_poison(f, what ? "data" : "what");
+    if (!tni_ranks()) return TN_OK;
+    tni_bytes own = { 0 };
+    uint64_t hash = tni_hash(tni_hash(TNI_NO_HASH, &nbytes, sizeof nbytes), data, nbytes);
+    tni_bytes_printf(&own, "%0*" PRIx64 " %s\n", DIGITS, hash, what);
+    return compare_text(f, tni_ranks_group(), TN_OK, &own, "is not the same as on rank 0");
 }
 
 tn_list *tni_same_on_all(tn_module *model)
@@ -172,7 +165,7 @@ tn_status tni_same_models(const char *function, const tn_data_parallel *p)
                          tni_shape_text(&e->tensor->shape), tn_dtype_name(e->tensor->dtype),
                          frozen ? ", frozen" : "");
     }
-    return compare_text(function, p->group, all ? TN_OK : tni_pending(), &own, false);
+    return compare_text(function, p->group, all ? TN_OK : tni_pending(), &own, NULL);
 }
 
 tn_status tn_data_parallel_check(const tn_data_parallel *p)
@@ -192,7 +185,7 @@ tn_status tn_data_parallel_check(const tn_data_parallel *p)
             hash = 0;
         tni_bytes_printf(&own, "%0*" PRIx64 " %s %s\n", DIGITS, hash, kind_of(e), e->name);
     }
-    status = compare_text(function, p->group, status, &own, true);
+    status = compare_text(function, p->group, status, &own, "has other bits than on rank 0");
     tn_scope_end(scope);
     return status;
 }

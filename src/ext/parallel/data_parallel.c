@@ -193,20 +193,6 @@ static bool unused_on(const tn_data_parallel *p, int rank, int parameter)
     return trained && !used;
 }
 
-/* The parameters that require grad and have no gradient now. */
-static tn_list *unused_alone(const tn_data_parallel *p)
-{
-    const tn_list *all = tn_parameters(p->model);
-    tn_list *list = all ? tn_list_new() : NULL;
-    for (int i = 0; list && i < all->n; i++) {
-        tn_tensor *t = all->entry[i].tensor;
-        if (t->requires_grad && !(t->gm && t->gm->grad) &&
-            tn_list_add(list, all->entry[i].name, t) != TN_OK)
-            return NULL;
-    }
-    return list;
-}
-
 tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank)
 {
     static const char f[] = "tn_data_parallel_unused";
@@ -214,17 +200,19 @@ tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank)
     if (rank < -1 || rank >= tn_parallel_size())
         return tni_fail(TN_E_INDEX, "%s: rank %d: want one of 0 to %d, or -1", f, rank,
                         tn_parallel_size() - 1);
-    if (!tni_ranks()) return unused_alone(p);
-    if (!p->reported)
+    if (tni_ranks() && !p->reported)
         return tni_fail(TN_E_STATE,
                         "%s: there was no averaging backward, or the last one failed: want one "
                         "before",
                         f);
-    tn_list *list = tn_list_new();
-    for (int i = 0; i < p->sync.n && list; i++)
-        if (unused_on(p, rank, i) &&
-            tn_list_add(list, p->part[i].name, p->sync.leaf[i].leaf) != TN_OK)
-            return NULL;
+    const tn_list *all = tn_parameters(p->model);
+    tn_list *list = all ? tn_list_new() : NULL;
+    int n = !list ? 0 : tni_ranks() ? TNI_MIN(all->n, p->sync.n) : all->n;
+    for (int i = 0; i < n; i++) {
+        tn_tensor *t = all->entry[i].tensor;
+        bool unused = tni_ranks() ? unused_on(p, rank, i) : t->requires_grad && !tni_grad_of(t);
+        if (unused && tn_list_add(list, all->entry[i].name, t) != TN_OK) return NULL;
+    }
     return list;
 }
 
