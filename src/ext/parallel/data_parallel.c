@@ -10,12 +10,22 @@
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
-static tn_status check_tensors(const char *function, const tn_list *list, tn_device device)
+/* Whether all are on the device, and no other handle averages one: two would send its gradient
+ * twice, and only one would get the average. */
+static tn_status check_tensors(const char *function, const tn_list *all, tn_device device)
 {
-    for (int i = 0; i < list->n; i++)
-        if (list->entry[i].tensor->storage->device.type != device.type)
+    for (int i = 0; i < all->n; i++) {
+        const tn_entry *e = &all->entry[i];
+        if (e->kind == TN_BUFFER && !tni_ranks()) continue;
+        if (e->tensor->storage->device.type != device.type)
             return tni_error(TN_E_DEVICE, "%s: %s is not on the %s: want the whole model there",
-                             function, list->entry[i].name, device.type == TN_CPU ? "CPU" : "GPU");
+                             function, e->name, device.type == TN_CPU ? "CPU" : "GPU");
+        if (e->tensor->gm && e->tensor->gm->sync)
+            return tni_error(TN_E_STATE,
+                             "%s: another tn_data_parallel averages %s already: want one handle of "
+                             "a parameter",
+                             function, e->name);
+    }
     return TN_OK;
 }
 
@@ -52,20 +62,6 @@ static tn_status check(const char *function, const tn_module *model, tn_data_par
     return TN_OK;
 }
 
-/* Two handles would send a parameter's gradient twice, and only one would get the average. */
-static tn_status check_free(const char *function, const tn_list *parameters)
-{
-    for (int i = 0; i < parameters->n; i++) {
-        const tni_gradmeta *gm = parameters->entry[i].tensor->gm;
-        if (gm && gm->sync)
-            return tni_error(TN_E_STATE,
-                             "%s: another tn_data_parallel averages %s already: want one handle of "
-                             "a parameter",
-                             function, parameters->entry[i].name);
-    }
-    return TN_OK;
-}
-
 /* Makes what a handle of several ranks needs on this rank. */
 static tn_status fill_in(const char *function, tn_data_parallel *p, const tn_list *parameters)
 {
@@ -89,14 +85,12 @@ static tn_status prepare(const char *function, tn_data_parallel **made, tn_modul
     p->rule = o.buffers;
     p->messages = o.messages;
     p->bucket_bytes = o.bucket_bytes ? o.bucket_bytes : BUCKET;
-    const tn_list *parameters = tn_parameters(model), *buffers = tni_persistent(model);
-    if (!parameters || !buffers) return tni_pending();
+    const tn_list *parameters = tn_parameters(model), *all = tni_same_on_all(model);
+    if (!parameters || !all) return tni_pending();
     if (parameters->n == 0)
         return tni_error(TN_E_INVALID, "%s: the model has no parameters: want some", function);
     p->device = parameters->entry[0].tensor->storage->device;
-    status = check_tensors(function, parameters, p->device);
-    if (status == TN_OK && tni_ranks()) status = check_tensors(function, buffers, p->device);
-    if (status == TN_OK) status = check_free(function, parameters);
+    status = check_tensors(function, all, p->device);
     return status == TN_OK && tni_ranks() ? fill_in(function, p, parameters) : status;
 }
 

@@ -225,11 +225,6 @@ static tn_status compare_reports(const tn_data_parallel *p)
 
 /* ---- what the engine calls ------------------------------------------------------------------- */
 
-static tn_data_parallel *owner(tni_sync *s)
-{
-    return (tn_data_parallel *)s;
-}
-
 /* Whether the model still has the parameters that the buckets were made for. */
 static tn_status check_parameters(const tn_data_parallel *p)
 {
@@ -261,7 +256,7 @@ tn_status tni_usable(const char *caller, const tn_data_parallel *p)
 
 static tn_status begin(tni_sync *s)
 {
-    tn_data_parallel *p = owner(s);
+    tn_data_parallel *p = (tn_data_parallel *)s;
     tn_status status = tni_usable(function, p);
     if (status != TN_OK) return status;
     p->begun = false;
@@ -280,7 +275,7 @@ static tn_status begin(tni_sync *s)
 
 static tn_status ready(tni_sync *s, int index)
 {
-    tn_data_parallel *p = owner(s);
+    tn_data_parallel *p = (tn_data_parallel *)s;
     tn_status status = fill(p, index);
     if (status == TN_OK) status = send_full(p);
     return status == TN_OK ? move_on(p) : status;
@@ -301,7 +296,7 @@ static tn_status wait_all(tn_data_parallel *p)
 
 static tn_status finish(tni_sync *s)
 {
-    tn_data_parallel *p = owner(s);
+    tn_data_parallel *p = (tn_data_parallel *)s;
     tn_status status = TN_OK;
     for (int i = 0; i < s->n && status == TN_OK; i++)
         if (!p->part[i].there) status = fill(p, i);
@@ -327,7 +322,7 @@ static tn_status finish(tni_sync *s)
 /* All ranks know from the reports whether one of them needed memory for an average. */
 static tn_status agree(tni_sync *s, tn_status status)
 {
-    const tn_data_parallel *p = owner(s);
+    const tn_data_parallel *p = (tn_data_parallel *)s;
     bool needed = false;
     for (int i = 0; i < s->n; i++)
         for (int r = 0; r < tn_parallel_size() && s->leaf[i].used; r++)
@@ -339,7 +334,7 @@ static tn_status agree(tni_sync *s, tn_status status)
  * message is left on its way. */
 static tn_status fail(tni_sync *s, tn_status status)
 {
-    tn_data_parallel *p = owner(s);
+    tn_data_parallel *p = (tn_data_parallel *)s;
     p->apart |= s->agreed;
     p->reported = false;
     if (!p->begun) return status;

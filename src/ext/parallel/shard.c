@@ -45,9 +45,9 @@ typedef struct tni_shard {
     tni_shard_word *word;   /* of each */
     tn_tensor **dense;      /* of each parameter, in a step: a copy if it is not dense, or NULL */
     size_t dense_capacity;
-    size_t most, piece;  /* most bytes that a rank sends in a step; bytes per message */
-    char *block;         /* a piece from this rank, then one from each: (1 + size) piece */
-    size_t block_nbytes; /* 0: none */
+    size_t most, piece; /* most bytes that a rank sends in a step; bytes per message */
+    char *block;        /* a piece from this rank, then one from each: (1 + size) piece */
+    size_t block_room;
 } tni_shard;
 
 /* ---- sharding -------------------------------------------------------------------------------- */
@@ -225,17 +225,10 @@ static tn_status make_block(tni_shard *s)
     if (s->most == 0) return TN_OK;
     s->piece = TNI_MAX(TNI_MIN((size_t)PIECE, BLOCK / size), LEAST);
     s->piece = TNI_MIN(s->piece, s->most);
-    s->block_nbytes = (1 + size) * s->piece;
-    s->block = tni_calloc(s->block_nbytes); /* rows end at different places */
-    if (s->block) return TN_OK;
-    s->block_nbytes = 0;
-    return TN_E_NOMEM;
-}
-
-static void free_block(tni_shard *s)
-{
-    if (s->block_nbytes) tni_free(s->block, s->block_nbytes);
-    s->block_nbytes = 0;
+    size_t nbytes = (1 + size) * s->piece;
+    if (!tni_room(&s->block, &s->block_room, 0, nbytes, 1)) return TN_E_NOMEM;
+    memset(s->block, 0, nbytes); /* rows end at different places */
+    return TN_OK;
 }
 
 static tn_status begin(tni_optim_shards *base, tn_status status)
@@ -252,7 +245,7 @@ static tn_status begin(tni_optim_shards *base, tn_status status)
     if (status == TN_OK) status = make_dense(s);
     if (status == TN_OK) status = make_block(s);
     status = shard_agree(step_function, s, status, true);
-    if (status != TN_OK) free_block(s);
+    if (status != TN_OK) tni_room_free(&s->block, &s->block_room, 1);
     return status;
 }
 
@@ -313,7 +306,7 @@ static tn_status end(tni_optim_shards *base)
     tn_status status = copy_strided(s, true);
     if (status == TN_OK) status = exchange(s);
     if (status == TN_OK) status = copy_strided(s, false);
-    free_block(s);
+    tni_room_free(&s->block, &s->block_room, 1);
     return status;
 }
 
@@ -328,7 +321,7 @@ static void drop(tni_optim_shards *base)
             *at = s->next;
             break;
         }
-    free_block(s);
+    tni_room_free(&s->block, &s->block_room, 1);
     tni_free(s->rank, size * sizeof *s->rank);
     tni_free(s->word, size * sizeof *s->word);
     tni_room_free(&s->dense, &s->dense_capacity, sizeof *s->dense);
