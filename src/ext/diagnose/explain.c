@@ -83,7 +83,7 @@ static way follow(report *x, int parameter)
     return w;
 }
 
-static tn_status say_cut(report *x, const char *name, const way *w)
+static void say_cut(report *x, const char *name, const way *w)
 {
     static const char *const does[] = { [TNI_CUT_DTYPE] = "made ",
                                         [TNI_CUT_DETACH] = "cuts it off",
@@ -93,32 +93,29 @@ static tn_status say_cut(report *x, const char *name, const way *w)
     const tni_use *use = w->cut;
     const bool dtype = use->cut == TNI_CUT_DTYPE;
     char at[256];
-    return tni_say(&x->findings, "%s: no gradient%s: %s%s %s%s%s (in %s)", name, x->here,
-                   use->prefix, use->op, does[use->cut],
-                   dtype ? tn_dtype_name(x->run.value[w->lost].dtype) : "", dtype ? " of it" : "",
-                   tni_run_place(&x->run, use->module, at, sizeof at));
+    tni_say(&x->findings, "%s: no gradient%s: %s%s %s%s%s (in %s)", name, x->here, use->prefix,
+            use->op, does[use->cut], dtype ? tn_dtype_name(x->run.value[w->lost].dtype) : "",
+            dtype ? " of it" : "", tni_run_place(&x->run, use->module, at, sizeof at));
 }
 
-static tn_status explain_missing(report *x, const tn_entry *e)
+static void explain_missing(report *x, const tn_entry *e)
 {
     int n = tni_run_number(&x->run, e->tensor);
-    way w = { 0 };
-    if (n >= 0) w = follow(x, n);
-    if (!w.last) {
-        x->counts.unread++;
-        return tni_say(&x->findings, "%s: no gradient%s: never read", e->name, x->here);
-    }
-    if (w.cut) {
-        x->counts.cut++;
-        return say_cut(x, e->name, &w);
-    }
-    x->counts.unused++;
+    way w = n >= 0 ? follow(x, n) : (way){ 0 };
+    x->counts.unread += !w.last;
+    x->counts.cut += w.last && w.cut;
+    x->counts.unused += w.last && !w.cut;
     char at[256];
-    tni_run_place(&x->run, w.last->module, at, sizeof at);
-    return tni_say(
-        &x->findings,
-        "%s: no gradient%s: its results do not reach the loss, the last one is of %s%s (in %s)",
-        e->name, x->here, w.last->prefix, w.last->op, at);
+    if (!w.last)
+        tni_say(&x->findings, "%s: no gradient%s: never read", e->name, x->here);
+    else if (w.cut)
+        say_cut(x, e->name, &w);
+    else
+        tni_say(&x->findings,
+                "%s: no gradient%s: its results do not reach the loss, the last one is of %s%s (in "
+                "%s)",
+                e->name, x->here, w.last->prefix, w.last->op,
+                tni_run_place(&x->run, w.last->module, at, sizeof at));
 }
 
 static tn_status judge_gradient(report *x, const tn_entry *e, tn_tensor *grad)
@@ -127,13 +124,13 @@ static tn_status judge_gradient(report *x, const tn_entry *e, tn_tensor *grad)
     tn_status status = tni_magnitude(grad, &largest);
     if (status != TN_OK || (isfinite(largest) && largest > 0)) return status;
     if (tni_shape_numel(&grad->shape) == 0) return TN_OK;
-    if (isfinite(largest)) {
-        x->counts.zero++;
-        return tni_say(&x->findings, "%s: its gradient is zero everywhere", e->name);
-    }
-    x->counts.nonfinite++;
-    return tni_say(&x->findings, "%s: its gradient holds %s", e->name,
-                   isnan(largest) ? "nan" : "inf");
+    x->counts.zero += largest == 0;
+    x->counts.nonfinite += largest != 0;
+    tni_say(&x->findings, "%s: its gradient %s", e->name,
+            largest == 0     ? "is zero everywhere"
+            : isnan(largest) ? "holds nan"
+                             : "holds inf");
+    return TN_OK;
 }
 
 static bool holds(const tn_list *list, const tn_tensor *t)
@@ -147,56 +144,48 @@ static tn_status judge_parameters(report *x)
 {
     tn_status status = TN_OK;
     bool finite = isfinite(x->counts.loss);
-    if (!finite) {
-        x->counts.nonfinite++;
-        status =
-            tni_say(&x->findings, "(loss): it is %g: tn_set_anomaly names the op that made it so",
-                    x->counts.loss);
-    }
+    x->counts.nonfinite += !finite;
+    if (!finite)
+        tni_say(&x->findings, "(loss): it is %g: tn_set_anomaly names the op that made it so",
+                x->counts.loss);
     for (int i = 0, k = 0; status == TN_OK && i < x->parameters->n; i++) {
         const tn_entry *e = &x->parameters->entry[i];
-        if (!e->tensor->requires_grad) {
-            if (x->counts.frozen++ < NOTES)
-                status = tni_say(&x->notes, "%s: frozen%s", e->name,
-                                 holds(x->held, e->tensor) ? ", so the optimizer skips it" : "");
-            continue;
-        }
-        tn_tensor *grad = x->run.grad[k++];
-        if (tni_none(grad))
-            status = explain_missing(x, e);
-        else if (finite)
+        tn_tensor *grad = e->tensor->requires_grad ? x->run.grad[k++] : NULL;
+        if (!grad && x->counts.frozen++ < NOTES)
+            tni_say(&x->notes, "%s: frozen%s", e->name,
+                    holds(x->held, e->tensor) ? ", so the optimizer skips it" : "");
+        else if (grad && tni_none(grad))
+            explain_missing(x, e);
+        else if (grad && finite)
             status = judge_gradient(x, e, grad);
     }
-    if (status == TN_OK && x->counts.frozen > NOTES)
-        status = tni_say(&x->notes, "and %d more frozen", x->counts.frozen - NOTES);
+    if (x->counts.frozen > NOTES)
+        tni_say(&x->notes, "and %d more frozen", x->counts.frozen - NOTES);
     return status;
 }
 
 /* ---- the optimizer --------------------------------------------------------------------------- */
 
-static tn_status judge_optimizer(report *x, const tn_optim *opt)
+static void judge_optimizer(report *x, const tn_optim *opt)
 {
-    tn_status status = TN_OK;
-    for (int i = 0; x->held && status == TN_OK && i < x->parameters->n; i++) {
+    for (int i = 0; i < x->parameters->n; i++) {
         const tn_entry *e = &x->parameters->entry[i];
         if (!e->tensor->requires_grad || holds(x->held, e->tensor)) continue;
         x->counts.missing++;
-        status =
-            tni_say(&x->findings, "%s: the optimizer does not hold it%s", e->name,
-                    tni_list_find(x->held, e->name) ? ", but another tensor of that name" : "");
+        tni_say(&x->findings, "%s: the optimizer does not hold it%s", e->name,
+                tni_list_find(x->held, e->name) ? ", but another tensor of that name" : "");
     }
-    for (int i = 0; x->held && status == TN_OK && i < x->held->n; i++) {
+    for (int i = 0; i < x->held->n; i++) {
         const tn_entry *e = &x->held->entry[i];
         if (tni_map_get(&x->run.member, e->tensor)) continue;
         x->counts.foreign++;
-        status = tni_say(&x->findings, "%s: the optimizer holds it, the model does not", e->name);
+        tni_say(&x->findings, "%s: the optimizer holds it, the model does not", e->name);
     }
-    x->counts.reused = opt && opt->reused;
-    if (x->counts.reused && status == TN_OK)
-        status = tni_say(&x->findings,
-                         "(optimizer): its last step used gradients that an earlier step had used: "
-                         "want tn_optim_zero_grad before each backward");
-    return status;
+    x->counts.reused = opt->reused;
+    if (opt->reused)
+        tni_say(&x->findings,
+                "(optimizer): its last step used gradients that an earlier step had used: want "
+                "tn_optim_zero_grad before each backward");
 }
 
 /* ---- the other ranks ------------------------------------------------------------------------- */
@@ -229,31 +218,28 @@ static int list_ranks(const tn_tensor *parameter, char *text, size_t size)
 /* A finding for each parameter that had no gradient on another rank in the last averaging backward;
  * or a note that says why nothing is known. At the end of such a backward each rank has told all
  * others (ext/parallel/reduce.c), so nothing is sent here, and one rank alone may ask. */
-static tn_status judge_ranks(report *x)
+static void judge_ranks(report *x)
 {
-    const tn_list *parameters = x->parameters;
-    tn_status status = TN_OK;
     char ranks[128];
     int averaged = 0, reported = 0;
-    if (tn_parallel_size() == 1) return TN_OK;
-    for (int i = 0; i < parameters->n && status == TN_OK; i++) {
-        const tn_tensor *t = parameters->entry[i].tensor;
-        tni_reported first = tni_reported_of(t, 0);
+    for (int i = 0; i < x->parameters->n; i++) {
+        const tn_entry *e = &x->parameters->entry[i];
+        tni_reported first = tni_reported_of(e->tensor, 0);
         averaged += first != TNI_REPORTED_ALONE;
         if (first == TNI_REPORTED_ALONE || first == TNI_REPORTED_NOTHING) continue;
         reported++;
-        if (list_ranks(t, ranks, sizeof ranks) == 0) continue;
+        if (list_ranks(e->tensor, ranks, sizeof ranks) == 0) continue;
         x->counts.elsewhere++;
-        status = tni_say(&x->findings,
-                         "%s: no gradient on %s of %d in the last averaging backward: "
-                         "tn_explain_training, called there, says why",
-                         parameters->entry[i].name, ranks, tn_parallel_size());
+        tni_say(&x->findings,
+                "%s: no gradient on %s of %d in the last averaging backward: tn_explain_training, "
+                "called there, says why",
+                e->name, ranks, tn_parallel_size());
     }
-    if (status != TN_OK || reported) return status;
-    return tni_say(&x->notes, averaged
-                                  ? "(ranks): before the first averaging backward nothing is "
-                                    "known of the other ranks"
-                                  : "(ranks): no tn_data_parallel averages the model's gradients");
+    if (!reported)
+        tni_say(&x->notes, averaged
+                               ? "(ranks): before the first averaging backward nothing is "
+                                 "known of the other ranks"
+                               : "(ranks): no tn_data_parallel averages the model's gradients");
 }
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
@@ -277,7 +263,10 @@ static tn_status print(report *x, const tn_module *m, FILE *file, tn_explain_rep
     tni_bytes_printf(&text, "%s: loss %.4g, a gradient for %d of %d parameters%s\n", m->type->name,
                      c->loss, x->parameters->n - c->frozen - c->unread - c->cut - c->unused,
                      x->parameters->n, x->here);
-    for (int k = 0; k < 3; k++) tni_bytes_add(&text, part[k]->text.data, part[k]->text.n);
+    for (int k = 0; k < 3; k++) {
+        tni_bytes_add(&text, part[k]->text.data, part[k]->text.n);
+        text.failed |= part[k]->text.failed;
+    }
     if (c->findings)
         tni_bytes_printf(&text, "%d finding%s\n", c->findings, c->findings == 1 ? "" : "s");
     else
@@ -311,8 +300,9 @@ static tn_status examine(report *x, tn_module *m, tn_optim *opt, tni_loss loss, 
     if (status == TN_OK) mark_leads(x);
     if (status == TN_OK) status = tni_run_gradients(&x->run, m, x->loss);
     if (status == TN_OK) status = judge_parameters(x);
-    if (status == TN_OK) status = judge_ranks(x);
-    return status == TN_OK ? judge_optimizer(x, opt) : status;
+    if (status == TN_OK && tn_parallel_size() > 1) judge_ranks(x);
+    if (status == TN_OK && opt) judge_optimizer(x, opt);
+    return status;
 }
 
 tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,

@@ -106,7 +106,7 @@ int tni_run_number(const tni_run *r, const tn_tensor *t);
 /* "fc1: Linear", "Net" for the model itself, "the loss function" for -1. */
 const char *tni_run_place(const tni_run *r, int module, char *text, size_t size);
 
-/* Adds a line. */
-tn_status tni_say(tni_lines *lines, const char *format, ...) TN_PRINTF(2, 3);
+/* Adds a line; out of memory: lines->text has failed. */
+void tni_say(tni_lines *lines, const char *format, ...) TN_PRINTF(2, 3);
 
 #endif

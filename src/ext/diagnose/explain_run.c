@@ -12,17 +12,16 @@ static void *const fresh = &fresh_object; /* in `known`: made in this run, no nu
 
 /* ---- small things ---------------------------------------------------------------------------- */
 
-tn_status tni_say(tni_lines *lines, const char *format, ...)
+void tni_say(tni_lines *lines, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
     char *line = tni_vtext(format, args);
     va_end(args);
-    if (!line) return TN_E_NOMEM;
+    lines->text.failed |= !line;
     tni_bytes_printf(&lines->text, "%s\n", line);
     tni_strfree(line);
     lines->n++;
-    return lines->text.failed ? TN_E_NOMEM : TN_OK;
 }
 
 const char *tni_run_place(const tni_run *r, int module, char *text, size_t size)
@@ -102,8 +101,9 @@ static tn_status look(tni_run *r, const tn_tensor *t, const char *who, const cha
         snprintf(what, sizeof what, "a field of %s that is not registered", m->type->name);
     else
         snprintf(what, sizeof what, "no input, parameter or buffer");
-    return tni_say(&r->unregistered, "%s: %s %s %s, %s: neither saved nor moved",
-                   path[0] ? path : "(model)", who, does, tni_text(t), what);
+    tni_say(&r->unregistered, "%s: %s %s %s, %s: neither saved nor moved",
+            path[0] ? path : "(model)", who, does, tni_text(t), what);
+    return TN_OK;
 }
 
 /* ---- what the watcher sees ------------------------------------------------------------------- */

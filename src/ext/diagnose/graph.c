@@ -10,6 +10,7 @@
 
 #include "autograd/call_site.h"
 #include "autograd/tape.h"
+#include "io/io.h"
 #include "nn/module.h"
 
 /* A tensor that ops read. */
@@ -53,13 +54,6 @@ static const void *address(const tn_tensor *t)
     return (const char *)t->storage->data + t->offset * (int64_t)tn_dtype_size(t->dtype);
 }
 
-static bool same_view(const tn_tensor *a, const tn_tensor *b)
-{
-    if (a->storage != b->storage || a->dtype != b->dtype) return false;
-    return tni_shape_equal(&a->shape, &b->shape) &&
-           memcmp(a->stride, b->stride, (size_t)a->shape.rank * sizeof *a->stride) == 0;
-}
-
 /* ---- names ----------------------------------------------------------------------------------- */
 
 static tn_status know(walk *w, const tn_list *list)
@@ -79,7 +73,7 @@ static const tn_entry *entry_of(const walk *w, const item *it)
     const tn_entry *e = it->tensor ? tni_map_get(&w->known, it->tensor) : NULL;
     if (e || !it->tensor) return e;
     e = tni_map_get(&w->known, address(it->tensor));
-    return e && same_view(e->tensor, it->tensor) ? e : NULL;
+    return e && !tni_compare_places(e->tensor, it->tensor, true) ? e : NULL;
 }
 
 static tn_graph_kind kind_of(const item *it, const tn_entry *e)
@@ -113,7 +107,7 @@ static int item_of(walk *w, tn_tensor *t, bool gradient)
     int i = (int)get(&w->memory, address(t)) - 1;
     for (int looks = 0; i >= 0 && looks < MOST_VIEWS; i = w->items[i].next, looks++) {
         item *it = &w->items[i];
-        if ((gradient && it->gradient) || !same_view(it->tensor, t)) continue;
+        if ((gradient && it->gradient) || tni_compare_places(it->tensor, t, true)) continue;
         if (!gradient) return i;
         tn_drop(it->tensor);
         it->tensor = tn_keep(t); /* was read without its gradient before */
