@@ -47,10 +47,10 @@ static int number(tni_run *r, const tn_tensor *t)
 {
     const void *known = tni_map_get(&r->known, t);
     if (known && known != fresh) return (int)((uintptr_t)known - 1);
-    if (r->n_value >= INT32_MAX / 2 ||
-        !tni_room(&r->value, &r->value_room, r->n_value, 1, sizeof *r->value) ||
-        tni_map_put(&r->known, t, (void *)(uintptr_t)(r->n_value + 1)) < 0)
-        return -1;
+    r->failed = r->failed || r->n_value >= INT32_MAX / 2 ||
+                !tni_room(&r->value, &r->value_room, r->n_value, 1, sizeof *r->value) ||
+                tni_map_put(&r->known, t, (void *)(uintptr_t)(r->n_value + 1)) < 0;
+    if (r->failed) return -1;
     r->value[r->n_value] = (tni_value){ .old = !known, .dtype = t->dtype };
     return (int)r->n_value++;
 }
@@ -61,13 +61,11 @@ static void handle_made(tni_watcher *self, const tn_tensor *t)
     if (tni_map_put(&r->known, t, fresh) < 0) r->failed = true;
 }
 
-static tn_status put_end(tni_run *r, const tn_tensor *t)
+static void put_end(tni_run *r, const tn_tensor *t)
 {
     int n = number(r, t);
-    if (n < 0 || !tni_room(&r->ends, &r->ends_room, r->n_ends, 1, sizeof *r->ends))
-        return TN_E_NOMEM;
-    r->ends[r->n_ends++] = 2 * (tni_end)n + t->requires_grad;
-    return TN_OK;
+    r->failed = r->failed || !tni_room(&r->ends, &r->ends_room, r->n_ends, 1, sizeof *r->ends);
+    if (!r->failed) r->ends[r->n_ends++] = 2 * (tni_end)n + t->requires_grad;
 }
 
 /* ---- what the model does not know ------------------------------------------------------------ */
@@ -84,12 +82,11 @@ static const tn_module *holder(const tni_run *r, const tn_tensor *t)
 }
 
 /* Checks a tensor read in the innermost running call; its reader: "tn_add reads". */
-static tn_status look(tni_run *r, const tn_tensor *t, const char *who, const char *does)
+static void look(tni_run *r, const tn_tensor *t, const char *who, const char *does)
 {
-    if (!r->n_frame || tni_none(t) || tni_map_get(&r->member, t)) return TN_OK;
+    if (!r->n_frame || tni_none(t) || tni_map_get(&r->member, t)) return;
     int n = number(r, t);
-    if (n < 0) return TN_E_NOMEM;
-    if (!r->value[n].old || r->value[n].given || r->value[n].reported) return TN_OK;
+    if (n < 0 || !r->value[n].old || r->value[n].given || r->value[n].reported) return;
     r->value[n].reported = true;
     const tn_module *m = holder(r, t);
     const char *path = r->part[r->frame[r->n_frame - 1]].path;
@@ -103,33 +100,31 @@ static tn_status look(tni_run *r, const tn_tensor *t, const char *who, const cha
         snprintf(what, sizeof what, "no input, parameter or buffer");
     tni_say(&r->unregistered, "%s: %s %s %s, %s: neither saved nor moved",
             path[0] ? path : "(model)", who, does, tni_text(t), what);
-    return TN_OK;
 }
 
 /* ---- what the watcher sees ------------------------------------------------------------------- */
 
-/* Records one op; then checks its inputs. */
+/* Records one op; then checks its inputs. Out of memory: the run goes on, and fails at its end. */
 static tn_status take_down(tni_run *r, tni_use use, tn_tensor *const *in, int n_in,
                            tn_tensor *const *out, int n_out)
 {
-    tn_status status = TN_OK;
-    if (r->n_ends > INT32_MAX / 2 || !tni_room(&r->use, &r->use_room, r->n_use, 1, sizeof *r->use))
-        return TN_E_NOMEM;
+    r->failed |=
+        r->n_ends > INT32_MAX / 2 || !tni_room(&r->use, &r->use_room, r->n_use, 1, sizeof *r->use);
+    if (r->failed) return TN_OK;
     use.module = r->n_frame ? r->frame[r->n_frame - 1] : -1;
     use.end = (int)r->n_ends;
-    for (int i = 0; i < n_in && status == TN_OK; i++) {
+    for (int i = 0; i < n_in; i++) {
         if (tni_none(in[i])) continue;
-        status = put_end(r, in[i]);
+        put_end(r, in[i]);
         use.n_in++;
     }
-    for (int i = 0; i < n_out && status == TN_OK; i++) status = put_end(r, out[i]);
+    for (int i = 0; i < n_out; i++) put_end(r, out[i]);
     use.n_out = n_out;
-    if (status != TN_OK) return status;
     r->use[r->n_use++] = use;
     char who[96];
     snprintf(who, sizeof who, "%s%s", use.prefix, use.op);
-    for (int i = 0; i < n_in && status == TN_OK; i++) status = look(r, in[i], who, "reads");
-    return status;
+    for (int i = 0; i < n_in; i++) look(r, in[i], who, "reads");
+    return TN_OK;
 }
 
 static tn_status saw_op(tni_watcher *self, const tni_call *c)
@@ -139,11 +134,9 @@ static tn_status saw_op(tni_watcher *self, const tni_call *c)
                                        : TNI_CUT_DTYPE;
     const tni_use use = { tni_op_prefix(c->op), c->op->name, .cut = cut };
     bool pairs = c->op->view && c->op->arity < 0; /* output i is a view of input i only */
-    tn_status status = TN_OK;
     if (!pairs) return take_down((tni_run *)self, use, c->in, c->n_in, c->out, c->n_out);
-    for (int i = 0; i < c->n_in && status == TN_OK; i++)
-        status = take_down((tni_run *)self, use, c->in + i, 1, c->out + i, 1);
-    return status;
+    for (int i = 0; i < c->n_in; i++) take_down((tni_run *)self, use, c->in + i, 1, c->out + i, 1);
+    return TN_OK;
 }
 
 static tn_status saw_detach(tni_watcher *self, tn_tensor *from, tn_tensor *to)
@@ -166,22 +159,15 @@ static tn_status enter(tn_module *m, int n_in, tn_tensor **in, void *user)
 {
     tni_run *r = user;
     int part = (int)((uintptr_t)tni_map_get(&r->number, m) - 1);
-    tn_status status = TN_OK;
     if (tni_watching != &r->watcher) return TN_OK; /* another thread calls a watched module */
-    for (int i = 0; i < n_in && status == TN_OK; i++) {
-        if (tni_none(in[i])) continue;
-        int n;
-        if (r->n_frame)
-            status = look(r, in[i], r->part[part].path, "is given");
-        else if ((n = number(r, in[i])) < 0)
-            status = TN_E_NOMEM;
-        else
-            r->value[n].given = true;
+    for (int i = 0; i < n_in; i++) {
+        int n = tni_none(in[i]) || r->n_frame ? -1 : number(r, in[i]);
+        if (n >= 0) r->value[n].given = true;
+        if (r->n_frame) look(r, in[i], r->part[part].path, "is given");
     }
-    if (status == TN_OK && !tni_room(&r->frame, &r->frame_room, r->n_frame, 1, sizeof *r->frame))
-        status = TN_E_NOMEM;
-    if (status == TN_OK) r->frame[r->n_frame++] = part;
-    return status;
+    r->failed = r->failed || !tni_room(&r->frame, &r->frame_room, r->n_frame, 1, sizeof *r->frame);
+    if (!r->failed) r->frame[r->n_frame++] = part;
+    return TN_OK;
 }
 
 /* A failed call that the caller ignored left its frame: it is popped with the caller's. */
