@@ -108,8 +108,8 @@ static void look(tni_run *r, const tn_tensor *t, const char *who, const char *do
 static tn_status take_down(tni_run *r, tni_use use, tn_tensor *const *in, int n_in,
                            tn_tensor *const *out, int n_out)
 {
-    r->failed |=
-        r->n_ends > INT32_MAX / 2 || !tni_room(&r->use, &r->use_room, r->n_use, 1, sizeof *r->use);
+    r->failed = r->failed || r->n_ends > INT32_MAX / 2 ||
+                !tni_room(&r->use, &r->use_room, r->n_use, 1, sizeof *r->use);
     if (r->failed) return TN_OK;
     use.module = r->n_frame ? r->frame[r->n_frame - 1] : -1;
     use.end = (int)r->n_ends;
