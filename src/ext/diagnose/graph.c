@@ -140,9 +140,12 @@ static tn_status number_input(walk *w, const tni_node *node, int i)
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* Adds a call; the call around it is there already. */
-static tn_status add_call(walk *w, const tni_call_site *p)
+/* Lists a call, after those around it; as deep as calls nest. */
+static tn_status list_call(walk *w, const tni_call_site *p)
 {
+    if (!p || get(&w->listed, p)) return TN_OK;
+    tn_status status = list_call(w, p->outer);
+    if (status != TN_OK) return status;
     size_t time = get(&w->modules, p->module) + 1, id = w->n_calls;
     if (!tni_room(&w->calls, &w->call_room, id, 1, sizeof *w->calls) ||
         !tni_room(&w->sites, &w->site_room, id, 1, sizeof *w->sites))
@@ -151,20 +154,8 @@ static tn_status add_call(walk *w, const tni_call_site *p)
         (tn_graph_call){ .id = (int)id, .module = p->path, .type = p->type, .time = (int)time };
     w->sites[id] = p;
     w->n_calls++;
-    tn_status status = put(&w->modules, p->module, time);
+    status = put(&w->modules, p->module, time);
     return status == TN_OK ? put(&w->listed, p, w->n_calls) : status;
-}
-
-static tn_status number_call(walk *w, const tni_node *node)
-{
-    const tni_call_site *site = node->origin ? node->origin->site : NULL;
-    tn_status status = TN_OK;
-    while (status == TN_OK && site && !get(&w->listed, site)) {
-        const tni_call_site *p = site; /* the outermost that is not there */
-        while (p->outer && !get(&w->listed, p->outer)) p = p->outer;
-        status = add_call(w, p);
-    }
-    return status;
 }
 
 static tn_status number_written(walk *w, const tni_call_site *p)
@@ -208,8 +199,10 @@ static tn_status number_all(walk *w, tn_tensor *root, tn_graph_options o)
         w->n_values = TNI_MAX(w->n_values, values);
         for (int i = 0; status == TN_OK && i < node->n_in; i++) status = number_input(w, node, i);
     }
-    for (size_t k = w->tape.n; status == TN_OK && k-- > 0;)
-        status = number_call(w, w->tape.node[k]);
+    for (size_t k = w->tape.n; status == TN_OK && k-- > 0;) {
+        const tni_origin *origin = w->tape.node[k]->origin;
+        if (origin) status = list_call(w, origin->site);
+    }
     for (size_t i = 0; status == TN_OK && i < w->n_calls; i++)
         status = number_written(w, w->sites[i]);
     if (status != TN_OK) return status;
