@@ -124,32 +124,25 @@ static tn_status backward_all(const check *c, double **jacobian, int64_t *m)
 
 /* ---- differences ----------------------------------------------------------------------------- */
 
-/* y(x_j = value); restores x afterwards. */
-static tn_status evaluate_at(const check *c, tn_tensor *x, double *values, int64_t j, double value,
-                             double *y, int64_t m)
-{
-    size_t nbytes = (size_t)numel(x) * sizeof *values;
-    double kept = values[j];
-    values[j] = value;
-    tn_status status = tn_copy_in(x, values, nbytes, TN_F64);
-    values[j] = kept;
-    if (status == TN_OK) status = evaluate(c, y, m);
-    tn_status restored = tn_copy_in(x, values, nbytes, TN_F64);
-    return status == TN_OK ? restored : status;
-}
-
 static tn_status compare_input(const check *c, int i, const double *jacobian, int64_t m)
 {
     tn_tensor *x = c->inputs[i];
     int64_t n = numel(x);
-    double *values = zeros(1, n), *above = zeros(1, m), *below = zeros(1, m);
-    tn_status status = values && above && below ? read_values(x, values) : tni_pending();
+    size_t nbytes = (size_t)n * sizeof(double);
+    double *values = zeros(1, n), *y[2] = { zeros(1, m), zeros(1, m) }; /* above and below */
+    tn_status status = values && y[0] && y[1] ? read_values(x, values) : tni_pending();
     for (int64_t j = 0; j < n && status == TN_OK; j++) {
         double center = values[j];
-        status = evaluate_at(c, x, values, j, center + c->o.eps, above, m);
-        if (status == TN_OK) status = evaluate_at(c, x, values, j, center - c->o.eps, below, m);
+        for (int side = 0; side < 2 && status == TN_OK; side++) {
+            values[j] = center + (side ? -c->o.eps : c->o.eps);
+            status = tn_copy_in(x, values, nbytes, TN_F64);
+            if (status == TN_OK) status = evaluate(c, y[side], m);
+        }
+        values[j] = center;
+        tn_status restored = tn_copy_in(x, values, nbytes, TN_F64);
+        if (status == TN_OK) status = restored;
         for (int64_t k = 0; k < m && status == TN_OK; k++) {
-            double differences = (above[k] - below[k]) / (2 * c->o.eps);
+            double differences = (y[0][k] - y[1][k]) / (2 * c->o.eps);
             double backward = jacobian[k * n + j];
             if (fabs(backward - differences) <= c->o.atol + c->o.rtol * fabs(differences)) continue;
             status = tni_error(TN_E_INVALID,

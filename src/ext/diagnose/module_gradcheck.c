@@ -96,28 +96,21 @@ static tn_status loss_now(check *c, double *value)
     return status == TN_OK ? restored : status;
 }
 
-/* The loss at p = center + step u. */
-static tn_status loss_at(check *c, tn_tensor *p, tn_tensor *center, tn_tensor *u, double step,
-                         double *value)
-{
-    tn_status status = TN_OK;
-    TN_NO_GRAD status = tn_copy_(p, tn_add(center, tn_mul_scalar(u, step)));
-    return status == TN_OK ? loss_now(c, value) : status;
-}
-
 /* ---- slopes ---------------------------------------------------------------------------------- */
 
 static tn_status differences(check *c, tn_tensor *p, tn_tensor *u, double eps, double *slope)
 {
     tn_scope scope = tn_scope_begin();
     tn_tensor *center = tn_clone(tn_detach(p));
-    double above = 0, below = 0;
-    tn_status status = loss_at(c, p, center, u, eps, &above);
-    if (status == TN_OK) status = loss_at(c, p, center, u, -eps, &below);
-    tn_status restored = TN_OK;
+    double loss[2] = { 0 }; /* at p + eps u and p - eps u */
+    tn_status status = TN_OK, restored = TN_OK;
+    for (int i = 0; i < 2 && status == TN_OK; i++) {
+        TN_NO_GRAD status = tn_copy_(p, tn_add(center, tn_mul_scalar(u, i ? -eps : eps)));
+        if (status == TN_OK) status = loss_now(c, &loss[i]);
+    }
     if (center) TN_NO_GRAD restored = tn_copy_(p, center);
     tn_scope_end(scope);
-    *slope = (above - below) / (2 * eps);
+    *slope = (loss[0] - loss[1]) / (2 * eps);
     return status == TN_OK ? restored : status;
 }
 
@@ -164,23 +157,6 @@ static void note(check *c, int i, int64_t element, slopes s)
     c->found = s;
 }
 
-static tn_status check_elements(check *c, int i)
-{
-    bool wrong = false;
-    tn_status status = TN_OK;
-    for (int64_t j = 0; j < tni_shape_numel(&c->run.leaf[i]->shape) && status == TN_OK; j++) {
-        tn_scope scope = tn_scope_begin();
-        slopes s;
-        status = slopes_along(c, i, tni_basis(c->run.leaf[i], j), &s);
-        tn_scope_end(scope);
-        if (status != TN_OK || s.excess <= 1) continue;
-        note(c, i, j, s);
-        wrong = true;
-    }
-    c->wrong += wrong;
-    return status;
-}
-
 /* Normal numbers: the same at every call, as the generator is restored. */
 static tn_tensor *direction(check *c, int i)
 {
@@ -188,16 +164,24 @@ static tn_tensor *direction(check *c, int i)
     return tni_run_restore(&c->run) == TN_OK ? u : NULL;
 }
 
-static tn_status check_direction(check *c, int i)
+/* At every element, or along one direction. */
+static tn_status check_parameter(check *c, int i)
 {
-    tn_scope scope = tn_scope_begin();
-    slopes s;
-    tn_status status = slopes_along(c, i, direction(c, i), &s);
-    tn_scope_end(scope);
-    if (status != TN_OK || s.excess <= 1) return status;
-    note(c, i, 0, s);
-    c->wrong++;
-    return TN_OK;
+    const tn_tensor *p = c->run.leaf[i];
+    int64_t n = c->o.fast ? 1 : tni_shape_numel(&p->shape);
+    bool wrong = false;
+    tn_status status = TN_OK;
+    for (int64_t j = 0; j < n && status == TN_OK; j++) {
+        tn_scope scope = tn_scope_begin();
+        slopes s;
+        status = slopes_along(c, i, c->o.fast ? direction(c, i) : tni_basis(p, j), &s);
+        tn_scope_end(scope);
+        if (status != TN_OK || s.excess <= 1) continue;
+        note(c, i, j, s);
+        wrong = true;
+    }
+    c->wrong += wrong;
+    return status;
 }
 
 /* u's elements from..from+n, the others 0. */
@@ -317,8 +301,7 @@ static tn_status check_copy(check *c)
                            "%s: the loss reads none of %d trainable parameters: want it computed "
                            "from the model that it is given, which is a copy",
                            c->run.function, n);
-    for (int i = 0; i < n && status == TN_OK; i++)
-        status = c->o.fast ? check_direction(c, i) : check_elements(c, i);
+    for (int i = 0; i < n && status == TN_OK; i++) status = check_parameter(c, i);
     if (status == TN_OK && c->worst >= 0) status = report(c);
     tn_status restored = tni_run_restore(&c->run);
     return status == TN_OK ? restored : status;
