@@ -1,6 +1,6 @@
 /*
- * notes.c - see notes.h. One capture at a time in a process, in the thread that began it; other
- * threads may drop what it made.
+ * notes.c - what is noted while a step is captured. One capture at a time in a process, in the
+ * thread that began it; other threads may drop what it made.
  */
 #include "ext/capture/capture.h"
 
@@ -160,7 +160,7 @@ static const tni_watcher watcher = { .storage_made = storage_made,
 
 /* ---- begin and end --------------------------------------------------------------------------- */
 
-tni_notes *tni_notes_begin(void *owner)
+tni_notes *tni_notes_begin(tn_capture *owner)
 {
     tni_notes *r = tni_calloc(sizeof *r);
 

@@ -298,15 +298,12 @@ tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o)
 
 int tn_loader_next(tn_loader *l, tn_tensor **out, int n)
 {
-    if (!l || !out) {
-        tni_null("tn_loader_next", l ? "out" : "loader", l ? "room for the batch" : "a loader");
-        return -1;
-    }
-    if (n != l->n_tensors) {
-        tni_error(TN_E_INVALID, "tn_loader_next: room for %d tensors: want %d, the loader's", n,
-                  l->n_tensors);
-        return -1;
-    }
+    static const char f[] = "tn_loader_next";
+    if (!l) return tni_minus_one(tni_null(f, "loader", "a loader"));
+    if (!out) return tni_minus_one(tni_null(f, "out", "room for the batch"));
+    if (n != l->n_tensors)
+        return tni_minus_one(tni_error(
+            TN_E_INVALID, "%s: room for %d tensors: want %d, the loader's", f, n, l->n_tensors));
     leave_parent(l);
     if (l->position >= l->batches) {
         l->epoch++;
@@ -335,8 +332,7 @@ int tn_loader_next(tn_loader *l, tn_tensor **out, int n)
 /* The number returned for a NULL loader. */
 static int64_t no_loader(const char *function)
 {
-    tni_null(function, "loader", "a loader");
-    return -1;
+    return tni_minus_one(tni_null(function, "loader", "a loader"));
 }
 
 int64_t tn_loader_batches(const tn_loader *l)
