@@ -118,21 +118,16 @@ void tni_buckets_free(tn_data_parallel *p)
     tni_room_free(&p->bucket, &p->bucket_capacity, sizeof *p->bucket);
 }
 
-/* Begins the sum of a bucket. */
-static tn_status send_bucket(tn_data_parallel *p, tni_bucket *b)
-{
-    TNI_HOLD_TRAPS;
-    tn_status status = b->message == b->flat ? TN_OK : tn_copy_(b->message, b->flat);
-    if (status != TN_OK) return status;
-    return tni_wire_sum(function, &p->wire, b->message, b->flat, &b->request);
-}
-
 /* Begins the sums of the next buckets in order, as long as they are full. */
 static tn_status send_full(tn_data_parallel *p)
 {
+    TNI_HOLD_TRAPS;
     tn_status status = TN_OK;
     while (p->next < p->n_buckets && p->bucket[p->next].waiting == 0 && status == TN_OK) {
-        status = send_bucket(p, &p->bucket[p->next]);
+        tni_bucket *b = &p->bucket[p->next];
+        if (b->message != b->flat) status = tn_copy_(b->message, b->flat);
+        if (status == TN_OK)
+            status = tni_wire_sum(function, &p->wire, b->message, b->flat, &b->request);
         if (status == TN_OK) p->next++;
     }
     return status;
@@ -148,7 +143,7 @@ static tn_status move_on(tn_data_parallel *p)
     return status;
 }
 
-/* Copies what this rank sends for a parameter into its bucket. */
+/* Copies what this rank sends for a parameter into its bucket, which is sent when it is full. */
 static tn_status fill(tn_data_parallel *p, int i)
 {
     tni_sync_leaf *l = &p->sync.leaf[i];
@@ -160,7 +155,7 @@ static tn_status fill(tn_data_parallel *p, int i)
     p->part[i].there = true;
     p->part[i].used = first != NULL;
     p->bucket[p->part[i].bucket].waiting--;
-    return TN_OK;
+    return send_full(p);
 }
 
 /* ---- reports --------------------------------------------------------------------------------- */
@@ -270,14 +265,13 @@ static tn_status begin(tni_sync *s)
     /* those that the graph does not read send what they have */
     for (int i = 0; i < s->n && status == TN_OK; i++)
         if (s->leaf[i].leaf->gm->awaited == 0) status = fill(p, i);
-    return status == TN_OK ? send_full(p) : status;
+    return status;
 }
 
 static tn_status ready(tni_sync *s, int index)
 {
     tn_data_parallel *p = (tn_data_parallel *)s;
     tn_status status = fill(p, index);
-    if (status == TN_OK) status = send_full(p);
     return status == TN_OK ? move_on(p) : status;
 }
 
@@ -300,7 +294,6 @@ static tn_status finish(tni_sync *s)
     tn_status status = TN_OK;
     for (int i = 0; i < s->n && status == TN_OK; i++)
         if (!p->part[i].there) status = fill(p, i);
-    if (status == TN_OK) status = send_full(p);
     if (status == TN_OK) status = wait_all(p);
     if (status != TN_OK) return status;
     const tn_list *buffers = tni_persistent(p->model);

@@ -397,10 +397,10 @@ tn_status tn_data_parallel_shard(tn_data_parallel *p, tn_optim *opt)
  * rank but rank 0 needs more memory than before, and a file is begun only when everything is there.
  */
 
-/* Whether p has state that another rank than rank 0 holds. */
-static bool travels(const tn_optim *opt, const tni_optim_param *p)
+/* Whether p has state number k, and another rank than rank 0 holds it. */
+static bool travels(const tn_optim *opt, const tni_optim_param *p, int k)
 {
-    return opt->slots && p->step > 0 && p->holder != 0;
+    return opt->slots >> k & 1 && p->step > 0 && p->holder != 0;
 }
 
 /* Makes own state ready as for a step, as it is sent in the parameter's dtype; on rank 0 also room
@@ -412,22 +412,13 @@ static tn_status make_ready(tn_optim *opt)
         tni_optim_param *p = &opt->param[i];
         if (!tni_optim_elsewhere(opt, p) && p->step > 0) status = tni_optim_ready(opt, p);
         for (int k = 0; k < TNI_OPTIM_SLOTS && status == TN_OK; k++) {
-            if (!travels(opt, p) || !(opt->slots >> k & 1) || opt->shards->own != 0) continue;
+            if (!travels(opt, p, k) || opt->shards->own != 0) continue;
             tn_tensor *t = tn_empty_as(p->tensor->shape, p->tensor->dtype, tn_cpu());
             if (!t) return tni_pending();
             p->state[k] = tn_keep(t);
         }
     }
     return status;
-}
-
-/* Sends one tensor of p's state from its rank to rank 0; all ranks call it. */
-static tn_status transfer(const char *function, const tni_shard *s, const tni_optim_param *p, int k)
-{
-    bool ours = s->base.own == 0 || s->base.own == p->holder;
-    size_t nbytes = tni_bytes_of(p->tensor);
-    void *data = ours ? tni_data(p->state[k]) : NULL;
-    return tni_ranks_status(function, tni_ranks()->move(s->p->group, data, nbytes, p->holder, 0));
 }
 
 static tn_status gather(const char *function, tni_shard *s)
@@ -437,8 +428,14 @@ static tn_status gather(const char *function, tni_shard *s)
     tn_status status = shard_agree(function, s, make_ready(opt), false);
     for (int i = 0; i < opt->n && status == TN_OK; i++) {
         const tni_optim_param *p = &opt->param[i];
-        for (int k = 0; k < TNI_OPTIM_SLOTS && status == TN_OK; k++)
-            if (travels(opt, p) && opt->slots >> k & 1) status = transfer(function, s, p, k);
+        bool ours = s->base.own == 0 || s->base.own == p->holder;
+        for (int k = 0; k < TNI_OPTIM_SLOTS && status == TN_OK; k++) {
+            if (!travels(opt, p, k)) continue;
+            void *data = ours ? tni_data(p->state[k]) : NULL; /* all ranks make the call */
+            status = tni_ranks_status(
+                function,
+                tni_ranks()->move(s->p->group, data, tni_bytes_of(p->tensor), p->holder, 0));
+        }
     }
     if (status == TN_OK) s->base.whole = s->base.own == 0;
     return status;
