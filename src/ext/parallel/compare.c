@@ -185,7 +185,10 @@ tn_status tn_data_parallel_check(const tn_data_parallel *p)
             hash = 0;
         tni_bytes_printf(&own, "%0*" PRIx64 " %s %s\n", DIGITS, hash, kind_of(e), e->name);
     }
-    status = compare_text(function, p->group, status, &own, "has other bits than on rank 0");
+    status = tni_agree(function, p->group, status);
+    if (status == TN_OK)
+        status = compare_text(function, p->group, status, &own, "has other bits than on rank 0");
+    tni_bytes_free(&own);
     tn_scope_end(scope);
     return status;
 }
