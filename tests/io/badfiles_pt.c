@@ -5,7 +5,7 @@
  * Truth: pickles and archives put together byte by byte here, by CPython's pickletools and the ZIP
  * specification.
  *
- * Seen to fail: in src/ext/pt/pickle_call.c, inside() answering true: rows are read, and
+ * Seen to fail: in src/ext/pt/pickle.c, inside() answering true: rows are read, and
  * test_mutate.c crashes; in src/ext/pt/pickle.c, get() without its comparison: both crash; in
  * src/ext/pt/read.c, storage_of() without the comparison of bytes: rows are read; in
  * src/ext/pt/zip.c, check_places() without its comparison: a hole is read; tni_zip_read() without

@@ -12,7 +12,7 @@
  * Seen to fail: in src/io/safetensors.c, read_range() without the comparison with the shape's
  * bytes: writes behind a block; tni_safetensors_verify() answering TN_OK: edited checkpoints are
  * read; in idx.c, read_header() without the comparison with what the file holds: gigabytes are
- * asked for; in pickle_call.c, inside() answering true: crashes.
+ * asked for; in pickle.c, inside() answering true: crashes.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
  *
  * Seen to fail: in src/ext/pt/write.c, a tie always written once more: ties, LD_10 and the files
  * that PyTorch was seen to read; put_versions() left out: SD_05, LD_13; in src/ext/pt/read.c,
- * tensor_of() with offset 0: views of both golden files; in src/ext/pt/zip_write.c, padding 0: the
+ * tensor_of() with offset 0: views of both golden files; in src/ext/pt/zip.c, padding 0: the
  * alignment; `far` always false: zip64.
  */
 #include <stdio.h>

@@ -24,19 +24,11 @@ tn_capture *tn_capture_new(tn_step step, void *user, tn_device device)
     return c;
 }
 
-/* An array for n inputs; never of size 0, so that NULL means out of memory. */
-static size_t places(int n)
-{
-    return (size_t)TNI_MAX(n, 1);
-}
-
 static void drop_inputs(tn_capture *c)
 {
     for (int i = 0; i < c->n && c->input; i++) tn_drop(c->input[i]);
-    if (c->n >= 0) {
-        tni_free(c->input, places(c->n) * sizeof *c->input);
-        tni_free(c->like, places(c->n) * sizeof *c->like);
-    }
+    tni_free(c->input, (size_t)(c->n + 1) * sizeof *c->input);
+    tni_free(c->like, (size_t)(c->n + 1) * sizeof *c->like);
     c->input = NULL;
     c->like = NULL;
     c->n = -1;
@@ -108,8 +100,8 @@ static tn_status check_inputs(const tn_capture *c, int n, tn_tensor *const *inpu
 static tn_status remember_inputs(tn_capture *c, int n, tn_tensor *const *inputs)
 {
     c->n = n;
-    c->input = tni_calloc_n(places(n), sizeof *c->input);
-    c->like = tni_calloc_n(places(n), sizeof *c->like);
+    c->input = tni_calloc_n((size_t)n + 1, sizeof *c->input); /* never 0: NULL is out of memory */
+    c->like = tni_calloc_n((size_t)n + 1, sizeof *c->like);
     if (!c->input || !c->like) return TN_E_NOMEM;
     for (int i = 0; i < n; i++)
         if (tni_none(inputs[i]))
@@ -223,15 +215,6 @@ static tn_status capture_step(tn_capture *c)
     return status;
 }
 
-/* Undoes what the host did in the capture, even if it succeeded: the run that follows does it. */
-static void put_back(tn_capture *c)
-{
-    tni_capture_uncount(c);
-    tni_notes_keep_grads(c->notes);
-    tni_notes_put_grads(c->notes, false);
-    tni_notes_drop_before(c->notes);
-}
-
 static tn_status capture(tn_capture *c)
 {
     c->notes = tni_notes_begin(c);
@@ -242,7 +225,9 @@ static tn_status capture(tn_capture *c)
     tn_status status = capture_step(c);
     tni_autocast_forget();
     tni_notes_end(c->notes);
-    put_back(c);
+    /* Undoes what the host did, even if it succeeded: the run that follows does it. */
+    tni_capture_uncount(c);
+    tni_notes_take_back(c->notes);
     return status;
 }
 
@@ -258,7 +243,6 @@ static tn_status check_run(const tn_capture *c)
             "want them set in the step, or a new capture",
             f, c->recording ? "on" : "off", tn_dtype_name(c->autocasting));
     tn_status status = tni_notes_check(c->notes);
-    if (status == TN_OK) status = tni_notes_check_held(c->notes);
     if (status == TN_OK) status = tni_capture_check_steps(c);
     return status == TN_OK ? tni_notes_check_grads(c->notes) : status;
 }
@@ -271,7 +255,7 @@ static tn_status launch(tn_capture *c)
     tn_status status = c->graphs->launch(c->graph, seed, offset);
     if (status == TN_OK) {
         tni_notes_written(c->notes);
-        tni_notes_put_grads(c->notes, true);
+        tni_notes_put_grads(c->notes);
     } else {
         tni_capture_count(c, true);
         tni_philox_set(seed, offset);

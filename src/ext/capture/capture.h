@@ -1,25 +1,100 @@
 /*
- * capture.h - the inside of a captured step, and how it treats its optimizers.
+ * capture.h - the inside of a captured step: what is noted on the host while it is captured, and
+ * how it treats its optimizers.
+ *
+ * The host's work inside a captured step is done only once, and the graph holds raw addresses. So
+ * the notes keep every older storage that the step uses, list the storages made in the step that
+ * outlive it, and learn of anything that would go stale: then the capture fails, with a message
+ * that says what to do instead. During a capture they are the thread's watcher (tensor/watch.h).
  */
 #ifndef TNI_CAPTURE_H
 #define TNI_CAPTURE_H
 
 #include <tenon/capture.h>
 
-#include "tensor/graphs.h"
+#include "autograd/notify.h"
+#include "nn/module.h"
 #include "optim/optim.h"
-#include "ext/capture/notes.h"
+#include "tensor/graphs.h"
+
+/* ---- notes.c --------------------------------------------------------------------------------- */
+
+/* A storage from before the capture whose address the graph holds. */
+typedef struct tni_held {
+    tni_storage *storage; /* one reference */
+    /* a module's parameter or buffer over it, one reference; NULL: none seen */
+    tn_tensor *member;
+    bool written;
+} tni_held;
+
+/* A leaf whose grad the step sets. */
+typedef struct tni_leaf {
+    tn_tensor *leaf;
+    tn_tensor *before, *after; /* NULL: none. One reference each */
+    bool from_none;            /* backward found no grad, and the step had not taken one away */
+} tni_leaf;
+
+/* The mode of a module that was called. */
+typedef struct tni_mode {
+    tn_module *module; /* one reference */
+    bool was;
+} tni_mode;
+
+typedef struct tni_notes {
+    tni_watcher watcher; /* first: a tni_watcher * is a tni_notes * */
+    uint64_t serial;     /* links storages and these notes */
+    uint64_t first_node; /* sequence numbers of the graph's own nodes start here */
+    tn_capture *owner;
+    tni_held *use;
+    size_t n_uses, use_capacity;
+    tni_storage **made; /* NULL: freed since. After the capture: one reference each */
+    size_t n_made, made_capacity;
+    tni_leaf *leaf;
+    size_t n_leaves, leaf_capacity;
+    tni_mode *mode;
+    size_t n_modes, mode_capacity;
+    tn_status refused; /* why the capture fails at its end, with its message */
+    char why[512];
+} tni_notes;
+
+/* Starts taking notes of what this thread does, until the end. NULL and TN_E_NOMEM, or TN_E_STATE
+ * if any thread is capturing a step. */
+tni_notes *tni_notes_begin(tn_capture *owner);
+void tni_notes_end(tni_notes *r);
+/* Whether modules are in the mode they were called in and still have the tensors that the graph
+ * reads and writes, and whether somebody else still holds every other tensor that it reads: if one
+ * was dropped, its replacement is unknown to the graph. The message names the first that is not. */
+tn_status tni_notes_check(const tni_notes *r);
+/* Bumps versions as if ops had written everything that the step writes. */
+void tni_notes_written(tni_notes *r);
+void tni_notes_free(tni_notes *r);
+
+/* tni_room for one item; when out of memory, marks the capture as failed. */
+bool tni_notes_room(tni_notes *r, void *items, size_t *capacity, size_t n, size_t size);
+
+/* Takes back what the step did to the leaves' grads, and keeps it for the runs. */
+void tni_notes_take_back(tni_notes *r);
+/* Sets the leaves' grads as the step left them. */
+void tni_notes_put_grads(tni_notes *r);
+/* Whether no leaf has a grad that a run would overwrite. */
+tn_status tni_notes_check_grads(const tni_notes *r);
+
+/* ---- steps.c --------------------------------------------------------------------------------- */
+
+/* A parameter that it updates, and where it and its state were; the notes keep these alive. */
+typedef struct tni_captured_param {
+    int index; /* of the optimizer's */
+    tni_storage *storage, *state[TNI_OPTIM_SLOTS];
+} tni_captured_param;
 
 /* A call of tn_optim_step in a captured step. */
 typedef struct tni_captured_step {
-    tn_optim *opt;            /* one reference */
-    int64_t before;           /* its step count at the capture */
-    int n, n_params;          /* parameters updated; parameters that opt had */
-    tni_optim_tensor *tensor; /* n: what the kernel was given */
-    int *param;               /* n: index of the parameter of each */
-    /* (1 + slots) n: those of each tensor and its states; the notes keep them alive */
-    tni_storage **storage;
-    bool *required; /* n_params: requires_grad */
+    tn_optim *opt;             /* one reference */
+    int64_t before;            /* its step count at the capture */
+    int n, n_params;           /* parameters updated; parameters that opt had */
+    tni_optim_tensor *tensor;  /* n: what the kernel was given */
+    tni_captured_param *param; /* n: of each */
+    bool *required;            /* n_params: requires_grad */
 } tni_captured_step;
 
 struct tn_capture {

@@ -1,6 +1,6 @@
 /*
- * notes.c - see notes.h. One capture at a time in a process, in the thread that began it; other
- * threads may drop what it made.
+ * notes.c - what is noted while a step is captured. One capture at a time in a process, in the
+ * thread that began it; other threads may drop what it made.
  */
 #include "ext/capture/capture.h"
 
@@ -20,7 +20,7 @@ bool tni_notes_room(tni_notes *r, void *items, size_t *capacity, size_t n, size_
 
 /* ---- while it runs --------------------------------------------------------------------------- */
 
-tn_status tni_notes_refuse(tni_notes *r, const char *function, const char *does, const char *want)
+static tn_status refuse(tni_notes *r, const char *function, const char *does, const char *want)
 {
     tn_status status = tni_error(TN_E_STATE,
                                  "%s: %s, which a captured step would do once, when it is "
@@ -36,7 +36,7 @@ tn_status tni_notes_refuse(tni_notes *r, const char *function, const char *does,
 
 static void refuses(tni_watcher *self, const char *function, const char *does, const char *want)
 {
-    tni_notes_refuse((tni_notes *)self, function, does, want);
+    refuse((tni_notes *)self, function, does, want);
 }
 
 static void refuse_cpu(tni_notes *r, const tn_tensor *t)
@@ -46,17 +46,17 @@ static void refuse_cpu(tni_notes *r, const tn_tensor *t)
     snprintf(function, sizeof function, "tn_%s", tni_op_running ? tni_op_running : "data");
     char does[320];
     snprintf(does, sizeof does, "uses %s, a tensor on the CPU", tni_text(t));
-    tni_notes_refuse(r, function, does, "it on the GPU, or as an input of tn_capture_run");
+    refuse(r, function, does, "it on the GPU, or as an input of tn_capture_run");
 }
 
-static tni_use *use_of(tni_notes *r, tni_storage *s)
+static tni_held *use_of(tni_notes *r, tni_storage *s)
 {
     if (s->seen == r->serial) return s->seen_as < 0 ? NULL : &r->use[s->seen_as];
     if (!tni_notes_room(r, &r->use, &r->use_capacity, r->n_uses, sizeof *r->use)) return NULL;
     atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
     s->seen = r->serial;
     s->seen_as = (int64_t)r->n_uses;
-    r->use[r->n_uses] = (tni_use){ .storage = s };
+    r->use[r->n_uses] = (tni_held){ .storage = s };
     return &r->use[r->n_uses++];
 }
 
@@ -68,7 +68,7 @@ static void uses(tni_watcher *self, const tn_tensor *t)
         refuse_cpu(r, t);
         return;
     }
-    tni_use *use = use_of(r, t->storage);
+    tni_held *use = use_of(r, t->storage);
     if (use && !use->member && (t->is_parameter || t->is_buffer))
         use->member = tn_keep((tn_tensor *)(uintptr_t)t);
 }
@@ -76,7 +76,7 @@ static void uses(tni_watcher *self, const tn_tensor *t)
 static void writes(tni_watcher *self, const tn_tensor *t)
 {
     bool on_cpu = t->storage->device.type == TN_CPU;
-    tni_use *use = on_cpu ? NULL : use_of((tni_notes *)self, t->storage);
+    tni_held *use = on_cpu ? NULL : use_of((tni_notes *)self, t->storage);
 
     if (use) use->written = true;
 }
@@ -106,11 +106,6 @@ static void storage_made(tni_watcher *self, tni_storage *s)
     pthread_mutex_unlock(lock);
 }
 
-bool tni_notes_made(const tni_notes *r, const tn_tensor *t)
-{
-    return t->storage->seen == r->serial && t->storage->seen_as < 0;
-}
-
 /* Replays behave as in the mode that the module was called in. */
 static void called(tni_watcher *self, tn_module *m)
 {
@@ -127,13 +122,26 @@ static tn_status arrived(tni_watcher *self, const tni_node *node)
     tni_notes *r = (tni_notes *)self;
 
     if (node->sequence >= r->first_node) return TN_OK;
-    return tni_notes_refuse(r, "tn_backward", "goes through a graph from before it",
-                            "forward and backward in one step");
+    return refuse(r, "tn_backward", "goes through a graph from before it",
+                  "forward and backward in one step");
 }
 
 static tn_status grad_changes(tni_watcher *self, tn_tensor *leaf, bool adding)
 {
-    return tni_notes_grad((tni_notes *)self, leaf, adding);
+    tni_notes *r = (tni_notes *)self;
+    const tn_tensor *grad = tni_grad_of(leaf);
+    bool made = grad && grad->storage->seen == r->serial && grad->storage->seen_as < 0;
+    if (adding && grad && !made) /* not in the step */
+        return refuse(r, "tn_backward", "adds to a gradient from before it",
+                      "tn_optim_zero_grad in the step, before tn_backward");
+    if (leaf->storage->device.type == TN_CPU) return TN_OK;
+    for (size_t i = 0; i < r->n_leaves; i++)
+        if (r->leaf[i].leaf == leaf) return TN_OK;
+    if (!tni_notes_room(r, &r->leaf, &r->leaf_capacity, r->n_leaves, sizeof *r->leaf)) return TN_OK;
+    r->leaf[r->n_leaves++] = (tni_leaf){ .leaf = tn_keep(leaf),
+                                         .before = tn_keep(tni_grad_of(leaf)),
+                                         .from_none = adding && !grad };
+    return TN_OK;
 }
 
 static tn_status steps(tni_watcher *self, tn_optim *opt, int n)
@@ -152,7 +160,7 @@ static const tni_watcher watcher = { .storage_made = storage_made,
 
 /* ---- begin and end --------------------------------------------------------------------------- */
 
-tni_notes *tni_notes_begin(void *owner)
+tni_notes *tni_notes_begin(tn_capture *owner)
 {
     tni_notes *r = tni_calloc(sizeof *r);
 
@@ -202,7 +210,11 @@ void tni_notes_end(tni_notes *r)
 void tni_notes_free(tni_notes *r)
 {
     if (!r) return;
-    tni_notes_drop_leaves(r);
+    for (size_t i = 0; i < r->n_leaves; i++) {
+        tn_drop(r->leaf[i].leaf);
+        tn_drop(r->leaf[i].before);
+        tn_drop(r->leaf[i].after);
+    }
     for (size_t i = 0; i < r->n_uses; i++) {
         tn_drop(r->use[i].member);
         tni_storage_drop(r->use[i].storage);
@@ -210,6 +222,7 @@ void tni_notes_free(tni_notes *r)
     for (size_t i = 0; i < r->n_made; i++)
         if (r->made[i]) tni_storage_drop(r->made[i]);
     for (size_t i = 0; i < r->n_modes; i++) tn_module_drop(r->mode[i].module);
+    tni_room_free(&r->leaf, &r->leaf_capacity, sizeof *r->leaf);
     tni_room_free(&r->mode, &r->mode_capacity, sizeof *r->mode);
     tni_room_free(&r->use, &r->use_capacity, sizeof *r->use);
     tni_room_free(&r->made, &r->made_capacity, sizeof *r->made);
@@ -231,23 +244,13 @@ tn_status tni_notes_check(const tni_notes *r)
                 mode->module->type->name, mode->was ? "training" : "evaluating");
     }
     for (size_t i = 0; i < r->n_uses; i++) {
-        const tni_use *use = &r->use[i];
-
+        const tni_held *use = &r->use[i];
         if (use->member && (use->member->storage != use->storage ||
                             (!use->member->is_parameter && !use->member->is_buffer)))
             return tni_error(TN_E_STATE,
                              "tn_capture_run: %s was moved, cast or replaced since the step was "
                              "captured: want a new capture",
                              tni_text(use->member));
-    }
-    return TN_OK;
-}
-
-tn_status tni_notes_check_held(const tni_notes *r)
-{
-    for (size_t i = 0; i < r->n_uses; i++) {
-        const tni_use *use = &r->use[i];
-
         if (!use->member && atomic_load(&use->storage->refs) == 1)
             return tni_error(TN_E_STATE,
                              "tn_capture_run: the step reads a tensor of %zu bytes on the GPU that "
@@ -266,4 +269,43 @@ void tni_notes_written(tni_notes *r)
             atomic_fetch_add_explicit(&r->use[i].storage->version, 1, memory_order_relaxed);
     for (size_t i = 0; i < r->n_made; i++)
         if (r->made[i]) atomic_fetch_add_explicit(&r->made[i]->version, 1, memory_order_relaxed);
+}
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+/* Without a gm there is no grad to set or to remove. */
+static void set_grad(tn_tensor *leaf, tn_tensor *grad)
+{
+    if (!leaf->gm || leaf->gm->grad == grad) return;
+    tn_keep(grad);
+    tn_drop(leaf->gm->grad);
+    leaf->gm->grad = grad;
+}
+
+void tni_notes_take_back(tni_notes *r)
+{
+    for (size_t i = 0; i < r->n_leaves; i++) {
+        tni_leaf *l = &r->leaf[i];
+        l->after = tn_keep(tni_grad_of(l->leaf));
+        set_grad(l->leaf, l->before);
+        tn_drop(l->before);
+        l->before = NULL;
+    }
+}
+
+void tni_notes_put_grads(tni_notes *r)
+{
+    for (size_t i = 0; i < r->n_leaves; i++) set_grad(r->leaf[i].leaf, r->leaf[i].after);
+}
+
+tn_status tni_notes_check_grads(const tni_notes *r)
+{
+    for (size_t i = 0; i < r->n_leaves; i++)
+        if (r->leaf[i].from_none && tni_grad_of(r->leaf[i].leaf))
+            return tni_error(TN_E_STATE,
+                             "tn_capture_run: %s has a gradient, had none when the step was "
+                             "captured, and the step would overwrite it: want tn_optim_zero_grad "
+                             "before tn_capture_run or in the step",
+                             tni_text(r->leaf[i].leaf));
+    return TN_OK;
 }

@@ -4,8 +4,6 @@
  */
 #include "ext/capture/capture.h"
 
-enum { EACH = 1 + TNI_OPTIM_SLOTS };
-
 static tni_storage *storage_of(const tn_tensor *t)
 {
     return t ? t->storage : NULL;
@@ -15,7 +13,6 @@ static void release(tni_captured_step *s)
 {
     tni_free(s->tensor, (size_t)s->n * sizeof *s->tensor);
     tni_free(s->param, (size_t)s->n * sizeof *s->param);
-    tni_free(s->storage, (size_t)s->n * EACH * sizeof *s->storage);
     tni_free(s->required, (size_t)s->n_params * sizeof *s->required);
     tn_optim_free(s->opt);
 }
@@ -27,9 +24,8 @@ static bool make(tni_captured_step *s, tn_optim *opt, int n)
     };
     s->tensor = tni_alloc_n((size_t)n, sizeof *s->tensor);
     s->param = tni_alloc_n((size_t)n, sizeof *s->param);
-    s->storage = tni_alloc((size_t)n * EACH * sizeof *s->storage);
     s->required = tni_alloc_n((size_t)opt->n, sizeof *s->required);
-    if (s->tensor && s->param && s->storage && s->required) return true;
+    if (s->tensor && s->param && s->required) return true;
     release(s);
     return false;
 }
@@ -41,14 +37,12 @@ static void describe(tni_captured_step *s)
     for (int i = 0; i < s->opt->n; i++) {
         const tni_optim_param *p = &s->opt->param[i];
         s->required[i] = p->tensor->requires_grad;
-        if (!p->tensor->requires_grad || !p->tensor->gm || !p->tensor->gm->grad || k == s->n)
-            continue;
+        if (tni_optim_skips(p) || k == s->n) continue;
         s->tensor[k] = s->opt->call[k];
-        s->param[k] = i;
-        s->storage[k * EACH] = p->tensor->storage;
+        tni_captured_param *was = &s->param[k++];
+        *was = (tni_captured_param){ .index = i, .storage = p->tensor->storage };
         for (int slot = 0; slot < TNI_OPTIM_SLOTS; slot++)
-            s->storage[k * EACH + 1 + slot] = storage_of(p->state[slot]);
-        k++;
+            was->state[slot] = storage_of(p->state[slot]);
     }
 }
 
@@ -77,15 +71,16 @@ static tn_status check(const tni_captured_step *s)
                              "%s: %s was %s since the step was captured: want a new capture", f,
                              s->opt->param[i].name, s->required[i] ? "frozen" : "thawed");
     for (int k = 0; k < s->n; k++) {
-        const tni_optim_param *p = &s->opt->param[s->param[k]];
-        if (p->tensor->storage != s->storage[k * EACH])
+        const tni_captured_param *was = &s->param[k];
+        const tni_optim_param *p = &s->opt->param[was->index];
+        if (p->tensor->storage != was->storage)
             return tni_error(
                 TN_E_STATE,
                 "%s: %s was moved, cast or replaced since the step was captured: want a new "
                 "capture",
                 f, p->name);
         for (int slot = 0; slot < TNI_OPTIM_SLOTS; slot++)
-            if (storage_of(p->state[slot]) != s->storage[k * EACH + 1 + slot])
+            if (storage_of(p->state[slot]) != was->state[slot])
                 return tni_error(
                     TN_E_STATE,
                     "%s: the optimizer's state of %s was loaded or replaced since the step "
@@ -108,7 +103,7 @@ tn_status tni_capture_check_steps(const tn_capture *c)
 static void refresh(tni_captured_step *s)
 {
     for (int k = 0; k < s->n; k++) {
-        const tni_optim_param *p = &s->opt->param[s->param[k]];
+        const tni_optim_param *p = &s->opt->param[s->param[k].index];
         tni_optim_group_numbers(&s->opt->group[p->group], &s->tensor[k]);
         s->tensor[k].step = p->step + 1;
     }
@@ -123,7 +118,7 @@ void tni_capture_count(tn_capture *c, bool back)
             refresh(s);
             c->graphs->optim(c->graph, section++, &s->opt->args, s->tensor, s->n);
         }
-        for (int k = 0; k < s->n; k++) s->opt->param[s->param[k]].step += back ? -1 : 1;
+        for (int k = 0; k < s->n; k++) s->opt->param[s->param[k].index].step += back ? -1 : 1;
         s->opt->steps += back ? -1 : 1;
     }
 }
@@ -133,7 +128,8 @@ void tni_capture_uncount(tn_capture *c)
 {
     for (size_t i = c->n_steps; i-- > 0;) {
         tni_captured_step *s = &c->steps[i];
-        for (int k = 0; k < s->n; k++) s->opt->param[s->param[k]].step = s->tensor[k].step - 1;
+        for (int k = 0; k < s->n; k++)
+            s->opt->param[s->param[k].index].step = s->tensor[k].step - 1;
         s->opt->steps = s->before;
     }
 }

@@ -29,10 +29,7 @@ typedef struct stream {
     unsigned char buffer[CHUNK];
 } stream;
 
-static tn_status bad(const stream *s, const char *what)
-{
-    return tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": %s", s->in.function, s->in.path, what);
-}
+#define bad(stream, ...) tni_input_bad(&(stream)->in, __VA_ARGS__)
 
 /* zlib's memory comes from our allocator, which needs sizes to free: they are stored before the
  * blocks. */
@@ -104,7 +101,7 @@ static tn_status inflate_some(stream *s, unsigned char *out, size_t n, size_t *g
             return tni_error(TN_E_NOMEM, "%s: " TNI_PATH ": out of memory", s->in.function,
                              s->in.path);
         } else if (code != Z_OK && code != Z_BUF_ERROR) {
-            return bad(s, s->z.msg ? s->z.msg : "the compressed data is damaged");
+            return bad(s, "%s", s->z.msg ? s->z.msg : "the compressed data is damaged");
         }
     }
     return TN_OK;
@@ -137,12 +134,6 @@ static tn_status open_stream(stream *s, const char *path)
     return status;
 }
 
-static void close_stream(stream *s)
-{
-    if (s->gz) inflateEnd(&s->z);
-    tni_input_close(&s->in);
-}
-
 /* ---- the format ------------------------------------------------------------------------------ */
 
 typedef struct header {
@@ -157,41 +148,25 @@ static tn_status not_idx(const stream *s, const unsigned char *magic)
 {
     if (magic[0] == '<') return bad(s, "this looks like HTML, not like IDX: was a web page saved?");
     if (magic[0] == 0x1f && magic[1] == 0x8b) return bad(s, "the contents are compressed twice");
-    return tni_error(TN_E_FORMAT,
-                     "%s: " TNI_PATH ": begins with %02x %02x %02x %02x: want 00 00, a type (08 to "
-                     "0e) and 1 to 4 axes",
-                     s->in.function, s->in.path, magic[0], magic[1], magic[2], magic[3]);
+    return bad(s, "begins with %02x %02x %02x %02x: want 00 00, a type (08 to 0e) and 1 to 4 axes",
+               magic[0], magic[1], magic[2], magic[3]);
 }
 
 static bool type_of(header *h)
 {
-    switch (h->type) {
-    case 0x08:
-        h->size = 1;
-        h->dtype = TN_U8;
+    static const struct {
+        int type;
+        size_t size;
+        tn_dtype dtype;
+    } known[] = { { 0x08, 1, TN_U8 },  { 0x09, 1, TN_I32 }, { 0x0b, 2, TN_I32 },
+                  { 0x0c, 4, TN_I32 }, { 0x0d, 4, TN_F32 }, { 0x0e, 8, TN_F64 } };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (known[i].type != h->type) continue;
+        h->size = known[i].size;
+        h->dtype = known[i].dtype;
         return true;
-    case 0x09:
-        h->size = 1;
-        h->dtype = TN_I32;
-        return true;
-    case 0x0b:
-        h->size = 2;
-        h->dtype = TN_I32;
-        return true;
-    case 0x0c:
-        h->size = 4;
-        h->dtype = TN_I32;
-        return true;
-    case 0x0d:
-        h->size = 4;
-        h->dtype = TN_F32;
-        return true;
-    case 0x0e:
-        h->size = 8;
-        h->dtype = TN_F64;
-        return true;
-    default: return false;
     }
+    return false;
 }
 
 static tn_status read_header(stream *s, header *h)
@@ -219,18 +194,16 @@ static tn_status read_header(stream *s, header *h)
     if (s->gz && __builtin_mul_overflow(s->in.size, (int64_t)DEFLATE_RATIO, &holds))
         holds = INT64_MAX;
     if ((int64_t)h->nbytes > holds)
-        return tni_error(TN_E_FORMAT,
-                         "%s: " TNI_PATH ": %s values of %zu bytes: the file is too short for them",
-                         s->in.function, s->in.path, tni_shape_text(&h->shape), h->size);
+        return bad(s, "%s values of %zu bytes: the file is too short for them",
+                   tni_shape_text(&h->shape), h->size);
     const int64_t most = tni_inflated_limit(s->in.size);
     size_t made; /* bytes of the tensor: more than in the file for i8 and i16 */
     if (s->gz &&
         (!tni_mul_size((size_t)count, tn_dtype_size(h->dtype), &made) || made > (uint64_t)most))
-        return tni_error(TN_E_FORMAT,
-                         "%s: " TNI_PATH ": %s values from a compressed file of %" PRId64
-                         " bytes: at most "
-                         "%" PRId64 " bytes are made (inflated_bytes of tn_set_file_limits)",
-                         s->in.function, s->in.path, tni_shape_text(&h->shape), s->in.size, most);
+        return bad(s,
+                   "%s values from a compressed file of %" PRId64 " bytes: at most %" PRId64
+                   " bytes are made (inflated_bytes of tn_set_file_limits)",
+                   tni_shape_text(&h->shape), s->in.size, most);
     return TN_OK;
 }
 
@@ -265,8 +238,7 @@ static tn_status read_values(stream *s, const header *h, char *to)
         status = read_some(s, chunk ? chunk : (unsigned char *)to, n, &got);
         if (status == TN_OK && got < n)
             status =
-                tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": truncated: %zu of %zu bytes of values",
-                          s->in.function, s->in.path, h->nbytes - left + got, h->nbytes);
+                bad(s, "truncated: %zu of %zu bytes of values", h->nbytes - left + got, h->nbytes);
         if (status == TN_OK && chunk) {
             convert(h, chunk, to, n / h->size);
             to += n / h->size * tn_dtype_size(h->dtype);
@@ -290,7 +262,8 @@ tn_tensor *tn_idx_load(const char *path)
         header h = { 0 };
         if (read_header(s, &h) == TN_OK) t = tn_empty_as(h.shape, h.dtype, tn_cpu());
         if (t && read_values(s, &h, tni_data(t)) != TN_OK) t = NULL;
-        close_stream(s);
+        if (s->gz) inflateEnd(&s->z);
+        tni_input_close(&s->in);
     }
     tni_free(s, sizeof *s);
     return t;

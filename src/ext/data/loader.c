@@ -45,7 +45,9 @@ struct tn_loader {
     slot_state state;
     bool quit;
     int64_t slot_epoch, slot_position;
-    char *slot[MAX_TENSORS]; /* batch_size rows each */
+    char *block; /* of the slot: NULL before the thread was started */
+    size_t block_bytes;
+    char *slot[MAX_TENSORS]; /* in it: the rows of our part of a batch, of each tensor */
 };
 
 /* Steele et al., Fast splittable pseudorandom number generators (2014): neighbours become
@@ -120,9 +122,22 @@ static void leave_parent(tn_loader *l)
     pthread_cond_init(&l->changed, NULL);
 }
 
+static tn_status make_slot(tn_loader *l)
+{
+    size_t rows = (size_t)(TNI_MIN(l->o.batch_size, l->rows) / l->o.parts), nbytes = 0;
+    for (int k = 0; k < l->n_tensors; k++) nbytes += rows * l->row_bytes[k]; /* part of a tensor */
+    if (l->block || nbytes == 0) return TN_OK;
+    if (!(l->block = tni_alloc(nbytes))) return tni_pending();
+    l->block_bytes = nbytes;
+    char *at = l->block;
+    for (int k = 0; k < l->n_tensors; at += rows * l->row_bytes[k++]) l->slot[k] = at;
+    return TN_OK;
+}
+
 static tn_status start_thread(tn_loader *l)
 {
     if (l->threaded) return TN_OK;
+    if (make_slot(l) != TN_OK) return tni_pending();
     int error = tni_thread_start(&l->thread, fill, l);
     if (error)
         return tni_error(TN_E_NOMEM, "tn_loader_next: no thread to prefetch with: %s",
@@ -132,16 +147,20 @@ static tn_status start_thread(tn_loader *l)
     return TN_OK;
 }
 
+/* Frees the slot too: the next one may be of another size. */
 static void stop_thread(tn_loader *l)
 {
-    if (!l->threaded) return;
-    pthread_mutex_lock(&l->lock);
-    l->quit = true;
-    pthread_cond_broadcast(&l->changed);
-    pthread_mutex_unlock(&l->lock);
-    pthread_join(l->thread, NULL);
-    l->threaded = l->quit = false;
-    l->state = SLOT_IDLE;
+    if (l->threaded) {
+        pthread_mutex_lock(&l->lock);
+        l->quit = true;
+        pthread_cond_broadcast(&l->changed);
+        pthread_mutex_unlock(&l->lock);
+        pthread_join(l->thread, NULL);
+        l->threaded = l->quit = false;
+        l->state = SLOT_IDLE;
+    }
+    if (l->block) tni_free(l->block, l->block_bytes);
+    l->block = NULL;
 }
 
 static void request(tn_loader *l, int64_t epoch, int64_t position)
@@ -163,19 +182,13 @@ static void take(tn_loader *l, char *const *to)
     }
     size_t n = (size_t)batch_rows(l, l->position);
     for (int k = 0; k < l->n_tensors; k++)
-        if (l->slot[k]) memcpy(to[k], l->slot[k], n * l->row_bytes[k]);
+        if (l->row_bytes[k]) memcpy(to[k], l->slot[k], n * l->row_bytes[k]);
     bool last = l->position + 1 == l->batches;
     request(l, l->epoch + last, last ? 0 : l->position + 1);
     pthread_mutex_unlock(&l->lock);
 }
 
 /* ---- making and freeing ---------------------------------------------------------------------- */
-
-static size_t slot_bytes(const tn_loader *l, int k)
-{
-    return (size_t)(TNI_MIN(l->o.batch_size, l->rows) / l->o.parts) *
-           l->row_bytes[k]; /* part of a tensor: no overflow */
-}
 
 void tn_loader_free(tn_loader *l)
 {
@@ -184,10 +197,7 @@ void tn_loader_free(tn_loader *l)
     stop_thread(l);
     pthread_cond_destroy(&l->changed);
     pthread_mutex_destroy(&l->lock);
-    for (int k = 0; k < l->n_tensors; k++) {
-        if (l->slot[k]) tni_free(l->slot[k], slot_bytes(l, k));
-        tn_drop(l->tensor[k]);
-    }
+    for (int k = 0; k < l->n_tensors; k++) tn_drop(l->tensor[k]);
     if (l->order) tni_free(l->order, (size_t)l->rows * sizeof *l->order);
     tn_generator_free(l->generator);
     tni_free(l, sizeof *l);
@@ -252,9 +262,7 @@ static tn_status keep_tensor(tn_loader *l, tn_tensor *t)
     if (!l->tensor[k]) return tni_pending();
     l->n_tensors++;
     l->row_bytes[k] = (size_t)(tni_shape_numel(&t->shape) / l->rows) * tn_dtype_size(t->dtype);
-    if (!l->o.prefetch || slot_bytes(l, k) == 0) return TN_OK;
-    l->slot[k] = tni_alloc(slot_bytes(l, k));
-    return l->slot[k] ? TN_OK : tni_pending();
+    return TN_OK;
 }
 
 tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o)
@@ -290,15 +298,12 @@ tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o)
 
 int tn_loader_next(tn_loader *l, tn_tensor **out, int n)
 {
-    if (!l || !out) {
-        tni_null("tn_loader_next", l ? "out" : "loader", l ? "room for the batch" : "a loader");
-        return -1;
-    }
-    if (n != l->n_tensors) {
-        tni_error(TN_E_INVALID, "tn_loader_next: room for %d tensors: want %d, the loader's", n,
-                  l->n_tensors);
-        return -1;
-    }
+    static const char f[] = "tn_loader_next";
+    if (!l) return tni_minus_one(tni_null(f, "loader", "a loader"));
+    if (!out) return tni_minus_one(tni_null(f, "out", "room for the batch"));
+    if (n != l->n_tensors)
+        return tni_minus_one(tni_error(
+            TN_E_INVALID, "%s: room for %d tensors: want %d, the loader's", f, n, l->n_tensors));
     leave_parent(l);
     if (l->position >= l->batches) {
         l->epoch++;
@@ -327,8 +332,7 @@ int tn_loader_next(tn_loader *l, tn_tensor **out, int n)
 /* The number returned for a NULL loader. */
 static int64_t no_loader(const char *function)
 {
-    tni_null(function, "loader", "a loader");
-    return -1;
+    return tni_minus_one(tni_null(function, "loader", "a loader"));
 }
 
 int64_t tn_loader_batches(const tn_loader *l)
@@ -346,25 +350,6 @@ int64_t tn_loader_batch_size(const tn_loader *l)
     return l ? l->o.batch_size : no_loader("tn_loader_batch_size");
 }
 
-/* Replaces all slots by slots for another batch size, or changes nothing. */
-static tn_status replace_slots(tn_loader *l, int64_t batch_size)
-{
-    int64_t was = l->o.batch_size;
-    char *slot[MAX_TENSORS] = { NULL };
-    bool whole = true;
-    l->o.batch_size = batch_size;
-    for (int k = 0; whole && k < l->n_tensors; k++)
-        if (l->slot[k]) whole = (slot[k] = tni_alloc(slot_bytes(l, k))) != NULL;
-    for (int k = 0; k < l->n_tensors; k++) {
-        char *unused = whole ? l->slot[k] : slot[k];
-        if (whole) l->slot[k] = slot[k];
-        l->o.batch_size = whole ? was : batch_size; /* the size it was taken with */
-        if (unused) tni_free(unused, slot_bytes(l, k));
-    }
-    l->o.batch_size = whole ? batch_size : was;
-    return whole ? TN_OK : tni_pending();
-}
-
 tn_status tn_loader_set_batch_size(tn_loader *l, int64_t batch_size)
 {
     static const char f[] = "tn_loader_set_batch_size";
@@ -378,9 +363,9 @@ tn_status tn_loader_set_batch_size(tn_loader *l, int64_t batch_size)
                          l->position);
     leave_parent(l);
     stop_thread(l);
-    status = replace_slots(l, batch_size);
-    if (status == TN_OK) l->batches = batches_of(l->rows, &l->o);
-    return status;
+    l->o = o;
+    l->batches = batches_of(l->rows, &o);
+    return TN_OK;
 }
 
 int64_t tn_loader_epoch(const tn_loader *l)

@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "ext/diagnose/explain.h"
+#include "ext/parallel/group.h"
 
 typedef struct report {
     tni_run run;
@@ -17,7 +18,6 @@ typedef struct report {
     tn_explain_report counts; /* without its text */
     tn_tensor *loss;
     tn_list *parameters, *held;    /* the model's; the optimizer's or NULL */
-    tn_tensor **wanted, **grad;    /* parameters->n: those that require grad, and their gradients */
     unsigned char *colour, *leads; /* per value */
 } report;
 
@@ -83,51 +83,39 @@ static way follow(report *x, int parameter)
     return w;
 }
 
-static tn_status say_cut(report *x, const char *name, const way *w)
+static void say_cut(report *x, const char *name, const way *w)
 {
-    const tni_run *r = &x->run;
+    static const char *const does[] = { [TNI_CUT_DTYPE] = "made ",
+                                        [TNI_CUT_DETACH] = "cuts it off",
+                                        [TNI_CUT_NO_GRAD] = "ran inside TN_NO_GRAD",
+                                        [TNI_CUT_NO_BACKWARD] = "has no derivative",
+                                        [TNI_CUT_IN_PLACE] = "records nothing" };
     const tni_use *use = w->cut;
+    const bool dtype = use->cut == TNI_CUT_DTYPE;
     char at[256];
-    tni_run_place(r, use->module, at, sizeof at);
-    switch (use->cut) {
-    case TNI_CUT_DETACH:
-        return tni_say(&x->findings, "%s: no gradient%s: tn_detach cuts it off (in %s)", name,
-                       x->here, at);
-    case TNI_CUT_NO_GRAD:
-        return tni_say(&x->findings, "%s: no gradient%s: %s%s ran inside TN_NO_GRAD (in %s)", name,
-                       x->here, use->prefix, use->op, at);
-    case TNI_CUT_NO_BACKWARD:
-        return tni_say(&x->findings, "%s: no gradient%s: %s%s has no derivative (in %s)", name,
-                       x->here, use->prefix, use->op, at);
-    case TNI_CUT_IN_PLACE:
-        return tni_say(&x->findings, "%s: no gradient%s: %s records nothing (in %s)", name, x->here,
-                       use->op, at);
-    case TNI_CUT_DTYPE: break;
-    }
-    return tni_say(&x->findings, "%s: no gradient%s: %s%s made %s of it (in %s)", name, x->here,
-                   use->prefix, use->op, tn_dtype_name(r->value[w->lost].dtype), at);
+    tni_say(&x->findings, "%s: no gradient%s: %s%s %s%s%s (in %s)", name, x->here, use->prefix,
+            use->op, does[use->cut], dtype ? tn_dtype_name(x->run.value[w->lost].dtype) : "",
+            dtype ? " of it" : "", tni_run_place(&x->run, use->module, at, sizeof at));
 }
 
-static tn_status explain_missing(report *x, const tn_entry *e)
+static void explain_missing(report *x, const tn_entry *e)
 {
     int n = tni_run_number(&x->run, e->tensor);
-    way w = { 0 };
-    if (n >= 0) w = follow(x, n);
-    if (!w.last) {
-        x->counts.unread++;
-        return tni_say(&x->findings, "%s: no gradient%s: never read", e->name, x->here);
-    }
-    if (w.cut) {
-        x->counts.cut++;
-        return say_cut(x, e->name, &w);
-    }
-    x->counts.unused++;
+    way w = n >= 0 ? follow(x, n) : (way){ 0 };
+    x->counts.unread += !w.last;
+    x->counts.cut += w.last && w.cut;
+    x->counts.unused += w.last && !w.cut;
     char at[256];
-    tni_run_place(&x->run, w.last->module, at, sizeof at);
-    return tni_say(
-        &x->findings,
-        "%s: no gradient%s: its results do not reach the loss, the last one is of %s%s (in %s)",
-        e->name, x->here, w.last->prefix, w.last->op, at);
+    if (!w.last)
+        tni_say(&x->findings, "%s: no gradient%s: never read", e->name, x->here);
+    else if (w.cut)
+        say_cut(x, e->name, &w);
+    else
+        tni_say(&x->findings,
+                "%s: no gradient%s: its results do not reach the loss, the last one is of %s%s (in "
+                "%s)",
+                e->name, x->here, w.last->prefix, w.last->op,
+                tni_run_place(&x->run, w.last->module, at, sizeof at));
 }
 
 static tn_status judge_gradient(report *x, const tn_entry *e, tn_tensor *grad)
@@ -136,26 +124,13 @@ static tn_status judge_gradient(report *x, const tn_entry *e, tn_tensor *grad)
     tn_status status = tni_magnitude(grad, &largest);
     if (status != TN_OK || (isfinite(largest) && largest > 0)) return status;
     if (tni_shape_numel(&grad->shape) == 0) return TN_OK;
-    if (isfinite(largest)) {
-        x->counts.zero++;
-        return tni_say(&x->findings, "%s: its gradient is zero everywhere", e->name);
-    }
-    x->counts.nonfinite++;
-    return tni_say(&x->findings, "%s: its gradient holds %s", e->name,
-                   isnan(largest) ? "nan" : "inf");
-}
-
-/* Fills grad: TN_NONE where no gradient arrived. */
-static tn_status take_gradients(report *x)
-{
-    int n = 0;
-    for (int i = 0; i < x->parameters->n; i++) {
-        tn_tensor *t = x->parameters->entry[i].tensor;
-        if (t->requires_grad) x->wanted[n++] = t;
-    }
-    for (int i = 0; i < n; i++) x->grad[i] = TN_NONE;
-    if (!n || !x->loss->requires_grad) return TN_OK;
-    return tn_gradients(1, &x->loss, NULL, n, x->wanted, x->grad, 0);
+    x->counts.zero += largest == 0;
+    x->counts.nonfinite += largest != 0;
+    tni_say(&x->findings, "%s: its gradient %s", e->name,
+            largest == 0     ? "is zero everywhere"
+            : isnan(largest) ? "holds nan"
+                             : "holds inf");
+    return TN_OK;
 }
 
 static bool holds(const tn_list *list, const tn_tensor *t)
@@ -167,130 +142,167 @@ static bool holds(const tn_list *list, const tn_tensor *t)
 
 static tn_status judge_parameters(report *x)
 {
-    tn_status status = take_gradients(x);
+    tn_status status = TN_OK;
     bool finite = isfinite(x->counts.loss);
-    if (status == TN_OK && !finite) {
-        x->counts.nonfinite++;
-        status =
-            tni_say(&x->findings, "(loss): it is %g: tn_set_anomaly names the op that made it so",
-                    x->counts.loss);
-    }
+    x->counts.nonfinite += !finite;
+    if (!finite)
+        tni_say(&x->findings, "(loss): it is %g: tn_set_anomaly names the op that made it so",
+                x->counts.loss);
     for (int i = 0, k = 0; status == TN_OK && i < x->parameters->n; i++) {
         const tn_entry *e = &x->parameters->entry[i];
-        if (!e->tensor->requires_grad) {
-            if (x->counts.frozen++ < NOTES)
-                status = tni_say(&x->notes, "%s: frozen%s", e->name,
-                                 holds(x->held, e->tensor) ? ", so the optimizer skips it" : "");
-            continue;
-        }
-        tn_tensor *grad = x->grad[k++];
-        if (tni_none(grad))
-            status = explain_missing(x, e);
-        else if (finite)
+        tn_tensor *grad = e->tensor->requires_grad ? x->run.grad[k++] : NULL;
+        if (!grad && x->counts.frozen++ < NOTES)
+            tni_say(&x->notes, "%s: frozen%s", e->name,
+                    holds(x->held, e->tensor) ? ", so the optimizer skips it" : "");
+        else if (grad && tni_none(grad))
+            explain_missing(x, e);
+        else if (grad && finite)
             status = judge_gradient(x, e, grad);
     }
-    if (status == TN_OK && x->counts.frozen > NOTES)
-        status = tni_say(&x->notes, "and %d more frozen", x->counts.frozen - NOTES);
+    if (x->counts.frozen > NOTES)
+        tni_say(&x->notes, "and %d more frozen", x->counts.frozen - NOTES);
     return status;
 }
 
 /* ---- the optimizer --------------------------------------------------------------------------- */
 
-static tn_status judge_optimizer(report *x, const tn_optim *opt)
+static void judge_optimizer(report *x, const tn_optim *opt)
 {
-    tn_status status = TN_OK;
-    for (int i = 0; x->held && status == TN_OK && i < x->parameters->n; i++) {
+    for (int i = 0; i < x->parameters->n; i++) {
         const tn_entry *e = &x->parameters->entry[i];
         if (!e->tensor->requires_grad || holds(x->held, e->tensor)) continue;
         x->counts.missing++;
-        status =
-            tni_say(&x->findings, "%s: the optimizer does not hold it%s", e->name,
-                    tni_list_find(x->held, e->name) ? ", but another tensor of that name" : "");
+        tni_say(&x->findings, "%s: the optimizer does not hold it%s", e->name,
+                tni_list_find(x->held, e->name) ? ", but another tensor of that name" : "");
     }
-    for (int i = 0; x->held && status == TN_OK && i < x->held->n; i++) {
+    for (int i = 0; i < x->held->n; i++) {
         const tn_entry *e = &x->held->entry[i];
         if (tni_map_get(&x->run.member, e->tensor)) continue;
         x->counts.foreign++;
-        status = tni_say(&x->findings, "%s: the optimizer holds it, the model does not", e->name);
+        tni_say(&x->findings, "%s: the optimizer holds it, the model does not", e->name);
     }
-    x->counts.reused = opt && opt->reused;
-    if (x->counts.reused && status == TN_OK)
-        status = tni_say(&x->findings,
-                         "(optimizer): its last step used gradients that an earlier step had used: "
-                         "want tn_optim_zero_grad before each backward");
-    return status;
+    x->counts.reused = opt->reused;
+    if (opt->reused)
+        tni_say(&x->findings,
+                "(optimizer): its last step used gradients that an earlier step had used: want "
+                "tn_optim_zero_grad before each backward");
+}
+
+/* ---- the other ranks ------------------------------------------------------------------------- */
+
+enum { NAMED = 6 }; /* ranks; any more are only counted */
+
+/* "rank 1", "ranks 1, 2 and 3", "ranks 1, 2, 3, 4, 5, 6 and 9 more": the other ranks that had no
+ * gradient for a parameter; their number. */
+static int list_ranks(const tn_tensor *parameter, char *text, size_t size)
+{
+    int rank[NAMED + 1], n = 0;
+    for (int r = 0; r < tn_parallel_size(); r++) {
+        if (r == tn_parallel_rank() || tni_reported_of(parameter, r) != TNI_REPORTED_MISSING)
+            continue;
+        if (n <= NAMED) rank[n] = r;
+        n++;
+    }
+    int named = n > NAMED + 1 ? NAMED : n;
+    size_t at = (size_t)snprintf(text, size, n == 1 ? "rank" : "ranks");
+    for (int i = 0; i < named; i++)
+        at += (size_t)snprintf(text + at, size - at, "%s%d",
+                               i == 0                         ? " "
+                               : i + 1 == named && named == n ? " and "
+                                                              : ", ",
+                               rank[i]);
+    if (named < n) snprintf(text + at, size - at, " and %d more", n - named);
+    return n;
+}
+
+/* A finding for each parameter that had no gradient on another rank in the last averaging backward;
+ * or a note that says why nothing is known. At the end of such a backward each rank has told all
+ * others (ext/parallel/reduce.c), so nothing is sent here, and one rank alone may ask. */
+static void judge_ranks(report *x)
+{
+    char ranks[128];
+    int averaged = 0, reported = 0;
+    for (int i = 0; i < x->parameters->n; i++) {
+        const tn_entry *e = &x->parameters->entry[i];
+        tni_reported first = tni_reported_of(e->tensor, 0);
+        averaged += first != TNI_REPORTED_ALONE;
+        if (first == TNI_REPORTED_ALONE || first == TNI_REPORTED_NOTHING) continue;
+        reported++;
+        if (list_ranks(e->tensor, ranks, sizeof ranks) == 0) continue;
+        x->counts.elsewhere++;
+        tni_say(&x->findings,
+                "%s: no gradient on %s of %d in the last averaging backward: tn_explain_training, "
+                "called there, says why",
+                e->name, ranks, tn_parallel_size());
+    }
+    if (!reported)
+        tni_say(&x->notes, averaged
+                               ? "(ranks): before the first averaging backward nothing is "
+                                 "known of the other ranks"
+                               : "(ranks): no tn_data_parallel averages the model's gradients");
 }
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
 
-typedef struct sink {
-    FILE *file;
-    char *text;
-    size_t used, size;
-    bool full;
-} sink;
-
-/* One line to the file, and to the text as long as it fits with "...\n" after it. */
-static void put(sink *s, const char *line)
+/* As many whole lines as fit with "...\n" after them. */
+static void copy_lines(char *to, size_t size, const tni_bytes *text)
 {
-    size_t n = strlen(line);
-    if (s->file) fprintf(s->file, "%s\n", line);
-    if (!s->text || s->full) return;
-    s->full = s->used + n + 6 > s->size;
-    s->used +=
-        (size_t)snprintf(s->text + s->used, s->size - s->used, "%s\n", s->full ? "..." : line);
+    size_t n = TNI_MIN(text->n, size - sizeof "...\n");
+    while (n && text->data[n - 1] != '\n') n--;
+    memcpy(to, text->data, n);
+    snprintf(to + n, size - n, "%s", n < text->n ? "...\n" : "");
 }
 
 static tn_status print(report *x, const tn_module *m, FILE *file, tn_explain_report *out)
 {
-    sink s = { .file = file };
+    tni_bytes text = { 0 };
     tn_explain_report *c = &x->counts;
     const tni_lines *part[] = { &x->run.unregistered, &x->findings, &x->notes };
-    c->unregistered = (int)x->run.unregistered.n;
-    c->findings = (int)(x->run.unregistered.n + x->findings.n);
-    if (out) {
-        *out = *c;
-        s.text = out->text;
-        s.size = sizeof out->text;
+    c->unregistered = x->run.unregistered.n;
+    c->findings = x->run.unregistered.n + x->findings.n;
+    tni_bytes_printf(&text, "%s: loss %.4g, a gradient for %d of %d parameters%s\n", m->type->name,
+                     c->loss, x->parameters->n - c->frozen - c->unread - c->cut - c->unused,
+                     x->parameters->n, x->here);
+    for (int k = 0; k < 3; k++) {
+        tni_bytes_add(&text, part[k]->text.data, part[k]->text.n);
+        text.failed |= part[k]->text.failed;
     }
-    char line[256];
-    snprintf(line, sizeof line, "%s: loss %.4g, a gradient for %d of %d parameters%s",
-             m->type->name, c->loss, x->parameters->n - c->frozen - c->unread - c->cut - c->unused,
-             x->parameters->n, x->here);
-    put(&s, line);
-    for (int k = 0; k < 3; k++)
-        for (size_t i = 0; i < part[k]->n; i++) put(&s, part[k]->line[i]);
     if (c->findings)
-        snprintf(line, sizeof line, "%d finding%s", c->findings, c->findings == 1 ? "" : "s");
+        tni_bytes_printf(&text, "%d finding%s\n", c->findings, c->findings == 1 ? "" : "s");
     else
-        snprintf(line, sizeof line, "nothing to complain about");
-    put(&s, line);
-    if (file && ferror(file))
-        return tni_error(TN_E_IO, "tn_explain_training: the file cannot be written");
-    return TN_OK;
+        tni_bytes_printf(&text, "nothing to complain about\n");
+    tn_status status = text.failed ? TN_E_NOMEM : TN_OK;
+    if (status == TN_OK && out) {
+        *out = *c;
+        copy_lines(out->text, sizeof out->text, &text);
+    }
+    if (status == TN_OK && file) {
+        fwrite(text.data, 1, text.n, file);
+        if (ferror(file))
+            status = tni_error(TN_E_IO, "tn_explain_training: the file cannot be written");
+    }
+    tni_bytes_free(&text);
+    return status;
 }
 
-static tn_status examine(report *x, tn_module *m, tn_optim *opt,
-                         tn_tensor *(*loss)(tn_module *m, void *user), void *user)
+static tn_status examine(report *x, tn_module *m, tn_optim *opt, tni_loss loss, void *user)
 {
     x->parameters = tn_parameters(m);
     if (opt) x->held = tn_optim_parameters(opt);
     if (!x->parameters || (opt && !x->held)) return tni_pending();
     tn_status status = tni_run_watch(&x->run, m, loss, user, &x->loss);
     if (status == TN_OK) {
-        size_t n = (size_t)x->parameters->n + 1; /* never 0 */
         x->counts.loss = tn_item(x->loss);
-        x->wanted = tni_alloc_n(n, sizeof *x->wanted);
-        x->grad = tni_alloc_n(n, sizeof *x->grad);
         x->colour = tni_alloc(x->run.n_value);
         x->leads = tni_calloc(x->run.n_value);
-        if (!x->wanted || !x->grad || !x->colour || !x->leads) status = TN_E_NOMEM;
+        if (!x->colour || !x->leads) status = TN_E_NOMEM;
     }
     if (status == TN_OK) mark_leads(x);
+    if (status == TN_OK) status = tni_run_gradients(&x->run, m, x->loss);
     if (status == TN_OK) status = judge_parameters(x);
-    if (status == TN_OK)
-        status = tni_explain_ranks(&x->findings, &x->notes, x->parameters, &x->counts.elsewhere);
-    return status == TN_OK ? judge_optimizer(x, opt) : status;
+    if (status == TN_OK && tn_parallel_size() > 1) judge_ranks(x);
+    if (status == TN_OK && opt) judge_optimizer(x, opt);
+    return status;
 }
 
 tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
@@ -299,33 +311,23 @@ tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
 {
     TNI_C_NUMBERS;
     TNI_SCOPES_STAY;
-    tn_status status = tni_module_check("tn_explain_training", m);
+    report x = { 0 };
+    tn_status status = tni_run_begin(&x.run, "tn_explain_training", m, loss);
     if (status != TN_OK) return status;
-    if (!loss)
-        return tni_error(TN_E_INVALID,
-                         "tn_explain_training: the loss is NULL: want a function that makes it");
-    if (tni_host_refused("tn_explain_training", "watches a run", "it called outside of the step"))
-        return TN_E_STATE;
-    report *x = tni_calloc(sizeof *x);
-    if (!x) return TN_E_NOMEM;
-    x->run.function = "tn_explain_training";
-    tni_explain_here(x->here, sizeof x->here);
-    tni_watcher *outer = tni_watch(NULL);
+    if (tn_parallel_size() > 1)
+        snprintf(x.here, sizeof x.here, " on rank %d of %d", tn_parallel_rank(),
+                 tn_parallel_size());
     tn_scope scope = tn_scope_begin();
-    status = examine(x, m, opt, loss, user);
-    size_t n = x->parameters ? (size_t)x->parameters->n + 1 : 0;
-    tn_status restored = tni_run_restore(&x->run);
+    status = examine(&x, m, opt, loss, user);
+    tn_status restored = tni_run_restore(&x.run);
     if (status == TN_OK) status = restored;
-    if (status == TN_OK) status = print(x, m, file, out);
-    tni_free(x->wanted, n * sizeof *x->wanted);
-    tni_free(x->grad, n * sizeof *x->grad);
-    tni_free(x->colour, x->run.n_value);
-    tni_free(x->leads, x->run.n_value);
-    tni_run_free(&x->run);
-    tni_lines_free(&x->findings);
-    tni_lines_free(&x->notes);
+    if (status == TN_OK) status = print(&x, m, file, out);
+    tni_free(x.colour, x.run.n_value);
+    tni_free(x.leads, x.run.n_value);
+    tni_bytes_free(&x.findings.text);
+    tni_bytes_free(&x.notes.text);
+    tni_watch(x.run.outer);
+    tni_run_free(&x.run);
     tn_scope_end(scope);
-    tni_watch(outer);
-    tni_free(x, sizeof *x);
     return status;
 }

@@ -10,6 +10,7 @@
 #define TNI_EXPLAIN_H
 
 #include "autograd/notify.h"
+#include "io/file.h"
 #include "nn/module.h"
 #include "optim/optim.h"
 
@@ -37,6 +38,8 @@ typedef struct tni_value {
     tn_dtype dtype;
 } tni_value;
 
+typedef tn_tensor *(*tni_loss)(tn_module *m, void *user);
+
 /* A value, with or without history: 2 * number + history. */
 typedef uint32_t tni_end;
 
@@ -55,12 +58,13 @@ typedef struct tni_carried {
 } tni_carried;
 
 typedef struct tni_lines {
-    char **line;
-    size_t n, capacity;
+    tni_bytes text;
+    int n;
 } tni_lines;
 
 typedef struct tni_run {
     tni_watcher watcher;  /* first: a tni_watcher * is a tni_run * */
+    tni_watcher *outer;   /* put aside */
     const char *function; /* "tn_explain_training", for messages */
     tni_map member;       /* registered in the model: tensor -> tensor */
     tni_map number;       /* module -> its tni_part's index + 1 */
@@ -70,7 +74,9 @@ typedef struct tni_run {
     tni_value *value;
     tni_use *use;
     tni_end *ends;
-    int *frame; /* stack of running calls, innermost last */
+    int *frame;               /* stack of running calls, innermost last */
+    tn_list *leaves;          /* the parameters that require grad; current scope */
+    tn_tensor **leaf, **grad; /* those, and their gradients: one block */
     size_t n_part, n_carried, n_value, n_use, n_ends, n_frame;
     size_t part_room, carried_room, value_room, use_room, ends_room, frame_room;
     tni_lines unregistered;
@@ -81,11 +87,16 @@ typedef struct tni_run {
 
 /* Remembers what a run of the model (NULL: none) may change. r is zeroed. */
 TNI_SHARED tn_status tni_run_carry(tni_run *r, tn_module *model);
-/* Calls loss(model, user) with recording on and everything watched; no other watcher may be set. r
- * is all zero except function. *result is the loss, one element, in the current scope. Changes made
- * by the run stay until tni_run_restore. */
-tn_status tni_run_watch(tni_run *r, tn_module *model, tn_tensor *(*loss)(tn_module *m, void *user),
-                        void *user, tn_tensor **result);
+/* Puts the thread's watcher aside: in r->outer, from where the caller puts it back. r is zeroed.
+ * Errors: arguments; a captured step runs. */
+tn_status tni_run_begin(tni_run *r, const char *function, const tn_module *m, tni_loss loss);
+/* Calls loss(model, user) with recording on and everything watched, after tni_run_begin. *result is
+ * the loss, one element, in the current scope. Changes made by the run stay until tni_run_restore.
+ */
+tn_status tni_run_watch(tni_run *r, tn_module *model, tni_loss loss, void *user,
+                        tn_tensor **result);
+/* Fills leaves, leaf and grad: TN_NONE where no gradient arrived. */
+tn_status tni_run_gradients(tni_run *r, tn_module *model, tn_tensor *loss);
 /* Restores buffers, extra state and the default generator; may be called several times. */
 TNI_SHARED tn_status tni_run_restore(tni_run *r);
 TNI_SHARED void tni_run_free(tni_run *r);
@@ -95,16 +106,7 @@ int tni_run_number(const tni_run *r, const tn_tensor *t);
 /* "fc1: Linear", "Net" for the model itself, "the loss function" for -1. */
 const char *tni_run_place(const tni_run *r, int module, char *text, size_t size);
 
-tn_status tni_say(tni_lines *lines, const char *format, ...) TN_PRINTF(2, 3);
-void tni_lines_free(tni_lines *lines);
-
-/* ---- explain_ranks.c ------------------------------------------------------------------------- */
-
-/* " on rank 1 of 2"; "" alone. */
-void tni_explain_here(char *text, size_t size);
-/* A finding for each parameter that had no gradient on another rank in the last averaging backward,
- * and their number; or a note that says why nothing is known. Sends nothing. */
-tn_status tni_explain_ranks(tni_lines *findings, tni_lines *notes, const tn_list *parameters,
-                            int *count);
+/* Adds a line; out of memory: lines->text has failed. */
+void tni_say(tni_lines *lines, const char *format, ...) TN_PRINTF(2, 3);
 
 #endif

@@ -10,28 +10,18 @@
 static char fresh_object;
 static void *const fresh = &fresh_object; /* in `known`: made in this run, no number yet */
 
-static _Thread_local tni_run *running;
-
 /* ---- small things ---------------------------------------------------------------------------- */
 
-tn_status tni_say(tni_lines *lines, const char *format, ...)
+void tni_say(tni_lines *lines, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    char *line = tni_room(&lines->line, &lines->capacity, lines->n, 1, sizeof(char *))
-                     ? tni_vtext(format, args)
-                     : NULL;
+    char *line = tni_vtext(format, args);
     va_end(args);
-    if (!line) return TN_E_NOMEM;
-    lines->line[lines->n++] = line;
-    return TN_OK;
-}
-
-void tni_lines_free(tni_lines *lines)
-{
-    for (size_t i = 0; i < lines->n; i++) tni_strfree(lines->line[i]);
-    tni_room_free(&lines->line, &lines->capacity, sizeof(char *));
-    *lines = (tni_lines){ 0 };
+    lines->text.failed |= !line;
+    tni_bytes_printf(&lines->text, "%s\n", line);
+    tni_strfree(line);
+    lines->n++;
 }
 
 const char *tni_run_place(const tni_run *r, int module, char *text, size_t size)
@@ -57,10 +47,10 @@ static int number(tni_run *r, const tn_tensor *t)
 {
     const void *known = tni_map_get(&r->known, t);
     if (known && known != fresh) return (int)((uintptr_t)known - 1);
-    if (r->n_value >= INT32_MAX / 2 ||
-        !tni_room(&r->value, &r->value_room, r->n_value, 1, sizeof *r->value) ||
-        tni_map_put(&r->known, t, (void *)(uintptr_t)(r->n_value + 1)) < 0)
-        return -1;
+    r->failed = r->failed || r->n_value >= INT32_MAX / 2 ||
+                !tni_room(&r->value, &r->value_room, r->n_value, 1, sizeof *r->value) ||
+                tni_map_put(&r->known, t, (void *)(uintptr_t)(r->n_value + 1)) < 0;
+    if (r->failed) return -1;
     r->value[r->n_value] = (tni_value){ .old = !known, .dtype = t->dtype };
     return (int)r->n_value++;
 }
@@ -71,13 +61,11 @@ static void handle_made(tni_watcher *self, const tn_tensor *t)
     if (tni_map_put(&r->known, t, fresh) < 0) r->failed = true;
 }
 
-static tn_status put_end(tni_run *r, const tn_tensor *t)
+static void put_end(tni_run *r, const tn_tensor *t)
 {
     int n = number(r, t);
-    if (n < 0 || !tni_room(&r->ends, &r->ends_room, r->n_ends, 1, sizeof *r->ends))
-        return TN_E_NOMEM;
-    r->ends[r->n_ends++] = 2 * (tni_end)n + t->requires_grad;
-    return TN_OK;
+    r->failed = r->failed || !tni_room(&r->ends, &r->ends_room, r->n_ends, 1, sizeof *r->ends);
+    if (!r->failed) r->ends[r->n_ends++] = 2 * (tni_end)n + t->requires_grad;
 }
 
 /* ---- what the model does not know ------------------------------------------------------------ */
@@ -94,12 +82,11 @@ static const tn_module *holder(const tni_run *r, const tn_tensor *t)
 }
 
 /* Checks a tensor read in the innermost running call; its reader: "tn_add reads". */
-static tn_status look(tni_run *r, const tn_tensor *t, const char *who, const char *does)
+static void look(tni_run *r, const tn_tensor *t, const char *who, const char *does)
 {
-    if (!r->n_frame || tni_none(t) || tni_map_get(&r->member, t)) return TN_OK;
+    if (!r->n_frame || tni_none(t) || tni_map_get(&r->member, t)) return;
     int n = number(r, t);
-    if (n < 0) return TN_E_NOMEM;
-    if (!r->value[n].old || r->value[n].given || r->value[n].reported) return TN_OK;
+    if (n < 0 || !r->value[n].old || r->value[n].given || r->value[n].reported) return;
     r->value[n].reported = true;
     const tn_module *m = holder(r, t);
     const char *path = r->part[r->frame[r->n_frame - 1]].path;
@@ -111,34 +98,33 @@ static tn_status look(tni_run *r, const tn_tensor *t, const char *who, const cha
         snprintf(what, sizeof what, "a field of %s that is not registered", m->type->name);
     else
         snprintf(what, sizeof what, "no input, parameter or buffer");
-    return tni_say(&r->unregistered, "%s: %s %s %s, %s: neither saved nor moved",
-                   path[0] ? path : "(model)", who, does, tni_text(t), what);
+    tni_say(&r->unregistered, "%s: %s %s %s, %s: neither saved nor moved",
+            path[0] ? path : "(model)", who, does, tni_text(t), what);
 }
 
 /* ---- what the watcher sees ------------------------------------------------------------------- */
 
-/* Records one op; then checks its inputs. */
+/* Records one op; then checks its inputs. Out of memory: the run goes on, and fails at its end. */
 static tn_status take_down(tni_run *r, tni_use use, tn_tensor *const *in, int n_in,
                            tn_tensor *const *out, int n_out)
 {
-    tn_status status = TN_OK;
-    if (r->n_ends > INT32_MAX / 2 || !tni_room(&r->use, &r->use_room, r->n_use, 1, sizeof *r->use))
-        return TN_E_NOMEM;
+    r->failed = r->failed || r->n_ends > INT32_MAX / 2 ||
+                !tni_room(&r->use, &r->use_room, r->n_use, 1, sizeof *r->use);
+    if (r->failed) return TN_OK;
     use.module = r->n_frame ? r->frame[r->n_frame - 1] : -1;
     use.end = (int)r->n_ends;
-    for (int i = 0; i < n_in && status == TN_OK; i++) {
+    for (int i = 0; i < n_in; i++) {
         if (tni_none(in[i])) continue;
-        status = put_end(r, in[i]);
+        put_end(r, in[i]);
         use.n_in++;
     }
-    for (int i = 0; i < n_out && status == TN_OK; i++) status = put_end(r, out[i]);
+    for (int i = 0; i < n_out; i++) put_end(r, out[i]);
     use.n_out = n_out;
-    if (status != TN_OK) return status;
     r->use[r->n_use++] = use;
     char who[96];
     snprintf(who, sizeof who, "%s%s", use.prefix, use.op);
-    for (int i = 0; i < n_in && status == TN_OK; i++) status = look(r, in[i], who, "reads");
-    return status;
+    for (int i = 0; i < n_in; i++) look(r, in[i], who, "reads");
+    return TN_OK;
 }
 
 static tn_status saw_op(tni_watcher *self, const tni_call *c)
@@ -148,11 +134,9 @@ static tn_status saw_op(tni_watcher *self, const tni_call *c)
                                        : TNI_CUT_DTYPE;
     const tni_use use = { tni_op_prefix(c->op), c->op->name, .cut = cut };
     bool pairs = c->op->view && c->op->arity < 0; /* output i is a view of input i only */
-    tn_status status = TN_OK;
     if (!pairs) return take_down((tni_run *)self, use, c->in, c->n_in, c->out, c->n_out);
-    for (int i = 0; i < c->n_in && status == TN_OK; i++)
-        status = take_down((tni_run *)self, use, c->in + i, 1, c->out + i, 1);
-    return status;
+    for (int i = 0; i < c->n_in; i++) take_down((tni_run *)self, use, c->in + i, 1, c->out + i, 1);
+    return TN_OK;
 }
 
 static tn_status saw_detach(tni_watcher *self, tn_tensor *from, tn_tensor *to)
@@ -175,22 +159,15 @@ static tn_status enter(tn_module *m, int n_in, tn_tensor **in, void *user)
 {
     tni_run *r = user;
     int part = (int)((uintptr_t)tni_map_get(&r->number, m) - 1);
-    tn_status status = TN_OK;
-    if (r != running) return TN_OK; /* another thread calls a watched module */
-    for (int i = 0; i < n_in && status == TN_OK; i++) {
-        if (tni_none(in[i])) continue;
-        int n;
-        if (r->n_frame)
-            status = look(r, in[i], r->part[part].path, "is given");
-        else if ((n = number(r, in[i])) < 0)
-            status = TN_E_NOMEM;
-        else
-            r->value[n].given = true;
+    if (tni_watching != &r->watcher) return TN_OK; /* another thread calls a watched module */
+    for (int i = 0; i < n_in; i++) {
+        int n = tni_none(in[i]) || r->n_frame ? -1 : number(r, in[i]);
+        if (n >= 0) r->value[n].given = true;
+        if (r->n_frame) look(r, in[i], r->part[part].path, "is given");
     }
-    if (status == TN_OK && !tni_room(&r->frame, &r->frame_room, r->n_frame, 1, sizeof *r->frame))
-        status = TN_E_NOMEM;
-    if (status == TN_OK) r->frame[r->n_frame++] = part;
-    return status;
+    r->failed = r->failed || !tni_room(&r->frame, &r->frame_room, r->n_frame, 1, sizeof *r->frame);
+    if (!r->failed) r->frame[r->n_frame++] = part;
+    return TN_OK;
 }
 
 /* A failed call that the caller ignored left its frame: it is popped with the caller's. */
@@ -199,7 +176,7 @@ static tn_status leave(tn_module *m, int n_in, tn_tensor *const *in, int n_out, 
 {
     tni_run *r = user;
     (void)n_in, (void)in, (void)n_out, (void)out;
-    if (r != running) return TN_OK;
+    if (tni_watching != &r->watcher) return TN_OK;
     for (bool found = false; r->n_frame && !found;)
         found = r->part[r->frame[--r->n_frame]].module == m;
     return TN_OK;
@@ -263,14 +240,6 @@ static void unhook(tni_run *r)
     }
 }
 
-static tn_status judge_loss(const tni_run *r, tn_tensor *loss)
-{
-    if (!loss) return tni_poison(r->function, "the loss");
-    if (!tni_none(loss) && tni_shape_numel(&loss->shape) == 1) return TN_OK;
-    return tni_error(TN_E_SHAPE, "%s: the loss is %s: want one element", r->function,
-                     tni_text(loss));
-}
-
 tn_status tni_run_carry(tni_run *r, tn_module *model)
 {
     bool was = tn_set_grad_enabled(false);
@@ -281,8 +250,21 @@ tn_status tni_run_carry(tni_run *r, tn_module *model)
     return status;
 }
 
-tn_status tni_run_watch(tni_run *r, tn_module *model, tn_tensor *(*loss)(tn_module *m, void *user),
-                        void *user, tn_tensor **result)
+tn_status tni_run_begin(tni_run *r, const char *function, const tn_module *m, tni_loss loss)
+{
+    tn_status status = tni_module_check(function, m);
+    if (status != TN_OK) return status;
+    if (!loss)
+        return tni_error(TN_E_INVALID, "%s: the loss is NULL: want a function that makes it",
+                         function);
+    if (tni_host_refused(function, "watches a run", "it called outside of the step"))
+        return TN_E_STATE;
+    r->function = function;
+    r->outer = tni_watch(NULL);
+    return TN_OK;
+}
+
+tn_status tni_run_watch(tni_run *r, tn_module *model, tni_loss loss, void *user, tn_tensor **result)
 {
     bool was = tn_grad_enabled();
     tn_status status = tni_run_carry(r, model);
@@ -294,18 +276,41 @@ tn_status tni_run_watch(tni_run *r, tn_module *model, tn_tensor *(*loss)(tn_modu
                                     .changes = saw_write };
         tni_autocast_forget(); /* the run must see casts reading the parameters */
         tni_watch(&r->watcher);
-        running = r;
         tn_set_grad_enabled(true);
         *result = loss(model, user);
-        running = NULL;
         tni_watch(NULL);
-        status = judge_loss(r, *result);
+        if (!*result)
+            status = tni_poison(r->function, "the loss");
+        else if (tni_none(*result) || tni_shape_numel(&(*result)->shape) != 1)
+            status = tni_error(TN_E_SHAPE, "%s: the loss is %s: want one element", r->function,
+                               tni_text(*result));
     }
     unhook(r);
     tn_set_grad_enabled(was);
     if (status == TN_OK && (r->failed || number(r, *result) < 0))
         status = tni_error(TN_E_NOMEM, "%s: out of memory", r->function);
     return status;
+}
+
+static bool trains(const tn_entry *entry, void *user)
+{
+    (void)user;
+    return entry->tensor->requires_grad;
+}
+
+tn_status tni_run_gradients(tni_run *r, tn_module *model, tn_tensor *loss)
+{
+    r->leaves = tn_list_filter(tn_parameters(model), trains, NULL);
+    if (!r->leaves) return tni_pending();
+    int n = r->leaves->n;
+    r->leaf = tni_alloc_n(2 * (size_t)n + 1, sizeof *r->leaf); /* never 0 */
+    if (!r->leaf) return TN_E_NOMEM;
+    r->grad = r->leaf + n;
+    for (int i = 0; i < n; i++) {
+        r->leaf[i] = r->leaves->entry[i].tensor;
+        r->grad[i] = TN_NONE;
+    }
+    return n && loss->requires_grad ? tn_gradients(1, &loss, NULL, n, r->leaf, r->grad, 0) : TN_OK;
 }
 
 static tn_status restore_buffer(tni_carried *c)
@@ -346,6 +351,7 @@ void tni_run_free(tni_run *r)
         tni_strfree(r->part[i].path);
         tn_drop(r->part[i].extra);
     }
+    if (r->leaf) tni_free(r->leaf, (2 * (size_t)r->leaves->n + 1) * sizeof *r->leaf);
     tni_room_free(&r->part, &r->part_room, sizeof *r->part);
     tni_room_free(&r->carried, &r->carried_room, sizeof *r->carried);
     tni_room_free(&r->value, &r->value_room, sizeof *r->value);
@@ -355,5 +361,5 @@ void tni_run_free(tni_run *r)
     tni_map_free(&r->member);
     tni_map_free(&r->number);
     tni_map_free(&r->known);
-    tni_lines_free(&r->unregistered);
+    tni_bytes_free(&r->unregistered.text);
 }

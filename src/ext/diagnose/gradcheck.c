@@ -31,19 +31,12 @@ static int64_t numel(const tn_tensor *t)
     return tni_shape_numel(&t->shape);
 }
 
-static double *doubles(int64_t n)
+/* rows x n zeros of the current scope, on the host; NULL + message. */
+static double *zeros(int64_t rows, int64_t n)
 {
-    size_t nbytes;
-    if (!tni_mul_size((size_t)TNI_MAX(n, 1), sizeof(double), &nbytes)) {
-        tni_error(TN_E_NOMEM, "tn_gradcheck: %" PRId64 " values are too many", n);
-        return NULL;
-    }
-    return tni_alloc(nbytes);
-}
-
-static void free_doubles(double *values, int64_t n)
-{
-    tni_free(values, (size_t)TNI_MAX(n, 1) * sizeof *values);
+    tn_shape shape = TN_SHAPE(TNI_MAX(rows, 1), TNI_MAX(n, 1));
+    tn_tensor *t = tn_full_as(shape, 0, TN_F64, tn_cpu());
+    return t ? tni_data(t) : NULL;
 }
 
 static tn_status read_values(const tn_tensor *t, double *values)
@@ -53,35 +46,35 @@ static tn_status read_values(const tn_tensor *t, double *values)
 
 /* ---- one evaluation -------------------------------------------------------------------------- */
 
-static tn_tensor *checked_result(tn_tensor *y)
+/* y = f(x); NULL + message unless it is a tensor in f64. */
+static tn_tensor *call(const check *c, bool record)
 {
-    if (!y)
-        return tni_pending() == TN_OK ? (tni_poison("tn_gradcheck", "the function's result"), NULL)
-                                      : NULL;
-    if (tni_none(y) || y->dtype != TN_F64)
-        return tni_fail(TN_E_DTYPE, "tn_gradcheck: the function returned %s: want an f64 tensor",
-                        tni_none(y) ? "TN_NONE" : tn_dtype_name(y->dtype));
-    return y;
+    bool was = tn_set_grad_enabled(record);
+    tn_tensor *y = c->f(c->inputs, c->user);
+    tn_set_grad_enabled(was);
+    if (!y) return tni_poisoned("tn_gradcheck", "the function's result");
+    if (!tni_none(y) && y->dtype == TN_F64) return y;
+    return tni_fail(TN_E_DTYPE, "tn_gradcheck: the function returned %s: want an f64 tensor",
+                    tni_none(y) ? "TN_NONE" : tn_dtype_name(y->dtype));
 }
 
 /* The m values of y, without recording. */
 static tn_status evaluate(const check *c, double *values, int64_t m)
 {
     tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad_enabled(false);
-    tn_tensor *y = checked_result(c->f(c->inputs, c->user));
+    tn_tensor *y = call(c, false);
     tn_status status = y ? TN_OK : tni_pending();
-    tn_set_grad_enabled(was);
     if (y && numel(y) != m)
         status = tni_error(TN_E_SHAPE,
                            "tn_gradcheck: the function returned %" PRId64 " values, then %" PRId64
-                           ": want "
-                           "one shape",
+                           ": want one shape",
                            m, numel(y));
     if (status == TN_OK) status = read_values(y, values);
     tn_scope_end(scope);
     return status;
 }
+
+/* ---- backward -------------------------------------------------------------------------------- */
 
 /* Row k of every input's Jacobian: rows[i] + k * numel(input i). */
 static tn_status backward_row(const check *c, tn_tensor *y, int64_t k, double **jacobian)
@@ -90,129 +83,91 @@ static tn_status backward_row(const check *c, tn_tensor *y, int64_t k, double **
     tn_tensor *unit = tni_basis(y, k);
     tn_status status = unit ? TN_OK : tni_pending();
     for (int i = 0; i < c->n && status == TN_OK; i++) {
-        if (!c->inputs[i]->requires_grad) continue;
-        int64_t n = numel(c->inputs[i]);
-        double *row = jacobian[i] + k * n;
-        tn_tensor *g = TN_NONE;
-        status = tn_gradients(1, &y, &unit, 1, &c->inputs[i], &g, TN_RETAIN_GRAPH);
-        if (status != TN_OK) break;
-        if (!tni_none(g) && !tni_shape_equal(&g->shape, &c->inputs[i]->shape)) {
-            status =
-                tni_error(TN_E_SHAPE, "tn_gradcheck: %sthe gradient of input %d is %s: want %s",
-                          c->what, i, tni_text(g), tni_shape_text(&c->inputs[i]->shape));
-        } else if (tni_none(g)) {
-            for (int64_t j = 0; j < n; j++) row[j] = 0;
-        } else {
-            status = read_values(g, row);
-        }
+        if (!jacobian[i]) continue;
+        tn_tensor *x = c->inputs[i], *g = TN_NONE;
+        status = tn_gradients(1, &y, &unit, 1, &x, &g, TN_RETAIN_GRAPH);
+        if (status != TN_OK || tni_none(g)) continue;
+        status =
+            tni_shape_equal(&g->shape, &x->shape)
+                ? read_values(g, jacobian[i] + k * numel(x))
+                : tni_error(TN_E_SHAPE, "tn_gradcheck: %sthe gradient of input %d is %s: want %s",
+                            c->what, i, tni_text(g), tni_shape_text(&x->shape));
     }
     tn_scope_end(scope);
     return status;
 }
 
-/* All Jacobians by backward; *m is set and the Jacobians are allocated. Also: f is
+/* All Jacobians by backward, of the current scope; NULL for inputs that need none. Also: f is
  * deterministic. */
 static tn_status backward_all(const check *c, double **jacobian, int64_t *m)
 {
-    tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad_enabled(true);
-    tn_tensor *y = checked_result(c->f(c->inputs, c->user));
-    tn_status status = y ? TN_OK : tni_pending();
-    tn_set_grad_enabled(was);
-    *m = y ? numel(y) : 0;
-    for (int i = 0; i < c->n && status == TN_OK; i++) {
-        if (!c->inputs[i]->requires_grad) continue;
-        int64_t size;
-        if (__builtin_mul_overflow(*m, numel(c->inputs[i]), &size)) size = INT64_MAX;
-        jacobian[i] = doubles(size);
-        if (!jacobian[i]) status = tni_pending();
-    }
-    for (int64_t k = 0; k < *m && status == TN_OK; k++) {
-        if (y->requires_grad) {
-            status = backward_row(c, y, k, jacobian);
-            continue;
-        }
-        for (int i = 0; i < c->n; i++) /* y depends on no input */
-            for (int64_t j = 0; jacobian[i] && j < numel(c->inputs[i]); j++)
-                jacobian[i][k * numel(c->inputs[i]) + j] = 0;
-    }
-    if (status == TN_OK) {
-        double *first = doubles(*m);
-        double *second = doubles(*m);
-        status = first && second ? read_values(y, first) : tni_pending();
-        if (status == TN_OK) status = evaluate(c, second, *m);
-        for (int64_t k = 0; k < *m && status == TN_OK; k++)
-            if (fabs(first[k] - second[k]) > c->o.atol + c->o.rtol * fabs(first[k]))
-                status = tni_error(TN_E_INVALID,
-                                   "tn_gradcheck: %soutput element %" PRId64 " was %.10g, then "
-                                   "%.10g: want the same values at every call",
-                                   c->what, k, first[k], second[k]);
-        if (second) free_doubles(second, *m);
-        if (first) free_doubles(first, *m);
-    }
-    tn_scope_end(scope);
+    tn_tensor *y = call(c, true);
+    if (!y) return tni_pending();
+    *m = numel(y);
+    for (int i = 0; i < c->n; i++)
+        if (c->inputs[i]->requires_grad && !(jacobian[i] = zeros(*m, numel(c->inputs[i]))))
+            return tni_pending();
+    tn_status status = TN_OK;
+    for (int64_t k = 0; k < *m && y->requires_grad && status == TN_OK; k++)
+        status = backward_row(c, y, k, jacobian);
+    double *first = zeros(1, *m), *second = zeros(1, *m);
+    if (status == TN_OK) status = first && second ? read_values(y, first) : tni_pending();
+    if (status == TN_OK) status = evaluate(c, second, *m);
+    for (int64_t k = 0; k < *m && status == TN_OK; k++)
+        if (fabs(first[k] - second[k]) > c->o.atol + c->o.rtol * fabs(first[k]))
+            status = tni_error(TN_E_INVALID,
+                               "tn_gradcheck: %soutput element %" PRId64 " was %.10g, then "
+                               "%.10g: want the same values at every call",
+                               c->what, k, first[k], second[k]);
     return status;
 }
 
 /* ---- differences ----------------------------------------------------------------------------- */
 
-/* y(x_j = value); restores x afterwards. */
-static tn_status evaluate_at(const check *c, tn_tensor *x, double *values, int64_t j, double value,
-                             double *y, int64_t m)
-{
-    size_t nbytes = (size_t)numel(x) * sizeof *values;
-    double kept = values[j];
-    values[j] = value;
-    tn_status status = tn_copy_in(x, values, nbytes, TN_F64);
-    values[j] = kept;
-    if (status == TN_OK) status = evaluate(c, y, m);
-    tn_status restored = tn_copy_in(x, values, nbytes, TN_F64);
-    return status == TN_OK ? restored : status;
-}
-
 static tn_status compare_input(const check *c, int i, const double *jacobian, int64_t m)
 {
     tn_tensor *x = c->inputs[i];
     int64_t n = numel(x);
-    double *values = doubles(n);
-    double *above = doubles(m);
-    double *below = doubles(m);
-    tn_status status = values && above && below ? read_values(x, values) : tni_pending();
+    size_t nbytes = (size_t)n * sizeof(double);
+    double *values = zeros(1, n), *y[2] = { zeros(1, m), zeros(1, m) }; /* above and below */
+    tn_status status = values && y[0] && y[1] ? read_values(x, values) : tni_pending();
     for (int64_t j = 0; j < n && status == TN_OK; j++) {
         double center = values[j];
-        status = evaluate_at(c, x, values, j, center + c->o.eps, above, m);
-        if (status == TN_OK) status = evaluate_at(c, x, values, j, center - c->o.eps, below, m);
+        for (int side = 0; side < 2 && status == TN_OK; side++) {
+            values[j] = center + (side ? -c->o.eps : c->o.eps);
+            status = tn_copy_in(x, values, nbytes, TN_F64);
+            if (status == TN_OK) status = evaluate(c, y[side], m);
+        }
+        values[j] = center;
+        tn_status restored = tn_copy_in(x, values, nbytes, TN_F64);
+        if (status == TN_OK) status = restored;
         for (int64_t k = 0; k < m && status == TN_OK; k++) {
-            double differences = (above[k] - below[k]) / (2 * c->o.eps);
+            double differences = (y[0][k] - y[1][k]) / (2 * c->o.eps);
             double backward = jacobian[k * n + j];
             if (fabs(backward - differences) <= c->o.atol + c->o.rtol * fabs(differences)) continue;
             status = tni_error(TN_E_INVALID,
                                "tn_gradcheck: %sinput %d element %" PRId64
-                               ", output element %" PRId64 ": "
-                               "backward gives %.10g: finite differences give %.10g",
+                               ", output element %" PRId64 ": backward gives %.10g: finite "
+                               "differences give %.10g",
                                c->what, i, j, k, backward, differences);
         }
     }
-    if (below) free_doubles(below, m);
-    if (above) free_doubles(above, m);
-    if (values) free_doubles(values, n);
     return status;
 }
 
 static tn_status first_order(const check *c)
 {
-    size_t nbytes = (size_t)c->n * sizeof(double *);
-    double **jacobian = tni_calloc(nbytes);
+    double **jacobian = tni_calloc_n((size_t)c->n, sizeof *jacobian);
     int64_t m = 0;
     if (!jacobian) return tni_pending();
+    tn_scope scope = tn_scope_begin();
     tn_status status = backward_all(c, jacobian, &m);
     bool was = tn_set_grad_enabled(false); /* inputs are written to */
     for (int i = 0; i < c->n && status == TN_OK; i++)
         if (jacobian[i]) status = compare_input(c, i, jacobian[i], m);
     tn_set_grad_enabled(was);
-    for (int i = 0; i < c->n; i++)
-        if (jacobian[i]) free_doubles(jacobian[i], m * numel(c->inputs[i]));
-    tni_free(jacobian, nbytes);
+    tn_scope_end(scope);
+    tni_free(jacobian, (size_t)c->n * sizeof *jacobian);
     return status;
 }
 
@@ -244,38 +199,34 @@ static tn_tensor *gradient(tn_tensor **inputs, void *user)
 /* Fixed values in (-1, 1) without symmetries that could hide an error. */
 static tn_tensor *cotangent(const check *c)
 {
-    tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad_enabled(false);
-    tn_tensor *y = c->f(c->inputs, c->user);
-    tn_set_grad_enabled(was);
-    tn_tensor *v = y ? tn_full_as(y->shape, 0, TN_F64, tn_device_of(y)) : NULL;
-    int64_t m = v ? numel(v) : 0;
-    double *values = v ? doubles(m) : NULL;
-    tn_status status = values ? TN_OK : tni_pending();
-    for (int64_t k = 0; values && k < m; k++) values[k] = sin(1.7 * (double)k + 0.4);
-    if (values) status = tn_copy_in(v, values, (size_t)m * sizeof *values, TN_F64);
-    if (values) free_doubles(values, m);
-    if (status == TN_OK) status = tn_set_requires_grad(v, true);
-    return tn_scope_return(scope, status == TN_OK ? v : NULL);
+    tn_tensor *y = call(c, false);
+    double *values = y ? zeros(1, numel(y)) : NULL;
+    if (!values) return NULL;
+    for (int64_t k = 0; k < numel(y); k++) values[k] = sin(1.7 * (double)k + 0.4);
+    tn_tensor *v = tn_full_as(y->shape, 0, TN_F64, tn_device_of(y));
+    if (!v || tn_copy_in(v, values, (size_t)numel(y) * sizeof *values, TN_F64) != TN_OK ||
+        tn_set_requires_grad(v, true) != TN_OK)
+        return NULL;
+    return v;
 }
 
 static tn_status second_order(const check *c)
 {
+    size_t n = (size_t)c->n + 1;
+    tn_tensor **inputs = tni_alloc_n(n, sizeof *inputs);
+    if (!inputs) return tni_pending();
     tn_scope scope = tn_scope_begin();
-    size_t nbytes = (size_t)(c->n + 1) * sizeof(tn_tensor *);
-    tn_tensor **inputs = tni_alloc(nbytes);
-    tn_tensor *v = inputs ? cotangent(c) : NULL;
-    tn_status status = v ? TN_OK : tni_pending();
-    for (int i = 0; v && i < c->n; i++) inputs[i] = c->inputs[i];
-    if (v) inputs[c->n] = v;
+    memcpy(inputs, c->inputs, (n - 1) * sizeof *inputs);
+    inputs[c->n] = cotangent(c);
+    tn_status status = inputs[c->n] ? TN_OK : tni_pending();
     for (int i = 0; i < c->n && status == TN_OK; i++) {
         if (!c->inputs[i]->requires_grad) continue;
         gradient_of g = { c->f, c->user, c->n, i };
         check second = { gradient, inputs, c->n + 1, &g, c->o, "second derivative: " };
         status = first_order(&second);
     }
-    if (inputs) tni_free(inputs, nbytes);
     tn_scope_end(scope);
+    tni_free(inputs, n * sizeof *inputs);
     return status;
 }
 

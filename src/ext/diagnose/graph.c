@@ -10,6 +10,7 @@
 
 #include "autograd/call_site.h"
 #include "autograd/tape.h"
+#include "io/io.h"
 #include "nn/module.h"
 
 /* A tensor that ops read. */
@@ -35,6 +36,7 @@ typedef struct walk {
     tni_map known;   /* of the model: handles, and addresses -> tn_entry */
     tni_map listed;  /* tni_call_site -> call + 1 */
     tni_map modules; /* module -> number of its calls so far */
+    bool failed;     /* out of memory, or no list of the model */
 } walk;
 
 /* Numbers in a map's values: 0 is "not there". */
@@ -43,9 +45,9 @@ static size_t get(const tni_map *map, const void *key)
     return (size_t)(uintptr_t)tni_map_get(map, key);
 }
 
-static tn_status put(tni_map *map, const void *key, size_t number)
+static void put(walk *w, tni_map *map, const void *key, size_t number)
 {
-    return tni_map_put(map, key, (void *)(uintptr_t)number) < 0 ? TN_E_NOMEM : TN_OK;
+    w->failed = w->failed || tni_map_put(map, key, (void *)(uintptr_t)number) < 0;
 }
 
 static const void *address(const tn_tensor *t)
@@ -53,25 +55,17 @@ static const void *address(const tn_tensor *t)
     return (const char *)t->storage->data + t->offset * (int64_t)tn_dtype_size(t->dtype);
 }
 
-static bool same_view(const tn_tensor *a, const tn_tensor *b)
-{
-    if (a->storage != b->storage || a->dtype != b->dtype) return false;
-    return tni_shape_equal(&a->shape, &b->shape) &&
-           memcmp(a->stride, b->stride, (size_t)a->shape.rank * sizeof *a->stride) == 0;
-}
-
 /* ---- names ----------------------------------------------------------------------------------- */
 
-static tn_status know(walk *w, const tn_list *list)
+static void know(walk *w, const tn_list *list)
 {
-    tn_status status = list ? TN_OK : tni_pending();
-    for (int i = 0; status == TN_OK && i < list->n; i++) {
+    w->failed = w->failed || !list;
+    for (int i = 0; !w->failed && i < list->n; i++) {
         tn_entry *e = &list->entry[i];
-        if (tni_map_put(&w->known, e->tensor, e) < 0) status = TN_E_NOMEM;
         const void *at = address(e->tensor);
-        if (!tni_map_get(&w->known, at) && tni_map_put(&w->known, at, e) < 0) status = TN_E_NOMEM;
+        w->failed = tni_map_put(&w->known, e->tensor, e) < 0 ||
+                    (!tni_map_get(&w->known, at) && tni_map_put(&w->known, at, e) < 0);
     }
-    return status;
 }
 
 static const tn_entry *entry_of(const walk *w, const item *it)
@@ -79,7 +73,7 @@ static const tn_entry *entry_of(const walk *w, const item *it)
     const tn_entry *e = it->tensor ? tni_map_get(&w->known, it->tensor) : NULL;
     if (e || !it->tensor) return e;
     e = tni_map_get(&w->known, address(it->tensor));
-    return e && same_view(e->tensor, it->tensor) ? e : NULL;
+    return e && !tni_compare_places(e->tensor, it->tensor, true) ? e : NULL;
 }
 
 static tn_graph_kind kind_of(const item *it, const tn_entry *e)
@@ -94,18 +88,19 @@ static tn_graph_kind kind_of(const item *it, const tn_entry *e)
 
 static int item_add(walk *w, tn_tensor *t, tni_meta meta, bool gradient)
 {
-    if (!tni_room(&w->items, &w->item_room, w->n_items, 1, sizeof *w->items)) return -1;
+    w->failed = w->failed || !tni_room(&w->items, &w->item_room, w->n_items, 1, sizeof *w->items);
+    if (w->failed) return -1;
     item it = { t, meta, gradient, t ? (int)get(&w->memory, address(t)) - 1 : -1 };
     w->items[w->n_items++] = it;
     if (t) tn_keep(t); /* a visitor may run a backward, which frees what nodes kept */
-    if (t && put(&w->memory, address(t), w->n_items) != TN_OK) return -1;
-    if (gradient && put(&w->leaves, t, w->n_items) != TN_OK) return -1;
+    if (t) put(w, &w->memory, address(t), w->n_items);
+    if (gradient) put(w, &w->leaves, t, w->n_items);
     return (int)w->n_items - 1;
 }
 
 enum { MOST_VIEWS = 16 }; /* compared at one address, so the walk stays linear */
 
-/* The item of a leaf, or (gradient false) of the memory that t shows; -1: out of memory. */
+/* The item of a leaf, or (gradient false) of the memory that t shows. */
 static int item_of(walk *w, tn_tensor *t, bool gradient)
 {
     size_t leaf = gradient ? get(&w->leaves, t) : 0;
@@ -113,12 +108,13 @@ static int item_of(walk *w, tn_tensor *t, bool gradient)
     int i = (int)get(&w->memory, address(t)) - 1;
     for (int looks = 0; i >= 0 && looks < MOST_VIEWS; i = w->items[i].next, looks++) {
         item *it = &w->items[i];
-        if ((gradient && it->gradient) || !same_view(it->tensor, t)) continue;
+        if ((gradient && it->gradient) || tni_compare_places(it->tensor, t, true)) continue;
         if (!gradient) return i;
         tn_drop(it->tensor);
         it->tensor = tn_keep(t); /* was read without its gradient before */
         it->gradient = true;
-        return put(&w->leaves, t, (size_t)i + 1) == TN_OK ? i : -1;
+        put(w, &w->leaves, t, (size_t)i + 1);
+        return i;
     }
     return item_add(w, t, (tni_meta){ .shape = t->shape, .dtype = t->dtype }, gradient);
 }
@@ -130,58 +126,45 @@ static tn_tensor *seen(const tni_node *node, int i)
     return node->x[i].alias ? node->x[i].alias : o && i < o->n_in ? o->in[i] : NULL;
 }
 
-static tn_status number_input(walk *w, const tni_node *node, int i)
+static void number_input(walk *w, const tni_node *node, int i)
 {
     const tni_edge *edge = &node->edge[i];
     int from = -1;
-    if (!tni_room(&w->from, &w->from_room, w->n_from, 1, sizeof *w->from)) return TN_E_NOMEM;
     if (!edge->node && (edge->leaf || !node->in[i].absent)) {
         tn_tensor *t = edge->leaf ? edge->leaf : seen(node, i);
         from = t ? item_of(w, t, edge->leaf != NULL) : item_add(w, NULL, node->in[i], false);
-        if (from < 0) return TN_E_NOMEM;
     }
-    w->from[w->n_from++] = from;
-    return TN_OK;
+    w->failed = w->failed || !tni_room(&w->from, &w->from_room, w->n_from, 1, sizeof *w->from);
+    if (!w->failed) w->from[w->n_from++] = from;
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* Adds a call; the call around it is there already. */
-static tn_status add_call(walk *w, const tni_call_site *p)
+/* Lists a call, after those around it; as deep as calls nest. */
+static void list_call(walk *w, const tni_call_site *p)
 {
+    if (!p || get(&w->listed, p)) return;
+    list_call(w, p->outer);
     size_t time = get(&w->modules, p->module) + 1, id = w->n_calls;
-    if (!tni_room(&w->calls, &w->call_room, id, 1, sizeof *w->calls) ||
-        !tni_room(&w->sites, &w->site_room, id, 1, sizeof *w->sites))
-        return TN_E_NOMEM;
+    w->failed = w->failed || !tni_room(&w->calls, &w->call_room, id, 1, sizeof *w->calls) ||
+                !tni_room(&w->sites, &w->site_room, id, 1, sizeof *w->sites);
+    if (w->failed) return;
     w->calls[id] =
         (tn_graph_call){ .id = (int)id, .module = p->path, .type = p->type, .time = (int)time };
     w->sites[id] = p;
     w->n_calls++;
-    tn_status status = put(&w->modules, p->module, time);
-    return status == TN_OK ? put(&w->listed, p, w->n_calls) : status;
+    put(w, &w->modules, p->module, time);
+    put(w, &w->listed, p, w->n_calls);
 }
 
-static tn_status number_call(walk *w, const tni_node *node)
-{
-    const tni_call_site *site = node->origin ? node->origin->site : NULL;
-    tn_status status = TN_OK;
-    while (status == TN_OK && site && !get(&w->listed, site)) {
-        const tni_call_site *p = site; /* the outermost that is not there */
-        while (p->outer && !get(&w->listed, p->outer)) p = p->outer;
-        status = add_call(w, p);
-    }
-    return status;
-}
-
-static tn_status number_written(walk *w, const tni_call_site *p)
+static void number_written(walk *w, const tni_call_site *p)
 {
     for (size_t i = 0; i < p->n_written; i++) {
         int it = item_of(w, p->written[i], false);
-        if (it < 0 || !tni_room(&w->written, &w->written_room, w->n_written, 1, sizeof *w->written))
-            return TN_E_NOMEM;
-        w->written[w->n_written++] = (int)w->tape.n + it;
+        w->failed = w->failed ||
+                    !tni_room(&w->written, &w->written_room, w->n_written, 1, sizeof *w->written);
+        if (!w->failed) w->written[w->n_written++] = (int)w->tape.n + it;
     }
-    return TN_OK;
 }
 
 /* Sets the pointers into the arrays, once these are complete. */
@@ -201,24 +184,22 @@ static void link_calls(walk *w)
 
 static tn_status number_all(walk *w, tn_tensor *root, tn_graph_options o)
 {
-    tn_status status = TN_OK;
-    if (o.model) status = know(w, tn_parameters(o.model));
-    if (o.model && status == TN_OK) status = know(w, tn_buffers(o.model));
-    if (status == TN_OK) status = tni_tape_of(&w->tape, root);
-    if (status == TN_OK && !root->node && item_of(w, root, root->requires_grad) < 0)
-        status = TN_E_NOMEM;
+    if (o.model) know(w, tn_parameters(o.model));
+    if (o.model) know(w, tn_buffers(o.model));
+    tn_status status = w->failed ? tni_pending() : tni_tape_of(&w->tape, root);
+    if (status != TN_OK) return status;
+    if (!root->node) item_of(w, root, root->requires_grad);
     w->n_values = 1;
-    for (size_t k = 0; status == TN_OK && k < w->tape.n; k++) {
+    for (size_t k = 0; k < w->tape.n; k++) {
         const tni_node *node = w->tape.node[k];
         size_t values = (size_t)node->n_in + (size_t)node->n_out + (size_t)node->n_saved;
         w->n_values = TNI_MAX(w->n_values, values);
-        for (int i = 0; status == TN_OK && i < node->n_in; i++) status = number_input(w, node, i);
+        for (int i = 0; i < node->n_in; i++) number_input(w, node, i);
     }
-    for (size_t k = w->tape.n; status == TN_OK && k-- > 0;)
-        status = number_call(w, w->tape.node[k]);
-    for (size_t i = 0; status == TN_OK && i < w->n_calls; i++)
-        status = number_written(w, w->sites[i]);
-    if (status != TN_OK) return status;
+    for (size_t k = w->tape.n; k-- > 0;)
+        if (w->tape.node[k]->origin) list_call(w, w->tape.node[k]->origin->site);
+    for (size_t i = 0; i < w->n_calls; i++) number_written(w, w->sites[i]);
+    if (w->failed) return tni_pending();
     link_calls(w);
     w->values = tni_alloc_n(w->n_values, sizeof *w->values);
     return w->values ? TN_OK : TN_E_NOMEM;

@@ -21,8 +21,6 @@
 
 #include "ext/diagnose/explain.h"
 
-typedef tn_tensor *(*loss_function)(tn_module *m, void *user);
-
 /* A slope, computed twice. */
 typedef struct slopes {
     double backward, differences;
@@ -31,16 +29,14 @@ typedef struct slopes {
 
 typedef struct check {
     tn_module *model; /* the copy */
-    loss_function loss;
+    tni_loss loss;
     void *user;
     tn_module_gradcheck_options o;
-    tni_run run;           /* one watched run: which op reads what, and the state before it */
-    tn_list *parameters;   /* that require grad */
-    tn_tensor **p, **grad; /* those, and their gradients or TN_NONE: one block */
-    double value;          /* of the loss */
-    int wrong;             /* how many are */
-    int worst;             /* index of the worst parameter; -1: none is wrong */
-    slopes found;          /* at its worst element, in fast mode along its direction */
+    tni_run run;  /* one watched run: which op reads what, gradients, the state before it */
+    double value; /* of the loss */
+    int wrong;    /* how many are */
+    int worst;    /* index of the worst parameter; -1: none is wrong */
+    slopes found; /* at its worst element, in fast mode along its direction */
     int64_t element;
     int last; /* the wrong one that forward reads last */
 } check;
@@ -100,28 +96,21 @@ static tn_status loss_now(check *c, double *value)
     return status == TN_OK ? restored : status;
 }
 
-/* The loss at p = center + step u. */
-static tn_status loss_at(check *c, tn_tensor *p, tn_tensor *center, tn_tensor *u, double step,
-                         double *value)
-{
-    tn_status status = TN_OK;
-    TN_NO_GRAD status = tn_copy_(p, tn_add(center, tn_mul_scalar(u, step)));
-    return status == TN_OK ? loss_now(c, value) : status;
-}
-
 /* ---- slopes ---------------------------------------------------------------------------------- */
 
 static tn_status differences(check *c, tn_tensor *p, tn_tensor *u, double eps, double *slope)
 {
     tn_scope scope = tn_scope_begin();
     tn_tensor *center = tn_clone(tn_detach(p));
-    double above = 0, below = 0;
-    tn_status status = loss_at(c, p, center, u, eps, &above);
-    if (status == TN_OK) status = loss_at(c, p, center, u, -eps, &below);
-    tn_status restored = TN_OK;
+    double loss[2] = { 0 }; /* at p + eps u and p - eps u */
+    tn_status status = TN_OK, restored = TN_OK;
+    for (int i = 0; i < 2 && status == TN_OK; i++) {
+        TN_NO_GRAD status = tn_copy_(p, tn_add(center, tn_mul_scalar(u, i ? -eps : eps)));
+        if (status == TN_OK) status = loss_now(c, &loss[i]);
+    }
     if (center) TN_NO_GRAD restored = tn_copy_(p, center);
     tn_scope_end(scope);
-    *slope = (above - below) / (2 * eps);
+    *slope = (loss[0] - loss[1]) / (2 * eps);
     return status == TN_OK ? restored : status;
 }
 
@@ -129,13 +118,13 @@ static tn_status slopes_along(check *c, int i, tn_tensor *u, slopes *s)
 {
     *s = (slopes){ 0 };
     if (!u) return tni_pending();
-    if (!tni_none(c->grad[i])) {
-        tn_tensor *sum = tn_sum(tn_mul(c->grad[i], u), NULL, 0, false);
+    if (!tni_none(c->run.grad[i])) {
+        tn_tensor *sum = tn_sum(tn_mul(c->run.grad[i], u), NULL, 0, false);
         if (!sum) return tni_pending();
         s->backward = tn_item(sum);
     }
     for (double eps = c->o.eps; eps > c->o.eps / 1e3; eps /= 100) {
-        tn_status status = differences(c, c->p[i], u, eps, &s->differences);
+        tn_status status = differences(c, c->run.leaf[i], u, eps, &s->differences);
         if (status != TN_OK) return status;
         double tolerance =
             c->o.atol + c->o.rtol * fabs(s->differences) + 8 * DBL_EPSILON * fabs(c->value) / eps;
@@ -151,7 +140,7 @@ static tn_status slopes_along(check *c, int i, tn_tensor *u, slopes *s)
 /* The first op that reads parameter i, as an index of run.use; -1: none. */
 static int reader(const check *c, int i)
 {
-    int number = tni_run_number(&c->run, c->p[i]);
+    int number = tni_run_number(&c->run, c->run.leaf[i]);
     for (size_t u = 0; u < c->run.n_use && number >= 0; u++)
         for (int k = 0; k < c->run.use[u].n_in; k++)
             if (c->run.ends[c->run.use[u].end + k] / 2 == (tni_end)number) return (int)u;
@@ -168,14 +157,24 @@ static void note(check *c, int i, int64_t element, slopes s)
     c->found = s;
 }
 
-static tn_status check_elements(check *c, int i)
+/* Normal numbers: the same at every call, as the generator is restored. */
+static tn_tensor *direction(check *c, int i)
 {
+    tn_tensor *u = tn_randn_as(c->run.leaf[i]->shape, TN_F64, c->run.leaf[i]->storage->device);
+    return tni_run_restore(&c->run) == TN_OK ? u : NULL;
+}
+
+/* At every element, or along one direction. */
+static tn_status check_parameter(check *c, int i)
+{
+    const tn_tensor *p = c->run.leaf[i];
+    int64_t n = c->o.fast ? 1 : tni_shape_numel(&p->shape);
     bool wrong = false;
     tn_status status = TN_OK;
-    for (int64_t j = 0; j < tni_shape_numel(&c->p[i]->shape) && status == TN_OK; j++) {
+    for (int64_t j = 0; j < n && status == TN_OK; j++) {
         tn_scope scope = tn_scope_begin();
         slopes s;
-        status = slopes_along(c, i, tni_basis(c->p[i], j), &s);
+        status = slopes_along(c, i, c->o.fast ? direction(c, i) : tni_basis(p, j), &s);
         tn_scope_end(scope);
         if (status != TN_OK || s.excess <= 1) continue;
         note(c, i, j, s);
@@ -183,25 +182,6 @@ static tn_status check_elements(check *c, int i)
     }
     c->wrong += wrong;
     return status;
-}
-
-/* Normal numbers: the same at every call, as the generator is restored. */
-static tn_tensor *direction(check *c, int i)
-{
-    tn_tensor *u = tn_randn_as(c->p[i]->shape, TN_F64, c->p[i]->storage->device);
-    return tni_run_restore(&c->run) == TN_OK ? u : NULL;
-}
-
-static tn_status check_direction(check *c, int i)
-{
-    tn_scope scope = tn_scope_begin();
-    slopes s;
-    tn_status status = slopes_along(c, i, direction(c, i), &s);
-    tn_scope_end(scope);
-    if (status != TN_OK || s.excess <= 1) return status;
-    note(c, i, 0, s);
-    c->wrong++;
-    return TN_OK;
 }
 
 /* u's elements from..from+n, the others 0. */
@@ -244,8 +224,9 @@ static void describe(const check *c, int i, char *text, size_t size)
 {
     const tni_use *use = reader(c, i) < 0 ? NULL : &c->run.use[reader(c, i)];
     char place[256];
-    snprintf(text, size, "%s %s, read by %s%s in %s", c->parameters->entry[i].name,
-             tni_shape_text(&c->p[i]->shape), use ? use->prefix : "", use ? use->op : "nothing",
+    snprintf(text, size, "%s %s, read by %s%s in %s", c->run.leaves->entry[i].name,
+             tni_shape_text(&c->run.leaf[i]->shape), use ? use->prefix : "",
+             use ? use->op : "nothing",
              tni_run_place(&c->run, use ? use->module : -1, place, sizeof place));
 }
 
@@ -268,17 +249,17 @@ static tn_status report(check *c)
                  c->found.backward, c->found.differences);
         tn_status status = find_element(c);
         tn_scope scope = tn_scope_begin();
-        tn_tensor *unit = tni_basis(c->p[c->worst], c->element);
+        tn_tensor *unit = tni_basis(c->run.leaf[c->worst], c->element);
         if (status == TN_OK) status = slopes_along(c, c->worst, unit, &c->found);
         tn_scope_end(scope);
         if (status != TN_OK) return status;
     }
-    tn_shape at = position(&c->p[c->worst]->shape, c->element);
+    tn_shape at = position(&c->run.leaf[c->worst]->shape, c->element);
     describe(c, c->worst, worst, sizeof worst);
     if (c->wrong > 1) {
         int n =
             snprintf(last, sizeof last, "; %d of %d parameters are wrong, and forward reads last ",
-                     c->wrong, c->parameters->n);
+                     c->wrong, c->run.leaves->n);
         describe(c, c->last, last + n, sizeof last - (size_t)n);
     }
     return tni_error(TN_E_INVALID,
@@ -296,8 +277,7 @@ static tn_status first_run(check *c)
     tn_tensor *loss = NULL;
     tn_status status = tni_run_watch(&c->run, c->model, c->loss, c->user, &loss);
     if (status == TN_OK) status = read_loss(c, loss, &c->value);
-    if (status == TN_OK && loss->requires_grad)
-        status = tn_gradients(1, &loss, NULL, c->parameters->n, c->p, c->grad, 0);
+    if (status == TN_OK) status = tni_run_gradients(&c->run, c->model, loss);
     tn_status restored = tni_run_restore(&c->run);
     double again = 0;
     if (status == TN_OK) status = restored;
@@ -310,53 +290,20 @@ static tn_status first_run(check *c)
     return status;
 }
 
-static tn_status check_all(check *c)
+static tn_status check_copy(check *c)
 {
-    int n = c->parameters->n;
     bool read = false;
-    for (int i = 0; i < n; i++) {
-        c->p[i] = c->parameters->entry[i].tensor;
-        c->grad[i] = TN_NONE;
-    }
     tn_status status = first_run(c);
-    for (int i = 0; i < n && status == TN_OK; i++) read |= reader(c, i) >= 0;
+    int n = status == TN_OK ? c->run.leaves->n : 0;
+    for (int i = 0; i < n; i++) read |= reader(c, i) >= 0;
     if (status == TN_OK && !read)
         status = tni_error(TN_E_INVALID,
                            "%s: the loss reads none of %d trainable parameters: want it computed "
                            "from the model that it is given, which is a copy",
                            c->run.function, n);
-    for (int i = 0; i < n && status == TN_OK; i++)
-        status = c->o.fast ? check_direction(c, i) : check_elements(c, i);
-    return status == TN_OK && c->worst >= 0 ? report(c) : status;
-}
-
-static tn_status checked_options(const char *function, tn_module_gradcheck_options *o)
-{
-    if (o->eps == 0) o->eps = 1e-6;
-    if (o->atol == 0) o->atol = 1e-7;
-    if (o->rtol == 0) o->rtol = 1e-5;
-    if (o->eps > 0 && o->atol > 0 && o->rtol > 0) return TN_OK;
-    return tni_error(TN_E_INVALID, "%s: eps %g, atol %g, rtol %g: want all above 0", function,
-                     o->eps, o->atol, o->rtol);
-}
-
-static bool trains(const tn_entry *entry, void *user)
-{
-    (void)user;
-    return entry->tensor->requires_grad;
-}
-
-static tn_status check_copy(check *c)
-{
-    c->parameters = tn_list_filter(tn_parameters(c->model), trains, NULL);
-    if (!c->parameters) return tni_pending();
-    size_t n = (size_t)c->parameters->n;
-    c->p = tni_alloc_n(2 * n + 1, sizeof *c->p); /* never 0 */
-    if (!c->p) return TN_E_NOMEM;
-    c->grad = c->p + n;
-    tn_status status = check_all(c), restored = tni_run_restore(&c->run);
-    tni_free(c->p, (2 * n + 1) * sizeof *c->p);
-    tni_run_free(&c->run);
+    for (int i = 0; i < n && status == TN_OK; i++) status = check_parameter(c, i);
+    if (status == TN_OK && c->worst >= 0) status = report(c);
+    tn_status restored = tni_run_restore(&c->run);
     return status == TN_OK ? restored : status;
 }
 
@@ -365,28 +312,25 @@ tn_status tn_module_gradcheck(tn_module *m, tn_tensor *(*loss)(tn_module *m, voi
 {
     TNI_C_NUMBERS;
     TNI_SCOPES_STAY;
-    static const char function[] = "tn_module_gradcheck";
-    check *c;
-    if (tni_module_check(function, m) != TN_OK) return tni_pending();
-    if (!loss)
-        return tni_error(TN_E_INVALID, "%s: the loss is NULL: want a function that makes it",
-                         function);
-    if (checked_options(function, &options) != TN_OK) return tni_pending();
-    if (tni_host_refused(function, "watches a run", "it called outside of the step"))
-        return TN_E_STATE;
-    if (!(c = tni_calloc(sizeof *c))) return TN_E_NOMEM;
-    *c = (check){ .loss = loss, .user = user, .o = options, .worst = -1, .last = -1 };
-    c->run.function = function;
-    tni_watcher *outer = tni_watch(NULL);
+    check c = { .loss = loss, .user = user, .worst = -1, .last = -1 };
+    tn_status status = tni_run_begin(&c.run, "tn_module_gradcheck", m, loss);
+    if (status != TN_OK) return status;
     bool was = tn_set_grad_enabled(true), counted = tni_padding_counts;
     tni_padding_counts = true;
     tn_scope scope = tn_scope_begin();
-    tn_status status = (c->model = copy_of(m)) ? check_copy(c) : tni_pending();
+    if (options.eps == 0) options.eps = 1e-6;
+    if (options.atol == 0) options.atol = 1e-7;
+    if (options.rtol == 0) options.rtol = 1e-5;
+    if (!(options.eps > 0 && options.atol > 0 && options.rtol > 0))
+        status = tni_error(TN_E_INVALID, "%s: eps %g, atol %g, rtol %g: want all above 0",
+                           c.run.function, options.eps, options.atol, options.rtol);
+    c.o = options;
+    if (status == TN_OK) status = (c.model = copy_of(m)) ? check_copy(&c) : tni_pending();
+    tni_run_free(&c.run);
     tn_scope_end(scope);
-    if (c->model) tn_module_drop(c->model);
+    if (c.model) tn_module_drop(c.model);
     tn_set_grad_enabled(was);
     tni_padding_counts = counted;
-    tni_watch(outer);
-    tni_free(c, sizeof *c);
+    tni_watch(c.run.outer);
     return status;
 }

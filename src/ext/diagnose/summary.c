@@ -18,23 +18,17 @@ typedef struct total {
 
 typedef struct row {
     int64_t depth;
-    char *name, *text;           /* name NULL: a member, or the root */
+    char *name, *text;           /* name "": a member, or the root */
     int64_t parameters, buffers; /* elements; -1: nothing in this column */
     /* how many equal neighbours it represents, numbered from its name on */
     int64_t times;
+    int64_t parent, child; /* rows: of the module around it, of its last child; -1: none */
 } row;
-
-/* A module that the walk is in. */
-typedef struct level {
-    int64_t row, child; /* its own row; that of the last child, -1: none yet */
-    size_t path;        /* bytes of its path, which a child's name follows */
-} level;
 
 typedef struct table {
     row *rows;
-    level *levels; /* the outermost first */
-    int64_t n, depth;
-    size_t capacity, levels_capacity;
+    int64_t n, inner; /* inner: the row of the module that the walk is in, -1: none */
+    size_t capacity;
     tni_map seen; /* tensors counted so far, and modules: -> their first path */
     int inside;   /* levels below a module that was shown before */
     total parameters, buffers;
@@ -55,16 +49,16 @@ static tn_status add_row(table *t, const char *name, const char *text, int64_t p
                          int64_t buffers)
 {
     if (!tni_room(&t->rows, &t->capacity, (size_t)t->n, 1, sizeof *t->rows)) return TN_E_NOMEM;
-    row r = { .depth = t->depth, .parameters = parameters, .buffers = buffers, .times = 1 };
+    row r = { .depth = t->inner < 0 ? 0 : t->rows[t->inner].depth + 1,
+              .parameters = parameters,
+              .buffers = buffers,
+              .times = 1,
+              .parent = t->inner,
+              .child = -1 };
     r.text = tni_strdup(text);
-    r.name = name ? tni_strdup(name) : NULL;
-    if (!r.text || (name && !r.name)) {
-        tni_strfree(r.text);
-        tni_strfree(r.name);
-        return TN_E_NOMEM;
-    }
+    r.name = tni_strdup(name);
     t->rows[t->n++] = r;
-    return TN_OK;
+    return r.text && r.name ? TN_OK : TN_E_NOMEM;
 }
 
 enum { LONGEST = 1024 }; /* bytes of a path that are shown: the limit of names in files */
@@ -108,7 +102,7 @@ static tn_status member(table *t, const tni_slot *slot)
         sum->special += special ? n : 0;
         sum->nbytes += (size_t)n * tn_dtype_size(v->dtype);
     }
-    return add_row(t, NULL, text, is_new && parameter ? n : -1, is_new && !parameter ? n : -1);
+    return add_row(t, "", text, is_new && parameter ? n : -1, is_new && !parameter ? n : -1);
 }
 
 static tn_status go_in(tn_module *m, const char *path, void *user)
@@ -126,19 +120,15 @@ static tn_status go_in(tn_module *m, const char *path, void *user)
             return TN_E_NOMEM;
         }
     }
-    if (!tni_room(&t->levels, &t->levels_capacity, (size_t)t->depth, 1, sizeof *t->levels))
-        return TN_E_NOMEM;
     char type[256];
     tni_module_text(m, type, sizeof type);
     char text[LONGEST + 512];
     snprintf(text, sizeof text, "%s%s%s%s", type, tn_module_frozen(m) && !before ? ", frozen" : "",
              before ? ", tied to " : "", before ? before : "");
-    const size_t above = t->depth ? t->levels[t->depth - 1].path : 0;
-    const char *name = path + above + (above > 0);
-    tn_status status = add_row(t, name[0] ? shown_path(name, first) : NULL, text, -1, -1);
+    const char *dot = strrchr(path, '.'), *name = dot ? dot + 1 : path;
+    tn_status status = add_row(t, name[0] ? shown_path(name, first) : "", text, -1, -1);
     if (status != TN_OK) return status;
-    t->levels[t->depth++] =
-        (level){ .row = t->n - 1, .child = -1, .path = (size_t)(name - path) + strlen(name) };
+    t->inner = t->n - 1;
     for (int i = 0; !before && status == TN_OK && i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
         if (slot->kind == TNI_PARAMETER || slot->kind == TNI_BUFFER) status = member(t, slot);
@@ -150,7 +140,7 @@ static tn_status go_in(tn_module *m, const char *path, void *user)
 static int64_t number_of(const char *name)
 {
     int64_t n = 0;
-    if (!name || !name[0]) return -1;
+    if (!name[0]) return -1;
     for (; *name; name++) {
         if (*name < '0' || *name > '9' || n > INT32_MAX) return -1;
         n = 10 * n + (*name - '0');
@@ -169,10 +159,7 @@ static bool alike(const table *t, int64_t a, int64_t b)
         if (strcmp(x->text, y->text) != 0 || x->depth != y->depth ||
             x->parameters != y->parameters || x->buffers != y->buffers)
             return false;
-        if (i == 0) continue;
-        if (x->times != y->times || !x->name != !y->name ||
-            (x->name && strcmp(x->name, y->name) != 0))
-            return false;
+        if (i && (x->times != y->times || strcmp(x->name, y->name) != 0)) return false;
     }
     return true;
 }
@@ -182,9 +169,10 @@ static tn_status come_out(tn_module *m, const char *path, void *user)
     table *t = user;
     (void)m, (void)path;
     if (t->inside && t->inside-- > 1) return TN_OK;
-    const int64_t own = t->levels[--t->depth].row;
-    if (t->depth == 0) return TN_OK;
-    level *parent = &t->levels[t->depth - 1];
+    const int64_t own = t->inner;
+    t->inner = t->rows[own].parent;
+    if (t->inner < 0) return TN_OK;
+    row *parent = &t->rows[t->inner];
     if (parent->child >= 0 && alike(t, parent->child, own)) {
         drop_rows(t, own);
         t->rows[parent->child].times++;
@@ -201,7 +189,6 @@ static void forget(table *t)
     tni_map_free(&t->seen);
     drop_rows(t, 0);
     tni_room_free(&t->rows, &t->capacity, sizeof *t->rows);
-    tni_room_free(&t->levels, &t->levels_capacity, sizeof *t->levels);
 }
 
 /* ---- printing -------------------------------------------------------------------------------- */
@@ -274,7 +261,7 @@ static void print_row(FILE *file, const row *r, int width)
         snprintf(text, sizeof text, "%" PRId64 " to %" PRId64 ": %s, %" PRId64 " times", first,
                  first + r->times - 1, r->text, r->times);
     else
-        snprintf(text, sizeof text, "%s%s%s", r->name ? r->name : "", r->name ? ": " : "", r->text);
+        snprintf(text, sizeof text, "%s%s%s", r->name, r->name[0] ? ": " : "", r->text);
     int at = print_text(file, text, indent, counted ? left : width);
     char n[32];
     if (r->parameters >= 0)
@@ -302,7 +289,7 @@ static void print_total(FILE *file, const char *what, total sum, const char *pla
 tn_status tn_module_summary(FILE *file, tn_module *m)
 {
     TNI_C_NUMBERS;
-    table t = { 0 };
+    table t = { .inner = -1 };
     if (!file)
         return tni_error(TN_E_INVALID, "tn_module_summary: the file is NULL: want an open one");
     tn_status status = tni_module_check("tn_module_summary", m);

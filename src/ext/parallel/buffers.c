@@ -9,99 +9,80 @@
 
 static const char function[] = "tn_backward";
 
-/* Whether the buffer is averaged; *sent: whether it is sent from rank 0; possibly neither. */
-static bool averaged(const tn_data_parallel *p, const tn_entry *e, bool *sent)
+/* The rule for a buffer in its dtype. */
+static tn_buffer_rule rule_of(const tn_data_parallel *p, const tn_entry *e)
 {
     tn_buffer_rule rule = tn_data_parallel_buffers(p, e->name);
     bool mean = rule == TN_BUFFERS_MEAN && tn_dtype_is_float(e->tensor->dtype);
-    *sent = rule != TN_BUFFERS_OWN && !mean;
-    return mean;
+    return rule == TN_BUFFERS_MEAN && !mean ? TN_BUFFERS_FIRST : rule;
 }
 
-static size_t size_of(const tn_tensor *t, bool mean)
-{
-    return mean ? (size_t)tni_shape_numel(&t->shape) * sizeof(double) : tni_bytes_of(t);
-}
-
-/* Copies the buffers of one kind to a block, one after the other. */
-static tn_status pack(const tn_data_parallel *p, const tn_list *list, bool mean, char *block)
-{
-    tn_status status = TN_OK;
-    for (int i = 0; i < list->n && status == TN_OK; i++) {
-        const tn_tensor *t = list->entry[i].tensor;
-        bool sent, is_mean = averaged(p, &list->entry[i], &sent);
-        if (mean ? !is_mean : !sent) continue;
-        size_t nbytes = size_of(t, mean);
-        status = tn_copy_out(t, block, nbytes, mean ? TN_F64 : t->dtype);
-        block += nbytes;
-    }
-    return status;
-}
-
-/* Copies back those whose bytes differ from `was`. */
-static tn_status unpack(const tn_data_parallel *p, const tn_list *list, bool mean,
-                        const char *block, const char *was)
+/* Copies the buffers of a rule to a block, one after the other (NULL: only counts); or back those
+ * whose bytes differ from `was`. *nbytes: of the block. */
+static tn_status copy(const tn_data_parallel *p, const tn_list *list, tn_buffer_rule rule,
+                      char *block, const char *was, size_t *nbytes)
 {
     tn_status status = TN_OK;
     size_t at = 0;
     for (int i = 0; i < list->n && status == TN_OK; i++) {
         tn_tensor *t = list->entry[i].tensor;
-        bool sent, is_mean = averaged(p, &list->entry[i], &sent);
-        if (mean ? !is_mean : !sent) continue;
-        size_t nbytes = size_of(t, mean);
-        if (memcmp(block + at, was + at, nbytes) != 0)
-            status = tn_copy_in(t, block + at, nbytes, mean ? TN_F64 : t->dtype);
-        at += nbytes;
+        if (rule_of(p, &list->entry[i]) != rule) continue;
+        tn_dtype dtype = rule == TN_BUFFERS_MEAN ? TN_F64 : t->dtype;
+        size_t n = (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(dtype);
+        if (block && !was)
+            status = tn_copy_out(t, block + at, n, dtype);
+        else if (block && memcmp(block + at, was + at, n) != 0)
+            status = tn_copy_in(t, block + at, n, dtype);
+        at += n;
     }
+    *nbytes = at;
     return status;
-}
-
-static tn_status exchange(const tn_data_parallel *p, bool mean, char *block, size_t nbytes)
-{
-    const tni_mpi *mpi = tni_ranks();
-    if (!mean) return tni_ranks_status(function, mpi->broadcast(p->group, block, nbytes, 0));
-    size_t n = nbytes / sizeof(double);
-    double *number = (double *)(void *)block;
-    tn_status status = tni_ranks_status(function, mpi->sum(p->group, number, n, TN_F64));
-    for (size_t i = 0; i < n; i++) number[i] /= mpi->size;
-    return status;
-}
-
-/* The bytes of all buffers of one kind. */
-static size_t bytes_of(const tn_data_parallel *p, const tn_list *list, bool mean)
-{
-    size_t nbytes = 0;
-    for (int i = 0; i < list->n; i++) {
-        bool sent, is_mean = averaged(p, &list->entry[i], &sent);
-        if (mean ? is_mean : sent) nbytes += size_of(list->entry[i].tensor, mean);
-    }
-    return nbytes;
 }
 
 /* The block has the numbers to be averaged, room for as many more, then the bytes to be sent, and
  * room for as many more; the copies there show what has changed. */
 tn_status tni_buffers_pack(tn_data_parallel *p, const tn_list *buffers)
 {
-    size_t mean = 2 * bytes_of(p, buffers, true), sent = 2 * bytes_of(p, buffers, false);
-    if (!tni_room(&p->block, &p->block_capacity, 0, mean + sent, 1)) return TN_E_NOMEM;
-    tn_status status = mean ? pack(p, buffers, true, p->block) : TN_OK;
-    return status == TN_OK && sent ? pack(p, buffers, false, p->block + mean) : status;
+    size_t mean, first;
+    copy(p, buffers, TN_BUFFERS_MEAN, NULL, NULL, &mean);
+    copy(p, buffers, TN_BUFFERS_FIRST, NULL, NULL, &first);
+    if (!tni_room(&p->block, &p->block_capacity, 0, 2 * (mean + first), 1)) return TN_E_NOMEM;
+    tn_status status = copy(p, buffers, TN_BUFFERS_MEAN, p->block, NULL, &mean);
+    if (status != TN_OK) return status;
+    return copy(p, buffers, TN_BUFFERS_FIRST, p->block + 2 * mean, NULL, &first);
 }
 
-static tn_status share(const tn_data_parallel *p, const tn_list *list, bool mean, size_t at)
+static tn_status exchange(const tn_data_parallel *p, tn_buffer_rule rule, char *block, size_t n)
 {
-    size_t nbytes = bytes_of(p, list, mean);
-    if (nbytes == 0) return TN_OK;
-    char *block = p->block + at;
-    memcpy(block + nbytes, block, nbytes);
-    tn_status status = exchange(p, mean, block, nbytes);
-    return status == TN_OK ? unpack(p, list, mean, block, block + nbytes) : status;
+    const tni_mpi *mpi = tni_ranks();
+    if (rule == TN_BUFFERS_FIRST)
+        return tni_ranks_status(function, mpi->broadcast(p->group, block, n, 0));
+    double *number = (double *)(void *)block;
+    n /= sizeof *number;
+    tn_status status = tni_ranks_status(function, mpi->sum(p->group, number, n, TN_F64));
+    for (size_t i = 0; i < n; i++) number[i] /= mpi->size;
+    return status;
+}
+
+/* Moves *at behind the rule's part of the block. */
+static tn_status share(const tn_data_parallel *p, const tn_list *list, tn_buffer_rule rule,
+                       char **at)
+{
+    size_t n;
+    char *block = *at;
+    copy(p, list, rule, NULL, NULL, &n);
+    if (n == 0) return TN_OK;
+    memcpy(block + n, block, n);
+    *at += 2 * n;
+    tn_status status = exchange(p, rule, block, n);
+    return status == TN_OK ? copy(p, list, rule, block, block + n, &n) : status;
 }
 
 tn_status tni_share_buffers(const tn_data_parallel *p, const tn_list *buffers)
 {
-    tn_status status = share(p, buffers, false, 2 * bytes_of(p, buffers, true));
-    return status == TN_OK ? share(p, buffers, true, 0) : status;
+    char *at = p->block;
+    tn_status status = share(p, buffers, TN_BUFFERS_MEAN, &at);
+    return status == TN_OK ? share(p, buffers, TN_BUFFERS_FIRST, &at) : status;
 }
 
 /* ---- rules ----------------------------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "ext/parallel/data_parallel.h"
+#include "io/file.h"
 
 enum { NOTE = 512 };
 
@@ -70,167 +71,101 @@ tn_status tn_parallel_agree(tn_status status)
     return tni_ranks() ? tni_agree("tn_parallel_agree", tni_ranks_group(), status) : status;
 }
 
-tn_status tn_parallel_same(const char *what, const void *data, size_t nbytes)
+/* ---- line by line ---------------------------------------------------------------------------- */
+
+enum { DIGITS = 16 }; /* of a hash */
+
+/* Writes the first line that differs to the note; verdict: what is said of it, and the line begins
+ * with a hash; NULL: that it is to be as on rank 0. */
+static void note_difference(remark *note, const char *own, const char *first, const char *verdict)
 {
-    static const char f[] = "tn_parallel_same";
-    if (!what || (!data && nbytes)) return tni_poison(f, what ? "data" : "what");
-    if (!tni_ranks()) return TN_OK;
-    remark note = { 0 };
-    uint64_t own[] = { nbytes, tni_hash(TNI_NO_HASH, data, nbytes) }, first[] = { own[0], own[1] };
-    tni_mpi_group group = tni_ranks_group();
-    tn_status status = tni_ranks_status(f, tni_ranks()->broadcast(group, first, sizeof first, 0));
-    if (status != TN_OK) return status;
-    if (memcmp(own, first, sizeof first) != 0) {
-        note.status = TN_E_STATE;
-        snprintf(note.text, NOTE, "%.400s is not the same as on rank 0", what);
-    }
-    return exchange_notes(f, group, &note);
-}
-
-/* ---- layouts --------------------------------------------------------------------------------- */
-
-/* A text that grows. */
-typedef struct text {
-    char *at;
-    size_t n, capacity;
-} text;
-
-static tn_status add_line(text *t, const char *line)
-{
-    size_t n = strlen(line);
-    if (!tni_room(&t->at, &t->capacity, t->n, n + 1, 1)) return TN_E_NOMEM;
-    memcpy(t->at + t->n, line, n + 1);
-    t->n += n;
-    return TN_OK;
-}
-
-/* "parameter fc.weight [4,3] f32\n" */
-static tn_status describe(text *t, const tn_entry *e)
-{
-    char line[1024];
-    bool parameter = e->kind == TN_PARAMETER;
-    snprintf(line, sizeof line, "%s %.800s %s %s%s\n", parameter ? "parameter" : "buffer", e->name,
-             tni_shape_text(&e->tensor->shape), tn_dtype_name(e->tensor->dtype),
-             parameter && !e->tensor->requires_grad ? ", frozen" : "");
-    return add_line(t, line);
-}
-
-static tn_status describe_all(text *t, const tn_list *list)
-{
-    tn_status status = TN_OK;
-    for (int i = 0; i < list->n && status == TN_OK; i++) status = describe(t, &list->entry[i]);
-    return status;
-}
-
-/* Writes the first line that differs to the note. */
-static void note_difference(remark *note, const char *own, const char *first)
-{
-    bool options = strchr(own, '\n') - own != strchr(first, '\n') - first ||
-                   strncmp(own, first, strcspn(own, "\n")) != 0;
-    const char *what = options ? "call" : "model";
+    const char *what = "call"; /* its options are the first line */
     while (*own && *first) {
         size_t n = strcspn(own, "\n"), m = strcspn(first, "\n");
         if (n != m || memcmp(own, first, n) != 0) break;
         own += n + 1;
         first += m + 1;
+        what = "model";
     }
     if (!*own && !*first) return;
     note->status = TN_E_STATE;
-    snprintf(note->text, NOTE, "the %s has %.*s, where rank 0 has %.*s: want the same %s", what,
-             (int)TNI_MIN(strcspn(own, "\n"), 200), *own ? own : "nothing more",
-             (int)TNI_MIN(strcspn(first, "\n"), 200), *first ? first : "nothing more", what);
+    if (verdict) own += TNI_MIN(strcspn(own, "\n"), DIGITS + 1);
+    int n = (int)TNI_MIN(strcspn(own, "\n"), verdict ? 400 : 200);
+    if (!*own) n = (int)strlen(own = "nothing more");
+    if (verdict)
+        snprintf(note->text, NOTE, "%.*s %s", n, own, verdict);
+    else
+        snprintf(note->text, NOTE, "the %s has %.*s, where rank 0 has %.*s: want the same %s", what,
+                 n, own, (int)TNI_MIN(strcspn(first, "\n"), 200), *first ? first : "nothing more",
+                 what);
 }
 
+/* Compares this rank's text with rank 0's, and frees it; status: whether it could be made. */
 static tn_status compare_text(const char *function, tni_mpi_group group, tn_status status,
-                              const text *own)
+                              tni_bytes *own, const char *verdict)
 {
     remark note = { 0 };
-    uint64_t n = own->n;
     const tni_mpi *mpi = tni_ranks();
+    tni_bytes_add(own, "", 1);
+    if (status == TN_OK && own->failed) status = tni_pending();
+    uint64_t n = own->n;
     tn_status sent = tni_ranks_status(function, mpi->broadcast(group, &n, sizeof n, 0));
-    if (sent != TN_OK) return sent;
-    char *first = status == TN_OK ? tni_alloc(n + 1) : NULL;
+    char *first = status == TN_OK && sent == TN_OK ? tni_alloc_n(n + 1, 1) : NULL;
     if (status == TN_OK && !first) status = TN_E_NOMEM;
-    status = tni_agree(function, group, status);
-    if (status == TN_OK && tn_parallel_rank() == 0) memcpy(first, own->at, n);
+    status = sent == TN_OK ? tni_agree(function, group, status) : sent;
+    if (status == TN_OK && tn_parallel_rank() == 0) memcpy(first, own->data, n);
     if (status == TN_OK) status = tni_ranks_status(function, mpi->broadcast(group, first, n, 0));
     if (status == TN_OK) {
-        first[n] = '\0';
-        note_difference(&note, own->at, first);
+        note_difference(&note, own->data, first, verdict);
         status = exchange_notes(function, group, &note);
     }
-    if (first) tni_free(first, n + 1);
+    tni_free(first, n + 1);
+    tni_bytes_free(own);
     return status;
+}
+
+tn_status tn_parallel_same(const char *what, const void *data, size_t nbytes)
+{
+    static const char f[] = "tn_parallel_same";
+    if (!what || (!data && nbytes)) return tni_poison(f, what ? "data" : "what");
+    if (!tni_ranks()) return TN_OK;
+    tni_bytes own = { 0 };
+    uint64_t hash = tni_hash(tni_hash(TNI_NO_HASH, &nbytes, sizeof nbytes), data, nbytes);
+    tni_bytes_printf(&own, "%0*" PRIx64 " %s\n", DIGITS, hash, what);
+    return compare_text(f, tni_ranks_group(), TN_OK, &own, "is not the same as on rank 0");
+}
+
+tn_list *tni_same_on_all(tn_module *model)
+{
+    tn_list *all = tn_parameters(model), *buffers = tni_persistent(model);
+    for (int i = 0; all && buffers && i < buffers->n; i++)
+        if (tni_list_push(all, "", "", buffers->entry[i].name, buffers->entry[i]) != TN_OK)
+            return NULL;
+    return buffers ? all : NULL;
+}
+
+static const char *kind_of(const tn_entry *e)
+{
+    return e->kind == TN_BUFFER ? "buffer" : "parameter";
 }
 
 tn_status tni_same_models(const char *function, const tn_data_parallel *p)
 {
     static const char *const rule[] = { "FIRST", "MEAN", "OWN" };
-    text own = { 0 };
-    char line[128];
-    const tn_list *parameters = tn_parameters(p->model), *buffers = tni_persistent(p->model);
-    snprintf(line, sizeof line, "bucket_bytes %" PRId64 " and TN_BUFFERS_%s%s\ntensors on a %s\n",
-             p->bucket_bytes, rule[p->rule], p->messages == TN_BF16 ? ", messages bf16" : "",
-             p->device.type == TN_CUDA ? "GPU" : "CPU");
-    tn_status status = parameters && buffers ? add_line(&own, line) : tni_pending();
-    if (status == TN_OK) status = describe_all(&own, parameters);
-    if (status == TN_OK) status = describe_all(&own, buffers);
-    status = compare_text(function, p->group, status, &own);
-    tni_room_free(&own.at, &own.capacity, 1);
-    return status;
-}
-
-/* ---- bits ------------------------------------------------------------------------------------ */
-
-/* The hashes of all tensors of both lists; n of them. */
-static tn_status hash_lists(const tn_list *const list[2], uint64_t *hashes)
-{
-    tn_status status = TN_OK;
-    for (int k = 0; k < 2; k++)
-        for (int i = 0; i < list[k]->n && status == TN_OK; i++) {
-            *hashes = tn_hash(list[k]->entry[i].tensor);
-            if (*hashes++ == 0) status = tn_error_status();
-        }
-    return status;
-}
-
-/* Notes the first tensor whose hash is not rank 0's. */
-static void note_bits(const tn_data_parallel *p, const tn_list *const list[2],
-                      const uint64_t *hashes, const uint64_t *first, remark *note)
-{
-    for (int k = 0; k < 2; k++)
-        for (int i = 0; i < list[k]->n; i++) {
-            const tn_entry *e = &list[k]->entry[i];
-            bool own =
-                e->kind == TN_BUFFER && tn_data_parallel_buffers(p, e->name) == TN_BUFFERS_OWN;
-            if (*hashes++ == *first++ || own || note->status != TN_OK) continue;
-            note->status = TN_E_STATE;
-            snprintf(note->text, NOTE, "%s %.400s has other bits than on rank 0",
-                     e->kind == TN_BUFFER ? "buffer" : "parameter", e->name);
-        }
-}
-
-static tn_status check_bits(const char *function, const tn_data_parallel *p)
-{
-    remark note = { 0 };
-    const tn_list *list[2] = { tn_parameters(p->model), tni_persistent(p->model) };
-    bool listed = list[0] && list[1];
-    size_t n = listed ? (size_t)list[0]->n + (size_t)list[1]->n : 0;
-    uint64_t *hashes = listed ? tni_alloc_n(2 * n + 1, sizeof *hashes) : NULL;
-    uint64_t *first = hashes ? hashes + n : NULL;
-    tn_status status = !listed ? tni_pending() : hashes ? hash_lists(list, hashes) : TN_E_NOMEM;
-    status = tni_agree(function, p->group, status);
-    if (status == TN_OK) {
-        memcpy(first, hashes, n * sizeof *hashes);
-        status = tni_ranks_status(function,
-                                  tni_ranks()->broadcast(p->group, first, n * sizeof *hashes, 0));
+    tni_bytes own = { 0 };
+    const tn_list *all = tni_same_on_all(p->model);
+    tni_bytes_printf(&own, "bucket_bytes %" PRId64 " and TN_BUFFERS_%s%s\ntensors on a %s\n",
+                     p->bucket_bytes, rule[p->rule],
+                     p->messages == TN_BF16 ? ", messages bf16" : "",
+                     p->device.type == TN_CUDA ? "GPU" : "CPU");
+    for (int i = 0; all && i < all->n; i++) {
+        const tn_entry *e = &all->entry[i];
+        bool frozen = e->kind == TN_PARAMETER && !e->tensor->requires_grad;
+        tni_bytes_printf(&own, "%s %.800s %s %s%s\n", kind_of(e), e->name,
+                         tni_shape_text(&e->tensor->shape), tn_dtype_name(e->tensor->dtype),
+                         frozen ? ", frozen" : "");
     }
-    if (status == TN_OK) {
-        note_bits(p, list, hashes, first, &note);
-        status = exchange_notes(function, p->group, &note);
-    }
-    tni_free(hashes, (2 * n + 1) * sizeof *hashes);
-    return status;
+    return compare_text(function, p->group, all ? TN_OK : tni_pending(), &own, NULL);
 }
 
 tn_status tn_data_parallel_check(const tn_data_parallel *p)
@@ -238,8 +173,22 @@ tn_status tn_data_parallel_check(const tn_data_parallel *p)
     static const char function[] = "tn_data_parallel_check";
     if (!p) return tni_poison(function, "p");
     if (!tni_ranks()) return TN_OK;
+    tni_bytes own = { 0 };
     tn_scope scope = tn_scope_begin();
-    tn_status status = check_bits(function, p);
+    const tn_list *all = tni_same_on_all(p->model);
+    tn_status status = all ? TN_OK : tni_pending();
+    for (int i = 0; status == TN_OK && i < all->n; i++) {
+        const tn_entry *e = &all->entry[i];
+        uint64_t hash = tn_hash(e->tensor);
+        if (hash == 0) status = tn_error_status();
+        if (e->kind == TN_BUFFER && tn_data_parallel_buffers(p, e->name) == TN_BUFFERS_OWN)
+            hash = 0;
+        tni_bytes_printf(&own, "%0*" PRIx64 " %s %s\n", DIGITS, hash, kind_of(e), e->name);
+    }
+    status = tni_agree(function, p->group, status);
+    if (status == TN_OK)
+        status = compare_text(function, p->group, status, &own, "has other bits than on rank 0");
+    tni_bytes_free(&own);
     tn_scope_end(scope);
     return status;
 }

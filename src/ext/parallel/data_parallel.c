@@ -10,46 +10,40 @@
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
-static tn_status check_tensors(const char *function, const tn_list *list, tn_device device)
+/* Whether all are on the device, and no other handle averages one: two would send its gradient
+ * twice, and only one would get the average. */
+static tn_status check_tensors(const char *function, const tn_list *all, tn_device device)
 {
-    for (int i = 0; i < list->n; i++)
-        if (list->entry[i].tensor->storage->device.type != device.type)
+    for (int i = 0; i < all->n; i++) {
+        const tn_entry *e = &all->entry[i];
+        if (e->kind == TN_BUFFER && !tni_ranks()) continue;
+        if (e->tensor->storage->device.type != device.type)
             return tni_error(TN_E_DEVICE, "%s: %s is not on the %s: want the whole model there",
-                             function, list->entry[i].name, device.type == TN_CPU ? "CPU" : "GPU");
+                             function, e->name, device.type == TN_CPU ? "CPU" : "GPU");
+        if (e->tensor->gm && e->tensor->gm->sync)
+            return tni_error(TN_E_STATE,
+                             "%s: another tn_data_parallel averages %s already: want one handle of "
+                             "a parameter",
+                             function, e->name);
+    }
     return TN_OK;
-}
-
-static tn_status make_room(tn_data_parallel *p, int n)
-{
-    size_t count = (size_t)n;
-    p->n_bytes = sizeof(tni_layouts) + (2 * count + 7) / 8;
-    p->sync.leaf = tni_calloc_n(count, sizeof *p->sync.leaf);
-    p->part = tni_calloc_n(count, sizeof *p->part);
-    p->name = tni_calloc_n(count, sizeof *p->name);
-    p->order = tni_calloc_n(count, sizeof *p->order);
-    p->reports = tni_calloc_n(1 + (size_t)tn_parallel_size(), p->n_bytes);
-    p->sync.n = n;
-    return p->sync.leaf && p->part && p->name && p->order && p->reports ? TN_OK : TN_E_NOMEM;
 }
 
 static tn_status take_parameters(tn_data_parallel *p, const tn_list *parameters)
 {
-    tn_status status = make_room(p, parameters->n);
-    for (int i = 0; i < parameters->n && status == TN_OK; i++) {
+    size_t n = (size_t)parameters->n;
+    p->n_bytes = (sizeof(tni_report) + n * sizeof((tni_report *)NULL)->parameter[0] + 7) / 8 * 8;
+    p->sync.leaf = tni_calloc_n(n, sizeof *p->sync.leaf);
+    p->part = tni_calloc_n(n, sizeof *p->part);
+    p->reports = tni_calloc_n(1 + (size_t)tn_parallel_size(), p->n_bytes);
+    p->sync.n = parameters->n;
+    if (!p->sync.leaf || !p->part || !p->reports) return TN_E_NOMEM;
+    for (size_t i = 0; i < n; i++) {
         p->sync.leaf[i].leaf = tn_keep(parameters->entry[i].tensor);
-        p->name[i] = tni_strdup(parameters->entry[i].name);
-        if (!p->name[i]) status = TN_E_NOMEM;
+        p->part[i].name = tni_strdup(parameters->entry[i].name);
+        if (!p->part[i].name) return TN_E_NOMEM;
     }
-    return status;
-}
-
-/* Copies rank 0's parameters and persistent buffers to all, after tni_same_models. */
-static tn_status copy_first(const char *function, tni_mpi_group group, const tn_list *list)
-{
-    tn_status status = TN_OK;
-    for (int i = 0; i < list->n && status == TN_OK; i++)
-        status = tni_ranks_copy(function, group, status, list->entry[i].tensor, 0);
-    return status;
+    return TN_OK;
 }
 
 static tn_status check(const char *function, const tn_module *model, tn_data_parallel_options o)
@@ -65,20 +59,6 @@ static tn_status check(const char *function, const tn_module *model, tn_data_par
     if (o.messages != TN_F32 && o.messages != TN_BF16)
         return tni_error(TN_E_DTYPE, "%s: messages %d: want TN_F32 or TN_BF16", function,
                          (int)o.messages);
-    return TN_OK;
-}
-
-/* Two handles would send a parameter's gradient twice, and only one would get the average. */
-static tn_status check_free(const char *function, const tn_list *parameters)
-{
-    for (int i = 0; i < parameters->n; i++) {
-        const tni_gradmeta *gm = parameters->entry[i].tensor->gm;
-        if (gm && gm->sync)
-            return tni_error(TN_E_STATE,
-                             "%s: another tn_data_parallel averages %s already: want one handle of "
-                             "a parameter",
-                             function, parameters->entry[i].name);
-    }
     return TN_OK;
 }
 
@@ -105,27 +85,25 @@ static tn_status prepare(const char *function, tn_data_parallel **made, tn_modul
     p->rule = o.buffers;
     p->messages = o.messages;
     p->bucket_bytes = o.bucket_bytes ? o.bucket_bytes : BUCKET;
-    const tn_list *parameters = tn_parameters(model), *buffers = tni_persistent(model);
-    if (!parameters || !buffers) return tni_pending();
+    const tn_list *parameters = tn_parameters(model), *all = tni_same_on_all(model);
+    if (!parameters || !all) return tni_pending();
     if (parameters->n == 0)
         return tni_error(TN_E_INVALID, "%s: the model has no parameters: want some", function);
     p->device = parameters->entry[0].tensor->storage->device;
-    status = check_tensors(function, parameters, p->device);
-    if (status == TN_OK && tni_ranks()) status = check_tensors(function, buffers, p->device);
-    if (status == TN_OK) status = check_free(function, parameters);
+    status = check_tensors(function, all, p->device);
     return status == TN_OK && tni_ranks() ? fill_in(function, p, parameters) : status;
 }
 
 /* Everything of all ranks together. */
 static tn_status join(const char *function, tn_data_parallel *p)
 {
-    const tn_list *parameters = tn_parameters(p->model), *buffers = tni_persistent(p->model);
-    tn_status status = parameters && buffers ? TN_OK : tni_pending();
-    status = tni_agree(function, p->group, status);
+    const tn_list *all = tni_same_on_all(p->model);
+    tn_status status = tni_agree(function, p->group, all ? TN_OK : tni_pending());
     if (status == TN_OK) status = tni_same_models(function, p);
     if (status == TN_OK) status = tni_wire_join(function, &p->wire);
-    if (status == TN_OK) status = copy_first(function, p->group, parameters);
-    return status == TN_OK ? copy_first(function, p->group, buffers) : status;
+    for (int i = 0; status == TN_OK && i < all->n; i++)
+        status = tni_ranks_copy(function, p->group, status, all->entry[i].tensor, 0);
+    return status;
 }
 
 static tn_status make(const char *function, tn_data_parallel **made, tn_module *model,
@@ -157,20 +135,6 @@ tn_data_parallel *tn_data_parallel_new(tn_module *model, tn_data_parallel_option
     return NULL;
 }
 
-static void free_parameters(tn_data_parallel *p)
-{
-    size_t n = (size_t)p->sync.n;
-    for (size_t i = 0; i < n; i++) {
-        if (p->sync.leaf) tn_drop(p->sync.leaf[i].leaf);
-        if (p->name) tni_strfree(p->name[i]);
-    }
-    tni_free(p->sync.leaf, n * sizeof *p->sync.leaf);
-    tni_free(p->part, n * sizeof *p->part);
-    tni_free(p->name, n * sizeof *p->name);
-    tni_free(p->order, n * sizeof *p->order);
-    tni_free(p->reports, (1 + (size_t)tn_parallel_size()) * p->n_bytes);
-}
-
 void tn_data_parallel_free(tn_data_parallel *p)
 {
     if (!p) return;
@@ -181,7 +145,14 @@ void tn_data_parallel_free(tn_data_parallel *p)
         tni_buckets_free(p);
     }
     if (p->grouped && !p->broken) tni_ranks()->group_free(&p->group);
-    free_parameters(p);
+    size_t n = (size_t)p->sync.n;
+    for (size_t i = 0; i < n; i++) {
+        if (p->sync.leaf) tn_drop(p->sync.leaf[i].leaf);
+        if (p->part) tni_strfree(p->part[i].name);
+    }
+    tni_free(p->sync.leaf, n * sizeof *p->sync.leaf);
+    tni_free(p->part, n * sizeof *p->part);
+    tni_free(p->reports, (1 + (size_t)tn_parallel_size()) * p->n_bytes);
     tni_room_free(&p->block, &p->block_capacity, 1);
     for (size_t i = 0; i < p->n_rules; i++) tni_strfree(p->rules[i].prefix);
     tni_room_free(&p->rules, &p->rule_capacity, sizeof *p->rules);
@@ -210,24 +181,10 @@ static bool unused_on(const tn_data_parallel *p, int rank, int parameter)
     int first = rank < 0 ? 0 : rank, end = rank < 0 ? tn_parallel_size() : rank + 1;
     bool trained = false, used = false;
     for (int r = first; r < end; r++) {
-        trained |= tni_report_trained(p, r, parameter);
-        used |= tni_report_used(p, r, parameter);
+        trained |= tni_report_of(p, r)->parameter[parameter].trained;
+        used |= tni_report_of(p, r)->parameter[parameter].used;
     }
     return trained && !used;
-}
-
-/* The parameters that require grad and have no gradient now. */
-static tn_list *unused_alone(const tn_data_parallel *p)
-{
-    const tn_list *all = tn_parameters(p->model);
-    tn_list *list = all ? tn_list_new() : NULL;
-    for (int i = 0; list && i < all->n; i++) {
-        tn_tensor *t = all->entry[i].tensor;
-        if (t->requires_grad && !(t->gm && t->gm->grad) &&
-            tn_list_add(list, all->entry[i].name, t) != TN_OK)
-            return NULL;
-    }
-    return list;
 }
 
 tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank)
@@ -237,16 +194,19 @@ tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank)
     if (rank < -1 || rank >= tn_parallel_size())
         return tni_fail(TN_E_INDEX, "%s: rank %d: want one of 0 to %d, or -1", f, rank,
                         tn_parallel_size() - 1);
-    if (!tni_ranks()) return unused_alone(p);
-    if (!p->reported)
+    if (tni_ranks() && !p->reported)
         return tni_fail(TN_E_STATE,
                         "%s: there was no averaging backward, or the last one failed: want one "
                         "before",
                         f);
-    tn_list *list = tn_list_new();
-    for (int i = 0; i < p->sync.n && list; i++)
-        if (unused_on(p, rank, i) && tn_list_add(list, p->name[i], p->sync.leaf[i].leaf) != TN_OK)
-            return NULL;
+    const tn_list *all = tn_parameters(p->model);
+    tn_list *list = all ? tn_list_new() : NULL;
+    int n = !list ? 0 : tni_ranks() ? TNI_MIN(all->n, p->sync.n) : all->n;
+    for (int i = 0; i < n; i++) {
+        tn_tensor *t = all->entry[i].tensor;
+        bool unused = tni_ranks() ? unused_on(p, rank, i) : t->requires_grad && !tni_grad_of(t);
+        if (unused && tn_list_add(list, all->entry[i].name, t) != TN_OK) return NULL;
+    }
     return list;
 }
 

@@ -8,23 +8,28 @@
 #include "base/map.h"
 #include "ext/parallel/wire.h"
 
-/* What a rank's report begins with. */
-typedef struct tni_layouts {
+/* What a rank reports of a pass to all others. */
+typedef struct tni_report {
     uint64_t parameters, buffers; /* tni_layout_hash */
     uint64_t failed;              /* 1: the pass has failed on this rank */
-} tni_layouts;
+    /* of each parameter: whether it had a gradient, and requires one */
+    struct {
+        bool used, trained;
+    } parameter[];
+} tni_report;
 
 /* Gradients that are sent together, in one row. */
 typedef struct tni_bucket {
     tn_tensor *flat;    /* [elements] f32 or f64; one reference */
     tn_tensor *message; /* what is sent: flat, or as many bf16; one reference */
-    int first, n;       /* the parameters index[first .. first + n) */
+    int n;              /* parameters */
     int waiting;        /* those without their gradient yet in this pass */
     tni_mpi_request request;
 } tni_bucket;
 
 /* A parameter's part of its bucket. */
 typedef struct tni_part {
+    char *name; /* its full name */
     int bucket;
     bool there; /* its gradient is, in this pass */
     bool used;  /* there is one to send */
@@ -46,18 +51,16 @@ struct tn_data_parallel {
     tni_wire wire;    /* of the gradients */
     tn_module *model; /* one reference */
     tni_part *part;   /* of each parameter */
-    char **name;      /* its full name */
-    int *order;       /* parameters in the order of the buckets */
     tni_bucket *bucket;
     size_t n_buckets, bucket_capacity;
-    size_t next;            /* bucket to be sent */
-    bool begun;             /* in this pass: the others wait for our sums and our report */
-    bool broken;            /* sums are on their way and nobody waits for them */
-    bool apart;             /* a pass succeeded on other ranks and failed on this one */
-    size_t n_bytes;         /* of a rank's report */
-    unsigned char *reports; /* (1 + size) reports: ours, then all ranks'; NULL before the first */
-    bool reported;          /* they hold those of a pass */
-    char *block;            /* room for the buffers that are sent */
+    size_t next;    /* bucket to be sent */
+    bool begun;     /* in this pass: the others wait for our sums and our report */
+    bool broken;    /* sums are on their way and nobody waits for them */
+    bool apart;     /* a pass succeeded on other ranks and failed on this one */
+    size_t n_bytes; /* of a rank's report, a multiple of 8 */
+    char *reports;  /* (1 + size) reports: ours, then all ranks'; NULL before the first */
+    bool reported;  /* they hold those of a pass */
+    char *block;    /* room for the buffers that are sent */
     size_t block_capacity;
     int64_t bucket_bytes;
     tn_dtype messages; /* TN_F32, or TN_BF16 */
@@ -74,6 +77,8 @@ struct tn_data_parallel {
 tn_status tni_same_models(const char *function, const tn_data_parallel *p);
 /* The persistent buffers. Current scope. */
 tn_list *tni_persistent(tn_module *model);
+/* The parameters, then the persistent buffers. Current scope. */
+tn_list *tni_same_on_all(tn_module *model);
 /* A hash of a list's names, shapes, dtypes and buffer rules. */
 uint64_t tni_layout_hash(const tn_data_parallel *p, const tn_list *list);
 
@@ -98,8 +103,10 @@ void tni_buckets_free(tn_data_parallel *p);
 tn_status tni_usable(const char *function, const tn_data_parallel *p);
 /* Sets the functions of p->sync. */
 void tni_reduce_set(tn_data_parallel *p);
-/* A rank's report of the last pass, bit by bit: whether it had a gradient. */
-bool tni_report_used(const tn_data_parallel *p, int rank, int parameter);
-bool tni_report_trained(const tn_data_parallel *p, int rank, int parameter);
+/* A rank's report of the last pass; -1: ours, before it is sent. */
+static inline tni_report *tni_report_of(const tn_data_parallel *p, int rank)
+{
+    return (tni_report *)(void *)(p->reports + (size_t)(1 + rank) * p->n_bytes);
+}
 
 #endif

@@ -172,33 +172,18 @@ tn_status tn_parallel_broadcast(tn_tensor *t, int from)
     return mpi ? tni_ranks_copy(f, world, same_kind(f, t, from), t, from) : TN_OK;
 }
 
-/* One extra number is summed along with the tensor's: how many ranks have failed before. */
-static void set_failed(void *data, size_t n, tn_dtype dtype, int failed)
-{
-    if (dtype == TN_F32)
-        ((float *)data)[n] = (float)failed;
-    else if (dtype == TN_F64)
-        ((double *)data)[n] = failed;
-    else
-        ((int64_t *)data)[n] = failed;
-}
-
-static bool any_failed(const void *data, size_t n, tn_dtype dtype)
-{
-    if (dtype == TN_F32) return ((const float *)data)[n] > 0;
-    if (dtype == TN_F64) return ((const double *)data)[n] > 0;
-    return ((const int64_t *)data)[n] > 0;
-}
-
-/* data has room for n + 1 numbers. All succeed, or all fail. */
+/* data has room for n + 1 numbers: the last one says whether a rank has failed before, with bytes
+ * of 1, a positive number in every dtype. All succeed, or all fail. */
 static tn_status sum_in(const char *function, tn_tensor *t, void *data, size_t n)
 {
-    tn_status status = tn_copy_out(t, data, n * tn_dtype_size(t->dtype), t->dtype);
-    set_failed(data, n, t->dtype, status != TN_OK);
+    size_t size = tn_dtype_size(t->dtype);
+    unsigned char *failed = (unsigned char *)data + n * size;
+    tn_status status = tn_copy_out(t, data, n * size, t->dtype);
+    memset(failed, status != TN_OK, size);
     tn_status sent = tni_ranks_status(function, mpi->sum(world, data, n + 1, t->dtype));
     if (sent != TN_OK) return sent;
-    if (any_failed(data, n, t->dtype)) return tni_agree(function, world, status);
-    return tn_copy_in(t, data, n * tn_dtype_size(t->dtype), t->dtype);
+    if (memcmp(failed, (uint64_t[]){ 0 }, size) != 0) return tni_agree(function, world, status);
+    return tn_copy_in(t, data, n * size, t->dtype);
 }
 
 enum { FEW = 2048 };

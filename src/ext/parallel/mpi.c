@@ -42,11 +42,6 @@ static MPI_Comm comm_in(uint64_t word)
     return comm;
 }
 
-static MPI_Comm comm_of(tni_mpi_group group)
-{
-    return comm_in(group.word);
-}
-
 static MPI_Request request_of(const tni_mpi_request *request)
 {
     MPI_Request r;
@@ -94,7 +89,7 @@ static const char *group_new(tni_mpi_group *group)
 
 static const char *group_free(tni_mpi_group *group)
 {
-    MPI_Comm comm = comm_of(*group), second = comm_in(group->second);
+    MPI_Comm comm = comm_in(group->word), second = comm_in(group->second);
     int code = MPI_Comm_free(&comm);
     if (code == MPI_SUCCESS) code = MPI_Comm_free(&second);
     return tni_mpi_reason(code);
@@ -102,7 +97,7 @@ static const char *group_free(tni_mpi_group *group)
 
 /* ---- sums that go on while the program computes ---------------------------------------------- */
 
-static tni_mpi table; /* filled in when it is opened */
+static tni_mpi table; /* rank, size and version are known when it is opened */
 
 /* The number of elements in a rank's piece. */
 static int piece_of(size_t n)
@@ -120,8 +115,8 @@ static int half_begin(tni_mpi_group *group, void *data, void *scratch, size_t n,
     request->scratch = scratch;
     request->n = n;
     request->number = group->begun++;
-    return MPI_Ialltoall(data, piece, MPI_UINT16_T, scratch, piece, MPI_UINT16_T, comm_of(*group),
-                         r);
+    return MPI_Ialltoall(data, piece, MPI_UINT16_T, scratch, piece, MPI_UINT16_T,
+                         comm_in(group->word), r);
 }
 
 /* to[i] = the sum over r, in rank order, of the i-th number in rank r's piece. */
@@ -163,7 +158,7 @@ static const char *sum_begin(tni_mpi_group *group, void *data, void *scratch, si
     if (why) return why;
     int code = dtype == TN_BF16 ? half_begin(group, data, scratch, n, &r, request)
                                 : MPI_Iallreduce(MPI_IN_PLACE, data, (int)n, type_of(dtype),
-                                                 MPI_SUM, comm_of(*group), &r);
+                                                 MPI_SUM, comm_in(group->word), &r);
     if (code == MPI_SUCCESS) memcpy(&request->word, &r, sizeof r);
     return tni_mpi_reason(code);
 }
@@ -184,7 +179,7 @@ static const char *wait(tni_mpi_request *request)
 /* Up the tree to rank 0, and down again. */
 static const char *sum_few(tni_mpi_group group, void *data, int n, tn_dtype dtype)
 {
-    MPI_Comm comm = comm_of(group);
+    MPI_Comm comm = comm_in(group.word);
     MPI_Datatype type = type_of(dtype);
     MPI_Request r;
     const void *from = table.rank == 0 ? MPI_IN_PLACE : data;
@@ -221,23 +216,6 @@ static const char *test(tni_mpi_request *request, bool *done)
     return tni_mpi_reason(code);
 }
 
-static const char *broadcast(tni_mpi_group group, void *data, size_t nbytes, int from)
-{
-    char *at = data;
-    const char *why = NULL;
-    while (nbytes && !why) {
-        int piece = nbytes < 1 << 30 ? (int)nbytes : 1 << 30;
-        MPI_Request r;
-        why = tni_mpi_count();
-        if (!why)
-            why = finish("in a broadcast",
-                         MPI_Ibcast(at, piece, MPI_BYTE, from, comm_of(group), &r), &r);
-        at += piece;
-        nbytes -= (size_t)piece;
-    }
-    return why;
-}
-
 static const char *gather(tni_mpi_group group, const void *data, size_t nbytes, void *all)
 {
     int n = (int)nbytes;
@@ -246,29 +224,36 @@ static const char *gather(tni_mpi_group group, const void *data, size_t nbytes, 
     const char *why = tni_mpi_count();
     if (why) return why;
     return finish("in an exchange",
-                  MPI_Iallgather(data, n, MPI_BYTE, all, n, MPI_BYTE, comm_of(group), &r), &r);
+                  MPI_Iallgather(data, n, MPI_BYTE, all, n, MPI_BYTE, comm_in(group.word), &r), &r);
 }
 
-/* All ranks count it, even those with nothing to do. */
+/* All ranks count it, even those with nothing to do. to: -1: all. */
 static const char *move(tni_mpi_group group, void *data, size_t nbytes, int from, int to)
 {
-    char *at = data;
+    MPI_Comm comm = comm_in(group.word);
+    bool all = to < 0, busy = all || table.rank == from || table.rank == to;
     const char *why = tni_mpi_count();
-    while (nbytes && !why && (table.rank == from || table.rank == to)) {
+    for (char *at = data; nbytes && !why && busy;) {
         int piece = nbytes < 1 << 30 ? (int)nbytes : 1 << 30;
         MPI_Request r;
-        int code = table.rank == from ? MPI_Isend(at, piece, MPI_BYTE, to, 0, comm_of(group), &r)
-                                      : MPI_Irecv(at, piece, MPI_BYTE, from, 0, comm_of(group), &r);
-        why = finish("in a transfer", code, &r);
+        int code = all                  ? MPI_Ibcast(at, piece, MPI_BYTE, from, comm, &r)
+                   : table.rank == from ? MPI_Isend(at, piece, MPI_BYTE, to, 0, comm, &r)
+                                        : MPI_Irecv(at, piece, MPI_BYTE, from, 0, comm, &r);
+        why = finish(all ? "in a broadcast" : "in a transfer", code, &r);
         at += piece;
         nbytes -= (size_t)piece;
     }
     return why;
 }
 
+static const char *broadcast(tni_mpi_group group, void *data, size_t nbytes, int from)
+{
+    return move(group, data, nbytes, from, -1);
+}
+
 static const char *barrier(tni_mpi_group group)
 {
-    return barrier_of(comm_of(group), "at a barrier");
+    return barrier_of(comm_in(group.word), "at a barrier");
 }
 
 /* Whether the program has ended MPI itself, as a program that began it does. */
@@ -294,21 +279,18 @@ static void end_all(int status)
 
 TN_API const tni_mpi *tenon_mpi_open(const char *id, char *why, size_t size);
 
-static void fill_table(void)
-{
-    table.group_new = group_new;
-    table.group_free = group_free;
-    table.sum = sum;
-    table.sum_begin = sum_begin;
-    table.wait = wait;
-    table.test = test;
-    table.broadcast = broadcast;
-    table.gather = gather;
-    table.move = move;
-    table.barrier = barrier;
-    table.finalize = finalize;
-    table.end_all = end_all;
-}
+static tni_mpi table = { .group_new = group_new,
+                         .group_free = group_free,
+                         .sum = sum,
+                         .sum_begin = sum_begin,
+                         .wait = wait,
+                         .test = test,
+                         .broadcast = broadcast,
+                         .gather = gather,
+                         .move = move,
+                         .barrier = barrier,
+                         .finalize = finalize,
+                         .end_all = end_all };
 
 /* The number of this rank among those that share its memory. */
 static int find_local_rank(void)
@@ -317,12 +299,6 @@ static int find_local_rank(void)
     int code = MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
     if (code == MPI_SUCCESS) code = MPI_Comm_rank(here, &table.local_rank);
     return code == MPI_SUCCESS ? MPI_Comm_free(&here) : code;
-}
-
-/* A setting that Open MPI reads when it starts; others ignore it. The user's choice stays. */
-static bool choose_sums(void)
-{
-    return setenv("OMPI_MCA_coll_libnbc_iallreduce_algorithm", "3", 0) == 0;
 }
 
 static int start(void)
@@ -345,8 +321,9 @@ const tni_mpi *tenon_mpi_open(const char *id, char *why, size_t size)
         return NULL;
     }
     int n = 0;
-    const char *reason = choose_sums() ? tni_mpi_reason(start()) : "out of memory";
-    fill_table();
+    /* A setting that Open MPI reads when it starts; others ignore it. The user's choice stays. */
+    bool chosen = setenv("OMPI_MCA_coll_libnbc_iallreduce_algorithm", "3", 0) == 0;
+    const char *reason = chosen ? tni_mpi_reason(start()) : "out of memory";
     if (!reason) reason = tni_mpi_wait_open(table.rank, table.size);
     if (reason) {
         snprintf(why, size, "did not start: %s", reason);

@@ -76,13 +76,6 @@ static cudaStream_t stream_of(int device)
     return NULL;
 }
 
-static void leave_list(const tni_nccl_line *line)
-{
-    tni_nccl_line **at = &lines;
-    while (*at != line) at = &(*at)->next;
-    *at = line->next;
-}
-
 /* Returns when the sums of all lines of its GPU are done, or can no longer be done. */
 static void settle(const tni_nccl_line *line)
 {
@@ -91,8 +84,10 @@ static void settle(const tni_nccl_line *line)
 
 static void line_free(tni_nccl_line *line)
 {
+    tni_nccl_line **at = &lines;
     if (!line) return;
-    leave_list(line);
+    while (*at != line) at = &(*at)->next;
+    *at = line->next;
     settle(line);
     if (line->joined) ncclCommDestroy(line->comm);
     if (line->full) cudaEventDestroy(line->full);

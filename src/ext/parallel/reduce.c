@@ -46,45 +46,40 @@ static int64_t numbers(const tn_data_parallel *p, int64_t elements, tn_dtype dty
     return (elements + size - 1) / size * size;
 }
 
-/* The tensors of a bucket of n numbers, in dtype. While a sum in bf16 is on its way flat is MPI's
- * scratch. */
-static tn_status make_tensors(const tn_data_parallel *p, tni_bucket *b, int64_t n, tn_dtype dtype)
+/* The parameter at a place in the order of the buckets: the last registered is the first. */
+static int nth(const tn_data_parallel *p, int place)
 {
-    b->flat = tn_full_as(TN_SHAPE(n), 0, dtype, p->device);
-    b->message =
-        sent_as(p, dtype) == TN_BF16 ? tn_empty_as(TN_SHAPE(n), TN_BF16, p->device) : b->flat;
-    if (!b->flat || !b->message) return tni_pending();
-    tn_keep(b->flat);
-    tn_keep(b->message);
-    return TN_OK;
+    return p->sync.n - 1 - place;
 }
 
-/* A bucket of the parameters order[first .. first + n), `elements` in all. */
+/* A bucket of n parameters from the place `first` on, `elements` in all. While a sum in bf16 is on
+ * its way flat is MPI's scratch. */
 static tn_status add_bucket(tn_data_parallel *p, int first, int n, int64_t elements)
 {
-    tn_dtype dtype = wide(p->sync.leaf[p->order[first]].leaf->dtype);
+    tn_dtype dtype = wide(p->sync.leaf[nth(p, first)].leaf->dtype);
     int64_t sent = numbers(p, elements, dtype);
     if (sent > INT32_MAX)
         return tni_error(TN_E_UNSUPPORTED,
                          "tn_data_parallel_new: %s takes %" PRId64
                          " numbers in a message: want fewer than 2^31 of a tensor",
-                         p->name[p->order[first]], sent);
+                         p->part[nth(p, first)].name, sent);
     if (!tni_room(&p->bucket, &p->bucket_capacity, p->n_buckets, 1, sizeof *p->bucket))
         return TN_E_NOMEM;
-    tni_bucket *b = &p->bucket[p->n_buckets];
-    *b = (tni_bucket){ .first = first, .n = n };
-    tn_status status = make_tensors(p, b, sent, dtype);
-    if (status != TN_OK) return status;
-    p->n_buckets++;
+    bool half = sent_as(p, dtype) == TN_BF16;
+    tn_tensor *flat = tn_full_as(TN_SHAPE(sent), 0, dtype, p->device);
+    tn_tensor *message = half ? tn_empty_as(TN_SHAPE(sent), TN_BF16, p->device) : flat;
+    if (!flat || !message) return tni_pending();
+    p->bucket[p->n_buckets++] =
+        (tni_bucket){ .flat = tn_keep(flat), .message = tn_keep(message), .n = n };
     int64_t at = 0;
     for (int i = first; i < first + n; i++) {
-        tni_sync_leaf *l = &p->sync.leaf[p->order[i]];
+        tni_sync_leaf *l = &p->sync.leaf[nth(p, i)];
         int64_t size = tni_shape_numel(&l->leaf->shape);
-        tn_tensor *row = tn_narrow(b->flat, 0, at, size);
+        tn_tensor *row = tn_narrow(flat, 0, at, size);
         l->average = tn_reshape(row, l->leaf->shape);
         if (!l->average) return tni_pending();
         tn_keep(l->average);
-        p->part[p->order[i]].bucket = (int)(p->n_buckets - 1);
+        p->part[nth(p, i)].bucket = (int)(p->n_buckets - 1);
         at += size;
     }
     return TN_OK;
@@ -95,10 +90,9 @@ tn_status tni_buckets_make(tn_data_parallel *p)
     int n = p->sync.n, first = 0;
     int64_t elements = 0;
     tn_status status = TN_OK;
-    for (int i = 0; i < n; i++) p->order[i] = n - 1 - i;
     for (int i = 0; i < n && status == TN_OK; i++) {
-        const tn_tensor *t = p->sync.leaf[p->order[i]].leaf;
-        const tn_tensor *before = i ? p->sync.leaf[p->order[i - 1]].leaf : t;
+        const tn_tensor *t = p->sync.leaf[nth(p, i)].leaf;
+        const tn_tensor *before = i ? p->sync.leaf[nth(p, i - 1)].leaf : t;
         int64_t size = tni_shape_numel(&t->shape);
         int64_t unit = (int64_t)tn_dtype_size(sent_as(p, t->dtype));
         bool fits = (elements + size) * unit <= p->bucket_bytes &&
@@ -124,21 +118,16 @@ void tni_buckets_free(tn_data_parallel *p)
     tni_room_free(&p->bucket, &p->bucket_capacity, sizeof *p->bucket);
 }
 
-/* Begins the sum of a bucket. */
-static tn_status send_bucket(tn_data_parallel *p, tni_bucket *b)
-{
-    TNI_HOLD_TRAPS;
-    tn_status status = b->message == b->flat ? TN_OK : tn_copy_(b->message, b->flat);
-    if (status != TN_OK) return status;
-    return tni_wire_sum(function, &p->wire, b->message, b->flat, &b->request);
-}
-
 /* Begins the sums of the next buckets in order, as long as they are full. */
 static tn_status send_full(tn_data_parallel *p)
 {
+    TNI_HOLD_TRAPS;
     tn_status status = TN_OK;
     while (p->next < p->n_buckets && p->bucket[p->next].waiting == 0 && status == TN_OK) {
-        status = send_bucket(p, &p->bucket[p->next]);
+        tni_bucket *b = &p->bucket[p->next];
+        if (b->message != b->flat) status = tn_copy_(b->message, b->flat);
+        if (status == TN_OK)
+            status = tni_wire_sum(function, &p->wire, b->message, b->flat, &b->request);
         if (status == TN_OK) p->next++;
     }
     return status;
@@ -154,7 +143,7 @@ static tn_status move_on(tn_data_parallel *p)
     return status;
 }
 
-/* Copies what this rank sends for a parameter into its bucket. */
+/* Copies what this rank sends for a parameter into its bucket, which is sent when it is full. */
 static tn_status fill(tn_data_parallel *p, int i)
 {
     tni_sync_leaf *l = &p->sync.leaf[i];
@@ -166,113 +155,70 @@ static tn_status fill(tn_data_parallel *p, int i)
     p->part[i].there = true;
     p->part[i].used = first != NULL;
     p->bucket[p->part[i].bucket].waiting--;
-    return TN_OK;
+    return send_full(p);
 }
 
 /* ---- reports --------------------------------------------------------------------------------- */
-
-static unsigned char *report_of(const tn_data_parallel *p, int rank)
-{
-    return p->reports + (size_t)(1 + rank) * p->n_bytes;
-}
-
-static bool bit(const unsigned char *report, int i)
-{
-    return report[sizeof(tni_layouts) + (size_t)i / 8] >> i % 8 & 1;
-}
-
-bool tni_report_used(const tn_data_parallel *p, int rank, int parameter)
-{
-    return bit(report_of(p, rank), 2 * parameter);
-}
-
-bool tni_report_trained(const tn_data_parallel *p, int rank, int parameter)
-{
-    return bit(report_of(p, rank), 2 * parameter + 1);
-}
-
-static void set_bit(unsigned char *report, int i, bool on)
-{
-    report[sizeof(tni_layouts) + (size_t)i / 8] |= (unsigned char)(on << i % 8);
-}
 
 /* Prepares everything that this rank needs to end the pass, and its report. */
 static tn_status prepare_end(tn_data_parallel *p, const tn_list *buffers)
 {
     const tn_list *parameters = tn_parameters(p->model);
+    tni_report *own = tni_report_of(p, -1);
     if (!parameters) return tni_pending();
-    tni_layouts layouts = { tni_layout_hash(p, parameters), tni_layout_hash(p, buffers), 0 };
-    memcpy(p->reports, &layouts, sizeof layouts);
+    own->parameters = tni_layout_hash(p, parameters);
+    own->buffers = tni_layout_hash(p, buffers);
     for (int i = 0; i < p->sync.n; i++) {
-        set_bit(p->reports, 2 * i, p->part[i].used);
-        set_bit(p->reports, 2 * i + 1, p->sync.leaf[i].leaf->requires_grad);
+        own->parameter[i].used = p->part[i].used;
+        own->parameter[i].trained = p->sync.leaf[i].leaf->requires_grad;
     }
     return tni_buffers_pack(p, buffers);
-}
-
-static tni_layouts layouts_of(const tn_data_parallel *p, int rank)
-{
-    tni_layouts layouts;
-    memcpy(&layouts, report_of(p, rank), sizeof layouts);
-    return layouts;
 }
 
 /* Exchanges the reports; buffers are NULL if the pass has failed, with this status. If one rank
  * failed, all do. */
 static tn_status exchange_reports(tn_data_parallel *p, tn_status status, const tn_list *buffers)
 {
-    unsigned char *own = p->reports;
     bool failed = false;
-    memset(own, 0, p->n_bytes);
+    memset(p->reports, 0, p->n_bytes);
     if (buffers) status = prepare_end(p, buffers);
-    if (status != TN_OK) memcpy(own, &(tni_layouts){ .failed = 1 }, sizeof(tni_layouts));
+    tni_report_of(p, -1)->failed = status != TN_OK;
     tn_status sent = tni_ranks_status(
-        function, tni_ranks()->gather(p->group, own, p->n_bytes, own + p->n_bytes));
+        function, tni_ranks()->gather(p->group, p->reports, p->n_bytes, p->reports + p->n_bytes));
     p->begun = false;
     p->broken |= sent != TN_OK;
     if (sent != TN_OK) return sent;
-    for (int r = 0; r < tn_parallel_size(); r++) failed |= layouts_of(p, r).failed != 0;
+    for (int r = 0; r < tn_parallel_size(); r++) failed |= tni_report_of(p, r)->failed != 0;
     return failed ? tni_agree(function, p->group, status) : TN_OK;
-}
-
-static tn_status compare_layouts(const tn_data_parallel *p, int rank)
-{
-    tni_layouts first = layouts_of(p, 0), other = layouts_of(p, rank);
-    if (first.parameters != other.parameters)
-        return tni_error(TN_E_STATE,
-                         "%s: the parameters of rank %d have other shapes or dtypes than those of "
-                         "rank 0: want the same ones",
-                         function, rank);
-    if (first.buffers != other.buffers)
-        return tni_error(TN_E_STATE,
-                         "%s: the buffers of rank %d have other names, shapes, dtypes or rules "
-                         "than those of rank 0: want the same ones",
-                         function, rank);
-    return TN_OK;
 }
 
 /* The same verdict on all ranks. */
 static tn_status compare_reports(const tn_data_parallel *p)
 {
+    const tni_report *first = tni_report_of(p, 0);
     for (int r = 1; r < tn_parallel_size(); r++) {
-        tn_status status = compare_layouts(p, r);
-        if (status != TN_OK) return status;
+        const tni_report *other = tni_report_of(p, r);
+        if (first->parameters != other->parameters)
+            return tni_error(TN_E_STATE,
+                             "%s: the parameters of rank %d have other shapes or dtypes than "
+                             "those of rank 0: want the same ones",
+                             function, r);
+        if (first->buffers != other->buffers)
+            return tni_error(TN_E_STATE,
+                             "%s: the buffers of rank %d have other names, shapes, dtypes or rules "
+                             "than those of rank 0: want the same ones",
+                             function, r);
         for (int i = 0; i < p->sync.n; i++)
-            if (tni_report_trained(p, r, i) != tni_report_trained(p, 0, i))
+            if (other->parameter[i].trained != first->parameter[i].trained)
                 return tni_error(TN_E_STATE,
                                  "%s: %s requires grad on rank %d: want the same parameters frozen "
                                  "on all ranks",
-                                 function, p->name[i], tni_report_trained(p, r, i) ? r : 0);
+                                 function, p->part[i].name, other->parameter[i].trained ? r : 0);
     }
     return TN_OK;
 }
 
 /* ---- what the engine calls ------------------------------------------------------------------- */
-
-static tn_data_parallel *owner(tni_sync *s)
-{
-    return (tn_data_parallel *)s;
-}
 
 /* Whether the model still has the parameters that the buckets were made for. */
 static tn_status check_parameters(const tn_data_parallel *p)
@@ -305,7 +251,7 @@ tn_status tni_usable(const char *caller, const tn_data_parallel *p)
 
 static tn_status begin(tni_sync *s)
 {
-    tn_data_parallel *p = owner(s);
+    tn_data_parallel *p = (tn_data_parallel *)s;
     tn_status status = tni_usable(function, p);
     if (status != TN_OK) return status;
     p->begun = false;
@@ -315,18 +261,17 @@ static tn_status begin(tni_sync *s)
     status = check_parameters(p);
     p->next = 0;
     for (size_t i = 0; i < p->n_buckets; i++) p->bucket[i].waiting = p->bucket[i].n;
-    for (int i = 0; i < s->n; i++) p->part[i] = (tni_part){ .bucket = p->part[i].bucket };
+    for (int i = 0; i < s->n; i++) p->part[i].there = p->part[i].used = false;
     /* those that the graph does not read send what they have */
     for (int i = 0; i < s->n && status == TN_OK; i++)
         if (s->leaf[i].leaf->gm->awaited == 0) status = fill(p, i);
-    return status == TN_OK ? send_full(p) : status;
+    return status;
 }
 
 static tn_status ready(tni_sync *s, int index)
 {
-    tn_data_parallel *p = owner(s);
+    tn_data_parallel *p = (tn_data_parallel *)s;
     tn_status status = fill(p, index);
-    if (status == TN_OK) status = send_full(p);
     return status == TN_OK ? move_on(p) : status;
 }
 
@@ -345,11 +290,10 @@ static tn_status wait_all(tn_data_parallel *p)
 
 static tn_status finish(tni_sync *s)
 {
-    tn_data_parallel *p = owner(s);
+    tn_data_parallel *p = (tn_data_parallel *)s;
     tn_status status = TN_OK;
     for (int i = 0; i < s->n && status == TN_OK; i++)
         if (!p->part[i].there) status = fill(p, i);
-    if (status == TN_OK) status = send_full(p);
     if (status == TN_OK) status = wait_all(p);
     if (status != TN_OK) return status;
     const tn_list *buffers = tni_persistent(p->model);
@@ -360,7 +304,7 @@ static tn_status finish(tni_sync *s)
     for (int i = 0; i < s->n; i++) {
         s->leaf[i].used = false;
         for (int r = 0; r < tn_parallel_size() && s->leaf[i].leaf->requires_grad; r++)
-            s->leaf[i].used |= tni_report_used(p, r, i);
+            s->leaf[i].used |= tni_report_of(p, r)->parameter[i].used;
     }
     p->reported = true;
     status = tni_share_buffers(p, buffers);
@@ -371,11 +315,11 @@ static tn_status finish(tni_sync *s)
 /* All ranks know from the reports whether one of them needed memory for an average. */
 static tn_status agree(tni_sync *s, tn_status status)
 {
-    const tn_data_parallel *p = owner(s);
+    const tn_data_parallel *p = (tn_data_parallel *)s;
     bool needed = false;
     for (int i = 0; i < s->n; i++)
         for (int r = 0; r < tn_parallel_size() && s->leaf[i].used; r++)
-            needed |= !tni_report_used(p, r, i);
+            needed |= !tni_report_of(p, r)->parameter[i].used;
     return needed ? tni_agree(function, p->group, status) : status;
 }
 
@@ -383,7 +327,7 @@ static tn_status agree(tni_sync *s, tn_status status)
  * message is left on its way. */
 static tn_status fail(tni_sync *s, tn_status status)
 {
-    tn_data_parallel *p = owner(s);
+    tn_data_parallel *p = (tn_data_parallel *)s;
     p->apart |= s->agreed;
     p->reported = false;
     if (!p->begun) return status;

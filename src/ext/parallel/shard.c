@@ -15,9 +15,40 @@
 #include <stdlib.h>
 
 #include "autograd/op.h"
-#include "ext/parallel/shard.h"
+#include "ext/parallel/data_parallel.h"
+#include "optim/optim.h"
 
 static const char step_function[] = "tn_optim_step";
+
+/* What a rank says of itself before anything is sent: numbers that must be the same on all. */
+typedef struct tni_shard_word {
+    int64_t status;
+    uint64_t layout;  /* over the parameters: names, sizes, holders, groups */
+    uint64_t numbers; /* over rates and such, and counts of steps */
+    uint64_t taking;  /* over which parameters the step updates */
+} tni_shard_word;
+
+/* What is known of a rank. */
+typedef struct tni_shard_rank {
+    int64_t load; /* bytes of the parameters that it holds */
+    /* in a step, the place in these, written one after the other */
+    int param;
+    size_t at; /* bytes of it already done */
+} tni_shard_rank;
+
+typedef struct tni_shard {
+    tni_optim_shards base;  /* first */
+    tn_optim *opt;          /* which drops this when it is freed */
+    tn_data_parallel *p;    /* NULL: it was freed */
+    struct tni_shard *next; /* of p's */
+    tni_shard_rank *rank;   /* each */
+    tni_shard_word *word;   /* of each */
+    tn_tensor **dense;      /* of each parameter, in a step: a copy if it is not dense, or NULL */
+    size_t dense_capacity;
+    size_t most, piece; /* most bytes that a rank sends in a step; bytes per message */
+    char *block;        /* a piece from this rank, then one from each: (1 + size) piece */
+    size_t block_room;
+} tni_shard;
 
 /* ---- sharding -------------------------------------------------------------------------------- */
 
@@ -63,8 +94,13 @@ static tn_status check_params(const char *function, const tn_data_parallel *p,
     return TN_OK;
 }
 
-static void shard_cards(tni_shard *s, tni_optim_param *param, card *cards, int n)
+static tn_status shard_all(const char *function, tni_shard *s, const tn_data_parallel *p,
+                           tni_optim_param *param, int n)
 {
+    tn_status status = check_params(function, p, param, n);
+    if (status != TN_OK) return status;
+    card *cards = tni_alloc_n((size_t)n, sizeof *cards);
+    if (!cards) return TN_E_NOMEM;
     for (int i = 0; i < n; i++) {
         const tn_tensor *t = param[i].tensor;
         cards[i] = (card){ i, t->requires_grad, (int64_t)tni_bytes_of(t) };
@@ -73,20 +109,10 @@ static void shard_cards(tni_shard *s, tni_optim_param *param, card *cards, int n
     for (int i = 0; i < n; i++) {
         int least = 0;
         for (int r = 1; r < tn_parallel_size(); r++)
-            if (s->load[r] < s->load[least]) least = r;
-        s->load[least] += cards[i].nbytes;
+            if (s->rank[r].load < s->rank[least].load) least = r;
+        s->rank[least].load += cards[i].nbytes;
         param[cards[i].param].holder = least;
     }
-}
-
-static tn_status shard_all(const char *function, tni_shard *s, const tn_data_parallel *p,
-                           tni_optim_param *param, int n)
-{
-    tn_status status = check_params(function, p, param, n);
-    if (status != TN_OK) return status;
-    card *cards = tni_alloc_n((size_t)n, sizeof *cards);
-    if (!cards) return TN_E_NOMEM;
-    shard_cards(s, param, cards, n);
     tni_free(cards, (size_t)n * sizeof *cards);
     return TN_OK;
 }
@@ -143,7 +169,9 @@ static tn_status compare(const char *function, const tni_shard_word *first,
                      rank, what);
 }
 
-tn_status tni_shard_agree(const char *function, tni_shard *s, tn_status status, bool stepping)
+/* This rank is ready, or has failed with status: returns the same on all ranks, TN_OK if all have
+ * the same words. stepping: compares gradients too. */
+static tn_status shard_agree(const char *function, tni_shard *s, tn_status status, bool stepping)
 {
     tni_shard_word own = { .status = status };
     tni_mpi_group group = s->p->group;
@@ -197,17 +225,10 @@ static tn_status make_block(tni_shard *s)
     if (s->most == 0) return TN_OK;
     s->piece = TNI_MAX(TNI_MIN((size_t)PIECE, BLOCK / size), LEAST);
     s->piece = TNI_MIN(s->piece, s->most);
-    s->block_nbytes = (1 + size) * s->piece;
-    s->block = tni_calloc(s->block_nbytes); /* rows end at different places */
-    if (s->block) return TN_OK;
-    s->block_nbytes = 0;
-    return TN_E_NOMEM;
-}
-
-static void free_block(tni_shard *s)
-{
-    if (s->block_nbytes) tni_free(s->block, s->block_nbytes);
-    s->block_nbytes = 0;
+    size_t nbytes = (1 + size) * s->piece;
+    if (!tni_room(&s->block, &s->block_room, 0, nbytes, 1)) return TN_E_NOMEM;
+    memset(s->block, 0, nbytes); /* rows end at different places */
+    return TN_OK;
 }
 
 static tn_status begin(tni_optim_shards *base, tn_status status)
@@ -223,8 +244,8 @@ static tn_status begin(tni_optim_shards *base, tn_status status)
                            step_function);
     if (status == TN_OK) status = make_dense(s);
     if (status == TN_OK) status = make_block(s);
-    status = tni_shard_agree(step_function, s, status, true);
-    if (status != TN_OK) free_block(s);
+    status = shard_agree(step_function, s, status, true);
+    if (status != TN_OK) tni_room_free(&s->block, &s->block_room, 1);
     return status;
 }
 
@@ -233,7 +254,7 @@ static tn_status begin(tni_optim_shards *base, tn_status status)
 /* Copies the next n bytes of a rank's row to a piece, or back; fewer at the row's end. */
 static void copy_row(tni_shard *s, int rank, char *piece, size_t n, bool to)
 {
-    tni_shard_place *place = &s->place[rank];
+    tni_shard_rank *place = &s->rank[rank];
     for (; n && place->param < s->opt->n; place->param++, place->at = 0) {
         const tni_optim_param *p = &s->opt->param[place->param];
         if (p->holder != rank || tni_optim_skips(p)) continue;
@@ -252,7 +273,7 @@ static tn_status exchange(tni_shard *s)
 {
     int size = tn_parallel_size(), own = s->base.own;
     tn_status status = TN_OK;
-    for (int r = 0; r < size; r++) s->place[r] = (tni_shard_place){ 0 };
+    for (int r = 0; r < size; r++) s->rank[r] = (tni_shard_rank){ .load = s->rank[r].load };
     for (size_t done = 0; done < s->most && status == TN_OK; done += s->piece) {
         size_t n = TNI_MIN(s->piece, s->most - done);
         char *all = s->block + s->piece;
@@ -285,7 +306,7 @@ static tn_status end(tni_optim_shards *base)
     tn_status status = copy_strided(s, true);
     if (status == TN_OK) status = exchange(s);
     if (status == TN_OK) status = copy_strided(s, false);
-    free_block(s);
+    tni_room_free(&s->block, &s->block_room, 1);
     return status;
 }
 
@@ -300,10 +321,9 @@ static void drop(tni_optim_shards *base)
             *at = s->next;
             break;
         }
-    free_block(s);
-    tni_free(s->load, size * sizeof *s->load);
+    tni_room_free(&s->block, &s->block_room, 1);
+    tni_free(s->rank, size * sizeof *s->rank);
     tni_free(s->word, size * sizeof *s->word);
-    tni_free(s->place, size * sizeof *s->place);
     tni_room_free(&s->dense, &s->dense_capacity, sizeof *s->dense);
     tni_free(s, sizeof *s);
 }
@@ -327,10 +347,9 @@ static tn_status make(const char *function, tn_data_parallel *p, tn_optim *opt, 
         .own = tn_parallel_rank(), .shard = shard, .begin = begin, .end = end, .drop = drop
     };
     s->opt = opt;
-    s->load = tni_calloc_n(size, sizeof *s->load);
+    s->rank = tni_calloc_n(size, sizeof *s->rank);
     s->word = tni_calloc_n(size, sizeof *s->word);
-    s->place = tni_calloc_n(size, sizeof *s->place);
-    if (!s->load || !s->word || !s->place) return TN_E_NOMEM;
+    if (!s->rank || !s->word) return TN_E_NOMEM;
     return shard_all(function, s, p, opt->param, opt->n);
 }
 
@@ -357,7 +376,7 @@ tn_status tn_data_parallel_shard(tn_data_parallel *p, tn_optim *opt)
     tn_status status = tni_agree(f, tni_ranks_group(), prepare(f, p, opt, &s));
     if (status == TN_OK) {
         s->p = p;
-        status = tni_shard_agree(f, s, status, false);
+        status = shard_agree(f, s, status, false);
     }
     if (status == TN_OK) {
         s->next = p->shards;
@@ -369,4 +388,77 @@ tn_status tn_data_parallel_shard(tn_data_parallel *p, tn_optim *opt)
         if (!opt->shards) drop(&s->base);
     }
     return status;
+}
+
+/* ---- the state of all ranks on rank 0, for a file -------------------------------------------- */
+
+/* Rank 0 first makes room for all of it, and the ranks agree that nobody lacks memory. Then each
+ * parameter's state goes from its rank straight into its place, one message for each tensor. No
+ * rank but rank 0 needs more memory than before, and a file is begun only when everything is there.
+ */
+
+/* Whether p has state number k, and another rank than rank 0 holds it. */
+static bool travels(const tn_optim *opt, const tni_optim_param *p, int k)
+{
+    return opt->slots >> k & 1 && p->step > 0 && p->holder != 0;
+}
+
+/* Makes own state ready as for a step, as it is sent in the parameter's dtype; on rank 0 also room
+ * for the others'. */
+static tn_status make_ready(tn_optim *opt)
+{
+    tn_status status = TN_OK;
+    for (int i = 0; i < opt->n && status == TN_OK; i++) {
+        tni_optim_param *p = &opt->param[i];
+        if (!tni_optim_elsewhere(opt, p) && p->step > 0) status = tni_optim_ready(opt, p);
+        for (int k = 0; k < TNI_OPTIM_SLOTS && status == TN_OK; k++) {
+            if (!travels(opt, p, k) || opt->shards->own != 0) continue;
+            tn_tensor *t = tn_empty_as(p->tensor->shape, p->tensor->dtype, tn_cpu());
+            if (!t) return tni_pending();
+            p->state[k] = tn_keep(t);
+        }
+    }
+    return status;
+}
+
+static tn_status gather(const char *function, tni_shard *s)
+{
+    tn_optim *opt = s->opt;
+    tni_optim_release(opt);
+    tn_status status = shard_agree(function, s, make_ready(opt), false);
+    for (int i = 0; i < opt->n && status == TN_OK; i++) {
+        const tni_optim_param *p = &opt->param[i];
+        bool ours = s->base.own == 0 || s->base.own == p->holder;
+        for (int k = 0; k < TNI_OPTIM_SLOTS && status == TN_OK; k++) {
+            if (!travels(opt, p, k)) continue;
+            void *data = ours ? tni_data(p->state[k]) : NULL; /* all ranks make the call */
+            status = tni_ranks_status(
+                function,
+                tni_ranks()->move(s->p->group, data, tni_bytes_of(p->tensor), p->holder, 0));
+        }
+    }
+    if (status == TN_OK) s->base.whole = s->base.own == 0;
+    return status;
+}
+
+tn_status tn_data_parallel_gather(tn_data_parallel *p)
+{
+    static const char f[] = "tn_data_parallel_gather";
+    if (!p) return tni_poison(f, "p");
+    tn_status status = tni_usable(f, p);
+    if (status != TN_OK) return status;
+    tn_scope scope = tn_scope_begin();
+    TN_NO_GRAD
+    {
+        for (tni_shard *s = p->shards; s && status == TN_OK; s = s->next) status = gather(f, s);
+    }
+    tn_scope_end(scope);
+    if (status != TN_OK) tn_data_parallel_release(p);
+    return status;
+}
+
+void tn_data_parallel_release(tn_data_parallel *p)
+{
+    if (!p) tni_poison("tn_data_parallel_release", "p");
+    for (tni_shard *s = p ? p->shards : NULL; s; s = s->next) tni_optim_release(s->opt);
 }

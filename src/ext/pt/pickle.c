@@ -2,11 +2,24 @@
  * pickle.c - a stack machine for the pickles of state dicts: a table of the known instructions.
  *
  * Every instruction checks its operands: kinds, places, sizes. Each table has a limit, so a short
- * file cannot request much memory. Names and calls: pickle_call.c.
+ * file cannot request much memory. The names that may be called:
+ *     collections.OrderedDict()                   an empty dict
+ *     torch._utils._rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks)
+ *     torch._utils._rebuild_parameter(tensor, requires_grad, hooks)        the tensor
+ * and torch.FloatStorage and its like, which are only named, in the persistent id of a storage:
+ * ("storage", TYPE, KEY, LOCATION, NUMEL).
  */
 #include <stdio.h>
 
 #include "ext/pt/pickle.h"
+#include "ext/pt/zip.h"
+
+/* TN_E_FORMAT with the place of the current instruction. */
+#define bad(p, format, ...)                                                                        \
+    tni_input_bad((p)->in, "data.pkl, byte %zu: " format, (p)->here, __VA_ARGS__)
+#define WANTED                                                                                     \
+    "only what PyTorch's torch.save(model.state_dict(), path) writes is read, and nothing is "     \
+    "executed"
 
 enum {
     STACK_LIMIT = 4096, /* PyTorch's writer puts 1,000 pairs on it at a time */
@@ -17,11 +30,11 @@ typedef tni_pickle_value value;
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-void *tni_pickle_add(tni_pickle *p, tni_pickle_table *t, size_t size, int64_t limit,
-                     const char *what)
+/* Room for one more element of `size` bytes; NULL + message beyond the limit. */
+static void *add(tni_pickle *p, tni_pickle_table *t, size_t size, int64_t limit, const char *what)
 {
     if (t->n >= limit) {
-        tni_pickle_bad(p, "more than %" PRId64 " %s", limit, what);
+        bad(p, "more than %" PRId64 " %s", limit, what);
         return NULL;
     }
     if (!tni_room(&t->data, &t->capacity, (size_t)t->n, 1, size)) return NULL;
@@ -34,21 +47,22 @@ static void release(tni_pickle_table *t, size_t size)
     t->n = 0;
 }
 
-tn_status tni_pickle_push(tni_pickle *p, tni_pickle_kind kind, int64_t number, uint32_t n)
+static tn_status push(tni_pickle *p, tni_pickle_kind kind, int64_t number, uint32_t n)
 {
-    value *v = tni_pickle_add(p, &p->stack, sizeof *v, STACK_LIMIT, "values on the stack");
+    value *v = add(p, &p->stack, sizeof *v, STACK_LIMIT, "values on the stack");
     if (!v) return tni_pending();
     *v = (value){ kind, n, number };
     return TN_OK;
 }
 
-value *tni_pickle_last(tni_pickle *p, int64_t k)
+/* The last k values, no mark among them; NULL + message. */
+static value *last(tni_pickle *p, int64_t k)
 {
     value *stack = p->stack.data;
     bool there = p->stack.n >= k;
     for (int64_t i = 1; there && i <= k; i++) there = stack[p->stack.n - i].kind != TNI_PICKLE_MARK;
     if (there) return stack + p->stack.n - k;
-    tni_pickle_bad(p, "the stack has less than %" PRId64 " values", k);
+    bad(p, "the stack has less than %" PRId64 " values", k);
     return NULL;
 }
 
@@ -58,28 +72,22 @@ static int64_t above_mark(tni_pickle *p)
     const value *stack = p->stack.data;
     for (int64_t i = p->stack.n; i > 0; i--)
         if (stack[i - 1].kind == TNI_PICKLE_MARK) return p->stack.n - i;
-    tni_pickle_bad(p, "%s", "no mark on the stack");
+    bad(p, "%s", "no mark on the stack");
     return -1;
 }
 
-const unsigned char *tni_pickle_operand(tni_pickle *p, size_t n)
+/* The next n bytes; NULL + message. */
+static const unsigned char *operand(tni_pickle *p, size_t n)
 {
     if (n > p->n - p->at) {
-        tni_pickle_bad(p, "an operand of %zu bytes with %zu left", n, p->n - p->at);
+        bad(p, "an operand of %zu bytes with %zu left", n, p->n - p->at);
         return NULL;
     }
     p->at += n;
     return p->bytes + p->at - n;
 }
 
-static int64_t number(const unsigned char *at, size_t n)
-{
-    uint64_t x = 0;
-    for (size_t i = n; i-- > 0;) x = x << 8 | at[i];
-    return (int64_t)x;
-}
-
-bool tni_pickle_is_text(const tni_pickle *p, const value *v, const char *text)
+static bool is_text(const tni_pickle *p, const value *v, const char *text)
 {
     return v->kind == TNI_PICKLE_STRING && v->n == strlen(text) &&
            !memcmp(p->bytes + v->number, text, v->n);
@@ -87,145 +95,130 @@ bool tni_pickle_is_text(const tni_pickle *p, const value *v, const char *text)
 
 /* ---- plain values ---------------------------------------------------------------------------- */
 
-static tn_status proto(tni_pickle *p, int n)
+static tn_status proto(tni_pickle *p, int64_t version)
 {
-    const unsigned char *b = tni_pickle_operand(p, (size_t)n);
-    if (!b) return tni_pending();
-    if (p->here != 0) return tni_pickle_bad(p, "%s", "PROTO after the beginning");
-    if (b[0] != 2) return tni_pickle_bad(p, "pickle protocol %d: want 2, PyTorch's default", b[0]);
+    if (p->here != 0) return bad(p, "%s", "PROTO after the beginning");
+    if (version != 2)
+        return bad(p, "pickle protocol %" PRId64 ": want 2, PyTorch's default", version);
     return TN_OK;
 }
 
-static tn_status mark(tni_pickle *p, int n)
+static tn_status mark(tni_pickle *p, int64_t none)
 {
-    return tni_pickle_push(p, TNI_PICKLE_MARK, 0, (uint32_t)n);
+    return push(p, TNI_PICKLE_MARK, none, 0);
 }
 
-static tn_status boolean(tni_pickle *p, int n)
+static tn_status boolean(tni_pickle *p, int64_t x)
 {
-    return tni_pickle_push(p, TNI_PICKLE_BOOL, n, 0);
+    return push(p, TNI_PICKLE_BOOL, x, 0);
 }
 
-static tn_status integer(tni_pickle *p, int n)
+static tn_status integer(tni_pickle *p, int64_t x)
 {
-    const unsigned char *b = tni_pickle_operand(p, (size_t)n);
-    if (!b) return tni_pending();
-    int64_t x = number(b, (size_t)n);
-    return tni_pickle_push(p, TNI_PICKLE_INT, n == 4 ? (int32_t)x : x,
-                           0); /* only that of 4 bytes has a sign */
+    return push(p, TNI_PICKLE_INT, x, 0);
+}
+
+/* Of the integers with a fixed length, only that of 4 bytes has a sign. */
+static tn_status signed_integer(tni_pickle *p, int64_t x)
+{
+    return integer(p, (int32_t)x);
 }
 
 /* Two's complement of any length; up to 8 bytes here. */
-static tn_status long_integer(tni_pickle *p, int n)
+static tn_status long_integer(tni_pickle *p, int64_t n)
 {
-    const unsigned char *b = tni_pickle_operand(p, (size_t)n);
-    size_t length = b ? b[0] : 0;
-    b = b ? tni_pickle_operand(p, length) : NULL;
+    const unsigned char *b = operand(p, (size_t)n);
     if (!b) return tni_pending();
-    if (length > 8)
-        return tni_pickle_bad(p, "an integer of %zu bytes: at most 8 are possible", length);
-    uint64_t x = (uint64_t)number(b, length);
-    if (length > 0 && length < 8 && b[length - 1] & 0x80) x |= ~UINT64_C(0) << (8 * length);
-    return tni_pickle_push(p, TNI_PICKLE_INT, (int64_t)x, 0);
+    if (n > 8) return bad(p, "an integer of %" PRId64 " bytes: at most 8 are possible", n);
+    uint64_t x = tni_little(b, (int)n);
+    if (n > 0 && n < 8 && b[n - 1] & 0x80) x |= ~UINT64_C(0) << (8 * n);
+    return integer(p, (int64_t)x);
 }
 
-static tn_status string(tni_pickle *p, int n)
+static tn_status string(tni_pickle *p, int64_t n)
 {
-    const unsigned char *b = tni_pickle_operand(p, (size_t)n);
-    if (!b) return tni_pending();
-    size_t length = (size_t)number(b, (size_t)n);
-    if (length > STRING_LIMIT)
-        return tni_pickle_bad(p, "a string of %zu bytes: at most %d are possible", length,
-                              STRING_LIMIT);
-    if (!tni_pickle_operand(p, length)) return tni_pending();
-    return tni_pickle_push(p, TNI_PICKLE_STRING, (int64_t)(p->at - length), (uint32_t)length);
+    if (n > STRING_LIMIT)
+        return bad(p, "a string of %" PRId64 " bytes: at most %d are possible", n, STRING_LIMIT);
+    if (!operand(p, (size_t)n)) return tni_pending();
+    return push(p, TNI_PICKLE_STRING, (int64_t)p->at - n, (uint32_t)n);
 }
 
 /* ---- the memo: values under the numbers 0, 1, ... -------------------------------------------- */
 
-static tn_status put(tni_pickle *p, int n)
+static tn_status put(tni_pickle *p, int64_t i)
 {
-    const unsigned char *b = tni_pickle_operand(p, (size_t)n);
-    const value *top = b ? tni_pickle_last(p, 1) : NULL;
+    const value *top = last(p, 1);
     if (!top) return tni_pending();
-    int64_t i = number(b, (size_t)n);
     if (i > p->memo.n)
-        return tni_pickle_bad(p, "memo %" PRId64 ": %" PRId64 " would be the next", i, p->memo.n);
-    value *cell = i < p->memo.n ? (value *)p->memo.data + i
-                                : tni_pickle_add(p, &p->memo, sizeof *cell, p->max_values,
-                                                 "values in the memo");
+        return bad(p, "memo %" PRId64 ": %" PRId64 " would be the next", i, p->memo.n);
+    value *cell = i < p->memo.n
+                      ? (value *)p->memo.data + i
+                      : add(p, &p->memo, sizeof *cell, p->max_values, "values in the memo");
     if (!cell) return tni_pending();
     *cell = *top;
     return TN_OK;
 }
 
-static tn_status get(tni_pickle *p, int n)
+static tn_status get(tni_pickle *p, int64_t i)
 {
-    const unsigned char *b = tni_pickle_operand(p, (size_t)n);
-    if (!b) return tni_pending();
-    int64_t i = number(b, (size_t)n);
-    if (i >= p->memo.n)
-        return tni_pickle_bad(p, "memo %" PRId64 ": only %" PRId64 " are set", i, p->memo.n);
+    if (i >= p->memo.n) return bad(p, "memo %" PRId64 ": only %" PRId64 " are set", i, p->memo.n);
     value v = ((value *)p->memo.data)[i];
-    return tni_pickle_push(p, v.kind, v.number, v.n);
+    return push(p, v.kind, v.number, v.n);
 }
 
 /* ---- tuples and dicts ------------------------------------------------------------------------ */
 
 /* Makes n values a tuple; n < 0: those above the mark. */
-static tn_status tuple(tni_pickle *p, int n)
+static tn_status tuple(tni_pickle *p, int64_t n)
 {
     int64_t k = n < 0 ? above_mark(p) : n;
     if (k < 0) return tni_pending();
     int64_t first = p->members.n;
-    const value *v = tni_pickle_last(p, k);
+    const value *v = last(p, k);
     if (!v) return tni_pending();
     for (int64_t i = 0; i < k; i++) {
-        value *member =
-            tni_pickle_add(p, &p->members, sizeof *member, p->max_values, "values in tuples");
+        value *member = add(p, &p->members, sizeof *member, p->max_values, "values in tuples");
         if (!member) return tni_pending();
         *member = v[i];
     }
     p->stack.n -= k + (n < 0);
-    return tni_pickle_push(p, TNI_PICKLE_TUPLE, first, (uint32_t)k);
+    return push(p, TNI_PICKLE_TUPLE, first, (uint32_t)k);
 }
 
-tn_status tni_pickle_dict_new(tni_pickle *p, int ordered)
+static tn_status dict_new(tni_pickle *p, int64_t ordered)
 {
-    tni_pickle_dict *d = tni_pickle_add(p, &p->dicts, sizeof *d, p->max_values, "dicts");
+    tni_pickle_dict *d = add(p, &p->dicts, sizeof *d, p->max_values, "dicts");
     if (!d) return tni_pending();
     *d = (tni_pickle_dict){ .ordered = ordered != 0, .attribute = -1 };
-    return tni_pickle_push(p, TNI_PICKLE_DICT, p->dicts.n - 1, 0);
+    return push(p, TNI_PICKLE_DICT, p->dicts.n - 1, 0);
 }
 
-tni_pickle_dict *tni_pickle_dict_of(const tni_pickle *p, const value *v)
+static tni_pickle_dict *dict_of(const tni_pickle *p, const value *v)
 {
     return (tni_pickle_dict *)p->dicts.data + v->number;
 }
 
 /* Puts n values, key before value, into the dict below them; n < 0: those above the mark. */
-static tn_status set_items(tni_pickle *p, int n)
+static tn_status set_items(tni_pickle *p, int64_t n)
 {
     int64_t k = n < 0 ? above_mark(p) : n;
     if (k < 0) return tni_pending();
     int64_t below = p->stack.n - k - (n < 0);
-    const value *v = tni_pickle_last(p, k);
+    const value *v = last(p, k);
     if (!v) return tni_pending();
-    if (k % 2) return tni_pickle_bad(p, "%s", "a key without a value");
+    if (k % 2) return bad(p, "%s", "a key without a value");
     const value *target = below > 0 ? (value *)p->stack.data + below - 1 : NULL;
     if (!target || target->kind != TNI_PICKLE_DICT)
-        return tni_pickle_bad(p, "%s", "items for something other than a dict: " TNI_PICKLE_WANTED);
+        return bad(p, "%s", "items for something other than a dict: " WANTED);
     for (int64_t i = 0; i < k; i += 2) {
         if (v[i].kind != TNI_PICKLE_STRING)
-            return tni_pickle_bad(
-                p, "%s", "a key is not a string, as in an optimizer's state: " TNI_PICKLE_WANTED);
-        tni_pickle_pair *pair =
-            tni_pickle_add(p, &p->pairs, sizeof *pair, p->max_values, "items in dicts");
+            return bad(p, "%s", "a key is not a string, as in an optimizer's state: " WANTED);
+        tni_pickle_pair *pair = add(p, &p->pairs, sizeof *pair, p->max_values, "items in dicts");
         if (!pair) return tni_pending();
         *pair = (tni_pickle_pair){ target->number, v[i], v[i + 1] };
-        tni_pickle_dict *d = tni_pickle_dict_of(p, target);
+        tni_pickle_dict *d = dict_of(p, target);
         d->n++;
-        if (tni_pickle_is_text(p, &v[i], "version") && v[i + 1].kind == TNI_PICKLE_INT)
+        if (is_text(p, &v[i], "version") && v[i + 1].kind == TNI_PICKLE_INT)
             d->version = v[i + 1].number;
     }
     p->stack.n = below;
@@ -233,95 +226,258 @@ static tn_status set_items(tni_pickle *p, int n)
 }
 
 /* Attributes of an object: of an OrderedDict, once, the one named _metadata. */
-static tn_status build(tni_pickle *p, int n)
+static tn_status build(tni_pickle *p, int64_t n)
 {
-    const value *v = tni_pickle_last(p, n);
+    const value *v = last(p, n);
     if (!v) return tni_pending();
     if (v[0].kind != TNI_PICKLE_DICT || v[1].kind != TNI_PICKLE_DICT || p->built ||
-        !tni_pickle_dict_of(p, &v[0])->ordered || tni_pickle_dict_of(p, &v[1])->n != 1)
-        return tni_pickle_bad(
-            p, "%s", "BUILD of something other than a state dict's _metadata: " TNI_PICKLE_WANTED);
+        !dict_of(p, &v[0])->ordered || dict_of(p, &v[1])->n != 1)
+        return bad(p, "%s", "BUILD of something other than a state dict's _metadata: " WANTED);
     p->built = true;
     const tni_pickle_pair *pair = p->pairs.data;
     while (pair->dict != v[1].number) pair++; /* it has one */
-    if (!tni_pickle_is_text(p, &pair->key, "_metadata") || pair->value.kind != TNI_PICKLE_DICT)
-        return tni_pickle_bad(
-            p, "%s", "BUILD of something other than a state dict's _metadata: " TNI_PICKLE_WANTED);
-    tni_pickle_dict_of(p, &v[0])->attribute = pair->value.number;
+    if (!is_text(p, &pair->key, "_metadata") || pair->value.kind != TNI_PICKLE_DICT)
+        return bad(p, "%s", "BUILD of something other than a state dict's _metadata: " WANTED);
+    dict_of(p, &v[0])->attribute = pair->value.number;
     p->stack.n--;
     return TN_OK;
 }
 
+/* ---- names and calls ------------------------------------------------------------------------- */
+
+/* Limit on the elements of an expanded tensor (strides of 0): tiny in the file, but large when
+ * copied. */
+enum { EXPANDED_LIMIT = 1 << 20 };
+
+enum { ORDERED_DICT, REBUILD_TENSOR, REBUILD_PARAMETER, STORAGE_TYPE };
+
+static const struct {
+    const char *name; /* "MODULE\nNAME\n" */
+    int what;
+    tn_dtype dtype; /* of a storage */
+} globals[] = {
+    { "collections\nOrderedDict\n", ORDERED_DICT, TN_F32 },
+    { "torch._utils\n_rebuild_tensor_v2\n", REBUILD_TENSOR, TN_F32 },
+    { "torch._utils\n_rebuild_parameter\n", REBUILD_PARAMETER, TN_F32 },
+    { "torch\nFloatStorage\n", STORAGE_TYPE, TN_F32 },
+    { "torch\nDoubleStorage\n", STORAGE_TYPE, TN_F64 },
+    { "torch\nBFloat16Storage\n", STORAGE_TYPE, TN_BF16 },
+    { "torch\nHalfStorage\n", STORAGE_TYPE, TN_F16 },
+    { "torch\nLongStorage\n", STORAGE_TYPE, TN_I64 },
+    { "torch\nIntStorage\n", STORAGE_TYPE, TN_I32 },
+    { "torch\nByteStorage\n", STORAGE_TYPE, TN_U8 },
+    { "torch\nBoolStorage\n", STORAGE_TYPE, TN_BOOL },
+};
+enum { N_GLOBALS = sizeof globals / sizeof *globals };
+
+/* Bytes of a line with its end; 0 when it does not end. */
+static size_t line(const tni_pickle *p, size_t at)
+{
+    const unsigned char *end = memchr(p->bytes + at, '\n', p->n - at);
+    return end ? (size_t)(end - (p->bytes + at)) + 1 : 0;
+}
+
+static tn_status global(tni_pickle *p, int64_t n)
+{
+    size_t module = line(p, p->at);
+    size_t name = module ? line(p, p->at + module) : 0;
+    if (!name) return bad(p, "%s", "GLOBAL without two lines");
+    const char *text = (const char *)operand(p, module + name);
+    for (int i = 0; i < N_GLOBALS; i++)
+        if (strlen(globals[i].name) == module + name &&
+            !memcmp(globals[i].name, text, module + name))
+            return push(p, TNI_PICKLE_GLOBAL, i, (uint32_t)n);
+    int m = (int)TNI_MIN(module - 1, 64), k = (int)TNI_MIN(name - 1, 64);
+    if (m == 5 && !strncmp(text, "torch", 5) && name > 8 &&
+        !memcmp(text + module + name - 8, "Storage", 7))
+        return bad(p, "%.*s.%.*s: its dtype is not one of f32, f64, bf16, f16, i64, i32, u8, bool",
+                   m, text, k, text + module);
+    return bad(p, "the global %.*s.%.*s: " WANTED, m, text, k, text + module);
+}
+
+/* NULL for an empty tuple: the table may not exist yet. */
+static const value *members_of(const tni_pickle *p, const value *tuple)
+{
+    return tuple->n ? (const value *)p->members.data + tuple->number : NULL;
+}
+
+static bool is_hooks(const tni_pickle *p, const value *v)
+{
+    return v->kind == TNI_PICKLE_DICT && dict_of(p, v)->n == 0;
+}
+
+/* A storage's persistent id. The location (its old device) is ignored: it is read to the CPU. */
+static tn_status persistent_id(tni_pickle *p, int64_t n)
+{
+    const value *v = last(p, n);
+    if (!v) return tni_pending();
+    const value *id = v->kind == TNI_PICKLE_TUPLE && v->n == 5 ? members_of(p, v) : NULL;
+    if (!id || !is_text(p, &id[0], "storage") || id[1].kind != TNI_PICKLE_GLOBAL ||
+        globals[id[1].number].what != STORAGE_TYPE || id[2].kind != TNI_PICKLE_STRING ||
+        id[3].kind != TNI_PICKLE_STRING || id[4].kind != TNI_PICKLE_INT || id[4].number < 0)
+        return bad(p, "%s", "a persistent id other than (\"storage\", TYPE, KEY, LOCATION, NUMEL)");
+    tni_pickle_storage *s = add(p, &p->storages, sizeof *s, p->max_tensors, "storages");
+    if (!s) return tni_pending();
+    *s = (tni_pickle_storage){ .dtype = globals[id[1].number].dtype, .numel = id[4].number };
+    const char *key = (const char *)p->bytes + id[2].number;
+    bool digits = id[2].n > 0 && id[2].n < sizeof s->key;
+    for (uint32_t i = 0; digits && i < id[2].n; i++) digits = key[i] >= '0' && key[i] <= '9';
+    if (!digits)
+        return bad(p, "the storage key \"%.*s\": want digits", (int)TNI_MIN(id[2].n, 64), key);
+    memcpy(s->key, key, id[2].n);
+    p->stack.n--;
+    return push(p, TNI_PICKLE_STORAGE, p->storages.n - 1, 0);
+}
+
+const char *tni_pickle_storage_type(tn_dtype dtype)
+{
+    int i = 0;
+    while (globals[i].what != STORAGE_TYPE || globals[i].dtype != dtype) i++;
+    return globals[i].name;
+}
+
+/* Whether all that shape and stride reach from offset is in [0, numel). */
+static bool inside(const tni_pickle_tensor *t, const tni_pickle_storage *s)
+{
+    int64_t n = tni_shape_numel(&t->shape);
+    int64_t nbytes, end = t->offset;
+    if (n < 0 || __builtin_mul_overflow(n, (int64_t)tn_dtype_size(s->dtype), &nbytes)) return false;
+    int64_t step;
+    for (int i = 0; n > 0 && i < t->shape.rank; i++)
+        if (__builtin_mul_overflow(t->shape.size[i] - 1, t->stride[i], &step) ||
+            __builtin_add_overflow(end, step, &end))
+            return false;
+    return n > 0 ? end < s->numel : end <= s->numel;
+}
+
+static tn_status rebuild_tensor(tni_pickle *p, const value *a, uint32_t n)
+{
+    if (n == 7)
+        return bad(p, "%s", "a tensor with metadata (conjugate or negative bits): want plain ones");
+    if (n != 6 || a[0].kind != TNI_PICKLE_STORAGE || a[1].kind != TNI_PICKLE_INT ||
+        a[2].kind != TNI_PICKLE_TUPLE || a[3].kind != TNI_PICKLE_TUPLE ||
+        a[4].kind != TNI_PICKLE_BOOL || !is_hooks(p, &a[5]))
+        return bad(p, "%s",
+                   "_rebuild_tensor_v2 of something other than (storage, offset, size, "
+                   "stride, requires_grad, no hooks)");
+    if (a[2].n > TN_MAX_RANK || a[3].n != a[2].n)
+        return bad(p, "a tensor of %u sizes and %u strides: want as many, at most %d", a[2].n,
+                   a[3].n, TN_MAX_RANK);
+    tni_pickle_tensor t = { .storage = a[0].number, .offset = a[1].number };
+    bool plain = t.offset >= 0;
+    t.shape.rank = (int)a[2].n;
+    for (int i = 0; i < t.shape.rank; i++) {
+        const value *size = &members_of(p, &a[2])[i], *stride = &members_of(p, &a[3])[i];
+        plain = plain && size->kind == TNI_PICKLE_INT && size->number >= 0 &&
+                stride->kind == TNI_PICKLE_INT && stride->number >= 0;
+        t.shape.size[i] = size->number;
+        t.stride[i] = stride->number;
+    }
+    if (!plain) return bad(p, "%s", "a tensor's offset, size or stride is not an integer >= 0");
+    const tni_pickle_storage *s = (tni_pickle_storage *)p->storages.data + t.storage;
+    if (!inside(&t, s))
+        return bad(p, "a tensor %s at %" PRId64 ": outside its storage %s of %" PRId64 " elements",
+                   tni_shape_text(&t.shape), t.offset, s->key, s->numel);
+    if (tni_shape_numel(&t.shape) > TNI_MAX(s->numel, EXPANDED_LIMIT))
+        return bad(p,
+                   "a tensor %s of %" PRId64 " elements expanded: at most %d elements are possible",
+                   tni_shape_text(&t.shape), s->numel, EXPANDED_LIMIT);
+    tni_pickle_tensor *place = add(p, &p->tensors, sizeof t, p->max_tensors, "tensors");
+    if (!place) return tni_pending();
+    *place = t;
+    p->stack.n -= 2;
+    return push(p, TNI_PICKLE_TENSOR, p->tensors.n - 1, 0);
+}
+
+static tn_status rebuild_parameter(tni_pickle *p, const value *a, uint32_t n)
+{
+    if (n != 3 || a[0].kind != TNI_PICKLE_TENSOR || a[1].kind != TNI_PICKLE_BOOL ||
+        !is_hooks(p, &a[2]))
+        return bad(p, "%s",
+                   "_rebuild_parameter of something other than (tensor, requires_grad, "
+                   "no hooks)");
+    p->stack.n -= 2;
+    return push(p, TNI_PICKLE_TENSOR, a[0].number, 0);
+}
+
+static tn_status reduce(tni_pickle *p, int64_t n)
+{
+    const value *v = last(p, n);
+    if (!v) return tni_pending();
+    if (v[0].kind != TNI_PICKLE_GLOBAL || v[1].kind != TNI_PICKLE_TUPLE)
+        return bad(p, "%s", "REDUCE of something other than a name and its arguments");
+    const value *arguments = members_of(p, &v[1]);
+    switch (globals[v[0].number].what) {
+    case REBUILD_TENSOR: return rebuild_tensor(p, arguments, v[1].n);
+    case REBUILD_PARAMETER: return rebuild_parameter(p, arguments, v[1].n);
+    case ORDERED_DICT:
+        if (v[1].n) return bad(p, "%s", "OrderedDict with arguments: " WANTED);
+        p->stack.n -= 2;
+        return dict_new(p, 1);
+    default: return bad(p, "%s", "a storage type is called: " WANTED);
+    }
+}
+
 /* ---- the machine ----------------------------------------------------------------------------- */
 
-/* Instructions by their byte: the function, and its number (of operand bytes, or of values taken).
- * The others have only a name, for the message. */
+/* Instructions by their byte: the function, and the number that it gets: its operand, of so many
+ * bytes, or else x. */
 static const struct {
     const char *name;
-    tn_status (*run)(tni_pickle *p, int n);
-    int n;
+    tn_status (*run)(tni_pickle *p, int64_t x);
+    int bytes, x;
 } instructions[256] = {
-    [0x80] = { "PROTO", proto, 1 },
-    ['('] = { "MARK", mark, 0 },
-    [0x88] = { "NEWTRUE", boolean, 1 },
-    [0x89] = { "NEWFALSE", boolean, 0 },
-    ['K'] = { "BININT1", integer, 1 },
-    ['M'] = { "BININT2", integer, 2 },
-    ['J'] = { "BININT", integer, 4 },
-    [0x8a] = { "LONG1", long_integer, 1 },
-    ['X'] = { "BINUNICODE", string, 4 },
-    ['q'] = { "BINPUT", put, 1 },
-    ['r'] = { "LONG_BINPUT", put, 4 },
-    ['h'] = { "BINGET", get, 1 },
-    ['j'] = { "LONG_BINGET", get, 4 },
-    [')'] = { "EMPTY_TUPLE", tuple, 0 },
-    [0x85] = { "TUPLE1", tuple, 1 },
-    [0x86] = { "TUPLE2", tuple, 2 },
-    [0x87] = { "TUPLE3", tuple, 3 },
-    ['t'] = { "TUPLE", tuple, -1 },
-    ['}'] = { "EMPTY_DICT", tni_pickle_dict_new, 0 },
-    ['s'] = { "SETITEM", set_items, 2 },
-    ['u'] = { "SETITEMS", set_items, -1 },
-    ['b'] = { "BUILD", build, 2 },
-    ['c'] = { "GLOBAL", tni_pickle_global, 0 },
-    ['Q'] = { "BINPERSID", tni_pickle_persistent_id, 1 },
-    ['R'] = { "REDUCE", tni_pickle_reduce, 2 },
-    ['i'] = { "INST", NULL, 0 },
-    ['o'] = { "OBJ", NULL, 0 },
-    [0x81] = { "NEWOBJ", NULL, 0 },
-    [0x92] = { "NEWOBJ_EX", NULL, 0 },
-    [0x93] = { "STACK_GLOBAL", NULL, 0 },
-    [0x82] = { "EXT1", NULL, 0 },
-    [0x83] = { "EXT2", NULL, 0 },
-    [0x84] = { "EXT4", NULL, 0 },
-    ['P'] = { "PERSID", NULL, 0 },
-    ['N'] = { "NONE", NULL, 0 },
-    ['G'] = { "BINFLOAT", NULL, 0 },
-    [']'] = { "EMPTY_LIST", NULL, 0 },
-    ['a'] = { "APPEND", NULL, 0 },
-    ['e'] = { "APPENDS", NULL, 0 },
-    ['l'] = { "LIST", NULL, 0 },
-    ['d'] = { "DICT", NULL, 0 },
-    [0x8f] = { "EMPTY_SET", NULL, 0 },
-    ['0'] = { "POP", NULL, 0 },
-    ['1'] = { "POP_MARK", NULL, 0 },
-    ['2'] = { "DUP", NULL, 0 },
-    ['I'] = { "INT", NULL, 0 },
-    ['L'] = { "LONG", NULL, 0 },
-    ['F'] = { "FLOAT", NULL, 0 },
-    ['S'] = { "STRING", NULL, 0 },
-    ['U'] = { "SHORT_BINSTRING", NULL, 0 },
-    ['T'] = { "BINSTRING", NULL, 0 },
-    ['V'] = { "UNICODE", NULL, 0 },
-    [0x8c] = { "SHORT_BINUNICODE", NULL, 0 },
-    [0x8b] = { "LONG4", NULL, 0 },
-    ['B'] = { "BINBYTES", NULL, 0 },
-    ['C'] = { "SHORT_BINBYTES", NULL, 0 },
-    ['p'] = { "PUT", NULL, 0 },
-    ['g'] = { "GET", NULL, 0 },
-    [0x94] = { "MEMOIZE", NULL, 0 },
-    [0x95] = { "FRAME", NULL, 0 },
+    [0x80] = { "PROTO", proto, 1, 0 },          ['('] = { "MARK", mark, 0, 0 },
+    [0x88] = { "NEWTRUE", boolean, 0, 1 },      [0x89] = { "NEWFALSE", boolean, 0, 0 },
+    ['K'] = { "BININT1", integer, 1, 0 },       ['M'] = { "BININT2", integer, 2, 0 },
+    ['J'] = { "BININT", signed_integer, 4, 0 }, [0x8a] = { "LONG1", long_integer, 1, 0 },
+    ['X'] = { "BINUNICODE", string, 4, 0 },     ['q'] = { "BINPUT", put, 1, 0 },
+    ['r'] = { "LONG_BINPUT", put, 4, 0 },       ['h'] = { "BINGET", get, 1, 0 },
+    ['j'] = { "LONG_BINGET", get, 4, 0 },       [')'] = { "EMPTY_TUPLE", tuple, 0, 0 },
+    [0x85] = { "TUPLE1", tuple, 0, 1 },         [0x86] = { "TUPLE2", tuple, 0, 2 },
+    [0x87] = { "TUPLE3", tuple, 0, 3 },         ['t'] = { "TUPLE", tuple, 0, -1 },
+    ['}'] = { "EMPTY_DICT", dict_new, 0, 0 },   ['s'] = { "SETITEM", set_items, 0, 2 },
+    ['u'] = { "SETITEMS", set_items, 0, -1 },   ['b'] = { "BUILD", build, 0, 2 },
+    ['c'] = { "GLOBAL", global, 0, 0 },         ['Q'] = { "BINPERSID", persistent_id, 0, 1 },
+    ['R'] = { "REDUCE", reduce, 0, 2 },
 };
+
+/* The others, for the message. */
+static const char *const refused[256] = { ['i'] = "INST",
+                                          ['o'] = "OBJ",
+                                          [0x81] = "NEWOBJ",
+                                          [0x92] = "NEWOBJ_EX",
+                                          [0x93] = "STACK_GLOBAL",
+                                          [0x82] = "EXT1",
+                                          [0x83] = "EXT2",
+                                          [0x84] = "EXT4",
+                                          ['P'] = "PERSID",
+                                          ['N'] = "NONE",
+                                          ['G'] = "BINFLOAT",
+                                          [']'] = "EMPTY_LIST",
+                                          ['a'] = "APPEND",
+                                          ['e'] = "APPENDS",
+                                          ['l'] = "LIST",
+                                          ['d'] = "DICT",
+                                          [0x8f] = "EMPTY_SET",
+                                          ['0'] = "POP",
+                                          ['1'] = "POP_MARK",
+                                          ['2'] = "DUP",
+                                          ['I'] = "INT",
+                                          ['L'] = "LONG",
+                                          ['F'] = "FLOAT",
+                                          ['S'] = "STRING",
+                                          ['U'] = "SHORT_BINSTRING",
+                                          ['T'] = "BINSTRING",
+                                          ['V'] = "UNICODE",
+                                          [0x8c] = "SHORT_BINUNICODE",
+                                          [0x8b] = "LONG4",
+                                          ['B'] = "BINBYTES",
+                                          ['C'] = "SHORT_BINBYTES",
+                                          ['p'] = "PUT",
+                                          ['g'] = "GET",
+                                          [0x94] = "MEMOIZE",
+                                          [0x95] = "FRAME" };
 
 /* What an instruction without a function would put among the tensors; NULL: nothing. */
 static const char *plain(unsigned char code)
@@ -334,20 +490,20 @@ static const char *plain(unsigned char code)
 static tn_status unknown(tni_pickle *p, unsigned char code)
 {
     if (plain(code))
-        return tni_pickle_bad(p,
-                              "%s beside the tensors, as in a checkpoint of several parts: want a "
-                              "state dict alone, torch.save(model.state_dict(), path)",
-                              plain(code));
-    return tni_pickle_bad(p, "instruction %s (0x%02x): " TNI_PICKLE_WANTED,
-                          instructions[code].name ? instructions[code].name : "unknown", code);
+        return bad(p,
+                   "%s beside the tensors, as in a checkpoint of several parts: want a "
+                   "state dict alone, torch.save(model.state_dict(), path)",
+                   plain(code));
+    return bad(p, "instruction %s (0x%02x): " WANTED, refused[code] ? refused[code] : "unknown",
+               code);
 }
 
 static tn_status stop(tni_pickle *p)
 {
     const value *v = p->stack.data;
     if (p->stack.n != 1 || v->kind != TNI_PICKLE_DICT)
-        return tni_pickle_bad(p, "%s", "the result is not a dict: " TNI_PICKLE_WANTED);
-    if (p->at != p->n) return tni_pickle_bad(p, "%zu bytes follow STOP", p->n - p->at);
+        return bad(p, "%s", "the result is not a dict: " WANTED);
+    if (p->at != p->n) return bad(p, "%zu bytes follow STOP", p->n - p->at);
     p->root = v->number;
     return TN_OK;
 }
@@ -357,18 +513,22 @@ tn_status tni_pickle_read(tni_pickle *p, const tni_input *in, const unsigned cha
 {
     *p = (tni_pickle){ .in = in, .bytes = bytes, .n = n, .max_tensors = max_tensors };
     p->max_values = TNI_MIN(max_tensors, INT32_MAX) * 32 + STACK_LIMIT; /* 28 a tensor are usual */
-    if (!tni_pickle_add(p, &p->stack, sizeof(value), STACK_LIMIT, "")) return tni_pending();
+    if (!add(p, &p->stack, sizeof(value), STACK_LIMIT, "")) return tni_pending();
     p->stack.n = 0;
     while (p->at < n) {
         p->here = p->at;
         unsigned char code = bytes[p->at++];
         if (code == '.') return stop(p);
         if (!instructions[code].run) return unknown(p, code);
-        tn_status status = instructions[code].run(p, instructions[code].n);
+        const int bytes = instructions[code].bytes;
+        const unsigned char *b = operand(p, (size_t)bytes);
+        if (!b) return tni_pending();
+        int64_t x = bytes ? (int64_t)tni_little(b, bytes) : instructions[code].x;
+        tn_status status = instructions[code].run(p, x);
         if (status != TN_OK) return status;
     }
     p->here = n;
-    return tni_pickle_bad(p, "%s", "the pickle ends without STOP");
+    return bad(p, "%s", "the pickle ends without STOP");
 }
 
 void tni_pickle_free(tni_pickle *p)

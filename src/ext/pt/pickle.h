@@ -81,29 +81,7 @@ tn_status tni_pickle_read(tni_pickle *p, const tni_input *in, const unsigned cha
                           int64_t max_tensors);
 void tni_pickle_free(tni_pickle *p);
 
-/* ---- between pickle.c and pickle_call.c ------------------------------------------------------ */
-
-/* TN_E_FORMAT with the place of the current instruction. */
-#define tni_pickle_bad(p, format, ...)                                                             \
-    tni_input_bad((p)->in, "data.pkl, byte %zu: " format, (p)->here, __VA_ARGS__)
-#define TNI_PICKLE_WANTED                                                                          \
-    "only what PyTorch's torch.save(model.state_dict(), path) writes is read, and nothing is "     \
-    "executed"
-
-/* Room for one more element of `size` bytes; NULL + message beyond the limit. */
-void *tni_pickle_add(tni_pickle *p, tni_pickle_table *t, size_t size, int64_t limit,
-                     const char *what);
-tn_status tni_pickle_push(tni_pickle *p, tni_pickle_kind kind, int64_t number, uint32_t n);
-/* The last k values, no mark among them; NULL + message. */
-tni_pickle_value *tni_pickle_last(tni_pickle *p, int64_t k);
-/* Operands of an instruction: n bytes, little-endian unless it is text. NULL + message. */
-const unsigned char *tni_pickle_operand(tni_pickle *p, size_t n);
-bool tni_pickle_is_text(const tni_pickle *p, const tni_pickle_value *v, const char *text);
-tni_pickle_dict *tni_pickle_dict_of(const tni_pickle *p, const tni_pickle_value *v);
-/* Instructions; pickle.c's table says what n means. */
-tn_status tni_pickle_dict_new(tni_pickle *p, int ordered);
-tn_status tni_pickle_global(tni_pickle *p, int n);
-tn_status tni_pickle_persistent_id(tni_pickle *p, int n);
-tn_status tni_pickle_reduce(tni_pickle *p, int n);
+/* "torch\nFloatStorage\n", the global that names a storage of that dtype. */
+const char *tni_pickle_storage_type(tn_dtype dtype);
 
 #endif

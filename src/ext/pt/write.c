@@ -11,6 +11,7 @@
 
 #include "io/io.h"
 #include "io/json.h"
+#include "ext/pt/pickle.h"
 #include "ext/pt/zip.h"
 #include "nn/module.h"
 
@@ -88,9 +89,8 @@ static tn_status collect(plan *p)
 
 static void put_code(tni_bytes *b, int code, uint64_t operand, int n)
 {
-    unsigned char bytes[9] = { (unsigned char)code };
-    for (int i = 0; i < n; i++) bytes[1 + i] = (unsigned char)(operand >> (8 * i));
-    tni_bytes_add(b, bytes, 1 + (size_t)n);
+    tni_little_add(b, (uint64_t)code, 1);
+    tni_little_add(b, operand, n);
 }
 
 static void put_text(tni_bytes *b, const char *text, size_t n)
@@ -105,7 +105,7 @@ static void put_integer(tni_bytes *b, int64_t x)
         put_code(b, 'J', (uint64_t)x, 4); /* BININT */
     else {
         put_code(b, 0x8a, 8, 1); /* LONG1 of 8 bytes */
-        for (int i = 0; i < 8; i++) put_code(b, (int)((uint64_t)x >> (8 * i) & 0xff), 0, 0);
+        tni_little_add(b, (uint64_t)x, 8);
     }
 }
 
@@ -121,20 +121,6 @@ static void put_tuple(tni_bytes *b, int n, const int64_t *x)
     put_literal(b, "t"); /* TUPLE */
 }
 
-static const char *storage_type(tn_dtype dtype)
-{
-    switch (dtype) {
-    case TN_F32: return "FloatStorage";
-    case TN_F64: return "DoubleStorage";
-    case TN_BF16: return "BFloat16Storage";
-    case TN_F16: return "HalfStorage";
-    case TN_I64: return "LongStorage";
-    case TN_I32: return "IntStorage";
-    case TN_U8: return "ByteStorage";
-    default: return "BoolStorage";
-    }
-}
-
 #define ORDERED_DICT "ccollections\nOrderedDict\n)R" /* GLOBAL, EMPTY_TUPLE, REDUCE */
 
 /* _rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict()) */
@@ -147,7 +133,7 @@ static void put_tensor(tni_bytes *b, const item *it)
     tni_dense_strides(&t->shape, stride);
     put_literal(b, "ctorch._utils\n_rebuild_tensor_v2\n((");
     put_text(b, "storage", 7);
-    tni_bytes_printf(b, "ctorch\n%s\n", storage_type(t->dtype));
+    tni_bytes_printf(b, "c%s", tni_pickle_storage_type(t->dtype));
     put_text(b, key, (size_t)length);
     put_text(b, "cpu", 3);
     put_integer(b, tni_shape_numel(&t->shape));

@@ -16,6 +16,20 @@
 #define TNI_ZIP_SCRIPT                                                                             \
     "a TorchScript archive: want a state dict, torch.save(model.state_dict(), path)"
 
+/* A number of n bytes, little-endian, read and written. */
+static inline uint64_t tni_little(const unsigned char *at, int n)
+{
+    uint64_t value = 0;
+    for (int i = n - 1; i >= 0; i--) value = value << 8 | at[i];
+    return value;
+}
+static inline void tni_little_add(tni_bytes *b, uint64_t value, int n)
+{
+    unsigned char bytes[8];
+    for (int i = 0; i < n; i++) bytes[i] = (unsigned char)(value >> (8 * i));
+    tni_bytes_add(b, bytes, (size_t)n);
+}
+
 /* ---- writing --------------------------------------------------------------------------------- */
 
 typedef struct tni_zip_writer {
