@@ -106,41 +106,37 @@ static tn_status add_pair(pairs *p, const char *key, const char *value)
     return status == TN_OK ? add_string(p->text, p->function, value) : status;
 }
 
-/* Ends an object and makes it the value of a pair of p, which takes over its text. */
-static tn_status add_object(pairs *p, const char *key, pairs *object)
+/* Ends an object, unless it has failed, and makes it the value of a pair of p. Frees its text. */
+static tn_status add_object(pairs *p, const char *key, pairs *object, tn_status status)
 {
-    tni_bytes_add(object->text, object->n ? "}" : "{}", object->n ? 2 : 3); /* with a zero */
-    tn_status status = object->text->failed ? tni_pending() : add_pair(p, key, object->text->data);
-    tni_bytes_free(object->text);
+    tni_bytes *text = object->text;
+    tni_bytes_add(text, object->n ? "}" : "{}", object->n ? 2 : 3); /* with a zero */
+    if (status == TN_OK && text->failed) status = tni_pending();
+    if (status == TN_OK) status = add_pair(p, key, text->data);
+    tni_bytes_free(text);
     return status;
 }
 
 static tn_status add_versions(pairs *p, const tn_list *list)
 {
-    tni_bytes text = { 0 };
-    pairs object = { .text = &text, .function = p->function };
+    pairs object = { .text = &(tni_bytes){ 0 }, .function = p->function };
     tn_status status = TN_OK;
     for (int i = -1, v; status == TN_OK && (v = tni_list_next_version(list, &i)) != 0;) {
         if (v == 1) continue;
         status = add_key(&object, tni_list_path(list, i));
-        tni_bytes_printf(&text, "%d", v);
+        tni_bytes_printf(object.text, "%d", v);
     }
-    if (status == TN_OK && object.n) status = add_object(p, TNI_VERSIONS, &object);
-    tni_bytes_free(&text);
-    return status;
+    return object.n ? add_object(p, TNI_VERSIONS, &object, status) : status;
 }
 
 /* Items by name. */
 static tn_status add_ties(pairs *p, const item *items, int n)
 {
-    tni_bytes text = { 0 };
-    pairs object = { .text = &text, .function = p->function };
+    pairs object = { .text = &(tni_bytes){ 0 }, .function = p->function };
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < n; i++)
         if (is_tie(&items[i])) status = add_pair(&object, items[i].name, items[i].stored);
-    if (status == TN_OK) status = add_object(p, TNI_TIES, &object);
-    tni_bytes_free(&text);
-    return status;
+    return add_object(p, TNI_TIES, &object, status);
 }
 
 static bool has_key(const tn_metadata *m, const char *key)

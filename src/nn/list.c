@@ -287,9 +287,7 @@ tn_tensor *tn_list_get(const tn_list *list, const char *name)
 {
     if (!list) return tni_poisoned("tn_list_get", "the list");
     const tn_entry *e = name ? tni_list_find(list, name) : NULL;
-    return e ? e->tensor
-             : tni_fail(TN_E_NAME, "tn_list_get: \"%s\": not among the %d entries",
-                        name ? name : "(NULL)", list->n);
+    return e ? e->tensor : (no_name("tn_list_get", list, name), NULL);
 }
 
 /* ---- lists of a model ------------------------------------------------------------------------ */
@@ -351,11 +349,11 @@ static tn_status collect_state(collector *c, tn_module *m, const char *path)
     char *prefix = tni_alloc(n);
     if (!prefix) return TN_E_NOMEM;
     snprintf(prefix, n, "%s%s%s", c->o.prefix, shown, shown[0] ? "." : "");
-    if (hooked) status = tni_run_state_hooks(m, TNI_HOOK_STATE_DICT, c->list, prefix);
+    if (hooked) status = tni_run_list_hooks(m, TNI_HOOK_STATE_DICT, c->list, prefix, NULL);
     int at = status == TN_OK ? record_of(c, path, prefix) : -1;
     tni_free(prefix, n);
     if (status != TN_OK || at < 0) return status != TN_OK ? status : TN_E_NOMEM;
-    ((block *)c->list)->modules[at].version = tni_state_version(m);
+    ((block *)c->list)->modules[at].version = m->type->state_version ? m->type->state_version : 1;
     c->at = at;
     c->depth++;
     return TN_OK;

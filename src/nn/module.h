@@ -68,13 +68,19 @@ static inline bool tni_no_module(const tn_module *m)
 }
 /* The slot with a name of n bytes; NULL (no message) if there is none. */
 tni_slot *tni_slot_find(const tn_module *m, const char *name, size_t n);
+/* The tensor of the slot with that name; NULL (no message) if there is none. */
+static inline tn_tensor *tni_slot_tensor(const tn_module *m, const char *name)
+{
+    const tni_slot *slot = tni_slot_find(m, name, strlen(name));
+    return slot ? slot->tensor : NULL;
+}
 /* The slot whose field is at that offset; NULL (no message) if there is none. */
 tni_slot *tni_slot_at(const tn_module *m, size_t field);
 /* Appends a slot with name and field set and the rest absent; NULL + message. */
 tni_slot *tni_slot_add(tn_module *m, const char *name, tni_slot_kind kind, size_t field);
 /* Removes a slot that is empty already. */
 void tni_slot_remove(tn_module *m, tni_slot *slot);
-/* Gives the slot another field. */
+/* Gives the slot another field; 0: it keeps the one that it has. */
 void tni_slot_move_field(tn_module *m, tni_slot *slot, size_t field);
 /* Swaps type, struct, slots and mode of two modules with structs of equal size. Hooks and addresses
  * stay: a pointer to one module now reaches the contents of the other. Cannot fail. */
@@ -116,8 +122,6 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
                         const void *options);
 /* The options of the running call of self; NULL when it was made by tn_call or tn_forward. */
 const void *tni_call_options(const tn_module *self);
-/* The module of the innermost running call whose struct contains the address; NULL if none. */
-tn_module *tni_calling_at(const void *address);
 TNI_SHARED bool tni_calling(void);
 
 /* ---- fields.c -------------------------------------------------------------------------------- */
@@ -159,9 +163,10 @@ typedef tn_status (*tni_forward)(tn_module *m, int n_in, tn_tensor *const *in, i
 tn_status tni_hooked_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
                           tni_forward forward);
 bool tni_has_hook(const tn_module *m, tni_hook_kind kind);
-/* Runs the state dict or pre-load hooks; prefix: the beginning of m's names. */
-tn_status tni_run_state_hooks(tn_module *m, tni_hook_kind kind, tn_list *state, const char *prefix);
-tn_status tni_run_load_post_hooks(tn_module *m, tn_list *missing, tn_list *unexpected);
+/* Runs the state dict or pre-load hooks (list: the state, prefix: the beginning of m's names), or
+ * the post-load ones (list: the missing names). */
+tn_status tni_run_list_hooks(tn_module *m, tni_hook_kind kind, tn_list *list, const char *prefix,
+                             tn_list *unexpected);
 /* Removes all hooks of m, even while they are being run. */
 void tni_hooks_clear(tn_module *m);
 /* Call it when the module is freed: the hooks are freed once no graph refers to them. NULL is
@@ -213,10 +218,6 @@ tn_list *tni_slot_list(tn_module *m);
 
 /* The name of extra state within its module. */
 #define TNI_EXTRA_STATE "_extra_state"
-static inline int tni_state_version(const tn_module *m)
-{
-    return m->type->state_version ? m->type->state_version : 1;
-}
 
 /* ---- move.c ---------------------------------------------------------------------------------- */
 
