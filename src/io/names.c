@@ -1,6 +1,8 @@
 /* names.c - see names.h. */
 #include "io/names.h"
 
+#include "io/file.h"
+
 int tni_names_add(tni_names *names, void *items, const void *item, size_t size)
 {
     const char *name, *first;

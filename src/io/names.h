@@ -1,6 +1,6 @@
 /*
- * names.h - what a file lists by name: an array of structures that begin with their names, and where
- * each name is in it. Also pairs of strings.
+ * names.h - what a file lists by name: an array of structures that begin with their names, and
+ * where each name is in it. Also pairs of strings.
  */
 #ifndef TNI_NAMES_H
 #define TNI_NAMES_H

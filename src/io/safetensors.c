@@ -4,9 +4,9 @@
  * Order of the checks: regular file; header size against the file's and our limit; no NUL in the
  * header; JSON, read once from front to back: metadata strings only; every tensor dtype, shape,
  * data_offsets (other keys are passed over, as the reference does), all integers, sizes multiplied
- * with overflow checks, no name twice; ranges sorted: from 0, no hole, no overlap, to the end of the
- * file; then the metadata about the tensors. Only then is memory for data allocated, and only as
- * much as the file holds.
+ * with overflow checks, no name twice; ranges sorted: from 0, no hole, no overlap, to the end of
+ * the file; then the metadata about the tensors. Only then is memory for data allocated, and only
+ * as much as the file holds.
  *
  * Limits: of tn_set_file_limits; names of 1 to 1,024 bytes; at most 8 axes.
  */

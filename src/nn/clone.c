@@ -56,7 +56,7 @@ static tn_status copy_struct(tn_module *m, const char *path, void *user)
     return TN_OK;
 }
 
-/* ---- slots, and the regions that they have ---------------------------------------------------- */
+/* ---- slots, and their regions ---------------------------------------------------------------- */
 
 static tn_status add(copier *c, const void *from, size_t n, const void *to, const char *what)
 {

@@ -1,6 +1,6 @@
 /*
- * serializer.h - what an optimizer, a schedule or a scaler keeps in a file: a form with named fields
- * (numbers and tensors), filled in for saving and read for loading.
+ * serializer.h - what an optimizer, a schedule or a scaler keeps in a file: a form with named
+ * fields (numbers and tensors), filled in for saving and read for loading.
  *
  * Each kind has one function that lists its fields: "a count named step, here". Saving puts every
  * field into a list. Loading looks each one up there, notes what does not fit, and names all of it
@@ -66,7 +66,7 @@ void tni_field_tensor(tni_serializer *f, const char *name, const tn_tensor *like
 /* Notes a misfit (missing, unexpected or mismatched) and its name. */
 void tni_serializer_note(tni_serializer *f, int misfit, const char *format, ...) TN_PRINTF(3, 4);
 
-/* Loading: sets what has no field of its own: `size` bytes, 8 at most, or a reference to a tensor. */
+/* Loading: sets what has no field of its own: `size` bytes, 8 at most, or a tensor. */
 void tni_serializer_set(tni_serializer *f, void *place, const void *value, size_t size);
 void tni_serializer_set_tensor(tni_serializer *f, tn_tensor **place, tn_tensor *t);
 
