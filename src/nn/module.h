@@ -68,6 +68,12 @@ static inline bool tni_no_module(const tn_module *m)
 }
 /* The slot with a name of n bytes; NULL (no message) if there is none. */
 tni_slot *tni_slot_find(const tn_module *m, const char *name, size_t n);
+/* The same for the last part of a full name. */
+static inline tni_slot *tni_slot_of(const tn_module *m, const char *full_name)
+{
+    const char *dot = strrchr(full_name, '.'), *name = dot ? dot + 1 : full_name;
+    return tni_slot_find(m, name, strlen(name));
+}
 /* The tensor of the slot with that name; NULL (no message) if there is none. */
 static inline tn_tensor *tni_slot_tensor(const tn_module *m, const char *name)
 {

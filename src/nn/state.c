@@ -61,9 +61,7 @@ typedef struct plan {
 
 static tni_slot *slot_of(const tn_entry *e)
 {
-    const char *dot = strrchr(e->name, '.');
-    const char *name = dot ? dot + 1 : e->name;
-    return tni_slot_find(e->owner, name, strlen(name));
+    return tni_slot_of(e->owner, e->name);
 }
 
 /* Equal shapes; a 0-d tensor also takes shape [1]. Source: PyTorch 2.x */

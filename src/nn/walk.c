@@ -146,17 +146,6 @@ tn_status tn_module_apply(tn_module *m, tn_status (*f)(tn_module *m, void *user)
     return tni_walk(m, TNI_SIBLINGS, NULL, visit_one, &(visitor){ .plain = f, .user = user });
 }
 
-/* The i-th child slot; NULL if there are fewer. */
-static const tni_slot *child_slot(const tn_module *m, int i)
-{
-    const tn_module_state *s = m->state;
-    if (i < 0 || i >= s->n_children) return NULL;
-    if (s->n_children == s->n) return &s->slot[i];
-    const tni_slot *slot = s->slot;
-    while (slot->kind != TNI_CHILD || i-- > 0) slot++;
-    return slot;
-}
-
 int tn_module_children(const tn_module *m)
 {
     return tni_module_check("tn_module_children", m) == TN_OK ? m->state->n_children : -1;
@@ -165,10 +154,13 @@ int tn_module_children(const tn_module *m)
 static const tni_slot *get_child(const char *function, const tn_module *m, int i)
 {
     if (tni_module_check(function, m) != TN_OK) return NULL;
-    const tni_slot *slot = child_slot(m, i);
-    if (!slot)
-        tni_error(TN_E_INDEX, "%s: child %d of %s: it has %d", function, i, m->type->name,
-                  m->state->n_children);
+    const tn_module_state *s = m->state;
+    if (i < 0 || i >= s->n_children)
+        return tni_fail(TN_E_INDEX, "%s: child %d of %s: it has %d", function, i, m->type->name,
+                        s->n_children);
+    if (s->n_children == s->n) return &s->slot[i];
+    const tni_slot *slot = s->slot;
+    while (slot->kind != TNI_CHILD || i-- > 0) slot++;
     return slot;
 }
 

@@ -26,7 +26,7 @@ static tn_status apply(tn_scheduler *s, int64_t step)
                              s->schedule->name, lr, step);
     }
     for (int i = 0; i < opt->n_groups; i++)
-        tni_optim_rate(opt, i, s->schedule->rate(s, step, opt->group[i].base_lr));
+        opt->group[i].lr = s->schedule->rate(s, step, opt->group[i].base_lr);
     double momentum = momentum_at(s, step);
     for (int i = 0; momentum >= 0 && i < opt->n_groups; i++) opt->group[i].number[0] = momentum;
     s->step = step;
@@ -174,11 +174,20 @@ static const tni_schedule sequential = {
 
 enum { DEEPEST = 64 }; /* nesting of sequences: computing a rate recurses through them */
 
-static tn_status check_child(const tn_optim *opt, const tn_scheduler *child, int i)
+/* Whether scheduler i is also one before it. */
+static bool is_before(tn_scheduler *const *schedulers, int i)
+{
+    int k = 0;
+    while (schedulers[k] != schedulers[i]) k++;
+    return k < i;
+}
+
+static tn_status check_child(const tn_optim *opt, tn_scheduler *const *schedulers, int i)
 {
     static const char f[] = "tn_sequential_lr";
+    const tn_scheduler *child = schedulers[i];
     if (!child) return tni_poison(f, "schedulers");
-    if (child->listed > 1)
+    if (is_before(schedulers, i))
         return tni_error(TN_E_INVALID,
                          "%s: scheduler %d is also one before it: want one for each stretch", f, i);
     if (child->opt != opt)
@@ -189,23 +198,6 @@ static tn_status check_child(const tn_optim *opt, const tn_scheduler *child, int
         return tni_error(TN_E_INVALID, "%s: scheduler %d is %d sequences deep: want fewer", f, i,
                          child->depth);
     return TN_OK;
-}
-
-static tn_status check_children(const tn_optim *opt, tn_scheduler *const *schedulers, int n)
-{
-    tn_status status = TN_OK;
-    for (int i = 0; i < n; i++) {
-        if (schedulers[i]) schedulers[i]->listed++;
-        if (status == TN_OK) status = check_child(opt, schedulers[i], i);
-    }
-    return status;
-}
-
-/* After a failure: drops each scheduler once, even if it is listed twice. */
-static void drop_children(tn_scheduler *const *schedulers, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (schedulers[i] && --schedulers[i]->listed == 0) tn_scheduler_free(schedulers[i]);
 }
 
 static tn_scheduler *make_sequence(tn_optim *opt, int n, const int64_t *milestones)
@@ -227,20 +219,18 @@ tn_scheduler *tn_sequential_lr(tn_optim *opt, tn_scheduler *const *schedulers, i
         return tni_fail(TN_E_INVALID,
                         "tn_sequential_lr: %d schedulers%s: want 1 and up, and their array", n,
                         schedulers ? "" : " in NULL");
-    tn_status status = check_children(opt, schedulers, n);
+    tn_status status = TN_OK;
+    for (int i = 0; status == TN_OK && i < n; i++) status = check_child(opt, schedulers, i);
     if (status == TN_OK && !opt) status = tni_poison("tn_sequential_lr", "opt");
     for (int i = 0; status == TN_OK && i < n; i++) unlist(schedulers[i]);
     if (status == TN_OK) s = make_sequence(opt, n, milestones);
-    if (!s) {
-        drop_children(schedulers, n);
-        return NULL;
-    }
-    for (int i = 0; i < n; i++) {
-        schedulers[i]->listed = 0;
+    for (int i = n; !s && i-- > 0;)
+        if (!is_before(schedulers, i)) tn_scheduler_free(schedulers[i]);
+    for (int i = 0; s && i < n; i++) {
         s->child[i] = schedulers[i];
         s->depth = TNI_MAX(s->depth, schedulers[i]->depth + 1);
     }
-    s->n_children = n;
+    if (s) s->n_children = n;
     return tni_scheduler_start(s);
 }
 

@@ -35,7 +35,6 @@ struct tn_scheduler {
     int n_milestones;
     int64_t *milestone; /* ascending */
     int depth;          /* sequences within it, itself included */
-    int listed;         /* how often tn_sequential_lr, now running, was given it */
     int n_children;
     tn_scheduler **child; /* sequential: one per stretch, owned */
     double (*factor)(int64_t step, void *user);
