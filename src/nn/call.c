@@ -102,6 +102,13 @@ const void *tni_call_options(const tn_module *self)
     return innermost && innermost->module == self ? innermost->options : NULL;
 }
 
+tn_module *tni_calling_at(const void *address)
+{
+    for (const frame *f = innermost; f; f = f->outer)
+        if (tni_module_contains(f->module, address)) return f->module;
+    return NULL;
+}
+
 bool tni_calling(void)
 {
     return innermost != NULL;

@@ -128,6 +128,8 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
                         const void *options);
 /* The options of the running call of self; NULL when it was made by tn_call or tn_forward. */
 const void *tni_call_options(const tn_module *self);
+/* The module of the innermost running call whose struct contains the address; NULL if none. */
+tn_module *tni_calling_at(const void *address);
 TNI_SHARED bool tni_calling(void);
 
 /* ---- fields.c -------------------------------------------------------------------------------- */

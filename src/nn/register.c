@@ -307,7 +307,8 @@ tn_status tni_slot_assign(const char *function, tn_module *m, tni_slot *slot, tn
 tn_status tn_assign(tn_tensor **field, tn_tensor *t)
 {
     if (!field) return tni_poison("tn_assign", "field");
-    tn_module *m = tni_module_at(field);
+    tn_module *m = tni_calling_at(field); /* without the lock of all modules */
+    if (!m) m = tni_module_at(field);
     tni_slot *slot = m ? tni_slot_at(m, (size_t)((uintptr_t)field - (uintptr_t)m)) : NULL;
     if (slot) return tni_slot_assign("tn_assign", m, slot, t);
     return tni_error(TN_E_NAME,
