@@ -75,7 +75,7 @@ def without_cxx(source):
             stack[-1] = {"c++": "c", "other": "dead"}.get(stack[-1], stack[-1])
         elif re.match(r"#\s*endif", line):
             stack.pop()
-        elif not {"c++", "dead"} & set(stack):
+        elif not {"c++", "dead"} & set(stack) and line not in ("TN_BEGIN_C_", "TN_END_C_"):
             kept.append(line)
     return "\n".join(kept)
 

@@ -9,9 +9,7 @@
 
 #include <tenon/tensor.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TN_BEGIN_C_
 
 /* ---- what is recorded ------------------------------------------------------------------------ */
 
@@ -209,9 +207,7 @@ static inline void tn_leave_places_(const int *was)
 TN_API bool tn_set_lines(bool on);
 TN_API bool tn_lines(void); /* the setting now */
 
-#ifdef __cplusplus
-}
-#endif
+TN_END_C_
 
 #include <tenon/diagnose.h> /* for one release: tn_gradcheck stood here */
 

@@ -32,9 +32,7 @@
 
 #include <tenon/autograd.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TN_BEGIN_C_
 
 /** One application of an op, as its forward and backward see it. Not valid after they return. */
 typedef struct tn_custom tn_custom;
@@ -98,7 +96,5 @@ TN_API tn_status tn_custom_no_gradient(tn_custom *c, int i);
 /** The user data of this application. */
 TN_API void *tn_custom_user(const tn_custom *c);
 
-#ifdef __cplusplus
-}
-#endif
+TN_END_C_
 #endif

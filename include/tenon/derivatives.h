@@ -23,9 +23,7 @@
 #include <tenon/autograd.h>
 #include <tenon/nn.h> /* for one release: nothing here needs it */
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TN_BEGIN_C_
 
 /** A flag of these functions. */
 enum { TN_STRICT = 4 }; /* beside TN_CREATE_GRAPH */
@@ -79,7 +77,5 @@ TN_API TN_MUST_USE tn_status tn_hessian(tn_function f, tn_tensor *const *inputs,
 TN_API TN_MUST_USE tn_status tn_hvp(tn_function f, tn_tensor *const *inputs, int n, void *user,
                                     tn_tensor *const *v, tn_tensor **y, tn_tensor **hv, int flags);
 
-#ifdef __cplusplus
-}
-#endif
+TN_END_C_
 #endif

@@ -44,8 +44,14 @@
 #endif
 
 #ifdef __cplusplus
-extern "C" {
+#define TN_BEGIN_C_ extern "C" {
+#define TN_END_C_ }
+#else
+#define TN_BEGIN_C_
+#define TN_END_C_
 #endif
+
+TN_BEGIN_C_
 
 /** What became of a call. */
 typedef enum tn_status {
@@ -112,7 +118,5 @@ static inline void tn_check_null_(const char *expression, const char *file, int 
     exit(1);
 }
 
-#ifdef __cplusplus
-}
-#endif
+TN_END_C_
 #endif

@@ -6,9 +6,7 @@
 
 #include <tenon/tensor.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TN_BEGIN_C_
 
 /** What follows the layer that is initialised. */
 typedef enum tn_nonlinearity {
@@ -46,7 +44,5 @@ TN_API tn_status tn_init_kaiming_uniform(tn_tensor *t, double slope, bool fan_ou
 TN_API tn_status tn_init_kaiming_normal(tn_tensor *t, double slope, bool fan_out,
                                         tn_nonlinearity nl);
 
-#ifdef __cplusplus
-}
-#endif
+TN_END_C_
 #endif

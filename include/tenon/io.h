@@ -6,9 +6,7 @@
 
 #include <tenon/optim.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TN_BEGIN_C_
 
 /* ---- weights: files that PyTorch and the Hugging Face tools read directly -------------------- */
 
@@ -189,9 +187,7 @@ TN_API TN_MUST_USE tn_status tn_checkpoint_lock(const char *path, tn_file_lock *
 /** Gives the lock back. */
 TN_API void tn_checkpoint_unlock(tn_file_lock *lock);
 
-#ifdef __cplusplus
-}
-#endif
+TN_END_C_
 
 #include <tenon/data.h>  /* for one release: the loader, texts and IDX files stood here */
 #include <tenon/trace.h> /* and so did tn_plot_svg */

@@ -9,9 +9,7 @@
 
 #include <tenon/module.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TN_BEGIN_C_
 
 /* ---- layers: options by value, zero fields are PyTorch's defaults or zero, as each says ------ */
 
@@ -374,7 +372,5 @@ TN_OLD_NAME_(tn_freeze_batchnorm, tn_freeze_batch_norm);
 TN_OLD_NAME_(tn_thaw_batchnorm, tn_thaw_batch_norm);
 TN_OLD_NAME_(tn_layernorm_new, tn_layer_norm_new);
 
-#ifdef __cplusplus
-}
-#endif
+TN_END_C_
 #endif

@@ -41,9 +41,7 @@
 #include <tenon/autograd.h>
 #include <tenon/ops.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TN_BEGIN_C_
 
 /** A layer, or a model of layers: see struct tn_module below. */
 typedef struct tn_module tn_module;
@@ -413,7 +411,5 @@ TN_API TN_MUST_USE tn_status tn_load_state_dict(tn_module *m, const tn_list *sta
  */
 TN_API tn_module *tn_module_clone(tn_module *m);
 
-#ifdef __cplusplus
-}
-#endif
+TN_END_C_
 #endif

@@ -21,9 +21,7 @@
 
 #include <tenon/tensor.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TN_BEGIN_C_
 
 /* ---- views and movement ---------------------------------------------------------------------- */
 
@@ -581,7 +579,5 @@ TN_API tn_tensor *tn_lstm(tn_tensor *x, tn_tensor *h0, tn_tensor *c0, tn_tensor 
                           tn_tensor *w_hh, tn_tensor *b_ih, tn_tensor *b_hh, bool reverse,
                           tn_tensor **c_n);
 
-#ifdef __cplusplus
-}
-#endif
+TN_END_C_
 #endif

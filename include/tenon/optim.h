@@ -10,9 +10,7 @@
 
 #include <tenon/nn.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TN_BEGIN_C_
 
 /* ---- optimizers ------------------------------------------------------------------------------ */
 /*
@@ -318,7 +316,5 @@ TN_API tn_list *tn_scheduler_state_dict(tn_scheduler *s);
 /** Loads such a list, as described above. */
 TN_API TN_MUST_USE tn_status tn_scheduler_load_state_dict(tn_scheduler *s, const tn_list *state);
 
-#ifdef __cplusplus
-}
-#endif
+TN_END_C_
 #endif

@@ -16,8 +16,9 @@
 
 #ifdef __cplusplus
 #include <initializer_list>
-extern "C" {
 #endif
+
+TN_BEGIN_C_
 
 /** The most axes that a tensor may have. */
 #define TN_MAX_RANK 8
@@ -485,7 +486,5 @@ TN_API TN_MUST_USE tn_status tn_cuda_synchronize(void);
 TN_API tn_status tn_set_tf32(bool allow);
 TN_API bool tn_tf32(void); /* whether they may; false without a device */
 
-#ifdef __cplusplus
-}
-#endif
+TN_END_C_
 #endif

@@ -19,14 +19,11 @@
 #include "base/base.h"
 #include "base/large.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#define CACHED_BY_DEFAULT 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define CACHED_BY_DEFAULT 0
-#else
-#define CACHED_BY_DEFAULT 1
+#if !defined(__has_feature)
+#define __has_feature(x) 0
 #endif
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+#define CACHED_BY_DEFAULT 0
 #else
 #define CACHED_BY_DEFAULT 1
 #endif
@@ -49,18 +46,10 @@ static tn_allocator allocator; /* alloc NULL: the default below */
 static int cached = -1;        /* -1: not decided yet */
 static _Thread_local bool lasting;
 
-#if defined(__SANITIZE_THREAD__)
-#define THREAD_SANITIZER 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define THREAD_SANITIZER 1
-#endif
-#endif
-
 /* Every op allocates, so this lock orders almost everything that threads do, and hides races
  * between them from ThreadSanitizer. In a build with it, TN_UNSEEN_LOCK=1 in the environment hides
  * this lock and the data it guards from the sanitizer. */
-#ifdef THREAD_SANITIZER
+#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
 void AnnotateIgnoreSyncBegin(const char *file, int line);
 void AnnotateIgnoreSyncEnd(const char *file, int line);
 void AnnotateIgnoreReadsBegin(const char *file, int line);
@@ -76,36 +65,31 @@ __attribute__((constructor)) static void decide_unseen(void)
     unseen = text && strcmp(text, "1") == 0;
 }
 
-static void take(void)
+static void look_away(bool begin)
 {
-    if (unseen) {
-        AnnotateIgnoreSyncBegin(__FILE__, __LINE__);
-        AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
-        AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
-    }
-    tni_memory_take();
-}
-
-static void give(void)
-{
-    tni_memory_give();
-    if (unseen) {
-        AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
-        AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
-        AnnotateIgnoreSyncEnd(__FILE__, __LINE__);
-    }
+    if (!unseen) return;
+    (begin ? AnnotateIgnoreSyncBegin : AnnotateIgnoreSyncEnd)(__FILE__, __LINE__);
+    (begin ? AnnotateIgnoreReadsBegin : AnnotateIgnoreReadsEnd)(__FILE__, __LINE__);
+    (begin ? AnnotateIgnoreWritesBegin : AnnotateIgnoreWritesEnd)(__FILE__, __LINE__);
 }
 #else
-static void take(void)
+static inline void look_away(bool begin)
 {
+    (void)begin;
+}
+#endif
+
+static inline void take(void)
+{
+    look_away(true);
     tni_memory_take();
 }
 
-static void give(void)
+static inline void give(void)
 {
     tni_memory_give();
+    look_away(false);
 }
-#endif
 
 static void *system_alloc(size_t size)
 {

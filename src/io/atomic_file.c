@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
@@ -26,20 +27,6 @@ static tn_status fail(const tni_atomic_file *file, const char *what, int error)
                      "%s: " TNI_PATH ": %s: %s after %" PRId64
                      " bytes: the old file, if any, is unchanged",
                      file->function, file->name, what, strerror(error), file->written);
-}
-
-/* The folder of a path, in new memory: "a/b" -> "a/", "b" -> "./". base receives the last part. */
-static char *folder_of(const char *path, const char **base)
-{
-    const char *slash = strrchr(path, '/');
-    *base = slash ? slash + 1 : path;
-    if (!slash) return tni_strdup("./");
-    size_t n = (size_t)(slash + 1 - path);
-    char *folder = tni_alloc(n + 1); /* exact: tni_strfree takes the size from the length */
-    if (!folder) return NULL;
-    memcpy(folder, path, n);
-    folder[n] = 0;
-    return folder;
 }
 
 void tni_file_sweep(int folder, const char *entry, size_t n)
@@ -66,13 +53,13 @@ static void sweep(const char *folder, const char *base)
 /* Opens the target's folder, to sync it at the end. A folder that may not be read is not synced. */
 static tn_status open_folder(tni_atomic_file *file)
 {
-    const char *base;
-    char *folder = folder_of(file->target, &base);
-    if (!folder) return tni_pending();
+    const char *slash = strrchr(file->target, '/');
+    char folder[PATH_MAX]; /* find_target has had realpath look at it: it fits */
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash + 1 - file->target) : 2,
+             slash ? file->target : "./");
     TNI_UNINTERRUPTED(file->folder, open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     int error = file->folder < 0 && errno != EACCES ? errno : 0;
-    if (!error) sweep(folder, base);
-    tni_strfree(folder);
+    if (!error) sweep(folder, slash ? slash + 1 : file->target);
     return error ? fail(file, "cannot open its folder", error) : TN_OK;
 }
 

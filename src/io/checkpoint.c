@@ -186,15 +186,15 @@ static tn_status read_values(tni_safetensors *file, const char *name, tn_dtype d
 
 /* Everything that was read and compared, before any of it is put in place. */
 typedef struct staged {
-    int64_t step;
+    tn_checkpoint c;                                  /* with the file's step and metadata */
     unsigned char (*random)[TN_GENERATOR_STATE_SIZE]; /* default, then own: n_random of them */
     size_t n_random;
     tni_loader_state loader;
-    tn_metadata metadata;
 } staged;
 
-static tn_status stage_random(tni_safetensors *file, const tn_checkpoint *c, staged *s)
+static tn_status stage_random(tni_safetensors *file, staged *s)
 {
+    const tn_checkpoint *c = &s->c;
     s->n_random = (size_t)c->n_generators + 1;
     s->random = tni_alloc_n(s->n_random, sizeof *s->random);
     tn_generator *trial = tn_generator_new(0);
@@ -231,13 +231,13 @@ static tn_status stage_loader(tni_safetensors *file, const tn_loader *loader, st
                : tni_in_file(file->in.function, file->in.path);
 }
 
-static tn_status stage(tni_safetensors *file, const tn_checkpoint *c, staged *s)
+static tn_status stage(tni_safetensors *file, staged *s)
 {
     tn_status status = tni_safetensors_verify(file);
-    if (status == TN_OK) status = tni_safetensors_metadata(file, "tenon.", &s->metadata);
-    if (status == TN_OK) status = read_values(file, "step", TN_I64, 0, &s->step);
-    if (status == TN_OK) status = stage_random(file, c, s);
-    if (status == TN_OK && c->loader) status = stage_loader(file, c->loader, s);
+    if (status == TN_OK) status = tni_safetensors_metadata(file, "tenon.", &s->c.metadata);
+    if (status == TN_OK) status = read_values(file, "step", TN_I64, 0, &s->c.step);
+    if (status == TN_OK) status = stage_random(file, s);
+    if (status == TN_OK && s->c.loader) status = stage_loader(file, s->c.loader, s);
     return status;
 }
 
@@ -247,14 +247,13 @@ static void commit(tn_checkpoint *c, const staged *s, tni_parts *parts)
     if (c->loader) tni_loader_set(c->loader, &s->loader);
     for (int i = -1; i < c->n_generators; i++)
         tni_disregard(tn_generator_set_state(generator_of(c, i), s->random[i + 1]));
-    c->step = s->step;
-    c->metadata = s->metadata;
+    *c = s->c;
 }
 
 static tn_status load(tni_safetensors *file, tn_checkpoint *c, tni_parts *parts)
 {
-    staged s = { 0 };
-    tn_status status = stage(file, c, &s);
+    staged s = { .c = *c };
+    tn_status status = stage(file, &s);
     size_t guarded = tni_scope_guard();
     tn_scope scope = tn_scope_begin(); /* after the metadata, which stays */
     if (status == TN_OK) status = tni_parts_load(file, parts);

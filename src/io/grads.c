@@ -11,8 +11,6 @@
 #include "io/parts.h"
 #include "nn/module.h"
 
-static const char prefix[] = ".grad.";
-
 /* The parameters of all parts, as "PART.NAME"; current scope. */
 static tn_list *leaves_of(const tni_parts *parts)
 {
@@ -51,7 +49,7 @@ tn_status tni_grads_save(const char *function, const tni_parts *parts, tn_list *
                              "%s: the gradient of %s is this rank's alone: want a backward that "
                              "averages (tn_data_parallel_set_sync), or tn_optim_zero_grad, before",
                              function, e.name);
-        status = tni_list_push(list, prefix, "", e.name, e);
+        status = tni_list_push(list, TNI_GRADS ".", "", e.name, e);
     }
     return status;
 }
@@ -72,18 +70,17 @@ static tn_tensor *fitting(const tni_input *in, const tn_entry *e, tn_tensor *lea
     return tn_to(e->tensor, leaf->storage->device);
 }
 
-tn_status tni_grads_read(tni_safetensors *file, tni_parts *parts)
+tn_status tni_grads_read(const tni_input *in, tni_parts *parts)
 {
-    const tn_list *there = tni_safetensors_list(file, prefix, NULL);
     tn_list *leaves = parts->leaves = leaves_of(parts);
-    if (!there || !leaves) return tni_pending();
+    if (!leaves) return tni_pending();
     tn_status status = TN_OK;
     if (!tni_room(&parts->grad, &parts->grad_capacity, 0, (size_t)leaves->n, sizeof *parts->grad))
         return TN_E_NOMEM;
     for (int i = 0; status == TN_OK && i < leaves->n; i++) {
         tn_tensor *leaf = leaves->entry[i].tensor;
-        const tn_entry *e = tni_list_find(there, leaves->entry[i].name);
-        parts->grad[i] = e ? fitting(&file->in, e, leaf) : NULL;
+        const tn_entry *e = tni_list_find(parts->grads.list, leaves->entry[i].name);
+        parts->grad[i] = e ? fitting(in, e, leaf) : NULL;
         if (e && !parts->grad[i]) status = tni_pending();
         if (status == TN_OK && (e || (leaf->gm && leaf->gm->grad)))
             status = TNI_NOTIFY(grad_changes, leaf, false);

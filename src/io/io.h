@@ -23,15 +23,18 @@ tn_status tni_check_counts(const char *function, const tn_list *list, bool every
  * strides; otherwise dense ones are compared by number of elements only. */
 int tni_compare_places(const tn_tensor *s, const tn_tensor *t, bool shapes);
 
-/* Which tensors of a file are not read, by their names without the prefix. */
-typedef struct tni_unread {
-    bool (*skips)(const void *reader, const char *name);
-    const void *reader;
-} tni_unread;
-/* The tensors of an open file whose names begin with prefix, which is cut off; all names of each,
- * and the recorded state versions; CPU, current scope. Tensors that unread (NULL: none) skips have
- * shape and dtype, but 0 for values. */
-tn_list *tni_safetensors_list(tni_safetensors *file, const char *prefix, const tni_unread *unread);
+/* A part of a file as a list: the tensors whose names begin with the part's name and a dot, which
+ * are cut off; "": all tensors. */
+typedef struct tni_reading {
+    tn_list *list;             /* made by tni_safetensors_read, in the current scope */
+    const tn_optim *optimizer; /* whose state it is: values that it does not need are not read, and
+                                  0 stands for them. NULL: all are read */
+} tni_reading;
+/* Reads the tensors of an open file, under all their names, and the recorded state versions, into
+ * the lists of `parts` (name -> tni_reading): CPU, current scope. */
+tn_status tni_safetensors_read(tni_safetensors *file, const tni_map *parts);
+/* One part, or all of the file. */
+tn_list *tni_safetensors_list(tni_safetensors *file, const char *part);
 
 /* tn_checkpoint_save under another function's name. */
 tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, const char *path);

@@ -88,6 +88,14 @@ static tn_status held(const char *path, const char *text)
         f, path, digits ? digits : 1, who, digits && who[digits] ? who + digits + 1 : "?");
 }
 
+/* Whether a name still leads to this open file. */
+static bool is_at(int fd, const char *name)
+{
+    struct stat st, there;
+    return fstat(fd, &st) == 0 && stat(name, &there) == 0 && st.st_ino == there.st_ino &&
+           st.st_dev == there.st_dev;
+}
+
 /* TN_OK: locked. *again: the file belonged to a run that has just ended. */
 static tn_status try(const char *path, const char *name, int *fd, bool *again)
 {
@@ -110,9 +118,7 @@ static tn_status try(const char *path, const char *name, int *fd, bool *again)
         return tni_error(TN_E_UNSUPPORTED, "%s: " TNI_PATH ": its file system has no locks", f,
                          path);
     }
-    struct stat there;
-    *again = fstat(*fd, &st) != 0 || stat(name, &there) != 0 || st.st_ino != there.st_ino ||
-             st.st_dev != there.st_dev;
+    *again = !is_at(*fd, name);
     return TN_OK;
 }
 
@@ -148,11 +154,9 @@ tn_status tn_checkpoint_lock(const char *path, tn_file_lock **lock)
 void tn_checkpoint_unlock(tn_file_lock *lock)
 {
     if (!lock) return;
-    struct stat st, there;
-    bool same = fstat(lock->fd, &st) == 0 && stat(lock->name, &there) == 0 &&
-                st.st_ino == there.st_ino && st.st_dev == there.st_dev;
-    if (lock->pid == getpid() && same) unlink(lock->name);
-    if (lock->pid == getpid()) flock(lock->fd, LOCK_UN); /* our children may have it open */
+    bool owner = lock->pid == getpid();
+    if (owner && is_at(lock->fd, lock->name)) unlink(lock->name);
+    if (owner) flock(lock->fd, LOCK_UN); /* our children may have it open */
     close(lock->fd);
     tni_strfree(lock->name);
     tni_free(lock, sizeof *lock);

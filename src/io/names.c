@@ -1,87 +1,32 @@
 /* names.c - see names.h. */
-#include <stdlib.h>
-
-#include "io/file.h"
 #include "io/names.h"
 
-static int by_text(const void *a, const void *b)
-{
-    const tni_name *x = a;
-    const tni_name *y = b;
-    int d = strcmp(x->text, y->text);
-    return d ? d : (x->at > y->at) - (x->at < y->at);
-}
+#include "io/file.h"
 
-static int by_place(const void *a, const void *b)
+int tni_names_add(tni_names *names, void *items, const void *item, size_t size)
 {
-    int x = *(const int *)a, y = *(const int *)b;
-    return (x > y) - (x < y);
-}
-
-tn_status tni_names_make(tni_names *names, const void *first, size_t size, int n)
-{
-    *names = (tni_names){ 0 };
-    if (n == 0) return TN_OK;
-    names->name = tni_alloc_n((size_t)n, sizeof *names->name);
-    if (!names->name) return tni_pending();
-    names->n = n;
-    for (int i = 0; i < n; i++) {
-        const void *structure = (const char *)first + (size_t)i * size;
-        names->name[i] = (tni_name){ *(const char *const *)structure, i };
-    }
-    tni_sort(names->name, (size_t)n, sizeof *names->name, by_text);
-    return TN_OK;
-}
-
-void tni_names_free(tni_names *names)
-{
-    if (names->name) tni_free(names->name, (size_t)names->n * sizeof *names->name);
-    *names = (tni_names){ 0 };
-}
-
-/* The index of the first name not below text. */
-static int lower_bound(const tni_names *names, const char *text)
-{
-    int low = 0, high = names->n;
-    while (low < high) {
-        int middle = low + (high - low) / 2;
-        if (strcmp(names->name[middle].text, text) < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    const char *name, *first;
+    memcpy(&name, item, sizeof name);
+    names->places.names = true;
+    if (tni_map_get(&names->places, name)) return 0;
+    if (!tni_room(items, &names->capacity, (size_t)names->n, 1, size) ||
+        tni_map_put(&names->places, name, (void *)(intptr_t)(names->n + 1)) < 0)
+        return -1;
+    memcpy(&first, items, sizeof first); /* through bytes: the pointer may be of any type */
+    memcpy((char *)first + (size_t)names->n++ * size, item, size);
+    return 1;
 }
 
 int tni_names_find(const tni_names *names, const char *text)
 {
-    int i = lower_bound(names, text);
-    return i < names->n && !strcmp(names->name[i].text, text) ? names->name[i].at : -1;
+    return (int)(intptr_t)tni_map_get(&names->places, text) - 1;
 }
 
-const char *tni_names_twice(const tni_names *names)
+void tni_names_free(tni_names *names, void *items, size_t size)
 {
-    for (int i = 1; i < names->n; i++)
-        if (!strcmp(names->name[i - 1].text, names->name[i].text)) return names->name[i].text;
-    return NULL;
-}
-
-int *tni_names_under(const tni_names *names, const char *prefix, int *n)
-{
-    const size_t length = strlen(prefix);
-    int from = lower_bound(names, prefix), to = from;
-    while (to < names->n && !strncmp(names->name[to].text, prefix, length)) to++;
-    *n = to - from;
-    int *places = tni_alloc_n((size_t)TNI_MAX(*n, 1), sizeof *places);
-    if (!places) return NULL;
-    for (int i = 0; i < *n; i++) places[i] = names->name[from + i].at;
-    tni_sort(places, (size_t)*n, sizeof *places, by_place);
-    return places;
-}
-
-void tni_places_free(int *places, int n)
-{
-    if (places) tni_free(places, (size_t)TNI_MAX(n, 1) * sizeof *places);
+    tni_room_free(items, &names->capacity, size);
+    tni_map_free(&names->places);
+    names->n = 0;
 }
 
 /* ---- pairs for the caller: one block with the arrays in front and the texts behind ----------- */

@@ -1,36 +1,29 @@
 /*
- * names.h - sorted names: binary search, duplicates, lookup by prefix.
- *
- * Names in files are untrusted; a sorted table, unlike a hash table, has no bad cases.
+ * names.h - what a file lists by name: an array of structures that begin with their names, and
+ * where each name is in it. Also pairs of strings.
  */
 #ifndef TNI_NAMES_H
 #define TNI_NAMES_H
 
 #include <tenon/io.h>
 
+#include "base/map.h"
 #include "tensor/internal.h"
 
-typedef struct tni_name {
-    const char *text;
-    int at; /* its index before sorting */
-} tni_name;
-
+/* Beside an array, which its owner has a typed pointer to; below, items is the address of that
+ * pointer. The texts of the names are not copied. Zeroed, it is empty. */
 typedef struct tni_names {
-    tni_name *name; /* in the order of strcmp; n of them */
     int n;
+    size_t capacity; /* of the array */
+    tni_map places;  /* name -> place in it, from 1 */
 } tni_names;
 
-/* Sorts the names of n structures of `size` bytes, their first members. Nothing is copied. */
-tn_status tni_names_make(tni_names *names, const void *first, size_t size, int n);
-void tni_names_free(tni_names *names);
+/* Appends an item of `size` bytes. 1: done, 0: its name is there already, -1: out of memory, with a
+ * message. */
+int tni_names_add(tni_names *names, void *items, const void *item, size_t size);
 /* The index of a name, -1: none. */
 int tni_names_find(const tni_names *names, const char *text);
-/* A name that occurs more than once, NULL: none. */
-const char *tni_names_twice(const tni_names *names);
-/* The indices of the *n names that begin with prefix, ascending; free with tni_places_free. NULL +
- * message. */
-int *tni_names_under(const tni_names *names, const char *prefix, int *n);
-void tni_places_free(int *places, int n);
+void tni_names_free(tni_names *names, void *items, size_t size);
 
 /* A pair of strings. */
 typedef struct tni_pair {

@@ -41,13 +41,6 @@ static tn_status check_parts(const char *function, const tn_checkpoint *c)
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < c->n_parts; i++)
         status = check_part(function, &c->parts[i], i);
-    tni_names names = { 0 };
-    if (status == TN_OK) status = tni_names_make(&names, c->parts, sizeof *c->parts, c->n_parts);
-    const char *twice = tni_names_twice(&names);
-    if (twice)
-        status = tni_error(TN_E_NAME, "%s: two parts are named \"%s\": want a name for each",
-                           function, twice);
-    tni_names_free(&names);
     return status;
 }
 
@@ -56,7 +49,7 @@ tn_status tni_parts_of(const char *function, const tn_checkpoint *c, tni_parts *
     const tn_checkpoint_part own[] = { { .name = "model", .module = c->model },
                                        { .name = "optim", .optimizer = c->optimizer },
                                        { .name = "sched", .scheduler = c->scheduler } };
-    *parts = (tni_parts){ 0 };
+    *parts = (tni_parts){ .readings.names = true };
     tn_status status = check_parts(function, c);
     if (status != TN_OK) return status;
     if (!tni_room(&parts->part, &parts->capacity, 0, (size_t)c->n_parts + 3, sizeof(tni_part)))
@@ -65,6 +58,15 @@ tn_status tni_parts_of(const char *function, const tn_checkpoint *c, tni_parts *
         if (own[i].module || own[i].optimizer || own[i].scheduler)
             parts->part[parts->n++] = (tni_part){ .p = own[i] };
     for (int i = 0; i < c->n_parts; i++) parts->part[parts->n++] = (tni_part){ .p = c->parts[i] };
+    for (int i = 0; i < parts->n; i++) {
+        tni_part *part = &parts->part[i];
+        part->file.optimizer = part->p.optimizer;
+        int is_new = tni_map_put(&parts->readings, part->p.name, &part->file);
+        if (is_new < 0) return TN_E_NOMEM;
+        if (!is_new)
+            return tni_error(TN_E_NAME, "%s: two parts are named \"%s\": want a name for each",
+                             function, part->p.name);
+    }
     return TN_OK;
 }
 
@@ -120,11 +122,6 @@ static tni_staged *stage(const tn_checkpoint_part *p, const tn_list *state)
     return tni_scaler_stage(p->scaler, state);
 }
 
-static bool skips(const void *opt, const char *name)
-{
-    return !tni_optim_reads(opt, name);
-}
-
 /* Whether the part has something to save; also false after a failure. */
 static bool has_state(const tn_checkpoint_part *p, bool *failed)
 {
@@ -134,22 +131,17 @@ static bool has_state(const tn_checkpoint_part *p, bool *failed)
     return now && now->n;
 }
 
-static tn_status read_part(tni_safetensors *file, tni_part *part)
+static tn_status stage_part(const tni_input *in, tni_part *part)
 {
-    char prefix[LONGEST + 2];
-    bool failed = false;
-    snprintf(prefix, sizeof prefix, "%s.", part->p.name);
-    bool wanted = has_state(&part->p, &failed);
-    tni_unread unread = { skips, part->p.optimizer };
-    part->list = failed ? NULL : tni_safetensors_list(file, prefix, unread.reader ? &unread : NULL);
-    if (!part->list) return tni_pending();
-    if (wanted && !part->list->n)
+    bool failed = false, wanted = has_state(&part->p, &failed);
+    if (failed) return tni_pending();
+    if (wanted && !part->file.list->n)
         return tni_error(TN_E_NAME,
-                         "%s: " TNI_PATH ": nothing of %s* is in it, but the part is given here",
-                         file->in.function, file->in.path, prefix);
+                         "%s: " TNI_PATH ": nothing of %s.* is in it, but the part is given here",
+                         in->function, in->path, part->p.name);
     if (part->p.module) return TN_OK;
-    part->staged = stage(&part->p, part->list);
-    return part->staged ? TN_OK : tni_in_file(file->in.function, file->in.path);
+    part->staged = stage(&part->p, part->file.list);
+    return part->staged ? TN_OK : tni_in_file(in->function, in->path);
 }
 
 /* A copy of a list that later loading does not write to; with its versions, so that it can be
@@ -164,14 +156,14 @@ static tn_list *copied(const tn_list *live)
     return copy;
 }
 
-static tn_status load_module(tni_safetensors *file, tni_part *part, bool is_last)
+static tn_status load_module(const tni_input *in, tni_part *part, bool is_last)
 {
     if (!is_last) part->before = copied(tn_state_dict(part->p.module, ""));
     if (!is_last && !part->before) return tni_pending();
-    if (tn_load_state_dict(part->p.module, part->list, (tn_load_options){ 0 }, NULL) == TN_OK)
+    if (tn_load_state_dict(part->p.module, part->file.list, (tn_load_options){ 0 }, NULL) == TN_OK)
         return TN_OK;
     part->before = NULL; /* it has not changed */
-    return tni_in_file(file->in.function, file->in.path);
+    return tni_in_file(in->function, in->path);
 }
 
 static void put_back(const tni_parts *parts)
@@ -189,11 +181,13 @@ static void put_back(const tni_parts *parts)
 
 tn_status tni_parts_load(tni_safetensors *file, tni_parts *parts)
 {
-    tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && i < parts->n; i++) status = read_part(file, &parts->part[i]);
-    if (status == TN_OK) status = tni_grads_read(file, parts);
+    if (tni_map_put(&parts->readings, TNI_GRADS, &parts->grads) < 0) return TN_E_NOMEM;
+    tn_status status = tni_safetensors_read(file, &parts->readings);
+    for (int i = 0; status == TN_OK && i < parts->n; i++)
+        status = stage_part(&file->in, &parts->part[i]);
+    if (status == TN_OK) status = tni_grads_read(&file->in, parts);
     for (int i = parts->n; status == TN_OK && i-- > 0;)
-        if (parts->part[i].p.module) status = load_module(file, &parts->part[i], i == 0);
+        if (parts->part[i].p.module) status = load_module(&file->in, &parts->part[i], i == 0);
     if (status != TN_OK) put_back(parts);
     return status;
 }
@@ -212,5 +206,6 @@ void tni_parts_free(tni_parts *parts)
     for (int i = 0; i < parts->n; i++) tni_staged_discard(parts->part[i].staged);
     tni_room_free(&parts->grad, &parts->grad_capacity, sizeof *parts->grad);
     tni_room_free(&parts->part, &parts->capacity, sizeof *parts->part);
+    tni_map_free(&parts->readings);
     parts->n = 0;
 }

@@ -10,8 +10,8 @@
 
 typedef struct tni_part {
     tn_checkpoint_part p; /* its name and its object */
-    tn_list *list;        /* from the file */
-    tni_staged *staged;   /* from list, unless the object is a module */
+    tni_reading file;     /* what a file holds for it */
+    tni_staged *staged;   /* from its list, unless the object is a module */
     tn_list *before;      /* a module's old values, once it has loaded */
 } tni_part;
 
@@ -19,6 +19,8 @@ typedef struct tni_parts {
     int n;
     tni_part *part;
     size_t capacity;
+    tni_map readings; /* by name: those of the parts, and grads */
+    tni_reading grads;
     /* while loading: the parts' parameters and their new gradients; NULL: none */
     tn_list *leaves;
     tn_tensor **grad;
@@ -35,9 +37,10 @@ tn_status tni_parts_load(tni_safetensors *file, tni_parts *parts);
 void tni_parts_put(tni_parts *parts);
 void tni_parts_free(tni_parts *parts);
 
+#define TNI_GRADS ".grad" /* what their names in a file begin with */
 /* Gradients of the parts' parameters; tni_parts_load calls read, tni_parts_put put. (grads.c) */
 tn_status tni_grads_save(const char *function, const tni_parts *parts, tn_list *list);
-tn_status tni_grads_read(tni_safetensors *file, tni_parts *parts);
+tn_status tni_grads_read(const tni_input *in, tni_parts *parts);
 void tni_grads_put(const tni_parts *parts);
 
 #endif

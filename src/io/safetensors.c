@@ -4,9 +4,9 @@
  * Order of the checks: regular file; header size against the file's and our limit; no NUL in the
  * header; JSON, read once from front to back: metadata strings only; every tensor dtype, shape,
  * data_offsets (other keys are passed over, as the reference does), all integers, sizes multiplied
- * with overflow checks; no name twice; ranges sorted: from 0, no hole, no overlap,
- * to the end of the file; then the metadata about the tensors. Only then is memory for data
- * allocated, and only as much as the file holds.
+ * with overflow checks, no name twice; ranges sorted: from 0, no hole, no overlap, to the end of
+ * the file; then the metadata about the tensors. Only then is memory for data allocated, and only
+ * as much as the file holds.
  *
  * Limits: of tn_set_file_limits; names of 1 to 1,024 bytes; at most 8 axes.
  */
@@ -138,8 +138,12 @@ static tn_status read_entry(tni_safetensors *file, tni_json *j, const char *name
     }
     if (n < N_FIELDS || j->problem)
         return wrong(file, j, "%.64s: want dtype, shape and data_offsets, one is missing", name);
-    tni_bytes_add(&file->entries, &e, sizeof e);
-    return file->entries.failed ? tni_pending() : check_range(file, &e);
+    tn_status status = check_range(file, &e);
+    if (status != TN_OK) return status;
+    int added = tni_names_add(&file->entries, &file->entry, &e, sizeof e);
+    return added > 0 ? TN_OK
+           : added   ? tni_pending()
+                     : bad(file, "two tensors are named %.64s", name);
 }
 
 /* ---- the header as a whole ------------------------------------------------------------------- */
@@ -154,10 +158,11 @@ static tn_status read_metadata(tni_safetensors *file, tni_json *j)
     while (tni_json_next(j, '}') && (pair.key = tni_json_key(j))) {
         pair.value = tni_json_string(j);
         if (!pair.value) return wrong(file, j, "__metadata__: %.64s is not a string", pair.key);
-        tni_bytes_add(&file->pairs, &pair, sizeof pair);
+        int added = tni_names_add(&file->pairs, &file->pair, &pair, sizeof pair);
+        if (!added) return bad(file, "__metadata__: the key %.64s is there twice", pair.key);
+        if (added < 0) return tni_pending();
     }
-    if (j->problem) return tni_safetensors_not_json(file, "the header", j);
-    return file->pairs.failed ? tni_pending() : TN_OK;
+    return j->problem ? tni_safetensors_not_json(file, "the header", j) : TN_OK;
 }
 
 static int by_begin(const void *a, const void *b)
@@ -171,14 +176,15 @@ static int by_begin(const void *a, const void *b)
 /* Ranges must tile the data area; empty tensors may share an offset. */
 static tn_status check_ranges(const tni_safetensors *file)
 {
-    size_t nbytes = (size_t)TNI_MAX(file->n, 1) * sizeof(tni_safetensor *);
+    const int n = file->entries.n;
+    size_t nbytes = (size_t)TNI_MAX(n, 1) * sizeof(tni_safetensor *);
     tni_safetensor **order = tni_alloc(nbytes);
     if (!order) return tni_pending();
-    for (int i = 0; i < file->n; i++) order[i] = &file->entry[i];
-    tni_sort(order, (size_t)file->n, sizeof *order, by_begin);
+    for (int i = 0; i < n; i++) order[i] = &file->entry[i];
+    tni_sort(order, (size_t)n, sizeof *order, by_begin);
     tn_status status = TN_OK;
     int64_t at = 0;
-    for (int i = 0; status == TN_OK && i < file->n; i++) {
+    for (int i = 0; status == TN_OK && i < n; i++) {
         if (order[i]->begin != at)
             status = tni_input_gap(&file->in, order[i]->name, order[i]->begin, at);
         at = order[i]->end;
@@ -190,26 +196,9 @@ static tn_status check_ranges(const tni_safetensors *file)
     return status;
 }
 
-/* Sets the pointers to the complete arrays, and sorts their names. */
-static tn_status check_names(tni_safetensors *file)
-{
-    file->entry = (tni_safetensor *)file->entries.data;
-    file->pair = (tni_pair *)file->pairs.data;
-    file->n = (int)(file->entries.n / sizeof *file->entry);
-    file->n_pairs = (int)(file->pairs.n / sizeof *file->pair);
-    tn_status status = tni_names_make(&file->by_name, file->entry, sizeof *file->entry, file->n);
-    if (status == TN_OK)
-        status = tni_names_make(&file->by_key, file->pair, sizeof *file->pair, file->n_pairs);
-    if (status != TN_OK) return status;
-    const char *twice = tni_names_twice(&file->by_name);
-    if (twice) return bad(file, "two tensors are named %.64s", twice);
-    twice = tni_names_twice(&file->by_key);
-    return twice ? bad(file, "__metadata__: the key %.64s is there twice", twice) : TN_OK;
-}
-
 static tn_status parse_header(tni_safetensors *file)
 {
-    const size_t most = (size_t)tn_get_file_limits().tensors * sizeof *file->entry;
+    const int64_t most = tn_get_file_limits().tensors;
     if (memchr(file->header, 0, file->header_bytes)) return bad(file, "a zero byte in the header");
     tni_json json = tni_json_of(file->header, file->header_bytes), *j = &json;
     if (tni_json_kind(j) != '{') return wrong(file, j, "the header is not an object");
@@ -224,12 +213,11 @@ static tn_status parse_header(tni_safetensors *file)
             status = bad(file,
                          "more than %" PRId64 " tensors: at most so many are read "
                          "(tn_set_file_limits)",
-                         tn_get_file_limits().tensors);
+                         most);
         if (status != TN_OK) return status;
     }
     if (!tni_json_end(j)) return tni_safetensors_not_json(file, "the header", j);
-    status = check_names(file);
-    if (status == TN_OK) status = check_ranges(file);
+    status = check_ranges(file);
     return status == TN_OK ? tni_safetensors_take_up(file) : status;
 }
 
@@ -292,9 +280,10 @@ tn_status tni_safetensors_open(tni_safetensors *file, const char *function, cons
 
 void tni_safetensors_close(tni_safetensors *file)
 {
-    tni_names *const names[] = { &file->by_name, &file->by_key, &file->by_tie, &file->by_path };
-    tni_bytes *const arrays[] = { &file->entries, &file->pairs, &file->ties, &file->versions };
-    for (int i = 0; i < 4; i++) tni_names_free(names[i]), tni_bytes_free(arrays[i]);
+    tni_names_free(&file->entries, &file->entry, sizeof *file->entry);
+    tni_names_free(&file->pairs, &file->pair, sizeof *file->pair);
+    tni_names_free(&file->ties, &file->tie, sizeof *file->tie);
+    tni_names_free(&file->versions, &file->version, sizeof *file->version);
     if (file->header) tni_free(file->header, file->header_bytes);
     tni_input_close(&file->in);
     *file = (tni_safetensors){ .in.fd = -1 };
@@ -321,13 +310,13 @@ tn_tensor *tni_safetensors_tensor(tni_safetensors *file, const tni_safetensor *e
 
 const tni_safetensor *tni_safetensors_find(const tni_safetensors *file, const char *name)
 {
-    int i = tni_names_find(&file->by_name, name);
+    int i = tni_names_find(&file->entries, name);
     return i < 0 ? NULL : &file->entry[i];
 }
 
 const char *tni_safetensors_string(const tni_safetensors *file, const char *key)
 {
-    int i = tni_names_find(&file->by_key, key);
+    int i = tni_names_find(&file->pairs, key);
     return i < 0 ? NULL : file->pair[i].value;
 }
 

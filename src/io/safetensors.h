@@ -37,13 +37,11 @@ typedef struct tni_safetensors {
     int64_t data; /* where the data area begins */
     char *header; /* all names and strings are in it */
     size_t header_bytes;
-    tni_bytes entries, pairs, ties, versions; /* arrays of these, in the order of the header: */
-    int n, n_pairs, n_ties, n_versions;
+    tni_names entries, pairs, ties, versions; /* of these arrays, in the order of the header: */
     tni_safetensor *entry;
     tni_pair *pair; /* of the metadata */
     tni_tie *tie;
     tni_version *version;
-    tni_names by_name, by_key, by_tie, by_path;
 } tni_safetensors;
 
 /* Opens and checks everything but the data. On failure nothing is left open. */
@@ -87,7 +85,7 @@ tn_status tni_safetensors_write(const char *function, const char *path, const tn
 #define TNI_VERSIONS "tenon.versions" /* a JSON object: module path -> state version, where not 1 */
 /* Whether a pair is a tie as written before TNI_TIES existed: { name: stored name }, in a file with
  * TNI_WRITER. Other keys of such a file are not names. */
-bool tni_old_tie(const tni_names *stored, bool checkpoint, const char *key, const char *value);
+bool tni_old_tie(const tni_map *stored, bool checkpoint, const char *key, const char *value);
 /* CRC-32 of the whole file with its own 8 digits as 0; the first pair, so its place is fixed. */
 #define TNI_CHECKSUM "tenon.crc32"
 #define TNI_CHECKSUM_AT (8 + (int64_t)sizeof "{\"__metadata__\":{\"" TNI_CHECKSUM "\":\"" - 1)

@@ -9,6 +9,7 @@
 #include "io/io.h"
 #include "io/json.h"
 #include "nn/module.h"
+#include "optim/optim.h"
 
 #define bad(file, ...) tni_input_bad(&(file)->in, __VA_ARGS__)
 
@@ -21,15 +22,14 @@ bool tni_same_part(const char *a, const char *b)
 }
 
 /* Whether name may be another name of the tensor that is stored as `stored`. */
-static bool can_be_tie(const tni_names *names, bool checkpoint, const char *name,
-                       const char *stored)
+static bool can_be_tie(const tni_map *names, bool checkpoint, const char *name, const char *stored)
 {
     size_t n = strlen(name);
-    return n > 0 && n <= TNI_NAME_LIMIT && tni_names_find(names, name) < 0 &&
-           tni_names_find(names, stored) >= 0 && (!checkpoint || tni_same_part(name, stored));
+    return n > 0 && n <= TNI_NAME_LIMIT && !tni_map_get(names, name) &&
+           tni_map_get(names, stored) && (!checkpoint || tni_same_part(name, stored));
 }
 
-bool tni_old_tie(const tni_names *names, bool checkpoint, const char *key, const char *value)
+bool tni_old_tie(const tni_map *names, bool checkpoint, const char *key, const char *value)
 {
     static const char *const own[] = { TNI_FORMAT, TNI_WRITER, TNI_CHECKPOINT, TNI_VERSIONS,
                                        TNI_CHECKSUM };
@@ -49,10 +49,12 @@ static bool has_old_ties(const tni_safetensors *file)
     return tni_safetensors_string(file, TNI_WRITER) && !tni_safetensors_string(file, TNI_TIES);
 }
 
-static void add_tie(tni_safetensors *file, const char *name, const char *stored)
+static tn_status add_tie(tni_safetensors *file, const char *name, const char *stored)
 {
-    tni_tie tie = { name, tni_names_find(&file->by_name, stored) };
-    tni_bytes_add(&file->ties, &tie, sizeof tie);
+    tni_tie tie = { name, tni_names_find(&file->entries, stored) };
+    int added = tni_names_add(&file->ties, &file->tie, &tie, sizeof tie);
+    if (!added) return bad(file, TNI_TIES ": %.64s is there twice", name);
+    return added > 0 ? TN_OK : tni_pending();
 }
 
 /* A tie is ignored if another program has removed the tensor or stored it in full. */
@@ -66,8 +68,9 @@ static tn_status read_ties(tni_safetensors *file, char *text)
     while (object && tni_json_next(j, '}') && (name = tni_json_key(j))) {
         stored = tni_json_string(j);
         object = stored;
-        if (stored && can_be_tie(&file->by_name, checkpoint, name, stored))
-            add_tie(file, name, stored);
+        if (!stored || !can_be_tie(&file->entries.places, checkpoint, name, stored)) continue;
+        tn_status status = add_tie(file, name, stored);
+        if (status != TN_OK) return status;
     }
     if (object) tni_json_end(j);
     if (j->problem) return tni_safetensors_not_json(file, TNI_TIES, j);
@@ -89,7 +92,9 @@ static tn_status read_versions(tni_safetensors *file, char *text)
         if (version < 1 || version > INT32_MAX)
             return bad(file, TNI_VERSIONS ": %.64s: not a number from 1", v.path);
         v.version = (int)version;
-        tni_bytes_add(&file->versions, &v, sizeof v);
+        int added = tni_names_add(&file->versions, &file->version, &v, sizeof v);
+        if (!added) return bad(file, TNI_VERSIONS ": %.64s is there twice", v.path);
+        if (added < 0) return tni_pending();
     }
     return tni_json_end(j) ? TN_OK : tni_safetensors_not_json(file, TNI_VERSIONS, j);
 }
@@ -101,34 +106,23 @@ tn_status tni_safetensors_take_up(tni_safetensors *file)
     char *versions = (char *)tni_safetensors_string(file, TNI_VERSIONS);
     tn_status status = ties ? read_ties(file, ties) : TN_OK;
     const bool old = has_old_ties(file), checkpoint = is_checkpoint(file);
-    for (int i = 0; old && i < file->n_pairs; i++)
-        if (tni_old_tie(&file->by_name, checkpoint, file->pair[i].key, file->pair[i].value))
-            add_tie(file, file->pair[i].key, file->pair[i].value);
+    for (int i = 0; old && status == TN_OK && i < file->pairs.n; i++) {
+        const tni_pair *pair = &file->pair[i];
+        if (tni_old_tie(&file->entries.places, checkpoint, pair->key, pair->value))
+            status = add_tie(file, pair->key, pair->value);
+    }
     if (status == TN_OK && versions) status = read_versions(file, versions);
     if (status != TN_OK) return status;
-    if (file->ties.failed || file->versions.failed) return tni_pending();
-    file->tie = (tni_tie *)file->ties.data;
-    file->version = (tni_version *)file->versions.data;
-    file->n_ties = (int)(file->ties.n / sizeof *file->tie);
-    file->n_versions = (int)(file->versions.n / sizeof *file->version);
     const int64_t most = tn_get_file_limits().tensors;
-    if (file->n + (int64_t)file->n_ties > most)
+    if (file->entries.n + (int64_t)file->ties.n > most)
         return bad(file,
                    "%d tensors and %d ties: at most %" PRId64 " are read (tn_set_file_limits)",
-                   file->n, file->n_ties, most);
-    if (file->n_versions > most)
+                   file->entries.n, file->ties.n, most);
+    if (file->versions.n > most)
         return bad(file,
                    TNI_VERSIONS " of %d modules: at most %" PRId64 " are read (tn_set_file_limits)",
-                   file->n_versions, most);
-    status = tni_names_make(&file->by_tie, file->tie, sizeof *file->tie, file->n_ties);
-    if (status == TN_OK)
-        status =
-            tni_names_make(&file->by_path, file->version, sizeof *file->version, file->n_versions);
-    if (status != TN_OK) return status;
-    const char *twice = tni_names_twice(&file->by_tie);
-    if (twice) return bad(file, TNI_TIES ": %.64s is there twice", twice);
-    twice = tni_names_twice(&file->by_path);
-    return twice ? bad(file, TNI_VERSIONS ": %.64s is there twice", twice) : TN_OK;
+                   file->versions.n, most);
+    return TN_OK;
 }
 
 /* ---- strings --------------------------------------------------------------------------------- */
@@ -140,12 +134,13 @@ tn_status tni_safetensors_metadata(const tni_safetensors *file, const char *skip
     const size_t length = strlen(skip);
     tni_bytes kept = { 0 };
     *out = (tn_metadata){ 0 };
-    for (int i = 0; i < file->n_pairs; i++) {
+    for (int i = 0; i < file->pairs.n; i++) {
         const char *key = file->pair[i].key;
         if (length && !strncmp(key, skip, length)) continue;
         if (!strcmp(key, TNI_TIES) || !strcmp(key, TNI_VERSIONS) || !strcmp(key, TNI_CHECKSUM))
             continue;
-        if (old && tni_old_tie(&file->by_name, checkpoint, key, file->pair[i].value)) continue;
+        if (old && tni_old_tie(&file->entries.places, checkpoint, key, file->pair[i].value))
+            continue;
         tni_bytes_add(&kept, &file->pair[i], sizeof *file->pair);
     }
     tn_status status = kept.failed ? tni_pending()
@@ -157,73 +152,83 @@ tn_status tni_safetensors_metadata(const tni_safetensors *file, const char *skip
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
+/* The part that a name belongs to (NULL: none that is read); *rest: the name within it. */
+static const tni_reading *part_of(const tni_map *parts, const char *name, const char **rest)
+{
+    const tni_reading *all = tni_map_get(parts, "");
+    const char *dot = strchr(name + (name[0] == '.'), '.'); /* grads.c has names like ".a.b" */
+    size_t n = dot ? (size_t)(dot - name) : strlen(name);
+    *rest = all ? name : name + n + (dot != NULL);
+    return all ? all : tni_map_get_name(parts, name, n);
+}
+
 /* The shape and dtype of a tensor that is not read: one 0, expanded. */
 static tn_tensor *described(const tni_safetensor *e)
 {
     return tn_expand(tn_full_as(TN_SCALAR, 0, e->dtype, tn_cpu()), e->shape);
 }
 
-static tn_status add_tensors(tn_list *list, tni_safetensors *file, const char *prefix,
-                             const tni_unread *unread)
+static tn_status add_tensors(tni_safetensors *file, const tni_map *parts)
 {
-    int n;
-    int *places = tni_names_under(&file->by_name, prefix, &n);
-    tn_status status = places ? TN_OK : tni_pending();
-    for (int i = 0; status == TN_OK && i < n; i++) {
-        const tni_safetensor *e = &file->entry[places[i]];
+    tn_status status = TN_OK;
+    for (int i = 0; status == TN_OK && i < file->entries.n; i++) {
+        const tni_safetensor *e = &file->entry[i];
+        const char *name;
+        const tni_reading *part = part_of(parts, e->name, &name);
+        if (!part || !*name) continue;
         tn_entry entry = { .kind = TN_PARAMETER, .persistent = true };
-        const char *name = e->name + strlen(prefix);
-        bool skipped = unread && unread->skips(unread->reader, name);
+        bool skipped = part->optimizer && !tni_optim_reads(part->optimizer, name);
         entry.tensor = skipped ? described(e) : tni_safetensors_tensor(file, e);
-        status = entry.tensor ? tni_list_push(list, "", "", name, entry) : tni_pending();
+        status = entry.tensor ? tni_list_push(part->list, "", "", name, entry) : tni_pending();
     }
-    tni_places_free(places, n);
     return status;
 }
 
-static tn_status add_ties(tn_list *list, const tni_safetensors *file, const char *prefix)
+static tn_status add_ties(const tni_safetensors *file, const tni_map *parts)
 {
-    const size_t skip = strlen(prefix);
-    int n;
-    int *places = tni_names_under(&file->by_tie, prefix, &n);
-    tn_status status = places ? TN_OK : tni_pending();
-    for (int i = 0; status == TN_OK && i < n; i++) {
-        const tni_tie *tie = &file->tie[places[i]];
-        const char *stored = file->entry[tie->entry].name;
-        if (strncmp(stored, prefix, skip)) continue; /* of another part: never in a checkpoint */
-        tn_entry entry = *tni_list_find(list, stored + skip); /* a copy: the list may move */
-        status = tni_list_push(list, "", "", tie->name + skip, entry);
+    tn_status status = TN_OK;
+    for (int i = 0; status == TN_OK && i < file->ties.n; i++) {
+        const char *name, *stored;
+        const tni_reading *part = part_of(parts, file->tie[i].name, &name);
+        const tni_reading *other = part_of(parts, file->entry[file->tie[i].entry].name, &stored);
+        if (!part || !*name || other != part) continue;      /* never two parts in a checkpoint */
+        tn_entry entry = *tni_list_find(part->list, stored); /* a copy: the list may move */
+        status = tni_list_push(part->list, "", "", name, entry);
     }
-    tni_places_free(places, n);
     return status;
 }
 
-/* Paths begin with the prefix too; the prefix without its dot is the saved module itself. */
-static tn_status add_versions(tn_list *list, const tni_safetensors *file, const char *prefix)
+/* The path of a part's module itself is the part's name. */
+static tn_status add_versions(const tni_safetensors *file, const tni_map *parts)
 {
-    const size_t skip = strlen(prefix);
-    char root[TNI_NAME_LIMIT];
-    snprintf(root, sizeof root, "%.*s", skip ? (int)skip - 1 : 0, prefix);
-    int whole = skip ? tni_names_find(&file->by_path, root) : -1, n;
-    int *places = tni_names_under(&file->by_path, prefix, &n);
-    tn_status status = places ? TN_OK : tni_pending();
-    if (status == TN_OK && whole >= 0)
-        status = tni_list_push_version(list, "", file->version[whole].version);
-    for (int i = 0; status == TN_OK && i < n; i++) {
-        const tni_version *v = &file->version[places[i]];
-        status = tni_list_push_version(list, v->path + skip, v->version);
+    tn_status status = TN_OK;
+    for (int i = 0; status == TN_OK && i < file->versions.n; i++) {
+        const char *path;
+        const tni_reading *part = part_of(parts, file->version[i].path, &path);
+        if (part) status = tni_list_push_version(part->list, path, file->version[i].version);
     }
-    tni_places_free(places, n);
     return status;
 }
 
-tn_list *tni_safetensors_list(tni_safetensors *file, const char *prefix, const tni_unread *unread)
+tn_status tni_safetensors_read(tni_safetensors *file, const tni_map *parts)
 {
-    tn_list *list = tn_list_new();
+    for (size_t i = 0; i < parts->capacity; i++) {
+        tni_reading *part = parts->cell[i].value;
+        if (part && !(part->list = tn_list_new())) return tni_pending();
+    }
     tn_scope scope = tn_scope_begin();
-    tn_status status = list ? add_tensors(list, file, prefix, unread) : tni_pending();
-    if (status == TN_OK) status = add_ties(list, file, prefix);
-    if (status == TN_OK) status = add_versions(list, file, prefix);
+    tn_status status = add_tensors(file, parts);
+    if (status == TN_OK) status = add_ties(file, parts);
+    if (status == TN_OK) status = add_versions(file, parts);
     tn_scope_end(scope);
-    return status == TN_OK ? list : NULL;
+    return status;
+}
+
+tn_list *tni_safetensors_list(tni_safetensors *file, const char *part)
+{
+    tni_reading one = { 0 };
+    tni_map parts = { .names = true };
+    bool read = tni_map_put(&parts, part, &one) > 0 && tni_safetensors_read(file, &parts) == TN_OK;
+    tni_map_free(&parts);
+    return read ? one.list : NULL;
 }

@@ -106,41 +106,37 @@ static tn_status add_pair(pairs *p, const char *key, const char *value)
     return status == TN_OK ? add_string(p->text, p->function, value) : status;
 }
 
-/* Ends an object and makes it the value of a pair of p, which takes over its text. */
-static tn_status add_object(pairs *p, const char *key, pairs *object)
+/* Ends an object, unless it has failed, and makes it the value of a pair of p. Frees its text. */
+static tn_status add_object(pairs *p, const char *key, pairs *object, tn_status status)
 {
-    tni_bytes_add(object->text, object->n ? "}" : "{}", object->n ? 2 : 3); /* with a zero */
-    tn_status status = object->text->failed ? tni_pending() : add_pair(p, key, object->text->data);
-    tni_bytes_free(object->text);
+    tni_bytes *text = object->text;
+    tni_bytes_add(text, object->n ? "}" : "{}", object->n ? 2 : 3); /* with a zero */
+    if (status == TN_OK && text->failed) status = tni_pending();
+    if (status == TN_OK) status = add_pair(p, key, text->data);
+    tni_bytes_free(text);
     return status;
 }
 
 static tn_status add_versions(pairs *p, const tn_list *list)
 {
-    tni_bytes text = { 0 };
-    pairs object = { .text = &text, .function = p->function };
+    pairs object = { .text = &(tni_bytes){ 0 }, .function = p->function };
     tn_status status = TN_OK;
     for (int i = -1, v; status == TN_OK && (v = tni_list_next_version(list, &i)) != 0;) {
         if (v == 1) continue;
         status = add_key(&object, tni_list_path(list, i));
-        tni_bytes_printf(&text, "%d", v);
+        tni_bytes_printf(object.text, "%d", v);
     }
-    if (status == TN_OK && object.n) status = add_object(p, TNI_VERSIONS, &object);
-    tni_bytes_free(&text);
-    return status;
+    return object.n ? add_object(p, TNI_VERSIONS, &object, status) : status;
 }
 
 /* Items by name. */
 static tn_status add_ties(pairs *p, const item *items, int n)
 {
-    tni_bytes text = { 0 };
-    pairs object = { .text = &text, .function = p->function };
+    pairs object = { .text = &(tni_bytes){ 0 }, .function = p->function };
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < n; i++)
         if (is_tie(&items[i])) status = add_pair(&object, items[i].name, items[i].stored);
-    if (status == TN_OK) status = add_object(p, TNI_TIES, &object);
-    tni_bytes_free(&text);
-    return status;
+    return add_object(p, TNI_TIES, &object, status);
 }
 
 static bool has_key(const tn_metadata *m, const char *key)
@@ -159,37 +155,40 @@ static bool own_key(const tni_writing *o, const char *key)
 
 /* The caller's pairs, whose keys must not be ours. *tie_like: one would be read as a tie if the
  * file did not list the ties. */
-static tn_status check_pairs(const pairs *p, const tni_names *stored, const tni_writing *o,
+static tn_status check_pairs(const pairs *p, const tni_map *stored, const tni_writing *o,
                              bool *tie_like)
 {
     const tn_metadata *m = o->metadata;
     const bool checkpoint = has_key(o->own, TNI_CHECKPOINT);
-    if (!m) return TN_OK;
-    tni_names keys;
-    tn_status status = tni_names_make(&keys, m->key, sizeof *m->key, m->n);
-    if (status != TN_OK) return status;
-    const char *twice = tni_names_twice(&keys);
-    tni_names_free(&keys);
-    if (twice)
-        return tni_error(TN_E_NAME, "%s: metadata key %s is given twice", p->function, twice);
-    for (int i = 0; i < m->n; i++) {
-        if (own_key(o, m->key[i]))
-            return tni_error(TN_E_NAME, "%s: metadata key %s is the library's own", p->function,
-                             m->key[i]);
+    tni_map keys = { .names = true };
+    tn_status status = TN_OK;
+    for (int i = 0; status == TN_OK && m && i < m->n; i++) {
+        int is_new = tni_map_put(&keys, m->key[i], (void *)m);
+        if (is_new < 0)
+            status = tni_pending();
+        else if (!is_new)
+            status =
+                tni_error(TN_E_NAME, "%s: metadata key %s is given twice", p->function, m->key[i]);
+        else if (own_key(o, m->key[i]))
+            status = tni_error(TN_E_NAME, "%s: metadata key %s is the library's own", p->function,
+                               m->key[i]);
         *tie_like = *tie_like || tni_old_tie(stored, checkpoint, m->key[i], m->value[i]);
     }
-    return TN_OK;
+    tni_map_free(&keys);
+    return status;
 }
 
 /* Items by name. */
 static tn_status add_metadata(pairs *p, const item *items, int n, const tni_writing *o)
 {
     const tn_metadata *m = o->metadata;
-    tni_names names;
+    tni_map names = { .names = true };
     bool ties = false;
-    tn_status status = tni_names_make(&names, items, sizeof *items, n);
+    tn_status status = TN_OK;
+    for (int i = 0; m && m->n && status == TN_OK && i < n; i++)
+        if (tni_map_put(&names, items[i].name, (void *)items) < 0) status = tni_pending();
     if (status == TN_OK) status = check_pairs(p, &names, o, &ties);
-    tni_names_free(&names);
+    tni_map_free(&names);
     for (int i = 0; status == TN_OK && o->own && i < o->own->n; i++)
         status = add_pair(p, o->own->key[i], o->own->value[i]);
     for (int i = 0; i < n; i++) ties = ties || is_tie(&items[i]);

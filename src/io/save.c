@@ -72,7 +72,7 @@ static tn_list *load_safetensors(const char *function, const char *path, tn_meta
 {
     tni_safetensors file;
     if (tni_safetensors_open(&file, function, path) != TN_OK) return NULL;
-    tn_list *list = tni_safetensors_list(&file, "", NULL);
+    tn_list *list = tni_safetensors_list(&file, "");
     if (list && metadata && tni_safetensors_metadata(&file, "", metadata) != TN_OK) list = NULL;
     tni_safetensors_close(&file);
     return list;

@@ -57,46 +57,7 @@ static tn_status copy_struct(tn_module *m, const char *path, void *user)
     return TN_OK;
 }
 
-static tn_status copy_tensor(const copier *c, tn_module *copy, tni_slot *slot, tn_tensor *from)
-{
-    if (tni_none(from)) {
-        tni_slot_put(copy, slot, TN_NONE);
-        return TN_OK;
-    }
-    tn_tensor *t = tni_stage_get(&c->stage, from);
-    tn_status status = from->name ? tn_set_name(t, from->name) : TN_OK;
-    if (status == TN_OK) status = tn_set_requires_grad(t, from->requires_grad && !from->node);
-    if (status == TN_OK) tni_slot_put(copy, slot, t);
-    return status;
-}
-
-static tn_status copy_slots(tn_module *m, const char *path, void *user)
-{
-    const copier *c = user;
-    tn_module *copy = tni_map_get(&c->copy, m);
-    (void)path;
-    for (int i = 0; i < m->state->n; i++) {
-        const tni_slot *from = &m->state->slot[i];
-        tni_slot *slot = tni_slot_add(copy, from->name, from->kind, from->field);
-        if (!slot) return TN_E_NOMEM;
-        slot->persistence = from->persistence;
-        slot->frozen = from->frozen;
-        slot->since = from->since;
-        slot->since_value = from->since_value;
-        slot->thaw = from->thaw;
-        if (from->kind == TNI_CHILD) {
-            bool absent = tni_no_module(from->child);
-            tni_slot_put_child(copy, slot,
-                               absent ? TN_NO_MODULE : tni_map_get(&c->copy, from->child));
-        } else {
-            tn_status status = copy_tensor(c, copy, slot, from->tensor);
-            if (status != TN_OK) return status;
-        }
-    }
-    return TN_OK;
-}
-
-/* ---- fields without a slot ------------------------------------------------------------------- */
+/* ---- slots, and their regions ---------------------------------------------------------------- */
 
 static tn_status add(copier *c, const void *from, size_t n, const void *to, const char *what)
 {
@@ -108,7 +69,6 @@ static tn_status add(copier *c, const void *from, size_t n, const void *to, cons
 
 static tn_status add_tensor(copier *c, const tn_tensor *t)
 {
-    if (tni_none(t)) return TN_OK;
     const tn_tensor *copy = tni_stage_get(&c->stage, t), *grad = t->gm ? t->gm->grad : NULL;
     const tni_storage *elements = t->storage;
     tn_status status = add(c, t, sizeof *t, copy, "a tensor");
@@ -119,19 +79,48 @@ static tn_status add_tensor(copier *c, const tn_tensor *t)
     return add(c, elements->data, elements->nbytes, NULL, "the elements of a tensor");
 }
 
-static tn_status add_regions(tn_module *m, const char *path, void *user)
+static tn_status copy_tensor(const copier *c, tn_module *copy, tni_slot *slot, tn_tensor *from)
+{
+    tn_tensor *t = tni_stage_get(&c->stage, from);
+    tn_status status = from->name && !t->name ? tn_set_name(t, from->name) : TN_OK;
+    if (status == TN_OK) status = tn_set_requires_grad(t, from->requires_grad && !from->node);
+    if (status == TN_OK) tni_slot_put(copy, slot, t);
+    return status;
+}
+
+static tn_status copy_slot(copier *c, tn_module *copy, const tni_slot *from)
+{
+    tni_slot *slot = tni_slot_add(copy, from->name, from->kind, from->field);
+    if (!slot) return TN_E_NOMEM;
+    slot->persistence = from->persistence;
+    slot->frozen = from->frozen;
+    slot->since = from->since;
+    slot->since_value = from->since_value;
+    slot->thaw = from->thaw;
+    tn_status status = add(c, from->name, strlen(from->name) + 1, slot->name, "a name");
+    bool child = from->kind == TNI_CHILD;
+    if (status != TN_OK || (child ? tni_no_module(from->child) : tni_none(from->tensor)))
+        return status; /* a new slot is empty */
+    if (child) {
+        tni_slot_put_child(copy, slot, tni_map_get(&c->copy, from->child));
+        return TN_OK;
+    }
+    status = copy_tensor(c, copy, slot, from->tensor);
+    return status == TN_OK ? add_tensor(c, from->tensor) : status;
+}
+
+static tn_status copy_slots(tn_module *m, const char *path, void *user)
 {
     copier *c = user;
     tn_module *copy = tni_map_get(&c->copy, m);
     tn_status status = add(c, m, m->type->size, copy, "a module");
     (void)path;
-    for (int i = 0; status == TN_OK && i < m->state->n; i++) {
-        const tni_slot *slot = &m->state->slot[i];
-        status = add(c, slot->name, strlen(slot->name) + 1, copy->state->slot[i].name, "a name");
-        if (status == TN_OK && slot->kind != TNI_CHILD) status = add_tensor(c, slot->tensor);
-    }
+    for (int i = 0; status == TN_OK && i < m->state->n; i++)
+        status = copy_slot(c, copy, &m->state->slot[i]);
     return status;
 }
+
+/* ---- fields without a slot ------------------------------------------------------------------- */
 
 /* If a buffer of the tree is also a gradient, the buffer is found. */
 static int by_address(const void *a, const void *b)
@@ -180,7 +169,6 @@ tn_module *tn_module_clone(tn_module *m)
     tn_status status = scope.depth < 0 ? TN_E_NOMEM : tni_walk(m, TNI_ONCE, copy_struct, NULL, &c);
     TN_NO_GRAD if (status == TN_OK) status = tni_stage_convert(&c.stage);
     if (status == TN_OK) status = tni_walk(m, TNI_ONCE, copy_slots, NULL, &c);
-    if (status == TN_OK) status = tni_walk(m, TNI_ONCE, add_regions, NULL, &c);
     if (status == TN_OK) {
         tni_sort(c.region, c.n, sizeof *c.region, by_address);
         status = tni_walk(m, TNI_ONCE, NULL, complete, &c);

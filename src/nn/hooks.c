@@ -111,25 +111,16 @@ static tn_status judge(const tn_module *m, const char *what, tn_status status, i
     return TN_OK;
 }
 
-tn_status tni_run_state_hooks(tn_module *m, tni_hook_kind kind, tn_list *state, const char *prefix)
+tn_status tni_run_list_hooks(tn_module *m, tni_hook_kind kind, tn_list *list, const char *prefix,
+                             tn_list *unexpected)
 {
+    const bool post = kind == TNI_HOOK_LOAD_POST;
     tn_status status = TN_OK;
     tn_module_keep(m);
     for (hook_run r = run_of(m, kind); status == TN_OK && next(&r);) {
-        tn_state_dict_hook call = (tn_state_dict_hook)r.hook.call;
-        status = judge(m, "state", call(m, state, prefix, r.hook.user), 0, NULL);
-    }
-    tn_module_drop(m);
-    return status;
-}
-
-tn_status tni_run_load_post_hooks(tn_module *m, tn_list *missing, tn_list *unexpected)
-{
-    tn_status status = TN_OK;
-    tn_module_keep(m);
-    for (hook_run r = run_of(m, TNI_HOOK_LOAD_POST); status == TN_OK && next(&r);) {
-        tn_load_post_hook call = (tn_load_post_hook)r.hook.call;
-        status = judge(m, "load", call(m, missing, unexpected, r.hook.user), 0, NULL);
+        status = post ? ((tn_load_post_hook)r.hook.call)(m, list, unexpected, r.hook.user)
+                      : ((tn_state_dict_hook)r.hook.call)(m, list, prefix, r.hook.user);
+        status = judge(m, post ? "load" : "state", status, 0, NULL);
     }
     tn_module_drop(m);
     return status;
@@ -328,22 +319,17 @@ static tn_status pass_gate(passage *p, bool inner, int n, tn_tensor **tensor)
 
 /* ---- a call with hooks ----------------------------------------------------------------------- */
 
-static tn_status run_pre(tn_module *m, int n, tn_tensor **in)
+/* The hooks before forward, or those after it. */
+static tn_status run_forward_hooks(tn_module *m, bool before, int n_in, tn_tensor **in, int n_out,
+                                   tn_tensor **out)
 {
     tn_status status = TN_OK;
-    for (hook_run r = run_of(m, TNI_HOOK_FORWARD_PRE); status == TN_OK && next(&r);) {
-        tn_forward_pre_hook call = (tn_forward_pre_hook)r.hook.call;
-        status = judge(m, "forward pre-", call(m, n, in, r.hook.user), n, in);
-    }
-    return status;
-}
-
-static tn_status run_post(tn_module *m, int n_in, tn_tensor *const *in, int n, tn_tensor **out)
-{
-    tn_status status = TN_OK;
-    for (hook_run r = run_of(m, TNI_HOOK_FORWARD); status == TN_OK && next(&r);) {
-        tn_forward_hook call = (tn_forward_hook)r.hook.call;
-        status = judge(m, "forward", call(m, n_in, in, n, out, r.hook.user), n, out);
+    hook_run r = run_of(m, before ? TNI_HOOK_FORWARD_PRE : TNI_HOOK_FORWARD);
+    while (status == TN_OK && next(&r)) {
+        status = before ? ((tn_forward_pre_hook)r.hook.call)(m, n_in, in, r.hook.user)
+                        : ((tn_forward_hook)r.hook.call)(m, n_in, in, n_out, out, r.hook.user);
+        status = before ? judge(m, "forward pre-", status, n_in, in)
+                        : judge(m, "forward", status, n_out, out);
     }
     return status;
 }
@@ -356,14 +342,14 @@ tn_status tni_hooked_call(tn_module *m, int n_in, tn_tensor *const *in, int n_ou
                          m->type->name, n_in, n_out, MOST_TENSORS);
     tn_tensor *seen[MOST_TENSORS];
     for (int i = 0; i < n_in; i++) seen[i] = in[i];
-    tn_status status = run_pre(m, n_in, seen);
+    tn_status status = run_forward_hooks(m, true, n_in, seen, n_out, out);
     passage *p = NULL;
     if (status == TN_OK && tn_grad_enabled() && tni_has_hook(m, TNI_HOOK_BACKWARD)) {
         p = passage_new(m->state->hooks, n_in, n_out);
         status = p ? pass_gate(p, true, n_in, seen) : TN_E_NOMEM;
     }
     if (status == TN_OK) status = forward(m, n_in, seen, n_out, out);
-    if (status == TN_OK) status = run_post(m, n_in, seen, n_out, out);
+    if (status == TN_OK) status = run_forward_hooks(m, false, n_in, seen, n_out, out);
     if (status == TN_OK && p) status = pass_gate(p, false, n_out, out);
     passage_drop(p);
     return status;

@@ -239,13 +239,18 @@ static tn_status draw(tn_tensor *t, bool uniform, double deviation)
     return uniform ? tn_init_uniform(t, -bound, bound) : tn_init_normal(t, 0, deviation);
 }
 
+static tn_status fans(const char *function, const tn_tensor *t, int64_t *fan_in, int64_t *fan_out)
+{
+    tn_status status = check(function, t);
+    return status == TN_OK ? tn_init_fans(t, fan_in, fan_out) : status;
+}
+
 /* The deviation is gain sqrt(2 / (fan_in + fan_out)). */
 static tn_status xavier(const char *function, tn_tensor *t, double gain, bool uniform)
 {
     TNI_HOLD_TRAPS;
     int64_t fan_in = 0, fan_out = 0;
-    tn_status status = check(function, t);
-    if (status == TN_OK) status = tn_init_fans(t, &fan_in, &fan_out);
+    tn_status status = fans(function, t, &fan_in, &fan_out);
     if (status != TN_OK) return status;
     if (!isfinite(gain))
         return tni_error(TN_E_INVALID, "%s: gain %g: want a finite number", function, gain);
@@ -268,8 +273,7 @@ static tn_status kaiming(const char *function, tn_tensor *t, double slope, bool 
 {
     TNI_HOLD_TRAPS;
     int64_t fan_in = 0, fan_out = 0;
-    tn_status status = check(function, t);
-    if (status == TN_OK) status = tn_init_fans(t, &fan_in, &fan_out);
+    tn_status status = fans(function, t, &fan_in, &fan_out);
     if (status != TN_OK) return status;
     double gain = tn_init_gain(nl, slope);
     if (isnan(gain))

@@ -183,6 +183,12 @@ const tn_entry *tni_list_find(const tn_list *list, const char *name)
     return tni_named_find(&b->named, &list->entry, list->n, name, strlen(name));
 }
 
+static tn_status add(tn_list *list, const char *name, tn_tensor *t)
+{
+    return tni_list_push(list, "", "", name,
+                         (tn_entry){ .tensor = t, .kind = TN_PARAMETER, .persistent = true });
+}
+
 tn_status tn_list_add(tn_list *list, const char *name, tn_tensor *t)
 {
     if (!list) return tni_poison("tn_list_add", "the list");
@@ -197,8 +203,7 @@ tn_status tn_list_add(tn_list *list, const char *name, tn_tensor *t)
                          "tn_list_add: \"%s\" is in the list already (%s): want another name for "
                          "%s",
                          name, tni_text(tni_list_find(list, name)->tensor), tni_text(t));
-    return tni_list_push(list, "", "", name,
-                         (tn_entry){ .tensor = t, .kind = TN_PARAMETER, .persistent = true });
+    return add(list, name, t);
 }
 
 static tn_status no_name(const char *function, const tn_list *list, const char *name)
@@ -219,9 +224,7 @@ tn_status tn_list_set(tn_list *list, const char *name, tn_tensor *t)
         return tni_error(TN_E_INVALID, "tn_list_set: the name is %s: want one that is not empty",
                          name ? "empty" : "NULL");
     tn_entry *e = (tn_entry *)tni_list_find(list, name);
-    if (!e)
-        return tni_list_push(list, "", "", name,
-                             (tn_entry){ .tensor = t, .kind = TN_PARAMETER, .persistent = true });
+    if (!e) return add(list, name, t);
     tn_tensor *old = e->tensor;
     e->tensor = tn_keep(t);
     tn_drop(old);
@@ -261,35 +264,27 @@ tn_list *tni_list_copy(const tn_list *list)
 tn_list *tn_list_concat(tn_list *a, tn_list *b)
 {
     if (!a || !b) return tni_poisoned("tn_list_concat", a ? "b" : "a");
-    tn_list *joined = tn_list_new();
-    const tn_list *parts[] = { a, b };
-    for (int k = 0; joined && k < 2; k++) {
-        for (int i = 0; i < parts[k]->n; i++) {
-            const tn_entry *e = &parts[k]->entry[i];
-            const tn_entry *other = k ? tni_list_find(a, e->name) : NULL;
-            if (other)
-                return tni_fail(TN_E_NAME,
-                                "tn_list_concat: both lists have \"%s\": %s of %s and %s of %s: "
-                                "want different names (tn_named_parameters takes a prefix)",
-                                e->name, tni_shape_text(&other->tensor->shape),
-                                other->owner ? other->owner->type->name : "the first",
-                                tni_shape_text(&e->tensor->shape),
-                                e->owner ? e->owner->type->name : "the second");
-            if (tni_list_push(joined, "", "", e->name, *e) != TN_OK) return NULL;
-        }
+    tn_list *joined = tni_list_copy(a);
+    for (int i = 0; joined && i < b->n; i++) {
+        const tn_entry *e = &b->entry[i], *other = tni_list_find(a, e->name);
+        if (other)
+            return tni_fail(TN_E_NAME,
+                            "tn_list_concat: both lists have \"%s\": %s of %s and %s of %s: want "
+                            "different names (tn_named_parameters takes a prefix)",
+                            e->name, tni_shape_text(&other->tensor->shape),
+                            other->owner ? other->owner->type->name : "the first",
+                            tni_shape_text(&e->tensor->shape),
+                            e->owner ? e->owner->type->name : "the second");
+        if (tni_list_push(joined, "", "", e->name, *e) != TN_OK) return NULL;
     }
-    if (joined && (copy_versions(joined, a) != TN_OK || copy_versions(joined, b) != TN_OK))
-        return NULL;
-    return joined;
+    return joined && copy_versions(joined, b) == TN_OK ? joined : NULL;
 }
 
 tn_tensor *tn_list_get(const tn_list *list, const char *name)
 {
     if (!list) return tni_poisoned("tn_list_get", "the list");
     const tn_entry *e = name ? tni_list_find(list, name) : NULL;
-    return e ? e->tensor
-             : tni_fail(TN_E_NAME, "tn_list_get: \"%s\": not among the %d entries",
-                        name ? name : "(NULL)", list->n);
+    return e ? e->tensor : (no_name("tn_list_get", list, name), NULL);
 }
 
 /* ---- lists of a model ------------------------------------------------------------------------ */
@@ -351,11 +346,11 @@ static tn_status collect_state(collector *c, tn_module *m, const char *path)
     char *prefix = tni_alloc(n);
     if (!prefix) return TN_E_NOMEM;
     snprintf(prefix, n, "%s%s%s", c->o.prefix, shown, shown[0] ? "." : "");
-    if (hooked) status = tni_run_state_hooks(m, TNI_HOOK_STATE_DICT, c->list, prefix);
+    if (hooked) status = tni_run_list_hooks(m, TNI_HOOK_STATE_DICT, c->list, prefix, NULL);
     int at = status == TN_OK ? record_of(c, path, prefix) : -1;
     tni_free(prefix, n);
     if (status != TN_OK || at < 0) return status != TN_OK ? status : TN_E_NOMEM;
-    ((block *)c->list)->modules[at].version = tni_state_version(m);
+    ((block *)c->list)->modules[at].version = m->type->state_version ? m->type->state_version : 1;
     c->at = at;
     c->depth++;
     return TN_OK;

@@ -18,11 +18,6 @@ enum { LINE = 64 }; /* alignment of allocations: no two modules share 64 bytes *
 static pthread_mutex_t *const lock = &tni_locks[TNI_LOCK_MODULES];
 static tni_map live;
 
-static const void *line_of(const void *address)
-{
-    return (const char *)address - (uintptr_t)address % LINE;
-}
-
 static void leave_table(const tn_module *m)
 {
     pthread_mutex_lock(lock);
@@ -52,7 +47,7 @@ bool tni_module_contains(const tn_module *m, const void *address)
 tn_module *tni_module_at(const void *address)
 {
     pthread_mutex_lock(lock);
-    tn_module *m = tni_map_get(&live, line_of(address));
+    tn_module *m = tni_map_get(&live, (const char *)address - (uintptr_t)address % LINE);
     pthread_mutex_unlock(lock);
     return m && tni_module_contains(m, address) ? m : NULL;
 }
@@ -98,12 +93,6 @@ void *tn_module_new(const tn_module_type *type)
     return m;
 }
 
-/* The construction's first error is the useful one; later ones may have overwritten it. */
-static void restore_message(const tni_building *b)
-{
-    if (b->first.status != TN_OK) tni_error_restore(&b->first);
-}
-
 tn_module *tn_module_done(tn_module *m)
 {
     if (!m) return NULL;
@@ -117,7 +106,8 @@ tn_module *tn_module_done(tn_module *m)
     tn_scope_end(b->scope);
     if (failed) {
         tn_module_drop(m);
-        restore_message(b);
+        /* the first error is the useful one; later ones may have overwritten it */
+        if (b->first.status != TN_OK) tni_error_restore(&b->first);
     }
     tni_free(b, sizeof *b);
     return failed ? NULL : m;

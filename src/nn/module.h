@@ -69,13 +69,25 @@ static inline bool tni_no_module(const tn_module *m)
 }
 /* The slot with a name of n bytes; NULL (no message) if there is none. */
 tni_slot *tni_slot_find(const tn_module *m, const char *name, size_t n);
+/* The same for the last part of a full name. */
+static inline tni_slot *tni_slot_of(const tn_module *m, const char *full_name)
+{
+    const char *dot = strrchr(full_name, '.'), *name = dot ? dot + 1 : full_name;
+    return tni_slot_find(m, name, strlen(name));
+}
+/* The tensor of the slot with that name; NULL (no message) if there is none. */
+static inline tn_tensor *tni_slot_tensor(const tn_module *m, const char *name)
+{
+    const tni_slot *slot = tni_slot_find(m, name, strlen(name));
+    return slot ? slot->tensor : NULL;
+}
 /* The slot whose field is at that offset; NULL (no message) if there is none. */
 tni_slot *tni_slot_at(const tn_module *m, size_t field);
 /* Appends a slot with name and field set and the rest absent; NULL + message. */
 tni_slot *tni_slot_add(tn_module *m, const char *name, tni_slot_kind kind, size_t field);
 /* Removes a slot that is empty already. */
 void tni_slot_remove(tn_module *m, tni_slot *slot);
-/* Gives the slot another field. */
+/* Gives the slot another field; 0: it keeps the one that it has. */
 void tni_slot_move_field(tn_module *m, tni_slot *slot, size_t field);
 /* Swaps type, struct, slots and mode of two modules with structs of equal size. Hooks and addresses
  * stay: a pointer to one module now reaches the contents of the other. Cannot fail. */
@@ -165,9 +177,10 @@ typedef tn_status (*tni_forward)(tn_module *m, int n_in, tn_tensor *const *in, i
 tn_status tni_hooked_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
                           tni_forward forward);
 bool tni_has_hook(const tn_module *m, tni_hook_kind kind);
-/* Runs the state dict or pre-load hooks; prefix: the beginning of m's names. */
-tn_status tni_run_state_hooks(tn_module *m, tni_hook_kind kind, tn_list *state, const char *prefix);
-tn_status tni_run_load_post_hooks(tn_module *m, tn_list *missing, tn_list *unexpected);
+/* Runs the state dict or pre-load hooks (list: the state, prefix: the beginning of m's names), or
+ * the post-load ones (list: the missing names). */
+tn_status tni_run_list_hooks(tn_module *m, tni_hook_kind kind, tn_list *list, const char *prefix,
+                             tn_list *unexpected);
 /* Removes all hooks of m, even while they are being run. */
 void tni_hooks_clear(tn_module *m);
 /* Call it when the module is freed: the hooks are freed once no graph refers to them. NULL is
@@ -219,10 +232,6 @@ tn_list *tni_slot_list(tn_module *m);
 
 /* The name of extra state within its module. */
 #define TNI_EXTRA_STATE "_extra_state"
-static inline int tni_state_version(const tn_module *m)
-{
-    return m->type->state_version ? m->type->state_version : 1;
-}
 
 /* ---- move.c ---------------------------------------------------------------------------------- */
 

@@ -146,17 +146,6 @@ static tn_status put(tn_module *m, tni_slot *slot, tn_tensor *t)
     return TN_OK;
 }
 
-/* Clears a slot's old field when another one (or none) takes over, so that it cannot dangle. */
-static void move_field(tn_module *m, tni_slot *slot, size_t field)
-{
-    if (!field || slot->field == field) return;
-    tni_slot absent = {
-        .kind = slot->kind, .field = slot->field, .tensor = TN_NONE, .child = TN_NO_MODULE
-    };
-    tni_slot_sync(m, &absent);
-    tni_slot_move_field(m, slot, field);
-}
-
 static tn_status register_tensor(const char *function, tn_module *m, const tni_slot *like,
                                  tn_tensor **field, tn_tensor *t)
 {
@@ -180,8 +169,7 @@ static tn_status register_tensor(const char *function, tn_module *m, const tni_s
     slot->frozen = like->frozen;
     status = put(m, slot, t);
     if (status == TN_OK) {
-        move_field(m, slot, offset);
-        tni_slot_sync(m, slot);
+        tni_slot_move_field(m, slot, offset);
     } else if (is_new) {
         tni_slot_remove(m, slot);
     } else {
@@ -263,8 +251,7 @@ static tn_status register_module(tn_module *m, const char *name, tn_module **fie
     if (!slot) slot = tni_slot_add(m, name, TNI_CHILD, offset);
     if (!slot) return note(m, TN_E_NOMEM);
     tn_module *old = tni_slot_put_child(m, slot, child);
-    move_field(m, slot, offset);
-    tni_slot_sync(m, slot);
+    tni_slot_move_field(m, slot, offset);
     tn_module_drop(old);
     return TN_OK;
 }
@@ -353,7 +340,7 @@ tn_status tni_slot_assign(const char *function, tn_module *m, tni_slot *slot, tn
 tn_status tn_assign(tn_tensor **field, tn_tensor *t)
 {
     if (!field) return tni_poison("tn_assign", "field");
-    tn_module *m = tni_calling_at(field);
+    tn_module *m = tni_calling_at(field); /* without the lock of all modules */
     if (!m) m = tni_module_at(field);
     tni_slot *slot = m ? tni_slot_at(m, (size_t)((uintptr_t)field - (uintptr_t)m)) : NULL;
     if (slot) return tni_slot_assign("tn_assign", m, slot, t);

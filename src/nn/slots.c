@@ -68,13 +68,6 @@ void tni_slot_remove(tn_module *m, tni_slot *slot)
     tni_named_remove(&s->named, &s->slot, &s->n, slot);
 }
 
-void tni_slot_move_field(tn_module *m, tni_slot *slot, size_t field)
-{
-    tni_map_remove(&m->state->fields, as_key(slot->field));
-    slot->field = field;
-    enter_field(m->state, slot);
-}
-
 void tni_slots_free(tn_module *m)
 {
     tni_map_free(&m->state->fields);
@@ -117,6 +110,19 @@ void tni_slot_sync(tn_module *m, const tni_slot *slot)
         memcpy(field, &slot->child, sizeof slot->child);
     else
         memcpy(field, &slot->tensor, sizeof slot->tensor);
+}
+
+void tni_slot_move_field(tn_module *m, tni_slot *slot, size_t field)
+{
+    if (!field || slot->field == field) return;
+    tni_slot absent = *slot; /* so that the old field cannot dangle */
+    absent.tensor = TN_NONE;
+    absent.child = TN_NO_MODULE;
+    tni_slot_sync(m, &absent);
+    tni_map_remove(&m->state->fields, as_key(slot->field));
+    slot->field = field;
+    enter_field(m->state, slot);
+    tni_slot_sync(m, slot);
 }
 
 /* The marks that tell parameters and buffers from other tensors. */

@@ -30,6 +30,11 @@ static void add_text(line *l, const char *separator, const char *format, ...)
     if (l->n >= room) strcat(l->text, "...");
 }
 
+/* What the report lists, each with its title. */
+enum { MISSING, UNEXPECTED, SHAPES, DTYPES, CAST, TIED, LINES };
+static const char *const title[LINES] = { "missing: ",     "unexpected: ", "mismatched:\n",
+                                          "mismatched:\n", "cast: ",       "tied: " };
+
 /* One copy to make: into the tensor of an entry of the model, from source (TN_NONE: fill with
  * value); when assigning, source takes the tensor's place. */
 typedef struct step {
@@ -51,14 +56,12 @@ typedef struct plan {
     bool may_fail_late;  /* hooks or extra state follow the copies */
     bool on_gpu;         /* a copy may fail */
     tni_map place, back; /* assigning: target -> source, source -> target */
-    line mismatched, wrong_dtype, cast, tied;
+    line line[LINES];
 } plan;
 
 static tni_slot *slot_of(const tn_entry *e)
 {
-    const char *dot = strrchr(e->name, '.');
-    const char *name = dot ? dot + 1 : e->name;
-    return tni_slot_find(e->owner, name, strlen(name));
+    return tni_slot_of(e->owner, e->name);
 }
 
 /* Equal shapes; a 0-d tensor also takes shape [1]. Source: PyTorch 2.x */
@@ -73,20 +76,20 @@ static void compare(plan *p, const tn_entry *e, tn_tensor *source)
 {
     tn_tensor *t = e->tensor;
     if (!shape_fits(t, source)) {
-        add_text(&p->mismatched, "\n", "  size mismatch for %s: the list has %s, the model %s",
+        add_text(&p->line[SHAPES], "\n", "  size mismatch for %s: the list has %s, the model %s",
                  e->name, tni_shape_text(&source->shape), tni_shape_text(&t->shape));
         return;
     }
     if (t->dtype != source->dtype && !p->options.assign) {
         bool floats = tn_dtype_is_float(t->dtype) && tn_dtype_is_float(source->dtype);
         if (!floats || !p->options.cast) {
-            add_text(&p->wrong_dtype, "\n",
+            add_text(&p->line[DTYPES], "\n",
                      "  dtype mismatch for %s: the list has %s, the model %s%s", e->name,
                      tn_dtype_name(source->dtype), tn_dtype_name(t->dtype),
                      floats ? " (the option cast converts)" : "");
             return;
         }
-        add_text(&p->cast, ", ", "%s (%s to %s)", e->name, tn_dtype_name(source->dtype),
+        add_text(&p->line[CAST], ", ", "%s (%s to %s)", e->name, tn_dtype_name(source->dtype),
                  tn_dtype_name(t->dtype));
     }
     p->steps[p->n++] = (step){ e, t, source, 0, NULL };
@@ -116,7 +119,7 @@ static tn_status compare_all(plan *p)
         if (from)
             compare(p, e, from->tensor);
         else if (tni_map_get(&given, e->tensor)) /* under another name of a tied tensor */
-            add_text(&p->tied, ", ", "\"%s\"", e->name);
+            add_text(&p->line[TIED], ", ", "\"%s\"", e->name);
         else if (slot_of(e)->since > version_of(p, e))
             p->steps[p->n++] = (step){ e, e->tensor, TN_NONE, slot_of(e)->since_value, NULL };
         else
@@ -129,59 +132,50 @@ static tn_status compare_all(plan *p)
     return status;
 }
 
-static void join_names(line *l, const tn_list *names)
+/* The names as they are now: hooks may change them. */
+static const line *names_of(plan *p, int i, const tn_list *names)
 {
-    for (int i = 0; i < names->n; i++) add_text(l, ", ", "\"%s\"", names->entry[i].name);
+    p->line[i] = (line){ 0 };
+    for (int k = 0; names && k < names->n; k++)
+        add_text(&p->line[i], ", ", "\"%s\"", names->entry[k].name);
+    return &p->line[i];
 }
 
-static tn_status verdict(const plan *p)
+static tn_status verdict(plan *p)
 {
+    static const line none;
     bool strict = !p->options.non_strict;
-    line missing = { 0 }, unexpected = { 0 };
-    const line *shapes = &p->mismatched;
-    if (strict) join_names(&missing, p->missing);
-    if (strict) join_names(&unexpected, p->unexpected);
-    bool names = missing.count || unexpected.count;
+    const line *missing = strict ? names_of(p, MISSING, p->missing) : &none;
+    const line *unexpected = strict ? names_of(p, UNEXPECTED, p->unexpected) : &none;
+    const line *shapes = &p->line[SHAPES], *dtypes = &p->line[DTYPES];
+    bool names = missing->count || unexpected->count;
     bool sizes = shapes->count && !p->options.skip_mismatched;
-    if (!names && !sizes && !p->wrong_dtype.count) return TN_OK;
+    if (!names && !sizes && !dtypes->count) return TN_OK;
     return tni_error(
         names   ? TN_E_NAME
         : sizes ? TN_E_SHAPE
                 : TN_E_DTYPE,
         "tn_load_state_dict: %s: the list does not fit, nothing was changed%s%s%s%s%s%s%s%s",
-        p->root->type->name, missing.count ? "\n  missing: " : "", missing.text,
-        unexpected.count ? "\n  unexpected: " : "", unexpected.text, sizes ? "\n" : "",
-        sizes ? shapes->text : "", p->wrong_dtype.count ? "\n" : "", p->wrong_dtype.text);
+        p->root->type->name, missing->count ? "\n  missing: " : "", missing->text,
+        unexpected->count ? "\n  unexpected: " : "", unexpected->text, sizes ? "\n" : "",
+        sizes ? shapes->text : "", dtypes->count ? "\n" : "", dtypes->text);
 }
 
-static void fill_report(const plan *p, tn_load_report *r)
+static void fill_report(plan *p, tn_load_report *r)
 {
+    const line *l = p->line;
     size_t n = 0;
-    line missing = { 0 }, unexpected = { 0 };
-    if (p->missing) join_names(&missing, p->missing);
-    if (p->unexpected) join_names(&unexpected, p->unexpected);
-    const struct {
-        const char *title;
-        const line *line;
-    } part[] = {
-        { "missing: ", &missing },
-        { "unexpected: ", &unexpected },
-        { "mismatched:\n", &p->mismatched },
-        { "mismatched:\n", &p->wrong_dtype },
-        { "cast: ", &p->cast },
-        { "tied: ", &p->tied },
-    };
+    names_of(p, MISSING, p->missing);
+    names_of(p, UNEXPECTED, p->unexpected);
     *r = (tn_load_report){ .loaded = p->loaded,
-                           .missing = missing.count,
-                           .unexpected = unexpected.count,
-                           .mismatched = p->mismatched.count + p->wrong_dtype.count,
-                           .cast = p->cast.count,
-                           .tied = p->tied.count };
-    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
-        if (!part[i].line->count || n >= sizeof r->text - 1) continue;
-        n += (size_t)snprintf(r->text + n, sizeof r->text - n, "%s%s\n", part[i].title,
-                              part[i].line->text);
-    }
+                           .missing = l[MISSING].count,
+                           .unexpected = l[UNEXPECTED].count,
+                           .mismatched = l[SHAPES].count + l[DTYPES].count,
+                           .cast = l[CAST].count,
+                           .tied = l[TIED].count };
+    for (int i = 0; i < LINES; i++)
+        if (l[i].count && n < sizeof r->text - 1)
+            n += (size_t)snprintf(r->text + n, sizeof r->text - n, "%s%s\n", title[i], l[i].text);
 }
 
 /* ---- the caller's list as the model will see it ---------------------------------------------- */
@@ -224,14 +218,14 @@ static tn_status load_pre(tn_module *m, const char *path, void *user)
     if (check_path(m, path) != TN_OK) return TN_E_NAME;
     char prefix[LONGEST + 2];
     snprintf(prefix, sizeof prefix, "%s%s", path, path[0] ? "." : "");
-    return tni_run_state_hooks(m, TNI_HOOK_LOAD_PRE, p->state, prefix);
+    return tni_run_list_hooks(m, TNI_HOOK_LOAD_PRE, p->state, prefix, NULL);
 }
 
 static tn_status load_post(tn_module *m, const char *path, void *user)
 {
     plan *p = user;
     (void)path;
-    return tni_run_load_post_hooks(m, p->missing, p->unexpected);
+    return tni_run_list_hooks(m, TNI_HOOK_LOAD_POST, p->missing, NULL, p->unexpected);
 }
 
 /* The name of m's extra state in a list. */
@@ -397,8 +391,8 @@ static tn_status load(plan *p, const tn_list *from)
     if (!p->steps) return TN_E_NOMEM;
     status = compare_all(p);
     if (status == TN_OK) status = tni_walk(p->root, TNI_EVERY, compare_late, NULL, p);
-    bool fits = p->options.skip_mismatched || !p->mismatched.count;
-    if (status == TN_OK && (!fits || p->wrong_dtype.count)) status = verdict(p);
+    bool fits = p->options.skip_mismatched || !p->line[SHAPES].count;
+    if (status == TN_OK && (!fits || p->line[DTYPES].count)) status = verdict(p);
     if (status == TN_OK) status = stage_all(p);
     if (status == TN_OK) status = copy_and_follow(p);
     tni_free(p->steps, nbytes);

@@ -115,23 +115,17 @@ tn_status tni_change_modules(tn_module *root, void (*change)(tn_module *m, void 
 
 /* ---- visiting by the user -------------------------------------------------------------------- */
 
+/* One of the two functions. */
 typedef struct visitor {
     tn_status (*named)(const char *path, tn_module *m, void *user);
     tn_status (*plain)(tn_module *m, void *user);
     void *user;
 } visitor;
 
-static tn_status visit_named(tn_module *m, const char *path, void *user)
+static tn_status visit_one(tn_module *m, const char *path, void *user)
 {
     const visitor *v = user;
-    return v->named(path, m, v->user);
-}
-
-static tn_status visit_plain(tn_module *m, const char *path, void *user)
-{
-    const visitor *v = user;
-    (void)path;
-    return v->plain(m, v->user);
+    return v->named ? v->named(path, m, v->user) : v->plain(m, v->user);
 }
 
 tn_status tn_named_modules(tn_module *m,
@@ -141,7 +135,7 @@ tn_status tn_named_modules(tn_module *m,
     tn_status status = tni_module_check("tn_named_modules", m);
     if (status != TN_OK) return status;
     if (!visit) return tni_error(TN_E_INVALID, "tn_named_modules: visit is NULL: want a function");
-    return tni_walk(m, TNI_ONCE, visit_named, NULL, &(visitor){ .named = visit, .user = user });
+    return tni_walk(m, TNI_ONCE, visit_one, NULL, &(visitor){ .named = visit, .user = user });
 }
 
 tn_status tn_module_apply(tn_module *m, tn_status (*f)(tn_module *m, void *user), void *user)
@@ -149,18 +143,7 @@ tn_status tn_module_apply(tn_module *m, tn_status (*f)(tn_module *m, void *user)
     tn_status status = tni_module_check("tn_module_apply", m);
     if (status != TN_OK) return status;
     if (!f) return tni_error(TN_E_INVALID, "tn_module_apply: f is NULL: want a function");
-    return tni_walk(m, TNI_SIBLINGS, NULL, visit_plain, &(visitor){ .plain = f, .user = user });
-}
-
-/* The i-th child slot; NULL if there are fewer. */
-static const tni_slot *child_slot(const tn_module *m, int i)
-{
-    const tn_module_state *s = m->state;
-    if (i < 0 || i >= s->n_children) return NULL;
-    if (s->n_children == s->n) return &s->slot[i];
-    const tni_slot *slot = s->slot;
-    while (slot->kind != TNI_CHILD || i-- > 0) slot++;
-    return slot;
+    return tni_walk(m, TNI_SIBLINGS, NULL, visit_one, &(visitor){ .plain = f, .user = user });
 }
 
 int tn_module_children(const tn_module *m)
@@ -171,10 +154,13 @@ int tn_module_children(const tn_module *m)
 static const tni_slot *get_child(const char *function, const tn_module *m, int i)
 {
     if (tni_module_check(function, m) != TN_OK) return NULL;
-    const tni_slot *slot = child_slot(m, i);
-    if (!slot)
-        tni_error(TN_E_INDEX, "%s: child %d of %s: it has %d", function, i, m->type->name,
-                  m->state->n_children);
+    const tn_module_state *s = m->state;
+    if (i < 0 || i >= s->n_children)
+        return tni_fail(TN_E_INDEX, "%s: child %d of %s: it has %d", function, i, m->type->name,
+                        s->n_children);
+    if (s->n_children == s->n) return &s->slot[i];
+    const tni_slot *slot = s->slot;
+    while (slot->kind != TNI_CHILD || i-- > 0) slot++;
     return slot;
 }
 
@@ -230,32 +216,15 @@ tn_status tn_module_zero_grad(tn_module *m)
     return status == TN_OK ? tni_change_modules(m, clear_gradients, NULL) : status;
 }
 
-typedef struct counter {
-    tni_map seen;
-    bool trainable_only;
-    int64_t n;
-} counter;
-
-static tn_status count(tn_module *m, const char *path, void *user)
-{
-    counter *c = user;
-    (void)path;
-    for (int i = 0; i < m->state->n; i++) {
-        const tni_slot *slot = &m->state->slot[i];
-        if (slot->kind != TNI_PARAMETER || tni_none(slot->tensor)) continue;
-        if (c->trainable_only && !slot->tensor->requires_grad) continue;
-        int is_new = tni_map_put(&c->seen, slot->tensor, slot->tensor);
-        if (is_new < 0) return TN_E_NOMEM;
-        if (is_new) c->n += tn_numel(slot->tensor);
-    }
-    return TN_OK;
-}
-
 int64_t tn_count_parameters(tn_module *m, bool trainable_only)
 {
-    counter c = { .trainable_only = trainable_only };
+    int64_t n = 0;
     if (tni_module_check("tn_count_parameters", m) != TN_OK) return -1;
-    tn_status status = tni_walk(m, TNI_ONCE, count, NULL, &c);
-    tni_map_free(&c.seen);
-    return status == TN_OK ? c.n : -1;
+    tn_scope scope = tn_scope_begin();
+    const tn_list *all = scope.depth < 0 ? NULL : tn_parameters(m);
+    for (int i = 0; all && i < all->n; i++)
+        if (!trainable_only || all->entry[i].tensor->requires_grad)
+            n += tn_numel(all->entry[i].tensor);
+    tn_scope_end(scope);
+    return all ? n : -1;
 }

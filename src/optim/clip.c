@@ -26,6 +26,22 @@ static tn_tensor *nonempty(const tn_list *parameters, int i)
     return g && tni_shape_numel(&g->shape) > 0 ? g : NULL;
 }
 
+/* The first of them; NULL: there is none. */
+static const tn_tensor *first_of(const tn_list *parameters)
+{
+    const tn_tensor *first = NULL;
+    for (int i = 0; i < parameters->n && !first; i++) first = nonempty(parameters, i);
+    return first;
+}
+
+static tn_status check(const char *function, const tn_list *parameters, double max_norm, double p)
+{
+    if (!parameters) return tni_poison(function, "parameters");
+    if (max_norm >= 0 && p > 0) return TN_OK;
+    return tni_error(TN_E_INVALID, "%s: max_norm %g, p %g: want max_norm >= 0 and p > 0", function,
+                     max_norm, p);
+}
+
 static bool beside(const tn_tensor *g, const tn_tensor *cells)
 {
     return tni_backend_of(g) == tni_backend_of(cells);
@@ -103,10 +119,9 @@ static tni_change scaled(const void *from, int i)
 /* The joint p-norm; NaN with *status set when a kernel failed. */
 static double joint_norm(const tn_list *parameters, double p, tn_status *status)
 {
-    const tn_tensor *first = NULL;
+    const tn_tensor *first = first_of(parameters);
     double total = 0;
     size_t nbytes = (size_t)parameters->n * sizeof total;
-    for (int i = 0; i < parameters->n && !first; i++) first = nonempty(parameters, i);
     if (!first) return 0;
     tn_tensor *cells = tn_full_as(TN_SHAPE(parameters->n), 0, TN_F64, first->storage->device);
     double *host = cells ? tni_alloc(nbytes) : NULL;
@@ -121,10 +136,7 @@ double tn_clip_grad_norm(const tn_list *parameters, double max_norm, double p,
 {
     TNI_HOLD_TRAPS;
     static const char f[] = "tn_clip_grad_norm";
-    if (!parameters) return tni_nan(tni_poison(f, "parameters"));
-    if (!(max_norm >= 0) || !(p > 0))
-        return tni_nan(tni_error(
-            TN_E_INVALID, "%s: max_norm %g, p %g: want max_norm >= 0 and p > 0", f, max_norm, p));
+    if (check(f, parameters, max_norm, p) != TN_OK) return NAN;
     if (tni_host_refused(f, "reads the norm on the host", "tn_clip_grad_norm_tensor")) return NAN;
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad_enabled(false);
@@ -149,7 +161,7 @@ static tn_status norms_into(const tn_list *parameters, double p, tn_tensor *cell
     for (int i = 0; i < parameters->n; i++) {
         tn_tensor *g = nonempty(parameters, i);
         if (!g) continue;
-        if (tni_backend_of(g) != tni_backend_of(cells))
+        if (!beside(g, cells))
             return tni_error(
                 TN_E_DEVICE,
                 "tn_clip_grad_norm_tensor: the gradient of %s is on another device than "
@@ -185,18 +197,13 @@ static tn_status scale_by(const tn_list *parameters, tn_tensor *total, double ma
 tn_tensor *tn_clip_grad_norm_tensor(const tn_list *parameters, double max_norm, double p)
 {
     TNI_HOLD_TRAPS;
-    static const char f_tensor[] = "tn_clip_grad_norm_tensor";
-    const tn_tensor *first = NULL;
-    if (!parameters) return tni_poisoned(f_tensor, "parameters");
-    if (!(max_norm >= 0) || !(p > 0))
-        return tni_fail(TN_E_INVALID, "%s: max_norm %g, p %g: want max_norm >= 0 and p > 0",
-                        f_tensor, max_norm, p);
-    for (int i = 0; i < parameters->n && !first; i++) first = nonempty(parameters, i);
+    static const char f[] = "tn_clip_grad_norm_tensor";
+    if (check(f, parameters, max_norm, p) != TN_OK) return NULL;
+    const tn_tensor *first = first_of(parameters);
     if (!first)
         return tni_fail(TN_E_STATE,
-                        "%s: none of the %d parameters has a gradient: want it after "
-                        "tn_backward",
-                        f_tensor, parameters->n);
+                        "%s: none of the %d parameters has a gradient: want it after tn_backward",
+                        f, parameters->n);
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad_enabled(false);
     tn_tensor *cells = tn_full_as(TN_SHAPE(parameters->n), 0, TN_F64, first->storage->device);

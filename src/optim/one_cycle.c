@@ -31,6 +31,7 @@ static double one_cycle_rate(const tn_scheduler *s, int64_t t, double base)
 static double one_cycle_momentum(const tn_scheduler *s, int64_t t)
 {
     double part;
+    if (s->momentum[0] < 0) return -1; /* fixed_momentum */
     return rising(s, t, &part) ? tni_cosine(s->momentum[1], s->momentum[0], part)
                                : tni_cosine(s->momentum[0], s->momentum[1], part);
 }
@@ -45,12 +46,6 @@ static const tni_schedule one_cycle = {
     .name = "one_cycle_lr",
     .rate = one_cycle_rate,
     .momentum = one_cycle_momentum,
-    .last = one_cycle_last,
-};
-
-static const tni_schedule one_cycle_fixed_momentum = {
-    .name = "one_cycle_lr",
-    .rate = one_cycle_rate,
     .last = one_cycle_last,
 };
 
@@ -81,12 +76,12 @@ tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o)
         return tni_fail(TN_E_INVALID,
                         "tn_%s: the optimizer (%s) runs without momentum: want fixed_momentum", f,
                         opt->type->name);
+    if (!moves) o.base_momentum = o.max_momentum = -1;
     const tn_scheduler given = { .n = o.total_steps,
                                  .a = o.max_lr / o.div_factor,
                                  .b = o.max_lr,
                                  .c = o.max_lr / o.div_factor / o.final_div_factor,
                                  .d = o.pct_start * (double)o.total_steps - 1,
                                  .momentum = { o.base_momentum, o.max_momentum } };
-    return tni_scheduler_start(
-        tni_scheduler_new(moves ? &one_cycle : &one_cycle_fixed_momentum, opt, given));
+    return tni_scheduler_start(tni_scheduler_new(&one_cycle, opt, given));
 }

@@ -216,11 +216,6 @@ double tn_optim_weight_decay(const tn_optim *opt, int group)
     return g ? g->weight_decay : NAN;
 }
 
-void tni_optim_rate(tn_optim *opt, int group, double lr)
-{
-    opt->group[group].lr = lr;
-}
-
 /* Whether a number of that group (-1: all) may become value; function without its "tn_". */
 static tn_status may_set(const char *function, const tn_optim *opt, int group, const char *what,
                          double value)

@@ -109,8 +109,6 @@ tn_status tni_optim_ready(const tn_optim *opt, tni_optim_param *p);
 void tni_optim_release(tn_optim *opt);
 /* Sets what the kernel reads from a parameter's group. */
 void tni_optim_group_numbers(const tni_optim_group *group, tni_optim_tensor *c);
-/* Sets a group's rate without moving the base that schedules multiply. */
-void tni_optim_rate(tn_optim *opt, int group, double lr);
 /* TN_OK if value is finite and >= 0; else an error that names type and what. */
 tn_status tni_optim_nonnegative(const char *type, const char *what, double value);
 /* The same for a decay factor in [0, 1). */

@@ -77,7 +77,7 @@ tn_status tn_plateau_step(tn_scheduler *s, double metric)
     for (int i = 0; i < s->opt->n_groups; i++) {
         double was = s->opt->group[i].lr;
         double lr = TNI_MAX(was * s->a, s->c);
-        if (was - lr > SMALLEST) tni_optim_rate(s->opt, i, lr);
+        if (was - lr > SMALLEST) s->opt->group[i].lr = lr;
     }
     return TN_OK;
 }

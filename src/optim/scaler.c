@@ -259,36 +259,16 @@ tn_list *tn_scaler_state_dict(tn_scaler *s)
     return tni_serializer_saved(&f);
 }
 
-typedef struct staged {
-    tni_staged base;
-    tn_scaler *s;
-    numbers now;
-} staged;
-
-static void put(tni_staged *base)
-{
-    staged *t = (staged *)base;
-    t->s->now = t->now;
-}
-
-static tn_status load(numbers *now, const tn_list *state)
-{
-    static const char function[] = "tn_scaler_load_state_dict";
-    tni_serializer f;
-    tni_serializer_load(&f, state);
-    show(&f, now);
-    tn_status status = tni_serializer_loaded(&f, function);
-    return status == TN_OK ? check(function, now) : status;
-}
-
 tni_staged *tni_scaler_stage(tn_scaler *s, const tn_list *state)
 {
-    staged *t = tni_calloc(sizeof *t);
-    if (!t) return NULL;
-    *t = (staged){ .base = { .put = put, .nbytes = sizeof *t }, .s = s, .now = s->now };
-    if (s->disabled || load(&t->now, state) == TN_OK) return &t->base;
-    tni_staged_discard(&t->base);
-    return NULL;
+    static const char function[] = "tn_scaler_load_state_dict";
+    static const tn_list nothing;
+    tni_serializer f;
+    tni_serializer_load(&f, s->disabled ? &nothing : state);
+    if (!s->disabled) show(&f, &s->now);
+    tn_status status = tni_serializer_loaded(&f, function);
+    if (status == TN_OK && !s->disabled) status = check(function, &s->now);
+    return tni_serializer_staged(&f, status);
 }
 
 tn_status tn_scaler_load_state_dict(tn_scaler *s, const tn_list *state)

@@ -5,8 +5,11 @@
 
 #include "optim/scheduler.h"
 
-/* The momentum a schedule asks for at a step; -1: none. A sequence asks the child that is due. */
-static double momentum_at(const tn_scheduler *s, int64_t step);
+/* The momentum a schedule asks for at a step; -1: none. */
+static double momentum_at(const tn_scheduler *s, int64_t step)
+{
+    return s->schedule->momentum ? s->schedule->momentum(s, step) : -1;
+}
 
 static tn_status apply(tn_scheduler *s, int64_t step)
 {
@@ -23,7 +26,7 @@ static tn_status apply(tn_scheduler *s, int64_t step)
                              s->schedule->name, lr, step);
     }
     for (int i = 0; i < opt->n_groups; i++)
-        tni_optim_rate(opt, i, s->schedule->rate(s, step, opt->group[i].base_lr));
+        opt->group[i].lr = s->schedule->rate(s, step, opt->group[i].base_lr);
     double momentum = momentum_at(s, step);
     for (int i = 0; momentum >= 0 && i < opt->n_groups; i++) opt->group[i].number[0] = momentum;
     s->step = step;
@@ -156,25 +159,35 @@ static double sequential_rate(const tn_scheduler *s, int64_t step, double base)
     return child->schedule->rate(child, inner, base);
 }
 
-static const tni_schedule sequential = { .name = "sequential_lr", .rate = sequential_rate };
-
-static double momentum_at(const tn_scheduler *s, int64_t step)
+static double sequential_momentum(const tn_scheduler *s, int64_t step)
 {
-    if (s->schedule == &sequential) {
-        int64_t inner;
-        const tn_scheduler *child = child_at(s, step, &inner);
-        return momentum_at(child, inner);
-    }
-    return s->schedule->momentum ? s->schedule->momentum(s, step) : -1;
+    int64_t inner;
+    const tn_scheduler *child = child_at(s, step, &inner);
+    return momentum_at(child, inner);
 }
+
+static const tni_schedule sequential = {
+    .name = "sequential_lr",
+    .rate = sequential_rate,
+    .momentum = sequential_momentum,
+};
 
 enum { DEEPEST = 64 }; /* nesting of sequences: computing a rate recurses through them */
 
-static tn_status check_child(const tn_optim *opt, const tn_scheduler *child, int i)
+/* Whether scheduler i is also one before it. */
+static bool is_before(tn_scheduler *const *schedulers, int i)
+{
+    int k = 0;
+    while (schedulers[k] != schedulers[i]) k++;
+    return k < i;
+}
+
+static tn_status check_child(const tn_optim *opt, tn_scheduler *const *schedulers, int i)
 {
     static const char f[] = "tn_sequential_lr";
+    const tn_scheduler *child = schedulers[i];
     if (!child) return tni_poison(f, "schedulers");
-    if (child->listed > 1)
+    if (is_before(schedulers, i))
         return tni_error(TN_E_INVALID,
                          "%s: scheduler %d is also one before it: want one for each stretch", f, i);
     if (child->opt != opt)
@@ -185,23 +198,6 @@ static tn_status check_child(const tn_optim *opt, const tn_scheduler *child, int
         return tni_error(TN_E_INVALID, "%s: scheduler %d is %d sequences deep: want fewer", f, i,
                          child->depth);
     return TN_OK;
-}
-
-static tn_status check_children(const tn_optim *opt, tn_scheduler *const *schedulers, int n)
-{
-    tn_status status = TN_OK;
-    for (int i = 0; i < n; i++) {
-        if (schedulers[i]) schedulers[i]->listed++;
-        if (status == TN_OK) status = check_child(opt, schedulers[i], i);
-    }
-    return status;
-}
-
-/* After a failure: drops each scheduler once, even if it is listed twice. */
-static void drop_children(tn_scheduler *const *schedulers, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (schedulers[i] && --schedulers[i]->listed == 0) tn_scheduler_free(schedulers[i]);
 }
 
 static tn_scheduler *make_sequence(tn_optim *opt, int n, const int64_t *milestones)
@@ -223,33 +219,32 @@ tn_scheduler *tn_sequential_lr(tn_optim *opt, tn_scheduler *const *schedulers, i
         return tni_fail(TN_E_INVALID,
                         "tn_sequential_lr: %d schedulers%s: want 1 and up, and their array", n,
                         schedulers ? "" : " in NULL");
-    tn_status status = check_children(opt, schedulers, n);
+    tn_status status = TN_OK;
+    for (int i = 0; status == TN_OK && i < n; i++) status = check_child(opt, schedulers, i);
     if (status == TN_OK && !opt) status = tni_poison("tn_sequential_lr", "opt");
     for (int i = 0; status == TN_OK && i < n; i++) unlist(schedulers[i]);
     if (status == TN_OK) s = make_sequence(opt, n, milestones);
-    if (!s) {
-        drop_children(schedulers, n);
-        return NULL;
-    }
-    for (int i = 0; i < n; i++) {
-        schedulers[i]->listed = 0;
+    for (int i = n; !s && i-- > 0;)
+        if (!is_before(schedulers, i)) tn_scheduler_free(schedulers[i]);
+    for (int i = 0; s && i < n; i++) {
         s->child[i] = schedulers[i];
         s->depth = TNI_MAX(s->depth, schedulers[i]->depth + 1);
     }
-    s->n_children = n;
+    if (s) s->n_children = n;
     return tni_scheduler_start(s);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* Lists the fields of s (the scheduler or its staged copy), and the rates of the groups. */
-static void show(tni_serializer *f, tn_scheduler *s, tni_optim_group *group)
+/* Lists the fields of s, and the rates of the groups. */
+static void show(tni_serializer *f, tn_scheduler *s)
 {
     const char *kind = s->schedule->name;
     tni_field_i64(f, tni_field_name(f, "%s.step", kind), &s->step);
     for (int i = 0; i < s->opt->n_groups; i++) {
-        tni_field_f64(f, tni_field_name(f, "%s.lr.%d", kind, i), &group[i].lr);
-        tni_field_f64(f, tni_field_name(f, "%s.base_lr.%d", kind, i), &group[i].base_lr);
+        tni_optim_group *group = &s->opt->group[i];
+        tni_field_f64(f, tni_field_name(f, "%s.lr.%d", kind, i), &group->lr);
+        tni_field_f64(f, tni_field_name(f, "%s.base_lr.%d", kind, i), &group->base_lr);
     }
     if (s->schedule != &tni_schedule_plateau) return;
     tni_field_f64(f, "plateau_lr.best", &s->best);
@@ -262,49 +257,19 @@ tn_list *tn_scheduler_state_dict(tn_scheduler *s)
     if (!s) return tni_poisoned("tn_scheduler_state_dict", "s");
     tni_serializer f;
     tni_serializer_save(&f);
-    show(&f, s, s->opt->group);
+    show(&f, s);
     return tni_serializer_saved(&f);
 }
 
-typedef struct staged {
-    tni_staged base;
-    tn_scheduler *s;
-    tn_scheduler now;        /* its copy, with the numbers of the file */
-    tni_optim_group group[]; /* the rates */
-} staged;
-
-static void put(tni_staged *base)
+/* Whether what was loaded can be. */
+static tn_status check_loaded(const char *function, const tn_scheduler *s)
 {
-    staged *t = (staged *)base;
-    tn_scheduler *s = t->s;
-    s->step = t->now.step;
-    s->best = t->now.best;
-    s->bad = t->now.bad;
-    s->cooling = t->now.cooling;
-    for (int i = 0; i < s->opt->n_groups; i++) {
-        s->opt->group[i].lr = t->group[i].lr;
-        s->opt->group[i].base_lr = t->group[i].base_lr;
-    }
-    double momentum = momentum_at(s, s->step);
-    for (int i = 0; momentum >= 0 && i < s->opt->n_groups; i++)
-        s->opt->group[i].number[0] = momentum;
-}
-
-static tn_status load(staged *t, const tn_list *state)
-{
-    static const char function[] = "tn_scheduler_load_state_dict";
-    const tn_scheduler *s = &t->now;
-    tni_serializer f;
-    tni_serializer_load(&f, state);
-    show(&f, &t->now, t->group);
-    tn_status status = tni_serializer_loaded(&f, function);
-    if (status != TN_OK) return status;
     int64_t last = s->schedule->last ? s->schedule->last(s) : INT64_MAX;
     if (s->step < 0 || s->step > TNI_MIN(last, TNI_MOST_STEPS))
         return tni_error(TN_E_INVALID, "%s: step %" PRId64 ": outside the schedule", function,
                          s->step);
     for (int i = 0; i < s->opt->n_groups; i++) {
-        const double lr = t->group[i].lr, base = t->group[i].base_lr;
+        const double lr = s->opt->group[i].lr, base = s->opt->group[i].base_lr;
         if (!(lr >= 0 && base >= 0) || isinf(lr) || isinf(base))
             return tni_error(TN_E_INVALID,
                              "%s: rate %g, base rate %g of group %d: want finite numbers >= 0",
@@ -318,13 +283,16 @@ static tn_status load(staged *t, const tn_list *state)
 
 tni_staged *tni_scheduler_stage(tn_scheduler *s, const tn_list *state)
 {
-    size_t nbytes = sizeof(staged) + (size_t)s->opt->n_groups * sizeof(tni_optim_group);
-    staged *t = tni_calloc(nbytes);
-    if (!t) return NULL;
-    *t = (staged){ .base = { .put = put, .nbytes = nbytes }, .s = s, .now = *s };
-    if (load(t, state) == TN_OK) return &t->base;
-    tni_staged_discard(&t->base);
-    return NULL;
+    static const char function[] = "tn_scheduler_load_state_dict";
+    tni_serializer f;
+    tni_serializer_load(&f, state);
+    show(&f, s);
+    tn_status status = tni_serializer_loaded(&f, function);
+    if (status == TN_OK) status = check_loaded(function, s);
+    double momentum = status == TN_OK ? momentum_at(s, s->step) : -1;
+    for (int i = 0; momentum >= 0 && i < s->opt->n_groups; i++)
+        tni_serializer_set(&f, &s->opt->group[i].number[0], &momentum, sizeof momentum);
+    return tni_serializer_staged(&f, f.status != TN_OK ? f.status : status);
 }
 
 tn_status tn_scheduler_load_state_dict(tn_scheduler *s, const tn_list *state)

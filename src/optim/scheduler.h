@@ -19,7 +19,7 @@ typedef struct tni_schedule {
      * these; NULL: not used */
     int least;
     const char *count[2], *number[2];
-    double (*momentum)(const tn_scheduler *s, int64_t step); /* NULL: left alone */
+    double (*momentum)(const tn_scheduler *s, int64_t step); /* NULL, -1: left alone */
     int64_t (*last)(const tn_scheduler *s);                  /* largest step; NULL: none */
 } tni_schedule;
 
@@ -30,12 +30,11 @@ struct tn_scheduler {
     int64_t step;
     double a, b, c, d; /* meaning: see the schedule's constructor */
     int64_t n, m;
-    double momentum[2]; /* one cycle: base and max */
+    double momentum[2]; /* one cycle: base and max; -1: left alone */
     bool maximize;      /* plateau */
     int n_milestones;
     int64_t *milestone; /* ascending */
     int depth;          /* sequences within it, itself included */
-    int listed;         /* how often tn_sequential_lr, now running, was given it */
     int n_children;
     tn_scheduler **child; /* sequential: one per stretch, owned */
     double (*factor)(int64_t step, void *user);

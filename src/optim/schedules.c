@@ -1,6 +1,6 @@
 /*
- * schedules.c - the schedules: first the formulas, then a table of what the constructors take, then
- * the constructors.
+ * schedules.c - the schedules: a table of what the constructors take, the formulas, the
+ * constructors.
  *
  * t is the step, counted from 0; base is the group's initial rate, or the rate last set by hand.
  */
@@ -8,36 +8,29 @@
 
 #include "optim/scheduler.h"
 
-/* ---- step: base gamma^floor(t / n) ----------------------------------------------------------- */
+/* clang-format off */
+enum {
+    STEP, MULTISTEP, EXPONENTIAL, COSINE, RESTARTS, LINEAR, CONSTANT, POLYNOMIAL, LAMBDA, WARMUP
+};
 
-static double step_rate(const tn_scheduler *s, int64_t t, double base)
-{
-    return base * pow(s->a, (double)(t / s->n));
-}
+static double rate(const tn_scheduler *s, int64_t t, double base);
 
-/* ---- multistep: base gamma^(milestones passed) ----------------------------------------------- */
+static const tni_schedule schedules[] = {
+    /* name, rate, where counts begin, what n and m are called, what a and b are: finite, >= 0 */
+    [STEP] = { "step_lr", rate, 1, { "step_size" }, { "gamma" }, NULL, NULL },
+    [MULTISTEP] = { "multistep_lr", rate, 0, { NULL }, { "gamma" }, NULL, NULL },
+    [EXPONENTIAL] = { "exponential_lr", rate, 0, { NULL }, { "gamma" }, NULL, NULL },
+    [COSINE] = { "cosine_lr", rate, 1, { "t_max" }, { "eta_min" }, NULL, NULL },
+    [RESTARTS] = { "cosine_restarts_lr", rate, 1, { "t0", "mult" }, { "eta_min" }, NULL, NULL },
+    [LINEAR] = { "linear_lr", rate, 1, { "n" }, { "start", "end" }, NULL, NULL },
+    [CONSTANT] = { "constant_lr", rate, 0, { "n" }, { "factor" }, NULL, NULL },
+    [POLYNOMIAL] = { "polynomial_lr", rate, 1, { "n" }, { "power" }, NULL, NULL },
+    [LAMBDA] = { "lambda_lr", rate, 0, { NULL }, { NULL }, NULL, NULL },
+    [WARMUP] = { "warmup_cosine_lr", rate, 0, { NULL }, { "eta_min" }, NULL, NULL },
+};
+/* clang-format on */
 
-static double multistep_rate(const tn_scheduler *s, int64_t t, double base)
-{
-    return base * pow(s->a, tni_milestones_passed(s, t));
-}
-
-/* ---- exponential: base gamma^t --------------------------------------------------------------- */
-
-static double exponential_rate(const tn_scheduler *s, int64_t t, double base)
-{
-    return base * pow(s->a, (double)t);
-}
-
-/* ---- cosine: min + (base - min) (1 + cos(pi t / n)) / 2 -------------------------------------- */
-
-static double cosine_rate(const tn_scheduler *s, int64_t t, double base)
-{
-    return tni_cosine(base, s->a, (double)t / (double)s->n);
-}
-
-/* ---- warm restarts: the cosine over cycles of n, n m, n m^2 ... steps ------------------------ */
-
+/* The cosine over cycles of n, n m, n m^2 ... steps. */
 static double restarts(const tn_scheduler *s, int64_t t, double base)
 {
     int64_t cycle = s->n;
@@ -51,64 +44,32 @@ static double restarts(const tn_scheduler *s, int64_t t, double base)
     return tni_cosine(base, s->a, (double)t / (double)cycle);
 }
 
-/* ---- linear: base (start + (end - start) min(t, n) / n) -------------------------------------- */
-
-static double linear_rate(const tn_scheduler *s, int64_t t, double base)
-{
-    return base * (s->a + (s->b - s->a) * (double)TNI_MIN(t, s->n) / (double)s->n);
-}
-
-/* ---- constant: base factor before step n, base from there ------------------------------------ */
-
-static double constant_rate(const tn_scheduler *s, int64_t t, double base)
-{
-    return t < s->n ? base * s->a : base;
-}
-
-/* ---- polynomial: base (1 - min(t, n) / n)^power ---------------------------------------------- */
-
-static double polynomial_rate(const tn_scheduler *s, int64_t t, double base)
-{
-    return base * pow(1 - (double)TNI_MIN(t, s->n) / (double)s->n, s->a);
-}
-
-/* ---- lambda: base factor(t) ------------------------------------------------------------------ */
-
-static double lambda_rate(const tn_scheduler *s, int64_t t, double base)
-{
-    return base * s->factor(t, s->user);
-}
-
-/* ---- warm-up and cosine: base (t + 1) / n below n, then the cosine from n to m, then min ----- */
-
-static double warmup_rate(const tn_scheduler *s, int64_t t, double base)
+/* base (t + 1) / n below n, then the cosine from n to m, then min. */
+static double warmup(const tn_scheduler *s, int64_t t, double base)
 {
     if (t < s->n) return base * (double)(t + 1) / (double)s->n;
     if (t >= s->m) return s->a;
     return tni_cosine(base, s->a, (double)(t - s->n) / (double)(s->m - s->n));
 }
 
-/* ---- the table, and making one of its rows --------------------------------------------------- */
+static double rate(const tn_scheduler *s, int64_t t, double base)
+{
+    const double a = s->a, n = (double)s->n;
+    switch (s->schedule - schedules) {
+    case STEP: return base * pow(a, (double)(t / s->n));
+    case MULTISTEP: return base * pow(a, tni_milestones_passed(s, t));
+    case EXPONENTIAL: return base * pow(a, (double)t);
+    case COSINE: return tni_cosine(base, a, (double)t / n);
+    case RESTARTS: return restarts(s, t, base);
+    case LINEAR: return base * (a + (s->b - a) * (double)TNI_MIN(t, s->n) / n);
+    case CONSTANT: return t < s->n ? base * a : base;
+    case POLYNOMIAL: return base * pow(1 - (double)TNI_MIN(t, s->n) / n, a);
+    case LAMBDA: return base * s->factor(t, s->user);
+    default: return warmup(s, t, base);
+    }
+}
 
-/* clang-format off */
-enum {
-    STEP, MULTISTEP, EXPONENTIAL, COSINE, RESTARTS, LINEAR, CONSTANT, POLYNOMIAL, LAMBDA, WARMUP
-};
-
-static const tni_schedule schedules[] = {
-    /* name, rate, where counts begin, what n and m are called, what a and b are: finite, >= 0 */
-    [STEP] = { "step_lr", step_rate, 1, { "step_size" }, { "gamma" }, NULL, NULL },
-    [MULTISTEP] = { "multistep_lr", multistep_rate, 0, { NULL }, { "gamma" }, NULL, NULL },
-    [EXPONENTIAL] = { "exponential_lr", exponential_rate, 0, { NULL }, { "gamma" }, NULL, NULL },
-    [COSINE] = { "cosine_lr", cosine_rate, 1, { "t_max" }, { "eta_min" }, NULL, NULL },
-    [RESTARTS] = { "cosine_restarts_lr", restarts, 1, { "t0", "mult" }, { "eta_min" }, NULL, NULL },
-    [LINEAR] = { "linear_lr", linear_rate, 1, { "n" }, { "start", "end" }, NULL, NULL },
-    [CONSTANT] = { "constant_lr", constant_rate, 0, { "n" }, { "factor" }, NULL, NULL },
-    [POLYNOMIAL] = { "polynomial_lr", polynomial_rate, 1, { "n" }, { "power" }, NULL, NULL },
-    [LAMBDA] = { "lambda_lr", lambda_rate, 0, { NULL }, { NULL }, NULL, NULL },
-    [WARMUP] = { "warmup_cosine_lr", warmup_rate, 0, { NULL }, { "eta_min" }, NULL, NULL },
-};
-/* clang-format on */
+/* ---- making one ------------------------------------------------------------------------------ */
 
 /* given: the numbers n, m, a, b, and the milestones. */
 static tn_scheduler *make(int kind, tn_optim *opt, tn_scheduler given)

@@ -1,5 +1,5 @@
 /*
- * form.c - fields to and from a list of named tensors, with one message for all misfits.
+ * serializer.c - fields to and from a list of named tensors, with one message for all misfits.
  */
 #include <math.h>
 #include <stdio.h>
@@ -25,6 +25,81 @@ void tni_serializer_note(tni_serializer *f, int misfit, const char *format, ...)
         snprintf(text + used, size - used, "%s...", used ? ", " : "");
 }
 
+/* ---- what loading changes -------------------------------------------------------------------- */
+
+typedef struct change {
+    void *place;
+    size_t size;
+    char other[sizeof(int64_t)]; /* what the place held, or will hold */
+    bool tensor;                 /* a pointer to one, with a reference */
+} change;
+
+struct tni_staged {
+    size_t n, capacity;
+    change *change; /* in the order of loading: a place may occur twice */
+};
+
+static void exchange(change *c)
+{
+    char here[sizeof c->other];
+    memcpy(here, c->place, c->size);
+    memcpy(c->place, c->other, c->size);
+    memcpy(c->other, here, c->size);
+}
+
+static void set(tni_serializer *f, void *place, const void *value, size_t size, bool tensor)
+{
+    tni_staged *s = f->staged;
+    if (f->status == TN_OK && !tni_room(&s->change, &s->capacity, s->n, 1, sizeof *s->change))
+        f->status = TN_E_NOMEM;
+    if (f->status != TN_OK) return;
+    change *c = &s->change[s->n++];
+    *c = (change){ .place = place, .size = size, .tensor = tensor };
+    memcpy(c->other, value, size);
+    exchange(c);
+}
+
+void tni_serializer_set(tni_serializer *f, void *place, const void *value, size_t size)
+{
+    set(f, place, value, size, false);
+}
+
+void tni_serializer_set_tensor(tni_serializer *f, tn_tensor **place, tn_tensor *t)
+{
+    tn_keep(t);
+    set(f, place, &t, sizeof t, true);
+    if (f->status != TN_OK) tn_drop(t);
+}
+
+tni_staged *tni_serializer_staged(tni_serializer *f, tn_status status)
+{
+    tni_staged *s = f->staged;
+    for (size_t i = s ? s->n : 0; i-- > 0;) exchange(&s->change[i]);
+    if (status == TN_OK) return s;
+    tni_staged_discard(s);
+    return NULL;
+}
+
+void tni_staged_discard(tni_staged *s)
+{
+    if (!s) return;
+    for (size_t i = 0; i < s->n; i++) {
+        tn_tensor *t;
+        memcpy(&t, s->change[i].other, sizeof t);
+        if (s->change[i].tensor) tn_drop(t);
+    }
+    tni_room_free(&s->change, &s->capacity, sizeof *s->change);
+    tni_free(s, sizeof *s);
+}
+
+tn_status tni_staged_put(tni_staged *s)
+{
+    if (!s) return tni_pending();
+    for (size_t i = 0; i < s->n; i++) exchange(&s->change[i]);
+    tni_staged_discard(s);
+    return TN_OK;
+}
+
 /* ---- beginning and end ----------------------------------------------------------------------- */
 
 void tni_serializer_save(tni_serializer *f)
@@ -41,7 +116,8 @@ tn_list *tni_serializer_saved(const tni_serializer *f)
 void tni_serializer_load(tni_serializer *f, const tn_list *from)
 {
     *f = (tni_serializer){ .from = from, .used = tni_calloc((size_t)from->n) };
-    if (!f->used) f->status = TN_E_NOMEM;
+    f->staged = tni_calloc(sizeof *f->staged);
+    if (!f->used || !f->staged) f->status = TN_E_NOMEM;
 }
 
 tn_status tni_serializer_loaded(tni_serializer *f, const char *function)
@@ -87,8 +163,11 @@ static void add(tni_serializer *f, const char *name, tn_tensor *t)
     if (f->status == TN_OK) f->status = t ? tn_list_add(f->to, name, t) : tni_pending();
 }
 
-static void number(tni_serializer *f, const char *name, tn_dtype dtype, void *value)
+/* Saves *value, or reads what the list has into *there, which else keeps it. */
+static void number(tni_serializer *f, const char *name, tn_dtype dtype, const void *value,
+                   void *there)
 {
+    memcpy(there, value, tn_dtype_size(dtype));
     if (!f->from) {
         if (f->status == TN_OK) add(f, name, tn_from_data(value, TN_SCALAR, dtype));
         return;
@@ -99,23 +178,27 @@ static void number(tni_serializer *f, const char *name, tn_dtype dtype, void *va
         tni_serializer_note(f, TNI_MISMATCHED, "%s (%s %s here, want one %s)", name,
                             tni_shape_text(&t->shape), tn_dtype_name(t->dtype),
                             tn_dtype_name(dtype));
-    else if (tn_copy_out(t, value, tn_dtype_size(dtype), dtype) != TN_OK)
+    else if (tn_copy_out(t, there, tn_dtype_size(dtype), dtype) != TN_OK)
         tni_serializer_note(f, TNI_MISMATCHED, "%s (unreadable)", name);
 }
 
 void tni_field_i64(tni_serializer *f, const char *name, int64_t *value)
 {
-    number(f, name, TN_I64, value);
+    int64_t there;
+    number(f, name, TN_I64, value, &there);
+    if (f->from) tni_serializer_set(f, value, &there, sizeof there);
 }
 
 void tni_field_f64(tni_serializer *f, const char *name, double *value)
 {
-    number(f, name, TN_F64, value);
+    double there;
+    number(f, name, TN_F64, value, &there);
+    if (f->from) tni_serializer_set(f, value, &there, sizeof there);
 }
 
 void tni_field_steps(tni_serializer *f, const char *name, int64_t *value)
 {
-    number(f, name, TN_I64, value);
+    tni_field_i64(f, name, value);
     if (*value < 0 || *value > TNI_MOST_STEPS)
         tni_serializer_note(f, TNI_MISMATCHED, "%s (%" PRId64 " there, want a count of steps)",
                             name, *value);
@@ -123,7 +206,7 @@ void tni_field_steps(tni_serializer *f, const char *name, int64_t *value)
 
 void tni_field_rate(tni_serializer *f, const char *name, double *value)
 {
-    number(f, name, TN_F64, value);
+    tni_field_f64(f, name, value);
     if (!(*value >= 0) || isinf(*value))
         tni_serializer_note(f, TNI_MISMATCHED, "%s (%g there, want a finite number >= 0)", name,
                             *value);
@@ -131,9 +214,9 @@ void tni_field_rate(tni_serializer *f, const char *name, double *value)
 
 void tni_field_switch(tni_serializer *f, const char *name, bool value)
 {
-    int64_t there = value;
-    number(f, name, TN_I64, &there);
-    if (there != value)
+    int64_t here = value, there;
+    number(f, name, TN_I64, &here, &there);
+    if (there != here)
         tni_serializer_note(f, TNI_MISMATCHED, "%s (%d there, %d here)", name, there != 0, value);
 }
 
@@ -154,23 +237,7 @@ void tni_field_tensor(tni_serializer *f, const char *name, const tn_tensor *like
     if (!value) return;
     tn_tensor *copy = tn_empty_as(like->shape, like->dtype, like->storage->device);
     if (copy && tn_copy_(copy, t) == TN_OK)
-        *value = tn_keep(copy);
+        tni_serializer_set_tensor(f, value, copy);
     else
         f->status = tni_pending();
-}
-
-/* ---- loading in two steps -------------------------------------------------------------------- */
-
-void tni_staged_discard(tni_staged *staged)
-{
-    if (staged && staged->drop) staged->drop(staged);
-    if (staged) tni_free(staged, staged->nbytes);
-}
-
-tn_status tni_staged_put(tni_staged *staged)
-{
-    if (!staged) return tni_pending();
-    staged->put(staged);
-    tni_staged_discard(staged);
-    return TN_OK;
 }

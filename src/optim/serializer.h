@@ -1,6 +1,6 @@
 /*
- * form.h - what an optimizer, a schedule or a scaler keeps in a file: a form with named fields
- * (numbers and tensors), filled in for saving and read for loading.
+ * serializer.h - what an optimizer, a schedule or a scaler keeps in a file: a form with named
+ * fields (numbers and tensors), filled in for saving and read for loading.
  *
  * Each kind has one function that lists its fields: "a count named step, here". Saving puts every
  * field into a list. Loading looks each one up there, notes what does not fit, and names all of it
@@ -18,11 +18,16 @@
 
 enum { TNI_MISSING, TNI_UNEXPECTED, TNI_MISMATCHED, TNI_MISFITS };
 
+/* What was loaded, beside the places where it belongs: so that a checkpoint can check all its parts
+ * before any of them changes. */
+typedef struct tni_staged tni_staged;
+
 typedef struct tni_serializer {
     tn_list *to;         /* saving: here */
     const tn_list *from; /* loading: from here. NULL when saving */
     bool *used;          /* which of its entries have been looked up */
     tn_status status;    /* of the first call that failed; later fields do nothing */
+    tni_staged *staged;  /* loading: what has changed so far */
     int n[TNI_MISFITS];  /* how many do not fit, and which */
     char text[TNI_MISFITS][320];
     char name[1024 + 64]; /* the current field's */
@@ -32,11 +37,18 @@ typedef struct tni_serializer {
 void tni_serializer_save(tni_serializer *f);
 /* The list; NULL and a message when something failed. */
 tn_list *tni_serializer_saved(const tni_serializer *f);
-/* Begins to load. Call tni_serializer_loaded at the end, also after a failure. */
+/* Begins to load. At the end, also after a failure, call the next two. */
 void tni_serializer_load(tni_serializer *f, const tn_list *from);
 /* TN_OK when every field was there and fitted and nothing else was; else the message: "FUNCTION:
  * missing a, b; unexpected c; mismatched d". */
 tn_status tni_serializer_loaded(tni_serializer *f, const char *function);
+/* Takes back what loading has set; status: of tni_serializer_loaded, and what was checked after it.
+ * NULL unless it is TN_OK. */
+tni_staged *tni_serializer_staged(tni_serializer *f, tn_status status);
+/* Puts it in place, which cannot fail, or discards it, and frees it. NULL gives the pending
+ * status. */
+tn_status tni_staged_put(tni_staged *staged);
+void tni_staged_discard(tni_staged *staged);
 
 /* The next field's name. */
 const char *tni_field_name(tni_serializer *f, const char *format, ...) TN_PRINTF(2, 3);
@@ -54,18 +66,8 @@ void tni_field_tensor(tni_serializer *f, const char *name, const tn_tensor *like
 /* Notes a misfit (missing, unexpected or mismatched) and its name. */
 void tni_serializer_note(tni_serializer *f, int misfit, const char *format, ...) TN_PRINTF(3, 4);
 
-/*
- * Loading in two steps, so that a checkpoint can check all its parts before any of them changes. A
- * tni_staged holds what was loaded and fits; each kind has a struct that begins with it.
- */
-typedef struct tni_staged tni_staged;
-struct tni_staged {
-    void (*put)(tni_staged *staged);  /* puts it in place; cannot fail */
-    void (*drop)(tni_staged *staged); /* frees what it holds; NULL: nothing */
-    size_t nbytes;                    /* of the whole struct */
-};
-/* Puts it in place, or discards it, and frees it. NULL gives the pending status. */
-tn_status tni_staged_put(tni_staged *staged);
-void tni_staged_discard(tni_staged *staged);
+/* Loading: sets what has no field of its own: `size` bytes, 8 at most, or a tensor. */
+void tni_serializer_set(tni_serializer *f, void *place, const void *value, size_t size);
+void tni_serializer_set_tensor(tni_serializer *f, tn_tensor **place, tn_tensor *t);
 
 #endif

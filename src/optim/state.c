@@ -7,8 +7,8 @@
  *                                    where it is not the first group's
  *            TYPE.steps, TYPE.beta1  i64; f64, the first group's: the type in the name makes
  *                                    another optimizer's file an error instead of a quiet mix
- * Loading stages copies of everything and swaps them in at the end: it changes all or nothing.
- * State that another rank has is compared, not copied.
+ * Loading changes all or nothing (serializer.h). State that another rank has is compared, not
+ * copied.
  */
 #include <math.h>
 #include <stdio.h>
@@ -25,16 +25,16 @@ static bool made_with_momentum(const tn_optim *opt)
 }
 
 /* Number i of group k: a file holds it for the first group, and for others where it differs. */
-static void show_number(tni_serializer *f, const tn_optim *opt, tn_optim *now, int k, int i)
+static void show_number(tni_serializer *f, tn_optim *opt, int k, int i)
 {
     const char *name = opt->type->number[i];
-    double first = now->group[0].number[i], *number = &now->group[k].number[i];
+    double first = opt->group[0].number[i], *number = &opt->group[k].number[i];
     if (k == 0)
         tni_field_name(f, "%s.%s", opt->type->name, name);
     else
         tni_field_name(f, "group.%d.%s", k, name);
     if (k > 0 && !(f->from ? tn_list_has(f->from, f->name) : *number != first)) {
-        if (f->from) *number = first;
+        if (f->from) tni_serializer_set(f, number, &first, sizeof first);
         return;
     }
     tni_field_rate(f, f->name, number);
@@ -45,23 +45,22 @@ static void show_number(tni_serializer *f, const tn_optim *opt, tn_optim *now, i
         tni_serializer_note(f, TNI_MISMATCHED, "%s (%g there, want in [0, 1))", f->name, *number);
 }
 
-/* The numbers of `now`, which is the optimizer itself or the state being loaded. */
-static void show_numbers(tni_serializer *f, const tn_optim *opt, tn_optim *now)
+static void show_numbers(tni_serializer *f, tn_optim *opt)
 {
     const tni_optim_type *type = opt->type;
-    tni_field_steps(f, tni_field_name(f, "%s.steps", type->name), &now->steps);
+    tni_field_steps(f, tni_field_name(f, "%s.steps", type->name), &opt->steps);
     for (int i = 0; i < 3; i++)
-        if (type->number[i]) show_number(f, opt, now, 0, i);
+        if (type->number[i]) show_number(f, opt, 0, i);
     if (type->flag)
         tni_field_switch(f, tni_field_name(f, "%s.%s", type->name, type->flag), opt->args.flag);
     tni_field_switch(f, tni_field_name(f, "%s.maximize", type->name), opt->args.maximize);
     for (int k = 0; k < opt->n_groups; k++) {
-        tni_optim_group *group = &now->group[k];
+        tni_optim_group *group = &opt->group[k];
         tni_field_rate(f, tni_field_name(f, "group.%d.lr", k), &group->lr);
         tni_field_rate(f, tni_field_name(f, "group.%d.base_lr", k), &group->base_lr);
         tni_field_rate(f, tni_field_name(f, "group.%d.weight_decay", k), &group->weight_decay);
         for (int i = 0; k > 0 && i < 3; i++)
-            if (type->number[i]) show_number(f, opt, now, k, i);
+            if (type->number[i]) show_number(f, opt, k, i);
     }
 }
 
@@ -76,8 +75,7 @@ static bool is_there(tni_serializer *f, const tn_optim *opt, const tni_optim_par
     return any;
 }
 
-static void show_param(tni_serializer *f, const tn_optim *opt, const tni_optim_param *p,
-                       tni_optim_param *now)
+static void show_param(tni_serializer *f, const tn_optim *opt, tni_optim_param *p)
 {
     enum { LONGEST = 1024 }; /* as files allow */
     if (f->status != TN_OK || (!f->from && p->step == 0)) return;
@@ -91,8 +89,8 @@ static void show_param(tni_serializer *f, const tn_optim *opt, const tni_optim_p
     for (int s = 0; s < TNI_OPTIM_SLOTS; s++)
         if (opt->slots >> s & 1)
             tni_field_tensor(f, tni_field_name(f, "%s.%s", p->name, opt->type->slot[s]), p->tensor,
-                             f->from && tni_optim_elsewhere(opt, p) ? NULL : &now->state[s]);
-    tni_field_steps(f, tni_field_name(f, "%s.step", p->name), &now->step);
+                             f->from && tni_optim_elsewhere(opt, p) ? NULL : &p->state[s]);
+    tni_field_steps(f, tni_field_name(f, "%s.step", p->name), &p->step);
 }
 
 /* The names are those of show_param. */
@@ -106,10 +104,10 @@ bool tni_optim_reads(const tn_optim *opt, const char *name)
     return true;
 }
 
-static void show(tni_serializer *f, const tn_optim *opt, tn_optim *now)
+static void show(tni_serializer *f, tn_optim *opt)
 {
-    show_numbers(f, opt, now);
-    for (int i = 0; i < opt->n; i++) show_param(f, opt, &opt->param[i], &now->param[i]);
+    show_numbers(f, opt);
+    for (int i = 0; i < opt->n; i++) show_param(f, opt, &opt->param[i]);
 }
 
 /* The first parameter whose state would be missing in the list; NULL: none. */
@@ -135,7 +133,7 @@ tn_list *tn_optim_state_dict(tn_optim *opt)
                         function, missing->name, missing->holder, opt->shards->own);
     tni_serializer f;
     tni_serializer_save(&f);
-    show(&f, opt, opt);
+    show(&f, opt);
     return tni_serializer_saved(&f);
 }
 
@@ -193,66 +191,33 @@ void tni_optim_release(tn_optim *opt)
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-typedef struct staged {
-    tni_staged base;
-    tn_optim *opt;
-    int n, n_groups;
-    tn_optim now; /* steps, groups; of parameters step and state, with a reference each */
-} staged;
-
-static void drop(tni_staged *base)
+/* As before the first step: parameters that a file does not name have no state. */
+static void forget(tni_serializer *f, tn_optim *opt)
 {
-    staged *s = (staged *)base;
-    for (int i = 0; s->now.param && i < s->n; i++)
-        for (int k = 0; k < TNI_OPTIM_SLOTS; k++) tn_drop(s->now.param[i].state[k]);
-    tni_free(s->now.param, (size_t)s->n * sizeof *s->now.param);
-    tni_free(s->now.group, (size_t)s->n_groups * sizeof *s->now.group);
-}
-
-/* What was there before is dropped with the staged. */
-static void put(tni_staged *base)
-{
-    staged *s = (staged *)base;
-    tn_optim *opt = s->opt;
-    opt->steps = s->now.steps;
-    if (opt->shards) opt->shards->whole = false;
-    memcpy(opt->group, s->now.group, (size_t)opt->n_groups * sizeof *opt->group);
+    static const int64_t none = 0;
+    static const bool whole = false;
+    if (opt->shards) tni_serializer_set(f, &opt->shards->whole, &whole, sizeof whole);
     for (int i = 0; i < opt->n; i++) {
-        tni_optim_param *p = &opt->param[i], *now = &s->now.param[i];
-        p->step = now->step;
-        for (int k = 0; k < TNI_OPTIM_SLOTS; k++) {
-            tn_tensor *old = p->state[k];
-            p->state[k] = now->state[k];
-            now->state[k] = old;
-        }
+        tni_optim_param *p = &opt->param[i];
+        tni_serializer_set(f, &p->step, &none, sizeof none);
+        for (int k = 0; k < TNI_OPTIM_SLOTS; k++)
+            if (p->state[k]) tni_serializer_set_tensor(f, &p->state[k], NULL);
     }
 }
 
-static tn_status load(tn_optim *opt, const tn_list *state, tn_optim *now)
+tni_staged *tni_optim_stage(tn_optim *opt, const tn_list *state)
 {
     tni_serializer f;
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad_enabled(false), lasting = tni_alloc_lasting(true);
     tni_serializer_load(&f, state);
-    show(&f, opt, now);
+    forget(&f, opt);
+    show(&f, opt);
     tni_alloc_lasting(lasting);
     tn_status status = tni_serializer_loaded(&f, "tn_optim_load_state_dict");
     tn_set_grad_enabled(was);
     tn_scope_end(scope);
-    return status;
-}
-
-tni_staged *tni_optim_stage(tn_optim *opt, const tn_list *state)
-{
-    staged *s = tni_calloc(sizeof *s);
-    if (!s) return NULL;
-    *s = (staged){ .base = { put, drop, sizeof *s }, .opt = opt };
-    s->n = opt->n, s->n_groups = opt->n_groups;
-    s->now.param = tni_calloc_n((size_t)opt->n, sizeof *s->now.param);
-    s->now.group = tni_calloc_n((size_t)opt->n_groups, sizeof *s->now.group);
-    if (s->now.param && s->now.group && load(opt, state, &s->now) == TN_OK) return &s->base;
-    tni_staged_discard(&s->base);
-    return NULL;
+    return tni_serializer_staged(&f, status);
 }
 
 tn_status tn_optim_load_state_dict(tn_optim *opt, const tn_list *state)

@@ -22,8 +22,7 @@ bool tni_optim_skips(const tni_optim_param *p)
  * there. */
 static bool is_retired(const tni_optim_param *p)
 {
-    const char *dot = strrchr(p->name, '.'), *name = dot ? dot + 1 : p->name;
-    const tni_slot *slot = tni_slot_find(p->owner, name, strlen(name));
+    const tni_slot *slot = tni_slot_of(p->owner, p->name);
     return slot && slot->kind == TNI_BUFFER;
 }
 

@@ -6,9 +6,9 @@
  * optimizer, schedule, generator and loader, a scaler, parameters, buffers and state versions. It
  * stays as it is; what later versions add gets a file of its own.
  *
- * Seen to fail: in src/optim/scheduler.c, put() without s->bad; in src/optim/scaler.c, put() that
- * does nothing; in src/optim/state.c, put() without p->step (each in both tests); in
- * src/io/parts.c, save() without versions (the_file_comes_out_again).
+ * Seen to fail: in src/optim/serializer.c, tni_staged_put() that does nothing (both tests); in
+ * src/optim/state.c, show_param() without the step; in src/optim/scheduler.c, show() without bad;
+ * in src/io/parts.c, save() without versions (the_file_comes_out_again).
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -22,22 +22,11 @@ ACTIVATION(tn_tanh_new, tn_tanh, "Tanh")
 ACTIVATION(tn_sigmoid_new, tn_sigmoid, "Sigmoid")
 ACTIVATION(tn_silu_new, tn_silu, "SiLU")
 
-static tn_tensor *identity_forward(tn_module *self, tn_tensor *x)
+static tn_tensor *identity(tn_tensor *x)
 {
-    (void)self;
     return x;
 }
-
-static const tn_module_type identity_type = {
-    .name = "Identity",
-    .size = sizeof(tn_module),
-    .forward = identity_forward,
-};
-
-tn_module *tn_identity_new(void)
-{
-    return tn_module_done(tn_module_new(&identity_type));
-}
+ACTIVATION(tn_identity_new, identity, "Identity")
 
 typedef struct softmax {
     tn_module base;

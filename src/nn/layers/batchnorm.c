@@ -85,16 +85,19 @@ static tn_tensor *normalize(batchnorm *m, tn_tensor *x)
     return y;
 }
 
-static tn_tensor *batchnorm2d_forward(tn_module *self, tn_tensor *x)
+static const tn_module_type types[2]; /* of x [N, C] or [N, C, L]; of x [N, C, H, W] */
+
+static bool is_batchnorm(const tn_module *m)
 {
-    batchnorm *m = (batchnorm *)self;
-    return tni_check_channels(self, x, m->features, 4, 4) == TN_OK ? normalize(m, x) : NULL;
+    return m->type == &types[0] || m->type == &types[1];
 }
 
-static tn_tensor *batchnorm1d_forward(tn_module *self, tn_tensor *x)
+static tn_tensor *batchnorm_forward(tn_module *self, tn_tensor *x)
 {
     batchnorm *m = (batchnorm *)self;
-    return tni_check_channels(self, x, m->features, 2, 3) == TN_OK ? normalize(m, x) : NULL;
+    bool images = self->type == &types[1];
+    tn_status status = tni_check_channels(self, x, m->features, images ? 4 : 2, images ? 4 : 3);
+    return status == TN_OK ? normalize(m, x) : NULL;
 }
 
 static void batchnorm_describe(const tn_module *self, char *text, size_t size)
@@ -127,23 +130,16 @@ static tn_status batchnorm_reset(tn_module *self)
 {
     batchnorm *m = (batchnorm *)self;
     tn_status status = reset_statistics(m);
-    if (status == TN_OK && !tni_none(m->weight)) status = tn_init_constant(m->weight, 1);
-    if (status == TN_OK && !tni_none(m->bias)) status = tn_init_constant(m->bias, 0);
-    return status;
+    return status == TN_OK ? tni_reset_norm(m->weight, m->bias) : status;
 }
 
-#define BATCHNORM(name_, text)                                                                     \
-    static const tn_module_type name_##_type = {                                                   \
-        .name = text,                                                                              \
-        .size = sizeof(batchnorm),                                                                 \
-        .forward = name_##_forward,                                                                \
-        .describe = batchnorm_describe,                                                            \
-        .reset = batchnorm_reset,                                                                  \
-        .state_version = 2,                                                                        \
-        .no_decay = true,                                                                          \
-    };
-BATCHNORM(batchnorm2d, "BatchNorm2d")
-BATCHNORM(batchnorm1d, "BatchNorm1d")
+#define TYPE(text)                                                                                 \
+    {                                                                                              \
+        .name = (text), .size = sizeof(batchnorm), .forward = batchnorm_forward,                   \
+        .describe = batchnorm_describe, .reset = batchnorm_reset, .state_version = 2,              \
+        .no_decay = true                                                                           \
+    }
+static const tn_module_type types[2] = { TYPE("BatchNorm1d"), TYPE("BatchNorm2d") };
 
 static tn_module *batchnorm_new(const char *function, const tn_module_type *type, int64_t features,
                                 tn_batch_norm_options o)
@@ -176,18 +172,18 @@ static tn_module *batchnorm_new(const char *function, const tn_module_type *type
 
 tn_module *tn_batch_norm2d_new(int64_t features, tn_batch_norm_options o)
 {
-    return batchnorm_new("tn_batch_norm2d_new", &batchnorm2d_type, features, o);
+    return batchnorm_new("tn_batch_norm2d_new", &types[1], features, o);
 }
 
 tn_module *tn_batch_norm1d_new(int64_t features, tn_batch_norm_options o)
 {
-    return batchnorm_new("tn_batch_norm1d_new", &batchnorm1d_type, features, o);
+    return batchnorm_new("tn_batch_norm1d_new", &types[0], features, o);
 }
 
 static batchnorm *check_type(const char *function, const tn_module *m)
 {
     if (tni_module_check(function, m) != TN_OK) return NULL;
-    if (m->type == &batchnorm1d_type || m->type == &batchnorm2d_type) return (batchnorm *)m;
+    if (is_batchnorm(m)) return (batchnorm *)m;
     return tni_fail(TN_E_INVALID, "%s: the module is a %s: want a BatchNorm1d or BatchNorm2d",
                     function, m->type->name);
 }
@@ -225,11 +221,10 @@ tn_status tn_batch_norm_set_momentum(tn_module *m, double momentum)
 
 tni_batchnorm_over *tni_batchnorm_over_of(const tn_module *m)
 {
-    bool is = m->type == &batchnorm1d_type || m->type == &batchnorm2d_type;
-    return is ? &((batchnorm *)m)->over : NULL;
+    return is_batchnorm(m) ? &((batchnorm *)m)->over : NULL;
 }
 
 const tni_batchnorm *tni_batchnorm2d_of(const tn_module *m)
 {
-    return m->type == &batchnorm2d_type ? (const batchnorm *)m : NULL;
+    return m->type == &types[1] ? (const batchnorm *)m : NULL;
 }

@@ -49,10 +49,8 @@ tn_tensor *tni_masked_forward(const char *function, const tn_module_type *type, 
     tn_tensor *const in[] = { x, tni_option_tensor(function, "mask", masks.mask),
                               tni_option_tensor(function, "key_padding", masks.key_padding) };
     const tni_attention_options options = { masks.causal };
-    static const char *const names[] = { "x" };
-    if (tni_expect_type(function, m, type) != TN_OK ||
-        tni_expect_inputs(function, 1, names, in) != TN_OK)
-        return NULL;
+    if (tni_expect_type(function, m, type) != TN_OK) return NULL;
+    if (!x) return tni_poisoned(function, "x");
     tn_tensor *y;
     return tni_call_with(m, 3, in, 1, &y, &options) == TN_OK ? y : NULL;
 }

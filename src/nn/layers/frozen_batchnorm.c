@@ -112,8 +112,8 @@ enum { MEMBERS = 5, RUNNING_VAR = 3 };
 /* The member's tensor with that name; TN_NONE if there is none. */
 static tn_tensor *member_of(const tn_module *m, int i)
 {
-    const tni_slot *slot = tni_slot_find(m, member[i], strlen(member[i]));
-    return slot && slot->tensor ? slot->tensor : TN_NONE;
+    tn_tensor *t = tni_slot_tensor(m, member[i]);
+    return t ? t : TN_NONE;
 }
 
 typedef struct conversion {

@@ -25,6 +25,12 @@ tn_status tni_check_eps(const char *function, double eps)
     return tni_error(TN_E_INVALID, "%s: eps %g: want a finite number, 0 and up", function, eps);
 }
 
+tn_status tni_reset_norm(tn_tensor *weight, tn_tensor *bias)
+{
+    tn_status status = tni_none(weight) ? TN_OK : tn_init_constant(weight, 1);
+    return status == TN_OK && !tni_none(bias) ? tn_init_constant(bias, 0) : status;
+}
+
 /* Kaiming uniform with slope sqrt 5: the gain sqrt(2/6) makes the bound sqrt(3) gain / sqrt(fan_in)
  * = 1/sqrt(fan_in). Computed step by step as PyTorch does, to round in the same way. */
 tn_status tni_reset_affine(tn_tensor *weight, tn_tensor *bias)
@@ -45,12 +51,4 @@ tn_status tni_expect_type(const char *function, const tn_module *m, const tn_mod
         return tni_error(TN_E_INVALID, "%s: the module is a %s: want a %s", function, m->type->name,
                          type->name);
     return status;
-}
-
-tn_status tni_expect_inputs(const char *function, int n, const char *const *name,
-                            tn_tensor *const *in)
-{
-    for (int i = 0; i < n; i++)
-        if (!in[i]) return tni_poison(function, name[i]);
-    return TN_OK;
 }

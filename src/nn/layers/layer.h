@@ -17,6 +17,8 @@ tn_status tni_fraction(const char *function, const char *what, double p);
 tn_status tni_probability(const char *function, double p);
 /* An error unless eps is finite and not negative. */
 tn_status tni_check_eps(const char *function, double eps);
+/* Initial values of norms: weight 1, bias 0; each may be absent. */
+tn_status tni_reset_norm(tn_tensor *weight, tn_tensor *bias);
 /* PyTorch's initial values of Linear and Conv: both U(+-1/sqrt(fan_in)), weight first. bias may be
  * absent. */
 tn_status tni_reset_affine(tn_tensor *weight, tn_tensor *bias);
@@ -24,9 +26,6 @@ static inline int64_t tni_or_int(int64_t value, int64_t instead)
 {
     return value ? value : instead;
 }
-/* An error naming function and the first input that is NULL, if any. */
-tn_status tni_expect_inputs(const char *function, int n, const char *const *name,
-                            tn_tensor *const *in);
 /* A free name for a new numbered member of m: the count of members, or a later number if deletions
  * left gaps. (containers.c) */
 const char *tni_next_name(const tn_module *m, int n, char name[16]);

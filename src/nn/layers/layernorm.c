@@ -34,10 +34,7 @@ static void layernorm_describe(const tn_module *self, char *text, size_t size)
 static tn_status layernorm_reset(tn_module *self)
 {
     layernorm *m = (layernorm *)self;
-    tn_status status = TN_OK;
-    if (!tni_none(m->weight)) status = tn_init_constant(m->weight, 1);
-    if (status == TN_OK && !tni_none(m->bias)) status = tn_init_constant(m->bias, 0);
-    return status;
+    return tni_reset_norm(m->weight, m->bias);
 }
 
 static const tn_module_type layernorm_type = {

@@ -270,10 +270,8 @@ tn_tensor *tn_multihead_attention_forward(tn_module *m, tn_tensor *q, tn_tensor 
     const tni_attention_options options = { masks.causal };
     tn_tensor *out[2] = { NULL, NULL };
     if (weights) *weights = NULL;
-    static const char *const names[] = { "q", "k", "v" };
-    if (tni_expect_type(f, m, &multihead_attention_type) != TN_OK ||
-        tni_expect_inputs(f, 3, names, in) != TN_OK)
-        return NULL;
+    if (tni_expect_type(f, m, &multihead_attention_type) != TN_OK) return NULL;
+    if (!q || !k || !v) return tni_poisoned(f, !q ? "q" : !k ? "k" : "v");
     if (tni_call_with(m, 5, in, weights ? 2 : 1, out, &options) != TN_OK) return NULL;
     if (weights) *weights = out[1];
     return out[0];

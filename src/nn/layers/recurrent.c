@@ -41,8 +41,8 @@ static tn_tensor *weight_of(recurrent *m, const char *what, int64_t layer, int d
 {
     char name[64];
     weight_name(m, what, layer, direction, name, sizeof name);
-    const tni_slot *slot = tni_slot_find(&m->base, name, strlen(name));
-    if (slot && slot->tensor) return slot->tensor;
+    tn_tensor *t = tni_slot_tensor(&m->base, name);
+    if (t) return t;
     return tni_fail(TN_E_STATE, "%s: %s is gone: want a parameter or buffer of this name",
                     m->base.type->name, name);
 }
@@ -292,14 +292,14 @@ CONSTRUCTOR(tn_lstm_cell_new, LSTM, true)
 tn_tensor *tn_recurrent_forward(tn_module *m, tn_tensor *x, tn_recurrent_state *state)
 {
     static const char f[] = "tn_recurrent_forward";
-    static const char *const names[] = { "x" };
     tn_status status = tni_module_check(f, m);
     if (status == TN_OK && kind_of(m) < 0)
         status = tni_error(TN_E_INVALID,
                            "%s: the module is a %s: want an RNN, GRU or LSTM, or a "
                            "cell of one",
                            f, m->type->name);
-    if (status != TN_OK || tni_expect_inputs(f, 1, names, &x) != TN_OK) return NULL;
+    if (status != TN_OK) return NULL;
+    if (!x) return tni_poisoned(f, "x");
     bool lstm = kind_of(m) == LSTM;
     int n = !state ? 1 : lstm ? 3 : 2;
     tn_tensor *in[] = { x, TN_NONE, TN_NONE }, *out[3] = { NULL, NULL, NULL };
