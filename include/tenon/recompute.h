@@ -23,9 +23,7 @@
 
 #include <tenon/autograd.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TN_BEGIN_C_
 
 /** Fills out[0..n_out) from in[0..n_in), as a forward does; in the second run with the same inputs
  *  (other handles on them). An error that is pending when it returns fails the call. */
@@ -63,7 +61,5 @@ TN_API TN_MUST_USE tn_status tn_recompute_n(tn_recompute_function function, void
 /** Whether this thread is in the second run of such a function. */
 TN_API bool tn_recomputing(void);
 
-#ifdef __cplusplus
-}
-#endif
+TN_END_C_
 #endif
