@@ -35,118 +35,59 @@
 #define TN_LERP(x, y, p)                                                                           \
     ((p) > -0.5F && (p) < 0.5F ? (x) + (p) * ((y) - (x)) : (y) + ((p)-1) * ((y) - (x)))
 
-/* ---- bits ------------------------------------------------------------------------------------ */
+/* ---- bits, and what libm has ----------------------------------------------------------------- */
 
-TN_FN uint32_t tn_bits_f32(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
-
-TN_FN float tn_from_bits_f32(uint32_t u)
-{
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-
-TN_FN uint64_t tn_bits_f64(double x)
-{
-    uint64_t u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
-
-TN_FN double tn_from_bits_f64(uint64_t u)
-{
-    double x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-
-/* 2^n for an integral n with a normal result: adding 1.5 * 2^23 leaves n in the low bits, which the
- * shift moves into the exponent; the bits above are shifted out. */
-TN_FN float tn_exp2i_f32(float n)
-{
-    return tn_from_bits_f32((tn_bits_f32(n + 12582912.0f) + 127u) << 23);
-}
-
-TN_FN double tn_exp2i_f64(double n)
-{
-    return tn_from_bits_f64((tn_bits_f64(n + 6755399441055744.0) + 1023u) << 52);
-}
-
-TN_FN float tn_round_f32(float x) /* |x| < 2^22 */
-{
-    return (x + 12582912.0f) - 12582912.0f;
-}
-
-TN_FN double tn_round_f64(double x) /* |x| < 2^51 */
-{
-    return (x + 6755399441055744.0) - 6755399441055744.0;
-}
-
-TN_FN float tn_copysign_f32(float x, float s)
-{
-    return tn_from_bits_f32((tn_bits_f32(x) & 0x7fffffffu) | (tn_bits_f32(s) & 0x80000000u));
-}
-
-TN_FN double tn_copysign_f64(double x, double s)
-{
-    return tn_from_bits_f64((tn_bits_f64(x) & 0x7fffffffffffffffu) |
-                            (tn_bits_f64(s) & 0x8000000000000000u));
-}
-
-TN_FN float tn_abs_f32(float x)
-{
-    return tn_from_bits_f32(tn_bits_f32(x) & 0x7fffffffu);
-}
-
-TN_FN double tn_abs_f64(double x)
-{
-    return tn_from_bits_f64(tn_bits_f64(x) & 0x7fffffffffffffffu);
-}
-
-TN_FN float tn_sqrt_f32(float x)
-{
-    return sqrtf(x);
-}
-
-TN_FN double tn_sqrt_f64(double x)
-{
-    return sqrt(x);
-}
-
-TN_FN float tn_sin_f32(float x)
-{
-    return sinf(x);
-}
-
-TN_FN double tn_sin_f64(double x)
-{
-    return sin(x);
-}
-
-TN_FN float tn_cos_f32(float x)
-{
-    return cosf(x);
-}
-
-TN_FN double tn_cos_f64(double x)
-{
-    return cos(x);
-}
-
-TN_FN float tn_pow_f32(float x, float y)
-{
-    return powf(x, y);
-}
-
-TN_FN double tn_pow_f64(double x, double y)
-{
-    return pow(x, y);
-}
+/* For R, its bits U of which SIGN is the highest and FRACTION are the fraction's:
+ * exp2i is 2^n for an integral n with a normal result: adding SHIFT, 1.5 * 2^FRACTION, leaves n in
+ * the low bits, which the shift moves into the exponent; the bits above are shifted out. round is
+ * for |x| < SHIFT / 3. L: libm's letter. */
+#define TN_BASICS(R, S, L, U, SIGN, FRACTION, BIAS, SHIFT)                                         \
+    TN_FN U tn_bits_##S(R x)                                                                       \
+    {                                                                                              \
+        U u;                                                                                       \
+        memcpy(&u, &x, sizeof u);                                                                  \
+        return u;                                                                                  \
+    }                                                                                              \
+    TN_FN R tn_from_bits_##S(U u)                                                                  \
+    {                                                                                              \
+        R x;                                                                                       \
+        memcpy(&x, &u, sizeof x);                                                                  \
+        return x;                                                                                  \
+    }                                                                                              \
+    TN_FN R tn_exp2i_##S(R n)                                                                      \
+    {                                                                                              \
+        return tn_from_bits_##S((tn_bits_##S(n + SHIFT) + BIAS) << FRACTION);                      \
+    }                                                                                              \
+    TN_FN R tn_round_##S(R x)                                                                      \
+    {                                                                                              \
+        return (x + SHIFT) - SHIFT;                                                                \
+    }                                                                                              \
+    TN_FN R tn_copysign_##S(R x, R s)                                                              \
+    {                                                                                              \
+        return tn_from_bits_##S((tn_bits_##S(x) & ~SIGN) | (tn_bits_##S(s) & SIGN));               \
+    }                                                                                              \
+    TN_FN R tn_abs_##S(R x)                                                                        \
+    {                                                                                              \
+        return tn_from_bits_##S(tn_bits_##S(x) & ~SIGN);                                           \
+    }                                                                                              \
+    TN_FN R tn_sqrt_##S(R x)                                                                       \
+    {                                                                                              \
+        return sqrt##L(x);                                                                         \
+    }                                                                                              \
+    TN_FN R tn_sin_##S(R x)                                                                        \
+    {                                                                                              \
+        return sin##L(x);                                                                          \
+    }                                                                                              \
+    TN_FN R tn_cos_##S(R x)                                                                        \
+    {                                                                                              \
+        return cos##L(x);                                                                          \
+    }                                                                                              \
+    TN_FN R tn_pow_##S(R x, R y)                                                                   \
+    {                                                                                              \
+        return pow##L(x, y);                                                                       \
+    }
+TN_BASICS(float, f32, f, uint32_t, 0x80000000u, 23, 127u, 12582912.0f)
+TN_BASICS(double, f64, , uint64_t, 0x8000000000000000u, 52, 1023u, 6755399441055744.0)
 
 /* ---- exp: x = n ln 2 + r, |r| <= ln 2 / 2; e^x = 2^n e^r ------------------------------------- */
 
@@ -189,35 +130,37 @@ TN_FN double tn_exp_reduce_f64(double x, double *n)
     return (x - *n * 0x1.62e42feep-1) - *n * 0x1.a39ef35793c76p-33;
 }
 
-/* 2^n in two factors, so that the product may overflow or end below the normal range by one
- * rounding. */
-TN_FN float tn_exp_f32(float x)
-{
-    x = x < -104.0f ? -104.0f : x;
-    x = x > 89.0f ? 89.0f : x;
-    float n;
-    float r = tn_exp_reduce_f32(x, &n);
-    float half = tn_round_f32(n * 0.5f);
-    return (tn_exp_tail_f32(r) + 1.0f) * tn_exp2i_f32(half) * tn_exp2i_f32(n - half);
-}
-
-TN_FN double tn_exp_f64(double x)
-{
-    x = x < -746.0 ? -746.0 : x;
-    x = x > 710.0 ? 710.0 : x;
-    double n;
-    double r = tn_exp_reduce_f64(x, &n);
-    double half = tn_round_f64(n * 0.5);
-    return (tn_exp_tail_f64(r) + 1.0) * tn_exp2i_f64(half) * tn_exp2i_f64(n - half);
-}
-
-/* exp of |x| <= 80: no factor can leave the normal range (exp_part says what is beyond). */
-TN_FN float tn_exp_inner_f32(float x)
-{
-    float n;
-    float r = tn_exp_reduce_f32(x, &n);
-    return (tn_exp_tail_f32(r) + 1.0f) * tn_exp2i_f32(n);
-}
+/* exp: 2^n in two factors, so that the product may overflow or end below the normal range by one
+ * rounding. exp_inner: of |x| <= 80, for which no factor can leave the normal range (exp_part says
+ * what is beyond). expm1: 2^n e^r - 1 = 2 (2^(n-1) (e^r - 1) + (2^(n-1) - 1/2)), exact around 0,
+ * where n = 0. Below LOW and LOW_M1 and above HIGH nothing changes. */
+#define TN_EXP(R, S, LOW, LOW_M1, HIGH)                                                            \
+    TN_FN R tn_exp_##S(R x)                                                                        \
+    {                                                                                              \
+        x = x < (R)LOW ? (R)LOW : x;                                                               \
+        x = x > (R)HIGH ? (R)HIGH : x;                                                             \
+        R n;                                                                                       \
+        R r = tn_exp_reduce_##S(x, &n);                                                            \
+        R half = tn_round_##S(n * (R)0.5);                                                         \
+        return (tn_exp_tail_##S(r) + (R)1) * tn_exp2i_##S(half) * tn_exp2i_##S(n - half);          \
+    }                                                                                              \
+    TN_FN R tn_exp_inner_##S(R x)                                                                  \
+    {                                                                                              \
+        R n;                                                                                       \
+        R r = tn_exp_reduce_##S(x, &n);                                                            \
+        return (tn_exp_tail_##S(r) + (R)1) * tn_exp2i_##S(n);                                      \
+    }                                                                                              \
+    TN_FN R tn_expm1_##S(R x)                                                                      \
+    {                                                                                              \
+        x = x < (R)LOW_M1 ? (R)LOW_M1 : x;                                                         \
+        x = x > (R)HIGH ? (R)HIGH : x;                                                             \
+        R n;                                                                                       \
+        R r = tn_exp_reduce_##S(x, &n);                                                            \
+        R scale = tn_exp2i_##S(n - (R)1);                                                          \
+        return (R)2 * (scale * tn_exp_tail_##S(r) + (scale - (R)0.5));                             \
+    }
+TN_EXP(float, f32, -104, -18, 89)
+TN_EXP(double, f64, -746, -38, 710)
 
 /* exp for parts of a sum, of which the largest is 1: 0 from -87.7 down, where exp is below the
  * normal range; inf from 88.4 up. One factor less. */
@@ -226,34 +169,6 @@ TN_FN float tn_exp_part_f32(float x)
     x = x < -88.0f ? -88.0f : x; /* n = -127, for which 2^n is 0 */
     x = x > 89.0f ? 89.0f : x;   /* n = 128, for which it is inf */
     return tn_exp_inner_f32(x);
-}
-
-TN_FN double tn_exp_inner_f64(double x)
-{
-    double n;
-    double r = tn_exp_reduce_f64(x, &n);
-    return (tn_exp_tail_f64(r) + 1.0) * tn_exp2i_f64(n);
-}
-
-/* 2^n e^r - 1 = 2 (2^(n-1) (e^r - 1) + (2^(n-1) - 1/2)): exact around 0, where n = 0. */
-TN_FN float tn_expm1_f32(float x)
-{
-    x = x < -18.0f ? -18.0f : x;
-    x = x > 89.0f ? 89.0f : x;
-    float n;
-    float r = tn_exp_reduce_f32(x, &n);
-    float scale = tn_exp2i_f32(n - 1.0f);
-    return 2.0f * (scale * tn_exp_tail_f32(r) + (scale - 0.5f));
-}
-
-TN_FN double tn_expm1_f64(double x)
-{
-    x = x < -38.0 ? -38.0 : x;
-    x = x > 710.0 ? 710.0 : x;
-    double n;
-    double r = tn_exp_reduce_f64(x, &n);
-    double scale = tn_exp2i_f64(n - 1.0);
-    return 2.0 * (scale * tn_exp_tail_f64(r) + (scale - 0.5));
 }
 
 /* ---- log: x = 2^n m, m in [sqrt(1/2), sqrt(2)); log x = n ln 2 + log m ----------------------- */
@@ -305,23 +220,17 @@ TN_FN double tn_log_f64(double x)
 }
 
 /* u = 1 + x rounds off c = x - (u - 1), exactly known; log(u + c) = log u + c / u. */
-TN_FN float tn_log1p_f32(float x)
-{
-    float u = 1.0f + x;
-    float c = x - (u - 1.0f);
-    float y = tn_log_f32(u) + c / u;
-    y = x == -1.0f ? -INFINITY : y;
-    return x == INFINITY ? x : y;
-}
-
-TN_FN double tn_log1p_f64(double x)
-{
-    double u = 1.0 + x;
-    double c = x - (u - 1.0);
-    double y = tn_log_f64(u) + c / u;
-    y = x == -1.0 ? -INFINITY : y;
-    return x == INFINITY ? x : y;
-}
+#define TN_LOG1P(R, S)                                                                             \
+    TN_FN R tn_log1p_##S(R x)                                                                      \
+    {                                                                                              \
+        R u = (R)1 + x;                                                                            \
+        R c = x - (u - (R)1);                                                                      \
+        R y = tn_log_##S(u) + c / u;                                                               \
+        y = x == (R)-1 ? (R)-INFINITY : y;                                                         \
+        return x == (R)INFINITY ? x : y;                                                           \
+    }
+TN_LOG1P(float, f32)
+TN_LOG1P(double, f64)
 
 /* ---- tanh: odd polynomial near 0, 1 - 2 / (e^2|x| + 1) beyond -------------------------------- */
 
