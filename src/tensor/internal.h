@@ -134,7 +134,9 @@ TNI_SHARED tni_array tni_array_of(const tn_tensor *t);
 tni_array tni_array_expand(const tn_tensor *t, const tn_shape *shape);
 /* An absent array (data NULL). */
 tni_array tni_array_none(void);
-/* t or, if it is not dense, a dense copy without history in the current scope. */
+/* A dense copy in dtype, without history, in the current scope. */
+tn_tensor *tni_copied(const tn_tensor *t, tn_dtype dtype);
+/* t or, if it is not dense, such a copy. */
 tn_tensor *tni_dense(tn_tensor *t);
 TNI_SHARED bool tni_is_dense(const tn_tensor *t);
 static inline const tni_backend *tni_backend_of(const tn_tensor *t)

@@ -476,12 +476,15 @@ bool tni_is_dense(const tn_tensor *t)
     return true;
 }
 
+tn_tensor *tni_copied(const tn_tensor *t, tn_dtype dtype)
+{
+    tn_tensor *y = tni_new_dense(&t->shape, dtype, t->storage->device);
+    if (!y) return NULL;
+    tni_copy a = { .y = tni_array_of(y), .x = tni_array_of(t) };
+    return tni_backend_of(t)->copy(&a) == TN_OK ? y : NULL;
+}
+
 tn_tensor *tni_dense(tn_tensor *t)
 {
-    if (tni_absent(t) || tni_is_dense(t)) return t;
-    tn_tensor *y = tni_new_dense(&t->shape, t->dtype, t->storage->device);
-    if (!y) return NULL;
-    tni_array to = tni_array_of(y);
-    tni_array from = tni_array_of(t);
-    return tni_backend_of(t)->copy(&(tni_copy){ .y = to, .x = from }) == TN_OK ? y : NULL;
+    return tni_absent(t) || tni_is_dense(t) ? t : tni_copied(t, t->dtype);
 }

@@ -128,11 +128,7 @@ static tn_status bn_backward(tni_grad *g)
         xh = tn_mul(tn_sub(x, tn_reshape(g->saved[0], over)), rstd);
     if (g->need[WEIGHT]) g->dx[WEIGHT] = tn_sum(tn_mul(g->dy, xh), axes, n, false);
     if (g->need[X]) {
-        tn_tensor *dx = g->dy;
-        if (args->training) {
-            tn_tensor *slope = tn_mul(xh, tn_mean(tn_mul(g->dy, xh), axes, n, true));
-            dx = tn_sub(tn_sub(dx, tn_mean(g->dy, axes, n, true)), slope);
-        }
+        tn_tensor *dx = args->training ? tni_centred_slope(g->dy, xh, axes, n) : g->dy;
         dx = tn_mul(dx, rstd);
         g->dx[X] = rows_absent(g->x[WEIGHT]) ? dx : tn_mul(dx, tn_reshape(g->x[WEIGHT], over));
     }

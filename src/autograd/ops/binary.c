@@ -21,13 +21,6 @@ static tn_status promoting_shape(tni_call *c)
     return tni_broadcast_inputs(c, 0, 1, &c->out_spec[0].shape);
 }
 
-static tn_status add_backward(tni_grad *g)
-{
-    if (g->need[0]) g->dx[0] = g->dy;
-    if (g->need[1]) g->dx[1] = g->dy;
-    return TN_OK;
-}
-
 static tn_status sub_backward(tni_grad *g)
 {
     if (g->need[0]) g->dx[0] = g->dy;
@@ -139,7 +132,7 @@ static tn_status lerp_backward(tni_grad *g)
 enum { A = TNI_X(0), B = TNI_X(1) };
 
 #define BINARY_LIST(F)                                                                             \
-    F(tn_add, add, PLAIN, "y = a + b", "da = dy; db = dy", 0, 0, add_backward)                     \
+    F(tn_add, add, PLAIN, "y = a + b", "da = dy; db = dy", 0, 0, tni_passed_on)                    \
     F(tn_sub, sub, PLAIN, "y = a - b", "da = dy; db = -dy", 0, 0, sub_backward)                    \
     F(tn_mul, mul, PLAIN, "y = a b", "da = dy b; db = dy a", B, A, mul_backward)                   \
     F(tn_div, div, PLAIN, "y = a / b", "da = dy / b; db = -dy y / b", B, B | TNI_Y, div_backward)  \

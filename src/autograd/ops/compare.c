@@ -46,9 +46,7 @@ typedef struct test_op {
 
 static tn_status test_shape(tni_call *c)
 {
-    c->out_spec[0].dtype = TN_BOOL;
-    c->out_spec[0].shape = c->in[0]->shape;
-    return TN_OK;
+    return tni_result(c, TN_BOOL, &c->in[0]->shape);
 }
 
 /* Integers compared with a scalar that is not an integer. True: all elements give *value. Else *s
@@ -81,12 +79,6 @@ static tn_status test_forward(tni_call *c)
     return tni_backend_of(c->in[0])->unary(&(tni_unary){ op->function, .y = y, .x = x, .p = p });
 }
 
-static tn_tensor *apply(const test_op *op, tn_tensor *x, double s)
-{
-    return tni_apply(&op->op, &(tni_formula_args){ { s, 0.0 } }, sizeof(tni_formula_args), 1,
-                     (tn_tensor *[]){ x });
-}
-
 #define TEST_OP(name_, formula_)                                                                   \
     static const test_op op_##name_ = {                                                            \
         .op = { .name = #name_,                                                                    \
@@ -101,13 +93,13 @@ static tn_tensor *apply(const test_op *op, tn_tensor *x, double s)
     TEST_OP(name, formula)                                                                         \
     tn_tensor *tn_name(tn_tensor *x)                                                               \
     {                                                                                              \
-        return apply(&op_##name, x, 0.0);                                                          \
+        return tni_apply_formula(&op_##name.op, x, 0.0, 0.0);                                      \
     }
 #define COMPARE_SCALAR(tn_name, name, formula)                                                     \
     TEST_OP(name, formula)                                                                         \
     tn_tensor *tn_name(tn_tensor *x, double s)                                                     \
     {                                                                                              \
-        return apply(&op_##name, x, s);                                                            \
+        return tni_apply_formula(&op_##name.op, x, s, 0.0);                                        \
     }
 
 TEST(tn_logical_not, logical_not, "y = not x")

@@ -162,9 +162,8 @@ static tn_status grad_input_shape(tni_call *c)
     const conv_args *a = c->args;
     const tn_shape *dy = &c->in[0]->shape;
     const tn_shape *w = &c->in[1]->shape;
-    c->out_spec[0].dtype = c->in[0]->dtype;
-    c->out_spec[0].shape = (tn_shape){ 4, { dy->size[0], w->size[1] * a->groups, a->h, a->w } };
-    return TN_OK;
+    tn_shape dx = TN_SHAPE(dy->size[0], w->size[1] * a->groups, a->h, a->w);
+    return tni_result(c, c->in[0]->dtype, &dx);
 }
 
 static tn_status grad_input_forward(tni_call *c)
@@ -211,9 +210,8 @@ static tn_status grad_weight_shape(tni_call *c)
     const conv_args *a = c->args;
     const tn_shape *dy = &c->in[0]->shape;
     const tn_shape *x = &c->in[1]->shape;
-    c->out_spec[0].dtype = c->in[0]->dtype;
-    c->out_spec[0].shape = (tn_shape){ 4, { dy->size[1], x->size[1] / a->groups, a->kh, a->kw } };
-    return TN_OK;
+    tn_shape dw = TN_SHAPE(dy->size[1], x->size[1] / a->groups, a->kh, a->kw);
+    return tni_result(c, c->in[0]->dtype, &dw);
 }
 
 static tn_status grad_weight_forward(tni_call *c)

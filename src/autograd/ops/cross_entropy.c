@@ -23,8 +23,7 @@ typedef struct ce_args {
 
 static tn_status ce_shape(tni_call *c)
 {
-    c->out_spec[0].dtype = tni_wide_dtype(c->in[0]->dtype); /* rounded after the reduction */
-    c->out_spec[0].shape = c->in[1]->shape;
+    tni_result(c, tni_wide_dtype(c->in[0]->dtype), &c->in[1]->shape); /* reduced, then rounded */
     c->out_spec[1] = c->out_spec[0];
     c->n_saved = 2; /* m and s */
     c->saved_spec[0] = c->saved_spec[1] = c->out_spec[0];
@@ -261,12 +260,11 @@ static tn_tensor *probabilities(tn_tensor *logits, tn_tensor *target,
 
 tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_entropy_options o)
 {
-    if (!logits || !target) return tni_poisoned("tn_cross_entropy", logits ? "target" : "logits");
+    if (!tni_present("tn_cross_entropy", "logits", logits) ||
+        !tni_present("tn_cross_entropy", "target", target))
+        return NULL;
     o.weight = tni_option_tensor("tn_cross_entropy", "weight", o.weight);
     if (!o.weight) return NULL;
-    if (tni_none(logits) || tni_none(target))
-        return tni_fail(TN_E_INVALID,
-                        "tn_cross_entropy: logits or target is TN_NONE: want tensors");
     tn_scope scope = tn_scope_begin();
     tn_tensor *loss = NULL;
     bool ids = !tn_dtype_is_float(target->dtype);

@@ -6,6 +6,11 @@
 #include "autograd/pass.h"
 #include "autograd/notify.h"
 
+tn_tensor *tni_apply_formula(const tn_op *op, tn_tensor *x, double p, double q)
+{
+    return tni_apply(op, &(tni_formula_args){ { p, q } }, sizeof(tni_formula_args), 1, &x);
+}
+
 tn_status tni_not_broadcast(const tni_call *c, const tn_tensor *a, const tn_tensor *b)
 {
     int rank = TNI_MIN(a->shape.rank, b->shape.rank);
@@ -26,16 +31,6 @@ tn_status tni_not_broadcast(const tni_call *c, const tn_tensor *a, const tn_tens
     return tni_op_error(c, TN_E_SHAPE, "a %s, b %s: do not broadcast", tni_text(a), tni_text(b));
 }
 
-/* A single value in the promoted dtype. */
-static tn_tensor *cast_single(tn_tensor *t, tn_dtype dtype)
-{
-    tn_tensor *single =
-        t->dtype == dtype ? t : tni_create("", TN_SCALAR, dtype, t->storage->device);
-    if (!single || single == t) return single;
-    tni_copy a = { .y = tni_array_of(single), .x = tni_array_of(t) };
-    return tni_backend_of(t)->copy(&a) == TN_OK ? single : NULL;
-}
-
 /* Input i for the kernel. Kernels compute in the wider of two dtypes, but a single value beside a
  * tensor with axes counts as rounded to the promoted dtype: where that makes a difference, it is
  * cast first. */
@@ -47,7 +42,8 @@ static tn_tensor *operand(const tni_call *c, int i)
     if (TNI_LIKELY(t->shape.rank > 0 || c->in[0]->dtype == c->in[1]->dtype) ||
         op->function == TNI_B_masked_fill || (!predicate && tn_dtype_is_float(c->out[0]->dtype)))
         return t;
-    return cast_single(t, tni_result_dtype(c->in[0], c->in[1]));
+    tn_dtype dtype = tni_result_dtype(c->in[0], c->in[1]);
+    return t->dtype == dtype ? t : tni_copied(t, dtype);
 }
 
 tn_status tni_run_binary(int function, const tn_tensor *y, const tn_tensor *a, const tn_tensor *b,

@@ -53,8 +53,12 @@ static tn_status change(const char *function, int kernel, tn_tensor *x, tn_tenso
         status = tni_error(TN_E_INVALID, "%s: the source is TN_NONE: want a tensor", function);
     if (!status) status = same_device(function, x, source);
     if (!status) status = fits(function, x, source);
-    if (!status && (tn_dtype_is_float(source->dtype) || kernel == TNI_B_div))
-        status = fractions_fit(function, x, kernel == TNI_B_div ? "a quotient" : "the source");
+    bool divides = kernel == TNI_B_div, between = kernel == TNI_B_lerp;
+    if (!status && (tn_dtype_is_float(source->dtype) || divides || between))
+        status = fractions_fit(function, x,
+                               divides   ? "a quotient"
+                               : between ? "an interpolation"
+                                         : "the source");
     if (status) return status;
     bool overlap = tn_same_storage(x, source) && !same_geometry(x, source);
     tn_scope scope;
@@ -94,9 +98,7 @@ tn_status tn_div_(tn_tensor *x, tn_tensor *b)
 
 tn_status tn_lerp_(tn_tensor *x, tn_tensor *b, double weight)
 {
-    tn_status status = tni_may_write("tn_lerp_", x, b);
-    if (!status) status = fractions_fit("tn_lerp_", x, "an interpolation");
-    return status ? status : change("tn_lerp_", TNI_B_lerp, x, b, &weight);
+    return change("tn_lerp_", TNI_B_lerp, x, b, &weight);
 }
 
 tn_status tn_masked_fill_(tn_tensor *x, tn_tensor *mask, double value)
@@ -145,26 +147,26 @@ tn_status tn_clamp_(tn_tensor *x, double low, double high)
     return change_alone("tn_clamp_", TNI_U_clamp, x, low, high);
 }
 
-tn_status tn_fill_(tn_tensor *x, double value)
+static tn_status fill(const char *function, tn_tensor *x, double value)
 {
     TNI_HOLD_TRAPS;
-    tn_status status = tni_may_write("tn_fill_", x, TN_NONE);
+    tn_status status = tni_may_write(function, x, TN_NONE);
     tni_number number;
-    if (!status) status = tni_number_in("tn_fill_", value, x->dtype, &number);
+    if (!status) status = tni_number_in(function, value, x->dtype, &number);
     if (status) return status;
     status = tni_backend_of(x)->fill(&(tni_fill){ .y = tni_array_of(x), .value = number });
     if (!status) tni_bump_rewritten(x);
     return status;
 }
 
+tn_status tn_fill_(tn_tensor *x, double value)
+{
+    return fill("tn_fill_", x, value);
+}
+
 tn_status tn_zero_(tn_tensor *x)
 {
-    TNI_HOLD_TRAPS;
-    tn_status status = tni_may_write("tn_zero_", x, TN_NONE);
-    if (status) return status;
-    status = tni_backend_of(x)->fill(&(tni_fill){ .y = tni_array_of(x) });
-    if (!status) tni_bump_rewritten(x);
-    return status;
+    return fill("tn_zero_", x, 0.0);
 }
 
 tn_status tn_copy_(tn_tensor *x, tn_tensor *source)

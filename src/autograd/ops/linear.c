@@ -10,15 +10,6 @@
  */
 #include "autograd/ops/products.h"
 
-typedef struct linear_args {
-    bool wide;
-} linear_args;
-
-static bool is_wide(const void *args)
-{
-    return args && ((const linear_args *)args)->wide;
-}
-
 static tn_status linear_shape(tni_call *c)
 {
     const tn_tensor *x = c->in[0];
@@ -41,8 +32,8 @@ static tn_status linear_shape(tni_call *c)
     if (!tni_none(b) && (b->shape.rank != 1 || b->shape.size[0] != w->shape.size[0]))
         return tni_op_error(c, TN_E_SHAPE, "weight %s, bias %s: want bias [%" PRId64 "]",
                             tni_text(w), tni_text(b), w->shape.size[0]);
-    c->out_spec[0].dtype = is_wide(c->args) ? tni_wide_dtype(x->dtype) : x->dtype;
-    c->out_spec[0].shape = x->shape;
+    const bool *wide = c->args; /* NULL: false */
+    tni_result(c, wide && *wide ? tni_wide_dtype(x->dtype) : x->dtype, &x->shape);
     c->out_spec[0].shape.size[x->shape.rank - 1] = w->shape.size[0];
     return TN_OK;
 }
@@ -115,8 +106,8 @@ const tn_op tni_op_linear = {
 
 tn_tensor *tni_linear_wide(tn_tensor *x, tn_tensor *weight, tn_tensor *bias)
 {
-    return tni_apply(&tni_op_linear, &(linear_args){ true }, sizeof(linear_args), 3,
-                     (tn_tensor *[]){ x, weight, bias });
+    bool wide = true;
+    return tni_apply(&tni_op_linear, &wide, sizeof wide, 3, (tn_tensor *[]){ x, weight, bias });
 }
 
 tn_tensor *tn_linear(tn_tensor *x, tn_tensor *weight, tn_tensor *bias)

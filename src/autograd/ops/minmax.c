@@ -16,27 +16,14 @@ static tn_status extreme_backward(tni_grad *g)
     bool nan_shares = ((const tni_reduce_args *)g->args)->p != 0;
     tn_tensor *equal = tn_eq(g->x[0], tni_with_axes(g, g->y));
     if (nan_shares) equal = tn_logical_or(equal, tn_isnan(g->x[0]));
-    tn_tensor *chosen = tn_to_dtype(equal, g->in[0].dtype);
-    tn_tensor *count = tni_reduce_like(g, tn_sum, chosen);
-
-    g->dx[0] = tn_mul(tn_div(tni_with_axes(g, g->dy), count), chosen);
+    g->dx[0] = tni_shared_gradient(g, tni_with_axes(g, g->dy), equal);
     return TN_OK;
 }
 
-#define EXTREME(tn_name, tn_name_all, name_, function_, formula_, gradient_)                       \
-    static const tni_reduce_op op_##name_ = {                                                      \
-        .op = { .name = #name_,                                                                    \
-                .formula = formula_,                                                               \
-                .gradient = gradient_,                                                             \
-                .arity = 1,                                                                        \
-                .dtypes = TNI_ANY_DTYPE,                                                           \
-                .reads = { TNI_X(0) | TNI_Y },                                                     \
-                .shape = tni_reduce_shape,                                                         \
-                .forward = tni_reduce_forward,                                                     \
-                .backward = extreme_backward },                                                    \
-        .function = function_,                                                                     \
-        .kind = TNI_REDUCE_KEEPS,                                                                  \
-    };                                                                                             \
+#define EXTREME(tn_name, tn_name_all, name_, function_, formula_)                                  \
+    TNI_REDUCE_OP_BY(name_, function_, TNI_REDUCE_KEEPS, TNI_CAST_AUTO, formula_,                  \
+                     "dx = x is y ? dy / count : 0; where count: how many are", TNI_X(0) | TNI_Y,  \
+                     tni_reduce_shape, extreme_backward)                                           \
     tn_tensor *tn_name(tn_tensor *x, const int *axes, int n_axes, bool keepdim)                    \
     {                                                                                              \
         return tni_reduce_along(&op_##name_, #tn_name, x, axes, n_axes, keepdim, 0.0);             \
@@ -46,10 +33,8 @@ static tn_status extreme_backward(tni_grad *g)
         return tni_reduce_along(&op_##name_, #tn_name_all, x, NULL, 0, false, 1.0);                \
     }
 
-EXTREME(tn_amax, tn_max_all, amax, TNI_R_max, "y = max x",
-        "dx = x is y ? dy / count : 0; where count: how many are")
-EXTREME(tn_amin, tn_min_all, amin, TNI_R_min, "y = min x",
-        "dx = x is y ? dy / count : 0; where count: how many are")
+EXTREME(tn_amax, tn_max_all, amax, TNI_R_max, "y = max x")
+EXTREME(tn_amin, tn_min_all, amin, TNI_R_min, "y = min x")
 
 /* ---- max, min, argmax, argmin ---------------------------------------------------------------- */
 
@@ -91,26 +76,15 @@ static tn_status arg_shape(tni_call *c)
     return TN_OK;
 }
 
-/* t, a dense result, seen with the reduced axis in place. */
-static tni_array in_place(const tni_call *c, const tn_tensor *t)
-{
-    const arg_args *args = c->args;
-    tn_shape kept = tni_kept_shape(&c->in[0]->shape, 1u << args->axis);
-    tni_array y = tni_array_of(t);
-
-    y.rank = kept.rank;
-    memcpy(y.size, kept.size, sizeof y.size);
-    tni_dense_strides(&kept, y.stride);
-    return y;
-}
-
 static tn_status arg_forward(tni_call *c)
 {
     const arg_op *op = (const arg_op *)c->op;
     const arg_args *args = c->args;
     const tni_backend *backend = tni_backend_of(c->in[0]);
-    tni_arg_reduce a = { .value = op->index_only ? tni_array_none() : in_place(c, c->out[0]),
-                         .index = in_place(c, c->out[op->index_only ? 0 : 1]),
+    tn_shape kept = tni_kept_shape(&c->in[0]->shape, 1u << args->axis);
+    tni_array none = tni_array_none();
+    tni_arg_reduce a = { .value = op->index_only ? none : tni_kept_array(c->out[0], &kept),
+                         .index = tni_kept_array(c->out[op->index_only ? 0 : 1], &kept),
                          .x = tni_array_of(c->in[0]),
                          .axis = args->axis,
                          .largest = op->largest };
@@ -135,44 +109,31 @@ static tn_status arg_backward(tni_grad *g)
     return TN_OK;
 }
 
-#define ARG_OP(name_, largest_)                                                                    \
+/* Gradients of max and min scatter, in f32. */
+#define ARG_OP(name_, largest_, only_, formula_, gradient_, cast_, reads_, backward_)              \
     static const arg_op op_##name_ = {                                                             \
         .op = { .name = #name_,                                                                    \
-                .formula = "y = " #name_ " x, and its first index",                                \
-                .gradient = "dx = 0 but dx[index] = dy",                                           \
+                .formula = formula_,                                                               \
+                .gradient = gradient_,                                                             \
                 .arity = 1,                                                                        \
                 .dtypes = TNI_ANY_DTYPE,                                                           \
-                .autocast = TNI_CAST_F32, /* its gradient scatters */                              \
-                .reads = { TNI_SAVED },                                                            \
+                .autocast = cast_,                                                                 \
+                .reads = { reads_ },                                                               \
                 .shape = arg_shape,                                                                \
                 .forward = arg_forward,                                                            \
-                .backward = arg_backward },                                                        \
+                .backward = backward_ },                                                           \
         .largest = largest_,                                                                       \
+        .index_only = only_,                                                                       \
     };
-ARG_OP(max, true)
-ARG_OP(min, false)
-
-static const arg_op op_argmax = {
-    .op = { .name = "argmax",
-            .formula = "y = first index of max x",
-            .arity = 1,
-            .dtypes = TNI_ANY_DTYPE,
-            .shape = arg_shape,
-            .forward = arg_forward },
-    .largest = true,
-    .index_only = true,
-};
-
-static const arg_op op_argmin = {
-    .op = { .name = "argmin",
-            .formula = "y = first index of min x",
-            .arity = 1,
-            .dtypes = TNI_ANY_DTYPE,
-            .shape = arg_shape,
-            .forward = arg_forward },
-    .largest = false,
-    .index_only = true,
-};
+#define BOTH(name, largest)                                                                        \
+    ARG_OP(name, largest, false, "y = " #name " x, and its first index",                           \
+           "dx = 0 but dx[index] = dy", TNI_CAST_F32, TNI_SAVED, arg_backward)
+#define INDEX(name, of, largest)                                                                   \
+    ARG_OP(name, largest, true, "y = first index of " #of " x", NULL, TNI_CAST_AUTO, 0, NULL)
+BOTH(max, true)
+BOTH(min, false)
+INDEX(argmax, max, true)
+INDEX(argmin, min, false)
 
 static tn_tensor *apply(const arg_op *op, const char *function, tn_tensor *x, int axis,
                         bool keepdim, tn_tensor **index)

@@ -13,9 +13,8 @@
 static tn_tensor *largest_share(tni_grad *g, tn_tensor *dy, tn_tensor *y)
 {
     tn_tensor *x = g->x[0];
-    tn_tensor *chosen = tn_to_dtype(tn_eq(tn_abs(x), y), g->in[0].dtype);
-    tn_tensor *count = tni_reduce_like(g, tn_sum, chosen);
-    return tn_mul(tn_mul(tn_div(dy, count), chosen), tni_sign(x));
+    tn_tensor *share = tni_shared_gradient(g, dy, tn_eq(tn_abs(x), y));
+    return tn_mul(share, tni_sign(x));
 }
 
 /* y = 0 only where all x are: 1 in its place gives the slope 0. |x|^(p-1) at 0 is 0 for p > 1, and
@@ -46,8 +45,8 @@ static tn_status norm_backward(tni_grad *g)
     return TN_OK;
 }
 
-TNI_REDUCE_OP(norm, TNI_REDUCE_REAL, "y = (sum |x|^p)^(1/p)", "dx = dy sign(x) (|x| / y)^(p-1)",
-              TNI_X(0) | TNI_Y, norm_backward)
+TNI_REDUCE_OP(norm, TNI_REDUCE_REAL, TNI_CAST_F32, "y = (sum |x|^p)^(1/p)",
+              "dx = dy sign(x) (|x| / y)^(p-1)", TNI_X(0) | TNI_Y, norm_backward)
 
 tn_tensor *tn_norm(tn_tensor *x, double p, const int *axes, int n_axes, bool keepdim)
 {
@@ -76,20 +75,9 @@ static tn_status logsumexp_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tni_reduce_op op_logsumexp = {
-    .op = { .name = "logsumexp",
-            .formula = "y = ln sum e^x",
-            .gradient = "dx = dy e^(x-y)",
-            .arity = 1,
-            .dtypes = TNI_ANY_DTYPE,
-            .autocast = TNI_CAST_F32,
-            .reads = { TNI_X(0) | TNI_Y | TNI_SAVED },
-            .shape = logsumexp_shape,
-            .forward = tni_reduce_forward,
-            .backward = logsumexp_backward },
-    .function = TNI_R_logsumexp,
-    .kind = TNI_REDUCE_REAL,
-};
+TNI_REDUCE_OP_BY(logsumexp, TNI_R_logsumexp, TNI_REDUCE_REAL, TNI_CAST_F32, "y = ln sum e^x",
+                 "dx = dy e^(x-y)", TNI_X(0) | TNI_Y | TNI_SAVED, logsumexp_shape,
+                 logsumexp_backward)
 
 tn_tensor *tn_logsumexp(tn_tensor *x, const int *axes, int n_axes, bool keepdim)
 {

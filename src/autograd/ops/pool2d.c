@@ -191,11 +191,6 @@ const tn_op tni_op_max_pool2d = {
 
 /* ---- averages: windows of a kernel, or adaptive ones ----------------------------------------- */
 
-static const tn_op op_avg_pool2d_grad;
-static const tn_op op_adaptive_avg_pool2d_grad;
-extern const tn_op tni_op_avg_pool2d;
-extern const tn_op tni_op_adaptive_avg_pool2d;
-
 static tn_status avg_forward(tni_call *c)
 {
     const tn_tensor *x = c->in[0];
@@ -212,24 +207,6 @@ static tn_status avg_grad_forward(tni_call *c)
                               .dy = tni_array_of(dy),
                               .sizes = sizes_for(c->args, &dy->shape) };
     return tni_backend_of(dy)->avg_pool2d_grad(&a);
-}
-
-/* Both are linear, and each is the other's transpose: backward applies the other one with the same
- * arguments. */
-static tn_status avg_backward(tni_grad *g)
-{
-    const pool_args *a = g->args;
-    const tn_op *op = a->of.adaptive ? &op_adaptive_avg_pool2d_grad : &op_avg_pool2d_grad;
-    g->dx[0] = tni_apply(op, a, sizeof *a, 1, &g->dy);
-    return TN_OK;
-}
-
-static tn_status avg_grad_backward(tni_grad *g)
-{
-    const pool_args *a = g->args;
-    const tn_op *op = a->of.adaptive ? &tni_op_adaptive_avg_pool2d : &tni_op_avg_pool2d;
-    g->dx[0] = tni_apply(op, a, sizeof *a, 1, &g->dy);
-    return TN_OK;
 }
 
 static tn_status adaptive_shape(tni_call *c)
@@ -253,7 +230,10 @@ static tn_status adaptive_shape(tni_call *c)
     return TN_OK;
 }
 
+/* Both are linear, and each is the other's transpose. */
 #define AVERAGE(name_, formula_, shape_)                                                           \
+    static const tn_op op_##name_##_grad;                                                          \
+    extern const tn_op tni_op_##name_;                                                             \
     const tn_op tni_op_##name_ = {                                                                 \
         .name = #name_,                                                                            \
         .formula = formula_,                                                                       \
@@ -263,7 +243,8 @@ static tn_status adaptive_shape(tni_call *c)
         .dense = TNI_X(0),                                                                         \
         .shape = shape_,                                                                           \
         .forward = avg_forward,                                                                    \
-        .backward = avg_backward,                                                                  \
+        .backward = tni_transposed,                                                                \
+        .transpose = &op_##name_##_grad,                                                           \
     };                                                                                             \
     static const tn_op op_##name_##_grad = {                                                       \
         .name = #name_ "_grad",                                                                    \
@@ -273,7 +254,8 @@ static tn_status adaptive_shape(tni_call *c)
         .dense = TNI_X(0),                                                                         \
         .shape = grad_shape,                                                                       \
         .forward = avg_grad_forward,                                                               \
-        .backward = avg_grad_backward,                                                             \
+        .backward = tni_transposed,                                                                \
+        .transpose = &tni_op_##name_,                                                              \
     };
 AVERAGE(avg_pool2d, "y_o = (sum of x under window o) / count", window_shape)
 AVERAGE(adaptive_avg_pool2d, "y_o = mean of x from floor(o size / n) to ceil((o + 1) size / n)",

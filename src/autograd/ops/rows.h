@@ -47,6 +47,9 @@ static inline bool rows_absent(const tn_tensor *t)
 void tni_normalise(tn_tensor *centered, tn_tensor *known, const int *axes, int n_axes, double eps,
                    tn_tensor **xh, tn_tensor **rstd);
 
+/* g - mean g - xh mean(g xh): of g, the gradient of xh, what changes xh. */
+tn_tensor *tni_centred_slope(tn_tensor *g, tn_tensor *xh, const int *axes, int n_axes);
+
 /* Puts "tn_NAME: " before a kernel's message about a bad index: kernels don't know the op. */
 tn_status tni_name_index_error(const tn_op *op, tn_status status);
 /* index as i64 (i32 is cast); NULL and a message for other dtypes. */

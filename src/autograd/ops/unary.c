@@ -107,12 +107,6 @@ static tn_status unary_backward(tni_grad *g)
     return TN_OK;
 }
 
-static tn_tensor *apply(const unary_op *u, tn_tensor *x, double p, double q)
-{
-    return tni_apply(&u->op, &(tni_formula_args){ { p, q } }, sizeof(tni_formula_args), 1,
-                     (tn_tensor *[]){ x });
-}
-
 /* 0 where the condition holds, dy elsewhere. */
 static tn_tensor *except(tn_tensor *dy, tn_tensor *condition)
 {
@@ -268,18 +262,18 @@ static const unary_op op_sign = {
 
 tn_tensor *tni_sign(tn_tensor *x)
 {
-    return apply(&op_sign, x, 0.0, 0.0);
+    return tni_apply_formula(&op_sign.op, x, 0.0, 0.0);
 }
 
 #define PLAIN(tn_name, name)                                                                       \
     tn_tensor *tn_name(tn_tensor *x)                                                               \
     {                                                                                              \
-        return apply(&op_##name, x, 0.0, 0.0);                                                     \
+        return tni_apply_formula(&op_##name.op, x, 0.0, 0.0);                                      \
     }
 #define SCALED(tn_name, name)                                                                      \
     tn_tensor *tn_name(tn_tensor *x, double s)                                                     \
     {                                                                                              \
-        return apply(&op_##name, x, s, 0.0);                                                       \
+        return tni_apply_formula(&op_##name.op, x, s, 0.0);                                        \
     }
 #define CHECKED(tn_name, name) /* below, by hand */
 #define DEFINE_FUNCTION(tn_name, name, form, kind, formula, gradient, reads, grad, composed)       \
@@ -291,7 +285,7 @@ tn_tensor *tn_softplus(tn_tensor *x, double beta, double threshold)
 {
     if (!(beta > 0.0))
         return tni_fail(TN_E_INVALID, "tn_softplus: beta %g: want a positive number", beta);
-    return apply(&op_softplus, x, beta, threshold);
+    return tni_apply_formula(&op_softplus.op, x, beta, threshold);
 }
 
 tn_status tni_check_bounds(const char *function, double low, double high, tn_dtype dtype,
@@ -315,5 +309,5 @@ tn_tensor *tn_clamp(tn_tensor *x, double low, double high)
     bool integral;
 
     if (tni_check_bounds("tn_clamp", low, high, TN_F32, &integral) != TN_OK) return NULL;
-    return apply(&op_clamp, x, low, high);
+    return tni_apply_formula(&op_clamp.op, x, low, high);
 }
