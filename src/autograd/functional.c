@@ -16,7 +16,7 @@
 #include <limits.h>
 #include <tenon/derivatives.h>
 
-#include "autograd/op.h"
+#include "autograd/pass.h"
 
 typedef struct derivation {
     const char *function; /* "tn_vjp" */
@@ -131,12 +131,9 @@ static tn_status check_seed(const derivation *d, tn_tensor *v, const tn_tensor *
 {
     if (!v) return tni_poison(d->function, "v");
     if (tni_none(v) && tni_shape_numel(&like->shape) == 1) return TN_OK;
-    if (!tni_none(v) && v->dtype == like->dtype && tni_shape_equal(&v->shape, &like->shape))
-        return TN_OK;
-    return tni_error(TN_E_SHAPE, "%s: v %s of %s for %s of %s: want the same shape and dtype",
-                     d->function, tni_none(v) ? "TN_NONE" : tni_text(v),
-                     tni_none(v) ? "no dtype" : tn_dtype_name(v->dtype), tni_text(like),
-                     tn_dtype_name(like->dtype));
+    if (!tni_none(v)) return tni_gradient_fits(d->function, "v", v, "", like);
+    return tni_error(TN_E_SHAPE, "%s: v TN_NONE for %s of %s: want the same shape and dtype",
+                     d->function, tni_text(like), tn_dtype_name(like->dtype));
 }
 
 static tn_status check_seeds(const derivation *d, tn_tensor *const *v)

@@ -221,12 +221,9 @@ TN_FN double tn_gelu_slope_f64(double x)
 TN_FN float tn_exp2_f32(float t)
 {
     const float shift = 12582912.0f + 127.0f;
-    float biased = t + shift, r = t - (biased - shift), p = 0x1.5bba14p-10f;
-    p = p * r + 0x1.3cea88p-7f;
-    p = p * r + 0x1.c6b752p-5f;
-    p = p * r + 0x1.ebf9bcp-3f;
-    p = p * r + 0x1.62e42ap-1f;
-    p = p * r + 1.0f;
+    float biased = t + shift, r = t - (biased - shift);
+    float p = TN_POLY_6(r, 0x1.5bba14p-10f, 0x1.3cea88p-7f, 0x1.c6b752p-5f, 0x1.ebf9bcp-3f,
+                        0x1.62e42ap-1f, 1.0f);
     return p * tn_from_bits_f32(tn_bits_f32(biased) << 23);
 }
 
@@ -239,16 +236,10 @@ TN_FN float tn_gelu_f32(float x)
     bits = bits < low ? bits : low;
     int32_t kept = (int32_t)bits, high = (int32_t)tn_bits_f32(5.6f);
     float c = tn_from_bits_f32((uint32_t)(kept < high ? kept : high));
-    float s = c * c, u = -0x1.372d70p-41f;
-    u = u * s + 0x1.de95a8p-35f;
-    u = u * s - 0x1.1b5cc2p-29f;
-    u = u * s + 0x1.231684p-25f;
-    u = u * s - 0x1.1cc94ap-26f;
-    u = u * s - 0x1.34d6d8p-17f;
-    u = u * s + 0x1.40a70ap-13f;
-    u = u * s + 0x1.b3658ap-14f;
-    u = u * s - 0x1.ad6db0p-4f;
-    u = u * s - 0x1.26aec4p+1f;
+    float s = c * c;
+    float u = TN_POLY_10(s, -0x1.372d70p-41f, 0x1.de95a8p-35f, -0x1.1b5cc2p-29f, 0x1.231684p-25f,
+                         -0x1.1cc94ap-26f, -0x1.34d6d8p-17f, 0x1.40a70ap-13f, 0x1.b3658ap-14f,
+                         -0x1.ad6db0p-4f, -0x1.26aec4p+1f);
     return x / (1.0f + tn_exp2_f32(u * c));
 }
 
@@ -259,15 +250,9 @@ TN_FN float tn_gelu_slope_f32(float x)
     const float half_log2_e = 0x1.715476p-1f;
     float a = tn_abs_f32(x);
     a = a > 13.27f ? 13.27f : a;
-    float v = a / (1.0f + 0.2875f * a), g = 0x1.fdc0d0p-20f;
-    g = g * v - 0x1.4863a6p-16f;
-    g = g * v + 0x1.afa0eap-16f;
-    g = g * v + 0x1.5e2d9ep-12f;
-    g = g * v + 0x1.6555e0p-12f;
-    g = g * v - 0x1.6bfe8cp-6f;
-    g = g * v + 0x1.151b84p-3f;
-    g = g * v - 0x1.988460p-2f;
-    g = g * v + 0.5f;
+    float v = a / (1.0f + 0.2875f * a);
+    float g = TN_POLY_9(v, 0x1.fdc0d0p-20f, -0x1.4863a6p-16f, 0x1.afa0eap-16f, 0x1.5e2d9ep-12f,
+                        0x1.6555e0p-12f, -0x1.6bfe8cp-6f, 0x1.151b84p-3f, -0x1.988460p-2f, 0.5f);
     float left = tn_exp2_f32(-half_log2_e * a * a) * (g - (float)TNI_NORMAL_DENSITY_0 * a);
     return x > 0.0f ? 1.0f - left : left;
 }

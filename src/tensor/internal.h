@@ -172,6 +172,8 @@ static inline bool tni_absent(const tn_tensor *t)
 bool tni_present(const char *function, const char *argument, const tn_tensor *t);
 /* Puts elements of that dtype, dense in host memory, into t. (access.c) */
 tn_status tni_write_host(const tn_tensor *t, const void *data, size_t nbytes, tn_dtype dtype);
+/* Reads x, part of t or all, into dense host memory, as `as` describes it but for its data. */
+tn_status tni_read_host(const tn_tensor *t, tni_array x, tni_array as, void *data, size_t nbytes);
 void *tni_data(const tn_tensor *t);                 /* first element, wherever it lives */
 TNI_SHARED size_t tni_bytes_of(const tn_tensor *t); /* of its elements; 0 for NULL */
 /* Whether nbytes is the size of t's elements in dtype; else an error naming function. */

@@ -35,6 +35,22 @@
 #define TN_LERP(x, y, p)                                                                           \
     ((p) > -0.5F && (p) < 0.5F ? (x) + (p) * ((y) - (x)) : (y) + ((p)-1) * ((y) - (x)))
 
+/* A polynomial by Horner's rule, the highest coefficient first. */
+#define TN_POLY_2(x, a, b) ((a) * (x) + (b))
+#define TN_POLY_3(x, a, b, ...) TN_POLY_2(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_4(x, a, b, ...) TN_POLY_3(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_5(x, a, b, ...) TN_POLY_4(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_6(x, a, b, ...) TN_POLY_5(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_7(x, a, b, ...) TN_POLY_6(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_8(x, a, b, ...) TN_POLY_7(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_9(x, a, b, ...) TN_POLY_8(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_10(x, a, b, ...) TN_POLY_9(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_11(x, a, b, ...) TN_POLY_10(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_12(x, a, b, ...) TN_POLY_11(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_13(x, a, b, ...) TN_POLY_12(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_14(x, a, b, ...) TN_POLY_13(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_15(x, a, b, ...) TN_POLY_14(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+
 /* ---- bits, and what libm has ----------------------------------------------------------------- */
 
 /* For R, its bits U of which SIGN is the highest and FRACTION are the fraction's:
@@ -94,26 +110,17 @@ TN_BASICS(double, f64, , uint64_t, 0x8000000000000000u, 52, 1023u, 6755399441055
 /* e^r - 1 = r + r^2 Q(r); relative error of e^r below 2^-28 (f32), 2^-57 (f64). */
 TN_FN float tn_exp_tail_f32(float r)
 {
-    float q = 0x1.6a2276p-10f;
-    q = q * r + 0x1.123b02p-7f;
-    q = q * r + 0x1.5558f8p-5f;
-    q = q * r + 0x1.555490p-3f;
-    q = q * r + 0x1.fffffcp-2f;
+    float q = TN_POLY_5(r, 0x1.6a2276p-10f, 0x1.123b02p-7f, 0x1.5558f8p-5f, 0x1.555490p-3f,
+                        0x1.fffffcp-2f);
     return r + r * r * q;
 }
 
 TN_FN double tn_exp_tail_f64(double r)
 {
-    double q = 0x1.ad7e786fd53a9p-26;
-    q = q * r + 0x1.28ae35ec3a4bep-22;
-    q = q * r + 0x1.71df2760cdfcdp-19;
-    q = q * r + 0x1.a0199943dae48p-16;
-    q = q * r + 0x1.a01a0128c14cdp-13;
-    q = q * r + 0x1.6c16c1846f470p-10;
-    q = q * r + 0x1.111111112829dp-7;
-    q = q * r + 0x1.555555555075cp-5;
-    q = q * r + 0x1.55555555554f8p-3;
-    q = q * r + 0x1.000000000000ap-1;
+    double q = TN_POLY_10(r, 0x1.ad7e786fd53a9p-26, 0x1.28ae35ec3a4bep-22, 0x1.71df2760cdfcdp-19,
+                          0x1.a0199943dae48p-16, 0x1.a01a0128c14cdp-13, 0x1.6c16c1846f470p-10,
+                          0x1.111111112829dp-7, 0x1.555555555075cp-5, 0x1.55555555554f8p-3,
+                          0x1.000000000000ap-1);
     return r + r * r * q;
 }
 
@@ -180,15 +187,9 @@ TN_FN float tn_log_f32(float x)
     float n = (tn_from_bits_f32((u >> 23) | 0x4b000000u) - 8388608.0f) - (tiny ? 150.0f : 127.0f);
     float f = tn_from_bits_f32((u & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
     float z = f * f;
-    float p = 0x1.146c80p-4f;
-    p = p * f - 0x1.de6502p-4f;
-    p = p * f + 0x1.e6fc30p-4f;
-    p = p * f - 0x1.fc1cb2p-4f;
-    p = p * f + 0x1.233676p-3f;
-    p = p * f - 0x1.555c68p-3f;
-    p = p * f + 0x1.99a4bep-3f;
-    p = p * f - 0x1.000006p-2f;
-    p = p * f + 0x1.555548p-2f;
+    float p =
+        TN_POLY_9(f, 0x1.146c80p-4f, -0x1.de6502p-4f, 0x1.e6fc30p-4f, -0x1.fc1cb2p-4f,
+                  0x1.233676p-3f, -0x1.555c68p-3f, 0x1.99a4bep-3f, -0x1.000006p-2f, 0x1.555548p-2f);
     float y = f * z * p - n * 0x1.bd0106p-13f;
     y = y - 0.5f * z;
     y = (f + y) + n * 0x1.63p-1f;
@@ -206,13 +207,10 @@ TN_FN double tn_log_f64(double x)
     double s = f / (2.0 + f);
     double z = s * s;
     double half = 0.5 * f * f;
-    double p = 1.479819860511658591e-01;
-    p = p * z + 1.531383769920937332e-01;
-    p = p * z + 1.818357216161805012e-01;
-    p = p * z + 2.222219843214978396e-01;
-    p = p * z + 2.857142874366239149e-01;
-    p = p * z + 3.999999999940941908e-01;
-    p = p * z + 6.666666666666735130e-01;
+    double p =
+        TN_POLY_7(z, 1.479819860511658591e-01, 1.531383769920937332e-01, 1.818357216161805012e-01,
+                  2.222219843214978396e-01, 2.857142874366239149e-01, 3.999999999940941908e-01,
+                  6.666666666666735130e-01);
     p = p * z;
     double y = n * 0x1.62e42feep-1 - ((half - (s * (half + p) + n * 0x1.a39ef35793c76p-33)) - f);
     y = x > 0.0 ? y : x == 0.0 ? -INFINITY : NAN;
@@ -238,11 +236,8 @@ TN_FN float tn_tanh_f32(float x)
 {
     float a = tn_abs_f32(x);
     float s = x * x;
-    float p = -0x1.835bcap-8f;
-    p = p * s + 0x1.54f2acp-6f;
-    p = p * s - 0x1.b8a1e4p-5f;
-    p = p * s + 0x1.1109f6p-3f;
-    p = p * s - 0x1.555540p-2f;
+    float p = TN_POLY_5(s, -0x1.835bcap-8f, 0x1.54f2acp-6f, -0x1.b8a1e4p-5f, 0x1.1109f6p-3f,
+                        -0x1.555540p-2f);
     float small = a + a * s * p;
     a = a > 10.0f ? 10.0f : a;
     float large = 1.0f - 2.0f / (tn_exp_inner_f32(2.0f * a) + 1.0f);
@@ -253,10 +248,9 @@ TN_FN double tn_tanh_f64(double x)
 {
     double a = tn_abs_f64(x);
     double s = x * x;
-    double p = -9.64399179425052238628e-1;
     double q = s + 1.12811678491632931402e2;
-    p = p * s - 9.92877231001918586564e1;
-    p = p * s - 1.61468768441708447952e3;
+    double p = TN_POLY_3(s, -9.64399179425052238628e-1, -9.92877231001918586564e1,
+                         -1.61468768441708447952e3);
     q = q * s + 2.23548839060100448583e3;
     q = q * s + 4.84406305325125486048e3;
     double small = a + a * s * (p / q);
@@ -271,21 +265,12 @@ TN_FN float tn_erf_f32(float x)
 {
     float a = tn_abs_f32(x);
     float s = x * x;
-    float p = -0x1.3825c8p-11f;
-    float q = 0x1.9ae5ecp-13f;
-    p = p * s + 0x1.46c234p-8f;
-    p = p * s - 0x1.b676cap-6f;
-    p = p * s + 0x1.ce1904p-4f;
-    p = p * s - 0x1.8126dcp-2f;
-    p = p * s + 0x1.06eba6p-3f;
+    float p = TN_POLY_6(s, -0x1.3825c8p-11f, 0x1.46c234p-8f, -0x1.b676cap-6f, 0x1.ce1904p-4f,
+                        -0x1.8126dcp-2f, 0x1.06eba6p-3f);
     float small = a + a * p;
     a = a > 4.0f ? 4.0f : a;
-    q = q * a - 0x1.8edfb2p-9f;
-    q = q * a + 0x1.6c29aap-6f;
-    q = q * a - 0x1.a9b3cep-4f;
-    q = q * a - 0x1.463cccp-1f;
-    q = q * a - 0x1.20af56p+0f;
-    q = q * a - 0x1.9a742ep-13f;
+    float q = TN_POLY_7(a, 0x1.9ae5ecp-13f, -0x1.8edfb2p-9f, 0x1.6c29aap-6f, -0x1.a9b3cep-4f,
+                        -0x1.463cccp-1f, -0x1.20af56p+0f, -0x1.9a742ep-13f);
     float large = 1.0f - tn_exp_inner_f32(q);
     return tn_copysign_f32(a < 0.92f ? small : large, x);
 }
@@ -295,36 +280,18 @@ TN_FN double tn_erf_f64(double x)
 {
     double a = tn_abs_f64(x);
     double s = x * x;
-    double p = -0x1.abae534b30fd0p-31;
-    double g = 0x1.2743428db069ep-19;
-    p = p * s + 0x1.d71b12af28362p-27;
-    p = p * s - 0x1.5c07277a880e8p-23;
-    p = p * s + 0x1.b97fd3f1091a3p-20;
-    p = p * s - 0x1.f4ca4d71b5f0fp-17;
-    p = p * s + 0x1.f9a2baa929b3ap-14;
-    p = p * s - 0x1.c02db03dd9022p-11;
-    p = p * s + 0x1.565bccf92b3d7p-8;
-    p = p * s - 0x1.b82ce311fa945p-6;
-    p = p * s + 0x1.ce2f21a040d16p-4;
-    p = p * s - 0x1.812746b0379bdp-2;
-    p = p * s + 0x1.06eba8214db68p-3;
+    double p = TN_POLY_12(s, -0x1.abae534b30fd0p-31, 0x1.d71b12af28362p-27, -0x1.5c07277a880e8p-23,
+                          0x1.b97fd3f1091a3p-20, -0x1.f4ca4d71b5f0fp-17, 0x1.f9a2baa929b3ap-14,
+                          -0x1.c02db03dd9022p-11, 0x1.565bccf92b3d7p-8, -0x1.b82ce311fa945p-6,
+                          0x1.ce2f21a040d16p-4, -0x1.812746b0379bdp-2, 0x1.06eba8214db68p-3);
     double small = a + a * p;
     a = a > 6.0 ? 6.0 : a;
     double w = (a - 2.0) / (a + 2.0);
-    g = g * w + 0x1.f343175c8ca3dp-21;
-    g = g * w - 0x1.d00bb27a0234ap-17;
-    g = g * w - 0x1.cd22d7159e8ffp-16;
-    g = g * w + 0x1.cdeb6169cbea4p-16;
-    g = g * w + 0x1.6da6ee6b86d7cp-13;
-    g = g * w + 0x1.6d5cee9f04ad0p-15;
-    g = g * w - 0x1.016b5c0b188e0p-10;
-    g = g * w - 0x1.bc25a393e7293p-11;
-    g = g * w + 0x1.ca95ed54693dbp-8;
-    g = g * w + 0x1.e947159720211p-9;
-    g = g * w - 0x1.437f0b68c10bfp-4;
-    g = g * w + 0x1.eeea7dc8a78c1p-3;
-    g = g * w - 0x1.b57034efd3f72p-2;
-    g = g * w + 0x1.058671b52c776p-2;
+    double g = TN_POLY_15(w, 0x1.2743428db069ep-19, 0x1.f343175c8ca3dp-21, -0x1.d00bb27a0234ap-17,
+                          -0x1.cd22d7159e8ffp-16, 0x1.cdeb6169cbea4p-16, 0x1.6da6ee6b86d7cp-13,
+                          0x1.6d5cee9f04ad0p-15, -0x1.016b5c0b188e0p-10, -0x1.bc25a393e7293p-11,
+                          0x1.ca95ed54693dbp-8, 0x1.e947159720211p-9, -0x1.437f0b68c10bfp-4,
+                          0x1.eeea7dc8a78c1p-3, -0x1.b57034efd3f72p-2, 0x1.058671b52c776p-2);
     double large = 1.0 - tn_exp_inner_f64(-a * a) * g;
     return tn_copysign_f64(a < 1.0 ? small : large, x);
 }

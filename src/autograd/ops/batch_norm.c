@@ -130,7 +130,7 @@ static tn_status bn_backward(tni_grad *g)
     if (g->need[X]) {
         tn_tensor *dx = args->training ? tni_centred_slope(g->dy, xh, axes, n) : g->dy;
         dx = tn_mul(dx, rstd);
-        g->dx[X] = rows_absent(g->x[WEIGHT]) ? dx : tn_mul(dx, tn_reshape(g->x[WEIGHT], over));
+        g->dx[X] = tni_absent(g->x[WEIGHT]) ? dx : tn_mul(dx, tn_reshape(g->x[WEIGHT], over));
     }
     return TN_OK;
 }

@@ -70,7 +70,7 @@ tn_tensor *tni_cross_entropy_slope(tn_tensor *x, tn_tensor *target, tn_tensor *w
     tn_tensor *p = tn_softmax(x, axis);
     tn_tensor *main = tn_mul_scalar(tn_sub(p, onehot), 1.0 - smoothing);
     tn_tensor *spread;
-    if (rows_absent(weight)) {
+    if (tni_absent(weight)) {
         spread = tn_sub_scalar(tn_mul_scalar(p, (double)classes), 1.0);
     } else {
         tn_tensor *w = over_classes(weight, rank, axis);

@@ -1,12 +1,9 @@
 /*
  * gather.c - reading along an axis by index, and its transpose, adding at an index.
  *
- *   gather       y[i][j] = x[index[i][j]][j]            (axis 0)   dx = scatter_add(0, index, dy)
- *   scatter_add  y = x, y[index[i][j]][j] += s[i][j]    (axis 0)   dx = dy, ds = gather(dy, index)
- *   take         y[r] = x[index[r]] (whole slices)                 dx = take_add(dy, index)
- *   take_add     y = 0, y[index[r]] += x[r]                        dx = take(dy, index)
- * All are linear in x and s with 0-1 matrices; each one's gradient is the other of its pair, so
- * second derivatives need no code of their own. take serves index_select and embedding.
+ * gather and scatter_add, and take and take_add (of whole slices), are linear with 0-1 matrices;
+ * each one's gradient is the other of its pair, so second derivatives need no code of their own.
+ * take serves index_select and embedding.
  */
 #include "autograd/ops/rows.h"
 #include "autograd/notify.h"

@@ -69,12 +69,17 @@ static const tn_op op_cat = {
     .backward = cat_backward,
 };
 
+/* Whether x is a list of n tensors, of which the first is there. */
+static bool is_list(const char *function, tn_tensor *const *x, int n)
+{
+    if (x && n >= 1) return tni_present(function, "x[0]", x[0]);
+    return tni_false(tni_error(TN_E_INVALID, "%s: %d tensors%s: want 1 or more, and their array",
+                               function, n, x ? "" : " in NULL"));
+}
+
 tn_tensor *tn_cat(tn_tensor *const *x, int n, int axis)
 {
-    if (!x || n < 1)
-        return tni_fail(TN_E_INVALID, "tn_cat: %d tensors%s: want 1 or more, and their array", n,
-                        x ? "" : " in NULL");
-    if (!x[0] || tni_none(x[0])) return tni_poisoned("tn_cat", "x[0]");
+    if (!is_list("tn_cat", x, n)) return NULL;
     if (x[0]->shape.rank == 0)
         return tni_fail(TN_E_SHAPE,
                         "tn_cat: x[0] is a single value: want tensors with axes (tn_stack joins "
@@ -87,10 +92,7 @@ tn_tensor *tn_stack(tn_tensor *const *x, int n, int axis)
 {
     tn_tensor *y = NULL;
     int k = 0;
-    if (!x || n < 1)
-        return tni_fail(TN_E_INVALID, "tn_stack: %d tensors%s: want 1 or more, and their array", n,
-                        x ? "" : " in NULL");
-    if (!x[0] || tni_none(x[0])) return tni_poisoned("tn_stack", "x[0]");
+    if (!is_list("tn_stack", x, n)) return NULL;
     if ((axis = tni_axis("tn_stack", axis, x[0]->shape.rank + 1)) < 0) return NULL;
     tn_tensor **parts;
     size_t nbytes = (size_t)n * sizeof *parts;

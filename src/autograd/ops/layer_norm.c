@@ -95,7 +95,7 @@ static tn_status ln_backward(tni_grad *g)
     tni_normalise(centered, tn_reshape(g->saved[1], row), axes, n, args->eps, &xh, &rstd);
     if (g->need[1]) g->dx[1] = tn_mul(g->dy, xh);
     if (g->need[0]) {
-        tn_tensor *gw = rows_absent(g->x[1]) ? g->dy : tn_mul(g->dy, g->x[1]);
+        tn_tensor *gw = tni_absent(g->x[1]) ? g->dy : tn_mul(g->dy, g->x[1]);
         g->dx[0] = tn_mul(rstd, tni_centred_slope(gw, xh, axes, n));
     }
     return TN_OK;

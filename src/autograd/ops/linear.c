@@ -1,10 +1,6 @@
 /*
  * linear.c - y = x W^T + b over the last axis.
  *
- *     y_no = sum_i x_ni W_oi + b_o
- *     dx_ni = sum_o dy_no W_oi      dx = dy W
- *     dW_oi = sum_n dy_no x_ni      dW = dy^T x
- *     db_o  = sum_n dy_no
  * All leading axes of x are rows of one product; the bias is what the product adds to. Wide: for
  * bf16 or f16 x, y stays f32, unrounded; dy is rounded to x's dtype.
  */
@@ -89,8 +85,7 @@ static tn_status linear_backward(tni_grad *g)
     return TN_OK;
 }
 
-extern const tn_op tni_op_linear;
-const tn_op tni_op_linear = {
+static const tn_op op_linear = {
     .name = "linear",
     .formula = "y_no = sum_i x_ni W_oi + b_o",
     .gradient = "dx = dy W; dW = dy^T x; db = sum_n dy",
@@ -107,10 +102,10 @@ const tn_op tni_op_linear = {
 tn_tensor *tni_linear_wide(tn_tensor *x, tn_tensor *weight, tn_tensor *bias)
 {
     bool wide = true;
-    return tni_apply(&tni_op_linear, &wide, sizeof wide, 3, (tn_tensor *[]){ x, weight, bias });
+    return tni_apply(&op_linear, &wide, sizeof wide, 3, (tn_tensor *[]){ x, weight, bias });
 }
 
 tn_tensor *tn_linear(tn_tensor *x, tn_tensor *weight, tn_tensor *bias)
 {
-    return tni_apply(&tni_op_linear, NULL, 0, 3, (tn_tensor *[]){ x, weight, bias });
+    return tni_apply(&op_linear, NULL, 0, 3, (tn_tensor *[]){ x, weight, bias });
 }

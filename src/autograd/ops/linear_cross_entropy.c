@@ -247,7 +247,7 @@ static tn_status lce_backward(tni_grad *g)
     tn_tensor *drow = tn_expand(tn_mul(tni_dy(g, 0), g->x[SCALE]), g->in[TARGET].shape);
     tn_tensor *l = tni_linear_wide(x, w, b), *weight = g->x[WEIGHT];
     if (!l) return tni_pending();
-    if (!rows_absent(weight) && !(weight = tni_wide(weight))) return tni_pending();
+    if (!tni_absent(weight) && !(weight = tni_wide(weight))) return tni_pending();
     tn_tensor *dl = tn_to_dtype(
         tni_cross_entropy_slope(l, g->x[TARGET], weight, drow, 1, args->smoothing, args->ignore),
         g->in[X].dtype);

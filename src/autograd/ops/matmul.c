@@ -1,9 +1,6 @@
 /*
  * matmul.c - the product of the last two axes, leading axes broadcast.
  *
- *     C_ij = sum_k A_ik B_kj
- *     dA_ik = sum_j dC_ij B_kj      dA = dC B^T
- *     dB_kj = sum_i A_ik dC_ij      dB = A^T dC
  * Transposed operands are strides, never copies. Where one B serves a batch of A, rows of the whole
  * batch make one product, forward and for dB. The engine sums what was broadcast.
  */
@@ -137,8 +134,7 @@ static tn_status matmul_backward(tni_grad *g)
     return TN_OK;
 }
 
-extern const tn_op tni_op_matmul;
-const tn_op tni_op_matmul = {
+static const tn_op op_matmul = {
     .name = "matmul",
     .formula = "C_ij = sum_k A_ik B_kj",
     .gradient = "dA = dC B^T; dB = A^T dC",
@@ -154,7 +150,7 @@ const tn_op tni_op_matmul = {
 tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b)
 {
     if (tni_absent(a) || tni_absent(b))
-        return tni_apply(&tni_op_matmul, NULL, 0, 2, (tn_tensor *[]){ a, b });
+        return tni_apply(&op_matmul, NULL, 0, 2, (tn_tensor *[]){ a, b });
     if (a->shape.rank == 0 || b->shape.rank == 0)
         return tni_fail(TN_E_SHAPE, "tn_matmul: a %s, b %s: want at least one axis each",
                         tni_text(a), tni_text(b));
@@ -169,7 +165,7 @@ tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b)
     bool column = b->shape.rank == 1;
     if (row) a = tn_unsqueeze(a, 0);
     if (column) b = tn_unsqueeze(b, 1);
-    tn_tensor *y = tni_apply(&tni_op_matmul, NULL, 0, 2, (tn_tensor *[]){ a, b });
+    tn_tensor *y = tni_apply(&op_matmul, NULL, 0, 2, (tn_tensor *[]){ a, b });
     if (row) y = tn_squeeze(y, -2);
     if (column) y = tn_squeeze(y, -1);
     return y;

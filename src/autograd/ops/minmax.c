@@ -109,6 +109,21 @@ static tn_status arg_backward(tni_grad *g)
     return TN_OK;
 }
 
+static tn_tensor *apply(const arg_op *op, const char *function, tn_tensor *x, int axis,
+                        bool keepdim, tn_tensor **index)
+{
+    tn_tensor *out[2] = { NULL, NULL };
+    arg_args args = { .axis = 0, .keepdim = keepdim };
+
+    if (x && !tni_none(x)) {
+        args.axis = tni_axis_of_any(function, axis, x->shape.rank);
+        if (args.axis < 0) return NULL;
+    }
+    if (tni_apply_n(&op->op, &args, sizeof args, 1, &x, op->index_only ? 1 : 2, out)) return NULL;
+    if (index) *index = out[1];
+    return out[0];
+}
+
 /* Gradients of max and min scatter, in f32. */
 #define ARG_OP(name_, largest_, only_, formula_, gradient_, cast_, reads_, backward_)              \
     static const arg_op op_##name_ = {                                                             \
@@ -125,47 +140,20 @@ static tn_status arg_backward(tni_grad *g)
         .largest = largest_,                                                                       \
         .index_only = only_,                                                                       \
     };
-#define BOTH(name, largest)                                                                        \
+#define BOTH(tn_name, name, largest)                                                               \
     ARG_OP(name, largest, false, "y = " #name " x, and its first index",                           \
-           "dx = 0 but dx[index] = dy", TNI_CAST_F32, TNI_SAVED, arg_backward)
-#define INDEX(name, of, largest)                                                                   \
-    ARG_OP(name, largest, true, "y = first index of " #of " x", NULL, TNI_CAST_AUTO, 0, NULL)
-BOTH(max, true)
-BOTH(min, false)
-INDEX(argmax, max, true)
-INDEX(argmin, min, false)
-
-static tn_tensor *apply(const arg_op *op, const char *function, tn_tensor *x, int axis,
-                        bool keepdim, tn_tensor **index)
-{
-    tn_tensor *out[2] = { NULL, NULL };
-    arg_args args = { .axis = 0, .keepdim = keepdim };
-
-    if (x && !tni_none(x)) {
-        args.axis = tni_axis_of_any(function, axis, x->shape.rank);
-        if (args.axis < 0) return NULL;
+           "dx = 0 but dx[index] = dy", TNI_CAST_F32, TNI_SAVED, arg_backward)                     \
+    tn_tensor *tn_name(tn_tensor *x, int axis, bool keepdim, tn_tensor **index)                    \
+    {                                                                                              \
+        return apply(&op_##name, #tn_name, x, axis, keepdim, index);                               \
     }
-    if (tni_apply_n(&op->op, &args, sizeof args, 1, &x, op->index_only ? 1 : 2, out)) return NULL;
-    if (index) *index = out[1];
-    return out[0];
-}
-
-tn_tensor *tn_max(tn_tensor *x, int axis, bool keepdim, tn_tensor **index)
-{
-    return apply(&op_max, "tn_max", x, axis, keepdim, index);
-}
-
-tn_tensor *tn_min(tn_tensor *x, int axis, bool keepdim, tn_tensor **index)
-{
-    return apply(&op_min, "tn_min", x, axis, keepdim, index);
-}
-
-tn_tensor *tn_argmax(tn_tensor *x, int axis, bool keepdim)
-{
-    return apply(&op_argmax, "tn_argmax", x, axis, keepdim, NULL);
-}
-
-tn_tensor *tn_argmin(tn_tensor *x, int axis, bool keepdim)
-{
-    return apply(&op_argmin, "tn_argmin", x, axis, keepdim, NULL);
-}
+#define INDEX(tn_name, name, of, largest)                                                          \
+    ARG_OP(name, largest, true, "y = first index of " #of " x", NULL, TNI_CAST_AUTO, 0, NULL)      \
+    tn_tensor *tn_name(tn_tensor *x, int axis, bool keepdim)                                       \
+    {                                                                                              \
+        return apply(&op_##name, #tn_name, x, axis, keepdim, NULL);                                \
+    }
+BOTH(tn_max, max, true)
+BOTH(tn_min, min, false)
+INDEX(tn_argmax, argmax, max, true)
+INDEX(tn_argmin, argmin, min, false)

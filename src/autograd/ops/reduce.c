@@ -2,7 +2,6 @@
  * reduce.c - sums and what is made of them, over any axes: sum, mean, var, std, prod, any, all.
  *
  * With n elements per result, m the mean, N = n - correction:
- *   sum   dx = dy                        mean  dx = dy / n
  *   var   v = sum (x - m)^2 / N; dx = dy 2 (x - m) / N (the mean's part cancels: sum (x - m) = 0)
  *   std   s = v^(1/2); dx = dy (x - m) / (N s), 0 where s = 0
  *   prod  dx_i = dy times the product of the others. For a first derivative that is y / x_i,

@@ -2,13 +2,8 @@
  * view.c - other geometries over the same storage: reshape, permute, expand, slice and what is made
  * of them.
  *
- * A view's gradient is the gradient with the geometry undone:
- *   reshape  y = x in another shape         dx = dy in x's shape
- *   permute  y[i..] = x[i permuted..]       dx = dy permuted back
- *   expand   y = x stretched                dx = dy, which the engine sums over the stretched axes
- *   slice    y[i] = x[start + i*step]       dx = 0 with dy written at the slice (its own op:
- *                                           slice_grad, whose gradient is again a slice)
- *   split    y_k = slices, one after another  dx = the dy_k joined
+ * A view's gradient is the gradient with the geometry undone. A slice's, 0 with dy written at the
+ * slice, is an op of its own (slice_grad, whose gradient is again a slice).
  */
 #include "autograd/notify.h"
 

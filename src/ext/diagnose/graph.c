@@ -204,7 +204,7 @@ static tn_status number_all(walk *w, tn_tensor *root, tn_graph_options o)
     tn_status status = TN_OK;
     if (o.model) status = know(w, tn_parameters(o.model));
     if (o.model && status == TN_OK) status = know(w, tn_buffers(o.model));
-    if (status == TN_OK) status = tni_tape_of(&w->tape, root);
+    if (status == TN_OK) status = tni_tape_from(&w->tape, 1, &root->node);
     if (status == TN_OK && !root->node && item_of(w, root, root->requires_grad) < 0)
         status = TN_E_NOMEM;
     w->n_values = 1;
