@@ -89,6 +89,8 @@ static inline bool tni_shape_equal(const tn_shape *a, const tn_shape *b)
     return true;
 }
 void tni_dense_strides(const tn_shape *shape, int64_t *stride);
+/* shape without an axis; -1: without none. */
+tn_shape tni_shape_without(const tn_shape *shape, int axis);
 /* Whether a size is the TN_NO_SIZE of a failed tn_size: then the pending error stays, or function's
  * is set. */
 tn_status tni_size_failed(const char *function, const tn_shape *shape);

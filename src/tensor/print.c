@@ -152,46 +152,28 @@ static void emit_number(sink *s, const format *f, const shown *e, size_t i)
 
 /* ---- brackets -------------------------------------------------------------------------------- */
 
-/* The last axis, from element *at on. The dots between the edges count as an element of the
- * line. */
-static void emit_row(sink *s, const format *f, const shown *e, int indent, size_t *at)
-{
-    int axis = e->rank - 1;
-    int64_t n = e->n[axis] + e->cut[axis];
-    int64_t per_line = TNI_MAX((LINE - indent) / (f->width + 2), 1);
-    emit(s, "[");
-    for (int64_t i = 0; i < n; i++) {
-        if (i && i % per_line) emit(s, ", ");
-        if (i && i % per_line == 0) emit(s, ",\n%*s", indent + 1, "");
-        if (e->cut[axis] && i == EDGE)
-            emit(s, " ...");
-        else
-            emit_number(s, f, e, (*at)++);
-    }
-    emit(s, "]");
-}
-
+/* The elements of an axis and those within it, from element *at on. Along the last axis there are as
+ * many in a line as it takes, the dots between the edges counting as one; others have a newline for
+ * each inner axis: an empty line between matrices, two between blocks. */
 static void emit_axis(sink *s, const format *f, const shown *e, int axis, size_t *at)
 {
-    if (e->rank == 0) {
-        emit_number(s, f, e, 0);
+    if (axis == e->rank) {
+        emit_number(s, f, e, (*at)++);
         return;
     }
-    if (axis == e->rank - 1) {
-        emit_row(s, f, e, axis, at);
-        return;
-    }
+    bool last = axis == e->rank - 1;
     int64_t n = e->n[axis] + e->cut[axis];
+    int64_t per_line = last ? TNI_MAX((LINE - axis) / (f->width + 2), 1) : 1;
     emit(s, "[");
     for (int64_t i = 0; i < n; i++) {
-        /* one newline per inner axis: an empty line between matrices, two between blocks */
-        if (i) {
-            emit(s, ",");
+        if (i % per_line) emit(s, ", ");
+        if (i && i % per_line == 0) {
+            emit(s, last ? ",\n" : ",");
             for (int k = axis + 1; k < e->rank; k++) emit(s, "\n");
             emit(s, "%*s", axis + 1, "");
         }
         if (e->cut[axis] && i == EDGE)
-            emit(s, "...");
+            emit(s, last ? " ..." : "...");
         else
             emit_axis(s, f, e, axis + 1, at);
     }

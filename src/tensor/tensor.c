@@ -77,6 +77,14 @@ void tni_dense_strides(const tn_shape *shape, int64_t *stride)
     }
 }
 
+tn_shape tni_shape_without(const tn_shape *shape, int axis)
+{
+    tn_shape rest = { .rank = 0 };
+    for (int i = 0; i < shape->rank; i++)
+        if (i != axis) rest.size[rest.rank++] = shape->size[i];
+    return rest;
+}
+
 int tni_axis(const char *function, int axis, int rank)
 {
     if (rank == 0)

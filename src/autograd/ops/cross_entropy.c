@@ -148,27 +148,18 @@ static const tn_op cross_entropy_op = {
 
 /* ---- class ids ------------------------------------------------------------------------------- */
 
-/* target's shape is logits' shape without an axis */
-static bool lacks_axis(const tn_tensor *logits, const tn_tensor *target, int axis)
-{
-    if (target->shape.rank != logits->shape.rank - 1) return false;
-    for (int d = 0; d < target->shape.rank; d++)
-        if (target->shape.size[d] != logits->shape.size[d < axis ? d : d + 1]) return false;
-    return true;
-}
-
 int tni_class_axis(const char *function, const tn_tensor *logits, const tn_tensor *target)
 {
     int rank = logits->shape.rank;
     int axis = rank == 1 ? 0 : 1;
-    if (rank >= 1 && lacks_axis(logits, target, axis)) return axis;
-    if (rank >= 2 && lacks_axis(logits, target, rank - 1)) return rank - 1;
+    tn_shape want = tni_shape_without(&logits->shape, axis);
+    tn_shape other = tni_shape_without(&logits->shape, rank - 1);
+    if (rank >= 1 && tni_shape_equal(&target->shape, &want)) return axis;
+    if (rank >= 2 && tni_shape_equal(&target->shape, &other)) return rank - 1;
     if (rank == 0)
         return tni_minus_one(tni_error(TN_E_SHAPE,
                                        "%s: logits [], target %s: want logits [N,C] or [C]",
                                        function, tni_text(target)));
-    tn_shape want = { .rank = rank - 1 };
-    for (int d = 0; d < rank - 1; d++) want.size[d] = logits->shape.size[d < axis ? d : d + 1];
     tni_error(TN_E_SHAPE, "%s: logits %s, target %s: want target %s", function, tni_text(logits),
               tni_text(target), tni_shape_text(&want));
     return -1;

@@ -18,15 +18,11 @@ tn_status tni_not_broadcast(const tni_call *c, const tn_tensor *a, const tn_tens
         int64_t m = a->shape.size[a->shape.rank - d];
         int64_t n = b->shape.size[b->shape.rank - d];
         if (m == n || m == 1 || n == 1) continue;
-        if (d == 1)
-            return tni_op_error(c, TN_E_SHAPE,
-                                "a %s, b %s: sizes %" PRId64 " and %" PRId64
-                                " (last axis) do not broadcast",
-                                tni_text(a), tni_text(b), m, n);
+        char axis[24] = "last axis";
+        if (d > 1) snprintf(axis, sizeof axis, "axis -%d", d);
         return tni_op_error(c, TN_E_SHAPE,
-                            "a %s, b %s: sizes %" PRId64 " and %" PRId64
-                            " (axis -%d) do not broadcast",
-                            tni_text(a), tni_text(b), m, n, d);
+                            "a %s, b %s: sizes %" PRId64 " and %" PRId64 " (%s) do not broadcast",
+                            tni_text(a), tni_text(b), m, n, axis);
     }
     return tni_op_error(c, TN_E_SHAPE, "a %s, b %s: do not broadcast", tni_text(a), tni_text(b));
 }

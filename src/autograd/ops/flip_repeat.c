@@ -9,6 +9,7 @@
  * size, and copied; the engine sums the gradient over that axis, as over any broadcast.
  */
 #include "autograd/ops/reduce.h"
+#include "autograd/ops/rows.h"
 
 /* ---- flip ------------------------------------------------------------------------------------ */
 
@@ -55,16 +56,12 @@ tn_tensor *tn_flip(tn_tensor *x, const int *axes, int n_axes)
 /* x, dense or not, with axis tiled count times. The other sizes stay. */
 static tn_tensor *tiled(tn_tensor *x, int axis, int64_t count)
 {
-    /* no overflow: parts of the element count, checked for the result */
-    int64_t outer = 1, inner = 1;
     if (!x) return NULL;
+    rows_sizes s = rows_around(&x->shape, axis);
     tn_shape shape = x->shape;
-    int64_t size = shape.size[axis];
-    for (int i = 0; i < axis; i++) outer *= shape.size[i];
-    for (int i = axis + 1; i < shape.rank; i++) inner *= shape.size[i];
-    shape.size[axis] = size * count;
-    tn_tensor *y = tn_reshape(x, TN_SHAPE(outer, 1, size, inner));
-    y = tn_expand(y, TN_SHAPE(outer, count, size, inner));
+    shape.size[axis] *= count; /* no overflow: part of the element count, checked for the result */
+    tn_tensor *y = tn_reshape(x, TN_SHAPE(s.n, 1, s.c, s.d));
+    y = tn_expand(y, TN_SHAPE(s.n, count, s.c, s.d));
     return tn_reshape(y, shape);
 }
 

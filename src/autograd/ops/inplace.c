@@ -265,51 +265,50 @@ static void mark_repeated(tni_change (*each)(const void *from, int i), const voi
     }
 }
 
-/* Whether a change may be part of the one launch of n that begins with first: dense, real, and of
- * the same device and kind as first. */
-static bool joins(int n, const tni_change *c, const tni_change *first)
+/* Whether a change may be part of the one launch that begins with first (x NULL: nothing does yet):
+ * dense, real, and of the same device and kind as first. */
+static bool joins(const tni_change *c, const tni_change *first)
 {
     if (!is_dense_real(c->x) || tni_host_counts()) return false;
-    return n == 0 || (tni_backend_of(first->x) == tni_backend_of(c->x) && !first->y == !c->y);
+    return !first->x || (tni_backend_of(first->x) == tni_backend_of(c->x) && !first->y == !c->y);
 }
 
-static tn_status change_one(const tni_change *c)
+static tn_status change_one(tni_change c)
 {
-    if (!c->y) return tn_mul_scalar_(c->x, c->rate);
-    return c->rate == 1.0 ? tn_copy_(c->x, c->y) : tn_lerp_(c->x, c->y, c->rate);
+    if (!c.x) return TN_OK;
+    if (!c.y) return tn_mul_scalar_(c.x, c.rate);
+    return c.rate == 1.0 ? tn_copy_(c.x, c.y) : tn_lerp_(c.x, c.y, c.rate);
 }
 
-/* change has room for n: changes made one by one are stored from its beginning, joint ones from its
- * end. */
+/* alone: for each of n whether it is changed by itself, in at where its target is repeated. */
 static tn_status change_all(const char *function, int n,
                             tni_change (*each)(const void *from, int i), const void *from,
-                            const bool *repeated, tni_lerp_tensor *call, tni_change *change)
+                            bool *alone, tni_lerp_tensor *call)
 {
-    const tni_change *first = &change[n - 1];
+    tni_change first = { NULL };
     tn_status status = TN_OK;
-    int alone = 0, joint = 0;
+    int joint = 0;
     for (int i = 0; i < n; i++) {
         tni_change c = each(from, i);
-        if (!c.x) continue;
-        status = tni_may_write(function, c.x, TN_NONE);
+        if (c.x) status = tni_may_write(function, c.x, TN_NONE);
         if (status) return status;
-        if (repeated[i] || !joins(joint, &c, first)) {
-            change[alone++] = c;
-            continue;
-        }
+        alone[i] = !c.x || alone[i] || !joins(&c, &first);
+        if (alone[i]) continue;
         const tn_tensor *y = c.y ? tni_dense(c.y) : NULL;
         if (c.y && !y) return tni_pending();
+        if (joint == 0) first = c;
         call[joint++] = (tni_lerp_tensor){ .dtype = c.x->dtype,
                                            .n = tni_shape_numel(&c.x->shape),
                                            .x = tni_data(c.x),
                                            .y = y ? tni_data(y) : NULL,
                                            .rate = c.rate };
-        change[n - joint] = c;
     }
-    for (int i = 0; i < alone && !status; i++) status = change_one(&change[i]);
+    for (int i = 0; i < n && !status; i++)
+        if (alone[i]) status = change_one(each(from, i));
     if (status || joint == 0) return status;
-    status = tni_backend_of(first->x)->lerp_all(&(tni_lerp_all){ call, joint });
-    for (int i = n - joint; i < n && !status; i++) tni_bump_version(change[i].x);
+    status = tni_backend_of(first.x)->lerp_all(&(tni_lerp_all){ call, joint });
+    for (int i = 0; i < n && !status; i++)
+        if (!alone[i]) tni_bump_version(each(from, i).x);
     return status;
 }
 
@@ -317,18 +316,15 @@ tn_status tni_change_all(const char *function, int n, tni_change (*each)(const v
                          const void *from)
 {
     TNI_HOLD_TRAPS;
-    const size_t each_of =
-        sizeof(tni_lerp_tensor) + sizeof(tni_change) + sizeof(span) + sizeof(bool);
     if (n <= 0) return TN_OK;
-    const size_t nbytes = (size_t)n * each_of;
+    const size_t nbytes = (size_t)n * (sizeof(tni_lerp_tensor) + sizeof(span) + sizeof(bool));
     tni_lerp_tensor *call = tni_alloc(nbytes);
     if (!call) return TN_E_NOMEM;
-    tni_change *change = (tni_change *)(call + n);
-    span *spans = (span *)(change + n);
-    bool *repeated = (bool *)(spans + n);
+    span *spans = (span *)(call + n);
+    bool *alone = (bool *)(spans + n);
     tn_scope scope = tn_scope_begin();
-    mark_repeated(each, from, n, spans, repeated);
-    tn_status status = change_all(function, n, each, from, repeated, call, change);
+    mark_repeated(each, from, n, spans, alone);
+    tn_status status = change_all(function, n, each, from, alone, call);
     tn_scope_end(scope);
     tni_free(call, nbytes);
     return status;

@@ -54,13 +54,9 @@ static tn_status arg_shape(tni_call *c)
     const arg_op *op = (const arg_op *)c->op;
     const arg_args *args = c->args;
     const tn_tensor *x = c->in[0];
-    tn_shape y = { 0, { 0 } };
+    tn_shape kept = tni_kept_shape(&x->shape, 1u << args->axis);
+    tn_shape y = args->keepdim ? kept : tni_shape_without(&x->shape, args->axis);
 
-    for (int d = 0; d < x->shape.rank; d++)
-        if (d != args->axis)
-            y.size[y.rank++] = x->shape.size[d];
-        else if (args->keepdim)
-            y.size[y.rank++] = 1;
     if (x->shape.rank > 0 && x->shape.size[args->axis] == 0)
         return tni_op_error(c, TN_E_SHAPE, "%s, axis %d: want at least one element", tni_text(x),
                             args->axis);
@@ -71,7 +67,7 @@ static tn_status arg_shape(tni_call *c)
     if (!op->index_only && c->recorded) {
         c->n_saved = 1; /* the index, with the axis in place */
         c->saved_spec[0].dtype = TN_I64;
-        c->saved_spec[0].shape = tni_kept_shape(&x->shape, 1u << args->axis);
+        c->saved_spec[0].shape = kept;
     }
     return TN_OK;
 }

@@ -164,11 +164,9 @@ tn_tensor *tn_flatten(tn_tensor *x, int first, int last)
 
 tn_tensor *tn_squeeze(tn_tensor *x, int axis)
 {
-    tn_shape shape = { .rank = 0 };
     if ((axis = axis_of_any("tn_squeeze", x, axis)) < 0) return NULL;
-    for (int i = 0; i < x->shape.rank; i++)
-        if (i != axis || x->shape.size[i] != 1) shape.size[shape.rank++] = x->shape.size[i];
-    return reshape(x, shape);
+    bool goes = x->shape.rank && x->shape.size[axis] == 1;
+    return reshape(x, tni_shape_without(&x->shape, goes ? axis : -1));
 }
 
 tn_tensor *tn_squeeze_all(tn_tensor *x)
@@ -411,7 +409,6 @@ tn_tensor *tn_narrow(tn_tensor *x, int axis, int64_t start, int64_t length)
 tn_tensor *tn_select(tn_tensor *x, int axis, int64_t i)
 {
     slice_args args = { .step = 1, .n = 1 };
-    tn_shape shape = { .rank = 0 };
     if ((args.axis = axis_of("tn_select", x, axis)) < 0) return NULL;
     args.whole = x->shape.size[args.axis];
     args.start = i < 0 ? i + args.whole : i;
@@ -420,10 +417,7 @@ tn_tensor *tn_select(tn_tensor *x, int axis, int64_t i)
                         "tn_select: index %" PRId64 " on axis %d of %s: want %" PRId64 "..%" PRId64,
                         i, args.axis, tni_text(x), -args.whole, args.whole - 1);
     tn_tensor *y = slice(x, &args);
-    if (!y) return NULL;
-    for (int a = 0; a < y->shape.rank; a++)
-        if (a != args.axis) shape.size[shape.rank++] = y->shape.size[a];
-    return reshape(y, shape);
+    return y ? reshape(y, tni_shape_without(&y->shape, args.axis)) : NULL;
 }
 
 /* ---- split ----------------------------------------------------------------------------------- */
