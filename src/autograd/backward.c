@@ -115,19 +115,6 @@ tn_status tni_widen_grad(tni_grad *g)
     return made ? TN_OK : tni_pending();
 }
 
-tn_status tni_passed_on(tni_grad *g)
-{
-    for (int i = 0; i < g->n_in; i++)
-        if (g->need[i]) g->dx[i] = g->dy;
-    return TN_OK;
-}
-
-tn_status tni_transposed(tni_grad *g)
-{
-    g->dx[0] = tni_apply(g->op->transpose, g->args, g->args_size, 1, &g->dy);
-    return TN_OK;
-}
-
 /* ---- one node -------------------------------------------------------------------------------- */
 
 /* Runs the hooks; *gradient becomes their result. A hook's changes of modes end with it. */

@@ -143,13 +143,6 @@ static tn_status check_seeds(const derivation *d, tn_tensor *const *v)
     return status;
 }
 
-static tn_status check_single(const derivation *d)
-{
-    if (tni_shape_numel(&d->y->shape) == 1) return TN_OK;
-    return tni_error(TN_E_SHAPE, "%s: the function returned %s: want one element", d->function,
-                     tni_text(d->y));
-}
-
 /* The gradients of sum(of seed), TN_NONE where there are none. */
 static tn_status gradients(const derivation *d, tn_tensor *of, tn_tensor *seed, tn_tensor **out,
                            int flags)
@@ -268,8 +261,10 @@ static tn_status jacobians(const derivation *d, tn_tensor *of, tn_tensor **out)
 /* The gradient of a single result, recorded. */
 static tn_status recorded_gradient(const derivation *d)
 {
-    tn_status status = check_single(d);
-    if (status == TN_OK) status = gradients(d, d->y, TN_NONE, d->g, TN_CREATE_GRAPH);
+    if (tni_shape_numel(&d->y->shape) != 1)
+        return tni_error(TN_E_SHAPE, "%s: the function returned %s: want one element", d->function,
+                         tni_text(d->y));
+    tn_status status = gradients(d, d->y, TN_NONE, d->g, TN_CREATE_GRAPH);
     return status == TN_OK ? check_strict(d, d->y, d->g) : status;
 }
 

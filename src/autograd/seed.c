@@ -4,20 +4,6 @@
  */
 #include "autograd/pass.h"
 
-static tn_status no_history(const tni_pass *p, const char *function, const tn_tensor *output)
-{
-    if (!p->was_recording)
-        return tni_error(TN_E_STATE,
-                         "%s: %s has no history and does not require grad, and recording is off in "
-                         "this thread: want it computed outside of TN_NO_GRAD, and after "
-                         "tn_set_grad_enabled(true)",
-                         function, tni_text(output));
-    return tni_error(TN_E_STATE,
-                     "%s: %s has no history and does not require grad: want a result of recorded "
-                     "ops on tensors that require grad",
-                     function, tni_text(output));
-}
-
 tn_status tni_gradient_fits(const char *function, const char *what, const tn_tensor *g,
                             const char *role, const tn_tensor *t)
 {
@@ -35,10 +21,13 @@ static tn_tensor *seed_for(const tni_pass *p, const char *function, tn_tensor *o
                            tn_tensor *seed)
 {
     if (tni_absent(output)) return tni_poisoned(function, "the output");
-    if (!output->requires_grad) {
-        no_history(p, function, output);
-        return NULL;
-    }
+    if (!output->requires_grad)
+        return tni_fail(TN_E_STATE, "%s: %s has no history and does not require grad%s", function,
+                        tni_text(output),
+                        p->was_recording
+                            ? ": want a result of recorded ops on tensors that require grad"
+                            : ", and recording is off in this thread: want it computed outside of "
+                              "TN_NO_GRAD, and after tn_set_grad_enabled(true)");
     if (!seed) return tni_poisoned_optional(function, "a seed");
     if (tni_none(seed)) {
         if (tni_shape_numel(&output->shape) != 1)
@@ -49,8 +38,7 @@ static tn_tensor *seed_for(const tni_pass *p, const char *function, tn_tensor *o
                             function, tni_text(output), tni_shape_numel(&output->shape));
         return tn_full_as(output->shape, 1, output->dtype, output->storage->device);
     }
-    if (tni_gradient_fits(function, "seed", seed, "output ", output) != TN_OK) return NULL;
-    return seed;
+    return tni_gradient_fits(function, "seed", seed, "output ", output) == TN_OK ? seed : NULL;
 }
 
 tn_status tni_pass_seed(tni_pass *p, const char *function, int n, tn_tensor *const *outputs,

@@ -152,9 +152,9 @@ static void emit_number(sink *s, const format *f, const shown *e, size_t i)
 
 /* ---- brackets -------------------------------------------------------------------------------- */
 
-/* The elements of an axis and those within it, from element *at on. Along the last axis there are as
- * many in a line as it takes, the dots between the edges counting as one; others have a newline for
- * each inner axis: an empty line between matrices, two between blocks. */
+/* The elements of an axis and those within it, from element *at on. Along the last axis a line has
+ * as many as it takes, the dots between the edges counting as one; others have a newline for each
+ * inner axis: an empty line between matrices, two between blocks. */
 static void emit_axis(sink *s, const format *f, const shown *e, int axis, size_t *at)
 {
     if (axis == e->rank) {

@@ -91,12 +91,6 @@ static tn_status pow_backward(tni_grad *g)
     return TN_OK;
 }
 
-/* dy where x loses to other, half of it at a tie. */
-static tn_tensor *extreme_composed(tn_tensor *dy, tn_tensor *loses, tn_tensor *tie)
-{
-    return tn_where(tie, tn_mul_scalar(dy, 0.5), tn_masked_fill(dy, loses, 0.0));
-}
-
 static tn_status extreme_backward(tni_grad *g)
 {
     bool largest = ((const tni_binary_op *)g->op)->function == TNI_B_maximum;
@@ -110,7 +104,8 @@ static tn_status extreme_backward(tni_grad *g)
         if (!g->need[i]) continue;
         if (tni_composed()) {
             tn_tensor *loses = largest ? tn_lt(own, other) : tn_gt(own, other);
-            g->dx[i] = extreme_composed(g->dy, loses, tn_eq(own, other));
+            g->dx[i] = tn_where(tn_eq(own, other), tn_mul_scalar(g->dy, 0.5),
+                                tn_masked_fill(g->dy, loses, 0.0));
         } else {
             g->dx[i] = tni_fused3(fused, g->dy, own, other, NULL, g->out, is_last(g, i));
         }

@@ -4,7 +4,19 @@
  */
 #include "autograd/ops/elementwise.h"
 #include "autograd/pass.h"
-#include "autograd/notify.h"
+
+tn_status tni_passed_on(tni_grad *g)
+{
+    for (int i = 0; i < g->n_in; i++)
+        if (g->need[i]) g->dx[i] = g->dy;
+    return TN_OK;
+}
+
+tn_status tni_transposed(tni_grad *g)
+{
+    g->dx[0] = tni_apply(g->op->transpose, g->args, g->args_size, 1, &g->dy);
+    return TN_OK;
+}
 
 tn_tensor *tni_apply_formula(const tn_op *op, tn_tensor *x, double p, double q)
 {

@@ -76,25 +76,15 @@ static tn_status change(const char *function, int kernel, tn_tensor *x, tn_tenso
     return status;
 }
 
-tn_status tn_add_(tn_tensor *x, tn_tensor *b)
-{
-    return change("tn_add_", TNI_B_add, x, b, NULL);
-}
-
-tn_status tn_sub_(tn_tensor *x, tn_tensor *b)
-{
-    return change("tn_sub_", TNI_B_sub, x, b, NULL);
-}
-
-tn_status tn_mul_(tn_tensor *x, tn_tensor *b)
-{
-    return change("tn_mul_", TNI_B_mul, x, b, NULL);
-}
-
-tn_status tn_div_(tn_tensor *x, tn_tensor *b)
-{
-    return change("tn_div_", TNI_B_div, x, b, NULL);
-}
+#define CHANGE(tn_name, name)                                                                      \
+    tn_status tn_name(tn_tensor *x, tn_tensor *b)                                                  \
+    {                                                                                              \
+        return change(#tn_name, TNI_B_##name, x, b, NULL);                                         \
+    }
+CHANGE(tn_add_, add)
+CHANGE(tn_sub_, sub)
+CHANGE(tn_mul_, mul)
+CHANGE(tn_div_, div)
 
 tn_status tn_lerp_(tn_tensor *x, tn_tensor *b, double weight)
 {

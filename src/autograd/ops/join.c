@@ -94,9 +94,8 @@ tn_tensor *tn_stack(tn_tensor *const *x, int n, int axis)
     int k = 0;
     if (!is_list("tn_stack", x, n)) return NULL;
     if ((axis = tni_axis("tn_stack", axis, x[0]->shape.rank + 1)) < 0) return NULL;
-    tn_tensor **parts;
-    size_t nbytes = (size_t)n * sizeof *parts;
-    parts = tni_alloc(nbytes);
+    size_t nbytes = (size_t)n * sizeof *x;
+    tn_tensor **parts = tni_alloc(nbytes);
     if (!parts) return NULL;
     for (; k < n; k++) {
         if (x[k] && !tni_shape_equal(&x[k]->shape, &x[0]->shape)) {

@@ -5,6 +5,7 @@
  * batch make one product, forward and for dB. The engine sums what was broadcast.
  */
 #include "autograd/ops/products.h"
+#include "autograd/ops/rows.h"
 #include "tensor/walk.h"
 
 bool tni_merge_rows(const tn_tensor *t, int64_t *rows, int64_t *distance)
@@ -116,9 +117,7 @@ tn_tensor *tni_as_rows(tn_tensor *t)
 {
     if (!t || t->shape.rank == 2) return t;
     int last = t->shape.rank - 1;
-    int64_t rows = 1;
-    for (int i = 0; i < last; i++) rows *= t->shape.size[i];
-    return tn_reshape(t, TN_SHAPE(rows, t->shape.size[last]));
+    return tn_reshape(t, TN_SHAPE(rows_count(&t->shape, 0, last), t->shape.size[last]));
 }
 
 static tn_status matmul_backward(tni_grad *g)

@@ -10,13 +10,6 @@
  */
 #include "autograd/ops/reduce.h"
 
-static tn_tensor *largest_share(tni_grad *g, tn_tensor *dy, tn_tensor *y)
-{
-    tn_tensor *x = g->x[0];
-    tn_tensor *share = tni_shared_gradient(g, dy, tn_eq(tn_abs(x), y));
-    return tn_mul(share, tni_sign(x));
-}
-
 /* y = 0 only where all x are: 1 in its place gives the slope 0. |x|^(p-1) at 0 is 0 for p > 1, and
  * meets sign 0 otherwise: 1 in its place. An even p needs no |x|, which has no slope at 0. */
 static tn_tensor *norm_composed(const tni_grad *g, tn_tensor *dy, tn_tensor *y, double p)
@@ -37,7 +30,7 @@ static tn_status norm_backward(tni_grad *g)
     tn_tensor *dy = tni_with_axes(g, g->dy);
     tn_tensor *y = tni_with_axes(g, g->y);
     if (args->p == INFINITY)
-        g->dx[0] = largest_share(g, dy, y);
+        g->dx[0] = tn_mul(tni_shared_gradient(g, dy, tn_eq(tn_abs(g->x[0]), y)), tni_sign(g->x[0]));
     else if (tni_composed())
         g->dx[0] = norm_composed(g, dy, y, args->p);
     else

@@ -131,12 +131,6 @@ static tn_status unary_backward(tni_grad *g)
     return TN_OK;
 }
 
-/* 0 where the condition holds, dy elsewhere. */
-static tn_tensor *except(tn_tensor *dy, tn_tensor *condition)
-{
-    return tn_masked_fill(dy, condition, 0.0);
-}
-
 /* NaN is outside, too. */
 static tn_tensor *outside(tn_tensor *x, double low, double high)
 {
@@ -213,7 +207,7 @@ enum { X = TNI_X(0), Y = TNI_Y };
     U(tn_erf, erf, PLAIN, FLOATS, "y = erf x", "dx = 2 / sqrt(pi) e^(-x^2) dy", X, TNI_B_erf_grad, \
       tn_mul(dy, tn_mul_scalar(tn_exp(tn_neg(tn_square(x))), 1.12837916709551257390)))             \
     U(tn_relu, relu, PLAIN, KEEPS, "y = max(x, 0)", "dx = y > 0 ? dy : 0", Y, TNI_B_relu_grad,     \
-      except(dy, tn_le_scalar(y, 0.0)))                                                            \
+      tn_masked_fill(dy, tn_le_scalar(y, 0.0), 0.0))                                               \
     U(tn_leaky_relu, leaky_relu, SCALED, RECOMPUTE | FLOATS, "y = x > 0 ? x : slope x",            \
       "dx = x > 0 ? dy : slope dy", X, TNI_B_leaky_relu_grad,                                      \
       tn_where(tn_gt_scalar(x, 0.0), dy, tn_mul_scalar(dy, p[0])))                                 \
@@ -235,7 +229,8 @@ enum { X = TNI_X(0), Y = TNI_Y };
     U(tn_softplus, softplus, CHECKED, STEEP | FLOATS, "y = ln(1 + e^(beta x)) / beta",             \
       "dx = sigmoid(beta x) dy", X, TNI_B_softplus_grad, softplus_grad(dy, x, p[0], p[1]))         \
     U(tn_clamp, clamp, CHECKED, BOUNDS, "y = min(max(x, low), high)",                              \
-      "dx = low <= x <= high ? dy : 0", X, TNI_B_clamp_grad, except(dy, outside(x, p[0], p[1])))   \
+      "dx = low <= x <= high ? dy : 0", X, TNI_B_clamp_grad,                                       \
+      tn_masked_fill(dy, outside(x, p[0], p[1]), 0.0))                                             \
     U(tn_add_scalar, add_scalar, SCALED, SCALAR, "y = x + s", "dx = dy", 0, NONE, dy)              \
     U(tn_sub_scalar, sub_scalar, SCALED, SCALAR, "y = x - s", "dx = dy", 0, NONE, dy)              \
     U(tn_rsub_scalar, rsub_scalar, SCALED, SCALAR, "y = s - x", "dx = -dy", 0, NONE, tn_neg(dy))   \
