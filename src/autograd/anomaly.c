@@ -78,16 +78,6 @@ static void locate(tn_tensor *t, fault what, char *text, size_t size)
         snprintf(text, size, "%s", fault_name[what]);
 }
 
-/* What is wrong with t, as text; "" if nothing is. */
-static tn_status look(tn_tensor *t, char where[128])
-{
-    fault what = NO_FAULT;
-    tn_status status = find(t, &what);
-    where[0] = '\0';
-    if (status == TN_OK && what) locate(t, what, where, 128);
-    return status;
-}
-
 /* ---- the checks ------------------------------------------------------------------------------ */
 
 /* Runs without history, in a scope of its own, unseen by itself. */
@@ -108,6 +98,17 @@ static tn_status quiet_end(quiet q, tn_status status)
     tn_set_grad_enabled(q.grad);
     tn_scope_end(q.scope);
     return status;
+}
+
+/* What is wrong with t, as text; "" if nothing is. */
+static tn_status look(tn_tensor *t, char where[128])
+{
+    fault what = NO_FAULT;
+    quiet q = quiet_begin();
+    tn_status status = find(t, &what);
+    where[0] = '\0';
+    if (status == TN_OK && what) locate(t, what, where, 128);
+    return quiet_end(q, status);
 }
 
 /* The index of an input that already held the fault; -1: all inputs are finite. */
@@ -169,7 +170,6 @@ static tn_status check_arrived(tni_watcher *self, const tni_node *node)
 {
     tn_status status = TN_OK;
     (void)self;
-    quiet q = quiet_begin();
     for (int i = 0; status == TN_OK && i < node->n_out; i++) {
         char where[128];
         if (!node->pending[i]) continue;
@@ -181,14 +181,13 @@ static tn_status check_arrived(tni_watcher *self, const tni_node *node)
                            tni_op_prefix(node->op), node->op->name,
                            tni_shape_text(&node->out[i].shape), where, tni_call_site_text(node));
     }
-    return quiet_end(q, status);
+    return status;
 }
 
 static tn_status check_gradients(tni_watcher *self, const tni_node *node, const tni_grad *g)
 {
     tn_status status = TN_OK;
     (void)self;
-    quiet q = quiet_begin();
     for (int i = 0; status == TN_OK && i < g->n_in; i++) {
         char where[128];
         if (!g->need[i] || !g->dx[i] || tni_none(g->dx[i])) continue;
@@ -200,21 +199,20 @@ static tn_status check_gradients(tni_watcher *self, const tni_node *node, const 
                            tni_op_prefix(node->op), node->op->name, i,
                            tni_shape_text(&node->in[i].shape), where, tni_call_site_text(node));
     }
-    return quiet_end(q, status);
+    return status;
 }
 
 static tn_status check_leaf(tni_watcher *self, const tn_tensor *leaf, tn_tensor *grad)
 {
     char where[128];
     (void)self;
-    quiet q = quiet_begin();
     tn_status status = look(grad, where);
     if (status == TN_OK && *where)
         status = tni_error(TN_E_STATE,
                            "tn_backward: the gradient of %s holds %s; a hook or a sum of gradients "
                            "made it: want finite values",
                            tni_text(leaf), where);
-    return quiet_end(q, status);
+    return status;
 }
 
 static tni_watcher places_only = { .applied = tni_call_site_node, .writes = tni_call_site_write };

@@ -207,12 +207,11 @@ static tn_status differentiate(tni_pass *p, tni_node *node, tn_tensor **block, b
                          tni_op_prefix(node->op), node->op->name);
     tni_grad g = { .op = node->op,
                    .args = node->args,
+                   .args_size = node->nbytes - (size_t)((char *)node->args - (char *)node),
                    .n_in = n_in,
                    .n_out = n_out,
-                   .dy = NULL,
                    .dys = dys,
                    .x = x,
-                   .y = NULL,
                    .saved = node->saved,
                    .in = node->in,
                    .out = node->out,

@@ -12,14 +12,11 @@
 #include "autograd/notify.h"
 #include "autograd/recompute.h"
 
-typedef enum saved_as { SAVED_NONE, SAVED_INPUT, SAVED_OUTPUT, SAVED_OTHER } saved_as;
-
 typedef struct saved {
     tn_tensor *tensor; /* counted until forward has ended */
     uint64_t version;
-    saved_as as;
-    int index;  /* of the input, or in node->saved */
-    int output; /* SAVED_OUTPUT: which */
+    int input, output; /* which it is; -1: none */
+    int other;         /* its index in node->saved; -1: it is an input or TN_NONE */
 } saved;
 
 /* What an application and its node share. */
@@ -166,11 +163,11 @@ static int sort_saved(own *o, int n_in, tn_tensor *const *in, tn_tensor *const *
     for (size_t k = 0; k < o->n_save; k++) {
         saved *s = &o->save[k];
         if (tni_none(s->tensor)) continue;
-        int input = position(in, n_in, s->tensor);
+        s->input = position(in, n_in, s->tensor);
         s->output = output_of(o, out, s->tensor);
-        s->as = input >= 0 ? SAVED_INPUT : s->output >= 0 ? SAVED_OUTPUT : SAVED_OTHER;
-        s->index = input >= 0 ? input : n;
-        if (input < 0) others[n++] = s->tensor;
+        if (s->input >= 0) continue;
+        s->other = n;
+        others[n++] = s->tensor;
     }
     return n;
 }
@@ -179,8 +176,8 @@ static tn_status keep_inputs(const own *o)
 {
     for (size_t k = 0; k < o->n_save; k++) {
         const saved *s = &o->save[k];
-        if (s->as != SAVED_INPUT) continue;
-        tni_saved *kept = &o->node->x[s->index];
+        if (s->input < 0) continue;
+        tni_saved *kept = &o->node->x[s->input];
         if (!kept->alias && !tni_save_alias(kept, s->tensor)) return TN_E_NOMEM;
         kept->version = s->version;
     }
@@ -216,7 +213,7 @@ static tn_status apply(own *o, int n_in, tn_tensor *const *in, tn_tensor **resul
 {
     tni_call c = { &o->op, &o, .n_in = n_in, .in = in, .n_out = o->n_out, .out = out };
     c.recorded = tni_wants_recording(&c);
-    for (int i = 0; i < n_in; i++) version[i] = tni_none(in[i]) ? 0 : tn_version(in[i]);
+    for (int i = 0; i < n_in; i++) version[i] = tn_version(in[i]);
     tn_status status = run_forward(o, c.recorded, n_in, in, results);
     if (status == TN_OK && c.recorded) status = check_unchanged(o, n_in, in, version);
     for (int i = 0; status == TN_OK && i < o->n_out; i++)
@@ -299,12 +296,11 @@ static tn_status check_others(const own *o, const tni_grad *g)
 {
     for (size_t k = 0; k < o->n_save; k++) {
         const saved *s = &o->save[k];
-        if (s->as == SAVED_NONE || s->as == SAVED_INPUT) continue;
-        if (tn_version(g->saved[s->index]) == s->version) continue;
+        if (s->other < 0 || tn_version(g->saved[s->other]) == s->version) continue;
         return tni_error(TN_E_STATE,
                          "tn_backward: what %s saved as number %d, %s, was changed in place after "
                          "that: want it unchanged until backward; tn_clone it before the change",
-                         o->type->name, (int)k, tni_text(g->saved[s->index]));
+                         o->type->name, (int)k, tni_text(g->saved[s->other]));
     }
     return TN_OK;
 }
@@ -418,8 +414,7 @@ tn_status tn_custom_save(tn_custom *c, tn_tensor *t)
     own *o = c->own;
     if (!tni_room(&o->save, &o->save_room, o->n_save, 1, sizeof *o->save))
         return fail(c, TN_E_NOMEM);
-    saved s = { .tensor = tn_keep(t), .version = tni_none(t) ? 0 : tn_version(t) };
-    o->save[o->n_save++] = s;
+    o->save[o->n_save++] = (saved){ tn_keep(t), tn_version(t), -1, -1, -1 };
     return TN_OK;
 }
 
@@ -429,11 +424,10 @@ tn_tensor *tn_custom_saved(const tn_custom *c, int i)
     if (check_phase(f, c, false) != TN_OK) return NULL;
     if (check_number(f, c, "saved tensor", i, (int)c->own->n_save) != TN_OK) return NULL;
     const saved *s = &c->own->save[i];
-    if (s->as == SAVED_NONE) return TN_NONE;
-    if (s->as == SAVED_INPUT) return c->grad->x[s->index];
-    tn_tensor *t = c->grad->saved[s->index];
-    return s->as == SAVED_OUTPUT && tni_composed() ? tni_with_history(t, c->own->node, s->output)
-                                                   : t;
+    if (s->input >= 0) return c->grad->x[s->input];
+    if (s->other < 0) return TN_NONE;
+    tn_tensor *t = c->grad->saved[s->other];
+    return s->output >= 0 && tni_composed() ? tni_with_history(t, c->own->node, s->output) : t;
 }
 
 bool tn_custom_needs(const tn_custom *c, int i)

@@ -16,7 +16,7 @@
 #include <limits.h>
 #include <tenon/derivatives.h>
 
-#include "autograd/op.h"
+#include "autograd/pass.h"
 
 typedef struct derivation {
     const char *function; /* "tn_vjp" */
@@ -131,12 +131,9 @@ static tn_status check_seed(const derivation *d, tn_tensor *v, const tn_tensor *
 {
     if (!v) return tni_poison(d->function, "v");
     if (tni_none(v) && tni_shape_numel(&like->shape) == 1) return TN_OK;
-    if (!tni_none(v) && v->dtype == like->dtype && tni_shape_equal(&v->shape, &like->shape))
-        return TN_OK;
-    return tni_error(TN_E_SHAPE, "%s: v %s of %s for %s of %s: want the same shape and dtype",
-                     d->function, tni_none(v) ? "TN_NONE" : tni_text(v),
-                     tni_none(v) ? "no dtype" : tn_dtype_name(v->dtype), tni_text(like),
-                     tn_dtype_name(like->dtype));
+    if (!tni_none(v)) return tni_gradient_fits(d->function, "v", v, "", like);
+    return tni_error(TN_E_SHAPE, "%s: v TN_NONE for %s of %s: want the same shape and dtype",
+                     d->function, tni_text(like), tn_dtype_name(like->dtype));
 }
 
 static tn_status check_seeds(const derivation *d, tn_tensor *const *v)
@@ -144,13 +141,6 @@ static tn_status check_seeds(const derivation *d, tn_tensor *const *v)
     tn_status status = v ? TN_OK : tni_poison(d->function, "v");
     for (int i = 0; i < d->n && status == TN_OK; i++) status = check_seed(d, v[i], d->x[i]);
     return status;
-}
-
-static tn_status check_single(const derivation *d)
-{
-    if (tni_shape_numel(&d->y->shape) == 1) return TN_OK;
-    return tni_error(TN_E_SHAPE, "%s: the function returned %s: want one element", d->function,
-                     tni_text(d->y));
 }
 
 /* The gradients of sum(of seed), TN_NONE where there are none. */
@@ -271,8 +261,10 @@ static tn_status jacobians(const derivation *d, tn_tensor *of, tn_tensor **out)
 /* The gradient of a single result, recorded. */
 static tn_status recorded_gradient(const derivation *d)
 {
-    tn_status status = check_single(d);
-    if (status == TN_OK) status = gradients(d, d->y, TN_NONE, d->g, TN_CREATE_GRAPH);
+    if (tni_shape_numel(&d->y->shape) != 1)
+        return tni_error(TN_E_SHAPE, "%s: the function returned %s: want one element", d->function,
+                         tni_text(d->y));
+    tn_status status = gradients(d, d->y, TN_NONE, d->g, TN_CREATE_GRAPH);
     return status == TN_OK ? check_strict(d, d->y, d->g) : status;
 }
 

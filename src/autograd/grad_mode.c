@@ -82,16 +82,8 @@ tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad)
                              "tn_set_grad: grad %s is the memory of %s itself: want a tensor "
                              "of its own (tn_clone)",
                              tni_text(grad), tni_text(t));
-        if (!tni_shape_equal(&t->shape, &grad->shape) || t->dtype != grad->dtype)
-            return tni_error(TN_E_SHAPE,
-                             "tn_set_grad: grad %s of %s for %s of %s: want the same shape "
-                             "and dtype",
-                             tni_text(grad), tn_dtype_name(grad->dtype), tni_text(t),
-                             tn_dtype_name(t->dtype));
-        if (!tni_same_device(grad->storage->device, t->storage->device))
-            return tni_error(TN_E_DEVICE,
-                             "tn_set_grad: grad and %s are on different devices: want one",
-                             tni_text(t));
+        tn_status status = tni_gradient_fits("tn_set_grad", "grad", grad, "", t);
+        if (status != TN_OK) return status;
     }
     if (TNI_NOTIFY(grad_changes, t, false) != TN_OK) return tni_pending();
     if (tni_none(grad) && !t->gm) return TN_OK;

@@ -136,13 +136,12 @@ tn_status tn_gradients(int n_out, tn_tensor *const *outputs, tn_tensor *const *s
                    .target = mark + 1,
                    .create = flags & TN_CREATE_GRAPH,
                    .retain = flags & (TN_RETAIN_GRAPH | TN_CREATE_GRAPH) };
-    if (n_out < 1 || !outputs || n_in < 0 || (n_in && (!inputs || !grads)))
+    bool missing = !outputs || (n_in && (!inputs || !grads));
+    if (n_out < 1 || n_in < 0 || missing)
         return tni_error(TN_E_INVALID,
                          "tn_gradients: %d outputs, %d inputs%s: want at least one output, and "
                          "arrays that are not NULL",
-                         n_out, n_in,
-                         !outputs || (n_in && (!inputs || !grads)) ? ", an array that is NULL"
-                                                                   : "");
+                         n_out, n_in, missing ? ", an array that is NULL" : "");
     tn_tensor **held = hold(n_out, outputs, seeds, n_in, inputs);
     if (!held) return TN_E_NOMEM;
     outputs = held;

@@ -60,7 +60,6 @@ tn_status tni_hook_check(const char *who, const char *of, const tn_tensor *gradi
                          const tn_tensor *now)
 {
     const char *shape = tni_shape_text(&gradient->shape);
-    tn_device was = gradient->storage->device;
     if (now == gradient) return TN_OK;
     if (!now)
         return tni_missing("%s gave NULL for the gradient %s%s: want it, or "
@@ -72,8 +71,7 @@ tn_status tni_hook_check(const char *who, const char *of, const tn_tensor *gradi
     if (now->dtype != gradient->dtype)
         return tni_error(TN_E_DTYPE, "%s gave %s for the gradient %s%s of %s: want the same dtype",
                          who, tn_dtype_name(now->dtype), shape, of, tn_dtype_name(gradient->dtype));
-    tn_device is = now->storage->device;
-    if (was.type != is.type || was.index != is.index)
+    if (!tni_same_device(now->storage->device, gradient->storage->device))
         return tni_error(TN_E_DEVICE,
                          "%s gave a tensor on another device for the gradient %s%s: want the same "
                          "device",

@@ -74,6 +74,7 @@ typedef struct tni_meta {
 typedef struct tni_grad {
     const tn_op *op;
     const void *args;
+    size_t args_size;
     int n_in, n_out;
     tn_tensor *dy;         /* gradient of output 0: dys[0] */
     tn_tensor *const *dys; /* one per output, TN_NONE where nothing came */
@@ -117,6 +118,7 @@ struct tn_op {
     tn_status (*shape)(tni_call *c);
     tn_status (*forward)(tni_call *c);
     tn_status (*backward)(tni_grad *g); /* NULL: not differentiable, outputs carry no history */
+    const tn_op *transpose;             /* what tni_transposed applies */
     /* NULL, or backward by one kernel: used when nothing is recorded and a needed gradient reads
      * more than dy. The engine has allocated dx where need */
     tn_status (*kernel_grad)(tni_grad *g);
@@ -182,6 +184,18 @@ tn_tensor *tni_softmax_seen(tn_tensor *scores);
 
 /* Shape rules that several ops share. */
 tn_status tni_shape_like_first(tni_call *c); /* output 0: dtype and shape of input 0 */
+/* For a rule that knows them: output 0's dtype and shape. TN_OK. */
+static inline tn_status tni_result(tni_call *c, tn_dtype dtype, const tn_shape *shape)
+{
+    c->out_spec[0].dtype = dtype;
+    c->out_spec[0].shape = *shape;
+    return TN_OK;
+}
+
+/* Backwards that several ops share. */
+tn_status tni_passed_on(tni_grad *g); /* every dx is dy */
+/* Of a linear op of one input: dx is op->transpose of dy, with the same args. */
+tn_status tni_transposed(tni_grad *g);
 
 /* The gradient of output i, zeros when none arrived. */
 tn_tensor *tni_dy(const tni_grad *g, int i);

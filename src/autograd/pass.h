@@ -61,6 +61,9 @@ tn_status tni_pass_begin(tni_pass *p, const char *function);
 /* Stores the outputs' seeds (NULL: ones) as their arrived gradients. */
 tn_status tni_pass_seed(tni_pass *p, const char *function, int n, tn_tensor *const *outputs,
                         tn_tensor *const *seeds);
+/* Whether gradient g, a "seed", has the shape and dtype of t, "the output ", and its device. */
+tn_status tni_gradient_fits(const char *function, const char *what, const tn_tensor *g,
+                            const char *role, const tn_tensor *t);
 /* Adds g to the gradient that has arrived for t, a leaf or a result in the graph. */
 tn_status tni_pass_give(tni_pass *p, tn_tensor *t, tn_tensor *g);
 /* Visits all nodes, down to the receivers, and runs hooks, the receivers' too. */

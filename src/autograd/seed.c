@@ -4,18 +4,16 @@
  */
 #include "autograd/pass.h"
 
-static tn_status no_history(const tni_pass *p, const char *function, const tn_tensor *output)
+tn_status tni_gradient_fits(const char *function, const char *what, const tn_tensor *g,
+                            const char *role, const tn_tensor *t)
 {
-    if (!p->was_recording)
-        return tni_error(TN_E_STATE,
-                         "%s: %s has no history and does not require grad, and recording is off in "
-                         "this thread: want it computed outside of TN_NO_GRAD, and after "
-                         "tn_set_grad_enabled(true)",
-                         function, tni_text(output));
-    return tni_error(TN_E_STATE,
-                     "%s: %s has no history and does not require grad: want a result of recorded "
-                     "ops on tensors that require grad",
-                     function, tni_text(output));
+    if (!tni_shape_equal(&g->shape, &t->shape) || g->dtype != t->dtype)
+        return tni_error(
+            TN_E_SHAPE, "%s: %s %s of %s for %s%s of %s: want the same shape and dtype", function,
+            what, tni_text(g), tn_dtype_name(g->dtype), role, tni_text(t), tn_dtype_name(t->dtype));
+    if (tni_same_device(g->storage->device, t->storage->device)) return TN_OK;
+    return tni_error(TN_E_DEVICE, "%s: %s %s and %s%s are on different devices: want one device",
+                     function, what, tni_text(g), role, tni_text(t));
 }
 
 /* A seed that the graph may take: of the output's shape, dtype and device. */
@@ -23,11 +21,13 @@ static tn_tensor *seed_for(const tni_pass *p, const char *function, tn_tensor *o
                            tn_tensor *seed)
 {
     if (tni_absent(output)) return tni_poisoned(function, "the output");
-    if (!output->requires_grad) {
-        no_history(p, function, output);
-        return NULL;
-    }
-    tn_device device = output->storage->device;
+    if (!output->requires_grad)
+        return tni_fail(TN_E_STATE, "%s: %s has no history and does not require grad%s", function,
+                        tni_text(output),
+                        p->was_recording
+                            ? ": want a result of recorded ops on tensors that require grad"
+                            : ", and recording is off in this thread: want it computed outside of "
+                              "TN_NO_GRAD, and after tn_set_grad_enabled(true)");
     if (!seed) return tni_poisoned_optional(function, "a seed");
     if (tni_none(seed)) {
         if (tni_shape_numel(&output->shape) != 1)
@@ -36,18 +36,9 @@ static tn_tensor *seed_for(const tni_pass *p, const char *function, tn_tensor *o
                             " elements and no seed was given: want one element, "
                             "or a seed of its shape (tn_backward_from)",
                             function, tni_text(output), tni_shape_numel(&output->shape));
-        return tn_full_as(output->shape, 1, output->dtype, device);
+        return tn_full_as(output->shape, 1, output->dtype, output->storage->device);
     }
-    if (!tni_shape_equal(&seed->shape, &output->shape) || seed->dtype != output->dtype)
-        return tni_fail(TN_E_SHAPE,
-                        "%s: seed %s of %s for output %s of %s: want the same shape and dtype",
-                        function, tni_text(seed), tn_dtype_name(seed->dtype), tni_text(output),
-                        tn_dtype_name(output->dtype));
-    if (!tni_same_device(seed->storage->device, device))
-        return tni_fail(TN_E_DEVICE,
-                        "%s: seed %s and output %s are on different devices: want one device",
-                        function, tni_text(seed), tni_text(output));
-    return seed;
+    return tni_gradient_fits(function, "seed", seed, "output ", output) == TN_OK ? seed : NULL;
 }
 
 tn_status tni_pass_seed(tni_pass *p, const char *function, int n, tn_tensor *const *outputs,

@@ -132,6 +132,12 @@ static tn_status receive_new(tni_pass *p, tni_sync *s)
     return s->agree(s, status);
 }
 
+static tn_status finish_one(tni_pass *p, tni_sync *s)
+{
+    (void)p;
+    return s->finish(s);
+}
+
 /* Calls one of their functions for all syncs that take part. */
 static tn_status each(tni_pass *p, tn_status (*call)(tni_pass *p, tni_sync *s))
 {
@@ -141,26 +147,14 @@ static tn_status each(tni_pass *p, tn_status (*call)(tni_pass *p, tni_sync *s))
     return status;
 }
 
-static tn_status finish_one(tni_pass *p, tni_sync *s)
-{
-    (void)p;
-    return s->finish(s);
-}
-
-static tn_status agreed(tni_pass *p, tni_sync *s)
-{
-    (void)p;
-    s->agreed = true;
-    return TN_OK;
-}
-
 tn_status tni_sync_finish(tni_pass *p)
 {
     tn_scope scope = tn_scope_begin();
     tn_status status = each(p, receive_old);
     if (status == TN_OK) status = each(p, finish_one);
     if (status == TN_OK) status = each(p, receive_new);
-    if (status == TN_OK) status = each(p, agreed);
+    for (tni_sync *s = p->synced && status == TN_OK ? tni_syncs : NULL; s; s = s->next)
+        s->agreed = s->active;
     tn_scope_end(scope);
     return status;
 }

@@ -11,11 +11,6 @@ static tn_status meet(tni_tape *t, tni_ready_queue *ahead, tni_node *node)
     return is_new < 0 ? TN_E_NOMEM : is_new ? tni_ready_queue_push(ahead, node) : TN_OK;
 }
 
-tn_status tni_tape_of(tni_tape *t, const tn_tensor *root)
-{
-    return tni_tape_from(t, 1, &root->node);
-}
-
 tn_status tni_tape_from(tni_tape *t, size_t n, tni_node *const *from)
 {
     tni_ready_queue ahead = { 0 };

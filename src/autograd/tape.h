@@ -11,9 +11,8 @@ typedef struct tni_tape {
     tni_map id; /* node -> its index + 1, once it has one */
 } tni_tape;
 
-/* t is zeroed. Changes nothing in the graph. Call tni_tape_free even if this fails. */
-tn_status tni_tape_of(tni_tape *t, const tn_tensor *root);
-/* The same behind n nodes. */
+/* Those behind n nodes. t is zeroed. Changes nothing in the graph. Call tni_tape_free even if this
+ * fails. */
 TNI_SHARED tn_status tni_tape_from(tni_tape *t, size_t n, tni_node *const *from);
 /* The index of a node that is on the tape. */
 int tni_tape_id(const tni_tape *t, const tni_node *node);

@@ -147,8 +147,7 @@ tn_status tni_write_host(const tn_tensor *t, const void *data, size_t nbytes, tn
     return status;
 }
 
-/* Reads x, part of t or all, into dense host memory, as `as` describes it but for its data. */
-static tn_status read_host(const tn_tensor *t, tni_array x, tni_array as, void *data, size_t nbytes)
+tn_status tni_read_host(const tn_tensor *t, tni_array x, tni_array as, void *data, size_t nbytes)
 {
     const tni_backend *backend = tni_backend_of(t);
     as.data = data;
@@ -168,8 +167,9 @@ static double element(const tn_tensor *t, int64_t index)
     if (tni_host_refused("tn_item", "reads a value", "it read after tn_capture_run")) return NAN;
     tni_array x = { .data = (char *)tni_data(t) + index * (int64_t)tn_dtype_size(t->dtype),
                     .dtype = t->dtype };
-    return read_host(t, x, (tni_array){ .dtype = TN_F64 }, &value, sizeof value) == TN_OK ? value
-                                                                                          : NAN;
+    return tni_read_host(t, x, (tni_array){ .dtype = TN_F64 }, &value, sizeof value) == TN_OK
+               ? value
+               : NAN;
 }
 
 double tn_item(const tn_tensor *t)
@@ -271,5 +271,5 @@ tn_status tn_copy_out(const tn_tensor *t, void *out, size_t nbytes, tn_dtype dty
     tni_dense_strides(&t->shape, to.stride);
     if (t->storage->device.type != TN_CPU && t->dtype == dtype && tni_is_dense(t))
         return tni_backend_of(t)->download(out, from.data, nbytes); /* also when it is full */
-    return read_host(t, from, to, out, nbytes);
+    return tni_read_host(t, from, to, out, nbytes);
 }

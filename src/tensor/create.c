@@ -168,37 +168,37 @@ static double step_from(double base, int64_t i, double step, bool narrow)
     return narrow ? (double)fmaf((float)i, (float)step, (float)base) : fma((double)i, step, base);
 }
 
-/* The values from begin on, which is a multiple of BLOCK. */
-typedef void (*values)(double *y, int64_t begin, int64_t n, const series *s, tn_dtype dtype);
+typedef union block {
+    double f[BLOCK];
+    int64_t i[BLOCK];
+} block;
 
-static tn_status put_floats(tn_tensor *y, values values, const series *s)
+/* The values from begin on, which is a multiple of BLOCK. */
+typedef void (*values)(block *y, int64_t begin, int64_t n, const series *s, tn_dtype dtype);
+
+/* wide: of the block that values fills. */
+static tn_status put_all(tn_tensor *y, tn_dtype wide, values values, const series *s)
 {
-    double block[BLOCK];
+    block block;
     for (int64_t begin = 0; begin < s->n; begin += BLOCK) {
         int64_t n = TNI_MIN(s->n - begin, BLOCK);
-        values(block, begin, n, s, y->dtype);
-        tn_status status = put(y, begin, block, TN_F64, n);
+        values(&block, begin, n, s, y->dtype);
+        tn_status status = put(y, begin, &block, wide, n);
         if (status != TN_OK) return status;
     }
     return TN_OK;
 }
 
-static tn_status put_integers(tn_tensor *y, int64_t start, int64_t step)
+static void integer_values(block *y, int64_t begin, int64_t n, const series *s, tn_dtype dtype)
 {
-    int64_t block[BLOCK];
-    for (int64_t begin = 0; begin < y->shape.size[0]; begin += BLOCK) {
-        int64_t n = TNI_MIN(y->shape.size[0] - begin, BLOCK);
-        for (int64_t i = 0; i < n; i++) block[i] = start + (begin + i) * step;
-        tn_status status = put(y, begin, block, TN_I64, n);
-        if (status != TN_OK) return status;
-    }
-    return TN_OK;
+    (void)dtype;
+    for (int64_t i = 0; i < n; i++) y->i[i] = (int64_t)s->start + (begin + i) * (int64_t)s->step;
 }
 
 /* PyTorch takes pairs of vectors of 32 bytes as long as there are any: their first element is
  * rounded to the dtype, and element i is i steps from there; in bf16 the steps are rounded before
  * they are added. */
-static void arange_values(double *y, int64_t begin, int64_t n, const series *s, tn_dtype dtype)
+static void arange_values(block *y, int64_t begin, int64_t n, const series *s, tn_dtype dtype)
 {
     int64_t lanes = 32 / (int64_t)tn_dtype_size(dtype);
     int64_t paired = s->n - s->n % (2 * lanes) - begin;
@@ -208,8 +208,8 @@ static void arange_values(double *y, int64_t begin, int64_t n, const series *s, 
         if (lane == 0) base = step_from(s->start, begin + i, s->step, s->narrow);
         if (lane == 0 && i < paired) base = tni_rounded(base, dtype);
         float steps = (float)lane * (float)s->step;
-        y[i] = dtype == TN_BF16 ? (double)((float)base + steps)
-                                : step_from(base, lane, s->step, s->narrow);
+        y->f[i] = dtype == TN_BF16 ? (double)((float)base + steps)
+                                   : step_from(base, lane, s->step, s->narrow);
     }
 }
 
@@ -243,22 +243,19 @@ tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype)
 
     tn_tensor *t = tni_create("tn_arange", TN_SHAPE(n), dtype, tn_cpu());
     if (!t) return NULL;
-    tn_status status = TN_OK;
-    if (integer && n > 0)
-        status = put_integers(t, (int64_t)start, n > 1 ? (int64_t)step : 0);
-    else if (n > 0)
-        status = put_floats(t, arange_values,
-                            &(series){ start, end, step, n, tn_dtype_size(dtype) == 2 });
+    series s = { start, end, n > 1 || !integer ? step : 0, n, tn_dtype_size(dtype) == 2 };
+    tn_status status =
+        integer ? put_all(t, TN_I64, integer_values, &s) : put_all(t, TN_F64, arange_values, &s);
     return status == TN_OK ? t : NULL;
 }
 
 /* Computed in the dtype from the nearer end, so both ends are exact and the series is symmetric. */
-static void linspace_values(double *y, int64_t begin, int64_t n, const series *s, tn_dtype dtype)
+static void linspace_values(block *y, int64_t begin, int64_t n, const series *s, tn_dtype dtype)
 {
     (void)dtype;
     for (int64_t i = begin; i < begin + n; i++)
-        y[i - begin] = i < s->n / 2 ? step_from(s->start, i, s->step, s->narrow)
-                                    : step_from(s->end, s->n - 1 - i, -s->step, s->narrow);
+        y->f[i - begin] = i < s->n / 2 ? step_from(s->start, i, s->step, s->narrow)
+                                       : step_from(s->end, s->n - 1 - i, -s->step, s->narrow);
 }
 
 tn_tensor *tn_linspace(double start, double end, int64_t n)
@@ -272,7 +269,7 @@ tn_tensor *tn_linspace(double start, double end, int64_t n)
     float step = ((float)end - (float)start) / (float)TNI_MAX(n - 1, 1);
     s.narrow = default_dtype == TN_F32 && isfinite(step);
     if (s.narrow) s.step = (double)step;
-    return put_floats(t, linspace_values, &s) == TN_OK ? t : NULL;
+    return put_all(t, TN_F64, linspace_values, &s) == TN_OK ? t : NULL;
 }
 
 tn_tensor *tn_eye(int64_t n)

@@ -54,6 +54,9 @@ enum { TNI_LIGHT, TNI_HEAVY };
     F(logical_not, 0, LIGHT, !(x != (R)0))                                                         \
     F(isnan, 0, LIGHT, x != x)                                                                     \
     F(isfinite, 0, LIGHT, x - x == (R)0)                                                           \
+    TNI_COMPARISON_LIST(F)
+
+#define TNI_COMPARISON_LIST(F)                                                                     \
     F(eq_scalar, 1, LIGHT, x == p)                                                                 \
     F(lt_scalar, 1, LIGHT, x < p)                                                                  \
     F(gt_scalar, 1, LIGHT, x > p)                                                                  \
@@ -142,12 +145,7 @@ enum { TNI_LIGHT, TNI_HEAVY };
     F(logical_not, 0, LIGHT, x == 0)                                                               \
     F(isnan, 0, LIGHT, 0 * x)                                                                      \
     F(isfinite, 0, LIGHT, 1 | (0 * x))                                                             \
-    F(eq_scalar, 1, LIGHT, x == p)                                                                 \
-    F(lt_scalar, 1, LIGHT, x < p)                                                                  \
-    F(gt_scalar, 1, LIGHT, x > p)                                                                  \
-    F(ne_scalar, 1, LIGHT, x != p)                                                                 \
-    F(le_scalar, 1, LIGHT, x <= p)                                                                 \
-    F(ge_scalar, 1, LIGHT, x >= p)
+    TNI_COMPARISON_LIST(F)
 
 #define TNI_BINARY_INT_LIST(F)                                                                     \
     F(add, 0, LIGHT, W(x, +, y))                                                                   \
@@ -158,17 +156,7 @@ enum { TNI_LIGHT, TNI_HEAVY };
     F(maximum, 0, LIGHT, x > y ? x : y)                                                            \
     F(masked_fill, 1, LIGHT, y != 0 ? p : x)
 
-#define TNI_BINARY_INT_PREDICATE_LIST(F)                                                           \
-    F(eq, 0, LIGHT, x == y)                                                                        \
-    F(ne, 0, LIGHT, x != y)                                                                        \
-    F(lt, 0, LIGHT, x < y)                                                                         \
-    F(le, 0, LIGHT, x <= y)                                                                        \
-    F(gt, 0, LIGHT, x > y)                                                                         \
-    F(ge, 0, LIGHT, x >= y)                                                                        \
-    F(logical_and, 0, LIGHT, (x != 0) & (y != 0))                                                  \
-    F(logical_or, 0, LIGHT, (x != 0) | (y != 0))                                                   \
-    F(logical_xor, 0, LIGHT, (x != 0) ^ (y != 0))
-
+#define TNI_BINARY_INT_PREDICATE_LIST(F) TNI_BINARY_PREDICATE_LIST(F)
 #define TNI_TERNARY_INT_LIST(F) F(where, 0, LIGHT, x != 0 ? y : z)
 
 /* ---- reductions: var: sum (x - mean)^2 / (n - p); std: its root; max_abs: max |x| ------------ */
@@ -233,12 +221,9 @@ TN_FN double tn_gelu_slope_f64(double x)
 TN_FN float tn_exp2_f32(float t)
 {
     const float shift = 12582912.0f + 127.0f;
-    float biased = t + shift, r = t - (biased - shift), p = 0x1.5bba14p-10f;
-    p = p * r + 0x1.3cea88p-7f;
-    p = p * r + 0x1.c6b752p-5f;
-    p = p * r + 0x1.ebf9bcp-3f;
-    p = p * r + 0x1.62e42ap-1f;
-    p = p * r + 1.0f;
+    float biased = t + shift, r = t - (biased - shift);
+    float p = TN_POLY_6(r, 0x1.5bba14p-10f, 0x1.3cea88p-7f, 0x1.c6b752p-5f, 0x1.ebf9bcp-3f,
+                        0x1.62e42ap-1f, 1.0f);
     return p * tn_from_bits_f32(tn_bits_f32(biased) << 23);
 }
 
@@ -251,16 +236,10 @@ TN_FN float tn_gelu_f32(float x)
     bits = bits < low ? bits : low;
     int32_t kept = (int32_t)bits, high = (int32_t)tn_bits_f32(5.6f);
     float c = tn_from_bits_f32((uint32_t)(kept < high ? kept : high));
-    float s = c * c, u = -0x1.372d70p-41f;
-    u = u * s + 0x1.de95a8p-35f;
-    u = u * s - 0x1.1b5cc2p-29f;
-    u = u * s + 0x1.231684p-25f;
-    u = u * s - 0x1.1cc94ap-26f;
-    u = u * s - 0x1.34d6d8p-17f;
-    u = u * s + 0x1.40a70ap-13f;
-    u = u * s + 0x1.b3658ap-14f;
-    u = u * s - 0x1.ad6db0p-4f;
-    u = u * s - 0x1.26aec4p+1f;
+    float s = c * c;
+    float u = TN_POLY_10(s, -0x1.372d70p-41f, 0x1.de95a8p-35f, -0x1.1b5cc2p-29f, 0x1.231684p-25f,
+                         -0x1.1cc94ap-26f, -0x1.34d6d8p-17f, 0x1.40a70ap-13f, 0x1.b3658ap-14f,
+                         -0x1.ad6db0p-4f, -0x1.26aec4p+1f);
     return x / (1.0f + tn_exp2_f32(u * c));
 }
 
@@ -271,15 +250,9 @@ TN_FN float tn_gelu_slope_f32(float x)
     const float half_log2_e = 0x1.715476p-1f;
     float a = tn_abs_f32(x);
     a = a > 13.27f ? 13.27f : a;
-    float v = a / (1.0f + 0.2875f * a), g = 0x1.fdc0d0p-20f;
-    g = g * v - 0x1.4863a6p-16f;
-    g = g * v + 0x1.afa0eap-16f;
-    g = g * v + 0x1.5e2d9ep-12f;
-    g = g * v + 0x1.6555e0p-12f;
-    g = g * v - 0x1.6bfe8cp-6f;
-    g = g * v + 0x1.151b84p-3f;
-    g = g * v - 0x1.988460p-2f;
-    g = g * v + 0.5f;
+    float v = a / (1.0f + 0.2875f * a);
+    float g = TN_POLY_9(v, 0x1.fdc0d0p-20f, -0x1.4863a6p-16f, 0x1.afa0eap-16f, 0x1.5e2d9ep-12f,
+                        0x1.6555e0p-12f, -0x1.6bfe8cp-6f, 0x1.151b84p-3f, -0x1.988460p-2f, 0.5f);
     float left = tn_exp2_f32(-half_log2_e * a * a) * (g - (float)TNI_NORMAL_DENSITY_0 * a);
     return x > 0.0f ? 1.0f - left : left;
 }
@@ -381,59 +354,56 @@ TN_FN int64_t tni_pow_int(int64_t x, int64_t n)
 
 #define W(a, op, b) ((int64_t)((uint64_t)(a)op(uint64_t)(b)))
 
-#define TNI_U_BODY(T, S, name, formula)                                                            \
-    TN_FN T tni_u_##name##_##S(T x, T p, T q)                                                      \
+#define TNI_U_BODY(name, parameters, cost, formula)                                                \
+    TN_FN R OF(tni_u_##name)(R x, R p, R q)                                                        \
     {                                                                                              \
         (void)p, (void)q;                                                                          \
-        return (T)(formula);                                                                       \
+        return (R)(formula);                                                                       \
     }
-#define TNI_B_BODY(T, S, name, formula)                                                            \
-    TN_FN T tni_b_##name##_##S(T x, T y, T p, T q)                                                 \
+#define TNI_B_BODY(name, parameters, cost, formula)                                                \
+    TN_FN R OF(tni_b_##name)(R x, R y, R p, R q)                                                   \
     {                                                                                              \
         (void)p, (void)q;                                                                          \
-        return (T)(formula);                                                                       \
+        return (R)(formula);                                                                       \
     }
-#define TNI_T_BODY(T, S, name, formula)                                                            \
-    TN_FN T tni_t_##name##_##S(T x, T y, T z, T p, T q)                                            \
+#define TNI_T_BODY(name, parameters, cost, formula)                                                \
+    TN_FN R OF(tni_t_##name)(R x, R y, R z, R p, R q)                                              \
     {                                                                                              \
         (void)p, (void)q;                                                                          \
-        return (T)(formula);                                                                       \
+        return (R)(formula);                                                                       \
     }
+#define TNI_REAL_BODIES                                                                            \
+    TNI_UNARY_LIST(TNI_U_BODY)                                                                     \
+    TNI_UNARY_PREDICATE_LIST(TNI_U_BODY)                                                           \
+    TNI_BINARY_LIST(TNI_B_BODY)                                                                    \
+    TNI_BINARY_PREDICATE_LIST(TNI_B_BODY)                                                          \
+    TNI_TERNARY_LIST(TNI_T_BODY)
 
 #define R float
 #define M(f) tn_##f##_f32
-#define TNI_U_F32(name, parameters, cost, formula) TNI_U_BODY(float, f32, name, formula)
-#define TNI_B_F32(name, parameters, cost, formula) TNI_B_BODY(float, f32, name, formula)
-#define TNI_T_F32(name, parameters, cost, formula) TNI_T_BODY(float, f32, name, formula)
-TNI_UNARY_LIST(TNI_U_F32)
-TNI_UNARY_PREDICATE_LIST(TNI_U_F32)
-TNI_BINARY_LIST(TNI_B_F32)
-TNI_BINARY_PREDICATE_LIST(TNI_B_F32)
-TNI_TERNARY_LIST(TNI_T_F32)
+#define OF(name) name##_f32
+TNI_REAL_BODIES
 #undef R
 #undef M
+#undef OF
 
 #define R double
 #define M(f) tn_##f##_f64
-#define TNI_U_F64(name, parameters, cost, formula) TNI_U_BODY(double, f64, name, formula)
-#define TNI_B_F64(name, parameters, cost, formula) TNI_B_BODY(double, f64, name, formula)
-#define TNI_T_F64(name, parameters, cost, formula) TNI_T_BODY(double, f64, name, formula)
-TNI_UNARY_LIST(TNI_U_F64)
-TNI_UNARY_PREDICATE_LIST(TNI_U_F64)
-TNI_BINARY_LIST(TNI_B_F64)
-TNI_BINARY_PREDICATE_LIST(TNI_B_F64)
-TNI_TERNARY_LIST(TNI_T_F64)
+#define OF(name) name##_f64
+TNI_REAL_BODIES
 #undef R
 #undef M
+#undef OF
 
-#define TNI_U_I64(name, parameters, cost, formula) TNI_U_BODY(int64_t, i64, name, formula)
-#define TNI_B_I64(name, parameters, cost, formula) TNI_B_BODY(int64_t, i64, name, formula)
-#define TNI_T_I64(name, parameters, cost, formula) TNI_T_BODY(int64_t, i64, name, formula)
-TNI_UNARY_INT_LIST(TNI_U_I64)
-TNI_UNARY_INT_PREDICATE_LIST(TNI_U_I64)
-TNI_BINARY_INT_LIST(TNI_B_I64)
-TNI_BINARY_INT_PREDICATE_LIST(TNI_B_I64)
-TNI_TERNARY_INT_LIST(TNI_T_I64)
+#define R int64_t
+#define OF(name) name##_i64
+TNI_UNARY_INT_LIST(TNI_U_BODY)
+TNI_UNARY_INT_PREDICATE_LIST(TNI_U_BODY)
+TNI_BINARY_INT_LIST(TNI_B_BODY)
+TNI_BINARY_INT_PREDICATE_LIST(TNI_B_BODY)
+TNI_TERNARY_INT_LIST(TNI_T_BODY)
+#undef R
+#undef OF
 #undef W
 
 #endif

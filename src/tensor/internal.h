@@ -89,6 +89,8 @@ static inline bool tni_shape_equal(const tn_shape *a, const tn_shape *b)
     return true;
 }
 void tni_dense_strides(const tn_shape *shape, int64_t *stride);
+/* shape without an axis; -1: without none. */
+tn_shape tni_shape_without(const tn_shape *shape, int axis);
 /* Whether a size is the TN_NO_SIZE of a failed tn_size: then the pending error stays, or function's
  * is set. */
 tn_status tni_size_failed(const char *function, const tn_shape *shape);
@@ -134,7 +136,9 @@ TNI_SHARED tni_array tni_array_of(const tn_tensor *t);
 tni_array tni_array_expand(const tn_tensor *t, const tn_shape *shape);
 /* An absent array (data NULL). */
 tni_array tni_array_none(void);
-/* t or, if it is not dense, a dense copy without history in the current scope. */
+/* A dense copy in dtype, without history, in the current scope. */
+tn_tensor *tni_copied(const tn_tensor *t, tn_dtype dtype);
+/* t or, if it is not dense, such a copy. */
 tn_tensor *tni_dense(tn_tensor *t);
 TNI_SHARED bool tni_is_dense(const tn_tensor *t);
 static inline const tni_backend *tni_backend_of(const tn_tensor *t)
@@ -170,6 +174,8 @@ static inline bool tni_absent(const tn_tensor *t)
 bool tni_present(const char *function, const char *argument, const tn_tensor *t);
 /* Puts elements of that dtype, dense in host memory, into t. (access.c) */
 tn_status tni_write_host(const tn_tensor *t, const void *data, size_t nbytes, tn_dtype dtype);
+/* Reads x, part of t or all, into dense host memory, as `as` describes it but for its data. */
+tn_status tni_read_host(const tn_tensor *t, tni_array x, tni_array as, void *data, size_t nbytes);
 void *tni_data(const tn_tensor *t);                 /* first element, wherever it lives */
 TNI_SHARED size_t tni_bytes_of(const tn_tensor *t); /* of its elements; 0 for NULL */
 /* Whether nbytes is the size of t's elements in dtype; else an error naming function. */

@@ -35,144 +35,92 @@
 #define TN_LERP(x, y, p)                                                                           \
     ((p) > -0.5F && (p) < 0.5F ? (x) + (p) * ((y) - (x)) : (y) + ((p)-1) * ((y) - (x)))
 
-/* ---- bits ------------------------------------------------------------------------------------ */
+/* A polynomial by Horner's rule, the highest coefficient first. */
+#define TN_POLY_2(x, a, b) ((a) * (x) + (b))
+#define TN_POLY_3(x, a, b, ...) TN_POLY_2(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_4(x, a, b, ...) TN_POLY_3(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_5(x, a, b, ...) TN_POLY_4(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_6(x, a, b, ...) TN_POLY_5(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_7(x, a, b, ...) TN_POLY_6(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_8(x, a, b, ...) TN_POLY_7(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_9(x, a, b, ...) TN_POLY_8(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_10(x, a, b, ...) TN_POLY_9(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_11(x, a, b, ...) TN_POLY_10(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_12(x, a, b, ...) TN_POLY_11(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_13(x, a, b, ...) TN_POLY_12(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_14(x, a, b, ...) TN_POLY_13(x, TN_POLY_2(x, a, b), __VA_ARGS__)
+#define TN_POLY_15(x, a, b, ...) TN_POLY_14(x, TN_POLY_2(x, a, b), __VA_ARGS__)
 
-TN_FN uint32_t tn_bits_f32(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
+/* ---- bits, and what libm has ----------------------------------------------------------------- */
 
-TN_FN float tn_from_bits_f32(uint32_t u)
-{
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-
-TN_FN uint64_t tn_bits_f64(double x)
-{
-    uint64_t u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
-
-TN_FN double tn_from_bits_f64(uint64_t u)
-{
-    double x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-
-/* 2^n for an integral n with a normal result: adding 1.5 * 2^23 leaves n in the low bits, which the
- * shift moves into the exponent; the bits above are shifted out. */
-TN_FN float tn_exp2i_f32(float n)
-{
-    return tn_from_bits_f32((tn_bits_f32(n + 12582912.0f) + 127u) << 23);
-}
-
-TN_FN double tn_exp2i_f64(double n)
-{
-    return tn_from_bits_f64((tn_bits_f64(n + 6755399441055744.0) + 1023u) << 52);
-}
-
-TN_FN float tn_round_f32(float x) /* |x| < 2^22 */
-{
-    return (x + 12582912.0f) - 12582912.0f;
-}
-
-TN_FN double tn_round_f64(double x) /* |x| < 2^51 */
-{
-    return (x + 6755399441055744.0) - 6755399441055744.0;
-}
-
-TN_FN float tn_copysign_f32(float x, float s)
-{
-    return tn_from_bits_f32((tn_bits_f32(x) & 0x7fffffffu) | (tn_bits_f32(s) & 0x80000000u));
-}
-
-TN_FN double tn_copysign_f64(double x, double s)
-{
-    return tn_from_bits_f64((tn_bits_f64(x) & 0x7fffffffffffffffu) |
-                            (tn_bits_f64(s) & 0x8000000000000000u));
-}
-
-TN_FN float tn_abs_f32(float x)
-{
-    return tn_from_bits_f32(tn_bits_f32(x) & 0x7fffffffu);
-}
-
-TN_FN double tn_abs_f64(double x)
-{
-    return tn_from_bits_f64(tn_bits_f64(x) & 0x7fffffffffffffffu);
-}
-
-TN_FN float tn_sqrt_f32(float x)
-{
-    return sqrtf(x);
-}
-
-TN_FN double tn_sqrt_f64(double x)
-{
-    return sqrt(x);
-}
-
-TN_FN float tn_sin_f32(float x)
-{
-    return sinf(x);
-}
-
-TN_FN double tn_sin_f64(double x)
-{
-    return sin(x);
-}
-
-TN_FN float tn_cos_f32(float x)
-{
-    return cosf(x);
-}
-
-TN_FN double tn_cos_f64(double x)
-{
-    return cos(x);
-}
-
-TN_FN float tn_pow_f32(float x, float y)
-{
-    return powf(x, y);
-}
-
-TN_FN double tn_pow_f64(double x, double y)
-{
-    return pow(x, y);
-}
+/* For R, its bits U of which SIGN is the highest and FRACTION are the fraction's:
+ * exp2i is 2^n for an integral n with a normal result: adding SHIFT, 1.5 * 2^FRACTION, leaves n in
+ * the low bits, which the shift moves into the exponent; the bits above are shifted out. round is
+ * for |x| < SHIFT / 3. L: libm's letter. */
+#define TN_BASICS(R, S, L, U, SIGN, FRACTION, BIAS, SHIFT)                                         \
+    TN_FN U tn_bits_##S(R x)                                                                       \
+    {                                                                                              \
+        U u;                                                                                       \
+        memcpy(&u, &x, sizeof u);                                                                  \
+        return u;                                                                                  \
+    }                                                                                              \
+    TN_FN R tn_from_bits_##S(U u)                                                                  \
+    {                                                                                              \
+        R x;                                                                                       \
+        memcpy(&x, &u, sizeof x);                                                                  \
+        return x;                                                                                  \
+    }                                                                                              \
+    TN_FN R tn_exp2i_##S(R n)                                                                      \
+    {                                                                                              \
+        return tn_from_bits_##S((tn_bits_##S(n + SHIFT) + BIAS) << FRACTION);                      \
+    }                                                                                              \
+    TN_FN R tn_round_##S(R x)                                                                      \
+    {                                                                                              \
+        return (x + SHIFT) - SHIFT;                                                                \
+    }                                                                                              \
+    TN_FN R tn_copysign_##S(R x, R s)                                                              \
+    {                                                                                              \
+        return tn_from_bits_##S((tn_bits_##S(x) & ~SIGN) | (tn_bits_##S(s) & SIGN));               \
+    }                                                                                              \
+    TN_FN R tn_abs_##S(R x)                                                                        \
+    {                                                                                              \
+        return tn_from_bits_##S(tn_bits_##S(x) & ~SIGN);                                           \
+    }                                                                                              \
+    TN_FN R tn_sqrt_##S(R x)                                                                       \
+    {                                                                                              \
+        return sqrt##L(x);                                                                         \
+    }                                                                                              \
+    TN_FN R tn_sin_##S(R x)                                                                        \
+    {                                                                                              \
+        return sin##L(x);                                                                          \
+    }                                                                                              \
+    TN_FN R tn_cos_##S(R x)                                                                        \
+    {                                                                                              \
+        return cos##L(x);                                                                          \
+    }                                                                                              \
+    TN_FN R tn_pow_##S(R x, R y)                                                                   \
+    {                                                                                              \
+        return pow##L(x, y);                                                                       \
+    }
+TN_BASICS(float, f32, f, uint32_t, 0x80000000u, 23, 127u, 12582912.0f)
+TN_BASICS(double, f64, , uint64_t, 0x8000000000000000u, 52, 1023u, 6755399441055744.0)
 
 /* ---- exp: x = n ln 2 + r, |r| <= ln 2 / 2; e^x = 2^n e^r ------------------------------------- */
 
 /* e^r - 1 = r + r^2 Q(r); relative error of e^r below 2^-28 (f32), 2^-57 (f64). */
 TN_FN float tn_exp_tail_f32(float r)
 {
-    float q = 0x1.6a2276p-10f;
-    q = q * r + 0x1.123b02p-7f;
-    q = q * r + 0x1.5558f8p-5f;
-    q = q * r + 0x1.555490p-3f;
-    q = q * r + 0x1.fffffcp-2f;
+    float q = TN_POLY_5(r, 0x1.6a2276p-10f, 0x1.123b02p-7f, 0x1.5558f8p-5f, 0x1.555490p-3f,
+                        0x1.fffffcp-2f);
     return r + r * r * q;
 }
 
 TN_FN double tn_exp_tail_f64(double r)
 {
-    double q = 0x1.ad7e786fd53a9p-26;
-    q = q * r + 0x1.28ae35ec3a4bep-22;
-    q = q * r + 0x1.71df2760cdfcdp-19;
-    q = q * r + 0x1.a0199943dae48p-16;
-    q = q * r + 0x1.a01a0128c14cdp-13;
-    q = q * r + 0x1.6c16c1846f470p-10;
-    q = q * r + 0x1.111111112829dp-7;
-    q = q * r + 0x1.555555555075cp-5;
-    q = q * r + 0x1.55555555554f8p-3;
-    q = q * r + 0x1.000000000000ap-1;
+    double q = TN_POLY_10(r, 0x1.ad7e786fd53a9p-26, 0x1.28ae35ec3a4bep-22, 0x1.71df2760cdfcdp-19,
+                          0x1.a0199943dae48p-16, 0x1.a01a0128c14cdp-13, 0x1.6c16c1846f470p-10,
+                          0x1.111111112829dp-7, 0x1.555555555075cp-5, 0x1.55555555554f8p-3,
+                          0x1.000000000000ap-1);
     return r + r * r * q;
 }
 
@@ -189,35 +137,37 @@ TN_FN double tn_exp_reduce_f64(double x, double *n)
     return (x - *n * 0x1.62e42feep-1) - *n * 0x1.a39ef35793c76p-33;
 }
 
-/* 2^n in two factors, so that the product may overflow or end below the normal range by one
- * rounding. */
-TN_FN float tn_exp_f32(float x)
-{
-    x = x < -104.0f ? -104.0f : x;
-    x = x > 89.0f ? 89.0f : x;
-    float n;
-    float r = tn_exp_reduce_f32(x, &n);
-    float half = tn_round_f32(n * 0.5f);
-    return (tn_exp_tail_f32(r) + 1.0f) * tn_exp2i_f32(half) * tn_exp2i_f32(n - half);
-}
-
-TN_FN double tn_exp_f64(double x)
-{
-    x = x < -746.0 ? -746.0 : x;
-    x = x > 710.0 ? 710.0 : x;
-    double n;
-    double r = tn_exp_reduce_f64(x, &n);
-    double half = tn_round_f64(n * 0.5);
-    return (tn_exp_tail_f64(r) + 1.0) * tn_exp2i_f64(half) * tn_exp2i_f64(n - half);
-}
-
-/* exp of |x| <= 80: no factor can leave the normal range (exp_part says what is beyond). */
-TN_FN float tn_exp_inner_f32(float x)
-{
-    float n;
-    float r = tn_exp_reduce_f32(x, &n);
-    return (tn_exp_tail_f32(r) + 1.0f) * tn_exp2i_f32(n);
-}
+/* exp: 2^n in two factors, so that the product may overflow or end below the normal range by one
+ * rounding. exp_inner: of |x| <= 80, for which no factor can leave the normal range (exp_part says
+ * what is beyond). expm1: 2^n e^r - 1 = 2 (2^(n-1) (e^r - 1) + (2^(n-1) - 1/2)), exact around 0,
+ * where n = 0. Below LOW and LOW_M1 and above HIGH nothing changes. */
+#define TN_EXP(R, S, LOW, LOW_M1, HIGH)                                                            \
+    TN_FN R tn_exp_##S(R x)                                                                        \
+    {                                                                                              \
+        x = x < (R)LOW ? (R)LOW : x;                                                               \
+        x = x > (R)HIGH ? (R)HIGH : x;                                                             \
+        R n;                                                                                       \
+        R r = tn_exp_reduce_##S(x, &n);                                                            \
+        R half = tn_round_##S(n * (R)0.5);                                                         \
+        return (tn_exp_tail_##S(r) + (R)1) * tn_exp2i_##S(half) * tn_exp2i_##S(n - half);          \
+    }                                                                                              \
+    TN_FN R tn_exp_inner_##S(R x)                                                                  \
+    {                                                                                              \
+        R n;                                                                                       \
+        R r = tn_exp_reduce_##S(x, &n);                                                            \
+        return (tn_exp_tail_##S(r) + (R)1) * tn_exp2i_##S(n);                                      \
+    }                                                                                              \
+    TN_FN R tn_expm1_##S(R x)                                                                      \
+    {                                                                                              \
+        x = x < (R)LOW_M1 ? (R)LOW_M1 : x;                                                         \
+        x = x > (R)HIGH ? (R)HIGH : x;                                                             \
+        R n;                                                                                       \
+        R r = tn_exp_reduce_##S(x, &n);                                                            \
+        R scale = tn_exp2i_##S(n - (R)1);                                                          \
+        return (R)2 * (scale * tn_exp_tail_##S(r) + (scale - (R)0.5));                             \
+    }
+TN_EXP(float, f32, -104, -18, 89)
+TN_EXP(double, f64, -746, -38, 710)
 
 /* exp for parts of a sum, of which the largest is 1: 0 from -87.7 down, where exp is below the
  * normal range; inf from 88.4 up. One factor less. */
@@ -226,34 +176,6 @@ TN_FN float tn_exp_part_f32(float x)
     x = x < -88.0f ? -88.0f : x; /* n = -127, for which 2^n is 0 */
     x = x > 89.0f ? 89.0f : x;   /* n = 128, for which it is inf */
     return tn_exp_inner_f32(x);
-}
-
-TN_FN double tn_exp_inner_f64(double x)
-{
-    double n;
-    double r = tn_exp_reduce_f64(x, &n);
-    return (tn_exp_tail_f64(r) + 1.0) * tn_exp2i_f64(n);
-}
-
-/* 2^n e^r - 1 = 2 (2^(n-1) (e^r - 1) + (2^(n-1) - 1/2)): exact around 0, where n = 0. */
-TN_FN float tn_expm1_f32(float x)
-{
-    x = x < -18.0f ? -18.0f : x;
-    x = x > 89.0f ? 89.0f : x;
-    float n;
-    float r = tn_exp_reduce_f32(x, &n);
-    float scale = tn_exp2i_f32(n - 1.0f);
-    return 2.0f * (scale * tn_exp_tail_f32(r) + (scale - 0.5f));
-}
-
-TN_FN double tn_expm1_f64(double x)
-{
-    x = x < -38.0 ? -38.0 : x;
-    x = x > 710.0 ? 710.0 : x;
-    double n;
-    double r = tn_exp_reduce_f64(x, &n);
-    double scale = tn_exp2i_f64(n - 1.0);
-    return 2.0 * (scale * tn_exp_tail_f64(r) + (scale - 0.5));
 }
 
 /* ---- log: x = 2^n m, m in [sqrt(1/2), sqrt(2)); log x = n ln 2 + log m ----------------------- */
@@ -265,15 +187,9 @@ TN_FN float tn_log_f32(float x)
     float n = (tn_from_bits_f32((u >> 23) | 0x4b000000u) - 8388608.0f) - (tiny ? 150.0f : 127.0f);
     float f = tn_from_bits_f32((u & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
     float z = f * f;
-    float p = 0x1.146c80p-4f;
-    p = p * f - 0x1.de6502p-4f;
-    p = p * f + 0x1.e6fc30p-4f;
-    p = p * f - 0x1.fc1cb2p-4f;
-    p = p * f + 0x1.233676p-3f;
-    p = p * f - 0x1.555c68p-3f;
-    p = p * f + 0x1.99a4bep-3f;
-    p = p * f - 0x1.000006p-2f;
-    p = p * f + 0x1.555548p-2f;
+    float p =
+        TN_POLY_9(f, 0x1.146c80p-4f, -0x1.de6502p-4f, 0x1.e6fc30p-4f, -0x1.fc1cb2p-4f,
+                  0x1.233676p-3f, -0x1.555c68p-3f, 0x1.99a4bep-3f, -0x1.000006p-2f, 0x1.555548p-2f);
     float y = f * z * p - n * 0x1.bd0106p-13f;
     y = y - 0.5f * z;
     y = (f + y) + n * 0x1.63p-1f;
@@ -291,13 +207,10 @@ TN_FN double tn_log_f64(double x)
     double s = f / (2.0 + f);
     double z = s * s;
     double half = 0.5 * f * f;
-    double p = 1.479819860511658591e-01;
-    p = p * z + 1.531383769920937332e-01;
-    p = p * z + 1.818357216161805012e-01;
-    p = p * z + 2.222219843214978396e-01;
-    p = p * z + 2.857142874366239149e-01;
-    p = p * z + 3.999999999940941908e-01;
-    p = p * z + 6.666666666666735130e-01;
+    double p =
+        TN_POLY_7(z, 1.479819860511658591e-01, 1.531383769920937332e-01, 1.818357216161805012e-01,
+                  2.222219843214978396e-01, 2.857142874366239149e-01, 3.999999999940941908e-01,
+                  6.666666666666735130e-01);
     p = p * z;
     double y = n * 0x1.62e42feep-1 - ((half - (s * (half + p) + n * 0x1.a39ef35793c76p-33)) - f);
     y = x > 0.0 ? y : x == 0.0 ? -INFINITY : NAN;
@@ -305,23 +218,17 @@ TN_FN double tn_log_f64(double x)
 }
 
 /* u = 1 + x rounds off c = x - (u - 1), exactly known; log(u + c) = log u + c / u. */
-TN_FN float tn_log1p_f32(float x)
-{
-    float u = 1.0f + x;
-    float c = x - (u - 1.0f);
-    float y = tn_log_f32(u) + c / u;
-    y = x == -1.0f ? -INFINITY : y;
-    return x == INFINITY ? x : y;
-}
-
-TN_FN double tn_log1p_f64(double x)
-{
-    double u = 1.0 + x;
-    double c = x - (u - 1.0);
-    double y = tn_log_f64(u) + c / u;
-    y = x == -1.0 ? -INFINITY : y;
-    return x == INFINITY ? x : y;
-}
+#define TN_LOG1P(R, S)                                                                             \
+    TN_FN R tn_log1p_##S(R x)                                                                      \
+    {                                                                                              \
+        R u = (R)1 + x;                                                                            \
+        R c = x - (u - (R)1);                                                                      \
+        R y = tn_log_##S(u) + c / u;                                                               \
+        y = x == (R)-1 ? (R)-INFINITY : y;                                                         \
+        return x == (R)INFINITY ? x : y;                                                           \
+    }
+TN_LOG1P(float, f32)
+TN_LOG1P(double, f64)
 
 /* ---- tanh: odd polynomial near 0, 1 - 2 / (e^2|x| + 1) beyond -------------------------------- */
 
@@ -329,11 +236,8 @@ TN_FN float tn_tanh_f32(float x)
 {
     float a = tn_abs_f32(x);
     float s = x * x;
-    float p = -0x1.835bcap-8f;
-    p = p * s + 0x1.54f2acp-6f;
-    p = p * s - 0x1.b8a1e4p-5f;
-    p = p * s + 0x1.1109f6p-3f;
-    p = p * s - 0x1.555540p-2f;
+    float p = TN_POLY_5(s, -0x1.835bcap-8f, 0x1.54f2acp-6f, -0x1.b8a1e4p-5f, 0x1.1109f6p-3f,
+                        -0x1.555540p-2f);
     float small = a + a * s * p;
     a = a > 10.0f ? 10.0f : a;
     float large = 1.0f - 2.0f / (tn_exp_inner_f32(2.0f * a) + 1.0f);
@@ -344,10 +248,9 @@ TN_FN double tn_tanh_f64(double x)
 {
     double a = tn_abs_f64(x);
     double s = x * x;
-    double p = -9.64399179425052238628e-1;
     double q = s + 1.12811678491632931402e2;
-    p = p * s - 9.92877231001918586564e1;
-    p = p * s - 1.61468768441708447952e3;
+    double p = TN_POLY_3(s, -9.64399179425052238628e-1, -9.92877231001918586564e1,
+                         -1.61468768441708447952e3);
     q = q * s + 2.23548839060100448583e3;
     q = q * s + 4.84406305325125486048e3;
     double small = a + a * s * (p / q);
@@ -362,21 +265,12 @@ TN_FN float tn_erf_f32(float x)
 {
     float a = tn_abs_f32(x);
     float s = x * x;
-    float p = -0x1.3825c8p-11f;
-    float q = 0x1.9ae5ecp-13f;
-    p = p * s + 0x1.46c234p-8f;
-    p = p * s - 0x1.b676cap-6f;
-    p = p * s + 0x1.ce1904p-4f;
-    p = p * s - 0x1.8126dcp-2f;
-    p = p * s + 0x1.06eba6p-3f;
+    float p = TN_POLY_6(s, -0x1.3825c8p-11f, 0x1.46c234p-8f, -0x1.b676cap-6f, 0x1.ce1904p-4f,
+                        -0x1.8126dcp-2f, 0x1.06eba6p-3f);
     float small = a + a * p;
     a = a > 4.0f ? 4.0f : a;
-    q = q * a - 0x1.8edfb2p-9f;
-    q = q * a + 0x1.6c29aap-6f;
-    q = q * a - 0x1.a9b3cep-4f;
-    q = q * a - 0x1.463cccp-1f;
-    q = q * a - 0x1.20af56p+0f;
-    q = q * a - 0x1.9a742ep-13f;
+    float q = TN_POLY_7(a, 0x1.9ae5ecp-13f, -0x1.8edfb2p-9f, 0x1.6c29aap-6f, -0x1.a9b3cep-4f,
+                        -0x1.463cccp-1f, -0x1.20af56p+0f, -0x1.9a742ep-13f);
     float large = 1.0f - tn_exp_inner_f32(q);
     return tn_copysign_f32(a < 0.92f ? small : large, x);
 }
@@ -386,36 +280,18 @@ TN_FN double tn_erf_f64(double x)
 {
     double a = tn_abs_f64(x);
     double s = x * x;
-    double p = -0x1.abae534b30fd0p-31;
-    double g = 0x1.2743428db069ep-19;
-    p = p * s + 0x1.d71b12af28362p-27;
-    p = p * s - 0x1.5c07277a880e8p-23;
-    p = p * s + 0x1.b97fd3f1091a3p-20;
-    p = p * s - 0x1.f4ca4d71b5f0fp-17;
-    p = p * s + 0x1.f9a2baa929b3ap-14;
-    p = p * s - 0x1.c02db03dd9022p-11;
-    p = p * s + 0x1.565bccf92b3d7p-8;
-    p = p * s - 0x1.b82ce311fa945p-6;
-    p = p * s + 0x1.ce2f21a040d16p-4;
-    p = p * s - 0x1.812746b0379bdp-2;
-    p = p * s + 0x1.06eba8214db68p-3;
+    double p = TN_POLY_12(s, -0x1.abae534b30fd0p-31, 0x1.d71b12af28362p-27, -0x1.5c07277a880e8p-23,
+                          0x1.b97fd3f1091a3p-20, -0x1.f4ca4d71b5f0fp-17, 0x1.f9a2baa929b3ap-14,
+                          -0x1.c02db03dd9022p-11, 0x1.565bccf92b3d7p-8, -0x1.b82ce311fa945p-6,
+                          0x1.ce2f21a040d16p-4, -0x1.812746b0379bdp-2, 0x1.06eba8214db68p-3);
     double small = a + a * p;
     a = a > 6.0 ? 6.0 : a;
     double w = (a - 2.0) / (a + 2.0);
-    g = g * w + 0x1.f343175c8ca3dp-21;
-    g = g * w - 0x1.d00bb27a0234ap-17;
-    g = g * w - 0x1.cd22d7159e8ffp-16;
-    g = g * w + 0x1.cdeb6169cbea4p-16;
-    g = g * w + 0x1.6da6ee6b86d7cp-13;
-    g = g * w + 0x1.6d5cee9f04ad0p-15;
-    g = g * w - 0x1.016b5c0b188e0p-10;
-    g = g * w - 0x1.bc25a393e7293p-11;
-    g = g * w + 0x1.ca95ed54693dbp-8;
-    g = g * w + 0x1.e947159720211p-9;
-    g = g * w - 0x1.437f0b68c10bfp-4;
-    g = g * w + 0x1.eeea7dc8a78c1p-3;
-    g = g * w - 0x1.b57034efd3f72p-2;
-    g = g * w + 0x1.058671b52c776p-2;
+    double g = TN_POLY_15(w, 0x1.2743428db069ep-19, 0x1.f343175c8ca3dp-21, -0x1.d00bb27a0234ap-17,
+                          -0x1.cd22d7159e8ffp-16, 0x1.cdeb6169cbea4p-16, 0x1.6da6ee6b86d7cp-13,
+                          0x1.6d5cee9f04ad0p-15, -0x1.016b5c0b188e0p-10, -0x1.bc25a393e7293p-11,
+                          0x1.ca95ed54693dbp-8, 0x1.e947159720211p-9, -0x1.437f0b68c10bfp-4,
+                          0x1.eeea7dc8a78c1p-3, -0x1.b57034efd3f72p-2, 0x1.058671b52c776p-2);
     double large = 1.0 - tn_exp_inner_f64(-a * a) * g;
     return tn_copysign_f64(a < 1.0 ? small : large, x);
 }

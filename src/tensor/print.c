@@ -30,9 +30,8 @@ typedef struct shown {
     int rank;
     bool cut[TN_MAX_RANK];
     int64_t n[TN_MAX_RANK]; /* shown per axis */
-    void *raw;              /* total elements, row-major, in dtype */
-    void *values;           /* the same as f64 or, for integers, i64 */
-    size_t total, raw_bytes;
+    void *values;           /* total elements, row-major, as f64 or, for integers, i64 */
+    size_t total;
 } shown;
 
 typedef struct format {
@@ -40,8 +39,13 @@ typedef struct format {
     int width;
 } format;
 
-static void emit(sink *s, const char *text, size_t n)
+static void TN_PRINTF(2, 3) emit(sink *s, const char *format, ...)
 {
+    char text[NUMBER];
+    va_list args;
+    va_start(args, format);
+    size_t n = (size_t)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
     if (s->file) {
         if (fwrite(text, 1, n, s->file) != n) s->failed = true;
     } else if ((size_t)s->length + 1 < s->size) {
@@ -51,47 +55,32 @@ static void emit(sink *s, const char *text, size_t n)
     s->length += (int64_t)n;
 }
 
-static void emit_text(sink *s, const char *text)
-{
-    emit(s, text, strlen(text));
-}
-
-static void emit_repeated(sink *s, char c, int n)
-{
-    for (; n > 0; n--) emit(s, &c, 1);
-}
-
 /* ---- elements -------------------------------------------------------------------------------- */
 
-/* Downloads the shown elements of axes from `axis` on, starting at element `at` of t; returns where
- * the next one goes. A row whose stride is 1 comes in one piece. */
+/* Reads n elements of t, the first of them its element `at`; returns where the next one goes. */
+static char *read_run(const tn_tensor *t, int64_t at, int64_t n, int64_t stride, char *out,
+                      tn_status *status)
+{
+    const char *first = (char *)tni_data(t) + at * (int64_t)tn_dtype_size(t->dtype);
+    tn_dtype wide = tn_dtype_is_float(t->dtype) ? TN_F64 : TN_I64;
+    tni_array x = { (void *)(uintptr_t)first, t->dtype, 1, { n }, { stride } };
+    tni_array as = { NULL, wide, 1, { n }, { 1 } };
+    if (*status == TN_OK) *status = tni_read_host(t, x, as, out, 8 * (size_t)n);
+    return out + 8 * n;
+}
+
+/* The same for the shown elements of axes from `axis` on. */
 static char *collect(const tn_tensor *t, const shown *e, int axis, int64_t at, char *out,
                      tn_status *status)
 {
-    const tni_backend *backend = tni_backend_of(t);
-    size_t size = tn_dtype_size(t->dtype);
-    const char *base = tni_data(t);
-    if (*status != TN_OK) return out;
-    if (axis == e->rank) {
-        *status = backend->download(out, base + at * (int64_t)size, size);
-        return out + size;
-    }
-    if (axis == e->rank - 1 && t->stride[axis] == 1 && !e->cut[axis]) {
-        size_t nbytes = (size_t)e->n[axis] * size;
-        *status = backend->download(out, base + at * (int64_t)size, nbytes);
-        return out + nbytes;
-    }
+    if (axis == e->rank) return read_run(t, at, 1, 1, out, status);
+    if (axis == e->rank - 1 && !e->cut[axis])
+        return read_run(t, at, e->n[axis], t->stride[axis], out, status);
     for (int64_t i = 0; i < e->n[axis]; i++) {
         int64_t index = e->cut[axis] && i >= EDGE ? t->shape.size[axis] - 2 * EDGE + i : i;
         out = collect(t, e, axis + 1, at + index * t->stride[axis], out, status);
     }
     return out;
-}
-
-static void release(shown *e)
-{
-    tni_free(e->raw, e->raw_bytes);
-    tni_free(e->values, e->total * 8);
 }
 
 static tn_status gather(const tn_tensor *t, shown *e)
@@ -104,26 +93,10 @@ static tn_status gather(const tn_tensor *t, shown *e)
         e->n[i] = e->cut[i] ? 2 * EDGE : t->shape.size[i];
         e->total *= (size_t)e->n[i]; /* at most 6^8 */
     }
-    e->raw_bytes = e->total * tn_dtype_size(t->dtype);
-    e->raw = tni_alloc(e->raw_bytes);
     e->values = tni_alloc(e->total * 8);
-    if (!e->raw || !e->values) {
-        release(e);
-        return TN_E_NOMEM;
-    }
-    collect(t, e, 0, 0, e->raw, &status);
-    if (status == TN_OK) {
-        tn_dtype wide = tn_dtype_is_float(t->dtype) ? TN_F64 : TN_I64;
-        int64_t n = (int64_t)e->total;
-        tni_array from = {
-            .data = e->raw, .dtype = t->dtype, .rank = 1, .size = { n }, .stride = { 1 }
-        };
-        tni_array to = {
-            .data = e->values, .dtype = wide, .rank = 1, .size = { n }, .stride = { 1 }
-        };
-        status = tni_cpu_backend()->copy(&(tni_copy){ .y = to, .x = from });
-    }
-    if (status != TN_OK) release(e);
+    if (!e->values) return TN_E_NOMEM;
+    collect(t, e, 0, 0, e->values, &status);
+    if (status != TN_OK) tni_free(e->values, e->total * 8);
     return status;
 }
 
@@ -173,85 +146,58 @@ static format choose(const shown *e)
 static void emit_number(sink *s, const format *f, const shown *e, size_t i)
 {
     char text[NUMBER];
-    int n = number_text(f, e, i, text);
-    emit_repeated(s, ' ', f->width - n);
-    emit(s, text, (size_t)n);
+    number_text(f, e, i, text);
+    emit(s, "%*s", f->width, text);
 }
 
 /* ---- brackets -------------------------------------------------------------------------------- */
 
-/* The last axis, from element *at on. The dots between the edges count as an element of the
- * line. */
-static void emit_row(sink *s, const format *f, const shown *e, int indent, size_t *at)
-{
-    int axis = e->rank - 1;
-    int64_t n = e->n[axis] + e->cut[axis];
-    int64_t per_line = TNI_MAX((LINE - indent) / (f->width + 2), 1);
-    emit_text(s, "[");
-    for (int64_t i = 0; i < n; i++) {
-        if (i) emit_text(s, i % per_line ? ", " : ",\n");
-        if (i && i % per_line == 0) emit_repeated(s, ' ', indent + 1);
-        if (e->cut[axis] && i == EDGE)
-            emit_text(s, " ...");
-        else
-            emit_number(s, f, e, (*at)++);
-    }
-    emit_text(s, "]");
-}
-
+/* The elements of an axis and those within it, from element *at on. Along the last axis a line has
+ * as many as it takes, the dots between the edges counting as one; others have a newline for each
+ * inner axis: an empty line between matrices, two between blocks. */
 static void emit_axis(sink *s, const format *f, const shown *e, int axis, size_t *at)
 {
-    if (e->rank == 0) {
-        emit_number(s, f, e, 0);
+    if (axis == e->rank) {
+        emit_number(s, f, e, (*at)++);
         return;
     }
-    if (axis == e->rank - 1) {
-        emit_row(s, f, e, axis, at);
-        return;
-    }
+    bool last = axis == e->rank - 1;
     int64_t n = e->n[axis] + e->cut[axis];
-    emit_text(s, "[");
+    int64_t per_line = last ? TNI_MAX((LINE - axis) / (f->width + 2), 1) : 1;
+    emit(s, "[");
     for (int64_t i = 0; i < n; i++) {
-        /* one newline per inner axis: an empty line between matrices, two between blocks */
-        if (i) {
-            emit_text(s, ",");
-            emit_repeated(s, '\n', e->rank - axis - 1);
-            emit_repeated(s, ' ', axis + 1);
+        if (i % per_line) emit(s, ", ");
+        if (i && i % per_line == 0) {
+            emit(s, last ? ",\n" : ",");
+            for (int k = axis + 1; k < e->rank; k++) emit(s, "\n");
+            emit(s, "%*s", axis + 1, "");
         }
         if (e->cut[axis] && i == EDGE)
-            emit_text(s, "...");
+            emit(s, last ? " ..." : "...");
         else
             emit_axis(s, f, e, axis + 1, at);
     }
-    emit_text(s, "]");
+    emit(s, "]");
 }
 
 static void emit_summary(sink *s, const tn_tensor *t)
 {
-    emit_text(s, "  ");
-    emit_text(s, tn_dtype_name(t->dtype));
-    emit_text(s, " [");
-    char text[64];
-    for (int i = 0; i < t->shape.rank; i++) {
-        snprintf(text, sizeof text, i ? ", %" PRId64 : "%" PRId64, t->shape.size[i]);
-        emit_text(s, text);
-    }
-    emit_text(s, "]");
-    if (t->storage->device.type == TN_CUDA) {
-        snprintf(text, sizeof text, " cuda:%d", t->storage->device.index);
-        emit_text(s, text);
-    }
+    emit(s, "  %s [", tn_dtype_name(t->dtype));
+    for (int i = 0; i < t->shape.rank; i++)
+        emit(s, i ? ", %" PRId64 : "%" PRId64, t->shape.size[i]);
+    emit(s, "]");
+    if (t->storage->device.type == TN_CUDA) emit(s, " cuda:%d", t->storage->device.index);
 }
 
 static tn_status write_tensor(sink *s, const tn_tensor *t)
 {
     size_t at = 0;
     if (tni_none(t)) {
-        emit_text(s, "none");
+        emit(s, "none");
         return TN_OK;
     }
     if (tni_shape_numel(&t->shape) == 0) {
-        emit_text(s, "[]");
+        emit(s, "[]");
         emit_summary(s, t);
         return TN_OK;
     }
@@ -261,7 +207,7 @@ static tn_status write_tensor(sink *s, const tn_tensor *t)
     format f = choose(&e);
     emit_axis(s, &f, &e, 0, &at);
     emit_summary(s, t);
-    release(&e);
+    tni_free(e.values, e.total * 8);
     return TN_OK;
 }
 
@@ -284,7 +230,7 @@ static tn_status print(const char *function, FILE *file, const tn_tensor *t)
     if (!t || !file) return tni_poison(function, t ? "file" : "t");
     tn_status status = write_tensor(&s, t);
     if (status != TN_OK) return status;
-    emit_text(&s, "\n");
+    emit(&s, "\n");
     if (s.failed)
         return tni_error(TN_E_IO, "%s: the file took no more text: want one that can be written",
                          function);

@@ -67,6 +67,14 @@ static double draw_normal(tn_generator *g)
     return r * cos(TWO_PI * u1);
 }
 
+static void put(void *out, tn_dtype dtype, int64_t i, double value)
+{
+    if (dtype == TN_F32)
+        ((float *)out)[i] = (float)value;
+    else
+        ((double *)out)[i] = value;
+}
+
 /* A draw of n values into out (f32 or f64). p: low and high, or mean and deviation; p[2] not 0: the
  * values become bf16 or f16. */
 typedef void (*draw)(tn_generator *g, void *out, tn_dtype dtype, int64_t n, const double *p);
@@ -84,39 +92,27 @@ static void draw_uniforms(tn_generator *g, void *out, tn_dtype dtype, int64_t n,
     }
 }
 
-/* Sixteen uniforms in place to sixteen normals. 1 - u lies in (0, 1]: the logarithm is finite. */
-static void box_muller_f32(float *y, float mean, float deviation)
-{
-    for (int j = 0; j < 8; j++) {
-        float r = sqrtf(-2.0f * logf(1.0f - y[j]));
-        float angle = (float)TWO_PI * y[j + 8];
-        y[j] = fmaf(r * cosf(angle), deviation, mean);
-        y[j + 8] = fmaf(r * sinf(angle), deviation, mean);
+/* Sixteen uniforms in place to sixteen normals. 1 - u lies in (0, 1]: the logarithm is finite. L:
+ * libm's letter. */
+#define BOX_MULLER(R, S, L)                                                                        \
+    static void box_muller_##S(R *y, R mean, R deviation)                                          \
+    {                                                                                              \
+        for (int j = 0; j < 8; j++) {                                                              \
+            R r = sqrt##L((R)-2 * log##L((R)1 - y[j]));                                            \
+            R angle = (R)TWO_PI * y[j + 8];                                                        \
+            y[j] = fma##L(r * cos##L(angle), deviation, mean);                                     \
+            y[j + 8] = fma##L(r * sin##L(angle), deviation, mean);                                 \
+        }                                                                                          \
     }
-}
-
-static void box_muller_f64(double *y, double mean, double deviation)
-{
-    for (int j = 0; j < 8; j++) {
-        double r = sqrt(-2.0 * log(1.0 - y[j]));
-        double angle = TWO_PI * y[j + 8];
-        y[j] = fma(r * cos(angle), deviation, mean);
-        y[j + 8] = fma(r * sin(angle), deviation, mean);
-    }
-}
+BOX_MULLER(float, f32, f)
+BOX_MULLER(double, f64, )
 
 static void draw_normals(tn_generator *g, void *out, tn_dtype dtype, int64_t n, const double *p)
 {
     static const double unit[] = { 0.0, 1.0 };
     size_t size = tn_dtype_size(dtype);
     if (n < 16) {
-        for (int64_t i = 0; i < n; i++) {
-            double value = fma(draw_normal(g), p[1], p[0]);
-            if (dtype == TN_F32)
-                ((float *)out)[i] = (float)value;
-            else
-                ((double *)out)[i] = value;
-        }
+        for (int64_t i = 0; i < n; i++) put(out, dtype, i, fma(draw_normal(g), p[1], p[0]));
         return;
     }
     draw_uniforms(g, out, dtype, p[2] != 0.0 ? n - n % 16 : n, unit);
@@ -135,13 +131,7 @@ static void draw_normals(tn_generator *g, void *out, tn_dtype dtype, int64_t n, 
 
 static void draw_bernoulli(tn_generator *g, void *out, tn_dtype dtype, int64_t n, const double *p)
 {
-    for (int64_t i = 0; i < n; i++) {
-        bool one = draw_f64(g) < p[0];
-        if (dtype == TN_F32)
-            ((float *)out)[i] = one;
-        else
-            ((double *)out)[i] = one;
-    }
+    for (int64_t i = 0; i < n; i++) put(out, dtype, i, draw_f64(g) < p[0]);
 }
 
 static void draw_permutation(tn_generator *g, int64_t n, int64_t *perm)
@@ -168,20 +158,17 @@ static void draw_long_permutation(tn_generator *g, int64_t n, int64_t *perm)
 
 /* ---- into tensors ---------------------------------------------------------------------------- */
 
-/* bf16 and f16 in [low, high]: values rounded up to high, as t has it, become low. below and
- * reached: scratch masks of t's shape. */
-static tn_status leave_out_the_end(tn_tensor *t, tn_tensor *below, tn_tensor *reached, double low,
-                                   double high)
+/* bf16 and f16 in [low, high]: values rounded up to high, as t has it, become low. mask: scratch of
+ * t's shape. */
+static tn_status leave_out_the_end(tn_tensor *t, tn_tensor *mask, double low, double high)
 {
     const tni_backend *backend = tni_backend_of(t);
-    tni_array x = tni_array_of(t), b = tni_array_of(below), r = tni_array_of(reached);
+    tni_array x = tni_array_of(t), m = tni_array_of(mask);
     high = tni_rounded(high, t->dtype);
-    tn_status status = backend->unary(&(tni_unary){ TNI_U_lt_scalar, .y = b, .x = x, .p = &high });
-    if (status == TN_OK) status = backend->unary(&(tni_unary){ TNI_U_logical_not, .y = r, .x = b });
-    if (status == TN_OK)
-        status =
-            backend->binary(&(tni_binary){ TNI_B_masked_fill, .y = x, .a = x, .b = r, .p = &low });
-    return status;
+    tn_status status = backend->unary(&(tni_unary){ TNI_U_lt_scalar, .y = m, .x = x, .p = &high });
+    if (status == TN_OK) status = backend->unary(&(tni_unary){ TNI_U_logical_not, .y = m, .x = m });
+    if (status != TN_OK) return status;
+    return backend->binary(&(tni_binary){ TNI_B_masked_fill, .y = x, .a = x, .b = m, .p = &low });
 }
 
 static tn_status fill(tn_tensor *t, draw draw, const double *p)
@@ -214,12 +201,11 @@ tn_status tni_random_uniform(tn_tensor *t, double low, double high)
     double bounds[] = { low, high };
     if (!tni_is_half(t->dtype) || low >= high || tni_shape_numel(&t->shape) == 0)
         return fill(t, draw_uniforms, bounds);
-    /* the masks first: if they do not fit, nothing is drawn */
+    /* the mask first: if it does not fit, nothing is drawn */
     tn_scope scope = tn_scope_begin();
-    tn_tensor *below = tni_new_dense(&t->shape, TN_BOOL, t->storage->device);
-    tn_tensor *reached = below ? tni_new_dense(&t->shape, TN_BOOL, t->storage->device) : NULL;
-    tn_status status = reached ? fill(t, draw_uniforms, bounds) : tni_pending();
-    if (status == TN_OK) status = leave_out_the_end(t, below, reached, low, high);
+    tn_tensor *mask = tni_new_dense(&t->shape, TN_BOOL, t->storage->device);
+    tn_status status = mask ? fill(t, draw_uniforms, bounds) : tni_pending();
+    if (status == TN_OK) status = leave_out_the_end(t, mask, low, high);
     tn_scope_end(scope);
     return status;
 }
@@ -256,11 +242,10 @@ static tn_tensor *draw_and_cast(tn_tensor *t, tn_tensor *cast, bool normal)
     const tni_backend *backend = tni_backend_of(t);
     tni_array drawn = tni_array_of(t), to = tni_array_of(cast);
     tn_scope scope = tn_scope_begin();
-    tn_tensor *below = tni_new_dense(&t->shape, TN_BOOL, t->storage->device);
-    tn_tensor *reached = below ? tni_new_dense(&t->shape, TN_BOOL, t->storage->device) : NULL;
-    tn_status status = reached ? draw_into(t, normal, true) : tni_pending();
+    tn_tensor *mask = tni_new_dense(&t->shape, TN_BOOL, t->storage->device);
+    tn_status status = mask ? draw_into(t, normal, true) : tni_pending();
     if (status == TN_OK) status = backend->copy(&(tni_copy){ .y = to, .x = drawn });
-    if (status == TN_OK && !normal) status = leave_out_the_end(cast, below, reached, 0.0, 1.0);
+    if (status == TN_OK && !normal) status = leave_out_the_end(cast, mask, 0.0, 1.0);
     tn_scope_end(scope);
     return status == TN_OK ? cast : NULL;
 }

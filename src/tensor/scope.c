@@ -208,19 +208,11 @@ tn_tensor *tn_scope_return(tn_scope s, tn_tensor *t)
     return t ? tn_scope_adopt(t) : NULL;
 }
 
-/* The number of its entries in a scope and the scopes within. */
-static int entries_of(tn_scope from, const void *object)
-{
-    int n = 0;
-    if (!is_open(from)) return 0;
-    for (size_t i = scopes.frames[from.depth].first; i < scopes.n; i++)
-        n += scopes.entries[i].object == object;
-    return n;
-}
-
 bool tni_scope_alone(tn_scope from, const void *object)
 {
-    int n = entries_of(from, object);
+    int n = 0; /* its entries in `from` and the scopes within */
+    for (size_t i = is_open(from) ? scopes.frames[from.depth].first : scopes.n; i < scopes.n; i++)
+        n += scopes.entries[i].object == object;
     for (size_t i = scopes.n; n && i-- > 0;)
         if (scopes.entries[i].object == object && scopes.entries[i].drop == drop_tensor)
             return atomic_load_explicit(&((const tn_tensor *)object)->refs, memory_order_relaxed) <=

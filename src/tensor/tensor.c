@@ -77,6 +77,14 @@ void tni_dense_strides(const tn_shape *shape, int64_t *stride)
     }
 }
 
+tn_shape tni_shape_without(const tn_shape *shape, int axis)
+{
+    tn_shape rest = { .rank = 0 };
+    for (int i = 0; i < shape->rank; i++)
+        if (i != axis) rest.size[rest.rank++] = shape->size[i];
+    return rest;
+}
+
 int tni_axis(const char *function, int axis, int rank)
 {
     if (rank == 0)
@@ -483,12 +491,15 @@ bool tni_is_dense(const tn_tensor *t)
     return true;
 }
 
+tn_tensor *tni_copied(const tn_tensor *t, tn_dtype dtype)
+{
+    tn_tensor *y = tni_new_dense(&t->shape, dtype, t->storage->device);
+    if (!y) return NULL;
+    tni_copy a = { .y = tni_array_of(y), .x = tni_array_of(t) };
+    return tni_backend_of(t)->copy(&a) == TN_OK ? y : NULL;
+}
+
 tn_tensor *tni_dense(tn_tensor *t)
 {
-    if (tni_absent(t) || tni_is_dense(t)) return t;
-    tn_tensor *y = tni_new_dense(&t->shape, t->dtype, t->storage->device);
-    if (!y) return NULL;
-    tni_array to = tni_array_of(y);
-    tni_array from = tni_array_of(t);
-    return tni_backend_of(t)->copy(&(tni_copy){ .y = to, .x = from }) == TN_OK ? y : NULL;
+    return tni_absent(t) || tni_is_dense(t) ? t : tni_copied(t, t->dtype);
 }

@@ -265,7 +265,8 @@ START_TEST(refusals)
     assert_null(tn_linear_cross_entropy(tn_to_dtype(x, TN_BF16), w, b, t), TN_E_DTYPE,
                 "x is bf16, weight is f32, bias is f32: want one floating dtype");
     assert_null(tn_linear_cross_entropy(x, w, TN_NONE, tn_to_dtype(t, TN_U8)), TN_E_DTYPE, "u8");
-    assert_null(tn_linear_cross_entropy(TN_NONE, w, b, t), TN_E_INVALID, "want tensors");
+    assert_null(tn_linear_cross_entropy(TN_NONE, w, b, t), TN_E_INVALID,
+                "x is TN_NONE: want a tensor");
     p.o.weight = tn_ones(TN_SHAPE(3));
     assert_null(by_pieces(&p), TN_E_SHAPE, "class weights [3]: want them [65536]");
     p.o.weight = random_leaf(TN_SHAPE(C), 1, TN_F32);

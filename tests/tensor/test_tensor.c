@@ -364,7 +364,8 @@ START_TEST(flip_and_repeat)
     assert_values(tn_flip(tn_expand(tn_narrow(x, 1, 0, 1), TN_SHAPE(2, 2)), NULL, 0), 0, 3, 3, 0,
                   0);
     assert_values(tn_flip(tn_to_dtype(x, TN_U8), (int[]){ 1 }, 1), 0, 2, 1, 0, 5, 4, 3);
-    assert_null(tn_flip(x, (int[]){ 1, -1 }, 2), TN_E_INVALID, "tn_flip: axis 1 of [2,3] twice");
+    assert_null(tn_flip(x, (int[]){ 1, -1 }, 2), TN_E_INVALID,
+                "tn_flip: axis -1 of [2,3] is named twice");
     assert_null(tn_flip(x, (int[]){ 2 }, 1), TN_E_INDEX, "tn_flip: axis 2");
 
     assert_values(tn_repeat(x, TN_SHAPE(1, 2)), 0, 0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5);

@@ -165,19 +165,24 @@ static tn_status mask_array(tn_tensor *mask, const tn_tensor *q, const tn_tensor
     return TN_OK;
 }
 
+/* What forward reads: x is q, k, v and the mask. */
+static tn_status operands(const attention_args *args, tn_tensor *const *x, tni_attention *a)
+{
+    tn_tensor *q = rows(x[0]), *k = rows(x[1]), *v = rows(x[2]);
+    if (!q || !k || !v) return tni_pending();
+    *a = (tni_attention){ .q = four_axes(q),
+                          .k = four_axes(k),
+                          .v = four_axes(v),
+                          .scale = args->scale,
+                          .causal = args->causal };
+    return mask_array(x[3] ? x[3] : TN_NONE, q, k, &a->mask);
+}
+
 static tn_status attention_forward(tni_call *c)
 {
-    const attention_args *args = c->args;
-    tn_tensor *q = rows(c->in[0]);
-    tn_tensor *k = rows(c->in[1]);
-    tn_tensor *v = rows(c->in[2]);
-    tni_attention a = { .scale = args->scale, .causal = args->causal, .top = tni_array_none() };
-    if (!q || !k || !v) return tni_pending();
-    tn_status status = mask_array(c->in[3], q, k, &a.mask);
+    tni_attention a;
+    tn_status status = operands(c->args, c->in, &a);
     if (status != TN_OK) return status;
-    a.q = four_axes(q);
-    a.k = four_axes(k);
-    a.v = four_axes(v);
     a.y = four_axes(c->out[0]);
     if (c->n_saved) a.top = tni_array_of(c->saved[0]), a.share = tni_array_of(c->saved[1]);
     return tni_backend_of(c->in[0])->attention(&a);
@@ -193,16 +198,10 @@ static tn_tensor *new_like(const tn_tensor *t)
 /* The backward's kernel: p block by block, from what was saved. */
 static tn_status fused_backward(tni_grad *g)
 {
-    const attention_args *args = g->args;
-    tni_attention_grad a = { .of = { .scale = args->scale, .causal = args->causal } };
-    tn_tensor *q = rows(g->x[0]);
-    tn_tensor *k = rows(g->x[1]);
-    tn_tensor *v = rows(g->x[2]);
-    tn_tensor *dy = rows(g->dy);
-    if (!q || !k || !v || !dy) return tni_pending();
-    tn_status status = mask_array(g->x[3] ? g->x[3] : TN_NONE, q, k, &a.of.mask);
+    tni_attention_grad a;
+    tn_tensor *dx[3], *dy = rows(g->dy);
+    tn_status status = dy ? operands(g->args, g->x, &a.of) : tni_pending();
     if (status != TN_OK) return status;
-    tn_tensor *dx[3];
     for (int i = 0; i < 3; i++) {
         dx[i] = new_like(g->x[i]);
         if (!dx[i]) return tni_pending();
@@ -214,9 +213,6 @@ static tn_status fused_backward(tni_grad *g)
     a.of.y = four_axes(g->y);
     a.of.top = tni_array_of(g->saved[0]);
     a.of.share = tni_array_of(g->saved[1]);
-    a.of.q = four_axes(q);
-    a.of.k = four_axes(k);
-    a.of.v = four_axes(v);
     status = tni_backend_of(g->dy)->attention_grad(&a);
     for (int i = 0; i < 3 && status == TN_OK; i++)
         if (g->need[i]) g->dx[i] = dx[i];
@@ -272,8 +268,7 @@ static tn_status attention_backward(tni_grad *g)
 
 #define READS (TNI_X(0) | TNI_X(1) | TNI_X(2) | TNI_X(3) | TNI_Y | TNI_SAVED)
 
-extern const tn_op tni_op_attention;
-const tn_op tni_op_attention = {
+static const tn_op op_attention = {
     .name = "scaled_dot_product_attention",
     .formula = "y = softmax(scale q k^T + mask) v",
     .gradient = "dq = scale ds k; dk = scale ds^T q; dv = p^T dy; dmask = ds; "
@@ -294,5 +289,5 @@ tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor
     attention_args args = { .scale = scale, .causal = causal };
     if (scale == 0 && q && q->shape.rank > 0)
         args.scale = 1 / sqrt((double)q->shape.size[q->shape.rank - 1]);
-    return tni_apply(&tni_op_attention, &args, sizeof args, 4, (tn_tensor *[]){ q, k, v, mask });
+    return tni_apply(&op_attention, &args, sizeof args, 4, (tn_tensor *[]){ q, k, v, mask });
 }

@@ -74,24 +74,22 @@ static tn_status bn_forward(tni_call *c)
 {
     const bn_args *args = c->args;
     const tn_tensor *x = c->in[X];
-    int64_t n = x->shape.size[0];
-    int64_t channels = x->shape.size[1];
-    int64_t s = rows_count(&x->shape, 2, x->shape.rank);
-    if (channels == 0) return TN_OK;
+    rows_sizes s = rows_around(&x->shape, 1);
+    if (s.c == 0) return TN_OK;
     tni_array channel[INPUTS]; /* weight, bias, running statistics */
     for (int i = WEIGHT; i < INPUTS; i++) {
-        channel[i] = rows_array(c->in[i], 1, channels, 0, 0);
+        channel[i] = rows_array(c->in[i], 1, s.c, 0, 0);
         if (i >= RUNNING_MEAN && c->n_out > 1) { /* move a copy */
-            tni_array next = rows_array(c->out[i - RUNNING_MEAN + 1], 1, channels, 0, 0);
+            tni_array next = rows_array(c->out[i - RUNNING_MEAN + 1], 1, s.c, 0, 0);
             tn_status status = tni_backend_of(x)->copy(&(tni_copy){ .y = next, .x = channel[i] });
             if (status != TN_OK) return status;
             channel[i] = next;
         }
     }
-    tni_batch_norm a = { .y = rows_array(c->out[0], 3, n, channels, s),
-                         .mean = rows_array(c->saved[0], 1, channels, 0, 0),
-                         .rstd = rows_array(c->saved[1], 1, channels, 0, 0),
-                         .x = rows_array(x, 3, n, channels, s),
+    tni_batch_norm a = { .y = rows_array(c->out[0], 3, s.n, s.c, s.d),
+                         .mean = rows_array(c->saved[0], 1, s.c, 0, 0),
+                         .rstd = rows_array(c->saved[1], 1, s.c, 0, 0),
+                         .x = rows_array(x, 3, s.n, s.c, s.d),
                          .weight = channel[WEIGHT],
                          .bias = channel[BIAS],
                          .running_mean = channel[RUNNING_MEAN],
@@ -128,13 +126,9 @@ static tn_status bn_backward(tni_grad *g)
         xh = tn_mul(tn_sub(x, tn_reshape(g->saved[0], over)), rstd);
     if (g->need[WEIGHT]) g->dx[WEIGHT] = tn_sum(tn_mul(g->dy, xh), axes, n, false);
     if (g->need[X]) {
-        tn_tensor *dx = g->dy;
-        if (args->training) {
-            tn_tensor *slope = tn_mul(xh, tn_mean(tn_mul(g->dy, xh), axes, n, true));
-            dx = tn_sub(tn_sub(dx, tn_mean(g->dy, axes, n, true)), slope);
-        }
+        tn_tensor *dx = args->training ? tni_centred_slope(g->dy, xh, axes, n) : g->dy;
         dx = tn_mul(dx, rstd);
-        g->dx[X] = rows_absent(g->x[WEIGHT]) ? dx : tn_mul(dx, tn_reshape(g->x[WEIGHT], over));
+        g->dx[X] = tni_absent(g->x[WEIGHT]) ? dx : tn_mul(dx, tn_reshape(g->x[WEIGHT], over));
     }
     return TN_OK;
 }
@@ -142,19 +136,16 @@ static tn_status bn_backward(tni_grad *g)
 static tn_status bn_kernel_grad(tni_grad *g)
 {
     const bn_args *args = g->args;
-    const tn_shape *shape = &g->in[X].shape;
-    int64_t n = shape->size[0];
-    int64_t channels = shape->size[1];
-    int64_t s = rows_count(shape, 2, shape->rank);
-    if (channels == 0) return TN_OK;
-    tni_batch_norm_grad a = { .dx = rows_array(g->dx[X], 3, n, channels, s),
-                              .dweight = rows_array(g->dx[WEIGHT], 1, channels, 0, 0),
-                              .dbias = rows_array(g->dx[BIAS], 1, channels, 0, 0),
-                              .dy = rows_array(g->dy, 3, n, channels, s),
-                              .x = rows_array(g->x[X], 3, n, channels, s),
-                              .mean = rows_array(g->saved[0], 1, channels, 0, 0),
-                              .rstd = rows_array(g->saved[1], 1, channels, 0, 0),
-                              .weight = rows_array(g->x[WEIGHT], 1, channels, 0, 0),
+    rows_sizes s = rows_around(&g->in[X].shape, 1);
+    if (s.c == 0) return TN_OK;
+    tni_batch_norm_grad a = { .dx = rows_array(g->dx[X], 3, s.n, s.c, s.d),
+                              .dweight = rows_array(g->dx[WEIGHT], 1, s.c, 0, 0),
+                              .dbias = rows_array(g->dx[BIAS], 1, s.c, 0, 0),
+                              .dy = rows_array(g->dy, 3, s.n, s.c, s.d),
+                              .x = rows_array(g->x[X], 3, s.n, s.c, s.d),
+                              .mean = rows_array(g->saved[0], 1, s.c, 0, 0),
+                              .rstd = rows_array(g->saved[1], 1, s.c, 0, 0),
+                              .weight = rows_array(g->x[WEIGHT], 1, s.c, 0, 0),
                               .training = args->training };
     return tni_backend_of(g->dy)->batch_norm_grad(&a);
 }

@@ -1,13 +1,10 @@
 /*
  * binary.c - the family of functions of two tensors that broadcast and promote: z = f(a, b).
  *
- *   add, sub   da = dy; db = dy, -dy
- *   mul        da = dy b; db = dy a
- *   div        da = dy / b; db = -dy a / b^2 = -dy z / b, with z the quotient
- *   pow        da = dy b a^(b-1), 0 where b = 0; db = dy z ln a, 0 where a = 0 and b >= 0
- *   minimum, maximum   dy to the chosen one, half to each at a tie; NaN wins over numbers
- *   lerp       z = a + w (b - a): da = (1 - w) dy; db = w dy
- * The engine sums gradients over what was broadcast and casts them to the inputs' dtypes.
+ * Comparisons and logic give bool, and no gradient: operands are compared in the dtype they promote
+ * to, anything but 0 is true, NaN equals nothing and is neither less nor greater. At a tie of
+ * minimum and maximum each gets half of dy; NaN wins over numbers. The engine sums gradients over
+ * what was broadcast and casts them to the inputs' dtypes.
  */
 #include "autograd/ops/elementwise.h"
 
@@ -17,15 +14,9 @@ static tn_status promoting_shape(tni_call *c)
     tn_dtype dtype = tni_result_dtype(c->in[0], c->in[1]);
     bool real = op->function == TNI_B_div || op->function == TNI_B_lerp;
 
-    c->out_spec[0].dtype = real && !tn_dtype_is_float(dtype) ? TN_F32 : dtype;
+    if (real && !tn_dtype_is_float(dtype)) dtype = TN_F32;
+    c->out_spec[0].dtype = op->function >= TNI_B_PREDICATES ? TN_BOOL : dtype;
     return tni_broadcast_inputs(c, 0, 1, &c->out_spec[0].shape);
-}
-
-static tn_status add_backward(tni_grad *g)
-{
-    if (g->need[0]) g->dx[0] = g->dy;
-    if (g->need[1]) g->dx[1] = g->dy;
-    return TN_OK;
 }
 
 static tn_status sub_backward(tni_grad *g)
@@ -100,12 +91,6 @@ static tn_status pow_backward(tni_grad *g)
     return TN_OK;
 }
 
-/* dy where x loses to other, half of it at a tie. */
-static tn_tensor *extreme_composed(tn_tensor *dy, tn_tensor *loses, tn_tensor *tie)
-{
-    return tn_where(tie, tn_mul_scalar(dy, 0.5), tn_masked_fill(dy, loses, 0.0));
-}
-
 static tn_status extreme_backward(tni_grad *g)
 {
     bool largest = ((const tni_binary_op *)g->op)->function == TNI_B_maximum;
@@ -119,7 +104,8 @@ static tn_status extreme_backward(tni_grad *g)
         if (!g->need[i]) continue;
         if (tni_composed()) {
             tn_tensor *loses = largest ? tn_lt(own, other) : tn_gt(own, other);
-            g->dx[i] = extreme_composed(g->dy, loses, tn_eq(own, other));
+            g->dx[i] = tn_where(tn_eq(own, other), tn_mul_scalar(g->dy, 0.5),
+                                tn_masked_fill(g->dy, loses, 0.0));
         } else {
             g->dx[i] = tni_fused3(fused, g->dy, own, other, NULL, g->out, is_last(g, i));
         }
@@ -139,7 +125,7 @@ static tn_status lerp_backward(tni_grad *g)
 enum { A = TNI_X(0), B = TNI_X(1) };
 
 #define BINARY_LIST(F)                                                                             \
-    F(tn_add, add, PLAIN, "y = a + b", "da = dy; db = dy", 0, 0, add_backward)                     \
+    F(tn_add, add, PLAIN, "y = a + b", "da = dy; db = dy", 0, 0, tni_passed_on)                    \
     F(tn_sub, sub, PLAIN, "y = a - b", "da = dy; db = -dy", 0, 0, sub_backward)                    \
     F(tn_mul, mul, PLAIN, "y = a b", "da = dy b; db = dy a", B, A, mul_backward)                   \
     F(tn_div, div, PLAIN, "y = a / b", "da = dy / b; db = -dy y / b", B, B | TNI_Y, div_backward)  \
@@ -150,7 +136,16 @@ enum { A = TNI_X(0), B = TNI_X(1) };
     F(tn_maximum, maximum, PLAIN, "y = max(a, b)",                                                 \
       "da = dy where a > b, half of it where equal; db likewise", A | B, A | B, extreme_backward)  \
     F(tn_lerp, lerp, CHECKED, "y = a + w (b - a)", "da = (1 - w) dy; db = w dy", 0, 0,             \
-      lerp_backward)
+      lerp_backward)                                                                               \
+    F(tn_eq, eq, PLAIN, "y = a == b", NULL, 0, 0, NULL)                                            \
+    F(tn_ne, ne, PLAIN, "y = a != b", NULL, 0, 0, NULL)                                            \
+    F(tn_lt, lt, PLAIN, "y = a < b", NULL, 0, 0, NULL)                                             \
+    F(tn_le, le, PLAIN, "y = a <= b", NULL, 0, 0, NULL)                                            \
+    F(tn_gt, gt, PLAIN, "y = a > b", NULL, 0, 0, NULL)                                             \
+    F(tn_ge, ge, PLAIN, "y = a >= b", NULL, 0, 0, NULL)                                            \
+    F(tn_logical_and, logical_and, PLAIN, "y = a and b", NULL, 0, 0, NULL)                         \
+    F(tn_logical_or, logical_or, PLAIN, "y = a or b", NULL, 0, 0, NULL)                            \
+    F(tn_logical_xor, logical_xor, PLAIN, "y = a xor b", NULL, 0, 0, NULL)
 
 #define DEFINE(tn_name, name_, form, formula_, gradient_, reads_a, reads_b, backward_)             \
     static const tni_binary_op op_##name_ = {                                                      \

@@ -17,9 +17,9 @@
 /* The sizes as kernels see them; n, c, o, oh and ow come from the operands. */
 typedef tni_conv2d_sizes conv_args;
 
-static tn_tensor *forward_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, conv_args a);
-static tn_tensor *input_map(tn_tensor *dy, tn_tensor *w, conv_args a);
-static tn_tensor *weight_map(tn_tensor *dy, tn_tensor *x, conv_args a);
+static tn_tensor *forward_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, const conv_args *a);
+static tn_tensor *input_map(tn_tensor *dy, tn_tensor *w, const conv_args *a);
+static tn_tensor *weight_map(tn_tensor *dy, tn_tensor *x, const conv_args *a);
 
 static tni_conv2d_sizes sizes_for(const conv_args *a, int64_t channels, const tn_shape *y)
 {
@@ -126,15 +126,13 @@ static tn_status conv2d_forward(tni_call *c)
 
 static tn_status conv2d_backward(tni_grad *g)
 {
-    conv_args a = *(const conv_args *)g->args;
-    if (g->need[0]) g->dx[0] = input_map(g->dy, g->x[1], a);
-    if (g->need[1]) g->dx[1] = weight_map(g->dy, g->x[0], a);
+    if (g->need[0]) g->dx[0] = input_map(g->dy, g->x[1], g->args);
+    if (g->need[1]) g->dx[1] = weight_map(g->dy, g->x[0], g->args);
     if (g->need[2]) g->dx[2] = tn_sum(g->dy, (int[]){ 0, 2, 3 }, 3, false);
     return TN_OK;
 }
 
-extern const tn_op tni_op_conv2d;
-const tn_op tni_op_conv2d = {
+static const tn_op op_conv2d = {
     .name = "conv2d",
     .formula = "y[n,o,i,j] = b[o] + sum_crs w[o,c,r,s] x[n,c,i*stride+r*dilation-padding,...]",
     .gradient =
@@ -150,9 +148,9 @@ const tn_op tni_op_conv2d = {
     .backward = conv2d_backward,
 };
 
-static tn_tensor *forward_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, conv_args a)
+static tn_tensor *forward_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, const conv_args *a)
 {
-    return tni_apply(&tni_op_conv2d, &a, sizeof a, 3, (tn_tensor *[]){ x, w, b });
+    return tni_apply(&op_conv2d, a, sizeof *a, 3, (tn_tensor *[]){ x, w, b });
 }
 
 /* ---- I: the gradient of the image ------------------------------------------------------------ */
@@ -162,9 +160,8 @@ static tn_status grad_input_shape(tni_call *c)
     const conv_args *a = c->args;
     const tn_shape *dy = &c->in[0]->shape;
     const tn_shape *w = &c->in[1]->shape;
-    c->out_spec[0].dtype = c->in[0]->dtype;
-    c->out_spec[0].shape = (tn_shape){ 4, { dy->size[0], w->size[1] * a->groups, a->h, a->w } };
-    return TN_OK;
+    tn_shape dx = TN_SHAPE(dy->size[0], w->size[1] * a->groups, a->h, a->w);
+    return tni_result(c, c->in[0]->dtype, &dx);
 }
 
 static tn_status grad_input_forward(tni_call *c)
@@ -180,9 +177,8 @@ static tn_status grad_input_forward(tni_call *c)
 
 static tn_status grad_input_backward(tni_grad *g)
 {
-    conv_args a = *(const conv_args *)g->args;
-    if (g->need[0]) g->dx[0] = forward_map(g->dy, g->x[1], TN_NONE, a);
-    if (g->need[1]) g->dx[1] = weight_map(g->x[0], g->dy, a);
+    if (g->need[0]) g->dx[0] = forward_map(g->dy, g->x[1], TN_NONE, g->args);
+    if (g->need[1]) g->dx[1] = weight_map(g->x[0], g->dy, g->args);
     return TN_OK;
 }
 
@@ -199,9 +195,9 @@ static const tn_op op_grad_input = {
     .backward = grad_input_backward,
 };
 
-static tn_tensor *input_map(tn_tensor *dy, tn_tensor *w, conv_args a)
+static tn_tensor *input_map(tn_tensor *dy, tn_tensor *w, const conv_args *a)
 {
-    return tni_apply(&op_grad_input, &a, sizeof a, 2, (tn_tensor *[]){ dy, w });
+    return tni_apply(&op_grad_input, a, sizeof *a, 2, (tn_tensor *[]){ dy, w });
 }
 
 /* ---- W: the gradient of the weight ----------------------------------------------------------- */
@@ -211,9 +207,8 @@ static tn_status grad_weight_shape(tni_call *c)
     const conv_args *a = c->args;
     const tn_shape *dy = &c->in[0]->shape;
     const tn_shape *x = &c->in[1]->shape;
-    c->out_spec[0].dtype = c->in[0]->dtype;
-    c->out_spec[0].shape = (tn_shape){ 4, { dy->size[1], x->size[1] / a->groups, a->kh, a->kw } };
-    return TN_OK;
+    tn_shape dw = TN_SHAPE(dy->size[1], x->size[1] / a->groups, a->kh, a->kw);
+    return tni_result(c, c->in[0]->dtype, &dw);
 }
 
 static tn_status grad_weight_forward(tni_call *c)
@@ -229,9 +224,8 @@ static tn_status grad_weight_forward(tni_call *c)
 
 static tn_status grad_weight_backward(tni_grad *g)
 {
-    conv_args a = *(const conv_args *)g->args;
-    if (g->need[0]) g->dx[0] = forward_map(g->x[1], g->dy, TN_NONE, a);
-    if (g->need[1]) g->dx[1] = input_map(g->x[0], g->dy, a);
+    if (g->need[0]) g->dx[0] = forward_map(g->x[1], g->dy, TN_NONE, g->args);
+    if (g->need[1]) g->dx[1] = input_map(g->x[0], g->dy, g->args);
     return TN_OK;
 }
 
@@ -248,15 +242,16 @@ static const tn_op op_grad_weight = {
     .backward = grad_weight_backward,
 };
 
-static tn_tensor *weight_map(tn_tensor *dy, tn_tensor *x, conv_args a)
+static tn_tensor *weight_map(tn_tensor *dy, tn_tensor *x, const conv_args *a)
 {
-    return tni_apply(&op_grad_weight, &a, sizeof a, 2, (tn_tensor *[]){ dy, x });
+    return tni_apply(&op_grad_weight, a, sizeof *a, 2, (tn_tensor *[]){ dy, x });
 }
 
 /* "same" pads d (k - 1) in all. If that is odd, the kernels pad one too much above and to the left,
  * and the first row or column of y, which comes from it, is cut off. */
-static tn_tensor *same_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, conv_args a)
+static tn_tensor *same_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, const conv_args *given)
 {
+    conv_args a = *given;
     int64_t extra[2];
     for (int i = 0; i < 2; i++) {
         if (a.stride[i] != 1 || a.padding[i] != 0)
@@ -270,7 +265,7 @@ static tn_tensor *same_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, conv_args a
         extra[i] = total % 2;
         a.padding[i] = total / 2 + extra[i];
     }
-    tn_tensor *y = forward_map(x, w, b, a);
+    tn_tensor *y = forward_map(x, w, b, &a);
     for (int i = 0; y && i < 2; i++)
         if (extra[i]) y = tn_narrow(y, 2 + i, 1, y->shape.size[2 + i] - 1);
     return y;
@@ -278,7 +273,7 @@ static tn_tensor *same_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, conv_args a
 
 tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv2d_spec spec)
 {
-    tn_tensor *(*map)(tn_tensor *, tn_tensor *, tn_tensor *, conv_args) =
+    tn_tensor *(*map)(tn_tensor *, tn_tensor *, tn_tensor *, const conv_args *) =
         spec.same ? same_map : forward_map;
     conv_args a = { .groups = spec.groups ? spec.groups : 1 };
     for (int i = 0; i < 2; i++) {
@@ -295,6 +290,6 @@ tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv2d
         a.kw = weight->shape.size[3];
     }
     if (x && !tni_none(x) && x->shape.rank == 3)
-        return tn_squeeze(map(tn_unsqueeze(x, 0), weight, bias, a), 0);
-    return map(x, weight, bias, a);
+        return tn_squeeze(map(tn_unsqueeze(x, 0), weight, bias, &a), 0);
+    return map(x, weight, bias, &a);
 }

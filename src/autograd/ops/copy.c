@@ -11,12 +11,6 @@ static tn_status copy_forward(tni_call *c)
         &(tni_copy){ .y = tni_array_of(c->out[0]), .x = tni_array_of(c->in[0]) });
 }
 
-static tn_status copy_backward(tni_grad *g)
-{
-    g->dx[0] = g->dy;
-    return TN_OK;
-}
-
 #define COPY(name_, formula_)                                                                      \
     static const tn_op op_##name_ = {                                                              \
         .name = #name_,                                                                            \
@@ -26,7 +20,7 @@ static tn_status copy_backward(tni_grad *g)
         .dtypes = TNI_ANY_DTYPE,                                                                   \
         .shape = tni_shape_like_first,                                                             \
         .forward = copy_forward,                                                                   \
-        .backward = copy_backward,                                                                 \
+        .backward = tni_passed_on,                                                                 \
     };
 COPY(clone, "y = x in memory of its own")
 COPY(contiguous, "y = x, row-major")
@@ -44,18 +38,12 @@ tn_tensor *tn_contiguous(tn_tensor *x)
 
 /* ---- casts ----------------------------------------------------------------------------------- */
 
-typedef struct cast_args {
-    tn_dtype dtype;
-} cast_args;
-
 static tn_status cast_shape(tni_call *c)
 {
-    const cast_args *args = c->args;
-    if (tn_dtype_size(args->dtype) == 0)
-        return tni_op_error(c, TN_E_DTYPE, "dtype %d: want one of enum tn_dtype", (int)args->dtype);
-    c->out_spec[0].dtype = args->dtype;
-    c->out_spec[0].shape = c->in[0]->shape;
-    return TN_OK;
+    const tn_dtype *dtype = c->args;
+    if (tn_dtype_size(*dtype) == 0)
+        return tni_op_error(c, TN_E_DTYPE, "dtype %d: want one of enum tn_dtype", (int)*dtype);
+    return tni_result(c, *dtype, &c->in[0]->shape);
 }
 
 #define CAST(least)                                                                                \
@@ -63,19 +51,19 @@ static tn_status cast_shape(tni_call *c)
         .name = "to_dtype", .formula = "y = x as another dtype",                                   \
         .gradient = "dx = dy as x's dtype", .arity = 1, .dtypes = TNI_ANY_DTYPE,                   \
         .recompute = (least), .shape = cast_shape, .forward = copy_forward,                        \
-        .backward = copy_backward                                                                  \
+        .backward = tni_passed_on                                                                  \
     }
 static const tn_op op_cast = CAST(0), op_cast_again = CAST(TNI_RECOMPUTE_CAST);
 
 tn_tensor *tni_cast_again(tn_tensor *x, tn_dtype dtype)
 {
-    return tni_apply(&op_cast_again, &(cast_args){ dtype }, sizeof(cast_args), 1, &x);
+    return tni_apply(&op_cast_again, &dtype, sizeof dtype, 1, &x);
 }
 
 tn_tensor *tn_to_dtype(tn_tensor *x, tn_dtype dtype)
 {
     if (x && !tni_none(x) && x->dtype == dtype) return x;
-    return tni_apply(&op_cast, &(cast_args){ dtype }, sizeof(cast_args), 1, &x);
+    return tni_apply(&op_cast, &dtype, sizeof dtype, 1, &x);
 }
 
 /* ---- devices --------------------------------------------------------------------------------- */

@@ -23,8 +23,7 @@ typedef struct ce_args {
 
 static tn_status ce_shape(tni_call *c)
 {
-    c->out_spec[0].dtype = tni_wide_dtype(c->in[0]->dtype); /* rounded after the reduction */
-    c->out_spec[0].shape = c->in[1]->shape;
+    tni_result(c, tni_wide_dtype(c->in[0]->dtype), &c->in[1]->shape); /* reduced, then rounded */
     c->out_spec[1] = c->out_spec[0];
     c->n_saved = 2; /* m and s */
     c->saved_spec[0] = c->saved_spec[1] = c->out_spec[0];
@@ -71,7 +70,7 @@ tn_tensor *tni_cross_entropy_slope(tn_tensor *x, tn_tensor *target, tn_tensor *w
     tn_tensor *p = tn_softmax(x, axis);
     tn_tensor *main = tn_mul_scalar(tn_sub(p, onehot), 1.0 - smoothing);
     tn_tensor *spread;
-    if (rows_absent(weight)) {
+    if (tni_absent(weight)) {
         spread = tn_sub_scalar(tn_mul_scalar(p, (double)classes), 1.0);
     } else {
         tn_tensor *w = over_classes(weight, rank, axis);
@@ -149,27 +148,18 @@ static const tn_op cross_entropy_op = {
 
 /* ---- class ids ------------------------------------------------------------------------------- */
 
-/* target's shape is logits' shape without an axis */
-static bool lacks_axis(const tn_tensor *logits, const tn_tensor *target, int axis)
-{
-    if (target->shape.rank != logits->shape.rank - 1) return false;
-    for (int d = 0; d < target->shape.rank; d++)
-        if (target->shape.size[d] != logits->shape.size[d < axis ? d : d + 1]) return false;
-    return true;
-}
-
 int tni_class_axis(const char *function, const tn_tensor *logits, const tn_tensor *target)
 {
     int rank = logits->shape.rank;
     int axis = rank == 1 ? 0 : 1;
-    if (rank >= 1 && lacks_axis(logits, target, axis)) return axis;
-    if (rank >= 2 && lacks_axis(logits, target, rank - 1)) return rank - 1;
+    tn_shape want = tni_shape_without(&logits->shape, axis);
+    tn_shape other = tni_shape_without(&logits->shape, rank - 1);
+    if (rank >= 1 && tni_shape_equal(&target->shape, &want)) return axis;
+    if (rank >= 2 && tni_shape_equal(&target->shape, &other)) return rank - 1;
     if (rank == 0)
         return tni_minus_one(tni_error(TN_E_SHAPE,
                                        "%s: logits [], target %s: want logits [N,C] or [C]",
                                        function, tni_text(target)));
-    tn_shape want = { .rank = rank - 1 };
-    for (int d = 0; d < rank - 1; d++) want.size[d] = logits->shape.size[d < axis ? d : d + 1];
     tni_error(TN_E_SHAPE, "%s: logits %s, target %s: want target %s", function, tni_text(logits),
               tni_text(target), tni_shape_text(&want));
     return -1;
@@ -261,12 +251,11 @@ static tn_tensor *probabilities(tn_tensor *logits, tn_tensor *target,
 
 tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_entropy_options o)
 {
-    if (!logits || !target) return tni_poisoned("tn_cross_entropy", logits ? "target" : "logits");
+    if (!tni_present("tn_cross_entropy", "logits", logits) ||
+        !tni_present("tn_cross_entropy", "target", target))
+        return NULL;
     o.weight = tni_option_tensor("tn_cross_entropy", "weight", o.weight);
     if (!o.weight) return NULL;
-    if (tni_none(logits) || tni_none(target))
-        return tni_fail(TN_E_INVALID,
-                        "tn_cross_entropy: logits or target is TN_NONE: want tensors");
     tn_scope scope = tn_scope_begin();
     tn_tensor *loss = NULL;
     bool ids = !tn_dtype_is_float(target->dtype);

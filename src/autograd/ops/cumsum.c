@@ -13,9 +13,8 @@ typedef struct cumsum_args {
 
 static tn_status cumsum_shape(tni_call *c)
 {
-    c->out_spec[0].shape = c->in[0]->shape;
-    c->out_spec[0].dtype = tn_dtype_is_float(c->in[0]->dtype) ? c->in[0]->dtype : TN_I64;
-    return TN_OK;
+    const tn_tensor *x = c->in[0];
+    return tni_result(c, tn_dtype_is_float(x->dtype) ? x->dtype : TN_I64, &x->shape);
 }
 
 static tn_status cumsum_forward(tni_call *c)

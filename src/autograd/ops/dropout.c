@@ -25,12 +25,6 @@ static tn_status dropout_forward(tni_call *c)
     return tni_backend_of(x)->dropout(&a);
 }
 
-static tn_status dropout_backward(tni_grad *g)
-{
-    g->dx[0] = tni_apply(g->op, g->args, sizeof(dropout_args), 1, &g->dy);
-    return TN_OK;
-}
-
 static const tn_op dropout_op = {
     .name = "dropout",
     .formula = "y_i = x_i m_i, m_i = 0 with probability p, else 1/(1-p)",
@@ -41,7 +35,8 @@ static const tn_op dropout_op = {
     .dense = TNI_X(0),
     .shape = tni_shape_like_first,
     .forward = dropout_forward,
-    .backward = dropout_backward,
+    .backward = tni_transposed,
+    .transpose = &dropout_op,
 };
 
 tn_tensor *tn_dropout(tn_tensor *x, double p, bool training)

@@ -4,7 +4,24 @@
  */
 #include "autograd/ops/elementwise.h"
 #include "autograd/pass.h"
-#include "autograd/notify.h"
+
+tn_status tni_passed_on(tni_grad *g)
+{
+    for (int i = 0; i < g->n_in; i++)
+        if (g->need[i]) g->dx[i] = g->dy;
+    return TN_OK;
+}
+
+tn_status tni_transposed(tni_grad *g)
+{
+    g->dx[0] = tni_apply(g->op->transpose, g->args, g->args_size, 1, &g->dy);
+    return TN_OK;
+}
+
+tn_tensor *tni_apply_formula(const tn_op *op, tn_tensor *x, double p, double q)
+{
+    return tni_apply(op, &(tni_formula_args){ { p, q } }, sizeof(tni_formula_args), 1, &x);
+}
 
 tn_status tni_not_broadcast(const tni_call *c, const tn_tensor *a, const tn_tensor *b)
 {
@@ -13,27 +30,13 @@ tn_status tni_not_broadcast(const tni_call *c, const tn_tensor *a, const tn_tens
         int64_t m = a->shape.size[a->shape.rank - d];
         int64_t n = b->shape.size[b->shape.rank - d];
         if (m == n || m == 1 || n == 1) continue;
-        if (d == 1)
-            return tni_op_error(c, TN_E_SHAPE,
-                                "a %s, b %s: sizes %" PRId64 " and %" PRId64
-                                " (last axis) do not broadcast",
-                                tni_text(a), tni_text(b), m, n);
+        char axis[24] = "last axis";
+        if (d > 1) snprintf(axis, sizeof axis, "axis -%d", d);
         return tni_op_error(c, TN_E_SHAPE,
-                            "a %s, b %s: sizes %" PRId64 " and %" PRId64
-                            " (axis -%d) do not broadcast",
-                            tni_text(a), tni_text(b), m, n, d);
+                            "a %s, b %s: sizes %" PRId64 " and %" PRId64 " (%s) do not broadcast",
+                            tni_text(a), tni_text(b), m, n, axis);
     }
     return tni_op_error(c, TN_E_SHAPE, "a %s, b %s: do not broadcast", tni_text(a), tni_text(b));
-}
-
-/* A single value in the promoted dtype. */
-static tn_tensor *cast_single(tn_tensor *t, tn_dtype dtype)
-{
-    tn_tensor *single =
-        t->dtype == dtype ? t : tni_create("", TN_SCALAR, dtype, t->storage->device);
-    if (!single || single == t) return single;
-    tni_copy a = { .y = tni_array_of(single), .x = tni_array_of(t) };
-    return tni_backend_of(t)->copy(&a) == TN_OK ? single : NULL;
 }
 
 /* Input i for the kernel. Kernels compute in the wider of two dtypes, but a single value beside a
@@ -47,7 +50,8 @@ static tn_tensor *operand(const tni_call *c, int i)
     if (TNI_LIKELY(t->shape.rank > 0 || c->in[0]->dtype == c->in[1]->dtype) ||
         op->function == TNI_B_masked_fill || (!predicate && tn_dtype_is_float(c->out[0]->dtype)))
         return t;
-    return cast_single(t, tni_result_dtype(c->in[0], c->in[1]));
+    tn_dtype dtype = tni_result_dtype(c->in[0], c->in[1]);
+    return t->dtype == dtype ? t : tni_copied(t, dtype);
 }
 
 tn_status tni_run_binary(int function, const tn_tensor *y, const tn_tensor *a, const tn_tensor *b,

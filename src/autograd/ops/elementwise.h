@@ -14,6 +14,9 @@ typedef struct tni_formula_args {
     double p[2];
 } tni_formula_args;
 
+/* Applies an op of one tensor with them. */
+tn_tensor *tni_apply_formula(const tn_op *op, tn_tensor *x, double p, double q);
+
 /* An op whose result is dense and computed by binary function `function` of inputs 0 and 1. */
 typedef struct tni_binary_op {
     tn_op op;

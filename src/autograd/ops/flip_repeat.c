@@ -8,37 +8,26 @@
  * is a composite: x laid out as [outer, size, inner], with an axis of stride 0 inserted before
  * size, and copied; the engine sums the gradient over that axis, as over any broadcast.
  */
-#include "autograd/ops/elementwise.h"
+#include "autograd/ops/reduce.h"
+#include "autograd/ops/rows.h"
 
 /* ---- flip ------------------------------------------------------------------------------------ */
 
-typedef struct flip_args {
-    bool axis[TN_MAX_RANK];
-} flip_args;
-
-static tn_tensor *flipped(tn_tensor *x, const flip_args *args);
-
 static tn_status flip_forward(tni_call *c)
 {
-    const flip_args *args = c->args;
+    unsigned axes = *(const unsigned *)c->args;
     const tn_tensor *from = c->in[0];
     tni_array y = tni_array_of(c->out[0]);
     tni_array x = tni_array_of(from);
     int64_t last = 0; /* where x's last element along the axes lies, in elements */
     if (tni_shape_numel(&from->shape) == 0) return TN_OK;
     for (int d = 0; d < x.rank; d++) {
-        if (!args->axis[d]) continue;
+        if (!(axes >> d & 1u)) continue;
         last += (x.size[d] - 1) * x.stride[d];
         x.stride[d] = -x.stride[d];
     }
     x.data = (char *)x.data + last * (int64_t)tn_dtype_size(x.dtype);
     return tni_backend_of(from)->copy(&(tni_copy){ .y = y, .x = x });
-}
-
-static tn_status flip_backward(tni_grad *g)
-{
-    g->dx[0] = flipped(g->dy, g->args);
-    return TN_OK;
 }
 
 static const tn_op op_flip = {
@@ -50,31 +39,16 @@ static const tn_op op_flip = {
     .autocast = TNI_CAST_F32, /* as the other selections */
     .shape = tni_shape_like_first,
     .forward = flip_forward,
-    .backward = flip_backward,
+    .backward = tni_transposed,
+    .transpose = &op_flip,
 };
-
-static tn_tensor *flipped(tn_tensor *x, const flip_args *args)
-{
-    return tni_apply(&op_flip, args, sizeof *args, 1, &x);
-}
 
 tn_tensor *tn_flip(tn_tensor *x, const int *axes, int n_axes)
 {
-    flip_args args = { { false } };
-    if (!x) return tni_poisoned("tn_flip", "x");
-    if (tni_none(x) || n_axes < 0 || (n_axes > 0 && !axes))
-        return tni_fail(TN_E_INVALID, "tn_flip: x %s, %d axes: want a tensor and its axes",
-                        tni_text(x), n_axes);
-    for (int i = 0; i < n_axes; i++) {
-        int axis = tni_axis_of_any("tn_flip", axes[i], x->shape.rank);
-        if (axis < 0) return NULL;
-        if (args.axis[axis])
-            return tni_fail(TN_E_INVALID, "tn_flip: axis %d of %s twice: want each axis once", axis,
-                            tni_text(x));
-        args.axis[axis] = true;
-    }
-    for (int d = 0; n_axes == 0 && d < x->shape.rank; d++) args.axis[d] = true;
-    return flipped(x, &args);
+    unsigned mask;
+    if (!tni_present("tn_flip", "x", x) || !tni_axes_mask("tn_flip", x, axes, n_axes, &mask))
+        return NULL;
+    return tni_apply(&op_flip, &mask, sizeof mask, 1, &x);
 }
 
 /* ---- repeat ---------------------------------------------------------------------------------- */
@@ -82,16 +56,12 @@ tn_tensor *tn_flip(tn_tensor *x, const int *axes, int n_axes)
 /* x, dense or not, with axis tiled count times. The other sizes stay. */
 static tn_tensor *tiled(tn_tensor *x, int axis, int64_t count)
 {
-    /* no overflow: parts of the element count, checked for the result */
-    int64_t outer = 1, inner = 1;
     if (!x) return NULL;
+    rows_sizes s = rows_around(&x->shape, axis);
     tn_shape shape = x->shape;
-    int64_t size = shape.size[axis];
-    for (int i = 0; i < axis; i++) outer *= shape.size[i];
-    for (int i = axis + 1; i < shape.rank; i++) inner *= shape.size[i];
-    shape.size[axis] = size * count;
-    tn_tensor *y = tn_reshape(x, TN_SHAPE(outer, 1, size, inner));
-    y = tn_expand(y, TN_SHAPE(outer, count, size, inner));
+    shape.size[axis] *= count; /* no overflow: part of the element count, checked for the result */
+    tn_tensor *y = tn_reshape(x, TN_SHAPE(s.n, 1, s.c, s.d));
+    y = tn_expand(y, TN_SHAPE(s.n, count, s.c, s.d));
     return tn_reshape(y, shape);
 }
 

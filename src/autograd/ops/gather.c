@@ -1,12 +1,9 @@
 /*
  * gather.c - reading along an axis by index, and its transpose, adding at an index.
  *
- *   gather       y[i][j] = x[index[i][j]][j]            (axis 0)   dx = scatter_add(0, index, dy)
- *   scatter_add  y = x, y[index[i][j]][j] += s[i][j]    (axis 0)   dx = dy, ds = gather(dy, index)
- *   take         y[r] = x[index[r]] (whole slices)                 dx = take_add(dy, index)
- *   take_add     y = 0, y[index[r]] += x[r]                        dx = take(dy, index)
- * All are linear in x and s with 0-1 matrices; each one's gradient is the other of its pair, so
- * second derivatives need no code of their own. take serves index_select and embedding.
+ * gather and scatter_add, and take and take_add (of whole slices), are linear with 0-1 matrices;
+ * each one's gradient is the other of its pair, so second derivatives need no code of their own.
+ * take serves index_select and embedding.
  */
 #include "autograd/ops/rows.h"
 #include "autograd/notify.h"
@@ -32,15 +29,12 @@ tn_tensor *tni_index_arg(const char *function, const char *what, tn_tensor *inde
 
 /* ---- gather and scatter_add ------------------------------------------------------------------ */
 
-typedef struct axis_args {
-    int axis;
-} axis_args;
-
 static tn_tensor *scatter(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source);
 
-/* index has x's rank, and at most x's sizes beside the axis */
-static tn_status check_index_shape(const tni_call *c, int axis)
+/* args: the axis. index has x's rank, and at most x's sizes beside the axis. */
+static tn_status check_index_shape(const tni_call *c)
 {
+    int axis = *(const int *)c->args;
     const tn_tensor *x = c->in[0];
     const tn_tensor *index = c->in[1];
     bool fits = index->shape.rank == x->shape.rank;
@@ -56,27 +50,23 @@ static tn_status check_index_shape(const tni_call *c, int axis)
 
 static tn_status gather_shape(tni_call *c)
 {
-    const axis_args *args = c->args;
-    c->out_spec[0].dtype = c->in[0]->dtype;
-    c->out_spec[0].shape = c->in[1]->shape;
-    return check_index_shape(c, args->axis);
+    tni_result(c, c->in[0]->dtype, &c->in[1]->shape);
+    return check_index_shape(c);
 }
 
 static tn_status gather_forward(tni_call *c)
 {
-    const axis_args *args = c->args;
     tni_gather a = { .y = tni_array_of(c->out[0]),
                      .x = tni_array_of(c->in[0]),
                      .index = tni_array_of(c->in[1]),
-                     .axis = args->axis };
+                     .axis = *(const int *)c->args };
     return tni_name_index_error(c->op, tni_backend_of(c->in[0])->gather(&a));
 }
 
 static tn_status gather_backward(tni_grad *g)
 {
-    const axis_args *args = g->args;
     tn_tensor *zeros = tn_full_as(g->in[0].shape, 0, g->in[0].dtype, tn_device_of(g->dy));
-    g->dx[0] = scatter(zeros, args->axis, g->x[1], g->dy);
+    g->dx[0] = scatter(zeros, *(const int *)g->args, g->x[1], g->dy);
     return TN_OK;
 }
 
@@ -95,7 +85,6 @@ static const tn_op gather_op = {
 
 static tn_status scatter_add_shape(tni_call *c)
 {
-    const axis_args *args = c->args;
     const tn_tensor *index = c->in[1];
     const tn_tensor *source = c->in[2];
     if (!tni_shape_equal(&index->shape, &source->shape))
@@ -104,19 +93,17 @@ static tn_status scatter_add_shape(tni_call *c)
     if (!tn_dtype_is_float(source->dtype))
         return tni_op_error(c, TN_E_DTYPE, "x is %s, source is %s: want one dtype",
                             tn_dtype_name(c->in[0]->dtype), tn_dtype_name(source->dtype));
-    c->out_spec[0].dtype = tni_wide_dtype(c->in[0]->dtype); /* rounded when all is added */
-    c->out_spec[0].shape = c->in[0]->shape;
-    return check_index_shape(c, args->axis);
+    tni_result(c, tni_wide_dtype(c->in[0]->dtype), &c->in[0]->shape); /* all added, then rounded */
+    return check_index_shape(c);
 }
 
 static tn_status scatter_add_forward(tni_call *c)
 {
-    const axis_args *args = c->args;
     const tni_backend *backend = tni_backend_of(c->in[0]);
     tni_scatter_add a = { .y = tni_array_of(c->out[0]),
                           .index = tni_array_of(c->in[1]),
                           .source = tni_array_of(c->in[2]),
-                          .axis = args->axis };
+                          .axis = *(const int *)c->args };
     tn_status status = backend->copy(&(tni_copy){ .y = a.y, .x = tni_array_of(c->in[0]) });
     if (status == TN_OK && tni_shape_numel(&c->in[1]->shape) > 0) /* nothing: of any dtype */
         status = backend->scatter_add(&a);
@@ -125,9 +112,8 @@ static tn_status scatter_add_forward(tni_call *c)
 
 static tn_status scatter_add_backward(tni_grad *g)
 {
-    const axis_args *args = g->args;
     g->dx[0] = g->dy;
-    if (g->need[2]) g->dx[2] = tn_gather(g->dy, args->axis, g->x[1]);
+    if (g->need[2]) g->dx[2] = tn_gather(g->dy, *(const int *)g->args, g->x[1]);
     return TN_OK;
 }
 
@@ -144,9 +130,8 @@ static const tn_op scatter_add_op = {
 
 static tn_tensor *scatter(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source)
 {
-    axis_args args = { axis };
     tn_tensor *in[3] = { x, index, source };
-    tn_tensor *sum = tni_apply(&scatter_add_op, &args, sizeof args, 3, in);
+    tn_tensor *sum = tni_apply(&scatter_add_op, &axis, sizeof axis, 3, in);
     return sum && tni_autocasting == TN_F32 ? tn_to_dtype(sum, x->dtype) : sum;
 }
 
@@ -161,11 +146,10 @@ tn_tensor *tn_gather(tn_tensor *x, int axis, tn_tensor *index)
     index = x ? tni_index_arg("tn_gather", "index", index) : tni_poisoned("tn_gather", "x");
     axis = index ? tni_axis_of_any("tn_gather", axis, x->shape.rank) : -1;
     if (axis < 0) return NULL;
-    axis_args args = { axis };
     if (x->shape.rank > 0 || tni_none(x))
-        return tni_apply(&gather_op, &args, sizeof args, 2, (tn_tensor *[]){ x, index });
+        return tni_apply(&gather_op, &axis, sizeof axis, 2, (tn_tensor *[]){ x, index });
     tn_tensor *rows[2] = { as_row(x), as_row(index) };
-    return tn_reshape(tni_apply(&gather_op, &args, sizeof args, 2, rows), index->shape);
+    return tn_reshape(tni_apply(&gather_op, &axis, sizeof axis, 2, rows), index->shape);
 }
 
 tn_tensor *tn_scatter_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source)
@@ -261,10 +245,8 @@ static const tn_op index_select_op = {
 
 static tn_status take_add_shape(tni_call *c)
 {
-    const tni_take_args *args = c->args;
-    c->out_spec[0].dtype = tni_wide_dtype(c->in[0]->dtype); /* rounded when all is added */
-    c->out_spec[0].shape = args->shape;
-    return TN_OK;
+    const tni_take_args *args = c->args; /* all added, then rounded */
+    return tni_result(c, tni_wide_dtype(c->in[0]->dtype), &args->shape);
 }
 
 static tn_status take_add_forward(tni_call *c)

@@ -53,8 +53,12 @@ static tn_status change(const char *function, int kernel, tn_tensor *x, tn_tenso
         status = tni_error(TN_E_INVALID, "%s: the source is TN_NONE: want a tensor", function);
     if (!status) status = same_device(function, x, source);
     if (!status) status = fits(function, x, source);
-    if (!status && (tn_dtype_is_float(source->dtype) || kernel == TNI_B_div))
-        status = fractions_fit(function, x, kernel == TNI_B_div ? "a quotient" : "the source");
+    bool divides = kernel == TNI_B_div, between = kernel == TNI_B_lerp;
+    if (!status && (tn_dtype_is_float(source->dtype) || divides || between))
+        status = fractions_fit(function, x,
+                               divides   ? "a quotient"
+                               : between ? "an interpolation"
+                                         : "the source");
     if (status) return status;
     bool overlap = tn_same_storage(x, source) && !same_geometry(x, source);
     tn_scope scope;
@@ -72,31 +76,19 @@ static tn_status change(const char *function, int kernel, tn_tensor *x, tn_tenso
     return status;
 }
 
-tn_status tn_add_(tn_tensor *x, tn_tensor *b)
-{
-    return change("tn_add_", TNI_B_add, x, b, NULL);
-}
-
-tn_status tn_sub_(tn_tensor *x, tn_tensor *b)
-{
-    return change("tn_sub_", TNI_B_sub, x, b, NULL);
-}
-
-tn_status tn_mul_(tn_tensor *x, tn_tensor *b)
-{
-    return change("tn_mul_", TNI_B_mul, x, b, NULL);
-}
-
-tn_status tn_div_(tn_tensor *x, tn_tensor *b)
-{
-    return change("tn_div_", TNI_B_div, x, b, NULL);
-}
+#define CHANGE(tn_name, name)                                                                      \
+    tn_status tn_name(tn_tensor *x, tn_tensor *b)                                                  \
+    {                                                                                              \
+        return change(#tn_name, TNI_B_##name, x, b, NULL);                                         \
+    }
+CHANGE(tn_add_, add)
+CHANGE(tn_sub_, sub)
+CHANGE(tn_mul_, mul)
+CHANGE(tn_div_, div)
 
 tn_status tn_lerp_(tn_tensor *x, tn_tensor *b, double weight)
 {
-    tn_status status = tni_may_write("tn_lerp_", x, b);
-    if (!status) status = fractions_fit("tn_lerp_", x, "an interpolation");
-    return status ? status : change("tn_lerp_", TNI_B_lerp, x, b, &weight);
+    return change("tn_lerp_", TNI_B_lerp, x, b, &weight);
 }
 
 tn_status tn_masked_fill_(tn_tensor *x, tn_tensor *mask, double value)
@@ -145,26 +137,26 @@ tn_status tn_clamp_(tn_tensor *x, double low, double high)
     return change_alone("tn_clamp_", TNI_U_clamp, x, low, high);
 }
 
-tn_status tn_fill_(tn_tensor *x, double value)
+static tn_status fill(const char *function, tn_tensor *x, double value)
 {
     TNI_HOLD_TRAPS;
-    tn_status status = tni_may_write("tn_fill_", x, TN_NONE);
+    tn_status status = tni_may_write(function, x, TN_NONE);
     tni_number number;
-    if (!status) status = tni_number_in("tn_fill_", value, x->dtype, &number);
+    if (!status) status = tni_number_in(function, value, x->dtype, &number);
     if (status) return status;
     status = tni_backend_of(x)->fill(&(tni_fill){ .y = tni_array_of(x), .value = number });
     if (!status) tni_bump_rewritten(x);
     return status;
 }
 
+tn_status tn_fill_(tn_tensor *x, double value)
+{
+    return fill("tn_fill_", x, value);
+}
+
 tn_status tn_zero_(tn_tensor *x)
 {
-    TNI_HOLD_TRAPS;
-    tn_status status = tni_may_write("tn_zero_", x, TN_NONE);
-    if (status) return status;
-    status = tni_backend_of(x)->fill(&(tni_fill){ .y = tni_array_of(x) });
-    if (!status) tni_bump_rewritten(x);
-    return status;
+    return fill("tn_zero_", x, 0.0);
 }
 
 tn_status tn_copy_(tn_tensor *x, tn_tensor *source)
@@ -263,51 +255,50 @@ static void mark_repeated(tni_change (*each)(const void *from, int i), const voi
     }
 }
 
-/* Whether a change may be part of the one launch of n that begins with first: dense, real, and of
- * the same device and kind as first. */
-static bool joins(int n, const tni_change *c, const tni_change *first)
+/* Whether a change may be part of the one launch that begins with first (x NULL: nothing does yet):
+ * dense, real, and of the same device and kind as first. */
+static bool joins(const tni_change *c, const tni_change *first)
 {
     if (!is_dense_real(c->x) || tni_host_counts()) return false;
-    return n == 0 || (tni_backend_of(first->x) == tni_backend_of(c->x) && !first->y == !c->y);
+    return !first->x || (tni_backend_of(first->x) == tni_backend_of(c->x) && !first->y == !c->y);
 }
 
-static tn_status change_one(const tni_change *c)
+static tn_status change_one(tni_change c)
 {
-    if (!c->y) return tn_mul_scalar_(c->x, c->rate);
-    return c->rate == 1.0 ? tn_copy_(c->x, c->y) : tn_lerp_(c->x, c->y, c->rate);
+    if (!c.x) return TN_OK;
+    if (!c.y) return tn_mul_scalar_(c.x, c.rate);
+    return c.rate == 1.0 ? tn_copy_(c.x, c.y) : tn_lerp_(c.x, c.y, c.rate);
 }
 
-/* change has room for n: changes made one by one are stored from its beginning, joint ones from its
- * end. */
+/* alone: for each of n whether it is changed by itself, in at where its target is repeated. */
 static tn_status change_all(const char *function, int n,
                             tni_change (*each)(const void *from, int i), const void *from,
-                            const bool *repeated, tni_lerp_tensor *call, tni_change *change)
+                            bool *alone, tni_lerp_tensor *call)
 {
-    const tni_change *first = &change[n - 1];
+    tni_change first = { NULL };
     tn_status status = TN_OK;
-    int alone = 0, joint = 0;
+    int joint = 0;
     for (int i = 0; i < n; i++) {
         tni_change c = each(from, i);
-        if (!c.x) continue;
-        status = tni_may_write(function, c.x, TN_NONE);
+        if (c.x) status = tni_may_write(function, c.x, TN_NONE);
         if (status) return status;
-        if (repeated[i] || !joins(joint, &c, first)) {
-            change[alone++] = c;
-            continue;
-        }
+        alone[i] = !c.x || alone[i] || !joins(&c, &first);
+        if (alone[i]) continue;
         const tn_tensor *y = c.y ? tni_dense(c.y) : NULL;
         if (c.y && !y) return tni_pending();
+        if (joint == 0) first = c;
         call[joint++] = (tni_lerp_tensor){ .dtype = c.x->dtype,
                                            .n = tni_shape_numel(&c.x->shape),
                                            .x = tni_data(c.x),
                                            .y = y ? tni_data(y) : NULL,
                                            .rate = c.rate };
-        change[n - joint] = c;
     }
-    for (int i = 0; i < alone && !status; i++) status = change_one(&change[i]);
+    for (int i = 0; i < n && !status; i++)
+        if (alone[i]) status = change_one(each(from, i));
     if (status || joint == 0) return status;
-    status = tni_backend_of(first->x)->lerp_all(&(tni_lerp_all){ call, joint });
-    for (int i = n - joint; i < n && !status; i++) tni_bump_version(change[i].x);
+    status = tni_backend_of(first.x)->lerp_all(&(tni_lerp_all){ call, joint });
+    for (int i = 0; i < n && !status; i++)
+        if (!alone[i]) tni_bump_version(each(from, i).x);
     return status;
 }
 
@@ -315,18 +306,15 @@ tn_status tni_change_all(const char *function, int n, tni_change (*each)(const v
                          const void *from)
 {
     TNI_HOLD_TRAPS;
-    const size_t each_of =
-        sizeof(tni_lerp_tensor) + sizeof(tni_change) + sizeof(span) + sizeof(bool);
     if (n <= 0) return TN_OK;
-    const size_t nbytes = (size_t)n * each_of;
+    const size_t nbytes = (size_t)n * (sizeof(tni_lerp_tensor) + sizeof(span) + sizeof(bool));
     tni_lerp_tensor *call = tni_alloc(nbytes);
     if (!call) return TN_E_NOMEM;
-    tni_change *change = (tni_change *)(call + n);
-    span *spans = (span *)(change + n);
-    bool *repeated = (bool *)(spans + n);
+    span *spans = (span *)(call + n);
+    bool *alone = (bool *)(spans + n);
     tn_scope scope = tn_scope_begin();
-    mark_repeated(each, from, n, spans, repeated);
-    tn_status status = change_all(function, n, each, from, repeated, call, change);
+    mark_repeated(each, from, n, spans, alone);
+    tn_status status = change_all(function, n, each, from, alone, call);
     tn_scope_end(scope);
     tni_free(call, nbytes);
     return status;

@@ -6,13 +6,9 @@
  */
 #include "autograd/op.h"
 
-typedef struct cat_args {
-    int axis;
-} cat_args;
-
 static tn_status cat_shape(tni_call *c)
 {
-    const cat_args *a = c->args;
+    int axis = *(const int *)c->args;
     tni_spec *y = c->out_spec;
     y->dtype = c->in[0]->dtype;
     y->shape = c->in[0]->shape;
@@ -20,15 +16,13 @@ static tn_status cat_shape(tni_call *c)
         const tn_tensor *x = c->in[k];
         bool fits = x->shape.rank == y->shape.rank;
         for (int i = 0; i < y->shape.rank && fits; i++)
-            fits = i == a->axis || x->shape.size[i] == y->shape.size[i];
+            fits = i == axis || x->shape.size[i] == y->shape.size[i];
         if (!fits)
             return tni_op_error(c, TN_E_SHAPE,
                                 "x[%d] is %s, x[0] is %s: want equal sizes but along axis %d", k,
-                                tni_text(x), tni_text(c->in[0]), a->axis);
-        if (__builtin_add_overflow(y->shape.size[a->axis], x->shape.size[a->axis],
-                                   &y->shape.size[a->axis]))
-            return tni_op_error(c, TN_E_SHAPE, "axis %d overflows: want a size below 2^63",
-                                a->axis);
+                                tni_text(x), tni_text(c->in[0]), axis);
+        if (__builtin_add_overflow(y->shape.size[axis], x->shape.size[axis], &y->shape.size[axis]))
+            return tni_op_error(c, TN_E_SHAPE, "axis %d overflows: want a size below 2^63", axis);
         y->dtype = tni_promote(y->dtype, x->dtype);
     }
     return TN_OK;
@@ -36,29 +30,29 @@ static tn_status cat_shape(tni_call *c)
 
 static tn_status cat_forward(tni_call *c)
 {
-    const cat_args *a = c->args;
+    int axis = *(const int *)c->args;
     const tni_backend *backend = tni_backend_of(c->out[0]);
     tni_array part = tni_array_of(c->out[0]);
-    size_t step = (size_t)part.stride[a->axis] * tn_dtype_size(part.dtype);
+    size_t step = (size_t)part.stride[axis] * tn_dtype_size(part.dtype);
     for (int k = 0; k < c->n_in; k++) {
         tni_array x = tni_array_of(c->in[k]);
-        part.size[a->axis] = x.size[a->axis];
+        part.size[axis] = x.size[axis];
         tn_status status;
         if (tni_shape_numel(&c->in[k]->shape) &&
             (status = backend->copy(&(tni_copy){ .y = part, .x = x })) != TN_OK)
             return status;
-        part.data = (char *)part.data + step * (size_t)x.size[a->axis];
+        part.data = (char *)part.data + step * (size_t)x.size[axis];
     }
     return TN_OK;
 }
 
 static tn_status cat_backward(tni_grad *g)
 {
-    const cat_args *a = g->args;
+    int axis = *(const int *)g->args;
     int64_t start = 0;
     for (int k = 0; k < g->n_in; k++) {
-        int64_t n = g->in[k].shape.size[a->axis];
-        if (g->need[k]) g->dx[k] = tn_narrow(g->dy, a->axis, start, n);
+        int64_t n = g->in[k].shape.size[axis];
+        if (g->need[k]) g->dx[k] = tn_narrow(g->dy, axis, start, n);
         start += n;
     }
     return TN_OK;
@@ -75,33 +69,33 @@ static const tn_op op_cat = {
     .backward = cat_backward,
 };
 
+/* Whether x is a list of n tensors, of which the first is there. */
+static bool is_list(const char *function, tn_tensor *const *x, int n)
+{
+    if (x && n >= 1) return tni_present(function, "x[0]", x[0]);
+    return tni_false(tni_error(TN_E_INVALID, "%s: %d tensors%s: want 1 or more, and their array",
+                               function, n, x ? "" : " in NULL"));
+}
+
 tn_tensor *tn_cat(tn_tensor *const *x, int n, int axis)
 {
-    if (!x || n < 1)
-        return tni_fail(TN_E_INVALID, "tn_cat: %d tensors%s: want 1 or more, and their array", n,
-                        x ? "" : " in NULL");
-    if (!x[0] || tni_none(x[0])) return tni_poisoned("tn_cat", "x[0]");
+    if (!is_list("tn_cat", x, n)) return NULL;
     if (x[0]->shape.rank == 0)
         return tni_fail(TN_E_SHAPE,
                         "tn_cat: x[0] is a single value: want tensors with axes (tn_stack joins "
                         "values)");
-    cat_args args;
-    if ((args.axis = tni_axis("tn_cat", axis, x[0]->shape.rank)) < 0) return NULL;
-    return tni_apply(&op_cat, &args, sizeof args, n, x);
+    if ((axis = tni_axis("tn_cat", axis, x[0]->shape.rank)) < 0) return NULL;
+    return tni_apply(&op_cat, &axis, sizeof axis, n, x);
 }
 
 tn_tensor *tn_stack(tn_tensor *const *x, int n, int axis)
 {
     tn_tensor *y = NULL;
     int k = 0;
-    if (!x || n < 1)
-        return tni_fail(TN_E_INVALID, "tn_stack: %d tensors%s: want 1 or more, and their array", n,
-                        x ? "" : " in NULL");
-    if (!x[0] || tni_none(x[0])) return tni_poisoned("tn_stack", "x[0]");
+    if (!is_list("tn_stack", x, n)) return NULL;
     if ((axis = tni_axis("tn_stack", axis, x[0]->shape.rank + 1)) < 0) return NULL;
-    tn_tensor **parts;
-    size_t nbytes = (size_t)n * sizeof *parts;
-    parts = tni_alloc(nbytes);
+    size_t nbytes = (size_t)n * sizeof *x;
+    tn_tensor **parts = tni_alloc(nbytes);
     if (!parts) return NULL;
     for (; k < n; k++) {
         if (x[k] && !tni_shape_equal(&x[k]->shape, &x[0]->shape)) {

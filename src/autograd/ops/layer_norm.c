@@ -72,6 +72,12 @@ void tni_normalise(tn_tensor *centered, tn_tensor *known, const int *axes, int n
     *rstd = tn_mul(known, inverse);
 }
 
+tn_tensor *tni_centred_slope(tn_tensor *g, tn_tensor *xh, const int *axes, int n_axes)
+{
+    tn_tensor *slope = tn_mul(xh, tn_mean(tn_mul(g, xh), axes, n_axes, true));
+    return tn_sub(tn_sub(g, tn_mean(g, axes, n_axes, true)), slope);
+}
+
 static tn_status ln_backward(tni_grad *g)
 {
     const ln_args *args = g->args;
@@ -89,10 +95,8 @@ static tn_status ln_backward(tni_grad *g)
     tni_normalise(centered, tn_reshape(g->saved[1], row), axes, n, args->eps, &xh, &rstd);
     if (g->need[1]) g->dx[1] = tn_mul(g->dy, xh);
     if (g->need[0]) {
-        tn_tensor *gw = rows_absent(g->x[1]) ? g->dy : tn_mul(g->dy, g->x[1]);
-        tn_tensor *slope = tn_mul(xh, tn_mean(tn_mul(gw, xh), axes, n, true));
-        tn_tensor *level = tn_mean(gw, axes, n, true);
-        g->dx[0] = tn_mul(rstd, tn_sub(tn_sub(gw, level), slope));
+        tn_tensor *gw = tni_absent(g->x[1]) ? g->dy : tn_mul(g->dy, g->x[1]);
+        g->dx[0] = tn_mul(rstd, tni_centred_slope(gw, xh, axes, n));
     }
     return TN_OK;
 }

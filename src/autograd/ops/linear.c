@@ -1,23 +1,10 @@
 /*
  * linear.c - y = x W^T + b over the last axis.
  *
- *     y_no = sum_i x_ni W_oi + b_o
- *     dx_ni = sum_o dy_no W_oi      dx = dy W
- *     dW_oi = sum_n dy_no x_ni      dW = dy^T x
- *     db_o  = sum_n dy_no
  * All leading axes of x are rows of one product; the bias is what the product adds to. Wide: for
  * bf16 or f16 x, y stays f32, unrounded; dy is rounded to x's dtype.
  */
 #include "autograd/ops/products.h"
-
-typedef struct linear_args {
-    bool wide;
-} linear_args;
-
-static bool is_wide(const void *args)
-{
-    return args && ((const linear_args *)args)->wide;
-}
 
 static tn_status linear_shape(tni_call *c)
 {
@@ -41,8 +28,8 @@ static tn_status linear_shape(tni_call *c)
     if (!tni_none(b) && (b->shape.rank != 1 || b->shape.size[0] != w->shape.size[0]))
         return tni_op_error(c, TN_E_SHAPE, "weight %s, bias %s: want bias [%" PRId64 "]",
                             tni_text(w), tni_text(b), w->shape.size[0]);
-    c->out_spec[0].dtype = is_wide(c->args) ? tni_wide_dtype(x->dtype) : x->dtype;
-    c->out_spec[0].shape = x->shape;
+    const bool *wide = c->args; /* NULL: false */
+    tni_result(c, wide && *wide ? tni_wide_dtype(x->dtype) : x->dtype, &x->shape);
     c->out_spec[0].shape.size[x->shape.rank - 1] = w->shape.size[0];
     return TN_OK;
 }
@@ -98,8 +85,7 @@ static tn_status linear_backward(tni_grad *g)
     return TN_OK;
 }
 
-extern const tn_op tni_op_linear;
-const tn_op tni_op_linear = {
+static const tn_op op_linear = {
     .name = "linear",
     .formula = "y_no = sum_i x_ni W_oi + b_o",
     .gradient = "dx = dy W; dW = dy^T x; db = sum_n dy",
@@ -115,11 +101,11 @@ const tn_op tni_op_linear = {
 
 tn_tensor *tni_linear_wide(tn_tensor *x, tn_tensor *weight, tn_tensor *bias)
 {
-    return tni_apply(&tni_op_linear, &(linear_args){ true }, sizeof(linear_args), 3,
-                     (tn_tensor *[]){ x, weight, bias });
+    bool wide = true;
+    return tni_apply(&op_linear, &wide, sizeof wide, 3, (tn_tensor *[]){ x, weight, bias });
 }
 
 tn_tensor *tn_linear(tn_tensor *x, tn_tensor *weight, tn_tensor *bias)
 {
-    return tni_apply(&tni_op_linear, NULL, 0, 3, (tn_tensor *[]){ x, weight, bias });
+    return tni_apply(&op_linear, NULL, 0, 3, (tn_tensor *[]){ x, weight, bias });
 }

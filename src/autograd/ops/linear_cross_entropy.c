@@ -164,17 +164,6 @@ static tn_status one_piece(const job *j, tn_tensor *const *in)
     return status;
 }
 
-/* t itself, or a copy of another dtype without history. */
-static tn_tensor *as_dtype(tn_tensor *t, tn_dtype dtype)
-{
-    if (tni_none(t) || t->dtype == dtype) return t;
-    tn_tensor *y = tni_new_dense(&t->shape, dtype, t->storage->device);
-    tni_copy copy = { .x = tni_array_of(t) };
-    if (!y) return NULL;
-    copy.y = tni_array_of(y);
-    return tni_backend_of(t)->copy(&copy) == TN_OK ? y : NULL;
-}
-
 static bool make_room(job *j, tn_device device)
 {
     bool wanted = j->dtype != j->wide && (j->grad[X] || j->grad[W] || j->grad[B]);
@@ -212,9 +201,9 @@ static tn_status lce_forward(tni_call *c)
               .in = in };
     tn_status status = TN_OK;
     for (int i = 0, saved = 0; i < N_IN; i++) {
-        in[i] =
-            i <= B || i == WEIGHT ? as_dtype(c->in[i], i == WEIGHT ? j.wide : j.dtype) : c->in[i];
-        if (!in[i]) return tni_pending();
+        tn_dtype dtype = i == WEIGHT ? j.wide : i <= B ? j.dtype : c->in[i]->dtype;
+        bool kept = tni_none(c->in[i]) || c->in[i]->dtype == dtype;
+        if (!(in[i] = kept ? c->in[i] : tni_copied(c->in[i], dtype))) return tni_pending();
         if (i <= B && j.args->wanted[i]) j.grad[i] = c->saved[saved++];
     }
     cut(&j, c->device.type != TN_CPU);
@@ -258,7 +247,7 @@ static tn_status lce_backward(tni_grad *g)
     tn_tensor *drow = tn_expand(tn_mul(tni_dy(g, 0), g->x[SCALE]), g->in[TARGET].shape);
     tn_tensor *l = tni_linear_wide(x, w, b), *weight = g->x[WEIGHT];
     if (!l) return tni_pending();
-    if (!rows_absent(weight) && !(weight = tni_wide(weight))) return tni_pending();
+    if (!tni_absent(weight) && !(weight = tni_wide(weight))) return tni_pending();
     tn_tensor *dl = tn_to_dtype(
         tni_cross_entropy_slope(l, g->x[TARGET], weight, drow, 1, args->smoothing, args->ignore),
         g->in[X].dtype);
@@ -352,25 +341,22 @@ static tn_status check_sizes(const tn_tensor *x, const tn_tensor *w, const tn_te
     return TN_OK;
 }
 
-static tn_status dtype_error(const tn_tensor *x, const tn_tensor *w, const tn_tensor *b)
-{
-    return tni_error(TN_E_DTYPE, "%s: x is %s, weight is %s, bias is %s: want one floating dtype",
-                     function, tn_dtype_name(x->dtype), tn_dtype_name(w->dtype),
-                     tni_none(b) ? "absent" : tn_dtype_name(b->dtype));
-}
-
 /* in: x, w and b. In an autocast region x is cast here, w and b inside the op if they are f32.
  * Outside, or if one of them is f64, all three must have one dtype. */
 static bool cast(tn_tensor *in[3])
 {
-    bool alike = true, low = tni_autocasting != TN_F32;
+    bool real = true, alike = true, low = tni_autocasting != TN_F32;
     for (int i = X; i <= B; i++) {
         if (tni_none(in[i])) continue;
-        if (!tn_dtype_is_float(in[i]->dtype)) return dtype_error(in[X], in[W], in[B]) == TN_OK;
+        real = real && tn_dtype_is_float(in[i]->dtype);
         alike = alike && in[i]->dtype == in[X]->dtype;
         low = low && in[i]->dtype != TN_F64;
     }
-    if (!low && !alike) return dtype_error(in[X], in[W], in[B]) == TN_OK;
+    if (!real || (!low && !alike))
+        return tni_false(
+            tni_error(TN_E_DTYPE, "%s: x is %s, weight is %s, bias is %s: want one floating dtype",
+                      function, tn_dtype_name(in[X]->dtype), tn_dtype_name(in[W]->dtype),
+                      tni_none(in[B]) ? "absent" : tn_dtype_name(in[B]->dtype)));
     for (int i = X; i <= B && low; i++)
         if (!tni_none(in[i]) && (i == X || in[i]->dtype != TN_F32) &&
             !(in[i] = tn_to_dtype(in[i], tni_autocasting)))
@@ -410,13 +396,12 @@ static tn_tensor *at_once(tn_tensor *x, tn_tensor *w, tn_tensor *b, tn_tensor *t
 tn_tensor *tn_linear_cross_entropy_with(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
                                         tn_tensor *target, tn_cross_entropy_options o)
 {
-    if (!x || !weight || !target)
-        return tni_poisoned(function, !x ? "x" : !weight ? "weight" : "target");
+    if (!tni_present(function, "x", x) || !tni_present(function, "weight", weight) ||
+        !tni_present(function, "target", target))
+        return NULL;
     if (!bias) return tni_poisoned_optional(function, "bias");
     o.weight = tni_option_tensor(function, "weight", o.weight);
     if (!o.weight) return NULL;
-    if (tni_none(x) || tni_none(weight) || tni_none(target))
-        return tni_fail(TN_E_INVALID, "%s: x, weight or target is TN_NONE: want tensors", function);
     tn_tensor *in[] = { x, weight, bias }, *loss = NULL;
     tn_scope scope = tn_scope_begin();
     o.weight = tni_autocast_f32(o.weight);

@@ -58,10 +58,7 @@ static bool is_pair(const char *function, tn_tensor **px, tn_tensor **ptarget)
 {
     const tn_tensor *x = *px = tni_autocast_f32(*px);
     const tn_tensor *target = *ptarget = tni_autocast_f32(*ptarget);
-    if (!x || !target) return tni_poisoned(function, x ? "target" : "x") != NULL;
-    if (tni_none(x) || tni_none(target))
-        return tni_false(
-            tni_error(TN_E_INVALID, "%s: x or target is TN_NONE: want tensors", function));
+    if (!tni_present(function, "x", x) || !tni_present(function, "target", target)) return false;
     if (!tni_shape_equal(&x->shape, &target->shape))
         return tni_false(tni_error(TN_E_SHAPE, "%s: x %s, target %s: want equal shapes", function,
                                    tni_text(x), tni_text(target)));
@@ -72,20 +69,24 @@ static bool is_pair(const char *function, tn_tensor **px, tn_tensor **ptarget)
     return true;
 }
 
+/* of(x - target) */
+static tn_tensor *difference(const char *function, tn_tensor *x, tn_tensor *target,
+                             tn_tensor *(*of)(tn_tensor *d), tn_reduction reduction)
+{
+    if (!is_pair(function, &x, &target)) return NULL;
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *rows = of(tn_sub(tni_wide(x), tni_wide(target)));
+    return tn_scope_return(scope, finish(function, rows, reduction, x->dtype));
+}
+
 tn_tensor *tn_mse_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction)
 {
-    if (!is_pair("tn_mse_loss", &x, &target)) return NULL;
-    tn_scope scope = tn_scope_begin();
-    tn_tensor *square = tn_square(tn_sub(tni_wide(x), tni_wide(target)));
-    return tn_scope_return(scope, finish("tn_mse_loss", square, reduction, x->dtype));
+    return difference("tn_mse_loss", x, target, tn_square, reduction);
 }
 
 tn_tensor *tn_l1_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction)
 {
-    if (!is_pair("tn_l1_loss", &x, &target)) return NULL;
-    tn_scope scope = tn_scope_begin();
-    tn_tensor *distance = tn_abs(tn_sub(tni_wide(x), tni_wide(target)));
-    return tn_scope_return(scope, finish("tn_l1_loss", distance, reduction, x->dtype));
+    return difference("tn_l1_loss", x, target, tn_abs, reduction);
 }
 
 /* scale m (d - m / 2), m = clamp(d, -k, k) */

@@ -1,13 +1,12 @@
 /*
  * matmul.c - the product of the last two axes, leading axes broadcast.
  *
- *     C_ij = sum_k A_ik B_kj
- *     dA_ik = sum_j dC_ij B_kj      dA = dC B^T
- *     dB_kj = sum_i A_ik dC_ij      dB = A^T dC
  * Transposed operands are strides, never copies. Where one B serves a batch of A, rows of the whole
  * batch make one product, forward and for dB. The engine sums what was broadcast.
  */
 #include "autograd/ops/products.h"
+#include "autograd/ops/rows.h"
+#include "tensor/walk.h"
 
 bool tni_merge_rows(const tn_tensor *t, int64_t *rows, int64_t *distance)
 {
@@ -22,41 +21,6 @@ bool tni_merge_rows(const tn_tensor *t, int64_t *rows, int64_t *distance)
         *rows *= t->shape.size[i];
     }
     return true;
-}
-
-/* Leading axes of both operands over the result's: sizes, and strides that are 0 where one is
- * broadcast. Neighbours that are evenly spaced in both are joined. */
-typedef struct batch {
-    int rank;
-    int64_t size[TN_MAX_RANK], a[TN_MAX_RANK], b[TN_MAX_RANK];
-} batch;
-
-static int64_t leading_stride(const tn_tensor *t, int from_end)
-{
-    int axis = t->shape.rank - 3 - from_end;
-    return axis < 0 || t->shape.size[axis] == 1 ? 0 : t->stride[axis];
-}
-
-/* Axes of s, innermost first. */
-static void batch_of(batch *s, const tn_tensor *a, const tn_tensor *b, const tn_shape *out)
-{
-    s->rank = 0;
-    for (int i = 0; i < out->rank - 2; i++) {
-        int64_t size = out->size[out->rank - 3 - i];
-        int64_t stride_a = leading_stride(a, i);
-        int64_t stride_b = leading_stride(b, i);
-        int last = s->rank - 1;
-        if (size == 1) continue;
-        if (last >= 0 && stride_a == s->a[last] * s->size[last] &&
-            stride_b == s->b[last] * s->size[last]) {
-            s->size[last] *= size;
-            continue;
-        }
-        s->size[s->rank] = size;
-        s->a[s->rank] = stride_a;
-        s->b[s->rank] = stride_b;
-        s->rank++;
-    }
 }
 
 static tn_status matmul_shape(tni_call *c)
@@ -81,6 +45,43 @@ static tn_status matmul_shape(tni_call *c)
     return TN_OK;
 }
 
+/* The leading axes of t, broadcast to y's. */
+static tni_array leading(const tn_tensor *t, const tn_shape *y)
+{
+    tn_shape whole = *y;
+    for (int i = 1; i <= 2; i++) whole.size[y->rank - i] = t->shape.size[t->shape.rank - i];
+    tni_array a = tni_array_expand(t, &whole);
+    a.rank -= 2;
+    return a;
+}
+
+/* A product for each place along all leading axes but the innermost ones, which are its batch:
+ * neighbours that are evenly spaced in all three are one axis. */
+static tn_status multiply_batches(const tni_call *c, tni_gemm *g)
+{
+    const tni_backend *backend = tni_backend_of(c->in[0]);
+    const tn_shape *y = &c->out[0]->shape;
+    tni_array of_y = leading(c->out[0], y), a = leading(c->in[0], y), b = leading(c->in[1], y);
+    size_t item = tn_dtype_size(g->dtype);
+    tni_walk w;
+    tni_cursor at;
+    tni_walk_init(&w, 3, (const tni_array *[]){ &of_y, &a, &b });
+    tni_cursor_seek(&at, &w, 0);
+    g->batch = w.size[w.rank - 1];
+    g->c_batch = g->m * g->n;
+    g->a_batch = w.stride[w.rank - 1][1];
+    g->b_batch = w.stride[w.rank - 1][2];
+    for (int64_t i = 0; i < w.numel; i += g->batch) {
+        g->c = (char *)of_y.data + at.at[0] * (int64_t)item;
+        g->a = (const char *)a.data + at.at[1] * (int64_t)item;
+        g->b = (const char *)b.data + at.at[2] * (int64_t)item;
+        tn_status status = backend->gemm(g);
+        if (status != TN_OK) return status;
+        tni_cursor_step(&at, &w, g->batch);
+    }
+    return TN_OK;
+}
+
 static tn_status matmul_forward(tni_call *c)
 {
     const tn_tensor *a = c->in[0];
@@ -94,7 +95,6 @@ static tn_status matmul_forward(tni_call *c)
                    .n = y->size[y->rank - 1],
                    .k = a->shape.size[ra - 1],
                    .batch = 1 };
-    int64_t index[TN_MAX_RANK] = { 0 };
     if (tn_numel(c->out[0]) == 0) return TN_OK;
     g.a = tni_data(a);
     g.b = tni_data(b);
@@ -110,40 +110,14 @@ static tn_status matmul_forward(tni_call *c)
         return backend->gemm(&g);
     }
     g.a_row = a->stride[ra - 2];
-    batch s;
-    batch_of(&s, a, b, y);
-    if (s.rank) {
-        g.batch = s.size[0];
-        g.a_batch = s.a[0];
-        g.b_batch = s.b[0];
-    }
-    g.c_batch = g.m * g.n;
-    size_t item = tn_dtype_size(a->dtype);
-    for (;;) {
-        tn_status status = backend->gemm(&g);
-        int i = 1;
-        if (status != TN_OK) return status;
-        g.c = (char *)g.c + (size_t)(g.batch * g.c_batch) * item;
-        /* the next index of the outer axes: an odometer */
-        for (; i < s.rank; i++) {
-            g.a = (const char *)g.a + s.a[i] * (int64_t)item;
-            g.b = (const char *)g.b + s.b[i] * (int64_t)item;
-            if (++index[i] < s.size[i]) break;
-            g.a = (const char *)g.a - s.a[i] * s.size[i] * (int64_t)item;
-            g.b = (const char *)g.b - s.b[i] * s.size[i] * (int64_t)item;
-            index[i] = 0;
-        }
-        if (i >= s.rank) return TN_OK;
-    }
+    return multiply_batches(c, &g);
 }
 
 tn_tensor *tni_as_rows(tn_tensor *t)
 {
     if (!t || t->shape.rank == 2) return t;
     int last = t->shape.rank - 1;
-    int64_t rows = 1;
-    for (int i = 0; i < last; i++) rows *= t->shape.size[i];
-    return tn_reshape(t, TN_SHAPE(rows, t->shape.size[last]));
+    return tn_reshape(t, TN_SHAPE(rows_count(&t->shape, 0, last), t->shape.size[last]));
 }
 
 static tn_status matmul_backward(tni_grad *g)
@@ -159,8 +133,7 @@ static tn_status matmul_backward(tni_grad *g)
     return TN_OK;
 }
 
-extern const tn_op tni_op_matmul;
-const tn_op tni_op_matmul = {
+static const tn_op op_matmul = {
     .name = "matmul",
     .formula = "C_ij = sum_k A_ik B_kj",
     .gradient = "dA = dC B^T; dB = A^T dC",
@@ -176,7 +149,7 @@ const tn_op tni_op_matmul = {
 tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b)
 {
     if (tni_absent(a) || tni_absent(b))
-        return tni_apply(&tni_op_matmul, NULL, 0, 2, (tn_tensor *[]){ a, b });
+        return tni_apply(&op_matmul, NULL, 0, 2, (tn_tensor *[]){ a, b });
     if (a->shape.rank == 0 || b->shape.rank == 0)
         return tni_fail(TN_E_SHAPE, "tn_matmul: a %s, b %s: want at least one axis each",
                         tni_text(a), tni_text(b));
@@ -191,7 +164,7 @@ tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b)
     bool column = b->shape.rank == 1;
     if (row) a = tn_unsqueeze(a, 0);
     if (column) b = tn_unsqueeze(b, 1);
-    tn_tensor *y = tni_apply(&tni_op_matmul, NULL, 0, 2, (tn_tensor *[]){ a, b });
+    tn_tensor *y = tni_apply(&op_matmul, NULL, 0, 2, (tn_tensor *[]){ a, b });
     if (row) y = tn_squeeze(y, -2);
     if (column) y = tn_squeeze(y, -1);
     return y;

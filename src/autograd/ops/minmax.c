@@ -16,27 +16,14 @@ static tn_status extreme_backward(tni_grad *g)
     bool nan_shares = ((const tni_reduce_args *)g->args)->p != 0;
     tn_tensor *equal = tn_eq(g->x[0], tni_with_axes(g, g->y));
     if (nan_shares) equal = tn_logical_or(equal, tn_isnan(g->x[0]));
-    tn_tensor *chosen = tn_to_dtype(equal, g->in[0].dtype);
-    tn_tensor *count = tni_reduce_like(g, tn_sum, chosen);
-
-    g->dx[0] = tn_mul(tn_div(tni_with_axes(g, g->dy), count), chosen);
+    g->dx[0] = tni_shared_gradient(g, tni_with_axes(g, g->dy), equal);
     return TN_OK;
 }
 
-#define EXTREME(tn_name, tn_name_all, name_, function_, formula_, gradient_)                       \
-    static const tni_reduce_op op_##name_ = {                                                      \
-        .op = { .name = #name_,                                                                    \
-                .formula = formula_,                                                               \
-                .gradient = gradient_,                                                             \
-                .arity = 1,                                                                        \
-                .dtypes = TNI_ANY_DTYPE,                                                           \
-                .reads = { TNI_X(0) | TNI_Y },                                                     \
-                .shape = tni_reduce_shape,                                                         \
-                .forward = tni_reduce_forward,                                                     \
-                .backward = extreme_backward },                                                    \
-        .function = function_,                                                                     \
-        .kind = TNI_REDUCE_KEEPS,                                                                  \
-    };                                                                                             \
+#define EXTREME(tn_name, tn_name_all, name_, function_, formula_)                                  \
+    TNI_REDUCE_OP_BY(name_, function_, TNI_REDUCE_KEEPS, TNI_CAST_AUTO, formula_,                  \
+                     "dx = x is y ? dy / count : 0; where count: how many are", TNI_X(0) | TNI_Y,  \
+                     tni_reduce_shape, extreme_backward)                                           \
     tn_tensor *tn_name(tn_tensor *x, const int *axes, int n_axes, bool keepdim)                    \
     {                                                                                              \
         return tni_reduce_along(&op_##name_, #tn_name, x, axes, n_axes, keepdim, 0.0);             \
@@ -46,10 +33,8 @@ static tn_status extreme_backward(tni_grad *g)
         return tni_reduce_along(&op_##name_, #tn_name_all, x, NULL, 0, false, 1.0);                \
     }
 
-EXTREME(tn_amax, tn_max_all, amax, TNI_R_max, "y = max x",
-        "dx = x is y ? dy / count : 0; where count: how many are")
-EXTREME(tn_amin, tn_min_all, amin, TNI_R_min, "y = min x",
-        "dx = x is y ? dy / count : 0; where count: how many are")
+EXTREME(tn_amax, tn_max_all, amax, TNI_R_max, "y = max x")
+EXTREME(tn_amin, tn_min_all, amin, TNI_R_min, "y = min x")
 
 /* ---- max, min, argmax, argmin ---------------------------------------------------------------- */
 
@@ -69,13 +54,9 @@ static tn_status arg_shape(tni_call *c)
     const arg_op *op = (const arg_op *)c->op;
     const arg_args *args = c->args;
     const tn_tensor *x = c->in[0];
-    tn_shape y = { 0, { 0 } };
+    tn_shape kept = tni_kept_shape(&x->shape, 1u << args->axis);
+    tn_shape y = args->keepdim ? kept : tni_shape_without(&x->shape, args->axis);
 
-    for (int d = 0; d < x->shape.rank; d++)
-        if (d != args->axis)
-            y.size[y.rank++] = x->shape.size[d];
-        else if (args->keepdim)
-            y.size[y.rank++] = 1;
     if (x->shape.rank > 0 && x->shape.size[args->axis] == 0)
         return tni_op_error(c, TN_E_SHAPE, "%s, axis %d: want at least one element", tni_text(x),
                             args->axis);
@@ -86,22 +67,9 @@ static tn_status arg_shape(tni_call *c)
     if (!op->index_only && c->recorded) {
         c->n_saved = 1; /* the index, with the axis in place */
         c->saved_spec[0].dtype = TN_I64;
-        c->saved_spec[0].shape = tni_kept_shape(&x->shape, 1u << args->axis);
+        c->saved_spec[0].shape = kept;
     }
     return TN_OK;
-}
-
-/* t, a dense result, seen with the reduced axis in place. */
-static tni_array in_place(const tni_call *c, const tn_tensor *t)
-{
-    const arg_args *args = c->args;
-    tn_shape kept = tni_kept_shape(&c->in[0]->shape, 1u << args->axis);
-    tni_array y = tni_array_of(t);
-
-    y.rank = kept.rank;
-    memcpy(y.size, kept.size, sizeof y.size);
-    tni_dense_strides(&kept, y.stride);
-    return y;
 }
 
 static tn_status arg_forward(tni_call *c)
@@ -109,8 +77,10 @@ static tn_status arg_forward(tni_call *c)
     const arg_op *op = (const arg_op *)c->op;
     const arg_args *args = c->args;
     const tni_backend *backend = tni_backend_of(c->in[0]);
-    tni_arg_reduce a = { .value = op->index_only ? tni_array_none() : in_place(c, c->out[0]),
-                         .index = in_place(c, c->out[op->index_only ? 0 : 1]),
+    tn_shape kept = tni_kept_shape(&c->in[0]->shape, 1u << args->axis);
+    tni_array none = tni_array_none();
+    tni_arg_reduce a = { .value = op->index_only ? none : tni_kept_array(c->out[0], &kept),
+                         .index = tni_kept_array(c->out[op->index_only ? 0 : 1], &kept),
                          .x = tni_array_of(c->in[0]),
                          .axis = args->axis,
                          .largest = op->largest };
@@ -135,45 +105,6 @@ static tn_status arg_backward(tni_grad *g)
     return TN_OK;
 }
 
-#define ARG_OP(name_, largest_)                                                                    \
-    static const arg_op op_##name_ = {                                                             \
-        .op = { .name = #name_,                                                                    \
-                .formula = "y = " #name_ " x, and its first index",                                \
-                .gradient = "dx = 0 but dx[index] = dy",                                           \
-                .arity = 1,                                                                        \
-                .dtypes = TNI_ANY_DTYPE,                                                           \
-                .autocast = TNI_CAST_F32, /* its gradient scatters */                              \
-                .reads = { TNI_SAVED },                                                            \
-                .shape = arg_shape,                                                                \
-                .forward = arg_forward,                                                            \
-                .backward = arg_backward },                                                        \
-        .largest = largest_,                                                                       \
-    };
-ARG_OP(max, true)
-ARG_OP(min, false)
-
-static const arg_op op_argmax = {
-    .op = { .name = "argmax",
-            .formula = "y = first index of max x",
-            .arity = 1,
-            .dtypes = TNI_ANY_DTYPE,
-            .shape = arg_shape,
-            .forward = arg_forward },
-    .largest = true,
-    .index_only = true,
-};
-
-static const arg_op op_argmin = {
-    .op = { .name = "argmin",
-            .formula = "y = first index of min x",
-            .arity = 1,
-            .dtypes = TNI_ANY_DTYPE,
-            .shape = arg_shape,
-            .forward = arg_forward },
-    .largest = false,
-    .index_only = true,
-};
-
 static tn_tensor *apply(const arg_op *op, const char *function, tn_tensor *x, int axis,
                         bool keepdim, tn_tensor **index)
 {
@@ -189,22 +120,36 @@ static tn_tensor *apply(const arg_op *op, const char *function, tn_tensor *x, in
     return out[0];
 }
 
-tn_tensor *tn_max(tn_tensor *x, int axis, bool keepdim, tn_tensor **index)
-{
-    return apply(&op_max, "tn_max", x, axis, keepdim, index);
-}
-
-tn_tensor *tn_min(tn_tensor *x, int axis, bool keepdim, tn_tensor **index)
-{
-    return apply(&op_min, "tn_min", x, axis, keepdim, index);
-}
-
-tn_tensor *tn_argmax(tn_tensor *x, int axis, bool keepdim)
-{
-    return apply(&op_argmax, "tn_argmax", x, axis, keepdim, NULL);
-}
-
-tn_tensor *tn_argmin(tn_tensor *x, int axis, bool keepdim)
-{
-    return apply(&op_argmin, "tn_argmin", x, axis, keepdim, NULL);
-}
+/* Gradients of max and min scatter, in f32. */
+#define ARG_OP(name_, largest_, only_, formula_, gradient_, cast_, reads_, backward_)              \
+    static const arg_op op_##name_ = {                                                             \
+        .op = { .name = #name_,                                                                    \
+                .formula = formula_,                                                               \
+                .gradient = gradient_,                                                             \
+                .arity = 1,                                                                        \
+                .dtypes = TNI_ANY_DTYPE,                                                           \
+                .autocast = cast_,                                                                 \
+                .reads = { reads_ },                                                               \
+                .shape = arg_shape,                                                                \
+                .forward = arg_forward,                                                            \
+                .backward = backward_ },                                                           \
+        .largest = largest_,                                                                       \
+        .index_only = only_,                                                                       \
+    };
+#define BOTH(tn_name, name, largest)                                                               \
+    ARG_OP(name, largest, false, "y = " #name " x, and its first index",                           \
+           "dx = 0 but dx[index] = dy", TNI_CAST_F32, TNI_SAVED, arg_backward)                     \
+    tn_tensor *tn_name(tn_tensor *x, int axis, bool keepdim, tn_tensor **index)                    \
+    {                                                                                              \
+        return apply(&op_##name, #tn_name, x, axis, keepdim, index);                               \
+    }
+#define INDEX(tn_name, name, of, largest)                                                          \
+    ARG_OP(name, largest, true, "y = first index of " #of " x", NULL, TNI_CAST_AUTO, 0, NULL)      \
+    tn_tensor *tn_name(tn_tensor *x, int axis, bool keepdim)                                       \
+    {                                                                                              \
+        return apply(&op_##name, #tn_name, x, axis, keepdim, NULL);                                \
+    }
+BOTH(tn_max, max, true)
+BOTH(tn_min, min, false)
+INDEX(tn_argmax, argmax, max, true)
+INDEX(tn_argmin, argmin, min, false)

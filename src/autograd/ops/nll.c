@@ -21,8 +21,7 @@ static const tn_op nll_op, nll_grad_op;
 
 static tn_status nll_shape(tni_call *c)
 {
-    c->out_spec[0].dtype = c->in[0]->dtype;
-    c->out_spec[0].shape = c->in[1]->shape;
+    tni_result(c, c->in[0]->dtype, &c->in[1]->shape);
     c->out_spec[1] = c->out_spec[0];
     return TN_OK;
 }
@@ -43,7 +42,7 @@ static tn_status nll_forward(tni_call *c)
 static tn_status nll_backward(tni_grad *g)
 {
     tn_tensor *in[3] = { tni_dy(g, 0), g->x[1], g->x[2] ? g->x[2] : TN_NONE };
-    g->dx[0] = tni_apply(&nll_grad_op, g->args, sizeof(nll_args), 3, in);
+    g->dx[0] = tni_apply(&nll_grad_op, g->args, g->args_size, 3, in);
     return TN_OK;
 }
 
@@ -64,10 +63,7 @@ static const tn_op nll_op = {
 
 static tn_status nll_grad_shape(tni_call *c)
 {
-    const nll_args *args = c->args;
-    c->out_spec[0].dtype = c->in[0]->dtype;
-    c->out_spec[0].shape = args->shape;
-    return TN_OK;
+    return tni_result(c, c->in[0]->dtype, &((const nll_args *)c->args)->shape);
 }
 
 static tn_status nll_grad_forward(tni_call *c)
@@ -130,11 +126,11 @@ static tn_tensor *nll(tn_tensor *log_p, tn_tensor *target, const tn_cross_entrop
 
 tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_options o)
 {
-    if (!log_p || !target) return tni_poisoned("tn_nll_loss", log_p ? "target" : "log_p");
+    if (!tni_present("tn_nll_loss", "log_p", log_p) ||
+        !tni_present("tn_nll_loss", "target", target))
+        return NULL;
     o.weight = tni_option_tensor("tn_nll_loss", "weight", o.weight);
     if (!o.weight) return NULL;
-    if (tni_none(log_p) || tni_none(target))
-        return tni_fail(TN_E_INVALID, "tn_nll_loss: log_p or target is TN_NONE: want tensors");
     tn_scope scope = tn_scope_begin();
     o.weight = tni_autocast_f32(o.weight);
     log_p = tni_autocast_f32(log_p);

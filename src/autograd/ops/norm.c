@@ -10,14 +10,6 @@
  */
 #include "autograd/ops/reduce.h"
 
-static tn_tensor *largest_share(tni_grad *g, tn_tensor *dy, tn_tensor *y)
-{
-    tn_tensor *x = g->x[0];
-    tn_tensor *chosen = tn_to_dtype(tn_eq(tn_abs(x), y), g->in[0].dtype);
-    tn_tensor *count = tni_reduce_like(g, tn_sum, chosen);
-    return tn_mul(tn_mul(tn_div(dy, count), chosen), tni_sign(x));
-}
-
 /* y = 0 only where all x are: 1 in its place gives the slope 0. |x|^(p-1) at 0 is 0 for p > 1, and
  * meets sign 0 otherwise: 1 in its place. An even p needs no |x|, which has no slope at 0. */
 static tn_tensor *norm_composed(const tni_grad *g, tn_tensor *dy, tn_tensor *y, double p)
@@ -38,7 +30,7 @@ static tn_status norm_backward(tni_grad *g)
     tn_tensor *dy = tni_with_axes(g, g->dy);
     tn_tensor *y = tni_with_axes(g, g->y);
     if (args->p == INFINITY)
-        g->dx[0] = largest_share(g, dy, y);
+        g->dx[0] = tn_mul(tni_shared_gradient(g, dy, tn_eq(tn_abs(g->x[0]), y)), tni_sign(g->x[0]));
     else if (tni_composed())
         g->dx[0] = norm_composed(g, dy, y, args->p);
     else
@@ -46,8 +38,8 @@ static tn_status norm_backward(tni_grad *g)
     return TN_OK;
 }
 
-TNI_REDUCE_OP(norm, TNI_REDUCE_REAL, "y = (sum |x|^p)^(1/p)", "dx = dy sign(x) (|x| / y)^(p-1)",
-              TNI_X(0) | TNI_Y, norm_backward)
+TNI_REDUCE_OP(norm, TNI_REDUCE_REAL, TNI_CAST_F32, "y = (sum |x|^p)^(1/p)",
+              "dx = dy sign(x) (|x| / y)^(p-1)", TNI_X(0) | TNI_Y, norm_backward)
 
 tn_tensor *tn_norm(tn_tensor *x, double p, const int *axes, int n_axes, bool keepdim)
 {
@@ -76,20 +68,9 @@ static tn_status logsumexp_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tni_reduce_op op_logsumexp = {
-    .op = { .name = "logsumexp",
-            .formula = "y = ln sum e^x",
-            .gradient = "dx = dy e^(x-y)",
-            .arity = 1,
-            .dtypes = TNI_ANY_DTYPE,
-            .autocast = TNI_CAST_F32,
-            .reads = { TNI_X(0) | TNI_Y | TNI_SAVED },
-            .shape = logsumexp_shape,
-            .forward = tni_reduce_forward,
-            .backward = logsumexp_backward },
-    .function = TNI_R_logsumexp,
-    .kind = TNI_REDUCE_REAL,
-};
+TNI_REDUCE_OP_BY(logsumexp, TNI_R_logsumexp, TNI_REDUCE_REAL, TNI_CAST_F32, "y = ln sum e^x",
+                 "dx = dy e^(x-y)", TNI_X(0) | TNI_Y | TNI_SAVED, logsumexp_shape,
+                 logsumexp_backward)
 
 tn_tensor *tn_logsumexp(tn_tensor *x, const int *axes, int n_axes, bool keepdim)
 {

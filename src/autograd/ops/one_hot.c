@@ -12,18 +12,14 @@ tn_tensor *tni_iota(int64_t n, tn_device device)
 
 /* ---- y = index, each of 0..n-1 --------------------------------------------------------------- */
 
-typedef struct one_hot_args {
-    int64_t n;
-} one_hot_args;
-
 /* Takes rows of width 0 from a table of n rows, so the kernel only checks the indices. */
 static tn_status one_hot_forward(tni_call *c)
 {
-    const one_hot_args *args = c->args;
+    int64_t n = *(const int64_t *)c->args;
     tn_tensor *index = c->in[0];
     int64_t count = tni_shape_numel(&index->shape);
     tni_take a = { .y = rows_array(c->out[0], 3, 1, count, 0),
-                   .x = rows_array(index, 3, 1, args->n, 0),
+                   .x = rows_array(index, 3, 1, n, 0),
                    .index = rows_array(index, 1, count, 0, 0) };
     tn_status status = tni_backend_of(index)->take(&a);
     if (status != TN_OK) return tni_name_index_error(c->op, status);
@@ -67,8 +63,7 @@ tn_tensor *tn_one_hot(tn_tensor *index, int64_t n)
                   "tn_one_hot: n %" PRId64 ", index %s: want n >= 0, or -1 and at least one index",
                   n, tni_text(index));
     } else if (index && (n >= 0 || (n = number_of_classes(index)) >= 0)) {
-        one_hot_args args = { n };
-        tn_tensor *ids = tni_apply(&one_hot_op, &args, sizeof args, 1, &index);
+        tn_tensor *ids = tni_apply(&one_hot_op, &n, sizeof n, 1, &index);
         tn_tensor *each = ids ? tni_iota(n, tn_device_of(ids)) : NULL;
         hot = tn_to_dtype(tn_eq(tn_unsqueeze(ids, -1), each), TN_I64);
     }

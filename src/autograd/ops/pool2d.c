@@ -1,13 +1,10 @@
 /*
  * pool2d.c - maximum, average and adaptive average pooling over [N, C, H, W].
  *
- *     max:      y_o = x_i(o), i(o) the index of the largest input under window o (NaN is largest,
- *               the first of equals wins);  dx_i = sum over o with i(o) = i of dy_o
- *     average:  y_o = (sum of x under window o) / count;  dx_i = sum over windows o above i of dy_o
- *               / count
- * Given the index each is linear: the gradient's gradient is a gather by the same index, and an
- * average. Output sizes and counts are PyTorch's: with ceil_mode the last window may reach beyond
- * the padded image, but starts inside the image or its left padding.
+ * NaN is the largest, and the first of equals wins. Given the index of every maximum each is
+ * linear: the gradient's gradient is a gather by the same index, and an average. Output sizes and
+ * counts are PyTorch's: with ceil_mode the last window may reach beyond the padded image, but
+ * starts inside the image or its left padding.
  */
 #include <limits.h>
 
@@ -175,8 +172,7 @@ static tn_status max_backward(tni_grad *g)
     return TN_OK;
 }
 
-extern const tn_op tni_op_max_pool2d;
-const tn_op tni_op_max_pool2d = {
+static const tn_op op_max_pool2d = {
     .name = "max_pool2d",
     .formula = "y_o = max of x under window o",
     .gradient = "dx_i = sum of dy_o over windows o whose maximum is x_i",
@@ -190,11 +186,6 @@ const tn_op tni_op_max_pool2d = {
 };
 
 /* ---- averages: windows of a kernel, or adaptive ones ----------------------------------------- */
-
-static const tn_op op_avg_pool2d_grad;
-static const tn_op op_adaptive_avg_pool2d_grad;
-extern const tn_op tni_op_avg_pool2d;
-extern const tn_op tni_op_adaptive_avg_pool2d;
 
 static tn_status avg_forward(tni_call *c)
 {
@@ -212,24 +203,6 @@ static tn_status avg_grad_forward(tni_call *c)
                               .dy = tni_array_of(dy),
                               .sizes = sizes_for(c->args, &dy->shape) };
     return tni_backend_of(dy)->avg_pool2d_grad(&a);
-}
-
-/* Both are linear, and each is the other's transpose: backward applies the other one with the same
- * arguments. */
-static tn_status avg_backward(tni_grad *g)
-{
-    const pool_args *a = g->args;
-    const tn_op *op = a->of.adaptive ? &op_adaptive_avg_pool2d_grad : &op_avg_pool2d_grad;
-    g->dx[0] = tni_apply(op, a, sizeof *a, 1, &g->dy);
-    return TN_OK;
-}
-
-static tn_status avg_grad_backward(tni_grad *g)
-{
-    const pool_args *a = g->args;
-    const tn_op *op = a->of.adaptive ? &tni_op_adaptive_avg_pool2d : &tni_op_avg_pool2d;
-    g->dx[0] = tni_apply(op, a, sizeof *a, 1, &g->dy);
-    return TN_OK;
 }
 
 static tn_status adaptive_shape(tni_call *c)
@@ -253,8 +226,10 @@ static tn_status adaptive_shape(tni_call *c)
     return TN_OK;
 }
 
+/* Both are linear, and each is the other's transpose. */
 #define AVERAGE(name_, formula_, shape_)                                                           \
-    const tn_op tni_op_##name_ = {                                                                 \
+    static const tn_op op_##name_##_grad;                                                          \
+    static const tn_op op_##name_ = {                                                              \
         .name = #name_,                                                                            \
         .formula = formula_,                                                                       \
         .gradient = "dx_i = sum of dy_o / count over windows o that hold i",                       \
@@ -263,7 +238,8 @@ static tn_status adaptive_shape(tni_call *c)
         .dense = TNI_X(0),                                                                         \
         .shape = shape_,                                                                           \
         .forward = avg_forward,                                                                    \
-        .backward = avg_backward,                                                                  \
+        .backward = tni_transposed,                                                                \
+        .transpose = &op_##name_##_grad,                                                           \
     };                                                                                             \
     static const tn_op op_##name_##_grad = {                                                       \
         .name = #name_ "_grad",                                                                    \
@@ -273,7 +249,8 @@ static tn_status adaptive_shape(tni_call *c)
         .dense = TNI_X(0),                                                                         \
         .shape = grad_shape,                                                                       \
         .forward = avg_grad_forward,                                                               \
-        .backward = avg_grad_backward,                                                             \
+        .backward = tni_transposed,                                                                \
+        .transpose = &op_##name_,                                                                  \
     };
 AVERAGE(avg_pool2d, "y_o = (sum of x under window o) / count", window_shape)
 AVERAGE(adaptive_avg_pool2d, "y_o = mean of x from floor(o size / n) to ceil((o + 1) size / n)",
@@ -305,7 +282,7 @@ static pool_args args_of(const tn_pool2d_spec *spec)
 
 tn_tensor *tn_max_pool2d(tn_tensor *x, tn_pool2d_spec spec)
 {
-    return pool(&tni_op_max_pool2d, x, args_of(&spec));
+    return pool(&op_max_pool2d, x, args_of(&spec));
 }
 
 tn_tensor *tn_avg_pool2d(tn_tensor *x, tn_pool2d_spec spec)
@@ -315,11 +292,11 @@ tn_tensor *tn_avg_pool2d(tn_tensor *x, tn_pool2d_spec spec)
         return tni_fail(TN_E_INVALID,
                         "tn_avg_pool2d: dilation %" PRId64 "x%" PRId64 ": want 1 (maximum only)",
                         a.of.dilation[0], a.of.dilation[1]);
-    return pool(&tni_op_avg_pool2d, x, a);
+    return pool(&op_avg_pool2d, x, a);
 }
 
 tn_tensor *tn_adaptive_avg_pool2d(tn_tensor *x, int64_t out_h, int64_t out_w)
 {
-    return pool(&tni_op_adaptive_avg_pool2d, x,
+    return pool(&op_adaptive_avg_pool2d, x,
                 (pool_args){ { .oh = out_h, .ow = out_w, .adaptive = true }, false });
 }

@@ -32,13 +32,6 @@ typedef struct recurrent_args {
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-static tn_status want(const tni_call *c, const char *name, const tn_tensor *t, tn_shape shape)
-{
-    if (tni_none(t) || tni_shape_equal(&t->shape, &shape)) return TN_OK;
-    return tni_op_error(c, TN_E_SHAPE, "x %s, w_hh %s, %s %s: want %s %s", tni_text(c->in[X]),
-                        tni_text(c->in[W_HH]), name, tni_text(t), name, tni_shape_text(&shape));
-}
-
 static tn_status recurrent_shape(tni_call *c)
 {
     static const char *const name[] = { "x", "h0", "w_ih", "w_hh", "b_ih", "b_hh", "c0" };
@@ -60,12 +53,18 @@ static tn_status recurrent_shape(tni_call *c)
         return tni_op_error(c, TN_E_SHAPE, "w_hh %s: want [%s%sh, h]", tni_text(c->in[W_HH]),
                             gates > 1 ? gates > 3 ? "4" : "3" : "", gates > 1 ? " " : "");
     int64_t b = x->size[1], h = w->size[1], rows = w->size[0];
-    tn_status status = want(c, "w_ih", c->in[W_IH], TN_SHAPE(rows, x->size[2]));
-    if (status == TN_OK) status = want(c, "b_ih", c->in[B_IH], TN_SHAPE(rows));
-    if (status == TN_OK) status = want(c, "b_hh", c->in[B_HH], TN_SHAPE(rows));
-    if (status == TN_OK) status = want(c, "h0", c->in[H0], TN_SHAPE(b, h));
-    if (status == TN_OK && c->n_in > C0) status = want(c, "c0", c->in[C0], TN_SHAPE(b, h));
-    if (status != TN_OK) return status;
+    const tn_shape want[INPUTS] = { [X] = *x,
+                                    [H0] = TN_SHAPE(b, h),
+                                    [W_IH] = TN_SHAPE(rows, x->size[2]),
+                                    [W_HH] = *w,
+                                    [B_IH] = TN_SHAPE(rows),
+                                    [B_HH] = TN_SHAPE(rows),
+                                    [C0] = TN_SHAPE(b, h) };
+    for (int i = 0; i < c->n_in; i++)
+        if (!tni_none(c->in[i]) && !tni_shape_equal(&c->in[i]->shape, &want[i]))
+            return tni_op_error(c, TN_E_SHAPE, "x %s, w_hh %s, %s %s: want %s %s",
+                                tni_text(c->in[X]), tni_text(c->in[W_HH]), name[i],
+                                tni_text(c->in[i]), name[i], tni_shape_text(&want[i]));
     c->out_spec[0].shape = TN_SHAPE(x->size[0], b, h);
     c->saved_spec[0].shape = TN_SHAPE(x->size[0], b, 4, h); /* gates */
     c->saved_spec[1].shape = c->out_spec[0].shape;          /* LSTM: c of every step */
@@ -100,21 +99,12 @@ static tni_array state_before(const recurrent_args *args, const tn_tensor *all,
     return k ? step_of(all, time_of(args, k - 1, steps)) : tni_array_of(first);
 }
 
-/* x, dense, in another dtype. */
-static tn_tensor *converted(const tn_tensor *x, tn_dtype dtype)
-{
-    tn_tensor *y = tni_new_dense(&x->shape, dtype, x->storage->device);
-    if (!y) return NULL;
-    tni_copy c = { tni_array_of(y), tni_array_of(x) };
-    return tni_backend_of(x)->copy(&c) == TN_OK ? y : NULL;
-}
-
 /* x as products read it. */
 static tn_tensor *for_product(const recurrent_args *args, tn_tensor *x)
 {
     if (args->low == TN_F32) return x;
-    tn_tensor *low = converted(x, args->low);
-    return !low || args->product == args->low ? low : converted(low, args->product);
+    tn_tensor *low = tni_copied(x, args->low);
+    return !low || args->product == args->low ? low : tni_copied(low, args->product);
 }
 
 /* The same for a step's array *x, with buffers for it: low, into which x is rounded, and the one
@@ -475,15 +465,10 @@ static const tn_op lstm_op = {
     RECURRENT(INPUTS),
 };
 
-/* The dtype of products with x in an autocast region; f32 outside. */
-static tn_dtype product_dtype(const tn_tensor *x)
-{
-    return x && (tni_none(x) || x->dtype == TN_F64) ? TN_F32 : tni_autocasting;
-}
-
 static bool multiplies(tn_device device, tn_dtype dtype)
 {
-    return device.type != TN_CPU || (dtype == TN_BF16 && tn_bf16_is_fast(device));
+    return dtype == TN_F32 || device.type != TN_CPU ||
+           (dtype == TN_BF16 && tn_bf16_is_fast(device));
 }
 
 /* Zeros for a state that is not given, if its shape can be told from the others. */
@@ -502,9 +487,8 @@ static tn_status apply(const tn_op *op, recurrent_args args, tn_tensor **in, int
 {
     int n_in = op->arity;
     const tn_tensor *x = in[X];
-    args.low = args.product = product_dtype(x);
-    if (args.low != TN_F32 && (!x || !multiplies(x->storage->device, args.low)))
-        args.product = TN_F32;
+    args.low = !x || tni_none(x) || x->dtype == TN_F64 ? TN_F32 : tni_autocasting;
+    args.product = multiplies(tn_device_of(x), args.low) ? args.low : TN_F32;
     in[H0] = first_state(in[H0], x, in[W_HH]);
     if (n_in > C0) in[C0] = first_state(in[C0], x, in[W_HH]);
     bool narrow = tni_autocasting == TN_F32 && x && tni_wide_dtype(x->dtype) != x->dtype;

@@ -2,7 +2,6 @@
  * reduce.c - sums and what is made of them, over any axes: sum, mean, var, std, prod, any, all.
  *
  * With n elements per result, m the mean, N = n - correction:
- *   sum   dx = dy                        mean  dx = dy / n
  *   var   v = sum (x - m)^2 / N; dx = dy 2 (x - m) / N (the mean's part cancels: sum (x - m) = 0)
  *   std   s = v^(1/2); dx = dy (x - m) / (N s), 0 where s = 0
  *   prod  dx_i = dy times the product of the others. For a first derivative that is y / x_i,
@@ -52,6 +51,17 @@ tn_status tni_reduce_shape(tni_call *c)
     return TN_OK;
 }
 
+tni_array tni_kept_array(const tn_tensor *t, const tn_shape *kept)
+{
+    tni_array y;
+    y.data = tni_data(t);
+    y.dtype = t->dtype;
+    y.rank = kept->rank;
+    memcpy(y.size, kept->size, sizeof y.size);
+    tni_dense_strides(kept, y.stride);
+    return y;
+}
+
 tn_status tni_reduce_forward(tni_call *c)
 {
     const tni_reduce_op *op = (const tni_reduce_op *)c->op;
@@ -62,12 +72,28 @@ tn_status tni_reduce_forward(tni_call *c)
     a.function = op->function;
     a.p = &args->p;
     a.factor = c->n_saved ? tni_array_of(c->saved[0]) : tni_array_none();
-    tni_array_set(&a.y, c->out[0], &c->out[0]->shape);
+    a.y = tni_kept_array(c->out[0], &kept);
     tni_array_set(&a.x, c->in[0], &c->in[0]->shape);
-    a.y.rank = kept.rank;
-    memcpy(a.y.size, kept.size, sizeof a.y.size);
-    tni_dense_strides(&kept, a.y.stride);
     return tni_backend_of(c->in[0])->reduce(&a);
+}
+
+bool tni_axes_mask(const char *function, const tn_tensor *x, const int *axes, int n_axes,
+                   unsigned *mask)
+{
+    if (n_axes < 0 || n_axes > TN_MAX_RANK || (n_axes > 0 && !axes))
+        return tni_false(tni_error(TN_E_INVALID, "%s: %d axes%s: want 0 to %d", function, n_axes,
+                                   axes ? "" : " at NULL", TN_MAX_RANK));
+    *mask = n_axes ? 0 : (1u << x->shape.rank) - 1u;
+    for (int i = 0; i < n_axes; i++) {
+        int axis = tni_axis_of_any(function, axes[i], x->shape.rank);
+        if (axis < 0) return false;
+        if (*mask >> axis & 1u)
+            return tni_false(tni_error(TN_E_INVALID,
+                                       "%s: axis %d of %s is named twice: want each axis once",
+                                       function, axes[i], tni_text(x)));
+        *mask |= 1u << axis;
+    }
+    return true;
 }
 
 tn_tensor *tni_reduce_along(const tni_reduce_op *op, const char *function, tn_tensor *x,
@@ -75,19 +101,7 @@ tn_tensor *tni_reduce_along(const tni_reduce_op *op, const char *function, tn_te
 {
     tni_reduce_args args = { .axes = 0, .keepdim = keepdim, .p = p };
 
-    if (x && !tni_none(x)) {
-        if (n_axes < 0 || n_axes > TN_MAX_RANK || (n_axes > 0 && !axes))
-            return tni_fail(TN_E_INVALID, "%s: %d axes%s: want 0 to %d", function, n_axes,
-                            axes ? "" : " at NULL", TN_MAX_RANK);
-        for (int i = 0; i < n_axes; i++) {
-            int axis = tni_axis_of_any(function, axes[i], x->shape.rank);
-            if (axis < 0) return NULL;
-            if (args.axes >> axis & 1u)
-                return tni_fail(TN_E_INVALID, "%s: axis %d is named twice", function, axes[i]);
-            args.axes |= 1u << axis;
-        }
-        if (n_axes == 0) args.axes = (1u << x->shape.rank) - 1u;
-    }
+    if (x && !tni_none(x) && !tni_axes_mask(function, x, axes, n_axes, &args.axes)) return NULL;
     return tni_apply(&op->op, &args, sizeof args, 1, &x);
 }
 
@@ -126,6 +140,12 @@ tn_tensor *tni_reduce_like(const tni_grad *g, tni_reducing f, tn_tensor *t)
     return n > 0 ? f(t, axes, n, true) : t;
 }
 
+tn_tensor *tni_shared_gradient(const tni_grad *g, tn_tensor *dy, tn_tensor *equal)
+{
+    tn_tensor *chosen = tn_to_dtype(equal, g->in[0].dtype);
+    return tn_mul(tn_div(dy, tni_reduce_like(g, tn_sum, chosen)), chosen);
+}
+
 #define REDUCTION(tn_name, name)                                                                   \
     tn_tensor *tn_name(tn_tensor *x, const int *axes, int n_axes, bool keepdim)                    \
     {                                                                                              \
@@ -148,8 +168,8 @@ static tn_status mean_backward(tni_grad *g)
     return TN_OK;
 }
 
-TNI_REDUCE_OP(sum, TNI_REDUCE_SUM, "y = sum x", "dx = dy", 0, sum_backward)
-TNI_REDUCE_OP(mean, TNI_REDUCE_REAL, "y = sum x / n", "dx = dy / n", 0, mean_backward)
+TNI_REDUCE_OP(sum, TNI_REDUCE_SUM, TNI_CAST_F32, "y = sum x", "dx = dy", 0, sum_backward)
+TNI_REDUCE_OP(mean, TNI_REDUCE_REAL, TNI_CAST_F32, "y = sum x / n", "dx = dy / n", 0, mean_backward)
 REDUCTION(tn_sum, sum)
 REDUCTION(tn_mean, mean)
 
@@ -204,9 +224,10 @@ static tn_status std_backward(tni_grad *g)
     return TN_OK;
 }
 
-TNI_REDUCE_OP(var, TNI_REDUCE_REAL, "y = sum (x - mean x)^2 / (n - correction)",
+TNI_REDUCE_OP(var, TNI_REDUCE_REAL, TNI_CAST_F32, "y = sum (x - mean x)^2 / (n - correction)",
               "dx = 2 dy (x - mean x) / (n - correction)", TNI_X(0), var_backward)
-TNI_REDUCE_OP(std, TNI_REDUCE_REAL, "y = (sum (x - mean x)^2 / (n - correction))^(1/2)",
+TNI_REDUCE_OP(std, TNI_REDUCE_REAL, TNI_CAST_F32,
+              "y = (sum (x - mean x)^2 / (n - correction))^(1/2)",
               "dx = dy (x - mean x) / ((n - correction) y)", TNI_X(0) | TNI_Y, std_backward)
 
 tn_tensor *tn_var(tn_tensor *x, const int *axes, int n_axes, double correction, bool keepdim)
@@ -270,14 +291,14 @@ static tn_status prod_backward(tni_grad *g)
     return TN_OK;
 }
 
-TNI_REDUCE_OP(prod, TNI_REDUCE_SUM, "y = prod x", "dx = dy times the product of the others",
-              TNI_X(0) | TNI_Y, prod_backward)
+TNI_REDUCE_OP(prod, TNI_REDUCE_SUM, TNI_CAST_F32, "y = prod x",
+              "dx = dy times the product of the others", TNI_X(0) | TNI_Y, prod_backward)
 REDUCTION(tn_prod, prod)
 
 /* ---- any, all -------------------------------------------------------------------------------- */
 
-TNI_REDUCE_OP(any, TNI_REDUCE_BOOL, "y = any x is not 0", NULL, 0, NULL)
-TNI_REDUCE_OP(all, TNI_REDUCE_BOOL, "y = no x is 0", NULL, 0, NULL)
+TNI_REDUCE_OP(any, TNI_REDUCE_BOOL, TNI_CAST_AUTO, "y = any x is not 0", NULL, 0, NULL)
+TNI_REDUCE_OP(all, TNI_REDUCE_BOOL, TNI_CAST_AUTO, "y = no x is 0", NULL, 0, NULL)
 REDUCTION(tn_any, any)
 REDUCTION(tn_all, all)
 

@@ -31,6 +31,9 @@ tn_status tni_reduce_forward(tni_call *c);
 tn_tensor *tni_reduce_along(const tni_reduce_op *op, const char *function, tn_tensor *x,
                             const int *axes, int n_axes, bool keepdim, double p);
 
+/* The axes as a bit mask. False and a message if one is not there or is named twice. */
+bool tni_axes_mask(const char *function, const tn_tensor *x, const int *axes, int n_axes,
+                   unsigned *mask);
 /* x's shape with size 1 in the reduced axes. */
 tn_shape tni_kept_shape(const tn_shape *x, unsigned axes);
 /* t (a result or its gradient) in that shape, so that it broadcasts against x. */
@@ -43,21 +46,31 @@ int tni_mask_axes(unsigned mask, int rank, int *axes);
 typedef tn_tensor *(*tni_reducing)(tn_tensor *t, const int *axes, int n_axes, bool keepdim);
 tn_tensor *tni_reduce_like(const tni_grad *g, tni_reducing f, tn_tensor *t);
 
-/* A reduction, op_NAME, by its kernel TNI_R_NAME. */
-#define TNI_REDUCE_OP(name_, kind_, formula_, gradient_, reads_, backward_)                        \
+/* t, a dense result without the reduced axes, as an array of shape kept. */
+tni_array tni_kept_array(const tn_tensor *t, const tn_shape *kept);
+/* dy shared by the elements of x for which equal, a bool tensor, is true. */
+tn_tensor *tni_shared_gradient(const tni_grad *g, tn_tensor *dy, tn_tensor *equal);
+
+/* A reduction, op_NAME, by a kernel. */
+#define TNI_REDUCE_OP_BY(name_, function_, kind_, cast_, formula_, gradient_, reads_, shape_,      \
+                         backward_)                                                                \
     static const tni_reduce_op op_##name_ = {                                                      \
         .op = { .name = #name_,                                                                    \
                 .formula = formula_,                                                               \
                 .gradient = gradient_,                                                             \
                 .arity = 1,                                                                        \
                 .dtypes = TNI_ANY_DTYPE,                                                           \
-                .autocast = (kind_) == TNI_REDUCE_BOOL ? TNI_CAST_AUTO : TNI_CAST_F32,             \
+                .autocast = cast_,                                                                 \
                 .reads = { reads_ },                                                               \
-                .shape = tni_reduce_shape,                                                         \
+                .shape = shape_,                                                                   \
                 .forward = tni_reduce_forward,                                                     \
                 .backward = backward_ },                                                           \
-        .function = TNI_R_##name_,                                                                 \
+        .function = function_,                                                                     \
         .kind = kind_,                                                                             \
     };
+/* By TNI_R_NAME, as most are. */
+#define TNI_REDUCE_OP(name_, kind_, cast_, formula_, gradient_, reads_, backward_)                 \
+    TNI_REDUCE_OP_BY(name_, TNI_R_##name_, kind_, cast_, formula_, gradient_, reads_,              \
+                     tni_reduce_shape, backward_)
 
 #endif

@@ -27,7 +27,7 @@ static inline rows_sizes rows_around(const tn_shape *s, int axis)
 /* A dense tensor under other sizes of the same product; absent for TN_NONE and NULL. */
 static inline tni_array rows_array(const tn_tensor *t, int rank, int64_t a, int64_t b, int64_t c)
 {
-    if (!t || tni_none(t)) return tni_array_none();
+    if (tni_absent(t)) return tni_array_none();
     tni_array array = { .data = tni_data(t), .dtype = t->dtype, .rank = rank, .size = { a, b, c } };
     int64_t stride = 1;
     for (int d = rank - 1; d >= 0; d--) {
@@ -37,15 +37,13 @@ static inline tni_array rows_array(const tn_tensor *t, int rank, int64_t a, int6
     return array;
 }
 
-static inline bool rows_absent(const tn_tensor *t)
-{
-    return !t || tni_none(t);
-}
-
 /* xh = centered / sqrt(var + eps) and the divisor's inverse, over axes, in ops. known: that inverse
  * as the kernel computed it, a constant that keeps the squares in range. */
 void tni_normalise(tn_tensor *centered, tn_tensor *known, const int *axes, int n_axes, double eps,
                    tn_tensor **xh, tn_tensor **rstd);
+
+/* g - mean g - xh mean(g xh): of g, the gradient of xh, what changes xh. */
+tn_tensor *tni_centred_slope(tn_tensor *g, tn_tensor *xh, const int *axes, int n_axes);
 
 /* Puts "tn_NAME: " before a kernel's message about a bad index: kernels don't know the op. */
 tn_status tni_name_index_error(const tn_op *op, tn_status status);

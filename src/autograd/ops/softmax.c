@@ -75,10 +75,9 @@ static tn_status softmax_kernel_grad(tni_grad *g)
 SOFTMAX(softmax, "y_i = exp(x_i - max x) / sum_j exp(x_j - max x)", "dx = y (dy - sum_j dy_j y_j)")
 SOFTMAX(log_softmax, "y_i = x_i - max x - log sum_j exp(x_j - max x)", "dx = dy - e^y sum_j dy_j")
 
-static tn_tensor *along_axis(const tn_op *op, const char *function, tn_tensor *x, int axis,
-                             bool log)
+static tn_tensor *along_axis(const tn_op *op, const char *function, tn_tensor *x, int axis)
 {
-    softmax_args args = { .log = log };
+    softmax_args args = { .log = op == &log_softmax_op };
     if (!x) return tni_poisoned(function, "x");
     int rank = x->shape.rank;
     axis = tni_axis_of_any(function, axis, rank);
@@ -94,7 +93,7 @@ static tn_tensor *along_axis(const tn_op *op, const char *function, tn_tensor *x
 
 tn_tensor *tn_softmax(tn_tensor *x, int axis)
 {
-    return along_axis(&softmax_op, "tn_softmax", x, axis, false);
+    return along_axis(&softmax_op, "tn_softmax", x, axis);
 }
 
 tn_tensor *tni_softmax_seen(tn_tensor *scores)
@@ -105,5 +104,5 @@ tn_tensor *tni_softmax_seen(tn_tensor *scores)
 
 tn_tensor *tn_log_softmax(tn_tensor *x, int axis)
 {
-    return along_axis(&log_softmax_op, "tn_log_softmax", x, axis, true);
+    return along_axis(&log_softmax_op, "tn_log_softmax", x, axis);
 }

@@ -14,8 +14,6 @@ typedef struct triangle_args {
     bool lower;
 } triangle_args;
 
-static tn_tensor *triangle_of(tn_tensor *x, const triangle_args *args);
-
 /* The blocked values of j - i, for j - i = t - (m - 1), t = 0..m + n - 2: those above k (lower), or
  * below it. */
 static tn_status blocked(const tni_call *c, int64_t m, const tni_array *vector)
@@ -57,12 +55,6 @@ static tn_status triangle_forward(tni_call *c)
                        .b = tni_array_expand(mask, &x->shape), .p = (double[]){ 0 } });
 }
 
-static tn_status triangle_backward(tni_grad *g)
-{
-    g->dx[0] = triangle_of(g->dy, g->args);
-    return TN_OK;
-}
-
 #define TRIANGLE(name_, holds)                                                                     \
     static const tn_op op_##name_ = {                                                              \
         .name = #name_,                                                                            \
@@ -72,32 +64,30 @@ static tn_status triangle_backward(tni_grad *g)
         .dtypes = TNI_ANY_DTYPE,                                                                   \
         .shape = tni_shape_like_first,                                                             \
         .forward = triangle_forward,                                                               \
-        .backward = triangle_backward,                                                             \
+        .backward = tni_transposed,                                                                \
+        .transpose = &op_##name_,                                                                  \
     };
 TRIANGLE(tril, "j - i <= k")
 TRIANGLE(triu, "j - i >= k")
 
-static tn_tensor *triangle_of(tn_tensor *x, const triangle_args *args)
-{
-    return tni_apply(args->lower ? &op_tril : &op_triu, args, sizeof *args, 1, &x);
-}
-
-static tn_tensor *triangle(const char *function, tn_tensor *x, int64_t k, bool lower)
+static tn_tensor *triangle(const tn_op *op, const char *function, tn_tensor *x, int64_t k,
+                           bool lower)
 {
     if (!x) return tni_poisoned(function, "x");
     if (tni_none(x) || x->shape.rank < 2)
         return tni_fail(TN_E_SHAPE, "%s: x %s: want at least two axes", function, tni_text(x));
     int64_t m = x->shape.size[x->shape.rank - 2];
     int64_t n = x->shape.size[x->shape.rank - 1];
-    return triangle_of(x, &(triangle_args){ TNI_MIN(TNI_MAX(k, -m), n), lower });
+    triangle_args args = { TNI_MIN(TNI_MAX(k, -m), n), lower };
+    return tni_apply(op, &args, sizeof args, 1, &x);
 }
 
 tn_tensor *tn_tril(tn_tensor *x, int64_t k)
 {
-    return triangle("tn_tril", x, k, true);
+    return triangle(&op_tril, "tn_tril", x, k, true);
 }
 
 tn_tensor *tn_triu(tn_tensor *x, int64_t k)
 {
-    return triangle("tn_triu", x, k, false);
+    return triangle(&op_triu, "tn_triu", x, k, false);
 }

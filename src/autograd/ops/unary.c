@@ -8,6 +8,7 @@
  * that x need not be kept.
  *   tanh' = 1 - y^2; sigmoid' = y (1 - y); erf' = 2 / sqrt(pi) e^(-x^2); sqrt' = 1 / (2 y);
  *   gelu = x Phi(x): Phi + x phi; gelu_tanh = x g, g = sigmoid(2u): g + 2 x g (1 - g) u'
+ * Tests give bool and no gradient; a C scalar is compared in the tensor's dtype.
  * At kinks: relu'(0) = 0, abs'(0) = 0, leaky_relu'(0) = slope, clamp' = 1 at both bounds.
  * Sources: Maas et al. (2013) leaky ReLU; Clevert et al. (2016) ELU; Hendrycks and Gimpel (2016)
  * GELU, SiLU; Dugas et al. (2001) softplus.
@@ -16,12 +17,15 @@
 
 /* What becomes of dtypes that are not floating. */
 typedef enum unary_kind {
-    FLOATS,       /* integers give f32 */
-    KEEPS,        /* integers stay (bool gives i64) */
-    SCALAR,       /* as KEEPS if the scalar is an integer, else as FLOATS */
-    BOUNDS,       /* the same of clamp's two */
-    STEEP = 4,    /* or-ed: f32 inside tn_set_autocast */
-    RECOMPUTE = 8 /* or-ed: tn_op's recompute */
+    FLOATS,         /* integers give f32 */
+    KEEPS,          /* integers stay (bool gives i64) */
+    SCALAR,         /* as KEEPS if the scalar is an integer, else as FLOATS */
+    BOUNDS,         /* the same of clamp's two */
+    TEST,           /* the result is bool */
+    KIND = 7,       /* the bits of those */
+    STEEP = 8,      /* or-ed: f32 inside tn_set_autocast */
+    RECOMPUTE = 16, /* or-ed: tn_op's recompute */
+    CONSTANT = 32   /* or-ed: no gradient */
 } unary_kind;
 
 enum { NONE = -1 };
@@ -52,13 +56,13 @@ static tn_status stays_integer(const tni_call *c, bool *stays)
 
 static tn_status unary_shape(tni_call *c)
 {
+    const unary_op *u = (const unary_op *)c->op;
     tn_dtype dtype = c->in[0]->dtype;
-    bool stays = true;
-    tn_status status = tn_dtype_is_float(dtype) ? TN_OK : stays_integer(c, &stays);
+    bool stays = true, real = tn_dtype_is_float(dtype);
+    tn_status status = real ? TN_OK : stays_integer(c, &stays);
 
-    c->out_spec[0].shape = c->in[0]->shape;
-    c->out_spec[0].dtype = !stays ? TN_F32 : dtype == TN_BOOL ? TN_I64 : dtype;
-    if (tn_dtype_is_float(dtype)) c->out_spec[0].dtype = dtype;
+    if (!real) dtype = !stays ? TN_F32 : dtype == TN_BOOL ? TN_I64 : dtype;
+    tni_result(c, u->kind == TEST ? TN_BOOL : dtype, &c->in[0]->shape);
     return status;
 }
 
@@ -67,11 +71,27 @@ static tn_status unary_shape(tni_call *c)
  * PyTorch's. */
 static void settle(tn_dtype dtype, const unary_op *u, tni_unary *a, double p[2])
 {
-    if (u->kind == SCALAR && u->function != TNI_U_mul_scalar) p[0] = tni_rounded(p[0], dtype);
+    if ((u->kind == SCALAR && u->function != TNI_U_mul_scalar) || u->kind == TEST)
+        p[0] = tni_rounded(p[0], dtype);
     if (u->function != TNI_U_pow_scalar) return;
     if (p[0] == 2.0) a->function = TNI_U_square;
     if (p[0] == 0.5) a->function = TNI_U_sqrt;
     if (p[0] == -0.5) a->function = TNI_U_rsqrt;
+}
+
+/* Integers compared with a scalar that is not an integer. True: all elements give *value. Else *s
+ * becomes an integer that gives the same results: ceil(s) for x < s and x >= s, floor(s) for x > s
+ * and x <= s. For NaN only != is true. */
+static bool all_alike(int function, double *s, bool *value)
+{
+    bool less = function == TNI_U_lt_scalar || function == TNI_U_le_scalar;
+    bool more = function == TNI_U_gt_scalar || function == TNI_U_ge_scalar;
+    bool up = function == TNI_U_lt_scalar || function == TNI_U_ge_scalar;
+
+    *value = function == TNI_U_ne_scalar || (less && *s > 0.0) || (more && *s < 0.0);
+    if ((!less && !more) || !tni_is_whole(floor(*s))) return true;
+    *s = up ? ceil(*s) : floor(*s);
+    return false;
 }
 
 static tn_status unary_forward(tni_call *c)
@@ -86,6 +106,10 @@ static tn_status unary_forward(tni_call *c)
     tni_array_set(&a.y, c->out[0], &c->out[0]->shape);
     tni_array_set(&a.x, c->in[0], &c->out[0]->shape);
     settle(c->in[0]->dtype, u, &a, p);
+    bool value;
+    if (TNI_UNLIKELY(u->kind == TEST) && !tn_dtype_is_float(c->in[0]->dtype) &&
+        !tni_is_whole(p[0]) && all_alike(u->function, p, &value))
+        return tni_backend_of(c->in[0])->fill(&(tni_fill){ a.y, { value, value } });
     return tni_backend_of(c->in[0])->unary(&a);
 }
 
@@ -105,18 +129,6 @@ static tn_status unary_backward(tni_grad *g)
             tni_fused2(square ? TNI_B_square_grad : u->grad, g->dy, read, args->p, g->in, true);
     }
     return TN_OK;
-}
-
-static tn_tensor *apply(const unary_op *u, tn_tensor *x, double p, double q)
-{
-    return tni_apply(&u->op, &(tni_formula_args){ { p, q } }, sizeof(tni_formula_args), 1,
-                     (tn_tensor *[]){ x });
-}
-
-/* 0 where the condition holds, dy elsewhere. */
-static tn_tensor *except(tn_tensor *dy, tn_tensor *condition)
-{
-    return tn_masked_fill(dy, condition, 0.0);
 }
 
 /* NaN is outside, too. */
@@ -195,7 +207,7 @@ enum { X = TNI_X(0), Y = TNI_Y };
     U(tn_erf, erf, PLAIN, FLOATS, "y = erf x", "dx = 2 / sqrt(pi) e^(-x^2) dy", X, TNI_B_erf_grad, \
       tn_mul(dy, tn_mul_scalar(tn_exp(tn_neg(tn_square(x))), 1.12837916709551257390)))             \
     U(tn_relu, relu, PLAIN, KEEPS, "y = max(x, 0)", "dx = y > 0 ? dy : 0", Y, TNI_B_relu_grad,     \
-      except(dy, tn_le_scalar(y, 0.0)))                                                            \
+      tn_masked_fill(dy, tn_le_scalar(y, 0.0), 0.0))                                               \
     U(tn_leaky_relu, leaky_relu, SCALED, RECOMPUTE | FLOATS, "y = x > 0 ? x : slope x",            \
       "dx = x > 0 ? dy : slope dy", X, TNI_B_leaky_relu_grad,                                      \
       tn_where(tn_gt_scalar(x, 0.0), dy, tn_mul_scalar(dy, p[0])))                                 \
@@ -217,7 +229,8 @@ enum { X = TNI_X(0), Y = TNI_Y };
     U(tn_softplus, softplus, CHECKED, STEEP | FLOATS, "y = ln(1 + e^(beta x)) / beta",             \
       "dx = sigmoid(beta x) dy", X, TNI_B_softplus_grad, softplus_grad(dy, x, p[0], p[1]))         \
     U(tn_clamp, clamp, CHECKED, BOUNDS, "y = min(max(x, low), high)",                              \
-      "dx = low <= x <= high ? dy : 0", X, TNI_B_clamp_grad, except(dy, outside(x, p[0], p[1])))   \
+      "dx = low <= x <= high ? dy : 0", X, TNI_B_clamp_grad,                                       \
+      tn_masked_fill(dy, outside(x, p[0], p[1]), 0.0))                                             \
     U(tn_add_scalar, add_scalar, SCALED, SCALAR, "y = x + s", "dx = dy", 0, NONE, dy)              \
     U(tn_sub_scalar, sub_scalar, SCALED, SCALAR, "y = x - s", "dx = dy", 0, NONE, dy)              \
     U(tn_rsub_scalar, rsub_scalar, SCALED, SCALAR, "y = s - x", "dx = -dy", 0, NONE, tn_neg(dy))   \
@@ -226,7 +239,19 @@ enum { X = TNI_X(0), Y = TNI_Y };
     U(tn_div_scalar, div_scalar, SCALED, FLOATS, "y = x / s", "dx = dy / s", 0, NONE,              \
       tn_div_scalar(dy, p[0]))                                                                     \
     U(tn_pow_scalar, pow_scalar, SCALED, STEEP | SCALAR, "y = x^s", "dx = s x^(s-1) dy", X,        \
-      TNI_B_pow_scalar_grad, pow_scalar_grad(dy, x, p[0]))
+      TNI_B_pow_scalar_grad, pow_scalar_grad(dy, x, p[0]))                                         \
+    U(tni_sign, sign, PLAIN, CONSTANT | KEEPS, "y = x > 0 ? 1 : x < 0 ? -1 : 0", NULL, 0, NONE,    \
+      NULL)                                                                                        \
+    U(tn_logical_not, logical_not, PLAIN, CONSTANT | TEST, "y = not x", NULL, 0, NONE, NULL)       \
+    U(tn_isnan, isnan, PLAIN, CONSTANT | TEST, "y = x is NaN", NULL, 0, NONE, NULL)                \
+    U(tn_isfinite, isfinite, PLAIN, CONSTANT | TEST, "y = x is neither NaN nor infinite", NULL, 0, \
+      NONE, NULL)                                                                                  \
+    U(tn_eq_scalar, eq_scalar, SCALED, CONSTANT | TEST, "y = x == s", NULL, 0, NONE, NULL)         \
+    U(tn_ne_scalar, ne_scalar, SCALED, CONSTANT | TEST, "y = x != s", NULL, 0, NONE, NULL)         \
+    U(tn_lt_scalar, lt_scalar, SCALED, CONSTANT | TEST, "y = x < s", NULL, 0, NONE, NULL)          \
+    U(tn_le_scalar, le_scalar, SCALED, CONSTANT | TEST, "y = x <= s", NULL, 0, NONE, NULL)         \
+    U(tn_gt_scalar, gt_scalar, SCALED, CONSTANT | TEST, "y = x > s", NULL, 0, NONE, NULL)          \
+    U(tn_ge_scalar, ge_scalar, SCALED, CONSTANT | TEST, "y = x >= s", NULL, 0, NONE, NULL)
 
 #define DEFINE(tn_name, name_, form, kind_, formula_, gradient_, reads_, grad_, composed_)         \
     static tn_tensor *name_##_composed(tn_tensor *dy, tn_tensor *x, tn_tensor *y, const double *p) \
@@ -245,41 +270,24 @@ enum { X = TNI_X(0), Y = TNI_Y };
                 .reads = { reads_ },                                                               \
                 .shape = unary_shape,                                                              \
                 .forward = unary_forward,                                                          \
-                .backward = unary_backward },                                                      \
+                .backward = ((kind_)&CONSTANT) ? NULL : unary_backward },                          \
         .function = TNI_U_##name_,                                                                 \
         .grad = grad_,                                                                             \
-        .kind = (kind_) & (STEEP - 1),                                                             \
+        .kind = (kind_)&KIND,                                                                      \
         .composed = name_##_composed,                                                              \
     };
 
 UNARY_LIST(DEFINE)
 
-static const unary_op op_sign = {
-    .op = { .name = "sign",
-            .formula = "y = x > 0 ? 1 : x < 0 ? -1 : 0",
-            .arity = 1,
-            .dtypes = TNI_ANY_DTYPE,
-            .shape = unary_shape,
-            .forward = unary_forward },
-    .function = TNI_U_sign,
-    .grad = NONE,
-    .kind = KEEPS,
-};
-
-tn_tensor *tni_sign(tn_tensor *x)
-{
-    return apply(&op_sign, x, 0.0, 0.0);
-}
-
 #define PLAIN(tn_name, name)                                                                       \
     tn_tensor *tn_name(tn_tensor *x)                                                               \
     {                                                                                              \
-        return apply(&op_##name, x, 0.0, 0.0);                                                     \
+        return tni_apply_formula(&op_##name.op, x, 0.0, 0.0);                                      \
     }
 #define SCALED(tn_name, name)                                                                      \
     tn_tensor *tn_name(tn_tensor *x, double s)                                                     \
     {                                                                                              \
-        return apply(&op_##name, x, s, 0.0);                                                       \
+        return tni_apply_formula(&op_##name.op, x, s, 0.0);                                        \
     }
 #define CHECKED(tn_name, name) /* below, by hand */
 #define DEFINE_FUNCTION(tn_name, name, form, kind, formula, gradient, reads, grad, composed)       \
@@ -291,7 +299,7 @@ tn_tensor *tn_softplus(tn_tensor *x, double beta, double threshold)
 {
     if (!(beta > 0.0))
         return tni_fail(TN_E_INVALID, "tn_softplus: beta %g: want a positive number", beta);
-    return apply(&op_softplus, x, beta, threshold);
+    return tni_apply_formula(&op_softplus.op, x, beta, threshold);
 }
 
 tn_status tni_check_bounds(const char *function, double low, double high, tn_dtype dtype,
@@ -315,5 +323,5 @@ tn_tensor *tn_clamp(tn_tensor *x, double low, double high)
     bool integral;
 
     if (tni_check_bounds("tn_clamp", low, high, TN_F32, &integral) != TN_OK) return NULL;
-    return apply(&op_clamp, x, low, high);
+    return tni_apply_formula(&op_clamp.op, x, low, high);
 }

@@ -2,17 +2,12 @@
  * view.c - other geometries over the same storage: reshape, permute, expand, slice and what is made
  * of them.
  *
- * A view's gradient is the gradient with the geometry undone:
- *   reshape  y = x in another shape         dx = dy in x's shape
- *   permute  y[i..] = x[i permuted..]       dx = dy permuted back
- *   expand   y = x stretched                dx = dy, which the engine sums over the stretched axes
- *   slice    y[i] = x[start + i*step]       dx = 0 with dy written at the slice (its own op:
- *                                           slice_grad, whose gradient is again a slice)
- *   split    y_k = slices, one after another  dx = the dy_k joined
+ * A view's gradient is the gradient with the geometry undone. A slice's, 0 with dy written at the
+ * slice, is an op of its own (slice_grad, whose gradient is again a slice).
  */
 #include "autograd/notify.h"
 
-#define VIEW(name_, formula_, gradient_)                                                           \
+#define VIEW(name_, formula_, gradient_, backward_)                                                \
     static const tn_op op_##name_ = {                                                              \
         .name = #name_,                                                                            \
         .formula = formula_,                                                                       \
@@ -21,7 +16,7 @@
         .dtypes = TNI_ANY_DTYPE,                                                                   \
         .view = true,                                                                              \
         .shape = name_##_shape,                                                                    \
-        .backward = name_##_backward,                                                              \
+        .backward = backward_,                                                                     \
     };
 
 /* The result; size and stride are still to be set. */
@@ -33,11 +28,18 @@ static tni_spec *result_of(tni_call *c)
     return c->out_spec;
 }
 
-/* ---- reshape --------------------------------------------------------------------------------- */
+/* An axis of a public function's x, like tni_axis; -1 also where x is missing. */
+static int axis_of(const char *function, const tn_tensor *x, int axis)
+{
+    return tni_present(function, "x", x) ? tni_axis(function, axis, x->shape.rank) : -1;
+}
 
-typedef struct reshape_args {
-    tn_shape shape;
-} reshape_args;
+static int axis_of_any(const char *function, const tn_tensor *x, int axis)
+{
+    return tni_present(function, "x", x) ? tni_axis_of_any(function, axis, x->shape.rank) : -1;
+}
+
+/* ---- reshape --------------------------------------------------------------------------------- */
 
 /* Strides that give x another shape without a copy; false where there are none. Walks both shapes
  * in groups of axes with equal products; a group works when x's axes in it lie row-major within
@@ -83,12 +85,12 @@ static bool reshape_strides(const tn_tensor *x, const tn_shape *shape, int64_t *
 
 static tn_status reshape_shape(tni_call *c)
 {
-    const reshape_args *a = c->args;
+    const tn_shape *shape = c->args;
     tni_spec *y = result_of(c);
-    y->shape = a->shape;
-    if (!reshape_strides(c->in[0], &a->shape, y->stride))
+    y->shape = *shape;
+    if (!reshape_strides(c->in[0], shape, y->stride))
         return tni_op_error(c, TN_E_SHAPE, "%s to %s: want strides that allow a view",
-                            tni_text(c->in[0]), tni_shape_text(&a->shape));
+                            tni_text(c->in[0]), tni_shape_text(shape));
     return TN_OK;
 }
 
@@ -98,7 +100,7 @@ static tn_status reshape_backward(tni_grad *g)
     return TN_OK;
 }
 
-VIEW(reshape, "y = x in another shape", "dx = dy in x's shape")
+VIEW(reshape, "y = x in another shape", "dx = dy in x's shape", reshape_backward)
 
 /* shape with its -1 worked out for n elements; false + message when it does not fit */
 static bool complete_shape(const tn_tensor *x, tn_shape *shape)
@@ -130,10 +132,9 @@ fail:
 
 static tn_tensor *reshape(tn_tensor *x, tn_shape shape)
 {
-    reshape_args args = { shape };
     int64_t stride[TN_MAX_RANK];
     if (!reshape_strides(x, &shape, stride) && !(x = tn_contiguous(x))) return NULL;
-    return tni_apply(&op_reshape, &args, sizeof args, 1, &x);
+    return tni_apply(&op_reshape, &shape, sizeof shape, 1, &x);
 }
 
 tn_tensor *tn_reshape(tn_tensor *x, tn_shape shape)
@@ -146,9 +147,8 @@ tn_tensor *tn_flatten(tn_tensor *x, int first, int last)
 {
     tn_shape shape = { .rank = 0 };
     int64_t n = 1;
-    if (!tni_present("tn_flatten", "x", x)) return NULL;
-    if ((first = tni_axis_of_any("tn_flatten", first, x->shape.rank)) < 0 ||
-        (last = tni_axis_of_any("tn_flatten", last, x->shape.rank)) < 0)
+    if ((first = axis_of_any("tn_flatten", x, first)) < 0 ||
+        (last = axis_of_any("tn_flatten", x, last)) < 0)
         return NULL;
     if (first > last)
         return tni_fail(TN_E_INDEX,
@@ -164,13 +164,9 @@ tn_tensor *tn_flatten(tn_tensor *x, int first, int last)
 
 tn_tensor *tn_squeeze(tn_tensor *x, int axis)
 {
-    tn_shape shape = { .rank = 0 };
-    if (!tni_present("tn_squeeze", "x", x) ||
-        (axis = tni_axis_of_any("tn_squeeze", axis, x->shape.rank)) < 0)
-        return NULL;
-    for (int i = 0; i < x->shape.rank; i++)
-        if (i != axis || x->shape.size[i] != 1) shape.size[shape.rank++] = x->shape.size[i];
-    return reshape(x, shape);
+    if ((axis = axis_of_any("tn_squeeze", x, axis)) < 0) return NULL;
+    bool goes = x->shape.rank && x->shape.size[axis] == 1;
+    return reshape(x, tni_shape_without(&x->shape, goes ? axis : -1));
 }
 
 tn_tensor *tn_squeeze_all(tn_tensor *x)
@@ -198,37 +194,33 @@ tn_tensor *tn_unsqueeze(tn_tensor *x, int axis)
 
 /* ---- permute --------------------------------------------------------------------------------- */
 
-typedef struct permute_args {
-    int order[TN_MAX_RANK];
-} permute_args;
-
 static tn_status permute_shape(tni_call *c)
 {
-    const permute_args *a = c->args;
+    const int *order = c->args;
     const tn_tensor *x = c->in[0];
     tni_spec *y = result_of(c);
     y->shape.rank = x->shape.rank;
     for (int i = 0; i < x->shape.rank; i++) {
-        y->shape.size[i] = x->shape.size[a->order[i]];
-        y->stride[i] = x->stride[a->order[i]];
+        y->shape.size[i] = x->shape.size[order[i]];
+        y->stride[i] = x->stride[order[i]];
     }
     return TN_OK;
 }
 
 static tn_status permute_backward(tni_grad *g)
 {
-    const permute_args *a = g->args;
+    const int *order = g->args;
     int back[TN_MAX_RANK];
-    for (int i = 0; i < g->in[0].shape.rank; i++) back[a->order[i]] = i;
+    for (int i = 0; i < g->in[0].shape.rank; i++) back[order[i]] = i;
     g->dx[0] = tn_permute(g->dy, back, g->dy->shape.rank);
     return TN_OK;
 }
 
-VIEW(permute, "y[i_0, i_1, ..] = x[i_order]", "dx[i_order] = dy[i_0, i_1, ..]")
+VIEW(permute, "y[i_0, i_1, ..] = x[i_order]", "dx[i_order] = dy[i_0, i_1, ..]", permute_backward)
 
 tn_tensor *tn_permute(tn_tensor *x, const int *axes, int n_axes)
 {
-    permute_args args = { { 0 } };
+    int order[TN_MAX_RANK] = { 0 };
     unsigned seen = 0;
     if (!tni_present("tn_permute", "x", x)) return NULL;
     if (!axes && n_axes > 0) return tni_poisoned("tn_permute", "axes");
@@ -242,16 +234,15 @@ tn_tensor *tn_permute(tn_tensor *x, const int *axes, int n_axes)
             return tni_fail(TN_E_INDEX, "tn_permute: axis %d twice for %s: want every axis once",
                             axis, tni_text(x));
         seen |= 1u << axis;
-        args.order[i] = axis;
+        order[i] = axis;
     }
-    return tni_apply(&op_permute, &args, sizeof args, 1, &x);
+    return tni_apply(&op_permute, order, sizeof order, 1, &x);
 }
 
 tn_tensor *tn_transpose(tn_tensor *x, int axis0, int axis1)
 {
-    if (!tni_present("tn_transpose", "x", x)) return NULL;
-    if ((axis0 = tni_axis_of_any("tn_transpose", axis0, x->shape.rank)) < 0 ||
-        (axis1 = tni_axis_of_any("tn_transpose", axis1, x->shape.rank)) < 0)
+    if ((axis0 = axis_of_any("tn_transpose", x, axis0)) < 0 ||
+        (axis1 = axis_of_any("tn_transpose", x, axis1)) < 0)
         return NULL;
     int order[TN_MAX_RANK];
     for (int i = 0; i < x->shape.rank; i++) order[i] = i == axis0 ? axis1 : i == axis1 ? axis0 : i;
@@ -262,29 +253,25 @@ tn_tensor *tn_transpose(tn_tensor *x, int axis0, int axis1)
 
 static tn_status expand_shape(tni_call *c)
 {
-    const reshape_args *a = c->args;
-    tni_array stretched = tni_array_expand(c->in[0], &a->shape);
+    const tn_shape *shape = c->args;
+    tni_array stretched = tni_array_expand(c->in[0], shape);
     tni_spec *y = result_of(c);
-    y->shape = a->shape;
+    y->shape = *shape;
     memcpy(y->stride, stretched.stride, sizeof y->stride);
     return TN_OK;
 }
 
-static tn_status expand_backward(tni_grad *g)
-{
-    g->dx[0] = g->dy; /* the engine sums it down to x's shape */
-    return TN_OK;
-}
-
-VIEW(expand, "y = x stretched along axes of size 1", "dx = sum of dy along the stretched axes")
+/* The engine sums dy down to x's shape. */
+VIEW(expand, "y = x stretched along axes of size 1", "dx = sum of dy along the stretched axes",
+     tni_passed_on)
 
 tn_tensor *tn_expand(tn_tensor *x, tn_shape shape)
 {
-    reshape_args args = { shape };
+    tn_shape full = shape;
     if (!tni_present("tn_expand", "x", x)) return NULL;
     int lead = shape.rank >= 0 && shape.rank <= TN_MAX_RANK ? shape.rank - x->shape.rank : -1;
     for (int i = 0; i < shape.rank && lead >= 0; i++) {
-        int64_t *want = &args.shape.size[i];
+        int64_t *want = &full.size[i];
         int64_t have = i < lead ? 1 : x->shape.size[i - lead];
         if (*want == -1 && i >= lead) *want = have;
         if (*want < 0 || (have != 1 && have != *want)) lead = -1; /* reported below */
@@ -295,8 +282,8 @@ tn_tensor *tn_expand(tn_tensor *x, tn_shape shape)
                         "tn_expand: %s to %s: want its sizes at the end, with only those of 1 "
                         "stretched",
                         tni_text(x), tni_shape_text(&shape));
-    if (tni_shape_fits("tn_expand", &args.shape) != TN_OK) return NULL;
-    return tni_apply(&op_expand, &args, sizeof args, 1, &x);
+    if (tni_shape_fits("tn_expand", &full) != TN_OK) return NULL;
+    return tni_apply(&op_expand, &full, sizeof full, 1, &x);
 }
 
 /* ---- slice ----------------------------------------------------------------------------------- */
@@ -324,8 +311,7 @@ static tn_status slice_shape(tni_call *c)
     return TN_OK;
 }
 
-static tn_tensor *slice_grad(tn_tensor *dy, const slice_args *a);
-static tn_tensor *slice(tn_tensor *x, const slice_args *a);
+static const tn_op op_slice_grad;
 
 /* Of n slices of one tensor, only the first one in backward makes zeros of the tensor's size; the
  * others are added in place to the sum so far, unless a watcher wants to see them. */
@@ -340,11 +326,11 @@ static tn_status slice_backward(tni_grad *g)
         g->edge = NULL;
         if (status != TN_OK || !tni_notifies_gradients()) return status;
     }
-    g->dx[0] = slice_grad(g->dy, g->args);
+    g->dx[0] = tni_apply(&op_slice_grad, g->args, g->args_size, 1, &g->dy);
     return TN_OK;
 }
 
-VIEW(slice, "y[i] = x[start + i step]", "dx = 0 but dx[start + i step] = dy[i]")
+VIEW(slice, "y[i] = x[start + i step]", "dx = 0 but dx[start + i step] = dy[i]", slice_backward)
 
 static tn_status slice_grad_shape(tni_call *c)
 {
@@ -369,12 +355,6 @@ static tn_status slice_grad_forward(tni_call *c)
                : status;
 }
 
-static tn_status slice_grad_backward(tni_grad *g)
-{
-    g->dx[0] = slice(g->dy, g->args);
-    return TN_OK;
-}
-
 static const tn_op op_slice_grad = {
     .name = "slice_grad",
     .formula = "y = 0 but y[start + i step] = x[i]",
@@ -383,13 +363,9 @@ static const tn_op op_slice_grad = {
     .dtypes = TNI_ANY_DTYPE,
     .shape = slice_grad_shape,
     .forward = slice_grad_forward,
-    .backward = slice_grad_backward,
+    .backward = tni_transposed,
+    .transpose = &op_slice,
 };
-
-static tn_tensor *slice_grad(tn_tensor *dy, const slice_args *a)
-{
-    return tni_apply(&op_slice_grad, a, sizeof *a, 1, &dy);
-}
 
 static tn_tensor *slice(tn_tensor *x, const slice_args *a)
 {
@@ -399,8 +375,7 @@ static tn_tensor *slice(tn_tensor *x, const slice_args *a)
 tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t step)
 {
     slice_args args = { .step = step };
-    if (!tni_present("tn_slice", "x", x)) return NULL;
-    if ((args.axis = tni_axis("tn_slice", axis, x->shape.rank)) < 0) return NULL;
+    if ((args.axis = axis_of("tn_slice", x, axis)) < 0) return NULL;
     if (start == TN_NO_SIZE || end == TN_NO_SIZE) {
         tni_size_failed("tn_slice", &(tn_shape){ 2, { start, end } });
         return NULL;
@@ -421,9 +396,7 @@ tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t 
 tn_tensor *tn_narrow(tn_tensor *x, int axis, int64_t start, int64_t length)
 {
     slice_args args = { .step = 1, .start = start, .n = length };
-    if (!tni_present("tn_narrow", "x", x) ||
-        (args.axis = tni_axis("tn_narrow", axis, x->shape.rank)) < 0)
-        return NULL;
+    if ((args.axis = axis_of("tn_narrow", x, axis)) < 0) return NULL;
     args.whole = x->shape.size[args.axis];
     if (start < 0 || length < 0 || start > args.whole || length > args.whole - start)
         return tni_fail(TN_E_INDEX,
@@ -436,10 +409,7 @@ tn_tensor *tn_narrow(tn_tensor *x, int axis, int64_t start, int64_t length)
 tn_tensor *tn_select(tn_tensor *x, int axis, int64_t i)
 {
     slice_args args = { .step = 1, .n = 1 };
-    tn_shape shape = { .rank = 0 };
-    if (!tni_present("tn_select", "x", x) ||
-        (args.axis = tni_axis("tn_select", axis, x->shape.rank)) < 0)
-        return NULL;
+    if ((args.axis = axis_of("tn_select", x, axis)) < 0) return NULL;
     args.whole = x->shape.size[args.axis];
     args.start = i < 0 ? i + args.whole : i;
     if (args.start < 0 || args.start >= args.whole)
@@ -447,10 +417,7 @@ tn_tensor *tn_select(tn_tensor *x, int axis, int64_t i)
                         "tn_select: index %" PRId64 " on axis %d of %s: want %" PRId64 "..%" PRId64,
                         i, args.axis, tni_text(x), -args.whole, args.whole - 1);
     tn_tensor *y = slice(x, &args);
-    if (!y) return NULL;
-    for (int a = 0; a < y->shape.rank; a++)
-        if (a != args.axis) shape.size[shape.rank++] = y->shape.size[a];
-    return reshape(y, shape);
+    return y ? reshape(y, tni_shape_without(&y->shape, args.axis)) : NULL;
 }
 
 /* ---- split ----------------------------------------------------------------------------------- */
@@ -484,14 +451,12 @@ static tn_status split_backward(tni_grad *g)
     return TN_OK;
 }
 
-VIEW(split, "y_k[i] = x[k size + i]", "dx = dy_0, dy_1, ... side by side")
+VIEW(split, "y_k[i] = x[k size + i]", "dx = dy_0, dy_1, ... side by side", split_backward)
 
 int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out)
 {
     split_args args = { .size = size };
-    if (!tni_present("tn_split", "x", x) ||
-        (args.axis = tni_axis("tn_split", axis, x->shape.rank)) < 0)
-        return -1;
+    if ((args.axis = axis_of("tn_split", x, axis)) < 0) return -1;
     if (!out) return tni_minus_one(tni_poison("tn_split", "out"));
     int64_t whole = x->shape.size[args.axis];
     int64_t n = size > 0 ? whole / size + (whole % size != 0) : 0;
@@ -510,8 +475,7 @@ int tn_split(tn_tensor *x, int64_t size, int axis, tn_tensor **out, int max_out)
 
 int tn_chunk(tn_tensor *x, int n, int axis, tn_tensor **out, int max_out)
 {
-    if (!tni_present("tn_chunk", "x", x) || (axis = tni_axis("tn_chunk", axis, x->shape.rank)) < 0)
-        return -1;
+    if ((axis = axis_of("tn_chunk", x, axis)) < 0) return -1;
     if (!out) return tni_minus_one(tni_poison("tn_chunk", "out"));
     if (n < 1 || n > max_out)
         return tni_minus_one(

@@ -1,8 +1,6 @@
 /*
  * where.c - choices by a bool tensor.
  *
- *   where        y = c ? a : b        da = c ? dy : 0; db = c ? 0 : dy
- *   masked_fill  y = m ? value : x    dx = m ? 0 : dy
  * The side that was not chosen gets an exact 0 here. If it was computed with an infinite slope,
  * backward still makes NaN of it (0 * inf): choose before the function, not after.
  */

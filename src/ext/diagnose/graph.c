@@ -186,7 +186,7 @@ static tn_status number_all(walk *w, tn_tensor *root, tn_graph_options o)
 {
     if (o.model) know(w, tn_parameters(o.model));
     if (o.model) know(w, tn_buffers(o.model));
-    tn_status status = w->failed ? tni_pending() : tni_tape_of(&w->tape, root);
+    tn_status status = w->failed ? tni_pending() : tni_tape_from(&w->tape, 1, &root->node);
     if (status != TN_OK) return status;
     if (!root->node) item_of(w, root, root->requires_grad);
     w->n_values = 1;
