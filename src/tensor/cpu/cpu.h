@@ -76,7 +76,22 @@ int tni_workers(int64_t n, int64_t grain);
 int tni_worker(void);
 void tni_parallel_workers(int workers, int64_t n, int64_t grain, tni_chunk f, void *context);
 
-/* A kernel on bf16 and f16 through f32 (short.c). Arrays with at most `lead` axes (all, if lead is
+/* Scratch memory of a run, a part for each running chunk: `each` bytes, aligned to 64. */
+typedef struct tni_scratch {
+    size_t each; /* 0: none is wanted */
+    bool blas;   /* chunks call BLAS, for which there must be memory, too */
+    char *data;  /* while it runs; NULL if none is wanted */
+} tni_scratch;
+/* tni_parallel_workers with s, which belongs to the context. Fails before the first chunk. */
+tn_status tni_parallel_scratch(tni_scratch *s, int64_t n, int64_t grain, tni_chunk f,
+                               void *context);
+/* This chunk's part, or NULL. */
+static inline void *tni_scratch_own(const tni_scratch *s)
+{
+    return s->data ? s->data + (size_t)tni_worker() * s->each : NULL;
+}
+
+/* A kernel on bf16 and f16 through f32 (half.c). Arrays with at most `lead` axes (all, if lead is
  * 0) are copied to f32 as a whole. The others are dense, and their first `lead` axes number rows:
  * the kernel gets some rows at a time, in f32. Outputs with fewer axes have an element for each
  * row. */

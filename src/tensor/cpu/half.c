@@ -56,8 +56,7 @@ typedef struct rows_job {
     int64_t row[TNI_HALF_MOST]; /* elements in a row; -1: the array stays whole */
     int64_t piece, grain;       /* rows */
     size_t slot[TNI_HALF_MOST]; /* where in a worker's part an array's copy begins */
-    size_t worker_size;
-    char *scratch;
+    tni_scratch scratch;
 } rows_job;
 
 /* Outputs have a row for each row of x; so have inputs with further axes. */
@@ -77,8 +76,8 @@ static void find_rows(rows_job *job)
     job->grain = TNI_MAX(CHUNK / longest, 1);
     for (int k = 0; k < s->n_out + s->n_in; k++) {
         if (job->row[k] < 0 || !tni_is_half(((const tni_array *)s->args)[k].dtype)) continue;
-        job->slot[k] = job->worker_size;
-        job->worker_size += ((size_t)(job->piece * job->row[k]) * sizeof(float) + 63) / 64 * 64;
+        job->slot[k] = job->scratch.each;
+        job->scratch.each += ((size_t)(job->piece * job->row[k]) * sizeof(float) + 63) / 64 * 64;
     }
 }
 
@@ -101,7 +100,7 @@ static void one_piece(const rows_job *job, int64_t begin, int64_t end)
         x->size[s->lead - 1] = end - begin;
         was[k] = *x;
         if (!tni_is_half(x->dtype)) continue;
-        x->data = job->scratch + (size_t)tni_worker() * job->worker_size + job->slot[k];
+        x->data = (char *)tni_scratch_own(&job->scratch) + job->slot[k];
         x->dtype = TN_F32;
         int64_t count = (end - begin) * job->row[k];
         if (k >= s->n_out) s->load(TN_F32, count, x->data, was[k].data, was[k].dtype, 1);
@@ -127,17 +126,7 @@ static tn_status by_rows(const tni_half *s)
     int64_t rows = 1;
     for (int d = 0; d < s->lead; d++) rows *= y->size[d];
     find_rows(&job);
-    int workers = tni_workers(rows, job.grain);
-    size_t nbytes = 0;
-    if (workers == 0) return TN_OK;
-    if (!tni_mul_size(job.worker_size, (size_t)workers, &nbytes))
-        return tni_error(TN_E_NOMEM, "rows of %s as f32 do not fit in memory",
-                         tn_dtype_name(y->dtype));
-    job.scratch = tni_alloc(nbytes);
-    if (!job.scratch) return TN_E_NOMEM;
-    tni_parallel_workers(workers, rows, job.grain, rows_chunk, &job);
-    tni_free(job.scratch, nbytes);
-    return TN_OK;
+    return tni_parallel_scratch(&job.scratch, rows, job.grain, rows_chunk, &job);
 }
 
 /* ---- whole operands -------------------------------------------------------------------------- */

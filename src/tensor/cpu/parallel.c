@@ -216,6 +216,21 @@ void tni_parallel_blas(int64_t n, int64_t grain, tni_chunk f, void *context)
     tni_parallel_workers(tni_workers(n, grain), n, grain, f, context);
 }
 
+tn_status tni_parallel_scratch(tni_scratch *s, int64_t n, int64_t grain, tni_chunk f, void *context)
+{
+    int workers = tni_workers(n, grain);
+    size_t size = 0;
+    s->data = NULL;
+    s->each = (s->each + 63) / 64 * 64;
+    if (s->blas && tni_blas_room(workers) != TN_OK) return TN_E_NOMEM;
+    if (!tni_mul_size(s->each, (size_t)workers, &size))
+        return tni_error(TN_E_NOMEM, "scratch memory for %d threads is too large", workers);
+    if (size > 0 && !(s->data = tni_alloc(size))) return TN_E_NOMEM;
+    tni_parallel_workers(workers, n, grain, f, context);
+    if (s->data) tni_free(s->data, size);
+    return TN_OK;
+}
+
 /* ---- what a thread keeps --------------------------------------------------------------------- */
 
 /* Memory that each thread keeps, since most products are computed inside chunks. */

@@ -34,8 +34,8 @@ typedef struct conv {
     int64_t pieces;       /* of the channels that one item works on */
     int64_t parts;        /* partial weight gradients */
     REAL *partial;        /* parts - 1 of them */
-    REAL *scratch;
-    int64_t worker_size, columns_size; /* elements of scratch for a worker; of them for columns */
+    tni_scratch scratch;  /* columns, then a block of y or dy in f32 */
+    int64_t columns_size; /* elements */
 } conv;
 
 static bool plan(conv *p, const tni_conv2d_sizes *c, tn_dtype dtype)
@@ -90,37 +90,24 @@ static void cut_channels(conv *p, int64_t items, int64_t channels)
     if (items < 8 && channels >= 16) p->pieces = 4;
 }
 
-static size_t scratch_size(const conv *p, int workers)
-{
-    return (size_t)workers * (size_t)p->worker_size * sizeof(REAL);
-}
-
-static bool take_scratch(conv *p, int workers)
-{
-    int64_t run = p->rows * p->c->ow;
-    p->columns_size = p->own_columns ? 0 : (p->taps * run + 15) / 16 * 16;
-    p->worker_size = p->columns_size + (tni_is_half(p->dtype) ? (p->og * run + 15) / 16 * 16 : 0);
-    if (tni_blas_room(workers) != TN_OK) return false;
-    if (p->worker_size == 0) return true;
-    p->scratch = tni_alloc(scratch_size(p, workers));
-    return p->scratch != NULL;
-}
-
-/* Items of so many multiplications each, with the scratch memory that the workers need. */
+/* Items of so many multiplications each. */
 static tn_status run(conv *p, int64_t items, double work, tni_chunk f)
 {
-    int64_t grain = tni_grain_of(work);
-    int workers = tni_workers(items, grain);
-    if (!take_scratch(p, workers)) return TN_E_NOMEM;
-    tni_parallel_workers(workers, items, grain, f, p);
-    if (p->scratch) tni_free(p->scratch, scratch_size(p, workers));
-    return TN_OK;
+    int64_t run = p->rows * p->c->ow, block = tni_is_half(p->dtype) ? p->og * run : 0;
+    p->columns_size = p->own_columns ? 0 : (p->taps * run + 15) / 16 * 16;
+    p->scratch.each = (size_t)(p->columns_size + block) * sizeof(REAL);
+    p->scratch.blas = true;
+    return tni_parallel_scratch(&p->scratch, items, tni_grain_of(work), f, p);
 }
 
-/* This lane's scratch memory; NULL if none is needed. */
-static REAL *worker_scratch(const conv *p)
+/* This chunk's columns, or its block of y or dy. */
+static REAL *own_columns(const conv *p)
 {
-    return p->scratch ? p->scratch + tni_worker() * p->worker_size : NULL;
+    return tni_scratch_own(&p->scratch);
+}
+static REAL *own_block(const conv *p)
+{
+    return p->scratch.data ? own_columns(p) + p->columns_size : NULL;
 }
 
 /* Output columns [low, high) whose tap kj lies inside the image's width. */
@@ -238,7 +225,7 @@ static const REAL *columns(const conv *p, const REAL *x, int64_t r0, int64_t row
         *ld = p->plane;
         return x ? x + r0 * p->c->ow : NULL; /* NULL: no channels */
     }
-    REAL *col = worker_scratch(p);
+    REAL *col = own_columns(p);
     im2col(p->c, x, p->cg, r0, rows, col);
     *ld = rows * p->c->ow;
     return col;
@@ -248,29 +235,24 @@ static const REAL *columns(const conv *p, const REAL *x, int64_t r0, int64_t row
  * there. */
 static REAL *place(const conv *p, int64_t at, int64_t n, int64_t *ld)
 {
-    bool is_half = tni_is_half(p->dtype);
-    *ld = is_half ? n : p->plane;
-    return is_half ? worker_scratch(p) + p->columns_size : (REAL *)p->y + at;
+    *ld = tni_is_half(p->dtype) ? n : p->plane;
+    return tni_place(p->y, p->dtype, at, own_block(p));
 }
 
 static void write(const conv *p, int64_t at, int64_t channels, int64_t n, const REAL *block)
 {
-    uint16_t *y = (uint16_t *)p->y + at;
-    for (int64_t o = 0; tni_is_half(p->dtype) && o < channels; o++)
-        TNI_STORE(TN_F32, n, y + o * p->plane, p->dtype, 1, block + o * n);
+    for (int64_t o = 0; o < channels; o++)
+        tni_put(p->y, p->dtype, at + o * p->plane, n, block + o * n);
 }
 
 /* A block of dy, as `place` has it of y. */
 static const REAL *read(const conv *p, int64_t at, int64_t channels, int64_t n, int64_t *ld)
 {
-    bool is_half = tni_is_half(p->dtype);
-    *ld = is_half ? n : p->plane;
-    if (!is_half) return (const REAL *)p->dy + at;
-    REAL *block = worker_scratch(p) + p->columns_size;
-    const uint16_t *dy = (const uint16_t *)p->dy + at;
+    *ld = tni_is_half(p->dtype) ? n : p->plane;
+    if (!tni_is_half(p->dtype)) return (const REAL *)p->dy + at;
     for (int64_t o = 0; o < channels; o++)
-        TNI_LOAD(TN_F32, n, block + o * n, dy + o * p->plane, p->dtype, 1);
-    return block;
+        tni_get(p->dy, p->dtype, at + o * p->plane, n, own_block(p) + o * n);
+    return own_block(p);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -380,7 +362,7 @@ static void grad_input(void *context, int64_t begin, int64_t end)
                      p->plane);
             continue;
         }
-        REAL *col = worker_scratch(p);
+        REAL *col = own_columns(p);
         memset(dx, 0, (size_t)(channels * c->h * c->w) * sizeof(REAL));
         for (int64_t r0 = 0; r0 < c->oh; r0 += p->rows) {
             int64_t rows = TNI_MIN(p->rows, c->oh - r0);

@@ -128,7 +128,7 @@ CONVOLVE(dw, tni_conv2d_grad_weight, TNI_CONV_DW, a->x, a->dy, a->dw, { 0 })
         default: no_other)
 
 /* For bf16 and f16: how many axes number the rows of kernels that get some rows at a time, and bits
- * of the arrays that a kernel takes as they are (short.c). */
+ * of the arrays that a kernel takes as they are (half.c). */
 #define LEAD(a)                                                                                    \
     _Generic((a), const tni_softmax * : 1, const tni_softmax_grad * : 1,                           \
              const tni_layer_norm * : 1, const tni_max_pool2d * : 2,                               \

@@ -57,21 +57,19 @@ static inline const REAL *read(const bn_job *job, const void *x, int64_t at, int
                                REAL *buffer)
 {
     fetch_next(job, x, at, n);
-    if (!tni_is_half(job->dtype)) return (const REAL *)x + at;
-    TNI_LOAD(TN_F32, n, buffer, (const uint16_t *)x + at, job->dtype, 1);
-    return buffer;
+    return tni_get(x, job->dtype, at, n, buffer);
 }
 
 /* Where to compute elements of y or dx, which `write` then puts there. */
 static inline REAL *place(const bn_job *job, void *y, int64_t at, int64_t n, REAL *buffer)
 {
     fetch_next(job, y, at, n);
-    return tni_is_half(job->dtype) ? buffer : (REAL *)y + at;
+    return tni_place(y, job->dtype, at, buffer);
 }
 
 static inline void write(const bn_job *job, void *y, int64_t at, int64_t n, const REAL *buffer)
 {
-    if (tni_is_half(job->dtype)) TNI_STORE(TN_F32, n, (uint16_t *)y + at, job->dtype, 1, buffer);
+    tni_put(y, job->dtype, at, n, buffer);
 }
 
 /* mu: the mean; m2: sum of squares about center */

@@ -98,8 +98,8 @@ typedef struct lng_job {
     const void *dy, *x;
     tn_dtype dtype;
     REAL *dw, *db;
-    REAL *partial; /* [blocks, 2, f]: dw, db; NULL when neither is wanted */
-    REAL *buffers; /* [workers, 3, f] of dx, dy, x; NULL when these are REAL */
+    REAL *partial;       /* [blocks, 2, f]: dw, db; NULL when neither is wanted */
+    tni_scratch buffers; /* [3, f] of dx, dy, x, if these are bf16 or f16 */
     const REAL *mean, *rstd, *w;
     int64_t n, f, block_rows, blocks;
 } lng_job;
@@ -136,28 +136,22 @@ grad_row(REAL *restrict dx, REAL *restrict dw, REAL *restrict db, const REAL *re
     }
 }
 
-/* Row i of x or dy; if it is bf16 or f16, in the worker's k-th row, own. */
-static inline const REAL *read_row(const lng_job *job, const void *x, int64_t i, REAL *own, int k)
-{
-    if (!own) return (const REAL *)x + i * job->f;
-    TNI_LOAD(TN_F32, job->f, own + k * job->f, (const uint16_t *)x + i * job->f, job->dtype, 1);
-    return own + k * job->f;
-}
-
 static void layer_norm_grad_chunk(void *context, int64_t begin, int64_t end)
 {
     const lng_job *job = context;
     int64_t f = job->f;
-    REAL *own = job->buffers ? job->buffers + tni_worker() * 3 * f : NULL;
+    tn_dtype dtype = job->dtype;
+    REAL *own = tni_scratch_own(&job->buffers);
+    REAL *own_dy = own ? own + f : NULL, *own_x = own ? own + 2 * f : NULL;
     for (int64_t block = begin; block < end; block++) {
         REAL *dw = job->partial ? job->partial + block * 2 * f : NULL;
         REAL *db = job->partial ? dw + f : NULL;
         if (dw) memset(dw, 0, (size_t)(2 * f) * sizeof(REAL));
         int64_t last = TNI_MIN((block + 1) * job->block_rows, job->n);
         for (int64_t i = block * job->block_rows; i < last; i++) {
-            const REAL *dy = read_row(job, job->dy, i, own, 1), *w = job->w;
-            const REAL *x = read_row(job, job->x, i, own, 2);
-            REAL *dx = !job->dx ? NULL : own ? own : (REAL *)job->dx + i * f;
+            const REAL *dy = tni_get(job->dy, dtype, i * f, f, own_dy), *w = job->w;
+            const REAL *x = tni_get(job->x, dtype, i * f, f, own_x);
+            REAL *dx = job->dx ? tni_place(job->dx, dtype, i * f, own) : NULL;
             REAL mean = job->mean[i], rstd = job->rstd[i];
             if (TNI_UNLIKELY(rstd < (REAL)0x1p-60)) {
                 grad_row(dx, dw, db, dy, x, w, mean, rstd, f, (REAL)0x1p-64);
@@ -170,7 +164,7 @@ static void layer_norm_grad_chunk(void *context, int64_t begin, int64_t end)
                 w ? grad_row(dx, NULL, NULL, dy, x, w, mean, rstd, f, 1)
                   : grad_row(dx, NULL, NULL, dy, x, NULL, mean, rstd, f, 1);
             }
-            if (dx && own) TNI_STORE(TN_F32, f, (uint16_t *)job->dx + i * f, job->dtype, 1, dx);
+            if (dx) tni_put(job->dx, dtype, i * f, f, dx);
         }
     }
 }
@@ -214,28 +208,21 @@ tn_status K(tni_layer_norm_grad)(const tni_layer_norm_grad *a)
     job.block_rows = TNI_MAX(16, (job.n + 63) / 64);
     job.blocks = (job.n + job.block_rows - 1) / job.block_rows;
     int64_t grain = row_grain(job.f * job.block_rows, 4);
-    int workers = tni_workers(job.blocks, grain);
     bool summed = job.dw || job.db;
-    size_t sums = summed ? (size_t)job.blocks * 2 : 0, floats = 0, nbytes = 0;
-    size_t buffers = tni_is_half(job.dtype) ? (size_t)workers * 3 : 0;
-    if (!tni_mul_size(sums + buffers, (size_t)job.f, &floats) ||
+    size_t floats = 0, nbytes = 0;
+    if (!tni_mul_size((size_t)TNI_MAX(job.blocks * 2, 3), (size_t)job.f, &floats) ||
         !tni_mul_size(floats, sizeof(REAL), &nbytes))
         return tni_error(TN_E_NOMEM, "tn_layer_norm: rows of %" PRId64 " elements are too large",
                          job.f);
-    nbytes = TNI_MAX(nbytes, 64);
-    REAL *scratch = sums + buffers ? tni_alloc(nbytes) : NULL;
-    if (sums + buffers && !scratch) return TN_E_NOMEM;
-    if (sums) job.partial = scratch;
-    if (buffers) job.buffers = scratch + sums * (size_t)job.f;
-    if (buffers)
-        tni_parallel_workers(workers, job.blocks, grain, layer_norm_grad_chunk, &job);
-    else
-        tni_parallel(job.blocks, grain, layer_norm_grad_chunk, &job);
-    if (summed && job.f * job.blocks >= 65536)
+    if (summed && !(job.partial = tni_alloc(TNI_MAX(nbytes, 64)))) return TN_E_NOMEM;
+    job.buffers.each = tni_is_half(job.dtype) ? 3 * (size_t)job.f * sizeof(REAL) : 0;
+    tn_status status =
+        tni_parallel_scratch(&job.buffers, job.blocks, grain, layer_norm_grad_chunk, &job);
+    if (status == TN_OK && summed && job.f * job.blocks >= 65536)
         tni_parallel(job.f, COLUMNS, combine_chunk, &job);
     else
-        for (int64_t at = 0; summed && at < job.f; at += COLUMNS)
+        for (int64_t at = 0; status == TN_OK && summed && at < job.f; at += COLUMNS)
             combine_chunk(&job, at, TNI_MIN(at + COLUMNS, job.f));
-    tni_free(scratch, nbytes);
-    return TN_OK;
+    tni_free(job.partial, TNI_MAX(nbytes, 64));
+    return status;
 }
