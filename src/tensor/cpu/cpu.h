@@ -39,13 +39,12 @@ void tni_parallel(int64_t n, int64_t grain, tni_chunk f, void *context);
 
 /*
  * The elements of n tensors, one tensor after another, cut into chunks: many small tensors share a
- * chunk, a large one spans several. size returns how many elements tensor k has; span works on its
- * elements [begin, end). Fails before the first call of span.
+ * chunk, a large one spans several. Tensor k has as many elements as the number k * step bytes
+ * after `size`; span works on its elements [begin, end). Fails before the first call of span.
  */
-typedef int64_t (*tni_size)(const void *context, int k);
 typedef void (*tni_span)(const void *context, int k, int64_t begin, int64_t end);
-tn_status tni_parallel_tensors(int n, tni_size size, tni_span span, const void *context,
-                               int64_t *starts);
+tn_status tni_parallel_tensors(int n, const int64_t *size, size_t step, tni_span span,
+                               const void *context, int64_t *starts);
 
 /* The table of one instruction set ("avx2") for tests; NULL if this processor lacks it. */
 const tni_backend *tni_cpu_table(const char *simd);
@@ -68,10 +67,8 @@ bool tni_has_amx(void);
 /* Why AMX is not used although it is there; NULL if it is used, or not there. */
 const char *tni_amx_why(void);
 /* Like tni_parallel, but guarantees that BLAS calls inside chunks are single-threaded, whether or
- * not a region was opened (parallel.c). */
-void tni_parallel_blas(int64_t n, int64_t grain, tni_chunk f, void *context);
-/* Scratch per running chunk: at most tni_workers(n, grain) chunks run at a time; a chunk's worker
- * is tni_worker(), in [0, workers). workers comes from tni_workers with the same n and grain. */
+ * not a region was opened (parallel.c). At most workers = tni_workers(n, grain) chunks run at a
+ * time; a chunk's worker is tni_worker(), in [0, workers). */
 int tni_workers(int64_t n, int64_t grain);
 int tni_worker(void);
 void tni_parallel_workers(int workers, int64_t n, int64_t grain, tni_chunk f, void *context);

@@ -28,7 +28,7 @@ extern const tni_row K64(tni_ternary_rows)[TNI_T_COUNT];
 extern const tni_row K32(tni_unary_pairs)[TNI_U_COUNT];
 extern const tni_row K32(tni_binary_pairs)[TNI_B_COUNT];
 /* Special rows for results that are rounded to bf16 or f16; NULL: there is none. */
-tni_row K32(tni_half_unary)(int function), K32(tni_half_binary)(int function);
+extern const tni_row K32(tni_half_unary)[TNI_U_COUNT], K32(tni_half_binary)[TNI_B_COUNT];
 #ifndef TNI_REAL_NAME
 /* int64_t; NULL where there is no such formula */
 extern const tni_row K(tni_unary_rows)[TNI_U_COUNT];

@@ -51,12 +51,17 @@ static void write_row(const ce_job *job, int64_t i, const REAL *row)
     tni_put(job->dx, job->dx_dtype, i * job->dx_row, job->c, row);
 }
 
-/* f over n rows. */
-static tn_status run_rows(ce_job *job, int64_t n, int64_t weight, tni_chunk f)
+/* All of n: by rows, or by blocks of columns. weight: as of row_grain. */
+static tn_status run(ce_job *job, int64_t n, int64_t weight, tni_chunk rows, tni_chunk columns)
 {
+    if (job->d != 1) {
+        int64_t grain = row_grain(job->c * TNI_MIN(job->d, LANES), weight);
+        tni_parallel(n * job->blocks, grain, columns, job);
+        return TN_OK;
+    }
     bool narrow = tni_is_half(job->dtype) || tni_is_half(job->dx_dtype);
     job->scratch.each = narrow ? (size_t)job->c * sizeof(REAL) : 0;
-    return tni_parallel_scratch(&job->scratch, n, row_grain(job->c, weight), f, job);
+    return tni_parallel_scratch(&job->scratch, n, row_grain(job->c, weight), rows, job);
 }
 
 static bool ignored(const ce_job *job, int64_t target)
@@ -108,13 +113,8 @@ static void rows_forward(void *context, int64_t begin, int64_t end)
         REAL loss = job->keep * wt * ((top - x[t]) + log_sum);
         if (job->spread != 0) {
             REAL sum = 0;
-            if (w) {
 #pragma omp simd reduction(+ : sum)
-                for (int64_t j = 0; j < c; j++) sum += w[j] * (top - x[j]);
-            } else {
-#pragma omp simd reduction(+ : sum)
-                for (int64_t j = 0; j < c; j++) sum += top - x[j];
-            }
+            for (int64_t j = 0; j < c; j++) sum += w ? w[j] * (top - x[j]) : top - x[j];
             loss += job->spread * (sum + job->weight_sum * log_sum);
         }
         job->row_loss[i] = loss;
@@ -185,10 +185,7 @@ tn_status K(tni_cross_entropy)(const tni_cross_entropy *a)
     job.row_weight = a->row_weight.data;
     job.top = a->top.data;
     job.sum = a->sum.data;
-    if (job.d == 1) return run_rows(&job, n, 8, rows_forward);
-    tni_parallel(n * job.blocks, row_grain(job.c * TNI_MIN(job.d, LANES), 8), columns_forward,
-                 &job);
-    return TN_OK;
+    return run(&job, n, 8, rows_forward, columns_forward);
 }
 
 /* ---- gradient -------------------------------------------------------------------------------- */
@@ -279,10 +276,7 @@ tn_status K(tni_cross_entropy_grad)(const tni_cross_entropy_grad *a)
     job.drow_stride[1] = a->drow.stride[1];
     job.top = a->top.data;
     job.sum = a->sum.data;
-    if (job.d == 1) return run_rows(&job, n, 6, rows_backward);
-    tni_parallel(n * job.blocks, row_grain(job.c * TNI_MIN(job.d, LANES), 6), columns_backward,
-                 &job);
-    return TN_OK;
+    return run(&job, n, 6, rows_backward, columns_backward);
 }
 
 /* ---- bf16 and f16 ---------------------------------------------------------------------------- */

@@ -141,8 +141,8 @@ INLINE void spread(int lanes, int64_t from, const REAL *restrict d, const int32_
     }
 }
 
-/* 2x2 windows, as many rows at a time as the buffers hold, or part of one: y from x, or back: dx from
- * dy. Columns: 2 * ow, an odd last one is left out. */
+/* 2x2 windows, as many rows at a time as the buffers hold, or part of one: y from x, or back: dx
+ * from dy. Columns: 2 * ow, an odd last one is left out. */
 INLINE void by_twos(const tni_pool2d_sizes *p, void *x, void *y, int32_t *index, bool narrow,
                     bool back)
 {
@@ -285,8 +285,8 @@ typedef struct window {
 } window;
 
 /* An average counts the padding but nothing beyond it: a window that extends further (ceil_mode)
- * counts fewer. Adaptive: output i of n takes inputs floor(i size / n) up to ceil((i + 1) size / n).
- */
+ * counts fewer. Adaptive: output i of n takes inputs floor(i size / n) up to
+ * ceil((i + 1) size / n). */
 static window window_of(const tni_pool2d_sizes *p, int64_t i, int64_t j)
 {
     window w;
