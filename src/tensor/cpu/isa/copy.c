@@ -230,20 +230,26 @@ tn_status K(tni_copy)(const tni_copy *a)
     return TN_OK;
 }
 
-/* A copy of one element, of y's dtype, with strides of 0. */
+/* A copy of one element: array 1 of the walk is not there, so its strides are 0. */
 tn_status K(tni_fill)(const tni_fill *a)
 {
+    const tni_array *arrays[] = { &a->y };
     double f = a->value.f;
     bool truth = a->value.f != 0.0 || a->value.i != 0;
     int64_t i = a->y.dtype == TN_BOOL ? truth : a->value.i;
     uint64_t value = 0;
-    tni_copy copy = { a->y, a->y };
+    job j;
 
+    tni_walk_init(&j.walk, 1, arrays);
+    if (j.walk.numel == 0) return TN_OK;
+    j.y = a->y.data;
+    j.x = (const char *)&value;
+    j.y_item = (int64_t)tn_dtype_size(a->y.dtype);
+    j.y_dtype = j.x_dtype = a->y.dtype;
     if (tn_dtype_is_float(a->y.dtype))
         K(tni_store)(TN_F64, 1, &value, a->y.dtype, 1, &f);
     else
         K(tni_store)(TN_I64, 1, &value, a->y.dtype, 1, &i);
-    copy.x.data = &value;
-    memset(copy.x.stride, 0, sizeof copy.x.stride);
-    return K(tni_copy)(&copy);
+    tni_parallel(j.walk.numel, GRAIN, copy_chunk, &j);
+    return TN_OK;
 }

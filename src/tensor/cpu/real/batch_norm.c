@@ -144,22 +144,22 @@ static void cut_planes(bn_job *job)
 /* The pieces of an item's planes, one after another: m elements from `at` on, at most BLOCK. */
 typedef struct piece {
     int64_t ch, at, m;
-    int64_t sample, last, within; /* of what follows */
+    int64_t plane, end, within; /* of what follows: offsets of planes, and in the plane */
 } piece;
 
 static piece pieces_of(const bn_job *job, int64_t item)
 {
     int64_t first = item % job->blocks * job->block_n;
     return (piece){ .ch = item / job->blocks,
-                    .sample = first,
-                    .last = TNI_MIN(first + job->block_n, job->n) };
+                    .plane = first * job->c * job->s + item / job->blocks * job->s,
+                    .end = TNI_MIN(first + job->block_n, job->n) * job->c * job->s };
 }
 
-static inline bool next_piece(const bn_job *job, piece *p)
+static inline __attribute__((always_inline)) bool next_piece(const bn_job *job, piece *p)
 {
-    if (p->within == job->s) p->sample++, p->within = 0;
-    if (p->sample == p->last) return false;
-    p->at = (p->sample * job->c + p->ch) * job->s + p->within;
+    if (p->within == job->s) p->plane += job->c * job->s, p->within = 0;
+    if (p->plane >= p->end) return false;
+    p->at = p->plane + p->within;
     p->m = TNI_MIN(BLOCK, job->s - p->within);
     p->within += p->m;
     return true;

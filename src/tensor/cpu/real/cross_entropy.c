@@ -113,8 +113,13 @@ static void rows_forward(void *context, int64_t begin, int64_t end)
         REAL loss = job->keep * wt * ((top - x[t]) + log_sum);
         if (job->spread != 0) {
             REAL sum = 0;
+            if (w) {
 #pragma omp simd reduction(+ : sum)
-            for (int64_t j = 0; j < c; j++) sum += w ? w[j] * (top - x[j]) : top - x[j];
+                for (int64_t j = 0; j < c; j++) sum += w[j] * (top - x[j]);
+            } else {
+#pragma omp simd reduction(+ : sum)
+                for (int64_t j = 0; j < c; j++) sum += top - x[j];
+            }
             loss += job->spread * (sum + job->weight_sum * log_sum);
         }
         job->row_loss[i] = loss;

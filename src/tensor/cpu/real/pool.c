@@ -287,11 +287,11 @@ typedef struct window {
 /* An average counts the padding but nothing beyond it: a window that extends further (ceil_mode)
  * counts fewer. Adaptive: output i of n takes inputs floor(i size / n) up to
  * ceil((i + 1) size / n). */
-static window window_of(const tni_pool2d_sizes *p, int64_t i, int64_t j)
+INLINE window window_of(const tni_pool2d_sizes *p, bool adaptive, int64_t i, int64_t j)
 {
     window w;
     int64_t count = 0;
-    if (p->adaptive) {
+    if (adaptive) {
         w.top = i * p->h / p->oh;
         w.bottom = ((i + 1) * p->h + p->oh - 1) / p->oh;
         w.left = j * p->w / p->ow;
@@ -307,25 +307,29 @@ static window window_of(const tni_pool2d_sizes *p, int64_t i, int64_t j)
         w.bottom = TNI_MAX(TNI_MIN(w.bottom, p->h), w.top);
         w.right = TNI_MAX(TNI_MIN(w.right, p->w), w.left);
     }
-    if (p->adaptive || !p->include_padding) count = (w.bottom - w.top) * (w.right - w.left);
+    if (adaptive || !p->include_padding) count = (w.bottom - w.top) * (w.right - w.left);
     w.scale = count > 0 ? (REAL)1 / (REAL)count : 0;
     return w;
 }
 
-static void mean_plane(const tni_pool2d_sizes *p, void *from, void *to, int32_t *none)
+INLINE void means(const tni_pool2d_sizes *p, bool adaptive, const REAL *x, REAL *y)
 {
-    const REAL *x = from;
-    REAL *y = to;
-    (void)none;
     for (int64_t i = 0; i < p->oh; i++) {
         for (int64_t j = 0; j < p->ow; j++) {
-            window w = window_of(p, i, j);
+            window w = window_of(p, adaptive, i, j);
             REAL sum = 0;
             for (int64_t r = w.top; r < w.bottom; r++)
                 for (int64_t s = w.left; s < w.right; s++) sum += x[r * p->w + s];
             y[i * p->ow + j] = sum * w.scale;
         }
     }
+}
+
+/* Each kind has its own code. */
+static void mean_plane(const tni_pool2d_sizes *p, void *x, void *y, int32_t *none)
+{
+    (void)none;
+    p->adaptive ? means(p, true, x, y) : means(p, false, x, y);
 }
 
 static void mean_halves(const tni_pool2d_sizes *p, void *from, void *to, int32_t *none)
@@ -341,20 +345,23 @@ static void mean_halves(const tni_pool2d_sizes *p, void *from, void *to, int32_t
     }
 }
 
-static void mean_grad_plane(const tni_pool2d_sizes *p, void *to, void *from, int32_t *none)
+INLINE void add_shares(const tni_pool2d_sizes *p, bool adaptive, const REAL *dy, REAL *dx)
 {
-    const REAL *dy = from;
-    REAL *dx = to;
-    (void)none;
     memset(dx, 0, (size_t)(p->h * p->w) * sizeof(REAL));
     for (int64_t i = 0; i < p->oh; i++) {
         for (int64_t j = 0; j < p->ow; j++) {
-            window w = window_of(p, i, j);
+            window w = window_of(p, adaptive, i, j);
             REAL d = dy[i * p->ow + j] * w.scale;
             for (int64_t r = w.top; r < w.bottom; r++)
                 for (int64_t s = w.left; s < w.right; s++) dx[r * p->w + s] += d;
         }
     }
+}
+
+static void mean_grad_plane(const tni_pool2d_sizes *p, void *dx, void *dy, int32_t *none)
+{
+    (void)none;
+    p->adaptive ? add_shares(p, true, dy, dx) : add_shares(p, false, dy, dx);
 }
 
 tn_status K(tni_avg_pool2d)(const tni_avg_pool2d *a)
