@@ -39,13 +39,12 @@ void tni_parallel(int64_t n, int64_t grain, tni_chunk f, void *context);
 
 /*
  * The elements of n tensors, one tensor after another, cut into chunks: many small tensors share a
- * chunk, a large one spans several. size returns how many elements tensor k has; span works on its
- * elements [begin, end). Fails before the first call of span.
+ * chunk, a large one spans several. Tensor k has as many elements as the number k * step bytes
+ * after `size`; span works on its elements [begin, end). Fails before the first call of span.
  */
-typedef int64_t (*tni_size)(const void *context, int k);
 typedef void (*tni_span)(const void *context, int k, int64_t begin, int64_t end);
-tn_status tni_parallel_tensors(int n, tni_size size, tni_span span, const void *context,
-                               int64_t *starts);
+tn_status tni_parallel_tensors(int n, const int64_t *size, size_t step, tni_span span,
+                               const void *context, int64_t *starts);
 
 /* The table of one instruction set ("avx2") for tests; NULL if this processor lacks it. */
 const tni_backend *tni_cpu_table(const char *simd);
@@ -68,15 +67,28 @@ bool tni_has_amx(void);
 /* Why AMX is not used although it is there; NULL if it is used, or not there. */
 const char *tni_amx_why(void);
 /* Like tni_parallel, but guarantees that BLAS calls inside chunks are single-threaded, whether or
- * not a region was opened (parallel.c). */
-void tni_parallel_blas(int64_t n, int64_t grain, tni_chunk f, void *context);
-/* Scratch per running chunk: at most tni_workers(n, grain) chunks run at a time; a chunk's worker
- * is tni_worker(), in [0, workers). workers comes from tni_workers with the same n and grain. */
+ * not a region was opened (parallel.c). At most workers = tni_workers(n, grain) chunks run at a
+ * time; a chunk's worker is tni_worker(), in [0, workers). */
 int tni_workers(int64_t n, int64_t grain);
 int tni_worker(void);
 void tni_parallel_workers(int workers, int64_t n, int64_t grain, tni_chunk f, void *context);
 
-/* A kernel on bf16 and f16 through f32 (short.c). Arrays with at most `lead` axes (all, if lead is
+/* Scratch memory of a run, a part for each running chunk: `each` bytes, aligned to 64. */
+typedef struct tni_scratch {
+    size_t each; /* 0: none is wanted */
+    bool blas;   /* chunks call BLAS, for which there must be memory, too */
+    char *data;  /* while it runs; NULL if none is wanted */
+} tni_scratch;
+/* tni_parallel_workers with s, which belongs to the context. Fails before the first chunk. */
+tn_status tni_parallel_scratch(tni_scratch *s, int64_t n, int64_t grain, tni_chunk f,
+                               void *context);
+/* This chunk's part, or NULL. */
+static inline void *tni_scratch_own(const tni_scratch *s)
+{
+    return s->data ? s->data + (size_t)tni_worker() * s->each : NULL;
+}
+
+/* A kernel on bf16 and f16 through f32 (half.c). Arrays with at most `lead` axes (all, if lead is
  * 0) are copied to f32 as a whole. The others are dense, and their first `lead` axes number rows:
  * the kernel gets some rows at a time, in f32. Outputs with fewer axes have an element for each
  * row. */

@@ -56,8 +56,7 @@ typedef struct rows_job {
     int64_t row[TNI_HALF_MOST]; /* elements in a row; -1: the array stays whole */
     int64_t piece, grain;       /* rows */
     size_t slot[TNI_HALF_MOST]; /* where in a worker's part an array's copy begins */
-    size_t worker_size;
-    char *scratch;
+    tni_scratch scratch;
 } rows_job;
 
 /* Outputs have a row for each row of x; so have inputs with further axes. */
@@ -77,8 +76,8 @@ static void find_rows(rows_job *job)
     job->grain = TNI_MAX(CHUNK / longest, 1);
     for (int k = 0; k < s->n_out + s->n_in; k++) {
         if (job->row[k] < 0 || !tni_is_half(((const tni_array *)s->args)[k].dtype)) continue;
-        job->slot[k] = job->worker_size;
-        job->worker_size += ((size_t)(job->piece * job->row[k]) * sizeof(float) + 63) / 64 * 64;
+        job->slot[k] = job->scratch.each;
+        job->scratch.each += ((size_t)(job->piece * job->row[k]) * sizeof(float) + 63) / 64 * 64;
     }
 }
 
@@ -101,7 +100,7 @@ static void one_piece(const rows_job *job, int64_t begin, int64_t end)
         x->size[s->lead - 1] = end - begin;
         was[k] = *x;
         if (!tni_is_half(x->dtype)) continue;
-        x->data = job->scratch + (size_t)tni_worker() * job->worker_size + job->slot[k];
+        x->data = (char *)tni_scratch_own(&job->scratch) + job->slot[k];
         x->dtype = TN_F32;
         int64_t count = (end - begin) * job->row[k];
         if (k >= s->n_out) s->load(TN_F32, count, x->data, was[k].data, was[k].dtype, 1);
@@ -127,17 +126,7 @@ static tn_status by_rows(const tni_half *s)
     int64_t rows = 1;
     for (int d = 0; d < s->lead; d++) rows *= y->size[d];
     find_rows(&job);
-    int workers = tni_workers(rows, job.grain);
-    size_t nbytes = 0;
-    if (workers == 0) return TN_OK;
-    if (!tni_mul_size(job.worker_size, (size_t)workers, &nbytes))
-        return tni_error(TN_E_NOMEM, "rows of %s as f32 do not fit in memory",
-                         tn_dtype_name(y->dtype));
-    job.scratch = tni_alloc(nbytes);
-    if (!job.scratch) return TN_E_NOMEM;
-    tni_parallel_workers(workers, rows, job.grain, rows_chunk, &job);
-    tni_free(job.scratch, nbytes);
-    return TN_OK;
+    return tni_parallel_scratch(&job.scratch, rows, job.grain, rows_chunk, &job);
 }
 
 /* ---- whole operands -------------------------------------------------------------------------- */
@@ -162,68 +151,65 @@ tn_status tni_half_run(const tni_half *s)
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* A product's operands as arrays. */
+/* Whether an operand's array has its other axis last: it is read in memory order. */
+static bool is_turned(int64_t row, int64_t col)
+{
+    return row == 1 && col != 1;
+}
+
+static tni_array matrices(const tni_gemm *g, const void *data, int64_t rows, int64_t cols,
+                          int64_t batch_stride, int64_t row, int64_t col)
+{
+    bool turned = is_turned(row, col);
+    return (tni_array){ (void *)(uintptr_t)data,
+                        g->dtype,
+                        3,
+                        { g->batch, turned ? cols : rows, turned ? rows : cols },
+                        { batch_stride, turned ? col : row, turned ? row : col } };
+}
+
+/* A product's operands as arrays, in f32 when product_f32 gets them. */
 typedef struct product {
     tni_array c, a, b, bias;
+    tni_array was; /* c */
     const tni_gemm *g;
-    bool turned_a, turned_b; /* the array has the other axis last */
-    tni_array was;           /* c */
-    tni_copy_kernel copy;
 } product;
-
-/* A batch of matrices, the denser axis last: a transposed operand is read in memory order. */
-static tni_array matrices(const void *data, tn_dtype dtype, int64_t batch, int64_t rows,
-                          int64_t cols, int64_t batch_stride, int64_t row, int64_t col,
-                          bool *turned)
-{
-    *turned = row == 1 && col != 1;
-    return (tni_array){ (void *)(uintptr_t)data,
-                        dtype,
-                        3,
-                        { batch, *turned ? cols : rows, *turned ? rows : cols },
-                        { batch_stride, *turned ? col : row, *turned ? row : col } };
-}
 
 static tn_status product_f32(const void *args)
 {
     const product *p = args;
     tni_gemm f = *p->g;
-    if (f.accumulate && !p->g->sums_f32) {
-        tn_status status = p->copy(&(tni_copy){ p->c, p->was });
-        if (status != TN_OK) return status;
-    }
+    bool a = is_turned(f.a_row, f.a_col), b = is_turned(f.b_row, f.b_col);
+    tn_status status =
+        f.accumulate && !f.sums_f32 ? tni_cpu_backend()->copy(&(tni_copy){ p->c, p->was }) : TN_OK;
+    if (status != TN_OK) return status;
     f.dtype = TN_F32;
     f.packed = NULL; /* bf16 */
     f.a = p->a.data;
-    f.a_batch = p->a.stride[0];
-    f.a_row = p->a.stride[p->turned_a ? 2 : 1];
-    f.a_col = p->a.stride[p->turned_a ? 1 : 2];
+    f.a_batch = p->a.stride[0], f.a_row = p->a.stride[a ? 2 : 1], f.a_col = p->a.stride[a ? 1 : 2];
     f.b = p->b.data;
-    f.b_batch = p->b.stride[0];
-    f.b_row = p->b.stride[p->turned_b ? 2 : 1];
-    f.b_col = p->b.stride[p->turned_b ? 1 : 2];
+    f.b_batch = p->b.stride[0], f.b_row = p->b.stride[b ? 2 : 1], f.b_col = p->b.stride[b ? 1 : 2];
     f.bias = p->bias.data;
     f.c = p->c.data;
-    f.c_batch = p->c.stride[0];
-    f.c_row = p->c.stride[1];
+    f.c_batch = p->c.stride[0], f.c_row = p->c.stride[1];
     return tni_gemm_cut(&f);
 }
 
 tn_status tni_half_gemm(const tni_gemm *g)
 {
-    tni_copy_kernel copy = tni_cpu_backend()->copy;
-    product p = { .g = g, .copy = copy };
+    product p = { .g = g };
     p.c = (tni_array){ g->c,
                        g->sums_f32 ? TN_F32 : g->dtype,
                        3,
                        { g->batch, g->m, g->n },
                        { g->batch > 1 ? g->c_batch : g->m * g->n, g->c_row, 1 } };
-    p.a =
-        matrices(g->a, g->dtype, g->batch, g->m, g->k, g->a_batch, g->a_row, g->a_col, &p.turned_a);
-    p.b =
-        matrices(g->b, g->dtype, g->batch, g->k, g->n, g->b_batch, g->b_row, g->b_col, &p.turned_b);
+    p.a = matrices(g, g->a, g->m, g->k, g->a_batch, g->a_row, g->a_col);
+    p.b = matrices(g, g->b, g->k, g->n, g->b_batch, g->b_row, g->b_col);
     p.bias = (tni_array){ (void *)(uintptr_t)g->bias, g->dtype, 1, { g->n }, { 1 } };
     p.was = p.c;
-    return tni_half_run(
-        &(tni_half){ .kernel = product_f32, .args = &p, .n_out = 1, .n_in = 3, .copy = copy });
+    return tni_half_run(&(tni_half){ .kernel = product_f32,
+                                     .args = &p,
+                                     .n_out = 1,
+                                     .n_in = 3,
+                                     .copy = tni_cpu_backend()->copy });
 }

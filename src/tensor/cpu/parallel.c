@@ -157,14 +157,15 @@ static void tensors_chunk(void *context, int64_t begin, int64_t end)
     }
 }
 
-tn_status tni_parallel_tensors(int n, tni_size size, tni_span span, const void *context,
-                               int64_t *starts)
+tn_status tni_parallel_tensors(int n, const int64_t *size, size_t step, tni_span span,
+                               const void *context, int64_t *starts)
 {
     size_t nbytes = ((size_t)n + 1) * sizeof(int64_t);
     int64_t *first = starts ? starts : tni_alloc(nbytes);
     if (!first) return TN_E_NOMEM;
     first[0] = 0;
-    for (int k = 0; k < n; k++) first[k + 1] = first[k] + size(context, k);
+    for (int k = 0; k < n; k++)
+        first[k + 1] = first[k] + *(const int64_t *)((const char *)size + (size_t)k * step);
     tensors_job job = { .span = span, .context = context, .n = n, .first = first };
     tni_parallel(first[n], TENSORS_GRAIN, tensors_chunk, &job);
     if (!starts) tni_free(first, nbytes);
@@ -211,33 +212,17 @@ void tni_parallel_workers(int workers, int64_t n, int64_t grain, tni_chunk f, vo
     if (flavour == BLAS_PTHREADS) pool_leave();
 }
 
-void tni_parallel_blas(int64_t n, int64_t grain, tni_chunk f, void *context)
+tn_status tni_parallel_scratch(tni_scratch *s, int64_t n, int64_t grain, tni_chunk f, void *context)
 {
-    tni_parallel_workers(tni_workers(n, grain), n, grain, f, context);
-}
-
-/* ---- what a thread keeps --------------------------------------------------------------------- */
-
-/* Memory that each thread keeps, since most products are computed inside chunks. */
-static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
-static pthread_key_t scratch_key;
-static bool has_scratch_key;
-
-static void make_scratch_key(void)
-{
-    has_scratch_key = pthread_key_create(&scratch_key, free) == 0;
-}
-
-void *tni_thread_scratch(void)
-{
-    pthread_once(&scratch_once, make_scratch_key);
-    if (!has_scratch_key) return NULL;
-    void *scratch = pthread_getspecific(scratch_key);
-    if (scratch) return scratch;
-    scratch = aligned_alloc(4096, TNI_PRODUCT_SCRATCH);
-    if (scratch && pthread_setspecific(scratch_key, scratch) != 0) {
-        free(scratch);
-        scratch = NULL;
-    }
-    return scratch;
+    int workers = tni_workers(n, grain);
+    size_t size = 0;
+    s->data = NULL;
+    s->each = (s->each + 63) / 64 * 64;
+    if (s->blas && tni_blas_room(workers) != TN_OK) return TN_E_NOMEM;
+    if (!tni_mul_size(s->each, (size_t)workers, &size))
+        return tni_error(TN_E_NOMEM, "scratch memory for %d threads is too large", workers);
+    if (size > 0 && !(s->data = tni_alloc(size))) return TN_E_NOMEM;
+    tni_parallel_workers(workers, n, grain, f, context);
+    if (s->data) tni_free(s->data, size);
+    return TN_OK;
 }

@@ -28,7 +28,7 @@ extern const tni_row K64(tni_ternary_rows)[TNI_T_COUNT];
 extern const tni_row K32(tni_unary_pairs)[TNI_U_COUNT];
 extern const tni_row K32(tni_binary_pairs)[TNI_B_COUNT];
 /* Special rows for results that are rounded to bf16 or f16; NULL: there is none. */
-tni_row K32(tni_half_unary)(int function), K32(tni_half_binary)(int function);
+extern const tni_row K32(tni_half_unary)[TNI_U_COUNT], K32(tni_half_binary)[TNI_B_COUNT];
 #ifndef TNI_REAL_NAME
 /* int64_t; NULL where there is no such formula */
 extern const tni_row K(tni_unary_rows)[TNI_U_COUNT];
@@ -42,6 +42,23 @@ extern const tni_row K(tni_ternary_rows)[TNI_T_COUNT];
 void TNI_LOAD(tn_dtype type, int64_t n, void *to, const void *from, tn_dtype dtype, int64_t stride);
 void TNI_STORE(tn_dtype type, int64_t n, void *to, tn_dtype dtype, int64_t stride,
                const void *from);
+
+/* Elements of f32 or f64, or of bf16 or f16 as f32, from `at` on: n of them to read, where they are
+ * or in room; where to compute them, which tni_put then brings to their place. */
+static inline const void *tni_get(const void *x, tn_dtype dtype, int64_t at, int64_t n, void *room)
+{
+    if (!tni_is_half(dtype)) return (const char *)x + at * (dtype == TN_F64 ? 8 : 4);
+    TNI_LOAD(TN_F32, n, room, (const uint16_t *)x + at, dtype, 1);
+    return room;
+}
+static inline void *tni_place(void *y, tn_dtype dtype, int64_t at, void *room)
+{
+    return tni_is_half(dtype) ? room : (char *)y + at * (dtype == TN_F64 ? 8 : 4);
+}
+static inline void tni_put(void *y, tn_dtype dtype, int64_t at, int64_t n, const void *room)
+{
+    if (tni_is_half(dtype)) TNI_STORE(TN_F32, n, (uint16_t *)y + at, dtype, 1, room);
+}
 
 /* ---- reductions ------------------------------------------------------------------------------ */
 

@@ -34,18 +34,17 @@ typedef struct conv {
     int64_t pieces;       /* of the channels that one item works on */
     int64_t parts;        /* partial weight gradients */
     REAL *partial;        /* parts - 1 of them */
-    REAL *scratch;
-    int64_t worker_size, columns_size; /* elements of scratch for a worker; of them for columns */
+    tni_scratch scratch;  /* columns, then a block of y or dy in f32 */
+    int64_t columns_size; /* elements */
 } conv;
 
 static bool plan(conv *p, const tni_conv2d_sizes *c, tn_dtype dtype)
 {
-    *p = (conv){ .c = c,
-                 .dtype = dtype,
-                 .cg = c->c / c->groups,
-                 .og = c->o / c->groups,
-                 .pieces = 1,
-                 .parts = 1 };
+    p->c = c;
+    p->dtype = dtype;
+    p->cg = c->c / c->groups;
+    p->og = c->o / c->groups;
+    p->pieces = p->parts = 1;
     p->plane = c->oh * c->ow;
     p->taps = p->cg * c->kh * c->kw;
     if (c->h * c->w > INT_MAX || p->plane > INT_MAX || p->taps > INT_MAX || c->o > INT_MAX) {
@@ -90,65 +89,63 @@ static void cut_channels(conv *p, int64_t items, int64_t channels)
     if (items < 8 && channels >= 16) p->pieces = 4;
 }
 
-static size_t scratch_size(const conv *p, int workers)
-{
-    return (size_t)workers * (size_t)p->worker_size * sizeof(REAL);
-}
-
-static bool take_scratch(conv *p, int workers)
-{
-    int64_t run = p->rows * p->c->ow;
-    p->columns_size = p->own_columns ? 0 : (p->taps * run + 15) / 16 * 16;
-    p->worker_size = p->columns_size + (tni_is_half(p->dtype) ? (p->og * run + 15) / 16 * 16 : 0);
-    if (tni_blas_room(workers) != TN_OK) return false;
-    if (p->worker_size == 0) return true;
-    p->scratch = tni_alloc(scratch_size(p, workers));
-    return p->scratch != NULL;
-}
-
-/* Items of so many multiplications each, with the scratch memory that the workers need. */
+/* Items of so many multiplications each. */
 static tn_status run(conv *p, int64_t items, double work, tni_chunk f)
 {
-    int64_t grain = tni_grain_of(work);
-    int workers = tni_workers(items, grain);
-    if (!take_scratch(p, workers)) return TN_E_NOMEM;
-    tni_parallel_workers(workers, items, grain, f, p);
-    if (p->scratch) tni_free(p->scratch, scratch_size(p, workers));
-    return TN_OK;
+    int64_t run = p->rows * p->c->ow, block = tni_is_half(p->dtype) ? p->og * run : 0;
+    p->columns_size = p->own_columns ? 0 : (p->taps * run + 15) / 16 * 16;
+    p->scratch.each = (size_t)(p->columns_size + block) * sizeof(REAL);
+    p->scratch.blas = true;
+    return tni_parallel_scratch(&p->scratch, items, tni_grain_of(work), f, p);
 }
 
-/* This lane's scratch memory; NULL if none is needed. */
-static REAL *worker_scratch(const conv *p)
+/* This chunk's columns, or its block of y or dy. */
+static REAL *own_columns(const conv *p)
 {
-    return p->scratch ? p->scratch + tni_worker() * p->worker_size : NULL;
+    return tni_scratch_own(&p->scratch);
+}
+static REAL *own_block(const conv *p)
+{
+    return p->scratch.data ? own_columns(p) + p->columns_size : NULL;
 }
 
-/* Output columns [low, high) whose tap kj lies inside the image's width. */
-static void inside(const tni_conv2d_sizes *c, int64_t kj, int64_t *low, int64_t *high)
+/* Of the outputs [begin, end) those, [first, last), whose tap is one of n inputs; shift: the input
+ * of output 0. */
+static void inside(int64_t shift, int64_t step, int64_t n, int64_t begin, int64_t end,
+                   int64_t *first, int64_t *last)
 {
-    int64_t shift = kj * c->dilation[1] - c->padding[1]; /* input column of output column 0 */
-    int64_t step = c->stride[1];
-    *low = TNI_MIN(shift < 0 ? (step - 1 - shift) / step : 0, c->ow);
-    *high = shift >= c->w ? 0 : TNI_MIN((c->w - 1 - shift) / step + 1, c->ow);
-    *high = TNI_MAX(*high, *low);
-}
-
-/* Output rows [first, last) of [r0, r0 + rows) whose tap ki is inside the image's height. */
-static void inside_rows(const tni_conv2d_sizes *c, int64_t ki, int64_t r0, int64_t rows,
-                        int64_t *first, int64_t *last)
-{
-    int64_t shift = ki * c->dilation[0] - c->padding[0];
-    int64_t step = c->stride[0];
     int64_t low = shift < 0 ? (step - 1 - shift) / step : 0;
-    int64_t high = shift >= c->h ? 0 : (c->h - 1 - shift) / step + 1;
-    *first = TNI_MIN(TNI_MAX(low, r0), r0 + rows);
-    *last = TNI_MAX(TNI_MIN(high, r0 + rows), *first);
+    int64_t high = shift >= n ? 0 : (n - 1 - shift) / step + 1;
+    *first = TNI_MIN(TNI_MAX(low, begin), end);
+    *last = TNI_MAX(TNI_MIN(high, end), *first);
 }
 
 /* Whether output rows are spaced like input rows: a tap is then one contiguous run. */
 static bool same_rows(const tni_conv2d_sizes *c)
 {
     return c->stride[0] == 1 && c->stride[1] == 1 && c->ow == c->w;
+}
+
+/* Row t of a column matrix: what is under a tap, for output rows [r0, r0 + rows). */
+typedef struct tap {
+    int64_t first, last, low, high; /* output rows and columns whose tap is inside the image */
+    int64_t at;                     /* the input of output (first, 0), which may be outside */
+    int64_t begin, end;             /* with same_rows: elements, from there on, in the plane */
+} tap;
+
+static tap tap_of(const tni_conv2d_sizes *c, int64_t t, int64_t r0, int64_t rows)
+{
+    int64_t plane = t / (c->kh * c->kw) * c->h * c->w;
+    int64_t row = t / c->kw % c->kh * c->dilation[0] - c->padding[0];
+    int64_t column = t % c->kw * c->dilation[1] - c->padding[1];
+    tap p;
+    inside(column, c->stride[1], c->w, 0, c->ow, &p.low, &p.high);
+    inside(row, c->stride[0], c->h, r0, r0 + rows, &p.first, &p.last);
+    int64_t from = (p.first * c->stride[0] + row) * c->w + column;
+    p.at = plane + from;
+    p.begin = TNI_MAX(-from, 0);
+    p.end = TNI_MIN((p.last - p.first) * c->w, c->h * c->w - from);
+    return p;
 }
 
 static void zero_edges(REAL *rows, int64_t n, int64_t width, int64_t low, int64_t high)
@@ -165,36 +162,25 @@ static void im2col(const tni_conv2d_sizes *c, const REAL *x, int64_t channels, i
 {
     bool run = same_rows(c);
     for (int64_t t = 0; t < channels * c->kh * c->kw; t++, col += rows * c->ow) {
-        const REAL *plane = x + t / (c->kh * c->kw) * c->h * c->w;
-        int64_t ki = t / c->kw % c->kh;
-        int64_t kj = t % c->kw;
-        int64_t row_shift = ki * c->dilation[0] - c->padding[0];
-        int64_t shift = kj * c->dilation[1] - c->padding[1];
-        int64_t low, high;
-        inside(c, kj, &low, &high);
-        int64_t first, last;
-        inside_rows(c, ki, r0, rows, &first, &last);
-        memset(col, 0, (size_t)((first - r0) * c->ow) * sizeof(REAL));
-        memset(col + (last - r0) * c->ow, 0, (size_t)((r0 + rows - last) * c->ow) * sizeof(REAL));
-        REAL *to = col + (first - r0) * c->ow;
-        if (run && first < last) {
-            /* the run may start before the plane or end after it: those edges are zeroed anyway */
-            int64_t from = (first + row_shift) * c->w + shift;
-            int64_t begin = TNI_MAX(-from, 0);
-            int64_t end = TNI_MIN((last - first) * c->w, c->h * c->w - from);
-            if (begin < end)
-                memcpy(to + begin, plane + from + begin, (size_t)(end - begin) * sizeof(REAL));
-            zero_edges(to, last - first, c->ow, low, high);
+        tap p = tap_of(c, t, r0, rows);
+        memset(col, 0, (size_t)((p.first - r0) * c->ow) * sizeof(REAL));
+        memset(col + (p.last - r0) * c->ow, 0,
+               (size_t)((r0 + rows - p.last) * c->ow) * sizeof(REAL));
+        REAL *to = col + (p.first - r0) * c->ow;
+        if (run) { /* from before the plane, or to after it: those edges are zeroed anyway */
+            if (p.begin < p.end)
+                memcpy(to + p.begin, x + p.at + p.begin, (size_t)(p.end - p.begin) * sizeof(REAL));
+            zero_edges(to, p.last - p.first, c->ow, p.low, p.high);
             continue;
         }
-        for (int64_t r = first; r < last; r++, to += c->ow) {
-            const REAL *from = plane + (r * c->stride[0] + row_shift) * c->w + shift;
-            for (int64_t j = 0; j < low; j++) to[j] = 0;
+        const REAL *from = x + p.at;
+        for (int64_t r = p.first; r < p.last; r++, to += c->ow, from += c->stride[0] * c->w) {
+            for (int64_t j = 0; j < p.low; j++) to[j] = 0;
             if (c->stride[1] == 1)
-                for (int64_t j = low; j < high; j++) to[j] = from[j];
+                for (int64_t j = p.low; j < p.high; j++) to[j] = from[j];
             else
-                for (int64_t j = low; j < high; j++) to[j] = from[j * c->stride[1]];
-            for (int64_t j = high; j < c->ow; j++) to[j] = 0;
+                for (int64_t j = p.low; j < p.high; j++) to[j] = from[j * c->stride[1]];
+            for (int64_t j = p.high; j < c->ow; j++) to[j] = 0;
         }
     }
 }
@@ -205,29 +191,16 @@ static void col2im(const tni_conv2d_sizes *c, REAL *col, int64_t channels, int64
 {
     bool run = same_rows(c);
     for (int64_t t = 0; t < channels * c->kh * c->kw; t++, col += rows * c->ow) {
-        REAL *plane = x + t / (c->kh * c->kw) * c->h * c->w;
-        int64_t ki = t / c->kw % c->kh;
-        int64_t kj = t % c->kw;
-        int64_t row_shift = ki * c->dilation[0] - c->padding[0];
-        int64_t shift = kj * c->dilation[1] - c->padding[1];
-        int64_t low, high;
-        inside(c, kj, &low, &high);
-        int64_t first, last;
-        inside_rows(c, ki, r0, rows, &first, &last);
-        REAL *restrict from = col + (first - r0) * c->ow;
+        tap p = tap_of(c, t, r0, rows);
+        REAL *restrict from = col + (p.first - r0) * c->ow;
+        REAL *restrict to = x + p.at;
         if (run) {
-            int64_t to = (first + row_shift) * c->w + shift;
-            int64_t begin = TNI_MAX(-to, 0);
-            int64_t end = TNI_MIN((last - first) * c->w, c->h * c->w - to);
-            REAL *restrict y = plane + to;
-            zero_edges(from, last - first, c->ow, low, high);
-            for (int64_t j = begin; j < end; j++) y[j] += from[j];
+            zero_edges(from, p.last - p.first, c->ow, p.low, p.high);
+            for (int64_t j = p.begin; j < p.end; j++) to[j] += from[j];
             continue;
         }
-        for (int64_t r = first; r < last; r++, from += c->ow) {
-            REAL *restrict to = plane + (r * c->stride[0] + row_shift) * c->w + shift;
-            for (int64_t j = low; j < high; j++) to[j * c->stride[1]] += from[j];
-        }
+        for (int64_t r = p.first; r < p.last; r++, from += c->ow, to += c->stride[0] * c->w)
+            for (int64_t j = p.low; j < p.high; j++) to[j * c->stride[1]] += from[j];
     }
 }
 
@@ -238,7 +211,7 @@ static const REAL *columns(const conv *p, const REAL *x, int64_t r0, int64_t row
         *ld = p->plane;
         return x ? x + r0 * p->c->ow : NULL; /* NULL: no channels */
     }
-    REAL *col = worker_scratch(p);
+    REAL *col = own_columns(p);
     im2col(p->c, x, p->cg, r0, rows, col);
     *ld = rows * p->c->ow;
     return col;
@@ -248,29 +221,24 @@ static const REAL *columns(const conv *p, const REAL *x, int64_t r0, int64_t row
  * there. */
 static REAL *place(const conv *p, int64_t at, int64_t n, int64_t *ld)
 {
-    bool is_half = tni_is_half(p->dtype);
-    *ld = is_half ? n : p->plane;
-    return is_half ? worker_scratch(p) + p->columns_size : (REAL *)p->y + at;
+    *ld = tni_is_half(p->dtype) ? n : p->plane;
+    return tni_place(p->y, p->dtype, at, own_block(p));
 }
 
 static void write(const conv *p, int64_t at, int64_t channels, int64_t n, const REAL *block)
 {
-    uint16_t *y = (uint16_t *)p->y + at;
-    for (int64_t o = 0; tni_is_half(p->dtype) && o < channels; o++)
-        TNI_STORE(TN_F32, n, y + o * p->plane, p->dtype, 1, block + o * n);
+    for (int64_t o = 0; o < channels; o++)
+        tni_put(p->y, p->dtype, at + o * p->plane, n, block + o * n);
 }
 
 /* A block of dy, as `place` has it of y. */
 static const REAL *read(const conv *p, int64_t at, int64_t channels, int64_t n, int64_t *ld)
 {
-    bool is_half = tni_is_half(p->dtype);
-    *ld = is_half ? n : p->plane;
-    if (!is_half) return (const REAL *)p->dy + at;
-    REAL *block = worker_scratch(p) + p->columns_size;
-    const uint16_t *dy = (const uint16_t *)p->dy + at;
+    *ld = tni_is_half(p->dtype) ? n : p->plane;
+    if (!tni_is_half(p->dtype)) return (const REAL *)p->dy + at;
     for (int64_t o = 0; o < channels; o++)
-        TNI_LOAD(TN_F32, n, block + o * n, dy + o * p->plane, p->dtype, 1);
-    return block;
+        tni_get(p->dy, p->dtype, at + o * p->plane, n, own_block(p) + o * n);
+    return own_block(p);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -348,13 +316,9 @@ static void forward(void *context, int64_t begin, int64_t end)
 tn_status K(tni_conv2d)(const tni_conv2d *a)
 {
     const tni_conv2d_sizes *c = &a->sizes;
-    conv p;
+    conv p = { .x = a->x.data, .w = a->w.data, .bias = a->bias.data, .y = a->y.data };
     if (!plan(&p, c, a->y.dtype)) return TN_E_UNSUPPORTED;
     cut_blocks(&p);
-    p.x = a->x.data;
-    p.w = a->w.data;
-    p.bias = a->bias.data;
-    p.y = a->y.data;
     int64_t items = c->n * c->groups * p.blocks;
     if (items == 0 || p.og == 0 || p.plane == 0) return TN_OK;
     return run(&p, items, (double)p.og * (double)p.taps * (double)(p.rows * c->ow), forward);
@@ -380,7 +344,7 @@ static void grad_input(void *context, int64_t begin, int64_t end)
                      p->plane);
             continue;
         }
-        REAL *col = worker_scratch(p);
+        REAL *col = own_columns(p);
         memset(dx, 0, (size_t)(channels * c->h * c->w) * sizeof(REAL));
         for (int64_t r0 = 0; r0 < c->oh; r0 += p->rows) {
             int64_t rows = TNI_MIN(p->rows, c->oh - r0);
@@ -395,11 +359,8 @@ static void grad_input(void *context, int64_t begin, int64_t end)
 tn_status K(tni_conv2d_grad_input)(const tni_conv2d_grad_input *a)
 {
     const tni_conv2d_sizes *c = &a->sizes;
-    conv p;
+    conv p = { .dx = a->dx.data, .dy = a->dy.data, .w = a->w.data };
     if (!plan(&p, c, a->dx.dtype)) return TN_E_UNSUPPORTED;
-    p.dx = a->dx.data;
-    p.dy = a->dy.data;
-    p.w = a->w.data;
     if (p.og == 0 || p.plane == 0) {
         memset(p.dx, 0, (size_t)(c->n * c->c * c->h * c->w) * sizeof(REAL));
         return TN_OK;
@@ -455,11 +416,8 @@ static void sum_parts(void *context, int64_t begin, int64_t end)
 tn_status K(tni_conv2d_grad_weight)(const tni_conv2d_grad_weight *a)
 {
     const tni_conv2d_sizes *c = &a->sizes;
-    conv p;
+    conv p = { .dw = a->dw.data, .dy = a->dy.data, .x = a->x.data };
     if (!plan(&p, c, a->dy.dtype)) return TN_E_UNSUPPORTED;
-    p.dw = a->dw.data;
-    p.dy = a->dy.data;
-    p.x = a->x.data;
     int64_t size = c->o * p.taps;
     if (c->n == 0 || p.plane == 0) {
         memset(p.dw, 0, (size_t)size * sizeof(REAL));

@@ -7,13 +7,13 @@
  * the inner axis long, the inner axis is cut instead, and the parts are summed in index order.
  */
 #include <limits.h>
+#include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 
 #include "tensor/cpu/dense/dense.h"
+#include "tensor/internal.h"
 #include "tensor/math.h"
-
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
 
 /* ---- operands: a unit stride and a leading dimension that BLAS takes ------------------------- */
 
@@ -45,44 +45,20 @@ static bool blas_layout(int64_t rows, int64_t cols, int64_t row, int64_t col, op
     return false;
 }
 
-typedef struct gather {
-    const char *from;
-    char *to;
-    int64_t rows, cols, row, col, batch; /* rows of one matrix */
-    size_t item;
-} gather;
-
-static void gather_rows(void *context, int64_t begin, int64_t end)
+static tn_status operand_init(operand *o, tn_dtype dtype, const void *data, int64_t rows,
+                              int64_t cols, int64_t row, int64_t col, int64_t batch_stride,
+                              int64_t batch)
 {
-    const gather *g = context;
-    for (int64_t i = begin; i < end; i++) {
-        int64_t from = i / g->rows * g->batch + i % g->rows * g->row;
-        if (g->item == 2) {
-            const uint16_t *x = (const uint16_t *)g->from + from;
-            uint16_t *y = (uint16_t *)g->to + i * g->cols;
-            for (int64_t j = 0; j < g->cols; j++) y[j] = x[j * g->col];
-        } else if (g->item == 4) {
-            const float *x = (const float *)g->from + from;
-            float *y = (float *)g->to + i * g->cols;
-            for (int64_t j = 0; j < g->cols; j++) y[j] = x[j * g->col];
-        } else {
-            const double *x = (const double *)g->from + from;
-            double *y = (double *)g->to + i * g->cols;
-            for (int64_t j = 0; j < g->cols; j++) y[j] = x[j * g->col];
-        }
-    }
-}
-
-static tn_status operand_init(operand *o, const void *data, int64_t rows, int64_t cols, int64_t row,
-                              int64_t col, int64_t batch_stride, int64_t batch, size_t item)
-{
+    tni_array x = {
+        (void *)(uintptr_t)data, dtype, 3, { 0, rows, cols }, { batch_stride, row, col }
+    };
     *o = (operand){ .data = data, .batch = batch_stride };
     if (blas_layout(rows, cols, row, col, o)) return TN_OK;
     int64_t copies = batch_stride == 0 ? 1 : batch;
     size_t size;
     if (__builtin_mul_overflow((size_t)rows, (size_t)cols, &size) ||
         __builtin_mul_overflow(size, (size_t)copies, &size) ||
-        __builtin_mul_overflow(size, item, &size))
+        __builtin_mul_overflow(size, tn_dtype_size(dtype), &size))
         return tni_error(TN_E_NOMEM,
                          "gemm: a copy of an operand [%" PRId64 ",%" PRId64
                          "] does not fit in memory",
@@ -90,8 +66,11 @@ static tn_status operand_init(operand *o, const void *data, int64_t rows, int64_
     o->copy = tni_alloc(size);
     if (!o->copy) return TN_E_NOMEM;
     o->copy_size = size;
-    gather g = { data, o->copy, rows, cols, row, col, batch_stride, item };
-    tni_parallel(rows * copies, MAX(1, 16384 / MAX(cols, 1)), gather_rows, &g);
+    x.size[0] = copies;
+    tni_copy copy = { x, x };
+    copy.y.data = o->copy;
+    copy.y.stride[0] = rows * cols, copy.y.stride[1] = cols, copy.y.stride[2] = 1;
+    tni_cpu_backend()->copy(&copy); /* equal dtypes: it cannot fail */
     o->data = o->copy;
     o->ld = cols;
     o->trans = false;
@@ -127,7 +106,7 @@ static int64_t cut(int64_t size, int64_t tiles)
 static bool in_parts(const tni_gemm *g)
 {
     double area = (double)g->m * (double)g->n;
-    return g->k >= 1024 && g->k >= 2 * MAX(g->m, g->n) && area <= 0x1p18 && g->batch == 1;
+    return g->k >= 1024 && g->k >= 2 * TNI_MAX(g->m, g->n) && area <= 0x1p18 && g->batch == 1;
 }
 
 /*
@@ -154,8 +133,8 @@ static void plan_cut(plan *p)
             p->tiles_m = g->m > 1 ? 4 : 1;
             p->tiles_n = g->n > 1 ? 4 : 1;
         } else if (in_parts(g)) {
-            p->parts = MIN(MIN(8, g->k / 512), (int64_t)(0x1p20 / area));
-            p->parts = MAX(p->parts, 4);
+            p->parts = TNI_MIN(TNI_MIN(8, g->k / 512), (int64_t)(0x1p20 / area));
+            p->parts = TNI_MAX(p->parts, 4);
         } else {
             double best = -1;
             for (int64_t tm = 1; tm <= tiles; tm *= 2) {
@@ -172,7 +151,7 @@ static void plan_cut(plan *p)
         }
     }
     /* BLAS counts in int */
-    p->tiles_m = MAX(p->tiles_m, g->m / 0x40000000 + (g->m % 0x40000000 != 0));
+    p->tiles_m = TNI_MAX(p->tiles_m, g->m / 0x40000000 + (g->m % 0x40000000 != 0));
     p->step_m = cut(g->m, p->tiles_m);
     p->step_n = cut(g->n, p->tiles_n);
     p->step_k = cut(g->k, p->parts);
@@ -228,7 +207,8 @@ static tni_product piece(const plan *p, int64_t batch, int64_t r, int64_t m, int
         .a = at(p, &p->a, batch, r, k0),
         .b = at(p, &p->b, batch, k0, s),
         .bias = g->bias ? (const char *)g->bias + s * (int64_t)p->c_item : NULL,
-        .c = (char *)g->c + (batch * g->c_batch + r * g->c_row + s) * (int64_t)p->c_item,
+        .c = !g->c ? NULL
+                   : (char *)g->c + (batch * g->c_batch + r * g->c_row + s) * (int64_t)p->c_item,
         .packed = g->packed ? (const char *)g->packed + packed_at(p, k0, s) : NULL
     };
 }
@@ -260,8 +240,8 @@ static void run_tiles(void *context, int64_t begin, int64_t end)
             r = i % tiles / p->tiles_n * p->step_m;
             s = i % tiles % p->tiles_n * p->step_n;
         }
-        tni_product tile =
-            piece(p, batch, r, MIN(p->step_m, g->m - r), s, MIN(p->step_n, g->n - s), 0, g->k);
+        tni_product tile = piece(p, batch, r, TNI_MIN(p->step_m, g->m - r), s,
+                                 TNI_MIN(p->step_n, g->n - s), 0, g->k);
         compute(p, &tile);
     }
 }
@@ -275,7 +255,7 @@ static void run_parts(void *context, int64_t begin, int64_t end)
     bool own_first = !tni_is_half(p->out);
     for (int64_t i = begin; i < end; i++) {
         int64_t k0 = i * p->step_k;
-        tni_product part = piece(p, 0, 0, g->m, 0, g->n, k0, MIN(p->step_k, g->k - k0));
+        tni_product part = piece(p, 0, 0, g->m, 0, g->n, k0, TNI_MIN(p->step_k, g->k - k0));
         if (i > 0 || !own_first) {
             if (!own_first) part.out = TN_F32;
             part.bias = NULL;
@@ -332,20 +312,20 @@ static tn_status run(plan *p)
     double work = (double)p->step_m * (double)p->step_n * (double)g->k;
     int64_t grain = work >= 65536 || p->parts > 1 ? 1 : (int64_t)(65536 / work) + 1;
     int64_t pieces = p->parts > 1 ? p->parts : g->batch * p->tiles_m * p->tiles_n;
-    int workers = (int)MIN(tni_workers(pieces, grain), pieces);
-    if (!tni_is_half(g->dtype) && tni_blas_room(workers) != TN_OK) return TN_E_NOMEM;
+    int workers = tni_workers(pieces, grain), most = (int)TNI_MIN(workers, pieces);
+    if (!tni_is_half(g->dtype) && tni_blas_room(most) != TN_OK) return TN_E_NOMEM;
     if (p->parts > 1) {
         bool own_first = !tni_is_half(p->out);
         size_t size = (size_t)(p->parts - own_first) * (size_t)g->m * (size_t)g->n * part_item(g);
         p->partial = tni_alloc(size);
         if (!p->partial) return TN_E_NOMEM;
-        tni_parallel_blas(pieces, grain, run_parts, p);
+        tni_parallel_workers(workers, pieces, grain, run_parts, p);
         if (!*p->undone)
-            tni_parallel(g->m, MAX(1, 8192 / g->n), own_first ? sum_parts : round_parts, p);
+            tni_parallel(g->m, TNI_MAX(1, 8192 / g->n), own_first ? sum_parts : round_parts, p);
         tni_free(p->partial, size);
         return TN_OK;
     }
-    tni_parallel_blas(pieces, grain, run_tiles, p);
+    tni_parallel_workers(workers, pieces, grain, run_tiles, p);
     return TN_OK;
 }
 
@@ -377,7 +357,7 @@ static tn_status gemm(const tni_gemm *g, bool *done)
                .out = out,
                .undone = &undone };
     if (g->k == 0) {
-        tni_parallel(g->batch * g->m, MAX(1, 16384 / g->n), run_empty, &p);
+        tni_parallel(g->batch * g->m, TNI_MAX(1, 16384 / g->n), run_empty, &p);
         return TN_OK;
     }
     if (g->n > INT_MAX || g->k > INT_MAX || (g->m > 1 && g->c_row > INT_MAX))
@@ -390,10 +370,10 @@ static tn_status gemm(const tni_gemm *g, bool *done)
     if (g->m == 1) one.c_row = g->n;
     p.g = &one;
     tn_status status =
-        operand_init(&p.a, g->a, g->m, g->k, g->a_row, g->a_col, g->a_batch, g->batch, p.item);
+        operand_init(&p.a, g->dtype, g->a, g->m, g->k, g->a_row, g->a_col, g->a_batch, g->batch);
     if (status == TN_OK)
-        status =
-            operand_init(&p.b, g->b, g->k, g->n, g->b_row, g->b_col, g->b_batch, g->batch, p.item);
+        status = operand_init(&p.b, g->dtype, g->b, g->k, g->n, g->b_row, g->b_col, g->b_batch,
+                              g->batch);
     if (status == TN_OK) {
         plan_cut(&p);
         status = run(&p);
@@ -440,18 +420,12 @@ typedef struct packing {
     char *to;
 } packing;
 
-/* B of a piece; there may be no A yet. */
+/* B of a piece; there is no A nor C yet. */
 static tni_product piece_of_b(const plan *p, int64_t k0, int64_t s)
 {
     const tni_gemm *g = p->g;
-    return (tni_product){ .m = MIN(p->step_m, g->m),
-                          .n = MIN(p->step_n, g->n - s),
-                          .k = MIN(p->step_k, g->k - k0),
-                          .ldb = p->b.ld,
-                          .in = g->dtype,
-                          .out = p->out,
-                          .tb = p->b.trans,
-                          .b = at(p, &p->b, 0, k0, s) };
+    return piece(p, 0, 0, TNI_MIN(p->step_m, g->m), s, TNI_MIN(p->step_n, g->n - s), k0,
+                 TNI_MIN(p->step_k, g->k - k0));
 }
 
 /* Items: tiles of columns, or parts of the inner axis, of B. */
@@ -477,4 +451,30 @@ int64_t tni_cpu_gemm_pack(const tni_gemm *g, void *to)
     int64_t pieces = p.tiles_n * p.parts;
     if (to) tni_parallel(pieces, 1, pack_pieces, &(packing){ &p, to });
     return packed_bytes(&p, pieces) / (int64_t)p.item;
+}
+
+/* ---- what a thread keeps --------------------------------------------------------------------- */
+
+/* Memory that each thread keeps, since most products are computed inside chunks. */
+static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
+static pthread_key_t scratch_key;
+static bool has_scratch_key;
+
+static void make_scratch_key(void)
+{
+    has_scratch_key = pthread_key_create(&scratch_key, free) == 0;
+}
+
+void *tni_thread_scratch(void)
+{
+    pthread_once(&scratch_once, make_scratch_key);
+    if (!has_scratch_key) return NULL;
+    void *scratch = pthread_getspecific(scratch_key);
+    if (scratch) return scratch;
+    scratch = aligned_alloc(4096, TNI_PRODUCT_SCRATCH);
+    if (scratch && pthread_setspecific(scratch_key, scratch) != 0) {
+        free(scratch);
+        scratch = NULL;
+    }
+    return scratch;
 }

@@ -58,6 +58,7 @@ typedef struct pieces {
     tni_convolution c;  /* of all images; w of a weight gradient: the sums of piece 0, in f32 */
     int64_t images, n;  /* of a piece; pieces */
     size_t x, y, w;     /* bytes between pieces */
+    void *dw;           /* of a weight gradient: where it belongs */
     atomic_bool undone; /* a piece could not be computed */
 } pieces;
 
@@ -117,43 +118,35 @@ static void compute(void *context, int64_t begin, int64_t end)
 
 static bool run(pieces *p)
 {
-    tni_parallel_blas(p->n, 1, compute, p);
+    tni_parallel_workers(tni_workers(p->n, 1), p->n, 1, compute, p);
     return !p->undone;
 }
 
-typedef struct sums {
-    const float *part; /* n of them, one after another */
-    int64_t n, size;
-    tni_array dw;
-} sums;
-
-/* Items: elements of dw. */
+/* Items: elements of dw, the sums of the parts in p->c.w. */
 static void sum_parts(void *context, int64_t begin, int64_t end)
 {
-    const sums *s = context;
+    const pieces *p = context;
+    const float *part = p->c.w.data;
     for (int64_t j = begin; j < end; j++) {
-        float sum = s->part[j];
-        for (int64_t i = 1; i < s->n; i++) sum += s->part[i * s->size + j];
-        if (s->dw.dtype == TN_BF16)
-            ((uint16_t *)s->dw.data)[j] = tn_to_bf16(sum);
+        float sum = part[j];
+        for (int64_t i = 1; i < p->n; i++) sum += part[i * (int64_t)(p->w / sizeof(float)) + j];
+        if (p->c.w.dtype == TN_BF16)
+            ((uint16_t *)p->dw)[j] = tn_to_bf16(sum);
         else
-            ((float *)s->dw.data)[j] = sum;
+            ((float *)p->dw)[j] = sum;
     }
 }
 
 static bool run_gradient(pieces *p, tn_status *status)
 {
     size_t size = (size_t)p->n * p->w;
-    void *parts = tni_alloc(size);
-    if (!parts) {
-        *status = TN_E_NOMEM;
-        return true;
-    }
-    sums s = { parts, p->n, (int64_t)(p->w / sizeof(float)), p->c.w };
-    p->c.w.data = parts;
+    p->dw = p->c.w.data;
+    p->c.w.data = tni_alloc(size);
+    *status = p->c.w.data ? TN_OK : TN_E_NOMEM;
+    if (!p->c.w.data) return true;
     bool done = run(p);
-    if (done) tni_parallel(s.size, 4096, sum_parts, &s);
-    tni_free(parts, size);
+    if (done) tni_parallel((int64_t)(p->w / sizeof(float)), 4096, sum_parts, p);
+    tni_free(p->c.w.data, size);
     return done;
 }
 

@@ -142,15 +142,6 @@ TILES(columns_by_rows, 1, LANES, t->ldb, DIRECT_AHEAD * t->ldb)
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
-/* n elements of an operand from element `at` on: in place if f32, else converted to room. */
-static inline const float *read(const sgemm *s, const void *operand, int64_t at, int64_t n,
-                                float *room)
-{
-    if (s->p->in == TN_F32) return (const float *)operand + at;
-    TNI_LOAD(TN_F32, n, room, (const uint16_t *)operand + at, s->p->in, 1);
-    return room;
-}
-
 /* Into the caches. Rows are far apart, so the processor cannot guess which comes next. */
 static inline void fetch(const sgemm *s, const void *operand, int64_t at, int64_t n)
 {
@@ -165,13 +156,13 @@ static void pack_a(const sgemm *s, int64_t k0, int64_t k, int64_t r0, int64_t ro
     const tni_product *p = s->p;
     for (int64_t r = 0; !p->ta && r < rows; r++) {
         float *to = s->a + r / s->height * PANEL + r % s->height * DEPTH;
-        const float *from = read(s, p->a, (r0 + r) * p->lda + k0, k, to);
+        const float *from = tni_get(p->a, p->in, (r0 + r) * p->lda + k0, k, to);
         if (from != to) memcpy(to, from, (size_t)k * sizeof(float));
     }
     for (int64_t i = 0; p->ta && i < k; i++) {
         int64_t at = (k0 + i) * p->lda + r0;
         float *to = s->a + i * LANES;
-        const float *from = read(s, p->a, at, rows, s->room);
+        const float *from = tni_get(p->a, p->in, at, rows, s->room);
         fetch(s, p->a, at + A_AHEAD * p->lda, rows);
         for (int64_t r = 0; r < rows; r += s->height, to += PANEL)
             if (r + LANES <= rows)
@@ -190,7 +181,7 @@ static void pack_b_rows(const sgemm *s, int64_t k0, int64_t k, int64_t n0, int64
     int64_t at = k0 * p->ldb + n0 + first;
     if (first == n) return;
     for (int64_t i = 0; i < k; i++, at += p->ldb) {
-        const float *from = read(s, p->b, at, n - first, s->room);
+        const float *from = tni_get(p->b, p->in, at, n - first, s->room);
         float *strip = to + first * k + i * STRIP;
         fetch(s, p->b, at + B_AHEAD * p->ldb, n - first);
         for (int64_t j = first; j < n; j += STRIP, from += STRIP, strip += k * STRIP) {
@@ -218,7 +209,7 @@ static void pack_b_columns(const sgemm *s, int64_t k0, int64_t k, int64_t n0, in
             ld = DEPTH;
             from = s->room;
             for (int64_t c = 0; c < columns; c++)
-                read(s, p->b, (n0 + j + c) * p->ldb + k0, k, s->room + c * ld);
+                tni_get(p->b, p->in, (n0 + j + c) * p->ldb + k0, k, s->room + c * ld);
         }
         for (int64_t i = 0; i < whole; i += LANES)
             transpose_block(from + i, ld, strip + i * STRIP, STRIP);
@@ -299,7 +290,7 @@ static void multiply_block(const sgemm *s, int64_t k0, int64_t k, int64_t n0, in
         pack_b(s, k0 + i, TNI_MIN(s->depth, k - i), n0, n, s->b + i * strips * STRIP);
     memset(s->bias, 0, WIDTH * sizeof(float));
     if (p->bias && k0 == 0)
-        memcpy(s->bias, read(s, p->bias, n0, n, s->room), (size_t)n * sizeof(float));
+        memcpy(s->bias, tni_get(p->bias, p->in, n0, n, s->room), (size_t)n * sizeof(float));
     for (int64_t r = 0; r < p->m; r += most) {
         int64_t rows = TNI_MIN(most, p->m - r);
         for (int64_t i = 0; i < k; i += s->depth) {

@@ -71,8 +71,7 @@ typedef struct winograd {
     int64_t width;         /* of the band: rows of an image with zeros around them */
     float *u;              /* [parts, 16, n_out, n_in] */
     int64_t u_step;        /* from a place of u to the next */
-    float *scratch; /* for each worker: v, m, the band or a transposed strip of v, wide rows */
-    size_t worker_size;
+    tni_scratch scratch;   /* v, m, the band or a transposed strip of v, wide rows */
     int64_t band_size;
     atomic_bool infinite;
 } winograd;
@@ -81,34 +80,6 @@ typedef struct winograd {
 static int64_t up(int64_t n, int64_t size)
 {
     return (n + size - 1) / size * size;
-}
-
-/* ---- arrays of f32, bf16 or f16 -------------------------------------------------------------- */
-
-static inline float get(const tni_array *a, int64_t i)
-{
-    return a->dtype == TN_F32    ? ((const float *)a->data)[i]
-           : a->dtype == TN_BF16 ? tn_from_bf16(((const uint16_t *)a->data)[i])
-                                 : tn_from_f16(((const uint16_t *)a->data)[i]);
-}
-
-/* Elements [begin, begin + n): where they are if f32, else converted into room. */
-static const float *read(const tni_array *a, int64_t begin, int64_t n, float *room)
-{
-    if (a->dtype == TN_F32) return (const float *)a->data + begin;
-    TNI_LOAD(TN_F32, n, room, (const uint16_t *)a->data + begin, a->dtype, 1);
-    return room;
-}
-
-/* Where to compute elements from begin on; put then stores n of them where they belong. */
-static float *place(const tni_array *a, int64_t begin, float *room)
-{
-    return a->dtype == TN_F32 ? (float *)a->data + begin : room;
-}
-
-static void put(const tni_array *a, int64_t begin, int64_t n, const float *room)
-{
-    if (a->dtype != TN_F32) TNI_STORE(TN_F32, n, (uint16_t *)a->data + begin, a->dtype, 1, room);
 }
 
 /* ---- transforms: by rows, then by columns ---------------------------------------------------- */
@@ -195,12 +166,12 @@ static void transform_kernels(void *context, int64_t begin, int64_t end)
     for (int64_t o = begin; o < end; o++) {
         for (int64_t next = 0; next < n_in; next += EIGHT) {
             int64_t c = TNI_MIN(next, n_in - EIGHT);
-            float w[9][EIGHT];
+            float w[9][EIGHT], room[9];
             eight g[3], t[4][3];
             for (int64_t e = 0; e < EIGHT; e++) {
-                int64_t from = 9 * (p->turned ? (c + e) * n_out + o : o * n_in + c + e);
-                for (int k = 0; k < 9; k++)
-                    w[k][e] = get(&p->kernels, from + (p->turned ? 8 - k : k));
+                int64_t at = 9 * (p->turned ? (c + e) * n_out + o : o * n_in + c + e);
+                const float *from = tni_get(p->kernels.data, p->kernels.dtype, at, 9, room);
+                for (int k = 0; k < 9; k++) w[k][e] = from[p->turned ? 8 - k : k];
             }
             for (int j = 0; j < 3; j++) {
                 for (int i = 0; i < 3; i++) g[i] = *(const eight *)w[3 * i + j];
@@ -255,10 +226,11 @@ static void write_kernels(void *context, int64_t begin, int64_t end)
                 *(eight *)dw[3 * i + 2] = (t[i][1] + t[i][2]) * 0.5f + t[i][3];
             }
             for (int k = 0; k < 9; k++) finite += *(const eight *)dw[k] * 0;
-            float *to = place(&p->dw, 9 * (o * n_in + c), room);
+            int64_t at = 9 * (o * n_in + c);
+            float *to = tni_place(p->dw.data, p->dw.dtype, at, room);
             for (int64_t e = 0; e < EIGHT; e++)
                 for (int k = 0; k < 9; k++) to[9 * e + k] = dw[k][e];
-            put(&p->dw, 9 * (o * n_in + c), 9 * EIGHT, room);
+            tni_put(p->dw.data, p->dw.dtype, at, 9 * EIGHT, room);
         }
     }
     note(p, &finite);
@@ -293,8 +265,8 @@ static void fill_band(const winograd *p, const side *s, int64_t plane, int64_t r
                       float *band)
 {
     int64_t first = TNI_MIN(TNI_MAX(row, 0), s->h), end = TNI_MAX(first, TNI_MIN(row + n, s->h));
-    const float *from =
-        read(&s->images, (plane * s->h + first) * s->w, (end - first) * s->w, band + p->band_size);
+    const float *from = tni_get(s->images.data, s->images.dtype, (plane * s->h + first) * s->w,
+                                (end - first) * s->w, band + p->band_size);
     for (int64_t i = row; i < row + n; i++, band += p->width)
         if (i < first || i >= end)
             memset(band, 0, (size_t)p->width * sizeof(float));
@@ -362,11 +334,14 @@ static void write_rows(const winograd *p, int64_t r0, int64_t rows, int64_t o, c
                        float *band, eight *finite)
 {
     const side *s = &p->out;
-    float bias = p->bias.data ? get(&p->bias, o) : 0, *wide = band + p->band_size;
+    float one, *wide = band + p->band_size;
+    float bias =
+        p->bias.data ? *(const float *)tni_get(p->bias.data, p->bias.dtype, o, 1, &one) : 0;
     for (run r = { 0 }; next_run(p, r0, rows, &r);) {
         int64_t first = ((r.image * s->channels + o) * s->h + 2 * r.first) * s->w;
         int64_t n = TNI_MIN(2 * r.n, s->h - 2 * r.first) * s->w;
-        float *y = place(&s->images, first, wide), *end = y + n, *room = end;
+        float *y = tni_place(s->images.data, s->images.dtype, first, wide);
+        float *end = y + n, *room = end;
         if (y == wide)
             room += 2 * EIGHT;
         else if (r.n == p->down && o + 1 < s->channels)
@@ -388,13 +363,13 @@ static void write_rows(const winograd *p, int64_t r0, int64_t rows, int64_t o, c
                 if (two) copy(s->w, band + p->width, y + s->w);
             }
         }
-        put(&s->images, first, n, wide);
+        tni_put(s->images.data, s->images.dtype, first, n, wide);
     }
 }
 
 static float *scratch_of(const winograd *p, float **m, float **band)
 {
-    float *v = p->scratch + (size_t)tni_worker() * p->worker_size;
+    float *v = tni_scratch_own(&p->scratch);
     *m = v + p->places * p->in.step;
     *band = *m + p->places * p->out.step;
     return v;
@@ -540,22 +515,20 @@ static bool compute(winograd *p, tn_status *status)
 {
     int64_t rows = 2 * p->rows + 2, wide = rows * TNI_MAX(p->in.w, p->out.w) + 2 * EIGHT;
     p->band_size = up(TNI_MAX(rows * p->width, p->dw.data ? p->ld * STRIP : 0), LANES);
-    p->worker_size =
-        (size_t)(p->places * (p->in.step + p->out.step) + p->band_size + up(wide, LANES));
+    int64_t floats = p->places * (p->in.step + p->out.step) + p->band_size + up(wide, LANES);
+    p->scratch.each = (size_t)floats * sizeof(float);
     int64_t items = p->dw.data ? p->parts * PLACES / p->places : p->pieces;
-    int workers = tni_workers(items, 1);
-    size_t u = (size_t)(p->parts * PLACES * p->u_step);
-    size_t size = (u + (size_t)workers * p->worker_size) * sizeof(float);
+    size_t size = (size_t)(p->parts * PLACES * p->u_step) * sizeof(float);
     p->u = tni_alloc(size);
     *status = p->u ? TN_OK : TN_E_NOMEM;
     if (!p->u) return true;
-    p->scratch = p->u + u;
     int64_t grain = 4096 / p->n_in + 1;
+    tni_chunk compute = p->dw.data ? sum_kernels : convolve;
     if (!p->dw.data) tni_parallel(p->out.channels, grain, transform_kernels, p);
-    tni_parallel_workers(workers, items, 1, p->dw.data ? sum_kernels : convolve, p);
-    if (p->dw.data) tni_parallel(p->out.channels, grain, write_kernels, p);
+    *status = tni_parallel_scratch(&p->scratch, items, 1, compute, p);
+    if (*status == TN_OK && p->dw.data) tni_parallel(p->out.channels, grain, write_kernels, p);
     tni_free(p->u, size);
-    return !p->infinite;
+    return *status != TN_OK || !p->infinite;
 }
 
 bool K(tni_winograd)(const tni_convolution *c, tn_status *status)

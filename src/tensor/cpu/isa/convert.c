@@ -6,39 +6,24 @@
  */
 #include "tensor/cpu/pointwise.h"
 
-#define LOAD(T, S, expression)                                                                     \
-    do {                                                                                           \
-        T *y = to;                                                                                 \
-        const S *x = from;                                                                         \
-        if (stride == 1) {                                                                         \
-            for (int64_t i = 0; i < n; i++) {                                                      \
-                S v = x[i];                                                                        \
-                y[i] = (T)(expression);                                                            \
-            }                                                                                      \
-        } else {                                                                                   \
-            for (int64_t i = 0; i < n; i++) {                                                      \
-                S v = x[i * stride];                                                               \
-                y[i] = (T)(expression);                                                            \
-            }                                                                                      \
-        }                                                                                          \
-    } while (0)
+#define EACH(TO, FROM, to_step, from_step, expression)                                             \
+    for (int64_t i = 0; i < n; i++) {                                                              \
+        FROM v = x[i * (from_step)];                                                               \
+        y[i * (to_step)] = (TO)(expression);                                                       \
+    }
 
-#define STORE(T, S, expression)                                                                    \
+/* One of the steps is `stride`, the other 1. */
+#define CONVERT(TO, FROM, to_step, from_step, expression)                                          \
     do {                                                                                           \
-        S *y = to;                                                                                 \
-        const T *x = from;                                                                         \
-        if (stride == 1) {                                                                         \
-            for (int64_t i = 0; i < n; i++) {                                                      \
-                T v = x[i];                                                                        \
-                y[i] = (S)(expression);                                                            \
-            }                                                                                      \
-        } else {                                                                                   \
-            for (int64_t i = 0; i < n; i++) {                                                      \
-                T v = x[i];                                                                        \
-                y[i * stride] = (S)(expression);                                                   \
-            }                                                                                      \
-        }                                                                                          \
+        TO *y = to;                                                                                \
+        const FROM *x = from;                                                                      \
+        if (stride == 1)                                                                           \
+            EACH(TO, FROM, 1, 1, expression)                                                       \
+        else                                                                                       \
+            EACH(TO, FROM, to_step, from_step, expression)                                         \
     } while (0)
+#define LOAD(T, S, expression) CONVERT(T, S, 1, stride, expression)
+#define STORE(T, S, expression) CONVERT(S, T, stride, 1, expression)
 
 #define LOAD_ANY(name, T, OF_REAL)                                                                 \
     static void name(int64_t n, void *restrict to, const void *restrict from, tn_dtype dtype,      \

@@ -21,7 +21,6 @@ typedef struct job {
     tn_dtype type; /* conversions go through this type */
     int across;    /* transposition: the axis along which x is dense */
     int64_t across_tiles, last_tiles;
-    uint64_t value; /* fill */
 } job;
 
 #define MOVE_ROW(T)                                                                                \
@@ -29,8 +28,11 @@ typedef struct job {
         T *to = (T *)(void *)y;                                                                    \
         const T *from = (const T *)(const void *)x;                                                \
         if (ys == 1 && xs == 0) {                                                                  \
-            T v = n > 0 ? from[0] : (T)0;                                                          \
-            for (int64_t i = 0; i < n; i++) to[i] = v;                                             \
+            T v = from[0];                                                                         \
+            if (v == 0)                                                                            \
+                memset(to, 0, (size_t)n * sizeof(T));                                              \
+            else                                                                                   \
+                for (int64_t i = 0; i < n; i++) to[i] = v;                                         \
         } else {                                                                                   \
             for (int64_t i = 0; i < n; i++) to[i * ys] = from[i * xs];                             \
         }                                                                                          \
@@ -228,45 +230,26 @@ tn_status K(tni_copy)(const tni_copy *a)
     return TN_OK;
 }
 
-static void fill_chunk(void *context, int64_t begin, int64_t end)
-{
-    const job *j = context;
-    const tni_walk *w = &j->walk;
-    int last = w->rank - 1;
-    tni_cursor c;
-
-    tni_cursor_seek(&c, w, begin);
-    while (begin < end) {
-        int64_t n = w->size[last] - c.index[last];
-        char *y = j->y + c.at[0] * j->y_item;
-
-        if (n > end - begin) n = end - begin;
-        if (j->value == 0 && w->stride[last][0] == 1)
-            memset(y, 0, (size_t)(n * j->y_item));
-        else
-            move_row(n, y, w->stride[last][0], (const char *)&j->value, 0, j->y_item);
-        begin += n;
-        if (begin < end) tni_cursor_step(&c, w, n);
-    }
-}
-
+/* A copy of one element: array 1 of the walk is not there, so its strides are 0. */
 tn_status K(tni_fill)(const tni_fill *a)
 {
     const tni_array *arrays[] = { &a->y };
     double f = a->value.f;
     bool truth = a->value.f != 0.0 || a->value.i != 0;
     int64_t i = a->y.dtype == TN_BOOL ? truth : a->value.i;
+    uint64_t value = 0;
     job j;
 
     tni_walk_init(&j.walk, 1, arrays);
     if (j.walk.numel == 0) return TN_OK;
     j.y = a->y.data;
+    j.x = (const char *)&value;
     j.y_item = (int64_t)tn_dtype_size(a->y.dtype);
-    j.value = 0;
+    j.y_dtype = j.x_dtype = a->y.dtype;
     if (tn_dtype_is_float(a->y.dtype))
-        K(tni_store)(TN_F64, 1, &j.value, a->y.dtype, 1, &f);
+        K(tni_store)(TN_F64, 1, &value, a->y.dtype, 1, &f);
     else
-        K(tni_store)(TN_I64, 1, &j.value, a->y.dtype, 1, &i);
-    tni_parallel(j.walk.numel, GRAIN, fill_chunk, &j);
+        K(tni_store)(TN_I64, 1, &value, a->y.dtype, 1, &i);
+    tni_parallel(j.walk.numel, GRAIN, copy_chunk, &j);
     return TN_OK;
 }

@@ -14,22 +14,17 @@
 /* Elements per chunk; chosen: 5 to 10 us of work. */
 enum { GRAIN_LIGHT = 32768, GRAIN_HEAVY = 8192 };
 
-#define COST_U(name, parameters, cost, formula) [TNI_U_##name] = TNI_##cost,
-#define COST_B(name, parameters, cost, formula) [TNI_B_##name] = TNI_##cost,
-#define COST_T(name, parameters, cost, formula) [TNI_T_##name] = TNI_##cost,
-static const unsigned char unary_cost[] = { TNI_UNARY_LIST(COST_U)
-                                                TNI_UNARY_PREDICATE_LIST(COST_U) };
-static const unsigned char binary_cost[] = { TNI_BINARY_LIST(COST_B)
-                                                 TNI_BINARY_PREDICATE_LIST(COST_B) };
-static const unsigned char ternary_cost[] = { TNI_TERNARY_LIST(COST_T) };
+typedef struct formula {
+    const char *name;
+    int cost;
+} formula;
 
-#define NAME_U(name, parameters, cost, formula) [TNI_U_##name] = #name,
-#define NAME_B(name, parameters, cost, formula) [TNI_B_##name] = #name,
-#define NAME_T(name, parameters, cost, formula) [TNI_T_##name] = #name,
-static const char *const unary_name[] = { TNI_UNARY_LIST(NAME_U) TNI_UNARY_PREDICATE_LIST(NAME_U) };
-static const char *const binary_name[] = { TNI_BINARY_LIST(NAME_B)
-                                               TNI_BINARY_PREDICATE_LIST(NAME_B) };
-static const char *const ternary_name[] = { TNI_TERNARY_LIST(NAME_T) };
+#define ENTRY_U(name, parameters, cost, formula) [TNI_U_##name] = { #name, TNI_##cost },
+#define ENTRY_B(name, parameters, cost, formula) [TNI_B_##name] = { #name, TNI_##cost },
+#define ENTRY_T(name, parameters, cost, formula) [TNI_T_##name] = { #name, TNI_##cost },
+static const formula unary[] = { TNI_UNARY_LIST(ENTRY_U) TNI_UNARY_PREDICATE_LIST(ENTRY_U) };
+static const formula binary[] = { TNI_BINARY_LIST(ENTRY_B) TNI_BINARY_PREDICATE_LIST(ENTRY_B) };
+static const formula ternary[] = { TNI_TERNARY_LIST(ENTRY_T) };
 
 typedef struct job {
     tni_walk walk;
@@ -148,12 +143,12 @@ static inline int64_t one_run(const tni_array *const *arrays)
     return n;
 }
 
-static tn_status run_walk(const char *name, tni_row row, tni_row pairs, tn_dtype type,
-                          tn_dtype row_type, bool convert, int cost, int n,
-                          const tni_array *const *arrays, const double *p)
+static tn_status run_walk(const formula *f, tni_row row, tni_row pairs, tn_dtype type,
+                          tn_dtype row_type, bool convert, int n, const tni_array *const *arrays,
+                          const double *p)
 {
     if (!row)
-        return tni_error(TN_E_DTYPE, "%s: no such function on %s: want a floating dtype", name,
+        return tni_error(TN_E_DTYPE, "%s: no such function on %s: want a floating dtype", f->name,
                          tn_dtype_name(arrays[n - 1]->dtype));
     job j;
     tni_walk_init(&j.walk, TNI_WALK_ARRAYS, arrays);
@@ -172,16 +167,15 @@ static tn_status run_walk(const char *name, tni_row row, tni_row pairs, tn_dtype
                         ? j.item[0]
                         : (int64_t)tn_dtype_size(arrays[k]->dtype);
     }
-    tni_parallel(j.walk.numel, cost == TNI_HEAVY ? GRAIN_HEAVY : GRAIN_LIGHT, chunk, &j);
+    tni_parallel(j.walk.numel, f->cost == TNI_HEAVY ? GRAIN_HEAVY : GRAIN_LIGHT, chunk, &j);
     return TN_OK;
 }
 
 /* pairs: the row for bf16 (pointwise.h), or NULL. Of the four arrays n count; the others stand in
  * for what the row does not read. Few elements in one run need no walk: they are one call of the
  * row, as chunk would make it. */
-static inline tn_status run(const char *name, tni_row row, tni_row pairs, tn_dtype type,
-                            bool predicate, int cost, int n, const tni_array *const *arrays,
-                            const double *p)
+static inline tn_status run(const formula *f, tni_row row, tni_row pairs, tn_dtype type,
+                            bool predicate, int n, const tni_array *const *arrays, const double *p)
 {
     int64_t elements = one_run(arrays);
     tn_dtype row_type = predicate ? TN_BOOL : type;
@@ -189,7 +183,7 @@ static inline tn_status run(const char *name, tni_row row, tni_row pairs, tn_dty
 
     for (int k = 1; k < n; k++) convert |= arrays[k]->dtype != type;
     if (convert || !row || elements < 0 || elements > GRAIN_HEAVY)
-        return run_walk(name, row, pairs, type, row_type, convert, cost, n, arrays, p);
+        return run_walk(f, row, pairs, type, row_type, convert, n, arrays, p);
     row(elements, arrays[0]->data, 1, arrays[1]->data, 1, arrays[2]->data, 1, arrays[3]->data, 1,
         p);
     return TN_OK;
@@ -202,10 +196,9 @@ tn_status K(tni_unary)(const tni_unary *a)
     tn_dtype type = predicate ? type_of_operands(2, arrays) : type_of(a->y.dtype);
     tni_row row = PICK(tni_unary_rows, a->function, type);
 
-    tni_row own = tni_is_half(a->y.dtype) ? K32(tni_half_unary)(a->function) : NULL;
-    if (own) row = own;
-    return run(unary_name[a->function], row, K32(tni_unary_pairs)[a->function], type, predicate,
-               unary_cost[a->function], 2, arrays, a->p);
+    tni_row own = tni_is_half(a->y.dtype) ? K32(tni_half_unary)[a->function] : NULL;
+    return run(&unary[a->function], own ? own : row, K32(tni_unary_pairs)[a->function], type,
+               predicate, 2, arrays, a->p);
 }
 
 tn_status K(tni_binary)(const tni_binary *a)
@@ -215,10 +208,9 @@ tn_status K(tni_binary)(const tni_binary *a)
     tn_dtype type = predicate ? type_of_operands(3, arrays) : type_of(a->y.dtype);
     tni_row row = PICK(tni_binary_rows, a->function, type);
 
-    tni_row own = tni_is_half(a->y.dtype) ? K32(tni_half_binary)(a->function) : NULL;
-    if (own) row = own;
-    return run(binary_name[a->function], row, K32(tni_binary_pairs)[a->function], type, predicate,
-               binary_cost[a->function], 3, arrays, a->p);
+    tni_row own = tni_is_half(a->y.dtype) ? K32(tni_half_binary)[a->function] : NULL;
+    return run(&binary[a->function], own ? own : row, K32(tni_binary_pairs)[a->function], type,
+               predicate, 3, arrays, a->p);
 }
 
 tn_status K(tni_ternary)(const tni_ternary *a)
@@ -226,6 +218,6 @@ tn_status K(tni_ternary)(const tni_ternary *a)
     const tni_array *arrays[] = { &a->y, &a->a, &a->b, &a->c };
     tn_dtype type = type_of(a->y.dtype);
 
-    return run(ternary_name[a->function], PICK(tni_ternary_rows, a->function, type), NULL, type,
-               false, ternary_cost[a->function], 4, arrays, a->p);
+    return run(&ternary[a->function], PICK(tni_ternary_rows, a->function, type), NULL, type, false,
+               4, arrays, a->p);
 }

@@ -17,15 +17,9 @@
 #include "tensor/cpu/cpu.h"
 #include "tensor/cpu/pointwise.h"
 #include "tensor/internal.h"
+#include "tensor/walk.h"
 
 enum { SLICE = 32768 }; /* elements in one task, about; also in one partial result */
-
-typedef struct axes {
-    int rank; /* 0: one element */
-    int64_t numel;
-    int64_t size[TN_MAX_RANK];
-    int64_t x[TN_MAX_RANK], y[TN_MAX_RANK]; /* strides */
-} axes;
 
 typedef struct job {
     const tni_reducer *reducer;
@@ -34,7 +28,7 @@ typedef struct job {
     bool convert;
     const char *x;
     int64_t item;
-    axes kept, reduced;
+    tni_walk kept, reduced; /* array 0: x; 1, of kept: y */
     bool by_cols;
     int64_t cols;  /* size of the last kept axis, by_cols */
     int64_t tiles; /* of TNI_BLOCK columns in them */
@@ -49,53 +43,16 @@ typedef struct job {
     tni_acc *acc;          /* [kept.numel] */
 } job;
 
-static void add_axis(axes *a, int64_t size, int64_t x, int64_t y)
-{
-    int j = a->rank++;
-
-    for (; j > 0 && a->x[j - 1] < x; j--) {
-        a->size[j] = a->size[j - 1];
-        a->x[j] = a->x[j - 1];
-        a->y[j] = a->y[j - 1];
-    }
-    a->size[j] = size;
-    a->x[j] = x;
-    a->y[j] = y;
-    a->numel *= size;
-}
-
-static void merge_axes(axes *a)
-{
-    int last = 0;
-
-    for (int d = 1; d < a->rank; d++) {
-        if (a->x[last] == a->x[d] * a->size[d] && a->y[last] == a->y[d] * a->size[d]) {
-            a->size[last] *= a->size[d];
-        } else {
-            last++;
-            a->size[last] = a->size[d];
-        }
-        a->x[last] = a->x[d];
-        a->y[last] = a->y[d];
-    }
-    if (a->rank > 0) a->rank = last + 1;
-}
-
-/* Offset in x of element i of the axes; *left: how many more follow along the last axis. */
-static int64_t place(const axes *a, int64_t i, int64_t *left)
+/* Offset in x of element i of a walk; *left: how many more follow along its last axis. */
+static int64_t place(const tni_walk *w, int64_t i, int64_t *left)
 {
     int64_t at = 0;
-
     *left = 1;
-    if (a->rank == 1) { /* no division */
-        *left = a->size[0] - i;
-        return i * a->x[0];
-    }
-    for (int d = a->rank - 1; d >= 0; d--) {
-        int64_t index = i % a->size[d];
-        if (d == a->rank - 1) *left = a->size[d] - index;
-        at += index * a->x[d];
-        i /= a->size[d];
+    for (int d = w->rank - 1; d >= 0; d--) {
+        int64_t index = d > 0 ? i % w->size[d] : i; /* one axis: no division */
+        if (d == w->rank - 1) *left = w->size[d] - index;
+        at += index * w->stride[d][0];
+        if (d > 0) i /= w->size[d];
     }
     return at;
 }
@@ -128,10 +85,10 @@ static void one_row(const job *j, int64_t o, int64_t n, const char *x, int64_t s
 /* Result o, reduced elements [begin, end). */
 static void row_task(const job *j, int64_t o, int64_t begin, int64_t end, tni_acc *acc)
 {
-    const axes *r = &j->reduced;
+    const tni_walk *r = &j->reduced;
     int64_t left;
     const char *x = j->x + place(&j->kept, o, &left) * j->item;
-    int64_t stride = r->rank > 0 ? r->x[r->rank - 1] : 1;
+    int64_t stride = r->stride[r->rank - 1][0];
 
     *acc = j->reducer->identity(j->pass);
     while (begin < end) {
@@ -147,13 +104,13 @@ static void cols_task(const job *j, int64_t o, int64_t cols, int64_t begin, int6
                       tni_acc *acc)
 {
     enum { ROWS = 8 }; /* converted at a time: as many as a sum adds up before it widens */
-    const axes *r = &j->reduced;
+    const tni_walk *r = &j->reduced;
     _Alignas(64) char buffer[ROWS * TNI_BLOCK * sizeof(double)];
     int64_t left;
     const char *x = j->x + place(&j->kept, o, &left) * j->item;
     int64_t row_size = cols * (int64_t)tn_dtype_size(j->type);
-    int64_t row_stride = r->rank > 0 ? r->x[r->rank - 1] : 1;
-    int64_t col_stride = j->kept.x[j->kept.rank - 1];
+    int64_t row_stride = r->stride[r->rank - 1][0];
+    int64_t col_stride = j->kept.stride[j->kept.rank - 1][0];
     const tni_acc *center = j->center ? j->center + o : NULL;
     bool low = j->dtype == TN_BF16 && j->pass == TNI_SUM && !j->scale;
 
@@ -230,42 +187,28 @@ static void run_pass(job *j, tni_pass pass, tni_acc *acc, const tni_acc *center)
 /* acc -> y, row by row of the kept axes. */
 static void write_results(const job *j, const tni_array *y, const tni_acc *acc)
 {
-    const axes *k = &j->kept;
-    int64_t cols = k->rank > 0 ? k->size[k->rank - 1] : 1;
-    int64_t stride = k->rank > 0 ? k->y[k->rank - 1] : 1;
+    const tni_walk *k = &j->kept;
     int64_t item = (int64_t)tn_dtype_size(y->dtype);
     tn_dtype type = j->type == TN_I64 ? TN_I64 : TN_F64;
 
-    for (int64_t o = 0; o < k->numel; o += cols) {
-        int64_t at = 0;
-        int64_t i = o / cols;
-        for (int d = k->rank - 2; d >= 0; d--) {
-            at += i % k->size[d] * k->y[d];
-            i /= k->size[d];
-        }
-        K(tni_store)(type, cols, (char *)y->data + at * item, y->dtype, stride, acc + o);
+    tni_cursor c;
+    for (int64_t o = 0; o < k->numel; o += j->cols) {
+        tni_cursor_seek(&c, k, o);
+        K(tni_store)
+        (type, j->cols, (char *)y->data + c.at[1] * item, y->dtype, k->stride[k->rank - 1][1],
+         acc + o);
     }
 }
 
 /* false: no results, nothing to do. */
 static bool plan(job *j, const tni_array *y, const tni_array *x)
 {
-    axes *k = &j->kept;
-    axes *r = &j->reduced;
-
-    k->rank = r->rank = 0;
-    k->numel = r->numel = 1;
-    for (int d = 0; d < x->rank; d++) {
-        if (x->size[d] == 1) continue;
-        if (y->size[d] == x->size[d])
-            add_axis(k, x->size[d], x->stride[d], y->stride[d]);
-        else
-            add_axis(r, x->size[d], x->stride[d], 0);
-    }
+    tni_walk *k = &j->kept, *r = &j->reduced;
+    tni_array kept = *x, reduced = *x;
+    for (int d = 0; d < x->rank; d++) (y->size[d] == x->size[d] ? &reduced : &kept)->size[d] = 1;
+    tni_walk_init(k, 2, (const tni_array *const[]){ &kept, y });
+    tni_walk_init(r, 1, (const tni_array *const[]){ &reduced });
     if (k->numel == 0) return false;
-    merge_axes(k);
-    merge_axes(r);
-    if (k->numel == 0) return TN_OK; /* nothing to fill, and the divisions below need a size */
     j->x = x->data;
     j->dtype = x->dtype;
     j->item = (int64_t)tn_dtype_size(x->dtype);
@@ -275,8 +218,9 @@ static bool plan(job *j, const tni_array *y, const tni_array *x)
     j->reducer = j->type == TN_F32   ? &K32(tni_reducer)
                  : j->type == TN_F64 ? &K64(tni_reducer)
                                      : &K(tni_reducer);
-    j->by_cols = k->rank > 0 && r->rank > 0 && k->x[k->rank - 1] < r->x[r->rank - 1];
-    j->cols = k->rank > 0 ? k->size[k->rank - 1] : 1;
+    j->by_cols =
+        k->numel > 1 && r->numel != 1 && k->stride[k->rank - 1][0] < r->stride[r->rank - 1][0];
+    j->cols = k->size[k->rank - 1];
     j->tiles = (j->cols - 1) / TNI_BLOCK + 1;
     j->slice = SLICE;
     if (j->by_cols) j->slice = TNI_MAX(SLICE / TNI_MIN(j->cols, (int64_t)TNI_BLOCK), (int64_t)64);

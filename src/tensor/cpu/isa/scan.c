@@ -13,8 +13,10 @@
 enum { WORK = 16384 }; /* elements in a chunk, about */
 
 /* Lines: the elements of the walk are the lines' starts. Arrays: x first, then results. */
-typedef struct job {
+typedef struct job job;
+struct job {
     tni_walk walk;
+    void (*lines)(const job *j, int64_t m, char *const at[3]); /* m neighbours */
     char *data[3];
     int64_t item[3];
     tn_dtype dtype[3];
@@ -23,7 +25,7 @@ typedef struct job {
     bool together;     /* neighbouring lines at once */
     bool real;         /* buffers are double, else int64_t */
     bool largest, reverse;
-} job;
+};
 
 /* How many lines from begin on, before end, are neighbours: at most TNI_BLOCK. */
 static int64_t stretch(const tni_walk *w, const tni_cursor *c, int64_t left)
@@ -86,30 +88,35 @@ static void extreme_of_lines(const job *j, int64_t m, const char *x, tni_acc *be
     }
 }
 
-static void extremes(void *context, int64_t begin, int64_t end)
+static void extremes(const job *j, int64_t m, char *const at[3])
+{
+    const int64_t *s = j->walk.stride[j->walk.rank - 1];
+    tni_acc best[TNI_BLOCK];
+    int64_t index[TNI_BLOCK], *to = (int64_t *)(void *)at[1];
+
+    if (j->together)
+        extreme_of_lines(j, m, at[0], best, index);
+    else
+        for (int64_t k = 0; k < m; k++)
+            extreme_of_line(j, at[0] + k * s[0] * j->item[0], &best[k], &index[k]);
+    for (int64_t k = 0; k < m; k++) to[k * s[1]] = index[k];
+    if (j->data[2]) store(j, 2, m, at[2], s[2], best);
+}
+
+static void chunk(void *context, int64_t begin, int64_t end)
 {
     const job *j = context;
-    const tni_walk *w = &j->walk;
     tni_cursor c;
 
-    tni_cursor_seek(&c, w, begin);
-    tni_acc best[TNI_BLOCK];
-    int64_t index[TNI_BLOCK];
+    tni_cursor_seek(&c, &j->walk, begin);
     while (begin < end) {
-        int64_t m = stretch(w, &c, end - begin);
-        const int64_t *s = w->stride[w->rank - 1];
-        const char *x = j->data[0] + c.at[0] * j->item[0];
-        int64_t *to = (int64_t *)(void *)j->data[1] + c.at[1];
+        int64_t m = stretch(&j->walk, &c, end - begin);
+        char *at[3];
 
-        if (j->together)
-            extreme_of_lines(j, m, x, best, index);
-        else
-            for (int64_t k = 0; k < m; k++)
-                extreme_of_line(j, x + k * s[0] * j->item[0], &best[k], &index[k]);
-        for (int64_t k = 0; k < m; k++) to[k * s[1]] = index[k];
-        if (j->data[2]) store(j, 2, m, j->data[2] + c.at[2] * j->item[2], s[2], best);
+        for (int k = 0; k < 3; k++) at[k] = j->data[k] + c.at[k] * j->item[k];
+        j->lines(j, m, at);
         begin += m;
-        if (begin < end) tni_cursor_step(&c, w, m);
+        if (begin < end) tni_cursor_step(&c, &j->walk, m);
     }
 }
 
@@ -121,7 +128,7 @@ static tni_array without_axis(const tni_array *a, int axis)
     return b;
 }
 
-static void lines_init(job *j, int axis, int n_arrays, const tni_array *const *arrays)
+static tn_status run(job *j, int axis, int n_arrays, const tni_array *const *arrays)
 {
     tni_array line[3];
     const tni_array *list[] = { &line[0], &line[1], &line[2] };
@@ -133,12 +140,15 @@ static void lines_init(job *j, int axis, int n_arrays, const tni_array *const *a
         j->item[k] = (int64_t)tn_dtype_size(arrays[k]->dtype);
     }
     tni_walk_init(&j->walk, n_arrays, list);
+    if (j->walk.numel == 0) return TN_OK;
     j->n = arrays[0]->size[axis];
     j->stride[0] = arrays[0]->stride[axis];
     j->stride[1] = arrays[1]->stride[axis];
     j->together = j->walk.size[j->walk.rank - 1] > 1 &&
                   j->walk.stride[j->walk.rank - 1][0] < arrays[0]->stride[axis];
     j->real = tn_dtype_is_float(arrays[0]->dtype);
+    tni_parallel(j->walk.numel, TNI_MAX(WORK / TNI_MAX(j->n, (int64_t)1), (int64_t)1), chunk, j);
+    return TN_OK;
 }
 
 tn_status K(tni_arg_reduce)(const tni_arg_reduce *a)
@@ -153,13 +163,8 @@ tn_status K(tni_arg_reduce)(const tni_arg_reduce *a)
         *(int64_t *)a->index.data = 0;
         return TN_OK;
     }
-    job j;
-    j.data[2] = NULL;
-    lines_init(&j, a->axis, a->value.data ? 3 : 2, arrays);
-    if (j.walk.numel == 0) return TN_OK;
-    j.largest = a->largest;
-    tni_parallel(j.walk.numel, TNI_MAX(WORK / TNI_MAX(j.n, (int64_t)1), (int64_t)1), extremes, &j);
-    return TN_OK;
+    job j = { .lines = extremes, .largest = a->largest };
+    return run(&j, a->axis, a->value.data ? 3 : 2, arrays);
 }
 
 static void add_up(const job *j, int64_t n, tni_acc *v, tni_acc *sum)
@@ -202,27 +207,15 @@ static void sum_lines(const job *j, int64_t m, const char *x, char *y)
     }
 }
 
-static void sums(void *context, int64_t begin, int64_t end)
+static void sums(const job *j, int64_t m, char *const at[3])
 {
-    const job *j = context;
-    const tni_walk *w = &j->walk;
-    tni_cursor c;
+    const int64_t *s = j->walk.stride[j->walk.rank - 1];
 
-    tni_cursor_seek(&c, w, begin);
-    while (begin < end) {
-        int64_t m = stretch(w, &c, end - begin);
-        const int64_t *s = w->stride[w->rank - 1];
-        const char *x = j->data[0] + c.at[0] * j->item[0];
-        char *y = j->data[1] + c.at[1] * j->item[1];
-
-        if (j->together)
-            sum_lines(j, m, x, y);
-        else
-            for (int64_t k = 0; k < m; k++)
-                sum_line(j, x + k * s[0] * j->item[0], y + k * s[1] * j->item[1]);
-        begin += m;
-        if (begin < end) tni_cursor_step(&c, w, m);
-    }
+    if (j->together)
+        sum_lines(j, m, at[0], at[1]);
+    else
+        for (int64_t k = 0; k < m; k++)
+            sum_line(j, at[0] + k * s[0] * j->item[0], at[1] + k * s[1] * j->item[1]);
 }
 
 tn_status K(tni_cumsum)(const tni_cumsum *a)
@@ -230,10 +223,6 @@ tn_status K(tni_cumsum)(const tni_cumsum *a)
     const tni_array *arrays[] = { &a->x, &a->y };
 
     if (a->x.rank == 0) return K(tni_copy)(&(tni_copy){ a->y, a->x });
-    job j;
-    lines_init(&j, a->axis, 2, arrays);
-    if (j.walk.numel == 0 || j.n == 0) return TN_OK;
-    j.reverse = a->reverse;
-    tni_parallel(j.walk.numel, TNI_MAX(WORK / j.n, (int64_t)1), sums, &j);
-    return TN_OK;
+    job j = { .lines = sums, .reverse = a->reverse };
+    return run(&j, a->axis, 2, arrays);
 }

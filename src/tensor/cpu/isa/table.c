@@ -31,11 +31,6 @@ static tn_status synchronize(void)
 
 /* ---- many tensors ---------------------------------------------------------------------------- */
 
-static int64_t lerp_size(const void *a, int k)
-{
-    return ((const tni_lerp_all *)a)->tensors[k].n;
-}
-
 static void lerp_span(const void *a, int k, int64_t begin, int64_t end)
 {
     const tni_lerp_tensor *t = &((const tni_lerp_all *)a)->tensors[k];
@@ -44,12 +39,7 @@ static void lerp_span(const void *a, int k, int64_t begin, int64_t end)
 
 tn_status K(tni_lerp_all)(const tni_lerp_all *a)
 {
-    return tni_parallel_tensors(a->n, lerp_size, lerp_span, a, NULL);
-}
-
-static int64_t step_size(const void *a, int k)
-{
-    return ((const tni_optim_step *)a)->tensors[k].n;
+    return tni_parallel_tensors(a->n, &a->tensors->n, sizeof *a->tensors, lerp_span, a, NULL);
 }
 
 /* bf16 and f16: some elements at a time as f32, on the stack. */
@@ -88,7 +78,7 @@ static void step_span(const void *a, int k, int64_t begin, int64_t end)
 
 tn_status K(tni_optim_step)(const tni_optim_step *a)
 {
-    return tni_parallel_tensors(a->n, step_size, step_span, a, a->starts);
+    return tni_parallel_tensors(a->n, &a->tensors->n, sizeof *a->tensors, step_span, a, a->starts);
 }
 
 /* ---- which variant serves a dtype ------------------------------------------------------------ */
@@ -128,7 +118,7 @@ CONVOLVE(dw, tni_conv2d_grad_weight, TNI_CONV_DW, a->x, a->dy, a->dw, { 0 })
         default: no_other)
 
 /* For bf16 and f16: how many axes number the rows of kernels that get some rows at a time, and bits
- * of the arrays that a kernel takes as they are (short.c). */
+ * of the arrays that a kernel takes as they are (half.c). */
 #define LEAD(a)                                                                                    \
     _Generic((a), const tni_softmax * : 1, const tni_softmax_grad * : 1,                           \
              const tni_layer_norm * : 1, const tni_max_pool2d * : 2,                               \

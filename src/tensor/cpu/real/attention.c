@@ -47,8 +47,8 @@ typedef struct attention {
     int64_t heads, t, s, d, dv_size; /* H, T, S, D, Dv */
     int64_t groups;                  /* of queries */
     int64_t keys;                    /* of a block */
-    size_t at[PARTS], worker_size;
-    char *scratch;
+    size_t at[PARTS];
+    tni_scratch scratch;
     atomic_bool undone; /* there was no product of bf16 */
 } attention;
 
@@ -64,13 +64,13 @@ typedef struct block {
 
 static void *part(const attention *p, enum part which)
 {
-    return p->scratch + (size_t)tni_worker() * p->worker_size + p->at[which];
+    return (char *)tni_scratch_own(&p->scratch) + p->at[which];
 }
 
 static void reserve(attention *p, enum part which, int64_t n, size_t item)
 {
-    p->at[which] = p->worker_size;
-    p->worker_size += ((size_t)n * item + 63) / 64 * 64;
+    p->at[which] = p->scratch.each;
+    p->scratch.each += ((size_t)n * item + 63) / 64 * 64;
 }
 
 static bool gapless(const tni_array *x)
@@ -100,6 +100,7 @@ static void reserve_sums(attention *p, enum part which, const tni_array *x, int6
 static void plan(attention *p, const tni_attention *a, const tni_attention_grad *grad)
 {
     *p = (attention){ .a = a,
+                      .scratch.blas = true,
                       .grad = grad,
                       .narrow = a->q.dtype == TN_BF16,
                       .split = a->q.dtype == TN_BF16 && tni_has_amx(),
@@ -116,18 +117,6 @@ static void plan(attention *p, const tni_attention *a, const tni_attention_grad 
     reserve_rows(p, Q_ROWS, Q_WIDE, grad && !p->split, QUERIES, &a->q);
     reserve_rows(p, K_ROWS, K_WIDE, grad && !p->split, p->keys, &a->k);
     reserve_rows(p, V_ROWS, V_WIDE, !grad && !p->split, p->keys, &a->v);
-}
-
-static tn_status run(attention *p, int64_t items, int64_t grain, tni_chunk f)
-{
-    int workers = tni_workers(items, grain);
-    size_t size = (size_t)workers * p->worker_size;
-    if (items == 0) return TN_OK;
-    p->scratch = tni_blas_room(workers) == TN_OK ? tni_alloc(size) : NULL;
-    if (!p->scratch) return TN_E_NOMEM;
-    tni_parallel_workers(workers, items, grain, f, p);
-    tni_free(p->scratch, size);
-    return TN_OK;
 }
 
 /* ---- rows of a head -------------------------------------------------------------------------- */
@@ -163,9 +152,7 @@ static const void *rows_of(const attention *p, const tni_array *x, int64_t item,
 
 static const REAL *widened(const attention *p, const void *x, int64_t n, enum part to)
 {
-    if (!p->narrow) return x;
-    TNI_LOAD(TN_F32, n, part(p, to), x, TN_BF16, 1);
-    return part(p, to);
+    return tni_get(x, p->a->q.dtype, 0, n, part(p, to));
 }
 
 /* What p or ds are multiplied by, as REAL; NULL: they are split, and it stays as it is. */
@@ -442,7 +429,8 @@ static tn_status run_forward(attention *p, const tni_attention *a)
     reserve(p, TOP, GROUP, sizeof(REAL));
     reserve(p, TOTAL, GROUP, sizeof(REAL));
     double work = (double)TNI_MIN(GROUP, p->t) * (double)p->s * (double)(p->d + p->dv_size);
-    return run(p, a->q.size[0] * p->heads * p->groups, tni_grain_of(work), forward);
+    int64_t items = a->q.size[0] * p->heads * p->groups;
+    return tni_parallel_scratch(&p->scratch, items, tni_grain_of(work), forward, p);
 }
 
 tn_status K(tni_attention)(const tni_attention *a)
@@ -548,7 +536,8 @@ static tn_status run_backward(attention *p, const tni_attention_grad *a)
     reserve_sums(p, DK_SUM, &a->dk, p->keys);
     reserve_sums(p, DV_SUM, &a->dv, p->keys);
     double work = (double)p->t * (double)p->s * (double)(3 * p->d + 2 * p->dv_size);
-    return run(p, a->of.q.size[0] * p->heads, tni_grain_of(work), backward);
+    int64_t items = a->of.q.size[0] * p->heads;
+    return tni_parallel_scratch(&p->scratch, items, tni_grain_of(work), backward, p);
 }
 
 tn_status K(tni_attention_grad)(const tni_attention_grad *a)

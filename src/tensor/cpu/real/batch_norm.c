@@ -57,21 +57,19 @@ static inline const REAL *read(const bn_job *job, const void *x, int64_t at, int
                                REAL *buffer)
 {
     fetch_next(job, x, at, n);
-    if (!tni_is_half(job->dtype)) return (const REAL *)x + at;
-    TNI_LOAD(TN_F32, n, buffer, (const uint16_t *)x + at, job->dtype, 1);
-    return buffer;
+    return tni_get(x, job->dtype, at, n, buffer);
 }
 
 /* Where to compute elements of y or dx, which `write` then puts there. */
 static inline REAL *place(const bn_job *job, void *y, int64_t at, int64_t n, REAL *buffer)
 {
     fetch_next(job, y, at, n);
-    return tni_is_half(job->dtype) ? buffer : (REAL *)y + at;
+    return tni_place(y, job->dtype, at, buffer);
 }
 
 static inline void write(const bn_job *job, void *y, int64_t at, int64_t n, const REAL *buffer)
 {
-    if (tni_is_half(job->dtype)) TNI_STORE(TN_F32, n, (uint16_t *)y + at, job->dtype, 1, buffer);
+    tni_put(y, job->dtype, at, n, buffer);
 }
 
 /* mu: the mean; m2: sum of squares about center */
@@ -110,6 +108,17 @@ static void finish_grad(const bn_job *job, int64_t ch, double sum_g, double sum_
     if (job->db) job->db[ch] = (REAL)sum_g;
 }
 
+/* dx = scale (dy - mean_g - (x - mean) slope), from the channel's sums as above. */
+static void grad_terms(const bn_job *job, int64_t ch, double sum_g, double sum_gx, REAL *scale,
+                       REAL *mean_g, REAL *slope)
+{
+    double count = (double)job->n * (double)job->s;
+    REAL rstd = job->rstd[ch];
+    *scale = rstd * (job->w ? job->w[ch] : 1);
+    *mean_g = job->training ? (REAL)(sum_g / count) : 0;
+    *slope = job->training ? (REAL)(sum_gx / count * (double)rstd * (double)rstd) : 0;
+}
+
 static int64_t group_channels(const bn_job *job)
 {
     return COLUMNS / job->s;
@@ -132,20 +141,28 @@ static void cut_planes(bn_job *job)
     job->blocks = (job->n + job->block_n - 1) / job->block_n;
 }
 
-/* The samples of an item, and the offset of its first plane. */
-typedef struct plane_range {
-    int64_t ch, first, last;
-} plane_range;
+/* The pieces of an item's planes, one after another: m elements from `at` on, at most BLOCK. */
+typedef struct piece {
+    int64_t ch, at, m;
+    int64_t plane, end, within; /* of what follows: offsets of planes, and in the plane */
+} piece;
 
-static plane_range planes_of(const bn_job *job, int64_t item)
+static piece pieces_of(const bn_job *job, int64_t item)
 {
     int64_t first = item % job->blocks * job->block_n;
-    return (plane_range){ item / job->blocks, first, TNI_MIN(first + job->block_n, job->n) };
+    return (piece){ .ch = item / job->blocks,
+                    .plane = first * job->c * job->s + item / job->blocks * job->s,
+                    .end = TNI_MIN(first + job->block_n, job->n) * job->c * job->s };
 }
 
-static int64_t plane_at(const bn_job *job, int64_t sample, int64_t ch)
+static inline __attribute__((always_inline)) bool next_piece(const bn_job *job, piece *p)
 {
-    return (sample * job->c + ch) * job->s;
+    if (p->within == job->s) p->plane += job->c * job->s, p->within = 0;
+    if (p->plane >= p->end) return false;
+    p->at = p->plane + p->within;
+    p->m = TNI_MIN(BLOCK, job->s - p->within);
+    p->within += p->m;
+    return true;
 }
 
 /* The mean of a first piece; 0 if that is no number. */
@@ -153,7 +170,7 @@ static REAL guess_mean(const bn_job *job, int64_t ch)
 {
     REAL buffer[BLOCK];
     int64_t m = TNI_MIN(BLOCK, job->s);
-    const REAL *x = read(job, job->x, plane_at(job, 0, ch), m, buffer);
+    const REAL *x = read(job, job->x, ch * job->s, m, buffer);
     REAL guess = (REAL)(row_sum(x, m) / (double)m);
     return guess - guess == 0 ? guess : 0;
 }
@@ -161,23 +178,21 @@ static REAL guess_mean(const bn_job *job, int64_t ch)
 /* Sums of x - center and of its squares. */
 static void sum_planes(const bn_job *job, int64_t item, REAL center)
 {
-    plane_range r = planes_of(job, item);
+    piece r = pieces_of(job, item);
     REAL buffer[BLOCK];
     double total = 0, total_squares = 0;
-    for (int64_t i = r.first; i < r.last; i++) {
-        for (int64_t b = 0; b < job->s; b += BLOCK) {
-            int64_t m = TNI_MIN(BLOCK, job->s - b);
-            const REAL *x = read(job, job->x, plane_at(job, i, r.ch) + b, m, buffer);
-            REAL sum = 0, squares = 0;
+    while (next_piece(job, &r)) {
+        const int64_t m = r.m;
+        const REAL *x = read(job, job->x, r.at, m, buffer);
+        REAL sum = 0, squares = 0;
 #pragma omp simd reduction(+ : sum, squares)
-            for (int64_t k = 0; k < m; k++) {
-                REAL d = x[k] - center;
-                sum += d;
-                squares += d * d;
-            }
-            total += (double)sum;
-            total_squares += (double)squares;
+        for (int64_t k = 0; k < m; k++) {
+            REAL d = x[k] - center;
+            sum += d;
+            squares += d * d;
         }
+        total += (double)sum;
+        total_squares += (double)squares;
     }
     job->partial[item] = total;
     job->partial2[item] = total_squares;
@@ -232,19 +247,17 @@ static void normalise_planes(void *context, int64_t begin, int64_t end)
     const bn_job *job = context;
     REAL buffer[BLOCK];
     for (int64_t item = begin; item < end; item++) {
-        plane_range r = planes_of(job, item);
+        piece r = pieces_of(job, item);
         REAL mean = job->mean[r.ch];
         REAL scale = job->rstd[r.ch] * (job->w ? job->w[r.ch] : 1);
         REAL shift = job->b ? job->b[r.ch] : 0;
-        for (int64_t i = r.first; i < r.last; i++) {
-            for (int64_t b = 0; b < job->s; b += BLOCK) {
-                int64_t at = plane_at(job, i, r.ch) + b, m = TNI_MIN(BLOCK, job->s - b);
-                const REAL *x = read(job, job->x, at, m, buffer);
-                REAL *y = place(job, job->y, at, m, buffer);
+        while (next_piece(job, &r)) {
+            const int64_t at = r.at, m = r.m;
+            const REAL *x = read(job, job->x, at, m, buffer);
+            REAL *y = place(job, job->y, at, m, buffer);
 #pragma omp simd
-                for (int64_t k = 0; k < m; k++) y[k] = (x[k] - mean) * scale + shift;
-                write(job, job->y, at, m, y);
-            }
+            for (int64_t k = 0; k < m; k++) y[k] = (x[k] - mean) * scale + shift;
+            write(job, job->y, at, m, y);
         }
     }
 }
@@ -278,24 +291,22 @@ static void grad_sum_planes(void *context, int64_t begin, int64_t end)
 {
     const bn_job *job = context;
     for (int64_t item = begin; item < end; item++) {
-        plane_range r = planes_of(job, item);
+        piece r = pieces_of(job, item);
         REAL mean = job->mean[r.ch];
         REAL buffer[2][BLOCK];
         double total_g = 0, total_gx = 0;
-        for (int64_t i = r.first; i < r.last; i++) {
-            for (int64_t b = 0; b < job->s; b += BLOCK) {
-                int64_t at = plane_at(job, i, r.ch) + b, m = TNI_MIN(BLOCK, job->s - b);
-                const REAL *restrict x = read(job, job->x, at, m, buffer[0]);
-                const REAL *restrict dy = read(job, job->dy, at, m, buffer[1]);
-                REAL sum_g = 0, sum_gx = 0;
+        while (next_piece(job, &r)) {
+            const int64_t at = r.at, m = r.m;
+            const REAL *restrict x = read(job, job->x, at, m, buffer[0]);
+            const REAL *restrict dy = read(job, job->dy, at, m, buffer[1]);
+            REAL sum_g = 0, sum_gx = 0;
 #pragma omp simd reduction(+ : sum_g, sum_gx)
-                for (int64_t k = 0; k < m; k++) {
-                    sum_g += dy[k];
-                    sum_gx += dy[k] * (x[k] - mean);
-                }
-                total_g += (double)sum_g;
-                total_gx += (double)sum_gx;
+            for (int64_t k = 0; k < m; k++) {
+                sum_g += dy[k];
+                sum_gx += dy[k] * (x[k] - mean);
             }
+            total_g += (double)sum_g;
+            total_gx += (double)sum_gx;
         }
         job->partial[item] = total_g;
         job->partial2[item] = total_gx;
@@ -306,33 +317,26 @@ static void dx_planes(void *context, int64_t begin, int64_t end)
 {
     const bn_job *job = context;
     REAL buffer[2][BLOCK];
-    double count = (double)job->n * (double)job->s;
     for (int64_t item = begin; item < end; item++) {
-        plane_range r = planes_of(job, item);
-        REAL mean = job->mean[r.ch], rstd = job->rstd[r.ch];
-        REAL scale = rstd * (job->w ? job->w[r.ch] : 1);
-        REAL mean_g = 0, slope = 0;
-        if (job->training) {
-            mean_g = (REAL)(add_blocks(job, job->partial, r.ch) / count);
-            slope =
-                (REAL)(add_blocks(job, job->partial2, r.ch) / count * (double)rstd * (double)rstd);
-        }
-        for (int64_t i = r.first; i < r.last; i++) {
-            for (int64_t b = 0; b < job->s; b += BLOCK) {
-                int64_t at = plane_at(job, i, r.ch) + b, m = TNI_MIN(BLOCK, job->s - b);
-                const REAL *dy = read(job, job->dy, at, m, buffer[0]);
-                REAL *dx = place(job, job->dx, at, m, buffer[0]);
-                if (job->training) {
-                    const REAL *x = read(job, job->x, at, m, buffer[1]);
+        piece r = pieces_of(job, item);
+        REAL mean = job->mean[r.ch], scale, mean_g, slope;
+        bool sums = job->training;
+        grad_terms(job, r.ch, sums ? add_blocks(job, job->partial, r.ch) : 0,
+                   sums ? add_blocks(job, job->partial2, r.ch) : 0, &scale, &mean_g, &slope);
+        while (next_piece(job, &r)) {
+            const int64_t at = r.at, m = r.m;
+            const REAL *dy = read(job, job->dy, at, m, buffer[0]);
+            REAL *dx = place(job, job->dx, at, m, buffer[0]);
+            if (job->training) {
+                const REAL *x = read(job, job->x, at, m, buffer[1]);
 #pragma omp simd
-                    for (int64_t k = 0; k < m; k++)
-                        dx[k] = scale * (dy[k] - mean_g - (x[k] - mean) * slope);
-                } else {
+                for (int64_t k = 0; k < m; k++)
+                    dx[k] = scale * (dy[k] - mean_g - (x[k] - mean) * slope);
+            } else {
 #pragma omp simd
-                    for (int64_t k = 0; k < m; k++) dx[k] = scale * dy[k];
-                }
-                write(job, job->dx, at, m, dx);
+                for (int64_t k = 0; k < m; k++) dx[k] = scale * dy[k];
             }
+            write(job, job->dx, at, m, dx);
         }
     }
 }
@@ -438,7 +442,6 @@ static void backward_columns(void *context, int64_t begin, int64_t end)
 {
     const bn_job *job = context;
     int64_t width = job->c * job->s;
-    double count = (double)job->n * (double)job->s;
     for (int64_t group = begin; group < end; group++) {
         int64_t ch = group * group_channels(job);
         int64_t channels = TNI_MIN(group_channels(job), job->c - ch);
@@ -466,10 +469,7 @@ static void backward_columns(void *context, int64_t begin, int64_t end)
         REAL scale[COLUMNS], mean_g[COLUMNS], slope[COLUMNS];
         for (int64_t k = 0; k < m; k++) {
             int64_t j = k / job->s;
-            REAL rstd = job->rstd[ch + j];
-            scale[k] = rstd * (job->w ? job->w[ch + j] : 1);
-            mean_g[k] = job->training ? (REAL)(sum_g[j] / count) : 0;
-            slope[k] = job->training ? (REAL)(sum_gx[j] / count * (double)rstd * (double)rstd) : 0;
+            grad_terms(job, ch + j, sum_g[j], sum_gx[j], &scale[k], &mean_g[k], &slope[k]);
         }
         for (int64_t i = 0; i < job->n; i++) {
             const REAL *dy = read(job, job->dy, first + i * width, m, buffer[0]);

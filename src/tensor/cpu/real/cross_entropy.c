@@ -32,40 +32,36 @@ typedef struct ce_job {
     REAL keep, spread, weight_sum; /* 1 - e, e / c, W */
     int64_t blocks;                /* of LANES columns in d */
     tn_dtype dtype, dx_dtype;      /* of x, of dx: REAL, or bf16 or f16 */
-    REAL *scratch;                 /* a row per worker where one is bf16 or f16, else NULL */
+    tni_scratch scratch;           /* a row, where one is bf16 or f16 */
 } ce_job;
 
+/* A row of x, and where to compute one of dx: the same memory, where both are bf16 or f16. */
 static const REAL *row_of(const ce_job *job, int64_t i)
 {
-    if (!tni_is_half(job->dtype)) return (const REAL *)job->x + i * job->x_row;
-    REAL *row = job->scratch + tni_worker() * job->c;
-    TNI_LOAD(TN_F32, job->c, row, (const uint16_t *)job->x + i * job->x_row, job->dtype, 1);
-    return row;
+    return tni_get(job->x, job->dtype, i * job->x_row, job->c, tni_scratch_own(&job->scratch));
 }
 
 static REAL *row_of_dx(const ce_job *job, int64_t i)
 {
-    return tni_is_half(job->dx_dtype) ? job->scratch + tni_worker() * job->c
-                                      : (REAL *)job->dx + i * job->dx_row;
+    return tni_place(job->dx, job->dx_dtype, i * job->dx_row, tni_scratch_own(&job->scratch));
 }
 
 static void write_row(const ce_job *job, int64_t i, const REAL *row)
 {
-    if (!tni_is_half(job->dx_dtype)) return;
-    TNI_STORE(TN_F32, job->c, (uint16_t *)job->dx + i * job->dx_row, job->dx_dtype, 1, row);
+    tni_put(job->dx, job->dx_dtype, i * job->dx_row, job->c, row);
 }
 
-/* f over n rows. */
-static tn_status run_rows(ce_job *job, int64_t n, int64_t weight, tni_chunk f)
+/* All of n: by rows, or by blocks of columns. weight: as of row_grain. */
+static tn_status run(ce_job *job, int64_t n, int64_t weight, tni_chunk rows, tni_chunk columns)
 {
-    int64_t grain = row_grain(job->c, weight);
-    int workers = tni_workers(n, grain);
-    size_t size = (size_t)workers * (size_t)job->c * sizeof(REAL);
+    if (job->d != 1) {
+        int64_t grain = row_grain(job->c * TNI_MIN(job->d, LANES), weight);
+        tni_parallel(n * job->blocks, grain, columns, job);
+        return TN_OK;
+    }
     bool narrow = tni_is_half(job->dtype) || tni_is_half(job->dx_dtype);
-    if (narrow && !(job->scratch = tni_alloc(size))) return TN_E_NOMEM;
-    tni_parallel_workers(workers, n, grain, f, job);
-    if (job->scratch) tni_free(job->scratch, size);
-    return TN_OK;
+    job->scratch.each = narrow ? (size_t)job->c * sizeof(REAL) : 0;
+    return tni_parallel_scratch(&job->scratch, n, row_grain(job->c, weight), rows, job);
 }
 
 static bool ignored(const ce_job *job, int64_t target)
@@ -194,10 +190,7 @@ tn_status K(tni_cross_entropy)(const tni_cross_entropy *a)
     job.row_weight = a->row_weight.data;
     job.top = a->top.data;
     job.sum = a->sum.data;
-    if (job.d == 1) return run_rows(&job, n, 8, rows_forward);
-    tni_parallel(n * job.blocks, row_grain(job.c * TNI_MIN(job.d, LANES), 8), columns_forward,
-                 &job);
-    return TN_OK;
+    return run(&job, n, 8, rows_forward, columns_forward);
 }
 
 /* ---- gradient -------------------------------------------------------------------------------- */
@@ -288,10 +281,7 @@ tn_status K(tni_cross_entropy_grad)(const tni_cross_entropy_grad *a)
     job.drow_stride[1] = a->drow.stride[1];
     job.top = a->top.data;
     job.sum = a->sum.data;
-    if (job.d == 1) return run_rows(&job, n, 6, rows_backward);
-    tni_parallel(n * job.blocks, row_grain(job.c * TNI_MIN(job.d, LANES), 6), columns_backward,
-                 &job);
-    return TN_OK;
+    return run(&job, n, 6, rows_backward, columns_backward);
 }
 
 /* ---- bf16 and f16 ---------------------------------------------------------------------------- */

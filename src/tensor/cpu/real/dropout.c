@@ -11,22 +11,15 @@
 
 enum { COUNTERS = 64, CHUNK = 16384 }; /* CHUNK is a multiple of 4 COUNTERS */
 
-typedef struct dropout_job {
-    REAL *y;
-    const REAL *x;
-    uint64_t seed, offset;
-    uint32_t threshold;
-    REAL scale;
-} dropout_job;
-
 static void dropout_chunk(void *context, int64_t begin, int64_t end)
 {
-    const dropout_job *job = context;
-    uint32_t k0 = (uint32_t)job->seed;
-    uint32_t k1 = (uint32_t)(job->seed >> 32);
+    const tni_dropout *a = context;
+    uint32_t k0 = (uint32_t)a->seed, k1 = (uint32_t)(a->seed >> 32);
+    uint32_t threshold = tni_philox_threshold(a->p);
+    REAL scale = (REAL)(1.0 / (1.0 - a->p));
     for (int64_t i = begin; i < end; i += 4 * COUNTERS) {
         uint32_t word[4 * COUNTERS];
-        uint64_t counter = job->offset + (uint64_t)i / 4;
+        uint64_t counter = a->offset + (uint64_t)i / 4;
 #pragma omp simd
         for (int j = 0; j < COUNTERS; j++) {
             uint64_t c = counter + (uint64_t)j;
@@ -37,11 +30,9 @@ static void dropout_chunk(void *context, int64_t begin, int64_t end)
             word[4 * j + 2] = w2;
             word[4 * j + 3] = w3;
         }
-        const REAL *restrict x = job->x + i;
-        REAL *restrict y = job->y + i;
+        const REAL *restrict x = (const REAL *)a->x.data + i;
+        REAL *restrict y = (REAL *)a->y.data + i;
         int64_t n = TNI_MIN(end - i, 4 * COUNTERS);
-        uint32_t threshold = job->threshold;
-        REAL scale = job->scale;
 #pragma omp simd
         for (int64_t k = 0; k < n; k++) {
             REAL m = (word[k] >> 8) >= threshold ? scale : 0;
@@ -54,12 +45,6 @@ tn_status K(tni_dropout)(const tni_dropout *a)
 {
     int64_t n = 1;
     for (int d = 0; d < a->x.rank; d++) n *= a->x.size[d];
-    dropout_job job = { .y = a->y.data,
-                        .x = a->x.data,
-                        .seed = a->seed,
-                        .offset = a->offset,
-                        .threshold = tni_philox_threshold(a->p),
-                        .scale = (REAL)(1.0 / (1.0 - a->p)) };
-    tni_parallel(n, CHUNK, dropout_chunk, &job);
+    tni_parallel(n, CHUNK, dropout_chunk, (void *)(uintptr_t)a);
     return TN_OK;
 }

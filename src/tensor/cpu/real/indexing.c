@@ -10,21 +10,17 @@
 
 /* ---- scatter_add: y[.., index[.., a, ..], ..] += source[.., a, ..] --------------------------- */
 
-typedef struct scatter_job {
-    const tni_array *y, *index, *source;
-    int axis;
-} scatter_job;
-
 /* A line: all positions along the axis with the other coordinates fixed; lines number the
  * others. */
 static void scatter_lines(void *context, int64_t begin, int64_t end)
 {
-    const scatter_job *job = context;
-    const tni_array *y = job->y, *index = job->index, *source = job->source;
+    const tni_scatter_add *s = context;
+    const tni_array *y = &s->y, *index = &s->index, *source = &s->source;
+    int axis = s->axis;
     for (int64_t line = begin; line < end; line++) {
         int64_t rest = line, at_y = 0, at_index = 0, at_source = 0;
         for (int d = index->rank - 1; d >= 0; d--) {
-            if (d == job->axis) continue;
+            if (d == axis) continue;
             int64_t i = rest % index->size[d];
             rest /= index->size[d];
             at_y += i * y->stride[d];
@@ -34,10 +30,8 @@ static void scatter_lines(void *context, int64_t begin, int64_t end)
         const int64_t *id = (const int64_t *)index->data + at_index;
         const REAL *add = (const REAL *)source->data + at_source;
         REAL *to = (REAL *)y->data + at_y;
-        for (int64_t a = 0; a < index->size[job->axis]; a++) {
-            to[id[a * index->stride[job->axis]] * y->stride[job->axis]] +=
-                add[a * source->stride[job->axis]];
-        }
+        for (int64_t a = 0; a < index->size[axis]; a++)
+            to[id[a * index->stride[axis]] * y->stride[axis]] += add[a * source->stride[axis]];
     }
 }
 
@@ -45,10 +39,9 @@ tn_status K(tni_scatter_add)(const tni_scatter_add *a)
 {
     tn_status status = tni_check_index(&a->index, a->y.size[a->axis]);
     if (status != TN_OK || count_of(&a->index) == 0) return status;
-    scatter_job job = { &a->y, &a->index, &a->source, a->axis };
-    int64_t lines = 1;
-    for (int d = 0; d < a->index.rank; d++) lines *= d == a->axis ? 1 : a->index.size[d];
-    tni_parallel(lines, row_grain(a->index.size[a->axis], 8), scatter_lines, &job);
+    int64_t length = a->index.size[a->axis];
+    tni_parallel(count_of(&a->index) / length, row_grain(length, 8), scatter_lines,
+                 (void *)(uintptr_t)a);
     return TN_OK;
 }
 
@@ -56,27 +49,26 @@ tn_status K(tni_scatter_add)(const tni_scatter_add *a)
 
 enum { COLUMNS = 32 }; /* of inner, per item: two cache lines of f32 */
 
-typedef struct take_job {
-    REAL *x;
-    const REAL *y;
-    const int64_t *index;
-    int64_t v, n, inner, skip, blocks;
-} take_job;
+static int64_t blocks_of(const tni_take_add *a)
+{
+    return (a->x.size[2] + COLUMNS - 1) / COLUMNS;
+}
 
 static void take_add_columns(void *context, int64_t begin, int64_t end)
 {
-    const take_job *job = context;
+    const tni_take_add *a = context;
+    int64_t blocks = blocks_of(a), v = a->x.size[1], n = a->y.size[1], inner = a->x.size[2];
     for (int64_t item = begin; item < end; item++) {
-        int64_t outer = item / job->blocks;
-        int64_t first = item % job->blocks * COLUMNS;
-        int64_t m = TNI_MIN(COLUMNS, job->inner - first);
-        REAL *x = job->x + outer * job->v * job->inner + first;
-        const REAL *y = job->y + outer * job->n * job->inner + first;
-        for (int64_t r = 0; r < job->n; r++) {
-            int64_t id = job->index[r];
-            if (id == job->skip) continue;
-            REAL *restrict to = x + id * job->inner;
-            const REAL *restrict add = y + r * job->inner;
+        int64_t outer = item / blocks;
+        int64_t first = item % blocks * COLUMNS;
+        int64_t m = TNI_MIN(COLUMNS, inner - first);
+        REAL *x = (REAL *)a->x.data + outer * v * inner + first;
+        const REAL *y = (const REAL *)a->y.data + outer * n * inner + first;
+        for (int64_t r = 0; r < n; r++) {
+            int64_t id = ((const int64_t *)a->index.data)[r];
+            if (id == a->skip) continue;
+            REAL *restrict to = x + id * inner;
+            const REAL *restrict add = y + r * inner;
 #pragma omp simd
             for (int64_t j = 0; j < m; j++) to[j] += add[j];
         }
@@ -87,15 +79,8 @@ tn_status K(tni_take_add)(const tni_take_add *a)
 {
     tn_status status = tni_check_index(&a->index, a->x.size[1]);
     if (status != TN_OK || count_of(&a->y) == 0) return status;
-    take_job job = { .x = a->x.data,
-                     .y = a->y.data,
-                     .index = a->index.data,
-                     .v = a->x.size[1],
-                     .n = a->y.size[1],
-                     .inner = a->x.size[2],
-                     .skip = a->skip };
-    job.blocks = (job.inner + COLUMNS - 1) / COLUMNS;
-    tni_parallel(a->x.size[0] * job.blocks, row_grain(job.n * TNI_MIN(job.inner, COLUMNS), 2),
-                 take_add_columns, &job);
+    int64_t width = TNI_MIN(a->x.size[2], COLUMNS);
+    tni_parallel(a->x.size[0] * blocks_of(a), row_grain(a->y.size[1] * width, 2), take_add_columns,
+                 (void *)(uintptr_t)a);
     return TN_OK;
 }

@@ -19,50 +19,52 @@
 #define FAR (sizeof(REAL) == 4 ? 0x1p-12 : 0x1p-80)
 
 typedef struct ln_job {
-    REAL *y, *mean, *rstd;
-    const REAL *x, *w, *b;
-    int64_t f;
-    double eps;
-    _Atomic bool *failed; /* no memory */
+    const tni_layer_norm *a;
+    _Atomic bool failed; /* no memory */
 } ln_job;
 
-/* Row i, where REAL cannot hold its squares, or its mean closely enough. */
-static __attribute__((noinline)) void wide_row(const ln_job *job, int64_t i)
+static void keep_moments(const tni_layer_norm *a, int64_t i, REAL mean, REAL rstd)
 {
-    const REAL *x = job->x + i * job->f;
-    tni_array row = { (void *)x, REAL_DTYPE, 2, { 1, job->f }, { 0, 1 } };
+    if (!a->mean.data) return;
+    ((REAL *)a->mean.data)[i] = mean;
+    ((REAL *)a->rstd.data)[i] = rstd;
+}
+
+/* Row i, where REAL cannot hold its squares, or its mean closely enough. */
+static __attribute__((noinline)) void wide_row(ln_job *job, int64_t i)
+{
+    const tni_layer_norm *a = job->a;
+    int64_t f = a->x.size[1];
+    REAL *x = (REAL *)a->x.data + i * f, *y = (REAL *)a->y.data + i * f;
+    const REAL *w = a->weight.data, *b = a->bias.data;
+    tni_array row = { x, REAL_DTYPE, 2, { 1, f }, { 0, 1 } };
     moments m = { 0 };
-    if (wide_moments(&row, job->eps, &m) != TN_OK) atomic_store(job->failed, true);
-    if (job->mean) {
-        job->mean[i] = (REAL)m.mean;
-        job->rstd[i] = (REAL)m.rstd;
-    }
-    for (int64_t j = 0; j < job->f; j++) {
-        double xh = ((double)x[j] - m.mean) * m.rstd * (job->w ? (double)job->w[j] : 1.0);
-        job->y[i * job->f + j] = (REAL)(xh + (job->b ? (double)job->b[j] : 0.0));
+    if (wide_moments(&row, a->eps, &m) != TN_OK) atomic_store(&job->failed, true);
+    keep_moments(a, i, (REAL)m.mean, (REAL)m.rstd);
+    for (int64_t j = 0; j < f; j++) {
+        double xh = ((double)x[j] - m.mean) * m.rstd * (w ? (double)w[j] : 1.0);
+        y[j] = (REAL)(xh + (b ? (double)b[j] : 0.0));
     }
 }
 
 static void layer_norm_chunk(void *context, int64_t begin, int64_t end)
 {
-    const ln_job *job = context;
-    int64_t f = job->f;
-    const REAL *restrict w = job->w, *restrict b = job->b;
+    ln_job *job = context;
+    const tni_layer_norm *a = job->a;
+    int64_t f = a->x.size[1];
+    const REAL *restrict w = a->weight.data, *restrict b = a->bias.data;
     for (int64_t i = begin; i < end; i++) {
-        const REAL *restrict x = job->x + i * f;
-        REAL *restrict y = job->y + i * f;
+        const REAL *restrict x = (const REAL *)a->x.data + i * f;
+        REAL *restrict y = (REAL *)a->y.data + i * f;
         REAL mean = (REAL)(row_sum(x, f) / (double)f);
         double least = LEAST_VARIANCE + (double)mean * (double)mean * FAR;
-        double var = row_sum_squares(x, mean, f) / (double)f + job->eps;
+        double var = row_sum_squares(x, mean, f) / (double)f + a->eps;
         REAL rstd = (REAL)(1.0 / sqrt(var));
         if (TNI_UNLIKELY(!(var > least && var < INFINITY))) {
             wide_row(job, i);
             continue;
         }
-        if (job->mean) {
-            job->mean[i] = mean;
-            job->rstd[i] = rstd;
-        }
+        keep_moments(a, i, mean, rstd);
         if (w && b) {
 #pragma omp simd
             for (int64_t j = 0; j < f; j++) y[j] = (x[j] - mean) * rstd * w[j] + b[j];
@@ -77,31 +79,18 @@ static void layer_norm_chunk(void *context, int64_t begin, int64_t end)
 
 tn_status K(tni_layer_norm)(const tni_layer_norm *a)
 {
-    _Atomic bool failed = false;
-    ln_job job = { .y = a->y.data,
-                   .mean = a->mean.data,
-                   .rstd = a->rstd.data,
-                   .x = a->x.data,
-                   .w = a->weight.data,
-                   .b = a->bias.data,
-                   .f = a->x.size[1],
-                   .eps = a->eps,
-                   .failed = &failed };
-    tni_parallel(a->x.size[0], row_grain(job.f, 3), layer_norm_chunk, &job);
-    return failed ? TN_E_NOMEM : TN_OK;
+    ln_job job = { .a = a };
+    tni_parallel(a->x.size[0], row_grain(a->x.size[1], 3), layer_norm_chunk, &job);
+    return job.failed ? TN_E_NOMEM : TN_OK;
 }
 
 /* ---- gradient -------------------------------------------------------------------------------- */
 
 typedef struct lng_job {
-    void *dx; /* like dy and x of this dtype */
-    const void *dy, *x;
-    tn_dtype dtype;
-    REAL *dw, *db;
-    REAL *partial; /* [blocks, 2, f]: dw, db; NULL when neither is wanted */
-    REAL *buffers; /* [workers, 3, f] of dx, dy, x; NULL when these are REAL */
-    const REAL *mean, *rstd, *w;
-    int64_t n, f, block_rows, blocks;
+    const tni_layer_norm_grad *a;
+    REAL *partial;       /* [blocks, 2, f]: dw, db; NULL when neither is wanted */
+    tni_scratch buffers; /* [3, f] of dx, dy, x, if these are bf16 or f16 */
+    int64_t block_rows, blocks;
 } lng_job;
 
 /* One row: dx (unless NULL), and its share of dw and db (unless NULL). gw = dy w is computed twice
@@ -136,29 +125,25 @@ grad_row(REAL *restrict dx, REAL *restrict dw, REAL *restrict db, const REAL *re
     }
 }
 
-/* Row i of x or dy; if it is bf16 or f16, in the worker's k-th row, own. */
-static inline const REAL *read_row(const lng_job *job, const void *x, int64_t i, REAL *own, int k)
-{
-    if (!own) return (const REAL *)x + i * job->f;
-    TNI_LOAD(TN_F32, job->f, own + k * job->f, (const uint16_t *)x + i * job->f, job->dtype, 1);
-    return own + k * job->f;
-}
-
 static void layer_norm_grad_chunk(void *context, int64_t begin, int64_t end)
 {
     const lng_job *job = context;
-    int64_t f = job->f;
-    REAL *own = job->buffers ? job->buffers + tni_worker() * 3 * f : NULL;
+    const tni_layer_norm_grad *a = job->a;
+    int64_t f = a->x.size[1];
+    tn_dtype dtype = a->x.dtype;
+    const REAL *w = a->weight.data;
+    REAL *own = tni_scratch_own(&job->buffers);
+    REAL *own_dy = own ? own + f : NULL, *own_x = own ? own + 2 * f : NULL;
     for (int64_t block = begin; block < end; block++) {
         REAL *dw = job->partial ? job->partial + block * 2 * f : NULL;
         REAL *db = job->partial ? dw + f : NULL;
         if (dw) memset(dw, 0, (size_t)(2 * f) * sizeof(REAL));
-        int64_t last = TNI_MIN((block + 1) * job->block_rows, job->n);
+        int64_t last = TNI_MIN((block + 1) * job->block_rows, a->x.size[0]);
         for (int64_t i = block * job->block_rows; i < last; i++) {
-            const REAL *dy = read_row(job, job->dy, i, own, 1), *w = job->w;
-            const REAL *x = read_row(job, job->x, i, own, 2);
-            REAL *dx = !job->dx ? NULL : own ? own : (REAL *)job->dx + i * f;
-            REAL mean = job->mean[i], rstd = job->rstd[i];
+            const REAL *dy = tni_get(a->dy.data, dtype, i * f, f, own_dy);
+            const REAL *x = tni_get(a->x.data, dtype, i * f, f, own_x);
+            REAL *dx = a->dx.data ? tni_place(a->dx.data, dtype, i * f, own) : NULL;
+            REAL mean = ((const REAL *)a->mean.data)[i], rstd = ((const REAL *)a->rstd.data)[i];
             if (TNI_UNLIKELY(rstd < (REAL)0x1p-60)) {
                 grad_row(dx, dw, db, dy, x, w, mean, rstd, f, (REAL)0x1p-64);
             } else if (!dx) {
@@ -170,72 +155,58 @@ static void layer_norm_grad_chunk(void *context, int64_t begin, int64_t end)
                 w ? grad_row(dx, NULL, NULL, dy, x, w, mean, rstd, f, 1)
                   : grad_row(dx, NULL, NULL, dy, x, NULL, mean, rstd, f, 1);
             }
-            if (dx && own) TNI_STORE(TN_F32, f, (uint16_t *)job->dx + i * f, job->dtype, 1, dx);
+            if (dx) tni_put(a->dx.data, dtype, i * f, f, dx);
         }
     }
 }
 
 enum { COLUMNS = 64 };
 
-/* Adds the lines of all blocks, in order; begin..end is at most COLUMNS wide. */
-static void combine_chunk(void *context, int64_t begin, int64_t end)
+/* Adds the lines of all blocks, in order. */
+static void combine_columns(const lng_job *job, int64_t begin, int64_t m)
 {
-    const lng_job *job = context;
+    int64_t f = job->a->x.size[1];
     double dw[COLUMNS] = { 0 }, db[COLUMNS] = { 0 };
-    int64_t m = end - begin;
     for (int64_t block = 0; block < job->blocks; block++) {
-        const REAL *line = job->partial + block * 2 * job->f + begin;
+        const REAL *line = job->partial + block * 2 * f + begin;
 #pragma omp simd
         for (int64_t j = 0; j < m; j++) {
             dw[j] += (double)line[j];
-            db[j] += (double)line[job->f + j];
+            db[j] += (double)line[f + j];
         }
     }
     for (int64_t j = 0; j < m; j++) {
-        if (job->dw) job->dw[begin + j] = (REAL)dw[j];
-        if (job->db) job->db[begin + j] = (REAL)db[j];
+        if (job->a->dweight.data) ((REAL *)job->a->dweight.data)[begin + j] = (REAL)dw[j];
+        if (job->a->dbias.data) ((REAL *)job->a->dbias.data)[begin + j] = (REAL)db[j];
     }
+}
+
+static void combine_chunk(void *context, int64_t begin, int64_t end)
+{
+    for (int64_t at = begin; at < end; at += COLUMNS)
+        combine_columns(context, at, TNI_MIN(end - at, COLUMNS));
 }
 
 tn_status K(tni_layer_norm_grad)(const tni_layer_norm_grad *a)
 {
-    lng_job job = { .dx = a->dx.data,
-                    .dy = a->dy.data,
-                    .x = a->x.data,
-                    .dtype = a->x.dtype,
-                    .dw = a->dweight.data,
-                    .db = a->dbias.data,
-                    .mean = a->mean.data,
-                    .rstd = a->rstd.data,
-                    .w = a->weight.data,
-                    .n = a->x.size[0],
-                    .f = a->x.size[1] };
+    lng_job job = { .a = a };
+    int64_t n = a->x.size[0], f = a->x.size[1];
     /* at most 64 blocks, of at least 16 rows */
-    job.block_rows = TNI_MAX(16, (job.n + 63) / 64);
-    job.blocks = (job.n + job.block_rows - 1) / job.block_rows;
-    int64_t grain = row_grain(job.f * job.block_rows, 4);
-    int workers = tni_workers(job.blocks, grain);
-    bool summed = job.dw || job.db;
-    size_t sums = summed ? (size_t)job.blocks * 2 : 0, floats = 0, nbytes = 0;
-    size_t buffers = tni_is_half(job.dtype) ? (size_t)workers * 3 : 0;
-    if (!tni_mul_size(sums + buffers, (size_t)job.f, &floats) ||
+    job.block_rows = TNI_MAX(16, (n + 63) / 64);
+    job.blocks = (n + job.block_rows - 1) / job.block_rows;
+    bool summed = a->dweight.data || a->dbias.data;
+    size_t floats = 0, nbytes = 0;
+    if (!tni_mul_size((size_t)TNI_MAX(job.blocks * 2, 3), (size_t)f, &floats) ||
         !tni_mul_size(floats, sizeof(REAL), &nbytes))
         return tni_error(TN_E_NOMEM, "tn_layer_norm: rows of %" PRId64 " elements are too large",
-                         job.f);
-    nbytes = TNI_MAX(nbytes, 64);
-    REAL *scratch = sums + buffers ? tni_alloc(nbytes) : NULL;
-    if (sums + buffers && !scratch) return TN_E_NOMEM;
-    if (sums) job.partial = scratch;
-    if (buffers) job.buffers = scratch + sums * (size_t)job.f;
-    if (buffers)
-        tni_parallel_workers(workers, job.blocks, grain, layer_norm_grad_chunk, &job);
-    else
-        tni_parallel(job.blocks, grain, layer_norm_grad_chunk, &job);
-    if (summed && job.f * job.blocks >= 65536)
-        tni_parallel(job.f, COLUMNS, combine_chunk, &job);
-    else
-        for (int64_t at = 0; summed && at < job.f; at += COLUMNS)
-            combine_chunk(&job, at, TNI_MIN(at + COLUMNS, job.f));
-    tni_free(scratch, nbytes);
-    return TN_OK;
+                         f);
+    if (summed && !(job.partial = tni_alloc(TNI_MAX(nbytes, 64)))) return TN_E_NOMEM;
+    job.buffers.each = tni_is_half(a->x.dtype) ? 3 * (size_t)f * sizeof(REAL) : 0;
+    tn_status status = tni_parallel_scratch(
+        &job.buffers, job.blocks, row_grain(f * job.block_rows, 4), layer_norm_grad_chunk, &job);
+    bool large = f * job.blocks >= 65536;
+    if (status == TN_OK && summed)
+        tni_parallel(f, large ? COLUMNS : TNI_MAX(f, 1), combine_chunk, &job);
+    tni_free(job.partial, TNI_MAX(nbytes, 64));
+    return status;
 }

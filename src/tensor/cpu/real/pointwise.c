@@ -150,17 +150,10 @@ UNARY_ROW(gelu_half, 0, , )
 UNARY_ROW(gelu_tanh_half, 0, , )
 BINARY_ROW(gelu_grad_half, 0, , )
 BINARY_ROW(gelu_tanh_grad_half, 0, , )
-tni_row K(tni_half_unary)(int function)
-{
-    return function == TNI_U_gelu        ? u_gelu_half
-           : function == TNI_U_gelu_tanh ? u_gelu_tanh_half
-                                         : NULL;
-}
-
-tni_row K(tni_half_binary)(int function)
-{
-    return function == TNI_B_gelu_grad        ? b_gelu_grad_half
-           : function == TNI_B_gelu_tanh_grad ? b_gelu_tanh_grad_half
-                                              : NULL;
-}
+const tni_row K(tni_half_unary)[TNI_U_COUNT] = {
+    [TNI_U_gelu] = u_gelu_half, [TNI_U_gelu_tanh] = u_gelu_tanh_half
+};
+const tni_row K(tni_half_binary)[TNI_B_COUNT] = {
+    [TNI_B_gelu_grad] = b_gelu_grad_half, [TNI_B_gelu_tanh_grad] = b_gelu_tanh_grad_half
+};
 #endif

@@ -10,21 +10,33 @@
 #include "tensor/internal.h"
 #include "tensor/math.h"
 
+/* One plane: x and y, or their gradients, and the index of each maximum in its plane, or NULL. */
+typedef void (*plane_kernel)(const tni_pool2d_sizes *p, void *x, void *y, int32_t *index);
+
 typedef struct pool {
     const tni_pool2d_sizes *p;
-    const void *from; /* x, or dy */
-    void *to;         /* y, or dx */
-    const int32_t *winner;
-    int32_t *index; /* of the maximum in its plane, or NULL */
-    bool narrow;    /* bf16, only where is_halving */
+    plane_kernel kernel;
+    char *x, *y;
+    int32_t *index;
+    int64_t item; /* bytes of an element */
 } pool;
 
-/* The planes of x, not p->n * p->c: for bf16 and f16 only some come at a time. */
-static tn_status run(pool *q, const tni_array *x, tni_chunk planes)
+static void planes(void *context, int64_t begin, int64_t end)
 {
-    const tni_pool2d_sizes *p = q->p;
+    const pool *q = context;
+    int64_t x = q->p->h * q->p->w, y = q->p->oh * q->p->ow;
+    for (int64_t k = begin; k < end; k++)
+        q->kernel(q->p, q->x + k * x * q->item, q->y + k * y * q->item,
+                  q->index ? q->index + k * y : NULL);
+}
+
+/* The planes of x, not p->n * p->c: for bf16 and f16 only some come at a time. */
+static tn_status run(const tni_pool2d_sizes *p, plane_kernel kernel, const tni_array *x,
+                     const tni_array *y, int32_t *index)
+{
+    pool q = { p, kernel, x->data, y->data, index, (int64_t)tn_dtype_size(x->dtype) };
     int64_t grain = TNI_MAX(1, 16384 / TNI_MAX(p->h * p->w + p->oh * p->ow, 1));
-    tni_parallel(x->size[0] * x->size[1], grain, planes, q);
+    tni_parallel(x->size[0] * x->size[1], grain, planes, &q);
     return TN_OK;
 }
 
@@ -40,9 +52,9 @@ static bool is_halving(const tni_pool2d_sizes *p)
 
 /*
  * 2x2 windows in two steps, so that both loops are long and contiguous: first the larger of two
- * rows, then the larger of neighbours, over as many rows as the buffer holds. Columns: 2 * ow, an
- * odd last one is left out. NaN beats everything; of equals the first in row-major order wins, as
- * in max_plane.
+ * rows, then the larger of neighbours, over as many rows as the buffer holds. NaN beats
+ * everything; of equals the first in row-major order wins, as in max_plane. Back: each value of dy
+ * and its index are repeated for both columns, and compared with the places of two rows.
  */
 enum { BUFFER = 1024 };
 
@@ -105,29 +117,86 @@ INLINE void wider(const REAL *restrict x, const int32_t *restrict at, int64_t n,
     }
 }
 
-INLINE void halve_plane(const tni_pool2d_sizes *p, const void *x, void *y, int32_t *index,
-                        bool narrow)
+/* Repeats n values of dy and index, once for each column of a window. */
+INLINE void repeat_pairs(const void *restrict dy, const int32_t *restrict index, int64_t n,
+                         REAL *restrict d, int32_t *restrict at, bool narrow)
 {
-    REAL top[BUFFER];
+    for (int64_t j = 0; j < n; j++) {
+        d[2 * j] = get(dy, j, narrow);
+        d[2 * j + 1] = get(dy, j, narrow);
+        at[2 * j] = index[j];
+        at[2 * j + 1] = index[j];
+    }
+}
+
+/* Two rows of dx below a row of windows: dy where the index points, zero elsewhere. */
+INLINE void spread(int lanes, int64_t from, const REAL *restrict d, const int32_t *restrict at,
+                   int32_t base, int32_t w, void *restrict dx0, void *restrict dx1, bool narrow)
+{
+#pragma omp simd
+    for (int l = 0; l < lanes; l++) {
+        int32_t i = at[from + l] - base - (int32_t)from - l;
+        put(dx0, from + l, i == 0 ? d[from + l] : 0, narrow);
+        put(dx1, from + l, i == w ? d[from + l] : 0, narrow);
+    }
+}
+
+/* 2x2 windows, as many rows at a time as the buffers hold, or part of one: y from x, or back: dx
+ * from dy. Columns: 2 * ow, an odd last one is left out. */
+INLINE void by_twos(const tni_pool2d_sizes *p, void *x, void *y, int32_t *index, bool narrow,
+                    bool back)
+{
+    REAL value[BUFFER];
     int32_t at[BUFFER];
     int32_t winners[BUFFER / 2];                                    /* if not wanted */
     int64_t step = TNI_MAX(1, TNI_MIN(2 * p->ow, (int64_t)BUFFER)); /* columns at a time */
-    int64_t rows = p->w <= BUFFER ? BUFFER / step : 1;
+    int64_t rows = BUFFER / step;
+    int32_t w = (int32_t)p->w;
     for (int64_t i = 0; i < p->oh; i += rows) {
         int64_t n = TNI_MIN(rows, p->oh - i);
         for (int64_t s = 0; s < 2 * p->ow; s += step) {
-            int64_t columns = TNI_MIN(step, 2 * p->ow - s);
+            int64_t columns = TNI_MIN(step, 2 * p->ow - s), windows = i * p->ow + s / 2;
+            int32_t *winner = index ? index + windows : winners;
+            void *some_y = element(y, windows, narrow);
+            if (back) repeat_pairs(some_y, winner, n * columns / 2, value, at, narrow);
             for (int64_t r = 0; r < n; r++) {
                 int64_t from = 2 * (i + r) * p->w + s;
-                IN_VECTORS(taller, columns, element(x, from, narrow),
-                           element(x, from + p->w, narrow), (int32_t)from, (int32_t)p->w,
-                           top + r * columns, at + r * columns, narrow);
+                void *x0 = element(x, from, narrow), *x1 = element(x, from + p->w, narrow);
+                REAL *row = value + r * columns;
+                if (back) {
+                    IN_VECTORS(spread, columns, row, at + r * columns, (int32_t)from, w, x0, x1,
+                               narrow);
+                } else {
+                    IN_VECTORS(taller, columns, x0, x1, (int32_t)from, w, row, at + r * columns,
+                               narrow);
+                }
             }
-            int64_t to = i * p->ow + s / 2;
-            wider(top, at, n * columns / 2, element(y, to, narrow), index ? index + to : winners,
-                  narrow);
+            if (!back) wider(value, at, n * columns / 2, some_y, winner, narrow);
         }
     }
+    for (int64_t i = 0; back && p->w % 2 && i < 2 * p->oh; i++)
+        put(x, i * p->w + p->w - 1, 0, narrow);
+    for (int64_t j = 0; back && p->h % 2 && j < p->w; j++) put(x, (p->h - 1) * p->w + j, 0, narrow);
+}
+
+static void halve(const tni_pool2d_sizes *p, void *x, void *y, int32_t *index)
+{
+    by_twos(p, x, y, index, false, false);
+}
+
+static void halve_bf16(const tni_pool2d_sizes *p, void *x, void *y, int32_t *index)
+{
+    by_twos(p, x, y, index, true, false);
+}
+
+static void twice(const tni_pool2d_sizes *p, void *dx, void *dy, int32_t *index)
+{
+    by_twos(p, dx, dy, index, false, true);
+}
+
+static void twice_bf16(const tni_pool2d_sizes *p, void *dx, void *dy, int32_t *index)
+{
+    by_twos(p, dx, dy, index, true, true);
 }
 
 /* The part [*from, *to) of a window's k taps, the first at `start`, inside the n positions. A
@@ -139,8 +208,10 @@ static void taps_inside(int64_t start, int64_t k, int64_t dilation, int64_t n, i
     *to = start < n ? TNI_MIN(k, (n - 1 - start) / dilation + 1) : 0;
 }
 
-static void max_plane(const tni_pool2d_sizes *p, const REAL *x, REAL *y, int32_t *index)
+static void max_plane(const tni_pool2d_sizes *p, void *from, void *to, int32_t *index)
 {
+    const REAL *x = from;
+    REAL *y = to;
     for (int64_t i = 0; i < p->oh; i++) {
         int64_t top = i * p->stride[0] - p->padding[0], r0, r1;
         taps_inside(top, p->kernel[0], p->dilation[0], p->h, &r0, &r1);
@@ -166,108 +237,26 @@ static void max_plane(const tni_pool2d_sizes *p, const REAL *x, REAL *y, int32_t
     }
 }
 
-static void max_planes(void *context, int64_t begin, int64_t end)
-{
-    const pool *q = context;
-    const tni_pool2d_sizes *p = q->p;
-    bool halving = is_halving(p);
-    for (int64_t k = begin; k < end; k++) {
-        const void *x = element(q->from, k * p->h * p->w, q->narrow);
-        void *y = element(q->to, k * p->oh * p->ow, q->narrow);
-        int32_t *index = q->index ? q->index + k * p->oh * p->ow : NULL;
-        if (q->narrow)
-            halve_plane(p, x, y, index, true);
-        else if (halving)
-            halve_plane(p, x, y, index, false);
-        else
-            max_plane(p, x, y, index);
-    }
-}
-
 tn_status K(tni_max_pool2d)(const tni_max_pool2d *a)
 {
-    pool q = { &a->sizes, a->x.data, a->y.data, NULL, a->index.data, a->x.dtype == TN_BF16 };
-    return run(&q, &a->x, max_planes);
+    bool halves = is_halving(&a->sizes);
+    plane_kernel kernel = a->x.dtype == TN_BF16 ? halve_bf16 : halves ? halve : max_plane;
+    return run(&a->sizes, kernel, &a->x, &a->y, a->index.data);
 }
 
-/* Repeats n values of dy and index, once for each column of a window. */
-INLINE void repeat_pairs(const void *restrict dy, const int32_t *restrict index, int64_t n,
-                         REAL *restrict d, int32_t *restrict at, bool narrow)
+static void add_winners(const tni_pool2d_sizes *p, void *to, void *from, int32_t *index)
 {
-    for (int64_t j = 0; j < n; j++) {
-        d[2 * j] = get(dy, j, narrow);
-        d[2 * j + 1] = get(dy, j, narrow);
-        at[2 * j] = index[j];
-        at[2 * j + 1] = index[j];
-    }
-}
-
-/* Two rows of dx below a row of windows: dy where the index points, zero elsewhere. */
-INLINE void spread(int lanes, int64_t from, const REAL *restrict d, const int32_t *restrict at,
-                   int32_t base, int32_t w, void *restrict dx0, void *restrict dx1, bool narrow)
-{
-#pragma omp simd
-    for (int l = 0; l < lanes; l++) {
-        int32_t i = at[from + l] - base - (int32_t)from - l;
-        put(dx0, from + l, i == 0 ? d[from + l] : 0, narrow);
-        put(dx1, from + l, i == w ? d[from + l] : 0, narrow);
-    }
-}
-
-/* 2x2 windows, as many rows at a time as the buffers hold, or part of one. */
-INLINE void double_plane(const tni_pool2d_sizes *p, const void *dy, const int32_t *index, void *dx,
-                         bool narrow)
-{
-    REAL d[BUFFER];
-    int32_t at[BUFFER];
-    int64_t step = TNI_MAX(1, TNI_MIN(2 * p->ow, (int64_t)BUFFER)); /* columns at a time */
-    int64_t rows = 2 * p->ow <= BUFFER ? BUFFER / step : 1;
-    for (int64_t i = 0; i < p->oh; i += rows) {
-        int64_t n = TNI_MIN(rows, p->oh - i);
-        for (int64_t s = 0; s < 2 * p->ow; s += step) {
-            int64_t columns = TNI_MIN(step, 2 * p->ow - s);
-            int64_t from = i * p->ow + s / 2;
-            repeat_pairs(element(dy, from, narrow), index + from, n * columns / 2, d, at, narrow);
-            for (int64_t r = 0; r < n; r++) {
-                int64_t to = 2 * (i + r) * p->w + s;
-                IN_VECTORS(spread, columns, d + r * columns, at + r * columns, (int32_t)to,
-                           (int32_t)p->w, element(dx, to, narrow), element(dx, to + p->w, narrow),
-                           narrow);
-            }
-        }
-    }
-    for (int64_t i = 0; p->w % 2 && i < 2 * p->oh; i++) put(dx, i * p->w + p->w - 1, 0, narrow);
-    for (int64_t j = 0; p->h % 2 && j < p->w; j++) put(dx, (p->h - 1) * p->w + j, 0, narrow);
-}
-
-static void add_winners(const tni_pool2d_sizes *p, const REAL *dy, const int32_t *index, REAL *dx)
-{
+    REAL *dx = to;
+    const REAL *dy = from;
     memset(dx, 0, (size_t)(p->h * p->w) * sizeof(REAL));
     for (int64_t j = 0; j < p->oh * p->ow; j++) dx[index[j]] += dy[j];
 }
 
-static void max_grad_planes(void *context, int64_t begin, int64_t end)
-{
-    const pool *q = context;
-    const tni_pool2d_sizes *p = q->p;
-    bool halving = is_halving(p);
-    for (int64_t k = begin; k < end; k++) {
-        const void *dy = element(q->from, k * p->oh * p->ow, q->narrow);
-        const int32_t *index = q->winner + k * p->oh * p->ow;
-        void *dx = element(q->to, k * p->h * p->w, q->narrow);
-        if (q->narrow)
-            double_plane(p, dy, index, dx, true);
-        else if (halving)
-            double_plane(p, dy, index, dx, false);
-        else
-            add_winners(p, dy, index, dx);
-    }
-}
-
 tn_status K(tni_max_pool2d_grad)(const tni_max_pool2d_grad *a)
 {
-    pool q = { &a->sizes, a->dy.data, a->dx.data, a->index.data, NULL, a->dy.dtype == TN_BF16 };
-    return run(&q, &a->dy, max_grad_planes);
+    bool halves = is_halving(&a->sizes);
+    plane_kernel kernel = a->dy.dtype == TN_BF16 ? twice_bf16 : halves ? twice : add_winners;
+    return run(&a->sizes, kernel, &a->dx, &a->dy, a->index.data);
 }
 
 #ifdef TNI_REAL_IS_f32
@@ -295,45 +284,39 @@ typedef struct window {
     REAL scale;
 } window;
 
-/* Counts the padding but nothing beyond it: a window that extends further (ceil_mode) counts
- * fewer. */
-static window average_window(const tni_pool2d_sizes *p, int64_t i, int64_t j)
+/* An average counts the padding but nothing beyond it: a window that extends further (ceil_mode)
+ * counts fewer. Adaptive: output i of n takes inputs floor(i size / n) up to
+ * ceil((i + 1) size / n). */
+INLINE window window_of(const tni_pool2d_sizes *p, bool adaptive, int64_t i, int64_t j)
 {
     window w;
-    w.top = i * p->stride[0] - p->padding[0];
-    w.left = j * p->stride[1] - p->padding[1];
-    w.bottom = TNI_MIN(w.top + p->kernel[0], p->h + p->padding[0]);
-    w.right = TNI_MIN(w.left + p->kernel[1], p->w + p->padding[1]);
-    int64_t count = (w.bottom - w.top) * (w.right - w.left);
-    w.top = TNI_MAX(w.top, 0);
-    w.left = TNI_MAX(w.left, 0);
-    w.bottom = TNI_MAX(TNI_MIN(w.bottom, p->h), w.top);
-    w.right = TNI_MAX(TNI_MIN(w.right, p->w), w.left);
-    if (!p->include_padding) count = (w.bottom - w.top) * (w.right - w.left);
+    int64_t count = 0;
+    if (adaptive) {
+        w.top = i * p->h / p->oh;
+        w.bottom = ((i + 1) * p->h + p->oh - 1) / p->oh;
+        w.left = j * p->w / p->ow;
+        w.right = ((j + 1) * p->w + p->ow - 1) / p->ow;
+    } else {
+        w.top = i * p->stride[0] - p->padding[0];
+        w.left = j * p->stride[1] - p->padding[1];
+        w.bottom = TNI_MIN(w.top + p->kernel[0], p->h + p->padding[0]);
+        w.right = TNI_MIN(w.left + p->kernel[1], p->w + p->padding[1]);
+        count = (w.bottom - w.top) * (w.right - w.left);
+        w.top = TNI_MAX(w.top, 0);
+        w.left = TNI_MAX(w.left, 0);
+        w.bottom = TNI_MAX(TNI_MIN(w.bottom, p->h), w.top);
+        w.right = TNI_MAX(TNI_MIN(w.right, p->w), w.left);
+    }
+    if (adaptive || !p->include_padding) count = (w.bottom - w.top) * (w.right - w.left);
     w.scale = count > 0 ? (REAL)1 / (REAL)count : 0;
     return w;
 }
 
-/* Output i of n takes inputs floor(i size / n) up to ceil((i + 1) size / n). */
-static window adaptive_window(const tni_pool2d_sizes *p, int64_t i, int64_t j)
-{
-    window w;
-    w.top = i * p->h / p->oh;
-    w.bottom = ((i + 1) * p->h + p->oh - 1) / p->oh;
-    w.left = j * p->w / p->ow;
-    w.right = ((j + 1) * p->w + p->ow - 1) / p->ow;
-    int64_t count = (w.bottom - w.top) * (w.right - w.left);
-    w.scale = count > 0 ? (REAL)1 / (REAL)count : 0;
-    return w;
-}
-
-typedef window (*window_of)(const tni_pool2d_sizes *p, int64_t i, int64_t j);
-
-static void mean_plane(const tni_pool2d_sizes *p, window_of of, const REAL *x, REAL *y)
+INLINE void means(const tni_pool2d_sizes *p, bool adaptive, const REAL *x, REAL *y)
 {
     for (int64_t i = 0; i < p->oh; i++) {
         for (int64_t j = 0; j < p->ow; j++) {
-            window w = of(p, i, j);
+            window w = window_of(p, adaptive, i, j);
             REAL sum = 0;
             for (int64_t r = w.top; r < w.bottom; r++)
                 for (int64_t s = w.left; s < w.right; s++) sum += x[r * p->w + s];
@@ -342,21 +325,18 @@ static void mean_plane(const tni_pool2d_sizes *p, window_of of, const REAL *x, R
     }
 }
 
-static void mean_grad_plane(const tni_pool2d_sizes *p, window_of of, const REAL *dy, REAL *dx)
+/* Each kind has its own code. */
+static void mean_plane(const tni_pool2d_sizes *p, void *x, void *y, int32_t *none)
 {
-    memset(dx, 0, (size_t)(p->h * p->w) * sizeof(REAL));
-    for (int64_t i = 0; i < p->oh; i++) {
-        for (int64_t j = 0; j < p->ow; j++) {
-            window w = of(p, i, j);
-            REAL d = dy[i * p->ow + j] * w.scale;
-            for (int64_t r = w.top; r < w.bottom; r++)
-                for (int64_t s = w.left; s < w.right; s++) dx[r * p->w + s] += d;
-        }
-    }
+    (void)none;
+    p->adaptive ? means(p, true, x, y) : means(p, false, x, y);
 }
 
-static void mean_halves(const tni_pool2d_sizes *p, const REAL *restrict x, REAL *restrict y)
+static void mean_halves(const tni_pool2d_sizes *p, void *from, void *to, int32_t *none)
 {
+    const REAL *restrict x = from;
+    REAL *restrict y = to;
+    (void)none;
     for (int64_t i = 0; i < p->oh; i++) {
         const REAL *restrict x0 = x + 2 * i * p->w;
         const REAL *restrict x1 = x0 + p->w;
@@ -365,45 +345,32 @@ static void mean_halves(const tni_pool2d_sizes *p, const REAL *restrict x, REAL 
     }
 }
 
-static void average_planes(void *context, int64_t begin, int64_t end)
+INLINE void add_shares(const tni_pool2d_sizes *p, bool adaptive, const REAL *dy, REAL *dx)
 {
-    const pool *q = context;
-    const tni_pool2d_sizes *p = q->p;
-    bool halving = is_halving(p);
-    for (int64_t k = begin; k < end; k++) {
-        const REAL *x = element(q->from, k * p->h * p->w, false);
-        REAL *y = element(q->to, k * p->oh * p->ow, false);
-        if (p->adaptive)
-            mean_plane(p, adaptive_window, x, y);
-        else if (halving)
-            mean_halves(p, x, y);
-        else
-            mean_plane(p, average_window, x, y);
+    memset(dx, 0, (size_t)(p->h * p->w) * sizeof(REAL));
+    for (int64_t i = 0; i < p->oh; i++) {
+        for (int64_t j = 0; j < p->ow; j++) {
+            window w = window_of(p, adaptive, i, j);
+            REAL d = dy[i * p->ow + j] * w.scale;
+            for (int64_t r = w.top; r < w.bottom; r++)
+                for (int64_t s = w.left; s < w.right; s++) dx[r * p->w + s] += d;
+        }
     }
 }
 
-static void average_grad_planes(void *context, int64_t begin, int64_t end)
+static void mean_grad_plane(const tni_pool2d_sizes *p, void *dx, void *dy, int32_t *none)
 {
-    const pool *q = context;
-    const tni_pool2d_sizes *p = q->p;
-    for (int64_t k = begin; k < end; k++) {
-        const REAL *dy = element(q->from, k * p->oh * p->ow, false);
-        REAL *dx = element(q->to, k * p->h * p->w, false);
-        if (p->adaptive)
-            mean_grad_plane(p, adaptive_window, dy, dx);
-        else
-            mean_grad_plane(p, average_window, dy, dx);
-    }
+    (void)none;
+    p->adaptive ? add_shares(p, true, dy, dx) : add_shares(p, false, dy, dx);
 }
 
 tn_status K(tni_avg_pool2d)(const tni_avg_pool2d *a)
 {
-    pool q = { .p = &a->sizes, .from = a->x.data, .to = a->y.data };
-    return run(&q, &a->x, average_planes);
+    bool halves = !a->sizes.adaptive && is_halving(&a->sizes);
+    return run(&a->sizes, halves ? mean_halves : mean_plane, &a->x, &a->y, NULL);
 }
 
 tn_status K(tni_avg_pool2d_grad)(const tni_avg_pool2d_grad *a)
 {
-    pool q = { .p = &a->sizes, .from = a->dy.data, .to = a->dx.data };
-    return run(&q, &a->dy, average_grad_planes);
+    return run(&a->sizes, mean_grad_plane, &a->dx, &a->dy, NULL);
 }

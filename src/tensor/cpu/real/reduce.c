@@ -203,24 +203,19 @@ static void cols(tni_pass pass, int64_t rows, int64_t n, const void *x, int64_t 
 {
     REAL c[TNI_BLOCK];
     for (int64_t j = 0; j < n; j++) c[j] = center ? usable(pass, center[j].f) : (REAL)0;
+#define SUM(pass)                                                                                  \
+    case pass:                                                                                     \
+        sum_cols(pass, false, rows, n, x, rs, cs, acc, c, (REAL)p);                                \
+        break;
+#define JOIN(pass)                                                                                 \
+    case pass: join_cols(pass, rows, n, x, rs, cs, acc); break;
+    /* clang-format off */
     switch (pass) {
-    case TNI_SUM: sum_cols(TNI_SUM, false, rows, n, x, rs, cs, acc, c, (REAL)p); break;
-    case TNI_SUM_SQUARE_DIFF:
-        sum_cols(TNI_SUM_SQUARE_DIFF, false, rows, n, x, rs, cs, acc, c, (REAL)p);
-        break;
-    case TNI_SUM_EXP_DIFF:
-        sum_cols(TNI_SUM_EXP_DIFF, false, rows, n, x, rs, cs, acc, c, (REAL)p);
-        break;
-    case TNI_SUM_ABS_POW:
-        sum_cols(TNI_SUM_ABS_POW, false, rows, n, x, rs, cs, acc, c, (REAL)p);
-        break;
-    case TNI_PROD: join_cols(TNI_PROD, rows, n, x, rs, cs, acc); break;
-    case TNI_LARGEST: join_cols(TNI_LARGEST, rows, n, x, rs, cs, acc); break;
-    case TNI_SMALLEST: join_cols(TNI_SMALLEST, rows, n, x, rs, cs, acc); break;
-    case TNI_LARGEST_ABS: join_cols(TNI_LARGEST_ABS, rows, n, x, rs, cs, acc); break;
-    case TNI_ANY: join_cols(TNI_ANY, rows, n, x, rs, cs, acc); break;
-    case TNI_ALL: join_cols(TNI_ALL, rows, n, x, rs, cs, acc); break;
+        SUM(TNI_SUM) SUM(TNI_SUM_SQUARE_DIFF) SUM(TNI_SUM_EXP_DIFF) SUM(TNI_SUM_ABS_POW)
+        JOIN(TNI_PROD) JOIN(TNI_LARGEST) JOIN(TNI_SMALLEST) JOIN(TNI_LARGEST_ABS) JOIN(TNI_ANY)
+        JOIN(TNI_ALL)
     }
+    /* clang-format on */
 }
 
 static void sum_bf16_cols(int64_t rows, int64_t n, const void *x, int64_t rs, int64_t cs,

@@ -111,34 +111,29 @@ static inline __attribute__((always_inline)) REAL row_exp(REAL *y, const REAL *x
     return lane[0];
 }
 
-static inline double row_sum(const REAL *x, int64_t n)
+/* The sum of x, or of (x - center)^2. */
+static inline __attribute__((always_inline)) double row_total(const REAL *x, bool squares,
+                                                              REAL center, int64_t n)
 {
     double total = 0;
     for (int64_t b = 0; b < n; b += BLOCK) {
         int64_t end = TNI_MIN(b + BLOCK, n);
         REAL sum = 0;
 #pragma omp simd reduction(+ : sum)
-        for (int64_t j = b; j < end; j++) sum += x[j];
+        for (int64_t j = b; j < end; j++) sum += squares ? (x[j] - center) * (x[j] - center) : x[j];
         total += (double)sum;
     }
     return total;
 }
 
-/* sum of (x - center)^2 */
+static inline double row_sum(const REAL *x, int64_t n)
+{
+    return row_total(x, false, 0, n);
+}
+
 static inline double row_sum_squares(const REAL *x, REAL center, int64_t n)
 {
-    double total = 0;
-    for (int64_t b = 0; b < n; b += BLOCK) {
-        int64_t end = TNI_MIN(b + BLOCK, n);
-        REAL sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t j = b; j < end; j++) {
-            REAL d = x[j] - center;
-            sum += d * d;
-        }
-        total += (double)sum;
-    }
-    return total;
+    return row_total(x, true, center, n);
 }
 
 /* Mean, deviation and 1 / sqrt(variance + eps) of x, [rows, n], in double: for where the sums above

@@ -8,13 +8,6 @@
 #include "tensor/cpu/cpu.h"
 #include "tensor/cpu/real/rows.h"
 
-typedef struct softmax_job {
-    REAL *y;
-    const REAL *x, *dy;
-    int64_t c;
-    bool log, seen;
-} softmax_job;
-
 static void softmax_row(REAL *y, const REAL *x, int64_t c, bool seen)
 {
     REAL top = row_max(x, c);
@@ -37,34 +30,35 @@ static void log_softmax_row(REAL *y, const REAL *x, int64_t c)
 
 static void softmax_chunk(void *context, int64_t begin, int64_t end)
 {
-    const softmax_job *job = context;
-    for (int64_t i = begin; i < end; i++)
-        if (job->log)
-            log_softmax_row(job->y + i * job->c, job->x + i * job->c, job->c);
+    const tni_softmax *a = context;
+    int64_t c = a->x.size[1];
+    for (int64_t i = begin; i < end; i++) {
+        REAL *y = (REAL *)a->y.data + i * c;
+        const REAL *x = (const REAL *)a->x.data + i * c;
+        if (a->log)
+            log_softmax_row(y, x, c);
         else
-            softmax_row(job->y + i * job->c, job->x + i * job->c, job->c, job->seen);
+            softmax_row(y, x, c, a->seen);
+    }
 }
 
 tn_status K(tni_softmax)(const tni_softmax *a)
 {
-    softmax_job job = {
-        .y = a->y.data, .x = a->x.data, .c = a->x.size[1], .log = a->log, .seen = a->seen
-    };
-    tni_parallel(a->x.size[0], row_grain(job.c, 8), softmax_chunk, &job);
+    tni_parallel(a->x.size[0], row_grain(a->x.size[1], 8), softmax_chunk, (void *)(uintptr_t)a);
     return TN_OK;
 }
 
 /* softmax: dx = y (dy - sum(dy y)); log-softmax: dx = dy - exp(y) sum(dy) */
 static void softmax_grad_chunk(void *context, int64_t begin, int64_t end)
 {
-    const softmax_job *job = context;
-    int64_t c = job->c;
+    const tni_softmax_grad *a = context;
+    int64_t c = a->y.size[1];
     for (int64_t i = begin; i < end; i++) {
-        REAL *restrict dx = job->y + i * c;
-        const REAL *restrict y = job->x + i * c;
-        const REAL *restrict dy = job->dy + i * c;
+        REAL *restrict dx = (REAL *)a->dx.data + i * c;
+        const REAL *restrict y = (const REAL *)a->y.data + i * c;
+        const REAL *restrict dy = (const REAL *)a->dy.data + i * c;
         REAL sum = 0;
-        if (job->log) {
+        if (a->log) {
 #pragma omp simd reduction(+ : sum)
             for (int64_t j = 0; j < c; j++) sum += dy[j];
             row_exp(dx, y, 0, c);
@@ -81,9 +75,7 @@ static void softmax_grad_chunk(void *context, int64_t begin, int64_t end)
 
 tn_status K(tni_softmax_grad)(const tni_softmax_grad *a)
 {
-    softmax_job job = {
-        .y = a->dx.data, .x = a->y.data, .dy = a->dy.data, .c = a->y.size[1], .log = a->log
-    };
-    tni_parallel(a->y.size[0], row_grain(job.c, a->log ? 6 : 2), softmax_grad_chunk, &job);
+    tni_parallel(a->y.size[0], row_grain(a->y.size[1], a->log ? 6 : 2), softmax_grad_chunk,
+                 (void *)(uintptr_t)a);
     return TN_OK;
 }
