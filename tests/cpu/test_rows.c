@@ -762,8 +762,8 @@ static uint64_t digest_of_everything(void)
         ck_assert_int_eq(call, TN_OK);                                                             \
         for (size_t o = 0; o < sizeof outputs / sizeof *outputs; o++) {                            \
             const unsigned char *byte = outputs[o]->data;                                          \
-            for (size_t i = 0; i < (size_t)count(outputs[o]) * tn_dtype_size(dtype); i++)          \
-                h = (h ^ byte[i]) * 1099511628211u;                                                \
+            size_t bytes = (size_t)count(outputs[o]) * tn_dtype_size(dtype);                       \
+            for (size_t i = 0; i < bytes; i++) h = (h ^ byte[i]) * 1099511628211u;                 \
         }                                                                                          \
     } while (0)
 

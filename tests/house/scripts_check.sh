@@ -63,6 +63,7 @@ check 'gpu, no --out' refuses 'want --out FOLDER' "$s/gpu"
 check 'gpu, unknown option' refuses 'unknown option --bogus' "$s/gpu" --bogus
 check 'gpu, no argument' refuses '--out needs an argument' "$s/gpu" --out
 check 'gpu, no such stage' refuses 'no stage dance' "$s/gpu" --out x dance
+check 'soak, no such stage' refuses 'no stage dance' "$s/soak" races dance
 check 'install, unknown option' refuses '"--bogus" in place of a prefix' "$s/install" --bogus
 check 'install, no name' refuses '"" in place of a prefix' "$s/install" ''
 check 'install, two prefixes' refuses 'one prefix, not 2' "$s/install" a b
