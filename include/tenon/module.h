@@ -192,6 +192,7 @@ TN_API TN_MUST_USE tn_status tn_call(tn_module *m, int n_in, tn_tensor *const *i
  * (ModuleList) each child. Clones do as their original. Calls under TN_NO_GRAD are as always.
  */
 TN_API tn_status tn_module_set_recompute(tn_module *m, bool on);
+TN_API bool tn_module_recompute(tn_module *m); /* whether it does: all of those, if it is several */
 
 /* ---- hooks: your functions around calls, saving and loading ---------------------------------- */
 

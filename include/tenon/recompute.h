@@ -7,7 +7,8 @@
  * between forward and backward holds the inputs, and one function's activations at a time; the
  * price is one more forward.
  *
- *     static tn_status block(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
+ *     static tn_status block(void *user, int n_in, tn_tensor *const *in, int n_out,
+ *                            tn_tensor **out)
  *     {
  *         net *m = user;
  *         out[0] = tn_add(in[0], tn_forward(m->ff, tn_forward(m->norm, in[0])));
@@ -46,8 +47,8 @@ typedef tn_status (*tn_recompute_function)(void *user, int n_in, tn_tensor *cons
  * Nested     a function may call tn_recompute
  * Threads    while backward runs function, no other thread may draw from the default generator
  * Off        under TN_NO_GRAD function is just called
- * Errors     function NULL; an input NULL; what function fails with; an output that is NULL. Buffers
- *            and the generator are then as they were before
+ * Errors     function NULL; an input NULL; what function fails with; an output that is NULL. Then
+ *            buffers and the generator are as they were before
  * Later      backward fails where an input was changed in place, and where function did not record
  *            the same ops with the same shapes and settings again (a mode was switched, another
  *            generator drew a mask): the message names the first op that differs

@@ -6,7 +6,6 @@
  * scope.
  */
 #include "autograd/call_site.h"
-#include "autograd/recompute.h"
 #include "nn/module.h"
 
 /* One running call of this thread, on the C stack of tni_call_with. */
@@ -117,8 +116,7 @@ bool tni_calling(void)
 
 /* ---- the call -------------------------------------------------------------------------------- */
 
-static tn_status check_call(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
-                            tn_tensor **out)
+tn_status tni_call_check(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
 {
     tn_status status = tni_module_check("tn_call", m);
     if (status != TN_OK) return status;
@@ -183,13 +181,13 @@ static tn_status hand_over(tn_scope scope, size_t guarded, int n_out, tn_tensor 
     return status;
 }
 
-static tn_status call(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
-                      const tni_attention_options *options)
+tn_status tni_call_once(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
+                        const tni_attention_options *options)
 {
     tn_tensor *single =
         NULL; /* so that a call with one output may overwrite its input's variable */
     tn_tensor **result = n_out == 1 ? &single : out;
-    tn_status status = check_call(m, n_in, in, n_out, out);
+    tn_status status = tni_call_check(m, n_in, in, n_out, out);
     for (int i = 0; status == TN_OK && i < n_out; i++) result[i] = NULL;
     if (status == TN_OK) {
         if (TNI_UNLIKELY(tni_watching) && tni_watching->called)
@@ -215,46 +213,6 @@ static tn_status call(tn_module *m, int n_in, tn_tensor *const *in, int n_out, t
         tn_status handed = hand_over(scope, guarded, n, result);
         if (status == TN_OK) status = handed;
         tn_module_drop(m);
-    }
-    for (int i = 0; out && i < n_out; i++) out[i] = status == TN_OK ? result[i] : NULL;
-    return status;
-}
-
-/* ---- calls that backward makes again --------------------------------------------------------- */
-
-typedef struct again {
-    tn_module *module; /* counted */
-    tni_attention_options options;
-    bool has_options;
-} again;
-
-static tn_status call_again(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
-{
-    const again *a = user;
-    return call(a->module, n_in, in, n_out, out, a->has_options ? &a->options : NULL);
-}
-
-static void again_free(void *user)
-{
-    again *a = user;
-    tn_module_drop(a->module);
-    tni_free(a, sizeof *a);
-}
-
-tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
-                        const tni_attention_options *options)
-{
-    bool recompute = m && !tni_gone(m) && m->state && m->state->recompute && tn_grad_enabled();
-    if (TNI_LIKELY(!recompute)) return call(m, n_in, in, n_out, out, options);
-    tn_tensor *single = NULL; /* out may be the input's variable */
-    tn_tensor **result = n_out == 1 ? &single : out;
-    tn_status status = check_call(m, n_in, in, n_out, out);
-    again *a = status == TN_OK ? tni_alloc(sizeof *a) : NULL;
-    if (status == TN_OK && !a) status = TN_E_NOMEM;
-    if (status == TN_OK) {
-        *a = (again){ tn_module_keep(m), { false }, options != NULL };
-        if (options) a->options = *options;
-        status = tni_recompute(call_again, a, again_free, n_in, in, n_out, result);
     }
     for (int i = 0; out && i < n_out; i++) out[i] = status == TN_OK ? result[i] : NULL;
     return status;

@@ -129,6 +129,11 @@ typedef struct tni_attention_options {
     bool causal;
 } tni_attention_options;
 
+/* TN_OK, or what is wrong with the arguments of a call. */
+tn_status tni_call_check(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out);
+/* A call as such. */
+tn_status tni_call_once(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
+                        const tni_attention_options *options);
 /* tn_call with the options of a typed function, which forward_n reads back; NULL: none. */
 tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
                         const tni_attention_options *options);

@@ -247,6 +247,7 @@ START_TEST(an_encoder_by_layers)
                                  tn_layer_norm_new(TN_SHAPE(16), (tn_layer_norm_options){ 0 })));
         assert_ok(tn_module_set_recompute(m, again));
         m = owned(tn_module_clone(m));
+        ck_assert_int_eq(tn_module_recompute(m), again);
         tn_tensor *x = tn_randn(TN_SHAPE(2, 32, 16)), *loss = NULL;
         assert_ok(tn_set_requires_grad(x, true));
         tn_tensor *padding = tn_gt(tn_randn(TN_SHAPE(2, 32)), tn_full(TN_SHAPE(1), 1));
