@@ -50,11 +50,12 @@ struct tni_region {
 };
 
 TNI_THREAD tni_region *tni_region_now;
-static TNI_THREAD int recomputing;
 
 bool tn_recomputing(void)
 {
-    return recomputing > 0;
+    const tni_region *r = tni_region_now;
+    while (r && !r->again) r = r->above;
+    return r != NULL;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -376,11 +377,9 @@ static tn_status call_again(tni_region *r, tn_tensor *const *in, tn_tensor **out
     struct tni_map *casts = tni_autocast_exchange(r->casts);
     set_versions(r, true);
     exchange_all(r, true);
-    recomputing++;
     r->again = true;
     tn_status status = call(r, in, out);
     r->again = false;
-    recomputing--;
     exchange_all(r, false);
     if (status == TN_OK) own_buffers(r);
     set_versions(r, false);
@@ -512,14 +511,13 @@ tn_status tni_region_fill(tni_node *node)
 
 static tn_status hand_over(tn_scope scope, size_t guarded, tn_status status, int n, tn_tensor **out)
 {
-    for (int i = 0; status == TN_OK && i < n; i++) tn_keep(out[i]);
+    int kept = status == TN_OK ? n : 0;
+    for (int i = 0; i < kept; i++) tn_keep(out[i]);
     tni_scope_unguard(guarded);
     tn_scope_end(scope);
-    for (int i = 0; i < n; i++)
-        if (status != TN_OK)
-            out[i] = NULL;
-        else if (!(out[i] = tn_scope_adopt(out[i])))
-            status = tni_pending();
+    for (int i = 0; i < kept; i++) /* all of them: each reference must go somewhere */
+        if (!tn_scope_adopt(out[i])) status = tni_pending();
+    for (int i = 0; status != TN_OK && i < n; i++) out[i] = NULL;
     return status;
 }
 

@@ -354,8 +354,11 @@ static tn_status recompute_computes(void *user, int n_in, tn_tensor *const *in, 
 {
     (void)user;
     for (int i = 0; i < n_out; i++) {
-        tn_tensor *x = i < n_in && !tn_is_none(in[i]) ? in[i] : tn_randn(TN_SHAPE(2));
-        out[i] = tn_sin(tn_exp(tn_dropout(x, 0.5, true)));
+        tn_tensor *x = i < n_in && !tn_is_none(in[i]) ? in[i] : NULL;
+        if (i >= 3) /* there may be thousands */
+            out[i] = out[i - 3];
+        else
+            out[i] = tn_sin(tn_exp(tn_dropout(x ? x : tn_randn(TN_SHAPE(2)), 0.5, true)));
     }
     return TN_OK;
 }
