@@ -49,9 +49,13 @@ typedef tn_status (*tn_recompute_function)(void *user, int n_in, tn_tensor *cons
  * Off        under TN_NO_GRAD function is just called
  * Errors     function NULL; an input NULL; what function fails with; an output that is NULL. Then
  *            buffers and the generator are as they were before
- * Later      backward fails where an input was changed in place, and where function did not record
- *            the same ops with the same shapes and settings again (a mode was switched, another
- *            generator drew a mask): the message names the first op that differs
+ * Later      backward fails where an input, or a parameter or buffer that function read, was
+ *            changed in place or replaced after that; and where function did not record the same
+ *            ops with the same shapes again (a mode was switched, another generator drew a mask):
+ *            the message names the first op that differs. After a second run that failed, another
+ *            backward wants a new forward
+ * Cycles     a module whose call is made again must not hold that call's results with their
+ *            history (tn_assign, without tn_detach) when it is dropped: neither would be freed
  * Source     Chen et al., Training deep nets with sublinear memory cost (2016)
  */
 TN_API tn_tensor *tn_recompute(tn_recompute_function function, void *user, int n_in,

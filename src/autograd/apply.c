@@ -171,7 +171,7 @@ tn_status tni_record(const tni_call *c, size_t args_size)
     if ((reads & TNI_Y) && !tni_save_alias(&node->y, c->out[0])) goto fail;
     if (reads & TNI_SAVED)
         for (int i = 0; i < c->n_saved; i++) node->saved[i] = tn_keep(c->saved[i]);
-    if (TNI_UNLIKELY(tni_region_now) && tni_region_record(node, c->in) != TN_OK) goto fail;
+    if (TNI_UNLIKELY(tni_region_now) && tni_region_record(node) != TN_OK) goto fail;
     node->sequence = tni_next_sequence();
     for (int i = 0; i < c->n_out; i++) {
         if (!tn_dtype_is_float(c->out[i]->dtype) || (c->op->plain && c->op->plain[i])) continue;
@@ -259,6 +259,7 @@ tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n
                    .out = out,
                    .saved = saved };
     tn_status status = check_inputs(&c);
+    if (TNI_UNLIKELY(tni_region_now) && status == TN_OK) status = tni_region_reads(n_in, in);
     if (status != TN_OK) return status;
     if (n_out > FEW_OUT && !(c.out_spec = tni_alloc(specs_size))) return TN_E_NOMEM;
     for (int i = 0; i < n_out; i++) c.out_spec[i].strided = false;

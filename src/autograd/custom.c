@@ -10,7 +10,6 @@
 
 #include "autograd/graph.h"
 #include "autograd/notify.h"
-#include "autograd/recompute.h"
 
 typedef struct saved {
     tn_tensor *tensor; /* counted until forward has ended */
@@ -201,7 +200,6 @@ static tn_status record(own *o, tni_call *c, tn_tensor *const *results)
     if (status == TN_OK) status = tni_record(c, sizeof o);
     for (int i = 0; i < c->n_out && !o->node; i++) o->node = c->out[i]->node;
     if (status == TN_OK && o->node) status = keep_inputs(o);
-    if (status == TN_OK && o->node) tni_region_forget(o->node, c->in);
     tn_scope_end(scope);
     tni_free(others, n * sizeof *others);
     return status;

@@ -156,7 +156,8 @@ tn_status tni_may_write(const char *function, const tn_tensor *target, const tn_
     int stem = (int)strlen(function);
     if (tni_absent(target)) return tni_poison(function, "the target");
     if (!source) return tni_poison(function, "the source");
-    if (tni_own_memory(function, target) != TN_OK) return TN_E_INVALID;
+    tn_status status = tni_own_memory(function, target);
+    if (status != TN_OK) return status;
     if (TNI_NOTIFY_OP(changes, function, target, source) != TN_OK) return tni_pending();
     if (off) return TN_OK;
     stem -= stem && function[stem - 1] == '_';

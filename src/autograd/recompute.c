@@ -2,18 +2,19 @@
  * recompute.c - functions whose activations backward computes again (tenon/recompute.h).
  *
  * The function's ops are recorded as always: same nodes, same edges, so the engine, its order and
- * every gradient are what they would be without. But each node at once forgets what it keeps. When
- * backward first needs that, the function runs again, in a graph of its own; its k-th node hands
- * over to the k-th node of the first run what it kept. The graph of the second run is never
- * differentiated.
+ * every gradient are what they would be without. But when the function returns, its nodes forget
+ * what they keep. When backward first needs that, the function runs again, in a graph of its own;
+ * its k-th node hands over to the k-th node of the first run what it kept. The graph of the second
+ * run is never differentiated.
  *
  * The second run must do what the first did. It gets the generator, autocast with the casts that
  * were there, and buffers as they were: before a function writes a buffer, its memory is copied,
  * and before it puts another tensor into a slot, the old one is kept. All of it is exchanged with
  * what is there now, and again afterwards, so that buffers move once. A node of the second run that
- * kept memory of such a buffer gets a copy.
+ * kept memory of such a buffer gets a copy. What the first run read of parameters, buffers and
+ * inputs must still be there: versions tell.
  *
- * A function within a function: its nodes count in both. When the outer one ends, the inner one
+ * A function within a function: its nodes count in both. When the outer one has ended, the inner one
  * keeps nothing: its inputs are activations, too. The second run of the outer one then calls it as
  * if for the first time, so what its nodes forgot is found in two steps.
  *
@@ -21,7 +22,11 @@
  */
 #include "autograd/recompute.h"
 #include "autograd/notify.h"
+#include "base/map.h"
 #include "tensor/random.h"
+
+/* Versions of a buffer's memory in a second run are those of the first, and this. */
+static const uint64_t SECOND = UINT64_C(1) << 40;
 
 struct tni_region {
     atomic_int refs;
@@ -29,23 +34,25 @@ struct tni_region {
     void *user;
     void (*release)(void *user);
     int n_in, n_out;
-    tn_tensor **in;    /* n_in aliases without history; NULL: done with */
+    tn_tensor **in;    /* n_in: leaves, or aliases without history; NULL: done with */
     uint64_t *version; /* n_in */
     bool *wants;       /* n_in: takes a gradient */
     tni_generator_state generator;
+    bool grad;
     tn_dtype cast;
-    struct tni_map *casts; /* autocast's, when it began */
+    tni_map *casts; /* autocast's, when it began */
+    tni_map seen;   /* storage of a parameter or buffer (counted) -> 1 + its version when read */
     tni_undo *undo;
     size_t n_undo, undo_room;
-    size_t n; /* nodes of the first run */
+    size_t n; /* nodes of the first run, those of functions within it too */
 
     tni_region *above; /* the one that it was called in, while it runs */
-    tni_region
-        *outer; /* counted: this one's nodes are its nodes from `base` on, in its second run */
+    tni_region *outer; /* counted: its nodes are that one's from `base` on, in a second run */
     size_t base;
-    bool again;       /* its second run is on */
-    bool ran;         /* and is over */
-    tni_node **fresh; /* n_fresh: the second run's; NULL where taken */
+    tni_region **inner; /* counted: called in it, until its first run ends */
+    size_t n_inner, inner_room;
+    bool again, ran, failed; /* its second run: is on, is over, has failed */
+    tni_node **fresh;        /* n_fresh: of the run; after the second one NULL where taken */
     size_t n_fresh, fresh_room;
 };
 
@@ -60,6 +67,12 @@ bool tn_recomputing(void)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
+static void undo_drop(tni_undo *u)
+{
+    u->drop(u->object);
+    tn_drop(u->value);
+}
+
 /* What only a second run needs. */
 static void finish(tni_region *r)
 {
@@ -68,10 +81,10 @@ static void finish(tni_region *r)
     r->in = NULL;
     tni_autocast_free(r->casts);
     r->casts = NULL;
-    for (size_t i = 0; i < r->n_undo; i++) {
-        r->undo[i].drop(r->undo[i].object);
-        tn_drop(r->undo[i].value);
-    }
+    for (size_t i = 0; i < r->seen.capacity; i++)
+        if (r->seen.cell[i].key) tni_storage_drop((tni_storage *)r->seen.cell[i].key);
+    tni_map_free(&r->seen);
+    for (size_t i = 0; i < r->n_undo; i++) undo_drop(&r->undo[i]);
     tni_room_free(&r->undo, &r->undo_room, sizeof *r->undo);
     r->n_undo = 0;
     if (r->release) r->release(r->user);
@@ -86,12 +99,20 @@ static void drop_fresh(tni_region *r)
     r->n_fresh = 0;
 }
 
+static void drop_inner(tni_region *r)
+{
+    for (size_t i = 0; i < r->n_inner; i++) tni_region_drop(r->inner[i]);
+    tni_room_free(&r->inner, &r->inner_room, sizeof *r->inner);
+    r->n_inner = 0;
+}
+
 void tni_region_drop(tni_region *r)
 {
     while (r && tni_last(&r->refs)) {
         tni_region *outer = r->outer;
         finish(r);
         drop_fresh(r);
+        drop_inner(r);
         tni_free(r->version, (size_t)r->n_in * sizeof *r->version);
         tni_free(r->wants, (size_t)r->n_in * sizeof *r->wants);
         tni_free(r, sizeof *r);
@@ -105,6 +126,12 @@ static tni_region *keep(tni_region *r)
     return r;
 }
 
+/* A leaf that is trained itself, which autocast knows; else an alias: the region holds no graph. */
+static tn_tensor *input(tn_tensor *t)
+{
+    return tni_none(t) || (!t->node && t->requires_grad) ? tn_keep(t) : tni_alias_raw(t);
+}
+
 static tni_region *region_new(tn_recompute_function function, void *user, int n_in,
                               tn_tensor *const *in, int n_out)
 {
@@ -115,6 +142,7 @@ static tni_region *region_new(tn_recompute_function function, void *user, int n_
     r->user = user;
     r->n_in = n_in;
     r->n_out = n_out;
+    r->grad = tn_grad_enabled();
     r->cast = tni_autocasting;
     bool made = true;
     if (n_in > 0) {
@@ -124,8 +152,7 @@ static tni_region *region_new(tn_recompute_function function, void *user, int n_
         made = r->in && r->version && r->wants;
     }
     for (int i = 0; made && i < n_in; i++) {
-        r->in[i] = tni_none(in[i]) ? TN_NONE : tni_alias_raw(in[i]);
-        made = r->in[i] != NULL;
+        made = (r->in[i] = input(in[i])) != NULL;
         r->version[i] = tn_version(in[i]);
         r->wants[i] = in[i]->requires_grad;
     }
@@ -138,45 +165,92 @@ static tni_region *region_new(tn_recompute_function function, void *user, int n_
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
-/* What it keeps of parameters stays, so that a change of one is seen. */
-void tni_region_forget(tni_node *node, tn_tensor *const *in)
-{
-    if (!node->region) return;
-    for (int i = node->n_in - 1; i >= 0; i--) {
-        bool parameter = in[i]->is_parameter && !node->op->recompute;
-        if (node->x[i].alias && !parameter) tni_saved_let_go(node, i);
-    }
-    tn_drop(node->y.alias);
-    node->y.alias = NULL;
-    for (int i = 0; i < node->n_saved; i++) {
-        tn_drop(node->saved[i]);
-        node->saved[i] = NULL;
-    }
-}
-
-tn_status tni_region_record(tni_node *node, tn_tensor *const *in)
+/* The innermost function holds its nodes until it ends, and a second run all of them. */
+tn_status tni_region_record(tni_node *node)
 {
     tni_region *r = tni_region_now;
-    if (!r->again) {
-        node->region = keep(r);
-        node->region_index = r->n;
-        tni_region_forget(node, in);
-    }
-    for (; r; r = r->above) {
-        if (!r->again) {
-            r->n++;
-            continue;
+    node->region_index = r->n;
+    for (bool holds = true; r; r = r->above) {
+        if (holds || r->again) {
+            if (!tni_room(&r->fresh, &r->fresh_room, r->n_fresh, 1, sizeof *r->fresh))
+                return TN_E_NOMEM;
+            atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed);
+            r->fresh[r->n_fresh++] = node;
         }
-        if (!tni_room(&r->fresh, &r->fresh_room, r->n_fresh, 1, sizeof *r->fresh))
-            return TN_E_NOMEM;
-        atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed);
-        r->fresh[r->n_fresh++] = node;
-        break;
+        if (r->again) break;
+        r->n++;
+        holds = false;
     }
     return TN_OK;
 }
 
-/* ---- buffers --------------------------------------------------------------------------------- */
+/* After the first run: nodes forget what they keep. A backward may have used some already. */
+static void forget_all(tni_region *r)
+{
+    for (size_t k = 0; k < r->n_fresh; k++) {
+        tni_node *node = r->fresh[k];
+        if (!node->keeps || node->spent) continue;
+        for (int i = node->n_in - 1; i >= 0; i--)
+            if (node->x[i].alias) tni_saved_let_go(node, i);
+        tn_drop(node->y.alias);
+        node->y.alias = NULL;
+        for (int i = 0; i < node->n_saved; i++) {
+            tn_drop(node->saved[i]);
+            node->saved[i] = NULL;
+        }
+        node->region = keep(r);
+    }
+    drop_fresh(r);
+}
+
+/* ---- what is read ---------------------------------------------------------------------------- */
+
+/* Of a leaf's or buffer's storage that the second run has met: what it reads there from now on is its own. */
+#define MET ((void *)UINTPTR_MAX)
+
+static bool see(tni_region *r, tni_storage *s, void *as)
+{
+    bool known = tni_map_get(&r->seen, s) != NULL;
+    if (tni_map_put(&r->seen, s, as) < 0) return false;
+    if (!known) atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+    return true;
+}
+
+static tn_status changed(const char *what, const tn_tensor *t)
+{
+    return tni_error(TN_E_STATE,
+                     "tn_backward: %s%s%s was changed in place, or replaced, after a function of "
+                     "tn_recompute read it: want it unchanged until backward; tn_clone it before "
+                     "the change",
+                     what, what[0] ? " " : "", tni_text(t));
+}
+
+static tn_status reads(tni_region *r, const tn_tensor *t)
+{
+    void *version = (void *)(uintptr_t)(1 + tn_version(t) % SECOND);
+    void *then = tni_map_get(&r->seen, t->storage);
+    if (then && (then == MET || !r->again)) return TN_OK;
+    bool known = then || t->is_parameter || t->is_buffer; /* else an input's alias, maybe */
+    if (r->again && known && then != version) return changed(t->is_buffer ? "buffer" : "leaf", t);
+    return see(r, t->storage, r->again ? MET : version) ? TN_OK : TN_E_NOMEM;
+}
+
+tn_status tni_region_reads(int n, tn_tensor *const *in)
+{
+    tn_status status = TN_OK;
+    for (int i = 0; i < n; i++) {
+        bool leaf =
+            in[i]->is_parameter || in[i]->is_buffer || (in[i]->requires_grad && !in[i]->node);
+        bool last = tni_none(in[i]) || !leaf;
+        for (tni_region *r = tni_region_now; r && !last && status == TN_OK; r = r->above) {
+            status = reads(r, in[i]);
+            last = r->again;
+        }
+    }
+    return status;
+}
+
+/* ---- what is written ------------------------------------------------------------------------- */
 
 static bool has(const tni_region *r, const void *key)
 {
@@ -187,7 +261,7 @@ static bool has(const tni_region *r, const void *key)
 
 tn_status tni_region_undo(const tni_undo *u)
 {
-    for (tni_region *r = tni_region_now; r && !r->again; r = r->above) {
+    for (tni_region *r = tni_region_now; r; r = r->again ? NULL : r->above) {
         if (has(r, u->key)) continue;
         if (!tni_room(&r->undo, &r->undo_room, r->n_undo, 1, sizeof *u)) return TN_E_NOMEM;
         u->keep(u->object);
@@ -195,6 +269,13 @@ tn_status tni_region_undo(const tni_undo *u)
         r->undo[r->n_undo++] = *u;
     }
     return TN_OK;
+}
+
+tn_status tni_region_assigns(const tn_tensor *t)
+{
+    tni_region *r = tni_region_now;
+    while (r && !r->again) r = r->above;
+    return !r || tni_none(t) || see(r, t->storage, MET) ? TN_OK : TN_E_NOMEM;
 }
 
 /* All of t's memory as one axis, without history, in the current scope. */
@@ -235,21 +316,45 @@ tn_status tni_region_writes(const tn_tensor *t)
     const tni_storage *s = t->storage;
     bool lacks = false;
     if (atomic_load_explicit(&s->buffer_marks, memory_order_relaxed) == 0) return TN_OK;
-    for (const tni_region *r = tni_region_now; r && !r->again; r = r->above) lacks |= !has(r, s);
+    for (const tni_region *r = tni_region_now; r; r = r->again ? NULL : r->above)
+        lacks |= !has(r, s);
     if (!lacks) return TN_OK;
+    tni_region *now = tni_region_now;
     tn_scope scope = tn_scope_begin();
     tni_watch_suspend();
-    tn_status status = TN_OK;
+    tni_region_now = NULL;
+    tn_tensor *here = NULL, *copy = NULL;
     TN_NO_GRAD
     {
-        tn_tensor *here = all_of(t), *copy = here ? tn_clone(here) : NULL;
-        status = copy ? tni_region_undo(&(tni_undo){ s, here, copy, exchange_memory, keep_tensor,
-                                                     drop_tensor, NULL, 0 })
-                      : tni_pending();
+        here = all_of(t);
+        copy = here ? tn_clone(here) : NULL;
     }
+    tni_region_now = now;
+    tn_status status = TN_E_NOMEM;
+    if (copy)
+        status = tni_region_undo(&(tni_undo){ .key = s,
+                                              .object = here,
+                                              .value = copy,
+                                              .exchange = exchange_memory,
+                                              .keep = keep_tensor,
+                                              .drop = drop_tensor,
+                                              .first = tn_version(t) });
     tni_watch_resume();
     tn_scope_end(scope);
     return status;
+}
+
+/* As if what entries from the n-th on are about had not been written; they go. */
+static void take_back(tni_region *r, size_t n)
+{
+    while (r->n_undo > n) {
+        tni_undo *u = &r->undo[--r->n_undo];
+        if (u->exchange == exchange_memory)
+            put(u->object, u->value);
+        else
+            u->exchange(u);
+        undo_drop(u);
+    }
 }
 
 /* ---- the second run -------------------------------------------------------------------------- */
@@ -264,19 +369,6 @@ static tn_status prepare(tni_region *r)
     return status;
 }
 
-/* After a first run that failed: as if it had not begun. */
-static void take_back(tni_region *r)
-{
-    for (size_t i = r->n_undo; i-- > 0;) {
-        tni_undo *u = &r->undo[i];
-        if (u->exchange == exchange_memory)
-            put(u->object, u->value);
-        else
-            u->exchange(u);
-    }
-    tni_generator_put(tn_default_generator(), &r->generator);
-}
-
 /* Newest first; the other way afterwards. */
 static void exchange_all(tni_region *r, bool before)
 {
@@ -286,43 +378,54 @@ static void exchange_all(tni_region *r, bool before)
     }
 }
 
-/* Versions of memory during the second run are such as no others have. */
 static void set_versions(tni_region *r, bool before)
 {
     for (size_t i = 0; i < r->n_undo; i++) {
         tni_undo *u = &r->undo[i];
         if (u->exchange != exchange_memory) continue;
         _Atomic uint64_t *version = &((tn_tensor *)u->object)->storage->version;
-        if (before) u->version = atomic_load_explicit(version, memory_order_relaxed);
-        uint64_t to = before ? u->version + (UINT64_C(1) << 40) : u->version;
+        if (before) u->now = atomic_load_explicit(version, memory_order_relaxed);
+        uint64_t to = before ? u->first + SECOND : u->now;
         atomic_store_explicit(version, to, memory_order_relaxed);
     }
 }
 
-/* Kept memory of a buffer becomes a copy as the second run left it, unless it changed after it was
- * kept: then its version is still one that no other has, and reading it is the usual error. */
-static void own_memory(tni_region *r, tn_tensor *alias, tni_saved *saved)
+/* Memory of a buffer that is kept becomes a copy as the second run left it, with versions as in the
+ * first. version: when it was kept; NULL: not known here. */
+static void own_memory(tni_region *r, tn_tensor *alias, uint64_t *version)
 {
-    for (size_t i = 0; alias && i < r->n_undo; i++) {
+    for (size_t i = 0; alias && !tni_none(alias) && i < r->n_undo; i++) {
         const tni_undo *u = &r->undo[i];
-        if (u->exchange != exchange_memory || u->key != alias->storage) continue;
-        if (saved && saved->version != tn_version(alias)) return;
         tni_storage *old = alias->storage;
+        if (u->exchange != exchange_memory || u->key != old) continue;
+        atomic_store_explicit(&u->value->storage->version, tn_version(alias) - SECOND,
+                              memory_order_relaxed);
         alias->storage = u->value->storage;
         atomic_fetch_add_explicit(&alias->storage->refs, 1, memory_order_relaxed);
         tni_storage_drop(old);
-        if (saved) saved->version = tn_version(alias);
+        if (version) *version -= SECOND;
         return;
     }
 }
 
+static void own_saved(tni_region *r, tni_saved *saved)
+{
+    uint64_t version = saved->version;
+    own_memory(r, saved->alias, &version);
+    saved->version = version;
+}
+
+/* Before versions are set back. A function within has inputs, too. */
 static void own_buffers(tni_region *r)
 {
     for (size_t k = 0; r->n_undo && k < r->n_fresh; k++) {
         tni_node *node = r->fresh[k];
-        for (int i = 0; i < node->n_in; i++) own_memory(r, node->x[i].alias, &node->x[i]);
-        own_memory(r, node->y.alias, &node->y);
+        tni_region *within = node->region;
+        for (int i = 0; i < node->n_in; i++) own_saved(r, &node->x[i]);
+        own_saved(r, &node->y);
         for (int i = 0; i < node->n_saved; i++) own_memory(r, node->saved[i], NULL);
+        for (int i = 0; within && within->in && i < within->n_in; i++)
+            if (!within->in[i]->is_parameter) own_memory(r, within->in[i], &within->version[i]);
     }
 }
 
@@ -330,11 +433,7 @@ static tn_status check_inputs(const tni_region *r)
 {
     for (int i = 0; i < r->n_in; i++)
         if (!tni_none(r->in[i]) && tn_version(r->in[i]) != r->version[i])
-            return tni_error(TN_E_STATE,
-                             "tn_backward: input %d of a function of tn_recompute, %s, was changed "
-                             "in place after it ran: want it unchanged until backward; tn_clone it "
-                             "before the change",
-                             i, tni_text(r->in[i]));
+            return changed("an input,", r->in[i]);
     return TN_OK;
 }
 
@@ -342,23 +441,28 @@ static tn_status check_inputs(const tni_region *r)
 static tn_status copy_inputs(const tni_region *r, tn_tensor **in)
 {
     for (int i = 0; i < r->n_in; i++) {
-        in[i] = tni_none(r->in[i]) ? TN_NONE : tn_scope_adopt(tni_alias_raw(r->in[i]));
+        bool leaf = tni_none(r->in[i]) || r->in[i]->requires_grad == r->wants[i];
+        in[i] = leaf ? r->in[i] : tn_scope_adopt(tni_alias_raw(r->in[i]));
         if (!in[i]) return tni_pending();
-        if (!tni_none(in[i])) in[i]->requires_grad = r->wants[i];
+        if (!leaf) in[i]->requires_grad = r->wants[i];
     }
     return TN_OK;
 }
 
-/* Calls it in the state of its first run, whose nodes count where r->above says. */
 static tn_status call(tni_region *r, tn_tensor *const *in, tn_tensor **out)
 {
     uint64_t errors = tni_error_count;
-    r->above = r->again ? NULL : tni_region_now;
     tni_region *was = tni_region_now;
+    r->above = r->again ? NULL : was;
     tni_region_now = r;
     tn_status status = r->function(r->user, r->n_in, in, r->n_out, out);
     tni_region_now = was;
-    if (tni_error_count != errors && status == TN_OK) status = tni_pending();
+    r->above = NULL;
+    if (tni_error_count != errors)
+        status = status == TN_OK ? tni_pending() : status;
+    else if (status != TN_OK)
+        status = tni_error(status, "tn_recompute: its function gave a status without a message: "
+                                   "want tn_fail");
     for (int i = 0; status == TN_OK && i < r->n_out; i++)
         if (!out[i])
             status =
@@ -369,17 +473,19 @@ static tn_status call(tni_region *r, tn_tensor *const *in, tn_tensor **out)
 static tn_status call_again(tni_region *r, tn_tensor *const *in, tn_tensor **out)
 {
     tni_generator_state generator;
-    bool grad = tn_set_grad_enabled(true);
+    bool grad = tn_set_grad_enabled(r->grad);
     tn_dtype cast = tni_autocasting;
+    size_t n = r->n_undo;
     tni_generator_get(tn_default_generator(), &generator);
     tni_generator_put(tn_default_generator(), &r->generator);
     tni_autocasting = r->cast;
-    struct tni_map *casts = tni_autocast_exchange(r->casts);
+    tni_map *casts = tni_autocast_exchange(r->casts);
     set_versions(r, true);
     exchange_all(r, true);
     r->again = true;
     tn_status status = call(r, in, out);
     r->again = false;
+    take_back(r, n); /* what the first run did not write */
     exchange_all(r, false);
     if (status == TN_OK) own_buffers(r);
     set_versions(r, false);
@@ -392,6 +498,9 @@ static tn_status call_again(tni_region *r, tn_tensor *const *in, tn_tensor **out
 
 static tn_status run_again(tni_region *r)
 {
+    if (r->failed)
+        return tni_error(TN_E_STATE, "tn_backward: a function of tn_recompute failed when it ran "
+                                     "again: want a new forward");
     size_t n = (size_t)r->n_in + (size_t)r->n_out;
     tn_status status = check_inputs(r);
     tn_tensor **in = status == TN_OK ? tni_calloc(n * sizeof *in) : NULL;
@@ -400,11 +509,14 @@ static tn_status run_again(tni_region *r)
     tn_scope scope = tn_scope_begin();
     status = scope.depth < 0 ? tni_pending() : copy_inputs(r, in);
     if (status == TN_OK) status = prepare(r);
-    if (status == TN_OK) status = call_again(r, in, in + r->n_in);
+    if (status == TN_OK) {
+        status = call_again(r, in, in + r->n_in);
+        r->ran = status == TN_OK;
+        r->failed = !r->ran;
+    }
     tni_scope_unguard(guarded);
     tn_scope_end(scope);
     tni_free(in, n * sizeof *in);
-    r->ran = status == TN_OK;
     if (r->ran)
         finish(r);
     else
@@ -433,33 +545,28 @@ static bool same_op(const tni_node *a, const tni_node *b)
     return !a->op->whole_args || memcmp(a->args, b->args, a->nbytes - args_at) == 0;
 }
 
-/* A leaf is read as it is now. */
-static tn_status check_leaves(const tni_node *node, const tni_node *again)
-{
-    for (int i = 0; i < node->n_in; i++) {
-        const tn_tensor *leaf = node->edge[i].leaf;
-        if (!leaf || !again->x[i].alias || node->x[i].version == tn_version(leaf)) continue;
-        return tni_error(TN_E_STATE,
-                         "tn_backward: input %d of %s%s, %s, was changed in place after it was "
-                         "recorded in a function of tn_recompute: want it unchanged until backward",
-                         i, tni_op_prefix(node->op), node->op->name, tni_text(leaf));
-    }
-    return TN_OK;
-}
-
 static tn_status check_same(const tni_node *node, const tni_node *again)
 {
-    if (again && same_op(node, again) && node->n_in == again->n_in && node->n_out == again->n_out &&
-        node->n_saved == again->n_saved && same_tensors(node->in, again->in, node->n_in) &&
-        same_tensors(node->out, again->out, node->n_out))
-        return check_leaves(node, again);
-    return tni_error(TN_E_STATE,
-                     "tn_backward: a function of tn_recompute recorded %s%s of %s, and when it ran "
-                     "again %s%s of %s: want the same ops in both runs (modes, shapes and random "
-                     "numbers alike)",
-                     tni_op_prefix(node->op), node->op->name, tni_shape_text(&node->out[0].shape),
-                     again ? tni_op_prefix(again->op) : "", again ? again->op->name : "no op",
-                     again ? tni_shape_text(&again->out[0].shape) : "any shape");
+    if (!again || !same_op(node, again) || node->n_in != again->n_in ||
+        node->n_out != again->n_out || node->n_saved != again->n_saved ||
+        !same_tensors(node->in, again->in, node->n_in) ||
+        !same_tensors(node->out, again->out, node->n_out))
+        return tni_error(
+            TN_E_STATE,
+            "tn_backward: a function of tn_recompute recorded %s%s of %s, and when it ran again "
+            "%s%s of %s: want the same ops in both runs (modes, shapes and random numbers alike)",
+            tni_op_prefix(node->op), node->op->name, tni_shape_text(&node->out[0].shape),
+            again ? tni_op_prefix(again->op) : "", again ? again->op->name : "no op",
+            again ? tni_shape_text(&again->out[0].shape) : "any shape");
+    if (again->spent)
+        return tni_error(TN_E_STATE,
+                         "tn_backward: %s%s of a function of tn_recompute: a backward within the "
+                         "function has used it when it ran again",
+                         tni_op_prefix(node->op), node->op->name);
+    for (int i = 0; i < node->n_in; i++)
+        if (again->x[i].alias && again->x[i].version != node->x[i].version)
+            return changed("", again->x[i].alias);
+    return TN_OK;
 }
 
 /* Node k of the function's second run, which keeps what was forgotten: *at. NULL: there is none. */
@@ -480,17 +587,17 @@ static tn_status find(tni_region *r, size_t k, tni_node ***at)
 static void take(tni_node *node, tni_node *from)
 {
     for (int i = 0; i < node->n_in; i++) {
-        if (!from->x[i].alias || node->x[i].alias) continue;
         node->x[i] = from->x[i];
         from->x[i].alias = NULL;
     }
-    atomic_init(&node->holds, atomic_load_explicit(&from->holds, memory_order_relaxed));
+    atomic_init(&node->holds, atomic_load_explicit(&from->holds, memory_order_relaxed) > 0);
     node->y = from->y;
     from->y.alias = NULL;
     for (int i = 0; i < node->n_saved; i++) {
         node->saved[i] = from->saved[i];
         from->saved[i] = NULL;
     }
+    from->spent = true; /* somebody may have kept what it made */
 }
 
 tn_status tni_region_fill(tni_node *node)
@@ -509,6 +616,20 @@ tn_status tni_region_fill(tni_node *node)
 
 /* ---- the function ---------------------------------------------------------------------------- */
 
+/* The first run is over. Functions within are run by this one's second run. */
+static void forget(tni_region *r, tni_region *above)
+{
+    forget_all(r);
+    for (size_t i = 0; i < r->n_inner; i++) {
+        tni_region *inner = r->inner[i];
+        inner->outer = keep(r);
+        finish(inner);
+        drop_fresh(inner);
+    }
+    if (!above || above->again) return;
+    above->inner[above->n_inner++] = keep(r);
+}
+
 static tn_status hand_over(tn_scope scope, size_t guarded, tn_status status, int n, tn_tensor **out)
 {
     int kept = status == TN_OK ? n : 0;
@@ -517,32 +638,37 @@ static tn_status hand_over(tn_scope scope, size_t guarded, tn_status status, int
     tn_scope_end(scope);
     for (int i = 0; i < kept; i++) /* all of them: each reference must go somewhere */
         if (!tn_scope_adopt(out[i])) status = tni_pending();
-    for (int i = 0; status != TN_OK && i < n; i++) out[i] = NULL;
     return status;
 }
 
 tn_status tni_recompute(tn_recompute_function function, void *user, void (*release)(void *user),
                         int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
 {
-    tni_region *r = region_new(function, user, n_in, in, n_out);
-    if (!r) {
-        if (release) release(user);
-        return TN_E_NOMEM;
+    tni_region *r = region_new(function, user, n_in, in, n_out), *above = tni_region_now;
+    size_t size = (size_t)n_out * sizeof *out;
+    tn_tensor **made = r ? tni_calloc(size) : NULL; /* out may overlap in */
+    tn_status status = TN_E_NOMEM;
+    bool room = !above || tni_room(&above->inner, &above->inner_room, above->n_inner, 1, sizeof r);
+    if (r) r->release = release;
+    if (!r && release) release(user);
+    if (made && room) {
+        size_t guarded = tni_scope_guard();
+        tn_scope scope = tn_scope_begin();
+        r->base = above ? above->n : 0;
+        status = scope.depth < 0 ? tni_pending() : call(r, in, made);
+        status = hand_over(scope, guarded, status, n_out, made);
+        if (status == TN_OK) {
+            forget(r, above);
+        } else {
+            take_back(r, 0);
+            tni_generator_put(tn_default_generator(), &r->generator);
+        }
     }
-    r->release = release;
-    size_t guarded = tni_scope_guard();
-    tn_scope scope = tn_scope_begin();
-    for (int i = 0; i < n_out; i++) out[i] = NULL;
-    tni_region *above = tni_region_now;
-    r->base = above ? above->n : 0;
-    tn_status status = scope.depth < 0 ? tni_pending() : call(r, in, out);
-    status = hand_over(scope, guarded, status, n_out, out);
-    if (status != TN_OK) take_back(r);
-    if (above && !above->again) { /* its second run makes this one again */
-        r->outer = keep(above);
-        finish(r);
-    }
-    r->above = NULL;
+    for (int i = 0; i < n_out; i++) out[i] = status == TN_OK ? made[i] : NULL;
+    if (made) tni_free(made, size);
+    if (!r) return status;
+    drop_fresh(r);
+    drop_inner(r);
     tni_region_drop(r);
     return status;
 }

@@ -21,25 +21,27 @@ typedef struct tni_undo {
     void (*exchange)(struct tni_undo *u); /* of value and what object has; cannot fail */
     void (*keep)(void *object);
     void (*drop)(void *object);
-    tn_tensor *room;  /* of memory, during the second run: as large as value */
-    uint64_t version; /* of memory before it */
+    tn_tensor *room; /* of memory, during the second run: as large as value */
+    uint64_t first;  /* of memory: its version before the first write, */
+    uint64_t now;    /* and before the second run */
 } tni_undo;
 
 /* The innermost one that this thread runs; NULL: none. */
 extern TNI_THREAD tni_region *tni_region_now;
 
-/* A node was recorded from these inputs. It forgets what it keeps; in a second run it stays. */
-tn_status tni_region_record(tni_node *node, tn_tensor *const *in);
-/* The same for what an op of the user's keeps after that. */
-void tni_region_forget(tni_node *node, tn_tensor *const *in);
+/* A node was recorded. */
+tn_status tni_region_record(tni_node *node);
+/* An op reads these. In a second run it is an error if a leaf or buffer is not what it was. */
+tn_status tni_region_reads(int n, tn_tensor *const *in);
 /* Gives the node what it forgot; the function runs again for the first of its nodes. */
 tn_status tni_region_fill(tni_node *node);
 void tni_region_drop(tni_region *r);
 
-/* t is about to be written. */
+/* t is about to be written; it is about to be put into a slot. */
 tn_status tni_region_writes(const tn_tensor *t);
-/* Adds u to each region in its first run that has no entry with that key; each counts object and
- * value once more. */
+tn_status tni_region_assigns(const tn_tensor *t);
+/* Adds u to each running region that has no entry with that key; each counts object and value once
+ * more. */
 tn_status tni_region_undo(const tni_undo *u);
 
 /* tn_recompute_n; release (or NULL) is called with user once nothing needs it any more. */

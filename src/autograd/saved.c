@@ -129,7 +129,8 @@ __attribute__((cold)) static tn_tensor *recompute(const tni_pass *p, const tni_e
 tn_status tni_saved_read(const tni_pass *p, tni_node *node, tni_grad *g)
 {
     if (!node->keeps) return TN_OK;
-    if (TNI_UNLIKELY(node->region) && tni_region_fill(node) != TN_OK) return tni_pending();
+    tn_status status = TNI_UNLIKELY(node->region) ? tni_region_fill(node) : TN_OK;
+    if (status != TN_OK) return status;
     for (int i = 0; i < node->n_in; i++) {
         const tni_saved *saved = &node->x[i];
         if (!saved->alias && !saved->recomputed) continue;

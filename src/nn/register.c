@@ -298,8 +298,10 @@ tn_status tni_slot_accepts(const char *function, const tn_module *m, const tni_s
 static void exchange_slot(tni_undo *u)
 {
     tn_module *m = u->object;
-    tni_slot *slot = tni_slot_find(m, u->key, strlen(u->key));
-    if (!slot) return;
+    tni_slot *slot = NULL; /* with that very name: it may have been deleted */
+    for (int i = 0; i < m->state->n; i++)
+        if (m->state->slot[i].name == u->key) slot = &m->state->slot[i];
+    if (!slot || slot->kind == TNI_CHILD) return;
     tn_tensor *was = tni_slot_put(m, slot, u->value);
     tn_drop(u->value);
     u->value = was;
@@ -334,6 +336,7 @@ tn_status tni_slot_assign(const char *function, tn_module *m, tni_slot *slot, tn
         slot->frozen = !slot->tensor->requires_grad;
     tn_status status = tni_slot_accepts(function, m, slot, t);
     if (status == TN_OK && TNI_UNLIKELY(tni_region_now)) status = remember(m, slot);
+    if (status == TN_OK && TNI_UNLIKELY(tni_region_now)) status = tni_region_assigns(t);
     return status == TN_OK ? put(m, slot, t) : status;
 }
 

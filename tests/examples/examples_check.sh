@@ -271,18 +271,16 @@ check 'gpt, byte for byte' cmp gpt.out said
 check 'gpt, no such text' fails 'no-such-file: No such file' "$gpt" no-such-file
 
 # ---- pages of the first steps ------------------------------------------------------------------
-# FILE: a page, with the words of its account where the account has places in the list of words
-spelled_out() {
+account() { # FILE: the account that a page holds
     python3 - "$1" <<'PYTHON'
-import json, re, sys
-page = open(sys.argv[1]).read()
-words = json.loads(re.search(r'"texts":(\[.*?\]),\n', page, re.S)[1])
-print(re.sub(r'"(op|line|name)":(\d+)\b', lambda m: f'"{m[1]}":{json.dumps(words[int(m[2])])}', page))
+import base64, re, sys, zlib
+data = re.search(r'>\s*([A-Za-z0-9+/=]{1000,})\s*<', open(sys.argv[1]).read())[1]
+print(zlib.decompress(base64.b64decode(data)).decode())
 PYTHON
 }
 page() { # FILE STEPS PATTERN: a whole page of so many steps, in whose account a line matches
-    tail -n 1 "$1" | grep -qx '</html>' && same "$(grep -cE '^ *\{"step":[0-9]+,' "$1")" "$2" &&
-        spelled_out "$1" | grep -E -- "$3" >/dev/null
+    tail -n 1 "$1" | grep -qx '</html>' && same "$(account "$1" | grep -cE '^ *\{"step":[0-9]+,')" "$2" &&
+        account "$1" | grep -E -- "$3" >/dev/null
 }
 check 'transformer, a page' t --quiet --steps 4 --html t.html --html-steps 2
 check 'transformer, its page' page t.html 2 '"op":"scaled_dot_product_attention".*"line":"model.c:[0-9]+"'
