@@ -14,9 +14,9 @@
  * kept memory of such a buffer gets a copy. What the first run read of parameters, buffers and
  * inputs must still be there: versions tell.
  *
- * A function within a function: its nodes count in both. When the outer one has ended, the inner one
- * keeps nothing: its inputs are activations, too. The second run of the outer one then calls it as
- * if for the first time, so what its nodes forgot is found in two steps.
+ * A function within a function: its nodes count in both. Once the outer one has ended, the inner
+ * one keeps nothing: its inputs are activations, too. The second run of the outer one then calls it
+ * as if for the first time, so what its nodes forgot is found in two steps.
  *
  * Source: Chen et al., Training deep nets with sublinear memory cost (2016), section 3.
  */
@@ -205,7 +205,7 @@ static void forget_all(tni_region *r)
 
 /* ---- what is read ---------------------------------------------------------------------------- */
 
-/* Of a leaf's or buffer's storage that the second run has met: what it reads there from now on is its own. */
+/* Of a storage that the second run has met: what it reads there from now on is its own. */
 #define MET ((void *)UINTPTR_MAX)
 
 static bool see(tni_region *r, tni_storage *s, void *as)
