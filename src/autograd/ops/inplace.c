@@ -275,7 +275,7 @@ static tn_status change_all(const char *function, int n,
                             tni_change (*each)(const void *from, int i), const void *from,
                             bool *alone, tni_lerp_tensor *call)
 {
-    tni_change first = { NULL };
+    tni_change first = { .x = NULL };
     tn_status status = TN_OK;
     int joint = 0;
     for (int i = 0; i < n; i++) {
