@@ -80,8 +80,10 @@ static tn_status collect(plan *p)
             p->items[i].first = p->items[i - 1].first;
     tni_sort(p->items, n, sizeof *p->items, by_place);
     int keys = 0;
-    for (item *it = p->items; it < p->items + n; it++)
+    for (size_t i = 0; i < n; i++) {
+        item *it = &p->items[i];
         it->key = it->first == it->place ? keys++ : p->items[it->first].key;
+    }
     return TN_OK;
 }
 

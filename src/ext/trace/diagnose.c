@@ -154,11 +154,11 @@ static const tni_log_add *largest(const tni_log_step *s, const tni_log_back *b)
 {
     const tni_log_add *found = NULL;
     double most = -1;
-    for (const tni_log_add *a = b->adds; a < b->adds + b->n_adds; a++) {
-        const tni_log_share *share = tni_log_added(s, a);
+    for (size_t i = 0; i < b->n_adds; i++) {
+        const tni_log_share *share = tni_log_added(s, &b->adds[i]);
         if (!share || share->value.norm <= most) continue;
         most = share->value.norm;
-        found = a;
+        found = &b->adds[i];
     }
     return found;
 }

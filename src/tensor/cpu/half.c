@@ -100,7 +100,8 @@ static void one_piece(const rows_job *job, int64_t begin, int64_t end)
         x->size[s->lead - 1] = end - begin;
         was[k] = *x;
         if (!tni_is_half(x->dtype)) continue;
-        x->data = (char *)tni_scratch_own(&job->scratch) + job->slot[k];
+        char *own = tni_scratch_own(&job->scratch); /* NULL: rows of no elements */
+        x->data = own ? own + job->slot[k] : NULL;
         x->dtype = TN_F32;
         int64_t count = (end - begin) * job->row[k];
         if (k >= s->n_out) s->load(TN_F32, count, x->data, was[k].data, was[k].dtype, 1);

@@ -113,7 +113,7 @@ static void chunk(void *context, int64_t begin, int64_t end)
         int64_t m = stretch(&j->walk, &c, end - begin);
         char *at[3];
 
-        for (int k = 0; k < 3; k++) at[k] = j->data[k] + c.at[k] * j->item[k];
+        for (int k = 0; k < 3; k++) at[k] = j->data[k] ? j->data[k] + c.at[k] * j->item[k] : NULL;
         j->lines(j, m, at);
         begin += m;
         if (begin < end) tni_cursor_step(&c, &j->walk, m);
