@@ -215,7 +215,7 @@ static void say_others(const tni_words *w, int node)
 /* "  x is not kept: gelu #3 computes it again where it is read" */
 static void say_again(const tni_words *w, const tni_log_node *n)
 {
-    for (int k = 0; k < n->n_kept; k++)
+    for (size_t k = 0; k < n->n_kept; k++)
         if (n->kept[k].what == TNI_SAVED_RECOMPUTED)
             fprintf(w->file, "  %s is not kept: %s computes it again where it is read\n",
                     tni_log_kept(tni_op(w, n), n, &n->kept[k]).s,
@@ -228,7 +228,7 @@ static void say_freed(const tni_words *w, const tni_log_back *b)
     const tni_log_node *n = &w->step->nodes[b->node];
     const char *before = b->freed ? "  freed" : "  keeps";
     bool said = false;
-    for (int k = 0; k < n->n_kept; k++) {
+    for (size_t k = 0; k < n->n_kept; k++) {
         const tni_log_saved *kept = &n->kept[k];
         if (kept->what == TNI_SAVED_RECOMPUTED) continue;
         fprintf(w->file, "%s %s %zu B", said ? "," : before, tni_log_kept(tni_op(w, n), n, kept).s,
