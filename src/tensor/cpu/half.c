@@ -100,8 +100,7 @@ static void one_piece(const rows_job *job, int64_t begin, int64_t end)
         x->size[s->lead - 1] = end - begin;
         was[k] = *x;
         if (!tni_is_half(x->dtype)) continue;
-        char *own = tni_scratch_own(&job->scratch); /* NULL: rows of no elements */
-        x->data = own ? own + job->slot[k] : NULL;
+        x->data = (char *)tni_scratch_own(&job->scratch) + job->slot[k];
         x->dtype = TN_F32;
         int64_t count = (end - begin) * job->row[k];
         if (k >= s->n_out) s->load(TN_F32, count, x->data, was[k].data, was[k].dtype, 1);
@@ -127,6 +126,7 @@ static tn_status by_rows(const tni_half *s)
     int64_t rows = 1;
     for (int d = 0; d < s->lead; d++) rows *= y->size[d];
     find_rows(&job);
+    job.scratch.each += !job.scratch.each; /* rows of no elements have an address, too */
     return tni_parallel_scratch(&job.scratch, rows, job.grain, rows_chunk, &job);
 }
 
