@@ -19,7 +19,7 @@ import sys
 
 MOST = 1.03
 WORKLOADS = {  # turns of each side in a pair, and what one turn runs
-    "gpt_small": (6, ["bench_gpt", "--config", "small", "--steps", "4"]),
+    "gpt_small": (10, ["bench_gpt", "--config", "small", "--steps", "4"]),
     "gpt_medium": (10, ["bench_gpt", "--config", "medium", "--steps", "1", "--warmup", "4"]),
     "gpt2": (2, ["bench_gpt", "--config", "gpt2", "--batch", "1", "--steps", "1", "--warmup", "2"]),
     "cnn": (6, ["bench_images", "--config", "cnn", "--steps", "8"]),
