@@ -54,10 +54,10 @@ static tn_text known; /* the characters of the text, or those of a model's file 
 /* A vocabulary is noted as hexadecimal digits, two per byte. */
 static void read_vocabulary(void)
 {
-    const char *hex = vocabulary;
+    const char *hex = vocabulary, *digits = "0123456789abcdef";
     unsigned char *byte = known.byte_of;
     for (int b = 0; b < 256; b++) known.id_of[b] = -1;
-    for (; known.vocab < 256 && hex[0] && hex[1] && sscanf(hex, "%2hhx", byte) == 1; hex += 2)
+    for (; known.vocab < 256 && strspn(hex, digits) > 1 && sscanf(hex, "%2hhx", byte); hex += 2)
         known.id_of[*byte++] = known.vocab++;
     if (*hex) ex_refuse("%s: its vocabulary is damaged", ex.resume ? ex.resume : ex.load);
 }

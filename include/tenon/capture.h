@@ -40,9 +40,7 @@
 
 #include <tenon/optim.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TN_BEGIN_C_
 
 /** One training step: forward, backward, update. Returns the tensor you want back, for example the
  *  loss, or TN_NONE; NULL when it fails. It runs in a scope of its own. */
@@ -74,7 +72,5 @@ TN_API tn_tensor *tn_capture_run(tn_capture *c, int n, tn_tensor *const *inputs)
  *  valid. NULL is ignored. */
 TN_API void tn_capture_free(tn_capture *c);
 
-#ifdef __cplusplus
-}
-#endif
+TN_END_C_
 #endif

@@ -6,9 +6,7 @@
 
 #include <tenon/tensor.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TN_BEGIN_C_
 
 /**
  * An IDX file (the MNIST family), plain or .gz: u8 as u8, i8/i16/i32 as i32, f32, f64.
@@ -81,7 +79,5 @@ TN_API int64_t tn_loader_position(const tn_loader *loader); /* batches consumed 
 /** Continues at a batch of an epoch, as after a resume. */
 TN_API TN_MUST_USE tn_status tn_loader_seek(tn_loader *loader, int64_t epoch, int64_t position);
 
-#ifdef __cplusplus
-}
-#endif
+TN_END_C_
 #endif

@@ -7,9 +7,7 @@
 
 #include <tenon/autograd.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TN_BEGIN_C_
 
 typedef struct tn_module tn_module; /* of module.h */
 typedef struct tn_optim tn_optim;   /* of optim.h */
@@ -123,7 +121,5 @@ TN_API TN_MUST_USE tn_status tn_module_gradcheck(tn_module *m,
                                                  tn_tensor *(*loss)(tn_module *m, void *user),
                                                  void *user, tn_module_gradcheck_options options);
 
-#ifdef __cplusplus
-}
-#endif
+TN_END_C_
 #endif

@@ -10,9 +10,7 @@
 
 #include <tenon/nn.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TN_BEGIN_C_
 
 /** What a node is. */
 typedef enum tn_graph_kind {
@@ -109,7 +107,5 @@ TN_API TN_MUST_USE tn_status tn_graph_visit(tn_tensor *root, tn_graph_visitor vi
  */
 TN_API TN_MUST_USE tn_status tn_graph_dot(FILE *file, tn_tensor *root, tn_graph_options options);
 
-#ifdef __cplusplus
-}
-#endif
+TN_END_C_
 #endif

@@ -26,9 +26,7 @@
 
 #include <tenon/optim.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TN_BEGIN_C_
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
@@ -216,7 +214,5 @@ TN_API TN_MUST_USE tn_status tn_data_parallel_gather(tn_data_parallel *p);
 /** Frees what tn_data_parallel_gather brought; each rank keeps its own part. */
 TN_API void tn_data_parallel_release(tn_data_parallel *p);
 
-#ifdef __cplusplus
-}
-#endif
+TN_END_C_
 #endif

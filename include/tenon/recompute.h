@@ -51,9 +51,9 @@ typedef tn_status (*tn_recompute_function)(void *user, int n_in, tn_tensor *cons
  *            buffers and the generator are as they were before
  * Later      backward fails where an input, or a parameter or buffer that function read, was
  *            changed in place or replaced after that; and where function did not record the same
- *            ops with the same shapes again (a mode was switched, another generator drew a mask):
- *            the message names the first op that differs. After a second run that failed, another
- *            backward wants a new forward
+ *            ops with the same shapes again (a mode was switched), or dropout drew another mask.
+ *            Numbers from a generator of its own are drawn anew, which nothing notices. After a
+ *            second run that failed, another backward wants a new forward
  * Cycles     a module whose call is made again must not hold that call's results with their
  *            history (tn_assign, without tn_detach) when it is dropped: neither would be freed
  * Source     Chen et al., Training deep nets with sublinear memory cost (2016)

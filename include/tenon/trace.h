@@ -20,9 +20,7 @@
 
 #include <tenon/optim.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+TN_BEGIN_C_
 
 /** An account of training steps. Plain numbers and names: it holds no tensor, and outlives all. */
 typedef struct tn_trace tn_trace;
@@ -164,7 +162,5 @@ typedef struct tn_curve {
 TN_API TN_MUST_USE tn_status tn_plot_svg(const char *path, const char *title, const char *x_label,
                                          const char *y_label, const tn_curve *curves, int n);
 
-#ifdef __cplusplus
-}
-#endif
+TN_END_C_
 #endif

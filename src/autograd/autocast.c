@@ -31,14 +31,14 @@ static _Thread_local tni_map *kept; /* this thread's: leaf -> entry; NULL: none 
 
 void tni_autocast_free(tni_map *casts)
 {
-    for (size_t i = 0; casts && i < casts->capacity; i++) {
+    if (!casts) return;
+    for (size_t i = 0; i < casts->capacity; i++) {
         entry *e = casts->cell[i].value;
         if (!e) continue;
         tn_drop(e->cast);
         tn_drop(e->seen);
         tni_free(e, sizeof *e);
     }
-    if (!casts) return;
     tni_map_free(casts);
     tni_free(casts, sizeof *casts);
 }
@@ -55,29 +55,6 @@ tni_map *tni_autocast_exchange(tni_map *casts)
     return was;
 }
 
-bool tni_autocast_copy(tni_map **copy)
-{
-    bool made = true;
-    *copy = NULL;
-    if (kept) made = (*copy = tni_calloc(sizeof **copy)) != NULL;
-    for (size_t i = 0; made && kept && i < kept->capacity; i++) {
-        const entry *from = kept->cell[i].value;
-        entry *e = from ? tni_alloc(sizeof *e) : NULL;
-        if (!from) continue;
-        made = e && tni_map_put(*copy, kept->cell[i].key, e) >= 0;
-        if (made) {
-            *e = *from;
-            tn_keep(e->cast);
-            tn_keep(e->seen);
-        } else if (e) {
-            tni_free(e, sizeof *e);
-        }
-    }
-    if (!made) tni_autocast_free(*copy);
-    if (!made) *copy = NULL;
-    return made;
-}
-
 /* The leaf's entry, a new and empty one where there is none; NULL and a message. */
 static entry *entry_of(const tn_tensor *leaf)
 {
@@ -86,6 +63,21 @@ static entry *entry_of(const tn_tensor *leaf)
     if (e || !(e = tni_calloc(sizeof *e)) || tni_map_put(kept, leaf, e) >= 0) return e;
     tni_free(e, sizeof *e);
     return NULL;
+}
+
+bool tni_autocast_copy(tni_map **copy)
+{
+    tni_map *from = tni_autocast_exchange(NULL);
+    bool made = true;
+    for (size_t i = 0; made && from && i < from->capacity; i++) {
+        const entry *old = from->cell[i].value;
+        entry *e = old ? entry_of(from->cell[i].key) : NULL;
+        if (e) *e = (entry){ tn_keep(old->cast), tn_keep(old->seen), old->version, old->dtype };
+        made = !old || e;
+    }
+    if (!made) tni_autocast_forget();
+    *copy = tni_autocast_exchange(from);
+    return made;
 }
 
 static tn_tensor *cast_leaf(tn_tensor *leaf, tn_dtype dtype)
@@ -112,7 +104,7 @@ static tn_tensor *cast_leaf(tn_tensor *leaf, tn_dtype dtype)
 
 static bool takes_part(const tn_tensor *t)
 {
-    return t && !tni_none(t) && (t->dtype == TN_F32 || t->dtype == TN_BF16 || t->dtype == TN_F16);
+    return t && !tni_none(t) && tni_wide_dtype(t->dtype) == TN_F32;
 }
 
 static tn_dtype wanted(const tn_op *op)
@@ -156,14 +148,7 @@ tn_status tni_autocast_apply(const tn_op *op, const void *args, size_t args_size
         made = cast[i] || !in[i];
     }
     status = made ? tni_apply_n(op, args, args_size, n_in, cast, n_out, out) : tni_pending();
-    for (int i = 0; i < n_out && status == TN_OK; i++) tn_keep(out[i]);
-    tn_scope_end(scope);
-    if (status != TN_OK) return status;
-    for (int i = 0; i < n_out; i++) { /* all of them: each reference must go somewhere */
-        out[i] = tn_scope_adopt(out[i]);
-        if (!out[i]) status = tni_pending();
-    }
-    return status;
+    return tni_scope_hand_over(scope, NULL, status, n_out, out);
 }
 
 tn_tensor *tni_autocast_f32(tn_tensor *x)

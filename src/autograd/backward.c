@@ -207,7 +207,7 @@ static tn_status differentiate(tni_pass *p, tni_node *node, tn_tensor **block, b
                          tni_op_prefix(node->op), node->op->name);
     tni_grad g = { .op = node->op,
                    .args = node->args,
-                   .args_size = node->nbytes - (size_t)((char *)node->args - (char *)node),
+                   .args_size = tni_args_size(node),
                    .n_in = n_in,
                    .n_out = n_out,
                    .dys = dys,

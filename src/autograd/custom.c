@@ -234,31 +234,36 @@ static tn_status hand_over(tn_status status, int n, tn_tensor **out)
     return status;
 }
 
-static tn_status check_call(const tn_custom_op *op, int n_in, tn_tensor *const *in, int n_out,
-                            tn_tensor **out)
+tn_status tni_check_arrays(const char *function, int n_in, tn_tensor *const *in, int n_out,
+                           tn_tensor **out)
 {
-    if (!op) return tni_poison("tn_apply", "op");
-    if (!op->name || !op->forward)
-        return tni_error(TN_E_INVALID, "tn_apply: an op without a %s: want both name and forward",
-                         op->name ? "forward" : "name");
     if (n_in < 0 || (n_in && !in) || n_out < 1 || !out)
         return tni_error(TN_E_INVALID,
                          "%s: %d inputs%s and %d outputs%s: want arrays of them, and "
                          "at least one output",
-                         op->name, n_in, n_in && !in ? " at NULL" : "", n_out,
+                         function, n_in, n_in && !in ? " at NULL" : "", n_out,
                          out ? "" : " at NULL");
     for (int i = 0; i < n_in; i++) {
         char which[24];
         snprintf(which, sizeof which, "input %d", i);
-        if (!in[i]) return tni_poison(op->name, which);
+        if (!in[i]) return tni_poison(function, which);
     }
     return TN_OK;
+}
+
+static tn_status check_op(const tn_custom_op *op)
+{
+    if (!op) return tni_poison("tn_apply", "op");
+    if (op->name && op->forward) return TN_OK;
+    return tni_error(TN_E_INVALID, "tn_apply: an op without a %s: want both name and forward",
+                     op->name ? "forward" : "name");
 }
 
 tn_status tn_apply_n(const tn_custom_op *op, void *user, int n_in, tn_tensor *const *in, int n_out,
                      tn_tensor **out)
 {
-    tn_status status = check_call(op, n_in, in, n_out, out);
+    tn_status status = check_op(op);
+    if (status == TN_OK) status = tni_check_arrays(op->name, n_in, in, n_out, out);
     own *o = status == TN_OK ? own_new(op, user, n_out) : NULL;
     if (!o) {
         if (op && op->free) op->free(user);

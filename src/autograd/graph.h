@@ -62,6 +62,11 @@ struct tni_gradmeta {
     int awaited;    /* uses in the running pass's graph that are not differentiated yet */
 };
 
+/* Of node->args, the last part of its block. */
+static inline size_t tni_args_size(const tni_node *node)
+{
+    return node->nbytes - (size_t)((const char *)node->args - (const char *)node);
+}
 /* t's gradient; NULL: none. */
 static inline tn_tensor *tni_grad_of(const tn_tensor *t)
 {

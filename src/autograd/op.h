@@ -107,7 +107,7 @@ struct tn_op {
     bool view;
     bool any_device; /* inputs may live on different devices (to, copy) */
     bool custom;     /* the user's: messages have its name without tn_ */
-    bool whole_args; /* args are numbers without gaps: equal if their bytes are */
+    bool draws;      /* args, without gaps, say which random numbers */
     /* if y has so many bytes, who reads it computes it again (saved.c); 0: never */
     size_t recompute;
     const bool *plain;          /* NULL, or which outputs carry no history in any case */
@@ -156,6 +156,9 @@ tn_tensor *tni_autocast_f32(tn_tensor *x);
 tn_tensor *tni_cast_again(tn_tensor *x, tn_dtype dtype);
 /* Drops this thread's kept casts of leaves. */
 TNI_SHARED void tni_autocast_forget(void);
+/* Whether n_in inputs and n_out outputs of a user's function are there. */
+tn_status tni_check_arrays(const char *function, int n_in, tn_tensor *const *in, int n_out,
+                           tn_tensor **out);
 /* The thread's casts of parameters become others (NULL: none); returns the ones before. */
 struct tni_map *tni_autocast_exchange(struct tni_map *casts);
 /* *copy: the thread's casts, as they are now; false and a message: out of memory. */

@@ -44,7 +44,8 @@ struct tni_region {
     tni_map seen;   /* storage of a parameter or buffer (counted) -> 1 + its version when read */
     tni_undo *undo;
     size_t n_undo, undo_room;
-    size_t n; /* nodes of the first run, those of functions within it too */
+    size_t n;                    /* nodes of the first run, those of functions within it too */
+    uint64_t drawn, drawn_again; /* a hash of the random numbers' places, in each run */
 
     tni_region *above; /* the one that it was called in, while it runs */
     tni_region *outer; /* counted: its nodes are that one's from `base` on, in a second run */
@@ -165,12 +166,23 @@ static tni_region *region_new(tn_recompute_function function, void *user, int n_
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
+/* Fowler, Noll and Vo's hash, FNV-1a, of a node's args after those before it. */
+static uint64_t hash_args(uint64_t hash, const tni_node *node)
+{
+    const unsigned char *byte = node->args;
+    for (size_t i = 0; i < tni_args_size(node); i++)
+        hash = (hash ^ byte[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
 /* The innermost function holds its nodes until it ends, and a second run all of them. */
 tn_status tni_region_record(tni_node *node)
 {
     tni_region *r = tni_region_now;
     node->region_index = r->n;
     for (bool holds = true; r; r = r->above) {
+        uint64_t *drawn = r->again ? &r->drawn_again : &r->drawn;
+        if (node->op->draws) *drawn = hash_args(*drawn, node);
         if (holds || r->again) {
             if (!tni_room(&r->fresh, &r->fresh_room, r->n_fresh, 1, sizeof *r->fresh))
                 return TN_E_NOMEM;
@@ -212,7 +224,7 @@ static bool see(tni_region *r, tni_storage *s, void *as)
 {
     bool known = tni_map_get(&r->seen, s) != NULL;
     if (tni_map_put(&r->seen, s, as) < 0) return false;
-    if (!known) atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+    if (!known) tni_storage_keep(s);
     return true;
 }
 
@@ -278,14 +290,6 @@ tn_status tni_region_assigns(const tn_tensor *t)
     return !r || tni_none(t) || see(r, t->storage, MET) ? TN_OK : TN_E_NOMEM;
 }
 
-/* All of t's memory as one axis, without history, in the current scope. */
-static tn_tensor *all_of(const tn_tensor *t)
-{
-    tni_spec spec = { .dtype = t->dtype, .strided = true, .shape = { .rank = 1 }, .stride = { 1 } };
-    spec.shape.size[0] = (int64_t)(t->storage->nbytes / tn_dtype_size(t->dtype));
-    return tni_alias(t, &spec);
-}
-
 static void put(tn_tensor *to, const tn_tensor *from)
 {
     tni_copy a = { .y = tni_array_of(to), .x = tni_array_of(from) };
@@ -326,7 +330,7 @@ tn_status tni_region_writes(const tn_tensor *t)
     tn_tensor *here = NULL, *copy = NULL;
     TN_NO_GRAD
     {
-        here = all_of(t);
+        here = tni_alias_all(t);
         copy = here ? tn_clone(here) : NULL;
     }
     tni_region_now = now;
@@ -400,8 +404,7 @@ static void own_memory(tni_region *r, tn_tensor *alias, uint64_t *version)
         if (u->exchange != exchange_memory || u->key != old) continue;
         atomic_store_explicit(&u->value->storage->version, tn_version(alias) - SECOND,
                               memory_order_relaxed);
-        alias->storage = u->value->storage;
-        atomic_fetch_add_explicit(&alias->storage->refs, 1, memory_order_relaxed);
+        alias->storage = tni_storage_keep(u->value->storage);
         tni_storage_drop(old);
         if (version) *version -= SECOND;
         return;
@@ -511,6 +514,10 @@ static tn_status run_again(tni_region *r)
     if (status == TN_OK) status = prepare(r);
     if (status == TN_OK) {
         status = call_again(r, in, in + r->n_in);
+        if (status == TN_OK && r->n_fresh == r->n && r->drawn != r->drawn_again)
+            status = tni_error(TN_E_STATE,
+                               "tn_backward: a function of tn_recompute drew another mask when it "
+                               "ran again: want it drawn by the default generator, unseeded");
         r->ran = status == TN_OK;
         r->failed = !r->ran;
     }
@@ -540,9 +547,7 @@ static bool same_op(const tni_node *a, const tni_node *b)
 {
     if (a->op->custom || b->op->custom)
         return a->op->custom && b->op->custom && strcmp(a->op->name, b->op->name) == 0;
-    if (a->op != b->op || a->nbytes != b->nbytes) return false;
-    size_t args_at = (size_t)((char *)a->args - (char *)a);
-    return !a->op->whole_args || memcmp(a->args, b->args, a->nbytes - args_at) == 0;
+    return a->op == b->op && a->nbytes == b->nbytes;
 }
 
 static tn_status check_same(const tni_node *node, const tni_node *again)
@@ -630,17 +635,6 @@ static void forget(tni_region *r, tni_region *above)
     above->inner[above->n_inner++] = keep(r);
 }
 
-static tn_status hand_over(tn_scope scope, size_t guarded, tn_status status, int n, tn_tensor **out)
-{
-    int kept = status == TN_OK ? n : 0;
-    for (int i = 0; i < kept; i++) tn_keep(out[i]);
-    tni_scope_unguard(guarded);
-    tn_scope_end(scope);
-    for (int i = 0; i < kept; i++) /* all of them: each reference must go somewhere */
-        if (!tn_scope_adopt(out[i])) status = tni_pending();
-    return status;
-}
-
 tn_status tni_recompute(tn_recompute_function function, void *user, void (*release)(void *user),
                         int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
 {
@@ -656,7 +650,7 @@ tn_status tni_recompute(tn_recompute_function function, void *user, void (*relea
         tn_scope scope = tn_scope_begin();
         r->base = above ? above->n : 0;
         status = scope.depth < 0 ? tni_pending() : call(r, in, made);
-        status = hand_over(scope, guarded, status, n_out, made);
+        status = tni_scope_hand_over(scope, &guarded, status, n_out, made);
         if (status == TN_OK) {
             forget(r, above);
         } else {
@@ -664,7 +658,7 @@ tn_status tni_recompute(tn_recompute_function function, void *user, void (*relea
             tni_generator_put(tn_default_generator(), &r->generator);
         }
     }
-    for (int i = 0; i < n_out; i++) out[i] = status == TN_OK ? made[i] : NULL;
+    for (int i = 0; i < n_out; i++) out[i] = made ? made[i] : NULL;
     if (made) tni_free(made, size);
     if (!r) return status;
     drop_fresh(r);
@@ -673,28 +667,12 @@ tn_status tni_recompute(tn_recompute_function function, void *user, void (*relea
     return status;
 }
 
-static tn_status check_call(tn_recompute_function function, int n_in, tn_tensor *const *in,
-                            int n_out, tn_tensor **out)
-{
-    static const char f[] = "tn_recompute";
-    if (!function) return tni_poison(f, "function");
-    if (n_in < 0 || (n_in && !in) || n_out < 1 || !out)
-        return tni_error(TN_E_INVALID,
-                         "%s: %d inputs%s and %d outputs%s: want arrays of them, and at least one "
-                         "output",
-                         f, n_in, n_in && !in ? " at NULL" : "", n_out, out ? "" : " at NULL");
-    for (int i = 0; i < n_in; i++) {
-        char which[24];
-        snprintf(which, sizeof which, "input %d", i);
-        if (!in[i]) return tni_poison(f, which);
-    }
-    return TN_OK;
-}
-
 tn_status tn_recompute_n(tn_recompute_function function, void *user, int n_in, tn_tensor *const *in,
                          int n_out, tn_tensor **out)
 {
-    tn_status status = check_call(function, n_in, in, n_out, out);
+    static const char f[] = "tn_recompute";
+    tn_status status =
+        function ? tni_check_arrays(f, n_in, in, n_out, out) : tni_poison(f, "function");
     if (status == TN_OK) return tni_recompute(function, user, NULL, n_in, in, n_out, out);
     for (int i = 0; out && i < n_out; i++) out[i] = NULL;
     return status;

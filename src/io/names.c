@@ -8,10 +8,9 @@ int tni_names_add(tni_names *names, void *items, const void *item, size_t size)
     const char *name, *first;
     memcpy(&name, item, sizeof name);
     names->places.names = true;
-    if (tni_map_get(&names->places, name)) return 0;
-    if (!tni_room(items, &names->capacity, (size_t)names->n, 1, size) ||
-        tni_map_put(&names->places, name, (void *)(intptr_t)(names->n + 1)) < 0)
-        return -1;
+    if (!tni_room(items, &names->capacity, (size_t)names->n, 1, size)) return -1;
+    int is_new = tni_map_put(&names->places, name, (void *)(intptr_t)(names->n + 1));
+    if (is_new <= 0) return is_new;
     memcpy(&first, items, sizeof first); /* through bytes: the pointer may be of any type */
     memcpy((char *)first + (size_t)names->n++ * size, item, size);
     return 1;

@@ -162,6 +162,12 @@ static const tni_reading *part_of(const tni_map *parts, const char *name, const 
     return all ? all : tni_map_get_name(parts, name, n);
 }
 
+/* Whether rest of a name is one within its part: "model" alone names a module, no tensor. */
+static bool is_within(const char *name, const char *rest)
+{
+    return rest == name || rest[-1] == '.';
+}
+
 /* The shape and dtype of a tensor that is not read: one 0, expanded. */
 static tn_tensor *described(const tni_safetensor *e)
 {
@@ -175,7 +181,7 @@ static tn_status add_tensors(tni_safetensors *file, const tni_map *parts)
         const tni_safetensor *e = &file->entry[i];
         const char *name;
         const tni_reading *part = part_of(parts, e->name, &name);
-        if (!part || !*name) continue;
+        if (!part || !is_within(e->name, name)) continue;
         tn_entry entry = { .kind = TN_PARAMETER, .persistent = true };
         bool skipped = part->optimizer && !tni_optim_reads(part->optimizer, name);
         entry.tensor = skipped ? described(e) : tni_safetensors_tensor(file, e);
@@ -188,10 +194,11 @@ static tn_status add_ties(const tni_safetensors *file, const tni_map *parts)
 {
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < file->ties.n; i++) {
+        const char *tie = file->tie[i].name, *of = file->entry[file->tie[i].entry].name;
         const char *name, *stored;
-        const tni_reading *part = part_of(parts, file->tie[i].name, &name);
-        const tni_reading *other = part_of(parts, file->entry[file->tie[i].entry].name, &stored);
-        if (!part || !*name || other != part) continue;      /* never two parts in a checkpoint */
+        const tni_reading *part = part_of(parts, tie, &name), *other = part_of(parts, of, &stored);
+        if (!part || other != part || !is_within(tie, name) || !is_within(of, stored))
+            continue;                                        /* never in a checkpoint */
         tn_entry entry = *tni_list_find(part->list, stored); /* a copy: the list may move */
         status = tni_list_push(part->list, "", "", name, entry);
     }

@@ -166,21 +166,6 @@ static tn_status dispatch(tn_module *m, int n_in, tn_tensor *const *in, int n_ou
     return status;
 }
 
-/* Ends the call's scope and enters its outputs (possibly inputs, parameters or views) in the
- * caller's. */
-static tn_status hand_over(tn_scope scope, size_t guarded, int n_out, tn_tensor **out)
-{
-    tn_status status = TN_OK;
-    for (int i = 0; i < n_out; i++) tn_keep(out[i]);
-    tni_scope_unguard(guarded);
-    tn_scope_end(scope);
-    for (int i = 0; i < n_out; i++) {
-        out[i] = tn_scope_adopt(out[i]);
-        if (!out[i]) status = tni_pending();
-    }
-    return status;
-}
-
 tn_status tni_call_once(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
                         const tni_attention_options *options)
 {
@@ -209,9 +194,7 @@ tn_status tni_call_once(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
         if (looked) status = tni_fields_after(&fields, m, n_in, in, status);
         innermost = f.outer;
         tni_call_site_drop(f.site);
-        int n = status == TN_OK ? n_out : 0;
-        tn_status handed = hand_over(scope, guarded, n, result);
-        if (status == TN_OK) status = handed;
+        status = tni_scope_hand_over(scope, &guarded, status, n_out, result);
         tn_module_drop(m);
     }
     for (int i = 0; out && i < n_out; i++) out[i] = status == TN_OK ? result[i] : NULL;

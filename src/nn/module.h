@@ -45,7 +45,7 @@ struct tn_module_state {
     bool copying;       /* its type's clone has not run yet: it owns nothing that could be freed */
     bool training;      /* tni_module_exchange swaps from here to building */
     bool frozen;        /* by tn_module_freeze */
-    bool recompute;     /* its calls run again in backward (call.c) */
+    bool recompute;     /* its calls run again in backward (layers/recompute.c) */
     int n;
     int n_children; /* number of child slots */
     tni_slot *slot; /* n of them */
@@ -134,7 +134,7 @@ tn_status tni_call_check(tn_module *m, int n_in, tn_tensor *const *in, int n_out
 /* A call as such. */
 tn_status tni_call_once(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
                         const tni_attention_options *options);
-/* tn_call with the options of a typed function, which forward_n reads back; NULL: none. */
+/* tn_call with a typed function's options for forward_n, or NULL (layers/recompute.c). */
 tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
                         const tni_attention_options *options);
 /* The options of the running call of self; NULL when it was made by tn_call or tn_forward. */

@@ -43,16 +43,13 @@ static tn_tensor *convert_one(const tni_stage *stage, tn_tensor *t)
 /* t as a view of its converted storage, shared with the other handles over it. */
 static tn_tensor *convert_shared(tni_stage *stage, tn_tensor *t)
 {
-    tni_spec spec = { .dtype = t->dtype, .strided = true, .shape = { .rank = 1 }, .stride = { 1 } };
     tn_tensor *base = tni_map_get(&stage->base, t->storage);
     if (!base) {
-        spec.shape.size[0] = (int64_t)(t->storage->nbytes / tn_dtype_size(t->dtype));
-        tn_tensor *all = tni_alias(t, &spec);
+        tn_tensor *all = tni_alias_all(t);
         base = all ? convert_one(stage, all) : NULL;
         if (!base || tni_map_put(&stage->base, t->storage, base) < 0) return NULL;
     }
-    spec =
-        (tni_spec){ .dtype = base->dtype, .strided = true, .shape = t->shape, .offset = t->offset };
+    tni_spec spec = { base->dtype, t->shape, .strided = true, .offset = t->offset };
     memcpy(spec.stride, t->stride, sizeof spec.stride);
     return tni_alias(base, &spec);
 }

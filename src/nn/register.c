@@ -317,14 +317,16 @@ static void drop_module(void *m)
     tn_module_drop(m);
 }
 
-static tn_status remember(tn_module *m, const tni_slot *slot)
+/* t takes its place. */
+static tn_status remember(tn_module *m, const tni_slot *slot, const tn_tensor *t)
 {
-    return tni_region_undo(&(tni_undo){ .key = slot->name,
-                                        .object = m,
-                                        .value = slot->tensor,
-                                        .exchange = exchange_slot,
-                                        .keep = keep_module,
-                                        .drop = drop_module });
+    tn_status status = tni_region_undo(&(tni_undo){ .key = slot->name,
+                                                    .object = m,
+                                                    .value = slot->tensor,
+                                                    .exchange = exchange_slot,
+                                                    .keep = keep_module,
+                                                    .drop = drop_module });
+    return status == TN_OK ? tni_region_assigns(t) : status;
 }
 
 tn_status tni_slot_assign(const char *function, tn_module *m, tni_slot *slot, tn_tensor *t)
@@ -335,8 +337,7 @@ tn_status tni_slot_assign(const char *function, tn_module *m, tni_slot *slot, tn
     if (slot->kind == TNI_PARAMETER && !tni_none(slot->tensor) && !m->state->frozen)
         slot->frozen = !slot->tensor->requires_grad;
     tn_status status = tni_slot_accepts(function, m, slot, t);
-    if (status == TN_OK && TNI_UNLIKELY(tni_region_now)) status = remember(m, slot);
-    if (status == TN_OK && TNI_UNLIKELY(tni_region_now)) status = tni_region_assigns(t);
+    if (status == TN_OK && TNI_UNLIKELY(tni_region_now)) status = remember(m, slot, t);
     return status == TN_OK ? put(m, slot, t) : status;
 }
 

@@ -102,9 +102,7 @@ tn_tensor *tn_scaler_scale(tn_scaler *s, tn_tensor *loss)
     if (s->disabled) return loss;
     if (tni_host_refused("tn_scaler_scale", "multiplies by a scale that changes", NO_SCALER))
         return NULL;
-    if (tn_dtype_of(loss) == TN_BF16 || tn_dtype_of(loss) == TN_F16)
-        loss = tn_to_dtype(loss, TN_F32);
-    return tn_mul_scalar(loss, s->now.scale);
+    return tn_mul_scalar(tni_wide(loss), s->now.scale);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */

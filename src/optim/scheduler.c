@@ -292,7 +292,7 @@ tni_staged *tni_scheduler_stage(tn_scheduler *s, const tn_list *state)
     double momentum = status == TN_OK ? momentum_at(s, s->step) : -1;
     for (int i = 0; momentum >= 0 && i < s->opt->n_groups; i++)
         tni_serializer_set(&f, &s->opt->group[i].number[0], &momentum, sizeof momentum);
-    return tni_serializer_staged(&f, f.status != TN_OK ? f.status : status);
+    return tni_serializer_staged(&f, status);
 }
 
 tn_status tn_scheduler_load_state_dict(tn_scheduler *s, const tn_list *state)

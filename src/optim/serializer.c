@@ -75,7 +75,7 @@ tni_staged *tni_serializer_staged(tni_serializer *f, tn_status status)
 {
     tni_staged *s = f->staged;
     for (size_t i = s ? s->n : 0; i-- > 0;) exchange(&s->change[i]);
-    if (status == TN_OK) return s;
+    if (status == TN_OK && f->status == TN_OK) return s;
     tni_staged_discard(s);
     return NULL;
 }

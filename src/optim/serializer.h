@@ -43,7 +43,7 @@ void tni_serializer_load(tni_serializer *f, const tn_list *from);
  * missing a, b; unexpected c; mismatched d". */
 tn_status tni_serializer_loaded(tni_serializer *f, const char *function);
 /* Takes back what loading has set; status: of tni_serializer_loaded, and what was checked after it.
- * NULL unless it is TN_OK. */
+ * NULL unless it is TN_OK and every tni_serializer_set was. */
 tni_staged *tni_serializer_staged(tni_serializer *f, tn_status status);
 /* Puts it in place, which cannot fail, or discards it, and frees it. NULL gives the pending
  * status. */

@@ -156,7 +156,6 @@ enum { TNI_LIGHT, TNI_HEAVY };
     F(maximum, 0, LIGHT, x > y ? x : y)                                                            \
     F(masked_fill, 1, LIGHT, y != 0 ? p : x)
 
-#define TNI_BINARY_INT_PREDICATE_LIST(F) TNI_BINARY_PREDICATE_LIST(F)
 #define TNI_TERNARY_INT_LIST(F) F(where, 0, LIGHT, x != 0 ? y : z)
 
 /* ---- reductions: var: sum (x - mean)^2 / (n - p); std: its root; max_abs: max |x| ------------ */
@@ -400,7 +399,7 @@ TNI_REAL_BODIES
 TNI_UNARY_INT_LIST(TNI_U_BODY)
 TNI_UNARY_INT_PREDICATE_LIST(TNI_U_BODY)
 TNI_BINARY_INT_LIST(TNI_B_BODY)
-TNI_BINARY_INT_PREDICATE_LIST(TNI_B_BODY)
+TNI_BINARY_PREDICATE_LIST(TNI_B_BODY)
 TNI_TERNARY_INT_LIST(TNI_T_BODY)
 #undef R
 #undef OF

@@ -174,21 +174,20 @@ void tn_generator_get_state(const tn_generator *g, unsigned char *bytes)
         tni_poison("tn_generator_get_state", g ? "bytes" : "g");
         return;
     }
-    tni_generator_lock(g);
+    tni_generator_state s;
+    tni_generator_get(g, &s);
     memset(bytes, 0, STATE_WORDS);
     memcpy(bytes, magic, sizeof magic);
     uint64_t normal;
-    memcpy(&normal, &g->now.normal, sizeof normal);
+    memcpy(&normal, &s.normal, sizeof normal);
     put_le(bytes + 8, STATE_VERSION, 4);
-    put_le(bytes + 12, g->now.mt.used, 4);
-    put_le(bytes + 16, g->now.has_normal, 4);
-    put_le(bytes + 24, g->now.seed, 8);
+    put_le(bytes + 12, s.mt.used, 4);
+    put_le(bytes + 16, s.has_normal, 4);
+    put_le(bytes + 24, s.seed, 8);
     put_le(bytes + 32, normal, 8);
-    put_le(bytes + 40, g->now.philox_seed, 8);
-    put_le(bytes + 48, g->now.philox_offset, 8);
-    for (int i = 0; i < TNI_MT_WORDS; i++)
-        put_le(bytes + STATE_WORDS + 4 * i, g->now.mt.word[i], 4);
-    tni_generator_unlock(g);
+    put_le(bytes + 40, s.philox_seed, 8);
+    put_le(bytes + 48, s.philox_offset, 8);
+    for (int i = 0; i < TNI_MT_WORDS; i++) put_le(bytes + STATE_WORDS + 4 * i, s.mt.word[i], 4);
 }
 
 tn_status tn_generator_set_state(tn_generator *g, const unsigned char *bytes)
@@ -215,15 +214,15 @@ tn_status tn_generator_set_state(tn_generator *g, const unsigned char *bytes)
                          " normals kept: want at "
                          "most %d and 1",
                          used, has_normal, TNI_MT_WORDS);
-    tni_generator_lock(g);
-    g->now.mt.used = (uint32_t)used;
-    g->now.has_normal = has_normal != 0;
-    memcpy(&g->now.normal, &normal, sizeof normal);
-    g->now.seed = get_le(bytes + 24, 8);
-    g->now.philox_seed = get_le(bytes + 40, 8);
-    g->now.philox_offset = get_le(bytes + 48, 8);
+    tni_generator_state s;
+    s.mt.used = (uint32_t)used;
+    s.has_normal = has_normal != 0;
+    memcpy(&s.normal, &normal, sizeof normal);
+    s.seed = get_le(bytes + 24, 8);
+    s.philox_seed = get_le(bytes + 40, 8);
+    s.philox_offset = get_le(bytes + 48, 8);
     for (int i = 0; i < TNI_MT_WORDS; i++)
-        g->now.mt.word[i] = (uint32_t)get_le(bytes + STATE_WORDS + 4 * i, 4);
-    tni_generator_unlock(g);
+        s.mt.word[i] = (uint32_t)get_le(bytes + STATE_WORDS + 4 * i, 4);
+    tni_generator_put(g, &s);
     return TN_OK;
 }

@@ -128,6 +128,8 @@ tn_tensor *tni_alias(const tn_tensor *t, const tni_spec *spec);
 /* The same geometry, as for detach and saved tensors. NOT entered in a scope: the caller owns the
  * reference. */
 tn_tensor *tni_alias_raw(const tn_tensor *t);
+/* All of t's memory as one axis, in the current scope. */
+tn_tensor *tni_alias_all(const tn_tensor *t);
 /* *a becomes t as kernels see it, broadcast to shape (0-strides); the shapes must be compatible.
  * What is beyond the rank stays as it was. */
 void tni_array_set(tni_array *a, const tn_tensor *t, const tn_shape *shape);
@@ -153,6 +155,7 @@ void tni_bump_version(tn_tensor *t);
  * memory. */
 void tni_bump_rewritten(tn_tensor *t);
 void tni_storage_drop(tni_storage *s);
+tni_storage *tni_storage_keep(tni_storage *s);
 /* Gives the handle t the storage, dtype and geometry of t2 (module moves). No version changes. */
 void tni_swap_storage(tn_tensor *t, tn_tensor *t2);
 static inline bool tni_same_device(tn_device a, tn_device b)
@@ -222,6 +225,10 @@ static inline void tni_scopes_go(const size_t *was)
 #define TNI_SCOPES_STAY                                                                            \
     __attribute__((cleanup(tni_scopes_go), unused)) const size_t tni_scopes_were_ =                \
         tni_scope_guard()
+/* Ends s, after the guard set in or around it (NULL: none). out[0..n), if status is TN_OK, belong
+ * to the scope around it; otherwise, or if there is no memory for that, all are NULL. */
+tn_status tni_scope_hand_over(tn_scope s, const size_t *guarded, tn_status status, int n,
+                              tn_tensor **out);
 /* The scope that is being ended, whose entries are dropped; depth -1: none. */
 tn_scope tni_scope_ending(void);
 

@@ -208,6 +208,19 @@ tn_tensor *tn_scope_return(tn_scope s, tn_tensor *t)
     return t ? tn_scope_adopt(t) : NULL;
 }
 
+tn_status tni_scope_hand_over(tn_scope s, const size_t *guarded, tn_status status, int n,
+                              tn_tensor **out)
+{
+    int kept = status == TN_OK ? n : 0;
+    for (int i = 0; i < kept; i++) tn_keep(out[i]);
+    if (guarded) tni_scope_unguard(*guarded);
+    tn_scope_end(s);
+    for (int i = 0; i < kept; i++) /* all of them: each reference must go somewhere */
+        if (!tn_scope_adopt(out[i])) status = tni_pending();
+    for (int i = 0; status != TN_OK && i < n; i++) out[i] = NULL;
+    return status;
+}
+
 bool tni_scope_alone(tn_scope from, const void *object)
 {
     int n = 0; /* its entries in `from` and the scopes within */

@@ -318,7 +318,7 @@ tn_tensor *tn_from_memory(void *data, tn_shape shape, tn_dtype dtype, void (*rel
     return t;
 }
 
-static tni_storage *storage_keep(tni_storage *s)
+tni_storage *tni_storage_keep(tni_storage *s)
 {
     atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
     return s;
@@ -326,19 +326,26 @@ static tni_storage *storage_keep(tni_storage *s)
 
 tn_tensor *tni_alias(const tn_tensor *t, const tni_spec *spec)
 {
-    tn_tensor *a;
     if (tni_shape_fits("", &spec->shape) != TN_OK) return NULL;
-    a = handle_new(storage_keep(t->storage), spec->dtype, &spec->shape,
+    tn_tensor *a =
+        handle_new(tni_storage_keep(t->storage), spec->dtype, &spec->shape,
                    spec->strided ? spec->stride : NULL, spec->strided ? spec->offset : 0);
     return a ? tn_scope_adopt(a) : NULL;
 }
 
 tn_tensor *tni_alias_raw(const tn_tensor *t)
 {
-    tn_tensor *a = handle_new(storage_keep(t->storage), t->dtype, &t->shape, t->stride, t->offset);
-    if (a && t->name) /* for messages only: out of memory, it has no name */
-        a->name = tni_strdup_or_none(t->name);
+    tn_tensor *a =
+        handle_new(tni_storage_keep(t->storage), t->dtype, &t->shape, t->stride, t->offset);
+    if (a && t->name) a->name = tni_strdup_or_none(t->name); /* for messages; or no memory: none */
     return a;
+}
+
+tn_tensor *tni_alias_all(const tn_tensor *t)
+{
+    tni_spec spec = { .dtype = t->dtype, .strided = true, .shape = { .rank = 1 }, .stride = { 1 } };
+    spec.shape.size[0] = (int64_t)(t->storage->nbytes / tn_dtype_size(t->dtype));
+    return tni_alias(t, &spec);
 }
 
 tn_tensor *tn_keep(tn_tensor *t)
@@ -432,7 +439,7 @@ void tn_drop(tn_tensor *t)
 void tni_swap_storage(tn_tensor *t, tn_tensor *t2)
 {
     tni_storage *old = t->storage;
-    t->storage = storage_keep(t2->storage);
+    t->storage = tni_storage_keep(t2->storage);
     t->dtype = t2->dtype;
     t->shape = t2->shape;
     t->offset = t2->offset;

@@ -2,6 +2,10 @@
  * test_recompute.c - functions that backward runs again (tn_recompute): outputs, gradients, masks,
  * the generator and every buffer have the bits that they have without it, and the activations'
  * memory is free in between. What cannot be the same is refused by name.
+ *
+ * Seen to fail, in recompute.c: kept memory of a buffer that moved left as it is (all_bits); nodes
+ * that forgot at once (functions_that_differentiate); the generator not put back
+ * (a_failure_of_the_first_run_changes_nothing); masks not compared (a_mask_drawn_anew_is_refused).
  */
 
 #include "autograd/gradients.h"
@@ -237,7 +241,7 @@ END_TEST
 /* An encoder's layers, one by one; masks are inputs, and causal comes with the call. */
 START_TEST(an_encoder_by_layers)
 {
-    tn_tensor *grad[2], *buffer[2];
+    tn_tensor *grad[2], *dw[2];
     int64_t between[2];
     for (int again = 0; again < 2; again++) {
         tn_manual_seed(5);
@@ -262,10 +266,10 @@ START_TEST(an_encoder_by_layers)
         assert_ok(tn_backward(loss));
         tn_drop(loss);
         grad[again] = tn_clone(tn_grad(x));
-        buffer[again] = tn_clone(tn_grad(tn_get_parameter(m, "layers.0.self_attn.in_proj_weight")));
+        dw[again] = tn_clone(tn_grad(tn_get_parameter(m, "layers.0.self_attn.in_proj_weight")));
     }
     ck_assert_msg(!difference(grad[1], grad[0], 0, 0), "dx differs");
-    ck_assert_msg(!difference(buffer[1], buffer[0], 0, 0), "a weight's gradient differs");
+    ck_assert_msg(!difference(dw[1], dw[0], 0, 0), "a weight's gradient differs");
     ck_assert_int_lt(between[1] * 4, between[0]);
 }
 END_TEST
@@ -281,7 +285,8 @@ static tn_status cube(void *user, int n_in, tn_tensor *const *in, int n_out, tn_
     ck_assert_int_eq(n_out, 1);
     ck_assert(tn_is_none(in[1]));
     out[0] = tn_mul(tn_square(in[0]), in[0]);
-    return user ? TN_OK : TN_OK;
+    (void)user;
+    return TN_OK;
 }
 
 START_TEST(graphs_used_twice_and_derivatives_of_derivatives)
@@ -348,7 +353,8 @@ START_TEST(a_frozen_weight_that_changes_is_refused)
 }
 END_TEST
 
-/* A count that is read for the product and then moved: refused with and without. */
+/* A count that is read for the product and then moved: refused with and without, unless it is read
+ * through a copy. */
 typedef struct counter {
     tn_module base;
     tn_tensor *count;
@@ -368,16 +374,22 @@ static const tn_module_type counter_type = { .name = "Counter",
                                              .size = sizeof(counter),
                                              .forward = counter_forward };
 
+/* One that counts from 1, freed at the end of the test. */
+static counter *counter_new(bool copies)
+{
+    counter *m = tn_module_new(&counter_type);
+    assert_made(m);
+    m->copies = copies;
+    tn_register_buffer(&m->base, "count", &m->count, tn_ones(TN_SHAPE(1)), TN_PERSISTENT);
+    return (counter *)owned(tn_module_done(&m->base));
+}
+
 START_TEST(a_buffer_read_before_it_moves)
 {
     for (int way = 0; way < 4; way++) {
-        counter *m = tn_module_new(&counter_type);
-        assert_made(m);
-        tn_register_buffer(&m->base, "count", &m->count, tn_ones(TN_SHAPE(1)), TN_PERSISTENT);
-        tn_module *owner = owned(tn_module_done(&m->base));
-        m->copies = way > 1;
-        assert_ok(tn_module_set_recompute(owner, way % 2));
-        tn_tensor *x = leaf(tn_full(TN_SHAPE(1), 3)), *y = tn_forward(owner, x);
+        counter *m = counter_new(way > 1);
+        assert_ok(tn_module_set_recompute(&m->base, way % 2));
+        tn_tensor *x = leaf(tn_full(TN_SHAPE(1), 3)), *y = tn_forward(&m->base, x);
         tn_status status = tn_backward(y);
         ck_assert_double_eq(tn_item(m->count), 2);
         if (m->copies) {
@@ -415,7 +427,7 @@ static tn_status masked(void *user, int n_in, tn_tensor *const *in, int n_out, t
     (void)n_in;
     (void)n_out;
     if (tn_recomputing()) tn_manual_seed(99);
-    out[0] = user ? NULL : tn_dropout(in[0], 0.5, true);
+    out[0] = user ? NULL : tn_square(tn_dropout(in[0], 0.5, true));
     return TN_OK;
 }
 
@@ -423,8 +435,14 @@ START_TEST(a_mask_drawn_anew_is_refused)
 {
     tn_tensor *x = leaf(tn_ones(TN_SHAPE(4))), *y = tn_recompute(masked, NULL, 1, &x);
     assert_made(y);
-    ck_assert_int_eq(tn_backward(tn_sum_all(y)), TN_OK); /* dropout keeps nothing: it never runs */
-    y = tn_recompute(masked, NULL, 1, (tn_tensor *[]){ tn_square(x) });
+    ck_assert_int_ne(tn_backward(tn_sum_all(y)), TN_OK);
+    assert_error(TN_E_STATE, "drew another mask");
+}
+END_TEST
+
+START_TEST(bad_arguments_are_refused)
+{
+    tn_tensor *x = leaf(tn_ones(TN_SHAPE(4)));
     assert_null(tn_recompute(masked, x, 1, &x), TN_E_INVALID, "gave NULL for output 0");
     assert_null(tn_recompute(NULL, NULL, 1, &x), TN_E_INVALID, "function");
     assert_null(tn_recompute(masked, NULL, 1, (tn_tensor *[]){ NULL }), TN_E_INVALID, "input 0");
@@ -457,10 +475,7 @@ static tn_status through_copies(void *user, int n_in, tn_tensor *const *in, int 
 START_TEST(what_was_read_through_a_copy_is_refused)
 {
     for (int which = 0; which < 2; which++) {
-        counter *m = tn_module_new(&counter_type);
-        assert_made(m);
-        tn_register_buffer(&m->base, "count", &m->count, tn_ones(TN_SHAPE(1)), TN_PERSISTENT);
-        owned(tn_module_done(&m->base));
+        counter *m = counter_new(false);
         tn_tensor *in[2] = { tn_ones(TN_SHAPE(1, 2)), leaf(tn_ones(TN_SHAPE(2, 2))) }, *y = NULL;
         TN_AUTOCAST(TN_BF16) y = tn_recompute(through_copies, m, 2, in);
         TN_NO_GRAD assert_ok(tn_mul_scalar_(which ? m->count : in[1], 2));
@@ -509,10 +524,7 @@ static tn_status by_own_op(void *user, int n_in, tn_tensor *const *in, int n_out
 START_TEST(an_own_op_that_keeps_a_buffer)
 {
     for (int way = 0; way < 4; way++) {
-        counter *m = tn_module_new(&counter_type);
-        assert_made(m);
-        tn_register_buffer(&m->base, "count", &m->count, tn_ones(TN_SHAPE(1)), TN_PERSISTENT);
-        owned(tn_module_done(&m->base));
+        counter *m = counter_new(false);
         own_op own = { m, way % 2 };
         tn_tensor *x = leaf(tn_zeros(TN_SHAPE(1))), *y = NULL;
         assert_ok(way < 2 ? by_own_op(&own, 1, &x, 1, &y)
@@ -621,7 +633,6 @@ END_TEST
 
 Suite *test_suite(void)
 {
-
     Suite *s = suite_create("recompute");
     TCase *t = test_case(s, "bits");
     tcase_add_loop_test(t, all_bits_are_those_without, 0, COUNT(ways));
@@ -634,7 +645,7 @@ Suite *test_suite(void)
               what_was_read_through_a_copy_is_refused, a_buffer_read_before_it_moves,
               an_own_op_that_keeps_a_buffer, a_mode_that_changes_is_refused,
               a_batch_norm_that_trains_only_the_second_time, a_mask_drawn_anew_is_refused,
-              a_failure_of_the_first_run_changes_nothing,
+              bad_arguments_are_refused, a_failure_of_the_first_run_changes_nothing,
               a_failure_of_the_second_run_leaves_buffers);
     return s;
 }

@@ -346,6 +346,39 @@ static bool write_without(const char *from, const char *to, int k)
     return k < list->n;
 }
 
+/* A tensor beside those of a checkpoint, with a second name. A part's own name is no tensor's. */
+START_TEST(names_beside_the_parts)
+{
+    static const char *const names[][2] = {
+        { "model", "model" },    { ".grad", ".grad.x" }, /* the first three fit */
+        { ".grad.", ".grad.x" }, { "model", "model.x" },
+        { "model.", "model.x" }, { "model.", "model" },
+    };
+    run r = run_new((kind)0, 1);
+    tn_checkpoint c = checkpoint_of(&r);
+    assert_ok(tn_checkpoint_save(&c, in_folder("all")));
+    uint64_t hash = hash_of_run(&r);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *keys[] = { TNI_CHECKPOINT, "tenon.version" }, *values[] = { "1", TN_VERSION };
+        tn_metadata own = { 2, keys, values };
+        tni_safetensors file;
+        assert_ok(tni_safetensors_open(&file, "test", in_folder("all")));
+        tn_list *list = tni_safetensors_list(&file, "");
+        tni_safetensors_close(&file);
+        tn_tensor *t = tn_ones(TN_SHAPE(2));
+        for (int k = 0; k < 2; k++) assert_ok(tn_list_set(list, names[i][k], t));
+        assert_ok(tni_safetensors_write("test", in_folder("more"), list,
+                                        (tni_writing){ .own = &own, .checksum = true }));
+        c = checkpoint_of(&r);
+        tn_status status = tn_checkpoint_load(&c, in_folder("more"));
+        ck_assert_msg((status == TN_OK) == (i < 3), "%s: %s", names[i][0], tn_error());
+        tn_error_clear();
+        ck_assert_uint_eq(hash_of_run(&r), hash);
+    }
+    run_free(&r);
+}
+END_TEST
+
 /* A file without any one of its tensors is refused, and nothing has changed. */
 START_TEST(every_entry_is_missed)
 {
@@ -574,6 +607,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, a_run_resumes_after_every_step, 0, 3);
     tcase_add_loop_test(t, leaving_out_a_part_shows, 0,
                         TEST_ASAN || TEST_TSAN ? 3 : COUNT(controls));
+    tcase_add_test(t, names_beside_the_parts);
     tcase_add_loop_test(t, every_entry_is_missed, 0, 3);
     tcase_add_test(t, checkpoint_is_all_or_nothing);
     tcase_add_test(t, checkpoints_and_other_files);

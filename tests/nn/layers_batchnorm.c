@@ -589,8 +589,11 @@ START_TEST(FB_04_momentum_comes_back)
     const double momentum = (double[]){ 0, 0.25, 1 }[_i];
     tn_module *m = owned(norm2d(3));
     assert_ok(tn_batch_norm_set_momentum(m, momentum));
+    assert_ok(tn_module_set_recompute(m, true));
     m = tn_thaw_batch_norm(tn_freeze_batch_norm(m));
     ck_assert_double_eq(tn_batch_norm_momentum(m), momentum);
+    ck_assert(tn_module_recompute(m));
+    assert_ok(tn_module_set_recompute(m, false));
     uint64_t hash = tn_hash(tn_get_buffer(m, "running_mean"));
     assert_ok(tn_train(m, true));
     assert_made(tn_forward(m, random_as(TN_SHAPE(2, 3, 4, 4), 2, 3, 4, TN_F32)));

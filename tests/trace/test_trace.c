@@ -56,6 +56,25 @@ static void assert_golden(const char *file, const char *got, double tolerance)
     assert_same_text(file, got, text_of(fopen(golden_path(file), "r")), tolerance);
 }
 
+/* Numbers but for their hashes, which each rounding changes; all numbers have one. */
+static char *without_hashes(char *text)
+{
+    static const char before[] = ",\"hash\":\"";
+    int hashes = 0, numbers = 0;
+    char *to = text;
+    for (const char *at = text; *at; *to++ = *at++) {
+        numbers += strncmp(at, "\"norm\":", 7) == 0;
+        if (strncmp(at, before, sizeof before - 1) != 0) continue;
+        at += sizeof before - 1;
+        ck_assert(strspn(at, "0123456789abcdef") == 16 && at[16] == '"');
+        at += 17;
+        hashes++;
+    }
+    *to = '\0';
+    ck_assert(hashes > 0 && hashes == numbers);
+    return text;
+}
+
 static tn_tensor *golden(const char *format, const char *a, const char *b)
 {
     static tn_list *list;
@@ -182,7 +201,7 @@ START_TEST(a_step_is_told)
     FILE *out = tmpfile();
     assert_ok(tn_trace_json(out, tr));
     snprintf(file, sizeof file, "explain_%s.json", c->name);
-    assert_golden(file, text_of(out), 1e-6);
+    assert_golden(file, without_hashes(text_of(out)), 1e-6);
 }
 END_TEST
 

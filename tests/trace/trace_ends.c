@@ -260,7 +260,7 @@ START_TEST(memory_runs_out)
         ck_assert_msg(tn_live_tensors() == 0, "request %d: %d tensors are left", (int)k,
                       (int)tn_live_tensors());
     }
-    ck_assert_int_gt(k, 30);
+    ck_assert_int_gt(k, 37); /* of our allocator; zlib's and stdio's are not counted */
     fclose(file);
 }
 END_TEST

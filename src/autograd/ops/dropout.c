@@ -30,7 +30,7 @@ static const tn_op dropout_op = {
     .formula = "y_i = x_i m_i, m_i = 0 with probability p, else 1/(1-p)",
     .gradient = "dx_i = dy_i m_i",
     .arity = 1,
-    .whole_args = true,
+    .draws = true,
     .autocast = TNI_CAST_KEEP,
     .dense = TNI_X(0),
     .shape = tni_shape_like_first,

@@ -23,7 +23,7 @@ static tn_status extreme_backward(tni_grad *g)
 #define EXTREME(tn_name, tn_name_all, name_, function_, formula_)                                  \
     TNI_REDUCE_OP_BY(name_, function_, TNI_REDUCE_KEEPS, TNI_CAST_AUTO, formula_,                  \
                      "dx = x is y ? dy / count : 0; where count: how many are", TNI_X(0) | TNI_Y,  \
-                     tni_reduce_shape, extreme_backward)                                           \
+                     tni_reduce_shape, tni_reduce_forward, extreme_backward)                       \
     tn_tensor *tn_name(tn_tensor *x, const int *axes, int n_axes, bool keepdim)                    \
     {                                                                                              \
         return tni_reduce_along(&op_##name_, #tn_name, x, axes, n_axes, keepdim, 0.0);             \
@@ -38,118 +38,88 @@ EXTREME(tn_amin, tn_min_all, amin, TNI_R_min, "y = min x")
 
 /* ---- max, min, argmax, argmin ---------------------------------------------------------------- */
 
-typedef struct arg_op {
-    tn_op op;
-    bool largest;
-    bool index_only;
-} arg_op;
-
-typedef struct arg_args {
-    int axis;
-    bool keepdim;
-} arg_args;
+/* The axis: args->axes has one bit. */
+static int axis_of(const tni_reduce_args *args)
+{
+    int axis = 0;
+    tni_mask_axes(args->axes, TN_MAX_RANK, &axis);
+    return axis;
+}
 
 static tn_status arg_shape(tni_call *c)
 {
-    const arg_op *op = (const arg_op *)c->op;
-    const arg_args *args = c->args;
-    const tn_tensor *x = c->in[0];
-    tn_shape kept = tni_kept_shape(&x->shape, 1u << args->axis);
-    tn_shape y = args->keepdim ? kept : tni_shape_without(&x->shape, args->axis);
-
-    if (x->shape.rank > 0 && x->shape.size[args->axis] == 0)
-        return tni_op_error(c, TN_E_SHAPE, "%s, axis %d: want at least one element", tni_text(x),
-                            args->axis);
-    for (int i = 0; i < c->n_out; i++) {
-        c->out_spec[i].shape = y;
-        c->out_spec[i].dtype = op->index_only || i == 1 ? TN_I64 : x->dtype;
-    }
-    if (!op->index_only && c->recorded) {
+    const tni_reduce_args *args = c->args;
+    tni_spec *index = &c->out_spec[c->n_out - 1];
+    tn_status status = tni_reduce_shape(c);
+    if (status != TN_OK) return status;
+    index->shape = c->out_spec[0].shape;
+    index->dtype = TN_I64;
+    if (c->n_out > 1 && c->recorded) {
         c->n_saved = 1; /* the index, with the axis in place */
         c->saved_spec[0].dtype = TN_I64;
-        c->saved_spec[0].shape = kept;
+        c->saved_spec[0].shape = tni_kept_shape(&c->in[0]->shape, args->axes);
     }
     return TN_OK;
 }
 
 static tn_status arg_forward(tni_call *c)
 {
-    const arg_op *op = (const arg_op *)c->op;
-    const arg_args *args = c->args;
+    const tni_reduce_args *args = c->args;
     const tni_backend *backend = tni_backend_of(c->in[0]);
-    tn_shape kept = tni_kept_shape(&c->in[0]->shape, 1u << args->axis);
+    tn_shape kept = tni_kept_shape(&c->in[0]->shape, args->axes);
     tni_array none = tni_array_none();
-    tni_arg_reduce a = { .value = op->index_only ? none : tni_kept_array(c->out[0], &kept),
-                         .index = tni_kept_array(c->out[op->index_only ? 0 : 1], &kept),
+    tni_arg_reduce a = { .value = c->n_out > 1 ? tni_kept_array(c->out[0], &kept) : none,
+                         .index = tni_kept_array(c->out[c->n_out - 1], &kept),
                          .x = tni_array_of(c->in[0]),
-                         .axis = args->axis,
-                         .largest = op->largest };
+                         .axis = axis_of(args),
+                         .largest = ((const tni_reduce_op *)c->op)->function == TNI_R_max };
     tn_status status = backend->arg_reduce(&a);
-
     if (status || c->n_saved == 0) return status;
     return backend->copy(&(tni_copy){ .y = tni_array_of(c->saved[0]), .x = a.index });
 }
 
 static tn_status arg_backward(tni_grad *g)
 {
-    const arg_args *args = g->args;
-    tn_shape kept = tni_kept_shape(&g->in[0].shape, 1u << args->axis);
-    tn_tensor *dy = tn_reshape(tni_dy(g, 0), kept);
-
+    tn_tensor *dy = tni_with_axes(g, tni_dy(g, 0));
     if (g->in[0].shape.rank == 0) {
         g->dx[0] = dy;
         return TN_OK;
     }
     tn_tensor *zeros = tn_full_as(g->in[0].shape, 0.0, g->in[0].dtype, tn_device_of(g->dy));
-    g->dx[0] = tn_scatter_add(zeros, args->axis, g->saved[0], dy);
+    g->dx[0] = tn_scatter_add(zeros, axis_of(g->args), g->saved[0], dy);
     return TN_OK;
 }
 
-static tn_tensor *apply(const arg_op *op, const char *function, tn_tensor *x, int axis,
+/* The extreme and its index; an op without a gradient gives the index alone. */
+static tn_tensor *apply(const tni_reduce_op *op, const char *function, tn_tensor *x, int axis,
                         bool keepdim, tn_tensor **index)
 {
     tn_tensor *out[2] = { NULL, NULL };
-    arg_args args = { .axis = 0, .keepdim = keepdim };
-
-    if (x && !tni_none(x)) {
-        args.axis = tni_axis_of_any(function, axis, x->shape.rank);
-        if (args.axis < 0) return NULL;
-    }
-    if (tni_apply_n(&op->op, &args, sizeof args, 1, &x, op->index_only ? 1 : 2, out)) return NULL;
+    tni_reduce_args args = { .keepdim = keepdim };
+    int n_out = op->op.backward ? 2 : 1;
+    if (x && !tni_none(x) && !tni_axes_mask(function, x, &axis, 1, &args.axes)) return NULL;
+    if (tni_apply_n(&op->op, &args, sizeof args, 1, &x, n_out, out)) return NULL;
     if (index) *index = out[1];
     return out[0];
 }
 
 /* Gradients of max and min scatter, in f32. */
-#define ARG_OP(name_, largest_, only_, formula_, gradient_, cast_, reads_, backward_)              \
-    static const arg_op op_##name_ = {                                                             \
-        .op = { .name = #name_,                                                                    \
-                .formula = formula_,                                                               \
-                .gradient = gradient_,                                                             \
-                .arity = 1,                                                                        \
-                .dtypes = TNI_ANY_DTYPE,                                                           \
-                .autocast = cast_,                                                                 \
-                .reads = { reads_ },                                                               \
-                .shape = arg_shape,                                                                \
-                .forward = arg_forward,                                                            \
-                .backward = backward_ },                                                           \
-        .largest = largest_,                                                                       \
-        .index_only = only_,                                                                       \
-    };
-#define BOTH(tn_name, name, largest)                                                               \
-    ARG_OP(name, largest, false, "y = " #name " x, and its first index",                           \
-           "dx = 0 but dx[index] = dy", TNI_CAST_F32, TNI_SAVED, arg_backward)                     \
+#define BOTH(tn_name, name)                                                                        \
+    TNI_REDUCE_OP_BY(name, TNI_R_##name, TNI_REDUCE_KEEPS, TNI_CAST_F32,                           \
+                     "y = " #name " x, and its first index", "dx = 0 but dx[index] = dy",          \
+                     TNI_SAVED, arg_shape, arg_forward, arg_backward)                              \
     tn_tensor *tn_name(tn_tensor *x, int axis, bool keepdim, tn_tensor **index)                    \
     {                                                                                              \
         return apply(&op_##name, #tn_name, x, axis, keepdim, index);                               \
     }
-#define INDEX(tn_name, name, of, largest)                                                          \
-    ARG_OP(name, largest, true, "y = first index of " #of " x", NULL, TNI_CAST_AUTO, 0, NULL)      \
+#define INDEX(tn_name, name, of)                                                                   \
+    TNI_REDUCE_OP_BY(name, TNI_R_##of, TNI_REDUCE_KEEPS, TNI_CAST_AUTO,                            \
+                     "y = first index of " #of " x", NULL, 0, arg_shape, arg_forward, NULL)        \
     tn_tensor *tn_name(tn_tensor *x, int axis, bool keepdim)                                       \
     {                                                                                              \
         return apply(&op_##name, #tn_name, x, axis, keepdim, NULL);                                \
     }
-BOTH(tn_max, max, true)
-BOTH(tn_min, min, false)
-INDEX(tn_argmax, argmax, max, true)
-INDEX(tn_argmin, argmin, min, false)
+BOTH(tn_max, max)
+BOTH(tn_min, min)
+INDEX(tn_argmax, argmax, max)
+INDEX(tn_argmin, argmin, min)

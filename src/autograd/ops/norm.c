@@ -38,8 +38,8 @@ static tn_status norm_backward(tni_grad *g)
     return TN_OK;
 }
 
-TNI_REDUCE_OP(norm, TNI_REDUCE_REAL, TNI_CAST_F32, "y = (sum |x|^p)^(1/p)",
-              "dx = dy sign(x) (|x| / y)^(p-1)", TNI_X(0) | TNI_Y, norm_backward)
+TNI_REDUCE_OP(norm, TNI_REDUCE_REAL, "y = (sum |x|^p)^(1/p)", "dx = dy sign(x) (|x| / y)^(p-1)",
+              TNI_X(0) | TNI_Y, norm_backward)
 
 tn_tensor *tn_norm(tn_tensor *x, double p, const int *axes, int n_axes, bool keepdim)
 {
@@ -70,7 +70,7 @@ static tn_status logsumexp_backward(tni_grad *g)
 
 TNI_REDUCE_OP_BY(logsumexp, TNI_R_logsumexp, TNI_REDUCE_REAL, TNI_CAST_F32, "y = ln sum e^x",
                  "dx = dy e^(x-y)", TNI_X(0) | TNI_Y | TNI_SAVED, logsumexp_shape,
-                 logsumexp_backward)
+                 tni_reduce_forward, logsumexp_backward)
 
 tn_tensor *tn_logsumexp(tn_tensor *x, const int *axes, int n_axes, bool keepdim)
 {

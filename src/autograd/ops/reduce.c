@@ -168,8 +168,8 @@ static tn_status mean_backward(tni_grad *g)
     return TN_OK;
 }
 
-TNI_REDUCE_OP(sum, TNI_REDUCE_SUM, TNI_CAST_F32, "y = sum x", "dx = dy", 0, sum_backward)
-TNI_REDUCE_OP(mean, TNI_REDUCE_REAL, TNI_CAST_F32, "y = sum x / n", "dx = dy / n", 0, mean_backward)
+TNI_REDUCE_OP(sum, TNI_REDUCE_SUM, "y = sum x", "dx = dy", 0, sum_backward)
+TNI_REDUCE_OP(mean, TNI_REDUCE_REAL, "y = sum x / n", "dx = dy / n", 0, mean_backward)
 REDUCTION(tn_sum, sum)
 REDUCTION(tn_mean, mean)
 
@@ -224,10 +224,9 @@ static tn_status std_backward(tni_grad *g)
     return TN_OK;
 }
 
-TNI_REDUCE_OP(var, TNI_REDUCE_REAL, TNI_CAST_F32, "y = sum (x - mean x)^2 / (n - correction)",
+TNI_REDUCE_OP(var, TNI_REDUCE_REAL, "y = sum (x - mean x)^2 / (n - correction)",
               "dx = 2 dy (x - mean x) / (n - correction)", TNI_X(0), var_backward)
-TNI_REDUCE_OP(std, TNI_REDUCE_REAL, TNI_CAST_F32,
-              "y = (sum (x - mean x)^2 / (n - correction))^(1/2)",
+TNI_REDUCE_OP(std, TNI_REDUCE_REAL, "y = (sum (x - mean x)^2 / (n - correction))^(1/2)",
               "dx = dy (x - mean x) / ((n - correction) y)", TNI_X(0) | TNI_Y, std_backward)
 
 tn_tensor *tn_var(tn_tensor *x, const int *axes, int n_axes, double correction, bool keepdim)
@@ -291,14 +290,14 @@ static tn_status prod_backward(tni_grad *g)
     return TN_OK;
 }
 
-TNI_REDUCE_OP(prod, TNI_REDUCE_SUM, TNI_CAST_F32, "y = prod x",
-              "dx = dy times the product of the others", TNI_X(0) | TNI_Y, prod_backward)
+TNI_REDUCE_OP(prod, TNI_REDUCE_SUM, "y = prod x", "dx = dy times the product of the others",
+              TNI_X(0) | TNI_Y, prod_backward)
 REDUCTION(tn_prod, prod)
 
 /* ---- any, all -------------------------------------------------------------------------------- */
 
-TNI_REDUCE_OP(any, TNI_REDUCE_BOOL, TNI_CAST_AUTO, "y = any x is not 0", NULL, 0, NULL)
-TNI_REDUCE_OP(all, TNI_REDUCE_BOOL, TNI_CAST_AUTO, "y = no x is 0", NULL, 0, NULL)
+TNI_REDUCE_OP(any, TNI_REDUCE_BOOL, "y = any x is not 0", NULL, 0, NULL)
+TNI_REDUCE_OP(all, TNI_REDUCE_BOOL, "y = no x is 0", NULL, 0, NULL)
 REDUCTION(tn_any, any)
 REDUCTION(tn_all, all)
 

@@ -53,7 +53,7 @@ tn_tensor *tni_shared_gradient(const tni_grad *g, tn_tensor *dy, tn_tensor *equa
 
 /* A reduction, op_NAME, by a kernel. */
 #define TNI_REDUCE_OP_BY(name_, function_, kind_, cast_, formula_, gradient_, reads_, shape_,      \
-                         backward_)                                                                \
+                         forward_, backward_)                                                      \
     static const tni_reduce_op op_##name_ = {                                                      \
         .op = { .name = #name_,                                                                    \
                 .formula = formula_,                                                               \
@@ -63,14 +63,15 @@ tn_tensor *tni_shared_gradient(const tni_grad *g, tn_tensor *dy, tn_tensor *equa
                 .autocast = cast_,                                                                 \
                 .reads = { reads_ },                                                               \
                 .shape = shape_,                                                                   \
-                .forward = tni_reduce_forward,                                                     \
+                .forward = forward_,                                                               \
                 .backward = backward_ },                                                           \
         .function = function_,                                                                     \
         .kind = kind_,                                                                             \
     };
 /* By TNI_R_NAME, as most are. */
-#define TNI_REDUCE_OP(name_, kind_, cast_, formula_, gradient_, reads_, backward_)                 \
-    TNI_REDUCE_OP_BY(name_, TNI_R_##name_, kind_, cast_, formula_, gradient_, reads_,              \
-                     tni_reduce_shape, backward_)
+#define TNI_REDUCE_OP(name_, kind_, formula_, gradient_, reads_, backward_)                        \
+    TNI_REDUCE_OP_BY(name_, TNI_R_##name_, kind_,                                                  \
+                     (kind_) == TNI_REDUCE_BOOL ? TNI_CAST_AUTO : TNI_CAST_F32, formula_,          \
+                     gradient_, reads_, tni_reduce_shape, tni_reduce_forward, backward_)
 
 #endif

@@ -70,24 +70,23 @@ static tn_status triangle_forward(tni_call *c)
 TRIANGLE(tril, "j - i <= k")
 TRIANGLE(triu, "j - i >= k")
 
-static tn_tensor *triangle(const tn_op *op, const char *function, tn_tensor *x, int64_t k,
-                           bool lower)
+static tn_tensor *triangle(const tn_op *op, const char *function, tn_tensor *x, int64_t k)
 {
     if (!x) return tni_poisoned(function, "x");
     if (tni_none(x) || x->shape.rank < 2)
         return tni_fail(TN_E_SHAPE, "%s: x %s: want at least two axes", function, tni_text(x));
     int64_t m = x->shape.size[x->shape.rank - 2];
     int64_t n = x->shape.size[x->shape.rank - 1];
-    triangle_args args = { TNI_MIN(TNI_MAX(k, -m), n), lower };
+    triangle_args args = { TNI_MIN(TNI_MAX(k, -m), n), op == &op_tril };
     return tni_apply(op, &args, sizeof args, 1, &x);
 }
 
 tn_tensor *tn_tril(tn_tensor *x, int64_t k)
 {
-    return triangle(&op_tril, "tn_tril", x, k, true);
+    return triangle(&op_tril, "tn_tril", x, k);
 }
 
 tn_tensor *tn_triu(tn_tensor *x, int64_t k)
 {
-    return triangle(&op_triu, "tn_triu", x, k, false);
+    return triangle(&op_triu, "tn_triu", x, k);
 }

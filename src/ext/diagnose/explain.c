@@ -298,7 +298,7 @@ static tn_status examine(report *x, tn_module *m, tn_optim *opt, tni_loss loss, 
         if (!x->colour || !x->leads) status = TN_E_NOMEM;
     }
     if (status == TN_OK) mark_leads(x);
-    if (status == TN_OK) status = tni_run_gradients(&x->run, m, x->loss);
+    if (status == TN_OK) status = tni_run_gradients(&x->run, x->parameters, x->loss);
     if (status == TN_OK) status = judge_parameters(x);
     if (status == TN_OK && tn_parallel_size() > 1) judge_ranks(x);
     if (status == TN_OK && opt) judge_optimizer(x, opt);
@@ -326,8 +326,8 @@ tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
     tni_free(x.leads, x.run.n_value);
     tni_bytes_free(&x.findings.text);
     tni_bytes_free(&x.notes.text);
-    tni_watch(x.run.outer);
     tni_run_free(&x.run);
     tn_scope_end(scope);
+    tni_watch(x.run.outer);
     return status;
 }

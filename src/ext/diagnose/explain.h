@@ -96,7 +96,7 @@ tn_status tni_run_begin(tni_run *r, const char *function, const tn_module *m, tn
 tn_status tni_run_watch(tni_run *r, tn_module *model, tni_loss loss, void *user,
                         tn_tensor **result);
 /* Fills leaves, leaf and grad: TN_NONE where no gradient arrived. */
-tn_status tni_run_gradients(tni_run *r, tn_module *model, tn_tensor *loss);
+tn_status tni_run_gradients(tni_run *r, const tn_list *parameters, tn_tensor *loss);
 /* Restores buffers, extra state and the default generator; may be called several times. */
 TNI_SHARED tn_status tni_run_restore(tni_run *r);
 TNI_SHARED void tni_run_free(tni_run *r);

@@ -298,9 +298,9 @@ static bool trains(const tn_entry *entry, void *user)
     return entry->tensor->requires_grad;
 }
 
-tn_status tni_run_gradients(tni_run *r, tn_module *model, tn_tensor *loss)
+tn_status tni_run_gradients(tni_run *r, const tn_list *parameters, tn_tensor *loss)
 {
-    r->leaves = tn_list_filter(tn_parameters(model), trains, NULL);
+    r->leaves = tn_list_filter(parameters, trains, NULL);
     if (!r->leaves) return tni_pending();
     int n = r->leaves->n;
     r->leaf = tni_alloc_n(2 * (size_t)n + 1, sizeof *r->leaf); /* never 0 */

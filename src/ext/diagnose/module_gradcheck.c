@@ -277,7 +277,7 @@ static tn_status first_run(check *c)
     tn_tensor *loss = NULL;
     tn_status status = tni_run_watch(&c->run, c->model, c->loss, c->user, &loss);
     if (status == TN_OK) status = read_loss(c, loss, &c->value);
-    if (status == TN_OK) status = tni_run_gradients(&c->run, c->model, loss);
+    if (status == TN_OK) status = tni_run_gradients(&c->run, tn_parameters(c->model), loss);
     tn_status restored = tni_run_restore(&c->run);
     double again = 0;
     if (status == TN_OK) status = restored;

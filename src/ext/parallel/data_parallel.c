@@ -201,11 +201,13 @@ tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank)
                         f);
     const tn_list *all = tn_parameters(p->model);
     tn_list *list = all ? tn_list_new() : NULL;
-    int n = !list ? 0 : tni_ranks() ? TNI_MIN(all->n, p->sync.n) : all->n;
+    const bool ranks = tni_ranks() != NULL;
+    int n = !list ? 0 : ranks ? p->sync.n : all->n;
     for (int i = 0; i < n; i++) {
-        tn_tensor *t = all->entry[i].tensor;
-        bool unused = tni_ranks() ? unused_on(p, rank, i) : t->requires_grad && !tni_grad_of(t);
-        if (unused && tn_list_add(list, all->entry[i].name, t) != TN_OK) return NULL;
+        tn_tensor *t = ranks ? p->sync.leaf[i].leaf : all->entry[i].tensor;
+        const char *name = ranks ? p->part[i].name : all->entry[i].name;
+        bool unused = ranks ? unused_on(p, rank, i) : t->requires_grad && !tni_grad_of(t);
+        if (unused && tn_list_add(list, name, t) != TN_OK) return NULL;
     }
     return list;
 }

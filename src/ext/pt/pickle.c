@@ -520,10 +520,10 @@ tn_status tni_pickle_read(tni_pickle *p, const tni_input *in, const unsigned cha
         unsigned char code = bytes[p->at++];
         if (code == '.') return stop(p);
         if (!instructions[code].run) return unknown(p, code);
-        const int bytes = instructions[code].bytes;
-        const unsigned char *b = operand(p, (size_t)bytes);
+        const int size = instructions[code].bytes;
+        const unsigned char *b = operand(p, (size_t)size);
         if (!b) return tni_pending();
-        int64_t x = bytes ? (int64_t)tni_little(b, bytes) : instructions[code].x;
+        int64_t x = size ? (int64_t)tni_little(b, size) : instructions[code].x;
         tn_status status = instructions[code].run(p, x);
         if (status != TN_OK) return status;
     }

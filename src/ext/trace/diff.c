@@ -66,14 +66,14 @@ static void compare_ops(diff *d)
 {
     for (size_t i = 0; i < d->a.step->n_nodes; i++) {
         const tni_log_node *n = &d->a.step->nodes[i];
-        tni_phrase where = place(&d->a, i), name = tni_log_result(tni_op(&d->a, n), 0);
+        tni_phrase where = place(&d->a, i), result = tni_log_result(tni_op(&d->a, n), 0);
         const tni_numbers *x = &n->out[0].value;
         if (d->match[i] < 0) {
             fprintf(line(d), "%s: only in a\n", where.s);
             continue;
         }
         const tni_numbers *y = &d->b.step->nodes[d->match[i]].out[0].value;
-        if (x->n != 1) name = tni_phrase_of("|%s|", tni_log_result(tni_op(&d->a, n), 0).s);
+        tni_phrase name = tni_phrase_of(x->n == 1 ? "%s" : "|%s|", result.s);
         if (differ(x, y)) say_both(d, where.s, name.s, x, y);
     }
     for (size_t j = 0; j < d->b.step->n_nodes; j++)

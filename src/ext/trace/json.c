@@ -154,8 +154,7 @@ static void put_accumulated(const tni_words *o, const tni_log_back *b)
         const tni_log_share *s = &b->shares[i];
         if (!s->part || !o->step->passes[b->pass].accumulates) continue;
         tni_write(o, "%,{'in':%d,'tensor':%t,'before':%v,'after':%v,'part':%d,'of':%d}", said++,
-                  s->in, o->step->nodes[b->node].in[s->in].tensor, &s->before, &s->after, s->part,
-                  s->of);
+                  s->in, s->leaf, &s->before, &s->after, s->part, s->of);
     }
 }
 

@@ -63,6 +63,7 @@ static void put_numbers(const tni_words *o, const tni_numbers *v)
     }
     tni_write(o, "{'norm':%g,'min':%g,'max':%g,'mean':%g,'zeros':%l,'nan':%l,'inf':%l", v->norm,
               v->min, v->max, v->mean, v->zeros, v->nan, v->inf);
+    fprintf(o->file, ",\"hash\":\"%016" PRIx64 "\"", v->hash);
     if (v->value) fputs(",\"values\":", o->file);
     if (v->value) put_values(o->file, v);
     fputc('}', o->file);

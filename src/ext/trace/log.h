@@ -128,7 +128,8 @@ typedef struct tni_log_share {
     tn_shape from;
     tni_numbers value;
     tni_numbers before, after; /* of a leaf: its gradient, as it grows in this pass */
-    int leaf, part, of;        /* of a leaf: its tensor, and which of its shares, from 1; else 0 */
+    int leaf;                  /* the tensor; -1: it goes to no leaf */
+    int part, of;              /* of a leaf: which of its shares, from 1; else 0 */
     bool checked;              /* by a finite difference, in the gradient's direction: */
     double slope, difference;  /* its norm, and what the difference gave */
 } tni_log_share;

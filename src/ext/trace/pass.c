@@ -161,11 +161,12 @@ static void note_arrived(tn_trace *tr, const tni_node *node)
     tni_log_back *b = TNI_MORE(tr, s, backs);
     if (!b) return;
     p->back = (int)s->n_backs - 1;
-    p->kept -= p->pass->retain ? 0 : kept_by(node);
+    size_t freed = p->pass->retain ? 0 : kept_by(node);
+    p->kept -= freed;
     *b = (tni_log_back){ .pass = p->number,
                          .node = at,
                          .n_out = node->n_out,
-                         .freed = p->pass->retain ? 0 : kept_by(node),
+                         .freed = freed,
                          .kept = p->kept,
                          .finding = -1 };
     b->incoming = tni_arena_alloc(&s->arena, (size_t)node->n_out * sizeof *b->incoming);

@@ -41,11 +41,6 @@ static inline int tni_get(const tni_map *map, const void *key)
     return (int)(uintptr_t)tni_map_get(map, key) - 1;
 }
 
-static inline bool tni_put(tni_map *map, const void *key, int index)
-{
-    return tni_map_put(map, key, (void *)((uintptr_t)index + 1)) >= 0;
-}
-
 struct tn_trace {
     tni_watcher watcher; /* first: a tni_watcher * is a tn_trace * */
     tni_log log;
@@ -94,7 +89,8 @@ static inline bool tni_record_ok(tn_trace *tr, tn_status status)
 /* Sets a number in a map. */
 static inline bool tni_record_put(tn_trace *tr, tni_map *map, const void *key, int index)
 {
-    return tni_record_ok(tr, tni_put(map, key, index) ? TN_OK : TN_E_NOMEM);
+    int put = tni_map_put(map, key, (void *)((uintptr_t)index + 1));
+    return tni_record_ok(tr, put < 0 ? TN_E_NOMEM : TN_OK);
 }
 /* Notes t as it is now, with its values if they are few. */
 void tni_record_numbers(tn_trace *tr, tni_numbers *v, const tn_tensor *t);

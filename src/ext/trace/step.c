@@ -115,8 +115,8 @@ void tni_record_written(tn_trace *tr, int tensor, unsigned by)
 /* Notes a leaf's gradient, unless that is done already. */
 static void note_grad(tn_trace *tr, const tn_tensor *leaf, tni_numbers *v)
 {
-    tn_tensor *grad = leaf->gm ? leaf->gm->grad : NULL;
-    if (grad && !tni_none(grad) && !v->known) tni_record_numbers(tr, v, grad);
+    tn_tensor *grad = tni_grad_of(leaf);
+    if (grad && !v->known) tni_record_numbers(tr, v, grad);
 }
 
 static void note_step(tn_trace *tr, const tn_entry *e)

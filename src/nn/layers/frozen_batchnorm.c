@@ -158,6 +158,7 @@ static tn_status take_over(const conversion *c, const tn_module *m, tn_module *f
     }
     if (status == TN_OK && m->state->frozen) status = tn_module_freeze(fresh);
     fresh->state->training = m->state->training;
+    fresh->state->recompute = m->state->recompute;
     return status;
 }
 

@@ -8,13 +8,12 @@
 typedef struct again {
     tn_module *module; /* counted */
     tni_attention_options options;
-    bool has_options;
 } again;
 
 static tn_status call_again(void *user, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
 {
     const again *a = user;
-    return tni_call_once(a->module, n_in, in, n_out, out, a->has_options ? &a->options : NULL);
+    return tni_call_once(a->module, n_in, in, n_out, out, &a->options);
 }
 
 static void again_free(void *user)
@@ -29,18 +28,12 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
 {
     bool recompute = m && !tni_gone(m) && m->state && m->state->recompute && tn_grad_enabled();
     if (TNI_LIKELY(!recompute)) return tni_call_once(m, n_in, in, n_out, out, options);
-    tn_tensor *single = NULL; /* out may be the input's variable */
-    tn_tensor **result = n_out == 1 ? &single : out;
     tn_status status = tni_call_check(m, n_in, in, n_out, out);
     again *a = status == TN_OK ? tni_alloc(sizeof *a) : NULL;
-    if (status == TN_OK && !a) status = TN_E_NOMEM;
-    if (status == TN_OK) {
-        *a = (again){ tn_module_keep(m), { false }, options != NULL };
-        if (options) a->options = *options;
-        status = tni_recompute(call_again, a, again_free, n_in, in, n_out, result);
-    }
-    for (int i = 0; out && i < n_out; i++) out[i] = status == TN_OK ? result[i] : NULL;
-    return status;
+    for (int i = 0; !a && out && i < n_out; i++) out[i] = NULL;
+    if (!a) return status == TN_OK ? TN_E_NOMEM : status;
+    *a = (again){ tn_module_keep(m), options ? *options : (tni_attention_options){ false } };
+    return tni_recompute(call_again, a, again_free, n_in, in, n_out, out);
 }
 
 /* The module whose children are meant: an encoder's layers, or one without forward; NULL: m is. */

@@ -79,13 +79,20 @@ typedef struct tni_scratch {
     bool blas;   /* chunks call BLAS, for which there must be memory, too */
     char *data;  /* while it runs; NULL if none is wanted */
 } tni_scratch;
-/* tni_parallel_workers with s, which belongs to the context. Fails before the first chunk. */
+/* A run with s, which belongs to the context. Fails before the first chunk. */
 tn_status tni_parallel_scratch(tni_scratch *s, int64_t n, int64_t grain, tni_chunk f,
                                void *context);
-/* This chunk's part, or NULL. */
-static inline void *tni_scratch_own(const tni_scratch *s)
+/* Adds bytes to `each`; where they begin, aligned to 64. */
+static inline size_t tni_scratch_add(tni_scratch *s, size_t nbytes)
 {
-    return s->data ? s->data + (size_t)tni_worker() * s->each : NULL;
+    size_t at = s->each;
+    s->each += (nbytes + 63) / 64 * 64;
+    return at;
+}
+/* This chunk's part from byte `at` on, or NULL. */
+static inline void *tni_scratch_own(const tni_scratch *s, size_t at)
+{
+    return s->data ? s->data + (size_t)tni_worker() * s->each + at : NULL;
 }
 
 /* A kernel on bf16 and f16 through f32 (half.c). Arrays with at most `lead` axes (all, if lead is

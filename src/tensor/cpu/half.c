@@ -76,8 +76,8 @@ static void find_rows(rows_job *job)
     job->grain = TNI_MAX(CHUNK / longest, 1);
     for (int k = 0; k < s->n_out + s->n_in; k++) {
         if (job->row[k] < 0 || !tni_is_half(((const tni_array *)s->args)[k].dtype)) continue;
-        job->slot[k] = job->scratch.each;
-        job->scratch.each += ((size_t)(job->piece * job->row[k]) * sizeof(float) + 63) / 64 * 64;
+        size_t nbytes = (size_t)(job->piece * job->row[k]) * sizeof(float);
+        job->slot[k] = tni_scratch_add(&job->scratch, nbytes);
     }
 }
 
@@ -100,7 +100,7 @@ static void one_piece(const rows_job *job, int64_t begin, int64_t end)
         x->size[s->lead - 1] = end - begin;
         was[k] = *x;
         if (!tni_is_half(x->dtype)) continue;
-        x->data = (char *)tni_scratch_own(&job->scratch) + job->slot[k];
+        x->data = tni_scratch_own(&job->scratch, job->slot[k]);
         x->dtype = TN_F32;
         int64_t count = (end - begin) * job->row[k];
         if (k >= s->n_out) s->load(TN_F32, count, x->data, was[k].data, was[k].dtype, 1);

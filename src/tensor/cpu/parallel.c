@@ -218,11 +218,11 @@ tn_status tni_parallel_scratch(tni_scratch *s, int64_t n, int64_t grain, tni_chu
     size_t size = 0;
     s->data = NULL;
     s->each = (s->each + 63) / 64 * 64;
-    if (s->blas && tni_blas_room(workers) != TN_OK) return TN_E_NOMEM;
+    if (s->blas && tni_blas_room((int)TNI_MIN(workers, n)) != TN_OK) return TN_E_NOMEM;
     if (!tni_mul_size(s->each, (size_t)workers, &size))
         return tni_error(TN_E_NOMEM, "scratch memory for %d threads is too large", workers);
     if (size > 0 && !(s->data = tni_alloc(size))) return TN_E_NOMEM;
-    tni_parallel_workers(workers, n, grain, f, context);
+    (s->blas ? tni_parallel_workers : tni_thread_pool_run)(workers, n, grain, f, context);
     if (s->data) tni_free(s->data, size);
     return TN_OK;
 }

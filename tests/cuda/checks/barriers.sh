@@ -9,6 +9,7 @@ program=$build/tests/cuda/test_$2
 export CK_FORK=no CK_RUN_CASE=$3
 export TN_CUDA_MODULE=$build/tests/cuda/host/libtenon-cuda-races.so
 shift 3
+[ -e "$TN_CUDA_MODULE" ] || { echo "barriers: no $TN_CUDA_MODULE: want a build with -Draces=true" >&2; exit 2; }
 for file in "$@"; do
     for line in $(grep -nE '__sync(threads|warp)(_and|_or|_count)?\(' "$file" | cut -d: -f1); do
         found=$(TN_CUDA_WITHOUT=$line "$program" 2>&1 | grep -a -m1 '^cuda_host: kernel' || true)

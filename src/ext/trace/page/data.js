@@ -38,9 +38,8 @@ async function readTraces() {
 
 const traces = await readTraces();
 
-/* Whether numbers of a tensor are the same; null: not known. */
-const sameNumbers = (a, b) => a && b && typeof a === 'object'
-    ? Object.keys(a).every((key) => sameNumbers(a[key], b[key])) : Object.is(a, b);
+/* Whether numbers of a tensor are the same; unknown ones are. */
+const sameNumbers = (a, b) => a?.hash === b?.hash;
 
 /* ---- numbers and words ----------------------------------------------------------------------- */
 

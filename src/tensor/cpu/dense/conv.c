@@ -102,11 +102,11 @@ static tn_status run(conv *p, int64_t items, double work, tni_chunk f)
 /* This chunk's columns, or its block of y or dy. */
 static REAL *own_columns(const conv *p)
 {
-    return tni_scratch_own(&p->scratch);
+    return tni_scratch_own(&p->scratch, 0);
 }
 static REAL *own_block(const conv *p)
 {
-    return p->scratch.data ? own_columns(p) + p->columns_size : NULL;
+    return tni_scratch_own(&p->scratch, (size_t)p->columns_size * sizeof(REAL));
 }
 
 /* Of the outputs [begin, end) those, [first, last), whose tap is one of n inputs; shift: the input

@@ -369,7 +369,7 @@ static void write_rows(const winograd *p, int64_t r0, int64_t rows, int64_t o, c
 
 static float *scratch_of(const winograd *p, float **m, float **band)
 {
-    float *v = tni_scratch_own(&p->scratch);
+    float *v = tni_scratch_own(&p->scratch, 0);
     *m = v + p->places * p->in.step;
     *band = *m + p->places * p->out.step;
     return v;
@@ -523,9 +523,8 @@ static bool compute(winograd *p, tn_status *status)
     *status = p->u ? TN_OK : TN_E_NOMEM;
     if (!p->u) return true;
     int64_t grain = 4096 / p->n_in + 1;
-    tni_chunk compute = p->dw.data ? sum_kernels : convolve;
     if (!p->dw.data) tni_parallel(p->out.channels, grain, transform_kernels, p);
-    *status = tni_parallel_scratch(&p->scratch, items, 1, compute, p);
+    *status = tni_parallel_scratch(&p->scratch, items, 1, p->dw.data ? sum_kernels : convolve, p);
     if (*status == TN_OK && p->dw.data) tni_parallel(p->out.channels, grain, write_kernels, p);
     tni_free(p->u, size);
     return *status != TN_OK || !p->infinite;

@@ -244,7 +244,7 @@ tn_status K(tni_fill)(const tni_fill *a)
     if (j.walk.numel == 0) return TN_OK;
     j.y = a->y.data;
     j.x = (const char *)&value;
-    j.y_item = (int64_t)tn_dtype_size(a->y.dtype);
+    j.y_item = j.x_item = (int64_t)tn_dtype_size(a->y.dtype);
     j.y_dtype = j.x_dtype = a->y.dtype;
     if (tn_dtype_is_float(a->y.dtype))
         K(tni_store)(TN_F64, 1, &value, a->y.dtype, 1, &f);

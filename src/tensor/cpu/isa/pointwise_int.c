@@ -18,11 +18,11 @@ static int64_t number(double x)
 TNI_UNARY_INT_LIST(UNARY_ROW)
 TNI_UNARY_INT_PREDICATE_LIST(UNARY_TEST)
 TNI_BINARY_INT_LIST(BINARY_ROW)
-TNI_BINARY_INT_PREDICATE_LIST(BINARY_TEST)
+TNI_BINARY_PREDICATE_LIST(BINARY_TEST)
 TNI_TERNARY_INT_LIST(TERNARY_ROW)
 
 const tni_row K(tni_unary_rows)[TNI_U_COUNT] = { TNI_UNARY_INT_LIST(UNARY_ENTRY)
                                                      TNI_UNARY_INT_PREDICATE_LIST(UNARY_ENTRY) };
 const tni_row K(tni_binary_rows)[TNI_B_COUNT] = { TNI_BINARY_INT_LIST(BINARY_ENTRY)
-                                                      TNI_BINARY_INT_PREDICATE_LIST(BINARY_ENTRY) };
+                                                      TNI_BINARY_PREDICATE_LIST(BINARY_ENTRY) };
 const tni_row K(tni_ternary_rows)[TNI_T_COUNT] = { TNI_TERNARY_INT_LIST(TERNARY_ENTRY) };

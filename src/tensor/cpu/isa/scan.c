@@ -111,9 +111,9 @@ static void chunk(void *context, int64_t begin, int64_t end)
     tni_cursor_seek(&c, &j->walk, begin);
     while (begin < end) {
         int64_t m = stretch(&j->walk, &c, end - begin);
-        char *at[3];
+        char *at[3] = { NULL };
 
-        for (int k = 0; k < 3; k++) at[k] = j->data[k] ? j->data[k] + c.at[k] * j->item[k] : NULL;
+        for (int k = 0; k < j->walk.n; k++) at[k] = j->data[k] + c.at[k] * j->item[k];
         j->lines(j, m, at);
         begin += m;
         if (begin < end) tni_cursor_step(&c, &j->walk, m);
@@ -140,14 +140,14 @@ static tn_status run(job *j, int axis, int n_arrays, const tni_array *const *arr
         j->item[k] = (int64_t)tn_dtype_size(arrays[k]->dtype);
     }
     tni_walk_init(&j->walk, n_arrays, list);
-    if (j->walk.numel == 0) return TN_OK;
     j->n = arrays[0]->size[axis];
+    if (j->walk.numel == 0 || j->n == 0) return TN_OK;
     j->stride[0] = arrays[0]->stride[axis];
     j->stride[1] = arrays[1]->stride[axis];
     j->together = j->walk.size[j->walk.rank - 1] > 1 &&
                   j->walk.stride[j->walk.rank - 1][0] < arrays[0]->stride[axis];
     j->real = tn_dtype_is_float(arrays[0]->dtype);
-    tni_parallel(j->walk.numel, TNI_MAX(WORK / TNI_MAX(j->n, (int64_t)1), (int64_t)1), chunk, j);
+    tni_parallel(j->walk.numel, TNI_MAX(WORK / j->n, (int64_t)1), chunk, j);
     return TN_OK;
 }
 

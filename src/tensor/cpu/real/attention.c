@@ -64,13 +64,12 @@ typedef struct block {
 
 static void *part(const attention *p, enum part which)
 {
-    return (char *)tni_scratch_own(&p->scratch) + p->at[which];
+    return tni_scratch_own(&p->scratch, p->at[which]);
 }
 
 static void reserve(attention *p, enum part which, int64_t n, size_t item)
 {
-    p->at[which] = p->scratch.each;
-    p->scratch.each += ((size_t)n * item + 63) / 64 * 64;
+    p->at[which] = tni_scratch_add(&p->scratch, (size_t)n * item);
 }
 
 static bool gapless(const tni_array *x)

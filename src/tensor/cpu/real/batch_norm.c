@@ -108,13 +108,18 @@ static void finish_grad(const bn_job *job, int64_t ch, double sum_g, double sum_
     if (job->db) job->db[ch] = (REAL)sum_g;
 }
 
+static REAL scale_of(const bn_job *job, int64_t ch)
+{
+    return job->rstd[ch] * (job->w ? job->w[ch] : 1);
+}
+
 /* dx = scale (dy - mean_g - (x - mean) slope), from the channel's sums as above. */
 static void grad_terms(const bn_job *job, int64_t ch, double sum_g, double sum_gx, REAL *scale,
                        REAL *mean_g, REAL *slope)
 {
     double count = (double)job->n * (double)job->s;
     REAL rstd = job->rstd[ch];
-    *scale = rstd * (job->w ? job->w[ch] : 1);
+    *scale = scale_of(job, ch);
     *mean_g = job->training ? (REAL)(sum_g / count) : 0;
     *slope = job->training ? (REAL)(sum_gx / count * (double)rstd * (double)rstd) : 0;
 }
@@ -249,7 +254,7 @@ static void normalise_planes(void *context, int64_t begin, int64_t end)
     for (int64_t item = begin; item < end; item++) {
         piece r = pieces_of(job, item);
         REAL mean = job->mean[r.ch];
-        REAL scale = job->rstd[r.ch] * (job->w ? job->w[r.ch] : 1);
+        REAL scale = scale_of(job, r.ch);
         REAL shift = job->b ? job->b[r.ch] : 0;
         while (next_piece(job, &r)) {
             const int64_t at = r.at, m = r.m;
@@ -376,11 +381,10 @@ static void fold(const bn_job *job, const double *column, int64_t m, double *out
     }
 }
 
-/* Repeats a value per channel over its columns; `otherwise` if the array is NULL. */
-static void spread(const bn_job *job, const REAL *value, REAL otherwise, int64_t ch, int64_t m,
-                   REAL *column)
+/* Repeats a value per channel over its columns; 0 if the array is NULL. */
+static void spread(const bn_job *job, const REAL *value, int64_t ch, int64_t m, REAL *column)
 {
-    for (int64_t k = 0; k < m; k++) column[k] = value ? value[ch + k / job->s] : otherwise;
+    for (int64_t k = 0; k < m; k++) column[k] = value ? value[ch + k / job->s] : 0;
 }
 
 static void forward_columns(void *context, int64_t begin, int64_t end)
@@ -407,7 +411,7 @@ static void forward_columns(void *context, int64_t begin, int64_t end)
                 mu[j] /= count;
                 job->mean[ch + j] = (REAL)mu[j];
             }
-            spread(job, job->mean, 0, ch, m, mean);
+            spread(job, job->mean, ch, m, mean);
             memset(sum, 0, sizeof sum);
             for (int64_t i = 0; i < job->n; i++) {
                 const REAL *x = read(job, job->x, first + i * width, m, buffer);
@@ -422,12 +426,10 @@ static void forward_columns(void *context, int64_t begin, int64_t end)
             for (int64_t j = 0; j < channels; j++)
                 finish_channel(job, ch + j, mu[j], m2[j], job->mean[ch + j]);
         }
-        spread(job, job->mean, 0, ch, m, mean);
-        REAL scale[COLUMNS];
-        spread(job, job->w, 1, ch, m, scale);
-        REAL shift[COLUMNS];
-        spread(job, job->b, 0, ch, m, shift);
-        for (int64_t k = 0; k < m; k++) scale[k] *= job->rstd[ch + k / job->s];
+        spread(job, job->mean, ch, m, mean);
+        REAL scale[COLUMNS], shift[COLUMNS];
+        spread(job, job->b, ch, m, shift);
+        for (int64_t k = 0; k < m; k++) scale[k] = scale_of(job, ch + k / job->s);
         for (int64_t i = 0; i < job->n; i++) {
             const REAL *x = read(job, job->x, first + i * width, m, buffer);
             REAL *y = place(job, job->y, first + i * width, m, buffer);
@@ -449,7 +451,7 @@ static void backward_columns(void *context, int64_t begin, int64_t end)
         int64_t first = ch * job->s;
         REAL buffer[2][COLUMNS], mean[COLUMNS];
         double g[COLUMNS] = { 0 }, gx[COLUMNS] = { 0 };
-        spread(job, job->mean, 0, ch, m, mean);
+        spread(job, job->mean, ch, m, mean);
         for (int64_t i = 0; i < job->n; i++) {
             const REAL *dy = read(job, job->dy, first + i * width, m, buffer[0]);
             const REAL *x = read(job, job->x, first + i * width, m, buffer[1]);

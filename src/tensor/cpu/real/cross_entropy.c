@@ -38,12 +38,12 @@ typedef struct ce_job {
 /* A row of x, and where to compute one of dx: the same memory, where both are bf16 or f16. */
 static const REAL *row_of(const ce_job *job, int64_t i)
 {
-    return tni_get(job->x, job->dtype, i * job->x_row, job->c, tni_scratch_own(&job->scratch));
+    return tni_get(job->x, job->dtype, i * job->x_row, job->c, tni_scratch_own(&job->scratch, 0));
 }
 
 static REAL *row_of_dx(const ce_job *job, int64_t i)
 {
-    return tni_place(job->dx, job->dx_dtype, i * job->dx_row, tni_scratch_own(&job->scratch));
+    return tni_place(job->dx, job->dx_dtype, i * job->dx_row, tni_scratch_own(&job->scratch, 0));
 }
 
 static void write_row(const ce_job *job, int64_t i, const REAL *row)

@@ -132,8 +132,9 @@ static void layer_norm_grad_chunk(void *context, int64_t begin, int64_t end)
     int64_t f = a->x.size[1];
     tn_dtype dtype = a->x.dtype;
     const REAL *w = a->weight.data;
-    REAL *own = tni_scratch_own(&job->buffers);
-    REAL *own_dy = own ? own + f : NULL, *own_x = own ? own + 2 * f : NULL;
+    const size_t row = (size_t)f * sizeof(REAL);
+    REAL *own = tni_scratch_own(&job->buffers, 0), *own_dy = tni_scratch_own(&job->buffers, row);
+    REAL *own_x = tni_scratch_own(&job->buffers, 2 * row);
     for (int64_t block = begin; block < end; block++) {
         REAL *dw = job->partial ? job->partial + block * 2 * f : NULL;
         REAL *db = job->partial ? dw + f : NULL;
@@ -200,13 +201,13 @@ tn_status K(tni_layer_norm_grad)(const tni_layer_norm_grad *a)
         !tni_mul_size(floats, sizeof(REAL), &nbytes))
         return tni_error(TN_E_NOMEM, "tn_layer_norm: rows of %" PRId64 " elements are too large",
                          f);
-    if (summed && !(job.partial = tni_alloc(TNI_MAX(nbytes, 64)))) return TN_E_NOMEM;
+    if (summed && !(job.partial = tni_alloc(nbytes))) return TN_E_NOMEM;
     job.buffers.each = tni_is_half(a->x.dtype) ? 3 * (size_t)f * sizeof(REAL) : 0;
     tn_status status = tni_parallel_scratch(
         &job.buffers, job.blocks, row_grain(f * job.block_rows, 4), layer_norm_grad_chunk, &job);
     bool large = f * job.blocks >= 65536;
     if (status == TN_OK && summed)
         tni_parallel(f, large ? COLUMNS : TNI_MAX(f, 1), combine_chunk, &job);
-    tni_free(job.partial, TNI_MAX(nbytes, 64));
+    tni_free(job.partial, nbytes);
     return status;
 }

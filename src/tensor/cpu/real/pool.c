@@ -85,9 +85,9 @@ INLINE void put(void *y, int64_t i, REAL value, bool narrow)
     else
         ((REAL *)y)[i] = value;
 }
-INLINE void *element(const void *x, int64_t i, bool narrow)
+INLINE void *element(void *x, int64_t i, bool narrow)
 {
-    return (char *)(uintptr_t)x + i * (int64_t)(narrow ? sizeof(uint16_t) : sizeof(REAL));
+    return (char *)x + i * (int64_t)(narrow ? sizeof(uint16_t) : sizeof(REAL));
 }
 
 INLINE void taller(int lanes, int64_t at, const void *x0, const void *x1, int32_t base, int32_t w,
