@@ -306,11 +306,11 @@ TN_API tn_status tn_module_append(tn_module *list, tn_module *child);
 /** Children under names of your own: tn_register_module, tn_get_submodule, tn_module_delete. No
  *  forward. */
 TN_API tn_module *tn_module_dict_new(void);
-/** Tensors under the names "0", "1", ... as parameters, or as buffers of one persistence. No
+/** Tensors under the names "0", "1", ... as parameters, or as buffers with these flags. No
  *  forward. */
 TN_API tn_module *tn_parameter_list_new(void);
 /** The same with buffers. */
-TN_API tn_module *tn_buffer_list_new(tn_persistence persistence);
+TN_API tn_module *tn_buffer_list_new(unsigned flags);
 /** Appends to a ParameterList or BufferList; errors as tn_register_parameter and
  *  tn_register_buffer. */
 TN_API tn_status tn_module_append_tensor(tn_module *list, tn_tensor *t);

@@ -106,8 +106,25 @@ TN_API void tn_module_drop(tn_module *m);
 
 /* ---- registering ----------------------------------------------------------------------------- */
 
-/** Whether a buffer is saved to files. */
-typedef enum tn_persistence { TN_PERSISTENT = 0, TN_NON_PERSISTENT = 1 } tn_persistence;
+/**
+ * Flags of a buffer: whether it is saved to files, and at most one role, or-ed. The role says what
+ * training does with it: docs/buffers.md has the table. 0: saved, and plain.
+ */
+enum tn_buffer_flags {
+    TN_PERSISTENT = 0,
+    TN_NON_PERSISTENT = 1, /* moved and listed, but in no file */
+    TN_PLAIN = 0,          /* as its module does */
+    TN_CONSTANT = 1 << 1,  /* a table, a mask: no forward writes it */
+    TN_STATISTIC = 2 << 1, /* of the data, as a running mean: never narrower than f32 */
+    TN_COUNTER = 3 << 1,   /* of steps: never averaged */
+    /* what eval mode keeps between calls, as keys and values: tn_train empties it (TN_NONE) */
+    TN_CACHE = 4 << 1 | TN_NON_PERSISTENT,
+    TN_DIRECTION = 5 << 1, /* a unit vector: never averaged, never narrower than f32 */
+    TN_ROLE = 7 << 1       /* the bits of a role */
+};
+typedef unsigned tn_persistence; /* the type that such flags had before */
+/** "statistic": the role in flags; "" for a plain one. */
+TN_API const char *tn_role_name(unsigned flags);
 
 /**
  * Registers a parameter: t becomes trainable (requires_grad on), and from then on *field is the
@@ -127,12 +144,12 @@ TN_API tn_status tn_register_parameter(tn_module *m, const char *name, tn_tensor
 TN_API tn_status tn_register_frozen(tn_module *m, const char *name, tn_tensor **field,
                                     tn_tensor *t);
 /**
- * Registers a buffer. Stored by reference, any dtype, leaf or not, requires_grad untouched.
- * Non-persistent: moved and listed, but not in state_dict. Errors as for parameters, but any tensor
- * is taken. Re-registering replaces, keeping its place; the persistence is the new one.
+ * Registers a buffer. Stored by reference, any dtype, leaf or not, requires_grad untouched. flags:
+ * tn_buffer_flags, or-ed. Errors as for parameters, but any tensor is taken; flags that are none.
+ * Re-registering replaces, keeping its place; the flags are the new ones.
  */
 TN_API tn_status tn_register_buffer(tn_module *m, const char *name, tn_tensor **field, tn_tensor *t,
-                                    tn_persistence persistence);
+                                    unsigned flags);
 /**
  * Registers a child; consumes the caller's reference, on failure too. child may be TN_NO_MODULE.
  * Errors   in this order: m not made by tn_module_new; child NULL (its message stays); name NULL;
@@ -274,6 +291,7 @@ typedef struct tn_entry {
     tn_tensor *tensor; /* the model's own */
     tn_kind kind;      /* raw leaves count as parameters */
     bool persistent;   /* false only for non-persistent buffers */
+    unsigned role;     /* of a buffer: TN_STATISTIC ..., without persistence */
     tn_module *owner;  /* NULL for raw leaves added by tn_list_add */
 } tn_entry;
 
@@ -296,6 +314,7 @@ typedef struct tn_walk_options {
     bool no_recurse;      /* own members only */
     bool keep_duplicates; /* every alias */
     bool persistent_only; /* buffers */
+    bool no_caches;       /* buffers */
 } tn_walk_options;
 /** tn_parameters with options. */
 TN_API tn_list *tn_parameters_with(tn_module *m, tn_walk_options o);
@@ -355,8 +374,8 @@ TN_API int64_t tn_count_parameters(tn_module *m, bool trainable_only); /* elemen
  * Errors   a device that does not exist; a buffer with history (detach it first)
  */
 TN_API TN_MUST_USE tn_status tn_module_to(tn_module *m, tn_device device);
-/** Casts floating members, as tn_module_to moves them; integer buffers keep their dtype. dtype must
- *  be floating. */
+/** Casts floating members, as tn_module_to moves them; integer buffers keep their dtype, statistics
+ *  and directions become f32 where dtype is narrower. dtype must be floating. */
 TN_API TN_MUST_USE tn_status tn_module_to_dtype(tn_module *m, tn_dtype dtype);
 
 /** zero fields: strict, every name and dtype as in the model */
@@ -386,7 +405,7 @@ typedef struct tn_load_report {
  *
  * report   NULL, or filled, also on failure
  * Shapes   must be equal, except that a single value also loads from a tensor of shape [1]
- * Dtypes   must be equal; with `cast` floats convert to floats
+ * Dtypes   must be equal; with `cast`, and of statistics and directions, floats convert to floats
  * Ties     one name of a shared tensor is enough (the others are reported as tied); of several the
  *          last one in the order of tn_state_dict wins
  * Version  BatchNorm's num_batches_tracked is new in its state version 2: where a list that is

@@ -43,6 +43,7 @@
 #include <tenon/derivatives.h>
 #include <tenon/module.h>
 #include <tenon/layers.h>
+#include <tenon/micro_batches.h>
 #include <tenon/init.h>
 #include <tenon/optim.h>
 #include <tenon/io.h>

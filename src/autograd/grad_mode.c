@@ -140,6 +140,21 @@ void tn_remove_hook(tn_tensor *t, int64_t id)
     if (t && !tni_none(t) && t->gm) tni_hook_remove(&t->gm->hooks, id);
 }
 
+TNI_THREAD bool tni_in_forward;
+
+tn_status tni_may_mark(const char *function, const char *name, int64_t marks)
+{
+    if (marks >= TNI_MARK_CONSTANT && tni_in_forward)
+        return tni_error(TN_E_STATE,
+                         "%s: buffer %s is constant, and a forward changes it: want "
+                         "another role for it",
+                         function, name);
+    if (marks % TNI_MARK_CONSTANT >= TNI_MARK_CACHE &&
+        tni_host_refused(function, "changes a cache, whose size grows", "it outside of the step"))
+        return TN_E_STATE;
+    return TN_OK;
+}
+
 tn_status tni_own_memory(const char *function, const tn_tensor *target)
 {
     for (int d = 0; d < target->shape.rank; d++)
@@ -148,7 +163,12 @@ tn_status tni_own_memory(const char *function, const tn_tensor *target)
                              "%s: target %s is an expanded view, axis %d is one element: want "
                              "memory of its own (tn_clone)",
                              function, tni_text(target), d);
-    return TNI_UNLIKELY(tni_region_now) ? tni_region_writes(target) : TN_OK;
+    int64_t marks = atomic_load_explicit(&target->storage->buffer_marks, memory_order_relaxed);
+    tn_status status = TN_OK;
+    if (TNI_UNLIKELY(marks >= TNI_MARK_CACHE))
+        status = tni_may_mark(function, target->name ? target->name : tni_text(target), marks);
+    if (TNI_UNLIKELY(tni_region_now) && status == TN_OK) status = tni_region_writes(target);
+    return status;
 }
 
 tn_status tni_may_write(const char *function, const tn_tensor *target, const tn_tensor *source)

@@ -137,7 +137,8 @@ tn_status tni_safetensors_metadata(const tni_safetensors *file, const char *skip
     for (int i = 0; i < file->pairs.n; i++) {
         const char *key = file->pair[i].key;
         if (length && !strncmp(key, skip, length)) continue;
-        if (!strcmp(key, TNI_TIES) || !strcmp(key, TNI_VERSIONS) || !strcmp(key, TNI_CHECKSUM))
+        if (!strcmp(key, TNI_TIES) || !strcmp(key, TNI_VERSIONS) || !strcmp(key, TNI_ROLES) ||
+            !strcmp(key, TNI_CHECKSUM))
             continue;
         if (old && tni_old_tie(&file->entries.places, checkpoint, key, file->pair[i].value))
             continue;

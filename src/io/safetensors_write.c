@@ -129,6 +129,16 @@ static tn_status add_versions(pairs *p, const tn_list *list)
     return object.n ? add_object(p, TNI_VERSIONS, &object, status) : status;
 }
 
+static tn_status add_roles(pairs *p, const tn_list *list)
+{
+    pairs object = { .text = &(tni_bytes){ 0 }, .function = p->function };
+    tn_status status = TN_OK;
+    for (int i = 0; status == TN_OK && i < list->n; i++)
+        if (list->entry[i].role)
+            status = add_pair(&object, list->entry[i].name, tn_role_name(list->entry[i].role));
+    return object.n ? add_object(p, TNI_ROLES, &object, status) : status;
+}
+
 /* Items by name. */
 static tn_status add_ties(pairs *p, const item *items, int n)
 {
@@ -150,7 +160,7 @@ static bool own_key(const tni_writing *o, const char *key)
 {
     if (o->own && !strncmp(key, "tenon.", 6)) return true;
     return has_key(o->own, key) || !strcmp(key, TNI_TIES) || !strcmp(key, TNI_VERSIONS) ||
-           !strcmp(key, TNI_CHECKSUM);
+           !strcmp(key, TNI_ROLES) || !strcmp(key, TNI_CHECKSUM);
 }
 
 /* The caller's pairs, whose keys must not be ours. *tie_like: one would be read as a tie if the
@@ -221,6 +231,7 @@ static tn_status add_header(tni_bytes *b, const char *function, const tn_list *l
     tn_status status = o->checksum ? add_pair(&p, TNI_CHECKSUM, "00000000") : TN_OK;
     if (status == TN_OK) status = add_metadata(&p, items, *n, o);
     if (status == TN_OK) status = add_versions(&p, list);
+    if (status == TN_OK) status = add_roles(&p, list);
     if (p.n)
         tni_bytes_add(b, "}", 1);
     else

@@ -57,6 +57,7 @@ static void hold(tn_module *m, tni_slot *slot)
 {
     tn_tensor *t = tni_slot_put(m, slot, TN_NONE);
     slot->kind = TNI_BUFFER;
+    slot->flags = TN_STATISTIC;
     if (!tni_none(t)) tn_set_requires_grad(t, false); /* a leaf: cannot fail */
     tni_slot_put(m, slot, t);
     tn_drop(t);
@@ -95,7 +96,7 @@ tn_module *tn_ema_new(tn_module *model, tn_ema_options o)
     m->o = o;
     m->base.state->training = model->state->training;
     tn_register_buffer(&m->base, "n_averaged", &m->n_averaged,
-                       tn_full_as(TN_SCALAR, 0, TN_I64, tn_cpu()), TN_PERSISTENT);
+                       tn_full_as(TN_SCALAR, 0, TN_I64, tn_cpu()), TN_COUNTER);
     if (tn_register_module(&m->base, "module", &m->module, widened(model)) == TN_OK)
         /* tn_module_done reports a failure */
         tni_walk(m->module, TNI_ONCE, hold_parameters, NULL, NULL);
@@ -111,10 +112,10 @@ static ema *check_type(const char *function, tn_module *m)
     return tni_fail(TN_E_INVALID, "%s: the module is a %s: want an Ema", function, m->type->name);
 }
 
-/* Parameters and buffers of a model; tied ones once, or under every name. */
+/* Parameters and buffers of a model but caches; tied ones once, or under every name. */
 static tn_list *members(tn_module *m, bool every)
 {
-    tn_walk_options o = { .keep_duplicates = every };
+    tn_walk_options o = { .keep_duplicates = every, .no_caches = true };
     return tn_list_concat(tn_parameters_with(m, o), tn_buffers_with(m, o));
 }
 
@@ -163,7 +164,8 @@ static tni_change averaged(const void *from, int i)
     const tn_ema_options *o = &a->m->o;
     const tn_entry *source = &a->source->entry[i];
     tn_tensor *x = a->average->entry[i].tensor;
-    bool moves = source->kind == TN_PARAMETER || o->average_buffers;
+    bool has_mean = source->role == TN_PLAIN || tni_is(source->role, TN_STATISTIC);
+    bool moves = source->kind == TN_PARAMETER || (o->average_buffers && has_mean);
     moves = moves && a->n > 0 && tn_dtype_is_float(x->dtype);
     return (tni_change){ x, source->tensor, !moves ? 1 : o->equal ? 1 / (a->n + 1) : 1 - o->decay };
 }

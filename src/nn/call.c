@@ -6,7 +6,7 @@
  * scope.
  */
 #include "autograd/call_site.h"
-#include "nn/module.h"
+#include "nn/micro_batches.h"
 
 /* One running call of this thread, on the C stack of tni_call_with. */
 typedef struct frame {
@@ -179,6 +179,7 @@ tn_status tni_call_once(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
             tni_watching->called(tni_watching, m);
         frame f = { m, options, innermost, innermost ? innermost->depth + 1 : 1, NULL };
         innermost = &f;
+        tni_in_forward = true;
         tn_module_keep(m); /* a hook may drop it or its parent */
         tni_error_context = describe_place;
         tni_call_site_here = site_here;
@@ -186,6 +187,7 @@ tn_status tni_call_once(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
         if (scope.depth < 0) status = tni_pending();
         size_t guarded = tni_scope_guard();
         tni_fields fields;
+        if (TNI_UNLIKELY(tni_batch_now) && status == TN_OK) status = tni_batch_meet(m);
         if (status == TN_OK) status = tni_fields_before(&fields, m, n_in, in);
         bool looked = status == TN_OK;
         if (status == TN_OK)
@@ -193,6 +195,7 @@ tn_status tni_call_once(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
                                      : dispatch(m, n_in, in, n_out, result);
         if (looked) status = tni_fields_after(&fields, m, n_in, in, status);
         innermost = f.outer;
+        tni_in_forward = f.outer != NULL;
         tni_call_site_drop(f.site);
         status = tni_scope_hand_over(scope, &guarded, status, n_out, result);
         tn_module_drop(m);

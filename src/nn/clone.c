@@ -92,7 +92,7 @@ static tn_status copy_slot(copier *c, tn_module *copy, const tni_slot *from)
 {
     tni_slot *slot = tni_slot_add(copy, from->name, from->kind, from->field);
     if (!slot) return TN_E_NOMEM;
-    slot->persistence = from->persistence;
+    slot->flags = from->flags;
     slot->frozen = from->frozen;
     slot->since = from->since;
     slot->since_value = from->since_value;

@@ -302,14 +302,16 @@ static tn_status collect_kind(collector *c, tn_module *m, const char *path, tni_
 {
     for (int i = 0; i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
-        bool persistent = kind == TNI_PARAMETER || slot->persistence == TN_PERSISTENT;
+        bool persistent = !(slot->flags & TN_NON_PERSISTENT);
         if (slot->kind != kind || tni_none(slot->tensor)) continue;
         if (c->o.persistent_only && !persistent) continue;
+        if (c->o.no_caches && tni_is(slot->flags, TN_CACHE)) continue;
         int is_new = !c->o.keep_duplicates ? tni_map_put(&c->seen, slot->tensor, slot->tensor) : 1;
         if (is_new < 0) return TN_E_NOMEM;
         if (!is_new) continue;
         tn_entry entry = { .tensor = slot->tensor, .persistent = persistent, .owner = m };
         entry.kind = kind == TNI_PARAMETER ? TN_PARAMETER : TN_BUFFER;
+        entry.role = slot->flags & TN_ROLE;
         tn_status status = tni_list_push(c->list, c->o.prefix, path, slot->name, entry);
         if (status != TN_OK) return status;
     }

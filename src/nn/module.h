@@ -20,14 +20,15 @@ typedef enum tni_slot_kind { TNI_PARAMETER, TNI_BUFFER, TNI_CHILD } tni_slot_kin
 typedef struct tni_slot {
     char *name; /* first: named.h */
     tni_slot_kind kind;
-    tn_persistence persistence; /* of a buffer */
-    bool frozen;                /* a parameter registered as frozen */
-    int since;                  /* files of a lower state_version lack it: then it */
-    double since_value;         /* is filled with this */
-    bool thaw;                  /* requires_grad to restore when its frozen module is thawed */
-    tn_tensor *tensor;          /* TN_NONE when absent; unused for a child */
-    tn_module *child;           /* TN_NO_MODULE when absent; NULL for tensors */
-    size_t field;               /* offset in the struct; 0: no field (the base is there) */
+    unsigned flags;     /* of a buffer: tn_buffer_flags */
+    int64_t mark;       /* what its tensor was marked with (slots.c) */
+    bool frozen;        /* a parameter registered as frozen */
+    int since;          /* files of a lower state_version lack it: then it */
+    double since_value; /* is filled with this */
+    bool thaw;          /* requires_grad to restore when its frozen module is thawed */
+    tn_tensor *tensor;  /* TN_NONE when absent; unused for a child */
+    tn_module *child;   /* TN_NO_MODULE when absent; NULL for tensors */
+    size_t field;       /* offset in the struct; 0: no field (the base is there) */
 } tni_slot;
 
 typedef struct tni_hooks tni_hooks;
@@ -67,6 +68,16 @@ static inline bool tni_no_module(const tn_module *m)
 {
     return m == TN_NO_MODULE;
 }
+/* Whether flags have that role. */
+static inline bool tni_is(unsigned flags, unsigned role)
+{
+    return (flags & TN_ROLE) == (role & TN_ROLE);
+}
+/* Whether a buffer of that role stays at least f32 when its module is cast. */
+static inline bool tni_stays_wide(unsigned flags)
+{
+    return tni_is(flags, TN_STATISTIC) || tni_is(flags, TN_DIRECTION);
+}
 /* The slot with a name of n bytes; NULL (no message) if there is none. */
 tni_slot *tni_slot_find(const tn_module *m, const char *name, size_t n);
 /* The same for the last part of a full name. */
@@ -83,6 +94,8 @@ static inline tn_tensor *tni_slot_tensor(const tn_module *m, const char *name)
 }
 /* The slot whose field is at that offset; NULL (no message) if there is none. */
 tni_slot *tni_slot_at(const tn_module *m, size_t field);
+/* The slot with that very name, by its address: NULL once it has been deleted. */
+tni_slot *tni_slot_named(tn_module *m, const char *name);
 /* Appends a slot with name and field set and the rest absent; NULL + message. */
 tni_slot *tni_slot_add(tn_module *m, const char *name, tni_slot_kind kind, size_t field);
 /* Removes a slot that is empty already. */
@@ -100,6 +113,8 @@ tn_module *tni_slot_put_child(tn_module *m, tni_slot *slot, tn_module *child);
 /* Puts t, already accepted, into a tensor slot: takes a reference, sets marks and field. Returns
  * the previous tensor; the caller must drop its reference. */
 tn_tensor *tni_slot_put(tn_module *m, tni_slot *slot, tn_tensor *t);
+/* What its tensor is to be marked with. */
+int64_t tni_slot_mark(const tni_slot *slot);
 /* Frees the slots, which must be empty already. */
 void tni_slots_free(tn_module *m);
 /* Updates the field from the slot. */
@@ -249,6 +264,7 @@ typedef struct tni_stage {
     tni_map result;  /* handle -> its new tensor (in the current scope); itself until converted */
     tni_map sharers; /* storage -> number of handles */
     tni_map base;    /* storage -> all of it, converted, as one axis */
+    tni_map wide;    /* storages that stay at least f32 */
     bool copy;       /* tensors that need no conversion are copied too */
     bool cast;       /* floating tensors become dtype */
     bool widen;      /* instead: those of bf16 and f16 do */

@@ -16,10 +16,17 @@ tn_status tni_stage_add(tni_stage *stage, tn_tensor *t)
     return tni_map_put(&stage->sharers, t->storage, (void *)(sharers + 1)) < 0 ? TN_E_NOMEM : TN_OK;
 }
 
+/* The dtype that t gets. */
+static tn_dtype dtype_of(const tni_stage *stage, const tn_tensor *t)
+{
+    bool casts = stage->widen ? tni_is_half(t->dtype) : stage->cast && tn_dtype_is_float(t->dtype);
+    if (!casts) return t->dtype;
+    return tni_map_get(&stage->wide, t->storage) ? tni_wide_dtype(stage->dtype) : stage->dtype;
+}
+
 static bool casts(const tni_stage *stage, const tn_tensor *t)
 {
-    if (stage->widen) return tni_is_half(t->dtype);
-    return stage->cast && tn_dtype_is_float(t->dtype) && t->dtype != stage->dtype;
+    return dtype_of(stage, t) != t->dtype;
 }
 
 static bool moves(const tni_stage *stage, const tn_tensor *t)
@@ -35,7 +42,7 @@ static bool needs(const tni_stage *stage, const tn_tensor *t)
 
 static tn_tensor *convert_one(const tni_stage *stage, tn_tensor *t)
 {
-    tn_tensor *y = casts(stage, t) ? tn_to_dtype(t, stage->dtype) : t;
+    tn_tensor *y = tn_to_dtype(t, dtype_of(stage, t));
     if (y && moves(stage, y)) y = tn_to(y, stage->device);
     return y == t ? tn_clone(t) : y;
 }
@@ -72,6 +79,7 @@ void tni_stage_free(tni_stage *stage)
     tni_map_free(&stage->result);
     tni_map_free(&stage->sharers);
     tni_map_free(&stage->base);
+    tni_map_free(&stage->wide);
 }
 
 /* ---- moving a model -------------------------------------------------------------------------- */
@@ -95,7 +103,10 @@ static tn_status stage_members(tn_module *m, const char *path, void *user)
         const tni_slot *slot = &m->state->slot[i];
         if (slot->kind == TNI_CHILD || tni_none(slot->tensor)) continue;
         tn_tensor *t = slot->tensor;
-        tn_status status = check_history(m, path, slot, stage);
+        tn_status status = TN_OK;
+        if (tni_stays_wide(slot->flags) && tni_map_put(&stage->wide, t->storage, t) < 0)
+            status = TN_E_NOMEM;
+        if (status == TN_OK) status = check_history(m, path, slot, stage);
         if (status == TN_OK) status = tni_stage_add(stage, t);
         if (status == TN_OK && t->gm && t->gm->grad) status = tni_stage_add(stage, t->gm->grad);
         if (status != TN_OK) return status;

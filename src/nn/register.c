@@ -158,14 +158,17 @@ static tn_status register_tensor(const char *function, tn_module *m, const tni_s
     size_t offset;
     if (status == TN_OK) status = check_field(function, m, name, field, &offset);
     if (status == TN_OK) status = check_value(function, m, name, like->kind, like->frozen, t);
+    if (status == TN_OK && like->flags > TN_DIRECTION + TN_NON_PERSISTENT)
+        status = tni_error(TN_E_INVALID, "%s: flags %#x for \"%s\" of %s: want tn_buffer_flags",
+                           function, like->flags, name, m->type->name);
     if (status != TN_OK) return note(m, status);
     tni_slot *slot = tni_slot_find(m, name, strlen(name));
     bool is_new = !slot;
     if (is_new) slot = tni_slot_add(m, name, like->kind, offset);
     if (!slot) return note(m, TN_E_NOMEM);
-    tn_persistence persistence = slot->persistence;
+    unsigned flags = slot->flags;
     bool frozen = slot->frozen;
-    slot->persistence = like->persistence;
+    slot->flags = like->flags;
     slot->frozen = like->frozen;
     status = put(m, slot, t);
     if (status == TN_OK) {
@@ -173,7 +176,7 @@ static tn_status register_tensor(const char *function, tn_module *m, const tni_s
     } else if (is_new) {
         tni_slot_remove(m, slot);
     } else {
-        slot->persistence = persistence;
+        slot->flags = flags;
         slot->frozen = frozen;
     }
     return note(m, status);
@@ -191,10 +194,18 @@ tn_status tn_register_frozen(tn_module *m, const char *name, tn_tensor **field, 
     return register_tensor("tn_register_frozen", m, &like, field, t);
 }
 
-tn_status tn_register_buffer(tn_module *m, const char *name, tn_tensor **field, tn_tensor *t,
-                             tn_persistence persistence)
+const char *tn_role_name(unsigned flags)
 {
-    tni_slot like = { .name = (char *)name, .kind = TNI_BUFFER, .persistence = persistence };
+    static const char *const names[] = { "",        "constant", "statistic",
+                                         "counter", "cache",    "direction" };
+    size_t role = (flags & TN_ROLE) / TN_CONSTANT;
+    return role < sizeof names / sizeof *names ? names[role] : "";
+}
+
+tn_status tn_register_buffer(tn_module *m, const char *name, tn_tensor **field, tn_tensor *t,
+                             unsigned flags)
+{
+    tni_slot like = { .name = (char *)name, .kind = TNI_BUFFER, .flags = flags };
     return register_tensor("tn_register_buffer", m, &like, field, t);
 }
 
@@ -298,9 +309,7 @@ tn_status tni_slot_accepts(const char *function, const tn_module *m, const tni_s
 static void exchange_slot(tni_undo *u)
 {
     tn_module *m = u->object;
-    tni_slot *slot = NULL; /* with that very name: it may have been deleted */
-    for (int i = 0; i < m->state->n; i++)
-        if (m->state->slot[i].name == u->key) slot = &m->state->slot[i];
+    tni_slot *slot = tni_slot_named(m, u->key);
     if (!slot || slot->kind == TNI_CHILD) return;
     tn_tensor *was = tni_slot_put(m, slot, u->value);
     tn_drop(u->value);
@@ -336,7 +345,8 @@ tn_status tni_slot_assign(const char *function, tn_module *m, tni_slot *slot, tn
                          function, slot->name, m->type->name);
     if (slot->kind == TNI_PARAMETER && !tni_none(slot->tensor) && !m->state->frozen)
         slot->frozen = !slot->tensor->requires_grad;
-    tn_status status = tni_slot_accepts(function, m, slot, t);
+    tn_status status = tni_may_mark(function, slot->name, tni_slot_mark(slot));
+    if (status == TN_OK) status = tni_slot_accepts(function, m, slot, t);
     if (status == TN_OK && TNI_UNLIKELY(tni_region_now)) status = remember(m, slot, t);
     return status == TN_OK ? put(m, slot, t) : status;
 }

@@ -125,24 +125,41 @@ void tni_slot_move_field(tn_module *m, tni_slot *slot, size_t field)
     tni_slot_sync(m, slot);
 }
 
-/* The marks that tell parameters and buffers from other tensors. */
-static void mark(const tn_module *m, tn_tensor *t, tni_slot_kind kind, int by)
+int64_t tni_slot_mark(const tni_slot *slot)
+{
+    if (slot->kind != TNI_BUFFER) return 0;
+    return tni_is(slot->flags, TN_CONSTANT) ? TNI_MARK_CONSTANT
+           : tni_is(slot->flags, TN_CACHE)  ? TNI_MARK_CACHE
+                                            : 1;
+}
+
+tni_slot *tni_slot_named(tn_module *m, const char *name)
+{
+    for (int i = 0; i < m->state->n; i++)
+        if (m->state->slot[i].name == name) return &m->state->slot[i];
+    return NULL;
+}
+
+/* The marks that tell parameters (0) and buffers from other tensors. */
+static void mark(const tn_module *m, tn_tensor *t, int64_t as, int sign)
 {
     if (tni_none(t)) return;
-    if (kind == TNI_PARAMETER) {
-        t->is_parameter += by;
-        count_holder(m->state, t, by);
+    if (as == 0) {
+        t->is_parameter += sign;
+        count_holder(m->state, t, sign);
     } else {
-        t->is_buffer += by;
-        atomic_fetch_add_explicit(&t->storage->buffer_marks, by, memory_order_relaxed);
+        t->is_buffer += sign * as;
+        atomic_fetch_add_explicit(&t->storage->buffer_marks, sign * as, memory_order_relaxed);
     }
 }
 
 tn_tensor *tni_slot_put(tn_module *m, tni_slot *slot, tn_tensor *t)
 {
     tn_tensor *old = slot->tensor;
-    mark(m, t, slot->kind, 1);
-    mark(m, old, slot->kind, -1);
+    int64_t as = tni_slot_mark(slot);
+    mark(m, t, as, 1);
+    mark(m, old, slot->mark, -1);
+    slot->mark = as;
     slot->tensor = tn_keep(t);
     tni_slot_sync(m, slot);
     return old;

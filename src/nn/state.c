@@ -82,7 +82,7 @@ static void compare(plan *p, const tn_entry *e, tn_tensor *source)
     }
     if (t->dtype != source->dtype && !p->options.assign) {
         bool floats = tn_dtype_is_float(t->dtype) && tn_dtype_is_float(source->dtype);
-        if (!floats || !p->options.cast) {
+        if (!floats || !(p->options.cast || tni_stays_wide(e->role))) {
             add_text(&p->line[DTYPES], "\n",
                      "  dtype mismatch for %s: the list has %s, the model %s%s", e->name,
                      tn_dtype_name(source->dtype), tn_dtype_name(t->dtype),

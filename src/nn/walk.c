@@ -180,7 +180,11 @@ const char *tn_module_child_name(const tn_module *m, int i)
 
 static void set_training(tn_module *m, void *user)
 {
-    m->state->training = *(const bool *)user;
+    const bool training = *(const bool *)user;
+    for (int i = 0; training && i < m->state->n; i++)
+        if (tni_is(m->state->slot[i].flags, TN_CACHE))
+            tn_drop(tni_slot_put(m, &m->state->slot[i], TN_NONE));
+    m->state->training = training;
 }
 
 tn_status tn_train(tn_module *m, bool training)

@@ -19,7 +19,7 @@
 
 typedef struct tni_storage {
     atomic_int refs;
-    atomic_int buffer_marks; /* registered buffers over this memory: optimizers refuse it */
+    _Atomic int64_t buffer_marks; /* of registered buffers over this memory: optimizers refuse it */
     _Atomic uint64_t version;
     _Atomic uint64_t rewritten; /* version since the last function that put values of its own */
     tn_device device;
@@ -35,6 +35,14 @@ typedef struct tni_storage {
     tni_watcher *maker;                  /* the watcher when it was made */
     void (*gone)(struct tni_storage *s); /* called, in any thread, before it is freed */
 } tni_storage;
+
+/* A buffer is marked with 1, a constant and a cache with these: sums tell how many of each. */
+#define TNI_MARK_CACHE (INT64_C(1) << 24)
+#define TNI_MARK_CONSTANT (INT64_C(1) << 44)
+/* Whether a buffer of that name with those marks may be written now, or get another tensor: no
+ * constant in a forward, no cache in a captured step. */
+tn_status tni_may_mark(const char *function, const char *name, int64_t marks);
+extern TNI_THREAD bool tni_in_forward; /* whether this thread runs a module's forward */
 
 /* What autograd attaches to a tensor, shared by the handle and its node (neither owns the
  * other). */
@@ -52,13 +60,14 @@ struct tn_tensor {
     int64_t offset; /* elements */
     tn_shape shape;
     int64_t stride[TN_MAX_RANK];
-    bool requires_grad;          /* set on a leaf, or: has history */
-    int is_parameter, is_buffer; /* number of module slots holding this handle */
+    bool requires_grad; /* set on a leaf, or: has history */
+    int is_parameter;   /* number of module slots holding this handle */
     int out_index;
-    tni_node *node;   /* that made it; NULL for leaves */
-    tni_gradmeta *gm; /* grad, hooks; created when needed */
-    char *name;       /* for messages; NULL when it has none */
-    tn_tensor *next;  /* in the list of handles to be freed */
+    int64_t is_buffer; /* the same, with marks */
+    tni_node *node;    /* that made it; NULL for leaves */
+    tni_gradmeta *gm;  /* grad, hooks; created when needed */
+    char *name;        /* for messages; NULL when it has none */
+    tn_tensor *next;   /* in the list of handles to be freed */
 };
 
 /* Where and how an output is laid out. */

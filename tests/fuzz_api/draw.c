@@ -347,7 +347,7 @@ SIMPLE(buffer_rule, (tn_buffer_rule)pick_enum(w, 3))
 SIMPLE(a_status, TN_OK) /* a failure has a message, which only a call that failed leaves */
 SIMPLE(rank, (int)below(w, 3) - 1)
 SIMPLE(nonlinearity, (tn_nonlinearity)pick_enum(w, 6))
-SIMPLE(persistence, (tn_persistence)pick_enum(w, 2))
+SIMPLE(persistence, (unsigned)pick_enum(w, 12))
 SIMPLE(anomaly, (tn_anomaly)(below(w, 4) ? TN_ANOMALY_OFF : pick_enum(w, 3)))
 DRAW(device)
 {

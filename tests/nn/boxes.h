@@ -167,7 +167,6 @@ void nn_calls_cases(Suite *suite);
 void nn_refusals_cases(Suite *suite);
 void nn_memory_cases(Suite *suite);
 void nn_options_cases(Suite *suite);
-void nn_kinds_cases(Suite *suite);
 void layers_batchnorm_cases(Suite *suite);
 void layers_attention_cases(Suite *suite);
 

@@ -95,6 +95,7 @@ static tn_module *tied_new(void)
     assert_ok(tn_module_set(m, "1.weight", tn_get_parameter(m, "0.weight")));
     assert_ok(buffer(m, "kept", NULL, tn_ones(TN_SHAPE(1))));
     assert_ok(tn_register_buffer(m, "passing", NULL, tn_ones(TN_SHAPE(1)), TN_NON_PERSISTENT));
+    assert_ok(tn_register_buffer(m, "cache", NULL, tn_ones(TN_SHAPE(1)), TN_CACHE));
     return m;
 }
 
@@ -183,6 +184,7 @@ static const option_row rows[] = {
     SHOWN_BY(tn_walk_options, prefix, "nn/test_nn.c", "EN_01_EN_02_EN_06_order_and_prefix"),
     FLAG(tn_walk_options, no_recurse, see_walk, 0),
     FLAG(tn_walk_options, keep_duplicates, see_walk, 0),
+    FLAG(tn_walk_options, no_caches, see_walk, 0),
     FLAG(tn_walk_options, persistent_only, see_walk, 0),
     FLAG(tn_load_options, non_strict, see_load, 0),
     FLAG(tn_load_options, cast, see_load, 0),

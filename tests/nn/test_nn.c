@@ -567,6 +567,5 @@ Suite *test_suite(void)
     nn_refusals_cases(suite);
     nn_memory_cases(suite);
     nn_options_cases(suite);
-    nn_kinds_cases(suite);
     return suite;
 }

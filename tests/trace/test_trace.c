@@ -57,12 +57,13 @@ static void assert_golden(const char *file, const char *got, double tolerance)
 }
 
 /* Numbers but for their hashes, which each rounding changes; all numbers have one. */
-static char *without_hashes(char *text)
+static char *without_hashes(const char *from)
 {
     static const char before[] = ",\"hash\":\"";
     int hashes = 0, numbers = 0;
+    static char text[1 << 18];
     char *to = text;
-    for (const char *at = text; *at; *to++ = *at++) {
+    for (const char *at = from; *at; *to++ = *at++) {
         numbers += strncmp(at, "\"norm\":", 7) == 0;
         if (strncmp(at, before, sizeof before - 1) != 0) continue;
         at += sizeof before - 1;

@@ -83,7 +83,8 @@ static tn_status member(table *t, const tni_slot *slot)
 {
     const tn_tensor *v = slot->tensor;
     const bool parameter = slot->kind == TNI_PARAMETER;
-    const bool special = parameter ? !v->requires_grad : slot->persistence == TN_NON_PERSISTENT;
+    const bool special = parameter ? !v->requires_grad : slot->flags & TN_NON_PERSISTENT;
+    const char *role = tn_role_name(slot->flags);
     total *sum = parameter ? &t->parameters : &t->buffers;
 
     if (tni_none(v)) return TN_OK;
@@ -91,8 +92,9 @@ static tn_status member(table *t, const tni_slot *slot)
     if (is_new < 0) return TN_E_NOMEM;
     int64_t n = tn_numel(v);
     char text[LONGEST + 256];
-    snprintf(text, sizeof text, "%s %s%s%s%s%s", slot->name, tni_shape_text(&v->shape),
+    snprintf(text, sizeof text, "%s %s%s%s%s%s%s%s", slot->name, tni_shape_text(&v->shape),
              v->dtype == TN_F32 ? "" : " ", v->dtype == TN_F32 ? "" : tn_dtype_name(v->dtype),
+             role[0] ? ", " : "", role,
              !special    ? ""
              : parameter ? ", frozen"
                          : ", not saved",

@@ -9,12 +9,14 @@
 
 static const char function[] = "tn_backward";
 
-/* The rule for a buffer in its dtype. */
+/* The rule for a buffer of its dtype and role. */
 static tn_buffer_rule rule_of(const tn_data_parallel *p, const tn_entry *e)
 {
     tn_buffer_rule rule = tn_data_parallel_buffers(p, e->name);
-    bool mean = rule == TN_BUFFERS_MEAN && tn_dtype_is_float(e->tensor->dtype);
-    return rule == TN_BUFFERS_MEAN && !mean ? TN_BUFFERS_FIRST : rule;
+    if (tni_is(e->role, TN_CONSTANT)) return TN_BUFFERS_OWN; /* compared at the start */
+    bool has_mean = tn_dtype_is_float(e->tensor->dtype) && !tni_is(e->role, TN_COUNTER) &&
+                    !tni_is(e->role, TN_DIRECTION);
+    return rule == TN_BUFFERS_MEAN && !has_mean ? TN_BUFFERS_FIRST : rule;
 }
 
 /* Copies the buffers of a rule to a block, one after the other (NULL: only counts); or back those

@@ -167,7 +167,14 @@ tn_status tni_same_models(const char *function, const tn_data_parallel *p)
                          tni_shape_text(&e->tensor->shape), tn_dtype_name(e->tensor->dtype),
                          frozen ? ", frozen" : "");
     }
-    return compare_text(function, p->group, all ? TN_OK : tni_pending(), &own, NULL);
+    const tn_list *buffers = tn_buffers(p->model);
+    for (int i = 0; buffers && i < buffers->n; i++) {
+        const tn_entry *e = &buffers->entry[i];
+        uint64_t hash = tni_is(e->role, TN_CONSTANT) ? tn_hash(e->tensor) : 0;
+        if (hash) tni_bytes_printf(&own, "constant %.800s of hash %" PRIx64 "\n", e->name, hash);
+    }
+    tn_status status = all && buffers ? TN_OK : tni_pending();
+    return compare_text(function, p->group, status, &own, NULL);
 }
 
 tn_status tn_data_parallel_check(const tn_data_parallel *p)

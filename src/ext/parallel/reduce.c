@@ -22,6 +22,7 @@
  * whatever it has and reports that, so all fail together and can go on together.
  */
 #include "ext/parallel/data_parallel.h"
+#include "nn/micro_batches.h"
 
 static const char function[] = "tn_backward";
 
@@ -295,6 +296,8 @@ static tn_status finish(tni_sync *s)
     for (int i = 0; i < s->n && status == TN_OK; i++)
         if (!p->part[i].there) status = fill(p, i);
     if (status == TN_OK) status = wait_all(p);
+    if (status != TN_OK) return status;
+    status = tni_batch_end_early(); /* so that buffers are shared as they will be */
     if (status != TN_OK) return status;
     const tn_list *buffers = tni_persistent(p->model);
     if (!buffers) return tni_pending();

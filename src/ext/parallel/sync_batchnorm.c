@@ -104,12 +104,12 @@ static tn_status move(tn_tensor *running[2], tn_tensor *now[2], double momentum)
 
 static tn_tensor *over_ranks(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
                              tn_tensor *running_mean, tn_tensor *running_var, double momentum,
-                             double eps)
+                             double eps, int64_t *count)
 {
     if (tn_parallel_size() == 1)
         return tn_batch_norm(x, weight, bias, running_mean, running_var, true, momentum, eps);
     tn_dtype dtype = x->dtype;
-    int64_t n = count_values(x);
+    int64_t n = *count = count_values(x);
     if (n == 0) return NULL;
     if (tn_dtype_size(dtype) < sizeof(float)) x = tn_to_dtype(x, TN_F32);
     if (!x) return NULL;

@@ -11,6 +11,7 @@
 #include <tenon/recompute.h>
 
 #include "nn/layers/layer.h"
+#include "nn/micro_batches.h"
 
 typedef tni_batchnorm batchnorm;
 
@@ -44,18 +45,20 @@ static int all_finite(tn_tensor *t)
     return isnan(all) ? -1 : all != 0;
 }
 
-/* Copies next to the running buffers if all its values are finite. 1: done, 0: skipped. */
-static int take(batchnorm *m, tn_tensor *const next[2])
+/* Takes what the op made of copies of the running buffers: their next values, or, in a part of a
+ * batch (n > 0), the moments of n values. 1: done, 0: skipped, since not all are finite; -1. */
+static int take(batchnorm *m, tn_tensor *const next[2], int64_t n, double momentum)
 {
-    int mean = all_finite(next[0]), var = all_finite(next[1]);
-    if (mean < 0 || var < 0) return -1;
-    if (!mean || !var) {
-        if (!tn_recomputing()) m->skipped++;
-        return 0;
+    tn_tensor *const running[2] = { m->running_mean, m->running_var };
+    for (int i = 0; m->o.skip_nonfinite && i < 2; i++) {
+        int finite = all_finite(next[i]);
+        if (finite == 0 && !tn_recomputing()) m->skipped++;
+        if (finite != 1) return finite;
     }
-    return tn_copy_(m->running_mean, next[0]) == TN_OK && tn_copy_(m->running_var, next[1]) == TN_OK
-               ? 1
-               : -1;
+    tn_status status = TN_OK;
+    if (n > 0) status = tn_move_statistics(running[0], running[1], next[0], next[1], n, momentum);
+    for (int i = 0; n == 0 && status == TN_OK && i < 2; i++) status = tn_copy_(running[i], next[i]);
+    return status == TN_OK ? 1 : -1;
 }
 
 static tn_tensor *normalize(batchnorm *m, tn_tensor *x)
@@ -69,17 +72,21 @@ static tn_tensor *normalize(batchnorm *m, tn_tensor *x)
             m->base.type->name, no_mean ? "absent" : "there", no_var ? "absent" : "there");
     double momentum = training ? share(m) : 0;
     if (isnan(momentum)) return NULL;
+    bool part = training && !no_mean && tni_in_part();
     bool guarded = m->o.skip_nonfinite && training && !no_mean;
     if (guarded && tni_host_refused(m->base.type->name, "with skip_nonfinite reads the statistics",
                                     "it without skip_nonfinite"))
         return NULL;
+    int64_t n = tni_none(x) ? 0 : tni_shape_numel(&x->shape) / m->features;
     tn_tensor *moving[2] = { m->running_mean, m->running_var };
-    for (int i = 0; guarded && i < 2; i++) moving[i] = tn_clone(tn_detach(moving[i]));
+    for (int i = 0; (guarded || part) && i < 2; i++)
+        moving[i] = part ? tn_zeros_like(moving[i]) : tn_clone(tn_detach(moving[i]));
+    double by = part ? 1 : momentum;
     tn_tensor *y = training && m->over
-                       ? m->over(x, m->weight, m->bias, moving[0], moving[1], momentum, m->o.eps)
+                       ? m->over(x, m->weight, m->bias, moving[0], moving[1], by, m->o.eps, &n)
                        : tn_batch_norm(x, m->weight, m->bias, moving[0], moving[1],
-                                       training || no_mean, momentum, m->o.eps);
-    int taken = y && guarded ? take(m, moving) : 1;
+                                       training || no_mean, by, m->o.eps);
+    int taken = y && (guarded || part) ? take(m, moving, part ? n : 0, momentum) : 1;
     if (!y || taken < 0) return NULL;
     if (counts && taken && tn_add_scalar_(m->num_batches_tracked, 1) != TN_OK) return NULL;
     return y;
@@ -160,12 +167,12 @@ static tn_module *batchnorm_new(const char *function, const tn_module_type *type
     tn_register_parameter(base, "weight", &m->weight, o.no_affine ? TN_NONE : tn_ones(shape));
     tn_register_parameter(base, "bias", &m->bias, o.no_affine ? TN_NONE : tn_zeros(shape));
     tn_register_buffer(base, "running_mean", &m->running_mean,
-                       o.no_tracking ? TN_NONE : tn_zeros(shape), TN_PERSISTENT);
+                       o.no_tracking ? TN_NONE : tn_zeros(shape), TN_STATISTIC);
     tn_register_buffer(base, "running_var", &m->running_var,
-                       o.no_tracking ? TN_NONE : tn_ones(shape), TN_PERSISTENT);
+                       o.no_tracking ? TN_NONE : tn_ones(shape), TN_STATISTIC);
     tn_register_buffer(base, "num_batches_tracked", &m->num_batches_tracked,
                        o.no_tracking ? TN_NONE : tn_full_as(TN_SCALAR, 0, TN_I64, tn_cpu()),
-                       TN_PERSISTENT);
+                       TN_COUNTER);
     tni_slot_since(base, "num_batches_tracked", 2, 0);
     return tn_module_done(base);
 }

@@ -70,11 +70,10 @@ tn_module *tn_frozen_batch_norm2d_new(int64_t features, tn_frozen_batch_norm_opt
     m->o.momentum = 0.1; /* of a layer that is thawed */
     tn_register_buffer(base, "weight", &m->weight, tn_ones(shape), TN_PERSISTENT);
     tn_register_buffer(base, "bias", &m->bias, tn_zeros(shape), TN_PERSISTENT);
-    tn_register_buffer(base, "running_mean", &m->running_mean, tn_zeros(shape), TN_PERSISTENT);
+    tn_register_buffer(base, "running_mean", &m->running_mean, tn_zeros(shape), TN_STATISTIC);
     tn_register_buffer(base, "running_var", &m->running_var, tn_full(shape, 1 - m->o.eps),
-                       TN_PERSISTENT);
-    tn_register_buffer(base, "num_batches_tracked", &m->num_batches_tracked, TN_NONE,
-                       TN_PERSISTENT);
+                       TN_STATISTIC);
+    tn_register_buffer(base, "num_batches_tracked", &m->num_batches_tracked, TN_NONE, TN_COUNTER);
     tni_slot_since(base, "running_mean", 2, 0);
     tni_slot_since(base, "running_var", 2, 1);
     return tn_module_done(base);

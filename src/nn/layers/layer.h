@@ -35,10 +35,10 @@ tn_status tni_expect_type(const char *function, const tn_module *m, const tn_mod
 /* batchnorm.c: x has from least to most axes, channels on axis 1. */
 tn_status tni_check_channels(const tn_module *m, const tn_tensor *x, int64_t channels, int least,
                              int most);
-/* tn_batch_norm in training, with statistics of more than this process's x. */
+/* tn_batch_norm in training, with statistics of more than this process's x: *n values each. */
 typedef tn_tensor *(*tni_batchnorm_over)(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
                                          tn_tensor *running_mean, tn_tensor *running_var,
-                                         double momentum, double eps);
+                                         double momentum, double eps, int64_t *n);
 /* A BatchNorm, trained or frozen: one struct, so that each can become the other in place. */
 typedef struct tni_batchnorm {
     tn_module base;

@@ -3,13 +3,15 @@
 
 typedef struct tensor_list {
     tn_module base;
-    tn_persistence persistence; /* of buffers */
+    unsigned flags; /* of buffers */
 } tensor_list;
 
 static void buffer_list_describe(const tn_module *self, char *text, size_t size)
 {
     const tensor_list *m = (const tensor_list *)self;
-    snprintf(text, size, "%s", m->persistence == TN_NON_PERSISTENT ? "not saved" : "");
+    const char *role = tn_role_name(m->flags);
+    snprintf(text, size, "%s%s%s", role, role[0] && m->flags & TN_NON_PERSISTENT ? ", " : "",
+             m->flags & TN_NON_PERSISTENT ? "not saved" : "");
 }
 
 static const tn_module_type parameter_list_type = {
@@ -28,11 +30,11 @@ tn_module *tn_parameter_list_new(void)
     return tn_module_done(tn_module_new(&parameter_list_type));
 }
 
-tn_module *tn_buffer_list_new(tn_persistence persistence)
+tn_module *tn_buffer_list_new(unsigned flags)
 {
     tensor_list *m = tn_module_new(&buffer_list_type);
     if (!m) return NULL;
-    m->persistence = persistence;
+    m->flags = flags;
     return tn_module_done(&m->base);
 }
 
@@ -54,7 +56,7 @@ tn_status tn_module_append_tensor(tn_module *list, tn_tensor *t)
     char name[16];
     tni_next_name(list, list->state->n, name);
     if (list->type == &parameter_list_type) return tn_register_parameter(list, name, NULL, t);
-    return tn_register_buffer(list, name, NULL, t, ((tensor_list *)list)->persistence);
+    return tn_register_buffer(list, name, NULL, t, ((tensor_list *)list)->flags);
 }
 
 int tn_module_tensors(const tn_module *list)

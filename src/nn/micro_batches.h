@@ -1,0 +1,58 @@
+/* micro_batches.h - a batch in parts, for calls, ranks and checkpoints. */
+#ifndef TNI_MICRO_BATCHES_H
+#define TNI_MICRO_BATCHES_H
+
+#include <tenon/micro_batches.h>
+
+#include "nn/module.h"
+
+/* What one part made of a buffer, or the moments that it gave. */
+typedef struct tni_share {
+    tn_tensor *value, *var; /* one reference each; var: of moments */
+    double n;               /* numbers behind them */
+} tni_share;
+
+/* A buffer of a module that took part. */
+typedef struct tni_moved {
+    tn_module *module;       /* one reference; of moments NULL */
+    const char *slot;        /* the slot's name, which stays while the slot does */
+    tn_tensor *buffer, *var; /* the module's, one reference each; var: of moments, else NULL */
+    tn_tensor *start;        /* a copy of the buffer before the batch; of moments NULL */
+    uint64_t version;        /* of the buffer with these values */
+    unsigned role;
+    double momentum; /* of moments */
+    int n;           /* parts so far that moved it */
+    tni_share *share;
+    size_t capacity;
+} tni_moved;
+
+typedef struct tni_batch {
+    int parts, at; /* the running part, or the next one */
+    bool open;     /* begun; else loaded from a checkpoint */
+    bool over;     /* buffers have moved, though the last part still runs */
+    tni_map met;   /* modules with such buffers */
+    tni_moved *moved;
+    int n;
+    size_t capacity;
+} tni_batch;
+
+extern TNI_THREAD tni_batch *tni_batch_now; /* this thread's; NULL: none */
+/* Whether a part of a batch runs, in which buffers are not to move yet. */
+static inline bool tni_in_part(void)
+{
+    return TNI_UNLIKELY(tni_batch_now) && tni_batch_now->open && !tni_batch_now->over;
+}
+
+/* m is called. */
+tn_status tni_batch_meet(tn_module *m);
+/* Appends a buffer of m (NULL, NULL: one of moments). NULL + message. */
+tni_moved *tni_batch_add(tni_batch *b, tn_module *m, const tni_slot *slot, tn_tensor *buffer,
+                         tn_tensor *var);
+tn_status tni_moved_add(tni_moved *moved, tni_share share); /* takes references */
+/* What the part has changed is kept aside, and buffers are put back. */
+TNI_SHARED tn_status tni_batch_settle(tni_batch *b);
+/* In the last part, before ranks exchange buffers: they move now. */
+TNI_SHARED tn_status tni_batch_end_early(void);
+void tni_batch_free(tni_batch *b); /* NULL is ignored */
+
+#endif
