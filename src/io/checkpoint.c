@@ -4,7 +4,8 @@
  * A safetensors file whose names carry their part: "model.", "optim.", "sched.", "loader.",
  * "rng.default" (u8: the default generator's whole state, the counters behind dropout included),
  * "rng.0" ... (the program's own generators), "step" (i64), the names of further parts (parts.c),
- * and ".grad." (grads.c). Its metadata holds the caller's pairs, and tenon.checkpoint = 1.
+ * ".grad." (grads.c) and ".batch." (batch.c). Its metadata holds the caller's pairs, and
+ * tenon.checkpoint = 1.
  *
  * Loading has two halves: read, compare and stage everything; then put it all in place by steps
  * that cannot fail. Modules, whose loading is itself all or nothing, are loaded in between.
@@ -116,6 +117,7 @@ static tn_status save(const char *f, const tn_checkpoint *c, const tni_parts *pa
     tn_list *list = tni_serializer_saved(&serializer);
     tn_status status = list ? add_random(list, c) : tni_pending();
     if (status == TN_OK) status = tni_parts_save(parts, list);
+    if (status == TN_OK) status = tni_batch_save(parts, list);
     if (status == TN_OK) status = tni_grads_save(f, parts, list);
     if (status != TN_OK) return status;
     tn_metadata own = { 2, (const char **)keys, (const char **)values };

@@ -11,16 +11,16 @@
 #include "io/parts.h"
 #include "nn/module.h"
 
-/* The parameters of all parts, as "PART.NAME"; current scope. */
-static tn_list *leaves_of(const tni_parts *parts)
+tn_list *tni_parts_tensors(const tni_parts *parts, bool buffers)
 {
     tn_list *leaves = tn_list_new();
     tn_status status = leaves ? TN_OK : tni_pending();
     for (int k = 0; status == TN_OK && k < parts->n; k++) {
         const tn_checkpoint_part *p = &parts->part[k].p;
-        if (!p->module && !p->optimizer) continue;
-        const tn_list *own =
-            p->module ? tn_parameters(p->module) : tn_optim_parameters(p->optimizer);
+        if (!p->module && (buffers || !p->optimizer)) continue;
+        const tn_list *own = buffers     ? tn_buffers(p->module)
+                             : p->module ? tn_parameters(p->module)
+                                         : tn_optim_parameters(p->optimizer);
         if (!own) return NULL;
         for (int i = 0; status == TN_OK && i < own->n; i++)
             status = tni_list_push(leaves, "", p->name, own->entry[i].name, own->entry[i]);
@@ -37,7 +37,7 @@ static tn_tensor *waiting(const tn_tensor *leaf)
 
 tn_status tni_grads_save(const char *function, const tni_parts *parts, tn_list *list)
 {
-    tn_list *leaves = leaves_of(parts);
+    tn_list *leaves = tni_parts_tensors(parts, false);
     tn_status status = leaves ? TN_OK : tni_pending();
     for (int i = 0; status == TN_OK && i < leaves->n; i++) {
         tn_entry e = leaves->entry[i];
@@ -72,7 +72,7 @@ static tn_tensor *fitting(const tni_input *in, const tn_entry *e, tn_tensor *lea
 
 tn_status tni_grads_read(const tni_input *in, tni_parts *parts)
 {
-    tn_list *leaves = parts->leaves = leaves_of(parts);
+    tn_list *leaves = parts->leaves = tni_parts_tensors(parts, false);
     if (!leaves) return tni_pending();
     tn_status status = TN_OK;
     if (!tni_room(&parts->grad, &parts->grad_capacity, 0, (size_t)leaves->n, sizeof *parts->grad))

@@ -181,11 +181,14 @@ static void put_back(const tni_parts *parts)
 
 tn_status tni_parts_load(tni_safetensors *file, tni_parts *parts)
 {
-    if (tni_map_put(&parts->readings, TNI_GRADS, &parts->grads) < 0) return TN_E_NOMEM;
+    if (tni_map_put(&parts->readings, TNI_GRADS, &parts->grads) < 0 ||
+        tni_map_put(&parts->readings, TNI_BATCH, &parts->batch) < 0)
+        return TN_E_NOMEM;
     tn_status status = tni_safetensors_read(file, &parts->readings);
     for (int i = 0; status == TN_OK && i < parts->n; i++)
         status = stage_part(&file->in, &parts->part[i]);
     if (status == TN_OK) status = tni_grads_read(&file->in, parts);
+    if (status == TN_OK) status = tni_batch_read(&file->in, parts);
     for (int i = parts->n; status == TN_OK && i-- > 0;)
         if (parts->part[i].p.module) status = load_module(&file->in, &parts->part[i], i == 0);
     if (status != TN_OK) put_back(parts);
@@ -199,11 +202,13 @@ void tni_parts_put(tni_parts *parts)
         parts->part[i].staged = NULL;
     }
     tni_grads_put(parts);
+    tni_batch_put(parts);
 }
 
 void tni_parts_free(tni_parts *parts)
 {
     for (int i = 0; i < parts->n; i++) tni_staged_discard(parts->part[i].staged);
+    tni_batch_free(parts->begun);
     tni_room_free(&parts->grad, &parts->grad_capacity, sizeof *parts->grad);
     tni_room_free(&parts->part, &parts->capacity, sizeof *parts->part);
     tni_map_free(&parts->readings);

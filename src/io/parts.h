@@ -6,6 +6,7 @@
 #define TNI_PARTS_H
 
 #include "io/io.h"
+#include "nn/micro_batches.h"
 #include "optim/serializer.h"
 
 typedef struct tni_part {
@@ -20,11 +21,12 @@ typedef struct tni_parts {
     tni_part *part;
     size_t capacity;
     tni_map readings; /* by name: those of the parts, and grads */
-    tni_reading grads;
+    tni_reading grads, batch;
     /* while loading: the parts' parameters and their new gradients; NULL: none */
     tn_list *leaves;
     tn_tensor **grad;
     size_t grad_capacity;
+    tni_batch *begun; /* the batch in parts of the file; NULL: none */
 } tni_parts;
 
 /* All given parts, the model first. A bad part is an error naming function. Free in every case. */
@@ -36,6 +38,14 @@ tn_status tni_parts_load(tni_safetensors *file, tni_parts *parts);
 /* After a load: puts the rest in place. */
 void tni_parts_put(tni_parts *parts);
 void tni_parts_free(tni_parts *parts);
+
+/* The parameters (or buffers) of all parts, as "PART.NAME"; current scope. (grads.c) */
+tn_list *tni_parts_tensors(const tni_parts *parts, bool buffers);
+#define TNI_BATCH ".batch"
+/* What a batch in parts has so far: the same three times. (batch.c) */
+tn_status tni_batch_save(const tni_parts *parts, tn_list *list);
+tn_status tni_batch_read(const tni_input *in, tni_parts *parts);
+void tni_batch_put(tni_parts *parts);
 
 #define TNI_GRADS ".grad" /* what their names in a file begin with */
 /* Gradients of the parts' parameters; tni_parts_load calls read, tni_parts_put put. (grads.c) */

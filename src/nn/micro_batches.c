@@ -4,13 +4,13 @@
  * A module's first call in training is noted, with copies of its statistics, counters and
  * directions. Where a part ends, what the part made of them is kept aside, and the copies are put
  * back. After the last part each moves once. Layers with a running mean and variance move none in a
- * part, but give the moments of what they saw: with n_k values, mean m_k and unbiased variance v_k
- * in part k, and N = sum n_k
+ * part, but give the moments of what they saw. With mean m and sum of squares S of n values so far,
+ * and k values more, of mean m' and sum S', d = m' - m:
  *
- *     mean = sum n_k m_k / N,    (N - 1) var = sum (n_k - 1) v_k + n_k (m_k - mean)^2
+ *     m += d k / (n + k),    S += S' + d^2 n k / (n + k)
  *
  * Source: Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample
- * variances (1979), eq. 2.1.
+ * variances (1979), eq. 2.1. In f64.
  */
 #include <inttypes.h>
 #include <tenon/recompute.h>
@@ -24,48 +24,68 @@ TNI_THREAD tni_batch *tni_batch_now;
 
 void tni_batch_free(tni_batch *b)
 {
-    for (int i = 0; b && i < b->n; i++) {
+    if (!b) return;
+    for (int i = 0; i < b->n; i++) {
         tni_moved *m = &b->moved[i];
-        for (int k = 0; k < m->n; k++) {
-            tn_drop(m->share[k].value);
-            tn_drop(m->share[k].var);
-        }
-        tni_room_free(&m->share, &m->capacity, sizeof *m->share);
-        tn_drop(m->start);
-        tn_drop(m->var);
-        tn_drop(m->buffer);
+        tn_tensor *const held[] = { m->buffer, m->var, m->start, m->value, m->spread };
+        for (size_t k = 0; k < sizeof held / sizeof *held; k++) tn_drop(held[k]);
         tn_module_drop(m->module);
     }
-    if (!b) return;
     tni_room_free(&b->moved, &b->capacity, sizeof *b->moved);
     tni_map_free(&b->met);
     tni_free(b, sizeof *b);
+}
+
+/* Keeps t in place of what is there; false: t is NULL. */
+static bool hold(tn_tensor **held, tn_tensor *t)
+{
+    if (!t) return false;
+    tn_keep(t);
+    tn_drop(*held);
+    *held = t;
+    return true;
 }
 
 tni_moved *tni_batch_add(tni_batch *b, tn_module *m, const tni_slot *slot, tn_tensor *buffer,
                          tn_tensor *var)
 {
     if (!tni_room(&b->moved, &b->capacity, (size_t)b->n, 1, sizeof *b->moved)) return NULL;
-    tn_tensor *start = var ? NULL : tn_clone(tn_detach(buffer));
-    if (!var && !start) return NULL;
-    tni_moved *moved = &b->moved[b->n++];
-    *moved = (tni_moved){ .buffer = tn_keep(buffer), .version = tn_version(buffer) };
-    moved->module = m ? tn_module_keep(m) : NULL;
-    moved->slot = slot ? slot->name : NULL;
-    moved->role = slot ? slot->flags & TN_ROLE : TN_STATISTIC;
-    moved->var = var ? tn_keep(var) : NULL;
-    moved->start = start ? tn_keep(start) : NULL;
+    tni_moved *moved = &b->moved[b->n];
+    *moved = (tni_moved){ .version = tn_version(buffer), .role = TN_STATISTIC };
+    if (!hold(var ? &moved->var : &moved->start, var ? var : tn_clone(tn_detach(buffer))))
+        return NULL;
+    hold(&moved->buffer, buffer);
+    if (slot) {
+        moved->module = tn_module_keep(m);
+        moved->slot = slot->name;
+        moved->role = slot->flags & TN_ROLE;
+    }
+    b->n++;
     return moved;
 }
 
-tn_status tni_moved_add(tni_moved *moved, tni_share share)
+static tn_tensor *wide(tn_tensor *t)
 {
-    if (!share.value ||
-        !tni_room(&moved->share, &moved->capacity, (size_t)moved->n, 1, sizeof *moved->share))
-        return tni_pending();
-    tn_keep(share.value);
-    if (share.var) tn_keep(share.var);
-    moved->share[moved->n++] = share;
+    return tn_to_dtype(tn_detach(t), TN_F64);
+}
+
+/* What a part made of the buffer; of moments, the mean and unbiased variance of n numbers. */
+static tn_status add(tni_moved *moved, tn_tensor *x, tn_tensor *var, double n)
+{
+    const double before = moved->n, total = before + n;
+    tn_tensor *mean = tn_clone(tn_detach(x)), *spread = NULL, *apart = NULL;
+    if (before > 0) {
+        apart = tn_sub(wide(x), wide(moved->value));
+        mean = tn_add(wide(moved->value), tn_mul_scalar(apart, n / total));
+    }
+    if (var) spread = tn_mul_scalar(wide(var), n - 1);
+    if (var && before > 0) {
+        tn_tensor *between = tn_mul_scalar(tn_square(apart), before * n / total);
+        spread = tn_add(tn_add(moved->spread, spread), between);
+    }
+    if (!mean || (var && !hold(&moved->spread, spread))) return tni_pending();
+    hold(&moved->value, mean);
+    moved->n = total;
     return TN_OK;
 }
 
@@ -102,8 +122,7 @@ static bool has_moved(const tni_moved *moved, const tn_tensor *now)
 /* Gives the slot its first tensor with its first values. */
 static tn_status put_back(tni_moved *moved, tni_slot *slot)
 {
-    if (slot->tensor != moved->buffer)
-        tn_drop(tni_slot_put(moved->module, slot, moved->buffer));
+    if (slot->tensor != moved->buffer) tn_drop(tni_slot_put(moved->module, slot, moved->buffer));
     if (tn_version(moved->buffer) == moved->version) return TN_OK;
     tn_status status = tn_copy_(moved->buffer, moved->start);
     moved->version = tn_version(moved->buffer);
@@ -121,8 +140,7 @@ static tn_status settle(tni_batch *b, bool keep)
         tni_slot *slot = moved->var ? NULL : tni_slot_named(moved->module, moved->slot);
         if (!slot || tni_none(slot->tensor) || !has_moved(moved, slot->tensor)) continue;
         if (keep && (moved->n == 0 || moved->role == TN_STATISTIC))
-            status = tni_moved_add(
-                moved, (tni_share){ .value = tn_clone(tn_detach(slot->tensor)), .n = 1 });
+            status = add(moved, slot->tensor, NULL, 1);
         if (status == TN_OK) status = put_back(moved, slot);
     }
     tn_scope_end(scope);
@@ -136,70 +154,29 @@ tn_status tni_batch_settle(tni_batch *b)
 
 /* ---- the end of a batch ---------------------------------------------------------------------- */
 
-/* sum n_k value_k / sum n_k, in f64. */
-static tn_tensor *mean_of(const tni_moved *moved)
-{
-    tn_tensor *sum = NULL;
-    double n = 0;
-    for (int k = 0; k < moved->n; k++) {
-        const tni_share *s = &moved->share[k];
-        tn_tensor *term = tn_mul_scalar(tn_to_dtype(s->value, TN_F64), s->n);
-        sum = sum ? tn_add(sum, term) : term;
-        n += s->n;
-    }
-    return tn_div_scalar(sum, n);
-}
-
-/* The unbiased variance of all values of all parts, in f64. */
-static tn_tensor *variance_of(const tni_moved *moved, tn_tensor *mean)
-{
-    tn_tensor *sum = NULL;
-    double n = 0;
-    for (int k = 0; k < moved->n; k++) {
-        const tni_share *s = &moved->share[k];
-        tn_tensor *within = tn_mul_scalar(tn_to_dtype(s->var, TN_F64), s->n - 1);
-        tn_tensor *apart = tn_square(tn_sub(tn_to_dtype(s->value, TN_F64), mean));
-        tn_tensor *term = tn_add(within, tn_mul_scalar(apart, s->n));
-        sum = sum ? tn_add(sum, term) : term;
-        n += s->n;
-    }
-    return tn_div_scalar(sum, n - 1);
-}
-
 /* (1 - momentum) running + momentum now, in f64. */
 static tn_tensor *between(tn_tensor *running, tn_tensor *now, double momentum)
 {
-    tn_tensor *stays = tn_mul_scalar(tn_to_dtype(tn_detach(running), TN_F64), 1 - momentum);
-    return tn_add(stays, tn_mul_scalar(tn_to_dtype(tn_detach(now), TN_F64), momentum));
-}
-
-/* What it moves to. */
-static tni_share next_of(const tni_moved *moved)
-{
-    tn_tensor *mean = moved->n == 1 && !moved->var ? moved->share[0].value : mean_of(moved);
-    if (!moved->var) return (tni_share){ .value = mean };
-    return (tni_share){ between(moved->buffer, mean, moved->momentum),
-                        between(moved->var, variance_of(moved, mean), moved->momentum), 0 };
+    return tn_add(tn_mul_scalar(wide(running), 1 - momentum), tn_mul_scalar(wide(now), momentum));
 }
 
 /* Everything that may fail comes before the first copy. */
 static tn_status move_once(tni_batch *b)
 {
-    tn_status status = TN_OK;
-    tni_share *next = tni_alloc_n((size_t)b->n + 1, sizeof *next);
-    if (!next) return TN_E_NOMEM;
     for (int i = 0; i < b->n; i++) {
-        const tni_moved *moved = &b->moved[i];
-        if (moved->n > 0) next[i] = next_of(moved);
-        if (moved->n > 0 && (!next[i].value || (moved->var && !next[i].var)))
-            status = tni_pending();
+        tni_moved *m = &b->moved[i];
+        if (m->n == 0 || !m->var) continue;
+        tn_tensor *var = tn_div_scalar(m->spread, m->n - 1);
+        if (!hold(&m->value, between(m->buffer, m->value, m->momentum)) ||
+            !hold(&m->spread, var ? between(m->var, var, m->momentum) : NULL))
+            return tni_pending();
     }
+    tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < b->n; i++) {
-        const tni_moved *moved = &b->moved[i];
-        if (moved->n > 0) status = tn_copy_(moved->buffer, next[i].value);
-        if (moved->n > 0 && moved->var) status = tn_copy_(moved->var, next[i].var);
+        const tni_moved *m = &b->moved[i];
+        if (m->n > 0) status = tn_copy_(m->buffer, m->value);
+        if (m->n > 0 && m->var && status == TN_OK) status = tn_copy_(m->var, m->spread);
     }
-    tni_free(next, ((size_t)b->n + 1) * sizeof *next);
     return status;
 }
 
@@ -270,9 +247,8 @@ int tn_micro_batches_next(void)
 {
     tni_batch *b = tni_batch_now;
     if (!b || !b->open)
-        return tni_minus_one(
-            tni_error(TN_E_STATE, "tn_micro_batches_next: no batch is open: want "
-                                  "tn_micro_batches_begin before"));
+        return tni_minus_one(tni_error(TN_E_STATE, "tn_micro_batches_next: no batch is open: want "
+                                                   "tn_micro_batches_begin before"));
     if (tn_error_status() != TN_OK || tni_batch_settle(b) != TN_OK) return leave();
     b->at++;
     return part(b);
@@ -307,7 +283,9 @@ static tn_status collect(tni_batch *b, tn_tensor *const *t, int64_t n, double mo
     tni_moved *moved = moments_of(b, t[0], t[1]);
     if (!moved) return tni_pending();
     moved->momentum = momentum;
-    return tni_moved_add(moved, (tni_share){ tn_detach(t[2]), tn_detach(t[3]), (double)n });
+    tn_status status;
+    TN_NO_GRAD status = add(moved, t[2], t[3], (double)n);
+    return status;
 }
 
 tn_status tn_move_statistics(tn_tensor *running_mean, tn_tensor *running_var, tn_tensor *mean,

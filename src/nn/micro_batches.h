@@ -6,24 +6,17 @@
 
 #include "nn/module.h"
 
-/* What one part made of a buffer, or the moments that it gave. */
-typedef struct tni_share {
-    tn_tensor *value, *var; /* one reference each; var: of moments */
-    double n;               /* numbers behind them */
-} tni_share;
-
-/* A buffer of a module that took part. */
+/* A buffer of a module that took part; tensors are a reference each. */
 typedef struct tni_moved {
     tn_module *module;       /* one reference; of moments NULL */
     const char *slot;        /* the slot's name, which stays while the slot does */
-    tn_tensor *buffer, *var; /* the module's, one reference each; var: of moments, else NULL */
+    tn_tensor *buffer, *var; /* the module's; var: of moments, else NULL */
     tn_tensor *start;        /* a copy of the buffer before the batch; of moments NULL */
     uint64_t version;        /* of the buffer with these values */
     unsigned role;
-    double momentum; /* of moments */
-    int n;           /* parts so far that moved it */
-    tni_share *share;
-    size_t capacity;
+    double n, momentum; /* parts so far, or of moments the numbers behind them; 0: not moved */
+    tn_tensor *value;   /* what the parts made of it: the first one, or the mean */
+    tn_tensor *spread;  /* of moments: sum of squares from the mean */
 } tni_moved;
 
 typedef struct tni_batch {
@@ -48,7 +41,6 @@ tn_status tni_batch_meet(tn_module *m);
 /* Appends a buffer of m (NULL, NULL: one of moments). NULL + message. */
 tni_moved *tni_batch_add(tni_batch *b, tn_module *m, const tni_slot *slot, tn_tensor *buffer,
                          tn_tensor *var);
-tn_status tni_moved_add(tni_moved *moved, tni_share share); /* takes references */
 /* What the part has changed is kept aside, and buffers are put back. */
 TNI_SHARED tn_status tni_batch_settle(tni_batch *b);
 /* In the last part, before ranks exchange buffers: they move now. */

@@ -3,12 +3,12 @@
  * our layers' roles; a batch in parts; and the kinds of slots side by side: one name, one kind,
  * which are listed, saved, moved and loaded.
  *
- * Truth: the table; the moments of the whole batch in double; a run of the whole batch. Cells of
- * several processes are run by parallel/driver.c, those of captured steps by cuda/test_cuda_capture.c.
+ * Truth: the table; a run of the whole batch; closed forms. Cells of several processes are run by
+ * parallel/driver.c, those of captured steps by cuda/test_cuda_capture.c.
  *
- * Seen to fail: a role left out of casts (move.c), of averages (averages.c) or of loading (state.c);
- * constants not refused (grad_mode.c); buffers not put back after a part, moments without the
- * spread of the parts' means (micro_batches.c).
+ * Seen to fail: a role left out of casts (move.c), of averages (averages.c) or of loading
+ * (state.c); constants not refused (grad_mode.c); buffers not put back after a part, moments
+ * without the spread of the parts' means (micro_batches.c).
  */
 #include "buffer_table.h"
 #include "files.h"
@@ -282,9 +282,9 @@ START_TEST(our_layers_have_roles)
     static const struct {
         const char *name;
         unsigned role;
-    } wanted[] = { { "0.running_mean", TN_STATISTIC },   { "0.running_var", TN_STATISTIC },
+    } wanted[] = { { "0.running_mean", TN_STATISTIC },      { "0.running_var", TN_STATISTIC },
                    { "0.num_batches_tracked", TN_COUNTER }, { "1.pe", TN_CONSTANT },
-                   { "2.n_averaged", TN_COUNTER },        { "2.module.weight", TN_STATISTIC },
+                   { "2.n_averaged", TN_COUNTER },          { "2.module.weight", TN_STATISTIC },
                    { "2.module.bias", TN_STATISTIC } };
     tn_module *fc = owned(linear(2, 2));
     tn_module *m = owned(tn_sequential(
@@ -377,6 +377,65 @@ START_TEST(moments_of_a_users_layer)
     assert_fails(tn_move_statistics(m->a, TN_NONE, m->a, m->b, 2, .5), TN_E_INVALID, "running_var");
     assert_fails(tn_move_statistics(m->a, m->b, m->a, m->b, 1, .5), TN_E_INVALID, "n 1");
     assert_fails(tn_move_statistics(m->a, m->b, m->a, m->b, 2, 2), TN_E_INVALID, "momentum 2");
+}
+END_TEST
+
+/* A net with all that moves once, and its loss of part i. */
+static tn_module *net_new(void)
+{
+    subject *counter = moving(TN_COUNTER), *plain = moving(TN_PLAIN);
+    return owned(tn_sequential(linear(WIDE, 2), norm1d(2), tn_module_keep(&counter->base),
+                               tn_module_keep(&plain->base)));
+}
+
+static tn_checkpoint checkpoint_of(tn_module *m, tn_optim *opt)
+{
+    return (tn_checkpoint){ .model = m, .optimizer = opt };
+}
+
+/* Parts of a batch, from where a checkpoint left it; saved and left after part `last`. */
+static void run_parts(tn_module *m, tn_optim *opt, int first, int last, const char *path)
+{
+    int runs = first;
+    TN_MICRO_BATCHES(i, 4)
+    {
+        ck_assert_int_eq(i, runs++);
+        assert_ok(tn_backward(norm_loss(m, tn_mul_scalar(data(6 * i, 6), 0.01))));
+        if (i != last) continue;
+        tn_checkpoint c = checkpoint_of(m, opt);
+        assert_ok(tn_checkpoint_save(&c, path));
+        break;
+    }
+    if (last >= 0) {
+        tn_micro_batches_drop();
+        return;
+    }
+    ck_assert_int_eq(runs, 4);
+    assert_ok(tn_error_status());
+    assert_ok(tn_optim_step(opt));
+    assert_ok(tn_optim_zero_grad(opt));
+}
+
+/* Stopped after each part, and gone on with by another model, bit for bit. */
+START_TEST(a_batch_goes_on_from_a_checkpoint)
+{
+    tn_module *m = net_new(), *whole = owned(tn_module_clone(m)), *next = net_new();
+    tn_optim *opt = owned(sgd(tn_parameters(m), .lr = 0.01));
+    tn_optim *of_whole = owned(sgd(tn_parameters(whole), .lr = 0.01));
+    tn_optim *of_next = owned(sgd(tn_parameters(next), .lr = 0.01));
+    const char *path = in_folder("batch");
+    run_parts(whole, of_whole, 0, -1, NULL);
+    run_parts(m, opt, 0, _i, path);
+    tn_checkpoint c = checkpoint_of(next, of_next);
+    assert_ok(tn_checkpoint_load(&c, path));
+    ck_assert_int_eq(tn_micro_batches_begin(5), -1);
+    assert_error(TN_E_STATE, "want the 4");
+    assert_ok(tn_checkpoint_save(&c, in_folder("again"))); /* loaded, and not begun */
+    tn_micro_batches_drop();
+    c = checkpoint_of(next, of_next);
+    assert_ok(tn_checkpoint_load(&c, in_folder("again")));
+    run_parts(next, of_next, _i + 1, -1, NULL);
+    ck_assert_uint_eq(hash_of_module(next), hash_of_module(whole));
 }
 END_TEST
 
@@ -508,6 +567,7 @@ Suite *test_suite(void)
               a_constant_is_seen_through_views, our_layers_have_roles);
     TCase *t = test_case(suite, "parts");
     tcase_add_loop_test(t, moments_are_those_of_the_whole_batch, 0, 12);
+    tcase_add_loop_test(t, a_batch_goes_on_from_a_checkpoint, 0, 4);
     add_tests(t, moments_of_a_users_layer, a_batch_that_is_left, parts_in_other_ways);
     add_tests(test_case(suite, "kinds"), AT_04_one_name_one_kind,
               AT_05_TO_08_a_plain_field_is_nothing, EN_08_persistent_buffers_only,
