@@ -34,7 +34,7 @@ TN_BEGIN_C_
  *            follows, or runs none
  * Ranks      the last part's averaging backward sees buffers that have moved
  * Errors     the block runs no more, and tn_error_status tells: n < 1; another batch is open in
- *            this thread: left by break or return (tn_micro_batches_drop), or around this one;
+ *            this thread: left by break or return (tn_micro_batches_cancel), or around this one;
  *            another n than a loaded checkpoint's; out of memory
  */
 #define TN_MICRO_BATCHES(i, n)                                                                     \
@@ -45,7 +45,7 @@ TN_API int tn_micro_batches_begin(int n);
  *  when all of the batch is forgotten. */
 TN_API int tn_micro_batches_next(void);
 /** Ends a batch that was left by break or return: its buffers are as before it. None: nothing. */
-TN_API void tn_micro_batches_drop(void);
+TN_API void tn_micro_batches_cancel(void);
 
 /**
  * For the forward of a module with a running mean and variance: in TN_MICRO_BATCHES keeps mean and

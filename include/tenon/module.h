@@ -108,7 +108,7 @@ TN_API void tn_module_drop(tn_module *m);
 
 /**
  * Flags of a buffer: whether it is saved to files, and at most one role, or-ed. The role says what
- * training does with it: docs/buffers.md has the table. 0: saved, and plain.
+ * casts, files, averages, ranks and parts of batches do with it. 0: saved, and plain.
  */
 enum tn_buffer_flags {
     TN_PERSISTENT = 0,

@@ -28,7 +28,7 @@ struct tni_origin {
 };
 
 /* Set by nn: the running call, which belongs to nn; NULL outside of all, or when out of memory. */
-extern _Thread_local tni_call_site *(*tni_call_site_here)(void);
+extern _Thread_local tni_call_site *(*tni_call_site_here)(void); /* NULL: no forward runs */
 /* Puts it into *site. Errors: it could not be made, out of memory. */
 TNI_SHARED tn_status tni_call_site_now(tni_call_site **site);
 

@@ -2,11 +2,13 @@
  * grad_mode.c - what users set about gradients: recording on or off, requires_grad, grad, hooks;
  * and the guard of in-place ops.
  */
+#include "autograd/call_site.h"
 #include "autograd/sync.h"
 #include "autograd/notify.h"
 #include "autograd/recompute.h"
 
 static TNI_THREAD bool off; /* inverted: threads start with recording on */
+TNI_THREAD bool tni_padding_counts;
 
 bool tn_set_grad_enabled(bool on)
 {
@@ -140,11 +142,9 @@ void tn_remove_hook(tn_tensor *t, int64_t id)
     if (t && !tni_none(t) && t->gm) tni_hook_remove(&t->gm->hooks, id);
 }
 
-TNI_THREAD bool tni_in_forward;
-
 tn_status tni_may_mark(const char *function, const char *name, int64_t marks)
 {
-    if (marks >= TNI_MARK_CONSTANT && tni_in_forward)
+    if (marks >= TNI_MARK_CONSTANT && tni_call_site_here) /* a forward runs */
         return tni_error(TN_E_STATE,
                          "%s: buffer %s is constant, and a forward changes it: want "
                          "another role for it",

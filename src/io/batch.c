@@ -104,8 +104,7 @@ static tn_status read(const tni_input *in, tni_parts *parts, const tn_list *buff
     m->momentum = numbers[1];
     m->value = tn_keep(value);
     m->spread = spread ? tn_keep(spread) : NULL;
-    return !slot || tni_map_put(&parts->begun->met, of->owner, of->owner) >= 0 ? TN_OK
-                                                                               : TN_E_NOMEM;
+    return !slot || tni_map_put(&parts->begun->met, of->owner, of->owner) >= 0 ? TN_OK : TN_E_NOMEM;
 }
 
 tn_status tni_batch_read(const tni_input *in, tni_parts *parts)

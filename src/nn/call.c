@@ -179,7 +179,6 @@ tn_status tni_call_once(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
             tni_watching->called(tni_watching, m);
         frame f = { m, options, innermost, innermost ? innermost->depth + 1 : 1, NULL };
         innermost = &f;
-        tni_in_forward = true;
         tn_module_keep(m); /* a hook may drop it or its parent */
         tni_error_context = describe_place;
         tni_call_site_here = site_here;
@@ -195,7 +194,7 @@ tn_status tni_call_once(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
                                      : dispatch(m, n_in, in, n_out, result);
         if (looked) status = tni_fields_after(&fields, m, n_in, in, status);
         innermost = f.outer;
-        tni_in_forward = f.outer != NULL;
+        if (!f.outer) tni_call_site_here = NULL;
         tni_call_site_drop(f.site);
         status = tni_scope_hand_over(scope, &guarded, status, n_out, result);
         tn_module_drop(m);

@@ -199,7 +199,7 @@ tn_status tni_batch_end_early(void)
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-void tn_micro_batches_drop(void)
+void tn_micro_batches_cancel(void)
 {
     tni_batch *b = tni_batch_now;
     tni_batch_now = NULL;
@@ -209,7 +209,7 @@ void tn_micro_batches_drop(void)
 
 static int leave(void)
 {
-    tn_micro_batches_drop();
+    tn_micro_batches_cancel();
     return -1;
 }
 
@@ -229,12 +229,12 @@ int tn_micro_batches_begin(int n)
     if (b && b->open)
         return tni_minus_one(tni_error(TN_E_STATE,
                                        "%s: part %d of %d of a batch is open: want all parts, or "
-                                       "tn_micro_batches_drop after break or return",
+                                       "tn_micro_batches_cancel after break or return",
                                        f, b->at, b->parts));
     if (b && b->parts != n)
         return tni_minus_one(tni_error(TN_E_STATE,
                                        "%s: %d parts: want the %d of the batch in the checkpoint "
-                                       "that was loaded, or tn_micro_batches_drop",
+                                       "that was loaded, or tn_micro_batches_cancel",
                                        f, n, b->parts));
     if (!b && (b = tni_calloc(sizeof *b))) b->parts = n;
     if (!b) return -1;
@@ -265,6 +265,8 @@ static tn_status check_moments(const char *f, tn_tensor *const *t, int64_t n, do
             return tni_error(TN_E_SHAPE, "%s: %s %s beside running_mean %s: want equal shapes", f,
                              name[i], tni_shape_text(&t[i]->shape), tni_shape_text(&t[0]->shape));
     }
+    for (int i = 0; i < 2; i++)
+        if (tni_own_memory(f, t[i]) != TN_OK) return tni_pending();
     if (n < 2) return tni_error(TN_E_INVALID, "%s: n %" PRId64 ": want 2 or more", f, n);
     if (momentum >= 0 && momentum <= 1) return TN_OK;
     return tni_error(TN_E_INVALID, "%s: momentum %g: want in [0, 1]", f, momentum);

@@ -42,7 +42,6 @@ typedef struct tni_storage {
 /* Whether a buffer of that name with those marks may be written now, or get another tensor: no
  * constant in a forward, no cache in a captured step. */
 tn_status tni_may_mark(const char *function, const char *name, int64_t marks);
-extern TNI_THREAD bool tni_in_forward; /* whether this thread runs a module's forward */
 
 /* What autograd attaches to a tensor, shared by the handle and its node (neither owns the
  * other). */

@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "buffer_table.h"
 #include "shim.h"
 #include "models.h"
 
@@ -842,6 +843,48 @@ static const struct {
     { late_state, TN_E_STATE, "makes the state of 0.bias" },
 };
 
+/* y = x; a buffer of some role moves by one in each call. */
+typedef struct mover {
+    tn_module base;
+    tn_tensor *buffer;
+} mover;
+
+static tn_tensor *mover_forward(tn_module *self, tn_tensor *x)
+{
+    mover *m = (mover *)self;
+    return tn_add_scalar_(m->buffer, 1) == TN_OK ? tn_add(x, m->buffer) : NULL;
+}
+
+static tn_tensor *move_once(void *user, int n, tn_tensor *const *in)
+{
+    (void)n;
+    return tn_forward(user, in[0]);
+}
+
+/* The table's row for captured steps (docs/buffers.md): three runs, each of which moves it. */
+START_TEST(roles_in_a_captured_step)
+{
+    static const tn_module_type type = { .name = "Mover",
+                                         .size = sizeof(mover),
+                                         .forward = mover_forward };
+    const char *path = golden_path("../../docs/buffers.md");
+    const char *want = buffer_cell(path, "written in a captured step", _i);
+    const bool constant = buffer_role[_i] == TN_CONSTANT, cache = buffer_role[_i] == TN_CACHE;
+    mover *m = tn_module_new(&type);
+    tn_register_buffer(&m->base, "buffer", &m->buffer, tn_to(tn_zeros(TN_SHAPE(2)), tn_cuda(0)),
+                       buffer_role[_i]);
+    owned(tn_module_done(&m->base));
+    tn_capture *c = owned(tn_capture_new(move_once, m, tn_cuda(0)));
+    tn_tensor *x = tn_to(tn_ones(TN_SHAPE(2)), tn_cuda(0));
+    int runs = 0;
+    while (runs < 3 && tn_capture_run(c, 1, &x)) runs++;
+    ck_assert_str_eq(want, runs == 3 ? "moves" : "refused");
+    if (constant) assert_error(TN_E_STATE, "is constant");
+    if (cache) assert_error(TN_E_STATE, "changes a cache");
+    ck_assert_double_eq(tn_at(m->buffer, TN_INDEX(1)), constant ? 0 : cache ? 1 : 3);
+}
+END_TEST
+
 /* The run fails, nothing has changed, and steps without the capture go on as if it had not been. */
 START_TEST(not_captured)
 {
@@ -1184,6 +1227,7 @@ Suite *test_suite(void)
     t = test_case(suite, "refused");
     tcase_add_test(t, inputs);
     tcase_add_loop_test(t, changed_since, 0, (int)(sizeof changes / sizeof *changes));
+    tcase_add_loop_test(t, roles_in_a_captured_step, 0, BUFFER_ROLES);
     tcase_add_loop_test(t, not_captured, 0, (int)(sizeof refused / sizeof *refused));
     tcase_add_test(t, gradients_from_before);
     tcase_add_test(t, bad_index);

@@ -357,7 +357,7 @@ void end_sequence(world *w)
     DROP_ALL(lock, FEW, tn_checkpoint_unlock)
     DROP_ALL(module, MODULES, tn_module_drop)
     DROP_ALL(tensor, TENSORS, tn_drop)
-    tn_micro_batches_drop();
+    tn_micro_batches_cancel();
     tn_set_autocast(TN_F32); /* drops its casts */
     if (w->scopes > 0) tn_scope_end(w->scope[0]);
     w->scopes = 0;

@@ -407,7 +407,7 @@ static void run_parts(tn_module *m, tn_optim *opt, int first, int last, const ch
         break;
     }
     if (last >= 0) {
-        tn_micro_batches_drop();
+        tn_micro_batches_cancel();
         return;
     }
     ck_assert_int_eq(runs, 4);
@@ -431,7 +431,7 @@ START_TEST(a_batch_goes_on_from_a_checkpoint)
     ck_assert_int_eq(tn_micro_batches_begin(5), -1);
     assert_error(TN_E_STATE, "want the 4");
     assert_ok(tn_checkpoint_save(&c, in_folder("again"))); /* loaded, and not begun */
-    tn_micro_batches_drop();
+    tn_micro_batches_cancel();
     c = checkpoint_of(next, of_next);
     assert_ok(tn_checkpoint_load(&c, in_folder("again")));
     run_parts(next, of_next, _i + 1, -1, NULL);
@@ -450,8 +450,8 @@ START_TEST(a_batch_that_is_left)
     }
     ck_assert_int_eq(tn_micro_batches_begin(3), -1);
     assert_error(TN_E_STATE, "part 1 of 3");
-    tn_micro_batches_drop();
-    tn_micro_batches_drop(); /* none */
+    tn_micro_batches_cancel();
+    tn_micro_batches_cancel(); /* none */
     ck_assert_str_eq(times(m), "as it was");
     ck_assert_int_eq(tn_micro_batches_begin(0), -1);
     assert_error(TN_E_INVALID, "0 parts");

@@ -19,6 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "buffer_table.h"
 #include "rank.h"
 #include "scarce.h"
 
@@ -337,6 +338,46 @@ static void buffers(void)
         one_rule(TN_BUFFERS_FIRST, k);
         one_rule(TN_BUFFERS_MEAN, k);
         one_rule(TN_BUFFERS_OWN, k);
+    }
+}
+
+/* What becomes of a buffer of that role whose values are the rank's number + 1, at the start or, by
+ * the mean, in a backward; in the table's words. Rank 1's values tell, on every rank. */
+static const char *role_on_ranks(unsigned role, bool backward)
+{
+    tn_manual_seed(3);
+    tn_module *m = model(tn_linear_new(2, 1, (tn_linear_options){ 0 }));
+    tn_tensor *t = there(tn_ones(TN_SHAPE(2)));
+    TN_CHECK(tn_register_buffer(m, "buffer", NULL, t, role));
+    if (!backward) TN_CHECK(tn_fill_(t, tn_parallel_rank() + 1));
+    tn_data_parallel *p =
+        tn_data_parallel_new(m, (tn_data_parallel_options){ .buffers = TN_BUFFERS_MEAN });
+    if (!p) {
+        EXPECT(!backward && strstr(tn_error(), "constant buffer of hash"));
+        tn_error_clear();
+        tn_module_drop(m);
+        return "compared";
+    }
+    if (backward) {
+        TN_CHECK(tn_fill_(t, tn_parallel_rank() + 1));
+        TN_CHECK(tn_backward(tn_sum_all(tn_forward(m, there(tn_ones(TN_SHAPE(1, 2)))))));
+    }
+    double of_1 = tn_at(of_rank(t, 1), TN_INDEX(1));
+    shared_free(p, m);
+    return of_1 == 1 ? "rank 0's" : of_1 == 2 ? "own" : "mean";
+}
+
+static void roles(char **argument)
+{
+    static const char *const rows[] = { "several ranks at the start",
+                                        "several ranks, by their mean" };
+    for (int i = 0; i < 2 * BUFFER_ROLES; i++) {
+        const char *row = rows[i / BUFFER_ROLES];
+        const char *want = buffer_cell(argument[0], row, i % BUFFER_ROLES);
+        const char *seen = role_on_ranks(buffer_role[i % BUFFER_ROLES], i >= BUFFER_ROLES);
+        if (strcmp(seen, want) == 0) continue;
+        fprintf(stderr, "%s, role %d: %s, the table says %s\n", row, i % BUFFER_ROLES, seen, want);
+        exit(1);
     }
 }
 
@@ -914,14 +955,14 @@ static void on_the_gpu(void)
 int main(int argc, char **argv)
 {
     static const rank_mode mode[] = {
-        WITH(train, 4),       WITH(norm, 2),    WITH(recompute, 2), WITH(wide, 1),
-        WITH(train_bf16, 3),  WITH(compare, 3), WITH(die, 1),       WITH(maps, 1),
-        MODE(differ),         MODE(buffers),    MODE(unused),       MODE(frozen),
-        MODE(tied),           MODE(overlap),    MODE(dtypes),       MODE(calls),
-        MODE(random_numbers), MODE(mismatch),   MODE(memory),       MODE(faults),
-        MODE(capture),        MODE(two),        MODE(changed),      MODE(gpus),
-        MODE(half_sums),      MODE(half_edges), MODE(uneven),       MODE(dealt),
-        MODE(leave),          MODE(same_data),
+        WITH(train, 4),      WITH(norm, 2),        WITH(recompute, 2), WITH(wide, 1),
+        WITH(train_bf16, 3), WITH(compare, 3),     WITH(die, 1),       WITH(maps, 1),
+        WITH(roles, 1),      MODE(differ),         MODE(buffers),      MODE(unused),
+        MODE(frozen),        MODE(tied),           MODE(overlap),      MODE(dtypes),
+        MODE(calls),         MODE(random_numbers), MODE(mismatch),     MODE(memory),
+        MODE(faults),        MODE(capture),        MODE(two),          MODE(changed),
+        MODE(gpus),          MODE(half_sums),      MODE(half_edges),   MODE(uneven),
+        MODE(dealt),         MODE(leave),          MODE(same_data),
     };
     bool cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
     return rank_main(

@@ -9,6 +9,7 @@
 # a backward that does not sum.
 set -euo pipefail
 driver=$(realpath "$1")
+table=$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../../docs/buffers.md
 TN_MPI_MODULE=${2:+$(realpath "$2")}
 # shellcheck source=tests/parallel/env.sh
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
@@ -42,6 +43,7 @@ for n in 2 4; do
         mismatch two leave same_data changed; do
         ranks $n $mode
     done
+    ranks $n roles "$table"
     TN_CACHE=0 ranks $n memory
 done
 # a number of ranks that is no power of two: MPI adds in another order, and a mean is no exact division

@@ -7,8 +7,6 @@
  */
 #include "autograd/ops/rows.h"
 
-TNI_THREAD bool tni_padding_counts;
-
 static const tn_op embedding_op = {
     .name = "embedding",
     .formula = "y[r] = weight[index[r]]",
