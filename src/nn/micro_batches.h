@@ -42,9 +42,9 @@ tn_status tni_batch_meet(tn_module *m);
 tni_moved *tni_batch_add(tni_batch *b, tn_module *m, const tni_slot *slot, tn_tensor *buffer,
                          tn_tensor *var);
 /* What the part has changed is kept aside, and buffers are put back. */
-TNI_SHARED tn_status tni_batch_settle(tni_batch *b);
+tn_status tni_batch_settle(tni_batch *b);
 /* In the last part, before ranks exchange buffers: they move now. */
-TNI_SHARED tn_status tni_batch_end_early(void);
+tn_status tni_batch_end_early(void);
 void tni_batch_free(tni_batch *b); /* NULL is ignored */
 
 #endif
