@@ -1,4 +1,4 @@
-/* common.c - messages, signals, options, pages; see common.h */
+/* common.c - messages, options, pages; see common.h */
 #include "common.h"
 
 #include <fcntl.h>
@@ -11,7 +11,6 @@
 /* ---- the process ----------------------------------------------------------------------------- */
 
 atomic_int ex_signal;
-atomic_bool ex_all_saved;
 bool ex_redrawn;
 static bool complained;
 static int output_error; /* of the first write to standard output that failed */
@@ -42,36 +41,13 @@ void ex_flush(void)
     if (fflush(stdout) != 0 && output_error == 0) output_error = errno;
 }
 
-bool ex_output_lost(void)
-{
-    ex_flush();
-    if (!ferror(stdout) || ex_signal == SIGPIPE) return false;
-    ex_complain("standard output: %s", strerror(output_error ? output_error : EIO));
-    return true;
-}
-
 int ex_end(void)
 {
-    if (ex_output_lost() || complained) return 1;
+    ex_flush();
+    if (ferror(stdout) && ex_signal != SIGPIPE)
+        ex_complain("standard output: %s", strerror(output_error ? output_error : EIO));
+    if (complained) return 1;
     return ex_signal ? 128 + ex_signal : 0;
-}
-
-/* The second signal has its default effect, once this has returned. If two arrive in two threads at
- * once, one of them is the second. A broken pipe signals at every line: that counts once. */
-static void note_signal(int number)
-{
-    int none = 0;
-    bool first = atomic_compare_exchange_strong(&ex_signal, &none, number);
-    if (!ex_all_saved && (first || number == SIGPIPE)) return;
-    signal(number, SIG_DFL);
-    raise(number);
-}
-
-void ex_catch_signals(void)
-{
-    const int caught[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE };
-    for (int i = 0; i < 4; i++) /* signals ignored by nohup or the like stay ignored */
-        if (signal(caught[i], note_signal) == SIG_IGN && i > 1) signal(caught[i], SIG_IGN);
 }
 
 /* ---- options --------------------------------------------------------------------------------- */
@@ -150,10 +126,10 @@ int ex_parse(const char *what, ex_option *options, int n, int most, int argc, ch
     rows = n;
     /* The next file opened would get a closed descriptor's number, and our output. Standard
      * output's stand-in accepts no bytes, so the loss is noticed, as it should be. */
-    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
-        if (fcntl(fd, F_GETFD) >= 0) continue;
-        if (open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR) < 0) exit(1);
-    }
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 &&
+            open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR) < 0)
+            exit(1);
     signal(SIGXFSZ, SIG_IGN); /* a file at its size limit then gives an error, like a full disk */
     for (int i = 0; i < n; i++)
         if (table[i].help)
@@ -192,8 +168,7 @@ void ex_page_begin(const char *path, int steps, tn_module *model, tn_optim *opti
     if (!path) return;
     page = fopen(path, "w");
     if (!page) ex_refuse("--html %s: %s", path, strerror(errno));
-    trace = tn_trace_begin(o);
-    ex_check_ptr(trace);
+    ex_check_ptr(trace = tn_trace_begin(o));
     steps_left = steps;
 }
 

@@ -1,6 +1,6 @@
 /*
  * common.h - shared by the example programs, so that each of them can concentrate on its model:
- * messages, signals, options, a page of the first steps. training.h has what only the programs
+ * messages, options, a page of the first steps. training.h has what only the programs
  * that train share. Nothing here uses the library's internals: only <tenon/tenon.h>.
  */
 #ifndef EXAMPLES_COMMON_H
@@ -21,21 +21,15 @@ void ex_complain(const char *format, ...) TN_PRINTF(1, 2);
 /* Ends the program with tn_error() and 1 unless status is TN_OK; unless pointer is not NULL. */
 void ex_check(tn_status status);
 #define ex_check_ptr(pointer) ex_check((pointer) ? TN_OK : TN_E_INVALID)
-extern bool ex_redrawn;    /* the terminal's last line is a progress line, to be replaced */
-void ex_flush(void);       /* standard output; a failure is reported at the end */
-bool ex_output_lost(void); /* or here */
+extern bool ex_redrawn; /* the terminal's last line is a progress line, to be replaced */
+void ex_flush(void);    /* standard output; ex_end reports a failure */
 /* Call this last: returns the exit status. 1 after a complaint (lost lines on standard output are
  * one), 128 plus the signal received, else 0. */
 int ex_end(void);
-/* From here on the first SIGINT, SIGTERM, SIGHUP or SIGPIPE is only recorded, in ex_signal: check
- * it during long work. A second one ends the program, and so does any once ex_all_saved is set. */
-void ex_catch_signals(void);
-extern atomic_int ex_signal;
-extern atomic_bool ex_all_saved;
+extern atomic_int
+    ex_signal; /* the first signal that came while it trained: check it in long work */
 
 /* ---- options --------------------------------------------------------------------------------- */
-
-typedef enum ex_kind { EX_WHOLE, EX_REAL, EX_STRING, EX_SWITCH } ex_kind;
 
 /* What an option's value is, besides its kind. */
 enum {
@@ -50,7 +44,7 @@ enum {
 
 typedef struct ex_option {
     const char *name; /* without the dashes */
-    ex_kind kind;
+    enum { EX_WHOLE, EX_REAL, EX_STRING, EX_SWITCH } kind;
     void *value;          /* int, double, const char * (NULL: none) or bool; at first the default */
     const char *argument; /* as --help shows it: "N", "X", "FILE"; "": a switch takes none */
     double low, high;     /* of a number, both ends included */

@@ -1,6 +1,6 @@
 /*
  * prepare.c - a run before its first step: which files are refused, where its checkpoints are,
- * which options they record, what its processes agree on; see training.h
+ * what a file says of options, what its processes agree on; see training.h
  */
 #include "training.h"
 
@@ -51,7 +51,7 @@ static void check_file(const ex_option *o)
     bool there = stat(path, &st) == 0, regular = there && S_ISREG(st.st_mode);
     bool replaced = o->traits & EX_REPLACED;
     snprintf(longest, sizeof longest, there ? "%s" : "%s.tmp-1234567-0", path);
-    if (is_folder(path) || (replaced && (there ? !regular : lstat(path, &other) == 0)))
+    if (is_folder(path) || (replaced && !regular && lstat(path, &other) == 0))
         ex_refuse("--%s %s: want a regular file, or a name that is free", o->name, path);
     if (!replaced && there && access(path, W_OK) != 0)
         ex_refuse("--%s %s: %s", o->name, path, strerror(errno));
@@ -128,22 +128,7 @@ static void take_place(void)
     tn_error_clear();
 }
 
-/* ---- notes: values of options in files ------------------------------------------------------- */
-
-tn_metadata ex_notes(unsigned traits)
-{
-    static char program[64];
-    static const char *key[48] = { "model" }, *value[48] = { program };
-    int n = 1;
-    snprintf(program, sizeof program, "tenon %s", ex_program);
-    for (ex_option *o = NULL; (o = ex_next(o, traits)) && n < 48; n++) {
-        key[n] = o->name;
-        value[n] = ex_value(o);
-    }
-    return (tn_metadata){ .n = n, .key = key, .value = value };
-}
-
-static tn_list *weights; /* of --load */
+/* ---- what a file says of the options --------------------------------------------------------- */
 
 /* Options' values and the step, from the file of --resume or --load. */
 static void adopt(void)
@@ -153,7 +138,7 @@ static void adopt(void)
     if (ex.resume)
         ex_check(tn_checkpoint_peek(file, &notes, &ex.state.step));
     else if (ex.load)
-        ex_check_ptr(weights = tn_load_tensors(file, &notes));
+        ex_check_ptr(tn_load_tensors(file, &notes));
     ex.step = (int)ex.state.step;
     for (ex_option *o = NULL; file && (o = ex_next(o, ex.resume ? EX_MODEL | EX_RUN : EX_MODEL));) {
         const char *noted = tn_metadata_get(&notes, o->name);
@@ -192,7 +177,7 @@ uint64_t ex_hash_list(uint64_t hash, const tn_list *list)
 static void share(void)
 {
     int size = tn_parallel_size();
-    if (ex.resume) {
+    if (ex.resume && size > 1) {
         uint64_t hash = ex_hash_list(EX_HASH, tn_load_tensors(ex.resume, NULL));
         ex_check(tn_parallel_same("--resume", &hash, sizeof hash));
     }
@@ -202,8 +187,7 @@ static void share(void)
             ex_check(tn_parallel_same(o->name, ex_value(o), strlen(ex_value(o))));
     if (ex.batch % size != 0)
         ex_refuse("--batch %d: %d processes share it: want a multiple of %d", ex.batch, size, size);
-    ex.shared = tn_data_parallel_new(ex.state.model, (tn_data_parallel_options){ 0 });
-    ex_check_ptr(ex.shared);
+    ex_check_ptr(ex.shared = tn_data_parallel_new(ex.state.model, (tn_data_parallel_options){ 0 }));
     if (ex.shard) ex_check(tn_data_parallel_shard(ex.shared, ex.state.optimizer));
 }
 
@@ -266,11 +250,10 @@ void ex_print_head(void)
     ex.dtype = dtype_of(ex.precision);
     if (ex.dtype == TN_F16 && ex.capture)
         ex_refuse("--capture: --precision f16 looks at the gradients: want f32, tf32 or bf16");
-    if (ex.dtype == TN_F16) {
-        ex_check_ptr(ex.scaler = scaling.scaler = tn_scaler_new((tn_scaler_options){ 0 }));
-        ex.state.parts = &scaling;
-        ex.state.n_parts = 1;
-    }
+    ex.scaler = tn_scaler_new((tn_scaler_options){ .disabled = ex.dtype != TN_F16 });
+    ex_check_ptr(scaling.scaler = ex.scaler);
+    ex.state.n_parts = ex.dtype == TN_F16;
+    ex.state.parts = ex.state.n_parts ? &scaling : NULL;
     if (ex.quiet) return;
     if (ex.where.type == TN_CUDA) ex_check(tn_cuda_get_properties(ex.where.index, &gpu));
     printf("tenon %s, ", tn_version_string());
@@ -284,15 +267,14 @@ void ex_print_head(void)
     printf("\n");
     if (chosen && ex.dtype == TN_BF16)
         printf("This device multiplies bf16, which is faster: --precision f32 for none of it.\n");
-    if (ex_output_lost()) exit(1); /* before any work */
+    ex_flush();
+    if (ferror(stdout)) exit(ex_end()); /* before any work */
 }
 
 void ex_start(void)
 {
-    if (weights)
-        ex_check(tn_load_state_dict(ex.state.model, weights, (tn_load_options){ 0 }, NULL));
-    if (tn_parallel_size() > 1) share();
-    ex.shard = ex.shard && ex.shared;
+    if (ex.load) ex_check(tn_load(ex.state.model, ex.load));
+    share();
     /* after --shard, of which each process reads its own part */
     if (ex.resume) ex_check(tn_checkpoint_load(&ex.state, ex.resume));
     ex_check(tn_parallel_share_random());

@@ -2,6 +2,7 @@
 #include "training.h"
 
 #include <inttypes.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <string.h>
 #include <time.h>
@@ -88,15 +89,11 @@ void ex_say(const char *format, ...)
 
 /* Reading a loss waits for the GPU, which leaves it idle. So losses stay there; the host reads the
  * latest ones together: to print something, to measure time, or where there is no room for more. */
-static tn_tensor *losses; /* [EX_LATEST] f32, on the device */
-static struct taken {
-    int step;
-    double loss, lr;
-    char value[32];         /* of an evaluation */
-} taken[EX_LATEST];         /* the latest steps */
-static int n_taken, n_read; /* how many there are; how many the host has read */
-static FILE *log_file;      /* NULL: none, or given up */
-static long log_end;        /* after its last whole line; -1: of a pipe */
+static tn_tensor *losses;       /* of the latest steps: [EX_LATEST] f32, on the device */
+static double rates[EX_LATEST]; /* of the same steps */
+static int n_taken, n_read;     /* how many there are; how many the host has read */
+static FILE *log_file;          /* NULL: none, or given up */
+static long log_end;            /* after its last whole line; -1: of a pipe */
 
 void ex_curve_add(tn_curve *c, double x, double y)
 {
@@ -108,6 +105,7 @@ void ex_curve_add(tn_curve *c, double x, double y)
     *c = (tn_curve){ c->label, c->n + 1, xs, ys };
 }
 
+/* The last line of the log stays open: the value of an evaluation may follow. */
 static tn_status read_losses(void)
 {
     float value[EX_LATEST];
@@ -116,24 +114,27 @@ static tn_status read_losses(void)
     if (n_read == n_taken) return TN_OK;
     TN_SCOPE status = tn_copy_out(tn_narrow(losses, 0, 0, n_taken), value, nbytes, TN_F32);
     for (; status == TN_OK && n_read < n_taken; n_read++) {
-        taken[n_read].loss = value[n_read];
+        int step = ex.step - n_taken + n_read + 1;
         for (int of = 0; of < MEANS; of++, loss_count[of - 1]++) loss_sum[of] += value[n_read];
-        if (loss_count[POINT] >= ex.total / 200)
-            ex_curve_add(&ex.curve[0], taken[n_read].step, take_mean(POINT));
+        if (loss_count[POINT] >= ex.total / 200) ex_curve_add(&ex.curve[0], step, take_mean(POINT));
+        if (log_file)
+            fprintf(log_file, "%s%d,%.6f,%.8g,", n_read > 0 ? "\n" : "", step, value[n_read],
+                    rates[n_read]);
     }
     return status;
 }
 
-/* Writes the lines of all losses that were read, and makes room. If that fails, the log ends with
- * its last whole line, but the run goes on: its weights are worth more. */
+/* Reads the losses, writes their lines, and makes room. If writing fails, the log ends with its
+ * last whole line, but the run goes on: its weights are worth more. A program that ends on an error
+ * calls it too: the lines show what led to it. */
 static void write_log(void)
 {
+    read_losses();
     errno = 0;
-    for (const struct taken *t = taken; log_file && t < taken + n_read; t++)
-        fprintf(log_file, "%d,%.6f,%.8g,%s\n", t->step, t->loss, t->lr, t->value);
+    if (log_file && n_read > 0) fprintf(log_file, "\n");
     if (log_file && (fflush(log_file) != 0 || ferror(log_file))) {
         ex_complain("--log %s: %s: it ends before step %d, training goes on", ex.log,
-                    strerror(errno ? errno : EIO), taken[0].step);
+                    strerror(errno ? errno : EIO), ex.step - n_taken + 1);
         fclose(log_file);
         log_file = NULL;
         if (log_end >= 0 && truncate(ex.log, log_end) != 0) log_end = -1; /* a device */
@@ -142,27 +143,33 @@ static void write_log(void)
     n_taken = n_read = 0;
 }
 
-/* A program that ends on an error still writes its lines: they show what led to it. */
-static void write_the_rest(void)
-{
-    if (read_losses() == TN_OK || n_read > 0) write_log();
-}
-
-/* ---- several processes ----------------------------------------------------------------------- */
+/* ---- weights and checkpoints ----------------------------------------------------------------- */
 
 /* Whether own is true in any process: all must call it. */
 static bool any(bool own)
 {
-    if (tn_parallel_size() == 1) return own;
-    tn_scope scope = tn_scope_begin();
-    tn_tensor *sum = tn_full(TN_SCALAR, own);
-    ex_check(tn_parallel_sum_(sum));
-    own = tn_item(sum) > 0;
-    tn_scope_end(scope);
+    TN_SCOPE
+    {
+        tn_tensor *sum = tn_full(TN_SCALAR, own);
+        ex_check(tn_parallel_sum_(sum));
+        own = tn_item(sum) > 0;
+    }
     return own;
 }
 
-/* ---- weights and checkpoints ----------------------------------------------------------------- */
+/* Names and values of all options with any of these traits; valid until the next call. */
+static tn_metadata notes_of(unsigned traits)
+{
+    static char program[64];
+    static const char *key[48] = { "model" }, *value[48] = { program };
+    int n = 1;
+    snprintf(program, sizeof program, "tenon %s", ex_program);
+    for (ex_option *o = NULL; (o = ex_next(o, traits)) && n < 48; n++) {
+        key[n] = o->name;
+        value[n] = ex_value(o);
+    }
+    return (tn_metadata){ .n = n, .key = key, .value = value };
+}
 
 /* Whether a file was written; complains if there is no room for it. */
 static bool written(tn_status status, const char *what)
@@ -180,7 +187,7 @@ static bool save_checkpoint(void)
     bool first = tn_parallel_rank() == 0;
     tn_status status = ex.shard ? tn_data_parallel_gather(ex.shared) : TN_OK;
     ex.state.step = ex.step;
-    ex.state.metadata = ex_notes(EX_MODEL | EX_RUN);
+    ex.state.metadata = notes_of(EX_MODEL | EX_RUN);
     if (first && status == TN_OK)
         status = ex.in_folder
                      ? tn_checkpoint_save_numbered(&ex.state, ex.place, ex_program, ex.keep)
@@ -193,7 +200,7 @@ static bool save_checkpoint(void)
 /* If that fails, a trained run is saved in a checkpoint. */
 static void save_weights(void)
 {
-    tn_metadata notes = ex_notes(EX_MODEL);
+    tn_metadata notes = notes_of(EX_MODEL);
     tn_save_options o = { .metadata = &notes };
     bool saved = !ex.save || written(tn_save_with(ex.state.model, ex.save, o), "--save");
     if (saved) ex_say("saved %s", ex.save);
@@ -204,26 +211,38 @@ static void save_weights(void)
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-static bool leave; /* a signal came, or --stop-after is reached */
+static bool leave;            /* a signal came, or --stop-after is reached */
+static atomic_bool all_saved; /* from here on any signal ends the program */
 static tn_capture *captured;
 static int64_t tensors, allocations; /* after the first evaluation */
 
+/* The first signal is only recorded. A second one has its default effect, once this has returned.
+ * If two arrive in two threads at once, one of them is the second. A broken pipe signals at every
+ * line: that counts once. */
+static void note_signal(int number)
+{
+    int none = 0;
+    bool first = atomic_compare_exchange_strong(&ex_signal, &none, number);
+    if (!all_saved && (first || number == SIGPIPE)) return;
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
 void ex_learn(tn_tensor *loss, double clip)
 {
-    ex_check(tn_optim_zero_grad(ex.state.optimizer));
-    ex_check(tn_backward(ex.scaler ? tn_scaler_scale(ex.scaler, loss) : loss));
     tn_list *trained = tn_optim_parameters(ex.state.optimizer);
+    const bool scaled = ex.dtype == TN_F16; /* else the scaler passes everything through */
+    ex_check(tn_optim_zero_grad(ex.state.optimizer));
+    ex_check(tn_backward(tn_scaler_scale(ex.scaler, loss)));
     if (clip > 0 && ex.capture) { /* nothing waits, so NaN and infinity show only in the loss */
         ex_check_ptr(tn_clip_grad_norm_tensor(trained, clip, 2));
-    } else if (clip > 0) {
-        if (ex.scaler) ex_check(tn_scaler_unscale(ex.scaler, ex.state.optimizer));
-        /* The scaler skips a step whose gradients are not finite; without it that is an error. */
-        double norm = tn_clip_grad_norm(trained, clip, 2, !ex.scaler);
-        if (norm != norm && !ex.scaler) ex_check(tn_error_status());
+    } else if (clip > 0) { /* gradients that are not finite: an error, or a step that is skipped */
+        ex_check(tn_scaler_unscale(ex.scaler, ex.state.optimizer));
+        double norm = tn_clip_grad_norm(trained, clip, 2, !scaled);
+        if (norm != norm && !scaled) ex_check(tn_error_status());
     }
-    ex_check(ex.scaler ? tn_scaler_step(ex.scaler, ex.state.optimizer)
-                       : tn_optim_step(ex.state.optimizer));
-    if (ex.scaler) ex_check(tn_scaler_update(ex.scaler));
+    ex_check(tn_scaler_step(ex.scaler, ex.state.optimizer));
+    ex_check(tn_scaler_update(ex.scaler));
 }
 
 static void one_step(void)
@@ -241,8 +260,8 @@ static void one_step(void)
     TN_NO_GRAD ex_check(tn_copy_(place, loss));
     ex_check(tn_parallel_mean_(place));
     ex_check(tn_scheduler_step(ex.state.scheduler));
+    rates[n_taken++] = lr;
     ex.step++;
-    taken[n_taken++] = (struct taken){ .step = ex.step, .lr = lr };
     if (line_is_due()) {
         ex_check(read_losses());
         show_line(lr);
@@ -253,10 +272,11 @@ static void one_step(void)
 
 static void evaluate(void)
 {
-    double value = ex.evaluate(take_mean(EVALUATION));
+    double value = 0;
+    TN_SCOPE value = ex.evaluate(take_mean(EVALUATION));
     if (ex_signal) return;
     ex_curve_add(&ex.curve[1], ex.step, value);
-    snprintf(taken[n_taken - 1].value, sizeof taken->value, "%.6f", value);
+    if (log_file) fprintf(log_file, "%.6f", value);
     if (tensors > 0) return;
     tensors = tn_live_tensors();
     allocations = tn_memory().system_allocations;
@@ -281,6 +301,7 @@ static void evaluate_and_save(void)
 
 static void begin(void)
 {
+    const int caught[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE };
     const char *term = getenv("TERM");
     if (ex.log) {
         log_file = fopen(ex.log, ex.step > 0 ? "a" : "w");
@@ -289,10 +310,10 @@ static void begin(void)
         if (ftell(log_file) == 0) fprintf(log_file, "step,loss,lr,%s\n", ex.value);
         log_end = ftell(log_file);
     }
-    losses = tn_keep(tn_empty_as(TN_SHAPE(EX_LATEST), TN_F32, ex.where));
-    ex_check_ptr(losses);
-    atexit(write_the_rest); /* after the device was opened: exit functions run in reverse order */
-    ex_catch_signals();
+    ex_check_ptr(losses = tn_keep(tn_empty_as(TN_SHAPE(EX_LATEST), TN_F32, ex.where)));
+    atexit(write_log); /* after the device was opened: exit functions run in reverse order */
+    for (int i = 0; i < 4; i++) /* signals ignored by nohup or the like stay ignored */
+        if (signal(caught[i], note_signal) == SIG_IGN && i > 1) signal(caught[i], SIG_IGN);
     if (ex.capture) ex_check_ptr(captured = tn_capture_new(ex.learn, NULL, ex.where));
     ex_redrawn = !ex.quiet && isatty(STDOUT_FILENO) && !(term && !strcmp(term, "dumb"));
     if (ex.lost)
@@ -346,7 +367,7 @@ void ex_report(void)
     if (ex.plot && ex.trained &&
         written(tn_plot_svg(ex.plot, ex_program, "step", ex.y_label, ex.curve, 2), "--plot"))
         ex_say("plotted %s", ex.plot);
-    ex_all_saved = ex_signal == 0;
+    all_saved = ex_signal == 0;
     if (!ex.print_hash) return;
     uint64_t hash = ex_hash_list(EX_HASH, tn_parameters(ex.state.model));
     printf("hash %016" PRIx64 "\n", ex_hash_list(hash, tn_buffers(ex.state.model)));

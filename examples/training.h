@@ -34,9 +34,9 @@ extern struct ex_run {
     const char *value, *y_label;
     tn_curve curve[2]; /* their labels; then about 200 means of losses, and the evaluations */
     /* from the rest */
-    tn_dtype dtype; /* of products; parameters stay f32 */
-    tn_scaler *scaler;
-    tn_data_parallel *shared; /* of several processes; alone NULL */
+    tn_dtype dtype;           /* of products; parameters stay f32 */
+    tn_scaler *scaler;        /* of the loss in f16; else it passes everything through */
+    tn_data_parallel *shared; /* the model, whose gradients all processes average */
     int step;                 /* steps taken */
     bool trained;
 } ex;
@@ -92,9 +92,6 @@ void ex_curve_add(tn_curve *c, double x, double y);
 /* FNV-1a: a hash of these bytes and all before them; begin with EX_HASH. */
 #define EX_HASH 0xcbf29ce484222325u
 uint64_t ex_hash(uint64_t hash, const void *bytes, size_t n);
-
 uint64_t ex_hash_list(uint64_t hash, const tn_list *list); /* names, shapes and bits */
-/* Names and values of all options with any of these traits; valid until the next call. */
-tn_metadata ex_notes(unsigned traits);
 
 #endif

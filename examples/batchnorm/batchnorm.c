@@ -191,7 +191,6 @@ static score score_of(tn_module *model, int64_t limit)
 {
     int64_t n = tn_size(test.x, 0);
     if (limit > 0 && n > limit) n = limit;
-    tn_scope outer = tn_scope_begin();
     tn_tensor *right = tn_full_as(TN_SCALAR, 0, TN_F64, ex.where), *sum = tn_zeros_like(right);
     TN_NO_GRAD TN_AUTOCAST(ex.dtype)
     {
@@ -208,9 +207,7 @@ static score score_of(tn_module *model, int64_t limit)
             tn_scope_end(scope);
         }
     }
-    score s = { .loss = tn_item(sum) / (double)n, .accuracy = tn_item(right) / (double)n };
-    tn_scope_end(outer);
-    return s;
+    return (score){ .loss = tn_item(sum) / (double)n, .accuracy = tn_item(right) / (double)n };
 }
 
 /* At the end of an epoch. */

@@ -68,8 +68,7 @@ static void read_text(void)
     if (ex.resume && !ex_given("text") && access(path, R_OK) != 0)
         ex_refuse("--resume %s: its text was %s: %s: want --text FILE", ex.resume, path,
                   strerror(errno));
-    text = tn_text_load(path, 0.1);
-    ex_check_ptr(text);
+    ex_check_ptr(text = tn_text_load(path, 0.1));
     if (text->n_valid <= context)
         ex_refuse("--text %s: %" PRId64 " characters, %" PRId64 " of them held out: want more "
                   "than --context %d there",
@@ -106,7 +105,6 @@ static void build(void)
     tn_adamw_options o = { .lr = lr, .beta2 = 0.99, .weight_decay = weight_decay };
     tn_manual_seed((uint64_t)ex.seed);
     ex.state.model = gpt_new((gpt_sizes){ known.vocab, context, layers, heads, d_model, dropout });
-    ex_check_ptr(ex.state.model);
     ex_check(tn_module_to(ex.state.model, ex.where));
     ex_check_ptr(ex.state.optimizer = tn_adamw(tn_parameters(ex.state.model), o));
     if (ex.total == 0) return;
@@ -118,10 +116,9 @@ static void build(void)
 static void print_model(void)
 {
     ex_check(tn_module_summary(stdout, ex.state.model));
-    tn_list *trained = tn_optim_parameters(ex.state.optimizer),
-            *buffers = tn_buffers(ex.state.model);
-    ex_check_ptr(trained);
-    ex_check_ptr(buffers);
+    tn_list *trained = tn_optim_parameters(ex.state.optimizer);
+    tn_list *buffers = tn_buffers(ex.state.model);
+    ex_check_ptr(trained && buffers);
     printf("the optimizer trains %d tensors, %" PRId64 " numbers; it never sees the %d buffers:\n",
            trained->n, tn_count_parameters(ex.state.model, true), buffers->n);
     for (const tn_entry *e = buffers->entry; e < buffers->entry + buffers->n; e++)
@@ -166,30 +163,25 @@ static double mean_loss(const unsigned char *ids, int64_t n, int64_t *windows)
 {
     int64_t fit = (n - 1) / context, all = *windows > 0 && *windows < fit ? *windows : fit;
     int64_t rows = all < ex.batch ? all : ex.batch, width = context + 1;
-    unsigned char *window = malloc((size_t)(rows * width));
-    if (!window) ex_refuse("out of memory");
-    all -= all % rows;
-    ex_check(tn_eval(ex.state.model));
-    tn_scope outer = tn_scope_begin();
     tn_tensor *sum = tn_full_as(TN_SCALAR, 0, TN_F64, ex.where);
+    all -= all % rows; /* whole batches */
+    *windows = all;
+    ex_check(tn_eval(ex.state.model));
     for (int64_t w = 0; w < all && !ex_signal; w += rows) {
-        for (int64_t i = 0; i < rows; i++) {
-            int64_t start = (n - width) * (w + i) / (all > 1 ? all - 1 : 1);
-            memcpy(window + i * width, ids + start, (size_t)width);
-        }
         TN_SCOPE TN_NO_GRAD
         {
-            tn_tensor *x = tn_to_dtype(tn_from_data(window, TN_SHAPE(rows, width), TN_U8), TN_I64);
+            tn_tensor *x = tn_empty_as(TN_SHAPE(rows, width), TN_I64, tn_cpu());
+            for (int64_t i = 0; i < rows; i++) {
+                int64_t start = (n - width) * (w + i) / (all > 1 ? all - 1 : 1);
+                tn_tensor *window = tn_from_data(ids + start, TN_SHAPE(width), TN_U8);
+                ex_check(tn_copy_(tn_select(x, 0, i), window));
+            }
             tn_tensor *loss = loss_of(tn_narrow(x, 1, 0, context), tn_narrow(x, 1, 1, context));
             ex_check(tn_add_(sum, tn_mul_scalar(tn_to_dtype(loss, TN_F64), (double)rows)));
         }
     }
-    free(window);
     ex_check(tn_train(ex.state.model, true));
-    double mean = tn_item(sum) / (double)all;
-    tn_scope_end(outer);
-    *windows = all;
-    return mean;
+    return tn_item(sum) / (double)all;
 }
 
 static double evaluate(double mean)
@@ -210,20 +202,20 @@ static void print_losses(double rate)
     double train = mean_loss(text->train, text->n_train, &m);
     if (ex_signal) return;
     ex_curve_add(&ex.curve[1], (double)ex.step, valid);
-    if (ex.quiet) return;
-    printf("train loss %.4f, validation loss %.4f nats per character (over %" PRId64 " and %" PRId64
-           " characters)\n",
+    ex_say("train loss %.4f, validation loss %.4f nats per character (over %" PRId64 " and %" PRId64
+           " characters)",
            train, valid, m * context, n * context);
-    if (rate > 0) printf("%d steps, %.0f tokens/s\n", ex.step, rate);
+    if (rate > 0) ex_say("%d steps, %.0f tokens/s", ex.step, rate);
 }
 
 /* ---- a sample -------------------------------------------------------------------------------- */
 
 /* Draws an id with probability softmax(logit / temperature) among the k likeliest. */
-static int draw(const float *logit, tn_generator *g)
+static int draw(const float *logit)
 {
     int i, order[256], k = top_k > 0 && top_k < known.vocab ? top_k : known.vocab;
-    double weight[256], sum = 0, u = ((double)tn_generator_u32(g) + 0.5) / 4294967296.0;
+    double u = ((double)tn_generator_u32(tn_default_generator()) + 0.5) / 4294967296.0;
+    double weight[256], sum = 0;
     for (int id = 0; id < known.vocab; id++) { /* likelier ones first, equal ones as they come */
         for (i = id; i > 0 && logit[order[i - 1]] < logit[id]; i--) order[i] = order[i - 1];
         order[i] = id;
@@ -236,7 +228,7 @@ static int draw(const float *logit, tn_generator *g)
 }
 
 /* What follows the n ids, drawn. */
-static int next_id(const unsigned char *ids, int64_t n, tn_generator *g)
+static int next_id(const unsigned char *ids, int64_t n)
 {
     float logit[256];
     TN_SCOPE TN_NO_GRAD
@@ -246,7 +238,7 @@ static int next_id(const unsigned char *ids, int64_t n, tn_generator *g)
         tn_tensor *last = tn_select(tn_select(y, 0, 0), 0, -1);
         ex_check(tn_copy_out(last, logit, sizeof *logit * (size_t)known.vocab, TN_F32));
     }
-    return draw(logit, g);
+    return draw(logit);
 }
 
 /* Prints at once, so that one can watch; on a terminal a word that does not fit begins a line. c
@@ -298,8 +290,6 @@ static void write_sample(void)
 {
     int64_t given = (int64_t)strlen(prompt);
     unsigned char *ids = malloc((size_t)(given + generate + 1));
-    tn_generator *g = tn_generator_new((uint64_t)ex.seed);
-    ex_check_ptr(g);
     if (!ids) ex_refuse("out of memory");
     for (int64_t i = 0; i < given; i++)
         ids[i] = (unsigned char)known.id_of[(unsigned char)prompt[i]];
@@ -308,16 +298,16 @@ static void write_sample(void)
     int64_t n = given + generate;
     if (!ex.quiet) printf("\n---- sample, temperature %g ----\n", temperature);
     for (const char *c = prompt; *c; c++) write_character((unsigned char)*c);
+    tn_manual_seed((uint64_t)ex.seed); /* whatever was drawn before */
     ex_check(tn_eval(ex.state.model));
     for (int64_t i = given; i < n; i++) {
         int64_t seen = i < context ? i : context;
-        ids[i] = (unsigned char)next_id(ids + i - seen, seen, g);
+        ids[i] = (unsigned char)next_id(ids + i - seen, seen);
         write_character(known.byte_of[ids[i]]);
     }
     write_character(-1);
     printf(ex.quiet ? "\n" : "\n---- end ----\n");
     if (text && !ex.quiet) print_words(ids, n);
-    tn_generator_free(g);
     free(ids);
 }
 

@@ -4,7 +4,7 @@
 #
 # Seen to fail: where ex_start() of examples/prepare.c loads ex.state without its scheduler, a resumed run
 # began its warm-up again: "resumed after 1", "8" and "13" (another hash than the whole run's); with a
-# note_signal (examples/common.c) that only notes: both "a second signal"; gpt.c without tn_optim_step (3.62)
+# note_signal (examples/training.c) that only notes: both "a second signal"; gpt.c without tn_optim_step (3.62)
 # or without attention (above 1.2): "gpt, it learns"; with another seed in each run: "gpt, byte for byte".
 set -uo pipefail
 transformer=$(realpath "$1") batchnorm=$(realpath "$2") buffers=$(realpath "$3") xor=$(realpath "$4")
