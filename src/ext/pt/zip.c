@@ -232,8 +232,8 @@ static tn_status check_folder(tni_zip *zip)
         const char *name = zip->entry[i].name;
         if (!folder || strncmp(name, first, folder))
             return bad(zip, "%.64s: want entries in one folder", name);
+        zip->entry[i].name += folder;
     }
-    for (int i = 0; i < zip->n; i++) zip->entry[i].name += folder;
     return TN_OK;
 }
 
