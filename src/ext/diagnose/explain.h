@@ -35,6 +35,9 @@ typedef struct tni_value {
     bool old;      /* existed before the run */
     bool given;    /* was an input of a call from outside the model */
     bool reported; /* as unregistered */
+    bool leads;    /* the loss was computed from it */
+    bool depends;  /* on the parameter that is followed now, */
+    bool recorded; /* and a gradient would reach that through it */
     tn_dtype dtype;
 } tni_value;
 
