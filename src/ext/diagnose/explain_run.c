@@ -242,9 +242,8 @@ static void unhook(tni_run *r)
 
 tn_status tni_run_carry(tni_run *r, tn_module *model)
 {
-    bool was = tn_set_grad_enabled(false);
-    tn_status status = model ? tni_walk(model, TNI_ONCE, add_part, NULL, r) : TN_OK;
-    tn_set_grad_enabled(was);
+    tn_status status = TN_OK;
+    if (model) TN_NO_GRAD status = tni_walk(model, TNI_ONCE, add_part, NULL, r);
     tn_generator_get_state(tn_default_generator(), r->generator);
     r->begun = true;
     return status;
