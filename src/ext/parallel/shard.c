@@ -243,7 +243,7 @@ static tn_status begin(tni_optim_shards *base, tn_status status)
 
 /* ---- after it: the new values go round ------------------------------------------------------- */
 
-/* Copies the bytes from `from` to `end` of a rank's row to a piece, or back; fewer where it ends. */
+/* Copies bytes `from` to `end` of a rank's row to a piece, or back; fewer where the row ends. */
 static void copy_row(const tni_shard *s, int rank, char *piece, size_t from, size_t end, bool to)
 {
     size_t at = 0; /* of the parameter in the row */
