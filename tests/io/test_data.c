@@ -283,6 +283,27 @@ START_TEST(loader_shuffles_by_seed_and_epoch)
 }
 END_TEST
 
+/* A checkpoint of another seed: a batch made in advance with the old one is not given out. */
+START_TEST(loader_resumes_with_another_seed)
+{
+    tn_module *m = owned(tn_linear_new(2, 1, (tn_linear_options){ 0 }));
+    tn_loader_options o = { .batch_size = 5, .shuffle = true, .seed = 1, .prefetch = _i };
+    tn_loader *l = loader_of(20, o);
+    o.seed = 2;
+    tn_loader *other = loader_of(20, o);
+    tn_tensor *batch[2], *same[2];
+    tn_checkpoint c = { .model = m, .loader = other };
+    ck_assert_int_eq(tn_loader_next(l, batch, 2), 1);
+    ck_assert_int_eq(tn_loader_next(other, batch, 2), 1);
+    assert_ok(tn_checkpoint_save(&c, in_folder("seed.ckpt")));
+    c.loader = l;
+    assert_ok(tn_checkpoint_load(&c, in_folder("seed.ckpt")));
+    ck_assert_int_eq(tn_loader_next(l, batch, 2), 1);
+    ck_assert_int_eq(tn_loader_next(other, same, 2), 1);
+    ck_assert_uint_eq(tn_hash(batch[0]), tn_hash(same[0]));
+}
+END_TEST
+
 START_TEST(loader_keeps_its_tensors)
 {
     tn_scope s = tn_scope_begin();
@@ -466,6 +487,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, loader_in_order, 0, 2);
     tcase_add_loop_test(t, loader_in_parts, 0, 2);
     tcase_add_loop_test(t, loader_resumes_with_other_parts, 0, 2);
+    tcase_add_loop_test(t, loader_resumes_with_another_seed, 0, 2);
     tcase_add_test(t, loader_shuffles_by_seed_and_epoch);
     tcase_add_test(t, loader_keeps_its_tensors);
     tcase_add_loop_test(t, a_loader_keeps_what_it_was_made_of, 0, 4);

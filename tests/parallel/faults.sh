@@ -64,7 +64,7 @@ ends_at 2 stopped gather 1 1 6 'rank 0 of 2: waited in an exchange for 2 s .* wi
 up_to 4 && ends_at 4 stopped end 2 0 8 'rank [013] of 4: waited at the .* end for 2 s .* without an answer from rank 2:'
 TN_PARALLEL_TIMEOUT=3 ends 'all ranks have waited for each other for 3 s' mpirun -n 2 "$driver" apart
 status=0
-grep -Eq '(this rank at a barrier, rank 1 in a sum|this rank in a sum, rank 0 at a barrier)' log || status=$?
+grep -Eq '(this rank at a barrier, rank 1 in a broadcast|this rank in a broadcast, rank 0 at a barrier)' log || status=$?
 outcome 'who waits where' $status
 TN_PARALLEL_TIMEOUT=soon ends "TN_PARALLEL_TIMEOUT is 'soon': want" mpirun -n 2 "$driver" explain
 

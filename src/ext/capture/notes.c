@@ -6,9 +6,9 @@
 
 #include <pthread.h>
 
-static pthread_mutex_t *const lock = &tni_locks[TNI_LOCK_CAPTURE]; /* of made, and of: */
-static bool running;
-static uint64_t serials;
+static pthread_mutex_t *const lock = &tni_locks[TNI_LOCK_CAPTURE]; /* of made */
+static atomic_bool running;
+static uint64_t serials; /* of the capture that runs */
 
 bool tni_notes_room(tni_notes *r, void *items, size_t *capacity, size_t n, size_t size)
 {
@@ -26,7 +26,6 @@ static tn_status refuse(tni_notes *r, const char *function, const char *does, co
                                  "%s: %s, which a captured step would do once, when it is "
                                  "captured, and not in its runs: want %s",
                                  function, does, want);
-
     if (r->refused == TN_OK) {
         r->refused = status;
         snprintf(r->why, sizeof r->why, "%s", tn_error());
@@ -63,7 +62,6 @@ static tni_held *use_of(tni_notes *r, tni_storage *s)
 static void uses(tni_watcher *self, const tn_tensor *t)
 {
     tni_notes *r = (tni_notes *)self;
-
     if (t->storage->device.type == TN_CPU) {
         refuse_cpu(r, t);
         return;
@@ -93,7 +91,6 @@ static void gone(tni_storage *s)
 static void storage_made(tni_watcher *self, tni_storage *s)
 {
     tni_notes *r = (tni_notes *)self;
-
     if (s->device.type == TN_CPU) return;
     pthread_mutex_lock(lock);
     if (tni_notes_room(r, &r->made, &r->made_capacity, r->n_made, sizeof *r->made)) {
@@ -110,7 +107,6 @@ static void storage_made(tni_watcher *self, tni_storage *s)
 static void called(tni_watcher *self, tn_module *m)
 {
     tni_notes *r = (tni_notes *)self;
-
     for (size_t i = 0; i < r->n_modes; i++)
         if (r->mode[i].module == m) return;
     if (!tni_notes_room(r, &r->mode, &r->mode_capacity, r->n_modes, sizeof *r->mode)) return;
@@ -120,7 +116,6 @@ static void called(tni_watcher *self, tn_module *m)
 static tn_status arrived(tni_watcher *self, const tni_node *node)
 {
     tni_notes *r = (tni_notes *)self;
-
     if (node->sequence >= r->first_node) return TN_OK;
     return refuse(r, "tn_backward", "goes through a graph from before it",
                   "forward and backward in one step");
@@ -157,25 +152,19 @@ static const tni_watcher watcher = { .storage_made = storage_made,
                                      .called = called,
                                      .steps = steps,
                                      .refuses = refuses };
-
 /* ---- begin and end --------------------------------------------------------------------------- */
 
 tni_notes *tni_notes_begin(tn_capture *owner)
 {
     tni_notes *r = tni_calloc(sizeof *r);
-
     if (!r) return NULL;
-    pthread_mutex_lock(lock);
-    bool busy = running;
-    running = true;
-    r->serial = ++serials;
-    pthread_mutex_unlock(lock);
-    if (busy) {
+    if (atomic_exchange(&running, true)) {
         tni_free(r, sizeof *r);
         return tni_fail(TN_E_STATE,
                         "tn_capture_run: another thread is capturing a step: want one at "
                         "a time");
     }
+    r->serial = ++serials;
     r->watcher = watcher;
     r->owner = owner;
     r->first_node = tni_next_sequence();
@@ -187,7 +176,6 @@ tni_notes *tni_notes_begin(tn_capture *owner)
 static bool keep_alive(tni_storage *s)
 {
     int refs = atomic_load(&s->refs);
-
     while (refs > 0)
         if (atomic_compare_exchange_weak(&s->refs, &refs, refs + 1)) return true;
     return false;
@@ -197,7 +185,6 @@ void tni_notes_end(tni_notes *r)
 {
     tni_watch(NULL);
     pthread_mutex_lock(lock);
-    running = false;
     for (size_t i = 0; i < r->n_made; i++) {
         if (!r->made[i]) continue;
         r->made[i]->seen = 0;
@@ -205,6 +192,7 @@ void tni_notes_end(tni_notes *r)
         if (!keep_alive(r->made[i])) r->made[i] = NULL;
     }
     pthread_mutex_unlock(lock);
+    atomic_store(&running, false);
 }
 
 void tni_notes_free(tni_notes *r)
@@ -235,7 +223,6 @@ tn_status tni_notes_check(const tni_notes *r)
 {
     for (size_t i = 0; i < r->n_modes; i++) {
         const tni_mode *mode = &r->mode[i];
-
         if (tn_training(mode->module) != mode->was)
             return tni_error(
                 TN_E_STATE,

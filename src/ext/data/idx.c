@@ -136,10 +136,17 @@ static tn_status open_stream(stream *s, const char *path)
 
 /* ---- the format ------------------------------------------------------------------------------ */
 
-typedef struct header {
+typedef struct kind {
     int type;
-    size_t size; /* bytes of a value */
-    tn_dtype dtype;
+    size_t size;    /* bytes of a value */
+    tn_dtype dtype; /* of the tensor */
+} kind;
+
+static const kind kinds[] = { { 0x08, 1, TN_U8 },  { 0x09, 1, TN_I32 }, { 0x0b, 2, TN_I32 },
+                              { 0x0c, 4, TN_I32 }, { 0x0d, 4, TN_F32 }, { 0x0e, 8, TN_F64 } };
+
+typedef struct header {
+    kind kind;
     tn_shape shape;
     size_t nbytes; /* of all values */
 } header;
@@ -152,23 +159,6 @@ static tn_status not_idx(const stream *s, const unsigned char *magic)
                magic[0], magic[1], magic[2], magic[3]);
 }
 
-static bool type_of(header *h)
-{
-    static const struct {
-        int type;
-        size_t size;
-        tn_dtype dtype;
-    } known[] = { { 0x08, 1, TN_U8 },  { 0x09, 1, TN_I32 }, { 0x0b, 2, TN_I32 },
-                  { 0x0c, 4, TN_I32 }, { 0x0d, 4, TN_F32 }, { 0x0e, 8, TN_F64 } };
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (known[i].type != h->type) continue;
-        h->size = known[i].size;
-        h->dtype = known[i].dtype;
-        return true;
-    }
-    return false;
-}
-
 static tn_status read_header(stream *s, header *h)
 {
     unsigned char b[16];
@@ -176,9 +166,11 @@ static tn_status read_header(stream *s, header *h)
     tn_status status = read_some(s, b, 4, &got);
     if (status != TN_OK) return status;
     if (got < 4) return bad(s, "shorter than an IDX header");
-    h->type = b[2];
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (kinds[i].type == b[2]) h->kind = kinds[i];
     h->shape.rank = b[3];
-    if (b[0] || b[1] || !type_of(h) || h->shape.rank < 1 || h->shape.rank > 4) return not_idx(s, b);
+    if (b[0] || b[1] || !h->kind.size || h->shape.rank < 1 || h->shape.rank > 4)
+        return not_idx(s, b);
     size_t n = 4 * (size_t)h->shape.rank;
     status = read_some(s, b, n, &got);
     if (status != TN_OK) return status;
@@ -187,7 +179,8 @@ static tn_status read_header(stream *s, header *h)
         h->shape.size[i] =
             (int64_t)b[4 * i] << 24 | b[4 * i + 1] << 16 | b[4 * i + 2] << 8 | b[4 * i + 3];
     int64_t count = tni_shape_numel(&h->shape);
-    if (count < 0 || !tni_mul_size((size_t)count, h->size, &h->nbytes) || h->nbytes > INT64_MAX)
+    if (count < 0 || !tni_mul_size((size_t)count, h->kind.size, &h->nbytes) ||
+        h->nbytes > INT64_MAX)
         return bad(s, "the sizes overflow");
     /* Do not allocate more than the file can hold. */
     int64_t holds = s->in.size - 4 - (int64_t)n;
@@ -195,11 +188,11 @@ static tn_status read_header(stream *s, header *h)
         holds = INT64_MAX;
     if ((int64_t)h->nbytes > holds)
         return bad(s, "%s values of %zu bytes: the file is too short for them",
-                   tni_shape_text(&h->shape), h->size);
+                   tni_shape_text(&h->shape), h->kind.size);
     const int64_t most = tni_inflated_limit(s->in.size);
     size_t made; /* bytes of the tensor: more than in the file for i8 and i16 */
-    if (s->gz &&
-        (!tni_mul_size((size_t)count, tn_dtype_size(h->dtype), &made) || made > (uint64_t)most))
+    if (s->gz && (!tni_mul_size((size_t)count, tn_dtype_size(h->kind.dtype), &made) ||
+                  made > (uint64_t)most))
         return bad(s,
                    "%s values from a compressed file of %" PRId64 " bytes: at most %" PRId64
                    " bytes are made (inflated_bytes of tn_set_file_limits)",
@@ -207,49 +200,36 @@ static tn_status read_header(stream *s, header *h)
     return TN_OK;
 }
 
-/* n big-endian values to the tensor's dtype. */
-static void convert(const header *h, const unsigned char *b, void *to, size_t n)
+/* n big-endian values of the file to as many of the tensor's dtype. `from` may lie at the end of
+ * to: a value is read before the place is written. */
+static void convert(const header *h, const unsigned char *from, char *to, size_t n)
 {
-    int32_t *i32 = to;
     for (size_t i = 0; i < n; i++) {
-        const unsigned char *v = b + i * h->size;
         uint64_t bits = 0;
-        for (size_t k = 0; k < h->size; k++) bits = bits << 8 | v[k];
-        if (h->type == 0x09)
-            i32[i] = (int8_t)bits;
-        else if (h->type == 0x0b)
-            i32[i] = (int16_t)bits;
-        else if (h->size == 4)
-            memcpy((char *)to + 4 * i, &(uint32_t){ (uint32_t)bits }, 4);
+        for (size_t k = 0; k < h->kind.size; k++) bits = bits << 8 | from[i * h->kind.size + k];
+        int32_t word = h->kind.type == 0x09   ? (int8_t)bits
+                       : h->kind.type == 0x0b ? (int16_t)bits
+                                              : (int32_t)(uint32_t)bits;
+        if (h->kind.size == 8)
+            memcpy(to + 8 * i, &bits, 8);
         else
-            memcpy((char *)to + 8 * i, &bits, 8);
+            memcpy(to + 4 * i, &word, 4);
     }
 }
 
+/* Reads the values to the end of the tensor's memory, where those of i8 and i16 need less of it. */
 static tn_status read_values(stream *s, const header *h, char *to)
 {
-    size_t left = h->nbytes;
-    tn_status status = TN_OK;
-    unsigned char *chunk = h->dtype == TN_U8 ? NULL : tni_alloc(CHUNK);
-    if (h->dtype != TN_U8 && !chunk) return tni_pending();
-    size_t got;
-    while (left > 0 && status == TN_OK) {
-        size_t n = chunk ? TNI_MIN(left, (size_t)CHUNK) : left;
-        status = read_some(s, chunk ? chunk : (unsigned char *)to, n, &got);
-        if (status == TN_OK && got < n)
-            status =
-                bad(s, "truncated: %zu of %zu bytes of values", h->nbytes - left + got, h->nbytes);
-        if (status == TN_OK && chunk) {
-            convert(h, chunk, to, n / h->size);
-            to += n / h->size * tn_dtype_size(h->dtype);
-        }
-        left -= n;
-    }
-    if (chunk) tni_free(chunk, CHUNK);
+    size_t n = h->nbytes / h->kind.size, got, more;
+    unsigned char *from = (unsigned char *)to + n * tn_dtype_size(h->kind.dtype) - h->nbytes;
+    tn_status status = read_some(s, from, h->nbytes, &got);
+    if (status == TN_OK && got < h->nbytes)
+        status = bad(s, "truncated: %zu of %zu bytes of values", got, h->nbytes);
     /* Read one byte more: there must be none. This also makes inflate check length and checksum. */
     unsigned char extra;
-    if (status == TN_OK) status = read_some(s, &extra, 1, &got);
-    if (status == TN_OK && got) status = bad(s, "bytes follow the last value: want none");
+    if (status == TN_OK) status = read_some(s, &extra, 1, &more);
+    if (status == TN_OK && more) status = bad(s, "bytes follow the last value: want none");
+    if (status == TN_OK && h->kind.dtype != TN_U8) convert(h, from, to, n);
     return status;
 }
 
@@ -260,7 +240,7 @@ tn_tensor *tn_idx_load(const char *path)
     tn_tensor *t = NULL;
     if (open_stream(s, path) == TN_OK) {
         header h = { 0 };
-        if (read_header(s, &h) == TN_OK) t = tn_empty_as(h.shape, h.dtype, tn_cpu());
+        if (read_header(s, &h) == TN_OK) t = tn_empty_as(h.shape, h.kind.dtype, tn_cpu());
         if (t && read_values(s, &h, tni_data(t)) != TN_OK) t = NULL;
         if (s->gz) inflateEnd(&s->z);
         tni_input_close(&s->in);

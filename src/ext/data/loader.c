@@ -5,11 +5,11 @@
  * of any epoch can be made without those before it, so seeking is free and a checkpoint needs only
  * a few numbers.
  *
- * With prefetch a thread copies the rows of the next batch into host memory while the caller
- * trains. It runs no tensor op (its own thread pool would take the caller's cores), touches no
- * reference count, and fills memory allocated before it started: nothing it does can fail. The lock
- * hands one slot back and forth: the thread writes it only while WANTED, the caller reads it only
- * while READY.
+ * With prefetch a thread copies the rows of the next batch while the caller trains. It runs no
+ * tensor op (its own thread pool would take the caller's cores), touches no reference count, and
+ * fills tensors made before it started: nothing it does can fail. Every batch has a thread of its
+ * own, which the next call joins: the two share no lock, as the caller leaves alone what the thread
+ * uses until then.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -21,8 +21,6 @@
 #define MAX_TENSORS 4
 #define MAX_EPOCH (INT64_MAX / 2) /* never reached; one more does not overflow */
 
-typedef enum slot_state { SLOT_IDLE, SLOT_WANTED, SLOT_READY } slot_state;
-
 struct tn_loader {
     int n_tensors;
     tn_tensor *tensor[MAX_TENSORS]; /* dense; our own handles: a module may cast or
@@ -32,22 +30,16 @@ struct tn_loader {
     tn_loader_options o;
     int64_t epoch, position;
 
-    /* The order of one epoch: used only by the thread once there is one. */
+    /* The order of one epoch. The thread uses it while it runs, and what follows. */
     tn_generator *generator;
     int64_t *order; /* rows of them; NULL without shuffle */
     int64_t order_epoch;
 
-    bool threaded;
-    pid_t pid; /* process of the thread: a forked child has none */
+    tn_tensor *next[MAX_TENSORS]; /* a batch made in advance, one reference each; NULL */
+    int64_t next_epoch, next_position;
+    bool filling; /* there is a thread to be joined, */
     pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    slot_state state;
-    bool quit;
-    int64_t slot_epoch, slot_position;
-    char *block; /* of the slot: NULL before the thread was started */
-    size_t block_bytes;
-    char *slot[MAX_TENSORS]; /* in it: the rows of our part of a batch, of each tensor */
+    pid_t pid; /* in this process: a forked child has none */
 };
 
 /* Steele et al., Fast splittable pseudorandom number generators (2014): neighbours become
@@ -66,8 +58,20 @@ static int64_t batch_rows(const tn_loader *l, int64_t position)
     return TNI_MIN(l->o.batch_size, l->rows - position * l->o.batch_size) / l->o.parts;
 }
 
-/* Copies the rows of a batch to to[k]. Cannot fail. */
-static void gather(tn_loader *l, int64_t epoch, int64_t position, char *const *to)
+/* Makes the tensors of a batch, in the current scope. */
+static tn_status make_batch(const tn_loader *l, int64_t position, tn_tensor **batch)
+{
+    for (int k = 0; k < l->n_tensors; k++) {
+        tn_shape shape = l->tensor[k]->shape;
+        shape.size[0] = batch_rows(l, position);
+        batch[k] = tn_empty_as(shape, l->tensor[k]->dtype, tn_cpu());
+        if (!batch[k]) return tni_pending();
+    }
+    return TN_OK;
+}
+
+/* Copies the rows of a batch to its tensors. Cannot fail. */
+static void gather(tn_loader *l, int64_t epoch, int64_t position, tn_tensor *const *batch)
 {
     if (l->order && l->order_epoch != epoch) {
         tn_generator_seed(l->generator, mix(l->o.seed, (uint64_t)epoch));
@@ -78,14 +82,15 @@ static void gather(tn_loader *l, int64_t epoch, int64_t position, char *const *t
     int64_t first = position * l->o.batch_size + l->o.part * n;
     for (int k = 0; k < l->n_tensors; k++) {
         const char *from = tni_data(l->tensor[k]);
+        char *to = tni_data(batch[k]);
         size_t size = l->row_bytes[k];
         if (size == 0) continue;
         if (!l->order) {
-            memcpy(to[k], from + (size_t)first * size, (size_t)n * size);
+            memcpy(to, from + (size_t)first * size, (size_t)n * size);
             continue;
         }
         for (int64_t i = 0; i < n; i++)
-            memcpy(to[k] + (size_t)i * size, from + (size_t)l->order[first + i] * size, size);
+            memcpy(to + (size_t)i * size, from + (size_t)l->order[first + i] * size, size);
     }
 }
 
@@ -94,98 +99,70 @@ static void gather(tn_loader *l, int64_t epoch, int64_t position, char *const *t
 static void *fill(void *argument)
 {
     tn_loader *l = argument;
-    pthread_mutex_lock(&l->lock);
-    for (;;) {
-        while (!l->quit && l->state != SLOT_WANTED) pthread_cond_wait(&l->changed, &l->lock);
-        if (l->quit) break;
-        int64_t epoch = l->slot_epoch;
-        int64_t position = l->slot_position;
-        pthread_mutex_unlock(&l->lock);
-        gather(l, epoch, position, l->slot);
-        pthread_mutex_lock(&l->lock);
-        l->state = SLOT_READY;
-        pthread_cond_broadcast(&l->changed);
-    }
-    pthread_mutex_unlock(&l->lock);
+    gather(l, l->next_epoch, l->next_position, l->next);
     return NULL;
 }
 
-/* In a forked child, restarts the loader at its position: the thread does not exist there, and may
- * have held the lock. Otherwise does nothing. */
-static void leave_parent(tn_loader *l)
+/* Drops the batch made in advance; no thread fills it. */
+static void drop_next(tn_loader *l)
 {
-    if (!l->threaded || l->pid == getpid()) return;
-    l->threaded = false;
-    l->state = SLOT_IDLE;
-    l->order_epoch = -1; /* it may have been half drawn */
-    pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->changed, NULL);
+    for (int k = 0; k < l->n_tensors; k++) {
+        tn_drop(l->next[k]);
+        l->next[k] = NULL;
+    }
+    l->next_epoch = -1;
 }
 
-static tn_status make_slot(tn_loader *l)
+/* Returns when no thread works for the loader. */
+static void settle(tn_loader *l)
 {
-    size_t rows = (size_t)(TNI_MIN(l->o.batch_size, l->rows) / l->o.parts), nbytes = 0;
-    for (int k = 0; k < l->n_tensors; k++) nbytes += rows * l->row_bytes[k]; /* part of a tensor */
-    if (l->block || nbytes == 0) return TN_OK;
-    if (!(l->block = tni_alloc(nbytes))) return tni_pending();
-    l->block_bytes = nbytes;
-    char *at = l->block;
-    for (int k = 0; k < l->n_tensors; at += rows * l->row_bytes[k++]) l->slot[k] = at;
-    return TN_OK;
-}
-
-static tn_status start_thread(tn_loader *l)
-{
-    if (l->threaded) return TN_OK;
-    if (make_slot(l) != TN_OK) return tni_pending();
-    int error = tni_thread_start(&l->thread, fill, l);
-    if (error)
-        return tni_error(TN_E_NOMEM, "tn_loader_next: no thread to prefetch with: %s",
-                         strerror(error));
-    l->threaded = true;
-    l->pid = getpid();
-    return TN_OK;
-}
-
-/* Frees the slot too: the next one may be of another size. */
-static void stop_thread(tn_loader *l)
-{
-    if (l->threaded) {
-        pthread_mutex_lock(&l->lock);
-        l->quit = true;
-        pthread_cond_broadcast(&l->changed);
-        pthread_mutex_unlock(&l->lock);
+    if (l->filling && l->pid == getpid()) {
         pthread_join(l->thread, NULL);
-        l->threaded = l->quit = false;
-        l->state = SLOT_IDLE;
+    } else if (l->filling) { /* in a forked child: the thread has stopped somewhere */
+        drop_next(l);
+        l->order_epoch = -1;
     }
-    if (l->block) tni_free(l->block, l->block_bytes);
-    l->block = NULL;
+    l->filling = false;
 }
 
-static void request(tn_loader *l, int64_t epoch, int64_t position)
+/* Makes the batch after the current one, and starts to fill it. */
+static tn_status start_next(tn_loader *l)
 {
-    l->slot_epoch = epoch;
-    l->slot_position = position;
-    l->state = SLOT_WANTED;
-    pthread_cond_broadcast(&l->changed);
-}
-
-/* Copies the batch at the current position out of the slot, and requests the next one. */
-static void take(tn_loader *l, char *const *to)
-{
-    pthread_mutex_lock(&l->lock);
-    while (l->state == SLOT_WANTED) pthread_cond_wait(&l->changed, &l->lock);
-    if (l->state == SLOT_IDLE || l->slot_epoch != l->epoch || l->slot_position != l->position) {
-        request(l, l->epoch, l->position);
-        while (l->state == SLOT_WANTED) pthread_cond_wait(&l->changed, &l->lock);
-    }
-    size_t n = (size_t)batch_rows(l, l->position);
-    for (int k = 0; k < l->n_tensors; k++)
-        if (l->row_bytes[k]) memcpy(to[k], l->slot[k], n * l->row_bytes[k]);
     bool last = l->position + 1 == l->batches;
-    request(l, l->epoch + last, last ? 0 : l->position + 1);
-    pthread_mutex_unlock(&l->lock);
+    tn_tensor *batch[MAX_TENSORS];
+    drop_next(l);
+    l->next_position = last ? 0 : l->position + 1;
+    tn_scope scope = tn_scope_begin();
+    tn_status status = make_batch(l, l->next_position, batch);
+    for (int k = 0; k < l->n_tensors && status == TN_OK; k++) l->next[k] = tn_keep(batch[k]);
+    tn_scope_end(scope);
+    if (status != TN_OK) return status;
+    l->next_epoch = l->epoch + last;
+    l->pid = getpid();
+    int error = tni_thread_start(&l->thread, fill, l);
+    l->filling = !error;
+    if (!error) return TN_OK;
+    drop_next(l);
+    return tni_error(TN_E_NOMEM, "tn_loader_next: no thread to prefetch with: %s", strerror(error));
+}
+
+/* The batch at the current position, in the current scope: the one made in advance, if it is that.
+ */
+static tn_status take(tn_loader *l, tn_tensor **batch)
+{
+    tn_status status = TN_OK;
+    if (l->next_epoch != l->epoch || l->next_position != l->position) {
+        status = make_batch(l, l->position, batch);
+        if (status == TN_OK) gather(l, l->epoch, l->position, batch);
+        return status;
+    }
+    for (int k = 0; k < l->n_tensors; k++) {
+        batch[k] = tn_scope_adopt(l->next[k]);
+        l->next[k] = NULL;
+        if (!batch[k]) status = tni_pending();
+    }
+    drop_next(l);
+    return status;
 }
 
 /* ---- making and freeing ---------------------------------------------------------------------- */
@@ -193,10 +170,8 @@ static void take(tn_loader *l, char *const *to)
 void tn_loader_free(tn_loader *l)
 {
     if (!l) return;
-    leave_parent(l);
-    stop_thread(l);
-    pthread_cond_destroy(&l->changed);
-    pthread_mutex_destroy(&l->lock);
+    settle(l);
+    drop_next(l);
     for (int k = 0; k < l->n_tensors; k++) tn_drop(l->tensor[k]);
     if (l->order) tni_free(l->order, (size_t)l->rows * sizeof *l->order);
     tn_generator_free(l->generator);
@@ -267,21 +242,16 @@ static tn_status keep_tensor(tn_loader *l, tn_tensor *t)
 
 tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o)
 {
-    if (!tensors) {
-        tni_null("tn_loader_new", "tensors", "1 to 4 tensors");
-        return NULL;
-    }
+    if (!tensors) return tni_null("tn_loader_new", "tensors", "1 to 4 tensors"), NULL;
     if (o.batch_size == 0) o.batch_size = 1;
     if (o.parts == 0) o.parts = 1;
     if (check(tensors, n, &o) != TN_OK) return NULL;
     tn_loader *l = tni_calloc(sizeof *l);
     if (!l) return NULL;
-    pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->changed, NULL);
     l->o = o;
     l->rows = tensors[0]->shape.size[0];
     l->batches = batches_of(l->rows, &o);
-    l->order_epoch = -1;
+    l->order_epoch = l->next_epoch = -1;
     tn_status status = TN_OK;
     for (int k = 0; status == TN_OK && k < n; k++) status = keep_tensor(l, tensors[k]);
     if (status == TN_OK && o.shuffle) {
@@ -304,26 +274,15 @@ int tn_loader_next(tn_loader *l, tn_tensor **out, int n)
     if (n != l->n_tensors)
         return tni_minus_one(tni_error(
             TN_E_INVALID, "%s: room for %d tensors: want %d, the loader's", f, n, l->n_tensors));
-    leave_parent(l);
     if (l->position >= l->batches) {
         l->epoch++;
         l->position = 0;
         return 0;
     }
-    if (l->o.prefetch && start_thread(l) != TN_OK) return -1;
+    settle(l);
     tn_tensor *batch[MAX_TENSORS];
-    char *to[MAX_TENSORS];
-    for (int k = 0; k < l->n_tensors; k++) {
-        tn_shape shape = l->tensor[k]->shape;
-        shape.size[0] = batch_rows(l, l->position);
-        batch[k] = tn_empty_as(shape, l->tensor[k]->dtype, tn_cpu());
-        if (!batch[k]) return -1;
-        to[k] = tni_data(batch[k]);
-    }
-    if (l->o.prefetch)
-        take(l, to);
-    else
-        gather(l, l->epoch, l->position, to);
+    if (take(l, batch) != TN_OK) return -1;
+    if (l->o.prefetch && start_next(l) != TN_OK) return -1;
     l->position++;
     memcpy(out, batch, (size_t)l->n_tensors * sizeof *out);
     return 1;
@@ -361,8 +320,8 @@ tn_status tn_loader_set_batch_size(tn_loader *l, int64_t batch_size)
     if (l->position != 0)
         return tni_error(TN_E_STATE, "%s: batch %" PRId64 " of an epoch: want its beginning", f,
                          l->position);
-    leave_parent(l);
-    stop_thread(l);
+    settle(l);
+    drop_next(l);
     l->o = o;
     l->batches = batches_of(l->rows, &o);
     return TN_OK;
@@ -434,13 +393,10 @@ tn_status tni_loader_fits(const tn_loader *l, const tni_loader_state *state)
 
 void tni_loader_set(tn_loader *l, const tni_loader_state *state)
 {
-    leave_parent(l);
-    pthread_mutex_lock(&l->lock);
-    while (l->threaded && l->state == SLOT_WANTED) pthread_cond_wait(&l->changed, &l->lock);
-    l->state = SLOT_IDLE; /* its batch may be of another seed */
+    settle(l);
+    drop_next(l); /* it may be of another seed */
     l->order_epoch = -1;
     l->o.seed = (uint64_t)state->seed;
-    pthread_mutex_unlock(&l->lock);
     l->epoch = state->epoch;
     l->position = TNI_MIN(state->position, l->batches); /* saved with fewer parts: at the end */
 }

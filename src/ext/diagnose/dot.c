@@ -21,17 +21,11 @@ typedef struct shape {
     int next; /* node in the same box; -1: none */
 } shape;
 
-typedef struct edge {
-    int from, to, output;
-    enum { VALUE, GRADIENT, WRITE } kind;
-} edge;
-
 typedef struct drawing {
     shape *shapes; /* by id; tensors have a box before their line */
     box *boxes;    /* by the call's id + 1; 0: the page */
-    edge *edges;
-    size_t n_shapes, n_boxes, n_edges;
-    size_t shape_room, box_room, edge_room;
+    size_t n_shapes, n_boxes, shape_room, box_room;
+    tni_bytes edges; /* their lines */
     tn_status status;
 } drawing;
 
@@ -122,13 +116,6 @@ static box *box_of(drawing *d, int at)
     return &d->boxes[at];
 }
 
-static bool add_edge(drawing *d, edge e)
-{
-    if (!tni_room(&d->edges, &d->edge_room, d->n_edges, 1, sizeof *d->edges)) return false;
-    d->edges[d->n_edges++] = e;
-    return true;
-}
-
 /* Notes the boxes of a call and of all calls around it, and what the call writes: op is the newest
  * in it. */
 static bool add_boxes(drawing *d, const tn_graph_call *call, int op)
@@ -141,8 +128,11 @@ static bool add_boxes(drawing *d, const tn_graph_call *call, int op)
         b->outer = call->outer ? call->outer->id + 1 : 0;
         for (int i = 0; i < call->n_written; i++) {
             shape *written = shape_of(d, call->written[i]);
-            if (!written || !add_edge(d, (edge){ op, call->written[i], 0, WRITE })) return false;
+            if (!written) return false;
             if (!written->box) written->box = call->id + 1;
+            tni_bytes_printf(&d->edges,
+                             "  n%d -> n%d [style=dashed, label=\"writes\", constraint=false];\n",
+                             op, call->written[i]);
         }
     }
     return true;
@@ -155,10 +145,14 @@ static bool add_op(drawing *d, const tn_graph_node *node, int box)
         const tn_graph_value *in = &node->in[i];
         if (in->absent) continue;
         shape *from = shape_of(d, in->from);
-        if (!from || !add_edge(d, (edge){ in->from, node->id, in->output, VALUE }) ||
-            (in->gradient && !add_edge(d, (edge){ node->id, in->from, 0, GRADIENT })))
-            return false;
+        if (!from) return false;
         from->box = box;
+        tni_bytes_printf(&d->edges, "  n%d -> n%d", in->from, node->id);
+        if (in->output) tni_bytes_printf(&d->edges, " [taillabel=\"%d\"]", in->output);
+        tni_bytes_printf(&d->edges, ";\n");
+        if (in->gradient)
+            tni_bytes_printf(&d->edges, "  n%d -> n%d [color=\"#c0392b\", constraint=false];\n",
+                             node->id, in->from);
     }
     return true;
 }
@@ -171,7 +165,7 @@ static int collect(const tn_graph_node *node, void *user)
     shape *s = !op || add_op(d, node, box) ? shape_of(d, node->id) : NULL;
     if (s) put_line(&s->line, node);
     if (s && (op || node->kind == TN_GRAPH_TENSOR)) s->box = box;
-    if (!s || s->line.failed) d->status = TN_E_NOMEM;
+    if (!s || s->line.failed || d->edges.failed) d->status = TN_E_NOMEM;
     return d->status != TN_OK;
 }
 
@@ -211,18 +205,6 @@ static void write_boxes(FILE *file, const drawing *d, const box *outer, int inde
     }
 }
 
-static void write_edge(FILE *file, const edge *e)
-{
-    fprintf(file, "  n%d -> n%d", e->from, e->to);
-    if (e->kind == GRADIENT)
-        fprintf(file, " [color=\"#c0392b\", constraint=false]");
-    else if (e->kind == WRITE)
-        fprintf(file, " [style=dashed, label=\"writes\", constraint=false]");
-    else if (e->output)
-        fprintf(file, " [taillabel=\"%d\"]", e->output);
-    fprintf(file, ";\n");
-}
-
 static void write_all(FILE *file, const drawing *d)
 {
     fprintf(file, "digraph tape {\n"
@@ -232,7 +214,7 @@ static void write_all(FILE *file, const drawing *d)
                   "  edge [fontname=\"Helvetica\", fontsize=9, color=\"#555555\"];\n");
     write_boxes(file, d, &d->boxes[0], 2);
     write_shapes(file, d, &d->boxes[0], 2);
-    for (size_t i = 0; i < d->n_edges; i++) write_edge(file, &d->edges[i]);
+    if (d->edges.n) fwrite(d->edges.data, 1, d->edges.n, file);
     fprintf(file, "}\n");
 }
 
@@ -254,6 +236,6 @@ tn_status tn_graph_dot(FILE *file, tn_tensor *root, tn_graph_options options)
     for (size_t i = 0; i < d.n_boxes; i++) tni_bytes_free(&d.boxes[i].title);
     tni_room_free(&d.shapes, &d.shape_room, sizeof *d.shapes);
     tni_room_free(&d.boxes, &d.box_room, sizeof *d.boxes);
-    tni_room_free(&d.edges, &d.edge_room, sizeof *d.edges);
+    tni_bytes_free(&d.edges);
     return status;
 }

@@ -17,11 +17,8 @@ typedef struct report {
     char here[48];            /* " on rank 1 of 2"; "" alone */
     tn_explain_report counts; /* without its text */
     tn_tensor *loss;
-    tn_list *parameters, *held;    /* the model's; the optimizer's or NULL */
-    unsigned char *colour, *leads; /* per value */
+    tn_list *parameters, *held; /* the model's; the optimizer's or NULL */
 } report;
-
-enum { DEPENDS = 1, RECORDED = 2 };
 
 enum { NOTES = 8 }; /* any more are only counted */
 
@@ -41,12 +38,12 @@ static const tni_end *results(const tni_run *r, const tni_use *use)
 static void mark_leads(report *x)
 {
     const tni_run *r = &x->run;
-    x->leads[tni_run_number(r, x->loss)] = 1;
+    r->value[tni_run_number(r, x->loss)].leads = true;
     for (size_t u = r->n_use; u-- > 0;) {
         const tni_use *use = &r->use[u];
         bool leads = false;
-        for (int i = 0; i < use->n_out; i++) leads |= x->leads[results(r, use)[i] / 2];
-        for (int i = 0; leads && i < use->n_in; i++) x->leads[inputs(r, use)[i] / 2] = 1;
+        for (int i = 0; i < use->n_out; i++) leads |= r->value[results(r, use)[i] / 2].leads;
+        for (int i = 0; leads && i < use->n_in; i++) r->value[inputs(r, use)[i] / 2].leads = true;
     }
 }
 
@@ -60,24 +57,27 @@ static way follow(report *x, int parameter)
 {
     const tni_run *r = &x->run;
     way w = { 0 };
-    memset(x->colour, 0, r->n_value);
-    x->colour[parameter] = DEPENDS | RECORDED;
+    for (size_t i = 0; i < r->n_value; i++)
+        r->value[i].depends = r->value[i].recorded = (int)i == parameter;
     for (size_t u = 0; u < r->n_use; u++) {
         const tni_use *use = &r->use[u];
-        unsigned colour = 0;
+        bool depends = false, recorded = false;
         for (int i = 0; i < use->n_in; i++) {
             tni_end in = inputs(r, use)[i];
-            colour |= x->colour[in / 2] & (in & 1 ? DEPENDS | RECORDED : DEPENDS);
+            depends |= r->value[in / 2].depends;
+            recorded |= r->value[in / 2].recorded && in & 1;
         }
-        if (!colour) continue;
+        if (!depends) continue;
         w.last = use;
         for (int i = 0; i < use->n_out; i++) {
             tni_end out = results(r, use)[i];
-            if ((colour & RECORDED) && !(out & 1) && !w.cut && x->leads[out / 2]) {
+            tni_value *value = &r->value[out / 2];
+            if (recorded && !(out & 1) && !w.cut && value->leads) {
                 w.cut = use;
                 w.lost = (int)(out / 2);
             }
-            x->colour[out / 2] |= (unsigned char)(out & 1 ? colour : DEPENDS);
+            value->depends = true;
+            value->recorded |= recorded && out & 1;
         }
     }
     return w;
@@ -204,14 +204,12 @@ static int list_ranks(const tn_tensor *parameter, char *text, size_t size)
         n++;
     }
     int named = n > NAMED + 1 ? NAMED : n;
-    size_t at = (size_t)snprintf(text, size, n == 1 ? "rank" : "ranks");
-    for (int i = 0; i < named; i++)
-        at += (size_t)snprintf(text + at, size - at, "%s%d",
-                               i == 0                         ? " "
-                               : i + 1 == named && named == n ? " and "
-                                                              : ", ",
-                               rank[i]);
-    if (named < n) snprintf(text + at, size - at, " and %d more", n - named);
+    snprintf(text, size, n == 1 ? "rank" : "ranks");
+    for (int i = 0; i < named; i++) {
+        bool last = i + 1 == named && named == n;
+        tni_text_add(text, size, "%s%d", i == 0 ? " " : last ? " and " : ", ", rank[i]);
+    }
+    if (named < n) tni_text_add(text, size, " and %d more", n - named);
     return n;
 }
 
@@ -293,12 +291,9 @@ static tn_status examine(report *x, tn_module *m, tn_optim *opt, tni_loss loss, 
     tn_status status = tni_run_watch(&x->run, m, loss, user, &x->loss);
     if (status == TN_OK) {
         x->counts.loss = tn_item(x->loss);
-        x->colour = tni_alloc(x->run.n_value);
-        x->leads = tni_calloc(x->run.n_value);
-        if (!x->colour || !x->leads) status = TN_E_NOMEM;
+        mark_leads(x);
+        status = tni_run_gradients(&x->run, x->parameters, x->loss);
     }
-    if (status == TN_OK) mark_leads(x);
-    if (status == TN_OK) status = tni_run_gradients(&x->run, x->parameters, x->loss);
     if (status == TN_OK) status = judge_parameters(x);
     if (status == TN_OK && tn_parallel_size() > 1) judge_ranks(x);
     if (status == TN_OK && opt) judge_optimizer(x, opt);
@@ -322,8 +317,6 @@ tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
     tn_status restored = tni_run_restore(&x.run);
     if (status == TN_OK) status = restored;
     if (status == TN_OK) status = print(&x, m, file, out);
-    tni_free(x.colour, x.run.n_value);
-    tni_free(x.leads, x.run.n_value);
     tni_bytes_free(&x.findings.text);
     tni_bytes_free(&x.notes.text);
     tni_run_free(&x.run);

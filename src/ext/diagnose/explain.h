@@ -35,6 +35,9 @@ typedef struct tni_value {
     bool old;      /* existed before the run */
     bool given;    /* was an input of a call from outside the model */
     bool reported; /* as unregistered */
+    bool leads;    /* the loss was computed from it */
+    bool depends;  /* on the parameter that is followed now, */
+    bool recorded; /* and a gradient would reach that through it */
     tn_dtype dtype;
 } tni_value;
 
@@ -44,6 +47,7 @@ typedef tn_tensor *(*tni_loss)(tn_module *m, void *user);
 typedef uint32_t tni_end;
 
 typedef struct tni_part {
+    struct tni_run *run;
     tn_module *module;
     char *path;            /* "" for the model */
     int64_t before, after; /* our hooks */
@@ -67,7 +71,6 @@ typedef struct tni_run {
     tni_watcher *outer;   /* put aside */
     const char *function; /* "tn_explain_training", for messages */
     tni_map member;       /* registered in the model: tensor -> tensor */
-    tni_map number;       /* module -> its tni_part's index + 1 */
     tni_map known;        /* tensor -> its number + 1, or `fresh` */
     tni_part *part;
     tni_carried *carried;

@@ -157,16 +157,17 @@ static tn_status saw_write(tni_watcher *self, const char *function, const tn_ten
 
 static tn_status enter(tn_module *m, int n_in, tn_tensor **in, void *user)
 {
-    tni_run *r = user;
-    int part = (int)((uintptr_t)tni_map_get(&r->number, m) - 1);
+    const tni_part *p = user;
+    tni_run *r = p->run;
+    (void)m;
     if (tni_watching != &r->watcher) return TN_OK; /* another thread calls a watched module */
     for (int i = 0; i < n_in; i++) {
         int n = tni_none(in[i]) || r->n_frame ? -1 : number(r, in[i]);
         if (n >= 0) r->value[n].given = true;
-        if (r->n_frame) look(r, in[i], r->part[part].path, "is given");
+        if (r->n_frame) look(r, in[i], p->path, "is given");
     }
     r->failed = r->failed || !tni_room(&r->frame, &r->frame_room, r->n_frame, 1, sizeof *r->frame);
-    if (!r->failed) r->frame[r->n_frame++] = part;
+    if (!r->failed) r->frame[r->n_frame++] = (int)(p - r->part);
     return TN_OK;
 }
 
@@ -174,11 +175,11 @@ static tn_status enter(tn_module *m, int n_in, tn_tensor **in, void *user)
 static tn_status leave(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
                        void *user)
 {
-    tni_run *r = user;
-    (void)n_in, (void)in, (void)n_out, (void)out;
+    const tni_part *p = user;
+    tni_run *r = p->run;
+    (void)m, (void)n_in, (void)in, (void)n_out, (void)out;
     if (tni_watching != &r->watcher) return TN_OK;
-    for (bool found = false; r->n_frame && !found;)
-        found = r->part[r->frame[--r->n_frame]].module == m;
+    for (bool found = false; r->n_frame && !found;) found = &r->part[r->frame[--r->n_frame]] == p;
     return TN_OK;
 }
 
@@ -203,8 +204,8 @@ static tn_status add_part(tn_module *m, const char *path, void *user)
     tn_status status = TN_OK;
     if (!tni_room(&r->part, &r->part_room, r->n_part, 1, sizeof *r->part)) return TN_E_NOMEM;
     tni_part *p = &r->part[r->n_part++];
-    *p = (tni_part){ .module = tn_module_keep(m), .path = tni_strdup(path) };
-    if (!p->path || tni_map_put(&r->number, m, (void *)(uintptr_t)r->n_part) < 0) return TN_E_NOMEM;
+    *p = (tni_part){ .run = r, .module = tn_module_keep(m), .path = tni_strdup(path) };
+    if (!p->path) return TN_E_NOMEM;
     for (int i = 0; i < m->state->n && status == TN_OK; i++) {
         const tni_slot *slot = &m->state->slot[i];
         if (slot->kind == TNI_CHILD) continue;
@@ -225,8 +226,8 @@ static tn_status hook(tni_run *r)
 {
     for (size_t i = 0; i < r->n_part; i++) {
         tni_part *p = &r->part[i];
-        p->before = tn_register_forward_pre_hook(p->module, enter, r);
-        p->after = tn_register_forward_hook(p->module, leave, r);
+        p->before = tn_register_forward_pre_hook(p->module, enter, p);
+        p->after = tn_register_forward_hook(p->module, leave, p);
         if (p->before < 0 || p->after < 0) return tni_pending();
     }
     return TN_OK;
@@ -242,9 +243,8 @@ static void unhook(tni_run *r)
 
 tn_status tni_run_carry(tni_run *r, tn_module *model)
 {
-    bool was = tn_set_grad_enabled(false);
-    tn_status status = model ? tni_walk(model, TNI_ONCE, add_part, NULL, r) : TN_OK;
-    tn_set_grad_enabled(was);
+    tn_status status = TN_OK;
+    if (model) TN_NO_GRAD status = tni_walk(model, TNI_ONCE, add_part, NULL, r);
     tn_generator_get_state(tn_default_generator(), r->generator);
     r->begun = true;
     return status;
@@ -359,7 +359,6 @@ void tni_run_free(tni_run *r)
     tni_room_free(&r->ends, &r->ends_room, sizeof *r->ends);
     tni_room_free(&r->frame, &r->frame_room, sizeof *r->frame);
     tni_map_free(&r->member);
-    tni_map_free(&r->number);
     tni_map_free(&r->known);
     tni_bytes_free(&r->unregistered.text);
 }

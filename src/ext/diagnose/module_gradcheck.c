@@ -219,15 +219,15 @@ static tn_status find_element(check *c)
 
 /* ---- the report ------------------------------------------------------------------------------ */
 
-/* "fc1.weight [3,4], read by tn_linear in fc1: Linear" */
+/* Appends "fc1.weight [3,4], read by tn_linear in fc1: Linear". */
 static void describe(const check *c, int i, char *text, size_t size)
 {
     const tni_use *use = reader(c, i) < 0 ? NULL : &c->run.use[reader(c, i)];
     char place[256];
-    snprintf(text, size, "%s %s, read by %s%s in %s", c->run.leaves->entry[i].name,
-             tni_shape_text(&c->run.leaf[i]->shape), use ? use->prefix : "",
-             use ? use->op : "nothing",
-             tni_run_place(&c->run, use ? use->module : -1, place, sizeof place));
+    tni_text_add(text, size, "%s %s, read by %s%s in %s", c->run.leaves->entry[i].name,
+                 tni_shape_text(&c->run.leaf[i]->shape), use ? use->prefix : "",
+                 use ? use->op : "nothing",
+                 tni_run_place(&c->run, use ? use->module : -1, place, sizeof place));
 }
 
 static tn_shape position(const tn_shape *shape, int64_t element)
@@ -242,7 +242,7 @@ static tn_shape position(const tn_shape *shape, int64_t element)
 
 static tn_status report(check *c)
 {
-    char worst[512], along[160] = "", last[600] = "";
+    char worst[512] = "", along[160] = "", last[600] = "";
     if (c->o.fast) {
         snprintf(along, sizeof along,
                  "along a random direction backward gives %.6g, finite differences give %.6g; ",
@@ -257,10 +257,9 @@ static tn_status report(check *c)
     tn_shape at = position(&c->run.leaf[c->worst]->shape, c->element);
     describe(c, c->worst, worst, sizeof worst);
     if (c->wrong > 1) {
-        int n =
-            snprintf(last, sizeof last, "; %d of %d parameters are wrong, and forward reads last ",
-                     c->wrong, c->run.leaves->n);
-        describe(c, c->last, last + n, sizeof last - (size_t)n);
+        snprintf(last, sizeof last, "; %d of %d parameters are wrong, and forward reads last ",
+                 c->wrong, c->run.leaves->n);
+        describe(c, c->last, last, sizeof last);
     }
     return tni_error(TN_E_INVALID,
                      "%s: %s: %sat element %s backward gives %.6g, finite differences give %.6g: "

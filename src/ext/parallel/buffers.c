@@ -55,30 +55,27 @@ tn_status tni_buffers_pack(tn_data_parallel *p, const tn_list *buffers)
     return copy(p, buffers, TN_BUFFERS_FIRST, p->block + 2 * mean, NULL, &first);
 }
 
-static tn_status exchange(const tn_data_parallel *p, tn_buffer_rule rule, char *block, size_t n)
-{
-    const tni_mpi *mpi = tni_ranks();
-    if (rule == TN_BUFFERS_FIRST)
-        return tni_ranks_status(function, mpi->broadcast(p->group, block, n, 0));
-    double *number = (double *)(void *)block;
-    n /= sizeof *number;
-    tn_status status = tni_ranks_status(function, mpi->sum(p->group, number, n, TN_F64));
-    for (size_t i = 0; i < n; i++) number[i] /= mpi->size;
-    return status;
-}
-
-/* Moves *at behind the rule's part of the block. */
+/* Exchanges the rule's part of the block, and moves *at behind it. */
 static tn_status share(const tn_data_parallel *p, const tn_list *list, tn_buffer_rule rule,
                        char **at)
 {
+    const tni_mpi *mpi = tni_ranks();
+    const char *reason;
     size_t n;
     char *block = *at;
     copy(p, list, rule, NULL, NULL, &n);
     if (n == 0) return TN_OK;
     memcpy(block + n, block, n);
     *at += 2 * n;
-    tn_status status = exchange(p, rule, block, n);
-    return status == TN_OK ? copy(p, list, rule, block, block + n, &n) : status;
+    if (rule == TN_BUFFERS_FIRST) {
+        reason = mpi->broadcast(p->group, block, n, 0);
+    } else {
+        double *number = (double *)(void *)block;
+        reason = mpi->sum(p->group, number, n / sizeof *number, TN_F64);
+        for (size_t i = 0; i < n / sizeof *number; i++) number[i] /= mpi->size;
+    }
+    if (reason) return tni_ranks_status(function, reason);
+    return copy(p, list, rule, block, block + n, &n);
 }
 
 tn_status tni_share_buffers(const tn_data_parallel *p, const tn_list *buffers)

@@ -139,11 +139,7 @@ tn_status tn_parallel_same(const char *what, const void *data, size_t nbytes)
 
 tn_list *tni_same_on_all(tn_module *model)
 {
-    tn_list *all = tn_parameters(model), *buffers = tni_persistent(model);
-    for (int i = 0; all && buffers && i < buffers->n; i++)
-        if (tni_list_push(all, "", "", buffers->entry[i].name, buffers->entry[i]) != TN_OK)
-            return NULL;
-    return buffers ? all : NULL;
+    return tn_list_concat(tn_parameters(model), tni_persistent(model));
 }
 
 static const char *kind_of(const tn_entry *e)

@@ -187,6 +187,12 @@ static bool unused_on(const tn_data_parallel *p, int rank, int parameter)
     return trained && !used;
 }
 
+static bool is_unused(const tn_entry *e, void *rank)
+{
+    if (tni_ranks()) return tni_reported_of(e->tensor, *(int *)rank) == TNI_REPORTED_MISSING;
+    return e->tensor->requires_grad && !tni_grad_of(e->tensor);
+}
+
 tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank)
 {
     static const char f[] = "tn_data_parallel_unused";
@@ -200,16 +206,7 @@ tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank)
                         "before",
                         f);
     const tn_list *all = tn_parameters(p->model);
-    tn_list *list = all ? tn_list_new() : NULL;
-    const bool ranks = tni_ranks() != NULL;
-    int n = !list ? 0 : ranks ? p->sync.n : all->n;
-    for (int i = 0; i < n; i++) {
-        tn_tensor *t = ranks ? p->sync.leaf[i].leaf : all->entry[i].tensor;
-        const char *name = ranks ? p->part[i].name : all->entry[i].name;
-        bool unused = ranks ? unused_on(p, rank, i) : t->requires_grad && !tni_grad_of(t);
-        if (unused && tn_list_add(list, name, t) != TN_OK) return NULL;
-    }
-    return list;
+    return all ? tn_list_filter(all, is_unused, &rank) : NULL;
 }
 
 tni_reported tni_reported_of(const tn_tensor *parameter, int rank)

@@ -143,11 +143,6 @@ tn_status tni_ranks_copy(const char *function, tni_mpi_group group, tn_status st
     return status;
 }
 
-static tn_status check(const char *function, const tn_tensor *t)
-{
-    return tni_absent(t) ? tni_poison(function, "t") : TN_OK;
-}
-
 /* Whether rank `from` has a tensor of t's shape and dtype; called by all. */
 static tn_status same_kind(const char *function, const tn_tensor *t, int from)
 {
@@ -164,8 +159,7 @@ static tn_status same_kind(const char *function, const tn_tensor *t, int from)
 tn_status tn_parallel_broadcast(tn_tensor *t, int from)
 {
     static const char f[] = "tn_parallel_broadcast";
-    tn_status status = check(f, t);
-    if (status != TN_OK) return status;
+    if (tni_absent(t)) return tni_poison(f, "t");
     if (from < 0 || from >= tn_parallel_size())
         return tni_error(TN_E_INDEX, "%s: rank %d: want one of 0 to %d", f, from,
                          tn_parallel_size() - 1);
@@ -230,8 +224,8 @@ static tn_status sum_there(const char *function, tn_tensor *t)
 
 static tn_status reduce(const char *function, tn_tensor *t, bool mean)
 {
-    tn_status status = check(function, t);
-    if (status != TN_OK) return status;
+    tn_status status;
+    if (tni_absent(t)) return tni_poison(function, "t");
     if (t->dtype != TN_F32 && t->dtype != TN_F64 && (mean || t->dtype != TN_I64))
         return tni_error(TN_E_DTYPE, "%s: %s of %s: want f32%s", function, tni_text(t),
                          tn_dtype_name(t->dtype), mean ? " or f64" : ", f64 or i64");

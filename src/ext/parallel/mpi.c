@@ -110,11 +110,9 @@ static int half_begin(tni_mpi_group *group, void *data, void *scratch, size_t n,
                       tni_mpi_request *request)
 {
     int piece = piece_of(n);
-    request->group = group;
-    request->data = data;
-    request->scratch = scratch;
-    request->n = n;
-    request->number = group->begun++;
+    *request = (tni_mpi_request){
+        .group = group, .data = data, .scratch = scratch, .n = n, .number = group->begun++
+    };
     return MPI_Ialltoall(data, piece, MPI_UINT16_T, scratch, piece, MPI_UINT16_T,
                          comm_in(group->word), r);
 }

@@ -111,21 +111,15 @@ static void read_notes(const char *what)
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-static bool is_silent(int rank)
-{
-    return rank != run.rank && run.peer[rank].in.kind == 0;
-}
-
 /* "rank 1", "rank 1, rank 2 and 5 more": those that have not answered; their number. */
 static int list_silent(char *text, size_t size)
 {
-    int n = 0, named = 0;
+    int n = 0;
     size_t at = 0;
-    for (int r = 0; r < run.size; r++) n += is_silent(r);
-    for (int r = 0; r < run.size && named < NAMED; r++)
-        if (is_silent(r))
-            at += (size_t)snprintf(text + at, size - at, "%srank %d", named++ ? ", " : "", r);
-    if (n > named) snprintf(text + at, size - at, " and %d more", n - named);
+    for (int r = 0; r < run.size; r++)
+        if (r != run.rank && run.peer[r].in.kind == 0 && n++ < NAMED)
+            at += (size_t)snprintf(text + at, size - at, "%srank %d", n > 1 ? ", " : "", r);
+    if (n > NAMED) snprintf(text + at, size - at, " and %d more", n - NAMED);
     return n;
 }
 

@@ -182,17 +182,11 @@ extern "C"
 
 const tni_nccl *tenon_nccl_open(const char *id, char *why, size_t size)
 {
-    static char version[32];
     static tni_nccl table;
-    int number = 0;
     if (strcmp(id, TNI_NCCL_ID) != 0) {
         snprintf(why, size, "it was built for %s: want %s", TNI_NCCL_ID, id);
         return NULL;
     }
-    if (ncclGetVersion(&number) == ncclSuccess)
-        snprintf(version, sizeof version, "NCCL %d.%d.%d", number / 10000, number / 100 % 100,
-                 number % 100);
-    table.version = version;
     table.line_new = line_new;
     table.key_new = key_new;
     table.line_join = line_join;

@@ -14,7 +14,7 @@
 
 #define TNI_NCCL_FILE "libtenon-nccl.so"
 #define TNI_NCCL_SYMBOL "tenon_nccl_open"
-#define TNI_NCCL_ID "tenon nccl 2"
+#define TNI_NCCL_ID "tenon nccl 3"
 
 enum { TNI_NCCL_KEY = 128 }; /* bytes of a key */
 
@@ -23,7 +23,6 @@ enum { TNI_NCCL_KEY = 128 }; /* bytes of a key */
 typedef struct tni_nccl_line tni_nccl_line;
 
 typedef struct tni_nccl {
-    const char *version; /* of the NCCL library */
     /* Makes this rank's end: on GPU `device`, with work ordered in `stream` (a cudaStream_t). */
     const char *(*line_new)(int device, void *stream, tni_nccl_line **line);
     const char *(*key_new)(void *key); /* on one rank: names a new connection */

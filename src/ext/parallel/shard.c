@@ -28,20 +28,12 @@ typedef struct tni_shard_word {
     uint64_t taking;  /* over which parameters the step updates */
 } tni_shard_word;
 
-/* What is known of a rank. */
-typedef struct tni_shard_rank {
-    int64_t load; /* bytes of the parameters that it holds */
-    /* in a step, the place in these, written one after the other */
-    int param;
-    size_t at; /* bytes of it already done */
-} tni_shard_rank;
-
 typedef struct tni_shard {
     tni_optim_shards base;  /* first */
     tn_optim *opt;          /* which drops this when it is freed */
     tn_data_parallel *p;    /* NULL: it was freed */
     struct tni_shard *next; /* of p's */
-    tni_shard_rank *rank;   /* each */
+    int64_t *load;          /* of each rank: bytes of the parameters that it holds */
     tni_shard_word *word;   /* of each */
     tn_tensor **dense;      /* of each parameter, in a step: a copy if it is not dense, or NULL */
     size_t dense_capacity;
@@ -109,8 +101,8 @@ static tn_status shard_all(const char *function, tni_shard *s, const tn_data_par
     for (int i = 0; i < n; i++) {
         int least = 0;
         for (int r = 1; r < tn_parallel_size(); r++)
-            if (s->rank[r].load < s->rank[least].load) least = r;
-        s->rank[least].load += cards[i].nbytes;
+            if (s->load[r] < s->load[least]) least = r;
+        s->load[least] += cards[i].nbytes;
         param[cards[i].param].holder = least;
     }
     tni_free(cards, (size_t)n * sizeof *cards);
@@ -251,21 +243,21 @@ static tn_status begin(tni_optim_shards *base, tn_status status)
 
 /* ---- after it: the new values go round ------------------------------------------------------- */
 
-/* Copies the next n bytes of a rank's row to a piece, or back; fewer at the row's end. */
-static void copy_row(tni_shard *s, int rank, char *piece, size_t n, bool to)
+/* Copies bytes `from` to `end` of a rank's row to a piece, or back; fewer where the row ends. */
+static void copy_row(const tni_shard *s, int rank, char *piece, size_t from, size_t end, bool to)
 {
-    tni_shard_rank *place = &s->rank[rank];
-    for (; n && place->param < s->opt->n; place->param++, place->at = 0) {
-        const tni_optim_param *p = &s->opt->param[place->param];
+    size_t at = 0; /* of the parameter in the row */
+    for (int i = 0; i < s->opt->n && at < end; i++) {
+        const tni_optim_param *p = &s->opt->param[i];
         if (p->holder != rank || tni_optim_skips(p)) continue;
-        const tn_tensor *dense = s->dense[place->param] ? s->dense[place->param] : p->tensor;
-        size_t length = TNI_MIN(tni_bytes_of(p->tensor) - place->at, n);
-        char *value = (char *)tni_data(dense) + place->at;
-        if (length) memcpy(to ? piece : value, to ? value : piece, length);
-        piece += length;
-        place->at += length;
-        n -= length;
-        if (place->at < tni_bytes_of(p->tensor)) return;
+        size_t nbytes = tni_bytes_of(p->tensor), first = TNI_MAX(at, from);
+        size_t last = TNI_MIN(at + nbytes, end);
+        if (first < last) {
+            char *value = (char *)tni_data(s->dense[i] ? s->dense[i] : p->tensor) + first - at;
+            char *there = piece + first - from;
+            memcpy(to ? there : value, to ? value : there, last - first);
+        }
+        at += nbytes;
     }
 }
 
@@ -273,15 +265,14 @@ static tn_status exchange(tni_shard *s)
 {
     int size = tn_parallel_size(), own = s->base.own;
     tn_status status = TN_OK;
-    for (int r = 0; r < size; r++) s->rank[r] = (tni_shard_rank){ .load = s->rank[r].load };
     for (size_t done = 0; done < s->most && status == TN_OK; done += s->piece) {
-        size_t n = TNI_MIN(s->piece, s->most - done);
+        size_t end = TNI_MIN(done + s->piece, s->most), n = end - done;
         char *all = s->block + s->piece;
-        copy_row(s, own, s->block, n, true);
+        copy_row(s, own, s->block, done, end, true);
         status =
             tni_ranks_status(step_function, tni_ranks()->gather(s->p->group, s->block, n, all));
         for (int r = 0; r < size && status == TN_OK; r++)
-            if (r != own) copy_row(s, r, all + (size_t)r * n, n, false);
+            if (r != own) copy_row(s, r, all + (size_t)r * n, done, end, false);
     }
     return status;
 }
@@ -316,13 +307,11 @@ static void drop(tni_optim_shards *base)
 {
     tni_shard *s = (tni_shard *)base;
     size_t size = (size_t)tn_parallel_size();
-    for (tni_shard **at = s->p ? &s->p->shards : NULL; at && *at; at = &(*at)->next)
-        if (*at == s) {
-            *at = s->next;
-            break;
-        }
+    tni_shard **at = s->p ? &s->p->shards : NULL;
+    while (at && *at && *at != s) at = &(*at)->next;
+    if (at && *at) *at = s->next;
     tni_room_free(&s->block, &s->block_room, 1);
-    tni_free(s->rank, size * sizeof *s->rank);
+    tni_free(s->load, size * sizeof *s->load);
     tni_free(s->word, size * sizeof *s->word);
     tni_room_free(&s->dense, &s->dense_capacity, sizeof *s->dense);
     tni_free(s, sizeof *s);
@@ -347,9 +336,9 @@ static tn_status make(const char *function, tn_data_parallel *p, tn_optim *opt, 
         .own = tn_parallel_rank(), .shard = shard, .begin = begin, .end = end, .drop = drop
     };
     s->opt = opt;
-    s->rank = tni_calloc_n(size, sizeof *s->rank);
+    s->load = tni_calloc_n(size, sizeof *s->load);
     s->word = tni_calloc_n(size, sizeof *s->word);
-    if (!s->rank || !s->word) return TN_E_NOMEM;
+    if (!s->load || !s->word) return TN_E_NOMEM;
     return shard_all(function, s, p, opt->param, opt->n);
 }
 

@@ -33,10 +33,7 @@ typedef tni_pickle_value value;
 /* Room for one more element of `size` bytes; NULL + message beyond the limit. */
 static void *add(tni_pickle *p, tni_pickle_table *t, size_t size, int64_t limit, const char *what)
 {
-    if (t->n >= limit) {
-        bad(p, "more than %" PRId64 " %s", limit, what);
-        return NULL;
-    }
+    if (t->n >= limit) return bad(p, "more than %" PRId64 " %s", limit, what), NULL;
     if (!tni_room(&t->data, &t->capacity, (size_t)t->n, 1, size)) return NULL;
     return (char *)t->data + (size_t)t->n++ * size;
 }
@@ -62,8 +59,7 @@ static value *last(tni_pickle *p, int64_t k)
     bool there = p->stack.n >= k;
     for (int64_t i = 1; there && i <= k; i++) there = stack[p->stack.n - i].kind != TNI_PICKLE_MARK;
     if (there) return stack + p->stack.n - k;
-    bad(p, "the stack has less than %" PRId64 " values", k);
-    return NULL;
+    return bad(p, "the stack has less than %" PRId64 " values", k), NULL;
 }
 
 /* Values above the last mark; -1 + message. */
@@ -72,17 +68,14 @@ static int64_t above_mark(tni_pickle *p)
     const value *stack = p->stack.data;
     for (int64_t i = p->stack.n; i > 0; i--)
         if (stack[i - 1].kind == TNI_PICKLE_MARK) return p->stack.n - i;
-    bad(p, "%s", "no mark on the stack");
-    return -1;
+    return tni_minus_one(bad(p, "%s", "no mark on the stack"));
 }
 
 /* The next n bytes; NULL + message. */
 static const unsigned char *operand(tni_pickle *p, size_t n)
 {
-    if (n > p->n - p->at) {
-        bad(p, "an operand of %zu bytes with %zu left", n, p->n - p->at);
-        return NULL;
-    }
+    if (n > p->n - p->at)
+        return bad(p, "an operand of %zu bytes with %zu left", n, p->n - p->at), NULL;
     p->at += n;
     return p->bytes + p->at - n;
 }
@@ -230,14 +223,14 @@ static tn_status build(tni_pickle *p, int64_t n)
 {
     const value *v = last(p, n);
     if (!v) return tni_pending();
-    if (v[0].kind != TNI_PICKLE_DICT || v[1].kind != TNI_PICKLE_DICT || p->built ||
-        !dict_of(p, &v[0])->ordered || dict_of(p, &v[1])->n != 1)
+    bool dicts = v[0].kind == TNI_PICKLE_DICT && v[1].kind == TNI_PICKLE_DICT;
+    bool one = dicts && dict_of(p, &v[0])->ordered && dict_of(p, &v[1])->n == 1;
+    const tni_pickle_pair *pair = p->pairs.data;
+    while (one && pair->dict != v[1].number) pair++;
+    if (!one || p->built || !is_text(p, &pair->key, "_metadata") ||
+        pair->value.kind != TNI_PICKLE_DICT)
         return bad(p, "%s", "BUILD of something other than a state dict's _metadata: " WANTED);
     p->built = true;
-    const tni_pickle_pair *pair = p->pairs.data;
-    while (pair->dict != v[1].number) pair++; /* it has one */
-    if (!is_text(p, &pair->key, "_metadata") || pair->value.kind != TNI_PICKLE_DICT)
-        return bad(p, "%s", "BUILD of something other than a state dict's _metadata: " WANTED);
     dict_of(p, &v[0])->attribute = pair->value.number;
     p->stack.n--;
     return TN_OK;
@@ -442,42 +435,19 @@ static const struct {
     ['R'] = { "REDUCE", reduce, 0, 2 },
 };
 
-/* The others, for the message. */
-static const char *const refused[256] = { ['i'] = "INST",
-                                          ['o'] = "OBJ",
-                                          [0x81] = "NEWOBJ",
-                                          [0x92] = "NEWOBJ_EX",
-                                          [0x93] = "STACK_GLOBAL",
-                                          [0x82] = "EXT1",
-                                          [0x83] = "EXT2",
-                                          [0x84] = "EXT4",
-                                          ['P'] = "PERSID",
-                                          ['N'] = "NONE",
-                                          ['G'] = "BINFLOAT",
-                                          [']'] = "EMPTY_LIST",
-                                          ['a'] = "APPEND",
-                                          ['e'] = "APPENDS",
-                                          ['l'] = "LIST",
-                                          ['d'] = "DICT",
-                                          [0x8f] = "EMPTY_SET",
-                                          ['0'] = "POP",
-                                          ['1'] = "POP_MARK",
-                                          ['2'] = "DUP",
-                                          ['I'] = "INT",
-                                          ['L'] = "LONG",
-                                          ['F'] = "FLOAT",
-                                          ['S'] = "STRING",
-                                          ['U'] = "SHORT_BINSTRING",
-                                          ['T'] = "BINSTRING",
-                                          ['V'] = "UNICODE",
-                                          [0x8c] = "SHORT_BINUNICODE",
-                                          [0x8b] = "LONG4",
-                                          ['B'] = "BINBYTES",
-                                          ['C'] = "SHORT_BINBYTES",
-                                          ['p'] = "PUT",
-                                          ['g'] = "GET",
-                                          [0x94] = "MEMOIZE",
-                                          [0x95] = "FRAME" };
+/* clang-format off */
+/* The others, for the message: calls, single values, collections, strings, the stack, the memo. */
+static const char *const refused[256] = {
+    ['i'] = "INST", ['o'] = "OBJ", [0x81] = "NEWOBJ", [0x92] = "NEWOBJ_EX", [0x93] = "STACK_GLOBAL",
+    [0x82] = "EXT1", [0x83] = "EXT2", [0x84] = "EXT4", ['P'] = "PERSID", ['N'] = "NONE",
+    ['I'] = "INT", ['L'] = "LONG", [0x8b] = "LONG4", ['F'] = "FLOAT", ['G'] = "BINFLOAT",
+    ['l'] = "LIST", [']'] = "EMPTY_LIST", ['a'] = "APPEND", ['e'] = "APPENDS", ['d'] = "DICT",
+    [0x8f] = "EMPTY_SET", ['S'] = "STRING", ['T'] = "BINSTRING", ['U'] = "SHORT_BINSTRING",
+    ['V'] = "UNICODE", [0x8c] = "SHORT_BINUNICODE", ['B'] = "BINBYTES", ['C'] = "SHORT_BINBYTES",
+    ['0'] = "POP", ['1'] = "POP_MARK", ['2'] = "DUP", [0x95] = "FRAME",
+    ['p'] = "PUT", ['g'] = "GET", [0x94] = "MEMOIZE",
+};
+/* clang-format on */
 
 /* What an instruction without a function would put among the tensors; NULL: nothing. */
 static const char *plain(unsigned char code)

@@ -72,10 +72,7 @@ static tn_tensor *storage_of(pt *f, const tni_pickle_storage *s)
     char name[sizeof s->key + 8];
     snprintf(name, sizeof name, "data/%s", s->key);
     const tni_zip_entry *e = tni_zip_find(&f->zip, name);
-    if (!e) {
-        bad(f, "no entry %s", name);
-        return NULL;
-    }
+    if (!e) return bad(f, "no entry %s", name), NULL;
     tn_tensor **place = &f->storage[e - f->zip.entry];
     tn_tensor *known = *place;
     int64_t nbytes;

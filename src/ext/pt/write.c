@@ -95,8 +95,9 @@ static void put_code(tni_bytes *b, int code, uint64_t operand, int n)
     tni_little_add(b, operand, n);
 }
 
-static void put_text(tni_bytes *b, const char *text, size_t n)
+static void put_text(tni_bytes *b, const char *text)
 {
+    const size_t n = strlen(text);
     put_code(b, 'X', n, 4); /* BINUNICODE */
     tni_bytes_add(b, text, n);
 }
@@ -130,14 +131,14 @@ static void put_tensor(tni_bytes *b, const item *it)
 {
     const tn_tensor *t = it->tensor;
     char key[16];
-    int length = snprintf(key, sizeof key, "%d", it->key);
+    snprintf(key, sizeof key, "%d", it->key);
     int64_t stride[TN_MAX_RANK];
     tni_dense_strides(&t->shape, stride);
     put_literal(b, "ctorch._utils\n_rebuild_tensor_v2\n((");
-    put_text(b, "storage", 7);
+    put_text(b, "storage");
     tni_bytes_printf(b, "c%s", tni_pickle_storage_type(t->dtype));
-    put_text(b, key, (size_t)length);
-    put_text(b, "cpu", 3);
+    put_text(b, key);
+    put_text(b, "cpu");
     put_integer(b, tni_shape_numel(&t->shape));
     put_literal(b, "tQ"); /* TUPLE, BINPERSID */
     put_integer(b, 0);
@@ -154,7 +155,7 @@ static tn_status put_versions(tni_bytes *b, const char *function, const tn_list 
         const char *path = tni_list_path(list, i);
         if (!any) {
             put_literal(b, "}");
-            put_text(b, "_metadata", 9);
+            put_text(b, "_metadata");
             put_literal(b, ORDERED_DICT);
         }
         const size_t length = strlen(path);
@@ -163,9 +164,9 @@ static tn_status put_versions(tni_bytes *b, const char *function, const tn_list 
                 TN_E_NAME,
                 "%s: the path of a module is \"%.64s\": want at most %d bytes of UTF-8 text",
                 function, path, TNI_NAME_LIMIT);
-        put_text(b, path, length);
+        put_text(b, path);
         put_literal(b, "}");
-        put_text(b, "version", 7);
+        put_text(b, "version");
         put_integer(b, version);
         put_literal(b, "ss"); /* SETITEM into the module's, SETITEM into _metadata */
     }
@@ -178,7 +179,7 @@ static tn_status make_pickle(plan *p)
     tni_bytes *b = &p->pickle;
     put_literal(b, "\x80\x02" ORDERED_DICT);
     for (int i = 0; i < p->list->n; i++) {
-        put_text(b, p->items[i].name, strlen(p->items[i].name));
+        put_text(b, p->items[i].name);
         put_tensor(b, &p->items[i]);
         put_literal(b, "s"); /* SETITEM */
     }

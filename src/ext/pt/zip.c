@@ -232,8 +232,8 @@ static tn_status check_folder(tni_zip *zip)
         const char *name = zip->entry[i].name;
         if (!folder || strncmp(name, first, folder))
             return bad(zip, "%.64s: want entries in one folder", name);
+        zip->entry[i].name += folder;
     }
-    for (int i = 0; i < zip->n; i++) zip->entry[i].name += folder;
     return TN_OK;
 }
 
@@ -250,21 +250,17 @@ static tn_status read_directory(tni_zip *zip, int64_t max_entries, int64_t max_d
     if (e.n == 0 || e.n * HEADER > e.size) return bad(zip, "the directory is damaged");
     zip->directory_size = (size_t)e.size;
     zip->directory = tni_alloc(zip->directory_size);
-    zip->entry = zip->directory ? tni_alloc_n((size_t)e.n, sizeof *zip->entry) : NULL;
-    if (!zip->entry) {
-        if (zip->directory) tni_free(zip->directory, zip->directory_size);
-        zip->directory = NULL;
-        return tni_pending();
-    }
+    zip->capacity = (int)e.n;
+    zip->entry = tni_alloc_n((size_t)e.n, sizeof *zip->entry);
+    if (!zip->directory || !zip->entry) return tni_pending();
     status = tni_input_read(&zip->in, (int64_t)e.at, zip->directory, zip->directory_size);
     size_t at = 0;
-    while (status == TN_OK && zip->n < (int)e.n) {
+    while (status == TN_OK && zip->n < zip->capacity) {
         status = read_header(zip, &e, &at, &zip->entry[zip->n]);
         if (status == TN_OK) status = read_local(zip, &e, &zip->entry[zip->n]);
         zip->checked = zip->checked || zip->entry[zip->n].crc;
         zip->n++;
     }
-    zip->n = (int)e.n; /* as allocated, also when bad: close frees by n */
     if (status == TN_OK && at != zip->directory_size)
         status = bad(zip, "%zu bytes follow the directory's last entry", zip->directory_size - at);
     if (status == TN_OK) status = check_places(zip, &e);
@@ -303,10 +299,8 @@ tn_status tni_zip_read(const tni_zip *zip, const tni_zip_entry *entry, void *dat
 
 void tni_zip_close(tni_zip *zip)
 {
-    if (zip->directory) {
-        tni_free(zip->directory, zip->directory_size);
-        tni_free(zip->entry, (size_t)zip->n * sizeof *zip->entry);
-    }
+    tni_free(zip->directory, zip->directory_size);
+    tni_free(zip->entry, (size_t)zip->capacity * sizeof *zip->entry);
     tni_input_close(&zip->in);
     *zip = (tni_zip){ .in.fd = -1 };
 }

@@ -59,7 +59,7 @@ typedef struct tni_zip {
     tni_input in;
     unsigned char *directory; /* the names lie here */
     size_t directory_size;
-    int n;
+    int n, capacity;
     tni_zip_entry *entry; /* by name */
     bool checked;         /* the archive has checksums: a writer may leave them all 0 */
 } tni_zip;
