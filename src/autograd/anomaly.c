@@ -6,9 +6,6 @@
  * masked_fill put it or where an input held it already; +inf or NaN that follow from it are faults,
  * and no gradient may hold any of the three.
  */
-#include <math.h>
-#include <stdlib.h>
-
 #include "autograd/call_site.h"
 #include "autograd/notify.h"
 

@@ -3,7 +3,6 @@
  * floating-point traps.
  */
 #include <fenv.h>
-#include <pthread.h>
 #include <signal.h>
 
 #include "base/host.h"

@@ -6,9 +6,6 @@
 
 #include <dlfcn.h>
 #include <execinfo.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/auxv.h>
 
 _Thread_local bool tni_lines_wanted;

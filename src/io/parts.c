@@ -6,8 +6,6 @@
  * Each module loads at once, all or nothing; its old values are kept until everything has loaded.
  * The model loads last, and needs no such copy.
  */
-#include <stdio.h>
-
 #include "io/parts.h"
 #include "nn/module.h"
 #include "optim/optim.h"

@@ -10,8 +10,6 @@
  *
  * Limits: of tn_set_file_limits; names of 1 to 1,024 bytes; at most 8 axes.
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <zlib.h>
 
 #include "io/io.h"

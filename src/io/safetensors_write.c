@@ -11,8 +11,6 @@
  *
  * Source: huggingface/safetensors, tensor.rs (prepare) and torch.py (save_model, load_model).
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <zlib.h>
 
 #include "io/io.h"

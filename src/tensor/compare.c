@@ -1,8 +1,6 @@
 /*
  * compare.c - comparing tensors or runs: a hash of the bits, the largest difference of the values.
  */
-#include <math.h>
-
 #include "base/map.h"
 #include "tensor/internal.h"
 

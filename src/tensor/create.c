@@ -5,8 +5,6 @@
  * integer dtype, a block at a time in a small buffer; the backend's copy rounds each value once to
  * the requested dtype.
  */
-#include <math.h>
-
 #include "tensor/internal.h"
 #include "tensor/math.h"
 

@@ -7,8 +7,6 @@
 #ifndef TNI_INTERNAL_H
 #define TNI_INTERNAL_H
 
-#include <stdatomic.h>
-
 #include "base/base.h"
 #include "base/dead.h"
 #include "base/host.h"

@@ -8,8 +8,6 @@
  *
  * Source   the rules of torch/_tensor_str.py, which follow NumPy's array printing
  */
-#include <math.h>
-
 #include "tensor/internal.h"
 
 /* NUMBER: "%.4f" of the largest f64 */

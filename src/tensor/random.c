@@ -22,8 +22,6 @@
  *          order: PyTorch's ATen/core/DistributionsHelper.h and
  *          ATen/native/cpu/DistributionTemplates.h
  */
-#include <math.h>
-
 #include "tensor/formulas.h"
 #include "tensor/random.h"
 

@@ -11,7 +11,6 @@
  * algorithms 1 and 4.
  */
 #include <limits.h>
-#include <math.h>
 
 #include "autograd/op.h"
 

@@ -9,7 +9,6 @@
  * so derivatives of any order exist. Source: Dumoulin and Visin, A guide to convolution arithmetic
  * (2016).
  */
-#include <inttypes.h>
 #include <limits.h>
 
 #include "autograd/op.h"

@@ -6,8 +6,6 @@
  * All checks come before the first write. A source that shares the target's storage under another
  * geometry is copied first: kernels read and write element by element.
  */
-#include <stdlib.h>
-
 #include "autograd/ops/elementwise.h"
 
 static bool same_geometry(const tn_tensor *a, const tn_tensor *b)

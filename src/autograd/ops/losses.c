@@ -13,8 +13,6 @@
  *   kl_div     t (log t - log_p), 0 where t is 0, NaN where it is negative or NaN; Kullback and
  *              Leibler (1951)
  */
-#include <math.h>
-
 #include "autograd/ops/rows.h"
 
 /* Above this, log(1 + exp(x)) - x is below half a bit of f64. */

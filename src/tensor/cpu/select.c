@@ -5,10 +5,6 @@
  * the best one below is used; an unknown name is ignored. TN_AMX=off leaves AMX out. tn_info shows
  * the choice.
  */
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tensor/cpu/cpu.h"
 #include "tensor/internal.h"
 
@@ -17,7 +13,6 @@
 #endif
 #if TNI_AMX
 #include <errno.h>
-#include <stdio.h>
 #include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -1,6 +1,4 @@
 /* indexing.c - gather and take, which only move bytes: any dtype. */
-#include <string.h>
-
 #include "tensor/cpu/index.h"
 #include "tensor/internal.h"
 

@@ -11,9 +11,6 @@
  * 0, which would show its rounding, are added again in double, from elements that a power of two
  * brought below 1 (mend). So are the sums of means in f32 that left its range (widen).
  */
-#include <math.h>
-#include <string.h>
-
 #include "tensor/cpu/cpu.h"
 #include "tensor/cpu/pointwise.h"
 #include "tensor/internal.h"

@@ -3,9 +3,6 @@
  * average, and their gradients. Planes are distributed over the threads; each is written by one
  * chunk.
  */
-#include <math.h>
-#include <string.h>
-
 #include "tensor/cpu/cpu.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"
