@@ -44,10 +44,7 @@ enum { N_CHOICES = sizeof(choices) / sizeof(choices[0]) };
 static int best_choice(void)
 {
 #if defined(__x86_64__)
-    unsigned a = 0;
-    unsigned b = 0;
-    unsigned c = 0;
-    unsigned d = 0;
+    unsigned a = 0, b = 0, c = 0, d = 0;
     __builtin_cpu_init();
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C)) return 0;
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
