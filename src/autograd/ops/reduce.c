@@ -112,7 +112,8 @@ tn_tensor *tni_with_axes(const tni_grad *g, tn_tensor *t)
     return args->keepdim ? t : tn_reshape(t, tni_kept_shape(&g->in[0].shape, args->axes));
 }
 
-double tni_reduced_count(const tni_grad *g)
+/* The number of elements reduced to each result. */
+static double reduced_count(const tni_grad *g)
 {
     const tni_reduce_args *args = g->args;
     double n = 1.0;
@@ -131,7 +132,9 @@ int tni_mask_axes(unsigned mask, int rank, int *axes)
     return n;
 }
 
-tn_tensor *tni_reduce_like(const tni_grad *g, tni_reducing f, tn_tensor *t)
+/* A reduction of t over the axes of g's op, keeping them. */
+static tn_tensor *reduce_like(const tni_grad *g,
+                              tn_tensor *(*f)(tn_tensor *, const int *, int, bool), tn_tensor *t)
 {
     const tni_reduce_args *args = g->args;
     int axes[TN_MAX_RANK];
@@ -143,7 +146,7 @@ tn_tensor *tni_reduce_like(const tni_grad *g, tni_reducing f, tn_tensor *t)
 tn_tensor *tni_shared_gradient(const tni_grad *g, tn_tensor *dy, tn_tensor *equal)
 {
     tn_tensor *chosen = tn_to_dtype(equal, g->in[0].dtype);
-    return tn_mul(tn_div(dy, tni_reduce_like(g, tn_sum, chosen)), chosen);
+    return tn_mul(tn_div(dy, reduce_like(g, tn_sum, chosen)), chosen);
 }
 
 #define REDUCTION(tn_name, name)                                                                   \
@@ -162,7 +165,7 @@ static tn_status sum_backward(tni_grad *g)
 
 static tn_status mean_backward(tni_grad *g)
 {
-    tn_tensor *share = tn_mul_scalar(tni_with_axes(g, g->dy), 1.0 / tni_reduced_count(g));
+    tn_tensor *share = tn_mul_scalar(tni_with_axes(g, g->dy), 1.0 / reduced_count(g));
 
     g->dx[0] = tn_expand(share, g->in[0].shape);
     return TN_OK;
@@ -195,13 +198,13 @@ static tn_tensor *spread(const tni_grad *g, tn_tensor *dy, double factor)
         return tni_fused3(TNI_T_scaled_diff, dy, x, wide_mean(g, x), &factor, &g->in[0], false);
     x = tn_to_dtype(x, TN_F64);
     dy = tn_mul_scalar(tn_to_dtype(dy, TN_F64), factor);
-    return tn_mul(dy, tn_sub(x, tni_reduce_like(g, tn_mean, x)));
+    return tn_mul(dy, tn_sub(x, reduce_like(g, tn_mean, x)));
 }
 
 static double degrees(const tni_grad *g)
 {
     const tni_reduce_args *args = g->args;
-    double n = tni_reduced_count(g);
+    double n = reduced_count(g);
 
     return n > args->p ? n - args->p : 0.0;
 }
@@ -284,7 +287,7 @@ static tn_status prod_backward(tni_grad *g)
 {
     double divided = divides(g->y);
     if (divided != 1) return divided == 0 ? prod_composed(g) : tn_error_status();
-    tn_tensor *others = tn_div(tni_reduce_like(g, tn_prod, g->x[0]), g->x[0]);
+    tn_tensor *others = tn_div(reduce_like(g, tn_prod, g->x[0]), g->x[0]);
 
     g->dx[0] = tn_mul(tni_with_axes(g, g->dy), others);
     return TN_OK;
