@@ -230,7 +230,6 @@ tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype)
     if (n > 0 && (!tni_fits(start, dtype) || !tni_fits(start + (count - 1.0) * step, dtype)))
         return tni_fail(TN_E_INVALID, "tn_arange: from %g to %g: want values that %s can hold",
                         start, end, tn_dtype_name(dtype));
-
     tn_tensor *t = tni_create("tn_arange", TN_SHAPE(n), dtype, tn_cpu());
     if (!t) return NULL;
     series s = { start, end, n > 1 || !integer ? step : 0, n, tn_dtype_size(dtype) == 2 };
