@@ -44,7 +44,7 @@ static inline bool tni_notifies_gradients(void)
  * count it up around their own. */
 extern TNI_THREAD int tni_watch_suspended;
 
-/* In anomaly.c, as what follows. Makes w (NULL: none) the thread's watcher and returns the one it had. */
+/* Makes w (NULL: none) the thread's watcher and returns the one it had. (anomaly.c) */
 TNI_SHARED tni_watcher *tni_watch(tni_watcher *w);
 TNI_SHARED bool tni_watched(void);
 

@@ -135,8 +135,8 @@ static tni_region *keep(tni_region *r)
     return r;
 }
 
-/* A leaf that is trained is kept itself, since autocast knows it; else an alias is: the region holds
- * no graph. */
+/* A leaf that is trained is kept itself, as autocast knows it; of others an alias is, so that the
+ * region holds no graph. */
 static bool take_input(input *own, tn_tensor *t)
 {
     bool itself = tni_none(t) || (!t->node && t->requires_grad);

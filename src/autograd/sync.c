@@ -1,8 +1,9 @@
 /*
  * sync.c - see sync.h: counts the uses of leaves before a pass, and tells when they are done.
  *
- * The count is of edges in the graph behind the output, each node once. A node that gets no gradient is never visited: the leaves that it reads are then complete only
- * when the pass ends. So are leaves with hooks, which the engine runs at its end.
+ * The count is of edges in the graph behind the output, each node once. A node that gets no
+ * gradient is never visited: the leaves that it reads are then complete only when the pass ends. So
+ * are leaves with hooks, which the engine runs at its end.
  */
 #include "autograd/sync.h"
 
