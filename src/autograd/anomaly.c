@@ -6,9 +6,6 @@
  * masked_fill put it or where an input held it already; +inf or NaN that follow from it are faults,
  * and no gradient may hold any of the three.
  */
-#include <math.h>
-#include <stdlib.h>
-
 #include "autograd/call_site.h"
 #include "autograd/notify.h"
 
@@ -88,13 +85,13 @@ typedef struct quiet {
 
 static quiet quiet_begin(void)
 {
-    tni_watch_suspend();
+    tni_watch_suspended++;
     return (quiet){ tn_scope_begin(), tn_set_grad_enabled(false) };
 }
 
 static tn_status quiet_end(quiet q, tn_status status)
 {
-    tni_watch_resume();
+    tni_watch_suspended--;
     tn_set_grad_enabled(q.grad);
     tn_scope_end(q.scope);
     return status;
@@ -111,23 +108,14 @@ static tn_status look(tn_tensor *t, char where[128])
     return quiet_end(q, status);
 }
 
-/* The index of an input that already held the fault; -1: all inputs are finite. */
-static int diagnose(const tni_call *c, fault *found)
-{
-    for (int i = 0; i < c->n_in; i++)
-        if (find(c->in[i], found) == TN_OK && *found) return i;
-    return -1;
-}
-
 static tn_status output_error(const tni_call *c, tn_tensor *y, fault what)
 {
-    char why[160] = "its inputs are finite";
-    fault before;
-    int i = diagnose(c, &before);
-    if (i >= 0)
-        snprintf(why, sizeof why, "input %d, %s, holds %s", i, tni_text(c->in[i]),
-                 fault_name[before]);
-    char where[128];
+    char where[128], why[160] = "its inputs are finite";
+    fault before = NO_FAULT; /* the first input that held one already */
+    for (int i = 0; i < c->n_in && !before; i++)
+        if (find(c->in[i], &before) == TN_OK && before)
+            snprintf(why, sizeof why, "input %d, %s, holds %s", i, tni_text(c->in[i]),
+                     fault_name[before]);
     locate(y, what, where, sizeof where);
     return tni_op_error(c, TN_E_STATE, "the result %s holds %s; %s: want finite values",
                         tni_shape_text(&y->shape), where, why);
@@ -233,30 +221,47 @@ static tni_watcher *const watcher_of[] = { [TN_ANOMALY_OFF] = NULL,
                                            [TN_ANOMALY_GRADIENTS] = &gradients_only,
                                            [TN_ANOMALY_ALL] = &everything };
 
-tni_watcher *tni_anomaly_wanted(void)
+TNI_THREAD int tni_watch_suspended;
+
+/* What TN_ANOMALY asks for. */
+static tn_anomaly mode_wanted(void)
 {
     const char *wanted = getenv("TN_ANOMALY");
-    return watcher_of[!wanted || !wanted[0] || strcmp(wanted, "0") == 0 ? TN_ANOMALY_OFF
-                      : strcmp(wanted, "gradients") == 0                ? TN_ANOMALY_GRADIENTS
-                                                                        : TN_ANOMALY_ALL];
+    if (!wanted || !wanted[0] || strcmp(wanted, "0") == 0) return TN_ANOMALY_OFF;
+    return strcmp(wanted, "gradients") == 0 ? TN_ANOMALY_GRADIENTS : TN_ANOMALY_ALL;
+}
+
+tni_watcher *tni_watcher_settled(void)
+{
+    if (tni_watching == &tni_unsettled) tni_watching = watcher_of[mode_wanted()];
+    return tni_watching;
+}
+
+tni_watcher *tni_watch(tni_watcher *w)
+{
+    tni_watcher *was = tni_watcher_now();
+    tni_watching = w;
+    return was;
+}
+
+bool tni_watched(void)
+{
+    return tni_watcher_now() != NULL;
 }
 
 tn_anomaly tn_get_anomaly(void)
 {
     if (tni_host_counts()) return TN_ANOMALY_OFF; /* the thread's watcher is the capture */
     tn_anomaly mode = TN_ANOMALY_OFF;
-    tni_watcher *now = tni_watch(NULL);
-    tni_watch(now);
     for (int i = TN_ANOMALY_OFF; i <= TN_ANOMALY_ALL; i++)
-        if (now == watcher_of[i]) mode = (tn_anomaly)i;
+        if (tni_watcher_now() == watcher_of[i]) mode = (tn_anomaly)i;
     return mode;
 }
 
 void tni_watch_places(bool on)
 {
     if (tni_host_counts()) return; /* the thread's watcher is the capture */
-    tni_watcher *now = tni_watch(NULL);
-    tni_watch(!now || now == &places_only ? (on ? &places_only : NULL) : now);
+    if (!tni_watched() || tni_watching == &places_only) tni_watch(on ? &places_only : NULL);
 }
 
 tn_anomaly tn_set_anomaly(tn_anomaly mode)

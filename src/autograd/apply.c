@@ -245,7 +245,6 @@ tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n
         if (tni_gone(in[i])) return tni_error_prefix("%s%s: ", tni_op_prefix(op), op->name);
     if (TNI_UNLIKELY(tni_autocasting != TN_F32) && tni_autocast_applies(op, n_in, in))
         return tni_autocast_apply(op, args, args_size, n_in, in, n_out, out);
-
     tni_spec few_specs[FEW_OUT], saved_specs[MAX_SAVED];
     tn_tensor *saved[MAX_SAVED] = { NULL };
     size_t specs_size = (size_t)n_out * sizeof(tni_spec);

@@ -288,7 +288,7 @@ tn_status tni_pass_give(tni_pass *p, tn_tensor *t, tn_tensor *g)
 tn_status tni_pass_run(tni_pass *p)
 {
     tn_status status = TN_OK;
-    tni_watch_suspend();
+    tni_watch_suspended++;
     TNI_NOTIFY_OF(begins, p);
     p->scope = tn_scope_begin(); /* of one step after the other */
     while (p->ready.n && status == TN_OK) {
@@ -304,7 +304,7 @@ tn_status tni_pass_run(tni_pass *p)
         if (status == TN_OK) status = TNI_NOTIFY(finished, r->leaf, r->gm->pending);
     }
     TNI_NOTIFY_OF(ends, p, status);
-    tni_watch_resume();
+    tni_watch_suspended--;
     return status;
 }
 

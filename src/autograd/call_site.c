@@ -60,19 +60,8 @@ void tni_origin_free(tni_origin *o)
     for (int i = 0; i < o->n_in; i++) tn_drop(o->in[i]);
     tni_call_site_drop(o->site);
     if (o->line) tni_strfree(o->line);
-    tni_free(o->address, (size_t)o->n_address * sizeof *o->address);
+    tni_calls_free(o->calls);
     tni_free(o, origin_size(o->n_in));
-}
-
-static bool note_line(tni_origin *o)
-{
-    void *address[TNI_MOST_CALLS];
-    int n = tni_calls_here(address);
-    o->address = n > 0 ? tni_alloc_n((size_t)n, sizeof *address) : NULL;
-    if (!o->address) return n == 0;
-    memcpy(o->address, address, (size_t)n * sizeof *address);
-    o->n_address = n;
-    return true;
 }
 
 tn_status tni_call_site_node(tni_watcher *self, const tni_call *c)
@@ -92,7 +81,7 @@ tn_status tni_call_site_node(tni_watcher *self, const tni_call *c)
     o->site = site;
     if (site) atomic_fetch_add_explicit(&site->refs, 1, memory_order_relaxed);
     node->origin = o;
-    if (tni_lines_wanted && !note_line(o)) return TN_E_NOMEM;
+    if (tni_lines_wanted && !(o->calls = tni_calls_here())) return TN_E_NOMEM;
     for (int i = 0; i < n_in; i++) {
         if (c->in[i]->requires_grad || tni_none(c->in[i])) continue;
         if (!(o->in[i] = tni_alias_raw(c->in[i]))) return TN_E_NOMEM;
@@ -132,8 +121,8 @@ const char *tni_call_site_line(const tni_node *node)
 {
     tni_origin *o = node->origin;
     char *line = o ? atomic_load(&o->line) : NULL;
-    if (line || !o || !o->n_address) return line ? line : "";
-    char *text = tni_line_text(o->address, o->n_address);
+    if (line || !o || !o->calls) return line ? line : "";
+    char *text = tni_line_text(o->calls);
     if (text && atomic_compare_exchange_strong(&o->line, &line, text)) return text;
     if (text) tni_strfree(text); /* another thread was faster */
     return line ? line : "";

@@ -19,10 +19,9 @@ typedef struct tni_call_site {
 } tni_call_site;
 
 struct tni_origin {
-    tni_call_site *site; /* NULL: outside of all calls */
-    void **address;      /* n_address return addresses (base/lines.h), under tn_set_lines */
-    int n_address;
-    char *_Atomic line; /* their text, once somebody asked; NULL */
+    tni_call_site *site;     /* NULL: outside of all calls */
+    struct tni_calls *calls; /* base/lines.h; under tn_set_lines, else NULL */
+    char *_Atomic line;      /* their text, once somebody asked; NULL */
     int n_in;
     tn_tensor *in[]; /* n_in: aliases of inputs that take no gradient; NULL for the others */
 };

@@ -101,15 +101,12 @@ static int position(tn_tensor *const *list, int n, const tn_tensor *t)
     return n;
 }
 
-/* The status of a user's function: an error that it caused and ignored counts as a failure, and a
- * failure gets a message. errors: tni_error_count before the call. */
-static tn_status ended(const tn_custom *c, const char *function, tn_status status, uint64_t errors)
+tn_status tni_user_status(const char *who, const char *function, tn_status status, uint64_t errors)
 {
-    if (status == TN_OK) status = c->failed;
     if (tni_error_count != errors) return status == TN_OK ? tni_pending() : status;
     if (status == TN_OK) return status;
-    return tni_error(status, "%s: its %s gave a status without a message: want tn_fail",
-                     c->own->type->name, function);
+    return tni_error(status, "%s: its %s gave a status without a message: want tn_fail", who,
+                     function);
 }
 
 /* Runs the user's forward unrecorded; results are in the current scope. */
@@ -119,12 +116,12 @@ static tn_status run_forward(own *o, bool recorded, int n_in, tn_tensor *const *
     tn_dtype cast = tn_autocast();
     uint64_t errors = tni_error_count;
     bool was = tn_set_grad_enabled(false);
-    tni_watch_suspend(); /* a watcher sees one op, not the ops inside */
+    tni_watch_suspended++; /* a watcher sees one op, not the ops inside */
     tn_status status = o->type->forward(&c, n_in, in, o->n_out, out);
-    tni_watch_resume();
+    tni_watch_suspended--;
     tn_set_grad_enabled(was);
     if (tn_autocast() != cast) tn_set_autocast(cast);
-    status = ended(&c, "forward", status, errors);
+    status = tni_user_status(o->type->name, "forward", status ? status : c.failed, errors);
     for (int i = 0; status == TN_OK && i < o->n_out; i++) {
         if (out[i] && !tni_none(out[i])) continue;
         status = tni_pending();
@@ -314,7 +311,6 @@ static tn_status check_gradient(const own *o, const tni_grad *g, int i)
     const char *name = o->type->name;
     const tn_tensor *dx = g->dx[i];
     const tn_shape *want = &g->in[i].shape;
-    tn_shape wide;
     if (!dx)
         return tni_missing("tn_backward: the backward of %s gave NULL for "
                            "input %d: want a tensor, or TN_NONE for none",
@@ -330,21 +326,11 @@ static tn_status check_gradient(const own *o, const tni_grad *g, int i)
                          "tn_backward: the backward of %s gave a gradient for input %d on another "
                          "device: want the input's",
                          name, i);
-    if (!tni_broadcast(want, &dx->shape, &wide) || !tni_shape_equal(&wide, &dx->shape))
+    if (!tni_broadcasts_to(want, &dx->shape))
         return tni_error(TN_E_SHAPE,
                          "tn_backward: the backward of %s gave %s for input %d: want the input's "
                          "shape, %s, or a larger one that it broadcasts to",
                          name, tni_shape_text(&dx->shape), i, tni_shape_text(want));
-    return TN_OK;
-}
-
-/* The gradients of the outputs as the user's backward gets them; NULL: failed. */
-static tn_status fill_douts(const own *o, const tni_grad *g, tn_tensor **dout)
-{
-    for (int i = 0; i < g->n_out; i++) {
-        bool takes = tn_dtype_is_float(g->out[i].dtype) && !o->plain[i];
-        if (!(dout[i] = takes ? tni_dy(g, i) : TN_NONE)) return tni_pending();
-    }
     return TN_OK;
 }
 
@@ -357,7 +343,7 @@ static tn_status run_backward(own *o, tni_grad *g, tn_tensor *const *dout)
     if (o->cast != TN_F32) tn_set_autocast(o->cast); /* a pass runs with it off */
     tn_status status = o->type->backward(&c, g->n_out, dout, g->n_in, g->dx);
     if (o->cast != TN_F32 || tn_autocast() != TN_F32) tn_set_autocast(TN_F32);
-    status = ended(&c, "backward", status, errors);
+    status = tni_user_status(o->type->name, "backward", status ? status : c.failed, errors);
     tn_set_grad_enabled(was);
     for (int i = 0; i < g->n_in; i++) {
         if (!g->need[i]) g->dx[i] = TN_NONE;
@@ -378,7 +364,10 @@ static tn_status backward(tni_grad *g)
     size_t n = (size_t)g->n_out;
     tn_tensor **dout = status == TN_OK ? tni_alloc_n(n, sizeof *dout) : NULL;
     if (!dout) return status == TN_OK ? TN_E_NOMEM : status;
-    status = fill_douts(o, g, dout);
+    for (int i = 0; status == TN_OK && i < g->n_out; i++) {
+        bool takes = tn_dtype_is_float(g->out[i].dtype) && !o->plain[i];
+        if (!(dout[i] = takes ? tni_dy(g, i) : TN_NONE)) status = tni_pending();
+    }
     if (status == TN_OK) status = run_backward(o, g, dout);
     tni_free(dout, n * sizeof *dout);
     return status;

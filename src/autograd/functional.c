@@ -108,17 +108,12 @@ static tn_status finish(derivation *d, tn_status status, tn_tensor **y, int64_t 
         *y = d->flags & TN_CREATE_GRAPH ? d->y : tn_detach(d->y);
         if (!*y) status = tni_pending();
     }
-    bool made = status == TN_OK;
-    for (int64_t i = 0; made && i < n_out; i++) tn_keep(out[i]);
-    if (made && y) tn_keep(*y);
+    tn_tensor *kept = status == TN_OK && y ? tn_keep(*y) : NULL;
     if (d->x) tni_free(d->x, ARRAYS * (size_t)d->n * sizeof *d->x);
-    tni_scope_unguard(d->guarded);
-    tn_scope_end(d->scope);
+    status = tni_scope_hand_over(d->scope, &d->guarded, status, out ? n_out : 0, out);
     tn_set_grad_enabled(d->was_recording);
     if (tni_autocasting != TN_F32) tni_autocast_forget(); /* casts of x, which is gone */
-    for (int64_t i = 0; made && i < n_out; i++)
-        if (!tn_scope_adopt(out[i])) status = tni_pending();
-    if (made && y && !tn_scope_adopt(*y)) status = tni_pending();
+    if (kept && !tn_scope_adopt(kept)) status = tni_pending();
     for (int64_t i = 0; status != TN_OK && out && i < n_out; i++) out[i] = NULL;
     if (status != TN_OK && y) *y = NULL;
     return status;
@@ -223,10 +218,10 @@ static tn_status zero_jacobians(const derivation *d, const tn_tensor *of, tn_ten
     for (int i = 0; i < d->n; i++) out[i] = TN_NONE;
     if (!of->requires_grad) status = check_strict(d, of, out);
     for (int i = 0; i < d->n && status == TN_OK; i++) {
-        status = join_shapes(d, of, d->x[i], &shape);
-        if (status != TN_OK) break;
-        out[i] = tn_full_as(shape, 0, d->x[i]->dtype, d->x[i]->storage->device);
-        if (!out[i]) status = tni_pending();
+        const tn_tensor *x = d->x[i];
+        status = join_shapes(d, of, x, &shape);
+        if (status == TN_OK && !(out[i] = tn_full_as(shape, 0, x->dtype, x->storage->device)))
+            status = tni_pending();
     }
     return status;
 }

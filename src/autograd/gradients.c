@@ -36,11 +36,8 @@ static tn_status mark_ways(tni_pass *p, int n_out, tn_tensor *const *outputs, ui
     }
     while (p->ready.n && status == TN_OK) {
         tni_node *node = tni_ready_queue_pop(&p->ready);
-        if (!tni_room(&list, &capacity, n, 1, sizeof *list)) {
-            status = TN_E_NOMEM;
-            break;
-        }
-        list[n++] = node;
+        if (!tni_room(&list, &capacity, n, 1, sizeof *list)) status = TN_E_NOMEM;
+        if (status == TN_OK) list[n++] = node;
         for (int i = 0; i < node->n_in && status == TN_OK; i++) {
             tni_node *from = node->edge[i].node;
             if (!from || from->mark == seen || from->sequence < oldest) continue;

@@ -86,9 +86,7 @@ bool tni_is_recomputed(const tn_op *op, const tn_tensor *y);
 bool tni_save_alias(tni_saved *saved, const tn_tensor *t);
 /* The same for input t, edge i set, where node's op or t's is recomputed. */
 bool tni_save_input(tni_node *node, int i, const tn_tensor *t);
-/* Node no longer reads input i. */
-void tni_saved_let_go(tni_node *node, int i);
-/* Frees what the node kept, after its turn in a backward. */
+/* Frees what the node kept: after its turn in a backward, or with the node. */
 void tni_saved_free(tni_node *node);
 /* A saved alias with the history of output `index` of a node, in the current scope. */
 tn_tensor *tni_with_history(const tn_tensor *alias, tni_node *from, int index);

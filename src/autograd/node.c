@@ -29,16 +29,14 @@ void tni_node_drop(tni_node *node)
     while (dead) {
         node = dead;
         dead = node->next;
+        tni_saved_free(node);
         for (int i = 0; i < node->n_in; i++) {
-            if (node->x[i].alias || node->x[i].recomputed) tni_saved_let_go(node, i);
             if (node->edge[i].node) unref(node->edge[i].node, &dead);
             if (node->edge[i].leaf) tn_drop(node->edge[i].leaf);
         }
-        if (node->y.alias) tn_drop(node->y.alias);
         if (node->origin) tni_origin_free(node->origin);
         if (node->op && node->op->drop) node->op->drop(node->args);
         if (node->region) tni_region_drop(node->region);
-        for (int i = 0; i < node->n_saved; i++) tn_drop(node->saved[i]);
         for (int i = 0; i < node->n_out; i++) {
             if (node->pending[i]) tn_drop(node->pending[i]);
             if (node->gm[i]) tni_gradmeta_drop(node->gm[i]);

@@ -23,7 +23,7 @@ static inline tni_watcher *tni_watcher_now(void)
 
 /* Calls it for an event of watch.h: TNI_NOTIFY(arrived, node) is its status, TN_OK if nobody
  * watches for that. TNI_NOTIFY_OF is for events without a status, TNI_NOTIFY_OP for ops (see
- * tni_watch_suspend). */
+ * tni_watch_suspended). */
 #define TNI_NOTIFY(event, ...)                                                                     \
     (tni_watcher_now() && tni_watching->event ? tni_watching->event(tni_watching, __VA_ARGS__)     \
                                               : TN_OK)
@@ -31,7 +31,7 @@ static inline tni_watcher *tni_watcher_now(void)
     (tni_watcher_now() && tni_watching->event ? tni_watching->event(tni_watching, __VA_ARGS__)     \
                                               : (void)0)
 #define TNI_NOTIFY_OP(event, ...)                                                                  \
-    (tni_watcher_now() && !tni_watch_suspended() ? TNI_NOTIFY(event, __VA_ARGS__) : TN_OK)
+    (tni_watcher_now() && !tni_watch_suspended ? TNI_NOTIFY(event, __VA_ARGS__) : TN_OK)
 
 /* Whether the watcher is notified of each gradient that an op's backward gives. */
 static inline bool tni_notifies_gradients(void)
@@ -40,18 +40,14 @@ static inline bool tni_notifies_gradients(void)
     return w && (w->differentiated || w->delivered);
 }
 
-/* The watcher is not notified of this thread's ops until tni_watch_resume is called as often: for
- * the engine's own ops and the watcher's. */
-void tni_watch_suspend(void);
-void tni_watch_resume(void);
-bool tni_watch_suspended(void);
+/* While it is not 0, the watcher is not notified of this thread's ops: the engine and the watcher
+ * count it up around their own. */
+extern TNI_THREAD int tni_watch_suspended;
 
-/* Makes w (NULL: none) the thread's watcher and returns the one it had. */
+/* Makes w (NULL: none) the thread's watcher and returns the one it had. (anomaly.c) */
 TNI_SHARED tni_watcher *tni_watch(tni_watcher *w);
 TNI_SHARED bool tni_watched(void);
 
-/* The watcher that TN_ANOMALY asks for, or NULL (anomaly.c). */
-tni_watcher *tni_anomaly_wanted(void);
 /* The largest |x|: NaN if x holds one, 0 for no elements. x is floating, of any dtype. */
 tn_status tni_magnitude(tn_tensor *x, double *largest);
 

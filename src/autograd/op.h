@@ -159,6 +159,9 @@ TNI_SHARED void tni_autocast_forget(void);
 /* Whether n_in inputs and n_out outputs of a user's function are there. */
 tn_status tni_check_arrays(const char *function, int n_in, tn_tensor *const *in, int n_out,
                            tn_tensor **out);
+/* What a user's function gave as its status: an error that it caused and ignored counts as a
+ * failure, and a failure gets a message. errors: tni_error_count before the call. (custom.c) */
+tn_status tni_user_status(const char *who, const char *function, tn_status status, uint64_t errors);
 /* The thread's casts of parameters become others (NULL: none); returns the ones before. */
 struct tni_map *tni_autocast_exchange(struct tni_map *casts);
 /* *copy: the thread's casts, as they are now; false and a message: out of memory. */

@@ -28,15 +28,19 @@
 /* Versions of a buffer's memory in a second run are those of the first, and this. */
 static const uint64_t SECOND = UINT64_C(1) << 40;
 
+typedef struct input {
+    tn_tensor *tensor; /* a leaf, or an alias without history */
+    uint64_t version;
+    bool wants; /* takes a gradient */
+} input;
+
 struct tni_region {
     atomic_int refs;
     tn_recompute_function function;
     void *user;
     void (*release)(void *user);
     int n_in, n_out;
-    tn_tensor **in;    /* n_in: leaves, or aliases without history; NULL: done with */
-    uint64_t *version; /* n_in */
-    bool *wants;       /* n_in: takes a gradient */
+    input *in; /* n_in; NULL: done with, or out of memory */
     tni_generator_state generator;
     bool grad;
     tn_dtype cast;
@@ -47,7 +51,7 @@ struct tni_region {
     size_t n;                    /* nodes of the first run, those of functions within it too */
     uint64_t drawn, drawn_again; /* a hash of the random numbers' places, in each run */
 
-    tni_region *above; /* the one that it was called in, while it runs */
+    tni_region *above; /* the one that its first run is called in, while that lasts */
     tni_region *outer; /* counted: its nodes are that one's from `base` on, in a second run */
     size_t base;
     tni_region **inner; /* counted: called in it, until its first run ends */
@@ -59,11 +63,17 @@ struct tni_region {
 
 TNI_THREAD tni_region *tni_region_now;
 
+/* The one whose second run this thread is in, the outermost that runs; NULL: none. */
+static tni_region *second_run(void)
+{
+    tni_region *r = tni_region_now;
+    while (r && !r->again) r = r->above;
+    return r;
+}
+
 bool tn_recomputing(void)
 {
-    const tni_region *r = tni_region_now;
-    while (r && !r->again) r = r->above;
-    return r != NULL;
+    return second_run() != NULL;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -77,7 +87,7 @@ static void undo_drop(tni_undo *u)
 /* What only a second run needs. */
 static void finish(tni_region *r)
 {
-    for (int i = 0; r->in && i < r->n_in; i++) tn_drop(r->in[i]);
+    for (int i = 0; r->in && i < r->n_in; i++) tn_drop(r->in[i].tensor);
     tni_free(r->in, (size_t)r->n_in * sizeof *r->in);
     r->in = NULL;
     tni_autocast_free(r->casts);
@@ -114,8 +124,6 @@ void tni_region_drop(tni_region *r)
         finish(r);
         drop_fresh(r);
         drop_inner(r);
-        tni_free(r->version, (size_t)r->n_in * sizeof *r->version);
-        tni_free(r->wants, (size_t)r->n_in * sizeof *r->wants);
         tni_free(r, sizeof *r);
         r = outer;
     }
@@ -127,10 +135,13 @@ static tni_region *keep(tni_region *r)
     return r;
 }
 
-/* A leaf that is trained itself, which autocast knows; else an alias: the region holds no graph. */
-static tn_tensor *input(tn_tensor *t)
+/* A leaf that is trained is kept itself, as autocast knows it; of others an alias is, so that the
+ * region holds no graph. */
+static bool take_input(input *own, tn_tensor *t)
 {
-    return tni_none(t) || (!t->node && t->requires_grad) ? tn_keep(t) : tni_alias_raw(t);
+    bool itself = tni_none(t) || (!t->node && t->requires_grad);
+    *own = (input){ itself ? tn_keep(t) : tni_alias_raw(t), tn_version(t), t->requires_grad };
+    return own->tensor != NULL;
 }
 
 static tni_region *region_new(tn_recompute_function function, void *user, int n_in,
@@ -145,18 +156,8 @@ static tni_region *region_new(tn_recompute_function function, void *user, int n_
     r->n_out = n_out;
     r->grad = tn_grad_enabled();
     r->cast = tni_autocasting;
-    bool made = true;
-    if (n_in > 0) {
-        r->in = tni_calloc((size_t)n_in * sizeof *r->in);
-        r->version = tni_calloc((size_t)n_in * sizeof *r->version);
-        r->wants = tni_calloc((size_t)n_in * sizeof *r->wants);
-        made = r->in && r->version && r->wants;
-    }
-    for (int i = 0; made && i < n_in; i++) {
-        made = (r->in[i] = input(in[i])) != NULL;
-        r->version[i] = tn_version(in[i]);
-        r->wants[i] = in[i]->requires_grad;
-    }
+    bool made = n_in == 0 || (r->in = tni_calloc((size_t)n_in * sizeof *r->in));
+    for (int i = 0; made && i < n_in; i++) made = take_input(&r->in[i], in[i]);
     made = made && tni_autocast_copy(&r->casts);
     tni_generator_get(tn_default_generator(), &r->generator);
     if (made) return r;
@@ -166,15 +167,6 @@ static tni_region *region_new(tn_recompute_function function, void *user, int n_
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
-/* Fowler, Noll and Vo's hash, FNV-1a, of a node's args after those before it. */
-static uint64_t hash_args(uint64_t hash, const tni_node *node)
-{
-    const unsigned char *byte = node->args;
-    for (size_t i = 0; i < tni_args_size(node); i++)
-        hash = (hash ^ byte[i]) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
 /* The innermost function holds its nodes until it ends, and a second run all of them. */
 tn_status tni_region_record(tni_node *node)
 {
@@ -182,15 +174,14 @@ tn_status tni_region_record(tni_node *node)
     node->region_index = r->n;
     for (bool holds = true; r; r = r->above) {
         uint64_t *drawn = r->again ? &r->drawn_again : &r->drawn;
-        if (node->op->draws) *drawn = hash_args(*drawn, node);
+        if (node->op->draws) *drawn = tni_hash(*drawn, node->args, tni_args_size(node));
         if (holds || r->again) {
             if (!tni_room(&r->fresh, &r->fresh_room, r->n_fresh, 1, sizeof *r->fresh))
                 return TN_E_NOMEM;
             atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed);
             r->fresh[r->n_fresh++] = node;
         }
-        if (r->again) break;
-        r->n++;
+        if (!r->again) r->n++;
         holds = false;
     }
     return TN_OK;
@@ -202,14 +193,8 @@ static void forget_all(tni_region *r)
     for (size_t k = 0; k < r->n_fresh; k++) {
         tni_node *node = r->fresh[k];
         if (!node->keeps || node->spent) continue;
-        for (int i = node->n_in - 1; i >= 0; i--)
-            if (node->x[i].alias) tni_saved_let_go(node, i);
-        tn_drop(node->y.alias);
-        node->y.alias = NULL;
-        for (int i = 0; i < node->n_saved; i++) {
-            tn_drop(node->saved[i]);
-            node->saved[i] = NULL;
-        }
+        tni_saved_free(node);
+        node->spent = false; /* it comes back, from the region */
         node->region = keep(r);
     }
     drop_fresh(r);
@@ -253,11 +238,9 @@ tn_status tni_region_reads(int n, tn_tensor *const *in)
     for (int i = 0; i < n; i++) {
         bool leaf =
             in[i]->is_parameter || in[i]->is_buffer || (in[i]->requires_grad && !in[i]->node);
-        bool last = tni_none(in[i]) || !leaf;
-        for (tni_region *r = tni_region_now; r && !last && status == TN_OK; r = r->above) {
+        if (tni_none(in[i]) || !leaf) continue;
+        for (tni_region *r = tni_region_now; r && status == TN_OK; r = r->above)
             status = reads(r, in[i]);
-            last = r->again;
-        }
     }
     return status;
 }
@@ -273,7 +256,7 @@ static bool has(const tni_region *r, const void *key)
 
 tn_status tni_region_undo(const tni_undo *u)
 {
-    for (tni_region *r = tni_region_now; r; r = r->again ? NULL : r->above) {
+    for (tni_region *r = tni_region_now; r; r = r->above) {
         if (has(r, u->key)) continue;
         if (!tni_room(&r->undo, &r->undo_room, r->n_undo, 1, sizeof *u)) return TN_E_NOMEM;
         u->keep(u->object);
@@ -285,8 +268,7 @@ tn_status tni_region_undo(const tni_undo *u)
 
 tn_status tni_region_assigns(const tn_tensor *t)
 {
-    tni_region *r = tni_region_now;
-    while (r && !r->again) r = r->above;
+    tni_region *r = second_run();
     return !r || tni_none(t) || see(r, t->storage, MET) ? TN_OK : TN_E_NOMEM;
 }
 
@@ -320,12 +302,11 @@ tn_status tni_region_writes(const tn_tensor *t)
     const tni_storage *s = t->storage;
     bool lacks = false;
     if (atomic_load_explicit(&s->buffer_marks, memory_order_relaxed) == 0) return TN_OK;
-    for (const tni_region *r = tni_region_now; r; r = r->again ? NULL : r->above)
-        lacks |= !has(r, s);
+    for (const tni_region *r = tni_region_now; r; r = r->above) lacks |= !has(r, s);
     if (!lacks) return TN_OK;
     tni_region *now = tni_region_now;
     tn_scope scope = tn_scope_begin();
-    tni_watch_suspend();
+    tni_watch_suspended++;
     tni_region_now = NULL;
     tn_tensor *here = NULL, *copy = NULL;
     TN_NO_GRAD
@@ -343,7 +324,7 @@ tn_status tni_region_writes(const tn_tensor *t)
                                               .keep = keep_tensor,
                                               .drop = drop_tensor,
                                               .first = tn_version(t) });
-    tni_watch_resume();
+    tni_watch_suspended--;
     tn_scope_end(scope);
     return status;
 }
@@ -395,8 +376,8 @@ static void set_versions(tni_region *r, bool before)
 }
 
 /* Memory of a buffer that is kept becomes a copy as the second run left it, with versions as in the
- * first. version: when it was kept; NULL: not known here. */
-static void own_memory(tni_region *r, tn_tensor *alias, uint64_t *version)
+ * first: then true, and the version when it was kept is to become that, too. */
+static bool own_memory(tni_region *r, tn_tensor *alias)
 {
     for (size_t i = 0; alias && !tni_none(alias) && i < r->n_undo; i++) {
         const tni_undo *u = &r->undo[i];
@@ -406,16 +387,9 @@ static void own_memory(tni_region *r, tn_tensor *alias, uint64_t *version)
                               memory_order_relaxed);
         alias->storage = tni_storage_keep(u->value->storage);
         tni_storage_drop(old);
-        if (version) *version -= SECOND;
-        return;
+        return true;
     }
-}
-
-static void own_saved(tni_region *r, tni_saved *saved)
-{
-    uint64_t version = saved->version;
-    own_memory(r, saved->alias, &version);
-    saved->version = version;
+    return false;
 }
 
 /* Before versions are set back. A function within has inputs, too. */
@@ -424,19 +398,22 @@ static void own_buffers(tni_region *r)
     for (size_t k = 0; r->n_undo && k < r->n_fresh; k++) {
         tni_node *node = r->fresh[k];
         tni_region *within = node->region;
-        for (int i = 0; i < node->n_in; i++) own_saved(r, &node->x[i]);
-        own_saved(r, &node->y);
-        for (int i = 0; i < node->n_saved; i++) own_memory(r, node->saved[i], NULL);
-        for (int i = 0; within && within->in && i < within->n_in; i++)
-            if (!within->in[i]->is_parameter) own_memory(r, within->in[i], &within->version[i]);
+        for (int i = 0; i < node->n_in; i++)
+            if (own_memory(r, node->x[i].alias)) node->x[i].version -= SECOND;
+        if (own_memory(r, node->y.alias)) node->y.version -= SECOND;
+        for (int i = 0; i < node->n_saved; i++) own_memory(r, node->saved[i]);
+        for (int i = 0; within && within->in && i < within->n_in; i++) {
+            input *in = &within->in[i];
+            if (!in->tensor->is_parameter && own_memory(r, in->tensor)) in->version -= SECOND;
+        }
     }
 }
 
 static tn_status check_inputs(const tni_region *r)
 {
     for (int i = 0; i < r->n_in; i++)
-        if (!tni_none(r->in[i]) && tn_version(r->in[i]) != r->version[i])
-            return changed("an input,", r->in[i]);
+        if (!tni_none(r->in[i].tensor) && tn_version(r->in[i].tensor) != r->in[i].version)
+            return changed("an input,", r->in[i].tensor);
     return TN_OK;
 }
 
@@ -444,10 +421,11 @@ static tn_status check_inputs(const tni_region *r)
 static tn_status copy_inputs(const tni_region *r, tn_tensor **in)
 {
     for (int i = 0; i < r->n_in; i++) {
-        bool leaf = tni_none(r->in[i]) || r->in[i]->requires_grad == r->wants[i];
-        in[i] = leaf ? r->in[i] : tn_scope_adopt(tni_alias_raw(r->in[i]));
+        const input *own = &r->in[i];
+        bool same = tni_none(own->tensor) || own->tensor->requires_grad == own->wants;
+        in[i] = same ? own->tensor : tn_scope_adopt(tni_alias_raw(own->tensor));
         if (!in[i]) return tni_pending();
-        if (!leaf) in[i]->requires_grad = r->wants[i];
+        if (!same) in[i]->requires_grad = own->wants;
     }
     return TN_OK;
 }
@@ -461,11 +439,7 @@ static tn_status call(tni_region *r, tn_tensor *const *in, tn_tensor **out)
     tn_status status = r->function(r->user, r->n_in, in, r->n_out, out);
     tni_region_now = was;
     r->above = NULL;
-    if (tni_error_count != errors)
-        status = status == TN_OK ? tni_pending() : status;
-    else if (status != TN_OK)
-        status = tni_error(status, "tn_recompute: its function gave a status without a message: "
-                                   "want tn_fail");
+    status = tni_user_status("tn_recompute", "function", status, errors);
     for (int i = 0; status == TN_OK && i < r->n_out; i++)
         if (!out[i])
             status =

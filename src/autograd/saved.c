@@ -153,19 +153,6 @@ tn_status tni_saved_read(const tni_pass *p, tni_node *node, tni_grad *g)
 
 /* ---- freeing --------------------------------------------------------------------------------- */
 
-void tni_saved_let_go(tni_node *node, int i)
-{
-    tni_saved *saved = &node->x[i];
-    if (saved->recomputed) {
-        saved->recomputed = false;
-        let_go(node->edge[i].node);
-    } else if (saved->alias && node->op->recompute && node->x[0].alias) {
-        if (i == 0 && !node->spent) let_go(node); /* of all inputs; else it has */
-    } else if (saved->alias) {
-        forget(saved);
-    }
-}
-
 static void drop(tni_node *node, tn_tensor **saved)
 {
     if (!*saved) return;
@@ -181,11 +168,15 @@ void tni_saved_free(tni_node *node)
     for (int i = node->n_in - 1; i >= 0; i--) { /* recomputed op: its hold, with x[0], last */
         tni_saved *saved = &node->x[i];
         if (!saved->alias && !saved->recomputed) continue;
-        if (TNI_LIKELY(!saved->recomputed && !node->op->recompute))
-            forget(saved);
-        else
-            tni_saved_let_go(node, i);
         any = true;
+        if (TNI_UNLIKELY(saved->recomputed)) {
+            saved->recomputed = false;
+            let_go(node->edge[i].node);
+        } else if (TNI_UNLIKELY(node->op->recompute && node->x[0].alias)) {
+            if (i == 0) let_go(node); /* of all its inputs */
+        } else {
+            forget(saved);
+        }
     }
     node->spent = any;
     drop(node, &node->y.alias);

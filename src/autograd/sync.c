@@ -1,9 +1,9 @@
 /*
  * sync.c - see sync.h: counts the uses of leaves before a pass, and tells when they are done.
  *
- * The count is of edges in the graph behind the output, each node once, in the engine's own order.
- * A node that gets no gradient is never visited: the leaves that it reads are then complete only
- * when the pass ends. So are leaves with hooks, which the engine runs at its end.
+ * The count is of edges in the graph behind the output, each node once. A node that gets no
+ * gradient is never visited: the leaves that it reads are then complete only when the pass ends. So
+ * are leaves with hooks, which the engine runs at its end.
  */
 #include "autograd/sync.h"
 
@@ -44,27 +44,27 @@ static void count(const tni_edge *edge)
     gm->sync->active = true;
 }
 
-static tn_status visit(tni_ready_queue *order, tni_node *node, uint64_t seen)
+static void meet(tni_node **ahead, tni_node *node, uint64_t seen)
 {
-    if (!node || node->mark == seen) return TN_OK;
+    if (!node || node->mark == seen) return;
     node->mark = seen;
-    return tni_ready_queue_push(order, node);
+    node->next = *ahead;
+    *ahead = node;
 }
 
-static tn_status count_uses(const tn_tensor *output)
+static void count_uses(const tn_tensor *output)
 {
-    tni_ready_queue order = { 0 }; /* its own heap: the pass has put the output on another */
+    tni_node *ahead = NULL; /* by node->next */
     uint64_t seen = tni_next_mark();
-    tn_status status = visit(&order, output->node, seen);
-    while (order.n && status == TN_OK) {
-        const tni_node *node = tni_ready_queue_pop(&order);
-        for (int i = 0; i < node->n_in && status == TN_OK; i++) {
+    meet(&ahead, output->node, seen);
+    while (ahead) {
+        const tni_node *node = ahead;
+        ahead = node->next;
+        for (int i = 0; i < node->n_in; i++) {
             count(&node->edge[i]);
-            status = visit(&order, node->edge[i].node, seen);
+            meet(&ahead, node->edge[i].node, seen);
         }
     }
-    tni_room_free(&order.heap, &order.capacity, sizeof *order.heap);
-    return status;
 }
 
 tn_status tni_sync_begin(tni_pass *p, tn_tensor *output)
@@ -74,12 +74,11 @@ tn_status tni_sync_begin(tni_pass *p, tn_tensor *output)
         s->active = s->agreed = false;
         for (int i = 0; i < s->n; i++) s->leaf[i].leaf->gm->awaited = 0;
     }
-    tn_status status = count_uses(output);
+    count_uses(output);
     /* t is a leaf: its only use is the seed, not an edge, so it is complete at the end */
     if (!output->node) count(&(tni_edge){ .leaf = output });
-    /* Other processes wait for each sync that takes part; out of memory, assume that all do. */
+    tn_status status = TN_OK;
     for (tni_sync *s = tni_syncs; s; s = s->next) {
-        s->active |= status != TN_OK && !s->off;
         tn_status one = s->active ? s->begin(s) : TN_OK;
         if (status == TN_OK) status = one;
     }
@@ -132,12 +131,6 @@ static tn_status receive_new(tni_pass *p, tni_sync *s)
     return s->agree(s, status);
 }
 
-static tn_status finish_one(tni_pass *p, tni_sync *s)
-{
-    (void)p;
-    return s->finish(s);
-}
-
 /* Calls one of their functions for all syncs that take part. */
 static tn_status each(tni_pass *p, tn_status (*call)(tni_pass *p, tni_sync *s))
 {
@@ -151,7 +144,8 @@ tn_status tni_sync_finish(tni_pass *p)
 {
     tn_scope scope = tn_scope_begin();
     tn_status status = each(p, receive_old);
-    if (status == TN_OK) status = each(p, finish_one);
+    for (tni_sync *s = p->synced ? tni_syncs : NULL; s && status == TN_OK; s = s->next)
+        if (s->active) status = s->finish(s);
     if (status == TN_OK) status = each(p, receive_new);
     for (tni_sync *s = p->synced && status == TN_OK ? tni_syncs : NULL; s; s = s->next)
         s->agreed = s->active;

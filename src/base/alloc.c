@@ -11,7 +11,6 @@
  * Sanitizer builds, and TN_CACHE=0 in the environment, go straight to the allocator: a use after
  * free is then seen where it happens.
  */
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>

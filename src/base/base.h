@@ -1,5 +1,6 @@
 /*
- * base.h - what every file of the library uses: messages, locks, memory, growing arrays.
+ * base.h - what every file of the library uses: messages, locks, memory, growing arrays, and the
+ * headers of the C library that most files need, which no file above includes again.
  *
  * Nothing here knows the inside of a tensor. See also map.h (a hash table) and host.h
  * (floating-point traps, the locale).
@@ -12,6 +13,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

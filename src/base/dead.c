@@ -10,16 +10,11 @@
 
 enum { GRAVES = 1 << 14 };
 
-typedef struct note {
-    int n;
-    void *address[];
-} note;
-
 typedef struct grave {
     void *object;
     size_t size;
     char *epitaph;
-    note *made, *ended;
+    tni_calls *made, *ended; /* or NULL */
 } grave;
 
 bool tni_debugging;
@@ -34,33 +29,17 @@ __attribute__((constructor)) static void read_wish(void)
     tni_debugging = wish && strcmp(wish, "1") == 0;
 }
 
-static size_t note_size(int n)
-{
-    return sizeof(note) + (size_t)n * sizeof(void *);
-}
-
 /* NULL: lines are off, or there is no memory. */
-static note *line_here(void)
+static tni_calls *line_here(void)
 {
-    void *address[TNI_MOST_CALLS];
-    int n = tni_lines_wanted ? tni_calls_here(address) : 0;
-    note *here = n ? tni_alloc(note_size(n)) : NULL;
-    if (!here) return NULL;
-    here->n = n;
-    memcpy(here->address, address, (size_t)n * sizeof *address);
-    return here;
-}
-
-static void forget(note *where)
-{
-    if (where) tni_free(where, note_size(where->n));
+    return tni_lines_wanted ? tni_calls_here() : NULL;
 }
 
 void tni_note_born(const void *object)
 {
-    note *here = line_here();
+    tni_calls *here = line_here();
     pthread_mutex_lock(lock);
-    if (here && tni_map_put(&born, object, here) < 0) forget(here);
+    if (here && tni_map_put(&born, object, here) < 0) tni_calls_free(here);
     pthread_mutex_unlock(lock);
 }
 
@@ -70,8 +49,8 @@ static void clear(grave *g)
     tni_map_remove(&graves, g->object);
     tni_free(g->object, g->size);
     tni_strfree(g->epitaph);
-    forget(g->made);
-    forget(g->ended);
+    tni_calls_free(g->made);
+    tni_calls_free(g->ended);
     *g = (grave){ 0 };
 }
 
@@ -95,9 +74,9 @@ void tni_bury(void *object, size_t size, const char *epitaph)
     tni_error_restore(&before);
 }
 
-static void say_line(char *text, size_t size, const char *what, const note *where)
+static void say_line(char *text, size_t size, const char *what, const tni_calls *where)
 {
-    char *line = where ? tni_line_text(where->address, where->n) : NULL;
+    char *line = where && where->n ? tni_line_text(where) : NULL;
     if (!line) return;
     snprintf(text, size, "%s%s", what, line);
     tni_strfree(line);

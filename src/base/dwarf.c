@@ -4,7 +4,6 @@
  * never for separate debug files, which a server might be asked for.
  */
 #include <elfutils/libdwfl.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #include "base/lines.h"

@@ -3,7 +3,6 @@
  * already, so no memory is needed (texts.c). With TN_TRAP=1 it aborts there, for a debugger.
  */
 #include <signal.h>
-#include <stdlib.h>
 
 #include "base/host.h"
 #include "base/base.h"

@@ -3,7 +3,6 @@
  * floating-point traps.
  */
 #include <fenv.h>
-#include <pthread.h>
 #include <signal.h>
 
 #include "base/host.h"
@@ -40,7 +39,11 @@ int tni_thread_start(pthread_t *thread, void *(*f)(void *), void *argument)
 }
 
 #ifndef __SSE__
-#ifdef __GLIBC__
+#ifndef __GLIBC__ /* no traps to ask for */
+#define fegetexcept() 0
+#define fedisableexcept(traps) (void)(traps)
+#define feenableexcept(traps) (void)(traps)
+#endif
 unsigned tni_hold_traps(void)
 {
     int was = fegetexcept();
@@ -50,20 +53,8 @@ unsigned tni_hold_traps(void)
 
 void tni_return_traps(const unsigned *was)
 {
-    if (*was) {
-        feclearexcept((int)*was); /* exceptions we raised would trap now */
-        feenableexcept((int)*was);
-    }
+    if (!*was) return;
+    feclearexcept((int)*was); /* exceptions we raised would trap now */
+    feenableexcept((int)*was);
 }
-#else
-unsigned tni_hold_traps(void)
-{
-    return 0;
-}
-
-void tni_return_traps(const unsigned *was)
-{
-    (void)was;
-}
-#endif
 #endif

@@ -11,7 +11,6 @@
 #define TNI_HOST_H
 
 #include <locale.h>
-#include <pthread.h>
 #ifdef __APPLE__
 #include <xlocale.h>
 #endif

@@ -13,9 +13,6 @@
  * memory, and opened as it is needed. Blocks that last as long as the program, like an optimizer's
  * state, are cut from its end: between activations, they would leave gaps in every step.
  */
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "base/base.h"
 #include "base/large.h"
 

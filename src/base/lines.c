@@ -6,9 +6,6 @@
 
 #include <dlfcn.h>
 #include <execinfo.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/auxv.h>
 
 _Thread_local bool tni_lines_wanted;
@@ -52,15 +49,31 @@ static bool is_ours(const void *address)
     return object == own || (object && object == atomic_load(&above));
 }
 
-int tni_calls_here(void *address[TNI_MOST_CALLS])
+static size_t size_of(int n)
 {
+    return sizeof(tni_calls) + (size_t)n * sizeof(void *);
+}
+
+tni_calls *tni_calls_here(void)
+{
+    enum { MOST = 64 };
+    void *address[MOST];
     pthread_once(&once, open_reader);
-    int n = backtrace(address, TNI_MOST_CALLS), first = 0;
-    if (in_program) return n;
-    while (first < n && is_ours(address[first])) first++;
-    if (first == n) return 0;
-    address[0] = address[first];
-    return 1;
+    int n = backtrace(address, MOST), first = 0;
+    if (!in_program) {
+        while (first < n && is_ours(address[first])) first++;
+        n = first < n; /* only the program's innermost */
+    }
+    tni_calls *calls = tni_alloc(size_of(n));
+    if (!calls) return NULL;
+    calls->n = n;
+    memcpy(calls->address, address + first, (size_t)n * sizeof *address);
+    return calls;
+}
+
+void tni_calls_free(tni_calls *calls)
+{
+    if (calls) tni_free(calls, size_of(calls->n));
 }
 
 /* The source line for a return address, which lies just behind the call. */
@@ -80,19 +93,20 @@ static const char *last_part(const char *path)
     return slash ? slash + 1 : path;
 }
 
-char *tni_line_text(void *const *address, int n)
+char *tni_line_text(const tni_calls *calls)
 {
     char file[1024], text[sizeof file + 32] = "";
     Dl_info info;
-    for (int i = 0; i < n && !text[0]; i++) {
-        int line = look_up(address[i], file, sizeof file);
+    for (int i = 0; i < calls->n && !text[0]; i++) {
+        const char *address = calls->address[i];
+        int line = look_up(address, file, sizeof file);
         if (in_program && (line == 0 || (root[0] && strncmp(file, root, strlen(root)) == 0)))
             continue;
         if (line > 0)
             snprintf(text, sizeof text, "%s:%d", last_part(file), line);
-        else if (object_of(address[i], &info) && info.dli_fname)
+        else if (object_of(address, &info) && info.dli_fname)
             snprintf(text, sizeof text, "%.200s+%#tx", last_part(info.dli_fname),
-                     (const char *)address[i] - 1 - (const char *)info.dli_fbase);
+                     address - 1 - (const char *)info.dli_fbase);
     }
     return tni_strdup_or_none(text);
 }

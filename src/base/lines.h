@@ -20,15 +20,20 @@ typedef int (*tni_line_at)(const void *address, char *file, size_t size);
 /* tn_set_lines, in this thread (autograd/call_site.c). */
 extern _Thread_local bool tni_lines_wanted;
 
-enum { TNI_MOST_CALLS = 64 };
-
 /* The return addresses of the functions that are running, the innermost first; those within tenon
- * are left out where it is a shared library. Returns how many. */
-int tni_calls_here(void *address[TNI_MOST_CALLS]);
+ * are left out where it is a shared library. */
+typedef struct tni_calls {
+    int n;
+    void *address[];
+} tni_calls;
+
+/* Those of now. NULL and a message when out of memory. */
+tni_calls *tni_calls_here(void);
+void tni_calls_free(tni_calls *calls); /* NULL is ignored */
 /* From now on leaves out those of the library that holds this address (one above tenon) as well. */
 TNI_SHARED void tni_calls_skip(const void *address);
 /* The first of them that is not tenon's, as "net.c:41", or "program+0x1139" where its line is not
  * known. tni_strfree; NULL, without a message, when out of memory. */
-char *tni_line_text(void *const *address, int n);
+char *tni_line_text(const tni_calls *calls);
 
 #endif

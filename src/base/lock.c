@@ -24,7 +24,6 @@ pthread_mutex_t tni_locks[TNI_LOCKS] = {
 static void look_again(void)
 {
     enum { LOOKS = 100, SLEEP_NS = 20000 };
-
     for (int i = 0; atomic_exchange_explicit(&tni_memory_taken, true, memory_order_acquire); i++) {
         if (i >= LOOKS) nanosleep(&(struct timespec){ .tv_nsec = SLEEP_NS }, NULL);
 #ifdef __SSE2__

@@ -1,5 +1,4 @@
 /* map.c - open addressing with linear probing. */
-#include <pthread.h>
 #include <sys/random.h>
 #include <time.h>
 

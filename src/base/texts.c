@@ -5,9 +5,6 @@
  * library that is opened while the program runs, and refuses one that wants more. The first threads
  * take theirs from a pool, so that a message about memory needs none.
  */
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "base/base.h"
 
 enum { POOL = 8 };

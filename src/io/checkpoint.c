@@ -10,9 +10,6 @@
  * Loading has two halves: read, compare and stage everything; then put it all in place by steps
  * that cannot fail. Modules, whose loading is itself all or nothing, are loaded in between.
  */
-#include <math.h>
-#include <stdio.h>
-
 #include "io/parts.h"
 #include "nn/module.h"
 

@@ -7,8 +7,6 @@
  */
 #include <dirent.h>
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -92,17 +90,15 @@ static int read_steps(steps *s, DIR *dir, const char *name, bool sweep)
 static tn_status prune(const char *function, const char *folder, const char *name, int64_t step,
                        int keep)
 {
-    static const char cannot[] = "the checkpoint is in place, but older ones cannot be looked for";
-    DIR *dir = opendir(folder);
-    if (!dir) /* writable but not readable: nothing can be counted */
-        return tni_error(tni_errno(errno), "%s: " TNI_PATH ": %s: %s", function, folder, cannot,
-                         strerror(errno));
-    steps s;
-    int error = read_steps(&s, dir, name, true);
+    DIR *dir = opendir(folder); /* NULL: writable but not readable, nothing can be counted */
+    steps s = { 0 };
+    int error = dir ? read_steps(&s, dir, name, true) : errno;
     tn_status status = TN_OK;
-    if (error == ENOMEM)
-        status = tni_error(TN_E_NOMEM, "%s: " TNI_PATH ": %s: %s", function, folder, cannot,
-                           strerror(error));
+    if (!dir || error == ENOMEM)
+        status = tni_error(tni_errno(error),
+                           "%s: " TNI_PATH ": the checkpoint is in place, but older ones cannot be "
+                           "looked for: %s",
+                           function, folder, strerror(error));
     size_t first = 0; /* the first that is not newer than ours */
     while (first < s.n && s.step[first] > step) first++;
     for (size_t i = s.n; keep > 0 && status == TN_OK && i > first + (size_t)keep; i--) {
@@ -115,7 +111,7 @@ static tn_status prune(const char *function, const char *folder, const char *nam
                                function, folder, file, strerror(errno));
     }
     tni_bytes_free(&s.bytes);
-    closedir(dir);
+    if (dir) closedir(dir);
     return status;
 }
 

@@ -3,7 +3,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -94,15 +93,10 @@ tn_status tni_input_gap(const tni_input *in, const char *name, int64_t begin, in
                          begin < end ? "inside what lies before it" : "behind a hole", end);
 }
 
-static bool reserve(tni_bytes *b, size_t more)
-{
-    b->failed = b->failed || !tni_room(&b->data, &b->capacity, b->n, more, 1);
-    return !b->failed;
-}
-
 void tni_bytes_add(tni_bytes *b, const void *data, size_t n)
 {
-    if (n == 0 || !reserve(b, n)) return;
+    b->failed = b->failed || !tni_room(&b->data, &b->capacity, b->n, n, 1);
+    if (n == 0 || b->failed) return;
     memcpy(b->data + b->n, data, n);
     b->n += n;
 }

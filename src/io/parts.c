@@ -6,8 +6,6 @@
  * Each module loads at once, all or nothing; its old values are kept until everything has loaded.
  * The model loads last, and needs no such copy.
  */
-#include <stdio.h>
-
 #include "io/parts.h"
 #include "nn/module.h"
 #include "optim/optim.h"
@@ -122,20 +120,12 @@ static tni_staged *stage(const tn_checkpoint_part *p, const tn_list *state)
     return tni_scaler_stage(p->scaler, state);
 }
 
-/* Whether the part has something to save; also false after a failure. */
-static bool has_state(const tn_checkpoint_part *p, bool *failed)
-{
-    if (p->optimizer) return true;
-    const tn_list *now = state_of(p);
-    *failed = !now;
-    return now && now->n;
-}
-
 static tn_status stage_part(const tni_input *in, tni_part *part)
 {
-    bool failed = false, wanted = has_state(&part->p, &failed);
-    if (failed) return tni_pending();
-    if (wanted && !part->file.list->n)
+    /* an optimizer always has state to save */
+    const tn_list *now = part->p.optimizer ? NULL : state_of(&part->p);
+    if (!part->p.optimizer && !now) return tni_pending();
+    if ((!now || now->n) && !part->file.list->n)
         return tni_error(TN_E_NAME,
                          "%s: " TNI_PATH ": nothing of %s.* is in it, but the part is given here",
                          in->function, in->path, part->p.name);

@@ -10,8 +10,6 @@
  *
  * Limits: of tn_set_file_limits; names of 1 to 1,024 bytes; at most 8 axes.
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <zlib.h>
 
 #include "io/io.h"
@@ -25,16 +23,21 @@ static const struct {
     const char *name;
     tn_dtype dtype;
 } dtypes[] = {
-    { "F32", TN_F32 }, { "F64", TN_F64 }, { "BF16", TN_BF16 }, { "F16", TN_F16 },
-    { "I64", TN_I64 }, { "I32", TN_I32 }, { "U8", TN_U8 },     { "BOOL", TN_BOOL },
+    { "I64", TN_I64 },   { "F64", TN_F64 }, { "F32", TN_F32 }, { "I32", TN_I32 },
+    { "BF16", TN_BF16 }, { "F16", TN_F16 }, { "U8", TN_U8 },   { "BOOL", TN_BOOL },
 };
 #define N_DTYPES (int)(sizeof dtypes / sizeof *dtypes)
 
+int tni_safetensors_rank(tn_dtype dtype)
+{
+    int i = 0;
+    while (dtypes[i].dtype != dtype) i++;
+    return i;
+}
+
 const char *tni_safetensors_dtype_name(tn_dtype dtype)
 {
-    for (int i = 0; i < N_DTYPES; i++)
-        if (dtypes[i].dtype == dtype) return dtypes[i].name;
-    return NULL;
+    return dtypes[tni_safetensors_rank(dtype)].name;
 }
 
 #define bad(file, ...) tni_input_bad(&(file)->in, __VA_ARGS__)
@@ -237,10 +240,10 @@ static const struct {
 };
 
 /* The header's size is impossible: the first bytes are something else. */
-static tn_status not_one(const tni_safetensors *file, const unsigned char first[8], uint64_t n)
+static tn_status not_one(const tni_safetensors *file, uint64_t n)
 {
     size_t i = 0, count = sizeof others / sizeof *others;
-    while (i < count && memcmp(first, others[i].begin, strlen(others[i].begin)) != 0) i++;
+    while (i < count && memcmp(&n, others[i].begin, strlen(others[i].begin)) != 0) i++;
     /* lengths of real headers have no high bytes */
     if (i < count && n >> 32) return bad(file, "not a safetensors file: %s", others[i].what);
     return bad(file,
@@ -253,15 +256,12 @@ tn_status tni_safetensors_open(tni_safetensors *file, const char *function, cons
     *file = (tni_safetensors){ 0 };
     tn_status status = tni_input_open(&file->in, function, path);
     if (status != TN_OK) return status;
-    unsigned char size[8];
     uint64_t n = 0;
     if (file->in.size < 8)
         status = bad(file, "%" PRId64 " bytes: a safetensors file has at least 8", file->in.size);
     else
-        status = tni_input_read(&file->in, 0, size, 8);
-    for (int i = 0; status == TN_OK && i < 8; i++) n |= (uint64_t)size[i] << (8 * i);
-    if (status == TN_OK && (n < 2 || n > (uint64_t)file->in.size - 8))
-        status = not_one(file, size, n);
+        status = tni_input_read(&file->in, 0, &n, sizeof n);
+    if (status == TN_OK && (n < 2 || n > (uint64_t)file->in.size - 8)) status = not_one(file, n);
     int64_t most = tn_get_file_limits().header_bytes;
     if (status == TN_OK && n > (uint64_t)most)
         status =

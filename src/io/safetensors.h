@@ -91,5 +91,6 @@ bool tni_old_tie(const tni_map *stored, bool checkpoint, const char *key, const 
 #define TNI_CHECKSUM "tenon.crc32"
 #define TNI_CHECKSUM_AT (8 + (int64_t)sizeof "{\"__metadata__\":{\"" TNI_CHECKSUM "\":\"" - 1)
 const char *tni_safetensors_dtype_name(tn_dtype dtype); /* "F32" */
+int tni_safetensors_rank(tn_dtype dtype);               /* in the reference's order of writing */
 
 #endif

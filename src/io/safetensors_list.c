@@ -4,8 +4,6 @@
  * Metadata about the tensors is used here: other names of a tensor become entries of the same
  * tensor, state versions are recorded in the list. The rest is returned to the caller.
  */
-#include <stdio.h>
-
 #include "io/io.h"
 #include "io/json.h"
 #include "nn/module.h"

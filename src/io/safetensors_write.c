@@ -11,8 +11,6 @@
  *
  * Source: huggingface/safetensors, tensor.rs (prepare) and torch.py (save_model, load_model).
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <zlib.h>
 
 #include "io/io.h"
@@ -30,21 +28,11 @@ static bool is_tie(const item *it)
     return it->stored != it->name;
 }
 
-/* The reference's order of dtypes, descending. */
-static int rank_of(tn_dtype dtype)
-{
-    static const tn_dtype order[] = { TN_I64,  TN_F64, TN_F32, TN_I32,
-                                      TN_BF16, TN_F16, TN_U8,  TN_BOOL };
-    int i = 0;
-    while (order[i] != dtype) i++;
-    return i;
-}
-
 static int by_layout(const void *a, const void *b)
 {
     const item *x = a;
     const item *y = b;
-    int d = rank_of(x->tensor->dtype) - rank_of(y->tensor->dtype);
+    int d = tni_safetensors_rank(x->tensor->dtype) - tni_safetensors_rank(y->tensor->dtype);
     return d ? d : strcmp(x->name, y->name);
 }
 
@@ -289,12 +277,11 @@ static tn_status write_tensor(output *out, const item *it)
 static tn_status write_file(const char *function, const char *path, const tni_bytes *header,
                             const item *items, int n, size_t total, bool checksum)
 {
-    unsigned char size[8];
-    for (int i = 0; i < 8; i++) size[i] = (unsigned char)((uint64_t)header->n >> (8 * i));
+    const uint64_t size = header->n;
     output out = { .checksum = checksum, .crc = crc32_z(0, NULL, 0) };
     tn_status status = tni_file_create(&out.file, function, path, (int64_t)(8 + header->n + total));
     if (status != TN_OK) return status;
-    status = put(&out, size, 8);
+    status = put(&out, &size, sizeof size);
     if (status == TN_OK) status = put(&out, header->data, header->n);
     for (int i = 0; status == TN_OK && i < n; i++) status = write_tensor(&out, &items[i]);
     if (status == TN_OK && checksum) {

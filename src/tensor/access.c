@@ -1,8 +1,6 @@
 /*
  * access.c - a tensor's properties and values for the caller: sizes, names, items, copies out.
  */
-#include <math.h>
-
 #include "tensor/internal.h"
 
 int tn_rank(const tn_tensor *t)

@@ -4,9 +4,6 @@
  * about. What a program on the CPU may call as well, such as tn_cuda_synchronize, does not open it.
  */
 #include <dlfcn.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdlib.h>
 
 #include "tensor/graphs.h"
 #include "tensor/cuda_module.h"

@@ -1,8 +1,6 @@
 /*
  * compare.c - comparing tensors or runs: a hash of the bits, the largest difference of the values.
  */
-#include <math.h>
-
 #include "base/map.h"
 #include "tensor/internal.h"
 
@@ -54,7 +52,6 @@ double tn_max_abs_diff(const tn_tensor *a, const tn_tensor *b)
     if (tni_absent(a) || tni_absent(b))
         return tni_nan(tni_poison("tn_max_abs_diff", tni_absent(a) ? "a" : "b"));
     if (!tni_shape_equal(&a->shape, &b->shape)) return NAN;
-
     bool whole = !tn_dtype_is_float(a->dtype) && !tn_dtype_is_float(b->dtype);
     tn_dtype dtype = whole ? TN_I64 : TN_F64;
     size_t n = (size_t)tni_shape_numel(&a->shape);

@@ -5,8 +5,6 @@
  * integer dtype, a block at a time in a small buffer; the backend's copy rounds each value once to
  * the requested dtype.
  */
-#include <math.h>
-
 #include "tensor/internal.h"
 #include "tensor/math.h"
 
@@ -147,16 +145,6 @@ tn_tensor *tn_full_like(tn_tensor *t, double value)
 
 enum { BLOCK = 256 };
 
-/* y[begin..begin+n) = from[0..n), cast. y is a dense vector. */
-static tn_status put(tn_tensor *y, int64_t begin, void *from, tn_dtype dtype, int64_t n)
-{
-    tni_array source = { .data = from, .dtype = dtype, .rank = 1, .size = { n }, .stride = { 1 } };
-    tni_array target = tni_array_of(y);
-    target.data = (char *)target.data + (size_t)begin * tn_dtype_size(y->dtype);
-    target.size[0] = n;
-    return tni_backend_of(y)->copy(&(tni_copy){ .y = target, .x = source });
-}
-
 typedef struct series {
     double start, end, step;
     int64_t n;
@@ -176,17 +164,19 @@ typedef union block {
 /* The values from begin on, which is a multiple of BLOCK. */
 typedef void (*values)(block *y, int64_t begin, int64_t n, const series *s, tn_dtype dtype);
 
-/* wide: of the block that values fills. */
+/* Fills y, a dense vector. wide: the dtype of the block that values fills. */
 static tn_status put_all(tn_tensor *y, tn_dtype wide, values values, const series *s)
 {
     block block;
-    for (int64_t begin = 0; begin < s->n; begin += BLOCK) {
-        int64_t n = TNI_MIN(s->n - begin, BLOCK);
-        values(&block, begin, n, s, y->dtype);
-        tn_status status = put(y, begin, &block, wide, n);
-        if (status != TN_OK) return status;
+    tni_array to = tni_array_of(y), from = { &block, wide, 1, { 0 }, { 1 } };
+    tn_status status = TN_OK;
+    for (int64_t begin = 0; begin < s->n && status == TN_OK; begin += BLOCK) {
+        to.size[0] = from.size[0] = TNI_MIN(s->n - begin, BLOCK);
+        values(&block, begin, to.size[0], s, y->dtype);
+        status = tni_backend_of(y)->copy(&(tni_copy){ .y = to, .x = from });
+        to.data = (char *)to.data + BLOCK * tn_dtype_size(y->dtype);
     }
-    return TN_OK;
+    return status;
 }
 
 static void integer_values(block *y, int64_t begin, int64_t n, const series *s, tn_dtype dtype)
@@ -240,7 +230,6 @@ tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype)
     if (n > 0 && (!tni_fits(start, dtype) || !tni_fits(start + (count - 1.0) * step, dtype)))
         return tni_fail(TN_E_INVALID, "tn_arange: from %g to %g: want values that %s can hold",
                         start, end, tn_dtype_name(dtype));
-
     tn_tensor *t = tni_create("tn_arange", TN_SHAPE(n), dtype, tn_cpu());
     if (!t) return NULL;
     series s = { start, end, n > 1 || !integer ? step : 0, n, tn_dtype_size(dtype) == 2 };

@@ -226,16 +226,20 @@ TN_FN float tn_exp2_f32(float t)
     return p * tn_from_bits_f32(tn_bits_f32(biased) << 23);
 }
 
+/* x between low < 0 and high > 0: chosen as integers, since gcc turns a choice between floats into
+ * branches, each with its own division. A NaN becomes a number. */
+TN_FN float tn_kept_f32(float x, float low, float high)
+{
+    uint32_t bits = tn_bits_f32(x), lowest = tn_bits_f32(low);
+    int32_t kept = (int32_t)(bits < lowest ? bits : lowest), highest = (int32_t)tn_bits_f32(high);
+    return tn_from_bits_f32((uint32_t)(kept < highest ? kept : highest));
+}
+
 /* x / (1 + 2^u), where u = log2(Phi(-x) / Phi(x)) is x times a polynomial in x^2. Its x is kept
- * between -6.6126, where u = 128, and 5.6, where Phi is 1: as integers, since gcc turns a choice
- * between floats into branches, each with its own division. A NaN is still in the numerator. */
+ * between -6.6126, where u = 128, and 5.6, where Phi is 1. A NaN is still in the numerator. */
 TN_FN float tn_gelu_f32(float x)
 {
-    uint32_t bits = tn_bits_f32(x), low = tn_bits_f32(-6.6126f);
-    bits = bits < low ? bits : low;
-    int32_t kept = (int32_t)bits, high = (int32_t)tn_bits_f32(5.6f);
-    float c = tn_from_bits_f32((uint32_t)(kept < high ? kept : high));
-    float s = c * c;
+    float c = tn_kept_f32(x, -6.6126f, 5.6f), s = c * c;
     float u = TN_POLY_10(s, -0x1.372d70p-41f, 0x1.de95a8p-35f, -0x1.1b5cc2p-29f, 0x1.231684p-25f,
                          -0x1.1cc94ap-26f, -0x1.34d6d8p-17f, 0x1.40a70ap-13f, 0x1.b3658ap-14f,
                          -0x1.ad6db0p-4f, -0x1.26aec4p+1f);
@@ -268,14 +272,10 @@ TN_FN float tn_gelu_slope_f32(float x)
 TNI_GELU_TANH_U(float, f32, 0x1.71547652b82fep+0) /* log2 e */
 TNI_GELU_TANH_U(double, f64, 1)
 
-/* t, where e^(-2 u) = 2^t. Its x is kept between -10.06, where t = 128, and 10, where g is 1; as
- * integers, see tn_gelu_f32. A NaN becomes a number. */
+/* t, where e^(-2 u) = 2^t. Its x is kept between -10.06, where t = 128, and 10, where g is 1. */
 TN_FN float tn_gelu_tanh_exponent_f32(float x)
 {
-    uint32_t bits = tn_bits_f32(x), low = tn_bits_f32(-10.06f);
-    bits = bits < low ? bits : low;
-    int32_t kept = (int32_t)bits, high = (int32_t)tn_bits_f32(10.0f);
-    return tn_gelu_tanh_minus_2u_f32(tn_from_bits_f32((uint32_t)(kept < high ? kept : high)));
+    return tn_gelu_tanh_minus_2u_f32(tn_kept_f32(x, -10.06f, 10.0f));
 }
 
 TN_FN float tn_gelu_tanh_power_f32(float x)

@@ -145,28 +145,21 @@ void tni_philox_set(uint64_t seed, uint64_t offset)
 
 /* ---- state as bytes, little-endian ----------------------------------------------------------- */
 
-/*   0  "tngen" and 3 zero bytes     8  version, u32     12  used, u32     16  has_normal, u32    20
- *      zero
- *  24  seed, u64    32  normal, f64    40  Philox seed, u64    48  Philox offset, u64    56  zero,
- *      u64
- *  64  624 words, u32 each */
-static const unsigned char magic[8] = "tngen";
+enum { STATE_VERSION = 1 };
 
-enum { STATE_VERSION = 1, STATE_WORDS = 64 };
+/* As they lie in memory: other hosts are refused (io/safetensors.c). */
+typedef struct state_bytes {
+    char magic[8];
+    uint32_t version, used, has_normal, zero;
+    uint64_t seed;
+    double normal;
+    uint64_t philox_seed, philox_offset, zeros;
+    uint32_t word[TNI_MT_WORDS];
+} state_bytes;
 
-_Static_assert(STATE_WORDS + 4 * TNI_MT_WORDS == TN_GENERATOR_STATE_SIZE, "the layout above");
+_Static_assert(sizeof(state_bytes) == TN_GENERATOR_STATE_SIZE, "no gaps in the layout above");
 
-static void put_le(unsigned char *to, uint64_t value, int nbytes)
-{
-    for (int i = 0; i < nbytes; i++) to[i] = (unsigned char)(value >> (8 * i));
-}
-
-static uint64_t get_le(const unsigned char *from, int nbytes)
-{
-    uint64_t value = 0;
-    for (int i = 0; i < nbytes; i++) value |= (uint64_t)from[i] << (8 * i);
-    return value;
-}
+static const char magic[8] = "tngen";
 
 void tn_generator_get_state(const tn_generator *g, unsigned char *bytes)
 {
@@ -176,18 +169,16 @@ void tn_generator_get_state(const tn_generator *g, unsigned char *bytes)
     }
     tni_generator_state s;
     tni_generator_get(g, &s);
-    memset(bytes, 0, STATE_WORDS);
-    memcpy(bytes, magic, sizeof magic);
-    uint64_t normal;
-    memcpy(&normal, &s.normal, sizeof normal);
-    put_le(bytes + 8, STATE_VERSION, 4);
-    put_le(bytes + 12, s.mt.used, 4);
-    put_le(bytes + 16, s.has_normal, 4);
-    put_le(bytes + 24, s.seed, 8);
-    put_le(bytes + 32, normal, 8);
-    put_le(bytes + 40, s.philox_seed, 8);
-    put_le(bytes + 48, s.philox_offset, 8);
-    for (int i = 0; i < TNI_MT_WORDS; i++) put_le(bytes + STATE_WORDS + 4 * i, s.mt.word[i], 4);
+    state_bytes b = { .version = STATE_VERSION,
+                      .used = s.mt.used,
+                      .has_normal = s.has_normal,
+                      .seed = s.seed,
+                      .normal = s.normal,
+                      .philox_seed = s.philox_seed,
+                      .philox_offset = s.philox_offset };
+    memcpy(b.magic, magic, sizeof magic);
+    memcpy(b.word, s.mt.word, sizeof b.word);
+    memcpy(bytes, &b, sizeof b);
 }
 
 tn_status tn_generator_set_state(tn_generator *g, const unsigned char *bytes)
@@ -196,33 +187,28 @@ tn_status tn_generator_set_state(tn_generator *g, const unsigned char *bytes)
     if (tni_host_refused("tn_generator_set_state", "sets a generator",
                          "it set before tn_capture_run"))
         return TN_E_STATE;
-    uint64_t version = get_le(bytes + 8, 4);
-    uint64_t used = get_le(bytes + 12, 4);
-    uint64_t has_normal = get_le(bytes + 16, 4);
-    uint64_t normal = get_le(bytes + 32, 8);
-    if (memcmp(bytes, magic, sizeof magic) != 0)
+    state_bytes b;
+    memcpy(&b, bytes, sizeof b);
+    if (memcmp(b.magic, magic, sizeof magic) != 0)
         return tni_error(TN_E_FORMAT,
                          "tn_generator_set_state: the bytes do not begin with \"%s\": want "
                          "what tn_generator_get_state wrote",
-                         (const char *)magic);
-    if (version != STATE_VERSION)
-        return tni_error(TN_E_FORMAT, "tn_generator_set_state: version %d: want %d", (int)version,
+                         magic);
+    if (b.version != STATE_VERSION)
+        return tni_error(TN_E_FORMAT, "tn_generator_set_state: version %d: want %d", (int)b.version,
                          STATE_VERSION);
-    if (used > TNI_MT_WORDS || has_normal > 1)
+    if (b.used > TNI_MT_WORDS || b.has_normal > 1)
         return tni_error(TN_E_FORMAT,
-                         "tn_generator_set_state: %" PRIu64 " words used, %" PRIu64
-                         " normals kept: want at "
-                         "most %d and 1",
-                         used, has_normal, TNI_MT_WORDS);
-    tni_generator_state s;
-    s.mt.used = (uint32_t)used;
-    s.has_normal = has_normal != 0;
-    memcpy(&s.normal, &normal, sizeof normal);
-    s.seed = get_le(bytes + 24, 8);
-    s.philox_seed = get_le(bytes + 40, 8);
-    s.philox_offset = get_le(bytes + 48, 8);
-    for (int i = 0; i < TNI_MT_WORDS; i++)
-        s.mt.word[i] = (uint32_t)get_le(bytes + STATE_WORDS + 4 * i, 4);
+                         "tn_generator_set_state: %" PRIu32 " words used, %" PRIu32
+                         " normals kept: want at most %d and 1",
+                         b.used, b.has_normal, TNI_MT_WORDS);
+    tni_generator_state s = { .mt.used = b.used,
+                              .seed = b.seed,
+                              .has_normal = b.has_normal,
+                              .normal = b.normal,
+                              .philox_seed = b.philox_seed,
+                              .philox_offset = b.philox_offset };
+    memcpy(s.mt.word, b.word, sizeof b.word);
     tni_generator_put(g, &s);
     return TN_OK;
 }

@@ -2,7 +2,6 @@
  * info.c - a description of the build and the machine, for bug reports and log files.
  */
 #include <cblas.h>
-#include <pthread.h>
 
 #include "tensor/cpu/dense/dense.h"
 #include "tensor/cpu/thread_pool.h"

@@ -7,8 +7,6 @@
 #ifndef TNI_INTERNAL_H
 #define TNI_INTERNAL_H
 
-#include <stdatomic.h>
-
 #include "base/base.h"
 #include "base/dead.h"
 #include "base/host.h"
@@ -198,6 +196,8 @@ tn_dtype tni_promote(tn_dtype a, tn_dtype b);
 tn_dtype tni_result_dtype(const tn_tensor *a, const tn_tensor *b);
 /* The shape of a broadcast. false: they do not fit. */
 bool tni_broadcast(const tn_shape *a, const tn_shape *b, tn_shape *out);
+/* Whether `from` can be stretched to `to`. */
+bool tni_broadcasts_to(const tn_shape *from, const tn_shape *to);
 
 /* ---- scopes (scope.c) ------------------------------------------------------------------------ */
 
@@ -235,7 +235,7 @@ static inline void tni_scopes_go(const size_t *was)
         tni_scope_guard()
 /* Ends s, after the guard set in or around it (NULL: none). out[0..n), if status is TN_OK, belong
  * to the scope around it; otherwise, or if there is no memory for that, all are NULL. */
-tn_status tni_scope_hand_over(tn_scope s, const size_t *guarded, tn_status status, int n,
+tn_status tni_scope_hand_over(tn_scope s, const size_t *guarded, tn_status status, int64_t n,
                               tn_tensor **out);
 /* The scope that is being ended, whose entries are dropped; depth -1: none. */
 tn_scope tni_scope_ending(void);

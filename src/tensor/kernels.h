@@ -40,6 +40,13 @@ typedef struct tni_array {
     int64_t stride[TN_MAX_RANK];
 } tni_array;
 
+static inline int64_t tni_array_numel(const tni_array *a)
+{
+    int64_t n = 1;
+    for (int d = 0; d < a->rank; d++) n *= a->size[d];
+    return n;
+}
+
 /* A constant that keeps integers exact. */
 typedef struct tni_number {
     double f;

@@ -55,14 +55,9 @@ TN_FN void tni_philox(uint64_t seed, uint64_t counter, uint32_t *w0, uint32_t *w
     tni_philox4x32(w0, w1, w2, w3, (uint32_t)seed, (uint32_t)(seed >> 32));
 }
 
-/* A word as a uniform number in [0, 1): its top 24 bits, exact in f32 and f64. */
-TN_FN float tni_philox_uniform(uint32_t word)
-{
-    return (float)(word >> 8) * (1.0f / 16777216.0f);
-}
-
-/* uniform(word) >= p if and only if (word >> 8) >= tni_philox_threshold(p), for p in [0, 1]:
- * dropout keeps an element in integers, so that f32, f64 and every device drop the same ones. */
+/* A word's uniform number in [0, 1), its top 24 bits, is at least p in [0, 1] if and only if
+ * (word >> 8) >= tni_philox_threshold(p): dropout keeps an element in integers, so that f32, f64
+ * and every device drop the same ones. */
 TN_FN uint32_t tni_philox_threshold(double p)
 {
     double scaled = p * 16777216.0;

@@ -8,8 +8,6 @@
  *
  * Source   the rules of torch/_tensor_str.py, which follow NumPy's array printing
  */
-#include <math.h>
-
 #include "tensor/internal.h"
 
 /* NUMBER: "%.4f" of the largest f64 */
@@ -35,7 +33,7 @@ typedef struct shown {
 } shown;
 
 typedef struct format {
-    bool real, boolean, whole, scientific;
+    bool whole, scientific;
     int width;
 } format;
 
@@ -105,9 +103,10 @@ static tn_status gather(const tn_tensor *t, shown *e)
 /* Unpadded. Returns the length. */
 static int number_text(const format *f, const shown *e, size_t i, char text[NUMBER])
 {
-    if (f->boolean)
+    if (e->dtype == TN_BOOL)
         return snprintf(text, NUMBER, "%s", ((const int64_t *)e->values)[i] ? "True" : "False");
-    if (!f->real) return snprintf(text, NUMBER, "%" PRId64, ((const int64_t *)e->values)[i]);
+    if (!tn_dtype_is_float(e->dtype))
+        return snprintf(text, NUMBER, "%" PRId64, ((const int64_t *)e->values)[i]);
     double x = ((const double *)e->values)[i];
     if (isnan(x)) return snprintf(text, NUMBER, "nan"); /* printf would show its sign bit */
     if (f->scientific) return snprintf(text, NUMBER, "%.4e", x);
@@ -115,39 +114,30 @@ static int number_text(const format *f, const shown *e, size_t i, char text[NUMB
     return snprintf(text, NUMBER, "%.4f", x);
 }
 
-static format choose(const shown *e)
+/* Zeros, NaN and infinities do not affect the format. */
+static bool counts(const shown *e, size_t i)
 {
-    format f = { .real = tn_dtype_is_float(e->dtype),
-                 .boolean = e->dtype == TN_BOOL,
-                 .whole = true,
-                 .width = 1 };
-    double smallest = INFINITY, largest = 0.0;
-    if (f.real) {
-        for (size_t i = 0; i < e->total; i++) {
-            double x = ((const double *)e->values)[i];
-            if (!isfinite(x) || x == 0.0) continue;
-            smallest = fmin(smallest, fabs(x));
-            largest = fmax(largest, fabs(x));
-            f.whole = f.whole && x == ceil(x);
-        }
-        if (largest == 0.0) /* zeros, NaN and infinities do not affect the format */
-            return f;
-        f.scientific =
-            largest / smallest > 1000.0 || largest > 1e8 || (!f.whole && smallest < 1e-4);
-    }
-    char text[NUMBER];
-    for (size_t i = 0; i < e->total; i++) {
-        double x = f.real ? ((const double *)e->values)[i] : 1.0;
-        if (isfinite(x) && x != 0.0) f.width = TNI_MAX(f.width, number_text(&f, e, i, text));
-    }
-    return f;
+    if (!tn_dtype_is_float(e->dtype)) return true;
+    double x = ((const double *)e->values)[i];
+    return isfinite(x) && x != 0.0;
 }
 
-static void emit_number(sink *s, const format *f, const shown *e, size_t i)
+static format choose(const shown *e)
 {
+    format f = { .whole = true, .width = 1 };
+    double smallest = INFINITY, largest = 0.0;
+    for (size_t i = 0; i < e->total; i++) {
+        if (!counts(e, i) || !tn_dtype_is_float(e->dtype)) continue;
+        double x = ((const double *)e->values)[i];
+        smallest = fmin(smallest, fabs(x));
+        largest = fmax(largest, fabs(x));
+        f.whole = f.whole && x == ceil(x);
+    }
+    f.scientific = largest / smallest > 1000.0 || largest > 1e8 || (!f.whole && smallest < 1e-4);
     char text[NUMBER];
-    number_text(f, e, i, text);
-    emit(s, "%*s", f->width, text);
+    for (size_t i = 0; i < e->total; i++)
+        if (counts(e, i)) f.width = TNI_MAX(f.width, number_text(&f, e, i, text));
+    return f;
 }
 
 /* ---- brackets -------------------------------------------------------------------------------- */
@@ -158,7 +148,9 @@ static void emit_number(sink *s, const format *f, const shown *e, size_t i)
 static void emit_axis(sink *s, const format *f, const shown *e, int axis, size_t *at)
 {
     if (axis == e->rank) {
-        emit_number(s, f, e, (*at)++);
+        char text[NUMBER];
+        number_text(f, e, (*at)++, text);
+        emit(s, "%*s", f->width, text);
         return;
     }
     bool last = axis == e->rank - 1;

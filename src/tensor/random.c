@@ -22,8 +22,6 @@
  *          order: PyTorch's ATen/core/DistributionsHelper.h and
  *          ATen/native/cpu/DistributionTemplates.h
  */
-#include <math.h>
-
 #include "tensor/formulas.h"
 #include "tensor/random.h"
 
@@ -220,10 +218,8 @@ tn_status tni_cpu_random(const tni_random *a)
     const tni_array *y = &a->y;
     const double unit[] = { 0.0, 1.0, a->becomes_half };
     tn_generator *g = tn_default_generator();
-    int64_t n = 1;
-    for (int d = 0; d < y->rank; d++) n *= y->size[d];
     tni_generator_lock(g);
-    (a->normal ? draw_normals : draw_uniforms)(g, y->data, y->dtype, n, unit);
+    (a->normal ? draw_normals : draw_uniforms)(g, y->data, y->dtype, tni_array_numel(y), unit);
     tni_generator_unlock(g);
     return TN_OK;
 }

@@ -4,8 +4,6 @@
 #ifndef TNI_RANDOM_H
 #define TNI_RANDOM_H
 
-#include <pthread.h>
-
 #include "tensor/internal.h"
 
 #define TNI_MT_WORDS 624

@@ -208,16 +208,16 @@ tn_tensor *tn_scope_return(tn_scope s, tn_tensor *t)
     return t ? tn_scope_adopt(t) : NULL;
 }
 
-tn_status tni_scope_hand_over(tn_scope s, const size_t *guarded, tn_status status, int n,
+tn_status tni_scope_hand_over(tn_scope s, const size_t *guarded, tn_status status, int64_t n,
                               tn_tensor **out)
 {
-    int kept = status == TN_OK ? n : 0;
-    for (int i = 0; i < kept; i++) tn_keep(out[i]);
+    int64_t kept = status == TN_OK ? n : 0;
+    for (int64_t i = 0; i < kept; i++) tn_keep(out[i]);
     if (guarded) tni_scope_unguard(*guarded);
     tn_scope_end(s);
-    for (int i = 0; i < kept; i++) /* all of them: each reference must go somewhere */
+    for (int64_t i = 0; i < kept; i++) /* all of them: each reference must go somewhere */
         if (!tn_scope_adopt(out[i])) status = tni_pending();
-    for (int i = 0; status != TN_OK && i < n; i++) out[i] = NULL;
+    for (int64_t i = 0; status != TN_OK && i < n; i++) out[i] = NULL;
     return status;
 }
 

@@ -116,6 +116,12 @@ bool tni_broadcast(const tn_shape *a, const tn_shape *b, tn_shape *out)
     return true;
 }
 
+bool tni_broadcasts_to(const tn_shape *from, const tn_shape *to)
+{
+    tn_shape both;
+    return tni_broadcast(from, to, &both) && tni_shape_equal(&both, to);
+}
+
 /* ---- dtypes ---------------------------------------------------------------------------------- */
 
 size_t tn_dtype_size(tn_dtype dtype)

@@ -8,8 +8,8 @@
  * Bad files: test_badfiles.c, test_mutate.c. IDX, text, loaders, plots: test_data.c.
  *
  * Seen to fail: in src/io/safetensors_write.c, collect() without ties, and in safetensors_list.c,
- * without add_versions(): a test each; in src/ext/pt/write.c, entries in another order
- * (FF_04_round_trip_of_every_dtype).
+ * without add_versions(): a test each; in src/ext/pt/write.c, entries in another order, and in
+ * safetensors.c, two dtypes exchanged (FF_04_round_trip_of_every_dtype).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +21,8 @@
 /* Every dtype as a matrix, empty, single and in strides; written, read, and no tensor at all. */
 START_TEST(FF_04_round_trip_of_every_dtype)
 {
-    static const tn_dtype dtypes[] = { TN_F32, TN_F64, TN_BF16, TN_F16,
-                                       TN_I64, TN_I32, TN_U8,   TN_BOOL };
+    static const tn_dtype dtypes[] = { TN_I64,  TN_F64, TN_F32, TN_I32, /* the reference's order */
+                                       TN_BF16, TN_F16, TN_U8,  TN_BOOL };
     static const char *const files[] = { "all.safetensors", "all.pt", "all.pth" };
     const char *path = in_folder(files[_i]), *key[] = { "a \"key\"", "empty" };
     const char *value[] = { "line\nbreak, tab\t, \xc3\xa9", "" };
@@ -50,7 +50,9 @@ START_TEST(FF_04_round_trip_of_every_dtype)
     tn_list *read = tn_load_tensors(path, &back);
     assert_made(read);
     ck_assert_int_eq(read->n, list->n);
-    for (int i = 0; i < list->n; i++) {
+    for (int i = 0, at = 0; i < list->n; i++) {
+        while (!pt && dtypes[at] != tn_dtype_of(read->entry[i].tensor))
+            ck_assert_int_lt(++at, COUNT(dtypes));
         tn_tensor *t = tn_list_get(read, list->entry[i].name);
         assert_made(t);
         ck_assert_uint_eq(tn_hash(t), tn_hash(list->entry[i].tensor));

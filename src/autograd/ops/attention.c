@@ -11,7 +11,6 @@
  * algorithms 1 and 4.
  */
 #include <limits.h>
-#include <math.h>
 
 #include "autograd/op.h"
 
@@ -120,17 +119,13 @@ static tn_status attention_shape(tni_call *c)
                             "q %s, k %s, v %s: want q [..,T,D], k [..,S,D], v [..,S,Dv]",
                             tni_text(q), tni_text(k), tni_text(v));
     scores.size[rank - 1] = k->shape.size[rank - 2];
-    if (!tni_none(mask)) {
-        tn_shape broadcast;
-        if (mask->dtype != TN_BOOL && mask->dtype != q->dtype)
-            return tni_op_error(c, TN_E_DTYPE,
-                                "mask is %s, q is %s: want bool (true blocks) or q's dtype (added)",
-                                tn_dtype_name(mask->dtype), tn_dtype_name(q->dtype));
-        if (!tni_broadcast(&mask->shape, &scores, &broadcast) ||
-            !tni_shape_equal(&broadcast, &scores))
-            return tni_op_error(c, TN_E_SHAPE, "mask %s: must broadcast to %s", tni_text(mask),
-                                tni_shape_text(&scores));
-    }
+    if (!tni_none(mask) && mask->dtype != TN_BOOL && mask->dtype != q->dtype)
+        return tni_op_error(c, TN_E_DTYPE,
+                            "mask is %s, q is %s: want bool (true blocks) or q's dtype (added)",
+                            tn_dtype_name(mask->dtype), tn_dtype_name(q->dtype));
+    if (!tni_none(mask) && !tni_broadcasts_to(&mask->shape, &scores))
+        return tni_op_error(c, TN_E_SHAPE, "mask %s: must broadcast to %s", tni_text(mask),
+                            tni_shape_text(&scores));
     c->out_spec[0].dtype = q->dtype;
     c->out_spec[0].shape = q->shape;
     c->out_spec[0].shape.size[rank - 1] = v->shape.size[rank - 1];
@@ -246,12 +241,11 @@ static tn_tensor *probabilities(tn_tensor *q, tn_tensor *k, tn_tensor *mask,
  * gradient is as large as the scores anyway; delta = sum_s p (dy v^T) as well. */
 static tn_status composed_backward(tni_grad *g)
 {
-    int last = -1;
     tn_status status = tni_widen_grad(g);
     if (status != TN_OK) return status;
     tn_tensor *p = probabilities(g->x[0], g->x[1], g->x[3], g->args);
     tn_tensor *dp = tn_matmul(g->dy, tn_transpose(g->x[2], -1, -2));
-    tn_tensor *delta = tn_sum(tn_mul(p, dp), &last, 1, true);
+    tn_tensor *delta = tn_sum(tn_mul(p, dp), TN_AXES(-1), true);
     tn_tensor *ds = tn_mul(p, tn_sub(dp, delta));
     if (g->need[3]) g->dx[3] = ds;
     ds = tn_mul_scalar(ds, ((const attention_args *)g->args)->scale);

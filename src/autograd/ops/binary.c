@@ -13,7 +13,6 @@ static tn_status promoting_shape(tni_call *c)
     const tni_binary_op *op = (const tni_binary_op *)c->op;
     tn_dtype dtype = tni_result_dtype(c->in[0], c->in[1]);
     bool real = op->function == TNI_B_div || op->function == TNI_B_lerp;
-
     if (real && !tn_dtype_is_float(dtype)) dtype = TN_F32;
     c->out_spec[0].dtype = op->function >= TNI_B_PREDICATES ? TN_BOOL : dtype;
     return tni_broadcast_inputs(c, 0, 1, &c->out_spec[0].shape);
@@ -47,7 +46,6 @@ static tn_status mul_backward(tni_grad *g)
 static tn_status div_backward(tni_grad *g)
 {
     tn_tensor *b = g->x[1];
-
     if (g->need[0]) g->dx[0] = tn_div(g->dy, b);
     if (g->need[1])
         g->dx[1] = tni_composed() ? tn_neg(tn_div(tn_mul(g->dy, g->y), b))
@@ -60,7 +58,6 @@ static tn_tensor *pow_exponent_composed(const tni_grad *g, tn_tensor *a, tn_tens
 {
     tn_tensor *zero = tn_logical_and(tn_eq_scalar(a, 0.0), tn_ge_scalar(b, 0.0));
     tn_tensor *safe = tn_where(zero, tn_ones_like(a), a);
-
     return tn_masked_fill(tn_mul(g->dy, tn_mul(g->y, tn_log(safe))), zero, 0.0);
 }
 
@@ -71,7 +68,6 @@ static tn_tensor *pow_base_composed(const tni_grad *g, tn_tensor *a, tn_tensor *
     tn_tensor *finite = tn_lt_scalar(tn_abs(tn_reciprocal(a)), (double)INFINITY);
     tn_tensor *out = tn_logical_and(tn_eq_scalar(b, 0.0), tn_logical_not(finite));
     tn_tensor *slope = tn_mul(b, tn_pow(tn_masked_fill(a, out, 1.0), tn_sub_scalar(b, 1.0)));
-
     return tn_masked_fill(tn_mul(g->dy, slope), out, 0.0);
 }
 
@@ -79,7 +75,6 @@ static tn_status pow_backward(tni_grad *g)
 {
     tn_tensor *a = g->x[0];
     tn_tensor *b = g->x[1];
-
     if (g->need[0])
         g->dx[0] = tni_composed()
                        ? pow_base_composed(g, a, b)
@@ -97,7 +92,6 @@ static tn_status extreme_backward(tni_grad *g)
     int fused = largest ? TNI_T_maximum_grad : TNI_T_minimum_grad;
     tn_tensor *a = g->x[0];
     tn_tensor *b = g->x[1];
-
     for (int i = 0; i < 2; i++) {
         tn_tensor *own = i ? b : a;
         tn_tensor *other = i ? a : b;
@@ -116,7 +110,6 @@ static tn_status extreme_backward(tni_grad *g)
 static tn_status lerp_backward(tni_grad *g)
 {
     const tni_formula_args *args = g->args;
-
     if (g->need[0]) g->dx[0] = tn_mul_scalar(g->dy, 1.0 - args->p[0]);
     if (g->need[1]) g->dx[1] = tn_mul_scalar(g->dy, args->p[0]);
     return TN_OK;

@@ -9,7 +9,6 @@
  * so derivatives of any order exist. Source: Dumoulin and Visin, A guide to convolution arithmetic
  * (2016).
  */
-#include <inttypes.h>
 #include <limits.h>
 
 #include "autograd/op.h"
@@ -17,9 +16,14 @@
 /* The sizes as kernels see them; n, c, o, oh and ow come from the operands. */
 typedef tni_conv2d_sizes conv_args;
 
-static tn_tensor *forward_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, const conv_args *a);
-static tn_tensor *input_map(tn_tensor *dy, tn_tensor *w, const conv_args *a);
-static tn_tensor *weight_map(tn_tensor *dy, tn_tensor *x, const conv_args *a);
+static const tn_op op_conv2d, op_grad_input, op_grad_weight; /* F, I, W */
+
+/* bias: of F alone. */
+static tn_tensor *map(const tn_op *op, tn_tensor *first, tn_tensor *second, tn_tensor *bias,
+                      const conv_args *a)
+{
+    return tni_apply(op, a, sizeof *a, op->arity, (tn_tensor *[]){ first, second, bias });
+}
 
 static tni_conv2d_sizes sizes_for(const conv_args *a, int64_t channels, const tn_shape *y)
 {
@@ -126,8 +130,8 @@ static tn_status conv2d_forward(tni_call *c)
 
 static tn_status conv2d_backward(tni_grad *g)
 {
-    if (g->need[0]) g->dx[0] = input_map(g->dy, g->x[1], g->args);
-    if (g->need[1]) g->dx[1] = weight_map(g->dy, g->x[0], g->args);
+    if (g->need[0]) g->dx[0] = map(&op_grad_input, g->dy, g->x[1], NULL, g->args);
+    if (g->need[1]) g->dx[1] = map(&op_grad_weight, g->dy, g->x[0], NULL, g->args);
     if (g->need[2]) g->dx[2] = tn_sum(g->dy, (int[]){ 0, 2, 3 }, 3, false);
     return TN_OK;
 }
@@ -147,11 +151,6 @@ static const tn_op op_conv2d = {
     .forward = conv2d_forward,
     .backward = conv2d_backward,
 };
-
-static tn_tensor *forward_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, const conv_args *a)
-{
-    return tni_apply(&op_conv2d, a, sizeof *a, 3, (tn_tensor *[]){ x, w, b });
-}
 
 /* ---- I: the gradient of the image ------------------------------------------------------------ */
 
@@ -177,8 +176,8 @@ static tn_status grad_input_forward(tni_call *c)
 
 static tn_status grad_input_backward(tni_grad *g)
 {
-    if (g->need[0]) g->dx[0] = forward_map(g->dy, g->x[1], TN_NONE, g->args);
-    if (g->need[1]) g->dx[1] = weight_map(g->x[0], g->dy, g->args);
+    if (g->need[0]) g->dx[0] = map(&op_conv2d, g->dy, g->x[1], TN_NONE, g->args);
+    if (g->need[1]) g->dx[1] = map(&op_grad_weight, g->x[0], g->dy, NULL, g->args);
     return TN_OK;
 }
 
@@ -194,11 +193,6 @@ static const tn_op op_grad_input = {
     .forward = grad_input_forward,
     .backward = grad_input_backward,
 };
-
-static tn_tensor *input_map(tn_tensor *dy, tn_tensor *w, const conv_args *a)
-{
-    return tni_apply(&op_grad_input, a, sizeof *a, 2, (tn_tensor *[]){ dy, w });
-}
 
 /* ---- W: the gradient of the weight ----------------------------------------------------------- */
 
@@ -224,8 +218,8 @@ static tn_status grad_weight_forward(tni_call *c)
 
 static tn_status grad_weight_backward(tni_grad *g)
 {
-    if (g->need[0]) g->dx[0] = forward_map(g->x[1], g->dy, TN_NONE, g->args);
-    if (g->need[1]) g->dx[1] = input_map(g->x[0], g->dy, g->args);
+    if (g->need[0]) g->dx[0] = map(&op_conv2d, g->x[1], g->dy, TN_NONE, g->args);
+    if (g->need[1]) g->dx[1] = map(&op_grad_input, g->x[0], g->dy, NULL, g->args);
     return TN_OK;
 }
 
@@ -242,10 +236,7 @@ static const tn_op op_grad_weight = {
     .backward = grad_weight_backward,
 };
 
-static tn_tensor *weight_map(tn_tensor *dy, tn_tensor *x, const conv_args *a)
-{
-    return tni_apply(&op_grad_weight, a, sizeof *a, 2, (tn_tensor *[]){ dy, x });
-}
+/* ---- the function ---------------------------------------------------------------------------- */
 
 /* "same" pads d (k - 1) in all. If that is odd, the kernels pad one too much above and to the left,
  * and the first row or column of y, which comes from it, is cut off. */
@@ -265,7 +256,7 @@ static tn_tensor *same_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, const conv_
         extra[i] = total % 2;
         a.padding[i] = total / 2 + extra[i];
     }
-    tn_tensor *y = forward_map(x, w, b, &a);
+    tn_tensor *y = map(&op_conv2d, x, w, b, &a);
     for (int i = 0; y && i < 2; i++)
         if (extra[i]) y = tn_narrow(y, 2 + i, 1, y->shape.size[2 + i] - 1);
     return y;
@@ -273,8 +264,6 @@ static tn_tensor *same_map(tn_tensor *x, tn_tensor *w, tn_tensor *b, const conv_
 
 tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv2d_spec spec)
 {
-    tn_tensor *(*map)(tn_tensor *, tn_tensor *, tn_tensor *, const conv_args *) =
-        spec.same ? same_map : forward_map;
     conv_args a = { .groups = spec.groups ? spec.groups : 1 };
     for (int i = 0; i < 2; i++) {
         a.stride[i] = spec.stride[i] ? spec.stride[i] : 1;
@@ -289,7 +278,8 @@ tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv2d
         a.kh = weight->shape.size[2];
         a.kw = weight->shape.size[3];
     }
-    if (x && !tni_none(x) && x->shape.rank == 3)
-        return tn_squeeze(map(tn_unsqueeze(x, 0), weight, bias, &a), 0);
-    return map(x, weight, bias, &a);
+    bool single = x && !tni_none(x) && x->shape.rank == 3;
+    if (single) x = tn_unsqueeze(x, 0);
+    tn_tensor *y = spec.same ? same_map(x, weight, bias, &a) : map(&op_conv2d, x, weight, bias, &a);
+    return single ? tn_squeeze(y, 0) : y;
 }

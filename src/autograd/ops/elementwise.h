@@ -4,8 +4,6 @@
 #ifndef TNI_OPS_ELEMENTWISE_H
 #define TNI_OPS_ELEMENTWISE_H
 
-#include <math.h>
-
 #include "autograd/op.h"
 #include "tensor/formulas.h"
 

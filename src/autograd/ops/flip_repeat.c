@@ -90,7 +90,6 @@ tn_tensor *tn_repeat(tn_tensor *x, tn_shape counts)
     if (tni_shape_numel(&result) < 0)
         return tni_fail(TN_E_SHAPE, "tn_repeat: %s: want fewer than 2^63 elements",
                         tni_shape_text(&result));
-
     tn_scope scope = tn_scope_begin();
     tn_tensor *y = tn_reshape(x, wide);
     if (zero >= 0) y = tn_narrow(y, zero, 0, 0);

@@ -6,8 +6,6 @@
  * All checks come before the first write. A source that shares the target's storage under another
  * geometry is copied first: kernels read and write element by element.
  */
-#include <stdlib.h>
-
 #include "autograd/ops/elementwise.h"
 
 static bool same_geometry(const tn_tensor *a, const tn_tensor *b)
@@ -19,20 +17,20 @@ static bool same_geometry(const tn_tensor *a, const tn_tensor *b)
     return true;
 }
 
-static tn_status fits(const char *function, const tn_tensor *x, const tn_tensor *source)
+/* Whether source may be written into x, but for its dtype; moves: from any device. */
+static tn_status check(const char *function, const tn_tensor *x, const tn_tensor *source,
+                       bool moves)
 {
-    tn_shape shape;
-    if (tni_broadcast(&x->shape, &source->shape, &shape) && tni_shape_equal(&shape, &x->shape))
-        return TN_OK;
+    tn_status status = tni_may_write(function, x, source);
+    if (status) return status;
+    if (tni_none(source))
+        return tni_error(TN_E_INVALID, "%s: the source is TN_NONE: want a tensor", function);
+    if (!moves && x->storage->backend != source->storage->backend)
+        return tni_error(TN_E_DEVICE, "%s: target %s, source %s: on different devices", function,
+                         tni_text(x), tni_text(source));
+    if (tni_broadcasts_to(&source->shape, &x->shape)) return TN_OK;
     return tni_error(TN_E_SHAPE,
                      "%s: target %s, source %s: the source must broadcast to the target", function,
-                     tni_text(x), tni_text(source));
-}
-
-static tn_status same_device(const char *function, const tn_tensor *x, const tn_tensor *source)
-{
-    if (x->storage->backend == source->storage->backend) return TN_OK;
-    return tni_error(TN_E_DEVICE, "%s: target %s, source %s: on different devices", function,
                      tni_text(x), tni_text(source));
 }
 
@@ -48,11 +46,7 @@ static tn_status change(const char *function, int kernel, tn_tensor *x, tn_tenso
                         const double *p)
 {
     TNI_HOLD_TRAPS;
-    tn_status status = tni_may_write(function, x, source);
-    if (!status && tni_none(source))
-        status = tni_error(TN_E_INVALID, "%s: the source is TN_NONE: want a tensor", function);
-    if (!status) status = same_device(function, x, source);
-    if (!status) status = fits(function, x, source);
+    tn_status status = check(function, x, source, false);
     bool divides = kernel == TNI_B_div, between = kernel == TNI_B_lerp;
     if (!status && (tn_dtype_is_float(source->dtype) || divides || between))
         status = fractions_fit(function, x,
@@ -162,10 +156,7 @@ tn_status tn_zero_(tn_tensor *x)
 tn_status tn_copy_(tn_tensor *x, tn_tensor *source)
 {
     TNI_HOLD_TRAPS;
-    tn_status status = tni_may_write("tn_copy_", x, source);
-    if (!status && tni_none(source))
-        status = tni_error(TN_E_INVALID, "tn_copy_: the source is TN_NONE: want a tensor");
-    if (!status) status = fits("tn_copy_", x, source);
+    tn_status status = check("tn_copy_", x, source, true);
     if (!status && tn_dtype_is_float(source->dtype))
         status = fractions_fit("tn_copy_", x, "the source");
     if (status) return status;

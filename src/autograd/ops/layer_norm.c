@@ -6,8 +6,6 @@
  * mean(gw xh)); dw = dy xh and db = dy, summed over the rows. mean and r are kept. Source: Ba,
  * Kiros, Hinton, Layer Normalization (2016), section 3.
  */
-#include <math.h>
-
 #include "autograd/ops/rows.h"
 
 typedef struct ln_args {

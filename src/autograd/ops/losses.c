@@ -13,8 +13,6 @@
  *   kl_div     t (log t - log_p), 0 where t is 0, NaN where it is negative or NaN; Kullback and
  *              Leibler (1951)
  */
-#include <math.h>
-
 #include "autograd/ops/rows.h"
 
 /* Above this, log(1 + exp(x)) - x is below half a bit of f64. */
@@ -49,8 +47,7 @@ tn_tensor *tni_ignored_rows(tn_tensor *target, int64_t ignore)
 static tn_tensor *finish(const char *function, tn_tensor *rows, tn_reduction reduction,
                          tn_dtype dtype)
 {
-    tn_tensor *loss = tni_reduce_loss(function, rows, reduction);
-    return loss ? tn_to_dtype(loss, dtype) : NULL;
+    return tn_to_dtype(tni_reduce_loss(function, rows, reduction), dtype);
 }
 
 /* Two floating tensors of one shape and dtype; inside tn_set_autocast they become f32. */
@@ -140,26 +137,19 @@ tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_we
     pos_weight = tni_autocast_f32(pos_weight);
     if (!pos_weight || !is_pair("tn_bce_with_logits", &x, &target)) return NULL;
     if (!tni_none(pos_weight)) {
-        tn_shape both;
-        if (!tni_broadcast(&x->shape, &pos_weight->shape, &both) ||
-            !tni_shape_equal(&both, &x->shape)) {
+        if (!tni_broadcasts_to(&pos_weight->shape, &x->shape))
             return tni_fail(
                 TN_E_SHAPE,
-                "tn_bce_with_logits: x %s, pos_weight %s: want pos_weight to broadcast to "
-                "x",
+                "tn_bce_with_logits: x %s, pos_weight %s: want pos_weight to broadcast to x",
                 tni_text(x), tni_text(pos_weight));
-        }
         if (pos_weight->dtype != x->dtype)
             return tni_fail(TN_E_DTYPE,
                             "tn_bce_with_logits: x is %s, pos_weight is %s: want one dtype",
                             tn_dtype_name(x->dtype), tn_dtype_name(pos_weight->dtype));
     }
     tn_scope scope = tn_scope_begin();
-    tn_dtype dtype = x->dtype;
-    x = tni_wide(x);
-    target = tni_wide(target);
-    tn_tensor *rows = bce(x, target, tni_wide(pos_weight));
-    return tn_scope_return(scope, finish("tn_bce_with_logits", rows, reduction, dtype));
+    tn_tensor *rows = bce(tni_wide(x), tni_wide(target), tni_wide(pos_weight));
+    return tn_scope_return(scope, finish("tn_bce_with_logits", rows, reduction, x->dtype));
 }
 
 tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool batch_mean,

@@ -5,8 +5,6 @@
  * uniform_: x_i = u_i (high - low) + low, u_i in [0, 1). normal_: x_i = z_i deviation + mean.
  * Elements are drawn in row-major order whatever the strides. Source: random.c
  */
-#include <math.h>
-
 #include "autograd/op.h"
 #include "tensor/random.h"
 

@@ -16,7 +16,6 @@
 tn_shape tni_kept_shape(const tn_shape *x, unsigned axes)
 {
     tn_shape y = *x;
-
     for (int d = 0; d < y.rank; d++)
         if (axes >> d & 1u) y.size[d] = 1;
     return y;
@@ -30,7 +29,6 @@ tn_status tni_reduce_shape(tni_call *c)
     tni_spec *y = &c->out_spec[0];
     bool real = tn_dtype_is_float(x->dtype);
     int rank = 0;
-
     if (op->kind == TNI_REDUCE_REAL && !real)
         return tni_op_error(c, TN_E_DTYPE, "%s is %s: want a floating dtype", tni_text(x),
                             tn_dtype_name(x->dtype));
@@ -68,7 +66,6 @@ tn_status tni_reduce_forward(tni_call *c)
     const tni_reduce_args *args = c->args;
     tn_shape kept = tni_kept_shape(&c->in[0]->shape, args->axes);
     tni_reduce a;
-
     a.function = op->function;
     a.p = &args->p;
     a.factor = c->n_saved ? tni_array_of(c->saved[0]) : tni_array_none();
@@ -100,7 +97,6 @@ tn_tensor *tni_reduce_along(const tni_reduce_op *op, const char *function, tn_te
                             const int *axes, int n_axes, bool keepdim, double p)
 {
     tni_reduce_args args = { .axes = 0, .keepdim = keepdim, .p = p };
-
     if (x && !tni_none(x) && !tni_axes_mask(function, x, axes, n_axes, &args.axes)) return NULL;
     return tni_apply(&op->op, &args, sizeof args, 1, &x);
 }
@@ -108,15 +104,14 @@ tn_tensor *tni_reduce_along(const tni_reduce_op *op, const char *function, tn_te
 tn_tensor *tni_with_axes(const tni_grad *g, tn_tensor *t)
 {
     const tni_reduce_args *args = g->args;
-
     return args->keepdim ? t : tn_reshape(t, tni_kept_shape(&g->in[0].shape, args->axes));
 }
 
-double tni_reduced_count(const tni_grad *g)
+/* The number of elements reduced to each result. */
+static double reduced_count(const tni_grad *g)
 {
     const tni_reduce_args *args = g->args;
     double n = 1.0;
-
     for (int d = 0; d < g->in[0].shape.rank; d++)
         if (args->axes >> d & 1u) n *= (double)g->in[0].shape.size[d];
     return n;
@@ -125,25 +120,25 @@ double tni_reduced_count(const tni_grad *g)
 int tni_mask_axes(unsigned mask, int rank, int *axes)
 {
     int n = 0;
-
     for (int d = 0; d < rank; d++)
         if (mask >> d & 1u) axes[n++] = d;
     return n;
 }
 
-tn_tensor *tni_reduce_like(const tni_grad *g, tni_reducing f, tn_tensor *t)
+/* A reduction of t over the axes of g's op, keeping them. */
+static tn_tensor *reduce_like(const tni_grad *g,
+                              tn_tensor *(*f)(tn_tensor *, const int *, int, bool), tn_tensor *t)
 {
     const tni_reduce_args *args = g->args;
     int axes[TN_MAX_RANK];
     int n = tni_mask_axes(args->axes, g->in[0].shape.rank, axes);
-
     return n > 0 ? f(t, axes, n, true) : t;
 }
 
 tn_tensor *tni_shared_gradient(const tni_grad *g, tn_tensor *dy, tn_tensor *equal)
 {
     tn_tensor *chosen = tn_to_dtype(equal, g->in[0].dtype);
-    return tn_mul(tn_div(dy, tni_reduce_like(g, tn_sum, chosen)), chosen);
+    return tn_mul(tn_div(dy, reduce_like(g, tn_sum, chosen)), chosen);
 }
 
 #define REDUCTION(tn_name, name)                                                                   \
@@ -162,8 +157,7 @@ static tn_status sum_backward(tni_grad *g)
 
 static tn_status mean_backward(tni_grad *g)
 {
-    tn_tensor *share = tn_mul_scalar(tni_with_axes(g, g->dy), 1.0 / tni_reduced_count(g));
-
+    tn_tensor *share = tn_mul_scalar(tni_with_axes(g, g->dy), 1.0 / reduced_count(g));
     g->dx[0] = tn_expand(share, g->in[0].shape);
     return TN_OK;
 }
@@ -190,19 +184,17 @@ static tn_tensor *wide_mean(const tni_grad *g, tn_tensor *x)
 static tn_tensor *spread(const tni_grad *g, tn_tensor *dy, double factor)
 {
     tn_tensor *x = g->x[0];
-
     if (!tni_composed())
         return tni_fused3(TNI_T_scaled_diff, dy, x, wide_mean(g, x), &factor, &g->in[0], false);
     x = tn_to_dtype(x, TN_F64);
     dy = tn_mul_scalar(tn_to_dtype(dy, TN_F64), factor);
-    return tn_mul(dy, tn_sub(x, tni_reduce_like(g, tn_mean, x)));
+    return tn_mul(dy, tn_sub(x, reduce_like(g, tn_mean, x)));
 }
 
 static double degrees(const tni_grad *g)
 {
     const tni_reduce_args *args = g->args;
-    double n = tni_reduced_count(g);
-
+    double n = reduced_count(g);
     return n > args->p ? n - args->p : 0.0;
 }
 
@@ -217,7 +209,6 @@ static tn_status std_backward(tni_grad *g)
     tn_tensor *y = tn_masked_fill(g->y, tn_eq_scalar(g->y, 0.0), INFINITY);
     bool f16 = g->in[0].dtype == TN_F16; /* dy (x - mean) leaves its range, dy / y others' */
     tn_tensor *dv = f16 ? tn_div(tni_wide(g->dy), tni_wide(y)) : g->dy;
-
     g->dx[0] = spread(g, tni_with_axes(g, dv), 1.0 / degrees(g));
     if (!f16 && g->dx[0])
         g->dx[0] = tn_div(g->dx[0], tn_to_dtype(tni_with_axes(g, y), g->dx[0]->dtype));
@@ -246,7 +237,6 @@ tn_tensor *tn_std(tn_tensor *x, const int *axes, int n_axes, double correction, 
 static tn_tensor *others_along(tn_tensor *x, int axis)
 {
     int64_t n = tn_size(x, axis), half = n / 2, odd = n % 2;
-
     if (n <= 1) return tn_ones_like(x);
     tn_tensor *a = tn_narrow(x, axis, 0, half), *b = tn_narrow(x, axis, half, half);
     tn_tensor *paired[] = { tn_mul(a, b), tn_narrow(x, axis, n - odd, odd) };
@@ -261,7 +251,6 @@ static tn_status prod_composed(tni_grad *g)
     tn_status status = tni_widen_grad(g);
     int axes[TN_MAX_RANK];
     int n = tni_mask_axes(((const tni_reduce_args *)g->args)->axes, g->in[0].shape.rank, axes);
-
     if (status) return status;
     g->dx[0] = tni_with_axes(g, g->dy);
     for (int i = 0; i < n; i++) {
@@ -284,8 +273,7 @@ static tn_status prod_backward(tni_grad *g)
 {
     double divided = divides(g->y);
     if (divided != 1) return divided == 0 ? prod_composed(g) : tn_error_status();
-    tn_tensor *others = tn_div(tni_reduce_like(g, tn_prod, g->x[0]), g->x[0]);
-
+    tn_tensor *others = tn_div(reduce_like(g, tn_prod, g->x[0]), g->x[0]);
     g->dx[0] = tn_mul(tni_with_axes(g, g->dy), others);
     return TN_OK;
 }

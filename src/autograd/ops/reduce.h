@@ -38,13 +38,8 @@ bool tni_axes_mask(const char *function, const tn_tensor *x, const int *axes, in
 tn_shape tni_kept_shape(const tn_shape *x, unsigned axes);
 /* t (a result or its gradient) in that shape, so that it broadcasts against x. */
 tn_tensor *tni_with_axes(const tni_grad *g, tn_tensor *t);
-/* The number of elements reduced to each result. */
-double tni_reduced_count(const tni_grad *g);
 /* The axes of a mask, for calls of other reductions; returns how many. */
 int tni_mask_axes(unsigned mask, int rank, int *axes);
-/* A reduction of t over the axes of g's op, keeping them. */
-typedef tn_tensor *(*tni_reducing)(tn_tensor *t, const int *axes, int n_axes, bool keepdim);
-tn_tensor *tni_reduce_like(const tni_grad *g, tni_reducing f, tn_tensor *t);
 
 /* t, a dense result without the reduced axes, as an array of shape kept. */
 tni_array tni_kept_array(const tn_tensor *t, const tn_shape *kept);

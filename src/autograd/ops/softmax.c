@@ -18,11 +18,9 @@ static tn_status softmax_forward(tni_call *c)
 {
     const softmax_args *args = c->args;
     const tn_tensor *x = c->in[0];
-    int last = x->shape.rank - 1;
-    int64_t n = rows_count(&x->shape, 0, last);
-    int64_t size = x->shape.size[last];
-    tni_softmax a = { .y = rows_array(c->out[0], 2, n, size, 0),
-                      .x = rows_array(x, 2, n, size, 0),
+    rows_sizes s = rows_around(&x->shape, x->shape.rank - 1);
+    tni_softmax a = { .y = rows_array(c->out[0], 2, s.n, s.c, 0),
+                      .x = rows_array(x, 2, s.n, s.c, 0),
                       .log = args->log,
                       .seen = args->seen };
     return tni_backend_of(x)->softmax(&a);
@@ -31,14 +29,13 @@ static tn_status softmax_forward(tni_call *c)
 static tn_status softmax_backward(tni_grad *g)
 {
     const softmax_args *args = g->args;
-    int last = -1;
     tn_status status = tni_widen_grad(g);
     if (status != TN_OK) return status;
     if (args->log) {
-        tn_tensor *sum = tn_sum(g->dy, &last, 1, true);
+        tn_tensor *sum = tn_sum(g->dy, TN_AXES(-1), true);
         g->dx[0] = tn_sub(g->dy, tn_mul(tn_exp(g->y), sum));
     } else {
-        tn_tensor *sum = tn_sum(tn_mul(g->dy, g->y), &last, 1, true);
+        tn_tensor *sum = tn_sum(tn_mul(g->dy, g->y), TN_AXES(-1), true);
         g->dx[0] = tn_mul(g->y, tn_sub(g->dy, sum));
     }
     return TN_OK;
@@ -47,13 +44,10 @@ static tn_status softmax_backward(tni_grad *g)
 static tn_status softmax_kernel_grad(tni_grad *g)
 {
     const softmax_args *args = g->args;
-    const tn_shape *shape = &g->y->shape;
-    int last = shape->rank - 1;
-    int64_t n = rows_count(shape, 0, last);
-    int64_t size = shape->size[last];
-    tni_softmax_grad a = { .dx = rows_array(g->dx[0], 2, n, size, 0),
-                           .dy = rows_array(g->dy, 2, n, size, 0),
-                           .y = rows_array(g->y, 2, n, size, 0),
+    rows_sizes s = rows_around(&g->y->shape, g->y->shape.rank - 1);
+    tni_softmax_grad a = { .dx = rows_array(g->dx[0], 2, s.n, s.c, 0),
+                           .dy = rows_array(g->dy, 2, s.n, s.c, 0),
+                           .y = rows_array(g->y, 2, s.n, s.c, 0),
                            .log = args->log };
     return tni_backend_of(g->y)->softmax_grad(&a);
 }

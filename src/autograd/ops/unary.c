@@ -43,7 +43,6 @@ static tn_status stays_integer(const tni_call *c, bool *stays)
 {
     const unary_op *u = (const unary_op *)c->op;
     const tni_formula_args *args = c->args;
-
     if (u->kind == BOUNDS)
         return tni_check_bounds("tn_clamp", args->p[0], args->p[1], c->in[0]->dtype, stays);
     *stays = u->kind == KEEPS || (u->kind == SCALAR && tni_is_whole(args->p[0]));
@@ -60,7 +59,6 @@ static tn_status unary_shape(tni_call *c)
     tn_dtype dtype = c->in[0]->dtype;
     bool stays = true, real = tn_dtype_is_float(dtype);
     tn_status status = real ? TN_OK : stays_integer(c, &stays);
-
     if (!real) dtype = !stays ? TN_F32 : dtype == TN_BOOL ? TN_I64 : dtype;
     tni_result(c, u->kind == TEST ? TN_BOOL : dtype, &c->in[0]->shape);
     return status;
@@ -87,7 +85,6 @@ static bool all_alike(int function, double *s, bool *value)
     bool less = function == TNI_U_lt_scalar || function == TNI_U_le_scalar;
     bool more = function == TNI_U_gt_scalar || function == TNI_U_ge_scalar;
     bool up = function == TNI_U_lt_scalar || function == TNI_U_ge_scalar;
-
     *value = function == TNI_U_ne_scalar || (less && *s > 0.0) || (more && *s < 0.0);
     if ((!less && !more) || !tni_is_whole(floor(*s))) return true;
     *s = up ? ceil(*s) : floor(*s);
@@ -100,7 +97,6 @@ static tn_status unary_forward(tni_call *c)
     const tni_formula_args *args = c->args;
     double p[2] = { args->p[0], args->p[1] };
     tni_unary a;
-
     a.function = u->function;
     a.p = p;
     tni_array_set(&a.y, c->out[0], &c->out[0]->shape);
@@ -117,10 +113,8 @@ static tn_status unary_backward(tni_grad *g)
 {
     const unary_op *u = (const unary_op *)g->op;
     const tni_formula_args *args = g->args;
-
     bool power = u->function == TNI_U_pow_scalar, square = power && args->p[0] == 2.0;
     bool root = power && fabs(args->p[0] - 1.0) == 0.5; /* of x^(p - 1), by settle */
-
     if (u->grad == NONE || root || tni_composed()) {
         g->dx[0] = u->composed(g->dy, g->x[0], g->y, args->p);
     } else {
@@ -306,7 +300,6 @@ tn_status tni_check_bounds(const char *function, double low, double high, tn_dty
                            bool *integral)
 {
     bool below = low == -(double)INFINITY, above = high == (double)INFINITY;
-
     if (!(low <= high))
         return tni_error(TN_E_INVALID, "%s: low %g, high %g: want low <= high", function, low,
                          high);
@@ -321,7 +314,6 @@ tn_status tni_check_bounds(const char *function, double low, double high, tn_dty
 tn_tensor *tn_clamp(tn_tensor *x, double low, double high)
 {
     bool integral;
-
     if (tni_check_bounds("tn_clamp", low, high, TN_F32, &integral) != TN_OK) return NULL;
     return tni_apply_formula(&op_clamp.op, x, low, high);
 }

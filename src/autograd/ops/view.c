@@ -367,11 +367,6 @@ static const tn_op op_slice_grad = {
     .transpose = &op_slice,
 };
 
-static tn_tensor *slice(tn_tensor *x, const slice_args *a)
-{
-    return tni_apply(&op_slice, a, sizeof *a, 1, &x);
-}
-
 tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t step)
 {
     slice_args args = { .step = step };
@@ -390,7 +385,7 @@ tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t 
     end = TNI_MIN(TNI_MAX(end < 0 ? end + args.whole : end, 0), args.whole);
     args.start = start;
     args.n = end > start ? (end - start - 1) / step + 1 : 0;
-    return slice(x, &args);
+    return tni_apply(&op_slice, &args, sizeof args, 1, &x);
 }
 
 tn_tensor *tn_narrow(tn_tensor *x, int axis, int64_t start, int64_t length)
@@ -403,7 +398,7 @@ tn_tensor *tn_narrow(tn_tensor *x, int axis, int64_t start, int64_t length)
                         "tn_narrow: %" PRId64 " elements from %" PRId64
                         " on axis %d of %s: want them inside",
                         length, start, args.axis, tni_text(x));
-    return slice(x, &args);
+    return tni_apply(&op_slice, &args, sizeof args, 1, &x);
 }
 
 tn_tensor *tn_select(tn_tensor *x, int axis, int64_t i)
@@ -416,7 +411,7 @@ tn_tensor *tn_select(tn_tensor *x, int axis, int64_t i)
         return tni_fail(TN_E_INDEX,
                         "tn_select: index %" PRId64 " on axis %d of %s: want %" PRId64 "..%" PRId64,
                         i, args.axis, tni_text(x), -args.whole, args.whole - 1);
-    tn_tensor *y = slice(x, &args);
+    tn_tensor *y = tni_apply(&op_slice, &args, sizeof args, 1, &x);
     return y ? reshape(y, tni_shape_without(&y->shape, args.axis)) : NULL;
 }
 

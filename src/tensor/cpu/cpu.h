@@ -36,6 +36,12 @@ typedef void (*tni_chunk)(void *context, int64_t begin, int64_t end);
 /* Calls f for [0, grain), [grain, 2 grain) ... up to n, on several threads when there is more than
  * one chunk and no region is active. Chunk number: begin / grain. */
 void tni_parallel(int64_t n, int64_t grain, tni_chunk f, void *context);
+/* The same for a kernel that cannot fail, and whose chunks read its arguments: TN_OK. */
+static inline tn_status tni_parallel_args(int64_t n, int64_t grain, tni_chunk f, const void *args)
+{
+    tni_parallel(n, grain, f, (void *)(uintptr_t)args);
+    return TN_OK;
+}
 
 /*
  * The elements of n tensors, one tensor after another, cut into chunks: many small tensors share a

@@ -14,13 +14,6 @@ static inline tn_status bad_index(int64_t value, int64_t position, int64_t size)
                      value, position, size - 1);
 }
 
-static inline int64_t count_of(const tni_array *a)
-{
-    int64_t n = 1;
-    for (int d = 0; d < a->rank; d++) n *= a->size[d];
-    return n;
-}
-
 /* The offset of element i (row-major) of index, in index and in other arrays of the same rank. */
 static inline void locate(const tni_array *index, int64_t i, int64_t *position)
 {
@@ -40,7 +33,7 @@ static inline int64_t offset_of(const tni_array *a, const int64_t *position, int
 /* Checks every index (0 to size - 1) before anything is written. */
 static inline tn_status tni_check_index(const tni_array *index, int64_t size)
 {
-    int64_t n = count_of(index);
+    int64_t n = tni_array_numel(index);
     const int64_t *id = index->data;
     int64_t inner = index->rank > 0 ? index->size[index->rank - 1] : 1;
     int64_t step = index->rank > 0 ? index->stride[index->rank - 1] : 1;

@@ -13,10 +13,7 @@
  * OpenMP does not load it because of us.
  */
 #include <dlfcn.h>
-#include <pthread.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <cblas.h>

@@ -5,10 +5,6 @@
  * the best one below is used; an unknown name is ignored. TN_AMX=off leaves AMX out. tn_info shows
  * the choice.
  */
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tensor/cpu/cpu.h"
 #include "tensor/internal.h"
 
@@ -17,7 +13,6 @@
 #endif
 #if TNI_AMX
 #include <errno.h>
-#include <stdio.h>
 #include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -49,10 +44,7 @@ enum { N_CHOICES = sizeof(choices) / sizeof(choices[0]) };
 static int best_choice(void)
 {
 #if defined(__x86_64__)
-    unsigned a = 0;
-    unsigned b = 0;
-    unsigned c = 0;
-    unsigned d = 0;
+    unsigned a = 0, b = 0, c = 0, d = 0;
     __builtin_cpu_init();
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C)) return 0;
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||

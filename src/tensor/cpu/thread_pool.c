@@ -20,10 +20,7 @@
  * on x86 lets a load pass a plain store of an emulated Arm program, and then nobody wakes up.
  */
 #include <errno.h>
-#include <pthread.h>
 #include <sched.h>
-#include <stdatomic.h>
-#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 #ifdef __linux__

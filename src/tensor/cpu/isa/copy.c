@@ -56,7 +56,6 @@ static void move_row(int64_t n, char *y, int64_t ys, const char *x, int64_t xs, 
 static void convert_row(const job *j, int64_t n, char *y, int64_t ys, const char *x, int64_t xs)
 {
     _Alignas(64) char buffer[TNI_BLOCK * sizeof(double)];
-
     if (j->x_dtype == j->type && xs == 1) {
         K(tni_store)(j->type, n, y, j->y_dtype, ys, x);
         return;
@@ -74,13 +73,11 @@ static void copy_chunk(void *context, int64_t begin, int64_t end)
     const tni_walk *w = &j->walk;
     int last = w->rank - 1;
     tni_cursor c;
-
     tni_cursor_seek(&c, w, begin);
     while (begin < end) {
         int64_t n = w->size[last] - c.index[last];
         char *y = j->y + c.at[0] * j->y_item;
         const char *x = j->x + c.at[1] * j->x_item;
-
         if (n > end - begin) n = end - begin;
         if (j->x_dtype == j->y_dtype)
             move_row(n, y, w->stride[last][0], x, w->stride[last][1], j->y_item);
@@ -165,7 +162,6 @@ static void transpose_chunk(void *context, int64_t begin, int64_t end)
     const job *j = context;
     const tni_walk *w = &j->walk;
     int last = w->rank - 1;
-
     for (int64_t t = begin; t < end; t++) {
         int64_t a = t % j->last_tiles * TILE;
         int64_t b = t / j->last_tiles % j->across_tiles * TILE;
@@ -174,7 +170,6 @@ static void transpose_chunk(void *context, int64_t begin, int64_t end)
         int64_t nb = w->size[j->across] - b < TILE ? w->size[j->across] - b : TILE;
         int64_t y = a + b * w->stride[j->across][0];
         int64_t x = a * w->stride[last][1] + b;
-
         for (int d = last - 1; d >= 0; d--) {
             if (d == j->across) continue;
             y += outer % w->size[d] * w->stride[d][0];
@@ -190,7 +185,6 @@ static void transpose_chunk(void *context, int64_t begin, int64_t end)
 static int transposed_axis(const tni_walk *w)
 {
     int last = w->rank - 1;
-
     if (w->stride[last][0] != 1 || w->stride[last][1] <= 1 || w->size[last] < 4) return -1;
     for (int d = 0; d < last; d++)
         if (w->stride[d][1] == 1 && w->size[d] >= 4) return d;
@@ -201,7 +195,6 @@ tn_status K(tni_copy)(const tni_copy *a)
 {
     const tni_array *arrays[] = { &a->y, &a->x };
     job j;
-
     tni_walk_init(&j.walk, 2, arrays);
     if (j.walk.numel == 0) return TN_OK;
     j.y = a->y.data;
@@ -219,7 +212,6 @@ tn_status K(tni_copy)(const tni_copy *a)
     if (j.across >= 0) {
         int64_t across = j.walk.size[j.across];
         int64_t last = j.walk.size[j.walk.rank - 1];
-
         j.across_tiles = (across - 1) / TILE + 1;
         j.last_tiles = (last - 1) / TILE + 1;
         tni_parallel(j.walk.numel / across / last * j.across_tiles * j.last_tiles,
@@ -239,7 +231,6 @@ tn_status K(tni_fill)(const tni_fill *a)
     int64_t i = a->y.dtype == TN_BOOL ? truth : a->value.i;
     uint64_t value = 0;
     job j;
-
     tni_walk_init(&j.walk, 1, arrays);
     if (j.walk.numel == 0) return TN_OK;
     j.y = a->y.data;

@@ -1,6 +1,4 @@
 /* indexing.c - gather and take, which only move bytes: any dtype. */
-#include <string.h>
-
 #include "tensor/cpu/index.h"
 #include "tensor/internal.h"
 
@@ -38,11 +36,10 @@ static void gather_rows(void *context, int64_t begin, int64_t end)
 tn_status K(tni_gather)(const tni_gather *a)
 {
     tn_status status = tni_check_index(&a->index, a->x.size[a->axis]);
-    int64_t n = count_of(&a->index);
+    int64_t n = tni_array_numel(&a->index);
     if (status != TN_OK || n == 0) return status;
     int64_t inner = a->index.size[a->index.rank - 1];
-    tni_parallel(n / inner, TNI_MAX(1, 8192 / inner), gather_rows, (void *)(uintptr_t)a);
-    return TN_OK;
+    return tni_parallel_args(n / inner, TNI_MAX(1, 8192 / inner), gather_rows, a);
 }
 
 static size_t row_bytes(const tni_take *a)
@@ -65,8 +62,7 @@ static void take_rows(void *context, int64_t begin, int64_t end)
 tn_status K(tni_take)(const tni_take *a)
 {
     tn_status status = tni_check_index(&a->index, a->x.size[1]);
-    if (status != TN_OK || count_of(&a->y) == 0) return status;
-    tni_parallel(a->y.size[0] * a->y.size[1], TNI_MAX(1, (int64_t)(65536 / row_bytes(a))),
-                 take_rows, (void *)(uintptr_t)a);
-    return TN_OK;
+    if (status != TN_OK || tni_array_numel(&a->y) == 0) return status;
+    int64_t grain = TNI_MAX(1, (int64_t)(65536 / row_bytes(a)));
+    return tni_parallel_args(a->y.size[0] * a->y.size[1], grain, take_rows, a);
 }

@@ -50,13 +50,11 @@ static void run_converting(const job *j, int64_t n, const tni_cursor *c, const i
     /* not 4,096 bytes apart, where the processor would take them for one another */
     _Alignas(64) char buffer[TNI_WALK_ARRAYS][TNI_BLOCK * sizeof(double) + 256];
     const int64_t block = j->type == TN_F32 ? 2 * TNI_BLOCK : TNI_BLOCK;
-
     for (int64_t begin = 0; begin < n; begin += block) {
         int64_t m = n - begin < block ? n - begin : block;
         char *x[TNI_WALK_ARRAYS] = { NULL, NULL, NULL, NULL };
         int64_t s[TNI_WALK_ARRAYS] = { 0, 0, 0, 0 };
         bool store = j->dtype[0] != j->row_type;
-
         for (int k = 0; k < j->n; k++) {
             x[k] = place(j, c, k) + begin * stride[k] * j->item[k];
             s[k] = stride[k];
@@ -85,7 +83,6 @@ static void chunk(void *context, int64_t begin, int64_t end)
     tni_cursor_seek(&c, w, begin);
     while (begin < end) {
         int64_t n = w->size[last] - c.index[last];
-
         if (n > end - begin) n = end - begin;
         if (j->convert)
             run_converting(j, n, &c, s);
@@ -106,7 +103,6 @@ static tn_dtype type_of(tn_dtype dtype)
 static tn_dtype type_of_operands(int n, const tni_array *const *arrays)
 {
     tn_dtype type = TN_I64;
-
     for (int k = 1; k < n; k++) {
         tn_dtype t = type_of(arrays[k]->dtype);
         if (t == TN_F64 || type == TN_I64) type = t;
@@ -124,7 +120,6 @@ static tn_dtype type_of_operands(int n, const tni_array *const *arrays)
 static bool is_bf16(const tni_walk *w, int n, const tni_array *const *arrays)
 {
     bool same = true;
-
     for (int k = 0; k < n; k++)
         same &= arrays[k]->dtype == TN_BF16 && w->stride[w->rank - 1][k] == 1;
     return same;
@@ -134,7 +129,6 @@ static bool is_bf16(const tni_walk *w, int n, const tni_array *const *arrays)
 static inline int64_t one_run(const tni_array *const *arrays)
 {
     int64_t n = 1;
-
     for (int d = arrays[0]->rank - 1; d >= 0; d--) {
         for (int k = 0; k < TNI_WALK_ARRAYS; k++)
             if (arrays[k]->stride[d] != n) return -1;
@@ -180,7 +174,6 @@ static inline tn_status run(const formula *f, tni_row row, tni_row pairs, tn_dty
     int64_t elements = one_run(arrays);
     tn_dtype row_type = predicate ? TN_BOOL : type;
     bool convert = arrays[0]->dtype != row_type;
-
     for (int k = 1; k < n; k++) convert |= arrays[k]->dtype != type;
     if (convert || !row || elements < 0 || elements > GRAIN_HEAVY)
         return run_walk(f, row, pairs, type, row_type, convert, n, arrays, p);
@@ -195,7 +188,6 @@ tn_status K(tni_unary)(const tni_unary *a)
     bool predicate = a->function >= TNI_U_PREDICATES;
     tn_dtype type = predicate ? type_of_operands(2, arrays) : type_of(a->y.dtype);
     tni_row row = PICK(tni_unary_rows, a->function, type);
-
     tni_row own = tni_is_half(a->y.dtype) ? K32(tni_half_unary)[a->function] : NULL;
     return run(&unary[a->function], own ? own : row, K32(tni_unary_pairs)[a->function], type,
                predicate, 2, arrays, a->p);
@@ -207,7 +199,6 @@ tn_status K(tni_binary)(const tni_binary *a)
     bool predicate = a->function >= TNI_B_PREDICATES;
     tn_dtype type = predicate ? type_of_operands(3, arrays) : type_of(a->y.dtype);
     tni_row row = PICK(tni_binary_rows, a->function, type);
-
     tni_row own = tni_is_half(a->y.dtype) ? K32(tni_half_binary)[a->function] : NULL;
     return run(&binary[a->function], own ? own : row, K32(tni_binary_pairs)[a->function], type,
                predicate, 3, arrays, a->p);
@@ -217,7 +208,6 @@ tn_status K(tni_ternary)(const tni_ternary *a)
 {
     const tni_array *arrays[] = { &a->y, &a->a, &a->b, &a->c };
     tn_dtype type = type_of(a->y.dtype);
-
     return run(&ternary[a->function], PICK(tni_ternary_rows, a->function, type), NULL, type, false,
                4, arrays, a->p);
 }

@@ -11,9 +11,6 @@
  * 0, which would show its rounding, are added again in double, from elements that a power of two
  * brought below 1 (mend). So are the sums of means in f32 that left its range (widen).
  */
-#include <math.h>
-#include <string.h>
-
 #include "tensor/cpu/cpu.h"
 #include "tensor/cpu/pointwise.h"
 #include "tensor/internal.h"
@@ -69,7 +66,6 @@ static void one_row(const job *j, int64_t o, int64_t n, const char *x, int64_t s
     enum { PIECE = 2048 };
     _Alignas(64) char buffer[PIECE * sizeof(double)];
     const tni_acc *center = j->center ? j->center + o : NULL;
-
     if (!j->convert) {
         j->reducer->row(j->pass, n, x, stride, acc, center, j->p);
         return;
@@ -89,7 +85,6 @@ static void row_task(const job *j, int64_t o, int64_t begin, int64_t end, tni_ac
     int64_t left;
     const char *x = j->x + place(&j->kept, o, &left) * j->item;
     int64_t stride = r->stride[r->rank - 1][0];
-
     *acc = j->reducer->identity(j->pass);
     while (begin < end) {
         int64_t at = place(r, begin, &left);
@@ -113,7 +108,6 @@ static void cols_task(const job *j, int64_t o, int64_t cols, int64_t begin, int6
     int64_t col_stride = j->kept.stride[j->kept.rank - 1][0];
     const tni_acc *center = j->center ? j->center + o : NULL;
     bool low = j->dtype == TN_BF16 && j->pass == TNI_SUM && !j->scale;
-
     const tni_acc none = j->reducer->identity(j->pass);
     for (int64_t i = 0; i < cols; i++) acc[i] = none;
     while (begin < end) {
@@ -141,7 +135,6 @@ static void tasks(void *context, int64_t first, int64_t last)
 {
     const job *j = context;
     int64_t per_slice = j->by_cols ? j->kept.numel / j->cols * j->tiles : j->kept.numel;
-
     for (int64_t t = first; t < last; t++) {
         int64_t slice = t / per_slice;
         int64_t unit = t % per_slice;
@@ -161,7 +154,6 @@ static void tasks(void *context, int64_t first, int64_t last)
 static void combine(void *context, int64_t first, int64_t last)
 {
     const job *j = context;
-
     memcpy(j->acc + first, j->partial + first, (size_t)(last - first) * sizeof(tni_acc));
     for (int64_t s = 1; s < j->slices; s++) {
         j->reducer->combine(j->pass, last - first, j->acc + first,
@@ -174,7 +166,6 @@ static void run_pass(job *j, tni_pass pass, tni_acc *acc, const tni_acc *center)
     int64_t per_slice = j->by_cols ? j->kept.numel / j->cols * j->tiles : j->kept.numel;
     int64_t width = j->by_cols ? TNI_MIN(j->cols, (int64_t)TNI_BLOCK) : 1;
     int64_t work = TNI_MIN(j->slice, j->reduced.numel) * width; /* elements of a task */
-
     j->pass = pass;
     j->acc = acc;
     j->center = center;
@@ -190,7 +181,6 @@ static void write_results(const job *j, const tni_array *y, const tni_acc *acc)
     const tni_walk *k = &j->kept;
     int64_t item = (int64_t)tn_dtype_size(y->dtype);
     tn_dtype type = j->type == TN_I64 ? TN_I64 : TN_F64;
-
     tni_cursor c;
     for (int64_t o = 0; o < k->numel; o += j->cols) {
         tni_cursor_seek(&c, k, o);
@@ -301,7 +291,6 @@ static void add_again(job *j, bool spread, tni_acc *sum, tni_acc *aside, tni_acc
     tni_acc *mean = spare, *squares = spare + n;
     bool lost = false;
     job w = in_double(j);
-
     run_pass(j, TNI_LARGEST_ABS, mean, NULL);
     for (int64_t o = 0; o < n; o++) {
         aside[o].f = scale_of(j, sum[o].f, aside[o].f, mean[o].f);

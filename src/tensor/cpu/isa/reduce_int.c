@@ -30,7 +30,6 @@ static void row(tni_pass pass, int64_t n, const void *xx, int64_t stride, tni_ac
                 const tni_acc *center, double p)
 {
     const int64_t *x = xx;
-
     (void)center;
     (void)p;
     if (pass == TNI_SUM && stride == 1) {
@@ -46,7 +45,6 @@ static void cols(tni_pass pass, int64_t rows, int64_t n, const void *xx, int64_t
                  tni_acc *acc, const tni_acc *center, double p)
 {
     const int64_t *x = xx;
-
     (void)center;
     (void)p;
     for (int64_t r = 0; r < rows; r++)

@@ -73,7 +73,6 @@ static void extreme_of_line(const job *j, const char *x, tni_acc *best, int64_t 
 static void extreme_of_lines(const job *j, int64_t m, const char *x, tni_acc *best, int64_t *index)
 {
     int64_t across = j->walk.stride[j->walk.rank - 1][0];
-
     load(j, m, best, x, across);
     for (int64_t k = 0; k < m; k++) index[k] = 0;
     tni_acc v[TNI_BLOCK];
@@ -93,7 +92,6 @@ static void extremes(const job *j, int64_t m, char *const at[3])
     const int64_t *s = j->walk.stride[j->walk.rank - 1];
     tni_acc best[TNI_BLOCK];
     int64_t index[TNI_BLOCK], *to = (int64_t *)(void *)at[1];
-
     if (j->together)
         extreme_of_lines(j, m, at[0], best, index);
     else
@@ -107,12 +105,10 @@ static void chunk(void *context, int64_t begin, int64_t end)
 {
     const job *j = context;
     tni_cursor c;
-
     tni_cursor_seek(&c, &j->walk, begin);
     while (begin < end) {
         int64_t m = stretch(&j->walk, &c, end - begin);
         char *at[3] = { NULL };
-
         for (int k = 0; k < j->walk.n; k++) at[k] = j->data[k] + c.at[k] * j->item[k];
         j->lines(j, m, at);
         begin += m;
@@ -132,7 +128,6 @@ static tn_status run(job *j, int axis, int n_arrays, const tni_array *const *arr
 {
     tni_array line[3];
     const tni_array *list[] = { &line[0], &line[1], &line[2] };
-
     for (int k = 0; k < n_arrays; k++) {
         line[k] = without_axis(arrays[k], axis);
         j->data[k] = arrays[k]->data;
@@ -154,7 +149,6 @@ static tn_status run(job *j, int axis, int n_arrays, const tni_array *const *arr
 tn_status K(tni_arg_reduce)(const tni_arg_reduce *a)
 {
     const tni_array *arrays[] = { &a->x, &a->index, &a->value };
-
     if (a->x.rank == 0) {
         if (a->value.data) {
             tn_status status = K(tni_copy)(&(tni_copy){ a->value, a->x });
@@ -182,7 +176,6 @@ static void sum_line(const job *j, const char *x, char *y)
     int64_t first = j->reverse ? j->n - 1 : 0;
     tni_acc v[TNI_BLOCK];
     tni_acc sum = { .i = 0 };
-
     for (int64_t i = 0; i < j->n; i += TNI_BLOCK) {
         int64_t m = TNI_MIN(j->n - i, (int64_t)TNI_BLOCK);
         int64_t at = first + sign * i;
@@ -196,7 +189,6 @@ static void sum_lines(const job *j, int64_t m, const char *x, char *y)
 {
     const int64_t *across = j->walk.stride[j->walk.rank - 1];
     tni_acc sum[TNI_BLOCK];
-
     for (int64_t k = 0; k < m; k++) sum[k].i = 0;
     tni_acc v[TNI_BLOCK];
     for (int64_t i = 0; i < j->n; i++) {
@@ -210,7 +202,6 @@ static void sum_lines(const job *j, int64_t m, const char *x, char *y)
 static void sums(const job *j, int64_t m, char *const at[3])
 {
     const int64_t *s = j->walk.stride[j->walk.rank - 1];
-
     if (j->together)
         sum_lines(j, m, at[0], at[1]);
     else
@@ -221,7 +212,6 @@ static void sums(const job *j, int64_t m, char *const at[3])
 tn_status K(tni_cumsum)(const tni_cumsum *a)
 {
     const tni_array *arrays[] = { &a->x, &a->y };
-
     if (a->x.rank == 0) return K(tni_copy)(&(tni_copy){ a->y, a->x });
     job j = { .lines = sums, .reverse = a->reverse };
     return run(&j, a->axis, 2, arrays);

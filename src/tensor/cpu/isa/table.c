@@ -3,8 +3,6 @@
  * (kernels.h) the function that serves all dtypes, or one made here that picks the variant of real/
  * by dtype. Memory, products and random numbers are the same for all instruction sets.
  */
-#include <string.h>
-
 #include "tensor/cpu/dense/dense.h"
 #include "tensor/cpu/pointwise.h"
 #include "tensor/internal.h"

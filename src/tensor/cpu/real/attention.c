@@ -20,9 +20,6 @@
  * A key that a query does not see adds nothing, not even 0 times its NaN: where a mask may hide
  * keys and results are not finite, products are computed again without the terms whose factor is 0.
  */
-#include <stdatomic.h>
-#include <string.h>
-
 #include "tensor/cpu/pointwise.h"
 #include "tensor/cpu/dense/dense.h"
 #include "tensor/cpu/real/rows.h"

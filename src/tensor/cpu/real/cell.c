@@ -42,12 +42,10 @@ static void slopes(void *context, int64_t begin, int64_t end)
 /* Gates cost about 16 copies an element of state. */
 tn_status K(tni_cell)(const tni_cell *a)
 {
-    tni_parallel(a->y.size[0], row_grain(a->y.size[1], 16), steps, (void *)(uintptr_t)a);
-    return TN_OK;
+    return tni_parallel_args(a->y.size[0], row_grain(a->y.size[1], 16), steps, a);
 }
 
 tn_status K(tni_cell_grad)(const tni_cell_grad *a)
 {
-    tni_parallel(a->dy.size[0], row_grain(a->dy.size[1], 16), slopes, (void *)(uintptr_t)a);
-    return TN_OK;
+    return tni_parallel_args(a->dy.size[0], row_grain(a->dy.size[1], 16), slopes, a);
 }

@@ -43,8 +43,5 @@ static void dropout_chunk(void *context, int64_t begin, int64_t end)
 
 tn_status K(tni_dropout)(const tni_dropout *a)
 {
-    int64_t n = 1;
-    for (int d = 0; d < a->x.rank; d++) n *= a->x.size[d];
-    tni_parallel(n, CHUNK, dropout_chunk, (void *)(uintptr_t)a);
-    return TN_OK;
+    return tni_parallel_args(tni_array_numel(&a->x), CHUNK, dropout_chunk, a);
 }

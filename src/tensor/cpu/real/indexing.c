@@ -38,11 +38,9 @@ static void scatter_lines(void *context, int64_t begin, int64_t end)
 tn_status K(tni_scatter_add)(const tni_scatter_add *a)
 {
     tn_status status = tni_check_index(&a->index, a->y.size[a->axis]);
-    if (status != TN_OK || count_of(&a->index) == 0) return status;
-    int64_t length = a->index.size[a->axis];
-    tni_parallel(count_of(&a->index) / length, row_grain(length, 8), scatter_lines,
-                 (void *)(uintptr_t)a);
-    return TN_OK;
+    int64_t n = tni_array_numel(&a->index), length = a->index.size[a->axis];
+    if (status != TN_OK || n == 0) return status;
+    return tni_parallel_args(n / length, row_grain(length, 8), scatter_lines, a);
 }
 
 /* ---- take_add: x[o, index[r], :] += y[o, r, :] ----------------------------------------------- */
@@ -78,9 +76,7 @@ static void take_add_columns(void *context, int64_t begin, int64_t end)
 tn_status K(tni_take_add)(const tni_take_add *a)
 {
     tn_status status = tni_check_index(&a->index, a->x.size[1]);
-    if (status != TN_OK || count_of(&a->y) == 0) return status;
-    int64_t width = TNI_MIN(a->x.size[2], COLUMNS);
-    tni_parallel(a->x.size[0] * blocks_of(a), row_grain(a->y.size[1] * width, 2), take_add_columns,
-                 (void *)(uintptr_t)a);
-    return TN_OK;
+    if (status != TN_OK || tni_array_numel(&a->y) == 0) return status;
+    int64_t grain = row_grain(a->y.size[1] * TNI_MIN(a->x.size[2], COLUMNS), 2);
+    return tni_parallel_args(a->x.size[0] * blocks_of(a), grain, take_add_columns, a);
 }

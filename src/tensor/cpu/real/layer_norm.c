@@ -11,8 +11,6 @@
  *
  * In f32, the gradient takes dy, x and dx in bf16 and f16 too: a row passes through a buffer then.
  */
-#include <stdatomic.h>
-
 #include "tensor/cpu/real/rows.h"
 
 /* A mean this many deviations from 0, squared and inverted, shows its rounding in y. */

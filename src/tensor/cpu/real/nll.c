@@ -27,8 +27,7 @@ tn_status K(tni_nll)(const tni_nll *a)
     int64_t rows = a->x.size[0] * a->x.size[2];
     tn_status status =
         row_check_classes("tn_nll_loss", a->target.data, rows, a->x.size[1], a->ignore, 0);
-    if (status == TN_OK) tni_parallel(rows, row_grain(1, 4), nll_rows, (void *)(uintptr_t)a);
-    return status;
+    return status ? status : tni_parallel_args(rows, row_grain(1, 4), nll_rows, a);
 }
 
 static void nll_grad_planes(void *context, int64_t begin, int64_t end)
@@ -50,7 +49,6 @@ tn_status K(tni_nll_grad)(const tni_nll_grad *a)
 {
     int64_t n = a->dx.size[0], c = a->dx.size[1], d = a->dx.size[2];
     tn_status status = row_check_classes("tn_nll_loss", a->target.data, n * d, c, a->ignore, 0);
-    if (status == TN_OK && n * c * d > 0)
-        tni_parallel(n, row_grain(c * d, 1), nll_grad_planes, (void *)(uintptr_t)a);
-    return status;
+    if (status != TN_OK || n * c * d == 0) return status;
+    return tni_parallel_args(n, row_grain(c * d, 1), nll_grad_planes, a);
 }

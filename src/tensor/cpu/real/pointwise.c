@@ -92,11 +92,9 @@ const tni_row K(tni_binary_pairs)[TNI_B_COUNT] = { TNI_BINARY_LIST(BINARY_PAIRS_
 static inline float exp2_half(float t)
 {
     const float shift = 12582912.0f + 127.0f;
-    float biased = t + shift, r = t - (biased - shift), p = 0x1.3997d4p-7f;
-    p = p * r + 0x1.ca1442p-5f;
-    p = p * r + 0x1.ec06dap-3f;
-    p = p * r + 0x1.62e0dcp-1f;
-    p = p * r + 0x1.ffffe8p-1f;
+    float biased = t + shift, r = t - (biased - shift);
+    float p = TN_POLY_5(r, 0x1.3997d4p-7f, 0x1.ca1442p-5f, 0x1.ec06dap-3f, 0x1.62e0dcp-1f,
+                        0x1.ffffe8p-1f);
     return p * tn_from_bits_f32(tn_bits_f32(biased) << 23);
 }
 

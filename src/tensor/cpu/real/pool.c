@@ -3,9 +3,6 @@
  * average, and their gradients. Planes are distributed over the threads; each is written by one
  * chunk.
  */
-#include <math.h>
-#include <string.h>
-
 #include "tensor/cpu/cpu.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"
@@ -77,11 +74,8 @@ INLINE REAL get(const void *x, int64_t i, bool narrow)
 }
 INLINE void put(void *y, int64_t i, REAL value, bool narrow)
 {
-    float as_float = (float)value;
-    uint32_t bits;
-    memcpy(&bits, &as_float, sizeof bits);
     if (narrow)
-        ((uint16_t *)y)[i] = (uint16_t)(bits >> 16);
+        ((uint16_t *)y)[i] = (uint16_t)(tn_bits_f32((float)value) >> 16);
     else
         ((REAL *)y)[i] = value;
 }
@@ -179,25 +173,16 @@ INLINE void by_twos(const tni_pool2d_sizes *p, void *x, void *y, int32_t *index,
     for (int64_t j = 0; back && p->h % 2 && j < p->w; j++) put(x, (p->h - 1) * p->w + j, 0, narrow);
 }
 
-static void halve(const tni_pool2d_sizes *p, void *x, void *y, int32_t *index)
-{
-    by_twos(p, x, y, index, false, false);
-}
-
-static void halve_bf16(const tni_pool2d_sizes *p, void *x, void *y, int32_t *index)
-{
-    by_twos(p, x, y, index, true, false);
-}
-
-static void twice(const tni_pool2d_sizes *p, void *dx, void *dy, int32_t *index)
-{
-    by_twos(p, dx, dy, index, false, true);
-}
-
-static void twice_bf16(const tni_pool2d_sizes *p, void *dx, void *dy, int32_t *index)
-{
-    by_twos(p, dx, dy, index, true, true);
-}
+/* Each has its own code. */
+#define BY_TWOS(name, narrow, back)                                                                \
+    static void name(const tni_pool2d_sizes *p, void *x, void *y, int32_t *index)                  \
+    {                                                                                              \
+        by_twos(p, x, y, index, narrow, back);                                                     \
+    }
+BY_TWOS(halve, false, false)
+BY_TWOS(halve_bf16, true, false)
+BY_TWOS(twice, false, true)
+BY_TWOS(twice_bf16, true, true)
 
 /* The part [*from, *to) of a window's k taps, the first at `start`, inside the n positions. A
  * window may extend far beyond both ends. */

@@ -7,8 +7,6 @@
 #ifndef TNI_CPU_ROWS_H
 #define TNI_CPU_ROWS_H
 
-#include <math.h>
-
 #include "tensor/classes.h"
 #include "tensor/cpu/cpu.h"
 #include "tensor/cpu/pointwise.h"

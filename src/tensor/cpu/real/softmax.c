@@ -44,8 +44,7 @@ static void softmax_chunk(void *context, int64_t begin, int64_t end)
 
 tn_status K(tni_softmax)(const tni_softmax *a)
 {
-    tni_parallel(a->x.size[0], row_grain(a->x.size[1], 8), softmax_chunk, (void *)(uintptr_t)a);
-    return TN_OK;
+    return tni_parallel_args(a->x.size[0], row_grain(a->x.size[1], 8), softmax_chunk, a);
 }
 
 /* softmax: dx = y (dy - sum(dy y)); log-softmax: dx = dy - exp(y) sum(dy) */
@@ -75,7 +74,6 @@ static void softmax_grad_chunk(void *context, int64_t begin, int64_t end)
 
 tn_status K(tni_softmax_grad)(const tni_softmax_grad *a)
 {
-    tni_parallel(a->y.size[0], row_grain(a->y.size[1], a->log ? 6 : 2), softmax_grad_chunk,
-                 (void *)(uintptr_t)a);
-    return TN_OK;
+    int64_t grain = row_grain(a->y.size[1], a->log ? 6 : 2);
+    return tni_parallel_args(a->y.size[0], grain, softmax_grad_chunk, a);
 }
