@@ -253,15 +253,11 @@ static inline bool not_finite(const float *x, __mmask16 *mask)
 static void read_b(const tni_product *p, float *to, int64_t step, int64_t steps, int64_t n0,
                    int64_t n)
 {
-    const float *b = p->b;
-    for (int64_t half = 0; p->tb && half < SQUARE; half += SIDE)
-        turn(to + half, SQUARE, b + (n0 + half) * p->ldb + step, p->ldb, n - half, steps);
-    for (int64_t i = 0; !p->tb && i < SIDE; i++)
-        for (int64_t half = 0; half < SQUARE; half += SIDE) {
-            __mmask16 mask = i < steps ? (__mmask16)first(n - half) : 0;
-            _mm512_storeu_ps(to + i * SQUARE + half,
-                             _mm512_maskz_loadu_ps(mask, b + (step + i) * p->ldb + n0 + half));
-        }
+    int64_t row = p->tb ? 1 : p->ldb, column = p->tb ? p->ldb : 1;
+    const float *b = (const float *)p->b + step * row + n0 * column;
+    for (int64_t i = 0; i < SIDE; i++)
+        for (int64_t j = 0; j < SQUARE; j++)
+            to[i * SQUARE + j] = i < steps && j < n ? b[i * row + j * column] : 0;
 }
 
 /* sums [8, 32] += some steps of 8 rows of op(A) times b. */

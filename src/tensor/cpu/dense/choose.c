@@ -46,17 +46,20 @@ static bool amx_multiplies(tn_dtype dtype)
     return dtype == TN_BF16 ? TNI_AMX && tni_has_amx() : dtype == TN_F32 && tni_product_amx_f32();
 }
 
+static bool is_large(const tni_product *p, int64_t rows)
+{
+    return p->in == TN_BF16 || (p->m >= rows && p->n >= LEAST_AMX && p->k >= LEAST_AMX);
+}
+
 /* The last piece of a packed B may be smaller than the others. */
 static bool amx_takes(const tni_product *p)
 {
-    bool large = p->m >= LEAST_AMX && p->n >= LEAST_AMX && p->k >= LEAST_AMX;
-    return (p->in == TN_BF16 || large || p->packed) && amx_multiplies(p->in);
+    return (p->packed || is_large(p, LEAST_AMX)) && amx_multiplies(p->in);
 }
 
 static bool amx_packs(const tni_product *p)
 {
-    bool large = p->m >= LEAST_AMX_PACKED && p->n >= LEAST_AMX && p->k >= LEAST_AMX;
-    return amx_multiplies(p->in) && (p->in == TN_BF16 || large);
+    return is_large(p, LEAST_AMX_PACKED) && amx_multiplies(p->in);
 }
 
 bool tni_product_by_amx(const tni_product *p)
@@ -75,11 +78,18 @@ bool tni_product_by_amx(const tni_product *p)
 
 /* Multiplications below which OpenBLAS's shorter calls win. Over oneDNN, and ours if B is stored by
  * columns or all are bf16 or f16; over ours in other f32; over ours where OpenBLAS is slower. */
-enum { LEAST = 1 << 17, LEAST_BY_ROWS = 1 << 20, LEAST_SLOW = 1 << 12 };
+enum { LEAST = 1 << 17, LEAST_BY_ROWS = 1 << 20, LEAST_SLOW = 1 << 12, LEAST_LONG = 512 };
+
+/* A C of few columns and a long inner axis, as the weights of a first convolution: ours is faster. */
+static bool is_long(const tni_product *p)
+{
+    return tni_tile_few(p) && p->k >= LEAST_LONG && work_of(p) >= LEAST;
+}
 
 /* A B that is packed is for our vectors. */
 static bool onednn_takes(const tni_product *p)
 {
+    if (is_long(p)) return false;
     if (p->in != TN_BF16 && (p->in != TN_F32 || p->packed || work_of(p) < LEAST)) return false;
     const tni_onednn *module = tni_onednn_module();
     return module && (module->bf16 || p->in != TN_BF16);
@@ -146,14 +156,14 @@ bool tni_tile_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k)
 
 static bool tiles_take(const tni_product *p)
 {
-    return tni_is_half(p->in) || p->packed ||
+    return tni_is_half(p->in) || p->packed || is_long(p) ||
            (p->in == TN_F32 && tni_tile_fits(p->in, p->tb, p->m, p->n, p->k));
 }
 
 /* In f32 without AMX, where ours are the fastest with B stored by rows. */
 static bool tiles_pack(const tni_product *p)
 {
-    return p->in == TN_F32 && tni_tile_fits(p->in, false, p->m, p->n, p->k);
+    return p->in == TN_F32 && tni_tile_fits(p->in, false, p->m, p->n, p->k) && !tni_tile_few(p);
 }
 
 static bool winograd(const tni_convolution *c, tn_status *status)

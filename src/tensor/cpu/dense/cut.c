@@ -54,19 +54,10 @@ static tn_status operand_init(operand *o, tn_dtype dtype, const void *data, int6
     };
     *o = (operand){ .data = data, .batch = batch_stride };
     if (blas_layout(rows, cols, row, col, o)) return TN_OK;
-    int64_t copies = batch_stride == 0 ? 1 : batch;
-    size_t size;
-    if (__builtin_mul_overflow((size_t)rows, (size_t)cols, &size) ||
-        __builtin_mul_overflow(size, (size_t)copies, &size) ||
-        __builtin_mul_overflow(size, tn_dtype_size(dtype), &size))
-        return tni_error(TN_E_NOMEM,
-                         "gemm: a copy of an operand [%" PRId64 ",%" PRId64
-                         "] does not fit in memory",
-                         rows, cols);
-    o->copy = tni_alloc(size);
+    x.size[0] = batch_stride == 0 ? 1 : batch;
+    o->copy_size = (size_t)(x.size[0] * rows * cols) * tn_dtype_size(dtype);
+    o->copy = tni_alloc(o->copy_size);
     if (!o->copy) return TN_E_NOMEM;
-    o->copy_size = size;
-    x.size[0] = copies;
     tni_copy copy = { x, x };
     copy.y.data = o->copy;
     copy.y.stride[0] = rows * cols, copy.y.stride[1] = cols, copy.y.stride[2] = 1;
@@ -98,8 +89,7 @@ typedef struct plan {
 
 static int64_t cut(int64_t size, int64_t tiles)
 {
-    int64_t step = (size - 1) / tiles + 1;
-    return (step + 15) / 16 * 16;
+    return tni_up((size - 1) / tiles + 1, 16);
 }
 
 /* C is small and the inner axis long. */
