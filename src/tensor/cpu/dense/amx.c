@@ -253,11 +253,12 @@ static inline bool not_finite(const float *x, __mmask16 *mask)
 static void read_b(const tni_product *p, float *to, int64_t step, int64_t steps, int64_t n0,
                    int64_t n)
 {
-    int64_t row = p->tb ? 1 : p->ldb, column = p->tb ? p->ldb : 1;
-    const float *b = (const float *)p->b + step * row + n0 * column;
-    for (int64_t i = 0; i < SIDE; i++)
-        for (int64_t j = 0; j < SQUARE; j++)
-            to[i * SQUARE + j] = i < steps && j < n ? b[i * row + j * column] : 0;
+    const float *b = p->b;
+    memset(to, 0, SIDE * SQUARE * sizeof *to);
+    for (int64_t half = 0; p->tb && half < SQUARE; half += SIDE)
+        turn(to + half, SQUARE, b + (n0 + half) * p->ldb + step, p->ldb, n - half, steps);
+    for (int64_t i = 0; !p->tb && i < steps; i++)
+        memcpy(to + i * SQUARE, b + (step + i) * p->ldb + n0, (size_t)n * sizeof *to);
 }
 
 /* sums [8, 32] += some steps of 8 rows of op(A) times b. */

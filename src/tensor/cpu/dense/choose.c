@@ -77,10 +77,11 @@ bool tni_product_by_amx(const tni_product *p)
 /* ---- oneDNN ---------------------------------------------------------------------------------- */
 
 /* Multiplications below which OpenBLAS's shorter calls win. Over oneDNN, and ours if B is stored by
- * columns or all are bf16 or f16; over ours in other f32; over ours where OpenBLAS is slower. */
+ * columns or all are bf16 or f16; over ours in other f32; over ours where OpenBLAS is slower. Steps
+ * from which ours is faster than oneDNN for few columns. */
 enum { LEAST = 1 << 17, LEAST_BY_ROWS = 1 << 20, LEAST_SLOW = 1 << 12, LEAST_LONG = 512 };
 
-/* A C of few columns and a long inner axis, as the weights of a first convolution: ours is faster. */
+/* As the gradient of a first convolution's weights. */
 static bool is_long(const tni_product *p)
 {
     return tni_tile_few(p) && p->k >= LEAST_LONG && work_of(p) >= LEAST;

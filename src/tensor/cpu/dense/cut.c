@@ -69,11 +69,6 @@ static tn_status operand_init(operand *o, tn_dtype dtype, const void *data, int6
     return TN_OK;
 }
 
-static void operand_free(operand *o)
-{
-    if (o->copy) tni_free(o->copy, o->copy_size);
-}
-
 /* ---- the cut --------------------------------------------------------------------------------- */
 
 typedef struct plan {
@@ -126,17 +121,13 @@ static void plan_cut(plan *p)
             p->parts = TNI_MIN(TNI_MIN(8, g->k / 512), (int64_t)(0x1p20 / area));
             p->parts = TNI_MAX(p->parts, 4);
         } else {
-            double best = -1;
+            double best = INFINITY;
             for (int64_t tm = 1; tm <= tiles; tm *= 2) {
                 int64_t tn = tiles / tm;
                 double cost = (double)tn * (double)g->m + (double)tm * (double)g->n;
                 if (g->m < 16 * tm) cost += 1e9;
                 if (g->n < 16 * tn) cost += 1e9;
-                if (best < 0 || cost < best) {
-                    best = cost;
-                    p->tiles_m = tm;
-                    p->tiles_n = tn;
-                }
+                if (cost < best) best = cost, p->tiles_m = tm, p->tiles_n = tn;
             }
         }
     }
@@ -323,9 +314,8 @@ static tn_status run(plan *p)
 static void run_empty(void *context, int64_t begin, int64_t end)
 {
     const plan *p = context;
-    const tni_gemm *g = p->g;
     for (int64_t i = begin; i < end; i++) {
-        tni_product row = piece(p, i / g->m, i % g->m, 1, 0, g->n, 0, 0);
+        tni_product row = piece(p, i / p->g->m, i % p->g->m, 1, 0, p->g->n, 0, 0);
         tni_product_start(&row, true);
     }
 }
@@ -368,8 +358,8 @@ static tn_status gemm(const tni_gemm *g, bool *done)
         plan_cut(&p);
         status = run(&p);
     }
-    operand_free(&p.a);
-    operand_free(&p.b);
+    tni_free(p.a.copy, p.a.copy_size);
+    tni_free(p.b.copy, p.b.copy_size);
     if (status == TN_OK && undone && g->accumulate) /* some of C has its sum, so not once more */
         return tni_error(TN_E_NOMEM, "gemm: no memory to pack an operand of a product");
     if (status == TN_OK && undone) *done = false;
