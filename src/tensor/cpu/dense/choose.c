@@ -46,20 +46,17 @@ static bool amx_multiplies(tn_dtype dtype)
     return dtype == TN_BF16 ? TNI_AMX && tni_has_amx() : dtype == TN_F32 && tni_product_amx_f32();
 }
 
-static bool is_large(const tni_product *p, int64_t rows)
-{
-    return p->in == TN_BF16 || (p->m >= rows && p->n >= LEAST_AMX && p->k >= LEAST_AMX);
-}
-
 /* The last piece of a packed B may be smaller than the others. */
 static bool amx_takes(const tni_product *p)
 {
-    return (p->packed || is_large(p, LEAST_AMX)) && amx_multiplies(p->in);
+    bool large = p->m >= LEAST_AMX && p->n >= LEAST_AMX && p->k >= LEAST_AMX;
+    return (p->in == TN_BF16 || large || p->packed) && amx_multiplies(p->in);
 }
 
 static bool amx_packs(const tni_product *p)
 {
-    return is_large(p, LEAST_AMX_PACKED) && amx_multiplies(p->in);
+    bool large = p->m >= LEAST_AMX_PACKED && p->n >= LEAST_AMX && p->k >= LEAST_AMX;
+    return amx_multiplies(p->in) && (p->in == TN_BF16 || large);
 }
 
 bool tni_product_by_amx(const tni_product *p)
@@ -77,20 +74,12 @@ bool tni_product_by_amx(const tni_product *p)
 /* ---- oneDNN ---------------------------------------------------------------------------------- */
 
 /* Multiplications below which OpenBLAS's shorter calls win. Over oneDNN, and ours if B is stored by
- * columns or all are bf16 or f16; over ours in other f32; over ours where OpenBLAS is slower. Steps
- * from which ours is faster than oneDNN for few columns. */
-enum { LEAST = 1 << 17, LEAST_BY_ROWS = 1 << 20, LEAST_SLOW = 1 << 12, LEAST_LONG = 512 };
-
-/* As the gradient of a first convolution's weights. */
-static bool is_long(const tni_product *p)
-{
-    return tni_tile_few(p) && p->k >= LEAST_LONG && work_of(p) >= LEAST;
-}
+ * columns or all are bf16 or f16; over ours in other f32; over ours where OpenBLAS is slower. */
+enum { LEAST = 1 << 17, LEAST_BY_ROWS = 1 << 20, LEAST_SLOW = 1 << 12 };
 
 /* A B that is packed is for our vectors. */
 static bool onednn_takes(const tni_product *p)
 {
-    if (is_long(p)) return false;
     if (p->in != TN_BF16 && (p->in != TN_F32 || p->packed || work_of(p) < LEAST)) return false;
     const tni_onednn *module = tni_onednn_module();
     return module && (module->bf16 || p->in != TN_BF16);
@@ -157,7 +146,7 @@ bool tni_tile_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k)
 
 static bool tiles_take(const tni_product *p)
 {
-    return tni_is_half(p->in) || p->packed || is_long(p) ||
+    return tni_is_half(p->in) || p->packed || tni_tile_long(p) ||
            (p->in == TN_F32 && tni_tile_fits(p->in, p->tb, p->m, p->n, p->k));
 }
 

@@ -11,8 +11,8 @@
  * Packing turns bf16 and f16 into f32, and transposes B if it is stored by columns. So a product
  * takes about as long in all layouts and dtypes, except that a bf16 or f16 C with a long inner axis
  * (from 3,000 on) has narrow blocks. Source: Goto and van de Geijn, Anatomy of High-Performance
- * Matrix Multiplication (2008), section 5, with A and B exchanged since C is row-major. A B^T of few
- * columns is summed up without packing. The bits depend on the sizes and layouts alone.
+ * Matrix Multiplication (2008), section 5, with A and B exchanged since C is row-major. A B^T of
+ * few columns is summed up without packing. The bits depend on the sizes and layouts alone.
  */
 #include <string.h>
 
