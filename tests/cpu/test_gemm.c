@@ -3,8 +3,9 @@
  * plainest loops in double, over awkward sizes, layouts and dtypes.
  *
  * Seen to fail: in tile.c, sums of the first steps forgotten at the next, a strip's end not
- * packed, vectors read beyond the end of an operand, f16 taken for f32 (tile_edges), a longer
- * inner axis not refused (tile_refuses); in amx.c, a square's last tile multiplied by its
+ * packed, vectors read beyond the end of an operand, f16 taken for f32, of few columns a bias that
+ * is the first square's, C not added to and sums in another order (tile_edges), a longer inner axis
+ * not refused (tile_refuses); in amx.c, a square's last tile multiplied by its
  * neighbour's, a later part's packed B taken for the first's and, not inlined, gcc 12's assignments
  * to a tile configuration (amx_edges), of f32 any of the six products left out, parts cut off in
  * place of rounded, sums that are not finite left so, or computed from other rows or columns, or
@@ -262,9 +263,9 @@ END_TEST
 static const int64_t edges[][3] = {
     { 1, 1, 1 },     { 3, 31, 15 },    { 14, 32, 16 },   { 15, 33, 17 },   { 113, 65, 384 },
     { 29, 97, 385 }, { 127, 513, 40 }, { 129, 40, 40 },  { 130, 544, 20 }, { 16, 70, 1201 },
-    { 7, 17, 6 },    { 64, 49, 386 },  { 33, 1021, 10 },
+    { 7, 17, 6 },    { 64, 49, 386 },  { 33, 1021, 10 }, { 7, 9, 48 },     { 4, 28, 64 },
 };
-enum { N_EDGES = 13 };
+enum { N_EDGES = 15 };
 
 /* AMX_EMULATED: the same kernel, compiled for processors without AVX512-BF16 and run over
  * amx/amx.c; of this file that is all then. */
@@ -307,9 +308,9 @@ static tn_status own(const tni_gemm *g)
 
 static tn_status own_packed(const tni_gemm *g)
 {
-    return by_packed(product_of(g), tni_tile_product, tni_tile_pack, sizeof(float))
-               ? TN_OK
-               : TN_E_UNSUPPORTED;
+    tni_product p = product_of(g);
+    if (tni_tile_few(&p)) return own(g); /* never packed: choose.c */
+    return by_packed(p, tni_tile_product, tni_tile_pack, sizeof(float)) ? TN_OK : TN_E_UNSUPPORTED;
 }
 
 static tn_status by_amx(const tni_gemm *g)

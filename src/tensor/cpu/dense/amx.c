@@ -254,14 +254,11 @@ static void read_b(const tni_product *p, float *to, int64_t step, int64_t steps,
                    int64_t n)
 {
     const float *b = p->b;
+    memset(to, 0, SIDE * SQUARE * sizeof *to);
     for (int64_t half = 0; p->tb && half < SQUARE; half += SIDE)
         turn(to + half, SQUARE, b + (n0 + half) * p->ldb + step, p->ldb, n - half, steps);
-    for (int64_t i = 0; !p->tb && i < SIDE; i++)
-        for (int64_t half = 0; half < SQUARE; half += SIDE) {
-            __mmask16 mask = i < steps ? (__mmask16)first(n - half) : 0;
-            _mm512_storeu_ps(to + i * SQUARE + half,
-                             _mm512_maskz_loadu_ps(mask, b + (step + i) * p->ldb + n0 + half));
-        }
+    for (int64_t i = 0; !p->tb && i < steps; i++)
+        memcpy(to + i * SQUARE, b + (step + i) * p->ldb + n0, (size_t)n * sizeof *to);
 }
 
 /* sums [8, 32] += some steps of 8 rows of op(A) times b. */

@@ -55,15 +55,10 @@ typedef struct conv {
     atomic_bool undone;         /* a thread had no memory */
 } conv;
 
-static int64_t up(int64_t n, int64_t step)
-{
-    return (n + step - 1) / step * step;
-}
-
 /* Places that are computed for this many rows of y. */
 static int64_t places(const conv *v, int64_t rows)
 {
-    return up((rows - 1) * v->width + v->z.ow, SQUARE);
+    return tni_up((rows - 1) * v->width + v->z.ow, SQUARE);
 }
 
 /* ---- forward and dx -------------------------------------------------------------------------- */
@@ -416,7 +411,8 @@ static void plan_rows(conv *v, int64_t most, int64_t unit)
     v->rows = (v->z.oh - 1) / v->bands + 1;
     v->bands = (v->z.oh - 1) / v->rows + 1;
     int64_t all = places(v, v->rows) + halo * v->width + across;
-    v->line = up(all, 2 * unit) + unit; /* 16 rows of a tile lie in as many sets of the L1 cache */
+    v->line =
+        tni_up(all, 2 * unit) + unit; /* 16 rows of a tile lie in as many sets of the L1 cache */
 }
 
 /* False: another kernel is faster, or the only one. */

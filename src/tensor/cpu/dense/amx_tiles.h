@@ -78,23 +78,7 @@ static inline void zero_square(void)
     _tile_zero(3);
 }
 
-/* Adds two tiles of A times two of B, the second ones `next` elements behind the first; rows:
- * bytes. Without `lower` A has one tile. */
-static inline void add_step(const uint16_t *a, int64_t a_row, int64_t a_next, const uint16_t *b,
-                            int64_t b_row, int64_t b_next, bool lower)
-{
-    _tile_loadd(6, b, b_row);
-    _tile_loadd(4, a, a_row);
-    _tile_loadd(7, b + b_next, b_row);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    if (!lower) return;
-    _tile_loadd(5, a + a_next, a_row);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-}
-
-/* The same for the tiles that are loaded already. */
+/* Adds two tiles of A times two of B, which are loaded; without `lower` A has one tile. */
 static inline void add_loaded(bool lower)
 {
     _tile_dpbf16ps(0, 4, 6);
@@ -102,6 +86,17 @@ static inline void add_loaded(bool lower)
     if (!lower) return;
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
+}
+
+/* Loads them first, the second ones `next` elements behind the first; rows: bytes. */
+static inline void add_step(const uint16_t *a, int64_t a_row, int64_t a_next, const uint16_t *b,
+                            int64_t b_row, int64_t b_next, bool lower)
+{
+    _tile_loadd(6, b, b_row);
+    _tile_loadd(4, a, a_row);
+    _tile_loadd(7, b + b_next, b_row);
+    if (lower) _tile_loadd(5, a + a_next, a_row);
+    add_loaded(lower);
 }
 
 static inline void store_square(float *sums)

@@ -61,6 +61,10 @@ tn_status tni_blas_room(int workers)
 /* ---- products -------------------------------------------------------------------------------- */
 
 #define TRANS(t) ((t) ? CblasTrans : CblasNoTrans)
+/* BLAS's function of f32 or of f64; sizes and leading dimensions fit its int (cut.c). */
+#define CALL(dtype, name, ...)                                                                     \
+    ((dtype) == TN_F32 ? cblas_s##name(CblasRowMajor, __VA_ARGS__)                                 \
+                       : cblas_d##name(CblasRowMajor, __VA_ARGS__))
 
 bool tni_product_start(const tni_product *p, bool zero)
 {
@@ -81,41 +85,24 @@ bool tni_product_start(const tni_product *p, bool zero)
     return true;
 }
 
-/* y += M x, M [rows, k] or its transpose. */
-static void matrix_vector(tn_dtype dtype, bool trans, int64_t rows, int64_t cols,
-                          const void *matrix, int64_t ld, const void *x, int64_t incx, void *y,
-                          int64_t incy)
-{
-    if (dtype == TN_F32)
-        cblas_sgemv(CblasRowMajor, TRANS(trans), (blasint)rows, (blasint)cols, 1, matrix,
-                    (blasint)ld, x, (blasint)incx, 1, y, (blasint)incy);
-    else
-        cblas_dgemv(CblasRowMajor, TRANS(trans), (blasint)rows, (blasint)cols, 1, matrix,
-                    (blasint)ld, x, (blasint)incx, 1, y, (blasint)incy);
-}
-
 void tni_product_thin(const tni_product *p)
 {
+    blasint rows = (blasint)(p->ta ? p->k : p->m), lda = (blasint)p->lda; /* of A as it is stored */
+    blasint cols = (blasint)(p->ta ? p->m : p->k), ldb = (blasint)p->ldb;
     tni_product_start(p, true); /* gemv reads C even where it is to be overwritten */
     if (p->n == 1)              /* c = A b */
-        matrix_vector(p->in, p->ta, p->ta ? p->k : p->m, p->ta ? p->m : p->k, p->a, p->lda, p->b,
-                      p->tb ? 1 : p->ldb, p->c, p->m == 1 ? 1 : p->ldc);
+        CALL(p->in, gemv, TRANS(p->ta), rows, cols, 1, p->a, lda, p->b, p->tb ? 1 : ldb, 1, p->c,
+             p->m == 1 ? 1 : (blasint)p->ldc);
     else /* c^T = B^T a^T */
-        matrix_vector(p->in, !p->tb, p->tb ? p->n : p->k, p->tb ? p->k : p->n, p->b, p->ldb, p->a,
-                      p->ta ? p->lda : 1, p->c, 1);
+        CALL(p->in, gemv, TRANS(!p->tb), (blasint)(p->tb ? p->n : p->k),
+             (blasint)(p->tb ? p->k : p->n), 1, p->b, ldb, p->a, p->ta ? lda : 1, 1, p->c, 1);
 }
 
 bool tni_blas_product(const tni_product *p)
 {
     bool add = tni_product_start(p, false);
-    if (p->in == TN_F32)
-        cblas_sgemm(CblasRowMajor, TRANS(p->ta), TRANS(p->tb), (blasint)p->m, (blasint)p->n,
-                    (blasint)p->k, 1, p->a, (blasint)p->lda, p->b, (blasint)p->ldb, add, p->c,
-                    (blasint)p->ldc);
-    else
-        cblas_dgemm(CblasRowMajor, TRANS(p->ta), TRANS(p->tb), (blasint)p->m, (blasint)p->n,
-                    (blasint)p->k, 1, p->a, (blasint)p->lda, p->b, (blasint)p->ldb, add, p->c,
-                    (blasint)p->ldc);
+    CALL(p->in, gemm, TRANS(p->ta), TRANS(p->tb), (blasint)p->m, (blasint)p->n, (blasint)p->k, 1,
+         p->a, (blasint)p->lda, p->b, (blasint)p->ldb, add, p->c, (blasint)p->ldc);
     return true;
 }
 

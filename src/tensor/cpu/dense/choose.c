@@ -146,14 +146,14 @@ bool tni_tile_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k)
 
 static bool tiles_take(const tni_product *p)
 {
-    return tni_is_half(p->in) || p->packed ||
+    return tni_is_half(p->in) || p->packed || tni_tile_long(p) ||
            (p->in == TN_F32 && tni_tile_fits(p->in, p->tb, p->m, p->n, p->k));
 }
 
 /* In f32 without AMX, where ours are the fastest with B stored by rows. */
 static bool tiles_pack(const tni_product *p)
 {
-    return p->in == TN_F32 && tni_tile_fits(p->in, false, p->m, p->n, p->k);
+    return p->in == TN_F32 && tni_tile_fits(p->in, false, p->m, p->n, p->k) && !tni_tile_few(p);
 }
 
 static bool winograd(const tni_convolution *c, tn_status *status)

@@ -74,16 +74,6 @@ static void multiply(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const RE
         &(tni_product){ m, n, k, lda, ldb, ldc, dtype, dtype, ta, tb, add, a, b, NULL, c, NULL });
 }
 
-/* At least four pieces of work where there are few images. */
-static void cut_blocks(conv *p)
-{
-    int64_t items = p->c->n * p->c->groups * p->blocks;
-    if (items > 0 && items < 4) {
-        p->rows = (p->c->oh - 1) / 4 + 1;
-        p->blocks = (p->c->oh - 1) / p->rows + 1;
-    }
-}
-
 static void cut_channels(conv *p, int64_t items, int64_t channels)
 {
     if (items < 8 && channels >= 16) p->pieces = 4;
@@ -93,7 +83,7 @@ static void cut_channels(conv *p, int64_t items, int64_t channels)
 static tn_status run(conv *p, int64_t items, double work, tni_chunk f)
 {
     int64_t run = p->rows * p->c->ow, block = tni_is_half(p->dtype) ? p->og * run : 0;
-    p->columns_size = p->own_columns ? 0 : (p->taps * run + 15) / 16 * 16;
+    p->columns_size = p->own_columns ? 0 : tni_up(p->taps * run, 16);
     p->scratch.each = (size_t)(p->columns_size + block) * sizeof(REAL);
     p->scratch.blas = true;
     return tni_parallel_scratch(&p->scratch, items, tni_grain_of(work), f, p);
@@ -318,8 +308,12 @@ tn_status K(tni_conv2d)(const tni_conv2d *a)
     const tni_conv2d_sizes *c = &a->sizes;
     conv p = { .x = a->x.data, .w = a->w.data, .bias = a->bias.data, .y = a->y.data };
     if (!plan(&p, c, a->y.dtype)) return TN_E_UNSUPPORTED;
-    cut_blocks(&p);
     int64_t items = c->n * c->groups * p.blocks;
+    if (items > 0 && items < 4) { /* few images: at least four pieces of work */
+        p.rows = (c->oh - 1) / 4 + 1;
+        p.blocks = (c->oh - 1) / p.rows + 1;
+        items = c->n * c->groups * p.blocks;
+    }
     if (items == 0 || p.og == 0 || p.plane == 0) return TN_OK;
     return run(&p, items, (double)p.og * (double)p.taps * (double)(p.rows * c->ow), forward);
 }

@@ -54,19 +54,10 @@ static tn_status operand_init(operand *o, tn_dtype dtype, const void *data, int6
     };
     *o = (operand){ .data = data, .batch = batch_stride };
     if (blas_layout(rows, cols, row, col, o)) return TN_OK;
-    int64_t copies = batch_stride == 0 ? 1 : batch;
-    size_t size;
-    if (__builtin_mul_overflow((size_t)rows, (size_t)cols, &size) ||
-        __builtin_mul_overflow(size, (size_t)copies, &size) ||
-        __builtin_mul_overflow(size, tn_dtype_size(dtype), &size))
-        return tni_error(TN_E_NOMEM,
-                         "gemm: a copy of an operand [%" PRId64 ",%" PRId64
-                         "] does not fit in memory",
-                         rows, cols);
-    o->copy = tni_alloc(size);
+    x.size[0] = batch_stride == 0 ? 1 : batch;
+    o->copy_size = (size_t)(x.size[0] * rows * cols) * tn_dtype_size(dtype);
+    o->copy = tni_alloc(o->copy_size);
     if (!o->copy) return TN_E_NOMEM;
-    o->copy_size = size;
-    x.size[0] = copies;
     tni_copy copy = { x, x };
     copy.y.data = o->copy;
     copy.y.stride[0] = rows * cols, copy.y.stride[1] = cols, copy.y.stride[2] = 1;
@@ -76,11 +67,6 @@ static tn_status operand_init(operand *o, tn_dtype dtype, const void *data, int6
     o->trans = false;
     o->batch = batch_stride == 0 ? 0 : rows * cols;
     return TN_OK;
-}
-
-static void operand_free(operand *o)
-{
-    if (o->copy) tni_free(o->copy, o->copy_size);
 }
 
 /* ---- the cut --------------------------------------------------------------------------------- */
@@ -98,8 +84,7 @@ typedef struct plan {
 
 static int64_t cut(int64_t size, int64_t tiles)
 {
-    int64_t step = (size - 1) / tiles + 1;
-    return (step + 15) / 16 * 16;
+    return tni_up((size - 1) / tiles + 1, 16);
 }
 
 /* C is small and the inner axis long. */
@@ -136,17 +121,13 @@ static void plan_cut(plan *p)
             p->parts = TNI_MIN(TNI_MIN(8, g->k / 512), (int64_t)(0x1p20 / area));
             p->parts = TNI_MAX(p->parts, 4);
         } else {
-            double best = -1;
+            double best = INFINITY;
             for (int64_t tm = 1; tm <= tiles; tm *= 2) {
                 int64_t tn = tiles / tm;
                 double cost = (double)tn * (double)g->m + (double)tm * (double)g->n;
                 if (g->m < 16 * tm) cost += 1e9;
                 if (g->n < 16 * tn) cost += 1e9;
-                if (best < 0 || cost < best) {
-                    best = cost;
-                    p->tiles_m = tm;
-                    p->tiles_n = tn;
-                }
+                if (cost < best) best = cost, p->tiles_m = tm, p->tiles_n = tn;
             }
         }
     }
@@ -333,9 +314,8 @@ static tn_status run(plan *p)
 static void run_empty(void *context, int64_t begin, int64_t end)
 {
     const plan *p = context;
-    const tni_gemm *g = p->g;
     for (int64_t i = begin; i < end; i++) {
-        tni_product row = piece(p, i / g->m, i % g->m, 1, 0, g->n, 0, 0);
+        tni_product row = piece(p, i / p->g->m, i % p->g->m, 1, 0, p->g->n, 0, 0);
         tni_product_start(&row, true);
     }
 }
@@ -378,8 +358,8 @@ static tn_status gemm(const tni_gemm *g, bool *done)
         plan_cut(&p);
         status = run(&p);
     }
-    operand_free(&p.a);
-    operand_free(&p.b);
+    tni_free(p.a.copy, p.a.copy_size);
+    tni_free(p.b.copy, p.b.copy_size);
     if (status == TN_OK && undone && g->accumulate) /* some of C has its sum, so not once more */
         return tni_error(TN_E_NOMEM, "gemm: no memory to pack an operand of a product");
     if (status == TN_OK && undone) *done = false;

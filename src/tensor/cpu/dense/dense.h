@@ -47,15 +47,31 @@ bool tni_convolve(const tni_convolution *c, tn_status *status);
 
 /* ---- what providers share -------------------------------------------------------------------- */
 
+/* n rounded up to a multiple of step. */
+static inline int64_t tni_up(int64_t n, int64_t step)
+{
+    return (n + step - 1) / step * step;
+}
 /* The room for a packed B, in elements: both providers that pack do so in squares of at most 32
  * steps and 32 columns. For AMX an f32 is a sum of TNI_AMX_PARTS bf16. */
 static inline int64_t tni_packed_size(int64_t n, int64_t k)
 {
-    return (n + 31) / 32 * 32 * ((k + 31) / 32 * 32);
+    return tni_up(n, 32) * tni_up(k, 32);
 }
 enum { TNI_AMX_PARTS = 3 };
 /* tile.c takes k up to here where C is bf16 or f16: sums rounded at their end need all of k. */
 enum { TNI_TILE_ROUNDED = 4096 };
+/* Whether tile.c reads A and B where they are, since strips would be wider than C. */
+static inline bool tni_tile_few(const tni_product *p)
+{
+    bool along = !p->ta && p->tb && p->k % 16 == 0;
+    return along && p->in == TN_F32 && p->n <= 28 && !p->packed && tni_has_avx512();
+}
+/* Whether it is then faster than oneDNN, as for the gradient of a first convolution's weights. */
+static inline bool tni_tile_long(const tni_product *p)
+{
+    return tni_tile_few(p) && p->k >= 512 && (double)p->m * (double)(p->n * p->k) >= 0x1p17;
+}
 /* TNI_PRODUCT_SCRATCH bytes that a thread keeps for products; NULL: there is no memory. */
 enum { TNI_PRODUCT_SCRATCH = 5 << 18 };
 void *tni_thread_scratch(void);

@@ -297,16 +297,11 @@ static dnnl_status_t make_product(tni_dnnl_plan *plan, const void *what)
     return s;
 }
 
-static tni_key product_key(const tni_product *p)
+bool tni_dnnl_product(const tni_product *p)
 {
     int64_t kinds = (p->in == TN_BF16) | (p->out == TN_BF16) << 1 | p->ta << 2 | p->tb << 3 |
                     (p->bias != NULL) << 4 | p->accumulate << 5;
-    return (tni_key){ { p->m, p->n, p->k, p->lda, p->ldb, p->ldc, kinds } };
-}
-
-bool tni_dnnl_product(const tni_product *p)
-{
-    tni_key key = product_key(p);
+    tni_key key = { { p->m, p->n, p->k, p->lda, p->ldb, p->ldc, kinds } };
     return tni_dnnl_run(&key, make_product, p, (const void *[]){ p->a, p->b, p->bias, p->c });
 }
 

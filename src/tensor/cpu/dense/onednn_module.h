@@ -9,12 +9,11 @@
 
 #include "tensor/cpu/dense/onednn.h"
 
-#if DNNL_VERSION_MAJOR >= 3
 typedef dnnl_memory_desc_t tni_layout; /* of an operand in memory */
+#if DNNL_VERSION_MAJOR >= 3
 typedef const_dnnl_memory_desc_t tni_const_layout;
 #define LAYOUT(l) (l)
 #else
-typedef dnnl_memory_desc_t tni_layout;
 typedef const dnnl_memory_desc_t *tni_const_layout;
 #define LAYOUT(l) (&(l))
 #endif

@@ -48,7 +48,7 @@ const char *tni_onednn_why(void)
 
 bool tni_onednn_product(const tni_product *p)
 {
-    return tni_onednn_module()->product(p);
+    return !tni_tile_long(p) && tni_onednn_module()->product(p);
 }
 
 /* ---- convolutions ---------------------------------------------------------------------------- */

@@ -11,9 +11,8 @@
  * Packing turns bf16 and f16 into f32, and transposes B if it is stored by columns. So a product
  * takes about as long in all layouts and dtypes, except that a bf16 or f16 C with a long inner axis
  * (from 3,000 on) has narrow blocks. Source: Goto and van de Geijn, Anatomy of High-Performance
- * Matrix Multiplication (2008), section 5, with A and B exchanged since C is row-major.
- *
- * The bits depend on the sizes alone, and not on where operands lie.
+ * Matrix Multiplication (2008), section 5, with A and B exchanged since C is row-major. A B^T of
+ * few columns is summed up without packing. The bits depend on the sizes and layouts alone.
  */
 #include <string.h>
 
@@ -233,11 +232,47 @@ static int64_t packed_at(const tni_product *p, int64_t k0, int64_t k, int64_t n0
     return k0 * ((p->n + STRIP - 1) / STRIP * STRIP) + k * n0;
 }
 
+/* ---- few columns, where both operands lie along the steps: nothing is packed ----------------- */
+
+/* A square of C, HEIGHT rows by FEW columns, has as many sums as a vector has lanes. */
+enum { FEW = 4, HEIGHT = LANES / FEW };
+
+/* The square of C at (r0, j0): all sums along a row of A and a column of B, a vector of steps at a
+ * time. What is beyond C's edges repeats its last row and column. */
+static void sum_square(const tni_product *p, int64_t r0, int64_t j0)
+{
+    const float *a[HEIGHT], *b[FEW], *bias = p->bias;
+    vector sum[LANES] = { 0 }, x[FEW];
+    for (int r = 0; r < HEIGHT; r++)
+        a[r] = (const float *)p->a + TNI_MIN(r0 + r, p->m - 1) * p->lda;
+    for (int c = 0; c < FEW; c++) b[c] = (const float *)p->b + TNI_MIN(j0 + c, p->n - 1) * p->ldb;
+    for (int64_t i = 0; i < p->k; i += LANES) {
+        UNROLL
+        for (int c = 0; c < FEW; c++) x[c] = *(const vector *)(b[c] + i);
+        UNROLL
+        for (int r = 0; r < HEIGHT; r++) {
+            UNROLL
+            for (int c = 0; c < FEW; c++) sum[FEW * r + c] += *(const vector *)(a[r] + i) * x[c];
+        }
+    }
+    UNROLL
+    for (int n = LANES / 2; n > 0; n /= 2) { /* at last lane i of sum[0] has all lanes of sum[i] */
+        UNROLL
+        for (int i = 0; i < n; i++)
+            sum[i] = __builtin_shufflevector(sum[i], sum[i + n], FRONT) +
+                     __builtin_shufflevector(sum[i], sum[i + n], BACK);
+    }
+    float *c = (float *)p->c + r0 * p->ldc + j0, sums[LANES];
+    memcpy(sums, &sum[0], sizeof sums);
+    for (int64_t r = 0; r < TNI_MIN(HEIGHT, p->m - r0); r++, c += p->ldc)
+        for (int64_t j = 0; j < TNI_MIN(FEW, p->n - j0); j++)
+            c[j] = sums[FEW * r + j] + (p->accumulate ? c[j] : bias ? bias[j0 + j] : 0);
+}
+
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 /* Fetches one of `parts` parts of the panel of A that begins at row r0: it is packed next, unless
- * there are more steps. Not where A is stored by columns: these lie in few sets of a cache.
- */
+ * there are more steps. Not where A is stored by columns: these lie in few sets of a cache. */
 static void fetch_part(const sgemm *s, int64_t k0, int64_t k, int64_t r0, int64_t part,
                        int64_t parts)
 {
@@ -325,6 +360,11 @@ bool K(tni_tile_product)(const tni_product *p)
     bool rounded = p->out != TN_F32;
     if (p->m == 0 || p->k == 0 || (rounded && p->k > TNI_TILE_ROUNDED)) return false;
     if (p->accumulate && (rounded || p->bias)) return false;
+    if (tni_tile_few(p)) {
+        for (int64_t r = 0; r < p->m; r += HEIGHT)
+            for (int64_t j = 0; j < p->n; j += FEW) sum_square(p, r, j);
+        return true;
+    }
     int64_t panels = (p->m + ROWS - 1) / ROWS;
     sgemm s = { .p = p,
                 .height = (p->m + panels - 1) / panels,

@@ -76,12 +76,6 @@ typedef struct winograd {
     atomic_bool infinite;
 } winograd;
 
-/* n rounded up to a multiple of size. */
-static int64_t up(int64_t n, int64_t size)
-{
-    return (n + size - 1) / size * size;
-}
-
 /* ---- transforms: by rows, then by columns ---------------------------------------------------- */
 
 /* Rows [first, end) of v = B^T d B of eight tiles, whose 4 x 18 inputs begin at d. */
@@ -385,7 +379,7 @@ static void convolve(void *context, int64_t begin, int64_t end)
         transform(p, &p->in, 0, 4, r0, rows, v, band);
         for (int64_t k = 0; k < PLACES; k++)
             for (int64_t o = 0; o < p->n_out; o += ROWS)
-                product(up(rows * p->across, STRIP), p->in.channels,
+                product(tni_up(rows * p->across, STRIP), p->in.channels,
                         p->u + k * p->u_step + o * p->n_in, p->n_in, v + k * p->in.step, p->ld,
                         m + k * p->out.step + o * p->ld, p->ld, false);
         eight finite = { 0 };
@@ -400,7 +394,7 @@ static void add_product(const winograd *p, int64_t tiles, const float *v, const 
                         float *turned, float *du)
 {
     for (int64_t c = 0; c < p->n_in; c += STRIP) {
-        transpose(up(tiles, LANES), v + c * p->ld, p->ld, turned);
+        transpose(tni_up(tiles, LANES), v + c * p->ld, p->ld, turned);
         for (int64_t o = 0; o < p->n_out; o += ROWS)
             product(STRIP, tiles, m + o * p->ld, p->ld, turned, STRIP, du + o * p->n_in + c,
                     p->n_in, true);
@@ -447,7 +441,7 @@ static int64_t rows_of(const winograd *p)
     most = TNI_MIN(most, (p->all - 1) / 4 + 1);
     int64_t best = 0, least = INT64_MAX;
     for (int64_t r = most; r > most / 2; r--) {
-        int64_t strips = up((p->all - 1) / r + 1, 4) * up(r * p->across, STRIP);
+        int64_t strips = tni_up((p->all - 1) / r + 1, 4) * tni_up(r * p->across, STRIP);
         if (strips < least) least = strips, best = r;
     }
     return best;
@@ -457,7 +451,7 @@ static int64_t rows_of(const winograd *p)
  * whose ways are 4 KiB. */
 static int64_t apart(int64_t n)
 {
-    return up(n, 1024) + 80;
+    return tni_up(n, 1024) + 80;
 }
 
 /* Multiplications of the usual way for each one made here, in whole strips and rows. */
@@ -465,7 +459,7 @@ static double gain(const winograd *p, int64_t images)
 {
     double pairs = (double)(p->in.channels * p->out.channels);
     double usual = 9 * (double)(images * p->out.h * p->out.w) * pairs;
-    double tiles = (double)(p->pieces * up(p->rows * p->across, STRIP));
+    double tiles = (double)(p->pieces * tni_up(p->rows * p->across, STRIP));
     double filled = (double)(p->in.channels * p->n_out);
     if (p->dw.data) {
         tiles = (double)(p->all * p->across);
@@ -492,16 +486,16 @@ static bool plan(winograd *p, const tni_conv2d_sizes *z, tni_array in, tni_array
     p->down = (p->out.h + 1) / 2;
     p->across = (p->out.w + 1) / 2;
     p->all = z->n * p->down;
-    p->n_in = up(p->in.channels, STRIP);
-    p->n_out = up(p->out.channels, ROWS);
+    p->n_in = tni_up(p->in.channels, STRIP);
+    p->n_out = tni_up(p->out.channels, ROWS);
     p->u_step = p->n_out * p->n_in;
     int64_t most = PARTS_SIZE / (PLACES * p->u_step);         /* parts */
     p->places = p->dw.data && most < 4 ? PLACES / 4 : PLACES; /* there are at least four items */
     if (p->all * p->across == 0 || row_bytes(p) > MOST_BYTES) return false;
     p->rows = rows_of(p);
     p->pieces = (p->all - 1) / p->rows + 1;
-    p->ld = up(p->rows * p->across + EIGHT, 32) + 16; /* not near a multiple of 1 KiB */
-    p->width = up(2 * p->across, 2 * EIGHT) + 2;
+    p->ld = tni_up(p->rows * p->across + EIGHT, 32) + 16; /* not near a multiple of 1 KiB */
+    p->width = tni_up(2 * p->across, 2 * EIGHT) + 2;
     p->in.step = apart(p->n_in * p->ld);
     p->out.step = apart(p->n_out * p->ld);
     p->parts = p->dw.data ? TNI_MIN(TNI_MIN(p->pieces, MAX_PARTS), TNI_MAX(1, most)) : 1;
@@ -514,8 +508,8 @@ static bool plan(winograd *p, const tni_conv2d_sizes *z, tni_array in, tni_array
 static bool compute(winograd *p, tn_status *status)
 {
     int64_t rows = 2 * p->rows + 2, wide = rows * TNI_MAX(p->in.w, p->out.w) + 2 * EIGHT;
-    p->band_size = up(TNI_MAX(rows * p->width, p->dw.data ? p->ld * STRIP : 0), LANES);
-    int64_t floats = p->places * (p->in.step + p->out.step) + p->band_size + up(wide, LANES);
+    p->band_size = tni_up(TNI_MAX(rows * p->width, p->dw.data ? p->ld * STRIP : 0), LANES);
+    int64_t floats = p->places * (p->in.step + p->out.step) + p->band_size + tni_up(wide, LANES);
     p->scratch.each = (size_t)floats * sizeof(float);
     int64_t items = p->dw.data ? p->parts * PLACES / p->places : p->pieces;
     size_t size = (size_t)(p->parts * PLACES * p->u_step) * sizeof(float);
