@@ -268,6 +268,8 @@ const char *tni_log_where(const tni_log_op *op);
 tni_phrase tni_log_kept(const tni_log_op *op, const tni_log_node *n, const tni_log_saved *kept);
 /* "relu (1: ReLU)": an op and the call that it stands in */
 tni_phrase tni_log_place(const tni_log *t, const tni_log_step *s, int node);
+/* A tensor's line in the ledger; NULL: it has none. */
+tni_log_entry *tni_log_line(const tni_log_step *s, int tensor);
 /* What an input held at forward; NULL: not known. */
 const tni_numbers *tni_log_input(const tni_log_step *s, const tni_log_in *in);
 

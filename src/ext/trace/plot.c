@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "ext/trace/json.h"
+#include "ext/trace/words.h"
 #include "io/io.h"
 
 enum { WIDTH = 860, HEIGHT = 520, LEFT = 78, RIGHT = 24, TOP = 52, BOTTOM = 58, MANY = 2000 };
