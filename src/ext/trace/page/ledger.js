@@ -66,27 +66,26 @@ let ledgerOf = null; /* the graph whose ledger is shown */
 function renderLedger() {
     const g = graph(), phase = position().phase, lines = g.step.ledger;
     if (ledgerOf !== g || state.predict) {
-        $('ledger-table').replaceChildren(...ledgerTable(g, lines));
+        fill($('ledger-table'), ledgerTable(g, lines));
         $('ledger-note').textContent = !lines.length ? 'No registered tensors.'
             : 'Every registered tensor: its value if it is one number, else its norm.';
     }
     ledgerOf = state.predict ? null : g;
     for (const th of $('ledger-table').querySelectorAll('[data-when]'))
-        th.classList.toggle('now', th.dataset.when === phase);
+        mark(th, { now: th.dataset.when === phase });
     markLedger();
 }
 
 /* The rows that the position is about. */
 function markLedger() {
-    const g = graph(), p = position(), touched = new Set();
-    const node = currentKey() && g.node.get(Number(currentKey().slice(1)));
+    const g = graph(), p = position(), node = currentNode(), touched = new Set();
     if (node) for (const input of node.in) if (input) touched.add(input.from);
     if (node && p.phase === 'forward')
         for (const w of g.writes) if (w.at === p.i) touched.add(w.tensor);
     if (p.phase === 'optimizer') for (const id of g.updates.keys()) touched.add(id);
     if (state.chosen) touched.add(state.chosen);
     for (const row of $('ledger-table').querySelectorAll('[data-tensor]'))
-        row.classList.toggle('touched', touched.has(row.dataset.tensor));
+        mark(row, { touched: touched.has(row.dataset.tensor) });
     const first = node && $('ledger-table').querySelector('.touched');
     if (!first) return;
     const box = $('ledger-scroll'), head = 30, row = 24, y = first.offsetTop - box.scrollTop;
