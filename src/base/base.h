@@ -176,10 +176,10 @@ void *tni_alloc_n(size_t n, size_t size);
 void *tni_calloc_n(size_t n, size_t size);
 char *tni_strdup(const char *text); /* tni_strfree */
 /* What printf would write; tni_strfree. NULL + message: out of memory. */
-TNI_SHARED char *tni_vtext(const char *format, va_list args);
+char *tni_vtext(const char *format, va_list args);
 /* The same for optional strings: NULL and no message when out of memory. */
 char *tni_strdup_or_none(const char *text);
-TNI_SHARED void tni_strfree(char *text);
+void tni_strfree(char *text);
 
 /* ---- arrays that grow (array.c) -------------------------------------------------------------- */
 
