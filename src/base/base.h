@@ -97,7 +97,7 @@ tni_texts *tni_texts_mine(void);
 /* NULL: not made yet. */
 const tni_texts *tni_texts_now(void);
 /* Appends to the text in `size` bytes, cut at their end. */
-void tni_text_add(char *text, size_t size, const char *format, ...) TN_PRINTF(3, 4);
+TNI_SHARED void tni_text_add(char *text, size_t size, const char *format, ...) TN_PRINTF(3, 4);
 /* Saves status and message of this thread, to restore them after other calls that may fail. */
 typedef struct tni_saved_error {
     tn_status status;

@@ -159,22 +159,18 @@ static const tni_log_add *largest(const tni_log_step *s, const tni_log_back *b)
 }
 
 /* Between the loss and a share, the step of backward that shrank or grew the gradient most. */
-static int culprit(const tni_log_step *s, int back, const tni_log_share *share, bool shrank)
+static int culprit(const tni_log_step *s, const tni_log_add *at, bool shrank)
 {
-    int found = back;
+    int found = at->back;
     double most = 0;
-    while (share) {
-        const tni_log_back *b = &s->backs[back];
-        double came = 0, made = rms(&share->value);
+    for (; at; at = largest(s, &s->backs[at->back])) {
+        const tni_log_back *b = &s->backs[at->back];
+        double came = 0, made = rms(&tni_log_added(s, at)->value);
         for (int i = 0; i < b->n_out; i++) came = TNI_MAX(came, rms(&b->incoming[i]));
         double change = shrank ? came / made : made / came;
-        if (made > 0 && came > 0 && change > most) {
-            most = change;
-            found = back;
-        }
-        const tni_log_add *a = largest(s, b);
-        share = a ? tni_log_added(s, a) : NULL;
-        back = a ? a->back : -1;
+        if (!(made > 0 && came > 0 && change > most)) continue;
+        most = change;
+        found = at->back;
     }
     return found;
 }
@@ -185,34 +181,18 @@ typedef struct verdict {
     unsigned char *blamed; /* per step of backward: once is enough */
 } verdict;
 
-/* The leaf's largest share in the pass; *back: the step of backward that gave it. */
-static const tni_log_share *largest_share(const tni_log_step *s, int pass, int tensor, int *back)
-{
-    const tni_log_share *found = NULL;
-    for (size_t k = 0; k < s->n_backs; k++)
-        for (size_t i = 0; s->backs[k].pass == pass && i < s->backs[k].n_shares; i++) {
-            const tni_log_share *share = &s->backs[k].shares[i];
-            if (share->leaf != tensor) continue;
-            if (found && !(share->value.norm > found->value.norm)) continue;
-            found = share;
-            *back = (int)k;
-        }
-    return found;
-}
-
 /* Judges the whole gradient of a leaf. */
 static void judge_leaf(tn_trace *tr, const tni_log_leaf *leaf, const verdict *v)
 {
     tni_log_step *s = &tr->now;
-    int back = leaf->back, in = tni_log_last(s, leaf)->in;
-    const tni_numbers *value = input_of(tr, &s->nodes[s->backs[back].node].in[in]);
+    const tni_log_node *reader = &s->nodes[s->backs[leaf->last.back].node];
+    const tni_numbers *value = input_of(tr, &reader->in[tni_log_last(s, leaf)->in]);
     double size = value && value->known ? value->norm : 0;
     bool small = leaf->norm > 0 && leaf->norm < vanishing * v->largest;
     bool large =
         isfinite(leaf->norm) && isfinite(size) && leaf->norm > exploding * TNI_MAX(size, 1);
     if (!small && !large) return;
-    const tni_log_share *most = largest_share(s, v->pass, leaf->tensor, &back);
-    back = culprit(s, back, most, small);
+    int back = culprit(s, &leaf->most, small);
     if (v->blamed[back]++) return;
     int node = s->backs[back].node;
     const char *name = tr->log.tensors[leaf->tensor].name;

@@ -195,8 +195,10 @@ static void note_leaf(tn_trace *tr, const tn_tensor *tensor, size_t i)
     tni_log_step *s = &tr->now;
     tni_record_pass *p = tr->pass;
     tni_log_share *share = &s->backs[p->back].shares[i];
+    tni_log_add this = { .back = p->back, .share = i }, most = this;
     tni_log_leaf *leaf = tni_record_leaf(tr, share->leaf);
     if (leaf) {
+        if (!(share->value.norm > tni_log_added(s, &leaf->most)->value.norm)) most = leaf->most;
         share->before = tni_log_last(s, leaf)->after;
         share->part = tni_log_last(s, leaf)->part + 1;
     } else {
@@ -207,7 +209,7 @@ static void note_leaf(tn_trace *tr, const tn_tensor *tensor, size_t i)
         if (!leaf) return;
         tni_record_put(tr, &p->leaves, tni_index_key(share->leaf), (int)s->n_leaves - 1);
     }
-    *leaf = (tni_log_leaf){ p->number, share->leaf, p->back, i, share->value.norm };
+    *leaf = (tni_log_leaf){ p->number, share->leaf, this, most, share->value.norm };
     if (tensor->gm->hooks.n) p->disturbed = true;
     note_growth(tr, tensor, &share->after);
 }
