@@ -31,6 +31,13 @@ function entry(head, value, shape, what, more, mark) {
         grid(value, shape, what, mark));
 }
 
+/* Of rows of cells, with heads if given. */
+function table(caption, rows, head) {
+    const line = (tag, cells) => make('tr', {}, cells.map((cell) => make(tag, {}, cell)));
+    return make('table', {}, make('caption', {}, caption), head && make('thead', {},
+        line('th', head)), make('tbody', {}, rows.map((cells) => line('td', cells))));
+}
+
 function findingList(findings, linked) {
     if (!findings.length) return null;
     const link = (f) => linked && Number.isInteger(f.node) && [' ', linkTo('n' + f.node, 'show')];
@@ -40,13 +47,11 @@ function findingList(findings, linked) {
 
 /* ---- an op: forward -------------------------------------------------------------------------- */
 
-function inputEntry(g, node, i) {
-    const input = node.in[i], name = inputNames(node)[i], what = name || `input ${i}`;
-    if (!input) return null;
-    const head = [name ? make('i', {}, name) : what, ' from ', linkToSource(g, input.from),
-        shapeTag(input.shape, input.dtype),
+function inputEntry(g, input) {
+    const head = [nameInFormula(input) ? make('i', {}, input.name) : input.name, ' from ',
+        linkToSource(g, input.from), shapeTag(input.shape, input.dtype),
         !input.gradient && make('span', { class: 'note' }, 'no gradient goes back')];
-    return entry(head, inputValue(g, input), input.shape, what);
+    return entry(head, inputValue(g, input), input.shape, input.name);
 }
 
 function resultEntry(node, i) {
@@ -61,7 +66,7 @@ function forwardPart(g, node) {
     const again = node.kept.filter((k) => k.again)
         .map((k) => ` Backward computes ${k.what} again where it reads it.`).join('');
     return section('forward', 'Forward',
-        make('ul', { class: 'tensors' }, node.in.map((_, i) => inputEntry(g, node, i)),
+        make('ul', { class: 'tensors' }, node.in.map((input) => input && inputEntry(g, input)),
             node.out.map((_, i) => resultEntry(node, i))),
         note(kept.length ? `Keeps for backward: ${names}.` : 'Keeps nothing for backward.', again));
 }
@@ -120,7 +125,7 @@ function addedNote(added, what, shape) {
 }
 
 function shareEntry(g, node, share, back, mark) {
-    const { shape } = node.in[share.in], name = inputNames(node)[share.in];
+    const { shape } = node.in[share.in], name = nameInFormula(node.in[share.in]);
     const what = name ? 'd' + name : `share ${share.in}`;
     const added = back.accumulated.find((a) => a.in === share.in);
     const head = [make('i', {}, what), ' goes to ', linkToSource(g, share.to), shapeTag(shape)];
@@ -271,10 +276,7 @@ function lossTable(steps) {
     if (steps.length < 2) return null;
     const link = (i) => button(`step ${i + 1}`, () => go(trace().firstPosition[i]),
         { class: 'link' });
-    const row = (step, i) => make('tr', {}, make('td', {}, link(i)),
-        make('td', { class: 'num' }, digits(step.loss)));
-    return make('table', { class: 'losses' }, make('caption', {}, 'Losses'),
-        make('tbody', {}, steps.slice(0, 50).map(row)));
+    return table('Losses', steps.slice(0, 50).map((step, i) => [link(i), digits(step.loss)]));
 }
 
 function wholeCard(g) {

@@ -130,7 +130,6 @@ function comparedCell(item, first, i) {
         { class: samePart(p, first.parts[k]) ? p.cls : `${p.cls} other` }, p.text));
     if (!item.kind) return make('td', { class: 'fact' }, make('b', {}, item.head), parts);
     const there = () => {
-        comparing(false);
         showTrace(i);
         choose(item.key);
     };
@@ -144,21 +143,16 @@ function comparedCell(item, first, i) {
 function comparedGroup(rows, [from, to]) {
     const wide = (cls, text) => make('tr', { class: cls },
         make('th', { colspan: traces.length, scope: 'rowgroup' }, text));
-    const lines = [];
-    let within = '';
-    if (rows.length) lines.push(wide('group', rows[0].group));
-    if (from) lines.push(wide('within', `${plural(from, 'row')} above are not shown`));
-    for (const r of rows.slice(from, to)) {
-        const place = r.first.within || '';
-        if (place !== within && place) lines.push(wide('within', place));
-        within = place;
-        const line = make('tr', { 'data-name': r.name, class: r.differs ? 'differs' : null },
-            r.items.map((item, i) => comparedCell(item, r.first, i)));
-        lines.push(Object.assign(line, { row: r }));
-    }
-    if (to < rows.length)
-        lines.push(wide('within', `${plural(rows.length - to, 'row')} below are not shown`));
-    return lines;
+    const hidden = (n, where) =>
+        n > 0 && wide('within', `${plural(n, 'row')} ${where} are not shown`);
+    const lines = rows.slice(from, to).map((r, i) => {
+        const { within } = r.first, line = make('tr', { 'data-name': r.name },
+            r.items.map((item, k) => comparedCell(item, r.first, k)));
+        const same = i > 0 && rows[from + i - 1].first.within === within;
+        return [within && !same && wide('within', within), Object.assign(line, { row: r })];
+    });
+    return [rows.length > 0 && wide('group', rows[0].group), hidden(from, 'above'), lines,
+        hidden(rows.length - to, 'below')];
 }
 
 /* The rows of a step, made when first asked for. */
@@ -191,6 +185,7 @@ function fillCompare(all, groups, windows) {
 /* ---- tabs ------------------------------------------------------------------------------------ */
 
 function showTrace(i) {
+    comparing(false);
     const p = position(), other = trace() !== traces[i];
     state.trace = i;
     state.chosen = null;
@@ -217,7 +212,6 @@ function renderTabs() {
     const tab = (text, selected, action) => button(text, action, { role: 'tab',
         'aria-selected': String(selected), tabindex: selected ? 0 : -1 });
     const there = (i) => {
-        comparing(false);
         showTrace(i);
         render();
     };

@@ -192,9 +192,8 @@ function nodeTitle(g, node) {
     return call ? `${node.op} in ${callTitle(call)}` : node.op;
 }
 
-/* Names of an op's inputs in its formula, "" where it has none. */
-const inputNames = (node) =>
-    node.in.map((x) => (x && /^[A-Za-z]/.test(x.name) && !/ /.test(x.name) ? x.name : ''));
+/* What the formula calls an input; "" if it is only "input 2" to us. */
+const nameInFormula = (input) => /^[A-Za-z]\S*$/.exec(input.name)?.[0] || '';
 
 /* What the formula calls the result: "y". */
 const resultName = (node) => (/^\s*([A-Za-z]+)/.exec(node.formula || '') || ['', 'y'])[1];

@@ -51,36 +51,27 @@ const currentKey = () => currentNode() && 'n' + currentNode().id;
 /* How far forward and backward have come: the last index that is shown. In predict mode the step as
  * a whole shows no gradients, and an op of backward shows its own once it was answered. */
 function progress() {
-    const p = position();
-    if (p.phase === 'forward') return { forward: p.i, backward: -1, optimizer: false };
-    if (p.phase === 'backward')
-        return { forward: Infinity, backward: question() ? p.i - 1 : p.i, optimizer: false };
-    const optimizer = p.phase === 'optimizer';
-    return { forward: Infinity, backward: state.predict && !optimizer ? -1 : Infinity, optimizer };
+    const { phase, i } = position(), optimizer = phase === 'optimizer';
+    const none = phase === 'forward' || (phase === 'whole' && state.predict);
+    const last = phase !== 'backward' ? Infinity : question() ? i - 1 : i;
+    return { forward: phase === 'forward' ? i : Infinity, backward: none ? -1 : last, optimizer };
 }
 
 /* The value of an item so far, as text; "" if it is not there yet. */
-function valueText(g, item, done) {
-    if (item.node) {
-        if (g.at.get(item.node.id) > done.forward) return '';
-        return summaryText(item.node.out[0].value, item.node.out[0].shape, 3);
-    }
-    const line = g.ledger.get(item.key), t = item.tensor;
-    if (!line) return summaryText(readValue(g, item.key), t.shape, 3);
-    const written = g.writtenAt.get(item.key) <= done.forward;
-    const value = done.optimizer ? line.step : written ? line.forward : line.start;
-    return summaryText(value, t.shape, 3);
+function valueText(g, { key, node, tensor }, done) {
+    const [out] = node?.out || [], line = g.ledger.get(key);
+    if (node) return g.at.get(node.id) <= done.forward ? summaryText(out.value, out.shape, 3) : '';
+    const moment = done.optimizer ? 'step'
+        : g.writtenAt.get(key) <= done.forward ? 'forward' : 'start';
+    return summaryText(line ? line[moment] : readValue(g, key), tensor.shape, 3);
 }
 
 /* The gradient of an item so far. */
-function gradientText(g, item, done) {
-    if (item.tensor) {
-        const arrived = gradientSoFar(g, item.key, done.backward);
-        return arrived ? summaryText(arrived.value, item.tensor.shape, 3) : '';
-    }
-    const k = (g.backwardOf.get(item.node.id) || []).filter((i) => i <= done.backward).pop();
-    const incoming = g.step.backward[k]?.incoming[0];
-    return incoming ? summaryText(incoming.value, item.node.out[incoming.output].shape, 3) : '';
+function gradientText(g, { key, node, tensor }, done) {
+    const k = (g.backwardOf.get(node?.id) || []).filter((i) => i <= done.backward).pop();
+    const arrived = node ? g.step.backward[k]?.incoming[0] : gradientSoFar(g, key, done.backward);
+    const { shape } = tensor || node.out[arrived?.output ?? 0];
+    return arrived ? summaryText(arrived.value, shape, 3) : '';
 }
 
 /* ---- the drawing ----------------------------------------------------------------------------- */
@@ -141,11 +132,8 @@ function erase(key) {
 
 function addEdge(e) {
     const group = make('svg:g', { class: e.writes ? 'edge writes' : 'edge' },
-        make('svg:path', { class: 'flow', d: pathOf(e, 0), 'marker-end': e.writes
-            ? 'url(#to-buffer)' : 'url(#to-value)' }));
-    if (e.gradient)
-        group.append(make('svg:path', { class: 'gradient', d: pathOf(e, 6),
-            'marker-start': 'url(#to-gradient)' }));
+        make('svg:path', { class: 'flow', d: pathOf(e, 0) }),
+        e.gradient && make('svg:path', { class: 'gradient', d: pathOf(e, 6) }));
     drawn.set(e.key, group);
     $('edges').append(group);
 }
@@ -223,19 +211,16 @@ function findingsIn(g, item) {
 
 /* ---- what follows the position --------------------------------------------------------------- */
 
-/* Whether the value has gone along a line, and whether this is happening now. */
-function edgeFlow(g, e, done, p) {
-    const at = e.writes ? g.writes.filter((w) => shown(w.tensor) === e.to).map((w) => w.at)
-        : e.parts.map(({ node }) => g.at.get(node.id));
-    return { passed: at.some((i) => i <= done.forward),
-        now: p.phase === 'forward' && at.includes(p.i) };
-}
+/* Whether something that happens at these indices has happened, and whether it happens now. */
+const flow = (at, reached, now) =>
+    ({ passed: at.some((i) => i <= reached), now: at.includes(now) });
 
-function gradientFlow(g, e, done, p) {
-    const at = e.parts.flatMap(({ node, i }) => g.shares.get(`${node.id}.${i}`) || []);
-    return { passed: at.some((k) => k <= done.backward),
-        now: p.phase === 'backward' && p.i <= done.backward && at.includes(p.i) };
-}
+/* The indices of forward at which a value goes along a line; those of backward for the gradient. */
+const forwardAt = (g, e) => (e.writes
+    ? g.writes.filter((w) => shown(w.tensor) === e.to).map((w) => w.at)
+    : e.parts.map(({ node }) => g.at.get(node.id)));
+const backwardAt = (g, e) =>
+    e.parts.flatMap(({ node, i }) => g.shares.get(`${node.id}.${i}`) || []);
 
 /* Gives an element the classes that are true, and takes the others away. */
 function mark(element, classes) {
@@ -248,11 +233,13 @@ function paint() {
     const current = currentKey() && shown(currentKey()), entry = heldKey(); /* of Tab */
     const moved = p.phase === 'optimizer' ? [...g.updates.keys()] : [];
     const updated = new Set(moved.filter((id) => g.home.has(id)).map(shown));
+    const now = (phase) => p.phase === phase && p.i <= done[phase] && p.i;
     for (const e of view.edges) {
         const group = drawn.get(e.key);
         if (!group) continue;
-        mark(group.firstChild, edgeFlow(g, e, done, p));
-        if (e.gradient) mark(group.lastChild, gradientFlow(g, e, done, p));
+        mark(group.firstChild, flow(forwardAt(g, e), done.forward, now('forward')));
+        if (e.gradient)
+            mark(group.lastChild, flow(backwardAt(g, e), done.backward, now('backward')));
     }
     for (const item of view.items.values()) {
         const group = drawn.get(item.key);

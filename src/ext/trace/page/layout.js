@@ -234,22 +234,23 @@ function layer(list, parts, byKey) {
             x.layer = Math.max(x.layer, Math.min(...readers(x).map((y) => y.layer)) - 1);
 }
 
-/* Bends: one item of no width for each source and each layer that its lines cross. */
+/* Bends: one item of no width for each source and each layer that its lines cross. The way of each
+ * part is the items from its first to its last. */
 function addBends(parts, byKey, layers) {
     const bends = new Map();
     for (const p of parts) {
         const from = byKey.get(p.from), to = byKey.get(p.to);
-        p.via = [];
+        p.way = [from];
         for (let l = from.layer + 1; l < to.layer; l++) {
             const key = `${p.from}@${l}`;
             if (!bends.has(key)) {
                 bends.set(key, inLayer(key, from.t, { bend: true }));
                 layers[l].push(bends.get(key));
             }
-            p.via.push(bends.get(key));
+            p.way.push(bends.get(key));
         }
-        const way = from.layer < to.layer ? [from, ...p.via, to] : [];
-        way.slice(1).forEach((x, i) => link(way[i], x));
+        p.way.push(to);
+        if (from.layer < to.layer) p.way.slice(1).forEach((x, i) => link(p.way[i], x));
     }
 }
 
@@ -271,27 +272,17 @@ function pack(row) {
     }
 }
 
-/* Puts each row in the order of its neighbours' middles. */
-function reorder(layers, turns) {
-    layers.forEach(pack);
-    for (let turn = 0; turn < turns; turn++) {
-        const side = turn % 2 ? 'down' : 'up';
-        const rows = turn % 2 ? [...layers].reverse() : layers;
-        for (const row of rows) {
-            for (const item of row) item.want = item[side].length ? mean(item[side]) : center(item);
-            row.sort((a, b) => a.want - b.want || a.t - b.t);
-            pack(row);
-        }
-    }
-}
-
-/* Moves the items of a row towards their wanted positions. Of two placements that keep the
- * distances, one pushed to the right and one to the left, the middle keeps them too. */
-function settle(row, sides) {
-    const left = [], right = [];
-    row.forEach((item, i) => {
+/* Moves the items of a row towards the middles of their neighbours, and into that order if they may
+ * be moved past each other. Of two placements that keep the distances, one pushed to the right and
+ * one to the left, the middle keeps them too. */
+function settle(row, sides, ordered) {
+    for (const item of row) {
         const near = sides.flatMap((side) => item[side]);
         item.want = near.length ? mean(near) - item.mid : item.x;
+    }
+    if (ordered) row.sort((a, b) => a.want + a.mid - b.want - b.mid || a.t - b.t);
+    const left = [], right = [];
+    row.forEach((item, i) => {
         const before = i ? left[i - 1] + row[i - 1].w + NODE.gapX : -Infinity;
         left.push(Math.max(item.want, before));
     });
@@ -311,19 +302,22 @@ function layoutBox(key, view, local) {
     const list = [...portsOf(parts), ...units].sort((a, b) => a.t - b.t);
     if (!list.length) return { w: 2 * NODE.pad, h: 2 * NODE.pad };
     const byKey = new Map(list.map((x) => [x.key, x]));
-    view.placed.set(key, byKey);
     layer(list, parts, byKey);
     const layers = Array.from({ length: most(list, (x) => x.layer) + 1 }, () => []);
     for (const x of list) layers[x.layer].push(x);
     addBends(parts, byKey, layers);
+    const all = layers.flat();
+    view.laid.set(key, all);
 
-    const large = list.length > 1500;
-    reorder(layers, large ? 2 : 8);
-    for (let turn = 0; turn < (large ? 4 : 12); turn++)
-        (turn % 2 ? [...layers].reverse() : layers).forEach((row) =>
-            settle(row, turn > 7 ? ['up', 'down'] : [turn % 2 ? 'down' : 'up']));
+    const turns = list.length > 1500 ? 6 : 20, order = turns * 0.4;
+    layers.forEach(pack);
+    for (let turn = 0; turn < turns; turn++) {
+        const sides = turn >= 2 * order ? ['up', 'down'] : [turn % 2 ? 'down' : 'up'];
+        for (const row of turn % 2 ? [...layers].reverse() : layers)
+            settle(row, sides, turn < order);
+    }
 
-    const left = -most(layers.flat(), (x) => -x.x, -Infinity);
+    const left = -most(all, (x) => -x.x, -Infinity);
     let y = key === '' ? NODE.pad : NODE.head + NODE.pad;
     for (const row of layers) {
         const high = most(row, (x) => x.h);
@@ -334,7 +328,7 @@ function layoutBox(key, view, local) {
         }
         y += high + (high ? NODE.gapY : NODE.gapY / 3);
     }
-    const w = most(layers.flat(), (x) => x.x + x.w) + NODE.pad, h = y - NODE.gapY + NODE.pad;
+    const w = most(all, (x) => x.x + x.w) + NODE.pad, h = y - NODE.gapY + NODE.pad;
     for (const x of list) if (x.port) x.y = x.port === 'in' ? NODE.head : h;
     units.forEach(placeUnit);
     const title = key === '' ? 0 : textWidth(view.items.get(key).title, 12) + 60;
@@ -345,23 +339,17 @@ function layoutBox(key, view, local) {
 
 /* Relative positions become absolute, from the outside in. */
 function makeAbsolute(view, key = '', x0 = 0, y0 = 0) {
-    view.origin.set(key, [x0, y0]);
-    for (const item of view.inside.get(key) || []) {
-        item.x += x0;
-        item.y += y0;
-        if (item.open) makeAbsolute(view, item.key, item.x, item.y);
+    const items = view.inside.get(key) || [];
+    for (const x of [...items, ...view.laid.get(key) || []]) {
+        x.x += x0;
+        x.y += y0;
     }
+    for (const item of items) if (item.open) makeAbsolute(view, item.key, item.x, item.y);
 }
 
 /* The points of a line between its ends: through bends and ports. */
-function innerPoints(view, e) {
-    return e.cuts.flatMap(({ box, from, to, via }) => {
-        const [x0, y0] = view.origin.get(box), at = view.placed.get(box);
-        const ends = [at.get(from), ...via, at.get(to)].filter((x) => x.port || x.bend);
-        return ends.flatMap((x) => (x.h ? [x.y, x.y + x.h] : [x.y])
-            .map((y) => [x0 + x.x + 4, y0 + y]));
-    });
-}
+const innerPoints = (e) => e.cuts.flatMap((part) => part.way).filter((x) => x.port || x.bend)
+    .flatMap((x) => (x.h ? [x.y, x.y + x.h] : [x.y]).map((y) => [x.x + x.mid, y]));
 
 /* Spreads the ends of lines ("from" or "to") over that edge of an item: in the order of where they
  * lead. */
@@ -379,7 +367,7 @@ function spread(view, end, other, edgeOf) {
 
 /* The points of each line: out of the bottom of an item, through bends and ports, into the top. */
 function route(view) {
-    for (const e of view.edges) Object.assign(e, { points: innerPoints(view, e), ends: {} });
+    for (const e of view.edges) Object.assign(e, { points: innerPoints(e), ends: {} });
     spread(view, 'from', 'to', (item) => item.y + item.h);
     spread(view, 'to', 'from', (item) => item.y);
     for (const e of view.edges) {
@@ -424,7 +412,7 @@ function pathOf(e, dx) {
 /* What is drawn of a step with these boxes folded, and where. */
 function layoutGraph(g, folded) {
     const view = { g, ...visibleItems(g, folded), edges: visibleEdges(g, folded),
-        placed: new Map(), origin: new Map() };
+        laid: new Map() };
     shortenLines(view);
     findSides(view);
     Object.assign(view, layoutBox('', view, cutEdges(view)));
@@ -436,19 +424,20 @@ function layoutGraph(g, folded) {
 /* The boxes to fold at first: unfolds from the outside in as long as there are at most so many ops
  * and boxes to be seen, some more where a box holds a single op; the outermost nearly always. */
 function foldAtFirst(g, most) {
-    const folded = new Set(g.step.calls.map(foldName)), inner = new Map(), ops = new Map();
-    for (const call of g.step.calls) if (g.ops.get(call.id)) addTo(inner, call.outer ?? null, call);
-    for (const node of g.step.nodes) addTo(ops, node.call ?? null, node);
-    const size = (id) => (ops.get(id) || []).length + (inner.get(id) || []).length;
-    let seen = size(null);
-    const queue = [...(inner.get(null) || [])];
-    for (let i = 0; i < queue.length; i++) {
-        const call = queue[i], more = size(call.id) - 1;
+    const folded = new Set(g.step.calls.map(foldName)), inside = new Map();
+    for (const call of g.step.calls)
+        if (g.ops.get(call.id)) addTo(inside, call.outer ?? null, call);
+    for (const node of g.step.nodes) addTo(inside, node.call ?? null, node);
+    const within = (id) => inside.get(id) || [], isCall = (x) => x === g.call.get(x.id);
+    const queue = within(null).filter(isCall);
+    let seen = within(null).length;
+    for (const [i, call] of queue.entries()) { /* it grows meanwhile */
+        const more = within(call.id).length - 1;
         const room = i === 0 ? 4 * most : more ? most : 1.3 * most;
         if (seen + more > room) continue;
         seen += more;
         folded.delete(foldName(call));
-        queue.push(...(inner.get(call.id) || []));
+        queue.push(...within(call.id).filter(isCall));
     }
     return folded;
 }

@@ -150,9 +150,16 @@ function foundItem({ key, kind, title, more }, i) {
         event.preventDefault(); /* the search keeps the focus until it is over */
         pick(key);
     };
-    return make('li', { id: `found${i}`, role: 'option', 'aria-selected': String(i === 0),
-        'data-to': key, onmousedown: take }, make('span', { class: 'kind' }, kind), ` ${title} `,
-    make('span', { class: 'muted' }, more));
+    return make('li', { id: `found${i}`, role: 'option', 'data-to': key, onmousedown: take },
+        make('span', { class: 'kind' }, kind), ` ${title} `,
+        make('span', { class: 'muted' }, more));
+}
+
+/* Marks the option that Enter takes. */
+function selectFound(option) {
+    for (const x of $('found').children) x.setAttribute('aria-selected', String(x === option));
+    $('search').setAttribute('aria-activedescendant', option?.id || '');
+    option?.scrollIntoView({ block: 'nearest' });
 }
 
 function renderSearch() {
@@ -160,8 +167,8 @@ function renderSearch() {
     const none = !found.length && $('search').value.trim();
     fill(list, found.map(foundItem), none && make('li', {}, 'nothing found'));
     list.hidden = !found.length && !none;
+    selectFound($('found0'));
     $('search').setAttribute('aria-expanded', String(!list.hidden));
-    $('search').setAttribute('aria-activedescendant', found.length ? 'found0' : '');
 }
 
 function endSearch() {
@@ -183,12 +190,8 @@ function searchKeys(event) {
     else if (event.key === 'Enter' && at >= 0) pick(options[at].dataset.to);
     else if (event.key === 'ArrowDown' || event.key === 'ArrowUp') {
         const by = event.key === 'ArrowDown' ? 1 : options.length - 1;
-        const to = options[(at + by) % options.length];
         event.preventDefault();
-        if (!to) return;
-        options.forEach((x) => x.setAttribute('aria-selected', String(x === to)));
-        $('search').setAttribute('aria-activedescendant', to.id);
-        to.scrollIntoView({ block: 'nearest' });
+        selectFound(options[(at + by) % options.length]);
     }
 }
 
@@ -218,9 +221,8 @@ const KEYS = {
     },
 };
 
-/* Buttons that do what a key does. */
-const BUTTONS = { first: 'Home', back: 'ArrowLeft', play: ' ', next: 'ArrowRight', last: 'End',
-    predict: 'p', theme: 'd', keys: '?', in: '+', out: '-', fit: 0 };
+const GRAPH_KEYS = { ArrowUp: () => goAlong(-1), ArrowDown: () => goAlong(1),
+    Enter: () => activate(document.activeElement) };
 
 /* Folds the box around what is chosen, or folds and unfolds the chosen box. */
 function foldChosen() {
@@ -243,10 +245,7 @@ function onKey(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || $('help').open) return;
     if (isTaken(target, event.key)) return;
     if (target.closest('[role=tablist]') && tabKeys(event)) return;
-    let action = KEYS[event.key];
-    if (inGraph && event.key === 'ArrowUp') action = () => goAlong(-1);
-    if (inGraph && event.key === 'ArrowDown') action = () => goAlong(1);
-    if (inGraph && event.key === 'Enter') action = () => activate(inGraph.querySelector(':focus'));
+    const action = (inGraph && GRAPH_KEYS[event.key]) || KEYS[event.key];
     if (!action) return;
     event.preventDefault();
     action();
@@ -285,12 +284,6 @@ function switchTheme() {
 
 const PRINTED_MOST = 1000; /* ops */
 
-function printedTable(caption, head, rows) {
-    const line = (tag, texts) => make('tr', {}, texts.map((text) => make(tag, {}, text)));
-    return make('table', {}, make('caption', {}, caption), make('thead', {}, line('th', head)),
-        make('tbody', {}, rows.map((texts) => line('td', texts))));
-}
-
 /* What is printed beside the graph and the ledger: the ops of the step as tables. */
 function beforePrint() {
     const g = graph(), size = (value) => digits(value?.norm);
@@ -303,8 +296,8 @@ function beforePrint() {
             back.incoming.map((x) => size(x.value)).join(', '),
             back.shares.map((x) => `${sourceName(g, x.to)}: ${size(x.value)}`).join(', ')]);
     fill($('paper'), make('h2', {}, `${trace().title}, ${positionText()}`),
-        printedTable('Forward', ['op', 'where', 'formula', 'shape', 'norm'], forward),
-        printedTable('Backward', ['op', 'gradient in', 'shares'], backward));
+        table('Forward', forward, ['op', 'where', 'formula', 'shape', 'norm']),
+        table('Backward', backward, ['op', 'gradient in', 'shares']));
     if (view.items.size <= 600) draw(true);
 }
 
@@ -313,7 +306,8 @@ function beforePrint() {
 function begin() {
     const on = (id, event, action) => $(id).addEventListener(event, action);
     document.documentElement.classList.add('script');
-    for (const [id, key] of Object.entries(BUTTONS)) on(id, 'click', KEYS[key]);
+    for (const { id, dataset } of document.querySelectorAll('[data-as]')) /* as a key does */
+        on(id, 'click', KEYS[dataset.as]);
     on('slider', 'input', () => go(Number($('slider').value)));
     on('speed', 'change', () => timer && (stop(), play()));
     on('fold', 'click', () => foldAll(true));

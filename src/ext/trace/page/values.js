@@ -36,13 +36,10 @@ function numbersText(value) {
 /* The formulas of one op: in letters, with shapes, with numbers if there are few. */
 function formulas(g, node) {
     const lines = [make('p', { class: 'formula' }, formula(node.formula || node.op))];
-    const names = inputNames(node), result = resultName(node);
-    if (!node.formula || !names.some((x) => x)) return lines;
-
-    const known = new Map(); /* name -> its shape and value */
-    names.forEach((name, i) => name && node.in[i] && known.set(name,
-        { shape: node.in[i].shape, value: inputValue(g, node.in[i]) }));
-    known.set(result, node.out[0]);
+    const known = new Map(node.in.filter((x) => x && nameInFormula(x)).map((x) =>
+        [x.name, { shape: x.shape, value: inputValue(g, x) }]));
+    if (!node.formula || !known.size) return lines;
+    known.set(resultName(node), node.out[0]);
     const line = (cls, text) => lines.push(make('p', { class: 'formula with' },
         formula(node.formula, (name) => known.has(name) &&
             make('span', { class: cls, 'data-put': 1 }, text(known.get(name))))));
