@@ -203,8 +203,8 @@ function placeUnit(unit) {
 function cutEdges({ items, edges }) {
     const local = new Map();
     for (const e of edges) {
-        const { up, across, down } = wayOf(items, e);
-        e.cuts = e.side ? [] : [...up, across, ...down];
+        const way = e.side ? null : wayOf(items, e);
+        e.cuts = way ? [...way.up, way.across, ...way.down] : [];
         for (const part of e.cuts) addTo(local, part.box, part);
     }
     return local;
