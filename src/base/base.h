@@ -99,7 +99,7 @@ tni_texts *tni_texts_mine(void);
 /* NULL: not made yet. */
 const tni_texts *tni_texts_now(void);
 /* Appends to the text in `size` bytes, cut at their end. */
-void tni_text_add(char *text, size_t size, const char *format, ...) TN_PRINTF(3, 4);
+TNI_SHARED void tni_text_add(char *text, size_t size, const char *format, ...) TN_PRINTF(3, 4);
 /* Saves status and message of this thread, to restore them after other calls that may fail. */
 typedef struct tni_saved_error {
     tn_status status;
@@ -178,10 +178,10 @@ void *tni_alloc_n(size_t n, size_t size);
 void *tni_calloc_n(size_t n, size_t size);
 char *tni_strdup(const char *text); /* tni_strfree */
 /* What printf would write; tni_strfree. NULL + message: out of memory. */
-TNI_SHARED char *tni_vtext(const char *format, va_list args);
+char *tni_vtext(const char *format, va_list args);
 /* The same for optional strings: NULL and no message when out of memory. */
 char *tni_strdup_or_none(const char *text);
-TNI_SHARED void tni_strfree(char *text);
+void tni_strfree(char *text);
 
 /* ---- arrays that grow (array.c) -------------------------------------------------------------- */
 

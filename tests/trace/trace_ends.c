@@ -47,7 +47,14 @@ LOSS(cancelling, tn_sub(tn_mul_scalar(sum(x), 5001), tn_mul_scalar(sum(x), 5000)
 LOSS(together, tn_add(tn_mul_scalar(sum(x), 700), tn_mul_scalar(sum(x), 800)))
 LOSS(harmless, sum(tn_tanh(x)))
 
-enum { BLAMED = 8 };
+/* The path along the large share is followed, not along the last one, that of the oldest op. */
+static tn_tensor *one_large_share(tn_tensor *x)
+{
+    tn_tensor *oldest = tn_neg(x);
+    return sum(tn_add(oldest, tn_mul_scalar(x, 1e6)));
+}
+
+enum { BLAMED = 9 };
 
 START_TEST(the_op_to_blame_is_named)
 {
@@ -61,6 +68,8 @@ START_TEST(the_op_to_blame_is_named)
           "x: its gradient is less than 1e-5 of the largest; sigmoid shrinks it most" },
         { steep, "exploding", "x: its gradient is more than 1000 times its own size; exp" },
         { together, "exploding",
+          "x: its gradient is more than 1000 times its own size; mul_scalar enlarges it most" },
+        { one_large_share, "exploding",
           "x: its gradient is more than 1000 times its own size; mul_scalar enlarges it most" },
         { with_penalty, "vanishing", "none" },
         { cancelling, "exploding", "none" },

@@ -14,20 +14,11 @@ static const double vanishing = 1e-5, exploding = 1e3;
 enum { MOST = 32 }; /* findings of one step */
 
 /* back: the step of backward that shows it; NULL: none */
-static void say(tn_trace *tr, const char *kind, int node, tni_log_back *back, const char *format,
-                ...) TN_PRINTF(5, 6);
-static void say(tn_trace *tr, const char *kind, int node, tni_log_back *back, const char *format,
-                ...)
+static void say(tn_trace *tr, const char *kind, int node, tni_log_back *back, tni_phrase text)
 {
     tni_log_step *s = &tr->now;
     if (s->n_findings == MOST) return;
-    va_list args;
-    va_start(args, format);
-    char *text = tni_vtext(format, args);
-    va_end(args);
-    char *copy = text ? tni_arena_text(&s->arena, text) : NULL;
-    if (text) tni_strfree(text);
-    tni_record_ok(tr, copy ? TN_OK : TN_E_NOMEM);
+    char *copy = tni_record_text(tr, &s->arena, text.s);
     tni_log_finding *f = TNI_MORE(tr, s, findings);
     if (!f) return;
     *f = (tni_log_finding){ kind, node, copy };
@@ -101,8 +92,9 @@ static void judge_forward(tn_trace *tr, int node)
     for (int i = 0; n->known && !before && i < n->n_out; i++) {
         const tni_numbers *v = &n->out[i].value;
         if (!bad(v)) continue;
-        say(tr, how_bad(v), node, NULL, "%s made %s of finite numbers%s", place(tr, node).s,
-            how_bad(v), reason(tr, n).s);
+        say(tr, how_bad(v), node, NULL,
+            tni_phrase_of("%s made %s of finite numbers%s", place(tr, node).s, how_bad(v),
+                          reason(tr, n).s));
         return;
     }
 }
@@ -119,16 +111,19 @@ static void judge_share(tn_trace *tr, tni_log_back *b, const tni_log_share *shar
     const tni_log_node *n = &tr->now.nodes[b->node];
     const tni_numbers *v = &share->value;
     tni_phrase name = tni_log_name(op_of(tr, n), share->in, n->n_in);
+    tni_phrase op = place(tr, b->node);
     if (bad(v))
-        say(tr, how_bad(v), b->node, b, "%s: its gradient of %s holds %s%s", place(tr, b->node).s,
-            name.s, how_bad(v), reason(tr, n).s);
+        say(tr, how_bad(v), b->node, b,
+            tni_phrase_of("%s: its gradient of %s holds %s%s", op.s, name.s, how_bad(v),
+                          reason(tr, n).s));
     else if (v->norm == 0 && v->n && is_dead(tr, n))
         say(tr, "zero", b->node, b,
-            "%s lets no gradient through: all %" PRId64 " inputs are negative or 0",
-            place(tr, b->node).s, v->n);
+            tni_phrase_of("%s lets no gradient through: all %" PRId64 " inputs are negative or 0",
+                          op.s, v->n));
     else if (v->norm == 0 && v->n)
-        say(tr, "zero", b->node, b, "%s: the gradient of %s is 0 everywhere%s",
-            place(tr, b->node).s, name.s, reason(tr, n).s);
+        say(tr, "zero", b->node, b,
+            tni_phrase_of("%s: the gradient of %s is 0 everywhere%s", op.s, name.s,
+                          reason(tr, n).s));
 }
 
 /* Judges a step of backward whose incoming gradient is finite and not all 0. */
@@ -164,22 +159,18 @@ static const tni_log_add *largest(const tni_log_step *s, const tni_log_back *b)
 }
 
 /* Between the loss and a share, the step of backward that shrank or grew the gradient most. */
-static int culprit(const tni_log_step *s, int back, const tni_log_share *share, bool shrank)
+static int culprit(const tni_log_step *s, const tni_log_add *at, bool shrank)
 {
-    int found = back;
+    int found = at->back;
     double most = 0;
-    while (share) {
-        const tni_log_back *b = &s->backs[back];
-        double came = 0, made = rms(&share->value);
+    for (; at; at = largest(s, &s->backs[at->back])) {
+        const tni_log_back *b = &s->backs[at->back];
+        double came = 0, made = rms(&tni_log_added(s, at)->value);
         for (int i = 0; i < b->n_out; i++) came = TNI_MAX(came, rms(&b->incoming[i]));
         double change = shrank ? came / made : made / came;
-        if (made > 0 && came > 0 && change > most) {
-            most = change;
-            found = back;
-        }
-        const tni_log_add *a = largest(s, b);
-        share = a ? tni_log_added(s, a) : NULL;
-        back = a ? a->back : -1;
+        if (!(made > 0 && came > 0 && change > most)) continue;
+        most = change;
+        found = at->back;
     }
     return found;
 }
@@ -190,41 +181,26 @@ typedef struct verdict {
     unsigned char *blamed; /* per step of backward: once is enough */
 } verdict;
 
-/* The leaf's largest share in the pass; *back: the step of backward that gave it. */
-static const tni_log_share *largest_share(const tni_log_step *s, int pass, int tensor, int *back)
-{
-    const tni_log_share *found = NULL;
-    for (size_t k = 0; k < s->n_backs; k++)
-        for (size_t i = 0; s->backs[k].pass == pass && i < s->backs[k].n_shares; i++) {
-            const tni_log_share *share = &s->backs[k].shares[i];
-            if (share->leaf != tensor) continue;
-            if (found && !(share->value.norm > found->value.norm)) continue;
-            found = share;
-            *back = (int)k;
-        }
-    return found;
-}
-
 /* Judges the whole gradient of a leaf. */
 static void judge_leaf(tn_trace *tr, const tni_log_leaf *leaf, const verdict *v)
 {
     tni_log_step *s = &tr->now;
-    int back = leaf->back, in = tni_log_last(s, leaf)->in;
-    const tni_numbers *value = input_of(tr, &s->nodes[s->backs[back].node].in[in]);
+    const tni_log_node *reader = &s->nodes[s->backs[leaf->last.back].node];
+    const tni_numbers *value = input_of(tr, &reader->in[tni_log_last(s, leaf)->in]);
     double size = value && value->known ? value->norm : 0;
     bool small = leaf->norm > 0 && leaf->norm < vanishing * v->largest;
     bool large =
         isfinite(leaf->norm) && isfinite(size) && leaf->norm > exploding * TNI_MAX(size, 1);
     if (!small && !large) return;
-    const tni_log_share *most = largest_share(s, v->pass, leaf->tensor, &back);
-    back = culprit(s, back, most, small);
+    int back = culprit(s, &leaf->most, small);
     if (v->blamed[back]++) return;
     int node = s->backs[back].node;
     const char *name = tr->log.tensors[leaf->tensor].name;
-    say(tr, small ? "vanishing" : "exploding", node, &s->backs[back],
+    const char *how =
         small ? "%s: its gradient is less than 1e-5 of the largest; %s shrinks it most"
-              : "%s: its gradient is more than 1000 times its own size; %s enlarges it most",
-        name[0] ? name : "a leaf", place(tr, node).s);
+              : "%s: its gradient is more than 1000 times its own size; %s enlarges it most";
+    say(tr, small ? "vanishing" : "exploding", node, &s->backs[back],
+        tni_phrase_of(how, name[0] ? name : "a leaf", place(tr, node).s));
 }
 
 /* In the order of their last shares. */
@@ -247,8 +223,8 @@ static void judge_leaves(tn_trace *tr, verdict *v)
 void tni_diagnose(tn_trace *tr, int pass)
 {
     tni_log_step *s = &tr->now;
-    verdict v = { pass, 0, tni_arena_alloc(&s->arena, s->n_backs) };
-    if (!tni_record_ok(tr, v.blamed ? TN_OK : TN_E_NOMEM)) return;
+    verdict v = { pass, 0, tni_record_alloc(tr, &s->arena, s->n_backs) };
+    if (!v.blamed) return;
     for (size_t i = 0; i < s->n_nodes; i++) judge_forward(tr, (int)i);
     for (size_t k = 0; k < s->n_backs; k++)
         if (s->backs[k].pass == pass) judge_back(tr, &s->backs[k]);
@@ -264,6 +240,7 @@ void tni_diagnose_change(tn_trace *tr, int node, int i, const tn_tensor *kept)
     tni_phrase name = { "its result" };
     if (i >= 0) name = tni_log_name(op_of(tr, n), i, n->n_in);
     say(tr, "overwritten", node, NULL,
-        "%s kept %s%s%s%s for backward, and %s changed it in place afterwards", place(tr, node).s,
-        name.s, named[0] ? " (" : "", named, named[0] ? ")" : "", by ? by : "somebody");
+        tni_phrase_of("%s kept %s%s%s%s for backward, and %s changed it in place afterwards",
+                      place(tr, node).s, name.s, named[0] ? " (" : "", named, named[0] ? ")" : "",
+                      by ? by : "somebody"));
 }

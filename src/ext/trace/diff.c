@@ -10,8 +10,6 @@
 
 typedef struct diff {
     tni_words a, b;
-    int *match; /* node of a -> node of b; -1 */
-    bool *met;  /* nodes of b that have one */
     size_t step, said;
 } diff;
 
@@ -41,53 +39,25 @@ static void say_both(diff *d, const char *whose, const char *what, const tni_num
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-static tni_phrase place(const tni_words *w, size_t node)
+static tni_phrase op_place(const tni_words *w, size_t node)
 {
     return tni_log_place(w->log, w->step, (int)node);
 }
 
-/* Both lists are in forward's order, so the search continues where the last one ended. */
-static void match_ops(diff *d)
+static void compare_op(diff *d, size_t i, size_t j, const char *where)
 {
-    size_t n = d->b.step->n_nodes, from = 0;
-    for (size_t i = 0; i < d->a.step->n_nodes; i++) {
-        d->match[i] = -1;
-        for (size_t j = 0; j < n && d->match[i] < 0; j++) {
-            size_t at = (from + j) % n;
-            if (d->met[at] || strcmp(place(&d->a, i).s, place(&d->b, at).s) != 0) continue;
-            d->match[i] = (int)at;
-            d->met[at] = true;
-            from = at + 1;
-        }
-    }
-}
-
-static void compare_ops(diff *d)
-{
-    for (size_t i = 0; i < d->a.step->n_nodes; i++) {
-        const tni_log_node *n = &d->a.step->nodes[i];
-        tni_phrase where = place(&d->a, i), result = tni_log_result(tni_op(&d->a, n), 0);
-        const tni_numbers *x = &n->out[0].value;
-        if (d->match[i] < 0) {
-            fprintf(line(d), "%s: only in a\n", where.s);
-            continue;
-        }
-        const tni_numbers *y = &d->b.step->nodes[d->match[i]].out[0].value;
-        tni_phrase name = tni_phrase_of(x->n == 1 ? "%s" : "|%s|", result.s);
-        if (differ(x, y)) say_both(d, where.s, name.s, x, y);
-    }
-    for (size_t j = 0; j < d->b.step->n_nodes; j++)
-        if (!d->met[j]) fprintf(line(d), "%s: only in b\n", place(&d->b, j).s);
+    const tni_log_node *n = &d->a.step->nodes[i];
+    const tni_numbers *x = &n->out[0].value, *y = &d->b.step->nodes[j].out[0].value;
+    tni_phrase result = tni_log_result(tni_op(&d->a, n), 0);
+    tni_phrase name = tni_phrase_of(x->n == 1 ? "%s" : "|%s|", result.s);
+    if (differ(x, y)) say_both(d, where, name.s, x, y);
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static const tni_log_entry *find(const tni_words *w, const char *name)
+static tni_phrase tensor_name(const tni_words *w, size_t line)
 {
-    for (size_t i = 0; i < w->step->n_ledger; i++)
-        if (strcmp(w->log->tensors[w->step->ledger[i].tensor].name, name) == 0)
-            return &w->step->ledger[i];
-    return NULL;
+    return tni_phrase_of("%s", w->log->tensors[w->step->ledger[line].tensor].name);
 }
 
 static const char *state_of_grad(const tni_words *w, const tni_log_entry *e)
@@ -96,8 +66,9 @@ static const char *state_of_grad(const tni_words *w, const tni_log_entry *e)
     return w->log->tensors[e->tensor].requires_grad ? "no gradient" : "none: it is frozen";
 }
 
-static void compare_entry(diff *d, const tni_log_entry *a, const tni_log_entry *b, const char *name)
+static void compare_tensor(diff *d, size_t i, size_t j, const char *name)
 {
+    const tni_log_entry *a = &d->a.step->ledger[i], *b = &d->b.step->ledger[j];
     if (a->grad.known != b->grad.known)
         fprintf(line(d), "%s: %s in a, %s in b\n", name, state_of_grad(&d->a, a),
                 state_of_grad(&d->b, b));
@@ -109,23 +80,6 @@ static void compare_entry(diff *d, const tni_log_entry *a, const tni_log_entry *
     if (differ(&a->step, &b->step)) say_both(d, name, "after the step", &a->step, &b->step);
 }
 
-static void compare_tensors(diff *d)
-{
-    for (size_t i = 0; i < d->a.step->n_ledger; i++) {
-        const tni_log_entry *a = &d->a.step->ledger[i];
-        const char *name = d->a.log->tensors[a->tensor].name;
-        const tni_log_entry *b = find(&d->b, name);
-        if (b)
-            compare_entry(d, a, b, name);
-        else
-            fprintf(line(d), "%s: only in a\n", name);
-    }
-    for (size_t i = 0; i < d->b.step->n_ledger; i++) {
-        const char *name = d->b.log->tensors[d->b.step->ledger[i].tensor].name;
-        if (!find(&d->a, name)) fprintf(line(d), "%s: only in b\n", name);
-    }
-}
-
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 static const char *mode(const tni_log_step *s)
@@ -133,22 +87,42 @@ static const char *mode(const tni_log_step *s)
     return s->training ? "trains" : "evaluates";
 }
 
+/* Compares what has the same name in both lists, in their order; the search continues where the
+ * last one ended. */
+static tn_status compare_lists(diff *d, size_t n_a, size_t n_b,
+                               tni_phrase (*name_of)(const tni_words *w, size_t i),
+                               void (*compare)(diff *d, size_t i, size_t j, const char *name))
+{
+    tni_arena arena = { 0 };
+    bool *met = tni_arena_alloc(&arena, n_b); /* of b */
+    if (!met) return TN_E_NOMEM;
+    for (size_t i = 0, from = 0; i < n_a; i++) {
+        tni_phrase name = name_of(&d->a, i);
+        size_t k = 0;
+        for (; k < n_b; k++) {
+            size_t j = (from + k) % n_b;
+            if (met[j] || strcmp(name.s, name_of(&d->b, j).s) != 0) continue;
+            met[j] = true;
+            from = j + 1;
+            compare(d, i, j, name.s);
+            break;
+        }
+        if (k == n_b) fprintf(line(d), "%s: only in a\n", name.s);
+    }
+    for (size_t j = 0; j < n_b; j++)
+        if (!met[j]) fprintf(line(d), "%s: only in b\n", name_of(&d->b, j).s);
+    tni_arena_free(&arena);
+    return TN_OK;
+}
+
 static tn_status compare_steps(diff *d)
 {
     const tni_log_step *a = d->a.step, *b = d->b.step;
-    tni_arena arena = { 0 };
     d->said = 0;
-    d->match = tni_arena_alloc(&arena, a->n_nodes * sizeof *d->match);
-    d->met = tni_arena_alloc(&arena, b->n_nodes * sizeof *d->met);
-    tn_status status = d->match && d->met ? TN_OK : TN_E_NOMEM;
-    if (status == TN_OK) {
-        if (a->training != b->training) fprintf(line(d), "a %s, b %s\n", mode(a), mode(b));
-        match_ops(d);
-        compare_ops(d);
-        compare_tensors(d);
-    }
-    tni_arena_free(&arena);
-    return status;
+    if (a->training != b->training) fprintf(line(d), "a %s, b %s\n", mode(a), mode(b));
+    tn_status status = compare_lists(d, a->n_nodes, b->n_nodes, op_place, compare_op);
+    if (status != TN_OK) return status;
+    return compare_lists(d, a->n_ledger, b->n_ledger, tensor_name, compare_tensor);
 }
 
 tn_status tn_trace_diff(FILE *file, const tn_trace *a, const tn_trace *b)

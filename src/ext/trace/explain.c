@@ -181,8 +181,10 @@ static tn_status write_account(FILE *file, const tn_trace *tr, const check *c)
 }
 
 /* The value of the loss: the tape does not hold it. */
-static void note_loss(tn_trace *tr, const tn_tensor *loss)
+static void note_loss(tn_trace *explained, const tn_tensor *loss)
 {
+    TNI_RECORDER(tr, &explained->watcher);
+    if (!tr) return;
     tni_log_step *s = &tr->now;
     int root = loss->node ? tni_get(&tr->nodes, tni_sequence_key(loss->node->sequence)) : -1;
     tni_numbers v;
@@ -194,25 +196,13 @@ static void note_loss(tn_trace *tr, const tn_tensor *loss)
     s->nodes[root].out[loss->out_index].value = v;
 }
 
-/* The backward pass itself. Its failure is the caller's, and told. */
-static tn_status play(tn_trace *tr, tn_tensor *loss, tn_status *failed)
-{
-    tn_status status = tn_backward(loss);
-    if (tni_record_begin(tr)) {
-        note_loss(tr, loss);
-        tni_record_end(tr);
-    }
-    *failed = tni_trace_stop(tr);
-    return status;
-}
-
 tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
 {
     TNI_C_NUMBERS;
     TNI_SCOPES_STAY;
     if (!file) return tni_error(TN_E_INVALID, "%s: the file is NULL: want an open one", f);
     if (!loss || tni_none(loss) || tni_is_buried(loss)) return tni_poison(f, "loss");
-    tn_status status = tni_trace_may_begin(f, options.model), failed = TN_OK;
+    tn_status status = tni_trace_may_begin(f, options.model);
     if (status != TN_OK) return status;
     tn_trace *tr = tni_trace_start(
         (tn_trace_options){ .model = options.model, .opt = options.opt, .values = options.values },
@@ -222,7 +212,9 @@ tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
     tn_keep(loss);
     tr->user = &c;
     tr->leaf = options.again ? note_leaf : NULL;
-    status = play(tr, loss, &failed);
+    status = tn_backward(loss); /* its failure is the caller's, and told */
+    note_loss(tr, loss);
+    tn_status failed = tni_trace_stop(tr);
     bool logged = tr->log.n_steps > 0 && failed == TN_OK;
     if (status == TN_OK && failed != TN_OK) status = tni_error(failed, "%s: out of memory", f);
     if (status == TN_OK && logged && options.again)

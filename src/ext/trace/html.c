@@ -5,11 +5,10 @@
  * filled: the title, the tables for readers without scripts, and for the scripts the accounts as
  * tn_trace_json writes them, compressed.
  */
-#include <math.h>
 #include <stdlib.h>
 #include <zlib.h>
 
-#include "ext/trace/json.h"
+#include "ext/trace/words.h"
 
 enum { ROWS = 400 }; /* rows of a ledger in the static tables; the JSON has all */
 
@@ -40,15 +39,11 @@ static void put_titles(FILE *file, tn_trace *const *traces, int n)
 
 /* ---- the tables ------------------------------------------------------------------------------ */
 
-/* "-" where it is not known */
-static void put_cell(FILE *file, bool known, double x)
+static void put_element(FILE *file, const char *tag, tni_phrase text)
 {
-    if (!known)
-        fputs("<td>-</td>", file);
-    else if (isnan(x))
-        fputs("<td>NaN</td>", file);
-    else
-        fprintf(file, "<td>%.4g</td>", x);
+    fprintf(file, "<%s>", tag);
+    put_text(file, text.s);
+    fprintf(file, "</%s>", tag);
 }
 
 static void put_losses(FILE *file, const tni_log *log)
@@ -58,43 +53,31 @@ static void put_losses(FILE *file, const tni_log *log)
           file);
     for (size_t i = 0; i < log->n_steps; i++) {
         const tni_log_step *s = &log->steps[i];
-        fprintf(file, "<tr><td>%zu</td>", i + 1);
-        put_cell(file, s->loss_known, s->loss);
-        fprintf(file, "<td>%s</td><td>%zu</td></tr>\n", s->training ? "training" : "eval",
-                s->n_nodes);
+        tni_numbers loss = { .known = s->loss_known, .n = 1, .mean = s->loss };
+        fprintf(file, "<tr><td>%zu</td><td>%s</td><td>%s</td><td>%zu</td></tr>\n", i + 1,
+                tni_amount_phrase(&loss).s, s->training ? "training" : "eval", s->n_nodes);
     }
     fputs("</table>\n", file);
 }
 
-static void put_row(FILE *file, const tni_log *log, const tni_log_entry *e)
-{
-    static const char *const kind[] = { "", "parameter", "buffer", "data" };
-    static const char *const held[] = { "-", "held", "not held", "refused" };
-    const tni_log_tensor *t = &log->tensors[e->tensor];
-    fputs("<tr><td>", file);
-    put_text(file, t->name);
-    fprintf(file, "</td><td>%s</td><td>%s</td><td>%s</td>", kind[t->kind],
-            t->persistent ? "yes" : "no", held[t->held]);
-    const tni_numbers *const moment[] = { &e->grad, &e->start, &e->forward, &e->step };
-    for (int i = 0; i < 4; i++) /* the value of one number, else the norm */
-        put_cell(file, moment[i]->known, moment[i]->n == 1 ? moment[i]->mean : moment[i]->norm);
-    fprintf(file, "<td>%s</td></tr>\n", tni_moved_phrase(e->moved).s);
-}
-
 static void put_ledger(FILE *file, const tni_log *log, size_t k)
 {
-    const tni_log_step *s = &log->steps[k];
-    size_t n = s->n_ledger < ROWS ? s->n_ledger : ROWS;
+    tni_words w = { file, log, &log->steps[k] };
+    size_t all = w.step->n_ledger, n = TNI_MIN(all, (size_t)ROWS);
     if (!n) return;
     fprintf(file,
             "<table><caption>State ledger of step %zu: values of single numbers, norms of the "
-            "rest</caption><tr><th>name</th><th>kind</th><th>in the file</th><th>optimizer</th>"
-            "<th>gradient</th><th>start</th><th>after forward</th><th>after the step</th>"
-            "<th>moved</th></tr>\n",
+            "rest</caption>\n",
             k + 1);
-    for (size_t i = 0; i < n; i++) put_row(file, log, &s->ledger[i]);
-    if (n < s->n_ledger)
-        fprintf(file, "<tr><td colspan=\"9\">and %zu more</td></tr>\n", s->n_ledger - n);
+    for (size_t i = 0; i <= n; i++) {
+        fputs("<tr>", file);
+        for (int c = 0; c < TNI_LEDGER_COLUMNS; c++)
+            put_element(file, i ? "td" : "th", tni_ledger_cell(&w, i, c));
+        fputs("</tr>\n", file);
+    }
+    if (n < all)
+        fprintf(file, "<tr><td colspan=\"%d\">and %zu more</td></tr>\n", TNI_LEDGER_COLUMNS,
+                all - n);
     fputs("</table>\n", file);
 }
 

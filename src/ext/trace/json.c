@@ -2,7 +2,7 @@
  * json.c - an account as JSON: written straight to the file, item by item.
  */
 #include "installed.h"
-#include "ext/trace/json.h"
+#include "ext/trace/words.h"
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 

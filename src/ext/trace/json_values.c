@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "io/json.h"
-#include "ext/trace/json.h"
+#include "ext/trace/words.h"
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 

@@ -149,14 +149,21 @@ tni_phrase tni_log_place(const tni_log *t, const tni_log_step *s, int node)
     return tni_phrase_of("%s (%s%s%s)", op, m->path, m->path[0] ? ": " : "", m->type);
 }
 
+tni_log_entry *tni_log_line(const tni_log_step *s, int tensor)
+{
+    size_t n = s->n_ledger;
+    for (size_t k = 0; tensor >= 0 && k < n; k++) { /* lines mostly have their tensor's number */
+        tni_log_entry *line = &s->ledger[((size_t)tensor + k) % n];
+        if (line->tensor == tensor) return line;
+    }
+    return NULL;
+}
+
 const tni_numbers *tni_log_input(const tni_log_step *s, const tni_log_in *in)
 {
     if (in->value.known) return &in->value;
     if (in->node >= 0) return &s->nodes[in->node].out[in->output].value;
-    size_t i = (size_t)in->tensor, n = s->n_ledger; /* lines mostly have their tensor's number */
-    if (in->tensor < 0) return NULL;
-    if (i >= n || s->ledger[i].tensor != in->tensor)
-        for (i = 0; i < n && s->ledger[i].tensor != in->tensor;) i++;
-    if (i == n) return NULL;
-    return s->ledger[i].forward.known ? &s->ledger[i].forward : &s->ledger[i].start;
+    const tni_log_entry *line = tni_log_line(s, in->tensor);
+    if (!line) return NULL;
+    return line->forward.known ? &line->forward : &line->start;
 }

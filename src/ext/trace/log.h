@@ -149,9 +149,8 @@ typedef struct tni_log_back {
 /* What a leaf gets from a pass. */
 typedef struct tni_log_leaf {
     int pass, tensor;
-    int back; /* the last of its shares: as of an add */
-    size_t share;
-    double norm; /* of all of them together, after the hooks */
+    tni_log_add last, most; /* of its shares: the last one, and the largest */
+    double norm;            /* of all of them together, after the hooks */
 } tni_log_leaf;
 
 /* What a hook made of a gradient. */
@@ -246,7 +245,7 @@ static inline const tni_log_share *tni_log_added(const tni_log_step *s, const tn
 /* The last share of a leaf in a pass. */
 static inline tni_log_share *tni_log_last(const tni_log_step *s, const tni_log_leaf *leaf)
 {
-    return &s->backs[leaf->back].shares[leaf->share];
+    return &s->backs[leaf->last.back].shares[leaf->last.share];
 }
 
 /* A few words, by value: fprintf(file, "%s", tni_log_result(op, 0).s). */
@@ -256,7 +255,7 @@ typedef struct tni_phrase {
 
 tni_phrase tni_phrase_of(const char *format, ...) TN_PRINTF(1, 2);
 
-/* What input i of an op is called in its formulas: "x", "w"; else "in 2". */
+/* What input i of an op is called in its formulas: "x", "w"; else "input 2". */
 tni_phrase tni_log_name(const tni_log_op *op, int i, int n_in);
 /* What output i is called in them: "y" */
 tni_phrase tni_log_result(const tni_log_op *op, int i);
@@ -268,6 +267,8 @@ const char *tni_log_where(const tni_log_op *op);
 tni_phrase tni_log_kept(const tni_log_op *op, const tni_log_node *n, const tni_log_saved *kept);
 /* "relu (1: ReLU)": an op and the call that it stands in */
 tni_phrase tni_log_place(const tni_log *t, const tni_log_step *s, int node);
+/* A tensor's line in the ledger; NULL: it has none. */
+tni_log_entry *tni_log_line(const tni_log_step *s, int tensor);
 /* What an input held at forward; NULL: not known. */
 const tni_numbers *tni_log_input(const tni_log_step *s, const tni_log_in *in);
 

@@ -1,6 +1,9 @@
 /*
  * pass.c - what backward does: which gradients arrive at a node, what it makes of them, where that
- * goes. Passes can be nested, since a hook may run one. Of a pass that ran already when the account
+ * goes, and what becomes of it on the way: hooks change it, and when several processes train one
+ * model, the gradients of leaves are averaged over the ranks.
+ *
+ * Passes can be nested, since a hook may run one. Of a pass that ran already when the account
  * began, nothing is told.
  */
 #include "ext/trace/record.h"
@@ -66,10 +69,7 @@ static int tell(tn_trace *tr, const tni_node *node)
     if (at < 0) return -1;
     tni_log_node *n = &tr->now.nodes[at];
     n->known = true;
-    if (!n->line && line[0]) {
-        n->line = tni_arena_text(&tr->now.arena, line);
-        tni_record_ok(tr, n->line ? TN_OK : TN_E_NOMEM);
-    }
+    if (!n->line && line[0]) n->line = tni_record_text(tr, &tr->now.arena, line);
     for (int i = 0; i < node->n_in; i++)
         if (node->x[i].alias && tn_version(node->x[i].alias) != node->x[i].version &&
             !is_idle(node, i))
@@ -109,12 +109,14 @@ static void note_loss(tn_trace *tr, const tni_pass *pass)
     tr->now.root = root;
 }
 
-static void begin_pass(tn_trace *tr, const tni_pass *pass)
+static void begins(tni_watcher *self, const tni_pass *pass)
 {
+    TNI_RECORDER(tr, self);
+    if (!tr) return;
     tni_log_step *s = &tr->now;
     if (!tr->pass) tni_record_open(tr);
     tni_record_pass *p = tni_calloc(sizeof *p);
-    if (!tni_record_ok(tr, p ? TN_OK : TN_E_NOMEM)) return;
+    if (!tni_record_has(tr, p)) return;
     *p = (tni_record_pass){ .outer = tr->pass, .pass = pass, .number = (int)s->n_passes };
     if (p->outer) p->outer->disturbed = true;
     tr->pass = p;
@@ -128,14 +130,6 @@ static void begin_pass(tn_trace *tr, const tni_pass *pass)
     if (tr->failed == TN_OK) note_loss(tr, pass);
 }
 
-static void begins(tni_watcher *self, const tni_pass *pass)
-{
-    tn_trace *tr = (tn_trace *)self;
-    if (!tni_record_begin(tr)) return;
-    begin_pass(tr, pass);
-    tni_record_end(tr);
-}
-
 /* ---- a node ---------------------------------------------------------------------------------- */
 
 /* Moves what was added at a node into its step of backward, in order of arrival. */
@@ -145,21 +139,21 @@ static void take_adds(tn_trace *tr, const tni_node *node, tni_log_back *b)
     int last = tni_get(&p->newest, tni_sequence_key(node->sequence));
     for (int i = last; i >= 0; i = p->adds[i].older) b->n_adds++;
     size_t n = b->n_adds;
-    b->adds = tni_arena_alloc(&tr->now.arena, n * sizeof *b->adds);
-    if (!tni_record_ok(tr, b->adds ? TN_OK : TN_E_NOMEM)) return;
-    for (int i = last; i >= 0; i = p->adds[i].older) b->adds[--n] = p->adds[i].add;
+    b->adds = tni_record_alloc(tr, &tr->now.arena, n * sizeof *b->adds);
+    for (int i = last; b->adds && i >= 0; i = p->adds[i].older) b->adds[--n] = p->adds[i].add;
 }
 
-static void note_arrived(tn_trace *tr, const tni_node *node)
+static tn_status arrived(tni_watcher *self, const tni_node *node)
 {
+    TNI_RECORDER(tr, self);
+    int at = tr && tr->pass ? tni_record_node(tr, node, NULL) : -1;
+    if (at < 0) return TN_OK;
     tni_log_step *s = &tr->now;
     tni_record_pass *p = tr->pass;
-    int at = tni_record_node(tr, node, NULL);
-    if (at < 0) return;
     if (p->pass->wanted && node->mark != p->pass->wanted)
         tell(tr, node); /* an output that leads to no input of tn_gradients */
     tni_log_back *b = TNI_MORE(tr, s, backs);
-    if (!b) return;
+    if (!b) return TN_OK;
     p->back = (int)s->n_backs - 1;
     size_t freed = p->pass->retain ? 0 : kept_by(node);
     p->kept -= freed;
@@ -169,19 +163,10 @@ static void note_arrived(tn_trace *tr, const tni_node *node)
                          .freed = freed,
                          .kept = p->kept,
                          .finding = -1 };
-    b->incoming = tni_arena_alloc(&s->arena, (size_t)node->n_out * sizeof *b->incoming);
-    if (!tni_record_ok(tr, b->incoming ? TN_OK : TN_E_NOMEM)) return;
+    b->incoming = tni_record_alloc(tr, &s->arena, (size_t)node->n_out * sizeof *b->incoming);
     take_adds(tr, node, b);
-    for (int i = 0; i < node->n_out; i++)
+    for (int i = 0; b->incoming && i < node->n_out; i++)
         if (node->pending[i]) tni_record_numbers(tr, &b->incoming[i], node->pending[i]);
-}
-
-static tn_status arrived(tni_watcher *self, const tni_node *node)
-{
-    tn_trace *tr = (tn_trace *)self;
-    if (!tr->pass || !tni_record_begin(tr)) return TN_OK;
-    note_arrived(tr, node);
-    tni_record_end(tr);
     return TN_OK;
 }
 
@@ -210,8 +195,10 @@ static void note_leaf(tn_trace *tr, const tn_tensor *tensor, size_t i)
     tni_log_step *s = &tr->now;
     tni_record_pass *p = tr->pass;
     tni_log_share *share = &s->backs[p->back].shares[i];
+    tni_log_add this = { .back = p->back, .share = i }, most = this;
     tni_log_leaf *leaf = tni_record_leaf(tr, share->leaf);
     if (leaf) {
+        if (!(share->value.norm > tni_log_added(s, &leaf->most)->value.norm)) most = leaf->most;
         share->before = tni_log_last(s, leaf)->after;
         share->part = tni_log_last(s, leaf)->part + 1;
     } else {
@@ -222,14 +209,16 @@ static void note_leaf(tn_trace *tr, const tn_tensor *tensor, size_t i)
         if (!leaf) return;
         tni_record_put(tr, &p->leaves, tni_index_key(share->leaf), (int)s->n_leaves - 1);
     }
-    *leaf = (tni_log_leaf){ p->number, share->leaf, p->back, i, share->value.norm };
+    *leaf = (tni_log_leaf){ p->number, share->leaf, this, most, share->value.norm };
     if (tensor->gm->hooks.n) p->disturbed = true;
     note_growth(tr, tensor, &share->after);
 }
 
-static void note_share(tn_trace *tr, const tni_node *node, int i, const tn_tensor *given,
-                       const tn_tensor *value)
+static void delivered(tni_watcher *self, const tni_node *node, int i, tn_tensor *given,
+                      tn_tensor *value)
 {
+    TNI_RECORDER(tr, self);
+    if (!tr || !tr->pass) return;
     const tni_edge *edge = &node->edge[i];
     tni_log_step *s = &tr->now;
     tni_log_back *b = &s->backs[tr->pass->back];
@@ -244,13 +233,54 @@ static void note_share(tn_trace *tr, const tni_node *node, int i, const tn_tenso
     if (edge->leaf) note_leaf(tr, edge->leaf, b->n_shares - 1);
 }
 
-static void delivered(tni_watcher *self, const tni_node *node, int i, tn_tensor *given,
-                      tn_tensor *share)
+/* ---- on the way ------------------------------------------------------------------------------ */
+
+/* Before the first hook and after each: the gradient before the next is known from the one before.
+ * Without a pass: it began before the account. */
+static void hooked(tni_watcher *self, const tni_hooked *h, const tn_tensor *gradient)
 {
-    tn_trace *tr = (tn_trace *)self;
-    if (!tr->pass || !tni_record_begin(tr)) return;
-    note_share(tr, node, i, given, share);
-    tni_record_end(tr);
+    TNI_RECORDER(tr, self);
+    if (!tr || !tr->pass) return;
+    tni_numbers *way = &tr->pass->way, before = *way;
+    tni_record_numbers(tr, way, gradient);
+    if (h->number == 0) return;
+    int node = h->node ? tni_record_node(tr, h->node, NULL) : -1;
+    int leaf = h->node ? -1 : tni_record_tensor(tr, h->leaf);
+    tni_log_hook *noted = TNI_MORE(tr, &tr->now, hooks);
+    if (noted)
+        *noted = (tni_log_hook){ .pass = tr->pass->number,
+                                 .node = node,
+                                 .output = h->output,
+                                 .tensor = leaf,
+                                 .number = h->number,
+                                 .of = h->of,
+                                 .before = before,
+                                 .after = *way };
+}
+
+/* The last share of a leaf in the pass that ended; NULL: the leaf got none. */
+static tni_log_share *share_of(const tn_trace *tr, int tensor)
+{
+    const tni_log_step *s = &tr->now;
+    for (size_t i = s->n_leaves; i-- > 0;)
+        if (s->leaves[i].pass == tr->ended && s->leaves[i].tensor == tensor)
+            return tni_log_last(s, &s->leaves[i]);
+    return NULL;
+}
+
+static void averaged(tni_watcher *self, const tn_tensor *leaf, const tn_tensor *average, int ranks)
+{
+    TNI_RECORDER(tr, self);
+    int tensor = tr ? tni_record_tensor(tr, leaf) : -1;
+    if (!tr || !tr->now.n_passes) return;
+    tni_log_average *noted = TNI_MORE(tr, &tr->now, averages);
+    if (!noted) return;
+    *noted = (tni_log_average){ .pass = tr->ended, .tensor = tensor, .ranks = ranks };
+    tni_record_numbers(tr, &noted->after, average);
+    tni_log_share *share = share_of(tr, tensor);
+    if (!share) return;
+    noted->before = share->after;
+    share->after = noted->after;
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
@@ -280,9 +310,10 @@ static void settle(tn_trace *tr, const tn_tensor *tensor)
     leaf->norm = sum.norm;
 }
 
-static void end_pass(tn_trace *tr, tn_status status)
+static void ends(tni_watcher *self, const tni_pass *pass, tn_status status)
 {
-    const tni_pass *pass = tr->pass->pass;
+    TNI_RECORDER(tr, self);
+    if (!tr || !tr->pass || tr->pass->pass != pass) return;
     tni_log_pass *noted = &tr->now.passes[tr->pass->number];
     count_parts(tr);
     for (size_t i = 0; i < pass->n_receivers; i++)
@@ -291,24 +322,13 @@ static void end_pass(tn_trace *tr, tn_status status)
     tr->ended = tr->pass->number;
     tni_record_pass_end(tr);
     if (status == TN_OK || tr->failed != TN_OK) return;
-    noted->error = tni_arena_text(&tr->now.arena, tn_error());
-    tni_record_ok(tr, noted->error ? TN_OK : TN_E_NOMEM);
-}
-
-static void ends(tni_watcher *self, const tni_pass *pass, tn_status status)
-{
-    tn_trace *tr = (tn_trace *)self;
-    if (!tr->pass || tr->pass->pass != pass || !tni_record_begin(tr)) return;
-    end_pass(tr, status);
-    tni_record_end(tr);
+    noted->error = tni_record_text(tr, &tr->now.arena, tn_error());
 }
 
 static tn_status finished(tni_watcher *self, const tn_tensor *leaf, tn_tensor *grad)
 {
-    tn_trace *tr = (tn_trace *)self;
-    if (!tr->leaf || !tni_record_begin(tr)) return TN_OK;
-    tr->leaf(tr, leaf, grad);
-    tni_record_end(tr);
+    TNI_RECORDER(tr, self);
+    if (tr && tr->leaf) tr->leaf(tr, leaf, grad);
     return TN_OK;
 }
 
@@ -319,4 +339,6 @@ void tni_record_backward(tni_watcher *w)
     w->ends = ends;
     w->arrived = arrived;
     w->delivered = delivered;
+    w->hooked = hooked;
+    w->averaged = averaged;
 }

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "ext/trace/json.h"
+#include "ext/trace/words.h"
 #include "io/io.h"
 
 enum { WIDTH = 860, HEIGHT = 520, LEFT = 78, RIGHT = 24, TOP = 52, BOTTOM = 58, MANY = 2000 };
@@ -125,18 +125,17 @@ static void add_frame(tni_bytes *b, const char *title, const char *x_label, cons
                      "fill=\"#333\">\n<title>",
                      WIDTH, HEIGHT, WIDTH, HEIGHT);
     add_text(b, title);
-    tni_bytes_printf(b, "</title>\n<rect width=\"%d\" height=\"%d\" fill=\"#ffffff\"/>\n", WIDTH,
-                     HEIGHT);
-    double middle = LEFT + (WIDTH - LEFT - RIGHT) / 2.0;
+    double middle = LEFT + (WIDTH - LEFT - RIGHT) / 2.0,
+           centre = TOP + (HEIGHT - TOP - BOTTOM) / 2.0;
     tni_bytes_printf(b,
+                     "</title>\n<rect width=\"%d\" height=\"%d\" fill=\"#ffffff\"/>\n"
                      "<text x=\"%.1f\" y=\"30\" text-anchor=\"middle\" font-size=\"17\" "
                      "font-weight=\"bold\" fill=\"#111\">",
-                     middle);
+                     WIDTH, HEIGHT, middle);
     add_text(b, title);
     tni_bytes_printf(b, "</text>\n<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">", middle,
                      HEIGHT - 14);
     add_text(b, x_label);
-    double centre = TOP + (HEIGHT - TOP - BOTTOM) / 2.0;
     tni_bytes_printf(b,
                      "</text>\n<text x=\"20\" y=\"%.1f\" text-anchor=\"middle\" "
                      "transform=\"rotate(-90 20 %.1f)\">",

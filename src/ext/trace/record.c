@@ -24,19 +24,31 @@ void tni_record_numbers(tn_trace *tr, tni_numbers *v, const tn_tensor *t)
     tni_record_ok(tr, tni_numbers_note(v, t, tr->values, &tr->now.arena));
 }
 
+void *tni_record_alloc(tn_trace *tr, tni_arena *a, size_t size)
+{
+    void *block = tni_arena_alloc(a, size);
+    tni_record_has(tr, block);
+    return block;
+}
+
+char *tni_record_text(tn_trace *tr, tni_arena *a, const char *text)
+{
+    char *copy = tni_arena_text(a, text);
+    tni_record_has(tr, copy);
+    return copy;
+}
+
 void *tni_record_more(tn_trace *tr, tni_arena *a, void *items, size_t *n, size_t size)
 {
     void *item = tr->failed == TN_OK ? tni_arena_more(a, items, n, size) : NULL;
-    if (!item) tni_record_ok(tr, TN_E_NOMEM);
+    tni_record_has(tr, item);
     return item;
 }
 
-/* Text of the whole account; NULL: the account ends. */
+/* Text of the whole account */
 static char *lasting(tn_trace *tr, const char *text)
 {
-    char *copy = tni_arena_text(&tr->log.arena, text);
-    if (!copy) tni_record_ok(tr, TN_E_NOMEM);
-    return copy;
+    return tni_record_text(tr, &tr->log.arena, text);
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -138,31 +150,23 @@ static int module_of(tn_trace *tr, const tni_call_site *p)
     return i < 0 ? tni_record_new_module(tr, p->path, p->type) : i;
 }
 
-/* Adds a call; the call around it is there already. */
-static bool add_call(tn_trace *tr, tni_call_site *p)
-{
-    tni_log_step *s = &tr->now;
-    int module = module_of(tr, p), time = tni_get(&tr->times, p->module) + 1;
-    tni_log_call *c = TNI_MORE(tr, s, calls);
-    if (!c) return false;
-    *c = (tni_log_call){
-        .module = module, .time = time + 1, .outer = tni_get(&tr->calls, p->outer), .site = p
-    };
-    atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
-    return tni_record_put(tr, &tr->times, p->module, time) &&
-           tni_record_put(tr, &tr->calls, p, (int)s->n_calls - 1);
-}
-
-/* -1: outside of all calls, or the account ends. */
+/* Adds the call, and before it those around it, unless they are there. -1: outside of all calls, or
+ * the account ends. */
 static int call_of(tn_trace *tr, tni_call_site *site)
 {
-    bool ok = true;
-    while (ok && site && tni_get(&tr->calls, site) < 0) {
-        tni_call_site *p = site; /* the outermost that is not there */
-        while (p->outer && tni_get(&tr->calls, p->outer) < 0) p = p->outer;
-        ok = add_call(tr, p);
-    }
-    return site ? tni_get(&tr->calls, site) : -1;
+    int at = site ? tni_get(&tr->calls, site) : -1;
+    if (!site || at >= 0) return at;
+    int outer = call_of(tr, site->outer), module = module_of(tr, site);
+    int time = tni_get(&tr->times, site->module) + 1;
+    tni_log_call *c = TNI_MORE(tr, &tr->now, calls);
+    if (!c) return -1;
+    *c = (tni_log_call){ .module = module, .time = time + 1, .outer = outer, .site = site };
+    atomic_fetch_add_explicit(&site->refs, 1, memory_order_relaxed);
+    at = (int)tr->now.n_calls - 1;
+    return tni_record_put(tr, &tr->times, site->module, time) &&
+                   tni_record_put(tr, &tr->calls, site, at)
+               ? at
+               : -1;
 }
 
 /* The running call. */
@@ -289,9 +293,9 @@ int tni_record_node(tn_trace *tr, const tni_node *node, const tni_call *c)
                          .op = op,
                          .n_in = node->n_in,
                          .n_out = node->n_out,
-                         .in = tni_arena_alloc(a, (size_t)node->n_in * sizeof *n->in),
-                         .out = tni_arena_alloc(a, (size_t)node->n_out * sizeof *n->out) };
-    if (!tni_record_ok(tr, n->in && n->out ? TN_OK : TN_E_NOMEM)) return -1;
+                         .in = tni_record_alloc(tr, a, (size_t)node->n_in * sizeof *n->in),
+                         .out = tni_record_alloc(tr, a, (size_t)node->n_out * sizeof *n->out) };
+    if (!n->in || !n->out) return -1;
     n->call = c ? call_here(tr) : call_before(tr, node);
     for (int i = 0; i < node->n_in; i++) note_input(tr, node, i, c, &n->in[i]);
     for (int i = 0; i < node->n_out; i++) note_output(tr, node, i, c, &n->out[i]);
@@ -306,21 +310,21 @@ static tn_status applied(tni_watcher *self, const tni_call *c)
     tn_status status = tn_places() || tn_lines() ? tni_call_site_node(self, c) : TN_OK;
     const tni_node *node = NULL;
     for (int i = 0; i < c->n_out && !node; i++) node = c->out[i]->node;
-    tn_trace *tr = (tn_trace *)self;
-    if (status != TN_OK || !c->recorded || !node || !tni_record_begin(tr)) return status;
+    if (status != TN_OK || !c->recorded || !node) return status;
+    TNI_RECORDER(tr, self);
+    if (!tr) return TN_OK;
     tni_record_open(tr);
     tni_record_node(tr, node, c);
-    tni_record_end(tr);
     return TN_OK;
 }
 
 static void called(tni_watcher *self, tn_module *m)
 {
-    tn_trace *tr = (tn_trace *)self;
-    if (tni_calling() || !tni_record_begin(tr)) return;
+    if (tni_calling()) return;
+    TNI_RECORDER(tr, self);
+    if (!tr) return;
     tr->mode = tn_training(m);
     tni_record_open(tr);
-    tni_record_end(tr);
 }
 
 static unsigned who_writes(const tn_trace *tr)
@@ -333,10 +337,11 @@ static unsigned who_writes(const tn_trace *tr)
 
 static void writes(tni_watcher *self, const tn_tensor *t)
 {
-    tn_trace *tr = (tn_trace *)self;
     tni_call_site_write(self, t);
-    int i = tni_get(&tr->storages, t->storage);
-    if (i < 0 || !tni_record_begin(tr)) return;
+    int i = tni_get(&((tn_trace *)self)->storages, t->storage);
+    if (i < 0) return;
+    TNI_RECORDER(tr, self);
+    if (!tr) return;
     tni_record_written(tr, i, who_writes(tr));
     bool mine = !tr->optimizing;
     bool buffer = mine && tr->log.tensors[i].kind == TN_GRAPH_BUFFER;
@@ -344,7 +349,6 @@ static void writes(tni_watcher *self, const tn_tensor *t)
     if (call >= 0) note_write(tr, call, i);
     if (mine && !buffer && tr->now.n_passes && !tr->pass && !tni_calling())
         tr->over = true; /* a parameter is moved by hand */
-    tni_record_end(tr);
 }
 
 void tni_record_changed(tn_trace *tr, const tn_tensor *t, const char *function)
@@ -356,11 +360,9 @@ void tni_record_changed(tn_trace *tr, const tn_tensor *t, const char *function)
 static tn_status changes(tni_watcher *self, const char *function, const tn_tensor *target,
                          const tn_tensor *source)
 {
-    tn_trace *tr = (tn_trace *)self;
     (void)source;
-    if (!tni_record_begin(tr)) return TN_OK;
-    tni_record_changed(tr, target, function);
-    tni_record_end(tr);
+    TNI_RECORDER(tr, self);
+    if (tr) tni_record_changed(tr, target, function);
     return TN_OK;
 }
 

@@ -48,7 +48,6 @@ struct tn_trace {
     tn_module *model; /* one reference; NULL: none, or ended */
     tn_optim *opt;
     int64_t values;
-    size_t line; /* of the ledger: where a search begins */
     bool running;
     bool late;        /* forward is over: where the registered tensors started is not known */
     bool over;        /* the parameters have moved: the next event begins a new step */
@@ -79,12 +78,30 @@ struct tn_trace {
 bool tni_record_begin(tn_trace *tr);
 void tni_record_end(tn_trace *tr);
 
+/* Begins, until the end of the block: tr is the recorder that the watcher `self` is. NULL: the
+ * account has ended. */
+#define TNI_RECORDER(tr, self)                                                                     \
+    TN_WHEN_LEFT(tni_record_left) tn_trace *const tr = tni_recorder_of(self)
+static inline tn_trace *tni_recorder_of(tni_watcher *self)
+{
+    return tni_record_begin((tn_trace *)self) ? (tn_trace *)self : NULL;
+}
+static inline void tni_record_left(tn_trace *const *tr)
+{
+    if (*tr) tni_record_end(*tr);
+}
+
 /* A failure ends the account, and says nothing else: what goes on recording until the end of the
  * event does no harm. Whether there was none. */
 static inline bool tni_record_ok(tn_trace *tr, tn_status status)
 {
     if (tr->failed == TN_OK) tr->failed = status;
     return status == TN_OK;
+}
+/* The same where memory was asked for. */
+static inline bool tni_record_has(tn_trace *tr, const void *memory)
+{
+    return tni_record_ok(tr, memory ? TN_OK : TN_E_NOMEM);
 }
 /* Sets a number in a map. */
 static inline bool tni_record_put(tn_trace *tr, tni_map *map, const void *key, int index)
@@ -94,6 +111,9 @@ static inline bool tni_record_put(tn_trace *tr, tni_map *map, const void *key, i
 }
 /* Notes t as it is now, with its values if they are few. */
 void tni_record_numbers(tn_trace *tr, tni_numbers *v, const tn_tensor *t);
+/* The two of an arena; NULL: the account ends. */
+void *tni_record_alloc(tn_trace *tr, tni_arena *a, size_t size);
+char *tni_record_text(tn_trace *tr, tni_arena *a, const char *text);
 /* tni_arena_more; NULL: the account ends, or has ended. */
 void *tni_record_more(tn_trace *tr, tni_arena *a, void *items, size_t *n, size_t size);
 /* The same for an array of the open step or of the log: TNI_MORE(tr, s, nodes) */
@@ -111,15 +131,12 @@ int tni_record_node(tn_trace *tr, const tni_node *node, const tni_call *c);
 void tni_record_changed(tn_trace *tr, const tn_tensor *t, const char *function);
 void tni_record_forward(tni_watcher *w);
 
-/* pass.c: backward */
+/* pass.c: backward, and what becomes of gradients on their way */
 void tni_record_backward(tni_watcher *w);
 /* What the innermost pass has brought to a tensor; NULL: nothing. */
 tni_log_leaf *tni_record_leaf(const tn_trace *tr, int tensor);
 /* Ends it. */
 void tni_record_pass_end(tn_trace *tr);
-
-/* hooks.c: what becomes of gradients on their way */
-void tni_record_hooks(tni_watcher *w);
 
 /* diagnose.c: findings. At the end of the innermost pass, what is wrong with its gradients */
 void tni_diagnose(tn_trace *tr, int pass);

@@ -65,26 +65,13 @@ void tni_record_registered(tn_trace *tr)
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
 
-/* NULL: it has none. */
-static tni_log_entry *find_line(tn_trace *tr, int tensor)
-{
-    tni_log_step *s = &tr->now;
-    for (size_t k = 0; k < s->n_ledger; k++) { /* entries come in the same order each time */
-        size_t i = (tr->line + k) % s->n_ledger;
-        if (s->ledger[i].tensor != tensor) continue;
-        tr->line = i + 1;
-        return &s->ledger[i];
-    }
-    return NULL;
-}
-
+/* The entry's line, added if it is not there; NULL: the account ends. */
 static tni_log_entry *line_of(tn_trace *tr, const tn_entry *e)
 {
-    tni_log_step *s = &tr->now;
     int tensor = tni_get(&tr->names, e->name);
-    tni_log_entry *line = find_line(tr, tensor);
+    tni_log_entry *line = tni_log_line(&tr->now, tensor);
     if (line) return line;
-    line = TNI_MORE(tr, s, ledger);
+    line = TNI_MORE(tr, &tr->now, ledger);
     if (line) line->tensor = tensor;
     return line;
 }
@@ -108,7 +95,7 @@ void tni_record_written(tn_trace *tr, int tensor, unsigned by)
 {
     /* changes after an optimizer's step show in the numbers at the next step's start */
     bool in = by == TNI_MOVED_OPTIMIZER || !tr->now.stepped;
-    tni_log_entry *line = in ? find_line(tr, tensor) : NULL;
+    tni_log_entry *line = in ? tni_log_line(&tr->now, tensor) : NULL;
     if (line) line->late |= by;
 }
 
@@ -209,10 +196,7 @@ static void renumber(tn_trace *tr, const int *place)
     for (size_t k = 0; k < s->n_passes; k++) replace(&s->passes[k].root, place);
     for (size_t k = 0; k < s->n_hooks; k++) replace(&s->hooks[k].node, place);
     for (size_t k = 0; k < s->n_findings; k++) replace(&s->findings[k].node, place);
-    for (size_t k = 0; k < s->n_backs; k++) {
-        tni_log_back *b = &s->backs[k];
-        replace(&b->node, place);
-    }
+    for (size_t k = 0; k < s->n_backs; k++) replace(&s->backs[k].node, place);
 }
 
 /* Drops calls of which nothing was logged. An outer call comes before those in it. */
@@ -248,8 +232,8 @@ static void judge_moves(tni_log_step *s)
 static void arrange(tn_trace *tr)
 {
     tni_log_step *s = &tr->now;
-    int *place = tni_arena_alloc(&s->arena, TNI_MAX(s->n_nodes, s->n_calls) * sizeof *place);
-    if (!tni_record_ok(tr, place ? TN_OK : TN_E_NOMEM)) return;
+    int *place = tni_record_alloc(tr, &s->arena, TNI_MAX(s->n_nodes, s->n_calls) * sizeof *place);
+    if (!place) return;
     sort_nodes(tr, place);
     renumber(tr, place);
     drop_sites(s);
@@ -277,9 +261,9 @@ void tni_record_close(tn_trace *tr)
 
 static tn_status steps(tni_watcher *self, tn_optim *opt, int n)
 {
-    tn_trace *tr = (tn_trace *)self;
+    TNI_RECORDER(tr, self);
     (void)n;
-    if (!tni_record_begin(tr)) return TN_OK;
+    if (!tr) return TN_OK;
     tr->optimizing = true;
     for (int i = 0; i < opt->n; i++) {
         const tn_tensor *t = opt->param[i].tensor;
@@ -291,14 +275,13 @@ static tn_status steps(tni_watcher *self, tn_optim *opt, int n)
         tni_record_numbers(tr, &u->before, t);
         tni_record_changed(tr, t, "tn_optim_step");
     }
-    tni_record_end(tr);
     return TN_OK;
 }
 
 static void stepped(tni_watcher *self, tn_optim *opt)
 {
-    tn_trace *tr = (tn_trace *)self;
-    if (!tni_record_begin(tr)) return;
+    TNI_RECORDER(tr, self);
+    if (!tr) return;
     tni_log_step *s = &tr->now;
     tr->optimizing = false;
     tr->over = s->stepped = true;
@@ -308,18 +291,15 @@ static void stepped(tni_watcher *self, tn_optim *opt)
         if (s->updates[k].tensor == tni_get(&tr->known, opt->param[i].tensor))
             tni_record_numbers(tr, &s->updates[k++].after, opt->param[i].tensor);
     each_entry(tr, note_step);
-    tni_record_end(tr);
 }
 
 /* A gradient is about to be cleared or replaced: its last chance to be told. */
 static tn_status grad_changes(tni_watcher *self, tn_tensor *leaf, bool adding)
 {
-    tn_trace *tr = (tn_trace *)self;
-    int tensor = tni_get(&tr->known, leaf);
-    if (adding || tensor < 0 || !tr->now.n_passes || !tni_record_begin(tr)) return TN_OK;
-    tni_log_entry *line = find_line(tr, tensor);
+    TNI_RECORDER(tr, self);
+    if (!tr || adding || !tr->now.n_passes) return TN_OK;
+    tni_log_entry *line = tni_log_line(&tr->now, tni_get(&tr->known, leaf));
     if (line) note_grad(tr, leaf, &line->grad);
-    tni_record_end(tr);
     return TN_OK;
 }
 

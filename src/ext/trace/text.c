@@ -42,49 +42,40 @@ static void say_updates(const tni_words *w)
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
 
-static const char *const head[] = { "kind",  "file",    "optimizer", "gradient",
-                                    "start", "forward", "step",      "moved" };
-enum { COLUMNS = sizeof head / sizeof *head };
-
-static tni_phrase cell_of(const tni_words *w, const tni_log_entry *line, int column)
+tni_phrase tni_ledger_cell(const tni_words *w, size_t row, int column)
 {
+    static const char *const head[] = { "state", "kind",    "file", "optimizer", "gradient",
+                                        "start", "forward", "step", "moved" };
     static const char *const held[] = { "-", "held", "not held", "refused" };
+    if (row == 0) return tni_phrase_of("%s", head[column]);
+    const tni_log_entry *line = &w->step->ledger[row - 1];
     const tni_log_tensor *t = &w->log->tensors[line->tensor];
     bool parameter = t->kind == TN_GRAPH_PARAMETER;
     switch (column) {
-    case 0: return tni_phrase_of(parameter ? "parameter" : "buffer");
-    case 1: return tni_phrase_of(t->persistent ? "in the file" : "not saved");
-    case 2: return tni_phrase_of("%s", held[t->held]);
-    case 3:
+    case 0: return tni_phrase_of("%s", tni_tensor_name(w, line->tensor));
+    case 1: return tni_phrase_of(parameter ? "parameter" : "buffer");
+    case 2: return tni_phrase_of(t->persistent ? "in the file" : "not saved");
+    case 3: return tni_phrase_of("%s", held[t->held]);
+    case 4:
         if (line->grad.known || !parameter) return tni_amount_phrase(&line->grad);
         return tni_phrase_of(t->requires_grad ? "none" : "frozen");
-    case 4: return tni_amount_phrase(&line->start);
-    case 5: return tni_amount_phrase(&line->forward);
-    case 6: return tni_amount_phrase(&line->step);
+    case 5: return tni_amount_phrase(&line->start);
+    case 6: return tni_amount_phrase(&line->forward);
+    case 7: return tni_amount_phrase(&line->step);
     default: return tni_moved_phrase(line->moved);
     }
 }
 
 void tni_say_state(const tni_words *w)
 {
-    const tni_log_step *s = w->step;
-    size_t name = strlen("state"), width[COLUMNS];
-    if (!s->n_ledger) return;
-    for (size_t i = 0; i < s->n_ledger; i++)
-        name = TNI_MAX(name, strlen(tni_tensor_name(w, s->ledger[i].tensor)));
-    fprintf(w->file, "\n%-*s", (int)name, "state");
-    for (int c = 0; c < COLUMNS; c++) {
-        width[c] = strlen(head[c]);
-        for (size_t i = 0; c < COLUMNS - 1 && i < s->n_ledger; i++)
-            width[c] = TNI_MAX(width[c], strlen(cell_of(w, &s->ledger[i], c).s));
-        fprintf(w->file, "  %-*s", (int)width[c], head[c]);
-    }
-    width[COLUMNS - 1] = 0;
-    for (size_t i = 0; i < s->n_ledger; i++) {
-        fprintf(w->file, "\n%-*s", (int)name, tni_tensor_name(w, s->ledger[i].tensor));
-        for (int c = 0; c < COLUMNS; c++)
-            fprintf(w->file, "  %-*s", (int)width[c], cell_of(w, &s->ledger[i], c).s);
-    }
+    size_t n = w->step->n_ledger, width[TNI_LEDGER_COLUMNS] = { 0 };
+    if (!n) return;
+    for (int c = 0; c < TNI_LEDGER_COLUMNS - 1; c++) /* the last one is as wide as it is */
+        for (size_t i = 0; i <= n; i++)
+            width[c] = TNI_MAX(width[c], strlen(tni_ledger_cell(w, i, c).s));
+    for (size_t i = 0; i <= n; i++)
+        for (int c = 0; c < TNI_LEDGER_COLUMNS; c++)
+            fprintf(w->file, c ? "  %-*s" : "\n%-*s", (int)width[c], tni_ledger_cell(w, i, c).s);
     fputc('\n', w->file);
 }
 

@@ -162,17 +162,10 @@ static void say_share(const tni_words *w, const tni_log_back *b, const tni_log_s
 
 /* ---- what gets none -------------------------------------------------------------------------- */
 
-static const tni_log_entry *entry_of(const tni_words *w, int tensor)
-{
-    for (size_t i = 0; i < w->step->n_ledger; i++)
-        if (w->step->ledger[i].tensor == tensor) return &w->step->ledger[i];
-    return NULL;
-}
-
 /* "bn.running_mean  buffer  no gradient; forward moved 0 -> 0.05" */
 static void say_buffer(const tni_words *w, int tensor, bool written)
 {
-    const tni_log_entry *e = entry_of(w, tensor);
+    const tni_log_entry *e = tni_log_line(w->step, tensor);
     fprintf(w->file, "    %s  buffer  no gradient", tni_tensor_name(w, tensor));
     if (e && tni_numbers_differ(&e->start, &e->forward)) {
         tni_phrase by = e->early ? tni_moved_phrase(e->early) : (tni_phrase){ "" };

@@ -64,7 +64,6 @@ tn_trace *tni_trace_start(tn_trace_options options, bool late)
     }
     tni_record_forward(&tr->watcher);
     tni_record_backward(&tr->watcher);
-    tni_record_hooks(&tr->watcher);
     tni_record_steps(&tr->watcher);
     tr->running = true;
     tni_watch(&tr->watcher);

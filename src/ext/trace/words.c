@@ -6,21 +6,13 @@
 enum { FEW = 8 };
 
 /* Adds to a phrase. */
-static void add(tni_phrase *p, const char *format, ...) TN_PRINTF(2, 3);
-static void add(tni_phrase *p, const char *format, ...)
-{
-    size_t n = strlen(p->s);
-    va_list args;
-    va_start(args, format);
-    vsnprintf(p->s + n, sizeof p->s - n, format, args);
-    va_end(args);
-}
+#define ADD(p, ...) tni_text_add((p)->s, sizeof(p)->s, __VA_ARGS__)
 
 tni_phrase tni_shape_phrase(const tn_shape *s)
 {
     tni_phrase p = { "[" };
-    for (int i = 0; i < s->rank; i++) add(&p, "%s%" PRId64, i ? "," : "", s->size[i]);
-    add(&p, "]");
+    for (int i = 0; i < s->rank; i++) ADD(&p, "%s%" PRId64, i ? "," : "", s->size[i]);
+    ADD(&p, "]");
     return p;
 }
 
@@ -47,7 +39,7 @@ static void add_values(tni_phrase *p, const tni_numbers *v, const tn_shape *s)
             open += i % row == 0;
             close += (i + 1) % row == 0;
         }
-        add(p, "%s%.*s%.4g%.*s", i ? ", " : "", open, "[[[[[[[[", unsigned_nan(v->value[i]), close,
+        ADD(p, "%s%.*s%.4g%.*s", i ? ", " : "", open, "[[[[[[[[", unsigned_nan(v->value[i]), close,
             "]]]]]]]]");
     }
 }
@@ -58,9 +50,9 @@ tni_phrase tni_numbers_phrase(const char *before, const char *name, const tni_nu
     tni_phrase p = { "" };
     if (!v->known) return p;
     const char *bar = v->n == 1 ? "" : "|";
-    add(&p, "%s%s%s%s %s", before, bar, name, bar, tni_amount_phrase(v).s);
+    ADD(&p, "%s%s%s%s %s", before, bar, name, bar, tni_amount_phrase(v).s);
     if (v->n == 1 || !v->value || v->n > FEW || !shape) return p;
-    add(&p, " = ");
+    ADD(&p, " = ");
     add_values(&p, v, shape);
     return p;
 }
@@ -86,7 +78,7 @@ tni_phrase tni_moved_phrase(unsigned moved)
     tni_phrase p = { "" };
     if (moved & TNI_MOVED_UNKNOWN) return tni_phrase_of("not known");
     for (unsigned i = 0; i < 4; i++)
-        if (moved & 1u << i) add(&p, "%s%s", p.s[0] ? " and " : "", by[i]);
+        if (moved & 1u << i) ADD(&p, "%s%s", p.s[0] ? " and " : "", by[i]);
     return p.s[0] ? p : tni_phrase_of("no");
 }
 

@@ -1,4 +1,4 @@
-/* words.h - what the writers of text share. */
+/* words.h - what the writers of accounts share: text, JSON, the page. */
 #ifndef TNI_WORDS_H
 #define TNI_WORDS_H
 
@@ -34,7 +34,26 @@ static inline const tni_log_op *tni_op(const tni_words *w, const tni_log_node *n
 void tni_say_place(const tni_words *w, int node);
 /* text_backward.c: backward of one step, as tn_explain tells it */
 void tni_say_backward(const tni_words *w);
-/* text.c: the ledger */
+/* text.c: the ledger as a table. Row 0 has the heads, row i + 1 is line i */
+enum { TNI_LEDGER_COLUMNS = 9 };
+tni_phrase tni_ledger_cell(const tni_words *w, size_t row, int column);
 void tni_say_state(const tni_words *w);
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+/* Writes a template, in which ' stands for " and % for the next argument:
+ *
+ *     d int    z size_t    l int64_t    g double    b bool    w text as it is
+ *     s text as a string; NULL: null        v numbers       h shape
+ *     i int; null if negative               t id of a tensor
+ *     , size_t: a comma unless it is 0      n the same, and a new line  (json_values.c) */
+void tni_write(const tni_words *o, const char *form, ...);
+/* Gives a text to put byte by byte, which has `to`; bytes that are not valid UTF-8 are "?". */
+void tni_escape(void *to, const char *text, void (*put)(void *to, unsigned char byte));
+/* json.c: a whole account */
+void tni_put_account(FILE *file, const tni_log *log);
+
+/* The page; the bytes 1, 2 and 3 stand for title, static part and accounts (page/embed.py). */
+extern const unsigned char tni_page[];
 
 #endif

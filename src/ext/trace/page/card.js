@@ -13,29 +13,29 @@ const note = (...content) => make('div', { class: 'note' }, content);
 const paragraph = (...content) => make('p', {}, content);
 const section = (cls, title, ...content) =>
     make('section', { class: cls }, make('h3', {}, title), content);
-const button = (text, action) => make('button', { type: 'button', onclick: action }, text);
+const button = (content, action, more) =>
+    make('button', { type: 'button', onclick: action, ...more }, content);
 /* "a, b, c" of elements */
 const listed = (parts) => parts.map((part, i) => [i ? ', ' : '', part]);
 
-function linkTo(key, text) {
-    const action = () => choose(key);
-    return make('button', { type: 'button', class: 'link', 'data-to': key, onclick: action }, text);
-}
+const linkTo = (key, text) => button(text, () => choose(key), { class: 'link', 'data-to': key });
 
-/* A link to an op or a tensor, by what the trace calls it. */
-function linkToSource(g, from) {
-    if (typeof from === 'string') {
-        const t = g.trace.byId.get(from);
-        return linkTo(from, t ? tensorName(t) : from);
-    }
-    const node = g.node.get(from);
-    return node ? linkTo('n' + from, `${node.op} #${from}`) : `#${from}`;
-}
+/* What an input comes from or a gradient goes to: "0.weight", "linear #4". */
+const sourceName = (g, from) => (typeof from === 'string' ? tensorName(g.trace.byId.get(from))
+    : `${g.node.get(from).op} #${from}`);
+const linkToSource = (g, from) => linkTo(keyOf(from), sourceName(g, from));
 
 /* One tensor in a card: what it is, a line with its numbers, more, and the grid. */
 function entry(head, value, shape, what, more, mark) {
-    return make('li', {}, make('div', { class: 'entry' }, head), valueLine(value, shape),
-        more || null, grid(value, shape, what, mark));
+    return make('li', {}, make('div', { class: 'entry' }, head), valueLine(value, shape), more,
+        grid(value, shape, what, mark));
+}
+
+/* Of rows of cells, with heads if given. */
+function table(caption, rows, head) {
+    const line = (tag, cells) => make('tr', {}, cells.map((cell) => make(tag, {}, cell)));
+    return make('table', {}, make('caption', {}, caption), head && make('thead', {},
+        line('th', head)), make('tbody', {}, rows.map((cells) => line('td', cells))));
 }
 
 function findingList(findings, linked) {
@@ -47,13 +47,11 @@ function findingList(findings, linked) {
 
 /* ---- an op: forward -------------------------------------------------------------------------- */
 
-function inputEntry(g, node, i) {
-    const input = node.in[i], name = inputNames(node)[i], what = name || `input ${i}`;
-    if (!input) return null;
-    const head = [name ? make('i', {}, name) : what, ' from ', linkToSource(g, input.from),
-        shapeTag(input.shape, input.dtype),
+function inputEntry(g, input) {
+    const head = [nameInFormula(input) ? make('i', {}, input.name) : input.name, ' from ',
+        linkToSource(g, input.from), shapeTag(input.shape, input.dtype),
         !input.gradient && make('span', { class: 'note' }, 'no gradient goes back')];
-    return entry(head, inputValue(g, input), input.shape, what);
+    return entry(head, inputValue(g, input), input.shape, input.name);
 }
 
 function resultEntry(node, i) {
@@ -68,7 +66,7 @@ function forwardPart(g, node) {
     const again = node.kept.filter((k) => k.again)
         .map((k) => ` Backward computes ${k.what} again where it reads it.`).join('');
     return section('forward', 'Forward',
-        make('ul', { class: 'tensors' }, node.in.map((_, i) => inputEntry(g, node, i)),
+        make('ul', { class: 'tensors' }, node.in.map((input) => input && inputEntry(g, input)),
             node.out.map((_, i) => resultEntry(node, i))),
         note(kept.length ? `Keeps for backward: ${names}.` : 'Keeps nothing for backward.', again));
 }
@@ -77,9 +75,8 @@ function forwardPart(g, node) {
 
 /* The gradient share that an op sent to one of its inputs. */
 function shareValue(g, { from, in: input }) {
-    const k = (g.shares.get(`${from}.${input}`) || [])[0];
-    const share = k !== undefined && g.step.backward[k].shares.find((x) => x.in === input);
-    return share ? share.value : null;
+    const [k] = g.shares.get(`${from}.${input}`) || [];
+    return g.step.backward[k]?.shares.find((x) => x.in === input).value;
 }
 
 /* The sum at a fan-out: of single numbers in numbers, else in norms. */
@@ -96,7 +93,7 @@ function sumNote(g, incoming, shape) {
 
 /* "hook 1 of 2: 0.5 → 0.25" */
 function hookNotes(hooks, shape) {
-    return (hooks || []).map((h) => note(`hook ${h.number} of ${h.of}: `,
+    return hooks?.map((h) => note(`hook ${h.number} of ${h.of}: `,
         sameNumbers(h.before, h.after) ? 'leaves it as it is'
             : [numberTag(h.before, shape), ' → ', numberTag(h.after, shape)]));
 }
@@ -128,7 +125,7 @@ function addedNote(added, what, shape) {
 }
 
 function shareEntry(g, node, share, back, mark) {
-    const { shape } = node.in[share.in], name = inputNames(node)[share.in];
+    const { shape } = node.in[share.in], name = nameInFormula(node.in[share.in]);
     const what = name ? 'd' + name : `share ${share.in}`;
     const added = back.accumulated.find((a) => a.in === share.in);
     const head = [make('i', {}, what), ' goes to ', linkToSource(g, share.to), shapeTag(shape)];
@@ -138,14 +135,14 @@ function shareEntry(g, node, share, back, mark) {
         hookNotes(share.hooks, shape),
         added && addedNote(added, what, shape),
         added && added.part === added.of && averageNote(g, back.pass, added.tensor, shape),
-    ], mark && mark.in === share.in ? mark.element : undefined);
+    ], mark?.in === share.in ? mark.element : null);
 }
 
 /* One pass of backward through an op. mark: { in, element } to be marked. */
 function backwardPart(g, node, k, mark) {
     const back = g.step.backward[k];
     return section('backward', `Backward, ${k + 1} of ${g.step.backward.length}`,
-        node.gradient ? make('p', { class: 'formula' }, formula(node.gradient)) : null,
+        node.gradient && make('p', { class: 'formula' }, formula(node.gradient)),
         make('ul', { class: 'tensors' }, back.incoming.map((x) => incomingEntry(g, node, x)),
             back.shares.map((x) => shareEntry(g, node, x, back, mark))),
         note(`Frees ${back.freed ? bytesText(back.freed) : 'nothing'}; ` +
@@ -277,14 +274,9 @@ function storyOf(step) {
 /* The losses of all steps, with links to them. */
 function lossTable(steps) {
     if (steps.length < 2) return null;
-    const row = (step, i) => {
-        const to = () => go(trace().firstPosition[i]);
-        return make('tr', {}, make('td', {},
-            make('button', { type: 'button', class: 'link', onclick: to }, `step ${i + 1}`)),
-        make('td', { class: 'num' }, digits(step.loss)));
-    };
-    return make('table', { class: 'losses' }, make('caption', {}, 'Losses'),
-        make('tbody', {}, steps.slice(0, 50).map(row)));
+    const link = (i) => button(`step ${i + 1}`, () => go(trace().firstPosition[i]),
+        { class: 'link' });
+    return table('Losses', steps.slice(0, 50).map((step, i) => [link(i), digits(step.loss)]));
 }
 
 function wholeCard(g) {
@@ -305,8 +297,6 @@ function cardOf(g, key) {
 }
 
 function renderCard() {
-    const card = $('card');
-    const parts = [predictNote(), cardOf(graph(), state.chosen || currentKey())];
-    card.replaceChildren(...parts.flat(Infinity).filter((x) => x));
-    card.scrollTop = 0;
+    const about = cardOf(graph(), state.chosen || currentKey());
+    fill($('card'), predictNote(), about).scrollTop = 0;
 }

@@ -21,28 +21,30 @@ const samePart = (a, b) => a.numbers.length === b.numbers.length && (a.numbers.l
     ? a.numbers.every((x, i) => alike(x, b.numbers[i])) : a.text === b.text);
 
 function facts({ step }) {
-    const fact = (name, text, ...numbers) =>
-        [name, { head: name, parts: [part('fact', text, ...numbers)] }];
-    return new Map([fact('mode', step.training ? 'training' : 'eval'),
-        fact('ops in forward', String(step.nodes.length)),
-        fact('ops in backward', String(step.backward.length)),
-        fact('moved by the optimizer', String(movedBy(step, 'by the optimizer'))),
-        fact('moved by forward', String(movedBy(step, 'by forward'))),
-        fact('loss', digits(step.loss), step.loss)]);
+    const found = { mode: [step.training ? 'training' : 'eval'],
+        'ops in forward': [step.nodes.length], 'ops in backward': [step.backward.length],
+        'moved by the optimizer': [movedBy(step, 'by the optimizer')],
+        'moved by forward': [movedBy(step, 'by forward')], loss: [digits(step.loss), step.loss] };
+    return new Map(Object.entries(found).map(([name, fact]) =>
+        [name, { head: name, parts: [part('fact', ...fact)] }]));
 }
+
+/* The parts for values and for gradients; each is [value, shape]. */
+const valueParts = ([values, grads], between, none) => {
+    const text = (list) => list.map((x) => summaryText(...x)).join(between);
+    const sizes = (list) => list.map((x) => summary(...x));
+    return [part('value', text(values), ...sizes(values)),
+        part('slope', grads.length ? `∂ ${text(grads)}` : none, ...sizes(grads))];
+};
 
 /* By name: what the ledger says about tensors, and the leaves that are not registered. */
 function linesByName(g) {
     const lines = new Map();
     const add = (name, t, values, grad, by) => {
-        const size = (value) => summary(value, t.shape);
         const none = t.kind === 'parameter' && !t.requires_grad ? 'frozen' : 'no gradient';
-        lines.set(name, { key: t.id, kind: t.kind, head: name, shape: t.shape, parts: [
-            part('value', values.map((v) => summaryText(v, t.shape)).join(' → '),
-                ...values.map(size)),
-            part('slope', grad ? `∂ ${summaryText(grad, t.shape)}` : none,
-                ...(grad ? [size(grad)] : [])),
-            part('by', by)] });
+        const all = [values, grad ? [grad] : []].map((list) => list.map((v) => [v, t.shape]));
+        lines.set(name, { key: t.id, kind: t.kind, head: name, shape: t.shape,
+            parts: [...valueParts(all, ' → ', none), part('by', by)] });
     };
     for (const line of g.step.ledger) {
         const t = g.trace.byId.get(line.tensor);
@@ -69,13 +71,10 @@ function opsByName(g) {
         const outputs = new Set([0, ...back.map((x) => x.output)]);
         const all = [[...outputs].map((k) => [node.out[k].value, node.out[k].shape]),
             back.map((x) => [x.value, node.out[x.output].shape])];
-        const texts = all.map((list) => list.map((x) => summaryText(...x)).join(', '));
-        const sizes = all.map((list) => list.map((x) => summary(...x)));
         seen.set(base, n);
         ops.set(`${base} ${n}`, { key: 'n' + node.id, kind: 'op', head: node.op,
             shape: node.out[0].shape, within: call ? callTitle(call) : 'outside of all modules',
-            parts: [part('value', texts[0], ...sizes[0]),
-                part('slope', back.length ? `∂ ${texts[1]}` : 'no gradient', ...sizes[1])] });
+            parts: valueParts(all, ', ', 'no gradient') });
     }
     return ops;
 }
@@ -122,10 +121,7 @@ function windowOf(rows, current) {
     return [first, Math.min(rows.length, first + ROWS_MOST)];
 }
 
-function isCurrent(row, current) {
-    const item = row.items[state.trace];
-    return item !== undefined && item.key === current;
-}
+const isCurrent = (row, current) => current && row.items[state.trace]?.key === current;
 
 /* A row's cell for one trace; a click goes there. */
 function comparedCell(item, first, i) {
@@ -134,35 +130,29 @@ function comparedCell(item, first, i) {
         { class: samePart(p, first.parts[k]) ? p.cls : `${p.cls} other` }, p.text));
     if (!item.kind) return make('td', { class: 'fact' }, make('b', {}, item.head), parts);
     const there = () => {
-        comparing(false);
         showTrace(i);
         choose(item.key);
     };
-    return make('td', {}, make('button', { type: 'button', class: `same ${item.kind}`,
-        title: item.key, onclick: there }, make('span', { class: 'head' },
-        make('b', {}, item.head), ' ',
-        make('span', { class: 'shape' }, shapeText(item.shape))), parts));
+    const head = make('span', { class: 'head' }, make('b', {}, item.head), ' ',
+        shapeTag(item.shape));
+    return make('td', {}, button([head, parts], there,
+        { class: `same ${item.kind}`, title: item.key }));
 }
 
 /* The rows of a group, with headings, and how many are not shown above and below. */
 function comparedGroup(rows, [from, to]) {
     const wide = (cls, text) => make('tr', { class: cls },
         make('th', { colspan: traces.length, scope: 'rowgroup' }, text));
-    const lines = [];
-    let within = '';
-    if (rows.length) lines.push(wide('group', rows[0].group));
-    if (from) lines.push(wide('within', `${plural(from, 'row')} above are not shown`));
-    for (const r of rows.slice(from, to)) {
-        const place = r.first.within || '';
-        if (place !== within && place) lines.push(wide('within', place));
-        within = place;
-        const line = make('tr', { 'data-name': r.name, class: r.differs ? 'differs' : null },
-            r.items.map((item, i) => comparedCell(item, r.first, i)));
-        lines.push(Object.assign(line, { row: r }));
-    }
-    if (to < rows.length)
-        lines.push(wide('within', `${plural(rows.length - to, 'row')} below are not shown`));
-    return lines;
+    const hidden = (n, where) =>
+        n > 0 && wide('within', `${plural(n, 'row')} ${where} are not shown`);
+    const lines = rows.slice(from, to).map((r, i) => {
+        const { within } = r.first, line = make('tr', { 'data-name': r.name },
+            r.items.map((item, k) => comparedCell(item, r.first, k)));
+        const same = i > 0 && rows[from + i - 1].first.within === within;
+        return [within && !same && wide('within', within), Object.assign(line, { row: r })];
+    });
+    return [rows.length > 0 && wide('group', rows[0].group), hidden(from, 'above'), lines,
+        hidden(rows.length - to, 'below')];
 }
 
 /* The rows of a step, made when first asked for. */
@@ -179,15 +169,13 @@ function renderCompare() {
     if (shown !== comparedShown) fillCompare(comparedAt.get(s).flat(), groups, windows);
     comparedShown = shown;
     for (const line of $('compare-table').querySelectorAll('tr[data-name]'))
-        line.classList.toggle('now', isCurrent(line.row, current));
-    const now = $('compare-table').querySelector('.now');
-    if (now) now.scrollIntoView({ block: 'nearest' });
+        mark(line, { now: isCurrent(line.row, current) });
+    $('compare-table').querySelector('.now')?.scrollIntoView({ block: 'nearest' });
 }
 
 function fillCompare(all, groups, windows) {
     const head = (t) => make('th', { scope: 'col' }, t.title);
-    $('compare-table').replaceChildren(
-        make('thead', {}, make('tr', {}, traces.map(head))),
+    fill($('compare-table'), make('thead', {}, make('tr', {}, traces.map(head))),
         make('tbody', {}, groups.map((rows, i) => comparedGroup(rows, windows[i]))));
     const differ = all.filter((r) => r.differs).length;
     $('compare-note').textContent = `Step ${position().s + 1}: ${differ} of ${all.length} rows ` +
@@ -197,7 +185,8 @@ function fillCompare(all, groups, windows) {
 /* ---- tabs ------------------------------------------------------------------------------------ */
 
 function showTrace(i) {
-    const p = position(), same = trace() !== traces[i];
+    comparing(false);
+    const p = position(), other = trace() !== traces[i];
     state.trace = i;
     state.chosen = null;
     const s = Math.min(p.s, trace().steps.length - 1);
@@ -206,7 +195,7 @@ function showTrace(i) {
     state.at = within >= 0 ? within : trace().firstPosition[s];
     renderBar();
     relayout();
-    if (same) fit();
+    if (other) fit();
     renderTabs();
 }
 
@@ -220,12 +209,12 @@ function comparing(on) {
 function renderTabs() {
     if (traces.length < 2) return;
     const on = !$('compare').hidden;
-    const tab = (text, selected, action) => make('button', { type: 'button', role: 'tab',
-        'aria-selected': String(selected), tabindex: selected ? 0 : -1, onclick: action }, text);
-    $('tabs').replaceChildren(...traces.map((t, i) => tab(t.title, !on && i === state.trace, () => {
-        comparing(false);
+    const tab = (text, selected, action) => button(text, action, { role: 'tab',
+        'aria-selected': String(selected), tabindex: selected ? 0 : -1 });
+    const there = (i) => {
         showTrace(i);
         render();
-    })), tab('Side by side', on, () => comparing(true)));
-    $('tabs').hidden = false;
+    };
+    fill($('tabs'), traces.map((t, i) => tab(t.title, !on && i === state.trace, () => there(i))),
+        tab('Side by side', on, () => comparing(true))).hidden = false;
 }

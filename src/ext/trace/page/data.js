@@ -28,8 +28,7 @@ function revive(x) {
 /* The traces of the page, which are compressed. */
 async function readTraces() {
     const packed = atob(document.getElementById('traces').textContent);
-    const bytes = new Uint8Array(packed.length);
-    for (let i = 0; i < packed.length; i++) bytes[i] = packed.charCodeAt(i);
+    const bytes = Uint8Array.from(packed, (c) => c.charCodeAt(0));
     const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('deflate'));
     const found = await new Response(unpacked).json();
     revive(found);
@@ -46,15 +45,11 @@ const sameNumbers = (a, b) => a?.hash === b?.hash;
 /* That many digits, with a true minus sign. */
 function digits(x, many = 4) {
     if (x === null || x === undefined) return '–';
-    if (Number.isNaN(x)) return 'NaN';
-    if (!Number.isFinite(x)) return x > 0 ? '∞' : '−∞';
     if (Object.is(x, -0)) return '−0';
-    const size = Math.abs(x);
-    let text;
-    if (size !== 0 && (size >= 1e5 || size < 1e-3))
-        text = x.toExponential(Math.min(2, many - 1)).replace(/\.?0+e/, 'e').replace('e+', 'e');
-    else text = String(Number(x.toPrecision(many)));
-    return text.replace(/-/g, '−');
+    const size = Math.abs(x), plain = size === 0 || (size >= 1e-3 && size < 1e5);
+    const text = plain ? String(Number(x.toPrecision(many)))
+        : x.toExponential(Math.min(2, many - 1)).replace(/\.?0+e/, 'e').replace('e+', 'e');
+    return text.replace(/-/g, '−').replace('Infinity', '∞');
 }
 
 const plural = (n, word) => `${n} ${word}${n === 1 ? '' : 's'}`;
@@ -64,8 +59,7 @@ const elements = (shape) => shape.reduce((n, size) => n * size, 1);
 /* A tensor in one number: its only element, else its norm. */
 function summary(value, shape) {
     if (!value) return null;
-    const one = value.values ? value.values.length === 1 : shape && elements(shape) === 1;
-    return one ? (value.values ? value.values[0] : value.mean) : value.norm;
+    return elements(shape) === 1 ? value.values?.[0] ?? value.mean : value.norm;
 }
 
 const summaryText = (value, shape, many) => (value ? digits(summary(value, shape), many) : '–');
@@ -100,9 +94,8 @@ traces.forEach(indexTrace);
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 function addTo(map, key, item) {
-    const list = map.get(key);
-    if (list) list.push(item);
-    else map.set(key, [item]);
+    if (!map.has(key)) map.set(key, []);
+    map.get(key).push(item);
 }
 
 /* The key of what an input comes from or a gradient goes to. */
@@ -121,14 +114,13 @@ function placeTensors(step, g) {
             if (!input) return;
             addTo(g.readers, keyOf(input.from), { node, i });
             if (typeof input.from !== 'string' || g.home.has(input.from)) return;
-            const t = g.trace.byId.get(input.from), outside = t && t.kind === 'tensor' && t.name;
-            if (t) g.home.set(input.from,
-                { call: outside ? null : node.call ?? null, at: at - 0.5 });
+            const t = g.trace.byId.get(input.from), outside = t.kind === 'tensor' && t.name;
+            g.home.set(t.id, { call: outside ? null : node.call, at: at - 0.5 });
         }));
     for (const call of step.calls)
         for (const t of call.writes) {
             const last = g.lastIn.get(call.id) ?? -1;
-            g.writes.push({ tensor: t, call: call.id, at: last });
+            g.writes.push({ tensor: t, at: last });
             g.writtenAt.set(t, last);
             if (!g.home.has(t)) g.home.set(t, { call: call.id, at: last + 0.5 });
         }
@@ -177,11 +169,13 @@ function graphOf(trace, s) {
 /* The same box in every step and in every trace: the module's path, and which call of it. */
 const foldName = (call) => `${call.module}#${call.time}`;
 
+/* A full name; within the box of a call of the module that it begins with, the rest of it. */
+const nameIn = (call, name) => (call?.module && name.startsWith(call.module + '.')
+    ? name.slice(call.module.length + 1) : name);
+
 /* "blocks.0.norm (LayerNorm)"; within the box of another call, "norm (LayerNorm)". */
 function callTitle(call, outer) {
-    const time = call.time > 1 ? `, call ${call.time}` : '';
-    const inside = outer && outer.module && call.module.startsWith(outer.module + '.');
-    const path = inside ? call.module.slice(outer.module.length + 1) : call.module;
+    const time = call.time > 1 ? `, call ${call.time}` : '', path = nameIn(outer, call.module);
     return (path ? `${path} (${call.type})` : call.type) + time;
 }
 
@@ -198,9 +192,8 @@ function nodeTitle(g, node) {
     return call ? `${node.op} in ${callTitle(call)}` : node.op;
 }
 
-/* Names of an op's inputs in its formula, "" where it has none. */
-const inputNames = (node) =>
-    node.in.map((x) => (x && /^[A-Za-z]/.test(x.name) && !/ /.test(x.name) ? x.name : ''));
+/* What the formula calls an input; "" if it is only "input 2" to us. */
+const nameInFormula = (input) => /^[A-Za-z]\S*$/.exec(input.name)?.[0] || '';
 
 /* What the formula calls the result: "y". */
 const resultName = (node) => (/^\s*([A-Za-z]+)/.exec(node.formula || '') || ['', 'y'])[1];

@@ -24,7 +24,7 @@ def main(output, html, css, *scripts):
     data = page.encode() + b'\0'
     rows = [','.join(map(str, data[i:i + 24])) for i in range(0, len(data), 24)]
     with open(output, 'w', encoding='utf-8') as file:
-        file.write('/* Made by embed.py. */\n#include "ext/trace/json.h"\n\nconst unsigned char tni_page[] = {\n')
+        file.write('/* Made by embed.py. */\n#include "ext/trace/words.h"\n\nconst unsigned char tni_page[] = {\n')
         file.write(',\n'.join(rows) + '\n};\n')
 
 

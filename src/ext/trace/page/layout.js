@@ -43,34 +43,28 @@ function shownKey(g, folded, key) {
     return box ? 'c' + box.id : key;
 }
 
-function boxItem(g, call, folded) {
-    const title = callTitle(call, g.call.get(call.outer));
-    const item = { key: 'c' + call.id, call, kind: 'box', t: g.firstIn.get(call.id), title,
-        parent: call.outer ?? null, folded: folded.has(foldName(call)) };
-    item.note = plural(g.ops.get(call.id), 'op');
-    if (call.writes.length) item.note += `, writes ${plural(call.writes.length, 'buffer')}`;
-    item.w = Math.max(NODE.least, textWidth(title, 13) + 44, textWidth(item.note, 12) + 20);
-    item.h = NODE.height;
-    return item;
+/* An item with its title, and a note at its right; t: its place in the order of forward. */
+function newItem(kind, key, call, t, title, note, more) {
+    const w = Math.max(NODE.least, textWidth(title, 14) + textWidth(note, 11) + 34);
+    return { kind, key, parent: call ?? null, t, title, note, w, h: NODE.height,
+        left: [], right: [], ...more }; /* left, right: tensors beside it */
 }
 
-function opItem(node, at) {
-    const shape = shapeText(node.out[0].shape);
-    return { key: 'n' + node.id, node, kind: 'op', t: at, title: node.op, note: shape,
-        parent: node.call ?? null, h: NODE.height,
-        w: Math.max(NODE.least, textWidth(node.op, 14) + textWidth(shape, 11) + 34) };
+function boxItem(g, call, folded) {
+    const title = callTitle(call, g.call.get(call.outer)), writes = call.writes.length;
+    const note = plural(g.ops.get(call.id), 'op') +
+        (writes ? `, writes ${plural(writes, 'buffer')}` : '');
+    return newItem('box', 'c' + call.id, call.outer, g.firstIn.get(call.id), title, note,
+        { call, open: !folded.has(foldName(call)),
+            w: Math.max(NODE.least, textWidth(title, 13) + 44, textWidth(note, 12) + 20) });
 }
 
 /* In its module's box a tensor has its short name. */
 function tensorItem(g, t) {
     const home = g.home.get(t.id), call = g.call.get(home.call);
-    const inside = call && call.module && t.name && t.name.startsWith(call.module + '.');
-    let title = inside ? t.name.slice(call.module.length + 1) : tensorName(t);
+    let title = nameIn(call, tensorName(t));
     if (title.length > 24) title = '…' + title.slice(-23);
-    const note = shapeText(t.shape);
-    return { key: t.id, tensor: t, kind: t.kind, t: home.at, title, note,
-        parent: home.call ?? null, h: NODE.height,
-        w: Math.max(NODE.least, textWidth(title, 13) + textWidth(note, 11) + 34) };
+    return newItem(t.kind, t.id, home.call, home.at, title, shapeText(t.shape), { tensor: t });
 }
 
 /* All items, by key, with the lists of what is in each box; "" is the page. */
@@ -83,7 +77,8 @@ function visibleItems(g, folded) {
         addTo(inside, item.parent, item);
     };
     for (const call of g.step.calls) if (g.ops.get(call.id)) add(boxItem(g, call, folded));
-    g.step.nodes.forEach((node, at) => add(opItem(node, at)));
+    g.step.nodes.forEach((node, at) => add(newItem('op', 'n' + node.id, node.call, at, node.op,
+        shapeText(node.out[0].shape), { node })));
     for (const t of g.trace.tensors) if (g.home.has(t.id)) add(tensorItem(g, t));
     for (const list of inside.values()) list.sort((a, b) => a.t - b.t);
     return { items, inside };
@@ -95,26 +90,22 @@ function visibleEdges(g, folded) {
     const add = (from, to, more) => {
         if (from === to) return;
         const key = `${from}>${to}${more.writes ? '!' : ''}`;
-        let e = edges.get(key);
-        if (!e) edges.set(key, (e = { key, from, to, parts: [], gradient: false, writes: false }));
+        if (!edges.has(key)) edges.set(key, { key, from, to, parts: [], writes: more.writes });
+        const e = edges.get(key);
         if (more.part) e.parts.push(more.part);
-        e.gradient = e.gradient || more.gradient === true;
-        e.writes = more.writes === true;
+        e.gradient = e.gradient || more.gradient;
     };
     for (const node of g.step.nodes) {
         const to = shownKey(g, folded, 'n' + node.id);
         node.in.forEach((input, i) => {
-            if (!input) return;
-            const from = keyOf(input.from);
-            if (from[0] === 'n' && !g.node.has(input.from)) return;
-            add(shownKey(g, folded, from), to, { part: { node, i }, gradient: input.gradient });
+            if (input) add(shownKey(g, folded, keyOf(input.from)), to,
+                { part: { node, i }, gradient: input.gradient });
         });
     }
     for (const w of g.writes) {
         const last = g.step.nodes[w.at];
-        if (last && g.trace.byId.has(w.tensor))
-            add(shownKey(g, folded, 'n' + last.id), shownKey(g, folded, w.tensor),
-                { writes: true });
+        if (last) add(shownKey(g, folded, 'n' + last.id), shownKey(g, folded, w.tensor),
+            { writes: true });
     }
     return [...edges.values()];
 }
@@ -130,61 +121,66 @@ function boxesAround(items, key) {
     return boxes;
 }
 
+/* The way of a line: up through the boxes around `from`, across the innermost that holds both, and
+ * down to `to`. For each box, from which item in it to which; ports are keys of their own. */
+function wayOf(items, { from, to }) {
+    const up = boxesAround(items, from), down = boxesAround(items, to);
+    const at = up.findIndex(([box]) => down.some(([other]) => other === box));
+    const [box, key] = up[at], end = down.findIndex(([other]) => other === box);
+    const below = down.slice(0, end).reverse();
+    return { up: up.slice(0, at).map(([b, k]) => ({ box: b, from: k, to: 'out:' + from })),
+        across: { box, from: key, to: down[end][1] },
+        down: below.map(([b, k]) => ({ box: b, from: 'in:' + from, to: k })) };
+}
+
 /* Replaces a line from far above by a short one, from a reference to its source. */
-function shortenLines(view) {
-    for (const list of view.inside.values()) list.forEach((item, i) => (item.index = i));
-    for (const e of view.edges) {
-        if (e.writes) continue;
-        const side = new Map(boxesAround(view.items, e.to));
-        const [box, key] = boxesAround(view.items, e.from).find(([b]) => side.has(b));
-        const from = view.items.get(e.from), to = view.items.get(e.to);
-        const passed = view.items.get(side.get(box)).index - view.items.get(key).index;
-        if (passed <= (from.tensor ? FAR.tensor : FAR.op)) continue;
+function shortenLines({ items, inside, edges }) {
+    for (const list of inside.values()) list.forEach((item, i) => (item.index = i));
+    for (const e of edges) {
+        const { across } = wayOf(items, e), from = items.get(e.from), to = items.get(e.to);
+        const passed = items.get(across.to).index - items.get(across.from).index;
+        if (e.writes || passed <= (from.tensor ? FAR.tensor : FAR.op)) continue;
         const title = from.tensor ? shortened(tensorName(from.tensor))
             : `${from.title} ${from.note}`;
-        const item = { key: '~' + e.key, kind: 'ghost', of: e.from, t: to.t - 0.5,
-            parent: to.parent, title,
-            note: '', w: textWidth(title, 12) + 34, h: 28 };
-        view.items.set(item.key, item);
-        view.inside.get(to.parent).push(item);
+        const item = newItem('ghost', '~' + e.key, to.parent, to.t - 0.5, title, '',
+            { of: e.from, w: textWidth(title, 12) + 34, h: 28 });
+        items.set(item.key, item);
+        inside.get(to.parent).push(item);
         e.from = item.key;
     }
-    for (const list of view.inside.values()) list.sort((a, b) => a.t - b.t);
+    for (const list of inside.values()) list.sort((a, b) => a.t - b.t);
 }
 
 /* ---- tensors beside ops ---------------------------------------------------------------------- */
 
 /* Finds the tensors with lines to one op alone, in the same box: they go to its sides, in turn. */
-function findSides(view) {
+function findSides({ items, edges }) {
     const touching = new Map();
-    for (const e of view.edges)
+    for (const e of edges)
         for (const [key, other] of [[e.from, e.to], [e.to, e.from]]) addTo(touching, key, other);
-    for (const item of view.items.values()) {
-        const may = item.kind === 'parameter' || item.kind === 'buffer' || item.kind === 'ghost';
+    for (const item of items.values()) {
+        const may = ['parameter', 'buffer', 'ghost'].includes(item.kind);
         const others = new Set(may ? touching.get(item.key) : []);
-        const op = others.size === 1 && view.items.get([...others][0]);
+        const op = others.size === 1 && items.get([...others][0]);
         if (!op || !op.node || op.parent !== item.parent) continue;
-        op.left = op.left || [];
-        op.right = op.right || [];
-        const side = op.left.length <= op.right.length ? op.left : op.right;
-        side.push(item);
+        (op.left.length <= op.right.length ? op.left : op.right).push(item);
         item.beside = op;
     }
-    for (const e of view.edges)
-        e.side = !!(view.items.get(e.from).beside || view.items.get(e.to).beside);
+    for (const e of edges) e.side = !!(items.get(e.from).beside || items.get(e.to).beside);
 }
 
-const widest = (list) => list.reduce((w, x) => Math.max(w, x.w), 0);
-const stackHeight = (list) => (list.length ? list.length * (NODE.height + 8) - 8 : 0);
+const most = (list, of, least = 0) => list.reduce((m, x) => Math.max(m, of(x)), least);
+const stackHeight = (list) => Math.max(0, list.length * (NODE.height + 8) - 8);
+const stackWidth = (list) => (list.length ? most(list, (t) => t.w) + NODE.gapSide : 0);
 
-/* What is laid out for an item: with the tensors beside it, if it has any. */
+/* What has a place in a layer; mid: where its lines are, from its left end. */
+const inLayer = (key, t, more) => ({ key, t, w: 8, h: 0, mid: 4, up: [], down: [], ...more });
+
+/* What is laid out for an item: with the tensors beside it. */
 function unitOf(item) {
-    const sides = (item.left || []).length > 0;
-    const left = sides ? widest(item.left) + NODE.gapSide : 0;
-    const right = sides && item.right.length ? widest(item.right) + NODE.gapSide : 0;
-    const h = sides ? Math.max(item.h, stackHeight(item.left), stackHeight(item.right)) : item.h;
-    return { key: item.key, item, tensor: item.tensor, t: item.t, w: left + item.w + right, h,
-        mid: left + item.w / 2, up: [], down: [] };
+    const { key, t, tensor, left, right } = item, mid = stackWidth(left) + item.w / 2;
+    return inLayer(key, t, { item, tensor, mid, w: stackWidth(left) + item.w + stackWidth(right),
+        h: Math.max(item.h, stackHeight(left), stackHeight(right)) });
 }
 
 /* The unit's place becomes that of the item and of the tensors beside it. */
@@ -197,91 +193,69 @@ function placeUnit(unit) {
         t.y = unit.y + (unit.h - stackHeight(list)) / 2 + i * (NODE.height + 8) +
             (NODE.height - t.h) / 2;
     });
-    stack(item.left || [], (t) => item.x - NODE.gapSide - t.w);
-    stack(item.right || [], () => item.x + item.w + NODE.gapSide);
+    stack(item.left, (t) => item.x - NODE.gapSide - t.w);
+    stack(item.right, () => item.x + item.w + NODE.gapSide);
 }
 
 /* ---- one box --------------------------------------------------------------------------------- */
 
-/* Cuts each line into its parts in the boxes that it passes: in the box of `from` and those around
- * it up to the common one, then down to `to`. */
-function cutEdges(items, edges) {
-    const local = new Map(); /* box -> parts */
+/* Cuts each line into its parts in the boxes that it passes: gives these, by box. */
+function cutEdges({ items, edges }) {
+    const local = new Map();
     for (const e of edges) {
-        e.cuts = [];
-        if (e.side) continue;
-        const up = boxesAround(items, e.from), down = boxesAround(items, e.to),
-            side = new Map(down);
-        const add = (box, from, to) => {
-            const part = { from, to };
-            addTo(local, box, part);
-            e.cuts.push({ box, part });
-        };
-        let meet = null;
-        for (const [box, key] of up) {
-            if (side.has(box)) {
-                meet = box;
-                add(box, key, side.get(box));
-                break;
-            }
-            add(box, key, 'out:' + e.from);
-        }
-        const rest = down.slice(0, down.findIndex(([box]) => box === meet)).reverse();
-        for (const [box, key] of rest) add(box, 'in:' + e.from, key);
+        const way = e.side ? null : wayOf(items, e);
+        e.cuts = way ? [...way.up, way.across, ...way.down] : [];
+        for (const part of e.cuts) addTo(local, part.box, part);
     }
     return local;
 }
 
+/* Ports of a box: where lines come in at its top and go out at its bottom. */
+function portsOf(parts) {
+    const ports = new Map();
+    for (const key of parts.flatMap((p) => [p.from, p.to])) {
+        const [, port] = /^(in|out):/.exec(key) || [];
+        if (port) ports.set(key, inLayer(key, port === 'in' ? -Infinity : Infinity, { port }));
+    }
+    return [...ports.values()];
+}
+
 /* Layers of a box's items: the longest path, but tensors just above their first reader. */
 function layer(list, parts, byKey) {
-    const out = new Map(), ins = list.some((x) => x.port === 'in') ? 1 : 0;
-    let most = 0;
-    for (const x of list) x.layer = x.port === 'in' ? 0 : ins;
-    for (const p of parts) addTo(out, p.from, p.to);
-    for (const x of list) {
-        if (x.port !== 'in') most = Math.max(most, x.layer);
-        for (const key of out.get(x.key) || []) {
-            const y = byKey.get(key);
-            if (y.t > x.t) y.layer = Math.max(y.layer, x.layer + 1);
-        }
-    }
-    for (const x of list) if (x.port === 'out') x.layer = most + 1;
-    for (const x of list) {
-        if (!x.tensor) continue;
-        const readers = (out.get(x.key) || []).map((k) => byKey.get(k)).filter((y) => y.t > x.t);
-        if (readers.length) x.layer =
-            Math.max(x.layer, Math.min(...readers.map((y) => y.layer)) - 1);
-    }
+    const out = new Map();
+    for (const p of parts) addTo(out, p.from, byKey.get(p.to));
+    const readers = (x) => (out.get(x.key) || []).filter((y) => y.t > x.t);
+    for (const x of list) x.layer = 0;
+    for (const x of list) for (const y of readers(x)) y.layer = Math.max(y.layer, x.layer + 1);
+    const last = most(list, (x) => (x.port ? 0 : x.layer));
+    for (const x of list) if (x.port === 'out') x.layer = last + 1;
+    for (const x of list)
+        if (x.tensor && readers(x).length)
+            x.layer = Math.max(x.layer, Math.min(...readers(x).map((y) => y.layer)) - 1);
 }
 
-/* Bends: one item of no width for each source and each layer that its lines cross. */
+/* Bends: one item of no width for each source and each layer that its lines cross. The way of each
+ * part is the items from its first to its last. */
 function addBends(parts, byKey, layers) {
-    const bends = new Map(), links = new Set();
+    const bends = new Map();
     for (const p of parts) {
-        const a = byKey.get(p.from), b = byKey.get(p.to);
-        p.via = [];
-        if (a.layer >= b.layer) continue;
-        let last = a;
-        for (let l = a.layer + 1; l < b.layer; l++) {
+        const from = byKey.get(p.from), to = byKey.get(p.to);
+        p.way = [from];
+        for (let l = from.layer + 1; l < to.layer; l++) {
             const key = `${p.from}@${l}`;
-            let bend = bends.get(key);
-            if (!bend) {
-                bend = { key, bend: true, t: a.t, layer: l, w: 8, h: 0, mid: 4, up: [], down: [] };
-                bends.set(key, bend);
-                layers[l].push(bend);
+            if (!bends.has(key)) {
+                bends.set(key, inLayer(key, from.t, { bend: true }));
+                layers[l].push(bends.get(key));
             }
-            p.via.push(bend);
-            link(last, bend, links);
-            last = bend;
+            p.way.push(bends.get(key));
         }
-        link(last, b, links);
+        p.way.push(to);
+        if (from.layer < to.layer) p.way.slice(1).forEach((x, i) => link(p.way[i], x));
     }
 }
 
-function link(a, b, links) {
-    const key = `${a.key} ${b.key}`;
-    if (links.has(key)) return;
-    links.add(key);
+function link(a, b) {
+    if (a.down.includes(b)) return;
     a.down.push(b);
     b.up.push(a);
 }
@@ -298,27 +272,17 @@ function pack(row) {
     }
 }
 
-/* Puts each row in the order of its neighbours' middles. */
-function reorder(layers, turns) {
-    layers.forEach(pack);
-    for (let turn = 0; turn < turns; turn++) {
-        const side = turn % 2 ? 'down' : 'up';
-        const rows = turn % 2 ? [...layers].reverse() : layers;
-        for (const row of rows) {
-            for (const item of row) item.want = item[side].length ? mean(item[side]) : center(item);
-            row.sort((a, b) => a.want - b.want || a.t - b.t);
-            pack(row);
-        }
-    }
-}
-
-/* Moves the items of a row towards their wanted positions. Of two placements that keep the
- * distances, one pushed to the right and one to the left, the middle keeps them too. */
-function settle(row, sides) {
-    const left = [], right = [];
-    row.forEach((item, i) => {
+/* Moves the items of a row towards the middles of their neighbours, and into that order if they may
+ * be moved past each other. Of two placements that keep the distances, one pushed to the right and
+ * one to the left, the middle keeps them too. */
+function settle(row, sides, ordered) {
+    for (const item of row) {
         const near = sides.flatMap((side) => item[side]);
         item.want = near.length ? mean(near) - item.mid : item.x;
+    }
+    if (ordered) row.sort((a, b) => a.want + a.mid - b.want - b.mid || a.t - b.t);
+    const left = [], right = [];
+    row.forEach((item, i) => {
         const before = i ? left[i - 1] + row[i - 1].w + NODE.gapX : -Infinity;
         left.push(Math.max(item.want, before));
     });
@@ -329,116 +293,87 @@ function settle(row, sides) {
     row.forEach((item, i) => (item.x = (left[i] + right[i]) / 2));
 }
 
-/* Ports of a box: where lines come in at its top and go out at its bottom. */
-function addPorts(list, parts) {
-    const seen = new Map();
-    for (const p of parts)
-        for (const key of [p.from, p.to]) {
-            const port = /^(in|out):/.exec(key);
-            if (!port || seen.has(key)) continue;
-            const t = port[1] === 'in' ? -Infinity : Infinity;
-            seen.set(key, { key, port: port[1], t, w: 8, h: 0, mid: 4, up: [], down: [] });
-        }
-    const ports = [...seen.values()];
-    return [...ports.filter((p) => p.port === 'in'), ...list,
-        ...ports.filter((p) => p.port === 'out')];
-}
-
 /* Lays out what is in a box; gives its size. Positions are relative to the box. */
 function layoutBox(key, view, local) {
-    const parts = local.get(key) || [];
-    for (const item of view.inside.get(key) || [])
-        if (item.kind === 'box' && !item.folded) Object.assign(item,
-            layoutBox(item.key, view, local));
-    const units = (view.inside.get(key) || []).filter((item) => !item.beside).map(unitOf);
-    const list = addPorts(units, parts);
+    const parts = local.get(key) || [], items = view.inside.get(key) || [];
+    for (const item of items)
+        if (item.open) Object.assign(item, layoutBox(item.key, view, local));
+    const units = items.filter((item) => !item.beside).map(unitOf);
+    const list = [...portsOf(parts), ...units].sort((a, b) => a.t - b.t);
+    if (!list.length) return { w: 2 * NODE.pad, h: 2 * NODE.pad };
     const byKey = new Map(list.map((x) => [x.key, x]));
     layer(list, parts, byKey);
-    const layers = [];
-    for (const x of list) (layers[x.layer] = layers[x.layer] || []).push(x);
-    for (let l = 0; l < layers.length; l++) layers[l] = layers[l] || [];
+    const layers = Array.from({ length: most(list, (x) => x.layer) + 1 }, () => []);
+    for (const x of list) layers[x.layer].push(x);
     addBends(parts, byKey, layers);
-
-    const large = list.length > 1500;
-    reorder(layers, large ? 2 : 8);
-    for (let turn = 0; turn < (large ? 4 : 12); turn++)
-        (turn % 2 ? [...layers].reverse() : layers).forEach((row) =>
-            settle(row, turn > 7 ? ['up', 'down'] : [turn % 2 ? 'down' : 'up']));
-
     const all = layers.flat();
-    if (!all.length) return { w: 2 * NODE.pad, h: 2 * NODE.pad };
-    const from = all.reduce((x, item) => Math.min(x, item.x), Infinity);
-    const to = all.reduce((x, item) => Math.max(x, item.x + item.w), -Infinity);
+    view.laid.set(key, all);
+
+    const turns = list.length > 1500 ? 6 : 20, order = turns * 0.4;
+    layers.forEach(pack);
+    for (let turn = 0; turn < turns; turn++) {
+        const sides = turn >= 2 * order ? ['up', 'down'] : [turn % 2 ? 'down' : 'up'];
+        for (const row of turn % 2 ? [...layers].reverse() : layers)
+            settle(row, sides, turn < order);
+    }
+
+    const left = -most(all, (x) => -x.x, -Infinity);
     let y = key === '' ? NODE.pad : NODE.head + NODE.pad;
     for (const row of layers) {
-        const high = row.reduce((h, item) => Math.max(h, item.h), 0);
-        for (const item of row) {
-            item.x += NODE.pad - from;
-            item.y = item.bend ? y : y + (item.tensor ? high - item.h : (high - item.h) / 2);
-            if (item.bend) item.h = high;
+        const high = most(row, (x) => x.h);
+        for (const x of row) {
+            x.x += NODE.pad - left;
+            x.y = x.bend ? y : y + (x.tensor ? high - x.h : (high - x.h) / 2);
+            if (x.bend) x.h = high;
         }
         y += high + (high ? NODE.gapY : NODE.gapY / 3);
     }
-    for (const x of list) if (x.port) x.y = x.port === 'in' ? NODE.head : y - NODE.gapY + NODE.pad;
+    const w = most(all, (x) => x.x + x.w) + NODE.pad, h = y - NODE.gapY + NODE.pad;
+    for (const x of list) if (x.port) x.y = x.port === 'in' ? NODE.head : h;
     units.forEach(placeUnit);
-    view.placed.set(key, byKey);
     const title = key === '' ? 0 : textWidth(view.items.get(key).title, 12) + 60;
-    return { w: Math.max(to - from + 2 * NODE.pad, title), h: y - NODE.gapY + NODE.pad };
+    return { w: Math.max(w, title), h };
 }
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
 /* Relative positions become absolute, from the outside in. */
-function makeAbsolute(view) {
-    const walk = (key, x0, y0) => {
-        view.origin.set(key, [x0, y0]);
-        for (const item of view.inside.get(key) || []) {
-            item.x += x0;
-            item.y += y0;
-            if (item.kind === 'box' && !item.folded) walk(item.key, item.x, item.y);
-        }
-    };
-    walk('', 0, 0);
+function makeAbsolute(view, key = '', x0 = 0, y0 = 0) {
+    const items = view.inside.get(key) || [];
+    for (const x of [...items, ...view.laid.get(key) || []]) {
+        x.x += x0;
+        x.y += y0;
+    }
+    for (const item of items) if (item.open) makeAbsolute(view, item.key, item.x, item.y);
+}
+
+/* The points of a line between its ends: through bends and ports. */
+const innerPoints = (e) => e.cuts.flatMap((part) => part.way).filter((x) => x.port || x.bend)
+    .flatMap((x) => (x.h ? [x.y, x.y + x.h] : [x.y]).map((y) => [x.x + x.mid, y]));
+
+/* Spreads the ends of lines ("from" or "to") over that edge of an item: in the order of where they
+ * lead. */
+function spread(view, end, other, edgeOf) {
+    const ends = new Map();
+    for (const e of view.edges) if (!e.side) addTo(ends, e[end], e);
+    for (const [key, list] of ends) {
+        const item = view.items.get(key), middle = (x) => x.x + x.w / 2;
+        const next = (e) => e.points.at(end === 'from' ? 0 : -1)?.[0] ??
+            middle(view.items.get(e[other]));
+        list.sort((a, b) => next(a) - next(b)).forEach((e, i) => (e.ends[end] =
+            [item.x + (item.w * (i + 1)) / (list.length + 1), edgeOf(item)]));
+    }
 }
 
 /* The points of each line: out of the bottom of an item, through bends and ports, into the top. */
 function route(view) {
-    const leaving = new Map(), arriving = new Map();
+    for (const e of view.edges) Object.assign(e, { points: innerPoints(e), ends: {} });
+    spread(view, 'from', 'to', (item) => item.y + item.h);
+    spread(view, 'to', 'from', (item) => item.y);
     for (const e of view.edges) {
-        e.points = [];
-        if (e.side) continue;
-        for (const { box, part } of e.cuts) {
-            const [x0, y0] = view.origin.get(box), at = view.placed.get(box);
-            const point = (x, y) => e.points.push([x0 + x, y0 + y]);
-            const port = at.get(part.from);
-            if (port.port) point(port.x + 4, port.y);
-            for (const bend of part.via)
-                point(bend.x + 4, bend.y), bend.h && point(bend.x + 4, bend.y + bend.h);
-            const end = at.get(part.to);
-            if (end.port) point(end.x + 4, end.y);
-        }
-        addTo(leaving, e.from, e);
-        addTo(arriving, e.to, e);
-    }
-    const middle = (key) => view.items.get(key).x + view.items.get(key).w / 2;
-    const spread = (lists, side, towards) => {
-        for (const [key, list] of lists) {
-            const item = view.items.get(key);
-            const x = (e) => (e.points.length ? e.points[side ? 0 : e.points.length - 1][0]
-                : middle(towards(e)));
-            list.sort((a, b) => x(a) - x(b));
-            list.forEach((e, i) => {
-                const at = item.x + (item.w * (i + 1)) / (list.length + 1);
-                if (side) e.start = [at, item.y + item.h];
-                else e.end = [at, item.y];
-            });
-        }
-    };
-    spread(leaving, true, (e) => e.to);
-    spread(arriving, false, (e) => e.from);
-    for (const e of view.edges) {
-        const above = e.side || e.start[1] > e.end[1]; /* or a buffer above what writes it */
-        e.points = above ? sideways(view, e) : [e.start, ...e.points, e.end];
+        const { from, to } = e.ends;
+        const above = e.side || from[1] > to[1]; /* or a buffer above what writes it */
+        e.points = above ? sideways(view, e) : [from, ...e.points, to];
         const ys = e.points.map((p) => p[1]);
         e.top = Math.min(...ys);
         e.bottom = Math.max(...ys);
@@ -476,14 +411,11 @@ function pathOf(e, dx) {
 
 /* What is drawn of a step with these boxes folded, and where. */
 function layoutGraph(g, folded) {
-    const view = visibleItems(g, folded);
-    view.placed = new Map();
-    view.origin = new Map();
-    view.edges = visibleEdges(g, folded);
+    const view = { g, ...visibleItems(g, folded), edges: visibleEdges(g, folded),
+        laid: new Map() };
     shortenLines(view);
     findSides(view);
-    const local = cutEdges(view.items, view.edges);
-    Object.assign(view, layoutBox('', view, local));
+    Object.assign(view, layoutBox('', view, cutEdges(view)));
     makeAbsolute(view);
     route(view);
     return view;
@@ -492,19 +424,20 @@ function layoutGraph(g, folded) {
 /* The boxes to fold at first: unfolds from the outside in as long as there are at most so many ops
  * and boxes to be seen, some more where a box holds a single op; the outermost nearly always. */
 function foldAtFirst(g, most) {
-    const folded = new Set(g.step.calls.map(foldName)), inner = new Map(), ops = new Map();
-    for (const call of g.step.calls) if (g.ops.get(call.id)) addTo(inner, call.outer ?? null, call);
-    for (const node of g.step.nodes) addTo(ops, node.call ?? null, node);
-    const size = (id) => (ops.get(id) || []).length + (inner.get(id) || []).length;
-    let seen = size(null);
-    const queue = [...(inner.get(null) || [])];
-    for (let i = 0; i < queue.length; i++) {
-        const call = queue[i], more = size(call.id) - 1;
+    const folded = new Set(g.step.calls.map(foldName)), inside = new Map();
+    for (const call of g.step.calls)
+        if (g.ops.get(call.id)) addTo(inside, call.outer ?? null, call);
+    for (const node of g.step.nodes) addTo(inside, node.call ?? null, node);
+    const within = (id) => inside.get(id) || [], isCall = (x) => x === g.call.get(x.id);
+    const queue = within(null).filter(isCall);
+    let seen = within(null).length;
+    for (const [i, call] of queue.entries()) { /* it grows meanwhile */
+        const more = within(call.id).length - 1;
         const room = i === 0 ? 4 * most : more ? most : 1.3 * most;
         if (seen + more > room) continue;
         seen += more;
         folded.delete(foldName(call));
-        queue.push(...(inner.get(call.id) || []));
+        queue.push(...within(call.id).filter(isCall));
     }
     return folded;
 }

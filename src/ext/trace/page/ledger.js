@@ -21,19 +21,17 @@ const COLUMNS = [
     ['start', 'before forward', 'whole', (g, t, line) =>
         cell('num', summaryText(line.start, t.shape))],
     ['after forward', '', 'forward', (g, t, line) =>
-        moved(line.start, line.forward, t, 'by-forward')],
+        changed(line.start, line.forward, t, 'by-forward')],
     ['after step', 'after the optimizer', 'optimizer', (g, t, line) =>
-        moved(line.forward, line.step, t, '')],
+        changed(line.forward, line.step, t, '')],
     ['moved by', 'who changed it in this step', null, (g, t, line) =>
-        line.moved === 'no' ? cell('moved muted', 'nobody')
-            : cell('moved', (line.moved ?? 'not known').replace(/by (the )?/g, ''))],
+        line.moved === 'no' ? cell('muted', 'nobody')
+            : cell(null, (line.moved ?? 'not known').replace(/by (the )?/g, ''))],
 ];
 
 /* A cell that stands out where the value changed. */
-function moved(before, after, t, by) {
-    const same = sameNumbers(before, after);
-    return make('td', { class: same ? 'num' : `num changed ${by}` }, summaryText(after, t.shape));
-}
+const changed = (before, after, t, by) => cell(
+    sameNumbers(before, after) ? 'num' : `num changed ${by}`, summaryText(after, t.shape));
 
 /* In predict mode the gradient as far as it is shown. */
 function ledgerGradient(g, t, line) {
@@ -44,20 +42,15 @@ function ledgerGradient(g, t, line) {
     return arrived ? summaryText(arrived.value, t.shape) : '?';
 }
 
-function ledgerRow(g, line) {
-    const t = g.trace.byId.get(line.tensor);
-    return make('tr', { 'data-tensor': line.tensor },
-        COLUMNS.map(([, , , cellOf]) => cellOf(g, t, line)));
-}
-
 function ledgerTable(g, lines) {
     const head = COLUMNS.map(([title, help, when]) =>
         make('th', { scope: 'col', 'data-when': when, title: help || null }, title));
+    const row = (line) => make('tr', { 'data-tensor': line.tensor },
+        COLUMNS.map(([, , , cellOf]) => cellOf(g, g.trace.byId.get(line.tensor), line)));
     const rest = lines.length - LEDGER_MOST;
     return [make('thead', {}, lines.length > 0 && make('tr', {}, head)),
-        make('tbody', {}, lines.slice(0, LEDGER_MOST).map((line) => ledgerRow(g, line)),
-            rest > 0 && make('tr', {}, make('td', { colspan: COLUMNS.length },
-                `and ${rest} more`)))];
+        make('tbody', {}, lines.slice(0, LEDGER_MOST).map(row), rest > 0 && make('tr', {},
+            make('td', { colspan: COLUMNS.length }, `and ${rest} more`)))];
 }
 
 let ledgerOf = null; /* the graph whose ledger is shown */
@@ -66,27 +59,26 @@ let ledgerOf = null; /* the graph whose ledger is shown */
 function renderLedger() {
     const g = graph(), phase = position().phase, lines = g.step.ledger;
     if (ledgerOf !== g || state.predict) {
-        $('ledger-table').replaceChildren(...ledgerTable(g, lines));
+        fill($('ledger-table'), ledgerTable(g, lines));
         $('ledger-note').textContent = !lines.length ? 'No registered tensors.'
             : 'Every registered tensor: its value if it is one number, else its norm.';
     }
     ledgerOf = state.predict ? null : g;
     for (const th of $('ledger-table').querySelectorAll('[data-when]'))
-        th.classList.toggle('now', th.dataset.when === phase);
+        mark(th, { now: th.dataset.when === phase });
     markLedger();
 }
 
 /* The rows that the position is about. */
 function markLedger() {
-    const g = graph(), p = position(), touched = new Set();
-    const node = currentKey() && g.node.get(Number(currentKey().slice(1)));
+    const g = graph(), p = position(), node = currentNode(), touched = new Set();
     if (node) for (const input of node.in) if (input) touched.add(input.from);
     if (node && p.phase === 'forward')
         for (const w of g.writes) if (w.at === p.i) touched.add(w.tensor);
     if (p.phase === 'optimizer') for (const id of g.updates.keys()) touched.add(id);
     if (state.chosen) touched.add(state.chosen);
     for (const row of $('ledger-table').querySelectorAll('[data-tensor]'))
-        row.classList.toggle('touched', touched.has(row.dataset.tensor));
+        mark(row, { touched: touched.has(row.dataset.tensor) });
     const first = node && $('ledger-table').querySelector('.touched');
     if (!first) return;
     const box = $('ledger-scroll'), head = 30, row = 24, y = first.offsetTop - box.scrollTop;

@@ -5,23 +5,24 @@
 /* ---- where we are ---------------------------------------------------------------------------- */
 
 function positionText() {
-    const p = position(), t = trace(), g = graph(), step = g.step;
-    const head = t.steps.length > 1 ? `Step ${p.s + 1} of ${t.steps.length}` : 'Step 1';
+    const p = position(), n = trace().steps.length, g = graph(), { step } = g;
+    const head = n > 1 ? `Step ${p.s + 1} of ${n}` : 'Step 1';
     if (p.phase === 'whole') return `${head}, as a whole`;
     if (p.phase === 'optimizer')
         return `${head} · the optimizer moves ${plural(step.updates.length, 'tensor')}`;
-    const node = p.phase === 'forward' ? step.nodes[p.i] : g.node.get(step.backward[p.i].node);
     const of = p.phase === 'forward' ? step.nodes.length : step.backward.length;
-    return `${head} · ${p.phase} ${p.i + 1} of ${of} · ${nodeTitle(g, node)}`;
+    return `${head} · ${p.phase} ${p.i + 1} of ${of} · ${nodeTitle(g, currentNode())}`;
 }
+
+const lastPosition = () => trace().positions.length - 1;
 
 /* Goes to a position. */
 function go(at) {
-    const before = viewOf, held = document.activeElement?.closest('#drawing');
-    state.at = Math.min(Math.max(0, at), trace().positions.length - 1);
+    const before = view.g, held = document.activeElement?.closest('#drawing');
+    state.at = Math.min(Math.max(0, at), lastPosition());
     state.chosen = null;
     if (graph() !== before) relayout();
-    const key = currentKey() && shownKey(viewOf, state.folded, currentKey());
+    const key = currentKey() && shown(currentKey());
     if (key) reveal(key);
     render();
     if (key && held) focusItem(key);
@@ -51,25 +52,18 @@ function render() {
     $('slider').setAttribute('aria-valuetext', positionText());
     document.body.dataset.phase = p.phase;
     $('first').disabled = $('back').disabled = state.at === 0;
-    $('last').disabled = $('next').disabled = state.at === trace().positions.length - 1;
+    $('last').disabled = $('next').disabled = state.at === lastPosition();
     writeHash();
 }
 
 /* The parts of the bar under the slider. */
 function renderBar() {
-    const parts = [];
-    trace().steps.forEach((step, s) => {
-        const part = (cls, n, text) => {
-            const title = `step ${s + 1}: ${cls}`, style = `flex:${n} 1 0`;
-            if (n) parts.push(make('span', { class: cls, style, title }, text));
-        };
-        part('whole', 1, '');
-        part('forward', step.nodes.length, 'forward');
-        part('backward', step.backward.length, 'backward');
-        part('optimizer', step.updates ? 1 : 0, '');
-    });
-    $('bar').replaceChildren(...(parts.length <= 80 ? parts : []));
-    $('slider').max = trace().positions.length - 1;
+    const parts = trace().steps.flatMap((step, s) => [['whole', 1], ['forward', step.nodes.length],
+        ['backward', step.backward.length], ['optimizer', step.updates ? 1 : 0]]
+        .filter(([, n]) => n).map(([phase, n]) => make('span', { class: phase,
+            style: `flex:${n} 1 0`, title: `step ${s + 1}: ${phase}` }, n > 1 && phase)));
+    fill($('bar'), parts.length <= 80 && parts);
+    $('slider').max = lastPosition();
 }
 
 /* ---- playing --------------------------------------------------------------------------------- */
@@ -91,10 +85,10 @@ function stop() {
 
 function play() {
     if (timer) return stop();
-    if (state.at === trace().positions.length - 1) go(0);
+    if (state.at === lastPosition()) go(0);
     showPlaying(true);
     timer = setInterval(() => {
-        if (state.at === trace().positions.length - 1 || question()) return stop();
+        if (state.at === lastPosition() || question()) return stop();
         go(state.at + 1);
     }, Number($('speed').value));
 }
@@ -110,10 +104,8 @@ function goPhase(direction) {
 /* ---- links ----------------------------------------------------------------------------------- */
 
 function writeHash() {
-    const parts = [`step=${state.at}`];
-    if (state.trace) parts.push(`trace=${state.trace}`);
-    if (state.chosen) parts.push(`at=${state.chosen}`);
-    const hash = '#' + parts.join('&');
+    const hash = `#step=${state.at}` + (state.trace ? `&trace=${state.trace}` : '') +
+        (state.chosen ? `&at=${state.chosen}` : '');
     if (location.hash !== hash) history.replaceState(null, '', hash);
 }
 
@@ -126,8 +118,7 @@ function readHash() {
     };
     const which = whole('trace', traces.length - 1);
     if (which !== null && which !== state.trace) showTrace(which);
-    const at = whole('step', trace().positions.length - 1);
-    go(at === null ? state.at : at);
+    go(whole('step', lastPosition()) ?? state.at);
     const key = given.get('at') || '', g = graph(), id = Number(key.slice(1));
     const known = { n: g.node.has(id), t: trace().byId.has(key), c: g.ops.has(id) };
     if (known[key[0]]) choose(key);
@@ -159,69 +150,66 @@ function foundItem({ key, kind, title, more }, i) {
         event.preventDefault(); /* the search keeps the focus until it is over */
         pick(key);
     };
-    return make('li', { id: `found${i}`, role: 'option', 'aria-selected': String(i === 0),
-        'data-to': key, onmousedown: take }, make('span', { class: 'kind' }, kind), ` ${title} `,
-    make('span', { class: 'muted' }, more));
+    return make('li', { id: `found${i}`, role: 'option', 'data-to': key, onmousedown: take },
+        make('span', { class: 'kind' }, kind), ` ${title} `,
+        make('span', { class: 'muted' }, more));
+}
+
+/* Marks the option that Enter takes. */
+function selectFound(option) {
+    for (const x of $('found').children) x.setAttribute('aria-selected', String(x === option));
+    $('search').setAttribute('aria-activedescendant', option?.id || '');
+    option?.scrollIntoView({ block: 'nearest' });
 }
 
 function renderSearch() {
     const found = find($('search').value), list = $('found');
-    list.replaceChildren(...found.map(foundItem));
-    if (!found.length && $('search').value.trim())
-        list.append(make('li', { class: 'none' }, 'nothing found'));
-    list.hidden = !list.children.length;
+    const none = !found.length && $('search').value.trim();
+    fill(list, found.map(foundItem), none && make('li', {}, 'nothing found'));
+    list.hidden = !found.length && !none;
+    selectFound($('found0'));
     $('search').setAttribute('aria-expanded', String(!list.hidden));
-    $('search').setAttribute('aria-activedescendant', found.length ? 'found0' : '');
 }
 
-function pick(key) {
+function endSearch() {
     $('search').value = '';
     renderSearch();
     $('search').blur();
+}
+
+function pick(key) {
+    endSearch();
     choose(key);
-    focusItem(shownKey(viewOf, state.folded, key));
+    focusItem(shown(key));
 }
 
 function searchKeys(event) {
     const options = [...$('found').querySelectorAll('[role=option]')];
     const at = options.findIndex((x) => x.getAttribute('aria-selected') === 'true');
-    if (event.key === 'Escape') {
-        $('search').value = '';
-        renderSearch();
-        $('search').blur();
-    } else if (event.key === 'Enter' && at >= 0) pick(options[at].dataset.to);
+    if (event.key === 'Escape') endSearch();
+    else if (event.key === 'Enter' && at >= 0) pick(options[at].dataset.to);
     else if (event.key === 'ArrowDown' || event.key === 'ArrowUp') {
         const by = event.key === 'ArrowDown' ? 1 : options.length - 1;
-        const to = options[(at + by) % options.length];
         event.preventDefault();
-        if (!to) return;
-        options.forEach((x) => x.setAttribute('aria-selected', String(x === to)));
-        $('search').setAttribute('aria-activedescendant', to.id);
-        to.scrollIntoView({ block: 'nearest' });
+        selectFound(options[(at + by) % options.length]);
     }
 }
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* The item in the drawing that is chosen, else current, else the loss. */
-function heldKey() {
-    const key = state.chosen || currentKey();
-    return key ? shownKey(viewOf, state.folded, key) : firstKey();
-}
-
 /* From a drawn item to its first input (-1) or its first reader (1), as drawn. */
 function goAlong(direction) {
     const from = heldKey();
-    const edges = view.edges.filter((e) => !e.writes && (direction < 0 ? e.to : e.from) === from);
-    if (!edges.length) return;
-    const next = view.items.get(direction < 0 ? edges[0].from : edges[0].to);
-    choose(next.of || next.key);
+    const [here, there] = direction < 0 ? ['to', 'from'] : ['from', 'to'];
+    const edge = view.edges.find((e) => !e.writes && e[here] === from);
+    if (!edge) return;
+    choose(view.items.get(edge[there]).of || edge[there]);
     focusItem(state.chosen);
 }
 
 const KEYS = {
     ArrowRight: () => go(state.at + 1), ArrowLeft: () => go(state.at - 1),
-    Home: () => go(0), End: () => go(trace().positions.length - 1),
+    Home: () => go(0), End: () => go(lastPosition()),
     PageDown: () => goPhase(1), PageUp: () => goPhase(-1),
     ' ': play, '/': () => $('search').focus(),
     p: () => setPredict(!state.predict), d: () => switchTheme(), '?': () => $('help').showModal(),
@@ -233,15 +221,12 @@ const KEYS = {
     },
 };
 
-/* Buttons that do what a key does. */
-const BUTTONS = { first: 'Home', back: 'ArrowLeft', play: ' ', next: 'ArrowRight', last: 'End',
-    predict: 'p', theme: 'd', keys: '?', in: '+', out: '-', fit: 0 };
+const GRAPH_KEYS = { ArrowUp: () => goAlong(-1), ArrowDown: () => goAlong(1),
+    Enter: () => activate(document.activeElement) };
 
 /* Folds the box around what is chosen, or folds and unfolds the chosen box. */
 function foldChosen() {
-    const item = view.items.get(heldKey());
-    if (!item) return;
-    const box = item.kind === 'box' ? item.key : item.parent;
+    const item = view.items.get(heldKey()), box = item?.kind === 'box' ? item.key : item?.parent;
     if (!box) return;
     state.chosen = box;
     toggleFold(box);
@@ -260,10 +245,7 @@ function onKey(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || $('help').open) return;
     if (isTaken(target, event.key)) return;
     if (target.closest('[role=tablist]') && tabKeys(event)) return;
-    let action = KEYS[event.key];
-    if (inGraph && event.key === 'ArrowUp') action = () => goAlong(-1);
-    if (inGraph && event.key === 'ArrowDown') action = () => goAlong(1);
-    if (inGraph && event.key === 'Enter') action = () => activate(inGraph.querySelector(':focus'));
+    const action = (inGraph && GRAPH_KEYS[event.key]) || KEYS[event.key];
     if (!action) return;
     event.preventDefault();
     action();
@@ -302,27 +284,20 @@ function switchTheme() {
 
 const PRINTED_MOST = 1000; /* ops */
 
-function printedTable(caption, head, rows) {
-    const line = (tag, texts) => make('tr', {}, texts.map((text) => make(tag, {}, text)));
-    return make('table', {}, make('caption', {}, caption), make('thead', {}, line('th', head)),
-        make('tbody', {}, rows.map((texts) => line('td', texts))));
-}
-
 /* What is printed beside the graph and the ledger: the ops of the step as tables. */
 function beforePrint() {
-    const g = graph(), size = (value) => (value ? digits(value.norm) : '–');
+    const g = graph(), size = (value) => digits(value?.norm);
     const where = (node) => (g.call.has(node.call) ? callTitle(g.call.get(node.call)) : '');
-    const target = (to) => (typeof to === 'string' ? tensorName(g.trace.byId.get(to)) : `#${to}`);
     const forward = g.step.nodes.slice(0, PRINTED_MOST).map((node) =>
         [`#${node.id} ${node.op}`, where(node), node.formula || '', shapeText(node.out[0].shape),
             size(node.out[0].value)]);
     const backward = g.step.backward.slice(0, PRINTED_MOST).map((back) =>
         [`#${back.node} ${g.node.get(back.node).op}`,
             back.incoming.map((x) => size(x.value)).join(', '),
-            back.shares.map((x) => `${target(x.to)}: ${size(x.value)}`).join(', ')]);
-    $('paper').replaceChildren(make('h2', {}, `${trace().title}, ${positionText()}`),
-        printedTable('Forward', ['op', 'where', 'formula', 'shape', 'norm'], forward),
-        printedTable('Backward', ['op', 'gradient in', 'shares'], backward));
+            back.shares.map((x) => `${sourceName(g, x.to)}: ${size(x.value)}`).join(', ')]);
+    fill($('paper'), make('h2', {}, `${trace().title}, ${positionText()}`),
+        table('Forward', forward, ['op', 'where', 'formula', 'shape', 'norm']),
+        table('Backward', backward, ['op', 'gradient in', 'shares']));
     if (view.items.size <= 600) draw(true);
 }
 
@@ -331,7 +306,8 @@ function beforePrint() {
 function begin() {
     const on = (id, event, action) => $(id).addEventListener(event, action);
     document.documentElement.classList.add('script');
-    for (const [id, key] of Object.entries(BUTTONS)) on(id, 'click', KEYS[key]);
+    for (const { id, dataset } of document.querySelectorAll('[data-as]')) /* as a key does */
+        on(id, 'click', KEYS[dataset.as]);
     on('slider', 'input', () => go(Number($('slider').value)));
     on('speed', 'change', () => timer && (stop(), play()));
     on('fold', 'click', () => foldAll(true));

@@ -10,10 +10,9 @@
 function question() {
     const p = position();
     if (!state.predict || p.phase !== 'backward' || state.predict.told.has(askedKey())) return null;
-    const shares = trace().steps[p.s].backward[p.i].shares;
-    const share = shares.find((x) => x.value && x.value.values) || shares.find((x) => x.value);
-    if (!share) return null;
-    return { share, ...chooseElement(share.value, p.i) };
+    const { shares } = trace().steps[p.s].backward[p.i];
+    const share = shares.find((x) => x.value?.values) || shares.find((x) => x.value);
+    return share ? { share, ...chooseElement(share.value, p.i) } : null;
 }
 
 const askedKey = () => `${state.trace}.${state.at}`;
@@ -21,12 +20,9 @@ const askedKey = () => `${state.trace}.${state.at}`;
 /* An element that is not zero if there is one; not always the first. */
 function chooseElement(value, seed) {
     if (!value.values) return { element: null, truth: value.norm };
-    const x = value.values, n = x.length;
-    for (let k = 0; k < n; k++) {
-        const i = (seed * 5 + 3 + k) % n;
-        if (x[i] !== 0) return { element: i, truth: x[i] };
-    }
-    return { element: 0, truth: x[0] };
+    const x = value.values, turned = x.map((_, k) => (seed * 5 + 3 + k) % x.length);
+    const element = turned.find((i) => x[i] !== 0) ?? 0;
+    return { element, truth: x[element] };
 }
 
 /* What was asked at backward's step k, to be marked in the card. */
@@ -54,8 +50,7 @@ function isRight(answer, truth, value) {
 
 function askText(g, node, q) {
     const input = node.in[q.share.in], to = q.share.to;
-    const target = typeof to === 'string' ? tensorName(g.trace.byId.get(to))
-        : `${g.node.get(to).op} #${to}`;
+    const target = sourceName(g, to);
     if (q.element === null)
         return `How large (as a norm) is the gradient that ${node.op} sends to ${target} here?`;
     const index = indexText(q.element, input.shape);
@@ -89,7 +84,7 @@ function questionPart(g, node, q) {
     };
     const show = () => tell(false, `It is ${digits(q.truth)}. This is how it comes about:`);
     return section('ask', 'Predict', make('p', { class: 'question' }, askText(g, node, q)),
-        node.gradient ? make('p', { class: 'formula' }, formula(node.gradient)) : null,
+        node.gradient && make('p', { class: 'formula' }, formula(node.gradient)),
         make('form', { onsubmit: check }, input, make('button', { type: 'submit' }, 'Check'),
             button('Show it', show)), said,
         make('ul', { class: 'tensors' }, step.incoming.map((x) => incomingEntry(g, node, x))));
@@ -99,7 +94,7 @@ function questionPart(g, node, q) {
 function predictNote() {
     const predict = state.predict;
     if (!predict) return null;
-    const said = predict.said && predict.said.at === askedKey() ? predict.said : null;
+    const said = predict.said?.at === askedKey() ? predict.said : null;
     const cls = said ? (said.right ? 'right' : 'wrong') : '';
     const score = `${predict.right} of ${predict.total} right`;
     return make('div', { class: `verdict ${cls}`, role: 'status' },

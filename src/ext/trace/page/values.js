@@ -36,18 +36,15 @@ function numbersText(value) {
 /* The formulas of one op: in letters, with shapes, with numbers if there are few. */
 function formulas(g, node) {
     const lines = [make('p', { class: 'formula' }, formula(node.formula || node.op))];
-    const names = inputNames(node), result = resultName(node);
-    if (!node.formula || !names.some((x) => x)) return lines;
-
-    const known = new Map(); /* name -> its shape and value */
-    names.forEach((name, i) => name && node.in[i] && known.set(name,
-        { shape: node.in[i].shape, value: inputValue(g, node.in[i]) }));
-    known.set(result, node.out[0]);
+    const known = new Map(node.in.filter((x) => x && nameInFormula(x)).map((x) =>
+        [x.name, { shape: x.shape, value: inputValue(g, x) }]));
+    if (!node.formula || !known.size) return lines;
+    known.set(resultName(node), node.out[0]);
     const line = (cls, text) => lines.push(make('p', { class: 'formula with' },
         formula(node.formula, (name) => known.has(name) &&
             make('span', { class: cls, 'data-put': 1 }, text(known.get(name))))));
     line('shape', (x) => shapeText(x.shape));
-    const few = ({ value }) => value && value.values && value.values.length <= 4;
+    const few = ({ value }) => value?.values?.length <= 4;
     if ([...known.values()].every(few)) line('num', (x) => numbersText(x.value));
     return lines;
 }
@@ -56,18 +53,15 @@ function formulas(g, node) {
 
 /* Index of an element in a shape: "[1,0,2]". */
 function indexText(i, shape) {
-    const index = [];
-    for (let d = shape.length - 1; d >= 0; d--) {
-        index.unshift(i % shape[d]);
-        i = Math.floor(i / shape[d]);
-    }
-    return shape.length ? `[${index.join(',')}]` : '';
+    const index = shape.reduceRight(([rest, ...inner], size) =>
+        [Math.floor(rest / size), rest % size, ...inner], [i]);
+    return shape.length ? shapeText(index.slice(1)) : '';
 }
 
 /* A cell's colour: blue below zero, orange above, stronger the farther. */
-function cellColour(x, most) {
+function cellColour(x, largest) {
     if (!Number.isFinite(x)) return 'var(--bad)';
-    const strength = most > 0 ? Math.round(70 * Math.abs(x) / most) : 0;
+    const strength = largest > 0 ? Math.round(70 * Math.abs(x) / largest) : 0;
     return `color-mix(in srgb, var(${x < 0 ? '--below' : '--above'}) ${strength}%, var(--surface))`;
 }
 
@@ -75,7 +69,7 @@ function cellColour(x, most) {
 function gridKeys(event, cells, columns) {
     const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[event.key];
     if (!by) return;
-    const from = event.target.closest('td'), to = cells[Number(from.dataset.i) + by];
+    const from = event.target.closest('td'), to = cells[cells.indexOf(from) + by];
     event.preventDefault();
     event.stopPropagation();
     if (!to) return;
@@ -89,17 +83,17 @@ const CELLS_MOST = 1024;
 /* The values of a tensor, rows of its last axis (of at most 16), a gap between matrices. Each cell
  * tells its number when the mouse is on it or it has the focus. mark: an element to be marked. */
 function grid(value, shape, what, mark) {
-    if (!value || !value.values || value.values.length < 2) return null;
+    if (!value?.values || value.values.length < 2) return null;
     const x = value.values.slice(0, CELLS_MOST), left = value.values.length - x.length;
-    const most = x.reduce((m, v) => (Number.isFinite(v) ? Math.max(m, Math.abs(v)) : m), 0);
+    const largest = most(x, (v) => (Number.isFinite(v) ? Math.abs(v) : 0));
     const columns = Math.min(shape.length ? shape[shape.length - 1] : 1, 16) || 1;
     const rows = shape.length > 2 ? shape[shape.length - 2] : Infinity;
     const wide = columns <= 8; /* room for numbers */
     const cells = x.map((v, i) => make('td', {
-        'data-i': i, tabindex: i ? -1 : 0, class: i === mark ? 'marked' : null,
-        style: `background:${cellColour(v, most)}`, title: `${indexText(i, shape)} = ${digits(v)}`,
-        'aria-label': `${indexText(i, shape)} ${digits(v)}`,
-    }, wide ? digits(v) : ''));
+        tabindex: i ? -1 : 0, class: i === mark ? 'marked' : null,
+        style: `background:${cellColour(v, largest)}`,
+        title: `${indexText(i, shape)} = ${digits(v)}`,
+        'aria-label': `${indexText(i, shape)} ${digits(v)}` }, wide && digits(v)));
     const lines = [];
     for (let i = 0; i < x.length; i += columns) {
         const gap = i && (i / columns) % rows === 0;
@@ -107,8 +101,8 @@ function grid(value, shape, what, mark) {
     }
     const told = make('output', { class: 'told' });
     const tell = (event) => {
-        const cell = event.target.closest('td'), i = cell && Number(cell.dataset.i);
-        if (cell) told.textContent = `${what}${indexText(i, shape)} = ${digits(x[i])}`;
+        const cell = event.target.closest('td');
+        if (cell) told.textContent = what + cell.title;
     };
     const table = make('table', {
         class: wide ? 'grid wide' : 'grid', role: 'grid', 'aria-label': what,
@@ -121,17 +115,11 @@ function grid(value, shape, what, mark) {
 /* "norm 0.31 from −1 to 1, 3 zeros of 8"; of one number: itself. */
 function valueLine(value, shape) {
     if (!value) return make('span', { class: 'muted' }, 'not known');
-    const out = make('span', { class: 'stats' }), n = elements(shape);
-    const put = (cls, text) => out.append(make('b', { class: cls }, text));
-    if (n === 0) out.append('no elements');
-    else if (n === 1) put('num', summaryText(value, shape));
-    else {
-        out.append('norm ');
-        put('num', digits(value.norm));
-        out.append(` from ${digits(value.min)} to ${digits(value.max)}`);
-        if (value.zeros) out.append(`, ${plural(value.zeros, 'zero')} of ${n}`);
-    }
-    if (value.nan) put('bad', `, ${value.nan} NaN`);
-    if (value.inf) put('bad', `, ${value.inf} infinite`);
-    return out;
+    const n = elements(shape), bold = (cls, text) => make('b', { class: cls }, text);
+    return make('span', { class: 'stats' },
+        n === 0 ? 'no elements' : [n > 1 && 'norm ', bold('num', summaryText(value, shape))],
+        n > 1 && ` from ${digits(value.min)} to ${digits(value.max)}`,
+        n > 1 && value.zeros > 0 && `, ${plural(value.zeros, 'zero')} of ${n}`,
+        value.nan > 0 && bold('bad', `, ${value.nan} NaN`),
+        value.inf > 0 && bold('bad', `, ${value.inf} infinite`));
 }
