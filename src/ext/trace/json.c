@@ -14,9 +14,10 @@ static void put_tensors(const tni_words *o)
         const tni_log_tensor *t = &o->log->tensors[i];
         tni_write(o,
                   "%n  {'id':%t,'name':%s,'kind':'%w','dtype':'%w','shape':%h,'module':%s,"
-                  "'registered':%b,'requires_grad':%b,'persistent':%b,'optimizer':%w}",
+                  "'registered':%b,'requires_grad':%b,'persistent':%b,'role':'%w','optimizer':%w}",
                   i, (int)i, t->name, kind[t->kind], tn_dtype_name(t->dtype), &t->shape, t->module,
-                  t->registered, t->requires_grad, t->persistent, held[t->held]);
+                  t->registered, t->requires_grad, t->persistent, tn_role_name(t->role),
+                  held[t->held]);
     }
 }
 

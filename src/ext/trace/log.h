@@ -55,6 +55,7 @@ typedef struct tni_log_tensor {
     tn_shape shape;
     int64_t offset; /* of a registered one: where it begins in its storage */
     bool registered, persistent, requires_grad;
+    unsigned role; /* of a buffer */
     tni_held held;
 } tni_log_tensor;
 

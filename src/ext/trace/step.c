@@ -39,6 +39,7 @@ static void register_entry(tn_trace *tr, const tn_entry *e)
     t->shape = e->tensor->shape;
     t->offset = e->tensor->offset;
     t->persistent = e->persistent;
+    t->role = e->role;
     t->requires_grad = e->tensor->requires_grad;
     t->held = held_by(tr, e);
     tni_record_put(tr, &tr->known, e->tensor, at);

@@ -194,7 +194,8 @@ function factsOf(t) {
             : 'Data: it takes no gradient.';
     const file = t.persistent ? 'It is in the file.' : 'It is not in the file.';
     const frozen = t.kind === 'parameter' && !t.requires_grad && 'Frozen: it takes no gradient.';
-    return [FACTS[t.kind], file, frozen, FACTS[t.optimizer]].filter((x) => x).join(' ');
+    const role = t.role && `Its role: ${t.role}.`;
+    return [FACTS[t.kind], role, file, frozen, FACTS[t.optimizer]].filter((x) => x).join(' ');
 }
 
 /* A tensor's values: at three moments if it is registered, else as an op read it. */

@@ -11,7 +11,7 @@ const COLUMNS = [
     ['name', '', null, (g, t) => make('th', { scope: 'row', title: tensorName(t) },
         linkTo(t.id, shortened(tensorName(t))))],
     ['kind', '', null, (g, t) =>
-        cell(null, make('span', { class: `swatch ${t.kind}` }), KIND[t.kind])],
+        cell(null, make('span', { class: `swatch ${t.kind}` }), t.role || KIND[t.kind])],
     ['file', 'whether it is saved with the model', null, (g, t) =>
         cell(null, t.persistent ? 'yes' : 'no')],
     ['optimizer', 'whether the optimizer holds it', null, (g, t) =>
