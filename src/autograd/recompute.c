@@ -153,7 +153,9 @@ static tni_region *region_new(tn_recompute_function function, void *user, int n_
         made = r->in && r->version && r->wants;
     }
     for (int i = 0; made && i < n_in; i++) {
-        made = (r->in[i] = input(in[i])) != NULL;
+        int first = 0;
+        while (in[first] != in[i]) first++;
+        made = (r->in[i] = first < i ? tn_keep(r->in[first]) : input(in[i])) != NULL;
         r->version[i] = tn_version(in[i]);
         r->wants[i] = in[i]->requires_grad;
     }
@@ -440,12 +442,14 @@ static tn_status check_inputs(const tni_region *r)
     return TN_OK;
 }
 
-/* The inputs as handles of their own, with gradients as they had. */
+/* The inputs as handles of their own, with gradients as they had; one given twice is one. */
 static tn_status copy_inputs(const tni_region *r, tn_tensor **in)
 {
     for (int i = 0; i < r->n_in; i++) {
         bool leaf = tni_none(r->in[i]) || r->in[i]->requires_grad == r->wants[i];
-        in[i] = leaf ? r->in[i] : tn_scope_adopt(tni_alias_raw(r->in[i]));
+        int first = 0;
+        while (r->in[first] != r->in[i]) first++;
+        in[i] = first < i ? in[first] : leaf ? r->in[i] : tn_scope_adopt(tni_alias_raw(r->in[i]));
         if (!in[i]) return tni_pending();
         if (!leaf) in[i]->requires_grad = r->wants[i];
     }
@@ -581,8 +585,10 @@ static tn_status find(tni_region *r, size_t k, tni_node ***at)
     *at = NULL;
     if (r->outer) { /* there it was called as if for the first time */
         tn_status status = find(r->outer, r->base + k, &slot);
-        if (status != TN_OK || !slot || !*slot || !(*slot)->region) return status;
-        return find((*slot)->region, (*slot)->region_index, at);
+        if (status != TN_OK || !slot || !*slot) return status;
+        if ((*slot)->region) return find((*slot)->region, (*slot)->region_index, at);
+        *at = slot; /* an outer one has found it already */
+        return TN_OK;
     }
     tn_status status = r->ran ? TN_OK : run_again(r);
     if (status == TN_OK && k < r->n_fresh) *at = &r->fresh[k];
