@@ -130,13 +130,13 @@ typedef tn_tensor *(*tn_check_step)(void *user, tn_module *model, int part, int 
 
 /**
  * Runs a training step, with its backward, on copies of model in each way that there is, and names
- * what breaks a rule of docs/buffers.md: twice; recomputed, every module; in 2 and 4 parts
+ * what breaks the rule of a buffer's role: twice; recomputed, every module; in 2 and 4 parts
  * (TN_MICRO_BATCHES); in eval mode and frozen; cast; averaged; and a second step of a clone, and of
  * what a checkpoint brings back. Not: captured steps, several ranks.
  *
  * report   NULL, or gets a line for each way, and before it up to 8 findings: "bn1.running_mean:
- *          moved twice in 2 parts: 0.1 where each by itself gives 0.05 at element 0; a statistic
- *          moves once for a batch, and only in training"
+ *          moved twice in 2 parts: 0.1 where each by itself gives 0.05 at element 0; a statistic,
+ *          counter or direction moves once for a batch, and only in training"
  * Equal    bit for bit; statistics in parts, and averages, within 1e-5 of the largest element of
  *          the same computed in double
  * Changes  nothing: neither model nor the default generator. model's hooks do not run; a temporary

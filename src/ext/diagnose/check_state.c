@@ -2,11 +2,10 @@
  * check_state.c - tn_check_state: one training step on copies of a model, in every way that there
  * is to run it. What differs from the plain way breaks a rule of docs/buffers.md.
  *
- * What a step leaves is a list of copies: its loss, parameters and their gradients, buffers, the
- * default generator. Bits must be equal, but where a computation of our own in double says what is
- * right: averages, and the statistics of a batch in parts. For those each part runs by itself, from
- * the same buffers, and the parts' moments, mean m_i and unbiased v_i of n_i values, give those of
- * all N values by definition: with A = sum n_i m_i and B = sum ((n_i - 1) v_i + n_i m_i^2),
+ * Bits must be equal, but where a computation of our own in double says what is right: averages,
+ * and statistics of a batch in parts. For those each part runs by itself, from the same buffers.
+ * Moments, mean m_i and unbiased v_i of n_i values, give those of all N values by definition: with
+ * A = sum n_i m_i and B = sum ((n_i - 1) v_i + n_i m_i^2),
  *
  *     mean = A / N,    var = (B / N - mean^2) N / (N - 1)
  */
@@ -140,20 +139,16 @@ static bool is_compared(const way *w, const tn_entry *e)
 
 static const char *rule(const way *w, const tn_entry *e)
 {
-    static const char *const of[] = {
-        [TN_CONSTANT >> 1] = "no forward writes a constant",
-        [TN_STATISTIC >> 1] = "a statistic moves once for a batch, and only in training",
-        [TN_COUNTER >> 1] = "a counter counts a batch once, and only in training",
-        [TN_DIRECTION >> 1] = "a direction moves once for a batch, and only in training",
-    };
-    const char *role = e->kind == TN_BUFFER && !w->rule ? of[e->role >> 1] : NULL;
-    return role ? role : w->rule ? w->rule : "want what a step changes in buffers or extra state";
+    if (w->rule) return w->rule;
+    if (e->kind == TN_BUFFER && tni_is(e->role, TN_CONSTANT)) return "no forward writes a constant";
+    if (e->kind == TN_BUFFER && e->role != TN_PLAIN && !tni_is(e->role, TN_CACHE))
+        return "a statistic, counter or direction moves once for a batch, and only in training";
+    return "want what a step changes in buffers or extra state";
 }
 
-/* In the current scope; NULL + message. */
-static const double *numbers(tn_tensor *t)
+static tn_tensor *wide(tn_tensor *t)
 {
-    return tn_data(tn_to_dtype(t, TN_F64));
+    return tn_to_dtype(tn_detach(t), TN_F64);
 }
 
 /* Where n numbers differ most, and by more than bound times the largest; -1: nowhere. */
@@ -174,7 +169,7 @@ static int64_t worst(const double *got, const double *want, int64_t n, double bo
 static const char *verb(const check *c, const tn_entry *e, int64_t at, double got, double want)
 {
     const tn_entry *from = e->kind == TN_BUFFER ? tni_list_find(c->from, e->name) : NULL;
-    const double *start = from ? numbers(from->tensor) : NULL;
+    const double *start = from ? tn_data(wide(from->tensor)) : NULL;
     if (!start || tn_numel(from->tensor) != tn_numel(e->tensor)) return "differs";
     double moved = got - start[at], wanted = want - start[at];
     if (moved == 0 || wanted == 0) return moved == 0 ? "did not move" : "moved";
@@ -192,7 +187,7 @@ static void compare(check *c, const way *w, tn_tensor *got, const tn_entry *e)
              got ? tn_dtype_name(got->dtype) : "absent", when, w->name, w->other, rule(w, e));
         return;
     }
-    const double *is = numbers(got), *want = is ? numbers(e->tensor) : NULL;
+    const double *is = tn_data(wide(got)), *want = is ? tn_data(wide(e->tensor)) : NULL;
     int64_t at = want ? worst(is, want, tn_numel(got), near ? w->bound : 0) : -1;
     if (at >= 0)
         find(c, "%s: %s %s%s: %.7g where %s gives %.7g at element %" PRId64 "; %s", e->name,
@@ -276,11 +271,6 @@ typedef struct once {
     const struct once *mean; /* of moments: where A is */
     double momentum;
 } once;
-
-static tn_tensor *wide(tn_tensor *t)
-{
-    return tn_to_dtype(tn_detach(t), TN_F64);
-}
 
 static void add(once *o, double n, tn_tensor *x)
 {
@@ -400,8 +390,8 @@ static bool counts(const check *c, const tn_entry *e)
     const tn_entry *start = tni_list_find(c->start, e->name);
     const tn_entry *first = tni_list_find(c->plain, e->name);
     if (!start || !first || tn_numel(e->tensor) != 1) return false;
-    double from = tn_item(start->tensor), at = tn_item(first->tensor), to = tn_item(e->tensor);
-    return from == floor(from) && at == from + 1 && to == at + 1;
+    double from = tn_item(start->tensor), to = tn_item(e->tensor);
+    return from == floor(from) && tn_item(first->tensor) == from + 1 && to == from + 2;
 }
 
 /* What an average with decay 1/2 holds after two updates. */
@@ -412,13 +402,12 @@ static tn_list *mean(check *c, const tn_list *first, const tn_list *last, int bu
     for (int i = 0; status == TN_OK && i < last->n; i++) {
         tn_entry e = last->entry[i];
         const tn_entry *a = tni_list_find(first, e.name);
-        bool has_mean = e.role == TN_PLAIN || tni_is(e.role, TN_STATISTIC);
-        if (e.kind == TN_BUFFER) has_mean = has_mean && buffers;
+        const bool buffer = e.kind == TN_BUFFER;
+        bool has_mean = !buffer || (buffers && (!e.role || tni_is(e.role, TN_STATISTIC)));
         if (has_mean && a && tn_dtype_is_float(e.tensor->dtype)) {
-            if (e.kind == TN_BUFFER && counts(c, &e))
+            if (buffer && counts(c, &e))
                 find(c, "%s: counts steps, and is averaged with buffers; want TN_COUNTER", e.name);
-            e.tensor = tn_mul_scalar(
-                tn_add(tn_to_dtype(a->tensor, TN_F64), tn_to_dtype(e.tensor, TN_F64)), 0.5);
+            e.tensor = tn_mul_scalar(tn_add(wide(a->tensor), wide(e.tensor)), 0.5);
         }
         status = e.tensor ? tni_list_push(list, "", "", e.name, e) : tni_pending();
     }
@@ -449,9 +438,10 @@ static tn_status change_parameters(tn_module *m)
 {
     tn_list *parameters = tn_parameters(m);
     tn_status status = parameters ? TN_OK : tni_pending();
-    TN_NO_GRAD for (int i = 0; status == TN_OK && i < parameters->n;
-                    i++) if (tn_dtype_is_float(parameters->entry[i].tensor->dtype)) status =
-        tn_mul_scalar_(parameters->entry[i].tensor, 0.75);
+    for (int i = 0; status == TN_OK && i < parameters->n; i++) {
+        tn_tensor *t = parameters->entry[i].tensor;
+        if (tn_dtype_is_float(t->dtype)) TN_NO_GRAD status = tn_mul_scalar_(t, 0.75);
+    }
     return status;
 }
 
