@@ -157,7 +157,12 @@ static tni_region *region_new(tn_recompute_function function, void *user, int n_
     r->grad = tn_grad_enabled();
     r->cast = tni_autocasting;
     bool made = n_in == 0 || (r->in = tni_calloc((size_t)n_in * sizeof *r->in));
-    for (int i = 0; made && i < n_in; i++) made = take_input(&r->in[i], in[i]);
+    for (int i = 0; made && i < n_in; i++) {
+        int first = 0; /* one given twice stays one */
+        while (in[first] != in[i]) first++;
+        if (first < i) r->in[i] = r->in[first];
+        made = first < i ? tn_keep(r->in[i].tensor) != NULL : take_input(&r->in[i], in[i]);
+    }
     made = made && tni_autocast_copy(&r->casts);
     tni_generator_get(tn_default_generator(), &r->generator);
     if (made) return r;
@@ -417,13 +422,17 @@ static tn_status check_inputs(const tni_region *r)
     return TN_OK;
 }
 
-/* The inputs as handles of their own, with gradients as they had. */
+/* The inputs as handles of their own, with gradients as they had; one given twice is one. */
 static tn_status copy_inputs(const tni_region *r, tn_tensor **in)
 {
     for (int i = 0; i < r->n_in; i++) {
         const input *own = &r->in[i];
         bool same = tni_none(own->tensor) || own->tensor->requires_grad == own->wants;
-        in[i] = same ? own->tensor : tn_scope_adopt(tni_alias_raw(own->tensor));
+        int first = 0;
+        while (r->in[first].tensor != own->tensor) first++;
+        in[i] = first < i ? in[first]
+                : same    ? own->tensor
+                          : tn_scope_adopt(tni_alias_raw(own->tensor));
         if (!in[i]) return tni_pending();
         if (!same) in[i]->requires_grad = own->wants;
     }
@@ -555,8 +564,10 @@ static tn_status find(tni_region *r, size_t k, tni_node ***at)
     *at = NULL;
     if (r->outer) { /* there it was called as if for the first time */
         tn_status status = find(r->outer, r->base + k, &slot);
-        if (status != TN_OK || !slot || !*slot || !(*slot)->region) return status;
-        return find((*slot)->region, (*slot)->region_index, at);
+        if (status != TN_OK || !slot || !*slot) return status;
+        if ((*slot)->region) return find((*slot)->region, (*slot)->region_index, at);
+        *at = slot; /* an outer one has found it already */
+        return TN_OK;
     }
     tn_status status = r->ran ? TN_OK : run_again(r);
     if (status == TN_OK && k < r->n_fresh) *at = &r->fresh[k];

@@ -186,7 +186,7 @@ tn_status tni_call_once(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
         if (scope.depth < 0) status = tni_pending();
         size_t guarded = tni_scope_guard();
         tni_fields fields;
-        if (TNI_UNLIKELY(tni_batch_now) && status == TN_OK) status = tni_batch_meet(m);
+        if (TNI_UNLIKELY(tni_batch_now) && status == TN_OK) status = tni_batch_meet(m, !f.outer);
         if (status == TN_OK) status = tni_fields_before(&fields, m, n_in, in);
         bool looked = status == TN_OK;
         if (status == TN_OK)

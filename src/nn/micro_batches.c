@@ -96,20 +96,28 @@ static bool moves_once(const tni_slot *slot)
             tni_is(slot->flags, TN_DIRECTION));
 }
 
-tn_status tni_batch_meet(tn_module *m)
+static tn_status note(tn_module *m, const char *path, void *user)
 {
-    tni_batch *b = tni_batch_now;
-    tn_status status = TN_OK;
-    if (!tni_in_part() || !tn_training(m) || tni_map_get(&b->met, m)) return TN_OK;
-    tni_region *region = tni_region_now; /* copies are not the recomputed function's */
-    tni_region_now = NULL;
-    TN_NO_GRAD
-    for (int i = 0; status == TN_OK && i < m->state->n; i++) {
+    tni_batch *b = user;
+    (void)path;
+    if (!tn_training(m) || tni_map_get(&b->met, m)) return TN_OK;
+    for (int i = 0; i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
         if (!moves_once(slot)) continue;
         if (tni_map_put(&b->met, m, m) < 0 || !tni_batch_add(b, m, slot, slot->tensor, NULL))
-            status = tni_pending();
+            return tni_pending();
     }
+    return TN_OK;
+}
+
+tn_status tni_batch_meet(tn_module *m, bool outermost)
+{
+    tni_batch *b = tni_batch_now;
+    tn_status status = TN_OK;
+    if (!tni_in_part()) return TN_OK;
+    tni_region *region = tni_region_now; /* copies are not the recomputed function's */
+    tni_region_now = NULL;
+    TN_NO_GRAD status = outermost ? tni_walk(m, TNI_ONCE, note, NULL, b) : note(m, "", b);
     tni_region_now = region;
     return status;
 }

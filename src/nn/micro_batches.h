@@ -36,8 +36,8 @@ static inline bool tni_in_part(void)
     return TNI_UNLIKELY(tni_batch_now) && tni_batch_now->open && !tni_batch_now->over;
 }
 
-/* m is called. */
-tn_status tni_batch_meet(tn_module *m);
+/* m is called; outermost: within no other call, and may write to all below it. */
+tn_status tni_batch_meet(tn_module *m, bool outermost);
 /* Appends a buffer of m (NULL, NULL: one of moments). NULL + message. */
 tni_moved *tni_batch_add(tni_batch *b, tn_module *m, const tni_slot *slot, tn_tensor *buffer,
                          tn_tensor *var);

@@ -274,6 +274,49 @@ START_TEST(an_encoder_by_layers)
 }
 END_TEST
 
+static tn_status recompute_all(tn_module *m, void *user)
+{
+    (void)user;
+    return tn_module_set_recompute(m, true);
+}
+
+/* One tensor as query, key and value is one in the second run too, where its history is not. */
+START_TEST(attention_of_one_input)
+{
+    tn_module *m = owned(tn_multihead_attention_new(8, 2, (tn_multihead_attention_options){ 0 }));
+    tn_tensor *x = tn_randn(TN_SHAPE(2, 5, 8)), *grad[2];
+    for (int again = 0; again < 2; again++) {
+        tn_tensor *leaf = tn_clone(x);
+        assert_ok(tn_module_zero_grad(m));
+        assert_ok(tn_set_requires_grad(leaf, _i));
+        assert_ok(tn_module_set_recompute(m, again));
+        tn_tensor *q = _i ? tn_mul_scalar(leaf, 2) : leaf;
+        tn_tensor *y = tn_multihead_attention_forward(m, q, q, q,
+                                                      (tn_attention_masks){ .causal = true }, NULL);
+        assert_ok(tn_backward(tn_mean_all(tn_square(y))));
+        grad[again] = tn_clone(tn_grad(_i ? leaf : tn_get_parameter(m, "in_proj_weight")));
+    }
+    ck_assert_msg(!difference(grad[1], grad[0], 0, 0), "a gradient differs");
+}
+END_TEST
+
+/* Each module of a tree of four levels. */
+START_TEST(three_calls_within_each_other)
+{
+    tn_tensor *x = tn_randn(TN_SHAPE(ROWS, WIDTH)), *grad[2];
+    tn_module *m = tn_linear_new(WIDTH, WIDTH, (tn_linear_options){ 0 });
+    for (int depth = 0; depth < 3; depth++) m = tn_sequential(m, tn_tanh_new());
+    owned(m);
+    for (int again = 0; again < 2; again++) {
+        assert_ok(tn_module_zero_grad(m));
+        if (again) assert_ok(tn_module_apply(m, recompute_all, NULL));
+        assert_ok(tn_backward(tn_mean_all(tn_square(tn_forward(m, x)))));
+        grad[again] = tn_clone(tn_grad(tn_get_parameter(m, "0.0.0.weight")));
+    }
+    ck_assert_msg(!difference(grad[1], grad[0], 0, 0), "a gradient differs");
+}
+END_TEST
+
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
 static int runs;
@@ -636,7 +679,8 @@ Suite *test_suite(void)
     Suite *s = suite_create("recompute");
     TCase *t = test_case(s, "bits");
     tcase_add_loop_test(t, all_bits_are_those_without, 0, COUNT(ways));
-    add_tests(t, a_batch_norm_moves_once, an_encoder_by_layers);
+    add_tests(t, a_batch_norm_moves_once, an_encoder_by_layers, three_calls_within_each_other);
+    tcase_add_loop_test(t, attention_of_one_input, 0, 2);
     t = test_case(s, "graphs");
     add_tests(t, activations_are_free_until_backward,
               graphs_used_twice_and_derivatives_of_derivatives, functions_that_differentiate);

@@ -142,6 +142,7 @@ static const char *const runs_others[] = { "tn_forward",
                                            "tn_hessian",
                                            "tn_hvp",
                                            "tn_module_gradcheck",
+                                           "tn_check_state",
                                            "tn_multihead_attention_forward",
                                            "tn_encoder_layer_forward",
                                            "tn_encoder_forward",
@@ -342,11 +343,22 @@ static const char *const for_one_thread[] = { "tn_manual_seed",
 /* These wait for a disk, or do much work: called less often. */
 static bool rare(world *w, const row *r)
 {
-    static const char *const slow[] = {
-        "tn_save",      "tn_load",        "tn_checkpoint",       "tn_plot",  "tn_text",
-        "tn_explain",   "tn_graph_dot",   "tn_module_summary",   "tn_print", "tn_fprint",
-        "tn_gradcheck", "tn_memory_trim", "tn_module_gradcheck", "tn_trace", NULL
-    };
+    static const char *const slow[] = { "tn_save",
+                                        "tn_load",
+                                        "tn_checkpoint",
+                                        "tn_plot",
+                                        "tn_text",
+                                        "tn_explain",
+                                        "tn_graph_dot",
+                                        "tn_module_summary",
+                                        "tn_print",
+                                        "tn_fprint",
+                                        "tn_gradcheck",
+                                        "tn_memory_trim",
+                                        "tn_module_gradcheck",
+                                        "tn_trace",
+                                        "tn_check_state",
+                                        NULL };
     for (int i = 0; slow[i]; i++)
         if (strncmp(r->name, slow[i], strlen(slow[i])) == 0) return below(w, 8) > 0;
     return false;

@@ -443,6 +443,24 @@ static tn_tensor *loss_many(tn_module *m, void *user)
 }
 LIST(loss_function_, losses, loss_forward, loss_none, loss_null, loss_many)
 
+static tn_tensor *checked_loss(void *user, tn_module *m, int part, int parts)
+{
+    (void)user, (void)part;
+    tn_tensor *y = tn_forward(m, tn_ones(TN_SHAPE(8 / parts, 3)));
+    return tn_mean(tn_square(y), NULL, 0, false);
+}
+static tn_tensor *checked_parts(void *user, tn_module *m, int part, int parts)
+{
+    if (parts == 1) return checked_loss(user, m, part, parts);
+    return tn_fail(TN_E_UNSUPPORTED, "want the whole batch") == TN_OK ? TN_NONE : NULL;
+}
+static tn_tensor *checked_null(void *user, tn_module *m, int part, int parts)
+{
+    (void)user, (void)m, (void)part, (void)parts;
+    return NULL;
+}
+LIST(tn_check_step, check_steps, checked_loss, checked_parts, checked_null)
+
 /* ---- modules --------------------------------------------------------------------------------- */
 
 static tn_tensor *own_forward(tn_module *self, tn_tensor *x)

@@ -23,6 +23,7 @@ CHOICES(apply_function, applies)
 CHOICES(keep_function, keeps)
 CHOICES(factor_function, factors)
 CHOICES(loss_function_, losses)
+CHOICES(tn_check_step, check_steps)
 #undef CHOICES
 
 /* A user's own module: y = child(x) * scale. */

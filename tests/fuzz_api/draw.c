@@ -1133,6 +1133,7 @@ CALLBACK(apply, applies)
 CALLBACK(keep, keeps)
 CALLBACK(factor, factors)
 CALLBACK(loss_function, losses)
+CALLBACK(check_step, check_steps)
 OPTIONS(trace_options, tn_trace_options,
         o.model = below(w, 2) ? NULL : pick_pointer(w, any_module(w, NULL)),
         o.opt = below(w, 2) ? NULL : one_optim(w), o.title = pick_text(w, NULL), FLAG(lines))

@@ -472,6 +472,23 @@ START_TEST(a_batch_that_is_left)
 }
 END_TEST
 
+/* A child's counter that its parent counts, without calling the child. */
+static tn_tensor *counts_in_child(box *m, tn_tensor *x)
+{
+    return tn_add_scalar_(tn_get_buffer(m->child, "buffer"), 1) == TN_OK ? x : NULL;
+}
+
+START_TEST(a_childs_buffer_that_its_parent_moves)
+{
+    subject *child = subject_new(TN_COUNTER);
+    box *m = owned_box();
+    assert_ok(tn_register_module(&m->base, "child", &m->child, tn_module_keep(&child->base)));
+    m->run = counts_in_child;
+    TN_MICRO_BATCHES(i, 3) assert_made(tn_forward(&m->base, tn_ones(TN_SHAPE(1))));
+    ck_assert_str_eq(times(child), "once");
+}
+END_TEST
+
 /* Modules in eval mode, replaced slots, and memory: nothing is left behind. */
 START_TEST(parts_in_other_ways)
 {
@@ -568,7 +585,8 @@ Suite *test_suite(void)
     TCase *t = test_case(suite, "parts");
     tcase_add_loop_test(t, moments_are_those_of_the_whole_batch, 0, 12);
     tcase_add_loop_test(t, a_batch_goes_on_from_a_checkpoint, 0, 4);
-    add_tests(t, moments_of_a_users_layer, a_batch_that_is_left, parts_in_other_ways);
+    add_tests(t, moments_of_a_users_layer, a_batch_that_is_left, parts_in_other_ways,
+              a_childs_buffer_that_its_parent_moves);
     add_tests(test_case(suite, "kinds"), AT_04_one_name_one_kind,
               AT_05_TO_08_a_plain_field_is_nothing, EN_08_persistent_buffers_only,
               LD_09_empty_and_passing_slots_are_unexpected);

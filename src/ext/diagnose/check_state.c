@@ -1,0 +1,527 @@
+/*
+ * check_state.c - tn_check_state: one training step on copies of a model, in every way that there
+ * is to run it. What differs from the plain way breaks a rule of docs/buffers.md.
+ *
+ * Bits must be equal, but where a computation of our own in double says what is right: averages,
+ * and statistics of a batch in parts. For those each part runs by itself, from the same buffers.
+ * Moments, mean m_i and unbiased v_i of n_i values, give those of all N values by definition: with
+ * A = sum n_i m_i and B = sum ((n_i - 1) v_i + n_i m_i^2),
+ *
+ *     mean = A / N,    var = (B / N - mean^2) N / (N - 1)
+ */
+#include <limits.h>
+#include <tenon/io.h>
+#include <tenon/layers.h>
+#include <unistd.h>
+
+#include "ext/diagnose/explain.h"
+#include "nn/micro_batches.h"
+#include "tensor/random.h"
+
+enum { SHOWN = 8 }; /* findings of one way; any more are only counted */
+
+/* What is compared. */
+typedef enum compared {
+    ALL,
+    SAVED, /* not buffers that are in no file */
+    KEPT,  /* parameters, and buffers but caches */
+    FIXED, /* and not plain buffers: what no forward out of training may write */
+    WIDE   /* of f32 buffers those that a cast leaves so; no step is run */
+} compared;
+
+/* A way to run a step. */
+typedef struct way {
+    const char *name, *other; /* "recomputed", and what it is compared with */
+    const char *rule;         /* where a buffer's role has none */
+    compared compared;
+    double bound; /* relative to the largest element, of what is f64 beside; 0: the same bits */
+    tn_status (*prepare)(tn_module *m);
+} way;
+
+typedef struct check {
+    FILE *report; /* NULL: none */
+    tn_module *model;
+    tn_check_step step;
+    void *user;
+    bool backward;      /* of the loss */
+    tn_status status;   /* what ends the check */
+    int findings, here; /* of all ways; of this one */
+    char first[1024];
+    tn_list *start, *plain; /* before the first step, and after it */
+    tn_list *from;          /* before the step that is looked at */
+    tni_generator_state generator;
+} check;
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+static tn_status push(tn_list *list, const char *prefix, tn_entry e)
+{
+    if (!e.tensor) return tni_pending();
+    e.tensor = tn_clone(tn_to(tn_contiguous(tn_detach(e.tensor)), tn_cpu()));
+    return e.tensor ? tni_list_push(list, prefix, "", e.name, e) : tni_pending();
+}
+
+/* Copies of all that m has, and of the generator, after list's entries. NULL + message. */
+static tn_list *values(tn_list *list, tn_module *m)
+{
+    unsigned char generator[TN_GENERATOR_STATE_SIZE];
+    tn_generator_get_state(tn_default_generator(), generator);
+    tn_tensor *bytes = tn_from_data(generator, TN_SHAPE(sizeof generator), TN_U8);
+    tn_list *all = tn_list_concat(tn_parameters(m), tn_buffers(m));
+    tn_status status = list && all ? TN_OK : tni_pending();
+    for (int i = 0; status == TN_OK && i < all->n; i++) {
+        const tn_entry *e = &all->entry[i];
+        tn_tensor *gradient = e->kind == TN_PARAMETER ? tn_grad(e->tensor) : TN_NONE;
+        status = push(list, "", *e);
+        if (status == TN_OK && !tni_none(gradient))
+            status = push(list, "gradient of ", (tn_entry){ .name = e->name, .tensor = gradient });
+    }
+    if (status == TN_OK)
+        status = push(list, "", (tn_entry){ .name = "(default generator)", .tensor = bytes });
+    return status == TN_OK ? list : NULL;
+}
+
+static tn_status run_part(const check *c, tn_module *m, int part, int parts, tn_list *losses)
+{
+    char name[40] = "(loss)";
+    if (parts > 1) snprintf(name, sizeof name, "(loss of part %d)", part);
+    tn_scope scope = tn_scope_begin();
+    tn_set_grad_enabled(true);
+    tn_tensor *loss = c->step(c->user, m, part, parts);
+    tn_status status = loss ? tni_pending() : tni_poison("tn_check_state", "the loss");
+    if (status == TN_OK && c->backward) status = tn_backward(loss);
+    if (status == TN_OK) status = push(losses, "", (tn_entry){ .name = name, .tensor = loss });
+    tn_set_grad_enabled(true);
+    tn_scope_end(scope);
+    return status;
+}
+
+/* What a batch of n parts leaves. */
+static tn_list *step(const check *c, tn_module *m, int n)
+{
+    tn_list *list = tn_list_new();
+    tn_status status = list ? tn_module_zero_grad(m) : tni_pending();
+    if (status == TN_OK && n == 1) status = run_part(c, m, 0, 1, list);
+    if (status == TN_OK && n > 1)
+        TN_MICRO_BATCHES(part, n) tni_disregard(run_part(c, m, part, n, list));
+    return tn_error_status() == TN_OK ? values(list, m) : NULL;
+}
+
+/* A copy of the model, with the generator where it was: tn_module_drop. */
+static tn_module *fresh(const check *c)
+{
+    tni_generator_put(tn_default_generator(), &c->generator);
+    return tn_module_clone(c->model);
+}
+
+/* ---- comparing ------------------------------------------------------------------------------- */
+
+static void find(check *c, const char *format, ...)
+{
+    char line[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    if (c->findings++ == 0) snprintf(c->first, sizeof c->first, "%s", line);
+    if (c->here++ < SHOWN && c->report) fprintf(c->report, "%s\n", line);
+}
+
+static bool is_compared(const way *w, const tn_entry *e)
+{
+    const bool buffer = e->kind == TN_BUFFER, wide = tni_stays_wide(e->role);
+    if (w->compared == ALL) return true;
+    if (w->compared == SAVED) return !buffer || e->persistent;
+    if (w->compared == WIDE) return buffer && wide && e->tensor->dtype == TN_F32;
+    if (!e->owner || (buffer && tni_is(e->role, TN_CACHE))) return false;
+    return w->compared == KEPT || !buffer || e->role != TN_PLAIN;
+}
+
+static const char *rule(const way *w, const tn_entry *e)
+{
+    if (w->rule) return w->rule;
+    if (e->kind == TN_BUFFER && tni_is(e->role, TN_CONSTANT)) return "no forward writes a constant";
+    if (e->kind == TN_BUFFER && e->role != TN_PLAIN && !tni_is(e->role, TN_CACHE))
+        return "a statistic, counter or direction moves once for a batch, and only in training";
+    return "want what a step changes in buffers or extra state";
+}
+
+static tn_tensor *wide(tn_tensor *t)
+{
+    return tn_to_dtype(tn_detach(t), TN_F64);
+}
+
+/* Where n numbers differ most, and by more than bound times the largest; -1: nowhere. */
+static int64_t worst(const double *got, const double *want, int64_t n, double bound)
+{
+    double largest = 0, most = -1;
+    int64_t at = -1;
+    for (int64_t i = 0; i < n; i++) largest = fmax(largest, fabs(want[i]));
+    for (int64_t i = 0; i < n; i++) {
+        double apart = fabs(got[i] - want[i]);
+        if (isnan(apart)) apart = isnan(got[i]) && isnan(want[i]) ? 0 : (double)INFINITY;
+        if (apart > most && (bound == 0 || apart > bound * largest)) most = apart, at = i;
+    }
+    return at;
+}
+
+/* What a buffer did, seen from where it was before the step. */
+static const char *verb(const check *c, const tn_entry *e, int64_t at, double got, double want)
+{
+    const tn_entry *from = e->kind == TN_BUFFER ? tni_list_find(c->from, e->name) : NULL;
+    const double *start = from ? tn_data(wide(from->tensor)) : NULL;
+    if (!start || tn_numel(from->tensor) != tn_numel(e->tensor)) return "differs";
+    double moved = got - start[at], wanted = want - start[at];
+    if (moved == 0 || wanted == 0) return moved == 0 ? "did not move" : "moved";
+    return fabs(moved / wanted - 2) <= 0.6 ? "moved twice" : "differs";
+}
+
+static void compare(check *c, const way *w, tn_tensor *got, const tn_entry *e)
+{
+    const bool near = w->bound > 0 && (w->compared == KEPT || tni_is(e->role, TN_STATISTIC));
+    const char *when = strncmp(w->name, "in ", 3) ? "when " : "";
+    if (got && !near && tn_hash(got) == tn_hash(e->tensor)) return;
+    if (!got || !tni_shape_equal(&got->shape, &e->tensor->shape) ||
+        (!near && got->dtype != e->tensor->dtype)) {
+        find(c, "%s: is %s %s%s, not as %s; %s", e->name,
+             got ? tn_dtype_name(got->dtype) : "absent", when, w->name, w->other, rule(w, e));
+        return;
+    }
+    const double *is = tn_data(wide(got)), *want = is ? tn_data(wide(e->tensor)) : NULL;
+    int64_t at = want ? worst(is, want, tn_numel(got), near ? w->bound : 0) : -1;
+    if (at >= 0)
+        find(c, "%s: %s %s%s: %.7g where %s gives %.7g at element %" PRId64 "; %s", e->name,
+             verb(c, e, at, is[at], want[at]), when, w->name, is[at], w->other, want[at], at,
+             rule(w, e));
+}
+
+/* Says what differs. NULL: the way failed, which is a finding, but for what the step cannot do. */
+static void judge(check *c, const way *w, const tn_list *got, const tn_list *want)
+{
+    int n = 0;
+    for (int i = 0; got && want && i < want->n; i++) {
+        const tn_entry *e = &want->entry[i], *same = tni_list_find(got, e->name);
+        if (is_compared(w, e)) compare(c, w, same ? same->tensor : NULL, e);
+        n += is_compared(w, e);
+    }
+    const tn_status status = tn_error_status();
+    if (status == TN_E_NOMEM) c->status = status;
+    if (status == TN_E_UNSUPPORTED && c->report)
+        fprintf(c->report, "%s: skipped: %s\n", w->name, tn_error());
+    else if (status != TN_OK)
+        find(c, "(step): fails %s: %s", w->name, tn_error());
+    else if (c->report && c->here)
+        fprintf(c->report, "%s: %d tensors, %d findings\n", w->name, n, c->here);
+    else if (c->report)
+        fprintf(c->report, "%s: %d tensors, as %s\n", w->name, n, w->other);
+    if (c->status == TN_OK) tn_error_clear();
+    c->here = 0;
+}
+
+/* ---- ways of one step ------------------------------------------------------------------------ */
+
+/* Of every module, one within the other. */
+static tn_status recompute(tn_module *m, void *user)
+{
+    (void)user;
+    return tn_module_set_recompute(m, true);
+}
+
+static tn_status recompute_all(tn_module *m)
+{
+    return tn_module_apply(m, recompute, NULL);
+}
+
+static tn_status narrow(tn_module *m)
+{
+    return tn_module_to_dtype(m, TN_BF16);
+}
+
+static const char reproducible[] = "want random numbers of the default generator, and nothing "
+                                   "outside of the model that changes";
+static const way single[] = {
+    { "run again", "the first run", reproducible, ALL, 0, NULL },
+    { "recomputed", "plain", NULL, ALL, 0, recompute_all },
+    { "in eval mode", "before", NULL, FIXED, 0, tn_eval },
+    { "frozen", "before", NULL, FIXED, 0, tn_module_freeze },
+    { "cast to bf16", "before", "statistics and directions stay f32", WIDE, 0, narrow },
+};
+
+static void check_single(check *c, const way *w)
+{
+    tn_module *m = fresh(c);
+    const tn_list *got = NULL;
+    tn_status status = m && w->prepare ? w->prepare(m) : tni_pending();
+    c->backward = w->compared == ALL;
+    if (status == TN_OK) got = w->compared == WIDE ? values(tn_list_new(), m) : step(c, m, 1);
+    judge(c, w, got, c->backward ? c->plain : c->from);
+    c->backward = true;
+    tn_module_drop(m);
+}
+
+/* ---- in parts -------------------------------------------------------------------------------- */
+
+/* A buffer that moves once, and what the parts made of it. */
+typedef struct once {
+    tn_entry e;
+    tn_tensor *start;        /* a copy */
+    uint64_t version;        /* of the buffer when a part begins */
+    double n;                /* parts that moved it; of moments N */
+    tn_tensor *sum;          /* of what they made; of moments A or B */
+    const struct once *mean; /* of moments: where A is */
+    double momentum;
+} once;
+
+static void add(once *o, double n, tn_tensor *x)
+{
+    o->sum = o->n > 0 ? tn_add(o->sum, x) : x;
+    o->n += n;
+}
+
+/* What layers gave to tn_move_statistics in this part. */
+static void take_moments(once *all, int n)
+{
+    for (int i = 0; i < tni_batch_now->n; i++) {
+        const tni_moved *moved = &tni_batch_now->moved[i];
+        once *mean = NULL, *var = NULL;
+        for (int k = 0; k < n && moved->var && moved->n > 0; k++) {
+            if (all[k].e.tensor == moved->buffer) mean = &all[k];
+            if (all[k].e.tensor == moved->var) var = &all[k];
+        }
+        if (!mean || !var) continue;
+        tn_tensor *m = wide(moved->value);
+        mean->mean = var->mean = mean;
+        mean->momentum = var->momentum = moved->momentum;
+        add(var, moved->n, tn_add(moved->spread, tn_mul_scalar(tn_square(m), moved->n)));
+        add(mean, moved->n, tn_mul_scalar(m, moved->n));
+    }
+}
+
+/* What a part wrote; then the buffer is put back. */
+static tn_status take(once *o)
+{
+    tni_slot *slot = tni_slot_of(o->e.owner, o->e.name);
+    tn_tensor *is = slot ? slot->tensor : TN_NONE, *was = o->e.tensor;
+    const bool statistic = tni_is(o->e.role, TN_STATISTIC);
+    if (tni_none(is) || (is == was && tn_version(is) == o->version)) return TN_OK;
+    tn_tensor *copy = tn_clone(tn_detach(is));
+    if (statistic || o->n == 0) add(o, 1, statistic ? wide(copy) : copy);
+    if (is != was) tn_drop(tni_slot_put(o->e.owner, slot, was));
+    return tn_copy_(was, o->start);
+}
+
+static tn_tensor *after(const once *o)
+{
+    tn_tensor *now = tni_is(o->e.role, TN_STATISTIC) ? tn_div_scalar(o->sum, o->n) : o->sum;
+    if (!o->mean) return now;
+    if (o->mean != o) {
+        now = tn_sub(now, tn_square(tn_div_scalar(o->mean->sum, o->n)));
+        now = tn_mul_scalar(now, o->n / (o->n - 1));
+    }
+    return tn_add(tn_mul_scalar(wide(o->start), 1 - o->momentum), tn_mul_scalar(now, o->momentum));
+}
+
+static tn_status take_part(const check *c, tn_module *m, once *all, int n, int part, int parts,
+                           tn_list *list)
+{
+    for (int i = 0; i < n; i++) all[i].version = tn_version(all[i].e.tensor);
+    if (tn_micro_batches_begin(1) < 0) return tni_pending();
+    tn_status status = run_part(c, m, part, parts, list);
+    TN_NO_GRAD
+    {
+        if (status == TN_OK) take_moments(all, n);
+        for (int i = 0; status == TN_OK && i < n; i++) status = take(&all[i]);
+    }
+    tn_micro_batches_cancel();
+    return status;
+}
+
+/* What a batch in parts should leave. */
+static tn_list *parts_by_hand(const check *c, tn_module *m, int parts)
+{
+    tn_list *list = tn_list_new(), *buffers = tn_buffers(m);
+    const size_t room = buffers ? (size_t)buffers->n + 1 : 0;
+    once *all = buffers ? tni_calloc_n(room, sizeof *all) : NULL;
+    int n = 0;
+    for (int i = 0; all && i < buffers->n; i++) {
+        const tn_entry e = buffers->entry[i];
+        if (tni_is(e.role, TN_STATISTIC) || tni_is(e.role, TN_COUNTER) ||
+            tni_is(e.role, TN_DIRECTION))
+            all[n++] = (once){ .e = e, .start = tn_clone(tn_detach(e.tensor)) };
+    }
+    tn_status status = tni_pending();
+    for (int part = 0; status == TN_OK && part < parts; part++)
+        status = take_part(c, m, all, n, part, parts, list);
+    if (status == TN_OK && !values(list, m)) status = tni_pending();
+    for (int i = 0; status == TN_OK && i < n; i++)
+        if (all[i].n > 0)
+            TN_NO_GRAD status = tn_list_set(list, all[i].e.name, tn_to(after(&all[i]), tn_cpu()));
+    if (all) tni_free(all, room * sizeof *all);
+    return status == TN_OK ? list : NULL;
+}
+
+static void check_parts(check *c, int n, bool recomputed)
+{
+    char name[40];
+    snprintf(name, sizeof name, "in %d parts%s", n, recomputed ? ", recomputed" : "");
+    const way w = { name, "each by itself", NULL, ALL, 1e-5, NULL };
+    tn_module *hand = fresh(c);
+    tn_list *want = hand ? parts_by_hand(c, hand, n) : NULL;
+    tn_module *m = want ? fresh(c) : NULL;
+    bool ready = m && (!recomputed || recompute_all(m) == TN_OK);
+    judge(c, &w, ready ? step(c, m, n) : NULL, want);
+    tn_module_drop(hand);
+    tn_module_drop(m);
+}
+
+/* ---- a second step --------------------------------------------------------------------------- */
+
+static const way resumed = { "saved and resumed", "going on", NULL, SAVED, 0, NULL };
+static const way cloned = { "cloned", "the original", NULL, ALL, 0, NULL };
+static const way averages[] = {
+    { "averaged", "the rule", "parameters are averaged, buffers copied", KEPT, 1e-5, NULL },
+    { "averaged with its buffers", "the rule",
+      "plain buffers and statistics are averaged, others copied", KEPT, 1e-5, NULL },
+};
+
+/* A float that grew by 1 in both steps is a count: c->plain is after the first one. */
+static bool counts(const check *c, const tn_entry *e)
+{
+    const tn_entry *start = tni_list_find(c->start, e->name);
+    const tn_entry *first = tni_list_find(c->plain, e->name);
+    if (!start || !first || tn_numel(e->tensor) != 1) return false;
+    double from = tn_item(start->tensor), to = tn_item(e->tensor);
+    return from == floor(from) && tn_item(first->tensor) == from + 1 && to == from + 2;
+}
+
+/* What an average with decay 1/2 holds after two updates. */
+static tn_list *mean(check *c, const tn_list *first, const tn_list *last, int buffers)
+{
+    tn_list *list = tn_list_new();
+    tn_status status = list ? TN_OK : tni_pending();
+    for (int i = 0; status == TN_OK && i < last->n; i++) {
+        tn_entry e = last->entry[i];
+        const tn_entry *a = tni_list_find(first, e.name);
+        const bool buffer = e.kind == TN_BUFFER;
+        bool has_mean = !buffer || (buffers && (!e.role || tni_is(e.role, TN_STATISTIC)));
+        if (has_mean && a && tn_dtype_is_float(e.tensor->dtype)) {
+            if (buffer && counts(c, &e))
+                find(c, "%s: counts steps, and is averaged with buffers; want TN_COUNTER", e.name);
+            e.tensor = tn_mul_scalar(tn_add(wide(a->tensor), wide(e.tensor)), 0.5);
+        }
+        status = e.tensor ? tni_list_push(list, "", "", e.name, e) : tni_pending();
+    }
+    return status == TN_OK ? list : NULL;
+}
+
+/* A step of what a checkpoint of m brings back. */
+static tn_list *resume(const check *c, tn_module *m)
+{
+    char path[PATH_MAX];
+    const char *place = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%s/tenon-check-XXXXXX", place && *place ? place : "/tmp");
+    const int file = mkstemp(path);
+    if (file < 0) return tni_fail(TN_E_IO, "tn_check_state: " TNI_PATH ": cannot be made", path);
+    close(file);
+    tn_checkpoint from = { .model = m, .allow_nonfinite = true }, to = { 0 };
+    tn_status status = tn_checkpoint_save(&from, path);
+    to.model = status == TN_OK ? fresh(c) : NULL;
+    if (to.model) status = tn_checkpoint_load(&to, path);
+    unlink(path);
+    tn_list *list = to.model && status == TN_OK ? step(c, to.model, 1) : NULL;
+    tn_module_drop(to.model);
+    return list;
+}
+
+/* Stands for an optimizer's step. */
+static tn_status change_parameters(tn_module *m)
+{
+    tn_list *parameters = tn_parameters(m);
+    tn_status status = parameters ? TN_OK : tni_pending();
+    for (int i = 0; status == TN_OK && i < parameters->n; i++) {
+        tn_tensor *t = parameters->entry[i].tensor;
+        if (tn_dtype_is_float(t->dtype)) TN_NO_GRAD status = tn_mul_scalar_(t, 0.75);
+    }
+    return status;
+}
+
+/* m has done its first step, which left c->plain. */
+static void check_second(check *c, tn_module *m)
+{
+    tni_generator_state generator;
+    tn_module *average[2] = { NULL }, *copy = NULL;
+    tn_list *first = values(tn_list_new(), m), *last = NULL;
+    tn_status status = first ? TN_OK : tni_pending();
+    tni_generator_get(tn_default_generator(), &generator);
+    for (int i = 0; status == TN_OK && i < 2; i++) {
+        const tn_ema_options o = { .decay = 0.5, .average_buffers = i };
+        average[i] = tn_ema_new(m, o);
+        status = average[i] ? tn_ema_update(average[i], m) : tni_pending();
+    }
+    if (status == TN_OK) status = change_parameters(m);
+    if (status == TN_OK) copy = tn_module_clone(m);
+    if (copy && (c->from = values(tn_list_new(), m))) last = step(c, m, 1);
+    if (!last) c->status = tni_pending();
+    for (int i = 0; c->status == TN_OK && i < 2; i++) {
+        tni_generator_put(tn_default_generator(), &generator);
+        judge(c, i ? &cloned : &resumed, i ? step(c, copy, 1) : resume(c, copy), last);
+    }
+    for (int i = 0; c->status == TN_OK && i < 2; i++) {
+        status = tn_ema_update(average[i], m);
+        tn_list *got = status == TN_OK ? values(tn_list_new(), tn_ema_module(average[i])) : NULL;
+        judge(c, &averages[i], got, mean(c, first, last, i));
+    }
+    for (int i = 0; i < 2; i++) tn_module_drop(average[i]);
+    tn_module_drop(copy);
+}
+
+/* ---- the call -------------------------------------------------------------------------------- */
+
+static const way itself = {
+    "used for its copies", "before", "want step to use the module that it is given", ALL, 0, NULL
+};
+
+static void check_all(check *c)
+{
+    tn_module *m = fresh(c);
+    c->from = c->start = m ? values(tn_list_new(), c->model) : NULL;
+    c->plain = c->start ? step(c, m, 1) : NULL;
+    if (!c->plain) c->status = tni_pending();
+    tni_generator_state after;
+    tni_generator_get(tn_default_generator(), &after);
+    for (size_t i = 0; c->status == TN_OK && i < sizeof single / sizeof *single; i++)
+        check_single(c, &single[i]);
+    for (int i = 0; c->status == TN_OK && i < 3; i++) check_parts(c, i == 1 ? 4 : 2, i == 2);
+    tni_generator_put(tn_default_generator(), &after);
+    if (c->status == TN_OK) check_second(c, m);
+    tn_module_drop(m);
+    tni_generator_put(tn_default_generator(), &c->generator);
+    if (c->status == TN_OK) judge(c, &itself, values(tn_list_new(), c->model), c->start);
+}
+
+tn_status tn_check_state(FILE *report, tn_module *model, tn_check_step step, void *user)
+{
+    static const char f[] = "tn_check_state";
+    TNI_C_NUMBERS;
+    TNI_SCOPES_STAY;
+    tn_status status = tni_module_check(f, model);
+    if (status != TN_OK) return status;
+    if (!step)
+        return tni_error(TN_E_INVALID, "%s: step is NULL: want a function that makes the loss", f);
+    if (tni_host_refused(f, "compares values", "it called outside of the step")) return TN_E_STATE;
+    check c = { .report = report, .model = model, .step = step, .user = user, .backward = true };
+    tni_watcher *watcher = tni_watch(NULL);
+    tni_batch *batch = tni_batch_now; /* put aside, as the caller's is none of ours */
+    bool grad = tn_set_grad_enabled(true);
+    tn_scope scope = tn_scope_begin();
+    tni_batch_now = NULL;
+    tni_generator_get(tn_default_generator(), &c.generator);
+    tn_error_clear();
+    check_all(&c);
+    tn_scope_end(scope);
+    tn_set_grad_enabled(grad);
+    tni_batch_now = batch;
+    tni_watch(watcher);
+    if (c.status != TN_OK || c.findings == 0) return c.status;
+    return tni_error(TN_E_STATE, "%s: %d findings, the first: %s", f, c.findings, c.first);
+}
