@@ -83,8 +83,9 @@ static tn_status add(tni_moved *moved, tn_tensor *x, tn_tensor *var, double n)
         tn_tensor *between = tn_mul_scalar(tn_square(apart), before * n / total);
         spread = tn_add(tn_add(moved->spread, spread), between);
     }
-    if (!mean || (var && !hold(&moved->spread, spread))) return tni_pending();
+    if (!mean || (var && !spread)) return tni_pending();
     hold(&moved->value, mean);
+    hold(&moved->spread, spread); /* NULL changes nothing */
     moved->n = total;
     return TN_OK;
 }
