@@ -54,7 +54,8 @@ TN_API void tn_micro_batches_cancel(void);
  *
  * running_mean, running_var   buffers of equal shape, with role TN_STATISTIC
  * mean, var   of this x, of that shape: var unbiased, of n values each
- * Errors      NULL or TN_NONE; shapes that differ; n < 2; momentum outside [0, 1]
+ * Errors      NULL or TN_NONE; shapes that differ; running ones that are no floats; n < 2;
+ *             momentum outside [0, 1]
  * Source      Chan, Golub and LeVeque (1979), eq. 2.1, for several parts at once
  */
 TN_API TN_MUST_USE tn_status tn_move_statistics(tn_tensor *running_mean, tn_tensor *running_var,

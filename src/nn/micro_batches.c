@@ -274,8 +274,12 @@ static tn_status check_moments(const char *f, tn_tensor *const *t, int64_t n, do
             return tni_error(TN_E_SHAPE, "%s: %s %s beside running_mean %s: want equal shapes", f,
                              name[i], tni_shape_text(&t[i]->shape), tni_shape_text(&t[0]->shape));
     }
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
+        if (!tn_dtype_is_float(t[i]->dtype))
+            return tni_error(TN_E_DTYPE, "%s: %s is %s: want a floating dtype", f, name[i],
+                             tn_dtype_name(t[i]->dtype));
         if (tni_own_memory(f, t[i]) != TN_OK) return tni_pending();
+    }
     if (n < 2) return tni_error(TN_E_INVALID, "%s: n %" PRId64 ": want 2 or more", f, n);
     if (momentum >= 0 && momentum <= 1) return TN_OK;
     return tni_error(TN_E_INVALID, "%s: momentum %g: want in [0, 1]", f, momentum);

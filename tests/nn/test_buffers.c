@@ -375,6 +375,8 @@ START_TEST(moments_of_a_users_layer)
     tn_tensor *two = tn_ones(TN_SHAPE(2));
     assert_fails(tn_move_statistics(m->a, m->b, two, m->b, 2, .5), TN_E_SHAPE, "mean [2]");
     assert_fails(tn_move_statistics(m->a, TN_NONE, m->a, m->b, 2, .5), TN_E_INVALID, "running_var");
+    tn_tensor *bytes = tn_to_dtype(m->b, TN_U8);
+    assert_fails(tn_move_statistics(m->a, bytes, m->a, m->b, 2, .5), TN_E_DTYPE, "running_var");
     assert_fails(tn_move_statistics(m->a, m->b, m->a, m->b, 1, .5), TN_E_INVALID, "n 1");
     assert_fails(tn_move_statistics(m->a, m->b, m->a, m->b, 2, 2), TN_E_INVALID, "momentum 2");
 }

@@ -220,7 +220,7 @@ def check_ledger(page, step, trace):
         t = tensors[line['tensor']]
         size = lambda v: summary(v, t['shape'])
         check(f'{page.name}: the ledger on {name}',
-              key == t['id'] and name == t['name'] and kind == {'tensor': 'data'}.get(t['kind'], t['kind']) and
+              key == t['id'] and name == t['name'] and kind == (t['role'] or {'tensor': 'data'}.get(t['kind'], t['kind'])) and
               file == ('yes' if t['persistent'] else 'no') and held == (t['optimizer'] or '–') and
               near(start, size(line['start'])) and near(after, size(line['forward'])) and
               near(stepped, size(line['step'])) and
