@@ -20,12 +20,12 @@ import sys
 MOST = 1.03
 WORKLOADS = {  # turns of each side in a pair, and what one turn runs
     "gpt_small": (10, ["bench_gpt", "--config", "small", "--steps", "4"]),
-    "gpt_medium": (10, ["bench_gpt", "--config", "medium", "--steps", "1", "--warmup", "4"]),
-    "gpt2": (2, ["bench_gpt", "--config", "gpt2", "--batch", "1", "--steps", "1", "--warmup", "2"]),
+    "gpt_medium": (20, ["bench_gpt", "--config", "medium", "--steps", "1", "--warmup", "4"]),
+    "gpt2": (3, ["bench_gpt", "--config", "gpt2", "--batch", "1", "--steps", "1", "--warmup", "2"]),
     "cnn": (6, ["bench_images", "--config", "cnn", "--steps", "8"]),
     "mlp": (6, ["bench_images", "--config", "mlp", "--steps", "60", "--warmup", "20"]),
     "loader": (6, ["bench_loader", "--data", "/usr/share/datasets/fashion-mnist"]),
-    "ops": (1, ["bench_ops"]),
+    "ops": (5, ["bench_ops", "--steps", "3"]),
 }
 
 
