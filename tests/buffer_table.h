@@ -11,10 +11,6 @@
 
 #include <tenon/tenon.h>
 
-#ifndef BUFFERS_MD
-#define BUFFERS_MD "docs/buffers.md"
-#endif
-
 enum { BUFFER_ROLES = 6, BUFFER_ROWS = 20 };
 static const unsigned buffer_role[BUFFER_ROLES] = { TN_PLAIN,   TN_CONSTANT, TN_STATISTIC,
                                                     TN_COUNTER, TN_CACHE,    TN_DIRECTION };

@@ -105,7 +105,7 @@ typedef struct tn_checkpoint_part {
  *  present in the file is ignored, a part that is given here and missing there is an error. The
  *  library's default generator is always included. So are the gradients that no step has used yet,
  *  as between the parts of a batch: loading brings them back, and every other gradient of these
- *  parameters is then TN_NONE. */
+ *  parameters is then TN_NONE. In TN_MICRO_BATCHES, so is what the parts made of buffers. */
 typedef struct tn_checkpoint {
     tn_module *model;                /* its parameters and persistent buffers */
     tn_optim *optimizer;             /* its state and numbers; from both: waiting gradients */

@@ -326,8 +326,10 @@ typedef struct tn_ema_options {
     double decay; /* 0: 0.999; share of the old average in the new */
     /* instead: the mean of all updates so far (stochastic weight averaging) */
     bool equal;
-    bool average_buffers; /* floating buffers are averaged too; else they are copied */
-    bool use_decay;       /* takes decay 0 as given */
+    /* floating buffers that are plain or statistics (module.h) are averaged too; others are copied,
+     * but caches, which are left out */
+    bool average_buffers;
+    bool use_decay; /* takes decay 0 as given */
 } tn_ema_options;
 /**
  * A running average of model's parameters, which is itself a model: tn_forward(ema, x).
@@ -336,9 +338,10 @@ typedef struct tn_ema_options {
  *          buffers, so that no optimizer touches them. Names and order in files are those of
  *          PyTorch's AveragedModel
  * Dtypes   the average of a bf16 or f16 model is an f32 model, buffers included: in 16 bits an
- *          average would never move. It is saved and loaded as f32; call it with x in f32, or under
- *          TN_AUTOCAST. To load it, rounded, into a 16-bit model: tn_load_state_dict(model,
- *          tn_state_dict(tn_ema_module(ema), ""), (tn_load_options){ .cast = true }, NULL)
+ *          average would never move; a cast leaves its parameters at least f32. It is saved and
+ *          loaded as f32; call it with x in f32, or under TN_AUTOCAST. To load it, rounded, into a
+ *          16-bit model: tn_load_state_dict(model, tn_state_dict(tn_ema_module(ema), ""),
+ *          (tn_load_options){ .cast = true }, NULL)
  * Mode     train or eval as model was at first; then what tn_train and tn_eval of ema set
  * Errors   decay outside [0, 1], or given with equal; what cannot be cloned
  * Owner    yours, as every module; model stays yours

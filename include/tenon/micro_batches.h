@@ -31,11 +31,14 @@ TN_BEGIN_C_
  *
  * Checkpoint within the block: it belongs to the batch after this part. Once it is loaded, the next
  *            TN_MICRO_BATCHES of this thread, which must have the same n, begins with the part that
- *            follows, or runs none
- * Ranks      the last part's averaging backward sees buffers that have moved
+ *            follows, or runs none. Loading any checkpoint with buffers that this thread's batch
+ *            moves ends that batch
+ * Ranks      the last part's averaging backward sees buffers that have moved; they stay so, even if
+ *            an error follows
  * Errors     the block runs no more, and tn_error_status tells: n < 1; another batch is open in
  *            this thread: left by break or return (tn_micro_batches_cancel), or around this one;
- *            another n than a loaded checkpoint's; out of memory
+ *            another n than a loaded checkpoint's; a buffer that a part gave another shape; out of
+ *            memory
  */
 #define TN_MICRO_BATCHES(i, n)                                                                     \
     for (int i = tn_micro_batches_begin(n); i >= 0; i = tn_micro_batches_next())
@@ -50,7 +53,7 @@ TN_API void tn_micro_batches_cancel(void);
 /**
  * For the forward of a module with a running mean and variance: in TN_MICRO_BATCHES keeps mean and
  * var, which all parts together then move them by; otherwise moves them now, r += momentum (new -
- * r). In a second run of tn_recompute it does nothing.
+ * r). Parts keep nothing again in a second run of tn_recompute.
  *
  * running_mean, running_var   buffers of equal shape, with role TN_STATISTIC
  * mean, var   of this x, of that shape: var unbiased, of n values each

@@ -115,11 +115,11 @@ enum tn_buffer_flags {
     TN_NON_PERSISTENT = 1, /* moved and listed, but in no file */
     TN_PLAIN = 0,          /* as its module does */
     TN_CONSTANT = 1 << 1,  /* a table, a mask: no forward writes it */
-    TN_STATISTIC = 2 << 1, /* of the data, as a running mean: never narrower than f32 */
+    TN_STATISTIC = 2 << 1, /* of the data, as a running mean: a cast leaves it at least f32 */
     TN_COUNTER = 3 << 1,   /* of steps: never averaged */
     /* what eval mode keeps between calls, as keys and values: tn_train empties it (TN_NONE) */
     TN_CACHE = 4 << 1 | TN_NON_PERSISTENT,
-    TN_DIRECTION = 5 << 1, /* a unit vector: never averaged, never narrower than f32 */
+    TN_DIRECTION = 5 << 1, /* a unit vector: never averaged; a cast leaves it at least f32 */
     TN_ROLE = 7 << 1       /* the bits of a role */
 };
 typedef unsigned tn_persistence; /* the type that such flags had before */
@@ -291,7 +291,7 @@ typedef struct tn_entry {
     tn_tensor *tensor; /* the model's own */
     tn_kind kind;      /* raw leaves count as parameters */
     bool persistent;   /* false only for non-persistent buffers */
-    unsigned role;     /* of a buffer: TN_STATISTIC ..., without persistence */
+    unsigned role;     /* of a buffer: TN_PLAIN, TN_STATISTIC ... */
     tn_module *owner;  /* NULL for raw leaves added by tn_list_add */
 } tn_entry;
 

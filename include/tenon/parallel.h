@@ -82,8 +82,9 @@ TN_API TN_MUST_USE tn_status tn_parallel_share_random(void);
 /** What becomes of a model's persistent buffers at the end of each averaging backward. */
 typedef enum tn_buffer_rule {
     TN_BUFFERS_FIRST, /* rank 0's, as in PyTorch */
-    TN_BUFFERS_MEAN,  /* the mean of floating ones; rank 0's of integers and bools */
-    TN_BUFFERS_OWN    /* nothing: each rank keeps its own */
+    /* the mean of floating ones; rank 0's of integers, bools, counters and directions */
+    TN_BUFFERS_MEAN,
+    TN_BUFFERS_OWN /* nothing: each rank keeps its own */
 } tn_buffer_rule;
 
 /* zero fields: buckets of 25 MiB, TN_BUFFERS_FIRST, messages in f32 */
@@ -96,7 +97,7 @@ typedef struct tn_data_parallel_options {
 /**
  * A model whose gradients tn_backward averages over the ranks.
  *
- * Start     parameters and persistent buffers become rank 0's
+ * Start     parameters and persistent buffers become rank 0's; constants (module.h) must be so
  * Backward  gradients leave in buckets, the last registered parameters first, while backward still
  *           runs; f32 sums (f64 of f64 parameters), divided by the number of ranks. When
  *           tn_backward returns, every rank has the same gradients, bit for bit. What was
@@ -108,7 +109,8 @@ typedef struct tn_data_parallel_options {
  *           things, buffers among them, go over the CPU and MPI. Not inside a captured step
  * Unused    a parameter without a gradient on one rank counts as 0 there; without one on all, its
  *           gradient stays TN_NONE: see tn_data_parallel_unused
- * Buffers   persistent ones as the rule says; others are each rank's own. Extra state is not sent
+ * Buffers   persistent ones as the rule says; others, and constants, are each rank's own. Extra
+ *           state is not sent
  * Not sent  what tn_gradients returns. A loss that reads none of the parameters is no averaging
  *           backward: no rank may have one where others do not
  * Errors    NULL, on all ranks: a model that differs from rank 0's, with the rank and the first

@@ -26,8 +26,9 @@ struct tni_origin {
     tn_tensor *in[]; /* n_in: aliases of inputs that take no gradient; NULL for the others */
 };
 
-/* Set by nn: the running call, which belongs to nn; NULL outside of all, or when out of memory. */
-extern _Thread_local tni_call_site *(*tni_call_site_here)(void); /* NULL: no forward runs */
+/* Set by nn, NULL while no forward runs: gives the running call, which belongs to nn; NULL when out
+ * of memory. */
+extern _Thread_local tni_call_site *(*tni_call_site_here)(void);
 /* Puts it into *site. Errors: it could not be made, out of memory. */
 TNI_SHARED tn_status tni_call_site_now(tni_call_site **site);
 

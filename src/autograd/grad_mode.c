@@ -142,7 +142,7 @@ void tn_remove_hook(tn_tensor *t, int64_t id)
     if (t && !tni_none(t) && t->gm) tni_hook_remove(&t->gm->hooks, id);
 }
 
-tn_status tni_may_mark(const char *function, const char *name, int64_t marks)
+tn_status tni_may_change(const char *function, const char *name, int64_t marks)
 {
     if (marks >= TNI_MARK_CONSTANT && tni_call_site_here) /* a forward runs */
         return tni_error(TN_E_STATE,
@@ -166,7 +166,7 @@ tn_status tni_own_memory(const char *function, const tn_tensor *target)
     int64_t marks = atomic_load_explicit(&target->storage->buffer_marks, memory_order_relaxed);
     tn_status status = TN_OK;
     if (TNI_UNLIKELY(marks >= TNI_MARK_CACHE))
-        status = tni_may_mark(function, target->name ? target->name : tni_text(target), marks);
+        status = tni_may_change(function, target->name ? target->name : tni_text(target), marks);
     if (TNI_UNLIKELY(tni_region_now) && status == TN_OK) status = tni_region_writes(target);
     return status;
 }

@@ -222,6 +222,9 @@ static inline bool tni_composed(void)
     return tn_grad_enabled();
 }
 
+/* Whether a buffer of that name with those marks may be written now, or get another tensor: no
+ * constant in a forward, no cache in a captured step. */
+tn_status tni_may_change(const char *function, const char *name, int64_t marks);
 /* TN_E_INVALID if several elements of target share memory: they can't have a value each. */
 tn_status tni_own_memory(const char *function, const tn_tensor *target);
 /* The only guard of in-place changes: TN_OK if every element of target may be written on its own,

@@ -68,7 +68,8 @@ static bool read_values(const tn_list *list, const char *name, tn_dtype dtype, i
            tn_copy_out(e->tensor, to, (size_t)n * tn_dtype_size(dtype), dtype) == TN_OK;
 }
 
-/* The entry "K.WHAT.PART.NAME" whose buffer is there, in *buffer, and fits; NULL: none. */
+/* The entry "K.WHAT.PART.NAME", for that buffer, in *buffer; NULL: none, or, with *buffer set, it
+ * does not fit. */
 static tn_tensor *find(const tni_parts *parts, const tn_list *buffers, int64_t k, const char *what,
                        const tn_entry **buffer)
 {
@@ -78,9 +79,10 @@ static tn_tensor *find(const tni_parts *parts, const tn_list *buffers, int64_t k
     for (int i = 0; i < list->n; i++) {
         if (strncmp(list->entry[i].name, prefix, n) != 0) continue;
         tn_tensor *t = list->entry[i].tensor;
-        *buffer = tni_list_find(buffers, list->entry[i].name + n);
-        bool fits = *buffer && tni_shape_equal(&t->shape, &(*buffer)->tensor->shape);
-        return fits ? tn_to(t, (*buffer)->tensor->storage->device) : NULL;
+        const tn_entry *e = tni_list_find(buffers, list->entry[i].name + n);
+        *buffer = e ? e : &list->entry[i];
+        bool fits = e && tni_shape_equal(&t->shape, &e->tensor->shape);
+        return fits ? tn_to(t, e->tensor->storage->device) : NULL;
     }
     return NULL;
 }
@@ -93,7 +95,7 @@ static tn_status read(const tni_input *in, tni_parts *parts, const tn_list *buff
     snprintf(name, sizeof name, "%" PRId64 ".n", k);
     tn_tensor *value = find(parts, buffers, k, "of", &of);
     tn_tensor *spread = find(parts, buffers, k, "var", &var);
-    if (!value || !read_values(parts->batch.list, name, TN_F64, 2, numbers) ||
+    if (!value || (var && !spread) || !read_values(parts->batch.list, name, TN_F64, 2, numbers) ||
         !(numbers[0] >= 1 + (spread != NULL)) || !(numbers[1] >= 0 && numbers[1] <= 1))
         return damaged(in, of ? of->name : name);
     const tni_slot *slot = spread ? NULL : tni_slot_of(of->owner, of->name);
@@ -104,19 +106,31 @@ static tn_status read(const tni_input *in, tni_parts *parts, const tn_list *buff
     m->momentum = numbers[1];
     m->value = tn_keep(value);
     m->spread = spread ? tn_keep(spread) : NULL;
-    return !slot || tni_map_put(&parts->begun->met, of->owner, of->owner) >= 0 ? TN_OK : TN_E_NOMEM;
+    return TN_OK;
+}
+
+/* Whether this thread's batch is over once the file is loaded: the file has one, or buffers that the
+ * batch moves. */
+static bool ends_batch(const tni_parts *parts, const tn_list *buffers)
+{
+    bool ends = parts->batch.list->n > 0;
+    for (int i = 0; tni_batch_now && i < tni_batch_now->n; i++)
+        ends |= name_of(buffers, tni_batch_now->moved[i].buffer) != NULL;
+    return ends;
 }
 
 tn_status tni_batch_read(const tni_input *in, tni_parts *parts)
 {
     int64_t at[4];
+    const tn_list *buffers = tni_parts_tensors(parts, true);
+    if (!buffers) return tni_pending();
+    parts->ends = ends_batch(parts, buffers);
     if (parts->batch.list->n == 0) return TN_OK;
     if (!read_values(parts->batch.list, "at", TN_I64, 4, at) || at[0] < 0 || at[0] > at[1] ||
         at[1] < 1 || at[1] > INT32_MAX || at[3] < 0 || at[3] > parts->batch.list->n)
         return damaged(in, "at");
-    const tn_list *buffers = tni_parts_tensors(parts, true);
-    tni_batch *b = parts->begun = buffers ? tni_calloc(sizeof *b) : NULL;
-    if (!b) return tni_pending();
+    tni_batch *b = parts->begun = tni_calloc(sizeof *b);
+    if (!b) return TN_E_NOMEM;
     b->at = (int)at[0];
     b->parts = (int)at[1];
     b->over = at[2] != 0;
@@ -133,7 +147,8 @@ void tni_batch_put(tni_parts *parts)
         if (m->start) TN_NO_GRAD tni_disregard(tn_copy_(m->start, m->buffer));
         m->version = tn_version(m->buffer);
     }
-    tni_batch_free(tni_batch_now); /* its buffers are others now */
+    if (!parts->ends) return;
+    tni_batch_free(tni_batch_now); /* not put back: its buffers are others now */
     tni_batch_now = b;
     parts->begun = NULL;
 }

@@ -113,8 +113,8 @@ static tn_status save(const char *f, const tn_checkpoint *c, const tni_parts *pa
     if (c->loader) add_loader(&serializer, c->loader);
     tn_list *list = tni_serializer_saved(&serializer);
     tn_status status = list ? add_random(list, c) : tni_pending();
+    if (status == TN_OK) status = tni_batch_save(parts, list); /* puts buffers back */
     if (status == TN_OK) status = tni_parts_save(parts, list);
-    if (status == TN_OK) status = tni_batch_save(parts, list);
     if (status == TN_OK) status = tni_grads_save(f, parts, list);
     if (status != TN_OK) return status;
     tn_metadata own = { 2, (const char **)keys, (const char **)values };

@@ -68,6 +68,23 @@ tn_status tni_parts_of(const char *function, const tn_checkpoint *c, tni_parts *
     return TN_OK;
 }
 
+tn_list *tni_parts_tensors(const tni_parts *parts, bool buffers)
+{
+    tn_list *leaves = tn_list_new();
+    tn_status status = leaves ? TN_OK : tni_pending();
+    for (int k = 0; status == TN_OK && k < parts->n; k++) {
+        const tn_checkpoint_part *p = &parts->part[k].p;
+        if (!p->module && (buffers || !p->optimizer)) continue;
+        const tn_list *own = buffers     ? tn_buffers(p->module)
+                             : p->module ? tn_parameters(p->module)
+                                         : tn_optim_parameters(p->optimizer);
+        if (!own) return NULL;
+        for (int i = 0; status == TN_OK && i < own->n; i++)
+            status = tni_list_push(leaves, "", p->name, own->entry[i].name, own->entry[i]);
+    }
+    return status == TN_OK ? leaves : NULL;
+}
+
 static tn_list *state_of(const tn_checkpoint_part *p)
 {
     if (p->module) return tn_state_dict(p->module, "");

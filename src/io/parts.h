@@ -20,17 +20,20 @@ typedef struct tni_parts {
     int n;
     tni_part *part;
     size_t capacity;
-    tni_map readings; /* by name: those of the parts, and grads */
+    tni_map readings; /* by name: those of the parts, of gradients and of a batch */
     tni_reading grads, batch;
     /* while loading: the parts' parameters and their new gradients; NULL: none */
     tn_list *leaves;
     tn_tensor **grad;
     size_t grad_capacity;
     tni_batch *begun; /* the batch in parts of the file; NULL: none */
+    bool ends;        /* this thread's batch, whose buffers the file changes */
 } tni_parts;
 
 /* All given parts, the model first. A bad part is an error naming function. Free in every case. */
 tn_status tni_parts_of(const char *function, const tn_checkpoint *c, tni_parts *parts);
+/* The parameters (or buffers) of all parts, as "PART.NAME"; current scope. */
+tn_list *tni_parts_tensors(const tni_parts *parts, bool buffers);
 /* Adds the state of each part, with "NAME." before its names. */
 tn_status tni_parts_save(const tni_parts *parts, tn_list *list);
 /* Reads and compares everything, then loads the modules. On failure nothing has changed. */
@@ -39,8 +42,6 @@ tn_status tni_parts_load(tni_safetensors *file, tni_parts *parts);
 void tni_parts_put(tni_parts *parts);
 void tni_parts_free(tni_parts *parts);
 
-/* The parameters (or buffers) of all parts, as "PART.NAME"; current scope. (grads.c) */
-tn_list *tni_parts_tensors(const tni_parts *parts, bool buffers);
 #define TNI_BATCH ".batch"
 /* What a batch in parts has so far: the same three times. (batch.c) */
 tn_status tni_batch_save(const tni_parts *parts, tn_list *list);

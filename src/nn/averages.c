@@ -164,9 +164,8 @@ static tni_change averaged(const void *from, int i)
     const tn_ema_options *o = &a->m->o;
     const tn_entry *source = &a->source->entry[i];
     tn_tensor *x = a->average->entry[i].tensor;
-    bool has_mean = source->role == TN_PLAIN || tni_is(source->role, TN_STATISTIC);
-    bool moves = source->kind == TN_PARAMETER || (o->average_buffers && has_mean);
-    moves = moves && a->n > 0 && tn_dtype_is_float(x->dtype);
+    bool moves = a->n > 0 && tni_has_mean(source->role, x->dtype) &&
+                 (source->kind == TN_PARAMETER || o->average_buffers);
     return (tni_change){ x, source->tensor, !moves ? 1 : o->equal ? 1 / (a->n + 1) : 1 - o->decay };
 }
 

@@ -311,7 +311,7 @@ static tn_status collect_kind(collector *c, tn_module *m, const char *path, tni_
         if (!is_new) continue;
         tn_entry entry = { .tensor = slot->tensor, .persistent = persistent, .owner = m };
         entry.kind = kind == TNI_PARAMETER ? TN_PARAMETER : TN_BUFFER;
-        entry.role = slot->flags & TN_ROLE;
+        entry.role = slot->flags & (tni_is(slot->flags, TN_CACHE) ? TN_CACHE : TN_ROLE);
         tn_status status = tni_list_push(c->list, c->o.prefix, path, slot->name, entry);
         if (status != TN_OK) return status;
     }

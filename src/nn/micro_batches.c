@@ -51,10 +51,12 @@ tni_moved *tni_batch_add(tni_batch *b, tn_module *m, const tni_slot *slot, tn_te
 {
     if (!tni_room(&b->moved, &b->capacity, (size_t)b->n, 1, sizeof *b->moved)) return NULL;
     tni_moved *moved = &b->moved[b->n];
+    tn_tensor *start = var ? NULL : tn_clone(tn_detach(buffer));
+    if ((!var && !start) || (slot && tni_map_put(&b->met, slot->name, m) < 0)) return NULL;
     *moved = (tni_moved){ .version = tn_version(buffer), .role = TN_STATISTIC };
-    if (!hold(var ? &moved->var : &moved->start, var ? var : tn_clone(tn_detach(buffer))))
-        return NULL;
     hold(&moved->buffer, buffer);
+    hold(&moved->var, var);
+    hold(&moved->start, start);
     if (slot) {
         moved->module = tn_module_keep(m);
         moved->slot = slot->name;
@@ -101,12 +103,11 @@ static tn_status note(tn_module *m, const char *path, void *user)
 {
     tni_batch *b = user;
     (void)path;
-    if (!tn_training(m) || tni_map_get(&b->met, m)) return TN_OK;
+    if (!tn_training(m)) return TN_OK;
     for (int i = 0; i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
-        if (!moves_once(slot)) continue;
-        if (tni_map_put(&b->met, m, m) < 0 || !tni_batch_add(b, m, slot, slot->tensor, NULL))
-            return tni_pending();
+        if (!moves_once(slot) || tni_map_get(&b->met, slot->name)) continue;
+        if (!tni_batch_add(b, m, slot, slot->tensor, NULL)) return tni_pending();
     }
     return TN_OK;
 }
@@ -115,7 +116,7 @@ tn_status tni_batch_meet(tn_module *m, bool outermost)
 {
     tni_batch *b = tni_batch_now;
     tn_status status = TN_OK;
-    if (!tni_in_part()) return TN_OK;
+    if (!tni_in_part() || tn_recomputing()) return TN_OK; /* that call's first run was met */
     tni_region *region = tni_region_now; /* copies are not the recomputed function's */
     tni_region_now = NULL;
     TN_NO_GRAD status = outermost ? tni_walk(m, TNI_ONCE, note, NULL, b) : note(m, "", b);
@@ -138,6 +139,20 @@ static tn_status put_back(tni_moved *moved, tni_slot *slot)
     return status;
 }
 
+/* What the part made of a buffer. A sum of integers is no mean: as of a counter, the first counts. */
+static tn_status keep_share(tni_moved *moved, tn_tensor *now)
+{
+    const tn_tensor *first = moved->buffer;
+    if (!tni_shape_equal(&now->shape, &first->shape))
+        return tni_error(TN_E_SHAPE,
+                         "tn_micro_batches_next: buffer %s of %s is %s after a part: want %s, as "
+                         "before it",
+                         moved->slot, moved->module->type->name, tni_shape_text(&now->shape),
+                         tni_shape_text(&first->shape));
+    if (moved->n > 0 && !tni_has_mean(moved->role, first->dtype)) return TN_OK;
+    return add(moved, now, NULL, 1);
+}
+
 /* keep: what the part made of the buffers counts. */
 static tn_status settle(tni_batch *b, bool keep)
 {
@@ -148,8 +163,7 @@ static tn_status settle(tni_batch *b, bool keep)
         tni_moved *moved = &b->moved[i];
         tni_slot *slot = moved->var ? NULL : tni_slot_named(moved->module, moved->slot);
         if (!slot || tni_none(slot->tensor) || !has_moved(moved, slot->tensor)) continue;
-        if (keep && (moved->n == 0 || moved->role == TN_STATISTIC))
-            status = add(moved, slot->tensor, NULL, 1);
+        if (keep) status = keep_share(moved, slot->tensor);
         if (status == TN_OK) status = put_back(moved, slot);
     }
     tn_scope_end(scope);
@@ -192,7 +206,7 @@ static tn_status move_once(tni_batch *b)
 static tn_status end(tni_batch *b)
 {
     if (b->over) return TN_OK;
-    tn_status status = tni_batch_settle(b);
+    tn_status status = settle(b, true);
     tn_scope scope = tn_scope_begin();
     TN_NO_GRAD if (status == TN_OK) status = move_once(b);
     tn_scope_end(scope);
@@ -310,8 +324,8 @@ tn_status tn_move_statistics(tn_tensor *running_mean, tn_tensor *running_var, tn
     tn_tensor *const t[] = { running_mean, running_var, mean, var };
     tn_status status = check_moments("tn_move_statistics", t, n, momentum);
     if (status != TN_OK) return status;
-    if (tn_recomputing()) return TN_OK;
-    if (tni_in_part()) return collect(tni_batch_now, t, n, momentum);
+    if (tni_in_part()) /* a second run gives the same moments again */
+        return tn_recomputing() ? TN_OK : collect(tni_batch_now, t, n, momentum);
     tn_scope scope = tn_scope_begin();
     TN_NO_GRAD
     {

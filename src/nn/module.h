@@ -73,6 +73,11 @@ static inline bool tni_is(unsigned flags, unsigned role)
 {
     return (flags & TN_ROLE) == (role & TN_ROLE);
 }
+/* Whether several buffers of that role and dtype have a mean that is one, too. */
+static inline bool tni_has_mean(unsigned flags, tn_dtype dtype)
+{
+    return tn_dtype_is_float(dtype) && (tni_is(flags, TN_PLAIN) || tni_is(flags, TN_STATISTIC));
+}
 /* Whether a buffer of that role stays at least f32 when its module is cast. */
 static inline bool tni_stays_wide(unsigned flags)
 {
@@ -152,7 +157,8 @@ tn_status tni_call_once(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
 /* tn_call with a typed function's options for forward_n, or NULL (layers/recompute.c). */
 tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
                         const tni_attention_options *options);
-/* The options of the running call of self; NULL when it was made by tn_call or tn_forward. */
+/* The options of the running call of self; NULL, or all zero in a recomputed one, when it was made
+ * by tn_call or tn_forward. */
 const tni_attention_options *tni_call_options(const tn_module *self);
 /* The module of the innermost running call whose struct contains the address; NULL if none. */
 tn_module *tni_calling_at(const void *address);

@@ -37,9 +37,6 @@ typedef struct tni_storage {
 /* A buffer is marked with 1, a constant and a cache with these: sums tell how many of each. */
 #define TNI_MARK_CACHE (INT64_C(1) << 24)
 #define TNI_MARK_CONSTANT (INT64_C(1) << 44)
-/* Whether a buffer of that name with those marks may be written now, or get another tensor: no
- * constant in a forward, no cache in a captured step. */
-tn_status tni_may_mark(const char *function, const char *name, int64_t marks);
 
 /* What autograd attaches to a tensor, shared by the handle and its node (neither owns the
  * other). */

@@ -177,7 +177,7 @@ static const char *cloned(unsigned flags)
 {
     subject *m = subject_new(flags), *copy = (subject *)owned(tn_module_clone(&m->base));
     const tn_list *list = tn_buffers(&copy->base);
-    ck_assert_uint_eq(list->entry[0].role, flags & TN_ROLE);
+    ck_assert_uint_eq(list->entry[0].role, flags);
     ck_assert_ptr_ne(copy->buffer, m->buffer);
     return value(copy->buffer) == 4 ? "copied" : "otherwise";
 }
@@ -386,8 +386,10 @@ END_TEST
 static tn_module *net_new(void)
 {
     subject *counter = moving(TN_COUNTER), *plain = moving(TN_PLAIN);
+    subject *assigned = subject_new(TN_STATISTIC);
+    assigned->assigns = true;
     return owned(tn_sequential(linear(WIDE, 2), norm1d(2), tn_module_keep(&counter->base),
-                               tn_module_keep(&plain->base)));
+                               tn_module_keep(&plain->base), tn_module_keep(&assigned->base)));
 }
 
 static tn_checkpoint checkpoint_of(tn_module *m, tn_optim *opt)
@@ -441,6 +443,108 @@ START_TEST(a_batch_goes_on_from_a_checkpoint)
 }
 END_TEST
 
+/* Of two buffers of a module one moves in the first part, and, after a checkpoint, the other one in
+ * the parts that follow. */
+static tn_tensor *moves_in_turn(box *m, tn_tensor *x)
+{
+    tn_tensor *t = tn_item(x) == 0 ? m->a : m->b;
+    return tn_add_scalar_(t, 1) == TN_OK ? x : NULL;
+}
+
+START_TEST(a_buffer_that_moves_late)
+{
+    box *m = owned_box();
+    m->run = moves_in_turn;
+    assert_ok(tn_register_buffer(&m->base, "a", &m->a, tn_zeros(TN_SHAPE(1)), TN_COUNTER));
+    assert_ok(tn_register_buffer(&m->base, "b", &m->b, tn_zeros(TN_SHAPE(1)), TN_DIRECTION));
+    tn_checkpoint c = { .model = &m->base };
+    TN_MICRO_BATCHES(i, 3)
+    {
+        assert_made(tn_forward(&m->base, tn_scalar(i)));
+        assert_ok(tn_checkpoint_save(&c, in_folder("late")));
+        break;
+    }
+    tn_micro_batches_cancel();
+    c = (tn_checkpoint){ .model = &m->base };
+    assert_ok(tn_checkpoint_load(&c, in_folder("late")));
+    TN_MICRO_BATCHES(i, 3) assert_made(tn_forward(&m->base, tn_scalar(i)));
+    assert_values(m->a, 0, 1);
+    assert_values(m->b, 0, 1);
+}
+END_TEST
+
+/* Loading another model's file leaves the batch of this one alone; its own file ends it. */
+START_TEST(other_checkpoints)
+{
+    subject *m = moving(TN_COUNTER), *other = moving(TN_COUNTER);
+    tn_checkpoint c = { .model = &other->base };
+    assert_ok(tn_checkpoint_save(&c, in_folder("other")));
+    TN_MICRO_BATCHES(i, 2)
+    {
+        assert_ok(step(m));
+        c = (tn_checkpoint){ .model = &other->base };
+        assert_ok(tn_checkpoint_load(&c, in_folder("other")));
+    }
+    ck_assert_str_eq(times(m), "once");
+    ck_assert_int_eq(tn_micro_batches_begin(2), 0);
+    assert_ok(step(m));
+    c = (tn_checkpoint){ .model = &m->base };
+    assert_ok(tn_checkpoint_load(&c, in_folder("other")));
+    ck_assert_int_eq(tn_micro_batches_next(), -1);
+    assert_error(TN_E_STATE, "no batch is open");
+    ck_assert_str_eq(times(m), "as it was");
+}
+END_TEST
+
+/* Integers have no mean: of a histogram the first part counts. A part may not change a shape. */
+static tn_tensor *counts_values(box *m, tn_tensor *x)
+{
+    return tn_add_scalar_(m->a, 1) == TN_OK ? x : NULL;
+}
+
+static tn_tensor *grows(box *m, tn_tensor *x)
+{
+    return tn_assign(&m->a, tn_cat((tn_tensor *[]){ m->a, m->a }, 2, 0)) == TN_OK ? x : NULL;
+}
+
+START_TEST(integers_and_shapes)
+{
+    box *m = owned_box();
+    tn_tensor *bins = tn_full_as(TN_SHAPE(2), 3, TN_I64, tn_cpu());
+    assert_ok(tn_register_buffer(&m->base, "a", &m->a, bins, TN_STATISTIC));
+    m->run = counts_values;
+    TN_MICRO_BATCHES(i, 2) assert_made(tn_forward(&m->base, tn_scalar(0)));
+    assert_values(m->a, 0, 4, 4);
+    m->run = grows;
+    TN_MICRO_BATCHES(i, 2) assert_made(tn_forward(&m->base, tn_scalar(0)));
+    assert_error(TN_E_SHAPE, "buffer a of Box is [4] after a part: want [2]");
+    assert_values(m->a, 0, 4, 4);
+}
+END_TEST
+
+/* Outside of parts, a recomputed forward reads in its second run what it moved in the first. */
+static tn_tensor *reads_moments(box *m, tn_tensor *x)
+{
+    tn_tensor *one = tn_ones(TN_SHAPE(1));
+    if (tn_move_statistics(m->a, m->b, one, one, 2, 0.5) != TN_OK) return NULL;
+    return tn_mul(tn_square(x), tn_clone(m->a));
+}
+
+START_TEST(moments_under_recompute)
+{
+    box *m = owned_box();
+    m->run = reads_moments;
+    assert_ok(tn_register_buffer(&m->base, "a", &m->a, tn_full(TN_SHAPE(1), 4), TN_STATISTIC));
+    assert_ok(tn_register_buffer(&m->base, "b", &m->b, tn_ones(TN_SHAPE(1)), TN_STATISTIC));
+    assert_ok(tn_module_set_recompute(&m->base, true));
+    tn_tensor *x = tn_full(TN_SHAPE(1), 3);
+    assert_ok(tn_set_requires_grad(x, true));
+    assert_ok(tn_backward(tn_sum_all(tn_forward(&m->base, x))));
+    assert_values(m->a, 0, 2.5);
+    assert_values(tn_grad(x), 0, 15); /* 2 x 2.5 */
+}
+END_TEST
+
 /* A batch that is left is forgotten; one that is open stands in the way of another. */
 START_TEST(a_batch_that_is_left)
 {
@@ -491,7 +595,7 @@ START_TEST(a_childs_buffer_that_its_parent_moves)
 }
 END_TEST
 
-/* Modules in eval mode, replaced slots, and memory: nothing is left behind. */
+/* Assigned slots, modules in eval mode, recomputed calls. */
 START_TEST(parts_in_other_ways)
 {
     subject *m = moving(TN_STATISTIC);
@@ -587,8 +691,9 @@ Suite *test_suite(void)
     TCase *t = test_case(suite, "parts");
     tcase_add_loop_test(t, moments_are_those_of_the_whole_batch, 0, 12);
     tcase_add_loop_test(t, a_batch_goes_on_from_a_checkpoint, 0, 4);
-    add_tests(t, moments_of_a_users_layer, a_batch_that_is_left, parts_in_other_ways,
-              a_childs_buffer_that_its_parent_moves);
+    add_tests(t, moments_of_a_users_layer, a_buffer_that_moves_late, other_checkpoints,
+              integers_and_shapes, moments_under_recompute, a_batch_that_is_left,
+              parts_in_other_ways, a_childs_buffer_that_its_parent_moves);
     add_tests(test_case(suite, "kinds"), AT_04_one_name_one_kind,
               AT_05_TO_08_a_plain_field_is_nothing, EN_08_persistent_buffers_only,
               LD_09_empty_and_passing_slots_are_unexpected);

@@ -367,8 +367,20 @@ static const char *role_on_ranks(unsigned role, bool backward)
     return of_1 == 1 ? "rank 0's" : of_1 == 2 ? "own" : "mean";
 }
 
+/* One rank has another role: all fail, before any message depends on it. */
+static void other_role(void)
+{
+    tn_module *m = model(tn_linear_new(2, 1, (tn_linear_options){ 0 }));
+    TN_CHECK(tn_register_buffer(m, "buffer", NULL, there(tn_ones(TN_SHAPE(2))),
+                                last_rank() ? TN_COUNTER : TN_PLAIN));
+    EXPECT_NULL(tn_data_parallel_new(m, (tn_data_parallel_options){ 0 }), "counter");
+    tn_module_drop(m);
+}
+
 static void roles(char **argument)
 {
+    other_role();
+    EXPECT(!strcmp(role_on_ranks(TN_CONSTANT | TN_NON_PERSISTENT, false), "compared"));
     static const char *const rows[] = { "several ranks at the start",
                                         "several ranks, by their mean" };
     for (int i = 0; i < 2 * BUFFER_ROLES; i++) {

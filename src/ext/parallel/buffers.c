@@ -3,7 +3,8 @@
  *
  * Rank 0's: one message carries all such buffers, and only those that differ are written, so that a
  * graph that still reads the others stays valid. Means are taken in f64, of all such buffers
- * together. Integers and bools have no mean: a counter of batches is rank 0's.
+ * together. Integers, bools, counters and directions have no mean, and become rank 0's; constants
+ * stay.
  */
 #include "ext/parallel/data_parallel.h"
 
@@ -14,8 +15,7 @@ static tn_buffer_rule rule_of(const tn_data_parallel *p, const tn_entry *e)
 {
     tn_buffer_rule rule = tn_data_parallel_buffers(p, e->name);
     if (tni_is(e->role, TN_CONSTANT)) return TN_BUFFERS_OWN; /* compared at the start */
-    bool has_mean = tn_dtype_is_float(e->tensor->dtype) && !tni_is(e->role, TN_COUNTER) &&
-                    !tni_is(e->role, TN_DIRECTION);
+    bool has_mean = tni_has_mean(e->role, e->tensor->dtype);
     return rule == TN_BUFFERS_MEAN && !has_mean ? TN_BUFFERS_FIRST : rule;
 }
 

@@ -30,6 +30,7 @@ uint64_t tni_layout_hash(const tn_data_parallel *p, const tn_list *list)
         if (list->entry[i].kind != TN_BUFFER) continue;
         tn_buffer_rule rule = tn_data_parallel_buffers(p, list->entry[i].name);
         hash = tni_hash(hash, &rule, sizeof rule);
+        hash = tni_hash(hash, &list->entry[i].role, sizeof list->entry[i].role);
     }
     return hash;
 }
@@ -159,17 +160,20 @@ tn_status tni_same_models(const char *function, const tn_data_parallel *p)
     for (int i = 0; all && i < all->n; i++) {
         const tn_entry *e = &all->entry[i];
         bool frozen = e->kind == TN_PARAMETER && !e->tensor->requires_grad;
-        tni_bytes_printf(&own, "%s %.800s %s %s%s\n", kind_of(e), e->name,
+        const char *role = tn_role_name(e->role);
+        tni_bytes_printf(&own, "%s %.800s %s %s%s%s%s\n", kind_of(e), e->name,
                          tni_shape_text(&e->tensor->shape), tn_dtype_name(e->tensor->dtype),
-                         frozen ? ", frozen" : "");
+                         frozen ? ", frozen" : "", role[0] ? ", " : "", role);
     }
     const tn_list *buffers = tn_buffers(p->model);
-    for (int i = 0; buffers && i < buffers->n; i++) {
-        const tn_entry *e = &buffers->entry[i];
-        uint64_t hash = tni_is(e->role, TN_CONSTANT) ? tn_hash(e->tensor) : 0;
-        if (hash) tni_bytes_printf(&own, "constant %.800s of hash %" PRIx64 "\n", e->name, hash);
-    }
     tn_status status = all && buffers ? TN_OK : tni_pending();
+    for (int i = 0; status == TN_OK && i < buffers->n; i++) {
+        const tn_entry *e = &buffers->entry[i];
+        if (!tni_is(e->role, TN_CONSTANT)) continue;
+        uint64_t hash = tn_hash(e->tensor);
+        if (hash == 0) status = tn_error_status();
+        tni_bytes_printf(&own, "constant %.800s of hash %" PRIx64 "\n", e->name, hash);
+    }
     return compare_text(function, p->group, status, &own, NULL);
 }
 
