@@ -26,8 +26,8 @@ void ex_flush(void);    /* standard output; ex_end reports a failure */
 /* Call this last: returns the exit status. 1 after a complaint (lost lines on standard output are
  * one), 128 plus the signal received, else 0. */
 int ex_end(void);
-extern atomic_int
-    ex_signal; /* the first signal that came while it trained: check it in long work */
+/* The first signal that came while it trained, or 0: check it during long work. */
+extern atomic_int ex_signal;
 
 /* ---- options --------------------------------------------------------------------------------- */
 

@@ -130,6 +130,8 @@ static void take_place(void)
 
 /* ---- what a file says of the options --------------------------------------------------------- */
 
+static tn_list *weights; /* of --load */
+
 /* Options' values and the step, from the file of --resume or --load. */
 static void adopt(void)
 {
@@ -138,7 +140,7 @@ static void adopt(void)
     if (ex.resume)
         ex_check(tn_checkpoint_peek(file, &notes, &ex.state.step));
     else if (ex.load)
-        ex_check_ptr(tn_load_tensors(file, &notes));
+        ex_check_ptr(weights = tn_load_tensors(file, &notes));
     ex.step = (int)ex.state.step;
     for (ex_option *o = NULL; file && (o = ex_next(o, ex.resume ? EX_MODEL | EX_RUN : EX_MODEL));) {
         const char *noted = tn_metadata_get(&notes, o->name);
@@ -273,7 +275,8 @@ void ex_print_head(void)
 
 void ex_start(void)
 {
-    if (ex.load) ex_check(tn_load(ex.state.model, ex.load));
+    if (weights)
+        ex_check(tn_load_state_dict(ex.state.model, weights, (tn_load_options){ 0 }, NULL));
     share();
     /* after --shard, of which each process reads its own part */
     if (ex.resume) ex_check(tn_checkpoint_load(&ex.state, ex.resume));

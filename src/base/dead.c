@@ -76,9 +76,8 @@ void tni_bury(void *object, size_t size, const char *epitaph)
 
 static void say_line(char *text, size_t size, const char *what, const tni_calls *where)
 {
-    char *line = where && where->n ? tni_line_text(where) : NULL;
-    if (!line) return;
-    snprintf(text, size, "%s%s", what, line);
+    char *line = where ? tni_line_text(where) : NULL;
+    if (line && line[0]) snprintf(text, size, "%s%s", what, line);
     tni_strfree(line);
 }
 

@@ -20,8 +20,8 @@ typedef int (*tni_line_at)(const void *address, char *file, size_t size);
 /* tn_set_lines, in this thread (autograd/call_site.c). */
 extern _Thread_local bool tni_lines_wanted;
 
-/* The return addresses of the functions that are running, the innermost first; those within tenon
- * are left out where it is a shared library. */
+/* The return addresses of the functions that are running, the innermost first. Where tenon is a
+ * shared library only the program's innermost one, or none. */
 typedef struct tni_calls {
     int n;
     void *address[];

@@ -58,8 +58,7 @@ static __global__ void dropout(R *y, const R *x, int64_t n, uint32_t threshold,
 
 template <typename R> static tn_status run(const tni_dropout *a)
 {
-    int64_t n = 1;
-    for (int d = 0; d < a->x.rank; d++) n *= a->x.size[d];
+    int64_t n = tni_array_numel(&a->x);
     if (n == 0) return TN_OK;
     bool whole =
         (reinterpret_cast<uintptr_t>(a->x.data) | reinterpret_cast<uintptr_t>(a->y.data)) % 16 == 0;

@@ -66,13 +66,6 @@ static __device__ __forceinline__ void walk_to(const walk<D> &w, typename D::ind
     }
 }
 
-static inline int64_t count_of(const tni_array *a)
-{
-    int64_t n = 1;
-    for (int d = 0; d < a->rank; d++) n *= a->size[d];
-    return n;
-}
-
 enum { THREADS = 256 };
 
 #define EACH(I, e, n)                                                                              \

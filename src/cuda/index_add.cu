@@ -159,7 +159,7 @@ template <typename R, typename D>
 static tn_status scatter_add(const tni_array *y, const tni_array *index, const tni_array *source,
                              int axis)
 {
-    int64_t n = count_of(index), length = index->size[axis];
+    int64_t n = tni_array_numel(index), length = index->size[axis];
     scatter_job<R, D> job = {};
     job.y = static_cast<R *>(y->data);
     job.source = static_cast<const R *>(source->data);
@@ -192,13 +192,13 @@ static tn_status scatter_add(const tni_array *y, const tni_array *index, const t
 
 template <typename R> static tn_status run_scatter(const tni_scatter_add *a)
 {
-    return BY_DIVISOR(count_of(&a->index),
+    return BY_DIVISOR(tni_array_numel(&a->index),
                       (scatter_add<R, D>(&a->y, &a->index, &a->source, a->axis)));
 }
 
 tn_status tni_cuda_scatter_add(const tni_scatter_add *a)
 {
-    if (count_of(&a->index) == 0) return TN_OK;
+    if (tni_array_numel(&a->index) == 0) return TN_OK;
     return TN_REAL(a->y.dtype, run_scatter<R>(a));
 }
 
@@ -294,7 +294,8 @@ template <typename R> static tn_status run_take_add(const tni_take_add *a)
 
 tn_status tni_cuda_take_add(const tni_take_add *a)
 {
-    if (count_of(&a->index) == 0) return TN_OK;
-    if (count_of(&a->y) == 0) return tni_cuda_check_ids(&a->index, id_check_of(a->x.size[1]));
+    if (tni_array_numel(&a->index) == 0) return TN_OK;
+    if (tni_array_numel(&a->y) == 0)
+        return tni_cuda_check_ids(&a->index, id_check_of(a->x.size[1]));
     return TN_REAL(a->x.dtype, run_take_add<R>(a));
 }

@@ -91,7 +91,7 @@ static __global__ void check_ids(const int64_t *index, walk<D> w, int64_t n, id_
 /* Checks every index before anything is written. */
 tn_status tni_cuda_check_ids(const tni_array *index, const id_check &check)
 {
-    int64_t n = count_of(index);
+    int64_t n = tni_array_numel(index);
     return BY_DIVISOR(n, TN_LAUNCH((check_ids<D>), row_grid(n, THREADS), THREADS, 0,
                                    static_cast<const int64_t *>(index->data),
                                    walk_of<D>(index, nullptr, nullptr, -1), n, check));
@@ -118,7 +118,7 @@ template <typename T>
 static tn_status run_gather(const tni_array *y, const tni_array *x, const tni_array *index,
                             int axis)
 {
-    int64_t n = count_of(index);
+    int64_t n = tni_array_numel(index);
     return BY_DIVISOR(n, TN_LAUNCH((gather<T, D>), row_grid(n, THREADS), THREADS, 0,
                                    static_cast<T *>(y->data), static_cast<const T *>(x->data),
                                    static_cast<const int64_t *>(index->data),
@@ -141,7 +141,7 @@ static int size_of(tn_dtype dtype)
 
 tn_status tni_cuda_gather(const tni_gather *a)
 {
-    if (count_of(&a->index) == 0) return TN_OK;
+    if (tni_array_numel(&a->index) == 0) return TN_OK;
     switch (size_of(a->x.dtype)) {
     case 8: return run_gather<uint64_t>(&a->y, &a->x, &a->index, a->axis);
     case 4: return run_gather<uint32_t>(&a->y, &a->x, &a->index, a->axis);
@@ -187,8 +187,9 @@ tn_status tni_cuda_take(const tni_take *a)
     int64_t nbytes = a->x.size[2] * size_of(a->x.dtype);
     uint64_t mask = static_cast<uint64_t>(nbytes) | reinterpret_cast<uintptr_t>(a->x.data) |
                     reinterpret_cast<uintptr_t>(a->y.data);
-    if (count_of(&a->index) == 0) return TN_OK;
-    if (count_of(&a->y) == 0) return tni_cuda_check_ids(&a->index, id_check_of(a->x.size[1]));
+    if (tni_array_numel(&a->index) == 0) return TN_OK;
+    if (tni_array_numel(&a->y) == 0)
+        return tni_cuda_check_ids(&a->index, id_check_of(a->x.size[1]));
     if (mask % 16 == 0) return run_take<uint4>(&a->y, &a->x, &a->index, nbytes / 16);
     if (mask % 8 == 0) return run_take<uint64_t>(&a->y, &a->x, &a->index, nbytes / 8);
     if (mask % 4 == 0) return run_take<uint32_t>(&a->y, &a->x, &a->index, nbytes / 4);

@@ -94,8 +94,7 @@ template <typename R> static tn_status fill(R *y, int64_t n, bool normal)
 
 tn_status tni_cuda_random(const tni_random *a)
 {
-    int64_t n = 1;
-    for (int d = 0; d < a->y.rank; d++) n *= a->y.size[d];
+    int64_t n = tni_array_numel(&a->y);
     if (n == 0) return TN_OK;
     if (tn_status failed = tni_cuda_not_captured("numbers are drawn",
                                                  "them drawn into an input of tn_capture_run");

@@ -174,7 +174,7 @@ static tn_status put_all(tn_tensor *y, tn_dtype wide, values values, const serie
         to.size[0] = from.size[0] = TNI_MIN(s->n - begin, BLOCK);
         values(&block, begin, to.size[0], s, y->dtype);
         status = tni_backend_of(y)->copy(&(tni_copy){ .y = to, .x = from });
-        to.data = (char *)to.data + BLOCK * tn_dtype_size(y->dtype);
+        to.data = (char *)to.data + (size_t)to.size[0] * tn_dtype_size(y->dtype);
     }
     return status;
 }

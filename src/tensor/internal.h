@@ -57,7 +57,7 @@ struct tn_tensor {
     bool requires_grad; /* set on a leaf, or: has history */
     int is_parameter;   /* number of module slots holding this handle */
     int out_index;
-    int64_t is_buffer; /* the same, with marks */
+    int64_t is_buffer; /* sum of the marks of the buffer slots holding it */
     tni_node *node;    /* that made it; NULL for leaves */
     tni_gradmeta *gm;  /* grad, hooks; created when needed */
     char *name;        /* for messages; NULL when it has none */

@@ -343,7 +343,8 @@ tn_tensor *tni_alias_raw(const tn_tensor *t)
 {
     tn_tensor *a =
         handle_new(tni_storage_keep(t->storage), t->dtype, &t->shape, t->stride, t->offset);
-    if (a && t->name) a->name = tni_strdup_or_none(t->name); /* for messages; or no memory: none */
+    /* for messages only: none when out of memory */
+    if (a && t->name) a->name = tni_strdup_or_none(t->name);
     return a;
 }
 

@@ -479,12 +479,16 @@ START_TEST(other_checkpoints)
     subject *m = moving(TN_COUNTER), *other = moving(TN_COUNTER);
     tn_checkpoint c = { .model = &other->base };
     assert_ok(tn_checkpoint_save(&c, in_folder("other")));
+    int runs = 0;
     TN_MICRO_BATCHES(i, 2)
     {
         assert_ok(step(m));
         c = (tn_checkpoint){ .model = &other->base };
         assert_ok(tn_checkpoint_load(&c, in_folder("other")));
+        runs++;
     }
+    assert_ok(tn_error_status());
+    ck_assert_int_eq(runs, 2);
     ck_assert_str_eq(times(m), "once");
     ck_assert_int_eq(tn_micro_batches_begin(2), 0);
     assert_ok(step(m));

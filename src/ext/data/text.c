@@ -4,8 +4,6 @@
  * The vocabulary is the set of bytes that occur, ascending; an id is a byte's rank in it. Two texts
  * with the same bytes have the same ids.
  */
-#include <math.h>
-
 #include <tenon/io.h>
 
 #include "io/file.h"

@@ -10,8 +10,6 @@
  * would wait for it for ever. That happens at exit, through on_exit, the only way to learn the
  * status. A forked child is not a rank and ends nothing.
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "ext/parallel/wire.h"

@@ -4,8 +4,6 @@
  * Elements are read as f64 in row-major order and summed one after the other, so the numbers depend
  * on the elements alone, not on the processor or the number of threads.
  */
-#include <math.h>
-
 #include "tensor/internal.h"
 #include "ext/trace/log.h"
 

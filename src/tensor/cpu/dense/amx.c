@@ -23,9 +23,6 @@
  *
  * The bits depend on the sizes and C's dtype.
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "tensor/cpu/dense/amx_tiles.h"
 #include "tensor/cpu/dense/dense.h"
 #include "tensor/cpu/cpu.h"

@@ -18,9 +18,6 @@
  * padding and between rows, which makes NaN where they should not count: x and dy in dw, weights in
  * dx near the edges.
  */
-#include <stdatomic.h>
-#include <string.h>
-
 #include "tensor/cpu/dense/amx_tiles.h"
 #include "tensor/cpu/dense/dense.h"
 #include "tensor/cpu/cpu.h"
@@ -411,8 +408,8 @@ static void plan_rows(conv *v, int64_t most, int64_t unit)
     v->rows = (v->z.oh - 1) / v->bands + 1;
     v->bands = (v->z.oh - 1) / v->rows + 1;
     int64_t all = places(v, v->rows) + halo * v->width + across;
-    v->line =
-        tni_up(all, 2 * unit) + unit; /* 16 rows of a tile lie in as many sets of the L1 cache */
+    /* 16 rows of a tile lie in as many sets of the L1 cache */
+    v->line = tni_up(all, 2 * unit) + unit;
 }
 
 /* False: another kernel is faster, or the only one. */

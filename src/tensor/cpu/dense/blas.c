@@ -1,7 +1,6 @@
 /*
  * blas.c - the one file that calls OpenBLAS: its memory, products, and how fast they are.
  */
-#include <string.h>
 #include <strings.h>
 #include <sys/mman.h>
 

@@ -9,9 +9,6 @@
  * convolutions that no other provider takes. In the environment TN_ONEDNN=off leaves oneDNN out,
  * TN_AMX=off AMX, TN_AMX_F32=off AMX for f32; TN_SIMD chooses the vectors.
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "tensor/cpu/dense/dense.h"
 #include "tensor/internal.h"
 
@@ -77,10 +74,17 @@ bool tni_product_by_amx(const tni_product *p)
  * columns or all are bf16 or f16; over ours in other f32; over ours where OpenBLAS is slower. */
 enum { LEAST = 1 << 17, LEAST_BY_ROWS = 1 << 20, LEAST_SLOW = 1 << 12 };
 
+/* Whether tile.c is the fastest: few columns and long sums, as of a first convolution's weights. */
+static bool tile_long(const tni_product *p)
+{
+    return tni_tile_few(p) && p->k >= 512 && work_of(p) >= LEAST;
+}
+
 /* A B that is packed is for our vectors. */
 static bool onednn_takes(const tni_product *p)
 {
     if (p->in != TN_BF16 && (p->in != TN_F32 || p->packed || work_of(p) < LEAST)) return false;
+    if (tile_long(p)) return false;
     const tni_onednn *module = tni_onednn_module();
     return module && (module->bf16 || p->in != TN_BF16);
 }
@@ -146,7 +150,7 @@ bool tni_tile_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k)
 
 static bool tiles_take(const tni_product *p)
 {
-    return tni_is_half(p->in) || p->packed || tni_tile_long(p) ||
+    return tni_is_half(p->in) || p->packed || tile_long(p) ||
            (p->in == TN_F32 && tni_tile_fits(p->in, p->tb, p->m, p->n, p->k));
 }
 

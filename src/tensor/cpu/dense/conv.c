@@ -12,7 +12,6 @@
  * is then computed in, or read through, scratch memory.
  */
 #include <limits.h>
-#include <string.h>
 
 #include "tensor/cpu/pointwise.h"
 #include "tensor/cpu/dense/dense.h"

@@ -7,9 +7,6 @@
  * the inner axis long, the inner axis is cut instead, and the parts are summed in index order.
  */
 #include <limits.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdlib.h>
 
 #include "tensor/cpu/dense/dense.h"
 #include "tensor/internal.h"

@@ -67,11 +67,6 @@ static inline bool tni_tile_few(const tni_product *p)
     bool along = !p->ta && p->tb && p->k % 16 == 0;
     return along && p->in == TN_F32 && p->n <= 28 && !p->packed && tni_has_avx512();
 }
-/* Whether it is then faster than oneDNN, as for the gradient of a first convolution's weights. */
-static inline bool tni_tile_long(const tni_product *p)
-{
-    return tni_tile_few(p) && p->k >= 512 && (double)p->m * (double)(p->n * p->k) >= 0x1p17;
-}
 /* TNI_PRODUCT_SCRATCH bytes that a thread keeps for products; NULL: there is no memory. */
 enum { TNI_PRODUCT_SCRATCH = 5 << 18 };
 void *tni_thread_scratch(void);

@@ -6,10 +6,6 @@
  * bits do not depend on the number of threads. A weight gradient is summed over the pieces in their
  * order.
  */
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tensor/cpu/dense/dense.h"
 #include "tensor/internal.h"
 #include "tensor/math.h"
@@ -48,7 +44,7 @@ const char *tni_onednn_why(void)
 
 bool tni_onednn_product(const tni_product *p)
 {
-    return !tni_tile_long(p) && tni_onednn_module()->product(p);
+    return tni_onednn_module()->product(p);
 }
 
 /* ---- convolutions ---------------------------------------------------------------------------- */

@@ -14,8 +14,6 @@
  * Matrix Multiplication (2008), section 5, with A and B exchanged since C is row-major. A B^T of
  * few columns is summed up without packing. The bits depend on the sizes and layouts alone.
  */
-#include <string.h>
-
 #include "tensor/cpu/dense/dense.h"
 #include "tensor/cpu/dense/vector.h"
 #include "tensor/cpu/pointwise.h"
@@ -199,7 +197,7 @@ static void pack_b_rows(const sgemm *s, int64_t k0, int64_t k, int64_t n0, int64
 static void pack_b_columns(const sgemm *s, int64_t k0, int64_t k, int64_t n0, int64_t n, float *to)
 {
     const tni_product *p = s->p;
-    for (int64_t j = 0; j < (n + STRIP - 1) / STRIP * STRIP; j += LANES) {
+    for (int64_t j = 0; j < tni_up(n, STRIP); j += LANES) {
         float *strip = to + j / STRIP * STRIP * k + j % STRIP;
         int64_t columns = TNI_MIN(LANES, TNI_MAX(n - j, 0)), ld = p->ldb;
         int64_t whole = columns < LANES ? 0 : k / LANES * LANES;
@@ -229,7 +227,7 @@ static void pack_b(const sgemm *s, int64_t k0, int64_t k, int64_t n0, int64_t n,
 /* Where a block begins in a packed B: all blocks of a depth, one after another. */
 static int64_t packed_at(const tni_product *p, int64_t k0, int64_t k, int64_t n0)
 {
-    return k0 * ((p->n + STRIP - 1) / STRIP * STRIP) + k * n0;
+    return k0 * tni_up(p->n, STRIP) + k * n0;
 }
 
 /* ---- few columns, where both operands lie along the steps: nothing is packed ----------------- */

@@ -18,9 +18,6 @@
  * largest input of the whole tile, not only of those under its own taps; and an Inf would spoil
  * outputs beside it. Where a result is not finite, the general kernels compute all of it again.
  */
-#include <stdatomic.h>
-#include <string.h>
-
 #include "tensor/cpu/dense/dense.h"
 #include "tensor/cpu/dense/vector.h"
 #include "tensor/cpu/pointwise.h"

@@ -18,8 +18,6 @@
  * In f32, the arrays of x's shape may also be bf16 or f16: every piece of a plane passes through a
  * buffer then.
  */
-#include <stdatomic.h>
-
 #include "tensor/cpu/real/rows.h"
 
 enum { COLUMNS = 64, COLUMNS_BELOW = 8 };
