@@ -52,7 +52,8 @@ typedef struct tn_loader_options {
     /* of the loader's own generator; an epoch's order depends on seed and epoch only */
     uint64_t seed;
     /* a thread copies the next batch in advance: don't write to the tensors then. It pays for
-     * batches of 50 kB and more: starting a thread takes longer than copying less */
+     * batches of 50 kB and more: starting a thread takes longer than copying less. The next batch
+     * is made in the same call, whose errors are those of both */
     bool prefetch;
 } tn_loader_options;
 /** A loader of n <= 4 tensors (CPU, rank >= 1, equal first sizes). It keeps their memory, not the

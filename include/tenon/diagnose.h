@@ -142,7 +142,7 @@ typedef tn_tensor *(*tn_check_step)(void *user, tn_module *model, int part, int 
  * Changes  nothing: neither model nor the default generator. model's hooks do not run; a temporary
  *          file in TMPDIR is removed; a pending error is cleared
  * Errors   TN_E_STATE with the number of findings and the first one; those of step in the plain
- *          way and of tn_module_clone; step NULL
+ *          way and of tn_module_clone; TN_E_IO: of the temporary file; step NULL
  */
 TN_API TN_MUST_USE tn_status tn_check_state(FILE *report, tn_module *model, tn_check_step step,
                                             void *user);

@@ -109,8 +109,8 @@ static tn_status read(const tni_input *in, tni_parts *parts, const tn_list *buff
     return TN_OK;
 }
 
-/* Whether this thread's batch is over once the file is loaded: the file has one, or buffers that the
- * batch moves. */
+/* Whether loading the file ends this thread's batch: it has another one, or buffers that the batch
+ * moves. */
 static bool ends_batch(const tni_parts *parts, const tn_list *buffers)
 {
     bool ends = parts->batch.list->n > 0;

@@ -94,9 +94,7 @@ static tn_status add(tni_moved *moved, tn_tensor *x, tn_tensor *var, double n)
 
 static bool moves_once(const tni_slot *slot)
 {
-    return slot->kind == TNI_BUFFER && !tni_none(slot->tensor) &&
-           (tni_is(slot->flags, TN_STATISTIC) || tni_is(slot->flags, TN_COUNTER) ||
-            tni_is(slot->flags, TN_DIRECTION));
+    return slot->kind == TNI_BUFFER && !tni_none(slot->tensor) && tni_moves_once(slot->flags);
 }
 
 static tn_status note(tn_module *m, const char *path, void *user)
@@ -139,7 +137,7 @@ static tn_status put_back(tni_moved *moved, tni_slot *slot)
     return status;
 }
 
-/* What the part made of a buffer. A sum of integers is no mean: as of a counter, the first counts. */
+/* What the part made of a buffer; of one without a mean (integers) the first part counts. */
 static tn_status keep_share(tni_moved *moved, tn_tensor *now)
 {
     const tn_tensor *first = moved->buffer;

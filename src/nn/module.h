@@ -78,6 +78,11 @@ static inline bool tni_has_mean(unsigned flags, tn_dtype dtype)
 {
     return tn_dtype_is_float(dtype) && (tni_is(flags, TN_PLAIN) || tni_is(flags, TN_STATISTIC));
 }
+/* Whether a buffer of that role moves once for a batch in parts. */
+static inline bool tni_moves_once(unsigned flags)
+{
+    return tni_is(flags, TN_STATISTIC) || tni_is(flags, TN_COUNTER) || tni_is(flags, TN_DIRECTION);
+}
 /* Whether a buffer of that role stays at least f32 when its module is cast. */
 static inline bool tni_stays_wide(unsigned flags)
 {

@@ -1,6 +1,6 @@
 /*
  * checkpoint_old.c - checkpoints of earlier versions load, and what is saved of the same state is
- * the same file, byte for byte.
+ * the same file, byte for byte, but for roles, which those versions did not write.
  *
  * Truth: tests/golden/run.checkpoint, which commit 21c7011 wrote after train() below: every kind of
  * optimizer, schedule, generator and loader, a scaler, parameters, buffers and state versions. It
@@ -193,7 +193,7 @@ static void assert_same_file(const char *path, const char *other)
     size_t n, m;
     char *a = bytes_of(path, &n), *b = bytes_of(other, &m);
     ck_assert_uint_eq(n, m);
-    for (size_t i = 8; i < n; i++)
+    for (size_t i = 8; i < n; i++) /* after the header's length, in which roles count */
         ck_assert_msg(a[i] == b[i], "%s differs at byte %zu: %.60s", path, i, a + i);
     free(a);
     free(b);

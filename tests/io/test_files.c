@@ -51,8 +51,8 @@ START_TEST(FF_04_round_trip_of_every_dtype)
     assert_made(read);
     ck_assert_int_eq(read->n, list->n);
     for (int i = 0, at = 0; i < list->n; i++) {
-        while (!pt && dtypes[at] != tn_dtype_of(read->entry[i].tensor))
-            ck_assert_int_lt(++at, COUNT(dtypes));
+        while (!pt && at < COUNT(dtypes) && dtypes[at] != tn_dtype_of(read->entry[i].tensor)) at++;
+        ck_assert_int_lt(at, COUNT(dtypes));
         tn_tensor *t = tn_list_get(read, list->entry[i].name);
         assert_made(t);
         ck_assert_uint_eq(tn_hash(t), tn_hash(list->entry[i].tensor));

@@ -152,6 +152,7 @@ static const tni_watcher watcher = { .storage_made = storage_made,
                                      .called = called,
                                      .steps = steps,
                                      .refuses = refuses };
+
 /* ---- begin and end --------------------------------------------------------------------------- */
 
 tni_notes *tni_notes_begin(tn_capture *owner)

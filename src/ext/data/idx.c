@@ -220,15 +220,15 @@ static void convert(const header *h, const unsigned char *from, char *to, size_t
 /* Reads the values to the end of the tensor's memory, where those of i8 and i16 need less of it. */
 static tn_status read_values(stream *s, const header *h, char *to)
 {
-    size_t n = h->nbytes / h->kind.size, got, more;
+    size_t n = h->nbytes / h->kind.size, got;
     unsigned char *from = (unsigned char *)to + n * tn_dtype_size(h->kind.dtype) - h->nbytes;
     tn_status status = read_some(s, from, h->nbytes, &got);
     if (status == TN_OK && got < h->nbytes)
         status = bad(s, "truncated: %zu of %zu bytes of values", got, h->nbytes);
     /* Read one byte more: there must be none. This also makes inflate check length and checksum. */
     unsigned char extra;
-    if (status == TN_OK) status = read_some(s, &extra, 1, &more);
-    if (status == TN_OK && more) status = bad(s, "bytes follow the last value: want none");
+    if (status == TN_OK) status = read_some(s, &extra, 1, &got);
+    if (status == TN_OK && got) status = bad(s, "bytes follow the last value: want none");
     if (status == TN_OK && h->kind.dtype != TN_U8) convert(h, from, to, n);
     return status;
 }

@@ -30,16 +30,16 @@ struct tn_loader {
     tn_loader_options o;
     int64_t epoch, position;
 
-    /* The order of one epoch. The thread uses it while it runs, and what follows. */
+    /* The order of one epoch. This and the rest is the thread's while it runs (settle). */
     tn_generator *generator;
     int64_t *order; /* rows of them; NULL without shuffle */
     int64_t order_epoch;
 
     tn_tensor *next[MAX_TENSORS]; /* a batch made in advance, one reference each; NULL */
     int64_t next_epoch, next_position;
-    bool filling; /* there is a thread to be joined, */
+    bool filling; /* there is a thread to be joined */
     pthread_t thread;
-    pid_t pid; /* in this process: a forked child has none */
+    pid_t pid; /* of the process that started it: a forked child has no such thread */
 };
 
 /* Steele et al., Fast splittable pseudorandom number generators (2014): neighbours become
@@ -146,8 +146,7 @@ static tn_status start_next(tn_loader *l)
     return tni_error(TN_E_NOMEM, "tn_loader_next: no thread to prefetch with: %s", strerror(error));
 }
 
-/* The batch at the current position, in the current scope: the one made in advance, if it is that.
- */
+/* The batch at the current position, in the current scope; the one made in advance if it fits. */
 static tn_status take(tn_loader *l, tn_tensor **batch)
 {
     tn_status status = TN_OK;

@@ -163,7 +163,8 @@ static tn_status first_order(const check *c)
     tn_scope scope = tn_scope_begin();
     tn_status status = backward_all(c, jacobian, &m);
     for (int i = 0; i < c->n && status == TN_OK; i++)
-        if (jacobian[i]) TN_NO_GRAD status = compare_input(c, i, jacobian[i], m); /* changes x */
+        if (jacobian[i])
+            TN_NO_GRAD status = compare_input(c, i, jacobian[i], m); /* writes to input i */
     tn_scope_end(scope);
     tni_free(jacobian, (size_t)c->n * sizeof *jacobian);
     return status;

@@ -226,7 +226,8 @@ static tn_status build(tni_pickle *p, int64_t n)
     bool dicts = v[0].kind == TNI_PICKLE_DICT && v[1].kind == TNI_PICKLE_DICT;
     bool one = dicts && dict_of(p, &v[0])->ordered && dict_of(p, &v[1])->n == 1;
     const tni_pickle_pair *pair = p->pairs.data;
-    while (one && pair->dict != v[1].number) pair++;
+    if (one)
+        while (pair->dict != v[1].number) pair++; /* it has one */
     if (!one || p->built || !is_text(p, &pair->key, "_metadata") ||
         pair->value.kind != TNI_PICKLE_DICT)
         return bad(p, "%s", "BUILD of something other than a state dict's _metadata: " WANTED);
