@@ -518,17 +518,6 @@ START_TEST(a_tensor_after_tn_scope_end_and_tn_drop)
 }
 END_TEST
 
-START_TEST(with_lines)
-{
-    bool was = tn_set_lines(true);
-    tn_tensor *x = NULL;
-    TN_SCOPE x = tn_ones(TN_SHAPE(7));
-    tn_set_lines(was);
-    assert_null(tn_neg(x), TN_E_STATE, "; made at ");
-    assert_null(tn_neg(x), TN_E_STATE, "; gone at ");
-}
-END_TEST
-
 START_TEST(a_module_and_an_optimizer)
 {
     tn_module *m = tn_linear_new(3, 2, (tn_linear_options){ 0 });
@@ -585,7 +574,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(test_case(suite, "asked for"), the_environment_asks_for_it, 0, 3);
     t = test_case(suite, "used after");
     tcase_add_checked_fixture(t, debug, NULL);
-    add_tests(t, a_tensor_after_its_scope, a_tensor_after_tn_scope_end_and_tn_drop, with_lines,
+    add_tests(t, a_tensor_after_its_scope, a_tensor_after_tn_scope_end_and_tn_drop,
               a_module_and_an_optimizer, more_than_are_kept);
     return suite;
 }

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # tn_set_lines: a program with debug information, linked with the shared library and with the static one, names the lines
-# that called its ops; without that information it names addresses.
+# that called its ops, and under TN_DEBUG=1 those that made and ended a tensor that is used too late; without that
+# information it names addresses.
 # usage: tests/house/lines_check.sh BUILD-FOLDER
-# Seen to fail: the frames of the library not left out (src/base/lines.c).
+# Seen to fail: the frames of the library not left out (src/base/lines.c), no text of a line (src/base/dead.c).
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$(cd "$1" && pwd)
@@ -47,19 +48,39 @@ passed=0 failed=0
 check() { # WHAT COMMAND...
     if "${@:2}"; then passed=$((passed + 1)); else failed=$((failed + 1)) && echo "$1: wrong"; fi
 }
+cat >late.c <<'END'
+#include <tenon/tenon.h>
+
+int main(void)
+{
+    tn_set_lines(true);
+    tn_scope s = tn_scope_begin();
+    tn_tensor *x = tn_ones(TN_SHAPE(7));
+    tn_scope_end(s);
+    if (!tn_neg(x)) puts(tn_error());
+    return 0;
+}
+END
+
 prints_lines() { "$@" | diff wanted -; }
+names_both() { TN_DEBUG=1 "$@" 2>&1 | grep -q '; made at late.c:7; gone at late.c:8$'; }
 prints_addresses() { [ "$("$@" | grep -cE '^[a-z_]+ plain\+0x[0-9a-f]+$')" = 3 ]; }
 
 shared=(-I"$root/include" -L"$build/src" -ltenon "-Wl,-rpath,$build/src")
 cc -std=c11 -Wall -Wextra -Werror -O2 -g net.c -o net "${shared[@]}"
+cc -std=c11 -Wall -Wextra -Werror -O2 -g late.c -o late "${shared[@]}"
 cc -std=c11 -Wall -Wextra -Werror -O2 net.c -o plain "${shared[@]}"
 check 'with debug information' prints_lines ./net
+check 'a tensor used after its end' names_both ./late
 check 'without debug information' prints_addresses ./plain
 archive=$build/src/libtenon.a
 if [ -e "$archive" ]; then
+    read -ra libraries <<<"$(pkg-config --libs openblas zlib) -lm -ldl -lpthread"
     cc -std=c11 -Wall -Wextra -Werror -O2 -g net.c -o static -I"$root/include" "$archive" \
-        $(pkg-config --libs openblas zlib) -lm -ldl -lpthread
+        "${libraries[@]}"
+    cc -std=c11 -Wall -Wextra -Werror -O2 -g late.c -o late-static -I"$root/include" "$archive" "${libraries[@]}"
     check 'linked statically' prints_lines ./static
+    check 'linked statically, a tensor used after its end' names_both ./late-static
 fi
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]
