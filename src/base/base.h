@@ -1,6 +1,6 @@
 /*
  * base.h - what every file of the library uses: messages, locks, memory, growing arrays, and the
- * headers of the C library that most files need, which no file above includes again.
+ * headers of the C library that most files need.
  *
  * Nothing here knows the inside of a tensor. See also map.h (a hash table) and host.h
  * (floating-point traps, the locale).
@@ -178,10 +178,10 @@ void *tni_alloc_n(size_t n, size_t size);
 void *tni_calloc_n(size_t n, size_t size);
 char *tni_strdup(const char *text); /* tni_strfree */
 /* What printf would write; tni_strfree. NULL + message: out of memory. */
-char *tni_vtext(const char *format, va_list args);
+TNI_SHARED char *tni_vtext(const char *format, va_list args);
 /* The same for optional strings: NULL and no message when out of memory. */
 char *tni_strdup_or_none(const char *text);
-void tni_strfree(char *text);
+TNI_SHARED void tni_strfree(char *text);
 
 /* ---- arrays that grow (array.c) -------------------------------------------------------------- */
 

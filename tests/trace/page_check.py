@@ -216,6 +216,11 @@ def check_ledger(page, step, trace):
         [r.dataset.tensor, r.firstChild.title, ...[...r.querySelectorAll('td')].map((c) => c.textContent)])''')
     want = step['ledger'][:400]
     check(f'{page.name}: a row for each registered tensor', len(rows) == len(want), f'{len(rows)} for {len(want)}')
+    marked = page.tab.js('''[...document.querySelectorAll('#ledger-table [data-tensor]')].map((r) =>
+        [5, 6].map((k) => r.querySelectorAll('td')[k].classList.contains('changed')))''')
+    plain = lambda v: v and {k: x for k, x in v.items() if k != 'hash'}
+    moments = [[plain(line[k]) for k in ('start', 'forward', 'step')] for line in want]
+    check(f'{page.name}: what changed is marked', marked == [[a != b, b != c] for a, b, c in moments], marked)
     for (key, name, kind, file, held, grad, start, after, stepped, by), line in zip(rows, want):
         t = tensors[line['tensor']]
         size = lambda v: summary(v, t['shape'])
@@ -308,6 +313,24 @@ def keys(page):
     page.quiet('with keys')
 
 
+def opened(page):
+    page.open()
+    page.tab.click('#unfold')
+
+
+def crossing(page):
+    crossed = page.tab.js('''(() => {
+        const inside = (p, b) => p.x > b.left + 1 && p.x < b.right - 1 && p.y > b.top + 1 && p.y < b.bottom - 1;
+        const ops = [...document.querySelectorAll('#items > .item:not(.box) > .shape')].map((e) => e.getBoundingClientRect());
+        return [...document.querySelectorAll('.edge .flow:not(.sideways)')].filter((path) => {
+            const n = path.getTotalLength(), at = path.getScreenCTM();
+            const on = (k) => path.getPointAtLength(k).matrixTransform(at);
+            return ops.some((b) => !inside({ x: on(0).x, y: on(0).y + 2 }, b) &&
+                [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8].some((k) => inside(on(n * k), b)));
+        }).length })()''')
+    check(f'{page.name}: no line runs over an op', crossed == 0, crossed)
+
+
 def folding(page):
     tab = page.tab
     page.open()
@@ -323,6 +346,7 @@ def folding(page):
         const r = [...document.querySelectorAll('#items > .item > .shape')].map((e) => e.getBoundingClientRect());
         return r.every((a, i) => r.every((b, k) => i >= k || a.right <= b.left + 0.5 || b.right <= a.left + 0.5 ||
             a.bottom <= b.top + 0.5 || b.bottom <= a.top + 0.5)) })()'''))
+    crossing(page)
     tab.click('#fold')
     folded = page.count('.item.op')
     check(f'{page.name}: fewer when folded', folded < nodes, folded)
@@ -758,7 +782,7 @@ def large(page):
 
 SCENES = (unpacking, walk, keys, folding, searching, predicting, tabbing, looks)
 # What each of two browsers does; the large pages, which are timed, come after them.
-SHARES = ({'transformer': SCENES, 'dead': (unpacking, walk), 'nonfinite': (unpacking, walk), 'kinds': (unpacking, walk, kinds)},
+SHARES = ({'transformer': SCENES, 'dead': (unpacking, walk), 'reused': (opened, crossing), 'nonfinite': (unpacking, walk), 'kinds': (unpacking, walk, kinds)},
           {'mlp': SCENES, 'cnn': SCENES, 'modes': (unpacking, modes), 'same': (unpacking, same), 'apart': (unpacking, apart),
            'hooked': (unpacking, walk, hooked, averaged), 'names': (unpacking, walk, names), 'nothing': (unpacking, nothing)})
 LARGE = {'deep': (large,), 'flat': (unpacking, large), 'long': (unpacking, long_pair)}

@@ -9,6 +9,7 @@
  *   modes.html        a net with batch norm, thrice: trained, in eval mode, partly frozen
  *   same.html         two traces of the same
  *   dead.html         a ReLU whose inputs are all negative
+ *   reused.html       a module that reads its parameter and its input twice
  *   hooked.html       hooks change gradients on their way
  *   nonfinite.html    NaN, infinities, numbers that no f32 holds
  *   kinds.html        tensors of all dtypes, without elements, of one number, with many numbers
@@ -122,6 +123,31 @@ static void dead(void)
     TN_CHECK_PTR(model);
     TN_NO_GRAD TN_CHECK(tn_fill_(tn_get_parameter(model, "0.bias"), -9));
     page("dead", model, corners(), tn_from_ints(classes, TN_SHAPE(4)), 1);
+}
+
+/* In the module's box, lines from the parameter and the input pass by the ops that come first. */
+typedef struct reuse {
+    tn_module base;
+    tn_tensor *w;
+} reuse;
+
+static tn_tensor *reuse_forward(tn_module *self, tn_tensor *x)
+{
+    tn_tensor *w = ((reuse *)self)->w;
+    return tn_add(tn_mul(tn_linear(x, w, TN_NONE), w), x);
+}
+
+static void reused(void)
+{
+    static const tn_module_type type = { .name = "Reuse",
+                                         .size = sizeof(reuse),
+                                         .forward = reuse_forward };
+    reuse *m = tn_module_new(&type);
+    TN_CHECK_PTR(m);
+    tn_register_parameter(&m->base, "w", &m->w, tn_randn(TN_SHAPE(2, 2)));
+    tn_module *made = tn_module_done(&m->base);
+    page("reused", tn_sequential(linear(2, 2), made), tn_narrow(corners(), 0, 0, 2),
+         tn_from_ints(classes, TN_SHAPE(2)), 1);
 }
 
 static tn_module *with_batchnorm(void)
@@ -360,9 +386,9 @@ int main(int argc, char **argv)
         return 2;
     }
     folder = argv[1];
-    static void (*const pages[])(void) = { mlp,       cnn,   transformer, modes,    dead,
-                                           hooked,    kinds, names,       apart,    nothing,
-                                           nonfinite, deep,  flat,        long_pair };
+    static void (*const pages[])(void) = { reused,  mlp,       cnn,   transformer, modes,
+                                           dead,    hooked,    kinds, names,       apart,
+                                           nothing, nonfinite, deep,  flat,        long_pair };
     for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
         tn_scope scope = tn_scope_begin();
         tn_manual_seed(1);

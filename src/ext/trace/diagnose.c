@@ -14,11 +14,19 @@ static const double vanishing = 1e-5, exploding = 1e3;
 enum { MOST = 32 }; /* findings of one step */
 
 /* back: the step of backward that shows it; NULL: none */
-static void say(tn_trace *tr, const char *kind, int node, tni_log_back *back, tni_phrase text)
+static void say(tn_trace *tr, const char *kind, int node, tni_log_back *back, const char *format,
+                ...) TN_PRINTF(5, 6);
+static void say(tn_trace *tr, const char *kind, int node, tni_log_back *back, const char *format,
+                ...)
 {
     tni_log_step *s = &tr->now;
     if (s->n_findings == MOST) return;
-    char *copy = tni_record_text(tr, &s->arena, text.s);
+    va_list args;
+    va_start(args, format);
+    char *text = tni_vtext(format, args);
+    va_end(args);
+    char *copy = tni_record_has(tr, text) ? tni_record_text(tr, &s->arena, text) : NULL;
+    tni_strfree(text);
     tni_log_finding *f = TNI_MORE(tr, s, findings);
     if (!f) return;
     *f = (tni_log_finding){ kind, node, copy };
@@ -92,9 +100,8 @@ static void judge_forward(tn_trace *tr, int node)
     for (int i = 0; n->known && !before && i < n->n_out; i++) {
         const tni_numbers *v = &n->out[i].value;
         if (!bad(v)) continue;
-        say(tr, how_bad(v), node, NULL,
-            tni_phrase_of("%s made %s of finite numbers%s", place(tr, node).s, how_bad(v),
-                          reason(tr, n).s));
+        say(tr, how_bad(v), node, NULL, "%s made %s of finite numbers%s", place(tr, node).s,
+            how_bad(v), reason(tr, n).s);
         return;
     }
 }
@@ -113,17 +120,14 @@ static void judge_share(tn_trace *tr, tni_log_back *b, const tni_log_share *shar
     tni_phrase name = tni_log_name(op_of(tr, n), share->in, n->n_in);
     tni_phrase op = place(tr, b->node);
     if (bad(v))
-        say(tr, how_bad(v), b->node, b,
-            tni_phrase_of("%s: its gradient of %s holds %s%s", op.s, name.s, how_bad(v),
-                          reason(tr, n).s));
+        say(tr, how_bad(v), b->node, b, "%s: its gradient of %s holds %s%s", op.s, name.s,
+            how_bad(v), reason(tr, n).s);
     else if (v->norm == 0 && v->n && is_dead(tr, n))
         say(tr, "zero", b->node, b,
-            tni_phrase_of("%s lets no gradient through: all %" PRId64 " inputs are negative or 0",
-                          op.s, v->n));
+            "%s lets no gradient through: all %" PRId64 " inputs are negative or 0", op.s, v->n);
     else if (v->norm == 0 && v->n)
-        say(tr, "zero", b->node, b,
-            tni_phrase_of("%s: the gradient of %s is 0 everywhere%s", op.s, name.s,
-                          reason(tr, n).s));
+        say(tr, "zero", b->node, b, "%s: the gradient of %s is 0 everywhere%s", op.s, name.s,
+            reason(tr, n).s);
 }
 
 /* Judges a step of backward whose incoming gradient is finite and not all 0. */
@@ -196,11 +200,10 @@ static void judge_leaf(tn_trace *tr, const tni_log_leaf *leaf, const verdict *v)
     if (v->blamed[back]++) return;
     int node = s->backs[back].node;
     const char *name = tr->log.tensors[leaf->tensor].name;
-    const char *how =
-        small ? "%s: its gradient is less than 1e-5 of the largest; %s shrinks it most"
-              : "%s: its gradient is more than 1000 times its own size; %s enlarges it most";
     say(tr, small ? "vanishing" : "exploding", node, &s->backs[back],
-        tni_phrase_of(how, name[0] ? name : "a leaf", place(tr, node).s));
+        small ? "%s: its gradient is less than 1e-5 of the largest; %s shrinks it most"
+              : "%s: its gradient is more than 1000 times its own size; %s enlarges it most",
+        name[0] ? name : "a leaf", place(tr, node).s);
 }
 
 /* In the order of their last shares. */
@@ -240,7 +243,6 @@ void tni_diagnose_change(tn_trace *tr, int node, int i, const tn_tensor *kept)
     tni_phrase name = { "its result" };
     if (i >= 0) name = tni_log_name(op_of(tr, n), i, n->n_in);
     say(tr, "overwritten", node, NULL,
-        tni_phrase_of("%s kept %s%s%s%s for backward, and %s changed it in place afterwards",
-                      place(tr, node).s, name.s, named[0] ? " (" : "", named, named[0] ? ")" : "",
-                      by ? by : "somebody"));
+        "%s kept %s%s%s%s for backward, and %s changed it in place afterwards", place(tr, node).s,
+        name.s, named[0] ? " (" : "", named, named[0] ? ")" : "", by ? by : "somebody");
 }

@@ -55,6 +55,7 @@ static void compare_op(diff *d, size_t i, size_t j, const char *where)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
+/* Cut at 511 bytes, as all phrases are. */
 static tni_phrase tensor_name(const tni_words *w, size_t line)
 {
     return tni_phrase_of("%s", w->log->tensors[w->step->ledger[line].tensor].name);

@@ -67,7 +67,7 @@ static void put_ledger(FILE *file, const tni_log *log, size_t k)
     if (!n) return;
     fprintf(file,
             "<table><caption>State ledger of step %zu: values of single numbers, norms of the "
-            "rest</caption>\n",
+            "rest, before forward, after it and after the step</caption>\n",
             k + 1);
     for (size_t i = 0; i <= n; i++) {
         fputs("<tr>", file);

@@ -138,12 +138,11 @@ static void put_shares(const tni_words *o, const tni_log_back *b)
 {
     for (size_t i = 0; i < b->n_shares; i++) {
         const tni_log_share *s = &b->shares[i];
-        const tni_log_in *in = &o->step->nodes[b->node].in[s->in];
         tni_write(o, "%,{'in':%d,'to':", i, s->in);
-        put_source(o, in);
+        put_source(o, &o->step->nodes[b->node].in[s->in]);
         tni_write(o, s->reduced ? ",'value':%v,'reduced_from':%h" : ",'value':%v", &s->value,
                   &s->from);
-        if (s->part && s->part == s->of) put_hooks(o, b->pass, -1, 0, in->tensor);
+        if (s->part && s->part == s->of) put_hooks(o, b->pass, -1, 0, s->leaf);
         tni_write(o, "}");
     }
 }

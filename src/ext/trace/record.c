@@ -92,6 +92,7 @@ static int add_tensor(tn_trace *tr, const tn_tensor *t, int of)
                  : t->is_parameter                        ? TN_GRAPH_PARAMETER
                  : atomic_load(&t->storage->buffer_marks) ? TN_GRAPH_BUFFER
                                                           : TN_GRAPH_TENSOR;
+    made->role = of >= 0 ? tr->log.tensors[of].role : 0;
     made->dtype = t->dtype;
     made->shape = t->shape;
     made->requires_grad = t->requires_grad;

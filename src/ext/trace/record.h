@@ -78,10 +78,10 @@ struct tn_trace {
 bool tni_record_begin(tn_trace *tr);
 void tni_record_end(tn_trace *tr);
 
-/* Begins, until the end of the block: tr is the recorder that the watcher `self` is. NULL: the
- * account has ended. */
+/* tni_record_begin, and tni_record_end when the block is left. tr: the recorder that the watcher
+ * `self` is; NULL: the account has ended. */
 #define TNI_RECORDER(tr, self)                                                                     \
-    TN_WHEN_LEFT(tni_record_left) tn_trace *const tr = tni_recorder_of(self)
+    __attribute__((cleanup(tni_record_left), unused)) tn_trace *const tr = tni_recorder_of(self)
 static inline tn_trace *tni_recorder_of(tni_watcher *self)
 {
     return tni_record_begin((tn_trace *)self) ? (tn_trace *)self : NULL;
@@ -111,7 +111,7 @@ static inline bool tni_record_put(tn_trace *tr, tni_map *map, const void *key, i
 }
 /* Notes t as it is now, with its values if they are few. */
 void tni_record_numbers(tn_trace *tr, tni_numbers *v, const tn_tensor *t);
-/* The two of an arena; NULL: the account ends. */
+/* tni_arena_alloc and tni_arena_text; NULL: the account ends. */
 void *tni_record_alloc(tn_trace *tr, tni_arena *a, size_t size);
 char *tni_record_text(tn_trace *tr, tni_arena *a, const char *text);
 /* tni_arena_more; NULL: the account ends, or has ended. */

@@ -54,7 +54,7 @@ tni_phrase tni_ledger_cell(const tni_words *w, size_t row, int column)
     const char *role = tn_role_name(t->role);
     switch (column) {
     case 0: return tni_phrase_of("%s", tni_tensor_name(w, line->tensor));
-    case 1: return tni_phrase_of("%s", parameter ? "parameter" : t->role ? role : "buffer");
+    case 1: return tni_phrase_of("%s", parameter ? "parameter" : *role ? role : "buffer");
     case 2: return tni_phrase_of(t->persistent ? "in the file" : "not saved");
     case 3: return tni_phrase_of("%s", held[t->held]);
     case 4:

@@ -43,10 +43,8 @@ static void prepare(tn_trace *tr, tn_trace_options o)
     tr->log.optimizer = o.opt != NULL;
     if (o.model) tr->model = tn_module_keep(o.model);
     if (o.opt) tr->opt = tni_optim_keep(o.opt);
-    tr->log.title = tni_arena_text(&tr->log.arena, o.title   ? o.title
-                                                   : o.model ? o.model->type->name
-                                                             : "");
-    tni_record_ok(tr, tr->log.title ? TN_OK : TN_E_NOMEM);
+    const char *title = o.title ? o.title : o.model ? o.model->type->name : "";
+    tr->log.title = tni_record_text(tr, &tr->log.arena, title);
     if (o.model) tni_record_ok(tr, tni_walk(o.model, TNI_ONCE, add_module, NULL, tr));
     tni_record_open(tr);
 }

@@ -185,9 +185,9 @@ function fillCompare(all, groups, windows) {
 /* ---- tabs ------------------------------------------------------------------------------------ */
 
 function showTrace(i) {
-    comparing(false);
     const p = position(), other = trace() !== traces[i];
     state.trace = i;
+    comparing(false);
     state.chosen = null;
     const s = Math.min(p.s, trace().steps.length - 1);
     const within = trace().positions.findIndex((q) =>
@@ -196,7 +196,6 @@ function showTrace(i) {
     renderBar();
     relayout();
     if (other) fit();
-    renderTabs();
 }
 
 function comparing(on) {

@@ -169,9 +169,9 @@ function findSides({ items, edges }) {
     for (const e of edges) e.side = !!(items.get(e.from).beside || items.get(e.to).beside);
 }
 
-const most = (list, of, least = 0) => list.reduce((m, x) => Math.max(m, of(x)), least);
+const largestOf = (list, of) => list.reduce((m, x) => Math.max(m, of(x)), 0);
 const stackHeight = (list) => Math.max(0, list.length * (NODE.height + 8) - 8);
-const stackWidth = (list) => (list.length ? most(list, (t) => t.w) + NODE.gapSide : 0);
+const stackWidth = (list) => (list.length ? largestOf(list, (t) => t.w) + NODE.gapSide : 0);
 
 /* What has a place in a layer; mid: where its lines are, from its left end. */
 const inLayer = (key, t, more) => ({ key, t, w: 8, h: 0, mid: 4, up: [], down: [], ...more });
@@ -225,9 +225,10 @@ function layer(list, parts, byKey) {
     const out = new Map();
     for (const p of parts) addTo(out, p.from, byKey.get(p.to));
     const readers = (x) => (out.get(x.key) || []).filter((y) => y.t > x.t);
-    for (const x of list) x.layer = 0;
+    const first = list.some((x) => x.port === 'in') ? 1 : 0; /* ports have a row of their own */
+    for (const x of list) x.layer = x.port === 'in' ? 0 : first;
     for (const x of list) for (const y of readers(x)) y.layer = Math.max(y.layer, x.layer + 1);
-    const last = most(list, (x) => (x.port ? 0 : x.layer));
+    const last = largestOf(list, (x) => (x.port ? 0 : x.layer));
     for (const x of list) if (x.port === 'out') x.layer = last + 1;
     for (const x of list)
         if (x.tensor && readers(x).length)
@@ -303,7 +304,7 @@ function layoutBox(key, view, local) {
     if (!list.length) return { w: 2 * NODE.pad, h: 2 * NODE.pad };
     const byKey = new Map(list.map((x) => [x.key, x]));
     layer(list, parts, byKey);
-    const layers = Array.from({ length: most(list, (x) => x.layer) + 1 }, () => []);
+    const layers = Array.from({ length: largestOf(list, (x) => x.layer) + 1 }, () => []);
     for (const x of list) layers[x.layer].push(x);
     addBends(parts, byKey, layers);
     const all = layers.flat();
@@ -317,10 +318,10 @@ function layoutBox(key, view, local) {
             settle(row, sides, turn < order);
     }
 
-    const left = -most(all, (x) => -x.x, -Infinity);
+    const left = all.reduce((x, item) => Math.min(x, item.x), Infinity);
     let y = key === '' ? NODE.pad : NODE.head + NODE.pad;
     for (const row of layers) {
-        const high = most(row, (x) => x.h);
+        const high = largestOf(row, (x) => x.h);
         for (const x of row) {
             x.x += NODE.pad - left;
             x.y = x.bend ? y : y + (x.tensor ? high - x.h : (high - x.h) / 2);
@@ -328,7 +329,7 @@ function layoutBox(key, view, local) {
         }
         y += high + (high ? NODE.gapY : NODE.gapY / 3);
     }
-    const w = most(all, (x) => x.x + x.w) + NODE.pad, h = y - NODE.gapY + NODE.pad;
+    const w = largestOf(all, (x) => x.x + x.w) + NODE.pad, h = y - NODE.gapY + NODE.pad;
     for (const x of list) if (x.port) x.y = x.port === 'in' ? NODE.head : h;
     units.forEach(placeUnit);
     const title = key === '' ? 0 : textWidth(view.items.get(key).title, 12) + 60;

@@ -157,7 +157,7 @@ function foundItem({ key, kind, title, more }, i) {
 
 /* Marks the option that Enter takes. */
 function selectFound(option) {
-    for (const x of $('found').children) x.setAttribute('aria-selected', String(x === option));
+    for (const x of $('found').querySelectorAll('[role=option]')) x.setAttribute('aria-selected', String(x === option));
     $('search').setAttribute('aria-activedescendant', option?.id || '');
     option?.scrollIntoView({ block: 'nearest' });
 }

@@ -85,7 +85,7 @@ const CELLS_MOST = 1024;
 function grid(value, shape, what, mark) {
     if (!value?.values || value.values.length < 2) return null;
     const x = value.values.slice(0, CELLS_MOST), left = value.values.length - x.length;
-    const largest = most(x, (v) => (Number.isFinite(v) ? Math.abs(v) : 0));
+    const largest = largestOf(x, (v) => (Number.isFinite(v) ? Math.abs(v) : 0));
     const columns = Math.min(shape.length ? shape[shape.length - 1] : 1, 16) || 1;
     const rows = shape.length > 2 ? shape[shape.length - 2] : Infinity;
     const wide = columns <= 8; /* room for numbers */
