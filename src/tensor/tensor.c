@@ -417,8 +417,9 @@ static void destroy(tn_tensor *t)
 }
 
 /* Dropping a tensor (its history, gradient, a user's release) may drop others, and they more. Those
- * wait in a list until the first is done, so a chain of any length takes no stack. */
-static void destroy_listed(tn_tensor *t)
+ * wait in a list until the first is done, so a chain of any length takes no stack. Not inlined: the
+ * drops that end here are few. */
+TNI_NOINLINE static void destroy_listed(tn_tensor *t)
 {
     static TNI_THREAD tn_tensor *waiting;
     static TNI_THREAD bool running;
