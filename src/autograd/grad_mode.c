@@ -144,6 +144,9 @@ void tn_remove_hook(tn_tensor *t, int64_t id)
 
 tn_status tni_may_change(const char *function, const char *name, int64_t marks)
 {
+    if (marks >= TNI_MARK_AVERAGED)
+        return tni_error(TN_E_STATE, "%s: %s has an average's values: want tn_ema_restore before",
+                         function, name);
     if (marks >= TNI_MARK_CONSTANT && tni_call_site_here) /* a forward runs */
         return tni_error(TN_E_STATE,
                          "%s: buffer %s is constant, and a forward changes it: want "

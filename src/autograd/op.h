@@ -222,8 +222,8 @@ static inline bool tni_composed(void)
     return tn_grad_enabled();
 }
 
-/* Whether a buffer of that name with those marks may be written now, or get another tensor: no
- * constant in a forward, no cache in a captured step. */
+/* Whether what has that name and those marks may be written now, or get another tensor: no constant
+ * in a forward, no cache in a captured step, nothing with the values of an average. */
 tn_status tni_may_change(const char *function, const char *name, int64_t marks);
 /* TN_E_INVALID if several elements of target share memory: they can't have a value each. */
 tn_status tni_own_memory(const char *function, const tn_tensor *target);
