@@ -16,7 +16,7 @@
 /* The sizes as kernels see them; n, c, o, oh and ow come from the operands. */
 typedef tni_conv2d_sizes conv_args;
 
-static const tn_op op_conv2d, op_grad_input, op_grad_weight; /* F, I, W */
+static const tn_op op_conv2d, op_conv2d_grad_input, op_conv2d_grad_weight; /* F, I, W */
 
 /* bias: of F alone. */
 static tn_tensor *map(const tn_op *op, tn_tensor *first, tn_tensor *second, tn_tensor *bias,
@@ -126,8 +126,8 @@ static tn_status conv2d_forward(tni_call *c)
 
 static tn_status conv2d_backward(tni_grad *g)
 {
-    if (g->need[0]) g->dx[0] = map(&op_grad_input, g->dy, g->x[1], NULL, g->args);
-    if (g->need[1]) g->dx[1] = map(&op_grad_weight, g->dy, g->x[0], NULL, g->args);
+    if (g->need[0]) g->dx[0] = map(&op_conv2d_grad_input, g->dy, g->x[1], NULL, g->args);
+    if (g->need[1]) g->dx[1] = map(&op_conv2d_grad_weight, g->dy, g->x[0], NULL, g->args);
     if (g->need[2]) g->dx[2] = tn_sum(g->dy, (int[]){ 0, 2, 3 }, 3, false);
     return TN_OK;
 }
@@ -156,7 +156,7 @@ static tn_status grad_shape(tni_call *c)
 {
     const conv_args *a = c->args;
     const tn_shape *dy = &c->in[0]->shape, *other = &c->in[1]->shape;
-    tn_shape dx = c->op == &op_grad_input
+    tn_shape dx = c->op == &op_conv2d_grad_input
                       ? TN_SHAPE(dy->size[0], other->size[1] * a->groups, a->h, a->w)
                       : TN_SHAPE(dy->size[1], other->size[1] / a->groups, a->kh, a->kw);
     return tni_result(c, c->in[0]->dtype, &dx);
@@ -164,15 +164,15 @@ static tn_status grad_shape(tni_call *c)
 
 static tn_status grad_backward(tni_grad *g)
 {
-    bool image = g->op == &op_grad_input;
+    bool image = g->op == &op_conv2d_grad_input;
     tn_tensor *x = image ? g->dy : g->x[1], *w = image ? g->x[1] : g->dy;
+    const tn_op *other = image ? &op_conv2d_grad_weight : &op_conv2d_grad_input;
     if (g->need[0]) g->dx[0] = map(&op_conv2d, x, w, TN_NONE, g->args);
-    if (g->need[1])
-        g->dx[1] = map(image ? &op_grad_weight : &op_grad_input, g->x[0], g->dy, NULL, g->args);
+    if (g->need[1]) g->dx[1] = map(other, g->x[0], g->dy, NULL, g->args);
     return TN_OK;
 }
 
-static tn_status grad_input_forward(tni_call *c)
+static tn_status conv2d_grad_input_forward(tni_call *c)
 {
     const tn_tensor *dy = c->in[0];
     tni_conv2d_grad_input a = { .dx = tni_array_of(c->out[0]),
@@ -182,7 +182,7 @@ static tn_status grad_input_forward(tni_call *c)
     return tni_backend_of(dy)->conv2d_grad_input(&a);
 }
 
-static tn_status grad_weight_forward(tni_call *c)
+static tn_status conv2d_grad_weight_forward(tni_call *c)
 {
     const tn_tensor *dy = c->in[0];
     const tn_tensor *x = c->in[1];
@@ -195,7 +195,7 @@ static tn_status grad_weight_forward(tni_call *c)
 
 #define GRADIENT(name_, formula_, gradient_)                                                       \
     static const tn_op op_##name_ = {                                                              \
-        .name = "conv2d_" #name_,                                                                  \
+        .name = #name_,                                                                            \
         .formula = formula_,                                                                       \
         .gradient = gradient_,                                                                     \
         .arity = 2,                                                                                \
@@ -205,10 +205,10 @@ static tn_status grad_weight_forward(tni_call *c)
         .forward = name_##_forward,                                                                \
         .backward = grad_backward,                                                                 \
     };
-GRADIENT(grad_input, "dx[n,c,..] = sum_ors w[o,c,r,s] dy[n,o,..]",
+GRADIENT(conv2d_grad_input, "dx[n,c,..] = sum_ors w[o,c,r,s] dy[n,o,..]",
          "ddy = conv2d(g, w); dw[o,c,r,s] = sum_nij dy[n,o,i,j] g[n,c,..]; "
          "where g is the gradient of dx")
-GRADIENT(grad_weight, "dw[o,c,r,s] = sum_nij dy[n,o,i,j] x[n,c,..]",
+GRADIENT(conv2d_grad_weight, "dw[o,c,r,s] = sum_nij dy[n,o,i,j] x[n,c,..]",
          "ddy = conv2d(x, g); dx[n,c,..] = sum_ors g[o,c,r,s] dy[n,o,..]; "
          "where g is the gradient of dw")
 
