@@ -60,8 +60,7 @@ __attribute__((constructor)) static void tell_ops(void)
 tn_tensor *tn_detach(tn_tensor *t)
 {
     if (tni_absent(t)) return tni_poisoned("tn_detach", "t");
-    tn_tensor *alias = tni_alias_raw(t);
-    alias = alias ? tn_scope_adopt(alias) : NULL;
+    tn_tensor *alias = tn_scope_adopt(tni_alias_raw(t));
     return alias && TNI_NOTIFY_OP(detached, t, alias) == TN_OK ? alias : NULL;
 }
 
