@@ -104,8 +104,9 @@ static void storage_made(tni_watcher *self, tni_storage *s)
 }
 
 /* Replays behave as in the mode that the module was called in. */
-static void called(tni_watcher *self, tn_module *m)
+static void called(tni_watcher *self, tn_module *m, int n_in, tn_tensor *const *in)
 {
+    (void)n_in, (void)in;
     tni_notes *r = (tni_notes *)self;
     for (size_t i = 0; i < r->n_modes; i++)
         if (r->mode[i].module == m) return;

@@ -319,8 +319,9 @@ static tn_status applied(tni_watcher *self, const tni_call *c)
     return TN_OK;
 }
 
-static void called(tni_watcher *self, tn_module *m)
+static void called(tni_watcher *self, tn_module *m, int n_in, tn_tensor *const *in)
 {
+    (void)n_in, (void)in;
     if (tni_calling()) return;
     TNI_RECORDER(tr, self);
     if (!tr) return;
