@@ -31,28 +31,6 @@ typedef struct stream {
 
 #define bad(stream, ...) tni_input_bad(&(stream)->in, __VA_ARGS__)
 
-/* zlib's memory comes from our allocator, which needs sizes to free: they are stored before the
- * blocks. */
-static voidpf z_alloc(voidpf opaque, uInt items, uInt size)
-{
-    size_t nbytes;
-    (void)opaque;
-    if (!tni_mul_size(items, size, &nbytes) || !tni_add_size(nbytes, 64, &nbytes)) return Z_NULL;
-    char *block = tni_alloc(nbytes);
-    if (!block) return Z_NULL;
-    memcpy(block, &nbytes, sizeof nbytes);
-    return block + 64;
-}
-
-static void z_free(voidpf opaque, voidpf address)
-{
-    size_t nbytes;
-    char *block = (char *)address - 64;
-    (void)opaque;
-    memcpy(&nbytes, block, sizeof nbytes);
-    tni_free(block, nbytes);
-}
-
 /* More compressed bytes from the file. */
 static tn_status refill(stream *s)
 {
@@ -124,8 +102,6 @@ static tn_status open_stream(stream *s, const char *path)
     unsigned char magic[2] = { 0 };
     if (s->in.size >= 2) status = tni_input_read(&s->in, 0, magic, 2);
     s->gz = magic[0] == 0x1f && magic[1] == 0x8b;
-    s->z.zalloc = z_alloc;
-    s->z.zfree = z_free;
     if (status == TN_OK && s->gz && inflateInit2(&s->z, 15 + 16) != Z_OK) {
         status = tni_error(TN_E_NOMEM, "tn_idx_load: %s: out of memory", path);
         s->gz = false;
