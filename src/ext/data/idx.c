@@ -23,8 +23,8 @@
 
 typedef struct stream {
     tni_input in;
-    bool gz, ended; /* ended: the compressed data is complete, its checksum right */
-    int64_t at;     /* bytes read from the file so far */
+    bool gz, between; /* between: the last gzip member is complete, its checksum right */
+    int64_t at;       /* bytes read from the file so far */
     z_stream z;
     unsigned char buffer[CHUNK];
 } stream;
@@ -43,44 +43,29 @@ static tn_status refill(stream *s)
     return TN_OK;
 }
 
-/* At the end of compressed data: only another gzip member may follow; it is inflated too. */
-static tn_status next_member(stream *s, bool *more)
-{
-    tn_status status = s->z.avail_in == 0 ? refill(s) : TN_OK;
-    if (status != TN_OK) return status;
-    *more = s->z.avail_in > 0;
-    s->ended = !*more;
-    if (!*more) return TN_OK;
-    if (s->z.next_in[0] != 0x1f) return bad(s, "bytes follow the compressed data: want none");
-    inflateReset(&s->z);
-    return TN_OK;
-}
-
-/* Up to n inflated bytes; fewer only at the end. */
+/* Up to n inflated bytes; fewer only at the end, which may follow any gzip member. */
 static tn_status inflate_some(stream *s, unsigned char *out, size_t n, size_t *got)
 {
     *got = 0;
-    while (*got < n && !s->ended) {
-        if (s->z.avail_in == 0) {
-            tn_status status = refill(s);
-            if (status != TN_OK) return status;
-            if (s->z.avail_in == 0) return bad(s, "the compressed data is cut off");
-        }
+    while (*got < n) {
+        tn_status status = s->z.avail_in == 0 ? refill(s) : TN_OK;
+        if (status != TN_OK) return status;
+        if (s->z.avail_in == 0)
+            return s->between ? TN_OK : bad(s, "the compressed data is cut off");
+        if (s->between && s->z.next_in[0] != 0x1f)
+            return bad(s, "bytes follow the compressed data: want none");
+        if (s->between) inflateReset(&s->z);
         size_t want = TNI_MIN(n - *got, (size_t)1 << 30);
         s->z.next_out = out + *got;
         s->z.avail_out = (uInt)want;
         int code = inflate(&s->z, Z_NO_FLUSH);
         *got += want - s->z.avail_out;
-        bool more;
-        if (code == Z_STREAM_END) {
-            tn_status status = next_member(s, &more);
-            if (status != TN_OK) return status;
-        } else if (code == Z_MEM_ERROR) {
+        s->between = code == Z_STREAM_END;
+        if (code == Z_MEM_ERROR)
             return tni_error(TN_E_NOMEM, "%s: " TNI_PATH ": out of memory", s->in.function,
                              s->in.path);
-        } else if (code != Z_OK && code != Z_BUF_ERROR) {
+        if (!s->between && code != Z_OK && code != Z_BUF_ERROR)
             return bad(s, "%s", s->z.msg ? s->z.msg : "the compressed data is damaged");
-        }
     }
     return TN_OK;
 }
