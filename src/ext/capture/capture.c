@@ -133,7 +133,7 @@ static tn_status copy_input(tn_capture *c, int i, tn_tensor *from)
 static tn_status take_inputs(tn_capture *c, tn_tensor *const *inputs)
 {
     tn_status status = TN_OK;
-    bool was = tn_set_grad_enabled(false);
+    TN_NO_GRAD
     for (int i = 0; i < c->n && status == TN_OK; i++) {
         if (tni_none(inputs[i])) {
             c->input[i] = TN_NONE;
@@ -146,7 +146,6 @@ static tn_status take_inputs(tn_capture *c, tn_tensor *const *inputs)
             c->input[i] = tn_keep(here);
         }
     }
-    tn_set_grad_enabled(was);
     return status;
 }
 
