@@ -322,9 +322,8 @@ static tn_status applied(tni_watcher *self, const tni_call *c)
 static void called(tni_watcher *self, tn_module *m, int n_in, tn_tensor *const *in)
 {
     (void)n_in, (void)in;
-    if (tni_calling()) return;
     TNI_RECORDER(tr, self);
-    if (!tr) return;
+    if (!tr || tni_calling()) return;
     tr->mode = tn_training(m);
     tni_record_open(tr);
 }
