@@ -37,7 +37,7 @@ tn_status tni_batch_save(const tni_parts *parts, tn_list *list)
 {
     tni_batch *b = tni_batch_now;
     if (!b) return TN_OK;
-    tn_status status = b->open ? tni_batch_settle(b) : TN_OK;
+    tn_status status = b->open ? tni_batch_settle(b, true) : TN_OK;
     const tn_list *buffers = tni_parts_tensors(parts, true);
     if (!buffers) return tni_pending();
     int64_t at[] = { b->at + b->open, b->parts, b->over, 0 };

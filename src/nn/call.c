@@ -176,7 +176,7 @@ tn_status tni_call_once(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
     for (int i = 0; status == TN_OK && i < n_out; i++) result[i] = NULL;
     if (status == TN_OK) {
         if (TNI_UNLIKELY(tni_watching) && tni_watching->called)
-            tni_watching->called(tni_watching, m);
+            tni_watching->called(tni_watching, m, n_in, in);
         frame f = { m, options, innermost, innermost ? innermost->depth + 1 : 1, NULL };
         innermost = &f;
         tn_module_keep(m); /* a hook may drop it or its parent */

@@ -30,6 +30,7 @@ void tni_batch_free(tni_batch *b)
         tn_tensor *const held[] = { m->buffer, m->var, m->start, m->value, m->spread };
         for (size_t k = 0; k < sizeof held / sizeof *held; k++) tn_drop(held[k]);
         tn_module_drop(m->module);
+        tni_strfree(m->slot);
     }
     tni_room_free(&b->moved, &b->capacity, sizeof *b->moved);
     tni_map_free(&b->met);
@@ -51,15 +52,15 @@ tni_moved *tni_batch_add(tni_batch *b, tn_module *m, const tni_slot *slot, tn_te
 {
     if (!tni_room(&b->moved, &b->capacity, (size_t)b->n, 1, sizeof *b->moved)) return NULL;
     tni_moved *moved = &b->moved[b->n];
-    tn_tensor *start = var ? NULL : tn_clone(tn_detach(buffer));
+    tn_tensor *start = tni_none(buffer) ? buffer : var ? NULL : tn_clone(tn_detach(buffer));
     if ((!var && !start) || (slot && tni_map_put(&b->met, slot->name, m) < 0)) return NULL;
     *moved = (tni_moved){ .version = tn_version(buffer), .role = TN_STATISTIC };
+    if (slot && !(moved->slot = tni_strdup(slot->name))) return NULL;
     hold(&moved->buffer, buffer);
     hold(&moved->var, var);
     hold(&moved->start, start);
     if (slot) {
         moved->module = tn_module_keep(m);
-        moved->slot = slot->name;
         moved->role = slot->flags & TN_ROLE;
     }
     b->n++;
@@ -151,26 +152,21 @@ static tn_status keep_share(tni_moved *moved, tn_tensor *now)
     return add(moved, now, NULL, 1);
 }
 
-/* keep: what the part made of the buffers counts. */
-static tn_status settle(tni_batch *b, bool keep)
+tn_status tni_batch_settle(tni_batch *b, bool keep)
 {
     tn_status status = TN_OK;
     tn_scope scope = tn_scope_begin();
     TN_NO_GRAD
-    for (int i = 0; status == TN_OK && i < b->n; i++) {
+    for (int i = 0; !b->over && status == TN_OK && i < b->n; i++) {
         tni_moved *moved = &b->moved[i];
-        tni_slot *slot = moved->var ? NULL : tni_slot_named(moved->module, moved->slot);
-        if (!slot || tni_none(slot->tensor) || !has_moved(moved, slot->tensor)) continue;
+        tni_slot *slot = moved->var ? NULL : tni_slot_of(moved->module, moved->slot);
+        if (!slot || slot->kind != TNI_BUFFER || !has_moved(moved, slot->tensor)) continue;
+        if (keep && tni_none(slot->tensor)) continue;
         if (keep) status = keep_share(moved, slot->tensor);
         if (status == TN_OK) status = put_back(moved, slot);
     }
     tn_scope_end(scope);
     return status;
-}
-
-tn_status tni_batch_settle(tni_batch *b)
-{
-    return b->over ? TN_OK : settle(b, true);
 }
 
 /* ---- the end of a batch ---------------------------------------------------------------------- */
@@ -205,7 +201,7 @@ static tn_status move_once(tni_batch *b)
 static tn_status end(tni_batch *b)
 {
     if (b->over) return TN_OK;
-    tn_status status = settle(b, true);
+    tn_status status = tni_batch_settle(b, true);
     tn_scope scope = tn_scope_begin();
     TN_NO_GRAD if (status == TN_OK) status = move_once(b);
     tn_scope_end(scope);
@@ -225,7 +221,7 @@ void tn_micro_batches_cancel(void)
 {
     tni_batch *b = tni_batch_now;
     tni_batch_now = NULL;
-    if (b && b->open && !b->over) tni_disregard(settle(b, false));
+    if (b && b->open) tni_disregard(tni_batch_settle(b, false));
     tni_batch_free(b);
 }
 
@@ -271,7 +267,7 @@ int tn_micro_batches_next(void)
     if (!b || !b->open)
         return tni_minus_one(tni_error(TN_E_STATE, "tn_micro_batches_next: no batch is open: want "
                                                    "tn_micro_batches_begin before"));
-    if (tn_error_status() != TN_OK || tni_batch_settle(b) != TN_OK) return leave();
+    if (tn_error_status() != TN_OK || tni_batch_settle(b, true) != TN_OK) return leave();
     b->at++;
     return part(b);
 }

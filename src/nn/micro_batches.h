@@ -9,7 +9,7 @@
 /* A buffer of a module that took part; tensors are a reference each. */
 typedef struct tni_moved {
     tn_module *module;       /* one reference; of moments NULL */
-    const char *slot;        /* the slot's name, which stays while the slot does */
+    char *slot;              /* the slot's name */
     tn_tensor *buffer, *var; /* the module's; var: of moments, else NULL */
     tn_tensor *start;        /* a copy of the buffer before the batch; of moments NULL */
     uint64_t version;        /* of the buffer with these values */
@@ -41,8 +41,8 @@ tn_status tni_batch_meet(tn_module *m, bool outermost);
 /* Appends a buffer of m (NULL, NULL: one of moments). NULL + message. */
 tni_moved *tni_batch_add(tni_batch *b, tn_module *m, const tni_slot *slot, tn_tensor *buffer,
                          tn_tensor *var);
-/* What the part has changed is kept aside, and buffers are put back. */
-tn_status tni_batch_settle(tni_batch *b);
+/* Buffers are put back; keep: what the part made of them is kept aside, and counts. */
+tn_status tni_batch_settle(tni_batch *b, bool keep);
 /* In the last part, before ranks exchange buffers: they move now. */
 tn_status tni_batch_end_early(void);
 void tni_batch_free(tni_batch *b); /* NULL is ignored */

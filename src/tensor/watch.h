@@ -61,7 +61,7 @@ struct tni_watcher {
     tn_status (*grad_changes)(tni_watcher *self, tn_tensor *leaf, bool adding);
 
     /* -- above -- */
-    void (*called)(tni_watcher *self, struct tn_module *m);
+    void (*called)(tni_watcher *self, struct tn_module *m, int n_in, tn_tensor *const *in);
     /* an optimizer's opt->call[0..n) goes to the kernel next */
     tn_status (*steps)(tni_watcher *self, struct tn_optim *opt, int n);
     void (*stepped)(tni_watcher *self, struct tn_optim *opt); /* and has changed them */

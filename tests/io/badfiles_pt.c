@@ -8,7 +8,7 @@
  * Seen to fail: in src/ext/pt/pickle.c, inside() answering true: rows are read, and
  * test_mutate.c crashes; in src/ext/pt/pickle.c, get() without its comparison: both crash; in
  * src/ext/pt/read.c, storage_of() without the comparison of bytes: rows are read; in
- * src/ext/pt/zip.c, check_places() without its comparison: a hole is read; tni_zip_read() without
+ * src/ext/pt/zip.c, check_place() without its comparison: a hole is read; tni_zip_read() without
  * that of checksums: damaged data.
  */
 #include <stdio.h>
@@ -189,11 +189,9 @@ static const struct {
     { "another disk", CENTRAL, 1, 34, 2, 1, "the directory is damaged at entry 1" },
     { "zip64 without it", CENTRAL, 1, 42, 4, 0xffffffff, "m/data/0: a zip64 value is missing" },
     { "zero byte", CENTRAL, 1, 47, 1, 0, "m: a zero byte in an entry's name" },
-    { "control byte", CENTRAL, 1, 47, 1, 7, "an entry's name has the byte 7 at 1" },
-    { "backslash", CENTRAL, 1, 47, 1, '\\', "an entry's name has the byte 92 at 1" },
-    { "absolute", CENTRAL, 1, 46, 1, '/', "//data/0: not a name inside a folder" },
-    { "zip slip", CENTRAL, 1, 46, 8, 0x2f2e2e2f2e2e2f6d, "m/../../: not a name inside a folder" },
-    { "here", CENTRAL, 1, 46, 8, 0x302f617461642f2e, "./data/0: not a name inside a folder" },
+    { "control byte", CENTRAL, 1, 47, 1, 7,
+      "m?data/0: the header at 176 and the directory differ" },
+    { "absolute", CENTRAL, 1, 46, 1, '/', "//data/0: the header at 176 and the directory differ" },
     { "another folder", CENTRAL, 1, 46, 1, 'n',
       "n/data/0: the header at 176 and the directory differ" },
     { "count", END, 0, 8, 4, 0x00020002, "55 bytes follow the directory's last entry" },
@@ -257,7 +255,6 @@ START_TEST(FF_04_bad_members_of_archives)
         { { PICKLE, DATA, { "n/version", "3\n", 2 } }, "n/version: want entries in one folder" },
         { { PICKLE, DATA, { "version", "3\n", 2 } }, "version: want entries in one folder" },
         { { { "data.pkl", state, sizeof state - 1 } }, "data.pkl: want entries in one folder" },
-        { { PICKLE, DATA, VERSION, { "m/", "", 0 } }, "m/: not a name inside a folder" },
     };
     for (int i = 0; i < COUNT(rows); i++) {
         int n = 0;
@@ -265,6 +262,10 @@ START_TEST(FF_04_bad_members_of_archives)
         archive *a = archive_of(rows[i].members, n);
         refused(rows[i].text, write_bytes("m.pt", a->bytes, a->n), rows[i].text);
     }
+    /* nothing is written under an entry's name: those that are not asked for may be any */
+    static const member more[] = { PICKLE, DATA, VERSION, { "m/", "", 0 }, { "m/../x", "", 0 } };
+    archive *a = archive_of(more, COUNT(more));
+    assert_made(tn_load_tensors(write_bytes("m.pt", a->bytes, a->n), NULL));
 }
 END_TEST
 

@@ -290,13 +290,19 @@ static tn_tensor *whole_only(void *user, tn_module *m, int part, int parts)
     return NULL;
 }
 
+static tn_tensor *leaving(void *user, tn_module *m, int part, int parts)
+{
+    tn_micro_batches_cancel();
+    return loss_of(user, m, part, parts);
+}
+
 static tn_tensor *of_another(void *user, tn_module *m, int part, int parts)
 {
     (void)m;
     return tn_sum_all(tn_square(tn_forward(user, tn_full(TN_SHAPE(4, 2), part + parts))));
 }
 
-/* A batch that cannot be cut; a step of the model itself; a step that fails; no step. */
+/* A batch that cannot be cut; a step that leaves its batch; of another model; that fails; none. */
 START_TEST(steps)
 {
     batch b = { tn_full(TN_SHAPE(8, 2), 1.5), TN_NONE };
@@ -306,6 +312,7 @@ START_TEST(steps)
     assert_ok(tn_check_state(NULL, m, whole_only, &b));
     assert_fails(tn_check_state(NULL, constant, loss_of, &b), TN_E_STATE, "table is constant");
     assert_fails(tn_check_state(NULL, m, of_another, m), TN_E_STATE, "when run again");
+    assert_fails(tn_check_state(NULL, m, leaving, &b), TN_E_STATE, "fails in 2 parts: ");
     assert_fails(tn_check_state(NULL, m, NULL, NULL), TN_E_INVALID, "step is NULL");
     assert_fails(tn_check_state(NULL, NULL, loss_of, &b), TN_E_INVALID, "tn_check_state");
 }

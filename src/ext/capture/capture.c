@@ -133,7 +133,7 @@ static tn_status copy_input(tn_capture *c, int i, tn_tensor *from)
 static tn_status take_inputs(tn_capture *c, tn_tensor *const *inputs)
 {
     tn_status status = TN_OK;
-    bool was = tn_set_grad_enabled(false);
+    TN_NO_GRAD
     for (int i = 0; i < c->n && status == TN_OK; i++) {
         if (tni_none(inputs[i])) {
             c->input[i] = TN_NONE;
@@ -146,7 +146,6 @@ static tn_status take_inputs(tn_capture *c, tn_tensor *const *inputs)
             c->input[i] = tn_keep(here);
         }
     }
-    tn_set_grad_enabled(was);
     return status;
 }
 
@@ -224,10 +223,9 @@ static tn_status capture(tn_capture *c)
     tni_autocast_forget(); /* a cast from before would never be updated */
     tn_status status = capture_step(c);
     tni_autocast_forget();
+    /* Both undo what the host did, even if it succeeded: the run that follows does it. */
     tni_notes_end(c->notes);
-    /* Undoes what the host did, even if it succeeded: the run that follows does it. */
     tni_capture_uncount(c);
-    tni_notes_take_back(c->notes);
     return status;
 }
 
@@ -243,8 +241,7 @@ static tn_status check_run(const tn_capture *c)
             "want them set in the step, or a new capture",
             f, c->recording ? "on" : "off", tn_dtype_name(c->autocasting));
     tn_status status = tni_notes_check(c->notes);
-    if (status == TN_OK) status = tni_capture_check_steps(c);
-    return status == TN_OK ? tni_notes_check_grads(c->notes) : status;
+    return status == TN_OK ? tni_capture_check_steps(c) : status;
 }
 
 static tn_status launch(tn_capture *c)
@@ -255,7 +252,6 @@ static tn_status launch(tn_capture *c)
     tn_status status = c->graphs->launch(c->graph, seed, offset);
     if (status == TN_OK) {
         tni_notes_written(c->notes);
-        tni_notes_put_grads(c->notes);
     } else {
         tni_capture_count(c, true);
         tni_philox_set(seed, offset);

@@ -60,24 +60,20 @@ typedef struct tni_notes {
 /* Starts taking notes of what this thread does, until the end. NULL and TN_E_NOMEM, or TN_E_STATE
  * if any thread is capturing a step. */
 tni_notes *tni_notes_begin(tn_capture *owner);
+/* Also takes back what the step did to the leaves' grads, and keeps it for the runs. */
 void tni_notes_end(tni_notes *r);
 /* Whether modules are in the mode they were called in and still have the tensors that the graph
- * reads and writes, and whether somebody else still holds every other tensor that it reads: if one
- * was dropped, its replacement is unknown to the graph. The message names the first that is not. */
+ * reads and writes, whether somebody else still holds every other tensor that it reads (if one was
+ * dropped, its replacement is unknown to the graph), and whether no leaf has a grad that a run
+ * would overwrite. The message names the first that is not so. */
 tn_status tni_notes_check(const tni_notes *r);
-/* Bumps versions as if ops had written everything that the step writes. */
+/* After a run: bumps versions as if ops had written everything that the step writes, and sets the
+ * leaves' grads as the step left them. */
 void tni_notes_written(tni_notes *r);
 void tni_notes_free(tni_notes *r);
 
 /* tni_room for one item; when out of memory, marks the capture as failed. */
 bool tni_notes_room(tni_notes *r, void *items, size_t *capacity, size_t n, size_t size);
-
-/* Takes back what the step did to the leaves' grads, and keeps it for the runs. */
-void tni_notes_take_back(tni_notes *r);
-/* Sets the leaves' grads as the step left them. */
-void tni_notes_put_grads(tni_notes *r);
-/* Whether no leaf has a grad that a run would overwrite. */
-tn_status tni_notes_check_grads(const tni_notes *r);
 
 /* ---- steps.c --------------------------------------------------------------------------------- */
 

@@ -104,8 +104,9 @@ static void storage_made(tni_watcher *self, tni_storage *s)
 }
 
 /* Replays behave as in the mode that the module was called in. */
-static void called(tni_watcher *self, tn_module *m)
+static void called(tni_watcher *self, tn_module *m, int n_in, tn_tensor *const *in)
 {
+    (void)n_in, (void)in;
     tni_notes *r = (tni_notes *)self;
     for (size_t i = 0; i < r->n_modes; i++)
         if (r->mode[i].module == m) return;
@@ -182,6 +183,15 @@ static bool keep_alive(tni_storage *s)
     return false;
 }
 
+/* Without a gm there is no grad to set or to remove. */
+static void set_grad(tn_tensor *leaf, tn_tensor *grad)
+{
+    if (!leaf->gm || leaf->gm->grad == grad) return;
+    tn_keep(grad);
+    tn_drop(leaf->gm->grad);
+    leaf->gm->grad = grad;
+}
+
 void tni_notes_end(tni_notes *r)
 {
     tni_watch(NULL);
@@ -194,6 +204,13 @@ void tni_notes_end(tni_notes *r)
     }
     pthread_mutex_unlock(lock);
     atomic_store(&running, false);
+    for (size_t i = 0; i < r->n_leaves; i++) {
+        tni_leaf *l = &r->leaf[i];
+        l->after = tn_keep(tni_grad_of(l->leaf));
+        set_grad(l->leaf, l->before);
+        tn_drop(l->before);
+        l->before = NULL;
+    }
 }
 
 void tni_notes_free(tni_notes *r)
@@ -247,6 +264,13 @@ tn_status tni_notes_check(const tni_notes *r)
                              "as an input",
                              use->storage->nbytes);
     }
+    for (size_t i = 0; i < r->n_leaves; i++)
+        if (r->leaf[i].from_none && tni_grad_of(r->leaf[i].leaf))
+            return tni_error(TN_E_STATE,
+                             "tn_capture_run: %s has a gradient, had none when the step was "
+                             "captured, and the step would overwrite it: want tn_optim_zero_grad "
+                             "before tn_capture_run or in the step",
+                             tni_text(r->leaf[i].leaf));
     return TN_OK;
 }
 
@@ -257,43 +281,5 @@ void tni_notes_written(tni_notes *r)
             atomic_fetch_add_explicit(&r->use[i].storage->version, 1, memory_order_relaxed);
     for (size_t i = 0; i < r->n_made; i++)
         if (r->made[i]) atomic_fetch_add_explicit(&r->made[i]->version, 1, memory_order_relaxed);
-}
-
-/* ---- gradients ------------------------------------------------------------------------------- */
-
-/* Without a gm there is no grad to set or to remove. */
-static void set_grad(tn_tensor *leaf, tn_tensor *grad)
-{
-    if (!leaf->gm || leaf->gm->grad == grad) return;
-    tn_keep(grad);
-    tn_drop(leaf->gm->grad);
-    leaf->gm->grad = grad;
-}
-
-void tni_notes_take_back(tni_notes *r)
-{
-    for (size_t i = 0; i < r->n_leaves; i++) {
-        tni_leaf *l = &r->leaf[i];
-        l->after = tn_keep(tni_grad_of(l->leaf));
-        set_grad(l->leaf, l->before);
-        tn_drop(l->before);
-        l->before = NULL;
-    }
-}
-
-void tni_notes_put_grads(tni_notes *r)
-{
     for (size_t i = 0; i < r->n_leaves; i++) set_grad(r->leaf[i].leaf, r->leaf[i].after);
-}
-
-tn_status tni_notes_check_grads(const tni_notes *r)
-{
-    for (size_t i = 0; i < r->n_leaves; i++)
-        if (r->leaf[i].from_none && tni_grad_of(r->leaf[i].leaf))
-            return tni_error(TN_E_STATE,
-                             "tn_capture_run: %s has a gradient, had none when the step was "
-                             "captured, and the step would overwrite it: want tn_optim_zero_grad "
-                             "before tn_capture_run or in the step",
-                             tni_text(r->leaf[i].leaf));
-    return TN_OK;
 }

@@ -23,35 +23,13 @@
 
 typedef struct stream {
     tni_input in;
-    bool gz, ended; /* ended: the compressed data is complete, its checksum right */
-    int64_t at;     /* bytes read from the file so far */
+    bool gz, between; /* between: the last gzip member is complete, its checksum right */
+    int64_t at;       /* bytes read from the file so far */
     z_stream z;
     unsigned char buffer[CHUNK];
 } stream;
 
 #define bad(stream, ...) tni_input_bad(&(stream)->in, __VA_ARGS__)
-
-/* zlib's memory comes from our allocator, which needs sizes to free: they are stored before the
- * blocks. */
-static voidpf z_alloc(voidpf opaque, uInt items, uInt size)
-{
-    size_t nbytes;
-    (void)opaque;
-    if (!tni_mul_size(items, size, &nbytes) || !tni_add_size(nbytes, 64, &nbytes)) return Z_NULL;
-    char *block = tni_alloc(nbytes);
-    if (!block) return Z_NULL;
-    memcpy(block, &nbytes, sizeof nbytes);
-    return block + 64;
-}
-
-static void z_free(voidpf opaque, voidpf address)
-{
-    size_t nbytes;
-    char *block = (char *)address - 64;
-    (void)opaque;
-    memcpy(&nbytes, block, sizeof nbytes);
-    tni_free(block, nbytes);
-}
 
 /* More compressed bytes from the file. */
 static tn_status refill(stream *s)
@@ -65,44 +43,29 @@ static tn_status refill(stream *s)
     return TN_OK;
 }
 
-/* At the end of compressed data: only another gzip member may follow; it is inflated too. */
-static tn_status next_member(stream *s, bool *more)
-{
-    tn_status status = s->z.avail_in == 0 ? refill(s) : TN_OK;
-    if (status != TN_OK) return status;
-    *more = s->z.avail_in > 0;
-    s->ended = !*more;
-    if (!*more) return TN_OK;
-    if (s->z.next_in[0] != 0x1f) return bad(s, "bytes follow the compressed data: want none");
-    inflateReset(&s->z);
-    return TN_OK;
-}
-
-/* Up to n inflated bytes; fewer only at the end. */
+/* Up to n inflated bytes; fewer only at the end, which may follow any gzip member. */
 static tn_status inflate_some(stream *s, unsigned char *out, size_t n, size_t *got)
 {
     *got = 0;
-    while (*got < n && !s->ended) {
-        if (s->z.avail_in == 0) {
-            tn_status status = refill(s);
-            if (status != TN_OK) return status;
-            if (s->z.avail_in == 0) return bad(s, "the compressed data is cut off");
-        }
+    while (*got < n) {
+        tn_status status = s->z.avail_in == 0 ? refill(s) : TN_OK;
+        if (status != TN_OK) return status;
+        if (s->z.avail_in == 0)
+            return s->between ? TN_OK : bad(s, "the compressed data is cut off");
+        if (s->between && s->z.next_in[0] != 0x1f)
+            return bad(s, "bytes follow the compressed data: want none");
+        if (s->between) inflateReset(&s->z);
         size_t want = TNI_MIN(n - *got, (size_t)1 << 30);
         s->z.next_out = out + *got;
         s->z.avail_out = (uInt)want;
         int code = inflate(&s->z, Z_NO_FLUSH);
         *got += want - s->z.avail_out;
-        bool more;
-        if (code == Z_STREAM_END) {
-            tn_status status = next_member(s, &more);
-            if (status != TN_OK) return status;
-        } else if (code == Z_MEM_ERROR) {
+        s->between = code == Z_STREAM_END;
+        if (code == Z_MEM_ERROR)
             return tni_error(TN_E_NOMEM, "%s: " TNI_PATH ": out of memory", s->in.function,
                              s->in.path);
-        } else if (code != Z_OK && code != Z_BUF_ERROR) {
+        if (!s->between && code != Z_OK && code != Z_BUF_ERROR)
             return bad(s, "%s", s->z.msg ? s->z.msg : "the compressed data is damaged");
-        }
     }
     return TN_OK;
 }
@@ -124,8 +87,6 @@ static tn_status open_stream(stream *s, const char *path)
     unsigned char magic[2] = { 0 };
     if (s->in.size >= 2) status = tni_input_read(&s->in, 0, magic, 2);
     s->gz = magic[0] == 0x1f && magic[1] == 0x8b;
-    s->z.zalloc = z_alloc;
-    s->z.zfree = z_free;
     if (status == TN_OK && s->gz && inflateInit2(&s->z, 15 + 16) != Z_OK) {
         status = tni_error(TN_E_NOMEM, "tn_idx_load: %s: out of memory", path);
         s->gz = false;

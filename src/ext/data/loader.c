@@ -227,12 +227,11 @@ static int64_t batches_of(int64_t rows, const tn_loader_options *o)
 static tn_status keep_tensor(tn_loader *l, tn_tensor *t)
 {
     int k = l->n_tensors;
-    tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad_enabled(false);
-    tn_tensor *dense = tni_dense(t);
-    l->tensor[k] = dense ? tni_alias_raw(dense) : NULL;
-    tn_set_grad_enabled(was);
-    tn_scope_end(scope);
+    TN_SCOPE TN_NO_GRAD
+    {
+        tn_tensor *dense = tni_dense(t);
+        l->tensor[k] = dense ? tni_alias_raw(dense) : NULL;
+    }
     if (!l->tensor[k]) return tni_pending();
     l->n_tensors++;
     l->row_bytes[k] = (size_t)(tni_shape_numel(&t->shape) / l->rows) * tn_dtype_size(t->dtype);

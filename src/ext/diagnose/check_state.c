@@ -270,77 +270,76 @@ static void check_single(check *c, const way *w)
 
 /* ---- in parts -------------------------------------------------------------------------------- */
 
-/* A buffer that moves once, and what the parts made of it. */
-typedef struct once {
-    tn_entry e;
-    tn_tensor *start;        /* a copy */
-    uint64_t version;        /* of the buffer when a part begins */
-    double n;                /* parts that moved it; of moments N */
-    tn_tensor *sum;          /* of what they made; of moments A or B */
-    const struct once *mean; /* of moments: where A is */
-    double momentum;
-} once;
+/* What one part made of a buffer; or the moments that a layer gave to tn_move_statistics in it. */
+typedef struct share {
+    const tn_tensor *buffer, *var; /* var: of moments, else NULL */
+    double n, momentum;            /* 1, or of moments how many values */
+    tn_tensor *sum, *squares;      /* of the values; else the buffer's new value, and NULL */
+} share;
 
-static void add(once *o, double n, tn_tensor *x)
+typedef struct shares {
+    share *of;
+    size_t n, room;
+} shares;
+
+static tn_status add_share(shares *all, const tni_moved *moved)
 {
-    o->sum = o->n > 0 ? tn_add(o->sum, x) : x;
-    o->n += n;
+    if (moved->n == 0) return TN_OK;
+    if (!tni_room(&all->of, &all->room, all->n, 1, sizeof *all->of)) return TN_E_NOMEM;
+    const bool statistic = tni_is(moved->role, TN_STATISTIC);
+    tn_tensor *x = statistic ? wide(moved->value) : tn_detach(moved->value);
+    share *s = &all->of[all->n++];
+    *s = (share){ moved->buffer, moved->var, moved->n, moved->momentum, x, NULL };
+    if (!moved->var) return TN_OK;
+    s->sum = tn_mul_scalar(x, s->n);
+    s->squares = tn_add(moved->spread, tn_mul_scalar(tn_square(x), s->n));
+    return TN_OK;
 }
 
-/* What layers gave to tn_move_statistics in this part. */
-static void take_moments(once *all, int n)
+/* What they make together of a buffer, which is as before the parts; NULL: nothing, or failed. */
+static tn_tensor *after(const shares *all, const tn_entry *e)
 {
-    for (int i = 0; i < tni_batch_now->n; i++) {
-        const tni_moved *moved = &tni_batch_now->moved[i];
-        once *mean = NULL, *var = NULL;
-        for (int k = 0; k < n && moved->var && moved->n > 0; k++) {
-            if (all[k].e.tensor == moved->buffer) mean = &all[k];
-            if (all[k].e.tensor == moved->var) var = &all[k];
-        }
-        if (!mean || !var) continue;
-        tn_tensor *m = wide(moved->value);
-        mean->mean = var->mean = mean;
-        mean->momentum = var->momentum = moved->momentum;
-        add(var, moved->n, tn_add(moved->spread, tn_mul_scalar(tn_square(m), moved->n)));
-        add(mean, moved->n, tn_mul_scalar(m, moved->n));
+    tn_tensor *sum = NULL, *squares = NULL;
+    double n = 0, momentum = 0;
+    bool var = false;
+    for (size_t i = 0; i < all->n; i++) {
+        const share *s = &all->of[i];
+        if (s->buffer != e->tensor && s->var != e->tensor) continue;
+        if (!tni_is(e->role, TN_STATISTIC)) return s->sum; /* the first part counts */
+        var = s->var == e->tensor;
+        sum = n > 0 ? tn_add(sum, s->sum) : s->sum;
+        if (s->squares) squares = squares ? tn_add(squares, s->squares) : s->squares;
+        momentum = s->momentum;
+        n += s->n;
     }
+    tn_tensor *now = n > 0 ? tn_div_scalar(sum, n) : NULL;
+    if (!now || !squares) return now;
+    if (var) now = tn_sub(tn_div_scalar(squares, n), tn_square(now));
+    if (var) now = tn_mul_scalar(now, n / (n - 1));
+    return tn_add(tn_mul_scalar(wide(e->tensor), 1 - momentum), tn_mul_scalar(now, momentum));
 }
 
-/* What a part wrote; then the buffer is put back, also one that no call has met. */
-static tn_status take(once *o)
+/* A part as a batch by itself, after which buffers are as before, also those of modules that no
+ * call has met. */
+static tn_status take_part(const check *c, tn_module *m, const tn_list *buffers, int part,
+                           int parts, shares *all, tn_list *list)
 {
-    tni_slot *slot = tni_slot_of(o->e.owner, o->e.name);
-    tn_tensor *is = slot ? slot->tensor : TN_NONE, *was = o->e.tensor;
-    const bool statistic = tni_is(o->e.role, TN_STATISTIC);
-    if (tni_none(is) || (is == was && tn_version(is) == o->version)) return TN_OK;
-    tn_tensor *copy = tn_clone(tn_detach(is));
-    if (statistic || o->n == 0) add(o, 1, statistic ? wide(copy) : copy);
-    if (is != was) tn_drop(tni_slot_put(o->e.owner, slot, was));
-    return tn_copy_(was, o->start);
-}
-
-static tn_tensor *after(const once *o)
-{
-    tn_tensor *now = tni_is(o->e.role, TN_STATISTIC) ? tn_div_scalar(o->sum, o->n) : o->sum;
-    if (!o->mean) return now;
-    if (o->mean != o) {
-        now = tn_sub(now, tn_square(tn_div_scalar(o->mean->sum, o->n)));
-        now = tn_mul_scalar(now, o->n / (o->n - 1));
-    }
-    return tn_add(tn_mul_scalar(wide(o->start), 1 - o->momentum), tn_mul_scalar(now, o->momentum));
-}
-
-static tn_status take_part(const check *c, tn_module *m, once *all, int n, int part, int parts,
-                           tn_list *list)
-{
-    for (int i = 0; i < n; i++) all[i].version = tn_version(all[i].e.tensor);
     if (tn_micro_batches_begin(1) < 0) return tni_pending();
-    tn_status status = run_part(c, m, part, parts, list);
-    TN_NO_GRAD
-    {
-        if (status == TN_OK) take_moments(all, n);
-        for (int i = 0; status == TN_OK && i < n; i++) status = take(&all[i]);
+    tni_batch *b = tni_batch_now;
+    tn_status status = TN_OK;
+    for (int i = 0; status == TN_OK && i < buffers->n; i++) {
+        const tn_entry *e = &buffers->entry[i];
+        const tni_slot *slot = tni_moves_once(e->role) ? tni_slot_of(e->owner, e->name) : NULL;
+        if (!slot || tni_map_get(&b->met, slot->name)) continue;
+        TN_NO_GRAD if (!tni_batch_add(b, e->owner, slot, e->tensor, NULL)) status = tni_pending();
     }
+    if (status == TN_OK) status = run_part(c, m, part, parts, list);
+    if (status == TN_OK && tni_batch_now != b)
+        status = tni_error(TN_E_STATE, "tn_check_state: the step has ended the batch that it is a "
+                                       "part of: want tn_micro_batches_cancel outside of it");
+    if (status == TN_OK) status = tni_batch_settle(b, true);
+    for (int i = 0; status == TN_OK && i < b->n; i++)
+        TN_NO_GRAD status = add_share(all, &b->moved[i]);
     tn_micro_batches_cancel();
     return status;
 }
@@ -349,22 +348,18 @@ static tn_status take_part(const check *c, tn_module *m, once *all, int n, int p
 static tn_list *parts_by_hand(const check *c, tn_module *m, int parts)
 {
     tn_list *list = tn_list_new(), *buffers = tn_buffers(m);
-    const size_t room = buffers ? (size_t)buffers->n + 1 : 0;
-    once *all = buffers ? tni_calloc_n(room, sizeof *all) : NULL;
-    int n = 0;
-    for (int i = 0; all && i < buffers->n; i++) {
-        const tn_entry e = buffers->entry[i];
-        if (tni_moves_once(e.role))
-            all[n++] = (once){ .e = e, .start = tn_clone(tn_detach(e.tensor)) };
-    }
-    tn_status status = tni_pending();
+    shares all = { 0 };
+    tn_status status = list && buffers ? TN_OK : tni_pending();
     for (int part = 0; status == TN_OK && part < parts; part++)
-        status = take_part(c, m, all, n, part, parts, list);
+        status = take_part(c, m, buffers, part, parts, &all, list);
     if (status == TN_OK && !values(list, m)) status = tni_pending();
-    for (int i = 0; status == TN_OK && i < n; i++)
-        if (all[i].n > 0)
-            TN_NO_GRAD status = tn_list_set(list, all[i].e.name, tn_to(after(&all[i]), tn_cpu()));
-    if (all) tni_free(all, room * sizeof *all);
+    for (int i = 0; status == TN_OK && i < buffers->n; i++) {
+        const tn_entry *e = &buffers->entry[i];
+        tn_tensor *now = NULL;
+        TN_NO_GRAD now = after(&all, e);
+        status = now ? tn_list_set(list, e->name, tn_to(now, tn_cpu())) : tni_pending();
+    }
+    tni_room_free(&all.of, &all.room, sizeof *all.of);
     return status == TN_OK ? list : NULL;
 }
 

@@ -7,26 +7,21 @@
  */
 #include <tenon/graph.h>
 
+#include "base/map.h"
 #include "io/file.h"
 
 typedef struct box {
-    tni_bytes title;
-    int outer, child, sibling; /* calls; -1: none */
-    int first;                 /* node in it; -1: none */
+    tni_bytes text;            /* its title, and its nodes */
+    int depth;                 /* boxes around it */
+    int outer, child, sibling; /* other boxes; 0: none, or the page */
 } box;
 
-typedef struct shape {
-    tni_bytes line;
-    int box;  /* 0: the page */
-    int next; /* node in the same box; -1: none */
-} shape;
-
 typedef struct drawing {
-    shape *shapes; /* by id; tensors have a box before their line */
-    box *boxes;    /* by the call's id + 1; 0: the page */
-    size_t n_shapes, n_boxes, shape_room, box_room;
-    tni_bytes edges; /* their lines */
-    tn_status status;
+    box *boxes; /* by the call's id + 1; 0: the page */
+    size_t n_boxes, room;
+    tni_map place; /* id + 1 of a tensor that calls read or write -> its box */
+    tni_bytes edges;
+    bool failed; /* out of memory */
 } drawing;
 
 /* ---- text ------------------------------------------------------------------------------------ */
@@ -70,9 +65,11 @@ static const char *const look[] = {
     [TN_GRAPH_TENSOR] = "shape=ellipse",
 };
 
-static void put_line(tni_bytes *l, const tn_graph_node *node)
+/* A line of a box. */
+static void put_node(box *b, const tn_graph_node *node)
 {
-    tni_bytes_printf(l, "n%d [%s, label=\"", node->id, look[node->kind]);
+    tni_bytes *l = &b->text;
+    tni_bytes_printf(l, "%*sn%d [%s, label=\"", 2 + 2 * b->depth, "", node->id, look[node->kind]);
     put_quoted(l, node->name);
     for (int i = 0; i < node->n_out && i < 4; i++)
         put_value(l, &node->out[i], !i && !node->name[0]);
@@ -83,70 +80,73 @@ static void put_line(tni_bytes *l, const tn_graph_node *node)
         tni_bytes_printf(l, "\", tooltip=\"");
         put_quoted(l, node->formula);
     }
-    tni_bytes_printf(l, "\"];");
+    tni_bytes_printf(l, "\"];\n");
 }
 
-static void put_title(tni_bytes *l, const tn_graph_call *call)
+static void put_title(box *b, const tn_graph_call *call)
 {
+    tni_bytes *l = &b->text;
+    tni_bytes_printf(l, "%*ssubgraph cluster_%d {\n%*slabel=\"", 2 * b->depth, "", call->id,
+                     2 + 2 * b->depth, "");
     put_quoted(l, call->module);
     if (call->module[0]) tni_bytes_printf(l, " (");
     put_quoted(l, call->type);
     if (call->module[0]) tni_bytes_printf(l, ")");
     if (call->time > 1) tni_bytes_printf(l, ", call %d", call->time);
+    tni_bytes_printf(l, "\";\n");
 }
 
 /* ---- collecting ------------------------------------------------------------------------------ */
 
-/* The shape of a node, an empty one if it was not visited yet; NULL: out of memory. */
-static shape *shape_of(drawing *d, int id)
+static int box_of(const tn_graph_call *call)
 {
-    size_t n = (size_t)id + 1, more = n > d->n_shapes ? n - d->n_shapes : 0;
-    if (!tni_room(&d->shapes, &d->shape_room, d->n_shapes, more, sizeof *d->shapes)) return NULL;
-    while (d->n_shapes < n) d->shapes[d->n_shapes++] = (shape){ .next = -1 };
-    return &d->shapes[id];
+    return call ? call->id + 1 : 0;
 }
 
-/* The same for a box. */
-static box *box_of(drawing *d, int at)
+static const void *key(int id)
 {
-    size_t n = (size_t)at + 1, more = n > d->n_boxes ? n - d->n_boxes : 0;
-    if (!tni_room(&d->boxes, &d->box_room, d->n_boxes, more, sizeof *d->boxes)) return NULL;
-    while (d->n_boxes < n)
-        d->boxes[d->n_boxes++] = (box){ .outer = -1, .child = -1, .sibling = -1, .first = -1 };
-    return &d->boxes[at];
+    return (const void *)((uintptr_t)id + 1);
 }
 
-/* Notes the boxes of a call and of all calls around it, and what the call writes: op is the newest
- * in it. */
-static bool add_boxes(drawing *d, const tn_graph_call *call, int op)
+static int place_of(const drawing *d, int id)
 {
-    for (; call; call = call->outer) {
-        box *b = box_of(d, call->id + 1);
-        if (!b || b->outer >= 0) return b != NULL;
-        put_title(&b->title, call);
-        if (b->title.failed) return false;
-        b->outer = call->outer ? call->outer->id + 1 : 0;
+    return (int)(uintptr_t)tni_map_get(&d->place, key(id));
+}
+
+static void place(drawing *d, int id, int box)
+{
+    d->failed |= tni_map_put(&d->place, key(id), (void *)(uintptr_t)box) < 0;
+}
+
+/* Makes the boxes of a call and of all calls around it, whose ids are lower, and notes what the
+ * call writes: op is the newest in it. */
+static void add_boxes(drawing *d, const tn_graph_call *call, int op)
+{
+    size_t n = (size_t)box_of(call) + 1, more = n > d->n_boxes ? n - d->n_boxes : 0;
+    d->failed |= !tni_room(&d->boxes, &d->room, d->n_boxes, more, sizeof *d->boxes);
+    while (!d->failed && d->n_boxes < n) d->boxes[d->n_boxes++] = (box){ 0 };
+    for (; !d->failed && call && !d->boxes[box_of(call)].text.n; call = call->outer) {
+        box *b = &d->boxes[box_of(call)];
+        b->outer = box_of(call->outer);
+        for (const tn_graph_call *c = call; c; c = c->outer) b->depth++;
+        put_title(b, call);
+        d->failed = b->text.failed;
         for (int i = 0; i < call->n_written; i++) {
-            shape *written = shape_of(d, call->written[i]);
-            if (!written) return false;
-            if (!written->box) written->box = call->id + 1;
+            int written = call->written[i];
+            if (!place_of(d, written)) place(d, written, box_of(call));
             tni_bytes_printf(&d->edges,
                              "  n%d -> n%d [style=dashed, label=\"writes\", constraint=false];\n",
-                             op, call->written[i]);
+                             op, written);
         }
     }
-    return true;
 }
 
-static bool add_op(drawing *d, const tn_graph_node *node, int box)
+static void add_edges(drawing *d, const tn_graph_node *node)
 {
-    if (!add_boxes(d, node->call, node->id)) return false;
     for (int i = 0; i < node->n_in; i++) {
         const tn_graph_value *in = &node->in[i];
         if (in->absent) continue;
-        shape *from = shape_of(d, in->from);
-        if (!from) return false;
-        from->box = box;
+        place(d, in->from, box_of(node->call));
         tni_bytes_printf(&d->edges, "  n%d -> n%d", in->from, node->id);
         if (in->output) tni_bytes_printf(&d->edges, " [taillabel=\"%d\"]", in->output);
         tni_bytes_printf(&d->edges, ";\n");
@@ -154,66 +154,47 @@ static bool add_op(drawing *d, const tn_graph_node *node, int box)
             tni_bytes_printf(&d->edges, "  n%d -> n%d [color=\"#c0392b\", constraint=false];\n",
                              node->id, in->from);
     }
-    return true;
 }
 
+/* Ops come first, and say where the tensors that they read are drawn. */
 static int collect(const tn_graph_node *node, void *user)
 {
     drawing *d = user;
-    const bool op = node->kind == TN_GRAPH_OP;
-    int box = op && node->call ? node->call->id + 1 : 0;
-    shape *s = !op || add_op(d, node, box) ? shape_of(d, node->id) : NULL;
-    if (s) put_line(&s->line, node);
-    if (s && (op || node->kind == TN_GRAPH_TENSOR)) s->box = box;
-    if (!s || s->line.failed || d->edges.failed) d->status = TN_E_NOMEM;
-    return d->status != TN_OK;
-}
-
-/* Lists, in ascending order, of the boxes in each box and of the shapes in it. */
-static void link_boxes(drawing *d)
-{
-    for (int i = (int)d->n_boxes - 1; i > 0; i--) {
-        box *b = &d->boxes[i], *outer = &d->boxes[b->outer];
-        b->sibling = outer->child;
-        outer->child = i;
-    }
-    for (int i = (int)d->n_shapes - 1; i >= 0; i--) {
-        box *b = &d->boxes[d->shapes[i].box];
-        d->shapes[i].next = b->first;
-        b->first = i;
-    }
+    add_boxes(d, node->call, node->id);
+    add_edges(d, node);
+    if (d->failed) return 1;
+    const bool anywhere = node->kind == TN_GRAPH_PARAMETER || node->kind == TN_GRAPH_BUFFER;
+    box *b = &d->boxes[anywhere ? place_of(d, node->id) : box_of(node->call)];
+    put_node(b, node);
+    d->failed = b->text.failed || d->edges.failed;
+    return d->failed;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static void write_shapes(FILE *file, const drawing *d, const box *b, int indent)
-{
-    for (int i = b->first; i >= 0; i = d->shapes[i].next)
-        fprintf(file, "%*s%.*s\n", indent, "", (int)d->shapes[i].line.n, d->shapes[i].line.data);
-}
-
 /* The boxes in a box, as deep as calls were nested. */
-static void write_boxes(FILE *file, const drawing *d, const box *outer, int indent)
+static void write_boxes(FILE *file, const drawing *d, int outer)
 {
-    for (int at = outer->child; at > 0; at = d->boxes[at].sibling) {
-        const box *b = &d->boxes[at];
-        fprintf(file, "%*ssubgraph cluster_%d {\n", indent, "", at - 1);
-        fprintf(file, "%*slabel=\"%.*s\";\n", indent + 2, "", (int)b->title.n, b->title.data);
-        write_shapes(file, d, b, indent + 2);
-        write_boxes(file, d, b, indent + 2);
-        fprintf(file, "%*s}\n", indent, "");
+    for (int at = d->boxes[outer].child; at; at = d->boxes[at].sibling) {
+        fwrite(d->boxes[at].text.data, 1, d->boxes[at].text.n, file);
+        write_boxes(file, d, at);
+        fprintf(file, "%*s}\n", 2 * d->boxes[at].depth, "");
     }
 }
 
 static void write_all(FILE *file, const drawing *d)
 {
+    for (int i = (int)d->n_boxes - 1; i > 0; i--) { /* lists in ascending order */
+        d->boxes[i].sibling = d->boxes[d->boxes[i].outer].child;
+        d->boxes[d->boxes[i].outer].child = i;
+    }
     fprintf(file, "digraph tape {\n"
                   "  graph [fontname=\"Helvetica\", fontsize=11, color=\"#999999\", "
                   "fontcolor=\"#555555\"];\n"
                   "  node [fontname=\"Helvetica\", fontsize=11];\n"
                   "  edge [fontname=\"Helvetica\", fontsize=9, color=\"#555555\"];\n");
-    write_boxes(file, d, &d->boxes[0], 2);
-    write_shapes(file, d, &d->boxes[0], 2);
+    write_boxes(file, d, 0);
+    if (d->boxes->text.n) fwrite(d->boxes->text.data, 1, d->boxes->text.n, file);
     if (d->edges.n) fwrite(d->edges.data, 1, d->edges.n, file);
     fprintf(file, "}\n");
 }
@@ -223,19 +204,16 @@ tn_status tn_graph_dot(FILE *file, tn_tensor *root, tn_graph_options options)
     if (!file) return tni_error(TN_E_INVALID, "tn_graph_dot: the file is NULL: want an open one");
     if (!root || root == TN_NONE) return tni_poison("tn_graph_dot", "root");
     drawing d = { 0 };
-    if (!box_of(&d, 0)) return TN_E_NOMEM;
     tn_status status = tn_graph_visit(root, collect, &d, options);
-    if (status == TN_OK) status = d.status;
+    if (status == TN_OK && d.failed) status = TN_E_NOMEM;
     if (status == TN_OK) {
-        link_boxes(&d);
         write_all(file, &d);
         if (fflush(file) != 0 || ferror(file))
             status = tni_error(TN_E_IO, "tn_graph_dot: the file cannot be written");
     }
-    for (size_t i = 0; i < d.n_shapes; i++) tni_bytes_free(&d.shapes[i].line);
-    for (size_t i = 0; i < d.n_boxes; i++) tni_bytes_free(&d.boxes[i].title);
-    tni_room_free(&d.shapes, &d.shape_room, sizeof *d.shapes);
-    tni_room_free(&d.boxes, &d.box_room, sizeof *d.boxes);
+    for (size_t i = 0; i < d.n_boxes; i++) tni_bytes_free(&d.boxes[i].text);
+    tni_room_free(&d.boxes, &d.room, sizeof *d.boxes);
+    tni_map_free(&d.place);
     tni_bytes_free(&d.edges);
     return status;
 }

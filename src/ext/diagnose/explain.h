@@ -47,19 +47,10 @@ typedef tn_tensor *(*tni_loss)(tn_module *m, void *user);
 typedef uint32_t tni_end;
 
 typedef struct tni_part {
-    struct tni_run *run;
     tn_module *module;
-    char *path;            /* "" for the model */
-    int64_t before, after; /* our hooks */
-    tn_tensor *extra;      /* its extra state before the run; NULL */
+    char *path;       /* "" for the model */
+    tn_tensor *extra; /* its extra state before the run; NULL */
 } tni_part;
-
-typedef struct tni_carried {
-    tn_module *module;
-    char *name;               /* not its index: the run may delete other slots */
-    tn_tensor *tensor, *copy; /* TN_NONE when absent; one reference each */
-    uint64_t version;
-} tni_carried;
 
 typedef struct tni_lines {
     tni_bytes text;
@@ -72,18 +63,17 @@ typedef struct tni_run {
     const char *function; /* "tn_explain_training", for messages */
     tni_map member;       /* registered in the model: tensor -> tensor */
     tni_map known;        /* tensor -> its number + 1, or `fresh` */
+    tni_map parts;        /* module -> its index + 1 */
     tni_part *part;
-    tni_carried *carried;
+    struct tni_batch *buffers; /* of the model, from before the run; NULL: nothing to restore */
     tni_value *value;
     tni_use *use;
     tni_end *ends;
-    int *frame;               /* stack of running calls, innermost last */
     tn_list *leaves;          /* the parameters that require grad; current scope */
     tn_tensor **leaf, **grad; /* those, and their gradients: one block */
-    size_t n_part, n_carried, n_value, n_use, n_ends, n_frame;
-    size_t part_room, carried_room, value_room, use_room, ends_room, frame_room;
+    size_t n_part, n_value, n_use, n_ends;
+    size_t part_room, value_room, use_room, ends_room;
     tni_lines unregistered;
-    bool begun;  /* there is something to restore */
     bool failed; /* out of memory where no status could be returned */
     unsigned char generator[TN_GENERATOR_STATE_SIZE];
 } tni_run;

@@ -1,11 +1,12 @@
 /*
  * explain_run.c - runs a loss function and records each op's inputs and results, and in which call.
  *
- * The watcher sees new handles, ops, tn_detach and in-place changes; hooks before and after forward
- * on all modules show whose call is running. An address counts as an older tensor only if no new
- * one was made there.
+ * The watcher sees new handles, ops, tn_detach, in-place changes and calls; call sites show whose
+ * call is running. An address counts as an older tensor only if no new one was made there.
  */
+#include "autograd/call_site.h"
 #include "ext/diagnose/explain.h"
+#include "nn/micro_batches.h"
 
 static char fresh_object;
 static void *const fresh = &fresh_object; /* in `known`: made in this run, no number yet */
@@ -45,13 +46,14 @@ int tni_run_number(const tni_run *r, const tn_tensor *t)
 /* The number of t, a new one if it is seen for the first time; -1 when out of memory. */
 static int number(tni_run *r, const tn_tensor *t)
 {
-    const void *known = tni_map_get(&r->known, t);
-    if (known && known != fresh) return (int)((uintptr_t)known - 1);
+    const int known = tni_run_number(r, t);
+    const bool old = !tni_map_get(&r->known, t);
+    if (known >= 0) return known;
     r->failed = r->failed || r->n_value >= INT32_MAX / 2 ||
                 !tni_room(&r->value, &r->value_room, r->n_value, 1, sizeof *r->value) ||
                 tni_map_put(&r->known, t, (void *)(uintptr_t)(r->n_value + 1)) < 0;
     if (r->failed) return -1;
-    r->value[r->n_value] = (tni_value){ .old = !known, .dtype = t->dtype };
+    r->value[r->n_value] = (tni_value){ .old = old, .dtype = t->dtype };
     return (int)r->n_value++;
 }
 
@@ -68,14 +70,37 @@ static void put_end(tni_run *r, const tn_tensor *t)
     if (!r->failed) r->ends[r->n_ends++] = 2 * (tni_end)n + t->requires_grad;
 }
 
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+/* The running call; NULL: none, or out of memory. */
+static const tni_call_site *here(tni_run *r)
+{
+    tni_call_site *site;
+    r->failed |= tni_call_site_now(&site) != TN_OK;
+    return site;
+}
+
+static int part_of(const tni_run *r, const void *module)
+{
+    return (int)(uintptr_t)tni_map_get(&r->parts, module) - 1;
+}
+
+/* The innermost module of the model in that call or around it, as an index; -1: none. */
+static int calling(const tni_run *r, const tni_call_site *site)
+{
+    while (site && part_of(r, site->module) < 0) site = site->outer;
+    return site ? part_of(r, site->module) : -1;
+}
+
 /* ---- what the model does not know ------------------------------------------------------------ */
 
 /* The innermost running module with a field that holds t; NULL. */
-static const tn_module *holder(const tni_run *r, const tn_tensor *t)
+static const tn_module *holder(tni_run *r, const tn_tensor *t)
 {
-    for (size_t f = r->n_frame; f-- > 0;) {
-        const tn_module *m = r->part[r->frame[f]].module;
-        for (size_t at = sizeof *m; at + sizeof t <= m->type->size; at += sizeof t)
+    for (const tni_call_site *site = here(r); site; site = site->outer) {
+        int part = part_of(r, site->module);
+        const tn_module *m = part < 0 ? NULL : r->part[part].module;
+        for (size_t at = sizeof *m; m && at + sizeof t <= m->type->size; at += sizeof t)
             if (memcmp((const char *)m + at, &t, sizeof t) == 0) return m;
     }
     return NULL;
@@ -84,12 +109,13 @@ static const tn_module *holder(const tni_run *r, const tn_tensor *t)
 /* Checks a tensor read in the innermost running call; its reader: "tn_add reads". */
 static void look(tni_run *r, const tn_tensor *t, const char *who, const char *does)
 {
-    if (!r->n_frame || tni_none(t) || tni_map_get(&r->member, t)) return;
+    const int caller = calling(r, here(r));
+    if (caller < 0 || tni_none(t) || tni_map_get(&r->member, t)) return;
     int n = number(r, t);
     if (n < 0 || !r->value[n].old || r->value[n].given || r->value[n].reported) return;
     r->value[n].reported = true;
     const tn_module *m = holder(r, t);
-    const char *path = r->part[r->frame[r->n_frame - 1]].path;
+    const char *path = r->part[caller].path;
     char what[256];
     if (t->is_parameter || t->is_buffer)
         snprintf(what, sizeof what, "a %s of a module that is not registered in the model",
@@ -111,7 +137,7 @@ static tn_status take_down(tni_run *r, tni_use use, tn_tensor *const *in, int n_
     r->failed = r->failed || r->n_ends > INT32_MAX / 2 ||
                 !tni_room(&r->use, &r->use_room, r->n_use, 1, sizeof *r->use);
     if (r->failed) return TN_OK;
-    use.module = r->n_frame ? r->frame[r->n_frame - 1] : -1;
+    use.module = calling(r, here(r));
     use.end = (int)r->n_ends;
     for (int i = 0; i < n_in; i++) {
         if (tni_none(in[i])) continue;
@@ -153,50 +179,20 @@ static tn_status saw_write(tni_watcher *self, const char *function, const tn_ten
                      1);
 }
 
-/* ---- what the modules' hooks see ------------------------------------------------------------- */
-
-static tn_status enter(tn_module *m, int n_in, tn_tensor **in, void *user)
+/* A module of the model is called: from outside of it, or by a call that is running. */
+static void saw_call(tni_watcher *self, tn_module *m, int n_in, tn_tensor *const *in)
 {
-    const tni_part *p = user;
-    tni_run *r = p->run;
-    (void)m;
-    if (tni_watching != &r->watcher) return TN_OK; /* another thread calls a watched module */
-    for (int i = 0; i < n_in; i++) {
-        int n = tni_none(in[i]) || r->n_frame ? -1 : number(r, in[i]);
+    tni_run *r = (tni_run *)self;
+    int part = part_of(r, m);
+    bool inside = calling(r, here(r)) >= 0;
+    for (int i = 0; part >= 0 && i < n_in; i++) {
+        int n = tni_none(in[i]) || inside ? -1 : number(r, in[i]);
         if (n >= 0) r->value[n].given = true;
-        if (r->n_frame) look(r, in[i], p->path, "is given");
+        if (inside) look(r, in[i], r->part[part].path, "is given");
     }
-    r->failed = r->failed || !tni_room(&r->frame, &r->frame_room, r->n_frame, 1, sizeof *r->frame);
-    if (!r->failed) r->frame[r->n_frame++] = (int)(p - r->part);
-    return TN_OK;
-}
-
-/* A failed call that the caller ignored left its frame: it is popped with the caller's. */
-static tn_status leave(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out,
-                       void *user)
-{
-    const tni_part *p = user;
-    tni_run *r = p->run;
-    (void)m, (void)n_in, (void)in, (void)n_out, (void)out;
-    if (tni_watching != &r->watcher) return TN_OK;
-    for (bool found = false; r->n_frame && !found;) found = &r->part[r->frame[--r->n_frame]] == p;
-    return TN_OK;
 }
 
 /* ---- before and after ------------------------------------------------------------------------ */
-
-/* Saves the current value of a buffer, to restore it. */
-static tn_status carry(tni_run *r, tn_module *m, const tni_slot *slot)
-{
-    tn_tensor *t = slot->tensor, *copy = t;
-    if (!tni_room(&r->carried, &r->carried_room, r->n_carried, 1, sizeof *r->carried))
-        return TN_E_NOMEM;
-    if (!tni_none(t)) copy = tn_clone(t);
-    char *name = copy ? tni_strdup(slot->name) : NULL;
-    if (!name) return tni_pending();
-    r->carried[r->n_carried++] = (tni_carried){ m, name, tn_keep(t), tn_keep(copy), tn_version(t) };
-    return TN_OK;
-}
 
 static tn_status add_part(tn_module *m, const char *path, void *user)
 {
@@ -204,12 +200,13 @@ static tn_status add_part(tn_module *m, const char *path, void *user)
     tn_status status = TN_OK;
     if (!tni_room(&r->part, &r->part_room, r->n_part, 1, sizeof *r->part)) return TN_E_NOMEM;
     tni_part *p = &r->part[r->n_part++];
-    *p = (tni_part){ .run = r, .module = tn_module_keep(m), .path = tni_strdup(path) };
-    if (!p->path) return TN_E_NOMEM;
+    *p = (tni_part){ .module = tn_module_keep(m), .path = tni_strdup(path) };
+    if (!p->path || tni_map_put(&r->parts, m, (void *)(uintptr_t)r->n_part) < 0) return TN_E_NOMEM;
     for (int i = 0; i < m->state->n && status == TN_OK; i++) {
         const tni_slot *slot = &m->state->slot[i];
         if (slot->kind == TNI_CHILD) continue;
-        if (slot->kind == TNI_BUFFER) status = carry(r, m, slot);
+        if (slot->kind == TNI_BUFFER && !tni_batch_add(r->buffers, m, slot, slot->tensor, NULL))
+            status = tni_pending();
         if (status == TN_OK && !tni_none(slot->tensor) &&
             tni_map_put(&r->member, slot->tensor, slot->tensor) < 0)
             status = TN_E_NOMEM;
@@ -222,31 +219,12 @@ static tn_status add_part(tn_module *m, const char *path, void *user)
     return status;
 }
 
-static tn_status hook(tni_run *r)
-{
-    for (size_t i = 0; i < r->n_part; i++) {
-        tni_part *p = &r->part[i];
-        p->before = tn_register_forward_pre_hook(p->module, enter, p);
-        p->after = tn_register_forward_hook(p->module, leave, p);
-        if (p->before < 0 || p->after < 0) return tni_pending();
-    }
-    return TN_OK;
-}
-
-static void unhook(tni_run *r)
-{
-    for (size_t i = 0; i < r->n_part; i++) {
-        if (r->part[i].before > 0) tn_remove_module_hook(r->part[i].module, r->part[i].before);
-        if (r->part[i].after > 0) tn_remove_module_hook(r->part[i].module, r->part[i].after);
-    }
-}
-
 tn_status tni_run_carry(tni_run *r, tn_module *model)
 {
     tn_status status = TN_OK;
+    if (!(r->buffers = tni_calloc(sizeof *r->buffers))) return TN_E_NOMEM;
     if (model) TN_NO_GRAD status = tni_walk(model, TNI_ONCE, add_part, NULL, r);
     tn_generator_get_state(tn_default_generator(), r->generator);
-    r->begun = true;
     return status;
 }
 
@@ -268,12 +246,12 @@ tn_status tni_run_watch(tni_run *r, tn_module *model, tni_loss loss, void *user,
 {
     bool was = tn_grad_enabled();
     tn_status status = tni_run_carry(r, model);
-    if (status == TN_OK) status = hook(r);
     if (status == TN_OK) {
         r->watcher = (tni_watcher){ .handle_made = handle_made,
                                     .applied = saw_op,
                                     .detached = saw_detach,
-                                    .changes = saw_write };
+                                    .changes = saw_write,
+                                    .called = saw_call };
         tni_autocast_forget(); /* the run must see casts reading the parameters */
         tni_watch(&r->watcher);
         tn_set_grad_enabled(true);
@@ -285,7 +263,6 @@ tn_status tni_run_watch(tni_run *r, tn_module *model, tni_loss loss, void *user,
             status = tni_error(TN_E_SHAPE, "%s: the loss is %s: want one element", r->function,
                                tni_text(*result));
     }
-    unhook(r);
     tn_set_grad_enabled(was);
     if (status == TN_OK && (r->failed || number(r, *result) < 0))
         status = tni_error(TN_E_NOMEM, "%s: out of memory", r->function);
@@ -313,22 +290,11 @@ tn_status tni_run_gradients(tni_run *r, const tn_list *parameters, tn_tensor *lo
     return n && loss->requires_grad ? tn_gradients(1, &loss, NULL, n, r->leaf, r->grad, 0) : TN_OK;
 }
 
-static tn_status restore_buffer(tni_carried *c)
-{
-    tni_slot *slot = tni_slot_find(c->module, c->name, strlen(c->name));
-    if (!slot || slot->kind != TNI_BUFFER) return TN_OK; /* deleted in the run */
-    if (slot->tensor != c->tensor) tn_drop(tni_slot_put(c->module, slot, c->tensor));
-    if (tni_none(c->tensor) || tn_version(c->tensor) == c->version) return TN_OK;
-    return tn_copy_(c->tensor, c->copy);
-}
-
 tn_status tni_run_restore(tni_run *r)
 {
-    if (!r->begun) return TN_OK;
+    if (!r->buffers) return TN_OK;
     bool was = tn_set_grad_enabled(false);
-    tn_status status = TN_OK;
-    for (size_t i = 0; i < r->n_carried && status == TN_OK; i++)
-        status = restore_buffer(&r->carried[i]);
+    tn_status status = tni_batch_settle(r->buffers, false);
     for (size_t i = 0; i < r->n_part && status == TN_OK; i++) {
         tn_module *m = r->part[i].module;
         if (r->part[i].extra && m->type->set_extra_state)
@@ -341,11 +307,7 @@ tn_status tni_run_restore(tni_run *r)
 
 void tni_run_free(tni_run *r)
 {
-    for (size_t i = 0; i < r->n_carried; i++) {
-        tn_drop(r->carried[i].tensor);
-        tn_drop(r->carried[i].copy);
-        tni_strfree(r->carried[i].name);
-    }
+    tni_batch_free(r->buffers);
     for (size_t i = 0; i < r->n_part; i++) {
         tn_module_drop(r->part[i].module);
         tni_strfree(r->part[i].path);
@@ -353,11 +315,10 @@ void tni_run_free(tni_run *r)
     }
     if (r->leaf) tni_free(r->leaf, (2 * (size_t)r->leaves->n + 1) * sizeof *r->leaf);
     tni_room_free(&r->part, &r->part_room, sizeof *r->part);
-    tni_room_free(&r->carried, &r->carried_room, sizeof *r->carried);
     tni_room_free(&r->value, &r->value_room, sizeof *r->value);
     tni_room_free(&r->use, &r->use_room, sizeof *r->use);
     tni_room_free(&r->ends, &r->ends_room, sizeof *r->ends);
-    tni_room_free(&r->frame, &r->frame_room, sizeof *r->frame);
+    tni_map_free(&r->parts);
     tni_map_free(&r->member);
     tni_map_free(&r->known);
     tni_bytes_free(&r->unregistered.text);

@@ -172,10 +172,9 @@ static tn_status check_parameter(check *c, int i)
     bool wrong = false;
     tn_status status = TN_OK;
     for (int64_t j = 0; j < n && status == TN_OK; j++) {
-        tn_scope scope = tn_scope_begin();
-        slopes s;
+        slopes s = { 0 };
+        TN_SCOPE
         status = slopes_along(c, i, c->o.fast ? direction(c, i) : tni_basis(p, j), &s);
-        tn_scope_end(scope);
         if (status != TN_OK || s.excess <= 1) continue;
         note(c, i, j, s);
         wrong = true;
@@ -202,10 +201,8 @@ static tn_status find_element(check *c)
     int64_t from = 0, n = u ? tn_numel(u) : 0;
     tn_status status = u ? TN_OK : tni_pending();
     while (n > 1 && status == TN_OK) {
-        tn_scope inner = tn_scope_begin();
-        slopes left;
-        status = slopes_along(c, c->worst, part_of(u, from, n / 2), &left);
-        tn_scope_end(inner);
+        slopes left = { 0 };
+        TN_SCOPE status = slopes_along(c, c->worst, part_of(u, from, n / 2), &left);
         double difference = left.backward - left.differences;
         bool go_left = fabs(difference) >= fabs(whole - difference);
         whole = go_left ? difference : whole - difference;
@@ -248,10 +245,9 @@ static tn_status report(check *c)
                  "along a random direction backward gives %.6g, finite differences give %.6g; ",
                  c->found.backward, c->found.differences);
         tn_status status = find_element(c);
-        tn_scope scope = tn_scope_begin();
-        tn_tensor *unit = tni_basis(c->run.leaf[c->worst], c->element);
-        if (status == TN_OK) status = slopes_along(c, c->worst, unit, &c->found);
-        tn_scope_end(scope);
+        const tn_tensor *leaf = c->run.leaf[c->worst];
+        if (status == TN_OK)
+            TN_SCOPE status = slopes_along(c, c->worst, tni_basis(leaf, c->element), &c->found);
         if (status != TN_OK) return status;
     }
     tn_shape at = position(&c->run.leaf[c->worst]->shape, c->element);

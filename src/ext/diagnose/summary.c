@@ -18,11 +18,11 @@ typedef struct total {
 
 typedef struct row {
     int64_t depth;
-    char *name, *text;           /* name "": a member, or the root */
+    int64_t number; /* its name; -1: another one, in the text */
+    int64_t times;  /* how many equal neighbours it represents, numbered from there on */
+    char *text;
     int64_t parameters, buffers; /* elements; -1: nothing in this column */
-    /* how many equal neighbours it represents, numbered from its name on */
-    int64_t times;
-    int64_t parent, child; /* rows: of the module around it, of its last child; -1: none */
+    int64_t parent, child;       /* rows: of the module around it, of its last child; -1: none */
 } row;
 
 typedef struct table {
@@ -38,27 +38,23 @@ typedef struct table {
 
 static void drop_rows(table *t, int64_t from)
 {
-    while (t->n > from) {
-        row *r = &t->rows[--t->n];
-        tni_strfree(r->name);
-        tni_strfree(r->text);
-    }
+    while (t->n > from) tni_strfree(t->rows[--t->n].text);
 }
 
-static tn_status add_row(table *t, const char *name, const char *text, int64_t parameters,
+static tn_status add_row(table *t, int64_t number, const char *text, int64_t parameters,
                          int64_t buffers)
 {
     if (!tni_room(&t->rows, &t->capacity, (size_t)t->n, 1, sizeof *t->rows)) return TN_E_NOMEM;
     row r = { .depth = t->inner < 0 ? 0 : t->rows[t->inner].depth + 1,
+              .number = number,
+              .times = 1,
+              .text = tni_strdup(text),
               .parameters = parameters,
               .buffers = buffers,
-              .times = 1,
               .parent = t->inner,
               .child = -1 };
-    r.text = tni_strdup(text);
-    r.name = tni_strdup(name);
     t->rows[t->n++] = r;
-    return r.text && r.name ? TN_OK : TN_E_NOMEM;
+    return r.text ? TN_OK : TN_E_NOMEM;
 }
 
 enum { LONGEST = 1024 }; /* bytes of a path that are shown: the limit of names in files */
@@ -104,7 +100,19 @@ static tn_status member(table *t, const tni_slot *slot)
         sum->special += special ? n : 0;
         sum->nbytes += (size_t)n * tn_dtype_size(v->dtype);
     }
-    return add_row(t, "", text, is_new && parameter ? n : -1, is_new && !parameter ? n : -1);
+    return add_row(t, -1, text, is_new && parameter ? n : -1, is_new && !parameter ? n : -1);
+}
+
+/* The number that a name is, else -1. */
+static int64_t number_of(const char *name)
+{
+    int64_t n = 0;
+    if (!name[0] || (name[0] == '0' && name[1])) return -1;
+    for (; *name; name++) {
+        if (*name < '0' || *name > '9' || n > INT32_MAX) return -1;
+        n = 10 * n + (*name - '0');
+    }
+    return n;
 }
 
 static tn_status go_in(tn_module *m, const char *path, void *user)
@@ -124,11 +132,13 @@ static tn_status go_in(tn_module *m, const char *path, void *user)
     }
     char type[256];
     tni_module_text(m, type, sizeof type);
-    char text[LONGEST + 512];
-    snprintf(text, sizeof text, "%s%s%s%s", type, tn_module_frozen(m) && !before ? ", frozen" : "",
-             before ? ", tied to " : "", before ? before : "");
+    char text[2 * LONGEST + 512];
     const char *dot = strrchr(path, '.'), *name = dot ? dot + 1 : path;
-    tn_status status = add_row(t, name[0] ? shown_path(name, first) : "", text, -1, -1);
+    const bool named = name[0] && number_of(name) < 0;
+    snprintf(text, sizeof text, "%s%s%s%s%s%s", named ? shown_path(name, first) : "",
+             named ? ": " : "", type, tn_module_frozen(m) && !before ? ", frozen" : "",
+             before ? ", tied to " : "", before ? before : "");
+    tn_status status = add_row(t, number_of(name), text, -1, -1);
     if (status != TN_OK) return status;
     t->inner = t->n - 1;
     for (int i = 0; !before && status == TN_OK && i < m->state->n; i++) {
@@ -138,31 +148,17 @@ static tn_status go_in(tn_module *m, const char *path, void *user)
     return status;
 }
 
-/* The number that a name consists of, else -1. */
-static int64_t number_of(const char *name)
-{
-    int64_t n = 0;
-    if (!name[0]) return -1;
-    for (; *name; name++) {
-        if (*name < '0' || *name > '9' || n > INT32_MAX) return -1;
-        n = 10 * n + (*name - '0');
-    }
-    return n;
-}
-
 /* Whether the rows from b to the end equal those from a to b, except for the number of the
  * first. */
 static bool alike(const table *t, int64_t a, int64_t b)
 {
-    if (t->n - b != b - a || number_of(t->rows[b].name) < 0) return false;
-    if (number_of(t->rows[b].name) != number_of(t->rows[a].name) + t->rows[a].times) return false;
-    for (int64_t i = 0; i < b - a; i++) {
-        const row *x = &t->rows[a + i], *y = &t->rows[b + i];
+    const row *x = &t->rows[a], *y = &t->rows[b];
+    if (t->n - b != b - a || x->number < 0 || y->number != x->number + x->times) return false;
+    for (int64_t i = 0; i < b - a; i++, x++, y++)
         if (strcmp(x->text, y->text) != 0 || x->depth != y->depth ||
-            x->parameters != y->parameters || x->buffers != y->buffers)
+            x->parameters != y->parameters || x->buffers != y->buffers ||
+            (i && (x->times != y->times || x->number != y->number)))
             return false;
-        if (i && (x->times != y->times || strcmp(x->name, y->name) != 0)) return false;
-    }
     return true;
 }
 
@@ -258,12 +254,13 @@ static void print_row(FILE *file, const row *r, int width)
     char text[2 * LONGEST + 1024];
     const int indent = 2 * (int)TNI_MIN(r->depth, DEEPEST), left = width - 2 * COLUMN;
     const bool counted = r->parameters >= 0 || r->buffers >= 0;
-    int64_t first = number_of(r->name);
     if (r->times > 1)
-        snprintf(text, sizeof text, "%" PRId64 " to %" PRId64 ": %s, %" PRId64 " times", first,
-                 first + r->times - 1, r->text, r->times);
+        snprintf(text, sizeof text, "%" PRId64 " to %" PRId64 ": %s, %" PRId64 " times", r->number,
+                 r->number + r->times - 1, r->text, r->times);
+    else if (r->number >= 0)
+        snprintf(text, sizeof text, "%" PRId64 ": %s", r->number, r->text);
     else
-        snprintf(text, sizeof text, "%s%s%s", r->name, r->name[0] ? ": " : "", r->text);
+        snprintf(text, sizeof text, "%s", r->text);
     int at = print_text(file, text, indent, counted ? left : width);
     char n[32];
     if (r->parameters >= 0)

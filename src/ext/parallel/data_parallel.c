@@ -126,10 +126,8 @@ static tn_status make(const char *function, tn_data_parallel **made, tn_module *
 tn_data_parallel *tn_data_parallel_new(tn_module *model, tn_data_parallel_options o)
 {
     tn_data_parallel *p = NULL;
-    tn_scope scope = tn_scope_begin();
-    tn_status status;
-    TN_NO_GRAD status = make("tn_data_parallel_new", &p, model, o);
-    tn_scope_end(scope);
+    tn_status status = TN_OK;
+    TN_SCOPE TN_NO_GRAD status = make("tn_data_parallel_new", &p, model, o);
     if (status == TN_OK) return p;
     tn_data_parallel_free(p);
     return NULL;

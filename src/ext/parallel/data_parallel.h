@@ -6,7 +6,7 @@
 
 #include "autograd/sync.h"
 #include "base/map.h"
-#include "ext/parallel/wire.h"
+#include "ext/parallel/group.h"
 
 /* What a rank reports of a pass to all others. */
 typedef struct tni_report {

@@ -12,7 +12,7 @@
  */
 #include <unistd.h>
 
-#include "ext/parallel/wire.h"
+#include "ext/parallel/group.h"
 #include "tensor/random.h"
 
 static const tni_mpi *mpi;
@@ -184,13 +184,9 @@ enum { FEW = 2048 };
  * all ranks waits for such sums in every layer. */
 static tn_status sum_here(const char *function, tn_tensor *t)
 {
-    union {
-        float f32[FEW + 1];
-        double f64[FEW + 1];
-        int64_t i64[FEW + 1];
-    } few;
+    uint64_t few[FEW + 1]; /* of any dtype */
     size_t n = (size_t)tni_shape_numel(&t->shape), nbytes = (n + 1) * tn_dtype_size(t->dtype);
-    if (n <= FEW) return sum_in(function, t, &few, n);
+    if (n <= FEW) return sum_in(function, t, few, n);
     void *data = tni_alloc(nbytes);
     tn_status status = tni_agree(function, world, data ? TN_OK : TN_E_NOMEM);
     if (status == TN_OK) status = sum_in(function, t, data, n);

@@ -11,7 +11,7 @@
  *
  * Open MPI makes progress only inside its own calls, so each complete gradient also tests the
  * buckets on their way. On a GPU the host waits for nothing here: a bucket's sum is queued after
- * the work that fills it, and work that reads it after the sum (wire.h).
+ * the work that fills it, and work that reads it after the sum (wire.c).
  *
  * A bucket that travels as bf16 is collected in f32, rounded to a message when it is full, and read
  * back from it when the sum is there.

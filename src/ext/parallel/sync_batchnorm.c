@@ -50,16 +50,14 @@ static tn_tensor *sum_ranks(tn_tensor *x)
 /* The number of values of a channel on all ranks; 0 + message. */
 static int64_t count_values(const tn_tensor *x)
 {
-    int64_t own = x->shape.size[1] ? tni_shape_numel(&x->shape) / x->shape.size[1] : 0;
-    tn_tensor *all = tn_full_as(TN_SCALAR, 0, TN_I64, tn_cpu());
-    if (!all || tn_copy_in(all, &own, sizeof own, TN_I64) != TN_OK ||
-        tn_parallel_sum_(all) != TN_OK || tn_copy_out(all, &own, sizeof own, TN_I64) != TN_OK)
-        return 0;
-    if (own >= 2) return own;
+    int64_t n = x->shape.size[1] ? tni_shape_numel(&x->shape) / x->shape.size[1] : 0;
+    const char *reason = tni_ranks()->sum(tni_ranks_group(), &n, 1, TN_I64);
+    if (tni_ranks_status("BatchNorm", reason) != TN_OK) return 0;
+    if (n >= 2) return n;
     tni_error(TN_E_SHAPE,
               "BatchNorm: x %s has %" PRId64
               " value per channel, all ranks together: want at least 2 in training",
-              tni_text(x), own);
+              tni_text(x), n);
     return 0;
 }
 
@@ -129,30 +127,28 @@ static tn_tensor *over_ranks(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
 
 /* ---- switching it on and off ----------------------------------------------------------------- */
 
-static tn_status count_layer(tn_module *m, const char *path, void *user)
-{
-    (void)path;
-    *(int *)user += tni_batchnorm_over_of(m) != NULL;
-    return TN_OK;
-}
+typedef struct setting {
+    bool on;
+    int layers;
+} setting;
 
 static void switch_layer(tn_module *m, void *user)
 {
+    setting *to = user;
     tni_batchnorm_over *over = tni_batchnorm_over_of(m);
-    if (over) *over = *(const bool *)user ? over_ranks : NULL;
+    if (over) *over = to->on ? over_ranks : NULL;
+    to->layers += over != NULL;
 }
 
 tn_status tn_batch_norm_set_sync(tn_module *m, bool on)
 {
     static const char f[] = "tn_batch_norm_set_sync";
-    int n = 0;
+    setting to = { on, 0 };
     tn_status status = tni_module_check(f, m);
-    if (status == TN_OK) status = tni_walk(m, TNI_ONCE, count_layer, NULL, &n);
-    if (status != TN_OK) return status;
-    if (n == 0)
-        return tni_error(TN_E_INVALID, "%s: no BatchNorm1d or BatchNorm2d in %s: want one", f,
-                         m->type->name);
-    return tni_change_modules(m, switch_layer, &on);
+    if (status == TN_OK) status = tni_change_modules(m, switch_layer, &to);
+    if (status != TN_OK || to.layers) return status;
+    return tni_error(TN_E_INVALID, "%s: no BatchNorm1d or BatchNorm2d in %s: want one", f,
+                     m->type->name);
 }
 
 bool tn_batch_norm_sync(const tn_module *m)

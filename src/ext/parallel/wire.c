@@ -1,10 +1,10 @@
 /*
- * wire.c - see wire.h. The module for NCCL is opened when the first wire for a GPU is made. MPI
- * distributes the key with which the ranks connect.
+ * wire.c - sums that go on while the program computes (group.h). The module for NCCL is opened when
+ * the first wire for a GPU is made. MPI distributes the key with which the ranks connect.
  */
 #include <stdlib.h>
 
-#include "ext/parallel/wire.h"
+#include "ext/parallel/group.h"
 #include "tensor/cuda_module.h"
 
 static const tni_nccl *nccl;

@@ -62,13 +62,16 @@ static value *last(tni_pickle *p, int64_t k)
     return bad(p, "the stack has less than %" PRId64 " values", k), NULL;
 }
 
-/* Values above the last mark; -1 + message. */
-static int64_t above_mark(tni_pickle *p)
+/* The last *k values; *k < 0: those above the last mark, and *k becomes their number. */
+static value *several(tni_pickle *p, int64_t *k)
 {
     const value *stack = p->stack.data;
-    for (int64_t i = p->stack.n; i > 0; i--)
-        if (stack[i - 1].kind == TNI_PICKLE_MARK) return p->stack.n - i;
-    return tni_minus_one(bad(p, "%s", "no mark on the stack"));
+    int64_t mark = p->stack.n - 1;
+    if (*k >= 0) return last(p, *k);
+    while (mark >= 0 && stack[mark].kind != TNI_PICKLE_MARK) mark--;
+    if (mark < 0) return bad(p, "%s", "no mark on the stack"), NULL;
+    *k = p->stack.n - 1 - mark;
+    return (value *)p->stack.data + mark + 1;
 }
 
 /* The next n bytes; NULL + message. */
@@ -96,20 +99,14 @@ static tn_status proto(tni_pickle *p, int64_t version)
     return TN_OK;
 }
 
-static tn_status mark(tni_pickle *p, int64_t none)
-{
-    return push(p, TNI_PICKLE_MARK, none, 0);
-}
-
-static tn_status boolean(tni_pickle *p, int64_t x)
-{
-    return push(p, TNI_PICKLE_BOOL, x, 0);
-}
-
-static tn_status integer(tni_pickle *p, int64_t x)
-{
-    return push(p, TNI_PICKLE_INT, x, 0);
-}
+#define PUSHES(name, kind)                                                                         \
+    static tn_status name(tni_pickle *p, int64_t x)                                                \
+    {                                                                                              \
+        return push(p, kind, x, 0);                                                                \
+    }
+PUSHES(mark, TNI_PICKLE_MARK)
+PUSHES(boolean, TNI_PICKLE_BOOL)
+PUSHES(integer, TNI_PICKLE_INT)
 
 /* Of the integers with a fixed length, only that of 4 bytes has a sign. */
 static tn_status signed_integer(tni_pickle *p, int64_t x)
@@ -164,10 +161,8 @@ static tn_status get(tni_pickle *p, int64_t i)
 /* Makes n values a tuple; n < 0: those above the mark. */
 static tn_status tuple(tni_pickle *p, int64_t n)
 {
-    int64_t k = n < 0 ? above_mark(p) : n;
-    if (k < 0) return tni_pending();
-    int64_t first = p->members.n;
-    const value *v = last(p, k);
+    int64_t k = n, first = p->members.n;
+    const value *v = several(p, &k);
     if (!v) return tni_pending();
     for (int64_t i = 0; i < k; i++) {
         value *member = add(p, &p->members, sizeof *member, p->max_values, "values in tuples");
@@ -194,11 +189,10 @@ static tni_pickle_dict *dict_of(const tni_pickle *p, const value *v)
 /* Puts n values, key before value, into the dict below them; n < 0: those above the mark. */
 static tn_status set_items(tni_pickle *p, int64_t n)
 {
-    int64_t k = n < 0 ? above_mark(p) : n;
-    if (k < 0) return tni_pending();
-    int64_t below = p->stack.n - k - (n < 0);
-    const value *v = last(p, k);
+    int64_t k = n;
+    const value *v = several(p, &k);
     if (!v) return tni_pending();
+    int64_t below = p->stack.n - k - (n < 0);
     if (k % 2) return bad(p, "%s", "a key without a value");
     const value *target = below > 0 ? (value *)p->stack.data + below - 1 : NULL;
     if (!target || target->kind != TNI_PICKLE_DICT)
@@ -436,20 +430,6 @@ static const struct {
     ['R'] = { "REDUCE", reduce, 0, 2 },
 };
 
-/* clang-format off */
-/* The others, for the message: calls, single values, collections, strings, the stack, the memo. */
-static const char *const refused[256] = {
-    ['i'] = "INST", ['o'] = "OBJ", [0x81] = "NEWOBJ", [0x92] = "NEWOBJ_EX", [0x93] = "STACK_GLOBAL",
-    [0x82] = "EXT1", [0x83] = "EXT2", [0x84] = "EXT4", ['P'] = "PERSID", ['N'] = "NONE",
-    ['I'] = "INT", ['L'] = "LONG", [0x8b] = "LONG4", ['F'] = "FLOAT", ['G'] = "BINFLOAT",
-    ['l'] = "LIST", [']'] = "EMPTY_LIST", ['a'] = "APPEND", ['e'] = "APPENDS", ['d'] = "DICT",
-    [0x8f] = "EMPTY_SET", ['S'] = "STRING", ['T'] = "BINSTRING", ['U'] = "SHORT_BINSTRING",
-    ['V'] = "UNICODE", [0x8c] = "SHORT_BINUNICODE", ['B'] = "BINBYTES", ['C'] = "SHORT_BINBYTES",
-    ['0'] = "POP", ['1'] = "POP_MARK", ['2'] = "DUP", [0x95] = "FRAME",
-    ['p'] = "PUT", ['g'] = "GET", [0x94] = "MEMOIZE",
-};
-/* clang-format on */
-
 /* What an instruction without a function would put among the tensors; NULL: nothing. */
 static const char *plain(unsigned char code)
 {
@@ -465,8 +445,7 @@ static tn_status unknown(tni_pickle *p, unsigned char code)
                    "%s beside the tensors, as in a checkpoint of several parts: want a "
                    "state dict alone, torch.save(model.state_dict(), path)",
                    plain(code));
-    return bad(p, "instruction %s (0x%02x): " WANTED, refused[code] ? refused[code] : "unknown",
-               code);
+    return bad(p, "instruction 0x%02x: " WANTED, code);
 }
 
 static tn_status stop(tni_pickle *p)

@@ -179,11 +179,7 @@ tn_list *tni_pt_list(const char *function, const char *path)
         return NULL;
     tn_status status = open_pickle(&f);
     tn_list *list = status == TN_OK ? tn_list_new() : NULL;
-    if (list) {
-        tn_scope scope = tn_scope_begin();
-        status = fill(&f, list);
-        tn_scope_end(scope);
-    }
+    if (list) TN_SCOPE status = fill(&f, list);
     tni_pickle_free(&f.pickle);
     if (f.bytes) tni_free(f.bytes, f.nbytes);
     tni_zip_close(&f.zip);

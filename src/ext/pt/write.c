@@ -112,16 +112,11 @@ static void put_integer(tni_bytes *b, int64_t x)
     }
 }
 
-static void put_literal(tni_bytes *b, const char *code)
-{
-    tni_bytes_add(b, code, strlen(code));
-}
-
 static void put_tuple(tni_bytes *b, int n, const int64_t *x)
 {
-    put_literal(b, "("); /* MARK */
+    tni_bytes_printf(b, "("); /* MARK */
     for (int i = 0; i < n; i++) put_integer(b, x[i]);
-    put_literal(b, "t"); /* TUPLE */
+    tni_bytes_printf(b, "t"); /* TUPLE */
 }
 
 #define ORDERED_DICT "ccollections\nOrderedDict\n)R" /* GLOBAL, EMPTY_TUPLE, REDUCE */
@@ -134,17 +129,17 @@ static void put_tensor(tni_bytes *b, const item *it)
     snprintf(key, sizeof key, "%d", it->key);
     int64_t stride[TN_MAX_RANK];
     tni_dense_strides(&t->shape, stride);
-    put_literal(b, "ctorch._utils\n_rebuild_tensor_v2\n((");
+    tni_bytes_printf(b, "ctorch._utils\n_rebuild_tensor_v2\n((");
     put_text(b, "storage");
     tni_bytes_printf(b, "c%s", tni_pickle_storage_type(t->dtype));
     put_text(b, key);
     put_text(b, "cpu");
     put_integer(b, tni_shape_numel(&t->shape));
-    put_literal(b, "tQ"); /* TUPLE, BINPERSID */
+    tni_bytes_printf(b, "tQ"); /* TUPLE, BINPERSID */
     put_integer(b, 0);
     put_tuple(b, t->shape.rank, t->shape.size);
     put_tuple(b, t->shape.rank, stride);
-    put_literal(b, "\x89" ORDERED_DICT "tR"); /* NEWFALSE ... TUPLE, REDUCE */
+    tni_bytes_printf(b, "\x89" ORDERED_DICT "tR"); /* NEWFALSE ... TUPLE, REDUCE */
 }
 
 /* The state of the outer dict: { "_metadata": OrderedDict of paths to { "version": n } }. */
@@ -154,9 +149,9 @@ static tn_status put_versions(tni_bytes *b, const char *function, const tn_list 
     for (int i = -1, version; (version = tni_list_next_version(list, &i)) != 0; any = true) {
         const char *path = tni_list_path(list, i);
         if (!any) {
-            put_literal(b, "}");
+            tni_bytes_printf(b, "}");
             put_text(b, "_metadata");
-            put_literal(b, ORDERED_DICT);
+            tni_bytes_printf(b, ORDERED_DICT);
         }
         const size_t length = strlen(path);
         if (length > TNI_NAME_LIMIT || tni_utf8(path, length) < length)
@@ -165,26 +160,26 @@ static tn_status put_versions(tni_bytes *b, const char *function, const tn_list 
                 "%s: the path of a module is \"%.64s\": want at most %d bytes of UTF-8 text",
                 function, path, TNI_NAME_LIMIT);
         put_text(b, path);
-        put_literal(b, "}");
+        tni_bytes_printf(b, "}");
         put_text(b, "version");
         put_integer(b, version);
-        put_literal(b, "ss"); /* SETITEM into the module's, SETITEM into _metadata */
+        tni_bytes_printf(b, "ss"); /* SETITEM into the module's, SETITEM into _metadata */
     }
-    if (any) put_literal(b, "sb"); /* SETITEM, BUILD */
+    if (any) tni_bytes_printf(b, "sb"); /* SETITEM, BUILD */
     return TN_OK;
 }
 
 static tn_status make_pickle(plan *p)
 {
     tni_bytes *b = &p->pickle;
-    put_literal(b, "\x80\x02" ORDERED_DICT);
+    tni_bytes_printf(b, "\x80\x02" ORDERED_DICT);
     for (int i = 0; i < p->list->n; i++) {
         put_text(b, p->items[i].name);
         put_tensor(b, &p->items[i]);
-        put_literal(b, "s"); /* SETITEM */
+        tni_bytes_printf(b, "s"); /* SETITEM */
     }
     tn_status status = put_versions(b, p->function, p->list);
-    put_literal(b, "."); /* STOP */
+    tni_bytes_printf(b, "."); /* STOP */
     const int64_t limit = tn_get_file_limits().header_bytes;
     if (status != TN_OK) return status;
     if (b->failed) return tni_pending();

@@ -4,10 +4,10 @@
  *
  * Order of a reader's checks: the end record in the file's last bytes, and the zip64 record where
  * one is pointed to; the directory from there back to the data, exactly; every entry of it: stored,
- * not encrypted, one size, a plain name in the one folder; no name twice; the local header in front
- * of the data saying the same; entries one after the other without overlap, and without holes
- * greater than a data descriptor. Only then is memory for data allocated, as much as the file
- * holds.
+ * not encrypted, one size, a name in the one folder; no name twice; the local header in front
+ * of the data saying the same; entries one after the other in the directory's order, without
+ * overlap, and without holes greater than a data descriptor. Only then is memory for data
+ * allocated, as much as the file holds.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,21 +26,14 @@ typedef struct end {
     uint64_t n, size, at; /* entries; the directory's bytes and place */
 } end;
 
-/* The zip64 record, if a locator precedes the end record. A value too large for the end record has
- * all bits set there; other values must be equal in both. */
-static tn_status read_end64(const tni_zip *zip, end *e, int64_t *stop)
+/* A value too large for the end record has all bits set there; others must be equal in both. */
+static tn_status read_end64(const tni_zip *zip, const unsigned char *b, uint64_t at, end *e)
 {
-    if (*stop < LOCATOR + END64) return TN_OK;
-    unsigned char b[END64];
-    tn_status status = tni_input_read(&zip->in, *stop - LOCATOR, b, LOCATOR);
-    if (status != TN_OK || tni_little(b, 4) != 0x07064b50) return status;
-    *stop -= LOCATOR + END64;
-    if (tni_little(b + 4, 4) != 0 || tni_little(b + 8, 8) != (uint64_t)*stop ||
-        tni_little(b + 16, 4) != 1)
+    const unsigned char *locator = b + END64;
+    const end large = { tni_little(b + 32, 8), tni_little(b + 40, 8), tni_little(b + 48, 8) };
+    if (tni_little(locator + 4, 4) != 0 || tni_little(locator + 8, 8) != at ||
+        tni_little(locator + 16, 4) != 1)
         return bad(zip, "the zip64 locator does not point to a record right before it");
-    status = tni_input_read(&zip->in, *stop, b, END64);
-    if (status != TN_OK) return status;
-    end large = { tni_little(b + 32, 8), tni_little(b + 40, 8), tni_little(b + 48, 8) };
     if (tni_little(b, 4) != 0x06064b50 || tni_little(b + 4, 8) != END64 - 12 ||
         tni_little(b + 16, 8) != 0 || tni_little(b + 24, 8) != large.n)
         return bad(zip, "the zip64 end record is damaged");
@@ -52,12 +45,16 @@ static tn_status read_end64(const tni_zip *zip, end *e, int64_t *stop)
     return TN_OK;
 }
 
+/* From the end record, and from the zip64 record where a locator precedes it. */
 static tn_status read_end(const tni_zip *zip, end *e)
 {
+    unsigned char last[END64 + LOCATOR + END] = { 0 };
+    const unsigned char *b = last + END64 + LOCATOR;
+    size_t n = (size_t)TNI_MIN(zip->in.size, (int64_t)sizeof last);
     int64_t stop = zip->in.size - END; /* where the directory must end */
     if (stop < 0) return bad(zip, "%" PRId64 " bytes: cut off", zip->in.size);
-    unsigned char b[END];
-    tn_status status = tni_input_read(&zip->in, stop, b, END);
+    tn_status status =
+        tni_input_read(&zip->in, zip->in.size - (int64_t)n, last + sizeof last - n, n);
     if (status != TN_OK) return status;
     if (tni_little(b, 4) != 0x06054b50 || tni_little(b + 20, 2) != 0)
         return bad(
@@ -65,9 +62,12 @@ static tn_status read_end(const tni_zip *zip, end *e)
     *e = (end){ tni_little(b + 10, 2), tni_little(b + 12, 4), tni_little(b + 16, 4) };
     if (tni_little(b + 4, 4) != 0 || tni_little(b + 8, 2) != e->n)
         return bad(zip, "the archive is spread over several disks");
-    status = read_end64(zip, e, &stop);
-    if (status != TN_OK) return status;
-    if (e->at > (uint64_t)stop || e->size != (uint64_t)stop - e->at)
+    if (tni_little(last + END64, 4) == 0x07064b50) {
+        stop -= LOCATOR + END64;
+        status = read_end64(zip, last, (uint64_t)stop, e);
+        if (status != TN_OK) return status;
+    }
+    if (stop < 0 || e->at > (uint64_t)stop || e->size != (uint64_t)stop - e->at)
         return bad(zip,
                    "the directory has %" PRIu64 " bytes at %" PRIu64 ": it must end at %" PRId64,
                    e->size, e->at, stop);
@@ -101,21 +101,6 @@ static tn_status read_extra(const tni_zip *zip, const char *name, const unsigned
     return TN_OK;
 }
 
-/* FOLDER/NAME: printable, no "..", no empty component. */
-static tn_status check_name(tni_zip *zip, const char *name, size_t length)
-{
-    if (strlen(name) != length) return bad(zip, "%.64s: a zero byte in an entry's name", name);
-    for (size_t i = 0; i < length; i++)
-        if ((unsigned char)name[i] < ' ' || name[i] == '\\')
-            return bad(zip, "an entry's name has the byte %d at %zu", (unsigned char)name[i], i);
-    for (size_t at = 0, n; at <= length; at += n + 1) {
-        n = strcspn(name + at, "/");
-        if (n == 0 || (n <= 2 && !strncmp(name + at, "..", n)))
-            return bad(zip, "%.64s: not a name inside a folder", name);
-    }
-    return TN_OK;
-}
-
 /* Reads the header at `at` of the directory; *at moves past it. */
 static tn_status read_header(tni_zip *zip, const end *e, size_t *at, tni_zip_entry *entry)
 {
@@ -135,8 +120,7 @@ static tn_status read_header(tni_zip *zip, const end *e, size_t *at, tni_zip_ent
     entry->crc = (uint32_t)tni_little(h + 16, 4);
     char *name = memmove(h + HEADER - 1, h + HEADER, length); /* room for a zero */
     name[length] = 0;
-    tn_status status = check_name(zip, name, length);
-    if (status != TN_OK) return status;
+    if (strlen(name) != length) return bad(zip, "%.64s: a zero byte in an entry's name", name);
     if (flags & 1) return bad(zip, "%.64s: is encrypted", name);
     if (method != 0 && memmem(zip->directory, zip->directory_size, "constants.pkl", 13))
         return bad(zip, TNI_ZIP_SCRIPT);
@@ -145,7 +129,7 @@ static tn_status read_header(tni_zip *zip, const end *e, size_t *at, tni_zip_ent
     if (flags & ~UINT64_C(0x0808))
         return bad(zip, "%.64s: unknown flags %#llx", name, (unsigned long long)flags);
     uint64_t *large[] = { &nbytes, &compressed, &header };
-    status = read_extra(zip, name, h + HEADER + length, extra, large, 3);
+    tn_status status = read_extra(zip, name, h + HEADER + length, extra, large, 3);
     if (status != TN_OK) return status;
     if (nbytes != compressed)
         return bad(zip, "%.64s: %" PRIu64 " bytes stored as %" PRIu64, name, nbytes, compressed);
@@ -191,48 +175,39 @@ static tn_status read_local(const tni_zip *zip, const end *e, tni_zip_entry *ent
     return TN_OK;
 }
 
-static int by_header(const void *a, const void *b)
+/* Entries tile the file up to the directory, data descriptors aside. */
+static tn_status check_place(const tni_zip *zip, const char *name, int64_t begin, int64_t end)
 {
-    const tni_zip_entry *x = a;
-    const tni_zip_entry *y = b;
-    return (x->header > y->header) - (x->header < y->header);
+    bool fits = begin >= end && begin - end <= (zip->n ? DESCRIPTOR : 0);
+    return fits ? TN_OK : tni_input_gap(&zip->in, name, begin, end);
 }
 
-static int by_name(const void *a, const void *b)
+/* Reads entry number zip->n, whose header is at *at of the directory and whose place in the file
+ * follows *end; moves both past it. */
+static tn_status read_entry(tni_zip *zip, const end *e, size_t *at, int64_t *end)
 {
-    return strcmp(((const tni_zip_entry *)a)->name, ((const tni_zip_entry *)b)->name);
+    tni_zip_entry *entry = &zip->entry[zip->n];
+    tn_status status = read_header(zip, e, at, entry);
+    if (status == TN_OK) status = read_local(zip, e, entry);
+    if (status == TN_OK) status = check_place(zip, entry->name, entry->header, *end);
+    *end = entry->begin + entry->nbytes;
+    zip->checked = zip->checked || entry->crc;
+    zip->n++;
+    return status;
 }
 
-/* Entries must tile the file up to the directory, data descriptors aside. */
-static tn_status check_places(tni_zip *zip, const end *e)
-{
-    int64_t at = 0;
-    tni_sort(zip->entry, (size_t)zip->n, sizeof *zip->entry, by_header);
-    for (int i = 0; i <= zip->n; i++) {
-        const char *name = i < zip->n ? zip->entry[i].name : "the directory";
-        int64_t header = i < zip->n ? zip->entry[i].header : (int64_t)e->at;
-        if (header < at || header - at > (i ? DESCRIPTOR : 0))
-            return tni_input_gap(&zip->in, name, header, at);
-        if (i < zip->n) at = zip->entry[i].begin + zip->entry[i].nbytes;
-    }
-    return TN_OK;
-}
-
-/* Names without the folder, which is the same for all; sorted; none twice. */
+/* Names without the folder, which is the same for all; none twice. */
 static tn_status check_folder(tni_zip *zip)
 {
-    tni_sort(zip->entry, (size_t)zip->n, sizeof *zip->entry, by_name);
-    for (int i = 1; i < zip->n; i++)
-        if (!strcmp(zip->entry[i - 1].name, zip->entry[i].name))
-            return bad(zip, "two entries are named %.64s", zip->entry[i].name);
-    const char *first = zip->n ? zip->entry[0].name : "";
-    const char *slash = strchr(first, '/');
+    const char *first = zip->entry[0].name, *slash = strchr(first, '/');
     size_t folder = slash ? (size_t)(slash + 1 - first) : 0;
-    for (int i = 0; i < zip->n; i++) {
-        const char *name = zip->entry[i].name;
-        if (!folder || strncmp(name, first, folder))
-            return bad(zip, "%.64s: want entries in one folder", name);
-        zip->entry[i].name += folder;
+    for (tni_zip_entry *e = zip->entry; e < zip->entry + zip->n; e++) {
+        if (!folder || strncmp(e->name, first, folder))
+            return bad(zip, "%.64s: want entries in one folder", e->name);
+        e->name += folder;
+        int is_new = tni_map_put(&zip->names, e->name, e);
+        if (is_new < 0) return tni_pending();
+        if (!is_new) return bad(zip, "two entries are named %.64s", e->name - folder);
     }
     return TN_OK;
 }
@@ -255,15 +230,11 @@ static tn_status read_directory(tni_zip *zip, int64_t max_entries, int64_t max_d
     if (!zip->directory || !zip->entry) return tni_pending();
     status = tni_input_read(&zip->in, (int64_t)e.at, zip->directory, zip->directory_size);
     size_t at = 0;
-    while (status == TN_OK && zip->n < zip->capacity) {
-        status = read_header(zip, &e, &at, &zip->entry[zip->n]);
-        if (status == TN_OK) status = read_local(zip, &e, &zip->entry[zip->n]);
-        zip->checked = zip->checked || zip->entry[zip->n].crc;
-        zip->n++;
-    }
+    int64_t last = 0;
+    while (status == TN_OK && zip->n < zip->capacity) status = read_entry(zip, &e, &at, &last);
     if (status == TN_OK && at != zip->directory_size)
         status = bad(zip, "%zu bytes follow the directory's last entry", zip->directory_size - at);
-    if (status == TN_OK) status = check_places(zip, &e);
+    if (status == TN_OK) status = check_place(zip, "the directory", (int64_t)e.at, last);
     return status == TN_OK ? check_folder(zip) : status;
 }
 
@@ -272,7 +243,7 @@ static tn_status read_directory(tni_zip *zip, int64_t max_entries, int64_t max_d
 tn_status tni_zip_open(tni_zip *zip, const char *function, const char *path, int64_t max_entries,
                        int64_t max_directory)
 {
-    *zip = (tni_zip){ 0 };
+    *zip = (tni_zip){ .names.names = true };
     tn_status status = tni_input_open(&zip->in, function, path);
     if (status != TN_OK) return status;
     status = read_directory(zip, max_entries, max_directory);
@@ -282,9 +253,7 @@ tn_status tni_zip_open(tni_zip *zip, const char *function, const char *path, int
 
 const tni_zip_entry *tni_zip_find(const tni_zip *zip, const char *name)
 {
-    const tni_zip_entry key = { .name = name };
-    if (!zip->n) return NULL;
-    return bsearch(&key, zip->entry, (size_t)zip->n, sizeof key, by_name);
+    return tni_map_get(&zip->names, name);
 }
 
 tn_status tni_zip_read(const tni_zip *zip, const tni_zip_entry *entry, void *data)
@@ -299,6 +268,7 @@ tn_status tni_zip_read(const tni_zip *zip, const tni_zip_entry *entry, void *dat
 
 void tni_zip_close(tni_zip *zip)
 {
+    tni_map_free(&zip->names);
     tni_free(zip->directory, zip->directory_size);
     tni_free(zip->entry, (size_t)zip->capacity * sizeof *zip->entry);
     tni_input_close(&zip->in);
@@ -318,56 +288,62 @@ static bool is_large(const tni_zip_writer *zip, uint64_t value)
     return value >= (zip->limit ? zip->limit : UINT32_MAX);
 }
 
-/* The fields common to both headers of an entry: version needed, flags (names are UTF-8), method 0,
- * the first of January 1980, checksum, sizes, length of the name. */
+/* A number of n bytes in a record. */
+typedef struct field {
+    int n;
+    uint64_t value;
+} field;
+
+static void put_fields(tni_bytes *b, const field *f, size_t n)
+{
+    for (size_t i = 0; i < n; i++) tni_little_add(b, f[i].value, f[i].n);
+}
+
+#define PUT(b, ...)                                                                                \
+    put_fields(b, (const field[]){ __VA_ARGS__ },                                                  \
+               sizeof((const field[]){ __VA_ARGS__ }) / sizeof(field))
+
+/* The fields common to both headers of an entry. */
 static void put_common(tni_bytes *b, bool zip64, bool large, uint32_t crc, uint64_t nbytes,
                        size_t name)
 {
-    tni_little_add(b, zip64 ? 45 : 10, 2);
-    tni_little_add(b, 0x0800, 2);
-    tni_little_add(b, 0, 2);
-    tni_little_add(b, 0x00210000, 4);
-    tni_little_add(b, crc, 4);
-    tni_little_add(b, large ? UINT32_MAX : nbytes, 4);
-    tni_little_add(b, large ? UINT32_MAX : nbytes, 4);
-    tni_little_add(b, name, 2);
+    const uint64_t size = large ? UINT32_MAX : nbytes;
+    const uint64_t names_are_utf8 = 0x0800, year_1980 = 0x00210000;
+    PUT(b, { 2, zip64 ? 45 : 10 }, { 2, names_are_utf8 }, { 2, 0 }, { 4, year_1980 }, { 4, crc },
+        { 4, size }, { 4, size }, { 2, name });
+}
+
+/* What is large in the field 0x0001. */
+static void put_zip64(tni_bytes *b, bool large, bool far, uint64_t nbytes, uint64_t at)
+{
+    if (large || far) PUT(b, { 2, 0x0001 }, { 2, 16 * large + 8 * far });
+    if (large) PUT(b, { 8, nbytes }, { 8, nbytes });
+    if (far) PUT(b, { 8, at });
 }
 
 tn_status tni_zip_add(tni_zip_writer *zip, const char *name, const void *data, size_t nbytes)
 {
     size_t length = strlen(zip->folder) + 1 + strlen(name);
-    bool large = is_large(zip, nbytes);
-    bool far = is_large(zip, zip->at);
+    bool large = is_large(zip, nbytes), far = is_large(zip, zip->at), zip64 = large || far;
     uint32_t crc = zip->file && nbytes ? (uint32_t)crc32_z(0, data, nbytes) : 0;
-
-    tni_bytes *d = &zip->directory;
-    tni_little_add(d, 0x02014b50, 4);
-    tni_little_add(d, large || far ? 45 : 10, 2);
-    put_common(d, large || far, large, crc, nbytes, length);
-    tni_little_add(d, large || far ? 4 + 16 * large + 8 * far : 0, 2);
-    tni_little_add(d, 0, 2 + 2 + 2); /* comment, disk, internal attributes */
-    tni_little_add(d, 0, 4);         /* external attributes */
-    tni_little_add(d, far ? UINT32_MAX : zip->at, 4);
+    tni_bytes *d = &zip->directory, b = { 0 };
+    PUT(d, { 4, 0x02014b50 }, { 2, zip64 ? 45 : 10 });
+    put_common(d, zip64, large, crc, nbytes, length);
+    PUT(d, { 2, zip64 ? 4 + 16 * large + 8 * far : 0 }, /* then comment, disk, two attributes */
+        { 2, 0 }, { 2, 0 }, { 2, 0 }, { 4, 0 }, { 4, far ? UINT32_MAX : zip->at });
     tni_bytes_printf(d, "%s/%s", zip->folder, name);
-    if (large || far) tni_little_add(d, 0x0001 | (uint64_t)(16 * large + 8 * far) << 16, 4);
-    if (large) tni_little_add(d, nbytes, 8);
-    if (large) tni_little_add(d, nbytes, 8);
-    if (far) tni_little_add(d, zip->at, 8);
+    put_zip64(d, large, far, nbytes, zip->at);
     zip->n++;
 
-    tni_bytes b = { 0 };
     size_t fixed = LOCAL_HEADER + length + (large ? 20 : 0) + PADDING_HEADER;
     size_t padding = (size_t)(ALIGNMENT - (zip->at + fixed) % ALIGNMENT) % ALIGNMENT;
-    tni_little_add(&b, 0x04034b50, 4);
+    PUT(&b, { 4, 0x04034b50 });
     put_common(&b, large, large, crc, nbytes, length);
-    tni_little_add(&b, (large ? 20 : 0) + PADDING_HEADER + padding, 2);
+    PUT(&b, { 2, (large ? 20 : 0) + PADDING_HEADER + padding });
     tni_bytes_printf(&b, "%s/%s", zip->folder, name);
-    if (large) tni_little_add(&b, 0x0001 | 16 << 16, 4);
-    if (large) tni_little_add(&b, nbytes, 8);
-    if (large) tni_little_add(&b, nbytes, 8);
-    tni_little_add(&b, 0x4246 | (uint64_t)padding << 16,
-                   4); /* "FB", as PyTorch marks its padding */
-    for (size_t i = 0; i < padding; i++) tni_little_add(&b, 'Z', 1);
+    put_zip64(&b, large, false, nbytes, 0);
+    PUT(&b, { 2, 0x4246 }, { 2, padding }); /* "FB", as PyTorch marks its padding */
+    for (size_t i = 0; i < padding; i++) PUT(&b, { 1, 'Z' });
     tn_status status = b.failed ? tni_pending() : emit(zip, b.data, b.n);
     tni_bytes_free(&b);
     return status == TN_OK && nbytes ? emit(zip, data, nbytes) : status;
@@ -375,31 +351,16 @@ tn_status tni_zip_add(tni_zip_writer *zip, const char *name, const void *data, s
 
 tn_status tni_zip_end(tni_zip_writer *zip)
 {
-    uint64_t at = zip->at;
-    size_t size = zip->directory.n;
-    bool many = zip->n >= UINT16_MAX;
-    bool far = is_large(zip, at) || is_large(zip, size);
     tni_bytes *b = &zip->directory;
+    const uint64_t n = zip->n, at = zip->at, size = b->n;
+    bool many = n >= UINT16_MAX, far = is_large(zip, at) || is_large(zip, size);
+    const uint64_t few = many ? UINT16_MAX : n;
     if (many || far) {
-        tni_little_add(b, 0x06064b50, 4);
-        tni_little_add(b, 44, 8); /* bytes that follow */
-        tni_little_add(b, 45 | 45 << 16, 4);
-        tni_little_add(b, 0, 8); /* disks */
-        tni_little_add(b, zip->n, 8);
-        tni_little_add(b, zip->n, 8);
-        tni_little_add(b, size, 8);
-        tni_little_add(b, at, 8);
-        tni_little_add(b, 0x07064b50, 4); /* where the record just written begins */
-        tni_little_add(b, 0, 4);
-        tni_little_add(b, at + size, 8);
-        tni_little_add(b, 1, 4);
+        PUT(b, { 4, 0x06064b50 }, { 8, END64 - 12 }, { 2, 45 }, { 2, 45 }, { 4, 0 }, { 4, 0 },
+            { 8, n }, { 8, n }, { 8, size }, { 8, at });
+        PUT(b, { 4, 0x07064b50 }, { 4, 0 }, { 8, at + size }, { 4, 1 }); /* where that begins */
     }
-    tni_little_add(b, 0x06054b50, 4);
-    tni_little_add(b, 0, 4); /* disks */
-    tni_little_add(b, many ? UINT16_MAX : zip->n, 2);
-    tni_little_add(b, many ? UINT16_MAX : zip->n, 2);
-    tni_little_add(b, far ? UINT32_MAX : size, 4);
-    tni_little_add(b, far ? UINT32_MAX : at, 4);
-    tni_little_add(b, 0, 2); /* comment */
+    PUT(b, { 4, 0x06054b50 }, { 2, 0 }, { 2, 0 }, { 2, few }, { 2, few },
+        { 4, far ? UINT32_MAX : size }, { 4, far ? UINT32_MAX : at }, { 2, 0 });
     return b->failed ? tni_pending() : emit(zip, b->data, b->n);
 }

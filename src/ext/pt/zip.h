@@ -10,6 +10,7 @@
 #ifndef TNI_ZIP_H
 #define TNI_ZIP_H
 
+#include "base/map.h"
 #include "io/file.h"
 
 #define TNI_ZIP_NAME_LIMIT 1024 /* bytes of an entry's name */
@@ -60,8 +61,9 @@ typedef struct tni_zip {
     unsigned char *directory; /* the names lie here */
     size_t directory_size;
     int n, capacity;
-    tni_zip_entry *entry; /* by name */
-    bool checked;         /* the archive has checksums: a writer may leave them all 0 */
+    tni_zip_entry *entry;
+    tni_map names; /* -> entry */
+    bool checked;  /* the archive has checksums: a writer may leave them all 0 */
 } tni_zip;
 
 /* Opens and checks everything but the data. Accepts at most max_entries entries and max_directory

@@ -319,11 +319,11 @@ static tn_status applied(tni_watcher *self, const tni_call *c)
     return TN_OK;
 }
 
-static void called(tni_watcher *self, tn_module *m)
+static void called(tni_watcher *self, tn_module *m, int n_in, tn_tensor *const *in)
 {
-    if (tni_calling()) return;
+    (void)n_in, (void)in;
     TNI_RECORDER(tr, self);
-    if (!tr) return;
+    if (!tr || tni_calling()) return;
     tr->mode = tn_training(m);
     tni_record_open(tr);
 }
