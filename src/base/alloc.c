@@ -5,7 +5,7 @@
  * A training step requests the same sizes again and again, so a freed block is kept in the list of
  * its class for the next request: after the first steps nothing is requested from the system.
  * Classes: multiples of 64 bytes up to 1 KiB, then eight steps per power of two (at most 12.5 % is
- * lost). A free block's first bytes point to the next one, so the cache itself needs no memory.
+ * lost). A free block's first bytes are its entry in the list, so the cache itself needs no memory.
  * Blocks of 256 KiB and more are cut to size and joined again (large.c).
  *
  * Sanitizer builds, and TN_CACHE=0 in the environment, go straight to the allocator: a use after
@@ -37,6 +37,7 @@ enum {
 
 typedef struct free_block {
     struct free_block *next;
+    size_t size;
 } free_block;
 
 static free_block *lists[CLASSES];
@@ -183,30 +184,16 @@ static int class_of(size_t size, size_t *rounded)
     return SMALL_CLASSES + (log2 - 10) * STEPS + sub;
 }
 
-static void decide(void)
-{
-    const char *wish = getenv("TN_CACHE");
-    cached = wish ? wish[0] != '0' : CACHED_BY_DEFAULT;
-}
-
 static size_t trim_locked(void)
 {
     size_t freed = tni_large_trim();
-    for (int i = 0; i < CLASSES; i++) {
-        size_t size;
-        if (i < SMALL_CLASSES) {
-            size = (size_t)i * ALIGNMENT;
-        } else {
-            size_t base = (size_t)1 << ((i - SMALL_CLASSES) / STEPS + 10);
-            size = base + (size_t)((i - SMALL_CLASSES) % STEPS + 1) * (base / STEPS);
-        }
+    for (int i = 0; i < CLASSES; i++)
         while (lists[i]) {
             free_block *block = lists[i];
             lists[i] = block->next;
-            system_free(block, size);
-            freed += size;
+            freed += block->size;
+            system_free(block, block->size);
         }
-    }
     stats.cached -= (int64_t)freed;
     return freed;
 }
@@ -225,7 +212,8 @@ static void *allocate_large(size_t size, size_t *rounded)
 /* A block when no list has one. *rounded: what it takes. */
 static void *allocate_new(size_t size, size_t *rounded)
 {
-    if (TNI_UNLIKELY(cached < 0)) decide();
+    const char *wish = TNI_UNLIKELY(cached < 0) ? getenv("TN_CACHE") : NULL;
+    if (cached < 0) cached = wish ? wish[0] != '0' : CACHED_BY_DEFAULT;
     if (cached && size >= TNI_LARGE) return allocate_large(size, rounded);
     size_t wanted = cached ? *rounded : TNI_MAX(size, 1);
     stats.system_allocations++;
@@ -233,8 +221,7 @@ static void *allocate_new(size_t size, size_t *rounded)
     return !block && trim_locked() ? system_alloc(wanted) : block;
 }
 
-/* NULL without a message; in_use is then the number of bytes in use. *count grows by one. data: the
- * bytes of a storage's elements, for the statistics. count and data may be NULL. */
+/* NULL without a message; in_use is then the number of bytes in use. */
 static inline void *allocate(size_t size, const size_t *data, int64_t *count, int64_t *in_use)
 {
     size_t rounded = 0;
@@ -265,7 +252,7 @@ static inline void *allocate(size_t size, const size_t *data, int64_t *count, in
     return block;
 }
 
-static void *alloc_or_fail(size_t size, const size_t *data, int64_t *count)
+void *tni_alloc_counted(size_t size, const size_t *data, int64_t *count)
 {
     int64_t in_use = 0;
     void *block = allocate(size, data, count, &in_use);
@@ -284,24 +271,7 @@ bool tni_alloc_lasting(bool on)
 
 void *tni_alloc(size_t size)
 {
-    return alloc_or_fail(size, NULL, NULL);
-}
-
-void *tni_alloc_counted(size_t size, int64_t *count)
-{
-    return alloc_or_fail(size, NULL, count);
-}
-
-void *tni_alloc_storage(size_t size, size_t data)
-{
-    return alloc_or_fail(size, &data, NULL);
-}
-
-void *tni_calloc(size_t size)
-{
-    void *block = tni_alloc(size);
-    if (block) memset(block, 0, size);
-    return block;
+    return tni_alloc_counted(size, NULL, NULL);
 }
 
 void tni_free(void *block, size_t size)
@@ -318,9 +288,8 @@ void tni_free_counted(void *block, size_t size, int64_t *count)
     if (count) --*count;
     if (TNI_LIKELY(cached > 0)) {
         if (TNI_LIKELY(size < TNI_LARGE)) {
-            free_block *head = block;
-            head->next = lists[class];
-            lists[class] = head;
+            *(free_block *)block = (free_block){ lists[class], rounded };
+            lists[class] = block;
         } else {
             rounded = tni_large_free(block);
         }

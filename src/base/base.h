@@ -43,10 +43,20 @@
 
 /* ---- errors (error.c) ------------------------------------------------------------------------ */
 
-/* The one place where status and message are set. Returns NULL. */
-void *tni_fail(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
-/* The same, returning the status. */
+/* The one place where status and message are set. Returns the status. */
 TNI_SHARED tn_status tni_error(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
+/* Results of functions that return no status, after a call that failed. */
+#define TNI_AFTER_ERROR(type, name, result)                                                        \
+    static inline type name(tn_status status)                                                      \
+    {                                                                                              \
+        (void)status;                                                                              \
+        return result;                                                                             \
+    }
+TNI_AFTER_ERROR(void *, tni_nothing, NULL)
+TNI_AFTER_ERROR(int, tni_minus_one, -1)
+TNI_AFTER_ERROR(bool, tni_false, false)
+TNI_AFTER_ERROR(double, tni_nan, (double)NAN)
+#define tni_fail(...) tni_nothing(tni_error(__VA_ARGS__)) /* status, format, ... */
 /* Puts text before the pending message and returns its status. The place in the model appears once,
  * where the error began. Cut at the end of the buffer. */
 tn_status tni_error_prefix(const char *format, ...) TN_PRINTF(1, 2);
@@ -55,26 +65,11 @@ tn_status tni_error_prefix(const char *format, ...) TN_PRINTF(1, 2);
 tn_status tni_missing(const char *format, ...) TN_PRINTF(1, 2);
 /* The same for an argument; the message says that it is NULL. */
 TNI_SHARED tn_status tni_poison(const char *function, const char *argument);
-/* The same, returning NULL. The second: for an argument that may also be TN_NONE, as the message
- * says. */
-void *tni_poisoned(const char *function, const char *argument);
-void *tni_poisoned_optional(const char *function, const char *argument);
-/* Results of functions that return no status, after a call that failed. */
-static inline int tni_minus_one(tn_status status)
-{
-    (void)status;
-    return -1;
-}
-static inline bool tni_false(tn_status status)
-{
-    (void)status;
-    return false;
-}
-static inline double tni_nan(tn_status status)
-{
-    (void)status;
-    return (double)NAN;
-}
+/* The same, giving NULL; the second for one that may also be TN_NONE, as its message says. */
+#define tni_poisoned(function, argument) tni_nothing(tni_poison(function, argument))
+#define tni_poisoned_optional(function, argument)                                                  \
+    tni_nothing(                                                                                   \
+        tni_missing("%s: %s is NULL: want a tensor, or TN_NONE for none", function, argument))
 /* A tensor in an options struct, where a zero field means absent: TN_NONE for NULL if no error is
  * pending. With an error pending, NULL is a failed result: returns NULL, and adds the argument to
  * the message. */
@@ -154,12 +149,11 @@ static inline bool tni_last(atomic_int *refs)
 /* All memory of the library is allocated here: 64-byte aligned, cached by size, not zeroed. NULL
  * and TN_E_NOMEM when the system refuses. tni_free needs the same size. */
 TNI_SHARED void *tni_alloc(size_t size);
-TNI_SHARED void *tni_calloc(size_t size);
-/* The same for objects that are counted: *count changes by one, under the lock of memory. */
-void *tni_alloc_counted(size_t size, int64_t *count);
+#define tni_calloc(size) tni_calloc_n(1, size)
+/* The same for objects that are counted: *count changes by one, under the lock of memory; and for a
+ * storage that will have *data bytes of elements, which tn_memory counts. Either may be NULL. */
+void *tni_alloc_counted(size_t size, const size_t *data, int64_t *count);
 void tni_free_counted(void *block, size_t size, int64_t *count);
-/* The same for a storage that will have `data` bytes of elements: tn_memory counts them. */
-void *tni_alloc_storage(size_t size, size_t data);
 TNI_SHARED void tni_free(void *block, size_t size);
 /* Sets whether this thread's blocks will last as long as the program: large ones then lie together.
  * Returns the setting before. */
@@ -175,7 +169,7 @@ static inline bool tni_add_size(size_t a, size_t b, size_t *out)
 }
 /* n items of `size` bytes; a product that overflows fails like running out of memory. */
 void *tni_alloc_n(size_t n, size_t size);
-void *tni_calloc_n(size_t n, size_t size);
+TNI_SHARED void *tni_calloc_n(size_t n, size_t size);
 char *tni_strdup(const char *text); /* tni_strfree */
 /* What printf would write; tni_strfree. NULL + message: out of memory. */
 TNI_SHARED char *tni_vtext(const char *format, va_list args);

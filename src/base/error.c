@@ -60,15 +60,6 @@ static void set(tn_status status, const char *format, va_list args)
     trap();
 }
 
-void *tni_fail(tn_status status, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    set(status, format, args);
-    va_end(args);
-    return NULL;
-}
-
 tn_status tni_error(tn_status status, const char *format, ...)
 {
     va_list args;
@@ -114,18 +105,6 @@ tn_status tni_missing(const char *format, ...)
 tn_status tni_poison(const char *function, const char *argument)
 {
     return tni_missing("%s: %s is NULL: want one that is there", function, argument);
-}
-
-void *tni_poisoned(const char *function, const char *argument)
-{
-    tni_poison(function, argument);
-    return NULL;
-}
-
-void *tni_poisoned_optional(const char *function, const char *argument)
-{
-    tni_missing("%s: %s is NULL: want a tensor, or TN_NONE for none", function, argument);
-    return NULL;
 }
 
 tn_tensor *tni_option_tensor(const char *function, const char *field, tn_tensor *t)

@@ -46,15 +46,10 @@ static block *reserved;
 static block *edge; /* the free block that holds the fresh bytes; NULL: none are left */
 static uintptr_t fresh, fresh_end, shut, shut_end;
 
-static int log2_of(size_t size)
-{
-    return 63 - __builtin_clzll((unsigned long long)size);
-}
-
 /* The list of a size: its row by the power of two, its column by the next five bits. */
 static void place(size_t size, int *row, int *column)
 {
-    int log2 = log2_of(size);
+    int log2 = 63 - __builtin_clzll((unsigned long long)size);
     *row = log2 - LOG2_LEAST;
     *column = (int)(size >> (log2 - LOG2_STEPS)) & (STEPS - 1);
 }

@@ -9,32 +9,22 @@
 
 #define DEFAULT_SEED UINT64_C(67280421310721) /* PyTorch's */
 
+static const char magic[8] = "tngen";
+enum { VERSION = 1 };
+
 static tn_generator standard = { .lock = &tni_locks[TNI_LOCK_RANDOM] };
 static pthread_once_t standard_once = PTHREAD_ONCE_INIT;
 
 static void seed_locked(tn_generator *g, uint64_t seed)
 {
-    tni_mt_seed(&g->now.mt, (uint32_t)seed);
-    g->now.seed = seed;
-    g->now.has_normal = false;
-    g->now.normal = 0.0;
-    g->now.philox_seed = seed;
-    g->now.philox_offset = 0;
+    g->now = (tni_generator_state){ .version = VERSION, .seed = seed, .philox_seed = seed };
+    memcpy(g->now.magic, magic, sizeof magic);
+    tni_mt_seed(&g->now, (uint32_t)seed);
 }
 
 static void seed_standard(void)
 {
     seed_locked(&standard, DEFAULT_SEED);
-}
-
-void tni_generator_lock(const tn_generator *g)
-{
-    pthread_mutex_lock(g->lock);
-}
-
-void tni_generator_unlock(const tn_generator *g)
-{
-    pthread_mutex_unlock(g->lock);
 }
 
 tn_generator *tn_default_generator(void)
@@ -89,7 +79,7 @@ uint32_t tn_generator_u32(tn_generator *g)
                          "it drawn into an input of tn_capture_run"))
         return 0;
     tni_generator_lock(g);
-    uint32_t word = tni_mt_next(&g->now.mt);
+    uint32_t word = tni_mt_next(&g->now);
     tni_generator_unlock(g);
     return word;
 }
@@ -143,23 +133,9 @@ void tni_philox_set(uint64_t seed, uint64_t offset)
     tni_generator_unlock(g);
 }
 
-/* ---- state as bytes, little-endian ----------------------------------------------------------- */
+/* ---- state as bytes -------------------------------------------------------------------------- */
 
-enum { STATE_VERSION = 1 };
-
-/* As they lie in memory: other hosts are refused (io/safetensors.c). */
-typedef struct state_bytes {
-    char magic[8];
-    uint32_t version, used, has_normal, zero;
-    uint64_t seed;
-    double normal;
-    uint64_t philox_seed, philox_offset, zeros;
-    uint32_t word[TNI_MT_WORDS];
-} state_bytes;
-
-_Static_assert(sizeof(state_bytes) == TN_GENERATOR_STATE_SIZE, "no gaps in the layout above");
-
-static const char magic[8] = "tngen";
+_Static_assert(sizeof(tni_generator_state) == TN_GENERATOR_STATE_SIZE, "no gaps in its layout");
 
 void tn_generator_get_state(const tn_generator *g, unsigned char *bytes)
 {
@@ -167,18 +143,9 @@ void tn_generator_get_state(const tn_generator *g, unsigned char *bytes)
         tni_poison("tn_generator_get_state", g ? "bytes" : "g");
         return;
     }
-    tni_generator_state s;
-    tni_generator_get(g, &s);
-    state_bytes b = { .version = STATE_VERSION,
-                      .used = s.mt.used,
-                      .has_normal = s.has_normal,
-                      .seed = s.seed,
-                      .normal = s.normal,
-                      .philox_seed = s.philox_seed,
-                      .philox_offset = s.philox_offset };
-    memcpy(b.magic, magic, sizeof magic);
-    memcpy(b.word, s.mt.word, sizeof b.word);
-    memcpy(bytes, &b, sizeof b);
+    tni_generator_lock(g);
+    memcpy(bytes, &g->now, sizeof g->now);
+    tni_generator_unlock(g);
 }
 
 tn_status tn_generator_set_state(tn_generator *g, const unsigned char *bytes)
@@ -187,28 +154,22 @@ tn_status tn_generator_set_state(tn_generator *g, const unsigned char *bytes)
     if (tni_host_refused("tn_generator_set_state", "sets a generator",
                          "it set before tn_capture_run"))
         return TN_E_STATE;
-    state_bytes b;
-    memcpy(&b, bytes, sizeof b);
-    if (memcmp(b.magic, magic, sizeof magic) != 0)
+    tni_generator_state s;
+    memcpy(&s, bytes, sizeof s);
+    if (memcmp(s.magic, magic, sizeof magic) != 0)
         return tni_error(TN_E_FORMAT,
                          "tn_generator_set_state: the bytes do not begin with \"%s\": want "
                          "what tn_generator_get_state wrote",
                          magic);
-    if (b.version != STATE_VERSION)
-        return tni_error(TN_E_FORMAT, "tn_generator_set_state: version %d: want %d", (int)b.version,
-                         STATE_VERSION);
-    if (b.used > TNI_MT_WORDS || b.has_normal > 1)
+    if (s.version != VERSION)
+        return tni_error(TN_E_FORMAT, "tn_generator_set_state: version %d: want %d", (int)s.version,
+                         VERSION);
+    if (s.used > TNI_MT_WORDS || s.has_normal > 1)
         return tni_error(TN_E_FORMAT,
                          "tn_generator_set_state: %" PRIu32 " words used, %" PRIu32
                          " normals kept: want at most %d and 1",
-                         b.used, b.has_normal, TNI_MT_WORDS);
-    tni_generator_state s = { .mt.used = b.used,
-                              .seed = b.seed,
-                              .has_normal = b.has_normal,
-                              .normal = b.normal,
-                              .philox_seed = b.philox_seed,
-                              .philox_offset = b.philox_offset };
-    memcpy(s.mt.word, b.word, sizeof b.word);
+                         s.used, s.has_normal, TNI_MT_WORDS);
+    s.zero = 0, s.zeros = 0;
     tni_generator_put(g, &s);
     return TN_OK;
 }

@@ -143,7 +143,7 @@ void tni_array_set(tni_array *a, const tn_tensor *t, const tn_shape *shape);
 TNI_SHARED tni_array tni_array_of(const tn_tensor *t);
 tni_array tni_array_expand(const tn_tensor *t, const tn_shape *shape);
 /* An absent array (data NULL). */
-tni_array tni_array_none(void);
+#define tni_array_none() ((tni_array){ .data = NULL })
 /* A dense copy in dtype, without history, in the current scope. */
 tn_tensor *tni_copied(const tn_tensor *t, tn_dtype dtype);
 /* t or, if it is not dense, such a copy. */

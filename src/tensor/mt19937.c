@@ -8,14 +8,14 @@
 
 enum { N = TNI_MT_WORDS, M = 397 };
 
-void tni_mt_seed(tni_mt19937 *mt, uint32_t seed)
+void tni_mt_seed(tni_generator_state *s, uint32_t seed)
 {
-    mt->word[0] = seed;
+    s->word[0] = seed;
     for (uint32_t i = 1; i < N; i++) {
-        uint32_t before = mt->word[i - 1];
-        mt->word[i] = 1812433253u * (before ^ (before >> 30)) + i;
+        uint32_t before = s->word[i - 1];
+        s->word[i] = 1812433253u * (before ^ (before >> 30)) + i;
     }
-    mt->used = N;
+    s->used = N;
 }
 
 /* The recurrence: high bit of one word, low 31 bits of the next, times the companion matrix. */
@@ -25,11 +25,11 @@ static uint32_t twisted(uint32_t high, uint32_t low, uint32_t far)
     return far ^ (y >> 1) ^ (0x9908b0dfu & (0u - (y & 1u)));
 }
 
-void tni_mt_twist(tni_mt19937 *mt)
+void tni_mt_twist(tni_generator_state *s)
 {
-    uint32_t *w = mt->word;
+    uint32_t *w = s->word;
     for (int i = 0; i < N - M; i++) w[i] = twisted(w[i], w[i + 1], w[i + M]);
     for (int i = N - M; i < N - 1; i++) w[i] = twisted(w[i], w[i + 1], w[i + M - N]);
     w[N - 1] = twisted(w[N - 1], w[0], w[M - 1]);
-    mt->used = 0;
+    s->used = 0;
 }

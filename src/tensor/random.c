@@ -31,13 +31,13 @@
 
 static uint64_t draw_u64(tn_generator *g)
 {
-    uint64_t high = tni_mt_next(&g->now.mt);
-    return high << 32 | tni_mt_next(&g->now.mt);
+    uint64_t high = tni_mt_next(&g->now);
+    return high << 32 | tni_mt_next(&g->now);
 }
 
 static float draw_f32(tn_generator *g)
 {
-    return (float)(tni_mt_next(&g->now.mt) & 0xffffffu) * 0x1p-24f;
+    return (float)(tni_mt_next(&g->now) & 0xffffffu) * 0x1p-24f;
 }
 
 static double draw_f64(tn_generator *g)
@@ -47,7 +47,7 @@ static double draw_f64(tn_generator *g)
 
 uint64_t tni_draw_below(tn_generator *g, uint64_t range)
 {
-    return (range < UINT64_C(1) << 28 ? tni_mt_next(&g->now.mt) : draw_u64(g)) % range;
+    return (range < UINT64_C(1) << 28 ? tni_mt_next(&g->now) : draw_u64(g)) % range;
 }
 
 /* Standard normal in f64. log1p(-u) keeps small u exact. */
@@ -136,7 +136,7 @@ static void draw_permutation(tn_generator *g, int64_t n, int64_t *perm)
 {
     for (int64_t i = 0; i < n; i++) perm[i] = i;
     for (int64_t i = 0; i < n - 1; i++) {
-        int64_t j = i + (int64_t)(tni_mt_next(&g->now.mt) % (uint64_t)(n - i));
+        int64_t j = i + (int64_t)(tni_mt_next(&g->now) % (uint64_t)(n - i));
         int64_t kept = perm[i];
         perm[i] = perm[j];
         perm[j] = kept;

@@ -8,32 +8,31 @@
 
 #define TNI_MT_WORDS 624
 
-/* MT19937: 624 words of state, and how many of them have been used since the last twist. */
-typedef struct tni_mt19937 {
-    uint32_t word[TNI_MT_WORDS];
-    uint32_t used;
-} tni_mt19937;
+/* As the bytes of tn_generator_get_state, which are little-endian: other hosts are refused
+ * (io/safetensors.c). */
+typedef struct tni_generator_state {
+    char magic[8];
+    uint32_t version, used; /* of the words, since the last twist */
+    uint32_t has_normal;    /* normal is the second half of a pair */
+    uint32_t zero;
+    uint64_t seed;
+    double normal;
+    uint64_t philox_seed, philox_offset, zeros;
+    uint32_t word[TNI_MT_WORDS]; /* of MT19937 */
+} tni_generator_state;
 
-void tni_mt_seed(tni_mt19937 *mt, uint32_t seed);
-void tni_mt_twist(tni_mt19937 *mt); /* the next 624 words */
+void tni_mt_seed(tni_generator_state *s, uint32_t seed);
+void tni_mt_twist(tni_generator_state *s); /* the next 624 words */
 
-static inline uint32_t tni_mt_next(tni_mt19937 *mt)
+static inline uint32_t tni_mt_next(tni_generator_state *s)
 {
-    if (TNI_UNLIKELY(mt->used >= TNI_MT_WORDS)) tni_mt_twist(mt);
-    uint32_t y = mt->word[mt->used++];
+    if (TNI_UNLIKELY(s->used >= TNI_MT_WORDS)) tni_mt_twist(s);
+    uint32_t y = s->word[s->used++];
     y ^= y >> 11;
     y ^= (y << 7) & 0x9d2c5680u;
     y ^= (y << 15) & 0xefc60000u;
     return y ^ (y >> 18);
 }
-
-typedef struct tni_generator_state {
-    tni_mt19937 mt;
-    uint64_t seed;
-    bool has_normal; /* normal is the second half of a pair */
-    double normal;
-    uint64_t philox_seed, philox_offset;
-} tni_generator_state;
 
 struct tn_generator {
     pthread_mutex_t *lock, own; /* its own; the default one's: the library's */
@@ -44,8 +43,8 @@ struct tn_generator {
 void tni_generator_get(const tn_generator *g, tni_generator_state *state);
 void tni_generator_put(tn_generator *g, const tni_generator_state *state);
 
-void tni_generator_lock(const tn_generator *g);
-void tni_generator_unlock(const tn_generator *g);
+#define tni_generator_lock(g) pthread_mutex_lock((g)->lock)
+#define tni_generator_unlock(g) pthread_mutex_unlock((g)->lock)
 
 /* Fills every element of t, in row-major order whatever its strides, from the default generator. t
  * is floating. The caller checks arguments and bumps the version. */

@@ -124,22 +124,25 @@ bool tni_broadcasts_to(const tn_shape *from, const tn_shape *to)
 
 /* ---- dtypes ---------------------------------------------------------------------------------- */
 
+/* order: of promotion; bf16 with f16 gives f32 */
+static const struct {
+    char name[6];
+    unsigned char size, order;
+} dtypes[] = {
+    [TN_BOOL] = { "bool", 1, 0 }, [TN_U8] = { "u8", 1, 1 },   [TN_I32] = { "i32", 4, 2 },
+    [TN_I64] = { "i64", 8, 3 },   [TN_F16] = { "f16", 2, 4 }, [TN_BF16] = { "bf16", 2, 4 },
+    [TN_F32] = { "f32", 4, 5 },   [TN_F64] = { "f64", 8, 6 },
+};
+
 size_t tn_dtype_size(tn_dtype dtype)
 {
-    static const unsigned char size[] = {
-        [TN_F32] = 4, [TN_F64] = 8, [TN_BF16] = 2, [TN_F16] = 2,
-        [TN_I64] = 8, [TN_I32] = 4, [TN_U8] = 1,   [TN_BOOL] = 1,
-    };
-    return (unsigned)dtype < sizeof size ? size[dtype] : 0;
+    return (unsigned)dtype < sizeof dtypes / sizeof *dtypes ? dtypes[dtype].size : 0;
 }
 
 const char *tn_dtype_name(tn_dtype dtype)
 {
-    static const char *const name[] = {
-        [TN_F32] = "f32", [TN_F64] = "f64", [TN_BF16] = "bf16", [TN_F16] = "f16",
-        [TN_I64] = "i64", [TN_I32] = "i32", [TN_U8] = "u8",     [TN_BOOL] = "bool",
-    };
-    return (unsigned)dtype < sizeof name / sizeof *name ? name[dtype] : "unknown dtype";
+    bool known = (unsigned)dtype < sizeof dtypes / sizeof *dtypes;
+    return known ? dtypes[dtype].name : "unknown dtype";
 }
 
 bool tn_dtype_is_float(tn_dtype dtype)
@@ -149,14 +152,9 @@ bool tn_dtype_is_float(tn_dtype dtype)
 
 tn_dtype tni_promote(tn_dtype a, tn_dtype b)
 {
-    /* bool < u8 < i32 < i64 < bf16, f16 < f32 < f64; bf16 with f16 gives f32 */
-    static const unsigned char order[] = {
-        [TN_BOOL] = 0, [TN_U8] = 1,   [TN_I32] = 2, [TN_I64] = 3,
-        [TN_F16] = 4,  [TN_BF16] = 4, [TN_F32] = 5, [TN_F64] = 6,
-    };
     if (a == b) return a;
-    if (order[a] == order[b]) return TN_F32;
-    return order[a] > order[b] ? a : b;
+    if (dtypes[a].order == dtypes[b].order) return TN_F32;
+    return dtypes[a].order > dtypes[b].order ? a : b;
 }
 
 /* bool, integer, float: the categories of PyTorch's rule. */
@@ -186,7 +184,7 @@ static tni_storage *storage_new(size_t nbytes, tn_device device)
     if (!backend) return NULL;
     void *data = NULL; /* first: what is refused is not counted */
     if (!inside && backend->alloc(TNI_MAX(nbytes, 1), &data) != TN_OK) return NULL;
-    tni_storage *s = tni_alloc_storage(inside ? STRUCT_SIZE + nbytes : sizeof *s, nbytes);
+    tni_storage *s = tni_alloc_counted(inside ? STRUCT_SIZE + nbytes : sizeof *s, &nbytes, NULL);
     if (!s) {
         if (data) backend->free(data, TNI_MAX(nbytes, 1));
         return NULL;
@@ -223,7 +221,7 @@ void tni_bump_version(tn_tensor *t)
 static inline tn_tensor *handle_new(tni_storage *s, tn_dtype dtype, const tn_shape *shape,
                                     const int64_t *stride, int64_t offset)
 {
-    tn_tensor *t = tni_alloc_counted(sizeof *t, &live);
+    tn_tensor *t = tni_alloc_counted(sizeof *t, NULL, &live);
     if (!t) {
         tni_storage_drop(s);
         return NULL;
@@ -482,9 +480,7 @@ void tni_array_set(tni_array *a, const tn_tensor *t, const tn_shape *shape)
 
 tni_array tni_array_of(const tn_tensor *t)
 {
-    tni_array a;
-    tni_array_set(&a, t, &t->shape);
-    return a;
+    return tni_array_expand(t, &t->shape);
 }
 
 tni_array tni_array_expand(const tn_tensor *t, const tn_shape *shape)
@@ -492,11 +488,6 @@ tni_array tni_array_expand(const tn_tensor *t, const tn_shape *shape)
     tni_array a;
     tni_array_set(&a, t, shape);
     return a;
-}
-
-tni_array tni_array_none(void)
-{
-    return (tni_array){ 0 };
 }
 
 bool tni_is_dense(const tn_tensor *t)

@@ -11,18 +11,6 @@ static bool one_run(const tni_walk *w, int a, int b)
     return true;
 }
 
-static void swap_axes(tni_walk *w, int a, int b)
-{
-    int64_t size = w->size[a];
-    w->size[a] = w->size[b];
-    w->size[b] = size;
-    for (int k = 0; k < TNI_WALK_ARRAYS; k++) {
-        int64_t stride = w->stride[a][k];
-        w->stride[a][k] = w->stride[b][k];
-        w->stride[b][k] = stride;
-    }
-}
-
 void tni_walk_init(tni_walk *w, int n, const tni_array *const *arrays)
 {
     const tni_array *first = arrays[0];
@@ -32,12 +20,14 @@ void tni_walk_init(tni_walk *w, int n, const tni_array *const *arrays)
     for (int d = 0; d < first->rank; d++) {
         w->numel *= first->size[d];
         if (first->size[d] == 1) continue;
-        w->size[rank] = first->size[d];
+        int at = rank++;
+        for (; at > 0 && first->stride[d] > w->stride[at - 1][0]; at--) {
+            w->size[at] = w->size[at - 1];
+            for (int k = 0; k < TNI_WALK_ARRAYS; k++) w->stride[at][k] = w->stride[at - 1][k];
+        }
+        w->size[at] = first->size[d];
         for (int k = 0; k < TNI_WALK_ARRAYS; k++)
-            w->stride[rank][k] = k < n ? arrays[k]->stride[d] : 0;
-        for (int j = rank; j > 0 && w->stride[j][0] > w->stride[j - 1][0]; j--)
-            swap_axes(w, j, j - 1);
-        rank++;
+            w->stride[at][k] = k < n ? arrays[k]->stride[d] : 0;
     }
     int last = 0;
     for (int d = 1; d < rank; d++) {

@@ -30,6 +30,8 @@
 #define K32(name) TNI_CAT3(name, TNI_ISA, f32)
 #define K64(name) TNI_CAT3(name, TNI_ISA, f64)
 
+#define TNI_INLINE static inline __attribute__((always_inline)) /* some argument is a constant */
+
 /* Works on [begin, end) of n items; begin is a multiple of grain. */
 typedef void (*tni_chunk)(void *context, int64_t begin, int64_t end);
 
@@ -66,7 +68,7 @@ bool tni_product_bf16(void);
 bool tni_product_amx_f32(void);
 /* The instruction set of kernels: 0 baseline, 1 AVX2, 2 AVX-512; whether it is AVX-512. */
 int tni_cpu_isa(void);
-bool tni_has_avx512(void);
+#define tni_has_avx512() (tni_cpu_isa() == 2)
 /* Whether processor and system have AMX, and this process may use it: it multiplies bf16 several
  * times as fast as vectors multiply f32. */
 bool tni_has_amx(void);
@@ -113,6 +115,7 @@ typedef struct tni_half {
     size_t bytes;
     int n_out, n_in, lead;
     unsigned itself; /* bits of the arrays that the kernel takes as they are */
+    bool adds;       /* to its outputs; without lead */
     tni_copy_kernel copy;
     void (*load)(tn_dtype type, int64_t n, void *to, const void *from, tn_dtype dtype,
                  int64_t stride);
@@ -121,6 +124,14 @@ typedef struct tni_half {
 } tni_half;
 tn_status tni_half_run(const tni_half *s);
 tn_status tni_half_gemm(const tni_gemm *g);
+
+/* 2x2 windows side by side: every input is in at most one of them. */
+static inline bool tni_pool_halves(const tni_pool2d_sizes *p)
+{
+    return p->kernel[0] == 2 && p->kernel[1] == 2 && p->stride[0] == 2 && p->stride[1] == 2 &&
+           p->padding[0] == 0 && p->padding[1] == 0 && p->dilation[0] == 1 && p->dilation[1] == 1 &&
+           p->oh == p->h / 2 && p->ow == p->w / 2;
+}
 
 /* A kernel that is the same for all instruction sets (dense/cut.c). */
 tn_status tni_cpu_gemm(const tni_gemm *g);
@@ -138,12 +149,6 @@ TNI_KERNELS(TNI_NO_PROTOTYPE, TNI_ANY_PROTOTYPE, TNI_REAL_PROTOTYPE, TNI_REAL_PR
 /* On bf16 itself, where the processor multiplies it. False: the general kernel must compute. */
 bool K32(tni_attention_bf16)(const tni_attention *a, tn_status *status);
 bool K32(tni_attention_grad_bf16)(const tni_attention_grad *a, tn_status *status);
-/* On bf16, in windows of 2x2. */
-bool K32(tni_max_pool2d_bf16)(const tni_max_pool2d *a, tn_status *status);
-bool K32(tni_max_pool2d_grad_bf16)(const tni_max_pool2d_grad *a, tn_status *status);
-/* Of bf16 and f16, a row at a time. */
-bool K32(tni_cross_entropy_half)(const tni_cross_entropy *a, tn_status *status);
-bool K32(tni_cross_entropy_grad_half)(const tni_cross_entropy_grad *a, tn_status *status);
 /* Elements [begin, end) of one tensor, for tni_parallel_tensors. */
 #define TNI_SPAN_PROTOTYPES(V)                                                                     \
     void V(tni_lerp_span)(const tni_lerp_tensor *t, int64_t begin, int64_t end);                   \

@@ -55,7 +55,7 @@ typedef struct rows_job {
     const tni_half *s;
     int64_t row[TNI_HALF_MOST]; /* elements in a row; -1: the array stays whole */
     int64_t piece, grain;       /* rows */
-    size_t slot[TNI_HALF_MOST]; /* where in a worker's part an array's copy begins */
+    size_t slot;                /* bytes of a worker's part for each array's copy */
     tni_scratch scratch;
 } rows_job;
 
@@ -74,11 +74,8 @@ static void find_rows(rows_job *job)
     }
     job->piece = TNI_MAX(PIECE / longest, 1);
     job->grain = TNI_MAX(CHUNK / longest, 1);
-    for (int k = 0; k < s->n_out + s->n_in; k++) {
-        if (job->row[k] < 0 || !tni_is_half(((const tni_array *)s->args)[k].dtype)) continue;
-        size_t nbytes = (size_t)(job->piece * job->row[k]) * sizeof(float);
-        job->slot[k] = tni_scratch_add(&job->scratch, nbytes);
-    }
+    job->slot = (size_t)tni_up(job->piece * longest, 16) * sizeof(float);
+    job->scratch.each = (size_t)(s->n_out + s->n_in) * job->slot;
 }
 
 /* Rows [begin, end): at most a piece of them. */
@@ -100,7 +97,7 @@ static void one_piece(const rows_job *job, int64_t begin, int64_t end)
         x->size[s->lead - 1] = end - begin;
         was[k] = *x;
         if (!tni_is_half(x->dtype)) continue;
-        x->data = tni_scratch_own(&job->scratch, job->slot[k]);
+        x->data = tni_scratch_own(&job->scratch, (size_t)k * job->slot);
         x->dtype = TN_F32;
         int64_t count = (end - begin) * job->row[k];
         if (k >= s->n_out) s->load(TN_F32, count, x->data, was[k].data, was[k].dtype, 1);
@@ -126,7 +123,6 @@ static tn_status by_rows(const tni_half *s)
     int64_t rows = 1;
     for (int d = 0; d < s->lead; d++) rows *= y->size[d];
     find_rows(&job);
-    job.scratch.each += !job.scratch.each; /* rows of no elements have an address, too */
     return tni_parallel_scratch(&job.scratch, rows, job.grain, rows_chunk, &job);
 }
 
@@ -140,7 +136,7 @@ tn_status tni_half_run(const tni_half *s)
     int n = s->n_out + s->n_in;
     for (int i = n - 1; i >= 0 && status == TN_OK; i--)
         if (!(s->itself >> i & 1) && (s->lead == 0 || x[i].rank <= s->lead))
-            status = widen(&x[i], &w[i], i >= s->n_out, s->copy);
+            status = widen(&x[i], &w[i], i >= s->n_out || s->adds, s->copy);
     if (status == TN_OK) status = s->lead > 0 ? by_rows(s) : s->kernel(x);
     for (int i = 0; i < n; i++) {
         if (!w[i].nbytes) continue;
@@ -172,7 +168,6 @@ static tni_array matrices(const tni_gemm *g, const void *data, int64_t rows, int
 /* A product's operands as arrays, in f32 when product_f32 gets them. */
 typedef struct product {
     tni_array c, a, b, bias;
-    tni_array was; /* c */
     const tni_gemm *g;
 } product;
 
@@ -181,9 +176,6 @@ static tn_status product_f32(const void *args)
     const product *p = args;
     tni_gemm f = *p->g;
     bool a = is_turned(f.a_row, f.a_col), b = is_turned(f.b_row, f.b_col);
-    tn_status status =
-        f.accumulate && !f.sums_f32 ? tni_cpu_backend()->copy(&(tni_copy){ p->c, p->was }) : TN_OK;
-    if (status != TN_OK) return status;
     f.dtype = TN_F32;
     f.packed = NULL; /* bf16 */
     f.a = p->a.data;
@@ -207,10 +199,10 @@ tn_status tni_half_gemm(const tni_gemm *g)
     p.a = matrices(g, g->a, g->m, g->k, g->a_batch, g->a_row, g->a_col);
     p.b = matrices(g, g->b, g->k, g->n, g->b_batch, g->b_row, g->b_col);
     p.bias = (tni_array){ (void *)(uintptr_t)g->bias, g->dtype, 1, { g->n }, { 1 } };
-    p.was = p.c;
     return tni_half_run(&(tni_half){ .kernel = product_f32,
                                      .args = &p,
                                      .n_out = 1,
                                      .n_in = 3,
+                                     .adds = g->accumulate,
                                      .copy = tni_cpu_backend()->copy });
 }

@@ -89,11 +89,6 @@ int tni_cpu_isa(void)
     return (int)(chosen() - choices);
 }
 
-bool tni_has_avx512(void)
-{
-    return tni_cpu_isa() == 2;
-}
-
 static bool has_amx;
 static char amx_why[128];
 

@@ -45,19 +45,15 @@
  * SPIN_NS more: a thread that is not done by then was pushed off its processor. */
 enum { SPIN_NS = 100000, MOST_SPIN_NS = 5000000 };
 
-/* The rest of one member's chunks: [next, end). */
-typedef struct share {
-    _Alignas(64) _Atomic int64_t next;
-    int64_t end;
-} share;
-
 typedef struct thread_pool thread_pool;
 
-typedef struct helper {
+/* The rest of a member's chunks: [next, end). Member 0 is the caller, the others have a thread. */
+typedef struct member {
+    _Alignas(64) _Atomic int64_t next;
+    int64_t end;
     thread_pool *pool;
-    int member;
     pthread_t thread;
-} helper;
+} member;
 
 struct thread_pool {
     _Alignas(64) atomic_uint state;
@@ -72,8 +68,7 @@ struct thread_pool {
     /* the pool */
     int wanted, helpers; /* helpers requested; threads started */
     bool spins;
-    helper *helper;
-    share share[];
+    member member[];
 };
 
 static TNI_THREAD struct {
@@ -180,14 +175,14 @@ static inline void set_fp_control(unsigned control)
 }
 
 /* How long to spin afterwards, in ns. */
-static int64_t work(thread_pool *t, int member)
+static int64_t work(thread_pool *t, int number)
 {
     int outer = self.worker;
     int64_t began = t->spins ? now() : 0, chunks = 0;
     self.busy = true;
-    self.worker = member;
+    self.worker = number;
     for (int k = 0; k < t->shares; k++) {
-        share *s = &t->share[(member + k) % t->shares];
+        member *s = &t->member[(number + k) % t->shares];
         while (atomic_load_explicit(&s->next, memory_order_relaxed) < s->end) {
             int64_t i = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
             if (i >= s->end) break;
@@ -223,8 +218,9 @@ static unsigned wait_for_work(thread_pool *t, unsigned seen, int64_t patience)
 
 static void *help(void *argument)
 {
-    helper *h = argument;
-    thread_pool *t = h->pool;
+    const member *own = argument;
+    thread_pool *t = own->pool;
+    const int number = (int)(own - t->member);
     unsigned seen = 0;
     int64_t patience = 0;
     tni_blas_stay_single();
@@ -235,7 +231,7 @@ static void *help(void *argument)
             continue;
         seen = state & RUNS;
         set_fp_control(t->fp_control);
-        patience = work(t, h->member);
+        patience = work(t, number);
         leave(t);
     }
 }
@@ -252,12 +248,6 @@ static void wait_for_helpers(thread_pool *t, int64_t patience)
     atomic_store_explicit(&t->waiting, 0, memory_order_relaxed);
 }
 
-/* The number of the next run, with its seats. Nobody is inside. */
-static unsigned opened(unsigned state, int seats)
-{
-    return ((state + ONE_RUN) & RUNS) | (unsigned)seats * ONE_SEAT;
-}
-
 static void run(thread_pool *t, int64_t chunks)
 {
     int seats = (int)TNI_MIN(chunks - 1, t->helpers);
@@ -265,11 +255,11 @@ static void run(thread_pool *t, int64_t chunks)
     t->shares = seats + 1;
     for (int i = 0; i < t->shares; i++) {
         int64_t count = chunks / t->shares + (i < chunks % t->shares);
-        atomic_store_explicit(&t->share[i].next, from, memory_order_relaxed);
-        t->share[i].end = from += count;
+        atomic_store_explicit(&t->member[i].next, from, memory_order_relaxed);
+        t->member[i].end = from += count;
     }
-    unsigned state = atomic_load_explicit(&t->state, memory_order_relaxed);
-    atomic_exchange(&t->state, opened(state, seats));
+    unsigned state = atomic_load_explicit(&t->state, memory_order_relaxed); /* nobody is inside */
+    atomic_exchange(&t->state, ((state + ONE_RUN) & RUNS) | (unsigned)seats * ONE_SEAT);
     if (atomic_load(&t->sleepers) > 0) wake(&t->state, seats);
     int64_t patience = work(t, 0);
     atomic_fetch_and(&t->state, ~SEATS);
@@ -283,8 +273,7 @@ static void end_pool(void *argument)
     thread_pool *t = argument;
     atomic_fetch_or(&t->state, QUIT);
     wake(&t->state, t->helpers);
-    for (int i = 0; i < t->helpers; i++) pthread_join(t->helper[i].thread, NULL);
-    free(t->helper);
+    for (int i = 1; i <= t->helpers; i++) pthread_join(t->member[i].thread, NULL);
     free(t);
 }
 
@@ -295,7 +284,6 @@ static void forget_pool(void)
     if (!t) return;
     self.pool = NULL;
     pthread_setspecific(at_thread_end, NULL);
-    free(t->helper);
     free(t);
 }
 
@@ -308,9 +296,9 @@ static void set_up(void)
 static void start_helpers(thread_pool *t)
 {
     for (; t->helpers < t->wanted; t->helpers++) {
-        helper *h = &t->helper[t->helpers];
-        *h = (helper){ t, t->helpers + 1, 0 };
-        if (tni_thread_start(&h->thread, help, h) != 0) break; /* make do with fewer */
+        member *new = &t->member[t->helpers + 1];
+        new->pool = t;
+        if (tni_thread_start(&new->thread, help, new) != 0) break; /* make do with fewer */
     }
 }
 
@@ -326,13 +314,11 @@ static thread_pool *pool_of(int members)
         pthread_setspecific(at_thread_end, NULL);
         end_pool(t);
     }
-    size_t nbytes = sizeof *t + (size_t)members * sizeof(share);
+    size_t nbytes = sizeof *t + (size_t)members * sizeof(member);
     t = aligned_alloc(64, (nbytes + 63) / 64 * 64);
     if (!t) return NULL;
     memset(t, 0, nbytes);
-    t->helper = calloc((size_t)members, sizeof *t->helper);
-    if (!t->helper || pthread_setspecific(at_thread_end, t) != 0) {
-        free(t->helper);
+    if (pthread_setspecific(at_thread_end, t) != 0) {
         free(t);
         return NULL;
     }

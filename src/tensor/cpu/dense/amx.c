@@ -166,8 +166,8 @@ static inline void pack_tile(const bgemm *g, uint16_t *to, const void *from, int
 
 /* `n` rows of A (or columns of B) from r on, steps [k0, k0 + k), as tiles: for each 32 steps the
  * first 16 of them, then the others, all parts of each. */
-static inline __attribute__((always_inline)) void pack(const bgemm *g, uint16_t *to, bool is_b,
-                                                       int64_t r, int64_t n, int64_t k0, int64_t k)
+TNI_INLINE void pack(const bgemm *g, uint16_t *to, bool is_b, int64_t r, int64_t n, int64_t k0,
+                     int64_t k)
 {
     const tni_product *p = g->p;
     int64_t ld = is_b ? p->ldb : p->lda;
@@ -237,77 +237,30 @@ static void multiply(float *sums, const uint16_t *a, const uint16_t *b, int64_t 
 
 /* ---- of f32, sums that are not finite, once more --------------------------------------------- */
 
-enum { GROUP = 8 }; /* rows that are summed up in registers */
-
-static inline bool not_finite(const float *x, __mmask16 *mask)
+static inline __mmask16 not_finite(const float *x) /* of 16 */
 {
     enum { QUIET_NAN = 0x01, INFINITE = 0x08, MINUS_INFINITE = 0x10 };
-    *mask = _mm512_fpclass_ps_mask(_mm512_loadu_ps(x), QUIET_NAN | INFINITE | MINUS_INFINITE);
-    return *mask != 0;
+    return _mm512_fpclass_ps_mask(_mm512_loadu_ps(x), QUIET_NAN | INFINITE | MINUS_INFINITE);
 }
 
-/* to [16, 32] = some steps of n columns of op(B); zeros where there are fewer. */
-static void read_b(const tni_product *p, float *to, int64_t step, int64_t steps, int64_t n0,
-                   int64_t n)
-{
-    const float *b = p->b;
-    memset(to, 0, SIDE * SQUARE * sizeof *to);
-    for (int64_t half = 0; p->tb && half < SQUARE; half += SIDE)
-        turn(to + half, SQUARE, b + (n0 + half) * p->ldb + step, p->ldb, n - half, steps);
-    for (int64_t i = 0; !p->tb && i < steps; i++)
-        memcpy(to + i * SQUARE, b + (step + i) * p->ldb + n0, (size_t)n * sizeof *to);
-}
-
-/* sums [8, 32] += some steps of 8 rows of op(A) times b. */
-static void add_rows(const tni_product *p, float *sums, const int64_t *row, int64_t step,
-                     int64_t steps, const float *b)
-{
-    __m512 left[GROUP], right[GROUP];
-    int64_t ld = p->ta ? p->lda : 1; /* from a step to the next */
-    const float *a[GROUP];
-    for (int i = 0; i < GROUP; i++) {
-        a[i] = (const float *)p->a + (p->ta ? row[i] : row[i] * p->lda) + step * ld;
-        left[i] = _mm512_loadu_ps(sums + i * SQUARE);
-        right[i] = _mm512_loadu_ps(sums + i * SQUARE + SIDE);
-    }
-    for (int64_t s = 0; s < steps; s++, b += SQUARE) {
-        __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps(b + SIDE);
-        for (int i = 0; i < GROUP; i++) {
-            __m512 x = _mm512_set1_ps(a[i][s * ld]);
-            left[i] = _mm512_fmadd_ps(x, b0, left[i]);
-            right[i] = _mm512_fmadd_ps(x, b1, right[i]);
-        }
-    }
-    for (int i = 0; i < GROUP; i++) {
-        _mm512_storeu_ps(sums + i * SQUARE, left[i]);
-        _mm512_storeu_ps(sums + i * SQUARE + SIDE, right[i]);
-    }
-}
-
-/* Replaces sums of rows [r, r + rows) and columns [n0, n0 + n) that are not finite. A row that has
- * one is computed again, all its steps, but only such sums are replaced. */
+/* Replaces sums of rows [r, r + rows) and columns [n0, n0 + n) that are not finite. Where there is
+ * one, BLAS computes the square again, but only such sums are replaced. */
 static void mend(const tni_product *p, float *sums, int64_t r, int64_t rows, int64_t n0, int64_t n)
 {
-    float b[SIDE * SQUARE], plain[SUMS] = { 0 };
-    int64_t row[SQUARE], wrong = 0;
-    __mmask16 mask;
-    for (int64_t i = 0; i < rows; i++)
-        if (not_finite(sums + i * SQUARE, &mask) || not_finite(sums + i * SQUARE + SIDE, &mask))
-            row[wrong++] = r + i;
-    if (wrong == 0) return;
-    for (int64_t i = wrong; i < SQUARE; i++) row[i] = row[0]; /* the rest of a group */
-    for (int64_t step = 0; step < p->k; step += SIDE) {
-        int64_t steps = TNI_MIN(SIDE, p->k - step);
-        read_b(p, b, step, steps, n0, n);
-        for (int64_t i = 0; i < wrong; i += GROUP)
-            add_rows(p, plain + i * SQUARE, row + i, step, steps, b);
-    }
-    for (int64_t i = 0; i < wrong; i++)
-        for (int64_t half = 0; half < SQUARE; half += SIDE) {
-            float *to = sums + (row[i] - r) * SQUARE + half;
-            not_finite(to, &mask);
-            _mm512_mask_storeu_ps(to, mask, _mm512_loadu_ps(plain + i * SQUARE + half));
-        }
+    float plain[SUMS];
+    tni_product square = *p;
+    __mmask16 wrong = 0;
+    for (int64_t j = 0; j < rows * SQUARE; j += SIDE) wrong |= not_finite(sums + j);
+    if (!wrong) return;
+    memset(plain, 0, sizeof plain);
+    square.m = rows, square.n = n;
+    square.a = (const float *)p->a + (p->ta ? r : r * p->lda);
+    square.b = (const float *)p->b + (p->tb ? n0 * p->ldb : n0);
+    square.c = plain, square.ldc = SQUARE;
+    square.bias = NULL, square.accumulate = false;
+    tni_blas_product(&square);
+    for (int64_t j = 0; j < rows * SQUARE; j += SIDE)
+        _mm512_mask_storeu_ps(sums + j, not_finite(sums + j), _mm512_loadu_ps(plain + j));
 }
 
 /* ---- C --------------------------------------------------------------------------------------- */

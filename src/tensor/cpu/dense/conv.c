@@ -13,9 +13,8 @@
  */
 #include <limits.h>
 
-#include "tensor/cpu/pointwise.h"
 #include "tensor/cpu/dense/dense.h"
-#include "tensor/internal.h"
+#include "tensor/cpu/real/rows.h"
 
 enum { BLOCK_ELEMENTS = 96 * 1024, MAX_PARTS = 16 };
 
@@ -68,14 +67,8 @@ static bool plan(conv *p, const tni_conv2d_sizes *c, tn_dtype dtype)
 static void multiply(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const REAL *a, int64_t lda,
                      const REAL *b, int64_t ldb, bool add, REAL *c, int64_t ldc)
 {
-    tn_dtype dtype = sizeof(REAL) == sizeof(float) ? TN_F32 : TN_F64;
-    tni_product_plain(
-        &(tni_product){ m, n, k, lda, ldb, ldc, dtype, dtype, ta, tb, add, a, b, NULL, c, NULL });
-}
-
-static void cut_channels(conv *p, int64_t items, int64_t channels)
-{
-    if (items < 8 && channels >= 16) p->pieces = 4;
+    tni_product_plain(&(tni_product){ m, n, k, lda, ldb, ldc, REAL_DTYPE, REAL_DTYPE, ta, tb, add,
+                                      a, b, NULL, c, NULL });
 }
 
 /* Items of so many multiplications each. */
@@ -88,25 +81,10 @@ static tn_status run(conv *p, int64_t items, double work, tni_chunk f)
     return tni_parallel_scratch(&p->scratch, items, tni_grain_of(work), f, p);
 }
 
-/* This chunk's columns, or its block of y or dy. */
-static REAL *own_columns(const conv *p)
-{
-    return tni_scratch_own(&p->scratch, 0);
-}
+/* This chunk's block of y or dy, behind its columns. */
 static REAL *own_block(const conv *p)
 {
     return tni_scratch_own(&p->scratch, (size_t)p->columns_size * sizeof(REAL));
-}
-
-/* Of the outputs [begin, end) those, [first, last), whose tap is one of n inputs; shift: the input
- * of output 0. */
-static void inside(int64_t shift, int64_t step, int64_t n, int64_t begin, int64_t end,
-                   int64_t *first, int64_t *last)
-{
-    int64_t low = shift < 0 ? (step - 1 - shift) / step : 0;
-    int64_t high = shift >= n ? 0 : (n - 1 - shift) / step + 1;
-    *first = TNI_MIN(TNI_MAX(low, begin), end);
-    *last = TNI_MAX(TNI_MIN(high, end), *first);
 }
 
 /* Whether output rows are spaced like input rows: a tap is then one contiguous run. */
@@ -128,8 +106,8 @@ static tap tap_of(const tni_conv2d_sizes *c, int64_t t, int64_t r0, int64_t rows
     int64_t row = t / c->kw % c->kh * c->dilation[0] - c->padding[0];
     int64_t column = t % c->kw * c->dilation[1] - c->padding[1];
     tap p;
-    inside(column, c->stride[1], c->w, 0, c->ow, &p.low, &p.high);
-    inside(row, c->stride[0], c->h, r0, r0 + rows, &p.first, &p.last);
+    row_inside(column, c->stride[1], c->w, 0, c->ow, &p.low, &p.high);
+    row_inside(row, c->stride[0], c->h, r0, r0 + rows, &p.first, &p.last);
     int64_t from = (p.first * c->stride[0] + row) * c->w + column;
     p.at = plane + from;
     p.begin = TNI_MAX(-from, 0);
@@ -200,7 +178,7 @@ static const REAL *columns(const conv *p, const REAL *x, int64_t r0, int64_t row
         *ld = p->plane;
         return x ? x + r0 * p->c->ow : NULL; /* NULL: no channels */
     }
-    REAL *col = own_columns(p);
+    REAL *col = tni_scratch_own(&p->scratch, 0);
     im2col(p->c, x, p->cg, r0, rows, col);
     *ld = rows * p->c->ow;
     return col;
@@ -337,7 +315,7 @@ static void grad_input(void *context, int64_t begin, int64_t end)
                      p->plane);
             continue;
         }
-        REAL *col = own_columns(p);
+        REAL *col = tni_scratch_own(&p->scratch, 0);
         memset(dx, 0, (size_t)(channels * c->h * c->w) * sizeof(REAL));
         for (int64_t r0 = 0; r0 < c->oh; r0 += p->rows) {
             int64_t rows = TNI_MIN(p->rows, c->oh - r0);
@@ -358,7 +336,7 @@ tn_status K(tni_conv2d_grad_input)(const tni_conv2d_grad_input *a)
         memset(p.dx, 0, (size_t)(c->n * c->c * c->h * c->w) * sizeof(REAL));
         return TN_OK;
     }
-    cut_channels(&p, c->n * c->groups, p.cg);
+    if (c->n * c->groups < 8 && p.cg >= 16) p.pieces = 4;
     int64_t items = c->n * c->groups * p.pieces;
     if (items == 0 || p.cg == 0) return TN_OK;
     double work = (double)p.og * (double)p.taps * (double)p.plane / (double)p.pieces;
@@ -419,7 +397,7 @@ tn_status K(tni_conv2d_grad_weight)(const tni_conv2d_grad_weight *a)
     if (size == 0) return TN_OK;
     /* runs of images, by the shape alone; partial gradients take at most 4 Mi elements */
     p.parts = TNI_MIN(TNI_MIN(c->n, MAX_PARTS), 1 + (int64_t)4194304 / size);
-    cut_channels(&p, p.parts * c->groups, p.og);
+    if (p.parts * c->groups < 8 && p.og >= 16) p.pieces = 4;
     int64_t items = p.parts * c->groups * p.pieces;
     double work = (double)p.og * (double)p.taps * (double)p.plane * (double)c->n /
                   (double)(p.parts * p.pieces);

@@ -75,7 +75,8 @@ typedef struct plan {
     tn_dtype out;                             /* of C */
     int64_t step_m, step_n, tiles_m, tiles_n; /* C in tiles */
     int64_t step_k, parts;                    /* or the inner axis in parts */
-    char *partial;                            /* of each part but the first: dense [m, n] */
+    char *partial;                            /* of each part but the first: dense [m, n]; or
+                                               * the packed B of all pieces */
     atomic_bool *undone;                      /* a piece could not be computed */
 } plan;
 
@@ -392,11 +393,6 @@ tn_status tni_cpu_gemm(const tni_gemm *g)
 
 /* ---- B packed once for many products --------------------------------------------------------- */
 
-typedef struct packing {
-    const plan *p;
-    char *to;
-} packing;
-
 /* B of a piece; there is no A nor C yet. */
 static tni_product piece_of_b(const plan *p, int64_t k0, int64_t s)
 {
@@ -408,25 +404,25 @@ static tni_product piece_of_b(const plan *p, int64_t k0, int64_t s)
 /* Items: tiles of columns, or parts of the inner axis, of B. */
 static void pack_pieces(void *context, int64_t begin, int64_t end)
 {
-    const packing *job = context;
-    const plan *p = job->p;
+    const plan *p = context;
     for (int64_t i = begin; i < end; i++) {
         int64_t s = i % p->tiles_n * p->step_n, k0 = i / p->tiles_n * p->step_k;
         tni_product piece = piece_of_b(p, k0, s);
-        tni_product_pack(&piece, job->to + packed_at(p, k0, s));
+        tni_product_pack(&piece, p->partial + packed_at(p, k0, s));
     }
 }
 
 int64_t tni_cpu_gemm_pack(const tni_gemm *g, void *to)
 {
     plan p = { .g = g, .b.data = g->b, .item = tn_dtype_size(g->dtype), .out = out_of(g) };
+    p.partial = to;
     if (g->batch != 1 || g->m == 0 || g->n == 0 || g->k == 0 || is_thin(g)) return 0;
     if (!blas_layout(g->k, g->n, g->b_row, g->b_col, &p.b)) return 0;
     plan_cut(&p);
     tni_product first = piece_of_b(&p, 0, 0);
     if (!tni_product_packs(&first)) return 0;
     int64_t pieces = p.tiles_n * p.parts;
-    if (to) tni_parallel(pieces, 1, pack_pieces, &(packing){ &p, to });
+    if (to) tni_parallel(pieces, 1, pack_pieces, &p);
     return packed_bytes(&p, pieces) / (int64_t)p.item;
 }
 

@@ -11,8 +11,7 @@ typedef REAL strip
     __attribute__((vector_size(STRIP * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
 
 /* The sums of a strip of a row of C. */
-static inline __attribute__((always_inline)) void add_products(const tni_gemm *g, const REAL *a,
-                                                               const REAL *b, strip *c)
+TNI_INLINE void add_products(const tni_gemm *g, const REAL *a, const REAL *b, strip *c)
 {
     const int64_t a_col = g->a_col, b_row = g->b_row, b_col = g->b_col;
     strip sum = *c;
@@ -26,8 +25,7 @@ static inline __attribute__((always_inline)) void add_products(const tni_gemm *g
 }
 
 /* A row of C in strips; the last begins within the one before, and leaves that one's columns. */
-static inline __attribute__((always_inline)) void wide_row(const tni_gemm *g, const REAL *a,
-                                                           const REAL *b, REAL *c)
+TNI_INLINE void wide_row(const tni_gemm *g, const REAL *a, const REAL *b, REAL *c)
 {
     const REAL *bias = g->bias;
     for (int64_t j = 0; j < g->n; j += STRIP) {
@@ -43,8 +41,7 @@ static inline __attribute__((always_inline)) void wide_row(const tni_gemm *g, co
     }
 }
 
-static inline __attribute__((always_inline)) void narrow_row(const tni_gemm *g, const REAL *a,
-                                                             const REAL *b, REAL *c)
+TNI_INLINE void narrow_row(const tni_gemm *g, const REAL *a, const REAL *b, REAL *c)
 {
     for (int64_t j = 0; j < g->n; j++) {
         REAL sum = (g->bias ? ((const REAL *)g->bias)[j] : 0) + (g->accumulate ? c[j] : 0);

@@ -71,9 +71,8 @@ typedef struct tile {
 } tile;
 
 /* A step: a column of A, whose elements are row apart, by a row of B. */
-static inline __attribute__((always_inline)) void multiply(vector sum[ROWS][VECTORS], int rows,
-                                                           const float *a, int64_t row,
-                                                           const float *b, int64_t ahead)
+TNI_INLINE void multiply(vector sum[ROWS][VECTORS], int rows, const float *a, int64_t row,
+                         const float *b, int64_t ahead)
 {
     vector x[VECTORS];
     UNROLL
@@ -92,8 +91,8 @@ static inline __attribute__((always_inline)) void multiply(vector sum[ROWS][VECT
 
 /* Element (r, i) of the panel is a[r * row + i * col]. Where loops are not unrolled, gcc 12 keeps
  * the sums in memory before and after the loop over the steps. */
-static inline __attribute__((always_inline)) void sum_up(const tile *t, int rows, int64_t row,
-                                                         int64_t col, int64_t ldb, int64_t ahead)
+TNI_INLINE void sum_up(const tile *t, int rows, int64_t row, int64_t col, int64_t ldb,
+                       int64_t ahead)
 {
     vector sum[ROWS][VECTORS];
     const float *a = t->a, *b = t->b, *from = t->from;

@@ -23,35 +23,87 @@ typedef struct job {
     int64_t across_tiles, last_tiles;
 } job;
 
-#define MOVE_ROW(T)                                                                                \
-    {                                                                                              \
-        T *to = (T *)(void *)y;                                                                    \
-        const T *from = (const T *)(const void *)x;                                                \
-        if (ys == 1 && xs == 0) {                                                                  \
-            T v = from[0];                                                                         \
-            if (v == 0)                                                                            \
-                memset(to, 0, (size_t)n * sizeof(T));                                              \
-            else                                                                                   \
-                for (int64_t i = 0; i < n; i++) to[i] = v;                                         \
-        } else {                                                                                   \
-            for (int64_t i = 0; i < n; i++) to[i * ys] = from[i * xs];                             \
-        }                                                                                          \
-        break;                                                                                     \
-    }
+/*
+ * A block of N x N elements is transposed in registers of 16 bytes: after log2(N) rounds of
+ * interleaving rows i and i + N / 2 element (a, b) has moved to (b, a).
+ * Source: the perfect shuffle of Stone, Parallel Processing with the Perfect Shuffle (1971).
+ *
+ * y[b][a] = x[a][b] for a tile of a x b. The L1 cache cannot hold its rows of x if they lie a
+ * multiple of 1 KiB apart: they share a few of its sets. Then they pass through a buffer.
+ */
+#define FRONT_8 0, 2
+#define BACK_8 1, 3
+#define FRONT_4 0, 4, 1, 5
+#define BACK_4 2, 6, 3, 7
+#define FRONT_2 0, 8, 1, 9, 2, 10, 3, 11
+#define BACK_2 4, 12, 5, 13, 6, 14, 7, 15
+#define FRONT_1 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define BACK_1 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 
-static void move_row(int64_t n, char *y, int64_t ys, const char *x, int64_t xs, int64_t item)
-{
-    if (ys == 1 && xs == 1) {
-        memcpy(y, x, (size_t)(n * item));
-        return;
+/* For elements of SIZE bytes; also rows with any strides, or of one value. */
+#define MOVES(T, SIZE)                                                                             \
+    static void move_row_##T(int64_t n, void *yy, int64_t ys, const void *xx, int64_t xs)          \
+    {                                                                                              \
+        T *y = yy, v = *(const T *)xx;                                                             \
+        const T *x = xx;                                                                           \
+        if (ys != 1 || xs != 0)                                                                    \
+            for (int64_t i = 0; i < n; i++) y[i * ys] = x[i * xs];                                 \
+        else if (v == 0)                                                                           \
+            memset(y, 0, (size_t)n * sizeof(T));                                                   \
+        else                                                                                       \
+            for (int64_t i = 0; i < n; i++) y[i] = v;                                              \
+    }                                                                                              \
+    static inline void move_block_##T(T *y, int64_t y_b, const T *x, int64_t x_a)                  \
+    {                                                                                              \
+        enum { N = 16 / SIZE };                                                                    \
+        typedef T vector __attribute__((vector_size(16)));                                         \
+        vector row[N], next[N];                                                                    \
+        for (int i = 0; i < N; i++) memcpy(&row[i], x + i * x_a, 16);                              \
+        for (int round = 1; round < N; round *= 2) {                                               \
+            for (int i = 0; i < N / 2; i++) {                                                      \
+                next[2 * i] = __builtin_shufflevector(row[i], row[i + N / 2], FRONT_##SIZE);       \
+                next[2 * i + 1] = __builtin_shufflevector(row[i], row[i + N / 2], BACK_##SIZE);    \
+            }                                                                                      \
+            for (int i = 0; i < N; i++) row[i] = next[i];                                          \
+        }                                                                                          \
+        for (int i = 0; i < N; i++) memcpy(y + i * y_b, &row[i], 16);                              \
+    }                                                                                              \
+    static void move_tile_##T(int64_t na, int64_t nb, void *yy, int64_t y_b, const void *xx,       \
+                              int64_t x_a)                                                         \
+    {                                                                                              \
+        T *y = yy;                                                                                 \
+        const T *x = xx;                                                                           \
+        enum { N = 16 / SIZE, ROW = TILE + N };                                                    \
+        _Alignas(64) T tile[TILE * ROW];                                                           \
+        if (x_a * SIZE % 1024 == 0) {                                                              \
+            for (int64_t a = 0; a < na; a++)                                                       \
+                for (int64_t b = 0; b < nb; b++) tile[a * ROW + b] = x[a * x_a + b];               \
+            x = tile, x_a = ROW;                                                                   \
+        }                                                                                          \
+        int64_t b = 0;                                                                             \
+        for (; b + N <= nb; b += N) {                                                              \
+            int64_t a = 0;                                                                         \
+            for (; a + N <= na; a += N)                                                            \
+                move_block_##T(y + b * y_b + a, y_b, x + a * x_a + b, x_a);                        \
+            for (; a < na; a++)                                                                    \
+                for (int i = 0; i < N; i++) y[(b + i) * y_b + a] = x[a * x_a + b + i];             \
+        }                                                                                          \
+        for (; b < nb; b++)                                                                        \
+            for (int64_t a = 0; a < na; a++) y[b * y_b + a] = x[a * x_a + b];                      \
     }
-    switch (item) {
-    case 1: MOVE_ROW(uint8_t)
-    case 2: MOVE_ROW(uint16_t)
-    case 4: MOVE_ROW(uint32_t)
-    default: MOVE_ROW(uint64_t)
-    }
-}
+MOVES(uint8_t, 1)
+MOVES(uint16_t, 2)
+MOVES(uint32_t, 4)
+MOVES(uint64_t, 8)
+
+/* By the bytes of an element. */
+static const struct {
+    void (*row)(int64_t n, void *y, int64_t ys, const void *x, int64_t xs);
+    void (*tile)(int64_t na, int64_t nb, void *y, int64_t y_b, const void *x, int64_t x_a);
+} move[] = { [1] = { move_row_uint8_t, move_tile_uint8_t },
+             [2] = { move_row_uint16_t, move_tile_uint16_t },
+             [4] = { move_row_uint32_t, move_tile_uint32_t },
+             [8] = { move_row_uint64_t, move_tile_uint64_t } };
 
 static void convert_row(const job *j, int64_t n, char *y, int64_t ys, const char *x, int64_t xs)
 {
@@ -79,81 +131,14 @@ static void copy_chunk(void *context, int64_t begin, int64_t end)
         char *y = j->y + c.at[0] * j->y_item;
         const char *x = j->x + c.at[1] * j->x_item;
         if (n > end - begin) n = end - begin;
-        if (j->x_dtype == j->y_dtype)
-            move_row(n, y, w->stride[last][0], x, w->stride[last][1], j->y_item);
-        else
+        if (j->x_dtype != j->y_dtype)
             convert_row(j, n, y, w->stride[last][0], x, w->stride[last][1]);
+        else if (w->stride[last][0] == 1 && w->stride[last][1] == 1)
+            memcpy(y, x, (size_t)(n * j->y_item));
+        else
+            move[j->y_item].row(n, y, w->stride[last][0], x, w->stride[last][1]);
         begin += n;
         if (begin < end) tni_cursor_step(&c, w, n);
-    }
-}
-
-/*
- * A block of N x N elements is transposed in registers of 16 bytes: after log2(N) rounds of
- * interleaving rows i and i + N / 2 element (a, b) has moved to (b, a).
- * Source: the perfect shuffle of Stone, Parallel Processing with the Perfect Shuffle (1971).
- *
- * y[b][a] = x[a][b] for a tile of a x b. The L1 cache cannot hold its rows of x if they lie a
- * multiple of 1 KiB apart: they share a few of its sets. Then they pass through a buffer.
- */
-#define FRONT_8 0, 2
-#define BACK_8 1, 3
-#define FRONT_4 0, 4, 1, 5
-#define BACK_4 2, 6, 3, 7
-#define FRONT_2 0, 8, 1, 9, 2, 10, 3, 11
-#define BACK_2 4, 12, 5, 13, 6, 14, 7, 15
-#define FRONT_1 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define BACK_1 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-
-#define MOVE_TILE(T, SIZE)                                                                         \
-    static inline void move_block_##T(T *y, int64_t y_b, const T *x, int64_t x_a)                  \
-    {                                                                                              \
-        enum { N = 16 / SIZE };                                                                    \
-        typedef T vector __attribute__((vector_size(16)));                                         \
-        vector row[N], next[N];                                                                    \
-        for (int i = 0; i < N; i++) memcpy(&row[i], x + i * x_a, 16);                              \
-        for (int round = 1; round < N; round *= 2) {                                               \
-            for (int i = 0; i < N / 2; i++) {                                                      \
-                next[2 * i] = __builtin_shufflevector(row[i], row[i + N / 2], FRONT_##SIZE);       \
-                next[2 * i + 1] = __builtin_shufflevector(row[i], row[i + N / 2], BACK_##SIZE);    \
-            }                                                                                      \
-            for (int i = 0; i < N; i++) row[i] = next[i];                                          \
-        }                                                                                          \
-        for (int i = 0; i < N; i++) memcpy(y + i * y_b, &row[i], 16);                              \
-    }                                                                                              \
-    static void move_tile_##T(int64_t na, int64_t nb, T *y, int64_t y_b, const T *x, int64_t x_a)  \
-    {                                                                                              \
-        enum { N = 16 / SIZE, ROW = TILE + N };                                                    \
-        _Alignas(64) T tile[TILE * ROW];                                                           \
-        if (x_a * SIZE % 1024 == 0) {                                                              \
-            for (int64_t a = 0; a < na; a++)                                                       \
-                for (int64_t b = 0; b < nb; b++) tile[a * ROW + b] = x[a * x_a + b];               \
-            x = tile, x_a = ROW;                                                                   \
-        }                                                                                          \
-        int64_t b = 0;                                                                             \
-        for (; b + N <= nb; b += N) {                                                              \
-            int64_t a = 0;                                                                         \
-            for (; a + N <= na; a += N)                                                            \
-                move_block_##T(y + b * y_b + a, y_b, x + a * x_a + b, x_a);                        \
-            for (; a < na; a++)                                                                    \
-                for (int i = 0; i < N; i++) y[(b + i) * y_b + a] = x[a * x_a + b + i];             \
-        }                                                                                          \
-        for (; b < nb; b++)                                                                        \
-            for (int64_t a = 0; a < na; a++) y[b * y_b + a] = x[a * x_a + b];                      \
-    }
-MOVE_TILE(uint8_t, 1)
-MOVE_TILE(uint16_t, 2)
-MOVE_TILE(uint32_t, 4)
-MOVE_TILE(uint64_t, 8)
-
-static void move_tile(int64_t na, int64_t nb, void *y, int64_t y_b, const void *x, int64_t x_a,
-                      int64_t item)
-{
-    switch (item) {
-    case 1: move_tile_uint8_t(na, nb, y, y_b, x, x_a); break;
-    case 2: move_tile_uint16_t(na, nb, y, y_b, x, x_a); break;
-    case 4: move_tile_uint32_t(na, nb, y, y_b, x, x_a); break;
-    default: move_tile_uint64_t(na, nb, y, y_b, x, x_a);
     }
 }
 
@@ -176,8 +161,8 @@ static void transpose_chunk(void *context, int64_t begin, int64_t end)
             x += outer % w->size[d] * w->stride[d][1];
             outer /= w->size[d];
         }
-        move_tile(na, nb, j->y + y * j->y_item, w->stride[j->across][0], j->x + x * j->x_item,
-                  w->stride[last][1], j->y_item);
+        move[j->y_item].tile(na, nb, j->y + y * j->y_item, w->stride[j->across][0],
+                             j->x + x * j->x_item, w->stride[last][1]);
     }
 }
 
@@ -222,25 +207,19 @@ tn_status K(tni_copy)(const tni_copy *a)
     return TN_OK;
 }
 
-/* A copy of one element: array 1 of the walk is not there, so its strides are 0. */
+/* A copy of one element. */
 tn_status K(tni_fill)(const tni_fill *a)
 {
-    const tni_array *arrays[] = { &a->y };
     double f = a->value.f;
     bool truth = a->value.f != 0.0 || a->value.i != 0;
     int64_t i = a->y.dtype == TN_BOOL ? truth : a->value.i;
     uint64_t value = 0;
-    job j;
-    tni_walk_init(&j.walk, 1, arrays);
-    if (j.walk.numel == 0) return TN_OK;
-    j.y = a->y.data;
-    j.x = (const char *)&value;
-    j.y_item = j.x_item = (int64_t)tn_dtype_size(a->y.dtype);
-    j.y_dtype = j.x_dtype = a->y.dtype;
+    tni_copy one = { .y = a->y, .x = a->y };
+    one.x.data = &value;
+    memset(one.x.stride, 0, sizeof one.x.stride);
     if (tn_dtype_is_float(a->y.dtype))
         K(tni_store)(TN_F64, 1, &value, a->y.dtype, 1, &f);
     else
         K(tni_store)(TN_I64, 1, &value, a->y.dtype, 1, &i);
-    tni_parallel(j.walk.numel, GRAIN, copy_chunk, &j);
-    return TN_OK;
+    return K(tni_copy)(&one);
 }

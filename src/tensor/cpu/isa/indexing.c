@@ -1,6 +1,7 @@
 /* indexing.c - gather and take, which only move bytes: any dtype. */
 #include "tensor/cpu/index.h"
 #include "tensor/internal.h"
+#include "tensor/walk.h"
 
 static inline void move(char *to, const char *from, size_t size)
 {
@@ -11,35 +12,45 @@ static inline void move(char *to, const char *from, size_t size)
     }
 }
 
-/* rows: runs along the last axis of index */
-static void gather_rows(void *context, int64_t begin, int64_t end)
+typedef struct gather_job {
+    const tni_gather *a;
+    tni_walk walk; /* y, index, and x where it begins along the axis */
+} gather_job;
+
+static void gather_elements(void *context, int64_t begin, int64_t end)
 {
-    const tni_gather *a = context;
-    const tni_array *y = &a->y, *x = &a->x, *index = &a->index;
-    int last = index->rank - 1;
-    int64_t inner = index->size[last], step = a->axis == last ? 0 : x->stride[last];
-    size_t size = tn_dtype_size(x->dtype);
-    int64_t position[TN_MAX_RANK] = { 0 };
-    for (int64_t row = begin; row < end; row++) {
-        locate(index, row * inner, position);
-        const int64_t *id = (const int64_t *)index->data + offset_of(index, position, -1);
-        int64_t at_x = offset_of(x, position, a->axis);
-        int64_t at_y = offset_of(y, position, -1);
-        for (int64_t j = 0; j < inner; j++) {
-            int64_t from = at_x + j * step + id[j * index->stride[last]] * x->stride[a->axis];
-            move((char *)y->data + (size_t)(at_y + j * y->stride[last]) * size,
-                 (const char *)x->data + (size_t)from * size, size);
+    const gather_job *job = context;
+    const tni_gather *a = job->a;
+    const tni_walk *w = &job->walk;
+    int last = w->rank - 1;
+    const int64_t *s = w->stride[last], along = a->x.stride[a->axis];
+    const int64_t y_step = s[0], id_step = s[1], x_step = s[2];
+    size_t size = tn_dtype_size(a->x.dtype);
+    tni_cursor c;
+    tni_cursor_seek(&c, w, begin);
+    while (begin < end) {
+        int64_t n = TNI_MIN(w->size[last] - c.index[last], end - begin);
+        const int64_t *id = (const int64_t *)a->index.data + c.at[1];
+        const int64_t at_y = c.at[0], at_x = c.at[2];
+        for (int64_t j = 0; j < n; j++) {
+            int64_t from = at_x + j * x_step + id[j * id_step] * along;
+            move((char *)a->y.data + (size_t)(at_y + j * y_step) * size,
+                 (const char *)a->x.data + (size_t)from * size, size);
         }
+        begin += n;
+        tni_cursor_step(&c, w, n);
     }
 }
 
 tn_status K(tni_gather)(const tni_gather *a)
 {
+    gather_job job = { .a = a };
+    tni_array x = a->x;
     tn_status status = tni_check_index(&a->index, a->x.size[a->axis]);
-    int64_t n = tni_array_numel(&a->index);
-    if (status != TN_OK || n == 0) return status;
-    int64_t inner = a->index.size[a->index.rank - 1];
-    return tni_parallel_args(n / inner, TNI_MAX(1, 8192 / inner), gather_rows, a);
+    if (status != TN_OK) return status;
+    x.stride[a->axis] = 0;
+    tni_walk_init(&job.walk, 3, (const tni_array *const[]){ &a->y, &a->index, &x });
+    return tni_parallel_args(job.walk.numel, 8192, gather_elements, &job);
 }
 
 static size_t row_bytes(const tni_take *a)

@@ -64,12 +64,9 @@ static void run_converting(const job *j, int64_t n, const tni_cursor *c, const i
                 s[k] = stride[k] ? 1 : 0;
             }
         }
-        if (store) {
-            j->row(m, buffer[0], 1, x[1], s[1], x[2], s[2], x[3], s[3], j->p);
-            K(tni_store)(j->row_type, m, x[0], j->dtype[0], s[0], buffer[0]);
-        } else {
-            j->row(m, x[0], s[0], x[1], s[1], x[2], s[2], x[3], s[3], j->p);
-        }
+        j->row(m, store ? buffer[0] : x[0], store ? 1 : s[0], x[1], s[1], x[2], s[2], x[3], s[3],
+               j->p);
+        if (store) K(tni_store)(j->row_type, m, x[0], j->dtype[0], s[0], buffer[0]);
     }
 }
 

@@ -29,6 +29,7 @@ typedef struct job {
     bool by_cols;
     int64_t cols;  /* size of the last kept axis, by_cols */
     int64_t tiles; /* of TNI_BLOCK columns in them */
+    int64_t units; /* results, or tiles of them: tasks of a slice */
     int64_t slice; /* reduced elements per partial result */
     int64_t slices;
     double p;
@@ -134,10 +135,9 @@ static void cols_task(const job *j, int64_t o, int64_t cols, int64_t begin, int6
 static void tasks(void *context, int64_t first, int64_t last)
 {
     const job *j = context;
-    int64_t per_slice = j->by_cols ? j->kept.numel / j->cols * j->tiles : j->kept.numel;
     for (int64_t t = first; t < last; t++) {
-        int64_t slice = t / per_slice;
-        int64_t unit = t % per_slice;
+        int64_t slice = t / j->units;
+        int64_t unit = t % j->units;
         int64_t begin = slice * j->slice;
         int64_t end = TNI_MIN(begin + j->slice, j->reduced.numel);
         tni_acc *to = j->slices > 1 ? j->partial + slice * j->kept.numel : j->acc;
@@ -163,13 +163,12 @@ static void combine(void *context, int64_t first, int64_t last)
 
 static void run_pass(job *j, tni_pass pass, tni_acc *acc, const tni_acc *center)
 {
-    int64_t per_slice = j->by_cols ? j->kept.numel / j->cols * j->tiles : j->kept.numel;
     int64_t width = j->by_cols ? TNI_MIN(j->cols, (int64_t)TNI_BLOCK) : 1;
     int64_t work = TNI_MIN(j->slice, j->reduced.numel) * width; /* elements of a task */
     j->pass = pass;
     j->acc = acc;
     j->center = center;
-    tni_parallel(per_slice * j->slices, TNI_MAX(SLICE / TNI_MAX(work, (int64_t)1), (int64_t)1),
+    tni_parallel(j->units * j->slices, TNI_MAX(SLICE / TNI_MAX(work, (int64_t)1), (int64_t)1),
                  tasks, j);
     if (j->slices > 1)
         tni_parallel(j->kept.numel, TNI_MAX(SLICE / j->slices, (int64_t)64), combine, j);
@@ -212,6 +211,7 @@ static bool plan(job *j, const tni_array *y, const tni_array *x)
         k->numel > 1 && r->numel != 1 && k->stride[k->rank - 1][0] < r->stride[r->rank - 1][0];
     j->cols = k->size[k->rank - 1];
     j->tiles = (j->cols - 1) / TNI_BLOCK + 1;
+    j->units = j->by_cols ? k->numel / j->cols * j->tiles : k->numel;
     j->slice = SLICE;
     if (j->by_cols) j->slice = TNI_MAX(SLICE / TNI_MIN(j->cols, (int64_t)TNI_BLOCK), (int64_t)64);
     j->slices = r->numel > 0 ? (r->numel - 1) / j->slice + 1 : 1;

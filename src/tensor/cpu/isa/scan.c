@@ -27,13 +27,6 @@ struct job {
     bool largest, reverse;
 };
 
-/* How many lines from begin on, before end, are neighbours: at most TNI_BLOCK. */
-static int64_t stretch(const tni_walk *w, const tni_cursor *c, int64_t left)
-{
-    int64_t m = TNI_MIN(w->size[w->rank - 1] - c->index[w->rank - 1], left);
-    return TNI_MIN(m, (int64_t)TNI_BLOCK);
-}
-
 /* Whether v beats best. NaN beats everything but an earlier NaN; the first of equals stays. */
 static inline bool beats(const job *j, tni_acc v, tni_acc best)
 {
@@ -52,36 +45,22 @@ static void store(const job *j, int k, int64_t n, char *to, int64_t stride, cons
     K(tni_store)(j->real ? TN_F64 : TN_I64, n, to, j->dtype[k], stride, from);
 }
 
-/* One line at x: best value and index. */
-static void extreme_of_line(const job *j, const char *x, tni_acc *best, int64_t *index)
+/* Best value and index of m neighbouring lines, the first at x, together; or of that one alone. */
+TNI_INLINE void extreme(const job *j, bool together, int64_t m, const char *x, tni_acc *best,
+                        int64_t *index)
 {
-    load(j, 1, best, x, 1);
-    *index = 0;
+    int64_t across = j->walk.stride[j->walk.rank - 1][0], step = together ? 1 : TNI_BLOCK;
     tni_acc v[TNI_BLOCK];
-    for (int64_t i = 0; i < j->n; i += TNI_BLOCK) {
-        int64_t m = TNI_MIN(j->n - i, (int64_t)TNI_BLOCK);
-        load(j, m, v, x + i * j->stride[0] * j->item[0], j->stride[0]);
-        for (int64_t k = 0; k < m; k++) {
-            if (beats(j, v[k], *best)) {
-                *best = v[k];
-                *index = i + k;
-            }
-        }
-    }
-}
-
-static void extreme_of_lines(const job *j, int64_t m, const char *x, tni_acc *best, int64_t *index)
-{
-    int64_t across = j->walk.stride[j->walk.rank - 1][0];
     load(j, m, best, x, across);
     for (int64_t k = 0; k < m; k++) index[k] = 0;
-    tni_acc v[TNI_BLOCK];
-    for (int64_t i = 1; i < j->n; i++) {
-        load(j, m, v, x + i * j->stride[0] * j->item[0], across);
-        for (int64_t k = 0; k < m; k++) {
-            if (beats(j, v[k], best[k])) {
-                best[k] = v[k];
-                index[k] = i;
+    for (int64_t i = 0; i < j->n; i += step) {
+        int64_t n = together ? m : TNI_MIN(j->n - i, step);
+        load(j, n, v, x + i * j->stride[0] * j->item[0], together ? across : j->stride[0]);
+        for (int64_t k = 0; k < n; k++) {
+            int64_t line = together ? k : 0;
+            if (beats(j, v[k], best[line])) {
+                best[line] = v[k];
+                index[line] = together ? i : i + k;
             }
         }
     }
@@ -93,10 +72,10 @@ static void extremes(const job *j, int64_t m, char *const at[3])
     tni_acc best[TNI_BLOCK];
     int64_t index[TNI_BLOCK], *to = (int64_t *)(void *)at[1];
     if (j->together)
-        extreme_of_lines(j, m, at[0], best, index);
+        extreme(j, true, m, at[0], best, index);
     else
         for (int64_t k = 0; k < m; k++)
-            extreme_of_line(j, at[0] + k * s[0] * j->item[0], &best[k], &index[k]);
+            extreme(j, false, 1, at[0] + k * s[0] * j->item[0], &best[k], &index[k]);
     for (int64_t k = 0; k < m; k++) to[k * s[1]] = index[k];
     if (j->data[2]) store(j, 2, m, at[2], s[2], best);
 }
@@ -104,10 +83,12 @@ static void extremes(const job *j, int64_t m, char *const at[3])
 static void chunk(void *context, int64_t begin, int64_t end)
 {
     const job *j = context;
+    int last = j->walk.rank - 1;
+    int64_t size = j->walk.size[last];
     tni_cursor c;
     tni_cursor_seek(&c, &j->walk, begin);
     while (begin < end) {
-        int64_t m = stretch(&j->walk, &c, end - begin);
+        int64_t m = TNI_MIN(TNI_MIN(size - c.index[last], end - begin), (int64_t)TNI_BLOCK);
         char *at[3] = { NULL };
         for (int k = 0; k < j->walk.n; k++) at[k] = j->data[k] + c.at[k] * j->item[k];
         j->lines(j, m, at);
@@ -116,31 +97,24 @@ static void chunk(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* a without the axis: the other axes number the lines. */
-static tni_array without_axis(const tni_array *a, int axis)
-{
-    tni_array b = *a;
-    b.size[axis] = 1;
-    return b;
-}
-
 static tn_status run(job *j, int axis, int n_arrays, const tni_array *const *arrays)
 {
     tni_array line[3];
     const tni_array *list[] = { &line[0], &line[1], &line[2] };
     for (int k = 0; k < n_arrays; k++) {
-        line[k] = without_axis(arrays[k], axis);
+        line[k] = *arrays[k]; /* without the axis: the others number the lines */
+        line[k].size[axis] = 1;
         j->data[k] = arrays[k]->data;
         j->dtype[k] = arrays[k]->dtype;
         j->item[k] = (int64_t)tn_dtype_size(arrays[k]->dtype);
     }
     tni_walk_init(&j->walk, n_arrays, list);
-    j->n = arrays[0]->size[axis];
+    bool single = arrays[0]->rank == 0;
+    j->n = single ? 1 : arrays[0]->size[axis];
     if (j->walk.numel == 0 || j->n == 0) return TN_OK;
-    j->stride[0] = arrays[0]->stride[axis];
-    j->stride[1] = arrays[1]->stride[axis];
-    j->together = j->walk.size[j->walk.rank - 1] > 1 &&
-                  j->walk.stride[j->walk.rank - 1][0] < arrays[0]->stride[axis];
+    for (int k = 0; k < 2; k++) j->stride[k] = single ? 0 : arrays[k]->stride[axis];
+    j->together =
+        j->walk.size[j->walk.rank - 1] > 1 && j->walk.stride[j->walk.rank - 1][0] < j->stride[0];
     j->real = tn_dtype_is_float(arrays[0]->dtype);
     tni_parallel(j->walk.numel, TNI_MAX(WORK / j->n, (int64_t)1), chunk, j);
     return TN_OK;
@@ -149,53 +123,37 @@ static tn_status run(job *j, int axis, int n_arrays, const tni_array *const *arr
 tn_status K(tni_arg_reduce)(const tni_arg_reduce *a)
 {
     const tni_array *arrays[] = { &a->x, &a->index, &a->value };
-    if (a->x.rank == 0) {
-        if (a->value.data) {
-            tn_status status = K(tni_copy)(&(tni_copy){ a->value, a->x });
-            if (status) return status;
-        }
-        *(int64_t *)a->index.data = 0;
-        return TN_OK;
-    }
     job j = { .lines = extremes, .largest = a->largest };
     return run(&j, a->axis, a->value.data ? 3 : 2, arrays);
 }
 
-static void add_up(const job *j, int64_t n, tni_acc *v, tni_acc *sum)
+/* v += sum, which is then v. */
+TNI_INLINE void add_up(const job *j, tni_acc *v, tni_acc *sum)
 {
-    for (int64_t i = 0; i < n; i++)
-        if (j->real)
-            sum->f = v[i].f += sum->f;
-        else
-            sum->i = v[i].i = (int64_t)((uint64_t)v[i].i + (uint64_t)sum->i);
+    if (j->real)
+        sum->f = v->f += sum->f;
+    else
+        sum->i = v->i = (int64_t)((uint64_t)v->i + (uint64_t)sum->i);
 }
 
-static void sum_line(const job *j, const char *x, char *y)
-{
-    int64_t sign = j->reverse ? -1 : 1;
-    int64_t first = j->reverse ? j->n - 1 : 0;
-    tni_acc v[TNI_BLOCK];
-    tni_acc sum = { .i = 0 };
-    for (int64_t i = 0; i < j->n; i += TNI_BLOCK) {
-        int64_t m = TNI_MIN(j->n - i, (int64_t)TNI_BLOCK);
-        int64_t at = first + sign * i;
-        load(j, m, v, x + at * j->stride[0] * j->item[0], sign * j->stride[0]);
-        add_up(j, m, v, &sum);
-        store(j, 1, m, y + at * j->stride[1] * j->item[1], sign * j->stride[1], v);
-    }
-}
-
-static void sum_lines(const job *j, int64_t m, const char *x, char *y)
+/* Running sums of m neighbouring lines together, or of one, like extreme. */
+TNI_INLINE void running_sum(const job *j, bool together, int64_t m, const char *x, char *y)
 {
     const int64_t *across = j->walk.stride[j->walk.rank - 1];
-    tni_acc sum[TNI_BLOCK];
+    int64_t sign = j->reverse ? -1 : 1, along[2] = { sign * j->stride[0], sign * j->stride[1] };
+    int64_t step = together ? 1 : TNI_BLOCK;
+    const int64_t *next = together ? across : along;
+    tni_acc v[TNI_BLOCK], sum[TNI_BLOCK];
+    if (j->reverse) {
+        x += (j->n - 1) * j->stride[0] * j->item[0];
+        y += (j->n - 1) * j->stride[1] * j->item[1];
+    }
     for (int64_t k = 0; k < m; k++) sum[k].i = 0;
-    tni_acc v[TNI_BLOCK];
-    for (int64_t i = 0; i < j->n; i++) {
-        int64_t at = j->reverse ? j->n - 1 - i : i;
-        load(j, m, v, x + at * j->stride[0] * j->item[0], across[0]);
-        for (int64_t k = 0; k < m; k++) add_up(j, 1, &v[k], &sum[k]);
-        store(j, 1, m, y + at * j->stride[1] * j->item[1], across[1], sum);
+    for (int64_t i = 0; i < j->n; i += step) {
+        int64_t n = together ? m : TNI_MIN(j->n - i, step);
+        load(j, n, v, x + i * along[0] * j->item[0], next[0]);
+        for (int64_t k = 0; k < n; k++) add_up(j, &v[k], &sum[together ? k : 0]);
+        store(j, 1, n, y + i * along[1] * j->item[1], next[1], v);
     }
 }
 
@@ -203,16 +161,15 @@ static void sums(const job *j, int64_t m, char *const at[3])
 {
     const int64_t *s = j->walk.stride[j->walk.rank - 1];
     if (j->together)
-        sum_lines(j, m, at[0], at[1]);
+        running_sum(j, true, m, at[0], at[1]);
     else
         for (int64_t k = 0; k < m; k++)
-            sum_line(j, at[0] + k * s[0] * j->item[0], at[1] + k * s[1] * j->item[1]);
+            running_sum(j, false, 1, at[0] + k * s[0] * j->item[0], at[1] + k * s[1] * j->item[1]);
 }
 
 tn_status K(tni_cumsum)(const tni_cumsum *a)
 {
     const tni_array *arrays[] = { &a->x, &a->y };
-    if (a->x.rank == 0) return K(tni_copy)(&(tni_copy){ a->y, a->x });
     job j = { .lines = sums, .reverse = a->reverse };
     return run(&j, a->axis, 2, arrays);
 }

@@ -102,6 +102,19 @@ static bool no_other(const void *a, tn_status *status)
 CONVOLVE(y, tni_conv2d, TNI_CONV_Y, a->x, a->y, a->w, a->bias)
 CONVOLVE(dx, tni_conv2d_grad_input, TNI_CONV_DX, a->dx, a->dy, a->w, { 0 })
 CONVOLVE(dw, tni_conv2d_grad_weight, TNI_CONV_DW, a->x, a->dy, a->dw, { 0 })
+/* The kernel of f32 itself, where it takes these bf16 and f16: bf16 in windows of 2x2, logits by
+ * rows. */
+#define ITS_OWN(name, condition)                                                                   \
+    static bool own_##name(const tni_##name *a, tn_status *status)                                 \
+    {                                                                                              \
+        return (condition) && (*status = K32(tni_##name)(a), true);                                \
+    }
+#define BY_ROWS(x, weight)                                                                         \
+    (tni_is_half((x).dtype) && (x).size[2] == 1 && (!(weight).data || (weight).dtype == TN_F32))
+ITS_OWN(max_pool2d, a->x.dtype == TN_BF16 && tni_pool_halves(&a->sizes))
+ITS_OWN(max_pool2d_grad, a->dy.dtype == TN_BF16 && tni_pool_halves(&a->sizes))
+ITS_OWN(cross_entropy, BY_ROWS(a->x, a->weight))
+ITS_OWN(cross_entropy_grad, BY_ROWS(a->x, a->weight) && a->drow.dtype == TN_F32)
 #define BY_OTHER(a)                                                                                \
     _Generic((a),                                                                                  \
         const tni_conv2d *: convolve_y,                                                            \
@@ -109,10 +122,10 @@ CONVOLVE(dw, tni_conv2d_grad_weight, TNI_CONV_DW, a->x, a->dy, a->dw, { 0 })
         const tni_conv2d_grad_weight *: convolve_dw,                                               \
         const tni_attention *: K32(tni_attention_bf16),                                            \
         const tni_attention_grad *: K32(tni_attention_grad_bf16),                                  \
-        const tni_max_pool2d *: K32(tni_max_pool2d_bf16),                                          \
-        const tni_max_pool2d_grad *: K32(tni_max_pool2d_grad_bf16),                                \
-        const tni_cross_entropy *: K32(tni_cross_entropy_half),                                   \
-        const tni_cross_entropy_grad *: K32(tni_cross_entropy_grad_half),                         \
+        const tni_max_pool2d *: own_max_pool2d,                                                    \
+        const tni_max_pool2d_grad *: own_max_pool2d_grad,                                          \
+        const tni_cross_entropy *: own_cross_entropy,                                              \
+        const tni_cross_entropy_grad *: own_cross_entropy_grad,                                    \
         default: no_other)
 
 /* For bf16 and f16: how many axes number the rows of kernels that get some rows at a time, and bits
@@ -157,7 +170,8 @@ CONVOLVE(dw, tni_conv2d_grad_weight, TNI_CONV_DW, a->x, a->dy, a->dw, { 0 })
         tni_##name f = *a;                                                                         \
         _Static_assert(sizeof f <= TNI_HALF_BYTES, "room in half.c");                              \
         return tni_half_run(&(tni_half){ in_f32_##name, &f, sizeof f, n_out, n_in, LEAD(a),        \
-                                         ITSELF(a), K(tni_copy), K(tni_load), K(tni_store) });     \
+                                         ITSELF(a), false, K(tni_copy), K(tni_load),               \
+                                         K(tni_store) });                                          \
     }
 TNI_KERNELS(NOTHING, NOTHING, BY_REAL, BY_FLOAT, BY_FLOAT)
 

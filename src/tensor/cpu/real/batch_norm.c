@@ -41,8 +41,7 @@ typedef struct bn_job {
 
 /* Fetches the same elements of the next sample ahead: the processor does not foresee steps from
  * plane to plane, and without this waited for memory half of the time. */
-static inline __attribute__((always_inline)) void fetch_next(const bn_job *job, const void *x,
-                                                             int64_t at, int64_t n)
+TNI_INLINE void fetch_next(const bn_job *job, const void *x, int64_t at, int64_t n)
 {
     int64_t item = tni_is_half(job->dtype) ? 2 : (int64_t)sizeof(REAL);
     if (at + job->c * job->s + n > job->n * job->c * job->s) return;
@@ -58,16 +57,11 @@ static inline const REAL *read(const bn_job *job, const void *x, int64_t at, int
     return tni_get(x, job->dtype, at, n, buffer);
 }
 
-/* Where to compute elements of y or dx, which `write` then puts there. */
+/* Where to compute elements of y or dx, which tni_put then brings there. */
 static inline REAL *place(const bn_job *job, void *y, int64_t at, int64_t n, REAL *buffer)
 {
     fetch_next(job, y, at, n);
     return tni_place(y, job->dtype, at, buffer);
-}
-
-static inline void write(const bn_job *job, void *y, int64_t at, int64_t n, const REAL *buffer)
-{
-    tni_put(y, job->dtype, at, n, buffer);
 }
 
 /* mu: the mean; m2: sum of squares about center */
@@ -127,11 +121,6 @@ static int64_t group_channels(const bn_job *job)
     return COLUMNS / job->s;
 }
 
-static bool in_columns(const bn_job *job)
-{
-    return job->s < COLUMNS_BELOW;
-}
-
 /* ---- planes: s values in a row --------------------------------------------------------------- */
 
 /* Samples are cut into blocks only where channels alone would not keep 16 threads busy. */
@@ -158,7 +147,7 @@ static piece pieces_of(const bn_job *job, int64_t item)
                     .end = TNI_MIN(first + job->block_n, job->n) * job->c * job->s };
 }
 
-static inline __attribute__((always_inline)) bool next_piece(const bn_job *job, piece *p)
+TNI_INLINE bool next_piece(const bn_job *job, piece *p)
 {
     if (p->within == job->s) p->plane += job->c * job->s, p->within = 0;
     if (p->plane >= p->end) return false;
@@ -260,7 +249,7 @@ static void normalise_planes(void *context, int64_t begin, int64_t end)
             REAL *y = place(job, job->y, at, m, buffer);
 #pragma omp simd
             for (int64_t k = 0; k < m; k++) y[k] = (x[k] - mean) * scale + shift;
-            write(job, job->y, at, m, y);
+            tni_put(job->y, job->dtype, at, m, y);
         }
     }
 }
@@ -339,7 +328,7 @@ static void dx_planes(void *context, int64_t begin, int64_t end)
 #pragma omp simd
                 for (int64_t k = 0; k < m; k++) dx[k] = scale * dy[k];
             }
-            write(job, job->dx, at, m, dx);
+            tni_put(job->dx, job->dtype, at, m, dx);
         }
     }
 }
@@ -433,7 +422,7 @@ static void forward_columns(void *context, int64_t begin, int64_t end)
             REAL *y = place(job, job->y, first + i * width, m, buffer);
 #pragma omp simd
             for (int64_t k = 0; k < m; k++) y[k] = (x[k] - mean[k]) * scale[k] + shift[k];
-            write(job, job->y, first + i * width, m, y);
+            tni_put(job->y, job->dtype, first + i * width, m, y);
         }
     }
 }
@@ -483,7 +472,7 @@ static void backward_columns(void *context, int64_t begin, int64_t end)
 #pragma omp simd
                 for (int64_t k = 0; k < m; k++) dx[k] = scale[k] * dy[k];
             }
-            write(job, job->dx, first + i * width, m, dx);
+            tni_put(job->dx, job->dtype, first + i * width, m, dx);
         }
     }
 }
@@ -492,7 +481,7 @@ static void backward_columns(void *context, int64_t begin, int64_t end)
 
 static tn_status run(bn_job *job, tni_chunk columns, void (*planes)(bn_job *job))
 {
-    if (in_columns(job)) {
+    if (job->s < COLUMNS_BELOW) {
         int64_t group = group_channels(job);
         tni_parallel((job->c + group - 1) / group, row_grain(job->n * COLUMNS, 4), columns, job);
         return TN_OK;

@@ -35,20 +35,10 @@ typedef struct ce_job {
     tni_scratch scratch;           /* a row, where one is bf16 or f16 */
 } ce_job;
 
-/* A row of x, and where to compute one of dx: the same memory, where both are bf16 or f16. */
+/* A row of x; if it is bf16 or f16, in the memory where one of dx is computed, too. */
 static const REAL *row_of(const ce_job *job, int64_t i)
 {
     return tni_get(job->x, job->dtype, i * job->x_row, job->c, tni_scratch_own(&job->scratch, 0));
-}
-
-static REAL *row_of_dx(const ce_job *job, int64_t i)
-{
-    return tni_place(job->dx, job->dx_dtype, i * job->dx_row, tni_scratch_own(&job->scratch, 0));
-}
-
-static void write_row(const ce_job *job, int64_t i, const REAL *row)
-{
-    tni_put(job->dx, job->dx_dtype, i * job->dx_row, job->c, row);
 }
 
 /* All of n: by rows, or by blocks of columns. weight: as of row_grain. */
@@ -200,12 +190,13 @@ static void rows_backward(void *context, int64_t begin, int64_t end)
     const ce_job *job = context;
     int64_t c = job->c;
     for (int64_t i = begin; i < end; i++) {
-        REAL *dx = row_of_dx(job, i);
+        REAL *dx =
+            tni_place(job->dx, job->dx_dtype, i * job->dx_row, tni_scratch_own(&job->scratch, 0));
         const REAL *restrict w = job->w;
         int64_t t = job->target[i];
         if (ignored(job, t)) {
             memset(dx, 0, (size_t)c * sizeof(REAL));
-            write_row(job, i, dx);
+            tni_put(job->dx, job->dx_dtype, i * job->dx_row, c, dx);
             continue;
         }
         REAL g = job->drow[i * job->drow_stride[0]];
@@ -221,7 +212,7 @@ static void rows_backward(void *context, int64_t begin, int64_t end)
             for (int64_t j = 0; j < c; j++) dx[j] = scale * dx[j] - b;
         }
         dx[t] -= a;
-        write_row(job, i, dx);
+        tni_put(job->dx, job->dx_dtype, i * job->dx_row, c, dx);
     }
 }
 
@@ -283,26 +274,3 @@ tn_status K(tni_cross_entropy_grad)(const tni_cross_entropy_grad *a)
     job.sum = a->sum.data;
     return run(&job, n, 6, rows_backward, columns_backward);
 }
-
-/* ---- bf16 and f16 ---------------------------------------------------------------------------- */
-
-#ifdef TNI_REAL_IS_f32
-static bool by_rows(const tni_array *x, const tni_array *weight)
-{
-    return tni_is_half(x->dtype) && x->size[2] == 1 && (!weight->data || weight->dtype == TN_F32);
-}
-
-bool K(tni_cross_entropy_half)(const tni_cross_entropy *a, tn_status *status)
-{
-    if (!by_rows(&a->x, &a->weight)) return false;
-    *status = K(tni_cross_entropy)(a);
-    return true;
-}
-
-bool K(tni_cross_entropy_grad_half)(const tni_cross_entropy_grad *a, tn_status *status)
-{
-    if (!by_rows(&a->x, &a->weight) || a->drow.dtype != TN_F32) return false;
-    *status = K(tni_cross_entropy_grad)(a);
-    return true;
-}
-#endif

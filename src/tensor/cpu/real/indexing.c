@@ -7,40 +7,42 @@
  */
 #include "tensor/cpu/index.h"
 #include "tensor/cpu/real/rows.h"
+#include "tensor/walk.h"
 
 /* ---- scatter_add: y[.., index[.., a, ..], ..] += source[.., a, ..] --------------------------- */
 
-/* A line: all positions along the axis with the other coordinates fixed; lines number the
- * others. */
+typedef struct scatter_job {
+    const tni_scatter_add *a;
+    tni_walk lines; /* of index, y and source: where lines along the axis begin */
+} scatter_job;
+
 static void scatter_lines(void *context, int64_t begin, int64_t end)
 {
-    const tni_scatter_add *s = context;
-    const tni_array *y = &s->y, *index = &s->index, *source = &s->source;
-    int axis = s->axis;
-    for (int64_t line = begin; line < end; line++) {
-        int64_t rest = line, at_y = 0, at_index = 0, at_source = 0;
-        for (int d = index->rank - 1; d >= 0; d--) {
-            if (d == axis) continue;
-            int64_t i = rest % index->size[d];
-            rest /= index->size[d];
-            at_y += i * y->stride[d];
-            at_index += i * index->stride[d];
-            at_source += i * source->stride[d];
-        }
-        const int64_t *id = (const int64_t *)index->data + at_index;
-        const REAL *add = (const REAL *)source->data + at_source;
-        REAL *to = (REAL *)y->data + at_y;
-        for (int64_t a = 0; a < index->size[axis]; a++)
-            to[id[a * index->stride[axis]] * y->stride[axis]] += add[a * source->stride[axis]];
+    const scatter_job *job = context;
+    const tni_scatter_add *a = job->a;
+    int axis = a->axis;
+    tni_cursor c;
+    tni_cursor_seek(&c, &job->lines, begin);
+    for (int64_t line = begin; line < end; line++, tni_cursor_step(&c, &job->lines, 1)) {
+        const int64_t *id = (const int64_t *)a->index.data + c.at[0];
+        REAL *to = (REAL *)a->y.data + c.at[1];
+        const REAL *add = (const REAL *)a->source.data + c.at[2];
+        for (int64_t i = 0; i < a->index.size[axis]; i++)
+            to[id[i * a->index.stride[axis]] * a->y.stride[axis]] +=
+                add[i * a->source.stride[axis]];
     }
 }
 
 tn_status K(tni_scatter_add)(const tni_scatter_add *a)
 {
+    scatter_job job = { .a = a };
+    tni_array line = a->index;
     tn_status status = tni_check_index(&a->index, a->y.size[a->axis]);
-    int64_t n = tni_array_numel(&a->index), length = a->index.size[a->axis];
-    if (status != TN_OK || n == 0) return status;
-    return tni_parallel_args(n / length, row_grain(length, 8), scatter_lines, a);
+    if (status != TN_OK || tni_array_numel(&a->index) == 0) return status;
+    line.size[a->axis] = 1;
+    tni_walk_init(&job.lines, 3, (const tni_array *const[]){ &line, &a->y, &a->source });
+    int64_t grain = row_grain(a->index.size[a->axis], 8);
+    return tni_parallel_args(job.lines.numel, grain, scatter_lines, &job);
 }
 
 /* ---- take_add: x[o, index[r], :] += y[o, r, :] ----------------------------------------------- */

@@ -108,9 +108,9 @@ typedef struct lng_job {
 /* One row: dx (unless NULL), and its share of dw and db (unless NULL). gw = dy w is computed twice
  * rather than stored. Inlined where the NULLs are constants, so that the loops have no branches.
  * down: 1, or what keeps x - mean in range. */
-static inline __attribute__((always_inline)) void
-grad_row(REAL *restrict dx, REAL *restrict dw, REAL *restrict db, const REAL *restrict dy,
-         const REAL *restrict x, const REAL *restrict w, REAL mean, REAL rstd, int64_t f, REAL down)
+TNI_INLINE void grad_row(REAL *restrict dx, REAL *restrict dw, REAL *restrict db,
+                         const REAL *restrict dy, const REAL *restrict x, const REAL *restrict w,
+                         REAL mean, REAL rstd, int64_t f, REAL down)
 {
     REAL sum_g = 0, sum_gx = 0;
     if (dx) {
@@ -176,28 +176,26 @@ static void layer_norm_grad_chunk(void *context, int64_t begin, int64_t end)
 enum { COLUMNS = 64 };
 
 /* Adds the lines of all blocks, in order. */
-static void combine_columns(const lng_job *job, int64_t begin, int64_t m)
-{
-    int64_t f = job->a->x.size[1];
-    double dw[COLUMNS] = { 0 }, db[COLUMNS] = { 0 };
-    for (int64_t block = 0; block < job->blocks; block++) {
-        const REAL *line = job->partial + block * 2 * f + begin;
-#pragma omp simd
-        for (int64_t j = 0; j < m; j++) {
-            dw[j] += (double)line[j];
-            db[j] += (double)line[f + j];
-        }
-    }
-    for (int64_t j = 0; j < m; j++) {
-        if (job->a->dweight.data) ((REAL *)job->a->dweight.data)[begin + j] = (REAL)dw[j];
-        if (job->a->dbias.data) ((REAL *)job->a->dbias.data)[begin + j] = (REAL)db[j];
-    }
-}
-
 static void combine_chunk(void *context, int64_t begin, int64_t end)
 {
-    for (int64_t at = begin; at < end; at += COLUMNS)
-        combine_columns(context, at, TNI_MIN(end - at, COLUMNS));
+    const lng_job *job = context;
+    int64_t f = job->a->x.size[1];
+    for (int64_t at = begin, m; at < end; at += m) {
+        double dw[COLUMNS] = { 0 }, db[COLUMNS] = { 0 };
+        m = TNI_MIN(end - at, COLUMNS);
+        for (int64_t block = 0; block < job->blocks; block++) {
+            const REAL *line = job->partial + block * 2 * f + at;
+#pragma omp simd
+            for (int64_t j = 0; j < m; j++) {
+                dw[j] += (double)line[j];
+                db[j] += (double)line[f + j];
+            }
+        }
+        for (int64_t j = 0; j < m; j++) {
+            if (job->a->dweight.data) ((REAL *)job->a->dweight.data)[at + j] = (REAL)dw[j];
+            if (job->a->dbias.data) ((REAL *)job->a->dbias.data)[at + j] = (REAL)db[j];
+        }
+    }
 }
 
 tn_status K(tni_layer_norm_grad)(const tni_layer_norm_grad *a)

@@ -115,39 +115,32 @@ static inline float normal_cdf_half(float x)
     return x > 0 ? 1.0f - tail : tail;
 }
 
-static inline float FORMULA(u, gelu_half)(float x, float p, float q)
-{
-    (void)p, (void)q;
-    return x * normal_cdf_half(x);
-}
-
-/* x = dy; slope Phi(y) + y phi(y), off by 3e-6 at most: many units near its zero, y = -0.75 */
-static inline float FORMULA(b, gelu_grad_half)(float x, float y, float p, float q)
+/* Phi(x) + x phi(x), off by 3e-6 at most: many units near its zero, x = -0.75. */
+static inline float gelu_slope_half(float x)
 {
     const float half_log2_e = 0x1.715476p-1f, most = 13.25f; /* phi ends there */
-    float c = y < -most ? -most : y > most ? most : y;
-    (void)p, (void)q;
-    return x *
-           (normal_cdf_half(y) + c * (float)TNI_NORMAL_DENSITY_0 * exp2_half(-half_log2_e * c * c));
+    float c = x < -most ? -most : x > most ? most : x;
+    return normal_cdf_half(x) + c * (float)TNI_NORMAL_DENSITY_0 * exp2_half(-half_log2_e * c * c);
 }
 
-static inline float FORMULA(u, gelu_tanh_half)(float x, float p, float q)
+static inline float gelu_tanh_slope_half(float x)
 {
-    (void)p, (void)q;
-    return x / (1.0f + exp2_half(tn_gelu_tanh_exponent_f32(x)));
+    float c = tn_gelu_tanh_inner_f32(x);
+    return tn_gelu_tanh_slope_at_f32(c, exp2_half(tn_gelu_tanh_exponent_f32(c)));
 }
 
-static inline float FORMULA(b, gelu_tanh_grad_half)(float x, float y, float p, float q)
-{
-    float c = tn_gelu_tanh_inner_f32(y);
-    (void)p, (void)q;
-    return x * tn_gelu_tanh_slope_at_f32(c, exp2_half(tn_gelu_tanh_exponent_f32(c)));
-}
-
-UNARY_ROW(gelu_half, 0, , )
-UNARY_ROW(gelu_tanh_half, 0, , )
-BINARY_ROW(gelu_grad_half, 0, , )
-BINARY_ROW(gelu_tanh_grad_half, 0, , )
+#define HALF_UNARY_LIST(F)                                                                         \
+    F(gelu_half, 0, HEAVY, x *normal_cdf_half(x))                                                  \
+    F(gelu_tanh_half, 0, HEAVY, x / (1.0f + exp2_half(tn_gelu_tanh_exponent_f32(x))))
+#define HALF_BINARY_LIST(F)                                                                        \
+    F(gelu_grad_half, 0, HEAVY, x *gelu_slope_half(y))                                             \
+    F(gelu_tanh_grad_half, 0, HEAVY, x *gelu_tanh_slope_half(y))
+#define R float
+#define OF(name) name##_f32
+HALF_UNARY_LIST(TNI_U_BODY)
+HALF_BINARY_LIST(TNI_B_BODY)
+HALF_UNARY_LIST(UNARY_ROW)
+HALF_BINARY_LIST(BINARY_ROW)
 const tni_row K(tni_half_unary)[TNI_U_COUNT] = {
     [TNI_U_gelu] = u_gelu_half, [TNI_U_gelu_tanh] = u_gelu_tanh_half
 };

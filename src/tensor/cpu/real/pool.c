@@ -3,9 +3,7 @@
  * average, and their gradients. Planes are distributed over the threads; each is written by one
  * chunk.
  */
-#include "tensor/cpu/cpu.h"
-#include "tensor/internal.h"
-#include "tensor/math.h"
+#include "tensor/cpu/real/rows.h"
 
 /* One plane: x and y, or their gradients, and the index of each maximum in its plane, or NULL. */
 typedef void (*plane_kernel)(const tni_pool2d_sizes *p, void *x, void *y, int32_t *index);
@@ -37,14 +35,6 @@ static tn_status run(const tni_pool2d_sizes *p, plane_kernel kernel, const tni_a
     return TN_OK;
 }
 
-/* 2x2 windows side by side: every input is in at most one of them. */
-static bool is_halving(const tni_pool2d_sizes *p)
-{
-    return p->kernel[0] == 2 && p->kernel[1] == 2 && p->stride[0] == 2 && p->stride[1] == 2 &&
-           p->padding[0] == 0 && p->padding[1] == 0 && p->dilation[0] == 1 && p->dilation[1] == 1 &&
-           p->oh == p->h / 2 && p->ow == p->w / 2;
-}
-
 /* ---- maximum --------------------------------------------------------------------------------- */
 
 /*
@@ -65,27 +55,25 @@ enum { BUFFER = 1024 };
     else                                                                                           \
         for (int64_t v = 0; v < (n); v++) row(1, v, __VA_ARGS__)
 
-#define INLINE static inline __attribute__((always_inline))
-
 /* Elements, bf16 where `narrow`: their maxima are bf16 without rounding. */
-INLINE REAL get(const void *x, int64_t i, bool narrow)
+TNI_INLINE REAL get(const void *x, int64_t i, bool narrow)
 {
     return narrow ? (REAL)tn_from_bf16(((const uint16_t *)x)[i]) : ((const REAL *)x)[i];
 }
-INLINE void put(void *y, int64_t i, REAL value, bool narrow)
+TNI_INLINE void put(void *y, int64_t i, REAL value, bool narrow)
 {
     if (narrow)
         ((uint16_t *)y)[i] = (uint16_t)(tn_bits_f32((float)value) >> 16);
     else
         ((REAL *)y)[i] = value;
 }
-INLINE void *element(void *x, int64_t i, bool narrow)
+TNI_INLINE void *element(void *x, int64_t i, bool narrow)
 {
     return (char *)x + i * (int64_t)(narrow ? sizeof(uint16_t) : sizeof(REAL));
 }
 
-INLINE void taller(int lanes, int64_t at, const void *x0, const void *x1, int32_t base, int32_t w,
-                   REAL *restrict y, int32_t *restrict index, bool narrow)
+TNI_INLINE void taller(int lanes, int64_t at, const void *x0, const void *x1, int32_t base,
+                       int32_t w, REAL *restrict y, int32_t *restrict index, bool narrow)
 {
 #pragma omp simd
     for (int l = 0; l < lanes; l++) {
@@ -96,8 +84,8 @@ INLINE void taller(int lanes, int64_t at, const void *x0, const void *x1, int32_
     }
 }
 
-INLINE void wider(const REAL *restrict x, const int32_t *restrict at, int64_t n, void *restrict y,
-                  int32_t *restrict index, bool narrow)
+TNI_INLINE void wider(const REAL *restrict x, const int32_t *restrict at, int64_t n,
+                      void *restrict y, int32_t *restrict index, bool narrow)
 {
     for (int64_t j = 0; j < n; j++) {
         REAL a = x[2 * j];
@@ -112,8 +100,8 @@ INLINE void wider(const REAL *restrict x, const int32_t *restrict at, int64_t n,
 }
 
 /* Repeats n values of dy and index, once for each column of a window. */
-INLINE void repeat_pairs(const void *restrict dy, const int32_t *restrict index, int64_t n,
-                         REAL *restrict d, int32_t *restrict at, bool narrow)
+TNI_INLINE void repeat_pairs(const void *restrict dy, const int32_t *restrict index, int64_t n,
+                             REAL *restrict d, int32_t *restrict at, bool narrow)
 {
     for (int64_t j = 0; j < n; j++) {
         d[2 * j] = get(dy, j, narrow);
@@ -124,8 +112,8 @@ INLINE void repeat_pairs(const void *restrict dy, const int32_t *restrict index,
 }
 
 /* Two rows of dx below a row of windows: dy where the index points, zero elsewhere. */
-INLINE void spread(int lanes, int64_t from, const REAL *restrict d, const int32_t *restrict at,
-                   int32_t base, int32_t w, void *restrict dx0, void *restrict dx1, bool narrow)
+TNI_INLINE void spread(int lanes, int64_t from, const REAL *restrict d, const int32_t *restrict at,
+                       int32_t base, int32_t w, void *restrict dx0, void *restrict dx1, bool narrow)
 {
 #pragma omp simd
     for (int l = 0; l < lanes; l++) {
@@ -137,8 +125,8 @@ INLINE void spread(int lanes, int64_t from, const REAL *restrict d, const int32_
 
 /* 2x2 windows, as many rows at a time as the buffers hold, or part of one: y from x, or back: dx
  * from dy. Columns: 2 * ow, an odd last one is left out. */
-INLINE void by_twos(const tni_pool2d_sizes *p, void *x, void *y, int32_t *index, bool narrow,
-                    bool back)
+TNI_INLINE void by_twos(const tni_pool2d_sizes *p, void *x, void *y, int32_t *index, bool narrow,
+                        bool back)
 {
     REAL value[BUFFER];
     int32_t at[BUFFER];
@@ -184,25 +172,16 @@ BY_TWOS(halve_bf16, true, false)
 BY_TWOS(twice, false, true)
 BY_TWOS(twice_bf16, true, true)
 
-/* The part [*from, *to) of a window's k taps, the first at `start`, inside the n positions. A
- * window may extend far beyond both ends. */
-static void taps_inside(int64_t start, int64_t k, int64_t dilation, int64_t n, int64_t *from,
-                        int64_t *to)
-{
-    *from = start < 0 ? (-start + dilation - 1) / dilation : 0;
-    *to = start < n ? TNI_MIN(k, (n - 1 - start) / dilation + 1) : 0;
-}
-
 static void max_plane(const tni_pool2d_sizes *p, void *from, void *to, int32_t *index)
 {
     const REAL *x = from;
     REAL *y = to;
     for (int64_t i = 0; i < p->oh; i++) {
         int64_t top = i * p->stride[0] - p->padding[0], r0, r1;
-        taps_inside(top, p->kernel[0], p->dilation[0], p->h, &r0, &r1);
+        row_inside(top, p->dilation[0], p->h, 0, p->kernel[0], &r0, &r1);
         for (int64_t j = 0; j < p->ow; j++) {
             int64_t left = j * p->stride[1] - p->padding[1], s0, s1;
-            taps_inside(left, p->kernel[1], p->dilation[1], p->w, &s0, &s1);
+            row_inside(left, p->dilation[1], p->w, 0, p->kernel[1], &s0, &s1);
             REAL best = -(REAL)INFINITY;
             int64_t at = -1;
             for (int64_t r = r0; r < r1; r++) {
@@ -224,7 +203,7 @@ static void max_plane(const tni_pool2d_sizes *p, void *from, void *to, int32_t *
 
 tn_status K(tni_max_pool2d)(const tni_max_pool2d *a)
 {
-    bool halves = is_halving(&a->sizes);
+    bool halves = tni_pool_halves(&a->sizes);
     plane_kernel kernel = a->x.dtype == TN_BF16 ? halve_bf16 : halves ? halve : max_plane;
     return run(&a->sizes, kernel, &a->x, &a->y, a->index.data);
 }
@@ -239,27 +218,10 @@ static void add_winners(const tni_pool2d_sizes *p, void *to, void *from, int32_t
 
 tn_status K(tni_max_pool2d_grad)(const tni_max_pool2d_grad *a)
 {
-    bool halves = is_halving(&a->sizes);
+    bool halves = tni_pool_halves(&a->sizes);
     plane_kernel kernel = a->dy.dtype == TN_BF16 ? twice_bf16 : halves ? twice : add_winners;
     return run(&a->sizes, kernel, &a->dx, &a->dy, a->index.data);
 }
-
-#ifdef TNI_REAL_IS_f32
-/* 2x2 windows of bf16, without copies in f32. */
-bool K(tni_max_pool2d_bf16)(const tni_max_pool2d *a, tn_status *status)
-{
-    if (a->x.dtype != TN_BF16 || !is_halving(&a->sizes)) return false;
-    *status = K(tni_max_pool2d)(a);
-    return true;
-}
-
-bool K(tni_max_pool2d_grad_bf16)(const tni_max_pool2d_grad *a, tn_status *status)
-{
-    if (a->dy.dtype != TN_BF16 || !is_halving(&a->sizes)) return false;
-    *status = K(tni_max_pool2d_grad)(a);
-    return true;
-}
-#endif
 
 /* ---- average --------------------------------------------------------------------------------- */
 
@@ -272,7 +234,7 @@ typedef struct window {
 /* An average counts the padding but nothing beyond it: a window that extends further (ceil_mode)
  * counts fewer. Adaptive: output i of n takes inputs floor(i size / n) up to
  * ceil((i + 1) size / n). */
-INLINE window window_of(const tni_pool2d_sizes *p, bool adaptive, int64_t i, int64_t j)
+TNI_INLINE window window_of(const tni_pool2d_sizes *p, bool adaptive, int64_t i, int64_t j)
 {
     window w;
     int64_t count = 0;
@@ -297,7 +259,7 @@ INLINE window window_of(const tni_pool2d_sizes *p, bool adaptive, int64_t i, int
     return w;
 }
 
-INLINE void means(const tni_pool2d_sizes *p, bool adaptive, const REAL *x, REAL *y)
+TNI_INLINE void means(const tni_pool2d_sizes *p, bool adaptive, const REAL *x, REAL *y)
 {
     for (int64_t i = 0; i < p->oh; i++) {
         for (int64_t j = 0; j < p->ow; j++) {
@@ -330,7 +292,7 @@ static void mean_halves(const tni_pool2d_sizes *p, void *from, void *to, int32_t
     }
 }
 
-INLINE void add_shares(const tni_pool2d_sizes *p, bool adaptive, const REAL *dy, REAL *dx)
+TNI_INLINE void add_shares(const tni_pool2d_sizes *p, bool adaptive, const REAL *dy, REAL *dx)
 {
     memset(dx, 0, (size_t)(p->h * p->w) * sizeof(REAL));
     for (int64_t i = 0; i < p->oh; i++) {
@@ -351,7 +313,7 @@ static void mean_grad_plane(const tni_pool2d_sizes *p, void *dx, void *dy, int32
 
 tn_status K(tni_avg_pool2d)(const tni_avg_pool2d *a)
 {
-    bool halves = !a->sizes.adaptive && is_halving(&a->sizes);
+    bool halves = !a->sizes.adaptive && tni_pool_halves(&a->sizes);
     return run(&a->sizes, halves ? mean_halves : mean_plane, &a->x, &a->y, NULL);
 }
 

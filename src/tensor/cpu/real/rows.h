@@ -35,6 +35,16 @@ static inline int64_t row_grain(int64_t row, int64_t weight)
     return work >= 32768 ? 1 : 32768 / work;
 }
 
+/* Which steps i, [first, last) of [begin, end), are at one of n places: at shift + i step. */
+static inline void row_inside(int64_t shift, int64_t step, int64_t n, int64_t begin, int64_t end,
+                              int64_t *first, int64_t *last)
+{
+    int64_t low = shift < 0 ? (step - 1 - shift) / step : 0;
+    int64_t high = shift >= n ? 0 : (n - 1 - shift) / step + 1;
+    *first = TNI_MIN(TNI_MAX(low, begin), end);
+    *last = TNI_MAX(TNI_MIN(high, end), *first);
+}
+
 /* Checks every class id before anything is written. */
 static inline tn_status row_check_classes(const char *function, const int64_t *target, int64_t n,
                                           int64_t c, int64_t ignore, int64_t first)
@@ -77,8 +87,7 @@ static inline REAL row_max(const REAL *x, int64_t n)
 
 /* y = exp(x - shift), unless y is NULL, and the sum. In lanes, the last ones padded with -inf,
  * whose exp is 0: the tail costs one vector instead of several scalar exps. y may be x. */
-static inline __attribute__((always_inline)) REAL row_exp(REAL *y, const REAL *x, REAL shift,
-                                                          int64_t n)
+TNI_INLINE REAL row_exp(REAL *y, const REAL *x, REAL shift, int64_t n)
 {
     enum { L = 64 / sizeof(REAL) };
     REAL lane[L];
@@ -110,8 +119,7 @@ static inline __attribute__((always_inline)) REAL row_exp(REAL *y, const REAL *x
 }
 
 /* The sum of x, or of (x - center)^2. */
-static inline __attribute__((always_inline)) double row_total(const REAL *x, bool squares,
-                                                              REAL center, int64_t n)
+TNI_INLINE double row_total(const REAL *x, bool squares, REAL center, int64_t n)
 {
     double total = 0;
     for (int64_t b = 0; b < n; b += BLOCK) {
