@@ -60,11 +60,6 @@ static inline const tni_log_step *ended(tn_trace *tr)
     return step_of(tr, 0);
 }
 
-static inline const char *op_name(const tn_trace *tr, const tni_log_node *n)
-{
-    return tr->log.ops[n->op].name;
-}
-
 /* What was written to a file, from its beginning. */
 static inline const char *text_of(FILE *file)
 {

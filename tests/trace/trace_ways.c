@@ -73,8 +73,9 @@ START_TEST(a_leafs_hook_gets_the_sum)
     assert_ok(tn_trace_end(tr));
     if (!_i)
         assert_says(told(tr), "|db| 4.243 = [3, 3]\n    hook 1 of 1: |sum| 8.485 -> |sum| 84.85");
-    ck_assert_int_eq(step_of(tr, 0)->n_hooks, 1);
-    assert_says(json(tr), "\"hooks\":[{\"number\":1,\"of\":1,\"before\":{\"norm\":8.48528137,");
+    const char *text = json(tr), *hooks = strstr(text, "\"hooks\":[");
+    ck_assert(hooks && !strstr(hooks + 1, "\"hooks\":["));
+    assert_says(text, "\"hooks\":[{\"number\":1,\"of\":1,\"before\":{\"norm\":8.48528137,");
 }
 END_TEST
 
@@ -144,11 +145,11 @@ START_TEST(the_root_is_the_losss)
     assert_ok(tn_backward_from(loss, TN_NONE, TN_RETAIN_GRAPH));
     if (_i == 2) assert_ok(tn_gradients(1, &probe, NULL, 1, &w, &grad, TN_RETAIN_GRAPH));
     const tni_log_step *s = ended(tr);
-    ck_assert_str_eq(op_name(tr, &s->nodes[s->root]), "tanh");
+    ck_assert_str_eq(s->root->op->name, "tanh");
     size_t first = _i == 1 ? 2 : 0; /* the probe's pass runs the hook on y, too */
     ck_assert_int_eq(s->n_passes, _i ? 4 : 2);
-    ck_assert_str_eq(op_name(tr, &s->nodes[s->passes[first].root]), "tanh");
-    ck_assert_str_eq(op_name(tr, &s->nodes[s->passes[first + 1].root]), "sum");
+    ck_assert_str_eq(s->passes[first]->root->op->name, "tanh");
+    ck_assert_str_eq(s->passes[first + 1]->root->op->name, "sum");
 }
 END_TEST
 
@@ -162,7 +163,7 @@ START_TEST(roots_of_other_losses)
     if (_i != 0) assert_ok(tn_backward_from(tn_tanh(w), tn_ones_like(w), 0));
     const tni_log_step *s = ended(tr);
     static const char *const want[] = { "mean", "tanh", "sum" };
-    ck_assert_str_eq(op_name(tr, &s->nodes[s->root]), want[_i]);
+    ck_assert_str_eq(s->root->op->name, want[_i]);
 }
 END_TEST
 
@@ -238,8 +239,8 @@ START_TEST(who_moved_it)
     static const char *const name[] = { "w", "n" };
     for (int i = 0; i < 2; i++) {
         const char *want = i ? rows[_i].n : rows[_i].w;
-        ck_assert_str_eq(tr->log.tensors[s->ledger[i].tensor].name, name[i]);
-        tni_phrase got = tni_moved_phrase(s->ledger[i].moved);
+        ck_assert_str_eq(s->ledger[i]->tensor->name, name[i]);
+        tni_phrase got = tni_moved_phrase(s->ledger[i]->moved);
         ck_assert_msg(strcmp(got.s, want) == 0, "%s: %s, want %s\n%s", name[i], got.s, want, text);
     }
     if (what == CALLED) assert_says(text, "n  buffer  no gradient; forward moved 0 -> 1\n");
@@ -296,10 +297,10 @@ START_TEST(handles_of_other_threads)
     const tni_log_step *s = step_of(tr, 0);
     ck_assert_int_eq(s->n_nodes, 16);
     for (size_t k = 0; k < 8; k++) {
-        const tni_log_in *in = &s->nodes[2 * k].in[1];
+        const tni_log_in *in = &s->nodes[2 * k]->in[1];
         char name[16];
         snprintf(name, sizeof name, "x%zu", k);
-        ck_assert_str_eq(tr->log.tensors[in->tensor].name, name);
+        ck_assert_str_eq(in->tensor->name, name);
         ck_assert(in->value.value[0] == (double)k);
     }
 }

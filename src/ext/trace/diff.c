@@ -9,16 +9,18 @@
 #include "ext/trace/words.h"
 
 typedef struct diff {
-    tni_words a, b;
-    size_t step, said;
+    FILE *file;
+    const tni_log_step *a, *b;
+    size_t step, said; /* the step that is compared, from 1, and the last one that differs */
 } diff;
 
 /* Called before each difference; the first one in a step prints the step. */
 static FILE *line(diff *d)
 {
-    if (!d->said++) fprintf(d->a.file, "step %zu\n", d->step + 1);
-    fprintf(d->a.file, "  ");
-    return d->a.file;
+    if (d->said != d->step) fprintf(d->file, "step %zu\n", d->step);
+    d->said = d->step;
+    fprintf(d->file, "  ");
+    return d->file;
 }
 
 static bool differ(const tni_numbers *a, const tni_numbers *b)
@@ -39,40 +41,39 @@ static void say_both(diff *d, const char *whose, const char *what, const tni_num
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-static tni_phrase op_place(const tni_words *w, size_t node)
+static const char *op_name(const tni_log_step *s, size_t i, tni_arena *memory)
 {
-    return tni_log_place(w->log, w->step, (int)node);
+    return tni_log_place(s->nodes[i], memory);
 }
 
 static void compare_op(diff *d, size_t i, size_t j, const char *where)
 {
-    const tni_log_node *n = &d->a.step->nodes[i];
-    const tni_numbers *x = &n->out[0].value, *y = &d->b.step->nodes[j].out[0].value;
-    tni_phrase result = tni_log_result(tni_op(&d->a, n), 0);
+    const tni_log_node *a = d->a->nodes[i], *b = d->b->nodes[j];
+    const tni_numbers *x = &a->out[0].value, *y = &b->out[0].value;
+    tni_phrase result = tni_log_result(a->op, 0);
     tni_phrase name = tni_phrase_of(x->n == 1 ? "%s" : "|%s|", result.s);
     if (differ(x, y)) say_both(d, where, name.s, x, y);
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-/* Cut at 511 bytes, as all phrases are. */
-static tni_phrase tensor_name(const tni_words *w, size_t line)
+static const char *tensor_name(const tni_log_step *s, size_t i, tni_arena *memory)
 {
-    return tni_phrase_of("%s", w->log->tensors[w->step->ledger[line].tensor].name);
+    (void)memory;
+    return s->ledger[i]->tensor->name;
 }
 
-static const char *state_of_grad(const tni_words *w, const tni_log_entry *e)
+static const char *state_of_grad(const tni_log_entry *e)
 {
     if (e->grad.known) return "a gradient";
-    return w->log->tensors[e->tensor].requires_grad ? "no gradient" : "none: it is frozen";
+    return e->tensor->requires_grad ? "no gradient" : "none: it is frozen";
 }
 
 static void compare_tensor(diff *d, size_t i, size_t j, const char *name)
 {
-    const tni_log_entry *a = &d->a.step->ledger[i], *b = &d->b.step->ledger[j];
+    const tni_log_entry *a = d->a->ledger[i], *b = d->b->ledger[j];
     if (a->grad.known != b->grad.known)
-        fprintf(line(d), "%s: %s in a, %s in b\n", name, state_of_grad(&d->a, a),
-                state_of_grad(&d->b, b));
+        fprintf(line(d), "%s: %s in a, %s in b\n", name, state_of_grad(a), state_of_grad(b));
     else if (differ(&a->grad, &b->grad))
         say_both(d, name, "gradient", &a->grad, &b->grad);
     if (a->moved != b->moved)
@@ -88,40 +89,43 @@ static const char *mode(const tni_log_step *s)
     return s->training ? "trains" : "evaluates";
 }
 
-/* Compares what has the same name in both lists, in their order; the search continues where the
- * last one ended. */
+/* Compares what has the same name in both lists: the n-th of a name in a with the n-th in b. */
 static tn_status compare_lists(diff *d, size_t n_a, size_t n_b,
-                               tni_phrase (*name_of)(const tni_words *w, size_t i),
+                               const char *(*name_of)(const tni_log_step *, size_t, tni_arena *),
                                void (*compare)(diff *d, size_t i, size_t j, const char *name))
 {
-    tni_arena arena = { 0 };
-    bool *met = tni_arena_alloc(&arena, n_b); /* of b */
-    if (!met) return TN_E_NOMEM;
-    for (size_t i = 0, from = 0; i < n_a; i++) {
-        tni_phrase name = name_of(&d->a, i);
-        size_t k = 0;
-        for (; k < n_b; k++) {
-            size_t j = (from + k) % n_b;
-            if (met[j] || strcmp(name.s, name_of(&d->b, j).s) != 0) continue;
-            met[j] = true;
-            from = j + 1;
-            compare(d, i, j, name.s);
-            break;
-        }
-        if (k == n_b) fprintf(line(d), "%s: only in a\n", name.s);
+    tni_arena memory = { 0 };
+    tni_map first = { .names = true }; /* name -> the first one in b that was not met, + 1 */
+    const char **name = tni_arena_alloc(&memory, n_b * sizeof *name); /* in b; NULL: it was */
+    void **next = tni_arena_alloc(&memory, n_b * sizeof *next);       /* in b, of the same name */
+    bool ok = name && next;
+    for (size_t j = n_b; ok && j-- > 0;) {
+        ok = (name[j] = name_of(d->b, j, &memory)) != NULL;
+        next[j] = ok ? tni_map_get(&first, name[j]) : NULL;
+        ok = ok && tni_map_put(&first, name[j], (void *)(uintptr_t)(j + 1)) >= 0;
     }
-    for (size_t j = 0; j < n_b; j++)
-        if (!met[j]) fprintf(line(d), "%s: only in b\n", name_of(&d->b, j).s);
-    tni_arena_free(&arena);
-    return TN_OK;
+    for (size_t i = 0; ok && i < n_a; i++) {
+        const char *mine = name_of(d->a, i, &memory);
+        size_t j = mine ? (uintptr_t)tni_map_get(&first, mine) : 0;
+        ok = mine != NULL;
+        if (ok && !j) fprintf(line(d), "%s: only in a\n", mine);
+        if (!j) continue;
+        tni_map_put(&first, mine, next[j - 1]);
+        name[j - 1] = NULL;
+        compare(d, i, j - 1, mine);
+    }
+    for (size_t j = 0; ok && j < n_b; j++)
+        if (name[j]) fprintf(line(d), "%s: only in b\n", name[j]);
+    tni_map_free(&first);
+    tni_arena_free(&memory);
+    return ok ? TN_OK : TN_E_NOMEM;
 }
 
 static tn_status compare_steps(diff *d)
 {
-    const tni_log_step *a = d->a.step, *b = d->b.step;
-    d->said = 0;
+    const tni_log_step *a = d->a, *b = d->b;
     if (a->training != b->training) fprintf(line(d), "a %s, b %s\n", mode(a), mode(b));
-    tn_status status = compare_lists(d, a->n_nodes, b->n_nodes, op_place, compare_op);
+    tn_status status = compare_lists(d, a->n_nodes, b->n_nodes, op_name, compare_op);
     if (status != TN_OK) return status;
     return compare_lists(d, a->n_ledger, b->n_ledger, tensor_name, compare_tensor);
 }
@@ -133,18 +137,17 @@ tn_status tn_trace_diff(FILE *file, const tn_trace *a, const tn_trace *b)
     tn_status status = tni_trace_writable(f, file, a);
     if (status == TN_OK) status = tni_trace_writable(f, file, b);
     if (status != TN_OK) return status;
-    diff d = { { file, &a->log, NULL }, { file, &b->log, NULL }, .said = 0 };
-    size_t n = TNI_MIN(a->log.n_steps, b->log.n_steps), all = 0;
-    for (d.step = 0; status == TN_OK && d.step < n; d.step++) {
-        d.a.step = &a->log.steps[d.step];
-        d.b.step = &b->log.steps[d.step];
+    diff d = { .file = file };
+    size_t n = TNI_MIN(a->log.n_steps, b->log.n_steps);
+    while (status == TN_OK && d.step < n) {
+        d.a = &a->log.steps[d.step];
+        d.b = &b->log.steps[d.step++];
         status = compare_steps(&d);
-        all += d.said;
     }
     if (status != TN_OK) return status;
     if (a->log.n_steps != b->log.n_steps)
         fprintf(file, "%zu steps in a, %zu in b\n", a->log.n_steps, b->log.n_steps);
-    else if (!all)
+    else if (!d.said)
         fprintf(file, "no difference\n");
     return tni_trace_written(f, file);
 }

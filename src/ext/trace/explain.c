@@ -15,14 +15,13 @@ static const char f[] = "tn_explain";
 
 typedef struct leaf {
     tn_tensor *tensor, *gradient; /* one reference each; of this pass only */
-    int index;                    /* its index in the account */
-    bool checked;
-    double slope, difference;
+    tni_log_share *share;         /* its last one, which gets the results */
 } leaf;
 
 typedef struct check {
     leaf *leaves;
-    size_t n, room;
+    size_t n;
+    tni_arena arena;
     tni_run run; /* what a run of the model may change */
     char refused[200];
 } check;
@@ -35,16 +34,13 @@ static void note_leaf(tn_trace *tr, const tn_tensor *t, tn_tensor *grad)
     check *c = tr->user;
     for (size_t i = 0; i < c->n; i++)
         if (c->leaves[i].tensor == t) return;
-    if (!tni_room(&c->leaves, &c->room, c->n, 1, sizeof *c->leaves)) {
-        tni_record_ok(tr, TN_E_NOMEM);
-        return;
-    }
+    tni_log_share *share = tni_record_last_share(tr, t);
+    if (!share) return;
     tn_scope scope = tn_scope_begin();
     tn_tensor *copy = tn_clone(grad);
-    if (tni_record_ok(tr, copy ? TN_OK : tni_pending()))
-        c->leaves[c->n++] = (leaf){ .tensor = tn_keep((tn_tensor *)(uintptr_t)t),
-                                    .gradient = tn_keep(copy),
-                                    .index = tni_record_tensor(tr, t) };
+    tni_record_ok(tr, copy ? TN_OK : tni_pending());
+    leaf *l = tni_record_more(tr, &c->arena, &c->leaves, &c->n, sizeof *l);
+    if (l) *l = (leaf){ tn_keep((tn_tensor *)(uintptr_t)t), tn_keep(copy), share };
     tn_scope_end(scope);
 }
 
@@ -66,26 +62,20 @@ static tn_status loss_again(check *c, const tn_explain_options *o, double *value
     return status == TN_OK ? restored : status;
 }
 
-/* The loss with the leaf at `was` + step u. */
-static tn_status loss_at(check *c, const tn_explain_options *o, leaf *l, tn_tensor *was,
-                         tn_tensor *u, double step, double *value)
-{
-    tn_tensor *moved = tn_add(was, tn_mul_scalar(u, step));
-    tn_status status = moved ? tn_copy_(l->tensor, moved) : tni_pending();
-    return status == TN_OK ? loss_again(c, o, value) : status;
-}
-
 /* Moves the leaf to both sides, and puts it back, version included: its bits are the same. */
 static tn_status difference(check *c, const tn_explain_options *o, leaf *l, double h)
 {
-    double up = 0, down = 0;
+    double loss[2] = { 0 }; /* above and below */
     uint64_t version = tn_version(l->tensor);
     bool recording = tn_set_grad_enabled(false);
     tn_scope scope = tn_scope_begin();
-    tn_tensor *was = tn_clone(l->tensor), *u = tn_mul_scalar(l->gradient, 1 / l->slope);
+    tn_tensor *was = tn_clone(l->tensor), *u = tn_mul_scalar(l->gradient, 1 / l->share->slope);
     tn_status status = was && u ? TN_OK : tni_pending();
-    if (status == TN_OK) status = loss_at(c, o, l, was, u, h, &up);
-    if (status == TN_OK) status = loss_at(c, o, l, was, u, -h, &down);
+    for (int side = 0; side < 2 && status == TN_OK; side++) {
+        tn_tensor *moved = tn_add(was, tn_mul_scalar(u, side ? -h : h));
+        status = moved ? tn_copy_(l->tensor, moved) : tni_pending();
+        if (status == TN_OK) status = loss_again(c, o, &loss[side]);
+    }
     if (was && tn_version(l->tensor) != version) {
         tni_array to = tni_array_of(l->tensor), from = tni_array_of(was);
         tn_status back = tni_copy_last(tni_backend_of(was), &to, &from);
@@ -95,29 +85,23 @@ static tn_status difference(check *c, const tn_explain_options *o, leaf *l, doub
     }
     tn_scope_end(scope);
     tn_set_grad_enabled(recording);
-    l->difference = (up - down) / (2 * h);
-    l->checked = status == TN_OK;
+    l->share->difference = (loss[0] - loss[1]) / (2 * h);
+    l->share->checked = status == TN_OK;
     return status;
 }
 
-/* The step: the cube root of the dtype's precision, scaled to the leaf's size. 0: no use trying. */
-static double step_of(const tn_tensor *t)
-{
-    double eps = t->dtype == TN_F64 ? DBL_EPSILON : FLT_EPSILON, norm = 0;
-    if (t->dtype != TN_F64 && t->dtype != TN_F32) return 0;
-    tni_numbers v = { 0 };
-    if (tni_numbers_note(&v, t, 0, NULL) == TN_OK) norm = v.norm;
-    return cbrt(eps) * TNI_MAX(norm, 1);
-}
-
+/* The step is the cube root of the dtype's precision, scaled to the leaf's size. */
 static tn_status check_leaf(check *c, const tn_explain_options *o, leaf *l)
 {
-    tni_numbers v = { 0 };
-    tn_status status = tni_numbers_note(&v, l->gradient, 0, NULL);
-    double h = step_of(l->tensor);
-    l->slope = v.norm;
-    if (status != TN_OK || !(v.norm >= FLT_MIN) || !isfinite(v.norm) || !(h > 0)) return status;
-    return difference(c, o, l, h);
+    tni_numbers g = { 0 }, at = { 0 };
+    tn_dtype dtype = l->tensor->dtype;
+    tn_status status = tni_numbers_note(&g, l->gradient, 0, NULL);
+    if (status == TN_OK) status = tni_numbers_note(&at, l->tensor, 0, NULL);
+    l->share->slope = g.norm;
+    bool may = (dtype == TN_F64 || dtype == TN_F32) && g.norm >= FLT_MIN && isfinite(g.norm);
+    if (status != TN_OK || !may) return status;
+    double eps = dtype == TN_F64 ? DBL_EPSILON : FLT_EPSILON;
+    return difference(c, o, l, cbrt(eps) * TNI_MAX(at.norm, 1));
 }
 
 /* Whether a second run gives the loss that was explained. */
@@ -142,26 +126,13 @@ static tn_status check_all(check *c, const tn_explain_options *o, double loss)
     return status;
 }
 
-/* Stores the results in the last share of each leaf. */
-static void tell_checks(const check *c, tni_log_step *s)
-{
-    for (size_t i = 0; i < s->n_leaves; i++)
-        for (size_t j = 0; j < c->n; j++) {
-            tni_log_share *share = tni_log_last(s, &s->leaves[i]);
-            if (c->leaves[j].index != share->leaf) continue;
-            share->checked = c->leaves[j].checked;
-            share->slope = c->leaves[j].slope;
-            share->difference = c->leaves[j].difference;
-        }
-}
-
 static void check_free(check *c)
 {
     for (size_t i = 0; i < c->n; i++) {
         tn_drop(c->leaves[i].tensor);
         tn_drop(c->leaves[i].gradient);
     }
-    tni_room_free(&c->leaves, &c->room, sizeof *c->leaves);
+    tni_arena_free(&c->arena);
     tni_run_free(&c->run);
 }
 
@@ -169,7 +140,7 @@ static void check_free(check *c)
 
 static tn_status write_account(FILE *file, const tn_trace *tr, const check *c)
 {
-    tni_words w = { file, &tr->log, &tr->log.steps[0] };
+    tni_words w = { file, &tr->log.steps[0] };
     fprintf(file, "%s%sbackward", tr->log.title, tr->log.title[0] ? ": " : "");
     if (w.step->loss_known) fprintf(file, " of loss %.4g", w.step->loss);
     fprintf(file, ", %zu ops\n", w.step->n_nodes);
@@ -186,14 +157,15 @@ static void note_loss(tn_trace *explained, const tn_tensor *loss)
     TNI_RECORDER(tr, &explained->watcher);
     if (!tr) return;
     tni_log_step *s = &tr->now;
-    int root = loss->node ? tni_get(&tr->nodes, tni_sequence_key(loss->node->sequence)) : -1;
+    const void *key = loss->node ? tni_sequence_key(loss->node->sequence) : NULL;
+    const tni_log_node *root = tni_map_get(&tr->nodes, key);
     tni_numbers v;
     if (!tni_record_ok(tr, tni_numbers_note(&v, loss, 1, &s->arena))) return;
     s->loss_known |= v.n == 1;
     if (v.n == 1) s->loss = v.mean;
-    if (root < 0) return;
+    if (!root) return;
     s->root = root;
-    s->nodes[root].out[loss->out_index].value = v;
+    root->out[loss->out_index].value = v;
 }
 
 tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
@@ -221,7 +193,6 @@ tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
         status = check_all(&c, &options, tr->log.steps[0].loss);
     tni_saved_error error;
     tni_error_save(&error);
-    if (logged) tell_checks(&c, &tr->log.steps[0]);
     tn_status written = logged ? write_account(file, tr, &c) : TN_OK;
     if (logged && written == TN_OK && options.json) written = tn_trace_json(options.json, tr);
     if (status != TN_OK) tni_error_restore(&error);

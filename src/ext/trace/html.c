@@ -12,39 +12,16 @@
 
 enum { ROWS = 400 }; /* rows of a ledger in the static tables; the JSON has all */
 
-static void put_byte(void *file, unsigned char c)
-{
-    if (c == '<')
-        fputs("&lt;", file);
-    else if (c == '&')
-        fputs("&amp;", file);
-    else
-        fputc(c, file);
-}
-
-/* Text in an element. */
-static void put_text(FILE *file, const char *text)
-{
-    tni_escape(file, text, put_byte);
-}
-
 static void put_titles(FILE *file, tn_trace *const *traces, int n)
 {
     for (int i = 0; i < n; i++) {
         const char *title = traces[i]->log.title;
         if (i) fputs(" | ", file);
-        put_text(file, *title ? title : "a training step");
+        tni_put_markup(file, *title ? title : "a training step");
     }
 }
 
 /* ---- the tables ------------------------------------------------------------------------------ */
-
-static void put_element(FILE *file, const char *tag, tni_phrase text)
-{
-    fprintf(file, "<%s>", tag);
-    put_text(file, text.s);
-    fprintf(file, "</%s>", tag);
-}
 
 static void put_losses(FILE *file, const tni_log *log)
 {
@@ -62,7 +39,7 @@ static void put_losses(FILE *file, const tni_log *log)
 
 static void put_ledger(FILE *file, const tni_log *log, size_t k)
 {
-    tni_words w = { file, log, &log->steps[k] };
+    tni_words w = { file, &log->steps[k] };
     size_t all = w.step->n_ledger, n = TNI_MIN(all, (size_t)ROWS);
     if (!n) return;
     fprintf(file,
@@ -71,8 +48,11 @@ static void put_ledger(FILE *file, const tni_log *log, size_t k)
             k + 1);
     for (size_t i = 0; i <= n; i++) {
         fputs("<tr>", file);
-        for (int c = 0; c < TNI_LEDGER_COLUMNS; c++)
-            put_element(file, i ? "td" : "th", tni_ledger_cell(&w, i, c));
+        for (int c = 0; c < TNI_LEDGER_COLUMNS; c++) {
+            fputs(i ? "<td>" : "<th>", file);
+            tni_put_markup(file, tni_ledger_cell(&w, i, c).s);
+            fputs(i ? "</td>" : "</th>", file);
+        }
         fputs("</tr>\n", file);
     }
     if (n < all)
@@ -97,8 +77,8 @@ static void put_static(FILE *file, tn_trace *const *traces, int n)
         put_losses(file, log);
         for (size_t k = 0; k < log->n_steps; k++)
             for (size_t j = 0; j < log->steps[k].n_findings; j++) {
-                fprintf(file, "<p><b>%s</b> ", log->steps[k].findings[j].kind);
-                put_text(file, log->steps[k].findings[j].text);
+                fprintf(file, "<p><b>%s</b> ", log->steps[k].findings[j]->kind);
+                tni_put_markup(file, log->steps[k].findings[j]->text);
                 fputs("</p>\n", file);
             }
         if (log->n_steps) put_ledger(file, log, 0);

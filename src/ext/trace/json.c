@@ -1,260 +1,353 @@
 /*
- * json.c - an account as JSON: written straight to the file, item by item.
+ * json.c - an account as JSON: written straight to the file, item by item, from templates. A number
+ * has nine digits, more than an f32 has.
  */
+#include <math.h>
+
 #include "installed.h"
+#include "io/json.h"
 #include "ext/trace/words.h"
 
-/* ---- tensors --------------------------------------------------------------------------------- */
+/* ---- texts ----------------------------------------------------------------------------------- */
 
-static void put_tensors(const tni_words *o)
+/* Writes a template, in which ' stands for " and % for the next argument:
+ *
+ *     i int; null if negative    z size_t    l int64_t    g double    b bool
+ *     w text as it is            s text as a string; NULL: null       t id of a tensor
+ *     v numbers                  h shape     , size_t: a comma unless it is 0 */
+static void write_form(FILE *o, const char *form, ...);
+
+static void put_byte(void *file, unsigned char c)
 {
-    static const char *const kind[] = { "op", "parameter", "buffer", "tensor" };
-    static const char *const held[] = { "null", "\"held\"", "\"not held\"", "\"refused\"" };
-    for (size_t i = 0; i < o->log->n_tensors; i++) {
-        const tni_log_tensor *t = &o->log->tensors[i];
-        tni_write(o,
-                  "%n  {'id':%t,'name':%s,'kind':'%w','dtype':'%w','shape':%h,'module':%s,"
-                  "'registered':%b,'requires_grad':%b,'persistent':%b,'role':'%w','optimizer':%w}",
-                  i, (int)i, t->name, kind[t->kind], tn_dtype_name(t->dtype), &t->shape, t->module,
-                  t->registered, t->requires_grad, t->persistent, tn_role_name(t->role),
-                  held[t->held]);
+    if (c == '"' || c == '\\')
+        fprintf(file, "\\%c", c);
+    else if (c < ' ' || c == '<')
+        fprintf(file, "\\u%04x", c);
+    else
+        fputc(c, file);
+}
+
+static void put_text(FILE *file, const char *text)
+{
+    fputs(text ? "\"" : "null", file);
+    if (!text) return;
+    tni_escape(file, text, put_byte);
+    fputc('"', file);
+}
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+static void put_number(FILE *file, double x)
+{
+    if (isfinite(x))
+        fprintf(file, "%.9g", x);
+    else
+        fprintf(file, isnan(x) ? "\"nan\"" : x > 0 ? "\"inf\"" : "\"-inf\"");
+}
+
+static void put_values(FILE *file, const tni_numbers *v)
+{
+    for (int64_t i = 0; i < v->n; i++) {
+        fputc(i ? ',' : '[', file);
+        put_number(file, v->value[i]);
+    }
+    fputc(']', file);
+}
+
+static void put_numbers(FILE *o, const tni_numbers *v)
+{
+    if (!v->known) {
+        fputs("null", o);
+        return;
+    }
+    write_form(o, "{'norm':%g,'min':%g,'max':%g,'mean':%g,'zeros':%l,'nan':%l,'inf':%l", v->norm,
+               v->min, v->max, v->mean, v->zeros, v->nan, v->inf);
+    fprintf(o, ",\"hash\":\"%016" PRIx64 "\"", v->hash);
+    if (v->value) fputs(",\"values\":", o);
+    if (v->value) put_values(o, v);
+    fputc('}', o);
+}
+
+/* ---- templates ------------------------------------------------------------------------------- */
+
+static void put_id(FILE *file, int id)
+{
+    fprintf(file, id < 0 ? "null" : "%d", id);
+}
+
+static void put_item(FILE *file, char code, va_list *args)
+{
+    switch (code) {
+    case 'i': put_id(file, va_arg(*args, int)); break;
+    case 'z': fprintf(file, "%zu", va_arg(*args, size_t)); break;
+    case 'l': fprintf(file, "%" PRId64, va_arg(*args, int64_t)); break;
+    case 'g': put_number(file, va_arg(*args, double)); break;
+    case 'b': fputs(va_arg(*args, int) ? "true" : "false", file); break;
+    case 'w': fputs(va_arg(*args, const char *), file); break;
+    case 's': put_text(file, va_arg(*args, const char *)); break;
+    case 'v': put_numbers(file, va_arg(*args, const tni_numbers *)); break;
+    case 'h': fputs(tni_shape_phrase(va_arg(*args, const tn_shape *)).s, file); break;
+    case 't': fprintf(file, "\"t%d\"", va_arg(*args, const tni_log_tensor *)->id); break;
+    case ',': fputs(va_arg(*args, size_t) ? "," : "", file); break;
     }
 }
 
-static void put_modules(const tni_words *o)
+static void write_form(FILE *o, const char *form, ...)
 {
-    const tni_log_module *m = o->log->modules;
-    for (size_t i = 0; i < o->log->n_modules; i++)
-        tni_write(o, "%n  {'path':%s,'type':%s}", i, m[i].path, m[i].type);
+    va_list args;
+    va_start(args, form);
+    for (const char *c = form; *c; c++) {
+        size_t plain = strcspn(c, "%'");
+        fwrite(c, 1, plain, o);
+        c += plain;
+        if (*c == '%')
+            put_item(o, *++c, &args);
+        else if (*c)
+            fputc('"', o);
+        else
+            break;
+    }
+    va_end(args);
+}
+
+/* A list of the account or of a step, so far to the right: each item on a line of its own. */
+static void put_list(FILE *o, const char *indent, const char *name, size_t n, const void *items,
+                     void (*put)(FILE *o, const void *item))
+{
+    const void *const *item = items;
+    write_form(o, ",\n%w'%w':[", indent, name);
+    for (size_t i = 0; i < n; i++) {
+        write_form(o, "%,\n%w ", i, indent);
+        put(o, item[i]);
+    }
+    write_form(o, "]");
+}
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+static void put_tensor(FILE *o, const void *item)
+{
+    static const char *const kind[] = { "op", "parameter", "buffer", "tensor" };
+    static const char *const held[] = { NULL, "held", "not held", "refused" };
+    const tni_log_tensor *t = item;
+    write_form(o,
+               "{'id':%t,'name':%s,'kind':'%w','dtype':'%w','shape':%h,'module':%s,"
+               "'registered':%b,'requires_grad':%b,'persistent':%b,'role':'%w','optimizer':%s}",
+               t, t->name, kind[t->kind], tn_dtype_name(t->dtype), &t->shape, t->module,
+               t->registered, t->requires_grad, t->persistent, tn_role_name(t->role),
+               held[t->held]);
+}
+
+static void put_module(FILE *o, const void *item)
+{
+    const tni_log_module *m = item;
+    write_form(o, "{'path':%s,'type':%s}", m->path, m->type);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-static void put_call(const tni_words *o, size_t i)
+static void put_call(FILE *o, const void *item)
 {
-    const tni_log_call *c = &o->step->calls[i];
-    const tni_log_module *m = &o->log->modules[c->module];
-    tni_write(o, "{'id':%z,'module':%s,'type':%s,'time':%d,'outer':%i,'writes':[", i, m->path,
-              m->type, c->time, c->outer);
-    for (size_t k = 0; k < c->n_writes; k++) tni_write(o, "%,%t", k, c->writes[k]);
-    tni_write(o, "]}");
+    const tni_log_call *c = item;
+    write_form(o, "{'id':%i,'module':%s,'type':%s,'time':%i,'outer':%i,'writes':[", c->id,
+               c->module->path, c->module->type, c->time, c->outer ? c->outer->id : -1);
+    for (size_t k = 0; k < c->n_writes; k++) write_form(o, "%,%t", k, c->writes[k]);
+    write_form(o, "]}");
 }
 
-static void put_kind(const tni_words *o, const tn_shape *shape, tn_dtype dtype, bool gradient)
+static void put_kind(FILE *o, const tn_shape *shape, tn_dtype dtype, bool gradient)
 {
-    tni_write(o, "'shape':%h,'dtype':'%w','gradient':%b", shape, tn_dtype_name(dtype), gradient);
+    write_form(o, "'shape':%h,'dtype':'%w','gradient':%b", shape, tn_dtype_name(dtype), gradient);
 }
 
 /* The op or tensor that an input is. */
-static void put_source(const tni_words *o, const tni_log_in *in)
+static void put_source(FILE *o, const tni_log_in *in)
 {
-    tni_write(o, in->node >= 0 ? "%d" : "%t", in->node >= 0 ? in->node : in->tensor);
+    if (in->node)
+        write_form(o, "%i", in->node->id);
+    else
+        write_form(o, "%t", in->tensor);
 }
 
-static void put_in(const tni_words *o, const tni_log_op *op, const tni_log_node *n, int i)
+static void put_in(FILE *o, const tni_log_node *n, int i)
 {
     const tni_log_in *in = &n->in[i];
-    if (in->node < 0 && in->tensor < 0) {
-        tni_write(o, "null");
+    if (!in->node && !in->tensor) {
+        write_form(o, "null");
         return;
     }
-    tni_write(o, "{'name':%s,'from':", tni_log_name(op, i, n->n_in).s);
+    write_form(o, "{'name':%s,'from':", tni_log_name(n, i).s);
     put_source(o, in);
-    tni_write(o, ",'output':%d,", in->output);
+    write_form(o, ",'output':%i,", in->output);
     put_kind(o, &in->shape, in->dtype, in->gradient);
-    tni_write(o, in->value.known ? ",'value':%v}" : "}", &in->value);
+    write_form(o, in->value.known ? ",'value':%v}" : "}", &in->value);
 }
 
-static void put_saved(const tni_words *o, const tni_log_op *op, const tni_log_node *n, size_t k)
+static void put_saved(FILE *o, const tni_log_node *n, size_t k)
 {
     const tni_log_saved *kept = &n->kept[k];
     bool again = kept->what == TNI_SAVED_RECOMPUTED;
-    tni_write(o, "%,{'what':%s,'bytes':%z%w}", k, tni_log_kept(op, n, kept).s, kept->bytes,
-              again ? ",\"again\":true" : "");
+    write_form(o, "%,{'what':%s,'bytes':%z%w}", k, tni_log_kept(n, kept).s, kept->bytes,
+               again ? ",\"again\":true" : "");
 }
 
-static void put_node(const tni_words *o, size_t k)
+static void put_node(FILE *o, const void *item)
 {
-    const tni_log_node *n = &o->step->nodes[k];
-    const tni_log_op *op = &o->log->ops[n->op];
-    tni_write(o, "{'id':%z,'op':%s,'formula':%s,'gradient':%s,'call':%i,'line':%s,\n     'in':[", k,
-              op->name, op->formula, op->gradient, n->call, n->line);
+    const tni_log_node *n = item;
+    write_form(o, "{'id':%i,'op':%s,'formula':%s,'gradient':%s,'call':%i,'line':%s,\n     'in':[",
+               n->id, n->op->name, n->op->formula, n->op->gradient, n->call ? n->call->id : -1,
+               n->line);
     for (int i = 0; i < n->n_in; i++) {
-        tni_write(o, "%,", (size_t)i);
-        put_in(o, op, n, i);
+        write_form(o, "%,", (size_t)i);
+        put_in(o, n, i);
     }
-    tni_write(o, "],\n     'out':[");
+    write_form(o, "],\n     'out':[");
     for (int i = 0; i < n->n_out; i++) {
-        tni_write(o, "%,{", (size_t)i);
+        write_form(o, "%,{", (size_t)i);
         put_kind(o, &n->out[i].shape, n->out[i].dtype, n->out[i].gradient);
-        tni_write(o, ",'value':%v}", &n->out[i].value);
+        write_form(o, ",'value':%v}", &n->out[i].value);
     }
-    tni_write(o, "],\n     'kept':[");
-    for (size_t i = 0; i < n->n_kept; i++) put_saved(o, op, n, i);
-    tni_write(o, "]}");
+    write_form(o, "],\n     'kept':[");
+    for (size_t i = 0; i < n->n_kept; i++) put_saved(o, n, i);
+    write_form(o, "]}");
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
 /* ,"hooks":[...]; nothing if there are none */
-static void put_hooks(const tni_words *o, int pass, int node, int output, int tensor)
+static void put_hooks(FILE *o, const tni_log_hooks *hooks)
 {
-    bool any = false;
-    for (size_t k = 0; k < o->step->n_hooks; k++) {
-        const tni_log_hook *h = &o->step->hooks[k];
-        if (h->pass != pass || h->node != node || h->output != output || h->tensor != tensor)
-            continue;
-        tni_write(o, any ? "," : ",'hooks':[");
-        tni_write(o, "{'number':%d,'of':%d,'before':%v,'after':%v}", h->number, h->of, &h->before,
-                  &h->after);
-        any = true;
+    for (size_t k = 0; k < hooks->n_hook; k++) {
+        const tni_log_hook *h = &hooks->hook[k];
+        write_form(o, "%w{'number':%i,'of':%i,'before':%v,'after':%v}", k ? "," : ",\"hooks\":[",
+                   h->number, h->of, &h->before, &h->after);
     }
-    if (any) tni_write(o, "]");
+    if (hooks->n_hook) write_form(o, "]");
 }
 
-static void put_add(const tni_words *o, const tni_log_add *a, size_t before)
-{
-    const tni_log_share *share = tni_log_added(o->step, a);
-    tni_write(o, "%,{'from':%i,'in':%d}", before, share ? o->step->backs[a->back].node : -1,
-              share ? share->in : 0);
-}
-
-static void put_incoming(const tni_words *o, const tni_log_back *b)
+static void put_incoming(FILE *o, const tni_log_back *b)
 {
     size_t said = 0;
-    for (int i = 0; i < b->n_out; i++) {
-        size_t added = 0;
-        if (!b->incoming[i].known) continue;
-        tni_write(o, "%,{'output':%d,'value':%v,'sum':[", said++, i, &b->incoming[i]);
-        for (size_t k = 0; k < b->n_adds; k++)
-            if (b->adds[k].output == i) put_add(o, &b->adds[k], added++);
-        tni_write(o, "]");
-        put_hooks(o, b->pass, b->node, i, -1);
-        tni_write(o, "}");
+    for (int i = 0; i < b->node->n_out; i++) {
+        const tni_log_arrival *in = &b->incoming[i];
+        if (!in->value.known) continue;
+        write_form(o, "%,{'output':%i,'value':%v,'sum':[", said++, i, &in->value);
+        for (size_t k = 0; k < in->n_adds; k++)
+            write_form(o, "%,{'from':%i,'in':%i}", k,
+                       in->adds[k] ? in->adds[k]->back->node->id : -1,
+                       in->adds[k] ? in->adds[k]->in : 0);
+        write_form(o, "]");
+        put_hooks(o, &in->hooks);
+        write_form(o, "}");
     }
 }
 
-static void put_shares(const tni_words *o, const tni_log_back *b)
+static void put_shares(FILE *o, const tni_log_back *b)
 {
     for (size_t i = 0; i < b->n_shares; i++) {
         const tni_log_share *s = &b->shares[i];
-        tni_write(o, "%,{'in':%d,'to':", i, s->in);
-        put_source(o, &o->step->nodes[b->node].in[s->in]);
-        tni_write(o, s->reduced ? ",'value':%v,'reduced_from':%h" : ",'value':%v", &s->value,
-                  &s->from);
-        if (s->part && s->part == s->of) put_hooks(o, b->pass, -1, 0, s->leaf);
-        tni_write(o, "}");
+        write_form(o, "%,{'in':%i,'to':", i, s->in);
+        put_source(o, &b->node->in[s->in]);
+        write_form(o, s->reduced ? ",'value':%v,'reduced_from':%h" : ",'value':%v", &s->value,
+                   &s->from);
+        put_hooks(o, &s->hooks);
+        write_form(o, "}");
     }
 }
 
-static void put_accumulated(const tni_words *o, const tni_log_back *b)
+static void put_accumulated(FILE *o, const tni_log_back *b)
 {
     size_t said = 0;
     for (size_t i = 0; i < b->n_shares; i++) {
         const tni_log_share *s = &b->shares[i];
-        if (!s->part || !o->step->passes[b->pass].accumulates) continue;
-        tni_write(o, "%,{'in':%d,'tensor':%t,'before':%v,'after':%v,'part':%d,'of':%d}", said++,
-                  s->in, s->leaf, &s->before, &s->after, s->part, s->of);
+        if (!s->leaf || !b->pass->accumulates) continue;
+        write_form(o, "%,{'in':%i,'tensor':%t,'before':%v,'after':%v,'part':%i,'of':%i}", said++,
+                   s->in, s->leaf, &s->before, &s->after, s->part, s->of);
     }
 }
 
-static void put_finding(const tni_words *o, size_t i)
+/* NULL: none */
+static void put_finding(FILE *o, const void *item)
 {
-    const tni_log_finding *f = &o->step->findings[i];
-    tni_write(o, "{'kind':'%w','node':%i,'text':%s}", f->kind, f->node, f->text);
-}
-
-static void put_back(const tni_words *o, size_t k)
-{
-    const tni_log_back *b = &o->step->backs[k];
-    tni_write(o, "{'node':%d,'pass':%d,'incoming':[", b->node, b->pass + 1);
-    put_incoming(o, b);
-    tni_write(o, "],\n     'shares':[");
-    put_shares(o, b);
-    tni_write(o, "],\n     'accumulated':[");
-    put_accumulated(o, b);
-    tni_write(o, "],'freed':%z,'kept':%z,'finding':", b->freed, b->kept);
-    if (b->finding < 0)
-        tni_write(o, "null");
+    const tni_log_finding *f = item;
+    if (f)
+        write_form(o, "{'kind':'%w','node':%i,'text':%s}", f->kind, f->node->id, f->text);
     else
-        put_finding(o, (size_t)b->finding);
-    tni_write(o, "}");
+        write_form(o, "null");
+}
+
+static void put_back(FILE *o, const void *item)
+{
+    const tni_log_back *b = item;
+    write_form(o, "{'node':%i,'pass':%i,'incoming':[", b->node->id, b->pass->number);
+    put_incoming(o, b);
+    write_form(o, "],\n     'shares':[");
+    put_shares(o, b);
+    write_form(o, "],\n     'accumulated':[");
+    put_accumulated(o, b);
+    write_form(o, "],'freed':%z,'kept':%z,'finding':", b->freed, b->kept);
+    put_finding(o, b->finding);
+    write_form(o, "}");
 }
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
-static void put_update(const tni_words *o, size_t i)
+static void put_update(FILE *o, const void *item)
 {
-    const tni_log_update *u = &o->step->updates[i];
-    tni_write(o, "{'tensor':%t,'before':%v,'after':%v,'gradient':%v}", u->tensor, &u->before,
-              &u->after, &u->gradient);
+    const tni_log_update *u = item;
+    write_form(o, "{'tensor':%t,'before':%v,'after':%v,'gradient':%v}", u->tensor, &u->before,
+               &u->after, &u->gradient);
 }
 
-static void put_entry(const tni_words *o, size_t i)
+static void put_entry(FILE *o, const void *item)
 {
-    const tni_log_entry *e = &o->step->ledger[i];
-    tni_write(o, "{'tensor':%t,'start':%v,'forward':%v,'step':%v,'grad':%v,'moved':", e->tensor,
-              &e->start, &e->forward, &e->step, &e->grad);
-    tni_write(o, e->moved & TNI_MOVED_UNKNOWN ? "null}" : "'%w'}", tni_moved_phrase(e->moved).s);
+    const tni_log_entry *e = item;
+    tni_phrase moved = tni_moved_phrase(e->moved);
+    write_form(o, "{'tensor':%t,'start':%v,'forward':%v,'step':%v,'grad':%v,'moved':%s}", e->tensor,
+               &e->start, &e->forward, &e->step, &e->grad,
+               e->moved & TNI_MOVED_UNKNOWN ? NULL : moved.s);
 }
 
-static void put_pass(const tni_words *o, size_t i)
+static void put_pass(FILE *o, const void *item)
 {
-    const tni_log_pass *p = &o->step->passes[i];
-    bool any = false;
-    tni_write(o, "{'pass':%z,'root':%i,'accumulates':%b,'nodes':%z,'error':%s", i + 1, p->root,
-              p->accumulates, p->n_nodes, p->error);
-    for (size_t k = 0; k < o->step->n_averages; k++) {
-        const tni_log_average *a = &o->step->averages[k];
-        if (a->pass != (int)i) continue;
-        tni_write(o, any ? "," : ",'averaged':[");
-        tni_write(o, "{'tensor':%t,'ranks':%d,'before':%v,'after':%v}", a->tensor, a->ranks,
-                  &a->before, &a->after);
-        any = true;
+    const tni_log_pass *p = item;
+    write_form(o, "{'pass':%i,'root':%i,'accumulates':%b,'nodes':%z,'error':%s", p->number,
+               p->root ? p->root->id : -1, p->accumulates, p->n_nodes, p->error);
+    for (size_t k = 0; k < p->n_averages; k++) {
+        const tni_log_average *a = &p->averages[k];
+        write_form(o, "%w{'tensor':%t,'ranks':%i,'before':%v,'after':%v}",
+                   k ? "," : ",\"averaged\":[", a->tensor, a->ranks, &a->before, &a->after);
     }
-    tni_write(o, any ? "]}" : "}");
+    write_form(o, p->n_averages ? "]}" : "}");
 }
 
-static void put_list(const tni_words *o, const char *name, size_t n,
-                     void (*put)(const tni_words *, size_t))
+static void put_step(FILE *o, const tni_log_step *s, size_t k)
 {
-    tni_write(o, ",\n   '%w':[", name);
-    for (size_t i = 0; i < n; i++) {
-        tni_write(o, "%n    ", i);
-        put(o, i);
-    }
-    tni_write(o, "]");
-}
-
-static void put_step(tni_words *o, size_t k)
-{
-    const tni_log_step *s = o->step = &o->log->steps[k];
-    tni_write(o, "%n  {'step':%z,'training':%b,'loss':", k, k + 1, s->training);
-    tni_write(o, s->loss_known ? "%g" : "null", s->loss);
-    tni_write(o, ",'root':%i", s->root);
-    put_list(o, "calls", s->n_calls, put_call);
-    put_list(o, "nodes", s->n_nodes, put_node);
-    put_list(o, "passes", s->n_passes, put_pass);
-    put_list(o, "backward", s->n_backs, put_back);
+    static const char in[] = "   ";
+    write_form(o, "%,\n  {'step':%z,'training':%b,'loss':", k, k + 1, s->training);
+    write_form(o, s->loss_known ? "%g" : "null", s->loss);
+    write_form(o, ",'root':%i", s->root ? s->root->id : -1);
+    put_list(o, in, "calls", s->n_calls, s->calls, put_call);
+    put_list(o, in, "nodes", s->n_nodes, s->nodes, put_node);
+    put_list(o, in, "passes", s->n_passes, s->passes, put_pass);
+    put_list(o, in, "backward", s->n_backs, s->backs, put_back);
     if (s->stepped)
-        put_list(o, "updates", s->n_updates, put_update);
+        put_list(o, in, "updates", s->n_updates, s->updates, put_update);
     else
-        tni_write(o, ",\n   'updates':null");
-    put_list(o, "ledger", s->n_ledger, put_entry);
-    put_list(o, "findings", s->n_findings, put_finding);
-    tni_write(o, "}");
+        write_form(o, ",\n   'updates':null");
+    put_list(o, in, "ledger", s->n_ledger, s->ledger, put_entry);
+    put_list(o, in, "findings", s->n_findings, s->findings, put_finding);
+    write_form(o, "}");
 }
 
-void tni_put_account(FILE *file, const tni_log *log)
+void tni_put_account(FILE *o, const tni_log *log)
 {
-    tni_words o = { file, log, NULL };
-    tni_write(&o, "{'tenon_trace':1,'title':%s,'tenon':%s,\n 'modules':[", log->title, TNI_VERSION);
-    put_modules(&o);
-    tni_write(&o, "],\n 'tensors':[");
-    put_tensors(&o);
-    tni_write(&o, "],\n 'steps':[");
-    for (size_t k = 0; k < log->n_steps; k++) put_step(&o, k);
-    tni_write(&o, "]}\n");
+    write_form(o, "{'tenon_trace':1,'title':%s,'tenon':%s", log->title, TNI_VERSION);
+    put_list(o, " ", "modules", log->n_modules, log->modules, put_module);
+    put_list(o, " ", "tensors", log->n_tensors, log->tensors, put_tensor);
+    write_form(o, ",\n 'steps':[");
+    for (size_t k = 0; k < log->n_steps; k++) put_step(o, &log->steps[k], k);
+    write_form(o, "]}\n");
 }
 
 tn_status tn_trace_json(FILE *file, const tn_trace *trace)

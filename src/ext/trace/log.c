@@ -102,13 +102,14 @@ static bool is_shared(const char *rule)
     return rule && strncmp(rule, "dx_i", 4) == 0;
 }
 
-tni_phrase tni_log_name(const tni_log_op *op, int i, int n_in)
+tni_phrase tni_log_name(const tni_log_node *node, int i)
 {
-    const char *part = part_of(op, i);
+    const char *part = part_of(node->op, i);
     size_t n = part ? strcspn(part + 1, " =[_") : 0;
-    if (n && (part[1 + n] != '_' || n_in == 1)) return tni_phrase_of("%.*s", (int)n, part + 1);
-    if (is_shared(part_of(op, 0))) return tni_phrase_of("x_%d", i);
-    return n_in == 1 ? tni_phrase_of("x") : tni_phrase_of("input %d", i);
+    bool alone = node->n_in == 1;
+    if (n && (part[1 + n] != '_' || alone)) return tni_phrase_of("%.*s", (int)n, part + 1);
+    if (is_shared(part_of(node->op, 0))) return tni_phrase_of("x_%d", i);
+    return alone ? tni_phrase_of("x") : tni_phrase_of("input %d", i);
 }
 
 tni_phrase tni_log_rule(const tni_log_op *op, int i)
@@ -133,27 +134,28 @@ const char *tni_log_where(const tni_log_op *op)
     return where ? where + 2 : "";
 }
 
-tni_phrase tni_log_kept(const tni_log_op *op, const tni_log_node *n, const tni_log_saved *kept)
+tni_phrase tni_log_kept(const tni_log_node *n, const tni_log_saved *kept)
 {
     if (kept->what == TNI_SAVED_EXTRA) return tni_phrase_of("saved %d", kept->index);
-    if (kept->what == TNI_SAVED_OUT) return tni_log_result(op, 0);
-    return tni_log_name(op, kept->index, n->n_in);
+    return kept->what == TNI_SAVED_OUT ? tni_log_result(n->op, 0) : tni_log_name(n, kept->index);
 }
 
-tni_phrase tni_log_place(const tni_log *t, const tni_log_step *s, int node)
+const char *tni_log_place(const tni_log_node *n, tni_arena *a)
 {
-    const tni_log_node *n = &s->nodes[node];
-    const char *op = t->ops[n->op].name;
-    if (n->call < 0) return tni_phrase_of("%s", op);
-    const tni_log_module *m = &t->modules[s->calls[n->call].module];
-    return tni_phrase_of("%s (%s%s%s)", op, m->path, m->path[0] ? ": " : "", m->type);
+    const char *op = n->op->name;
+    if (!n->call) return op;
+    const tni_log_module *m = n->call->module;
+    size_t size = strlen(op) + strlen(m->path) + strlen(m->type) + sizeof " (: )";
+    char *place = tni_arena_alloc(a, size);
+    if (place) snprintf(place, size, "%s (%s%s%s)", op, m->path, m->path[0] ? ": " : "", m->type);
+    return place;
 }
 
-tni_log_entry *tni_log_line(const tni_log_step *s, int tensor)
+tni_log_entry *tni_log_line(const tni_log_step *s, const tni_log_tensor *tensor)
 {
     size_t n = s->n_ledger;
-    for (size_t k = 0; tensor >= 0 && k < n; k++) { /* lines mostly have their tensor's number */
-        tni_log_entry *line = &s->ledger[((size_t)tensor + k) % n];
+    for (size_t k = 0; tensor && k < n; k++) { /* lines mostly have their tensor's number */
+        tni_log_entry *line = s->ledger[((size_t)tensor->id + k) % n];
         if (line->tensor == tensor) return line;
     }
     return NULL;
@@ -162,7 +164,7 @@ tni_log_entry *tni_log_line(const tni_log_step *s, int tensor)
 const tni_numbers *tni_log_input(const tni_log_step *s, const tni_log_in *in)
 {
     if (in->value.known) return &in->value;
-    if (in->node >= 0) return &s->nodes[in->node].out[in->output].value;
+    if (in->node) return &in->node->out[in->output].value;
     const tni_log_entry *line = tni_log_line(s, in->tensor);
     if (!line) return NULL;
     return line->forward.known ? &line->forward : &line->start;

@@ -1,9 +1,8 @@
 /*
- * log.h - the log of training steps: plain numbers, names and indices.
+ * log.h - the log of training steps: plain numbers and names, and what belongs to what.
  *
  * The recorder (record.h) fills it; json.c, text.c and diff.c read it. A node is an op as forward
- * applied it. Indices are -1 for "none"; those of nodes count in the order of forward once a step
- * is closed.
+ * applied it; once a step is closed, its nodes are in the order of forward.
  */
 #ifndef TNI_LOG_H
 #define TNI_LOG_H
@@ -49,6 +48,7 @@ bool tni_numbers_differ(const tni_numbers *a, const tni_numbers *b);
 typedef enum tni_held { TNI_NO_OPTIMIZER, TNI_HELD, TNI_NOT_HELD, TNI_REFUSED } tni_held;
 
 typedef struct tni_log_tensor {
+    int id;
     char *name, *module; /* "0.weight" of "0"; "" */
     tn_graph_kind kind;  /* never TN_GRAPH_OP */
     tn_dtype dtype;
@@ -68,17 +68,21 @@ typedef struct tni_log_op {
 } tni_log_op;
 
 typedef struct tni_log_call {
-    int module, time, outer;
-    int *writes; /* tensors: buffers that it changed */
+    int id, time;
+    const tni_log_module *module;
+    struct tni_log_call *outer;
+    const tni_log_tensor **writes; /* buffers that it changed */
     size_t n_writes;
     bool used;                  /* something in it is */
     struct tni_call_site *site; /* until the step is closed: one reference */
 } tni_log_call;
 
 typedef struct tni_log_in {
-    int node, output; /* it came from that output of an op, */
-    int tensor;       /* or is that tensor; both -1: absent */
-    uint64_t from;    /* until the step is closed: that op's sequence; 0: none */
+    const struct tni_log_node
+        *node; /* it came from an output of that op, known once a pass ended, */
+    int output;
+    const tni_log_tensor *tensor; /* or is that tensor; both NULL: absent */
+    uint64_t from;                /* until the step is closed: that op's sequence; 0: none */
     bool gradient;
     tn_dtype dtype;
     tn_shape shape;
@@ -104,10 +108,12 @@ typedef struct tni_log_saved {
 } tni_log_saved;
 
 typedef struct tni_log_node {
+    int id;            /* once the step is closed */
     uint64_t sequence; /* the engine's */
     char *line;        /* "net.c:41"; NULL: not known */
-    int op, call;
-    bool known; /* a backward knows it */
+    const tni_log_op *op;
+    tni_log_call *call; /* NULL: outside of all */
+    bool known;         /* a backward knows it */
     int n_in, n_out;
     size_t n_kept;
     tni_log_in *in;
@@ -115,69 +121,73 @@ typedef struct tni_log_node {
     tni_log_saved *kept;
 } tni_log_node;
 
-/* One of the gradients that were added to the gradient of an output. */
-typedef struct tni_log_add {
-    int output;
-    int back;     /* the step of backward that gave it; -1: it is the seed */
-    size_t share; /* which of its shares it is */
-} tni_log_add;
+/* What a hook made of a gradient. */
+typedef struct tni_log_hook {
+    int number, of; /* which of the hooks, from 1 */
+    tni_numbers before, after;
+} tni_log_hook;
+
+typedef struct tni_log_hooks {
+    tni_log_hook *hook;
+    size_t n_hook;
+} tni_log_hooks;
+
+/* The gradient of an output, as it has arrived. */
+typedef struct tni_log_arrival {
+    tni_numbers value;
+    const struct tni_log_share **adds; /* what was added; NULL: the seed */
+    size_t n_adds;
+    tni_log_hooks hooks;
+} tni_log_arrival;
 
 /* The gradient that backward computed for an input. */
 typedef struct tni_log_share {
+    struct tni_log_back *back; /* the step of backward that gave it */
     int in;
     bool reduced; /* was summed over what forward had broadcast, from this shape */
     tn_shape from;
     tni_numbers value;
-    tni_numbers before, after; /* of a leaf: its gradient, as it grows in this pass */
-    int leaf;                  /* the tensor; -1: it goes to no leaf */
-    int part, of;              /* of a leaf: which of its shares, from 1; else 0 */
-    bool checked;              /* by a finite difference, in the gradient's direction: */
-    double slope, difference;  /* its norm, and what the difference gave */
+    const tni_log_tensor *leaf;  /* NULL: it goes to no leaf; else: */
+    struct tni_log_share *older; /* the leaf's share before this one; NULL: it is the first */
+    int part, of;                /* which of the leaf's shares in this pass, from 1 */
+    tni_numbers before, after;   /* the leaf's gradient, as it grows */
+    tni_log_hooks hooks;         /* of the last one: what was made of all of them together, */
+    double sum;                  /* whose norm is this then */
+    bool checked;                /* by a finite difference, in the gradient's direction: */
+    double slope, difference;    /* its norm, and what the difference gave */
 } tni_log_share;
 
 /* One step of backward. */
 typedef struct tni_log_back {
-    int pass, node;
-    int n_out;
-    tni_numbers *incoming; /* n_out */
-    tni_log_add *adds;
-    tni_log_share *shares;
-    size_t n_adds, n_shares;
+    const struct tni_log_pass *pass;
+    const tni_log_node *node;
+    tni_log_arrival *incoming; /* for each output */
+    tni_log_share *shares;     /* room for one for each input */
+    size_t n_shares;
     size_t freed, kept;
-    int finding;
+    const struct tni_log_finding *finding;
+    bool blamed; /* for a leaf's gradient */
 } tni_log_back;
-
-/* What a leaf gets from a pass. */
-typedef struct tni_log_leaf {
-    int pass, tensor;
-    tni_log_add last, most; /* of its shares: the last one, and the largest */
-    double norm;            /* of all of them together, after the hooks */
-} tni_log_leaf;
-
-/* What a hook made of a gradient. */
-typedef struct tni_log_hook {
-    int pass;
-    int node, output; /* of what arrives there; */
-    int tensor;       /* or, and node is -1, of what the pass brings to this leaf */
-    int number, of;   /* which of the hooks, from 1 */
-    tni_numbers before, after;
-} tni_log_hook;
 
 /* A leaf's gradient, when the ranks of a run had averaged it at the end of a pass. */
 typedef struct tni_log_average {
-    int pass, tensor, ranks;
+    const tni_log_tensor *tensor;
+    int ranks;
     tni_numbers before, after; /* before: not known where the pass brought none */
 } tni_log_average;
 
 typedef struct tni_log_pass {
-    int root;
+    int number; /* from 1 */
+    const tni_log_node *root;
     bool accumulates; /* tn_backward, not tn_gradients */
     size_t n_nodes;   /* behind its outputs */
     char *error;      /* NULL: it succeeded */
+    tni_log_average *averages;
+    size_t n_averages;
 } tni_log_pass;
 
 typedef struct tni_log_update {
-    int tensor;
+    const tni_log_tensor *tensor;
     tni_numbers before, after, gradient;
 } tni_log_update;
 
@@ -192,7 +202,7 @@ enum tni_moved {
 };
 
 typedef struct tni_log_entry { /* of the ledger */
-    int tensor;
+    const tni_log_tensor *tensor;
     tni_numbers start, forward, step, grad;
     unsigned early, late; /* who wrote it before the last backward, and since: of tni_moved */
     unsigned moved;       /* who changed it by that */
@@ -200,7 +210,7 @@ typedef struct tni_log_entry { /* of the ledger */
 
 typedef struct tni_log_finding {
     const char *kind;
-    int node; /* -1: none to blame */
+    const tni_log_node *node; /* to blame */
     char *text;
 } tni_log_finding;
 
@@ -209,28 +219,24 @@ typedef struct tni_log_step {
     bool stepped; /* an optimizer has */
     double loss;  /* of the last outermost pass whose root has one element */
     bool loss_known;
-    int root; /* the op that made it; else what the last outermost pass began with */
-    tni_log_call *calls;
-    tni_log_node *nodes;
-    tni_log_pass *passes;
-    tni_log_back *backs;
-    tni_log_leaf *leaves;
-    tni_log_hook *hooks;
-    tni_log_average *averages;
-    tni_log_update *updates;
-    tni_log_entry *ledger;
-    tni_log_finding *findings;
-    size_t n_calls, n_nodes, n_passes, n_backs, n_leaves, n_hooks, n_averages, n_updates;
-    size_t n_ledger, n_findings;
+    const tni_log_node *root; /* made it; else what the last outermost pass began with */
+    tni_log_call **calls;
+    tni_log_node **nodes;
+    tni_log_pass **passes;
+    tni_log_back **backs;
+    tni_log_finding **findings;
+    tni_log_update **updates;
+    tni_log_entry **ledger;
+    size_t n_calls, n_nodes, n_passes, n_backs, n_findings, n_updates, n_ledger;
     tni_arena arena; /* of all of it */
 } tni_log_step;
 
 typedef struct tni_log {
     char *title;
     bool optimizer; /* the ledger knows one */
-    tni_log_module *modules;
-    tni_log_tensor *tensors;
-    tni_log_op *ops;
+    tni_log_module **modules;
+    tni_log_tensor **tensors;
+    tni_log_op **ops;
     tni_log_step *steps;
     size_t n_modules, n_tensors, n_ops, n_steps;
     tni_arena arena; /* of all of it but the steps' own */
@@ -238,15 +244,10 @@ typedef struct tni_log {
 
 void tni_log_free(tni_log *t);
 void tni_log_step_free(tni_log_step *s);
-/* NULL: the seed. */
-static inline const tni_log_share *tni_log_added(const tni_log_step *s, const tni_log_add *a)
+/* Whether a share is the last one of its leaf in its pass. */
+static inline bool tni_log_is_last(const tni_log_share *s)
 {
-    return a->back < 0 ? NULL : &s->backs[a->back].shares[a->share];
-}
-/* The last share of a leaf in a pass. */
-static inline tni_log_share *tni_log_last(const tni_log_step *s, const tni_log_leaf *leaf)
-{
-    return &s->backs[leaf->last.back].shares[leaf->last.share];
+    return s->leaf && s->part == s->of;
 }
 
 /* A few words, by value: fprintf(file, "%s", tni_log_result(op, 0).s). */
@@ -257,7 +258,7 @@ typedef struct tni_phrase {
 tni_phrase tni_phrase_of(const char *format, ...) TN_PRINTF(1, 2);
 
 /* What input i of an op is called in its formulas: "x", "w"; else "input 2". */
-tni_phrase tni_log_name(const tni_log_op *op, int i, int n_in);
+tni_phrase tni_log_name(const tni_log_node *n, int i);
 /* What output i is called in them: "y" */
 tni_phrase tni_log_result(const tni_log_op *op, int i);
 /* How the gradient of input i follows: "dw = dy^T x"; "" */
@@ -265,11 +266,11 @@ tni_phrase tni_log_rule(const tni_log_op *op, int i);
 /* What short names in the rules mean: "where s = sigmoid(x)"; "" */
 const char *tni_log_where(const tni_log_op *op);
 /* What an op kept, by its name in the formulas: "x", "saved 1" */
-tni_phrase tni_log_kept(const tni_log_op *op, const tni_log_node *n, const tni_log_saved *kept);
-/* "relu (1: ReLU)": an op and the call that it stands in */
-tni_phrase tni_log_place(const tni_log *t, const tni_log_step *s, int node);
+tni_phrase tni_log_kept(const tni_log_node *n, const tni_log_saved *kept);
+/* "relu (1: ReLU)": an op and the call that it stands in. In memory of a, NULL: out of memory */
+const char *tni_log_place(const tni_log_node *n, tni_arena *a);
 /* A tensor's line in the ledger; NULL: it has none. */
-tni_log_entry *tni_log_line(const tni_log_step *s, int tensor);
+tni_log_entry *tni_log_line(const tni_log_step *s, const tni_log_tensor *tensor);
 /* What an input held at forward; NULL: not known. */
 const tni_numbers *tni_log_input(const tni_log_step *s, const tni_log_in *in);
 

@@ -14,31 +14,38 @@ void tni_record_pass_end(tn_trace *tr)
 {
     tni_record_pass *p = tr->pass;
     tr->pass = p->outer;
-    tni_map_free(&p->newest);
+    tni_map_free(&p->incoming);
     tni_map_free(&p->leaves);
-    tni_room_free(&p->adds, &p->room, sizeof *p->adds);
     tni_free(p, sizeof *p);
 }
 
-/* Notes that a share of a step of backward (-1: a seed) is added to an output of a node. */
-static void add(tn_trace *tr, const tni_node *to, int output, int back, size_t share)
+/* What arrives at the outputs of a node; NULL: the account ends. */
+static tni_log_arrival *incoming(tn_trace *tr, const tni_node *node)
 {
-    tni_record_pass *p = tr->pass;
-    const void *key = tni_sequence_key(to->sequence);
-    bool room = tni_room(&p->adds, &p->room, p->n_adds, 1, sizeof *p->adds);
-    if (!tni_record_ok(tr, room ? TN_OK : TN_E_NOMEM)) return;
-    p->adds[p->n_adds] = (tni_record_add){ { output, back, share }, tni_get(&p->newest, key) };
-    tni_record_put(tr, &p->newest, key, (int)p->n_adds++);
+    const void *key = tni_sequence_key(node->sequence);
+    tni_log_arrival *in = tni_map_get(&tr->pass->incoming, key);
+    if (in) return in;
+    in = tni_record_alloc(tr, &tr->now.arena, (size_t)node->n_out * sizeof *in);
+    if (in) tni_record_put(tr, &tr->pass->incoming, key, in);
+    return in;
+}
+
+/* Notes that a share (NULL: the seed) is added to an output of a node. */
+static void add(tn_trace *tr, const tni_node *to, int output, const tni_log_share *share)
+{
+    tni_log_arrival *in = incoming(tr, to);
+    const tni_log_share **added = in ? TNI_MORE(tr, &in[output], adds) : NULL;
+    if (added) *added = share;
 }
 
 /* ---- the beginning --------------------------------------------------------------------------- */
 
-static void add_seeds(tn_trace *tr, const tni_pass *pass)
+static void note_seeds(tn_trace *tr, const tni_pass *pass)
 {
     for (size_t k = 0; k < pass->ready.n; k++) {
         const tni_node *node = pass->ready.heap[k];
         for (int i = 0; i < node->n_out; i++)
-            if (node->pending[i]) add(tr, node, i, -1, 0);
+            if (node->pending[i]) add(tr, node, i, NULL);
     }
 }
 
@@ -61,24 +68,23 @@ static bool is_idle(const tni_node *node, int i)
 }
 
 /* Notes of a node that the pass may visit its source line, and whether what it kept is still the
- * same. Gives its index; -1: the account ends. */
-static int tell(tn_trace *tr, const tni_node *node)
+ * same. NULL: the account ends. */
+static const tni_log_node *tell(tn_trace *tr, const tni_node *node)
 {
-    int at = tni_record_node(tr, node, NULL);
+    tni_log_node *n = tni_record_node(tr, node, NULL);
     const char *line = tni_call_site_line(node);
-    if (at < 0) return -1;
-    tni_log_node *n = &tr->now.nodes[at];
+    if (!n) return NULL;
     n->known = true;
     if (!n->line && line[0]) n->line = tni_record_text(tr, &tr->now.arena, line);
     for (int i = 0; i < node->n_in; i++)
         if (node->x[i].alias && tn_version(node->x[i].alias) != node->x[i].version &&
             !is_idle(node, i))
-            tni_diagnose_change(tr, at, i, node->x[i].alias);
+            tni_diagnose_change(tr, n, i, node->x[i].alias);
     if (node->y.alias && tn_version(node->y.alias) != node->y.version)
-        tni_diagnose_change(tr, at, -1, node->y.alias);
+        tni_diagnose_change(tr, n, -1, node->y.alias);
     tr->pass->kept += kept_by(node);
-    tr->now.passes[tr->pass->number].n_nodes++;
-    return at;
+    tr->pass->noted->n_nodes++;
+    return n;
 }
 
 /* Tells all nodes that the pass may visit, oldest first, so that a node comes after those that made
@@ -89,7 +95,7 @@ static void add_nodes(tn_trace *tr, const tni_pass *pass)
     tni_record_ok(tr, tni_tape_from(&tape, pass->ready.n, pass->ready.heap));
     for (size_t k = tape.n; tr->failed == TN_OK && k-- > 0;)
         if (!pass->wanted || tape.node[k]->mark == pass->wanted)
-            tr->now.passes[tr->pass->number].root = tell(tr, tape.node[k]);
+            tr->pass->noted->root = tell(tr, tape.node[k]);
     tni_tape_free(&tape);
 }
 
@@ -98,11 +104,13 @@ static void add_nodes(tn_trace *tr, const tni_pass *pass)
 static void note_loss(tn_trace *tr, const tni_pass *pass)
 {
     const tni_node *newest = pass->ready.n ? pass->ready.heap[0] : NULL;
-    int root = newest ? tni_get(&tr->nodes, tni_sequence_key(newest->sequence)) : -1, i = 0;
-    if (root < 0 || pass->outer || (pass->wanted && tr->now.loss_known)) return;
+    const void *key = newest ? tni_sequence_key(newest->sequence) : NULL;
+    const tni_log_node *root = key ? tni_map_get(&tr->nodes, key) : NULL;
+    int i = 0;
+    if (!root || pass->outer || (pass->wanted && tr->now.loss_known)) return;
     if (!tr->now.loss_known) tr->now.root = root;
     while (i + 1 < newest->n_out && !newest->pending[i]) i++;
-    const tni_numbers *v = &tr->now.nodes[root].out[i].value;
+    const tni_numbers *v = &root->out[i].value;
     if (!v->known || v->n != 1) return;
     tr->now.loss = v->mean;
     tr->now.loss_known = true;
@@ -113,60 +121,48 @@ static void begins(tni_watcher *self, const tni_pass *pass)
 {
     TNI_RECORDER(tr, self);
     if (!tr) return;
-    tni_log_step *s = &tr->now;
     if (!tr->pass) tni_record_open(tr);
     tni_record_pass *p = tni_calloc(sizeof *p);
     if (!tni_record_has(tr, p)) return;
-    *p = (tni_record_pass){ .outer = tr->pass, .pass = pass, .number = (int)s->n_passes };
+    *p = (tni_record_pass){ .outer = tr->pass,
+                            .pass = pass,
+                            .noted = TNI_NEW(tr, &tr->now, passes) };
     if (p->outer) p->outer->disturbed = true;
     tr->pass = p;
-    tni_log_pass *noted = TNI_MORE(tr, s, passes);
-    if (!noted) return;
-    *noted = (tni_log_pass){ .root = -1, .accumulates = !pass->wanted };
-    s->training = tr->model ? tn_training(tr->model) : tr->mode;
+    if (!p->noted) return;
+    *p->noted = (tni_log_pass){ .number = (int)tr->now.n_passes, .accumulates = !pass->wanted };
+    tr->now.training = tr->model ? tn_training(tr->model) : tr->mode;
     add_nodes(tr, pass);
-    add_seeds(tr, pass);
-    if (!p->outer) tni_record_after_forward(tr);
+    note_seeds(tr, pass);
+    if (!p->outer) tni_record_registered(tr, true);
     if (tr->failed == TN_OK) note_loss(tr, pass);
 }
 
 /* ---- a node ---------------------------------------------------------------------------------- */
 
-/* Moves what was added at a node into its step of backward, in order of arrival. */
-static void take_adds(tn_trace *tr, const tni_node *node, tni_log_back *b)
-{
-    const tni_record_pass *p = tr->pass;
-    int last = tni_get(&p->newest, tni_sequence_key(node->sequence));
-    for (int i = last; i >= 0; i = p->adds[i].older) b->n_adds++;
-    size_t n = b->n_adds;
-    b->adds = tni_record_alloc(tr, &tr->now.arena, n * sizeof *b->adds);
-    for (int i = last; b->adds && i >= 0; i = p->adds[i].older) b->adds[--n] = p->adds[i].add;
-}
-
 static tn_status arrived(tni_watcher *self, const tni_node *node)
 {
     TNI_RECORDER(tr, self);
-    int at = tr && tr->pass ? tni_record_node(tr, node, NULL) : -1;
-    if (at < 0) return TN_OK;
-    tni_log_step *s = &tr->now;
+    const tni_log_node *n = tr && tr->pass ? tni_record_node(tr, node, NULL) : NULL;
+    if (!n) return TN_OK;
     tni_record_pass *p = tr->pass;
     if (p->pass->wanted && node->mark != p->pass->wanted)
         tell(tr, node); /* an output that leads to no input of tn_gradients */
-    tni_log_back *b = TNI_MORE(tr, s, backs);
-    if (!b) return TN_OK;
-    p->back = (int)s->n_backs - 1;
+    tni_log_arrival *in = incoming(tr, node);
+    size_t shares = (size_t)node->n_in * sizeof *p->back->shares;
     size_t freed = p->pass->retain ? 0 : kept_by(node);
+    tni_log_back *b = in ? TNI_NEW(tr, &tr->now, backs) : NULL;
+    if (!b) return TN_OK;
+    p->back = b;
     p->kept -= freed;
-    *b = (tni_log_back){ .pass = p->number,
-                         .node = at,
-                         .n_out = node->n_out,
+    *b = (tni_log_back){ .pass = p->noted,
+                         .node = n,
+                         .incoming = in,
+                         .shares = tni_record_alloc(tr, &tr->now.arena, shares),
                          .freed = freed,
-                         .kept = p->kept,
-                         .finding = -1 };
-    b->incoming = tni_record_alloc(tr, &s->arena, (size_t)node->n_out * sizeof *b->incoming);
-    take_adds(tr, node, b);
-    for (int i = 0; b->incoming && i < node->n_out; i++)
-        if (node->pending[i]) tni_record_numbers(tr, &b->incoming[i], node->pending[i]);
+                         .kept = p->kept };
+    for (int i = 0; i < node->n_out; i++)
+        if (node->pending[i]) tni_record_numbers(tr, &in[i].value, node->pending[i]);
     return TN_OK;
 }
 
@@ -183,35 +179,26 @@ static void note_growth(tn_trace *tr, const tn_tensor *leaf, tni_numbers *after)
     tn_scope_end(scope);
 }
 
-tni_log_leaf *tni_record_leaf(const tn_trace *tr, int tensor)
+tni_log_share *tni_record_last_share(tn_trace *tr, const tn_tensor *leaf)
 {
-    int at = tensor < 0 ? -1 : tni_get(&tr->pass->leaves, tni_index_key(tensor));
-    return at < 0 ? NULL : &tr->now.leaves[at];
+    const tni_log_tensor *tensor = tni_record_tensor(tr, leaf);
+    return tensor && tr->pass ? tni_map_get(&tr->pass->leaves, tensor) : NULL;
 }
 
-/* Share i of the running step of backward goes to a leaf. */
-static void note_leaf(tn_trace *tr, const tn_tensor *tensor, size_t i)
+/* A share of the running step of backward goes to a leaf. */
+static void note_leaf(tn_trace *tr, const tn_tensor *leaf, tni_log_share *share)
 {
-    tni_log_step *s = &tr->now;
     tni_record_pass *p = tr->pass;
-    tni_log_share *share = &s->backs[p->back].shares[i];
-    tni_log_add this = { .back = p->back, .share = i }, most = this;
-    tni_log_leaf *leaf = tni_record_leaf(tr, share->leaf);
-    if (leaf) {
-        if (!(share->value.norm > tni_log_added(s, &leaf->most)->value.norm)) most = leaf->most;
-        share->before = tni_log_last(s, leaf)->after;
-        share->part = tni_log_last(s, leaf)->part + 1;
-    } else {
-        share->part = 1;
-        if (tensor->gm->grad && !p->pass->wanted)
-            tni_record_numbers(tr, &share->before, tensor->gm->grad);
-        leaf = TNI_MORE(tr, s, leaves);
-        if (!leaf) return;
-        tni_record_put(tr, &p->leaves, tni_index_key(share->leaf), (int)s->n_leaves - 1);
-    }
-    *leaf = (tni_log_leaf){ p->number, share->leaf, this, most, share->value.norm };
-    if (tensor->gm->hooks.n) p->disturbed = true;
-    note_growth(tr, tensor, &share->after);
+    share->older = tni_map_get(&p->leaves, share->leaf);
+    share->part = share->older ? share->older->part + 1 : 1;
+    share->sum = share->value.norm;
+    if (share->older)
+        share->before = share->older->after;
+    else if (leaf->gm->grad && !p->pass->wanted)
+        tni_record_numbers(tr, &share->before, leaf->gm->grad);
+    tni_record_put(tr, &p->leaves, share->leaf, share);
+    if (leaf->gm->hooks.n) p->disturbed = true;
+    note_growth(tr, leaf, &share->after);
 }
 
 static void delivered(tni_watcher *self, const tni_node *node, int i, tn_tensor *given,
@@ -220,23 +207,31 @@ static void delivered(tni_watcher *self, const tni_node *node, int i, tn_tensor 
     TNI_RECORDER(tr, self);
     if (!tr || !tr->pass) return;
     const tni_edge *edge = &node->edge[i];
-    tni_log_step *s = &tr->now;
-    tni_log_back *b = &s->backs[tr->pass->back];
-    tni_log_share *share = tni_record_more(tr, &s->arena, &b->shares, &b->n_shares, sizeof *share);
-    if (!share) return;
-    *share = (tni_log_share){ .in = i,
-                              .leaf = edge->leaf ? s->nodes[b->node].in[i].tensor : -1,
+    tni_log_back *b = tr->pass->back;
+    tni_log_share *share = &b->shares[b->n_shares++];
+    *share = (tni_log_share){ .back = b,
+                              .in = i,
+                              .leaf = edge->leaf ? b->node->in[i].tensor : NULL,
                               .reduced = !tni_shape_equal(&given->shape, &value->shape),
                               .from = given->shape };
     tni_record_numbers(tr, &share->value, value);
-    if (edge->node) add(tr, edge->node, edge->index, tr->pass->back, b->n_shares - 1);
-    if (edge->leaf) note_leaf(tr, edge->leaf, b->n_shares - 1);
+    if (edge->node) add(tr, edge->node, edge->index, share);
+    if (share->leaf) note_leaf(tr, edge->leaf, share);
 }
 
 /* ---- on the way ------------------------------------------------------------------------------ */
 
+/* Where hooks on this gradient are noted; NULL: the account ends, or a leaf got no share. */
+static tni_log_hooks *hooks_of(tn_trace *tr, const tni_hooked *h)
+{
+    tni_log_arrival *in = h->node ? incoming(tr, h->node) : NULL;
+    tni_log_share *share = h->node ? NULL : tni_record_last_share(tr, h->leaf);
+    return in ? &in[h->output].hooks : share ? &share->hooks : NULL;
+}
+
 /* Before the first hook and after each: the gradient before the next is known from the one before.
- * Without a pass: it began before the account. */
+ * A node's run before its turn, a leaf's after its last share. Without a pass: it began before the
+ * account. */
 static void hooked(tni_watcher *self, const tni_hooked *h, const tn_tensor *gradient)
 {
     TNI_RECORDER(tr, self);
@@ -244,40 +239,20 @@ static void hooked(tni_watcher *self, const tni_hooked *h, const tn_tensor *grad
     tni_numbers *way = &tr->pass->way, before = *way;
     tni_record_numbers(tr, way, gradient);
     if (h->number == 0) return;
-    int node = h->node ? tni_record_node(tr, h->node, NULL) : -1;
-    int leaf = h->node ? -1 : tni_record_tensor(tr, h->leaf);
-    tni_log_hook *noted = TNI_MORE(tr, &tr->now, hooks);
-    if (noted)
-        *noted = (tni_log_hook){ .pass = tr->pass->number,
-                                 .node = node,
-                                 .output = h->output,
-                                 .tensor = leaf,
-                                 .number = h->number,
-                                 .of = h->of,
-                                 .before = before,
-                                 .after = *way };
-}
-
-/* The last share of a leaf in the pass that ended; NULL: the leaf got none. */
-static tni_log_share *share_of(const tn_trace *tr, int tensor)
-{
-    const tni_log_step *s = &tr->now;
-    for (size_t i = s->n_leaves; i-- > 0;)
-        if (s->leaves[i].pass == tr->ended && s->leaves[i].tensor == tensor)
-            return tni_log_last(s, &s->leaves[i]);
-    return NULL;
+    tni_log_hooks *to = hooks_of(tr, h);
+    tni_log_hook *noted = to ? TNI_MORE(tr, to, hook) : NULL;
+    if (noted) *noted = (tni_log_hook){ h->number, h->of, before, *way };
 }
 
 static void averaged(tni_watcher *self, const tn_tensor *leaf, const tn_tensor *average, int ranks)
 {
     TNI_RECORDER(tr, self);
-    int tensor = tr ? tni_record_tensor(tr, leaf) : -1;
-    if (!tr || !tr->now.n_passes) return;
-    tni_log_average *noted = TNI_MORE(tr, &tr->now, averages);
+    const tni_log_tensor *tensor = tr ? tni_record_tensor(tr, leaf) : NULL;
+    tni_log_average *noted = tensor && tr->ended ? TNI_MORE(tr, tr->ended, averages) : NULL;
     if (!noted) return;
-    *noted = (tni_log_average){ .pass = tr->ended, .tensor = tensor, .ranks = ranks };
+    *noted = (tni_log_average){ .tensor = tensor, .ranks = ranks };
     tni_record_numbers(tr, &noted->after, average);
-    tni_log_share *share = share_of(tr, tensor);
+    tni_log_share *share = tni_map_get(&tr->brought, tensor);
     if (!share) return;
     noted->before = share->after;
     share->after = noted->after;
@@ -285,41 +260,51 @@ static void averaged(tni_watcher *self, const tn_tensor *leaf, const tn_tensor *
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* Now it is known how many shares each leaf got. */
-static void count_parts(tn_trace *tr)
+/* Now it is known which ops inputs came from. */
+static void link_inputs(tn_trace *tr)
 {
-    tni_log_step *s = &tr->now;
-    for (size_t k = 0; k < s->n_backs; k++) {
-        tni_log_back *b = &s->backs[k];
-        for (size_t i = 0; b->pass == tr->pass->number && i < b->n_shares; i++)
-            if (b->shares[i].part)
-                b->shares[i].of = tni_log_last(s, tni_record_leaf(tr, b->shares[i].leaf))->part;
+    for (size_t k = 0; k < tr->now.n_nodes; k++)
+        for (int i = 0; i < tr->now.nodes[k]->n_in; i++) {
+            tni_log_in *in = &tr->now.nodes[k]->in[i];
+            in->node = tni_map_get(&tr->nodes, tni_sequence_key(in->from));
+        }
+}
+
+/* And how many shares each leaf got. */
+static void count_parts(const tni_map *leaves)
+{
+    for (size_t k = 0; k < leaves->capacity; k++) {
+        const tni_log_share *last = leaves->cell[k].value;
+        for (tni_log_share *s = leaves->cell[k].value; s; s = s->older) s->of = last->part;
     }
 }
 
 /* After the hooks: notes what a leaf gets from the pass, and what its gradient will be. */
-static void settle(tn_trace *tr, const tn_tensor *tensor)
+static void settle(tn_trace *tr, const tn_tensor *leaf)
 {
-    tni_log_leaf *leaf = tni_record_leaf(tr, tni_record_tensor(tr, tensor));
-    tni_log_share *last = leaf ? tni_log_last(&tr->now, leaf) : NULL;
-    bool changed = tr->pass->disturbed || tensor->gm->hooks.n;
-    if (!last || !tensor->gm->pending || (last->part == 1 && !changed)) return;
-    if (changed) note_growth(tr, tensor, &last->after);
+    tni_log_share *last = tni_record_last_share(tr, leaf);
+    bool changed = tr->pass->disturbed || leaf->gm->hooks.n;
+    if (!last || !leaf->gm->pending || (last->part == 1 && !changed)) return;
+    if (changed) note_growth(tr, leaf, &last->after);
     tni_numbers sum;
-    tni_record_ok(tr, tni_numbers_note(&sum, tensor->gm->pending, -1, NULL));
-    leaf->norm = sum.norm;
+    tni_record_ok(tr, tni_numbers_note(&sum, leaf->gm->pending, -1, NULL));
+    last->sum = sum.norm;
 }
 
 static void ends(tni_watcher *self, const tni_pass *pass, tn_status status)
 {
     TNI_RECORDER(tr, self);
     if (!tr || !tr->pass || tr->pass->pass != pass) return;
-    tni_log_pass *noted = &tr->now.passes[tr->pass->number];
-    count_parts(tr);
+    tni_log_pass *noted = tr->pass->noted;
+    link_inputs(tr);
+    count_parts(&tr->pass->leaves);
     for (size_t i = 0; i < pass->n_receivers; i++)
         if (pass->receivers[i].leaf) settle(tr, pass->receivers[i].leaf);
-    tni_diagnose(tr, tr->pass->number);
-    tr->ended = tr->pass->number;
+    tni_diagnose(tr, noted);
+    tr->ended = noted;
+    tni_map_free(&tr->brought);
+    tr->brought = tr->pass->leaves;
+    tr->pass->leaves = (tni_map){ 0 };
     tni_record_pass_end(tr);
     if (status == TN_OK || tr->failed != TN_OK) return;
     noted->error = tni_record_text(tr, &tr->now.arena, tn_error());

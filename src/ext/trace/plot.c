@@ -24,9 +24,21 @@ typedef struct axis {
     double from, to;
 } axis;
 
+typedef struct plot {
+    const tn_curve *curves;
+    int n;
+    axis x, y;
+    FILE *svg;
+} plot;
+
 static double place(const axis *a, double v)
 {
     return a->from + (v - a->low) / (a->high - a->low) * (a->to - a->from);
+}
+
+static bool is_point(const tn_curve *c, int64_t k)
+{
+    return isfinite(c->x[k]) && isfinite(c->y[k]);
 }
 
 /* The round number 1, 2 or 5 times a power of ten that cuts span into about n steps. */
@@ -38,145 +50,113 @@ static double round_step(double span, int n)
     return power * (m < 1.5 ? 1 : m < 3.5 ? 2 : m < 7.5 ? 5 : 10);
 }
 
-/* Sets range and step of an axis whose data spans low..high (low > high: there is none). */
-static void scale(axis *a, double low, double high, int n, bool whole)
+/* Sets the step of an axis that includes its data (low > high: there is none), and its range. */
+static void scale(axis *a, int n, bool whole)
 {
-    if (!(low <= high)) {
-        low = 0;
-        high = 1;
+    if (!(a->low <= a->high)) {
+        a->low = 0;
+        a->high = 1;
     }
-    if (high - low <= 1e-12 * fmax(fabs(low), fabs(high)) || high == low) {
-        double half = low == 0 ? 1 : fabs(low) / 2;
-        low -= half;
-        high += half;
+    if (a->high - a->low <= 1e-12 * fmax(fabs(a->low), fabs(a->high))) {
+        double half = a->low == 0 ? 1 : fabs(a->low) / 2;
+        a->low -= half;
+        a->high += half;
     }
     /* scaled down where the difference would overflow */
-    if (!isfinite(high - low)) {
-        low /= 4;
-        high /= 4;
+    if (!isfinite(a->high - a->low)) {
+        a->low /= 4;
+        a->high /= 4;
     }
-    a->step = round_step(high - low, n);
-    a->low = whole ? floor(low / a->step + 1e-9) * a->step : low;
-    a->high = whole ? ceil(high / a->step - 1e-9) * a->step : high;
+    a->step = round_step(a->high - a->low, n);
+    if (!whole) return;
+    a->low = floor(a->low / a->step + 1e-9) * a->step;
+    a->high = ceil(a->high / a->step - 1e-9) * a->step;
 }
 
-static void range_of(const tn_curve *curves, int n, axis *x, axis *y)
+static void set_ranges(plot *p)
 {
-    double low[2] = { INFINITY, INFINITY };
-    double high[2] = { -INFINITY, -INFINITY };
     bool counted = true; /* x are whole numbers (steps, epochs), so are the ticks */
-    for (int i = 0; i < n; i++)
-        for (int64_t k = 0; k < curves[i].n; k++) {
-            double p[2] = { curves[i].x[k], curves[i].y[k] };
-            if (!isfinite(p[0]) || !isfinite(p[1])) continue;
-            for (int d = 0; d < 2; d++) {
-                low[d] = fmin(low[d], p[d]);
-                high[d] = fmax(high[d], p[d]);
-            }
-            counted = counted && p[0] == rint(p[0]);
+    for (const tn_curve *c = p->curves; c < p->curves + p->n; c++)
+        for (int64_t k = 0; k < c->n; k++) {
+            if (!is_point(c, k)) continue;
+            p->x.low = fmin(p->x.low, c->x[k]);
+            p->x.high = fmax(p->x.high, c->x[k]);
+            p->y.low = fmin(p->y.low, c->y[k]);
+            p->y.high = fmax(p->y.high, c->y[k]);
+            counted = counted && c->x[k] == rint(c->x[k]);
         }
-    scale(x, low[0], high[0], 8, false);
-    if (counted && x->step < 1) x->step = 1;
-    scale(y, low[1], high[1], 6, true);
+    scale(&p->x, 8, false);
+    if (counted && p->x.step < 1) p->x.step = 1;
+    scale(&p->y, 6, true);
 }
 
-static void add_byte(void *b, unsigned char c)
+/* An element of a text from a caller; NULL: "" */
+static void add_text(FILE *b, const char *element, const char *text)
 {
-    const char *markup = c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : "&quot;";
-    if (c < 0x20 || c == 0x7f) c = ' ';
-    if (strchr("<>&\"", c))
-        tni_bytes_add(b, markup, strlen(markup));
-    else
-        tni_bytes_add(b, &c, 1);
+    fprintf(b, "<%s>", element);
+    if (text) tni_put_markup(b, text);
+    fprintf(b, "</%.*s>\n", (int)strcspn(element, " "), element);
 }
 
-/* Text from a caller: markup escaped, control characters and broken UTF-8 replaced. */
-static void add_text(tni_bytes *b, const char *text)
+#define MIDDLE " text-anchor='middle'"
+
+/* A text at a place. */
+static void add_label(FILE *b, double x, double y, const char *more, const char *text)
 {
-    if (text) tni_escape(b, text, add_byte);
+    add_text(b, tni_phrase_of("text x='%.2f' y='%.2f'%s", x, y, more).s, text);
 }
 
 /* A tick's number, as short as the step allows. */
-static void add_number(tni_bytes *b, double v, double step)
+static tni_phrase number(double v, double step)
 {
     if (fabs(v) < step * 1e-9) v = 0;
-    int digits = step >= 1 ? 0 : (int)ceil(-log10(step) - 1e-9);
-    if (fabs(v) >= 1e6 || (step < 1e-5 && step > 0))
-        tni_bytes_printf(b, "%.4g</text>\n", v);
-    else
-        tni_bytes_printf(b, "%.*f</text>\n", digits, v);
+    if (fabs(v) >= 1e6 || (step < 1e-5 && step > 0)) return tni_phrase_of("%.4g", v);
+    return tni_phrase_of("%.*f", step >= 1 ? 0 : (int)ceil(-log10(step) - 1e-9), v);
 }
 
-static double first_tick(const axis *a)
+static void add_frame(FILE *b, const char *title, const char *x_label, const char *y_label)
 {
-    return ceil(a->low / a->step - 1e-9);
+    const double middle = (LEFT + WIDTH - RIGHT) / 2.0, centre = (TOP + HEIGHT - BOTTOM) / 2.0;
+    fprintf(b,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox='0 0 %d %d' width='%d' "
+            "height='%d' font-family='Helvetica, Arial, sans-serif' font-size='13' "
+            "fill='#333'>\n",
+            WIDTH, HEIGHT, WIDTH, HEIGHT);
+    add_text(b, "title", title);
+    fprintf(b, "<rect width='%d' height='%d' fill='#ffffff'/>\n", WIDTH, HEIGHT);
+    add_label(b, middle, 30, MIDDLE " font-size='17' font-weight='bold' fill='#111'", title);
+    add_label(b, middle, HEIGHT - 14, MIDDLE, x_label);
+    add_label(b, -centre, 20, MIDDLE " transform='rotate(-90)'", y_label);
 }
 
-static bool is_tick(const axis *a, double k)
+/* The grid's lines across an axis, with their numbers. */
+static void add_ticks(FILE *b, const axis *a, bool upright)
 {
-    return k * a->step <= a->high + a->step * 1e-9;
-}
-
-static void add_frame(tni_bytes *b, const char *title, const char *x_label, const char *y_label)
-{
-    tni_bytes_printf(b,
-                     "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
-                     "height=\"%d\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\" "
-                     "fill=\"#333\">\n<title>",
-                     WIDTH, HEIGHT, WIDTH, HEIGHT);
-    add_text(b, title);
-    double middle = LEFT + (WIDTH - LEFT - RIGHT) / 2.0,
-           centre = TOP + (HEIGHT - TOP - BOTTOM) / 2.0;
-    tni_bytes_printf(b,
-                     "</title>\n<rect width=\"%d\" height=\"%d\" fill=\"#ffffff\"/>\n"
-                     "<text x=\"%.1f\" y=\"30\" text-anchor=\"middle\" font-size=\"17\" "
-                     "font-weight=\"bold\" fill=\"#111\">",
-                     WIDTH, HEIGHT, middle);
-    add_text(b, title);
-    tni_bytes_printf(b, "</text>\n<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">", middle,
-                     HEIGHT - 14);
-    add_text(b, x_label);
-    tni_bytes_printf(b,
-                     "</text>\n<text x=\"20\" y=\"%.1f\" text-anchor=\"middle\" "
-                     "transform=\"rotate(-90 20 %.1f)\">",
-                     centre, centre);
-    add_text(b, y_label);
-    tni_bytes_printf(b, "</text>\n");
-}
-
-static void add_axes(tni_bytes *b, const axis *x, const axis *y)
-{
-    for (double k = first_tick(x); is_tick(x, k); k++) {
-        double at = place(x, k * x->step);
-        tni_bytes_printf(b,
-                         "<path d=\"M%.2f %dV%d\" stroke=\"#e4e4e4\"/>"
-                         "<text x=\"%.2f\" y=\"%d\" text-anchor=\"middle\">",
-                         at, TOP, HEIGHT - BOTTOM, at, HEIGHT - BOTTOM + 20);
-        add_number(b, k * x->step, x->step);
+    const double last = a->high + a->step * 1e-9;
+    for (double k = ceil(a->low / a->step - 1e-9); k * a->step <= last; k++) {
+        const double at = place(a, k * a->step);
+        tni_phrase text = number(k * a->step, a->step),
+                   line = upright ? tni_phrase_of("M%d %.2fH%d", LEFT, at, WIDTH - RIGHT)
+                                  : tni_phrase_of("M%.2f %dV%d", at, TOP, HEIGHT - BOTTOM);
+        fprintf(b, "<path d='%s' stroke='#e4e4e4'/>", line.s);
+        if (upright)
+            add_label(b, LEFT - 8, at + 4.5, " text-anchor='end'", text.s);
+        else
+            add_label(b, at, HEIGHT - BOTTOM + 20, MIDDLE, text.s);
     }
-    for (double k = first_tick(y); is_tick(y, k); k++) {
-        double at = place(y, k * y->step);
-        tni_bytes_printf(b,
-                         "<path d=\"M%d %.2fH%d\" stroke=\"#e4e4e4\"/>"
-                         "<text x=\"%d\" y=\"%.2f\" text-anchor=\"end\">",
-                         LEFT, at, WIDTH - RIGHT, LEFT - 8, at + 4.5);
-        add_number(b, k * y->step, y->step);
-    }
-    tni_bytes_printf(b,
-                     "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"none\" "
-                     "stroke=\"#777\"/>\n",
-                     LEFT, TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
 }
 
-static bool is_point(const tn_curve *c, int64_t k)
+static void add_axes(plot *p)
 {
-    return isfinite(c->x[k]) && isfinite(c->y[k]);
+    add_ticks(p->svg, &p->x, false);
+    add_ticks(p->svg, &p->y, true);
+    fprintf(p->svg, "<rect x='%d' y='%d' width='%d' height='%d' fill='none' stroke='#777'/>\n",
+            LEFT, TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
 }
 
 /* The extremes of points [from, to), in the order in which they stand; *open: the line continues
  * from the last ones. */
-static void add_column(tni_bytes *b, const axis *x, const axis *y, const tn_curve *c, int64_t from,
-                       int64_t to, bool *open)
+static void add_column(plot *p, const tn_curve *c, int64_t from, int64_t to, bool *open)
 {
     int64_t low = -1, high = -1;
     for (int64_t k = from; k < to; k++) {
@@ -186,87 +166,89 @@ static void add_column(tni_bytes *b, const axis *x, const axis *y, const tn_curv
     }
     const int64_t end[] = { TNI_MIN(low, high), TNI_MAX(low, high) };
     for (int i = low == high; low >= 0 && i < 2; i++) {
-        tni_bytes_printf(b, "%s%.2f %.2f", *open ? "L" : "M", place(x, c->x[end[i]]),
-                         place(y, c->y[end[i]]));
+        fprintf(p->svg, "%s%.2f %.2f", *open ? "L" : "M", place(&p->x, c->x[end[i]]),
+                place(&p->y, c->y[end[i]]));
         *open = true;
     }
     if (low < 0) *open = false;
 }
 
-static void add_curve(tni_bytes *b, const axis *x, const axis *y, const tn_curve *c,
-                      const char *colour)
+static void add_curve(plot *p, const tn_curve *c, const char *colour)
 {
     bool open = false;
-    tni_bytes_printf(b,
-                     "<path fill=\"none\" stroke=\"%s\" stroke-width=\"1.8\" "
-                     "stroke-linejoin=\"round\" stroke-linecap=\"round\" d=\"",
-                     colour);
+    fprintf(p->svg,
+            "<path fill='none' stroke='%s' stroke-width='1.8' stroke-linejoin='round' "
+            "stroke-linecap='round' d='",
+            colour);
     int64_t columns = c->n > MANY ? MANY / 2 : c->n;
     for (int64_t k = 0, from = 0, to; k < columns; k++, from = to) {
         to = k + 1 == columns ? c->n : (int64_t)((double)c->n * (double)(k + 1) / (double)columns);
-        add_column(b, x, y, c, from, to, &open);
+        add_column(p, c, from, to, &open);
     }
-    tni_bytes_printf(b, "\"/>\n");
+    fprintf(p->svg, "'/>\n");
     /* few points get markers; a single one would not show otherwise */
     for (int64_t k = 0; c->n <= 40 && k < c->n; k++)
         if (is_point(c, k))
-            tni_bytes_printf(b, "<circle cx=\"%.2f\" cy=\"%.2f\" r=\"2.6\" fill=\"%s\"/>\n",
-                             place(x, c->x[k]), place(y, c->y[k]), colour);
+            fprintf(p->svg, "<circle cx='%.2f' cy='%.2f' r='2.6' fill='%s'/>\n",
+                    place(&p->x, c->x[k]), place(&p->y, c->y[k]), colour);
 }
 
 /* Points of all curves inside a box. */
-static int64_t points_in(const tn_curve *curves, int n, const axis *x, const axis *y, int left,
-                         int top, int width, int height)
+static int64_t points_in(const plot *p, int left, int top, int width, int height)
 {
     int64_t inside = 0;
-    for (int i = 0; i < n; i++)
-        for (int64_t k = 0; k < curves[i].n; k++) {
-            double px = place(x, curves[i].x[k]) - left;
-            double py = place(y, curves[i].y[k]) - top;
-            inside += px >= -8 && px <= width + 8 && py >= -8 && py <= height + 8;
+    for (const tn_curve *c = p->curves; c < p->curves + p->n; c++)
+        for (int64_t k = 0; k < c->n; k++) {
+            double x = place(&p->x, c->x[k]) - left, y = place(&p->y, c->y[k]) - top;
+            inside += x >= -8 && x <= width + 8 && y >= -8 && y <= height + 8;
         }
     return inside;
 }
 
 /* In the corner that hides the fewest points; on a tie, the upper right one. */
-static void add_legend(tni_bytes *b, const tn_curve *curves, int n, const axis *x, const axis *y)
+static void add_legend(plot *p)
 {
     size_t longest = 0;
-    int named = 0;
-    for (int i = 0; i < n; i++) {
-        size_t length = curves[i].label ? strlen(curves[i].label) : 0;
+    int named = 0, left = 0, top = 0;
+    for (int i = 0; i < p->n; i++) {
+        size_t length = p->curves[i].label ? strlen(p->curves[i].label) : 0;
         longest = TNI_MAX(longest, TNI_MIN(length, (size_t)60));
         named += length > 0;
     }
     if (named == 0) return;
-    int width = 48 + (int)(7.2 * (double)longest);
-    int height = 10 + 20 * named;
-    int left = 0, top = 0;
+    const int width = 48 + (int)(7.2 * (double)longest), height = 10 + 20 * named;
     int64_t least = INT64_MAX;
     for (int corner = 0; corner < 4; corner++) {
         int l = corner & 1 ? LEFT + 12 : WIDTH - RIGHT - width - 12;
         int t = corner & 2 ? HEIGHT - BOTTOM - height - 12 : TOP + 12;
-        int64_t hidden = points_in(curves, n, x, y, l, t, width, height);
+        int64_t hidden = points_in(p, l, t, width, height);
         if (hidden >= least) continue;
         least = hidden;
         left = l;
         top = t;
     }
-    tni_bytes_printf(b,
-                     "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"4\" fill=\"#ffffff\" "
-                     "fill-opacity=\"0.88\" stroke=\"#cccccc\"/>\n",
-                     left, top, width, height);
-    int row = 0;
-    for (int i = 0; i < n; i++) {
-        if (!curves[i].label || !*curves[i].label) continue;
-        int at = top + 15 + 20 * row++;
-        tni_bytes_printf(b,
-                         "<path d=\"M%d %dh22\" stroke=\"%s\" stroke-width=\"2.4\"/><text x=\"%d\" "
-                         "y=\"%.1f\">",
-                         left + 10, at, colours[i % N_COLOURS], left + 39, at + 4.5);
-        add_text(b, curves[i].label);
-        tni_bytes_printf(b, "</text>\n");
+    fprintf(p->svg,
+            "<rect x='%d' y='%d' width='%d' height='%d' rx='4' fill='#ffffff' "
+            "fill-opacity='0.88' stroke='#cccccc'/>\n",
+            left, top, width, height);
+    for (int i = 0; i < p->n; i++) {
+        if (!p->curves[i].label || !*p->curves[i].label) continue;
+        fprintf(p->svg, "<path d='M%d %dh22' stroke='%s' stroke-width='2.4'/>", left + 10, top + 15,
+                colours[i % N_COLOURS]);
+        add_label(p->svg, left + 39, top + 19.5, "", p->curves[i].label);
+        top += 20;
     }
+}
+
+static tn_status write_file(const char *function, const char *path, const char *text, size_t n)
+{
+    tni_atomic_file file;
+    tn_status status = tni_file_create(&file, function, path, (int64_t)n);
+    if (status != TN_OK) return status;
+    status = tni_file_write(&file, text, n);
+    if (status == TN_OK) return tni_file_finish(&file);
+    tni_file_abandon(&file);
+    return status;
 }
 
 tn_status tn_plot_svg(const char *path, const char *title, const char *x_label, const char *y_label,
@@ -281,24 +263,24 @@ tn_status tn_plot_svg(const char *path, const char *title, const char *x_label, 
             return tni_error(TN_E_INVALID,
                              "%s: curve %d has %" PRId64 " points: want arrays x and y of them", f,
                              i, curves[i].n);
-    axis x = { .from = LEFT, .to = WIDTH - RIGHT };
-    axis y = { .from = HEIGHT - BOTTOM, .to = TOP };
-    tni_bytes b = { 0 };
-    range_of(curves, n, &x, &y);
-    add_frame(&b, title, x_label, y_label);
-    add_axes(&b, &x, &y);
-    for (int i = 0; i < n; i++) add_curve(&b, &x, &y, &curves[i], colours[i % N_COLOURS]);
-    add_legend(&b, curves, n, &x, &y);
-    tni_bytes_printf(&b, "</svg>\n");
-    tn_status status = b.failed ? tni_pending() : TN_OK;
-    tni_atomic_file file;
-    if (status == TN_OK) status = tni_file_create(&file, f, path, (int64_t)b.n);
-    bool open = status == TN_OK;
-    if (open) status = tni_file_write(&file, b.data, b.n);
-    if (open && status == TN_OK)
-        status = tni_file_finish(&file);
-    else if (open)
-        tni_file_abandon(&file);
-    tni_bytes_free(&b);
+    char *text = NULL;
+    size_t size = 0;
+    plot p = { .curves = curves,
+               .n = n,
+               .svg = open_memstream(&text, &size),
+               .x = { .low = INFINITY, .high = -INFINITY, .from = LEFT, .to = WIDTH - RIGHT },
+               .y = { .low = INFINITY, .high = -INFINITY, .from = HEIGHT - BOTTOM, .to = TOP } };
+    if (!p.svg) return tni_error(TN_E_NOMEM, "%s: out of memory", f);
+    set_ranges(&p);
+    add_frame(p.svg, title, x_label, y_label);
+    add_axes(&p);
+    for (int i = 0; i < n; i++) add_curve(&p, &curves[i], colours[i % N_COLOURS]);
+    add_legend(&p);
+    fprintf(p.svg, "</svg>\n");
+    bool made = !ferror(p.svg);
+    made = fclose(p.svg) == 0 && made;
+    tn_status status =
+        made ? write_file(f, path, text, size) : tni_error(TN_E_NOMEM, "%s: out of memory", f);
+    free(text);
     return status;
 }

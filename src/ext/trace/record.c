@@ -45,6 +45,13 @@ void *tni_record_more(tn_trace *tr, tni_arena *a, void *items, size_t *n, size_t
     return item;
 }
 
+void *tni_record_new(tn_trace *tr, tni_arena *a, void *items, size_t *n, size_t size)
+{
+    void *item = tni_record_alloc(tr, a, size);
+    void **at = item ? tni_record_more(tr, a, items, n, sizeof item) : NULL;
+    return at ? *at = item : NULL;
+}
+
 /* Text of the whole account */
 static char *lasting(tn_trace *tr, const char *text)
 {
@@ -71,129 +78,126 @@ static bool fits(const tni_log_tensor *noted, const tn_tensor *t)
     return noted->dtype == t->dtype && tni_shape_equal(&noted->shape, &t->shape);
 }
 
-int tni_record_new_tensor(tn_trace *tr, const char *name, const char *module)
+tni_log_tensor *tni_record_new_tensor(tn_trace *tr, const char *name, const char *module)
 {
-    tni_log_tensor made = { .name = lasting(tr, name), .module = lasting(tr, module) };
-    tni_log_tensor *t = TNI_MORE(tr, &tr->log, tensors);
-    if (!t) return -1;
-    *t = made;
-    return (int)tr->log.n_tensors - 1;
+    char *own_name = lasting(tr, name), *own_module = lasting(tr, module);
+    tni_log_tensor *t = TNI_NEW(tr, &tr->log, tensors);
+    if (t)
+        *t = (tni_log_tensor){ .id = (int)tr->log.n_tensors - 1,
+                               .name = own_name,
+                               .module = own_module };
+    return t;
 }
 
 /* Adds a tensor that no list of the model has. A view of a registered tensor gets its name. */
-static int add_tensor(tn_trace *tr, const tn_tensor *t, int of)
+static tni_log_tensor *add_tensor(tn_trace *tr, const tn_tensor *t, const tni_log_tensor *of)
 {
-    tni_phrase name = of < 0 ? tni_phrase_of("%s", tn_name(t))
-                             : tni_phrase_of("%s (a view)", tr->log.tensors[of].name);
-    int at = tni_record_new_tensor(tr, name.s, "");
-    if (at < 0) return -1;
-    tni_log_tensor *made = &tr->log.tensors[at];
-    made->kind = of >= 0                                  ? tr->log.tensors[of].kind
+    tni_phrase name = tni_phrase_of(of ? "%s (a view)" : "%s", of ? of->name : tn_name(t));
+    tni_log_tensor *made = tni_record_new_tensor(tr, name.s, "");
+    if (!made) return NULL;
+    made->kind = of                                       ? of->kind
                  : t->is_parameter                        ? TN_GRAPH_PARAMETER
                  : atomic_load(&t->storage->buffer_marks) ? TN_GRAPH_BUFFER
                                                           : TN_GRAPH_TENSOR;
-    made->role = of >= 0 ? tr->log.tensors[of].role : 0;
+    made->role = of ? of->role : 0;
     made->dtype = t->dtype;
     made->shape = t->shape;
     made->requires_grad = t->requires_grad;
-    return at;
+    return made;
 }
 
 /* Whether t, which shares memory with registered tensor `of`, reads the same elements and gets no
  * gradient of its own. */
-static bool stands_for(const tn_trace *tr, const tn_tensor *t, int of)
+static bool stands_for(const tn_tensor *t, const tni_log_tensor *of)
 {
     bool leaf = t->requires_grad && !t->node;
-    return !leaf && fits(&tr->log.tensors[of], t) && tni_is_dense(t) &&
-           tr->log.tensors[of].offset == t->offset;
+    return !leaf && fits(of, t) && tni_is_dense(t) && of->offset == t->offset;
 }
 
-/* Whether t is still tensor i, known by this address: another thread may have made one there. */
-static bool is_still(const tn_trace *tr, const tn_tensor *t, int i, int of)
+/* Whether t is still the one known by this address: another thread may have made one there. */
+static bool is_still(const tn_tensor *t, const tni_log_tensor *noted, const tni_log_tensor *of)
 {
-    const tni_log_tensor *noted = &tr->log.tensors[i];
     if (!fits(noted, t)) return false;
-    if (!noted->registered) return of >= 0 || strcmp(noted->name, tn_name(t)) == 0;
-    return of >= 0 && noted->offset == t->offset;
+    if (!noted->registered) return of || strcmp(noted->name, tn_name(t)) == 0;
+    return of && noted->offset == t->offset;
 }
 
-int tni_record_tensor(tn_trace *tr, const tn_tensor *t)
+tni_log_tensor *tni_record_tensor(tn_trace *tr, const tn_tensor *t)
 {
-    int i = tni_get(&tr->known, t), of = tni_get(&tr->storages, t->storage);
-    if (i < 0 && of < 0 && tr->model && (t->is_parameter || t->is_buffer)) {
+    tni_log_tensor *noted = tni_map_get(&tr->known, t),
+                   *of = tni_map_get(&tr->storages, t->storage);
+    if (!noted && !of && tr->model && (t->is_parameter || t->is_buffer)) {
         /* added to the model since the last look? */
-        tni_record_registered(tr);
-        i = tni_get(&tr->known, t);
-        of = tni_get(&tr->storages, t->storage);
+        tni_record_registered(tr, false);
+        noted = tni_map_get(&tr->known, t);
+        of = tni_map_get(&tr->storages, t->storage);
     }
-    if (i >= 0 && is_still(tr, t, i, of)) return i;
-    i = of >= 0 && stands_for(tr, t, of) ? of : add_tensor(tr, t, of);
-    return i >= 0 && tni_record_put(tr, &tr->known, t, i) ? i : -1;
+    if (noted && is_still(t, noted, of)) return noted;
+    noted = of && stands_for(t, of) ? of : add_tensor(tr, t, of);
+    if (noted) tni_record_put(tr, &tr->known, t, noted);
+    return noted;
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-int tni_record_new_module(tn_trace *tr, const char *path, const char *type)
+tni_log_module *tni_record_new_module(tn_trace *tr, const char *path, const char *type)
 {
     tni_log_module made = { lasting(tr, path), lasting(tr, type) };
-    tni_log_module *m = TNI_MORE(tr, &tr->log, modules);
-    if (!m) return -1;
-    *m = made;
-    return (int)tr->log.n_modules - 1;
+    tni_log_module *m = TNI_NEW(tr, &tr->log, modules);
+    if (m) *m = made;
+    return m;
 }
 
-static int module_of(tn_trace *tr, const tni_call_site *p)
+static const tni_log_module *module_of(tn_trace *tr, const tni_call_site *p)
 {
-    int i = tni_get(&tr->modules, p->module);
-    const tni_log_module *m = tr->log.modules;
-    for (size_t k = 0; i < 0 && k < tr->log.n_modules; k++)
-        if (strcmp(m[k].path, p->path) == 0 && strcmp(m[k].type, p->type) == 0) i = (int)k;
-    return i < 0 ? tni_record_new_module(tr, p->path, p->type) : i;
+    tni_log_module *m = tni_map_get(&tr->modules, p->module), **all = tr->log.modules;
+    for (size_t k = 0; !m && k < tr->log.n_modules; k++)
+        if (strcmp(all[k]->path, p->path) == 0 && strcmp(all[k]->type, p->type) == 0) m = all[k];
+    return m ? m : tni_record_new_module(tr, p->path, p->type);
 }
 
-/* Adds the call, and before it those around it, unless they are there. -1: outside of all calls, or
- * the account ends. */
-static int call_of(tn_trace *tr, tni_call_site *site)
+/* Adds the call, and before it those around it, unless they are there. NULL: outside of all calls,
+ * or the account ends. */
+static tni_log_call *call_of(tn_trace *tr, tni_call_site *site)
 {
-    int at = site ? tni_get(&tr->calls, site) : -1;
-    if (!site || at >= 0) return at;
-    int outer = call_of(tr, site->outer), module = module_of(tr, site);
-    int time = tni_get(&tr->times, site->module) + 1;
-    tni_log_call *c = TNI_MORE(tr, &tr->now, calls);
-    if (!c) return -1;
-    *c = (tni_log_call){ .module = module, .time = time + 1, .outer = outer, .site = site };
+    tni_log_call *c = site ? tni_map_get(&tr->calls, site) : NULL;
+    if (!site || c) return c;
+    tni_log_call *outer = call_of(tr, site->outer), *last = tni_map_get(&tr->newest, site->module);
+    const tni_log_module *module = module_of(tr, site);
+    c = TNI_NEW(tr, &tr->now, calls);
+    if (!c) return NULL;
+    *c = (tni_log_call){
+        .module = module, .time = last ? last->time + 1 : 1, .outer = outer, .site = site
+    };
     atomic_fetch_add_explicit(&site->refs, 1, memory_order_relaxed);
-    at = (int)tr->now.n_calls - 1;
-    return tni_record_put(tr, &tr->times, site->module, time) &&
-                   tni_record_put(tr, &tr->calls, site, at)
-               ? at
-               : -1;
+    tni_record_put(tr, &tr->newest, site->module, c);
+    tni_record_put(tr, &tr->calls, site, c);
+    return c;
 }
 
 /* The running call. */
-static int call_here(tn_trace *tr)
+static tni_log_call *call_here(tn_trace *tr)
 {
     tni_call_site *site;
-    return tni_record_ok(tr, tni_call_site_now(&site)) ? call_of(tr, site) : -1;
+    return tni_record_ok(tr, tni_call_site_now(&site)) ? call_of(tr, site) : NULL;
 }
 
-static void note_write(tn_trace *tr, int call, int buffer)
+static void note_write(tn_trace *tr, tni_log_call *c, const tni_log_tensor *buffer)
 {
-    tni_log_call *c = &tr->now.calls[call];
     for (size_t i = 0; i < c->n_writes; i++)
         if (c->writes[i] == buffer) return;
-    int *write = tni_record_more(tr, &tr->now.arena, &c->writes, &c->n_writes, sizeof *write);
+    const tni_log_tensor **write = TNI_MORE(tr, c, writes);
     if (write) *write = buffer;
 }
 
 /* The call of a node recorded before the account, as far as the node knows (tn_set_places). */
-static int call_before(tn_trace *tr, const tni_node *node)
+static tni_log_call *call_before(tn_trace *tr, const tni_node *node)
 {
     tni_call_site *site = node->origin ? node->origin->site : NULL;
-    int call = call_of(tr, site);
-    for (size_t i = 0; call >= 0 && i < site->n_written; i++) {
-        int buffer = tni_get(&tr->storages, site->written[i]->storage);
-        if (buffer >= 0) note_write(tr, call, buffer);
+    tni_log_call *call = call_of(tr, site);
+    for (size_t i = 0; call && i < site->n_written; i++) {
+        tni_log_tensor *buffer = tni_map_get(&tr->storages, site->written[i]->storage);
+        if (buffer) note_write(tr, call, buffer);
     }
     return call;
 }
@@ -205,18 +209,17 @@ static bool same_text(const char *a, const char *b)
     return strcmp(a, b ? b : "") == 0;
 }
 
-static int op_of(tn_trace *tr, const tn_op *op)
+static const tni_log_op *op_of(tn_trace *tr, const tn_op *op)
 {
-    tni_log *log = &tr->log;
-    for (size_t i = 0; i < log->n_ops; i++)
-        if (same_text(log->ops[i].name, op->name) && same_text(log->ops[i].formula, op->formula))
-            return (int)i;
+    tni_log_op **all = tr->log.ops;
+    for (size_t i = 0; i < tr->log.n_ops; i++)
+        if (same_text(all[i]->name, op->name) && same_text(all[i]->formula, op->formula))
+            return all[i];
     tni_log_op made = { lasting(tr, op->name), lasting(tr, op->formula),
                         lasting(tr, op->gradient) };
-    tni_log_op *noted = TNI_MORE(tr, log, ops);
-    if (!noted) return -1;
-    *noted = made;
-    return (int)log->n_ops - 1;
+    tni_log_op *noted = TNI_NEW(tr, &tr->log, ops);
+    if (noted) *noted = made;
+    return noted;
 }
 
 /* The value of an input that takes no gradient; NULL: not available. */
@@ -230,9 +233,7 @@ static const tn_tensor *seen(const tni_node *node, int i, const tni_call *c)
 static void note_input(tn_trace *tr, const tni_node *node, int i, const tni_call *c, tni_log_in *in)
 {
     const tni_edge *edge = &node->edge[i];
-    *in = (tni_log_in){ .node = -1,
-                        .output = edge->node ? edge->index : 0,
-                        .tensor = -1,
+    *in = (tni_log_in){ .output = edge->node ? edge->index : 0,
                         .from = edge->node ? edge->node->sequence : 0,
                         .gradient = edge->node || edge->leaf,
                         .dtype = node->in[i].dtype,
@@ -240,15 +241,13 @@ static void note_input(tn_trace *tr, const tni_node *node, int i, const tni_call
     if (node->in[i].absent) return;
     const tn_tensor *t = edge->leaf ? edge->leaf : edge->node ? NULL : seen(node, i, c);
     if (edge->node) { /* recorded before the account, but its value is kept here */
-        int from = tni_get(&tr->nodes, tni_sequence_key(in->from));
-        tni_log_out *out = from < 0 ? NULL : &tr->now.nodes[from].out[in->output];
-        if (out && !out->value.known && node->x[i].alias)
-            tni_record_numbers(tr, &out->value, node->x[i].alias);
+        tni_log_node *from = tni_map_get(&tr->nodes, tni_sequence_key(in->from));
+        if (from && !from->out[in->output].value.known && node->x[i].alias)
+            tni_record_numbers(tr, &from->out[in->output].value, node->x[i].alias);
     }
     if (!t) return;
     in->tensor = tni_record_tensor(tr, t);
-    if (in->tensor >= 0 && !tr->log.tensors[in->tensor].registered)
-        tni_record_numbers(tr, &in->value, t);
+    if (in->tensor && !in->tensor->registered) tni_record_numbers(tr, &in->value, t);
 }
 
 static void note_output(tn_trace *tr, const tni_node *node, int i, const tni_call *c,
@@ -264,8 +263,7 @@ static void note_output(tn_trace *tr, const tni_node *node, int i, const tni_cal
 
 static void note_saved(tn_trace *tr, tni_log_node *n, int what, int index, const tn_tensor *t)
 {
-    tni_log_saved *kept =
-        tni_record_more(tr, &tr->now.arena, &n->kept, &n->n_kept, sizeof *n->kept);
+    tni_log_saved *kept = TNI_MORE(tr, n, kept);
     if (kept) *kept = (tni_log_saved){ what, index, tni_bytes_of(t) };
 }
 
@@ -280,28 +278,28 @@ static void note_all_saved(tn_trace *tr, tni_log_node *n, const tni_node *node)
         if (node->saved[i]) note_saved(tr, n, TNI_SAVED_EXTRA, i, node->saved[i]);
 }
 
-int tni_record_node(tn_trace *tr, const tni_node *node, const tni_call *c)
+tni_log_node *tni_record_node(tn_trace *tr, const tni_node *node, const tni_call *c)
 {
     const void *key = tni_sequence_key(node->sequence);
     tni_arena *a = &tr->now.arena;
-    int at = tni_get(&tr->nodes, key);
-    if (at >= 0) return at;
-    int op = op_of(tr, node->op);
-    tni_log_node *n = TNI_MORE(tr, &tr->now, nodes);
-    if (!n) return -1;
-    at = (int)tr->now.n_nodes - 1;
+    tni_log_node *n = tni_map_get(&tr->nodes, key);
+    if (n) return n;
+    const tni_log_op *op = op_of(tr, node->op);
+    n = TNI_NEW(tr, &tr->now, nodes);
+    if (!n) return NULL;
     *n = (tni_log_node){ .sequence = node->sequence,
                          .op = op,
                          .n_in = node->n_in,
                          .n_out = node->n_out,
                          .in = tni_record_alloc(tr, a, (size_t)node->n_in * sizeof *n->in),
                          .out = tni_record_alloc(tr, a, (size_t)node->n_out * sizeof *n->out) };
-    if (!n->in || !n->out) return -1;
+    if (!n->in || !n->out) return NULL;
     n->call = c ? call_here(tr) : call_before(tr, node);
     for (int i = 0; i < node->n_in; i++) note_input(tr, node, i, c, &n->in[i]);
     for (int i = 0; i < node->n_out; i++) note_output(tr, node, i, c, &n->out[i]);
     note_all_saved(tr, n, node);
-    return tni_record_put(tr, &tr->nodes, key, at) && tr->failed == TN_OK ? at : -1;
+    tni_record_put(tr, &tr->nodes, key, n);
+    return tr->failed == TN_OK ? n : NULL;
 }
 
 /* ---- what the watcher sees ------------------------------------------------------------------- */
@@ -339,23 +337,16 @@ static unsigned who_writes(const tn_trace *tr)
 static void writes(tni_watcher *self, const tn_tensor *t)
 {
     tni_call_site_write(self, t);
-    int i = tni_get(&((tn_trace *)self)->storages, t->storage);
-    if (i < 0) return;
+    const tni_log_tensor *to = tni_map_get(&((tn_trace *)self)->storages, t->storage);
+    if (!to) return;
     TNI_RECORDER(tr, self);
     if (!tr) return;
-    tni_record_written(tr, i, who_writes(tr));
-    bool mine = !tr->optimizing;
-    bool buffer = mine && tr->log.tensors[i].kind == TN_GRAPH_BUFFER;
-    int call = buffer ? call_here(tr) : -1;
-    if (call >= 0) note_write(tr, call, i);
+    tni_record_written(tr, to, who_writes(tr));
+    bool mine = !tr->optimizing, buffer = mine && to->kind == TN_GRAPH_BUFFER;
+    tni_log_call *call = buffer ? call_here(tr) : NULL;
+    if (call) note_write(tr, call, to);
     if (mine && !buffer && tr->now.n_passes && !tr->pass && !tni_calling())
         tr->over = true; /* a parameter is moved by hand */
-}
-
-void tni_record_changed(tn_trace *tr, const tn_tensor *t, const char *function)
-{
-    int put = tni_map_put(&tr->changed, t->storage, (void *)(uintptr_t)function);
-    tni_record_ok(tr, put < 0 ? TN_E_NOMEM : TN_OK);
 }
 
 static tn_status changes(tni_watcher *self, const char *function, const tn_tensor *target,
@@ -363,7 +354,7 @@ static tn_status changes(tni_watcher *self, const char *function, const tn_tenso
 {
     (void)source;
     TNI_RECORDER(tr, self);
-    if (tr) tni_record_changed(tr, target, function);
+    if (tr) tni_record_put(tr, &tr->changed, target->storage, function);
     return TN_OK;
 }
 

@@ -14,32 +14,18 @@
 #include "optim/optim.h"
 #include "ext/trace/log.h"
 
-/* A gradient on its way: it was added to what arrives at a node. */
-typedef struct tni_record_add {
-    tni_log_add add;
-    int older; /* the one before it at the same node; -1: none */
-} tni_record_add;
-
 /* A backward pass that is running. */
 typedef struct tni_record_pass {
     struct tni_record_pass *outer;
     const tni_pass *pass;
-    int number;      /* within the step */
-    int back;        /* the running step of backward */
-    size_t kept;     /* bytes that its nodes still keep */
-    bool disturbed;  /* a hook may have changed a gradient, or a grad */
-    tni_map newest;  /* sequence of a node -> its newest add + 1 */
-    tni_map leaves;  /* tensor -> its number in the step's leaves + 1 */
-    tni_numbers way; /* the gradient that is given to hooks, as it was before the next one */
-    struct tni_record_add *adds;
-    size_t n_adds, room;
+    tni_log_pass *noted;
+    tni_log_back *back; /* the running step of backward */
+    size_t kept;        /* bytes that its nodes still keep */
+    bool disturbed;     /* a hook may have changed a gradient, or a grad */
+    tni_map incoming;   /* sequence of a node -> what arrives there */
+    tni_map leaves;     /* tensor -> its last share */
+    tni_numbers way;    /* the gradient that is given to hooks, as it was before the next one */
 } tni_record_pass;
-
-/* Numbers in a map's values: 0 is "not there". */
-static inline int tni_get(const tni_map *map, const void *key)
-{
-    return (int)(uintptr_t)tni_map_get(map, key) - 1;
-}
 
 struct tn_trace {
     tni_watcher watcher; /* first: a tni_watcher * is a tn_trace * */
@@ -55,17 +41,18 @@ struct tn_trace {
     bool lines;       /* the setting before */
     bool mode;        /* of the last outermost call: training */
     tn_status failed; /* why the account was cut short */
-    tni_map known;    /* handle -> tensor + 1 */
-    tni_map names;    /* of registered tensors: full name -> tensor + 1 */
-    tni_map storages; /* of registered tensors -> tensor + 1 */
-    tni_map modules;  /* of the model -> module + 1 */
+    tni_map known;    /* handle -> tensor */
+    tni_map names;    /* of registered tensors: full name -> tensor */
+    tni_map storages; /* of registered tensors -> tensor */
+    tni_map modules;  /* of the model -> module */
     /* of the open step */
-    tni_map nodes;         /* sequence -> node + 1 */
-    tni_map calls;         /* tni_call_site -> call + 1 */
-    tni_map times;         /* module -> number of its calls */
+    tni_map nodes;         /* sequence -> node */
+    tni_map calls;         /* tni_call_site -> call */
+    tni_map newest;        /* module -> its last call */
     tni_map changed;       /* storage -> name of the function that changed it last */
     tni_record_pass *pass; /* the innermost that runs */
-    int ended;             /* the number of the pass that ended last */
+    tni_log_pass *ended;   /* the pass that ended last, */
+    tni_map brought;       /* and its leaves */
     bool grad;             /* while something is recorded: the setting, */
     tni_saved_error error; /* and the error before */
     /* NULL, or called when the gradient of a leaf is complete (tn_explain) */
@@ -103,11 +90,10 @@ static inline bool tni_record_has(tn_trace *tr, const void *memory)
 {
     return tni_record_ok(tr, memory ? TN_OK : TN_E_NOMEM);
 }
-/* Sets a number in a map. */
-static inline bool tni_record_put(tn_trace *tr, tni_map *map, const void *key, int index)
+static inline void tni_record_put(tn_trace *tr, tni_map *map, const void *key, const void *value)
 {
-    int put = tni_map_put(map, key, (void *)((uintptr_t)index + 1));
-    return tni_record_ok(tr, put < 0 ? TN_E_NOMEM : TN_OK);
+    int put = tni_map_put(map, key, (void *)(uintptr_t)value);
+    tni_record_ok(tr, put < 0 ? TN_E_NOMEM : TN_OK);
 }
 /* Notes t as it is now, with its values if they are few. */
 void tni_record_numbers(tn_trace *tr, tni_numbers *v, const tn_tensor *t);
@@ -116,46 +102,47 @@ void *tni_record_alloc(tn_trace *tr, tni_arena *a, size_t size);
 char *tni_record_text(tn_trace *tr, tni_arena *a, const char *text);
 /* tni_arena_more; NULL: the account ends, or has ended. */
 void *tni_record_more(tn_trace *tr, tni_arena *a, void *items, size_t *n, size_t size);
-/* The same for an array of the open step or of the log: TNI_MORE(tr, s, nodes) */
+/* The next item, zeroed, of an array of pointers to items; the same else. */
+void *tni_record_new(tn_trace *tr, tni_arena *a, void *items, size_t *n, size_t size);
+/* The first for arrays of the open step or the log, TNI_NEW(tr, &tr->now, nodes); the second for
+ * those of what the step holds, TNI_MORE(tr, call, writes). */
+#define TNI_NEW(tr, owner, name)                                                                   \
+    tni_record_new(tr, &(owner)->arena, &(owner)->name, &(owner)->n_##name, sizeof **(owner)->name)
 #define TNI_MORE(tr, owner, name)                                                                  \
-    tni_record_more(tr, &(owner)->arena, &(owner)->name, &(owner)->n_##name, sizeof *(owner)->name)
+    tni_record_more(tr, &(tr)->now.arena, &(owner)->name, &(owner)->n_##name, sizeof *(owner)->name)
 
-/* record.c: forward. Each gives an index; -1: the account ends. */
-int tni_record_tensor(tn_trace *tr, const tn_tensor *t);
+/* record.c: forward. NULL: the account ends. */
+tni_log_tensor *tni_record_tensor(tn_trace *tr, const tn_tensor *t);
 /* A tensor or module that is not there yet. */
-int tni_record_new_tensor(tn_trace *tr, const char *name, const char *module);
-int tni_record_new_module(tn_trace *tr, const char *path, const char *type);
+tni_log_tensor *tni_record_new_tensor(tn_trace *tr, const char *name, const char *module);
+tni_log_module *tni_record_new_module(tn_trace *tr, const char *path, const char *type);
 /* of a recorded op; c: the call that made it, NULL: not known */
-int tni_record_node(tn_trace *tr, const tni_node *node, const tni_call *c);
-/* Notes which function changed t last, in place. */
-void tni_record_changed(tn_trace *tr, const tn_tensor *t, const char *function);
+tni_log_node *tni_record_node(tn_trace *tr, const tni_node *node, const tni_call *c);
 void tni_record_forward(tni_watcher *w);
 
 /* pass.c: backward, and what becomes of gradients on their way */
 void tni_record_backward(tni_watcher *w);
-/* What the innermost pass has brought to a tensor; NULL: nothing. */
-tni_log_leaf *tni_record_leaf(const tn_trace *tr, int tensor);
+/* The last share so far that the innermost pass has brought to a leaf; NULL: none. */
+tni_log_share *tni_record_last_share(tn_trace *tr, const tn_tensor *leaf);
 /* Ends it. */
 void tni_record_pass_end(tn_trace *tr);
 
 /* diagnose.c: findings. At the end of the innermost pass, what is wrong with its gradients */
-void tni_diagnose(tn_trace *tr, int pass);
+void tni_diagnose(tn_trace *tr, const tni_log_pass *pass);
 /* Input i (-1: the result) of a node, which it kept, has been changed in place since. */
-void tni_diagnose_change(tn_trace *tr, int node, int i, const tn_tensor *kept);
+void tni_diagnose_change(tn_trace *tr, const tni_log_node *n, int i, const tn_tensor *kept);
 
 /* step.c: what begins and ends a step */
 void tni_record_steps(tni_watcher *w);
-/* Makes the registered tensors known. */
-void tni_record_registered(tn_trace *tr);
+/* Makes the registered tensors known; forward: and notes them as forward left them. */
+void tni_record_registered(tn_trace *tr, bool forward);
 /* Closes the open step if it is over; opens one. */
 void tni_record_open(tn_trace *tr);
 void tni_record_close(tn_trace *tr);
 /* Drops the open step. */
 void tni_record_drop(tn_trace *tr);
-/* Notes the registered tensors as forward left them. */
-void tni_record_after_forward(tn_trace *tr);
 /* Notes who (of tni_moved) writes a registered tensor. */
-void tni_record_written(tn_trace *tr, int tensor, unsigned by);
+void tni_record_written(tn_trace *tr, const tni_log_tensor *tensor, unsigned by);
 
 /* trace.c. Whether this thread may be watched; function: for the message */
 tn_status tni_trace_may_begin(const char *function, const tn_module *model);
@@ -167,15 +154,10 @@ tn_status tni_trace_stop(tn_trace *tr);
 tn_status tni_trace_writable(const char *function, const FILE *file, const tn_trace *tr);
 tn_status tni_trace_written(const char *function, FILE *file);
 
-/* Numbers as keys. */
+/* A number as a key. */
 static inline const void *tni_sequence_key(uint64_t sequence)
 {
     return (const void *)(uintptr_t)sequence;
-}
-
-static inline const void *tni_index_key(int index)
-{
-    return (const void *)((uintptr_t)index + 1);
 }
 
 #endif

@@ -11,12 +11,6 @@
 
 /* ---- the registered tensors ------------------------------------------------------------------ */
 
-static const char *path_of(const tn_trace *tr, const tn_module *owner)
-{
-    int m = tni_get(&tr->modules, owner);
-    return m < 0 ? "" : tr->log.modules[m].path;
-}
-
 static tni_held held_by(const tn_trace *tr, const tn_entry *e)
 {
     if (!tr->opt) return TNI_NO_OPTIMIZER;
@@ -24,15 +18,15 @@ static tni_held held_by(const tn_trace *tr, const tn_entry *e)
     return tni_map_get(&tr->opt->tensors, e->tensor) ? TNI_HELD : TNI_NOT_HELD;
 }
 
-/* Adds the entry under its name, or updates it. */
-static void register_entry(tn_trace *tr, const tn_entry *e)
+/* Adds the entry under its name, or updates it. NULL: the account ends. */
+static const tni_log_tensor *register_entry(tn_trace *tr, const tn_entry *e)
 {
-    int at = tni_get(&tr->names, e->name);
-    bool known = at >= 0;
-    if (!known) at = tni_record_new_tensor(tr, e->name, path_of(tr, e->owner));
-    if (at < 0) return;
-    tni_log_tensor *t = &tr->log.tensors[at];
-    if (!known) tni_record_put(tr, &tr->names, t->name, at);
+    const tni_log_module *owner = tni_map_get(&tr->modules, e->owner);
+    tni_log_tensor *t = tni_map_get(&tr->names, e->name);
+    bool known = t != NULL;
+    if (!known) t = tni_record_new_tensor(tr, e->name, owner ? owner->path : "");
+    if (!t) return NULL;
+    if (!known) tni_record_put(tr, &tr->names, t->name, t);
     t->registered = true;
     t->kind = e->kind == TN_PARAMETER ? TN_GRAPH_PARAMETER : TN_GRAPH_BUFFER;
     t->dtype = e->tensor->dtype;
@@ -42,62 +36,53 @@ static void register_entry(tn_trace *tr, const tn_entry *e)
     t->role = e->role;
     t->requires_grad = e->tensor->requires_grad;
     t->held = held_by(tr, e);
-    tni_record_put(tr, &tr->known, e->tensor, at);
-    tni_record_put(tr, &tr->storages, e->tensor->storage, at);
+    tni_record_put(tr, &tr->known, e->tensor, t);
+    tni_record_put(tr, &tr->storages, e->tensor->storage, t);
+    return t;
 }
 
-/* Calls visit for each parameter and buffer of the model. */
-static void each_entry(tn_trace *tr, void (*visit)(tn_trace *tr, const tn_entry *e))
+/* A tensor's line in the ledger, added if it is not there; NULL: the account ends. */
+static tni_log_entry *line_of(tn_trace *tr, const tni_log_tensor *tensor)
 {
-    if (!tr->model || tr->failed != TN_OK) return;
-    tn_scope scope = tn_scope_begin(); /* of the lists */
-    const tn_list *list[] = { tn_parameters(tr->model), tn_buffers(tr->model) };
-    tni_record_ok(tr, list[0] && list[1] ? TN_OK : tni_pending());
-    for (int k = 0; k < 2; k++)
-        for (int i = 0; tr->failed == TN_OK && i < list[k]->n; i++) visit(tr, &list[k]->entry[i]);
-    tn_scope_end(scope);
-}
-
-void tni_record_registered(tn_trace *tr)
-{
-    tni_map_free(&tr->storages);
-    each_entry(tr, register_entry);
-}
-
-/* ---- the ledger ------------------------------------------------------------------------------ */
-
-/* The entry's line, added if it is not there; NULL: the account ends. */
-static tni_log_entry *line_of(tn_trace *tr, const tn_entry *e)
-{
-    int tensor = tni_get(&tr->names, e->name);
     tni_log_entry *line = tni_log_line(&tr->now, tensor);
     if (line) return line;
-    line = TNI_MORE(tr, &tr->now, ledger);
+    line = TNI_NEW(tr, &tr->now, ledger);
     if (line) line->tensor = tensor;
     return line;
 }
 
-static void note_start(tn_trace *tr, const tn_entry *e)
+typedef void moment(tn_trace *tr, tni_log_entry *line, const tn_tensor *t);
+
+/* Looks at each parameter and buffer that the model has by now, and notes (NULL: nothing) what it
+ * holds in its line. */
+static void each_entry(tn_trace *tr, moment *note)
 {
-    tni_log_entry *line = line_of(tr, e);
-    if (line) tni_record_numbers(tr, &line->start, e->tensor);
+    if (!tr->model || tr->failed != TN_OK) return;
+    tni_map_free(&tr->storages);
+    tn_scope scope = tn_scope_begin(); /* of the lists */
+    const tn_list *list[] = { tn_parameters(tr->model), tn_buffers(tr->model) };
+    tni_record_ok(tr, list[0] && list[1] ? TN_OK : tni_pending());
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; tr->failed == TN_OK && i < list[k]->n; i++) {
+            const tni_log_tensor *t = register_entry(tr, &list[k]->entry[i]);
+            tni_log_entry *line = t && note ? line_of(tr, t) : NULL;
+            if (line) note(tr, line, list[k]->entry[i].tensor);
+        }
+    tn_scope_end(scope);
 }
 
-static void note_forward(tn_trace *tr, const tn_entry *e)
+/* ---- the ledger ------------------------------------------------------------------------------ */
+
+static void note_start(tn_trace *tr, tni_log_entry *line, const tn_tensor *t)
 {
-    tni_log_entry *line = line_of(tr, e);
-    if (!line) return;
+    tni_record_numbers(tr, &line->start, t);
+}
+
+static void note_forward(tn_trace *tr, tni_log_entry *line, const tn_tensor *t)
+{
     line->early |= line->late;
     line->late = 0;
-    tni_record_numbers(tr, &line->forward, e->tensor);
-}
-
-void tni_record_written(tn_trace *tr, int tensor, unsigned by)
-{
-    /* changes after an optimizer's step show in the numbers at the next step's start */
-    bool in = by == TNI_MOVED_OPTIMIZER || !tr->now.stepped;
-    tni_log_entry *line = in ? tni_log_line(&tr->now, tensor) : NULL;
-    if (line) line->late |= by;
+    tni_record_numbers(tr, &line->forward, t);
 }
 
 /* Notes a leaf's gradient, unless that is done already. */
@@ -107,18 +92,23 @@ static void note_grad(tn_trace *tr, const tn_tensor *leaf, tni_numbers *v)
     if (grad && !v->known) tni_record_numbers(tr, v, grad);
 }
 
-static void note_step(tn_trace *tr, const tn_entry *e)
+static void note_step(tn_trace *tr, tni_log_entry *line, const tn_tensor *t)
 {
-    tni_log_entry *line = line_of(tr, e);
-    if (!line) return;
-    tni_record_numbers(tr, &line->step, e->tensor);
-    note_grad(tr, e->tensor, &line->grad);
+    tni_record_numbers(tr, &line->step, t);
+    note_grad(tr, t, &line->grad);
 }
 
-void tni_record_after_forward(tn_trace *tr)
+void tni_record_registered(tn_trace *tr, bool forward)
 {
-    tni_record_registered(tr);
-    each_entry(tr, note_forward);
+    each_entry(tr, forward ? note_forward : NULL);
+}
+
+void tni_record_written(tn_trace *tr, const tni_log_tensor *tensor, unsigned by)
+{
+    /* changes after an optimizer's step show in the numbers at the next step's start */
+    bool in = by == TNI_MOVED_OPTIMIZER || !tr->now.stepped;
+    tni_log_entry *line = in ? tni_log_line(&tr->now, tensor) : NULL;
+    if (line) line->late |= by;
 }
 
 /* ---- opening and closing --------------------------------------------------------------------- */
@@ -127,8 +117,8 @@ void tni_record_after_forward(tn_trace *tr)
 static void drop_sites(tni_log_step *s)
 {
     for (size_t i = 0; i < s->n_calls; i++) {
-        tni_call_site_drop(s->calls[i].site);
-        s->calls[i].site = NULL;
+        tni_call_site_drop(s->calls[i]->site);
+        s->calls[i]->site = NULL;
     }
 }
 
@@ -136,8 +126,9 @@ void tni_record_drop(tn_trace *tr)
 {
     drop_sites(&tr->now);
     tni_log_step_free(&tr->now);
-    tni_map *map[] = { &tr->nodes, &tr->calls, &tr->times, &tr->changed };
-    for (int i = 0; i < 4; i++) tni_map_free(map[i]);
+    tni_map *map[] = { &tr->nodes, &tr->calls, &tr->newest, &tr->changed, &tr->brought };
+    for (int i = 0; i < 5; i++) tni_map_free(map[i]);
+    tr->ended = NULL;
 }
 
 void tni_record_open(tn_trace *tr)
@@ -148,98 +139,60 @@ void tni_record_open(tn_trace *tr)
     tni_record_close(tr);
     tr->over = false;
     tr->now.open = true;
-    tr->now.root = -1;
-    tni_record_registered(tr);
-    if (!tr->late) each_entry(tr, note_start);
+    each_entry(tr, tr->late ? NULL : note_start);
 }
 
 static int by_sequence(const void *a, const void *b)
 {
-    uint64_t x = ((const tni_log_node *)a)->sequence, y = ((const tni_log_node *)b)->sequence;
+    uint64_t x = (*(tni_log_node *const *)a)->sequence, y = (*(tni_log_node *const *)b)->sequence;
     return (x > y) - (x < y);
 }
 
-/* Drops nodes that no backward knows, and brings the others into the order of forward; place: old
- * index -> new one. */
-static void sort_nodes(tn_trace *tr, int *place)
+/* Drops nodes that no backward knows, and brings the others into the order of forward. */
+static void sort_nodes(tni_log_step *s)
 {
-    tni_log_step *s = &tr->now;
     size_t n = 0;
-    for (size_t i = 0; i < s->n_nodes; i++) {
-        place[i] = -1;
-        if (s->nodes[i].known) s->nodes[n++] = s->nodes[i];
-    }
-    size_t before = s->n_nodes;
+    for (size_t k = 0; k < s->n_nodes; k++)
+        if (s->nodes[k]->known) s->nodes[n++] = s->nodes[k];
     s->n_nodes = n;
     tni_sort(s->nodes, n, sizeof *s->nodes, by_sequence);
-    for (size_t i = 0; i < n; i++) {
-        int old = tni_get(&tr->nodes, tni_sequence_key(s->nodes[i].sequence));
-        if (old >= 0 && (size_t)old < before) place[old] = (int)i;
-    }
-}
-
-static void replace(int *index, const int *place)
-{
-    if (*index >= 0) *index = place[*index];
-}
-
-/* Updates everything that refers to nodes by their old indices. */
-static void renumber(tn_trace *tr, const int *place)
-{
-    tni_log_step *s = &tr->now;
-    for (size_t k = 0; k < s->n_nodes; k++)
-        for (int i = 0; i < s->nodes[k].n_in; i++) {
-            tni_log_in *in = &s->nodes[k].in[i];
-            in->node = in->from ? tni_get(&tr->nodes, tni_sequence_key(in->from)) : -1;
-            replace(&in->node, place);
+    for (size_t k = 0; k < n; k++) {
+        s->nodes[k]->id = (int)k;
+        for (int i = 0; i < s->nodes[k]->n_in; i++) {
+            tni_log_in *in = &s->nodes[k]->in[i];
+            if (in->node && !in->node->known) in->node = NULL;
         }
-    replace(&s->root, place);
-    for (size_t k = 0; k < s->n_passes; k++) replace(&s->passes[k].root, place);
-    for (size_t k = 0; k < s->n_hooks; k++) replace(&s->hooks[k].node, place);
-    for (size_t k = 0; k < s->n_findings; k++) replace(&s->findings[k].node, place);
-    for (size_t k = 0; k < s->n_backs; k++) replace(&s->backs[k].node, place);
+    }
 }
 
 /* Drops calls of which nothing was logged. An outer call comes before those in it. */
-static void sort_calls(tni_log_step *s, int *place)
+static void sort_calls(tni_log_step *s)
 {
-    for (size_t i = 0; i < s->n_calls; i++) s->calls[i].used = s->calls[i].n_writes > 0;
-    for (size_t i = 0; i < s->n_nodes; i++)
-        if (s->nodes[i].call >= 0) s->calls[s->nodes[i].call].used = true;
-    for (size_t i = s->n_calls; i-- > 0;)
-        if (s->calls[i].used && s->calls[i].outer >= 0) s->calls[s->calls[i].outer].used = true;
+    for (size_t k = 0; k < s->n_nodes; k++)
+        if (s->nodes[k]->call) s->nodes[k]->call->used = true;
+    for (size_t k = s->n_calls; k-- > 0;) {
+        tni_log_call *c = s->calls[k];
+        c->used |= c->n_writes > 0;
+        if (c->used && c->outer) c->outer->used = true;
+    }
     size_t n = 0;
-    for (size_t i = 0; i < s->n_calls; i++) {
-        tni_log_call call = s->calls[i];
-        place[i] = call.used ? (int)n : -1;
-        replace(&call.outer, place);
-        if (call.used) s->calls[n++] = call;
+    for (size_t k = 0; k < s->n_calls; k++) {
+        if (!s->calls[k]->used) continue;
+        s->calls[k]->id = (int)n;
+        s->calls[n++] = s->calls[k];
     }
     s->n_calls = n;
-    for (size_t i = 0; i < s->n_nodes; i++) replace(&s->nodes[i].call, place);
 }
 
 static void judge_moves(tni_log_step *s)
 {
     for (size_t i = 0; i < s->n_ledger; i++) {
-        tni_log_entry *e = &s->ledger[i];
+        tni_log_entry *e = s->ledger[i];
         bool early = tni_numbers_differ(&e->start, &e->forward);
         bool late = tni_numbers_differ(e->forward.known ? &e->forward : &e->start, &e->step);
         e->moved = (early ? e->early : 0) | (late ? e->late : 0);
         if (!e->start.known || (!e->moved && (early || late))) e->moved = TNI_MOVED_UNKNOWN;
     }
-}
-
-static void arrange(tn_trace *tr)
-{
-    tni_log_step *s = &tr->now;
-    int *place = tni_record_alloc(tr, &s->arena, TNI_MAX(s->n_nodes, s->n_calls) * sizeof *place);
-    if (!place) return;
-    sort_nodes(tr, place);
-    renumber(tr, place);
-    drop_sites(s);
-    sort_calls(s, place);
-    judge_moves(s);
 }
 
 void tni_record_close(tn_trace *tr)
@@ -248,8 +201,11 @@ void tni_record_close(tn_trace *tr)
     tni_log *log = &tr->log;
     if (s->n_passes || s->n_updates) {
         if (!s->stepped) each_entry(tr, note_step);
-        if (tr->failed == TN_OK) arrange(tr);
-        tni_log_step *to = TNI_MORE(tr, log, steps);
+        sort_nodes(s);
+        drop_sites(s);
+        sort_calls(s);
+        judge_moves(s);
+        tni_log_step *to = tni_record_more(tr, &log->arena, &log->steps, &log->n_steps, sizeof *to);
         if (to) {
             *to = *s;
             *s = (tni_log_step){ 0 };
@@ -270,11 +226,11 @@ static tn_status steps(tni_watcher *self, tn_optim *opt, int n)
         const tn_tensor *t = opt->param[i].tensor;
         tni_numbers gradient = { 0 };
         if (t->requires_grad) note_grad(tr, t, &gradient);
-        tni_log_update *u = gradient.known ? TNI_MORE(tr, &tr->now, updates) : NULL;
+        tni_log_update *u = gradient.known ? TNI_NEW(tr, &tr->now, updates) : NULL;
         if (!u) continue;
         *u = (tni_log_update){ .tensor = tni_record_tensor(tr, t), .gradient = gradient };
         tni_record_numbers(tr, &u->before, t);
-        tni_record_changed(tr, t, "tn_optim_step");
+        tni_record_put(tr, &tr->changed, t->storage, "tn_optim_step");
     }
     return TN_OK;
 }
@@ -287,10 +243,10 @@ static void stepped(tni_watcher *self, tn_optim *opt)
     tr->optimizing = false;
     tr->over = s->stepped = true;
     size_t k = 0;
-    while (k < s->n_updates && s->updates[k].after.known) k++; /* of an optimizer before */
+    while (k < s->n_updates && s->updates[k]->after.known) k++; /* of an optimizer before */
     for (int i = 0; k < s->n_updates && i < opt->n; i++)
-        if (s->updates[k].tensor == tni_get(&tr->known, opt->param[i].tensor))
-            tni_record_numbers(tr, &s->updates[k++].after, opt->param[i].tensor);
+        if (s->updates[k]->tensor == tni_map_get(&tr->known, opt->param[i].tensor))
+            tni_record_numbers(tr, &s->updates[k++]->after, opt->param[i].tensor);
     each_entry(tr, note_step);
 }
 
@@ -299,7 +255,7 @@ static tn_status grad_changes(tni_watcher *self, tn_tensor *leaf, bool adding)
 {
     TNI_RECORDER(tr, self);
     if (!tr || adding || !tr->now.n_passes) return TN_OK;
-    tni_log_entry *line = tni_log_line(&tr->now, tni_get(&tr->known, leaf));
+    tni_log_entry *line = tni_log_line(&tr->now, tni_map_get(&tr->known, leaf));
     if (line) note_grad(tr, leaf, &line->grad);
     return TN_OK;
 }

@@ -30,8 +30,8 @@ tn_status tni_trace_may_begin(const char *f, const tn_module *model)
 static tn_status add_module(tn_module *m, const char *path, void *user)
 {
     tn_trace *tr = user;
-    int at = tni_record_new_module(tr, path, m->type->name);
-    if (at >= 0) tni_record_put(tr, &tr->modules, m, at);
+    tni_log_module *noted = tni_record_new_module(tr, path, m->type->name);
+    if (noted) tni_record_put(tr, &tr->modules, m, noted);
     return tr->failed;
 }
 

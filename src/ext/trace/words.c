@@ -1,6 +1,7 @@
 /* words.c - numbers, shapes and names as the writers of text print them. */
 #include <math.h>
 
+#include "io/json.h"
 #include "ext/trace/words.h"
 
 enum { FEW = 8 };
@@ -57,19 +58,18 @@ tni_phrase tni_numbers_phrase(const char *before, const char *name, const tni_nu
     return p;
 }
 
-const char *tni_tensor_name(const tni_words *w, int tensor)
+const char *tni_tensor_name(const tni_log_tensor *t)
 {
-    const tni_log_tensor *t = tensor < 0 ? NULL : &w->log->tensors[tensor];
     if (!t || t->name[0]) return t ? t->name : "a tensor";
     return t->requires_grad ? "a leaf" : "data";
 }
 
-tni_phrase tni_source_phrase(const tni_words *w, const tni_log_in *in)
+tni_phrase tni_source_phrase(const tni_log_in *in)
 {
-    if (in->node < 0) return tni_phrase_of("%s", tni_tensor_name(w, in->tensor));
-    const char *op = tni_op(w, &w->step->nodes[in->node])->name;
-    if (!in->output) return tni_phrase_of("%s #%d", op, in->node);
-    return tni_phrase_of("%s #%d.%d", op, in->node, in->output);
+    const tni_log_node *n = in->node;
+    if (!n) return tni_phrase_of("%s", tni_tensor_name(in->tensor));
+    if (!in->output) return tni_phrase_of("%s #%d", n->op->name, n->id);
+    return tni_phrase_of("%s #%d.%d", n->op->name, n->id, in->output);
 }
 
 tni_phrase tni_moved_phrase(unsigned moved)
@@ -82,16 +82,25 @@ tni_phrase tni_moved_phrase(unsigned moved)
     return p.s[0] ? p : tni_phrase_of("no");
 }
 
-void tni_say_place(const tni_words *w, int node)
+void tni_escape(void *to, const char *text, void (*put)(void *to, unsigned char byte))
 {
-    const tni_log_node *n = &w->step->nodes[node];
-    fprintf(w->file, "  %s #%d", tni_op(w, n)->name, node);
-    if (n->call >= 0) {
-        const tni_log_call *c = &w->step->calls[n->call];
-        const tni_log_module *m = &w->log->modules[c->module];
-        fprintf(w->file, m->path[0] ? "  %s (%s)" : "  %s%s", m->path, m->type);
-        if (c->time > 1) fprintf(w->file, ", call %d", c->time);
+    size_t left = strlen(text), valid = tni_utf8(text, left);
+    for (; left > 0; text++, left--) {
+        put(to, valid > 0 ? (unsigned char)*text : '?');
+        valid = valid > 0 ? valid - 1 : tni_utf8(text + 1, left - 1);
     }
-    if (n->line) fprintf(w->file, "  %s", n->line);
-    fputc('\n', w->file);
+}
+
+static void put_byte(void *file, unsigned char c)
+{
+    const char *markup = c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : "&quot;";
+    if (strchr("<>&\"", c))
+        fputs(markup, file);
+    else
+        fputc(c < 0x20 || c == 0x7f ? ' ' : c, file);
+}
+
+void tni_put_markup(FILE *file, const char *text)
+{
+    tni_escape(file, text, put_byte);
 }

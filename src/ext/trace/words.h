@@ -6,7 +6,6 @@
 
 typedef struct tni_words {
     FILE *file;
-    const tni_log *log;
     const tni_log_step *step;
 } tni_words;
 
@@ -19,35 +18,20 @@ tni_phrase tni_numbers_phrase(const char *before, const char *name, const tni_nu
 /* One number for v: its only element, or its norm; "-" if unknown */
 tni_phrase tni_amount_phrase(const tni_numbers *v);
 /* "0.weight", "x", "relu (2: ReLU)", "data": where an input comes from */
-tni_phrase tni_source_phrase(const tni_words *w, const tni_log_in *in);
+tni_phrase tni_source_phrase(const tni_log_in *in);
 /* "by forward", "by hand and by the optimizer", "no", "not known" */
 tni_phrase tni_moved_phrase(unsigned moved);
 /* The name of a tensor, or what it is. */
-const char *tni_tensor_name(const tni_words *w, int tensor);
-
-static inline const tni_log_op *tni_op(const tni_words *w, const tni_log_node *n)
-{
-    return &w->log->ops[n->op];
-}
-
-/* "  linear #4  head (Linear)  net.c:41" */
-void tni_say_place(const tni_words *w, int node);
-/* text_backward.c: backward of one step, as tn_explain tells it */
+const char *tni_tensor_name(const tni_log_tensor *t);
+/* text.c: backward of one step, as tn_explain tells it */
 void tni_say_backward(const tni_words *w);
-/* text.c: the ledger as a table. Row 0 has the heads, row i + 1 is line i */
+/* The ledger as a table. Row 0 has the heads, row i + 1 is line i */
 enum { TNI_LEDGER_COLUMNS = 9 };
 tni_phrase tni_ledger_cell(const tni_words *w, size_t row, int column);
 void tni_say_state(const tni_words *w);
 
-/* ---- JSON ------------------------------------------------------------------------------------ */
-
-/* Writes a template, in which ' stands for " and % for the next argument:
- *
- *     d int    z size_t    l int64_t    g double    b bool    w text as it is
- *     s text as a string; NULL: null        v numbers       h shape
- *     i int; null if negative               t id of a tensor
- *     , size_t: a comma unless it is 0      n the same, and a new line  (json_values.c) */
-void tni_write(const tni_words *o, const char *form, ...);
+/* Text in an element of HTML or SVG: markup is escaped, a control character becomes a space. */
+void tni_put_markup(FILE *file, const char *text);
 /* Gives a text to put byte by byte, which has `to`; bytes that are not valid UTF-8 are "?". */
 void tni_escape(void *to, const char *text, void (*put)(void *to, unsigned char byte));
 /* json.c: a whole account */

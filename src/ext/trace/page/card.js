@@ -6,13 +6,15 @@
 /* ---- parts of a card ------------------------------------------------------------------------- */
 
 const shapeTag = (shape, dtype) =>
-    make('span', { class: 'shape' }, dtype ? `${shapeText(shape)} ${dtype}` : shapeText(shape));
-const numberTag = (value, shape) =>
-    make('span', { class: 'num' }, summaryText(value, shape));
-const note = (...content) => make('div', { class: 'note' }, content);
-const paragraph = (...content) => make('p', {}, content);
+    make('span.shape', dtype ? `${shapeText(shape)} ${dtype}` : shapeText(shape));
+const numberTag = (value, shape) => make('span.num', summaryText(value, shape));
+/* "0.5 → 0.25"; the second alone if there was nothing before */
+const changeTags = (before, after, shape) =>
+    [before && [numberTag(before, shape), ' → '], numberTag(after, shape)];
+const note = (...content) => make('div.note', content);
+const paragraph = (...content) => make('p', content);
 const section = (cls, title, ...content) =>
-    make('section', { class: cls }, make('h3', {}, title), content);
+    make('section', { class: cls }, make('h3', title), content);
 const button = (content, action, more) =>
     make('button', { type: 'button', onclick: action, ...more }, content);
 /* "a, b, c" of elements */
@@ -27,36 +29,36 @@ const linkToSource = (g, from) => linkTo(keyOf(from), sourceName(g, from));
 
 /* One tensor in a card: what it is, a line with its numbers, more, and the grid. */
 function entry(head, value, shape, what, more, mark) {
-    return make('li', {}, make('div', { class: 'entry' }, head), valueLine(value, shape), more,
+    return make('li', make('div.entry', head), valueLine(value, shape), more,
         grid(value, shape, what, mark));
 }
 
 /* Of rows of cells, with heads if given. */
 function table(caption, rows, head) {
-    const line = (tag, cells) => make('tr', {}, cells.map((cell) => make(tag, {}, cell)));
-    return make('table', {}, make('caption', {}, caption), head && make('thead', {},
-        line('th', head)), make('tbody', {}, rows.map((cells) => line('td', cells))));
+    const line = (tag) => (cells) => make('tr', cells.map((cell) => make(tag, cell)));
+    return make('table', make('caption', caption), head && make('thead', line('th')(head)),
+        make('tbody', rows.map(line('td'))));
 }
 
 function findingList(findings, linked) {
     if (!findings.length) return null;
     const link = (f) => linked && Number.isInteger(f.node) && [' ', linkTo('n' + f.node, 'show')];
-    return make('ul', { class: 'findings' },
-        findings.map((f) => make('li', {}, make('b', {}, f.kind), ' ', f.text, link(f))));
+    return make('ul.findings',
+        findings.map((f) => make('li', make('b', f.kind), ' ', f.text, link(f))));
 }
 
 /* ---- an op: forward -------------------------------------------------------------------------- */
 
 function inputEntry(g, input) {
-    const head = [nameInFormula(input) ? make('i', {}, input.name) : input.name, ' from ',
+    const head = [nameInFormula(input) ? make('i', input.name) : input.name, ' from ',
         linkToSource(g, input.from), shapeTag(input.shape, input.dtype),
-        !input.gradient && make('span', { class: 'note' }, 'no gradient goes back')];
+        !input.gradient && make('span.note', 'no gradient goes back')];
     return entry(head, inputValue(g, input), input.shape, input.name);
 }
 
 function resultEntry(node, i) {
     const out = node.out[i], what = resultName(node) + (node.out.length > 1 ? i : '');
-    const head = [make('i', {}, what), ' the result', shapeTag(out.shape, out.dtype)];
+    const head = [make('i', what), ' the result', shapeTag(out.shape, out.dtype)];
     return entry(head, out.value, out.shape, what);
 }
 
@@ -66,7 +68,7 @@ function forwardPart(g, node) {
     const again = node.kept.filter((k) => k.again)
         .map((k) => ` Backward computes ${k.what} again where it reads it.`).join('');
     return section('forward', 'Forward',
-        make('ul', { class: 'tensors' }, node.in.map((input) => input && inputEntry(g, input)),
+        make('ul.tensors', node.in.map((input) => input && inputEntry(g, input)),
             node.out.map((_, i) => resultEntry(node, i))),
         note(kept.length ? `Keeps for backward: ${names}.` : 'Keeps nothing for backward.', again));
 }
@@ -75,7 +77,7 @@ function forwardPart(g, node) {
 
 /* The gradient share that an op sent to one of its inputs. */
 function shareValue(g, { from, in: input }) {
-    const [k] = g.shares.get(`${from}.${input}`) || [];
+    const [k] = g.shares.get(`${from}.${input}`);
     return g.step.backward[k]?.shares.find((x) => x.in === input).value;
 }
 
@@ -83,27 +85,22 @@ function shareValue(g, { from, in: input }) {
 function sumNote(g, incoming, shape) {
     const parts = incoming.sum.map((s) => shareValue(g, s));
     if (parts.length < 2 || parts.some((v) => !v)) return null;
-    if (elements(shape) === 1) {
-        const text = parts.map((v) => summaryText(v, shape)).join(' + ');
-        return note(`${text} = ${summaryText(incoming.value, shape)}`);
-    }
-    const norms = parts.map((v) => digits(v.norm)).join(', ');
-    return note(`norms ${norms}; of the sum ${digits(incoming.value.norm)}`);
+    const [sum, ...texts] = [incoming.value, ...parts].map((v) => summaryText(v, shape));
+    return note(elements(shape) === 1 ? `${texts.join(' + ')} = ${sum}`
+        : `norms ${texts.join(', ')}; of the sum ${sum}`);
 }
 
 /* "hook 1 of 2: 0.5 → 0.25" */
 function hookNotes(hooks, shape) {
-    return hooks?.map((h) => note(`hook ${h.number} of ${h.of}: `,
-        sameNumbers(h.before, h.after) ? 'leaves it as it is'
-            : [numberTag(h.before, shape), ' → ', numberTag(h.after, shape)]));
+    return hooks?.map((h) => note(`hook ${h.number} of ${h.of}: `, sameNumbers(h.before, h.after)
+        ? 'leaves it as it is' : changeTags(h.before, h.after, shape)));
 }
 
 /* "averaged over 4 ranks: 0.31 → 0.28" */
 function averageNote(g, pass, tensor, shape) {
     const a = g.step.passes.find((p) => p.pass === pass)?.averaged
         ?.find((x) => x.tensor === tensor);
-    return a && note(`averaged over ${a.ranks} ranks: `,
-        a.before && [numberTag(a.before, shape), ' → '], numberTag(a.after, shape));
+    return a && note(`averaged over ${a.ranks} ranks: `, changeTags(a.before, a.after, shape));
 }
 
 /* The incoming gradient; a sum if the result was used several times. */
@@ -111,30 +108,28 @@ function incomingEntry(g, node, incoming) {
     const shape = node.out[incoming.output].shape;
     const from = incoming.sum.map((s, i) => [i ? ' + ' : '',
         Number.isInteger(s.from) ? ['share of ', linkToSource(g, s.from)] : 'the seed, 1']);
-    const head = [make('i', {}, 'dy'), from.length > 1 ? ' comes in, a sum: ' : ' comes in: ', from,
+    const head = [make('i', 'dy'), from.length > 1 ? ' comes in, a sum: ' : ' comes in: ', from,
         shapeTag(shape)];
     return entry(head, incoming.value, shape, 'dy',
         [sumNote(g, incoming, shape), hookNotes(incoming.hooks, shape)]);
 }
 
-/* "grad = 0.1 + dw → 0.3 (2 of 2)" */
-function addedNote(added, what, shape) {
+/* "grad = 0.1 + dw → 0.3 (2 of 2)"; after the last share the ranks' average */
+function addedNotes(g, back, added, what, shape) {
     const before = added.before ? summaryText(added.before, shape) : '0';
-    return note(`grad = ${before} + ${what} → `, numberTag(added.after, shape),
-        added.of > 1 && ` (${added.part} of ${added.of})`);
+    return [note(`grad = ${before} + ${what} → `, numberTag(added.after, shape),
+        added.of > 1 && ` (${added.part} of ${added.of})`),
+    added.part === added.of && averageNote(g, back.pass, added.tensor, shape)];
 }
 
 function shareEntry(g, node, share, back, mark) {
     const { shape } = node.in[share.in], name = nameInFormula(node.in[share.in]);
-    const what = name ? 'd' + name : `share ${share.in}`;
+    const what = name ? 'd' + name : `share ${share.in}`, from = share.reduced_from;
     const added = back.accumulated.find((a) => a.in === share.in);
-    const head = [make('i', {}, what), ' goes to ', linkToSource(g, share.to), shapeTag(shape)];
-    const from = share.reduced_from;
+    const head = [make('i', what), ' goes to ', linkToSource(g, share.to), shapeTag(shape)];
     return entry(head, share.value, shape, what, [
         from && note(`summed over what was broadcast: ${shapeText(from)} → ${shapeText(shape)}`),
-        hookNotes(share.hooks, shape),
-        added && addedNote(added, what, shape),
-        added && added.part === added.of && averageNote(g, back.pass, added.tensor, shape),
+        hookNotes(share.hooks, shape), added && addedNotes(g, back, added, what, shape),
     ], mark?.in === share.in ? mark.element : null);
 }
 
@@ -142,8 +137,8 @@ function shareEntry(g, node, share, back, mark) {
 function backwardPart(g, node, k, mark) {
     const back = g.step.backward[k];
     return section('backward', `Backward, ${k + 1} of ${g.step.backward.length}`,
-        node.gradient && make('p', { class: 'formula' }, formula(node.gradient)),
-        make('ul', { class: 'tensors' }, back.incoming.map((x) => incomingEntry(g, node, x)),
+        node.gradient && make('p.formula', formula(node.gradient)),
+        make('ul.tensors', back.incoming.map((x) => incomingEntry(g, node, x)),
             back.shares.map((x) => shareEntry(g, node, x, back, mark))),
         note(`Frees ${back.freed ? bytesText(back.freed) : 'nothing'}; ` +
             `${bytesText(back.kept)} still kept.`));
@@ -152,32 +147,27 @@ function backwardPart(g, node, k, mark) {
 /* ---- cards ----------------------------------------------------------------------------------- */
 
 function opCard(g, node) {
-    const p = position(), done = progress(), call = g.call.get(node.call), asked = question();
-    const here = asked && node.id === g.step.backward[p.i].node;
-    const told = (g.backwardOf.get(node.id) || [])
-        .filter((k) => !state.predict || k <= done.backward)
-        .map((k) => backwardPart(g, node, k, lastAsked(k)));
-    if (!g.backwardOf.has(node.id) && g.step.backward.length)
-        told.push(note('No gradient comes here.'));
-    const parts = here ? [questionPart(g, node, asked), forwardPart(g, node)]
-        : p.phase === 'backward' ? [...told, forwardPart(g, node)]
-            : [forwardPart(g, node), ...told];
-    return [make('h2', {}, node.op, ' ', make('span', { class: 'muted' }, `#${node.id}`)),
-        make('p', { class: 'where' },
+    const p = position(), call = g.call.get(node.call), asked = question();
+    const backs = g.backwardOf.get(node.id), forward = forwardPart(g, node);
+    const told = asked && node.id === g.step.backward[p.i].node ? questionPart(g, node, asked)
+        : backs.filter((k) => k <= toldUntil()).map((k) => backwardPart(g, node, k, lastAsked(k)));
+    const none = !backs.length && g.step.backward.length > 0 && note('No gradient comes here.');
+    return [make('h2', node.op, ' ', make('span.muted', `#${node.id}`)),
+        make('p.where',
             call ? ['in ', linkTo('c' + call.id, callTitle(call))] : 'outside of all modules',
-            node.line && [' · ', make('code', {}, node.line)],
+            node.line && [' · ', make('code', node.line)],
             node.id === g.step.root && ' · the loss'),
-        findingList(g.findings.get(node.id) || []), formulas(g, node), parts, jumps(g, node)];
+        findingList(g.findings.get(node.id)), formulas(g, node),
+        p.phase === 'backward' ? [told, none, forward] : [forward, told, none], jumps(g, node)];
 }
 
 /* Buttons that go to an op's turn in forward and backward. */
 function jumps(g, node) {
-    const first = trace().firstPosition[position().s] + 1, at = g.at.get(node.id);
-    const back = (g.backwardOf.get(node.id) || [])[0];
-    return make('p', { class: 'jumps' },
-        button('Go to its forward', () => go(first + at)),
-        back !== undefined &&
-            button('Go to its backward', () => go(first + g.step.nodes.length + back)));
+    const [back] = g.backwardOf.get(node.id);
+    const to = (phase, i) =>
+        button(`Go to its ${phase}`, () => go(placeOf({ s: position().s, phase, i })));
+    return make('p.jumps', to('forward', g.at.get(node.id)),
+        back !== undefined && to('backward', back));
 }
 
 const FACTS = {
@@ -199,30 +189,24 @@ function factsOf(t) {
 }
 
 /* A tensor's values: at three moments if it is registered, else as an op read it. */
-function valuesOf(g, t) {
-    const line = g.ledger.get(t.id);
-    return line ? [['start', line.start], ['after forward', line.forward],
-        ['after the step', line.step]] : [['value', readValue(g, t.id)]];
-}
-
 function tensorCard(g, t) {
-    const line = g.ledger.get(t.id), limit = state.predict ? progress().backward : Infinity;
-    const grads = (g.grads.get(t.id) || []).filter((a) => a.k <= limit);
-    const readers = (g.readers.get(t.id) || []).map(({ node }) => linkToSource(g, node.id));
-    const gradient = (a, i) => entry([make('i', {}, 'gradient'),
+    const line = g.ledger.get(t.id), grads = gradientsOf(g, t.id, toldUntil());
+    const values = line ? [['start', line.start], ['after forward', line.forward],
+        ['after the step', line.step]] : [['value', readValue(g, t.id)]];
+    const readers = g.readers.get(t.id).map(({ node }) => linkToSource(g, node.id));
+    const gradient = (a, i) => entry([make('i', 'gradient'),
         grads.length > 1 && `, ${i + 1} of ${grads.length}`, ' from ',
         linkToSource(g, g.step.backward[a.k].node)], a.value, t.shape, 'gradient');
-    return [make('h2', {}, tensorName(t)),
-        make('p', { class: 'where' }, KIND[t.kind], ' ', shapeTag(t.shape, t.dtype)),
-        paragraph(factsOf(t)),
+    return [make('h2', tensorName(t)),
+        make('p.where', KIND[t.kind], ' ', shapeTag(t.shape, t.dtype)), paragraph(factsOf(t)),
         paragraph('Read by ', readers.length ? listed(readers) : 'no op of this step', '.'),
-        make('ul', { class: 'tensors' }, valuesOf(g, t).filter(([, value]) => value)
+        make('ul.tensors', values.filter(([, value]) => value)
             .map(([name, value]) => entry([name], value, t.shape, name)), grads.map(gradient)),
         line && paragraph(`Moved in this step: ${line.moved ?? 'not known'}.`)];
 }
 
 const NAMES_MOST = 40, UPDATES_MOST = 60;
-const andMore = (n, most) => n > most && make('li', {}, `and ${n - most} more`);
+const andMore = (n, most) => n > most && make('li', `and ${n - most} more`);
 
 function boxCard(g, call) {
     const prefix = call.module ? call.module + '.' : '';
@@ -232,15 +216,14 @@ function boxCard(g, call) {
     const numbers = parameters.reduce((n, t) => n + elements(t.shape), 0);
     const written = call.writes.map((id) => linkToSource(g, id));
     const fold = () => toggleFold('c' + call.id);
-    return [make('h2', {}, callTitle(call)),
+    return [make('h2', callTitle(call)),
         paragraph(`A module. In this call: ${plural(g.ops.get(call.id) || 0, 'op')}. It holds `,
             `${plural(parameters.length, 'parameter')} with ${plural(numbers, 'number')}, `,
             `and ${plural(own.length - parameters.length, 'buffer')}.`),
         written.length > 0 && paragraph('Forward changed ', listed(written), '.'),
-        make('p', { class: 'jumps' },
-            button(state.folded.has(foldName(call)) ? 'Unfold' : 'Fold', fold)),
-        make('ul', { class: 'names' }, own.slice(0, NAMES_MOST).map((t) =>
-            make('li', {}, linkTo(t.id, tensorName(t)), ' ', shapeTag(t.shape))),
+        make('p.jumps', button(state.folded.has(foldName(call)) ? 'Unfold' : 'Fold', fold)),
+        make('ul.names', own.slice(0, NAMES_MOST).map((t) =>
+            make('li', linkTo(t.id, tensorName(t)), ' ', shapeTag(t.shape))),
         andMore(own.length, NAMES_MOST))];
 }
 
@@ -252,10 +235,10 @@ function optimizerCard(g) {
             numberTag(u.gradient, t.shape));
         return entry([linkTo(t.id, name), shapeTag(t.shape)], u.after, t.shape, name, more);
     };
-    return [make('h2', {}, 'The optimizer'),
+    return [make('h2', 'The optimizer'),
         paragraph(`It moved ${plural(updates.length, 'tensor')} by their gradients. `,
             'Buffers it never sees.'),
-        make('ul', { class: 'tensors' }, updates.slice(0, UPDATES_MOST).map(update),
+        make('ul.tensors', updates.slice(0, UPDATES_MOST).map(update),
             andMore(updates.length, UPDATES_MOST))];
 }
 
@@ -263,7 +246,7 @@ function optimizerCard(g) {
 function storyOf(step) {
     const mode = step.training ? 'training' : 'eval';
     return [`In ${mode} mode, forward ran ${plural(step.nodes.length, 'op')} to the loss, `,
-        make('b', { class: 'num' }, digits(step.loss)), '. ',
+        make('b.num', digits(step.loss)), '. ',
         step.backward.length ? `Backward sent gradients through ${step.backward.length} of them. `
             : 'There was no backward. ',
         step.updates
@@ -275,16 +258,16 @@ function storyOf(step) {
 /* The losses of all steps, with links to them. */
 function lossTable(steps) {
     if (steps.length < 2) return null;
-    const link = (i) => button(`step ${i + 1}`, () => go(trace().firstPosition[i]),
+    const link = (s) => button(`step ${s + 1}`, () => go(placeOf({ s, phase: 'whole', i: 0 })),
         { class: 'link' });
-    return table('Losses', steps.slice(0, 50).map((step, i) => [link(i), digits(step.loss)]));
+    return table('Losses', steps.slice(0, 50).map((step, s) => [link(s), digits(step.loss)]));
 }
 
 function wholeCard(g) {
     const steps = trace().steps;
-    return [make('h2', {}, `Step ${position().s + 1} of ${steps.length}, as a whole`),
+    return [make('h2', `Step ${position().s + 1} of ${steps.length}, as a whole`),
         paragraph(storyOf(g.step)), findingList(g.step.findings, true),
-        paragraph('Press ', make('kbd', {}, '→'),
+        paragraph('Press ', make('kbd', '→'),
             ' to go op by op: forward computes values (blue), backward sends gradients the other ',
             'way (red), then the optimizer moves the parameters (green).'),
         lossTable(steps)];

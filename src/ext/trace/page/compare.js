@@ -20,21 +20,20 @@ const part = (cls, text, ...numbers) => ({ cls, text, numbers });
 const samePart = (a, b) => a.numbers.length === b.numbers.length && (a.numbers.length
     ? a.numbers.every((x, i) => alike(x, b.numbers[i])) : a.text === b.text);
 
-function facts({ step }) {
-    const found = { mode: [step.training ? 'training' : 'eval'],
-        'ops in forward': [step.nodes.length], 'ops in backward': [step.backward.length],
-        'moved by the optimizer': [movedBy(step, 'by the optimizer')],
-        'moved by forward': [movedBy(step, 'by forward')], loss: [digits(step.loss), step.loss] };
-    return new Map(Object.entries(found).map(([name, fact]) =>
-        [name, { head: name, parts: [part('fact', ...fact)] }]));
-}
+const facts = ({ step }) => new Map([
+    ['mode', step.training ? 'training' : 'eval'], ['ops in forward', step.nodes.length],
+    ['ops in backward', step.backward.length],
+    ...['by the optimizer', 'by forward'].map((who) => [`moved ${who}`, movedBy(step, who)]),
+    ['loss', digits(step.loss), step.loss],
+].map(([head, ...fact]) => [head, { head, parts: [part('fact', ...fact)] }]));
 
 /* The parts for values and for gradients; each is [value, shape]. */
 const valueParts = ([values, grads], between, none) => {
     const text = (list) => list.map((x) => summaryText(...x)).join(between);
-    const sizes = (list) => list.map((x) => summary(...x));
-    return [part('value', text(values), ...sizes(values)),
-        part('slope', grads.length ? `∂ ${text(grads)}` : none, ...sizes(grads))];
+    const told = (cls, before, list) =>
+        part(cls, before + text(list), ...list.map((x) => summary(...x)));
+    return [told('value', '', values),
+        grads.length ? told('slope', '∂ ', grads) : part('slope', none)];
 };
 
 /* By name: what the ledger says about tensors, and the leaves that are not registered. */
@@ -56,7 +55,7 @@ function linesByName(g) {
     for (const t of g.trace.tensors) {
         if (g.ledger.has(t.id) || !t.requires_grad || !g.readers.has(t.id)) continue;
         add(t.name || `leaf ${++nameless}`, t, [readValue(g, t.id)],
-            gradientSoFar(g, t.id, Infinity)?.value, 'not registered');
+            gradientsOf(g, t.id, Infinity).at(-1)?.value, 'not registered');
     }
     return lines;
 }
@@ -67,7 +66,7 @@ function opsByName(g) {
     for (const node of g.step.nodes) {
         const call = g.call.get(node.call), base = `${call ? foldName(call) : ''} ${node.op}`;
         const n = (seen.get(base) || 0) + 1;
-        const back = (g.backwardOf.get(node.id) || []).flatMap((k) => g.step.backward[k].incoming);
+        const back = g.backwardOf.get(node.id).flatMap((k) => g.step.backward[k].incoming);
         const outputs = new Set([0, ...back.map((x) => x.output)]);
         const all = [[...outputs].map((k) => [node.out[k].value, node.out[k].shape]),
             back.map((x) => [x.value, node.out[x.output].shape])];
@@ -83,12 +82,12 @@ function opsByName(g) {
 function mergedNames(maps) {
     let names = [];
     for (const map of maps) {
-        const known = new Set(names), after = new Map();
+        const known = new Set(names), after = new Lists();
         let last = null;
         for (const name of map.keys())
             if (known.has(name)) last = name;
-            else addTo(after, last, name);
-        names = [null, ...names].flatMap((n) => [n, ...(after.get(n) || [])]).slice(1);
+            else after.add(last, name);
+        names = [null, ...names].flatMap((n) => [n, ...after.get(n)]).slice(1);
     }
     return names;
 }
@@ -98,16 +97,14 @@ function rowsOf(group, graphs, mapOf) {
     const maps = graphs.map((g) => (g ? mapOf(g) : new Map()));
     return mergedNames(maps).map((name) => {
         const items = maps.map((map) => map.get(name)), first = items.find((x) => x);
-        const other = (x) => x.parts.some((p, i) => !samePart(p, first.parts[i]));
-        const differs = items.some((x) => !x || other(x));
+        const differs = items.some((x) => !x?.parts.every((p, i) => samePart(p, first.parts[i])));
         return { group, name, items, first, differs };
     });
 }
 
-const comparedRows = (graphs) => [rowsOf('The step', graphs, facts),
-    rowsOf('Ops: results, and the gradients that come to them', graphs, opsByName),
-    rowsOf('Parameters, buffers and leaves: before and after the step, gradients', graphs,
-        linesByName)];
+const GROUPS = [['The step', facts],
+    ['Ops: results, and the gradients that come to them', opsByName],
+    ['Parameters, buffers and leaves: before and after the step, gradients', linesByName]];
 
 /* ---- the columns ----------------------------------------------------------------------------- */
 
@@ -125,24 +122,23 @@ const isCurrent = (row, current) => current && row.items[state.trace]?.key === c
 
 /* A row's cell for one trace; a click goes there. */
 function comparedCell(item, first, i) {
-    if (!item) return make('td', { class: 'absent' }, 'not there');
-    const parts = item.parts.map((p, k) => make('span',
-        { class: samePart(p, first.parts[k]) ? p.cls : `${p.cls} other` }, p.text));
-    if (!item.kind) return make('td', { class: 'fact' }, make('b', {}, item.head), parts);
+    if (!item) return make('td.absent', 'not there');
+    const parts = item.parts.map((p, k) =>
+        make(`span.${p.cls} ${samePart(p, first.parts[k]) ? '' : 'other'}`, p.text));
+    if (!item.kind) return make('td.fact', make('b', item.head), parts);
     const there = () => {
         showTrace(i);
         choose(item.key);
     };
-    const head = make('span', { class: 'head' }, make('b', {}, item.head), ' ',
-        shapeTag(item.shape));
-    return make('td', {}, button([head, parts], there,
+    const head = make('span.head', make('b', item.head), ' ', shapeTag(item.shape));
+    return make('td', button([head, parts], there,
         { class: `same ${item.kind}`, title: item.key }));
 }
 
 /* The rows of a group, with headings, and how many are not shown above and below. */
 function comparedGroup(rows, [from, to]) {
-    const wide = (cls, text) => make('tr', { class: cls },
-        make('th', { colspan: traces.length, scope: 'rowgroup' }, text));
+    const wide = (cls, text) =>
+        make(`tr.${cls}`, make('th', { colspan: traces.length, scope: 'rowgroup' }, text));
     const hidden = (n, where) =>
         n > 0 && wide('within', `${plural(n, 'row')} ${where} are not shown`);
     const lines = rows.slice(from, to).map((r, i) => {
@@ -161,8 +157,9 @@ let comparedShown = ''; /* which rows the table shows */
 
 function renderCompare() {
     const { s } = position(), current = currentKey(), only = $('compare-only').checked;
-    if (!comparedAt.has(s)) comparedAt.set(s,
-        comparedRows(traces.map((t) => (t.steps[s] ? graphOf(t, s) : null))));
+    const graphs = traces.map((t) => t.steps[s] && graphOf(t, s));
+    if (!comparedAt.has(s))
+        comparedAt.set(s, GROUPS.map(([title, mapOf]) => rowsOf(title, graphs, mapOf)));
     const groups = comparedAt.get(s).map((rows) => (only ? rows.filter((r) => r.differs) : rows));
     const windows = groups.map((rows) => windowOf(rows, current));
     const shown = [s, only, ...windows].join(' ');
@@ -175,8 +172,8 @@ function renderCompare() {
 
 function fillCompare(all, groups, windows) {
     const head = (t) => make('th', { scope: 'col' }, t.title);
-    fill($('compare-table'), make('thead', {}, make('tr', {}, traces.map(head))),
-        make('tbody', {}, groups.map((rows, i) => comparedGroup(rows, windows[i]))));
+    fill($('compare-table'), make('thead', make('tr', traces.map(head))),
+        make('tbody', groups.map((rows, i) => comparedGroup(rows, windows[i]))));
     const differ = all.filter((r) => r.differs).length;
     $('compare-note').textContent = `Step ${position().s + 1}: ${differ} of ${all.length} rows ` +
         'differ. Marked: what differs from the first column that has it.';
@@ -189,10 +186,8 @@ function showTrace(i) {
     state.trace = i;
     comparing(false);
     state.chosen = null;
-    const s = Math.min(p.s, trace().steps.length - 1);
-    const within = trace().positions.findIndex((q) =>
-        q.s === s && q.phase === p.phase && q.i === p.i);
-    state.at = within >= 0 ? within : trace().firstPosition[s];
+    const s = Math.min(p.s, trace().steps.length - 1), at = placeOf({ ...p, s });
+    state.at = at >= 0 ? at : placeOf({ s, phase: 'whole', i: 0 });
     renderBar();
     relayout();
     if (other) fit();

@@ -8,11 +8,13 @@
 const SVG = 'http://www.w3.org/2000/svg';
 const $ = (id) => document.getElementById(id);
 
-/* An element with attributes and children; texts become text, so nothing in a trace is markup. */
-function make(tag, attributes, ...children) {
-    const svg = tag.startsWith('svg:');
+/* An element, make('p.note', { id: 'a' }, ...children); class and attributes may be left out. Texts
+ * become text, so nothing in a trace is markup. */
+function make(kind, ...children) {
+    const [tag, cls] = kind.split('.'), svg = tag.startsWith('svg:');
+    const attributes = children[0]?.constructor === Object ? children.shift() : {};
     const e = svg ? document.createElementNS(SVG, tag.slice(4)) : document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes))
+    for (const [name, value] of Object.entries({ class: cls, ...attributes }))
         if (name.startsWith('on')) e.addEventListener(name.slice(2), value);
         else if (isThere(value)) e.setAttribute(name, value);
     return fill(e, children);
@@ -37,6 +39,8 @@ const state = {
 
 const trace = () => traces[state.trace];
 const position = () => trace().positions[state.at];
+const placeOf = ({ s, phase, i }) =>
+    trace().positions.findIndex((p) => p.s === s && p.phase === phase && p.i === i);
 const graph = () => graphOf(trace(), position().s);
 
 /* The op that the position is about; undefined: the step as a whole, or the optimizer. */
@@ -57,6 +61,9 @@ function progress() {
     return { forward: phase === 'forward' ? i : Infinity, backward: none ? -1 : last, optimizer };
 }
 
+/* The last step of backward whose gradients are told. */
+const toldUntil = () => (state.predict ? progress().backward : Infinity);
+
 /* The value of an item so far, as text; "" if it is not there yet. */
 function valueText(g, { key, node, tensor }, done) {
     const [out] = node?.out || [], line = g.ledger.get(key);
@@ -68,17 +75,18 @@ function valueText(g, { key, node, tensor }, done) {
 
 /* The gradient of an item so far. */
 function gradientText(g, { key, node, tensor }, done) {
-    const k = (g.backwardOf.get(node?.id) || []).filter((i) => i <= done.backward).pop();
-    const arrived = node ? g.step.backward[k]?.incoming[0] : gradientSoFar(g, key, done.backward);
+    const k = g.backwardOf.get(node?.id).filter((i) => i <= done.backward).pop();
+    const arrived = node ? g.step.backward[k]?.incoming[0]
+        : gradientsOf(g, key, done.backward).pop();
     const { shape } = tensor || node.out[arrived?.output ?? 0];
     return arrived ? summaryText(arrived.value, shape, 3) : '';
 }
 
 /* ---- the drawing ----------------------------------------------------------------------------- */
 
-let view = null;          /* the result of layoutGraph */
-const drawn = new Map();  /* elements in the drawing, by key */
-const titles = new Map(); /* those of unfolded boxes, which stand over the lines */
+let view = null;         /* the result of layoutGraph */
+const drawn = new Map(); /* elements in the drawing, by key; what of one stands over the lines, the
+                            title of an unfolded box, is its `over` */
 
 /* The key of what is drawn for an op or a tensor. */
 const shown = (key) => shownKey(view.g, state.folded, key);
@@ -124,50 +132,46 @@ function draw(everything) {
 
 /* Takes an item or a line out of the drawing. */
 function erase(key) {
-    for (const map of [drawn, titles]) {
-        map.get(key)?.remove();
-        map.delete(key);
-    }
+    drawn.get(key).over?.remove();
+    drawn.get(key).remove();
+    drawn.delete(key);
 }
 
 function addEdge(e) {
-    const group = make('svg:g', { class: e.writes ? 'edge writes' : 'edge' },
-        make('svg:path', { class: 'flow', d: pathOf(e, 0) }),
-        e.gradient && make('svg:path', { class: 'gradient', d: pathOf(e, 6) }));
+    const d = pathOf(e), aside = `translate(${e.sideways ? '0,6' : '6,0'})`;
+    const group = make(e.writes ? 'svg:g.edge writes' : 'svg:g.edge', make('svg:path.flow', { d }),
+        e.gradient && make('svg:path.gradient', { d, transform: aside }));
     drawn.set(e.key, group);
     $('edges').append(group);
 }
 
 /* The outline: rounded boxes, for parameters filled, for buffers a cylinder, for data an oval. */
 function outline({ kind, w, h }) {
-    const path = (cls, d) => make('svg:path', { class: cls, d }), r = 5, arc = `A${w / 2},${r} 0 0`;
-    if (kind === 'buffer')
-        return [path('shape', `M0,${r}${arc} 1 ${w},${r}V${h - r}${arc} 1 0,${h - r}Z`),
-            path('lid', `M0,${r}${arc} 0 ${w},${r}`)];
+    const r = 5, arc = `A${w / 2},${r} 0 0`;
+    const can = `M0,${r}${arc} 1 ${w},${r}V${h - r}${arc} 1 0,${h - r}Z`;
+    if (kind === 'buffer') return [make('svg:path.shape', { d: can }),
+        make('svg:path.lid', { d: `M0,${r}${arc} 0 ${w},${r}` })];
     const rx = { tensor: h / 2, parameter: 2 }[kind] || 8;
-    return make('svg:rect', { class: 'shape', width: w, height: h, rx });
+    return make('svg:rect.shape', { width: w, height: h, rx });
 }
 
 const isLoss = (item) => item.node?.id === view.g.step.root;
 
 function label(item) {
-    const { kind, node, tensor, call } = item;
+    const { kind, node, tensor, call } = item, { shape } = tensor || node?.out[0] || {};
     if (kind === 'ghost') return `${item.title}, from above`;
     if (kind === 'box')
         return `module ${callTitle(call)}, ${item.note}, ${item.open ? 'unfolded' : 'folded'}`;
     const what = node ? nodeTitle(view.g, node) : `${KIND[kind]} ${tensorName(tensor)}`;
-    const { shape } = tensor || node.out[0];
-    return `${what}, ${shape.length ? shape.join(' by ') : 'one number'}` +
-        (isLoss(item) ? ', the loss' : '');
+    return `${what}, ${shape.join(' by ') || 'one number'}${isLoss(item) ? ', the loss' : ''}`;
 }
 
-const svgText = (cls, x, y, text) => make('svg:text', { class: cls, x, y }, text);
+const svgText = (cls, x, y, text) => make(`svg:text.${cls}`, { x, y }, text);
 
 /* A small disc with a sign, which says more when the mouse is on it. */
 const badge = (cls, sign, x, y, text) =>
-    make('svg:g', { class: `badge ${cls}`, transform: `translate(${x},${y})` },
-        make('svg:circle', { r: 8.5 }), make('svg:text', { y: 4.5 }, sign),
-        make('svg:title', {}, text));
+    make(`svg:g.badge ${cls}`, { transform: `translate(${x},${y})` }, make('svg:title', text),
+        make('svg:circle', { r: 8.5 }), make('svg:text', { y: 4.5 }, sign));
 
 function addItem(item) {
     const { kind, node, w, open } = item, box = kind === 'box';
@@ -181,7 +185,7 @@ function addItem(item) {
         class: `item ${kind}${open ? ' open' : ''}`, 'data-key': item.key, role: 'button',
         tabindex: -1, 'aria-label': label(item), transform,
         'aria-expanded': box ? String(open) : null,
-    }, outline(item), make('svg:title', {}, label(item) + hint), name,
+    }, outline(item), make('svg:title', label(item) + hint), name,
     sign ? svgText('fold', w - 14, 18, sign) : [svgText('note end', w - inset, y1, item.note),
         svgText('value', inset, y1 + 16), svgText('slope', w - inset, y1 + 16)],
     box && !open && svgText('note', inset, 35, item.note),
@@ -189,7 +193,7 @@ function addItem(item) {
     isLoss(item) && svgText('tag', w + 12, 28, 'the loss'),
     findings.length > 0 && badge('finding', '!', 0, 0, findings.map((f) => f.text).join('\n')));
     if (open) {
-        titles.set(item.key, name);
+        group.over = name;
         name.setAttribute('transform', transform);
         $('titles').append(name);
     }
@@ -199,12 +203,12 @@ function addItem(item) {
 
 /* The largest number of shares that were added for an op in one pass. */
 function sharesInto(g, id) {
-    return Math.max(0, ...(g.backwardOf.get(id) || []).flatMap((k) =>
+    return Math.max(0, ...g.backwardOf.get(id).flatMap((k) =>
         g.step.backward[k].incoming.map((x) => x.sum.length)));
 }
 
 function findingsIn(g, item) {
-    if (item.node) return g.findings.get(item.node.id) || [];
+    if (item.node) return g.findings.get(item.node.id);
     if (item.kind !== 'box' || item.open) return [];
     return [...g.findings].flatMap(([id, list]) => (shown('n' + id) === item.key ? list : []));
 }
@@ -219,8 +223,7 @@ const flow = (at, reached, now) =>
 const forwardAt = (g, e) => (e.writes
     ? g.writes.filter((w) => shown(w.tensor) === e.to).map((w) => w.at)
     : e.parts.map(({ node }) => g.at.get(node.id)));
-const backwardAt = (g, e) =>
-    e.parts.flatMap(({ node, i }) => g.shares.get(`${node.id}.${i}`) || []);
+const backwardAt = (g, e) => e.parts.flatMap(({ node, i }) => g.shares.get(`${node.id}.${i}`));
 
 /* Gives an element the classes that are true, and takes the others away. */
 function mark(element, classes) {

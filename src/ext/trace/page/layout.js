@@ -69,12 +69,12 @@ function tensorItem(g, t) {
 
 /* All items, by key, with the lists of what is in each box; "" is the page. */
 function visibleItems(g, folded) {
-    const items = new Map(), inside = new Map([['', []]]);
+    const items = new Map(), inside = new Lists([['', []]]);
     const add = (item) => {
         if (foldedAround(g, folded, item.parent)) return;
         item.parent = item.parent === null ? '' : 'c' + item.parent;
         items.set(item.key, item);
-        addTo(inside, item.parent, item);
+        inside.add(item.parent, item);
     };
     for (const call of g.step.calls) if (g.ops.get(call.id)) add(boxItem(g, call, folded));
     g.step.nodes.forEach((node, at) => add(newItem('op', 'n' + node.id, node.call, at, node.op,
@@ -114,23 +114,22 @@ function visibleEdges(g, folded) {
 
 const FAR = { tensor: 12, op: 40 }; /* items that a line may pass */
 
-/* The boxes around an item, from the inside out: [box, which item of it]. */
+/* The boxes around an item, from the inside out, each with which item of it. */
 function boxesAround(items, key) {
-    const boxes = [];
-    for (let k = key; k !== ''; k = items.get(k).parent) boxes.push([items.get(k).parent, k]);
+    const boxes = new Map();
+    for (let k = key; k !== ''; k = items.get(k).parent) boxes.set(items.get(k).parent, k);
     return boxes;
 }
 
 /* The way of a line: up through the boxes around `from`, across the innermost that holds both, and
  * down to `to`. For each box, from which item in it to which; ports are keys of their own. */
 function wayOf(items, { from, to }) {
-    const up = boxesAround(items, from), down = boxesAround(items, to);
-    const at = up.findIndex(([box]) => down.some(([other]) => other === box));
-    const [box, key] = up[at], end = down.findIndex(([other]) => other === box);
-    const below = down.slice(0, end).reverse();
-    return { up: up.slice(0, at).map(([b, k]) => ({ box: b, from: k, to: 'out:' + from })),
-        across: { box, from: key, to: down[end][1] },
-        down: below.map(([b, k]) => ({ box: b, from: 'in:' + from, to: k })) };
+    const up = boxesAround(items, from), down = boxesAround(items, to), below = [...down];
+    const outer = below.splice(below.findIndex(([box]) => up.has(box)));
+    const [box, key] = outer[0], above = [...up].filter(([b]) => !down.has(b));
+    return { up: above.map(([b, k]) => ({ box: b, from: k, to: 'out:' + from })),
+        across: { box, from: up.get(box), to: key },
+        down: below.reverse().map(([b, k]) => ({ box: b, from: 'in:' + from, to: k })) };
 }
 
 /* Replaces a line from far above by a short one, from a reference to its source. */
@@ -155,9 +154,9 @@ function shortenLines({ items, inside, edges }) {
 
 /* Finds the tensors with lines to one op alone, in the same box: they go to its sides, in turn. */
 function findSides({ items, edges }) {
-    const touching = new Map();
+    const touching = new Lists();
     for (const e of edges)
-        for (const [key, other] of [[e.from, e.to], [e.to, e.from]]) addTo(touching, key, other);
+        for (const [key, other] of [[e.from, e.to], [e.to, e.from]]) touching.add(key, other);
     for (const item of items.values()) {
         const may = ['parameter', 'buffer', 'ghost'].includes(item.kind);
         const others = new Set(may ? touching.get(item.key) : []);
@@ -201,11 +200,11 @@ function placeUnit(unit) {
 
 /* Cuts each line into its parts in the boxes that it passes: gives these, by box. */
 function cutEdges({ items, edges }) {
-    const local = new Map();
+    const local = new Lists();
     for (const e of edges) {
         const way = e.side ? null : wayOf(items, e);
         e.cuts = way ? [...way.up, way.across, ...way.down] : [];
-        for (const part of e.cuts) addTo(local, part.box, part);
+        for (const part of e.cuts) local.add(part.box, part);
     }
     return local;
 }
@@ -222,9 +221,9 @@ function portsOf(parts) {
 
 /* Layers of a box's items: the longest path, but tensors just above their first reader. */
 function layer(list, parts, byKey) {
-    const out = new Map();
-    for (const p of parts) addTo(out, p.from, byKey.get(p.to));
-    const readers = (x) => (out.get(x.key) || []).filter((y) => y.t > x.t);
+    const out = new Lists();
+    for (const p of parts) out.add(p.from, byKey.get(p.to));
+    const readers = (x) => out.get(x.key).filter((y) => y.t > x.t);
     const first = list.some((x) => x.port === 'in') ? 1 : 0; /* ports have a row of their own */
     for (const x of list) x.layer = x.port === 'in' ? 0 : first;
     for (const x of list) for (const y of readers(x)) y.layer = Math.max(y.layer, x.layer + 1);
@@ -296,7 +295,7 @@ function settle(row, sides, ordered) {
 
 /* Lays out what is in a box; gives its size. Positions are relative to the box. */
 function layoutBox(key, view, local) {
-    const parts = local.get(key) || [], items = view.inside.get(key) || [];
+    const parts = local.get(key), items = view.inside.get(key);
     for (const item of items)
         if (item.open) Object.assign(item, layoutBox(item.key, view, local));
     const units = items.filter((item) => !item.beside).map(unitOf);
@@ -340,8 +339,8 @@ function layoutBox(key, view, local) {
 
 /* Relative positions become absolute, from the outside in. */
 function makeAbsolute(view, key = '', x0 = 0, y0 = 0) {
-    const items = view.inside.get(key) || [];
-    for (const x of [...items, ...view.laid.get(key) || []]) {
+    const items = view.inside.get(key);
+    for (const x of [...items, ...view.laid.get(key)]) {
         x.x += x0;
         x.y += y0;
     }
@@ -355,8 +354,8 @@ const innerPoints = (e) => e.cuts.flatMap((part) => part.way).filter((x) => x.po
 /* Spreads the ends of lines ("from" or "to") over that edge of an item: in the order of where they
  * lead. */
 function spread(view, end, other, edgeOf) {
-    const ends = new Map();
-    for (const e of view.edges) if (!e.side) addTo(ends, e[end], e);
+    const ends = new Lists();
+    for (const e of view.edges) if (!e.side) ends.add(e[end], e);
     for (const [key, list] of ends) {
         const item = view.items.get(key), middle = (x) => x.x + x.w / 2;
         const next = (e) => e.points.at(end === 'from' ? 0 : -1)?.[0] ??
@@ -392,19 +391,13 @@ function sideways(view, e) {
     return [[toLeft ? a.x : a.x + a.w, at(a, b)], [toLeft ? b.x + b.w : b.x, at(b, a)]];
 }
 
-/* The path of a line: curves with vertical ends. dx moves it aside. */
-function pathOf(e, dx) {
-    const [first, ...rest] = e.points;
-    let d = `M${first[0] + dx},${first[1]}`, [x, y] = first;
-    if (e.sideways) {
-        const [bx, by] = rest[0];
-        const bow = Math.max(12, Math.abs(bx - x) / 2) * e.sideways;
-        return `M${x},${y + dx}C${x + bow},${y + dx} ${bx - bow},${by + dx} ${bx},${by + dx}`;
-    }
+/* The path of a line: curves with vertical ends, or one with horizontal ends. */
+function pathOf({ points: [[x, y], ...rest], sideways }) {
+    let d = `M${x},${y}`;
     for (const [px, py] of rest) {
-        const m = (y + py) / 2;
-        d += Math.abs(px - x) < 0.5 ? `L${px + dx},${py}`
-            : `C${x + dx},${m} ${px + dx},${m} ${px + dx},${py}`;
+        const m = (y + py) / 2, bow = Math.max(12, Math.abs(px - x) / 2) * sideways;
+        d += sideways ? `C${x + bow},${y} ${px - bow},${py} ${px},${py}`
+            : Math.abs(px - x) < 0.5 ? `L${px},${py}` : `C${x},${m} ${px},${m} ${px},${py}`;
         [x, y] = [px, py];
     }
     return d;
@@ -413,7 +406,7 @@ function pathOf(e, dx) {
 /* What is drawn of a step with these boxes folded, and where. */
 function layoutGraph(g, folded) {
     const view = { g, ...visibleItems(g, folded), edges: visibleEdges(g, folded),
-        laid: new Map() };
+        laid: new Lists() };
     shortenLines(view);
     findSides(view);
     Object.assign(view, layoutBox('', view, cutEdges(view)));
@@ -425,20 +418,19 @@ function layoutGraph(g, folded) {
 /* The boxes to fold at first: unfolds from the outside in as long as there are at most so many ops
  * and boxes to be seen, some more where a box holds a single op; the outermost nearly always. */
 function foldAtFirst(g, most) {
-    const folded = new Set(g.step.calls.map(foldName)), inside = new Map();
+    const folded = new Set(g.step.calls.map(foldName)), inside = new Lists();
     for (const call of g.step.calls)
-        if (g.ops.get(call.id)) addTo(inside, call.outer ?? null, call);
-    for (const node of g.step.nodes) addTo(inside, node.call ?? null, node);
-    const within = (id) => inside.get(id) || [], isCall = (x) => x === g.call.get(x.id);
-    const queue = within(null).filter(isCall);
-    let seen = within(null).length;
+        if (g.ops.get(call.id)) inside.add(call.outer ?? null, call);
+    for (const node of g.step.nodes) inside.add(node.call ?? null, node);
+    const isCall = (x) => x === g.call.get(x.id), queue = inside.get(null).filter(isCall);
+    let seen = inside.get(null).length;
     for (const [i, call] of queue.entries()) { /* it grows meanwhile */
-        const more = within(call.id).length - 1;
+        const more = inside.get(call.id).length - 1;
         const room = i === 0 ? 4 * most : more ? most : 1.3 * most;
         if (seen + more > room) continue;
         seen += more;
         folded.delete(foldName(call));
-        queue.push(...within(call.id).filter(isCall));
+        queue.push(...inside.get(call.id).filter(isCall));
     }
     return folded;
 }

@@ -4,41 +4,38 @@
 
 const LEDGER_MOST = 400; /* rows; the search finds the rest */
 
-const cell = (cls, ...content) => make('td', { class: cls }, content);
-
 /* Columns: the title, what it means, its phase, the cell of a line. */
 const COLUMNS = [
     ['name', '', null, (g, t) => make('th', { scope: 'row', title: tensorName(t) },
         linkTo(t.id, shortened(tensorName(t))))],
     ['kind', '', null, (g, t) =>
-        cell(null, make('span', { class: `swatch ${t.kind}` }), t.role || KIND[t.kind])],
+        make('td', make(`span.swatch ${t.kind}`), t.role || KIND[t.kind])],
     ['file', 'whether it is saved with the model', null, (g, t) =>
-        cell(null, t.persistent ? 'yes' : 'no')],
+        make('td', t.persistent ? 'yes' : 'no')],
     ['optimizer', 'whether the optimizer holds it', null, (g, t) =>
-        cell(null, t.optimizer || '–')],
+        make('td', t.optimizer || '–')],
     ['gradient', 'the gradient after backward', 'backward', (g, t, line) =>
-        cell('num', ledgerGradient(g, t, line))],
+        make('td.num', ledgerGradient(g, t, line))],
     ['start', 'before forward', 'whole', (g, t, line) =>
-        cell('num', summaryText(line.start, t.shape))],
+        make('td.num', summaryText(line.start, t.shape))],
     ['after forward', '', 'forward', (g, t, line) =>
         changed(line.start, line.forward, t, 'by-forward')],
     ['after step', 'after the optimizer', 'optimizer', (g, t, line) =>
         changed(line.forward, line.step, t, '')],
     ['moved by', 'who changed it in this step', null, (g, t, line) =>
-        line.moved === 'no' ? cell('muted', 'nobody')
-            : cell(null, (line.moved ?? 'not known').replace(/by (the )?/g, ''))],
+        line.moved === 'no' ? make('td.muted', 'nobody')
+            : make('td', (line.moved ?? 'not known').replace(/by (the )?/g, ''))],
 ];
 
 /* A cell that stands out where the value changed. */
-const changed = (before, after, t, by) => cell(
-    sameNumbers(before, after) ? 'num' : `num changed ${by}`, summaryText(after, t.shape));
+const changed = (before, after, t, by) => make(
+    sameNumbers(before, after) ? 'td.num' : `td.num changed ${by}`, summaryText(after, t.shape));
 
 /* In predict mode the gradient as far as it is shown. */
 function ledgerGradient(g, t, line) {
-    if (!line.grad) return '–';
-    const { backward } = progress();
-    if (!state.predict || backward === Infinity) return summaryText(line.grad, t.shape);
-    const arrived = gradientSoFar(g, t.id, backward);
+    const until = toldUntil();
+    if (!line.grad || until === Infinity) return summaryText(line.grad, t.shape);
+    const arrived = gradientsOf(g, t.id, until).pop();
     return arrived ? summaryText(arrived.value, t.shape) : '?';
 }
 
@@ -48,8 +45,8 @@ function ledgerTable(g, lines) {
     const row = (line) => make('tr', { 'data-tensor': line.tensor },
         COLUMNS.map(([, , , cellOf]) => cellOf(g, g.trace.byId.get(line.tensor), line)));
     const rest = lines.length - LEDGER_MOST;
-    return [make('thead', {}, lines.length > 0 && make('tr', {}, head)),
-        make('tbody', {}, lines.slice(0, LEDGER_MOST).map(row), rest > 0 && make('tr', {},
+    return [make('thead', lines.length > 0 && make('tr', head)),
+        make('tbody', lines.slice(0, LEDGER_MOST).map(row), rest > 0 && make('tr',
             make('td', { colspan: COLUMNS.length }, `and ${rest} more`)))];
 }
 

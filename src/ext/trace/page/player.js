@@ -58,11 +58,10 @@ function render() {
 
 /* The parts of the bar under the slider. */
 function renderBar() {
-    const parts = trace().steps.flatMap((step, s) => [['whole', 1], ['forward', step.nodes.length],
-        ['backward', step.backward.length], ['optimizer', step.updates ? 1 : 0]]
-        .filter(([, n]) => n).map(([phase, n]) => make('span', { class: phase,
-            style: `flex:${n} 1 0`, title: `step ${s + 1}: ${phase}` }, n > 1 && phase)));
-    fill($('bar'), parts.length <= 80 && parts);
+    const parts = Map.groupBy(trace().positions, ({ s, phase }) => `step ${s + 1}: ${phase}`);
+    const part = ([title, { length, 0: { phase } }]) => make('span',
+        { class: phase, style: `flex:${length} 1 0`, title }, length > 1 && phase);
+    fill($('bar'), parts.size <= 80 && [...parts].map(part));
     $('slider').max = lastPosition();
 }
 
@@ -70,27 +69,24 @@ function renderBar() {
 
 let timer = null;
 
-/* Shows on its button whether the page plays. */
-function showPlaying(on) {
+/* Goes on at that interval, in milliseconds; null: no more. The button shows it. */
+function playEvery(interval) {
+    const on = interval !== null;
+    clearInterval(timer);
+    timer = on ? setInterval(playOn, interval) : null;
     $('play').textContent = on ? '❚❚' : '▶';
     $('play').setAttribute('aria-label', on ? 'Pause' : 'Play');
     $('play').setAttribute('aria-pressed', String(on));
 }
 
-function stop() {
-    clearInterval(timer);
-    timer = null;
-    showPlaying(false);
-}
+const stop = () => playEvery(null);
+const playOn = () =>
+    (state.at === lastPosition() || question() ? stop() : go(state.at + 1));
 
 function play() {
     if (timer) return stop();
     if (state.at === lastPosition()) go(0);
-    showPlaying(true);
-    timer = setInterval(() => {
-        if (state.at === lastPosition() || question()) return stop();
-        go(state.at + 1);
-    }, Number($('speed').value));
+    playEvery(Number($('speed').value));
 }
 
 /* The beginning of the next phase (or of this one, or the one before). */
@@ -145,19 +141,13 @@ function find(text) {
     return found;
 }
 
-function foundItem({ key, kind, title, more }, i) {
-    const take = (event) => {
-        event.preventDefault(); /* the search keeps the focus until it is over */
-        pick(key);
-    };
-    return make('li', { id: `found${i}`, role: 'option', 'data-to': key, onmousedown: take },
-        make('span', { class: 'kind' }, kind), ` ${title} `,
-        make('span', { class: 'muted' }, more));
-}
+const foundItem = ({ key, kind, title, more }, i) =>
+    make('li', { id: `found${i}`, role: 'option', 'data-to': key, onclick: () => pick(key) },
+        make('span.kind', kind), ` ${title} `, make('span.muted', more));
 
 /* Marks the option that Enter takes. */
 function selectFound(option) {
-    for (const x of $('found').querySelectorAll('[role=option]')) x.setAttribute('aria-selected', String(x === option));
+    for (const x of $('found').children) x.setAttribute('aria-selected', String(x === option));
     $('search').setAttribute('aria-activedescendant', option?.id || '');
     option?.scrollIntoView({ block: 'nearest' });
 }
@@ -165,7 +155,7 @@ function selectFound(option) {
 function renderSearch() {
     const found = find($('search').value), list = $('found');
     const none = !found.length && $('search').value.trim();
-    fill(list, found.map(foundItem), none && make('li', {}, 'nothing found'));
+    fill(list, found.map(foundItem), none && make('li', 'nothing found'));
     list.hidden = !found.length && !none;
     selectFound($('found0'));
     $('search').setAttribute('aria-expanded', String(!list.hidden));
@@ -275,9 +265,9 @@ function activate(element) {
 /* ---- light and dark -------------------------------------------------------------------------- */
 
 function switchTheme() {
-    const { dataset } = document.documentElement;
+    const { style } = document.documentElement;
     const preferred = matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light';
-    dataset.theme = (dataset.theme || preferred) === 'dark' ? 'light' : 'dark';
+    style.colorScheme = (style.colorScheme || preferred) === 'dark' ? 'light' : 'dark';
 }
 
 /* ---- paper ----------------------------------------------------------------------------------- */
@@ -295,7 +285,7 @@ function beforePrint() {
         [`#${back.node} ${g.node.get(back.node).op}`,
             back.incoming.map((x) => size(x.value)).join(', '),
             back.shares.map((x) => `${sourceName(g, x.to)}: ${size(x.value)}`).join(', ')]);
-    fill($('paper'), make('h2', {}, `${trace().title}, ${positionText()}`),
+    fill($('paper'), make('h2', `${trace().title}, ${positionText()}`),
         table('Forward', forward, ['op', 'where', 'formula', 'shape', 'norm']),
         table('Backward', backward, ['op', 'gradient in', 'shares']));
     if (view.items.size <= 600) draw(true);
@@ -316,6 +306,7 @@ function begin() {
     on('search', 'input', renderSearch);
     on('search', 'keydown', searchKeys);
     on('search', 'blur', () => ($('found').hidden = true));
+    on('found', 'mousedown', (event) => event.preventDefault()); /* the search keeps the focus */
     on('scroll', 'scroll', () => requestAnimationFrame(() => draw()));
     on('drawing', 'click', (event) => activate(event.target.closest('[data-key]')));
     document.addEventListener('keydown', onKey);

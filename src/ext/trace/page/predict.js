@@ -48,20 +48,19 @@ function isRight(answer, truth, value) {
     return Math.abs(answer - truth) <= 0.01 * (truth === 0 ? most : Math.abs(truth));
 }
 
-function askText(g, node, q) {
-    const input = node.in[q.share.in], to = q.share.to;
-    const target = sourceName(g, to);
-    if (q.element === null)
-        return `How large (as a norm) is the gradient that ${node.op} sends to ${target} here?`;
-    const index = indexText(q.element, input.shape);
-    return `What is the gradient of the loss at ${target}${index} that ${node.op} sends?`;
+function askText(g, node, { share, element }) {
+    const target = sourceName(g, share.to), { shape } = node.in[share.in];
+    return element === null
+        ? `How large (as a norm) is the gradient that ${node.op} sends to ${target} here?`
+        : `What is the gradient of the loss at ${target}${indexText(element, shape)} that ` +
+            `${node.op} sends?`;
 }
 
 function questionPart(g, node, q) {
     const p = position(), step = g.step.backward[p.i];
     const input = make('input', { id: 'answer', type: 'text', autocomplete: 'off',
         'aria-label': 'your answer', placeholder: 'a number, such as -0.25' });
-    const said = make('p', { class: 'said', role: 'status' });
+    const said = make('p.said', { role: 'status' });
     const tell = (right, text) => {
         const predict = state.predict;
         predict.told.set(askedKey(), q);
@@ -83,11 +82,11 @@ function questionPart(g, node, q) {
                 'This is how it comes about:');
     };
     const show = () => tell(false, `It is ${digits(q.truth)}. This is how it comes about:`);
-    return section('ask', 'Predict', make('p', { class: 'question' }, askText(g, node, q)),
-        node.gradient && make('p', { class: 'formula' }, formula(node.gradient)),
+    return section('ask', 'Predict', make('p.question', askText(g, node, q)),
+        node.gradient && make('p.formula', formula(node.gradient)),
         make('form', { onsubmit: check }, input, make('button', { type: 'submit' }, 'Check'),
             button('Show it', show)), said,
-        make('ul', { class: 'tensors' }, step.incoming.map((x) => incomingEntry(g, node, x))));
+        make('ul.tensors', step.incoming.map((x) => incomingEntry(g, node, x))));
 }
 
 /* What was said of the last answer, above the card. */
@@ -99,7 +98,7 @@ function predictNote() {
     const score = `${predict.right} of ${predict.total} right`;
     return make('div', { class: `verdict ${cls}`, role: 'status' },
         said ? said.text : 'Predict mode: backward stops at each op and asks.',
-        predict.total > 0 && make('span', { class: 'score' }, score));
+        predict.total > 0 && make('span.score', score));
 }
 
 function setPredict(on) {

@@ -17,32 +17,29 @@ function formula(text, put) {
         const other = put && /^[A-Za-z]/.test(token) && put(token.replace(/\[.*/, ''));
         const last = out[out.length - 1];
         if (other) out.push(other);
-        else if (token[0] === '^') out.push(make('sup', {}, inner));
-        else if (token[0] === '_' && !last?.dataset?.put) out.push(make('sub', {}, inner));
+        else if (token[0] === '^') out.push(make('sup', inner));
+        else if (token[0] === '_' && !last?.dataset?.put) out.push(make('sub', inner));
         else if (token[0] !== '_')
-            out.push(letter ? make('i', {}, token) : token.replace(/ - /g, ' − '));
+            out.push(letter ? make('i', token) : token.replace(/ - /g, ' − '));
     }
     return out;
 }
 
-const bracketed = (x) => (x < 0 ? `(${digits(x)})` : digits(x));
-
-/* Up to four numbers in a formula. */
-function numbersText(value) {
-    const x = value.values;
-    return x.length === 1 ? bracketed(x[0]) : `[${x.map((v) => digits(v)).join(' ')}]`;
+/* Up to four numbers in a formula; a single one below zero in brackets. */
+function numbersText({ values }) {
+    const text = values.map((x) => digits(x)).join(' ');
+    return values.length > 1 ? `[${text}]` : values[0] < 0 ? `(${text})` : text;
 }
 
 /* The formulas of one op: in letters, with shapes, with numbers if there are few. */
 function formulas(g, node) {
-    const lines = [make('p', { class: 'formula' }, formula(node.formula || node.op))];
+    const lines = [make('p.formula', formula(node.formula || node.op))];
     const known = new Map(node.in.filter((x) => x && nameInFormula(x)).map((x) =>
         [x.name, { shape: x.shape, value: inputValue(g, x) }]));
     if (!node.formula || !known.size) return lines;
     known.set(resultName(node), node.out[0]);
-    const line = (cls, text) => lines.push(make('p', { class: 'formula with' },
-        formula(node.formula, (name) => known.has(name) &&
-            make('span', { class: cls, 'data-put': 1 }, text(known.get(name))))));
+    const line = (cls, text) => lines.push(make('p.formula with', formula(node.formula, (name) =>
+        known.has(name) && make(`span.${cls}`, { 'data-put': 1 }, text(known.get(name))))));
     line('shape', (x) => shapeText(x.shape));
     const few = ({ value }) => value?.values?.length <= 4;
     if ([...known.values()].every(few)) line('num', (x) => numbersText(x.value));
@@ -53,9 +50,12 @@ function formulas(g, node) {
 
 /* Index of an element in a shape: "[1,0,2]". */
 function indexText(i, shape) {
-    const index = shape.reduceRight(([rest, ...inner], size) =>
-        [Math.floor(rest / size), rest % size, ...inner], [i]);
-    return shape.length ? shapeText(index.slice(1)) : '';
+    const index = [];
+    for (const size of shape.toReversed()) {
+        index.unshift(i % size);
+        i = Math.floor(i / size);
+    }
+    return shape.length ? shapeText(index) : '';
 }
 
 /* A cell's colour: blue below zero, orange above, stronger the farther. */
@@ -94,12 +94,9 @@ function grid(value, shape, what, mark) {
         style: `background:${cellColour(v, largest)}`,
         title: `${indexText(i, shape)} = ${digits(v)}`,
         'aria-label': `${indexText(i, shape)} ${digits(v)}` }, wide && digits(v)));
-    const lines = [];
-    for (let i = 0; i < x.length; i += columns) {
-        const gap = i && (i / columns) % rows === 0;
-        lines.push(make('tr', { class: gap ? 'slice' : null }, cells.slice(i, i + columns)));
-    }
-    const told = make('output', { class: 'told' });
+    const lines = Array.from({ length: Math.ceil(x.length / columns) }, (_, i) =>
+        make(i && i % rows === 0 ? 'tr.slice' : 'tr', cells.slice(i * columns, (i + 1) * columns)));
+    const told = make('output.told');
     const tell = (event) => {
         const cell = event.target.closest('td');
         if (cell) told.textContent = what + cell.title;
@@ -107,19 +104,19 @@ function grid(value, shape, what, mark) {
     const table = make('table', {
         class: wide ? 'grid wide' : 'grid', role: 'grid', 'aria-label': what,
         onmouseover: tell, onfocusin: tell, onkeydown: (event) => gridKeys(event, cells, columns),
-    }, make('tbody', {}, lines));
-    return make('div', { class: 'values' }, table, told,
+    }, make('tbody', lines));
+    return make('div.values', table, told,
         left > 0 && note(`and ${plural(left, 'element')} more`));
 }
 
 /* "norm 0.31 from −1 to 1, 3 zeros of 8"; of one number: itself. */
 function valueLine(value, shape) {
-    if (!value) return make('span', { class: 'muted' }, 'not known');
-    const n = elements(shape), bold = (cls, text) => make('b', { class: cls }, text);
-    return make('span', { class: 'stats' },
-        n === 0 ? 'no elements' : [n > 1 && 'norm ', bold('num', summaryText(value, shape))],
+    if (!value) return make('span.muted', 'not known');
+    const n = elements(shape);
+    return make('span.stats',
+        n === 0 ? 'no elements' : [n > 1 && 'norm ', make('b.num', summaryText(value, shape))],
         n > 1 && ` from ${digits(value.min)} to ${digits(value.max)}`,
         n > 1 && value.zeros > 0 && `, ${plural(value.zeros, 'zero')} of ${n}`,
-        value.nan > 0 && bold('bad', `, ${value.nan} NaN`),
-        value.inf > 0 && bold('bad', `, ${value.inf} infinite`));
+        value.nan > 0 && make('b.bad', `, ${value.nan} NaN`),
+        value.inf > 0 && make('b.bad', `, ${value.inf} infinite`));
 }
