@@ -222,12 +222,12 @@ void ex_prepare(void)
         ex.save = ex.checkpoint = ex.log = ex.plot = ex.html = NULL;
     }
     ex.where = ex_device(ex.device);
+    adopt(); /* it may name a file that is read */
     atexit(give_locks);
     for (ex_option *o = NULL; (o = ex_next(o, EX_WRITTEN | EX_REPLACED));) check_file(o);
     give_locks();
     if (first) take_place();
     if (ex.threads > 0) ex_check(tn_set_num_threads(ex.threads));
-    adopt();
 }
 
 static tn_dtype dtype_of(const char *precision)

@@ -129,6 +129,7 @@ table <<END
 2 | --log x: named twice, or                              | t --checkpoint x --log x
 2 | --save part: it is the file of --resume too           | transformer --resume part --checkpoint x --save part
 2 | --save part: it is the file of --resume too           | transformer --resume part --save part
+2 | --save text: it is the file of --text too             | transformer --resume part --save text
 2 | --keep 3: checkpoints go to one file: want --checkpoint DIR/ | t --checkpoint x --keep 3
 2 | --keep 3: checkpoints go to one file: want --checkpoint DIR/ | t --keep 3
 2 | --resume and --load: want one of them               | transformer --resume part --load weights
@@ -147,6 +148,7 @@ table <<END
 2 | bpart does not say its                                | transformer --resume bpart
 2 | --steps 2: part is after step 3: want at least      | transformer --resume part --steps 2
 2 | --lr 0.5 conflicts with part                          | transformer --resume part --lr 0.5
+2 | --lr 0.5 conflicts with part                          | transformer --resume part --lr 0.5 --checkpoint new/
 2 | --batch 1: want                                     | b --batch 1
 1 | 64 rows give no batch of 65                           | b --batch 65
 2 | --data "": want a DIR                               | b --data=
