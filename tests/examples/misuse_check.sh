@@ -90,8 +90,8 @@ table <<END
 2 | --dropout 1.5: want                                 | t --dropout 1.5
 2 | --threads 100000: want                              | t --threads 100000
 2 | --top-k 257: want                                   | t --top-k 257
-2 | --heads 3: want a multiple                          | t --heads 3
-2 | --warmup 9 --steps 8: want at most                  | t --steps 8 --warmup 9
+1 | embed_dim 128 for 3 heads: want a multiple          | t --heads 3
+1 | warmup 9, total 8: want 0 <= warmup <= total        | t --steps 8 --warmup 9
 2 | --precision f8: want f32, tf32, bf16, f16 or auto   | t --precision f8
 2 | --precision "": want a NAME                         | t --precision=
 2 | --device tpu: want cpu or cuda                      | t --device tpu
