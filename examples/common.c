@@ -105,13 +105,6 @@ static void help(const char *what)
     exit(ex_end());
 }
 
-static void refuse_value(const ex_option *o, const char *value)
-{
-    if (o->kind == EX_STRING) ex_refuse("--%s %s: want a %s", o->name, value, o->argument);
-    ex_refuse("--%s %s: want a %snumber from %.10g to %.10g", o->name, value,
-              o->kind == EX_WHOLE ? "whole " : "", o->low, o->high);
-}
-
 bool ex_given(const char *name)
 {
     ex_option *o = NULL;
@@ -139,8 +132,12 @@ int ex_parse(const char *what, ex_option *options, int n, int most, int argc, ch
         if (c == 'h') help(what);
         if (c == '?') exit(2);
         ex_option *o = &table[c - 256];
-        if (!ex_read(o, optarg ? optarg : "")) refuse_value(o, *optarg ? optarg : "\"\"");
         o->traits |= EX_GIVEN;
+        if (ex_read(o, optarg ? optarg : "")) continue;
+        const char *given = *optarg ? optarg : "\"\"";
+        if (o->kind == EX_STRING) ex_refuse("--%s %s: want a %s", o->name, given, o->argument);
+        ex_refuse("--%s %s: want a %snumber from %.10g to %.10g", o->name, given,
+                  o->kind == EX_WHOLE ? "whole " : "", o->low, o->high);
     }
     if (argc > optind + most) ex_refuse("unexpected argument %s (see --help)", argv[optind + most]);
     return optind;

@@ -4,6 +4,8 @@
  */
 #include "training.h"
 
+#include <fnmatch.h>
+#include <libgen.h>
 #include <limits.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,11 +14,10 @@
 
 /* ---- which files are refused ----------------------------------------------------------------- */
 
-/* The end of an error's message, after the function and the path. */
+/* The end of the library's message, after the function and the path. */
 static const char *reason(void)
 {
-    const char *colon = strrchr(tn_error(), ':');
-    return colon ? colon + 2 : tn_error();
+    return strrchr(tn_error(), ':') + 2;
 }
 
 static bool is_folder(const char *path)
@@ -74,20 +75,16 @@ static void check_file(const ex_option *o)
 static void find_place(void)
 {
     static char text[PATH_MAX];
-    const char *slash = ex.resume ? strrchr(ex.resume, '/') : NULL;
-    const char *file = slash ? slash + 1 : ex.resume;
     char numbered[64];
-    int end = 0;
     tn_metadata bad = { 0 };
     ex.place = ex.checkpoint ? ex.checkpoint : ex.resume;
     if (ex.resume && is_folder(ex.resume)) {
         ex_check(tn_checkpoint_latest_report(ex.resume, ex_program, text, sizeof text, &bad));
         ex.resume = text;
     } else if (ex.resume && !ex.checkpoint) {
-        snprintf(numbered, sizeof numbered, "%s-%%*[0-9].safetensors%%n", ex_program);
-        sscanf(file, numbered, &end);
-        snprintf(text, sizeof text, "%.*s", (int)(file - ex.resume), ex.resume);
-        if (end > 0 && !file[end]) ex.place = slash ? text : "./";
+        snprintf(numbered, sizeof numbered, "?(*/)%s-+([0-9]).safetensors", ex_program);
+        snprintf(text, sizeof text, "%s", ex.resume);
+        if (fnmatch(numbered, ex.resume, FNM_EXTMATCH) == 0) ex.place = dirname(text);
     }
     for (int i = 0; i < bad.n; i++)
         fprintf(stderr, "%s: passed by, for it is damaged: %s: %s\n", ex_program, bad.key[i],
@@ -117,9 +114,8 @@ static void take_place(void)
         snprintf(path, sizeof path, i < 2 ? "%s.ckpt" : "%s-%d.ckpt", ex_program, i);
         ex.place = path;
         status = take_lock(path);
-        if (status == TN_E_STATE || lstat(path, &st) != 0) continue;
-        give_locks();
-        status = TN_E_STATE;
+        if (status != TN_E_IO && lstat(path, &st) == 0) status = TN_E_STATE;
+        if (status == TN_E_STATE) give_locks();
     }
     ex.lost = status == TN_E_IO;
     if (ex.lost && ex.stop_after > 0)
@@ -130,17 +126,17 @@ static void take_place(void)
 
 /* ---- what a file says of the options --------------------------------------------------------- */
 
-static tn_list *weights; /* of --load */
-
 /* Options' values and the step, from the file of --resume or --load. */
 static void adopt(void)
 {
     const char *file = ex.resume ? ex.resume : ex.load;
     tn_metadata notes = { 0 };
-    if (ex.resume)
-        ex_check(tn_checkpoint_peek(file, &notes, &ex.state.step));
-    else if (ex.load)
-        ex_check_ptr(weights = tn_load_tensors(file, &notes));
+    tn_status peeked = file ? tn_checkpoint_peek(file, &notes, &ex.state.step) : TN_OK;
+    if (ex.load && peeked == TN_OK)
+        ex_refuse("--load %s: it is a checkpoint of a run, not a file of weights: want --resume %s",
+                  file, file);
+    if (ex.load) ex_check_ptr(tn_load_tensors(file, &notes));
+    if (ex.resume) ex_check(peeked);
     ex.step = (int)ex.state.step;
     for (ex_option *o = NULL; file && (o = ex_next(o, ex.resume ? EX_MODEL | EX_RUN : EX_MODEL));) {
         const char *noted = tn_metadata_get(&notes, o->name);
@@ -163,8 +159,9 @@ uint64_t ex_hash(uint64_t hash, const void *bytes, size_t n)
     return hash;
 }
 
-uint64_t ex_hash_list(uint64_t hash, const tn_list *list)
+uint64_t ex_hash_list(const tn_list *list)
 {
+    uint64_t hash = EX_HASH;
     ex_check_ptr(list);
     for (int i = 0; i < list->n; i++) {
         uint64_t h = tn_hash(list->entry[i].tensor);
@@ -180,7 +177,7 @@ static void share(void)
 {
     int size = tn_parallel_size();
     if (ex.resume && size > 1) {
-        uint64_t hash = ex_hash_list(EX_HASH, tn_load_tensors(ex.resume, NULL));
+        uint64_t hash = ex_hash_list(tn_load_tensors(ex.resume, NULL));
         ex_check(tn_parallel_same("--resume", &hash, sizeof hash));
     }
     ex_check(tn_parallel_same("--shard", &ex.shard, sizeof ex.shard));
@@ -199,12 +196,8 @@ void ex_prepare(void)
 {
     ex_check(tn_parallel_begin());
     bool first = tn_parallel_rank() == 0;
-    const char *suffix = first && ex.save ? strrchr(ex.save, '.') : NULL;
     if (ex.load && ex.resume) ex_refuse("--resume and --load: want one of them");
-    if (ex.load && tn_checkpoint_peek(ex.load, NULL, NULL) == TN_OK)
-        ex_refuse("--load %s: it is a checkpoint of a run, not a file of weights: want --resume %s",
-                  ex.load, ex.load);
-    if (suffix && (!strcmp(suffix, ".pt") || !strcmp(suffix, ".pth")))
+    if (first && ex.save && fnmatch("*.@(pt|pth)", ex.save, FNM_EXTMATCH) == 0)
         ex_refuse("--save %s: a PyTorch file has no place for settings: want .safetensors",
                   ex.save);
     if (ex.html && ex.capture)
@@ -222,12 +215,12 @@ void ex_prepare(void)
         ex.save = ex.checkpoint = ex.log = ex.plot = ex.html = NULL;
     }
     ex.where = ex_device(ex.device);
+    adopt(); /* it may name a file that is read */
     atexit(give_locks);
     for (ex_option *o = NULL; (o = ex_next(o, EX_WRITTEN | EX_REPLACED));) check_file(o);
     give_locks();
     if (first) take_place();
     if (ex.threads > 0) ex_check(tn_set_num_threads(ex.threads));
-    adopt();
 }
 
 static tn_dtype dtype_of(const char *precision)
@@ -242,7 +235,8 @@ static tn_dtype dtype_of(const char *precision)
     return TN_F32;
 }
 
-void ex_print_head(void)
+/* Decides --precision; prints version, device, settings and the model. */
+static void print_head(void)
 {
     static tn_checkpoint_part scaling = { .name = "scaler" };
     tn_cuda_properties gpu = { .name = "" };
@@ -271,12 +265,13 @@ void ex_print_head(void)
         printf("This device multiplies bf16, which is faster: --precision f32 for none of it.\n");
     ex_flush();
     if (ferror(stdout)) exit(ex_end()); /* before any work */
+    ex_check(tn_module_summary(stdout, ex.state.model));
 }
 
 void ex_start(void)
 {
-    if (weights)
-        ex_check(tn_load_state_dict(ex.state.model, weights, (tn_load_options){ 0 }, NULL));
+    print_head();
+    if (ex.load) ex_check(tn_load(ex.state.model, ex.load));
     share();
     /* after --shard, of which each process reads its own part */
     if (ex.resume) ex_check(tn_checkpoint_load(&ex.state, ex.resume));

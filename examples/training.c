@@ -228,7 +228,7 @@ static void note_signal(int number)
     raise(number);
 }
 
-void ex_learn(tn_tensor *loss, double clip)
+tn_tensor *ex_learn(tn_tensor *loss, double clip)
 {
     tn_list *trained = tn_optim_parameters(ex.state.optimizer);
     const bool scaled = ex.dtype == TN_F16; /* else the scaler passes everything through */
@@ -243,6 +243,7 @@ void ex_learn(tn_tensor *loss, double clip)
     }
     ex_check(tn_scaler_step(ex.scaler, ex.state.optimizer));
     ex_check(tn_scaler_update(ex.scaler));
+    return loss;
 }
 
 static void one_step(void)
@@ -369,8 +370,8 @@ void ex_report(void)
         ex_say("plotted %s", ex.plot);
     all_saved = ex_signal == 0;
     if (!ex.print_hash) return;
-    uint64_t hash = ex_hash_list(EX_HASH, tn_parameters(ex.state.model));
-    printf("hash %016" PRIx64 "\n", ex_hash_list(hash, tn_buffers(ex.state.model)));
+    tn_list *all = tn_list_concat(tn_parameters(ex.state.model), tn_buffers(ex.state.model));
+    printf("hash %016" PRIx64 "\n", ex_hash_list(all));
 }
 
 void ex_free(void)

@@ -75,16 +75,17 @@ extern struct ex_run {
  * locks the place of checkpoints, so that no other run saves there; takes options' values and the
  * step from the file of --resume or --load. */
 void ex_prepare(void);
-void ex_print_head(void); /* decides --precision; prints version, device and settings */
-void ex_start(void);      /* reads weights or the checkpoint; the processes share the model */
+/* Decides --precision; prints version, device, settings and the model; reads weights or the
+ * checkpoint; the processes share the model. */
+void ex_start(void);
 /* All steps, unless a signal or --stop-after ends them; then --save. Returns units a second. */
 double ex_train(void);
 void ex_report(void); /* --plot, --print-hash; from here on signals end the program */
 void ex_free(void);
 
 /* After a loss: computes gradients, clips them to a total norm of at most clip (0: no limit), and
- * takes the optimizer's step. */
-void ex_learn(tn_tensor *loss, double clip);
+ * takes the optimizer's step. Returns the loss. */
+tn_tensor *ex_learn(tn_tensor *loss, double clip);
 /* Prints a line above the progress line. Nothing when quiet. */
 void ex_say(const char *format, ...) TN_PRINTF(1, 2);
 int ex_width(void); /* columns of the terminal; 80 where there is none */
@@ -92,6 +93,6 @@ void ex_curve_add(tn_curve *c, double x, double y);
 /* FNV-1a: a hash of these bytes and all before them; begin with EX_HASH. */
 #define EX_HASH 0xcbf29ce484222325u
 uint64_t ex_hash(uint64_t hash, const void *bytes, size_t n);
-uint64_t ex_hash_list(uint64_t hash, const tn_list *list); /* names, shapes and bits */
+uint64_t ex_hash_list(const tn_list *list); /* names, shapes and bits */
 
 #endif

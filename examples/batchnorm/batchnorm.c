@@ -129,10 +129,9 @@ static void print_names(const char *title, const tn_list *list)
     printf("\n");
 }
 
-/* Prints which tensors the optimizer trains, and which are buffers. */
+/* Which tensors the optimizer trains, and which are buffers. */
 static void print_model(void)
 {
-    ex_check(tn_module_summary(stdout, ex.state.model));
     print_names("the optimizer's list", tn_optim_parameters(ex.state.optimizer));
     print_names("buffers, which it never sees", tn_buffers(ex.state.model));
 }
@@ -270,12 +269,11 @@ int main(int argc, char **argv)
     build();
     ex.per_step = ex.batch;
     ex.uncaptured = ex.quiet ? 0 : WATCHED;
-    ex_print_head();
-    if (!ex.quiet) print_model();
     ex_start();
     if (ex.resume && (tn_item(tn_get_buffer(ex.state.model, "mean")) != (float)mean ||
                       tn_item(tn_get_buffer(ex.state.model, "deviation")) != (float)deviation))
         ex_refuse("--data %s does not hold the images that %s was training on", data, ex.resume);
+    if (!ex.quiet) print_model();
 
     double rate = ex_train();
     if (ex.trained && !ex.quiet) printf("%d steps, %.0f images/s\n", ex.step, rate);

@@ -64,7 +64,6 @@ typedef struct gpt {
     tn_module base;
     tn_module *token, *position, *blocks, *norm, *head;
     tn_tensor *mask;
-    gpt_sizes sizes;
 } gpt;
 
 static tn_tensor *gpt_forward(tn_module *self, tn_tensor *ids)
@@ -80,16 +79,9 @@ static tn_tensor *gpt_forward(tn_module *self, tn_tensor *ids)
     return tn_forward(m->head, tn_forward(m->norm, x));
 }
 
-static void gpt_describe(const tn_module *self, char *text, size_t size)
-{
-    const gpt_sizes *s = &((const gpt *)self)->sizes;
-    snprintf(text, size, "vocab %d, context %d, layers %d, heads %d, d_model %d, dropout %g",
-             s->vocab, s->context, s->layers, s->heads, s->d_model, s->dropout);
-}
-
-static const tn_module_type gpt_type = {
-    .name = "GPT", .size = sizeof(gpt), .forward = gpt_forward, .describe = gpt_describe
-};
+static const tn_module_type gpt_type = { .name = "GPT",
+                                         .size = sizeof(gpt),
+                                         .forward = gpt_forward };
 
 /*
  * Initial values after GPT-2 (Radford et al., 2019, sec. 2.3): matrices N(0, 0.02), biases 0, and
@@ -97,13 +89,13 @@ static const tn_module_type gpt_type = {
  * their contributions does not grow with depth. The token table keeps N(0, 1): its rows must stand
  * out beside the positions, whose size is sqrt(1/2).
  */
-static void gpt_init(gpt *m)
+static void gpt_init(gpt *m, int layers)
 {
     tn_list *list = tn_parameters(&m->base);
     for (int i = 0; list && i < list->n; i++) {
         const tn_entry *e = &list->entry[i];
         bool writes = strstr(e->name, "out_proj.weight") || strstr(e->name, "down.weight");
-        double deviation = writes ? 0.02 / sqrt(2.0 * (double)m->sizes.layers) : 0.02;
+        double deviation = writes ? 0.02 / sqrt(2.0 * layers) : 0.02;
         if (!strcmp(e->name, "token.weight")) deviation = 1;
         if (tn_rank(e->tensor) >= 2) tn_init_normal(e->tensor, 0, deviation);
         if (strstr(e->name, "bias")) tn_init_constant(e->tensor, 0);
@@ -116,7 +108,6 @@ tn_module *gpt_new(gpt_sizes s)
     int64_t d = s.d_model, t = s.context;
     gpt *m = tn_module_new(&gpt_type);
     if (!m) return NULL;
-    m->sizes = s;
     tn_register_module(&m->base, "token", &m->token, tn_embedding_new(s.vocab, d, embedding));
     tn_register_module(&m->base, "position", &m->position,
                        tn_positional_encoding_new(d, t, position));
@@ -128,6 +119,6 @@ tn_module *gpt_new(gpt_sizes s)
     /* mask[t][s] is true where s > t: what lies ahead. A buffer: it goes where the model goes. */
     tn_tensor *ahead = tn_to_dtype(tn_triu(tn_ones(TN_SHAPE(t, t)), 1), TN_BOOL);
     tn_register_buffer(&m->base, "mask", &m->mask, ahead, TN_NON_PERSISTENT);
-    gpt_init(m);
+    gpt_init(m, s.layers);
     return tn_module_done(&m->base);
 }

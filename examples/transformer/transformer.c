@@ -65,9 +65,6 @@ static void read_vocabulary(void)
 static void read_text(void)
 {
     static char hex[513], hash[17];
-    if (ex.resume && !ex_given("text") && access(path, R_OK) != 0)
-        ex_refuse("--resume %s: its text was %s: %s: want --text FILE", ex.resume, path,
-                  strerror(errno));
     ex_check_ptr(text = tn_text_load(path, 0.1));
     if (text->n_valid <= context)
         ex_refuse("--text %s: %" PRId64 " characters, %" PRId64 " of them held out: want more "
@@ -80,7 +77,6 @@ static void read_text(void)
     snprintf(hash, sizeof hash, "%016" PRIx64, ex_hash(h, text->valid, (size_t)text->n_valid));
     if (*text_hash && strcmp(hash, text_hash) != 0)
         ex_refuse("--text %s is not the text that %s was training on", path, ex.resume);
-    ex_check(tn_parallel_same("--text", hash, sizeof hash));
     vocabulary = hex;
     text_hash = hash;
     known = *text;
@@ -101,8 +97,11 @@ static void check_prompt(void)
 
 static void build(void)
 {
-    ex.per_step = ex.batch * context;
     tn_adamw_options o = { .lr = lr, .beta2 = 0.99, .weight_decay = weight_decay };
+    if (ex.total < ex.step)
+        ex_refuse("--steps %d: %s is after step %d: want at least as many", ex.total, ex.resume,
+                  ex.step);
+    ex.per_step = ex.batch * context;
     tn_manual_seed((uint64_t)ex.seed);
     ex.state.model = gpt_new((gpt_sizes){ known.vocab, context, layers, heads, d_model, dropout });
     ex_check(tn_module_to(ex.state.model, ex.where));
@@ -112,28 +111,16 @@ static void build(void)
     ex_check_ptr(ex.state.scheduler);
 }
 
-/* Prints which tensors the optimizer trains, and which are buffers. */
-static void print_model(void)
-{
-    ex_check(tn_module_summary(stdout, ex.state.model));
-    tn_list *trained = tn_optim_parameters(ex.state.optimizer);
-    tn_list *buffers = tn_buffers(ex.state.model);
-    ex_check_ptr(trained && buffers);
-    printf("the optimizer trains %d tensors, %" PRId64 " numbers; it never sees the %d buffers:\n",
-           trained->n, tn_count_parameters(ex.state.model, true), buffers->n);
-    for (const tn_entry *e = buffers->entry; e < buffers->entry + buffers->n; e++)
-        printf("    %s (%s)\n", e->name,
-               e->persistent ? "saved with the weights" : "not saved: made again");
-}
-
-/* Mean over all places of -log p(what comes next): x, y [B, T] -> one number. */
+/* Mean over all places of -log p(what comes next): ids x, y [B, T] -> one number. */
 static tn_tensor *loss_of(tn_tensor *x, tn_tensor *y)
 {
     tn_tensor *loss = NULL;
+    x = tn_to_dtype(tn_to(x, ex.where), TN_I64);
+    y = tn_to_dtype(tn_to(y, ex.where), TN_I64);
     TN_AUTOCAST(ex.dtype)
     {
-        tn_tensor *logits = tn_forward(ex.state.model, tn_to(x, ex.where)); /* [B, T, V] */
-        loss = tn_cross_entropy(tn_flatten(logits, 0, 1), tn_flatten(tn_to(y, ex.where), 0, 1));
+        tn_tensor *logits = tn_forward(ex.state.model, x); /* [B, T, V] */
+        loss = tn_cross_entropy(tn_flatten(logits, 0, 1), tn_flatten(y, 0, 1));
     }
     return loss;
 }
@@ -149,62 +136,51 @@ static void next(tn_tensor **in)
 
 static tn_tensor *learn(void *user, int n, tn_tensor *const *in)
 {
-    tn_tensor *loss = loss_of(in[0], in[1]);
-    ex_learn(loss, clip);
-    (void)user;
-    (void)n;
-    return loss;
+    (void)user, (void)n;
+    return ex_learn(loss_of(in[0], in[1]), clip);
 }
 
 /* The mean loss in eval mode over windows of context characters, evenly spread over n ids: always
- * the same windows. At most *windows of them (0: as many as fit side by side), in whole batches;
- * *windows becomes their number. A signal interrupts it. */
-static double mean_loss(const unsigned char *ids, int64_t n, int64_t *windows)
+ * the same ones. A signal interrupts it. */
+static double mean_loss(const unsigned char *ids, int64_t n, int64_t windows)
 {
-    int64_t fit = (n - 1) / context, all = *windows > 0 && *windows < fit ? *windows : fit;
-    int64_t rows = all < ex.batch ? all : ex.batch, width = context + 1;
+    tn_shape apart = TN_SHAPE(windows, (n - 1) / windows); /* each row begins with a window */
+    tn_tensor *x = tn_narrow(tn_from_data(ids, apart, TN_U8), 1, 0, context);
+    tn_tensor *y = tn_narrow(tn_from_data(ids + 1, apart, TN_U8), 1, 0, context);
     tn_tensor *sum = tn_full_as(TN_SCALAR, 0, TN_F64, ex.where);
-    all -= all % rows; /* whole batches */
-    *windows = all;
     ex_check(tn_eval(ex.state.model));
-    for (int64_t w = 0; w < all && !ex_signal; w += rows) {
+    for (int64_t i = 0, rows = ex.batch; i < windows && !ex_signal; i += rows) {
+        if (rows > windows - i) rows = windows - i;
         TN_SCOPE TN_NO_GRAD
         {
-            tn_tensor *x = tn_empty_as(TN_SHAPE(rows, width), TN_I64, tn_cpu());
-            for (int64_t i = 0; i < rows; i++) {
-                int64_t start = (n - width) * (w + i) / (all > 1 ? all - 1 : 1);
-                tn_tensor *window = tn_from_data(ids + start, TN_SHAPE(width), TN_U8);
-                ex_check(tn_copy_(tn_select(x, 0, i), window));
-            }
-            tn_tensor *loss = loss_of(tn_narrow(x, 1, 0, context), tn_narrow(x, 1, 1, context));
+            tn_tensor *loss = loss_of(tn_narrow(x, 0, i, rows), tn_narrow(y, 0, i, rows));
             ex_check(tn_add_(sum, tn_mul_scalar(tn_to_dtype(loss, TN_F64), (double)rows)));
         }
     }
     ex_check(tn_train(ex.state.model, true));
-    return tn_item(sum) / (double)all;
+    return tn_item(sum) / (double)windows;
 }
 
 static double evaluate(double mean)
 {
-    int64_t windows = 1024; /* a sixth of the held-out King James text */
-    double valid = mean_loss(text->valid, text->n_valid, &windows);
-    (void)mean;
-    if (!ex_signal) ex_say("step %d: validation loss %.4f", ex.step, valid);
+    int64_t fit = (text->n_valid - 1) / context, some = 1024; /* a sixth of King James' text */
+    double valid = mean_loss(text->valid, text->n_valid, fit < some ? fit : some);
+    if (!ex_signal)
+        ex_say("step %d: training loss %.4f, validation loss %.4f", ex.step, mean, valid);
     return valid;
 }
 
 /* The final losses: over all of the held-out text, and over as much of the training text. */
 static void print_losses(double rate)
 {
-    int64_t n = 0;
-    double valid = mean_loss(text->valid, text->n_valid, &n);
-    int64_t m = n;
-    double train = mean_loss(text->train, text->n_train, &m);
+    int64_t fit = (text->n_valid - 1) / context;
+    double valid = mean_loss(text->valid, text->n_valid, fit);
+    double train = mean_loss(text->train, text->n_train, fit);
     if (ex_signal) return;
     ex_curve_add(&ex.curve[1], (double)ex.step, valid);
-    ex_say("train loss %.4f, validation loss %.4f nats per character (over %" PRId64 " and %" PRId64
-           " characters)",
-           train, valid, m * context, n * context);
+    ex_say("train loss %.4f, validation loss %.4f nats per character (over %" PRId64
+           " characters of each text)",
+           train, valid, fit * context);
     if (rate > 0) ex_say("%d steps, %.0f tokens/s", ex.step, rate);
 }
 
@@ -288,22 +264,22 @@ static void print_words(const unsigned char *ids, int64_t n)
 
 static void write_sample(void)
 {
-    int64_t given = (int64_t)strlen(prompt);
-    unsigned char *ids = malloc((size_t)(given + generate + 1));
+    unsigned char *ids = malloc(strlen(prompt) + (size_t)generate + 1);
+    int64_t n = 0;
     if (!ids) ex_refuse("out of memory");
-    for (int64_t i = 0; i < given; i++)
-        ids[i] = (unsigned char)known.id_of[(unsigned char)prompt[i]];
-    if (given == 0) /* the sample begins a line */
-        ids[given++] = (unsigned char)(known.id_of['\n'] > 0 ? known.id_of['\n'] : 0);
-    int64_t n = given + generate;
     if (!ex.quiet) printf("\n---- sample, temperature %g ----\n", temperature);
-    for (const char *c = prompt; *c; c++) write_character((unsigned char)*c);
+    for (const char *c = prompt; *c; c++) {
+        ids[n++] = (unsigned char)known.id_of[(unsigned char)*c];
+        write_character((unsigned char)*c);
+    }
+    if (n == 0) /* the sample begins a line */
+        ids[n++] = (unsigned char)(known.id_of['\n'] > 0 ? known.id_of['\n'] : 0);
     tn_manual_seed((uint64_t)ex.seed); /* whatever was drawn before */
     ex_check(tn_eval(ex.state.model));
-    for (int64_t i = given; i < n; i++) {
-        int64_t seen = i < context ? i : context;
-        ids[i] = (unsigned char)next_id(ids + i - seen, seen);
-        write_character(known.byte_of[ids[i]]);
+    for (int i = 0; i < generate; i++, n++) {
+        int64_t seen = n < context ? n : context;
+        ids[n] = (unsigned char)next_id(ids + n - seen, seen);
+        write_character(known.byte_of[ids[n]]);
     }
     write_character(-1);
     printf(ex.quiet ? "\n" : "\n---- end ----\n");
@@ -312,17 +288,6 @@ static void write_sample(void)
 }
 
 /* ---- the order of the work ------------------------------------------------------------------- */
-
-static void check_sizes(void)
-{
-    if (ex.total < ex.step)
-        ex_refuse("--steps %d: %s is after step %d: want at least as many", ex.total, ex.resume,
-                  ex.step);
-    if (warmup > ex.total)
-        ex_refuse("--warmup %d --steps %d: want at most the steps", warmup, ex.total);
-    if (d_model % heads)
-        ex_refuse("--d-model %d --heads %d: want a multiple of the heads", d_model, heads);
-}
 
 static void finish(double rate)
 {
@@ -355,13 +320,10 @@ int main(int argc, char **argv)
         ex_refuse("--text FILE is needed (see --help)");
     tn_scope program = tn_scope_begin();
     ex_prepare();
-    check_sizes();
     if (*vocabulary) read_vocabulary();
     if (path) read_text();
     check_prompt();
     build();
-    ex_print_head();
-    if (!ex.quiet) print_model();
     ex_start();
     finish(ex_train());
     ex_free();

@@ -100,12 +100,12 @@ check 'transformer, out of range' refused '--dropout 1.5: want a number from 0 t
 check 'transformer, no argument' refused "option '--steps' requires an argument" "$transformer" --steps
 check 'transformer, no text' refused '--text FILE is needed' "$transformer"
 check 'transformer, no such text' fails 'no-such-file' "$transformer" --text no-such-file
-check 'transformer, odd heads' refused 'want a multiple of the heads' t --heads 3
+check 'transformer, odd heads' fails 'embed_dim 32 for 3 heads: want a multiple' t --heads 3
 check 'transformer, no such device' refused 'want cpu or cuda' t --device tpu
 check 'transformer, whole run' says 'validation loss [0-9.]+ nats per character' \
     t --save model.safetensors --log log.csv --plot loss.svg --generate 40 --memory
-check 'transformer, its summary names buffers' grep -qF 'position.pe (saved with the weights)' said
-check 'transformer, the mask is a buffer' grep -qF 'mask (not saved' said
+check 'transformer, its summary names buffers' grep -qE '^    pe \[1,16,32\], constant +512$' said
+check 'transformer, the mask is a buffer' grep -qE '^  mask \[16,16\] bool, not saved +256$' said
 check 'transformer, the words of the sample' grep -qE 'words occur in the training text' said
 check 'transformer, tensors stay flat' grep -qE 'tensors alive ([0-9]+) -> \1,' said
 if ! ldd "$transformer" | grep -q libasan; then # there the cache is bypassed

@@ -90,8 +90,8 @@ table <<END
 2 | --dropout 1.5: want                                 | t --dropout 1.5
 2 | --threads 100000: want                              | t --threads 100000
 2 | --top-k 257: want                                   | t --top-k 257
-2 | --heads 3: want a multiple                          | t --heads 3
-2 | --warmup 9 --steps 8: want at most                  | t --steps 8 --warmup 9
+1 | embed_dim 128 for 3 heads: want a multiple          | t --heads 3
+1 | warmup 9, total 8: want 0 <= warmup <= total        | t --steps 8 --warmup 9
 2 | --precision f8: want f32, tf32, bf16, f16 or auto   | t --precision f8
 2 | --precision "": want a NAME                         | t --precision=
 2 | --device tpu: want cpu or cuda                      | t --device tpu
@@ -129,6 +129,7 @@ table <<END
 2 | --log x: named twice, or                              | t --checkpoint x --log x
 2 | --save part: it is the file of --resume too           | transformer --resume part --checkpoint x --save part
 2 | --save part: it is the file of --resume too           | transformer --resume part --save part
+2 | --save text: it is the file of --text too             | transformer --resume part --save text
 2 | --keep 3: checkpoints go to one file: want --checkpoint DIR/ | t --checkpoint x --keep 3
 2 | --keep 3: checkpoints go to one file: want --checkpoint DIR/ | t --keep 3
 2 | --resume and --load: want one of them               | transformer --resume part --load weights
@@ -147,6 +148,7 @@ table <<END
 2 | bpart does not say its                                | transformer --resume bpart
 2 | --steps 2: part is after step 3: want at least      | transformer --resume part --steps 2
 2 | --lr 0.5 conflicts with part                          | transformer --resume part --lr 0.5
+2 | --lr 0.5 conflicts with part                          | transformer --resume part --lr 0.5 --checkpoint new/
 2 | --batch 1: want                                     | b --batch 1
 1 | 64 rows give no batch of 65                           | b --batch 65
 2 | --data "": want a DIR                               | b --data=

@@ -55,7 +55,7 @@ check 'another file' refused 'tn_parallel_same: on rank 1 --resume is not the sa
     ranks 1 "$transformer" --resume e --quiet : -n 1 "$transformer" --resume f --quiet
 # What decides the bits of a run, and that nothing else shows: the same lines in another order, a seed.
 tac text >other
-check 'another text' refused 'tn_parallel_same: on rank 1 --text is not the same as on rank 0' \
+check 'another text' refused 'tn_parallel_same: on rank 1 text-hash is not the same as on rank 0' \
     ranks 1 "$transformer" "${small[@]}" --steps 1 : -n 1 "$transformer" --text other "${small[@]:2}" --steps 1
 check 'another seed' refused 'tn_parallel_same: on rank 1 seed is not the same as on rank 0' \
     ranks 1 "$transformer" "${small[@]}" --steps 1 : -n 1 "$transformer" "${small[@]}" --seed 2 --steps 1
