@@ -152,7 +152,7 @@ tn_status tn_batch_norm_set_sync(tn_module *m, bool on)
     if (n == 0)
         return tni_error(TN_E_INVALID, "%s: no BatchNorm1d or BatchNorm2d in %s: want one", f,
                          m->type->name);
-    return tni_change_modules(m, switch_layer, &on);
+    return tni_change_modules(f, m, switch_layer, &on);
 }
 
 bool tn_batch_norm_sync(const tn_module *m)
