@@ -97,6 +97,14 @@ static tn_status check_field(const char *function, const tn_module *m, const cha
     return TN_OK;
 }
 
+/* Whether its parameter is not trained. The mark counts in a frozen module and an empty slot; else
+ * the tensor tells, whose requires_grad anybody may set. */
+static bool is_frozen(const tn_module *m, const tni_slot *slot)
+{
+    bool marked = m->state->frozen || tni_none(slot->tensor);
+    return marked ? slot->frozen : !slot->tensor->requires_grad;
+}
+
 tn_status tni_slot_accepts(const char *function, const tn_module *m, const tni_slot *slot,
                            const tn_tensor *t)
 {
@@ -113,7 +121,7 @@ tn_status tni_slot_accepts(const char *function, const tn_module *m, const tni_s
                          "it in forward)",
                          function, name, m->type->name, tni_op_prefix(t->node->op),
                          t->node->op->name);
-    if (!slot->frozen && !tn_dtype_is_float(t->dtype))
+    if (!is_frozen(m, slot) && !tn_dtype_is_float(t->dtype))
         return tni_error(TN_E_DTYPE,
                          "%s: parameter \"%s\" of %s is %s: want a floating dtype, or "
                          "tn_register_frozen",
@@ -150,6 +158,7 @@ static tn_status register_tensor(const char *function, tn_module *m, tni_slot *l
                                  tn_tensor **field, tn_tensor *t)
 {
     const char *name = like->name;
+    like->tensor = TN_NONE; /* its own mark counts */
     tn_status status = tni_module_check(function, m);
     if (status != TN_OK) return status;
     status = failed_before(m);
@@ -336,8 +345,7 @@ tn_status tni_slot_assign(const char *function, tn_module *m, tni_slot *slot, tn
     if (slot->kind == TNI_CHILD)
         return tni_error(TN_E_NAME, "%s: \"%s\" of %s is a child: want a parameter or buffer",
                          function, slot->name, m->type->name);
-    if (slot->kind == TNI_PARAMETER && !tni_none(slot->tensor) && !m->state->frozen)
-        slot->frozen = !slot->tensor->requires_grad;
+    slot->frozen = slot->kind == TNI_PARAMETER && is_frozen(m, slot);
     tn_status status = tni_may_change(function, slot->name, tni_slot_mark(slot));
     if (status == TN_OK) status = tni_slot_accepts(function, m, slot, t);
     if (status == TN_OK && TNI_UNLIKELY(tni_region_now)) status = remember(m, slot, t);
