@@ -346,13 +346,11 @@ static tn_status collect_state(collector *c, tn_module *m, const char *path)
     if (status != TN_OK) return status;
     bool hooked = tni_has_hook(m, TNI_HOOK_STATE_DICT);
     const char *shown = hooked || c->depth < 2 ? path : ""; /* deeper ones need no text */
-    size_t n = strlen(c->o.prefix) + strlen(shown) + 2;
-    char *prefix = tni_alloc(n);
+    char *prefix = tni_name_new(c->o.prefix, shown, "");
     if (!prefix) return TN_E_NOMEM;
-    snprintf(prefix, n, "%s%s%s", c->o.prefix, shown, shown[0] ? "." : "");
     if (hooked) status = tni_run_list_hooks(m, TNI_HOOK_STATE_DICT, c->list, prefix, NULL);
     int at = status == TN_OK ? record_of(c, path, prefix) : -1;
-    tni_free(prefix, n);
+    tni_name_free(prefix);
     if (status != TN_OK || at < 0) return status != TN_OK ? status : TN_E_NOMEM;
     ((block *)c->list)->modules[at].version = m->type->state_version ? m->type->state_version : 1;
     c->at = at;
