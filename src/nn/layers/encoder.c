@@ -169,20 +169,18 @@ tn_module *tni_encoder_layers(const tn_module *m)
 
 tn_module *tn_encoder_new(tn_module *layer, int n, tn_module *norm)
 {
+    static const char f[] = "tn_encoder_new";
     encoder *m = NULL;
-    if (layer && layer == norm && layer->state && layer->state->refs < 2) {
+    bool one = layer && layer == norm && layer->state && layer->state->refs < 2;
+    if (!layer || !norm)
+        tni_poison(f, layer ? "norm (TN_NO_MODULE for none)" : "layer");
+    else if (one)
         tni_error(TN_E_STATE,
-                  "tn_encoder_new: layer and norm are one %s with one reference: want two "
-                  "modules, or tn_module_keep",
-                  layer->type->name);
-        tn_module_drop(layer);
-        return NULL;
-    }
-    if (layer && norm && tni_at_least("tn_encoder_new", "n", n, 0) == TN_OK &&
-        tni_module_check("tn_encoder_new", layer) == TN_OK)
+                  "%s: layer and norm are one %s with one reference: want two modules, or "
+                  "tn_module_keep",
+                  f, layer->type->name);
+    else if (tni_at_least(f, "n", n, 0) == TN_OK && tni_module_check(f, layer) == TN_OK)
         m = tn_module_new(&types[1]);
-    else if (!layer || !norm)
-        tni_poison("tn_encoder_new", layer ? "norm (TN_NO_MODULE for none)" : "layer");
     if (m) {
         tn_register_module(&m->base, "layers", &m->layers, tn_module_list_new());
         bool fits = m->layers != NULL;
@@ -191,7 +189,7 @@ tn_module *tn_encoder_new(tn_module *layer, int n, tn_module *norm)
         tn_register_module(&m->base, "norm", &m->norm, tn_module_keep(norm));
     }
     tn_module_drop(layer);
-    tn_module_drop(norm);
+    if (!one) tn_module_drop(norm);
     return m ? tn_module_done(&m->base) : NULL;
 }
 
