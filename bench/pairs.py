@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Whether a change made a workload slower: two release builds turn about, one process each for all rounds.
+"""Whether a change made a workload slower: two release builds turn about, in fresh processes for each pair.
 
 usage: bench/pairs.py [--pairs N] [--threads N] [--workloads LIST] [--dtypes LIST] BEFORE AFTER
 
 BEFORE and AFTER are build folders (the same one twice shows what the machine alone makes of it). In a pair each
 takes several short turns, in the order 0110 0110, seconds apart in all, so that a neighbour who is busy for a
-while slows both; a side's time is the median of its turns. The table has the median of the pairs'
+while slows both; a side's time is the median of its turns. Where a process's memory lies makes single ops faster
+or slower by up to a fifth for as long as it lives, so each pair has processes of its own. The table has the median of the pairs'
 ratios, after to before, so above 1 the change is slower, with the interval that holds the true median with 95 %
 (ranks of the sorted ratios; no distribution is assumed). Of the single ops it has the geometric mean of each
 round, and lines of those whose interval lies above 1.03. Ends with 1 where an interval ends above 1.03.
@@ -25,7 +26,7 @@ WORKLOADS = {  # turns of each side in a pair, and what one turn runs
     "cnn": (6, ["bench_images", "--config", "cnn", "--steps", "8"]),
     "mlp": (6, ["bench_images", "--config", "mlp", "--steps", "60", "--warmup", "20"]),
     "loader": (6, ["bench_loader", "--data", "/usr/share/datasets/fashion-mnist"]),
-    "ops": (5, ["bench_ops", "--steps", "3"]),
+    "ops": (3, ["bench_ops", "--steps", "3"]),
 }
 
 
@@ -112,9 +113,9 @@ def main():
         for dtype in dtypes if name != "loader" else [""]:
             turns, command = WORKLOADS[name]
             command = command + ["--threads", str(options.threads)] + ["--precision", dtype][:2 * bool(dtype)]
-            sides = [Side(build, command, options.pairs * turns) for build in options.builds]
             ratios = {}
             for number in range(options.pairs):
+                sides = [Side(build, command, turns) for build in options.builds]
                 both = pair(sides, turns, number % 2)
                 both = {f"{name} {dtype}".strip(): math.exp(statistics.fmean(map(math.log, both.values()))),
                         **(both if len(both) > 1 else {})}

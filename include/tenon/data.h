@@ -1,10 +1,11 @@
 /**
- * tenon/data.h - data sets: IDX files, texts, and a loader that makes batches of tensors.
+ * tenon/data.h - data sets: IDX files, texts, a loader that makes batches of tensors, and measuring
+ * over batches.
  */
 #ifndef TENON_DATA_H
 #define TENON_DATA_H
 
-#include <tenon/tensor.h>
+#include <tenon/module.h>
 
 TN_BEGIN_C_
 
@@ -80,6 +81,21 @@ TN_API int64_t tn_loader_epoch(const tn_loader *loader);    /* its number, from 
 TN_API int64_t tn_loader_position(const tn_loader *loader); /* batches consumed in this epoch */
 /** Continues at a batch of an epoch, as after a resume. */
 TN_API TN_MUST_USE tn_status tn_loader_seek(tn_loader *loader, int64_t epoch, int64_t position);
+
+/**
+ * Measures the running means and variances of the batch norms of model that are in training again,
+ * as those of all values that they see, each counted once: for an average of weights (tn_train,
+ * this, tn_eval). PyTorch's update_bn counts batches once, whatever their sizes.
+ *
+ * next     calls model with the next batch, under TN_NO_GRAD in a scope of its own: 1; 0 when there
+ *          is none, without a call; -1 and a message on failure
+ * State    counters, other statistics and what no batch reached are as before
+ * Errors   next NULL; those of next, and then nothing was measured; a batch in parts is open; no
+ *          batch norm in training saw a batch
+ */
+TN_API TN_MUST_USE tn_status tn_measure_statistics(tn_module *model,
+                                                   int (*next)(tn_module *model, void *user),
+                                                   void *user);
 
 TN_END_C_
 #endif

@@ -334,10 +334,10 @@ typedef struct tn_ema_options {
  *          buffers, so that no optimizer touches them. Names and order in files are those of
  *          PyTorch's AveragedModel
  * Dtypes   the average of a bf16 or f16 model is an f32 model, buffers included: in 16 bits an
- *          average would never move; a cast leaves its parameters at least f32. It is saved and
- *          loaded as f32; call it with x in f32, or under TN_AUTOCAST. To load it, rounded, into a
- *          16-bit model: tn_load_state_dict(model, tn_state_dict(tn_ema_module(ema), ""),
- *          (tn_load_options){ .cast = true }, NULL)
+ *          average would never move; a cast leaves its parameters at least f32, or makes them f64
+ *          whatever model is. It is saved and loaded as it is; call it with x in its dtype, or
+ *          under TN_AUTOCAST. To load it, rounded, into a 16-bit model: tn_load_state_dict(model,
+ *          tn_state_dict(tn_ema_module(ema), ""), (tn_load_options){ .cast = true }, NULL)
  * Mode     train or eval as model was at first; then what tn_train and tn_eval of ema set
  * Errors   decay outside [0, 1], or given with equal; what cannot be cloned
  * Owner    yours, as every module; model stays yours
@@ -353,6 +353,19 @@ TN_API tn_module *tn_ema_new(tn_module *model, tn_ema_options o);
  *          and named before any write
  */
 TN_API TN_MUST_USE tn_status tn_ema_update(tn_module *ema, tn_module *model);
+/**
+ * Gives model's tensors the average's values, buffers too but caches, until tn_ema_restore: for an
+ * evaluation. Nothing is copied but what has another dtype or device there.
+ *
+ * Meanwhile  neither can change: a step of an optimizer, loading, in-place ops, a forward that
+ *            moves statistics, a second tn_ema_use, tn_ema_update and a checkpoint of model are
+ *            errors that name the tensor. tn_save and clones get the average's values. model may
+ *            be moved and cast, the average be dropped
+ * Errors     as tn_ema_update; nothing has changed then
+ */
+TN_API TN_MUST_USE tn_status tn_ema_use(tn_module *ema, tn_module *model);
+/** Gives a model its own values again, bit for bit. Errors: it has them. */
+TN_API TN_MUST_USE tn_status tn_ema_restore(tn_module *model);
 /** The averaged model itself, borrowed: for functions that want its type. */
 TN_API tn_module *tn_ema_module(tn_module *ema);
 

@@ -242,11 +242,12 @@ TN_API TN_MUST_USE tn_status tn_scaler_load_state_dict(tn_scaler *s, const tn_li
 /**
  * A rate as a function of the step t = 0, 1, ... and of each group's base rate (its rate when it
  * was made, or what tn_optim_set_lr set). Making a scheduler sets the rates of t = 0,
- * tn_scheduler_step those of the next t. All but plateau are in closed form: any t can be computed
- * directly.
+ * tn_scheduler_step those of the next t. All but plateau and multiplicative are in closed form: any
+ * t can be computed directly.
  *
  * One      per optimizer at a time. While two live, a step of either is refused, and so is a new
- *          one beside one that has stepped: free it, or give both to tn_sequential_lr
+ *          one beside one that has stepped: free it, or give both to tn_sequential_lr or
+ *          tn_chained_lr
  * Owner    yours: tn_scheduler_free; it keeps its optimizer. Errors: NULL with the bad number named
  */
 typedef struct tn_scheduler tn_scheduler;
@@ -271,6 +272,10 @@ TN_API tn_scheduler *tn_polynomial_lr(tn_optim *opt, int64_t n, double power);
 /** factor(step, user) times the base rate */
 TN_API tn_scheduler *tn_lambda_lr(tn_optim *opt, double (*factor)(int64_t step, void *user),
                                   void *user);
+/** base factor(1, user) ... factor(t, user): each step does lr *= factor(t, user). A resumed run
+ *  calls it for all steps before, so it must give the same again. */
+TN_API tn_scheduler *tn_multiplicative_lr(tn_optim *opt, double (*factor)(int64_t step, void *user),
+                                          void *user);
 /** Linear from 0 over warmup steps (step t uses (t+1)/warmup), then cosine to eta_min at total. */
 TN_API tn_scheduler *tn_warmup_cosine_lr(tn_optim *opt, int64_t warmup, int64_t total,
                                          double eta_min);
@@ -289,24 +294,33 @@ typedef struct tn_one_cycle_options {
  *  (SGD's, Adam's beta1) of all groups unless fixed_momentum. */
 TN_API tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o);
 /** Runs n schedulers of one optimizer one after another, each counting from its own 0; consumes
- *  them, on failure too. milestones: n - 1 of them, ascending, where the next one begins. */
+ *  them, on failure too. milestones: n - 1 of them, ascending, where the next one begins. The last
+ *  may be a plateau: it goes on from the rate that the one before has at its milestone, and from
+ *  there steps are tn_plateau_step's. */
 TN_API tn_scheduler *tn_sequential_lr(tn_optim *opt, tn_scheduler *const *schedulers, int n,
                                       const int64_t *milestones);
+/** Runs n schedulers of one optimizer at once; consumes them, on failure too. The base of each is
+ *  the rate of the one before, so their factors multiply: exponential 0.9 and step (2, 0.1) give 1,
+ *  .9, .081, .0729. Errors: a plateau; a one-cycle, which has no base, behind others. */
+TN_API tn_scheduler *tn_chained_lr(tn_optim *opt, tn_scheduler *const *schedulers, int n);
 /** What counts as an improvement, and what follows without one. */
 typedef struct tn_plateau_options {
     double factor, threshold, min_lr; /* 0: 0.1, 1e-4, 0 */
     int64_t patience, cooldown;       /* 0: 10 (use_patience takes 0 as given), 0 */
     bool maximize, use_patience;      /* maximize: larger metrics are better */
     bool use_threshold;               /* takes threshold 0 as given */
+    bool absolute;                    /* the threshold is a difference, no part of the best */
 } tn_plateau_options;
 /** Multiplies lr by factor after more than patience calls without improvement; fed by
- *  tn_plateau_step. An improvement is below best - threshold |best| (above, +, with maximize). A
- *  change of 1e-8 or less is not made. */
+ *  tn_plateau_step. An improvement is below best - threshold |best| (above, +, with maximize), with
+ *  absolute below best - threshold. A change of 1e-8 or less is not made. */
 TN_API tn_scheduler *tn_plateau_lr(tn_optim *opt, tn_plateau_options o);
-/** One step with the metric: a loss, or with maximize an accuracy. Errors: s is no plateau. */
+/** One step with the metric: a loss, or with maximize an accuracy. Errors: it is not the turn of a
+ *  plateau. */
 TN_API TN_MUST_USE tn_status tn_plateau_step(tn_scheduler *s, double metric);
 
-/** Sets the rates of the next t. Errors: a plateau (it wants a metric); a one-cycle at its end. */
+/** Sets the rates of the next t. Errors: the turn of a plateau (it wants a metric); a one-cycle at
+ *  its end. */
 TN_API TN_MUST_USE tn_status tn_scheduler_step(tn_scheduler *s);
 TN_API int64_t tn_scheduler_last_step(const tn_scheduler *s); /* t, from 0; -1 for NULL */
 TN_API void tn_scheduler_free(tn_scheduler *s); /* gives its optimizer back; NULL is ignored */

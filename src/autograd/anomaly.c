@@ -17,11 +17,11 @@ static const char *const fault_name[] = { "finite values", "-inf", "inf", "nan" 
 
 tn_status tni_magnitude(tn_tensor *x, double *largest)
 {
-    bool was = tn_set_grad_enabled(false);
-    tn_scope scope = tn_scope_begin();
     tn_status status = TN_OK;
     *largest = 0;
-    if (tni_shape_numel(&x->shape) > 0) {
+    if (tni_shape_numel(&x->shape) == 0) return TN_OK;
+    TN_SCOPE TN_NO_GRAD
+    {
         if (x->dtype != TN_F64) x = tn_to_dtype(x, TN_F32); /* norms are of f32 and f64 */
         tn_tensor *norm = x ? tn_norm(x, INFINITY, NULL, 0, false) : NULL;
         if (norm)
@@ -29,8 +29,6 @@ tn_status tni_magnitude(tn_tensor *x, double *largest)
         else
             status = tni_pending();
     }
-    tn_scope_end(scope);
-    tn_set_grad_enabled(was);
     return status;
 }
 
@@ -75,37 +73,22 @@ static void locate(tn_tensor *t, fault what, char *text, size_t size)
         snprintf(text, size, "%s", fault_name[what]);
 }
 
-/* ---- the checks ------------------------------------------------------------------------------ */
-
-/* Runs without history, in a scope of its own, unseen by itself. */
-typedef struct quiet {
-    tn_scope scope;
-    bool grad;
-} quiet;
-
-static quiet quiet_begin(void)
-{
-    tni_watch_suspended++;
-    return (quiet){ tn_scope_begin(), tn_set_grad_enabled(false) };
-}
-
-static tn_status quiet_end(quiet q, tn_status status)
-{
-    tni_watch_suspended--;
-    tn_set_grad_enabled(q.grad);
-    tn_scope_end(q.scope);
-    return status;
-}
+/* ---- the checks: without history, in a scope of their own, unseen by themselves -------------- */
 
 /* What is wrong with t, as text; "" if nothing is. */
 static tn_status look(tn_tensor *t, char where[128])
 {
     fault what = NO_FAULT;
-    quiet q = quiet_begin();
-    tn_status status = find(t, &what);
+    tn_status status = TN_OK;
     where[0] = '\0';
-    if (status == TN_OK && what) locate(t, what, where, 128);
-    return quiet_end(q, status);
+    tni_watch_suspended++;
+    TN_SCOPE TN_NO_GRAD
+    {
+        status = find(t, &what);
+        if (status == TN_OK && what) locate(t, what, where, 128);
+    }
+    tni_watch_suspended--;
+    return status;
 }
 
 static tn_status output_error(const tni_call *c, tn_tensor *y, fault what)
@@ -132,26 +115,21 @@ static bool is_mask(const tni_call *c)
     return false;
 }
 
+/* Backward runs outside of module calls, so the node remembers which call made it. */
 static tn_status check_outputs(tni_watcher *self, const tni_call *c)
 {
-    tn_status status = TN_OK;
-    (void)self;
-    if (c->op->view) return TN_OK;
-    quiet q = quiet_begin();
-    for (int i = 0; status == TN_OK && i < c->n_out; i++) {
+    tn_status status = tni_call_site_node(self, c);
+    if (c->op->view || status != TN_OK) return status;
+    tni_watch_suspended++;
+    TN_SCOPE TN_NO_GRAD for (int i = 0; status == TN_OK && i < c->n_out; i++)
+    {
         fault what;
         status = find(c->out[i], &what);
         if (status != TN_OK || !what || (what == HOLDS_MINUS_INF && is_mask(c))) continue;
         status = output_error(c, c->out[i], what);
     }
-    return quiet_end(q, status);
-}
-
-/* Backward runs outside of module calls, so the node remembers which call made it. */
-static tn_status check_both(tni_watcher *self, const tni_call *c)
-{
-    tn_status status = tni_call_site_node(self, c);
-    return status == TN_OK ? check_outputs(self, c) : status;
+    tni_watch_suspended--;
+    return status;
 }
 
 static tn_status check_arrived(tni_watcher *self, const tni_node *node)
@@ -209,7 +187,7 @@ static tni_watcher gradients_only = { .applied = tni_call_site_node,
                                       .arrived = check_arrived,
                                       .differentiated = check_gradients,
                                       .finished = check_leaf };
-static tni_watcher everything = { .applied = check_both,
+static tni_watcher everything = { .applied = check_outputs,
                                   .writes = tni_call_site_write,
                                   .arrived = check_arrived,
                                   .differentiated = check_gradients,
@@ -223,18 +201,12 @@ static tni_watcher *const watcher_of[] = { [TN_ANOMALY_OFF] = NULL,
 
 TNI_THREAD int tni_watch_suspended;
 
-/* What TN_ANOMALY asks for. */
-static tn_anomaly mode_wanted(void)
-{
-    const char *wanted = getenv("TN_ANOMALY");
-    if (!wanted || !wanted[0] || strcmp(wanted, "0") == 0) return TN_ANOMALY_OFF;
-    return strcmp(wanted, "gradients") == 0 ? TN_ANOMALY_GRADIENTS : TN_ANOMALY_ALL;
-}
-
 tni_watcher *tni_watcher_settled(void)
 {
-    if (tni_watching == &tni_unsettled) tni_watching = watcher_of[mode_wanted()];
-    return tni_watching;
+    if (tni_watching != &tni_unsettled) return tni_watching;
+    const char *wanted = getenv("TN_ANOMALY");
+    if (!wanted || !wanted[0] || strcmp(wanted, "0") == 0) return tni_watching = NULL;
+    return tni_watching = strcmp(wanted, "gradients") == 0 ? &gradients_only : &everything;
 }
 
 tni_watcher *tni_watch(tni_watcher *w)

@@ -26,29 +26,22 @@ tn_tensor *tni_wide(tn_tensor *x)
 
 tn_status tni_shape_like_first(tni_call *c)
 {
-    c->out_spec[0].dtype = c->in[0]->dtype;
-    c->out_spec[0].shape = c->in[0]->shape;
-    return TN_OK;
+    return tni_result(c, c->in[0]->dtype, &c->in[0]->shape);
 }
 
 static tn_status check_inputs(const tni_call *c)
 {
     const tn_op *op = c->op;
     const tn_tensor *first = NULL; /* the first that is present */
-    const tn_tensor *real = NULL;  /* the first floating one */
+    const tn_tensor *real = NULL;  /* the first whose dtype others must have */
     for (int i = 0; i < c->n_in; i++) {
         const tn_tensor *t = c->in[i];
-        if (TNI_UNLIKELY(!t)) {
-            tn_status status = tni_pending();
-            return status ? status
-                          : tni_op_error(
-                                c, TN_E_INVALID, "input %d is NULL: want a tensor%s", i,
-                                i < 32 && op->optional & (1u << i) ? ", or TN_NONE for none" : "");
-        }
-        if (tni_none(t)) {
-            if (i >= 32 || !(op->optional & (1u << i)))
-                return tni_op_error(c, TN_E_INVALID, "input %d is TN_NONE: want a tensor", i);
-            continue;
+        if (!t || tni_none(t)) {
+            bool optional = i < 32 && op->optional & (1u << i);
+            if (t && optional) continue;
+            if (!t && tni_pending() != TN_OK) return tni_pending();
+            return tni_op_error(c, TN_E_INVALID, "input %d is %s: want a tensor%s", i,
+                                t ? "TN_NONE" : "NULL", optional ? ", or TN_NONE for none" : "");
         }
         if (!first)
             first = t;
@@ -56,7 +49,8 @@ static tn_status check_inputs(const tni_call *c)
             return tni_op_error(c, TN_E_DEVICE,
                                 "%s and %s are on different devices: want one device",
                                 tni_text(first), tni_text(t));
-        if (op->dtypes != TNI_ANY_DTYPE && tn_dtype_is_float(t->dtype)) {
+        if (op->dtypes != TNI_ANY_DTYPE &&
+            (tn_dtype_is_float(t->dtype) || op->dtypes == TNI_ONE_FLOAT)) {
             if (!real)
                 real = t;
             else if (real->dtype != t->dtype &&

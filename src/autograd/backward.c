@@ -53,20 +53,17 @@ tn_status tni_pass_receive(tni_pass *p, tni_gradmeta *gm, tn_tensor *leaf)
     return TN_OK;
 }
 
-static tn_status deliver_to_leaf(tni_pass *p, tn_tensor *leaf, tn_tensor *g, bool take)
+/* Result `index` of node, or, if that is NULL, leaf. */
+static tn_status deliver(tni_pass *p, tni_node *node, int index, tn_tensor *leaf, tn_tensor *g,
+                         bool take)
 {
-    tni_gradmeta *gm = tni_gradmeta_of(leaf);
-    if (!gm || (!gm->pending && tni_pass_receive(p, gm, leaf) != TN_OK)) return TN_E_NOMEM;
-    return accumulate(p, &gm->pending, g, take);
-}
-
-static tn_status deliver_to_node(tni_pass *p, tni_node *node, int index, tn_tensor *g, bool take)
-{
-    if (!node->queued) {
-        tn_status status = tni_ready_queue_push(&p->ready, node);
-        if (status != TN_OK) return status;
-        node->queued = true;
+    if (!node) {
+        tni_gradmeta *gm = tni_gradmeta_of(leaf);
+        if (!gm || (!gm->pending && tni_pass_receive(p, gm, leaf) != TN_OK)) return TN_E_NOMEM;
+        return accumulate(p, &gm->pending, g, take);
     }
+    if (!node->queued && tni_ready_queue_push(&p->ready, node) != TN_OK) return TN_E_NOMEM;
+    node->queued = true;
     return accumulate(p, &node->pending[index], g, take);
 }
 
@@ -167,12 +164,6 @@ static tn_status arrive(tni_pass *p, tni_node *node)
     return status;
 }
 
-/* Whether kernel_grad computes the gradients, instead of backward (op.h). */
-static bool has_kernel(const tni_grad *g)
-{
-    return g->op->kernel_grad && !tni_composed() && tni_reads(g->op, g->n_in, g->need) != 0;
-}
-
 static tn_status run_kernel(tni_grad *g)
 {
     unsigned dense = g->op->dense_grad;
@@ -223,7 +214,8 @@ static tn_status differentiate(tni_pass *p, tni_node *node, tn_tensor **block, b
         if (node->pending[i]) g.dy = node->pending[i];
     }
     tn_status status = tni_saved_read(p, node, &g);
-    if (status == TN_OK) status = has_kernel(&g) ? run_kernel(&g) : node->op->backward(&g);
+    bool kernel = g.op->kernel_grad && !tni_composed() && tni_reads(g.op, n_in, need) != 0;
+    if (status == TN_OK) status = kernel ? run_kernel(&g) : node->op->backward(&g);
     if (status != TN_OK) return status;
     for (int i = 0; i < n_in; i++)
         if (!dx[i]) return tni_poison("tn_backward", "a gradient");
@@ -235,8 +227,7 @@ static tn_status differentiate(tni_pass *p, tni_node *node, tn_tensor **block, b
         if (!share) return tni_pending();
         bool last = i == n_in - 1; /* what earlier ones gave may come again */
         if (TNI_LIKELY(g.edge || i > 0))
-            status = edge->node ? deliver_to_node(p, edge->node, edge->index, share, last)
-                                : deliver_to_leaf(p, edge->leaf, share, last);
+            status = deliver(p, edge->node, edge->index, edge->leaf, share, last);
         if (status != TN_OK) return status;
         TNI_NOTIFY_OF(delivered, node, i, dx[i], share);
     }
@@ -281,8 +272,7 @@ static tn_status step(tni_pass *p, tni_node *node)
 
 tn_status tni_pass_give(tni_pass *p, tn_tensor *t, tn_tensor *g)
 {
-    return t->node ? deliver_to_node(p, t->node, t->out_index, g, false)
-                   : deliver_to_leaf(p, t, g, false);
+    return deliver(p, t->node, t->out_index, t, g, false);
 }
 
 tn_status tni_pass_run(tni_pass *p)

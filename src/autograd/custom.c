@@ -191,9 +191,8 @@ static tn_status record(own *o, tni_call *c, tn_tensor *const *results)
     c->saved = others;
     o->op.reads[0] = c->n_saved ? TNI_SAVED : 0;
     tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && i < c->n_saved; i++) /* the node's own, without history */
-        if (!(others[i] = tni_alias_raw(others[i])) || !tn_scope_adopt(others[i]))
-            status = TN_E_NOMEM;
+    for (int i = 0; status == TN_OK && i < c->n_saved; i++) /* the node's own */
+        if (!(others[i] = tn_scope_adopt(tni_alias_raw(others[i])))) status = tni_pending();
     if (status == TN_OK) status = tni_record(c, sizeof o);
     for (int i = 0; i < c->n_out && !o->node; i++) o->node = c->out[i]->node;
     if (status == TN_OK && o->node) status = keep_inputs(o);
@@ -216,18 +215,6 @@ static tn_status apply(own *o, int n_in, tn_tensor *const *in, tn_tensor **resul
     if (status == TN_OK && c.recorded) status = record(o, &c, results);
     for (size_t k = 0; k < o->n_save; k++) tn_drop(o->save[k].tensor);
     if (status == TN_OK) status = TNI_NOTIFY_OP(applied, &c);
-    return status;
-}
-
-/* Gives the new handles to the current scope, all or none. */
-static tn_status hand_over(tn_status status, int n, tn_tensor **out)
-{
-    for (int i = 0; i < n; i++)
-        if (status != TN_OK)
-            tn_drop(out[i]);
-        else if (!tn_scope_adopt(out[i]))
-            status = tni_pending();
-    for (int i = 0; i < n && status != TN_OK; i++) out[i] = NULL;
     return status;
 }
 
@@ -277,8 +264,14 @@ tn_status tn_apply_n(const tn_custom_op *op, void *user, int n_in, tn_tensor *co
     tn_scope_end(scope);
     own_drop(o);
     tni_scope_unguard(guarded);
-    if (results) status = hand_over(status, n_out, made);
-    for (int i = 0; i < n_out; i++) out[i] = status == TN_OK ? made[i] : NULL;
+    for (int i = 0; i < n_out; i++) { /* all of them: each reference must go somewhere */
+        out[i] = results ? made[i] : NULL;
+        if (status != TN_OK)
+            tn_drop(out[i]);
+        else if (!tn_scope_adopt(out[i]))
+            status = tni_pending();
+    }
+    for (int i = 0; i < n_out && status != TN_OK; i++) out[i] = NULL;
     if (results) tni_free(results, size);
     return status;
 }

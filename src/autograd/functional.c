@@ -210,32 +210,21 @@ static tn_status take_row(const derivation *d, tn_tensor *of, int64_t m, int64_t
     return status;
 }
 
-/* The Jacobians of `of` with respect to every x where `of` has no history or no elements: zeros. */
-static tn_status zero_jacobians(const derivation *d, const tn_tensor *of, tn_tensor **out)
-{
-    tn_shape shape;
-    tn_status status = TN_OK;
-    for (int i = 0; i < d->n; i++) out[i] = TN_NONE;
-    if (!of->requires_grad) status = check_strict(d, of, out);
-    for (int i = 0; i < d->n && status == TN_OK; i++) {
-        const tn_tensor *x = d->x[i];
-        status = join_shapes(d, of, x, &shape);
-        if (status == TN_OK && !(out[i] = tn_full_as(shape, 0, x->dtype, x->storage->device)))
-            status = tni_pending();
-    }
-    return status;
-}
-
-/* out[i] = d of / d x[i], of shape `of` + x[i]. */
+/* out[i] = d of / d x[i], of shape `of` + x[i]: zeros if `of` has no history. */
 static tn_status jacobians(const derivation *d, tn_tensor *of, tn_tensor **out)
 {
-    int64_t m = tni_shape_numel(&of->shape);
+    int64_t m = of->requires_grad ? tni_shape_numel(&of->shape) : 0;
     tn_shape shape;
-    tn_status status = TN_OK;
-    if (m == 0 || !of->requires_grad) return zero_jacobians(d, of, out);
-    for (int i = 0; i < d->n && status == TN_OK; i++)
-        status = join_shapes(d, of, d->x[i], &shape); /* before the work */
-    if (status != TN_OK) return status;
+    for (int i = 0; i < d->n; i++) out[i] = TN_NONE;
+    tn_status status = of->requires_grad ? TN_OK : check_strict(d, of, out);
+    for (int i = 0; i < d->n && status == TN_OK; i++) {
+        const tn_tensor *x = d->x[i];
+        status = join_shapes(d, of, x, &shape); /* before the work */
+        if (status != TN_OK || m > 0) continue;
+        out[i] = tn_full_as(shape, 0, x->dtype, x->storage->device);
+        if (!out[i]) status = tni_pending();
+    }
+    if (status != TN_OK || m == 0) return status;
     if (m > INT_MAX)
         return tni_error(TN_E_NOMEM, "%s: %s: want at most %d elements", d->function, tni_text(of),
                          INT_MAX);

@@ -60,8 +60,7 @@ __attribute__((constructor)) static void tell_ops(void)
 tn_tensor *tn_detach(tn_tensor *t)
 {
     if (tni_absent(t)) return tni_poisoned("tn_detach", "t");
-    tn_tensor *alias = tni_alias_raw(t);
-    alias = alias ? tn_scope_adopt(alias) : NULL;
+    tn_tensor *alias = tn_scope_adopt(tni_alias_raw(t));
     return alias && TNI_NOTIFY_OP(detached, t, alias) == TN_OK ? alias : NULL;
 }
 
@@ -144,6 +143,9 @@ void tn_remove_hook(tn_tensor *t, int64_t id)
 
 tn_status tni_may_change(const char *function, const char *name, int64_t marks)
 {
+    if (marks >= TNI_MARK_AVERAGED)
+        return tni_error(TN_E_STATE, "%s: %s has an average's values: want tn_ema_restore before",
+                         function, name);
     if (marks >= TNI_MARK_CONSTANT && tni_call_site_here) /* a forward runs */
         return tni_error(TN_E_STATE,
                          "%s: buffer %s is constant, and a forward changes it: want "

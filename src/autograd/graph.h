@@ -25,7 +25,7 @@ typedef struct tni_saved {
 struct tni_node {
     atomic_int refs;
     int n_in, n_out, n_saved;
-    atomic_int holds;  /* of a cheap op: on the inputs that it keeps (kept.c) */
+    atomic_int holds;  /* of a cheap op: on the inputs that it keeps (saved.c) */
     bool keeps, spent; /* may keep something for backward; it has been freed */
     bool queued;       /* on the heap of the innermost pass */
     uint64_t sequence; /* newer is larger: the engine's order */

@@ -32,6 +32,7 @@
 typedef enum tni_dtype_rule {
     /* all present floating inputs have one dtype; at least input 0 is floating */
     TNI_SAME_FLOAT = 0,
+    TNI_ONE_FLOAT, /* all present inputs have one floating dtype */
     /* input 0 is floating; other floating inputs have its dtype, or f32 beside bf16 and f16 */
     TNI_MIXED_FLOAT,
     TNI_ANY_DTYPE /* the shape rule checks dtypes */
@@ -57,7 +58,7 @@ typedef struct tni_call {
     int n_out;            /* set by apply from the caller; view ops with many outputs too */
     tni_spec *out_spec;   /* shape fills dtype and shape of each output */
     int n_saved;
-    tni_spec *saved_spec; /* shape fills n_saved and these (at most 4) */
+    tni_spec *saved_spec; /* shape fills n_saved and these (tni_saves; at most 4) */
     tn_tensor **out;      /* forward fills the values */
     tn_tensor **saved;
     tn_device device; /* of the outputs: input 0's unless shape says otherwise (tn_to) */
@@ -197,6 +198,12 @@ static inline tn_status tni_result(tni_call *c, tn_dtype dtype, const tn_shape *
     c->out_spec[0].shape = *shape;
     return TN_OK;
 }
+/* For a rule of an op that saves: one more of c->saved. */
+static inline void tni_saves(tni_call *c, tn_dtype dtype, const tn_shape *shape)
+{
+    c->saved_spec[c->n_saved].dtype = dtype;
+    c->saved_spec[c->n_saved++].shape = *shape;
+}
 
 /* Backwards that several ops share. */
 tn_status tni_passed_on(tni_grad *g); /* every dx is dy */
@@ -222,8 +229,8 @@ static inline bool tni_composed(void)
     return tn_grad_enabled();
 }
 
-/* Whether a buffer of that name with those marks may be written now, or get another tensor: no
- * constant in a forward, no cache in a captured step. */
+/* Whether what has that name and those marks may be written now, or get another tensor: no constant
+ * in a forward, no cache in a captured step, nothing with the values of an average. */
 tn_status tni_may_change(const char *function, const char *name, int64_t marks);
 /* TN_E_INVALID if several elements of target share memory: they can't have a value each. */
 tn_status tni_own_memory(const char *function, const tn_tensor *target);

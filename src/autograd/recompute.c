@@ -14,9 +14,9 @@
  * kept memory of such a buffer gets a copy. What the first run read of parameters, buffers and
  * inputs must still be there: versions tell.
  *
- * A function within a function: its nodes count in both. Once the outer one has ended, the inner
- * one keeps nothing: its inputs are activations, too. The second run of the outer one then calls it
- * as if for the first time, so what its nodes forgot is found in two steps.
+ * A function within a function: its nodes are also nodes of the outer one, and when that ends, only
+ * of that: the inner one is freed, as its inputs are activations, too. The second run of the outer
+ * one calls it as if for the first time, so what its nodes forgot is found in two steps.
  *
  * Source: Chen et al., Training deep nets with sublinear memory cost (2016), section 3.
  */
@@ -34,6 +34,13 @@ typedef struct input {
     bool wants; /* takes a gradient */
 } input;
 
+/* What a run depends on besides inputs and generator: of when the first one began. */
+typedef struct modes {
+    bool grad;
+    tn_dtype cast;
+    tni_map *casts; /* autocast's */
+} modes;
+
 struct tni_region {
     atomic_int refs;
     tn_recompute_function function;
@@ -41,24 +48,17 @@ struct tni_region {
     void (*release)(void *user);
     int n_in, n_out;
     input *in; /* n_in; NULL: done with, or out of memory */
-    tni_generator_state generator;
-    bool grad;
-    tn_dtype cast;
-    tni_map *casts; /* autocast's, when it began */
-    tni_map seen;   /* storage of a parameter or buffer (counted) -> 1 + its version when read */
+    modes modes;
+    tni_generator_state generator; /* then */
+    tni_map seen; /* storage of a parameter or buffer (counted) -> 1 + its version when read */
     tni_undo *undo;
     size_t n_undo, undo_room;
-    size_t n;                    /* nodes of the first run, those of functions within it too */
-    uint64_t drawn, drawn_again; /* a hash of the random numbers' places, in each run */
-
-    tni_region *above; /* the one that its first run is called in, while that lasts */
-    tni_region *outer; /* counted: its nodes are that one's from `base` on, in a second run */
-    size_t base;
-    tni_region **inner; /* counted: called in it, until its first run ends */
-    size_t n_inner, inner_room;
+    uint64_t drawn;          /* a hash of the random numbers' places in this run */
+    tni_region *above;       /* the one that its first run is called in, while that lasts */
     bool again, ran, failed; /* its second run: is on, is over, has failed */
     tni_node **fresh;        /* n_fresh: of the run; after the second one NULL where taken */
     size_t n_fresh, fresh_room;
+    size_t n; /* how many the first run had */
 };
 
 TNI_THREAD tni_region *tni_region_now;
@@ -80,7 +80,8 @@ bool tn_recomputing(void)
 
 static void undo_drop(tni_undo *u)
 {
-    u->drop(u->object);
+    if (u->drop) u->drop(u->object);
+    tn_drop(u->memory);
     tn_drop(u->value);
 }
 
@@ -90,8 +91,8 @@ static void finish(tni_region *r)
     for (int i = 0; r->in && i < r->n_in; i++) tn_drop(r->in[i].tensor);
     tni_free(r->in, (size_t)r->n_in * sizeof *r->in);
     r->in = NULL;
-    tni_autocast_free(r->casts);
-    r->casts = NULL;
+    tni_autocast_free(r->modes.casts);
+    r->modes.casts = NULL;
     for (size_t i = 0; i < r->seen.capacity; i++)
         if (r->seen.cell[i].key) tni_storage_drop((tni_storage *)r->seen.cell[i].key);
     tni_map_free(&r->seen);
@@ -110,23 +111,12 @@ static void drop_fresh(tni_region *r)
     r->n_fresh = 0;
 }
 
-static void drop_inner(tni_region *r)
-{
-    for (size_t i = 0; i < r->n_inner; i++) tni_region_drop(r->inner[i]);
-    tni_room_free(&r->inner, &r->inner_room, sizeof *r->inner);
-    r->n_inner = 0;
-}
-
 void tni_region_drop(tni_region *r)
 {
-    while (r && tni_last(&r->refs)) {
-        tni_region *outer = r->outer;
-        finish(r);
-        drop_fresh(r);
-        drop_inner(r);
-        tni_free(r, sizeof *r);
-        r = outer;
-    }
+    if (!tni_last(&r->refs)) return;
+    finish(r);
+    drop_fresh(r);
+    tni_free(r, sizeof *r);
 }
 
 static tni_region *keep(tni_region *r)
@@ -154,8 +144,9 @@ static tni_region *region_new(tn_recompute_function function, void *user, int n_
     r->user = user;
     r->n_in = n_in;
     r->n_out = n_out;
-    r->grad = tn_grad_enabled();
-    r->cast = tni_autocasting;
+    r->modes.grad = tn_grad_enabled();
+    r->modes.cast = tni_autocasting;
+    tni_generator_get(tn_default_generator(), &r->generator);
     bool made = n_in == 0 || (r->in = tni_calloc((size_t)n_in * sizeof *r->in));
     for (int i = 0; made && i < n_in; i++) {
         int first = 0; /* one given twice stays one */
@@ -163,44 +154,39 @@ static tni_region *region_new(tn_recompute_function function, void *user, int n_
         if (first < i) r->in[i] = r->in[first];
         made = first < i ? tn_keep(r->in[i].tensor) != NULL : take_input(&r->in[i], in[i]);
     }
-    made = made && tni_autocast_copy(&r->casts);
-    tni_generator_get(tn_default_generator(), &r->generator);
-    if (made) return r;
+    if (made && tni_autocast_copy(&r->modes.casts)) return r;
     tni_region_drop(r);
     return NULL;
 }
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
-/* The innermost function holds its nodes until it ends, and a second run all of them. */
+/* Each function that runs holds its nodes until it ends. */
 tn_status tni_region_record(tni_node *node)
 {
-    tni_region *r = tni_region_now;
-    node->region_index = r->n;
-    for (bool holds = true; r; r = r->above) {
-        uint64_t *drawn = r->again ? &r->drawn_again : &r->drawn;
-        if (node->op->draws) *drawn = tni_hash(*drawn, node->args, tni_args_size(node));
-        if (holds || r->again) {
-            if (!tni_room(&r->fresh, &r->fresh_room, r->n_fresh, 1, sizeof *r->fresh))
-                return TN_E_NOMEM;
-            atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed);
-            r->fresh[r->n_fresh++] = node;
-        }
-        if (!r->again) r->n++;
-        holds = false;
+    for (tni_region *r = tni_region_now; r; r = r->above) {
+        if (node->op->draws) r->drawn = tni_hash(r->drawn, node->args, tni_args_size(node));
+        if (!tni_room(&r->fresh, &r->fresh_room, r->n_fresh, 1, sizeof *r->fresh))
+            return TN_E_NOMEM;
+        atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed);
+        r->fresh[r->n_fresh++] = node;
     }
     return TN_OK;
 }
 
-/* After the first run: nodes forget what they keep. A backward may have used some already. */
+/* After the first run: nodes forget what they keep, and functions within that they were of. A
+ * backward may have used some already. */
 static void forget_all(tni_region *r)
 {
-    for (size_t k = 0; k < r->n_fresh; k++) {
+    r->n = r->n_fresh;
+    for (size_t k = 0; k < r->n; k++) {
         tni_node *node = r->fresh[k];
         if (!node->keeps || node->spent) continue;
         tni_saved_free(node);
         node->spent = false; /* it comes back, from the region */
+        if (node->region) tni_region_drop(node->region);
         node->region = keep(r);
+        node->region_index = k;
     }
     drop_fresh(r);
 }
@@ -259,16 +245,23 @@ static bool has(const tni_region *r, const void *key)
     return false;
 }
 
+static tn_status add_undo(tni_region *r, const tni_undo *u)
+{
+    if (has(r, u->key)) return TN_OK;
+    if (!tni_room(&r->undo, &r->undo_room, r->n_undo, 1, sizeof *u)) return TN_E_NOMEM;
+    if (u->keep) u->keep(u->object);
+    tn_keep(u->memory);
+    tn_keep(u->value);
+    r->undo[r->n_undo++] = *u;
+    return TN_OK;
+}
+
 tn_status tni_region_undo(const tni_undo *u)
 {
-    for (tni_region *r = tni_region_now; r; r = r->above) {
-        if (has(r, u->key)) continue;
-        if (!tni_room(&r->undo, &r->undo_room, r->n_undo, 1, sizeof *u)) return TN_E_NOMEM;
-        u->keep(u->object);
-        tn_keep(u->value);
-        r->undo[r->n_undo++] = *u;
-    }
-    return TN_OK;
+    tn_status status = TN_OK;
+    for (tni_region *r = tni_region_now; r && status == TN_OK; r = r->above)
+        status = add_undo(r, u);
+    return status;
 }
 
 tn_status tni_region_assigns(const tn_tensor *t)
@@ -283,53 +276,19 @@ static void put(tn_tensor *to, const tn_tensor *from)
     tni_backend_of(to)->copy(&a);
 }
 
-static void exchange_memory(tni_undo *u)
-{
-    if (TNI_UNLIKELY(tni_watching) && tni_watching->writes)
-        tni_watching->writes(tni_watching, u->object);
-    put(u->room, u->object);
-    put(u->object, u->value);
-    put(u->value, u->room);
-}
-
-static void keep_tensor(void *t)
-{
-    tn_keep(t);
-}
-
-static void drop_tensor(void *t)
-{
-    tn_drop(t);
-}
-
+/* Each function has a copy of its own, as its second run leaves what it wrote in it. */
 tn_status tni_region_writes(const tn_tensor *t)
 {
     const tni_storage *s = t->storage;
-    bool lacks = false;
+    tn_status status = TN_OK;
     if (atomic_load_explicit(&s->buffer_marks, memory_order_relaxed) == 0) return TN_OK;
-    for (const tni_region *r = tni_region_now; r; r = r->above) lacks |= !has(r, s);
-    if (!lacks) return TN_OK;
-    tni_region *now = tni_region_now;
     tn_scope scope = tn_scope_begin();
-    tni_watch_suspended++;
-    tni_region_now = NULL;
-    tn_tensor *here = NULL, *copy = NULL;
-    TN_NO_GRAD
-    {
-        here = tni_alias_all(t);
-        copy = here ? tn_clone(here) : NULL;
+    for (tni_region *r = tni_region_now; r && status == TN_OK; r = r->above) {
+        if (has(r, s)) continue;
+        tni_undo u = { .key = s, .memory = tni_alias_all(t), .first = tn_version(t) };
+        u.value = u.memory ? tni_copied(u.memory, t->dtype) : NULL;
+        status = u.value ? add_undo(r, &u) : tni_pending();
     }
-    tni_region_now = now;
-    tn_status status = TN_E_NOMEM;
-    if (copy)
-        status = tni_region_undo(&(tni_undo){ .key = s,
-                                              .object = here,
-                                              .value = copy,
-                                              .exchange = exchange_memory,
-                                              .keep = keep_tensor,
-                                              .drop = drop_tensor,
-                                              .first = tn_version(t) });
-    tni_watch_suspended--;
     tn_scope_end(scope);
     return status;
 }
@@ -339,8 +298,8 @@ static void take_back(tni_region *r, size_t n)
 {
     while (r->n_undo > n) {
         tni_undo *u = &r->undo[--r->n_undo];
-        if (u->exchange == exchange_memory)
-            put(u->object, u->value);
+        if (u->memory)
+            put(u->memory, u->value);
         else
             u->exchange(u);
         undo_drop(u);
@@ -354,9 +313,22 @@ static tn_status prepare(tni_region *r)
 {
     tn_status status = TN_OK;
     for (size_t i = 0; status == TN_OK && i < r->n_undo; i++)
-        if (r->undo[i].exchange == exchange_memory)
+        if (r->undo[i].memory)
             status = (r->undo[i].room = tn_empty_like(r->undo[i].value)) ? TN_OK : tni_pending();
     return status;
+}
+
+static void exchange_memory(tni_undo *u, bool before)
+{
+    _Atomic uint64_t *version = &u->memory->storage->version;
+    if (before) u->now = atomic_load_explicit(version, memory_order_relaxed);
+    if (TNI_UNLIKELY(tni_watching) && tni_watching->writes)
+        tni_watching->writes(tni_watching, u->memory);
+    put(u->room, u->memory);
+    put(u->memory, u->value);
+    put(u->value, u->room);
+    uint64_t to = before ? u->first + SECOND : u->now;
+    atomic_store_explicit(version, to, memory_order_relaxed);
 }
 
 /* Newest first; the other way afterwards. */
@@ -364,30 +336,30 @@ static void exchange_all(tni_region *r, bool before)
 {
     for (size_t i = 0; i < r->n_undo; i++) {
         tni_undo *u = &r->undo[before ? r->n_undo - 1 - i : i];
-        u->exchange(u);
+        if (u->memory)
+            exchange_memory(u, before);
+        else
+            u->exchange(u);
     }
 }
 
-static void set_versions(tni_region *r, bool before)
+static void exchange_modes(modes *m)
 {
-    for (size_t i = 0; i < r->n_undo; i++) {
-        tni_undo *u = &r->undo[i];
-        if (u->exchange != exchange_memory) continue;
-        _Atomic uint64_t *version = &((tn_tensor *)u->object)->storage->version;
-        if (before) u->now = atomic_load_explicit(version, memory_order_relaxed);
-        uint64_t to = before ? u->first + SECOND : u->now;
-        atomic_store_explicit(version, to, memory_order_relaxed);
-    }
+    modes was = { .grad = tn_set_grad_enabled(m->grad),
+                  .cast = tni_autocasting,
+                  .casts = tni_autocast_exchange(m->casts) };
+    tni_autocasting = m->cast;
+    *m = was;
 }
 
-/* Memory of a buffer that is kept becomes a copy as the second run left it, with versions as in the
- * first: then true, and the version when it was kept is to become that, too. */
+/* Memory of a buffer that is kept becomes the copy that will be as the second run left it, with
+ * versions as in the first: then true, and the version when it was kept is to become that, too. */
 static bool own_memory(tni_region *r, tn_tensor *alias)
 {
     for (size_t i = 0; alias && !tni_none(alias) && i < r->n_undo; i++) {
         const tni_undo *u = &r->undo[i];
         tni_storage *old = alias->storage;
-        if (u->exchange != exchange_memory || u->key != old) continue;
+        if (!u->memory || u->key != old) continue;
         atomic_store_explicit(&u->value->storage->version, tn_version(alias) - SECOND,
                               memory_order_relaxed);
         alias->storage = tni_storage_keep(u->value->storage);
@@ -397,7 +369,7 @@ static bool own_memory(tni_region *r, tn_tensor *alias)
     return false;
 }
 
-/* Before versions are set back. A function within has inputs, too. */
+/* Before buffers are exchanged back. A function within has inputs, too. */
 static void own_buffers(tni_region *r)
 {
     for (size_t k = 0; r->n_undo && k < r->n_fresh; k++) {
@@ -459,26 +431,19 @@ static tn_status call(tni_region *r, tn_tensor *const *in, tn_tensor **out)
 static tn_status call_again(tni_region *r, tn_tensor *const *in, tn_tensor **out)
 {
     tni_generator_state generator;
-    bool grad = tn_set_grad_enabled(r->grad);
-    tn_dtype cast = tni_autocasting;
     size_t n = r->n_undo;
     tni_generator_get(tn_default_generator(), &generator);
     tni_generator_put(tn_default_generator(), &r->generator);
-    tni_autocasting = r->cast;
-    tni_map *casts = tni_autocast_exchange(r->casts);
-    set_versions(r, true);
+    exchange_modes(&r->modes);
     exchange_all(r, true);
     r->again = true;
     tn_status status = call(r, in, out);
     r->again = false;
     take_back(r, n); /* what the first run did not write */
-    exchange_all(r, false);
     if (status == TN_OK) own_buffers(r);
-    set_versions(r, false);
-    r->casts = tni_autocast_exchange(casts);
-    tni_autocasting = cast;
+    exchange_all(r, false);
+    exchange_modes(&r->modes);
     tni_generator_put(tn_default_generator(), &generator);
-    tn_set_grad_enabled(grad);
     return status;
 }
 
@@ -496,8 +461,10 @@ static tn_status run_again(tni_region *r)
     status = scope.depth < 0 ? tni_pending() : copy_inputs(r, in);
     if (status == TN_OK) status = prepare(r);
     if (status == TN_OK) {
+        uint64_t drawn = r->drawn;
+        r->drawn = 0;
         status = call_again(r, in, in + r->n_in);
-        if (status == TN_OK && r->n_fresh == r->n && r->drawn != r->drawn_again)
+        if (status == TN_OK && r->n_fresh == r->n && r->drawn != drawn)
             status = tni_error(TN_E_STATE,
                                "tn_backward: a function of tn_recompute drew another mask when it "
                                "ran again: want it drawn by the default generator, unseeded");
@@ -560,18 +527,10 @@ static tn_status check_same(const tni_node *node, const tni_node *again)
 /* Node k of the function's second run, which keeps what was forgotten: *at. NULL: there is none. */
 static tn_status find(tni_region *r, size_t k, tni_node ***at)
 {
-    tni_node **slot = NULL;
-    *at = NULL;
-    if (r->outer) { /* there it was called as if for the first time */
-        tn_status status = find(r->outer, r->base + k, &slot);
-        if (status != TN_OK || !slot || !*slot) return status;
-        if ((*slot)->region) return find((*slot)->region, (*slot)->region_index, at);
-        *at = slot; /* an outer one has found it already */
-        return TN_OK;
-    }
     tn_status status = r->ran ? TN_OK : run_again(r);
-    if (status == TN_OK && k < r->n_fresh) *at = &r->fresh[k];
-    return status;
+    *at = status == TN_OK && k < r->n_fresh && r->fresh[k] ? &r->fresh[k] : NULL;
+    if (!*at || !(**at)->region) return status;
+    return find((**at)->region, (**at)->region_index, at); /* of a function within */
 }
 
 static void take(tni_node *node, tni_node *from)
@@ -606,38 +565,22 @@ tn_status tni_region_fill(tni_node *node)
 
 /* ---- the function ---------------------------------------------------------------------------- */
 
-/* The first run is over. Functions within are run by this one's second run. */
-static void forget(tni_region *r, tni_region *above)
-{
-    forget_all(r);
-    for (size_t i = 0; i < r->n_inner; i++) {
-        tni_region *inner = r->inner[i];
-        inner->outer = keep(r);
-        finish(inner);
-        drop_fresh(inner);
-    }
-    if (!above || above->again) return;
-    above->inner[above->n_inner++] = keep(r);
-}
-
 tn_status tni_recompute(tn_recompute_function function, void *user, void (*release)(void *user),
                         int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
 {
-    tni_region *r = region_new(function, user, n_in, in, n_out), *above = tni_region_now;
+    tni_region *r = region_new(function, user, n_in, in, n_out);
     size_t size = (size_t)n_out * sizeof *out;
     tn_tensor **made = r ? tni_calloc(size) : NULL; /* out may overlap in */
     tn_status status = TN_E_NOMEM;
-    bool room = !above || tni_room(&above->inner, &above->inner_room, above->n_inner, 1, sizeof r);
     if (r) r->release = release;
     if (!r && release) release(user);
-    if (made && room) {
+    if (made) {
         size_t guarded = tni_scope_guard();
         tn_scope scope = tn_scope_begin();
-        r->base = above ? above->n : 0;
         status = scope.depth < 0 ? tni_pending() : call(r, in, made);
         status = tni_scope_hand_over(scope, &guarded, status, n_out, made);
         if (status == TN_OK) {
-            forget(r, above);
+            forget_all(r);
         } else {
             take_back(r, 0);
             tni_generator_put(tn_default_generator(), &r->generator);
@@ -647,7 +590,6 @@ tn_status tni_recompute(tn_recompute_function function, void *user, void (*relea
     if (made) tni_free(made, size);
     if (!r) return status;
     drop_fresh(r);
-    drop_inner(r);
     tni_region_drop(r);
     return status;
 }

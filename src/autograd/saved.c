@@ -38,17 +38,19 @@ static bool hold(tni_node *node)
     return n > 0;
 }
 
-static void forget(tni_saved *saved)
+/* Whether there was one. */
+static bool forget(tn_tensor **kept)
 {
-    tn_drop(saved->alias);
-    saved->alias = NULL;
+    tn_tensor *was = *kept;
+    *kept = NULL;
+    tn_drop(was);
+    return was != NULL;
 }
 
 static void let_go(tni_node *node)
 {
     if (atomic_fetch_sub_explicit(&node->holds, 1, memory_order_acq_rel) != 1) return;
-    for (int i = 0; i < node->n_in; i++)
-        if (node->x[i].alias) forget(&node->x[i]);
+    for (int i = 0; i < node->n_in; i++) forget(&node->x[i].alias);
 }
 
 bool tni_is_recomputed(const tn_op *op, const tn_tensor *y)
@@ -153,14 +155,6 @@ tn_status tni_saved_read(const tni_pass *p, tni_node *node, tni_grad *g)
 
 /* ---- freeing --------------------------------------------------------------------------------- */
 
-static void drop(tni_node *node, tn_tensor **saved)
-{
-    if (!*saved) return;
-    node->spent = true;
-    tn_drop(*saved);
-    *saved = NULL;
-}
-
 void tni_saved_free(tni_node *node)
 {
     bool any = false;
@@ -175,10 +169,10 @@ void tni_saved_free(tni_node *node)
         } else if (TNI_UNLIKELY(node->op->recompute && node->x[0].alias)) {
             if (i == 0) let_go(node); /* of all its inputs */
         } else {
-            forget(saved);
+            forget(&saved->alias);
         }
     }
+    any |= forget(&node->y.alias);
+    for (int i = 0; i < node->n_saved; i++) any |= forget(&node->saved[i]);
     node->spent = any;
-    drop(node, &node->y.alias);
-    for (int i = 0; i < node->n_saved; i++) drop(node, &node->saved[i]);
 }

@@ -111,44 +111,28 @@ static tn_status receive(tni_pass *p, const tni_sync_leaf *l)
     return status;
 }
 
-/* Leaves with a gradient from an earlier pass, which is averaged too. */
-static tn_status receive_old(tni_pass *p, tni_sync *s)
+/* Leaves with a gradient from an earlier pass, which is averaged too; or, once s has finished,
+ * those for which only other processes have one. */
+static tn_status receive_others(tni_pass *p, tni_sync *s, bool finished)
 {
     tn_status status = TN_OK;
     for (int i = 0; i < s->n && status == TN_OK; i++) {
         const tn_tensor *leaf = s->leaf[i].leaf;
-        if (leaf->requires_grad && leaf->gm->grad) status = receive(p, &s->leaf[i]);
+        bool old = leaf->requires_grad && leaf->gm->grad;
+        if (finished ? s->leaf[i].used : old) status = receive(p, &s->leaf[i]);
     }
-    return status;
-}
-
-/* Leaves for which only other processes have a gradient. */
-static tn_status receive_new(tni_pass *p, tni_sync *s)
-{
-    tn_status status = TN_OK;
-    for (int i = 0; i < s->n && status == TN_OK; i++)
-        if (s->leaf[i].used) status = receive(p, &s->leaf[i]);
-    return s->agree(s, status);
-}
-
-/* Calls one of their functions for all syncs that take part. */
-static tn_status each(tni_pass *p, tn_status (*call)(tni_pass *p, tni_sync *s))
-{
-    tn_status status = TN_OK;
-    for (tni_sync *s = p->synced ? tni_syncs : NULL; s && status == TN_OK; s = s->next)
-        if (s->active) status = call(p, s);
-    return status;
+    return finished ? s->agree(s, status) : status;
 }
 
 tn_status tni_sync_finish(tni_pass *p)
 {
+    tn_status status = TN_OK;
+    if (!p->synced) return TN_OK;
     tn_scope scope = tn_scope_begin();
-    tn_status status = each(p, receive_old);
-    for (tni_sync *s = p->synced ? tni_syncs : NULL; s && status == TN_OK; s = s->next)
-        if (s->active) status = s->finish(s);
-    if (status == TN_OK) status = each(p, receive_new);
-    for (tni_sync *s = p->synced && status == TN_OK ? tni_syncs : NULL; s; s = s->next)
-        s->agreed = s->active;
+    for (int part = 0; part < 3; part++) /* each for all syncs before the next */
+        for (tni_sync *s = tni_syncs; s && status == TN_OK; s = s->next)
+            if (s->active) status = part == 1 ? s->finish(s) : receive_others(p, s, part == 2);
+    for (tni_sync *s = tni_syncs; s && status == TN_OK; s = s->next) s->agreed = s->active;
     tn_scope_end(scope);
     return status;
 }

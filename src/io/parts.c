@@ -180,8 +180,11 @@ static tn_status save(tn_list *list, const char *name, const tn_list *state)
     char prefix[LONGEST + 2];
     snprintf(prefix, sizeof prefix, "%s.", name);
     tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && i < state->n; i++)
-        status = tni_list_push(list, prefix, "", state->entry[i].name, state->entry[i]);
+    for (int i = 0; status == TN_OK && i < state->n; i++) {
+        const tn_entry *e = &state->entry[i];
+        status = tni_may_change("tn_checkpoint_save", e->name, TNI_AVERAGED(e->tensor->is_buffer));
+        if (status == TN_OK) status = tni_list_push(list, prefix, "", e->name, *e);
+    }
     for (int i = -1, version;
          status == TN_OK && (version = tni_list_next_version(state, &i)) != 0;) {
         if (version == 1) continue; /* which no file says */

@@ -149,7 +149,7 @@ tn_status tni_safetensors_metadata(const tni_safetensors *file, const char *skip
 static const tni_reading *part_of(const tni_map *parts, const char *name, const char **rest)
 {
     const tni_reading *all = tni_map_get(parts, "");
-    const char *dot = strchr(name + (name[0] == '.'), '.'); /* grads.c has names like ".a.b" */
+    const char *dot = strchr(name + (name[0] == '.'), '.'); /* parts.c has names like ".a.b" */
     size_t n = dot ? (size_t)(dot - name) : strlen(name);
     *rest = all ? name : name + n + (dot != NULL);
     return all ? all : tni_map_get_name(parts, name, n);

@@ -9,6 +9,9 @@
  * buffers, so no optimizer can change them. What is bf16 or f16 in the model is f32 there: the
  * share of an update is far below half a unit of those. State dict names and order are those of
  * PyTorch's AveragedModel: n_averaged, then the model's names prefixed with "module.".
+ *
+ * tn_ema_use gives the average's memory to the model's tensors, so that whoever holds these
+ * computes with it. Slots keep theirs, and a mark on that memory refuses every change meanwhile.
  */
 #include <math.h>
 
@@ -103,7 +106,7 @@ tn_module *tn_ema_new(tn_module *model, tn_ema_options o)
     return tn_module_done(&m->base);
 }
 
-/* ---- updating -------------------------------------------------------------------------------- */
+/* ---- updating and using ---------------------------------------------------------------------- */
 
 static ema *check_type(const char *function, tn_module *m)
 {
@@ -120,9 +123,8 @@ static tn_list *members(tn_module *m, bool every)
 }
 
 /* Both trees must have the same names, shapes, kinds of dtype, and ties. */
-static tn_status compare(const tn_list *average, const tn_list *model)
+static tn_status compare(const char *function, const tn_list *average, const tn_list *model)
 {
-    static const char function[] = "tn_ema_update";
     for (int i = 0; i < model->n; i++)
         if (!tni_list_find(average, model->entry[i].name))
             return tni_error(TN_E_NAME, "%s: the average has no %s: want the model it was made of",
@@ -134,6 +136,8 @@ static tn_status compare(const tn_list *average, const tn_list *model)
             return tni_error(TN_E_NAME, "%s: the model has no %s: want the one it was made of",
                              function, e->name);
         const tn_tensor *a = e->tensor, *x = from->tensor;
+        tn_status status = tni_may_change(function, e->name, TNI_AVERAGED(x->is_buffer));
+        if (status != TN_OK) return status;
         bool floats = tn_dtype_is_float(a->dtype) && tn_dtype_is_float(x->dtype);
         if (!tni_shape_equal(&a->shape, &x->shape) || (!floats && a->dtype != x->dtype))
             return tni_error(TN_E_SHAPE,
@@ -153,17 +157,41 @@ static tn_tensor *beside(tn_tensor *x, const tn_tensor *a)
 
 typedef struct averaging {
     const ema *m;
-    const tn_list *average, *source; /* entry by entry */
-    double n;                        /* updates so far */
+    tn_list *to, *from; /* entry by entry */
+    double n;           /* updates so far */
 } averaging;
+
+/* All tensors of the average, or of the model, and the other's values beside them. */
+static tn_status pair(const char *function, const ema *m, tn_module *model, bool into_model,
+                      averaging *a)
+{
+    tn_list *average = members(m->module, false), *all = members(m->module, true);
+    tn_list *once = members(model, false), *every = members(model, true);
+    a->to = into_model ? once : average;
+    a->from = tn_list_new();
+    if (!average || !all || !once || !every || !a->from) return tni_pending();
+    tn_status status = compare(function, all, every);
+    if (status == TN_OK && average->n != once->n)
+        status = tni_error(TN_E_STATE,
+                           "%s: %d tensors in the average, %d in the model: want the ties it had "
+                           "when the average was made",
+                           function, average->n, once->n);
+    for (int i = 0; status == TN_OK && i < a->to->n; i++) {
+        tn_entry e = *tni_list_find(into_model ? all : every, a->to->entry[i].name);
+        e.tensor = beside(e.tensor, a->to->entry[i].tensor);
+        if (into_model) e.tensor = tn_detach(e.tensor); /* a handle of its own, to swap with */
+        status = e.tensor ? tni_list_push(a->from, "", "", e.name, e) : tni_pending();
+    }
+    return status;
+}
 
 /* An average, or a copy. */
 static tni_change averaged(const void *from, int i)
 {
     const averaging *a = from;
     const tn_ema_options *o = &a->m->o;
-    const tn_entry *source = &a->source->entry[i];
-    tn_tensor *x = a->average->entry[i].tensor;
+    const tn_entry *source = &a->from->entry[i];
+    tn_tensor *x = a->to->entry[i].tensor;
     bool moves = a->n > 0 && tni_has_mean(source->role, x->dtype) &&
                  (source->kind == TN_PARAMETER || o->average_buffers);
     return (tni_change){ x, source->tensor, !moves ? 1 : o->equal ? 1 / (a->n + 1) : 1 - o->decay };
@@ -171,11 +199,13 @@ static tni_change averaged(const void *from, int i)
 
 /* One launch for all but integers: those are copied before it, and again at the next update. The
  * count changes last. */
-static tn_status take_values(const averaging *a)
+static tn_status update(const char *function, const ema *m, tn_module *model)
 {
-    tn_tensor *count = a->m->n_averaged, *next = tn_add_scalar(count, 1);
-    if (!next) return tni_pending();
-    tn_status status = tni_change_all("tn_ema_update", a->average->n, averaged, a);
+    averaging a = { .m = m, .n = tn_item(m->n_averaged) };
+    tn_tensor *count = m->n_averaged, *next = tn_add_scalar(count, 1);
+    if (isnan(a.n) || !next) return tni_pending();
+    tn_status status = pair(function, m, model, false, &a);
+    if (status == TN_OK) status = tni_change_all(function, a.to->n, averaged, &a);
     if (status != TN_OK) return status;
     tni_array to = tni_array_of(count), from = tni_array_of(next);
     status = tni_copy_last(tni_backend_of(next), &to, &from);
@@ -183,42 +213,60 @@ static tn_status take_values(const averaging *a)
     return status;
 }
 
-static tn_status update(const ema *m, tn_module *model)
+static tn_status use(const char *function, const ema *m, tn_module *model)
 {
-    tn_list *average = members(m->module, false), *all = members(m->module, true);
-    tn_list *once = members(model, false), *every = members(model, true);
-    tn_list *source = tn_list_new();
-    double n = tn_item(m->n_averaged);
-    if (!average || !all || !once || !every || !source || isnan(n)) return tni_pending();
-    tn_status status = compare(all, every);
-    if (status == TN_OK && average->n != once->n)
-        status = tni_error(TN_E_STATE,
-                           "tn_ema_update: %d tensors in the average, %d in the model: want the "
-                           "ties it had when the average was made",
-                           average->n, once->n);
-    for (int i = 0; status == TN_OK && i < average->n;
-         i++) { /* everything that may fail, before writing */
-        tn_entry e = *tni_list_find(every, average->entry[i].name);
-        e.tensor = beside(e.tensor, average->entry[i].tensor);
-        status = e.tensor ? tni_list_push(source, "", "", e.name, e) : tni_pending();
+    averaging a;
+    tn_status status = pair(function, m, model, true, &a);
+    for (int i = 0; status == TN_OK && i < a.to->n; i++) { /* cannot fail */
+        const tn_entry *e = &a.to->entry[i];
+        tni_slot_set_own(e->owner, tni_slot_of(e->owner, e->name), a.from->entry[i].tensor);
     }
-    return status == TN_OK ? take_values(&(averaging){ m, average, source, n }) : status;
+    return status;
+}
+
+static void restore(tn_module *m, void *any)
+{
+    for (int i = 0; i < m->state->n; i++) {
+        if (!m->state->slot[i].own) continue;
+        tni_slot_set_own(m, &m->state->slot[i], NULL);
+        *(bool *)any = true;
+    }
+}
+
+tn_status tn_ema_restore(tn_module *model)
+{
+    bool any = false;
+    tn_status status = tni_change_modules("tn_ema_restore", model, restore, &any);
+    if (status != TN_OK || any) return status;
+    return tni_error(TN_E_STATE, "tn_ema_restore: the %s has its own values: want tn_ema_use",
+                     model->type->name);
+}
+
+static tn_status changed(const char *function, tn_module *self, tn_module *model,
+                         tn_status (*change)(const char *function, const ema *m, tn_module *model))
+{
+    TNI_HOLD_TRAPS;
+    const ema *m = check_type(function, self);
+    if (!m) return tni_pending();
+    if (tni_host_refused(function, "reads how many updates there were, or exchanges memory",
+                         "it called after tn_capture_run"))
+        return TN_E_STATE;
+    tn_status status = tni_module_check(function, model);
+    if (status != TN_OK) return status;
+    tn_scope scope = tn_scope_begin();
+    TN_NO_GRAD status = scope.depth < 0 ? tni_pending() : change(function, m, model);
+    tn_scope_end(scope);
+    return status;
 }
 
 tn_status tn_ema_update(tn_module *self, tn_module *model)
 {
-    TNI_HOLD_TRAPS;
-    const ema *m = check_type("tn_ema_update", self);
-    if (!m) return tni_pending();
-    if (tni_host_refused("tn_ema_update", "reads how many updates there were",
-                         "it called after tn_capture_run"))
-        return TN_E_STATE;
-    tn_status status = tni_module_check("tn_ema_update", model);
-    if (status != TN_OK) return status;
-    tn_scope scope = tn_scope_begin();
-    TN_NO_GRAD status = scope.depth < 0 ? tni_pending() : update(m, model);
-    tn_scope_end(scope);
-    return status;
+    return changed("tn_ema_update", self, model, update);
+}
+
+tn_status tn_ema_use(tn_module *self, tn_module *model)
+{
+    return changed("tn_ema_use", self, model, use);
 }
 
 tn_module *tn_ema_module(tn_module *self)

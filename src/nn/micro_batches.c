@@ -178,6 +178,7 @@ tn_status tni_batch_settle(tni_batch *b)
 /* (1 - momentum) running + momentum now, in f64. */
 static tn_tensor *between(tn_tensor *running, tn_tensor *now, double momentum)
 {
+    if (momentum == 1) return wide(now); /* whatever there was, NaN too */
     return tn_add(tn_mul_scalar(wide(running), 1 - momentum), tn_mul_scalar(wide(now), momentum));
 }
 

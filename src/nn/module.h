@@ -26,6 +26,7 @@ typedef struct tni_slot {
     int since;          /* files of a lower state_version lack it: then it */
     double since_value; /* is filled with this */
     tn_tensor *tensor;  /* TN_NONE when absent; unused for a child */
+    tn_tensor *own;     /* while that has an average's values: its own; else NULL */
     tn_module *child;   /* TN_NO_MODULE when absent; NULL for tensors */
     size_t field;       /* offset in the struct; 0: no field (the base is there) */
 } tni_slot;
@@ -123,6 +124,8 @@ tn_module *tni_slot_put_child(tn_module *m, tni_slot *slot, tn_module *child);
 /* Puts t, already accepted, into a tensor slot: takes a reference, sets marks and field. Returns
  * the previous tensor; the caller must drop its reference. */
 tn_tensor *tni_slot_put(tn_module *m, tni_slot *slot, tn_tensor *t);
+/* Marks the tensor, which gets an average's values, and keeps its own; NULL: gets its own again. */
+void tni_slot_set_own(const tn_module *m, tni_slot *slot, tn_tensor *own);
 /* What its tensor is to be marked with. */
 int64_t tni_slot_mark(const tni_slot *slot);
 /* Frees the slots, which must be empty already. */
@@ -292,6 +295,8 @@ static inline tn_tensor *tni_stage_get(const tni_stage *stage, const tn_tensor *
     return tni_map_get(&stage->result, t);
 }
 void tni_stage_free(tni_stage *stage);
+/* The memory of two handles changes places; their marks stay theirs. */
+void tni_exchange_memory(tn_tensor *a, tn_tensor *b);
 /* Casts bf16 and f16 to f32, as tn_module_to_dtype does. */
 tn_status tni_module_widen(const char *function, tn_module *m);
 

@@ -102,28 +102,35 @@ static tn_status stage_members(tn_module *m, const char *path, void *user)
     for (int i = 0; i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
         if (slot->kind == TNI_CHILD || tni_none(slot->tensor)) continue;
-        tn_tensor *t = slot->tensor;
+        tn_tensor *t = slot->tensor, *own = slot->own ? slot->own : t;
         tn_status status = TN_OK;
-        if (tni_stays_wide(slot->flags) && tni_map_put(&stage->wide, t->storage, t) < 0)
+        if (tni_stays_wide(slot->flags) && (tni_map_put(&stage->wide, t->storage, t) < 0 ||
+                                            tni_map_put(&stage->wide, own->storage, own) < 0))
             status = TN_E_NOMEM;
         if (status == TN_OK) status = check_history(m, path, slot, stage);
         if (status == TN_OK) status = tni_stage_add(stage, t);
+        if (status == TN_OK) status = tni_stage_add(stage, own);
         if (status == TN_OK && t->gm && t->gm->grad) status = tni_stage_add(stage, t->gm->grad);
         if (status != TN_OK) return status;
     }
     return TN_OK;
 }
 
-/* Nothing here can fail. Buffer marks move with the handle that set them. */
+void tni_exchange_memory(tn_tensor *a, tn_tensor *b)
+{
+    const int64_t by = a->is_buffer - b->is_buffer;
+    atomic_fetch_sub_explicit(&a->storage->buffer_marks, by, memory_order_relaxed);
+    atomic_fetch_add_explicit(&b->storage->buffer_marks, by, memory_order_relaxed);
+    tni_swap_storage(a, b);
+}
+
+/* Nothing here can fail. */
 static void swap_all(const tni_stage *stage)
 {
     for (size_t i = 0; i < stage->result.capacity; i++) {
-        tn_tensor *t = (tn_tensor *)stage->result.cell[i].key;
-        tn_tensor *converted = stage->result.cell[i].value;
-        if (!t || converted == t) continue;
-        atomic_fetch_sub_explicit(&t->storage->buffer_marks, t->is_buffer, memory_order_relaxed);
-        tni_swap_storage(t, converted);
-        atomic_fetch_add_explicit(&t->storage->buffer_marks, t->is_buffer, memory_order_relaxed);
+        const tni_map_cell *cell = &stage->result.cell[i];
+        if (cell->key && cell->value != cell->key)
+            tni_exchange_memory((tn_tensor *)cell->key, cell->value);
     }
 }
 

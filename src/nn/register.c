@@ -346,7 +346,8 @@ tn_status tni_slot_assign(const char *function, tn_module *m, tni_slot *slot, tn
         return tni_error(TN_E_NAME, "%s: \"%s\" of %s is a child: want a parameter or buffer",
                          function, slot->name, m->type->name);
     slot->frozen = slot->kind == TNI_PARAMETER && is_frozen(m, slot);
-    tn_status status = tni_may_change(function, slot->name, tni_slot_mark(slot));
+    const int64_t marks = tni_slot_mark(slot) | TNI_AVERAGED(slot->tensor->is_buffer);
+    tn_status status = tni_may_change(function, slot->name, marks);
     if (status == TN_OK) status = tni_slot_accepts(function, m, slot, t);
     if (status == TN_OK && TNI_UNLIKELY(tni_region_now)) status = remember(m, slot, t);
     return status == TN_OK ? put(m, slot, t) : status;

@@ -80,23 +80,13 @@ void tni_slots_free(tn_module *m)
     tni_named_free(&m->state->named, &m->state->slot, m->state->n);
 }
 
-static void swap_bytes(void *a, void *b, size_t from, size_t to)
-{
-    char *x = a, *y = b;
-    for (size_t i = from; i < to; i++) {
-        char was = x[i];
-        x[i] = y[i];
-        y[i] = was;
-    }
-}
-
 void tni_module_exchange(tn_module *a, tn_module *b)
 {
     const tn_module_type *type = a->type;
     a->type = b->type;
     b->type = type;
-    swap_bytes(a, b, sizeof(tn_module), type->size);
-    swap_bytes(a->state, b->state, offsetof(state, training), offsetof(state, building));
+    tni_swap_bytes(a, b, sizeof(tn_module), type->size);
+    tni_swap_bytes(a->state, b->state, offsetof(state, training), offsetof(state, building));
 }
 
 void tni_slots_reorder(tn_module *m, const tni_slot *ordered)
@@ -158,10 +148,20 @@ static void mark(const tn_module *m, tn_tensor *t, int64_t as, int sign)
     }
 }
 
+void tni_slot_set_own(const tn_module *m, tni_slot *slot, tn_tensor *average)
+{
+    tn_tensor *other = average ? tn_keep(average) : slot->own;
+    tni_exchange_memory(slot->tensor, other);
+    mark(m, slot->tensor, TNI_MARK_AVERAGED, average ? 1 : -1);
+    slot->own = average ? other : NULL;
+    if (!average) tn_drop(other);
+}
+
 tn_tensor *tni_slot_put(tn_module *m, tni_slot *slot, tn_tensor *t)
 {
     tn_tensor *old = slot->tensor;
     int64_t as = tni_slot_mark(slot);
+    if (slot->own) tni_slot_set_own(m, slot, NULL);
     mark(m, t, as, 1);
     mark(m, old, slot->mark, -1);
     slot->mark = as;

@@ -267,7 +267,9 @@ static tn_status stage_all(plan *p)
         if (tni_map_put(&written, p->steps[i].target->storage, p) < 0) status = TN_E_NOMEM;
     for (int i = 0; i < p->n && status == TN_OK; i++) {
         step *s = &p->steps[i];
-        if (tni_none(s->source)) continue;
+        int64_t marks = TNI_AVERAGED(atomic_load(&s->target->storage->buffer_marks));
+        status = tni_may_change("tn_load_state_dict", s->entry->name, marks);
+        if (status != TN_OK || tni_none(s->source)) continue;
         s->source = staged(p, s, &written);
         if (!s->source)
             status = tni_pending();

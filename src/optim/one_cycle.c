@@ -21,7 +21,7 @@ static bool rising(const tn_scheduler *s, int64_t t, double *part)
     return up;
 }
 
-static double one_cycle_rate(const tn_scheduler *s, int64_t t, double base)
+static double one_cycle_rate(tn_scheduler *s, int64_t t, double base)
 {
     double part;
     (void)base;
@@ -77,7 +77,8 @@ tn_scheduler *tn_one_cycle_lr(tn_optim *opt, tn_one_cycle_options o)
                         "tn_%s: the optimizer (%s) runs without momentum: want fixed_momentum", f,
                         opt->type->name);
     if (!moves) o.base_momentum = o.max_momentum = -1;
-    const tn_scheduler given = { .n = o.total_steps,
+    const tn_scheduler given = { .fixed = true,
+                                 .n = o.total_steps,
                                  .a = o.max_lr / o.div_factor,
                                  .b = o.max_lr,
                                  .c = o.max_lr / o.div_factor / o.final_div_factor,

@@ -2,12 +2,12 @@
  * plateau.c - lowers the rate when a metric has stopped improving: the one schedule with an input.
  *
  * A call improves when metric < best - threshold |best|, or > best + threshold |best| when
- * maximizing. After more than patience calls that do not, every rate becomes max(rate factor,
- * min_lr), unless that changes it by 1e-8 or less; then cooldown calls do not count. A NaN never
- * improves.
+ * maximizing; absolute leaves out |best|. After more than patience calls that do not, every rate
+ * becomes max(rate factor, min_lr), unless that changes it by 1e-8 or less; then cooldown calls do
+ * not count. A NaN never improves.
  *
- * Source: PyTorch's ReduceLROnPlateau, relative threshold; but PyTorch takes best (1 - threshold),
- * by which a negative metric improves when it becomes worse.
+ * Source: PyTorch's ReduceLROnPlateau; but its relative threshold is best (1 - threshold), by which
+ * a negative metric improves when it becomes worse.
  */
 #include "optim/scheduler.h"
 
@@ -39,13 +39,14 @@ tn_scheduler *tn_plateau_lr(tn_optim *opt, tn_plateau_options o)
                                              .n = o.patience,
                                              .m = o.cooldown,
                                              .maximize = o.maximize,
+                                             .absolute = o.absolute,
                                              .best = o.maximize ? -INFINITY : INFINITY });
 }
 
 static bool improves(const tn_scheduler *s, double metric)
 {
     if (isinf(s->best)) return s->maximize ? metric > s->best : metric < s->best;
-    double least = s->b * fabs(s->best);
+    double least = s->absolute ? s->b : s->b * fabs(s->best);
     return s->maximize ? metric > s->best + least : metric < s->best - least;
 }
 
@@ -53,14 +54,18 @@ tn_status tn_plateau_step(tn_scheduler *s, double metric)
 {
     TNI_HOLD_TRAPS;
     if (!s) return tni_poison("tn_plateau_step", "s");
-    if (s->schedule != &tni_schedule_plateau)
-        return tni_error(TN_E_STATE, "tn_plateau_step: a %s: call tn_scheduler_step",
-                         s->schedule->name);
+    if (s->step < s->metrics_from)
+        return tni_error(TN_E_STATE,
+                         "tn_plateau_step: a %s takes no metric at step %" PRId64
+                         ": call tn_scheduler_step",
+                         s->schedule->name, s->step);
     if (tni_host_refused("tn_plateau_step", "sets rates", "it called after tn_capture_run"))
         return TN_E_STATE;
     tn_status status = tni_scheduler_alone("tn_plateau_step", s);
     if (status != TN_OK) return status;
+    tn_optim *opt = s->opt;
     s->step++;
+    s = tni_plateau_of(s);
     if (improves(s, metric)) {
         s->best = metric;
         s->bad = 0;
@@ -74,10 +79,10 @@ tn_status tn_plateau_step(tn_scheduler *s, double metric)
     if (s->bad <= s->n) return TN_OK;
     s->bad = 0;
     s->cooling = s->m;
-    for (int i = 0; i < s->opt->n_groups; i++) {
-        double was = s->opt->group[i].lr;
+    for (int i = 0; i < opt->n_groups; i++) {
+        double was = opt->group[i].lr;
         double lr = TNI_MAX(was * s->a, s->c);
-        if (was - lr > SMALLEST) s->opt->group[i].lr = lr;
+        if (was - lr > SMALLEST) opt->group[i].lr = lr;
     }
     return TN_OK;
 }

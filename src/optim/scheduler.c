@@ -1,5 +1,5 @@
 /*
- * scheduler.c - stepping, sequencing, saving and loading of schedules.
+ * scheduler.c - stepping, sequences and chains, saving and loading of schedules.
  */
 #include <stdio.h>
 
@@ -52,6 +52,21 @@ static tn_status take_milestones(tn_scheduler *s, const int64_t *milestones, int
     return TN_OK;
 }
 
+/* Takes over n schedulers, and a copy of their array. */
+static tn_status take_children(tn_scheduler *s, tn_scheduler *const *children, int n)
+{
+    if (n > 0 && !(s->child = tni_alloc_n((size_t)n, sizeof *s->child))) return tni_pending();
+    for (int i = 0; i < n; i++) {
+        const tn_scheduler *child = s->child[s->n_children++] = children[i];
+        s->depth = TNI_MAX(s->depth, child->depth + 1);
+        s->fixed |= child->fixed;
+        if (child->metrics_from < INT64_MAX) /* no step is beyond TNI_MOST_STEPS */
+            s->metrics_from = TNI_MIN(child->metrics_from, TNI_MOST_STEPS) +
+                              TNI_MIN(s->milestone[i - 1], TNI_MOST_STEPS);
+    }
+    return TN_OK;
+}
+
 /* Removes s from its optimizer's list, if it is there. */
 static void unlist(const tn_scheduler *s)
 {
@@ -67,19 +82,20 @@ tn_status tni_scheduler_alone(const char *function, const tn_scheduler *s)
     if (!other) return TN_OK;
     return tni_error(TN_E_STATE,
                      "%s: beside this %s the optimizer has a %s, and the last to step would win: "
-                     "want one of them freed, or tn_sequential_lr",
+                     "want one of them freed, or tn_sequential_lr or tn_chained_lr",
                      function, s->schedule->name, other->schedule->name);
 }
 
-/* Several schedules may exist until one has stepped: a sequence may take them over. */
+/* Several schedules may exist until one has stepped: a sequence or chain may take them over. */
 static tn_status check_others(const char *name, const tn_optim *opt)
 {
     for (const tn_scheduler *other = opt->schedules; other; other = other->next)
         if (other->step > 0)
-            return tni_error(TN_E_STATE,
-                             "tn_%s: the optimizer has a %s, at step %" PRId64
-                             ": want it freed before, or both in a tn_sequential_lr",
-                             name, other->schedule->name, other->step);
+            return tni_error(
+                TN_E_STATE,
+                "tn_%s: the optimizer has a %s, at step %" PRId64
+                ": want it freed before, or both in a tn_sequential_lr or tn_chained_lr",
+                name, other->schedule->name, other->step);
     return TN_OK;
 }
 
@@ -92,10 +108,14 @@ tn_scheduler *tni_scheduler_new(const tni_schedule *schedule, tn_optim *opt, tn_
     s->schedule = schedule;
     s->opt = tni_optim_keep(opt);
     s->milestone = NULL;
-    s->n_milestones = 0;
+    s->child = NULL;
+    s->n_milestones = s->n_children = 0;
+    s->metrics_from = schedule == &tni_schedule_plateau ? 0 : INT64_MAX;
     s->next = opt->schedules;
     opt->schedules = s;
-    if (take_milestones(s, given.milestone, given.n_milestones) == TN_OK) return s;
+    if (take_milestones(s, given.milestone, given.n_milestones) == TN_OK &&
+        take_children(s, given.child, given.n_children) == TN_OK)
+        return s;
     tn_scheduler_free(s);
     return NULL;
 }
@@ -127,9 +147,11 @@ tn_status tn_scheduler_step(tn_scheduler *s)
 {
     TNI_HOLD_TRAPS;
     if (!s) return tni_poison("tn_scheduler_step", "s");
-    if (s->schedule == &tni_schedule_plateau)
+    if (s->step >= s->metrics_from)
         return tni_error(TN_E_STATE,
-                         "tn_scheduler_step: a plateau_lr wants a metric: tn_plateau_step");
+                         "tn_scheduler_step: from step %" PRId64
+                         " on this %s wants a metric: tn_plateau_step",
+                         s->metrics_from, s->schedule->name);
     if (tni_host_refused("tn_scheduler_step", "sets rates", "it called after tn_capture_run"))
         return TN_E_STATE;
     tn_status status = tni_scheduler_alone("tn_scheduler_step", s);
@@ -142,35 +164,57 @@ int64_t tn_scheduler_last_step(const tn_scheduler *s)
     return s ? s->step : -1;
 }
 
-/* ---- sequential: child k from milestone k - 1 on, its own steps counted from there ----------- */
+/* ---- sequences and chains -------------------------------------------------------------------- */
 
-static const tn_scheduler *child_at(const tn_scheduler *s, int64_t step, int64_t *inner)
+/* In a sequence child k runs from milestone k - 1 on, its own steps counted from there. A plateau
+ * has no rate to begin with: the child before it goes on until then. */
+static int child_at(const tn_scheduler *s, int64_t step, int64_t *inner)
 {
+    step = TNI_MIN(step, s->metrics_from);
     int k = tni_milestones_passed(s, step);
+    if (s->child[k]->schedule == &tni_schedule_plateau) k--;
     *inner = step - (k ? s->milestone[k - 1] : 0);
-    return s->child[k];
+    return k;
 }
 
-static double sequential_rate(const tn_scheduler *s, int64_t step, double base)
+/* In a chain, which has no milestones, each child's base is the rate of the one before. Past its
+ * end a child stays at its last rate. */
+static double composed_rate(tn_scheduler *s, int64_t step, double base)
 {
     int64_t inner;
-    const tn_scheduler *child = child_at(s, step, &inner);
-    if (child->schedule->last) inner = TNI_MIN(inner, child->schedule->last(child));
-    return child->schedule->rate(child, inner, base);
+    int k = child_at(s, step, &inner), end = s->n_milestones ? k + 1 : s->n_children;
+    for (; k < end; k++) {
+        tn_scheduler *child = s->child[k];
+        int64_t last = child->schedule->last ? child->schedule->last(child) : INT64_MAX;
+        base = child->schedule->rate(child, TNI_MIN(inner, last), base);
+    }
+    return base;
 }
 
-static double sequential_momentum(const tn_scheduler *s, int64_t step)
+/* In a chain only the first child may move it. */
+static double composed_momentum(const tn_scheduler *s, int64_t step)
 {
     int64_t inner;
-    const tn_scheduler *child = child_at(s, step, &inner);
-    return momentum_at(child, inner);
+    int k = child_at(s, step, &inner);
+    return momentum_at(s->child[k], inner);
 }
 
 static const tni_schedule sequential = {
     .name = "sequential_lr",
-    .rate = sequential_rate,
-    .momentum = sequential_momentum,
+    .rate = composed_rate,
+    .momentum = composed_momentum,
 };
+static const tni_schedule chained = {
+    .name = "chained_lr",
+    .rate = composed_rate,
+    .momentum = composed_momentum,
+};
+
+tn_scheduler *tni_plateau_of(tn_scheduler *s)
+{
+    while (s->n_children > 0) s = s->child[s->n_children - 1];
+    return s->schedule == &tni_schedule_plateau ? s : NULL;
+}
 
 enum { DEEPEST = 64 }; /* nesting of sequences: computing a rate recurses through them */
 
@@ -182,9 +226,9 @@ static bool is_before(tn_scheduler *const *schedulers, int i)
     return k < i;
 }
 
-static tn_status check_child(const tn_optim *opt, tn_scheduler *const *schedulers, int i)
+static tn_status check_child(const char *f, bool chain, const tn_optim *opt,
+                             tn_scheduler *const *schedulers, int i, int n)
 {
-    static const char f[] = "tn_sequential_lr";
     const tn_scheduler *child = schedulers[i];
     if (!child) return tni_poison(f, "schedulers");
     if (is_before(schedulers, i))
@@ -192,46 +236,53 @@ static tn_status check_child(const tn_optim *opt, tn_scheduler *const *scheduler
                          "%s: scheduler %d is also one before it: want one for each stretch", f, i);
     if (child->opt != opt)
         return tni_error(TN_E_INVALID, "%s: scheduler %d is another optimizer's", f, i);
-    if (child->schedule == &tni_schedule_plateau)
-        return tni_error(TN_E_INVALID, "%s: scheduler %d is a plateau_lr: it has no steps", f, i);
+    if (child->metrics_from < INT64_MAX && (chain || i == 0 || i < n - 1))
+        return tni_error(TN_E_INVALID,
+                         "%s: scheduler %d is a %s, which takes metrics: want it last in a "
+                         "tn_sequential_lr, after others",
+                         f, i, child->schedule->name);
+    if (child->fixed && chain && i > 0)
+        return tni_error(TN_E_INVALID,
+                         "%s: scheduler %d is a %s, which multiplies no rate: want it first", f, i,
+                         child->schedule->name);
     if (child->depth >= DEEPEST)
         return tni_error(TN_E_INVALID, "%s: scheduler %d is %d sequences deep: want fewer", f, i,
                          child->depth);
     return TN_OK;
 }
 
-static tn_scheduler *make_sequence(tn_optim *opt, int n, const int64_t *milestones)
+static tn_scheduler *compose(const char *f, const tni_schedule *kind, tn_optim *opt,
+                             tn_scheduler *const *schedulers, int n, const int64_t *milestones)
 {
-    const tn_scheduler given = { .milestone = (int64_t *)milestones, .n_milestones = n - 1 };
-    tn_scheduler *s = tni_scheduler_new(&sequential, opt, given);
-    if (!s) return NULL;
-    s->child = tni_alloc_n((size_t)n, sizeof(tn_scheduler *));
-    if (s->child) return s;
-    tn_scheduler_free(s);
-    return NULL;
+    const bool chain = kind == &chained;
+    tn_scheduler *s = NULL;
+    if (n < 1 || !schedulers)
+        return tni_fail(TN_E_INVALID, "%s: %d schedulers%s: want 1 and up, and their array", f, n,
+                        schedulers ? "" : " in NULL");
+    tn_status status = TN_OK;
+    for (int i = 0; status == TN_OK && i < n; i++)
+        status = check_child(f, chain, opt, schedulers, i, n);
+    if (status == TN_OK && !opt) status = tni_poison(f, "opt");
+    for (int i = 0; status == TN_OK && i < n; i++) unlist(schedulers[i]);
+    const tn_scheduler given = { .milestone = (int64_t *)milestones,
+                                 .n_milestones = chain ? 0 : n - 1,
+                                 .child = (tn_scheduler **)schedulers,
+                                 .n_children = n };
+    if (status == TN_OK) s = tni_scheduler_new(kind, opt, given);
+    for (int i = n; !s && i-- > 0;)
+        if (!is_before(schedulers, i)) tn_scheduler_free(schedulers[i]);
+    return tni_scheduler_start(s);
 }
 
 tn_scheduler *tn_sequential_lr(tn_optim *opt, tn_scheduler *const *schedulers, int n,
                                const int64_t *milestones)
 {
-    tn_scheduler *s = NULL;
-    if (n < 1 || !schedulers)
-        return tni_fail(TN_E_INVALID,
-                        "tn_sequential_lr: %d schedulers%s: want 1 and up, and their array", n,
-                        schedulers ? "" : " in NULL");
-    tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && i < n; i++) status = check_child(opt, schedulers, i);
-    if (status == TN_OK && !opt) status = tni_poison("tn_sequential_lr", "opt");
-    for (int i = 0; status == TN_OK && i < n; i++) unlist(schedulers[i]);
-    if (status == TN_OK) s = make_sequence(opt, n, milestones);
-    for (int i = n; !s && i-- > 0;)
-        if (!is_before(schedulers, i)) tn_scheduler_free(schedulers[i]);
-    for (int i = 0; s && i < n; i++) {
-        s->child[i] = schedulers[i];
-        s->depth = TNI_MAX(s->depth, schedulers[i]->depth + 1);
-    }
-    if (s) s->n_children = n;
-    return tni_scheduler_start(s);
+    return compose("tn_sequential_lr", &sequential, opt, schedulers, n, milestones);
+}
+
+tn_scheduler *tn_chained_lr(tn_optim *opt, tn_scheduler *const *schedulers, int n)
+{
+    return compose("tn_chained_lr", &chained, opt, schedulers, n, NULL);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -246,10 +297,11 @@ static void show(tni_serializer *f, tn_scheduler *s)
         tni_field_f64(f, tni_field_name(f, "%s.lr.%d", kind, i), &group->lr);
         tni_field_f64(f, tni_field_name(f, "%s.base_lr.%d", kind, i), &group->base_lr);
     }
-    if (s->schedule != &tni_schedule_plateau) return;
-    tni_field_f64(f, "plateau_lr.best", &s->best);
-    tni_field_i64(f, "plateau_lr.bad", &s->bad);
-    tni_field_i64(f, "plateau_lr.cooling", &s->cooling);
+    tn_scheduler *plateau = tni_plateau_of(s);
+    if (!plateau) return;
+    tni_field_f64(f, "plateau_lr.best", &plateau->best);
+    tni_field_i64(f, "plateau_lr.bad", &plateau->bad);
+    tni_field_i64(f, "plateau_lr.cooling", &plateau->cooling);
 }
 
 tn_list *tn_scheduler_state_dict(tn_scheduler *s)
@@ -262,8 +314,9 @@ tn_list *tn_scheduler_state_dict(tn_scheduler *s)
 }
 
 /* Whether what was loaded can be. */
-static tn_status check_loaded(const char *function, const tn_scheduler *s)
+static tn_status check_loaded(const char *function, tn_scheduler *s)
 {
+    const tn_scheduler *plateau = tni_plateau_of(s);
     int64_t last = s->schedule->last ? s->schedule->last(s) : INT64_MAX;
     if (s->step < 0 || s->step > TNI_MIN(last, TNI_MOST_STEPS))
         return tni_error(TN_E_INVALID, "%s: step %" PRId64 ": outside the schedule", function,
@@ -275,9 +328,9 @@ static tn_status check_loaded(const char *function, const tn_scheduler *s)
                              "%s: rate %g, base rate %g of group %d: want finite numbers >= 0",
                              function, lr, base, i);
     }
-    if (s->bad < 0 || s->bad > TNI_MOST_STEPS || s->cooling < 0)
+    if (plateau && (plateau->bad < 0 || plateau->bad > TNI_MOST_STEPS || plateau->cooling < 0))
         return tni_error(TN_E_INVALID, "%s: bad %" PRId64 ", cooling %" PRId64 ": want counts >= 0",
-                         function, s->bad, s->cooling);
+                         function, plateau->bad, plateau->cooling);
     return TN_OK;
 }
 

@@ -10,10 +10,11 @@
 
 /* clang-format off */
 enum {
-    STEP, MULTISTEP, EXPONENTIAL, COSINE, RESTARTS, LINEAR, CONSTANT, POLYNOMIAL, LAMBDA, WARMUP
+    STEP, MULTISTEP, EXPONENTIAL, COSINE, RESTARTS, LINEAR, CONSTANT, POLYNOMIAL, LAMBDA, WARMUP,
+    MULTIPLICATIVE
 };
 
-static double rate(const tn_scheduler *s, int64_t t, double base);
+static double rate(tn_scheduler *s, int64_t t, double base);
 
 static const tni_schedule schedules[] = {
     /* name, rate, where counts begin, what n and m are called, what a and b are: finite, >= 0 */
@@ -27,6 +28,7 @@ static const tni_schedule schedules[] = {
     [POLYNOMIAL] = { "polynomial_lr", rate, 1, { "n" }, { "power" }, NULL, NULL },
     [LAMBDA] = { "lambda_lr", rate, 0, { NULL }, { NULL }, NULL, NULL },
     [WARMUP] = { "warmup_cosine_lr", rate, 0, { NULL }, { "eta_min" }, NULL, NULL },
+    [MULTIPLICATIVE] = { "multiplicative_lr", rate, 0, { NULL }, { NULL }, NULL, NULL },
 };
 /* clang-format on */
 
@@ -52,7 +54,16 @@ static double warmup(const tn_scheduler *s, int64_t t, double base)
     return tni_cosine(base, s->a, (double)(t - s->n) / (double)(s->m - s->n));
 }
 
-static double rate(const tn_scheduler *s, int64_t t, double base)
+/* factor(1) ... factor(t), kept so that the next step is one call. */
+static double product(tn_scheduler *s, int64_t t)
+{
+    if (s->factors > t) s->factors = 0;
+    if (s->factors == 0) s->product = 1;
+    while (s->factors < t) s->product *= s->factor(++s->factors, s->user);
+    return s->product;
+}
+
+static double rate(tn_scheduler *s, int64_t t, double base)
 {
     const double a = s->a, n = (double)s->n;
     switch (s->schedule - schedules) {
@@ -65,6 +76,7 @@ static double rate(const tn_scheduler *s, int64_t t, double base)
     case CONSTANT: return t < s->n ? base * a : base;
     case POLYNOMIAL: return base * pow(1 - (double)TNI_MIN(t, s->n) / n, a);
     case LAMBDA: return base * s->factor(t, s->user);
+    case MULTIPLICATIVE: return base * product(s, t);
     default: return warmup(s, t, base);
     }
 }
@@ -81,6 +93,8 @@ static tn_scheduler *make(int kind, tn_optim *opt, tn_scheduler given)
     char function[40];
     snprintf(function, sizeof function, "tn_%s", schedule->name);
     if (tni_no_optim(opt)) return tni_poisoned(function, "opt");
+    if ((kind == LAMBDA || kind == MULTIPLICATIVE) && !given.factor)
+        return tni_fail(TN_E_INVALID, "%s: factor is NULL: want a function", function);
     for (int i = 0; i < 2; i++)
         if (schedule->count[i] && count[i] < schedule->least)
             return tni_fail(TN_E_INVALID, "%s: %s %" PRId64 ": want >= %d", function,
@@ -136,9 +150,13 @@ tn_scheduler *tn_polynomial_lr(tn_optim *opt, int64_t n, double power)
 
 tn_scheduler *tn_lambda_lr(tn_optim *opt, double (*factor)(int64_t step, void *user), void *user)
 {
-    if (opt && !factor)
-        return tni_fail(TN_E_INVALID, "tn_lambda_lr: factor is NULL: want a function");
     return make(LAMBDA, opt, (tn_scheduler){ .factor = factor, .user = user });
+}
+
+tn_scheduler *tn_multiplicative_lr(tn_optim *opt, double (*factor)(int64_t step, void *user),
+                                   void *user)
+{
+    return make(MULTIPLICATIVE, opt, (tn_scheduler){ .factor = factor, .user = user });
 }
 
 tn_scheduler *tn_warmup_cosine_lr(tn_optim *opt, int64_t warmup, int64_t total, double eta_min)

@@ -34,9 +34,12 @@ typedef struct tni_storage {
     void (*gone)(struct tni_storage *s); /* called, in any thread, before it is freed */
 } tni_storage;
 
-/* A buffer is marked with 1, a constant and a cache with these: sums tell how many of each. */
+/* A buffer is marked with 1, a cache, a constant and what has an average's values (tn_ema_use) with
+ * these: sums tell how many of each. */
 #define TNI_MARK_CACHE (INT64_C(1) << 24)
-#define TNI_MARK_CONSTANT (INT64_C(1) << 44)
+#define TNI_MARK_CONSTANT (INT64_C(1) << 38)
+#define TNI_MARK_AVERAGED (INT64_C(1) << 50)
+#define TNI_AVERAGED(marks) ((marks) & -TNI_MARK_AVERAGED) /* these alone; 0: its own values */
 
 /* What autograd attaches to a tensor, shared by the handle and its node (neither owns the
  * other). */
@@ -49,7 +52,7 @@ extern const char *(*tni_op_of)(const tn_tensor *t); /* tn_grad_op, set there; o
 
 struct tn_tensor {
     atomic_int refs;
-    tn_dtype dtype;
+    tn_dtype dtype; /* tni_swap_storage swaps from here to stride */
     tni_storage *storage;
     int64_t offset; /* elements */
     tn_shape shape;
@@ -159,8 +162,9 @@ void tni_bump_version(tn_tensor *t);
 void tni_bump_rewritten(tn_tensor *t);
 void tni_storage_drop(tni_storage *s);
 tni_storage *tni_storage_keep(tni_storage *s);
-/* Gives the handle t the storage, dtype and geometry of t2 (module moves). No version changes. */
-void tni_swap_storage(tn_tensor *t, tn_tensor *t2);
+/* Two handles exchange storage, dtype and geometry (module moves). No version changes. */
+void tni_swap_storage(tn_tensor *a, tn_tensor *b);
+void tni_swap_bytes(void *a, void *b, size_t from, size_t to); /* of two structs */
 static inline bool tni_same_device(tn_device a, tn_device b)
 {
     return a.type == b.type && a.index == b.index;

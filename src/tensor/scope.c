@@ -89,6 +89,7 @@ static bool clear(tn_scope s)
 bool tni_scope_clear(tn_scope s)
 {
     if (!is_open(s)) return false;
+    if (TNI_LIKELY(!tni_debugging)) return clear(s); /* ending is for its messages */
     int outer = scopes.ending;
     scopes.ending = (int)s.depth + 1;
     bool open = clear(s);

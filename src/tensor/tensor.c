@@ -417,8 +417,9 @@ static void destroy(tn_tensor *t)
 }
 
 /* Dropping a tensor (its history, gradient, a user's release) may drop others, and they more. Those
- * wait in a list until the first is done, so a chain of any length takes no stack. */
-static void destroy_listed(tn_tensor *t)
+ * wait in a list until the first is done, so a chain of any length takes no stack. Not inlined: the
+ * drops that end here are few. */
+TNI_NOINLINE static void destroy_listed(tn_tensor *t)
 {
     static TNI_THREAD tn_tensor *waiting;
     static TNI_THREAD bool running;
@@ -443,15 +444,19 @@ void tn_drop(tn_tensor *t)
         destroy(t);
 }
 
-void tni_swap_storage(tn_tensor *t, tn_tensor *t2)
+void tni_swap_bytes(void *a, void *b, size_t from, size_t to)
 {
-    tni_storage *old = t->storage;
-    t->storage = tni_storage_keep(t2->storage);
-    t->dtype = t2->dtype;
-    t->shape = t2->shape;
-    t->offset = t2->offset;
-    memcpy(t->stride, t2->stride, sizeof t->stride);
-    tni_storage_drop(old);
+    char *x = a, *y = b;
+    for (size_t i = from; i < to; i++) {
+        char was = x[i];
+        x[i] = y[i];
+        y[i] = was;
+    }
+}
+
+void tni_swap_storage(tn_tensor *a, tn_tensor *b)
+{
+    tni_swap_bytes(a, b, offsetof(tn_tensor, dtype), offsetof(tn_tensor, requires_grad));
 }
 
 /* ---- as kernels see it ----------------------------------------------------------------------- */

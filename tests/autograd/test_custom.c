@@ -6,7 +6,7 @@
  * polar (values at the tests).
  *
  * Seen to fail, in src/autograd/custom.c: keep_inputs() left out; check_others() left out;
- * check_unchanged() left out; the op's free not called; hand_over() without the status;
+ * check_unchanged() left out; the op's free not called; its handles kept on failure;
  * run_forward() without switching recording off; run_backward() without forward's autocast; plain[]
  * not set. In src/autograd/backward.c: deliver with `last` always true.
  */

@@ -620,6 +620,33 @@ START_TEST(functions_that_differentiate)
 }
 END_TEST
 
+/* The slope of a call of a module within, which therefore runs twice before this function ends. */
+static tn_status slope_of_counted(void *user, int n_in, tn_tensor *const *in, int n_out,
+                                  tn_tensor **out)
+{
+    tn_tensor *y = tn_forward(user, in[0]);
+    (void)n_out;
+    return tn_gradients(1, &y, NULL, n_in, in, out, TN_CREATE_GRAPH);
+}
+
+/* Seen to fail: one copy of the count for both functions, in which the inner one's second run left
+ * what it had counted: dx was 4. */
+START_TEST(a_buffer_of_a_function_within_that_ran_again)
+{
+    for (int again = 0; again < 2; again++) {
+        counter *m = counter_new(true);
+        tn_tensor *x = leaf(tn_full(TN_SHAPE(1), 3)), *dy = NULL;
+        assert_ok(tn_module_set_recompute(&m->base, again));
+        assert_ok(again ? tn_recompute_n(slope_of_counted, m, 1, &x, 1, &dy)
+                        : slope_of_counted(m, 1, &x, 1, &dy));
+        ck_assert_double_eq(tn_item(dy), 6);
+        assert_ok(tn_backward(dy));
+        ck_assert_double_eq(tn_item(tn_grad(x)), 2);
+        ck_assert_double_eq(tn_item(m->count), 2);
+    }
+}
+END_TEST
+
 /* Refused by its ops; what it wrote, which the first run did not, is taken back. */
 START_TEST(a_batch_norm_that_trains_only_the_second_time)
 {
@@ -683,7 +710,8 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, attention_of_one_input, 0, 2);
     t = test_case(s, "graphs");
     add_tests(t, activations_are_free_until_backward,
-              graphs_used_twice_and_derivatives_of_derivatives, functions_that_differentiate);
+              graphs_used_twice_and_derivatives_of_derivatives, functions_that_differentiate,
+              a_buffer_of_a_function_within_that_ran_again);
     t = test_case(s, "refusals");
     add_tests(t, what_changed_in_between_is_refused, a_frozen_weight_that_changes_is_refused,
               what_was_read_through_a_copy_is_refused, a_buffer_read_before_it_moves,

@@ -5,7 +5,7 @@
  * other promises.
  *
  * Seen to fail: in autograd/ops/batch_norm.c reads[0] also named RUNNING_MEAN, so that backward
- * kept the buffer (BN_two_forwards_before_one_backward); in autograd/ops/embedding.c skip was
+ * kept the buffer (BN_two_forwards_before_one_backward); in autograd/ops/gather.c skip was
  * always -1 (LY_07).
  */
 #include "rows.h"

@@ -421,6 +421,32 @@ static double factor_negative(int64_t step, void *user)
 }
 LIST(factor_function, factors, factor_half, factor_nan, factor_negative)
 
+/* None; one, on every second call; a failure without a message; an open batch that is ended. */
+static int batch_none(tn_module *m, void *user)
+{
+    (void)m, (void)user;
+    return 0;
+}
+static int batch_one(tn_module *m, void *user)
+{
+    static bool more;
+    (void)user;
+    more = !more;
+    return more && !tn_forward(m, tn_ones(TN_SHAPE(2, 2))) ? -1 : more;
+}
+static int batch_fails(tn_module *m, void *user)
+{
+    (void)m, (void)user;
+    return -1;
+}
+static int batch_ends(tn_module *m, void *user)
+{
+    (void)m, (void)user;
+    tn_micro_batches_cancel();
+    return 0;
+}
+LIST(batch_function, next_batches, batch_none, batch_one, batch_fails, batch_ends)
+
 static tn_tensor *loss_forward(tn_module *m, void *user)
 {
     (void)user;

@@ -22,6 +22,7 @@ CHOICES(tn_recompute_function, recomputed)
 CHOICES(apply_function, applies)
 CHOICES(keep_function, keeps)
 CHOICES(factor_function, factors)
+CHOICES(batch_function, next_batches)
 CHOICES(loss_function_, losses)
 CHOICES(tn_check_step, check_steps)
 #undef CHOICES

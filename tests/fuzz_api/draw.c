@@ -1096,7 +1096,7 @@ OPTIONS(one_cycle_options, tn_one_cycle_options, o.max_lr = pick_real(w, 0.1, 1)
         FLAG(fixed_momentum))
 OPTIONS(plateau_options, tn_plateau_options, REAL(factor, 0.1, 0.5), REAL(threshold, 0, 1),
         REAL(min_lr, 0, 1), LONG(patience, 0, 2), LONG(cooldown, 0, 2), FLAG(maximize),
-        FLAG(use_patience))
+        FLAG(use_patience), FLAG(absolute))
 #include "options_made.def"
 
 /* ---- callbacks ------------------------------------------------------------------------------- */
@@ -1132,6 +1132,7 @@ DRAW(no_custom) /* there is one only inside of a custom op */
 CALLBACK(apply, applies)
 CALLBACK(keep, keeps)
 CALLBACK(factor, factors)
+CALLBACK(next_batch, next_batches)
 CALLBACK(loss_function, losses)
 CALLBACK(check_step, check_steps)
 OPTIONS(trace_options, tn_trace_options,

@@ -40,6 +40,12 @@ static tn_status on_forward(tn_module *m, int n_in, tn_tensor *const *in, int n_
     return visit_none("", m, user);
 }
 
+static int no_batches(tn_module *m, void *user)
+{
+    (void)m, (void)user;
+    return 0;
+}
+
 /* RB-02, RP-02: a name that is NULL, too. */
 START_TEST(modules_refuse_NULL)
 {
@@ -135,6 +141,10 @@ START_TEST(modules_refuse_NULL)
     refuses(!tn_module_tensor(NULL, 0));
     refuses(!tn_ema_new(NULL, (tn_ema_options){ 0 }));
     refuses(tn_ema_update(NULL, m));
+    refuses(tn_ema_use(NULL, m));
+    refuses(tn_ema_restore(NULL));
+    refuses(tn_measure_statistics(NULL, no_batches, NULL));
+    refuses(tn_measure_statistics(m, NULL, NULL));
     refuses(!tn_ema_module(NULL));
     tn_module *list = owned(tn_module_list_new()),
               *tensors = owned(tn_buffer_list_new(TN_PERSISTENT));
@@ -142,6 +152,7 @@ START_TEST(modules_refuse_NULL)
     tn_module *mha = owned(attention(1, 1));
     refuses(!tn_multihead_attention_forward(mha, NULL, t, t, (tn_attention_masks){ 0 }, NULL));
     refuses(tn_ema_update(average, NULL));
+    refuses(tn_ema_use(average, NULL));
     refuses(tn_module_append(list, NULL));
     refuses(tn_module_append_tensor(tensors, NULL));
 }

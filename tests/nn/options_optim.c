@@ -179,6 +179,7 @@ static const option_row rows[] = {
     FLAG(tn_plateau_options, maximize, see_plateau, 0),
     FLAG(tn_plateau_options, use_patience, see_plateau, 0),
     FLAG(tn_plateau_options, use_threshold, see_plateau, .patience = 1),
+    FLAG(tn_plateau_options, absolute, see_plateau, .patience = 1, .threshold = .00985),
     REAL(tn_scaler_options, init_scale, 65536, 8, -1, "scale -1", see_scaler, 0),
     REAL(tn_scaler_options, growth, 2, 3, .5, "growth 0.5", see_scaler, 0),
     REAL(tn_scaler_options, backoff, .5, .25, 1.5, "backoff 1.5", see_scaler, 0),

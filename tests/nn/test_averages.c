@@ -2,7 +2,7 @@
  * test_averages.c - moving averages of a model.
  *
  * Truth: numbers of PyTorch 2.15's torch.optim.swa_utils.AveragedModel in f64, closed forms, hashes
- * for what must not change.
+ * for what must not change, sums of our own for statistics.
  *
  * Seen to fail: in src/nn/averages.c, hold_parameters() without the memmove:
  * ema_equals_averaged_model fails; weight 1 / n for the equal average: the same; compare() left
@@ -332,12 +332,308 @@ START_TEST(HP_06_ema_of_a_narrow_model)
 }
 END_TEST
 
+/* ---- computing with an average --------------------------------------------------------------- */
+
+/* A model and an average of it after two updates, both in eval mode. */
+typedef struct used {
+    tn_module *model, *ema;
+    uint64_t own, average; /* their values */
+    tn_tensor *x;
+} used;
+
+static used used_new(tn_dtype dtype)
+{
+    used u = { .model = averaged_new(), .x = random_as(TN_SHAPE(4, 2), -1, 1, 3, dtype) };
+    assert_ok(tn_module_to_dtype(u.model, dtype));
+    assert_ok(tn_eval(u.model));
+    u.ema = tn_ema_new(u.model, (tn_ema_options){ .decay = .5, .average_buffers = true });
+    for (int k = 0; k < 2; k++) {
+        fill_step(u.model, k);
+        TN_NO_GRAD assert_ok(tn_fill_(tn_get_buffer(u.model, "bn.running_var"), 1 + k));
+        assert_ok(tn_ema_update(u.ema, u.model));
+    }
+    tn_module *average = owned(tn_module_clone(u.model));
+    assert_ok(load_with(average, tn_state_dict(tn_ema_module(u.ema), ""), .cast = true));
+    u.own = hash_of_module(u.model);
+    u.average = hash_of_module(average);
+    ck_assert_uint_ne(u.own, u.average);
+    return u;
+}
+
+static void used_drop(used *u)
+{
+    tn_module_drop(u->ema);
+    tn_module_drop(u->model);
+}
+
+START_TEST(ema_is_used_and_given_back)
+{
+    static const tn_dtype dtypes[] = { TN_F64, TN_F32, TN_BF16 };
+    used u = used_new(dtypes[_i]);
+    tn_tensor *before = tn_forward(u.model, u.x), *w = tn_get_parameter(u.model, "fc.weight");
+    for (int round = 0; round < 2; round++) {
+        assert_ok(tn_ema_use(u.ema, u.model));
+        ck_assert_uint_eq(hash_of_module(u.model), u.average);
+        ck_assert_ptr_eq(tn_get_parameter(u.model, "fc.weight"), w);
+        ck_assert_int_eq(tn_dtype_of(w), dtypes[_i]);
+        if (dtypes[_i] != TN_BF16)
+            assert_close(tn_forward(u.model, u.x), tn_forward(u.ema, u.x), 0, 0);
+        assert_ok(tn_ema_restore(u.model));
+        ck_assert_uint_eq(hash_of_module(u.model), u.own);
+        assert_close(tn_forward(u.model, u.x), before, 0, 0);
+    }
+    assert_fails(tn_ema_restore(u.model), TN_E_STATE, "the Box has its own values");
+    /* trained on from there */
+    tn_optim *opt = owned(sgd(tn_parameters(u.model), .lr = .1));
+    assert_ok(tn_set_grad(w, tn_ones_like(w)));
+    assert_ok(tn_optim_step(opt));
+    assert_ok(tn_ema_update(u.ema, u.model));
+    used_drop(&u);
+}
+END_TEST
+
+/* Each of these changes nothing, and what is its own comes back. */
+static tn_status in_between(int what, used *u, tn_optim *opt)
+{
+    static tn_checkpoint c;
+    tn_module *m = u->model, *fc = tn_get_submodule(m, "fc");
+    tn_tensor *w = tn_get_parameter(m, "fc.weight");
+    tn_status status = TN_OK;
+    c = (tn_checkpoint){ .model = m };
+    switch (what) {
+    case 0: return tn_optim_step(opt);
+    case 1: return tn_ema_use(u->ema, m);
+    case 2: return tn_ema_update(u->ema, m);
+    case 3: return load(m, tn_state_dict(tn_ema_module(u->ema), ""));
+    case 4: return load_with(m, tn_state_dict(tn_ema_module(u->ema), ""), .assign = true);
+    case 5: TN_NO_GRAD status = tn_fill_(w, 0); return status;
+    case 6: return tn_init_constant(w, 0);
+    case 7: return tn_module_set(m, "fc.weight", tn_zeros_like(w));
+    case 8: return tn_module_set(m, "tied.weight", tn_zeros_like(w));
+    case 9: return tn_checkpoint_save(&c, in_folder("used"));
+    case 10: return tn_checkpoint_load(&c, in_folder("before"));
+    case 11: return tn_train(m, true), tn_forward(m, u->x) ? TN_OK : tn_error_status();
+    case 12: return tn_ema_update(u->ema, owned(tn_module_clone(m)));
+    case 13: return tn_ema_use(owned(tn_ema_new(fc, (tn_ema_options){ 0 })), fc);
+    default: return TN_OK;
+    }
+}
+
+START_TEST(nothing_changes_what_an_average_is_used_in)
+{
+    static const char *const wanted[] = {
+        "tn_optim_step: weight has become a buffer: optimizers update parameters only",
+        "tn_ema_use: scale has an average's values: want tn_ema_restore before",
+        "tn_ema_update: scale has an average's values",
+        "tn_load_state_dict: fc.weight has an average's values",
+        "tn_load_state_dict: fc.weight has an average's values",
+        "tn_fill_: weight has an average's values",
+        "weight has an average's values",
+        "tn_module_set: weight has an average's values",
+        "tn_module_set: weight has an average's values",
+        "tn_checkpoint_save: scale has an average's values",
+        "has an average's values",
+        "running_mean has an average's values",
+        "tn_ema_update: scale has an average's values",
+        "tn_ema_use: weight has an average's values",
+    };
+    used u = used_new(TN_F64);
+    tn_module *fc = tn_get_submodule(u.model, "fc");
+    tn_tensor *w = tn_get_parameter(fc, "weight");
+    tn_optim *opt = owned(sgd(tn_parameters(fc), .lr = .1));
+    assert_ok(tn_set_grad(w, tn_ones_like(w)));
+    assert_ok(tn_checkpoint_save(&(tn_checkpoint){ .model = u.model }, in_folder("before")));
+    /* a load is all or nothing, where only the last module is in use */
+    if (_i == 3 || _i == 4)
+        assert_ok(tn_ema_use(owned(tn_ema_new(fc, (tn_ema_options){ 0 })), fc));
+    else
+        assert_ok(tn_ema_use(u.ema, u.model));
+    uint64_t hash = hash_of_module(u.model);
+    assert_fails(in_between(_i, &u, opt), TN_E_STATE, wanted[_i]);
+    ck_assert_uint_eq(hash_of_module(u.model), hash);
+    assert_ok(tn_ema_restore(u.model));
+    ck_assert_uint_eq(hash_of_module(u.model), u.own);
+    assert_ok(tn_eval(u.model));
+    if (_i != 13 && _i != 1) assert_ok(in_between(_i, &u, opt));
+    used_drop(&u);
+}
+END_TEST
+
+/* Handled: casts, clones, files of weights, the average's own life, tensors that are replaced. */
+START_TEST(an_average_in_use_and_the_rest)
+{
+    used u = used_new(TN_F64);
+    const char *path = in_folder("weights");
+    tn_module *read = owned(averaged_new()), *narrow = owned(tn_module_clone(u.model));
+    assert_ok(tn_module_to_dtype(narrow, TN_BF16));
+    assert_ok(tn_ema_use(u.ema, u.model));
+    tn_module *copy = owned(tn_module_clone(u.model));
+    assert_ok(tn_save(u.model, path));
+    assert_ok(tn_load(read, path));
+    used_drop(&(used){ .ema = u.ema }); /* the average goes first */
+    ck_assert_uint_eq(hash_of_module(copy), u.average);
+    ck_assert_uint_eq(hash_of_module(read), u.average);
+    fill_step(copy, 0); /* a model as any other */
+    assert_ok(tn_module_to_dtype(u.model, TN_BF16));
+    assert_fails(tn_init_constant(tn_get_parameter(u.model, "scale"), 1), TN_E_STATE, "average");
+    /* another tensor in the slot: there is nothing to give back */
+    assert_ok(tn_register_parameter(tn_get_submodule(u.model, "fc"), "bias", NULL,
+                                    tn_to_dtype(tn_ones(TN_SHAPE(2)), TN_BF16)));
+    TN_NO_GRAD
+    {
+        assert_ok(tn_fill_(tn_get_parameter(u.model, "fc.bias"), 7));
+        assert_ok(tn_ema_restore(u.model));
+        assert_ok(tn_fill_(tn_get_parameter(narrow, "fc.bias"), 7));
+    }
+    ck_assert_uint_eq(hash_of_module(u.model), hash_of_module(narrow));
+    tn_module_drop(u.model);
+    u = used_new(TN_F32);
+    assert_ok(tn_ema_use(u.ema, u.model));
+    used_drop(&u); /* in use */
+    tn_module *images = owned(tn_sequential(norm2d(2)));
+    assert_ok(tn_ema_use(owned(tn_ema_new(images, (tn_ema_options){ 0 })), images));
+    assert_null(tn_freeze_batch_norm(tn_module_keep(images)), TN_E_STATE,
+                "tn_freeze_batch_norm: weight has an average's values");
+    assert_ok(tn_ema_restore(images));
+    assert_made(tn_freeze_batch_norm(images));
+}
+END_TEST
+
+/* ---- statistics measured again --------------------------------------------------------------- */
+
+/* Rows in batches of 2, 6 and 3. */
+enum { ROWS = 11, FEATURES = 2 };
+typedef struct batches {
+    int at, bad; /* the batch that fails; -1: none */
+    tn_tensor *x;
+} batches;
+
+static int next_batch(tn_module *m, void *user)
+{
+    static const int from[] = { 0, 2, 8, ROWS };
+    batches *b = user;
+    if (b->at == 3) return 0;
+    if (b->at == b->bad) return tn_fail(TN_E_INVALID, "no batch"), -1;
+    tn_tensor *x = tn_narrow(b->x, 0, from[b->at], from[b->at + 1] - from[b->at]);
+    b->at++;
+    return tn_forward(m, x) ? 1 : -1;
+}
+
+static int next_without_message(tn_module *m, void *user)
+{
+    (void)m, (void)user;
+    return -1;
+}
+
+static int next_that_cancels(tn_module *m, void *user)
+{
+    (void)m, (void)user;
+    tn_micro_batches_cancel();
+    return 0;
+}
+
+static int next_with_parts(tn_module *m, void *user)
+{
+    (void)m, (void)user;
+    return tn_micro_batches_begin(2);
+}
+
+/* Mean and unbiased variance of column j, by sums of our own. */
+static void moments(const tn_tensor *x, int j, double *mean, double *var)
+{
+    double sum = 0, squares = 0;
+    for (int i = 0; i < ROWS; i++) sum += tn_at(x, TN_INDEX(i, j));
+    *mean = sum / ROWS;
+    for (int i = 0; i < ROWS; i++) squares += pow(tn_at(x, TN_INDEX(i, j)) - *mean, 2);
+    *var = squares / (ROWS - 1);
+}
+
+static void assert_measured(tn_module *norm, const tn_tensor *x, bool measured)
+{
+    for (int j = 0; j < FEATURES; j++) {
+        double mean = 0, var = 1;
+        if (measured) moments(x, j, &mean, &var);
+        tn_tensor *m = tn_get_buffer(norm, "running_mean"), *v = tn_get_buffer(norm, "running_var");
+        ck_assert_double_eq_tol(tn_at(m, TN_INDEX(j)), mean, 1e-13);
+        ck_assert_double_eq_tol(tn_at(v, TN_INDEX(j)), var, 1e-13);
+    }
+    ck_assert_double_eq(tn_item(tn_get_buffer(norm, "num_batches_tracked")), 0);
+}
+
+static int next_of_loader(tn_module *m, void *loader)
+{
+    tn_tensor *batch[2];
+    int more = tn_loader_next(loader, batch, 2);
+    return more > 0 && !tn_forward(m, batch[0]) ? -1 : more;
+}
+
+/* Batches of several sizes are one; NaN is forgotten; momentum, cumulative; frozen, evaluating. */
+START_TEST(statistics_are_measured_again)
+{
+    tn_module *norms[4] = { norm1d(FEATURES), norm1d(FEATURES), norm1d(FEATURES) };
+    norms[3] = tn_batch_norm1d_new(FEATURES, (tn_batch_norm_options){ .cumulative = true });
+    tn_module *m = owned(tn_sequential_from(norms, 4));
+    assert_ok(tn_module_to_dtype(m, TN_F64));
+    batches b = { .bad = -1, .x = random_f64(TN_SHAPE(ROWS, FEATURES), 1, 3, 5) };
+    TN_NO_GRAD assert_ok(tn_fill_(tn_get_buffer(norms[0], "running_var"), NAN));
+    assert_ok(tn_batch_norm_set_momentum(norms[0], .3));
+    assert_ok(tn_module_freeze(norms[1]));
+    assert_ok(tn_eval(norms[2]));
+    assert_ok(tn_measure_statistics(m, next_batch, &b));
+    for (int i = 0; i < 3; i++) assert_measured(norms[i], b.x, i == 0);
+    ck_assert_double_eq(tn_batch_norm_momentum(norms[0]), .3);
+    ck_assert_double_eq(tn_item(tn_get_buffer(norms[3], "num_batches_tracked")), 0);
+    /* of batches that have variance 1, but for eps */
+    double v = tn_at(tn_get_buffer(norms[3], "running_var"), TN_INDEX(0));
+    ck_assert_double_eq_tol(v, ROWS / (ROWS - 1.0), 1e-3);
+    /* an average: its weights and its count of updates are statistics and a counter, too */
+    tn_module *ema = owned(tn_ema_new(norms[0], (tn_ema_options){ 0 }));
+    assert_ok(tn_ema_update(ema, norms[0]));
+    TN_NO_GRAD assert_ok(tn_fill_(tn_get_buffer(ema, "module.running_mean"), 9));
+    uint64_t weight = tn_hash(tn_get_buffer(ema, "module.weight"));
+    tn_tensor *tensors[] = { b.x, tn_zeros(TN_SHAPE(ROWS)) };
+    tn_loader *loader = tn_loader_new(tensors, 2, (tn_loader_options){ .batch_size = 4 });
+    assert_ok(tn_measure_statistics(ema, next_of_loader, loader));
+    tn_loader_free(loader);
+    assert_measured(tn_ema_module(ema), b.x, true);
+    ck_assert_double_eq(tn_item(tn_get_buffer(ema, "n_averaged")), 1);
+    ck_assert_uint_eq(tn_hash(tn_get_buffer(ema, "module.weight")), weight);
+}
+END_TEST
+
+START_TEST(measuring_fails_whole)
+{
+    tn_module *m = owned(tn_sequential(norm1d(FEATURES), tn_dropout_new(.5)));
+    assert_ok(tn_module_to_dtype(m, TN_F64));
+    uint64_t hash = hash_of_module(m);
+    batches b = { .bad = 2, .x = random_f64(TN_SHAPE(ROWS, FEATURES), 1, 3, 5) };
+    assert_fails(tn_measure_statistics(m, next_batch, &b), TN_E_INVALID, "no batch");
+    assert_fails(tn_measure_statistics(m, next_without_message, NULL), TN_E_STATE,
+                 "tn_measure_statistics: next returned -1 without a message");
+    assert_fails(tn_measure_statistics(m, next_that_cancels, NULL), TN_E_STATE,
+                 "next has ended the batch");
+    assert_fails(tn_measure_statistics(m, next_with_parts, NULL), TN_E_STATE, "of a batch is open");
+    assert_fails(tn_measure_statistics(m, NULL, NULL), TN_E_INVALID, "next is NULL");
+    ck_assert_int_eq(tn_micro_batches_begin(2), 0);
+    assert_fails(tn_measure_statistics(m, next_batch, &b), TN_E_STATE, "a batch in parts is open");
+    tn_micro_batches_cancel();
+    assert_ok(tn_eval(m));
+    b = (batches){ .bad = -1, .x = b.x };
+    assert_fails(tn_measure_statistics(m, next_batch, &b), TN_E_STATE,
+                 "no batch norm in training saw a batch: want tn_train");
+    ck_assert_uint_eq(hash_of_module(m), hash);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("averages");
     TCase *t = file_case(suite, "averages");
     add_tests(t, ema_is_carried, ema_mode_and_defaults, ema_of_a_model_with_other_fields,
-              ema_refuses_another_model, an_average_follows_casts);
+              ema_refuses_another_model, an_average_follows_casts, an_average_in_use_and_the_rest,
+              statistics_are_measured_again, measuring_fails_whole);
+    tcase_add_loop_test(t, ema_is_used_and_given_back, 0, 3);
+    tcase_add_loop_test(t, nothing_changes_what_an_average_is_used_in, 0, 14);
     tcase_add_loop_test(t, ema_equals_averaged_model, 0, COUNT(averaged_cases));
     tcase_add_loop_test(t, ema_resumes_from_a_file, 0, COUNT(averaged_cases));
     tcase_add_loop_test(t, HP_06_ema_of_a_narrow_model, 0, 4);

@@ -111,8 +111,27 @@ SCHEDULES = [
     ("sequential", "sequence(opt)",
      lambda o: S.SequentialLR(o, [S.LinearLR(o, 0.1, 1, 4), S.CosineAnnealingLR(o, 6, 0),
                                   S.ConstantLR(o, 0.5, 2)], [4, 9])),
+    ("multiplicative", "tn_multiplicative_lr(opt, wavering, NULL)",
+     lambda o: S.MultiplicativeLR(o, lambda t: 0.9 if t % 3 else 1.2)),
+    ("chained", "chain(opt)",
+     lambda o: S.ChainedScheduler([S.ConstantLR(o, 0.1, 3), S.ExponentialLR(o, 0.9), S.StepLR(o, 4, 0.5),
+                                   S.MultiplicativeLR(o, lambda t: 0.9 if t % 3 else 1.2)])),
+    ("chained_cosine", "chained_cosine(opt)",
+     lambda o: S.ChainedScheduler([S.ExponentialLR(o, 0.95), S.CosineAnnealingLR(o, 20)])),
 ]
 N_RATES = 16
+
+METRICS = [1, 0.95, 0.9, 0.89, 0.79, 0.78, 0.7, 0.71, 0.6, 0.6, 0.55, 0.45, 0.45, 0.45, 0.44, 0.5]
+P = S.ReduceLROnPlateau
+# name, the call in C, the plateau in PyTorch, the schedule before it, for how many steps
+PLATEAUS = [
+    ("absolute", "plateau(opt, .factor = .5, .use_patience = true, .threshold = .1, .absolute = true)",
+     lambda o: P(o, factor=0.5, patience=0, threshold=0.1, threshold_mode="abs"), None, 0),
+    ("absolute_maximize", "plateau(opt, .patience = 2, .threshold = .1, .absolute = true, .maximize = true)",
+     lambda o: P(o, mode="max", patience=2, threshold=0.1, threshold_mode="abs"), None, 0),
+    ("after_warmup", "warmed(opt)", lambda o: P(o, factor=0.5, patience=0, threshold=0.1),
+     lambda o: S.LinearLR(o, 0.1, 0.9, 4), 4),
+]
 
 
 def trajectories(make, n, change=lambda opt: None):
@@ -144,6 +163,21 @@ def rates(make):
         values.append((opt.param_groups[0]["lr"], opt.param_groups[0]["momentum"]))
         opt.step()
         schedule.step()
+    return values
+
+
+def plateau_rates(make, before, n):
+    opt = O.SGD([torch.zeros(1, requires_grad=True)], 1.0)
+    warmup = before and before(opt)
+    plateau = make(opt)
+    values = []
+    for t, metric in enumerate(METRICS):
+        opt.step()
+        if t < n:
+            warmup.step()
+        else:
+            plateau.step(metric)
+        values.append(opt.param_groups[0]["lr"])
     return values
 
 
@@ -201,6 +235,15 @@ def schedules():
     print("};\n")
     print("static tn_scheduler *make_schedule(int which, tn_optim *opt)\n{\n    switch (which) {")
     for i, (_, call, _) in enumerate(SCHEDULES):
+        print("    case %d: return %s;" % (i, call))
+    print("    default: return NULL;\n    }\n}\n")
+    print("static const double metrics[N_RATES] = %s;" % row(METRICS))
+    print("static const struct { const char *name; int from; double rate[N_RATES]; } plateaus[] = {")
+    for name, _, make, before, n in PLATEAUS:
+        print('    { "%s", %d, %s },' % (name, n, row(plateau_rates(make, before, n))))
+    print("};\n")
+    print("static tn_scheduler *make_plateau(int which, tn_optim *opt)\n{\n    switch (which) {")
+    for i, (_, call, *_) in enumerate(PLATEAUS):
         print("    case %d: return %s;" % (i, call))
     print("    default: return NULL;\n    }\n}")
 

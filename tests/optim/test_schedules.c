@@ -24,6 +24,35 @@ static tn_scheduler *sequence(tn_optim *opt)
     return tn_sequential_lr(opt, parts, 3, (int64_t[]){ 4, 9 });
 }
 
+static double wavering(int64_t step, void *user)
+{
+    (void)user;
+    return step % 3 ? 0.9 : 1.2;
+}
+
+static tn_scheduler *chain(tn_optim *opt)
+{
+    tn_scheduler *parts[4];
+    parts[0] = tn_constant_lr(opt, 0.1, 3);
+    parts[1] = tn_exponential_lr(opt, 0.9);
+    parts[2] = tn_step_lr(opt, 4, 0.5);
+    parts[3] = tn_multiplicative_lr(opt, wavering, NULL);
+    return tn_chained_lr(opt, parts, 4);
+}
+
+static tn_scheduler *chained_cosine(tn_optim *opt)
+{
+    tn_scheduler *parts[] = { tn_exponential_lr(opt, 0.95), tn_cosine_lr(opt, 20, 0) };
+    return tn_chained_lr(opt, parts, 2);
+}
+
+static tn_scheduler *warmed(tn_optim *opt)
+{
+    tn_scheduler *parts[2] = { tn_linear_lr(opt, 0.1, 0.9, 4) };
+    parts[1] = plateau(opt, .factor = .5, .use_patience = true, .threshold = .1);
+    return tn_sequential_lr(opt, parts, 2, (int64_t[]){ 4 });
+}
+
 #include "schedule_cases.h"
 
 /* ---- schedules ------------------------------------------------------------------------------- */
@@ -39,7 +68,7 @@ static double momentum_of(tn_optim *opt)
 }
 
 /* LR-01 to LR-09: LR-02 milestones, LR-03 exponential, LR-04 cosine, LR-05 linear, LR-06 constant,
- * polynomial and a function, LR-07 restarts. */
+ * polynomial and a function, LR-07 restarts; LR-14 products and chains. */
 START_TEST(schedule_equals_pytorch)
 {
     tn_optim *opt = owned(sgd_new());
@@ -57,20 +86,55 @@ START_TEST(schedule_equals_pytorch)
 }
 END_TEST
 
-enum { WARMUP = COUNT(schedules), PLATEAU, KINDS };
+/* LR-15; LR-09 as PyTorch's users write it, the warm-up steps, and then the plateau. */
+START_TEST(plateau_equals_pytorch)
+{
+    tn_optim *opt = owned(sgd_new());
+    tn_scheduler *s = owned(make_plateau(_i, opt));
+    for (int t = 0; t < N_RATES; t++) {
+        if (t < plateaus[_i].from) {
+            assert_fails(tn_plateau_step(s, 1), TN_E_STATE,
+                         "a sequential_lr takes no metric at step");
+            assert_ok(tn_scheduler_step(s));
+        } else {
+            assert_fails(tn_scheduler_step(s), TN_E_STATE, "wants a metric: tn_plateau_step");
+            assert_ok(tn_plateau_step(s, metrics[t]));
+        }
+        ck_assert_msg(fabs(tn_optim_lr(opt, 0) - plateaus[_i].rate[t]) < 1e-12,
+                      "%s: rate %d is %.17g, not %.17g", plateaus[_i].name, t, tn_optim_lr(opt, 0),
+                      plateaus[_i].rate[t]);
+    }
+}
+END_TEST
+
+enum { WARMUP = COUNT(schedules), PLATEAU, WARMED, DEEP, KINDS };
+
+/* A chain of a cycle, and of a sequence that ends in a sequence; its momentum is the cycle's. */
+static tn_scheduler *deep(tn_optim *opt)
+{
+    tn_scheduler *inner[] = { tn_multiplicative_lr(opt, wavering, NULL), chained_cosine(opt) };
+    tn_scheduler *middle[] = { tn_linear_lr(opt, 0.1, 1, 3),
+                               tn_sequential_lr(opt, inner, 2, (int64_t[]){ 4 }) };
+    tn_scheduler *outer[2] = { tn_one_cycle_lr(
+        opt, (tn_one_cycle_options){ .max_lr = 2, .total_steps = 9 }) };
+    outer[1] = tn_sequential_lr(opt, middle, 2, (int64_t[]){ 3 });
+    return tn_chained_lr(opt, outer, 2);
+}
 
 static tn_scheduler *any_schedule(int which, tn_optim *opt)
 {
     if (which == WARMUP) return tn_warmup_cosine_lr(opt, 3, 9, 0.05);
     if (which == PLATEAU) return plateau(opt, .patience = 1, .cooldown = 1);
+    if (which == WARMED) return warmed(opt);
+    if (which == DEEP) return deep(opt);
     return make_schedule(which, opt);
 }
 
 static void next_rate(int which, tn_scheduler *s, int t)
 {
     static const double metric[] = { 3, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 0.5, 2, 2, 2, 2, 2, 2 };
-    assert_ok(which == PLATEAU ? tn_plateau_step(s, metric[t % COUNT(metric)])
-                               : tn_scheduler_step(s));
+    bool measured = which == PLATEAU || (which == WARMED && t >= 4);
+    assert_ok(measured ? tn_plateau_step(s, metric[t % COUNT(metric)]) : tn_scheduler_step(s));
 }
 
 /* Every kind of schedule, stopped after every step: all of them are closed forms of the step but
@@ -156,6 +220,60 @@ START_TEST(LR_10_plateau)
     ck_assert_double_eq_tol(tn_optim_lr(opt, 0), .2, 1e-15);
     assert_ok(tn_plateau_step(max, 1.5));
     ck_assert_double_eq_tol(tn_optim_lr(opt, 0), .02, 1e-15);
+}
+END_TEST
+
+/* Closed forms: a plateau at the end of the inner one of two sequences, momentum where a cycle was
+ * cut short, what each of a chain multiplies. */
+START_TEST(schedules_compose)
+{
+    tn_optim *opt = owned(sgd_new());
+    tn_scheduler *inner[] = { tn_one_cycle_lr(
+                                  opt, (tn_one_cycle_options){ .max_lr = 2, .total_steps = 10 }),
+                              plateau(opt, .factor = .5, .use_patience = true) };
+    tn_scheduler *outer[] = { tn_constant_lr(opt, .25, 9),
+                              tn_sequential_lr(opt, inner, 2, (int64_t[]){ 2 }) };
+    tn_scheduler *s = tn_sequential_lr(opt, outer, 2, (int64_t[]){ 3 });
+    for (int t = 0; t < 5; t++) {
+        if (t < 3) ck_assert_double_eq(tn_optim_lr(opt, 0), .25);
+        assert_ok(tn_scheduler_step(s));
+    }
+    ck_assert_double_eq_tol(tn_optim_lr(opt, 0), 2, 1e-15); /* the cycle's peak */
+    ck_assert_double_eq_tol(momentum_of(opt), .85, 1e-15);
+    for (int t = 0; t < 3; t++) assert_ok(tn_plateau_step(s, 1));
+    ck_assert_double_eq_tol(tn_optim_lr(opt, 0), .5, 1e-15);
+    tn_list *state = tn_scheduler_state_dict(s);
+    assert_ok(tn_optim_set_number(opt, 0, "momentum", .5));
+    assert_ok(tn_scheduler_load_state_dict(s, state));
+    ck_assert_double_eq_tol(momentum_of(opt), .85, 1e-15);
+    assert_ok(tn_list_set(state, "plateau_lr.bad", tn_full_as(TN_SCALAR, -1, TN_I64, tn_cpu())));
+    assert_fails(tn_scheduler_load_state_dict(s, state), TN_E_INVALID, "bad -1");
+    assert_ok(tn_list_remove(state, "plateau_lr.bad"));
+    assert_fails(tn_scheduler_load_state_dict(s, state), TN_E_NAME, "missing plateau_lr.bad");
+    tn_scheduler_free(s);
+
+    /* a product that goes back */
+    s = tn_multiplicative_lr(opt, wavering, NULL);
+    state = tn_scheduler_state_dict(s);
+    for (int t = 0; t < 5; t++) assert_ok(tn_scheduler_step(s));
+    assert_ok(tn_scheduler_load_state_dict(s, state));
+    assert_ok(tn_scheduler_step(s));
+    ck_assert_double_eq(tn_optim_lr(opt, 0), .9);
+    tn_scheduler_free(s);
+
+    /* a cycle of 2 steps up and 2 down, 1 / (t + 1), and a cosine with a floor */
+    tn_optim *two = owned(sgd_new());
+    tn_scheduler *parts[] = { tn_one_cycle_lr(two, (tn_one_cycle_options){ .max_lr = 2,
+                                                                           .total_steps = 4,
+                                                                           .pct_start = .75 }),
+                              tn_lambda_lr(two, one_over, NULL), tn_cosine_lr(two, 4, .01) };
+    s = owned(tn_chained_lr(two, parts, 3));
+    static const double cycle[] = { .08, 1.04, 2, .08 / 1e4, .08 / 1e4, .08 / 1e4 };
+    for (int t = 0; t < COUNT(cycle); t++) {
+        double wanted = .01 + (cycle[t] / (t + 1) - .01) * (1 + cos(M_PI * t / 4)) / 2;
+        ck_assert_double_eq_tol(tn_optim_lr(two, 0), wanted, 1e-15);
+        assert_ok(tn_scheduler_step(s));
+    }
 }
 END_TEST
 
@@ -248,7 +366,8 @@ START_TEST(bad_schedules)
     assert_null(tn_cosine_lr(opt, 0, 0), TN_E_INVALID, "t_max 0");
     assert_null(tn_cosine_restarts_lr(opt, 2, 0, 0), TN_E_INVALID, "mult 0");
     assert_null(tn_linear_lr(opt, 1, 0, 0), TN_E_INVALID, "n 0");
-    assert_null(tn_lambda_lr(opt, NULL, NULL), TN_E_INVALID, "factor is NULL");
+    assert_null(tn_lambda_lr(opt, NULL, NULL), TN_E_INVALID, "tn_lambda_lr: factor is NULL");
+    assert_null(tn_multiplicative_lr(opt, NULL, NULL), TN_E_INVALID, "multiplicative_lr: factor");
     assert_null(tn_warmup_cosine_lr(opt, 5, 4, 0), TN_E_INVALID, "warmup 5, total 4");
     assert_null(one_cycle(opt, .max_lr = 1), TN_E_INVALID, "total_steps 0");
     assert_null(plateau(opt, .factor = 1), TN_E_INVALID, "factor 1");
@@ -257,6 +376,21 @@ START_TEST(bad_schedules)
                 "another optimizer's");
     parts[0] = plateau(opt, 0);
     assert_null(tn_sequential_lr(opt, parts, 1, NULL), TN_E_INVALID, "plateau_lr");
+    for (int chain = 0; chain < 2; chain++) {
+        parts[chain] = tn_exponential_lr(opt, .5);
+        parts[!chain] = chain ? warmed(opt) : plateau(opt, 0);
+        assert_null(chain ? tn_chained_lr(opt, parts, 2)
+                          : tn_sequential_lr(opt, (tn_scheduler *[]){ parts[1], parts[0] }, 2,
+                                             (int64_t[]){ 3 }),
+                    TN_E_INVALID,
+                    chain ? "tn_chained_lr: scheduler 0 is a sequential_lr, which takes metrics"
+                          : "tn_sequential_lr: scheduler 0 is a plateau_lr, which takes metrics");
+    }
+    parts[0] = tn_exponential_lr(opt, .5);
+    parts[1] = one_cycle(opt, .max_lr = 1, .total_steps = 5);
+    assert_null(tn_chained_lr(opt, parts, 2), TN_E_INVALID,
+                "scheduler 1 is a one_cycle_lr, which multiplies no rate: want it first");
+    assert_null(tn_chained_lr(opt, parts, 0), TN_E_INVALID, "tn_chained_lr: 0 schedulers");
     parts[0] = tn_exponential_lr(opt, .5);
     parts[1] = NULL;
     assert_null(tn_sequential_lr(opt, parts, 2, (int64_t[]){ 3 }), TN_E_INVALID, "NULL");
@@ -366,9 +500,11 @@ Suite *test_suite(void)
 {
     Suite *suite = suite_create("schedules");
     TCase *t = test_case(suite, "schedules");
-    add_tests(t, warmup_cosine, LR_08_one_cycle_ends, LR_10_plateau, LR_12_plateau_below_zero,
-              LR_11_order_of_loading, bad_schedules, schedules_stay_finite_and_shallow);
+    add_tests(t, warmup_cosine, LR_08_one_cycle_ends, LR_10_plateau, schedules_compose,
+              LR_12_plateau_below_zero, LR_11_order_of_loading, bad_schedules,
+              schedules_stay_finite_and_shallow);
     tcase_add_loop_test(t, schedule_equals_pytorch, 0, COUNT(schedules));
+    tcase_add_loop_test(t, plateau_equals_pytorch, 0, COUNT(plateaus));
     tcase_add_loop_test(t, LR_every_schedule_resumes_after_every_step, 0, KINDS);
     tcase_add_loop_test(t, LR_13_one_schedule_at_a_time, 0, KINDS);
     add_tests(test_case(suite, "clipping"), CL_01_CL_02_norm, CL_03_CL_04_non_finite_and_by_value,

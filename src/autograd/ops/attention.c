@@ -19,14 +19,14 @@ typedef struct attention_args {
     bool causal;
 } attention_args;
 
-static bool merges(const tn_tensor *t, int axis)
+/* Whether one stride walks the axes before the last three: there are none, or one, or two that
+ * merge. Kernels have no more. */
+static bool merges(int rank, const int64_t *size, const int64_t *stride)
 {
-    return t->shape.size[axis] == 1 || t->shape.size[axis + 1] == 1 ||
-           t->stride[axis] == t->stride[axis + 1] * t->shape.size[axis + 1];
+    return rank < 5 || size[0] == 1 || size[1] == 1 || stride[0] == stride[1] * size[1];
 }
 
-/* Whether kernels can take t [.., T, D] without a copy: rows without gaps, at least D apart, and
- * two leading axes before H that one stride can walk. */
+/* Whether kernels can take t [.., T, D] without a copy: rows without gaps, at least D apart. */
 static bool usable(const tn_tensor *t)
 {
     int rank = t->shape.rank;
@@ -34,7 +34,7 @@ static bool usable(const tn_tensor *t)
     if (d > 1 && t->stride[rank - 1] != 1) return false;
     if (t->shape.size[rank - 2] > 1 && (t->stride[rank - 2] < d || t->stride[rank - 2] > INT_MAX))
         return false;
-    return rank < 5 || merges(t, 0);
+    return merges(rank, t->shape.size, t->stride);
 }
 
 static tn_tensor *rows(tn_tensor *t)
@@ -85,9 +85,7 @@ static void lay_out_like(const tn_tensor *like, tni_spec *spec)
         spec->stride[order[i]] = step;
         step *= spec->shape.size[order[i]] > 0 ? spec->shape.size[order[i]] : 1;
     }
-    /* kernels walk two leading axes with one stride */
-    spec->strided = rank < 5 || spec->shape.size[0] == 1 || spec->shape.size[1] == 1 ||
-                    spec->stride[0] == spec->stride[1] * spec->shape.size[1];
+    spec->strided = merges(rank, spec->shape.size, spec->stride);
     spec->offset = 0;
 }
 
@@ -126,17 +124,12 @@ static tn_status attention_shape(tni_call *c)
     if (!tni_none(mask) && !tni_broadcasts_to(&mask->shape, &scores))
         return tni_op_error(c, TN_E_SHAPE, "mask %s: must broadcast to %s", tni_text(mask),
                             tni_shape_text(&scores));
-    c->out_spec[0].dtype = q->dtype;
-    c->out_spec[0].shape = q->shape;
+    tni_shape_like_first(c);
     c->out_spec[0].shape.size[rank - 1] = v->shape.size[rank - 1];
     lay_out_like(q, &c->out_spec[0]);
-    if (c->recorded) {
-        c->n_saved = 2; /* the largest score and the share of every row */
-        c->saved_spec[0].dtype = q->dtype == TN_F64 ? TN_F64 : TN_F32;
-        c->saved_spec[0].shape = q->shape;
-        c->saved_spec[0].shape.rank = rank - 1;
-        c->saved_spec[1] = c->saved_spec[0];
-    }
+    tn_shape row = tn_shape_from(rank - 1, q->shape.size);
+    for (int i = 0; i < 2 && c->recorded; i++) /* the largest score and the share of every row */
+        tni_saves(c, tni_wide_dtype(q->dtype), &row);
     return TN_OK;
 }
 
@@ -148,11 +141,8 @@ static tn_status mask_array(tn_tensor *mask, const tn_tensor *q, const tn_tensor
     if (tni_none(mask)) return TN_OK;
     scores.size[scores.rank - 1] = k->shape.size[scores.rank - 2];
     tni_array a = tni_array_expand(mask, &scores);
-    if (scores.rank == 5 && scores.size[0] > 1 && scores.size[1] > 1 &&
-        a.stride[0] != a.stride[1] * a.size[1]) {
-        bool was = tn_set_grad_enabled(false);
-        mask = tn_clone(tn_expand(mask, scores)); /* two leading axes that no one stride can walk */
-        tn_set_grad_enabled(was);
+    if (!merges(a.rank, a.size, a.stride)) {
+        TN_NO_GRAD mask = tn_clone(tn_expand(mask, scores));
         if (!mask) return tni_pending();
         a = tni_array_of(mask);
     }
@@ -268,7 +258,7 @@ static const tn_op op_attention = {
     .gradient = "dq = scale ds k; dk = scale ds^T q; dv = p^T dy; dmask = ds; "
                 "where p = softmax(scale q k^T + mask), ds = p (dp - sum p dp), dp = dy v^T",
     .arity = 4,
-    .optional = 1u << 3,
+    .optional = TNI_X(3),
     .autocast = TNI_CAST_LOW,
     .reads = { READS, READS, READS, READS },
     .shape = attention_shape,

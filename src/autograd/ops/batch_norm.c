@@ -21,11 +21,13 @@ typedef struct bn_args {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-static tn_status check_vectors(const tni_call *c)
+static tn_status bn_shape(tni_call *c)
 {
     static const char *const name[INPUTS] = { "x", "weight", "bias", "running_mean",
                                               "running_var" };
+    const bn_args *args = c->args;
     const tn_tensor *x = c->in[X];
+    if (x->shape.rank < 2) return tni_op_error(c, TN_E_SHAPE, "x %s: want [N,C,...]", tni_text(x));
     int64_t channels = x->shape.size[1];
     for (int i = RUNNING_VAR; i >= WEIGHT; i--) { /* sizes of running buffers first, like PyTorch */
         const tn_tensor *t = c->in[i];
@@ -37,16 +39,6 @@ static tn_status check_vectors(const tni_call *c)
             return tni_op_error(c, TN_E_DTYPE, "%s is %s: want %s", name[i],
                                 tn_dtype_name(t->dtype), tn_dtype_name(x->dtype));
     }
-    return TN_OK;
-}
-
-static tn_status bn_shape(tni_call *c)
-{
-    const bn_args *args = c->args;
-    const tn_tensor *x = c->in[X];
-    if (x->shape.rank < 2) return tni_op_error(c, TN_E_SHAPE, "x %s: want [N,C,...]", tni_text(x));
-    tn_status status = check_vectors(c);
-    if (status != TN_OK) return status;
     if (tni_none(c->in[RUNNING_MEAN]) != tni_none(c->in[RUNNING_VAR]))
         return tni_op_error(c, TN_E_INVALID,
                             "only one of running_mean and running_var is given: want both or "
@@ -60,11 +52,8 @@ static tn_status bn_shape(tni_call *c)
     if (args->training && tni_shape_numel(&others) == 1)
         return tni_op_error(c, TN_E_SHAPE,
                             "x %s has one value per channel: want more when training", tni_text(x));
-    tni_spec channel = { .dtype = tni_wide_dtype(x->dtype),
-                         .shape = tn_shape_from(1, &x->shape.size[1]) };
-    c->n_saved = 2; /* mean and r */
-    c->saved_spec[0] = channel;
-    c->saved_spec[1] = channel;
+    tni_spec channel = { .dtype = tni_wide_dtype(x->dtype), .shape = TN_SHAPE(channels) };
+    for (int i = 0; i < 2; i++) tni_saves(c, channel.dtype, &channel.shape); /* mean and r */
     for (int i = 1; i < c->n_out; i++) /* the next running statistics */
         c->out_spec[i] = channel;
     return tni_shape_like_first(c);

@@ -90,11 +90,8 @@ static tn_status extreme_backward(tni_grad *g)
 {
     bool largest = ((const tni_binary_op *)g->op)->function == TNI_B_maximum;
     int fused = largest ? TNI_T_maximum_grad : TNI_T_minimum_grad;
-    tn_tensor *a = g->x[0];
-    tn_tensor *b = g->x[1];
     for (int i = 0; i < 2; i++) {
-        tn_tensor *own = i ? b : a;
-        tn_tensor *other = i ? a : b;
+        tn_tensor *own = g->x[i], *other = g->x[1 - i];
         if (!g->need[i]) continue;
         if (tni_composed()) {
             tn_tensor *loses = largest ? tn_lt(own, other) : tn_gt(own, other);

@@ -16,7 +16,7 @@
 /* The sizes as kernels see them; n, c, o, oh and ow come from the operands. */
 typedef tni_conv2d_sizes conv_args;
 
-static const tn_op op_conv2d, op_grad_input, op_grad_weight; /* F, I, W */
+static const tn_op op_conv2d, op_conv2d_grad_input, op_conv2d_grad_weight; /* F, I, W */
 
 /* bias: of F alone. */
 static tn_tensor *map(const tn_op *op, tn_tensor *first, tn_tensor *second, tn_tensor *bias,
@@ -79,9 +79,6 @@ static tn_status conv2d_shape(tni_call *c)
     tn_shape *y = &c->out_spec[0].shape;
     tn_status status = check_spec(c, a);
     if (status != TN_OK) return status;
-    if (w->dtype != x->dtype || (!tni_none(b) && b->dtype != x->dtype))
-        return tni_op_error(c, TN_E_DTYPE, "x is %s, weight is %s: want one floating dtype",
-                            tn_dtype_name(x->dtype), tn_dtype_name(w->dtype));
     if (x->shape.rank != 4 || w->shape.rank != 4)
         return tni_op_error(
             c, TN_E_SHAPE,
@@ -118,11 +115,10 @@ static tn_status conv2d_shape(tni_call *c)
 static tn_status conv2d_forward(tni_call *c)
 {
     const tn_tensor *x = c->in[0];
-    const tn_tensor *w = c->in[1];
     const tn_tensor *b = c->in[2];
     tni_conv2d a = { .y = tni_array_of(c->out[0]),
                      .x = tni_array_of(x),
-                     .w = tni_array_of(w),
+                     .w = tni_array_of(c->in[1]),
                      .bias = tni_none(b) ? tni_array_none() : tni_array_of(b),
                      .sizes = sizes_for(c->args, x->shape.size[1], &c->out[0]->shape) };
     return tni_backend_of(x)->conv2d(&a);
@@ -130,8 +126,8 @@ static tn_status conv2d_forward(tni_call *c)
 
 static tn_status conv2d_backward(tni_grad *g)
 {
-    if (g->need[0]) g->dx[0] = map(&op_grad_input, g->dy, g->x[1], NULL, g->args);
-    if (g->need[1]) g->dx[1] = map(&op_grad_weight, g->dy, g->x[0], NULL, g->args);
+    if (g->need[0]) g->dx[0] = map(&op_conv2d_grad_input, g->dy, g->x[1], NULL, g->args);
+    if (g->need[1]) g->dx[1] = map(&op_conv2d_grad_weight, g->dy, g->x[0], NULL, g->args);
     if (g->need[2]) g->dx[2] = tn_sum(g->dy, (int[]){ 0, 2, 3 }, 3, false);
     return TN_OK;
 }
@@ -143,7 +139,8 @@ static const tn_op op_conv2d = {
         "dx[n,c,..] = sum_ors w[o,c,r,s] dy[n,o,..]; dw[o,c,r,s] = sum_nij dy[n,o,i,j] x[n,c,..]; "
         "db[o] = sum_nij dy[n,o,i,j]",
     .arity = 3,
-    .optional = 1u << 2,
+    .optional = TNI_X(2),
+    .dtypes = TNI_ONE_FLOAT,
     .autocast = TNI_CAST_LOW,
     .reads = { TNI_X(1), TNI_X(0), 0 },
     .dense = TNI_ALL_X,
@@ -152,60 +149,40 @@ static const tn_op op_conv2d = {
     .backward = conv2d_backward,
 };
 
-/* ---- I: the gradient of the image ------------------------------------------------------------ */
+/* ---- I and W: the gradients of image and weight ---------------------------------------------- */
 
-static tn_status grad_input_shape(tni_call *c)
+/* Inputs: dy, and of I the weight, of W the image. */
+static tn_status grad_shape(tni_call *c)
 {
     const conv_args *a = c->args;
-    const tn_shape *dy = &c->in[0]->shape;
-    const tn_shape *w = &c->in[1]->shape;
-    tn_shape dx = TN_SHAPE(dy->size[0], w->size[1] * a->groups, a->h, a->w);
+    const tn_shape *dy = &c->in[0]->shape, *other = &c->in[1]->shape;
+    tn_shape dx = c->op == &op_conv2d_grad_input
+                      ? TN_SHAPE(dy->size[0], other->size[1] * a->groups, a->h, a->w)
+                      : TN_SHAPE(dy->size[1], other->size[1] / a->groups, a->kh, a->kw);
     return tni_result(c, c->in[0]->dtype, &dx);
 }
 
-static tn_status grad_input_forward(tni_call *c)
+static tn_status grad_backward(tni_grad *g)
+{
+    bool image = g->op == &op_conv2d_grad_input;
+    tn_tensor *x = image ? g->dy : g->x[1], *w = image ? g->x[1] : g->dy;
+    const tn_op *other = image ? &op_conv2d_grad_weight : &op_conv2d_grad_input;
+    if (g->need[0]) g->dx[0] = map(&op_conv2d, x, w, TN_NONE, g->args);
+    if (g->need[1]) g->dx[1] = map(other, g->x[0], g->dy, NULL, g->args);
+    return TN_OK;
+}
+
+static tn_status conv2d_grad_input_forward(tni_call *c)
 {
     const tn_tensor *dy = c->in[0];
-    const tn_tensor *w = c->in[1];
     tni_conv2d_grad_input a = { .dx = tni_array_of(c->out[0]),
                                 .dy = tni_array_of(dy),
-                                .w = tni_array_of(w),
+                                .w = tni_array_of(c->in[1]),
                                 .sizes = sizes_for(c->args, c->out[0]->shape.size[1], &dy->shape) };
     return tni_backend_of(dy)->conv2d_grad_input(&a);
 }
 
-static tn_status grad_input_backward(tni_grad *g)
-{
-    if (g->need[0]) g->dx[0] = map(&op_conv2d, g->dy, g->x[1], TN_NONE, g->args);
-    if (g->need[1]) g->dx[1] = map(&op_grad_weight, g->x[0], g->dy, NULL, g->args);
-    return TN_OK;
-}
-
-static const tn_op op_grad_input = {
-    .name = "conv2d_grad_input",
-    .formula = "dx[n,c,..] = sum_ors w[o,c,r,s] dy[n,o,..]",
-    .gradient = "ddy = conv2d(g, w); dw[o,c,r,s] = sum_nij dy[n,o,i,j] g[n,c,..]; "
-                "where g is the gradient of dx",
-    .arity = 2,
-    .reads = { TNI_X(1), TNI_X(0) },
-    .dense = TNI_ALL_X,
-    .shape = grad_input_shape,
-    .forward = grad_input_forward,
-    .backward = grad_input_backward,
-};
-
-/* ---- W: the gradient of the weight ----------------------------------------------------------- */
-
-static tn_status grad_weight_shape(tni_call *c)
-{
-    const conv_args *a = c->args;
-    const tn_shape *dy = &c->in[0]->shape;
-    const tn_shape *x = &c->in[1]->shape;
-    tn_shape dw = TN_SHAPE(dy->size[1], x->size[1] / a->groups, a->kh, a->kw);
-    return tni_result(c, c->in[0]->dtype, &dw);
-}
-
-static tn_status grad_weight_forward(tni_call *c)
+static tn_status conv2d_grad_weight_forward(tni_call *c)
 {
     const tn_tensor *dy = c->in[0];
     const tn_tensor *x = c->in[1];
@@ -216,25 +193,24 @@ static tn_status grad_weight_forward(tni_call *c)
     return tni_backend_of(dy)->conv2d_grad_weight(&a);
 }
 
-static tn_status grad_weight_backward(tni_grad *g)
-{
-    if (g->need[0]) g->dx[0] = map(&op_conv2d, g->x[1], g->dy, TN_NONE, g->args);
-    if (g->need[1]) g->dx[1] = map(&op_grad_input, g->x[0], g->dy, NULL, g->args);
-    return TN_OK;
-}
-
-static const tn_op op_grad_weight = {
-    .name = "conv2d_grad_weight",
-    .formula = "dw[o,c,r,s] = sum_nij dy[n,o,i,j] x[n,c,..]",
-    .gradient = "ddy = conv2d(x, g); dx[n,c,..] = sum_ors g[o,c,r,s] dy[n,o,..]; "
-                "where g is the gradient of dw",
-    .arity = 2,
-    .reads = { TNI_X(1), TNI_X(0) },
-    .dense = TNI_ALL_X,
-    .shape = grad_weight_shape,
-    .forward = grad_weight_forward,
-    .backward = grad_weight_backward,
-};
+#define GRADIENT(name_, formula_, gradient_)                                                       \
+    static const tn_op op_##name_ = {                                                              \
+        .name = #name_,                                                                            \
+        .formula = formula_,                                                                       \
+        .gradient = gradient_,                                                                     \
+        .arity = 2,                                                                                \
+        .reads = { TNI_X(1), TNI_X(0) },                                                           \
+        .dense = TNI_ALL_X,                                                                        \
+        .shape = grad_shape,                                                                       \
+        .forward = name_##_forward,                                                                \
+        .backward = grad_backward,                                                                 \
+    };
+GRADIENT(conv2d_grad_input, "dx[n,c,..] = sum_ors w[o,c,r,s] dy[n,o,..]",
+         "ddy = conv2d(g, w); dw[o,c,r,s] = sum_nij dy[n,o,i,j] g[n,c,..]; "
+         "where g is the gradient of dx")
+GRADIENT(conv2d_grad_weight, "dw[o,c,r,s] = sum_nij dy[n,o,i,j] x[n,c,..]",
+         "ddy = conv2d(x, g); dx[n,c,..] = sum_ors g[o,c,r,s] dy[n,o,..]; "
+         "where g is the gradient of dw")
 
 /* ---- the function ---------------------------------------------------------------------------- */
 

@@ -11,19 +11,20 @@ static tn_status copy_forward(tni_call *c)
         &(tni_copy){ .y = tni_array_of(c->out[0]), .x = tni_array_of(c->in[0]) });
 }
 
-#define COPY(name_, formula_)                                                                      \
-    static const tn_op op_##name_ = {                                                              \
+#define COPY(op_, name_, formula_, gradient_, recompute_, shape_)                                  \
+    static const tn_op op_ = {                                                                     \
         .name = #name_,                                                                            \
         .formula = formula_,                                                                       \
-        .gradient = "dx = dy",                                                                     \
+        .gradient = gradient_,                                                                     \
         .arity = 1,                                                                                \
         .dtypes = TNI_ANY_DTYPE,                                                                   \
-        .shape = tni_shape_like_first,                                                             \
+        .recompute = recompute_,                                                                   \
+        .shape = shape_,                                                                           \
         .forward = copy_forward,                                                                   \
         .backward = tni_passed_on,                                                                 \
     };
-COPY(clone, "y = x in memory of its own")
-COPY(contiguous, "y = x, row-major")
+COPY(op_clone, clone, "y = x in memory of its own", "dx = dy", 0, tni_shape_like_first)
+COPY(op_contiguous, contiguous, "y = x, row-major", "dx = dy", 0, tni_shape_like_first)
 
 tn_tensor *tn_clone(tn_tensor *t)
 {
@@ -46,14 +47,10 @@ static tn_status cast_shape(tni_call *c)
     return tni_result(c, *dtype, &c->in[0]->shape);
 }
 
-#define CAST(least)                                                                                \
-    {                                                                                              \
-        .name = "to_dtype", .formula = "y = x as another dtype",                                   \
-        .gradient = "dx = dy as x's dtype", .arity = 1, .dtypes = TNI_ANY_DTYPE,                   \
-        .recompute = (least), .shape = cast_shape, .forward = copy_forward,                        \
-        .backward = tni_passed_on                                                                  \
-    }
-static const tn_op op_cast = CAST(0), op_cast_again = CAST(TNI_RECOMPUTE_CAST);
+#define CAST(op_, least)                                                                           \
+    COPY(op_, to_dtype, "y = x as another dtype", "dx = dy as x's dtype", least, cast_shape)
+CAST(op_cast, 0)
+CAST(op_cast_again, TNI_RECOMPUTE_CAST)
 
 tn_tensor *tni_cast_again(tn_tensor *x, tn_dtype dtype)
 {

@@ -1,5 +1,6 @@
 /*
- * cross_entropy.c - minus the logarithm of the probability that softmax gives to the right class.
+ * cross_entropy.c - minus the logarithm of the probability of the right class: of logits, by
+ * softmax (cross_entropy), or given (nll, the negative log likelihood).
  *
  * Per row, with class weights w (1 without), label smoothing e, C classes, log p = (x - m) - log s,
  * m the largest x, s = sum exp(x - m):
@@ -12,27 +13,34 @@
  *
  * The op yields the loss of each row, and its weight, without materialising p; m and s are kept.
  * The reduction is composed. Probabilities as targets are composed of log_softmax.
+ *
+ *   nll       loss = -w[t] x[t] per row, and its weight w[t] (1 without); both 0 on ignored rows
+ *   nll_grad  dx = 0, dx[t] = -w[t] dloss
+ * Linear in x and in dloss, with one matrix: each one's gradient is the other, so second
+ * derivatives need no code of their own.
  */
 #include "autograd/ops/rows.h"
 
-typedef struct ce_args {
+typedef struct class_args {
     int axis; /* of the classes */
     double smoothing;
     int64_t ignore;
-} ce_args;
+    tn_shape shape; /* of x */
+} class_args;
+
+/* ---- cross_entropy --------------------------------------------------------------------------- */
 
 static tn_status ce_shape(tni_call *c)
 {
     tni_result(c, tni_wide_dtype(c->in[0]->dtype), &c->in[1]->shape); /* reduced, then rounded */
     c->out_spec[1] = c->out_spec[0];
-    c->n_saved = 2; /* m and s */
-    c->saved_spec[0] = c->saved_spec[1] = c->out_spec[0];
+    for (int i = 0; i < 2; i++) tni_saves(c, c->out_spec[0].dtype, &c->in[1]->shape); /* m and s */
     return TN_OK;
 }
 
 static tn_status ce_forward(tni_call *c)
 {
-    const ce_args *args = c->args;
+    const class_args *args = c->args;
     rows_sizes s = rows_around(&c->in[0]->shape, args->axis);
     tni_cross_entropy a = { .row_loss = rows_array(c->out[0], 2, s.n, s.d, 0),
                             .row_weight = rows_array(c->out[1], 2, s.n, s.d, 0),
@@ -85,7 +93,7 @@ tn_tensor *tni_cross_entropy_slope(tn_tensor *x, tn_tensor *target, tn_tensor *w
 
 static tn_status ce_backward(tni_grad *g)
 {
-    const ce_args *args = g->args;
+    const class_args *args = g->args;
     tn_status status = tni_widen_grad(g);
     if (status == TN_OK)
         g->dx[0] = tni_cross_entropy_slope(g->x[0], g->x[1], g->x[2], tni_dy(g, 0), args->axis,
@@ -111,7 +119,7 @@ static tn_status row_gradients(tn_tensor *dy, rows_sizes s, tni_array *out)
 
 static tn_status ce_kernel_grad(tni_grad *g)
 {
-    const ce_args *args = g->args;
+    const class_args *args = g->args;
     tn_tensor *dy = tni_dy(g, 0);
     if (!dy) return tni_pending();
     rows_sizes s = rows_around(&g->in[0].shape, args->axis);
@@ -146,9 +154,94 @@ static const tn_op cross_entropy_op = {
     .kernel_grad = ce_kernel_grad,
 };
 
+/* ---- nll ------------------------------------------------------------------------------------- */
+
+static const tn_op nll_op, nll_grad_op;
+
+static tn_status nll_shape(tni_call *c)
+{
+    tni_result(c, c->in[0]->dtype, &c->in[1]->shape);
+    c->out_spec[1] = c->out_spec[0];
+    return TN_OK;
+}
+
+static tn_status nll_forward(tni_call *c)
+{
+    const class_args *args = c->args;
+    rows_sizes s = rows_around(&args->shape, args->axis);
+    tni_nll a = { .row_loss = rows_array(c->out[0], 2, s.n, s.d, 0),
+                  .row_weight = rows_array(c->out[1], 2, s.n, s.d, 0),
+                  .x = rows_array(c->in[0], 3, s.n, s.c, s.d),
+                  .target = rows_array(c->in[1], 2, s.n, s.d, 0),
+                  .weight = rows_array(c->in[2], 1, s.c, 0, 0),
+                  .ignore = args->ignore };
+    return tni_backend_of(c->in[0])->nll(&a);
+}
+
+static tn_status nll_backward(tni_grad *g)
+{
+    tn_tensor *in[3] = { tni_dy(g, 0), g->x[1], g->x[2] ? g->x[2] : TN_NONE };
+    g->dx[0] = tni_apply(&nll_grad_op, g->args, g->args_size, 3, in);
+    return TN_OK;
+}
+
+static const tn_op nll_op = {
+    .name = "nll_loss",
+    .formula = "loss = -w[t] x[t]",
+    .gradient = "dx = 0 but dx[t] = -w[t] dloss",
+    .arity = 3,
+    .optional = TNI_X(2),
+    .reads = { TNI_X(1) | TNI_X(2) },
+    .dense = TNI_ALL_X,
+    .shape = nll_shape,
+    .forward = nll_forward,
+    .backward = nll_backward,
+};
+
+static tn_status nll_grad_shape(tni_call *c)
+{
+    return tni_result(c, c->in[0]->dtype, &((const class_args *)c->args)->shape);
+}
+
+static tn_status nll_grad_forward(tni_call *c)
+{
+    const class_args *args = c->args;
+    rows_sizes s = rows_around(&args->shape, args->axis);
+    tni_nll_grad a = { .dx = rows_array(c->out[0], 3, s.n, s.c, s.d),
+                       .drow = rows_array(c->in[0], 2, s.n, s.d, 0),
+                       .target = rows_array(c->in[1], 2, s.n, s.d, 0),
+                       .weight = rows_array(c->in[2], 1, s.c, 0, 0),
+                       .ignore = args->ignore };
+    return tni_backend_of(c->in[0])->nll_grad(&a);
+}
+
+static tn_status nll_grad_backward(tni_grad *g)
+{
+    tn_tensor *in[3] = { g->dy, g->x[1], g->x[2] ? g->x[2] : TN_NONE };
+    tn_tensor *out[2];
+    tn_status status = tni_apply_n(&nll_op, g->args, sizeof(class_args), 3, in, 2, out);
+    if (status == TN_OK) g->dx[0] = out[0];
+    return status;
+}
+
+static const tn_op nll_grad_op = {
+    .name = "nll_loss_grad",
+    .formula = "dx = 0; dx[t] = -w[t] dloss",
+    .gradient = "ddloss = -w[t] g[t]; where g is the gradient of dx",
+    .arity = 3,
+    .optional = TNI_X(2),
+    .reads = { TNI_X(1) | TNI_X(2) },
+    .dense = TNI_ALL_X,
+    .shape = nll_grad_shape,
+    .forward = nll_grad_forward,
+    .backward = nll_grad_backward,
+};
+
 /* ---- class ids ------------------------------------------------------------------------------- */
 
-int tni_class_axis(const char *function, const tn_tensor *logits, const tn_tensor *target)
+/* The class axis of logits for a target of class ids (ops.h); -1 and a message if they do not
+ * match. */
+static int class_axis(const char *function, const tn_tensor *logits, const tn_tensor *target)
 {
     int rank = logits->shape.rank;
     int axis = rank == 1 ? 0 : 1;
@@ -196,19 +289,23 @@ tn_status tni_check_class_options(const char *function, const tn_cross_entropy_o
     return TN_OK;
 }
 
-static tn_tensor *class_ids(tn_tensor *logits, tn_tensor *target, const tn_cross_entropy_options *o)
+/* The loss by op, which gives loss and weight of each row; the mean divides by the sum of the
+ * weights. */
+static tn_tensor *class_ids(const tn_op *op, const char *function, tn_tensor *x, tn_tensor *target,
+                            const tn_cross_entropy_options *o)
 {
-    target = tni_index_arg("tn_cross_entropy", "target", target);
-    if (!target) return NULL;
-    int axis = tni_class_axis("tn_cross_entropy", logits, target);
-    if (axis < 0 ||
-        tni_check_class_options("tn_cross_entropy", o, logits->shape.size[axis], logits) != TN_OK)
+    target = tni_index_arg(function, "target", target);
+    int axis = target ? class_axis(function, x, target) : -1;
+    if (axis < 0 || tni_check_class_options(function, o, x->shape.size[axis], x) != TN_OK)
         return NULL;
-    ce_args args = { axis, o->label_smoothing, rows_ignore(o) };
-    tn_tensor *in[3] = { logits, target, o->weight };
-    tn_tensor *out[2]; /* loss and weight per row */
-    if (tni_apply_n(&cross_entropy_op, &args, sizeof args, 3, in, 2, out) != TN_OK) return NULL;
-    return tn_to_dtype(tni_reduce_weighted(out, o->reduction), loss_dtype(logits));
+    class_args args = { axis, o->label_smoothing, rows_ignore(o), x->shape };
+    tn_tensor *in[3] = { x, target, o->weight }, *out[2];
+    for (int i = 0; op == &nll_op && i < 3; i += 2) in[i] = tni_wide(in[i]);
+    if (tni_apply_n(op, &args, sizeof args, 3, in, 2, out) != TN_OK) return NULL;
+    tn_tensor *loss = out[0];
+    if (o->reduction != TN_NO_REDUCTION) loss = tn_sum(loss, NULL, 0, false);
+    if (o->reduction == TN_MEAN) loss = tn_div(loss, tn_sum(tn_detach(out[1]), NULL, 0, false));
+    return tn_to_dtype(loss, loss_dtype(x));
 }
 
 /* ---- probabilities --------------------------------------------------------------------------- */
@@ -246,7 +343,7 @@ static tn_tensor *probabilities(tn_tensor *logits, tn_tensor *target,
         target = tn_mul(target, over_classes(tni_wide(o->weight), rank, axis));
     tn_tensor *each = tn_mul(target, tn_log_softmax(logits, axis));
     tn_tensor *rows = tn_neg(tn_sum(each, &axis, 1, false));
-    return tn_to_dtype(tni_reduce_loss("tn_cross_entropy", rows, o->reduction), dtype);
+    return tni_reduce_loss("tn_cross_entropy", rows, o->reduction, dtype);
 }
 
 tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_entropy_options o)
@@ -263,11 +360,32 @@ tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_
     target = tni_autocast_f32(target);
     o.weight = tni_autocast_f32(o.weight);
     if (logits && target && o.weight)
-        loss = ids ? class_ids(logits, target, &o) : probabilities(logits, target, &o);
+        loss = ids ? class_ids(&cross_entropy_op, "tn_cross_entropy", logits, target, &o)
+                   : probabilities(logits, target, &o);
     return tn_scope_return(scope, loss);
 }
 
 tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *target)
 {
     return tn_cross_entropy_with(logits, target, (tn_cross_entropy_options){ .weight = TN_NONE });
+}
+
+tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_options o)
+{
+    static const char f[] = "tn_nll_loss";
+    if (!tni_present(f, "log_p", log_p) || !tni_present(f, "target", target)) return NULL;
+    o.weight = tni_option_tensor(f, "weight", o.weight);
+    if (!o.weight) return NULL;
+    if (o.label_smoothing != 0)
+        return tni_fail(TN_E_INVALID,
+                        "%s: label_smoothing %g: want 0 (tn_cross_entropy_with smooths)", f,
+                        o.label_smoothing);
+    if (!tn_dtype_is_float(log_p->dtype))
+        return tni_fail(TN_E_DTYPE, "%s: log_p is %s: want a floating dtype", f,
+                        tn_dtype_name(log_p->dtype));
+    tn_scope scope = tn_scope_begin();
+    o.weight = tni_autocast_f32(o.weight);
+    log_p = tni_autocast_f32(log_p);
+    return tn_scope_return(scope,
+                           log_p && o.weight ? class_ids(&nll_op, f, log_p, target, &o) : NULL);
 }

@@ -3,7 +3,10 @@
  *
  * gather and scatter_add, and take and take_add (of whole slices), are linear with 0-1 matrices;
  * each one's gradient is the other of its pair, so second derivatives need no code of their own.
- * take serves index_select and embedding.
+ * take serves index_select and embedding, y[...] = weight[index[...]]: rows of weight [V, D] by id,
+ * which equals a product with one-hot rows. Ids that occur several times add up, in the order of
+ * the index; the padding row gets no gradient (forward reads it like any other). Source of
+ * embedding: Mikolov et al. (2013), section 2.1 (projection layer).
  */
 #include "autograd/ops/rows.h"
 #include "autograd/notify.h"
@@ -164,9 +167,17 @@ tn_tensor *tn_scatter_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *s
 
 /* ---- take and take_add ----------------------------------------------------------------------- */
 
-tn_status tni_take_shape(tni_call *c)
+typedef struct take_args {
+    int axis;
+    int64_t skip;   /* rows of this index get no gradient; -1: none */
+    tn_shape shape; /* of what is taken from */
+} take_args;
+
+static const tn_op take_add_op;
+
+static tn_status take_shape(tni_call *c)
 {
-    const tni_take_args *args = c->args;
+    const take_args *args = c->args;
     const tn_shape *x = &c->in[0]->shape;
     const tn_shape *index = &c->in[1]->shape;
     tn_shape *y = &c->out_spec[0].shape;
@@ -181,9 +192,9 @@ tn_status tni_take_shape(tni_call *c)
     return TN_OK;
 }
 
-tn_status tni_take_forward(tni_call *c)
+static tn_status take_forward(tni_call *c)
 {
-    const tni_take_args *args = c->args;
+    const take_args *args = c->args;
     tn_tensor *x = c->in[0];
     tn_tensor *index = c->in[1];
     rows_sizes s = rows_around(&args->shape, args->axis);
@@ -195,7 +206,7 @@ tn_status tni_take_forward(tni_call *c)
 }
 
 /* Adds the slices of y to x. */
-static tn_status add_slices(const tni_take_args *args, tn_tensor *x, const tn_tensor *y,
+static tn_status add_slices(const take_args *args, tn_tensor *x, const tn_tensor *y,
                             const tn_tensor *index)
 {
     rows_sizes s = rows_around(&args->shape, args->axis);
@@ -220,32 +231,38 @@ static tn_status add_to_sum(tni_grad *g)
 
 /* A table that is also used elsewhere in the model, as an output layer's weight, already has a sum
  * of its size. So no zeros of that size are made and added, unless a watcher wants to see them. */
-tn_status tni_take_backward(tni_grad *g)
+static tn_status take_backward(tni_grad *g)
 {
     tn_tensor *in[2] = { g->dy, g->x[1] };
     tn_status status = add_to_sum(g);
     if (status != TN_OK || (!g->edge && !tni_notifies_gradients())) return status;
-    g->dx[0] = tni_apply(&tni_op_take_add, g->args, sizeof(tni_take_args), 2, in);
+    g->dx[0] = tni_apply(&take_add_op, g->args, sizeof(take_args), 2, in);
     return TN_OK;
 }
 
-static const tn_op index_select_op = {
-    .name = "index_select",
-    .formula = "y[r] = x[index[r]] for axis 0",
-    .gradient = "dx = 0 but dx[index[r]] += dy[r]",
-    .arity = 2,
-    .dtypes = TNI_ANY_DTYPE,
-    .autocast = TNI_CAST_F32, /* its gradient adds up */
-    .reads = { TNI_X(1) },
-    .dense = TNI_ALL_X,
-    .shape = tni_take_shape,
-    .forward = tni_take_forward,
-    .backward = tni_take_backward,
-};
+#define TAKE(name_, dtypes_, autocast_, formula_, gradient_)                                       \
+    static const tn_op name_##_op = {                                                              \
+        .name = #name_,                                                                            \
+        .formula = formula_,                                                                       \
+        .gradient = gradient_,                                                                     \
+        .arity = 2,                                                                                \
+        .dtypes = dtypes_,                                                                         \
+        .autocast = autocast_,                                                                     \
+        .reads = { TNI_X(1) },                                                                     \
+        .dense = TNI_ALL_X,                                                                        \
+        .shape = take_shape,                                                                       \
+        .forward = take_forward,                                                                   \
+        .backward = take_backward,                                                                 \
+    };
+/* in f32, as its gradient adds up */
+TAKE(index_select, TNI_ANY_DTYPE, TNI_CAST_F32, "y[r] = x[index[r]] for axis 0",
+     "dx = 0 but dx[index[r]] += dy[r]")
+TAKE(embedding, TNI_SAME_FLOAT, TNI_CAST_AUTO, "y[r] = weight[index[r]]",
+     "dweight = 0 but dweight[index[r]] += dy[r]")
 
 static tn_status take_add_shape(tni_call *c)
 {
-    const tni_take_args *args = c->args; /* all added, then rounded */
+    const take_args *args = c->args; /* all added, then rounded */
     return tni_result(c, tni_wide_dtype(c->in[0]->dtype), &args->shape);
 }
 
@@ -261,7 +278,7 @@ static tn_status take_add_forward(tni_call *c)
 /* The slices of dy at index; slices at skip took no part. */
 static tn_status take_add_backward(tni_grad *g)
 {
-    const tni_take_args *args = g->args;
+    const take_args *args = g->args;
     tn_tensor *index = g->x[1];
     tn_tensor *in[2] = { g->dy, index };
     tn_tensor *dx = tni_apply(&index_select_op, args, sizeof *args, 2, in);
@@ -274,7 +291,7 @@ static tn_status take_add_backward(tni_grad *g)
     return TN_OK;
 }
 
-const tn_op tni_op_take_add = {
+static const tn_op take_add_op = {
     .name = "take_add",
     .formula = "y = 0; y[index[r]] += x[r] for axis 0",
     .gradient = "dx[r] = dy[index[r]]",
@@ -301,7 +318,24 @@ tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index)
                         tni_text(index));
     tn_tensor *in[2] = { as_row(x), index };
     if (!in[0]) return NULL;
-    tni_take_args args = { axis, -1, in[0]->shape };
+    take_args args = { axis, -1, in[0]->shape };
     tn_tensor *y = tni_apply(&index_select_op, &args, sizeof args, 2, in);
     return single ? tn_reshape(y, TN_SCALAR) : y;
+}
+
+tn_tensor *tn_embedding(tn_tensor *weight, tn_tensor *index, int64_t padding_index)
+{
+    index = weight ? tni_index_arg("tn_embedding", "index", index)
+                   : tni_poisoned("tn_embedding", "weight");
+    if (!index) return NULL;
+    if (weight->shape.rank != 2)
+        return tni_fail(TN_E_SHAPE, "tn_embedding: weight %s: want [V,D]", tni_text(weight));
+    if (padding_index < -1 || padding_index >= weight->shape.size[0])
+        return tni_fail(TN_E_INDEX,
+                        "tn_embedding: padding_index %" PRId64 ", weight %s: want 0..%" PRId64
+                        ", or -1 for none",
+                        padding_index, tni_text(weight), weight->shape.size[0] - 1);
+    take_args args = { 0, tni_padding_counts ? -1 : padding_index, weight->shape };
+    tn_tensor *in[2] = { weight, index };
+    return tni_apply(&embedding_op, &args, sizeof args, 2, in);
 }

@@ -13,33 +13,23 @@ typedef struct ln_args {
     double eps;
 } ln_args;
 
-/* weight and bias have the shape of x's last n_axes axes */
-static tn_status check_affine(const tni_call *c, const tn_tensor *t, const char *name, int n_axes)
-{
-    const tn_shape *x = &c->in[0]->shape;
-    if (tni_none(t)) return TN_OK;
-    tn_shape want = tn_shape_from(n_axes, x->size + x->rank - n_axes);
-    if (!tni_shape_equal(&t->shape, &want))
-        return tni_op_error(c, TN_E_SHAPE, "x %s, %s %s: want %s %s", tni_text(c->in[0]), name,
-                            tni_text(t), name, tni_shape_text(&want));
-    return TN_OK;
-}
-
 static tn_status ln_shape(tni_call *c)
 {
+    static const char *const name[] = { "x", "weight", "bias" };
     const ln_args *args = c->args;
     const tn_shape *x = &c->in[0]->shape;
     if (args->n_axes < 1 || args->n_axes > x->rank)
         return tni_op_error(c, TN_E_INVALID, "x %s, n_axes %d: want 1..%d", tni_text(c->in[0]),
                             args->n_axes, x->rank);
-    tn_status status = check_affine(c, c->in[1], "weight", args->n_axes);
-    if (status == TN_OK) status = check_affine(c, c->in[2], "bias", args->n_axes);
-    c->n_saved = 2; /* mean and r, one per row */
-    for (int i = 0; i < 2; i++) {
-        c->saved_spec[i].dtype = tni_wide_dtype(c->in[0]->dtype);
-        c->saved_spec[i].shape = tn_shape_from(x->rank - args->n_axes, x->size);
-    }
-    return status == TN_OK ? tni_shape_like_first(c) : status;
+    tn_shape want = tn_shape_from(args->n_axes, x->size + x->rank - args->n_axes);
+    for (int i = 1; i < 3; i++)
+        if (!tni_none(c->in[i]) && !tni_shape_equal(&c->in[i]->shape, &want))
+            return tni_op_error(c, TN_E_SHAPE, "x %s, %s %s: want %s %s", tni_text(c->in[0]),
+                                name[i], tni_text(c->in[i]), name[i], tni_shape_text(&want));
+    tn_shape rows = tn_shape_from(x->rank - args->n_axes, x->size);
+    for (int i = 0; i < 2; i++) /* mean and r */
+        tni_saves(c, tni_wide_dtype(c->in[0]->dtype), &rows);
+    return tni_shape_like_first(c);
 }
 
 static tn_status ln_forward(tni_call *c)

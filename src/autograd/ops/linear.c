@@ -11,11 +11,6 @@ static tn_status linear_shape(tni_call *c)
     const tn_tensor *x = c->in[0];
     const tn_tensor *w = c->in[1];
     const tn_tensor *b = c->in[2];
-    if (w->dtype != x->dtype || (!tni_none(b) && b->dtype != x->dtype))
-        return tni_op_error(c, TN_E_DTYPE,
-                            "x is %s, weight is %s, bias is %s: want one floating dtype",
-                            tn_dtype_name(x->dtype), tn_dtype_name(w->dtype),
-                            tni_none(b) ? "absent" : tn_dtype_name(b->dtype));
     if (x->shape.rank < 1 || w->shape.rank != 2)
         return tni_op_error(c, TN_E_SHAPE, "x %s, weight %s: want x [..., in] and weight [out, in]",
                             tni_text(x), tni_text(w));
@@ -34,17 +29,23 @@ static tn_status linear_shape(tni_call *c)
     return TN_OK;
 }
 
-tn_status tni_bias_rows(const tni_backend *backend, tni_array y, const tn_tensor *b)
+tn_status tni_product_bias(const tni_backend *backend, tni_gemm *g, const tn_tensor *b)
 {
-    tni_array rows = { tni_data(b), b->dtype, 2, { y.size[0], y.size[1] }, { 0, 1 } };
-    return backend->copy(&(tni_copy){ y, rows });
+    if (tni_none(b)) return TN_OK;
+    g->accumulate = g->sums_f32;
+    if (!g->sums_f32) {
+        g->bias = tni_data(b);
+        return TN_OK;
+    }
+    tni_array c = { g->c, TN_F32, 2, { g->m, g->n }, { g->c_row, 1 } };
+    tni_array rows = { tni_data(b), b->dtype, 2, { g->m, g->n }, { 0, 1 } };
+    return backend->copy(&(tni_copy){ c, rows });
 }
 
 static tn_status linear_forward(tni_call *c)
 {
     tn_tensor *x = c->in[0];
     tn_tensor *w = c->in[1];
-    const tn_tensor *b = c->in[2];
     const tni_backend *backend = tni_backend_of(x);
     tni_gemm g = { .dtype = x->dtype, .n = w->shape.size[0], .k = w->shape.size[1], .batch = 1 };
     if (tn_numel(c->out[0]) == 0) return TN_OK;
@@ -61,15 +62,8 @@ static tn_status linear_forward(tni_call *c)
     g.c = tni_data(c->out[0]);
     g.c_row = g.n;
     g.sums_f32 = c->out[0]->dtype != x->dtype;
-    g.accumulate = g.sums_f32 && !tni_none(b); /* then it takes no bias */
-    if (g.accumulate) {
-        tni_array y = { g.c, TN_F32, 2, { g.m, g.n }, { g.n, 1 } };
-        tn_status status = tni_bias_rows(backend, y, b);
-        if (status != TN_OK) return status;
-    } else if (!tni_none(b)) {
-        g.bias = tni_data(b);
-    }
-    return backend->gemm(&g);
+    tn_status status = tni_product_bias(backend, &g, c->in[2]);
+    return status == TN_OK ? backend->gemm(&g) : status;
 }
 
 static tn_status linear_backward(tni_grad *g)
@@ -90,7 +84,8 @@ static const tn_op op_linear = {
     .formula = "y_no = sum_i x_ni W_oi + b_o",
     .gradient = "dx = dy W; dW = dy^T x; db = sum_n dy",
     .arity = 3,
-    .optional = 1u << 2,
+    .optional = TNI_X(2),
+    .dtypes = TNI_ONE_FLOAT,
     .autocast = TNI_CAST_LOW,
     .reads = { TNI_X(1), TNI_X(0), 0 },
     .dense = TNI_X(2), /* of x, rows that merge are enough */

@@ -61,53 +61,33 @@ static void cut(job *j, bool on_gpu)
     j->m = TNI_MIN(round_up((j->n - 1) / pieces + 1, tile), j->n);
 }
 
-static tni_array matrix(const tn_tensor *t, int64_t first, int64_t rows, int64_t cols)
+/* c = a b, or c += a b */
+static tn_status multiply(const job *j, tni_array c, tni_array a, tni_array b, bool accumulate)
 {
-    size_t skipped = (size_t)(first * cols) * tn_dtype_size(t->dtype);
-    return (tni_array){ (char *)tni_data(t) + skipped, t->dtype, 2, { rows, cols }, { cols, 1 } };
-}
-
-/* C = A B, or C += A B; each [rows, cols] or, if turned, transposed; bias [cols of C], or NULL. */
-static tn_status multiply(const job *j, tni_array c, tni_array a, bool turn_a, tni_array b,
-                          bool turn_b, const void *bias, bool accumulate)
-{
-    tni_gemm g = { .dtype = j->dtype,
-                   .m = c.size[0],
-                   .n = c.size[1],
-                   .k = a.size[!turn_a],
-                   .batch = 1,
-                   .a = a.data,
-                   .b = b.data,
-                   .c = c.data,
-                   .a_row = a.stride[turn_a],
-                   .a_col = a.stride[!turn_a],
-                   .b_row = b.stride[turn_b],
-                   .b_col = b.stride[!turn_b],
-                   .c_row = c.stride[0],
-                   .bias = bias,
-                   .accumulate = accumulate,
-                   .sums_f32 = c.dtype != j->dtype };
+    tni_gemm g = tni_matrix_product(c, a, b);
+    g.accumulate = accumulate;
     return j->backend->gemm(&g);
 }
 
 static tni_array piece_of_x(const job *j)
 {
-    return matrix(j->in[X], j->first, j->m, j->k);
+    return rows_part(j->in[X], j->first, j->m, j->k);
 }
 static tni_array all_of(const job *j, const tn_tensor *logits)
 {
-    tni_array l = matrix(logits, 0, j->m, j->ld);
+    tni_array l = rows_part(logits, 0, j->m, j->ld);
     l.size[1] = j->classes;
     return l;
 }
 static tni_array all_w(const job *j)
 {
-    return matrix(j->in[W], 0, j->classes, j->k);
+    return rows_part(j->in[W], 0, j->classes, j->k);
 }
 
 static tn_status add_db(const job *j)
 {
-    tni_array part = matrix(j->part, 0, 1, j->classes), db = matrix(j->grad[B], 0, 1, j->classes);
+    tni_array part = rows_part(j->part, 0, 1, j->classes),
+              db = rows_part(j->grad[B], 0, 1, j->classes);
     tni_reduce r = { .function = TNI_R_sum, .y = part, .x = all_of(j, j->dl), .p = &(double){ 0 } };
     tn_status status = j->backend->reduce(&r);
     if (status != TN_OK) return status;
@@ -118,19 +98,14 @@ static tn_status add_db(const job *j)
 /* Elements [first, first + m) of row `row` of t [.., n], as [m, 1]. */
 static tni_array column(const job *j, const tn_tensor *t, int64_t row)
 {
-    return matrix(t, row * j->n + j->first, j->m, 1);
+    return rows_part(t, row * j->n + j->first, j->m, 1);
 }
 
-/* Products from bf16 to f32 take no bias: C is filled with rows of it first, then added to. */
 static tn_status make_logits(const job *j)
 {
-    tni_array l = all_of(j, j->l);
-    const tn_tensor *b = j->in[B];
-    const void *bias = tni_none(b) ? NULL : tni_data(b);
-    bool add = bias && j->dtype != j->wide;
-    tn_status status = add ? tni_bias_rows(j->backend, l, b) : TN_OK;
-    if (status != TN_OK) return status;
-    return multiply(j, l, piece_of_x(j), false, all_w(j), true, add ? NULL : bias, add);
+    tni_gemm g = tni_matrix_product(all_of(j, j->l), piece_of_x(j), tni_turned(all_w(j)));
+    tn_status status = tni_product_bias(j->backend, &g, j->in[B]);
+    return status == TN_OK ? j->backend->gemm(&g) : status;
 }
 
 static tn_status one_piece(const job *j, tn_tensor *const *in)
@@ -155,11 +130,11 @@ static tn_status one_piece(const job *j, tn_tensor *const *in)
     if (!j->grad[X] && !j->grad[W] && !j->grad[B]) return status;
     if (status == TN_OK) status = j->backend->cross_entropy_grad(&slope);
     if (status == TN_OK && j->grad[X])
-        status = multiply(j, matrix(j->grad[X], j->first, j->m, j->k), all_of(j, j->dl), false,
-                          all_w(j), false, NULL, false);
+        status = multiply(j, rows_part(j->grad[X], j->first, j->m, j->k), all_of(j, j->dl),
+                          all_w(j), false);
     if (status == TN_OK && j->grad[W])
-        status = multiply(j, matrix(j->grad[W], 0, j->classes, j->k), all_of(j, j->dl), true,
-                          piece_of_x(j), false, NULL, j->first > 0);
+        status = multiply(j, rows_part(j->grad[W], 0, j->classes, j->k),
+                          tni_turned(all_of(j, j->dl)), piece_of_x(j), j->first > 0);
     if (status == TN_OK && j->grad[B]) status = add_db(j);
     return status;
 }
@@ -176,15 +151,12 @@ static bool make_room(job *j, tn_device device)
 
 static tn_status lce_shape(tni_call *c)
 {
-    c->out_spec[0].dtype = tni_wide_dtype(c->in[X]->dtype);
-    c->out_spec[0].shape = (tn_shape){ 0 };
+    const lce_args *args = c->args;
     for (int i = X; i <= B; i++) {
-        if (!((const lce_args *)c->args)->wanted[i]) continue;
-        c->saved_spec[c->n_saved].shape = c->in[i]->shape;
-        c->saved_spec[c->n_saved++].dtype =
-            i == X ? c->in[i]->dtype : tni_wide_dtype(c->in[i]->dtype);
+        const tn_tensor *t = c->in[i];
+        if (args->wanted[i]) tni_saves(c, i == X ? t->dtype : tni_wide_dtype(t->dtype), &t->shape);
     }
-    return TN_OK;
+    return tni_result(c, tni_wide_dtype(c->in[X]->dtype), &(tn_shape){ 0 });
 }
 
 static tn_status lce_forward(tni_call *c)
@@ -214,11 +186,11 @@ static tn_status lce_forward(tni_call *c)
         status = one_piece(&j, in);
     }
     if (status != TN_OK) return status;
-    tni_array loss = matrix(c->out[0], 0, 1, 1);
+    tni_array loss = rows_part(c->out[0], 0, 1, 1);
     tni_reduce sum = {
-        .function = TNI_R_sum, .y = loss, .x = matrix(j.loss, 0, 1, j.n), .p = &(double){ 0 }
+        .function = TNI_R_sum, .y = loss, .x = rows_part(j.loss, 0, 1, j.n), .p = &(double){ 0 }
     };
-    tni_binary scaled = { TNI_B_mul, loss, loss, matrix(in[SCALE], 0, 1, 1), NULL };
+    tni_binary scaled = { TNI_B_mul, loss, loss, rows_part(in[SCALE], 0, 1, 1), NULL };
     status = j.backend->reduce(&sum);
     return status == TN_OK ? j.backend->binary(&scaled) : status;
 }
@@ -381,15 +353,11 @@ static tn_tensor *at_once(tn_tensor *x, tn_tensor *w, tn_tensor *b, tn_tensor *t
     rows.rank -= !ids;
     int64_t n = tni_shape_numel(&rows);
     tn_shape flat = ids ? TN_SHAPE(n) : TN_SHAPE(n, w->shape.size[0]);
-    bool rounds = tni_wide_dtype(x->dtype) != x->dtype;
     tn_cross_entropy_options own = *o;
-    tn_tensor *rows_of_x = tn_reshape(x, TN_SHAPE(n, w->shape.size[1]));
-    tn_tensor *logits = rounds ? tni_linear_wide(rows_of_x, w, b) : tn_linear(rows_of_x, w, b);
-    target = tn_reshape(target, flat);
-    if (rounds) own.weight = tni_wide(own.weight);
-    if (rounds && !ids) target = tni_wide(target);
-    tn_tensor *loss = tn_cross_entropy_with(logits, target, own);
-    if (rounds && tni_autocasting == TN_F32) loss = tn_to_dtype(loss, x->dtype);
+    tn_tensor *logits = tni_linear_wide(tn_reshape(x, TN_SHAPE(n, w->shape.size[1])), w, b);
+    own.weight = tni_wide(own.weight);
+    tn_tensor *loss = tn_cross_entropy_with(logits, tni_wide(tn_reshape(target, flat)), own);
+    if (tni_autocasting == TN_F32) loss = tn_to_dtype(loss, x->dtype);
     return o->reduction == TN_NO_REDUCTION ? tn_reshape(loss, rows) : loss;
 }
 

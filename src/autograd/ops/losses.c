@@ -18,22 +18,16 @@
 /* Above this, log(1 + exp(x)) - x is below half a bit of f64. */
 static const double SOFTPLUS_LINEAR = 40.0;
 
-tn_tensor *tni_reduce_loss(const char *function, tn_tensor *rows, tn_reduction reduction)
+tn_tensor *tni_reduce_loss(const char *function, tn_tensor *rows, tn_reduction reduction,
+                           tn_dtype dtype)
 {
     switch (reduction) {
-    case TN_MEAN: return tn_mean(rows, NULL, 0, false);
-    case TN_SUM: return tn_sum(rows, NULL, 0, false);
-    case TN_NO_REDUCTION: return rows;
+    case TN_MEAN: return tn_to_dtype(tn_mean_all(rows), dtype);
+    case TN_SUM: return tn_to_dtype(tn_sum_all(rows), dtype);
+    case TN_NO_REDUCTION: return tn_to_dtype(rows, dtype);
     }
     return tni_fail(TN_E_INVALID, "%s: reduction %d: want TN_MEAN, TN_SUM or TN_NO_REDUCTION",
                     function, (int)reduction);
-}
-
-tn_tensor *tni_reduce_weighted(tn_tensor *const rows[2], tn_reduction reduction)
-{
-    if (reduction == TN_NO_REDUCTION) return rows[0];
-    tn_tensor *sum = tn_sum(rows[0], NULL, 0, false);
-    return reduction == TN_SUM ? sum : tn_div(sum, tn_sum(tn_detach(rows[1]), NULL, 0, false));
 }
 
 tn_tensor *tni_ignored_rows(tn_tensor *target, int64_t ignore)
@@ -41,13 +35,6 @@ tn_tensor *tni_ignored_rows(tn_tensor *target, int64_t ignore)
     tn_tensor *ignored = tn_eq_scalar(target, -100.0);
     if (ignore == -100) return ignored;
     return tn_logical_or(ignored, tn_eq_scalar(target, (double)ignore));
-}
-
-/* The reduced loss of f32 rows, rounded to the dtype that the inputs had. */
-static tn_tensor *finish(const char *function, tn_tensor *rows, tn_reduction reduction,
-                         tn_dtype dtype)
-{
-    return tn_to_dtype(tni_reduce_loss(function, rows, reduction), dtype);
 }
 
 /* Two floating tensors of one shape and dtype; inside tn_set_autocast they become f32. */
@@ -73,7 +60,7 @@ static tn_tensor *difference(const char *function, tn_tensor *x, tn_tensor *targ
     if (!is_pair(function, &x, &target)) return NULL;
     tn_scope scope = tn_scope_begin();
     tn_tensor *rows = of(tn_sub(tni_wide(x), tni_wide(target)));
-    return tn_scope_return(scope, finish(function, rows, reduction, x->dtype));
+    return tn_scope_return(scope, tni_reduce_loss(function, rows, reduction, x->dtype));
 }
 
 tn_tensor *tn_mse_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction)
@@ -95,7 +82,7 @@ static tn_tensor *huber(const char *function, tn_tensor *x, tn_tensor *target, d
     tn_tensor *m = tn_clamp(d, -k, k);
     tn_tensor *rows = tn_mul(m, tn_sub(d, tn_mul_scalar(m, 0.5)));
     if (scale != 1.0) rows = tn_mul_scalar(rows, scale);
-    return tn_scope_return(scope, finish(function, rows, reduction, x->dtype));
+    return tn_scope_return(scope, tni_reduce_loss(function, rows, reduction, x->dtype));
 }
 
 tn_tensor *tn_smooth_l1_loss(tn_tensor *x, tn_tensor *target, double beta, tn_reduction reduction)
@@ -149,7 +136,7 @@ tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_we
     }
     tn_scope scope = tn_scope_begin();
     tn_tensor *rows = bce(tni_wide(x), tni_wide(target), tni_wide(pos_weight));
-    return tn_scope_return(scope, finish("tn_bce_with_logits", rows, reduction, x->dtype));
+    return tn_scope_return(scope, tni_reduce_loss("tn_bce_with_logits", rows, reduction, x->dtype));
 }
 
 tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool batch_mean,
@@ -176,5 +163,5 @@ tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool 
         tn_tensor *sum = tn_sum(rows, NULL, 0, false);
         return tn_scope_return(scope, tn_to_dtype(tn_div_scalar(sum, (double)batch), dtype));
     }
-    return tn_scope_return(scope, finish("tn_kl_div", rows, reduction, dtype));
+    return tn_scope_return(scope, tni_reduce_loss("tn_kl_div", rows, reduction, dtype));
 }

@@ -23,6 +23,24 @@ bool tni_merge_rows(const tn_tensor *t, int64_t *rows, int64_t *distance)
     return true;
 }
 
+tni_gemm tni_matrix_product(tni_array c, tni_array a, tni_array b)
+{
+    return (tni_gemm){ .dtype = b.dtype,
+                       .m = a.size[0],
+                       .n = b.size[1],
+                       .k = a.size[1],
+                       .batch = 1,
+                       .a = a.data,
+                       .a_row = a.stride[0],
+                       .a_col = a.stride[1],
+                       .b = b.data,
+                       .b_row = b.stride[0],
+                       .b_col = b.stride[1],
+                       .c = c.data,
+                       .c_row = c.stride[0],
+                       .sums_f32 = c.dtype != b.dtype };
+}
+
 static tn_status matmul_shape(tni_call *c)
 {
     const tn_tensor *a = c->in[0];
@@ -30,9 +48,6 @@ static tn_status matmul_shape(tni_call *c)
     tn_shape *y = &c->out_spec[0].shape;
     tn_shape lead_a = a->shape;
     tn_shape lead_b = b->shape;
-    if (a->dtype != b->dtype)
-        return tni_op_error(c, TN_E_DTYPE, "a is %s, b is %s: want one floating dtype",
-                            tn_dtype_name(a->dtype), tn_dtype_name(b->dtype));
     lead_a.rank -= 2;
     lead_b.rank -= 2;
     if (!tni_broadcast(&lead_a, &lead_b, y))
@@ -104,13 +119,11 @@ static tn_status matmul_forward(tni_call *c)
     g.b_row = b->stride[rb - 2];
     g.b_col = b->stride[rb - 1];
     g.c_row = g.n;
-    int64_t rows;
-    if (rb == 2 && tni_merge_rows(a, &rows, &g.a_row)) {
-        g.m = rows;
-        return backend->gemm(&g);
-    }
-    g.a_row = a->stride[ra - 2];
-    return multiply_batches(c, &g);
+    int64_t rows, distance;
+    if (rb != 2 || !tni_merge_rows(a, &rows, &distance)) return multiply_batches(c, &g);
+    g.m = rows;
+    g.a_row = distance;
+    return backend->gemm(&g);
 }
 
 tn_tensor *tni_as_rows(tn_tensor *t)
@@ -138,6 +151,7 @@ static const tn_op op_matmul = {
     .formula = "C_ij = sum_k A_ik B_kj",
     .gradient = "dA = dC B^T; dB = A^T dC",
     .arity = 2,
+    .dtypes = TNI_ONE_FLOAT,
     .autocast = TNI_CAST_LOW,
     .reads = { TNI_X(1), TNI_X(0) },
     .shape = matmul_shape,

@@ -54,11 +54,8 @@ static tn_status arg_shape(tni_call *c)
     if (status != TN_OK) return status;
     index->shape = c->out_spec[0].shape;
     index->dtype = TN_I64;
-    if (c->n_out > 1 && c->recorded) {
-        c->n_saved = 1; /* the index, with the axis in place */
-        c->saved_spec[0].dtype = TN_I64;
-        c->saved_spec[0].shape = tni_kept_shape(&c->in[0]->shape, args->axes);
-    }
+    tn_shape kept = tni_kept_shape(&c->in[0]->shape, args->axes);
+    if (c->n_out > 1 && c->recorded) tni_saves(c, TN_I64, &kept); /* index, the axis in place */
     return TN_OK;
 }
 

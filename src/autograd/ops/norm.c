@@ -51,10 +51,8 @@ tn_tensor *tn_norm(tn_tensor *x, double p, const int *axes, int n_axes, bool kee
 static tn_status logsumexp_shape(tni_call *c)
 {
     tn_status status = tni_reduce_shape(c);
-    if (!c->recorded) return status;
-    c->n_saved = 1; /* f */
-    c->saved_spec[0].dtype = tni_wide_dtype(c->out_spec[0].dtype);
-    c->saved_spec[0].shape = c->out_spec[0].shape;
+    const tni_spec *y = c->out_spec;
+    if (c->recorded) tni_saves(c, tni_wide_dtype(y->dtype), &y->shape); /* f */
     return status;
 }
 

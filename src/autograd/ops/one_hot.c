@@ -43,10 +43,6 @@ static const tn_op one_hot_op = {
 static int64_t number_of_classes(tn_tensor *index)
 {
     if (tni_host_refused("tn_one_hot", "with n -1 reads the largest index", "n given")) return -1;
-    if (tn_numel(index) == 0)
-        return tni_minus_one(tni_error(
-            TN_E_INVALID, "tn_one_hot: n -1, index %s: want n >= 0, or -1 and at least one index",
-            tni_text(index)));
     int64_t largest = -1;
     tn_tensor *top = tn_amax(index, NULL, 0, false);
     if (!top || tn_copy_out(top, &largest, sizeof largest, TN_I64) != TN_OK) return -1;
@@ -58,7 +54,7 @@ tn_tensor *tn_one_hot(tn_tensor *index, int64_t n)
     tn_scope scope = tn_scope_begin();
     tn_tensor *hot = NULL;
     index = tni_index_arg("tn_one_hot", "index", index);
-    if (index && n < -1) {
+    if (index && (n < -1 || (n == -1 && tn_numel(index) == 0))) {
         tni_error(TN_E_INVALID,
                   "tn_one_hot: n %" PRId64 ", index %s: want n >= 0, or -1 and at least one index",
                   n, tni_text(index));

@@ -27,13 +27,6 @@ static tni_pool2d_sizes sizes_for(const pool_args *a, const tn_shape *y)
     return p;
 }
 
-static tn_status check_rank(tni_call *c)
-{
-    if (c->in[0]->shape.rank != 4)
-        return tni_op_error(c, TN_E_SHAPE, "x %s: want [N,C,H,W] or [C,H,W]", tni_text(c->in[0]));
-    return TN_OK;
-}
-
 /* The first window along axis i that covers no element of an image of that size, or -1. Only a
  * window that starts in the padding can miss the image, if the dilation exceeds it. */
 static int64_t window_beside(const tni_pool2d_sizes *a, int i, int64_t size, int64_t windows)
@@ -53,8 +46,6 @@ static tn_status window_shape(tni_call *c)
     bool ceil_mode = ((const pool_args *)c->args)->ceil_mode;
     const tn_tensor *x = c->in[0];
     tn_shape *y = &c->out_spec[0].shape;
-    tn_status status = check_rank(c);
-    if (status != TN_OK) return status;
     tni_shape_like_first(c);
     for (int i = 0; i < 2; i++) {
         int64_t size = x->shape.size[2 + i];
@@ -112,11 +103,8 @@ static tn_status max_shape(tni_call *c)
     if (status == TN_OK && x->size[2] * x->size[3] > INT32_MAX)
         return tni_op_error(c, TN_E_UNSUPPORTED, "x %s: want at most %d elements in a plane",
                             tni_text(c->in[0]), INT32_MAX);
-    if (status == TN_OK && c->recorded) {
-        c->n_saved = 1; /* the index of every maximum in its plane */
-        c->saved_spec[0].dtype = TN_I32;
-        c->saved_spec[0].shape = c->out_spec[0].shape;
-    }
+    if (c->recorded)
+        tni_saves(c, TN_I32, &c->out_spec[0].shape); /* of maxima: index in the plane */
     return status;
 }
 
@@ -209,8 +197,6 @@ static tn_status adaptive_shape(tni_call *c)
 {
     const pool_args *a = c->args;
     const int64_t out[] = { a->of.oh, a->of.ow };
-    tn_status status = check_rank(c);
-    if (status != TN_OK) return status;
     tni_shape_like_first(c);
     for (int i = 0; i < 2; i++) {
         int64_t size = c->in[0]->shape.size[2 + i];
@@ -260,10 +246,13 @@ AVERAGE(adaptive_avg_pool2d, "y_o = mean of x from floor(o size / n) to ceil((o 
 
 static tn_tensor *pool(const tn_op *op, tn_tensor *x, pool_args a)
 {
-    bool single = x && !tni_none(x) && x->shape.rank == 3;
+    bool there = x && !tni_none(x), single = there && x->shape.rank == 3;
+    if (there && !single && x->shape.rank != 4)
+        return tni_fail(TN_E_SHAPE, "tn_%s: x %s: want [N,C,H,W] or [C,H,W]", op->name,
+                        tni_text(x));
     if (single) x = tn_unsqueeze(x, 0);
-    a.of.h = x && x->shape.rank == 4 ? x->shape.size[2] : 0;
-    a.of.w = x && x->shape.rank == 4 ? x->shape.size[3] : 0;
+    a.of.h = there && x ? x->shape.size[2] : 0;
+    a.of.w = there && x ? x->shape.size[3] : 0;
     tn_tensor *y = tni_apply(op, &a, sizeof a, 1, &x);
     return single ? tn_squeeze(y, 0) : y;
 }

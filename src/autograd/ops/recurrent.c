@@ -80,10 +80,8 @@ static tn_status recurrent_shape(tni_call *c)
 /* Step t of a dense [T, B, ...] as [B, width]. */
 static tni_array step_of(const tn_tensor *all, int64_t t)
 {
-    int64_t b = all->shape.size[1], width = rows_count(&all->shape, 2, all->shape.rank);
-    tni_array step = rows_array(all, 2, b, width, 0);
-    step.data = (char *)step.data + (size_t)(t * b * width) * tn_dtype_size(all->dtype);
-    return step;
+    int64_t b = all->shape.size[1];
+    return rows_part(all, t * b, b, rows_count(&all->shape, 2, all->shape.rank));
 }
 
 /* The k-th step in the order of computing. */
@@ -130,34 +128,6 @@ static bool make_room(bool wanted, tn_shape shape, tn_dtype dtype, tn_device dev
     return *room != NULL;
 }
 
-/* c (+)= x w^T for m dense rows x; w [n, k] of any strides, rows of c lie c_row apart. */
-static tni_gemm product(int64_t m, const void *x, tni_array w, void *c, int64_t c_row,
-                        bool accumulate)
-{
-    return (tni_gemm){ .dtype = w.dtype,
-                       .m = m,
-                       .n = w.size[0],
-                       .k = w.size[1],
-                       .batch = 1,
-                       .a = x,
-                       .a_row = w.size[1],
-                       .a_col = 1,
-                       .b = w.data,
-                       .b_row = w.stride[1],
-                       .b_col = w.stride[0],
-                       .c = c,
-                       .c_row = c_row,
-                       .accumulate = accumulate,
-                       .sums_f32 = true };
-}
-
-static tni_array turned(const tn_tensor *w)
-{
-    tni_array a = tni_array_of(w);
-    return (
-        tni_array){ a.data, a.dtype, 2, { a.size[1], a.size[0] }, { a.stride[1], a.stride[0] } };
-}
-
 /* Packs w (g->b) once for the products of many steps, if the backend packs. */
 static tn_status pack(const tni_backend *backend, const tn_tensor *w, int64_t steps, tni_gemm *g)
 {
@@ -181,7 +151,7 @@ static tn_status pack_or_turn(const tni_backend *backend, const tn_tensor *w, in
     tn_shape shape = TN_SHAPE(w->shape.size[1], w->shape.size[0]);
     const tn_tensor *copy = tni_new_dense(&shape, w->dtype, w->storage->device);
     if (!copy) return tni_pending();
-    tni_copy c = { turned(copy), tni_array_of(w) };
+    tni_copy c = { tni_turned(tni_array_of(copy)), tni_array_of(w) };
     g->b = c.y.data, g->b_row = c.y.stride[1], g->b_col = c.y.stride[0];
     return backend->copy(&c);
 }
@@ -214,9 +184,11 @@ static tn_status recurrent_forward(tni_call *c)
         !make_room(args->low != args->product, TN_SHAPE(b, h), args->product, device, &wide) ||
         !share || !x || !w_ih || !w || !bias[0].data || !bias[1].data)
         return tni_pending();
-    tni_gemm all = product(steps * b, tni_data(x), tni_array_of(w_ih), tni_data(gates),
-                           c->n_saved ? 4 * h : h, false);
-    tni_gemm step = product(b, NULL, tni_array_of(w), tni_data(share), rows, false);
+    tni_gemm all = tni_matrix_product(rows_array(gates, 2, steps * b, c->n_saved ? 4 * h : h, 0),
+                                      rows_array(x, 2, steps * b, x->shape.size[2], 0),
+                                      tni_turned(tni_array_of(w_ih)));
+    tni_gemm step = tni_matrix_product(tni_array_of(share), rows_array(in[H0], 2, b, h, 0),
+                                       tni_turned(tni_array_of(w)));
     tn_status status = pack_or_turn(backend, w, steps, &step);
     if (status == TN_OK) status = backend->gemm(&all);
     for (int64_t k = 0; k < steps && status == TN_OK; k++) {
@@ -255,7 +227,7 @@ typedef struct passing {
 static tn_status steps_backward(const recurrent_args *args, const passing *p)
 {
     const tni_backend *backend = tni_backend_of(p->dy);
-    int64_t steps = p->dy->shape.size[0], b = p->dy->shape.size[1], h = p->dy->shape.size[2];
+    int64_t steps = p->dy->shape.size[0], b = p->dy->shape.size[1];
     int64_t rows = p->w->shape.size[0];
     const tn_tensor *w = for_product(args, p->w);
     tn_tensor *wide;
@@ -263,7 +235,8 @@ static tn_status steps_backward(const recurrent_args *args, const passing *p)
                    p->dy->storage->device, &wide) ||
         !w)
         return tni_pending();
-    tni_gemm step = product(b, NULL, turned(w), tni_data(p->dh), h, args->kind == TNI_GRU_CELL);
+    tni_gemm step = tni_matrix_product(tni_array_of(p->dh), step_of(p->ds, 0), tni_array_of(w));
+    step.accumulate = args->kind == TNI_GRU_CELL;
     tn_status status = pack(backend, w, steps, &step);
     for (int64_t k = steps - 1; k >= 0 && status == TN_OK; k--) {
         int64_t t = time_of(args, k, steps);
@@ -465,12 +438,6 @@ static const tn_op lstm_op = {
     RECURRENT(INPUTS),
 };
 
-static bool multiplies(tn_device device, tn_dtype dtype)
-{
-    return dtype == TN_F32 || device.type != TN_CPU ||
-           (dtype == TN_BF16 && tn_bf16_is_fast(device));
-}
-
 /* Zeros for a state that is not given, if its shape can be told from the others. */
 static tn_tensor *first_state(tn_tensor *state, const tn_tensor *x, const tn_tensor *w_hh)
 {
@@ -488,7 +455,9 @@ static tn_status apply(const tn_op *op, recurrent_args args, tn_tensor **in, int
     int n_in = op->arity;
     const tn_tensor *x = in[X];
     args.low = !x || tni_none(x) || x->dtype == TN_F64 ? TN_F32 : tni_autocasting;
-    args.product = multiplies(tn_device_of(x), args.low) ? args.low : TN_F32;
+    tn_device device = tn_device_of(x);
+    bool multiplies = device.type != TN_CPU || (args.low == TN_BF16 && tn_bf16_is_fast(device));
+    args.product = multiplies ? args.low : TN_F32;
     in[H0] = first_state(in[H0], x, in[W_HH]);
     if (n_in > C0) in[C0] = first_state(in[C0], x, in[W_HH]);
     bool narrow = tni_autocasting == TN_F32 && x && tni_wide_dtype(x->dtype) != x->dtype;

@@ -15,13 +15,14 @@ static inline int64_t rows_count(const tn_shape *shape, int first, int last)
     return n;
 }
 
-/* A shape as [n, c, d], c being one of its axes. */
+/* A shape as [n, c, d], c being one of its axes; a single value as [1, 1, 1]. */
 typedef struct rows_sizes {
     int64_t n, c, d;
 } rows_sizes;
 static inline rows_sizes rows_around(const tn_shape *s, int axis)
 {
-    return (rows_sizes){ rows_count(s, 0, axis), s->size[axis], rows_count(s, axis + 1, s->rank) };
+    int64_t c = s->rank ? s->size[axis] : 1;
+    return (rows_sizes){ rows_count(s, 0, axis), c, rows_count(s, axis + 1, s->rank) };
 }
 
 /* A dense tensor under other sizes of the same product; absent for TN_NONE and NULL. */
@@ -35,6 +36,14 @@ static inline tni_array rows_array(const tn_tensor *t, int rank, int64_t a, int6
         stride *= array.size[d];
     }
     return array;
+}
+
+/* Rows [first, first + rows) of a dense tensor with rows of width elements. */
+static inline tni_array rows_part(const tn_tensor *t, int64_t first, int64_t rows, int64_t width)
+{
+    tni_array part = rows_array(t, 2, rows, width, 0);
+    part.data = (char *)part.data + (size_t)(first * width) * tn_dtype_size(t->dtype);
+    return part;
 }
 
 /* xh = centered / sqrt(var + eps) and the divisor's inverse, over axes, in ops. known: that inverse
@@ -51,31 +60,17 @@ tn_status tni_name_index_error(const tn_op *op, tn_status status);
 tn_tensor *tni_index_arg(const char *function, const char *what, tn_tensor *index);
 /* 0..n-1 as i64, made on the device. */
 tn_tensor *tni_iota(int64_t n, tn_device device);
-/* Rows of x along args->axis by index; and its transpose: sums rows of y into zeros of
- * args->shape. */
-typedef struct tni_take_args {
-    int axis;
-    int64_t skip;   /* rows of this index get no gradient; -1: none */
-    tn_shape shape; /* of what is taken from */
-} tni_take_args;
-tn_status tni_take_shape(tni_call *c);
-tn_status tni_take_forward(tni_call *c);
-tn_status tni_take_backward(tni_grad *g);
-extern const tn_op tni_op_take_add;
 
-/* mean, sum or nothing over all elements. */
-tn_tensor *tni_reduce_loss(const char *function, tn_tensor *rows, tn_reduction reduction);
-/* The same for rows of losses and of weights; the mean divides by the sum of the weights. */
-tn_tensor *tni_reduce_weighted(tn_tensor *const rows[2], tn_reduction reduction);
+/* mean, sum or nothing over all elements of rows; f32 rows of bf16 or f16 are then rounded to
+ * dtype. */
+tn_tensor *tni_reduce_loss(const char *function, tn_tensor *rows, tn_reduction reduction,
+                           tn_dtype dtype);
 /* true where target is ignored (bool). */
 tn_tensor *tni_ignored_rows(tn_tensor *target, int64_t ignore);
 static inline int64_t rows_ignore(const tn_cross_entropy_options *o)
 {
     return o->use_ignore_index ? o->ignore_index : -100;
 }
-/* The class axis of logits for a target of class ids (ops.h); -1 and a message if they do not
- * match. */
-int tni_class_axis(const char *function, const tn_tensor *logits, const tn_tensor *target);
 /* The gradient of cross entropy with respect to logits x (cross_entropy.c), in ops. drow: the
  * gradient of each row's loss, in target's shape or broadcast; weight may be NULL or TN_NONE. */
 tn_tensor *tni_cross_entropy_slope(tn_tensor *x, tn_tensor *target, tn_tensor *weight,

@@ -76,11 +76,7 @@ static tn_tensor *along_axis(const tn_op *op, const char *function, tn_tensor *x
     int rank = x->shape.rank;
     axis = tni_axis_of_any(function, axis, rank);
     if (axis < 0) return NULL;
-    if (rank == 0 && !tni_none(x)) { /* a single value: one row of one */
-        tn_tensor *row = tn_reshape(x, TN_SHAPE(1));
-        return tn_reshape(tni_apply(op, &args, sizeof args, 1, &row), TN_SCALAR);
-    }
-    if (axis == rank - 1 || tni_none(x)) return tni_apply(op, &args, sizeof args, 1, &x);
+    if (axis >= rank - 1) return tni_apply(op, &args, sizeof args, 1, &x);
     tn_tensor *moved = tn_transpose(x, axis, -1);
     return tn_transpose(tni_apply(op, &args, sizeof args, 1, &moved), axis, -1);
 }

@@ -25,11 +25,9 @@ static tn_status blocked(const tni_call *c, int64_t m, const tni_array *vector)
     int64_t from = TNI_MIN(t, part.size[0]);
     tni_number before = { .f = !args->lower, .i = !args->lower };
     tni_number behind = { .f = args->lower, .i = args->lower };
+    tn_status status = backend->fill(&(tni_fill){ .y = part, .value = behind });
     part.size[0] = from;
-    tn_status status = backend->fill(&(tni_fill){ .y = part, .value = before });
-    part.data = (char *)part.data + from;
-    part.size[0] = vector->size[0] - from;
-    return status ? status : backend->fill(&(tni_fill){ .y = part, .value = behind });
+    return status ? status : backend->fill(&(tni_fill){ .y = part, .value = before });
 }
 
 static tn_status triangle_forward(tni_call *c)

@@ -350,9 +350,7 @@ static tn_status slice_grad_forward(tni_call *c)
         (char *)part.data + (size_t)(a->start * part.stride[a->axis]) * tn_dtype_size(part.dtype);
     part.stride[a->axis] *= a->step;
     part.size[a->axis] = a->n;
-    return status == TN_OK && tni_shape_numel(&c->in[0]->shape)
-               ? backend->copy(&(tni_copy){ .y = part, .x = dy })
-               : status;
+    return status == TN_OK ? backend->copy(&(tni_copy){ .y = part, .x = dy }) : status;
 }
 
 static const tn_op op_slice_grad = {
@@ -367,10 +365,15 @@ static const tn_op op_slice_grad = {
     .transpose = &op_slice,
 };
 
+static tn_tensor *slice(tn_tensor *x, int axis, int64_t start, int64_t step, int64_t n)
+{
+    slice_args args = { axis, start, step, n, x->shape.size[axis] };
+    return tni_apply(&op_slice, &args, sizeof args, 1, &x);
+}
+
 tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t step)
 {
-    slice_args args = { .step = step };
-    if ((args.axis = axis_of("tn_slice", x, axis)) < 0) return NULL;
+    if ((axis = axis_of("tn_slice", x, axis)) < 0) return NULL;
     if (start == TN_NO_SIZE || end == TN_NO_SIZE) {
         tni_size_failed("tn_slice", &(tn_shape){ 2, { start, end } });
         return NULL;
@@ -378,41 +381,36 @@ tn_tensor *tn_slice(tn_tensor *x, int axis, int64_t start, int64_t end, int64_t 
     if (step < 1)
         return tni_fail(TN_E_INVALID,
                         "tn_slice: step %" PRId64 ": want 1 or more (tn_flip reverses)", step);
-    args.whole = x->shape.size[args.axis];
-    /* the same elements, and no stride overflows */
-    args.step = TNI_MIN(step, TNI_MAX(args.whole, 1));
-    start = TNI_MIN(TNI_MAX(start < 0 ? start + args.whole : start, 0), args.whole);
-    end = TNI_MIN(TNI_MAX(end < 0 ? end + args.whole : end, 0), args.whole);
-    args.start = start;
-    args.n = end > start ? (end - start - 1) / step + 1 : 0;
-    return tni_apply(&op_slice, &args, sizeof args, 1, &x);
+    int64_t whole = x->shape.size[axis];
+    start = TNI_MIN(TNI_MAX(start < 0 ? start + whole : start, 0), whole);
+    end = TNI_MIN(TNI_MAX(end < 0 ? end + whole : end, 0), whole);
+    int64_t n = end > start ? (end - start - 1) / step + 1 : 0;
+    step = TNI_MIN(step, TNI_MAX(whole, 1)); /* the same elements, and no stride overflows */
+    return slice(x, axis, start, step, n);
 }
 
 tn_tensor *tn_narrow(tn_tensor *x, int axis, int64_t start, int64_t length)
 {
-    slice_args args = { .step = 1, .start = start, .n = length };
-    if ((args.axis = axis_of("tn_narrow", x, axis)) < 0) return NULL;
-    args.whole = x->shape.size[args.axis];
-    if (start < 0 || length < 0 || start > args.whole || length > args.whole - start)
+    if ((axis = axis_of("tn_narrow", x, axis)) < 0) return NULL;
+    int64_t whole = x->shape.size[axis];
+    if (start < 0 || length < 0 || start > whole || length > whole - start)
         return tni_fail(TN_E_INDEX,
                         "tn_narrow: %" PRId64 " elements from %" PRId64
                         " on axis %d of %s: want them inside",
-                        length, start, args.axis, tni_text(x));
-    return tni_apply(&op_slice, &args, sizeof args, 1, &x);
+                        length, start, axis, tni_text(x));
+    return slice(x, axis, start, 1, length);
 }
 
 tn_tensor *tn_select(tn_tensor *x, int axis, int64_t i)
 {
-    slice_args args = { .step = 1, .n = 1 };
-    if ((args.axis = axis_of("tn_select", x, axis)) < 0) return NULL;
-    args.whole = x->shape.size[args.axis];
-    args.start = i < 0 ? i + args.whole : i;
-    if (args.start < 0 || args.start >= args.whole)
+    if ((axis = axis_of("tn_select", x, axis)) < 0) return NULL;
+    int64_t whole = x->shape.size[axis], start = i < 0 ? i + whole : i;
+    if (start < 0 || start >= whole)
         return tni_fail(TN_E_INDEX,
                         "tn_select: index %" PRId64 " on axis %d of %s: want %" PRId64 "..%" PRId64,
-                        i, args.axis, tni_text(x), -args.whole, args.whole - 1);
-    tn_tensor *y = tni_apply(&op_slice, &args, sizeof args, 1, &x);
-    return y ? reshape(y, tni_shape_without(&y->shape, args.axis)) : NULL;
+                        i, axis, tni_text(x), -whole, whole - 1);
+    tn_tensor *y = slice(x, axis, start, 1, 1);
+    return y ? reshape(y, tni_shape_without(&y->shape, axis)) : NULL;
 }
 
 /* ---- split ----------------------------------------------------------------------------------- */

@@ -45,33 +45,47 @@ static __attribute__((noinline)) void wide_row(ln_job *job, int64_t i)
     }
 }
 
+static inline void finish_row(ln_job *job, int64_t i, REAL mean, double var)
+{
+    const tni_layer_norm *a = job->a;
+    const int64_t f = a->x.size[1];
+    const REAL *restrict w = a->weight.data, *restrict b = a->bias.data;
+    const REAL *restrict x = (const REAL *)a->x.data + i * f;
+    REAL *restrict y = (REAL *)a->y.data + i * f;
+    double least = LEAST_VARIANCE + (double)mean * (double)mean * FAR;
+    REAL rstd = (REAL)(1.0 / sqrt(var));
+    if (TNI_UNLIKELY(!(var > least && var < INFINITY))) {
+        wide_row(job, i);
+        return;
+    }
+    keep_moments(a, i, mean, rstd);
+    if (w && b) {
+#pragma omp simd
+        for (int64_t j = 0; j < f; j++) y[j] = (x[j] - mean) * rstd * w[j] + b[j];
+    } else {
+#pragma omp simd
+        for (int64_t j = 0; j < f; j++) y[j] = (x[j] - mean) * rstd;
+        for (int64_t j = 0; w && j < f; j++) y[j] *= w[j];
+        for (int64_t j = 0; b && j < f; j++) y[j] += b[j];
+    }
+}
+
+enum { AHEAD = 8 }; /* short rows in one go: a sum's last additions wait for one another */
+
 static void layer_norm_chunk(void *context, int64_t begin, int64_t end)
 {
     ln_job *job = context;
-    const tni_layer_norm *a = job->a;
-    int64_t f = a->x.size[1];
-    const REAL *restrict w = a->weight.data, *restrict b = a->bias.data;
-    for (int64_t i = begin; i < end; i++) {
-        const REAL *restrict x = (const REAL *)a->x.data + i * f;
-        REAL *restrict y = (REAL *)a->y.data + i * f;
-        REAL mean = (REAL)(row_sum(x, f) / (double)f);
-        double least = LEAST_VARIANCE + (double)mean * (double)mean * FAR;
-        double var = row_sum_squares(x, mean, f) / (double)f + a->eps;
-        REAL rstd = (REAL)(1.0 / sqrt(var));
-        if (TNI_UNLIKELY(!(var > least && var < INFINITY))) {
-            wide_row(job, i);
-            continue;
-        }
-        keep_moments(a, i, mean, rstd);
-        if (w && b) {
-#pragma omp simd
-            for (int64_t j = 0; j < f; j++) y[j] = (x[j] - mean) * rstd * w[j] + b[j];
-        } else {
-#pragma omp simd
-            for (int64_t j = 0; j < f; j++) y[j] = (x[j] - mean) * rstd;
-            for (int64_t j = 0; w && j < f; j++) y[j] *= w[j];
-            for (int64_t j = 0; b && j < f; j++) y[j] += b[j];
-        }
+    const int64_t f = job->a->x.size[1];
+    const int64_t most = f * (int64_t)sizeof(REAL) <= 4096 ? AHEAD : 1;
+    const REAL *x = job->a->x.data;
+    for (int64_t i = begin, n; i < end; i += n) {
+        REAL mean[AHEAD];
+        double var[AHEAD];
+        n = TNI_MIN(most, end - i);
+        for (int64_t r = 0; r < n; r++) mean[r] = (REAL)(row_sum(x + (i + r) * f, f) / (double)f);
+        for (int64_t r = 0; r < n; r++)
+            var[r] = row_sum_squares(x + (i + r) * f, mean[r], f) / (double)f + job->a->eps;
+        for (int64_t r = 0; r < n; r++) finish_row(job, i + r, mean[r], var[r]);
     }
 }
 

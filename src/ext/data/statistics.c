@@ -1,0 +1,58 @@
+/*
+ * statistics.c - measures the running statistics of batch norms again, for weights that they were
+ * not made with: those of an average.
+ *
+ * All batches together are one batch in parts (nn/micro_batches.c): each layer gives the mean and
+ * variance of what it saw. At the end running ones become those of all values, whatever the layer's
+ * momentum; all else that moves once for a batch is put back.
+ */
+#include <limits.h>
+#include <tenon/data.h>
+
+#include "nn/micro_batches.h"
+
+/* Only running means and variances are to move, and all the way; whether there are any. */
+static bool only_moments(tni_batch *b)
+{
+    bool any = false;
+    for (int i = 0; i < b->n; i++) {
+        b->moved[i].momentum = 1;
+        if (!b->moved[i].var) b->moved[i].n = 0;
+        any |= b->moved[i].n > 0;
+    }
+    b->parts = b->at + 1; /* the part that runs is empty */
+    return any;
+}
+
+tn_status tn_measure_statistics(tn_module *model, int (*next)(tn_module *model, void *user),
+                                void *user)
+{
+    TNI_HOLD_TRAPS;
+    static const char f[] = "tn_measure_statistics";
+    tn_status status = tni_module_check(f, model);
+    if (status != TN_OK) return status;
+    if (!next) return tni_error(TN_E_INVALID, "%s: next is NULL: want a function", f);
+    if (tni_batch_now)
+        return tni_error(TN_E_STATE, "%s: a batch in parts is open, or was loaded: want its end",
+                         f);
+    if (tn_micro_batches_begin(INT_MAX) < 0) return tni_pending();
+    tni_batch *b = tni_batch_now;
+    for (int more = 1; status == TN_OK && more > 0; b->at++) {
+        tn_scope scope = tn_scope_begin();
+        TN_NO_GRAD more = next(model, user);
+        tn_scope_end(scope);
+        if (tni_batch_now != b)
+            return tni_error(TN_E_STATE, "%s: next has ended the batch: want it left open", f);
+        if (more < 0)
+            status = tni_pending() != TN_OK
+                         ? tni_error_prefix("%s: ", f)
+                         : tni_error(TN_E_STATE, "%s: next returned %d without a message", f, more);
+        if (status == TN_OK) status = tni_batch_settle(b);
+    }
+    if (status == TN_OK && !only_moments(b))
+        status =
+            tni_error(TN_E_STATE, "%s: no batch norm in training saw a batch: want tn_train", f);
+    if (status == TN_OK) status = tni_batch_end_early();
+    tn_micro_batches_cancel(); /* which puts back what has not ended */
+    return status;
+}
