@@ -32,8 +32,7 @@ TN_API bool tn_grad_enabled(void); /* the mode now */
          TN_OF_LINE_(name##once_);                                                                 \
          TN_OF_LINE_(name##once_) = 0, TN_AT_END(leave(&TN_OF_LINE_(name))))
 /** TN_NO_GRAD { ... }: the block records nothing. The mode before is restored however the block is
- *  left (its end, return, break, continue, goto; break and continue leave the block, not a loop
- *  around it). */
+ *  left, as TN_SCOPE ends (tensor.h). */
 #define TN_NO_GRAD TN_MODE_(tn_grad_, tn_leave_no_grad_, tn_set_grad_enabled(false))
 static inline void tn_leave_no_grad_(const int *was)
 {
@@ -173,16 +172,17 @@ TN_API tn_anomaly tn_get_anomaly(void); /* the mode now */
 
 /* ---- what nodes remember --------------------------------------------------------------------- */
 
+/* Settings of a thread: off at its start, and then they cost nothing. Setting one returns what it
+ * was before. Not in captured steps on a GPU; ignored inside tn_explain_training and
+ * tn_module_gradcheck. */
+
 /**
- * Sets whether nodes remember where they were recorded, in this thread: in which call of a module,
- * which buffers that call changed, and which tensors without gradient the op read. Returns the
- * setting before; threads start with it off, and then it costs nothing. A graph recorded with it on
+ * Sets whether nodes remember where they were recorded: in which call of a module, which buffers
+ * that call changed, and which tensors without gradient the op read. A graph recorded with it on
  * keeps its inputs (data, targets, buffers) until it is freed.
  *
  *     TN_PLACES loss = tn_cross_entropy(tn_forward(model, x), y);
  *     TN_CHECK(tn_graph_visit(loss, visit, NULL, (tn_graph_options){ .model = model }));
- *
- * Not      in captured steps on a GPU; ignored inside tn_explain_training and tn_module_gradcheck
  */
 TN_API bool tn_set_places(bool on);
 TN_API bool tn_places(void); /* the setting now */
@@ -194,15 +194,13 @@ static inline void tn_leave_places_(const int *was)
 }
 
 /**
- * Sets whether nodes remember the source line that called their op, in this thread, for
- * tn_graph_visit and what is built on it: the innermost line outside of tenon, so for a layer's ops
- * it is where your code called the layer. Returns the setting before; threads start with it off,
- * and then it costs nothing; on, some microseconds for each op.
+ * Sets whether nodes remember the source line that called their op, for tn_graph_visit and what is
+ * built on it: the innermost line outside of tenon, so for a layer's ops it is where your code
+ * called the layer. It costs some microseconds for each op.
  *
  * Needs    a program with debug information (cc -g) and tenon's module libtenon-lines.so (built
  *          where libdw is found). Without either the place is an address: "program+0x1139". Where
  *          tenon is linked statically, both are needed for anything to be known
- * Not      in captured steps on a GPU; ignored inside tn_explain_training and tn_module_gradcheck
  */
 TN_API bool tn_set_lines(bool on);
 TN_API bool tn_lines(void); /* the setting now */

@@ -48,15 +48,11 @@ typedef struct tn_batch_norm_options {
     bool use_eps, use_momentum;
 } tn_batch_norm_options;
 /**
- * y = weight (x - mean) / sqrt(var + eps) + bias per channel. In training with the batch's mean and
- * (biased) variance, and the running buffers move towards them by momentum (variance unbiased). In
- * evaluation with the running buffers.
+ * tn_batch_norm as a layer, which in training moves its running buffers.
  *
  * Shapes   x [N, C, H, W], C = features
  * State    parameters weight [C] 1, bias [C] 0; buffers running_mean [C] 0, running_var [C] 1,
  *          num_batches_tracked [] 0 (i64)
- * Errors   shapes; one value per channel in training. A failed forward changes no buffer.
- * Source   Ioffe and Szegedy (2015), algorithms 1 and 2
  */
 TN_API tn_module *tn_batch_norm2d_new(int64_t features, tn_batch_norm_options o);
 /** The same for x [N, C] or [N, C, L]. */

@@ -5,7 +5,8 @@
  *   Owner    the result belongs to the current scope; inputs are not consumed
  *   Errors   NULL and a message naming function, shapes and dtypes; NULL inputs pass on silently
  *   Devices  all inputs on one device; the result is there too
- *   Shapes   elementwise ops broadcast: sizes are compared from the last axis, 1 stretches
+ *   Shapes   elementwise ops broadcast: sizes are compared from the last axis, 1 stretches; where
+ *            two do not fit, TN_E_SHAPE names the axis
  *   Dtypes   elementwise binary ops promote bool < u8 < i32 < i64 < floats (bf16 with f16: f32); a
  *            single value (rank 0) or a C scalar never widens a tensor with axes of its own kind
  *            (bool, integer, float), as in PyTorch; other ops refuse mixed floats by name. bf16
@@ -77,10 +78,8 @@ TN_API tn_tensor *tn_triu(tn_tensor *x, int64_t k); /* zeros below that diagonal
 
 /* ---- elementwise, two tensors ---------------------------------------------------------------- */
 /*
- * Shapes   a, b broadcast; the result has the broadcast shape
  * Grad     summed over what was broadcast, in each input's dtype
- * Errors   TN_E_SHAPE naming the axis that does not broadcast; TN_E_DTYPE for a condition or mask
- *          that is not bool
+ * Errors   TN_E_DTYPE for a condition or mask that is not bool
  */
 
 TN_API tn_tensor *tn_add(tn_tensor *a, tn_tensor *b);     /* a + b; of two bools: or */
@@ -99,10 +98,6 @@ TN_API tn_tensor *tn_where(tn_tensor *condition, tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_masked_fill(tn_tensor *x, tn_tensor *mask, double value);
 
 /* ---- comparisons and logic: bool results, no gradient ---------------------------------------- */
-/*
- * Shapes   a, b broadcast; the result has the broadcast shape
- * Errors   TN_E_SHAPE naming the axis that does not broadcast
- */
 
 TN_API tn_tensor *tn_eq(tn_tensor *a, tn_tensor *b); /* a == b; false where either is NaN */
 TN_API tn_tensor *tn_ne(tn_tensor *a, tn_tensor *b); /* a != b; true where either is NaN */
@@ -143,7 +138,6 @@ TN_API tn_tensor *tn_ge_scalar(tn_tensor *x, double s);   /* x >= s */
 
 /* ---- elementwise, one tensor (integers give f32, except neg, abs, square, relu, clamp) ------- */
 /*
- * Shapes   y has x's shape
  * Range    exp, expm1, log, log1p, tanh and erf are within 1 to 2.5 units in the last place
  * Errors   TN_E_INVALID for clamp with low > high, softplus with beta <= 0
  */
@@ -442,9 +436,10 @@ TN_API tn_tensor *tn_dropout(tn_tensor *x, double p, bool training);
 TN_API tn_tensor *tn_layer_norm(tn_tensor *x, int n_axes, tn_tensor *weight, tn_tensor *bias,
                                 double eps);
 /**
- * Per channel (axis 1 of [N, C, ...]). training: batch statistics, and running_mean / running_var
- * (or TN_NONE) move by momentum (variance unbiased); else running statistics. Beside an x of bf16
- * or f16 each of the four may be f32; a bf16 or f16 one is updated in f32 and then rounded.
+ * (x - mean) / sqrt(var + eps) * weight + bias per channel (axis 1 of [N, C, ...]). training: with
+ * the batch's mean and biased variance, and running_mean / running_var (or TN_NONE) move towards
+ * them by momentum (variance unbiased); else with these two. Beside an x of bf16 or f16 each of the
+ * four may be f32; a bf16 or f16 one is updated in f32 and then rounded.
  *
  * Errors   training with one value per channel; only one running buffer; evaluation without them;
  *          sizes that differ from x's channels. Then nothing has changed, the running buffers
@@ -494,10 +489,9 @@ typedef struct tn_pool2d_spec {
  * The largest under a window; NaN counts as largest, the first of equals takes the gradient. And
  * tn_avg_pool2d: the mean.
  *
- * Shapes   x [N, C, H, W] or [C, H, W] -> [N, C, H', W'], H' = floor((H + 2 padding - dilation (kh
- *          - 1) - 1) / stride) + 1; ceil_mode rounds up, but no window starts beyond the image and
- *          its left padding. The mean counts padding (not what lies beyond the padding) unless
- *          exclude_padding
+ * Shapes   x [N, C, H, W] or [C, H, W] -> [N, C, H', W'], H' and W' as of tn_conv2d; ceil_mode
+ *          rounds up, but no window starts beyond the image and its left padding. The mean counts
+ *          padding (not what lies beyond the padding) unless exclude_padding
  * Grad     max: dy to the winners (keeps their indices, i32); mean: dy / count to each element
  * Errors   padding above half the kernel; a window larger than the padded image; an empty image; a
  *          dilated window that covers only padding, which has no largest element (PyTorch gives

@@ -19,12 +19,14 @@
 
 #define MARK ".tmp-" /* NAME.tmp-PID-SERIAL */
 
+#define refuse(file, status, ...)                                                                  \
+    tni_file_error(status, (file)->function, (file)->name, __VA_ARGS__)
+
 static tn_status fail(const tni_atomic_file *file, const char *what, int error)
 {
-    return tni_error(tni_errno(error),
-                     "%s: " TNI_PATH ": %s: %s after %" PRId64
-                     " bytes: the old file, if any, is unchanged",
-                     file->function, file->name, what, strerror(error), file->written);
+    return refuse(file, tni_errno(error),
+                  "%s: %s after %" PRId64 " bytes: the old file, if any, is unchanged", what,
+                  strerror(error), file->written);
 }
 
 void tni_file_sweep(int folder, const char *entry, size_t n)
@@ -70,9 +72,7 @@ static tn_status find_target(tni_atomic_file *file, struct stat *old)
     int error = real ? 0 : errno;
     while (error == ENOENT && lstat(file->name, &st) == 0) {
         if (S_ISLNK(st.st_mode))
-            return tni_error(TN_E_IO,
-                             "%s: " TNI_PATH ": is a symbolic link to nothing: want a file there",
-                             file->function, file->name);
+            return refuse(file, TN_E_IO, "is a symbolic link to nothing: want a file there");
         real = realpath(file->name, NULL); /* another program has made it just now */
         error = real ? 0 : errno;
     }
@@ -86,9 +86,8 @@ static tn_status find_target(tni_atomic_file *file, struct stat *old)
     if (!there) return TN_OK;
     if (stat(file->target, &st) != 0) return fail(file, "cannot look at it", errno);
     if (!S_ISREG(st.st_mode))
-        return tni_error(TN_E_IO, "%s: " TNI_PATH ": %s: only a regular file can be replaced",
-                         file->function, file->name,
-                         S_ISDIR(st.st_mode) ? "is a folder" : "is not a regular file");
+        return refuse(file, TN_E_IO, "%s: only a regular file can be replaced",
+                      S_ISDIR(st.st_mode) ? "is a folder" : "is not a regular file");
     *old = st;
     return TN_OK;
 }
@@ -151,11 +150,9 @@ tn_status tni_file_create(tni_atomic_file *file, const char *function, const cha
                           int64_t size)
 {
     *file = (tni_atomic_file){ .function = function, .name = path, .fd = -1, .folder = -1 };
-    if (!path) return tni_null(function, "path", "the name of a file");
-    if (!*path)
-        return tni_error(TN_E_INVALID, "%s: path is empty: want the name of a file", function);
     struct stat old;
-    tn_status status = find_target(file, &old);
+    tn_status status = tni_path_check(function, path);
+    if (status == TN_OK) status = find_target(file, &old);
     if (status == TN_OK) status = open_folder(file);
     if (status == TN_OK) status = open_temp(file, &old);
     if (status == TN_OK && size > 0) {
@@ -165,11 +162,10 @@ tn_status tni_file_create(tni_atomic_file *file, const char *function, const cha
         } while (error == EINTR);
         /* a file system that cannot reserve says so; write errors show the rest */
         if (error && error != EOPNOTSUPP && error != EINVAL && error != ENOSYS)
-            status = tni_error(tni_errno(error),
-                               "%s: " TNI_PATH ": cannot reserve %" PRId64
-                               " bytes: %s: the old file, if "
-                               "any, is unchanged",
-                               function, path, size, strerror(error));
+            status =
+                refuse(file, tni_errno(error),
+                       "cannot reserve %" PRId64 " bytes: %s: the old file, if any, is unchanged",
+                       size, strerror(error));
     }
     if (status != TN_OK) tni_file_abandon(file);
     return status;
@@ -204,9 +200,8 @@ static tn_status sync_folder(const tni_atomic_file *file)
     int synced;
     TNI_UNINTERRUPTED(synced, fsync(file->folder));
     if (synced == 0 || errno == EINVAL || errno == EROFS) return TN_OK;
-    return tni_error(
-        TN_E_IO, "%s: " TNI_PATH ": the file is in place, but its folder could not be synced: %s",
-        file->function, file->name, strerror(errno));
+    return refuse(file, TN_E_IO, "the file is in place, but its folder could not be synced: %s",
+                  strerror(errno));
 }
 
 tn_status tni_file_finish(tni_atomic_file *file)

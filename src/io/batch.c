@@ -53,11 +53,7 @@ tn_status tni_batch_save(const tni_parts *parts, tn_list *list)
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-static tn_status damaged(const tni_input *in, const char *what)
-{
-    return tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": its batch in parts is damaged: %s",
-                     in->function, in->path, what);
-}
+#define DAMAGED "its batch in parts is damaged: %s"
 
 /* n values under a name. */
 static bool read_values(const tn_list *list, const char *name, tn_dtype dtype, int64_t n, void *to)
@@ -97,7 +93,7 @@ static tn_status read(const tni_input *in, tni_parts *parts, const tn_list *buff
     tn_tensor *spread = find(parts, buffers, k, "var", &var);
     if (!value || (var && !spread) || !read_values(parts->batch.list, name, TN_F64, 2, numbers) ||
         !(numbers[0] >= 1 + (spread != NULL)) || !(numbers[1] >= 0 && numbers[1] <= 1))
-        return damaged(in, of ? of->name : name);
+        return tni_input_bad(in, DAMAGED, of ? of->name : name);
     const tni_slot *slot = spread ? NULL : tni_slot_of(of->owner, of->name);
     tni_moved *m = tni_batch_add(parts->begun, slot ? of->owner : NULL, slot, of->tensor,
                                  spread ? var->tensor : NULL);
@@ -128,7 +124,7 @@ tn_status tni_batch_read(const tni_input *in, tni_parts *parts)
     if (parts->batch.list->n == 0) return TN_OK;
     if (!read_values(parts->batch.list, "at", TN_I64, 4, at) || at[0] < 0 || at[0] > at[1] ||
         at[1] < 1 || at[1] > INT32_MAX || at[3] < 0 || at[3] > parts->batch.list->n)
-        return damaged(in, "at");
+        return tni_input_bad(in, DAMAGED, "at");
     tni_batch *b = parts->begun = tni_calloc(sizeof *b);
     if (!b) return TN_E_NOMEM;
     b->at = (int)at[0];

@@ -95,20 +95,18 @@ static tn_status prune(const char *function, const char *folder, const char *nam
     int error = dir ? read_steps(&s, dir, name, true) : errno;
     tn_status status = TN_OK;
     if (!dir || error == ENOMEM)
-        status = tni_error(tni_errno(error),
-                           "%s: " TNI_PATH ": the checkpoint is in place, but older ones cannot be "
-                           "looked for: %s",
-                           function, folder, strerror(error));
+        status = tni_file_error(
+            tni_errno(error), function, folder,
+            "the checkpoint is in place, but older ones cannot be looked for: %s", strerror(error));
     size_t first = 0; /* the first that is not newer than ours */
     while (first < s.n && s.step[first] > step) first++;
     for (size_t i = s.n; keep > 0 && status == TN_OK && i > first + (size_t)keep; i--) {
         char file[FILE_SIZE];
         file_name(file, name, s.step[i - 1]);
         if (unlinkat(dirfd(dir), file, 0) != 0 && errno != ENOENT)
-            status = tni_error(tni_errno(errno),
-                               "%s: " TNI_PATH ": the checkpoint is in place, but %s cannot be "
-                               "removed: %s",
-                               function, folder, file, strerror(errno));
+            status = tni_file_error(tni_errno(errno), function, folder,
+                                    "the checkpoint is in place, but %s cannot be removed: %s",
+                                    file, strerror(errno));
     }
     tni_bytes_free(&s.bytes);
     if (dir) closedir(dir);
@@ -179,33 +177,16 @@ static tn_status search_once(search *s, DIR *dir)
     s->damaged = s->gone = 0;
     tni_bytes_free(&s->skipped);
     if (error) /* an older one could be mistaken for the newest */
-        status =
-            tni_error(tni_errno(error), "%s: " TNI_PATH ": %s", latest, s->folder, strerror(error));
+        status = tni_file_error(tni_errno(error), latest, s->folder, "%s", strerror(error));
     for (size_t i = 0; !error && next && i < all.n; i++) status = look_at(s, all.step[i], &next);
     tni_bytes_free(&all.bytes);
     if (error || !next) return status;
     if (s->damaged == 0)
-        return tni_error(TN_E_NAME, "%s: " TNI_PATH ": no %s-STEP.safetensors is in it", latest,
-                         s->folder, s->name);
-    return tni_error(TN_E_FORMAT,
-                     "%s: " TNI_PATH
-                     ": %d damaged %s-STEP.safetensors and no other; the newest: %s",
-                     latest, s->folder, s->damaged, s->name, s->why);
-}
-
-static tn_status hand_out(const search *s, tn_metadata *skipped)
-{
-    tni_bytes pairs = { 0 };
-    for (const char *at = s->skipped.data; at && at < s->skipped.data + s->skipped.n;) {
-        tni_pair pair = { .key = at, .value = at + strlen(at) + 1 };
-        at = pair.value + strlen(pair.value) + 1;
-        tni_bytes_add(&pairs, &pair, sizeof pair);
-    }
-    tn_status status = pairs.failed ? tni_pending()
-                                    : tni_metadata_of((const tni_pair *)pairs.data,
-                                                      (int)(pairs.n / sizeof(tni_pair)), skipped);
-    tni_bytes_free(&pairs);
-    return status;
+        return tni_file_error(TN_E_NAME, latest, s->folder, "no %s-STEP.safetensors is in it",
+                              s->name);
+    return tni_file_error(TN_E_FORMAT, latest, s->folder,
+                          "%d damaged %s-STEP.safetensors and no other; the newest: %s", s->damaged,
+                          s->name, s->why);
 }
 
 tn_status tn_checkpoint_latest_report(const char *folder, const char *name, char *path, size_t size,
@@ -215,8 +196,7 @@ tn_status tn_checkpoint_latest_report(const char *folder, const char *name, char
     if (status == TN_OK && !path) status = tni_null(latest, "path", "room for a path");
     if (status != TN_OK) return status;
     DIR *dir = opendir(folder);
-    if (!dir)
-        return tni_error(tni_errno(errno), "%s: " TNI_PATH ": %s", latest, folder, strerror(errno));
+    if (!dir) return tni_file_error(tni_errno(errno), latest, folder, "%s", strerror(errno));
     tni_saved_error was;
     tni_error_save(&was);
     search s = { .folder = folder, .name = name };
@@ -228,7 +208,7 @@ tn_status tn_checkpoint_latest_report(const char *folder, const char *name, char
     if (status == TN_OK && strlen(s.path) >= size)
         status = tni_error(TN_E_INVALID, "%s: room for %zu bytes: want %zu", latest, size,
                            strlen(s.path) + 1);
-    if (status == TN_OK && skipped) status = hand_out(&s, &pairs);
+    if (status == TN_OK && skipped) status = tni_metadata_of(&s.skipped, &pairs);
     tni_bytes_free(&s.skipped);
     if (status != TN_OK) return status;
     tni_error_restore(&was); /* from skipped files */

@@ -24,6 +24,12 @@ tn_status tni_errno(int error);
 /* Length of a path in a message: the reason after it must fit too. */
 #define TNI_PATH "%.1000s"
 #define TNI_PATH_SHOWN 1000
+/* The error "FUNCTION: PATH: TEXT"; in the text control characters become '?', since what comes
+ * from a file may reach a terminal. Returns status. (input.c) */
+tn_status tni_file_error(tn_status status, const char *function, const char *path,
+                         const char *format, ...) TN_PRINTF(4, 5);
+/* Whether path is the name of a file, else an error naming function. (input.c) */
+tn_status tni_path_check(const char *function, const char *path);
 
 /* ---- writing: the file appears whole or not at all (atomic_file.c) --------------------------- */
 
@@ -66,10 +72,11 @@ tn_status tni_input_open(tni_input *in, const char *function, const char *path);
  */
 tn_status tni_input_read(const tni_input *in, int64_t offset, void *data, size_t nbytes);
 void tni_input_close(tni_input *in);
-/* TN_E_FORMAT prefixed with "FUNCTION: PATH: "; control characters become '?'. */
-tn_status tni_input_bad(const tni_input *in, const char *format, ...) TN_PRINTF(2, 3);
-
-/* The same: NAME begins at `begin`, but the part before it ends at `end`. */
+/* Errors about it; TN_E_FORMAT. */
+#define tni_input_error(in, status, ...)                                                           \
+    tni_file_error(status, (in)->function, (in)->path, __VA_ARGS__)
+#define tni_input_bad(in, ...) tni_input_error(in, TN_E_FORMAT, __VA_ARGS__)
+/* TN_E_FORMAT: NAME begins at `begin`, but the part before it ends at `end`. */
 tn_status tni_input_gap(const tni_input *in, const char *name, int64_t begin, int64_t end);
 
 /* ---- text in memory -------------------------------------------------------------------------- */

@@ -18,31 +18,48 @@ tn_status tni_errno(int error)
     return error == ENOMEM ? TN_E_NOMEM : TN_E_IO;
 }
 
+tn_status tni_file_error(tn_status status, const char *function, const char *path,
+                         const char *format, ...)
+{
+    char text[sizeof((tni_texts *)NULL)->message];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
+    return tni_error(status, "%s: " TNI_PATH ": %s", function, path, text);
+}
+
+tn_status tni_path_check(const char *function, const char *path)
+{
+    if (!path) return tni_null(function, "path", "the name of a file");
+    if (*path) return TN_OK;
+    return tni_error(TN_E_INVALID, "%s: path is empty: want the name of a file", function);
+}
+
 static tn_status fail(const tni_input *in, int error)
 {
-    return tni_error(tni_errno(error), "%s: " TNI_PATH ": %s", in->function, in->path,
-                     strerror(error));
+    return tni_input_error(in, tni_errno(error), "%s", strerror(error));
 }
 
 tn_status tni_input_open(tni_input *in, const char *function, const char *path)
 {
     *in = (tni_input){ .function = function, .path = path, .fd = -1 };
-    if (!path) return tni_null(function, "path", "the name of a file");
-    if (!*path)
-        return tni_error(TN_E_INVALID, "%s: path is empty: want the name of a file", function);
+    tn_status status = tni_path_check(function, path);
+    if (status != TN_OK) return status;
     /* non-blocking: a pipe without a writer would block for ever; no effect on regular files */
     TNI_UNINTERRUPTED(in->fd, open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (in->fd < 0) {
         in->error = errno;
         return fail(in, in->error);
     }
-    tn_status status = TN_OK;
     struct stat st;
     if (fstat(in->fd, &st) != 0)
         status = fail(in, errno);
     else if (!S_ISREG(st.st_mode))
-        status = tni_error(TN_E_IO, "%s: " TNI_PATH ": %s: want a regular file", function, path,
-                           S_ISDIR(st.st_mode) ? "is a folder" : "is not a regular file");
+        status = tni_input_error(in, TN_E_IO, "%s: want a regular file",
+                                 S_ISDIR(st.st_mode) ? "is a folder" : "is not a regular file");
     else
         in->size = st.st_size;
     if (status != TN_OK) tni_input_close(in);
@@ -57,11 +74,9 @@ tn_status tni_input_read(const tni_input *in, int64_t offset, void *data, size_t
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return fail(in, errno);
         if (n == 0)
-            return tni_error(TN_E_IO,
-                             "%s: " TNI_PATH
-                             ": became shorter while it was read: %zu bytes missing "
-                             "at %" PRId64,
-                             in->function, in->path, nbytes, offset);
+            return tni_input_error(
+                in, TN_E_IO, "became shorter while it was read: %zu bytes missing at %" PRId64,
+                nbytes, offset);
         at += n;
         nbytes -= (size_t)n;
         offset += n;
@@ -73,18 +88,6 @@ void tni_input_close(tni_input *in)
 {
     if (in->fd >= 0) close(in->fd);
     in->fd = -1;
-}
-
-tn_status tni_input_bad(const tni_input *in, const char *format, ...)
-{
-    char text[640];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    for (char *c = text; *c; c++) /* text from a file may reach a terminal */
-        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
-    return tni_error(TN_E_FORMAT, "%s: " TNI_PATH ": %s", in->function, in->path, text);
 }
 
 tn_status tni_input_gap(const tni_input *in, const char *name, int64_t begin, int64_t end)

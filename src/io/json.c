@@ -38,10 +38,11 @@ char tni_json_kind(tni_json *j)
     return wrong(j, "want a value"), '\0';
 }
 
-void tni_json_open(tni_json *j)
+bool tni_json_open(tni_json *j, char open)
 {
+    if (tni_json_kind(j) != open) return false;
     j->at++;
-    j->first = true;
+    return j->first = true;
 }
 
 bool tni_json_next(tni_json *j, char close)
@@ -239,7 +240,7 @@ bool tni_json_skip(tni_json *j)
         if (kind == '{' || kind == '[') {
             if (depth == (int)sizeof close) return wrong(j, "it is nested too deeply");
             close[depth++] = kind == '{' ? '}' : ']';
-            tni_json_open(j);
+            tni_json_open(j, kind);
         }
         while (depth && !j->problem && !tni_json_next(j, close[depth - 1])) depth--;
         if (depth && close[depth - 1] == '}') tni_json_key(j);

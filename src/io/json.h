@@ -19,8 +19,8 @@ typedef struct tni_json {
 tni_json tni_json_of(char *text, size_t n);
 /* What comes next: one of { [ " or 0 for a number, n for true, false and null; zero + problem. */
 char tni_json_kind(tni_json *j);
-/* Moves past a { or [ that kind has seen. */
-void tni_json_open(tni_json *j);
+/* Whether the next value begins with this { or [; if so, moves past it. */
+bool tni_json_open(tni_json *j, char open);
 /* Whether there is another member; if not, moves past the } or ]. Call until false. */
 bool tni_json_next(tni_json *j, char close);
 /* The key of an object's next member. NULL + problem. */

@@ -32,15 +32,11 @@ int64_t tni_inflated_limit(int64_t file_bytes)
 tn_status tn_set_file_limits(tn_file_limits limits)
 {
     if (limits.header_bytes < 0 || limits.header_bytes > MOST || limits.tensors < 0 ||
-        limits.tensors > MOST)
+        limits.tensors > MOST || limits.inflated_bytes < 0)
         return tni_error(TN_E_INVALID,
-                         "tn_set_file_limits: %" PRId64 " bytes, %" PRId64
-                         " tensors: want 0 to %d of each",
-                         limits.header_bytes, limits.tensors, MOST);
-    if (limits.inflated_bytes < 0)
-        return tni_error(TN_E_INVALID,
-                         "tn_set_file_limits: %" PRId64 " inflated bytes: want 0 or more",
-                         limits.inflated_bytes);
+                         "tn_set_file_limits: %" PRId64 " bytes, %" PRId64 " tensors, %" PRId64
+                         " inflated bytes: want 0 and up, and at most %d of the first two",
+                         limits.header_bytes, limits.tensors, limits.inflated_bytes, MOST);
     header_bytes = limits.header_bytes ? limits.header_bytes : DEFAULT_BYTES;
     tensors = limits.tensors ? limits.tensors : DEFAULT_TENSORS;
     inflated_bytes = limits.inflated_bytes;

@@ -29,8 +29,7 @@ static const char f[] = "tn_checkpoint_lock";
 
 static tn_status fail(const char *path, int error)
 {
-    return tni_error(tni_errno(error), "%s: " TNI_PATH ": cannot be locked: %s", f, path,
-                     strerror(error));
+    return tni_file_error(tni_errno(error), f, path, "cannot be locked: %s", strerror(error));
 }
 
 /* The path of the lock file: inside a folder or beside a file, links resolved. 0 or an errno. */
@@ -79,11 +78,10 @@ static tn_status held(const char *path, const char *text)
     const char *who =
         text[0] ? text + sizeof OURS - 1 : "?"; /* "PID HOST"; possibly not written yet */
     const int digits = (int)strspn(who, "0123456789");
-    return tni_error(
-        TN_E_STATE,
-        "%s: " TNI_PATH ": another run writes to it, process %.*s on %s: want that one "
-        "to end, or another file or folder",
-        f, path, digits ? digits : 1, who, digits && who[digits] ? who + digits + 1 : "?");
+    return tni_file_error(TN_E_STATE, f, path,
+                          "another run writes to it, process %.*s on %s: want that one to end, or "
+                          "another file or folder",
+                          digits ? digits : 1, who, digits && who[digits] ? who + digits + 1 : "?");
 }
 
 /* Whether a name still leads to this open file. */
@@ -106,15 +104,13 @@ static tn_status try(const char *path, const char *name, int *fd, bool *again)
     read_text(*fd, text);
     bool ours = S_ISREG(st.st_mode) && (!text[0] || !strncmp(text, OURS, sizeof OURS - 1));
     if (!ours)
-        return tni_error(TN_E_IO,
-                         "%s: " TNI_PATH ": " TNI_PATH " is a file of another kind: want it gone",
-                         f, path, name);
+        return tni_file_error(TN_E_IO, f, path, TNI_PATH " is a file of another kind: want it gone",
+                              name);
     if (flock(*fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno == EWOULDBLOCK) return held(path, text);
         if (errno != ENOLCK && errno != ENOTSUP && errno != ENOSYS && errno != EINVAL)
             return fail(path, errno);
-        return tni_error(TN_E_UNSUPPORTED, "%s: " TNI_PATH ": its file system has no locks", f,
-                         path);
+        return tni_file_error(TN_E_UNSUPPORTED, f, path, "its file system has no locks");
     }
     *again = !is_at(*fd, name);
     return TN_OK;

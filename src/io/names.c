@@ -1,7 +1,5 @@
-/* names.c - see names.h. */
-#include "io/names.h"
-
-#include "io/file.h"
+/* names.c - arrays with names, and where each name is; pairs of strings. See safetensors.h. */
+#include "io/safetensors.h"
 
 int tni_names_add(tni_names *names, void *items, const void *item, size_t size)
 {
@@ -40,26 +38,23 @@ static void drop_block(void *object)
     tni_free(object, ((block *)object)->nbytes);
 }
 
-tn_status tni_metadata_of(const tni_pair *pair, int n, tn_metadata *out)
+tn_status tni_metadata_of(tni_bytes *text, tn_metadata *out)
 {
+    size_t n = 0; /* strings, which are in memory: their sum fits */
+    for (size_t i = 0; i < text->n; i++) n += !text->data[i];
+    const size_t nbytes = sizeof(block) + n * sizeof(char *) + text->n;
+    block *b = text->failed || n == 0 ? NULL : tni_alloc(nbytes);
+    tn_status status = text->failed || (n && !b) ? TN_E_NOMEM : TN_OK;
     *out = (tn_metadata){ 0 };
-    if (n == 0) return TN_OK;
-    size_t text = 0; /* of strings in memory: their sum fits */
-    for (int i = 0; i < n; i++) text += strlen(pair[i].key) + strlen(pair[i].value) + 2;
-    block *b;
-    size_t nbytes = sizeof *b + 2 * (size_t)n * sizeof *b->string + text;
-    b = tni_alloc(nbytes);
-    if (!b) return tni_pending();
-    b->nbytes = nbytes;
-    char *at = (char *)(b->string + 2 * (size_t)n);
-    for (int i = 0; i < n; i++) {
-        b->string[i] = at;
-        at = stpcpy(at, pair[i].key) + 1;
-        b->string[n + i] = at;
-        at = stpcpy(at, pair[i].value) + 1;
+    if (b) {
+        const char *at = memcpy(b->string + n, text->data, text->n);
+        b->nbytes = nbytes;
+        for (size_t i = 0; i < n; i++, at += strlen(at) + 1)
+            b->string[i % 2 * (n / 2) + i / 2] = at;
+        status = tni_scope_add(b, drop_block);
     }
-    tn_status status = tni_scope_add(b, drop_block);
-    if (status == TN_OK) *out = (tn_metadata){ n, b->string, b->string + n };
+    if (b && status == TN_OK) *out = (tn_metadata){ (int)n / 2, b->string, b->string + n / 2 };
+    tni_bytes_free(text);
     return status;
 }
 

@@ -5,12 +5,21 @@
  * Optimizers, schedulers and scalers are staged, and then put in place by steps that cannot fail.
  * Each module loads at once, all or nothing; its old values are kept until everything has loaded.
  * The model loads last, and needs no such copy.
+ *
+ * Gradients that wait for a step, of a batch computed in parts, are saved as ".grad.PART.NAME"; no
+ * part has an empty name, so no other names begin like this. A parameter in several parts (a model,
+ * its optimizer) has a name in each, stored once. A gradient that a step has used, and no backward
+ * has added to since, is not saved. Loading leaves no older gradient: a parameter without one in
+ * the file has none.
  */
+#include "autograd/op.h"
+#include "autograd/sync.h"
 #include "io/parts.h"
 #include "nn/module.h"
 #include "optim/optim.h"
 
 enum { LONGEST = 64 }; /* bytes of a part's name */
+#define GRADS ".grad"  /* what the names of gradients begin with */
 
 static tn_status check_part(const char *function, const tn_checkpoint_part *p, int i)
 {
@@ -93,6 +102,75 @@ static tn_list *state_of(const tn_checkpoint_part *p)
     return tn_scaler_state_dict(p->scaler);
 }
 
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+/* The gradient that the next step would use; NULL: none. */
+static tn_tensor *waiting(const tn_tensor *leaf)
+{
+    tn_tensor *grad = tni_grad_of(leaf);
+    return grad && leaf->gm->used != 1 + tn_version(grad) ? grad : NULL;
+}
+
+static tn_status save_grads(const char *function, const tni_parts *parts, tn_list *list)
+{
+    tn_list *leaves = tni_parts_tensors(parts, false);
+    tn_status status = leaves ? TN_OK : tni_pending();
+    for (int i = 0; status == TN_OK && i < leaves->n; i++) {
+        tn_entry e = leaves->entry[i];
+        const tn_tensor *leaf = e.tensor;
+        e.tensor = waiting(leaf);
+        if (!e.tensor) continue;
+        if (leaf->gm->sync && leaf->gm->sync->leaf[leaf->gm->sync_index].own)
+            return tni_error(TN_E_STATE,
+                             "%s: the gradient of %s is this rank's alone: want a backward that "
+                             "averages (tn_data_parallel_set_sync), or tn_optim_zero_grad, before",
+                             function, e.name);
+        status = tni_list_push(list, GRADS ".", "", e.name, e);
+    }
+    return status;
+}
+
+/* Makes entry e of the file leaf's gradient, *grad: everything that may fail. */
+static tn_status read_grad(const tni_input *in, const tn_entry *e, tn_tensor *leaf,
+                           tn_tensor **grad)
+{
+    const tn_tensor *t = e->tensor;
+    if (!tni_gradmeta_of(leaf)) return TN_E_NOMEM;
+    if (!tni_shape_equal(&t->shape, &leaf->shape) || t->dtype != leaf->dtype)
+        return tni_input_error(in, TN_E_SHAPE,
+                               "the gradient of %s is %s %s there, the parameter %s %s here",
+                               e->name, tni_shape_text(&t->shape), tn_dtype_name(t->dtype),
+                               tni_shape_text(&leaf->shape), tn_dtype_name(leaf->dtype));
+    *grad = tn_to(e->tensor, leaf->storage->device);
+    return *grad ? TN_OK : tni_pending();
+}
+
+static tn_status read_grads(const tni_input *in, tni_parts *parts)
+{
+    tn_list *leaves = parts->leaves = tni_parts_tensors(parts, false);
+    if (!leaves) return tni_pending();
+    tn_status status = TN_OK;
+    if (!tni_room(&parts->grad, &parts->grad_capacity, 0, (size_t)leaves->n, sizeof *parts->grad))
+        return TN_E_NOMEM;
+    for (int i = 0; status == TN_OK && i < leaves->n; i++) {
+        tn_tensor *leaf = leaves->entry[i].tensor;
+        const tn_entry *e = tni_list_find(parts->grads.list, leaves->entry[i].name);
+        parts->grad[i] = NULL;
+        if (e) status = read_grad(in, e, leaf, &parts->grad[i]);
+        if (status == TN_OK && (e || (leaf->gm && leaf->gm->grad)))
+            status = TNI_NOTIFY(grad_changes, leaf, false);
+    }
+    return status;
+}
+
+static void put_grads(const tni_parts *parts)
+{
+    for (int i = 0; i < parts->leaves->n; i++) {
+        tni_gradmeta *gm = parts->leaves->entry[i].tensor->gm;
+        if (gm) tni_grad_put(gm, parts->grad[i] ? tn_keep(parts->grad[i]) : NULL);
+    }
+}
+
 /* ---- saving ---------------------------------------------------------------------------------- */
 
 /* The part's name is also the path of the root among the versions. */
@@ -123,12 +201,12 @@ static tn_status save(tn_list *list, const char *name, const tn_list *state)
     return status;
 }
 
-tn_status tni_parts_save(const tni_parts *parts, tn_list *list)
+tn_status tni_parts_save(const char *function, const tni_parts *parts, tn_list *list)
 {
-    tn_status status = TN_OK;
+    tn_status status = tni_batch_save(parts, list); /* puts buffers back */
     for (int i = 0; status == TN_OK && i < parts->n; i++)
         status = save(list, parts->part[i].p.name, state_of(&parts->part[i].p));
-    return status;
+    return status == TN_OK ? save_grads(function, parts, list) : status;
 }
 
 /* ---- loading --------------------------------------------------------------------------------- */
@@ -146,9 +224,8 @@ static tn_status stage_part(const tni_input *in, tni_part *part)
     const tn_list *now = part->p.optimizer ? NULL : state_of(&part->p);
     if (!part->p.optimizer && !now) return tni_pending();
     if ((!now || now->n) && !part->file.list->n)
-        return tni_error(TN_E_NAME,
-                         "%s: " TNI_PATH ": nothing of %s.* is in it, but the part is given here",
-                         in->function, in->path, part->p.name);
+        return tni_input_error(
+            in, TN_E_NAME, "nothing of %s.* is in it, but the part is given here", part->p.name);
     if (part->p.module) return TN_OK;
     part->staged = stage(&part->p, part->file.list);
     return part->staged ? TN_OK : tni_in_file(in->function, in->path);
@@ -191,13 +268,13 @@ static void put_back(const tni_parts *parts)
 
 tn_status tni_parts_load(tni_safetensors *file, tni_parts *parts)
 {
-    if (tni_map_put(&parts->readings, TNI_GRADS, &parts->grads) < 0 ||
+    if (tni_map_put(&parts->readings, GRADS, &parts->grads) < 0 ||
         tni_map_put(&parts->readings, TNI_BATCH, &parts->batch) < 0)
         return TN_E_NOMEM;
     tn_status status = tni_safetensors_read(file, &parts->readings);
     for (int i = 0; status == TN_OK && i < parts->n; i++)
         status = stage_part(&file->in, &parts->part[i]);
-    if (status == TN_OK) status = tni_grads_read(&file->in, parts);
+    if (status == TN_OK) status = read_grads(&file->in, parts);
     if (status == TN_OK) status = tni_batch_read(&file->in, parts);
     for (int i = parts->n; status == TN_OK && i-- > 0;)
         if (parts->part[i].p.module) status = load_module(&file->in, &parts->part[i], i == 0);
@@ -211,7 +288,7 @@ void tni_parts_put(tni_parts *parts)
         if (parts->part[i].staged) tni_staged_put(parts->part[i].staged);
         parts->part[i].staged = NULL;
     }
-    tni_grads_put(parts);
+    put_grads(parts);
     tni_batch_put(parts);
 }
 

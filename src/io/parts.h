@@ -34,8 +34,8 @@ typedef struct tni_parts {
 tn_status tni_parts_of(const char *function, const tn_checkpoint *c, tni_parts *parts);
 /* The parameters (or buffers) of all parts, as "PART.NAME"; current scope. */
 tn_list *tni_parts_tensors(const tni_parts *parts, bool buffers);
-/* Adds the state of each part, with "NAME." before its names. */
-tn_status tni_parts_save(const tni_parts *parts, tn_list *list);
+/* Adds the state of each part, with "NAME." before its names, waiting gradients and a batch. */
+tn_status tni_parts_save(const char *function, const tni_parts *parts, tn_list *list);
 /* Reads and compares everything, then loads the modules. On failure nothing has changed. */
 tn_status tni_parts_load(tni_safetensors *file, tni_parts *parts);
 /* After a load: puts the rest in place. */
@@ -47,11 +47,5 @@ void tni_parts_free(tni_parts *parts);
 tn_status tni_batch_save(const tni_parts *parts, tn_list *list);
 tn_status tni_batch_read(const tni_input *in, tni_parts *parts);
 void tni_batch_put(tni_parts *parts);
-
-#define TNI_GRADS ".grad" /* what their names in a file begin with */
-/* Gradients of the parts' parameters; tni_parts_load calls read, tni_parts_put put. (grads.c) */
-tn_status tni_grads_save(const char *function, const tni_parts *parts, tn_list *list);
-tn_status tni_grads_read(const tni_input *in, tni_parts *parts);
-void tni_grads_put(const tni_parts *parts);
 
 #endif

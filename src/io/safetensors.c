@@ -68,8 +68,7 @@ static tn_status read_dtype(const tni_safetensors *file, tni_json *j, tni_safete
 
 static tn_status read_shape(const tni_safetensors *file, tni_json *j, tni_safetensor *e)
 {
-    if (tni_json_kind(j) != '[') return wrong(file, j, "%.64s: shape is not a list", e->name);
-    tni_json_open(j);
+    if (!tni_json_open(j, '[')) return wrong(file, j, "%.64s: shape is not a list", e->name);
     while (tni_json_next(j, ']')) {
         int i = e->shape.rank;
         if (i == TN_MAX_RANK)
@@ -84,8 +83,7 @@ static tn_status read_shape(const tni_safetensors *file, tni_json *j, tni_safete
 static tn_status read_offsets(const tni_safetensors *file, tni_json *j, tni_safetensor *e)
 {
     int64_t *const place[2] = { &e->begin, &e->end };
-    bool two = tni_json_kind(j) == '[';
-    if (two) tni_json_open(j);
+    bool two = tni_json_open(j, '[');
     for (int i = 0; two && i < 2; i++) two = tni_json_next(j, ']') && tni_json_integer(j, place[i]);
     if (two && !tni_json_next(j, ']') && !j->problem) return TN_OK;
     return wrong(file, j, "%.64s: data_offsets is not a list of two integers >= 0", e->name);
@@ -122,8 +120,7 @@ static tn_status read_entry(tni_safetensors *file, tni_json *j, const char *name
     if (length == 0 || length > TNI_NAME_LIMIT)
         return bad(file, "a tensor's name has %zu bytes: 1 to %d are possible", length,
                    TNI_NAME_LIMIT);
-    if (tni_json_kind(j) != '{') return wrong(file, j, "%.64s: is not an object", name);
-    tni_json_open(j);
+    if (!tni_json_open(j, '{')) return wrong(file, j, "%.64s: is not an object", name);
     bool seen[N_FIELDS] = { false };
     int n = 0;
     for (const char *key; tni_json_next(j, '}') && (key = tni_json_key(j));) {
@@ -154,9 +151,8 @@ static tn_status read_entry(tni_safetensors *file, tni_json *j, const char *name
 static tn_status read_metadata(tni_safetensors *file, tni_json *j)
 {
     if (tni_json_word(j, "null")) return TN_OK; /* as MLX writes it */
-    if (tni_json_kind(j) != '{') return wrong(file, j, "__metadata__ is not an object");
+    if (!tni_json_open(j, '{')) return wrong(file, j, "__metadata__ is not an object");
     if (file->pairs.n) return bad(file, "__metadata__ is there twice");
-    tni_json_open(j);
     tni_pair pair;
     while (tni_json_next(j, '}') && (pair.key = tni_json_key(j))) {
         pair.value = tni_json_string(j);
@@ -204,8 +200,7 @@ static tn_status parse_header(tni_safetensors *file)
     const int64_t most = tn_get_file_limits().tensors;
     if (memchr(file->header, 0, file->header_bytes)) return bad(file, "a zero byte in the header");
     tni_json json = tni_json_of(file->header, file->header_bytes), *j = &json;
-    if (tni_json_kind(j) != '{') return wrong(file, j, "the header is not an object");
-    tni_json_open(j);
+    if (!tni_json_open(j, '{')) return wrong(file, j, "the header is not an object");
     tn_status status = TN_OK;
     for (const char *name; tni_json_next(j, '}') && (name = tni_json_key(j));) {
         if (!strcmp(name, "__metadata__"))

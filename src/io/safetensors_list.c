@@ -60,8 +60,7 @@ static tn_status read_ties(tni_safetensors *file, char *text)
 {
     const bool checkpoint = is_checkpoint(file);
     tni_json json = tni_json_of(text, strlen(text)), *j = &json;
-    bool object = tni_json_kind(j) == '{';
-    if (object) tni_json_open(j);
+    bool object = tni_json_open(j, '{');
     const char *name, *stored;
     while (object && tni_json_next(j, '}') && (name = tni_json_key(j))) {
         stored = tni_json_string(j);
@@ -78,10 +77,9 @@ static tn_status read_ties(tni_safetensors *file, char *text)
 static tn_status read_versions(tni_safetensors *file, char *text)
 {
     tni_json json = tni_json_of(text, strlen(text)), *j = &json;
-    if (tni_json_kind(j) != '{')
+    if (!tni_json_open(j, '{'))
         return j->problem ? tni_safetensors_not_json(file, TNI_VERSIONS, j)
                           : bad(file, TNI_VERSIONS " is not an object of numbers");
-    tni_json_open(j);
     tni_version v;
     while (tni_json_next(j, '}') && (v.path = tni_json_key(j))) {
         int64_t version = 0;
@@ -131,7 +129,6 @@ tn_status tni_safetensors_metadata(const tni_safetensors *file, const char *skip
     const bool old = has_old_ties(file), checkpoint = is_checkpoint(file);
     const size_t length = strlen(skip);
     tni_bytes kept = { 0 };
-    *out = (tn_metadata){ 0 };
     for (int i = 0; i < file->pairs.n; i++) {
         const char *key = file->pair[i].key;
         if (length && !strncmp(key, skip, length)) continue;
@@ -140,13 +137,10 @@ tn_status tni_safetensors_metadata(const tni_safetensors *file, const char *skip
             continue;
         if (old && tni_old_tie(&file->entries.places, checkpoint, key, file->pair[i].value))
             continue;
-        tni_bytes_add(&kept, &file->pair[i], sizeof *file->pair);
+        tni_bytes_add(&kept, key, strlen(key) + 1);
+        tni_bytes_add(&kept, file->pair[i].value, strlen(file->pair[i].value) + 1);
     }
-    tn_status status = kept.failed ? tni_pending()
-                                   : tni_metadata_of((const tni_pair *)kept.data,
-                                                     (int)(kept.n / sizeof *file->pair), out);
-    tni_bytes_free(&kept);
-    return status;
+    return tni_metadata_of(&kept, out);
 }
 
 /* ---- the list -------------------------------------------------------------------------------- */
@@ -155,7 +149,7 @@ tn_status tni_safetensors_metadata(const tni_safetensors *file, const char *skip
 static const tni_reading *part_of(const tni_map *parts, const char *name, const char **rest)
 {
     const tni_reading *all = tni_map_get(parts, "");
-    const char *dot = strchr(name + (name[0] == '.'), '.'); /* grads.c has names like ".a.b" */
+    const char *dot = strchr(name + (name[0] == '.'), '.'); /* parts.c has names like ".a.b" */
     size_t n = dot ? (size_t)(dot - name) : strlen(name);
     *rest = all ? name : name + n + (dot != NULL);
     return all ? all : tni_map_get_name(parts, name, n);

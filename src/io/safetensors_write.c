@@ -66,75 +66,71 @@ static int by_place(const void *a, const void *b)
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-/* Appends text as a JSON string; TN_E_NAME if it is not UTF-8. */
-static tn_status add_string(tni_bytes *b, const char *function, const char *text)
-{
-    if (tni_json_add(b, text)) return TN_OK;
-    return tni_error(TN_E_NAME, "%s: a name or value is not UTF-8: want UTF-8 text", function);
-}
-
 /* A JSON object of pairs being written. */
 typedef struct pairs {
     tni_bytes *text;
     const char *function;
     int n;
+    tn_status status; /* of what failed first */
 } pairs;
 
-static tn_status add_key(pairs *p, const char *key)
+static void add_string(pairs *p, const char *text)
+{
+    if (!tni_json_add(p->text, text) && p->status == TN_OK)
+        p->status =
+            tni_error(TN_E_NAME, "%s: a name or value is not UTF-8: want UTF-8 text", p->function);
+}
+
+static void add_key(pairs *p, const char *key)
 {
     tni_bytes_add(p->text, p->n++ ? "," : "{", 1);
-    tn_status status = add_string(p->text, p->function, key);
+    add_string(p, key);
     tni_bytes_add(p->text, ":", 1);
-    return status;
 }
 
-static tn_status add_pair(pairs *p, const char *key, const char *value)
+static void add_pair(pairs *p, const char *key, const char *value)
 {
-    tn_status status = add_key(p, key);
-    return status == TN_OK ? add_string(p->text, p->function, value) : status;
+    add_key(p, key);
+    add_string(p, value);
 }
 
-/* Ends an object, unless it has failed, and makes it the value of a pair of p. Frees its text. */
-static tn_status add_object(pairs *p, const char *key, pairs *object, tn_status status)
+/* Ends an object and makes it the value of a pair of p. Frees its text. */
+static void add_object(pairs *p, const char *key, const pairs *object)
 {
     tni_bytes *text = object->text;
     tni_bytes_add(text, object->n ? "}" : "{}", object->n ? 2 : 3); /* with a zero */
-    if (status == TN_OK && text->failed) status = tni_pending();
-    if (status == TN_OK) status = add_pair(p, key, text->data);
+    if (p->status == TN_OK) p->status = text->failed ? tni_pending() : object->status;
+    if (p->status == TN_OK) add_pair(p, key, text->data);
     tni_bytes_free(text);
-    return status;
 }
 
-static tn_status add_versions(pairs *p, const tn_list *list)
+static void add_versions(pairs *p, const tn_list *list)
 {
     pairs object = { .text = &(tni_bytes){ 0 }, .function = p->function };
-    tn_status status = TN_OK;
-    for (int i = -1, v; status == TN_OK && (v = tni_list_next_version(list, &i)) != 0;) {
+    for (int i = -1, v; (v = tni_list_next_version(list, &i)) != 0;) {
         if (v == 1) continue;
-        status = add_key(&object, tni_list_path(list, i));
+        add_key(&object, tni_list_path(list, i));
         tni_bytes_printf(object.text, "%d", v);
     }
-    return object.n ? add_object(p, TNI_VERSIONS, &object, status) : status;
+    if (object.n) add_object(p, TNI_VERSIONS, &object);
 }
 
-static tn_status add_roles(pairs *p, const tn_list *list)
+static void add_roles(pairs *p, const tn_list *list)
 {
     pairs object = { .text = &(tni_bytes){ 0 }, .function = p->function };
-    tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && i < list->n; i++)
+    for (int i = 0; i < list->n; i++)
         if (list->entry[i].role)
-            status = add_pair(&object, list->entry[i].name, tn_role_name(list->entry[i].role));
-    return object.n ? add_object(p, TNI_ROLES, &object, status) : status;
+            add_pair(&object, list->entry[i].name, tn_role_name(list->entry[i].role));
+    if (object.n) add_object(p, TNI_ROLES, &object);
 }
 
 /* Items by name. */
-static tn_status add_ties(pairs *p, const item *items, int n)
+static void add_ties(pairs *p, const item *items, int n)
 {
     pairs object = { .text = &(tni_bytes){ 0 }, .function = p->function };
-    tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && i < n; i++)
-        if (is_tie(&items[i])) status = add_pair(&object, items[i].name, items[i].stored);
-    return add_object(p, TNI_TIES, &object, status);
+    for (int i = 0; i < n; i++)
+        if (is_tie(&items[i])) add_pair(&object, items[i].name, items[i].stored);
+    add_object(p, TNI_TIES, &object);
 }
 
 static bool has_key(const tn_metadata *m, const char *key)
@@ -177,49 +173,46 @@ static tn_status check_pairs(const pairs *p, const tni_map *stored, const tni_wr
 }
 
 /* Items by name. */
-static tn_status add_metadata(pairs *p, const item *items, int n, const tni_writing *o)
+static void add_metadata(pairs *p, const item *items, int n, const tni_writing *o)
 {
     const tn_metadata *m = o->metadata;
     tni_map names = { .names = true };
     bool ties = false;
-    tn_status status = TN_OK;
-    for (int i = 0; m && m->n && status == TN_OK && i < n; i++)
-        if (tni_map_put(&names, items[i].name, (void *)items) < 0) status = tni_pending();
-    if (status == TN_OK) status = check_pairs(p, &names, o, &ties);
+    for (int i = 0; m && m->n && p->status == TN_OK && i < n; i++)
+        if (tni_map_put(&names, items[i].name, (void *)items) < 0) p->status = tni_pending();
+    if (p->status == TN_OK) p->status = check_pairs(p, &names, o, &ties);
     tni_map_free(&names);
-    for (int i = 0; status == TN_OK && o->own && i < o->own->n; i++)
-        status = add_pair(p, o->own->key[i], o->own->value[i]);
+    for (int i = 0; o->own && i < o->own->n; i++) add_pair(p, o->own->key[i], o->own->value[i]);
     for (int i = 0; i < n; i++) ties = ties || is_tie(&items[i]);
-    if (status == TN_OK && ties) status = add_ties(p, items, n);
-    for (int i = 0; status == TN_OK && m && i < m->n; i++)
-        status = add_pair(p, m->key[i], m->value[i]);
-    return status;
+    if (ties) add_ties(p, items, n);
+    for (int i = 0; m && i < m->n; i++) add_pair(p, m->key[i], m->value[i]);
 }
 
-static tn_status add_tensor(tni_bytes *b, const char *function, const item *it, size_t *total)
+static void add_tensor(pairs *p, const item *it, size_t *total)
 {
     const tn_tensor *t = it->tensor;
-    tn_status status = add_string(b, function, it->name);
-    tni_bytes_printf(b, ":{\"dtype\":\"%s\",\"shape\":[", tni_safetensors_dtype_name(t->dtype));
+    add_string(p, it->name);
+    tni_bytes_printf(p->text, ":{\"dtype\":\"%s\",\"shape\":[",
+                     tni_safetensors_dtype_name(t->dtype));
     for (int k = 0; k < t->shape.rank; k++)
-        tni_bytes_printf(b, "%s%" PRId64, k ? "," : "", t->shape.size[k]);
+        tni_bytes_printf(p->text, "%s%" PRId64, k ? "," : "", t->shape.size[k]);
     size_t begin = *total;
-    if (!tni_add_size(begin, it->nbytes, total) || *total > INT64_MAX / 2)
-        return tni_error(TN_E_INVALID, "%s: %s: too large for a file", function, it->name);
-    tni_bytes_printf(b, "],\"data_offsets\":[%zu,%zu]}", begin, *total);
-    return status;
+    bool fits = tni_add_size(begin, it->nbytes, total) && *total <= INT64_MAX / 2;
+    if (!fits && p->status == TN_OK)
+        p->status = tni_error(TN_E_INVALID, "%s: %s: too large for a file", p->function, it->name);
+    tni_bytes_printf(p->text, "],\"data_offsets\":[%zu,%zu]}", begin, *total);
 }
 
 /* From items sorted by name: removes ties, sorts the rest by data order; sets *n and *total. */
 static tn_status add_header(tni_bytes *b, const char *function, const tn_list *list, item *items,
                             int *n, size_t *total, const tni_writing *o)
 {
-    pairs p = { b, function, 0 };
+    pairs p = { .text = b, .function = function };
     tni_bytes_add(b, "{\"__metadata__\":", 16);
-    tn_status status = o->checksum ? add_pair(&p, TNI_CHECKSUM, "00000000") : TN_OK;
-    if (status == TN_OK) status = add_metadata(&p, items, *n, o);
-    if (status == TN_OK) status = add_versions(&p, list);
-    if (status == TN_OK) status = add_roles(&p, list);
+    if (o->checksum) add_pair(&p, TNI_CHECKSUM, "00000000");
+    add_metadata(&p, items, *n, o);
+    add_versions(&p, list);
+    add_roles(&p, list);
     if (p.n)
         tni_bytes_add(b, "}", 1);
     else
@@ -230,19 +223,18 @@ static tn_status add_header(tni_bytes *b, const char *function, const tn_list *l
     *n = stored;
     tni_sort(items, (size_t)stored, sizeof *items, by_layout);
     *total = 0;
-    for (int i = 0; status == TN_OK && i < stored; i++) {
+    for (int i = 0; p.status == TN_OK && i < stored; i++) {
         if (i || p.n) tni_bytes_add(b, ",", 1);
-        status = add_tensor(b, function, &items[i], total);
+        add_tensor(&p, &items[i], total);
     }
     tni_bytes_add(b, "}", 1);
     while (b->n % 8 && !b->failed) tni_bytes_add(b, " ", 1);
-    if (status == TN_OK && b->failed) status = tni_pending();
-    if (status == TN_OK && (int64_t)b->n > tn_get_file_limits().header_bytes)
-        status = tni_error(TN_E_INVALID,
-                           "%s: a header of %zu bytes: at most %" PRId64 " could be read back "
-                           "(tn_set_file_limits)",
-                           function, b->n, tn_get_file_limits().header_bytes);
-    return status;
+    if (p.status != TN_OK || b->failed) return p.status != TN_OK ? p.status : tni_pending();
+    if ((int64_t)b->n <= tn_get_file_limits().header_bytes) return TN_OK;
+    return tni_error(TN_E_INVALID,
+                     "%s: a header of %zu bytes: at most %" PRId64 " could be read back "
+                     "(tn_set_file_limits)",
+                     function, b->n, tn_get_file_limits().header_bytes);
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */

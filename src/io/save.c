@@ -29,10 +29,8 @@ static tn_status write_list(const char *function, const char *path, const tn_lis
     if (!ends_in(path, ".pt") && !ends_in(path, ".pth"))
         return tni_safetensors_write(function, path, list, o);
     if (o.metadata && o.metadata->n)
-        return tni_error(TN_E_INVALID,
-                         "%s: " TNI_PATH
-                         ": a PyTorch file has no place for metadata: want a .safetensors file",
-                         function, path);
+        return tni_file_error(TN_E_INVALID, function, path,
+                              "a PyTorch file has no place for metadata: want a .safetensors file");
     return tni_pt_write(function, path, list);
 }
 

@@ -236,8 +236,7 @@ static void restore(tn_module *m, void *any)
 tn_status tn_ema_restore(tn_module *model)
 {
     bool any = false;
-    tn_status status = tni_module_check("tn_ema_restore", model);
-    if (status == TN_OK) status = tni_change_modules(model, restore, &any);
+    tn_status status = tni_change_modules("tn_ema_restore", model, restore, &any);
     if (status != TN_OK || any) return status;
     return tni_error(TN_E_STATE, "tn_ema_restore: the %s has its own values: want tn_ema_use",
                      model->type->name);

@@ -48,6 +48,7 @@ static tn_status copy_struct(tn_module *m, const char *path, void *user)
     }
     copy->state->training = m->state->training;
     copy->state->recompute = m->state->recompute;
+    copy->state->dropout = m->state->dropout;
     copy->state->frozen = m->state->frozen;
     for (int i = 0; i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
@@ -90,13 +91,8 @@ static tn_status copy_tensor(const copier *c, tn_module *copy, tni_slot *slot, t
 
 static tn_status copy_slot(copier *c, tn_module *copy, const tni_slot *from)
 {
-    tni_slot *slot = tni_slot_add(copy, from->name, from->kind, from->field);
+    tni_slot *slot = tni_slot_add(copy, from);
     if (!slot) return TN_E_NOMEM;
-    slot->flags = from->flags;
-    slot->frozen = from->frozen;
-    slot->since = from->since;
-    slot->since_value = from->since_value;
-    slot->thaw = from->thaw;
     tn_status status = add(c, from->name, strlen(from->name) + 1, slot->name, "a name");
     bool child = from->kind == TNI_CHILD;
     if (status != TN_OK || (child ? tni_no_module(from->child) : tni_none(from->tensor)))

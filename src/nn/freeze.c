@@ -41,60 +41,49 @@ static void set_requires_grad(tn_module *m, void *user)
 tn_status tn_module_set_requires_grad(tn_module *m, bool on)
 {
     switcher s = { .on = on };
-    tn_status status = tni_module_check("tn_module_set_requires_grad", m);
+    static const char f[] = "tn_module_set_requires_grad";
+    tn_status status = tni_module_check(f, m);
     if (status == TN_OK) status = tni_walk(m, TNI_ONCE, collect_frozen, NULL, &s);
-    if (status == TN_OK) status = tni_change_modules(m, set_requires_grad, &s);
+    if (status == TN_OK) status = tni_change_modules(f, m, set_requires_grad, &s);
     tni_map_free(&s.frozen);
     return status;
 }
 
-/* Done before the first tensor changes, since several slots may hold one. */
+/* Which parameters thawing leaves alone. Noted before the first tensor changes, since several slots
+ * may hold one. */
 static void remember(tn_module *m, void *user)
 {
     (void)user;
     for (int i = 0; !m->state->frozen && i < m->state->n; i++) {
         tni_slot *slot = &m->state->slot[i];
-        if (slot->kind == TNI_PARAMETER) slot->thaw = slot->tensor->requires_grad;
+        if (slot->kind == TNI_PARAMETER && !tni_none(slot->tensor))
+            slot->frozen = !slot->tensor->requires_grad;
     }
 }
 
-static void freeze(tn_module *m, void *user)
+static void set_frozen(tn_module *m, void *user)
 {
-    (void)user;
-    if (m->state->frozen) return;
-    for (int i = 0; i < m->state->n; i++) {
-        tni_slot *slot = &m->state->slot[i];
+    const bool frozen = *(const bool *)user;
+    for (int i = 0; m->state->frozen != frozen && i < m->state->n; i++) {
+        const tni_slot *slot = &m->state->slot[i];
         if (slot->kind != TNI_PARAMETER || tni_none(slot->tensor)) continue;
-        tn_set_requires_grad(slot->tensor, false);
-        tni_disregard(tn_set_grad(slot->tensor, TN_NONE));
+        if (frozen || !slot->frozen) tn_set_requires_grad(slot->tensor, !frozen);
+        if (frozen) tni_disregard(tn_set_grad(slot->tensor, TN_NONE));
     }
-    m->state->frozen = true;
+    m->state->frozen = frozen;
 }
 
-static void thaw(tn_module *m, void *user)
-{
-    (void)user;
-    if (!m->state->frozen) return;
-    m->state->frozen = false;
-    for (int i = 0; i < m->state->n; i++) {
-        tni_slot *slot = &m->state->slot[i];
-        if (slot->kind == TNI_PARAMETER && !tni_none(slot->tensor) && slot->thaw)
-            tn_set_requires_grad(slot->tensor, true);
-    }
-}
-
-/* remember() may run without freeze(): what it writes is used only in a frozen module. */
 tn_status tn_module_freeze(tn_module *m)
 {
-    tn_status status = tni_module_check("tn_module_freeze", m);
-    if (status == TN_OK) status = tni_change_modules(m, remember, NULL);
-    return status == TN_OK ? tni_change_modules(m, freeze, NULL) : status;
+    bool frozen = true;
+    tn_status status = tni_change_modules("tn_module_freeze", m, remember, NULL);
+    return status == TN_OK ? tni_change_modules("tn_module_freeze", m, set_frozen, &frozen)
+                           : status;
 }
 
 tn_status tn_module_thaw(tn_module *m)
 {
-    tn_status status = tni_module_check("tn_module_thaw", m);
-    return status == TN_OK ? tni_change_modules(m, thaw, NULL) : status;
+    return tni_change_modules("tn_module_thaw", m, set_frozen, &(bool){ false });
 }
 
 bool tn_module_frozen(const tn_module *m)

@@ -202,39 +202,38 @@ static tn_status gate_shape(tni_call *c)
     return TN_OK;
 }
 
-/* Runs one hook and takes the gradients it replaced. Absent ones stay absent. */
-static tn_status run_backward_hook(tn_module *m, const tni_hook *hook, int n_in, tn_tensor **in,
-                                   int n_out, tn_tensor *const *out)
+/* Runs one hook with the gradients of a passage and takes those of inputs that it replaced. Absent
+ * ones stay absent. */
+static tn_status run_backward_hook(tn_module *m, const tni_hook *hook, int n_in, int n_out,
+                                   tn_tensor **gradient)
 {
-    tn_tensor *now[MOST_TENSORS];
-    for (int i = 0; i < n_in; i++) now[i] = in[i] ? in[i] : TN_NONE;
-    tn_tensor *outer[MOST_TENSORS];
-    for (int i = 0; i < n_out; i++) outer[i] = out[i] ? out[i] : TN_NONE;
+    tn_tensor *now[2 * MOST_TENSORS];
+    for (int i = 0; i < n_in + n_out; i++) now[i] = gradient[i] ? gradient[i] : TN_NONE;
     char who[128];
     snprintf(who, sizeof who, "%s: a backward hook", m->type->name);
     bool grad = tn_grad_enabled();
     tn_status status =
-        judge(m, "backward", ((tn_backward_hook)hook->call)(m, n_in, now, n_out, outer, hook->user),
-              0, NULL);
+        judge(m, "backward",
+              ((tn_backward_hook)hook->call)(m, n_in, now, n_out, now + n_in, hook->user), 0, NULL);
     tn_set_grad_enabled(grad);
     char of[32];
     for (int i = 0; status == TN_OK && i < n_in; i++) {
-        if (!in[i]) continue;
+        if (!gradient[i]) continue;
         snprintf(of, sizeof of, " of input %d", i);
-        status = tni_hook_check(who, of, in[i], now[i]);
-        if (status == TN_OK && now[i] != in[i]) forget(&in[i], tn_keep(now[i]));
+        status = tni_hook_check(who, of, gradient[i], now[i]);
+        if (status == TN_OK && now[i] != gradient[i]) forget(&gradient[i], tn_keep(now[i]));
     }
     return status;
 }
 
 /* A freed module has no hooks to call; one that a hook drops lives until the run is over. */
-static tn_status run_backward_hooks(const passage *p, tn_tensor **in, tn_tensor *const *out)
+static tn_status run_backward_hooks(const passage *p, tn_tensor **gradient)
 {
     tn_module *m = tn_module_keep(p->hooks->module);
     tn_status status = TN_OK;
     if (!m) return TN_OK;
     for (hook_run r = run_of(m, TNI_HOOK_BACKWARD); status == TN_OK && next(&r);)
-        status = run_backward_hook(m, &r.hook, p->n_in, in, p->n_out, out);
+        status = run_backward_hook(m, &r.hook, p->n_in, p->n_out, gradient);
     tn_module_drop(m);
     return status;
 }
@@ -271,7 +270,7 @@ static tn_status gate_backward(tni_grad *g)
         now[i] = p->gradient[i];
         p->gradient[i] = NULL;
     }
-    status = run_backward_hooks(p, now, now + p->n_in);
+    status = run_backward_hooks(p, now);
     for (int i = 0, k = 0; a->inner && i < p->n_in && status == TN_OK; i++) {
         if (!(a->passes >> i & 1)) continue;
         if (now[i]) g->dx[k] = tn_scope_adopt(tn_keep(now[i]));

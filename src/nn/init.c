@@ -114,43 +114,17 @@ static double below(const cut_normal *d, double x)
     return 0.5 * erfc(-(x - d->mean) / d->deviation * M_SQRT1_2);
 }
 
-/* Whether any element of a bool tensor is true. */
-static tn_status any_of(tn_tensor *t, bool *any)
+static tn_status draw_candidates(tn_tensor *x, const cut_normal *d, bool uniform)
 {
-    tn_tensor *one = tn_any(t, NULL, 0, false);
-    if (!one) return tni_pending();
-    *any = tn_item(one) != 0;
-    return TN_OK;
+    return uniform ? tn_uniform_(x, d->low, d->high) : tn_normal_(x, d->mean, d->deviation);
 }
 
-/* x = more where which is true, else unchanged. */
-static tn_status replace(tn_tensor *x, tn_tensor *which, tn_tensor *more)
+/* Which candidates are rejected: normal ones outside the cuts; uniform ones between them with ln u
+ * > ln of the density relative to its largest value. */
+static tn_tensor *refused(tn_tensor *candidates, const cut_normal *d, bool uniform)
 {
-    return tn_copy_(x, tn_where(which, more, x));
-}
-
-/* Normal values; those outside the cuts are drawn again, a whole tensor at a time. */
-static tn_status draw_normal_inside(tn_tensor *x, const cut_normal *d)
-{
-    tn_status status = tn_normal_(x, d->mean, d->deviation);
-    for (bool left = true; left && status == TN_OK;) {
-        tn_scope scope = tn_scope_begin();
-        tn_tensor *outside = tn_logical_or(tn_lt_scalar(x, d->low), tn_gt_scalar(x, d->high));
-        status = any_of(outside, &left);
-        if (status == TN_OK && left) {
-            tn_tensor *more = tn_empty_like(x);
-            status = more ? tn_normal_(more, d->mean, d->deviation) : tni_pending();
-            if (status == TN_OK) status = replace(x, outside, more);
-        }
-        tn_scope_end(scope);
-    }
-    return status;
-}
-
-/* Which candidates, uniform between the cuts, are rejected: those with ln u > ln of the density
- * relative to its largest value. */
-static tn_tensor *refused(tn_tensor *candidates, const cut_normal *d)
-{
+    if (!uniform)
+        return tn_logical_or(tn_lt_scalar(candidates, d->low), tn_gt_scalar(candidates, d->high));
     double top = (fmax(d->low, fmin(d->mean, d->high)) - d->mean) / d->deviation;
     tn_tensor *z = tn_div_scalar(tn_sub_scalar(candidates, d->mean), d->deviation);
     tn_tensor *density = tn_sub_scalar(tn_mul_scalar(tn_square(z), -0.5), -0.5 * top * top);
@@ -159,21 +133,22 @@ static tn_tensor *refused(tn_tensor *candidates, const cut_normal *d)
     return tn_gt(tn_log(u), density);
 }
 
-static tn_status draw_uniform_accepted(tn_tensor *x, const cut_normal *d)
+/* What is rejected is drawn again, a whole tensor at a time. */
+static tn_status draw_accepted(tn_tensor *x, const cut_normal *d, bool uniform)
 {
-    tn_status status = tn_uniform_(x, d->low, d->high);
-    tn_tensor *pending = status == TN_OK ? refused(x, d) : NULL;
-    if (!pending) return tni_pending();
-    bool left = true;
-    while (status == TN_OK && (status = any_of(pending, &left)) == TN_OK && left) {
+    tn_status status = draw_candidates(x, d, uniform);
+    tn_tensor *pending = status == TN_OK ? refused(x, d, uniform) : NULL;
+    double left = 0; /* whether any is; NaN: failed */
+    while (status == TN_OK && (left = tn_item(tn_any(pending, NULL, 0, false))) == 1) {
         tn_scope scope = tn_scope_begin();
         tn_tensor *more = tn_empty_like(x);
-        status = more ? tn_uniform_(more, d->low, d->high) : tni_pending();
-        if (status == TN_OK) status = replace(x, pending, more);
-        if (status == TN_OK) status = tn_copy_(pending, tn_logical_and(pending, refused(more, d)));
+        status = more ? draw_candidates(more, d, uniform) : tni_pending();
+        if (status == TN_OK) status = tn_copy_(x, tn_where(pending, more, x));
+        if (status == TN_OK)
+            status = tn_copy_(pending, tn_logical_and(pending, refused(more, d, uniform)));
         tn_scope_end(scope);
     }
-    return status;
+    return isnan(left) ? tni_pending() : status;
 }
 
 /* u uniform between the distribution's values at the two cuts: its quantile has the cut density. */
@@ -221,8 +196,8 @@ tn_status tn_init_truncated_normal(tn_tensor *t, double mean, double deviation, 
         tn_scope scope = tn_scope_begin();
         tn_tensor *x = tn_empty_like(t);
         status = !x                                       ? tni_pending()
-                 : below(&d, high) - below(&d, low) > 0.3 ? draw_normal_inside(x, &d)
-                 : is_worth_refusing(&d)                  ? draw_uniform_accepted(x, &d)
+                 : below(&d, high) - below(&d, low) > 0.3 ? draw_accepted(x, &d, false)
+                 : is_worth_refusing(&d)                  ? draw_accepted(x, &d, true)
                                                           : draw_quantiles(x, &d);
         if (status == TN_OK) status = tn_copy_(t, x);
         tn_scope_end(scope);
@@ -231,55 +206,45 @@ tn_status tn_init_truncated_normal(tn_tensor *t, double mean, double deviation, 
     return status;
 }
 
-/* t uniform or normal, of mean 0 and that deviation; of U(-b, b) the variance is b^2 / 3. */
-static tn_status draw(tn_tensor *t, bool uniform, double deviation)
+enum { FAN_IN, FAN_OUT, FAN_BOTH };
+
+/* t becomes uniform or normal, of mean 0 and deviation gain / sqrt(fan) or, of both fans, gain
+ * sqrt(2 / (fan_in + fan_out)); of U(-b, b) the variance is b^2 / 3. */
+static tn_status scaled(const char *function, tn_tensor *t, double gain, int fan, bool uniform)
 {
+    TNI_HOLD_TRAPS;
+    int64_t in = 0, out = 0;
+    tn_status status = check(function, t);
+    if (status == TN_OK) status = tn_init_fans(t, &in, &out);
+    if (status != TN_OK) return status;
+    if (!isfinite(gain))
+        return tni_error(TN_E_INVALID, "%s: gain %g: want a finite number", function, gain);
+    double deviation = fan == FAN_BOTH ? gain * sqrt(2.0 / (double)(in + out))
+                                       : gain / sqrt((double)(fan == FAN_OUT ? out : in));
     double bound = sqrt(3.0) * deviation;
     if (tn_numel(t) == 0) return TN_OK;
     return uniform ? tn_init_uniform(t, -bound, bound) : tn_init_normal(t, 0, deviation);
 }
 
-static tn_status fans(const char *function, const tn_tensor *t, int64_t *fan_in, int64_t *fan_out)
-{
-    tn_status status = check(function, t);
-    return status == TN_OK ? tn_init_fans(t, fan_in, fan_out) : status;
-}
-
-/* The deviation is gain sqrt(2 / (fan_in + fan_out)). */
-static tn_status xavier(const char *function, tn_tensor *t, double gain, bool uniform)
-{
-    TNI_HOLD_TRAPS;
-    int64_t fan_in = 0, fan_out = 0;
-    tn_status status = fans(function, t, &fan_in, &fan_out);
-    if (status != TN_OK) return status;
-    if (!isfinite(gain))
-        return tni_error(TN_E_INVALID, "%s: gain %g: want a finite number", function, gain);
-    return draw(t, uniform, gain * sqrt(2.0 / (double)(fan_in + fan_out)));
-}
-
 tn_status tn_init_xavier_uniform(tn_tensor *t, double gain)
 {
-    return xavier("tn_init_xavier_uniform", t, gain, true);
+    return scaled("tn_init_xavier_uniform", t, gain, FAN_BOTH, true);
 }
 
 tn_status tn_init_xavier_normal(tn_tensor *t, double gain)
 {
-    return xavier("tn_init_xavier_normal", t, gain, false);
+    return scaled("tn_init_xavier_normal", t, gain, FAN_BOTH, false);
 }
 
-/* The deviation is gain / sqrt(fan). */
-static tn_status kaiming(const char *function, tn_tensor *t, double slope, bool use_fan_out,
+static tn_status kaiming(const char *function, tn_tensor *t, double slope, bool fan_out,
                          tn_nonlinearity nl, bool uniform)
 {
-    TNI_HOLD_TRAPS;
-    int64_t fan_in = 0, fan_out = 0;
-    tn_status status = fans(function, t, &fan_in, &fan_out);
-    if (status != TN_OK) return status;
+    if (tni_absent(t)) return tni_poison(function, "t");
     double gain = tn_init_gain(nl, slope);
     if (isnan(gain))
         return isnan(slope) ? tni_error(TN_E_INVALID, "%s: slope is NaN: want a number", function)
                             : tni_pending();
-    return draw(t, uniform, gain / sqrt((double)(use_fan_out ? fan_out : fan_in)));
+    return scaled(function, t, gain, fan_out ? FAN_OUT : FAN_IN, uniform);
 }
 
 tn_status tn_init_kaiming_uniform(tn_tensor *t, double slope, bool fan_out, tn_nonlinearity nl)

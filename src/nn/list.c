@@ -12,7 +12,6 @@ typedef struct record {
     char *name; /* in its parent; NULL: the root, of path "" */
     int parent;
     int version;      /* 0: none recorded, only on the path of others */
-    int place;        /* in `recorded` */
     size_t length;    /* of its path */
     tni_map children; /* name -> number */
 } record;
@@ -253,19 +252,23 @@ tn_status tn_list_rename(tn_list *list, const char *from, const char *to)
     return tni_named_rename(&((block *)list)->named, &list->entry, list->n, e, to);
 }
 
+/* to, or NULL + message. */
+static tn_list *append(tn_list *to, const tn_list *from)
+{
+    for (int i = 0; to && i < from->n; i++)
+        if (tni_list_push(to, "", "", from->entry[i].name, from->entry[i]) != TN_OK) return NULL;
+    return to && copy_versions(to, from) == TN_OK ? to : NULL;
+}
+
 tn_list *tni_list_copy(const tn_list *list)
 {
-    tn_list *copy = tn_list_new();
-    for (int i = 0; copy && i < list->n; i++)
-        if (tni_list_push(copy, "", "", list->entry[i].name, list->entry[i]) != TN_OK) return NULL;
-    return copy && copy_versions(copy, list) == TN_OK ? copy : NULL;
+    return append(tn_list_new(), list);
 }
 
 tn_list *tn_list_concat(tn_list *a, tn_list *b)
 {
     if (!a || !b) return tni_poisoned("tn_list_concat", a ? "b" : "a");
-    tn_list *joined = tni_list_copy(a);
-    for (int i = 0; joined && i < b->n; i++) {
+    for (int i = 0; i < b->n; i++) {
         const tn_entry *e = &b->entry[i], *other = tni_list_find(a, e->name);
         if (other)
             return tni_fail(TN_E_NAME,
@@ -275,9 +278,8 @@ tn_list *tn_list_concat(tn_list *a, tn_list *b)
                             other->owner ? other->owner->type->name : "the first",
                             tni_shape_text(&e->tensor->shape),
                             e->owner ? e->owner->type->name : "the second");
-        if (tni_list_push(joined, "", "", e->name, *e) != TN_OK) return NULL;
     }
-    return joined && copy_versions(joined, b) == TN_OK ? joined : NULL;
+    return append(tni_list_copy(a), b);
 }
 
 tn_tensor *tn_list_get(const tn_list *list, const char *name)
@@ -344,13 +346,11 @@ static tn_status collect_state(collector *c, tn_module *m, const char *path)
     if (status != TN_OK) return status;
     bool hooked = tni_has_hook(m, TNI_HOOK_STATE_DICT);
     const char *shown = hooked || c->depth < 2 ? path : ""; /* deeper ones need no text */
-    size_t n = strlen(c->o.prefix) + strlen(shown) + 2;
-    char *prefix = tni_alloc(n);
+    char *prefix = tni_name_new(c->o.prefix, shown, "");
     if (!prefix) return TN_E_NOMEM;
-    snprintf(prefix, n, "%s%s%s", c->o.prefix, shown, shown[0] ? "." : "");
     if (hooked) status = tni_run_list_hooks(m, TNI_HOOK_STATE_DICT, c->list, prefix, NULL);
     int at = status == TN_OK ? record_of(c, path, prefix) : -1;
-    tni_free(prefix, n);
+    tni_name_free(prefix);
     if (status != TN_OK || at < 0) return status != TN_OK ? status : TN_E_NOMEM;
     ((block *)c->list)->modules[at].version = m->type->state_version ? m->type->state_version : 1;
     c->at = at;

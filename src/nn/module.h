@@ -22,10 +22,9 @@ typedef struct tni_slot {
     tni_slot_kind kind;
     unsigned flags;     /* of a buffer: tn_buffer_flags */
     int64_t mark;       /* what its tensor was marked with (slots.c) */
-    bool frozen;        /* a parameter registered as frozen */
+    bool frozen;        /* a parameter that is not trained, in a module that is not frozen */
     int since;          /* files of a lower state_version lack it: then it */
     double since_value; /* is filled with this */
-    bool thaw;          /* requires_grad to restore when its frozen module is thawed */
     tn_tensor *tensor;  /* TN_NONE when absent; unused for a child */
     tn_tensor *own;     /* while that has an average's values: its own; else NULL */
     tn_module *child;   /* TN_NO_MODULE when absent; NULL for tensors */
@@ -48,6 +47,7 @@ struct tn_module_state {
     bool training;      /* tni_module_exchange swaps from here to building */
     bool frozen;        /* by tn_module_freeze */
     bool recompute;     /* its calls run again in backward (layers/recompute.c) */
+    size_t dropout;     /* where its probability is in the struct; 0: it has none */
     int n;
     int n_children; /* number of child slots */
     tni_slot *slot; /* n of them */
@@ -107,8 +107,8 @@ static inline tn_tensor *tni_slot_tensor(const tn_module *m, const char *name)
 tni_slot *tni_slot_at(const tn_module *m, size_t field);
 /* The slot with that very name, by its address: NULL once it has been deleted. */
 tni_slot *tni_slot_named(tn_module *m, const char *name);
-/* Appends a slot with name and field set and the rest absent; NULL + message. */
-tni_slot *tni_slot_add(tn_module *m, const char *name, tni_slot_kind kind, size_t field);
+/* Appends an empty slot like another one; NULL + message. */
+tni_slot *tni_slot_add(tn_module *m, const tni_slot *like);
 /* Removes a slot that is empty already. */
 void tni_slot_remove(tn_module *m, tni_slot *slot);
 /* Gives the slot another field; 0: it keeps the one that it has. */
@@ -238,9 +238,10 @@ typedef tn_status (*tni_visit)(tn_module *m, const char *path, void *user);
 TNI_SHARED tn_status tni_walk(tn_module *root, tni_repeats repeats, tni_visit before,
                               tni_visit after, void *user);
 
-/* Calls change, which cannot fail, once for each module in that order; for none if there is too
- * little memory to find them all. */
-tn_status tni_change_modules(tn_module *root, void (*change)(tn_module *m, void *user), void *user);
+/* Calls change, which cannot fail, once for each module in that order; for none if root is no
+ * module (an error naming function) or there is too little memory to find them all. */
+tn_status tni_change_modules(const char *function, tn_module *root,
+                             void (*change)(tn_module *m, void *user), void *user);
 
 /* ---- list.c ---------------------------------------------------------------------------------- */
 

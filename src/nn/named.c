@@ -22,17 +22,17 @@ static int64_t *number_of(const void *item)
     return (int64_t *)(void *)name_of(item) - 1;
 }
 
-static char *new_name(const char *prefix, const char *path, const char *name)
+char *tni_name_new(const char *prefix, const char *path, const char *name)
 {
     size_t n = strlen(prefix) + strlen(path) + (path[0] != '\0') + strlen(name) + 1;
-    int64_t *block = tni_alloc(sizeof *block + n); /* exact: free_name takes the size from it */
+    int64_t *block = tni_alloc(sizeof *block + n); /* exact: tni_name_free takes the size from it */
     if (!block) return NULL;
     char *text = (char *)(block + 1);
     snprintf(text, n, "%s%s%s%s", prefix, path, path[0] ? "." : "", name);
     return text;
 }
 
-static void free_name(char *name)
+void tni_name_free(char *name)
 {
     tni_free((int64_t *)(void *)name - 1, sizeof(int64_t) + strlen(name) + 1);
 }
@@ -105,7 +105,7 @@ void *tni_named_add(tni_named *r, void *items, int *n, const char *prefix, const
     /* one to spare, so that renaming cannot fail */
     if (!tni_map_reserve(&r->names, (size_t)*n + 2) || !make_room(r, items, (size_t)*n))
         return NULL;
-    char *text = new_name(prefix, path, name), *item = first_of(items) + (size_t)*n * r->size;
+    char *text = tni_name_new(prefix, path, name), *item = first_of(items) + (size_t)*n * r->size;
     if (!text) return NULL;
     memset(item, 0, r->size);
     memcpy(item, &text, sizeof text);
@@ -145,19 +145,19 @@ void tni_named_remove(tni_named *r, void *items, int *n, void *item)
         memmove(at, at + r->size, behind);
     }
     --*n;
-    free_name(name);
+    tni_name_free(name);
 }
 
 tn_status tni_named_rename(tni_named *r, const void *items, int n, void *item, const char *name)
 {
-    char *old = name_of(item), *text = new_name("", "", name);
+    char *old = name_of(item), *text = tni_name_new("", "", name);
     if (!text) return TN_E_NOMEM;
     int64_t serial = *number_of(item);
     forget(r, items, n, item);
     memcpy(item, &text, sizeof text);
     *number_of(item) = serial;
     enter(r, item);
-    free_name(old);
+    tni_name_free(old);
     return TN_OK;
 }
 
@@ -173,7 +173,7 @@ void tni_named_renumber(tni_named *r, const void *items, int n)
 void tni_named_free(tni_named *r, const void *items, int n)
 {
     char *item = first_of(items);
-    for (int i = 0; i < n; i++, item += r->size) free_name(name_of(item));
+    for (int i = 0; i < n; i++, item += r->size) tni_name_free(name_of(item));
     tni_room_free(&r->room, &r->capacity, r->size);
     tni_map_free(&r->names);
 }

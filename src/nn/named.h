@@ -36,6 +36,10 @@ void tni_named_remove(tni_named *r, void *items, int *n, void *item);
 tn_status tni_named_rename(tni_named *r, const void *items, int n, void *item, const char *name);
 /* Makes the numbers ascend again after items were reordered. Cannot fail. */
 void tni_named_renumber(tni_named *r, const void *items, int n);
+/* "prefix path.name", as above; with an empty name: what names below path begin with. NULL +
+ * message. The text of an item's name is one, too. */
+char *tni_name_new(const char *prefix, const char *path, const char *name);
+void tni_name_free(char *name);
 /* Frees names, table and array. */
 void tni_named_free(tni_named *r, const void *items, int n);
 

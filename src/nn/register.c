@@ -97,14 +97,23 @@ static tn_status check_field(const char *function, const tn_module *m, const cha
     return TN_OK;
 }
 
-static tn_status check_value(const char *function, const tn_module *m, const char *name,
-                             tni_slot_kind kind, bool frozen, const tn_tensor *t)
+/* Whether its parameter is not trained. The mark counts in a frozen module and an empty slot; else
+ * the tensor tells, whose requires_grad anybody may set. */
+static bool is_frozen(const tn_module *m, const tni_slot *slot)
 {
+    bool marked = m->state->frozen || tni_none(slot->tensor);
+    return marked ? slot->frozen : !slot->tensor->requires_grad;
+}
+
+tn_status tni_slot_accepts(const char *function, const tn_module *m, const tni_slot *slot,
+                           const tn_tensor *t)
+{
+    const char *name = slot->name;
     if (!t)
         return tni_missing("%s: the tensor for %s \"%s\" of %s is NULL: want a tensor or "
                            "TN_NONE",
-                           function, kind_name[kind], name, m->type->name);
-    if (kind == TNI_BUFFER || tni_none(t)) return TN_OK;
+                           function, kind_name[slot->kind], name, m->type->name);
+    if (slot->kind == TNI_BUFFER || tni_none(t)) return TN_OK;
     if (t->node)
         return tni_error(TN_E_STATE,
                          "%s: the tensor for parameter \"%s\" of %s was made by %s%s: want a "
@@ -112,7 +121,7 @@ static tn_status check_value(const char *function, const tn_module *m, const cha
                          "it in forward)",
                          function, name, m->type->name, tni_op_prefix(t->node->op),
                          t->node->op->name);
-    if (!frozen && !tn_dtype_is_float(t->dtype))
+    if (!is_frozen(m, slot) && !tn_dtype_is_float(t->dtype))
         return tni_error(TN_E_DTYPE,
                          "%s: parameter \"%s\" of %s is %s: want a floating dtype, or "
                          "tn_register_frozen",
@@ -140,31 +149,30 @@ static tn_status put(tn_module *m, tni_slot *slot, tn_tensor *t)
     if (slot->kind == TNI_PARAMETER && !tni_none(t)) {
         tn_status status = tn_set_requires_grad(t, !slot->frozen && !m->state->frozen);
         if (status != TN_OK) return status;
-        slot->thaw = !slot->frozen;
     }
     retire(tni_slot_put(m, slot, t));
     return TN_OK;
 }
 
-static tn_status register_tensor(const char *function, tn_module *m, const tni_slot *like,
+static tn_status register_tensor(const char *function, tn_module *m, tni_slot *like,
                                  tn_tensor **field, tn_tensor *t)
 {
     const char *name = like->name;
+    like->tensor = TN_NONE; /* its own mark counts */
     tn_status status = tni_module_check(function, m);
     if (status != TN_OK) return status;
     status = failed_before(m);
     if (status != TN_OK) return status;
     status = check_name(function, m, name, like->kind);
-    size_t offset;
-    if (status == TN_OK) status = check_field(function, m, name, field, &offset);
-    if (status == TN_OK) status = check_value(function, m, name, like->kind, like->frozen, t);
+    if (status == TN_OK) status = check_field(function, m, name, field, &like->field);
+    if (status == TN_OK) status = tni_slot_accepts(function, m, like, t);
     if (status == TN_OK && like->flags > TN_DIRECTION + TN_NON_PERSISTENT)
         status = tni_error(TN_E_INVALID, "%s: flags %#x for \"%s\" of %s: want tn_buffer_flags",
                            function, like->flags, name, m->type->name);
     if (status != TN_OK) return note(m, status);
     tni_slot *slot = tni_slot_find(m, name, strlen(name));
     bool is_new = !slot;
-    if (is_new) slot = tni_slot_add(m, name, like->kind, offset);
+    if (is_new) slot = tni_slot_add(m, like);
     if (!slot) return note(m, TN_E_NOMEM);
     unsigned flags = slot->flags;
     bool frozen = slot->frozen;
@@ -172,7 +180,7 @@ static tn_status register_tensor(const char *function, tn_module *m, const tni_s
     slot->frozen = like->frozen;
     status = put(m, slot, t);
     if (status == TN_OK) {
-        tni_slot_move_field(m, slot, offset);
+        tni_slot_move_field(m, slot, like->field);
     } else if (is_new) {
         tni_slot_remove(m, slot);
     } else {
@@ -254,15 +262,15 @@ static tn_status register_module(tn_module *m, const char *name, tn_module **fie
     if (status != TN_OK) return status;
     status = check_child(m, name, child);
     if (status == TN_OK) status = check_name(function, m, name, TNI_CHILD);
-    size_t offset;
-    if (status == TN_OK) status = check_field(function, m, name, field, &offset);
+    tni_slot like = { .name = (char *)name, .kind = TNI_CHILD };
+    if (status == TN_OK) status = check_field(function, m, name, field, &like.field);
     if (status == TN_OK) status = check_cycle(m, name, child);
     if (status != TN_OK) return note(m, status);
     tni_slot *slot = tni_slot_find(m, name, strlen(name));
-    if (!slot) slot = tni_slot_add(m, name, TNI_CHILD, offset);
+    if (!slot) slot = tni_slot_add(m, &like);
     if (!slot) return note(m, TN_E_NOMEM);
     tn_module *old = tni_slot_put_child(m, slot, child);
-    tni_slot_move_field(m, slot, offset);
+    tni_slot_move_field(m, slot, like.field);
     tn_module_drop(old);
     return TN_OK;
 }
@@ -297,12 +305,6 @@ void tni_slot_since(tn_module *m, const char *name, int since, double value)
     if (!slot) return;
     slot->since = since;
     slot->since_value = value;
-}
-
-tn_status tni_slot_accepts(const char *function, const tn_module *m, const tni_slot *slot,
-                           const tn_tensor *t)
-{
-    return check_value(function, m, slot->name, slot->kind, slot->frozen, t);
 }
 
 /* For tn_recompute: the tensor that a slot has now, under the slot's name, which it keeps. */
@@ -343,8 +345,7 @@ tn_status tni_slot_assign(const char *function, tn_module *m, tni_slot *slot, tn
     if (slot->kind == TNI_CHILD)
         return tni_error(TN_E_NAME, "%s: \"%s\" of %s is a child: want a parameter or buffer",
                          function, slot->name, m->type->name);
-    if (slot->kind == TNI_PARAMETER && !tni_none(slot->tensor) && !m->state->frozen)
-        slot->frozen = !slot->tensor->requires_grad;
+    slot->frozen = slot->kind == TNI_PARAMETER && is_frozen(m, slot);
     const int64_t marks = tni_slot_mark(slot) | TNI_AVERAGED(slot->tensor->is_buffer);
     tn_status status = tni_may_change(function, slot->name, marks);
     if (status == TN_OK) status = tni_slot_accepts(function, m, slot, t);
@@ -388,6 +389,8 @@ tn_status tn_module_delete(tn_module *m, const char *name)
 /* The module at a dotted path of n bytes; NULL + message naming function. "" is m. */
 static tn_module *module_at(const char *function, tn_module *m, const char *path, size_t n)
 {
+    if (tni_module_check(function, m) != TN_OK) return NULL;
+    if (!path) return tni_fail(TN_E_INVALID, "%s: the path is NULL: want a string", function);
     const char *at = path, *end = path + n;
     while (at < end) {
         const char *dot = memchr(at, '.', (size_t)(end - at));
@@ -412,10 +415,7 @@ static tn_module *module_at(const char *function, tn_module *m, const char *path
 static tni_slot *find_tensor(const char *function, tn_module *m, const char *path,
                              tn_module **owner)
 {
-    if (tni_module_check(function, m) != TN_OK) return NULL;
-    if (!path) return tni_fail(TN_E_INVALID, "%s: the path is NULL: want a string", function);
-    const char *dot = strrchr(path, '.');
-    const char *name = dot ? dot + 1 : path;
+    const char *dot = path ? strrchr(path, '.') : NULL, *name = dot ? dot + 1 : path;
     *owner = module_at(function, m, path, dot ? (size_t)(dot - path) : 0);
     if (!*owner) return NULL;
     tni_slot *slot = tni_slot_find(*owner, name, strlen(name));
@@ -448,9 +448,7 @@ tn_tensor *tn_get_buffer(tn_module *m, const char *path)
 
 tn_module *tn_get_submodule(tn_module *m, const char *path)
 {
-    if (tni_module_check("tn_get_submodule", m) != TN_OK) return NULL;
-    if (!path) return tni_fail(TN_E_INVALID, "tn_get_submodule: the path is NULL: want a string");
-    return module_at("tn_get_submodule", m, path, strlen(path));
+    return module_at("tn_get_submodule", m, path, path ? strlen(path) : 0);
 }
 
 tn_status tn_module_set(tn_module *m, const char *path, tn_tensor *t)

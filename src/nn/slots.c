@@ -42,20 +42,25 @@ static void count_holder(state *s, const tn_tensor *t, int by)
         tni_map_remove(&s->parameters, t);
 }
 
-tni_slot *tni_slot_add(tn_module *m, const char *name, tni_slot_kind kind, size_t field)
+tni_slot *tni_slot_add(tn_module *m, const tni_slot *like)
 {
     state *s = m->state;
     const size_t wanted = (size_t)s->n + 2; /* one to spare, so that a change cannot fail */
     s->named.size = sizeof(tni_slot);
     if (!tni_map_reserve(&s->fields, wanted) || !tni_map_reserve(&s->parameters, wanted))
         return NULL;
-    tni_slot *slot = tni_named_add(&s->named, &s->slot, &s->n, "", "", name);
+    tni_slot *slot = tni_named_add(&s->named, &s->slot, &s->n, "", "", like->name);
     if (!slot) return NULL;
-    slot->kind = kind;
-    slot->field = field;
-    slot->tensor = kind == TNI_CHILD ? NULL : TN_NONE;
-    slot->child = kind == TNI_CHILD ? TN_NO_MODULE : NULL;
-    s->n_children += kind == TNI_CHILD;
+    const bool child = like->kind == TNI_CHILD;
+    slot->kind = like->kind;
+    slot->flags = like->flags;
+    slot->frozen = like->frozen;
+    slot->since = like->since;
+    slot->since_value = like->since_value;
+    slot->field = like->field;
+    slot->tensor = child ? NULL : TN_NONE;
+    slot->child = child ? TN_NO_MODULE : NULL;
+    s->n_children += child;
     enter_field(s, slot);
     return slot;
 }

@@ -198,27 +198,15 @@ static tn_status rename_all(plan *p, const tn_list *from)
     return TN_OK;
 }
 
-enum { LONGEST = 1024 }; /* bytes of a path: the limit of names in files */
-
-static tn_status check_path(const tn_module *m, const char *path)
-{
-    size_t n = strlen(path);
-    if (n <= LONGEST) return TN_OK;
-    return tni_error(
-        TN_E_NAME,
-        "tn_load_state_dict: the path of a %s takes %zu bytes: want at most %d where a "
-        "module has hooks or extra state",
-        m->type->name, n, LONGEST);
-}
-
 static tn_status load_pre(tn_module *m, const char *path, void *user)
 {
     plan *p = user;
     if (!tni_has_hook(m, TNI_HOOK_LOAD_PRE)) return TN_OK;
-    if (check_path(m, path) != TN_OK) return TN_E_NAME;
-    char prefix[LONGEST + 2];
-    snprintf(prefix, sizeof prefix, "%s%s", path, path[0] ? "." : "");
-    return tni_run_list_hooks(m, TNI_HOOK_LOAD_PRE, p->state, prefix, NULL);
+    char *prefix = tni_name_new("", path, "");
+    if (!prefix) return TN_E_NOMEM;
+    tn_status status = tni_run_list_hooks(m, TNI_HOOK_LOAD_PRE, p->state, prefix, NULL);
+    tni_name_free(prefix);
+    return status;
 }
 
 static tn_status load_post(tn_module *m, const char *path, void *user)
@@ -228,26 +216,29 @@ static tn_status load_post(tn_module *m, const char *path, void *user)
     return tni_run_list_hooks(m, TNI_HOOK_LOAD_POST, p->missing, NULL, p->unexpected);
 }
 
-/* The name of m's extra state in a list. */
-static const char *extra_name(const char *path, char *name, size_t size)
+/* *e: the extra state of the module at a path in a list, NULL if there is none. */
+static tn_status find_extra(const tn_list *list, const char *path, const tn_entry **e)
 {
-    snprintf(name, size, "%s%s" TNI_EXTRA_STATE, path, path[0] ? "." : "");
-    return name;
+    char *name = tni_name_new("", path, TNI_EXTRA_STATE);
+    *e = name ? tni_list_find(list, name) : NULL;
+    if (name) tni_name_free(name);
+    return name ? TN_OK : TN_E_NOMEM;
 }
 
 /* Compares names of extra state; notes whether anything follows the copies. */
 static tn_status compare_late(tn_module *m, const char *path, void *user)
 {
     plan *p = user;
-    p->may_fail_late |= tni_has_hook(m, TNI_HOOK_LOAD_POST);
+    const tn_entry *e;
+    p->may_fail_late |= tni_has_hook(m, TNI_HOOK_LOAD_POST) || m->type->set_extra_state;
     if (!m->type->set_extra_state) return TN_OK;
-    if (check_path(m, path) != TN_OK) return TN_E_NAME;
-    p->may_fail_late = true;
-    char name[1100];
-    if (!tn_list_has(p->state, extra_name(path, name, sizeof name)))
-        return tn_list_set(p->missing, name, TN_NONE);
-    if (tn_list_has(p->unexpected, name)) return tn_list_remove(p->unexpected, name);
-    return TN_OK;
+    tn_status status = find_extra(p->state, path, &e);
+    if (status == TN_OK && !e)
+        return tni_list_push(p->missing, "", path, TNI_EXTRA_STATE,
+                             (tn_entry){ .tensor = TN_NONE });
+    if (status == TN_OK && tni_list_find(p->unexpected, e->name))
+        return tn_list_remove(p->unexpected, e->name);
+    return status;
 }
 
 /* The source in the target's dtype, shape and device, in memory that no copy writes to. */
@@ -325,16 +316,15 @@ static tn_status backup_extra(tn_module *m, const char *path, void *user)
 {
     if (!m->type->set_extra_state || !m->type->extra_state) return TN_OK;
     tn_tensor *t = m->type->extra_state(m);
-    char name[1100];
-    return t ? tn_list_set(user, extra_name(path, name, sizeof name), t) : tni_pending();
+    tn_entry e = { .tensor = t };
+    return t ? tni_list_push(user, "", path, TNI_EXTRA_STATE, e) : tni_pending();
 }
 
 static tn_status set_extra(tn_module *m, const char *path, void *user)
 {
-    char name[1100];
     const tn_entry *e = NULL;
-    if (m->type->set_extra_state) e = tni_list_find(user, extra_name(path, name, sizeof name));
-    return e ? m->type->set_extra_state(m, e->tensor) : TN_OK;
+    tn_status status = m->type->set_extra_state ? find_extra(user, path, &e) : TN_OK;
+    return e ? m->type->set_extra_state(m, e->tensor) : status;
 }
 
 static tn_status backup_tensors(plan *p)

@@ -101,10 +101,12 @@ static tn_status gather(tn_module *m, const char *path, void *user)
     return TN_OK;
 }
 
-tn_status tni_change_modules(tn_module *root, void (*change)(tn_module *m, void *user), void *user)
+tn_status tni_change_modules(const char *function, tn_module *root,
+                             void (*change)(tn_module *m, void *user), void *user)
 {
     gathered g = { 0 };
-    tn_status status = tni_walk(root, TNI_ONCE, gather, NULL, &g);
+    tn_status status = tni_module_check(function, root);
+    if (status == TN_OK) status = tni_walk(root, TNI_ONCE, gather, NULL, &g);
     for (size_t i = 0; i < g.n; i++) {
         if (status == TN_OK) change(g.module[i], user);
         tn_module_drop(g.module[i]);
@@ -189,14 +191,12 @@ static void set_training(tn_module *m, void *user)
 
 tn_status tn_train(tn_module *m, bool training)
 {
-    tn_status status = tni_module_check("tn_train", m);
-    return status == TN_OK ? tni_change_modules(m, set_training, &training) : status;
+    return tni_change_modules("tn_train", m, set_training, &training);
 }
 
 tn_status tn_eval(tn_module *m)
 {
-    tn_status status = tni_module_check("tn_eval", m);
-    return status == TN_OK ? tn_train(m, false) : status;
+    return tni_change_modules("tn_eval", m, set_training, &(bool){ false });
 }
 
 bool tn_training(const tn_module *m)
@@ -216,8 +216,7 @@ static void clear_gradients(tn_module *m, void *user)
 
 tn_status tn_module_zero_grad(tn_module *m)
 {
-    tn_status status = tni_module_check("tn_module_zero_grad", m);
-    return status == TN_OK ? tni_change_modules(m, clear_gradients, NULL) : status;
+    return tni_change_modules("tn_module_zero_grad", m, clear_gradients, NULL);
 }
 
 int64_t tn_count_parameters(tn_module *m, bool trainable_only)

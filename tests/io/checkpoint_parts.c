@@ -2,9 +2,9 @@
  * checkpoint_parts.c - what is in a checkpoint beside one model: generators, further modules and
  * optimizers, averages, scalers, ties, versions, gradients that wait for the rest of their batch.
  *
- * Seen to fail: in src/io/grads.c, tni_grads_put() that does nothing (parts_of_a_batch_go_on and
- * what_waits_and_what_fits); in parts.c, save() without versions (ties_and_versions),
- * tni_parts_load() without put_back (further_parts_go_on_too).
+ * Seen to fail: in src/io/parts.c, put_grads() that does nothing (parts_of_a_batch_go_on and
+ * what_waits_and_what_fits), save() without versions (ties_and_versions), tni_parts_load() without
+ * put_back (further_parts_go_on_too).
  */
 #include <stdio.h>
 #include <stdlib.h>

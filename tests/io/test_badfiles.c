@@ -7,7 +7,7 @@
  *
  * Seen to fail: in src/io/safetensors.c, check_ranges() without the comparison with at: five rows;
  * check_range() without the comparison with the shape's bytes: four rows; in input.c, without
- * S_ISREG: a folder; tni_input_bad() passing bytes on as they are: an escape in the message.
+ * S_ISREG: a folder; tni_file_error() passing bytes on as they are: an escape in the message.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -510,6 +510,12 @@ START_TEST(a_frozen_module_takes_new_tensors_frozen)
     ck_assert(!tn_requires_grad(tn_get_parameter(m, "weight")));
     assert_ok(tn_module_thaw(m));
     ck_assert(tn_requires_grad(tn_get_parameter(m, "weight")));
+    /* what was not trained before is not trained afterwards */
+    assert_ok(tn_set_requires_grad(tn_get_parameter(m, "bias"), false));
+    assert_ok(tn_module_freeze(m));
+    assert_ok(tn_module_set(m, "bias", tn_ones(TN_SHAPE(2))));
+    assert_ok(tn_module_thaw(m));
+    ck_assert(!tn_requires_grad(tn_get_parameter(m, "bias")));
     /* a tensor that a frozen and another module share is frozen */
     tn_module *pair = owned(tn_sequential(linear(2, 2), linear(2, 2)));
     assert_ok(tn_module_set(pair, "1.weight", tn_get_parameter(pair, "0.weight")));

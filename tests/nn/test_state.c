@@ -272,6 +272,13 @@ START_TEST(LD_14_assign_takes_the_tensors)
     assert_ok(tn_list_set(file, "0.weight", tn_full_as(TN_SHAPE(2, 2), 1, TN_I64, tn_cpu())));
     assert_fails(tn_load_state_dict(m, file, assign, NULL), TN_E_DTYPE, "want a floating dtype");
     ck_assert_ptr_eq(tn_get_parameter(m, "0.weight"), weight);
+    /* nor one that is trained again */
+    tn_tensor *bias = tn_get_parameter(m, "0.bias");
+    assert_ok(tn_set_requires_grad(tn_get_parameter(m, "1.bias"), true));
+    file = copied_state(m, "1.weight");
+    assert_ok(tn_list_set(file, "1.bias", tn_full_as(TN_SHAPE(2), 1, TN_I64, tn_cpu())));
+    assert_fails(tn_load_state_dict(m, file, assign, NULL), TN_E_DTYPE, "want a floating dtype");
+    ck_assert_ptr_eq(tn_get_parameter(m, "0.bias"), bias);
 }
 END_TEST
 

@@ -144,8 +144,7 @@ tn_status tn_batch_norm_set_sync(tn_module *m, bool on)
 {
     static const char f[] = "tn_batch_norm_set_sync";
     setting to = { on, 0 };
-    tn_status status = tni_module_check(f, m);
-    if (status == TN_OK) status = tni_change_modules(m, switch_layer, &to);
+    tn_status status = tni_change_modules(f, m, switch_layer, &to);
     if (status != TN_OK || to.layers) return status;
     return tni_error(TN_E_INVALID, "%s: no BatchNorm1d or BatchNorm2d in %s: want one", f,
                      m->type->name);

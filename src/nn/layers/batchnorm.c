@@ -94,11 +94,6 @@ static tn_tensor *normalize(batchnorm *m, tn_tensor *x)
 
 static const tn_module_type types[2]; /* of x [N, C] or [N, C, L]; of x [N, C, H, W] */
 
-static bool is_batchnorm(const tn_module *m)
-{
-    return m->type == &types[0] || m->type == &types[1];
-}
-
 static tn_tensor *batchnorm_forward(tn_module *self, tn_tensor *x)
 {
     batchnorm *m = (batchnorm *)self;
@@ -135,9 +130,8 @@ static tn_status reset_statistics(batchnorm *m)
 
 static tn_status batchnorm_reset(tn_module *self)
 {
-    batchnorm *m = (batchnorm *)self;
-    tn_status status = reset_statistics(m);
-    return status == TN_OK ? tni_reset_norm(m->weight, m->bias) : status;
+    tn_status status = reset_statistics((batchnorm *)self);
+    return status == TN_OK ? tni_reset_norm(self) : status;
 }
 
 #define TYPE(text)                                                                                 \
@@ -189,10 +183,8 @@ tn_module *tn_batch_norm1d_new(int64_t features, tn_batch_norm_options o)
 
 static batchnorm *check_type(const char *function, const tn_module *m)
 {
-    if (tni_module_check(function, m) != TN_OK) return NULL;
-    if (is_batchnorm(m)) return (batchnorm *)m;
-    return tni_fail(TN_E_INVALID, "%s: the module is a %s: want a BatchNorm1d or BatchNorm2d",
-                    function, m->type->name);
+    tn_status status = tni_expect_type(function, m, types, 2, "BatchNorm1d or BatchNorm2d");
+    return status == TN_OK ? (batchnorm *)m : NULL;
 }
 
 tn_status tn_batch_norm_reset_running_stats(tn_module *m)
@@ -228,7 +220,8 @@ tn_status tn_batch_norm_set_momentum(tn_module *m, double momentum)
 
 tni_batchnorm_over *tni_batchnorm_over_of(const tn_module *m)
 {
-    return is_batchnorm(m) ? &((batchnorm *)m)->over : NULL;
+    bool is = m->type == &types[0] || m->type == &types[1];
+    return is ? &((batchnorm *)m)->over : NULL;
 }
 
 const tni_batchnorm *tni_batchnorm2d_of(const tn_module *m)

@@ -1,6 +1,11 @@
 /* containers.c - Sequential and ModuleList: children named "0", "1", ...; ModuleDict: children with
- * names of their own. */
+ * names of their own; ParameterList and BufferList: tensors named "0", "1", ... */
 #include "nn/layers/layer.h"
+
+typedef struct buffer_list {
+    tn_module base;
+    unsigned flags; /* of its buffers */
+} buffer_list;
 
 /* Each step has its own scope, so that its input is freed as soon as nothing needs it. */
 static tn_tensor *sequential_forward(tn_module *self, tn_tensor *x)
@@ -18,23 +23,26 @@ static tn_tensor *sequential_forward(tn_module *self, tn_tensor *x)
     return tn_scope_adopt(x);
 }
 
-static const tn_module_type sequential_type = {
-    .name = "Sequential",
-    .size = sizeof(tn_module),
-    .forward = sequential_forward,
+static void buffer_list_describe(const tn_module *self, char *text, size_t size)
+{
+    const buffer_list *m = (const buffer_list *)self;
+    const char *role = tn_role_name(m->flags);
+    snprintf(text, size, "%s%s%s", role, role[0] && m->flags & TN_NON_PERSISTENT ? ", " : "",
+             m->flags & TN_NON_PERSISTENT ? "not saved" : "");
+}
+
+enum { SEQUENTIAL, MODULE_LIST, MODULE_DICT, PARAMETER_LIST, BUFFER_LIST };
+static const tn_module_type types[] = {
+    { .name = "Sequential", .size = sizeof(tn_module), .forward = sequential_forward },
+    { .name = "ModuleList", .size = sizeof(tn_module) },
+    { .name = "ModuleDict", .size = sizeof(tn_module) },
+    { .name = "ParameterList", .size = sizeof(tn_module) },
+    { .name = "BufferList", .size = sizeof(buffer_list), .describe = buffer_list_describe },
 };
 
-static const tn_module_type module_list_type = {
-    .name = "ModuleList",
-    .size = sizeof(tn_module),
-};
-
-static const tn_module_type module_dict_type = {
-    .name = "ModuleDict",
-    .size = sizeof(tn_module),
-};
-
-const char *tni_next_name(const tn_module *m, int n, char name[16])
+/* The first of "0", "1", ... from n, the number of members, on that is free: deletions leave
+ * gaps. */
+static const char *next_name(const tn_module *m, int n, char name[16])
 {
     do {
         snprintf(name, 16, "%d", n++);
@@ -42,11 +50,13 @@ const char *tni_next_name(const tn_module *m, int n, char name[16])
     return name;
 }
 
+/* ---- of modules ------------------------------------------------------------------------------ */
+
 /* Appends in a constructor or later. */
 static tn_status append(tn_module *m, tn_module *child)
 {
     char name[16];
-    return tn_register_module(m, tni_next_name(m, tn_module_children(m), name), NULL, child);
+    return tn_register_module(m, next_name(m, tn_module_children(m), name), NULL, child);
 }
 
 tn_module *tn_sequential_from(tn_module *const *children, int n)
@@ -55,7 +65,7 @@ tn_module *tn_sequential_from(tn_module *const *children, int n)
         return tni_fail(TN_E_INVALID,
                         "tn_sequential_from: %d children%s: want 0 and up, and their array", n,
                         children ? "" : " in NULL");
-    tn_module *m = tn_module_new(&sequential_type);
+    tn_module *m = tn_module_new(&types[SEQUENTIAL]);
     for (int i = 0; i < n; i++)
         if (m)
             append(m, children[i]);
@@ -66,24 +76,66 @@ tn_module *tn_sequential_from(tn_module *const *children, int n)
 
 tn_module *tn_module_list_new(void)
 {
-    return tn_module_done(tn_module_new(&module_list_type));
+    return tn_module_done(tn_module_new(&types[MODULE_LIST]));
 }
 
 tn_module *tn_module_dict_new(void)
 {
-    return tn_module_done(tn_module_new(&module_dict_type));
+    return tn_module_done(tn_module_new(&types[MODULE_DICT]));
 }
 
 tn_status tn_module_append(tn_module *list, tn_module *child)
 {
-    tn_status status = tni_module_check("tn_module_append", list);
-    if (status == TN_OK && list->type != &sequential_type && list->type != &module_list_type)
-        status = tni_error(TN_E_INVALID,
-                           "tn_module_append: the module is a %s: want a ModuleList or "
-                           "Sequential (tn_register_module names children of others)",
-                           list->type->name);
+    tn_status status =
+        tni_expect_type("tn_module_append", list, &types[SEQUENTIAL], 2,
+                        "ModuleList or Sequential (tn_register_module names children of others)");
     if (status == TN_OK && !child) status = tni_poison("tn_module_append", "child");
     if (status == TN_OK) return append(list, child);
     tn_module_drop(child);
     return status;
+}
+
+/* ---- of tensors ------------------------------------------------------------------------------ */
+
+tn_module *tn_parameter_list_new(void)
+{
+    return tn_module_done(tn_module_new(&types[PARAMETER_LIST]));
+}
+
+tn_module *tn_buffer_list_new(unsigned flags)
+{
+    buffer_list *m = tn_module_new(&types[BUFFER_LIST]);
+    if (!m) return NULL;
+    m->flags = flags;
+    return tn_module_done(&m->base);
+}
+
+static tn_status check(const char *function, const tn_module *m)
+{
+    return tni_expect_type(function, m, &types[PARAMETER_LIST], 2, "ParameterList or BufferList");
+}
+
+tn_status tn_module_append_tensor(tn_module *list, tn_tensor *t)
+{
+    tn_status status = check("tn_module_append_tensor", list);
+    if (status == TN_OK && !t) status = tni_poison("tn_module_append_tensor", "t");
+    if (status != TN_OK) return status;
+    char name[16];
+    next_name(list, list->state->n, name);
+    if (list->type == &types[PARAMETER_LIST]) return tn_register_parameter(list, name, NULL, t);
+    return tn_register_buffer(list, name, NULL, t, ((buffer_list *)list)->flags);
+}
+
+int tn_module_tensors(const tn_module *list)
+{
+    return check("tn_module_tensors", list) == TN_OK ? list->state->n : -1;
+}
+
+tn_tensor *tn_module_tensor(tn_module *list, int i)
+{
+    if (check("tn_module_tensor", list) != TN_OK) return NULL;
+    if (i < 0 || i >= list->state->n || !list->state->slot[i].tensor)
+        return tni_fail(TN_E_INDEX, "tn_module_tensor: %d: the %s has %d", i, list->type->name,
+                        list->state->n);
+    return list->state->slot[i].tensor;
 }

@@ -42,18 +42,12 @@ static void conv2d_describe(const tn_module *self, char *text, size_t size)
     if (tni_none(m->bias)) tni_text_add(text, size, ", no bias");
 }
 
-static tn_status conv2d_reset(tn_module *self)
-{
-    conv2d *m = (conv2d *)self;
-    return tni_reset_affine(m->weight, m->bias);
-}
-
 static const tn_module_type conv2d_type = {
     .name = "Conv2d",
     .size = sizeof(conv2d),
     .forward = conv2d_forward,
     .describe = conv2d_describe,
-    .reset = conv2d_reset,
+    .reset = tni_reset_affine,
 };
 
 static tn_status check(const char *function, int64_t in, int64_t out, const int64_t kernel[2],
@@ -104,7 +98,7 @@ static tn_module *make(const char *function, int64_t in, int64_t out, const int6
     tn_shape shape = TN_SHAPE(out, in / m->spec.groups, kernel[0], kernel[1]);
     tn_register_parameter(&m->base, "weight", &m->weight, tn_empty(shape));
     tn_register_parameter(&m->base, "bias", &m->bias, no_bias ? TN_NONE : tn_empty(TN_SHAPE(out)));
-    conv2d_reset(&m->base);
+    tni_reset_affine(&m->base);
     return tn_module_done(&m->base);
 }
 

@@ -9,42 +9,22 @@ typedef struct dropout {
     double p;
 } dropout;
 
-static tn_tensor *dropout_forward(tn_module *self, tn_tensor *x)
-{
-    dropout *m = (dropout *)self;
-    return tn_dropout(x, m->p, tn_training(self));
-}
-
-static void dropout_describe(const tn_module *self, char *text, size_t size)
-{
-    const dropout *m = (const dropout *)self;
-    snprintf(text, size, "%g", m->p);
-}
-
-static const tn_module_type dropout_type = {
-    .name = "Dropout",
-    .size = sizeof(dropout),
-    .forward = dropout_forward,
-    .describe = dropout_describe,
-};
+TNI_ONE_OP(tn_dropout, "Dropout", dropout, tn_dropout(x, m->p, tn_training(self)), "%g", m->p)
 
 tn_module *tn_dropout_new(double p)
 {
     TNI_HOLD_TRAPS;
-    if (tni_probability("tn_dropout_new", p) != TN_OK) return NULL;
-    dropout *m = tn_module_new(&dropout_type);
+    if (tni_fraction("tn_dropout_new", "dropout probability", p) != TN_OK) return NULL;
+    dropout *m = tn_module_new(&tn_dropout_type);
     if (!m) return NULL;
     m->p = p;
+    tni_drops(&m->base, &m->p);
     return tn_module_done(&m->base);
 }
 
 static double *probability_of(tn_module *m)
 {
-    double *p = m->type == &dropout_type ? &((dropout *)m)->p : NULL;
-    if (!p) p = tni_positional_encoding_dropout(m);
-    if (!p) p = tni_multihead_attention_dropout(m);
-    if (!p) p = tni_recurrent_dropout(m);
-    return p ? p : tni_encoder_layer_dropout(m);
+    return m->state->dropout ? (double *)(void *)((char *)m + m->state->dropout) : NULL;
 }
 
 double tn_dropout_p(tn_module *m)
@@ -80,7 +60,7 @@ tn_status tn_dropout_set_p(tn_module *m, double p)
     static const char f[] = "tn_dropout_set_p";
     setting set = { p, 0 };
     tn_status status = tni_module_check(f, m);
-    if (status == TN_OK) status = tni_probability(f, p);
+    if (status == TN_OK) status = tni_fraction(f, "dropout probability", p);
     if (status == TN_OK) status = tn_named_modules(m, set_one, &set);
     if (status == TN_OK && set.n == 0)
         status = tni_error(TN_E_INVALID, "%s: nothing in %s drops: want a layer with dropout", f,

@@ -108,13 +108,6 @@ static const char *const member[] = { "weight", "bias", "running_mean", "running
                                       "num_batches_tracked" };
 enum { MEMBERS = 5, RUNNING_VAR = 3 };
 
-/* The member's tensor with that name; TN_NONE if there is none. */
-static tn_tensor *member_of(const tn_module *m, int i)
-{
-    tn_tensor *t = tni_slot_tensor(m, member[i]);
-    return t ? t : TN_NONE;
-}
-
 typedef struct conversion {
     const char *function;
     replacement make;
@@ -134,7 +127,7 @@ static tn_status prepare(tn_module *m, const char *path, void *user)
     }
     tn_module_keep(m);
     for (int i = 0; i < MEMBERS; i++) {
-        tn_tensor *t = member_of(m, i);
+        tn_tensor *t = tni_member(m, member[i]);
         if (tni_none(t) && (i == RUNNING_VAR || i == RUNNING_VAR - 1))
             return tni_error(TN_E_STATE, "%s: %s%s%s has no %s: want one with running statistics",
                              c->function, path, path[0] ? ": " : "", m->type->name, member[i]);
@@ -148,11 +141,11 @@ static tn_status prepare(tn_module *m, const char *path, void *user)
 /* Gives fresh the tensors of m. Tensors that m lacks stay new, with m's dtype and device. */
 static tn_status take_over(const conversion *c, const tn_module *m, tn_module *fresh)
 {
-    const tn_tensor *var = member_of(m, RUNNING_VAR);
+    const tn_tensor *var = tni_member(m, member[RUNNING_VAR]);
     tn_status status = tn_module_to_dtype(fresh, var->dtype);
     if (status == TN_OK) status = tn_module_to(fresh, tn_device_of(var));
     for (int i = 0; status == TN_OK && i < MEMBERS; i++) {
-        const tn_tensor *t = member_of(m, i);
+        const tn_tensor *t = tni_member(m, member[i]);
         if (tni_none(t)) continue;
         status = tn_module_set(fresh, member[i], tni_stage_get(&c->stage, t));
     }

@@ -12,25 +12,43 @@
 
 /* An error naming function and argument unless value >= least. */
 tn_status tni_at_least(const char *function, const char *what, int64_t value, int64_t least);
-/* An error unless p is in [0, 1]; the same for dropout. */
+/* An error unless p is in [0, 1]. */
 tn_status tni_fraction(const char *function, const char *what, double p);
-tn_status tni_probability(const char *function, double p);
 /* An error unless eps is finite and not negative. */
 tn_status tni_check_eps(const char *function, double eps);
+/* The tensor of the slot with that name; TN_NONE if there is none. */
+tn_tensor *tni_member(const tn_module *m, const char *name);
 /* Initial values of norms: weight 1, bias 0; each may be absent. */
-tn_status tni_reset_norm(tn_tensor *weight, tn_tensor *bias);
+tn_status tni_reset_norm(tn_module *self);
 /* PyTorch's initial values of Linear and Conv: both U(+-1/sqrt(fan_in)), weight first. bias may be
  * absent. */
-tn_status tni_reset_affine(tn_tensor *weight, tn_tensor *bias);
+tn_status tni_reset_affine(tn_module *self);
 static inline int64_t tni_or_int(int64_t value, int64_t instead)
 {
     return value ? value : instead;
 }
-/* A free name for a new numbered member of m: the count of members, or a later number if deletions
- * left gaps. (containers.c) */
-const char *tni_next_name(const tn_module *m, int n, char name[16]);
-/* An error naming function unless m is of this type. */
-tn_status tni_expect_type(const char *function, const tn_module *m, const tn_module_type *type);
+/* An error naming function, "want a WANT", unless m is of one of n types. */
+tn_status tni_expect_type(const char *function, const tn_module *m, const tn_module_type *types,
+                          int n, const char *want);
+
+/* The type of a layer that is exactly one op. CALL: of x and the struct *m; behind it the format of
+ * what describes m, and its arguments. */
+#define TNI_ONE_OP(OP, TYPE, layer, CALL, ...)                                                     \
+    static tn_tensor *OP##_forward(tn_module *self, tn_tensor *x)                                  \
+    {                                                                                              \
+        const layer *m = (const layer *)self;                                                      \
+        (void)m;                                                                                   \
+        return CALL;                                                                               \
+    }                                                                                              \
+    static void OP##_describe(const tn_module *self, char *text, size_t size)                      \
+    {                                                                                              \
+        const layer *m = (const layer *)self;                                                      \
+        (void)m;                                                                                   \
+        snprintf(text, size, __VA_ARGS__);                                                         \
+    }                                                                                              \
+    static const tn_module_type OP##_type = {                                                      \
+        .name = TYPE, .size = sizeof(layer), .forward = OP##_forward, .describe = OP##_describe    \
+    };
 
 /* batchnorm.c: x has from least to most axes, channels on axis 1. */
 tn_status tni_check_channels(const tn_module *m, const tn_tensor *x, int64_t channels, int least,
@@ -54,20 +72,14 @@ const tni_batchnorm *tni_batchnorm2d_of(const tn_module *m);
 /* batchnorm.c: a BatchNorm's field for it, which is NULL for its own x; NULL: m is no BatchNorm. */
 tni_batchnorm_over *tni_batchnorm_over_of(const tn_module *m);
 
-/* A pointer to a layer's dropout probability; NULL (no message) if m is not of that kind. */
-double *tni_positional_encoding_dropout(tn_module *m);
-double *tni_multihead_attention_dropout(tn_module *m);
-double *tni_encoder_layer_dropout(tn_module *m);
-double *tni_recurrent_dropout(tn_module *m);
+/* m drops with the probability in that field of its struct: tn_dropout_p and tn_dropout_set_p find
+ * it. */
+static inline void tni_drops(tn_module *m, const double *p)
+{
+    m->state->dropout = (size_t)((const char *)p - (const char *)m);
+}
 
-bool tni_is_encoder_layer(const tn_module *m);
 /* The ModuleList of an encoder; NULL (no message) for any other module. */
 tn_module *tni_encoder_layers(const tn_module *m);
-/* encoder_layer.c: the masks of a call with x, or with x, mask and key padding, and one output; and
- * such a call through a typed function, on a module of this type. */
-tn_status tni_masks_of(const tn_module *self, int n_in, tn_tensor *const *in, int n_out,
-                       tn_attention_masks *masks);
-tn_tensor *tni_masked_forward(const char *function, const tn_module_type *type, tn_module *m,
-                              tn_tensor *x, tn_attention_masks masks);
 
 #endif

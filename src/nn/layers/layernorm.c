@@ -31,18 +31,12 @@ static void layernorm_describe(const tn_module *self, char *text, size_t size)
                                  : "");
 }
 
-static tn_status layernorm_reset(tn_module *self)
-{
-    layernorm *m = (layernorm *)self;
-    return tni_reset_norm(m->weight, m->bias);
-}
-
 static const tn_module_type layernorm_type = {
     .name = "LayerNorm",
     .size = sizeof(layernorm),
     .forward = layernorm_forward,
     .describe = layernorm_describe,
-    .reset = layernorm_reset,
+    .reset = tni_reset_norm,
     .no_decay = true,
 };
 

@@ -20,18 +20,12 @@ static void linear_describe(const tn_module *self, char *text, size_t size)
              tni_none(m->bias) ? ", no bias" : "");
 }
 
-static tn_status linear_reset(tn_module *self)
-{
-    linear *m = (linear *)self;
-    return tni_reset_affine(m->weight, m->bias);
-}
-
 static const tn_module_type linear_type = {
     .name = "Linear",
     .size = sizeof(linear),
     .forward = linear_forward,
     .describe = linear_describe,
-    .reset = linear_reset,
+    .reset = tni_reset_affine,
 };
 
 tn_module *tn_linear_new(int64_t in_features, int64_t out_features, tn_linear_options o)
@@ -47,6 +41,6 @@ tn_module *tn_linear_new(int64_t in_features, int64_t out_features, tn_linear_op
                           tn_empty(TN_SHAPE(out_features, in_features)));
     tn_register_parameter(&m->base, "bias", &m->bias,
                           o.no_bias ? TN_NONE : tn_empty(TN_SHAPE(out_features)));
-    linear_reset(&m->base);
+    tni_reset_affine(&m->base);
     return tn_module_done(&m->base);
 }

@@ -206,11 +206,6 @@ static const tn_module_type multihead_attention_type = {
     .reset = multihead_attention_reset,
 };
 
-double *tni_multihead_attention_dropout(tn_module *m)
-{
-    return m->type == &multihead_attention_type ? &((multihead_attention *)m)->dropout : NULL;
-}
-
 static tn_status check_options(int64_t embed, int64_t heads,
                                const tn_multihead_attention_options *o)
 {
@@ -219,7 +214,7 @@ static tn_status check_options(int64_t embed, int64_t heads,
     if (status == TN_OK) status = tni_at_least(function, "heads", heads, 1);
     if (status == TN_OK) status = tni_at_least(function, "kdim", o->kdim, 0);
     if (status == TN_OK) status = tni_at_least(function, "vdim", o->vdim, 0);
-    if (status == TN_OK) status = tni_probability(function, o->dropout);
+    if (status == TN_OK) status = tni_fraction(function, "dropout probability", o->dropout);
     if (status == TN_OK && embed % heads)
         return tni_error(TN_E_INVALID,
                          "%s: embed_dim %" PRId64 " for %" PRId64 " heads: want a multiple",
@@ -241,6 +236,7 @@ tn_module *tn_multihead_attention_new(int64_t embed_dim, int64_t heads,
     m->kdim = tni_or_int(o.kdim, e);
     m->vdim = tni_or_int(o.vdim, e);
     m->dropout = o.dropout;
+    tni_drops(base, &m->dropout);
     m->sequence_first = o.sequence_first;
     bool packed = m->kdim == e && m->vdim == e;
     int64_t e3;
@@ -270,7 +266,8 @@ tn_tensor *tn_multihead_attention_forward(tn_module *m, tn_tensor *q, tn_tensor 
     const tni_attention_options options = { masks.causal };
     tn_tensor *out[2] = { NULL, NULL };
     if (weights) *weights = NULL;
-    if (tni_expect_type(f, m, &multihead_attention_type) != TN_OK) return NULL;
+    if (tni_expect_type(f, m, &multihead_attention_type, 1, "MultiheadAttention") != TN_OK)
+        return NULL;
     if (!q || !k || !v) return tni_poisoned(f, !q ? "q" : !k ? "k" : "v");
     if (tni_call_with(m, 5, in, weights ? 2 : 1, out, &options) != TN_OK) return NULL;
     if (weights) *weights = out[1];

@@ -36,29 +36,20 @@ static void positional_encoding_describe(const tn_module *self, char *text, size
     if (m->dropout > 0) tni_text_add(text, size, ", dropout %g", m->dropout);
 }
 
-static void fill_f32(float *pe, int64_t max_len, int64_t d)
-{
-    const float step = (float)(-log(10000.0) / (double)d);
-    for (int64_t i = 0; i < d; i += 2) {
-        float f = expf((float)i * step);
-        for (int64_t t = 0; t < max_len; t++) {
-            pe[t * d + i] = sinf((float)t * f);
-            if (i + 1 < d) pe[t * d + i + 1] = cosf((float)t * f);
-        }
+#define FILL(fill, type, EXP, SIN, COS)                                                            \
+    static void fill(type *pe, int64_t max_len, int64_t d)                                         \
+    {                                                                                              \
+        const type step = (type)(-log(10000.0) / (double)d);                                       \
+        for (int64_t i = 0; i < d; i += 2) {                                                       \
+            type f = EXP((type)i * step);                                                          \
+            for (int64_t t = 0; t < max_len; t++) {                                                \
+                pe[t * d + i] = SIN((type)t * f);                                                  \
+                if (i + 1 < d) pe[t * d + i + 1] = COS((type)t * f);                               \
+            }                                                                                      \
+        }                                                                                          \
     }
-}
-
-static void fill_f64(double *pe, int64_t max_len, int64_t d)
-{
-    const double step = -log(10000.0) / (double)d;
-    for (int64_t i = 0; i < d; i += 2) {
-        double f = exp((double)i * step);
-        for (int64_t t = 0; t < max_len; t++) {
-            pe[t * d + i] = sin((double)t * f);
-            if (i + 1 < d) pe[t * d + i + 1] = cos((double)t * f);
-        }
-    }
-}
+FILL(fill_f32, float, expf, sinf, cosf)
+FILL(fill_f64, double, exp, sin, cos)
 
 static tn_tensor *encoding(int64_t max_len, int64_t d)
 {
@@ -79,11 +70,6 @@ static const tn_module_type positional_encoding_type = {
     .describe = positional_encoding_describe,
 };
 
-double *tni_positional_encoding_dropout(tn_module *m)
-{
-    return m->type == &positional_encoding_type ? &((positional_encoding *)m)->dropout : NULL;
-}
-
 tn_module *tn_positional_encoding_new(int64_t d_model, int64_t max_len,
                                       tn_positional_encoding_options o)
 {
@@ -91,13 +77,14 @@ tn_module *tn_positional_encoding_new(int64_t d_model, int64_t max_len,
     static const char function[] = "tn_positional_encoding_new";
     if (tni_at_least(function, "d_model", d_model, 1) != TN_OK ||
         tni_at_least(function, "max_len", max_len, 1) != TN_OK ||
-        tni_probability(function, o.dropout) != TN_OK)
+        tni_fraction(function, "dropout probability", o.dropout) != TN_OK)
         return NULL;
     positional_encoding *m = tn_module_new(&positional_encoding_type);
     if (!m) return NULL;
     m->d = d_model;
     m->max_len = max_len;
     m->dropout = o.dropout;
+    tni_drops(&m->base, &m->dropout);
     tn_register_buffer(&m->base, "pe", &m->pe, encoding(max_len, d_model),
                        o.non_persistent ? TN_CONSTANT | TN_NON_PERSISTENT : TN_CONSTANT);
     return tn_module_done(&m->base);

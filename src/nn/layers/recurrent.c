@@ -118,11 +118,12 @@ static tn_tensor *to_steps(const recurrent *m, tn_tensor *x, bool batched)
     if (m->layers == 0) return tn_unsqueeze(x, 0);
     return batched && !m->sequence_first ? tn_transpose(x, 0, 1) : x;
 }
-static tn_tensor *from_steps(const recurrent *m, tn_tensor *y, bool batched)
+/* steps: y has them on axis 0; else it is a state. */
+static tn_tensor *from_steps(const recurrent *m, tn_tensor *y, bool batched, bool steps)
 {
     if (m->layers == 0) y = tn_squeeze(y, 0);
     if (!batched) return tn_squeeze(y, m->layers ? 1 : 0);
-    return m->layers && !m->sequence_first ? tn_transpose(y, 0, 1) : y;
+    return steps && m->layers && !m->sequence_first ? tn_transpose(y, 0, 1) : y;
 }
 
 /* A state as [layers directions, B, H], checked against the shape of x. */
@@ -147,12 +148,6 @@ static tn_tensor *state_in(const recurrent *m, const char *name, tn_tensor *stat
     return tn_reshape(state, full);
 }
 
-static tn_tensor *state_out(const recurrent *m, tn_tensor *state, bool batched)
-{
-    if (m->layers == 0) state = tn_squeeze(state, 0);
-    return batched ? state : tn_squeeze(state, m->layers ? 1 : 0);
-}
-
 /* in: x and, optionally, h (and c). out: y and, optionally, h (and c) after the last step. */
 static tn_status recurrent_forward_n(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
                                      tn_tensor **out)
@@ -172,9 +167,9 @@ static tn_status recurrent_forward_n(tn_module *self, int n_in, tn_tensor *const
         if (!before[k]) return tni_pending();
     }
     tn_tensor *y = x ? run_layers(m, x, before, n_out - 1, after) : NULL;
-    out[0] = y ? from_steps(m, y, batched) : NULL;
+    out[0] = y ? from_steps(m, y, batched, true) : NULL;
     for (int k = 1; out[0] && k < n_out; k++) {
-        out[k] = state_out(m, after[k - 1], batched);
+        out[k] = from_steps(m, after[k - 1], batched, false);
         if (!out[k]) return tni_pending();
     }
     return out[0] ? TN_OK : tni_pending();
@@ -209,11 +204,6 @@ static tn_status recurrent_reset(tn_module *self)
 static const tn_module_type types[2][3] = { { TYPE("RNNCell"), TYPE("GRUCell"), TYPE("LSTMCell") },
                                             { TYPE("RNN"), TYPE("GRU"), TYPE("LSTM") } };
 
-double *tni_recurrent_dropout(tn_module *m)
-{
-    return kind_of(m) >= 0 && ((recurrent *)m)->layers > 1 ? &((recurrent *)m)->dropout : NULL;
-}
-
 /* ---- making one ------------------------------------------------------------------------------ */
 
 static tn_status check_options(const char *function, int kind, bool cell, int64_t in,
@@ -222,7 +212,7 @@ static tn_status check_options(const char *function, int kind, bool cell, int64_
     tn_status status = tni_at_least(function, "input_size", in, 1);
     if (status == TN_OK) status = tni_at_least(function, "hidden_size", hidden, 1);
     if (status == TN_OK) status = tni_at_least(function, "layers", o->layers, 0);
-    if (status == TN_OK) status = tni_probability(function, o->dropout);
+    if (status == TN_OK) status = tni_fraction(function, "dropout probability", o->dropout);
     if (status != TN_OK) return status;
     if (cell && (o->layers || o->dropout > 0 || o->bidirectional || o->sequence_first))
         return tni_error(TN_E_INVALID,
@@ -258,6 +248,7 @@ static tn_module *make(const char *function, int kind, bool cell, int64_t in, in
     m->layers = cell ? 0 : tni_or_int(o->layers, 1);
     m->directions = o->bidirectional ? 2 : 1;
     m->dropout = o->dropout;
+    if (m->layers > 1) tni_drops(&m->base, &m->dropout);
     m->sequence_first = o->sequence_first;
     m->relu = o->relu;
     m->biased = !o->no_bias;

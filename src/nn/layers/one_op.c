@@ -1,0 +1,104 @@
+/*
+ * one_op.c - layers without state: each is the op of the same name, with the numbers that its
+ * struct holds; and identity.
+ */
+#include "nn/layers/layer.h"
+
+/* ---- of x alone ------------------------------------------------------------------------------ */
+
+#define ACTIVATION(tn_name_new, OP, TYPE)                                                          \
+    TNI_ONE_OP(OP, TYPE, tn_module, OP(x), "%s", "")                                               \
+    tn_module *tn_name_new(void)                                                                   \
+    {                                                                                              \
+        return tn_module_done(tn_module_new(&OP##_type));                                          \
+    }
+
+ACTIVATION(tn_relu_new, tn_relu, "ReLU")
+ACTIVATION(tn_gelu_new, tn_gelu, "GELU")
+ACTIVATION(tn_tanh_new, tn_tanh, "Tanh")
+ACTIVATION(tn_sigmoid_new, tn_sigmoid, "Sigmoid")
+ACTIVATION(tn_silu_new, tn_silu, "SiLU")
+
+static tn_tensor *identity(tn_tensor *x)
+{
+    return x;
+}
+ACTIVATION(tn_identity_new, identity, "Identity")
+
+/* ---- with one or two numbers ----------------------------------------------------------------- */
+
+typedef struct numbers {
+    tn_module base;
+    int64_t a, b;
+} numbers;
+
+static tn_module *numbers_new(const tn_module_type *type, int64_t a, int64_t b)
+{
+    numbers *m = tn_module_new(type);
+    if (!m) return NULL;
+    m->a = a;
+    m->b = b;
+    return tn_module_done(&m->base);
+}
+
+TNI_ONE_OP(tn_softmax, "Softmax", numbers, tn_softmax(x, (int)m->a), "axis %" PRId64, m->a)
+tn_module *tn_softmax_new(int axis)
+{
+    return numbers_new(&tn_softmax_type, axis, 0);
+}
+
+TNI_ONE_OP(tn_flatten, "Flatten", numbers, tn_flatten(x, (int)m->a, (int)m->b),
+           "%" PRId64 ", %" PRId64, m->a, m->b)
+tn_module *tn_flatten_new(int first, int last)
+{
+    return numbers_new(&tn_flatten_type, first, last);
+}
+
+TNI_ONE_OP(tn_adaptive_avg_pool2d, "AdaptiveAvgPool2d", numbers,
+           tn_adaptive_avg_pool2d(x, m->a, m->b), "%" PRId64 "x%" PRId64, m->a, m->b)
+tn_module *tn_adaptive_avg_pool2d_new(int64_t out_h, int64_t out_w)
+{
+    if (tni_at_least("tn_adaptive_avg_pool2d_new", "out_h", out_h, 1) != TN_OK ||
+        tni_at_least("tn_adaptive_avg_pool2d_new", "out_w", out_w, 1) != TN_OK)
+        return NULL;
+    return numbers_new(&tn_adaptive_avg_pool2d_type, out_h, out_w);
+}
+
+/* ---- of the windows of an image -------------------------------------------------------------- */
+
+typedef struct pool2d {
+    tn_module base;
+    tn_pool2d_spec spec; /* with the stride as used */
+} pool2d;
+
+#define POOL(tn_name_new, OP, TYPE)                                                                \
+    TNI_ONE_OP(OP, TYPE, pool2d, OP(x, m->spec),                                                   \
+               "kernel %" PRId64 "x%" PRId64 ", stride %" PRId64 "x%" PRId64 ", padding %" PRId64  \
+               "x%" PRId64 "%s",                                                                   \
+               m->spec.kernel[0], m->spec.kernel[1], m->spec.stride[0], m->spec.stride[1],         \
+               m->spec.padding[0], m->spec.padding[1], m->spec.ceil_mode ? ", ceil" : "")          \
+    tn_module *tn_name_new(tn_pool2d_spec spec)                                                    \
+    {                                                                                              \
+        return pool2d_new(#tn_name_new, &OP##_type, spec);                                         \
+    }
+
+static tn_module *pool2d_new(const char *function, const tn_module_type *type, tn_pool2d_spec spec)
+{
+    if (tni_at_least(function, "kernel[0]", spec.kernel[0], 1) != TN_OK ||
+        tni_at_least(function, "kernel[1]", spec.kernel[1], 1) != TN_OK)
+        return NULL;
+    for (int i = 0; i < 2; i++) {
+        if (tni_at_least(function, "stride", spec.stride[i], 0) != TN_OK ||
+            tni_at_least(function, "padding", spec.padding[i], 0) != TN_OK ||
+            tni_at_least(function, "dilation", spec.dilation[i], 0) != TN_OK)
+            return NULL;
+        spec.stride[i] = tni_or_int(spec.stride[i], spec.kernel[i]);
+    }
+    pool2d *m = tn_module_new(type);
+    if (!m) return NULL;
+    m->spec = spec;
+    return tn_module_done(&m->base);
+}
+
+POOL(tn_max_pool2d_new, tn_max_pool2d, "MaxPool2d")
+POOL(tn_avg_pool2d_new, tn_avg_pool2d, "AvgPool2d")
