@@ -199,6 +199,7 @@ void tn_optim_free(tn_optim *opt)
     tni_room_free(&opt->starts, &opt->starts_capacity, sizeof *opt->starts);
     tni_room_free(&opt->param, &opt->capacity, sizeof *opt->param);
     tni_room_free(&opt->group, &opt->group_capacity, sizeof *opt->group);
+    tni_hook_list_free(&opt->hooks);
     tni_map_free(&opt->names);
     tni_map_free(&opt->tensors);
     tni_bury(opt, sizeof *opt, "an optimizer is used after its tn_optim_free");

@@ -8,6 +8,7 @@
 #define TNI_OPTIM_H
 
 #include "optim/serializer.h"
+#include "autograd/hook_list.h"
 #include "base/map.h"
 #include "tensor/optim_formulas.h"
 #include <tenon/optim.h>
@@ -54,8 +55,9 @@ struct tn_optim {
     tn_scheduler *schedules; /* those that set its rates: no children of a sequence (scheduler.c) */
     const tn_optim_type *type; /* a copy of the user's: the next */
     tn_optim_type copy;
-    void *user;    /* for the type's functions */
-    bool stepping; /* a step runs: no other one meanwhile */
+    void *user;          /* for the type's functions */
+    tni_hook_list hooks; /* of kind 0 before steps, of kind 1 after them */
+    bool stepping;       /* a step runs: no other one meanwhile */
     int n_groups;
     size_t group_capacity;
     tni_optim_group *group;

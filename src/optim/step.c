@@ -193,19 +193,47 @@ static tn_status update(tn_optim *opt, const tn_tensor *first, int n)
     return status == TN_OK ? sent : status;
 }
 
+int64_t tn_optim_add_hook(tn_optim *opt, bool after, tn_step_hook hook, void *user)
+{
+    static const char function[] = "tn_optim_add_hook";
+    if (tni_no_optim(opt)) return tni_minus_one(tni_poison(function, "opt"));
+    if (!hook) return tni_minus_one(tni_poison(function, "hook"));
+    return tni_hook_add(&opt->hooks, after, (tni_any_hook)hook, user);
+}
+
+void tn_optim_remove_hook(tn_optim *opt, int64_t id)
+{
+    if (!tni_no_optim(opt)) tni_hook_remove(&opt->hooks, id);
+}
+
+static tn_status run_hooks(tn_optim *opt, bool after)
+{
+    TNI_SCOPES_STAY;
+    const int64_t last = tni_hook_last(&opt->hooks);
+    tn_status status = TN_OK;
+    for (tni_hook h = { 0 }; status == TN_OK && tni_hook_next(&opt->hooks, after, last, &h);) {
+        if (tni_host_refused(f, "calls a hook", "it removed from the optimizer")) return TN_E_STATE;
+        status = ((tn_step_hook)h.call)(opt, h.user);
+        if (status != TN_OK && tni_pending() == TN_OK)
+            tni_error(status, "%s: a hook failed without a message", f);
+    }
+    return status;
+}
+
 tn_status tn_optim_step(tn_optim *opt)
 {
     TNI_HOLD_TRAPS;
     if (tni_no_optim(opt)) return tni_poison(f, "opt");
     if (tni_optim_busy(f, opt)) return TN_E_STATE;
-    tni_optim_keep(opt); /* an update may free it */
+    tni_optim_keep(opt); /* an update or a hook may free it */
     opt->stepping = true;
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad_enabled(false);
     const tn_tensor *first = NULL; /* that is updated on any rank */
     int n = 0;
     tni_optim_release(opt);
-    tn_status status = prepare(opt, &first, &n);
+    tn_status status = run_hooks(opt, false);
+    if (status == TN_OK) status = prepare(opt, &first, &n);
     if (status == TN_OK && TNI_UNLIKELY(tni_watching) && tni_watching->steps)
         status = tni_watching->steps(tni_watching, opt, n);
     if (opt->shards) status = opt->shards->begin(opt->shards, status);
@@ -213,6 +241,7 @@ tn_status tn_optim_step(tn_optim *opt)
     if (status == TN_OK) opt->steps++;
     if (status == TN_OK && TNI_UNLIKELY(tni_watching) && tni_watching->stepped)
         tni_watching->stepped(tni_watching, opt);
+    if (status == TN_OK) status = run_hooks(opt, true);
     tn_set_grad_enabled(was);
     tn_scope_end(scope);
     opt->stepping = false;

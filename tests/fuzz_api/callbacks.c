@@ -393,6 +393,17 @@ LIST(tn_optim_type, optim_types,
      { .name = "ruled", .rule = TN_RULE_LION, .state = { { .name = "m" } } },
      { .name = "unruled", .rule = TN_RULE_ADAM }, { .name = "nothing" },
      { .name = NULL, .update = optim_errs })
+static tn_status step_nothing(tn_optim *opt, void *user)
+{
+    (void)opt, (void)user;
+    return TN_OK;
+}
+static tn_status step_looks(tn_optim *opt, void *user)
+{
+    (void)user;
+    return tn_optim_parameters(opt) ? TN_OK : TN_E_STATE;
+}
+LIST(tn_step_hook, step_hooks, step_nothing, step_looks)
 LIST(tn_custom_op, custom_ops,
      { "copies", "y = x", custom_copies, custom_copies_back, NULL, false, NULL },
      { "errs", NULL, custom_errs, custom_errs_back, custom_free, true, NULL },

@@ -381,6 +381,61 @@ START_TEST(rude_functions)
 }
 END_TEST
 
+/* What the hooks of the next test do. */
+static char seen[8];
+static bool fails;
+
+static tn_status halves_gradient(tn_optim *opt, void *user)
+{
+    strcat(seen, user);
+    if (fails) return TN_E_BACKEND;
+    ck_assert(!tn_grad_enabled());
+    return tn_mul_scalar_(tn_grad(tn_optim_parameters(opt)->entry[0].tensor), 0.5);
+}
+
+static tn_status clamps(tn_optim *opt, void *user)
+{
+    tn_tensor *p = tn_optim_parameters(opt)->entry[0].tensor;
+    strcat(seen, user);
+    ck_assert(tn_list_has(tn_optim_state_dict(opt), "w.momentum_buffer"));
+    assert_fails(tn_optim_step(opt), TN_E_STATE, "a step of tn_sgd runs");
+    tn_error_clear();
+    return tn_copy_(p, tn_clamp(p, 0, 0.5));
+}
+
+static tn_status once(tn_optim *opt, void *id)
+{
+    strcat(seen, "o");
+    tn_optim_remove_hook(opt, *(int64_t *)id);
+    return TN_OK;
+}
+
+START_TEST(hooks_of_a_step)
+{
+    tn_tensor *p = with_grad(tn_ones(TN_SHAPE(2)));
+    tn_optim *opt = owned(tn_sgd(one(p), (tn_sgd_options){ .lr = 1, .momentum = 0.5 }));
+    int64_t last, first = tn_optim_add_hook(opt, false, halves_gradient, "a");
+    ck_assert(tn_optim_add_hook(opt, true, clamps, "z") > 0);
+    last = tn_optim_add_hook(opt, false, once, &last);
+    ck_assert(first > 0 && last > 0 && tn_optim_add_hook(opt, true, NULL, NULL) == -1);
+    tn_error_clear();
+    assert_ok(tn_set_grad(p, tn_from_floats((float[]){ 0.5f, 2 }, TN_SHAPE(2))));
+    assert_ok(tn_optim_step(opt));
+    assert_values(p, 0, 0.5, 0); /* 1 - 0.25, clamped; 1 - 1 */
+    ck_assert_str_eq(seen, "aoz");
+    fails = true;
+    const uint64_t was = hash_of(tn_optim_state_dict(opt));
+    assert_fails(tn_optim_step(opt), TN_E_BACKEND, "a hook failed without a message");
+    ck_assert_uint_eq(hash_of(tn_optim_state_dict(opt)), was);
+    assert_values(p, 0, 0.5, 0);
+    tn_optim_remove_hook(opt, first);
+    tn_optim_remove_hook(opt, first);
+    assert_ok(tn_optim_step(opt)); /* no hook has changed the gradient, which is (0.25, 1) */
+    assert_values(p, 0, 0.125, 0); /* 0.5 - 0.25 - 0.25 / 2 */
+    ck_assert_str_eq(seen, "aozaz");
+}
+END_TEST
+
 /* ---- what comes for free --------------------------------------------------------------------- */
 
 typedef tn_optim *(*maker)(const tn_list *list, double lr);
@@ -607,7 +662,7 @@ Suite *test_suite(void)
     Suite *suite = suite_create("optim_types");
     TCase *t = test_case(suite, "rules");
     add_tests(t, threads_do_not_change_bits, failed_update, results_may_share_memory,
-              all_parameters_together, rude_functions);
+              all_parameters_together, rude_functions, hooks_of_a_step);
     tcase_add_loop_test(t, formula_equals_ours, 0, 4);
     tcase_add_loop_test(t, rule_with_own_numbers, 0, 2);
     tcase_add_loop_test(t, rows_by_hand, 0, 2);
