@@ -47,7 +47,7 @@ tn_status tn_measure_statistics(tn_module *model, int (*next)(tn_module *model, 
             status = tni_pending() != TN_OK
                          ? tni_error_prefix("%s: ", f)
                          : tni_error(TN_E_STATE, "%s: next returned %d without a message", f, more);
-        if (status == TN_OK) status = tni_batch_settle(b);
+        if (status == TN_OK) status = tni_batch_settle(b, true);
     }
     if (status == TN_OK && !only_moments(b))
         status =
