@@ -9,13 +9,15 @@
 #define TENON_OPTIM_H
 
 #include <tenon/nn.h>
+#include <tenon/optim_type.h>
 
 TN_BEGIN_C_
 
 /* ---- optimizers ------------------------------------------------------------------------------ */
 /*
- * What holds for all five, so that each comment can be short:
- *   Units    lr per step; decay is added to the gradient (L2), only AdamW's is decoupled
+ * What holds for all, so that each comment can be short:
+ *   Units    lr per step; decay is added to the gradient (L2), unless decoupled: p *= 1 - lr wd
+ *   maximize climbs instead of descending
  *   State    made at a parameter's first step, in its dtype, on its device; moves with the module
  *   Errors   NULL, and a message naming what is wrong: a negative or non-finite number, a beta or
  *            alpha outside [0, 1), an empty list, a buffer, memory shared with one, a non-leaf, a
@@ -68,22 +70,55 @@ TN_API tn_optim *tn_rmsprop(const tn_list *parameters, tn_rmsprop_options o);
 /** zero fields: lr 1e-2, eps 1e-10; use_lr, use_eps take 0 as given */
 typedef struct tn_adagrad_options {
     double lr, lr_decay, weight_decay, initial_accumulator, eps;
-    bool maximize; /* climbs instead of descending, as in all five */
-    bool use_lr, use_eps;
+    bool maximize, use_lr, use_eps;
 } tn_adagrad_options;
 /** Adagrad: s += g^2, from initial_accumulator on; p -= lr / (1 + (step - 1) lr_decay) g / (sqrt(s)
  *  + eps). Duchi et al. (2011) */
 TN_API tn_optim *tn_adagrad(const tn_list *parameters, tn_adagrad_options o);
 
+/* ---- of any type (optim_type.h) -------------------------------------------------------------- */
+
+/** A number by its name; a switch is 0 or 1. */
+typedef struct tn_number {
+    const char *name; /* as the type says */
+    double value;     /* in its range */
+} tn_number;
+/** zero fields: lr the type's, no decay; use_lr takes lr 0 as given. set: numbers as given; the
+ *  others, and those without a name, are the type's. */
+typedef struct tn_optim_options {
+    double lr, weight_decay;
+    tn_number set[TN_OPTIM_NUMBERS];
+    bool use_lr;
+    void *user; /* for the type's functions; must live as long as the optimizer */
+} tn_optim_options;
+/** Makes an optimizer of a type of yours. Errors: as for ours, and a type without a name or a rule;
+ *  a number outside its range, or that the type does not have */
+TN_API tn_optim *tn_optim_new(const tn_optim_type *type, const tn_list *parameters,
+                              tn_optim_options o);
+
+/* ---- hooks of a step ------------------------------------------------------------------------- */
+
+/** Called by tn_optim_step, without recording; what it sees are tn_optim_parameters and
+ *  tn_optim_state_dict. A status other than TN_OK fails the step. */
+typedef tn_status (*tn_step_hook)(tn_optim *opt, void *user);
+/** Registers one to be called before steps (after false), which may change gradients and numbers,
+ *  and whose failure leaves everything as it was; or after them, when all has its new values. Those
+ *  of one kind run in order. Not in steps that a scaler skips. id for tn_optim_remove_hook; -1: a
+ *  NULL, or out of memory. Errors of a step with hooks: a captured one. */
+TN_API int64_t tn_optim_add_hook(tn_optim *opt, bool after, tn_step_hook hook, void *user);
+/** Removes the hook with this id. Removing twice is harmless. */
+TN_API void tn_optim_remove_hook(tn_optim *opt, int64_t id);
+
 /* ---- groups of parameters -------------------------------------------------------------------- */
 
 /** Another group of parameters, with its own numbers. zero fields: the first group's; weight_decay
- *  0: none. use_lr takes lr as given, 0 included; use_numbers every other number that this kind
- *  has. Switches are the same for all groups. */
+ *  0: none. use_lr takes lr as given, 0 included; use_numbers every other number here that this
+ *  kind has; set: any by name, as given, switches too. */
 typedef struct tn_group_options {
     double lr, weight_decay;
     double momentum, dampening, beta1, beta2, alpha, eps, lr_decay;
     bool use_lr, use_numbers;
+    tn_number set[TN_OPTIM_NUMBERS];
 } tn_group_options;
 /** Adds a group. Errors: as for a new optimizer, and a number that this kind does not have or that
  *  tn_optim_set_number would refuse; then no group is added. */
@@ -136,12 +171,13 @@ TN_API double tn_optim_weight_decay(const tn_optim *opt, int group);
 TN_API TN_MUST_USE tn_status tn_optim_set_weight_decay(tn_optim *opt, int group,
                                                        double weight_decay);
 /** The group's other numbers, by the names of the options: "momentum", "dampening" (SGD), "beta1",
- *  "beta2", "eps" (Adam, AdamW), "alpha", "momentum", "eps" (RMSprop), "lr_decay", "eps" (Adagrad).
- *  NaN and a message for another name, and for a group that does not exist. */
+ *  "beta2", "eps" (Adam, AdamW), "alpha", "momentum", "eps" (RMSprop), "lr_decay", "eps" (Adagrad);
+ *  switches, too: 0 or 1. NaN and a message for another name, and for a group that does not exist.
+ */
 TN_API double tn_optim_number(const tn_optim *opt, int group, const char *name);
 /** Sets such a number for the next steps, as given: 0 means 0, not the default; group -1: all.
- *  Errors: what the constructor refuses; momentum to or from 0, because whether there is a momentum
- *  buffer is settled at construction, for all groups. */
+ *  Errors: what the constructor refuses; momentum, "amsgrad" or "centered" to or from 0, because
+ *  which state a group has is settled when it is made. */
 TN_API TN_MUST_USE tn_status tn_optim_set_number(tn_optim *opt, int group, const char *name,
                                                  double value);
 TN_API int64_t tn_optim_steps(const tn_optim *opt); /* steps taken so far */
@@ -153,7 +189,7 @@ TN_API tn_list *tn_optim_parameters(const tn_optim *opt);
  * adamw.steps, .beta1 and so on, which are the first group's; group.1.beta1 where it differs.
  *
  * Names    Adam, AdamW: exp_avg, exp_avg_sq, max_exp_avg_sq; SGD: momentum_buffer; RMSprop:
- *          square_avg, grad_avg, momentum_buffer; Adagrad: sum
+ *          square_avg, grad_avg, momentum_buffer; Adagrad: sum; others: optimizers.h
  * Loading copies. It first compares names, shapes, dtypes and switches (nesterov, amsgrad, maximize
  * ...); if any differ, one message lists them all and nothing changes. Numbers come from the list;
  * a number that a group lacks there is the first group's.

@@ -45,9 +45,11 @@
 #include <tenon/layers.h>
 #include <tenon/micro_batches.h>
 #include <tenon/init.h>
+#include <tenon/optim_type.h>
 #include <tenon/optim.h>
 #include <tenon/io.h>
 /* the ring around it */
+#include <tenon/optimizers.h>
 #include <tenon/data.h>
 #include <tenon/diagnose.h>
 #include <tenon/graph.h>

@@ -184,10 +184,9 @@ tn_status tni_cuda_graph_section(size_t nbytes, void **host, void **device)
     return TN_OK;
 }
 
-static void refresh_optim(tni_graph *g, int k, const tni_optim_args *args,
-                          const tni_optim_tensor *tensors, int n)
+static void refresh_optim(tni_graph *g, int k, const tni_optim_tensor *tensors, int n)
 {
-    tni_cuda_optim_refresh(g->host + g->section[k], args, tensors, n);
+    tni_cuda_optim_refresh(g->host + g->section[k], tensors, n);
 }
 
 /* ---- capturing ------------------------------------------------------------------------------ */

@@ -45,8 +45,7 @@ uint64_t tni_cuda_graph_offset(void);
  * writes it, and where kernels read it. */
 tn_status tni_cuda_graph_section(size_t nbytes, void **host, void **device);
 /* optim.cu: rewrites such a section, for the same tensors. */
-void tni_cuda_optim_refresh(void *section, const tni_optim_args *args,
-                            const tni_optim_tensor *tensors, int n);
+void tni_cuda_optim_refresh(void *section, const tni_optim_tensor *tensors, int n);
 /* optim.cu: bytes of optimizers' numbers so far. */
 uint64_t tni_cuda_optim_bytes(void);
 

@@ -34,6 +34,7 @@ typedef struct many_item {
     int64_t n, first;          /* first: the number of its first chunk */
     tni_optim_scalars scalars; /* of an interpolation: rate */
     tn_dtype dtype;
+    int states; /* a bit per state: those of its rule */
     bool whole; /* everything at 16-byte boundaries */
 } many_item;
 
@@ -47,13 +48,13 @@ typedef struct many_head {
 
 /* STATES: a bit per state that the tensors have: only those are read and written; G: whether g
  * is. */
-template <int KIND, int S> struct optim_rule {
+template <int NAME, int S> struct optim_rule {
     enum { STATES = S, G = 1 };
     template <typename R>
     static __device__ __forceinline__ void update(R &p, R g, R &s0, R &s1, R &s2,
                                                   const tni_optim_scalars &s)
     {
-        tni_optim_update(KIND, &p, g, S & 1 ? &s0 : nullptr, S & 2 ? &s1 : nullptr,
+        tni_optim_update(NAME, &p, g, S & 1 ? &s0 : nullptr, S & 2 ? &s1 : nullptr,
                          S & 4 ? &s2 : nullptr, &s);
     }
 };
@@ -156,6 +157,7 @@ static __device__ __forceinline__ void change_all(const many_head *block,
                 high = middle;
         }
         const many_item &item = items[low];
+        if (item.states != RULE::STATES) continue; /* of another launch */
         int64_t begin = (chunk - item.first) * CHUNK;
         switch (item.dtype) {
         case TN_F64: change_chunk<RULE, double>(item, begin); break;
@@ -166,11 +168,11 @@ static __device__ __forceinline__ void change_all(const many_head *block,
     }
 }
 
-template <int KIND, int STATES>
+template <int NAME, int STATES>
 static __global__ void __launch_bounds__(THREADS)
     optim_step(const many_head *block, const tni_cuda_fault *fault)
 {
-    change_all<optim_rule<KIND, STATES>>(block, fault);
+    change_all<optim_rule<NAME, STATES>>(block, fault);
 }
 
 template <bool TOWARDS>
@@ -232,7 +234,8 @@ static many_item item_of(const tni_optim_step *a, int k)
     item.s0 = t->s0;
     item.s1 = t->s1;
     item.s2 = t->s2;
-    item.scalars = tni_optim_scalars_of(a->args, t);
+    item.scalars = tni_optim_scalars_of(t->numbers);
+    item.states = tni_optim_states(t);
     item.whole = at_16(t->p, t->g) && at_16(t->s0, t->s1) && at_16(t->s2, nullptr);
     return item;
 }
@@ -268,10 +271,9 @@ template <typename CALL> static int64_t write_block(many_head *block, const CALL
     return chunks;
 }
 
-void tni_cuda_optim_refresh(void *section, const tni_optim_args *args,
-                            const tni_optim_tensor *tensors, int n)
+void tni_cuda_optim_refresh(void *section, const tni_optim_tensor *tensors, int n)
 {
-    const tni_optim_step a = { args, tensors, n, nullptr };
+    const tni_optim_step a = { nullptr, tensors, n, nullptr };
     write_block(static_cast<many_head *>(section), &a);
 }
 
@@ -299,26 +301,33 @@ static tn_status refresh(const CALL *a, const many_head **block, int64_t *chunks
 #define LAUNCH(kernel)                                                                             \
     TN_LAUNCH(kernel, row_grid(chunks, 1), THREADS, 0, block, tni_cuda_fault_word())
 
+/* Updates the tensors that have these states. */
+static tn_status step_of(int rule, int states, const many_head *block, int64_t chunks)
+{
+    switch (TNI_OPTIM_CASE(rule, states)) {
+#define STEP(NAME, states)                                                                         \
+    case TNI_OPTIM_CASE(TN_RULE_##NAME, states):                                                   \
+        return LAUNCH((optim_step<TN_RULE_##NAME, states>));
+        TNI_OPTIM_RULES(TNI_OPTIM_SETS, STEP)
+    }
+    return tni_cuda_host->fail(TN_E_INVALID,
+                               "tn_optim_step: states %#x: want a set of TNI_OPTIM_RULES", states);
+}
+
+/* One launch; where groups differ in their states, one for each kind of group. */
 tn_status tni_cuda_optim_step(const tni_optim_step *a)
 {
     const many_head *block = nullptr;
     int64_t chunks = 0;
+    unsigned sets = 0;
+    tn_status status = TN_OK;
+    for (int k = 0; k < a->n; k++) sets |= 1u << tni_optim_states(&a->tensors[k]);
     if (a->n == 0) return TN_OK;
-    const int states = tni_optim_states(&a->tensors[0]);
-    for (int k = 1; k < a->n; k++)
-        if (tni_optim_states(&a->tensors[k]) != states)
-            return tni_cuda_host->fail(
-                TN_E_INVALID, "tn_optim_step: parameters with different states: want one kind");
     std::lock_guard<std::mutex> hold(step_block.lock);
     if (tn_status failed = refresh(a, &block, &chunks); failed != TN_OK) return failed;
-    if (chunks == 0) return TN_OK;
-    switch (TNI_OPTIM_CASE(a->args->kind, states)) {
-#define STEP(NAME, states)                                                                         \
-    case TNI_OPTIM_CASE(TNI_##NAME, states): return LAUNCH((optim_step<TNI_##NAME, states>));
-        TNI_OPTIMIZERS(TNI_OPTIM_SETS, STEP)
-    }
-    return tni_cuda_host->fail(TN_E_INVALID,
-                               "tn_optim_step: states %#x: want a set of TNI_OPTIMIZERS", states);
+    for (int states = 0; states < 8 && chunks > 0 && status == TN_OK; states++)
+        if (sets >> states & 1) status = step_of(a->type->rule, states, block, chunks);
+    return status;
 }
 
 tn_status tni_cuda_lerp_all(const tni_lerp_all *a)

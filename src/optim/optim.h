@@ -1,36 +1,24 @@
 /*
  * optim.h - the inside of an optimizer, for the files of this folder and for checkpoints.
  *
- * An optimizer is a type (constant: which kernel, what its state is called), the kernel's switches,
- * groups (rate, decay, the kernel's numbers) and parameters (name, tensor, state). Nothing here
- * depends on a particular optimizer.
+ * An optimizer is a type (tn_optim_type: its numbers, its states, its rule), groups (rate, decay,
+ * numbers) and parameters (name, tensor, state). Nothing here depends on a particular optimizer.
  */
 #ifndef TNI_OPTIM_H
 #define TNI_OPTIM_H
 
 #include "optim/serializer.h"
+#include "autograd/hook_list.h"
 #include "base/map.h"
 #include "tensor/optim_formulas.h"
 #include <tenon/optim.h>
-
-#define TNI_OPTIM_SLOTS 3
-
-/* What one kind of optimizer is. */
-typedef struct tni_optim_type {
-    const char *name;                  /* "sgd": messages say tn_sgd */
-    int kernel;                        /* TNI_SGD ...: its row of optim_formulas.h */
-    const char *slot[TNI_OPTIM_SLOTS]; /* state tensors s0, s1, s2 as files name them */
-    const char *number[3];             /* beta1, beta2, eps as files name them; NULL: not used */
-    unsigned fractions;                /* bit i: number i is in [0, 1) */
-    const char *flag;                  /* the flag as files name it; NULL: not used */
-    bool momentum_is_beta1;            /* one-cycle schedules may move number 0 */
-} tni_optim_type;
 
 typedef struct tni_optim_group {
     double lr;      /* used by the next step */
     double base_lr; /* the rate last set by the user, which schedules multiply */
     double weight_decay;
-    double number[3]; /* beta1, beta2, eps of the kernel: those that the type names */
+    double number[TN_OPTIM_NUMBERS]; /* those that the type names; 0 */
+    uint64_t slots;                  /* bit i: its parameters have state i */
 } tni_optim_group;
 
 typedef struct tni_optim_param {
@@ -39,8 +27,9 @@ typedef struct tni_optim_param {
     tn_module *owner;  /* the module whose slot it is, one reference; NULL for a raw leaf */
     int group;
     int holder;                        /* with shards: the rank that steps it and has its state */
+    bool taken;                        /* by the step that runs */
     int64_t step;                      /* updates so far: 0 means no state */
-    tn_tensor *state[TNI_OPTIM_SLOTS]; /* one reference each; NULL until first needed */
+    tn_tensor *state[TN_OPTIM_STATES]; /* one reference each; NULL until first needed */
 } tni_optim_param;
 
 /*
@@ -64,21 +53,23 @@ struct tni_optim_shards {
 struct tn_optim {
     int refs;                /* the user's, and one per scheduler */
     tn_scheduler *schedules; /* those that set its rates: no children of a sequence (scheduler.c) */
-    const tni_optim_type *type;
-    tni_optim_args args;
-    unsigned slots; /* bit i: slot i is used with these args */
-    double initial; /* value that state starts with */
+    const tn_optim_type *type; /* a copy of the user's: the next */
+    tn_optim_type copy;
+    void *user;          /* for the type's functions */
+    tni_hook_list hooks; /* of kind 0 before steps, of kind 1 after them */
+    bool stepping;       /* a step runs: no other one meanwhile */
     int n_groups;
     size_t group_capacity;
     tni_optim_group *group;
     int n;
     size_t capacity;
     tni_optim_param *param;
-    tni_map names;                         /* of the parameters -> index + 1 */
-    tni_map tensors;                       /* -> name */
-    size_t call_capacity, starts_capacity; /* n and up */
-    tni_optim_tensor *call;                /* what step hands to the kernel */
-    int64_t *starts;                       /* room for the kernel, so that it cannot fail */
+    tni_map names;                                        /* of the parameters -> index + 1 */
+    tni_map tensors;                                      /* -> name */
+    size_t call_capacity, part_capacity, starts_capacity; /* n and up */
+    tn_optim_part *part;    /* what step hands to the type's update; of all, their numbers */
+    tni_optim_tensor *call; /* and to the kernel */
+    int64_t *starts;        /* room for the kernel, so that it cannot fail */
     int64_t steps;
     bool reused;              /* the last step used a gradient that an earlier one had used */
     tni_optim_shards *shards; /* NULL: all parameters are stepped here */
@@ -96,23 +87,45 @@ static inline bool tni_optim_elsewhere(const tn_optim *opt, const tni_optim_para
     return opt->shards && p->holder != opt->shards->own;
 }
 
-/* Makes an optimizer with one group, whose base_lr is its lr; NULL and a message when the type does
- * not allow a number of the group, or the list holds a tensor that it must not touch. */
-tn_optim *tni_optim_new(const tni_optim_type *type, tni_optim_args args, unsigned slots,
-                        double initial, const tn_list *parameters, tni_optim_group group);
+/* The type in messages: the function that makes it, tn_sgd; else its name. */
+static inline const char *tni_optim_label(const tn_optim_type *type)
+{
+    return type->function ? type->function : type->name;
+}
+
+/* The place of a name among the type's numbers; -1: none. */
+int tni_optim_number_at(const tn_optim_type *type, const char *name);
+/* Overwrites numbers by name. */
+tn_status tni_optim_set_named(const char *function, const tn_optim_type *type, const tn_number *set,
+                              double *number);
+/* Whether a group's numbers are right for the type. */
+tn_status tni_optim_check_numbers(const char *function, const tn_optim_type *type,
+                                  const tni_optim_group *group);
+/* A bit for each state that parameters with these numbers have. */
+unsigned tni_optim_slots(const tn_optim_type *type, const double *number);
+/* NULL: value is in the number's range; else the words for what is: "want in [0, 1)". */
+const char *tni_number_misfit(const tn_number_type *number, double value, char text[64]);
+/* The same as a status, with an error that names function and number. */
+tn_status tni_number_check(const char *function, const tn_number_type *number, double value);
+/* The same for one that is finite and >= 0. */
+tn_status tni_optim_nonnegative(const char *function, const char *what, double value);
+/* Whether p has state s, and its shape, dtype and device. */
+bool tni_optim_form(const tn_optim *opt, const tni_optim_param *p, int s, tni_form *form);
 TNI_SHARED tn_optim *tni_optim_keep(tn_optim *opt);
+/* Whether a step runs, with an error: another step or group must wait. */
+bool tni_optim_busy(const char *function, const tn_optim *opt);
+/* Steps by tensors (update.c): the new tensors of opt->part[0..n), in the current scope; copies
+ * them into the old ones. */
+tn_status tni_optim_make(const char *function, tn_optim *opt, int n);
+tn_status tni_optim_write(tn_optim_part *part);
 /* Whether a step leaves p alone: frozen, or without a gradient. */
 bool tni_optim_skips(const tni_optim_param *p);
 /* Makes all state of p that a step needs, or moves and casts it to p's device and dtype. */
 tn_status tni_optim_ready(const tn_optim *opt, tni_optim_param *p);
 /* Drops the state of parameters that are elsewhere. */
 void tni_optim_release(tn_optim *opt);
-/* Sets what the kernel reads from a parameter's group. */
-void tni_optim_group_numbers(const tni_optim_group *group, tni_optim_tensor *c);
-/* TN_OK if value is finite and >= 0; else an error that names type and what. */
-tn_status tni_optim_nonnegative(const char *type, const char *what, double value);
-/* The same for a decay factor in [0, 1). */
-tn_status tni_optim_fraction(const char *type, const char *what, double value);
+/* What a rule reads in p's next step. */
+tn_optim_numbers tni_optim_numbers_of(const tn_optim *opt, const tni_optim_param *p);
 
 /* The state from a file, checked and ready to be put in place; NULL and a message on failure. */
 tni_staged *tni_optim_stage(tn_optim *opt, const tn_list *state);

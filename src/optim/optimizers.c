@@ -1,81 +1,94 @@
 /*
- * optimizers.c - the optimizers' constructors: their numbers, defaults, and what is refused. What a
- * step does to one element stands in tensor/optim_formulas.h, what all share in optim.c.
+ * optimizers.c - optimizers by a rule: their types, defaults and constructors. The formulas are in
+ * tensor/optim_formulas.h, with their sources; what all optimizers share is in optim.c.
  */
+#include <math.h>
+
 #include "optim/optim.h"
+
+/* Where rules look for these numbers. */
+#define FLAG [3]
+#define MAXIMIZE [4] = { "maximize", .on_off = true }
+
+/* A number of the options o for tn_optim_options.set: where it is 0 and not to be used, none. */
+#define SET(use, number)                                                                           \
+    {                                                                                              \
+        (use) || o.number != 0 ? #number : NULL, o.number                                          \
+    }
+#define OPTIONS(...)                                                                               \
+    (tn_optim_options)                                                                             \
+    {                                                                                              \
+        o.lr, o.weight_decay, { __VA_ARGS__ }, o.use_lr, NULL                                      \
+    }
 
 /* ---- SGD: stochastic gradient descent with momentum ------------------------------------------ */
 
-/*
- *   g  = dL/dp + wd p
- *   b  = g at the first step, mom b + (1 - damp) g after it
- *   p -= lr (nesterov ? g + mom b : b)              without momentum: p -= lr g
- *
- * Source: Sutskever et al., On the importance of initialization and momentum in deep learning
- * (2013), eq. 1-4, in PyTorch's form (the rate multiplies the velocity, not the gradient).
- */
-static const tni_optim_type sgd = {
+static const char *sgd_agrees(const double *number)
+{
+    bool fits = number[3] == 0 || (number[0] > 0 && number[1] == 0);
+    return fits ? NULL : "nesterov: want momentum > 0 and no dampening";
+}
+
+static const tn_optim_type sgd = {
     .name = "sgd",
-    .kernel = TNI_SGD,
-    .slot = { "momentum_buffer" },
-    .number = { "momentum", "dampening" },
-    .flag = "nesterov",
-    .momentum_is_beta1 = true,
+    .function = "tn_sgd",
+    .rule = TN_RULE_SGD,
+    .number = { { .name = "momentum" },
+                { .name = "dampening" },
+                FLAG = { "nesterov", .on_off = true },
+                MAXIMIZE },
+    .state = { { .name = "momentum_buffer", .with = "momentum" } },
+    .momentum = "momentum",
+    .agree = sgd_agrees,
 };
 
 tn_optim *tn_sgd(const tn_list *parameters, tn_sgd_options o)
 {
-    TNI_HOLD_TRAPS;
-    o.lr = tni_given(o.lr, o.use_lr, 1e-3);
-    if (parameters && o.nesterov && (o.momentum == 0 || o.dampening != 0))
-        return tni_fail(TN_E_INVALID,
-                        "tn_sgd: nesterov with momentum %g and dampening %g: want momentum > 0 and "
-                        "no dampening",
-                        o.momentum, o.dampening);
-    tni_optim_args args = { TNI_SGD, o.nesterov, o.maximize };
-    tni_optim_group group = { .lr = o.lr,
-                              .weight_decay = o.weight_decay,
-                              .number = { o.momentum, o.dampening } };
-    return tni_optim_new(&sgd, args, o.momentum != 0 ? 1 : 0, 0, parameters, group);
+    return tn_optim_new(
+        &sgd, parameters,
+        OPTIONS(SET(0, momentum), SET(0, dampening), SET(0, nesterov), SET(0, maximize)));
 }
 
 /* ---- Adam and AdamW -------------------------------------------------------------------------- */
 
-/*
- *   m  = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2         t counts this tensor's steps from 1
- *   p -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps)
- *
- * Adam adds wd p to g; AdamW shrinks p by 1 - lr wd first and leaves g alone. With amsgrad the
- * largest v so far takes the place of v.
- *
- * Source: Kingma and Ba, Adam (2015), algorithm 1; Loshchilov and Hutter, Decoupled weight decay
- * regularization (2019), algorithm 2; Reddi et al., On the convergence of Adam and beyond (2018).
- */
-#define ADAM(name_, kernel_)                                                                       \
-    static const tni_optim_type name_ = {                                                          \
-        .name = #name_,                                                                            \
-        .kernel = kernel_,                                                                         \
-        .slot = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" },                                     \
-        .number = { "beta1", "beta2", "eps" },                                                     \
-        .fractions = 3,                                                                            \
-        .flag = "amsgrad",                                                                         \
-        .momentum_is_beta1 = true,                                                                 \
-    };
-ADAM(adam, TNI_ADAM)
-ADAM(adamw, TNI_ADAMW)
-
-static tn_optim *make_adam(const tni_optim_type *type, const tn_list *parameters, tn_adam_options o)
+/* p -= lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) + eps); t: this tensor's steps, from 1. */
+static void adam_prepare(tn_optim_numbers *o)
 {
-    TNI_HOLD_TRAPS;
-    o.lr = tni_given(o.lr, o.use_lr, 1e-3);
-    o.eps = tni_given(o.eps, o.use_eps, 1e-8);
-    o.beta1 = tni_given(o.beta1, o.use_betas, 0.9);
-    o.beta2 = tni_given(o.beta2, o.use_betas, 0.999);
-    tni_optim_args args = { type->kernel, o.amsgrad, o.maximize };
-    tni_optim_group group = { .lr = o.lr,
-                              .weight_decay = o.weight_decay,
-                              .number = { o.beta1, o.beta2, o.eps } };
-    return tni_optim_new(type, args, o.amsgrad ? 7 : 3, 0, parameters, group);
+    o->own[0] = 1;
+    o->own[1] = o->lr / (1.0 - pow(o->number[0], (double)o->step));
+    o->own[2] = 1.0 / sqrt(1.0 - pow(o->number[1], (double)o->step));
+    o->lr = 0; /* no part of a step is along g */
+}
+
+/* Decay is decoupled: p *= 1 - lr wd. Loshchilov and Hutter (2019), algorithm 2 */
+static void adamw_prepare(tn_optim_numbers *o)
+{
+    const double shrink = fma(-o->lr, o->weight_decay, 1.0); /* rounded once, on every machine */
+    o->weight_decay = 0;
+    adam_prepare(o);
+    o->own[0] = shrink;
+}
+
+#define ADAM(called)                                                                               \
+    .name = #called, .function = "tn_" #called, .rule = TN_RULE_ADAM, .momentum = "beta1",         \
+    .prepare = called##_prepare,                                                                   \
+    .number = { { "beta1", 0.9, .below = 1 },                                                      \
+                { "beta2", 0.999, .below = 1 },                                                    \
+                { "eps", 1e-8 },                                                                   \
+                FLAG = { "amsgrad", .on_off = true },                                              \
+                MAXIMIZE },                                                                        \
+    .state = { { .name = "exp_avg" },                                                              \
+               { .name = "exp_avg_sq" },                                                           \
+               { .name = "max_exp_avg_sq", .with = "amsgrad" } }
+
+static const tn_optim_type adam = { ADAM(adam) };
+static const tn_optim_type adamw = { ADAM(adamw) };
+
+static tn_optim *make_adam(const tn_optim_type *type, const tn_list *parameters, tn_adam_options o)
+{
+    return tn_optim_new(type, parameters,
+                        OPTIONS(SET(o.use_betas, beta1), SET(o.use_betas, beta2),
+                                SET(o.use_eps, eps), SET(0, amsgrad), SET(0, maximize)));
 }
 
 tn_optim *tn_adam(const tn_list *parameters, tn_adam_options o)
@@ -90,65 +103,49 @@ tn_optim *tn_adamw(const tn_list *parameters, tn_adamw_options o)
 
 /* ---- RMSprop: the gradient over a running root of its mean square ---------------------------- */
 
-/*
- *   g  = dL/dp + wd p
- *   v  = a v + (1 - a) g^2
- *   d  = sqrt(v) + eps                       centered: e = a e + (1 - a) g, d = sqrt(v - e^2) + eps
- *   p -= lr g / d                            with momentum: b = mom b + g / d, p -= lr b
- *
- * Source: Hinton, Neural networks for machine learning, lecture 6e (2012); the centered form:
- * Graves, Generating sequences with recurrent neural networks (2013), eq. 38-45.
- */
-static const tni_optim_type rmsprop = {
+static const tn_optim_type rmsprop = {
     .name = "rmsprop",
-    .kernel = TNI_RMSPROP,
-    .slot = { "square_avg", "grad_avg", "momentum_buffer" },
-    .number = { "alpha", "momentum", "eps" },
-    .fractions = 1,
-    .flag = "centered",
+    .function = "tn_rmsprop",
+    .rule = TN_RULE_RMSPROP,
+    .lr = 1e-2,
+    .number = { { "alpha", 0.99, .below = 1 },
+                { .name = "momentum" },
+                { "eps", 1e-8 },
+                FLAG = { "centered", .on_off = true },
+                MAXIMIZE },
+    .state = { { .name = "square_avg" },
+               { .name = "grad_avg", .with = "centered" },
+               { .name = "momentum_buffer", .with = "momentum" } },
 };
 
 tn_optim *tn_rmsprop(const tn_list *parameters, tn_rmsprop_options o)
 {
-    TNI_HOLD_TRAPS;
-    o.lr = tni_given(o.lr, o.use_lr, 1e-2);
-    o.alpha = tni_given(o.alpha, o.use_alpha, 0.99);
-    o.eps = tni_given(o.eps, o.use_eps, 1e-8);
-    unsigned slots = 1u | (o.centered ? 2u : 0) | (o.momentum != 0 ? 4u : 0);
-    tni_optim_args args = { TNI_RMSPROP, o.centered, o.maximize };
-    tni_optim_group group = { .lr = o.lr,
-                              .weight_decay = o.weight_decay,
-                              .number = { o.alpha, o.momentum, o.eps } };
-    return tni_optim_new(&rmsprop, args, slots, 0, parameters, group);
+    return tn_optim_new(&rmsprop, parameters,
+                        OPTIONS(SET(o.use_alpha, alpha), SET(0, momentum), SET(o.use_eps, eps),
+                                SET(0, centered), SET(0, maximize)));
 }
 
 /* ---- Adagrad: a rate per element that falls with the squares it has seen --------------------- */
 
-/*
- *   g  = dL/dp + wd p,  s += g^2
- *   p -= lr / (1 + (t - 1) lr_decay) * g / (sqrt(s) + eps)
- *
- * Source: Duchi, Hazan and Singer, Adaptive subgradient methods (2011), section 1.1, the diagonal
- * form.
- */
-static const tni_optim_type adagrad = {
-    .name = "adagrad",
-    .kernel = TNI_ADAGRAD,
-    .slot = { "sum" },
-    .number = { "lr_decay", NULL, "eps" },
-};
+static void adagrad_prepare(tn_optim_numbers *o)
+{
+    o->lr /= fma((double)(o->step - 1), o->number[0], 1.0);
+}
 
 tn_optim *tn_adagrad(const tn_list *parameters, tn_adagrad_options o)
 {
-    TNI_HOLD_TRAPS;
-    o.lr = tni_given(o.lr, o.use_lr, 1e-2);
-    o.eps = tni_given(o.eps, o.use_eps, 1e-10);
+    const tn_optim_type type = {
+        .name = "adagrad",
+        .function = "tn_adagrad",
+        .rule = TN_RULE_ADAGRAD,
+        .lr = 1e-2,
+        .prepare = adagrad_prepare,
+        .number = { { .name = "lr_decay" }, [2] = { "eps", 1e-10 }, MAXIMIZE },
+        .state = { { .name = "sum", .initial = o.initial_accumulator } },
+    };
     if (parameters &&
-        tni_optim_nonnegative(adagrad.name, "initial_accumulator", o.initial_accumulator) != TN_OK)
+        tni_optim_nonnegative(type.function, "initial_accumulator", o.initial_accumulator) != TN_OK)
         return NULL;
-    tni_optim_args args = { TNI_ADAGRAD, false, o.maximize };
-    tni_optim_group group = { .lr = o.lr,
-                              .weight_decay = o.weight_decay,
-                              .number = { o.lr_decay, 0, o.eps } };
-    return tni_optim_new(&adagrad, args, 1, o.initial_accumulator, parameters, group);
+    return tn_optim_new(&type, parameters,
+                        OPTIONS(SET(0, lr_decay), SET(o.use_eps, eps), SET(0, maximize)));
 }

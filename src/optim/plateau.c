@@ -25,8 +25,8 @@ tn_scheduler *tn_plateau_lr(tn_optim *opt, tn_plateau_options o)
     if (o.patience == 0 && !o.use_patience) o.patience = 10;
     if (!(o.factor > 0 && o.factor < 1))
         return tni_fail(TN_E_INVALID, "tn_plateau_lr: factor %g: want in (0, 1)", o.factor);
-    if (tni_optim_nonnegative("plateau_lr", "threshold", o.threshold) != TN_OK ||
-        tni_optim_nonnegative("plateau_lr", "min_lr", o.min_lr) != TN_OK)
+    if (tni_optim_nonnegative("tn_plateau_lr", "threshold", o.threshold) != TN_OK ||
+        tni_optim_nonnegative("tn_plateau_lr", "min_lr", o.min_lr) != TN_OK)
         return NULL;
     if (o.patience < 0 || o.cooldown < 0)
         return tni_fail(TN_E_INVALID,

@@ -28,7 +28,8 @@ static tn_status apply(tn_scheduler *s, int64_t step)
     for (int i = 0; i < opt->n_groups; i++)
         opt->group[i].lr = s->schedule->rate(s, step, opt->group[i].base_lr);
     double momentum = momentum_at(s, step);
-    for (int i = 0; momentum >= 0 && i < opt->n_groups; i++) opt->group[i].number[0] = momentum;
+    const int at = tni_optim_number_at(opt->type, opt->type->momentum);
+    for (int i = 0; momentum >= 0 && i < opt->n_groups; i++) opt->group[i].number[at] = momentum;
     s->step = step;
     return TN_OK;
 }
@@ -343,8 +344,9 @@ tni_staged *tni_scheduler_stage(tn_scheduler *s, const tn_list *state)
     tn_status status = tni_serializer_loaded(&f, function);
     if (status == TN_OK) status = check_loaded(function, s);
     double momentum = status == TN_OK ? momentum_at(s, s->step) : -1;
+    const int at = tni_optim_number_at(s->opt->type, s->opt->type->momentum);
     for (int i = 0; momentum >= 0 && i < s->opt->n_groups; i++)
-        tni_serializer_set(&f, &s->opt->group[i].number[0], &momentum, sizeof momentum);
+        tni_serializer_set(&f, &s->opt->group[i].number[at], &momentum, sizeof momentum);
     return tni_serializer_staged(&f, status);
 }
 

@@ -101,7 +101,7 @@ static tn_scheduler *make(int kind, tn_optim *opt, tn_scheduler given)
                             schedule->count[i], count[i], schedule->least);
     for (int i = 0; i < 2; i++)
         if (schedule->number[i] &&
-            tni_optim_nonnegative(schedule->name, schedule->number[i], number[i]) != TN_OK)
+            tni_optim_nonnegative(function, schedule->number[i], number[i]) != TN_OK)
             return NULL;
     return tni_scheduler_start(tni_scheduler_new(schedule, opt, given));
 }

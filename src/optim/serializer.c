@@ -220,7 +220,7 @@ void tni_field_switch(tni_serializer *f, const char *name, bool value)
         tni_serializer_note(f, TNI_MISMATCHED, "%s (%d there, %d here)", name, there != 0, value);
 }
 
-void tni_field_tensor(tni_serializer *f, const char *name, const tn_tensor *like, tn_tensor **value)
+void tni_field_tensor(tni_serializer *f, const char *name, const tni_form *form, tn_tensor **value)
 {
     if (!f->from) {
         add(f, name, *value);
@@ -228,14 +228,14 @@ void tni_field_tensor(tni_serializer *f, const char *name, const tn_tensor *like
     }
     tn_tensor *t = find(f, name);
     if (!t) return;
-    if (!tni_shape_equal(&t->shape, &like->shape) || t->dtype != like->dtype) {
+    if (!tni_shape_equal(&t->shape, &form->shape) || t->dtype != form->dtype) {
         tni_serializer_note(f, TNI_MISMATCHED, "%s (%s %s there, %s %s here)", name,
                             tni_shape_text(&t->shape), tn_dtype_name(t->dtype),
-                            tni_shape_text(&like->shape), tn_dtype_name(like->dtype));
+                            tni_shape_text(&form->shape), tn_dtype_name(form->dtype));
         return;
     }
     if (!value) return;
-    tn_tensor *copy = tn_empty_as(like->shape, like->dtype, like->storage->device);
+    tn_tensor *copy = tn_empty_as(form->shape, form->dtype, form->device);
     if (copy && tn_copy_(copy, t) == TN_OK)
         tni_serializer_set_tensor(f, value, copy);
     else

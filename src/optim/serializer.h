@@ -59,10 +59,14 @@ void tni_field_steps(tni_serializer *f, const char *name, int64_t *value); /* 0 
 void tni_field_rate(tni_serializer *f, const char *name, double *value);   /* finite and >= 0 */
 /* A switch that decides what the other fields mean: a file must have the same value. */
 void tni_field_switch(tni_serializer *f, const char *name, bool value);
-/* A tensor of like's shape and dtype. Loading copies the file's to like's device and puts a
- * reference to the copy into *value; value NULL: it is only compared. */
-void tni_field_tensor(tni_serializer *f, const char *name, const tn_tensor *like,
-                      tn_tensor **value);
+typedef struct tni_form {
+    tn_shape shape;
+    tn_dtype dtype;
+    tn_device device;
+} tni_form;
+/* A tensor of that form. Loading copies the file's and puts a reference to the copy into *value;
+ * value NULL: it is only compared. */
+void tni_field_tensor(tni_serializer *f, const char *name, const tni_form *form, tn_tensor **value);
 /* Notes a misfit (missing, unexpected or mismatched) and its name. */
 void tni_serializer_note(tni_serializer *f, int misfit, const char *format, ...) TN_PRINTF(3, 4);
 

@@ -16,51 +16,47 @@
 #include "optim/serializer.h"
 #include "optim/optim.h"
 
-static bool made_with_momentum(const tn_optim *opt)
-{
-    bool made = false;
-    for (int s = 0; s < TNI_OPTIM_SLOTS; s++)
-        made |= opt->slots >> s & 1 && !strcmp(opt->type->slot[s], "momentum_buffer");
-    return made;
-}
-
 /* Number i of group k: a file holds it for the first group, and for others where it differs. */
 static void show_number(tni_serializer *f, tn_optim *opt, int k, int i)
 {
-    const char *name = opt->type->number[i];
-    double first = opt->group[0].number[i], *number = &opt->group[k].number[i];
+    const tn_number_type *n = &opt->type->number[i];
+    tni_optim_group *group = &opt->group[k];
+    double first = opt->group[0].number[i], *number = &group->number[i];
+    const bool had = *number != 0;
+    char text[64];
     if (k == 0)
-        tni_field_name(f, "%s.%s", opt->type->name, name);
+        tni_field_name(f, "%s.%s", opt->type->name, n->name);
     else
-        tni_field_name(f, "group.%d.%s", k, name);
-    if (k > 0 && !(f->from ? tn_list_has(f->from, f->name) : *number != first)) {
-        if (f->from) tni_serializer_set(f, number, &first, sizeof first);
-        return;
-    }
-    tni_field_rate(f, f->name, number);
-    if (f->from && !strcmp(name, "momentum") && *number != 0 && !made_with_momentum(opt))
-        tni_serializer_note(f, TNI_MISMATCHED, "%s (%g there, here an optimizer without)", f->name,
-                            *number);
-    if ((opt->type->fractions >> i & 1) && *number >= 1 && isfinite(*number))
-        tni_serializer_note(f, TNI_MISMATCHED, "%s (%g there, want in [0, 1))", f->name, *number);
+        tni_field_name(f, "group.%d.%s", k, n->name);
+    const bool there = k == 0 || (f->from ? tn_list_has(f->from, f->name) : *number != first);
+    if (there && n->on_off)
+        tni_field_switch(f, f->name, had);
+    else if (there)
+        tni_field_f64(f, f->name, number);
+    else if (f->from)
+        tni_serializer_set(f, number, &first, sizeof first);
+    const char *wanted = f->from ? tni_number_misfit(n, *number, text) : NULL;
+    if (wanted)
+        tni_serializer_note(f, TNI_MISMATCHED, "%s (%g there, %s)", f->name, *number, wanted);
+    if (f->from && (*number != 0) != had &&
+        (n->on_off || tni_optim_slots(opt->type, group->number) != group->slots))
+        tni_serializer_note(f, TNI_MISMATCHED, "%s (%g there, here an optimizer %s)", f->name,
+                            *number, had ? "with it" : "without");
 }
 
 static void show_numbers(tni_serializer *f, tn_optim *opt)
 {
-    const tni_optim_type *type = opt->type;
+    const tn_optim_type *type = opt->type;
     tni_field_steps(f, tni_field_name(f, "%s.steps", type->name), &opt->steps);
-    for (int i = 0; i < 3; i++)
-        if (type->number[i]) show_number(f, opt, 0, i);
-    if (type->flag)
-        tni_field_switch(f, tni_field_name(f, "%s.%s", type->name, type->flag), opt->args.flag);
-    tni_field_switch(f, tni_field_name(f, "%s.maximize", type->name), opt->args.maximize);
+    for (int i = 0; i < TN_OPTIM_NUMBERS; i++)
+        if (type->number[i].name) show_number(f, opt, 0, i);
     for (int k = 0; k < opt->n_groups; k++) {
         tni_optim_group *group = &opt->group[k];
         tni_field_rate(f, tni_field_name(f, "group.%d.lr", k), &group->lr);
         tni_field_rate(f, tni_field_name(f, "group.%d.base_lr", k), &group->base_lr);
         tni_field_rate(f, tni_field_name(f, "group.%d.weight_decay", k), &group->weight_decay);
-        for (int i = 0; k > 0 && i < 3; i++)
-            if (type->number[i]) show_number(f, opt, k, i);
+        for (int i = 0; k > 0 && i < TN_OPTIM_NUMBERS; i++)
+            if (type->number[i].name) show_number(f, opt, k, i);
     }
 }
 
@@ -69,9 +65,9 @@ static bool is_there(tni_serializer *f, const tn_optim *opt, const tni_optim_par
 {
     if (!f->from) return p->step > 0;
     bool any = tn_list_has(f->from, tni_field_name(f, "%s.step", p->name));
-    for (int s = 0; s < TNI_OPTIM_SLOTS && !any; s++)
-        any = opt->slots >> s & 1 &&
-              tn_list_has(f->from, tni_field_name(f, "%s.%s", p->name, opt->type->slot[s]));
+    for (int s = 0; s < TN_OPTIM_STATES && !any; s++)
+        any = opt->group[p->group].slots >> s & 1 &&
+              tn_list_has(f->from, tni_field_name(f, "%s.%s", p->name, opt->type->state[s].name));
     return any;
 }
 
@@ -86,10 +82,11 @@ static void show_param(tni_serializer *f, const tn_optim *opt, tni_optim_param *
         return;
     }
     if (!is_there(f, opt, p)) return;
-    for (int s = 0; s < TNI_OPTIM_SLOTS; s++)
-        if (opt->slots >> s & 1)
-            tni_field_tensor(f, tni_field_name(f, "%s.%s", p->name, opt->type->slot[s]), p->tensor,
-                             f->from && tni_optim_elsewhere(opt, p) ? NULL : &p->state[s]);
+    tni_form form;
+    for (int s = 0; s < TN_OPTIM_STATES; s++)
+        if (tni_optim_form(opt, p, s, &form))
+            tni_field_tensor(f, tni_field_name(f, "%s.%s", p->name, opt->type->state[s].name),
+                             &form, f->from && tni_optim_elsewhere(opt, p) ? NULL : &p->state[s]);
     tni_field_steps(f, tni_field_name(f, "%s.step", p->name), &p->step);
 }
 
@@ -99,8 +96,9 @@ bool tni_optim_reads(const tn_optim *opt, const char *name)
     const char *dot = strrchr(name, '.');
     intptr_t at = dot ? (intptr_t)tni_map_get_name(&opt->names, name, (size_t)(dot - name)) : 0;
     bool elsewhere = at && tni_optim_elsewhere(opt, &opt->param[at - 1]);
-    for (int s = 0; elsewhere && s < TNI_OPTIM_SLOTS; s++)
-        if (opt->type->slot[s] && strcmp(dot + 1, opt->type->slot[s]) == 0) return false;
+    for (int s = 0; elsewhere && s < TN_OPTIM_STATES; s++)
+        if (opt->type->state[s].name && strcmp(dot + 1, opt->type->state[s].name) == 0)
+            return false;
     return true;
 }
 
@@ -115,7 +113,8 @@ static const tni_optim_param *not_here(const tn_optim *opt)
 {
     for (int i = 0; i < opt->n; i++) {
         const tni_optim_param *p = &opt->param[i];
-        if (opt->slots && p->step > 0 && tni_optim_elsewhere(opt, p) && !opt->shards->whole)
+        if (opt->group[p->group].slots && p->step > 0 && tni_optim_elsewhere(opt, p) &&
+            !opt->shards->whole)
             return p;
     }
     return NULL;
@@ -139,15 +138,25 @@ tn_list *tn_optim_state_dict(tn_optim *opt)
 
 /* ---- while it trains ------------------------------------------------------------------------- */
 
-/* Makes sure that p has state slot s, with p's device and dtype: makes it, or moves it when the
+bool tni_optim_form(const tn_optim *opt, const tni_optim_param *p, int s, tni_form *form)
+{
+    const tn_tensor *t = p->tensor;
+    const tn_state_type *type = &opt->type->state[s];
+    if (!(opt->group[p->group].slots >> s & 1)) return false;
+    *form = (tni_form){ t->shape, t->dtype, t->storage->device };
+    return !type->form || type->form(t, &form->shape, &form->dtype);
+}
+
+/* Makes sure that p has its state s, in its form and on p's device: makes it, or moves it when the
  * module has moved. */
 static tn_status ensure_state(const tn_optim *opt, tni_optim_param *p, int s)
 {
     const tn_tensor *t = p->tensor;
-    tn_device device = t->storage->device;
     tn_tensor *state = p->state[s];
+    tni_form form;
+    if (!tni_optim_form(opt, p, s, &form)) return TN_OK;
     if (tni_host_counts() &&
-        (!state || state->dtype != t->dtype || state->storage->backend != t->storage->backend)) {
+        (!state || state->dtype != form.dtype || state->storage->backend != t->storage->backend)) {
         char what[160];
         snprintf(what, sizeof what, "makes the state of %.100s", p->name);
         tni_host_refused("tn_optim_step", what,
@@ -156,10 +165,11 @@ static tn_status ensure_state(const tn_optim *opt, tni_optim_param *p, int s)
     }
     bool lasting = tni_alloc_lasting(true);
     if (!state) {
-        state = tn_full_as(t->shape, opt->initial, t->dtype, device);
+        state = tn_full_as(form.shape, opt->type->state[s].initial, form.dtype, form.device);
     } else {
-        if (state->dtype != t->dtype) state = tn_to_dtype(state, t->dtype);
-        if (state && state->storage->backend != t->storage->backend) state = tn_to(state, device);
+        if (state->dtype != form.dtype) state = tn_to_dtype(state, form.dtype);
+        if (state && state->storage->backend != t->storage->backend)
+            state = tn_to(state, form.device);
     }
     tni_alloc_lasting(lasting);
     if (!state) return tni_pending();
@@ -172,8 +182,7 @@ static tn_status ensure_state(const tn_optim *opt, tni_optim_param *p, int s)
 tn_status tni_optim_ready(const tn_optim *opt, tni_optim_param *p)
 {
     tn_status status = TN_OK;
-    for (int s = 0; s < TNI_OPTIM_SLOTS && status == TN_OK; s++)
-        if (opt->slots & (1u << s)) status = ensure_state(opt, p, s);
+    for (int s = 0; s < TN_OPTIM_STATES && status == TN_OK; s++) status = ensure_state(opt, p, s);
     return status;
 }
 
@@ -181,7 +190,7 @@ void tni_optim_release(tn_optim *opt)
 {
     for (int i = 0; i < opt->n && opt->shards; i++) {
         tni_optim_param *p = &opt->param[i];
-        for (int k = 0; k < TNI_OPTIM_SLOTS && tni_optim_elsewhere(opt, p); k++) {
+        for (int k = 0; k < TN_OPTIM_STATES && tni_optim_elsewhere(opt, p); k++) {
             tn_drop(p->state[k]);
             p->state[k] = NULL;
         }
@@ -200,7 +209,7 @@ static void forget(tni_serializer *f, tn_optim *opt)
     for (int i = 0; i < opt->n; i++) {
         tni_optim_param *p = &opt->param[i];
         tni_serializer_set(f, &p->step, &none, sizeof none);
-        for (int k = 0; k < TNI_OPTIM_SLOTS; k++)
+        for (int k = 0; k < TN_OPTIM_STATES; k++)
             if (p->state[k]) tni_serializer_set_tensor(f, &p->state[k], NULL);
     }
 }
@@ -208,6 +217,7 @@ static void forget(tni_serializer *f, tn_optim *opt)
 tni_staged *tni_optim_stage(tn_optim *opt, const tn_list *state)
 {
     tni_serializer f;
+    if (tni_optim_busy("tn_optim_load_state_dict", opt)) return NULL;
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad_enabled(false), lasting = tni_alloc_lasting(true);
     tni_serializer_load(&f, state);

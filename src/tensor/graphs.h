@@ -34,8 +34,7 @@ typedef struct tni_graphs {
     tn_status (*end)(tni_graph *graph, bool keep);
     /* What optimizer step k of the graph (from 0) does in the next run: the captured tensors with
      * new numbers. */
-    void (*optim)(tni_graph *graph, int k, const tni_optim_args *args,
-                  const tni_optim_tensor *tensors, int n);
+    void (*optim)(tni_graph *graph, int k, const tni_optim_tensor *tensors, int n);
     /* One run. seed, offset: of the default generator now. If it fails, nothing has run. */
     tn_status (*launch)(tni_graph *graph, uint64_t seed, uint64_t offset);
     void (*free)(tni_graph *graph); /* waits for the device; NULL is ignored */

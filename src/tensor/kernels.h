@@ -21,6 +21,7 @@
 #include <inttypes.h>
 
 #include <tenon/ops.h>
+#include <tenon/optim_type.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -379,20 +380,12 @@ typedef struct tni_optim_tensor {
     int64_t n;
     void *p;
     const void *g;
-    void *s0, *s1, *s2;       /* states; NULL where the optimizer has none */
-    double lr, weight_decay;  /* of its group, as what follows */
-    double beta1, beta2, eps; /* the row of optim_formulas.h says what these are */
-    int64_t step;             /* of this tensor, from 1 */
+    void *s0, *s1, *s2;              /* states; NULL where the optimizer has none */
+    const tn_optim_numbers *numbers; /* prepared by the type; step: of this tensor, from 1 */
 } tni_optim_tensor;
 
-typedef struct tni_optim_args {
-    int kind;  /* TNI_SGD ...: a row of optim_formulas.h */
-    bool flag; /* the row says which */
-    bool maximize;
-} tni_optim_args;
-
 typedef struct tni_optim_step {
-    const tni_optim_args *args;
+    const tn_optim_type *type; /* its rule; or, on the CPU, its formulas */
     const tni_optim_tensor *tensors;
     int n;
     int64_t *starts; /* room for n + 1, so that the step cannot fail; NULL: it may */

@@ -564,41 +564,45 @@ END_TEST
 /* ---- optimizers ------------------------------------------------------------------------------ */
 
 /* One element of a step, from SEMANTICS' table of updates; s: the state slots */
-static double reference_step(const tni_optim_args *o, const tni_optim_tensor *t, double p, double g,
+static double reference_step(const rule *r, const tni_optim_tensor *t, double p, double g,
                              double *s)
 {
-    double step = (double)t->step, lr = t->lr;
-    g = o->maximize ? -g : g;
-    if (o->kind == TNI_ADAMW)
-        p *= 1 - lr * t->weight_decay;
-    else
-        g += t->weight_decay * p;
-    switch (o->kind) {
-    case TNI_SGD:
+    const tn_optim_numbers *o = t->numbers;
+    const double b1 = o->number[0], b2 = o->number[1], eps = o->number[2];
+    g = r->maximize ? -g : g;
+    g += o->weight_decay * p;
+    if (r->rule == TN_RULE_ADAM || r->rule == TN_RULE_LION) p *= o->own[0];
+    switch (r->rule) {
+    case TN_RULE_SGD:
         if (t->s0) {
-            s[0] = t->step == 1 ? g : t->beta1 * s[0] + (1 - t->beta2) * g;
-            g = o->flag ? g + t->beta1 * s[0] : s[0];
+            s[0] = o->step == 1 ? g : b1 * s[0] + (1 - b2) * g;
+            g = r->flag ? g + b1 * s[0] : s[0];
         }
-        return p - lr * g;
-    case TNI_ADAM:
-    case TNI_ADAMW: {
-        s[0] = t->beta1 * s[0] + (1 - t->beta1) * g;
-        s[1] = t->beta2 * s[1] + (1 - t->beta2) * g * g;
+        return p - o->lr * g;
+    case TN_RULE_ADAM: {
+        s[0] = b1 * s[0] + (1 - b1) * g;
+        s[1] = b2 * s[1] + (1 - b2) * g * g;
         s[2] = fmax(s[2], s[1]);
-        double v = o->flag ? s[2] : s[1];
-        return p - lr / (1 - pow(t->beta1, step)) * s[0] /
-                       (sqrt(v) / sqrt(1 - pow(t->beta2, step)) + t->eps);
+        double root = sqrt(r->flag ? s[2] : s[1]) * o->own[2] + eps;
+        return p - o->lr * g / root - o->own[1] * s[0] / root;
     }
-    case TNI_RMSPROP: {
-        s[0] = t->beta1 * s[0] + (1 - t->beta1) * g * g;
-        s[1] = t->beta1 * s[1] + (1 - t->beta1) * g;
-        double d = sqrt(o->flag ? s[0] - s[1] * s[1] : s[0]) + t->eps;
-        s[2] = t->beta2 * s[2] + g / d;
-        return p - lr * s[2]; /* momentum 0: s[2] is g / d */
+    case TN_RULE_RMSPROP: {
+        s[0] = b1 * s[0] + (1 - b1) * g * g;
+        s[1] = b1 * s[1] + (1 - b1) * g;
+        double d = sqrt(r->flag ? s[0] - s[1] * s[1] : s[0]) + eps;
+        s[2] = b2 * s[2] + g / d;
+        return p - o->lr * s[2]; /* momentum 0: s[2] is g / d */
     }
-    case TNI_ADAGRAD:
-        s[0] += g * g;
-        return p - lr / (1 + (step - 1) * t->beta1) * g / (sqrt(s[0]) + t->eps);
+    case TN_RULE_ADAGRAD: s[0] += g * g; return p - o->lr * g / (sqrt(s[0]) + eps);
+    case TN_RULE_LION: {
+        double c = b1 * s[0] + (1 - b1) * g;
+        s[0] = b2 * s[0] + (1 - b2) * g;
+        return p - o->lr * ((c > 0) - (c < 0));
+    }
+    case TN_RULE_ADAMAX:
+        s[0] = b1 * s[0] + (1 - b1) * g;
+        s[1] = fmax(b2 * s[1], fabs(g) + eps);
+        return p - o->lr * s[0] / s[1];
     default: return NAN;
     }
 }
@@ -612,7 +616,8 @@ START_TEST(
     kernels = tni_cpu_table(isa);
     if (!kernels) return;
     const rule *o = &optimizers[_i % OPTIMIZERS];
-    const tni_optim_args args = { o->kind, o->flag, o->maximize };
+    const tn_optim_type type = { .rule = o->rule };
+    tn_optim_numbers numbers[TENSORS];
     tni_optim_tensor t[TENSORS];
     tni_array p[TENSORS], g[TENSORS], state[TENSORS][3];
     double *want[TENSORS], *slots[TENSORS];
@@ -620,15 +625,10 @@ START_TEST(
         dtype = k % 2 ? TN_F64 : TN_F32;
         p[k] = make(1, n[k], 0, 0);
         g[k] = make(1, n[k], 0, 0);
-        t[k] = (tni_optim_tensor){ .dtype = dtype,
-                                   .n = n[k],
-                                   .p = p[k].data,
-                                   .g = g[k].data,
-                                   .lr = 0.01 * (k + 1),
-                                   .weight_decay = k == 3 ? 0 : 0.1 * k,
-                                   .beta1 = o->beta1 * (k > 2 ? 0.5 : 1),
-                                   .beta2 = o->beta2 * (k > 2 ? 0.75 : 1),
-                                   .eps = o->eps * (k + 1) };
+        t[k] = (tni_optim_tensor){
+            .dtype = dtype, .n = n[k], .p = p[k].data, .g = g[k].data, .numbers = &numbers[k]
+        };
+        numbers[k] = numbers_of(o, k, 3, k == 3 ? 0 : 0.1 * k);
         void **slot[3] = { &t[k].s0, &t[k].s1, &t[k].s2 };
         for (int j = 0; j < 3; j++) {
             state[k][j] = make(1, n[k], 0, 0);
@@ -640,15 +640,14 @@ START_TEST(
         for (int64_t i = 0; i < n[k]; i++) want[k][i] = get(&p[k], i);
     }
     for (int step = 1; step <= 3; step++) {
-        for (int k = 0; k < TENSORS; k++) t[k].step = step;
+        for (int k = 0; k < TENSORS; k++) numbers[k].step = step;
         ck_assert_int_eq(
-            kernels->optim_step(&(tni_optim_step){ .args = &args, .tensors = t, .n = TENSORS }),
+            kernels->optim_step(&(tni_optim_step){ .type = &type, .tensors = t, .n = TENSORS }),
             TN_OK);
         for (int k = 0; k < TENSORS; k++) {
             dtype = p[k].dtype;
             for (int64_t i = 0; i < n[k]; i++) {
-                want[k][i] =
-                    reference_step(&args, &t[k], want[k][i], get(&g[k], i), slots[k] + 3 * i);
+                want[k][i] = reference_step(o, &t[k], want[k][i], get(&g[k], i), slots[k] + 3 * i);
                 check_near(&p[k], i, want[k][i], 0.1, "parameter");
             }
         }
@@ -662,16 +661,18 @@ static const struct golden {
     rule rule;
     double decay, want[6];
 } golden[] = {
-    { { TNI_SGD, 0.9, 0.1, 0, false, false },
+    { { TN_RULE_SGD, 0.9, 0.1, 0, false, false, { 0 } },
       0.01,
       { .949, -1.898, .8122459, -1.6244918, .55343618869, -1.10687237738 } },
-    { { TNI_SGD, 0.9, 0, 0, true, false }, 0, { .905, -1.81, .6745, -1.349, .27205, -.5441 } },
-    { { TNI_ADAM, 0.9, 0.999, 1e-8, false, false },
+    { { TN_RULE_SGD, 0.9, 0, 0, true, false, { 0 } },
+      0,
+      { .905, -1.81, .6745, -1.349, .27205, -.5441 } },
+    { { TN_RULE_ADAM, 0.9, 0.999, 1e-8, false, false, { 0 } },
       0.1,
       { .900000001667, -1.900000000833, .80250297032, -1.802547237358, .705695287965,
         -1.70578677043 } },
-    { { TNI_ADAMW, 0.9, 0.999, 1e-8, false, false },
-      0.1,
+    { { TN_RULE_ADAM, 0.9, 0.999, 1e-8, false, false, { 0.01 } },
+      0,
       { .890000002, -1.880000001, .784581800619, -1.764681799018, .680935861089,
         -1.651234859061 } },
 };
@@ -683,16 +684,20 @@ START_TEST(optimizers_golden)
     double p[2] = { 1, -2 }, g[2], s[3][2] = { { 0 } };
     const struct golden *want = &golden[_i % 4];
     const rule *o = &want->rule;
-    const tni_optim_args args = { o->kind, o->flag, o->maximize };
+    const tn_optim_type type = { .rule = o->rule };
+    const bool adam = o->rule == TN_RULE_ADAM;
     for (int k = 1; k <= 3; k++) {
         g[0] = 0.5 * k;
         g[1] = -1.0 * k;
-        bool adam = o->kind != TNI_SGD;
-        tni_optim_tensor t = { TN_F64, 2,   p,           g,        s[0],     adam ? s[1] : NULL,
-                               NULL,   0.1, want->decay, o->beta1, o->beta2, o->eps,
-                               k };
+        tn_optim_numbers numbers = numbers_of(o, 0, 1, want->decay);
+        numbers.lr = adam ? 0 : 0.1;
+        numbers.own[0] = 1 - o->own[0];
+        numbers.own[1] = 0.1 / (1 - pow(o->beta1, k));
+        numbers.own[2] = 1 / sqrt(1 - pow(o->beta2, k));
+        numbers.step = k;
+        tni_optim_tensor t = { TN_F64, 2, p, g, s[0], adam ? s[1] : NULL, NULL, &numbers };
         ck_assert_int_eq(
-            kernels->optim_step(&(tni_optim_step){ .args = &args, .tensors = &t, .n = 1 }), TN_OK);
+            kernels->optim_step(&(tni_optim_step){ .type = &type, .tensors = &t, .n = 1 }), TN_OK);
         for (int i = 0; i < 2; i++) {
             double expected = want->want[(k - 1) * 2 + i];
             ck_assert_msg(fabs(p[i] - expected) <= 6e-13, "case %d, step %d: %.15g is not %.15g",
@@ -803,10 +808,12 @@ static uint64_t digest_of_everything(void)
     SHAPED(rows_y, 1, 129 * 67 * 33, 0, 0);
     RUN(kernels->dropout(
         &(tni_dropout){ .y = rows_y, .x = rows_dy, .p = 0.3, .seed = 5, .offset = 6 }));
-    tni_optim_args adam = { TNI_ADAM, false, false };
-    tni_optim_tensor t = { dtype, count(&x), y.data, dy.data, dx.data, x.data, NULL,
-                           0.1,   0.1,       0.9,    0.999,   1e-8,    3 };
-    RUN(kernels->optim_step(&(tni_optim_step){ .args = &adam, .tensors = &t, .n = 1 }));
+    const tn_optim_type adam = { .rule = TN_RULE_ADAM };
+    const tn_optim_numbers numbers = {
+        .weight_decay = 0.1, .number = { 0.9, 0.999, 1e-8 }, .step = 3, .own = { 1, 0.369, 18.3 }
+    };
+    tni_optim_tensor t = { dtype, count(&x), y.data, dy.data, dx.data, x.data, NULL, &numbers };
+    RUN(kernels->optim_step(&(tni_optim_step){ .type = &adam, .tensors = &t, .n = 1 }));
 #undef RUN
 #undef SHAPED
     free_blocks();

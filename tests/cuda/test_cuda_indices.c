@@ -355,13 +355,15 @@ START_TEST(optimizer_steps) /* tensors of both dtypes, empty ones too; some begi
     enum { TENSORS = 7 };
     static const int64_t n[TENSORS] = { 0, 33, 40001, 0, 1, 4096, 1025 };
     const rule *o = &optimizers[_i];
-    const tni_optim_args args = { o->kind, o->flag, o->maximize };
+    const tn_optim_type type = { .rule = o->rule };
+    tn_optim_numbers numbers[TENSORS];
     tni_optim_tensor t[SIDES][TENSORS];
     twin *p[TENSORS], *state[TENSORS][3];
     choose(0);
     for (int k = 0; k < TENSORS; k++) {
         dtype = k % 2 ? TN_F64 : TN_F32;
         int lead = k == 6;
+        numbers[k] = numbers_of(o, k, 4, k == 4 ? 0 : 0.1 * k);
         p[k] = make_after(lead, n[k]);
         twin *g = make(n[k]);
         for (int j = 0; j < 3; j++) {
@@ -376,19 +378,15 @@ START_TEST(optimizer_steps) /* tensors of both dtypes, empty ones too; some begi
                                       .n = n[k],
                                       .p = A(p[k])->data,
                                       .g = A(g)->data,
-                                      .lr = 0.01 * (k + 1),
-                                      .weight_decay = k == 4 ? 0 : 0.1 * k,
-                                      .beta1 = o->beta1 * (k > 3 ? 0.5 : 1),
-                                      .beta2 = o->beta2 * (k > 3 ? 0.75 : 1),
-                                      .eps = o->eps * (k + 1) };
+                                      .numbers = &numbers[k] };
             for (int j = 0; j < 3; j++) *slot[j] = uses(o, j) ? A(state[k][j])->data : NULL;
         }
     }
     for (int step = 1; step <= 3; step++) {
         for (int side = 0; side < SIDES; side++) {
-            for (int k = 0; k < TENSORS; k++) t[side][k].step = step;
+            for (int k = 0; k < TENSORS; k++) numbers[k].step = step;
             ck_assert_msg(kernels[side]->optim_step(&(tni_optim_step){
-                              .args = &args, .tensors = t[side], .n = TENSORS }) == TN_OK,
+                              .type = &type, .tensors = t[side], .n = TENSORS }) == TN_OK,
                           "%s", tn_error());
         }
     }
@@ -399,10 +397,10 @@ START_TEST(optimizer_steps) /* tensors of both dtypes, empty ones too; some begi
     }
     for (int side = 0; side < SIDES; side++) { /* nothing to do */
         ck_assert_int_eq(kernels[side]->optim_step(
-                             &(tni_optim_step){ .args = &args, .tensors = t[side], .n = 1 }),
+                             &(tni_optim_step){ .type = &type, .tensors = t[side], .n = 1 }),
                          TN_OK);
         ck_assert_int_eq(kernels[side]->optim_step(
-                             &(tni_optim_step){ .args = &args, .tensors = t[side], .n = 0 }),
+                             &(tni_optim_step){ .type = &type, .tensors = t[side], .n = 0 }),
                          TN_OK);
     }
     free_twins();

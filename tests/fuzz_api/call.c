@@ -258,7 +258,7 @@ static void harvest(world *w, bool was_failure)
             for (int j = n < 0 ? 0 : n; j < s->have; j++) tn_scheduler_free(a[j]);
         }
     }
-    if (w->row->gives == G_count && strstr(w->row->name, "tn_register_") && !was_failure)
+    if (w->row->gives == G_count && is_hook_id(w->row->name) && !was_failure)
         w->hook[below(w, HOOKS)] = w->result.n;
 }
 

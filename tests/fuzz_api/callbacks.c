@@ -342,6 +342,68 @@ static void custom_free(void *user)
     tn_scope_end(s);
     tn_error_clear();
 }
+static tn_status optim_halves(tn_optim_part *part, int n)
+{
+    part->new_p = tn_mul_scalar(part->p, 0.5);
+    part->new_state[0] = tn_add(part->state[0], part->g);
+    return n == 1 ? TN_OK : TN_E_STATE;
+}
+static tn_status optim_errs(tn_optim_part *part, int n)
+{
+    part->new_p = part->g;
+    part->new_state[0] = tn_ones(TN_SHAPE(7));
+    return n ? TN_E_INVALID : TN_OK;
+}
+static tn_status optim_swaps(tn_optim_part *part, int n)
+{
+    for (int i = 0; i < n; i++) part[i].new_p = part[i].g, part[i].new_state[0] = part[i].p;
+    return TN_OK;
+}
+static bool optim_scalar(const tn_tensor *p, tn_shape *shape, tn_dtype *dtype)
+{
+    *shape = TN_SCALAR;
+    *dtype = TN_I64;
+    return tn_rank(p) != 1;
+}
+static void optim_f32(int64_t n, float *p, const float *g, float *const *state,
+                      const tn_optim_numbers *o)
+{
+    for (int64_t i = 0; i < n; i++) p[i] -= (float)o->lr * (state[0][i] = g[i]);
+}
+static void optim_f64(int64_t n, double *p, const double *g, double *const *state,
+                      const tn_optim_numbers *o)
+{
+    for (int64_t i = 0; i < n; i++) p[i] -= o->lr * (state[0][i] = g[i]);
+}
+LIST(tn_optim_type, optim_types,
+     { .name = "spans",
+       .state = { { .name = "last" } },
+       .formula_f32 = optim_f32,
+       .formula_f64 = optim_f64 },
+     { .name = "halves",
+       .number = { { .name = "beta1" } },
+       .state = { { .name = "sum" } },
+       .momentum = "beta1",
+       .update = optim_halves },
+     { .name = "errs", .state = { { .name = "x" } }, .update = optim_errs },
+     { .name = "swaps", .state = { { .name = "p" } }, .update = optim_swaps, .together = true },
+     { .name = "counts",
+       .state = { { .name = "n", .form = optim_scalar } },
+       .update = optim_halves },
+     { .name = "ruled", .rule = TN_RULE_LION, .state = { { .name = "m" } } },
+     { .name = "unruled", .rule = TN_RULE_ADAM }, { .name = "nothing" },
+     { .name = NULL, .update = optim_errs })
+static tn_status step_nothing(tn_optim *opt, void *user)
+{
+    (void)opt, (void)user;
+    return TN_OK;
+}
+static tn_status step_looks(tn_optim *opt, void *user)
+{
+    (void)user;
+    return tn_optim_parameters(opt) ? TN_OK : TN_E_STATE;
+}
+LIST(tn_step_hook, step_hooks, step_nothing, step_looks)
 LIST(tn_custom_op, custom_ops,
      { "copies", "y = x", custom_copies, custom_copies_back, NULL, false, NULL },
      { "errs", NULL, custom_errs, custom_errs_back, custom_free, true, NULL },

@@ -867,6 +867,12 @@ DRAW(trained)
     s->v.trained = pick_pointer(w, below(w, 6) ? tn_parameters(any_module(w, NULL)) : any_list(w));
 }
 
+DRAW(matrices) /* mostly */
+{
+    s->v.matrices =
+        pick_pointer(w, tn_list_filter(tn_parameters(any_module(w, NULL)), tn_decay, NULL));
+}
+
 /* The first of the pool, of some place on. */
 #define ANY(kind, type, pool, make)                                                                \
     static type *one_##kind(world *w)                                                              \
@@ -890,7 +896,9 @@ DRAW(trained)
 static tn_optim *new_optim(world *w)
 {
     tn_list *list = tn_parameters(any_module(w, below(w, 2) ? "Sequential" : NULL));
-    switch (below(w, 5)) {
+    switch (below(w, 7)) {
+    case 5: return tn_adafactor(list, (tn_optim_options){ .lr = 0.1 });
+    case 6: return tn_optim_new(&optim_types[below(w, 4)], list, (tn_optim_options){ .lr = 0.1 });
     case 0: return tn_sgd(list, (tn_sgd_options){ .momentum = 0.5 });
     case 1: return tn_adam(list, (tn_adam_options){ 0 });
     case 2: return tn_rmsprop(list, (tn_rmsprop_options){ 0 });
@@ -1088,6 +1096,7 @@ OPTIONS(sgd_options, tn_sgd_options, REAL(lr, 0, 1), REAL(momentum, 0, 1), REAL(
 OPTIONS(group_options, tn_group_options, REAL(lr, 0, 1), REAL(weight_decay, 0, 1),
         RARE(momentum, 0, 1), RARE(dampening, 0, 1), RARE(beta1, 0, 0.9), RARE(beta2, 0, 0.9),
         RARE(alpha, 0, 0.9), RARE(eps, 0, 1), RARE(lr_decay, 0, 1))
+OPTIONS(optim_options, tn_optim_options, REAL(lr, 0, 1), REAL(weight_decay, 0, 1), FLAG(use_lr))
 OPTIONS(scaler_options, tn_scaler_options, REAL(init_scale, 1, 8), REAL(growth, 1.5, 2),
         REAL(backoff, 0.25, 0.5), LONG(interval, 1, 3), FLAG(disabled))
 OPTIONS(one_cycle_options, tn_one_cycle_options, o.max_lr = pick_real(w, 0.1, 1),
@@ -1114,6 +1123,7 @@ CALLBACK(step_function, steps)
 CALLBACK(recompute_function, recomputed)
 CALLBACK(pre_hook, pre_hooks)
 CALLBACK(post_hook, post_hooks)
+CALLBACK(step_hook, step_hooks)
 CALLBACK(backward_hook, backward_hooks)
 CALLBACK(state_hook, state_hooks)
 CALLBACK(load_hook, load_hooks)
@@ -1123,6 +1133,11 @@ DRAW(custom_op)
 {
     int64_t at = w->mode == SOUND || below(w, 2) ? 0 : below(w, n_custom_ops);
     s->v.custom_op = pick_pointer(w, (void *)(uintptr_t)&custom_ops[at]);
+}
+DRAW(optim_type)
+{
+    int64_t at = w->mode == SOUND || below(w, 2) ? below(w, 2) : below(w, n_optim_types);
+    s->v.optim_type = pick_pointer(w, (void *)(uintptr_t)&optim_types[at]);
 }
 DRAW(no_custom) /* there is one only inside of a custom op */
 {

@@ -292,7 +292,7 @@ void pool_result(world *w)
     case G_corpus: PUT(w, corpus, FEW, r.corpus, tn_text_free); break;
     case G_status: w->digest = mix(w->digest, (uint64_t)r.status); break;
     case G_count:
-        if (strncmp(w->row->name, "tn_register_", 12) == 0) break; /* ids are per process */
+        if (is_hook_id(w->row->name)) break; /* ids are per process */
         /* fall through */
     case G_plain: w->digest = mix(w->digest, (uint64_t)r.n); break;
     case G_number:

@@ -2,6 +2,8 @@
 #ifndef TENON_FUZZ_API_POOL_H
 #define TENON_FUZZ_API_POOL_H
 
+#include <string.h>
+
 #include "world.h"
 
 /* The allocator below the library's cache: a limit, a count, and a request that fails. */
@@ -35,5 +37,11 @@ uint64_t hash_list(const tn_list *list);
 uint64_t hash_optim(tn_optim *opt);
 /* Of all that the arguments of a row are. */
 uint64_t hash_arguments(world *w, const row *r);
+
+/* Whether a function of that name gives a hook's id, which is the process's. */
+static inline bool is_hook_id(const char *name)
+{
+    return strncmp(name, "tn_register_", 12) == 0 || strcmp(name, "tn_optim_add_hook") == 0;
+}
 
 #endif

@@ -45,7 +45,8 @@ names=" $(declarations | cut -d '|' -f 2 | tr '\n' ' ')"
 has() { [[ $names == *" $1 "* ]]; }
 subjects=$(sed -nE 's/^typedef struct (tn_\w+) \1;.*/\1/p' "$root"/include/tenon/*.h | grep -v '^tn_module_')
 # sgd|adam|...
-optimizers=$(sed -nE 's/^    O\((\w+), .*/\L\1/p' "$root/src/tensor/optim_formulas.h" | paste -sd '|')
+optimizers=$(sed -nE 's/.*\.function = "tn_(\w+)".*/\1/p; s/^[^#]*ADAM\((\w+)[,)].*/\1/p' "$root/src/optim/optimizers.c" \
+    "$root"/src/ext/optimizers/*.c | paste -sd '|')
 while IFS='|' read -r header name result first comment; do
     for type in $subjects; do
         if [[ $name == ${type}_* && "$result $first" != *@("$type"|FILE)" *"* && $name != tn_module_new ]]; then

@@ -11,7 +11,7 @@ static tn_list *three(uint64_t seed)
 static uint64_t see_steps(tn_optim *opt)
 {
     tn_list *p = opt ? tn_optim_parameters(opt) : NULL;
-    for (int k = 0; opt && k < 4; k++) {
+    for (int k = 0; opt && k < 8; k++) {
         for (int i = 0; i < p->n; i++)
             assert_ok(tn_set_grad(p->entry[i].tensor, random_f64(TN_SHAPE(3), k ? -.1 : -3,
                                                                  k ? .2 : 4, 5 + (uint64_t)k)));
@@ -27,6 +27,27 @@ SEE(see_adam, tn_adam_options, see_steps(tn_adam(three(1), o)))
 SEE(see_adamw, tn_adamw_options, see_steps(tn_adamw(three(1), o)))
 SEE(see_rmsprop, tn_rmsprop_options, see_steps(tn_rmsprop(three(1), o)))
 SEE(see_adagrad, tn_adagrad_options, see_steps(tn_adagrad(three(1), o)))
+/* Of a type with a number and decay. */
+static void pull(int64_t n, double *p, const double *g, double *const *state,
+                 const tn_optim_numbers *o)
+{
+    (void)state;
+    for (int64_t i = 0; i < n; i++) p[i] -= o->lr * (o->number[0] * g[i] + o->weight_decay * p[i]);
+}
+
+static void pull_f32(int64_t n, float *p, const float *g, float *const *state,
+                     const tn_optim_numbers *o)
+{
+    (void)state;
+    for (int64_t i = 0; i < n; i++) p[i] -= (float)(o->lr * o->number[0] * g[i]);
+}
+
+static const tn_optim_type pulling = { .name = "pull",
+                                       .number = { { .name = "force", .initial = 2 } },
+                                       .lr = 0.5,
+                                       .formula_f32 = pull_f32,
+                                       .formula_f64 = pull };
+SEE(see_own, tn_optim_options, see_steps(tn_optim_new(&pulling, three(1), o)))
 
 /* opt holds a parameter; the group is another. */
 static uint64_t see_second(tn_optim *opt, tn_group_options o)
@@ -148,6 +169,12 @@ static const option_row rows[] = {
     FLAG(tn_adagrad_options, maximize, see_adagrad, 0),
     FLAG(tn_adagrad_options, use_lr, see_adagrad, 0),
     FLAG(tn_adagrad_options, use_eps, see_adagrad, 0),
+    SHOWN_BY(tn_group_options, set, "optim/test_optim.c", "numbers_of_groups_equal_pytorch"),
+    SHOWN_BY(tn_optim_options, set, "optim/test_optim_types.c", "formula_equals_ours"),
+    SHOWN_BY(tn_optim_options, user, "optim/test_optim_types.c", "all_parameters_together"),
+    REAL(tn_optim_options, lr, .5, .1, -1, "tn_optim_new: lr is -1", see_own, 0),
+    REAL(tn_optim_options, weight_decay, 0, .1, -1, "tn_optim_new: weight_decay is -1", see_own, 0),
+    FLAG(tn_optim_options, use_lr, see_own, 0),
     REAL(tn_group_options, lr, .25, .1, -1, "lr is -1", see_group, 0),
     REAL(tn_group_options, weight_decay, 0, .1, -1, "weight_decay is -1", see_group, 0),
     REAL(tn_group_options, momentum, .9, .5, -1, "momentum is -1", see_group, 0),

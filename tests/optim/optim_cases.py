@@ -5,7 +5,8 @@ usage: tests/optim/optim_cases.py      (needs PyTorch; the tests do not), writes
 
 Every trajectory starts at p = (1, -2, 0.5, 3, -0.25); the gradient of step k (from 1) is
 g_i = (0.5 + 0.25 i) p_i + 0.3 cos(k + i), so that a wrong state shows in the next gradient.
-With two groups, each has such a parameter; the second one's numbers differ, and change after step 10.
+With two groups, each has such a parameter; the second one's numbers differ, and change after step 10. Matrices start
+at sin(0.7 i + 1), row by row, with (0.5 + 0.25 (i mod 5)) p_i + 0.3 cos(k + i), in f64.
 """
 import contextlib
 import math
@@ -17,6 +18,41 @@ START = [1.0, -2.0, 0.5, 3.0, -0.25]
 STEPS = [1, 2, 10, 100]
 CHANGE = 10
 O = torch.optim
+
+
+class Lion(O.Optimizer):
+    """Chen et al. (2023), algorithm 2, written from the paper: PyTorch has none."""
+
+    def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, maximize=False):
+        super().__init__(params, dict(lr=lr, betas=betas, weight_decay=weight_decay, maximize=maximize))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            b1, b2 = group["betas"]
+            for p in group["params"]:
+                g = -p.grad if group["maximize"] else p.grad
+                m = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                along = torch.sign(b1 * m + (1 - b1) * g)
+                p.copy_(p - group["lr"] * (along + group["weight_decay"] * p))
+                m.copy_(b2 * m + (1 - b2) * g)
+
+
+class NAdam(O.NAdam):
+    """Keeps its product in the default dtype, here f64."""
+
+    def step(self):
+        torch.set_default_dtype(torch.float64)
+        super().step()
+        torch.set_default_dtype(torch.float32)
+
+
+def made(name, plain, **numbers):
+    """The call of one whose numbers are given by name."""
+    numbers = ", ".join('{ "%s", %s }' % n for n in numbers.items())
+    o = ", ".join(filter(None, [plain, numbers and ".set = { %s }" % numbers]))
+    return "tn_%s(list, (tn_optim_options){ %s })" % (name, o)
+
 
 # name, the call in C, the optimizer in PyTorch
 OPTIMIZERS = [
@@ -52,6 +88,40 @@ OPTIMIZERS = [
     ("adagrad_all", "tn_adagrad(list, (tn_adagrad_options){ .lr = 0.1, .lr_decay = 0.05, "
      ".weight_decay = 0.02, .initial_accumulator = 0.1 })",
      lambda p: O.Adagrad(p, 0.1, lr_decay=0.05, weight_decay=0.02, initial_accumulator_value=0.1)),
+    ("lion", made("lion", ".lr = 0.01"), lambda p: Lion(p, 0.01)),
+    ("lion_decay", made("lion", ".lr = 0.01, .weight_decay = 0.5", beta1=0.95, beta2=0.98, maximize=1),
+     lambda p: Lion(p, 0.01, (0.95, 0.98), 0.5, True)),
+    ("adamax", made("adamax", "0"), lambda p: O.Adamax(p)),
+    ("adamax_all", made("adamax", ".lr = 0.02, .weight_decay = 0.1", beta1=0.8, beta2=0.9, eps=1e-4, maximize=1),
+     lambda p: O.Adamax(p, 0.02, betas=(0.8, 0.9), eps=1e-4, weight_decay=0.1, maximize=True)),
+    ("nadam", made("nadam", "0"), lambda p: NAdam(p)),
+    ("nadam_all", made("nadam", ".lr = 0.02, .weight_decay = 0.1", beta1=0.8, beta2=0.9, eps=1e-6, momentum_decay=0.5,
+                       maximize=1),
+     lambda p: NAdam(p, 0.02, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1, momentum_decay=0.5, maximize=True)),
+    ("nadam_decoupled", made("nadam", ".lr = 0.02, .weight_decay = 0.1", decoupled_weight_decay=1, momentum_decay=0),
+     lambda p: NAdam(p, 0.02, weight_decay=0.1, decoupled_weight_decay=True, momentum_decay=0)),
+    ("radam", made("radam", ".lr = 0.02"), lambda p: O.RAdam(p, 0.02)),
+    ("radam_all", made("radam", ".lr = 0.02, .weight_decay = 0.1", beta1=0.8, beta2=0.9, eps=1e-6, maximize=1),
+     lambda p: O.RAdam(p, 0.02, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1, maximize=True)),
+    ("radam_decoupled", made("radam", ".weight_decay = 0.1", decoupled_weight_decay=1),
+     lambda p: O.RAdam(p, weight_decay=0.1, decoupled_weight_decay=True)),
+    ("adafactor", made("adafactor", "0"), lambda p: O.Adafactor(p)),
+    ("adafactor_all", made("adafactor", ".lr = 0.05, .weight_decay = 0.1", beta2_decay=0.7, eps1=1e-6, eps2=1e-2, d=2,
+                           maximize=1),
+     lambda p: O.Adafactor(p, 0.05, beta2_decay=-0.7, eps=(1e-6, 1e-2), d=2.0, weight_decay=0.1, maximize=True)),
+]
+
+# The same, for a matrix.
+MATRICES = [
+    ("adafactor", (3, 5), made("adafactor", ".lr = 0.05"), lambda p: O.Adafactor(p, 0.05)),
+    ("adafactor_decay", (6, 2), made("adafactor", ".weight_decay = 0.1", d=1.5),
+     lambda p: O.Adafactor(p, weight_decay=0.1, d=1.5)),
+    ("muon", (2, 3), made("muon", ".lr = 0.02, .weight_decay = 0.1"), lambda p: O.Muon(p, 0.02)),
+    ("muon_tall", (3, 2), made("muon", ".lr = 0.02, .weight_decay = 0.1", rate="TN_MUON_MATCH_ADAMW"),
+     lambda p: O.Muon(p, 0.02, adjust_lr_fn="match_rms_adamw")),
+    ("muon_plain", (4, 4), made("muon", ".lr = 0.02", momentum=0.8, nesterov=0, ns_steps=3, ns_a=3, ns_b=-4, ns_c=2),
+     lambda p: O.Muon(p, 0.02, weight_decay=0, momentum=0.8, nesterov=False, ns_steps=3,
+                      ns_coefficients=(3.0, -4.0, 2.0))),
 ]
 
 # name, the optimizer in C, its second group, its change; the optimizer in PyTorch, its second group, its change
@@ -82,6 +152,24 @@ GROUPS = [
      '"lr_decay", 0.2',
      lambda p, **group: O.Adagrad([{"params": p[:1]}, {"params": p[1:], **group}], 0.1),
      {"lr_decay": 0.05, "eps": 1e-2}, {"lr_decay": 0.2}),
+    ("sgd_momentum", "tn_sgd(list, (tn_sgd_options){ .lr = 0.05 })",
+     '.set = { { "momentum", 0.9 }, { "nesterov", 1 } }', '"momentum", 0.5',
+     lambda p, **group: O.SGD([{"params": p[:1]}, {"params": p[1:], **group}], 0.05),
+     {"momentum": 0.9, "nesterov": True}, {"momentum": 0.5}),
+    ("adam_switches", "tn_adam(list, (tn_adam_options){ .lr = 0.02, .amsgrad = true, .beta2 = 0.9 })",
+     '.set = { { "amsgrad", 0 }, { "maximize", 1 } }', '"beta2", 0.99',
+     lambda p, **group: O.Adam([{"params": p[:1]}, {"params": p[1:], **group}], 0.02, betas=(0.9, 0.9), amsgrad=True),
+     {"amsgrad": False, "maximize": True}, {"betas": (0.9, 0.99)}),
+    ("rmsprop_plain", "tn_rmsprop(list, (tn_rmsprop_options){ .lr = 0.005, .momentum = 0.9, .centered = true })",
+     '.set = { { "momentum", 0 }, { "centered", 0 } }', '"alpha", 0.5',
+     lambda p, **group: O.RMSprop([{"params": p[:1]}, {"params": p[1:], **group}], 0.005, momentum=0.9,
+                                  centered=True),
+     {"momentum": 0, "centered": False}, {"alpha": 0.5}),
+    ("nadam", made("nadam", ".lr = 0.02"),
+     '.weight_decay = 0.1, .set = { { "momentum_decay", 0.1 }, { "decoupled_weight_decay", 1 } }',
+     '"momentum_decay", 0.1',
+     lambda p, **group: NAdam([{"params": p[:1]}, {"params": p[1:], **group}], 0.02),
+     {"weight_decay": 0.1, "momentum_decay": 0.1, "decoupled_weight_decay": True}, {}),
 ]
 
 S = O.lr_scheduler
@@ -154,6 +242,19 @@ def trajectories(make, n, change=lambda opt: None):
     return rows
 
 
+def matrix_trajectory(shape, make):
+    i = torch.arange(math.prod(shape), dtype=torch.float64)
+    p = torch.sin(0.7 * i + 1).reshape(shape).requires_grad_()
+    opt, rows = make([p]), []
+    for k in range(1, STEPS[-1] + 1):
+        with torch.no_grad():
+            p.grad = (0.5 + 0.25 * (i % 5)).reshape(shape) * p + 0.3 * torch.cos(k + i).reshape(shape)
+        opt.step()
+        if k in STEPS:
+            rows.append(p.detach().flatten().tolist())
+    return rows
+
+
 def rates(make):
     p = torch.zeros(1, requires_grad=True)
     opt = O.SGD([p], 1.0, momentum=0.9)
@@ -202,6 +303,14 @@ def optimizers():
             print("        %s," % row(values))
         print("    } },")
     print("};\n")
+    most = max(math.prod(shape) for _, shape, *_ in MATRICES)
+    print("static const struct { const char *name; int rows, columns; double p[N_AT][%d]; } matrices[] = {" % most)
+    for name, shape, _, make in MATRICES:
+        print('    { "%s", %d, %d, {' % (name, *shape))
+        for values in matrix_trajectory(shape, make):
+            print("        %s," % row(values))
+        print("    } },")
+    print("};\n")
     print("enum { CHANGE_AFTER = %d };" % CHANGE)
     print("static const struct {\n    const char *name;\n    tn_group_options second;\n    const char *changed;"
           "\n    double to, p[2][N_AT][N_START];\n} of_groups[] = {")
@@ -216,6 +325,10 @@ def optimizers():
     print("};\n")
     print("static tn_optim *make_first_group(int which, const tn_list *list)\n{\n    switch (which) {")
     for i, (_, call, *_) in enumerate(GROUPS):
+        print("    case %d: return %s;" % (i, call))
+    print("    default: return NULL;\n    }\n}\n")
+    print("static tn_optim *make_matrix_optimizer(int which, const tn_list *list)\n{\n    switch (which) {")
+    for i, (_, _, call, _) in enumerate(MATRICES):
         print("    case %d: return %s;" % (i, call))
     print("    default: return NULL;\n    }\n}\n")
     print("static tn_optim *make_optimizer(int which, const tn_list *list)\n{\n    switch (which) {")

@@ -92,7 +92,31 @@ static void expect_same(const tn_list *a, const tn_list *b)
 
 /* ---- the same bits --------------------------------------------------------------------------- */
 
-enum { KINDS = 10 };
+enum { KINDS = 12 };
+
+/* A user's: state of other shapes and another dtype, which travel to rank 0. */
+static bool one_number(const tn_tensor *p, tn_shape *shape, tn_dtype *dtype)
+{
+    (void)p;
+    *shape = TN_SHAPE(1);
+    *dtype = TN_F64;
+    return true;
+}
+
+static tn_status own_update(tn_optim_part *part, int n)
+{
+    if (n != 1) return TN_E_INVALID;
+    tn_tensor *largest = tn_to_dtype(tn_norm(part->g, INFINITY, NULL, 0, false), TN_F64);
+    part->new_state[0] = tn_maximum(part->state[0], tn_reshape(largest, TN_SHAPE(1)));
+    tn_tensor *scale = tn_to_dtype(part->new_state[0], tn_dtype_of(part->p));
+    tn_tensor *step = tn_div(part->g, tn_add_scalar(scale, 1e-3));
+    part->new_p = tn_sub(part->p, tn_mul_scalar(step, part->numbers.lr));
+    return TN_OK;
+}
+
+static const tn_optim_type own = { .name = "own",
+                                   .state = { { .name = "largest", .form = one_number } },
+                                   .update = own_update };
 
 static tn_optim *optimizer(int kind, const tn_list *list)
 {
@@ -114,7 +138,11 @@ static tn_optim *optimizer(int kind, const tn_list *list)
         opt = tn_adagrad(list, (tn_adagrad_options){ .lr = 0.05, .initial_accumulator = 0.1 });
         break;
     case 8: opt = tn_adamw(list, (tn_adamw_options){ .lr = 0.01, .amsgrad = true }); break;
-    case 9: opt = tn_sgd(list, (tn_sgd_options){ .lr = 0.02, .momentum = 0.9, .maximize = true });
+    case 9:
+        opt = tn_sgd(list, (tn_sgd_options){ .lr = 0.02, .momentum = 0.9, .maximize = true });
+        break;
+    case 10: opt = tn_adafactor(list, (tn_optim_options){ .lr = 0.01 }); break;
+    case 11: opt = tn_optim_new(&own, list, (tn_optim_options){ .lr = 0.01 }); break;
     }
     TN_CHECK_PTR(opt);
     return opt;

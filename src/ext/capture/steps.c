@@ -12,6 +12,7 @@ static tni_storage *storage_of(const tn_tensor *t)
 static void release(tni_captured_step *s)
 {
     tni_free(s->tensor, (size_t)s->n * sizeof *s->tensor);
+    tni_free(s->numbers, (size_t)s->n * sizeof *s->numbers);
     tni_free(s->param, (size_t)s->n * sizeof *s->param);
     tni_free(s->required, (size_t)s->n_params * sizeof *s->required);
     tn_optim_free(s->opt);
@@ -23,9 +24,10 @@ static bool make(tni_captured_step *s, tn_optim *opt, int n)
         .opt = tni_optim_keep(opt), .before = opt->steps, .n = n, .n_params = opt->n
     };
     s->tensor = tni_alloc_n((size_t)n, sizeof *s->tensor);
+    s->numbers = tni_alloc_n((size_t)n, sizeof *s->numbers);
     s->param = tni_alloc_n((size_t)n, sizeof *s->param);
     s->required = tni_alloc_n((size_t)opt->n, sizeof *s->required);
-    if (s->tensor && s->param && s->required) return true;
+    if (s->tensor && s->numbers && s->param && s->required) return true;
     release(s);
     return false;
 }
@@ -39,9 +41,11 @@ static void describe(tni_captured_step *s)
         s->required[i] = p->tensor->requires_grad;
         if (tni_optim_skips(p) || k == s->n) continue;
         s->tensor[k] = s->opt->call[k];
+        s->numbers[k] = *s->tensor[k].numbers;
+        s->tensor[k].numbers = &s->numbers[k];
         tni_captured_param *was = &s->param[k++];
         *was = (tni_captured_param){ .index = i, .storage = p->tensor->storage };
-        for (int slot = 0; slot < TNI_OPTIM_SLOTS; slot++)
+        for (int slot = 0; slot < TN_OPTIM_STATES; slot++)
             was->state[slot] = storage_of(p->state[slot]);
     }
 }
@@ -79,7 +83,7 @@ static tn_status check(const tni_captured_step *s)
                 "%s: %s was moved, cast or replaced since the step was captured: want a new "
                 "capture",
                 f, p->name);
-        for (int slot = 0; slot < TNI_OPTIM_SLOTS; slot++)
+        for (int slot = 0; slot < TN_OPTIM_STATES; slot++)
             if (storage_of(p->state[slot]) != was->state[slot])
                 return tni_error(
                     TN_E_STATE,
@@ -102,11 +106,8 @@ tn_status tni_capture_check_steps(const tn_capture *c)
 /* The groups' current numbers and the next step count, as tn_optim_step uses them. */
 static void refresh(tni_captured_step *s)
 {
-    for (int k = 0; k < s->n; k++) {
-        const tni_optim_param *p = &s->opt->param[s->param[k].index];
-        tni_optim_group_numbers(&s->opt->group[p->group], &s->tensor[k]);
-        s->tensor[k].step = p->step + 1;
-    }
+    for (int k = 0; k < s->n; k++)
+        s->numbers[k] = tni_optim_numbers_of(s->opt, &s->opt->param[s->param[k].index]);
 }
 
 void tni_capture_count(tn_capture *c, bool back)
@@ -116,7 +117,7 @@ void tni_capture_count(tn_capture *c, bool back)
         tni_captured_step *s = &c->steps[i];
         if (!back && s->n > 0) {
             refresh(s);
-            c->graphs->optim(c->graph, section++, &s->opt->args, s->tensor, s->n);
+            c->graphs->optim(c->graph, section++, s->tensor, s->n);
         }
         for (int k = 0; k < s->n; k++) s->opt->param[s->param[k].index].step += back ? -1 : 1;
         s->opt->steps += back ? -1 : 1;
@@ -129,7 +130,7 @@ void tni_capture_uncount(tn_capture *c)
     for (size_t i = c->n_steps; i-- > 0;) {
         tni_captured_step *s = &c->steps[i];
         for (int k = 0; k < s->n; k++)
-            s->opt->param[s->param[k].index].step = s->tensor[k].step - 1;
+            s->opt->param[s->param[k].index].step = s->numbers[k].step - 1;
         s->opt->steps = s->before;
     }
 }

@@ -130,9 +130,11 @@ static void describe(const tni_shard *s, tni_shard_word *word)
 {
     const tn_optim *opt = s->opt;
     const char *type = opt->type->name;
-    int kind[] = { (int)opt->slots, opt->args.flag, opt->args.maximize };
     word->layout = tni_hash(TNI_NO_HASH, type, strlen(type) + 1);
-    word->layout = tni_hash(word->layout, kind, sizeof kind);
+    for (int k = 0; k < opt->n_groups; k++)
+        for (int i = 0; i < TN_OPTIM_NUMBERS; i++)
+            if (opt->type->number[i].on_off)
+                word->layout = tni_hash(word->layout, &opt->group[k].number[i], sizeof(double));
     word->numbers = tni_hash(TNI_NO_HASH, &opt->steps, sizeof opt->steps);
     word->numbers = tni_hash(word->numbers, opt->group, (size_t)opt->n_groups * sizeof *opt->group);
     word->taking = TNI_NO_HASH;
@@ -351,6 +353,10 @@ static tn_status prepare(const char *function, tn_data_parallel *p, tn_optim *op
     if (s && s->p)
         return tni_error(TN_E_STATE, "%s: the optimizer's state is dealt already: want it once",
                          function);
+    if (opt->type->together)
+        return tni_error(TN_E_STATE,
+                         "%s: %s updates all parameters together: want one that goes by parameter",
+                         function, tni_optim_label(opt->type));
     if (!s) return make(function, p, opt, made);
     *made = s;
     return check_params(function, p, opt->param, opt->n);
@@ -386,10 +392,10 @@ tn_status tn_data_parallel_shard(tn_data_parallel *p, tn_optim *opt)
  * rank but rank 0 needs more memory than before, and a file is begun only when everything is there.
  */
 
-/* Whether p has state number k, and another rank than rank 0 holds it. */
-static bool travels(const tn_optim *opt, const tni_optim_param *p, int k)
+/* Whether p has state number k, and another rank than rank 0 holds it; and its form. */
+static bool travels(const tn_optim *opt, const tni_optim_param *p, int k, tni_form *form)
 {
-    return opt->slots >> k & 1 && p->step > 0 && p->holder != 0;
+    return tni_optim_form(opt, p, k, form) && p->step > 0 && p->holder != 0;
 }
 
 /* Makes own state ready as for a step, as it is sent in the parameter's dtype; on rank 0 also room
@@ -400,9 +406,10 @@ static tn_status make_ready(tn_optim *opt)
     for (int i = 0; i < opt->n && status == TN_OK; i++) {
         tni_optim_param *p = &opt->param[i];
         if (!tni_optim_elsewhere(opt, p) && p->step > 0) status = tni_optim_ready(opt, p);
-        for (int k = 0; k < TNI_OPTIM_SLOTS && status == TN_OK; k++) {
-            if (!travels(opt, p, k) || opt->shards->own != 0) continue;
-            tn_tensor *t = tn_empty_as(p->tensor->shape, p->tensor->dtype, tn_cpu());
+        for (int k = 0; k < TN_OPTIM_STATES && status == TN_OK; k++) {
+            tni_form form;
+            if (!travels(opt, p, k, &form) || opt->shards->own != 0) continue;
+            tn_tensor *t = tn_empty_as(form.shape, form.dtype, tn_cpu());
             if (!t) return tni_pending();
             p->state[k] = tn_keep(t);
         }
@@ -418,12 +425,13 @@ static tn_status gather(const char *function, tni_shard *s)
     for (int i = 0; i < opt->n && status == TN_OK; i++) {
         const tni_optim_param *p = &opt->param[i];
         bool ours = s->base.own == 0 || s->base.own == p->holder;
-        for (int k = 0; k < TNI_OPTIM_SLOTS && status == TN_OK; k++) {
-            if (!travels(opt, p, k)) continue;
+        for (int k = 0; k < TN_OPTIM_STATES && status == TN_OK; k++) {
+            tni_form form;
+            if (!travels(opt, p, k, &form)) continue;
+            size_t nbytes = (size_t)tni_shape_numel(&form.shape) * tn_dtype_size(form.dtype);
             void *data = ours ? tni_data(p->state[k]) : NULL; /* all ranks make the call */
-            status = tni_ranks_status(
-                function,
-                tni_ranks()->move(s->p->group, data, tni_bytes_of(p->tensor), p->holder, 0));
+            status = tni_ranks_status(function,
+                                      tni_ranks()->move(s->p->group, data, nbytes, p->holder, 0));
         }
     }
     if (status == TN_OK) s->base.whole = s->base.own == 0;

@@ -152,7 +152,7 @@ bool K32(tni_attention_grad_bf16)(const tni_attention_grad *a, tn_status *status
 /* Elements [begin, end) of one tensor, for tni_parallel_tensors. */
 #define TNI_SPAN_PROTOTYPES(V)                                                                     \
     void V(tni_lerp_span)(const tni_lerp_tensor *t, int64_t begin, int64_t end);                   \
-    void V(tni_optim_span)(const tni_optim_args *args, const tni_optim_tensor *t, int64_t begin,   \
+    void V(tni_optim_span)(const tn_optim_type *type, const tni_optim_tensor *t, int64_t begin,    \
                            int64_t end);
 TNI_SPAN_PROTOTYPES(K32)
 TNI_SPAN_PROTOTYPES(K64)

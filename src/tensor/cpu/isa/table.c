@@ -41,8 +41,8 @@ tn_status K(tni_lerp_all)(const tni_lerp_all *a)
 }
 
 /* bf16 and f16: some elements at a time as f32, on the stack. */
-static void half_precision_step(const tni_optim_args *args, const tni_optim_tensor *t,
-                                int64_t begin, int64_t end)
+static void half_precision_step(const tn_optim_type *type, const tni_optim_tensor *t, int64_t begin,
+                                int64_t end)
 {
     enum { FIELDS = 5, PIECE = 512 };
     float wide[FIELDS][PIECE];
@@ -58,7 +58,7 @@ static void half_precision_step(const tni_optim_args *args, const tni_optim_tens
         int64_t n = TNI_MIN(PIECE, end - i);
         for (int f = 0; f < FIELDS; f++)
             if (narrow[f]) K(tni_load)(TN_F32, n, wide[f], narrow[f] + i, t->dtype, 1);
-        K32(tni_optim_span)(args, &piece, 0, n);
+        K32(tni_optim_span)(type, &piece, 0, n);
         for (int f = 0; f < FIELDS - 1; f++)
             if (narrow[f]) K(tni_store)(TN_F32, n, narrow[f] + i, t->dtype, 1, wide[f]);
     }
@@ -69,9 +69,9 @@ static void step_span(const void *a, int k, int64_t begin, int64_t end)
     const tni_optim_step *s = a;
     const tni_optim_tensor *t = &s->tensors[k];
     if (tni_is_half(t->dtype))
-        half_precision_step(s->args, t, begin, end);
+        half_precision_step(s->type, t, begin, end);
     else
-        (t->dtype == TN_F32 ? K32(tni_optim_span) : K64(tni_optim_span))(s->args, t, begin, end);
+        (t->dtype == TN_F32 ? K32(tni_optim_span) : K64(tni_optim_span))(s->type, t, begin, end);
 }
 
 tn_status K(tni_optim_step)(const tni_optim_step *a)

@@ -1,14 +1,14 @@
 /*
  * optim.c - an optimizer's step for some elements of one tensor.
  *
- * The optimizer and its states are constant arguments of an inlined function, and all other choices
+ * The rule and its states are constant arguments of an inlined function, and all other choices
  * of the formulas are arithmetic, so each loop is straight-line code and vectorises.
  */
 #include "tensor/cpu/cpu.h"
 #include "tensor/cpu/real/rows.h"
 #include "tensor/optim_formulas.h"
 
-static inline __attribute__((always_inline)) void loop(int kind, int states,
+static inline __attribute__((always_inline)) void loop(int rule, int states,
                                                        const tni_optim_tensor *t,
                                                        const tni_optim_scalars s, int64_t begin,
                                                        int64_t end)
@@ -19,18 +19,35 @@ static inline __attribute__((always_inline)) void loop(int kind, int states,
     if ((states & 1 && !s0) || (states & 2 && !s1) || (states & 4 && !s2)) return;
 #pragma omp simd
     for (int64_t i = begin; i < end; i++) {
-        tni_optim_update(kind, &p[i], g[i], states & 1 ? &s0[i] : NULL, states & 2 ? &s1[i] : NULL,
+        tni_optim_update(rule, &p[i], g[i], states & 1 ? &s0[i] : NULL, states & 2 ? &s1[i] : NULL,
                          states & 4 ? &s2[i] : NULL, &s);
     }
 }
 
-void K(tni_optim_span)(const tni_optim_args *args, const tni_optim_tensor *t, int64_t begin,
+/* By a type's own formula. */
+static void call(const tn_optim_type *type, const tni_optim_tensor *t, int64_t begin, int64_t end)
+{
+    REAL *state[] = { t->s0, t->s1, t->s2 };
+    for (int s = 0; s < 3; s++) state[s] += state[s] ? begin : 0;
+    _Generic((REAL)0, float
+             : type->formula_f32, double
+             : type->formula_f64)(end - begin, (REAL *)t->p + begin, (const REAL *)t->g + begin,
+                                  state, t->numbers);
+}
+
+void K(tni_optim_span)(const tn_optim_type *type, const tni_optim_tensor *t, int64_t begin,
                        int64_t end)
 {
-    const tni_optim_scalars s = tni_optim_scalars_of(args, t);
-    switch (TNI_OPTIM_CASE(args->kind, tni_optim_states(t))) {
+    if (type->rule == TN_RULE_NONE) {
+        call(type, t, begin, end);
+        return;
+    }
+    const tni_optim_scalars s = tni_optim_scalars_of(t->numbers);
+    switch (TNI_OPTIM_CASE(type->rule, tni_optim_states(t))) {
 #define STEP(NAME, states)                                                                         \
-    case TNI_OPTIM_CASE(TNI_##NAME, states): loop(TNI_##NAME, states, t, s, begin, end); break;
-        TNI_OPTIMIZERS(TNI_OPTIM_SETS, STEP)
+    case TNI_OPTIM_CASE(TN_RULE_##NAME, states):                                                   \
+        loop(TN_RULE_##NAME, states, t, s, begin, end);                                            \
+        break;
+        TNI_OPTIM_RULES(TNI_OPTIM_SETS, STEP)
     }
 }
