@@ -301,32 +301,25 @@ static tn_status refresh(const CALL *a, const many_head **block, int64_t *chunks
 #define LAUNCH(kernel)                                                                             \
     TN_LAUNCH(kernel, row_grid(chunks, 1), THREADS, 0, block, tni_cuda_fault_word())
 
-/* Updates the tensors that have these states. */
-static tn_status step_of(int rule, int states, const many_head *block, int64_t chunks)
-{
-    switch (TNI_OPTIM_CASE(rule, states)) {
-#define STEP(NAME, states)                                                                         \
-    case TNI_OPTIM_CASE(TN_RULE_##NAME, states):                                                   \
-        return LAUNCH((optim_step<TN_RULE_##NAME, states>));
-        TNI_OPTIM_RULES(TNI_OPTIM_SETS, STEP)
-    }
-    return tni_cuda_host->fail(TN_E_INVALID,
-                               "tn_optim_step: states %#x: want a set of TNI_OPTIM_RULES", states);
-}
-
-/* One launch; where groups differ in their states, one for each kind of group. */
+/* A launch for each set of states; others were refused when the optimizer was made. */
 tn_status tni_cuda_optim_step(const tni_optim_step *a)
 {
     const many_head *block = nullptr;
     int64_t chunks = 0;
     unsigned sets = 0;
-    tn_status status = TN_OK;
     for (int k = 0; k < a->n; k++) sets |= 1u << tni_optim_states(&a->tensors[k]);
-    if (a->n == 0) return TN_OK;
     std::lock_guard<std::mutex> hold(step_block.lock);
-    if (tn_status failed = refresh(a, &block, &chunks); failed != TN_OK) return failed;
-    for (int states = 0; states < 8 && chunks > 0 && status == TN_OK; states++)
-        if (sets >> states & 1) status = step_of(a->type->rule, states, block, chunks);
+    tn_status status = refresh(a, &block, &chunks);
+    for (int states = 0; states < 8 && chunks > 0 && status == TN_OK; states++) {
+        if (!(sets >> states & 1)) continue;
+        switch (TNI_OPTIM_CASE(a->type->rule, states)) {
+#define STEP(NAME, states)                                                                         \
+    case TNI_OPTIM_CASE(TN_RULE_##NAME, states):                                                   \
+        status = LAUNCH((optim_step<TN_RULE_##NAME, states>));                                     \
+        break;
+            TNI_OPTIM_RULES(TNI_OPTIM_SETS, STEP)
+        }
+    }
     return status;
 }
 
@@ -336,7 +329,7 @@ tn_status tni_cuda_lerp_all(const tni_lerp_all *a)
     int64_t chunks = 0;
     if (a->n == 0) return TN_OK;
     std::lock_guard<std::mutex> hold(step_block.lock);
-    if (tn_status failed = refresh(a, &block, &chunks); failed != TN_OK) return failed;
-    if (chunks == 0) return TN_OK;
+    tn_status status = refresh(a, &block, &chunks);
+    if (status != TN_OK || chunks == 0) return status;
     return a->tensors[0].y ? LAUNCH((lerp_all<true>)) : LAUNCH((lerp_all<false>));
 }

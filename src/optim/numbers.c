@@ -70,7 +70,12 @@ static tn_status check_together(const char *f, const tn_optim_type *type, const 
 {
     const char *wanted = type->agree ? type->agree(number) : NULL;
     unsigned slots = tni_optim_slots(type, number);
-    if (wanted) return tni_error(TN_E_INVALID, "%s: %s", f, wanted);
+    char given[256] = "";
+    for (int i = 0; wanted && i < TN_OPTIM_NUMBERS; i++)
+        if (type->number[i].name)
+            tni_text_add(given, sizeof given, "%s%s %g", given[0] ? ", " : "", type->number[i].name,
+                         number[i]);
+    if (wanted) return tni_error(TN_E_INVALID, "%s: %s: %s", f, given, wanted);
     if (!type->rule || has_row(type->rule, slots)) return TN_OK;
     return tni_error(TN_E_INVALID, "%s: states %#x: want a set of its row of TNI_OPTIM_RULES", f,
                      slots);

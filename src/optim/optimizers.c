@@ -26,7 +26,7 @@
 static const char *sgd_agrees(const double *number)
 {
     bool fits = number[3] == 0 || (number[0] > 0 && number[1] == 0);
-    return fits ? NULL : "nesterov: want momentum > 0 and no dampening";
+    return fits ? NULL : "want momentum > 0 and no dampening with nesterov";
 }
 
 static const tn_optim_type sgd = {

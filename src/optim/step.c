@@ -44,7 +44,10 @@ static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
         return tni_error(TN_E_STATE,
                          "%s: %s is no longer a parameter of its module: make a new optimizer", f,
                          p->name);
-    if (atomic_load(&t->storage->buffer_marks) > 0)
+    int64_t marks = atomic_load(&t->storage->buffer_marks);
+    tn_status status = tni_may_change(f, p->name, TNI_AVERAGED(marks));
+    if (status != TN_OK) return status;
+    if (marks > 0)
         return tni_error(TN_E_STATE,
                          "%s: %s has become a buffer: optimizers update parameters only", f,
                          p->name);

@@ -422,7 +422,7 @@ static tn_status in_between(int what, used *u, tn_optim *opt)
 START_TEST(nothing_changes_what_an_average_is_used_in)
 {
     static const char *const wanted[] = {
-        "tn_optim_step: weight has become a buffer: optimizers update parameters only",
+        "tn_optim_step: weight has an average's values: want tn_ema_restore before",
         "tn_ema_use: scale has an average's values: want tn_ema_restore before",
         "tn_ema_update: scale has an average's values",
         "tn_load_state_dict: fc.weight has an average's values",

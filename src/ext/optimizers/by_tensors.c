@@ -181,8 +181,8 @@ static const char *muon_takes(const tn_tensor *p)
 
 static const char *muon_agrees(const double *number)
 {
-    if (number[STEPS] != floor(number[STEPS])) return "ns_steps: want a whole number";
-    return number[RATE] == floor(number[RATE]) ? NULL : "rate: want one of tn_muon_rate";
+    if (number[STEPS] != floor(number[STEPS])) return "want a whole number of ns_steps";
+    return number[RATE] == floor(number[RATE]) ? NULL : "want a rate of tn_muon_rate";
 }
 
 tn_optim *tn_muon(const tn_list *parameters, tn_optim_options o)
