@@ -357,10 +357,10 @@ TN_API TN_MUST_USE tn_status tn_ema_update(tn_module *ema, tn_module *model);
  * Gives model's tensors the average's values, buffers too but caches, until tn_ema_restore: for an
  * evaluation. Nothing is copied but what has another dtype or device there.
  *
- * Meanwhile  neither can change: a step of an optimizer, loading, in-place ops, a forward that
+ * Meanwhile  model cannot change: a step of an optimizer, loading, in-place ops, a forward that
  *            moves statistics, a second tn_ema_use, tn_ema_update and a checkpoint of model are
- *            errors that name the tensor. tn_save and clones get the average's values. model may
- *            be moved and cast, the average be dropped
+ *            errors that name the tensor. tn_save and clones get the average's values. model as
+ *            a whole may be moved and cast, the average be dropped
  * Errors     as tn_ema_update; nothing has changed then
  */
 TN_API TN_MUST_USE tn_status tn_ema_use(tn_module *ema, tn_module *model);

@@ -102,9 +102,10 @@ TN_API tn_optim *tn_optim_new(const tn_optim_type *type, const tn_list *paramete
  *  tn_optim_state_dict. A status other than TN_OK fails the step. */
 typedef tn_status (*tn_step_hook)(tn_optim *opt, void *user);
 /** Registers one to be called before steps (after false), which may change gradients and numbers,
- *  and whose failure leaves everything as it was; or after them, when all has its new values. Those
- *  of one kind run in order. Not in steps that a scaler skips. id for tn_optim_remove_hook; -1: a
- *  NULL, or out of memory. Errors of a step with hooks: a captured one. */
+ *  and whose failure leaves everything as it was; or after them, when all has its new values: a
+ *  failure then is the step's status, and the step stays. Those of one kind run in order. Not in
+ *  steps that a scaler skips. id for tn_optim_remove_hook; -1: a NULL, or out of memory. Errors of
+ *  a step with hooks: a captured one. */
 TN_API int64_t tn_optim_add_hook(tn_optim *opt, bool after, tn_step_hook hook, void *user);
 /** Removes the hook with this id. Removing twice is harmless. */
 TN_API void tn_optim_remove_hook(tn_optim *opt, int64_t id);

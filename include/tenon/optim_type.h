@@ -45,8 +45,8 @@ typedef struct tn_state_type {
 typedef struct tn_optim_numbers {
     double lr, weight_decay, number[TN_OPTIM_NUMBERS]; /* in the type's order */
     int64_t step;                                      /* of this parameter, from 1 */
-    double own[4];                                     /* 0, for the type's prepare */
-    void *user;                                        /* tn_optim_options.user */
+    double own[4]; /* 1, 0, 0, 0; the type's prepare may change it */
+    void *user;    /* tn_optim_options.user */
 } tn_optim_numbers;
 
 /** A parameter in a step by tensors. */
@@ -54,7 +54,7 @@ typedef struct tn_optim_part {
     const char *name; /* the parameter's, in full */
     /** g: the gradient; state NULL: it has none */
     tn_tensor *const p, *const g, *const state[TN_OPTIM_STATES];
-    tn_optim_numbers numbers;
+    tn_optim_numbers numbers; /* of its group, in this step */
     /** to be set: tensors that come in their place; NULL, as they begin: it stays */
     tn_tensor *new_p, *new_state[TN_OPTIM_STATES];
 } tn_optim_part;
@@ -98,17 +98,17 @@ typedef struct tn_optim_type {
     const char *momentum; /* the number that tn_one_cycle_lr may move; NULL: none */
     /** NULL or what is wanted of a parameter ("want two axes"), of a group's numbers together */
     const char *(*takes)(const tn_tensor *p), *(*agree)(const double *number);
-    /** once per parameter and step: fills o->own, and may change lr, weight_decay and the numbers
-     *  for this parameter and step. May be NULL */
+    /** for each parameter and step: fills o->own, and may change lr, weight_decay and the numbers,
+     *  for these alone. It may be called again for a step, so it must give the same then. May be
+     *  NULL */
     void (*prepare)(tn_optim_numbers *o);
     tn_optim_rule rule;
     void (*formula_f32)(int64_t n, float *p, const float *g, float *const *state,
                         const tn_optim_numbers *o);
     void (*formula_f64)(int64_t n, double *p, const double *g, double *const *state,
                         const tn_optim_numbers *o);
-    /** of n parameters: 1, or if together all that this step updates, which excludes shards */
-    tn_status (*update)(tn_optim_part *part, int n);
-    bool together;
+    tn_status (*update)(tn_optim_part *part, int n); /* of n parameters: 1, if not together */
+    bool together; /* update is given all that a step changes; excludes shards */
 } tn_optim_type;
 
 TN_END_C_

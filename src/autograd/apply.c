@@ -49,8 +49,10 @@ static tn_status check_inputs(const tni_call *c)
             return tni_op_error(c, TN_E_DEVICE,
                                 "%s and %s are on different devices: want one device",
                                 tni_text(first), tni_text(t));
-        if (op->dtypes != TNI_ANY_DTYPE &&
-            (tn_dtype_is_float(t->dtype) || op->dtypes == TNI_ONE_FLOAT)) {
+        if (op->dtypes == TNI_ONE_FLOAT && !tn_dtype_is_float(t->dtype))
+            return tni_op_error(c, TN_E_DTYPE, "%s is %s: want a floating dtype", tni_text(t),
+                                tn_dtype_name(t->dtype));
+        if (op->dtypes != TNI_ANY_DTYPE && tn_dtype_is_float(t->dtype)) {
             if (!real)
                 real = t;
             else if (real->dtype != t->dtype &&

@@ -47,13 +47,25 @@ static bool hold(tn_tensor **held, tn_tensor *t)
     return true;
 }
 
+static bool meet_slot(tni_batch *b, const tni_slot *slot)
+{
+    return tni_map_put(&b->met, slot->name, (void *)(uintptr_t)(b->n + 1)) >= 0;
+}
+
+/* A slot made after another was deleted may have its name at the same address. */
+static bool is_met(const tni_batch *b, const tn_module *m, const tni_slot *slot)
+{
+    uintptr_t i = (uintptr_t)tni_map_get(&b->met, slot->name);
+    return i && b->moved[i - 1].module == m && !strcmp(b->moved[i - 1].slot, slot->name);
+}
+
 tni_moved *tni_batch_add(tni_batch *b, tn_module *m, const tni_slot *slot, tn_tensor *buffer,
                          tn_tensor *var)
 {
     if (!tni_room(&b->moved, &b->capacity, (size_t)b->n, 1, sizeof *b->moved)) return NULL;
     tni_moved *moved = &b->moved[b->n];
     tn_tensor *start = tni_none(buffer) ? buffer : var ? NULL : tn_clone(tn_detach(buffer));
-    if ((!var && !start) || (slot && tni_map_put(&b->met, slot->name, m) < 0)) return NULL;
+    if ((!var && !start) || (slot && !meet_slot(b, slot))) return NULL;
     *moved = (tni_moved){ .version = tn_version(buffer), .role = TN_STATISTIC };
     if (slot && !(moved->slot = tni_strdup(slot->name))) return NULL;
     hold(&moved->buffer, buffer);
@@ -105,7 +117,7 @@ static tn_status note(tn_module *m, const char *path, void *user)
     if (!tn_training(m)) return TN_OK;
     for (int i = 0; i < m->state->n; i++) {
         const tni_slot *slot = &m->state->slot[i];
-        if (!moves_once(slot) || tni_map_get(&b->met, slot->name)) continue;
+        if (!moves_once(slot) || is_met(b, m, slot)) continue;
         if (!tni_batch_add(b, m, slot, slot->tensor, NULL)) return tni_pending();
     }
     return TN_OK;

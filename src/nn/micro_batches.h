@@ -23,7 +23,7 @@ typedef struct tni_batch {
     int parts, at; /* the running part, or the next one */
     bool open;     /* begun; else loaded from a checkpoint */
     bool over;     /* buffers have moved, though the last part still runs */
-    tni_map met;   /* names of slots, by address, that are in moved */
+    tni_map met;   /* a slot's name, by address -> 1 + its index in moved */
     tni_moved *moved;
     int n;
     size_t capacity;

@@ -188,7 +188,9 @@ static tn_status check_change(const char *f, const tn_optim_type *type,
     double changed[TN_OPTIM_NUMBERS];
     memcpy(changed, group->number, sizeof changed);
     changed[i] = value;
-    if (tni_optim_slots(type, changed) == group->slots) return check_together(f, type, changed);
+    unsigned slots = tni_optim_slots(type, changed);
+    if (slots == group->slots || slots == tni_optim_slots(type, group->number))
+        return check_together(f, type, changed);
     return tni_error(TN_E_STATE, "%s: %s %g in place of %g: want an optimizer made %s%s", f, name,
                      value, group->number[i], value != 0 ? "with " : "without",
                      value != 0 ? name : "");

@@ -134,6 +134,7 @@ static void adagrad_prepare(tn_optim_numbers *o)
 
 tn_optim *tn_adagrad(const tn_list *parameters, tn_adagrad_options o)
 {
+    TNI_HOLD_TRAPS;
     const tn_optim_type type = {
         .name = "adagrad",
         .function = "tn_adagrad",

@@ -206,11 +206,11 @@ tn_status tn_scaler_step(tn_scaler *s, tn_optim *opt)
                          "%s: this optimizer has stepped already: want once between two "
                          "tn_scaler_update",
                          f);
+    const int64_t steps = tn_optim_steps(opt);
     if (!e->bad) status = tn_optim_step(opt);
-    if (status != TN_OK) return status;
+    e->stepped = e->bad || tn_optim_steps(opt) > steps; /* even if a hook failed after it */
     s->now.skipped += e->bad;
-    e->stepped = true;
-    return TN_OK;
+    return status;
 }
 
 tn_status tn_scaler_update(tn_scaler *s)

@@ -11,6 +11,15 @@ static double momentum_at(const tn_scheduler *s, int64_t step)
     return s->schedule->momentum ? s->schedule->momentum(s, step) : -1;
 }
 
+/* Whether group i was made with what its number `at`, the momentum, needs. */
+static bool has_momentum(const tn_optim *opt, int i, int at)
+{
+    double with[TN_OPTIM_NUMBERS];
+    memcpy(with, opt->group[i].number, sizeof with);
+    with[at] = 0.5;
+    return !(tni_optim_slots(opt->type, with) & ~opt->group[i].slots);
+}
+
 static tn_status apply(tn_scheduler *s, int64_t step)
 {
     tn_optim *opt = s->opt;
@@ -29,7 +38,8 @@ static tn_status apply(tn_scheduler *s, int64_t step)
         opt->group[i].lr = s->schedule->rate(s, step, opt->group[i].base_lr);
     double momentum = momentum_at(s, step);
     const int at = tni_optim_number_at(opt->type, opt->type->momentum);
-    for (int i = 0; momentum >= 0 && i < opt->n_groups; i++) opt->group[i].number[at] = momentum;
+    for (int i = 0; momentum >= 0 && i < opt->n_groups; i++)
+        if (has_momentum(opt, i, at)) opt->group[i].number[at] = momentum;
     s->step = step;
     return TN_OK;
 }
@@ -346,7 +356,8 @@ tni_staged *tni_scheduler_stage(tn_scheduler *s, const tn_list *state)
     double momentum = status == TN_OK ? momentum_at(s, s->step) : -1;
     const int at = tni_optim_number_at(s->opt->type, s->opt->type->momentum);
     for (int i = 0; momentum >= 0 && i < s->opt->n_groups; i++)
-        tni_serializer_set(&f, &s->opt->group[i].number[at], &momentum, sizeof momentum);
+        if (has_momentum(s->opt, i, at))
+            tni_serializer_set(&f, &s->opt->group[i].number[at], &momentum, sizeof momentum);
     return tni_serializer_staged(&f, status);
 }
 

@@ -39,7 +39,7 @@ static void show_number(tni_serializer *f, tn_optim *opt, int k, int i)
     if (wanted)
         tni_serializer_note(f, TNI_MISMATCHED, "%s (%g there, %s)", f->name, *number, wanted);
     if (f->from && (*number != 0) != had &&
-        (n->on_off || tni_optim_slots(opt->type, group->number) != group->slots))
+        (n->on_off || tni_optim_slots(opt->type, group->number) & ~group->slots))
         tni_serializer_note(f, TNI_MISMATCHED, "%s (%g there, here an optimizer %s)", f->name,
                             *number, had ? "with it" : "without");
 }

@@ -69,9 +69,11 @@ static tn_status check_param(const tni_optim_param *p, const tn_tensor *first)
 tn_optim_numbers tni_optim_numbers_of(const tn_optim *opt, const tni_optim_param *p)
 {
     const tni_optim_group *group = &opt->group[p->group];
-    tn_optim_numbers o = {
-        .lr = group->lr, .weight_decay = group->weight_decay, .step = p->step + 1, .user = opt->user
-    };
+    tn_optim_numbers o = { .lr = group->lr,
+                           .weight_decay = group->weight_decay,
+                           .step = p->step + 1,
+                           .own = { 1 },
+                           .user = opt->user };
     memcpy(o.number, group->number, sizeof o.number);
     if (opt->type->prepare) opt->type->prepare(&o);
     return o;
@@ -87,9 +89,11 @@ static tn_status describe(tn_optim *opt, tni_optim_param *p, int k)
     tn_tensor *const *s = p->state;
     const tn_optim_part now = { .name = p->name,
                                 .p = p->tensor,
-                                .g = tni_grad_of(p->tensor),
+                                .g = by_update(opt, p->tensor) ? tn_grad(p->tensor)
+                                                               : tni_grad_of(p->tensor),
                                 .state = { s[0], s[1], s[2], s[3], s[4], s[5] },
                                 .numbers = tni_optim_numbers_of(opt, p) };
+    if (!now.g) return tni_pending();
     memcpy(part, &now, sizeof now); /* what update may not change is const */
     if (by_update(opt, p->tensor)) return TN_OK;
     tn_tensor *value = tni_dense(p->tensor); /* itself unless strided */
@@ -216,8 +220,9 @@ static tn_status run_hooks(tn_optim *opt, bool after)
     tn_status status = TN_OK;
     for (tni_hook h = { 0 }; status == TN_OK && tni_hook_next(&opt->hooks, after, last, &h);) {
         if (tni_host_refused(f, "calls a hook", "it removed from the optimizer")) return TN_E_STATE;
+        const uint64_t errors = tni_error_count;
         status = ((tn_step_hook)h.call)(opt, h.user);
-        if (status != TN_OK && tni_pending() == TN_OK)
+        if (status != TN_OK && tni_error_count == errors)
             tni_error(status, "%s: a hook failed without a message", f);
     }
     return status;
@@ -234,8 +239,8 @@ tn_status tn_optim_step(tn_optim *opt)
     bool was = tn_set_grad_enabled(false);
     const tn_tensor *first = NULL; /* that is updated on any rank */
     int n = 0;
-    tni_optim_release(opt);
     tn_status status = run_hooks(opt, false);
+    tni_optim_release(opt);
     if (status == TN_OK) status = prepare(opt, &first, &n);
     if (status == TN_OK && TNI_UNLIKELY(tni_watching) && tni_watching->steps)
         status = tni_watching->steps(tni_watching, opt, n);

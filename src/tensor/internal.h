@@ -36,8 +36,8 @@ typedef struct tni_storage {
 
 /* A buffer is marked with 1, a cache, a constant and what has an average's values (tn_ema_use) with
  * these: sums tell how many of each. */
-#define TNI_MARK_CACHE (INT64_C(1) << 24)
-#define TNI_MARK_CONSTANT (INT64_C(1) << 38)
+#define TNI_MARK_CACHE (INT64_C(1) << 20)
+#define TNI_MARK_CONSTANT (INT64_C(1) << 34)
 #define TNI_MARK_AVERAGED (INT64_C(1) << 50)
 #define TNI_AVERAGED(marks) ((marks) & -TNI_MARK_AVERAGED) /* these alone; 0: its own values */
 

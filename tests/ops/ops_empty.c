@@ -146,6 +146,7 @@ START_TEST(shapes_are_kept)
         KEEPS(tn_contiguous(x));
         KEEPS(tn_cumsum(x, 0));
         KEEPS(tn_cumsum(x, -1));
+        ck_assert(signbit(tn_item(tn_cumsum(tn_full(TN_SCALAR, -0.0), 0))));
         KEEPS(tn_flip(x, NULL, 0));
         KEEPS(repeated(x));
         KEEPS(split_joined(x));

@@ -132,6 +132,7 @@ START_TEST(a_failed_tensor_is_not_an_absent_one)
     o.weight = tn_matmul(x, tn_ones(TN_SHAPE(3, 3)));
     assert_null(tn_cross_entropy_with(x, y, o), TN_E_SHAPE, "tn_matmul: ");
     assert_null(tn_matmul(x, tn_ones(TN_SHAPE(3, 3))), TN_E_SHAPE, "tn_matmul");
+    assert_null(tn_matmul(tn_to_dtype(x, TN_I64), x), TN_E_DTYPE, "is i64: want a floating dtype");
     tn_attention_masks masks = { .mask = tn_ones(TN_SHAPE(-1)) };
     assert_null(tn_multihead_attention_forward(m, t, t, t, masks, NULL), TN_E_SHAPE, "tn_ones: ");
     masks = (tn_attention_masks){ .mask = TN_NONE, .key_padding = NULL };

@@ -534,6 +534,12 @@ START_TEST(frozen_ones_and_buffers)
 END_TEST
 
 /* Scaled gradients, of which one is infinite: that step is skipped, the others are as without. */
+static tn_status always_fails(tn_optim *opt, void *user)
+{
+    (void)opt, (void)user;
+    return TN_E_BACKEND;
+}
+
 START_TEST(with_a_scaler)
 {
     tn_tensor *p[2];
@@ -552,6 +558,31 @@ START_TEST(with_a_scaler)
     }
     ck_assert_int_eq(tn_scaler_skipped(s), 1);
     ck_assert_uint_eq(tn_hash(p[0]), tn_hash(p[1]));
+    ck_assert(tn_optim_add_hook(opt[1], true, always_fails, NULL) > 0);
+    set_grad(p[1], 7);
+    assert_fails(tn_scaler_step(s, opt[1]), TN_E_BACKEND, "a hook failed"); /* but it has stepped */
+    assert_fails(tn_scaler_step(s, opt[1]), TN_E_STATE, "has stepped already");
+}
+END_TEST
+
+/* An update may clear gradients: those of parameters that follow stay until the step ends. */
+static tn_status clears_gradients(tn_optim_part *part, int n)
+{
+    part->new_p = tn_sub(part->p, part->g);
+    (void)n;
+    return tn_optim_zero_grad(*(tn_optim **)part->numbers.user);
+}
+
+START_TEST(an_update_clears_gradients)
+{
+    static const tn_optim_type type = { .name = "clears", .update = clears_gradients };
+    tn_module *m = owned(net_new());
+    tn_optim *opt = NULL;
+    opt = owned(tn_optim_new(&type, tn_parameters(m), (tn_optim_options){ .lr = 1, .user = &opt }));
+    tn_tensor *v = tn_get_parameter(m, "v"), *was = tn_clone(tn_detach(v));
+    train(m, opt, NULL, 0, 1);
+    ck_assert_ptr_eq(tn_grad(v), TN_NONE);
+    ck_assert(tn_hash(v) != tn_hash(was));
 }
 END_TEST
 
@@ -670,7 +701,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, a_checkpoint_resumes, 0, COUNT(kinds));
     tcase_add_loop_test(t, frozen_ones_and_buffers, 0, COUNT(kinds));
     tcase_add_loop_test(t, with_a_scaler, 0, COUNT(kinds));
-    add_tests(t, schedules_and_numbers, OPT_10_switches_are_set);
+    add_tests(t, schedules_and_numbers, OPT_10_switches_are_set, an_update_clears_gradients);
     t = test_case(suite, "refusals");
     add_tests(t, bad_types, bad_numbers_and_parameters);
     return suite;

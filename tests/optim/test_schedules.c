@@ -192,6 +192,31 @@ START_TEST(LR_08_one_cycle_ends)
 }
 END_TEST
 
+/* A momentum of 0 on the way is no optimizer without momentum; a group without one stays so. */
+START_TEST(LR_08_one_cycle_through_no_momentum)
+{
+    tn_one_cycle_options o = { .max_lr = 1, .total_steps = 4, .pct_start = 0.5 };
+    o.max_momentum = 0.9, o.use_momentum = true;
+    tn_optim *opt[2];
+    for (int i = 0; i < 2; i++) {
+        opt[i] = owned(sgd(one(leaf(TN_SHAPE(1), 1, TN_F32)), .momentum = 0.9));
+        tn_group_options none = { .set = { { "momentum", 0 } } };
+        tn_list *other = tn_list_new();
+        assert_ok(tn_list_add(other, "other", leaf(TN_SHAPE(1), 1, TN_F32)));
+        assert_ok(tn_optim_add_group(opt[i], other, none));
+    }
+    tn_scheduler *s = owned(tn_one_cycle_lr(opt[0], o));
+    assert_ok(tn_scheduler_step(s));
+    ck_assert_double_eq(tn_optim_number(opt[0], 0, "momentum"), 0);
+    ck_assert_double_eq(tn_optim_number(opt[0], 1, "momentum"), 0);
+    assert_ok(tn_optim_set_number(opt[0], 0, "dampening", 0.1));
+    assert_ok(tn_optim_load_state_dict(opt[1], tn_optim_state_dict(opt[0])));
+    assert_ok(tn_scheduler_step(s));
+    ck_assert(tn_optim_number(opt[0], 0, "momentum") > 0);
+    ck_assert_double_eq(tn_optim_number(opt[0], 1, "momentum"), 0);
+}
+END_TEST
+
 START_TEST(LR_10_plateau)
 {
     tn_optim *opt = owned(sgd_new());
@@ -500,9 +525,9 @@ Suite *test_suite(void)
 {
     Suite *suite = suite_create("schedules");
     TCase *t = test_case(suite, "schedules");
-    add_tests(t, warmup_cosine, LR_08_one_cycle_ends, LR_10_plateau, schedules_compose,
-              LR_12_plateau_below_zero, LR_11_order_of_loading, bad_schedules,
-              schedules_stay_finite_and_shallow);
+    add_tests(t, warmup_cosine, LR_08_one_cycle_ends, LR_08_one_cycle_through_no_momentum,
+              LR_10_plateau, schedules_compose, LR_12_plateau_below_zero, LR_11_order_of_loading,
+              bad_schedules, schedules_stay_finite_and_shallow);
     tcase_add_loop_test(t, schedule_equals_pytorch, 0, COUNT(schedules));
     tcase_add_loop_test(t, plateau_equals_pytorch, 0, COUNT(plateaus));
     tcase_add_loop_test(t, LR_every_schedule_resumes_after_every_step, 0, KINDS);

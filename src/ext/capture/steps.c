@@ -69,6 +69,12 @@ static tn_status check(const tni_captured_step *s)
             "%s: the optimizer had %d parameters when the step was captured, and has %d: "
             "want a new capture",
             f, s->n_params, s->opt->n);
+    if (s->opt->hooks.n > s->opt->hooks.removed)
+        return tni_error(
+            TN_E_STATE,
+            "%s: the optimizer has got a hook since the step was captured, which calls "
+            "none: want it removed",
+            f);
     for (int i = 0; i < s->n_params; i++)
         if (s->opt->param[i].tensor->requires_grad != s->required[i])
             return tni_error(TN_E_STATE,

@@ -53,7 +53,7 @@ TNI_INLINE void extreme(const job *j, bool together, int64_t m, const char *x, t
     tni_acc v[TNI_BLOCK];
     load(j, m, best, x, across);
     for (int64_t k = 0; k < m; k++) index[k] = 0;
-    for (int64_t i = 0; i < j->n; i += step) {
+    for (int64_t i = together; i < j->n; i += step) {
         int64_t n = together ? m : TNI_MIN(j->n - i, step);
         load(j, n, v, x + i * j->stride[0] * j->item[0], together ? across : j->stride[0]);
         for (int64_t k = 0; k < n; k++) {
@@ -169,6 +169,7 @@ static void sums(const job *j, int64_t m, char *const at[3])
 
 tn_status K(tni_cumsum)(const tni_cumsum *a)
 {
+    if (a->x.rank == 0) return K(tni_copy)(&(tni_copy){ .y = a->y, .x = a->x }); /* -0 stays */
     const tni_array *arrays[] = { &a->x, &a->y };
     job j = { .lines = sums, .reverse = a->reverse };
     return run(&j, a->axis, 2, arrays);
