@@ -74,7 +74,7 @@ static void adamw_prepare(tn_optim_numbers *o)
     .prepare = called##_prepare,                                                                   \
     .number = { { "beta1", 0.9, .below = 1 },                                                      \
                 { "beta2", 0.999, .below = 1 },                                                    \
-                { "eps", 1e-8 },                                                                   \
+                { "eps", .initial = 1e-8 },                                                        \
                 FLAG = { "amsgrad", .on_off = true },                                              \
                 MAXIMIZE },                                                                        \
     .state = { { .name = "exp_avg" },                                                              \
@@ -110,7 +110,7 @@ static const tn_optim_type rmsprop = {
     .lr = 1e-2,
     .number = { { "alpha", 0.99, .below = 1 },
                 { .name = "momentum" },
-                { "eps", 1e-8 },
+                { "eps", .initial = 1e-8 },
                 FLAG = { "centered", .on_off = true },
                 MAXIMIZE },
     .state = { { .name = "square_avg" },
@@ -141,7 +141,7 @@ tn_optim *tn_adagrad(const tn_list *parameters, tn_adagrad_options o)
         .rule = TN_RULE_ADAGRAD,
         .lr = 1e-2,
         .prepare = adagrad_prepare,
-        .number = { { .name = "lr_decay" }, [2] = { "eps", 1e-10 }, MAXIMIZE },
+        .number = { { .name = "lr_decay" }, [2] = { "eps", .initial = 1e-10 }, MAXIMIZE },
         .state = { { .name = "sum", .initial = o.initial_accumulator } },
     };
     if (parameters &&

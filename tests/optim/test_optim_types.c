@@ -78,7 +78,7 @@ static const char *matrices_only(const tn_tensor *p)
 
 static const tn_optim_type rows = {
     .name = "rows",
-    .number = { { "force", 0.5 } },
+    .number = { { "force", .initial = 0.5 } },
     .state = { { .name = "velocity", .with = "force" },
                { .name = "most", .initial = 0.25, .form = row_form } },
     .lr = 0.1,
@@ -142,7 +142,7 @@ START_TEST(rule_with_own_numbers)
     static const tn_optim_type sgdw = {
         .name = "sgdw",
         .rule = TN_RULE_ADAM, /* without its root: (lr g + 0 s0) / (0 sqrt(s1) + 1) */
-        .number = { [2] = { "eps", 1 }, [4] = { "maximize", .on_off = true } },
+        .number = { [2] = { "eps", .initial = 1 }, [4] = { "maximize", .on_off = true } },
         .state = { { .name = "a" }, { .name = "b" } },
         .prepare = sgdw_prepare,
     };

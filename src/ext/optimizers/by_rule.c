@@ -40,7 +40,7 @@ tn_optim *tn_lion(const tn_list *parameters, tn_optim_options o)
     .prepare = called##_prepare, .state = { { .name = "exp_avg" }, { .name = second } },           \
     .number = { { "beta1", 0.9, .below = 1 },                                                      \
                 { "beta2", 0.999, .below = 1 },                                                    \
-                { "eps", 1e-8 },                                                                   \
+                { "eps", .initial = 1e-8 },                                                        \
                 MAXIMIZE,                                                                          \
                 __VA_ARGS__ }
 
@@ -83,7 +83,7 @@ tn_optim *tn_nadam(const tn_list *parameters, tn_optim_options o)
 {
     static const tn_optim_type type = {
         LIKE_ADAM(nadam, 2e-3, "exp_avg_sq",
-                  DECOUPLED, [MOMENTUM_DECAY] = { "momentum_decay", 4e-3 }),
+                  DECOUPLED, [MOMENTUM_DECAY] = { "momentum_decay", .initial = 4e-3 }),
         .rule = TN_RULE_ADAM,
     };
     return tn_optim_new(&type, parameters, o);
