@@ -190,10 +190,11 @@ static tn_status read_entry(tni_zip *zip, const end *e, size_t *at, int64_t *end
     tn_status status = read_header(zip, e, at, entry);
     if (status == TN_OK) status = read_local(zip, e, entry);
     if (status == TN_OK) status = check_place(zip, entry->name, entry->header, *end);
+    zip->n++;
+    if (status != TN_OK) return status;
     *end = entry->begin + entry->nbytes;
     zip->checked = zip->checked || entry->crc;
-    zip->n++;
-    return status;
+    return TN_OK;
 }
 
 /* Names without the folder, which is the same for all; none twice. */

@@ -76,7 +76,7 @@ static void scale(axis *a, int n, bool whole)
 static void set_ranges(plot *p)
 {
     bool counted = true; /* x are whole numbers (steps, epochs), so are the ticks */
-    for (const tn_curve *c = p->curves; c < p->curves + p->n; c++)
+    for (const tn_curve *c = p->curves; c && c < p->curves + p->n; c++)
         for (int64_t k = 0; k < c->n; k++) {
             if (!is_point(c, k)) continue;
             p->x.low = fmin(p->x.low, c->x[k]);
@@ -197,7 +197,7 @@ static void add_curve(plot *p, const tn_curve *c, const char *colour)
 static int64_t points_in(const plot *p, int left, int top, int width, int height)
 {
     int64_t inside = 0;
-    for (const tn_curve *c = p->curves; c < p->curves + p->n; c++)
+    for (const tn_curve *c = p->curves; c && c < p->curves + p->n; c++)
         for (int64_t k = 0; k < c->n; k++) {
             double x = place(&p->x, c->x[k]) - left, y = place(&p->y, c->y[k]) - top;
             inside += x >= -8 && x <= width + 8 && y >= -8 && y <= height + 8;

@@ -28,7 +28,8 @@ static inline __attribute__((always_inline)) void loop(int rule, int states,
 static void call(const tn_optim_type *type, const tni_optim_tensor *t, int64_t begin, int64_t end)
 {
     REAL *state[] = { t->s0, t->s1, t->s2 };
-    for (int s = 0; s < 3; s++) state[s] += state[s] ? begin : 0;
+    for (int s = 0; s < 3; s++)
+        if (state[s]) state[s] += begin;
     _Generic((REAL)0, float
              : type->formula_f32, double
              : type->formula_f64)(end - begin, (REAL *)t->p + begin, (const REAL *)t->g + begin,
