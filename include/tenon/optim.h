@@ -148,7 +148,7 @@ TN_API int tn_optim_groups(const tn_optim *opt);         /* number of groups; -1
 /* ---- steps and settings ---------------------------------------------------------------------- */
 
 /**
- * One update of every parameter, in one fused pass.
+ * One update of every parameter: in one fused pass, unless the type has an update.
  *
  * Errors   a parameter that its module no longer holds, or that has become a buffer; parameters on
  *          several devices; a gradient of another dtype; out of memory

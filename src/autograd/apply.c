@@ -49,7 +49,8 @@ static tn_status check_inputs(const tni_call *c)
             return tni_op_error(c, TN_E_DEVICE,
                                 "%s and %s are on different devices: want one device",
                                 tni_text(first), tni_text(t));
-        if (op->dtypes == TNI_ONE_FLOAT && !tn_dtype_is_float(t->dtype))
+        bool floats = op->dtypes == TNI_ONE_FLOAT || (i == 0 && op->dtypes != TNI_ANY_DTYPE);
+        if (floats && !tn_dtype_is_float(t->dtype))
             return tni_op_error(c, TN_E_DTYPE, "%s is %s: want a floating dtype", tni_text(t),
                                 tn_dtype_name(t->dtype));
         if (op->dtypes != TNI_ANY_DTYPE && tn_dtype_is_float(t->dtype)) {
@@ -65,9 +66,6 @@ static tn_status check_inputs(const tni_call *c)
                         : "");
         }
     }
-    if (op->dtypes != TNI_ANY_DTYPE && c->n_in && !tn_dtype_is_float(c->in[0]->dtype))
-        return tni_op_error(c, TN_E_DTYPE, "%s is %s: want a floating dtype", tni_text(c->in[0]),
-                            tn_dtype_name(c->in[0]->dtype));
     return TN_OK;
 }
 

@@ -250,7 +250,8 @@ typedef struct tni_change {
 tn_status tni_change_all(const char *function, int n, tni_change (*each)(const void *from, int i),
                          const void *from);
 /* A copy after writes that cannot be undone: if it fails, it is tried once more. */
-TNI_SHARED tn_status tni_copy_last(const tni_backend *backend, const tni_array *y,
-                                   const tni_array *x);
+tn_status tni_copy_last(const tni_backend *backend, const tni_array *y, const tni_array *x);
+/* The same of one tensor's values to another one of its shape. */
+TNI_SHARED tn_status tni_put_last(const tn_tensor *to, const tn_tensor *from);
 
 #endif

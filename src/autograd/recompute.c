@@ -80,7 +80,7 @@ bool tn_recomputing(void)
 
 static void undo_drop(tni_undo *u)
 {
-    if (u->drop) u->drop(u->object);
+    if (u->drop) u->drop((void *)u->key);
     tn_drop(u->memory);
     tn_drop(u->value);
 }
@@ -238,18 +238,18 @@ tn_status tni_region_reads(int n, tn_tensor *const *in)
 
 /* ---- what is written ------------------------------------------------------------------------- */
 
-static bool has(const tni_region *r, const void *key)
+static bool has(const tni_region *r, const void *key, int64_t number)
 {
     for (size_t i = 0; i < r->n_undo; i++)
-        if (r->undo[i].key == key) return true;
+        if (r->undo[i].key == key && r->undo[i].number == number) return true;
     return false;
 }
 
 static tn_status add_undo(tni_region *r, const tni_undo *u)
 {
-    if (has(r, u->key)) return TN_OK;
+    if (has(r, u->key, u->number)) return TN_OK;
     if (!tni_room(&r->undo, &r->undo_room, r->n_undo, 1, sizeof *u)) return TN_E_NOMEM;
-    if (u->keep) u->keep(u->object);
+    if (u->keep) u->keep((void *)u->key);
     tn_keep(u->memory);
     tn_keep(u->value);
     r->undo[r->n_undo++] = *u;
@@ -284,7 +284,7 @@ tn_status tni_region_writes(const tn_tensor *t)
     if (atomic_load_explicit(&s->buffer_marks, memory_order_relaxed) == 0) return TN_OK;
     tn_scope scope = tn_scope_begin();
     for (tni_region *r = tni_region_now; r && status == TN_OK; r = r->above) {
-        if (has(r, s)) continue;
+        if (has(r, s, 0)) continue;
         tni_undo u = { .key = s, .memory = tni_alias_all(t), .first = tn_version(t) };
         u.value = u.memory ? tni_copied(u.memory, t->dtype) : NULL;
         status = u.value ? add_undo(r, &u) : tni_pending();

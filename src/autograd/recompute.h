@@ -15,16 +15,16 @@ typedef struct tni_region tni_region;
 /* What a function changes, as it was before: that is put back for its second run, and what is there
  * now after it. */
 typedef struct tni_undo {
-    const void *key;   /* of what is changed: a region has one entry for each */
+    const void *key;   /* a storage, or an object, which keep and drop count; */
+    int64_t number;    /* and of the object's parts the one that is changed: one entry for each */
     tn_tensor *value;  /* counted: what it had, or, during the second run, has now */
     tn_tensor *memory; /* counted: all of a buffer's memory; NULL: an object is changed */
     tn_tensor *room;   /* during the second run: as large as memory */
     uint64_t first;    /* the memory's version before the first write, */
     uint64_t now;      /* and before the second run */
-    void *object;      /* counted by keep and drop */
     void (*keep)(void *object);
     void (*drop)(void *object);
-    void (*exchange)(struct tni_undo *u); /* of value and what object has; cannot fail */
+    void (*exchange)(struct tni_undo *u); /* of value and what that part has; cannot fail */
 } tni_undo;
 
 /* The innermost one that this thread runs; NULL: none. */
@@ -41,7 +41,7 @@ void tni_region_drop(tni_region *r);
 /* t is about to be written; it is about to be put into a slot. */
 tn_status tni_region_writes(const tn_tensor *t);
 tn_status tni_region_assigns(const tn_tensor *t);
-/* Adds u, of an object, to each running region that has no entry with that key; each counts what u
+/* Adds u, of an object, to each running region that has no entry for that part; each counts what u
  * holds once more. */
 tn_status tni_region_undo(const tni_undo *u);
 

@@ -118,6 +118,7 @@ static bool ends_batch(const tni_parts *parts, const tn_list *buffers)
 tn_status tni_batch_read(const tni_input *in, tni_parts *parts)
 {
     int64_t at[4];
+    if (!tni_batch_now && parts->batch.list->n == 0) return TN_OK;
     const tn_list *buffers = tni_parts_tensors(parts, true);
     if (!buffers) return tni_pending();
     parts->ends = ends_batch(parts, buffers);

@@ -174,7 +174,7 @@ static void put_grads(const tni_parts *parts)
 /* ---- saving ---------------------------------------------------------------------------------- */
 
 /* The part's name is also the path of the root among the versions. */
-static tn_status save(tn_list *list, const char *name, const tn_list *state)
+static tn_status save(const char *function, tn_list *list, const char *name, const tn_list *state)
 {
     if (!state) return tni_pending();
     char prefix[LONGEST + 2];
@@ -182,7 +182,7 @@ static tn_status save(tn_list *list, const char *name, const tn_list *state)
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < state->n; i++) {
         const tn_entry *e = &state->entry[i];
-        status = tni_may_change("tn_checkpoint_save", e->name, TNI_AVERAGED(e->tensor->is_buffer));
+        status = tni_may_change(function, e->name, TNI_AVERAGED(e->tensor->is_buffer));
         if (status == TN_OK) status = tni_list_push(list, prefix, "", e->name, *e);
     }
     for (int i = -1, version;
@@ -205,7 +205,7 @@ tn_status tni_parts_save(const char *function, const tni_parts *parts, tn_list *
 {
     tn_status status = tni_batch_save(parts, list); /* puts buffers back */
     for (int i = 0; status == TN_OK && i < parts->n; i++)
-        status = save(list, parts->part[i].p.name, state_of(&parts->part[i].p));
+        status = save(function, list, parts->part[i].p.name, state_of(&parts->part[i].p));
     return status == TN_OK ? save_grads(function, parts, list) : status;
 }
 

@@ -107,7 +107,6 @@ tn_status tni_safetensors_write(const char *function, const char *path, const tn
                                 tni_writing o);
 
 /* Shared by reading and writing. */
-#define TNI_NAME_LIMIT 1024
 #define TNI_CHECKPOINT "tenon.checkpoint" /* a checkpoint's own version */
 #define TNI_FORMAT "format"               /* of weights: "pt", for Hugging Face's tools */
 #define TNI_WRITER "tenon.version"        /* which tenon wrote it */

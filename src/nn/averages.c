@@ -13,8 +13,6 @@
  * tn_ema_use gives the average's memory to the model's tensors, so that whoever holds these
  * computes with it. Slots keep theirs, and a mark on that memory refuses every change meanwhile.
  */
-#include <math.h>
-
 #include "nn/module.h"
 
 typedef struct ema {
@@ -207,8 +205,7 @@ static tn_status update(const char *function, const ema *m, tn_module *model)
     tn_status status = pair(function, m, model, false, &a);
     if (status == TN_OK) status = tni_change_all(function, a.to->n, averaged, &a);
     if (status != TN_OK) return status;
-    tni_array to = tni_array_of(count), from = tni_array_of(next);
-    status = tni_copy_last(tni_backend_of(next), &to, &from);
+    status = tni_put_last(count, next);
     tni_bump_version(count);
     return status;
 }

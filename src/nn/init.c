@@ -2,8 +2,6 @@
  * init.c - initial values, drawn in PyTorch's order from its stream; bounds are computed in double
  * by the expressions PyTorch uses, so that uniform draws agree bit for bit.
  */
-#include <math.h>
-
 #include "nn/module.h"
 
 double tn_init_gain(tn_nonlinearity nonlinearity, double slope)

@@ -12,7 +12,6 @@
  * Source: Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample
  * variances (1979), eq. 2.1. In f64.
  */
-#include <inttypes.h>
 #include <tenon/recompute.h>
 
 #include "autograd/recompute.h"
@@ -30,7 +29,6 @@ void tni_batch_free(tni_batch *b)
         tn_tensor *const held[] = { m->buffer, m->var, m->start, m->value, m->spread };
         for (size_t k = 0; k < sizeof held / sizeof *held; k++) tn_drop(held[k]);
         tn_module_drop(m->module);
-        tni_strfree(m->slot);
     }
     tni_room_free(&b->moved, &b->capacity, sizeof *b->moved);
     tni_map_free(&b->met);
@@ -47,16 +45,16 @@ static bool hold(tn_tensor **held, tn_tensor *t)
     return true;
 }
 
-static bool meet_slot(tni_batch *b, const tni_slot *slot)
+static int newest_of(const tni_batch *b, const tn_module *m)
 {
-    return tni_map_put(&b->met, slot->name, (void *)(uintptr_t)(b->n + 1)) >= 0;
+    return (int)(intptr_t)tni_map_get(&b->met, m);
 }
 
-/* A slot made after another was deleted may have its name at the same address. */
 static bool is_met(const tni_batch *b, const tn_module *m, const tni_slot *slot)
 {
-    uintptr_t i = (uintptr_t)tni_map_get(&b->met, slot->name);
-    return i && b->moved[i - 1].module == m && !strcmp(b->moved[i - 1].slot, slot->name);
+    int i = newest_of(b, m);
+    while (i && b->moved[i - 1].slot != tni_named_serial(slot)) i = b->moved[i - 1].before;
+    return i != 0;
 }
 
 tni_moved *tni_batch_add(tni_batch *b, tn_module *m, const tni_slot *slot, tn_tensor *buffer,
@@ -65,23 +63,20 @@ tni_moved *tni_batch_add(tni_batch *b, tn_module *m, const tni_slot *slot, tn_te
     if (!tni_room(&b->moved, &b->capacity, (size_t)b->n, 1, sizeof *b->moved)) return NULL;
     tni_moved *moved = &b->moved[b->n];
     tn_tensor *start = tni_none(buffer) ? buffer : var ? NULL : tn_clone(tn_detach(buffer));
-    if ((!var && !start) || (slot && !meet_slot(b, slot))) return NULL;
+    if (!var && !start) return NULL;
     *moved = (tni_moved){ .version = tn_version(buffer), .role = TN_STATISTIC };
-    if (slot && !(moved->slot = tni_strdup(slot->name))) return NULL;
+    if (slot) {
+        moved->slot = tni_named_serial(slot);
+        moved->before = newest_of(b, m);
+        moved->role = slot->flags & TN_ROLE;
+        if (tni_map_put(&b->met, m, (void *)(intptr_t)(b->n + 1)) < 0) return NULL;
+        moved->module = tn_module_keep(m);
+    }
     hold(&moved->buffer, buffer);
     hold(&moved->var, var);
     hold(&moved->start, start);
-    if (slot) {
-        moved->module = tn_module_keep(m);
-        moved->role = slot->flags & TN_ROLE;
-    }
     b->n++;
     return moved;
-}
-
-static tn_tensor *wide(tn_tensor *t)
-{
-    return tn_to_dtype(tn_detach(t), TN_F64);
 }
 
 /* What a part made of the buffer; of moments, the mean and unbiased variance of n numbers. */
@@ -90,10 +85,10 @@ static tn_status add(tni_moved *moved, tn_tensor *x, tn_tensor *var, double n)
     const double before = moved->n, total = before + n;
     tn_tensor *mean = tn_clone(tn_detach(x)), *spread = NULL, *apart = NULL;
     if (before > 0) {
-        apart = tn_sub(wide(x), wide(moved->value));
-        mean = tn_add(wide(moved->value), tn_mul_scalar(apart, n / total));
+        apart = tn_sub(tni_f64_of(x), tni_f64_of(moved->value));
+        mean = tn_add(tni_f64_of(moved->value), tn_mul_scalar(apart, n / total));
     }
-    if (var) spread = tn_mul_scalar(wide(var), n - 1);
+    if (var) spread = tn_mul_scalar(tni_f64_of(var), n - 1);
     if (var && before > 0) {
         tn_tensor *between = tn_mul_scalar(tn_square(apart), before * n / total);
         spread = tn_add(tn_add(moved->spread, spread), between);
@@ -151,14 +146,15 @@ static tn_status put_back(tni_moved *moved, tni_slot *slot)
 }
 
 /* What the part made of a buffer; of one without a mean (integers) the first part counts. */
-static tn_status keep_share(tni_moved *moved, tn_tensor *now)
+static tn_status keep_share(tni_moved *moved, const tni_slot *slot)
 {
+    tn_tensor *now = slot->tensor;
     const tn_tensor *first = moved->buffer;
     if (!tni_shape_equal(&now->shape, &first->shape))
         return tni_error(TN_E_SHAPE,
                          "tn_micro_batches_next: buffer %s of %s is %s after a part: want %s, as "
                          "before it",
-                         moved->slot, moved->module->type->name, tni_shape_text(&now->shape),
+                         slot->name, moved->module->type->name, tni_shape_text(&now->shape),
                          tni_shape_text(&first->shape));
     if (moved->n > 0 && !tni_has_mean(moved->role, first->dtype)) return TN_OK;
     return add(moved, now, NULL, 1);
@@ -171,10 +167,10 @@ tn_status tni_batch_settle(tni_batch *b, bool keep)
     TN_NO_GRAD
     for (int i = 0; !b->over && status == TN_OK && i < b->n; i++) {
         tni_moved *moved = &b->moved[i];
-        tni_slot *slot = moved->var ? NULL : tni_slot_of(moved->module, moved->slot);
+        tni_slot *slot = moved->var ? NULL : tni_slot_numbered(moved->module, moved->slot);
         if (!slot || slot->kind != TNI_BUFFER || !has_moved(moved, slot->tensor)) continue;
         if (keep && tni_none(slot->tensor)) continue;
-        if (keep) status = keep_share(moved, slot->tensor);
+        if (keep) status = keep_share(moved, slot);
         if (status == TN_OK) status = put_back(moved, slot);
     }
     tn_scope_end(scope);
@@ -186,8 +182,9 @@ tn_status tni_batch_settle(tni_batch *b, bool keep)
 /* (1 - momentum) running + momentum now, in f64. */
 static tn_tensor *between(tn_tensor *running, tn_tensor *now, double momentum)
 {
-    if (momentum == 1) return wide(now); /* whatever there was, NaN too */
-    return tn_add(tn_mul_scalar(wide(running), 1 - momentum), tn_mul_scalar(wide(now), momentum));
+    if (momentum == 1) return tni_f64_of(now); /* whatever there was, NaN too */
+    return tn_add(tn_mul_scalar(tni_f64_of(running), 1 - momentum),
+                  tn_mul_scalar(tni_f64_of(now), momentum));
 }
 
 /* Everything that may fail comes before the first copy. */

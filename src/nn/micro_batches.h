@@ -9,7 +9,8 @@
 /* A buffer of a module that took part; tensors are a reference each. */
 typedef struct tni_moved {
     tn_module *module;       /* one reference; of moments NULL */
-    char *slot;              /* the slot's name */
+    int64_t slot;            /* its slot's serial number */
+    int before;              /* 1 + the module's entry before this one; 0: none */
     tn_tensor *buffer, *var; /* the module's; var: of moments, else NULL */
     tn_tensor *start;        /* a copy of the buffer before the batch; of moments NULL */
     uint64_t version;        /* of the buffer with these values */
@@ -23,11 +24,17 @@ typedef struct tni_batch {
     int parts, at; /* the running part, or the next one */
     bool open;     /* begun; else loaded from a checkpoint */
     bool over;     /* buffers have moved, though the last part still runs */
-    tni_map met;   /* a slot's name, by address -> 1 + its index in moved */
+    tni_map met;   /* a module -> 1 + its newest entry in moved */
     tni_moved *moved;
     int n;
     size_t capacity;
 } tni_batch;
+
+/* t in f64, without history. */
+static inline tn_tensor *tni_f64_of(tn_tensor *t)
+{
+    return tn_to_dtype(tn_detach(t), TN_F64);
+}
 
 extern TNI_THREAD tni_batch *tni_batch_now; /* this thread's; NULL: none */
 /* Whether a part of a batch runs, in which buffers are not to move yet. */

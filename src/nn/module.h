@@ -8,8 +8,6 @@
 #ifndef TNI_MODULE_H
 #define TNI_MODULE_H
 
-#include <stdint.h>
-
 #include <tenon/nn.h>
 
 #include "autograd/graph.h"
@@ -22,7 +20,7 @@ typedef struct tni_slot {
     tni_slot_kind kind;
     unsigned flags;     /* of a buffer: tn_buffer_flags */
     int64_t mark;       /* what its tensor was marked with (slots.c) */
-    bool frozen;        /* a parameter that is not trained, in a module that is not frozen */
+    bool frozen;        /* not trained, were its module not frozen (is_frozen in register.c) */
     int since;          /* files of a lower state_version lack it: then it */
     double since_value; /* is filled with this */
     tn_tensor *tensor;  /* TN_NONE when absent; unused for a child */
@@ -105,8 +103,8 @@ static inline tn_tensor *tni_slot_tensor(const tn_module *m, const char *name)
 }
 /* The slot whose field is at that offset; NULL (no message) if there is none. */
 tni_slot *tni_slot_at(const tn_module *m, size_t field);
-/* The slot with that very name, by its address: NULL once it has been deleted. */
-tni_slot *tni_slot_named(tn_module *m, const char *name);
+/* The slot with that serial number (tni_named_serial); NULL (no message) once it is deleted. */
+tni_slot *tni_slot_numbered(const tn_module *m, int64_t serial);
 /* Appends an empty slot like another one; NULL + message. */
 tni_slot *tni_slot_add(tn_module *m, const tni_slot *like);
 /* Removes a slot that is empty already. */
@@ -124,8 +122,8 @@ tn_module *tni_slot_put_child(tn_module *m, tni_slot *slot, tn_module *child);
 /* Puts t, already accepted, into a tensor slot: takes a reference, sets marks and field. Returns
  * the previous tensor; the caller must drop its reference. */
 tn_tensor *tni_slot_put(tn_module *m, tni_slot *slot, tn_tensor *t);
-/* Marks the tensor, which gets an average's values, and keeps its own; NULL: gets its own again. */
-void tni_slot_set_own(const tn_module *m, tni_slot *slot, tn_tensor *own);
+/* Gives and marks the tensor an average's values, and keeps its own; NULL: it gets those again. */
+void tni_slot_set_own(const tn_module *m, tni_slot *slot, tn_tensor *average);
 /* What its tensor is to be marked with. */
 int64_t tni_slot_mark(const tni_slot *slot);
 /* Frees the slots, which must be empty already. */

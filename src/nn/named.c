@@ -1,8 +1,6 @@
 /* named.c - see named.h. */
 #include "nn/named.h"
 
-#include <stdio.h>
-
 static void *as_value(int64_t n)
 {
     return (void *)(intptr_t)n;

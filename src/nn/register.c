@@ -6,8 +6,6 @@
  * contract: the first failing one wins, and inside a constructor the first failing registration is
  * the one whose message tn_module_done keeps.
  */
-#include <stdint.h>
-
 #include "autograd/recompute.h"
 #include "nn/module.h"
 
@@ -307,11 +305,11 @@ void tni_slot_since(tn_module *m, const char *name, int since, double value)
     slot->since_value = value;
 }
 
-/* For tn_recompute: the tensor that a slot has now, under the slot's name, which it keeps. */
+/* For tn_recompute: the tensor that a slot has now. */
 static void exchange_slot(tni_undo *u)
 {
-    tn_module *m = u->object;
-    tni_slot *slot = tni_slot_named(m, u->key);
+    tn_module *m = (tn_module *)u->key;
+    tni_slot *slot = tni_slot_numbered(m, u->number);
     if (!slot || slot->kind == TNI_CHILD) return;
     tn_tensor *was = tni_slot_put(m, slot, u->value);
     tn_drop(u->value);
@@ -331,8 +329,8 @@ static void drop_module(void *m)
 /* t takes its place. */
 static tn_status remember(tn_module *m, const tni_slot *slot, const tn_tensor *t)
 {
-    tn_status status = tni_region_undo(&(tni_undo){ .key = slot->name,
-                                                    .object = m,
+    tn_status status = tni_region_undo(&(tni_undo){ .key = m,
+                                                    .number = tni_named_serial(slot),
                                                     .value = slot->tensor,
                                                     .exchange = exchange_slot,
                                                     .keep = keep_module,

@@ -1,8 +1,6 @@
 /*
  * slots.c - what a module holds, in order: its parameters, buffers and children.
  */
-#include <stdint.h>
-
 #include "nn/module.h"
 
 typedef struct tn_module_state state;
@@ -19,11 +17,16 @@ static const void *as_key(size_t field)
     return (const void *)(uintptr_t)field;
 }
 
-tni_slot *tni_slot_at(const tn_module *m, size_t field)
+tni_slot *tni_slot_numbered(const tn_module *m, int64_t serial)
 {
     const state *s = m->state;
-    int64_t serial = (intptr_t)tni_map_get(&s->fields, as_key(field));
-    return serial ? tni_named_at(&s->named, &s->slot, s->n, serial) : NULL;
+    return tni_named_at(&s->named, &s->slot, s->n, serial);
+}
+
+tni_slot *tni_slot_at(const tn_module *m, size_t field)
+{
+    int64_t serial = (intptr_t)tni_map_get(&m->state->fields, as_key(field));
+    return serial ? tni_slot_numbered(m, serial) : NULL;
 }
 
 static void enter_field(state *s, const tni_slot *slot)
@@ -126,13 +129,6 @@ int64_t tni_slot_mark(const tni_slot *slot)
     return tni_is(slot->flags, TN_CONSTANT) ? TNI_MARK_CONSTANT
            : tni_is(slot->flags, TN_CACHE)  ? TNI_MARK_CACHE
                                             : 1;
-}
-
-tni_slot *tni_slot_named(tn_module *m, const char *name)
-{
-    for (int i = 0; i < m->state->n; i++)
-        if (m->state->slot[i].name == name) return &m->state->slot[i];
-    return NULL;
 }
 
 /* The marks that tell parameters (0) and buffers from other tensors. */

@@ -327,17 +327,10 @@ static tn_status set_extra(tn_module *m, const char *path, void *user)
     return e ? m->type->set_extra_state(m, e->tensor) : status;
 }
 
-typedef struct backup {
-    const tn_list *extra; /* in the order of the walk */
-    int at;
-} backup;
-
+/* The others go back even if one fails. */
 static tn_status extra_back(tn_module *m, const char *path, void *user)
 {
-    backup *b = user;
-    (void)path;
-    if (m->type->set_extra_state && m->type->extra_state)
-        tni_disregard(m->type->set_extra_state(m, b->extra->entry[b->at++].tensor));
+    tni_disregard(set_extra(m, path, user));
     return TN_OK;
 }
 
@@ -361,7 +354,7 @@ static void put_back(const plan *p, tn_list *extra)
         if (s->backup != s->target) tni_disregard(tn_copy_(s->target, s->backup));
     }
     take_places(p, &p->back);
-    tni_walk(p->root, TNI_EVERY, extra_back, NULL, &(backup){ extra, 0 });
+    tni_walk(p->root, TNI_EVERY, extra_back, NULL, extra);
     tni_error_restore(&was);
 }
 

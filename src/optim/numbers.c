@@ -2,9 +2,6 @@
  * numbers.c - what a type says of its optimizers' numbers and states: ranges, names, which states
  * go with which numbers; numbers are read and set by name.
  */
-#include <math.h>
-#include <stdio.h>
-
 #include "optim/optim.h"
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
@@ -147,15 +144,14 @@ tn_status tn_optim_set_weight_decay(tn_optim *opt, int group, double weight_deca
 /* The place of a number; -1 with a message that names those there are. */
 static int number_named(const char *f, const tn_optim_type *type, const char *name)
 {
-    char names[TN_OPTIM_NUMBERS * 34] = "no numbers";
-    size_t n = 0;
+    char names[TN_OPTIM_NUMBERS * 34] = "";
     int at = tni_optim_number_at(type, name);
     if (at >= 0) return at;
     for (int i = 0; i < TN_OPTIM_NUMBERS; i++)
         if (type->number[i].name)
-            n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "",
-                                  type->number[i].name);
-    tni_error(TN_E_NAME, "%s: %s has no %.40s: want %s", f, tni_optim_label(type), name, names);
+            tni_text_add(names, sizeof names, "%s%s", names[0] ? ", " : "", type->number[i].name);
+    tni_error(TN_E_NAME, "%s: %s has no %.40s: want %s", f, tni_optim_label(type), name,
+              names[0] ? names : "no numbers");
     return -1;
 }
 

@@ -2,8 +2,6 @@
  * optim.c - making an optimizer: groups, parameters by name, and what it refuses to touch.
  */
 #include <ctype.h>
-#include <math.h>
-#include <stdio.h>
 
 #include "autograd/notify.h"
 #include "nn/module.h"

@@ -116,7 +116,7 @@ TNI_SHARED tn_optim *tni_optim_keep(tn_optim *opt);
 bool tni_optim_busy(const char *function, const tn_optim *opt);
 /* Steps by tensors (update.c): the new tensors of opt->part[0..n), in the current scope; copies
  * them into the old ones. */
-tn_status tni_optim_make(const char *function, tn_optim *opt, int n);
+tn_status tni_optim_make(tn_optim *opt, int n);
 tn_status tni_optim_write(tn_optim_part *part);
 /* Whether a step leaves p alone: frozen, or without a gradient. */
 bool tni_optim_skips(const tni_optim_param *p);

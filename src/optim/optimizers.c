@@ -54,7 +54,6 @@ tn_optim *tn_sgd(const tn_list *parameters, tn_sgd_options o)
 /* p -= lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) + eps); t: this tensor's steps, from 1. */
 static void adam_prepare(tn_optim_numbers *o)
 {
-    o->own[0] = 1;
     o->own[1] = o->lr / (1.0 - pow(o->number[0], (double)o->step));
     o->own[2] = 1.0 / sqrt(1.0 - pow(o->number[1], (double)o->step));
     o->lr = 0; /* no part of a step is along g */
@@ -63,10 +62,9 @@ static void adam_prepare(tn_optim_numbers *o)
 /* Decay is decoupled: p *= 1 - lr wd. Loshchilov and Hutter (2019), algorithm 2 */
 static void adamw_prepare(tn_optim_numbers *o)
 {
-    const double shrink = fma(-o->lr, o->weight_decay, 1.0); /* rounded once, on every machine */
+    o->own[0] = fma(-o->lr, o->weight_decay, 1.0); /* rounded once, on every machine */
     o->weight_decay = 0;
     adam_prepare(o);
-    o->own[0] = shrink;
 }
 
 #define ADAM(called)                                                                               \

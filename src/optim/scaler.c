@@ -110,7 +110,7 @@ tn_tensor *tn_scaler_scale(tn_scaler *s, tn_tensor *loss)
 /* The gradients that a step would use. */
 static tn_tensor *gradient_of(const tni_optim_param *p)
 {
-    return p->tensor->requires_grad ? tni_grad_of(p->tensor) : NULL;
+    return tni_optim_skips(p) ? NULL : tni_grad_of(p->tensor);
 }
 
 /* *bad: some gradient holds NaN or infinity. Reads one number from the device. */

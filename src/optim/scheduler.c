@@ -1,8 +1,6 @@
 /*
  * scheduler.c - stepping, sequences and chains, saving and loading of schedules.
  */
-#include <stdio.h>
-
 #include "optim/scheduler.h"
 
 /* The momentum a schedule asks for at a step; -1: none. */
@@ -11,13 +9,15 @@ static double momentum_at(const tn_scheduler *s, int64_t step)
     return s->schedule->momentum ? s->schedule->momentum(s, step) : -1;
 }
 
-/* Whether group i was made with what its number `at`, the momentum, needs. */
-static bool has_momentum(const tn_optim *opt, int i, int at)
+/* Group i's momentum; NULL: it was made without what that needs. */
+static double *momentum_of(tn_optim *opt, int i)
 {
+    const int at = tni_optim_number_at(opt->type, opt->type->momentum);
     double with[TN_OPTIM_NUMBERS];
     memcpy(with, opt->group[i].number, sizeof with);
     with[at] = 0.5;
-    return !(tni_optim_slots(opt->type, with) & ~opt->group[i].slots);
+    return tni_optim_slots(opt->type, with) & ~opt->group[i].slots ? NULL
+                                                                   : &opt->group[i].number[at];
 }
 
 static tn_status apply(tn_scheduler *s, int64_t step)
@@ -37,9 +37,10 @@ static tn_status apply(tn_scheduler *s, int64_t step)
     for (int i = 0; i < opt->n_groups; i++)
         opt->group[i].lr = s->schedule->rate(s, step, opt->group[i].base_lr);
     double momentum = momentum_at(s, step);
-    const int at = tni_optim_number_at(opt->type, opt->type->momentum);
-    for (int i = 0; momentum >= 0 && i < opt->n_groups; i++)
-        if (has_momentum(opt, i, at)) opt->group[i].number[at] = momentum;
+    for (int i = 0; momentum >= 0 && i < opt->n_groups; i++) {
+        double *number = momentum_of(opt, i);
+        if (number) *number = momentum;
+    }
     s->step = step;
     return TN_OK;
 }
@@ -188,17 +189,12 @@ static int child_at(const tn_scheduler *s, int64_t step, int64_t *inner)
     return k;
 }
 
-/* In a chain, which has no milestones, each child's base is the rate of the one before. Past its
- * end a child stays at its last rate. */
+/* In a chain, which has no milestones, each child's base is the rate of the one before. */
 static double composed_rate(tn_scheduler *s, int64_t step, double base)
 {
     int64_t inner;
     int k = child_at(s, step, &inner), end = s->n_milestones ? k + 1 : s->n_children;
-    for (; k < end; k++) {
-        tn_scheduler *child = s->child[k];
-        int64_t last = child->schedule->last ? child->schedule->last(child) : INT64_MAX;
-        base = child->schedule->rate(child, TNI_MIN(inner, last), base);
-    }
+    for (; k < end; k++) base = s->child[k]->schedule->rate(s->child[k], inner, base);
     return base;
 }
 
@@ -270,10 +266,9 @@ static tn_scheduler *compose(const char *f, const tni_schedule *kind, tn_optim *
     if (n < 1 || !schedulers)
         return tni_fail(TN_E_INVALID, "%s: %d schedulers%s: want 1 and up, and their array", f, n,
                         schedulers ? "" : " in NULL");
-    tn_status status = TN_OK;
+    tn_status status = opt ? TN_OK : tni_poison(f, "opt");
     for (int i = 0; status == TN_OK && i < n; i++)
         status = check_child(f, chain, opt, schedulers, i, n);
-    if (status == TN_OK && !opt) status = tni_poison(f, "opt");
     for (int i = 0; status == TN_OK && i < n; i++) unlist(schedulers[i]);
     const tn_scheduler given = { .milestone = (int64_t *)milestones,
                                  .n_milestones = chain ? 0 : n - 1,
@@ -354,10 +349,10 @@ tni_staged *tni_scheduler_stage(tn_scheduler *s, const tn_list *state)
     tn_status status = tni_serializer_loaded(&f, function);
     if (status == TN_OK) status = check_loaded(function, s);
     double momentum = status == TN_OK ? momentum_at(s, s->step) : -1;
-    const int at = tni_optim_number_at(s->opt->type, s->opt->type->momentum);
-    for (int i = 0; momentum >= 0 && i < s->opt->n_groups; i++)
-        if (has_momentum(s->opt, i, at))
-            tni_serializer_set(&f, &s->opt->group[i].number[at], &momentum, sizeof momentum);
+    for (int i = 0; momentum >= 0 && i < s->opt->n_groups; i++) {
+        double *number = momentum_of(s->opt, i);
+        if (number) tni_serializer_set(&f, number, &momentum, sizeof momentum);
+    }
     return tni_serializer_staged(&f, status);
 }
 

@@ -30,7 +30,7 @@ typedef struct tni_serializer {
     tni_staged *staged;  /* loading: what has changed so far */
     int n[TNI_MISFITS];  /* how many do not fit, and which */
     char text[TNI_MISFITS][320];
-    char name[1024 + 64]; /* the current field's */
+    char name[TNI_NAME_LIMIT + 64]; /* the current field's */
 } tni_serializer;
 
 /* Begins to save into a new list. */

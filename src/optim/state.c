@@ -10,9 +10,6 @@
  * Loading changes all or nothing (serializer.h). State that another rank has is compared, not
  * copied.
  */
-#include <math.h>
-#include <stdio.h>
-
 #include "optim/serializer.h"
 #include "optim/optim.h"
 
@@ -73,12 +70,11 @@ static bool is_there(tni_serializer *f, const tn_optim *opt, const tni_optim_par
 
 static void show_param(tni_serializer *f, const tn_optim *opt, tni_optim_param *p)
 {
-    enum { LONGEST = 1024 }; /* as files allow */
     if (f->status != TN_OK || (!f->from && p->step == 0)) return;
-    if (strlen(p->name) > LONGEST) {
+    if (strlen(p->name) > TNI_NAME_LIMIT) {
         f->status = tni_error(
             TN_E_NAME, "tn_optim_%sstate_dict: the name %.60s... takes %zu bytes: want at most %d",
-            f->from ? "load_" : "", p->name, strlen(p->name), LONGEST);
+            f->from ? "load_" : "", p->name, strlen(p->name), TNI_NAME_LIMIT);
         return;
     }
     if (!is_there(f, opt, p)) return;

@@ -154,7 +154,7 @@ static tn_status prepare(tn_optim *opt, const tn_tensor **first, int *n)
         status = describe(opt, &opt->param[i], *n);
         *n += status == TN_OK;
     }
-    return status == TN_OK && by_update(opt, *first) ? tni_optim_make(f, opt, *n) : status;
+    return status == TN_OK && by_update(opt, *first) ? tni_optim_make(opt, *n) : status;
 }
 
 /* Lets backward see that it adds to a gradient that was not cleared after a step. */

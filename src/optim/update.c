@@ -6,6 +6,8 @@
 #include "autograd/op.h"
 #include "optim/optim.h"
 
+static const char f[] = "tn_optim_step";
+
 /* Tensor k of a part, from 0: the parameter and its states, and what comes in their places. */
 enum { TENSORS = 1 + TN_OPTIM_STATES };
 
@@ -21,8 +23,7 @@ static tn_tensor **new_of(tn_optim_part *part, int k)
 
 /* Takes a reference to what an update made in the scope, or to a copy where it is not only there.
  * NULL: the old tensor stays. */
-static tn_status take(const char *f, const tn_optim_type *type, tn_scope scope, tn_optim_part *part,
-                      int k)
+static tn_status take(const tn_optim_type *type, tn_scope scope, tn_optim_part *part, int k)
 {
     const tn_tensor *old = old_of(part, k);
     tn_tensor *t = *new_of(part, k);
@@ -44,19 +45,16 @@ static tn_status take(const char *f, const tn_optim_type *type, tn_scope scope, 
 }
 
 /* Calls the type's function for n parts, and gives what it made to the scope around. */
-static tn_status call(const char *f, tn_optim *opt, tn_optim_part *part, int n)
+static tn_status call(tn_optim *opt, tn_optim_part *part, int n)
 {
     tn_scope scope = tn_scope_begin();
     size_t guarded = tni_scope_guard();
-    uint64_t errors = tni_error_count;
+    const uint64_t errors = tni_error_count;
     tn_status status = opt->type->update(part, n);
-    if (tni_error_count != errors && status == TN_OK) status = tni_pending();
-    if (tni_error_count == errors && status != TN_OK)
-        tni_error(status, "%s: %s's update gave a status without a message: want tn_fail", f,
-                  tni_optim_label(opt->type));
+    status = tni_user_status(tni_optim_label(opt->type), "update", status, errors);
     for (int i = 0; i < n * TENSORS; i++)
         if (status == TN_OK)
-            status = take(f, opt->type, scope, &part[i / TENSORS], i % TENSORS);
+            status = take(opt->type, scope, &part[i / TENSORS], i % TENSORS);
         else
             *new_of(&part[i / TENSORS], i % TENSORS) = NULL;
     tni_scope_unguard(guarded);
@@ -68,14 +66,14 @@ static tn_status call(const char *f, tn_optim *opt, tn_optim_part *part, int n)
     return status;
 }
 
-tn_status tni_optim_make(const char *f, tn_optim *opt, int n)
+tn_status tni_optim_make(tn_optim *opt, int n)
 {
     const int each = opt->type->together ? n : 1;
     tn_dtype cast = tn_autocast();
     tn_status status = TN_OK;
     if (cast != TN_F32) tn_set_autocast(TN_F32);
     tni_watch_suspended++; /* a watcher sees the step, not the ops in it */
-    for (int i = 0; i < n && status == TN_OK; i += each) status = call(f, opt, &opt->part[i], each);
+    for (int i = 0; i < n && status == TN_OK; i += each) status = call(opt, &opt->part[i], each);
     tni_watch_suspended--;
     if (tn_autocast() != cast) tn_set_autocast(cast);
     return status;
@@ -86,8 +84,7 @@ tn_status tni_optim_write(tn_optim_part *part)
     tn_status status = TN_OK;
     for (int k = 0; k < TENSORS; k++) {
         if (!*new_of(part, k)) continue;
-        tni_array to = tni_array_of(old_of(part, k)), from = tni_array_of(*new_of(part, k));
-        tn_status copied = tni_copy_last(old_of(part, k)->storage->backend, &to, &from);
+        tn_status copied = tni_put_last(old_of(part, k), *new_of(part, k));
         if (copied != TN_OK) status = copied;
     }
     return status;

@@ -15,6 +15,9 @@
 
 /* ---- storage and tensors (tensor.c) ---------------------------------------------------------- */
 
+/* Bytes of a tensor's name in a file, at most. */
+#define TNI_NAME_LIMIT 1024
+
 typedef struct tni_storage {
     atomic_int refs;
     _Atomic int64_t buffer_marks; /* of registered buffers over this memory: optimizers refuse it */
@@ -238,7 +241,7 @@ static inline void tni_scopes_go(const size_t *was)
  * to the scope around it; otherwise, or if there is no memory for that, all are NULL. */
 tn_status tni_scope_hand_over(tn_scope s, const size_t *guarded, tn_status status, int64_t n,
                               tn_tensor **out);
-/* The scope that is being ended, whose entries are dropped; depth -1: none. */
+/* With TN_DEBUG=1 the scope that is being ended, whose entries are dropped; depth -1: none. */
 tn_scope tni_scope_ending(void);
 
 /* ---- random numbers (random.c) --------------------------------------------------------------- */

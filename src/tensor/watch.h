@@ -62,7 +62,7 @@ struct tni_watcher {
 
     /* -- above -- */
     void (*called)(tni_watcher *self, struct tn_module *m, int n_in, tn_tensor *const *in);
-    /* an optimizer's opt->call[0..n) goes to the kernel next */
+    /* an optimizer is about to write n parameters: opt->part[0..n), and opt->call by a kernel */
     tn_status (*steps)(tni_watcher *self, struct tn_optim *opt, int n);
     void (*stepped)(tni_watcher *self, struct tn_optim *opt); /* and has changed them */
     /* The host reads, draws or decides something that later runs of a captured step would not:

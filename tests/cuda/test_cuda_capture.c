@@ -84,10 +84,11 @@ static tn_optim *optimizer_of(int i, const tn_list *p)
     case 4:
         return tn_rmsprop(p, (tn_rmsprop_options){ .lr = 0.01, .momentum = 0.9, .centered = true });
     case 5: return tn_rmsprop(p, (tn_rmsprop_options){ .lr = 0.01 });
-    default: return tn_adagrad(p, (tn_adagrad_options){ .lr = 0.01, .lr_decay = 0.1 });
+    case 6: return tn_adagrad(p, (tn_adagrad_options){ .lr = 0.01, .lr_decay = 0.1 });
+    default: return tn_radam(p, (tn_optim_options){ .lr = 0.01 });
     }
 }
-enum { OPTIMIZERS = 7, STEPS = 50 };
+enum { OPTIMIZERS = 8, STEPS = 50 };
 
 static tn_module *mlp_new(void)
 {
@@ -606,6 +607,16 @@ static void add_group(job *j)
     assert_ok(tn_optim_add_group(j->opt, list, (tn_group_options){ 0 }));
 }
 
+static tn_status does_nothing(tn_optim *opt, void *user)
+{
+    (void)opt, (void)user;
+    return TN_OK;
+}
+static void add_hook(job *j)
+{
+    ck_assert(tn_optim_add_hook(j->opt, false, does_nothing, NULL) > 0);
+}
+
 static const struct {
     void (*change)(job *j);
     const char *text;
@@ -620,6 +631,7 @@ static const struct {
     { anomaly, "tn_set_anomaly" },
     { replace, "was moved, cast or replaced" },
     { add_group, "had 6 parameters" },
+    { add_hook, "has got a hook" },
 };
 
 START_TEST(changed_since)
@@ -632,7 +644,7 @@ START_TEST(changed_since)
     tn_set_grad_enabled(true);
     tn_set_anomaly(TN_ANOMALY_OFF);
     /* a new capture takes the model as it is now */
-    if (changes[_i].change != replace) {
+    if (changes[_i].change != replace && changes[_i].change != add_hook) {
         tn_capture_free(j.capture);
         j.capture = NULL;
         for (int i = 0; i < 3; i++) job_step(&j, i, true);
@@ -805,6 +817,24 @@ static tn_status carry(job *j, tn_tensor *loss)
     j->carried = tn_keep(tn_clone(next));
     return TN_OK;
 }
+static tn_status hook(job *j, tn_tensor *loss)
+{
+    (void)loss;
+    int64_t id = tn_optim_add_hook(j->opt, true, does_nothing, NULL);
+    tn_status status = tn_optim_step(j->opt);
+    tn_optim_remove_hook(j->opt, id);
+    return status;
+}
+static tn_status by_tensors(job *j, tn_tensor *loss)
+{
+    (void)loss;
+    tn_list *list = tn_list_new();
+    assert_ok(tn_list_add(list, "w", tn_get_parameter(j->model, "0.weight")));
+    tn_optim *muon = tn_muon(list, (tn_optim_options){ .lr = 0.01 });
+    tn_status status = tn_optim_step(muon);
+    tn_optim_free(muon);
+    return status;
+}
 static tn_status late_state(job *j, tn_tensor *loss)
 {
     (void)loss;
@@ -840,6 +870,8 @@ static const struct {
     { explain, TN_E_STATE, "tn_explain_training: watches a run" },
     { fails, TN_E_SHAPE, "tn_matmul: a [2,3], b [2,3]" },
     { carry, TN_E_STATE, "nobody else holds now" },
+    { hook, TN_E_STATE, "tn_optim_step: calls a hook" },
+    { by_tensors, TN_E_STATE, "tn_optim_step: calls a type's update" },
     { late_state, TN_E_STATE, "makes the state of 0.bias" },
 };
 

@@ -111,9 +111,12 @@ static tn_optim *optimizer_of(int i, const tn_list *p)
     if (i < 7) return tn_adam(p, adam[i - 4]);
     if (i < 10) return tn_adamw(p, adam[i - 7]);
     if (i < 13) return tn_rmsprop(p, rmsprop[i - 10]);
-    return tn_adagrad(p, adagrad[i - 13]);
+    if (i < 16) return tn_adagrad(p, adagrad[i - 13]);
+    static tn_optim *(*const types[])(
+        const tn_list *p, tn_optim_options o) = { tn_adamax, tn_nadam, tn_radam, tn_adafactor };
+    return types[i - 16](p, (tn_optim_options){ .lr = 0.01, .weight_decay = 0.1 });
 }
-enum { OPTIMIZERS = 16 };
+enum { OPTIMIZERS = 20 };
 
 static tn_module *mlp(tn_dtype dtype)
 {
@@ -166,6 +169,46 @@ START_TEST(every_optimizer)
         tn_module_drop(cpu);
         tn_module_drop(gpu);
     }
+}
+END_TEST
+
+static void formula_f32(int64_t n, float *p, const float *g, float *const *state,
+                        const tn_optim_numbers *o)
+{
+    (void)state;
+    for (int64_t i = 0; i < n; i++) p[i] -= (float)o->lr * g[i];
+}
+static void formula_f64(int64_t n, double *p, const double *g, double *const *state,
+                        const tn_optim_numbers *o)
+{
+    (void)state;
+    for (int64_t i = 0; i < n; i++) p[i] -= o->lr * g[i];
+}
+static tn_status to_the_cpu(tn_optim_part *part, int n)
+{
+    (void)n;
+    part->new_p = tn_sub(tn_to(part->p, tn_cpu()), tn_to(part->g, tn_cpu()));
+    return TN_OK;
+}
+
+/* A user's formula is for the CPU, and an update's results stay on the parameter's device. */
+START_TEST(types_on_the_wrong_device)
+{
+    static const tn_optim_type types[] = {
+        { .name = "mine", .formula_f32 = formula_f32, .formula_f64 = formula_f64 },
+        { .name = "mine", .update = to_the_cpu }
+    };
+    tn_module *m = copy_on_gpu(mlp(TN_F32));
+    tn_optim *opt = tn_optim_new(&types[_i], tn_parameters(m), (tn_optim_options){ .lr = 0.1 });
+    assert_made(opt);
+    tn_tensor *x = tn_to(random_as(TN_SHAPE(9, 7), -1, 1, 1, TN_F32), tn_cuda(0));
+    assert_ok(tn_backward(tn_mean(tn_square(tn_forward(m, x)), NULL, 0, false)));
+    const uint64_t was = tn_hash(tn_get_parameter(m, "0.weight"));
+    assert_fails(tn_optim_step(opt), TN_E_DEVICE,
+                 _i ? "on another device" : "has only a formula, which is for the CPU");
+    ck_assert(tn_hash(tn_get_parameter(m, "0.weight")) == was);
+    tn_optim_free(opt);
+    tn_module_drop(m);
 }
 END_TEST
 
@@ -478,6 +521,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, transformer, 0, 2);
     tcase_add_loop_test(t, cnn, 0, 2);
     tcase_add_loop_test(t, every_optimizer, 0, OPTIMIZERS);
+    tcase_add_loop_test(t, types_on_the_wrong_device, 0, 2);
     t = file_case(suite, "moving");
     add_tests(t, there_and_back, files, resume);
     tcase_add_loop_test(t, masks_equal_the_cpus, 0, 2);

@@ -483,6 +483,8 @@ static double factor_negative(int64_t step, void *user)
 }
 LIST(factor_function, factors, factor_half, factor_nan, factor_negative)
 
+_Thread_local bool batch_given;
+
 /* None; one, on every second call; a failure without a message; an open batch that is ended. */
 static int batch_none(tn_module *m, void *user)
 {
@@ -491,10 +493,9 @@ static int batch_none(tn_module *m, void *user)
 }
 static int batch_one(tn_module *m, void *user)
 {
-    static bool more;
     (void)user;
-    more = !more;
-    return more && !tn_forward(m, tn_ones(TN_SHAPE(2, 2))) ? -1 : more;
+    batch_given = !batch_given;
+    return batch_given && !tn_forward(m, tn_ones(TN_SHAPE(2, 2))) ? -1 : batch_given;
 }
 static int batch_fails(tn_module *m, void *user)
 {

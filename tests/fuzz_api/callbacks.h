@@ -25,6 +25,7 @@ CHOICES(apply_function, applies)
 CHOICES(keep_function, keeps)
 CHOICES(factor_function, factors)
 CHOICES(batch_function, next_batches)
+extern _Thread_local bool batch_given; /* the call before gave one: false before the first */
 CHOICES(loss_function_, losses)
 CHOICES(tn_check_step, check_steps)
 #undef CHOICES

@@ -1113,6 +1113,7 @@ OPTIONS(plateau_options, tn_plateau_options, REAL(factor, 0.1, 0.5), REAL(thresh
 #define CALLBACK(kind, list)                                                                       \
     DRAW(kind)                                                                                     \
     {                                                                                              \
+        batch_given = false;                                                                       \
         int64_t at = w->mode == SOUND || below(w, 2) ? 0 : below(w, n_##list + 1);                 \
         s->v.kind = at == n_##list ? NULL : list[at];                                              \
         if (w->mode == SWEEP && !pick_pointer(w, w)) s->v.kind = NULL;                             \

@@ -12,7 +12,6 @@
  * that of checksums: damaged data.
  */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "archive.h"
 #include "io/cases.h"

@@ -7,7 +7,6 @@
  * put_back (further_parts_go_on_too).
  */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "io/cases.h"
 #include "io/io.h"

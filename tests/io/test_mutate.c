@@ -9,7 +9,7 @@
  *
  * Truth: zlib for making compressed files; the sanitizers, under which this runs too.
  *
- * Seen to fail: in src/io/safetensors.c, read_range() without the comparison with the shape's
+ * Seen to fail: in src/io/safetensors.c, check_range() without the comparison with the shape's
  * bytes: writes behind a block; tni_safetensors_verify() answering TN_OK: edited checkpoints are
  * read; in idx.c, read_header() without the comparison with what the file holds: gigabytes are
  * asked for; in pickle.c, inside() answering true: crashes.

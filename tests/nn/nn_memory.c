@@ -6,7 +6,6 @@
  * The allocator hook counts and refuses; the cache above it is off, so that it sees every request.
  */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "boxes.h"
 #include "scarce.h"

@@ -39,7 +39,8 @@ static void pull_f32(int64_t n, float *p, const float *g, float *const *state,
                      const tn_optim_numbers *o)
 {
     (void)state;
-    for (int64_t i = 0; i < n; i++) p[i] -= (float)(o->lr * o->number[0] * g[i]);
+    for (int64_t i = 0; i < n; i++)
+        p[i] -= (float)(o->lr * (o->number[0] * g[i] + o->weight_decay * p[i]));
 }
 
 static const tn_optim_type pulling = { .name = "pull",

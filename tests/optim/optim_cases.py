@@ -167,9 +167,9 @@ GROUPS = [
      {"momentum": 0, "centered": False}, {"alpha": 0.5}),
     ("nadam", made("nadam", ".lr = 0.02"),
      '.weight_decay = 0.1, .set = { { "momentum_decay", 0.1 }, { "decoupled_weight_decay", 1 } }',
-     '"momentum_decay", 0.1',
+     '"eps", 1e-6',
      lambda p, **group: NAdam([{"params": p[:1]}, {"params": p[1:], **group}], 0.02),
-     {"weight_decay": 0.1, "momentum_decay": 0.1, "decoupled_weight_decay": True}, {}),
+     {"weight_decay": 0.1, "momentum_decay": 0.1, "decoupled_weight_decay": True}, {"eps": 1e-6}),
 ]
 
 S = O.lr_scheduler

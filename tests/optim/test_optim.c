@@ -5,7 +5,7 @@
  * groups), the golden vectors and closed forms of the papers, and hashes for everything that must
  * not change.
  *
- * Seen to fail: in src/optim/step.c, skipped() without the test of requires_grad:
+ * Seen to fail: in src/optim/step.c, tni_optim_skips() without the test of requires_grad:
  * OPT_08_frozen_is_skipped fails; in src/optim/state.c, state compared with the first parameter's
  * shape: OPT_09_state_fits_any_order fails; in src/optim/groups.c, tn_no_decay without the owner:
  * decay_is_for_matrices fails; in src/optim/state.c, a group's numbers always the first one's:
@@ -13,7 +13,6 @@
  * first, or that ignores the group: numbers_of_all_groups, numbers_of_one_group.
  */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "files.h"
 #include "leaves.h"
@@ -52,13 +51,14 @@ static void net_backward(tn_module *m, uint64_t seed)
 /* The gradient of optim_cases.py at step k, from p as it is. */
 static void set_case_gradient(tn_tensor *p, int k)
 {
-    double v[N_START];
-    assert_ok(tn_copy_out(p, v, sizeof v, TN_F64));
-    for (int i = 0; i < N_START; i++) v[i] = (0.5 + 0.25 * i) * v[i] + 0.3 * cos(k + i);
-    assert_ok(tn_set_grad(p, tn_to_dtype(from_f64(v, TN_SHAPE(N_START)), tn_dtype_of(p))));
+    double v[COUNT(matrices[0].p[0])];
+    const int n = (int)tn_numel(p);
+    assert_ok(tn_copy_out(p, v, (size_t)n * sizeof *v, TN_F64));
+    for (int i = 0; i < n; i++) v[i] = (0.5 + 0.25 * (i % 5)) * v[i] + 0.3 * cos(k + i);
+    assert_ok(tn_set_grad(p, tn_to_dtype(from_f64(v, tn_shape_get(p)), tn_dtype_of(p))));
 }
 
-/* SGD, Adam, AdamW, RMSprop and Adagrad with their options, 100 steps each; in f32 their rounding
+/* All but Muon, with their options, 100 steps each; in f32 their rounding
  * is amplified where v is small. */
 START_TEST(trajectory_equals_pytorch)
 {
@@ -95,9 +95,7 @@ START_TEST(matrix_trajectory_equals_pytorch)
     tn_optim *opt = owned(make_matrix_optimizer(_i, one(p)));
     for (int k = 1, at = 0; k <= steps_at[N_AT - 1]; k++) {
         tn_scope s = tn_scope_begin();
-        assert_ok(tn_copy_out(p, v, (size_t)n * sizeof *v, TN_F64));
-        for (int i = 0; i < n; i++) v[i] = (0.5 + 0.25 * (i % 5)) * v[i] + 0.3 * cos(k + i);
-        assert_ok(tn_set_grad(p, from_f64(v, TN_SHAPE(rows, columns))));
+        set_case_gradient(p, k);
         assert_ok(tn_optim_step(opt));
         if (k == steps_at[at]) {
             const bool flips = matrices[_i].name[0] == 'm' && k > 10;
@@ -767,7 +765,8 @@ START_TEST(OPT_09_state_fits_any_order)
 }
 END_TEST
 
-/* The list above is complete: these tests' rows have every kind of optimizer. */
+/* The list above is complete: these tests' rows have every kind of optimizer but Muon, which takes
+ * matrices only (test_optim_types.c). */
 START_TEST(OPT_09_every_kind_is_walked)
 {
     static const char *const kinds[] = { "sgd",  "adam",   "adamw", "rmsprop", "adagrad",

@@ -201,9 +201,7 @@ START_TEST(LR_08_one_cycle_through_no_momentum)
     for (int i = 0; i < 2; i++) {
         opt[i] = owned(sgd(one(leaf(TN_SHAPE(1), 1, TN_F32)), .momentum = 0.9));
         tn_group_options none = { .set = { { "momentum", 0 } } };
-        tn_list *other = tn_list_new();
-        assert_ok(tn_list_add(other, "other", leaf(TN_SHAPE(1), 1, TN_F32)));
-        assert_ok(tn_optim_add_group(opt[i], other, none));
+        assert_ok(add_group(opt[i], "other", leaf(TN_SHAPE(1), 1, TN_F32), none));
     }
     tn_scheduler *s = owned(tn_one_cycle_lr(opt[0], o));
     assert_ok(tn_scheduler_step(s));

@@ -11,7 +11,6 @@
  * line. It links the library's inside, to see which buckets have left.
  */
 #include <dlfcn.h>
-#include <inttypes.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>

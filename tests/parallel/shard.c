@@ -460,6 +460,12 @@ static void die(char **argument)
 
 /* A step of all ranks that fails with that message, changes nothing, and succeeds after the cause
  * is gone. */
+static tn_status no_update(tn_optim_part *part, int n)
+{
+    (void)part, (void)n;
+    return TN_OK;
+}
+
 static void refused(run *r, const char *text)
 {
     tn_scope scope = tn_scope_begin();
@@ -521,6 +527,10 @@ static void refusals(void)
                 : tn_sgd(tn_parameters(r.m), (tn_sgd_options){ .momentum = 0.9 });
     EXPECT_FAILS(tn_data_parallel_shard(r.p, other), TN_E_STATE,
                  "on rank 1 the optimizer has another type");
+    tn_optim_free(other);
+    static const tn_optim_type whole = { .name = "whole", .update = no_update, .together = true };
+    other = tn_optim_new(&whole, tn_parameters(r.m), (tn_optim_options){ 0 });
+    EXPECT_FAILS(tn_data_parallel_shard(r.p, other), TN_E_STATE, "want one that goes by parameter");
     tn_optim_free(other);
     other = tn_adam(tn_parameters(r.m), (tn_adam_options){ 0 });
     EXPECT(tn_data_parallel_shard(r.p, odd ? NULL : other) != TN_OK);

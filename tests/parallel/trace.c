@@ -1,5 +1,5 @@
 /*
- * parallel_trace.c - one rank of a run whose backward is told, for parallel_trace.sh: the account
+ * trace.c - one rank of a run whose backward is told, for trace.sh: the account
  * has this rank's gradient, and the average that takes its place.
  *
  * Truth: gradients that are the rank's number and one, so that their mean is (ranks + 1) / 2.

@@ -8,7 +8,6 @@
  * put back (src/nn/micro_batches.c); without what src/autograd/recompute.c does for one input given
  * twice, and for three levels of calls; each_fault_is_found has models that break one rule each.
  */
-#include <stdlib.h>
 
 #include "../examples/batchnorm/net.h"
 #include "../examples/transformer/model.h"
@@ -254,7 +253,10 @@ static tn_module *roles_new(fault fault)
 START_TEST(a_buffer_of_each_role)
 {
     tn_module *m = owned(roles_new(NONE));
-    passes(m, tn_randn(TN_SHAPE(8, 2)));
+    const char *text = passes(m, tn_randn(TN_SHAPE(8, 2)));
+    ck_assert_msg(strstr(text, "recomputed: ") && strstr(text, "in 2 parts: ") &&
+                      strstr(text, "frozen: "),
+                  "%s", text);
 }
 END_TEST
 

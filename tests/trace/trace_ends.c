@@ -2,7 +2,6 @@
  * trace_ends.c - what traces find and compare, what they refuse, and what is left of them when
  * memory runs out.
  */
-#include <stdlib.h>
 
 #include "io/json.h"
 #include "scarce.h"

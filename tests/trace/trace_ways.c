@@ -5,7 +5,6 @@
  * Truth: graphs small enough to know. Seen to fail: each, before src/ext/trace told it.
  */
 #include <pthread.h>
-#include <stdlib.h>
 
 #include "trace/trace_read.h"
 

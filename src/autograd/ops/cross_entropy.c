@@ -156,16 +156,16 @@ static const tn_op cross_entropy_op = {
 
 /* ---- nll ------------------------------------------------------------------------------------- */
 
-static const tn_op nll_op, nll_grad_op;
+static const tn_op nll_loss_op, nll_loss_grad_op;
 
-static tn_status nll_shape(tni_call *c)
+static tn_status nll_loss_shape(tni_call *c)
 {
     tni_result(c, c->in[0]->dtype, &c->in[1]->shape);
     c->out_spec[1] = c->out_spec[0];
     return TN_OK;
 }
 
-static tn_status nll_forward(tni_call *c)
+static tn_status nll_loss_forward(tni_call *c)
 {
     const class_args *args = c->args;
     rows_sizes s = rows_around(&args->shape, args->axis);
@@ -178,32 +178,12 @@ static tn_status nll_forward(tni_call *c)
     return tni_backend_of(c->in[0])->nll(&a);
 }
 
-static tn_status nll_backward(tni_grad *g)
-{
-    tn_tensor *in[3] = { tni_dy(g, 0), g->x[1], g->x[2] ? g->x[2] : TN_NONE };
-    g->dx[0] = tni_apply(&nll_grad_op, g->args, g->args_size, 3, in);
-    return TN_OK;
-}
-
-static const tn_op nll_op = {
-    .name = "nll_loss",
-    .formula = "loss = -w[t] x[t]",
-    .gradient = "dx = 0 but dx[t] = -w[t] dloss",
-    .arity = 3,
-    .optional = TNI_X(2),
-    .reads = { TNI_X(1) | TNI_X(2) },
-    .dense = TNI_ALL_X,
-    .shape = nll_shape,
-    .forward = nll_forward,
-    .backward = nll_backward,
-};
-
-static tn_status nll_grad_shape(tni_call *c)
+static tn_status nll_loss_grad_shape(tni_call *c)
 {
     return tni_result(c, c->in[0]->dtype, &((const class_args *)c->args)->shape);
 }
 
-static tn_status nll_grad_forward(tni_call *c)
+static tn_status nll_loss_grad_forward(tni_call *c)
 {
     const class_args *args = c->args;
     rows_sizes s = rows_around(&args->shape, args->axis);
@@ -215,27 +195,33 @@ static tn_status nll_grad_forward(tni_call *c)
     return tni_backend_of(c->in[0])->nll_grad(&a);
 }
 
-static tn_status nll_grad_backward(tni_grad *g)
+/* Each is the other's backward. */
+static tn_status nll_backward(tni_grad *g)
 {
-    tn_tensor *in[3] = { g->dy, g->x[1], g->x[2] ? g->x[2] : TN_NONE };
-    tn_tensor *out[2];
-    tn_status status = tni_apply_n(&nll_op, g->args, sizeof(class_args), 3, in, 2, out);
+    const bool again = g->op == &nll_loss_grad_op;
+    tn_tensor *in[3] = { tni_dy(g, 0), g->x[1], g->x[2] ? g->x[2] : TN_NONE }, *out[2];
+    tn_status status = tni_apply_n(again ? &nll_loss_op : &nll_loss_grad_op, g->args, g->args_size,
+                                   3, in, again ? 2 : 1, out);
     if (status == TN_OK) g->dx[0] = out[0];
     return status;
 }
 
-static const tn_op nll_grad_op = {
-    .name = "nll_loss_grad",
-    .formula = "dx = 0; dx[t] = -w[t] dloss",
-    .gradient = "ddloss = -w[t] g[t]; where g is the gradient of dx",
-    .arity = 3,
-    .optional = TNI_X(2),
-    .reads = { TNI_X(1) | TNI_X(2) },
-    .dense = TNI_ALL_X,
-    .shape = nll_grad_shape,
-    .forward = nll_grad_forward,
-    .backward = nll_grad_backward,
-};
+#define NLL(name_, formula_, gradient_)                                                            \
+    static const tn_op name_##_op = {                                                              \
+        .name = #name_,                                                                            \
+        .formula = formula_,                                                                       \
+        .gradient = gradient_,                                                                     \
+        .arity = 3,                                                                                \
+        .optional = TNI_X(2),                                                                      \
+        .reads = { TNI_X(1) | TNI_X(2) },                                                          \
+        .dense = TNI_ALL_X,                                                                        \
+        .shape = name_##_shape,                                                                    \
+        .forward = name_##_forward,                                                                \
+        .backward = nll_backward,                                                                  \
+    };
+NLL(nll_loss, "loss = -w[t] x[t]", "dx = 0 but dx[t] = -w[t] dloss")
+NLL(nll_loss_grad, "dx = 0; dx[t] = -w[t] dloss",
+    "ddloss = -w[t] g[t]; where g is the gradient of dx")
 
 /* ---- class ids ------------------------------------------------------------------------------- */
 
@@ -300,7 +286,7 @@ static tn_tensor *class_ids(const tn_op *op, const char *function, tn_tensor *x,
         return NULL;
     class_args args = { axis, o->label_smoothing, rows_ignore(o), x->shape };
     tn_tensor *in[3] = { x, target, o->weight }, *out[2];
-    for (int i = 0; op == &nll_op && i < 3; i += 2) in[i] = tni_wide(in[i]);
+    for (int i = 0; op == &nll_loss_op && i < 3; i += 2) in[i] = tni_wide(in[i]);
     if (tni_apply_n(op, &args, sizeof args, 3, in, 2, out) != TN_OK) return NULL;
     tn_tensor *loss = out[0];
     if (o->reduction != TN_NO_REDUCTION) loss = tn_sum(loss, NULL, 0, false);
@@ -386,6 +372,6 @@ tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_opt
     tn_scope scope = tn_scope_begin();
     o.weight = tni_autocast_f32(o.weight);
     log_p = tni_autocast_f32(log_p);
-    return tn_scope_return(scope,
-                           log_p && o.weight ? class_ids(&nll_op, f, log_p, target, &o) : NULL);
+    return tn_scope_return(scope, log_p && o.weight ? class_ids(&nll_loss_op, f, log_p, target, &o)
+                                                    : NULL);
 }

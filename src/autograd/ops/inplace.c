@@ -360,3 +360,9 @@ tn_status tni_copy_last(const tni_backend *backend, const tni_array *y, const tn
     if (status == TN_OK) tni_error_restore(&before);
     return status;
 }
+
+tn_status tni_put_last(const tn_tensor *to, const tn_tensor *from)
+{
+    tni_array y = tni_array_of(to), x = tni_array_of(from);
+    return tni_copy_last(tni_backend_of(to), &y, &x);
+}

@@ -10,8 +10,6 @@
  *
  * Source: LeCun, the MNIST database, file formats; RFC 1952 (gzip).
  */
-#include <math.h>
-#include <stdio.h>
 #include <zlib.h>
 
 #include "io/file.h"

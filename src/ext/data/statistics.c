@@ -38,9 +38,7 @@ tn_status tn_measure_statistics(tn_module *model, int (*next)(tn_module *model, 
     if (tn_micro_batches_begin(INT_MAX) < 0) return tni_pending();
     tni_batch *b = tni_batch_now;
     for (int more = 1; status == TN_OK && more > 0; b->at++) {
-        tn_scope scope = tn_scope_begin();
-        TN_NO_GRAD more = next(model, user);
-        tn_scope_end(scope);
+        TN_SCOPE TN_NO_GRAD more = next(model, user);
         if (tni_batch_now != b)
             return tni_error(TN_E_STATE, "%s: next has ended the batch: want it left open", f);
         if (more < 0)

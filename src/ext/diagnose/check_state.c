@@ -147,11 +147,6 @@ static const char *rule(const way *w, const tn_entry *e)
     return "want what a step changes in buffers or extra state";
 }
 
-static tn_tensor *wide(tn_tensor *t)
-{
-    return tn_to_dtype(tn_detach(t), TN_F64);
-}
-
 /* Where n numbers differ most, and by more than bound times the largest; -1: nowhere. */
 static int64_t worst(const double *got, const double *want, int64_t n, double bound)
 {
@@ -172,7 +167,7 @@ static int64_t worst(const double *got, const double *want, int64_t n, double bo
 static const char *verb(const check *c, const tn_entry *e, int64_t at, double got, double want)
 {
     const tn_entry *from = e->kind == TN_BUFFER ? tni_list_find(c->from, e->name) : NULL;
-    const double *start = from ? tn_data(wide(from->tensor)) : NULL;
+    const double *start = from ? tn_data(tni_f64_of(from->tensor)) : NULL;
     if (!start || tn_numel(from->tensor) != tn_numel(e->tensor)) return "differs";
     double moved = got - start[at], wanted = want - start[at];
     if (moved == 0 || wanted == 0) return moved == 0 ? "did not move" : "moved";
@@ -190,7 +185,7 @@ static void compare(check *c, const way *w, tn_tensor *got, const tn_entry *e)
              got ? tn_dtype_name(got->dtype) : "absent", when, w->name, w->other, rule(w, e));
         return;
     }
-    const double *is = tn_data(wide(got)), *want = is ? tn_data(wide(e->tensor)) : NULL;
+    const double *is = tn_data(tni_f64_of(got)), *want = is ? tn_data(tni_f64_of(e->tensor)) : NULL;
     int64_t at = want ? worst(is, want, tn_numel(got), near ? NEAR : 0) : -1;
     if (at >= 0)
         find(c, "%s: %s %s%s: %.7g where %s gives %.7g at element %" PRId64 "; %s", e->name,
@@ -287,7 +282,7 @@ static tn_status add_share(shares *all, const tni_moved *moved)
     if (moved->n == 0) return TN_OK;
     if (!tni_room(&all->of, &all->room, all->n, 1, sizeof *all->of)) return TN_E_NOMEM;
     const bool statistic = tni_is(moved->role, TN_STATISTIC);
-    tn_tensor *x = statistic ? wide(moved->value) : tn_detach(moved->value);
+    tn_tensor *x = statistic ? tni_f64_of(moved->value) : tn_detach(moved->value);
     share *s = &all->of[all->n++];
     *s = (share){ moved->buffer, moved->var, moved->n, moved->momentum, x, NULL };
     if (!moved->var) return TN_OK;
@@ -316,7 +311,7 @@ static tn_tensor *after(const shares *all, const tn_entry *e)
     if (!now || !squares) return now;
     if (var) now = tn_sub(tn_div_scalar(squares, n), tn_square(now));
     if (var) now = tn_mul_scalar(now, n / (n - 1));
-    return tn_add(tn_mul_scalar(wide(e->tensor), 1 - momentum), tn_mul_scalar(now, momentum));
+    return tn_add(tn_mul_scalar(tni_f64_of(e->tensor), 1 - momentum), tn_mul_scalar(now, momentum));
 }
 
 /* A part as a batch by itself, after which buffers are as before, also those of modules that no
@@ -330,7 +325,7 @@ static tn_status take_part(const check *c, tn_module *m, const tn_list *buffers,
     for (int i = 0; status == TN_OK && i < buffers->n; i++) {
         const tn_entry *e = &buffers->entry[i];
         const tni_slot *slot = tni_moves_once(e->role) ? tni_slot_of(e->owner, e->name) : NULL;
-        if (!slot || tni_map_get(&b->met, slot->name)) continue;
+        if (!slot) continue;
         TN_NO_GRAD if (!tni_batch_add(b, e->owner, slot, e->tensor, NULL)) status = tni_pending();
     }
     if (status == TN_OK) status = run_part(c, m, part, parts, list);
@@ -409,7 +404,7 @@ static tn_list *mean(check *c, const tn_list *first, const tn_list *last, int bu
         if (a && tni_has_mean(e.role, e.tensor->dtype) && (buffers || !buffer)) {
             if (buffer && counts(c, &e))
                 find(c, "%s: counts steps, and is averaged with buffers; want TN_COUNTER", e.name);
-            e.tensor = tn_mul_scalar(tn_add(wide(a->tensor), wide(e.tensor)), 0.5);
+            e.tensor = tn_mul_scalar(tn_add(tni_f64_of(a->tensor), tni_f64_of(e.tensor)), 0.5);
         }
         status = e.tensor ? tni_list_push(list, "", "", e.name, e) : tni_pending();
     }

@@ -17,7 +17,8 @@ typedef struct report {
     char here[48];            /* " on rank 1 of 2"; "" alone */
     tn_explain_report counts; /* without its text */
     tn_tensor *loss;
-    tn_list *parameters, *held; /* the model's; the optimizer's or NULL */
+    tn_list *parameters;
+    const tn_optim *opt; /* or NULL */
 } report;
 
 enum { NOTES = 8 }; /* any more are only counted */
@@ -133,11 +134,9 @@ static tn_status judge_gradient(report *x, const tn_entry *e, tn_tensor *grad)
     return TN_OK;
 }
 
-static bool holds(const tn_list *list, const tn_tensor *t)
+static bool holds(const tn_optim *opt, const tn_tensor *t)
 {
-    for (int i = 0; list && i < list->n; i++)
-        if (list->entry[i].tensor == t) return true;
-    return false;
+    return opt && tni_map_get(&opt->tensors, t);
 }
 
 static tn_status judge_parameters(report *x)
@@ -153,7 +152,7 @@ static tn_status judge_parameters(report *x)
         tn_tensor *grad = e->tensor->requires_grad ? x->run.grad[k++] : NULL;
         if (!grad && x->counts.frozen++ < NOTES)
             tni_say(&x->notes, "%s: frozen%s", e->name,
-                    holds(x->held, e->tensor) ? ", so the optimizer skips it" : "");
+                    holds(x->opt, e->tensor) ? ", so the optimizer skips it" : "");
         else if (grad && tni_none(grad))
             explain_missing(x, e);
         else if (grad && finite)
@@ -166,20 +165,21 @@ static tn_status judge_parameters(report *x)
 
 /* ---- the optimizer --------------------------------------------------------------------------- */
 
-static void judge_optimizer(report *x, const tn_optim *opt)
+static void judge_optimizer(report *x)
 {
+    const tn_optim *opt = x->opt;
     for (int i = 0; i < x->parameters->n; i++) {
         const tn_entry *e = &x->parameters->entry[i];
-        if (!e->tensor->requires_grad || holds(x->held, e->tensor)) continue;
+        if (!e->tensor->requires_grad || holds(opt, e->tensor)) continue;
         x->counts.missing++;
         tni_say(&x->findings, "%s: the optimizer does not hold it%s", e->name,
-                tni_list_find(x->held, e->name) ? ", but another tensor of that name" : "");
+                tni_map_get(&opt->names, e->name) ? ", but another tensor of that name" : "");
     }
-    for (int i = 0; i < x->held->n; i++) {
-        const tn_entry *e = &x->held->entry[i];
-        if (tni_map_get(&x->run.member, e->tensor)) continue;
+    for (int i = 0; i < opt->n; i++) {
+        const tni_optim_param *p = &opt->param[i];
+        if (tni_map_get(&x->run.member, p->tensor)) continue;
         x->counts.foreign++;
-        tni_say(&x->findings, "%s: the optimizer holds it, the model does not", e->name);
+        tni_say(&x->findings, "%s: the optimizer holds it, the model does not", p->name);
     }
     x->counts.reused = opt->reused;
     if (opt->reused)
@@ -283,11 +283,12 @@ static tn_status print(report *x, const tn_module *m, FILE *file, tn_explain_rep
     return status;
 }
 
-static tn_status examine(report *x, tn_module *m, tn_optim *opt, tni_loss loss, void *user)
+static tn_status examine(report *x, tn_module *m, const tn_optim *opt, tni_loss loss, void *user)
 {
     x->parameters = tn_parameters(m);
-    if (opt) x->held = tn_optim_parameters(opt);
-    if (!x->parameters || (opt && !x->held)) return tni_pending();
+    x->opt = opt;
+    if (opt && tni_no_optim(opt)) return tni_poison("tn_explain_training", "opt");
+    if (!x->parameters) return tni_pending();
     tn_status status = tni_run_watch(&x->run, m, loss, user, &x->loss);
     if (status == TN_OK) {
         x->counts.loss = tn_item(x->loss);
@@ -296,7 +297,7 @@ static tn_status examine(report *x, tn_module *m, tn_optim *opt, tni_loss loss, 
     }
     if (status == TN_OK) status = judge_parameters(x);
     if (status == TN_OK && tn_parallel_size() > 1) judge_ranks(x);
-    if (status == TN_OK && opt) judge_optimizer(x, opt);
+    if (status == TN_OK && opt) judge_optimizer(x);
     return status;
 }
 

@@ -57,7 +57,7 @@ static tn_status add_row(table *t, int64_t number, const char *text, int64_t par
     return r.text ? TN_OK : TN_E_NOMEM;
 }
 
-enum { LONGEST = 1024 }; /* bytes of a path that are shown: the limit of names in files */
+enum { LONGEST = TNI_NAME_LIMIT }; /* bytes of a path that are shown */
 
 /* The end of a path that is too long, after dots. */
 static const char *shown_path(const char *path, char text[LONGEST + 1])

@@ -12,7 +12,7 @@
 /* Decay shrinks p instead of being added to its gradient. */
 static void decouple(tn_optim_numbers *o)
 {
-    o->own[0] = 1 - o->lr * o->weight_decay;
+    o->own[0] = fma(-o->lr, o->weight_decay, 1); /* rounded once, on every machine */
     o->weight_decay = 0;
 }
 
@@ -65,7 +65,6 @@ enum { MOMENTUM_DECAY = 5 };
 static void nadam_prepare(tn_optim_numbers *o)
 {
     enum { TERMS = 60 }; /* the k-th is below 2^-k t */
-    o->own[0] = 1;
     if (o->number[3] != 0) decouple(o);
     const double n = (double)o->step, log_q = o->number[MOMENTUM_DECAY] * log(0.96);
     const double b1 = o->number[0], q = exp(log_q), q_n = exp(n * log_q);
@@ -93,7 +92,6 @@ tn_optim *tn_nadam(const tn_list *parameters, tn_optim_options o)
  * PyTorch's bound: while the variance's degrees of freedom are at most 5, a step along m. */
 static void radam_prepare(tn_optim_numbers *o)
 {
-    o->own[0] = 1;
     if (o->number[3] != 0) decouple(o);
     const double n = (double)o->step, last = 2 / (1 - o->number[1]) - 1;
     const double b2_n = pow(o->number[1], n), rho = last - 2 * n * b2_n / (1 - b2_n);

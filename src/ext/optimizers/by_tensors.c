@@ -17,7 +17,7 @@ static tn_tensor *wide(tn_tensor *t)
 static tn_tensor *decayed(const tn_optim_part *part, tn_tensor *step)
 {
     const tn_optim_numbers *o = &part->numbers;
-    return tn_sub(tn_mul_scalar(wide(part->p), 1 - o->lr * o->weight_decay), step);
+    return tn_sub(tn_mul_scalar(wide(part->p), fma(-o->lr, o->weight_decay, 1)), step);
 }
 
 /* ---- Adafactor ------------------------------------------------------------------------------- */

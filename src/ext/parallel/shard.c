@@ -23,7 +23,7 @@ static const char step_function[] = "tn_optim_step";
 /* What a rank says of itself before anything is sent: numbers that must be the same on all. */
 typedef struct tni_shard_word {
     int64_t status;
-    uint64_t layout;  /* over the parameters: names, sizes, holders, groups */
+    uint64_t layout;  /* over type, switches, parameters: names, sizes, holders, groups */
     uint64_t numbers; /* over rates and such, and counts of steps */
     uint64_t taking;  /* over which parameters the step updates */
 } tni_shard_word;
@@ -398,8 +398,8 @@ static bool travels(const tn_optim *opt, const tni_optim_param *p, int k, tni_fo
     return tni_optim_form(opt, p, k, form) && p->step > 0 && p->holder != 0;
 }
 
-/* Makes own state ready as for a step, as it is sent in the parameter's dtype; on rank 0 also room
- * for the others'. */
+/* Makes own state ready as for a step, as it is sent in its form (tni_optim_form); on rank 0 also
+ * room for the others'. */
 static tn_status make_ready(tn_optim *opt)
 {
     tn_status status = TN_OK;

@@ -9,8 +9,6 @@
  * and torch.FloatStorage and its like, which are only named, in the persistent id of a storage:
  * ("storage", TYPE, KEY, LOCATION, NUMEL).
  */
-#include <stdio.h>
-
 #include "ext/pt/pickle.h"
 #include "ext/pt/zip.h"
 

@@ -77,8 +77,7 @@ static tn_status difference(check *c, const tn_explain_options *o, leaf *l, doub
         if (status == TN_OK) status = loss_again(c, o, &loss[side]);
     }
     if (was && tn_version(l->tensor) != version) {
-        tni_array to = tni_array_of(l->tensor), from = tni_array_of(was);
-        tn_status back = tni_copy_last(tni_backend_of(was), &to, &from);
+        tn_status back = tni_put_last(l->tensor, was);
         if (status == TN_OK) status = back;
         atomic_store(&l->tensor->storage->version, version);
         tni_autocast_forget(); /* casts of what it was meanwhile */

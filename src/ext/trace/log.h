@@ -233,7 +233,6 @@ typedef struct tni_log_step {
 
 typedef struct tni_log {
     char *title;
-    bool optimizer; /* the ledger knows one */
     tni_log_module **modules;
     tni_log_tensor **tensors;
     tni_log_op **ops;

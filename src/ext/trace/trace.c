@@ -40,7 +40,6 @@ static void prepare(tn_trace *tr, tn_trace_options o)
     tr->names.names = true;
     tr->values = o.values ? o.values : 64;
     tr->mode = true;
-    tr->log.optimizer = o.opt != NULL;
     if (o.model) tr->model = tn_module_keep(o.model);
     if (o.opt) tr->opt = tni_optim_keep(o.opt);
     const char *title = o.title ? o.title : o.model ? o.model->type->name : "";

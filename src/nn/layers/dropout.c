@@ -14,7 +14,7 @@ TNI_ONE_OP(tn_dropout, "Dropout", dropout, tn_dropout(x, m->p, tn_training(self)
 tn_module *tn_dropout_new(double p)
 {
     TNI_HOLD_TRAPS;
-    if (tni_fraction("tn_dropout_new", "dropout probability", p) != TN_OK) return NULL;
+    if (tni_probability("tn_dropout_new", p) != TN_OK) return NULL;
     dropout *m = tn_module_new(&tn_dropout_type);
     if (!m) return NULL;
     m->p = p;
@@ -60,7 +60,7 @@ tn_status tn_dropout_set_p(tn_module *m, double p)
     static const char f[] = "tn_dropout_set_p";
     setting set = { p, 0 };
     tn_status status = tni_module_check(f, m);
-    if (status == TN_OK) status = tni_fraction(f, "dropout probability", p);
+    if (status == TN_OK) status = tni_probability(f, p);
     if (status == TN_OK) status = tn_named_modules(m, set_one, &set);
     if (status == TN_OK && set.n == 0)
         status = tni_error(TN_E_INVALID, "%s: nothing in %s drops: want a layer with dropout", f,

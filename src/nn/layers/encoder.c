@@ -73,7 +73,7 @@ tn_module *tn_encoder_layer_new(int64_t d_model, int64_t heads, tn_encoder_layer
     int64_t feedforward_size = tni_or_int(o.feedforward, 2048);
     if (tni_at_least("tn_encoder_layer_new", "d_model", d_model, 1) != TN_OK ||
         tni_at_least("tn_encoder_layer_new", "feedforward", feedforward_size, 1) != TN_OK ||
-        tni_fraction("tn_encoder_layer_new", "dropout probability", o.dropout) != TN_OK)
+        tni_probability("tn_encoder_layer_new", o.dropout) != TN_OK)
         return NULL;
     encoder_layer *m = tn_module_new(&types[0]);
     if (!m) return NULL;

@@ -5,15 +5,16 @@
 #ifndef TNI_LAYER_H
 #define TNI_LAYER_H
 
-#include <inttypes.h>
-#include <math.h>
-
 #include "nn/module.h"
 
 /* An error naming function and argument unless value >= least. */
 tn_status tni_at_least(const char *function, const char *what, int64_t value, int64_t least);
-/* An error unless p is in [0, 1]. */
+/* An error unless p is in [0, 1]; of dropout. */
 tn_status tni_fraction(const char *function, const char *what, double p);
+static inline tn_status tni_probability(const char *function, double p)
+{
+    return tni_fraction(function, "dropout probability", p);
+}
 /* An error unless eps is finite and not negative. */
 tn_status tni_check_eps(const char *function, double eps);
 /* The tensor of the slot with that name; TN_NONE if there is none. */

@@ -214,7 +214,7 @@ static tn_status check_options(int64_t embed, int64_t heads,
     if (status == TN_OK) status = tni_at_least(function, "heads", heads, 1);
     if (status == TN_OK) status = tni_at_least(function, "kdim", o->kdim, 0);
     if (status == TN_OK) status = tni_at_least(function, "vdim", o->vdim, 0);
-    if (status == TN_OK) status = tni_fraction(function, "dropout probability", o->dropout);
+    if (status == TN_OK) status = tni_probability(function, o->dropout);
     if (status == TN_OK && embed % heads)
         return tni_error(TN_E_INVALID,
                          "%s: embed_dim %" PRId64 " for %" PRId64 " heads: want a multiple",

@@ -77,7 +77,7 @@ tn_module *tn_positional_encoding_new(int64_t d_model, int64_t max_len,
     static const char function[] = "tn_positional_encoding_new";
     if (tni_at_least(function, "d_model", d_model, 1) != TN_OK ||
         tni_at_least(function, "max_len", max_len, 1) != TN_OK ||
-        tni_fraction(function, "dropout probability", o.dropout) != TN_OK)
+        tni_probability(function, o.dropout) != TN_OK)
         return NULL;
     positional_encoding *m = tn_module_new(&positional_encoding_type);
     if (!m) return NULL;

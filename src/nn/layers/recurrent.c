@@ -212,7 +212,7 @@ static tn_status check_options(const char *function, int kind, bool cell, int64_
     tn_status status = tni_at_least(function, "input_size", in, 1);
     if (status == TN_OK) status = tni_at_least(function, "hidden_size", hidden, 1);
     if (status == TN_OK) status = tni_at_least(function, "layers", o->layers, 0);
-    if (status == TN_OK) status = tni_fraction(function, "dropout probability", o->dropout);
+    if (status == TN_OK) status = tni_probability(function, o->dropout);
     if (status != TN_OK) return status;
     if (cell && (o->layers || o->dropout > 0 || o->bidirectional || o->sequence_first))
         return tni_error(TN_E_INVALID,

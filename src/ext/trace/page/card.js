@@ -166,7 +166,7 @@ function jumps(g, node) {
     const [back] = g.backwardOf.get(node.id);
     const to = (phase, i) =>
         button(`Go to its ${phase}`, () => go(placeOf({ s: position().s, phase, i })));
-    return make('p.jumps', to('forward', g.at.get(node.id)),
+    return make('p.jumps', to('forward', node.id),
         back !== undefined && to('backward', back));
 }
 

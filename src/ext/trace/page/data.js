@@ -142,7 +142,6 @@ function graphOf(trace, s) {
     const g = {
         step, trace,
         node: new Map(step.nodes.map((n) => [n.id, n])),
-        at: new Map(step.nodes.map((n, i) => [n.id, i])), /* position in forward */
         call: new Map(step.calls.map((c) => [c.id, c])),
         ops: new Map(), /* how many ops are in a call, those of inner calls included */
         firstIn: new Map(), lastIn: new Map(), /* positions in forward of a call's ops */

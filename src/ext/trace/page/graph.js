@@ -67,7 +67,7 @@ const toldUntil = () => (state.predict ? progress().backward : Infinity);
 /* The value of an item so far, as text; "" if it is not there yet. */
 function valueText(g, { key, node, tensor }, done) {
     const [out] = node?.out || [], line = g.ledger.get(key);
-    if (node) return g.at.get(node.id) <= done.forward ? summaryText(out.value, out.shape, 3) : '';
+    if (node) return node.id <= done.forward ? summaryText(out.value, out.shape, 3) : '';
     const moment = done.optimizer ? 'step'
         : g.writtenAt.get(key) <= done.forward ? 'forward' : 'start';
     return summaryText(line ? line[moment] : readValue(g, key), tensor.shape, 3);
@@ -222,7 +222,7 @@ const flow = (at, reached, now) =>
 /* The indices of forward at which a value goes along a line; those of backward for the gradient. */
 const forwardAt = (g, e) => (e.writes
     ? g.writes.filter((w) => shown(w.tensor) === e.to).map((w) => w.at)
-    : e.parts.map(({ node }) => g.at.get(node.id)));
+    : e.parts.map(({ node }) => node.id));
 const backwardAt = (g, e) => e.parts.flatMap(({ node, i }) => g.shares.get(`${node.id}.${i}`));
 
 /* Gives an element the classes that are true, and takes the others away. */
@@ -250,7 +250,7 @@ function paint() {
         mark(group, { current: item.key === current, chosen: item.key === state.chosen,
             backward: item.key === current && p.phase === 'backward',
             updated: updated.has(item.key),
-            ahead: item.node && g.at.get(item.node.id) > done.forward });
+            ahead: item.node && item.node.id > done.forward });
         group.setAttribute('tabindex', item.key === entry ? 0 : -1);
         if (!item.node && !item.tensor) continue;
         const slope = gradientText(g, item, done);

@@ -295,6 +295,12 @@ tn_status K(tni_conv2d)(const tni_conv2d *a)
     return run(&p, items, (double)p.og * (double)p.taps * (double)(p.rows * c->ow), forward);
 }
 
+/* Few items are cut by channels. */
+static void cut_channels(conv *p, int64_t items, int64_t channels)
+{
+    if (items < 8 && channels >= 16) p->pieces = 4;
+}
+
 /* Items: n x groups x pieces of the input channels. Blocks of one image run in sequence, since they
  * overlap. */
 static void grad_input(void *context, int64_t begin, int64_t end)
@@ -336,7 +342,7 @@ tn_status K(tni_conv2d_grad_input)(const tni_conv2d_grad_input *a)
         memset(p.dx, 0, (size_t)(c->n * c->c * c->h * c->w) * sizeof(REAL));
         return TN_OK;
     }
-    if (c->n * c->groups < 8 && p.cg >= 16) p.pieces = 4;
+    cut_channels(&p, c->n * c->groups, p.cg);
     int64_t items = c->n * c->groups * p.pieces;
     if (items == 0 || p.cg == 0) return TN_OK;
     double work = (double)p.og * (double)p.taps * (double)p.plane / (double)p.pieces;
@@ -397,7 +403,7 @@ tn_status K(tni_conv2d_grad_weight)(const tni_conv2d_grad_weight *a)
     if (size == 0) return TN_OK;
     /* runs of images, by the shape alone; partial gradients take at most 4 Mi elements */
     p.parts = TNI_MIN(TNI_MIN(c->n, MAX_PARTS), 1 + (int64_t)4194304 / size);
-    if (p.parts * c->groups < 8 && p.og >= 16) p.pieces = 4;
+    cut_channels(&p, p.parts * c->groups, p.og);
     int64_t items = p.parts * c->groups * p.pieces;
     double work = (double)p.og * (double)p.taps * (double)p.plane * (double)c->n /
                   (double)(p.parts * p.pieces);

@@ -8,10 +8,8 @@
 #include "tensor/cpu/real/rows.h"
 #include "tensor/optim_formulas.h"
 
-static inline __attribute__((always_inline)) void loop(int rule, int states,
-                                                       const tni_optim_tensor *t,
-                                                       const tni_optim_scalars s, int64_t begin,
-                                                       int64_t end)
+TNI_INLINE void loop(int rule, int states, const tni_optim_tensor *t, const tni_optim_scalars s,
+                     int64_t begin, int64_t end)
 {
     REAL *restrict p = t->p, *restrict s0 = t->s0, *restrict s1 = t->s1, *restrict s2 = t->s2;
     const REAL *restrict g = t->g;
