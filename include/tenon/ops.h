@@ -20,6 +20,9 @@
 #ifndef TENON_OPS_H
 #define TENON_OPS_H
 
+#include <tenon/indexing.h>
+#include <tenon/losses.h>
+#include <tenon/spatial.h>
 #include <tenon/tensor.h>
 
 TN_BEGIN_C_
@@ -279,40 +282,6 @@ TN_API tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b);
  */
 TN_API tn_tensor *tn_linear(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
 
-/* ---- indexing -------------------------------------------------------------------------------- */
-
-/* An index is i64; i32 is cast. Values outside 0..size-1 (negative ones too) are TN_E_INDEX naming
- * value and position. Gradients of elements read several times add up in the order of the index. */
-
-/**
- * y[i][j] = x[index[i][j]][j] for axis 0. x of any dtype.
- *
- * Shapes   index has x's rank; sizes on the other axes at most x's; y as index. A single value x
- *          counts as a row of one, for an index [] or [n]
- * Grad     tn_scatter_add of dy into zeros
- */
-TN_API tn_tensor *tn_gather(tn_tensor *x, int axis, tn_tensor *index);
-/** Slices of x along an axis, by a 1-D index: that axis gets index's size. x of any dtype; a single
- *  value with an index [1] gives a single value. */
-TN_API tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index);
-/**
- * x plus source added at index along an axis: y[index[i][j]][j] += source[i][j] for axis 0.
- *
- * Shapes   index as in tn_gather; source as index; y as x
- * Errors   source and x differ in dtype or are not floating
- */
-TN_API tn_tensor *tn_scatter_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source);
-/**
- * Rows of weight [V, D] by id: index [...] -> [..., D].
- *
- * padding_index  in 0..V-1: this row's gradient stays 0 (forward reads it like any other); -1: none
- * Source   Mikolov et al. (2013), section 2.1 (projection layer)
- */
-TN_API tn_tensor *tn_embedding(tn_tensor *weight, tn_tensor *index, int64_t padding_index);
-/** 1 at the index, else 0: index [...] -> [..., n], i64; n = -1 takes the largest index + 1 and, on
- *  a GPU, waits for it */
-TN_API tn_tensor *tn_one_hot(tn_tensor *index, int64_t n);
-
 /* ---- softmax --------------------------------------------------------------------------------- */
 
 /**
@@ -326,91 +295,6 @@ TN_API tn_tensor *tn_softmax(tn_tensor *x, int axis);
 /** x - logsumexp(x) along an axis: the logarithm without rounding a small y to 0. Its gradient is
  *  dy - exp(y) * sum(dy). */
 TN_API tn_tensor *tn_log_softmax(tn_tensor *x, int axis);
-
-/* ---- cross entropy --------------------------------------------------------------------------- */
-
-/** What a loss does with its values: their mean, their sum, or nothing. */
-typedef enum tn_reduction { TN_MEAN = 0, TN_SUM, TN_NO_REDUCTION } tn_reduction;
-
-/** zero fields: no weights, no smoothing, the mean */
-typedef struct tn_cross_entropy_options {
-    tn_tensor *weight;      /* [C] per class; TN_NONE or a zero field: none (error.h: NULL) */
-    double label_smoothing; /* in [0, 1] */
-    bool use_ignore_index;  /* -100 is always ignored; with this, ignore_index too */
-    int64_t ignore_index;   /* rows with this target count for nothing */
-    tn_reduction reduction; /* TN_NO_REDUCTION: a value per row */
-} tn_cross_entropy_options;
-
-/**
- * Mean over rows of -log softmax(x)[target]: logits [N, C] or [N, C, d...], target i64 [N] or [N,
- * d...]. Also logits [..., C] with target [...] when target's shape equals logits' without its LAST
- * axis and not without axis 1 (language models): [B, T, V] with [B, T]; and one row: [C] with a
- * scalar target.
- *
- * Grad     (softmax - onehot) / rows, 0 on ignored rows             keeps logits, rows' max and sum
- * Errors   a target outside 0..C-1 and not ignored: TN_E_INDEX naming value and row, nothing is
- *          written
- * NaN      when no row is left to average (all ignored, or an empty batch)
- * Source   Goodfellow et al., Deep Learning (2016), section 6.2.2.3
- */
-TN_API tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *target);
-/**
- * The same with options: per row (1 - e) w[t] (-log p[t]) + e / C sum_c w[c] (-log p[c]), e the
- * smoothing; the mean divides by the sum of w[t]. target may also be class probabilities of logits'
- * shape (classes on axis 1; differentiable; the mean divides by the number of rows; ignore_index is
- * then an error).
- *
- * Errors   a weight that requires grad: class weights get none
- * Source   Szegedy et al., Rethinking the Inception Architecture (2016), section 7 (smoothing)
- */
-TN_API tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target,
-                                        tn_cross_entropy_options o);
-/**
- * tn_cross_entropy(tn_linear(x, weight, bias), target), some rows of the logits at a time: the
- * logits of a language model, its largest array, are never all in memory, nor is their gradient.
- * Forward computes the gradients too, so it takes longer, and backward takes next to no time.
- *
- * Shapes   x [..., in], weight [C, in], bias [C] or TN_NONE, target i64 [...] as x without its last
- *          axis. C is the last axis of the logits, whatever the rank
- * Grad     as the two calls'                   keeps x, weight, bias and their gradients
- * Dtypes   in a region of autocast the products run in its dtype, and gradients are summed in f32;
- *          in f16 all logits are made at once. For bf16 and f16 the logits are f32, not rounded
- * Errors   as the two calls'
- * Source   Hsu et al., Liger Kernel (2024), section 3.2
- */
-TN_API tn_tensor *tn_linear_cross_entropy(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
-                                          tn_tensor *target);
-/** The same with options. With TN_NO_REDUCTION, and for class probabilities as target ([..., C]),
- *  all logits are made at once. */
-TN_API tn_tensor *tn_linear_cross_entropy_with(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
-                                               tn_tensor *target, tn_cross_entropy_options o);
-/** Mean over rows of -log_p[target], log_p [N, C, ...] being log-probabilities; options as above
- *  (label_smoothing must be 0). */
-TN_API tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_options o);
-
-/* ---- losses over elements -------------------------------------------------------------------- */
-/* x and target have one shape and one floating dtype (no broadcasting); both are differentiable.
- * TN_MEAN is over all elements. d is x - target. */
-
-/** (x - target)^2 */
-TN_API tn_tensor *tn_mse_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction);
-/** |x - target|, slope 0 at 0 */
-TN_API tn_tensor *tn_l1_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction);
-/** 0.5 d^2 / beta below beta, |d| - 0.5 beta above; beta 0 is l1. Girshick, Fast R-CNN (2015), eq.
- *  3 */
-TN_API tn_tensor *tn_smooth_l1_loss(tn_tensor *x, tn_tensor *target, double beta,
-                                    tn_reduction reduction);
-/** 0.5 d^2 below delta, delta (|d| - 0.5 delta) above. Huber (1964) */
-TN_API tn_tensor *tn_huber_loss(tn_tensor *x, tn_tensor *target, double delta,
-                                tn_reduction reduction);
-/** t w softplus(-x) + (1 - t) softplus(x): cross entropy of sigmoid(x), stable for any x.
- *  pos_weight w (TN_NONE: 1) broadcasts to x and weighs positives. */
-TN_API tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_weight,
-                                     tn_reduction reduction);
-/** target (log target - log_p), 0 where target is 0, NaN where it is below; log_target: target is
- *  given as a log. batch_mean divides the sum by the first size (then reduction is ignored). */
-TN_API tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool batch_mean,
-                            tn_reduction reduction);
 
 /* ---- layers as functions --------------------------------------------------------------------- */
 
@@ -451,63 +335,6 @@ TN_API tn_tensor *tn_layer_norm(tn_tensor *x, int n_axes, tn_tensor *weight, tn_
 TN_API tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
                                 tn_tensor *running_mean, tn_tensor *running_var, bool training,
                                 double momentum, double eps);
-
-/** Sizes of a convolution: height first, then width. zero fields: stride 1, padding 0, dilation 1,
- *  groups 1 */
-typedef struct tn_conv2d_spec {
-    int64_t stride[2], padding[2], dilation[2], groups;
-    /* H' = H and W' = W: pads dilation (k - 1) in all, the odd one below and to the right. Wants
-     * stride 1 and no padding */
-    bool same;
-} tn_conv2d_spec;
-/**
- * Cross-correlation: y[n,o,i,j] = b[o] + sum_crs w[o,c,r,s] x[n, c, i stride + r dilation -
- * padding, ...].
- *
- * Shapes   x [N, C, H, W] or [C, H, W], weight [O, C/groups, kh, kw], bias [O] or TN_NONE -> [N, O,
- *          H', W'], H' = floor((H + 2 padding - dilation (kh - 1) - 1) / stride) + 1
- * Grad     of x: a convolution of dy and weight; of weight: of dy and x            keeps x, weight
- * Errors   sizes that do not fit, a kernel larger than the padded image, groups that do not divide
- *          O and C; stride or dilation below 1, padding below 0; same with a stride or a padding
- * Note     on a CPU with AVX2, 3x3 kernels with stride, dilation and groups of 1, padding up to 2
- *          and at least 8 channels use Winograd's algorithm where images are large enough to gain
- *          from it. A rounding error (in f32) of y is then relative to the largest of 4x4
- *          neighbouring inputs, not of the 3x3 under the kernel. f64 never uses it, nor does bf16
- *          where oneDNN or AMX computes it. With AMX and a stride of 1, infinite values of x,
- *          weight and dy also make NaN of elements of gradients that they meet only in the padding
- * Source   Dumoulin and Visin, A guide to convolution arithmetic (2016)
- */
-TN_API tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv2d_spec spec);
-
-/** Sizes of a pooling window: height first, then width. zero fields: stride = kernel, padding 0,
- *  dilation 1 */
-typedef struct tn_pool2d_spec {
-    int64_t kernel[2], stride[2], padding[2], dilation[2]; /* dilation: max only */
-    bool ceil_mode, exclude_padding;                       /* exclude_padding: average only */
-} tn_pool2d_spec;
-/**
- * The largest under a window; NaN counts as largest, the first of equals takes the gradient. And
- * tn_avg_pool2d: the mean.
- *
- * Shapes   x [N, C, H, W] or [C, H, W] -> [N, C, H', W'], H' and W' as of tn_conv2d; ceil_mode
- *          rounds up, but no window starts beyond the image and its left padding. The mean counts
- *          padding (not what lies beyond the padding) unless exclude_padding
- * Grad     max: dy to the winners (keeps their indices, i32); mean: dy / count to each element
- * Errors   padding above half the kernel; a window larger than the padded image; an empty image; a
- *          dilated window that covers only padding, which has no largest element (PyTorch gives
- *          -inf, and a gradient beyond the image)
- */
-TN_API tn_tensor *tn_max_pool2d(tn_tensor *x, tn_pool2d_spec spec);
-/** The mean, under the same shapes and errors. */
-TN_API tn_tensor *tn_avg_pool2d(tn_tensor *x, tn_pool2d_spec spec);
-/**
- * Output of exactly out_h x out_w, each the mean of its share: rows floor(i H / out_h) up to
- * ceil((i + 1) H / out_h), columns alike.
- *
- * Shapes   x [N, C, H, W] or [C, H, W] -> [N, C, out_h, out_w]
- * Errors   out_h or out_w below 1; an empty image
- */
-TN_API tn_tensor *tn_adaptive_avg_pool2d(tn_tensor *x, int64_t out_h, int64_t out_w);
 
 /**
  * softmax(q k^T * scale + mask) v, without the T x S matrix in memory: it is computed in blocks

@@ -1,0 +1,99 @@
+/**
+ * tenon/losses.h - loss functions.
+ * What ops.h says at its head holds here.
+ */
+#ifndef TENON_LOSSES_H
+#define TENON_LOSSES_H
+
+#include <tenon/tensor.h>
+
+TN_BEGIN_C_
+
+/* ---- cross entropy --------------------------------------------------------------------------- */
+
+/** What a loss does with its values: their mean, their sum, or nothing. */
+typedef enum tn_reduction { TN_MEAN = 0, TN_SUM, TN_NO_REDUCTION } tn_reduction;
+
+/** zero fields: no weights, no smoothing, the mean */
+typedef struct tn_cross_entropy_options {
+    tn_tensor *weight;      /* [C] per class; TN_NONE or a zero field: none (error.h: NULL) */
+    double label_smoothing; /* in [0, 1] */
+    bool use_ignore_index;  /* -100 is always ignored; with this, ignore_index too */
+    int64_t ignore_index;   /* rows with this target count for nothing */
+    tn_reduction reduction; /* TN_NO_REDUCTION: a value per row */
+} tn_cross_entropy_options;
+
+/**
+ * Mean over rows of -log softmax(x)[target]: logits [N, C] or [N, C, d...], target i64 [N] or [N,
+ * d...]. Also logits [..., C] with target [...] when target's shape equals logits' without its LAST
+ * axis and not without axis 1 (language models): [B, T, V] with [B, T]; and one row: [C] with a
+ * scalar target.
+ *
+ * Grad     (softmax - onehot) / rows, 0 on ignored rows             keeps logits, rows' max and sum
+ * Errors   a target outside 0..C-1 and not ignored: TN_E_INDEX naming value and row, nothing is
+ *          written
+ * NaN      when no row is left to average (all ignored, or an empty batch)
+ * Source   Goodfellow et al., Deep Learning (2016), section 6.2.2.3
+ */
+TN_API tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *target);
+/**
+ * The same with options: per row (1 - e) w[t] (-log p[t]) + e / C sum_c w[c] (-log p[c]), e the
+ * smoothing; the mean divides by the sum of w[t]. target may also be class probabilities of logits'
+ * shape (classes on axis 1; differentiable; the mean divides by the number of rows; ignore_index is
+ * then an error).
+ *
+ * Errors   a weight that requires grad: class weights get none
+ * Source   Szegedy et al., Rethinking the Inception Architecture (2016), section 7 (smoothing)
+ */
+TN_API tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target,
+                                        tn_cross_entropy_options o);
+/**
+ * tn_cross_entropy(tn_linear(x, weight, bias), target), some rows of the logits at a time: the
+ * logits of a language model, its largest array, are never all in memory, nor is their gradient.
+ * Forward computes the gradients too, so it takes longer, and backward takes next to no time.
+ *
+ * Shapes   x [..., in], weight [C, in], bias [C] or TN_NONE, target i64 [...] as x without its last
+ *          axis. C is the last axis of the logits, whatever the rank
+ * Grad     as the two calls'                   keeps x, weight, bias and their gradients
+ * Dtypes   in a region of autocast the products run in its dtype, and gradients are summed in f32;
+ *          in f16 all logits are made at once. For bf16 and f16 the logits are f32, not rounded
+ * Errors   as the two calls'
+ * Source   Hsu et al., Liger Kernel (2024), section 3.2
+ */
+TN_API tn_tensor *tn_linear_cross_entropy(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
+                                          tn_tensor *target);
+/** The same with options. With TN_NO_REDUCTION, and for class probabilities as target ([..., C]),
+ *  all logits are made at once. */
+TN_API tn_tensor *tn_linear_cross_entropy_with(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
+                                               tn_tensor *target, tn_cross_entropy_options o);
+/** Mean over rows of -log_p[target], log_p [N, C, ...] being log-probabilities; options as above
+ *  (label_smoothing must be 0). */
+TN_API tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_options o);
+
+/* ---- losses over elements -------------------------------------------------------------------- */
+/* x and target have one shape and one floating dtype (no broadcasting); both are differentiable.
+ * TN_MEAN is over all elements. d is x - target. */
+
+/** (x - target)^2 */
+TN_API tn_tensor *tn_mse_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction);
+/** |x - target|, slope 0 at 0 */
+TN_API tn_tensor *tn_l1_loss(tn_tensor *x, tn_tensor *target, tn_reduction reduction);
+/** 0.5 d^2 / beta below beta, |d| - 0.5 beta above; beta 0 is l1. Girshick, Fast R-CNN (2015), eq.
+ *  3 */
+TN_API tn_tensor *tn_smooth_l1_loss(tn_tensor *x, tn_tensor *target, double beta,
+                                    tn_reduction reduction);
+/** 0.5 d^2 below delta, delta (|d| - 0.5 delta) above. Huber (1964) */
+TN_API tn_tensor *tn_huber_loss(tn_tensor *x, tn_tensor *target, double delta,
+                                tn_reduction reduction);
+/** t w softplus(-x) + (1 - t) softplus(x): cross entropy of sigmoid(x), stable for any x.
+ *  pos_weight w (TN_NONE: 1) broadcasts to x and weighs positives. */
+TN_API tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_weight,
+                                     tn_reduction reduction);
+/** target (log target - log_p), 0 where target is 0, NaN where it is below; log_target: target is
+ *  given as a log. batch_mean divides the sum by the first size (then reduction is ignored). */
+TN_API tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool batch_mean,
+                            tn_reduction reduction);
+
+TN_END_C_
+
+#endif
