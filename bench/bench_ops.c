@@ -406,6 +406,13 @@ static void time_adamw(const char *name, int64_t each)
     tn_scope_end(scope);
 }
 
+/* The rounds of all ops, or of each. */
+static bool again(bool each, int64_t round)
+{
+    return flags.alternate == each ? bench_round(&flags, round) : round == 0;
+}
+#define ROUNDS(each) for (int64_t round_ = 0; again(each, round_); round_++)
+
 int main(int argc, char **argv)
 {
     flags = bench_parse(argc, argv, (bench_flags){ .steps = 15 });
@@ -423,13 +430,14 @@ int main(int argc, char **argv)
     tn_scope program = tn_scope_begin();
     const row *rows = large ? gpu_rows : cpu_rows;
     size_t n = large ? sizeof gpu_rows / sizeof *rows : sizeof cpu_rows / sizeof *rows;
-    for (int64_t round = 0; bench_round(&flags, round); round++) {
-        if (!low) tiny_all();
+    ROUNDS(false)
+    {
+        if (!low) ROUNDS(true) tiny_all();
         if (large) time_peaks();
         for (size_t i = 0; i < n; i++)
-            if (!low || !gpu || runs_low(&rows[i])) time_row(rows[i]);
+            if (!low || !gpu || runs_low(&rows[i])) ROUNDS(true) time_row(rows[i]);
         if (!low && large) time_adamw("adamw_124M", at_size(77000));
-        if (!low && !large) time_adamw("adamw_820k", 512);
+        if (!low && !large) ROUNDS(true) time_adamw("adamw_820k", 512);
         if (!gpu) bench_memory(bench_name(&flags, "ops"));
     }
     tn_scope_end(program);

@@ -4,12 +4,13 @@
 usage: bench/pairs.py [--pairs N] [--threads N] [--workloads LIST] [--dtypes LIST] BEFORE AFTER
 
 BEFORE and AFTER are build folders (the same one twice shows what the machine alone makes of it). In a pair each
-takes several short turns, in the order 0110 0110, seconds apart in all, so that a neighbour who is busy for a
-while slows both; a side's time is the median of its turns. Where a process's memory lies makes single ops faster
-or slower by up to a fifth for as long as it lives, so each pair has processes of its own. The table has the median of the pairs'
-ratios, after to before, so above 1 the change is slower, with the interval that holds the true median with 95 %
-(ranks of the sorted ratios; no distribution is assumed). Of the single ops it has the geometric mean of each
-round, and lines of those whose interval lies above 1.03. Ends with 1 where an interval ends above 1.03.
+takes several short turns, in the order 0110 0110, seconds apart in all (of single ops each op takes its turns by
+itself), so that a neighbour who is busy for a while slows both; a side's time is the median of its turns. Where a
+process's memory lies makes single ops faster or slower by up to a fifth for as long as it lives, so each pair has
+processes of its own. The table has the median of the pairs' ratios, after to before, so above 1 the change is slower,
+with the interval that holds the true median with 95 % (ranks of the sorted ratios; no distribution is assumed). Of
+the single ops it has the geometric mean of each pair, and lines of those whose interval lies above 1.03. Ends with 1
+where an interval ends above 1.03.
 """
 import argparse
 import math
@@ -26,7 +27,7 @@ WORKLOADS = {  # turns of each side in a pair, and what one turn runs
     "cnn": (6, ["bench_images", "--config", "cnn", "--steps", "8"]),
     "mlp": (6, ["bench_images", "--config", "mlp", "--steps", "60", "--warmup", "20"]),
     "loader": (6, ["bench_loader", "--data", "/usr/share/datasets/fashion-mnist"]),
-    "ops": (3, ["bench_ops", "--steps", "3"]),
+    "ops": (3, ["bench_ops", "--steps", "3", "--alternate"]),
 }
 
 
@@ -38,6 +39,7 @@ class Side:
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                         text=True)
         self.command = " ".join(command)
+        self.over = False
         self.lines()
 
     def lines(self):
@@ -49,6 +51,7 @@ class Side:
             if not line.startswith("#"):
                 workload, metric, value = line.split(",")[:3]
                 values[workload.split("_", 1)[1], metric] = float(value)
+        self.over = True
         if self.process.wait():
             sys.exit(f"pairs.py: {self.command} failed with {self.process.returncode}")
         return values
@@ -78,11 +81,13 @@ def times(values):
 
 def pair(sides, turns, first):
     """{workload: ratio} of one pair; first is the side that begins."""
-    took = [[], []]
-    for turn in range(2 * turns):
-        side = first ^ ((turn + 1) // 2 % 2)
-        took[side].append(times(sides[side].round()))
-    median = [{w: statistics.median(t[w] for t in took[side]) for w in took[side][0]} for side in (0, 1)]
+    took = [{}, {}]
+    while not (sides[0].over or sides[1].over):  # once; of ops, once for each op
+        for turn in range(2 * turns):
+            side = first ^ ((turn + 1) // 2 % 2)
+            for workload, time in times(sides[side].round()).items():
+                took[side].setdefault(workload, []).append(time)
+    median = [{w: statistics.median(t) for w, t in took[side].items()} for side in (0, 1)]
     return {w: median[1][w] / median[0][w] for w in median[0] if w in median[1]}
 
 

@@ -163,8 +163,7 @@ static double mean_loss(const unsigned char *ids, int64_t n, int64_t windows)
 
 static double evaluate(double mean)
 {
-    int64_t fit = (text->n_valid - 1) / context,
-            some = 1024; /* a sixth of what is held out of King James */
+    int64_t fit = (text->n_valid - 1) / context, some = 1024; /* a sixth of King James' part */
     double valid = mean_loss(text->valid, text->n_valid, fit < some ? fit : some);
     if (!ex_signal)
         ex_say("step %d: training loss %.4f, validation loss %.4f", ex.step, mean, valid);

@@ -36,7 +36,10 @@
 /* the core */
 #include <tenon/error.h>
 #include <tenon/tensor.h>
-#include <tenon/ops.h> /* and indexing.h, losses.h, spatial.h */
+#include <tenon/ops.h>
+#include <tenon/indexing.h>
+#include <tenon/losses.h>
+#include <tenon/spatial.h>
 #include <tenon/autograd.h>
 #include <tenon/custom.h>
 #include <tenon/recompute.h>

@@ -647,6 +647,37 @@ START_TEST(a_buffer_of_a_function_within_that_ran_again)
 }
 END_TEST
 
+/* The first run replaces count and then puts another buffer of its shape in its place. */
+static tn_status exchanges_slots(void *user, int n_in, tn_tensor *const *in, int n_out,
+                                 tn_tensor **out)
+{
+    counter *m = user;
+    tn_status status = TN_OK;
+    (void)n_in;
+    (void)n_out;
+    if (!tn_recomputing()) {
+        status = tn_assign(&m->count, tn_full(TN_SHAPE(1), 3));
+        if (status == TN_OK) status = tn_module_delete(&m->base, "count");
+        if (status == TN_OK)
+            status = tn_register_buffer(&m->base, "other", &m->count, tn_full(TN_SHAPE(1), 5), 0);
+    }
+    out[0] = tn_mul(in[0], m->count);
+    return status;
+}
+
+/* Seen to fail: slots known by the address of their names, of which the new one may have the old
+ * one's; the second run then multiplied by what the deleted buffer had been, 1. */
+START_TEST(a_buffer_in_the_place_of_a_deleted_one)
+{
+    counter *m = counter_new(false);
+    tn_tensor *x = leaf(tn_full(TN_SHAPE(1), 2)), *y = tn_recompute(exchanges_slots, m, 1, &x);
+    assert_made(y);
+    assert_ok(tn_backward(y));
+    ck_assert_double_eq(tn_item(tn_grad(x)), 5);
+    ck_assert_double_eq(tn_item(m->count), 5);
+}
+END_TEST
+
 /* Refused by its ops; what it wrote, which the first run did not, is taken back. */
 START_TEST(a_batch_norm_that_trains_only_the_second_time)
 {
@@ -711,7 +742,7 @@ Suite *test_suite(void)
     t = test_case(s, "graphs");
     add_tests(t, activations_are_free_until_backward,
               graphs_used_twice_and_derivatives_of_derivatives, functions_that_differentiate,
-              a_buffer_of_a_function_within_that_ran_again);
+              a_buffer_of_a_function_within_that_ran_again, a_buffer_in_the_place_of_a_deleted_one);
     t = test_case(s, "refusals");
     add_tests(t, what_changed_in_between_is_refused, a_frozen_weight_that_changes_is_refused,
               what_was_read_through_a_copy_is_refused, a_buffer_read_before_it_moves,

@@ -58,8 +58,8 @@ static void set_case_gradient(tn_tensor *p, int k)
     assert_ok(tn_set_grad(p, tn_to_dtype(from_f64(v, tn_shape_get(p)), tn_dtype_of(p))));
 }
 
-/* All but Muon, with their options, 100 steps each; in f32 their rounding
- * is amplified where v is small. */
+/* All but Muon (SGD, Adam, AdamW, RMSprop and Adagrad among them), with their options, 100 steps
+ * each; in f32 their rounding is amplified where v is small. */
 START_TEST(trajectory_equals_pytorch)
 {
     int which = _i / 2;
