@@ -71,6 +71,30 @@ TN_API tn_tensor *tn_contiguous(tn_tensor *x);
 TN_API tn_tensor *tn_flip(tn_tensor *x, const int *axes, int n_axes);
 /** Tiled: counts has an entry per axis (more entries than axes add leading ones). A copy. */
 TN_API tn_tensor *tn_repeat(tn_tensor *x, tn_shape counts);
+/** axis laid out as the axes of shape, of which one size may be -1: what is left. A view where
+ *  strides allow. Errors: sizes whose product differs. PyTorch: Tensor.unflatten */
+TN_API tn_tensor *tn_unflatten(tn_tensor *x, int axis, tn_shape shape);
+/** Views of each index of an axis, which disappears. As tn_split: fills out[0..count), returns the
+ *  count (-1 on failure). PyTorch: Tensor.unbind */
+TN_API int tn_unbind(tn_tensor *x, int axis, tn_tensor **out, int max_out);
+/** Element i, i + k of two axes, which disappear, along a new last axis; k above 0: above the main
+ *  diagonal. A view where strides allow. PyTorch: torch.diagonal */
+TN_API tn_tensor *tn_diagonal(tn_tensor *x, int64_t k, int axis0, int axis1);
+/** Of x [m, n] its diagonal k; of x [n] a square of zeros with x on that diagonal. PyTorch:
+ *  torch.diag */
+TN_API tn_tensor *tn_diag(tn_tensor *x, int64_t k);
+/** Moved by shifts[i] along axes[i], what leaves at the end comes in at the start; axes NULL and n
+ *  1: all elements in row-major order. A copy. PyTorch: torch.roll */
+TN_API tn_tensor *tn_roll(tn_tensor *x, const int64_t *shifts, const int *axes, int n);
+/** Each index of axis count times in a row. A copy. PyTorch: torch.repeat_interleave(x, count,
+ *  axis) */
+TN_API tn_tensor *tn_repeat_interleave(tn_tensor *x, int64_t count, int axis);
+/** Index i of axis counts[i] times; counts: integers, of that axis's size, read by the host. Errors:
+ *  counts below 0. PyTorch: torch.repeat_interleave(x, counts, axis) */
+TN_API tn_tensor *tn_repeat_interleave_by(tn_tensor *x, tn_tensor *counts, int axis);
+/** n grids [n_0, n_1, ...] from n tensors of one axis: out[i] varies along axis i; xy exchanges the
+ *  first two axes. Views. PyTorch: torch.meshgrid; xy is indexing="xy" */
+TN_API TN_MUST_USE tn_status tn_meshgrid(tn_tensor *const *x, int n, bool xy, tn_tensor **out);
 /** Cast. x itself when it has that dtype. float to integer truncates toward zero. */
 TN_API tn_tensor *tn_to_dtype(tn_tensor *x, tn_dtype dtype);
 /** To a device. x itself when it is there already. */
@@ -281,6 +305,21 @@ TN_API tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b);
  * Errors   sizes that do not fit; dtypes that differ or are not floating
  */
 TN_API tn_tensor *tn_linear(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
+/** a_i b_j: a [m], b [n] -> [m, n]. PyTorch: torch.outer */
+TN_API tn_tensor *tn_outer(tn_tensor *a, tn_tensor *b);
+/**
+ * Sum of products by subscripts, as tn_einsum("bij,bjk->bik", 2, (tn_tensor *[]){ a, b }): a letter
+ * for each axis, "..." for all that are left, equal letters are one index; letters that the result
+ * lacks are summed. Without "->" the result has "..." and the letters that stand once, A to Z before
+ * a to z. Axes of size 1 stretch.
+ *
+ * Shapes   up to 32 operands; up to 8 axes each, also in between. Two at a time become one, the pair
+ *          with the smallest result first, by tn_matmul where something is summed
+ * Errors   other characters; axes that differ in number or size; a result's letter that no operand
+ *          has, or twice; dtypes that tn_matmul refuses
+ * PyTorch: torch.einsum
+ */
+TN_API tn_tensor *tn_einsum(const char *equation, int n, tn_tensor *const *x);
 
 /* ---- softmax --------------------------------------------------------------------------------- */
 

@@ -5,6 +5,11 @@
 
 #define AXES(...) (const int[]){ __VA_ARGS__ }, (int)(sizeof((int[]){ __VA_ARGS__ }) / sizeof(int))
 #define ALL NULL, 0
+#define AT(...)                                                                                    \
+    (const int64_t[])                                                                              \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
 
 /* The pieces have different shapes: each is scaled by a factor of its own, then they are joined. */
 static tn_tensor *joined(tn_tensor **part, int n, int axis)
@@ -24,6 +29,18 @@ static tn_tensor *chunk_scaled(tn_tensor *x, int n, int axis)
 {
     tn_tensor *part[8] = { NULL };
     return joined(part, tn_chunk(x, n, axis, part, 8), axis);
+}
+
+static tn_tensor *unbind_scaled(tn_tensor *x, int axis)
+{
+    tn_tensor *part[8] = { NULL };
+    return joined(part, tn_unbind(x, axis, part, 8), 0);
+}
+
+static tn_tensor *meshgrid_scaled(tn_tensor **x, int n, bool xy)
+{
+    tn_tensor *grid[8] = { NULL };
+    return tn_meshgrid(x, n, xy, grid) == TN_OK ? joined(grid, n, 0) : NULL;
 }
 
 /* Gradients reach one output of several: the others are absent. */

@@ -58,6 +58,8 @@ tn_tensor *tni_centred_slope(tn_tensor *g, tn_tensor *xh, const int *axes, int n
 tn_status tni_name_index_error(const tn_op *op, tn_status status);
 /* index as i64 (i32 is cast); NULL and a message for other dtypes. */
 tn_tensor *tni_index_arg(const char *function, const char *what, tn_tensor *index);
+/* [whole] of zeros, but x [n] at start, start + step, ... */
+tn_tensor *tni_spread(tn_tensor *x, int64_t start, int64_t step, int64_t whole);
 /* 0..n-1 as i64, made on the device. */
 tn_tensor *tni_iota(int64_t n, tn_device device);
 

@@ -1,0 +1,212 @@
+/*
+ * rearrange.c - compositions of views and copies: unflatten, unbind, diagonals, roll, meshgrid,
+ * outer, repeat_interleave. Gradients, of every order, are those of what they are made of.
+ */
+#include "autograd/ops/rows.h"
+
+/* ---- one axis -------------------------------------------------------------------------------- */
+
+static bool axis_in(const char *function, const tn_tensor *x, int *axis)
+{
+    return tni_present(function, "x", x) &&
+           (*axis = tni_axis(function, *axis, x->shape.rank)) >= 0;
+}
+
+tn_tensor *tn_unflatten(tn_tensor *x, int axis, tn_shape shape)
+{
+    static const char f[] = "tn_unflatten";
+    if (!axis_in(f, x, &axis)) return NULL;
+    tn_shape y = x->shape;
+    int64_t known = 1, whole = x->shape.size[axis];
+    int left = -1; /* the axis whose size is what is left */
+    for (int i = 0; i < shape.rank; i++)
+        if (shape.size[i] == -1 && left < 0)
+            left = i;
+        else
+            known *= shape.size[i] < 0 ? 0 : shape.size[i];
+    if (left >= 0 && known > 0) shape.size[left] = whole / known;
+    if (shape.rank < 1 || tni_shape_numel(&shape) != whole)
+        return tni_fail(TN_E_SHAPE, "%s: axis %d of %s as %s: want sizes whose product is %" PRId64,
+                        f, axis, tni_text(x), tni_shape_text(&shape), whole);
+    if ((y.rank += shape.rank - 1) > TN_MAX_RANK)
+        return tni_fail(TN_E_SHAPE, "%s: %d axes: want at most %d", f, y.rank, TN_MAX_RANK);
+    for (int i = 0; i < shape.rank; i++) y.size[axis + i] = shape.size[i];
+    for (int i = axis + 1; i < x->shape.rank; i++)
+        y.size[i + shape.rank - 1] = x->shape.size[i];
+    return tn_reshape(x, y);
+}
+
+int tn_unbind(tn_tensor *x, int axis, tn_tensor **out, int max_out)
+{
+    if (!axis_in("tn_unbind", x, &axis)) return -1;
+    if (x->shape.size[axis] == 0) return 0;
+    int n = tn_split(x, 1, axis, out, max_out);
+    for (int i = 0; i < n; i++)
+        if (!(out[i] = tn_squeeze(out[i], axis))) return -1;
+    return n;
+}
+
+/* ---- diagonals ------------------------------------------------------------------------------- */
+
+/* The diagonal k of an m x n matrix begins at that element and has so many. */
+static int64_t diagonal_size(int64_t m, int64_t n, int64_t k)
+{
+    return TNI_MAX(0, k >= 0 ? TNI_MIN(m, n - k) : TNI_MIN(m + k, n));
+}
+
+static int64_t diagonal_start(int64_t n, int64_t k)
+{
+    return k >= 0 ? k : -k * n;
+}
+
+tn_tensor *tn_diagonal(tn_tensor *x, int64_t k, int axis0, int axis1)
+{
+    static const char f[] = "tn_diagonal";
+    if (!axis_in(f, x, &axis0) || !axis_in(f, x, &axis1)) return NULL;
+    if (axis0 == axis1)
+        return tni_fail(TN_E_INVALID, "%s: axis %d twice of %s: want two axes", f, axis0,
+                        tni_text(x));
+    const int64_t m = x->shape.size[axis0], n = x->shape.size[axis1];
+    k = TNI_MIN(TNI_MAX(k, -m), n);
+    int order[TN_MAX_RANK], rank = 0;
+    for (int i = 0; i < x->shape.rank; i++)
+        if (i != axis0 && i != axis1) order[rank++] = i;
+    order[rank++] = axis0;
+    order[rank++] = axis1;
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *rows = tn_flatten(tn_permute(x, order, rank), -2, -1);
+    const int64_t size = diagonal_size(m, n, k), start = size ? diagonal_start(n, k) : 0;
+    const int64_t end = size ? start + (size - 1) * (n + 1) + 1 : 0;
+    return tn_scope_return(scope, tn_slice(rows, -1, start, end, n + 1));
+}
+
+tn_tensor *tn_diag(tn_tensor *x, int64_t k)
+{
+    static const char f[] = "tn_diag";
+    if (!tni_present(f, "x", x)) return NULL;
+    if (x->shape.rank == 2) return tn_diagonal(x, k, 0, 1);
+    const int64_t most = INT32_MAX, n = x->shape.rank ? x->shape.size[0] : 0;
+    if (x->shape.rank != 1 || n > most || k < -most || k > most)
+        return tni_fail(TN_E_SHAPE,
+                        "%s: diagonal %" PRId64 " of %s: want one or two axes, and fewer than 2^31 "
+                        "rows",
+                        f, k, tni_text(x));
+    const int64_t size = n + (k < 0 ? -k : k);
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *y = tni_spread(x, diagonal_start(size, k), size + 1, size * size);
+    return tn_scope_return(scope, tn_reshape(y, TN_SHAPE(size, size)));
+}
+
+/* ---- roll ------------------------------------------------------------------------------------ */
+
+static tn_tensor *roll(tn_tensor *x, int64_t shift, int axis)
+{
+    const int64_t n = x ? x->shape.size[axis] : 0;
+    if (n == 0) return x;
+    shift = (shift % n + n) % n;
+    tn_tensor *parts[2] = { tn_narrow(x, axis, n - shift, shift),
+                            tn_narrow(x, axis, 0, n - shift) };
+    return tn_cat(parts, 2, axis);
+}
+
+tn_tensor *tn_roll(tn_tensor *x, const int64_t *shifts, const int *axes, int n)
+{
+    static const char f[] = "tn_roll";
+    if (!tni_present(f, "x", x)) return NULL;
+    if (!shifts || n < 1 || (!axes && n != 1))
+        return tni_fail(TN_E_INVALID,
+                        "%s: %d shifts%s: want one for each axis, or one alone for all elements", f,
+                        n, shifts ? axes ? "" : " without axes" : " in NULL");
+    int at[TN_MAX_RANK];
+    for (int i = 0; axes && i < n; i++)
+        if (i == TN_MAX_RANK || (at[i] = tni_axis_of_any(f, axes[i], x->shape.rank)) < 0)
+            return NULL;
+    const bool flat = !axes || x->shape.rank == 0;
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *y = flat ? tn_reshape(x, TN_SHAPE(-1)) : x;
+    for (int i = 0; i < n; i++) y = roll(y, shifts[i], flat ? 0 : at[i]);
+    if (flat) y = tn_reshape(y, x->shape);
+    return tn_scope_return(scope, tn_same_storage(y, x) ? tn_clone(y) : y);
+}
+
+/* ---- several tensors ------------------------------------------------------------------------- */
+
+tn_status tn_meshgrid(tn_tensor *const *x, int n, bool xy, tn_tensor **out)
+{
+    static const char f[] = "tn_meshgrid";
+    tn_shape shape = { .rank = n };
+    if (!x || !out || n < 1 || n > TN_MAX_RANK)
+        return tni_error(TN_E_INVALID, "%s: %d tensors%s: want 1 to %d, and room for the grids", f,
+                         n, x && out ? "" : ", or NULL", TN_MAX_RANK);
+    for (int i = 0; i < n; i++) {
+        if (!tni_present(f, "x", x[i])) return tni_pending();
+        if (x[i]->shape.rank > 1)
+            return tni_error(TN_E_SHAPE, "%s: x[%d] is %s: want one axis", f, i, tni_text(x[i]));
+        shape.size[i] = tni_shape_numel(&x[i]->shape);
+    }
+    for (int i = 0; i < n; i++) {
+        tn_scope scope = tn_scope_begin();
+        tn_shape line = { .rank = n };
+        for (int d = 0; d < n; d++) line.size[d] = d == i ? shape.size[i] : 1;
+        tn_tensor *y = tn_expand(tn_reshape(x[i], line), shape);
+        if (xy && n > 1) y = tn_transpose(y, 0, 1);
+        if (!(out[i] = tn_scope_return(scope, y))) return tni_pending();
+    }
+    return TN_OK;
+}
+
+tn_tensor *tn_outer(tn_tensor *a, tn_tensor *b)
+{
+    if (!tni_present("tn_outer", "a", a) || !tni_present("tn_outer", "b", b)) return NULL;
+    if (a->shape.rank != 1 || b->shape.rank != 1)
+        return tni_fail(TN_E_SHAPE, "tn_outer: a %s, b %s: want one axis each", tni_text(a),
+                        tni_text(b));
+    return tn_mul(tn_unsqueeze(a, 1), b);
+}
+
+/* ---- repeat_interleave ----------------------------------------------------------------------- */
+
+tn_tensor *tn_repeat_interleave(tn_tensor *x, int64_t count, int axis)
+{
+    static const char f[] = "tn_repeat_interleave";
+    if (!axis_in(f, x, &axis)) return NULL;
+    tn_shape shape = x->shape;
+    if (count < 0 || __builtin_mul_overflow(shape.size[axis], count, &shape.size[axis]) ||
+        tni_shape_numel(&shape) < 0)
+        return tni_fail(TN_E_SHAPE,
+                        "%s: %" PRId64 " times along axis %d of %s: want 0 and up, and fewer than "
+                        "2^63 elements",
+                        f, count, axis, tni_text(x));
+    rows_sizes s = rows_around(&x->shape, axis);
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *y = tn_reshape(x, TN_SHAPE(s.n, s.c, 1, s.d));
+    y = count ? tn_expand(y, TN_SHAPE(s.n, s.c, count, s.d)) : tn_narrow(y, 2, 0, 0);
+    y = tn_reshape(y, shape);
+    return tn_scope_return(scope, tn_same_storage(y, x) ? tn_clone(y) : y);
+}
+
+tn_tensor *tn_repeat_interleave_by(tn_tensor *x, tn_tensor *counts, int axis)
+{
+    static const char f[] = "tn_repeat_interleave_by";
+    if (!axis_in(f, x, &axis)) return NULL;
+    const int64_t n = x->shape.size[axis];
+    if (!(counts = tni_index_arg(f, "counts", counts))) return NULL;
+    if (counts->shape.rank != 1 || counts->shape.size[0] != n)
+        return tni_fail(TN_E_SHAPE, "%s: counts %s for axis %d of %s: want [%" PRId64 "]", f,
+                        tni_text(counts), axis, tni_text(x), n);
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *here = tn_contiguous(tn_to(counts, tn_cpu()));
+    const int64_t *count = tn_data(here);
+    int64_t total = 0;
+    tn_status status = count || n == 0 ? TN_OK : tni_pending();
+    for (int64_t i = 0; i < n && status == TN_OK; i++)
+        if (count[i] < 0 || __builtin_add_overflow(total, count[i], &total))
+            status = tni_error(TN_E_INVALID, "%s: counts[%" PRId64 "] is %" PRId64
+                                             ": want 0 and up, below 2^63 in all",
+                               f, i, count[i]);
+    tn_tensor *index = status == TN_OK ? tn_empty_as(TN_SHAPE(total), TN_I64, tn_cpu()) : NULL;
+    int64_t *to = index ? tn_data(index) : NULL;
+    for (int64_t i = 0, at = 0; to && i < n; i++)
+        for (int64_t j = 0; j < count[i]; j++) to[at++] = i;
+    return tn_scope_return(scope, tn_index_select(x, axis, tn_to(index, tn_device_of(x))));
+}
