@@ -35,8 +35,12 @@ static tn_status add_module(tn_module *m, const char *path, void *user)
     return tr->failed;
 }
 
-static void prepare(tn_trace *tr, tn_trace_options o)
+tn_trace *tni_trace_start(tn_trace_options o, bool late)
 {
+    tn_trace *tr = tni_calloc(sizeof *tr);
+    tni_calls_skip((const void *)(uintptr_t)tni_trace_start); /* lines are the program's */
+    if (!tr) return NULL;
+    tr->late = late;
     tr->names.names = true;
     tr->values = o.values ? o.values : 64;
     tr->mode = true;
@@ -46,15 +50,6 @@ static void prepare(tn_trace *tr, tn_trace_options o)
     tr->log.title = tni_record_text(tr, &tr->log.arena, title);
     if (o.model) tni_record_ok(tr, tni_walk(o.model, TNI_ONCE, add_module, NULL, tr));
     tni_record_open(tr);
-}
-
-tn_trace *tni_trace_start(tn_trace_options options, bool late)
-{
-    tn_trace *tr = tni_calloc(sizeof *tr);
-    tni_calls_skip((const void *)(uintptr_t)tni_trace_start); /* lines are the program's */
-    if (!tr) return NULL;
-    tr->late = late;
-    prepare(tr, options);
     if (tr->failed != TN_OK) {
         tn_trace_free(tr);
         return NULL;
@@ -64,7 +59,7 @@ tn_trace *tni_trace_start(tn_trace_options options, bool late)
     tni_record_steps(&tr->watcher);
     tr->running = true;
     tni_watch(&tr->watcher);
-    tr->lines = tn_set_lines(options.lines || tn_lines());
+    tr->lines = tn_set_lines(o.lines || tn_lines());
     return tr;
 }
 
@@ -98,9 +93,9 @@ static void stop(tn_trace *tr)
 
 tn_status tni_trace_stop(tn_trace *tr)
 {
-    if (tni_record_begin(tr)) {
-        tni_record_close(tr);
-        tni_record_end(tr);
+    {
+        TNI_RECORDER(open, &tr->watcher);
+        if (open) tni_record_close(open);
     }
     stop(tr);
     return tr->failed;
