@@ -32,8 +32,9 @@
  * tn_clip_grad_norm_tensor), data and random numbers from the host, cuRAND's numbers, setting
  * rates, tn_scaler_*, tn_ema_*, hooks and updates of an optimizer (optim_type.h), batch norm
  * with cumulative or skip_nonfinite, changes of a cache (module.h), CPU tensors, and tn_one_hot
- * with n -1, which looks for the largest index. After such a refusal nothing has changed except by your own code. Modules must be in the same mode
- * (tn_train, tn_eval) as when the step was captured: in another one a run is refused.
+ * with n -1, which looks for the largest index. After such a refusal nothing has changed except by
+ * your own code. Modules must be in the same mode (tn_train, tn_eval) as when the step was
+ * captured: in another one a run is refused.
  */
 #ifndef TENON_CAPTURE_H
 #define TENON_CAPTURE_H

@@ -428,22 +428,18 @@ static const struct {
     ['R'] = { "REDUCE", reduce, 0, 2 },
 };
 
-/* What an instruction without a function would put among the tensors; NULL: nothing. */
-static const char *plain(unsigned char code)
-{
-    if (code == 'G' || code == 'F') return "a floating number";
-    if (code == 'N') return "None";
-    return code == ']' || code == 'l' ? "a list" : NULL;
-}
-
 static tn_status unknown(tni_pickle *p, unsigned char code)
 {
-    if (plain(code))
-        return bad(p,
-                   "%s beside the tensors, as in a checkpoint of several parts: want a "
-                   "state dict alone, torch.save(model.state_dict(), path)",
-                   plain(code));
-    return bad(p, "instruction 0x%02x: " WANTED, code);
+    const char *what = code == 'G' || code == 'F'   ? "a floating number"
+                       : code == 'N'                ? "None"
+                       : code == ']' || code == 'l' ? "a list"
+                                                    : NULL;
+    if (!what) return bad(p, "instruction 0x%02x: " WANTED, code);
+    return bad(
+        p,
+        "%s beside the tensors, as in a checkpoint of several parts: want a state dict alone, "
+        "torch.save(model.state_dict(), path)",
+        what);
 }
 
 static tn_status stop(tni_pickle *p)
