@@ -143,7 +143,7 @@ tn_tensor *tni_alias_all(const tn_tensor *t);
  * What is beyond the rank stays as it was. */
 void tni_array_set(tni_array *a, const tn_tensor *t, const tn_shape *shape);
 /* The same returned, which costs two copies: of t as it is, and broadcast. */
-TNI_SHARED tni_array tni_array_of(const tn_tensor *t);
+tni_array tni_array_of(const tn_tensor *t);
 tni_array tni_array_expand(const tn_tensor *t, const tn_shape *shape);
 /* An absent array (data NULL). */
 #define tni_array_none() ((tni_array){ .data = NULL })

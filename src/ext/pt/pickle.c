@@ -32,14 +32,9 @@ typedef tni_pickle_value value;
 static void *add(tni_pickle *p, tni_pickle_table *t, size_t size, int64_t limit, const char *what)
 {
     if (t->n >= limit) return bad(p, "more than %" PRId64 " %s", limit, what), NULL;
+    t->size = size;
     if (!tni_room(&t->data, &t->capacity, (size_t)t->n, 1, size)) return NULL;
     return (char *)t->data + (size_t)t->n++ * size;
-}
-
-static void release(tni_pickle_table *t, size_t size)
-{
-    tni_room_free(&t->data, &t->capacity, size);
-    t->n = 0;
 }
 
 static tn_status push(tni_pickle *p, tni_pickle_kind kind, int64_t number, uint32_t n)
@@ -477,11 +472,7 @@ tn_status tni_pickle_read(tni_pickle *p, const tni_input *in, const unsigned cha
 
 void tni_pickle_free(tni_pickle *p)
 {
-    release(&p->stack, sizeof(value));
-    release(&p->memo, sizeof(value));
-    release(&p->members, sizeof(value));
-    release(&p->storages, sizeof(tni_pickle_storage));
-    release(&p->tensors, sizeof(tni_pickle_tensor));
-    release(&p->dicts, sizeof(tni_pickle_dict));
-    release(&p->pairs, sizeof(tni_pickle_pair));
+    tni_pickle_table *all[] = { &p->stack,   &p->memo,  &p->members, &p->storages,
+                                &p->tensors, &p->dicts, &p->pairs };
+    for (int i = 0; i < 7; i++) tni_room_free(&all[i]->data, &all[i]->capacity, all[i]->size);
 }

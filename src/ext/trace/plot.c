@@ -232,17 +232,6 @@ static void add_legend(plot *p)
     }
 }
 
-static tn_status write_file(const char *function, const char *path, const char *text, size_t n)
-{
-    tni_atomic_file file;
-    tn_status status = tni_file_create(&file, function, path, (int64_t)n);
-    if (status != TN_OK) return status;
-    status = tni_file_write(&file, text, n);
-    if (status == TN_OK) return tni_file_finish(&file);
-    tni_file_abandon(&file);
-    return status;
-}
-
 tn_status tn_plot_svg(const char *path, const char *title, const char *x_label, const char *y_label,
                       const tn_curve *curves, int n)
 {
@@ -274,8 +263,16 @@ tn_status tn_plot_svg(const char *path, const char *title, const char *x_label, 
     fprintf(p.svg, "</svg>\n");
     bool made = !ferror(p.svg);
     made = fclose(p.svg) == 0 && made;
-    tn_status status =
-        made ? write_file(f, path, text, size) : tni_error(TN_E_NOMEM, "%s: out of memory", f);
+    tni_atomic_file file;
+    tn_status status = made ? tni_file_create(&file, f, path, (int64_t)size)
+                            : tni_error(TN_E_NOMEM, "%s: out of memory", f);
+    if (status == TN_OK) {
+        status = tni_file_write(&file, text, size);
+        if (status == TN_OK)
+            status = tni_file_finish(&file);
+        else
+            tni_file_abandon(&file);
+    }
     free(text);
     return status;
 }
