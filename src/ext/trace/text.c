@@ -266,8 +266,8 @@ static void say_back(const tni_words *w, const tni_log_back *b, size_t number)
     say_arrivals(w, b);
     say_again(w, b->node);
     for (size_t i = 0; i < b->n_shares; i++) say_share(w, &b->shares[i]);
-    const char *where = tni_log_where(b->node->op);
-    if (where[0] && b->n_shares) fprintf(w->file, "    %s\n", where);
+    const char *where = strstr(b->node->op->gradient, "; where "); /* what short names mean */
+    if (where && b->n_shares) fprintf(w->file, "    %s\n", where + 2);
     say_others(w, b->node);
     say_findings(w, b);
     say_freed(w, b);

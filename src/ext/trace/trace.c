@@ -4,23 +4,17 @@
 #include "base/lines.h"
 #include "ext/trace/record.h"
 
-/* Whether the thread's events go to somebody else. Places alone may be on: the recorder does their
- * work. */
-static bool watched(void)
-{
-    bool places = tn_set_places(false), lines = tn_set_lines(false), busy = tni_watched();
-    tn_set_places(places);
-    tn_set_lines(lines);
-    return busy;
-}
-
 tn_status tni_trace_may_begin(const char *f, const tn_module *model)
 {
     if (tni_host_refused(f, "watches a step", "it outside of the captured step")) return TN_E_STATE;
     if (tn_get_anomaly() != TN_ANOMALY_OFF)
         return tni_error(TN_E_STATE, "%s: anomaly mode is on: want tn_set_anomaly(TN_ANOMALY_OFF)",
                          f);
-    if (watched())
+    /* places and lines alone may be on: the recorder does their work */
+    bool places = tn_set_places(false), lines = tn_set_lines(false), watched = tni_watched();
+    tn_set_places(places);
+    tn_set_lines(lines);
+    if (watched)
         return tni_error(TN_E_STATE,
                          "%s: this thread is watched already: want one trace or report at a time",
                          f);
