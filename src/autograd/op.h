@@ -156,7 +156,7 @@ tn_tensor *tni_autocast_f32(tn_tensor *x);
 /* tn_to_dtype, but ops that read a large result cast x again in backward, and keep nothing. */
 tn_tensor *tni_cast_again(tn_tensor *x, tn_dtype dtype);
 /* Drops this thread's kept casts of leaves. */
-TNI_SHARED void tni_autocast_forget(void);
+void tni_autocast_forget(void);
 /* Whether n_in inputs and n_out outputs of a user's function are there. */
 tn_status tni_check_arrays(const char *function, int n_in, tn_tensor *const *in, int n_out,
                            tn_tensor **out);
@@ -252,6 +252,6 @@ tn_status tni_change_all(const char *function, int n, tni_change (*each)(const v
 /* A copy after writes that cannot be undone: if it fails, it is tried once more. */
 tn_status tni_copy_last(const tni_backend *backend, const tni_array *y, const tni_array *x);
 /* The same of one tensor's values to another one of its shape. */
-TNI_SHARED tn_status tni_put_last(const tn_tensor *to, const tn_tensor *from);
+tn_status tni_put_last(const tn_tensor *to, const tn_tensor *from);
 
 #endif

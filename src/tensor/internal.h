@@ -110,8 +110,8 @@ int tni_axis(const char *function, int axis, int rank);
  * read size[0]. */
 int tni_axis_of_any(const char *function, int axis, int rank);
 /* A tensor as text for messages: "[3,4]" or "weight [3,4]". In 8 rotating thread-local buffers. */
-const char *tni_shape_text(const tn_shape *shape);
-TNI_SHARED const char *tni_text(const tn_tensor *t);
+TNI_SHARED const char *tni_shape_text(const tn_shape *shape);
+const char *tni_text(const tn_tensor *t);
 
 /* A new tensor with its own storage, in the current scope. Fails without an open scope. */
 tn_tensor *tni_new(const tni_spec *spec, tn_device device);

@@ -38,16 +38,6 @@ static void refuses(tni_watcher *self, const char *function, const char *does, c
     refuse((tni_notes *)self, function, does, want);
 }
 
-static void refuse_cpu(tni_notes *r, const tn_tensor *t)
-{
-    if (r->refused != TN_OK) return;
-    char function[80];
-    snprintf(function, sizeof function, "tn_%s", tni_op_running ? tni_op_running : "data");
-    char does[320];
-    snprintf(does, sizeof does, "uses %s, a tensor on the CPU", tni_text(t));
-    refuse(r, function, does, "it on the GPU, or as an input of tn_capture_run");
-}
-
 static tni_held *use_of(tni_notes *r, tni_storage *s)
 {
     if (s->seen == r->serial) return s->seen_as < 0 ? NULL : &r->use[s->seen_as];
@@ -63,7 +53,11 @@ static void uses(tni_watcher *self, const tn_tensor *t)
 {
     tni_notes *r = (tni_notes *)self;
     if (t->storage->device.type == TN_CPU) {
-        refuse_cpu(r, t);
+        char function[80], does[320];
+        snprintf(function, sizeof function, "tn_%s", tni_op_running ? tni_op_running : "data");
+        snprintf(does, sizeof does, "uses %s, a tensor on the CPU", tni_text(t));
+        if (r->refused == TN_OK)
+            refuse(r, function, does, "it on the GPU, or as an input of tn_capture_run");
         return;
     }
     tni_held *use = use_of(r, t->storage);

@@ -109,22 +109,14 @@ tn_status tni_capture_check_steps(const tn_capture *c)
     return TN_OK;
 }
 
-/* The groups' current numbers and the next step count, as tn_optim_step uses them. */
-static void refresh(tni_captured_step *s)
-{
-    for (int k = 0; k < s->n; k++)
-        s->numbers[k] = tni_optim_numbers_of(s->opt, &s->opt->param[s->param[k].index]);
-}
-
 void tni_capture_count(tn_capture *c, bool back)
 {
     int section = 0;
     for (size_t i = 0; i < c->n_steps; i++) {
         tni_captured_step *s = &c->steps[i];
-        if (!back && s->n > 0) {
-            refresh(s);
-            c->graphs->optim(c->graph, section++, s->tensor, s->n);
-        }
+        for (int k = 0; k < s->n && !back; k++) /* as tn_optim_step would use them now */
+            s->numbers[k] = tni_optim_numbers_of(s->opt, &s->opt->param[s->param[k].index]);
+        if (!back && s->n > 0) c->graphs->optim(c->graph, section++, s->tensor, s->n);
         for (int k = 0; k < s->n; k++) s->opt->param[s->param[k].index].step += back ? -1 : 1;
         s->opt->steps += back ? -1 : 1;
     }

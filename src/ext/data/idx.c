@@ -7,8 +7,6 @@
  * The stream below is either the file itself or its inflated contents; its reader sees no
  * difference. We call inflate, not gzread: gzread returns the data of a damaged file before it
  * reports the damage, and never reports junk after the compressed data.
- *
- * Source: LeCun, the MNIST database, file formats; RFC 1952 (gzip).
  */
 #include <zlib.h>
 

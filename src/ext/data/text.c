@@ -1,9 +1,4 @@
-/*
- * text.c - a text as character ids.
- *
- * The vocabulary is the set of bytes that occur, ascending; an id is a byte's rank in it. Two texts
- * with the same bytes have the same ids.
- */
+/* text.c - a text as character ids: an id is a byte's rank among those that occur. */
 #include <tenon/io.h>
 
 #include "io/file.h"

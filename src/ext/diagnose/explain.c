@@ -283,13 +283,13 @@ static tn_status print(report *x, const tn_module *m, FILE *file, tn_explain_rep
     return status;
 }
 
-static tn_status examine(report *x, tn_module *m, const tn_optim *opt, tni_loss loss, void *user)
+static tn_status examine(report *x, const tn_optim *opt)
 {
-    x->parameters = tn_parameters(m);
+    x->parameters = tn_parameters(x->run.model);
     x->opt = opt;
     if (opt && tni_no_optim(opt)) return tni_poison("tn_explain_training", "opt");
     if (!x->parameters) return tni_pending();
-    tn_status status = tni_run_watch(&x->run, m, loss, user, &x->loss);
+    tn_status status = tni_run_watch(&x->run, &x->loss);
     if (status == TN_OK) {
         x->counts.loss = tn_item(x->loss);
         mark_leads(x);
@@ -308,13 +308,13 @@ tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
     TNI_C_NUMBERS;
     TNI_SCOPES_STAY;
     report x = { 0 };
-    tn_status status = tni_run_begin(&x.run, "tn_explain_training", m, loss);
+    tn_status status = tni_run_begin(&x.run, "tn_explain_training", m, loss, user);
     if (status != TN_OK) return status;
     if (tn_parallel_size() > 1)
         snprintf(x.here, sizeof x.here, " on rank %d of %d", tn_parallel_rank(),
                  tn_parallel_size());
     tn_scope scope = tn_scope_begin();
-    status = examine(&x, m, opt, loss, user);
+    status = examine(&x, opt);
     tn_status restored = tni_run_restore(&x.run);
     if (status == TN_OK) status = restored;
     if (status == TN_OK) status = print(&x, m, file, out);

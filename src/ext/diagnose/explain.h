@@ -1,6 +1,6 @@
 /*
  * explain.h - one watched run of a loss function, from which tn_explain_training makes its report
- * and tn_module_gradcheck learns the names of ops.
+ * and tn_module_gradcheck learns the names of ops; and more runs of it, for finite differences.
  *
  * Every tensor that took part has a number, its index among the values. A use is one op with the
  * values it read and made; uses are in the order of time. Numbers outlive tensors: nothing is kept
@@ -60,10 +60,14 @@ typedef struct tni_lines {
 typedef struct tni_run {
     tni_watcher watcher;  /* first: a tni_watcher * is a tni_run * */
     tni_watcher *outer;   /* put aside */
-    const char *function; /* "tn_explain_training", for messages */
-    tni_map member;       /* registered in the model: tensor -> tensor */
-    tni_map known;        /* tensor -> its number + 1, or `fresh` */
-    tni_map parts;        /* module -> its index + 1 */
+    const char *function; /* "tn_explain_training", for messages, */
+    const char *what;     /* and "the loss" */
+    tn_module *model;
+    tni_loss loss;
+    void *user;     /* for loss */
+    tni_map member; /* registered in the model: tensor -> tensor */
+    tni_map known;  /* tensor -> its number + 1, or `fresh` */
+    tni_map parts;  /* module -> its index + 1 */
     tni_part *part;
     struct tni_batch *buffers; /* of the model, from before the run; NULL: nothing to restore */
     tni_value *value;
@@ -82,16 +86,19 @@ typedef struct tni_run {
 TNI_SHARED tn_status tni_run_carry(tni_run *r, tn_module *model);
 /* Puts the thread's watcher aside: in r->outer, from where the caller puts it back. r is zeroed.
  * Errors: arguments; a captured step runs. */
-tn_status tni_run_begin(tni_run *r, const char *function, const tn_module *m, tni_loss loss);
-/* Calls loss(model, user) with recording on and everything watched, after tni_run_begin. *result is
- * the loss, one element, in the current scope. Changes made by the run stay until tni_run_restore.
- */
-tn_status tni_run_watch(tni_run *r, tn_module *model, tni_loss loss, void *user,
-                        tn_tensor **result);
+tn_status tni_run_begin(tni_run *r, const char *function, tn_module *m, tni_loss loss, void *user);
+/* Calls the loss with recording on and everything watched, after tni_run_begin. *result is one
+ * element, in the current scope. Changes made by the run stay until tni_run_restore. */
+tn_status tni_run_watch(tni_run *r, tn_tensor **result);
+/* The loss again, and then all as before: tni_run_restore. */
+TNI_SHARED tn_status tni_run_loss(tni_run *r, double *value);
+/* (L(leaf + h u) - L(leaf - h u)) / 2h of the loss L. leaf gets its bits and version back. */
+TNI_SHARED tn_status tni_run_slope(tni_run *r, tn_tensor *leaf, tn_tensor *u, double h,
+                                   double *slope);
 /* Fills leaves, leaf and grad: TN_NONE where no gradient arrived. */
 tn_status tni_run_gradients(tni_run *r, const tn_list *parameters, tn_tensor *loss);
 /* Restores buffers, extra state and the default generator; may be called several times. */
-TNI_SHARED tn_status tni_run_restore(tni_run *r);
+tn_status tni_run_restore(tni_run *r);
 TNI_SHARED void tni_run_free(tni_run *r);
 
 /* The number of a tensor that took part, else -1. */

@@ -11,8 +11,6 @@
 static char fresh_object;
 static void *const fresh = &fresh_object; /* in `known`: made in this run, no number yet */
 
-/* ---- small things ---------------------------------------------------------------------------- */
-
 void tni_say(tni_lines *lines, const char *format, ...)
 {
     va_list args;
@@ -228,7 +226,7 @@ tn_status tni_run_carry(tni_run *r, tn_module *model)
     return status;
 }
 
-tn_status tni_run_begin(tni_run *r, const char *function, const tn_module *m, tni_loss loss)
+tn_status tni_run_begin(tni_run *r, const char *function, tn_module *m, tni_loss loss, void *user)
 {
     tn_status status = tni_module_check(function, m);
     if (status != TN_OK) return status;
@@ -238,14 +236,26 @@ tn_status tni_run_begin(tni_run *r, const char *function, const tn_module *m, tn
     if (tni_host_refused(function, "watches a run", "it called outside of the step"))
         return TN_E_STATE;
     r->function = function;
+    r->what = "the loss";
+    r->model = m;
+    r->loss = loss;
+    r->user = user;
     r->outer = tni_watch(NULL);
     return TN_OK;
 }
 
-tn_status tni_run_watch(tni_run *r, tn_module *model, tni_loss loss, void *user, tn_tensor **result)
+static tn_status check_loss(const tni_run *r, const tn_tensor *loss)
+{
+    if (!loss) return tni_poison(r->function, r->what);
+    if (!tni_none(loss) && tni_shape_numel(&loss->shape) == 1) return TN_OK;
+    return tni_error(TN_E_SHAPE, "%s: %s is %s: want one element", r->function, r->what,
+                     tni_text(loss));
+}
+
+tn_status tni_run_watch(tni_run *r, tn_tensor **result)
 {
     bool was = tn_grad_enabled();
-    tn_status status = tni_run_carry(r, model);
+    tn_status status = tni_run_carry(r, r->model);
     if (status == TN_OK) {
         r->watcher = (tni_watcher){ .handle_made = handle_made,
                                     .applied = saw_op,
@@ -255,17 +265,48 @@ tn_status tni_run_watch(tni_run *r, tn_module *model, tni_loss loss, void *user,
         tni_autocast_forget(); /* the run must see casts reading the parameters */
         tni_watch(&r->watcher);
         tn_set_grad_enabled(true);
-        *result = loss(model, user);
+        *result = r->loss(r->model, r->user);
         tni_watch(NULL);
-        if (!*result)
-            status = tni_poison(r->function, "the loss");
-        else if (tni_none(*result) || tni_shape_numel(&(*result)->shape) != 1)
-            status = tni_error(TN_E_SHAPE, "%s: the loss is %s: want one element", r->function,
-                               tni_text(*result));
+        status = check_loss(r, *result);
     }
     tn_set_grad_enabled(was);
     if (status == TN_OK && (r->failed || number(r, *result) < 0))
         status = tni_error(TN_E_NOMEM, "%s: out of memory", r->function);
+    return status;
+}
+
+tn_status tni_run_loss(tni_run *r, double *value)
+{
+    bool was = tn_grad_enabled();
+    tn_scope scope = tn_scope_begin();
+    const tn_tensor *loss = r->loss(r->model, r->user);
+    tn_status status = check_loss(r, loss);
+    if (status == TN_OK) *value = tn_item(loss);
+    tn_set_grad_enabled(was);
+    tn_scope_end(scope);
+    tn_status restored = tni_run_restore(r);
+    return status == TN_OK ? restored : status;
+}
+
+tn_status tni_run_slope(tni_run *r, tn_tensor *leaf, tn_tensor *u, double h, double *slope)
+{
+    double loss[2] = { 0 }; /* above and below */
+    uint64_t version = tn_version(leaf);
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *center = tn_clone(tn_detach(leaf));
+    tn_status status = center ? TN_OK : tni_pending();
+    for (int i = 0; i < 2 && status == TN_OK; i++) {
+        TN_NO_GRAD status = tn_copy_(leaf, tn_add(center, tn_mul_scalar(u, i ? -h : h)));
+        if (status == TN_OK) status = tni_run_loss(r, &loss[i]);
+    }
+    if (center && tn_version(leaf) != version) {
+        tn_status back = tni_put_last(leaf, center);
+        if (status == TN_OK) status = back;
+        atomic_store(&leaf->storage->version, version);
+        tni_autocast_forget(); /* casts of what it was meanwhile */
+    }
+    tn_scope_end(scope);
+    *slope = (loss[0] - loss[1]) / (2 * h);
     return status;
 }
 

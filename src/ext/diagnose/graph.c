@@ -281,15 +281,6 @@ static int show_item(const walk *w, size_t k, tn_graph_visitor visit, void *user
     return visit(&shown, user);
 }
 
-static void show_all(const walk *w, tn_graph_visitor visit, void *user)
-{
-    const int *from = w->from;
-    int stop = 0;
-    for (size_t k = 0; !stop && k < w->tape.n; from += w->tape.node[k++]->n_in)
-        stop = show_op(w, k, from, visit, user);
-    for (size_t k = 0; !stop && k < w->n_items; k++) stop = show_item(w, k, visit, user);
-}
-
 static void walk_free(walk *w)
 {
     tni_tape_free(&w->tape);
@@ -316,7 +307,11 @@ tn_status tn_graph_visit(tn_tensor *root, tn_graph_visitor visit, void *user,
     tn_keep(root);
     tn_status status = options.model ? tni_module_check("tn_graph_visit", options.model) : TN_OK;
     if (status == TN_OK) status = number_all(&w, root, options);
-    if (status == TN_OK) show_all(&w, visit, user);
+    const int *from = w.from;
+    int stop = status != TN_OK;
+    for (size_t k = 0; !stop && k < w.tape.n; from += w.tape.node[k++]->n_in)
+        stop = show_op(&w, k, from, visit, user);
+    for (size_t k = 0; !stop && k < w.n_items; k++) stop = show_item(&w, k, visit, user);
     walk_free(&w);
     tn_drop(root);
     tn_scope_end(scope);

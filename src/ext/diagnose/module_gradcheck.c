@@ -12,8 +12,6 @@
  *
  * In fast mode a wrong element is then found by halving the direction. Slopes are linear in u, so
  * what the left half does not explain, the right half does.
- *
- * Source  PyTorch's torch.autograd.gradcheck, fast_mode
  */
 #include <float.h>
 #include <math.h>
@@ -28,11 +26,8 @@ typedef struct slopes {
 } slopes;
 
 typedef struct check {
-    tn_module *model; /* the copy */
-    tni_loss loss;
-    void *user;
     tn_module_gradcheck_options o;
-    tni_run run;  /* one watched run: which op reads what, gradients, the state before it */
+    tni_run run;  /* of the copy: which op reads what, gradients, the state before it */
     double value; /* of the loss */
     int wrong;    /* how many are */
     int worst;    /* index of the worst parameter; -1: none is wrong */
@@ -70,49 +65,7 @@ static tn_module *copy_of(tn_module *model)
     return NULL;
 }
 
-/* ---- the loss -------------------------------------------------------------------------------- */
-
-static tn_status read_loss(const check *c, const tn_tensor *loss, double *value)
-{
-    if (!loss) return tni_poison(c->run.function, "the loss");
-    if (tni_none(loss) || tni_shape_numel(&loss->shape) != 1 || loss->dtype != TN_F64)
-        return tni_error(TN_E_DTYPE,
-                         "%s: the loss is %s of %s: want one element of f64, as the copy that it "
-                         "is given makes it (a floating target must be f64 too)",
-                         c->run.function, tni_none(loss) ? "TN_NONE" : tni_text(loss),
-                         tni_none(loss) ? "no dtype" : tn_dtype_name(loss->dtype));
-    *value = tn_item(loss);
-    return TN_OK;
-}
-
-/* The loss at the copy's parameters; buffers and generator are as before. */
-static tn_status loss_now(check *c, double *value)
-{
-    tn_scope scope = tn_scope_begin();
-    tn_status status = read_loss(c, c->loss(c->model, c->user), value);
-    tn_set_grad_enabled(true);
-    tn_scope_end(scope);
-    tn_status restored = tni_run_restore(&c->run);
-    return status == TN_OK ? restored : status;
-}
-
 /* ---- slopes ---------------------------------------------------------------------------------- */
-
-static tn_status differences(check *c, tn_tensor *p, tn_tensor *u, double eps, double *slope)
-{
-    tn_scope scope = tn_scope_begin();
-    tn_tensor *center = tn_clone(tn_detach(p));
-    double loss[2] = { 0 }; /* at p + eps u and p - eps u */
-    tn_status status = TN_OK, restored = TN_OK;
-    for (int i = 0; i < 2 && status == TN_OK; i++) {
-        TN_NO_GRAD status = tn_copy_(p, tn_add(center, tn_mul_scalar(u, i ? -eps : eps)));
-        if (status == TN_OK) status = loss_now(c, &loss[i]);
-    }
-    if (center) TN_NO_GRAD restored = tn_copy_(p, center);
-    tn_scope_end(scope);
-    *slope = (loss[0] - loss[1]) / (2 * eps);
-    return status == TN_OK ? restored : status;
-}
 
 static tn_status slopes_along(check *c, int i, tn_tensor *u, slopes *s)
 {
@@ -124,7 +77,7 @@ static tn_status slopes_along(check *c, int i, tn_tensor *u, slopes *s)
         s->backward = tn_item(sum);
     }
     for (double eps = c->o.eps; eps > c->o.eps / 1e3; eps /= 100) {
-        tn_status status = differences(c, c->run.leaf[i], u, eps, &s->differences);
+        tn_status status = tni_run_slope(&c->run, c->run.leaf[i], u, eps, &s->differences);
         if (status != TN_OK) return status;
         double tolerance =
             c->o.atol + c->o.rtol * fabs(s->differences) + 8 * DBL_EPSILON * fabs(c->value) / eps;
@@ -270,13 +223,18 @@ static tn_status report(check *c)
 static tn_status first_run(check *c)
 {
     tn_tensor *loss = NULL;
-    tn_status status = tni_run_watch(&c->run, c->model, c->loss, c->user, &loss);
-    if (status == TN_OK) status = read_loss(c, loss, &c->value);
-    if (status == TN_OK) status = tni_run_gradients(&c->run, tn_parameters(c->model), loss);
+    tn_status status = tni_run_watch(&c->run, &loss);
+    if (status == TN_OK && loss->dtype != TN_F64)
+        status = tni_error(TN_E_DTYPE,
+                           "%s: the loss is %s of %s: want f64, as the copy that it is given makes "
+                           "it (a floating target must be f64 too)",
+                           c->run.function, tni_text(loss), tn_dtype_name(loss->dtype));
+    if (status == TN_OK) c->value = tn_item(loss);
+    if (status == TN_OK) status = tni_run_gradients(&c->run, tn_parameters(c->run.model), loss);
     tn_status restored = tni_run_restore(&c->run);
     double again = 0;
     if (status == TN_OK) status = restored;
-    if (status == TN_OK) status = loss_now(c, &again);
+    if (status == TN_OK) status = tni_run_loss(&c->run, &again);
     if (status == TN_OK && !(fabs(again - c->value) <= 1e-12 * fabs(c->value)) && !isnan(again))
         status = tni_error(TN_E_INVALID,
                            "%s: the loss was %.17g, then %.17g at the same parameters: want the "
@@ -307,8 +265,8 @@ tn_status tn_module_gradcheck(tn_module *m, tn_tensor *(*loss)(tn_module *m, voi
 {
     TNI_C_NUMBERS;
     TNI_SCOPES_STAY;
-    check c = { .loss = loss, .user = user, .worst = -1, .last = -1 };
-    tn_status status = tni_run_begin(&c.run, "tn_module_gradcheck", m, loss);
+    check c = { .worst = -1, .last = -1 };
+    tn_status status = tni_run_begin(&c.run, "tn_module_gradcheck", m, loss, user);
     if (status != TN_OK) return status;
     bool was = tn_set_grad_enabled(true), counted = tni_padding_counts;
     tni_padding_counts = true;
@@ -320,10 +278,10 @@ tn_status tn_module_gradcheck(tn_module *m, tn_tensor *(*loss)(tn_module *m, voi
         status = tni_error(TN_E_INVALID, "%s: eps %g, atol %g, rtol %g: want all above 0",
                            c.run.function, options.eps, options.atol, options.rtol);
     c.o = options;
-    if (status == TN_OK) status = (c.model = copy_of(m)) ? check_copy(&c) : tni_pending();
+    if (status == TN_OK) status = (c.run.model = copy_of(m)) ? check_copy(&c) : tni_pending();
     tni_run_free(&c.run);
     tn_scope_end(scope);
-    if (c.model) tn_module_drop(c.model);
+    if (c.run.model != m) tn_module_drop(c.run.model);
     tn_set_grad_enabled(was);
     tni_padding_counts = counted;
     tni_watch(c.run.outer);

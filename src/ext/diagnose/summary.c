@@ -106,13 +106,9 @@ static tn_status member(table *t, const tni_slot *slot)
 /* The number that a name is, else -1. */
 static int64_t number_of(const char *name)
 {
-    int64_t n = 0;
-    if (!name[0] || (name[0] == '0' && name[1])) return -1;
-    for (; *name; name++) {
-        if (*name < '0' || *name > '9' || n > INT32_MAX) return -1;
-        n = 10 * n + (*name - '0');
-    }
-    return n;
+    size_t n = strspn(name, "0123456789");
+    bool number = n > 0 && n <= 10 && !name[n] && (name[0] != '0' || n == 1);
+    return number ? strtoll(name, NULL, 10) : -1;
 }
 
 static tn_status go_in(tn_module *m, const char *path, void *user)
@@ -194,14 +190,10 @@ static void forget(table *t)
 /* 1234567 as "1,234,567" */
 static const char *grouped(int64_t n, char *text, size_t size)
 {
-    char digits[24];
-    int length = snprintf(digits, sizeof digits, "%" PRId64, n);
-    size_t k = 0;
-    for (int i = 0; i < length && k + 2 < size; i++) {
-        if (i && (length - i) % 3 == 0) text[k++] = ',';
-        text[k++] = digits[i];
-    }
-    text[k] = '\0';
+    int64_t unit = 1;
+    while (n / unit >= 1000) unit *= 1000;
+    snprintf(text, size, "%" PRId64, n / unit);
+    while (unit /= 1000) tni_text_add(text, size, ",%03" PRId64, n / unit % 1000);
     return text;
 }
 
@@ -270,12 +262,6 @@ static void print_row(FILE *file, const row *r, int width)
     fputc('\n', file);
 }
 
-static void rule(FILE *file, int width)
-{
-    for (int i = 0; i < width; i++) fputc('-', file);
-    fputc('\n', file);
-}
-
 static void print_total(FILE *file, const char *what, total sum, const char *plain,
                         const char *special)
 {
@@ -296,12 +282,14 @@ tn_status tn_module_summary(FILE *file, tn_module *m)
     if (status == TN_OK) {
         char bytes[32];
         const int width = width_of(file);
+        char dashes[WIDE];
+        memset(dashes, '-', sizeof dashes);
         fprintf(file, "%*s%*s\n", width - COLUMN, "parameters", COLUMN, "buffers");
         fprintf(file, "%-*s%*s%*s\n", width - 2 * COLUMN, "module", COLUMN, "(trained)", COLUMN,
                 "(carried)");
-        rule(file, width);
+        fprintf(file, "%.*s\n", width, dashes);
         for (int64_t i = 0; i < t.n; i++) print_row(file, &t.rows[i], width);
-        rule(file, width);
+        fprintf(file, "%.*s\n", width, dashes);
         print_total(file, "parameters", t.parameters, "trainable", "frozen");
         print_total(file, "buffers", t.buffers, "saved", "not saved");
         fprintf(file, "together %s\n",

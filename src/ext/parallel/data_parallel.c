@@ -62,16 +62,6 @@ static tn_status check(const char *function, const tn_module *model, tn_data_par
     return TN_OK;
 }
 
-/* Makes what a handle of several ranks needs on this rank. */
-static tn_status fill_in(const char *function, tn_data_parallel *p, const tn_list *parameters)
-{
-    tn_status status = take_parameters(p, parameters);
-    if (status == TN_OK) status = tni_buckets_make(p);
-    if (status == TN_OK) status = tni_wire_new(function, p->device, &p->group, &p->wire);
-    tni_reduce_set(p);
-    return status == TN_OK ? tni_sync_add(&p->sync) : status;
-}
-
 /* Everything of this rank alone. */
 static tn_status prepare(const char *function, tn_data_parallel **made, tn_module *model,
                          tn_data_parallel_options o)
@@ -91,7 +81,12 @@ static tn_status prepare(const char *function, tn_data_parallel **made, tn_modul
         return tni_error(TN_E_INVALID, "%s: the model has no parameters: want some", function);
     p->device = parameters->entry[0].tensor->storage->device;
     status = check_tensors(function, all, p->device);
-    return status == TN_OK && tni_ranks() ? fill_in(function, p, parameters) : status;
+    if (status != TN_OK || !tni_ranks()) return status;
+    status = take_parameters(p, parameters);
+    if (status == TN_OK) status = tni_buckets_make(p);
+    if (status == TN_OK) status = tni_wire_new(function, p->device, &p->group, &p->wire);
+    tni_reduce_set(p);
+    return status == TN_OK ? tni_sync_add(&p->sync) : status;
 }
 
 /* Everything of all ranks together. */

@@ -203,12 +203,11 @@ static const char *sum(tni_mpi_group group, void *data, size_t n, tn_dtype dtype
 }
 
 /* A request that is done becomes MPI_REQUEST_NULL, which may be tested and waited for again. */
-static const char *test(tni_mpi_request *request, bool *done)
+static const char *test(tni_mpi_request *request)
 {
     MPI_Request r = request_of(request);
     int flag = 0;
     int code = MPI_Test(&r, &flag, MPI_STATUS_IGNORE);
-    *done = flag != 0 && !request->group;
     if (code == MPI_SUCCESS && flag) code = follow(request, &r);
     memcpy(&request->word, &r, sizeof r);
     return tni_mpi_reason(code);

@@ -14,7 +14,7 @@
 
 #define TNI_MPI_FILE "libtenon-mpi.so"
 #define TNI_MPI_SYMBOL "tenon_mpi_open"
-#define TNI_MPI_ID "tenon mpi 2"
+#define TNI_MPI_ID "tenon mpi 3"
 
 /* All ranks, with a separate sequence of messages; and a second sequence for the second messages of
  * sums in bf16. */
@@ -47,8 +47,8 @@ typedef struct tni_mpi {
                              tn_dtype dtype, tni_mpi_request *request);
     /* Call it in the order in which sums were begun. */
     const char *(*wait)(tni_mpi_request *request);
-    /* Lets messages make progress; *done: whether this sum is done. Call it in the same order. */
-    const char *(*test)(tni_mpi_request *request, bool *done);
+    /* Lets messages make progress. Call it in the same order. */
+    const char *(*test)(tni_mpi_request *request);
     const char *(*broadcast)(tni_mpi_group group, void *data, size_t nbytes, int from);
     /* all[r * nbytes ..] becomes the data of rank r; nbytes at most INT_MAX. */
     const char *(*gather)(tni_mpi_group group, const void *data, size_t nbytes, void *all);

@@ -77,15 +77,6 @@ static bool send_note(int to, enum kind kind, const char *what)
     return MPI_Isend(&p->out, sizeof p->out, MPI_BYTE, to, 0, run.comm, &p->request) == MPI_SUCCESS;
 }
 
-/* Asks all others where they are. */
-static void ask_all(const char *what)
-{
-    for (int r = 0; r < run.size; r++) {
-        run.peer[r].in.kind = 0;
-        if (r != run.rank) send_note(r, ASKS, what);
-    }
-}
-
 /* Tells all ranks that do not know yet that this one ends. */
 static void tell_end(const char *what)
 {
@@ -184,10 +175,11 @@ static const char *look_around(const char *what, double waited, double *asked)
     read_notes(what);
     const char *ended = run.ended ? NULL : say_ended(what);
     if (ended || run.timeout == 0 || waited < (double)run.timeout) return ended;
-    if (*asked < 0) {
-        ask_all(what);
-        *asked = waited;
+    for (int r = 0; r < run.size && *asked < 0; r++) {
+        run.peer[r].in.kind = 0;
+        if (r != run.rank) send_note(r, ASKS, what);
     }
+    if (*asked < 0) *asked = waited;
     return waited < *asked + GRACE ? NULL : say_late(what);
 }
 
@@ -229,21 +221,14 @@ void tni_mpi_wait_end(void)
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* Seconds; -1: no such number. */
-static long timeout_of(const char *text)
-{
-    char *end;
-    long n = strtol(text, &end, 10);
-    return end == text || *end || n < 0 || n > INT32_MAX ? -1 : n;
-}
-
 const char *tni_mpi_wait_open(int rank, int size)
 {
     const char *text = getenv("TN_PARALLEL_TIMEOUT");
+    char *end = NULL;
     run.rank = rank;
     run.size = size;
-    run.timeout = text ? timeout_of(text) : TIMEOUT;
-    if (run.timeout < 0) {
+    run.timeout = text ? strtol(text, &end, 10) : TIMEOUT;
+    if (text && (end == text || *end || run.timeout < 0 || run.timeout > INT32_MAX)) {
         snprintf(run.text, sizeof run.text,
                  "TN_PARALLEL_TIMEOUT is '%.40s': want a whole number of seconds, 0 for no limit",
                  text);

@@ -134,16 +134,6 @@ static tn_status send_full(tn_data_parallel *p)
     return status;
 }
 
-/* Lets MPI make progress with the buckets on their way. */
-static tn_status move_on(tn_data_parallel *p)
-{
-    TNI_HOLD_TRAPS;
-    tn_status status = TN_OK;
-    for (size_t i = 0; i < p->next && status == TN_OK; i++)
-        status = tni_wire_test(function, &p->wire, &p->bucket[i].request);
-    return status;
-}
-
 /* Copies what this rank sends for a parameter into its bucket, which is sent when it is full. */
 static tn_status fill(tn_data_parallel *p, int i)
 {
@@ -273,7 +263,10 @@ static tn_status ready(tni_sync *s, int index)
 {
     tn_data_parallel *p = (tn_data_parallel *)s;
     tn_status status = fill(p, index);
-    return status == TN_OK ? move_on(p) : status;
+    TNI_HOLD_TRAPS;
+    for (size_t i = 0; i < p->next && status == TN_OK; i++) /* MPI makes progress */
+        status = tni_wire_test(function, &p->wire, &p->bucket[i].request);
+    return status;
 }
 
 static tn_status wait_all(tn_data_parallel *p)

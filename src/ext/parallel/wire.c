@@ -92,8 +92,7 @@ tn_status tni_wire_sum(const char *function, tni_wire *w, tn_tensor *data, tn_te
 
 tn_status tni_wire_test(const char *function, const tni_wire *w, tni_mpi_request *request)
 {
-    bool done;
-    return w->line ? TN_OK : tni_ranks_status(function, tni_ranks()->test(request, &done));
+    return w->line ? TN_OK : tni_ranks_status(function, tni_ranks()->test(request));
 }
 
 tn_status tni_wire_wait(const char *function, const tni_wire *w, tni_mpi_request *request)

@@ -32,14 +32,9 @@ typedef tni_pickle_value value;
 static void *add(tni_pickle *p, tni_pickle_table *t, size_t size, int64_t limit, const char *what)
 {
     if (t->n >= limit) return bad(p, "more than %" PRId64 " %s", limit, what), NULL;
+    t->size = size;
     if (!tni_room(&t->data, &t->capacity, (size_t)t->n, 1, size)) return NULL;
     return (char *)t->data + (size_t)t->n++ * size;
-}
-
-static void release(tni_pickle_table *t, size_t size)
-{
-    tni_room_free(&t->data, &t->capacity, size);
-    t->n = 0;
 }
 
 static tn_status push(tni_pickle *p, tni_pickle_kind kind, int64_t number, uint32_t n)
@@ -428,22 +423,18 @@ static const struct {
     ['R'] = { "REDUCE", reduce, 0, 2 },
 };
 
-/* What an instruction without a function would put among the tensors; NULL: nothing. */
-static const char *plain(unsigned char code)
-{
-    if (code == 'G' || code == 'F') return "a floating number";
-    if (code == 'N') return "None";
-    return code == ']' || code == 'l' ? "a list" : NULL;
-}
-
 static tn_status unknown(tni_pickle *p, unsigned char code)
 {
-    if (plain(code))
-        return bad(p,
-                   "%s beside the tensors, as in a checkpoint of several parts: want a "
-                   "state dict alone, torch.save(model.state_dict(), path)",
-                   plain(code));
-    return bad(p, "instruction 0x%02x: " WANTED, code);
+    const char *what = code == 'G' || code == 'F'   ? "a floating number"
+                       : code == 'N'                ? "None"
+                       : code == ']' || code == 'l' ? "a list"
+                                                    : NULL;
+    if (!what) return bad(p, "instruction 0x%02x: " WANTED, code);
+    return bad(
+        p,
+        "%s beside the tensors, as in a checkpoint of several parts: want a state dict alone, "
+        "torch.save(model.state_dict(), path)",
+        what);
 }
 
 static tn_status stop(tni_pickle *p)
@@ -481,11 +472,7 @@ tn_status tni_pickle_read(tni_pickle *p, const tni_input *in, const unsigned cha
 
 void tni_pickle_free(tni_pickle *p)
 {
-    release(&p->stack, sizeof(value));
-    release(&p->memo, sizeof(value));
-    release(&p->members, sizeof(value));
-    release(&p->storages, sizeof(tni_pickle_storage));
-    release(&p->tensors, sizeof(tni_pickle_tensor));
-    release(&p->dicts, sizeof(tni_pickle_dict));
-    release(&p->pairs, sizeof(tni_pickle_pair));
+    tni_pickle_table *all[] = { &p->stack,   &p->memo,  &p->members, &p->storages,
+                                &p->tensors, &p->dicts, &p->pairs };
+    for (int i = 0; i < 7; i++) tni_room_free(&all[i]->data, &all[i]->capacity, all[i]->size);
 }

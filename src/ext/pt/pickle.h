@@ -60,7 +60,7 @@ typedef struct tni_pickle_pair {
 
 typedef struct tni_pickle_table {
     void *data;
-    size_t capacity;
+    size_t capacity, size; /* size: bytes of an element */
     int64_t n;
 } tni_pickle_table;
 

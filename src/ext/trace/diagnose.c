@@ -91,22 +91,16 @@ static void judge_forward(tn_trace *tr, const tni_log_node *n)
     }
 }
 
-/* Whether the op is relu and its result is all 0. */
-static bool is_dead(const tni_log_node *n)
-{
-    const tni_numbers *y = &n->out[0].value;
-    return strcmp(n->op->name, "relu") == 0 && y->known && y->zeros == y->n;
-}
-
 static void judge_share(tn_trace *tr, tni_log_back *b, const tni_log_share *share)
 {
     const tni_log_node *n = b->node;
-    const tni_numbers *v = &share->value;
+    const tni_numbers *v = &share->value, *y = &n->out[0].value;
+    const bool dead = strcmp(n->op->name, "relu") == 0 && y->known && y->zeros == y->n;
     tni_phrase name = tni_log_name(n, share->in);
     if (bad(v))
         say(tr, how_bad(v), n, b, "%s: its gradient of %s holds %s%s", place(tr, n), name.s,
             how_bad(v), reason(tr, n).s);
-    else if (v->norm == 0 && v->n && is_dead(n))
+    else if (v->norm == 0 && v->n && dead)
         say(tr, "zero", n, b,
             "%s lets no gradient through: all %" PRId64 " inputs are negative or 0", place(tr, n),
             v->n);
@@ -182,8 +176,6 @@ static void judge_leaf(tn_trace *tr, const tni_log_share *last, double largest)
               : "%s: its gradient is more than 1000 times its own size; %s enlarges it most",
         name[0] ? name : "a leaf", place(tr, back->node));
 }
-
-/* ---- a pass ---------------------------------------------------------------------------------- */
 
 void tni_diagnose(tn_trace *tr, const tni_log_pass *pass)
 {

@@ -13,6 +13,8 @@
 
 static const char f[] = "tn_explain";
 
+/* ---- finite differences ---------------------------------------------------------------------- */
+
 typedef struct leaf {
     tn_tensor *tensor, *gradient; /* one reference each; of this pass only */
     tni_log_share *share;         /* its last one, which gets the results */
@@ -22,11 +24,9 @@ typedef struct check {
     leaf *leaves;
     size_t n;
     tni_arena arena;
-    tni_run run; /* what a run of the model may change */
+    tni_run run; /* of again */
     char refused[200];
 } check;
-
-/* ---- gradients ------------------------------------------------------------------------------- */
 
 /* Called for each leaf of the pass; again when the gradient that was there is added. */
 static void note_leaf(tn_trace *tr, const tn_tensor *t, tn_tensor *grad)
@@ -44,53 +44,8 @@ static void note_leaf(tn_trace *tr, const tn_tensor *t, tn_tensor *grad)
     tn_scope_end(scope);
 }
 
-/* ---- finite differences ---------------------------------------------------------------------- */
-
-/* The loss, computed again without recording; then everything that it changed is restored. */
-static tn_status loss_again(check *c, const tn_explain_options *o, double *value)
-{
-    tn_scope scope = tn_scope_begin();
-    bool was = tn_set_grad_enabled(false);
-    tn_tensor *loss = o->again(o->model, o->user);
-    tn_status status = loss ? TN_OK : tni_poison(f, "the loss of again");
-    if (status == TN_OK && (tni_none(loss) || tni_shape_numel(&loss->shape) != 1))
-        status = tni_error(TN_E_SHAPE, "%s: again gave %s: want one element", f, tni_text(loss));
-    if (status == TN_OK) *value = tn_item(loss);
-    tn_status restored = tni_run_restore(&c->run);
-    tn_set_grad_enabled(was);
-    tn_scope_end(scope);
-    return status == TN_OK ? restored : status;
-}
-
-/* Moves the leaf to both sides, and puts it back, version included: its bits are the same. */
-static tn_status difference(check *c, const tn_explain_options *o, leaf *l, double h)
-{
-    double loss[2] = { 0 }; /* above and below */
-    uint64_t version = tn_version(l->tensor);
-    bool recording = tn_set_grad_enabled(false);
-    tn_scope scope = tn_scope_begin();
-    tn_tensor *was = tn_clone(l->tensor), *u = tn_mul_scalar(l->gradient, 1 / l->share->slope);
-    tn_status status = was && u ? TN_OK : tni_pending();
-    for (int side = 0; side < 2 && status == TN_OK; side++) {
-        tn_tensor *moved = tn_add(was, tn_mul_scalar(u, side ? -h : h));
-        status = moved ? tn_copy_(l->tensor, moved) : tni_pending();
-        if (status == TN_OK) status = loss_again(c, o, &loss[side]);
-    }
-    if (was && tn_version(l->tensor) != version) {
-        tn_status back = tni_put_last(l->tensor, was);
-        if (status == TN_OK) status = back;
-        atomic_store(&l->tensor->storage->version, version);
-        tni_autocast_forget(); /* casts of what it was meanwhile */
-    }
-    tn_scope_end(scope);
-    tn_set_grad_enabled(recording);
-    l->share->difference = (loss[0] - loss[1]) / (2 * h);
-    l->share->checked = status == TN_OK;
-    return status;
-}
-
 /* The step is the cube root of the dtype's precision, scaled to the leaf's size. */
-static tn_status check_leaf(check *c, const tn_explain_options *o, leaf *l)
+static tn_status check_leaf(check *c, leaf *l)
 {
     tni_numbers g = { 0 }, at = { 0 };
     tn_dtype dtype = l->tensor->dtype;
@@ -100,14 +55,18 @@ static tn_status check_leaf(check *c, const tn_explain_options *o, leaf *l)
     bool may = (dtype == TN_F64 || dtype == TN_F32) && g.norm >= FLT_MIN && isfinite(g.norm);
     if (status != TN_OK || !may) return status;
     double eps = dtype == TN_F64 ? DBL_EPSILON : FLT_EPSILON;
-    return difference(c, o, l, cbrt(eps) * TNI_MAX(at.norm, 1));
+    TN_SCOPE
+    status = tni_run_slope(&c->run, l->tensor, tn_mul_scalar(l->gradient, 1 / g.norm),
+                           cbrt(eps) * TNI_MAX(at.norm, 1), &l->share->difference);
+    l->share->checked = status == TN_OK;
+    return status;
 }
 
 /* Whether a second run gives the loss that was explained. */
-static tn_status compare_losses(check *c, const tn_explain_options *o, double loss)
+static tn_status compare_losses(check *c, double loss)
 {
     double now = 0;
-    tn_status status = loss_again(c, o, &now);
+    tn_status status = tni_run_loss(&c->run, &now);
     if (status == TN_OK && !(fabs(now - loss) <= 1e-4 * TNI_MAX(fabs(loss), 1e-3)))
         snprintf(c->refused, sizeof c->refused,
                  "no finite differences: again gives a loss of %.4g, not %.4g (does it draw other "
@@ -116,12 +75,14 @@ static tn_status compare_losses(check *c, const tn_explain_options *o, double lo
     return status;
 }
 
-static tn_status check_all(check *c, const tn_explain_options *o, double loss)
+static tn_status check_all(check *c, double loss)
 {
-    tn_status status = tni_run_carry(&c->run, o->model);
-    if (status == TN_OK) status = compare_losses(c, o, loss);
+    bool recording = tn_set_grad_enabled(false);
+    tn_status status = tni_run_carry(&c->run, c->run.model);
+    if (status == TN_OK) status = compare_losses(c, loss);
     for (size_t i = 0; status == TN_OK && !c->refused[0] && i < c->n; i++)
-        status = check_leaf(c, o, &c->leaves[i]);
+        status = check_leaf(c, &c->leaves[i]);
+    tn_set_grad_enabled(recording);
     return status;
 }
 
@@ -179,7 +140,11 @@ tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
         (tn_trace_options){ .model = options.model, .opt = options.opt, .values = options.values },
         true);
     if (!tr) return tni_pending();
-    check c = { .run.function = f };
+    check c = { .run = { .function = f,
+                         .what = "the loss of again",
+                         .model = options.model,
+                         .loss = options.again,
+                         .user = options.user } };
     tn_keep(loss);
     tr->user = &c;
     tr->leaf = options.again ? note_leaf : NULL;
@@ -188,8 +153,7 @@ tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
     tn_status failed = tni_trace_stop(tr);
     bool logged = tr->log.n_steps > 0 && failed == TN_OK;
     if (status == TN_OK && failed != TN_OK) status = tni_error(failed, "%s: out of memory", f);
-    if (status == TN_OK && logged && options.again)
-        status = check_all(&c, &options, tr->log.steps[0].loss);
+    if (status == TN_OK && logged && options.again) status = check_all(&c, tr->log.steps[0].loss);
     tni_saved_error error;
     tni_error_save(&error);
     tn_status written = logged ? write_account(file, tr, &c) : TN_OK;

@@ -8,14 +8,7 @@
 #include "io/json.h"
 #include "ext/trace/words.h"
 
-/* ---- texts ----------------------------------------------------------------------------------- */
-
-/* Writes a template, in which ' stands for " and % for the next argument:
- *
- *     i int; null if negative    z size_t    l int64_t    g double    b bool
- *     w text as it is            s text as a string; NULL: null       t id of a tensor
- *     v numbers                  h shape     , size_t: a comma unless it is 0 */
-static void write_form(FILE *o, const char *form, ...);
+/* ---- templates ------------------------------------------------------------------------------- */
 
 static void put_byte(void *file, unsigned char c)
 {
@@ -35,8 +28,6 @@ static void put_text(FILE *file, const char *text)
     fputc('"', file);
 }
 
-/* ---- numbers --------------------------------------------------------------------------------- */
-
 static void put_number(FILE *file, double x)
 {
     if (isfinite(x))
@@ -45,13 +36,47 @@ static void put_number(FILE *file, double x)
         fprintf(file, isnan(x) ? "\"nan\"" : x > 0 ? "\"inf\"" : "\"-inf\"");
 }
 
-static void put_values(FILE *file, const tni_numbers *v)
+static void put_numbers(FILE *o, const tni_numbers *v);
+
+static void put_item(FILE *file, char code, va_list *args)
 {
-    for (int64_t i = 0; i < v->n; i++) {
-        fputc(i ? ',' : '[', file);
-        put_number(file, v->value[i]);
+    const int *id;
+    switch (code) {
+    case 'i': fprintf(file, "%d", va_arg(*args, int)); break;
+    case 'z': fprintf(file, "%zu", va_arg(*args, size_t)); break;
+    case 'l': fprintf(file, "%" PRId64, va_arg(*args, int64_t)); break;
+    case 'x': fprintf(file, "\"%016" PRIx64 "\"", va_arg(*args, uint64_t)); break;
+    case 'g': put_number(file, va_arg(*args, double)); break;
+    case 'b': fputs(va_arg(*args, int) ? "true" : "false", file); break;
+    case 'w': fputs(va_arg(*args, const char *), file); break;
+    case 's': put_text(file, va_arg(*args, const char *)); break;
+    case 'v': put_numbers(file, va_arg(*args, const tni_numbers *)); break;
+    case 'h': fputs(tni_shape_text(va_arg(*args, const tn_shape *)), file); break;
+    case 't': fprintf(file, "\"t%d\"", va_arg(*args, const tni_log_tensor *)->id); break;
+    case 'n':
+        id = va_arg(*args, const void *);
+        fprintf(file, id ? "%d" : "null", id ? *id : 0);
+        break;
+    case ',': fputs(va_arg(*args, size_t) ? "," : "", file); break;
     }
-    fputc(']', file);
+}
+
+/* Writes a template, in which ' stands for " and % for the next argument:
+ *
+ *     i int    z size_t    l int64_t    x uint64_t as a string    g double    b bool
+ *     w text as it is      s text as a string; NULL: null         t id of a tensor
+ *     n id of a node or call, its first field; NULL: null         v numbers    h shape
+ *     , size_t: a comma unless it is 0 */
+static void write_form(FILE *o, const char *form, ...)
+{
+    va_list args;
+    va_start(args, form);
+    for (const char *c = form; *c; c++)
+        if (*c == '%')
+            put_item(o, *++c, &args);
+        else
+            fputc(*c == '\'' ? '"' : *c, o);
+    va_end(args);
 }
 
 static void put_numbers(FILE *o, const tni_numbers *v)
@@ -60,54 +85,11 @@ static void put_numbers(FILE *o, const tni_numbers *v)
         fputs("null", o);
         return;
     }
-    write_form(o, "{'norm':%g,'min':%g,'max':%g,'mean':%g,'zeros':%l,'nan':%l,'inf':%l", v->norm,
-               v->min, v->max, v->mean, v->zeros, v->nan, v->inf);
-    fprintf(o, ",\"hash\":\"%016" PRIx64 "\"", v->hash);
-    if (v->value) fputs(",\"values\":", o);
-    if (v->value) put_values(o, v);
-    fputc('}', o);
-}
-
-/* ---- templates ------------------------------------------------------------------------------- */
-
-static void put_id(FILE *file, int id)
-{
-    fprintf(file, id < 0 ? "null" : "%d", id);
-}
-
-static void put_item(FILE *file, char code, va_list *args)
-{
-    switch (code) {
-    case 'i': put_id(file, va_arg(*args, int)); break;
-    case 'z': fprintf(file, "%zu", va_arg(*args, size_t)); break;
-    case 'l': fprintf(file, "%" PRId64, va_arg(*args, int64_t)); break;
-    case 'g': put_number(file, va_arg(*args, double)); break;
-    case 'b': fputs(va_arg(*args, int) ? "true" : "false", file); break;
-    case 'w': fputs(va_arg(*args, const char *), file); break;
-    case 's': put_text(file, va_arg(*args, const char *)); break;
-    case 'v': put_numbers(file, va_arg(*args, const tni_numbers *)); break;
-    case 'h': fputs(tni_shape_phrase(va_arg(*args, const tn_shape *)).s, file); break;
-    case 't': fprintf(file, "\"t%d\"", va_arg(*args, const tni_log_tensor *)->id); break;
-    case ',': fputs(va_arg(*args, size_t) ? "," : "", file); break;
-    }
-}
-
-static void write_form(FILE *o, const char *form, ...)
-{
-    va_list args;
-    va_start(args, form);
-    for (const char *c = form; *c; c++) {
-        size_t plain = strcspn(c, "%'");
-        fwrite(c, 1, plain, o);
-        c += plain;
-        if (*c == '%')
-            put_item(o, *++c, &args);
-        else if (*c)
-            fputc('"', o);
-        else
-            break;
-    }
-    va_end(args);
+    write_form(o, "{'norm':%g,'min':%g,'max':%g,'mean':%g,'zeros':%l,'nan':%l,'inf':%l,'hash':%x",
+               v->norm, v->min, v->max, v->mean, v->zeros, v->nan, v->inf, v->hash);
+    for (int64_t i = 0; v->value && i < v->n; i++)
+        write_form(o, "%w%g", i ? "," : ",\"values\":[", v->value[i]);
+    write_form(o, v->value ? "]}" : "}");
 }
 
 /* A list of the account or of a step, so far to the right: each item on a line of its own. */
@@ -149,22 +131,17 @@ static void put_module(FILE *o, const void *item)
 static void put_call(FILE *o, const void *item)
 {
     const tni_log_call *c = item;
-    write_form(o, "{'id':%i,'module':%s,'type':%s,'time':%i,'outer':%i,'writes':[", c->id,
-               c->module->path, c->module->type, c->time, c->outer ? c->outer->id : -1);
+    write_form(o, "{'id':%i,'module':%s,'type':%s,'time':%i,'outer':%n,'writes':[", c->id,
+               c->module->path, c->module->type, c->time, c->outer);
     for (size_t k = 0; k < c->n_writes; k++) write_form(o, "%,%t", k, c->writes[k]);
     write_form(o, "]}");
-}
-
-static void put_kind(FILE *o, const tn_shape *shape, tn_dtype dtype, bool gradient)
-{
-    write_form(o, "'shape':%h,'dtype':'%w','gradient':%b", shape, tn_dtype_name(dtype), gradient);
 }
 
 /* The op or tensor that an input is. */
 static void put_source(FILE *o, const tni_log_in *in)
 {
     if (in->node)
-        write_form(o, "%i", in->node->id);
+        write_form(o, "%n", in->node);
     else
         write_form(o, "%t", in->tensor);
 }
@@ -178,37 +155,30 @@ static void put_in(FILE *o, const tni_log_node *n, int i)
     }
     write_form(o, "{'name':%s,'from':", tni_log_name(n, i).s);
     put_source(o, in);
-    write_form(o, ",'output':%i,", in->output);
-    put_kind(o, &in->shape, in->dtype, in->gradient);
+    write_form(o, ",'output':%i,'shape':%h,'dtype':'%w','gradient':%b", in->output, &in->shape,
+               tn_dtype_name(in->dtype), in->gradient);
     write_form(o, in->value.known ? ",'value':%v}" : "}", &in->value);
-}
-
-static void put_saved(FILE *o, const tni_log_node *n, size_t k)
-{
-    const tni_log_saved *kept = &n->kept[k];
-    bool again = kept->what == TNI_SAVED_RECOMPUTED;
-    write_form(o, "%,{'what':%s,'bytes':%z%w}", k, tni_log_kept(n, kept).s, kept->bytes,
-               again ? ",\"again\":true" : "");
 }
 
 static void put_node(FILE *o, const void *item)
 {
     const tni_log_node *n = item;
-    write_form(o, "{'id':%i,'op':%s,'formula':%s,'gradient':%s,'call':%i,'line':%s,\n     'in':[",
-               n->id, n->op->name, n->op->formula, n->op->gradient, n->call ? n->call->id : -1,
-               n->line);
+    write_form(o, "{'id':%i,'op':%s,'formula':%s,'gradient':%s,'call':%n,'line':%s,\n     'in':[",
+               n->id, n->op->name, n->op->formula, n->op->gradient, n->call, n->line);
     for (int i = 0; i < n->n_in; i++) {
         write_form(o, "%,", (size_t)i);
         put_in(o, n, i);
     }
     write_form(o, "],\n     'out':[");
-    for (int i = 0; i < n->n_out; i++) {
-        write_form(o, "%,{", (size_t)i);
-        put_kind(o, &n->out[i].shape, n->out[i].dtype, n->out[i].gradient);
-        write_form(o, ",'value':%v}", &n->out[i].value);
-    }
+    for (int i = 0; i < n->n_out; i++)
+        write_form(o, "%,{'shape':%h,'dtype':'%w','gradient':%b,'value':%v}", (size_t)i,
+                   &n->out[i].shape, tn_dtype_name(n->out[i].dtype), n->out[i].gradient,
+                   &n->out[i].value);
     write_form(o, "],\n     'kept':[");
-    for (size_t i = 0; i < n->n_kept; i++) put_saved(o, n, i);
+    for (size_t k = 0; k < n->n_kept; k++)
+        write_form(o, "%,{'what':%s,'bytes':%z%w}", k, tni_log_kept(n, &n->kept[k]).s,
+                   n->kept[k].bytes,
+                   n->kept[k].what == TNI_SAVED_RECOMPUTED ? ",\"again\":true" : "");
     write_form(o, "]}");
 }
 
@@ -233,8 +203,7 @@ static void put_incoming(FILE *o, const tni_log_back *b)
         if (!in->value.known) continue;
         write_form(o, "%,{'output':%i,'value':%v,'sum':[", said++, i, &in->value);
         for (size_t k = 0; k < in->n_adds; k++)
-            write_form(o, "%,{'from':%i,'in':%i}", k,
-                       in->adds[k] ? in->adds[k]->back->node->id : -1,
+            write_form(o, "%,{'from':%n,'in':%i}", k, in->adds[k] ? in->adds[k]->back->node : NULL,
                        in->adds[k] ? in->adds[k]->in : 0);
         write_form(o, "]");
         put_hooks(o, &in->hooks);
@@ -311,8 +280,8 @@ static void put_entry(FILE *o, const void *item)
 static void put_pass(FILE *o, const void *item)
 {
     const tni_log_pass *p = item;
-    write_form(o, "{'pass':%i,'root':%i,'accumulates':%b,'nodes':%z,'error':%s", p->number,
-               p->root ? p->root->id : -1, p->accumulates, p->n_nodes, p->error);
+    write_form(o, "{'pass':%i,'root':%n,'accumulates':%b,'nodes':%z,'error':%s", p->number, p->root,
+               p->accumulates, p->n_nodes, p->error);
     for (size_t k = 0; k < p->n_averages; k++) {
         const tni_log_average *a = &p->averages[k];
         write_form(o, "%w{'tensor':%t,'ranks':%i,'before':%v,'after':%v}",
@@ -326,7 +295,7 @@ static void put_step(FILE *o, const tni_log_step *s, size_t k)
     static const char in[] = "   ";
     write_form(o, "%,\n  {'step':%z,'training':%b,'loss':", k, k + 1, s->training);
     write_form(o, s->loss_known ? "%g" : "null", s->loss);
-    write_form(o, ",'root':%i", s->root ? s->root->id : -1);
+    write_form(o, ",'root':%n", s->root);
     put_list(o, in, "calls", s->n_calls, s->calls, put_call);
     put_list(o, in, "nodes", s->n_nodes, s->nodes, put_node);
     put_list(o, in, "passes", s->n_passes, s->passes, put_pass);

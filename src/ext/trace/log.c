@@ -128,12 +128,6 @@ tni_phrase tni_log_result(const tni_log_op *op, int i)
     return n ? tni_phrase_of("%.*s", (int)n, op->formula) : tni_phrase_of("y");
 }
 
-const char *tni_log_where(const tni_log_op *op)
-{
-    const char *where = strstr(op->gradient, "; where ");
-    return where ? where + 2 : "";
-}
-
 tni_phrase tni_log_kept(const tni_log_node *n, const tni_log_saved *kept)
 {
     if (kept->what == TNI_SAVED_EXTRA) return tni_phrase_of("saved %d", kept->index);

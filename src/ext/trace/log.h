@@ -262,8 +262,6 @@ tni_phrase tni_log_name(const tni_log_node *n, int i);
 tni_phrase tni_log_result(const tni_log_op *op, int i);
 /* How the gradient of input i follows: "dw = dy^T x"; "" */
 tni_phrase tni_log_rule(const tni_log_op *op, int i);
-/* What short names in the rules mean: "where s = sigmoid(x)"; "" */
-const char *tni_log_where(const tni_log_op *op);
 /* What an op kept, by its name in the formulas: "x", "saved 1" */
 tni_phrase tni_log_kept(const tni_log_node *n, const tni_log_saved *kept);
 /* "relu (1: ReLU)": an op and the call that it stands in. In memory of a, NULL: out of memory */

@@ -138,7 +138,7 @@ static void begins(tni_watcher *self, const tni_pass *pass)
     if (tr->failed == TN_OK) note_loss(tr, pass);
 }
 
-/* ---- a node ---------------------------------------------------------------------------------- */
+/* ---- a node, and its shares ------------------------------------------------------------------ */
 
 static tn_status arrived(tni_watcher *self, const tni_node *node)
 {
@@ -165,8 +165,6 @@ static tn_status arrived(tni_watcher *self, const tni_node *node)
         if (node->pending[i]) tni_record_numbers(tr, &in[i].value, node->pending[i]);
     return TN_OK;
 }
-
-/* ---- its shares ------------------------------------------------------------------------------ */
 
 /* The leaf's gradient so far: its value before the pass plus the shares so far. */
 static void note_growth(tn_trace *tr, const tn_tensor *leaf, tni_numbers *after)

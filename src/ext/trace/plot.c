@@ -146,14 +146,6 @@ static void add_ticks(FILE *b, const axis *a, bool upright)
     }
 }
 
-static void add_axes(plot *p)
-{
-    add_ticks(p->svg, &p->x, false);
-    add_ticks(p->svg, &p->y, true);
-    fprintf(p->svg, "<rect x='%d' y='%d' width='%d' height='%d' fill='none' stroke='#777'/>\n",
-            LEFT, TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
-}
-
 /* The extremes of points [from, to), in the order in which they stand; *open: the line continues
  * from the last ones. */
 static void add_column(plot *p, const tn_curve *c, int64_t from, int64_t to, bool *open)
@@ -240,17 +232,6 @@ static void add_legend(plot *p)
     }
 }
 
-static tn_status write_file(const char *function, const char *path, const char *text, size_t n)
-{
-    tni_atomic_file file;
-    tn_status status = tni_file_create(&file, function, path, (int64_t)n);
-    if (status != TN_OK) return status;
-    status = tni_file_write(&file, text, n);
-    if (status == TN_OK) return tni_file_finish(&file);
-    tni_file_abandon(&file);
-    return status;
-}
-
 tn_status tn_plot_svg(const char *path, const char *title, const char *x_label, const char *y_label,
                       const tn_curve *curves, int n)
 {
@@ -273,14 +254,25 @@ tn_status tn_plot_svg(const char *path, const char *title, const char *x_label, 
     if (!p.svg) return tni_error(TN_E_NOMEM, "%s: out of memory", f);
     set_ranges(&p);
     add_frame(p.svg, title, x_label, y_label);
-    add_axes(&p);
+    add_ticks(p.svg, &p.x, false);
+    add_ticks(p.svg, &p.y, true);
+    fprintf(p.svg, "<rect x='%d' y='%d' width='%d' height='%d' fill='none' stroke='#777'/>\n", LEFT,
+            TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
     for (int i = 0; i < n; i++) add_curve(&p, &curves[i], colours[i % N_COLOURS]);
     add_legend(&p);
     fprintf(p.svg, "</svg>\n");
     bool made = !ferror(p.svg);
     made = fclose(p.svg) == 0 && made;
-    tn_status status =
-        made ? write_file(f, path, text, size) : tni_error(TN_E_NOMEM, "%s: out of memory", f);
+    tni_atomic_file file;
+    tn_status status = made ? tni_file_create(&file, f, path, (int64_t)size)
+                            : tni_error(TN_E_NOMEM, "%s: out of memory", f);
+    if (status == TN_OK) {
+        status = tni_file_write(&file, text, size);
+        if (status == TN_OK)
+            status = tni_file_finish(&file);
+        else
+            tni_file_abandon(&file);
+    }
     free(text);
     return status;
 }

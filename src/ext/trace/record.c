@@ -3,17 +3,20 @@
  */
 #include "ext/trace/record.h"
 
-bool tni_record_begin(tn_trace *tr)
+tn_trace *tni_record_begin(tni_watcher *self)
 {
-    if (!tr->running || tr->failed != TN_OK) return false;
+    tn_trace *tr = (tn_trace *)self;
+    if (!tr->running || tr->failed != TN_OK) return NULL;
     tni_error_save(&tr->error);
     tr->grad = tn_set_grad_enabled(false);
     tni_watch(NULL);
-    return true;
+    return tr;
 }
 
-void tni_record_end(tn_trace *tr)
+void tni_record_end(tn_trace *const *recorder)
 {
+    tn_trace *tr = *recorder;
+    if (!tr) return;
     tni_watch(&tr->watcher);
     tn_set_grad_enabled(tr->grad);
     if (tr->failed != TN_OK) tni_error_restore(&tr->error);

@@ -60,23 +60,12 @@ struct tn_trace {
     void *user;
 };
 
-/* Between begin and end nothing is watched or recorded. An error that was pending before stays.
- * False: the account has ended. */
-bool tni_record_begin(tn_trace *tr);
-void tni_record_end(tn_trace *tr);
-
-/* tni_record_begin, and tni_record_end when the block is left. tr: the recorder that the watcher
- * `self` is; NULL: the account has ended. */
+/* tr: the recorder that the watcher `self` is; NULL: the account has ended. Until the block is left
+ * nothing is watched or recorded. An error that was pending before stays. */
 #define TNI_RECORDER(tr, self)                                                                     \
-    __attribute__((cleanup(tni_record_left), unused)) tn_trace *const tr = tni_recorder_of(self)
-static inline tn_trace *tni_recorder_of(tni_watcher *self)
-{
-    return tni_record_begin((tn_trace *)self) ? (tn_trace *)self : NULL;
-}
-static inline void tni_record_left(tn_trace *const *tr)
-{
-    if (*tr) tni_record_end(*tr);
-}
+    __attribute__((cleanup(tni_record_end), unused)) tn_trace *const tr = tni_record_begin(self)
+tn_trace *tni_record_begin(tni_watcher *self);
+void tni_record_end(tn_trace *const *recorder);
 
 /* A failure ends the account, and says nothing else: what goes on recording until the end of the
  * event does no harm. Whether there was none. */

@@ -11,13 +11,6 @@
 
 /* ---- the registered tensors ------------------------------------------------------------------ */
 
-static tni_held held_by(const tn_trace *tr, const tn_entry *e)
-{
-    if (!tr->opt) return TNI_NO_OPTIMIZER;
-    if (e->kind == TN_BUFFER) return TNI_REFUSED;
-    return tni_map_get(&tr->opt->tensors, e->tensor) ? TNI_HELD : TNI_NOT_HELD;
-}
-
 /* Adds the entry under its name, or updates it. NULL: the account ends. */
 static const tni_log_tensor *register_entry(tn_trace *tr, const tn_entry *e)
 {
@@ -35,7 +28,10 @@ static const tni_log_tensor *register_entry(tn_trace *tr, const tn_entry *e)
     t->persistent = e->persistent;
     t->role = e->role;
     t->requires_grad = e->tensor->requires_grad;
-    t->held = held_by(tr, e);
+    t->held = !tr->opt                                    ? TNI_NO_OPTIMIZER
+              : e->kind == TN_BUFFER                      ? TNI_REFUSED
+              : tni_map_get(&tr->opt->tensors, e->tensor) ? TNI_HELD
+                                                          : TNI_NOT_HELD;
     tni_record_put(tr, &tr->known, e->tensor, t);
     tni_record_put(tr, &tr->storages, e->tensor->storage, t);
     return t;

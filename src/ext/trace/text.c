@@ -36,10 +36,10 @@ static void say_op(const tni_words *w, const tni_log_node *n)
         const tni_log_in *in = &n->in[i];
         if (!in->node && !in->tensor) continue;
         fprintf(w->file, "%s %s: %s %s", comma, tni_log_name(n, i).s, tni_source_phrase(in).s,
-                tni_shape_phrase(&in->shape).s);
+                tni_shape_text(&in->shape));
         comma = ",";
     }
-    fprintf(w->file, " -> %s%s\n", tni_shape_phrase(&out->shape).s,
+    fprintf(w->file, " -> %s%s\n", tni_shape_text(&out->shape),
             tni_numbers_phrase("   ", tni_log_result(n->op, 0).s, &out->value, &out->shape).s);
 }
 
@@ -106,15 +106,17 @@ static bool mentions(const char *rule, const char *name)
 static void say_shapes(const tni_words *w, const tni_log_node *n, const char *rule, int in)
 {
     const char *right = strchr(rule, '=');
-    tni_phrase result = tni_log_result(n->op, 0), out = tni_shape_phrase(&n->out[0].shape);
-    fprintf(w->file, "   d%s %s", result.s, out.s);
+    tni_phrase result = tni_log_result(n->op, 0);
+    const tn_shape *out = &n->out[0].shape;
+    fprintf(w->file, "   d%s %s", result.s, tni_shape_text(out));
     for (int i = 0; right && i < n->n_in; i++) {
         tni_phrase name = tni_log_name(n, i);
         if ((!n->in[i].node && !n->in[i].tensor) || !mentions(right, name.s)) continue;
-        fprintf(w->file, ", %s %s", name.s, tni_shape_phrase(&n->in[i].shape).s);
+        fprintf(w->file, ", %s %s", name.s, tni_shape_text(&n->in[i].shape));
     }
-    if (right && mentions(right, result.s)) fprintf(w->file, ", %s %s", result.s, out.s);
-    fprintf(w->file, " -> %s", tni_shape_phrase(&n->in[in].shape).s);
+    if (right && mentions(right, result.s))
+        fprintf(w->file, ", %s %s", result.s, tni_shape_text(out));
+    fprintf(w->file, " -> %s", tni_shape_text(&n->in[in].shape));
 }
 
 static void say_reduction(const tni_words *w, const tni_log_share *s, const tn_shape *to)
@@ -124,7 +126,7 @@ static void say_reduction(const tni_words *w, const tni_log_share *s, const tn_s
     for (int i = 0; i < s->from.rank; i++)
         if (i < lead || (to->size[i - lead] == 1 && s->from.size[i] != 1))
             fprintf(w->file, n++ ? ", %d" : " axis %d", i);
-    fprintf(w->file, ": %s -> %s", tni_shape_phrase(&s->from).s, tni_shape_phrase(to).s);
+    fprintf(w->file, ": %s -> %s", tni_shape_text(&s->from), tni_shape_text(to));
 }
 
 /* The ranks' average of a leaf's gradient in a pass; NULL: there is none. */
@@ -264,8 +266,8 @@ static void say_back(const tni_words *w, const tni_log_back *b, size_t number)
     say_arrivals(w, b);
     say_again(w, b->node);
     for (size_t i = 0; i < b->n_shares; i++) say_share(w, &b->shares[i]);
-    const char *where = tni_log_where(b->node->op);
-    if (where[0] && b->n_shares) fprintf(w->file, "    %s\n", where);
+    const char *where = strstr(b->node->op->gradient, "; where "); /* what short names mean */
+    if (where && b->n_shares) fprintf(w->file, "    %s\n", where + 2);
     say_others(w, b->node);
     say_findings(w, b);
     say_freed(w, b);
@@ -299,7 +301,7 @@ void tni_say_backward(const tni_words *w)
     }
 }
 
-/* ---- the optimizer --------------------------------------------------------------------------- */
+/* ---- the optimizer, and the ledger ----------------------------------------------------------- */
 
 static void say_updates(const tni_words *w)
 {
@@ -312,8 +314,6 @@ static void say_updates(const tni_words *w)
                 tni_amount_phrase(&u->gradient).s);
     }
 }
-
-/* ---- the ledger ------------------------------------------------------------------------------ */
 
 tni_phrase tni_ledger_cell(const tni_words *w, size_t row, int column)
 {

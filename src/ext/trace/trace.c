@@ -4,23 +4,17 @@
 #include "base/lines.h"
 #include "ext/trace/record.h"
 
-/* Whether the thread's events go to somebody else. Places alone may be on: the recorder does their
- * work. */
-static bool watched(void)
-{
-    bool places = tn_set_places(false), lines = tn_set_lines(false), busy = tni_watched();
-    tn_set_places(places);
-    tn_set_lines(lines);
-    return busy;
-}
-
 tn_status tni_trace_may_begin(const char *f, const tn_module *model)
 {
     if (tni_host_refused(f, "watches a step", "it outside of the captured step")) return TN_E_STATE;
     if (tn_get_anomaly() != TN_ANOMALY_OFF)
         return tni_error(TN_E_STATE, "%s: anomaly mode is on: want tn_set_anomaly(TN_ANOMALY_OFF)",
                          f);
-    if (watched())
+    /* places and lines alone may be on: the recorder does their work */
+    bool places = tn_set_places(false), lines = tn_set_lines(false), watched = tni_watched();
+    tn_set_places(places);
+    tn_set_lines(lines);
+    if (watched)
         return tni_error(TN_E_STATE,
                          "%s: this thread is watched already: want one trace or report at a time",
                          f);
@@ -35,8 +29,12 @@ static tn_status add_module(tn_module *m, const char *path, void *user)
     return tr->failed;
 }
 
-static void prepare(tn_trace *tr, tn_trace_options o)
+tn_trace *tni_trace_start(tn_trace_options o, bool late)
 {
+    tn_trace *tr = tni_calloc(sizeof *tr);
+    tni_calls_skip((const void *)(uintptr_t)tni_trace_start); /* lines are the program's */
+    if (!tr) return NULL;
+    tr->late = late;
     tr->names.names = true;
     tr->values = o.values ? o.values : 64;
     tr->mode = true;
@@ -46,15 +44,6 @@ static void prepare(tn_trace *tr, tn_trace_options o)
     tr->log.title = tni_record_text(tr, &tr->log.arena, title);
     if (o.model) tni_record_ok(tr, tni_walk(o.model, TNI_ONCE, add_module, NULL, tr));
     tni_record_open(tr);
-}
-
-tn_trace *tni_trace_start(tn_trace_options options, bool late)
-{
-    tn_trace *tr = tni_calloc(sizeof *tr);
-    tni_calls_skip((const void *)(uintptr_t)tni_trace_start); /* lines are the program's */
-    if (!tr) return NULL;
-    tr->late = late;
-    prepare(tr, options);
     if (tr->failed != TN_OK) {
         tn_trace_free(tr);
         return NULL;
@@ -64,7 +53,7 @@ tn_trace *tni_trace_start(tn_trace_options options, bool late)
     tni_record_steps(&tr->watcher);
     tr->running = true;
     tni_watch(&tr->watcher);
-    tr->lines = tn_set_lines(options.lines || tn_lines());
+    tr->lines = tn_set_lines(o.lines || tn_lines());
     return tr;
 }
 
@@ -98,9 +87,9 @@ static void stop(tn_trace *tr)
 
 tn_status tni_trace_stop(tn_trace *tr)
 {
-    if (tni_record_begin(tr)) {
-        tni_record_close(tr);
-        tni_record_end(tr);
+    {
+        TNI_RECORDER(open, &tr->watcher);
+        if (open) tni_record_close(open);
     }
     stop(tr);
     return tr->failed;

@@ -9,14 +9,6 @@ enum { FEW = 8 };
 /* Adds to a phrase. */
 #define ADD(p, ...) tni_text_add((p)->s, sizeof(p)->s, __VA_ARGS__)
 
-tni_phrase tni_shape_phrase(const tn_shape *s)
-{
-    tni_phrase p = { "[" };
-    for (int i = 0; i < s->rank; i++) ADD(&p, "%s%" PRId64, i ? "," : "", s->size[i]);
-    ADD(&p, "]");
-    return p;
-}
-
 /* Without the sign that a NaN may have: it depends on the processor. */
 static double unsigned_nan(double x)
 {

@@ -9,8 +9,6 @@ typedef struct tni_words {
     const tni_log_step *step;
 } tni_words;
 
-/* "[2,8]" */
-tni_phrase tni_shape_phrase(const tn_shape *s);
 /* "|dy| 0.31", "dy 0.31" for one element, " = [[1, 2], [3, 4]]" after it for few if shape is given;
  * the text `before` before it; nothing if unknown */
 tni_phrase tni_numbers_phrase(const char *before, const char *name, const tni_numbers *v,

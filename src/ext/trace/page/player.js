@@ -262,8 +262,6 @@ function activate(element) {
     focusItem(key);
 }
 
-/* ---- light and dark -------------------------------------------------------------------------- */
-
 function switchTheme() {
     const { style } = document.documentElement;
     const preferred = matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light';
