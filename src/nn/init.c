@@ -309,10 +309,10 @@ static tn_status draw_orthogonal(tn_tensor *t, const double *gain)
     tn_status status = x ? tn_normal_(x, 0, 1) : tni_pending();
     if (status != TN_OK) return status;
     tn_tensor *q = tn_to_dtype(x, TN_F64);
-    if (rows > columns) q = tn_contiguous(tn_transpose(q, 0, 1));
+    if (rows >= columns) q = tn_contiguous(tn_transpose(q, 0, 1));
     status = q ? make_orthonormal(q) : tni_pending();
     if (status != TN_OK) return status;
-    if (rows > columns) q = tn_transpose(q, 0, 1);
+    if (rows >= columns) q = tn_transpose(q, 0, 1);
     return tn_copy_(t, tn_reshape(tn_mul_scalar(q, *gain), t->shape));
 }
 
