@@ -38,7 +38,7 @@ static ex_option options[] = {
 
 typedef struct images {
     tn_tensor *x; /* [N, 1, 28, 28] u8 */
-    tn_tensor *y; /* [N] i64 */
+    tn_tensor *y; /* [N] u8 */
 } images;
 
 static images training, test;
@@ -55,7 +55,6 @@ static images read_half(const char *half)
     if (tn_rank(set.x) != 3 || tn_size(set.x, 1) != 28 || tn_size(set.x, 2) != 28)
         ex_refuse("%s: images of another size than 28 x 28", data);
     ex_check_ptr(set.x = tn_unsqueeze(set.x, 1));
-    ex_check_ptr(set.y = tn_to_dtype(set.y, TN_I64));
     return set;
 }
 

@@ -115,8 +115,8 @@ static void build(void)
 static tn_tensor *loss_of(tn_tensor *x, tn_tensor *y)
 {
     tn_tensor *loss = NULL;
-    x = tn_to_dtype(tn_to(x, ex.where), TN_I64);
-    y = tn_to_dtype(tn_to(y, ex.where), TN_I64);
+    x = tn_to(x, ex.where);
+    y = tn_to(y, ex.where);
     TN_AUTOCAST(ex.dtype)
     {
         tn_tensor *logits = tn_forward(ex.state.model, x); /* [B, T, V] */
@@ -209,7 +209,7 @@ static int next_id(const unsigned char *ids, int64_t n)
     float logit[256];
     TN_SCOPE TN_NO_GRAD
     {
-        tn_tensor *x = tn_to_dtype(tn_from_data(ids, TN_SHAPE(1, n), TN_U8), TN_I64);
+        tn_tensor *x = tn_from_data(ids, TN_SHAPE(1, n), TN_U8);
         tn_tensor *y = tn_forward(ex.state.model, tn_to(x, ex.where)); /* [1, n, V] */
         tn_tensor *last = tn_select(tn_select(y, 0, 0), 0, -1);
         ex_check(tn_copy_out(last, logit, sizeof *logit * (size_t)known.vocab, TN_F32));

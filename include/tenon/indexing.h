@@ -11,8 +11,9 @@ TN_BEGIN_C_
 
 /* ---- indexing -------------------------------------------------------------------------------- */
 
-/* An index is i64; i32 is cast. Values outside 0..size-1 (negative ones too) are TN_E_INDEX naming
- * value and position. Gradients of elements read several times add up in the order of the index. */
+/* An index is i64 or i32; ids, of tn_embedding and tn_one_hot, may be u8 too (PyTorch takes a u8
+ * index for a mask). Values outside 0..size-1 (negative ones too) are TN_E_INDEX naming value and
+ * position. Gradients of elements read several times add up in the order of the index. */
 
 /**
  * y[i][j] = x[index[i][j]][j] for axis 0. x of any dtype.

@@ -250,6 +250,12 @@ TN_API tn_tensor *tn_prod(tn_tensor *x, const int *axes, int n_axes, bool keepdi
 TN_API tn_tensor *tn_logsumexp(tn_tensor *x, const int *axes, int n_axes, bool keepdim);
 /** p-norm, p in (0, INFINITY]; slope 0 at 0. Powers that leave the dtype's range do no harm. */
 TN_API tn_tensor *tn_norm(tn_tensor *x, double p, const int *axes, int n_axes, bool keepdim);
+/** x over the larger of eps and its p-norm along an axis; slope 1 of the larger at eps. PyTorch:
+ *  F.normalize */
+TN_API tn_tensor *tn_normalize(tn_tensor *x, double p, int axis, double eps);
+/** sum a b / (|a| |b|) along an axis of the two broadcast, each norm at least eps. Errors: not one
+ *  floating dtype. PyTorch: F.cosine_similarity */
+TN_API tn_tensor *tn_cosine_similarity(tn_tensor *a, tn_tensor *b, int axis, double eps);
 /** The largest; equal ones share the gradient. NaN wins, and its slice's gradient is NaN (in
  *  tn_max_all the NaN share it). */
 TN_API tn_tensor *tn_amax(tn_tensor *x, const int *axes, int n_axes, bool keepdim);

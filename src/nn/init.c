@@ -66,6 +66,24 @@ tn_status tn_init_constant(tn_tensor *t, double value)
     return status;
 }
 
+/* draw(t, p), without grad; if it fails, the numbers are drawn again by the next one. */
+static tn_status drawn(tn_tensor *t, tn_status (*draw)(tn_tensor *t, const double *p),
+                       const double *p)
+{
+    unsigned char before[TN_GENERATOR_STATE_SIZE];
+    tn_status status = TN_OK;
+    if (tn_numel(t) == 0) return TN_OK;
+    tn_generator_get_state(tn_default_generator(), before);
+    TN_NO_GRAD
+    {
+        tn_scope scope = tn_scope_begin();
+        status = draw(t, p);
+        tn_scope_end(scope);
+    }
+    if (status != TN_OK) tni_disregard(tn_generator_set_state(tn_default_generator(), before));
+    return status;
+}
+
 /* The inverse of the normal distribution function, p in [0, 1]. Rational start values, relative
  * error below 1.2e-9: Acklam (2003); one step of Halley's method brings it to double precision. */
 static double normal_quantile(double p)
@@ -174,11 +192,21 @@ static bool is_worth_refusing(const cut_normal *d)
     return 1 / fmax(nearest, 0.4) / (high - low) >= 1e-3;
 }
 
+static tn_status draw_truncated(tn_tensor *t, const double *p)
+{
+    const cut_normal d = { p[0], p[1], p[2], p[3] };
+    tn_tensor *x = tn_empty_like(t);
+    tn_status status = !x                                           ? tni_pending()
+                       : below(&d, d.high) - below(&d, d.low) > 0.3 ? draw_accepted(x, &d, false)
+                       : is_worth_refusing(&d)                      ? draw_accepted(x, &d, true)
+                                                                    : draw_quantiles(x, &d);
+    return status == TN_OK ? tn_copy_(t, x) : status;
+}
+
 tn_status tn_init_truncated_normal(tn_tensor *t, double mean, double deviation, double low,
                                    double high)
 {
     TNI_HOLD_TRAPS;
-    const cut_normal d = { mean, deviation, low, high };
     tn_status status = check("tn_init_truncated_normal", t);
     if (status != TN_OK) return status;
     if (!isfinite(mean) || !(deviation > 0 && isfinite(deviation)) || !(low < high))
@@ -186,22 +214,7 @@ tn_status tn_init_truncated_normal(tn_tensor *t, double mean, double deviation, 
                          "tn_init_truncated_normal: mean %g, deviation %g, cuts %g and %g: want a "
                          "finite mean, a positive deviation and ascending cuts",
                          mean, deviation, low, high);
-    if (tn_numel(t) == 0) return TN_OK;
-    unsigned char before[TN_GENERATOR_STATE_SIZE]; /* failed draws are drawn again */
-    tn_generator_get_state(tn_default_generator(), before);
-    TN_NO_GRAD
-    {
-        tn_scope scope = tn_scope_begin();
-        tn_tensor *x = tn_empty_like(t);
-        status = !x                                       ? tni_pending()
-                 : below(&d, high) - below(&d, low) > 0.3 ? draw_accepted(x, &d, false)
-                 : is_worth_refusing(&d)                  ? draw_accepted(x, &d, true)
-                                                          : draw_quantiles(x, &d);
-        if (status == TN_OK) status = tn_copy_(t, x);
-        tn_scope_end(scope);
-    }
-    if (status != TN_OK) tni_disregard(tn_generator_set_state(tn_default_generator(), before));
-    return status;
+    return drawn(t, draw_truncated, (double[]){ mean, deviation, low, high });
 }
 
 enum { FAN_IN, FAN_OUT, FAN_BOTH };
@@ -253,4 +266,140 @@ tn_status tn_init_kaiming_uniform(tn_tensor *t, double slope, bool fan_out, tn_n
 tn_status tn_init_kaiming_normal(tn_tensor *t, double slope, bool fan_out, tn_nonlinearity nl)
 {
     return kaiming("tn_init_kaiming_normal", t, slope, fan_out, nl, false);
+}
+
+/* ---- orthogonal, sparse, identity ------------------------------------------------------------ */
+
+/* Makes the rows of v, dense f64 [n, size], orthonormal: each is what those before it leave of it.
+ * So they are the columns of Q where v's transpose is Q R and R's diagonal is positive. Twice, as
+ * rounding leaves something the first time: Giraud et al. (2005). By blocks, for products. */
+static tn_status make_orthonormal(tn_tensor *v)
+{
+    enum { ROWS = 32 };
+    int64_t n = v->shape.size[0], size = v->shape.size[1];
+    tn_status status = TN_OK;
+    for (int64_t from = 0; from < n && status == TN_OK; from += ROWS) {
+        tn_scope scope = tn_scope_begin();
+        tn_tensor *done = tn_narrow(v, 0, 0, from);
+        tn_tensor *rows = tn_narrow(v, 0, from, TNI_MIN(ROWS, n - from));
+        double *row = rows ? tni_data(rows) : NULL;
+        for (int pass = 0; pass < 2 && status == TN_OK; pass++) {
+            tn_tensor *shares = tn_matmul(rows, tn_transpose(done, 0, 1));
+            status = tn_sub_(rows, tn_matmul(shares, done));
+            for (int64_t i = 0; i < TNI_MIN(ROWS, n - from) && status == TN_OK; i++) {
+                double *x = row + i * size, sum = 0;
+                for (const double *unit = row; unit < x; unit += size) {
+                    double share = 0;
+                    for (int64_t k = 0; k < size; k++) share += x[k] * unit[k];
+                    for (int64_t k = 0; k < size; k++) x[k] -= share * unit[k];
+                }
+                for (int64_t k = 0; k < size; k++) sum += x[k] * x[k];
+                for (int64_t k = 0; k < size; k++) x[k] *= sum > 0 ? 1 / sqrt(sum) : 0;
+            }
+        }
+        tn_scope_end(scope);
+    }
+    return status;
+}
+
+static tn_status draw_orthogonal(tn_tensor *t, const double *gain)
+{
+    int64_t rows = t->shape.size[0], columns = tn_numel(t) / rows;
+    tn_tensor *x = tn_empty_as(TN_SHAPE(rows, columns), t->dtype, tn_cpu());
+    tn_status status = x ? tn_normal_(x, 0, 1) : tni_pending();
+    if (status != TN_OK) return status;
+    tn_tensor *q = tn_to_dtype(x, TN_F64);
+    if (rows >= columns) q = tn_contiguous(tn_transpose(q, 0, 1));
+    status = q ? make_orthonormal(q) : tni_pending();
+    if (status != TN_OK) return status;
+    if (rows >= columns) q = tn_transpose(q, 0, 1);
+    return tn_copy_(t, tn_reshape(tn_mul_scalar(q, *gain), t->shape));
+}
+
+static tn_status check_axes(const char *function, const tn_tensor *t, int least, int most)
+{
+    tn_status status = check(function, t);
+    if (status == TN_OK && (t->shape.rank < least || t->shape.rank > most))
+        return tni_error(TN_E_SHAPE, "%s: %s: want %d to %d axes", function, tni_text(t), least,
+                         most);
+    return status;
+}
+
+tn_status tn_init_orthogonal(tn_tensor *t, double gain)
+{
+    static const char f[] = "tn_init_orthogonal";
+    tn_status status = check_axes(f, t, 2, TN_MAX_RANK);
+    if (status != TN_OK) return status;
+    if (!isfinite(gain))
+        return tni_error(TN_E_INVALID, "%s: gain %g: want a finite number", f, gain);
+    return drawn(t, draw_orthogonal, &gain);
+}
+
+/* p: how many of each column are 0, and the deviation of the others. */
+static tn_status draw_sparse(tn_tensor *t, const double *p)
+{
+    int64_t rows = t->shape.size[0], columns = t->shape.size[1];
+    tn_tensor *x = tn_empty_as(t->shape, t->dtype, tn_cpu());
+    tn_tensor *order = tn_empty_as(TN_SHAPE(rows), TN_I64, tn_cpu());
+    tn_status status = x && order ? tn_normal_(x, 0, p[1]) : tni_pending();
+    tn_tensor *values = status == TN_OK ? tn_to_dtype(x, TN_F64) : NULL;
+    if (!values) return tni_pending();
+    double *v = tni_data(values);
+    const int64_t *row = tni_data(order);
+    for (int64_t j = 0; j < columns; j++) {
+        tn_generator_permutation(tn_default_generator(), rows, tni_data(order));
+        for (int64_t i = 0; i < (int64_t)p[0]; i++) v[row[i] * columns + j] = 0;
+    }
+    return tn_copy_(t, values);
+}
+
+tn_status tn_init_sparse(tn_tensor *t, double sparsity, double deviation)
+{
+    static const char f[] = "tn_init_sparse";
+    tn_status status = check_axes(f, t, 2, 2);
+    if (status != TN_OK) return status;
+    if (!(sparsity >= 0 && sparsity <= 1) || !(deviation >= 0 && isfinite(deviation)))
+        return tni_error(TN_E_INVALID,
+                         "%s: sparsity %g, deviation %g: want 0 to 1, and a finite number >= 0", f,
+                         sparsity, deviation);
+    double p[] = { ceil(sparsity * (double)t->shape.size[0]), deviation };
+    return drawn(t, draw_sparse, p);
+}
+
+/* 1 where output and input channel have one number within a group, in the middle of the kernel. */
+static tn_status pass_channels(tn_tensor *t, int64_t groups)
+{
+    const tn_shape *s = &t->shape;
+    int64_t rows = s->size[0] / groups, columns = s->size[1], field = 1, middle = 0;
+    for (int d = 2; d < s->rank; d++) {
+        field *= s->size[d];
+        middle = middle * s->size[d] + s->size[d] / 2;
+    }
+    tn_status status = TN_OK;
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *x = tn_full_as(*s, 0, TN_F64, tn_cpu());
+    double *v = x && field > 0 ? tni_data(x) : NULL;
+    for (int64_t i = 0; v && i < groups * rows; i++)
+        if (i % rows < columns) v[(i * columns + i % rows) * field + middle] = 1;
+    TN_NO_GRAD status = x ? tn_copy_(t, x) : tni_pending();
+    tn_scope_end(scope);
+    return status;
+}
+
+tn_status tn_init_eye(tn_tensor *t)
+{
+    tn_status status = check_axes("tn_init_eye", t, 2, 2);
+    return status == TN_OK ? pass_channels(t, 1) : status;
+}
+
+tn_status tn_init_dirac(tn_tensor *t, int64_t groups)
+{
+    static const char f[] = "tn_init_dirac";
+    tn_status status = check_axes(f, t, 3, 5);
+    if (status != TN_OK) return status;
+    if (groups < 1 || t->shape.size[0] % groups != 0)
+        return tni_error(TN_E_INVALID,
+                         "%s: %s, groups %" PRId64 ": want a divisor of the first size", f,
+                         tni_text(t), groups);
+    return pass_channels(t, groups);
 }

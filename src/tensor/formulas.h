@@ -15,6 +15,9 @@
 /* Cost: sets how much work one thread does before a second one helps. */
 enum { TNI_LIGHT, TNI_HEAVY };
 
+/* x, but low where it is below; NaN stays. */
+#define TN_ABOVE(x, low) ((x) < (low) ? (low) : (x))
+
 /* ---- one operand ----------------------------------------------------------------------------- */
 
 /* clang-format off */
@@ -96,6 +99,7 @@ enum { TNI_LIGHT, TNI_HEAVY };
     F(gelu_tanh_grad, 0, HEAVY, x * M(gelu_tanh_slope)(y))                                         \
     F(softplus_grad, 2, HEAVY, p * y > q ? x : x * M(sigmoid)(p * y))                              \
     F(clamp_grad, 2, LIGHT, y >= p ? (y <= q ? x : (R)0) : (R)0)                                   \
+    F(bce, 0, HEAVY, (y - (R)1) * TN_ABOVE(M(log1p)(-x), (R)-100) - y * TN_ABOVE(M(log)(x), (R)-100)) \
     F(pow_scalar_grad, 1, HEAVY, p == (R)0 ? (R)0 : x * (p * M(pow)(y, p - (R)1)))
 
 #define TNI_BINARY_PREDICATE_LIST(F)                                                               \
@@ -124,6 +128,7 @@ enum { TNI_LIGHT, TNI_HEAVY };
     F(scaled_diff, 1, LIGHT, x * (p * (y - z)))                                                    \
     F(extreme_grad, 0, LIGHT, y == z ? x : (R)0)                                                   \
     F(exp_diff_grad, 0, HEAVY, x * M(exp)(y - z))                                                  \
+    F(bce_grad, 0, LIGHT, x * ((y - z) / TN_ABOVE(y * ((R)1 - y), (R)1e-12F)))                     \
     F(norm_grad, 1, HEAVY, z == (R)0 ? (R)0 : x * M(norm_slope)(y, z, p))
 
 /* ---- on integers: the same names; W() wraps around ------------------------------------------- */

@@ -194,6 +194,17 @@ function("CrossEntropyLoss")(lambda m, x, t, weight=None: F("cross_entropy")(
     x, t, weight, None, m.ignore_index, None, m.reduction, m.label_smoothing))
 function("BCEWithLogitsLoss")(lambda m, x, t, weight=None, pos_weight=None: F("binary_cross_entropy_with_logits")(
     x, t, weight, None, None, m.reduction, pos_weight))
+function("BCELoss")(lambda m, x, t, weight=None: F("binary_cross_entropy")(x, t, weight, reduction=m.reduction))
+function("PoissonNLLLoss")(lambda m, x, t: F("poisson_nll_loss")(
+    x, t, m.log_input, m.full, eps=m.eps, reduction=m.reduction))
+function("GaussianNLLLoss")(lambda m, x, t, var: F("gaussian_nll_loss")(x, t, var, m.full, m.eps, m.reduction))
+function("TripletMarginLoss")(lambda m, a, p, n: F("triplet_margin_loss")(
+    a, p, n, m.margin, m.p, m.eps, m.swap, reduction=m.reduction))
+function("CosineEmbeddingLoss")(lambda m, a, b, t: F("cosine_embedding_loss")(a, b, t, m.margin, reduction=m.reduction))
+function("MarginRankingLoss")(lambda m, a, b, t: F("margin_ranking_loss")(a, b, t, m.margin, reduction=m.reduction))
+function("CTCLoss")(lambda m, x, t, steps, labels: F("ctc_loss")(
+    x, t, steps, labels, m.blank, m.reduction, m.zero_infinity))
+function("CosineSimilarity")(lambda m, a, b: F("cosine_similarity")(a, b, m.dim, m.eps))
 
 
 @function("LinearCrossEntropyLoss")

@@ -8,7 +8,7 @@ import numbers
 
 import torch
 
-from tenon import DTYPES, REDUCTIONS, No, Out, T, tn
+from tenon import DTYPES, REDUCTIONS, No, Out, T, plain, tn
 
 OPS = {}  # the entry's name, ".variant" added -> the function
 SPECIAL = {}  # entries that also get special values -> "unary", "binary", "rows"
@@ -698,6 +698,63 @@ def bce_with_logits(x, target, weight=None, size_average=None, reduce=None, redu
     old(size_average, reduce)
     absent(weight=weight)
     return tn.bce_with_logits(x, target, pos_weight, REDUCTIONS[reduction])
+
+
+@op("nn.functional.binary_cross_entropy")
+def bce_loss(x, target, weight=None, size_average=None, reduce=None, reduction="mean"):
+    old(size_average, reduce)
+    return tn.bce_loss(x, target, weight, REDUCTIONS[reduction])
+
+
+@op("nn.functional.poisson_nll_loss", special="loss")
+def poisson_nll_loss(x, target, log_input=True, full=False, size_average=None, eps=1e-8, reduce=None,
+                     reduction="mean"):
+    old(size_average, reduce)
+    return tn.poisson_nll_loss(x, target, log_input, full, eps, REDUCTIONS[reduction])
+
+
+@op("nn.functional.gaussian_nll_loss")
+def gaussian_nll_loss(x, target, var, full=False, eps=1e-6, reduction="mean"):
+    if not isinstance(var, T):
+        raise No("var= as a number")
+    if var.dim() == x.dim() - 1:
+        var = tn.unsqueeze(var, -1)
+    return tn.gaussian_nll_loss(x, target, var, full, eps, REDUCTIONS[reduction])
+
+
+@op("nn.functional.triplet_margin_loss")
+def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2, eps=1e-6, swap=False, size_average=None,
+                        reduce=None, reduction="mean"):
+    old(size_average, reduce)
+    return tn.triplet_margin_loss(anchor, positive, negative, margin, p, eps, swap, REDUCTIONS[reduction])
+
+
+@op("nn.functional.cosine_embedding_loss")
+def cosine_embedding_loss(a, b, target, margin=0.0, size_average=None, reduce=None, reduction="mean"):
+    old(size_average, reduce)
+    return tn.cosine_embedding_loss(a, b, target, margin, REDUCTIONS[reduction])
+
+
+@op("nn.functional.margin_ranking_loss")
+def margin_ranking_loss(a, b, target, margin=0.0, size_average=None, reduce=None, reduction="mean"):
+    old(size_average, reduce)
+    return tn.margin_ranking_loss(a, b, target, margin, REDUCTIONS[reduction])
+
+
+@op("nn.functional.ctc_loss")
+def ctc_loss(log_p, targets, input_lengths, target_lengths, blank=0, reduction="mean", zero_infinity=False):
+    steps, labels = (x if isinstance(x, T) else plain(torch.tensor(x)) for x in (input_lengths, target_lengths))
+    return tn.ctc_loss(log_p, targets, steps, labels, blank, zero_infinity, REDUCTIONS[reduction])
+
+
+@op("nn.functional.normalize")
+def normalize(x, p=2.0, dim=1, eps=1e-12, out=None):
+    return tn.normalize(x, p, dim, eps)
+
+
+@op("nn.functional.cosine_similarity")
+def cosine_similarity(a, b, dim=1, eps=1e-8):
+    return tn.cosine_similarity(a, b, dim, eps)
 
 
 @op("nn.functional.kl_div", special="loss")

@@ -280,7 +280,7 @@ tn_status tni_check_class_options(const char *function, const tn_cross_entropy_o
 static tn_tensor *class_ids(const tn_op *op, const char *function, tn_tensor *x, tn_tensor *target,
                             const tn_cross_entropy_options *o)
 {
-    target = tni_index_arg(function, "target", target);
+    target = tni_ids_arg(function, "target", target);
     int axis = target ? class_axis(function, x, target) : -1;
     if (axis < 0 || tni_check_class_options(function, o, x->shape.size[axis], x) != TN_OK)
         return NULL;
@@ -312,7 +312,7 @@ static tn_tensor *probabilities(tn_tensor *logits, tn_tensor *target,
         return tni_fail(
             TN_E_SHAPE,
             "tn_cross_entropy: logits %s, target %s of %s: want probabilities of logits' "
-            "shape, or i64 class ids",
+            "shape, or class ids of u8, i32 or i64",
             tni_text(logits), tni_text(target), tn_dtype_name(target->dtype));
     if (logits->dtype != target->dtype)
         return tni_fail(TN_E_DTYPE, "tn_cross_entropy: logits %s, target %s: want one dtype",

@@ -19,15 +19,27 @@ tn_status tni_name_index_error(const tn_op *op, tn_status status)
     return tni_error_prefix("tn_%s: ", op->name);
 }
 
+static tn_tensor *as_i64(const char *function, const char *what, tn_tensor *t, bool bytes)
+{
+    const char *want = bytes ? "u8, i32 or i64" : "i32 or i64";
+    if (!t) return tni_poisoned(function, what);
+    if (tni_none(t))
+        return tni_fail(TN_E_INVALID, "%s: %s is TN_NONE: want a tensor of %s", function, what,
+                        want);
+    if (t->dtype == TN_I64) return t;
+    if (t->dtype == TN_I32 || (bytes && t->dtype == TN_U8)) return tn_to_dtype(t, TN_I64);
+    return tni_fail(TN_E_DTYPE, "%s: %s %s is %s: want %s, as tn_to_dtype(%s, TN_I64) gives",
+                    function, what, tni_text(t), tn_dtype_name(t->dtype), want, what);
+}
+
 tn_tensor *tni_index_arg(const char *function, const char *what, tn_tensor *index)
 {
-    if (!index) return tni_poisoned(function, what);
-    if (tni_none(index))
-        return tni_fail(TN_E_INVALID, "%s: %s is TN_NONE: want an i64 tensor", function, what);
-    if (index->dtype == TN_I32) return tn_to_dtype(index, TN_I64);
-    if (index->dtype == TN_I64) return index;
-    return tni_fail(TN_E_DTYPE, "%s: %s %s is %s: want i64, as tn_to_dtype(%s, TN_I64) gives",
-                    function, what, tni_text(index), tn_dtype_name(index->dtype), what);
+    return as_i64(function, what, index, false);
+}
+
+tn_tensor *tni_ids_arg(const char *function, const char *what, tn_tensor *ids)
+{
+    return as_i64(function, what, ids, true);
 }
 
 /* ---- gather and scatter_add ------------------------------------------------------------------ */
@@ -325,7 +337,7 @@ tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index)
 
 tn_tensor *tn_embedding(tn_tensor *weight, tn_tensor *index, int64_t padding_index)
 {
-    index = weight ? tni_index_arg("tn_embedding", "index", index)
+    index = weight ? tni_ids_arg("tn_embedding", "index", index)
                    : tni_poisoned("tn_embedding", "weight");
     if (!index) return NULL;
     if (weight->shape.rank != 2)

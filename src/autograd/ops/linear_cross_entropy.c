@@ -272,7 +272,7 @@ static tn_tensor *scale_of(tn_tensor *target, const tn_cross_entropy_options *o,
 static tn_tensor *by_pieces(tn_tensor *x, tn_tensor *w, tn_tensor *b, tn_tensor *target,
                             const tn_cross_entropy_options *o)
 {
-    target = tni_index_arg(function, "target", target);
+    target = tni_ids_arg(function, "target", target);
     target = target ? tn_reshape(target, TN_SHAPE(tn_numel(target))) : NULL;
     x = target ? tn_reshape(x, TN_SHAPE(tn_numel(target), w->shape.size[1])) : NULL;
     if (!x) return NULL;

@@ -1,6 +1,6 @@
 /*
- * losses.c - losses composed of other ops: their gradients, first and second, come from those.
- * bf16 and f16 become f32 first, and only the loss is rounded.
+ * losses.c - losses of elements, composed of other ops: their gradients, first and second, come
+ * from those. bf16 and f16 become f32 first, and only the loss is rounded.
  *
  * Each formula is written so that no branch has a kink where the function has none, and nothing
  * cancels:
@@ -12,7 +12,12 @@
  *              [0, 1], where t w softplus(-x) + (1 - t) softplus(x) would subtract large numbers
  *   kl_div     t (log t - log_p), 0 where t is 0, NaN where it is negative or NaN; Kullback and
  *              Leibler (1951)
+ *   stirling   t log t - t + log(2 pi t) / 2, which is near log t!, above 1; else 0
+ *
+ * bce_loss, of probabilities, is an op of its own: PyTorch cuts logarithms at -100, but not their
+ * slopes, whose divisor p (1 - p) is at least 1e-12.
  */
+#include "autograd/ops/elementwise.h"
 #include "autograd/ops/rows.h"
 
 /* Above this, log(1 + exp(x)) - x is below half a bit of f64. */
@@ -37,20 +42,37 @@ tn_tensor *tni_ignored_rows(tn_tensor *target, int64_t ignore)
     return tn_logical_or(ignored, tn_eq_scalar(target, (double)ignore));
 }
 
-/* Two floating tensors of one shape and dtype; inside tn_set_autocast they become f32. */
-static bool is_pair(const char *function, tn_tensor **px, tn_tensor **ptarget)
+bool tni_is_pair(const char *function, const char *a, tn_tensor **pa, const char *b, tn_tensor **pb)
 {
-    const tn_tensor *x = *px = tni_autocast_f32(*px);
-    const tn_tensor *target = *ptarget = tni_autocast_f32(*ptarget);
-    if (!tni_present(function, "x", x) || !tni_present(function, "target", target)) return false;
-    if (!tni_shape_equal(&x->shape, &target->shape))
-        return tni_false(tni_error(TN_E_SHAPE, "%s: x %s, target %s: want equal shapes", function,
-                                   tni_text(x), tni_text(target)));
-    if (x->dtype != target->dtype || !tn_dtype_is_float(x->dtype))
-        return tni_false(tni_error(TN_E_DTYPE, "%s: x is %s, target is %s: want one floating dtype",
-                                   function, tn_dtype_name(x->dtype),
-                                   tn_dtype_name(target->dtype)));
+    const tn_tensor *x = *pa = tni_autocast_f32(*pa), *y = *pb = tni_autocast_f32(*pb);
+    if (!tni_present(function, a, x) || !tni_present(function, b, y)) return false;
+    if (!tni_shape_equal(&x->shape, &y->shape))
+        return tni_false(tni_error(TN_E_SHAPE, "%s: %s %s, %s %s: want equal shapes", function, a,
+                                   tni_text(x), b, tni_text(y)));
+    if (x->dtype != y->dtype || !tn_dtype_is_float(x->dtype))
+        return tni_false(tni_error(TN_E_DTYPE, "%s: %s is %s, %s is %s: want one floating dtype",
+                                   function, a, tn_dtype_name(x->dtype), b,
+                                   tn_dtype_name(y->dtype)));
     return true;
+}
+
+bool tni_is_beside(const char *function, const char *name, tn_tensor **pw, const tn_tensor *x)
+{
+    if (!*pw) return tni_poisoned_optional(function, name) != NULL;
+    const tn_tensor *w = *pw = tni_autocast_f32(*pw);
+    if (!w || tni_none(w)) return w != NULL;
+    if (!tni_broadcasts_to(&w->shape, &x->shape))
+        return tni_false(tni_error(TN_E_SHAPE, "%s: x %s, %s %s: want %s to broadcast to x",
+                                   function, tni_text(x), name, tni_text(w), name));
+    if (w->dtype != x->dtype)
+        return tni_false(tni_error(TN_E_DTYPE, "%s: x is %s, %s is %s: want one dtype", function,
+                                   tn_dtype_name(x->dtype), name, tn_dtype_name(w->dtype)));
+    return true;
+}
+
+static bool is_pair(const char *function, tn_tensor **x, tn_tensor **target)
+{
+    return tni_is_pair(function, "x", x, "target", target);
 }
 
 /* of(x - target) */
@@ -120,23 +142,11 @@ static tn_tensor *bce(tn_tensor *x, tn_tensor *t, tn_tensor *w)
 tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_tensor *pos_weight,
                               tn_reduction reduction)
 {
-    if (!pos_weight) return tni_poisoned_optional("tn_bce_with_logits", "pos_weight");
-    pos_weight = tni_autocast_f32(pos_weight);
-    if (!pos_weight || !is_pair("tn_bce_with_logits", &x, &target)) return NULL;
-    if (!tni_none(pos_weight)) {
-        if (!tni_broadcasts_to(&pos_weight->shape, &x->shape))
-            return tni_fail(
-                TN_E_SHAPE,
-                "tn_bce_with_logits: x %s, pos_weight %s: want pos_weight to broadcast to x",
-                tni_text(x), tni_text(pos_weight));
-        if (pos_weight->dtype != x->dtype)
-            return tni_fail(TN_E_DTYPE,
-                            "tn_bce_with_logits: x is %s, pos_weight is %s: want one dtype",
-                            tn_dtype_name(x->dtype), tn_dtype_name(pos_weight->dtype));
-    }
+    static const char f[] = "tn_bce_with_logits";
+    if (!is_pair(f, &x, &target) || !tni_is_beside(f, "pos_weight", &pos_weight, x)) return NULL;
     tn_scope scope = tn_scope_begin();
     tn_tensor *rows = bce(tni_wide(x), tni_wide(target), tni_wide(pos_weight));
-    return tn_scope_return(scope, tni_reduce_loss("tn_bce_with_logits", rows, reduction, x->dtype));
+    return tn_scope_return(scope, tni_reduce_loss(f, rows, reduction, x->dtype));
 }
 
 tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool batch_mean,
@@ -164,4 +174,90 @@ tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool 
         return tn_scope_return(scope, tn_to_dtype(tn_div_scalar(sum, (double)batch), dtype));
     }
     return tn_scope_return(scope, tni_reduce_loss("tn_kl_div", rows, reduction, dtype));
+}
+
+/* ---- probabilities, counts, normal numbers --------------------------------------------------- */
+
+static tn_status bce_forward(tni_call *c)
+{
+    return tni_run_binary(TNI_B_bce, c->out[0], c->in[0], c->in[1], NULL);
+}
+
+static tn_status bce_backward(tni_grad *g)
+{
+    tn_tensor *p = g->x[0], *t = g->x[1];
+    if (g->need[0] && tni_composed()) {
+        tn_tensor *spread = tn_clamp(tn_mul(p, tn_rsub_scalar(p, 1)), 1e-12F, INFINITY);
+        g->dx[0] = tn_mul(g->dy, tn_div(tn_sub(p, t), spread));
+    } else if (g->need[0]) {
+        g->dx[0] = tni_fused3(TNI_T_bce_grad, g->dy, p, t, NULL, g->out, !g->need[1]);
+    }
+    if (g->need[1])
+        g->dx[1] = tn_mul(g->dy, tn_sub(tn_clamp(tn_log1p(tn_neg(p)), -100, INFINITY),
+                                        tn_clamp(tn_log(p), -100, INFINITY)));
+    return TN_OK;
+}
+
+static const tn_op bce_loss_op = {
+    .name = "bce_loss",
+    .formula = "y = -t log p - (1 - t) log(1 - p)",
+    .gradient = "dp = dy (p - t) / (p (1 - p)); dt = dy (log(1 - p) - log p)",
+    .arity = 2,
+    .reads = { TNI_X(0) | TNI_X(1), TNI_X(0) },
+    .shape = tni_shape_like_first,
+    .forward = bce_forward,
+    .backward = bce_backward,
+};
+
+tn_tensor *tn_bce_loss(tn_tensor *p, tn_tensor *target, tn_tensor *weight, tn_reduction reduction)
+{
+    static const char f[] = "tn_bce_loss";
+    if (!tni_is_pair(f, "p", &p, "target", &target) || !tni_is_beside(f, "weight", &weight, p))
+        return NULL;
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *in[2] = { tni_wide(p), tni_wide(target) };
+    tn_tensor *rows = tni_apply(&bce_loss_op, NULL, 0, 2, in);
+    if (!tni_none(weight)) rows = tn_mul(rows, tni_wide(weight));
+    return tn_scope_return(scope, tni_reduce_loss(f, rows, reduction, p->dtype));
+}
+
+tn_tensor *tn_poisson_nll_loss(tn_tensor *x, tn_tensor *target, bool log_input, bool full,
+                               double eps, tn_reduction reduction)
+{
+    static const char f[] = "tn_poisson_nll_loss";
+    if (!is_pair(f, &x, &target)) return NULL;
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *rate = tni_wide(x), *t = tni_wide(target);
+    tn_tensor *rows = log_input ? tn_sub(tn_exp(rate), tn_mul(t, rate))
+                                : tn_sub(rate, tn_mul(t, tn_log(tn_add_scalar(rate, eps))));
+    if (full) {
+        tn_tensor *few = tn_le_scalar(t, 1), *n = tn_masked_fill(t, few, 1);
+        tn_tensor *half_log = tn_mul_scalar(tn_log(tn_mul_scalar(n, 2 * M_PI)), 0.5);
+        tn_tensor *stirling = tn_add(tn_sub(tn_mul(n, tn_log(n)), n), half_log);
+        rows = tn_add(rows, tn_masked_fill(stirling, few, 0));
+    }
+    return tn_scope_return(scope, tni_reduce_loss(f, rows, reduction, x->dtype));
+}
+
+tn_tensor *tni_raised(tn_tensor *x, double low)
+{
+    tn_tensor *below = tn_rsub_scalar(tn_detach(x), low);
+    return tn_add(x, tn_masked_fill(below, tn_ge_scalar(x, low), 0));
+}
+
+tn_tensor *tn_gaussian_nll_loss(tn_tensor *x, tn_tensor *target, tn_tensor *var, bool full,
+                                double eps, tn_reduction reduction)
+{
+    static const char f[] = "tn_gaussian_nll_loss";
+    if (!tni_present(f, "var", var) || !is_pair(f, &x, &target) ||
+        !tni_is_beside(f, "var", &var, x))
+        return NULL;
+    if (!(eps > 0)) return tni_fail(TN_E_INVALID, "%s: eps %g: want more than 0", f, eps);
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *wide = tni_wide(var);
+    tn_tensor *v = tn_masked_fill(tni_raised(wide, eps), tn_lt_scalar(wide, 0), NAN);
+    tn_tensor *squares = tn_square(tn_sub(tni_wide(x), tni_wide(target)));
+    tn_tensor *rows = tn_mul_scalar(tn_add(tn_log(v), tn_div(squares, v)), 0.5);
+    if (full) rows = tn_add_scalar(rows, 0.5 * log(2 * M_PI));
+    return tn_scope_return(scope, tni_reduce_loss(f, rows, reduction, x->dtype));
 }

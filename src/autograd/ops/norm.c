@@ -9,6 +9,7 @@
  * Source (logsumexp): Blanchard, Higham and Higham (2021), section 1.
  */
 #include "autograd/ops/reduce.h"
+#include "autograd/ops/rows.h"
 
 /* y = 0 only where all x are: 1 in its place gives the slope 0. |x|^(p-1) at 0 is 0 for p > 1, and
  * meets sign 0 otherwise: 1 in its place. An even p needs no |x|, which has no slope at 0. */
@@ -47,6 +48,48 @@ tn_tensor *tn_norm(tn_tensor *x, double p, const int *axes, int n_axes, bool kee
         return tni_fail(TN_E_INVALID, "tn_norm: p %g: want p > 0 (INFINITY included)", p);
     return tni_reduce_along(&op_norm, "tn_norm", x, axes, n_axes, keepdim, p);
 }
+
+/* ---- divided by the norm --------------------------------------------------------------------- */
+
+tn_tensor *tn_normalize(tn_tensor *x, double p, int axis, double eps)
+{
+    x = tni_autocast_f32(x);
+    if (!tni_present("tn_normalize", "x", x)) return NULL;
+    if (!(p > 0) || isnan(eps))
+        return tni_fail(TN_E_INVALID, "tn_normalize: p %g, eps %g: want p > 0 and a number", p,
+                        eps);
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *wide = tni_wide(x);
+    tn_tensor *norm = tni_reduce_along(&op_norm, "tn_normalize", wide, &axis, 1, true, p);
+    tn_tensor *y = tn_div(wide, tn_clamp(norm, eps, INFINITY));
+    return tn_scope_return(scope, tn_to_dtype(y, x->dtype));
+}
+
+tn_tensor *tn_cosine_similarity(tn_tensor *a, tn_tensor *b, int axis, double eps)
+{
+    static const char f[] = "tn_cosine_similarity";
+    tn_shape both;
+    a = tni_autocast_f32(a);
+    b = tni_autocast_f32(b);
+    if (!tni_present(f, "a", a) || !tni_present(f, "b", b)) return NULL;
+    if (a->dtype != b->dtype || !tn_dtype_is_float(a->dtype))
+        return tni_fail(TN_E_DTYPE, "%s: a is %s, b is %s: want one floating dtype", f,
+                        tn_dtype_name(a->dtype), tn_dtype_name(b->dtype));
+    if (!tni_broadcast(&a->shape, &b->shape, &both))
+        return tni_fail(TN_E_SHAPE, "%s: a %s, b %s: do not broadcast", f, tni_text(a),
+                        tni_text(b));
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *unit[2] = { tni_wide(a), tni_wide(b) };
+    for (int i = 0; i < 2; i++) {
+        tn_tensor *x = tn_expand(unit[i], both);
+        tn_tensor *norm = x ? tni_reduce_along(&op_norm, f, x, &axis, 1, true, 2) : NULL;
+        unit[i] = tn_div(x, tni_raised(norm, eps));
+    }
+    tn_tensor *y = tn_sum(tn_mul(unit[0], unit[1]), &axis, 1, false);
+    return tn_scope_return(scope, tn_to_dtype(y, a->dtype));
+}
+
+/* ---- logsumexp ------------------------------------------------------------------------------- */
 
 static tn_status logsumexp_shape(tni_call *c)
 {

@@ -53,7 +53,7 @@ tn_tensor *tn_one_hot(tn_tensor *index, int64_t n)
 {
     tn_scope scope = tn_scope_begin();
     tn_tensor *hot = NULL;
-    index = tni_index_arg("tn_one_hot", "index", index);
+    index = tni_ids_arg("tn_one_hot", "index", index);
     if (index && (n < -1 || (n == -1 && tn_numel(index) == 0))) {
         tni_error(TN_E_INVALID,
                   "tn_one_hot: n %" PRId64 ", index %s: want n >= 0, or -1 and at least one index",

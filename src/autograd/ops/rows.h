@@ -56,10 +56,13 @@ tn_tensor *tni_centred_slope(tn_tensor *g, tn_tensor *xh, const int *axes, int n
 
 /* Puts "tn_NAME: " before a kernel's message about a bad index: kernels don't know the op. */
 tn_status tni_name_index_error(const tn_op *op, tn_status status);
-/* index as i64 (i32 is cast); NULL and a message for other dtypes. */
+/* index as i64 (i32 is cast); NULL and a message for other dtypes. u8 is refused: where PyTorch
+ * takes it for an index, it is a mask. */
 tn_tensor *tni_index_arg(const char *function, const char *what, tn_tensor *index);
 /* [whole] of zeros, but x [n] at start, start + step, ... */
 tn_tensor *tni_spread(tn_tensor *x, int64_t start, int64_t step, int64_t whole);
+/* Ids of classes or rows, or lengths, as i64: they may be u8, too. */
+tn_tensor *tni_ids_arg(const char *function, const char *what, tn_tensor *ids);
 /* 0..n-1 as i64, made on the device. */
 tn_tensor *tni_iota(int64_t n, tn_device device);
 
@@ -67,6 +70,14 @@ tn_tensor *tni_iota(int64_t n, tn_device device);
  * dtype. */
 tn_tensor *tni_reduce_loss(const char *function, tn_tensor *rows, tn_reduction reduction,
                            tn_dtype dtype);
+/* Whether two floating tensors have one shape and dtype, by their names in messages; inside
+ * tn_set_autocast they become f32. */
+bool tni_is_pair(const char *function, const char *a, tn_tensor **pa, const char *b,
+                 tn_tensor **pb);
+/* Whether w is TN_NONE, or broadcasts to x and has its dtype; inside tn_set_autocast as above. */
+bool tni_is_beside(const char *function, const char *name, tn_tensor **pw, const tn_tensor *x);
+/* x, but low where it is below; with slope 1 there, too, as where PyTorch changes data. */
+tn_tensor *tni_raised(tn_tensor *x, double low);
 /* true where target is ignored (bool). */
 tn_tensor *tni_ignored_rows(tn_tensor *target, int64_t ignore);
 static inline int64_t rows_ignore(const tn_cross_entropy_options *o)
