@@ -101,6 +101,11 @@ static void tiny_all(void)
 static tn_tensor *relu(tn_tensor **x) { return tn_relu(x[0]); }
 static tn_tensor *gelu(tn_tensor **x) { return tn_gelu(x[0]); }
 static tn_tensor *gelu_tanh(tn_tensor **x) { return tn_gelu_tanh(x[0]); }
+static tn_tensor *mish(tn_tensor **x) { return tn_mish(x[0]); }
+static tn_tensor *hardswish(tn_tensor **x) { return tn_hardswish(x[0]); }
+static tn_tensor *rounded(tn_tensor **x) { return tn_round(x[0]); }
+static tn_tensor *prelu(tn_tensor **x) { return tn_prelu(x[0], x[1]); }
+static tn_tensor *glu(tn_tensor **x) { return tn_glu(x[0], -1); }
 static tn_tensor *exponential(tn_tensor **x) { return tn_exp(x[0]); }
 static tn_tensor *add(tn_tensor **x) { return tn_add(x[0], x[1]); }
 static tn_tensor *mul(tn_tensor **x) { return tn_mul(x[0], x[1]); }
@@ -211,6 +216,11 @@ static const row cpu_rows[] = {
     { "exp_1M", exponential, { S(1024, 1024) }, 0 },
     { "gelu_2048x512", gelu, { S(2048, 512) }, 0 },
     { "gelu_tanh_2048x512", gelu_tanh, { S(2048, 512) }, 0 },
+    { "mish_2048x512", mish, { S(2048, 512) }, 0 },
+    { "hardswish_2048x512", hardswish, { S(2048, 512) }, 0 },
+    { "round_1M", rounded, { S(1024, 1024) }, 0 },
+    { "prelu_8x64x56x56", prelu, { S(8, 64, 56, 56), S(64) }, 0 },
+    { "glu_2048x1024", glu, { S(2048, 1024) }, 0 },
     { "sum_1M", sum, { S(1024, 1024) }, 0 },
     { "sum_axis0_2048x512", sum_rows, { S(2048, 512) }, 0 },
     { "transpose_copy_1024", transposed, { S(1024, 1024) }, 0 },

@@ -49,13 +49,14 @@ static inline void tn_leave_no_grad_(const int *was)
  *     TN_AUTOCAST(TN_BF16) loss = tn_cross_entropy(tn_forward(model, x), y);
  *     TN_CHECK(tn_backward(loss));
  *
- * In dtype  matmul linear conv2d scaled_dot_product_attention
- * In f32    exp expm1 log log1p pow pow_scalar square reciprocal rsqrt softplus, sum sum_all mean
- *           mean_all var std prod norm logsumexp normalize cosine_similarity cumsum max min softmax
- *           log_softmax, cross_entropy cross_entropy_with nll_loss mse_loss l1_loss smooth_l1_loss
- *           huber_loss bce_with_logits kl_div bce_loss poisson_nll_loss gaussian_nll_loss
- *           triplet_margin_loss cosine_embedding_loss margin_ranking_loss ctc_loss, layer_norm,
- *           gather index_select scatter_add embedding flip
+ * In dtype  matmul linear conv2d scaled_dot_product_attention prelu
+ * In f32    exp expm1 log log1p log2 log10 tan asin acos sinh cosh pow pow_scalar square reciprocal
+ *           rsqrt softplus, sum sum_all mean mean_all var std prod norm logsumexp normalize
+ *           cosine_similarity cumsum max min softmax log_softmax, cross_entropy cross_entropy_with
+ *           nll_loss mse_loss l1_loss smooth_l1_loss huber_loss bce_with_logits kl_div bce_loss
+ *           poisson_nll_loss gaussian_nll_loss triplet_margin_loss cosine_embedding_loss
+ *           margin_ranking_loss ctc_loss, layer_norm, gather index_select scatter_add embedding
+ *           flip
  * Both      linear_cross_entropy linear_cross_entropy_with rnn gru lstm: products in dtype, loss,
  *           gates and states in f32
  * As is     everything else: views, activations, dropout, batch_norm and pooling; two dtypes

@@ -260,19 +260,40 @@ typedef struct tn_recurrent_state {
  */
 TN_API tn_tensor *tn_recurrent_forward(tn_module *m, tn_tensor *x, tn_recurrent_state *state);
 
-/* ---- layers without state: the op of the same name as a module ------------------------------- */
+/* ---- the op of the same name as a module ----------------------------------------------------- */
 
 TN_API tn_module *tn_max_pool2d_new(tn_pool2d_spec spec); /* tn_max_pool2d */
 TN_API tn_module *tn_avg_pool2d_new(tn_pool2d_spec spec); /* tn_avg_pool2d */
 /** tn_adaptive_avg_pool2d */
 TN_API tn_module *tn_adaptive_avg_pool2d_new(int64_t out_h, int64_t out_w);
 TN_API tn_module *tn_relu_new(void);        /* tn_relu */
+TN_API tn_module *tn_relu6_new(void);       /* tn_relu6 */
+TN_API tn_module *tn_selu_new(void);        /* tn_selu */
 TN_API tn_module *tn_gelu_new(void);        /* tn_gelu, the exact form */
+TN_API tn_module *tn_gelu_tanh_new(void);   /* tn_gelu_tanh */
 TN_API tn_module *tn_tanh_new(void);        /* tn_tanh */
 TN_API tn_module *tn_sigmoid_new(void);     /* tn_sigmoid */
 TN_API tn_module *tn_silu_new(void);        /* tn_silu */
-TN_API tn_module *tn_softmax_new(int axis); /* tn_softmax */
-TN_API tn_module *tn_identity_new(void);    /* y = x */
+TN_API tn_module *tn_mish_new(void);        /* tn_mish */
+TN_API tn_module *tn_hardswish_new(void);   /* tn_hardswish */
+TN_API tn_module *tn_hardsigmoid_new(void); /* tn_hardsigmoid */
+TN_API tn_module *tn_logsigmoid_new(void);  /* tn_logsigmoid */
+TN_API tn_module *tn_softsign_new(void);    /* tn_softsign */
+TN_API tn_module *tn_tanhshrink_new(void);  /* tn_tanhshrink */
+/* With numbers, which the op checks when it is called; behind each what PyTorch's default is. */
+TN_API tn_module *tn_leaky_relu_new(double slope);                /* tn_leaky_relu; 0.01 */
+TN_API tn_module *tn_elu_new(double alpha);                       /* tn_elu; 1 */
+TN_API tn_module *tn_celu_new(double alpha);                      /* tn_celu; 1 */
+TN_API tn_module *tn_hardshrink_new(double lambda);               /* tn_hardshrink; 0.5 */
+TN_API tn_module *tn_softshrink_new(double lambda);               /* tn_softshrink; 0.5 */
+TN_API tn_module *tn_hardtanh_new(double low, double high);       /* tn_hardtanh; -1, 1 */
+TN_API tn_module *tn_softplus_new(double beta, double threshold); /* tn_softplus; 1, 20 */
+TN_API tn_module *tn_softmax_new(int axis);                       /* tn_softmax */
+TN_API tn_module *tn_log_softmax_new(int axis);                   /* tn_log_softmax */
+TN_API tn_module *tn_glu_new(int axis);                           /* tn_glu; -1 */
+/** tn_prelu with a parameter: weight [n], of `first`, n 1 or x's channels; 1, 0.25. */
+TN_API tn_module *tn_prelu_new(int64_t n, double first);
+TN_API tn_module *tn_identity_new(void); /* y = x */
 /* tn_flatten; PyTorch's default is (1, -1) */
 TN_API tn_module *tn_flatten_new(int first, int last);
 

@@ -119,6 +119,13 @@ TN_API tn_tensor *tn_minimum(tn_tensor *a, tn_tensor *b); /* the smaller, as tn_
 TN_API tn_tensor *tn_maximum(tn_tensor *a, tn_tensor *b);
 /** a + weight * (b - a); from a weight of 0.5 on b - (1 - weight) * (b - a) */
 TN_API tn_tensor *tn_lerp(tn_tensor *a, tn_tensor *b, double weight);
+/** The same with a weight for each element: three tensors of one floating dtype. They broadcast. */
+TN_API tn_tensor *tn_lerp_by(tn_tensor *a, tn_tensor *b, tn_tensor *weight);
+/** a - b floor(a / b): 0 or of b's sign; exact. Integers stay, and by 0 give 0; floats by 0 NaN. */
+TN_API tn_tensor *tn_remainder(tn_tensor *a, tn_tensor *b);
+TN_API tn_tensor *tn_fmod(tn_tensor *a, tn_tensor *b); /* the same, 0 or of a's sign */
+/** The angle of the point (b, a), in [-pi, pi]; slope 0 at the origin. */
+TN_API tn_tensor *tn_atan2(tn_tensor *a, tn_tensor *b);
 /** condition (bool) ? a : b, elementwise */
 TN_API tn_tensor *tn_where(tn_tensor *condition, tn_tensor *a, tn_tensor *b);
 /** x where mask (bool) is false, value where it is true. Errors: as tn_full_as for x's dtype */
@@ -162,11 +169,16 @@ TN_API tn_tensor *tn_lt_scalar(tn_tensor *x, double s);   /* x < s */
 TN_API tn_tensor *tn_le_scalar(tn_tensor *x, double s);   /* x <= s */
 TN_API tn_tensor *tn_gt_scalar(tn_tensor *x, double s);   /* x > s */
 TN_API tn_tensor *tn_ge_scalar(tn_tensor *x, double s);   /* x >= s */
+/** As tn_remainder. Errors: an integer x and 0. */
+TN_API tn_tensor *tn_remainder_scalar(tn_tensor *x, double s);
 
-/* ---- elementwise, one tensor (integers give f32, except neg, abs, square, relu, clamp) ------- */
+/* ---- elementwise, one tensor ----------------------------------------------------------------- */
 /*
+ * Dtypes   integers give f32, except neg, abs, sign, square, relu, relu6, hardtanh, clamp, and what
+ *          makes whole numbers
  * Range    exp, expm1, log, log1p, tanh and erf are within 1 to 2.5 units in the last place
- * Errors   TN_E_INVALID for clamp with low > high, softplus with beta <= 0
+ * Errors   TN_E_INVALID for clamp and hardtanh with low > high, softplus with beta <= 0, softshrink
+ *          with lambda < 0, celu with alpha 0
  */
 
 TN_API tn_tensor *tn_neg(tn_tensor *x);        /* -x */
@@ -181,6 +193,23 @@ TN_API tn_tensor *tn_square(tn_tensor *x);     /* x x */
 TN_API tn_tensor *tn_reciprocal(tn_tensor *x); /* 1 / x */
 TN_API tn_tensor *tn_sin(tn_tensor *x);        /* sine; x in radians */
 TN_API tn_tensor *tn_cos(tn_tensor *x);        /* cosine; x in radians */
+TN_API tn_tensor *tn_tan(tn_tensor *x);        /* tangent; x in radians */
+TN_API tn_tensor *tn_asin(tn_tensor *x);       /* arc sine; NaN beyond -1 and 1 */
+TN_API tn_tensor *tn_acos(tn_tensor *x);       /* arc cosine; NaN beyond -1 and 1 */
+TN_API tn_tensor *tn_atan(tn_tensor *x);       /* arc tangent */
+TN_API tn_tensor *tn_sinh(tn_tensor *x);       /* (e^x - e^-x) / 2 */
+TN_API tn_tensor *tn_cosh(tn_tensor *x);       /* (e^x + e^-x) / 2 */
+TN_API tn_tensor *tn_asinh(tn_tensor *x);      /* the inverse of sinh */
+TN_API tn_tensor *tn_acosh(tn_tensor *x);      /* that of cosh; NaN below 1 */
+TN_API tn_tensor *tn_atanh(tn_tensor *x);      /* that of tanh; NaN beyond -1 and 1 */
+TN_API tn_tensor *tn_log2(tn_tensor *x);       /* logarithm to base 2 */
+TN_API tn_tensor *tn_log10(tn_tensor *x);      /* to base 10 */
+TN_API tn_tensor *tn_exp2(tn_tensor *x);       /* 2^x */
+TN_API tn_tensor *tn_sign(tn_tensor *x);       /* 1, 0 or -1; 0 for NaN; slope 0 */
+TN_API tn_tensor *tn_floor(tn_tensor *x);      /* the largest whole number <= x; slope 0 */
+TN_API tn_tensor *tn_ceil(tn_tensor *x);       /* the smallest whole number >= x; slope 0 */
+TN_API tn_tensor *tn_trunc(tn_tensor *x);      /* x without its fraction; slope 0 */
+TN_API tn_tensor *tn_round(tn_tensor *x);      /* to the nearest, of two the even one; slope 0 */
 TN_API tn_tensor *tn_tanh(tn_tensor *x);       /* (e^x - e^-x) / (e^x + e^-x) */
 TN_API tn_tensor *tn_sigmoid(tn_tensor *x);    /* 1 / (1 + e^-x) */
 /** 2 / sqrt(pi) times the integral of e^-t^2 from 0 to x */
@@ -189,12 +218,45 @@ TN_API tn_tensor *tn_relu(tn_tensor *x);                     /* max(x, 0); slope
 TN_API tn_tensor *tn_leaky_relu(tn_tensor *x, double slope); /* x above 0, else slope x */
 /** x above 0, else alpha (e^x - 1). Clevert et al. (2016) */
 TN_API tn_tensor *tn_elu(tn_tensor *x, double alpha);
+/** x above 0, else alpha (e^(x / alpha) - 1). Barron (2017) */
+TN_API tn_tensor *tn_celu(tn_tensor *x, double alpha);
+/** 1.0507 times elu with alpha 1.6733. Klambauer et al. (2017) */
+TN_API tn_tensor *tn_selu(tn_tensor *x);
 TN_API tn_tensor *tn_silu(tn_tensor *x); /* x sigmoid(x) */
 TN_API tn_tensor *tn_gelu(tn_tensor *x); /* x Phi(x), exact; Hendrycks and Gimpel (2016) */
 /* 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))); section 2 of the same */
 TN_API tn_tensor *tn_gelu_tanh(tn_tensor *x);
 /** log(1 + e^(beta x)) / beta; x where beta x is above threshold. Dugas et al. (2001) */
 TN_API tn_tensor *tn_softplus(tn_tensor *x, double beta, double threshold);
+TN_API tn_tensor *tn_mish(tn_tensor *x);       /* x tanh(log(1 + e^x)); Misra (2020) */
+TN_API tn_tensor *tn_logsigmoid(tn_tensor *x); /* log(sigmoid(x)) */
+TN_API tn_tensor *tn_softsign(tn_tensor *x);   /* x / (1 + |x|); Bergstra et al. (2009) */
+/** x beyond -lambda and lambda, else 0. */
+TN_API tn_tensor *tn_hardshrink(tn_tensor *x, double lambda);
+/** x, lambda nearer to 0, or 0. */
+TN_API tn_tensor *tn_softshrink(tn_tensor *x, double lambda);
+TN_API tn_tensor *tn_tanhshrink(tn_tensor *x);  /* x - tanh(x) */
+TN_API tn_tensor *tn_relu6(tn_tensor *x);       /* hardtanh from 0 to 6 */
+TN_API tn_tensor *tn_hardsigmoid(tn_tensor *x); /* relu6(x + 3) / 6 */
+TN_API tn_tensor *tn_hardswish(tn_tensor *x);   /* x relu6(x + 3) / 6; Howard et al. (2019) */
+/** As tn_clamp, but slope 0 at both bounds. */
+TN_API tn_tensor *tn_hardtanh(tn_tensor *x, double low, double high);
+/** x above 0, else weight x. He et al. (2015).
+ *
+ * Shapes   weight [1], [] or [C], C = x's channels (axis 1; without it 1)
+ * Grad     dweight is summed over what shares one */
+TN_API tn_tensor *tn_prelu(tn_tensor *x, tn_tensor *weight);
+/** a sigmoid(b), where a and b are the halves of x along an axis of even size. Dauphin et al.
+ *  (2017) */
+TN_API tn_tensor *tn_glu(tn_tensor *x, int axis);
+/** zero fields: 0, and the dtype's largest and smallest number */
+typedef struct tn_nan_to_num_options {
+    double nan;                  /* in place of NaN */
+    double posinf, neginf;       /* of inf, of -inf; 0: the largest, the smallest */
+    bool use_posinf, use_neginf; /* take 0 as given */
+} tn_nan_to_num_options;
+/** x with numbers in place of NaN and infinities, which get no gradient. Integers: x itself. */
+TN_API tn_tensor *tn_nan_to_num(tn_tensor *x, tn_nan_to_num_options o);
 /** min(max(x, low), high); slope 1 at both bounds. -INFINITY or INFINITY leaves a side open. For an
  *  integer x, bounds that are not whole give f32; bounds between which x's dtype has no value are
  *  an error. */

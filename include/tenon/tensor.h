@@ -310,7 +310,11 @@ TN_API tn_tensor *tn_randn(tn_shape shape); /* normal, mean 0, deviation 1; Box 
 TN_API tn_tensor *tn_rand_as(tn_shape shape, tn_dtype dtype, tn_device device);
 /** Normal numbers the same way. */
 TN_API tn_tensor *tn_randn_as(tn_shape shape, tn_dtype dtype, tn_device device);
+TN_API tn_tensor *tn_rand_like(tn_tensor *t);  /* tn_rand_as, of t's shape, dtype and device */
+TN_API tn_tensor *tn_randn_like(tn_tensor *t); /* tn_randn_as, the same */
 TN_API tn_tensor *tn_randint(int64_t low, int64_t high, tn_shape shape); /* i64 in [low, high) */
+/** The same numbers with t's shape, dtype and device. Errors: its dtype cannot hold them all. */
+TN_API tn_tensor *tn_randint_like(tn_tensor *t, int64_t low, int64_t high);
 /* i64 [n], each of 0..n-1 once */
 TN_API tn_tensor *tn_randperm(int64_t n);
 /* 1 with probability p in [0, 1], else 0 */

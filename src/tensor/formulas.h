@@ -24,7 +24,12 @@ enum { TNI_LIGHT, TNI_HEAVY };
 #define TNI_UNARY_LIST(F)                                                                          \
     F(neg, 0, LIGHT, -x)                                                                           \
     F(abs, 0, LIGHT, M(abs)(x))                                                                    \
-    F(sign, 0, LIGHT, x > (R)0 ? (R)1 : x < (R)0 ? (R)-1 : (R)0 * x)                               \
+    F(sign, 0, LIGHT, (R)((x > (R)0) - (x < (R)0)))                                                \
+    F(sign_or_nan, 0, LIGHT, x > (R)0 ? (R)1 : x < (R)0 ? (R)-1 : (R)0 * x)                        \
+    F(floor, 0, LIGHT, M(floor)(x))                                                                \
+    F(ceil, 0, LIGHT, M(ceil)(x))                                                                  \
+    F(trunc, 0, LIGHT, M(trunc)(x))                                                                \
+    F(round, 0, LIGHT, M(rint)(x))                                                                 \
     F(square, 0, LIGHT, x * x)                                                                     \
     F(sqrt, 0, LIGHT, M(sqrt)(x))                                                                  \
     F(rsqrt, 0, LIGHT, (R)1 / M(sqrt)(x))                                                          \
@@ -35,17 +40,41 @@ enum { TNI_LIGHT, TNI_HEAVY };
     F(log1p, 0, HEAVY, M(log1p)(x))                                                                \
     F(sin, 0, HEAVY, M(sin)(x))                                                                    \
     F(cos, 0, HEAVY, M(cos)(x))                                                                    \
+    F(tan, 0, HEAVY, M(tan)(x))                                                                    \
+    F(asin, 0, HEAVY, M(asin)(x))                                                                  \
+    F(acos, 0, HEAVY, M(acos)(x))                                                                  \
+    F(atan, 0, HEAVY, M(atan)(x))                                                                  \
+    F(sinh, 0, HEAVY, M(sinh)(x))                                                                  \
+    F(cosh, 0, HEAVY, M(cosh)(x))                                                                  \
+    F(asinh, 0, HEAVY, M(asinh)(x))                                                                \
+    F(acosh, 0, HEAVY, M(acosh)(x))                                                                \
+    F(atanh, 0, HEAVY, M(atanh)(x))                                                                \
+    F(log2, 0, HEAVY, M(log2)(x))                                                                  \
+    F(log10, 0, HEAVY, M(log10)(x))                                                                \
+    F(exp2, 0, HEAVY, M(exp2)(x))                                                                  \
     F(tanh, 0, HEAVY, M(tanh)(x))                                                                  \
     F(sigmoid, 0, HEAVY, M(sigmoid)(x))                                                            \
     F(erf, 0, HEAVY, M(erf)(x))                                                                    \
     F(relu, 0, LIGHT, x <= (R)0 ? (R)0 : x)                                                        \
     F(leaky_relu, 1, LIGHT, x > (R)0 ? x : p * x)                                                  \
     F(elu, 1, HEAVY, x > (R)0 ? x : p * M(expm1)(x))                                               \
+    F(celu, 1, HEAVY, x > (R)0 ? x : p * M(expm1)(x / p))                                          \
+    F(selu, 0, HEAVY, (R)TNI_SELU_SCALE * (x > (R)0 ? x : (R)TNI_SELU_ALPHA * M(expm1)(x)))        \
     F(silu, 0, HEAVY, x * M(sigmoid)(x))                                                           \
     F(gelu, 0, HEAVY, M(gelu)(x))                                                                  \
     F(gelu_tanh, 0, HEAVY, x * M(gelu_tanh_gate)(x))                                               \
     F(softplus, 2, HEAVY, p * x > q ? x : M(log1p)(M(exp)(p * x > q ? (R)0 : p * x)) / p)          \
     F(clamp, 2, LIGHT, x < p ? p : x > q ? q : x)                                                  \
+    F(hardtanh, 2, LIGHT, x < p ? p : x > q ? q : x)                                               \
+    F(hardsigmoid, 0, LIGHT, TNI_RELU6_OF_3(x) / (R)6)                                             \
+    F(hardswish, 0, LIGHT, x * TNI_RELU6_OF_3(x) / (R)6)                                           \
+    F(hardshrink, 1, LIGHT, (x >= -p) & (x <= p) ? (R)0 : x)                                       \
+    F(softshrink, 1, LIGHT, x > p ? x - p : x < -p ? x + p : x == x ? (R)0 : x)                    \
+    F(tanhshrink, 0, HEAVY, x - M(tanh)(x))                                                        \
+    F(softsign, 0, LIGHT, x / ((R)1 + M(abs)(x)))                                                  \
+    F(logsigmoid, 0, HEAVY, (x < (R)0 ? x : (R)0) - M(log1p)(M(exp)(-M(abs)(x))))                  \
+    F(mish, 0, HEAVY, x * M(mish_gate)(x))                                                         \
+    F(remainder_scalar, 1, HEAVY, M(remainder)(x, p))                                              \
     F(add_scalar, 1, LIGHT, x + p)                                                                 \
     F(sub_scalar, 1, LIGHT, x - p)                                                                 \
     F(rsub_scalar, 1, LIGHT, p - x)                                                                \
@@ -75,9 +104,15 @@ enum { TNI_LIGHT, TNI_HEAVY };
     F(mul, 0, LIGHT, x * y)                                                                        \
     F(div, 0, LIGHT, x / y)                                                                        \
     F(pow, 0, HEAVY, M(pow)(x, y))                                                                 \
+    F(fmod, 0, HEAVY, M(fmod)(x, y))                                                               \
+    F(remainder, 0, HEAVY, M(remainder)(x, y))                                                     \
+    F(atan2, 0, HEAVY, M(atan2)(x, y))                                                             \
     F(minimum, 0, LIGHT, x < y ? x : y < x ? y : x == y ? x : x + y)                             \
     F(maximum, 0, LIGHT, x > y ? x : y > x ? y : x == y ? x : x + y)                             \
     F(lerp, 1, LIGHT, TN_LERP(x, y, p))                                                            \
+    F(prelu, 0, LIGHT, x > (R)0 ? x : y * x)                                                       \
+    F(glu, 0, HEAVY, x * M(sigmoid)(y))                                                            \
+    F(nan_to_num, 2, LIGHT, x != x ? y : x == (R)INFINITY ? p : x == -(R)INFINITY ? q : x)         \
     F(masked_fill, 1, LIGHT, y != (R)0 ? p : x)                                                    \
     F(abs_grad, 0, LIGHT, y > (R)0 ? x : y < (R)0 ? -x : (R)0 * y)                                 \
     F(square_grad, 0, LIGHT, (R)2 * (x * y))                                                       \
@@ -88,18 +123,32 @@ enum { TNI_LIGHT, TNI_HEAVY };
     F(log1p_grad, 0, LIGHT, x / ((R)1 + y))                                                        \
     F(sin_grad, 0, HEAVY, x * M(cos)(y))                                                           \
     F(cos_grad, 0, HEAVY, -x * M(sin)(y))                                                          \
+    F(asin_grad, 0, LIGHT, x / M(sqrt)(((R)1 - y) * ((R)1 + y)))                                   \
+    F(acos_grad, 0, LIGHT, -x / M(sqrt)(((R)1 - y) * ((R)1 + y)))                                  \
+    F(acosh_grad, 0, LIGHT, x / M(sqrt)(y * y - (R)1))                                             \
+    F(atanh_grad, 0, LIGHT, x / (((R)1 - y) * ((R)1 + y)))                                         \
     F(tanh_grad, 0, LIGHT, x * ((R)1 - y * y))                                                     \
     F(sigmoid_grad, 0, LIGHT, x * (y * ((R)1 - y)))                                                \
     F(erf_grad, 0, HEAVY, x * ((R)1.12837916709551257390 * M(exp)(-(y * y))))                      \
     F(relu_grad, 0, LIGHT, y <= (R)0 ? (R)0 : x)                                                   \
     F(leaky_relu_grad, 1, LIGHT, y > (R)0 ? x : p * x)                                             \
     F(elu_grad, 1, HEAVY, y > (R)0 ? x : x * (p * M(exp)(y)))                                      \
+    F(celu_grad, 1, HEAVY, y > (R)0 ? x : x * M(exp)(y / p))                                       \
+    F(selu_grad, 0, HEAVY, (R)TNI_SELU_SCALE * (y > (R)0 ? x : x * ((R)TNI_SELU_ALPHA * M(exp)(y))))\
     F(silu_grad, 0, HEAVY, x * M(silu_slope)(y))                                                   \
     F(gelu_grad, 0, HEAVY, x * M(gelu_slope)(y))                                                   \
     F(gelu_tanh_grad, 0, HEAVY, x * M(gelu_tanh_slope)(y))                                         \
     F(softplus_grad, 2, HEAVY, p * y > q ? x : x * M(sigmoid)(p * y))                              \
     F(clamp_grad, 2, LIGHT, y >= p ? (y <= q ? x : (R)0) : (R)0)                                   \
     F(bce, 0, HEAVY, (y - (R)1) * TN_ABOVE(M(log1p)(-x), (R)-100) - y * TN_ABOVE(M(log)(x), (R)-100)) \
+    F(hardtanh_grad, 2, LIGHT, (y > p) & (y < q) ? x : (R)0)                                       \
+    F(hardsigmoid_grad, 0, LIGHT, (y > (R)-3) & (y < (R)3) ? x / (R)6 : (R)0)                      \
+    F(hardswish_grad, 0, LIGHT, y <= (R)-3 ? (R)0 : y < (R)3 ? x * (y / (R)3 + (R)0.5) : x)        \
+    F(shrink_grad, 1, LIGHT, (y > p) | (y < -p) ? x : (R)0)                                        \
+    F(softsign_grad, 0, LIGHT, x / (((R)1 + M(abs)(y)) * ((R)1 + M(abs)(y))))                      \
+    F(logsigmoid_grad, 0, HEAVY, x * M(sigmoid)(-y))                                               \
+    F(mish_grad, 0, HEAVY, x * M(mish_slope)(y))                                                   \
+    F(prelu_weight_grad, 0, LIGHT, y > (R)0 ? (R)0 : x * y)                                        \
     F(pow_scalar_grad, 1, HEAVY, p == (R)0 ? (R)0 : x * (p * M(pow)(y, p - (R)1)))
 
 #define TNI_BINARY_PREDICATE_LIST(F)                                                               \
@@ -117,9 +166,13 @@ enum { TNI_LIGHT, TNI_HEAVY };
 
 /* div_grad: by the divisor y, z the quotient. pow_base_grad: y the base, z the exponent;
  * pow_exponent_grad: y the base, z the power. scaled_diff: p dy (x - m), of the variance.
- * norm_grad: p the norm's order, z its value. */
+ * norm_grad: p the norm's order, z its value. prelu_grad: y the weight, z the input; glu_grad: y the
+ * first half, z the second. */
 #define TNI_TERNARY_LIST(F)                                                                        \
     F(where, 0, LIGHT, x != (R)0 ? y : z)                                                          \
+    F(lerp_by, 0, LIGHT, TN_LERP(x, y, z))                                                         \
+    F(prelu_grad, 0, LIGHT, z > (R)0 ? x : x * y)                                                  \
+    F(glu_grad, 0, HEAVY, x * y * (M(sigmoid)(z) * ((R)1 - M(sigmoid)(z))))                        \
     F(minimum_grad, 0, LIGHT, y > z ? (R)0 : y == z ? (R)0.5 * x : x)                              \
     F(maximum_grad, 0, LIGHT, y < z ? (R)0 : y == z ? (R)0.5 * x : x)                              \
     F(div_grad, 0, LIGHT, -x * z / y)                                                              \
@@ -137,9 +190,15 @@ enum { TNI_LIGHT, TNI_HEAVY };
     F(neg, 0, LIGHT, W(0, -, x))                                                                   \
     F(abs, 0, LIGHT, x < 0 ? W(0, -, x) : x)                                                       \
     F(sign, 0, LIGHT, (x > 0) - (x < 0))                                                           \
+    F(floor, 0, LIGHT, x)                                                                          \
+    F(ceil, 0, LIGHT, x)                                                                           \
+    F(trunc, 0, LIGHT, x)                                                                          \
+    F(round, 0, LIGHT, x)                                                                          \
     F(square, 0, LIGHT, W(x, *, x))                                                                \
     F(relu, 0, LIGHT, x < 0 ? 0 : x)                                                               \
     F(clamp, 2, LIGHT, x < p ? p : x > q ? q : x)                                                  \
+    F(hardtanh, 2, LIGHT, x < p ? p : x > q ? q : x)                                               \
+    F(remainder_scalar, 1, HEAVY, tni_remainder_int(x, p))                                         \
     F(add_scalar, 1, LIGHT, W(x, +, p))                                                            \
     F(sub_scalar, 1, LIGHT, W(x, -, p))                                                            \
     F(rsub_scalar, 1, LIGHT, W(p, -, x))                                                           \
@@ -157,6 +216,8 @@ enum { TNI_LIGHT, TNI_HEAVY };
     F(sub, 0, LIGHT, W(x, -, y))                                                                   \
     F(mul, 0, LIGHT, W(x, *, y))                                                                   \
     F(pow, 0, HEAVY, tni_pow_int(x, y))                                                            \
+    F(fmod, 0, HEAVY, tni_fmod_int(x, y))                                                          \
+    F(remainder, 0, HEAVY, tni_remainder_int(x, y))                                                \
     F(minimum, 0, LIGHT, x < y ? x : y)                                                            \
     F(maximum, 0, LIGHT, x > y ? x : y)                                                            \
     F(masked_fill, 1, LIGHT, y != 0 ? p : x)
@@ -196,6 +257,9 @@ enum { TNI_REDUCE_LIST(TNI_NUMBER_R) TNI_R_COUNT };
 #define TNI_SQRT_2_PI 0.79788456080286535588        /* sqrt(2 / pi) */
 #define TNI_NORMAL_DENSITY_0 0.39894228040143267794 /* 1 / sqrt(2 pi) */
 #define TNI_GELU_CUBIC 0.044715                     /* Hendrycks and Gimpel (2016), section 2 */
+#define TNI_SELU_SCALE 1.0507009873554804934        /* Klambauer et al. (2017), eq. 14 */
+#define TNI_SELU_ALPHA 1.6732632423543772848
+#define TNI_RELU6_OF_3(x) (x < (R)-3 ? (R)0 : x > (R)3 ? (R)6 : x + (R)3) /* relu6(x + 3) */
 
 /* ---- gelu: y = x Phi(x), slope Phi(x) + x phi(x) --------------------------------------------- */
 
@@ -222,7 +286,7 @@ TN_FN double tn_gelu_slope_f64(double x)
 
 /* 2^t for -127.5 < t < 128.5, off by 1e-7 of it: 0 below -126.5, inf above 127.5. t = n + r,
  * |r| <= 1/2: adding `shift` rounds t, and leaves n + 127, the exponent's bits, in the lowest. */
-TN_FN float tn_exp2_f32(float t)
+TN_FN float tn_exp2_part_f32(float t)
 {
     const float shift = 12582912.0f + 127.0f;
     float biased = t + shift, r = t - (biased - shift);
@@ -248,7 +312,7 @@ TN_FN float tn_gelu_f32(float x)
     float u = TN_POLY_10(s, -0x1.372d70p-41f, 0x1.de95a8p-35f, -0x1.1b5cc2p-29f, 0x1.231684p-25f,
                          -0x1.1cc94ap-26f, -0x1.34d6d8p-17f, 0x1.40a70ap-13f, 0x1.b3658ap-14f,
                          -0x1.ad6db0p-4f, -0x1.26aec4p+1f);
-    return x / (1.0f + tn_exp2_f32(u * c));
+    return x / (1.0f + tn_exp2_part_f32(u * c));
 }
 
 /* At -a: e^(-a^2/2) (G - phi(0) a), with Phi(-a) = e^(-a^2/2) G. G is a polynomial in
@@ -261,7 +325,7 @@ TN_FN float tn_gelu_slope_f32(float x)
     float v = a / (1.0f + 0.2875f * a);
     float g = TN_POLY_9(v, 0x1.fdc0d0p-20f, -0x1.4863a6p-16f, 0x1.afa0eap-16f, 0x1.5e2d9ep-12f,
                         0x1.6555e0p-12f, -0x1.6bfe8cp-6f, 0x1.151b84p-3f, -0x1.988460p-2f, 0.5f);
-    float left = tn_exp2_f32(-half_log2_e * a * a) * (g - (float)TNI_NORMAL_DENSITY_0 * a);
+    float left = tn_exp2_part_f32(-half_log2_e * a * a) * (g - (float)TNI_NORMAL_DENSITY_0 * a);
     return x > 0.0f ? 1.0f - left : left;
 }
 
@@ -285,7 +349,7 @@ TN_FN float tn_gelu_tanh_exponent_f32(float x)
 
 TN_FN float tn_gelu_tanh_power_f32(float x)
 {
-    return tn_exp2_f32(tn_gelu_tanh_exponent_f32(x));
+    return tn_exp2_part_f32(tn_gelu_tanh_exponent_f32(x));
 }
 
 TN_FN double tn_gelu_tanh_power_f64(double x)
@@ -320,7 +384,9 @@ TNI_GELU_TANH(double, f64, 20)
 
 /* ---- formulas of both types ------------------------------------------------------------------ */
 
-/* silu: slope s (1 + x (1 - s)).
+/* silu: slope s (1 + x (1 - s)). remainder: with the divisor's sign, unlike fmod.
+ * mish: y = x w, w = tanh(ln(1 + e)) = n / (n + 2), e = e^x, n = e (e + 2); w is 1 from x = 20 on.
+ * Slope w + x w', w' = 4 e (e + 1) / (n + 2)^2.
  * norm: d (sum |x|^p)^(1/p) / dx = sign(x) (|x| / y)^(p-1); 0 at x = 0, and for p = 1 sign(x). */
 #define TNI_SHARED_FORMULAS(R, S)                                                                  \
     TN_FN R tn_sigmoid_##S(R x)                                                                    \
@@ -331,6 +397,22 @@ TNI_GELU_TANH(double, f64, 20)
     {                                                                                              \
         R s = tn_sigmoid_##S(x);                                                                   \
         return s * ((R)1 + x * ((R)1 - s));                                                        \
+    }                                                                                              \
+    TN_FN R tn_remainder_##S(R x, R y)                                                             \
+    {                                                                                              \
+        R m = tn_fmod_##S(x, y);                                                                   \
+        return m != (R)0 && (m < (R)0) != (y < (R)0) ? m + y : m;                                  \
+    }                                                                                              \
+    TN_FN R tn_mish_gate_##S(R x)                                                                  \
+    {                                                                                              \
+        R e = tn_exp_##S(x > (R)20 ? (R)20 : x), n = e * (e + (R)2);                               \
+        return n / (n + (R)2);                                                                     \
+    }                                                                                              \
+    TN_FN R tn_mish_slope_##S(R x)                                                                 \
+    {                                                                                              \
+        R c = x > (R)20 ? (R)20 : x < (R)-80 ? (R)-80 : x;                                         \
+        R e = tn_exp_##S(c), n = e * (e + (R)2);                                                   \
+        return n / (n + (R)2) + c * (R)4 * e * (e + (R)1) / ((n + (R)2) * (n + (R)2));             \
     }                                                                                              \
     TN_FN R tn_norm_slope_##S(R x, R y, R p)                                                       \
     {                                                                                              \
@@ -354,6 +436,17 @@ TN_FN int64_t tni_pow_int(int64_t x, int64_t n)
         base *= base;
     }
     return (int64_t)y;
+}
+
+/* By 0: 0; by -1: 0 without the quotient, which may not fit. */
+TN_FN int64_t tni_fmod_int(int64_t x, int64_t y)
+{
+    return y == 0 || y == -1 ? 0 : x % y;
+}
+TN_FN int64_t tni_remainder_int(int64_t x, int64_t y)
+{
+    int64_t m = tni_fmod_int(x, y);
+    return m != 0 && (m < 0) != (y < 0) ? m + y : m;
 }
 
 #define W(a, op, b) ((int64_t)((uint64_t)(a)op(uint64_t)(b)))

@@ -9,8 +9,8 @@
  *     f64    1.25  2.5    1     1.5    1.5   1.5
  *
  * NaN stays NaN; overflow gives inf; results below the normal range are denormal, not 0 (but for
- * exp_part). The sign of a zero result is kept by tanh and erf only. sin, cos and pow are libm's:
- * an exact reduction of large arguments needs a branch, and no inner loop of training uses them.
+ * exp_part). The sign of a zero result is kept by tanh and erf only. Others are libm's: an exact
+ * reduction of large arguments needs a branch, and no inner loop of training uses them.
  *
  * Coefficients: minimax in the sense of Remez, fitted for this file with 400-bit arithmetic and
  * rounded; those of log and tanh in f64 are fdlibm's (e_log.c, Sun 1993) and Cephes' (tanh.c,
@@ -56,8 +56,8 @@
 /* For R, its bits U of which SIGN is the highest and FRACTION are the fraction's:
  * exp2i is 2^n for an integral n with a normal result: adding SHIFT, 1.5 * 2^FRACTION, leaves n in
  * the low bits, which the shift moves into the exponent; the bits above are shifted out. round is
- * for |x| < SHIFT / 3. L: libm's letter. */
-#define TN_BASICS(R, S, L, U, SIGN, FRACTION, BIAS, SHIFT)                                         \
+ * for |x| < SHIFT / 3. */
+#define TN_BASICS(R, S, U, SIGN, FRACTION, BIAS, SHIFT)                                            \
     TN_FN U tn_bits_##S(R x)                                                                       \
     {                                                                                              \
         U u;                                                                                       \
@@ -85,25 +85,34 @@
     TN_FN R tn_abs_##S(R x)                                                                        \
     {                                                                                              \
         return tn_from_bits_##S(tn_bits_##S(x) & ~SIGN);                                           \
-    }                                                                                              \
-    TN_FN R tn_sqrt_##S(R x)                                                                       \
-    {                                                                                              \
-        return sqrt##L(x);                                                                         \
-    }                                                                                              \
-    TN_FN R tn_sin_##S(R x)                                                                        \
-    {                                                                                              \
-        return sin##L(x);                                                                          \
-    }                                                                                              \
-    TN_FN R tn_cos_##S(R x)                                                                        \
-    {                                                                                              \
-        return cos##L(x);                                                                          \
-    }                                                                                              \
-    TN_FN R tn_pow_##S(R x, R y)                                                                   \
-    {                                                                                              \
-        return pow##L(x, y);                                                                       \
     }
-TN_BASICS(float, f32, f, uint32_t, 0x80000000u, 23, 127u, 12582912.0f)
-TN_BASICS(double, f64, , uint64_t, 0x8000000000000000u, 52, 1023u, 6755399441055744.0)
+TN_BASICS(float, f32, uint32_t, 0x80000000u, 23, 127u, 12582912.0f)
+TN_BASICS(double, f64, uint64_t, 0x8000000000000000u, 52, 1023u, 6755399441055744.0)
+
+/* libm's; L is its letter. sqrt, floor, ceil, trunc and rint (half to even) are an instruction each
+ * from AVX2 on. */
+#define TN_LIBM_OF(f, R, S, L)                                                                     \
+    TN_FN R tn_##f##_##S(R x)                                                                      \
+    {                                                                                              \
+        return f##L(x);                                                                            \
+    }
+#define TN_LIBM_OF_2(f, R, S, L)                                                                   \
+    TN_FN R tn_##f##_##S(R x, R y)                                                                 \
+    {                                                                                              \
+        return f##L(x, y);                                                                         \
+    }
+/* clang-format off */
+#define TN_LIBM_LIST(F, R, S, L)                                                                   \
+    F(sqrt, R, S, L) F(floor, R, S, L) F(ceil, R, S, L) F(trunc, R, S, L) F(rint, R, S, L)         \
+    F(sin, R, S, L) F(cos, R, S, L) F(tan, R, S, L) F(asin, R, S, L) F(acos, R, S, L)              \
+    F(atan, R, S, L) F(sinh, R, S, L) F(cosh, R, S, L) F(asinh, R, S, L) F(acosh, R, S, L)         \
+    F(atanh, R, S, L) F(log2, R, S, L) F(log10, R, S, L) F(exp2, R, S, L)
+#define TN_LIBM_LIST_2(F, R, S, L) F(pow, R, S, L) F(fmod, R, S, L) F(atan2, R, S, L)
+/* clang-format on */
+TN_LIBM_LIST(TN_LIBM_OF, float, f32, f)
+TN_LIBM_LIST(TN_LIBM_OF, double, f64, )
+TN_LIBM_LIST_2(TN_LIBM_OF_2, float, f32, f)
+TN_LIBM_LIST_2(TN_LIBM_OF_2, double, f64, )
 
 /* ---- exp: x = n ln 2 + r, |r| <= ln 2 / 2; e^x = 2^n e^r ------------------------------------- */
 

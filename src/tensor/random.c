@@ -271,6 +271,18 @@ tn_tensor *tn_randn_as(tn_shape shape, tn_dtype dtype, tn_device device)
     return drawn("tn_randn_as", shape, true, dtype, device);
 }
 
+tn_tensor *tn_rand_like(tn_tensor *t)
+{
+    if (!tni_present("tn_rand_like", "t", t)) return NULL;
+    return drawn("tn_rand_like", t->shape, false, t->dtype, t->storage->device);
+}
+
+tn_tensor *tn_randn_like(tn_tensor *t)
+{
+    if (!tni_present("tn_randn_like", "t", t)) return NULL;
+    return drawn("tn_randn_like", t->shape, true, t->dtype, t->storage->device);
+}
+
 static tn_tensor *filled(const char *f, tn_shape shape, draw draw, double a, double b)
 {
     TNI_HOLD_TRAPS;
@@ -310,6 +322,26 @@ tn_tensor *tn_randint(int64_t low, int64_t high, tn_shape shape)
     for (int64_t i = 0; i < n; i++) y[i] = (int64_t)((uint64_t)low + tni_draw_below(g, range));
     tni_generator_unlock(g);
     return t;
+}
+
+tn_tensor *tn_randint_like(tn_tensor *t, int64_t low, int64_t high)
+{
+    TNI_HOLD_TRAPS;
+    if (!tni_present("tn_randint_like", "t", t)) return NULL;
+    bool all = t->dtype == TN_I64;
+    if (low >= high ||
+        (!all && (!tni_fits((double)low, t->dtype) || !tni_fits((double)(high - 1), t->dtype))))
+        return tni_fail(TN_E_INVALID,
+                        "tn_randint_like: from %" PRId64 " to %" PRId64
+                        ": want low < high, and numbers that %s can hold",
+                        low, high, tn_dtype_name(t->dtype));
+    tn_tensor *y = tn_empty_like(t);
+    tn_scope scope = tn_scope_begin();
+    const tn_tensor *from = y ? tn_randint(low, high, t->shape) : NULL;
+    size_t nbytes = (size_t)tni_shape_numel(&t->shape) * sizeof(int64_t);
+    if (!from || tni_write_host(y, tni_data(from), nbytes, TN_I64) != TN_OK) y = NULL;
+    tn_scope_end(scope);
+    return y;
 }
 
 tn_tensor *tn_randperm(int64_t n)

@@ -149,6 +149,9 @@ def row(name, function, *inputs):
 # ---- what the rows' columns use beside these ----------------------------------------------------------
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 20.0, -20.0, INF, -INF, NAN]
+HALVES = [0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.25, -0.75, 3.0, -4.0, 2**22 + 0.5, 2**23 + 1, -2**40]
+KINKS = [-3.0, 0.0, 3.0, 6.0, -6.0, 1.0, -1.0]
+DIVIDENDS, DIVISORS = [5, -5, 5, -5, 6, -6, 0, 7], [3, 3, -3, -3, 3, 3, 2, -7]
 FAR = [-60.0, -25.0, -12.5, -8.0, -6.0, 6.0, 8.0, 12.5, 25.0, 60.0]
 QKV = [real(1, 2, 4, 3)] * 3
 BLOCKED = given([[False, True, False, False], [True, False, True, False], [False, False, False, True],
@@ -170,6 +173,14 @@ def wide(*shape):
 
 CHANCE_FIXED = real(3, 4, low=0.05, high=0.95, grad=False)
 SIGNS = given([1, -1, 1, -1, 1, -1, 1, 1], False)
+def inner(*shape):
+    return real(*shape, low=-0.9, high=0.9)
+
+
+def above(*shape):
+    return real(*shape, low=1.2, high=3)
+
+
 XWB = wide(4, 3), wide(5, 3), wide(5)
 
 

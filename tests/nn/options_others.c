@@ -34,6 +34,10 @@ static uint64_t see_max_pool2d(const void *options)
 
 SEE(see_avg_pool2d, tn_pool2d_spec, see_tensor(tn_avg_pool2d(input(TN_SHAPE(1, 2, 9, 9)), o)))
 
+SEE(see_nan_to_num, tn_nan_to_num_options,
+    see_tensor(tn_nan_to_num(tn_from_floats((float[]){ 1, NAN, INFINITY, -INFINITY }, TN_SHAPE(4)),
+                             o)))
+
 /* ---- fields that are not numbers ------------------------------------------------------------- */
 
 #define assert_differs(see, a, b) ck_assert_uint_ne((see)(&(a)), (see)(&(b)))
@@ -273,6 +277,11 @@ static void module_gradcheck(void)
 /* ---- the rows -------------------------------------------------------------------------------- */
 
 static const option_row rows[] = {
+    REAL(tn_nan_to_num_options, nan, 0, 2, NAN, NULL, see_nan_to_num, 0),
+    REAL(tn_nan_to_num_options, posinf, 0x1.fffffep127, 2, NAN, NULL, see_nan_to_num, 0),
+    REAL(tn_nan_to_num_options, neginf, -0x1.fffffep127, 2, NAN, NULL, see_nan_to_num, 0),
+    FLAG(tn_nan_to_num_options, use_posinf, see_nan_to_num, 0),
+    FLAG(tn_nan_to_num_options, use_neginf, see_nan_to_num, 0),
     CUSTOM(tn_save_options, every_key, save_every_key),
     CUSTOM(tn_save_options, metadata, save_metadata),
     CUSTOM(tn_file_limits, header_bytes, limit_headers_and_tensors),

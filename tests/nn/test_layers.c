@@ -444,6 +444,85 @@ START_TEST(activations_and_shapes)
 }
 END_TEST
 
+/* One line each: the module, the op that it is, and what describes it. */
+#define ACTIVATIONS(F)                                                                             \
+    F(tn_relu_new(), tn_relu(x), "ReLU()")                                                         \
+    F(tn_relu6_new(), tn_relu6(x), "ReLU6()")                                                      \
+    F(tn_selu_new(), tn_selu(x), "SELU()")                                                         \
+    F(tn_gelu_new(), tn_gelu(x), "GELU()")                                                         \
+    F(tn_gelu_tanh_new(), tn_gelu_tanh(x), "GELU(tanh)")                                           \
+    F(tn_tanh_new(), tn_tanh(x), "Tanh()")                                                         \
+    F(tn_sigmoid_new(), tn_sigmoid(x), "Sigmoid()")                                                \
+    F(tn_silu_new(), tn_silu(x), "SiLU()")                                                         \
+    F(tn_mish_new(), tn_mish(x), "Mish()")                                                         \
+    F(tn_hardswish_new(), tn_hardswish(x), "Hardswish()")                                          \
+    F(tn_hardsigmoid_new(), tn_hardsigmoid(x), "Hardsigmoid()")                                    \
+    F(tn_logsigmoid_new(), tn_logsigmoid(x), "LogSigmoid()")                                       \
+    F(tn_softsign_new(), tn_softsign(x), "Softsign()")                                             \
+    F(tn_tanhshrink_new(), tn_tanhshrink(x), "Tanhshrink()")                                       \
+    F(tn_leaky_relu_new(0.25), tn_leaky_relu(x, 0.25), "LeakyReLU(slope 0.25)")                    \
+    F(tn_elu_new(0.5), tn_elu(x, 0.5), "ELU(alpha 0.5)")                                           \
+    F(tn_celu_new(0.5), tn_celu(x, 0.5), "CELU(alpha 0.5)")                                        \
+    F(tn_hardshrink_new(0.75), tn_hardshrink(x, 0.75), "Hardshrink(lambda 0.75)")                  \
+    F(tn_softshrink_new(0.75), tn_softshrink(x, 0.75), "Softshrink(lambda 0.75)")                  \
+    F(tn_hardtanh_new(-1, 2), tn_hardtanh(x, -1, 2), "Hardtanh(low -1, high 2)")                   \
+    F(tn_softplus_new(2, 3), tn_softplus(x, 2, 3), "Softplus(beta 2, threshold 3)")                \
+    F(tn_softmax_new(0), tn_softmax(x, 0), "Softmax(axis 0)")                                      \
+    F(tn_log_softmax_new(-1), tn_log_softmax(x, -1), "LogSoftmax(axis -1)")                        \
+    F(tn_glu_new(1), tn_glu(x, 1), "GLU(axis 1)")                                                  \
+    F(tn_prelu_new(1, 0.25), tn_prelu(x, tn_full(TN_SHAPE(1), 0.25)), "PReLU(1, from 0.25)")
+
+#define EXPECT(make, call, text)                                                                   \
+    do {                                                                                           \
+        tn_module *one = make;                                                                     \
+        tn_tensor *want = call;                                                                    \
+        assert_made(want);                                                                         \
+        assert_close(tn_forward(one, x), want, 0, 0);                                              \
+        char said[64] = "";                                                                        \
+        if (one->type->describe) one->type->describe(one, said, sizeof said);                      \
+        snprintf(full, sizeof full, "%s(%s)", one->type->name, said);                              \
+        ck_assert_str_eq(full, text);                                                              \
+        tn_module *clone = owned(tn_module_clone(one));                                            \
+        assert_close(tn_forward(clone, x), want, 0, 0);                                            \
+        ck_assert_int_eq(tn_state_dict(one, NULL)->n, strcmp(one->type->name, "PReLU") == 0);      \
+        assert_ok(tn_module_append(all, one));                                                     \
+        n++;                                                                                       \
+    } while (0);
+
+/* A Sequential counts them as PyTorch's does, with state or without. */
+START_TEST(every_activation)
+{
+    tn_tensor *x = random_as(TN_SHAPE(3, 4), -3, 3, 5, TN_F32);
+    tn_module *all = owned(tn_sequential_from(NULL, 0));
+    char full[96];
+    int n = 0;
+    ACTIVATIONS(EXPECT)
+    assert_ok(tn_module_append(all, tn_linear_new(2, 2, (tn_linear_options){ 0 })));
+    const tn_list *state = tn_state_dict(all, NULL);
+    snprintf(full, sizeof full, "%d.weight", n);
+    ck_assert_int_eq(state->n, 3);
+    ck_assert_str_eq(state->entry[1].name, full);
+    snprintf(full, sizeof full, "%d.weight", n - 1); /* PReLU's */
+    ck_assert_str_eq(state->entry[0].name, full);
+}
+END_TEST
+
+START_TEST(prelu_learns)
+{
+    tn_module *m = owned(tn_prelu_new(2, 0.5));
+    tn_tensor *x = tn_from_floats((float[]){ -2, -4, 3, -1 }, TN_SHAPE(2, 2));
+    tn_tensor *w = tn_get_parameter(m, "weight");
+    assert_ok(tn_backward(tn_sum_all(tn_forward(m, x))));
+    assert_values(tn_grad(w), 0, -2, -5);
+    TN_NO_GRAD assert_ok(tn_fill_(w, 3));
+    assert_ok(m->type->reset(m));
+    assert_values(tn_detach(w), 0, 0.5, 0.5);
+    assert_null(tn_forward(m, tn_ones(TN_SHAPE(2, 3))), TN_E_SHAPE, "weight [2]: want weight [1]");
+    assert_null(tn_prelu_new(0, 0.25), TN_E_INVALID, "tn_prelu_new: n is 0");
+    assert_null(tn_forward(owned(tn_softshrink_new(-1)), x), TN_E_INVALID, "lambda -1");
+}
+END_TEST
+
 START_TEST(a_sequential_frees_on_the_way)
 {
     tn_module *m = owned(tn_sequential_from(NULL, 0));
@@ -485,8 +564,8 @@ Suite *test_suite(void)
     add_tests(layers_case(suite, "positional encoding"), PE_01_PE_02_table,
               PE_03_odd_sizes_and_long_inputs, PE_04_gradient_and_state);
     add_tests(layers_case(suite, "layers"), LY_01_linear_and_conv, LY_02_pools, LY_03_layernorm,
-              LY_06_dropout, dropout_p, LY_07_embedding, activations_and_shapes,
-              a_role_is_said_once, a_sequential_frees_on_the_way);
+              LY_06_dropout, dropout_p, LY_07_embedding, activations_and_shapes, every_activation,
+              prelu_learns, a_role_is_said_once, a_sequential_frees_on_the_way);
     layers_batchnorm_cases(suite);
     layers_attention_cases(suite);
     return suite;

@@ -155,6 +155,49 @@ START_TEST(lerp_from_the_nearer_end)
 }
 END_TEST
 
+/* Zeros keep their sign, and integers and halves their dtype. */
+START_TEST(whole_numbers)
+{
+    tn_tensor *(*const f[])(tn_tensor *) = { tn_floor, tn_ceil, tn_trunc, tn_round };
+    tn_tensor *x = F64(TN_SHAPE(4), -0.0, -0.25, 0.25, 0.0);
+    for (int i = 0; i < 4; i++) {
+        tn_tensor *y = f[i](x);
+        for (int k = 0; k < 4; k++) ck_assert_int_eq(signbit(tn_at(y, TN_INDEX(k))) != 0, k < 2);
+        for (tn_dtype dtype = TN_F32; dtype < TN_BOOL; dtype++)
+            ck_assert_int_eq(tn_dtype_of(f[i](tn_to_dtype(x, dtype))), dtype);
+    }
+    assert_values(tn_sign(tn_to_dtype(F64(TN_SHAPE(3), 2, 0, 200), TN_U8)), 0, 1, 0, 1);
+    assert_values(tn_round(tn_full_as(TN_SHAPE(1), 2.5, TN_BF16, tn_cpu())), 0, 2);
+}
+END_TEST
+
+START_TEST(remainders_of_integers)
+{
+    tn_tensor *x = tn_from_ints((int64_t[]){ INT64_MIN, 7, -7, INT64_MAX }, TN_SHAPE(4));
+    tn_tensor *y = tn_from_ints((int64_t[]){ -1, 0, 0, INT64_MIN }, TN_SHAPE(4));
+    assert_values(tn_remainder(x, y), 0, 0, 0, 0, -1);
+    assert_values(tn_fmod(x, tn_narrow(y, 0, 0, 1)), 0, 0, 0, 0, 0);
+    assert_values(tn_remainder_scalar(x, -1), 0, 0, 0, 0, 0);
+    assert_null(tn_remainder_scalar(x, 0), TN_E_INVALID, "i64 divided by 0");
+    ck_assert(isnan(tn_item(tn_remainder_scalar(tn_ones(TN_SCALAR), 0))));
+    ck_assert_int_eq(tn_dtype_of(tn_remainder_scalar(tn_to_dtype(x, TN_I32), 2)), TN_I32);
+}
+END_TEST
+
+START_TEST(the_largest_numbers)
+{
+    static const double largest[] = { 0x1.fffffep127, 0x1.fffffffffffffp1023, 0x1.fep127, 65504 };
+    for (tn_dtype dtype = TN_F32; dtype <= TN_F16; dtype++) {
+        tn_tensor *x = tn_to_dtype(F64(TN_SHAPE(3), NAN, INFINITY, -INFINITY), dtype);
+        tn_tensor *y = tn_nan_to_num(x, (tn_nan_to_num_options){ 0 });
+        assert_values(y, 0, 0, largest[dtype], -largest[dtype]);
+        ck_assert_int_eq(tn_dtype_of(y), dtype);
+    }
+    tn_tensor *whole = tn_ones_like(tn_from_ints((int64_t[]){ 0, 1 }, TN_SHAPE(2)));
+    ck_assert(tn_nan_to_num(whole, (tn_nan_to_num_options){ 0 }) == whole);
+}
+END_TEST
+
 /* The square root where the exponent is .5, whatever pow() says of -0 and -inf. */
 START_TEST(pow_of_a_half)
 {
@@ -274,8 +317,9 @@ void ops_values_cases(Suite *suite)
 {
     TCase *t = test_case(suite, "values");
     add_tests(t, AG_05_at_zero, AG_05_clamp, AG_05_ties, AG_05_where_does_not_hide_nan,
-              PR_03_scalars_beside_half_floats, lerp_from_the_nearer_end, pow_of_a_half);
-    add_tests(t, ctc_of_labels_in_a_row, ctc_of_classes_ruled_out, ctc_has_no_second_derivative,
+              PR_03_scalars_beside_half_floats, lerp_from_the_nearer_end, pow_of_a_half,
+              whole_numbers, remainders_of_integers, the_largest_numbers, ctc_of_labels_in_a_row,
+              ctc_of_classes_ruled_out, ctc_has_no_second_derivative,
               losses_outside_their_range_are_nan);
     tcase_add_loop_test(t, ctc_is_a_sum_over_paths, 0, 6);
     tcase_add_loop_test(t, PR_02_scalars_beside_integers, 0, COUNT(scalar_rows));

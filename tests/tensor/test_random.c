@@ -280,6 +280,27 @@ START_TEST(RN_05_whole_numbers)
 }
 END_TEST
 
+/* The numbers of the functions that take a shape. */
+START_TEST(like_another_tensor)
+{
+    tn_tensor *t = tn_full_as(TN_SHAPE(3, 8), 0, TN_F64, tn_cpu()), *u8 = tn_to_dtype(t, TN_U8);
+    t = tn_transpose(t, 0, 1);
+    tn_manual_seed(42);
+    tn_tensor *y = tn_rand_like(t), *z = tn_randn_like(t), *n = tn_randint_like(u8, 5, 256);
+    tn_manual_seed(42);
+    assert_close(y, tn_rand_as(TN_SHAPE(8, 3), TN_F64, tn_cpu()), 0, 0);
+    assert_close(z, tn_randn_as(TN_SHAPE(8, 3), TN_F64, tn_cpu()), 0, 0);
+    assert_close(n, tn_randint(5, 256, TN_SHAPE(3, 8)), 0, 0);
+    ck_assert_int_eq(tn_dtype_of(n), TN_U8);
+    ck_assert_int_eq(tn_dtype_of(tn_randint_like(t, -2, 3)), TN_F64);
+    assert_made(tn_randint_like(tn_randint(0, 2, TN_SHAPE(2)), INT64_MIN, INT64_MAX));
+    assert_null(tn_rand_like(u8), TN_E_DTYPE, "tn_rand_like: u8: want a floating dtype");
+    assert_null(tn_randn_like(u8), TN_E_DTYPE, "tn_randn_like: u8");
+    assert_null(tn_randint_like(u8, 0, 257), TN_E_INVALID, "numbers that u8 can hold");
+    assert_null(tn_randint_like(u8, 3, 3), TN_E_INVALID, "from 3 to 3: want low < high");
+}
+END_TEST
+
 START_TEST(RN_05_permutation_is_one)
 {
     enum { N = 1000 };
@@ -495,8 +516,9 @@ Suite *test_suite(void)
               RN_02_normal_blocks_of_short_floats, RN_08_uniform_reaches_the_rounded_end);
     tcase_add_loop_test(t, RN_08_uniform_numbers_stay_below_the_end, 0, 2);
     add_tests(t, TR_01_truncated_normals_are_drawn_by_refusing, RN_03_normal_pairs, RN_04_bernoulli,
-              RN_05_whole_numbers, RN_05_permutation_is_one, RN_05_long_permutation, RN_06_seed_42,
-              strided_targets_draw_row_major, in_place_guards, moments, generators_are_independent,
-              state_round_trip, state_is_checked, philox_counters);
+              RN_05_whole_numbers, like_another_tensor, RN_05_permutation_is_one,
+              RN_05_long_permutation, RN_06_seed_42, strided_targets_draw_row_major,
+              in_place_guards, moments, generators_are_independent, state_round_trip,
+              state_is_checked, philox_counters);
     return suite;
 }

@@ -67,10 +67,20 @@ module("AvgPool2d")(lambda m: no("divisor_override=") if m.divisor_override else
     ops.pool_spec(m.kernel_size, m.stride, m.padding, 1, m.ceil_mode, not m.count_include_pad)))
 module("AdaptiveAvgPool2d")(lambda m: no("None as a size") if None in pair(m.output_size) else
                             tn.adaptive_avg_pool2d_new(*pair(m.output_size)))
-module("GELU")(lambda m: no("approximate=") if m.approximate != "none" else tn.gelu_new())
+module("GELU")(lambda m: tn.gelu_new() if m.approximate == "none" else tn.gelu_tanh_new())
 module("Softmax")(lambda m: tn.softmax_new(m.dim))
-for name, new in {"ReLU": "relu_new", "Tanh": "tanh_new", "Sigmoid": "sigmoid_new", "SiLU": "silu_new"}.items():
-    module(name)(lambda m, new=new: getattr(tn, new)())
+for name in "ReLU ReLU6 Tanh Sigmoid SiLU SELU Mish Hardswish Hardsigmoid LogSigmoid Softsign Tanhshrink".split():
+    module(name)(lambda m, new=name.lower() + "_new": getattr(tn, new)())
+module("LogSoftmax")(lambda m: tn.log_softmax_new(m.dim))
+module("GLU")(lambda m: tn.glu_new(m.dim))
+module("LeakyReLU")(lambda m: tn.leaky_relu_new(float(m.negative_slope)))
+module("ELU")(lambda m: tn.elu_new(float(m.alpha)))
+module("CELU")(lambda m: tn.celu_new(float(m.alpha)))
+module("Hardshrink")(lambda m: tn.hardshrink_new(float(m.lambd)))
+module("Softshrink")(lambda m: tn.softshrink_new(float(m.lambd)))
+module("Hardtanh")(lambda m: tn.hardtanh_new(float(m.min_val), float(m.max_val)))
+module("Softplus")(lambda m: tn.softplus_new(float(m.beta), float(m.threshold)))
+module("PReLU")(lambda m: tn.prelu_new(m.num_parameters, m.init))
 
 
 # ---- recurrent layers

@@ -85,13 +85,23 @@ def pair(x):
 
 # ---- one tensor in, one out
 
-for name in "abs neg exp expm1 log log1p sqrt rsqrt square reciprocal sin cos tanh sigmoid erf isnan isfinite".split():
+for name in ("abs neg exp expm1 log log1p sqrt rsqrt square reciprocal sin cos tanh sigmoid erf isnan isfinite tan asin acos "
+             "atan sinh cosh asinh acosh atanh log2 log10 exp2 sign floor ceil trunc round").split():
     op(name, special="unary")(getattr(tn, name))
 op("nn.functional.relu", special="unary")(lambda x, inplace=False: tn.relu(x))
 op("nn.functional.silu", special="unary")(lambda x, inplace=False: tn.silu(x))
 op("nn.functional.elu", special="unary")(lambda x, alpha=1.0, inplace=False: tn.elu(x, number(alpha)))
-op("nn.functional.celu", special="unary")(
-    lambda x, alpha=1.0, inplace=False: tn.elu(x, 1.0) if alpha == 1 else no("alpha="))
+op("nn.functional.celu", special="unary")(lambda x, alpha=1.0, inplace=False: tn.celu(x, number(alpha)))
+for name in "relu6 selu mish hardswish hardsigmoid".split():
+    op("nn.functional." + name, special="unary")(lambda x, inplace=False, call=getattr(tn, name): call(x))
+for name in "logsigmoid softsign tanhshrink".split():
+    op("nn.functional." + name, special="unary")(getattr(tn, name))
+op("nn.functional.hardshrink", special="unary")(lambda x, lambd=0.5: tn.hardshrink(x, number(lambd)))
+op("nn.functional.softshrink", special="unary")(lambda x, lambd=0.5: tn.softshrink(x, number(lambd)))
+op("nn.functional.hardtanh", special="unary")(
+    lambda x, min_val=-1.0, max_val=1.0, inplace=False: tn.hardtanh(x, scalar(x, min_val), scalar(x, max_val)))
+op("nn.functional.prelu")(tn.prelu)
+op("nn.functional.glu")(lambda x, dim=-1: tn.glu(x, dim))
 op("nn.functional.leaky_relu", special="unary")(
     lambda x, negative_slope=0.01, inplace=False: tn.leaky_relu(x, number(negative_slope)))
 op("nn.functional.softplus", special="unary")(
@@ -138,6 +148,9 @@ for name in "add sub mul pow eq ne lt le gt ge".split():
     op(name, special="binary")(binary(name, {"add": "add_scalar", "mul": "mul_scalar", "sub": "rsub_scalar"}.get(name)))
 for name in "maximum minimum logical_and logical_or logical_xor".split():
     op(name, special="binary")(getattr(tn, name))
+op("fmod", special="binary")(lambda a, b: tn.fmod(a, b) if is_tensor(b) else no("a number"))
+op("remainder", special="binary")(binary("remainder"))
+op("atan2", special="binary")(tn.atan2)
 op("max.binary")(tn.maximum)
 op("min.binary")(tn.minimum)
 op("__radd__")(binary("add"))
@@ -155,7 +168,13 @@ def div(a, b, rounding_mode=None):
 
 @op("lerp", special="lerp")
 def lerp(a, b, weight):
-    return tn.lerp(a, b, number(weight))
+    return tn.lerp_by(a, b, weight) if is_tensor(weight) else tn.lerp(a, b, number(weight))
+
+
+@op("nan_to_num", special="unary")
+def nan_to_num(x, nan=None, posinf=None, neginf=None):
+    o = {"nan": number(nan or 0), "use_posinf": posinf is not None, "use_neginf": neginf is not None}
+    return tn.nan_to_num(x, {**o, "posinf": number(posinf or 0), "neginf": number(neginf or 0)})
 
 
 @op("where")

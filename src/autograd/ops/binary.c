@@ -8,12 +8,15 @@
  */
 #include "autograd/ops/elementwise.h"
 
+#define MARKED(name, parameters, cost, formula) [TNI_B_##name] = true,
+static const bool on_integers[TNI_B_COUNT] = { TNI_BINARY_INT_LIST(MARKED)
+                                                   TNI_BINARY_PREDICATE_LIST(MARKED) };
+
 static tn_status promoting_shape(tni_call *c)
 {
     const tni_binary_op *op = (const tni_binary_op *)c->op;
     tn_dtype dtype = tni_result_dtype(c->in[0], c->in[1]);
-    bool real = op->function == TNI_B_div || op->function == TNI_B_lerp;
-    if (real && !tn_dtype_is_float(dtype)) dtype = TN_F32;
+    if (!on_integers[op->function] && !tn_dtype_is_float(dtype)) dtype = TN_F32;
     c->out_spec[0].dtype = op->function >= TNI_B_PREDICATES ? TN_BOOL : dtype;
     return tni_broadcast_inputs(c, 0, 1, &c->out_spec[0].shape);
 }
@@ -112,6 +115,61 @@ static tn_status lerp_backward(tni_grad *g)
     return TN_OK;
 }
 
+/* The quotient's whole part is (a - y) / b, but for rounding. */
+static tn_status remainder_backward(tni_grad *g)
+{
+    if (g->need[0]) g->dx[0] = g->dy;
+    if (!g->need[1]) return TN_OK;
+    tn_status status = tni_widen_grad(g);
+    if (status != TN_OK) return status;
+    tn_tensor *whole = tn_round(tn_div(tn_sub(g->x[0], g->y), g->x[1]));
+    g->dx[1] = tn_neg(tn_mul(g->dy, whole));
+    return TN_OK;
+}
+
+/* 0 at the origin, which has every angle. */
+static tn_status atan2_backward(tni_grad *g)
+{
+    tn_status status = tni_widen_grad(g);
+    if (status != TN_OK) return status;
+    tn_tensor *a = g->x[0], *b = g->x[1], *norm = tn_add(tn_square(a), tn_square(b));
+    tn_tensor *part = tn_div(g->dy, tn_masked_fill(norm, tn_eq_scalar(norm, 0.0), 1.0));
+    if (g->need[0]) g->dx[0] = tn_mul(part, b);
+    if (g->need[1]) g->dx[1] = tn_neg(tn_mul(part, a));
+    return TN_OK;
+}
+
+static tn_status prelu_backward(tni_grad *g)
+{
+    tn_tensor *x = g->x[0], *weight = g->x[1], *dy = g->dy;
+    if (g->need[0])
+        g->dx[0] = tni_composed()
+                       ? tn_where(tn_gt_scalar(x, 0.0), dy, tn_mul(dy, weight))
+                       : tni_fused3(TNI_T_prelu_grad, dy, weight, x, NULL, g->out, is_last(g, 0));
+    if (g->need[1])
+        g->dx[1] = tni_composed() ? tn_mul(dy, tn_clamp(x, -(double)INFINITY, 0.0))
+                                  : tni_fused2(TNI_B_prelu_weight_grad, dy, x, NULL, g->out, true);
+    return TN_OK;
+}
+
+static tn_status glu_backward(tni_grad *g)
+{
+    tn_tensor *a = g->x[0], *b = g->x[1], *gate = tni_composed() ? tn_sigmoid(b) : NULL;
+    if (g->need[0])
+        g->dx[0] = gate ? tn_mul(g->dy, gate)
+                        : tni_fused2(TNI_B_glu, g->dy, b, NULL, g->out, is_last(g, 0));
+    if (g->need[1])
+        g->dx[1] = gate ? tn_mul(tn_mul(g->dy, a), tn_mul(gate, tn_rsub_scalar(gate, 1.0)))
+                        : tni_fused3(TNI_T_glu_grad, g->dy, a, b, NULL, g->out, true);
+    return TN_OK;
+}
+
+static tn_status nan_to_num_backward(tni_grad *g)
+{
+    g->dx[0] = tn_mul(g->dy, tn_isfinite(g->x[0]));
+    return TN_OK;
+}
+
 enum { A = TNI_X(0), B = TNI_X(1) };
 
 #define BINARY_LIST(F)                                                                             \
@@ -127,6 +185,18 @@ enum { A = TNI_X(0), B = TNI_X(1) };
       "da = dy where a > b, half of it where equal; db likewise", A | B, A | B, extreme_backward)  \
     F(tn_lerp, lerp, CHECKED, "y = a + w (b - a)", "da = (1 - w) dy; db = w dy", 0, 0,             \
       lerp_backward)                                                                               \
+    F(tn_fmod, fmod, PLAIN, "y = a - b trunc(a / b)", "da = dy; db = -trunc(a / b) dy", 0,         \
+      A | B | TNI_Y, remainder_backward)                                                           \
+    F(tn_remainder, remainder, PLAIN, "y = a - b floor(a / b)", "da = dy; db = -floor(a / b) dy",  \
+      0, A | B | TNI_Y, remainder_backward)                                                        \
+    F(tn_atan2, atan2, PLAIN, "y = the angle of the point (b, a)",                                 \
+      "da = b dy / (a^2 + b^2); db = -a dy / (a^2 + b^2)", A | B, A | B, atan2_backward)           \
+    F(tn_prelu, prelu, CHECKED, "y = x > 0 ? x : w x",                                             \
+      "dx = x > 0 ? dy : w dy; dw = x > 0 ? 0 : x dy", A | B, A, prelu_backward)                   \
+    F(tn_glu, glu, CHECKED, "y = a sigmoid(b)",                                                    \
+      "da = s dy; db = a s (1 - s) dy; where s = sigmoid(b)", B, A | B, glu_backward)              \
+    F(tn_nan_to_num, nan_to_num, CHECKED, "y = x, or a number in place of NaN, inf and -inf",      \
+      "dx = x is finite ? dy : 0", A, 0, nan_to_num_backward)                                      \
     F(tn_eq, eq, PLAIN, "y = a == b", NULL, 0, 0, NULL)                                            \
     F(tn_ne, ne, PLAIN, "y = a != b", NULL, 0, 0, NULL)                                            \
     F(tn_lt, lt, PLAIN, "y = a < b", NULL, 0, 0, NULL)                                             \
@@ -137,6 +207,12 @@ enum { A = TNI_X(0), B = TNI_X(1) };
     F(tn_logical_or, logical_or, PLAIN, "y = a or b", NULL, 0, 0, NULL)                            \
     F(tn_logical_xor, logical_xor, PLAIN, "y = a xor b", NULL, 0, 0, NULL)
 
+/* pow is steep; tensor cores' layers have prelu behind them, as PyTorch's list says */
+#define CAST_OF(function)                                                                          \
+    ((function) == TNI_B_pow     ? TNI_CAST_F32                                                    \
+     : (function) == TNI_B_prelu ? TNI_CAST_LOW                                                    \
+                                 : TNI_CAST_AUTO)
+
 #define DEFINE(tn_name, name_, form, formula_, gradient_, reads_a, reads_b, backward_)             \
     static const tni_binary_op op_##name_ = {                                                      \
         .op = { .name = #name_,                                                                    \
@@ -144,7 +220,7 @@ enum { A = TNI_X(0), B = TNI_X(1) };
                 .gradient = gradient_,                                                             \
                 .arity = 2,                                                                        \
                 .dtypes = TNI_ANY_DTYPE,                                                           \
-                .autocast = TNI_B_##name_ == TNI_B_pow /* steep */ ? TNI_CAST_F32 : TNI_CAST_AUTO, \
+                .autocast = CAST_OF(TNI_B_##name_),                                                \
                 .reads = { reads_a, reads_b },                                                     \
                 .shape = promoting_shape,                                                          \
                 .forward = tni_binary_forward,                                                     \
@@ -168,4 +244,49 @@ tn_tensor *tn_lerp(tn_tensor *a, tn_tensor *b, double weight)
 {
     return tni_apply(&op_lerp.op, &(tni_formula_args){ { weight, 0.0 } }, sizeof(tni_formula_args),
                      2, (tn_tensor *[]){ a, b });
+}
+
+tn_tensor *tn_prelu(tn_tensor *x, tn_tensor *weight)
+{
+    if (x && weight && !tni_none(x) && !tni_none(weight)) {
+        int64_t n = tni_shape_numel(&weight->shape);
+        int64_t channels = x->shape.rank > 1 ? x->shape.size[1] : 1;
+        if (weight->shape.rank > 1 || (n != 1 && n != channels))
+            return tni_fail(TN_E_SHAPE,
+                            "tn_prelu: x %s, weight %s: want weight [1], or [%" PRId64
+                            "], x's channels",
+                            tni_text(x), tni_text(weight), channels);
+        tn_shape shape = { .rank = n == 1 ? 0 : x->shape.rank - 1,
+                           .size = { n, 1, 1, 1, 1, 1, 1 } };
+        weight = tn_reshape(weight, shape);
+    }
+    return tni_apply(&op_prelu.op, NULL, 0, 2, (tn_tensor *[]){ x, weight });
+}
+
+tn_tensor *tn_glu(tn_tensor *x, int axis)
+{
+    if (!tni_present("tn_glu", "x", x)) return NULL;
+    if ((axis = tni_axis("tn_glu", axis, x->shape.rank)) < 0) return NULL;
+    int64_t size = x->shape.size[axis];
+    if (size % 2 != 0)
+        return tni_fail(TN_E_SHAPE, "tn_glu: x %s: axis %d has size %" PRId64 ": want an even one",
+                        tni_text(x), axis, size);
+    tn_tensor *half[] = { x, x };
+    if (size > 0 && tn_chunk(x, 2, axis, half, 2) != 2) return NULL;
+    return tni_apply(&op_glu.op, NULL, 0, 2, half);
+}
+
+tn_tensor *tn_nan_to_num(tn_tensor *x, tn_nan_to_num_options o)
+{
+    if (!tni_present("tn_nan_to_num", "x", x)) return NULL;
+    if (!tn_dtype_is_float(x->dtype)) return x;
+    static const double largest[] = { [TN_F32] = 0x1.fffffep127,
+                                      [TN_F64] = 0x1.fffffffffffffp1023,
+                                      [TN_BF16] = 0x1.fep127,
+                                      [TN_F16] = 65504.0 };
+    double most = largest[x->dtype];
+    tni_formula_args args = { { tni_given(o.posinf, o.use_posinf, most),
+                                tni_given(o.neginf, o.use_neginf, -most) } };
+    tn_tensor *nan = tn_full_as(TN_SCALAR, o.nan, x->dtype, x->storage->device);
+    return tni_apply(&op_nan_to_num.op, &args, sizeof args, 2, (tn_tensor *[]){ x, nan });
 }

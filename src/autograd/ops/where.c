@@ -1,5 +1,5 @@
 /*
- * where.c - choices by a bool tensor.
+ * where.c - choices by a bool tensor; lerp by a tensor of weights, which mixes.
  *
  * The side that was not chosen gets an exact 0 here. If it was computed with an infinite slope,
  * backward still makes NaN of it (0 * inf): choose before the function, not after.
@@ -13,26 +13,37 @@ static tn_status wanted_bool(const tni_call *c, const char *what, const tn_tenso
                         tn_dtype_name(t->dtype));
 }
 
-static tn_status where_shape(tni_call *c)
+/* y has the shape that two inputs and then the third, `last`, broadcast to. */
+static tn_status shape_of_three(tni_call *c, int first, int last, const char *what)
 {
     tni_spec *y = &c->out_spec[0];
     tn_shape both;
-    tn_status status = wanted_bool(c, "condition", c->in[0]);
-    if (!status) status = tni_broadcast_inputs(c, 1, 2, &both);
+    tn_status status = tni_broadcast_inputs(c, first, first + 1, &both);
     if (status) return status;
-    if (!tni_broadcast(&c->in[0]->shape, &both, &y->shape))
-        return tni_op_error(c, TN_E_SHAPE, "condition %s, choices %s: do not broadcast",
-                            tni_text(c->in[0]), tni_shape_text(&both));
-    y->dtype = tni_result_dtype(c->in[1], c->in[2]);
+    if (!tni_broadcast(&c->in[last]->shape, &both, &y->shape))
+        return tni_op_error(c, TN_E_SHAPE, "%s %s, choices %s: do not broadcast", what,
+                            tni_text(c->in[last]), tni_shape_text(&both));
+    y->dtype = tni_result_dtype(c->in[first], c->in[first + 1]);
     return TN_OK;
+}
+
+static tn_status of_three(const tni_call *c, int function)
+{
+    tn_tensor *y = c->out[0];
+    return tni_backend_of(y)->ternary(&(tni_ternary){
+        function, .y = tni_array_of(y), .a = tni_array_expand(c->in[0], &y->shape),
+        .b = tni_array_expand(c->in[1], &y->shape), .c = tni_array_expand(c->in[2], &y->shape) });
+}
+
+static tn_status where_shape(tni_call *c)
+{
+    tn_status status = wanted_bool(c, "condition", c->in[0]);
+    return status ? status : shape_of_three(c, 1, 0, "condition");
 }
 
 static tn_status where_forward(tni_call *c)
 {
-    tn_tensor *y = c->out[0];
-    return tni_backend_of(y)->ternary(&(tni_ternary){
-        TNI_T_where, .y = tni_array_of(y), .a = tni_array_expand(c->in[0], &y->shape),
-        .b = tni_array_expand(c->in[1], &y->shape), .c = tni_array_expand(c->in[2], &y->shape) });
+    return of_three(c, TNI_T_where);
 }
 
 static tn_status where_backward(tni_grad *g)
@@ -58,6 +69,41 @@ static const tn_op op_where = {
 tn_tensor *tn_where(tn_tensor *condition, tn_tensor *a, tn_tensor *b)
 {
     return tni_apply(&op_where, NULL, 0, 3, (tn_tensor *[]){ condition, a, b });
+}
+
+static tn_status lerp_by_shape(tni_call *c)
+{
+    return shape_of_three(c, 0, 2, "weight");
+}
+
+static tn_status lerp_by_forward(tni_call *c)
+{
+    return of_three(c, TNI_T_lerp_by);
+}
+
+static tn_status lerp_by_backward(tni_grad *g)
+{
+    if (g->need[0]) g->dx[0] = tn_mul(g->dy, tn_rsub_scalar(g->x[2], 1.0));
+    if (g->need[1]) g->dx[1] = tn_mul(g->dy, g->x[2]);
+    if (g->need[2]) g->dx[2] = tn_mul(g->dy, tn_sub(g->x[1], g->x[0]));
+    return TN_OK;
+}
+
+static const tn_op op_lerp_by = {
+    .name = "lerp_by",
+    .formula = "y = a + w (b - a)",
+    .gradient = "da = (1 - w) dy; db = w dy; dw = (b - a) dy",
+    .arity = 3,
+    .autocast = TNI_CAST_KEEP,
+    .reads = { TNI_X(2), TNI_X(2), TNI_X(0) | TNI_X(1) },
+    .shape = lerp_by_shape,
+    .forward = lerp_by_forward,
+    .backward = lerp_by_backward,
+};
+
+tn_tensor *tn_lerp_by(tn_tensor *a, tn_tensor *b, tn_tensor *weight)
+{
+    return tni_apply(&op_lerp_by, NULL, 0, 3, (tn_tensor *[]){ a, b, weight });
 }
 
 static tn_status masked_fill_shape(tni_call *c)

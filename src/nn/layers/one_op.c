@@ -18,6 +18,20 @@ ACTIVATION(tn_gelu_new, tn_gelu, "GELU")
 ACTIVATION(tn_tanh_new, tn_tanh, "Tanh")
 ACTIVATION(tn_sigmoid_new, tn_sigmoid, "Sigmoid")
 ACTIVATION(tn_silu_new, tn_silu, "SiLU")
+ACTIVATION(tn_selu_new, tn_selu, "SELU")
+ACTIVATION(tn_mish_new, tn_mish, "Mish")
+ACTIVATION(tn_relu6_new, tn_relu6, "ReLU6")
+ACTIVATION(tn_hardswish_new, tn_hardswish, "Hardswish")
+ACTIVATION(tn_hardsigmoid_new, tn_hardsigmoid, "Hardsigmoid")
+ACTIVATION(tn_logsigmoid_new, tn_logsigmoid, "LogSigmoid")
+ACTIVATION(tn_softsign_new, tn_softsign, "Softsign")
+ACTIVATION(tn_tanhshrink_new, tn_tanhshrink, "Tanhshrink")
+
+TNI_ONE_OP(tn_gelu_tanh, "GELU", tn_module, tn_gelu_tanh(x), "tanh")
+tn_module *tn_gelu_tanh_new(void)
+{
+    return tn_module_done(tn_module_new(&tn_gelu_tanh_type));
+}
 
 static tn_tensor *identity(tn_tensor *x)
 {
@@ -30,28 +44,55 @@ ACTIVATION(tn_identity_new, identity, "Identity")
 typedef struct numbers {
     tn_module base;
     int64_t a, b;
+    double p, q;
 } numbers;
 
-static tn_module *numbers_new(const tn_module_type *type, int64_t a, int64_t b)
+static tn_module *numbers_new(const tn_module_type *type, int64_t a, int64_t b, double p, double q)
 {
     numbers *m = tn_module_new(type);
     if (!m) return NULL;
     m->a = a;
     m->b = b;
+    m->p = p;
+    m->q = q;
     return tn_module_done(&m->base);
 }
 
-TNI_ONE_OP(tn_softmax, "Softmax", numbers, tn_softmax(x, (int)m->a), "axis %" PRId64, m->a)
-tn_module *tn_softmax_new(int axis)
-{
-    return numbers_new(&tn_softmax_type, axis, 0);
-}
+#define OF_AXIS(tn_name_new, OP, TYPE)                                                             \
+    TNI_ONE_OP(OP, TYPE, numbers, OP(x, (int)m->a), "axis %" PRId64, m->a)                         \
+    tn_module *tn_name_new(int axis)                                                               \
+    {                                                                                              \
+        return numbers_new(&OP##_type, axis, 0, 0.0, 0.0);                                         \
+    }
+OF_AXIS(tn_softmax_new, tn_softmax, "Softmax")
+OF_AXIS(tn_log_softmax_new, tn_log_softmax, "LogSoftmax")
+OF_AXIS(tn_glu_new, tn_glu, "GLU")
+
+#define OF_NUMBER(tn_name_new, OP, TYPE, what)                                                     \
+    TNI_ONE_OP(OP, TYPE, numbers, OP(x, m->p), #what " %g", m->p)                                  \
+    tn_module *tn_name_new(double what)                                                            \
+    {                                                                                              \
+        return numbers_new(&OP##_type, 0, 0, what, 0.0);                                           \
+    }
+#define OF_NUMBERS(tn_name_new, OP, TYPE, first, second)                                           \
+    TNI_ONE_OP(OP, TYPE, numbers, OP(x, m->p, m->q), #first " %g, " #second " %g", m->p, m->q)     \
+    tn_module *tn_name_new(double first, double second)                                            \
+    {                                                                                              \
+        return numbers_new(&OP##_type, 0, 0, first, second);                                       \
+    }
+OF_NUMBER(tn_leaky_relu_new, tn_leaky_relu, "LeakyReLU", slope)
+OF_NUMBER(tn_elu_new, tn_elu, "ELU", alpha)
+OF_NUMBER(tn_celu_new, tn_celu, "CELU", alpha)
+OF_NUMBER(tn_hardshrink_new, tn_hardshrink, "Hardshrink", lambda)
+OF_NUMBER(tn_softshrink_new, tn_softshrink, "Softshrink", lambda)
+OF_NUMBERS(tn_hardtanh_new, tn_hardtanh, "Hardtanh", low, high)
+OF_NUMBERS(tn_softplus_new, tn_softplus, "Softplus", beta, threshold)
 
 TNI_ONE_OP(tn_flatten, "Flatten", numbers, tn_flatten(x, (int)m->a, (int)m->b),
            "%" PRId64 ", %" PRId64, m->a, m->b)
 tn_module *tn_flatten_new(int first, int last)
 {
-    return numbers_new(&tn_flatten_type, first, last);
+    return numbers_new(&tn_flatten_type, first, last, 0.0, 0.0);
 }
 
 TNI_ONE_OP(tn_adaptive_avg_pool2d, "AdaptiveAvgPool2d", numbers,
@@ -61,7 +102,7 @@ tn_module *tn_adaptive_avg_pool2d_new(int64_t out_h, int64_t out_w)
     if (tni_at_least("tn_adaptive_avg_pool2d_new", "out_h", out_h, 1) != TN_OK ||
         tni_at_least("tn_adaptive_avg_pool2d_new", "out_w", out_w, 1) != TN_OK)
         return NULL;
-    return numbers_new(&tn_adaptive_avg_pool2d_type, out_h, out_w);
+    return numbers_new(&tn_adaptive_avg_pool2d_type, out_h, out_w, 0.0, 0.0);
 }
 
 /* ---- of the windows of an image -------------------------------------------------------------- */
