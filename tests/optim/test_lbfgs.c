@@ -7,7 +7,7 @@
  * Seen to fail: in src/ext/optimizers/lbfgs.c, the oldest pair kept in place of the newest, the
  * bound of the search one evaluation more, `slow` always false: equals_pytorch; no START:
  * a_failed_step; LEARNED not saved: a_checkpoint_resumes; the loop over numbers.step left out:
- * the_same_parameters.
+ * frozen_ones_and_buffers; running not set to NULL: refusals.
  */
 #include "files.h"
 #include "lbfgs_cases.h"
@@ -253,16 +253,19 @@ static tn_tensor *gives_two(void *user)
 }
 
 /* A step inside of the closure is none of the outer one's. */
-static tn_tensor *steps_itself(void *user)
+static tn_optim *another;
+
+static tn_tensor *steps_another(void *user)
 {
     problem *a = user;
     tn_tensor *loss = closure(a);
-    return a->calls == 1 || tn_optim_step(a->opt) == TN_OK ? loss : NULL;
+    return a->calls == 1 || tn_optim_step(another) == TN_OK ? loss : NULL;
 }
 
 START_TEST(refusals)
 {
     problem a = problem_new(0, TN_F32, (tn_optim_options){ 0 }, false);
+    problem b = problem_new(0, TN_F32, (tn_optim_options){ 0 }, false);
     tn_tensor *more = leaf(TN_SHAPE(2), 1, TN_F32);
     tn_scaler *s = owned(tn_scaler_new((tn_scaler_options){ 0 }));
     assert_made(closure(&a));
@@ -279,8 +282,13 @@ START_TEST(refusals)
     assert_null(tn_optim_step_with(NULL, closure, &a), TN_E_INVALID, "opt is NULL");
     assert_null(tn_optim_step_with(a.opt, gives_null, &a), TN_E_INVALID, "closure returned NULL");
     assert_null(tn_optim_step_with(a.opt, gives_two, &a), TN_E_STATE, "a loss of one element");
-    a.calls = 0;
-    assert_null(tn_optim_step_with(a.opt, steps_itself, &a), TN_E_STATE, "a step of tn_lbfgs runs");
+    assert_made(closure(&b));
+    for (int i = 0; i < 2; i++) {
+        a.calls = 0;
+        another = i ? a.opt : b.opt;
+        assert_null(tn_optim_step_with(a.opt, steps_another, &a), TN_E_STATE,
+                    i ? "a step of tn_lbfgs runs" : "tn_lbfgs: want tn_optim_step_with");
+    }
     assert_ok(tn_optim_set_weight_decay(a.opt, 0, 0.1));
     assert_null(tn_optim_step_with(a.opt, closure, &a), TN_E_STATE, "want no weight_decay");
     assert_null(tn_lbfgs(one(more), (tn_optim_options){ .set = { { "history_size", 0 } } }),
