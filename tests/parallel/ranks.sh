@@ -40,7 +40,7 @@ for n in 2 4; do
     # two threads in each process, and the optimizer's state dealt over the ranks
     TN_NUM_THREADS=2 ranks $n wide w && ranks 1 compare w64 w 1e-12 && cat log
     for mode in uneven differ buffers unused frozen tied overlap dtypes half_sums half_edges calls random_numbers \
-        mismatch two leave same_data changed; do
+        mismatch two leave same_data changed checked; do
         ranks $n $mode
     done
     ranks $n roles "$table"
