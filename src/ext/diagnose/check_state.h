@@ -56,8 +56,8 @@ typedef struct tni_check_step {
 
 /* Adds a copy of an entry. */
 tn_status tni_check_push(tn_list *list, const char *prefix, tn_entry e);
-/* Copies of all that m and opt (NULL: none) have, and of the generator, after list's entries. NULL +
- * message. */
+/* Copies of all that m and opt (NULL: none) have, and of the generator, after list's entries. NULL
+ * and a message: failed. */
 tn_list *tni_check_values(tn_list *list, tn_module *m, tn_optim *opt);
 /* A copy of the model, with the generator where it was: tn_module_drop. */
 tn_module *tni_check_fresh(const tni_check *c);
