@@ -361,6 +361,7 @@ static tn_status optim_swaps(tn_optim_part *part, int n)
 }
 static bool optim_scalar(const tn_tensor *p, const double *number, tn_shape *shape, tn_dtype *dtype)
 {
+    (void)number;
     *shape = TN_SCALAR;
     *dtype = TN_I64;
     return tn_rank(p) != 1;
