@@ -131,21 +131,24 @@ typedef tn_tensor *(*tn_check_step)(void *user, tn_module *model, int part, int 
 /**
  * Runs a training step, with its backward, on copies of model in each way that there is, and names
  * what breaks the rule of a buffer's role: twice; recomputed, every module; in 2 and 4 parts
- * (TN_MICRO_BATCHES); in eval mode and frozen; cast; averaged; and a second step of a clone, and of
- * what a checkpoint brings back. Not: captured steps, several ranks.
+ * (TN_MICRO_BATCHES); in eval mode and frozen; cast; averaged; a second step of a clone, and of
+ * what a checkpoint brings back; on a GPU captured, and replayed; in a run of several ranks, all of
+ * which call this, on all of them.
  *
+ * opt      NULL, or an optimizer of model's parameters: one like it, with its state, makes the
+ *          steps that are resumed, cloned and captured, and its state is compared, too
  * report   NULL, or gets a line for each way, and before it up to 8 findings: "bn1.running_mean:
  *          moved twice in 2 parts: 0.1 where each by itself gives 0.05 at element 0; a statistic,
  *          counter or direction moves once for a batch, and only in training"
  * Equal    bit for bit; statistics in parts, and averages, within 1e-5 of the largest element of
  *          the same computed in double
- * Changes  nothing: neither model nor the default generator. model's hooks do not run; a temporary
- *          file in TMPDIR is removed; a pending error is cleared
+ * Changes  nothing: neither model, opt nor the default generator. Their hooks do not run; a
+ *          temporary file in TMPDIR is removed; a pending error is cleared
  * Errors   TN_E_STATE with the number of findings and the first one; those of step in the plain
  *          way and of tn_module_clone; TN_E_IO: of the temporary file; step NULL
  */
-TN_API TN_MUST_USE tn_status tn_check_state(FILE *report, tn_module *model, tn_check_step step,
-                                            void *user);
+TN_API TN_MUST_USE tn_status tn_check_state(FILE *report, tn_module *model, tn_optim *opt,
+                                            tn_check_step step, void *user);
 
 TN_END_C_
 #endif

@@ -29,6 +29,7 @@ typedef struct tn_number_type {
     double initial;      /* where none is given */
     double least, below; /* finite, at least least, below below; below 0: no limit above */
     bool on_off;         /* a switch: 0 or 1 */
+    bool settled;        /* when a group is made, as a state's form depends on it */
 } tn_number_type;
 
 /** A tensor that an optimizer keeps for each parameter. */
@@ -36,9 +37,9 @@ typedef struct tn_state_type {
     const char *name; /* "exp_avg": PARAMETER.exp_avg in files. NULL: none */
     const char *with; /* a number: where it is 0 there is no such state. NULL: always */
     double initial;   /* of all elements */
-    /** shape and dtype come as the parameter's, and may be changed; false: this parameter has no
-     *  such state. NULL: as the parameter */
-    bool (*form)(const tn_tensor *p, tn_shape *shape, tn_dtype *dtype);
+    /** shape and dtype come as the parameter's, and may be changed, by the group's numbers too;
+     *  false: this parameter has no such state. NULL: as the parameter */
+    bool (*form)(const tn_tensor *p, const double *number, tn_shape *shape, tn_dtype *dtype);
 } tn_state_type;
 
 /** What a rule reads of a parameter's group and of the step. */
@@ -109,6 +110,7 @@ typedef struct tn_optim_type {
                         const tn_optim_numbers *o);
     tn_status (*update)(tn_optim_part *part, int n); /* of n parameters: 1, if not together */
     bool together; /* update is given all that a step changes; excludes shards */
+    bool closure;  /* update evaluates the loss again; excludes scalers, and further groups */
 } tn_optim_type;
 
 TN_END_C_

@@ -51,6 +51,26 @@ typedef enum tn_muon_rate { TN_MUON_ORIGINAL, TN_MUON_MATCH_ADAMW, TN_MUON_UNCLA
  *  steps. Errors: a parameter that has not two axes. Jordan et al., Muon (2024) */
 TN_API tn_optim *tn_muon(const tn_list *parameters, tn_optim_options o);
 
+/* ---- with a closure -------------------------------------------------------------------------- */
+
+/** Clears gradients, computes the loss and its gradients; returns the loss, NULL if that fails. */
+typedef tn_tensor *(*tn_closure)(void *user);
+/** Calls closure, then tn_optim_step. Returns the loss of that call, without history, in the
+ *  current scope. Recording is on in the closure. Errors: NULL: those of both; opt or closure NULL.
+ *  PyTorch: opt.step(closure) */
+TN_API tn_tensor *tn_optim_step_with(tn_optim *opt, tn_closure closure, void *user);
+
+/** L-BFGS: minimizes the loss of a whole batch, along an inverse Hessian made of the last
+ *  history_size changes of the gradient. A step of tn_optim_step_with is up to max_iter iterations,
+ *  in which closure is called up to max_eval times, at other parameters; buffers and random numbers
+ *  move in each call. On several ranks it must return their mean loss. lr 1, max_iter 20, max_eval
+ *  0 (5/4 of max_iter), tolerance_grad 1e-7, tolerance_change 1e-9, history_size 100 (to 1000),
+ *  line_search 0 (1: strong Wolfe), maximize. State, of 2 history_size + 2 times the parameters:
+ *  vectors, scalars. Errors: decay; another group; a step that is captured, sharded or scaled, or
+ *  whose parameters with a gradient are not those of the one before. Nocedal and Wright (2006),
+ *  algorithms 7.4, 3.5 and 3.6. PyTorch: optim.LBFGS */
+TN_API tn_optim *tn_lbfgs(const tn_list *parameters, tn_optim_options o);
+
 TN_END_C_
 
 #endif

@@ -184,6 +184,9 @@ static tn_status check_change(const char *f, const tn_optim_type *type,
     double changed[TN_OPTIM_NUMBERS];
     memcpy(changed, group->number, sizeof changed);
     changed[i] = value;
+    if (type->number[i].settled && value != group->number[i])
+        return tni_error(TN_E_STATE, "%s: %s %g in place of %g: want an optimizer made with it", f,
+                         name, value, group->number[i]);
     unsigned slots = tni_optim_slots(type, changed);
     if (slots == group->slots || slots == tni_optim_slots(type, group->number))
         return check_together(f, type, changed);

@@ -243,6 +243,9 @@ tn_status tn_optim_add_group(tn_optim *opt, const tn_list *parameters, tn_group_
     if (tni_host_refused(f, "adds parameters", "it called before tn_capture_new"))
         return TN_E_STATE;
     if (tni_optim_busy(f, opt)) return TN_E_STATE;
+    if (opt->type->closure)
+        return tni_error(TN_E_STATE, "%s: %s has one group: want all parameters when it is made", f,
+                         tni_optim_label(opt->type));
     tni_optim_group group = opt->group[0];
     group.lr = tni_given(o.lr, o.use_lr, opt->group[0].base_lr);
     group.weight_decay = o.weight_decay;

@@ -157,6 +157,10 @@ static tn_status unscale(tn_scaler *s, tn_optim *opt)
 {
     if (tni_host_refused("tn_scaler_unscale", "looks at the gradients on the host", NO_SCALER))
         return TN_E_STATE;
+    if (opt->type->closure)
+        return tni_error(TN_E_STATE,
+                         "tn_scaler_unscale: %s evaluates the loss again: want no scaler",
+                         tni_optim_label(opt->type));
     if (s->now.scale == 0)
         return tni_error(
             TN_E_STATE,

@@ -140,7 +140,7 @@ bool tni_optim_form(const tn_optim *opt, const tni_optim_param *p, int s, tni_fo
     const tn_state_type *type = &opt->type->state[s];
     if (!(opt->group[p->group].slots >> s & 1)) return false;
     *form = (tni_form){ t->shape, t->dtype, t->storage->device };
-    return !type->form || type->form(t, &form->shape, &form->dtype);
+    return !type->form || type->form(t, opt->group[p->group].number, &form->shape, &form->dtype);
 }
 
 /* Makes sure that p has its state s, in its form and on p's device: makes it, or moves it when the

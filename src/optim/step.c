@@ -133,8 +133,9 @@ static tn_status may_update(const tn_optim *opt, const tn_tensor *t)
                          "%s: %s has only a formula, which is for the CPU: want an update for "
                          "parameters on a GPU",
                          f, tni_optim_label(opt->type));
-    if (tni_host_refused(f, "calls a type's update", "another optimizer in it")) return TN_E_STATE;
-    return TN_OK;
+    char does[64];
+    snprintf(does, sizeof does, "calls the update of %s", tni_optim_label(opt->type));
+    return tni_host_refused(f, does, "another optimizer in it") ? TN_E_STATE : TN_OK;
 }
 
 /* Phases one and two; n receives how many parameters are updated here. */

@@ -835,6 +835,22 @@ static tn_status by_tensors(job *j, tn_tensor *loss)
     tn_optim_free(muon);
     return status;
 }
+static tn_tensor *loss_of_one(void *w)
+{
+    tn_tensor *loss = tn_sum_all(tn_square(w));
+    return tn_backward(loss) == TN_OK ? loss : NULL;
+}
+static tn_status line_search(job *j, tn_tensor *loss)
+{
+    (void)loss;
+    tn_tensor *w = tn_get_parameter(j->model, "0.weight");
+    tn_list *list = tn_list_new();
+    assert_ok(tn_list_add(list, "w", w));
+    tn_optim *lbfgs = tn_lbfgs(list, (tn_optim_options){ 0 });
+    tn_tensor *made = tn_optim_step_with(lbfgs, loss_of_one, w);
+    tn_optim_free(lbfgs);
+    return made ? TN_OK : tn_error_status();
+}
 static tn_status late_state(job *j, tn_tensor *loss)
 {
     (void)loss;
@@ -871,7 +887,8 @@ static const struct {
     { fails, TN_E_SHAPE, "tn_matmul: a [2,3], b [2,3]" },
     { carry, TN_E_STATE, "nobody else holds now" },
     { hook, TN_E_STATE, "tn_optim_step: calls a hook" },
-    { by_tensors, TN_E_STATE, "tn_optim_step: calls a type's update" },
+    { by_tensors, TN_E_STATE, "tn_optim_step: calls the update of tn_muon" },
+    { line_search, TN_E_STATE, "tn_optim_step: calls the update of tn_lbfgs" },
     { late_state, TN_E_STATE, "makes the state of 0.bias" },
 };
 
@@ -914,6 +931,68 @@ START_TEST(roles_in_a_captured_step)
     if (constant) assert_error(TN_E_STATE, "is constant");
     if (cache) assert_error(TN_E_STATE, "changes a cache");
     ck_assert_double_eq(tn_at(m->buffer, TN_INDEX(1)), constant ? 0 : cache ? 1 : 3);
+}
+END_TEST
+
+/* A counter of the struct in place of a buffer: a captured step repeats its value. */
+typedef struct counting {
+    tn_module base;
+    tn_tensor *w;
+    int calls;
+    bool fault;
+} counting;
+
+static tn_tensor *counting_forward(tn_module *self, tn_tensor *x)
+{
+    counting *m = (counting *)self;
+    return tn_mul(m->w, tn_mul_scalar(x, m->fault ? ++m->calls : 1));
+}
+
+static tn_tensor *squares(void *x, tn_module *m, int part, int parts)
+{
+    (void)part;
+    if (parts > 1) return tn_fail(TN_E_UNSUPPORTED, "one batch");
+    return tn_mean_all(tn_square(tn_forward(m, x)));
+}
+
+/* What tn_check_state prints of that model and optimizer. Static memory. */
+static const char *state_report(tn_status wanted, tn_module *m, tn_optim *opt, tn_tensor *x)
+{
+    static char text[1 << 14];
+    FILE *file = tmpfile();
+    tn_status status = tn_check_state(file, m, opt, squares, x);
+    rewind(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    ck_assert_msg(status == wanted, "%s\n%s", tn_error(), text);
+    tn_error_clear();
+    return text;
+}
+
+START_TEST(state_is_checked)
+{
+    static const tn_module_type type = { .name = "Counting",
+                                         .size = sizeof(counting),
+                                         .forward = counting_forward };
+    tn_module *m = owned(
+        tn_sequential(tn_batch_norm1d_new(4, (tn_batch_norm_options){ 0 }), tn_dropout_new(0.3)));
+    tn_tensor *x = tn_to(tn_randn(TN_SHAPE(8, 4)), tn_cuda(0));
+    assert_ok(tn_module_to(m, tn_cuda(0)));
+    for (int i = 0; i < OPTIMIZERS; i++) {
+        const char *text = state_report(TN_OK, m, owned(optimizer_of(i, tn_parameters(m))), x);
+        ck_assert_msg(strstr(text, "tensors, as called"), "%s", text);
+    }
+    tn_optim *search = owned(tn_lbfgs(tn_parameters(m), (tn_optim_options){ 0 }));
+    const char *text = state_report(TN_OK, m, search, x);
+    ck_assert_msg(strstr(text, "captured: skipped: tn_optim_step: calls the update of tn_lbfgs"),
+                  "%s", text);
+    counting *own = tn_module_new(&type);
+    tn_register_parameter(&own->base, "w", &own->w, tn_to(tn_ones(TN_SHAPE(4)), tn_cuda(0)));
+    own->fault = true;
+    owned(tn_module_done(&own->base));
+    text = state_report(TN_E_STATE, &own->base, NULL, x);
+    ck_assert_msg(strstr(text, "gradient of w: differs when captured: "), "%s", text);
+    ck_assert_msg(strstr(text, "replayed steps repeat the device's work alone"), "%s", text);
 }
 END_TEST
 
@@ -1260,6 +1339,7 @@ Suite *test_suite(void)
     tcase_add_test(t, inputs);
     tcase_add_loop_test(t, changed_since, 0, (int)(sizeof changes / sizeof *changes));
     tcase_add_loop_test(t, roles_in_a_captured_step, 0, BUFFER_ROLES);
+    tcase_add_test(t, state_is_checked);
     tcase_add_loop_test(t, not_captured, 0, (int)(sizeof refused / sizeof *refused));
     tcase_add_test(t, gradients_from_before);
     tcase_add_test(t, bad_index);

@@ -359,8 +359,9 @@ static tn_status optim_swaps(tn_optim_part *part, int n)
     for (int i = 0; i < n; i++) part[i].new_p = part[i].g, part[i].new_state[0] = part[i].p;
     return TN_OK;
 }
-static bool optim_scalar(const tn_tensor *p, tn_shape *shape, tn_dtype *dtype)
+static bool optim_scalar(const tn_tensor *p, const double *number, tn_shape *shape, tn_dtype *dtype)
 {
+    (void)number;
     *shape = TN_SCALAR;
     *dtype = TN_I64;
     return tn_rank(p) != 1;
@@ -549,6 +550,32 @@ static tn_tensor *checked_null(void *user, tn_module *m, int part, int parts)
     return NULL;
 }
 LIST(tn_check_step, check_steps, checked_loss, checked_parts, checked_null)
+
+static tn_tensor *closure_none(void *user)
+{
+    (void)user;
+    return TN_NONE;
+}
+static tn_tensor *closure_null(void *user)
+{
+    (void)user;
+    return NULL;
+}
+static tn_tensor *closure_backward(void *user)
+{
+    (void)user;
+    tn_tensor *x = tn_ones(TN_SHAPE(2));
+    tn_set_requires_grad(x, true);
+    tn_tensor *loss = tn_sum_all(tn_square(x));
+    return tn_backward(loss) == TN_OK ? loss : NULL;
+}
+static tn_tensor *closure_scope(void *user)
+{
+    (void)user;
+    tn_scope_begin();
+    return tn_rand(TN_SHAPE(1));
+}
+LIST(tn_closure, closures, closure_backward, closure_scope, closure_none, closure_null)
 
 /* ---- modules --------------------------------------------------------------------------------- */
 

@@ -903,9 +903,10 @@ DRAW(matrices) /* mostly */
 static tn_optim *new_optim(world *w)
 {
     tn_list *list = tn_parameters(any_module(w, below(w, 2) ? "Sequential" : NULL));
-    switch (below(w, 7)) {
+    switch (below(w, 8)) {
     case 5: return tn_adafactor(list, (tn_optim_options){ .lr = 0.1 });
     case 6: return tn_optim_new(&optim_types[below(w, 4)], list, (tn_optim_options){ .lr = 0.1 });
+    case 7: return tn_lbfgs(list, (tn_optim_options){ .set = { { "line_search", 1 } } });
     case 0: return tn_sgd(list, (tn_sgd_options){ .momentum = 0.5 });
     case 1: return tn_adam(list, (tn_adam_options){ 0 });
     case 2: return tn_rmsprop(list, (tn_rmsprop_options){ 0 });
@@ -1158,6 +1159,7 @@ CALLBACK(factor, factors)
 CALLBACK(next_batch, next_batches)
 CALLBACK(loss_function, losses)
 CALLBACK(check_step, check_steps)
+CALLBACK(closure, closures)
 OPTIONS(trace_options, tn_trace_options,
         o.model = below(w, 2) ? NULL : pick_pointer(w, any_module(w, NULL)),
         o.opt = below(w, 2) ? NULL : one_optim(w), o.title = pick_text(w, NULL), FLAG(lines))

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""What PyTorch's optimizers and schedules do, as C, for tests/optim/test_{optim,schedules}.c.
+"""What PyTorch's optimizers and schedules do, as C, for tests/optim/test_{optim,schedules,lbfgs}.c.
 
-usage: tests/optim/optim_cases.py      (needs PyTorch; the tests do not), writes optim_cases.h and schedule_cases.h
+usage: tests/optim/optim_cases.py      (needs PyTorch; the tests do not), writes optim_cases.h, schedule_cases.h and
+lbfgs_cases.h
 
 Every trajectory starts at p = (1, -2, 0.5, 3, -0.25); the gradient of step k (from 1) is
 g_i = (0.5 + 0.25 i) p_i + 0.3 cos(k + i), so that a wrong state shows in the next gradient.
@@ -361,7 +362,82 @@ def schedules():
     print("    default: return NULL;\n    }\n}")
 
 
-for name, write in (("optim_cases.h", optimizers), ("schedule_cases.h", schedules)):
+# name, problem, numbers
+LBFGS = [
+    ("rosenbrock", 0, dict(line_search=1)),
+    ("rosenbrock_short", 0, dict(line_search=1, max_iter=2, history_size=3)),
+    ("rosenbrock_one", 0, dict(line_search=1, max_iter=1)),
+    ("rosenbrock_few", 0, dict(line_search=1, max_iter=4, max_eval=6, lr=0.5)),
+    ("rosenbrock_near", 0, dict(line_search=1, max_iter=4, max_eval=3, lr=1e-2)),
+    ("rosenbrock_far", 0, dict(line_search=1, max_iter=6, max_eval=30, lr=100)),
+    ("rosenbrock_fixed", 0, dict(max_iter=3, lr=0.1)),
+    ("net", 1, dict(line_search=1, max_iter=4, max_eval=9)),
+    ("net_far", 1, dict(line_search=1, max_iter=6, max_eval=30, lr=1000)),
+    ("net_climbing", 1, dict(line_search=1, max_iter=3, history_size=4, maximize=1)),
+    ("net_fixed", 1, dict(max_iter=5, lr=0.3, history_size=5)),
+    ("net_long", 1, dict(line_search=1, lr=2, tolerance_grad=1e-4, tolerance_change=1e-6)),
+]
+LBFGS_STEPS = [1, 2, 5, 50]
+
+
+def lbfgs_loss(problem, sign, p):
+    """Rosenbrock's valley in 6 dimensions; a net of 3, 4 and 1 units, of 8 rows."""
+    if problem == 0:
+        x = torch.cat([t.flatten() for t in p])
+        loss = (100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2).sum()
+    else:
+        i = torch.arange(24, dtype=torch.float64)
+        x, y = torch.sin(0.9 * i + 0.5).reshape(8, 3), torch.cos(1.7 * i[:8])
+        loss = ((torch.tanh(x @ p[0] + p[1]) @ p[2] - y) ** 2).mean() + 0.05 * sum((t ** 2).sum() for t in p)
+    return sign * loss
+
+
+def lbfgs_trajectory(problem, given):
+    given = dict(given)
+    if given.pop("line_search", 0):
+        given["line_search_fn"] = "strong_wolfe"
+    sign = -1 if given.setdefault("maximize", 0) else 1
+    shapes = [[(2,), (2, 2)], [(3, 4), (4,), (4,)]][problem]
+    p, i = [], 0
+    for shape in shapes:
+        n = math.prod(shape)
+        p.append(torch.tensor([math.sin(2.3 * (i + k) + 4) for k in range(n)], dtype=torch.float64).reshape(shape)
+                 .requires_grad_())
+        i += n
+    opt, rows, calls = O.LBFGS(p, **given), [], 0
+
+    def closure():
+        nonlocal calls
+        calls += 1
+        opt.zero_grad()
+        loss = lbfgs_loss(problem, sign, p)
+        loss.backward()
+        return loss
+
+    for k in range(1, LBFGS_STEPS[-1] + 1):
+        loss = opt.step(closure)
+        if k in LBFGS_STEPS:
+            values = [x for t in p for x in t.detach().flatten().tolist()]
+            rows.append((float(loss.detach()), calls, values))
+    return rows
+
+
+def lbfgs():
+    print("enum { N_VALUES = 20, N_AT = %d };" % len(LBFGS_STEPS))
+    print("static const int steps_at[N_AT] = { %s };" % ", ".join(map(str, LBFGS_STEPS)))
+    print("static const struct {\n    const char *name;\n    int problem;\n    tn_optim_options o;\n    struct {"
+          "\n        double loss;\n        int calls;\n        double p[N_VALUES];\n    } at[N_AT];\n} cases[] = {")
+    for name, problem, given in LBFGS:
+        plain = ".lr = %g, " % given["lr"] if "lr" in given else ""
+        numbers = ", ".join('{ "%s", %g }' % n for n in given.items() if n[0] != "lr")
+        print('    { "%s", %d, { %s.set = { %s } }, {' % (name, problem, plain, numbers))
+        for loss, calls, values in lbfgs_trajectory(problem, given):
+            print("        { %r, %d, %s }," % (loss, calls, row(values)))
+        print("    } },")
+    print("};")
+
+
+for name, write in (("optim_cases.h", optimizers), ("schedule_cases.h", schedules), ("lbfgs_cases.h", lbfgs)):
     with open(pathlib.Path(__file__).parent / name, "w") as file, contextlib.redirect_stdout(file):
         head(name)
         write()

@@ -48,9 +48,9 @@ static const tn_optim_type lion = {
 };
 
 /* v: momentum; most: the largest |g| of each row so far, in f64; p -= lr v / most. */
-static bool row_form(const tn_tensor *p, tn_shape *shape, tn_dtype *dtype)
+static bool row_form(const tn_tensor *p, const double *number, tn_shape *shape, tn_dtype *dtype)
 {
-    (void)p;
+    (void)p, (void)number;
     shape->size[1] = 1;
     *dtype = TN_F64;
     return true;

@@ -392,6 +392,77 @@ static void roles(char **argument)
     }
 }
 
+/* ---- tn_check_state on all ranks ------------------------------------------------------------- */
+
+static tn_tensor *checked_loss(void *user, tn_module *m, int part_of, int parts)
+{
+    (void)user, (void)part_of;
+    if (parts > 1) return tn_fail(TN_E_UNSUPPORTED, "too few rows");
+    return own_loss(m, 0, TN_F32);
+}
+
+/* y = table w x; writes: each forward leaves its largest input in w, which nobody sees. */
+typedef struct writer {
+    tn_module base;
+    tn_tensor *w, *table;
+    bool writes;
+} writer;
+
+static tn_tensor *writer_forward(tn_module *self, tn_tensor *x)
+{
+    writer *m = (writer *)self;
+    float *w = (float *)(uintptr_t)tn_data(m->w);
+    if (m->writes) w[0] = (float)tn_item(tn_max_all(x));
+    return tn_mul(m->table, tn_mul(m->w, x));
+}
+
+static tn_module *writer_new(double table, bool writes)
+{
+    static const tn_module_type type = { .name = "Writer",
+                                         .size = sizeof(writer),
+                                         .forward = writer_forward };
+    writer *m = tn_module_new(&type);
+    tn_register_parameter(&m->base, "w", &m->w, tn_ones(TN_SHAPE(WIDTH)));
+    tn_register_buffer(&m->base, "table", &m->table, tn_full(TN_SHAPE(1), table), TN_CONSTANT);
+    m->writes = writes;
+    return model(tn_sequential(tn_module_done(&m->base),
+                               tn_linear_new(WIDTH, CLASSES, (tn_linear_options){ 0 })));
+}
+
+/* What tn_check_state prints of m, with an optimizer; drops m. Static memory. */
+static const char *state_report(tn_status wanted, tn_module *m)
+{
+    static char text[1 << 14];
+    tn_optim *opt = tn_adamw(tn_parameters(m), (tn_adamw_options){ 0 });
+    FILE *file = tmpfile();
+    tn_status status = tn_check_state(file, m, opt, checked_loss, NULL);
+    rewind(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    if (status != wanted) fprintf(stderr, "%s", text);
+    EXPECT(status == wanted);
+    tn_error_clear();
+    tn_optim_free(opt);
+    tn_module_drop(m);
+    return text;
+}
+
+static void checked(void)
+{
+    char on[80];
+    const int rank = tn_parallel_rank(), size = tn_parallel_size();
+    tn_manual_seed(3 + (uint64_t)rank); /* rank 0's weights must reach all */
+    const char *text = state_report(TN_OK, mlp(HIDDEN, true));
+    snprintf(on, sizeof on, "on %d ranks: 17 tensors, as each by itself", size);
+    EXPECT(strstr(text, on));
+    state_report(TN_OK, writer_new(1, false));
+    text = state_report(TN_E_STATE, writer_new(1 + rank, false)); /* faults */
+    EXPECT(strstr(text, "(step): fails on ") && strstr(text, "0.table"));
+    text = state_report(TN_E_STATE, writer_new(1, true));
+    snprintf(on, sizeof on, "0.w: differs on %d ranks: ", size);
+    EXPECT(rank == 0 || strstr(text, on));
+}
+
 /* ---- parameters that get no gradient --------------------------------------------------------- */
 
 static void unused(void)
@@ -973,7 +1044,7 @@ int main(int argc, char **argv)
         MODE(calls),         MODE(random_numbers), MODE(mismatch),     MODE(memory),
         MODE(faults),        MODE(capture),        MODE(two),          MODE(changed),
         MODE(gpus),          MODE(half_sums),      MODE(half_edges),   MODE(uneven),
-        MODE(dealt),         MODE(leave),          MODE(same_data),
+        MODE(dealt),         MODE(leave),          MODE(same_data),    MODE(checked),
     };
     bool cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
     return rank_main(

@@ -95,9 +95,9 @@ static void expect_same(const tn_list *a, const tn_list *b)
 enum { KINDS = 12 };
 
 /* A user's: state of other shapes and another dtype, which travel to rank 0. */
-static bool one_number(const tn_tensor *p, tn_shape *shape, tn_dtype *dtype)
+static bool one_number(const tn_tensor *p, const double *number, tn_shape *shape, tn_dtype *dtype)
 {
-    (void)p;
+    (void)p, (void)number;
     *shape = TN_SHAPE(1);
     *dtype = TN_F64;
     return true;

@@ -5,12 +5,13 @@
  * Truth: the rules of docs/buffers.md; the faults' lines by hand.
  *
  * Seen to fail: with parts whose moments lack the spread of their means, or whose counters are not
- * put back (src/nn/micro_batches.c); without what src/autograd/recompute.c does for one input given
+ * put back (src/nn/micro_batches.c); an optimizer that counts outside of its state; without what src/autograd/recompute.c does for one input given
  * twice, and for three levels of calls; each_fault_is_found has models that break one rule each.
  */
 
 #include "../examples/batchnorm/net.h"
 #include "../examples/transformer/model.h"
+#include "files.h"
 #include "models.h"
 #include "nn/boxes.h"
 
@@ -37,6 +38,8 @@ static tn_tensor *loss_of(void *user, tn_module *m, int part, int parts)
     return tn_div_scalar(tn_cross_entropy(y, classes), parts);
 }
 
+static tn_optim *the_optim; /* NULL: none */
+
 /* What is printed; static buffer. The model and the generator are as before. */
 static const char *checked(tn_status wanted, tn_module *m, tn_check_step step, void *user)
 {
@@ -46,7 +49,7 @@ static const char *checked(tn_status wanted, tn_module *m, tn_check_step step, v
     tn_generator_get_state(tn_default_generator(), before);
     FILE *file = tmpfile();
     int64_t live = tn_live_tensors();
-    tn_status status = tn_check_state(file, m, step, user);
+    tn_status status = tn_check_state(file, m, the_optim, step, user);
     ck_assert_int_eq(tn_live_tensors(), live);
     rewind(file);
     text[fread(text, 1, sizeof text - 1, file)] = '\0';
@@ -285,6 +288,75 @@ START_TEST(each_fault_is_found)
 }
 END_TEST
 
+/* ---- with an optimizer ----------------------------------------------------------------------- */
+
+/* Kept outside of the optimizer's state: a fault. */
+static int steps_taken;
+
+static tn_status slower(tn_optim_part *part, int n)
+{
+    (void)n;
+    const double lr = part->numbers.lr / (part->numbers.user ? ++steps_taken : 1);
+    part->new_state[0] = tn_add(part->state[0], part->g);
+    part->new_p = tn_sub(part->p, tn_mul_scalar(part->new_state[0], lr));
+    return TN_OK;
+}
+
+static tn_optim *optimizer_of(int which, tn_list *p, void *user)
+{
+    static const tn_optim_type own = { .name = "slower",
+                                       .state = { { .name = "sum" } },
+                                       .update = slower };
+    const tn_optim_options search = { .lr = 0.5,
+                                      .set = { { "line_search", 1 }, { "max_iter", 3 } } };
+    tn_list *matrices = tn_list_filter(p, tn_decay, NULL),
+            *rest = tn_list_filter(p, tn_no_decay, NULL);
+    tn_optim *opt = NULL;
+    switch (which) {
+    case 0: return tn_lbfgs(p, search);
+    case 1: return tn_muon(matrices, (tn_optim_options){ .lr = 0.02 });
+    case 2: return tn_optim_new(&own, p, (tn_optim_options){ .lr = 0.1, .user = user });
+    case 3: return tn_adagrad(p, (tn_adagrad_options){ .initial_accumulator = 0.5 });
+    default:
+        opt = tn_adamw(matrices, (tn_adamw_options){ .weight_decay = 0.1, .amsgrad = true });
+        assert_ok(tn_optim_add_group(opt, rest, (tn_group_options){ .lr = 0.1, .beta1 = 0.5 }));
+        return opt;
+    }
+}
+
+/* Two groups, one for all, a search, and so on: nothing is found, and nothing has changed. */
+START_TEST(with_an_optimizer)
+{
+    tn_module *m = owned(tn_sequential(linear(4, 6), norm1d(6), tn_dropout_new(0.2), linear(6, 4)));
+    tn_tensor *x = tn_randn(TN_SHAPE(8, 4));
+    the_optim = owned(optimizer_of(_i, tn_parameters(m), NULL));
+    for (int k = 0; k < 2; k++) {
+        const uint64_t was = hash_of(tn_optim_state_dict(the_optim));
+        const char *text = passes(m, x), *parts = strstr(text, "saved and resumed: ");
+        ck_assert_msg(parts && strtol(parts + 19, NULL, 10) > 30, "%s", text);
+        ck_assert_uint_eq(hash_of(tn_optim_state_dict(the_optim)), was);
+        if (k == 0 && _i) { /* from its second step on */
+            assert_ok(tn_backward(loss_of(&(batch){ x, TN_NONE }, m, 0, 1)));
+            assert_ok(tn_optim_step(the_optim));
+        }
+    }
+    the_optim = NULL;
+}
+END_TEST
+
+START_TEST(faults_of_an_optimizer)
+{
+    tn_module *m = owned(linear(2, 2)), *other = owned(linear(2, 2));
+    batch b = { tn_full(TN_SHAPE(8, 2), 1.5), TN_NONE };
+    the_optim = owned(optimizer_of(2, tn_parameters(m), &steps_taken));
+    const char *text = checked(TN_E_STATE, m, loss_of, &b);
+    ck_assert_msg(strstr(text, "weight: differs when saved and resumed: "), "%s", text);
+    assert_fails(tn_check_state(NULL, other, the_optim, loss_of, &b), TN_E_NAME,
+                 "opt's weight is no parameter of model");
+    the_optim = NULL;
+}
+END_TEST
+
 static tn_tensor *whole_only(void *user, tn_module *m, int part, int parts)
 {
     if (parts == 1) return loss_of(user, m, part, parts);
@@ -311,12 +383,13 @@ START_TEST(steps)
     tn_module *m = owned(roles_new(NONE)), *constant = owned(roles_new(CONSTANT));
     const char *text = checked(TN_OK, m, whole_only, &b);
     ck_assert_msg(strstr(text, "in 4 parts: skipped: one batch\n"), "%s", text);
-    assert_ok(tn_check_state(NULL, m, whole_only, &b));
-    assert_fails(tn_check_state(NULL, constant, loss_of, &b), TN_E_STATE, "table is constant");
-    assert_fails(tn_check_state(NULL, m, of_another, m), TN_E_STATE, "when run again");
-    assert_fails(tn_check_state(NULL, m, leaving, &b), TN_E_STATE, "fails in 2 parts: ");
-    assert_fails(tn_check_state(NULL, m, NULL, NULL), TN_E_INVALID, "step is NULL");
-    assert_fails(tn_check_state(NULL, NULL, loss_of, &b), TN_E_INVALID, "tn_check_state");
+    assert_ok(tn_check_state(NULL, m, NULL, whole_only, &b));
+    assert_fails(tn_check_state(NULL, constant, NULL, loss_of, &b), TN_E_STATE,
+                 "table is constant");
+    assert_fails(tn_check_state(NULL, m, NULL, of_another, m), TN_E_STATE, "when run again");
+    assert_fails(tn_check_state(NULL, m, NULL, leaving, &b), TN_E_STATE, "fails in 2 parts: ");
+    assert_fails(tn_check_state(NULL, m, NULL, NULL, NULL), TN_E_INVALID, "step is NULL");
+    assert_fails(tn_check_state(NULL, NULL, NULL, loss_of, &b), TN_E_INVALID, "tn_check_state");
 }
 END_TEST
 
@@ -329,6 +402,7 @@ Suite *test_suite(void)
     add_tests(test_case(suite, "models"), the_examples, a_buffer_of_each_role);
     t = test_case(suite, "faults");
     tcase_add_loop_test(t, each_fault_is_found, 0, sizeof faults / sizeof *faults);
-    add_tests(t, steps);
+    add_tests(t, steps, faults_of_an_optimizer);
+    tcase_add_loop_test(t, with_an_optimizer, 0, 5);
     return suite;
 }

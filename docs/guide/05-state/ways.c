@@ -90,7 +90,7 @@ int main(void)
     TN_CHECK(tn_module_to_dtype(m, TN_BF16));
     show("cast to bf16", m);
 
-    TN_CHECK(tn_check_state(stdout, parts, loss, batch));
+    TN_CHECK(tn_check_state(stdout, parts, NULL, loss, batch));
     tn_module_drop(m), tn_module_drop(recomputed), tn_module_drop(parts), tn_module_drop(ema);
     tn_scope_end(scope);
     return 0;

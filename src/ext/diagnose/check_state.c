@@ -3,68 +3,32 @@
  * is to run it. What differs from the plain way breaks a rule of docs/buffers.md.
  *
  * Bits must be equal, but where a computation of our own in double says what is right: averages,
- * and statistics of a batch in parts. For those each part runs by itself, from the same buffers.
- * Moments, mean m_i and unbiased v_i of n_i values, give those of all N values by definition: with
- * A = sum n_i m_i and B = sum ((n_i - 1) v_i + n_i m_i^2),
- *
- *     mean = A / N,    var = (B / N - mean^2) N / (N - 1)
+ * statistics of a batch in parts, means of the ranks' gradients.
  */
 #include <limits.h>
 #include <tenon/io.h>
 #include <tenon/layers.h>
+#include <tenon/optimizers.h>
+#include <tenon/parallel.h>
 #include <unistd.h>
 
+#include "ext/diagnose/check_state.h"
 #include "ext/diagnose/explain.h"
 #include "nn/micro_batches.h"
-#include "tensor/random.h"
 
 enum { SHOWN = 8 }; /* findings of one way; any more are only counted */
-
-/* What is compared. */
-typedef enum compared {
-    ALL,
-    SAVED, /* not buffers that are in no file */
-    KEPT,  /* parameters, and buffers but caches */
-    FIXED, /* and not plain buffers: what no forward out of training may write */
-    WIDE   /* of f32 buffers those that a cast leaves so; no step is run */
-} compared;
-
-#define NEAR 1e-5 /* of the largest element */
-
-/* A way to run a step. */
-typedef struct way {
-    const char *name, *other; /* "recomputed", and what it is compared with */
-    const char *rule;         /* where a buffer's role has none */
-    compared compared;
-    bool near; /* within NEAR of what is f64 beside; else the same bits */
-    tn_status (*prepare)(tn_module *m);
-} way;
-
-typedef struct check {
-    FILE *report; /* NULL: none */
-    tn_module *model;
-    tn_check_step step;
-    void *user;
-    bool backward;      /* of the loss */
-    tn_status status;   /* what ends the check */
-    int findings, here; /* of all ways; of this one */
-    char first[1024];
-    tn_list *start, *plain; /* before the first step, and after it */
-    tn_list *from;          /* before the step that is looked at */
-    tni_generator_state generator;
-} check;
+#define NEAR 1e-5   /* of the largest element */
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-static tn_status push(tn_list *list, const char *prefix, tn_entry e)
+tn_status tni_check_push(tn_list *list, const char *prefix, tn_entry e)
 {
     if (!e.tensor) return tni_pending();
     e.tensor = tn_clone(tn_to(tn_contiguous(tn_detach(e.tensor)), tn_cpu()));
     return e.tensor ? tni_list_push(list, prefix, "", e.name, e) : tni_pending();
 }
 
-/* Copies of all that m has, and of the generator, after list's entries. NULL + message. */
-static tn_list *values(tn_list *list, tn_module *m)
+tn_list *tni_check_values(tn_list *list, tn_module *m, tn_optim *opt)
 {
     unsigned char generator[TN_GENERATOR_STATE_SIZE];
     tn_generator_get_state(tn_default_generator(), generator);
@@ -74,16 +38,22 @@ static tn_list *values(tn_list *list, tn_module *m)
     for (int i = 0; status == TN_OK && i < all->n; i++) {
         const tn_entry *e = &all->entry[i];
         tn_tensor *gradient = e->kind == TN_PARAMETER ? tn_grad(e->tensor) : TN_NONE;
-        status = push(list, "", *e);
+        status = tni_check_push(list, "", *e);
         if (status == TN_OK && !tni_none(gradient))
-            status = push(list, "gradient of ", (tn_entry){ .name = e->name, .tensor = gradient });
+            status = tni_check_push(list, "gradient of ",
+                                    (tn_entry){ .name = e->name, .tensor = gradient });
     }
+    const tn_list *state = opt ? tn_optim_state_dict(opt) : NULL;
+    if (opt && !state) status = tni_pending();
+    for (int i = 0; status == TN_OK && state && i < state->n; i++)
+        status = tni_check_push(list, "optimizer's ", state->entry[i]);
     if (status == TN_OK)
-        status = push(list, "", (tn_entry){ .name = "(default generator)", .tensor = bytes });
+        status =
+            tni_check_push(list, "", (tn_entry){ .name = "(default generator)", .tensor = bytes });
     return status == TN_OK ? list : NULL;
 }
 
-static tn_status run_part(const check *c, tn_module *m, int part, int parts, tn_list *losses)
+tn_status tni_check_part(const tni_check *c, tn_module *m, int part, int parts, tn_list *losses)
 {
     char name[40] = "(loss)";
     if (parts > 1) snprintf(name, sizeof name, "(loss of part %d)", part);
@@ -91,33 +61,91 @@ static tn_status run_part(const check *c, tn_module *m, int part, int parts, tn_
     tn_tensor *loss = c->step(c->user, m, part, parts);
     tn_status status = loss ? tni_pending() : tni_poison("tn_check_state", "the loss");
     if (status == TN_OK && c->backward) status = tn_backward(loss);
-    if (status == TN_OK) status = push(losses, "", (tn_entry){ .name = name, .tensor = loss });
+    if (status == TN_OK)
+        status = tni_check_push(losses, "", (tn_entry){ .name = name, .tensor = loss });
     tn_set_grad_enabled(true);
     tn_scope_end(scope);
     return status;
 }
 
-/* What a batch of n parts leaves. */
-static tn_list *step(const check *c, tn_module *m, int n)
+tn_list *tni_check_pass(const tni_check *c, tn_module *m, int n)
 {
     tn_list *list = tn_list_new();
     tn_status status = list ? tn_module_zero_grad(m) : tni_pending();
-    if (status == TN_OK && n == 1) status = run_part(c, m, 0, 1, list);
+    if (status == TN_OK && n == 1) status = tni_check_part(c, m, 0, 1, list);
     if (status == TN_OK && n > 1)
-        TN_MICRO_BATCHES(part, n) tni_disregard(run_part(c, m, part, n, list));
-    return tn_error_status() == TN_OK ? values(list, m) : NULL;
+        TN_MICRO_BATCHES(part, n) tni_disregard(tni_check_part(c, m, part, n, list));
+    return tn_error_status() == TN_OK ? tni_check_values(list, m, NULL) : NULL;
 }
 
-/* A copy of the model, with the generator where it was: tn_module_drop. */
-static tn_module *fresh(const check *c)
+tn_module *tni_check_fresh(const tni_check *c)
 {
     tni_generator_put(tn_default_generator(), &c->generator);
     return tn_module_clone(c->model);
 }
 
+/* ---- an optimizer ---------------------------------------------------------------------------- */
+
+/* The entries of group g of the caller's optimizer, with m's tensors. */
+static tn_list *group_of(const tni_check *c, tn_module *m, int g)
+{
+    const tn_list *own = tn_parameters(c->model), *copies = tn_parameters(m);
+    tn_list *list = own && copies ? tn_list_new() : NULL;
+    for (int i = 0; list && i < c->opt->n; i++) {
+        const tni_optim_param *p = &c->opt->param[i];
+        int k = 0;
+        if (p->group != g) continue;
+        while (k < own->n && own->entry[k].tensor != p->tensor) k++;
+        if (k == own->n)
+            return tni_fail(TN_E_NAME, "tn_check_state: opt's %s is no parameter of model",
+                            p->name);
+        if (tni_list_push(list, "", "", p->name, copies->entry[k]) != TN_OK) return NULL;
+    }
+    return list;
+}
+
+tn_optim *tni_check_optim(const tni_check *c, tn_optim *from, tn_module *m)
+{
+    const tn_optim_type *type = from->type;
+    tn_optim *made = NULL;
+    tn_status status = TN_OK;
+    for (int g = 0; status == TN_OK && g < from->n_groups; g++) {
+        const tni_optim_group *group = &from->group[g];
+        const tn_list *list = group_of(c, m, g);
+        tn_optim_options o = { group->lr, group->weight_decay, .use_lr = true, .user = from->user };
+        tn_group_options more = { group->lr, group->weight_decay, .use_lr = true };
+        for (int i = 0; i < TN_OPTIM_NUMBERS; i++)
+            o.set[i] = more.set[i] = (tn_number){ type->number[i].name, group->number[i] };
+        if (g == 0) made = list ? tn_optim_new(type, list, o) : NULL;
+        status = !made || !list ? tni_pending() : g ? tn_optim_add_group(made, list, more) : TN_OK;
+    }
+    const tn_list *state = status == TN_OK ? tn_optim_state_dict(from) : NULL;
+    status = state ? tn_optim_load_state_dict(made, state) : tni_pending();
+    if (status == TN_OK) return made;
+    tn_optim_free(made);
+    return NULL;
+}
+
+tn_tensor *tni_check_closure(void *user)
+{
+    const tni_check_step *s = user;
+    if (tn_module_zero_grad(s->m) != TN_OK) return NULL;
+    tn_tensor *loss = s->c->step(s->c->user, s->m, 0, 1);
+    return loss && tn_backward(loss) == TN_OK ? loss : NULL;
+}
+
+/* What one more step leaves. */
+static tn_list *go_on(const tni_check *c, tn_module *m, tn_optim *opt)
+{
+    if (!opt) return tni_check_pass(c, m, 1);
+    const tn_tensor *loss =
+        tn_optim_step_with(opt, tni_check_closure, &(tni_check_step){ c, m, opt });
+    return loss ? tni_check_values(tn_list_new(), m, opt) : NULL;
+}
+
 /* ---- comparing ------------------------------------------------------------------------------- */
 
-static void find(check *c, const char *format, ...)
+static void find(tni_check *c, const char *format, ...)
 {
     char line[1024];
     va_list args;
@@ -128,17 +156,17 @@ static void find(check *c, const char *format, ...)
     if (c->here++ < SHOWN && c->report) fprintf(c->report, "%s\n", line);
 }
 
-static bool is_compared(const way *w, const tn_entry *e)
+static bool is_compared(const tni_way *w, const tn_entry *e)
 {
     const bool buffer = e->kind == TN_BUFFER;
-    if (w->compared == ALL) return true;
+    if (w->compared == ALL || w->compared == RANKS) return true;
     if (w->compared == SAVED) return !buffer || e->persistent;
     if (w->compared == WIDE) return buffer && tni_stays_wide(e->role) && e->tensor->dtype == TN_F32;
     if (!e->owner || (buffer && tni_is(e->role, TN_CACHE))) return false;
     return w->compared == KEPT || !buffer || e->role != TN_PLAIN;
 }
 
-static const char *rule(const way *w, const tn_entry *e)
+static const char *rule(const tni_way *w, const tn_entry *e)
 {
     if (w->rule) return w->rule;
     if (e->kind == TN_BUFFER && tni_is(e->role, TN_CONSTANT)) return "no forward writes a constant";
@@ -164,7 +192,7 @@ static int64_t worst(const double *got, const double *want, int64_t n, double bo
 }
 
 /* What a buffer did, seen from where it was before the step. */
-static const char *verb(const check *c, const tn_entry *e, int64_t at, double got, double want)
+static const char *verb(const tni_check *c, const tn_entry *e, int64_t at, double got, double want)
 {
     const tn_entry *from = e->kind == TN_BUFFER ? tni_list_find(c->from, e->name) : NULL;
     const double *start = from ? tn_data(tni_f64_of(from->tensor)) : NULL;
@@ -174,10 +202,12 @@ static const char *verb(const check *c, const tn_entry *e, int64_t at, double go
     return fabs(moved / wanted - 2) <= 0.6 ? "moved twice" : "differs";
 }
 
-static void compare(check *c, const way *w, tn_tensor *got, const tn_entry *e)
+static void compare(tni_check *c, const tni_way *w, tn_tensor *got, const tn_entry *e)
 {
-    const bool near = w->near && (w->compared == KEPT || tni_is(e->role, TN_STATISTIC));
-    const char *when = strncmp(w->name, "in ", 3) ? "when " : ""; /* "in eval mode" needs none */
+    const bool near =
+        w->near && (w->compared == RANKS ? !strncmp(e->name, "gradient of ", 12)
+                                         : w->compared == KEPT || tni_is(e->role, TN_STATISTIC));
+    const char *when = strncmp(w->name + 1, "n ", 2) ? "when " : ""; /* not "in ...", "on ..." */
     if (got && !near && tn_hash(got) == tn_hash(e->tensor)) return;
     if (!got || !tni_shape_equal(&got->shape, &e->tensor->shape) ||
         (!near && got->dtype != e->tensor->dtype)) {
@@ -193,8 +223,7 @@ static void compare(check *c, const way *w, tn_tensor *got, const tn_entry *e)
              is[at], w->other, want[at], at, rule(w, e));
 }
 
-/* Says what differs. NULL: the way failed, which is a finding, but for what the step cannot do. */
-static void judge(check *c, const way *w, const tn_list *got, const tn_list *want)
+void tni_check_judge(tni_check *c, const tni_way *w, const tn_list *got, const tn_list *want)
 {
     int n = 0;
     for (int i = 0; got && want && i < want->n; i++) {
@@ -231,7 +260,7 @@ static tn_status recompute(tn_module *m, void *user)
     return tn_module_set_recompute(m, true);
 }
 
-static tn_status recompute_all(tn_module *m)
+tn_status tni_check_recompute(tn_module *m)
 {
     return tn_module_apply(m, recompute, NULL);
 }
@@ -243,157 +272,51 @@ static tn_status narrow(tn_module *m)
 
 static const char reproducible[] = "want random numbers of the default generator, and nothing "
                                    "outside of the model that changes";
-static const way single[] = {
+static const tni_way single[] = {
     { "run again", "the first run", reproducible, ALL, false, NULL },
-    { "recomputed", "plain", NULL, ALL, false, recompute_all },
+    { "recomputed", "plain", NULL, ALL, false, tni_check_recompute },
     { "in eval mode", "before", NULL, FIXED, false, tn_eval },
     { "frozen", "before", NULL, FIXED, false, tn_module_freeze },
     { "cast to bf16", "before", "statistics and directions stay f32", WIDE, false, narrow },
 };
 
-static void check_single(check *c, const way *w)
+static void check_single(tni_check *c, const tni_way *w)
 {
-    tn_module *m = fresh(c);
+    tn_module *m = tni_check_fresh(c);
     const tn_list *got = NULL;
     tn_status status = m && w->prepare ? w->prepare(m) : tni_pending();
     c->backward = w->compared == ALL;
-    if (status == TN_OK) got = w->compared == WIDE ? values(tn_list_new(), m) : step(c, m, 1);
-    judge(c, w, got, c->backward ? c->plain : c->from);
+    if (status == TN_OK)
+        got = w->compared == WIDE ? tni_check_values(tn_list_new(), m, NULL)
+                                  : tni_check_pass(c, m, 1);
+    tni_check_judge(c, w, got, c->backward ? c->plain : c->from);
     c->backward = true;
-    tn_module_drop(m);
-}
-
-/* ---- in parts -------------------------------------------------------------------------------- */
-
-/* What one part made of a buffer; or the moments that a layer gave to tn_move_statistics in it. */
-typedef struct share {
-    const tn_tensor *buffer, *var; /* var: of moments, else NULL */
-    double n, momentum;            /* 1, or of moments how many values */
-    tn_tensor *sum, *squares;      /* of the values; else the buffer's new value, and NULL */
-} share;
-
-typedef struct shares {
-    share *of;
-    size_t n, room;
-} shares;
-
-static tn_status add_share(shares *all, const tni_moved *moved)
-{
-    if (moved->n == 0) return TN_OK;
-    if (!tni_room(&all->of, &all->room, all->n, 1, sizeof *all->of)) return TN_E_NOMEM;
-    const bool statistic = tni_is(moved->role, TN_STATISTIC);
-    tn_tensor *x = statistic ? tni_f64_of(moved->value) : tn_detach(moved->value);
-    share *s = &all->of[all->n++];
-    *s = (share){ moved->buffer, moved->var, moved->n, moved->momentum, x, NULL };
-    if (!moved->var) return TN_OK;
-    s->sum = tn_mul_scalar(x, s->n);
-    s->squares = tn_add(moved->spread, tn_mul_scalar(tn_square(x), s->n));
-    return TN_OK;
-}
-
-/* What they make together of a buffer, which is as before the parts; NULL: nothing, or failed. */
-static tn_tensor *after(const shares *all, const tn_entry *e)
-{
-    tn_tensor *sum = NULL, *squares = NULL;
-    double n = 0, momentum = 0;
-    bool var = false;
-    for (size_t i = 0; i < all->n; i++) {
-        const share *s = &all->of[i];
-        if (s->buffer != e->tensor && s->var != e->tensor) continue;
-        if (!tni_is(e->role, TN_STATISTIC)) return s->sum; /* the first part counts */
-        var = s->var == e->tensor;
-        sum = n > 0 ? tn_add(sum, s->sum) : s->sum;
-        if (s->squares) squares = squares ? tn_add(squares, s->squares) : s->squares;
-        momentum = s->momentum;
-        n += s->n;
-    }
-    tn_tensor *now = n > 0 ? tn_div_scalar(sum, n) : NULL;
-    if (!now || !squares) return now;
-    if (var) now = tn_sub(tn_div_scalar(squares, n), tn_square(now));
-    if (var) now = tn_mul_scalar(now, n / (n - 1));
-    return tn_add(tn_mul_scalar(tni_f64_of(e->tensor), 1 - momentum), tn_mul_scalar(now, momentum));
-}
-
-/* A part as a batch by itself, after which buffers are as before, also those of modules that no
- * call has met. */
-static tn_status take_part(const check *c, tn_module *m, const tn_list *buffers, int part,
-                           int parts, shares *all, tn_list *list)
-{
-    if (tn_micro_batches_begin(1) < 0) return tni_pending();
-    tni_batch *b = tni_batch_now;
-    tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && i < buffers->n; i++) {
-        const tn_entry *e = &buffers->entry[i];
-        const tni_slot *slot = tni_moves_once(e->role) ? tni_slot_of(e->owner, e->name) : NULL;
-        if (!slot) continue;
-        TN_NO_GRAD if (!tni_batch_add(b, e->owner, slot, e->tensor, NULL)) status = tni_pending();
-    }
-    if (status == TN_OK) status = run_part(c, m, part, parts, list);
-    if (status == TN_OK && tni_batch_now != b)
-        status = tni_error(TN_E_STATE, "tn_check_state: the step has ended the batch that it is a "
-                                       "part of: want tn_micro_batches_cancel outside of it");
-    if (status == TN_OK) status = tni_batch_settle(b, true);
-    for (int i = 0; status == TN_OK && i < b->n; i++)
-        TN_NO_GRAD status = add_share(all, &b->moved[i]);
-    tn_micro_batches_cancel();
-    return status;
-}
-
-/* What a batch in parts should leave. */
-static tn_list *parts_by_hand(const check *c, tn_module *m, int parts)
-{
-    tn_list *list = tn_list_new(), *buffers = tn_buffers(m);
-    shares all = { 0 };
-    tn_status status = list && buffers ? TN_OK : tni_pending();
-    for (int part = 0; status == TN_OK && part < parts; part++)
-        status = take_part(c, m, buffers, part, parts, &all, list);
-    if (status == TN_OK && !values(list, m)) status = tni_pending();
-    for (int i = 0; status == TN_OK && i < buffers->n; i++) {
-        const tn_entry *e = &buffers->entry[i];
-        tn_tensor *now = NULL;
-        TN_NO_GRAD now = after(&all, e);
-        status = now ? tn_list_set(list, e->name, tn_to(now, tn_cpu())) : tni_pending();
-    }
-    tni_room_free(&all.of, &all.room, sizeof *all.of);
-    return status == TN_OK ? list : NULL;
-}
-
-static void check_parts(check *c, int n, bool recomputed)
-{
-    char name[40];
-    snprintf(name, sizeof name, "in %d parts%s", n, recomputed ? ", recomputed" : "");
-    const way w = { name, "each by itself", NULL, ALL, true, NULL };
-    tn_module *hand = fresh(c);
-    tn_list *want = hand ? parts_by_hand(c, hand, n) : NULL;
-    tn_module *m = want ? fresh(c) : NULL;
-    bool ready = m && (!recomputed || recompute_all(m) == TN_OK);
-    judge(c, &w, ready ? step(c, m, n) : NULL, want);
-    tn_module_drop(hand);
     tn_module_drop(m);
 }
 
 /* ---- a second step --------------------------------------------------------------------------- */
 
-static const way resumed = { "saved and resumed", "going on", NULL, SAVED, false, NULL };
-static const way cloned = { "cloned", "the original", NULL, ALL, false, NULL };
-static const way averages[] = {
+static const tni_way resumed = { "saved and resumed", "going on", NULL, SAVED, false, NULL };
+static const tni_way cloned = { "cloned", "the original", NULL, ALL, false, NULL };
+static const tni_way averages[] = {
     { "averaged", "the rule", "parameters are averaged, buffers copied", KEPT, true, NULL },
     { "averaged with its buffers", "the rule",
       "plain buffers and statistics are averaged, others copied", KEPT, true, NULL },
 };
 
-/* A float that grew by 1 in both steps is a count: c->plain is after the first one. */
-static bool counts(const check *c, const tn_entry *e)
+/* A float that grew by 1 in each step is a count: c->plain is after the first one. */
+static bool counts(const tni_check *c, const tn_entry *e)
 {
     const tn_entry *start = tni_list_find(c->start, e->name);
     const tn_entry *first = tni_list_find(c->plain, e->name);
     if (!start || !first || tn_numel(e->tensor) != 1) return false;
     double from = tn_item(start->tensor), to = tn_item(e->tensor);
-    return from == floor(from) && tn_item(first->tensor) - from == 1 && to - from == 2;
+    return from == floor(from) && tn_item(first->tensor) - from == 1 &&
+           to - from == (c->opt ? 3 : 2);
 }
 
 /* What an average with decay 1/2 holds after two updates. */
-static tn_list *mean(check *c, const tn_list *first, const tn_list *last, int buffers)
+static tn_list *mean(tni_check *c, const tn_list *first, const tn_list *last, int buffers)
 {
     tn_list *list = tn_list_new();
     tn_status status = list ? TN_OK : tni_pending();
@@ -411,8 +334,8 @@ static tn_list *mean(check *c, const tn_list *first, const tn_list *last, int bu
     return status == TN_OK ? list : NULL;
 }
 
-/* A step of what a checkpoint of m brings back. */
-static tn_list *resume(const check *c, tn_module *m)
+/* A step of what a checkpoint brings back. */
+static tn_list *resume(const tni_check *c, tn_module *m, tn_optim *opt)
 {
     char path[PATH_MAX];
     const char *place = getenv("TMPDIR");
@@ -420,19 +343,23 @@ static tn_list *resume(const check *c, tn_module *m)
     const int file = mkstemp(path);
     if (file < 0) return tni_fail(TN_E_IO, "tn_check_state: " TNI_PATH ": cannot be made", path);
     close(file);
-    tn_checkpoint from = { .model = m, .allow_nonfinite = true }, to = { 0 };
+    tn_checkpoint from = { .model = m, .optimizer = opt, .allow_nonfinite = true }, to = { 0 };
     tn_status status = tn_checkpoint_save(&from, path);
-    to.model = status == TN_OK ? fresh(c) : NULL;
-    if (to.model) status = tn_checkpoint_load(&to, path);
+    to.model = status == TN_OK ? tni_check_fresh(c) : NULL;
+    if (to.model && opt) to.optimizer = tni_check_optim(c, c->opt, to.model);
+    bool ready = to.model && (!opt || to.optimizer);
+    if (ready) ready = tn_checkpoint_load(&to, path) == TN_OK;
     unlink(path);
-    tn_list *list = to.model && status == TN_OK ? step(c, to.model, 1) : NULL;
+    tn_list *list = ready ? go_on(c, to.model, to.optimizer) : NULL;
+    tn_optim_free(to.optimizer);
     tn_module_drop(to.model);
     return list;
 }
 
-/* Stands for an optimizer's step. */
-static tn_status change_parameters(tn_module *m)
+/* The optimizer's step, or what stands for one. */
+static tn_status change_parameters(const tni_check *c, tn_module *m, tn_optim *opt)
 {
+    if (opt) return go_on(c, m, opt) ? TN_OK : tni_pending();
     tn_list *parameters = tn_parameters(m);
     tn_status status = parameters ? TN_OK : tni_pending();
     for (int i = 0; status == TN_OK && i < parameters->n; i++) {
@@ -442,47 +369,56 @@ static tn_status change_parameters(tn_module *m)
     return status;
 }
 
-/* m has done its first step, which left c->plain. */
-static void check_second(check *c, tn_module *m)
+/* m has done its first step, which left c->plain, and opt (NULL: none) none yet. */
+static void check_second(tni_check *c, tn_module *m, tn_optim *opt)
 {
     tni_generator_state generator;
     tn_module *average[2] = { NULL }, *copy = NULL;
-    tn_list *first = values(tn_list_new(), m), *last = NULL;
+    tn_optim *like = NULL;
+    tn_list *first = tni_check_values(tn_list_new(), m, NULL), *last = NULL;
     tn_status status = first ? TN_OK : tni_pending();
-    tni_generator_get(tn_default_generator(), &generator);
     for (int i = 0; status == TN_OK && i < 2; i++) {
         const tn_ema_options o = { .decay = 0.5, .average_buffers = i };
         average[i] = tn_ema_new(m, o);
         status = average[i] ? tn_ema_update(average[i], m) : tni_pending();
     }
-    if (status == TN_OK) status = change_parameters(m);
+    if (status == TN_OK) status = change_parameters(c, m, opt);
+    tni_generator_get(tn_default_generator(), &generator);
     if (status == TN_OK) copy = tn_module_clone(m);
-    if (copy && (c->from = values(tn_list_new(), m))) last = step(c, m, 1);
+    if (copy && opt) like = tni_check_optim(c, opt, copy);
+    bool ready = copy && (!opt || like) && (c->from = tni_check_values(tn_list_new(), m, opt));
+    if (ready) last = go_on(c, m, opt);
     if (!last) c->status = tni_pending();
     for (int i = 0; c->status == TN_OK && i < 2; i++) {
         tni_generator_put(tn_default_generator(), &generator);
-        judge(c, i ? &cloned : &resumed, i ? step(c, copy, 1) : resume(c, copy), last);
+        tni_check_judge(c, i ? &cloned : &resumed, i ? go_on(c, copy, like) : resume(c, copy, like),
+                        last);
     }
     for (int i = 0; c->status == TN_OK && i < 2; i++) {
         status = tn_ema_update(average[i], m);
-        tn_list *got = status == TN_OK ? values(tn_list_new(), tn_ema_module(average[i])) : NULL;
-        judge(c, &averages[i], got, mean(c, first, last, i));
+        tn_list *got = status == TN_OK
+                           ? tni_check_values(tn_list_new(), tn_ema_module(average[i]), NULL)
+                           : NULL;
+        tni_check_judge(c, &averages[i], got, mean(c, first, last, i));
     }
     for (int i = 0; i < 2; i++) tn_module_drop(average[i]);
+    tn_optim_free(like);
     tn_module_drop(copy);
 }
 
 /* ---- the call -------------------------------------------------------------------------------- */
 
-static const way itself = {
+static const tni_way itself = {
     "used for its copies", "before", "want step to use the module that it is given", ALL, 0, NULL
 };
 
-static void check_all(check *c)
+static void check_all(tni_check *c)
 {
-    tn_module *m = fresh(c);
-    c->from = c->start = m ? values(tn_list_new(), c->model) : NULL;
-    c->plain = c->start ? step(c, m, 1) : NULL;
+    tn_module *m = tni_check_fresh(c);
+    tn_optim *opt = m && c->opt ? tni_check_optim(c, c->opt, m) : NULL;
+    const bool ready = m && (!c->opt || opt);
+    c->from = c->start = ready ? tni_check_values(tn_list_new(), c->model, c->opt) : NULL;
+    c->plain = c->start ? tni_check_pass(c, m, 1) : NULL;
     if (!c->plain) c->status = tni_pending();
     tni_generator_state after;
     tni_generator_get(tn_default_generator(), &after);
@@ -493,26 +429,37 @@ static void check_all(check *c)
         bool recomputed;
     } cuts[] = { { 2, false }, { 4, false }, { 2, true } };
     for (int i = 0; c->status == TN_OK && i < 3; i++)
-        TN_SCOPE check_parts(c, cuts[i].n, cuts[i].recomputed);
+        TN_SCOPE tni_check_parts(c, cuts[i].n, cuts[i].recomputed);
+    if (tn_parallel_size() > 1) TN_SCOPE tni_check_ranks(c); /* also where this rank has failed */
+    const tn_list *parameters = tn_parameters(c->model);
+    if (parameters && parameters->n > 0) c->sample = parameters->entry->tensor;
+    if (c->status == TN_OK && c->sample && tn_device_of(c->sample).type != TN_CPU)
+        TN_SCOPE tni_check_captured(c);
     tni_generator_put(tn_default_generator(), &after);
-    if (c->status == TN_OK) check_second(c, m);
+    if (c->status == TN_OK) check_second(c, m, opt);
+    tn_optim_free(opt);
     tn_module_drop(m);
     tni_generator_put(tn_default_generator(), &c->generator);
     c->from = c->start;
-    if (c->status == TN_OK) judge(c, &itself, values(tn_list_new(), c->model), c->start);
+    if (c->status == TN_OK)
+        tni_check_judge(c, &itself, tni_check_values(tn_list_new(), c->model, c->opt), c->start);
 }
 
-tn_status tn_check_state(FILE *report, tn_module *model, tn_check_step step, void *user)
+tn_status tn_check_state(FILE *report, tn_module *model, tn_optim *opt, tn_check_step step,
+                         void *user)
 {
     static const char f[] = "tn_check_state";
     TNI_C_NUMBERS;
     TNI_SCOPES_STAY;
     tn_status status = tni_module_check(f, model);
     if (status != TN_OK) return status;
+    if (opt && tni_gone(opt)) return tni_poison(f, "opt");
     if (!step)
         return tni_error(TN_E_INVALID, "%s: step is NULL: want a function that makes the loss", f);
     if (tni_host_refused(f, "compares values", "it called outside of the step")) return TN_E_STATE;
-    check c = { .report = report, .model = model, .step = step, .user = user, .backward = true };
+    tni_check c = {
+        .report = report, .model = model, .opt = opt, .step = step, .user = user, .backward = true
+    };
     tni_watcher *watcher = tni_watch(NULL);
     tni_batch *batch = tni_batch_now; /* put aside, as the caller's is none of ours */
     bool grad = tn_set_grad_enabled(true);
