@@ -142,6 +142,8 @@ def row(name, function, *inputs):
 
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 20.0, -20.0, INF, -INF, NAN]
 FAR = [-60.0, -25.0, -12.5, -8.0, -6.0, 6.0, 8.0, 12.5, 25.0, 60.0]
+TIES = given([[2, 1, 2, 1, 3, 1, 2], [0, 0, -1, 5, 0, -1, 5]], False)
+STRANGE = given([[1, NAN, -INF, 0.0, INF, NAN, -0.0, -1], [NAN, 2, -0.0, 0.0, NAN, 1, -2, 7]], False)
 QKV = [real(1, 2, 4, 3)] * 3
 BLOCKED = given([[False, True, False, False], [True, False, True, False], [False, False, False, True],
                  [True, True, True, False]], False, bool)

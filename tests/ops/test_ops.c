@@ -525,5 +525,6 @@ Suite *test_suite(void)
     ops_null_cases(suite);
     ops_inplace_cases(suite);
     ops_empty_cases(suite);
+    ops_sorting_cases(suite);
     return suite;
 }

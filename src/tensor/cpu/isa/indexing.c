@@ -1,4 +1,4 @@
-/* indexing.c - gather and take, which only move bytes: any dtype. */
+/* indexing.c - gather and take, which only move bytes, and sort: any dtype. */
 #include "tensor/cpu/index.h"
 #include "tensor/internal.h"
 #include "tensor/walk.h"
@@ -76,4 +76,10 @@ tn_status K(tni_take)(const tni_take *a)
     if (status != TN_OK || tni_array_numel(&a->y) == 0) return status;
     int64_t grain = TNI_MAX(1, (int64_t)(65536 / row_bytes(a)));
     return tni_parallel_args(a->y.size[0] * a->y.size[1], grain, take_rows, a);
+}
+
+tn_status K(tni_order)(const tni_order *a)
+{
+    bool wide = tn_dtype_size(a->x.dtype) == 8 || a->x.size[a->axis] > INT32_MAX;
+    return (wide ? K64(tni_order_lines) : K32(tni_order_lines))(a);
 }
