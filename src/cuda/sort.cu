@@ -146,7 +146,7 @@ static tn_status sort_lines(const sort_job &job, int64_t lines, uint64_t *words)
     uint64_t *word = words, *other = words + n, *scratch = words + 2 * n;
     unsigned grid = row_grid(n, SORT_THREADS);
     int line_bits = 0;
-    while (lines - 1 >> line_bits) line_bits++;
+    while ((lines - 1) >> line_bits) line_bits++;
     int bits[] = { min(job.key.bits, static_cast<int>(KEY_HALF)), job.key.bits - KEY_HALF,
                    line_bits };
     for (int part = LOW_HALF; part <= LINE_NUMBER; part++) {

@@ -14,7 +14,7 @@ static const tn_dtype dtypes[] = {
     TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8, TN_BOOL
 };
 /* below, at and above the lengths where another way begins, and with room for some groups */
-static const int64_t lengths[] = { 1, 2, 5, 31, 128, 129, 255, 256, 257, 300, 1000, 4097, 20000 };
+static const int64_t lengths[] = { 1, 2, 5, 31, 128, 129, 255, 256, 257, 300, 1000, 4097 };
 
 typedef struct element {
     double v;

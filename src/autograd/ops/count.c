@@ -127,9 +127,16 @@ tn_tensor *tn_unique(tn_tensor *x, tn_tensor **inverse, tn_tensor **counts)
 
 /* ---- counts ---------------------------------------------------------------------------------- */
 
+/* The smallest and the largest of x, read by the host, as dtype (f64 or i64). */
+static bool range_of(tn_tensor *x, tn_dtype dtype, void *least, void *most)
+{
+    return tn_copy_out(tn_min_all(x), least, 8, dtype) == TN_OK &&
+           tn_copy_out(tn_max_all(x), most, 8, dtype) == TN_OK;
+}
+
 tn_tensor *tn_bincount(tn_tensor *x, tn_tensor *weights, int64_t minlength)
 {
-    int64_t largest = -1;
+    int64_t least = 0, most = -1;
     if (!tni_present("tn_bincount", "x", x)) return NULL;
     if (!weights) return tni_poisoned("tn_bincount", "weights");
     if (x->shape.rank != 1 || tn_dtype_is_float(x->dtype) || x->dtype == TN_BOOL)
@@ -143,15 +150,19 @@ tn_tensor *tn_bincount(tn_tensor *x, tn_tensor *weights, int64_t minlength)
                         tni_text(x), tni_text(weights), minlength);
     if (refused("tn_bincount")) return NULL;
     int64_t n = x->shape.size[0];
-    tn_scope scope = tn_scope_begin();
-    tn_tensor *at = tn_to_dtype(x, TN_I64), *top = n ? tn_max_all(at) : NULL, *y = NULL;
     bool counts = tni_none(weights);
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *at = tn_to_dtype(x, TN_I64), *y = NULL;
     if (counts)
         weights = same(1, TN_F64, n, x);
     else if (weights->dtype != TN_F32)
         weights = tn_to_dtype(weights, TN_F64);
-    if (n == 0 || (top && tn_copy_out(top, &largest, sizeof largest, TN_I64) == TN_OK))
-        y = put(tn_detach(weights), at, TNI_MAX(minlength, TNI_MAX(largest, n > 0 ? 0 : -1) + 1));
+    bool read = n == 0 || range_of(at, TN_I64, &least, &most);
+    if (read && least < 0)
+        tni_error(TN_E_INDEX, "tn_bincount: x %s has a %" PRId64 ": want 0 and up", tni_text(x),
+                  least);
+    else if (read)
+        y = put(tn_detach(weights), at, TNI_MAX(minlength, most + 1));
     return tn_scope_return(scope, y && (counts || n == 0) ? tn_to_dtype(y, TN_I64) : y);
 }
 
@@ -159,8 +170,7 @@ tn_tensor *tn_bincount(tn_tensor *x, tn_tensor *weights, int64_t minlength)
 static bool bounds(tn_tensor *x, double *low, double *high)
 {
     if (*low == *high && tni_shape_numel(&x->shape) > 0 &&
-        (refused("tn_histc") || tn_copy_out(tn_min_all(x), low, sizeof *low, TN_F64) != TN_OK ||
-         tn_copy_out(tn_max_all(x), high, sizeof *high, TN_F64) != TN_OK))
+        (refused("tn_histc") || !range_of(x, TN_F64, low, high)))
         return false;
     double apart = *low == *high; /* else all would be at both ends */
     *low = tni_rounded(*low - apart, x->dtype);
