@@ -68,7 +68,7 @@ TN_API tn_tensor *tn_median(tn_tensor *x, int axis, bool keepdim, tn_tensor **in
  *  PyTorch: torch.median; without dim */
 TN_API tn_tensor *tn_median_all(tn_tensor *x);
 /** The q-quantile along an axis, q in [0, 1]: between the two elements next to place q (n - 1) of
- *  their order, linearly. x f32 or f64. Errors: an empty axis. PyTorch: torch.quantile; linear */
+ *  their order, linearly. x floating. Errors: an empty axis. PyTorch: torch.quantile; linear */
 TN_API tn_tensor *tn_quantile(tn_tensor *x, double q, int axis, bool keepdim);
 /**
  * The different values of x, sorted, in one axis; each NaN is one of its own. No gradient. Here and

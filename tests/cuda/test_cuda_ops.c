@@ -188,8 +188,9 @@ static bool needs_the_host(const op_row *row)
                                        "bincount", "multinomial" };
     static const char *const rows[] = { "one_hot_largest", "histc_range", "histc_same" };
     bool needs = false;
-    for (int i = 0; i < COUNT(ops); i++) needs |= strcmp(row->op, ops[i]) == 0;
-    for (int i = 0; i < COUNT(rows); i++) needs |= strcmp(row->name, rows[i]) == 0;
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) needs |= strcmp(row->op, ops[i]) == 0;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        needs |= strcmp(row->name, rows[i]) == 0;
     return needs;
 }
 

@@ -2,7 +2,10 @@
  * ops_sorting.c - sort, topk, median and unique of random lines of every dtype against qsort with
  * the index to break ties; samples against their probabilities.
  *
- * Seen to fail:
+ * Seen to fail: in real/sort.c equal keys given one place, the smallest keys of groups compared with
+ * <, NaN or -0 without a key of their own, the k-th group miscounted, the median at the middle beside
+ * NaN, a digit left out that one key does not share; in nonzero.c the index not carried on; in
+ * count.c sums compared with <, the time not divided by p.
  */
 #include <stdlib.h>
 
@@ -31,7 +34,8 @@ static int by_value(const void *a, const void *b)
     return order ? turn * order : (x->i > y->i) - (x->i < y->i);
 }
 
-/* Numbers of a few kinds of lines: all different, few values, one value, strange ones. */
+/* Numbers of a few kinds of lines: all different, few values, one value (in the last line another
+ * one at its end), strange ones. */
 static tn_tensor *drawn(int kind, tn_shape shape, tn_dtype dtype, uint64_t seed)
 {
     static const double strange[] = { NAN, INFINITY, -INFINITY, 0.0, -0.0 };
@@ -39,7 +43,7 @@ static tn_tensor *drawn(int kind, tn_shape shape, tn_dtype dtype, uint64_t seed)
     double *v = tn_data_mut(x);
     for (int64_t i = 0, n = tn_numel(x); i < n; i++) {
         if (kind == 1) v[i] = floor(v[i] / 30);
-        if (kind == 2) v[i] = 7;
+        if (kind == 2) v[i] = i < n - 1 ? 7 : 6;
         if (kind == 3 && i % 3 == 0 && tn_dtype_is_float(dtype)) v[i] = strange[i % 5];
         if (dtype == TN_U8) v[i] = fabs(v[i]);
     }

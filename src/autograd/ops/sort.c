@@ -119,12 +119,8 @@ tn_tensor *tn_median(tn_tensor *x, int axis, bool keepdim, tn_tensor **index)
 {
     tn_tensor *at = NULL;
     tn_tensor *y = ordered(&median_op, x, 1, (sort_args){ axis, .median = true }, &at);
-    if (y && !keepdim) {
-        y = tn_squeeze(y, axis);
-        at = tn_squeeze(at, axis);
-    }
-    if (y && at && index) *index = at;
-    return at ? y : NULL;
+    if (y && index) *index = keepdim ? at : tn_squeeze(at, axis);
+    return keepdim ? y : tn_squeeze(y, axis);
 }
 
 /* All elements that equal the median share its gradient, as PyTorch has it: it becomes the largest
@@ -148,8 +144,8 @@ tn_tensor *tn_quantile(tn_tensor *x, double q, int axis, bool keepdim)
 {
     if (!tni_present("tn_quantile", "x", x)) return NULL;
     if (!(q >= 0 && q <= 1)) return tni_fail(TN_E_INVALID, "tn_quantile: q %g: want 0 to 1", q);
-    if (x->dtype != TN_F32 && x->dtype != TN_F64)
-        return tni_fail(TN_E_DTYPE, "tn_quantile: %s is %s: want f32 or f64", tni_text(x),
+    if (!tn_dtype_is_float(x->dtype))
+        return tni_fail(TN_E_DTYPE, "tn_quantile: %s is %s: want a floating dtype", tni_text(x),
                         tn_dtype_name(x->dtype));
     axis = tni_axis_of_any("tn_quantile", axis, x->shape.rank);
     if (axis < 0) return NULL;
@@ -157,7 +153,8 @@ tn_tensor *tn_quantile(tn_tensor *x, double q, int axis, bool keepdim)
     if (last < 0)
         return tni_fail(TN_E_SHAPE, "tn_quantile: %s, axis %d: want at least one element",
                         tni_text(x), axis);
-    double place = tni_rounded(tni_rounded(q, x->dtype) * (double)last, x->dtype);
+    tn_dtype wide = tni_wide_dtype(x->dtype); /* PyTorch rounds q, and the place, so */
+    double place = tni_rounded(tni_rounded(q, wide) * (double)last, wide);
     int64_t below = TNI_MIN((int64_t)place, last), above = TNI_MIN(below + 1, last);
     tn_scope scope = tn_scope_begin();
     tn_tensor *sorted = tn_sort(x->shape.rank == 0 ? tn_flatten(x, 0, -1) : x, axis, false, NULL);

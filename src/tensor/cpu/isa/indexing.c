@@ -3,15 +3,6 @@
 #include "tensor/internal.h"
 #include "tensor/walk.h"
 
-static inline void move(char *to, const char *from, size_t size)
-{
-    switch (size) { /* constant sizes: a load and a store */
-    case 4: memcpy(to, from, 4); break;
-    case 8: memcpy(to, from, 8); break;
-    default: memcpy(to, from, size);
-    }
-}
-
 typedef struct gather_job {
     const tni_gather *a;
     tni_walk walk; /* y, index, and x where it begins along the axis */

@@ -11,6 +11,7 @@
  *                   Knuth, The Art of Computer Programming, volume 3, section 5.2.5
  * Compiled for keys of 32 and of 64 bits; the 32 hold all dtypes but f64 and i64.
  */
+#include "tensor/cpu/index.h"
 #include "tensor/cpu/real/rows.h"
 #include "tensor/walk.h"
 
@@ -134,15 +135,6 @@ static int64_t median_at(tn_dtype dtype, int64_t n, const KEY *key)
     return nan ? n - nan : (n - 1) / 2;
 }
 
-static void copy_element(char *to, const char *from, size_t size)
-{
-    switch (size) { /* constant sizes: a load and a store */
-    case 4: memcpy(to, from, 4); break;
-    case 8: memcpy(to, from, 8); break;
-    default: memcpy(to, from, size);
-    }
-}
-
 static void sort_line(const sort_job *job, int64_t *index, char *value, const char *x)
 {
     const tni_order *a = job->a;
@@ -169,8 +161,7 @@ static void sort_line(const sort_job *job, int64_t *index, char *value, const ch
         if (p) i = (int64_t)p[i].id;
         index[r * index_step] = i;
         if (value)
-            copy_element(value + (size_t)(r * value_step) * size, x + (size_t)(i * stride) * size,
-                         size);
+            move(value + (size_t)(r * value_step) * size, x + (size_t)(i * stride) * size, size);
     }
 }
 
