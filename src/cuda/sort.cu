@@ -241,6 +241,7 @@ static __global__ void nonzero_list(const __grid_constant__ nonzero_job job)
 tn_status tni_cuda_nonzero(const tni_nonzero *a)
 {
     void *block;
+    if (tni_array_numel(&a->y) == 0) return TN_OK;
     nonzero_job job = { static_cast<int64_t *>(a->y.data),
                         static_cast<const uint8_t *>(a->x.data),
                         nullptr,
@@ -248,7 +249,6 @@ tn_status tni_cuda_nonzero(const tni_nonzero *a)
                         a->x.rank,
                         {} };
     for (int d = 0; d < a->x.rank; d++) job.size[d] = a->x.size[d];
-    if (tni_array_numel(&a->y) == 0) return TN_OK;
     tn_status status = tni_cuda_borrow(job.plan.blocks * sizeof(uint64_t), &block);
     if (status != TN_OK) return status;
     job.count = static_cast<uint64_t *>(block);

@@ -48,6 +48,7 @@ tn_status K(tni_nonzero)(const tni_nonzero *a)
 {
     int64_t n = tni_array_numel(&a->x), pieces = (n + PIECE - 1) / PIECE, sum = 0;
     size_t size = (size_t)(pieces + 1) * sizeof(int64_t);
+    if (tni_array_numel(&a->y) == 0) return TN_OK;
     nonzero_job job = { a, tni_alloc(size) };
     if (!job.before) return TN_E_NOMEM;
     tni_parallel(n, PIECE, count_piece, &job);
