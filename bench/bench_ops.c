@@ -118,6 +118,11 @@ static tn_tensor *matmul(tn_tensor **x) { return tn_matmul(x[0], x[1]); }
 static tn_tensor *linear(tn_tensor **x) { return tn_linear(x[0], x[1], x[2]); }
 static tn_tensor *cross_entropy(tn_tensor **x) { return tn_cross_entropy(x[0], x[1]); }
 static tn_tensor *embedding(tn_tensor **x) { return tn_embedding(x[0], x[1], -1); }
+static tn_tensor *sort(tn_tensor **x) { return tn_sort(x[0], -1, false, NULL); }
+static tn_tensor *topk_50(tn_tensor **x) { return tn_topk(x[0], 50, -1, true, NULL); }
+static tn_tensor *topk_5(tn_tensor **x) { return tn_topk(x[0], 5, -1, true, NULL); }
+static tn_tensor *median(tn_tensor **x) { return tn_median(x[0], -1, false, NULL); }
+static tn_tensor *unique(tn_tensor **x) { return tn_mul(x[0], tn_unique(x[1], NULL, NULL)); }
 /* clang-format on */
 
 static tn_tensor *attention(tn_tensor **x)
@@ -242,6 +247,14 @@ static const row cpu_rows[] = {
     { "conv_128x32x14_64", conv2d, { S(128, 32, 14, 14), S(64, 32, 3, 3), S(64) }, 0 },
     { "batch_norm_128x32x28", batch_norm, { S(128, 32, 28, 28), S(32), S(32) }, 0 },
     { "max_pool_128x32x28", max_pool, { S(128, 32, 28, 28) }, 0 },
+    { "sort_1M", sort, { S(1048576) }, 0 },
+    { "sort_2048x96", sort, { S(2048, 96) }, 0 },
+    { "sort_64x50257", sort, { S(64, 50257) }, 0 },
+    { "topk_50_64x50257", topk_50, { S(64, 50257) }, 0 },
+    { "topk_5_2048x96", topk_5, { S(2048, 96) }, 0 },
+    { "topk_5_512x1000", topk_5, { S(512, 1000) }, 0 },
+    { "median_64x50257", median, { S(64, 50257) }, 0 },
+    { "unique_1M", unique, { S(1), S(1048576) }, 1000 },
     { "rnn_64x32x128_256", rnn, { S(64, 32, 128), S(256, 128), S(256, 256) }, 0 },
     { "gru_64x32x128_256", gru, { S(64, 32, 128), S(768, 128), S(768, 256) }, 0 },
     { "lstm_64x32x128_256", lstm, { S(64, 32, 128), S(1024, 128), S(1024, 256) }, 0 },

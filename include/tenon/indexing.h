@@ -44,6 +44,79 @@ TN_API tn_tensor *tn_embedding(tn_tensor *weight, tn_tensor *index, int64_t padd
  *  a GPU, waits for it */
 TN_API tn_tensor *tn_one_hot(tn_tensor *index, int64_t n);
 
+/* ---- sorting --------------------------------------------------------------------------------- */
+
+/* Any dtype. NaN counts as the largest number, -0 equals 0, equal elements keep their order (also
+ * in tn_topk, where PyTorch leaves it open). A single value is a line of one. */
+
+/**
+ * The lines of x along an axis in order: the smallest first, or descending. Stable.
+ *
+ * Returns  the values; in *index (NULL: not wanted) where each was along the axis, i64
+ * Grad     goes to where a value was
+ * PyTorch: torch.sort; always stable
+ */
+TN_API tn_tensor *tn_sort(tn_tensor *x, int axis, bool descending, tn_tensor **index);
+/** The index of tn_sort alone. No gradient. PyTorch: torch.argsort; always stable */
+TN_API tn_tensor *tn_argsort(tn_tensor *x, int axis, bool descending);
+/** The k largest (or smallest) along an axis, in order; otherwise as tn_sort, but faster. Errors: k
+ *  negative or larger than the axis. PyTorch: torch.topk; always sorted */
+TN_API tn_tensor *tn_topk(tn_tensor *x, int64_t k, int axis, bool largest, tn_tensor **index);
+/** The median along an axis, of an even count the lower of two; NaN if there is one (index then:
+ *  the first). Otherwise as tn_max. Errors: an empty axis. PyTorch: torch.median */
+TN_API tn_tensor *tn_median(tn_tensor *x, int axis, bool keepdim, tn_tensor **index);
+/** The lower median of all elements; those that equal it share its gradient. Errors: no elements.
+ *  PyTorch: torch.median; without dim */
+TN_API tn_tensor *tn_median_all(tn_tensor *x);
+/** The q-quantile along an axis, q in [0, 1]: between the two elements next to place q (n - 1) of
+ *  their order, linearly. x floating. Errors: an empty axis. PyTorch: torch.quantile; linear */
+TN_API tn_tensor *tn_quantile(tn_tensor *x, double q, int axis, bool keepdim);
+/**
+ * The different values of x, sorted, in one axis; each NaN is one of its own. No gradient. Here and
+ * wherever a result's size depends on values (tn_nonzero, tn_masked_select, tn_bincount) the host
+ * waits for a GPU, and a captured step refuses.
+ *
+ * inverse  (NULL: not wanted) gets an i64 of x's shape: which of them each element is
+ * counts   (NULL: not wanted) gets an i64 of the result's shape: how often each occurs
+ * PyTorch: torch.unique; sorted, without dim
+ */
+TN_API tn_tensor *tn_unique(tn_tensor *x, tn_tensor **inverse, tn_tensor **counts);
+
+/* ---- sampling and counting ------------------------------------------------------------------- */
+
+/** The indices of what is not 0 (NaN is not), in row-major order: i64 [how many, rank of x].
+ *  PyTorch: torch.nonzero */
+TN_API tn_tensor *tn_nonzero(tn_tensor *x);
+/** The elements of x where mask (bool, broadcast with x) is true, in one axis. PyTorch:
+ *  torch.masked_select */
+TN_API tn_tensor *tn_masked_select(tn_tensor *x, tn_tensor *mask);
+/**
+ * How often each of 0, 1, ... occurs in x, integers along one axis: i64 [largest + 1], or
+ * [minlength] if that is more. No gradient.
+ *
+ * weights  TN_NONE, or as many numbers, which are added up instead: f32 if they are, else f64
+ * Errors   negative values
+ * PyTorch: torch.bincount
+ */
+TN_API tn_tensor *tn_bincount(tn_tensor *x, tn_tensor *weights, int64_t minlength);
+/** How many elements are in each of so many equal intervals from low to high (with its end); others
+ *  and NaN count for nothing. low = high: from the smallest to the largest element, for which the
+ *  host waits. x floating, the result as x. No gradient. PyTorch: torch.histc */
+TN_API tn_tensor *tn_histc(tn_tensor *x, int64_t bins, double low, double high);
+/**
+ * n samples for each row of p, with probabilities in proportion to it: p [c] or [rows, c] gives i64
+ * [n] or [rows, n]. Drawn on p's device by the default generator (tn_manual_seed), by other numbers
+ * than PyTorch's.
+ *
+ * With replacement by the inverse of the running sums; without it, or n = 1, the first n of a race,
+ * in which number i arrives after an exponentially distributed time of mean 1 / p_i. Efraimidis and
+ * Spirakis, Weighted random sampling with a reservoir (2006).
+ *
+ * Errors   negative or NaN values; a row's sum 0 or not finite; inside a captured step
+ * PyTorch: torch.multinomial
+ */
+TN_API tn_tensor *tn_multinomial(tn_tensor *p, int64_t n, bool replacement);
+
 TN_END_C_
 
 #endif

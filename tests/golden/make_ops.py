@@ -153,6 +153,8 @@ HALVES = [0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.25, -0.75, 3.0, -4.0, 2**22 + 0.5, 
 KINKS = [-3.0, 0.0, 3.0, 6.0, -6.0, 1.0, -1.0]
 DIVIDENDS, DIVISORS = [5, -5, 5, -5, 6, -6, 0, 7], [3, 3, -3, -3, 3, 3, 2, -7]
 FAR = [-60.0, -25.0, -12.5, -8.0, -6.0, 6.0, 8.0, 12.5, 25.0, 60.0]
+TIES = given([[2, 1, 2, 1, 3, 1, 2], [0, 0, -1, 5, 0, -1, 5]], False)
+STRANGE = given([[1, NAN, -INF, 0.0, INF, NAN, -0.0, -1], [NAN, 2, -0.0, 0.0, NAN, 1, -2, 7]], False)
 QKV = [real(1, 2, 4, 3)] * 3
 BLOCKED = given([[False, True, False, False], [True, False, True, False], [False, False, False, True],
                  [True, True, True, False]], False, bool)

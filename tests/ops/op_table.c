@@ -63,6 +63,38 @@ static tn_tensor *extreme_both(tn_tensor *x, bool largest)
     return value ? tn_mul(value, index) : NULL;
 }
 
+static tn_tensor *sort_index(tn_tensor *x, int axis, bool descending)
+{
+    tn_tensor *index = NULL;
+    return tn_sort(x, axis, descending, &index) ? index : NULL;
+}
+
+static tn_tensor *sort_both(tn_tensor *x)
+{
+    tn_tensor *index = NULL, *value = tn_sort(x, 1, false, &index);
+    return value ? tn_mul(value, index) : NULL;
+}
+
+static tn_tensor *topk_index(tn_tensor *x, int64_t k, int axis, bool largest)
+{
+    tn_tensor *index = NULL;
+    return tn_topk(x, k, axis, largest, &index) ? index : NULL;
+}
+
+static tn_tensor *median_index(tn_tensor *x, int axis, bool keepdim)
+{
+    tn_tensor *index = NULL;
+    return tn_median(x, axis, keepdim, &index) ? index : NULL;
+}
+
+/* The values, the inverse or the counts. */
+static tn_tensor *unique_part(tn_tensor *x, int part)
+{
+    tn_tensor *out[3] = { NULL };
+    out[0] = tn_unique(x, &out[1], &out[2]);
+    return out[part];
+}
+
 /* The same mask at every call. */
 static tn_tensor *dropout_seeded(tn_tensor *x)
 {
@@ -106,6 +138,7 @@ static tn_tensor *lstm_c(tn_tensor **x)
 #include "op_rows_products.def"
 #include "op_rows_recurrent.def"
 #include "op_rows_reductions.def"
+#include "op_rows_sorting.def"
 #undef ROW
 
 const op_row op_rows[] = {
@@ -117,6 +150,7 @@ const op_row op_rows[] = {
 #include "op_rows_products.def"
 #include "op_rows_recurrent.def"
 #include "op_rows_reductions.def"
+#include "op_rows_sorting.def"
 #undef ROW
 };
 const int n_op_rows = sizeof op_rows / sizeof *op_rows;

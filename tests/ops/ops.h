@@ -9,6 +9,7 @@
 void ops_empty_cases(Suite *suite);
 void ops_inplace_cases(Suite *suite);
 void ops_null_cases(Suite *suite);
+void ops_sorting_cases(Suite *suite);
 void ops_values_cases(Suite *suite);
 
 #endif

@@ -47,10 +47,12 @@ static applied apply(const op_row *row, const op_case *c, unsigned subset)
     return a;
 }
 
-/* The gradient that enters at y: the case's own, or ones. */
+/* The gradient that enters at y: the case's own, or ones where it has none or, by other values, y
+ * has another size. */
 static tn_tensor *seed_of(const op_case *c, const applied *a)
 {
-    return c->seed ? c->seed : tn_ones_like(a->y);
+    bool fits = c->seed && tn_numel(c->seed) == tn_numel(a->y);
+    return fits ? c->seed : tn_ones_like(a->y);
 }
 
 static void differentiate(const op_row *row, const op_case *c, applied *a, tn_tensor *seed,
@@ -527,5 +529,6 @@ Suite *test_suite(void)
     ops_null_cases(suite);
     ops_inplace_cases(suite);
     ops_empty_cases(suite);
+    ops_sorting_cases(suite);
     return suite;
 }

@@ -156,6 +156,9 @@ bool K32(tni_attention_grad_bf16)(const tni_attention_grad *a, tn_status *status
                            int64_t end);
 TNI_SPAN_PROTOTYPES(K32)
 TNI_SPAN_PROTOTYPES(K64)
+/* tni_order by keys of 32 bits (not f64, i64, and lines of 2^31 and more) and of 64. */
+tn_status K32(tni_order_lines)(const tni_order *a);
+tn_status K64(tni_order_lines)(const tni_order *a);
 extern const tni_backend TNI_CAT2(tni_cpu_table, TNI_ISA);
 #endif
 

@@ -1,8 +1,20 @@
-/* index.h - shared by kernels that take an index: the check of its elements. */
+/* index.h - shared by kernels that take an index or make one: an element moves, an index is
+ * checked. */
 #ifndef TNI_CPU_INDEX_H
 #define TNI_CPU_INDEX_H
 
+#include <string.h>
+
 #include "tensor/cpu/cpu.h"
+
+static inline void move(char *to, const char *from, size_t size)
+{
+    switch (size) { /* constant sizes: a load and a store */
+    case 4: memcpy(to, from, 4); break;
+    case 8: memcpy(to, from, 8); break;
+    default: memcpy(to, from, size);
+    }
+}
 
 /* The message starts with "index": the op puts its name before it. */
 static inline tn_status bad_index(int64_t value, int64_t position, int64_t size)

@@ -1,16 +1,7 @@
-/* indexing.c - gather and take, which only move bytes: any dtype. */
+/* indexing.c - gather and take, which only move bytes, and sort: any dtype. */
 #include "tensor/cpu/index.h"
 #include "tensor/internal.h"
 #include "tensor/walk.h"
-
-static inline void move(char *to, const char *from, size_t size)
-{
-    switch (size) { /* constant sizes: a load and a store */
-    case 4: memcpy(to, from, 4); break;
-    case 8: memcpy(to, from, 8); break;
-    default: memcpy(to, from, size);
-    }
-}
 
 typedef struct gather_job {
     const tni_gather *a;
@@ -76,4 +67,10 @@ tn_status K(tni_take)(const tni_take *a)
     if (status != TN_OK || tni_array_numel(&a->y) == 0) return status;
     int64_t grain = TNI_MAX(1, (int64_t)(65536 / row_bytes(a)));
     return tni_parallel_args(a->y.size[0] * a->y.size[1], grain, take_rows, a);
+}
+
+tn_status K(tni_order)(const tni_order *a)
+{
+    bool wide = tn_dtype_size(a->x.dtype) == 8 || a->x.size[a->axis] > INT32_MAX;
+    return (wide ? K64(tni_order_lines) : K32(tni_order_lines))(a);
 }
