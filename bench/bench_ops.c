@@ -18,7 +18,6 @@
  */
 #include "bench.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { CHAIN = 1000, TINY = 8, MOST = 400 };
@@ -180,7 +179,8 @@ static tn_tensor *pixel_shuffle(tn_tensor **x) { return tn_pixel_shuffle(x[0], 2
 /* To a square image. */
 static tn_tensor *fold(tn_tensor **x)
 {
-    int64_t side = (int64_t)(sqrt((double)tn_size(x[0], 2)) + 0.5);
+    int64_t side = 1;
+    while (side * side < tn_size(x[0], 2)) side++;
     return tn_fold(x[0], side, side, windows);
 }
 

@@ -130,8 +130,8 @@ typedef struct tn_unfold_spec {
     int64_t kernel[2], stride[2], padding[2], dilation[2];
 } tn_unfold_spec;
 /**
- * The windows of a convolution as columns: y[n, (c, r, s), (i, j)] = x[n, c, i stride + r dilation -
- * padding, ...], 0 in the padding.
+ * The windows of a convolution as columns: y[n, (c, r, s), (i, j)] = x[n, c, i stride + r dilation
+ * - padding, ...], 0 in the padding.
  *
  * Shapes   x [N, C, H, W] or [C, H, W] -> [N, C kh kw, H' W'], H' and W' as of tn_conv2d
  * Grad     tn_fold

@@ -291,8 +291,8 @@ typedef struct tni_avg_pool2d_grad {
     tni_pool2d_sizes sizes;
 } tni_avg_pool2d_grad;
 
-/* What an axis is made of: element o of y is the sum over t from first[o] to first[o + 1] of weight[t]
- * times the element of x at[t] steps away. In memory of the host. */
+/* What an axis is made of: element o of y is the sum, over t from first[o] to first[o + 1], of
+ * weight[t] times the element of x at[t] steps away. In memory of the host. */
 typedef struct tni_taps {
     int64_t n;            /* elements of y; 0: element o is the one o steps away */
     const int32_t *first; /* [n + 1] */

@@ -214,7 +214,7 @@ tn_tensor *tni_map_axes(const tn_op *op, tn_tensor *x, const tni_axis_map *map, 
     bool vector = x->shape.rank == 1, half = n > 2 && tni_is_half(x->dtype);
     tn_dtype dtype = x->dtype;
     if (vector) x = tn_unsqueeze(x, 0);
-    if (half) x = tni_wide(x); /* several kernels round once */
+    if (half) x = tni_wide(x);                    /* several kernels round once */
     for (int k = 0; x && k < n; k += k ? 1 : 2) { /* the last two together */
         tni_mapped a = { .axis = x->shape.rank - 1 - TNI_MAX(k, 1) };
         int64_t rows = x->shape.size[a.axis];
