@@ -139,6 +139,7 @@ static tn_tensor *lstm_c(tn_tensor **x)
 #include "op_rows_recurrent.def"
 #include "op_rows_reductions.def"
 #include "op_rows_sorting.def"
+#include "op_rows_resample.def"
 #undef ROW
 
 const op_row op_rows[] = {
@@ -151,6 +152,7 @@ const op_row op_rows[] = {
 #include "op_rows_recurrent.def"
 #include "op_rows_reductions.def"
 #include "op_rows_sorting.def"
+#include "op_rows_resample.def"
 #undef ROW
 };
 const int n_op_rows = sizeof op_rows / sizeof *op_rows;

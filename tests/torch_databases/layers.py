@@ -67,6 +67,16 @@ module("AvgPool2d")(lambda m: no("divisor_override=") if m.divisor_override else
     ops.pool_spec(m.kernel_size, m.stride, m.padding, 1, m.ceil_mode, not m.count_include_pad)))
 module("AdaptiveAvgPool2d")(lambda m: no("None as a size") if None in pair(m.output_size) else
                             tn.adaptive_avg_pool2d_new(*pair(m.output_size)))
+for name in "ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "CircularPad":
+    mode = {"Reflection": "reflect", "Replication": "replicate", "Circular": "circular"}.get(name[:-3], "constant")
+    for axes in 1, 2, 3:
+        module(f"{name}{axes}d")(lambda m, mode=mode: tn.pad_new(list(m.padding), ops.PAD_MODES[mode],
+                                                                 float(getattr(m, "value", 0))))
+module("PixelShuffle")(lambda m: tn.pixel_shuffle_new(m.upscale_factor))
+module("PixelUnshuffle")(lambda m: tn.pixel_unshuffle_new(m.downscale_factor))
+module("Unfold")(lambda m: tn.unfold_new(ops.unfold_spec(m.kernel_size, m.dilation, m.padding, m.stride)))
+module("Fold")(lambda m: tn.fold_new(*pair(m.output_size), ops.unfold_spec(m.kernel_size, m.dilation, m.padding,
+                                                                           m.stride)))
 module("GELU")(lambda m: tn.gelu_new() if m.approximate == "none" else tn.gelu_tanh_new())
 module("Softmax")(lambda m: tn.softmax_new(m.dim))
 for name in "ReLU ReLU6 Tanh Sigmoid SiLU SELU Mish Hardswish Hardsigmoid LogSigmoid Softsign Tanhshrink".split():
