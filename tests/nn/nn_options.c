@@ -29,9 +29,9 @@ static const struct zero {
     { "tn_one_cycle_options", "base_momentum max_momentum", "use_momentum", NULL },
 
     { "tn_group_options", "momentum", NULL, "whether there is any is the optimizer's" },
-    { "tn_conv2d_options", "stride dilation groups", NULL, "at least 1" },
-    { "tn_conv2d_spec", "stride dilation groups", NULL, "at least 1" },
-    { "tn_pool2d_spec", "kernel stride dilation", NULL, "at least 1" },
+    { "tn_conv_options", "stride dilation groups", NULL, "at least 1" },
+    { "tn_conv_spec", "stride dilation groups", NULL, "at least 1" },
+    { "tn_pool_spec", "kernel stride dilation divisor", NULL, "at least 1" },
     { "tn_multihead_attention_options", "kdim vdim", NULL, "at least 1" },
     { "tn_encoder_layer_options", "feedforward", NULL, "at least 1" },
     { "tn_recurrent_options", "layers", NULL, "at least 1" },
