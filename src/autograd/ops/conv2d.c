@@ -215,16 +215,26 @@ static tn_status transpose_shape(tni_call *c)
     return tni_result(c, x->dtype, &y);
 }
 
+/* In bf16 and f16 with a bias all is f32 until y is rounded, once. */
 static tn_status transpose_forward(tni_call *c)
 {
     const tn_tensor *b = c->in[2];
-    tn_status status = conv_grad_input_forward(c);
-    if (status != TN_OK || tni_none(b)) return status;
-    tni_array y = tni_array_of(c->out[0]), bias = y;
+    if (tni_none(b)) return conv_grad_input_forward(c);
+    const tni_backend *backend = tni_backend_of(b);
+    tn_tensor *in[] = { c->in[0], c->in[1], c->in[2] }, *y = c->out[0];
+    bool half = tni_is_half(y->dtype);
+    for (int i = 0; half && i < 3; i++)
+        if (!(in[i] = tni_copied(in[i], TN_F32))) return tni_pending();
+    if (half && !(y = tni_new_dense(&y->shape, TN_F32, c->device))) return tni_pending();
+    tni_call wide = { .op = c->op, .args = c->args, .in = in, .out = &y };
+    tn_status status = conv_grad_input_forward(&wide);
+    tni_array sum = tni_array_of(y), bias = sum;
     memset(bias.stride, 0, sizeof bias.stride);
     bias.stride[1] = 1;
-    bias.data = tni_data(b);
-    return tni_backend_of(b)->binary(&(tni_binary){ TNI_B_add, y, y, bias, NULL });
+    bias.data = tni_data(in[2]);
+    if (status == TN_OK) status = backend->binary(&(tni_binary){ TNI_B_add, sum, sum, bias, NULL });
+    if (status != TN_OK || !half) return status;
+    return backend->copy(&(tni_copy){ .y = tni_array_of(c->out[0]), .x = sum });
 }
 
 /* ---- the ops --------------------------------------------------------------------------------- */
