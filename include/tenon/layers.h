@@ -300,13 +300,22 @@ TN_API tn_module *tn_adaptive_avg_pool2d_new(int64_t out_h, int64_t out_w);
 /** tn_adaptive_max_pool2d, without indices */
 TN_API tn_module *tn_adaptive_max_pool2d_new(int64_t out_h, int64_t out_w);
 TN_API tn_module *tn_adaptive_avg_pool1d_new(int64_t out); /* tn_adaptive_avg_pool1d */
-TN_API tn_module *tn_relu_new(void);                       /* tn_relu */
-TN_API tn_module *tn_gelu_new(void);                       /* tn_gelu, the exact form */
-TN_API tn_module *tn_tanh_new(void);                       /* tn_tanh */
-TN_API tn_module *tn_sigmoid_new(void);                    /* tn_sigmoid */
-TN_API tn_module *tn_silu_new(void);                       /* tn_silu */
-TN_API tn_module *tn_softmax_new(int axis);                /* tn_softmax */
-TN_API tn_module *tn_identity_new(void);                   /* y = x */
+/** tn_pad with these n numbers, of n / 2 axes. PyTorch: nn.ZeroPad1d, nn.ConstantPad2d,
+ *  nn.ReflectionPad2d and their like */
+TN_API tn_module *tn_pad_new(const int64_t *pads, int n, tn_pad_mode mode, double value);
+/** tn_interpolate. PyTorch: nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d */
+TN_API tn_module *tn_upsample_new(tn_interpolate_spec spec);
+TN_API tn_module *tn_unfold_new(tn_unfold_spec spec);                     /* tn_unfold */
+TN_API tn_module *tn_fold_new(int64_t h, int64_t w, tn_unfold_spec spec); /* tn_fold */
+TN_API tn_module *tn_pixel_shuffle_new(int64_t r);                        /* tn_pixel_shuffle */
+TN_API tn_module *tn_pixel_unshuffle_new(int64_t r);                      /* tn_pixel_unshuffle */
+TN_API tn_module *tn_relu_new(void);                                      /* tn_relu */
+TN_API tn_module *tn_gelu_new(void);        /* tn_gelu, the exact form */
+TN_API tn_module *tn_tanh_new(void);        /* tn_tanh */
+TN_API tn_module *tn_sigmoid_new(void);     /* tn_sigmoid */
+TN_API tn_module *tn_silu_new(void);        /* tn_silu */
+TN_API tn_module *tn_softmax_new(int axis); /* tn_softmax */
+TN_API tn_module *tn_identity_new(void);    /* y = x */
 /* tn_flatten; PyTorch's default is (1, -1) */
 TN_API tn_module *tn_flatten_new(int first, int last);
 

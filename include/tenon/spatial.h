@@ -1,5 +1,5 @@
 /**
- * tenon/spatial.h - convolution and pooling.
+ * tenon/spatial.h - convolution, pooling, padding and resampling.
  * What ops.h says at its head holds here.
  */
 #ifndef TENON_SPATIAL_H
@@ -125,6 +125,79 @@ TN_API tn_tensor *tn_adaptive_max_pool2d(tn_tensor *x, int64_t out_h, int64_t ou
                                          tn_tensor **index);
 /** The same of x [N, C, L] or [C, L]. PyTorch: F.adaptive_max_pool1d */
 TN_API tn_tensor *tn_adaptive_max_pool1d(tn_tensor *x, int64_t out, tn_tensor **index);
+
+/* ---- padding and resampling ------------------------------------------------------------------ */
+
+/** TN_PADS(1, 2, 3, 0): these numbers and how many, for tn_pad. */
+#define TN_PADS(...) TN_LIST_OF(int64_t, __VA_ARGS__)
+/**
+ * x with more elements before and behind its last axes, or fewer: pads[0] before and pads[1] behind
+ * along the last axis, pads[2] and pads[3] along the one before it, and so on; n of them. A number
+ * below 0 cuts off as many.
+ *
+ * Shapes   any; the axes that are named become longer by their two numbers
+ * Grad     constant: the part of dy that came from x; else each dx sums what became of it
+ * Errors   n odd, or more than two for each axis; more cut off than there is; an integer dtype that
+ *          cannot hold value. Of the other modes: not floating; a value; an empty result; an empty
+ *          axis; pads of at least the axis' size (reflect), or above it (circular)
+ * PyTorch: F.pad, which takes the other modes for the last axes of a batch of images alone
+ */
+TN_API tn_tensor *tn_pad(tn_tensor *x, const int64_t *pads, int n, tn_pad_mode mode, double value);
+
+/** How an element is made of those around its place. */
+typedef enum tn_interpolate_mode {
+    TN_NEAREST = 0,   /* the place rounded down, in f32, as PyTorch does */
+    TN_NEAREST_EXACT, /* the element whose middle is nearest */
+    TN_LINEAR,        /* of 2 along each axis: linear, bilinear, trilinear */
+    TN_CUBIC          /* of 4 along each of two axes: bicubic */
+} tn_interpolate_mode;
+/** Either sizes or scales of the axes behind [N, C], in their order; a 0 behind the first: as the
+ *  first. The other fields are PyTorch's */
+typedef struct tn_interpolate_spec {
+    int64_t size[3];
+    double scale[3]; /* the size is floor(old scale); places are computed with the scale as given */
+    tn_interpolate_mode mode;
+    bool align_corners; /* the first and last elements stay where they are: linear and cubic */
+    bool antialias;     /* smaller sizes average over all that lies between: two axes */
+    bool recompute_scale_factor; /* places are computed with the ratio of the sizes */
+} tn_interpolate_spec;
+/**
+ * x at other sizes. Element o of an axis is taken from place s (o + 1/2) - 1/2, s = old size / new
+ * size or 1 / scale; with align_corners s o, s = (old size - 1) / (new size - 1); nearest: s o.
+ * Places beyond the edge have the edge's value.
+ *
+ * Shapes   x [N, C, L], [N, C, H, W] or [N, C, D, H, W] -> the same with the new sizes
+ * Grad     each dx sums its shares of dy
+ * Errors   sizes and scales, or neither; sizes below 1; align_corners with nearest; cubic or
+ *          antialias of other than two axes; antialias with nearest; an empty axis behind C
+ * Source   Keys, Cubic Convolution Interpolation (1981): a = -3/4, with antialias -1/2
+ * PyTorch: F.interpolate; its mode "area" is tn_adaptive_avg_pool2d
+ */
+TN_API tn_tensor *tn_interpolate(tn_tensor *x, tn_interpolate_spec spec);
+
+/** Windows of an image: height first, then width. zero fields: stride 1, padding 0, dilation 1 */
+typedef struct tn_unfold_spec {
+    int64_t kernel[2], stride[2], padding[2], dilation[2];
+} tn_unfold_spec;
+/**
+ * The windows of a convolution as columns: y[n, (c, r, s), (i, j)] = x[n, c, i stride + r dilation -
+ * padding, ...], 0 in the padding.
+ *
+ * Shapes   x [N, C, H, W] or [C, H, W] -> [N, C kh kw, H' W'], H' and W' as of tn_conv2d
+ * Grad     tn_fold
+ * Errors   sizes that do not fit; a kernel, stride or dilation below 1, padding below 0
+ */
+TN_API tn_tensor *tn_unfold(tn_tensor *x, tn_unfold_spec spec);
+/** Its transpose: an image of h x w whose elements are the sums of what the columns have of them.
+ *  Shapes: x [N, C kh kw, H' W'] or without N -> [N, C, h, w]. Grad: tn_unfold. Errors: the same */
+TN_API tn_tensor *tn_fold(tn_tensor *x, int64_t h, int64_t w, tn_unfold_spec spec);
+
+/** [.., C r r, H, W] -> [.., C, H r, W r]: y[c, h r + i, w r + j] = x[(c, i, j), h, w]. Shi et al.,
+ *  Real-Time Single Image and Video Super-Resolution (2016), eq. 4. Errors: r below 1, channels
+ *  that r r does not divide */
+TN_API tn_tensor *tn_pixel_shuffle(tn_tensor *x, int64_t r);
+/** And back. Errors: r below 1, or no divisor of H and W. */
+TN_API tn_tensor *tn_pixel_unshuffle(tn_tensor *x, int64_t r);
 
 TN_END_C_
 

@@ -292,6 +292,25 @@ typedef struct tni_avg_pool2d_grad {
     tni_pool2d_sizes sizes;
 } tni_avg_pool2d_grad;
 
+/* What an axis is made of: element o of y is the sum over t from first[o] to first[o + 1] of weight[t]
+ * times the element of x at[t] steps away. In memory of the host. */
+typedef struct tni_taps {
+    int64_t n;            /* elements of y; 0: element o is the one o steps away */
+    const int32_t *first; /* [n + 1] */
+    const int32_t *same;  /* [n]: so many from o on have as many taps as o */
+    const int32_t *at;
+    const void *weight; /* (wide) */
+    int64_t step;       /* elements of x */
+} tni_taps;
+
+typedef struct tni_resample {
+    tni_array y;            /* [n, h, w], dense */
+    tni_array x;            /* [n, elements of a plane], dense */
+    tni_taps rows, columns; /* rows.n = h; taps of both are added up: a plane is any matrix */
+    const void *table;      /* all that rows and columns point to */
+    size_t table_bytes;
+} tni_resample;
+
 /* ---- attention ------------------------------------------------------------------------------- */
 
 /* y, q, k, v: [B, H, T or S, D] views of any strides whose last axis has stride 1 (batch axes
@@ -417,7 +436,7 @@ typedef struct tni_optim_step {
     WIDE(batch_norm, x, 3, 5) WIDE(batch_norm_grad, x, 3, 5)                                       \
     FLOAT(conv2d, x, 1, 3) FLOAT(conv2d_grad_input, dy, 1, 2) FLOAT(conv2d_grad_weight, dy, 1, 2)  \
     WIDE(max_pool2d, x, 2, 1) WIDE(max_pool2d_grad, dy, 1, 2)                                      \
-    WIDE(avg_pool2d, x, 1, 1) WIDE(avg_pool2d_grad, dy, 1, 1)                                      \
+    WIDE(avg_pool2d, x, 1, 1) WIDE(avg_pool2d_grad, dy, 1, 1) WIDE(resample, x, 1, 1)              \
     FLOAT(attention, q, 3, 4) FLOAT(attention_grad, of.q, 3, 8)                                    \
     REAL(cell, y) REAL(cell_grad, dy)                                                              \
     FLOAT(dropout, x, 1, 1)                                                                        \

@@ -357,6 +357,7 @@ SIMPLE(default_dtype, (tn_dtype)pick_enum(w, 2))
 SIMPLE(autocast, (tn_dtype)(below(w, 2) ? TN_F32 : pick_enum(w, 4)))
 SIMPLE(same_dtype, (tn_dtype)pick_enum(w, 8))
 SIMPLE(reduction, (tn_reduction)pick_enum(w, 3))
+SIMPLE(pad_mode, (tn_pad_mode)pick_enum(w, 4))
 SIMPLE(buffer_rule, (tn_buffer_rule)pick_enum(w, 3))
 SIMPLE(a_status, TN_OK) /* a failure has a message, which only a call that failed leaves */
 SIMPLE(rank, (int)below(w, 3) - 1)
@@ -529,6 +530,13 @@ DRAW(longs)
     s->v.longs = pick_pointer(w, scratch(w, (size_t)s->have * sizeof(int64_t)));
 }
 SIMPLE(longs_out, pick_pointer(w, scratch(w, sizeof(int64_t))))
+DRAW(pads)
+{
+    s->have = 2 + 2 * (int)below(w, 2);
+    int64_t *m = scratch(w, 4 * sizeof *m);
+    for (int i = 0; i < 4; i++) m[i] = pick_long(w, -1, 1);
+    s->v.pads = pick_pointer(w, m);
+}
 DRAW(milestones)
 {
     s->have = 3;
@@ -1048,6 +1056,14 @@ OPTIONS(pool, tn_pool_spec, o.kernel[0] = pick_long(w, 1, 2), o.kernel[1] = pick
         LONG(stride[0], 0, 2), LONG(stride[1], 0, 2), LONG(padding[0], 0, 1),
         LONG(padding[1], 0, 1), LONG(dilation[0], 0, 2), LONG(dilation[1], 0, 1), FLAG(ceil_mode),
         FLAG(exclude_padding), LONG(divisor, 0, 2))
+OPTIONS(resize, tn_interpolate_spec, o.size[0] = below(w, 2) ? pick_long(w, 1, 4) : 0,
+        o.size[1] = below(w, 2) ? pick_long(w, 1, 4) : 0,
+        o.scale[0] = o.size[0] ? 0 : pick_real(w, 0.5, 2),
+        o.mode = (tn_interpolate_mode)pick_enum(w, 4), FLAG(align_corners), FLAG(antialias),
+        FLAG(recompute_scale_factor))
+OPTIONS(windows, tn_unfold_spec, o.kernel[0] = pick_long(w, 1, 2), o.kernel[1] = pick_long(w, 1, 2),
+        LONG(stride[0], 0, 2), LONG(stride[1], 0, 2), LONG(padding[0], 0, 1),
+        LONG(padding[1], 0, 1), LONG(dilation[0], 0, 2), LONG(dilation[1], 0, 1))
 OPTIONS(gradcheck, tn_gradcheck_options, REAL(eps, 1e-6, 1e-6), REAL(atol, 1e-5, 1),
         REAL(rtol, 1e-3, 1), FLAG(second))
 OPTIONS(module_gradcheck, tn_module_gradcheck_options, REAL(eps, 1e-6, 1e-6), REAL(atol, 1e-7, 1),

@@ -135,6 +135,13 @@ if __name__ == "__main__":
     optimizer("adamw", lambda p: optim.AdamW(p, 0.1, (0.8, 0.9), weight_decay=0.1, amsgrad=True), 8)
     optimizer("rmsprop", lambda p: optim.RMSprop(p, 0.05, 0.9, momentum=0.5, centered=True), 16)
     optimizer("adagrad", lambda p: optim.Adagrad(p, 0.1), 8)
+    case("pad", lambda x: F.pad(x, (1, 2)), r(2, 3, 5))
+    case("pad_reflect", lambda x: F.pad(x, (2, 1, 1, 2), "reflect"), r(2, 3, 9, 8), units_grad=4)
+    case("interpolate", lambda x: F.interpolate(x, (13, 9)), r(2, 3, 9, 8))
+    case("interpolate_bilinear", lambda x: F.interpolate(x, (13, 9), mode="bilinear"), r(2, 3, 9, 8), units_grad=16)
+    case("interpolate_antialias", lambda x: F.interpolate(x, (4, 3), mode="bicubic", antialias=True), r(2, 3, 9, 8),
+         units_out=16, units_grad=16)
+    case("fold", lambda x: F.fold(x, (4, 5), 3, padding=1), r(2, 18, 20), units_out=16)
     here = os.path.dirname(os.path.abspath(__file__))
     path = sys.argv[1] if len(sys.argv) > 1 else os.path.join(here, "half.safetensors")
     save_file({key: value.detach().clone().contiguous() for key, value in tensors.items()}, path,

@@ -225,6 +225,10 @@ def attention(q, k, v, mask=None, causal=False, scale=0.0):
     return F.softmax(s, -1) @ v
 
 
+def resize(*size, **how):
+    return lambda x, mode, **more: F.interpolate(x, *size, mode=mode, **how, **more)
+
+
 def run(function, x, states, weights, reverse):
     """torch.lstm and its like, as nn.LSTM calls them: one layer, the sequence first."""
     y, *last = function(x.flip(0) if reverse else x, states, weights, len(weights) == 4, 1, 0.0, False, False, False)

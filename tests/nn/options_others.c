@@ -38,6 +38,10 @@ static uint64_t see_max_pool2d(const void *options)
 
 SEE(see_avg_pool2d, tn_pool_spec, see_tensor(tn_avg_pool2d(input(TN_SHAPE(1, 2, 9, 9)), o)))
 
+SEE(see_interpolate, tn_interpolate_spec,
+    see_tensor(tn_interpolate(input(TN_SHAPE(1, 2, 7, 7)), o)))
+SEE(see_unfold, tn_unfold_spec, see_tensor(tn_unfold(input(TN_SHAPE(1, 2, 9, 9)), o)))
+
 /* ---- fields that are not numbers ------------------------------------------------------------- */
 
 #define assert_differs(see, a, b) ck_assert_uint_ne((see)(&(a)), (see)(&(b)))
@@ -324,6 +328,21 @@ static const option_row rows[] = {
     FLAG(tn_pool_spec, ceil_mode, see_avg_pool2d, .kernel = { 2, 2 }),
     FLAG(tn_pool_spec, exclude_padding, see_avg_pool2d, .kernel = { 3, 3 }, .padding = { 1, 1 }),
     INT(tn_pool_spec, divisor, 9, 4, -1, "divisor -1", see_avg_pool2d, .kernel = { 3, 3 }),
+    INT(tn_interpolate_spec, size, NAN, 5, -1, "size -1", see_interpolate, .size = { 3, 4 }),
+    INT1(tn_interpolate_spec, size, 3, 5, -1, "size -1", see_interpolate, .size = { 3, 4 }),
+    REAL(tn_interpolate_spec, scale, NAN, 2, -1, "size -7", see_interpolate, .mode = TN_LINEAR),
+    FLAG(tn_interpolate_spec, align_corners, see_interpolate, .size = { 9 }, .mode = TN_LINEAR),
+    FLAG(tn_interpolate_spec, antialias, see_interpolate, .size = { 3 }, .mode = TN_LINEAR),
+    FLAG(tn_interpolate_spec, recompute_scale_factor, see_interpolate, .scale = { 1.3 },
+         .mode = TN_LINEAR),
+    INT(tn_unfold_spec, kernel, NAN, 2, -1, "kernel -1", see_unfold, .kernel = { 3, 3 }),
+    INT1(tn_unfold_spec, kernel, NAN, 2, -1, "kernel -1", see_unfold, .kernel = { 3, 3 }),
+    INT(tn_unfold_spec, stride, 1, 2, -1, "stride -1", see_unfold, .kernel = { 3, 3 }),
+    INT1(tn_unfold_spec, stride, 1, 2, -1, "stride -1", see_unfold, .kernel = { 3, 3 }),
+    INT(tn_unfold_spec, padding, 0, 1, -1, "padding -1", see_unfold, .kernel = { 3, 3 }),
+    INT1(tn_unfold_spec, padding, 0, 1, -1, "padding -1", see_unfold, .kernel = { 3, 3 }),
+    INT(tn_unfold_spec, dilation, 1, 2, -1, "dilation -1", see_unfold, .kernel = { 3, 3 }),
+    INT1(tn_unfold_spec, dilation, 1, 2, -1, "dilation -1", see_unfold, .kernel = { 3, 3 }),
     CUSTOM(tn_gradcheck_options, eps, gradcheck),
     CUSTOM(tn_gradcheck_options, atol, gradcheck),
     CUSTOM(tn_gradcheck_options, rtol, gradcheck),

@@ -365,6 +365,46 @@ START_TEST(LY_02_pools)
 }
 END_TEST
 
+/* Each is the op with the numbers it was made with; names and descriptions. */
+START_TEST(LY_02_padding_and_resampling)
+{
+    const tn_unfold_spec two = { .kernel = { 2, 2 }, .stride = { 2, 2 } };
+    tn_tensor *x = tn_reshape(tn_arange(0, 16, 1, TN_F32), TN_SHAPE(1, 4, 2, 2));
+    const struct {
+        tn_module *m;
+        tn_tensor *y;
+        const char *text;
+    } row[] = {
+        { tn_pad_new(TN_PADS(1, 0, 0, 1), TN_PAD_REFLECT, 0),
+          tn_pad(x, TN_PADS(1, 0, 0, 1), TN_PAD_REFLECT, 0), "Pad(2 axes, reflect)" },
+        { tn_pad_new(TN_PADS(1, 2), TN_PAD_CONSTANT, 3),
+          tn_pad(x, TN_PADS(1, 2), TN_PAD_CONSTANT, 3), "Pad(1 axes, constant)" },
+        { tn_upsample_new((tn_interpolate_spec){ .scale = { 2.5 }, .mode = TN_LINEAR }),
+          tn_interpolate(x, (tn_interpolate_spec){ .scale = { 2.5 }, .mode = TN_LINEAR }),
+          "Upsample(size 0, scale 2.5, mode 2)" },
+        { tn_unfold_new(two), tn_unfold(x, two), "Unfold(kernel 2x2)" },
+        { tn_pixel_shuffle_new(2), tn_pixel_shuffle(x, 2), "PixelShuffle(2)" },
+        { tn_pixel_unshuffle_new(2), tn_pixel_unshuffle(x, 2), "PixelUnshuffle(2)" },
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        char text[64] = "";
+        tn_module *m = owned(row[i].m);
+        assert_close(tn_forward(m, x), row[i].y, 0, 0);
+        m->type->describe(m, text, sizeof text);
+        size_t n = strlen(m->type->name);
+        ck_assert_int_eq(strncmp(row[i].text, m->type->name, n), 0);
+        ck_assert_int_eq(strncmp(row[i].text + n + 1, text, strlen(text)), 0);
+    }
+    tn_module *fold = owned(tn_fold_new(4, 2, two));
+    tn_tensor *tall = tn_reshape(x, TN_SHAPE(2, 4, 2));
+    assert_close(tn_forward(fold, tn_unfold(tall, two)), tall, 0, 0);
+    assert_null(tn_pixel_shuffle_new(0), TN_E_INVALID, "r 0");
+    assert_null(tn_pixel_unshuffle_new(0), TN_E_INVALID, "r 0");
+    assert_null(tn_pad_new(TN_PADS(1), TN_PAD_REFLECT, 0), TN_E_INVALID, "1 numbers");
+    assert_null(tn_pad_new(TN_PADS(1, 1), (tn_pad_mode)5, 0), TN_E_INVALID, "mode 5");
+}
+END_TEST
+
 START_TEST(LY_03_layernorm)
 {
     use_f64();
@@ -509,9 +549,9 @@ Suite *test_suite(void)
     add_tests(layers_case(suite, "positional encoding"), PE_01_PE_02_table,
               PE_03_odd_sizes_and_long_inputs, PE_04_gradient_and_state);
     add_tests(layers_case(suite, "layers"), LY_01_linear_and_conv, LY_01_other_convolutions,
-              LY_01_padding_modes, LY_02_pools, LY_03_layernorm, LY_06_dropout, dropout_p,
-              LY_07_embedding, activations_and_shapes, a_role_is_said_once,
-              a_sequential_frees_on_the_way);
+              LY_01_padding_modes, LY_02_pools, LY_02_padding_and_resampling, LY_03_layernorm,
+              LY_06_dropout, dropout_p, LY_07_embedding, activations_and_shapes,
+              a_role_is_said_once, a_sequential_frees_on_the_way);
     layers_batchnorm_cases(suite);
     layers_attention_cases(suite);
     return suite;

@@ -165,10 +165,37 @@ START_TEST(pow_of_a_half)
 }
 END_TEST
 
+/* Where f32 rounds the place down to another element than whole numbers do: PyTorch 2.15's. And a
+ * scale by which sizes stay: nearest reads other elements, linear does not. */
+START_TEST(interpolation_rounds_as_pytorch)
+{
+    const struct {
+        int64_t in, out, o;
+        tn_dtype dtype;
+        double y;
+    } row[] = { { 14, 46, 23, TN_F32, 6 },
+                { 14, 46, 23, TN_F64, 7 },
+                { 26, 22, 11, TN_F32, 12 },
+                { 26, 22, 11, TN_F64, 13 } };
+    for (int i = 0; i < COUNT(row); i++) {
+        tn_tensor *x =
+            tn_reshape(tn_arange(0, (double)row[i].in, 1, row[i].dtype), TN_SHAPE(1, 1, row[i].in));
+        tn_tensor *y = tn_interpolate(x, (tn_interpolate_spec){ .size = { row[i].out } });
+        ck_assert_double_eq(tn_at(y, TN_INDEX(0, 0, row[i].o)), row[i].y);
+    }
+    tn_tensor *x = tn_reshape(tn_arange(0, 10, 1, TN_F32), TN_SHAPE(1, 1, 10));
+    tn_interpolate_spec scale = { .scale = { 1.05 } };
+    assert_values(tn_interpolate(x, scale), 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8);
+    scale.mode = TN_LINEAR;
+    assert_values(tn_interpolate(x, scale), 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9);
+}
+END_TEST
+
 void ops_values_cases(Suite *suite)
 {
     TCase *t = test_case(suite, "values");
     add_tests(t, AG_05_at_zero, AG_05_clamp, AG_05_ties, AG_05_where_does_not_hide_nan,
-              PR_03_scalars_beside_half_floats, lerp_from_the_nearer_end, pow_of_a_half);
+              PR_03_scalars_beside_half_floats, lerp_from_the_nearer_end, pow_of_a_half,
+              interpolation_rounds_as_pytorch);
     tcase_add_loop_test(t, PR_02_scalars_beside_integers, 0, COUNT(scalar_rows));
 }

@@ -230,6 +230,15 @@ static tn_tensor *batch_norm_moved(tn_tensor **x)
     C(max_pool2d, tn_max_pool2d(x[0], (tn_pool2d_spec){ POOL }))                                   \
     C(avg_pool2d, tn_avg_pool2d(x[0], (tn_pool2d_spec){ POOL }))                                   \
     C(adaptive_avg_pool2d, tn_adaptive_avg_pool2d(x[0], 3, 4))                                     \
+    C(pad, tn_pad(x[0], TN_PADS(1, 2), TN_PAD_CONSTANT, 0))                                        \
+    C(pad_reflect, tn_pad(x[0], TN_PADS(2, 1, 1, 2), TN_PAD_REFLECT, 0))                           \
+    C(interpolate, tn_interpolate(x[0], (tn_interpolate_spec){ .size = { 13, 9 } }))               \
+    C(interpolate_bilinear,                                                                        \
+      tn_interpolate(x[0], (tn_interpolate_spec){ .size = { 13, 9 }, .mode = TN_LINEAR }))         \
+    C(interpolate_antialias,                                                                       \
+      tn_interpolate(                                                                              \
+          x[0], (tn_interpolate_spec){ .size = { 4, 3 }, .mode = TN_CUBIC, .antialias = true }))   \
+    C(fold, tn_fold(x[0], 4, 5, (tn_unfold_spec){ .kernel = { 3, 3 }, .padding = { 1, 1 } }))      \
     C(embedding, tn_embedding(x[0], x[1], -1))                                                     \
     C(index_select, tn_index_select(x[0], 1, x[1]))                                                \
     C(gather, tn_gather(x[0], 1, x[1]))                                                            \

@@ -37,13 +37,10 @@ def function(*names):
 module("Linear")(lambda m: tn.linear_new(m.in_features, m.out_features, {"no_bias": m.bias is None}))
 
 
-MODES = {"zeros": 0, "reflect": 1, "replicate": 2, "circular": 3}
-
-
 @module("Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d")
 def conv(m):
     spec = ops.conv_spec(m.stride, m.padding, m.dilation, m.groups, m.output_padding)
-    spec["padding_mode"] = MODES[m.padding_mode]
+    spec["padding_mode"] = ops.PAD_MODES.get(m.padding_mode, 0)
     name = type(m).__name__.lower().replace("transpose", "_transpose")
     if not name.endswith("1d"):
         return getattr(tn, name + "_spec_new")(m.in_channels, m.out_channels, *m.kernel_size, spec, m.bias is None)
@@ -78,6 +75,16 @@ for name in ("Avg", "Max"):
     module(f"Adaptive{name}Pool2d")(lambda m, new=f"adaptive_{name.lower()}_pool2d_new": no("None as a size") if None in pair(
         m.output_size) else getattr(tn, new)(*pair(m.output_size)))
 module("AdaptiveAvgPool1d")(lambda m: tn.adaptive_avg_pool1d_new(pair(m.output_size)[0]))
+for name in "ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "CircularPad":
+    mode = {"Reflection": "reflect", "Replication": "replicate", "Circular": "circular"}.get(name[:-3], "constant")
+    for axes in 1, 2, 3:
+        module(f"{name}{axes}d")(lambda m, mode=mode: tn.pad_new(list(m.padding), ops.PAD_MODES[mode],
+                                                                 float(getattr(m, "value", 0))))
+module("PixelShuffle")(lambda m: tn.pixel_shuffle_new(m.upscale_factor))
+module("PixelUnshuffle")(lambda m: tn.pixel_unshuffle_new(m.downscale_factor))
+module("Unfold")(lambda m: tn.unfold_new(ops.unfold_spec(m.kernel_size, m.dilation, m.padding, m.stride)))
+module("Fold")(lambda m: tn.fold_new(*pair(m.output_size), ops.unfold_spec(m.kernel_size, m.dilation, m.padding,
+                                                                           m.stride)))
 module("GELU")(lambda m: no("approximate=") if m.approximate != "none" else tn.gelu_new())
 module("Softmax")(lambda m: tn.softmax_new(m.dim))
 for name, new in {"ReLU": "relu_new", "Tanh": "tanh_new", "Sigmoid": "sigmoid_new", "SiLU": "silu_new"}.items():

@@ -624,6 +624,49 @@ avg_pool("avg_pool1d")
 op("nn.functional.adaptive_avg_pool1d")(lambda x, size: tn.adaptive_avg_pool1d(x, pair(size)[0]))
 
 
+PAD_MODES = {name: i for i, name in enumerate(("constant", "reflect", "replicate", "circular"))}
+
+
+def pad(x, pad, mode="constant", value=None):
+    return tn.pad(x, list(pad), PAD_MODES[mode], float(number(value)) if value is not None else 0.0)
+
+
+op(*(f"nn.functional.pad.{mode}" for mode in PAD_MODES))(pad)
+op("nn.functional.pad.replicate_negative")(pad)
+
+
+def interpolate(x, size=None, scale_factor=None, mode="nearest", align_corners=None, recompute_scale_factor=None,
+                antialias=False):
+    modes = {"nearest": 0, "nearest-exact": 1, "linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 3}
+    if mode not in modes:
+        raise No(f"mode={mode}")
+    many = lambda v: [] if v is None else list(v) if isinstance(v, (tuple, list)) else [v] * (x.dim() - 2)
+    three = lambda v: v + [0] * (3 - len(v))
+    return tn.interpolate(x, {"size": three(many(size)), "scale": three([float(v) for v in many(scale_factor)]),
+                              "mode": modes[mode], "align_corners": bool(align_corners), "antialias": antialias,
+                              "recompute_scale_factor": bool(recompute_scale_factor)})
+
+
+op(*(f"nn.functional.interpolate.{mode}" for mode in
+     ("nearest", "nearest-exact", "linear", "bilinear", "trilinear", "bicubic")))(interpolate)
+for mode in "nearest", "bilinear":
+    op(f"nn.functional.upsample_{mode}")(
+        lambda x, size=None, scale_factor=None, mode=mode: interpolate(
+            x, size, scale_factor, mode, True if mode == "bilinear" else None))
+
+
+def unfold_spec(kernel, dilation, padding, stride):
+    return {"kernel": pair(kernel), "dilation": pair(dilation), "padding": pair(padding), "stride": pair(stride)}
+
+
+op("nn.functional.unfold")(lambda x, kernel_size, dilation=1, padding=0, stride=1: tn.unfold(
+    x, unfold_spec(kernel_size, dilation, padding, stride)))
+op("nn.functional.fold")(lambda x, output_size, kernel_size, dilation=1, padding=0, stride=1: tn.fold(
+    x, *pair(output_size), unfold_spec(kernel_size, dilation, padding, stride)))
+op("nn.functional.pixel_shuffle")(lambda x, r: tn.pixel_shuffle(x, r))
+op("nn.functional.pixel_unshuffle")(lambda x, r: tn.pixel_unshuffle(x, r))
+
+
 @op("nn.functional.scaled_dot_product_attention", special="attention")
 def attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
     absent(enable_gqa=enable_gqa)

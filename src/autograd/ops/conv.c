@@ -90,52 +90,6 @@ static conv_args args_for(int axes, const tn_conv_spec *spec, const conv_axis *a
     return a;
 }
 
-/* TEMP */
-/* Place i of an axis of n elements that was padded, 0 being its first element. */
-static int64_t place_of(int64_t i, int64_t n, tn_pad_mode mode)
-{
-    if (i >= 0 && i < n) return i;
-    if (mode == TN_PAD_REPLICATE) return i < 0 ? 0 : n - 1;
-    if (mode == TN_PAD_CIRCULAR) return (i % n + n) % n;
-    return i < 0 ? -i : 2 * (n - 1) - i;
-}
-
-/* One axis: by its own elements, or by zeros. */
-static tn_tensor *pad_axis(tn_tensor *x, int d, int64_t before, int64_t after, tn_pad_mode mode)
-{
-    int64_t n = x->shape.size[d], all = before + n + after;
-    if (mode == TN_PAD_CONSTANT) {
-        tn_shape first = x->shape, last = x->shape;
-        first.size[d] = before;
-        last.size[d] = after;
-        tn_device device = tn_device_of(x);
-        return tn_cat((tn_tensor *[]){ tn_full_as(first, 0, x->dtype, device), x,
-                                       tn_full_as(last, 0, x->dtype, device) },
-                      3, d);
-    }
-    int64_t most = mode == TN_PAD_REFLECT ? n - 1 : mode == TN_PAD_CIRCULAR ? n : INT_MAX;
-    if (n < 1 || before > most || after > most)
-        return tni_fail(TN_E_SHAPE,
-                        "tn_pad: x %s, padding %" PRId64 " and %" PRId64 " of an axis of %" PRId64
-                        ": want at most %" PRId64,
-                        tni_text(x), before, after, n, most);
-    int64_t *place = tni_alloc_n((size_t)all, sizeof *place);
-    if (!place) return NULL;
-    for (int64_t i = 0; i < all; i++) place[i] = place_of(i - before, n, mode);
-    tn_tensor *index = tn_to(tn_from_ints(place, TN_SHAPE(all)), tn_device_of(x));
-    tni_free(place, (size_t)all * sizeof *place);
-    return tn_index_select(x, d, index);
-}
-
-static tn_tensor *tn_pad(tn_tensor *x, const int64_t *pads, int n, tn_pad_mode mode, double value)
-{
-    (void)value;
-    for (int i = 0; x && i < n / 2; i++)
-        if (pads[2 * i] || pads[2 * i + 1])
-            x = pad_axis(x, x->shape.rank - 1 - i, pads[2 * i], pads[2 * i + 1], mode);
-    return x;
-}
-/* TEMP END */
 /* x padded along its last axes, but for the last `rest`; along is then without. */
 static tn_tensor *pad_first(tn_tensor *x, int axes, int rest, conv_axis *along, tn_pad_mode mode)
 {

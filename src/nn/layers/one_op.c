@@ -70,6 +70,16 @@ tn_module *tn_adaptive_avg_pool2d_new(int64_t out_h, int64_t out_w)
     return adaptive_new("tn_adaptive_avg_pool2d_new", &tn_adaptive_avg_pool2d_type, out_h, out_w);
 }
 
+#define PIXELS(tn_name_new, OP, TYPE)                                                              \
+    TNI_ONE_OP(OP, TYPE, numbers, OP(x, m->a), "%" PRId64, m->a)                                   \
+    tn_module *tn_name_new(int64_t r)                                                              \
+    {                                                                                              \
+        if (tni_at_least(#tn_name_new, "r", r, 1) != TN_OK) return NULL;                           \
+        return numbers_new(&OP##_type, r, 0);                                                      \
+    }
+PIXELS(tn_pixel_shuffle_new, tn_pixel_shuffle, "PixelShuffle")
+PIXELS(tn_pixel_unshuffle_new, tn_pixel_unshuffle, "PixelUnshuffle")
+
 TNI_ONE_OP(tn_adaptive_max_pool2d, "AdaptiveMaxPool2d", numbers,
            tn_adaptive_max_pool2d(x, m->a, m->b, NULL), "%" PRId64 "x%" PRId64, m->a, m->b)
 tn_module *tn_adaptive_max_pool2d_new(int64_t out_h, int64_t out_w)
@@ -128,3 +138,80 @@ POOL(tn_max_pool1d_new, tn_max_pool1d, "MaxPool1d", 1, LINE)
 POOL(tn_max_pool2d_new, tn_max_pool2d, "MaxPool2d", 2, IMAGE)
 POOL(tn_avg_pool1d_new, tn_avg_pool1d, "AvgPool1d", 1, LINE)
 POOL(tn_avg_pool2d_new, tn_avg_pool2d, "AvgPool2d", 2, IMAGE)
+
+typedef struct fold {
+    tn_module base;
+    tn_unfold_spec spec;
+    int64_t h, w; /* Fold alone */
+} fold;
+
+static tn_module *fold_new(const tn_module_type *type, int64_t h, int64_t w, tn_unfold_spec spec)
+{
+    fold *m = tn_module_new(type);
+    if (!m) return NULL;
+    m->spec = spec;
+    m->h = h;
+    m->w = w;
+    return tn_module_done(&m->base);
+}
+
+TNI_ONE_OP(tn_unfold, "Unfold", fold, tn_unfold(x, m->spec), "kernel %" PRId64 "x%" PRId64,
+           m->spec.kernel[0], m->spec.kernel[1])
+tn_module *tn_unfold_new(tn_unfold_spec spec)
+{
+    return fold_new(&tn_unfold_type, 0, 0, spec);
+}
+
+TNI_ONE_OP(tn_fold, "Fold", fold, tn_fold(x, m->h, m->w, m->spec),
+           "%" PRId64 "x%" PRId64 ", kernel %" PRId64 "x%" PRId64, m->h, m->w, m->spec.kernel[0],
+           m->spec.kernel[1])
+tn_module *tn_fold_new(int64_t h, int64_t w, tn_unfold_spec spec)
+{
+    return fold_new(&tn_fold_type, h, w, spec);
+}
+
+/* ---- padding and resampling ------------------------------------------------------------------ */
+
+typedef struct pad {
+    tn_module base;
+    int64_t pads[2 * TN_MAX_RANK];
+    int n;
+    tn_pad_mode mode;
+    double value;
+} pad;
+
+TNI_ONE_OP(tn_pad, "Pad", pad, tn_pad(x, m->pads, m->n, m->mode, m->value), "%d axes, %s", m->n / 2,
+           (const char *[]){ "constant", "reflect", "replicate", "circular" }[m->mode])
+tn_module *tn_pad_new(const int64_t *pads, int n, tn_pad_mode mode, double value)
+{
+    if (!pads && n > 0) return tni_poisoned("tn_pad_new", "pads");
+    if (n < 0 || n % 2 || n > 2 * TN_MAX_RANK || (int)mode < 0 || mode > TN_PAD_CIRCULAR)
+        return tni_fail(
+            TN_E_INVALID,
+            "tn_pad_new: %d numbers, mode %d: want two for each of at most %d axes, and "
+            "a tn_pad_mode",
+            n, (int)mode, TN_MAX_RANK);
+    pad *m = tn_module_new(&tn_pad_type);
+    if (!m) return NULL;
+    for (int i = 0; i < n; i++) m->pads[i] = pads[i];
+    m->n = n;
+    m->mode = mode;
+    m->value = value;
+    return tn_module_done(&m->base);
+}
+
+typedef struct upsample {
+    tn_module base;
+    tn_interpolate_spec spec;
+} upsample;
+
+TNI_ONE_OP(tn_interpolate, "Upsample", upsample, tn_interpolate(x, m->spec),
+           "size %" PRId64 ", scale %g, mode %d", m->spec.size[0], m->spec.scale[0],
+           (int)m->spec.mode)
+tn_module *tn_upsample_new(tn_interpolate_spec spec)
+{
+    upsample *m = tn_module_new(&tn_interpolate_type);
+    if (!m) return NULL;
+    m->spec = spec;
+    return tn_module_done(&m->base);
+}

@@ -176,6 +176,18 @@ static int transposed_axis(const tni_walk *w)
     return -1;
 }
 
+/* Rows of a few elements would cost more than what is in them: the longer axis before goes last. */
+static void longer_last(tni_walk *w)
+{
+    int last = w->rank - 1;
+    if (last < 1 || w->size[last] >= 8 || w->size[last] >= w->size[last - 1]) return;
+    tni_walk was = *w;
+    w->size[last] = was.size[last - 1];
+    w->size[last - 1] = was.size[last];
+    memcpy(w->stride[last], was.stride[last - 1], sizeof *w->stride);
+    memcpy(w->stride[last - 1], was.stride[last], sizeof *w->stride);
+}
+
 tn_status K(tni_copy)(const tni_copy *a)
 {
     const tni_array *arrays[] = { &a->y, &a->x };
@@ -202,6 +214,7 @@ tn_status K(tni_copy)(const tni_copy *a)
         tni_parallel(j.walk.numel / across / last * j.across_tiles * j.last_tiles,
                      GRAIN / (TILE * TILE), transpose_chunk, &j);
     } else {
+        longer_last(&j.walk);
         tni_parallel(j.walk.numel, GRAIN, copy_chunk, &j);
     }
     return TN_OK;

@@ -134,7 +134,7 @@ ITS_OWN(cross_entropy_grad, BY_ROWS(a->x, a->weight) && a->drow.dtype == TN_F32)
     _Generic((a), const tni_softmax * : 1, const tni_softmax_grad * : 1,                           \
              const tni_layer_norm * : 1, const tni_max_pool2d * : 2,                               \
              const tni_max_pool2d_grad * : 2, const tni_avg_pool2d * : 2,                          \
-             const tni_avg_pool2d_grad * : 2, default : 0)
+             const tni_avg_pool2d_grad * : 2, const tni_resample * : 1, default : 0)
 #define BIT(type, field) (1u << offsetof(type, field) / sizeof(tni_array))
 #define ITSELF(a)                                                                                  \
     _Generic((a),                                                                                  \
