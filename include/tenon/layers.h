@@ -43,7 +43,8 @@ TN_API tn_module *tn_conv2d_spec_new(int64_t in_channels, int64_t out_channels, 
 /** tn_conv1d as a layer: x [N, in, L]; weight [out, in/groups, k]. PyTorch: nn.Conv1d */
 TN_API tn_module *tn_conv1d_new(int64_t in_channels, int64_t out_channels, int64_t kernel,
                                 tn_conv_options o);
-/** tn_conv3d as a layer: x [N, in, D, H, W]; weight [out, in/groups, k, k, k]. PyTorch: nn.Conv3d */
+/** tn_conv3d as a layer: x [N, in, D, H, W]; weight [out, in/groups, k, k, k].
+ *  PyTorch: nn.Conv3d */
 TN_API tn_module *tn_conv3d_new(int64_t in_channels, int64_t out_channels, int64_t kernel,
                                 tn_conv_options o);
 /** The same with a size per axis: weight [out, in/groups, kernel_d, kernel_h, kernel_w]. */

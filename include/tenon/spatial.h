@@ -104,7 +104,7 @@ TN_API tn_tensor *tn_avg_pool2d(tn_tensor *x, tn_pool_spec spec);
 TN_API tn_tensor *tn_max_pool1d(tn_tensor *x, tn_pool_spec spec);
 /** tn_avg_pool2d of x [N, C, L] or [C, L]. PyTorch: F.avg_pool1d */
 TN_API tn_tensor *tn_avg_pool1d(tn_tensor *x, tn_pool_spec spec);
-/** tn_max_pool2d, and in *index (i64, y's shape) where in its plane each maximum is: row W + column.
+/** tn_max_pool2d, and in *index (i64, y's shape) each maximum's place in its plane: row W + column.
  *  PyTorch: F.max_pool2d with return_indices */
 TN_API tn_tensor *tn_max_pool2d_with_indices(tn_tensor *x, tn_pool_spec spec, tn_tensor **index);
 /** The same of x [N, C, L] or [C, L]. PyTorch: F.max_pool1d with return_indices */

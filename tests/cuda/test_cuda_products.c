@@ -514,7 +514,15 @@ START_TEST(pooling)
         run_mean(&pools[i], i, i == 5 || i == 6 ? REPEATS : 1);
     }
     for (int i = 0; i < 2; i++) run_max(&dilated[i], 100 + i, true, 1);
-    for (int i = 0; i < 5; i++) run_mean(&adaptives[i], i, i == 2 ? REPEATS : 1);
+    for (int i = 0; i < 5; i++) {
+        tni_pool2d_sizes p = adaptives[i];
+        run_mean(&p, i, i == 2 ? REPEATS : 1);
+        p.dilation[0] = p.dilation[1] = 1;
+        run_max(&p, 200 + i, true, 1);
+    }
+    tni_pool2d_sizes shared = pools[0];
+    shared.divisor = 5;
+    run_mean(&shared, 300, 1);
 }
 END_TEST
 

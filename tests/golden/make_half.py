@@ -139,7 +139,7 @@ if __name__ == "__main__":
     case("pad_reflect", lambda x: F.pad(x, (2, 1, 1, 2), "reflect"), r(2, 3, 9, 8), units_grad=4)
     case("interpolate", lambda x: F.interpolate(x, (13, 9)), r(2, 3, 9, 8))
     case("interpolate_bilinear", lambda x: F.interpolate(x, (13, 9), mode="bilinear"), r(2, 3, 9, 8), units_grad=16)
-    case("interpolate_antialias", lambda x: F.interpolate(x, (4, 3), mode="bicubic", antialias=True), r(2, 3, 9, 8),
+    case("interpolate_bicubic", lambda x: F.interpolate(x, (4, 13), mode="bicubic"), r(2, 3, 9, 8),
          units_out=16, units_grad=16)
     case("fold", lambda x: F.fold(x, (4, 5), 3, padding=1), r(2, 18, 20), units_out=16)
     here = os.path.dirname(os.path.abspath(__file__))

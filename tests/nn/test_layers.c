@@ -398,8 +398,8 @@ START_TEST(LY_02_padding_and_resampling)
     tn_module *fold = owned(tn_fold_new(4, 2, two));
     tn_tensor *tall = tn_reshape(x, TN_SHAPE(2, 4, 2));
     assert_close(tn_forward(fold, tn_unfold(tall, two)), tall, 0, 0);
-    assert_null(tn_pixel_shuffle_new(0), TN_E_INVALID, "r 0");
-    assert_null(tn_pixel_unshuffle_new(0), TN_E_INVALID, "r 0");
+    assert_null(tn_pixel_shuffle_new(0), TN_E_INVALID, "r is 0");
+    assert_null(tn_pixel_unshuffle_new(0), TN_E_INVALID, "r is 0");
     assert_null(tn_pad_new(TN_PADS(1), TN_PAD_REFLECT, 0), TN_E_INVALID, "1 numbers");
     assert_null(tn_pad_new(TN_PADS(1, 1), (tn_pad_mode)5, 0), TN_E_INVALID, "mode 5");
 }

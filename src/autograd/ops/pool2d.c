@@ -1,6 +1,6 @@
 /*
- * pool2d.c - maximum and average pooling, each also adaptive, over [N, C, H, W] and [N, C, L], which
- * is an image of height 1.
+ * pool2d.c - maximum and average pooling, each also adaptive, over [N, C, H, W], and over [N, C, L]
+ * as images of height 1.
  *
  * NaN is the largest, and the first of equals wins. Given the index of every maximum each is
  * linear: the gradient's gradient is a gather by the same index, and an average. Output sizes and

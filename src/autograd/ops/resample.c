@@ -211,8 +211,10 @@ tn_status tni_unmapped_forward(tni_call *c)
 
 tn_tensor *tni_map_axes(const tn_op *op, tn_tensor *x, const tni_axis_map *map, int n)
 {
-    bool vector = x->shape.rank == 1;
+    bool vector = x->shape.rank == 1, half = n > 2 && tni_is_half(x->dtype);
+    tn_dtype dtype = x->dtype;
     if (vector) x = tn_unsqueeze(x, 0);
+    if (half) x = tni_wide(x); /* several kernels round once */
     for (int k = 0; x && k < n; k += k ? 1 : 2) { /* the last two together */
         tni_mapped a = { .axis = x->shape.rank - 1 - TNI_MAX(k, 1) };
         int64_t rows = x->shape.size[a.axis];
@@ -220,6 +222,7 @@ tn_tensor *tni_map_axes(const tn_op *op, tn_tensor *x, const tni_axis_map *map, 
         if (k == 0) a.columns = map[0];
         x = tni_apply(op, &a, sizeof a, 1, &x);
     }
+    if (half && x) x = tn_to_dtype(x, dtype);
     return vector ? tn_squeeze(x, 0) : x;
 }
 
