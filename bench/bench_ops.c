@@ -135,6 +135,17 @@ static tn_tensor *conv2d(tn_tensor **x)
     return tn_conv2d(x[0], x[1], x[2], (tn_conv2d_spec){ .padding = { 1, 1 } });
 }
 
+static tn_tensor *conv1d(tn_tensor **x)
+{
+    return tn_conv1d(x[0], x[1], x[2], (tn_conv_spec){ .padding = { 1 } });
+}
+
+static tn_tensor *conv_transpose2d(tn_tensor **x)
+{
+    return tn_conv_transpose2d(x[0], x[1], x[2],
+                               (tn_conv_spec){ .stride = { 2, 2 }, .padding = { 1, 1 } });
+}
+
 static tn_tensor *batch_norm(tn_tensor **x)
 {
     return tn_batch_norm(x[0], x[1], x[2], TN_NONE, TN_NONE, true, 0.1, 1e-5);
@@ -224,7 +235,8 @@ static double flop_of(const row *r)
     for (int i = 0; i < last; i++) rows *= (double)a[i];
     if (r->f == matmul || r->f == linear) return 2 * rows * (double)a[last] * n;
     if (r->f == attention) return 4 * rows * (double)a[2] * (double)a[3] / 2; /* half is masked */
-    if (r->f == conv2d)
+    if (r->f == conv1d) return 2 * (double)(a[0] * a[2]) * (double)(b[0] * b[1] * b[2]);
+    if (r->f == conv2d || r->f == conv_transpose2d)
         return 2 * (double)(a[0] * a[2] * a[3]) * (double)(b[0] * b[1] * b[2] * b[3]);
     return 0;
 }
@@ -270,6 +282,12 @@ static const row cpu_rows[] = {
     { "attention_8x6x256x64", attention, THREE(8, 6, 256, 64), 0 },
     { "conv_128x1x28_32", conv2d, { S(128, 1, 28, 28), S(32, 1, 3, 3), S(32) }, 0 },
     { "conv_128x32x14_64", conv2d, { S(128, 32, 14, 14), S(64, 32, 3, 3), S(64) }, 0 },
+    { "conv1d_16x256x1024", conv1d, { S(16, 256, 1024), S(256, 256, 3), S(256) }, 0 },
+    { "conv1d_8x80x3000_512", conv1d, { S(8, 80, 3000), S(512, 80, 3), S(512) }, 0 },
+    { "conv_transpose_64x128x8_64",
+      conv_transpose2d,
+      { S(64, 128, 8, 8), S(128, 64, 4, 4), S(64) },
+      0 },
     { "batch_norm_128x32x28", batch_norm, { S(128, 32, 28, 28), S(32), S(32) }, 0 },
     { "max_pool_128x32x28", max_pool, { S(128, 32, 28, 28) }, 0 },
     { "sort_1M", sort, { S(1048576) }, 0 },

@@ -99,6 +99,14 @@ def conv(x, w, c):
     return F.conv2d(x, w, c, padding=1)
 
 
+def conv1d(x, w, c):
+    return F.conv1d(x, w, c, padding=1)
+
+
+def conv_transpose(x, w, c):
+    return F.conv_transpose2d(x, w, c, stride=2, padding=1)
+
+
 def norm(x, w, c):
     return F.layer_norm(x, (x.shape[-1],), w, c)
 
@@ -160,6 +168,9 @@ cpu_rows = [
     ("attention_8x6x256x64", attention, [(8, 6, 256, 64)] * 3, 0),
     ("conv_128x1x28_32", conv, [(128, 1, 28, 28), (32, 1, 3, 3), (32,)], 0),
     ("conv_128x32x14_64", conv, [(128, 32, 14, 14), (64, 32, 3, 3), (64,)], 0),
+    ("conv1d_16x256x1024", conv1d, [(16, 256, 1024), (256, 256, 3), (256,)], 0),
+    ("conv1d_8x80x3000_512", conv1d, [(8, 80, 3000), (512, 80, 3), (512,)], 0),
+    ("conv_transpose_64x128x8_64", conv_transpose, [(64, 128, 8, 8), (128, 64, 4, 4), (64,)], 0),
     ("batch_norm_128x32x28", batch_norm, [(128, 32, 28, 28), (32,), (32,)], 0),
     ("max_pool_128x32x28", POOL, [(128, 32, 28, 28)], 0),
     ("sort_1M", lambda x: torch.sort(x)[0], [(1048576,)], 0),

@@ -24,6 +24,15 @@ MAKE(conv2d_groups, tn_conv2d_new(4, 8, 3, (tn_conv2d_options){ .groups = 2 }))
 MAKE(conv2d_depthwise,
      tn_conv2d_new(4, 4, 3, (tn_conv2d_options){ .groups = 4, .dilation = 2, .no_bias = true }))
 
+MAKE(conv1d, tn_conv1d_new(4, 6, 3, (tn_conv_options){ .stride = 2, .groups = 2 }))
+MAKE(conv1d_circular,
+     tn_conv1d_new(3, 4, 3, (tn_conv_options){ .padding = 2, .padding_mode = TN_PAD_CIRCULAR }))
+MAKE(conv3d, tn_conv3d_spec_new(2, 4, 3, 2, 1, (tn_conv_spec){ .padding = { 1, 0, 1 } }, false))
+MAKE(conv_transpose1d, tn_conv_transpose1d_new(4, 6, 3, (tn_conv_options){ .stride = 2 }))
+MAKE(conv_transpose2d,
+     tn_conv_transpose2d_new(
+         4, 6, 3, (tn_conv_options){ .stride = 2, .padding = 1, .output_padding = 1, .groups = 2 }))
+
 MAKE(batchnorm1d, tn_batch_norm1d_new(6, (tn_batch_norm_options){ 0 }))
 MAKE(batchnorm2d, tn_batch_norm2d_new(3, (tn_batch_norm_options){ .eps = 1e-3, .momentum = 0.3 }))
 MAKE(batchnorm_no_affine, tn_batch_norm2d_new(3, (tn_batch_norm_options){ .no_affine = true }))
@@ -233,6 +242,11 @@ const interop_model interop_models[] = {
     { "conv2d_strided", conv2d_strided, REAL, X(2, 3, 8, 7), 0, NULL },
     { "conv2d_groups", conv2d_groups, REAL, X(2, 4, 6, 6), 0, NULL },
     { "conv2d_depthwise", conv2d_depthwise, REAL, X(2, 4, 6, 6), 0, NULL },
+    { "conv1d", conv1d, REAL, X(2, 4, 9), 0, NULL },
+    { "conv1d_circular", conv1d_circular, REAL, X(2, 3, 7), 0, NULL },
+    { "conv3d", conv3d, REAL, X(2, 2, 4, 5, 3), 0, NULL },
+    { "conv_transpose1d", conv_transpose1d, REAL, X(2, 4, 5), 0, NULL },
+    { "conv_transpose2d", conv_transpose2d, REAL, X(2, 4, 5, 4), 0, NULL },
     { "batchnorm1d", batchnorm1d, REAL, X(5, 6), 0, NULL },
     { "batchnorm2d", batchnorm2d, REAL, X(2, 3, 4, 4), 0, NULL },
     { "batchnorm_no_affine", batchnorm_no_affine, REAL, X(2, 3, 4, 4), 0, NULL },

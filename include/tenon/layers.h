@@ -21,19 +21,49 @@ typedef struct tn_linear_options {
  *  U(+-1/sqrt(in)). He et al. (2015) with a = sqrt 5 */
 TN_API tn_module *tn_linear_new(int64_t in_features, int64_t out_features, tn_linear_options o);
 
-/** One number for height and width. */
-typedef struct tn_conv2d_options {
-    int64_t stride, padding, dilation, groups; /* 0: 1, 0, 1, 1 */
-    bool no_bias;                              /* no parameter bias */
-    bool same;                                 /* as in tn_conv2d_spec */
-} tn_conv2d_options;
+/** The numbers of tn_conv_spec, each for all axes. zero fields: stride, dilation and groups 1, no
+ *  padding, with bias */
+typedef struct tn_conv_options {
+    int64_t stride, padding, dilation, groups;
+    bool no_bias; /* no parameter bias */
+    bool same;    /* this and the following as in tn_conv_spec */
+    int64_t padding_end;
+    bool use_padding_end;
+    tn_pad_mode padding_mode;
+    int64_t output_padding;
+} tn_conv_options;
+typedef tn_conv_options tn_conv2d_options; /* another name */
 /** tn_conv2d as a layer: x [N, in, H, W] to [N, out, H', W']. Parameters weight [out, in/groups, k,
  *  k] and bias [out], both U(+-1/sqrt(fan_in)). */
 TN_API tn_module *tn_conv2d_new(int64_t in_channels, int64_t out_channels, int64_t kernel,
-                                tn_conv2d_options o);
+                                tn_conv_options o);
 /** The same with a size per axis: weight [out, in/groups, kernel_h, kernel_w]. */
 TN_API tn_module *tn_conv2d_spec_new(int64_t in_channels, int64_t out_channels, int64_t kernel_h,
-                                     int64_t kernel_w, tn_conv2d_spec spec, bool no_bias);
+                                     int64_t kernel_w, tn_conv_spec spec, bool no_bias);
+/** tn_conv1d as a layer: x [N, in, L]; weight [out, in/groups, k]. PyTorch: nn.Conv1d */
+TN_API tn_module *tn_conv1d_new(int64_t in_channels, int64_t out_channels, int64_t kernel,
+                                tn_conv_options o);
+/** tn_conv3d as a layer: x [N, in, D, H, W]; weight [out, in/groups, k, k, k].
+ *  PyTorch: nn.Conv3d */
+TN_API tn_module *tn_conv3d_new(int64_t in_channels, int64_t out_channels, int64_t kernel,
+                                tn_conv_options o);
+/** The same with a size per axis: weight [out, in/groups, kernel_d, kernel_h, kernel_w]. */
+TN_API tn_module *tn_conv3d_spec_new(int64_t in_channels, int64_t out_channels, int64_t kernel_d,
+                                     int64_t kernel_h, int64_t kernel_w, tn_conv_spec spec,
+                                     bool no_bias);
+/** tn_conv_transpose2d as a layer: x [N, in, H, W] to [N, out, H', W']. Parameters weight [in,
+ *  out/groups, k, k] and bias [out], both U(+-1/sqrt(out/groups k k)), as PyTorch's.
+ *  PyTorch: nn.ConvTranspose2d; output_size is made by output_padding */
+TN_API tn_module *tn_conv_transpose2d_new(int64_t in_channels, int64_t out_channels, int64_t kernel,
+                                          tn_conv_options o);
+/** The same with a size per axis: weight [in, out/groups, kernel_h, kernel_w]. */
+TN_API tn_module *tn_conv_transpose2d_spec_new(int64_t in_channels, int64_t out_channels,
+                                               int64_t kernel_h, int64_t kernel_w,
+                                               tn_conv_spec spec, bool no_bias);
+/** tn_conv_transpose1d as a layer: x [N, in, L]; weight [in, out/groups, k].
+ *  PyTorch: nn.ConvTranspose1d; output_size is made by output_padding */
+TN_API tn_module *tn_conv_transpose1d_new(int64_t in_channels, int64_t out_channels, int64_t kernel,
+                                          tn_conv_options o);
 
 /** zero fields: eps 1e-5, momentum 0.1; with its use_ field 0 means 0 */
 typedef struct tn_batch_norm_options {
@@ -262,10 +292,15 @@ TN_API tn_tensor *tn_recurrent_forward(tn_module *m, tn_tensor *x, tn_recurrent_
 
 /* ---- the op of the same name as a module ----------------------------------------------------- */
 
-TN_API tn_module *tn_max_pool2d_new(tn_pool2d_spec spec); /* tn_max_pool2d */
-TN_API tn_module *tn_avg_pool2d_new(tn_pool2d_spec spec); /* tn_avg_pool2d */
+TN_API tn_module *tn_max_pool2d_new(tn_pool_spec spec); /* tn_max_pool2d */
+TN_API tn_module *tn_avg_pool2d_new(tn_pool_spec spec); /* tn_avg_pool2d */
+TN_API tn_module *tn_max_pool1d_new(tn_pool_spec spec); /* tn_max_pool1d */
+TN_API tn_module *tn_avg_pool1d_new(tn_pool_spec spec); /* tn_avg_pool1d */
 /** tn_adaptive_avg_pool2d */
 TN_API tn_module *tn_adaptive_avg_pool2d_new(int64_t out_h, int64_t out_w);
+/** tn_adaptive_max_pool2d, without indices */
+TN_API tn_module *tn_adaptive_max_pool2d_new(int64_t out_h, int64_t out_w);
+TN_API tn_module *tn_adaptive_avg_pool1d_new(int64_t out); /* tn_adaptive_avg_pool1d */
 /** tn_pad with these n numbers, of n / 2 axes. PyTorch: nn.ZeroPad1d, nn.ConstantPad2d,
  *  nn.ReflectionPad2d and their like */
 TN_API tn_module *tn_pad_new(const int64_t *pads, int n, tn_pad_mode mode, double value);

@@ -11,14 +11,29 @@ TN_BEGIN_C_
 
 /* ---- convolution and pooling ----------------------------------------------------------------- */
 
-/** Sizes of a convolution: height first, then width. zero fields: stride 1, padding 0, dilation 1,
- *  groups 1 */
-typedef struct tn_conv2d_spec {
-    int64_t stride[2], padding[2], dilation[2], groups;
+/** What stands beyond an edge: a value; x mirrored at its last element; its last element; x again,
+ *  from the other end. */
+typedef enum tn_pad_mode {
+    TN_PAD_CONSTANT = 0,
+    TN_PAD_REFLECT,
+    TN_PAD_REPLICATE,
+    TN_PAD_CIRCULAR
+} tn_pad_mode;
+
+/** Sizes of a convolution, one for each axis in x's order: tn_conv1d reads the first, tn_conv2d
+ *  height and width, tn_conv3d depth, height and width. zero fields: stride 1, padding 0,
+ *  dilation 1, groups 1 */
+typedef struct tn_conv_spec {
+    int64_t stride[3], padding[3], dilation[3], groups;
+    int64_t padding_end[3]; /* below and to the right; 0: as padding (use_padding_end: 0 means 0) */
+    bool use_padding_end;
     /* H' = H and W' = W: pads dilation (k - 1) in all, the odd one below and to the right. Wants
      * stride 1 and no padding */
     bool same;
-} tn_conv2d_spec;
+    tn_pad_mode padding_mode;  /* what is in the padding; 0: zeros */
+    int64_t output_padding[3]; /* of transposed convolutions alone: so much is y longer */
+} tn_conv_spec;
+typedef tn_conv_spec tn_conv2d_spec; /* another name */
 /**
  * Cross-correlation: y[n,o,i,j] = b[o] + sum_crs w[o,c,r,s] x[n, c, i stride + r dilation -
  * padding, ...].
@@ -36,14 +51,40 @@ typedef struct tn_conv2d_spec {
  *          weight and dy also make NaN of elements of gradients that they meet only in the padding
  * Source   Dumoulin and Visin, A guide to convolution arithmetic (2016)
  */
-TN_API tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv2d_spec spec);
+TN_API tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv_spec spec);
+/** The same along one axis: x [N, C, L] or [C, L], weight [O, C/groups, k] -> [N, O, L'].
+ *  PyTorch: F.conv1d; also padding_end, padding_mode */
+TN_API tn_tensor *tn_conv1d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv_spec spec);
+/** The same along three: x [N, C, D, H, W] or [C, D, H, W], weight [O, C/groups, kd, kh, kw] -> [N,
+ *  O, D', H', W']. Computed as tn_conv2d of kd C channels: x is copied kd times, y once.
+ *  PyTorch: F.conv3d; also padding_end, padding_mode */
+TN_API tn_tensor *tn_conv3d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv_spec spec);
+/**
+ * Transposed convolution, the gradient of tn_conv2d's x: y[n,o, i stride + r dilation - padding,
+ * ...] gets w[c,o,r,s] x[n,c,i,j] from every element of x, and bias[o].
+ *
+ * Shapes   x [N, C, H, W] or [C, H, W], weight [C, O/groups, kh, kw], bias [O] or TN_NONE -> [N, O,
+ *          H', W'], H' = (H - 1) stride - 2 padding + dilation (kh - 1) + output_padding + 1
+ * Grad     of x: a convolution of dy and weight; of weight: of x and dy            keeps x, weight
+ * Errors   sizes that do not fit, or leave no element in y; output_padding of at least stride and
+ *          dilation; padding_end, same, padding_mode
+ * PyTorch  F.conv_transpose2d
+ */
+TN_API tn_tensor *tn_conv_transpose2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
+                                      tn_conv_spec spec);
+/** The same along one axis: x [N, C, L] or [C, L], weight [C, O/groups, k] -> [N, O, L'].
+ *  PyTorch: F.conv_transpose1d */
+TN_API tn_tensor *tn_conv_transpose1d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
+                                      tn_conv_spec spec);
 
-/** Sizes of a pooling window: height first, then width. zero fields: stride = kernel, padding 0,
- *  dilation 1 */
-typedef struct tn_pool2d_spec {
+/** Sizes of a pooling window, one for each axis in x's order: along one axis the first is read.
+ *  zero fields: stride = kernel, padding 0, dilation 1 */
+typedef struct tn_pool_spec {
     int64_t kernel[2], stride[2], padding[2], dilation[2]; /* dilation: max only */
     bool ceil_mode, exclude_padding;                       /* exclude_padding: average only */
-} tn_pool2d_spec;
+    int64_t divisor; /* average only: what sums are divided by; 0: the number of elements */
+} tn_pool_spec;
+typedef tn_pool_spec tn_pool2d_spec; /* another name */
 /**
  * The largest under a window; NaN counts as largest, the first of equals takes the gradient. And
  * tn_avg_pool2d: the mean.
@@ -56,9 +97,18 @@ typedef struct tn_pool2d_spec {
  *          dilated window that covers only padding, which has no largest element (PyTorch gives
  *          -inf, and a gradient beyond the image)
  */
-TN_API tn_tensor *tn_max_pool2d(tn_tensor *x, tn_pool2d_spec spec);
+TN_API tn_tensor *tn_max_pool2d(tn_tensor *x, tn_pool_spec spec);
 /** The mean, under the same shapes and errors. */
-TN_API tn_tensor *tn_avg_pool2d(tn_tensor *x, tn_pool2d_spec spec);
+TN_API tn_tensor *tn_avg_pool2d(tn_tensor *x, tn_pool_spec spec);
+/** tn_max_pool2d of x [N, C, L] or [C, L]. PyTorch: F.max_pool1d */
+TN_API tn_tensor *tn_max_pool1d(tn_tensor *x, tn_pool_spec spec);
+/** tn_avg_pool2d of x [N, C, L] or [C, L]. PyTorch: F.avg_pool1d */
+TN_API tn_tensor *tn_avg_pool1d(tn_tensor *x, tn_pool_spec spec);
+/** tn_max_pool2d, and in *index (i64, y's shape) each maximum's place in its plane: row W + column.
+ *  PyTorch: F.max_pool2d with return_indices */
+TN_API tn_tensor *tn_max_pool2d_with_indices(tn_tensor *x, tn_pool_spec spec, tn_tensor **index);
+/** The same of x [N, C, L] or [C, L]. PyTorch: F.max_pool1d with return_indices */
+TN_API tn_tensor *tn_max_pool1d_with_indices(tn_tensor *x, tn_pool_spec spec, tn_tensor **index);
 /**
  * Output of exactly out_h x out_w, each the mean of its share: rows floor(i H / out_h) up to
  * ceil((i + 1) H / out_h), columns alike.
@@ -67,17 +117,17 @@ TN_API tn_tensor *tn_avg_pool2d(tn_tensor *x, tn_pool2d_spec spec);
  * Errors   out_h or out_w below 1; an empty image
  */
 TN_API tn_tensor *tn_adaptive_avg_pool2d(tn_tensor *x, int64_t out_h, int64_t out_w);
+/** The same of x [N, C, L] or [C, L]. PyTorch: F.adaptive_avg_pool1d */
+TN_API tn_tensor *tn_adaptive_avg_pool1d(tn_tensor *x, int64_t out);
+/** The largest of each share, and where it is, as tn_max_pool2d_with_indices; index may be NULL.
+ *  PyTorch: F.adaptive_max_pool2d */
+TN_API tn_tensor *tn_adaptive_max_pool2d(tn_tensor *x, int64_t out_h, int64_t out_w,
+                                         tn_tensor **index);
+/** The same of x [N, C, L] or [C, L]. PyTorch: F.adaptive_max_pool1d */
+TN_API tn_tensor *tn_adaptive_max_pool1d(tn_tensor *x, int64_t out, tn_tensor **index);
 
 /* ---- padding and resampling ------------------------------------------------------------------ */
 
-/** What stands beyond an edge: a value; x mirrored at its last element; its last element; x again,
- *  from the other end. */
-typedef enum tn_pad_mode {
-    TN_PAD_CONSTANT = 0,
-    TN_PAD_REFLECT,
-    TN_PAD_REPLICATE,
-    TN_PAD_CIRCULAR
-} tn_pad_mode;
 /** TN_PADS(1, 2, 3, 0): these numbers and how many, for tn_pad. */
 #define TN_PADS(...) TN_LIST_OF(int64_t, __VA_ARGS__)
 /**

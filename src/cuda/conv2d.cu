@@ -25,7 +25,11 @@ static __global__ void __launch_bounds__(BLOCK)
 static tn_status fits(const char *name, const tni_conv2d_sizes *c)
 {
     bool ok = c->groups > 0 && c->kh > 0 && c->kw > 0;
-    for (int i = 0; i < 2; i++) ok = ok && (i ? c->w : c->h) + 2 * c->padding[i] <= LARGEST;
+    for (int i = 0; ok && i < 2; i++) { /* rows before and up to the last tap */
+        int64_t size = i ? c->w : c->h, out = i ? c->ow : c->oh, taps = i ? c->kw : c->kh;
+        ok = size + 2 * c->padding[i] <= LARGEST && (out - 1) * c->stride[i] <= LARGEST &&
+             (out - 1) * c->stride[i] + (taps - 1) * c->dilation[i] <= LARGEST;
+    }
     ok = ok && (c->h == 0 || c->w <= LARGEST / c->h) && (c->oh == 0 || c->ow <= LARGEST / c->oh);
     int64_t most = c->c > c->o ? c->c : c->o;
     ok = ok && c->kw <= LARGEST / c->kh && (most == 0 || c->kh * c->kw <= LARGEST / most);

@@ -21,12 +21,13 @@ struct pool {
     int h, w, oh, ow;
     int kernel[2], stride[2], padding[2], dilation[2];
     bool include_padding, adaptive;
+    int64_t divisor;
 };
 
 static pool pool_of(const tni_pool2d_sizes *p)
 {
-    pool q = { (int)p->h, (int)p->w, (int)p->oh, (int)p->ow,         {},
-               {},        {},        {},         p->include_padding, p->adaptive };
+    pool q = { (int)p->h, (int)p->w, (int)p->oh,         (int)p->ow,  {},        {},
+               {},        { 1, 1 },  p->include_padding, p->adaptive, p->divisor };
     for (int i = 0; i < 2 && !p->adaptive; i++) {
         q.kernel[i] = (int)p->kernel[i];
         q.stride[i] = (int)p->stride[i];
@@ -89,9 +90,10 @@ static __device__ __forceinline__ range window_of(const pool &p, int axis, I o, 
     return range{ (int)begin, (int)end };
 }
 
-template <typename R> static __device__ __forceinline__ R share(int rows, int columns)
+template <typename R>
+static __device__ __forceinline__ R share(const pool &p, int rows, int columns)
 {
-    int64_t count = (int64_t)rows * columns;
+    int64_t count = p.divisor ? p.divisor : (int64_t)rows * columns;
     return count > 0 ? (R)1 / (R)count : (R)0;
 }
 
@@ -107,12 +109,17 @@ static __global__ void __launch_bounds__(BLOCK)
         const R *plane = x + o.plane * ((I)p.h * p.w);
         I top = (I)o.row * p.stride[0] - p.padding[0];
         I left = (I)o.column * p.stride[1] - p.padding[1];
+        int tall = p.kernel[0], wide = p.kernel[1];
+        if (p.adaptive) {
+            top = window_of<I>(p, 0, o.row, &tall).begin;
+            left = window_of<I>(p, 1, o.column, &wide).begin;
+        }
         R best = -(R)INFINITY;
         int found = -1;
-        for (int r = 0; r < p.kernel[0]; r++) {
+        for (int r = 0; r < tall; r++) {
             I row = top + (I)r * p.dilation[0];
             if (row < 0 || row >= p.h) continue;
-            for (int s = 0; s < p.kernel[1]; s++) {
+            for (int s = 0; s < wide; s++) {
                 I column = left + (I)s * p.dilation[1];
                 if (column < 0 || column >= p.w) continue;
                 int here = (int)row * p.w + (int)column;
@@ -174,7 +181,7 @@ static __global__ void __launch_bounds__(BLOCK)
                 sum += plane[(rows.begin + e / width) * p.w + columns.begin + e % width];
             sum = warp_sum(sum);
         }
-        if (lane == 0) y[at] = sum * share<R>(tall, wide);
+        if (lane == 0) y[at] = sum * share<R>(p, tall, wide);
     }
 }
 
@@ -193,7 +200,7 @@ static __global__ void __launch_bounds__(BLOCK)
             int wide;
             for (int s = columns.begin; s < columns.end; s++) {
                 window_of<I>(p, 1, s, &wide);
-                sum += plane[r * p.ow + s] * share<R>(tall, wide);
+                sum += plane[r * p.ow + s] * share<R>(p, tall, wide);
             }
         }
         dx[at] = sum;

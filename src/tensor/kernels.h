@@ -301,9 +301,10 @@ typedef struct tni_pool2d_sizes {
     int64_t n, c, h, w, oh, ow; /* n*c planes */
     int64_t kernel[2], stride[2], padding[2], dilation[2];
     bool include_padding; /* of averages: padding counts */
-    /* of averages: window o of n goes from floor(o size / n) to ceil((o + 1) size / n); nothing
-     * else above is read */
+    /* window o of n goes from floor(o size / n) to ceil((o + 1) size / n); nothing else above is
+     * read but dilation, which is 1 */
     bool adaptive;
+    int64_t divisor; /* of averages: in place of the count; 0: none */
 } tni_pool2d_sizes;
 
 typedef struct tni_max_pool2d {

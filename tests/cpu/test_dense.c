@@ -412,6 +412,83 @@ START_TEST(conv2d_second_derivatives)
 }
 END_TEST
 
+/* Padding on one side is that of x with zeros around it, by every way to compute: Winograd's,
+ * oneDNN's and AMX's sizes, strides, images of one row. */
+static const conv_case sided_cases[] = {
+    { 5, 16, 12, 13, 16, 3, 3, { .padding = { 2, 0 }, .use_padding_end = true } },
+    { 5, 16, 12, 16, 16, 3, 3, { .padding = { 0, 1 }, .padding_end = { 7, 5 } } },
+    { 4,
+      16,
+      11,
+      9,
+      32,
+      3,
+      2,
+      { .padding = { 1, 0 }, .padding_end = { 0, 3 }, .stride = { 2, 2 } } },
+    { 4, 32, 1, 70, 16, 1, 3, { .padding = { 0, 2 }, .use_padding_end = true } },
+    { 4, 24, 9, 9, 16, 4, 4, { .same = true } },
+};
+
+START_TEST(conv2d_one_sided)
+{
+    const conv_case *s = &sided_cases[_i / 2];
+    tn_dtype dtype = _i % 2 ? TN_BF16 : TN_F32;
+    double off = _i % 2 ? 0.06 : 2e-5;
+    tn_tensor *y[2], *grad[2][2];
+    tn_conv_spec spec = s->spec, plain = { .stride = { spec.stride[0], spec.stride[1] } };
+    int64_t pads[4];
+    for (int i = 0; i < 2; i++) {
+        int64_t kernel = i ? s->kw : s->kh;
+        pads[2 - 2 * i] = spec.same ? (kernel - 1) / 2 : spec.padding[i];
+        bool given = spec.use_padding_end || spec.padding_end[i];
+        pads[3 - 2 * i] = spec.same ? kernel / 2 : given ? spec.padding_end[i] : spec.padding[i];
+    }
+    for (int k = 0; k < 2; k++) {
+        tn_tensor *x = leaf(TN_SHAPE(s->n, s->c, s->h, s->w), 1, dtype);
+        tn_tensor *w = leaf(TN_SHAPE(s->o, s->c, s->kh, s->kw), 2, dtype);
+        tn_tensor *in = k ? tn_pad(x, pads, 4, TN_PAD_CONSTANT, 0) : x;
+        y[k] = tn_conv2d(in, w, TN_NONE, k ? plain : spec);
+        assert_made(y[k]);
+        assert_ok(tn_backward(tn_mean_all(tn_square(y[k]))));
+        grad[k][0] = tn_grad(x);
+        grad[k][1] = tn_grad(w);
+    }
+    assert_close(y[0], y[1], off, off);
+    for (int i = 0; i < 2; i++) assert_close(grad[0][i], grad[1][i], off, off / 100);
+}
+END_TEST
+
+/* The transposed convolution is the adjoint of the convolution with the same numbers, with all sizes
+ * that another one would lose. */
+START_TEST(conv_transpose2d_is_adjoint)
+{
+    static const struct {
+        int64_t n, c, h, w, o, k;
+        tn_conv_spec spec;
+    } cases[] = {
+        { 5, 16, 12, 13, 16, 3, { .padding = { 1, 1 } } },
+        { 4, 32, 6, 7, 16, 4, { .stride = { 2, 2 }, .padding = { 1, 1 } } },
+        { 4, 16, 6, 5, 24, 3, { .stride = { 3, 2 }, .output_padding = { 2, 1 } } },
+        { 2, 6, 5, 5, 8, 3, { .dilation = { 2, 2 }, .groups = 2, .padding = { 3, 0 } } },
+    };
+    int64_t groups = cases[_i].spec.groups ? cases[_i].spec.groups : 1;
+    tn_tensor *x = leaf(TN_SHAPE(cases[_i].n, cases[_i].c, cases[_i].h, cases[_i].w), 1, TN_F32);
+    tn_tensor *w =
+        leaf(TN_SHAPE(cases[_i].c, cases[_i].o / groups, cases[_i].k, cases[_i].k), 2, TN_F32);
+    tn_tensor *y = tn_conv_transpose2d(x, w, TN_NONE, cases[_i].spec);
+    assert_made(y);
+    tn_tensor *z = leaf(tn_shape_get(y), 3, TN_F32);
+    tn_conv_spec back = cases[_i].spec;
+    back.output_padding[0] = back.output_padding[1] = 0;
+    tn_tensor *of_z = tn_conv2d(z, w, TN_NONE, back);
+    double left = tn_item(tn_sum_all(tn_mul(of_z, x))), right = tn_item(tn_sum_all(tn_mul(z, y)));
+    ck_assert_double_eq_tol(left, right, 1e-4 * (fabs(left) + 10));
+    /* and so is its gradient, by kernels of its own */
+    assert_ok(tn_backward_from(y, z, 0));
+    assert_close(tn_grad(x), tn_detach(of_z), 1e-5, 1e-4);
+}
+END_TEST
+
 /* ---- pooling --------------------------------------------------------------------------------- */
 
 START_TEST(pool_halves_as_windows)
@@ -919,6 +996,8 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, conv2d_against_loops, 0, N_CONV);
     tcase_add_loop_test(t, conv2d_wide, 0, 3 * N_WIDE);
     tcase_add_test(t, conv2d_second_derivatives);
+    tcase_add_loop_test(t, conv2d_one_sided, 0, 10);
+    tcase_add_loop_test(t, conv_transpose2d_is_adjoint, 0, 4);
     tcase_add_loop_test(t, conv2d_extremes, 0, 2);
     tcase_add_test(t, conv2d_after_nan);
     t = test_case(suite, "pool2d");

@@ -375,8 +375,8 @@ END_TEST
 /* ---- pooling --------------------------------------------------------------------------------- */
 
 static const tni_pool2d_sizes pools[] = {
-    /* n, c, h, w, oh, ow, kernel, stride, padding, dilation, padding counted, adaptive */
-    { 2, 3, 8, 6, 4, 3, { 2, 2 }, { 2, 2 }, { 0, 0 }, { 1, 1 }, true, false },
+    /* n, c, h, w, oh, ow, kernel, stride, padding, dilation, padding counted, adaptive, divisor */
+    { 2, 3, 8, 6, 4, 3, { 2, 2 }, { 2, 2 }, { 0, 0 }, { 1, 1 }, true, false, 0 },
     { 2,
       3,
       9,
@@ -388,12 +388,25 @@ static const tni_pool2d_sizes pools[] = {
       { 0, 0 },
       { 1, 1 },
       false,
-      false }, /* an odd row and column */
-    { 1, 2, 7, 5, 4, 3, { 2, 2 }, { 2, 2 }, { 0, 0 }, { 1, 1 }, true, false },   /* hanging over */
-    { 2, 2, 11, 9, 11, 9, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, true, false }, /* overlapping */
-    { 2, 2, 11, 9, 11, 9, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, false, false },
-    { 1, 2, 13, 12, 5, 4, { 5, 4 }, { 3, 3 }, { 2, 1 }, { 1, 1 }, true, false },
-    { 2, 1, 33, 17, 14, 6, { 7, 7 }, { 2, 2 }, { 1, 1 }, { 1, 1 }, false, false },
+      false,
+      0 }, /* an odd row and column */
+    { 1, 2, 7, 5, 4, 3, { 2, 2 }, { 2, 2 }, { 0, 0 }, { 1, 1 }, true, false, 0 }, /* hanging over */
+    { 2,
+      2,
+      11,
+      9,
+      11,
+      9,
+      { 3, 3 },
+      { 1, 1 },
+      { 1, 1 },
+      { 1, 1 },
+      true,
+      false,
+      0 }, /* overlapping */
+    { 2, 2, 11, 9, 11, 9, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, false, false, 0 },
+    { 1, 2, 13, 12, 5, 4, { 5, 4 }, { 3, 3 }, { 2, 1 }, { 1, 1 }, true, false, 0 },
+    { 2, 1, 33, 17, 14, 6, { 7, 7 }, { 2, 2 }, { 1, 1 }, { 1, 1 }, false, false, 0 },
     { 1,
       1,
       10,
@@ -405,21 +418,22 @@ static const tni_pool2d_sizes pools[] = {
       { 0, 0 },
       { 1, 1 },
       true,
-      false }, /* inputs in no window */
-    { 3, 2, 1, 257, 1, 128, { 1, 3 }, { 1, 2 }, { 0, 0 }, { 1, 1 }, true, false },
-    { 1, 1, 1025, 1, 342, 1, { 4, 1 }, { 3, 1 }, { 2, 0 }, { 1, 1 }, false, false },
-    { 0, 2, 4, 4, 2, 2, { 2, 2 }, { 2, 2 }, { 0, 0 }, { 1, 1 }, true, false },
+      false,
+      0 }, /* inputs in no window */
+    { 3, 2, 1, 257, 1, 128, { 1, 3 }, { 1, 2 }, { 0, 0 }, { 1, 1 }, true, false, 0 },
+    { 1, 1, 1025, 1, 342, 1, { 4, 1 }, { 3, 1 }, { 2, 0 }, { 1, 1 }, false, false, 0 },
+    { 0, 2, 4, 4, 2, 2, { 2, 2 }, { 2, 2 }, { 0, 0 }, { 1, 1 }, true, false, 0 },
 };
 static const tni_pool2d_sizes dilated[] = {
-    { 2, 2, 12, 11, 4, 7, { 3, 3 }, { 2, 1 }, { 0, 1 }, { 2, 3 }, true, false },
-    { 1, 3, 9, 9, 5, 4, { 2, 3 }, { 1, 2 }, { 0, 1 }, { 4, 2 }, true, false },
+    { 2, 2, 12, 11, 4, 7, { 3, 3 }, { 2, 1 }, { 0, 1 }, { 2, 3 }, true, false, 0 },
+    { 1, 3, 9, 9, 5, 4, { 2, 3 }, { 1, 2 }, { 0, 1 }, { 4, 2 }, true, false, 0 },
 };
 static const tni_pool2d_sizes adaptives[] = {
-    { 2, 3, 7, 9, 1, 1, { 0 }, { 0 }, { 0 }, { 0 }, false, true },
-    { 2, 2, 12, 8, 4, 4, { 0 }, { 0 }, { 0 }, { 0 }, false, true },
-    { 1, 3, 10, 7, 3, 5, { 0 }, { 0 }, { 0 }, { 0 }, false, true },
-    { 1, 2, 3, 4, 7, 5, { 0 }, { 0 }, { 0 }, { 0 }, false, true },
-    { 1, 1, 33, 257, 2, 3, { 0 }, { 0 }, { 0 }, { 0 }, false, true },
+    { 2, 3, 7, 9, 1, 1, { 0 }, { 0 }, { 0 }, { 0 }, false, true, 0 },
+    { 2, 2, 12, 8, 4, 4, { 0 }, { 0 }, { 0 }, { 0 }, false, true, 0 },
+    { 1, 3, 10, 7, 3, 5, { 0 }, { 0 }, { 0 }, { 0 }, false, true, 0 },
+    { 1, 2, 3, 4, 7, 5, { 0 }, { 0 }, { 0 }, { 0 }, false, true, 0 },
+    { 1, 1, 33, 257, 2, 3, { 0 }, { 0 }, { 0 }, { 0 }, false, true, 0 },
 };
 
 /* Few distinct values, so that some are equal, and some NaN and infinities. */
@@ -514,15 +528,23 @@ START_TEST(pooling)
         run_mean(&pools[i], i, i == 5 || i == 6 ? REPEATS : 1);
     }
     for (int i = 0; i < 2; i++) run_max(&dilated[i], 100 + i, true, 1);
-    for (int i = 0; i < 5; i++) run_mean(&adaptives[i], i, i == 2 ? REPEATS : 1);
+    for (int i = 0; i < 5; i++) {
+        tni_pool2d_sizes p = adaptives[i];
+        run_mean(&p, i, i == 2 ? REPEATS : 1);
+        p.dilation[0] = p.dilation[1] = 1;
+        run_max(&p, 200 + i, true, 1);
+    }
+    tni_pool2d_sizes shared = pools[0];
+    shared.divisor = 5;
+    run_mean(&shared, 300, 1);
 }
 END_TEST
 
 START_TEST(pooling_refusals)
 {
     choose(0);
-    tni_pool2d_sizes p = { 1,        1,        65536,    65536,    1,    1,
-                           { 1, 1 }, { 1, 1 }, { 0, 0 }, { 1, 1 }, true, false };
+    tni_pool2d_sizes p = { 1,        1,        65536,    65536, 1,     1, { 1, 1 },
+                           { 1, 1 }, { 0, 0 }, { 1, 1 }, true,  false, 0 };
     assert_fails(kernels[GPU]->max_pool2d(&(tni_max_pool2d){ .x.dtype = TN_F32, .sizes = p }),
                  TN_E_UNSUPPORTED, "max_pool2d: planes of 65536x");
     p.h = 1;

@@ -217,8 +217,22 @@ SIMPLE(matrix, pick_tensor(w, floating(w, 2)))
 SIMPLE(boolean, pick_tensor(w, make_tensor(w, small_shape(w), TN_BOOL, (int)below(w, LAYOUTS))))
 SIMPLE(recorded, pick_tensor(w, recorded(w)))
 SIMPLE(loss, pick_tensor(w, loss(w)))
-SIMPLE(image, pick_tensor(w, make_tensor(w, below(w, 4) ? TN_SHAPE(2, 2, 5, 5) : TN_SHAPE(2, 5, 5),
-                                         below(w, 6) ? TN_F32 : TN_F64, (int)below(w, LAYOUTS))))
+/* n, n and `size` along each axis of the images that the function is about. */
+static tn_shape images(const world *w, int64_t n, int64_t size)
+{
+    const char *name = w->row->name;
+    int axes = strstr(name, "1d") ? 1 : strstr(name, "3d") ? 3 : 2;
+    return (tn_shape){ axes + 2, { n, n, size, size, size } };
+}
+static tn_shape single_image(tn_shape s)
+{
+    memmove(s.size, s.size + 1, sizeof s.size - sizeof *s.size);
+    s.rank--;
+    return s;
+}
+SIMPLE(image,
+       pick_tensor(w, make_tensor(w, below(w, 4) ? images(w, 2, 5) : single_image(images(w, 2, 5)),
+                                  below(w, 6) ? TN_F32 : TN_F64, (int)below(w, LAYOUTS))))
 SIMPLE(query, pick_tensor(w, make_leaf(w, TN_SHAPE(2, 3, 4), below(w, 4) ? TN_F32 : TN_F64)))
 SIMPLE(sequence, pick_tensor(w, make_tensor(w, TN_SHAPE(2, 3, 4), TN_F32, (int)below(w, LAYOUTS))))
 SIMPLE(steps, pick_tensor(w, make_leaf(w, TN_SHAPE(3, 2, 3),
@@ -244,7 +258,7 @@ SIMPLE(last, pick_tensor(w, below(w, 3) ? make_tensor(w, TN_SHAPE(size_of_first(
 SIMPLE(channel,
        pick_tensor(w, make_tensor(w, TN_SHAPE(size_of_first(w, 1)), dtype_of_first(w), PLAIN)))
 SIMPLE(running, pick_tensor(w, tn_ones(TN_SHAPE(size_of_first(w, 1)))))
-SIMPLE(kernel, pick_tensor(w, make_tensor(w, TN_SHAPE(2, 2, 3, 3), dtype_of_first(w), PLAIN)))
+SIMPLE(kernel, pick_tensor(w, make_tensor(w, images(w, 2, 3), dtype_of_first(w), PLAIN)))
 SIMPLE(key_like, pick_tensor(w, make_tensor(w, shape_of_first(w), dtype_of_first(w), PLAIN)))
 /* Of one of three recurrent layers with 2 elements of state, x as steps is. */
 static int64_t gates_of(const world *w)
@@ -1042,13 +1056,14 @@ OPTIONS(ce, tn_cross_entropy_options,
         strcmp(w->row->name, "tn_nll_loss") ? (REAL(label_smoothing, 0, 1)) : 0,
         FLAG(use_ignore_index), LONG(ignore_index, -1, 2),
         o.reduction = (tn_reduction)pick_enum(w, 3))
-OPTIONS(conv, tn_conv2d_spec, LONG(stride[0], 0, 2), LONG(stride[1], 0, 2), LONG(padding[0], 0, 2),
+OPTIONS(conv, tn_conv_spec, LONG(stride[0], 0, 2), LONG(stride[1], 0, 2), LONG(padding[0], 0, 2),
         LONG(padding[1], 0, 2), LONG(dilation[0], 0, 2), LONG(dilation[1], 0, 2),
-        LONG(groups, 0, 1), FLAG(same))
-OPTIONS(pool, tn_pool2d_spec, o.kernel[0] = pick_long(w, 1, 2), o.kernel[1] = pick_long(w, 1, 2),
+        LONG(groups, 0, 1), LONG(padding_end[0], 0, 2), FLAG(use_padding_end), FLAG(same),
+        LONG(output_padding[0], 0, 1), o.padding_mode = (tn_pad_mode)pick_enum(w, 4))
+OPTIONS(pool, tn_pool_spec, o.kernel[0] = pick_long(w, 1, 2), o.kernel[1] = pick_long(w, 1, 2),
         LONG(stride[0], 0, 2), LONG(stride[1], 0, 2), LONG(padding[0], 0, 1),
         LONG(padding[1], 0, 1), LONG(dilation[0], 0, 2), LONG(dilation[1], 0, 1), FLAG(ceil_mode),
-        FLAG(exclude_padding))
+        FLAG(exclude_padding), LONG(divisor, 0, 2))
 OPTIONS(resize, tn_interpolate_spec, o.size[0] = below(w, 2) ? pick_long(w, 1, 4) : 0,
         o.size[1] = below(w, 2) ? pick_long(w, 1, 4) : 0,
         o.scale[0] = o.size[0] ? 0 : pick_real(w, 0.5, 2),
@@ -1085,8 +1100,10 @@ OPTIONS(loader_options, tn_loader_options, LONG(batch_size, 1, 3), FLAG(shuffle)
         FLAG(prefetch), LONG(parts, 0, 2), LONG(part, 0, 1), o.seed = chance(w))
 OPTIONS(shared_options, tn_data_parallel_options, LONG(bucket_bytes, 0, 64),
         o.buffers = (tn_buffer_rule)pick_enum(w, 3))
-OPTIONS(conv2d_options, tn_conv2d_options, LONG(stride, 0, 2), LONG(padding, 0, 2),
-        LONG(dilation, 0, 2), LONG(groups, 0, 1), FLAG(no_bias), FLAG(same))
+OPTIONS(conv_options, tn_conv_options, LONG(stride, 0, 2), LONG(padding, 0, 2),
+        LONG(dilation, 0, 2), LONG(groups, 0, 1), FLAG(no_bias), FLAG(same),
+        LONG(padding_end, 0, 2), FLAG(use_padding_end), LONG(output_padding, 0, 1),
+        o.padding_mode = (tn_pad_mode)pick_enum(w, 4))
 OPTIONS(bn_options, tn_batch_norm_options, REAL(eps, 0, 1), REAL(momentum, 0, 1), FLAG(cumulative),
         FLAG(no_affine), FLAG(no_tracking), FLAG(skip_nonfinite))
 OPTIONS(mha_options, tn_multihead_attention_options, REAL(dropout, 0, 1), FLAG(no_bias),

@@ -18,8 +18,9 @@ static uint64_t see_module(tn_module *m, tn_tensor *x)
 }
 
 SEE(see_linear, tn_linear_options, see_module(tn_linear_new(3, 2, o), input(TN_SHAPE(2, 3))))
-SEE(see_conv2d, tn_conv2d_options,
-    see_module(tn_conv2d_new(4, 4, 3, o), input(TN_SHAPE(1, 4, 9, 9))))
+SEE(see_conv2d, tn_conv_options, see_module(tn_conv2d_new(4, 4, 3, o), input(TN_SHAPE(1, 4, 9, 9))))
+SEE(see_transpose, tn_conv_options,
+    see_module(tn_conv_transpose1d_new(4, 4, 3, o), input(TN_SHAPE(1, 4, 9))))
 SEE(see_layernorm, tn_layer_norm_options,
     see_module(tn_layer_norm_new(TN_SHAPE(4), o), input(TN_SHAPE(3, 4))))
 SEE(see_embedding, tn_embedding_options,
@@ -127,12 +128,16 @@ static uint64_t see_load(const void *options)
 
 static const option_row rows[] = {
     FLAG(tn_linear_options, no_bias, see_linear, 0),
-    INT(tn_conv2d_options, stride, 1, 2, -1, "stride is -1", see_conv2d, 0),
-    INT(tn_conv2d_options, padding, 0, 1, -1, "padding is -1", see_conv2d, 0),
-    INT(tn_conv2d_options, dilation, 1, 2, -1, "dilation is -1", see_conv2d, 0),
-    INT(tn_conv2d_options, groups, 1, 2, 3, "groups 3", see_conv2d, 0),
-    FLAG(tn_conv2d_options, no_bias, see_conv2d, 0),
-    FLAG(tn_conv2d_options, same, see_conv2d, 0),
+    INT(tn_conv_options, stride, 1, 2, -1, "stride -1", see_conv2d, 0),
+    INT(tn_conv_options, padding, 0, 1, -1, "padding -1", see_conv2d, 0),
+    INT(tn_conv_options, dilation, 1, 2, -1, "dilation -1", see_conv2d, 0),
+    INT(tn_conv_options, groups, 1, 2, 3, "groups 3", see_conv2d, 0),
+    FLAG(tn_conv_options, no_bias, see_conv2d, 0),
+    FLAG(tn_conv_options, same, see_conv2d, 0),
+    INT(tn_conv_options, padding_end, 2, 1, -1, "padding -1", see_conv2d, .padding = 2),
+    FLAG(tn_conv_options, use_padding_end, see_conv2d, .padding = 1),
+    SHOWN_BY(tn_conv_options, padding_mode, "nn/test_layers.c", "LY_01_padding_modes"),
+    INT(tn_conv_options, output_padding, 0, 1, 2, "output_padding 2", see_transpose, .stride = 2),
     REAL(tn_batch_norm_options, eps, 1e-5, 1e-2, -1, "eps -1", see_batchnorm, 0),
     REAL(tn_batch_norm_options, momentum, .1, .5, 1.5, "momentum 1.5", see_batchnorm, 0),
     FLAG(tn_batch_norm_options, cumulative, see_batchnorm, .skip_nonfinite = true),

@@ -23,16 +23,20 @@ SEE(see_conv2d_spec, tn_conv2d_spec,
     see_tensor(tn_conv2d(input(TN_SHAPE(1, 4, 9, 9)),
                          input(TN_SHAPE(4, o.groups > 1 ? 4 / o.groups : 4, 3, 3)), TN_NONE, o)))
 
+SEE(see_transpose, tn_conv_spec,
+    see_tensor(tn_conv_transpose2d(input(TN_SHAPE(1, 4, 5, 5)), input(TN_SHAPE(4, 2, 3, 3)),
+                                   TN_NONE, o)))
+
 static uint64_t see_max_pool2d(const void *options)
 {
-    const tn_pool2d_spec *o = options;
+    const tn_pool_spec *o = options;
     tn_tensor *y = tn_max_pool2d(input(TN_SHAPE(1, 2, 9, 9)), *o);
     if (!y) return 0;
     tn_module *m = owned(tn_max_pool2d_new(*o)); /* the layer takes the same */
     return mix(tn_hash(y), see_tensor(tn_forward(m, input(TN_SHAPE(1, 2, 9, 9)))));
 }
 
-SEE(see_avg_pool2d, tn_pool2d_spec, see_tensor(tn_avg_pool2d(input(TN_SHAPE(1, 2, 9, 9)), o)))
+SEE(see_avg_pool2d, tn_pool_spec, see_tensor(tn_avg_pool2d(input(TN_SHAPE(1, 2, 9, 9)), o)))
 
 SEE(see_nan_to_num, tn_nan_to_num_options,
     see_tensor(tn_nan_to_num(tn_from_floats((float[]){ 1, NAN, INFINITY, -INFINITY }, TN_SHAPE(4)),
@@ -306,24 +310,32 @@ static const option_row rows[] = {
     INT(tn_cross_entropy_options, ignore_index, 0, 1, NAN, NULL, see_loss,
         .use_ignore_index = true),
     CUSTOM(tn_cross_entropy_options, reduction, cross_entropy_reduction),
-    INT(tn_conv2d_spec, stride, 1, 2, -1, "stride -1", see_conv2d_spec, .groups = 0),
-    INT1(tn_conv2d_spec, stride, 1, 2, -1, "stride -1", see_conv2d_spec, .groups = 0),
-    INT(tn_conv2d_spec, padding, 0, 1, -1, "padding -1", see_conv2d_spec, .groups = 0),
-    INT1(tn_conv2d_spec, padding, 0, 1, -1, "padding -1", see_conv2d_spec, .groups = 0),
-    INT(tn_conv2d_spec, dilation, 1, 2, -1, "dilation -1", see_conv2d_spec, .groups = 0),
-    INT1(tn_conv2d_spec, dilation, 1, 2, -1, "dilation -1", see_conv2d_spec, .groups = 0),
-    FLAG(tn_conv2d_spec, same, see_conv2d_spec, .groups = 0),
-    INT(tn_conv2d_spec, groups, 1, 2, -1, "groups -1", see_conv2d_spec, .stride = { 1, 1 }),
-    INT(tn_pool2d_spec, kernel, NAN, 2, -1, "kernel", see_max_pool2d, .kernel = { 3, 3 }),
-    INT1(tn_pool2d_spec, kernel, NAN, 2, -1, "kernel", see_max_pool2d, .kernel = { 3, 3 }),
-    INT(tn_pool2d_spec, stride, 3, 2, -1, "stride -1", see_max_pool2d, .kernel = { 3, 2 }),
-    INT1(tn_pool2d_spec, stride, 2, 3, -1, "stride -1", see_max_pool2d, .kernel = { 3, 2 }),
-    INT(tn_pool2d_spec, padding, 0, 1, -1, "padding -1", see_max_pool2d, .kernel = { 3, 3 }),
-    INT1(tn_pool2d_spec, padding, 0, 1, 2, "padding 2", see_avg_pool2d, .kernel = { 3, 3 }),
-    INT(tn_pool2d_spec, dilation, 1, 2, -1, "dilation -1", see_max_pool2d, .kernel = { 3, 3 }),
-    INT1(tn_pool2d_spec, dilation, 1, 2, -1, "dilation -1", see_max_pool2d, .kernel = { 3, 3 }),
-    FLAG(tn_pool2d_spec, ceil_mode, see_avg_pool2d, .kernel = { 2, 2 }),
-    FLAG(tn_pool2d_spec, exclude_padding, see_avg_pool2d, .kernel = { 3, 3 }, .padding = { 1, 1 }),
+    INT(tn_conv_spec, stride, 1, 2, -1, "stride -1", see_conv2d_spec, .groups = 0),
+    INT1(tn_conv_spec, stride, 1, 2, -1, "stride -1", see_conv2d_spec, .groups = 0),
+    INT(tn_conv_spec, padding, 0, 1, -1, "padding -1", see_conv2d_spec, .groups = 0),
+    INT1(tn_conv_spec, padding, 0, 1, -1, "padding -1", see_conv2d_spec, .groups = 0),
+    INT(tn_conv_spec, dilation, 1, 2, -1, "dilation -1", see_conv2d_spec, .groups = 0),
+    INT1(tn_conv_spec, dilation, 1, 2, -1, "dilation -1", see_conv2d_spec, .groups = 0),
+    FLAG(tn_conv_spec, same, see_conv2d_spec, .groups = 0),
+    INT(tn_conv_spec, groups, 1, 2, -1, "groups -1", see_conv2d_spec, .stride = { 1, 1 }),
+    INT(tn_conv_spec, padding_end, 2, 1, -1, "padding -1", see_conv2d_spec, .padding = { 2 }),
+    INT1(tn_conv_spec, padding_end, 2, 1, -1, "padding -1", see_conv2d_spec, .padding = { 0, 2 }),
+    FLAG(tn_conv_spec, use_padding_end, see_conv2d_spec, .padding = { 1 }),
+    SHOWN_BY(tn_conv_spec, padding_mode, "ops/test_ops.c", "golden_numbers"),
+    INT(tn_conv_spec, output_padding, 0, 1, 2, "output_padding 2", see_transpose, .stride = { 2 }),
+    INT1(tn_conv_spec, output_padding, 0, 1, 2, "output_padding 2", see_transpose,
+         .stride = { 1, 2 }),
+    INT(tn_pool_spec, kernel, NAN, 2, -1, "kernel", see_max_pool2d, .kernel = { 3, 3 }),
+    INT1(tn_pool_spec, kernel, NAN, 2, -1, "kernel", see_max_pool2d, .kernel = { 3, 3 }),
+    INT(tn_pool_spec, stride, 3, 2, -1, "stride -1", see_max_pool2d, .kernel = { 3, 2 }),
+    INT1(tn_pool_spec, stride, 2, 3, -1, "stride -1", see_max_pool2d, .kernel = { 3, 2 }),
+    INT(tn_pool_spec, padding, 0, 1, -1, "padding -1", see_max_pool2d, .kernel = { 3, 3 }),
+    INT1(tn_pool_spec, padding, 0, 1, 2, "padding 2", see_avg_pool2d, .kernel = { 3, 3 }),
+    INT(tn_pool_spec, dilation, 1, 2, -1, "dilation -1", see_max_pool2d, .kernel = { 3, 3 }),
+    INT1(tn_pool_spec, dilation, 1, 2, -1, "dilation -1", see_max_pool2d, .kernel = { 3, 3 }),
+    FLAG(tn_pool_spec, ceil_mode, see_avg_pool2d, .kernel = { 2, 2 }),
+    FLAG(tn_pool_spec, exclude_padding, see_avg_pool2d, .kernel = { 3, 3 }, .padding = { 1, 1 }),
+    INT(tn_pool_spec, divisor, 9, 4, -1, "divisor -1", see_avg_pool2d, .kernel = { 3, 3 }),
     INT(tn_interpolate_spec, size, NAN, 5, -1, "size", see_interpolate, .size = { 3, 4 }),
     INT1(tn_interpolate_spec, size, 3, 5, -1, "size -1", see_interpolate, .size = { 3, 4 }),
     REAL(tn_interpolate_spec, scale, NAN, 2, -1, "size", see_interpolate, .mode = TN_LINEAR),

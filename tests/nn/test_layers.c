@@ -322,8 +322,99 @@ START_TEST(LY_01_linear_and_conv)
     tn_module *same = owned(conv2d(2, 4, 4, .same = true));
     ck_assert_int_eq(tn_size(tn_forward(same, x), 2), 5);
     ck_assert_int_eq(tn_size(tn_forward(same, x), 3), 6);
-    assert_null(conv2d(2, 4, 4, .same = true, .stride = 2), TN_E_INVALID, "same with a stride");
+    assert_null(conv2d(2, 4, 4, .same = true, .stride = 2), TN_E_INVALID, "same with stride 2");
     assert_null(tn_conv2d_spec_new(2, 4, 4, 0, spec, false), TN_E_INVALID, "kernel");
+}
+END_TEST
+
+/* PyTorch 2.15: layers after torch.manual_seed(5), their values, and what they make of x. */
+static tn_tensor *steps(tn_shape shape)
+{
+    float v[64];
+    for (int i = 0; i < 64; i++) v[i] = (float)(i * 7 % 11) / 8 - 0.5f;
+    return tn_from_floats(v, shape);
+}
+
+START_TEST(LY_01_other_convolutions)
+{
+    tn_manual_seed(5);
+    tn_module *m = owned(tn_conv1d_new(
+        4, 2, 3,
+        (tn_conv_options){
+            .stride = 2, .padding = 2, .groups = 2, .padding_mode = TN_PAD_CIRCULAR }));
+    assert_exact(tn_get_parameter(m, "weight"), 0.269649535f, -0.305279166f, 0.33269763f,
+                 0.261219352f, 0.343013018f, -0.313007891f, -0.274023175f, 0.194260374f,
+                 -0.38108784f, 0.40350017f, 0.0868985578f, 0.0527222157f);
+    assert_exact(tn_get_parameter(m, "bias"), -0.349123985f, 0.130099714f);
+    assert_values(tn_forward(m, steps(TN_SHAPE(1, 4, 5))), 1e-6, -0.237754196, -0.530063331,
+                  -0.781096578, -0.155083895, 0.341078997, 0.00216338038, -0.039478302,
+                  -0.0276422203);
+    tn_manual_seed(5);
+    m = owned(tn_conv3d_spec_new(2, 2, 1, 2, 2, (tn_conv_spec){ .padding = { 1 } }, true));
+    assert_exact(tn_get_parameter(m, "weight"), 0.233523339f, -0.264379501f, 0.288124561f,
+                 0.226222575f, 0.297057986f, -0.271072775f, -0.237311035f, 0.168234408f,
+                 -0.330031723f, 0.349441379f, 0.0752563551f, 0.0456587747f, -0.302350223f,
+                 0.112669654f, 0.152032018f, 0.0560930707f);
+    ck_assert_int_eq(tn_rank(tn_get_parameter(m, "weight")), 5);
+    assert_values(tn_forward(m, steps(TN_SHAPE(1, 2, 1, 3, 2))), 1e-6, 0, 0, 0.242633358,
+                  -0.543049932, 0, 0, 0, 0, 0.11704278, 0.452403992, 0, 0);
+    tn_manual_seed(5);
+    m = owned(tn_conv_transpose1d_new(
+        4, 2, 3, (tn_conv_options){ .stride = 2, .groups = 2, .dilation = 2 }));
+    assert_exact(tn_get_parameter(m, "weight"), 0.381341994f, -0.431729913f, 0.470505476f,
+                 0.369419903f, 0.485093653f, -0.442659974f, -0.387527287f, 0.274725646f,
+                 -0.538939536f, 0.570635378f, 0.122893117f, 0.0745604709f);
+    assert_exact(tn_get_parameter(m, "bias"), -0.49373585f, 0.183988765f);
+    assert_values(tn_forward(m, steps(TN_SHAPE(1, 4, 2))), 1e-6, -0.730584323, -0.49373585,
+                  0.0815605521, -0.49373585, -0.471734583, -0.49373585, -0.649291277, 0.443754077,
+                  0.183988765, 0.497689605, 0.183988765, 0.042534411, 0.183988765, 0.328043699);
+    tn_manual_seed(5);
+    tn_conv_spec spec = { .stride = { 2, 2 }, .padding = { 1, 1 }, .output_padding = { 1, 1 } };
+    m = owned(tn_conv_transpose2d_spec_new(2, 2, 2, 3, spec, false));
+    ck_assert_int_eq(tn_size(tn_get_parameter(m, "weight"), 3), 3);
+    assert_exact(tn_get_parameter(m, "bias"), 0.27433452f, -0.236514851f);
+    assert_values(tn_forward(m, steps(TN_SHAPE(1, 2, 2, 2))), 1e-6, 0.222476929, 0.464489341,
+                  0.295873761, 0.169662237, 0.35881412, 0.434656203, 0.123935103, 0.466290772,
+                  0.41755572, 0.500442028, 0.490952551, 0.119173795, -0.333530188, -0.0725910664,
+                  -0.147180349, -0.263676137, -0.102090448, -0.318892479, -0.103173792,
+                  -0.426365465, -0.409925789, 0.0584526211, -0.22357595, -0.18798399);
+    /* in, out and groups as PyTorch's shapes have them */
+    m = owned(tn_conv_transpose2d_new(4, 6, 3, (tn_conv_options){ .groups = 2 }));
+    ck_assert(tn_size(tn_get_parameter(m, "weight"), 0) == 4);
+    ck_assert(tn_size(tn_get_parameter(m, "weight"), 1) == 3);
+    char text[200];
+    m->type->describe(m, text, sizeof text);
+    ck_assert_str_eq(text, "4, 6, 3, groups 2");
+}
+END_TEST
+
+START_TEST(LY_01_padding_modes)
+{
+    tn_tensor *x = steps(TN_SHAPE(1, 2, 4, 5));
+    static const char *const names[] = { "", ", reflect", ", replicate", ", circular" };
+    for (int mode = 0; mode < 4; mode++) {
+        char text[200], want[200];
+        tn_module *m = owned(
+            conv2d(2, 3, 3, .padding = 1, .padding_end = 2, .padding_mode = (tn_pad_mode)mode));
+        tn_conv_spec spec = { .padding = { 1, 1 },
+                              .padding_end = { 2, 2 },
+                              .padding_mode = (tn_pad_mode)mode };
+        tn_tensor *y = tn_forward(m, x);
+        ck_assert(tn_size(y, 2) == 5 && tn_size(y, 3) == 6);
+        ck_assert_uint_eq(tn_hash(y), tn_hash(tn_conv2d(x, tn_get_parameter(m, "weight"),
+                                                        tn_get_parameter(m, "bias"), spec)));
+        m->type->describe(m, text, sizeof text);
+        snprintf(want, sizeof want, "2, 3, 3, padding 1, at the end 2%s", names[mode]);
+        ck_assert_str_eq(text, want);
+    }
+    assert_null(conv2d(2, 3, 3, .padding_mode = 4), TN_E_INVALID, "padding_mode 4");
+    assert_null(conv2d(2, 3, 3, .output_padding = 1), TN_E_INVALID, "transposed");
+    assert_null(tn_conv_transpose2d_new(2, 3, 3, (tn_conv_options){ .same = true }), TN_E_INVALID,
+                "tn_conv_transpose2d_new: same");
+    assert_null(tn_conv_transpose1d_new(2, 3, 3, (tn_conv_options){ .use_padding_end = true }),
+                TN_E_INVALID, "padding_end");
+    tn_module *m = owned(conv2d(1, 1, 3, .padding = 4, .padding_mode = TN_PAD_REFLECT));
+    assert_null(tn_forward(m, tn_ones(TN_SHAPE(1, 1, 4, 4))), TN_E_SHAPE, "tn_pad");
 }
 END_TEST
 
@@ -338,6 +429,19 @@ START_TEST(LY_02_pools)
     assert_values(tn_forward(adaptive, x), 1e-6, 6.5, 8.5);
     assert_null(tn_max_pool2d_new((tn_pool2d_spec){ .kernel = { 2, 0 } }), TN_E_INVALID,
                 "kernel[1]");
+    tn_tensor *line = tn_reshape(x, TN_SHAPE(2, 8));
+    tn_module *max1 = owned(tn_max_pool1d_new((tn_pool_spec){ .kernel = { 3 } }));
+    tn_module *avg1 = owned(tn_avg_pool1d_new((tn_pool_spec){ .kernel = { 4 }, .divisor = 2 }));
+    tn_module *adaptive1 = owned(tn_adaptive_avg_pool1d_new(1));
+    tn_module *largest = owned(tn_adaptive_max_pool2d_new(1, 2));
+    assert_values(tn_forward(max1, line), 0, 2, 5, 10, 13);
+    assert_values(tn_forward(avg1, line), 0, 3, 11, 19, 27);
+    assert_values(tn_forward(adaptive1, line), 1e-6, 3.5, 11.5);
+    assert_values(tn_forward(largest, x), 0, 13, 15);
+    assert_null(tn_adaptive_max_pool2d_new(1, 0), TN_E_INVALID, "out_w");
+    assert_null(tn_adaptive_avg_pool1d_new(0), TN_E_INVALID, "out is 0");
+    assert_null(tn_avg_pool1d_new((tn_pool_spec){ .kernel = { 2 }, .divisor = -1 }), TN_E_INVALID,
+                "divisor");
 }
 END_TEST
 
@@ -603,10 +707,10 @@ Suite *test_suite(void)
               IN_04_IN_06_RN_06_draw_order, IN_05_other_layers);
     add_tests(layers_case(suite, "positional encoding"), PE_01_PE_02_table,
               PE_03_odd_sizes_and_long_inputs, PE_04_gradient_and_state);
-    add_tests(layers_case(suite, "layers"), LY_01_linear_and_conv, LY_02_pools,
-              LY_02_padding_and_resampling, LY_03_layernorm, LY_06_dropout, dropout_p,
-              LY_07_embedding, activations_and_shapes, every_activation, prelu_learns,
-              a_role_is_said_once, a_sequential_frees_on_the_way);
+    add_tests(layers_case(suite, "layers"), LY_01_linear_and_conv, LY_01_other_convolutions,
+              LY_01_padding_modes, LY_02_pools, LY_02_padding_and_resampling, LY_03_layernorm,
+              LY_06_dropout, dropout_p, LY_07_embedding, activations_and_shapes, every_activation,
+              prelu_learns, a_role_is_said_once, a_sequential_frees_on_the_way);
     layers_batchnorm_cases(suite);
     layers_attention_cases(suite);
     return suite;

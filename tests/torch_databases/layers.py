@@ -37,12 +37,16 @@ def function(*names):
 module("Linear")(lambda m: tn.linear_new(m.in_features, m.out_features, {"no_bias": m.bias is None}))
 
 
-@module("Conv2d")
-def conv2d(m):
-    if m.padding_mode != "zeros":
-        raise No("padding_mode=")
-    spec = ops.conv_spec(m.stride, m.padding, m.dilation, m.groups)
-    return tn.conv2d_spec_new(m.in_channels, m.out_channels, *m.kernel_size, spec, m.bias is None)
+@module("Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d")
+def conv(m):
+    spec = ops.conv_spec(m.stride, m.padding, m.dilation, m.groups, m.output_padding)
+    spec["padding_mode"] = ops.PAD_MODES.get(m.padding_mode, 0)
+    name = type(m).__name__.lower().replace("transpose", "_transpose")
+    if not name.endswith("1d"):
+        return getattr(tn, name + "_spec_new")(m.in_channels, m.out_channels, *m.kernel_size, spec, m.bias is None)
+    options = {k: v[0] if isinstance(v, list) else v for k, v in spec.items()}
+    return getattr(tn, name + "_new")(m.in_channels, m.out_channels, m.kernel_size[0],
+                                      {**options, "no_bias": m.bias is None})
 
 
 @module("BatchNorm1d", "BatchNorm2d")
@@ -61,12 +65,16 @@ module("LayerNorm")(lambda m: tn.layer_norm_new(tuple(m.normalized_shape), {
     "eps": m.eps, "no_affine": m.weight is None, "no_bias": m.bias is None}))
 module("Embedding")(lambda m: no("max_norm=") if m.max_norm else tn.embedding_new(m.num_embeddings, m.embedding_dim, {
     "use_padding_index": m.padding_idx is not None, "padding_index": m.padding_idx or 0}))
-module("MaxPool2d")(lambda m: no("return_indices=") if m.return_indices else tn.max_pool2d_new(
-    ops.pool_spec(m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode)))
-module("AvgPool2d")(lambda m: no("divisor_override=") if m.divisor_override else tn.avg_pool2d_new(
-    ops.pool_spec(m.kernel_size, m.stride, m.padding, 1, m.ceil_mode, not m.count_include_pad)))
-module("AdaptiveAvgPool2d")(lambda m: no("None as a size") if None in pair(m.output_size) else
-                            tn.adaptive_avg_pool2d_new(*pair(m.output_size)))
+for name in ("1d", "2d"):
+    module("MaxPool" + name)(lambda m, new=f"max_pool{name}_new": no("return_indices=") if m.return_indices else getattr(
+        tn, new)(ops.pool_spec(m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode)))
+    module("AvgPool" + name)(lambda m, new=f"avg_pool{name}_new": getattr(tn, new)(
+        ops.pool_spec(m.kernel_size, m.stride, m.padding, 1, m.ceil_mode, not m.count_include_pad,
+                      getattr(m, "divisor_override", None))))
+for name in ("Avg", "Max"):
+    module(f"Adaptive{name}Pool2d")(lambda m, new=f"adaptive_{name.lower()}_pool2d_new": no("None as a size") if None in pair(
+        m.output_size) else getattr(tn, new)(*pair(m.output_size)))
+module("AdaptiveAvgPool1d")(lambda m: tn.adaptive_avg_pool1d_new(pair(m.output_size)[0]))
 for name in "ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "CircularPad":
     mode = {"Reflection": "reflect", "Replication": "replicate", "Circular": "circular"}.get(name[:-3], "constant")
     for axes in 1, 2, 3:
@@ -197,13 +205,6 @@ function("LogSoftmax")(lambda m, x: tn.log_softmax(x, m.dim))
 function("Softmin")(lambda m, x: tn.softmax(tn.neg(x), m.dim))
 function("Softmax2d")(lambda m, x: tn.softmax(x, -3))
 function("Softplus")(lambda m, x: tn.softplus(x, m.beta, m.threshold))
-function("Conv1d")(lambda m, x, weight, bias=None: no("padding_mode=") if m.padding_mode != "zeros" else F("conv1d")(
-    x, weight, bias, m.stride, m.padding, m.dilation, m.groups))
-function("AvgPool1d")(lambda m, x: F("avg_pool1d")(x, m.kernel_size, m.stride, m.padding, m.ceil_mode,
-                                                   m.count_include_pad))
-function("MaxPool1d")(lambda m, x: F("max_pool1d")(x, m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode,
-                                                   m.return_indices))
-function("AdaptiveAvgPool1d")(lambda m, x: F("adaptive_avg_pool1d")(x, m.output_size))
 for name, of in {"L1Loss": "l1_loss", "MSELoss": "mse_loss"}.items():
     function(name)(lambda m, x, t, of=of: F(of)(x, t, reduction=m.reduction))
 function("SmoothL1Loss")(lambda m, x, t: F("smooth_l1_loss")(x, t, reduction=m.reduction, beta=m.beta))

@@ -586,45 +586,50 @@ def dropout(x, p=0.5, training=True, inplace=False):
     return tn.dropout(x, p, training) if not training or p in (0.0, 1.0) else no("random masks, which differ by design")
 
 
-def conv_spec(stride, padding, dilation, groups):
-    if isinstance(padding, str):
-        same = padding == "same"
-        return {"stride": pair(stride), "dilation": pair(dilation), "groups": groups, "same": same}
-    return {"stride": pair(stride), "padding": pair(padding), "dilation": pair(dilation), "groups": groups}
+def sizes(x):
+    """One number for each of three axes; a single one, in a list or not, is for all."""
+    x = list(x) if isinstance(x, (tuple, list)) else [x]
+    return (x * 3)[:3] if len(x) == 1 else x + [0] * (3 - len(x))
 
 
-@op("nn.functional.conv2d")
-def conv2d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
-    return tn.conv2d(x, weight, bias, conv_spec(stride, padding, dilation, groups))
+def conv_spec(stride, padding, dilation, groups, output_padding=0):
+    where = {"same": padding == "same"} if isinstance(padding, str) else {"padding": sizes(padding)}
+    return {"stride": sizes(stride), "dilation": sizes(dilation), "groups": groups,
+            "output_padding": sizes(output_padding), **where}
 
 
-def first(x):
-    return x if isinstance(x, (int, str)) else x[0]
+for name in ("conv1d", "conv2d", "conv3d"):
+    op("nn.functional." + name)(
+        lambda x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1, name=name: getattr(tn, name)(
+            x, weight, bias, conv_spec(stride, padding, dilation, groups)))
+for name in ("conv_transpose1d", "conv_transpose2d"):
+    op("nn.functional." + name)(
+        lambda x, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, name=name:
+        getattr(tn, name)(x, weight, bias, conv_spec(stride, padding, dilation, groups, output_padding)))
 
 
-@op("nn.functional.conv1d")
-def conv1d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
-    padding = first(padding)
-    padding = padding if isinstance(padding, str) else [0, padding]
-    spec = conv_spec([1, first(stride)], padding, [1, first(dilation)], groups)
-    return tn.squeeze(tn.conv2d(tn.unsqueeze(x, -2), tn.unsqueeze(weight, -2), bias, spec), -2)
-
-
-def pool_spec(kernel, stride, padding, dilation=1, ceil_mode=False, exclude=False):
+def pool_spec(kernel, stride, padding, dilation=1, ceil_mode=False, exclude=False, divisor=None):
     return {"kernel": pair(kernel), "stride": [0, 0] if stride is None or stride == () else pair(stride),
-            "padding": pair(padding), "dilation": pair(dilation), "ceil_mode": ceil_mode, "exclude_padding": exclude}
+            "padding": pair(padding), "dilation": pair(dilation), "ceil_mode": ceil_mode, "exclude_padding": exclude,
+            "divisor": divisor or 0}
 
 
-@op("nn.functional.max_pool2d", special="pool")
-def max_pool2d(x, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
-    absent(return_indices=return_indices)
-    return tn.max_pool2d(x, pool_spec(kernel_size, stride, padding, dilation, ceil_mode))
+def max_pool(name, special=None):
+    @op("nn.functional." + name, special=special)
+    def run(x, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
+        absent(return_indices=return_indices)
+        return getattr(tn, name)(x, pool_spec(kernel_size, stride, padding, dilation, ceil_mode))
 
 
-@op("nn.functional.avg_pool2d", special="pool")
-def avg_pool2d(x, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
-    absent(divisor_override=divisor_override)
-    return tn.avg_pool2d(x, pool_spec(kernel_size, stride, padding, 1, ceil_mode, not count_include_pad))
+def avg_pool(name, special=None):
+    @op("nn.functional." + name, special=special)
+    def run(x, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
+        return getattr(tn, name)(x, pool_spec(kernel_size, stride, padding, 1, ceil_mode, not count_include_pad,
+                                              divisor_override))
+
+
+max_pool("max_pool2d", "pool")
+avg_pool("avg_pool2d", "pool")
 
 
 @op("nn.functional.adaptive_avg_pool2d")
@@ -633,21 +638,9 @@ def adaptive_avg_pool2d(x, size):
     return tn.adaptive_avg_pool2d(x, *(x.shape[i - 2] if s is None else s for i, s in enumerate(size)))
 
 
-def flat(x):
-    """A row as an image of one row, for what PyTorch has in one dimension."""
-    return tn.unsqueeze(x, -2)
-
-
-one = lambda v: None if v is None or v == () else [1, first(v)]
-op("nn.functional.avg_pool1d")(
-    lambda x, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True: tn.squeeze(avg_pool2d(
-        flat(x), one(kernel_size), one(stride), [0, first(padding)], ceil_mode, count_include_pad), -2))
-op("nn.functional.max_pool1d")(
-    lambda x, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False:
-    no("return_indices=") if return_indices else tn.squeeze(max_pool2d(
-        flat(x), one(kernel_size), one(stride), [0, first(padding)], [1, first(dilation)], ceil_mode), -2))
-op("nn.functional.adaptive_avg_pool1d")(
-    lambda x, size: tn.squeeze(tn.adaptive_avg_pool2d(flat(x), 1, first(size)), -2))
+max_pool("max_pool1d")
+avg_pool("avg_pool1d")
+op("nn.functional.adaptive_avg_pool1d")(lambda x, size: tn.adaptive_avg_pool1d(x, pair(size)[0]))
 
 
 PAD_MODES = {name: i for i, name in enumerate(("constant", "reflect", "replicate", "circular"))}

@@ -95,14 +95,20 @@ tn_module *tn_flatten_new(int first, int last)
     return numbers_new(&tn_flatten_type, first, last, 0.0, 0.0);
 }
 
+static tn_module *adaptive_new(const char *function, const tn_module_type *type, int64_t out_h,
+                               int64_t out_w)
+{
+    if (tni_at_least(function, "out_h", out_h, 1) != TN_OK ||
+        tni_at_least(function, "out_w", out_w, 1) != TN_OK)
+        return NULL;
+    return numbers_new(type, out_h, out_w, 0.0, 0.0);
+}
+
 TNI_ONE_OP(tn_adaptive_avg_pool2d, "AdaptiveAvgPool2d", numbers,
            tn_adaptive_avg_pool2d(x, m->a, m->b), "%" PRId64 "x%" PRId64, m->a, m->b)
 tn_module *tn_adaptive_avg_pool2d_new(int64_t out_h, int64_t out_w)
 {
-    if (tni_at_least("tn_adaptive_avg_pool2d_new", "out_h", out_h, 1) != TN_OK ||
-        tni_at_least("tn_adaptive_avg_pool2d_new", "out_w", out_w, 1) != TN_OK)
-        return NULL;
-    return numbers_new(&tn_adaptive_avg_pool2d_type, out_h, out_w, 0.0, 0.0);
+    return adaptive_new("tn_adaptive_avg_pool2d_new", &tn_adaptive_avg_pool2d_type, out_h, out_w);
 }
 
 #define PIXELS(tn_name_new, OP, TYPE)                                                              \
@@ -115,44 +121,64 @@ tn_module *tn_adaptive_avg_pool2d_new(int64_t out_h, int64_t out_w)
 PIXELS(tn_pixel_shuffle_new, tn_pixel_shuffle, "PixelShuffle")
 PIXELS(tn_pixel_unshuffle_new, tn_pixel_unshuffle, "PixelUnshuffle")
 
-/* ---- of the windows of an image -------------------------------------------------------------- */
-
-typedef struct pool2d {
-    tn_module base;
-    tn_pool2d_spec spec; /* with the stride as used */
-} pool2d;
-
-#define POOL(tn_name_new, OP, TYPE)                                                                \
-    TNI_ONE_OP(OP, TYPE, pool2d, OP(x, m->spec),                                                   \
-               "kernel %" PRId64 "x%" PRId64 ", stride %" PRId64 "x%" PRId64 ", padding %" PRId64  \
-               "x%" PRId64 "%s",                                                                   \
-               m->spec.kernel[0], m->spec.kernel[1], m->spec.stride[0], m->spec.stride[1],         \
-               m->spec.padding[0], m->spec.padding[1], m->spec.ceil_mode ? ", ceil" : "")          \
-    tn_module *tn_name_new(tn_pool2d_spec spec)                                                    \
-    {                                                                                              \
-        return pool2d_new(#tn_name_new, &OP##_type, spec);                                         \
-    }
-
-static tn_module *pool2d_new(const char *function, const tn_module_type *type, tn_pool2d_spec spec)
+TNI_ONE_OP(tn_adaptive_max_pool2d, "AdaptiveMaxPool2d", numbers,
+           tn_adaptive_max_pool2d(x, m->a, m->b, NULL), "%" PRId64 "x%" PRId64, m->a, m->b)
+tn_module *tn_adaptive_max_pool2d_new(int64_t out_h, int64_t out_w)
 {
-    if (tni_at_least(function, "kernel[0]", spec.kernel[0], 1) != TN_OK ||
-        tni_at_least(function, "kernel[1]", spec.kernel[1], 1) != TN_OK)
-        return NULL;
-    for (int i = 0; i < 2; i++) {
-        if (tni_at_least(function, "stride", spec.stride[i], 0) != TN_OK ||
+    return adaptive_new("tn_adaptive_max_pool2d_new", &tn_adaptive_max_pool2d_type, out_h, out_w);
+}
+
+TNI_ONE_OP(tn_adaptive_avg_pool1d, "AdaptiveAvgPool1d", numbers, tn_adaptive_avg_pool1d(x, m->a),
+           "%" PRId64, m->a)
+tn_module *tn_adaptive_avg_pool1d_new(int64_t out)
+{
+    if (tni_at_least("tn_adaptive_avg_pool1d_new", "out", out, 1) != TN_OK) return NULL;
+    return numbers_new(&tn_adaptive_avg_pool1d_type, out, 0);
+}
+
+/* ---- of windows ------------------------------------------------------------------------------ */
+
+typedef struct pool {
+    tn_module base;
+    tn_pool_spec spec; /* with the stride as used */
+} pool;
+
+static tn_module *pool_new(const char *function, const tn_module_type *type, int axes,
+                           tn_pool_spec spec)
+{
+    if (tni_at_least(function, "divisor", spec.divisor, 0) != TN_OK) return NULL;
+    for (int i = 0; i < axes; i++) {
+        if (tni_at_least(function, i ? "kernel[1]" : "kernel[0]", spec.kernel[i], 1) != TN_OK ||
+            tni_at_least(function, "stride", spec.stride[i], 0) != TN_OK ||
             tni_at_least(function, "padding", spec.padding[i], 0) != TN_OK ||
             tni_at_least(function, "dilation", spec.dilation[i], 0) != TN_OK)
             return NULL;
         spec.stride[i] = tni_or_int(spec.stride[i], spec.kernel[i]);
     }
-    pool2d *m = tn_module_new(type);
+    pool *m = tn_module_new(type);
     if (!m) return NULL;
     m->spec = spec;
     return tn_module_done(&m->base);
 }
 
-POOL(tn_max_pool2d_new, tn_max_pool2d, "MaxPool2d")
-POOL(tn_avg_pool2d_new, tn_avg_pool2d, "AvgPool2d")
+#define POOL(tn_name_new, OP, TYPE, axes, ...)                                                     \
+    TNI_ONE_OP(OP, TYPE, pool, OP(x, m->spec), __VA_ARGS__, m->spec.ceil_mode ? ", ceil" : "")     \
+    tn_module *tn_name_new(tn_pool_spec spec)                                                      \
+    {                                                                                              \
+        return pool_new(#tn_name_new, &OP##_type, axes, spec);                                     \
+    }
+#define LINE                                                                                       \
+    "kernel %" PRId64 ", stride %" PRId64 ", padding %" PRId64 "%s", m->spec.kernel[0],            \
+        m->spec.stride[0], m->spec.padding[0]
+#define IMAGE                                                                                      \
+    "kernel %" PRId64 "x%" PRId64 ", stride %" PRId64 "x%" PRId64 ", padding %" PRId64 "x%" PRId64 \
+    "%s",                                                                                          \
+        m->spec.kernel[0], m->spec.kernel[1], m->spec.stride[0], m->spec.stride[1],                \
+        m->spec.padding[0], m->spec.padding[1]
+POOL(tn_max_pool1d_new, tn_max_pool1d, "MaxPool1d", 1, LINE)
+POOL(tn_max_pool2d_new, tn_max_pool2d, "MaxPool2d", 2, IMAGE)
+POOL(tn_avg_pool1d_new, tn_avg_pool1d, "AvgPool1d", 1, LINE)
+POOL(tn_avg_pool2d_new, tn_avg_pool2d, "AvgPool2d", 2, IMAGE)
 
 typedef struct fold {
     tn_module base;

@@ -470,9 +470,12 @@ static bool plan(winograd *p, const tni_conv2d_sizes *z, tni_array in, tni_array
 {
     if (!IS_FAST || in.dtype == TN_F64 || z->groups != 1) return false;
     if (z->c < LEAST_CHANNELS || z->o < LEAST_CHANNELS) return false;
-    for (int d = 0; d < 2; d++)
-        if (z->stride[d] != 1 || z->dilation[d] != 1 || z->padding[d] > 2) return false;
     if (z->kh != 3 || z->kw != 3) return false;
+    for (int d = 0; d < 2; d++) { /* the band of a row has room for 2 columns more than an output */
+        int64_t after = d ? z->ow + 2 - z->w - z->padding[1] : z->oh + 2 - z->h - z->padding[0];
+        if (z->stride[d] != 1 || z->dilation[d] != 1 || z->padding[d] > 2 || after < 0 || after > 2)
+            return false;
+    }
     const int64_t *pad = z->padding;
     p->in = (side){ in, z->c, z->h, z->w, pad[0], pad[1], 0 };
     p->out = (side){ out, z->o, z->oh, z->ow, 0, 0, 0 };

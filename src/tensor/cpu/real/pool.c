@@ -1,6 +1,6 @@
 /*
- * pool.c - pooling over the planes of [n, c, h, w]: maximum with its index, average, adaptive
- * average, and their gradients. Planes are distributed over the threads; each is written by one
+ * pool.c - pooling over the planes of [n, c, h, w]: maximum with its index, average, both also
+ * adaptive, and their gradients. Planes are distributed over the threads; each is written by one
  * chunk.
  */
 #include "tensor/cpu/real/rows.h"
@@ -172,16 +172,25 @@ BY_TWOS(halve_bf16, true, false)
 BY_TWOS(twice, false, true)
 BY_TWOS(twice_bf16, true, true)
 
+/* Taps [first, last) of output o along an axis that are on inputs, and the input under tap 0. */
+TNI_INLINE int64_t taps_of(const tni_pool2d_sizes *p, int axis, int64_t o, int64_t *first,
+                           int64_t *last)
+{
+    int64_t size = axis ? p->w : p->h, out = axis ? p->ow : p->oh;
+    int64_t from = p->adaptive ? o * size / out : o * p->stride[axis] - p->padding[axis];
+    int64_t taps = p->adaptive ? ((o + 1) * size + out - 1) / out - from : p->kernel[axis];
+    row_inside(from, p->dilation[axis], size, 0, taps, first, last);
+    return from;
+}
+
 static void max_plane(const tni_pool2d_sizes *p, void *from, void *to, int32_t *index)
 {
     const REAL *x = from;
     REAL *y = to;
     for (int64_t i = 0; i < p->oh; i++) {
-        int64_t top = i * p->stride[0] - p->padding[0], r0, r1;
-        row_inside(top, p->dilation[0], p->h, 0, p->kernel[0], &r0, &r1);
+        int64_t r0, r1, top = taps_of(p, 0, i, &r0, &r1);
         for (int64_t j = 0; j < p->ow; j++) {
-            int64_t left = j * p->stride[1] - p->padding[1], s0, s1;
-            row_inside(left, p->dilation[1], p->w, 0, p->kernel[1], &s0, &s1);
+            int64_t s0, s1, left = taps_of(p, 1, j, &s0, &s1);
             REAL best = -(REAL)INFINITY;
             int64_t at = -1;
             for (int64_t r = r0; r < r1; r++) {
@@ -255,6 +264,7 @@ TNI_INLINE window window_of(const tni_pool2d_sizes *p, bool adaptive, int64_t i,
         w.right = TNI_MAX(TNI_MIN(w.right, p->w), w.left);
     }
     if (adaptive || !p->include_padding) count = (w.bottom - w.top) * (w.right - w.left);
+    if (p->divisor) count = p->divisor;
     w.scale = count > 0 ? (REAL)1 / (REAL)count : 0;
     return w;
 }
@@ -313,7 +323,7 @@ static void mean_grad_plane(const tni_pool2d_sizes *p, void *dx, void *dy, int32
 
 tn_status K(tni_avg_pool2d)(const tni_avg_pool2d *a)
 {
-    bool halves = !a->sizes.adaptive && tni_pool_halves(&a->sizes);
+    bool halves = !a->sizes.adaptive && !a->sizes.divisor && tni_pool_halves(&a->sizes);
     return run(&a->sizes, halves ? mean_halves : mean_plane, &a->x, &a->y, NULL);
 }
 
