@@ -103,6 +103,14 @@ def norm(x, w, c):
     return F.layer_norm(x, (x.shape[-1],), w, c)
 
 
+def rms_norm(x, w):
+    return F.rms_norm(x, (x.shape[-1],), w, 1e-6)
+
+
+def group_norm(x, w, c):
+    return F.group_norm(x, 8, w, c)
+
+
 def batch_norm(x, w, c):
     return F.batch_norm(x, None, None, w, c, True)
 
@@ -137,6 +145,9 @@ cpu_rows = [
     ("softmax_2048x512", lambda x: F.softmax(x, -1), [(2048, 512)], 0),
     ("layer_norm_2048x128", norm, [(2048, 128), (128,), (128,)], 0),
     ("layer_norm_2048x384", norm, [(2048, 384), (384,), (384,)], 0),
+    ("rms_norm_2048x384", rms_norm, [(2048, 384), (384,)], 0),
+    ("rms_norm_2048x768", rms_norm, [(2048, 768), (768,)], 0),
+    ("group_norm_32x64x28", group_norm, [(32, 64, 28, 28), (64,), (64,)], 0),
     ("cross_entropy_2048x96", cross_entropy, [(2048, 96), (2048,)], 96),
     ("embedding_96x128_2048", lambda w, i: F.embedding(i, w), [(96, 128), (2048,)], 96),
     ("matmul_512", torch.matmul, [(512, 512), (512, 512)], 0),

@@ -53,7 +53,8 @@ static inline void tn_leave_no_grad_(const int *was)
  * In f32    exp expm1 log log1p pow pow_scalar square reciprocal rsqrt softplus, sum sum_all mean
  *           mean_all var std prod norm logsumexp cumsum max min softmax log_softmax, cross_entropy
  *           cross_entropy_with nll_loss mse_loss l1_loss smooth_l1_loss huber_loss
- *           bce_with_logits kl_div, layer_norm, gather index_select scatter_add embedding flip
+ *           bce_with_logits kl_div, layer_norm rms_norm group_norm, gather index_select
+ *           scatter_add embedding flip
  * Both      linear_cross_entropy linear_cross_entropy_with rnn gru lstm: products in dtype, loss,
  *           gates and states in f32
  * As is     everything else: views, activations, dropout, batch_norm and pooling; two dtypes
