@@ -114,6 +114,8 @@ static tn_tensor *sum_rows(tn_tensor **x) { return tn_sum(x[0], (int[]){ 0 }, 1,
 static tn_tensor *transposed(tn_tensor **x) { return tn_contiguous(tn_transpose(x[0], 0, 1)); }
 static tn_tensor *softmax(tn_tensor **x) { return tn_softmax(x[0], -1); }
 static tn_tensor *layer_norm(tn_tensor **x) { return tn_layer_norm(x[0], 1, x[1], x[2], 1e-5); }
+static tn_tensor *rms_norm(tn_tensor **x) { return tn_rms_norm(x[0], 1, x[1], 1e-6); }
+static tn_tensor *group_norm(tn_tensor **x) { return tn_group_norm(x[0], 8, x[1], x[2], 1e-5); }
 static tn_tensor *matmul(tn_tensor **x) { return tn_matmul(x[0], x[1]); }
 static tn_tensor *linear(tn_tensor **x) { return tn_linear(x[0], x[1], x[2]); }
 static tn_tensor *cross_entropy(tn_tensor **x) { return tn_cross_entropy(x[0], x[1]); }
@@ -269,6 +271,9 @@ static const row cpu_rows[] = {
     { "softmax_2048x512", softmax, { S(2048, 512) }, 0 },
     { "layer_norm_2048x128", layer_norm, { S(2048, 128), S(128), S(128) }, 0 },
     { "layer_norm_2048x384", layer_norm, { S(2048, 384), S(384), S(384) }, 0 },
+    { "rms_norm_2048x384", rms_norm, { S(2048, 384), S(384) }, 0 },
+    { "rms_norm_2048x768", rms_norm, { S(2048, 768), S(768) }, 0 },
+    { "group_norm_32x64x28", group_norm, { S(32, 64, 28, 28), S(64), S(64) }, 0 },
     { "cross_entropy_2048x96", cross_entropy, { S(2048, 96), S(2048) }, 96 },
     { "ctc_128x32x64_24", ctc, { S(128, 32, 64), S(32, 24) }, 64 },
     { "cosine_2048x512", cosine_similarity, { S(2048, 512), S(2048, 512) }, 0 },

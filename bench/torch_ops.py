@@ -111,6 +111,14 @@ def norm(x, w, c):
     return F.layer_norm(x, (x.shape[-1],), w, c)
 
 
+def rms_norm(x, w):
+    return F.rms_norm(x, (x.shape[-1],), w, 1e-6)
+
+
+def group_norm(x, w, c):
+    return F.group_norm(x, 8, w, c)
+
+
 def batch_norm(x, w, c):
     return F.batch_norm(x, None, None, w, c, True)
 
@@ -155,6 +163,9 @@ cpu_rows = [
     ("softmax_2048x512", lambda x: F.softmax(x, -1), [(2048, 512)], 0),
     ("layer_norm_2048x128", norm, [(2048, 128), (128,), (128,)], 0),
     ("layer_norm_2048x384", norm, [(2048, 384), (384,), (384,)], 0),
+    ("rms_norm_2048x384", rms_norm, [(2048, 384), (384,)], 0),
+    ("rms_norm_2048x768", rms_norm, [(2048, 768), (768,)], 0),
+    ("group_norm_32x64x28", group_norm, [(32, 64, 28, 28), (64,), (64,)], 0),
     ("cross_entropy_2048x96", cross_entropy, [(2048, 96), (2048,)], 96),
     ("ctc_128x32x64_24", ctc, [(128, 32, 64), (32, 24)], 64),
     ("cosine_2048x512", lambda x, y: F.cosine_similarity(x, y, -1), [(2048, 512), (2048, 512)], 0),

@@ -71,6 +71,7 @@ typedef struct tn_batch_norm_options {
     double momentum;  /* 0: 0.1 (use_momentum) */
     bool cumulative;  /* plain average over batches instead of momentum */
     bool no_affine;   /* no weight and bias */
+    bool no_bias;     /* no bias */
     bool no_tracking; /* no running statistics: batch statistics in eval too */
     /* a batch whose statistics are not finite changes no buffer and is counted by
      * tn_batch_norm_skipped; each forward then reads the buffers once more */
@@ -87,6 +88,8 @@ typedef struct tn_batch_norm_options {
 TN_API tn_module *tn_batch_norm2d_new(int64_t features, tn_batch_norm_options o);
 /** The same for x [N, C] or [N, C, L]. */
 TN_API tn_module *tn_batch_norm1d_new(int64_t features, tn_batch_norm_options o);
+/** The same for x [N, C, D, H, W]. PyTorch: nn.BatchNorm3d */
+TN_API tn_module *tn_batch_norm3d_new(int64_t features, tn_batch_norm_options o);
 /** Sets the running buffers of one BatchNorm layer to those of a new one. */
 TN_API tn_status tn_batch_norm_reset_running_stats(tn_module *m);
 /** The share of a new batch in the running buffers; NaN: m is no BatchNorm layer. */
@@ -143,6 +146,43 @@ typedef struct tn_layer_norm_options {
  *  this shape. */
 TN_API tn_module *tn_layer_norm_new(tn_shape shape, tn_layer_norm_options o);
 
+/** zero fields: the epsilon of x's dtype (f32's for bf16 and f16), with weight */
+typedef struct tn_rms_norm_options {
+    double eps;     /* 0: that epsilon */
+    bool no_affine; /* no weight */
+    bool use_eps;   /* takes eps 0 as given */
+} tn_rms_norm_options;
+/** tn_rms_norm over the trailing axes, which have this shape. Parameter weight 1, of this shape.
+ *  PyTorch: nn.RMSNorm */
+TN_API tn_module *tn_rms_norm_new(tn_shape shape, tn_rms_norm_options o);
+/** tn_group_norm as a layer: x [N, channels, ...]. Parameters weight [channels] 1 and bias
+ *  [channels] 0. Errors: groups that do not divide channels. PyTorch: nn.GroupNorm */
+TN_API tn_module *tn_group_norm_new(int64_t groups, int64_t channels, tn_layer_norm_options o);
+
+/** zero fields: eps 1e-5, momentum 0.1, neither weight and bias nor running statistics */
+typedef struct tn_instance_norm_options {
+    double eps;      /* 0: 1e-5 (use_eps takes 0 as given) */
+    double momentum; /* 0: 0.1 (use_momentum) */
+    bool affine;     /* with weight and bias */
+    bool no_bias;    /* without bias */
+    bool tracking;   /* with running statistics, which evaluation uses */
+    bool use_eps, use_momentum;
+} tn_instance_norm_options;
+/**
+ * y = w (x - mean) / sqrt(var + eps) + b, mean and biased variance of each channel of each sample.
+ *
+ * Shapes   x [N, C, L] or [C, L], C = features
+ * State    with affine, parameters weight [C] 1 and bias [C] 0; with tracking, the buffers of a
+ *          batch norm. In training running_mean and running_var move towards the averages over
+ *          samples of mean and unbiased variance; num_batches_tracked stays 0, as PyTorch's does
+ * Errors   one value per channel where a mean is to be taken
+ * Source   Ulyanov, Vedaldi, Lempitsky, Instance Normalization (2016), eq. 2
+ * PyTorch: nn.InstanceNorm1d
+ */
+TN_API tn_module *tn_instance_norm1d_new(int64_t features, tn_instance_norm_options o);
+/** The same for x [N, C, H, W] or [C, H, W]. PyTorch: nn.InstanceNorm2d */
+TN_API tn_module *tn_instance_norm2d_new(int64_t features, tn_instance_norm_options o);
+
 /** zero fields: no padding row */
 typedef struct tn_embedding_options {
     bool use_padding_index; /* the next field counts */
@@ -171,13 +211,51 @@ TN_API tn_module *tn_positional_encoding_new(int64_t d_model, int64_t max_len,
 /** tn_dropout as a layer. Training: zero with probability p in [0, 1], scale the rest by 1/(1-p);
  *  evaluation: x itself. */
 TN_API tn_module *tn_dropout_new(double p);
-/** The probability of one layer: Dropout, PositionalEncoding, MultiheadAttention,
- *  TransformerEncoderLayer, or an RNN, GRU or LSTM of several layers. NaN and a message for any
- *  other. */
+/** tn_feature_dropout as a layer: x [N, C, L] or [C, L]. PyTorch: nn.Dropout1d */
+TN_API tn_module *tn_dropout1d_new(double p);
+/** The same for x [N, C, H, W] or [N, C, L]. PyTorch: nn.Dropout2d */
+TN_API tn_module *tn_dropout2d_new(double p);
+/** The probability of one layer: Dropout, Dropout1d, Dropout2d, PositionalEncoding,
+ *  MultiheadAttention, TransformerEncoderLayer, or an RNN, GRU or LSTM of several layers. NaN and a
+ *  message for any other. */
 TN_API double tn_dropout_p(tn_module *m);
 /** Sets p of every such layer of the tree m, from the next forward on. A captured step keeps its
  *  old p. Errors: p outside [0, 1]; no such layer in m. */
 TN_API TN_MUST_USE tn_status tn_dropout_set_p(tn_module *m, double p);
+
+/* ---- parameters made of others --------------------------------------------------------------- */
+
+/**
+ * Weight normalization: from now on each call of m makes its parameter of that name as g v / |v|,
+ * with a g and a norm for each index of that axis (-1: one for all elements).
+ *
+ * State    parametrizations.NAME.original0, g, which is |v| at first, and original1, v, which is
+ *          the parameter itself; no NAME any more: tn_get_parameter(m, NAME) fails
+ * Note     make optimizers afterwards, since g is new. One parameter of a layer
+ * Errors   no such parameter; one without a field in the struct; fewer than two axes; an axis that
+ *          is not there; m has one already. Nothing has changed then
+ * Source   Salimans and Kingma, Weight Normalization (2016), eq. 2
+ * PyTorch: nn.utils.parametrizations.weight_norm
+ */
+TN_API TN_MUST_USE tn_status tn_weight_norm(tn_module *m, const char *name, int axis);
+/** zero fields: PyTorch's defaults, but for transposed convolutions, whose axis is 1 */
+typedef struct tn_spectral_norm_options {
+    int64_t iterations; /* of the power method for each call in training; 0: 1 */
+    int64_t axis;       /* which is the rows of the matrix */
+    double eps;         /* what norms are at least; 0: 1e-12 */
+} tn_spectral_norm_options;
+/**
+ * Spectral normalization: the same as v / s, where s is about the largest singular value of v as a
+ * matrix with that axis as rows, the others as columns. In f32, under autocast too, if v is bf16 or
+ * f16.
+ *
+ * State    parametrizations.NAME.original, v; buffers parametrizations.NAME.0._u and ._v, the first
+ *          singular vectors, nearly: random unit vectors after 15 iterations (TN_DIRECTION)
+ * Source   Miyato et al., Spectral Normalization for GANs (2018), algorithm 1
+ * PyTorch: nn.utils.parametrizations.spectral_norm
+ */
+TN_API TN_MUST_USE tn_status tn_spectral_norm(tn_module *m, const char *name,
+                                              tn_spectral_norm_options o);
 
 /* ---- attention ------------------------------------------------------------------------------- */
 

@@ -415,6 +415,10 @@ TN_API tn_tensor *tn_log_softmax(tn_tensor *x, int axis);
  * Source   Srivastava et al. (2014), section 10
  */
 TN_API tn_tensor *tn_dropout(tn_tensor *x, double p, bool training);
+/** The same for whole channels: x [N, C, ...], one number of the mask for each of N C. Tompson et
+ *  al., Efficient Object Localization (2015), section 3.2. PyTorch: torch.feature_dropout,
+ *  F.dropout1d, F.dropout2d and F.dropout3d */
+TN_API tn_tensor *tn_feature_dropout(tn_tensor *x, double p, bool training);
 /**
  * (x - mean) / sqrt(var + eps) * weight + bias over the last n_axes axes, with the biased variance;
  * weight and bias have the shape of those axes, or are TN_NONE. They may be f32 beside an x of bf16
@@ -425,6 +429,28 @@ TN_API tn_tensor *tn_dropout(tn_tensor *x, double p, bool training);
  * Source   Ba, Kiros, Hinton, Layer Normalization (2016), section 3
  */
 TN_API tn_tensor *tn_layer_norm(tn_tensor *x, int n_axes, tn_tensor *weight, tn_tensor *bias,
+                                double eps);
+/**
+ * x / sqrt(mean(x^2) + eps) * weight over the last n_axes axes; weight as above. eps below 0: the
+ * epsilon of x's dtype, of f32 for bf16 and f16.
+ *
+ * Grad     with r = 1 / sqrt(mean(x^2) + eps), xh = x r, gw = dy weight:
+ *          dx = r (gw - xh mean(gw xh))                                        keeps x, r
+ * Source   Zhang and Sennrich, Root Mean Square Layer Normalization (2019), eq. 4
+ * PyTorch: F.rms_norm; its None is an eps below 0
+ */
+TN_API tn_tensor *tn_rms_norm(tn_tensor *x, int n_axes, tn_tensor *weight, double eps);
+/**
+ * (x - mean) / sqrt(var + eps) * weight + bias for x [N, C, ...], mean and biased variance of each
+ * of so many groups of neighbouring channels of a sample; weight and bias [C], or TN_NONE. They may
+ * be f32 beside an x of bf16 or f16. As many groups as channels is instance normalization.
+ *
+ * Errors   groups that do not divide C
+ * Grad     as tn_layer_norm                                                    keeps x, mean, r
+ * Source   Wu and He, Group Normalization (2018), eq. 1 to 3
+ * PyTorch: F.group_norm
+ */
+TN_API tn_tensor *tn_group_norm(tn_tensor *x, int groups, tn_tensor *weight, tn_tensor *bias,
                                 double eps);
 /**
  * (x - mean) / sqrt(var + eps) * weight + bias per channel (axis 1 of [N, C, ...]). training: with

@@ -1,5 +1,6 @@
 /*
- * layer_norm.cu - layer normalisation of the rows of a dense [n, f] array, and its gradient.
+ * layer_norm.cu - layer normalisation of the rows of a dense [n, f] array, and its gradient; the
+ * same with a mean of 0 (RMSNorm), and with a weight and bias per channel (group norm).
  *
  * xh = (x - mean) rstd, rstd = 1 / sqrt(var + eps) with the biased variance; y = xh w + b.
  * Gradient, per row with gw = dy w: dx = rstd (gw - mean(gw) - xh mean(gw xh)); over the rows:
@@ -7,16 +8,40 @@
  *
  * A row of at most ROW_IN_WARP elements stays in the registers of one warp, read sixteen bytes at a
  * time where the rows allow it; a block does a longer one. The variance takes a second pass, about
- * the mean. dw and db: groups of rows, whose number depends only on the sizes and the device, are
+ * the mean. Rows of group norm are done by a block each, and its channels' dw and db, too. Other dw
+ * and db: groups of rows, whose number depends only on the sizes and the device, are
  * summed by a block each, and then in a fixed order.
  */
 #include "cuda/elements.h"
+
+/* Where row i has the weight of its element j: layer norm (groups 0) at j. */
+struct ln_channels {
+    int64_t groups, per, plane; /* channels of a row, of so many elements each */
+    bool rms;
+    ln_channels(const tni_norm_rows &r = {}, int64_t f = 0)
+        : groups(r.groups), per(groups ? r.channels / groups : 1), plane(f / per), rms(r.rms)
+    {
+    }
+    __device__ __forceinline__ int64_t at(int64_t i, int64_t j) const
+    {
+        return groups ? i % groups * per + j / plane : j;
+    }
+};
+
+/* The rows of x. */
+static inline int64_t ln_rows(const tni_array &x, const tni_norm_rows &r, int64_t *f)
+{
+    int64_t parts = r.groups ? r.groups : 1;
+    *f = x.size[1] / parts;
+    return x.size[0] * parts;
+}
 
 template <typename R> struct ln_job {
     R *y, *mean, *rstd;
     const R *x, *w, *b;
     int64_t n, f;
     double eps;
+    ln_channels channels;
 };
 
 template <typename R>
@@ -32,13 +57,13 @@ static __device__ __forceinline__ bool ln_lost(double squares, const ln_job<R> &
     return !(squares / static_cast<double>(job.f) + job.eps > 0x1p-100 && squares < ROW_INFINITY);
 }
 
-/* The mean and the squares about it in double, of a row taken by threads `step` apart. */
+/* The mean (rms: 0) and the squares about it in double, of a row taken by threads `step` apart. */
 template <typename R, class Sum>
-static __device__ TN_NOINLINE double ln_wide_squares(const R *x, int64_t f, int64_t step, R &mean,
-                                                     Sum all)
+static __device__ TN_NOINLINE double ln_wide_squares(const R *x, int64_t f, int64_t step, bool rms,
+                                                     R &mean, Sum all)
 {
     double sum = 0, squares = 0;
-    for (int64_t j = threadIdx.x % step; j < f; j += step) sum += static_cast<double>(x[j]);
+    for (int64_t j = threadIdx.x % step; j < f && !rms; j += step) sum += static_cast<double>(x[j]);
     double middle = all(sum) / static_cast<double>(f);
     for (int64_t j = threadIdx.x % step; j < f; j += step) {
         double d = static_cast<double>(x[j]) - middle;
@@ -52,16 +77,15 @@ static __device__ TN_NOINLINE double ln_wide_squares(const R *x, int64_t f, int6
 template <typename R>
 static __device__ __forceinline__ void ln_keep(const ln_job<R> &job, int64_t i, R mean, R rstd)
 {
-    if (!job.mean) return;
-    job.mean[i] = mean;
-    job.rstd[i] = rstd;
+    if (job.mean) job.mean[i] = mean;
+    if (job.rstd) job.rstd[i] = rstd;
 }
 
 template <typename R>
-static __device__ __forceinline__ R ln_scaled(const ln_job<R> &job, int64_t j, R xh)
+static __device__ __forceinline__ R ln_scaled(const ln_job<R> &job, int64_t c, R xh)
 {
-    if (job.w) xh *= job.w[j];
-    return job.b ? xh + job.b[j] : xh;
+    if (job.w) xh *= job.w[c];
+    return job.b ? xh + job.b[c] : xh;
 }
 
 /* A lane's K elements of a row: runs of V neighbours, 32 V apart; 0 beyond the row. V divides f. */
@@ -110,7 +134,7 @@ template <typename R, int K, int V> static __global__ void layer_norm_warp(ln_jo
         ln_read<V>(v, job.x + i * f, f);
         TN_UNROLL
         for (int k = 0; k < K; k++) sum += v[k];
-        R mean = static_cast<R>(warp_sum(static_cast<double>(sum)) / f);
+        R mean = job.channels.rms ? 0 : static_cast<R>(warp_sum(static_cast<double>(sum)) / f);
         TN_UNROLL
         for (int k = 0; k < K; k++) {
             v[k] -= mean;
@@ -118,7 +142,8 @@ template <typename R, int K, int V> static __global__ void layer_norm_warp(ln_jo
         }
         double all = warp_sum(static_cast<double>(squares));
         if (ln_lost(all, job)) { /* by the whole warp */
-            all = ln_wide_squares(job.x + i * f, f, 32, mean, [](double v) { return warp_sum(v); });
+            all = ln_wide_squares(job.x + i * f, f, 32, job.channels.rms, mean,
+                                  [](double v) { return warp_sum(v); });
             ln_read<V>(v, job.x + i * f, f);
             TN_UNROLL
             for (int k = 0; k < K; k++) v[k] -= mean;
@@ -148,19 +173,20 @@ template <typename R> static __global__ void layer_norm_block(ln_job<R> job)
     for (int64_t i = blockIdx.x; i < job.n; i += gridDim.x) {
         const R *x = job.x + i * job.f;
         R *y = job.y + i * job.f;
-        double sum = block_sum(thread_sum<R>(job.f, [=](int64_t j) { return x[j]; }));
+        bool rms = job.channels.rms;
+        double sum = rms ? 0 : block_sum(thread_sum<R>(job.f, [=](int64_t j) { return x[j]; }));
         R mean = static_cast<R>(sum / static_cast<double>(job.f));
         double squares = block_sum(thread_sum<R>(job.f, [=](int64_t j) {
             R d = x[j] - mean;
             return d * d;
         }));
         if (ln_lost(squares, job))
-            squares =
-                ln_wide_squares(x, job.f, blockDim.x, mean, [](double v) { return block_sum(v); });
+            squares = ln_wide_squares(x, job.f, blockDim.x, rms, mean,
+                                      [](double v) { return block_sum(v); });
         R rstd = ln_rstd(squares, job);
         if (threadIdx.x == 0) ln_keep(job, i, mean, rstd);
         for (int64_t j = threadIdx.x; j < job.f; j += blockDim.x)
-            y[j] = ln_scaled(job, j, (x[j] - mean) * rstd);
+            y[j] = ln_scaled(job, job.channels.at(i, j), (x[j] - mean) * rstd);
     }
 }
 
@@ -173,11 +199,11 @@ template <typename R> static tn_status layer_norm(const tni_layer_norm *a)
     job.x = static_cast<const R *>(a->x.data);
     job.w = static_cast<const R *>(a->weight.data);
     job.b = static_cast<const R *>(a->bias.data);
-    job.n = a->x.size[0];
-    job.f = a->x.size[1];
+    job.n = ln_rows(a->x, a->rows, &job.f);
+    job.channels = ln_channels(a->rows, job.f);
     job.eps = a->eps;
     if (job.n == 0) return TN_OK;
-    if (job.f > ROW_IN_WARP)
+    if (job.f > ROW_IN_WARP || a->rows.groups)
         return TN_LAUNCH((layer_norm_block<R>), row_grid(job.n, 1), ROW_BLOCK, 0, job);
     unsigned blocks = row_grid(job.n, ROW_WARPS);
     bool whole = ln_whole(job.f, job.y, job.x, job.w, job.b);
@@ -199,6 +225,10 @@ template <typename R> struct lng_job {
     const R *dy, *x, *mean, *rstd, *w;
     double *partial;            /* [pieces, 2, f]: dw, db */
     int64_t n, f, rows, pieces; /* rows of a piece */
+    ln_channels channels;
+    __device__ __forceinline__ R mean_of(int64_t i) const { return channels.rms ? 0 : mean[i]; }
+    /* of gw: what dx loses of the mean */
+    __device__ __forceinline__ R level(R sum_g) const { return channels.rms ? 0 : sum_g; }
 };
 
 /* 1, or what keeps gw (x - mean) in range */
@@ -225,7 +255,7 @@ template <typename R, int K, int V> static __global__ void layer_norm_dx_warp(ln
     int f = static_cast<int>(job.f);
     int64_t first = static_cast<int64_t>(blockIdx.x) * ROW_WARPS + threadIdx.x / 32;
     for (int64_t i = first; i < job.n; i += static_cast<int64_t>(gridDim.x) * ROW_WARPS) {
-        R g[K], off[K], mean = job.mean[i], rstd = job.rstd[i], sum_g = 0, sum_gx = 0;
+        R g[K], off[K], mean = job.mean_of(i), rstd = job.rstd[i], sum_g = 0, sum_gx = 0;
         R down = ln_down(rstd);
         ln_read<V>(g, job.dy + i * f, f);
         ln_read<V>(off, job.x + i * f, f);
@@ -241,7 +271,7 @@ template <typename R, int K, int V> static __global__ void layer_norm_dx_warp(ln
             sum_g += g[k];
             sum_gx += g[k] * (off[k] * down); /* beyond the row g is 0 */
         }
-        ln_slope<R> row(rstd, warp_sum(sum_g), warp_sum(sum_gx), static_cast<R>(f));
+        ln_slope<R> row(rstd, job.level(warp_sum(sum_g)), warp_sum(sum_gx), static_cast<R>(f));
         TN_UNROLL
         for (int k = 0; k < K; k++) g[k] = row.dx(g[k], off[k]);
         ln_write<V>(job.dx + i * f, g, f);
@@ -252,12 +282,13 @@ template <typename R> static __global__ void layer_norm_dx_block(lng_job<R> job)
 {
     for (int64_t i = blockIdx.x; i < job.n; i += gridDim.x) {
         const R *x = job.x + i * job.f, *dy = job.dy + i * job.f, *w = job.w;
-        R mean = job.mean[i], rstd = job.rstd[i], down = ln_down(rstd);
-        auto gw = [=](int64_t j) { return w ? dy[j] * w[j] : dy[j]; };
+        R mean = job.mean_of(i), rstd = job.rstd[i], down = ln_down(rstd);
+        ln_channels channels = job.channels;
+        auto gw = [=](int64_t j) { return w ? dy[j] * w[channels.at(i, j)] : dy[j]; };
         R sum_g = static_cast<R>(block_sum(thread_sum<R>(job.f, gw)));
         R sum_gx = static_cast<R>(block_sum(
             thread_sum<R>(job.f, [=](int64_t j) { return gw(j) * ((x[j] - mean) * down); })));
-        ln_slope<R> row(rstd, sum_g, sum_gx, static_cast<R>(job.f));
+        ln_slope<R> row(rstd, job.level(sum_g), sum_gx, static_cast<R>(job.f));
         for (int64_t j = threadIdx.x; j < job.f; j += blockDim.x)
             job.dx[i * job.f + j] = row.dx(gw(j), x[j] - mean);
     }
@@ -302,7 +333,7 @@ template <typename R> static __global__ void layer_norm_dw(lng_job<R> job)
         R part_w = 0, part_b = 0;
         for (; i < stop; i += LN_ROWS) {
             R g = job.dy[i * job.f + j];
-            part_w += g * ((job.x[i * job.f + j] - job.mean[i]) * job.rstd[i]);
+            part_w += g * ((job.x[i * job.f + j] - job.mean_of(i)) * job.rstd[i]);
             part_b += g;
         }
         dw += static_cast<double>(part_w);
@@ -331,8 +362,29 @@ template <typename R> static __global__ void layer_norm_dw_finish(lng_job<R> job
     if (turn == 0 && j < job.f) ln_finish(job, j, dw, db);
 }
 
+/* A block for a channel: its planes in all samples. */
+template <typename R> static __global__ void group_norm_dw(lng_job<R> job)
+{
+    const ln_channels at = job.channels;
+    for (int64_t c = blockIdx.x; c < at.groups * at.per; c += gridDim.x) {
+        auto term = [=](int64_t k, bool slope) {
+            int64_t i = k / at.plane * at.groups + c / at.per;
+            int64_t e = i * job.f + c % at.per * at.plane + k % at.plane;
+            return slope ? job.dy[e] * ((job.x[e] - job.mean[i]) * job.rstd[i]) : job.dy[e];
+        };
+        int64_t count = job.n / at.groups * at.plane;
+        double dw = block_sum(thread_sum<R>(
+            count, [=](int64_t k) { return term(k, true); }));
+        double db = block_sum(thread_sum<R>(count, [=](int64_t k) { return term(k, false); }));
+        if (threadIdx.x == 0) ln_finish(job, c, dw, db);
+    }
+}
+
 template <typename R> static tn_status ln_dw(lng_job<R> job)
 {
+    if (job.channels.groups)
+        return TN_LAUNCH((group_norm_dw<R>), row_grid(job.channels.groups * job.channels.per, 1),
+                         ROW_BLOCK, 0, job);
     unsigned across = static_cast<unsigned>((job.f + 31) / 32);
     dim3 grid(across, static_cast<unsigned>(job.pieces));
     if (tn_status failed = TN_LAUNCH((layer_norm_dw<R>), grid, 32 * LN_ROWS, 0, job);
@@ -344,7 +396,7 @@ template <typename R> static tn_status ln_dw(lng_job<R> job)
 
 template <typename R> static tn_status ln_dx(const lng_job<R> &job)
 {
-    if (job.f > ROW_IN_WARP)
+    if (job.f > ROW_IN_WARP || job.channels.groups)
         return TN_LAUNCH((layer_norm_dx_block<R>), row_grid(job.n, 1), ROW_BLOCK, 0, job);
     unsigned blocks = row_grid(job.n, ROW_WARPS);
     bool whole = ln_whole(job.f, job.dx, job.dy, job.x, job.w);
@@ -374,11 +426,11 @@ template <typename R> static tn_status layer_norm_grad(const tni_layer_norm_grad
     job.mean = static_cast<const R *>(a->mean.data);
     job.rstd = static_cast<const R *>(a->rstd.data);
     job.w = static_cast<const R *>(a->weight.data);
-    job.n = a->x.size[0];
-    job.f = a->x.size[1];
-    if (job.f == 0) return TN_OK;
+    job.n = ln_rows(a->x, a->rows, &job.f);
+    job.channels = ln_channels(a->rows, job.f);
+    if (job.f == 0 && !a->rows.groups) return TN_OK;
     bool sums = job.dw || job.db;
-    if (sums) {
+    if (sums && !a->rows.groups) {
         int64_t pieces = ln_pieces(job.n, job.f);
         job.rows = (job.n + pieces - 1) / pieces;
         job.pieces = job.rows > 0 ? (job.n + job.rows - 1) / job.rows : 1;

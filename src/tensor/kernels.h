@@ -240,6 +240,14 @@ typedef struct tni_ctc_grad {
     bool zero_infinity; /* a loss of inf has none; else it is NaN */
 } tni_ctc_grad;
 
+/* Which rows a norm takes, and how. groups 0: the n rows of x. Else group norm: x is [n, channels,
+ * s] as [n, f], each of its n has `groups` rows of so many neighbouring channels, mean and rstd are
+ * [n, groups], weight and bias [channels]. */
+typedef struct tni_norm_rows {
+    int64_t groups, channels;
+    bool rms; /* y = x rstd w, rstd = 1 / sqrt(mean x^2 + eps); mean and bias have data NULL */
+} tni_norm_rows;
+
 /* weight, bias and their gradients may be f32 beside an x of bf16 or f16. */
 typedef struct tni_layer_norm {
     tni_array y;            /* [n, f] */
@@ -247,11 +255,13 @@ typedef struct tni_layer_norm {
     tni_array x;            /* [n, f] */
     tni_array weight, bias; /* [f], or data NULL */
     double eps;
+    tni_norm_rows rows;
 } tni_layer_norm;
 
 typedef struct tni_layer_norm_grad {
     tni_array dx, dweight, dbias; /* data NULL: not wanted */
     tni_array dy, x, mean, rstd, weight;
+    tni_norm_rows rows;
 } tni_layer_norm_grad;
 
 /* Statistics and parameters are [c], and may be f32 beside an x of bf16 or f16. */

@@ -34,6 +34,8 @@ OF(norm_half, tn_norm(x, .5, &axis, 1, true))
 OF(var, tn_var(x, &axis, 1, 1, false))
 OF(deviation, tn_std(x, &axis, 1, 0, false))
 OF(layer_norm, tn_layer_norm(tn_transpose(x, axis, 2), 1, TN_NONE, TN_NONE, 0))
+OF(rms_norm, tn_rms_norm(tn_transpose(x, axis, 2), 1, TN_NONE, 0))
+OF(group_norm, tn_group_norm(tn_transpose(x, axis, 0), 1, TN_NONE, TN_NONE, 0))
 /* planes, or columns */
 static tn_tensor *batch_norm(tn_tensor *x)
 {
@@ -49,13 +51,9 @@ typedef struct homogeneous {
 } homogeneous;
 
 static const homogeneous degrees[] = {
-    { "norm 2", norm_2, 1 },
-    { "norm 3", norm_3, 1 },
-    { "norm 100", norm_100, 1 },
-    { "norm 1/2", norm_half, 1 },
-    { "var", var, 2 },
-    { "std", deviation, 1 },
-    { "layer_norm", layer_norm, 0 },
+    { "norm 2", norm_2, 1 },         { "norm 3", norm_3, 1 },     { "norm 100", norm_100, 1 },
+    { "norm 1/2", norm_half, 1 },    { "var", var, 2 },           { "std", deviation, 1 },
+    { "layer_norm", layer_norm, 0 }, { "rms_norm", rms_norm, 0 }, { "group_norm", group_norm, 0 },
     { "batch_norm", batch_norm, 0 },
 };
 

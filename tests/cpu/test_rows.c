@@ -302,9 +302,9 @@ static void layer_norm_case(int64_t n, int64_t f, bool affine)
     double *want_dw = zeros(f), *want_db = zeros(f);
     const tni_array *weight = affine ? &w : &absent;
     assert_ok(kernels->layer_norm(
-        &(tni_layer_norm){ y, mean, rstd, x, *weight, affine ? b : absent, 1e-5 }));
-    assert_ok(
-        kernels->layer_norm_grad(&(tni_layer_norm_grad){ dx, dw, db, dy, x, mean, rstd, *weight }));
+        &(tni_layer_norm){ y, mean, rstd, x, *weight, affine ? b : absent, 1e-5, { 0 } }));
+    assert_ok(kernels->layer_norm_grad(
+        &(tni_layer_norm_grad){ dx, dw, db, dy, x, mean, rstd, *weight, { 0 } }));
     for (int64_t i = 0; i < n; i++) {
         double mu = 0, var = 0, gw_mean = 0, gx_mean = 0;
         for (int64_t j = 0; j < f; j++) mu += get(&x, i * f + j) / (double)f;
@@ -343,6 +343,73 @@ START_TEST(layer_norm_rows)
     }
     layer_norm_case(0, 7, true);
     layer_norm_case(7, 0, true);
+}
+END_TEST
+
+/* RMSNorm of n rows of channels (groups 0), or group norm of [n, channels, plane]. */
+static void other_norm_case(int64_t n, int64_t groups, int64_t channels, int64_t plane, bool affine)
+{
+    const bool rms = groups == 0;
+    const int64_t rows = rms ? n : n * groups, f = n ? n * channels * plane / rows : 0;
+    const tni_norm_rows how = { groups, rms ? 0 : channels, rms };
+    tni_array x = make(2, n, channels * plane, 0), y = make(2, n, channels * plane, 0);
+    tni_array dy = make(2, n, channels * plane, 0), dx = make(2, n, channels * plane, 0);
+    tni_array mean = make(1, rows, 0, 0), rstd = make(1, rows, 0, 0), w = make(1, channels, 0, 0);
+    tni_array b = make(1, channels, 0, 0), dw = make(1, channels, 0, 0),
+              db = make(1, channels, 0, 0);
+    double *want_dw = zeros(channels), *want_db = zeros(channels);
+    const tni_array *weight = affine ? &w : &absent, *bias = affine && !rms ? &b : &absent;
+    const tni_array *middle = rms ? &absent : &mean;
+    assert_ok(
+        kernels->layer_norm(&(tni_layer_norm){ y, *middle, rstd, x, *weight, *bias, 1e-5, how }));
+    assert_ok(kernels->layer_norm_grad(
+        &(tni_layer_norm_grad){ dx, dw, rms ? absent : db, dy, x, *middle, rstd, *weight, how }));
+    for (int64_t i = 0; i < rows; i++) {
+        double mu = 0, var = 0, gw_mean = 0, gx_mean = 0;
+        const int64_t first = rms ? 0 : i % groups * (channels / groups);
+        for (int64_t j = 0; j < f && !rms; j++) mu += get(&x, i * f + j) / (double)f;
+        for (int64_t j = 0; j < f; j++) var += pow(get(&x, i * f + j) - mu, 2) / (double)f;
+        double r = 1 / sqrt(var + 1e-5);
+        for (int pass = 0; pass < 2; pass++) {
+            for (int64_t j = 0; j < f; j++) {
+                const int64_t c = first + j / plane;
+                double xh = (get(&x, i * f + j) - mu) * r, g = get(&dy, i * f + j);
+                double gw = affine ? g * get(&w, c) : g;
+                if (pass) {
+                    double want = r * (gw - gw_mean - xh * gx_mean);
+                    if (f > 1) check_near(&dx, i * f + j, want, r, "norm_grad");
+                    continue;
+                }
+                gw_mean += rms ? 0 : gw / (double)f;
+                gx_mean += gw * xh / (double)f;
+                want_dw[c] += g * xh;
+                want_db[c] += g;
+                double scaled = affine ? xh * get(&w, c) + (rms ? 0 : get(&b, c)) : xh;
+                check_near(&y, i * f + j, scaled, 1, "norm");
+            }
+        }
+    }
+    for (int64_t c = 0; c < channels; c++) {
+        check_near(&dw, c, want_dw[c], 10, "dweight");
+        if (!rms) check_near(&db, c, want_db[c], 10, "dbias");
+    }
+    free_blocks();
+}
+
+START_TEST(other_norms)
+{
+    if (!choose(_i)) return;
+    for (int affine = 0; affine < 2; affine++) {
+        for (int k = 1; k < SIZES; k++) {
+            other_norm_case(7, 0, sizes[k], 1, affine);
+            other_norm_case(sizes[k], 0, 33, 1, affine);
+            other_norm_case(3, 2, 4, sizes[k], affine);
+            other_norm_case(sizes[k], 3, 6, 5, affine);
+        }
+        other_norm_case(5, 7, 7, 9, affine);
+        other_norm_case(5, 2, 8, 1, affine);
+        other_norm_case(0, 2, 4, 3, affine);
+    }
 }
 END_TEST
 
@@ -787,9 +854,9 @@ static uint64_t digest_of_everything(void)
     RUN(kernels->cross_entropy_grad(
         &(tni_cross_entropy_grad){ dx, e, g, exps, x, target, absent, 0.1, -100 }));
     tni_array mean = make(1, 129 * 67, 0, 0), rstd = make(1, 129 * 67, 0, 0);
-    RUN(kernels->layer_norm(&(tni_layer_norm){ rows_y, mean, rstd, rows, a, b, 1e-5 }));
+    RUN(kernels->layer_norm(&(tni_layer_norm){ rows_y, mean, rstd, rows, a, b, 1e-5, { 0 } }));
     RUN(kernels->layer_norm_grad(
-        &(tni_layer_norm_grad){ rows_dx, c, d, rows_dy, rows, mean, rstd, a }));
+        &(tni_layer_norm_grad){ rows_dx, c, d, rows_dy, rows, mean, rstd, a, { 0 } }));
     tni_batch_norm norm = { y, mean, rstd, x, a, b, c, d, 0.1, 1e-5, true };
     tni_batch_norm_grad norm_grad = { dx, c, d, dy, x, mean, rstd, a, true };
     RUN(kernels->batch_norm(&norm));
@@ -843,6 +910,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, nll_rows, 0, VARIANTS);
     tcase_add_test(t, cross_entropy_checks_before_writing);
     tcase_add_loop_test(t, layer_norm_rows, 0, VARIANTS);
+    tcase_add_loop_test(t, other_norms, 0, VARIANTS);
     tcase_add_loop_test(t, batch_norm_planes_and_columns, 0, VARIANTS);
     tcase_add_loop_test(t, batch_norm_offset, 0, 3 * VARIANTS);
     tcase_add_loop_test(t, take_and_take_add, 0, VARIANTS);

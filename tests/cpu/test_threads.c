@@ -168,6 +168,8 @@ static uint64_t differentiate(tn_dtype dtype)
         tn_scaled_dot_product_attention(x[6], x[6], x[6], TN_NONE, true, 0),
         tn_gelu(tn_mul(tn_embedding(x[7], ids, -1), x[0])),
         tn_cross_entropy(tn_matmul(x[0], x[1]), ids),
+        tn_group_norm(x[2], 2, x[5], x[5], 1e-5),
+        tn_rms_norm(x[0], 1, x[4], 1e-5),
         tn_linear_cross_entropy(x[0], x[7], TN_NONE, ids),
     };
     uint64_t hash = 0;

@@ -28,6 +28,7 @@ typedef struct large_row {
 BUILD(large_softmax, tn_softmax(x[0], 1))
 BUILD(large_cross_entropy, tn_cross_entropy(x[0], x[1]))
 BUILD(large_layer_norm, tn_layer_norm(x[0], 1, x[1], x[2], 1e-5))
+BUILD(large_group_norm, tn_group_norm(x[0], 2, x[1], x[2], 1e-5))
 BUILD(large_batch_norm, tn_batch_norm(x[0], x[1], x[2], TN_NONE, TN_NONE, true, 0.1, 1e-5))
 BUILD(large_conv2d, tn_conv2d(x[0], x[1], x[2], (tn_conv2d_spec){ 0 }))
 BUILD(large_sum, tn_sum(x[0], NULL, 0, false))
@@ -43,6 +44,7 @@ static const large_row large_rows[] = {
     { "cross_entropy", { { 3, 3000 }, { 3 } }, 3000, large_cross_entropy, false },
     { "layer_norm", { { 3, 1500 }, { 1500 }, { 1500 } }, 0, large_layer_norm, false },
     { "layer_norm of many", { { 700, 20 }, { 20 }, { 20 } }, 0, large_layer_norm, false },
+    { "group_norm", { { 3, 4, 100 }, { 4 }, { 4 } }, 0, large_group_norm, false },
     { "batch_norm", { { 3, 1, 100, 100 }, { 1 }, { 1 } }, 0, large_batch_norm, false },
     { "conv2d", { { 2, 3, 40, 40 }, { 4, 3, 3, 3 }, { 4 } }, 0, large_conv2d, false },
     { "conv2d of 1x1", { { 2, 3, 9, 9 }, { 4, 3, 1, 1 }, { 4 } }, 0, large_conv2d, false },

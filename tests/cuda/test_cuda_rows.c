@@ -173,7 +173,10 @@ END_TEST
 #define LAYER_NORM_GRAD(of_x, of_weight, of_bias)                                                  \
     &(tni_layer_norm_grad)                                                                         \
     {                                                                                              \
-        *A(of_x), *A(of_weight), *A(of_bias), *A(dy), *A(x), *A(mean), *A(rstd), *A(w)             \
+        *A(of_x), *A(of_weight), *A(of_bias), *A(dy), *A(x), *A(mean), *A(rstd), *A(w),            \
+        {                                                                                          \
+            0                                                                                      \
+        }                                                                                          \
     }
 
 /* Bits of odd: which of x, y, dy, dx, w and b begin beside a sixteen-byte boundary. */
@@ -184,7 +187,8 @@ static void layer_norm_case_at(int odd, int64_t n, int64_t f, bool affine)
     twin *mean = make(n), *rstd = make(n), *dw = make(f), *db = make(f);
     twin *w = affine ? make_after(odd >> 4 & 1, f) : &none;
     twin *b = affine ? make_after(odd >> 5 & 1, f) : &none;
-    BOTH(y, layer_norm, &(tni_layer_norm){ *A(y), *A(mean), *A(rstd), *A(x), *A(w), *A(b), 1e-5 });
+    BOTH(y, layer_norm,
+         &(tni_layer_norm){ *A(y), *A(mean), *A(rstd), *A(x), *A(w), *A(b), 1e-5, { 0 } });
     check_near(y, 1, "layer_norm");
     check_near(mean, 1, "mean");
     check_near(rstd, 0, "rstd");
@@ -267,6 +271,47 @@ START_TEST(layer_norm_out_of_range)
         check_near(y, 1, "layer_norm");
         check_near(rstd, 0, "rstd");
         free_twins();
+    }
+}
+END_TEST
+
+/* RMSNorm of rows of channels (groups 0), and group norm of [n, channels, plane]. */
+static void other_norm_case(int64_t n, int64_t groups, int64_t channels, int64_t plane, bool affine)
+{
+    const int64_t f = channels * plane, rows = groups ? n * groups : n;
+    const tni_norm_rows how = { groups, groups ? channels : 0, groups == 0 };
+    twin *x = make(n, f), *y = make(n, f), *dy = make(n, f), *dx = make(n, f);
+    twin *mean = groups ? make(rows) : &none, *rstd = make(rows), *dw = make(channels);
+    twin *db = groups ? make(channels) : &none;
+    twin *w = affine ? make(channels) : &none, *b = affine && groups ? make(channels) : &none;
+    BOTH(y, layer_norm,
+         &(tni_layer_norm){ *A(y), *A(mean), *A(rstd), *A(x), *A(w), *A(b), 1e-5, how });
+    check_near(y, 1, "norm");
+    check_near(rstd, 0, "rstd");
+    if (groups) check_near(mean, 1, "mean"), upload(mean);
+    upload(rstd);
+    for (int side = 0; side < SIDES; side++)
+        ck_assert_int_eq(
+            kernels[side]->layer_norm_grad(&(tni_layer_norm_grad){
+                *A(dx), *A(dw), *A(db), *A(dy), *A(x), *A(mean), *A(rstd), *A(w), how }),
+            TN_OK);
+    check_near(dx, f > 2 ? 10 : 1000, "norm_grad");
+    check_near(dw, 10 + (double)(n * plane) / 100, "dweight");
+    if (groups) check_near(db, 10 + (double)(n * plane) / 100, "dbias");
+    free_twins();
+}
+
+START_TEST(other_norms)
+{
+    static const int64_t f[] = { 1, 7, 36, 257, 768, 1025 };
+    choose(_i);
+    for (int affine = 0; affine < 2; affine++) {
+        for (int k = 0; k < 6; k++) other_norm_case(7, 0, f[k], 1, affine);
+        other_norm_case(1301, 0, 36, 1, affine);
+        for (int k = 0; k < 6; k++) other_norm_case(3, 2, 6, f[k] + 1, affine);
+        other_norm_case(5, 4, 4, 33, affine);
+        other_norm_case(70, 1, 3, 1, affine);
+        other_norm_case(0, 2, 4, 3, affine);
     }
 }
 END_TEST
@@ -415,6 +460,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, layer_norm_rows, 0, 2);
     tcase_add_loop_test(t, layer_norm_wide, 0, 2);
     tcase_add_test(t, layer_norm_out_of_range);
+    tcase_add_loop_test(t, other_norms, 0, 2);
     t = test_case(suite, "batch norm");
     tcase_add_loop_test(t, batch_norm_planes_and_columns, 0, 4);
     tcase_add_loop_test(t, batch_norm_offset, 0, 2);

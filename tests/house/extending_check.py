@@ -25,7 +25,7 @@ PARTS = ("include", "src", "tests", "docs", "examples", "bench", "fuzz", "script
 # Those of every row of the op table, and the ones that are edited.
 SUITES = {"ops": "test_ops", "autograd": "test_autograd", "half": "test_half", "autocast": "test_autocast",
           "layers": "test_layers", "nn": "test_nn"}
-FUNCTIONS = ("tn_bump", "tn_unit", "tn_rmsnorm_new", "tn_adadelta")
+FUNCTIONS = ("tn_bump", "tn_unit", "tn_scale_norm_new", "tn_adadelta")
 GOLDEN, MADE = "tests/golden/ops.safetensors", "tests/golden/extending.safetensors"
 
 

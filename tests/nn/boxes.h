@@ -168,6 +168,7 @@ void nn_refusals_cases(Suite *suite);
 void nn_memory_cases(Suite *suite);
 void nn_options_cases(Suite *suite);
 void layers_batchnorm_cases(Suite *suite);
+void layers_norms_cases(Suite *suite);
 void layers_attention_cases(Suite *suite);
 
 #endif

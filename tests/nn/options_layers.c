@@ -23,6 +23,10 @@ SEE(see_transpose, tn_conv_options,
     see_module(tn_conv_transpose1d_new(4, 4, 3, o), input(TN_SHAPE(1, 4, 9))))
 SEE(see_layernorm, tn_layer_norm_options,
     see_module(tn_layer_norm_new(TN_SHAPE(4), o), input(TN_SHAPE(3, 4))))
+SEE(see_rmsnorm, tn_rms_norm_options,
+    see_module(tn_rms_norm_new(TN_SHAPE(4), o), tn_mul_scalar(input(TN_SHAPE(3, 4)), 1e-3)))
+SEE(see_instancenorm, tn_instance_norm_options,
+    see_module(tn_instance_norm1d_new(3, o), input(TN_SHAPE(4, 3, 5))))
 SEE(see_embedding, tn_embedding_options,
     see_module(tn_embedding_new(5, 2, o), tn_from_ints((int64_t[]){ 0, 1, 2 }, TN_SHAPE(3))))
 SEE(see_encoding, tn_positional_encoding_options,
@@ -43,6 +47,16 @@ static uint64_t see_batchnorm(const void *options)
     assert_made(tn_forward(m, broken));
     uint64_t h = see_module(m, x);
     return mix(h, see_module(tn_batch_norm1d_new(3, *o), input(TN_SHAPE(4, 3))));
+}
+
+static uint64_t see_spectral(const void *options)
+{
+    tn_module *m = tn_linear_new(20, 16, (tn_linear_options){ 0 });
+    if (tn_spectral_norm(m, "weight", *(const tn_spectral_norm_options *)options) != TN_OK) {
+        tn_module_drop(m);
+        return 0;
+    }
+    return see_module(m, input(TN_SHAPE(2, 20)));
 }
 
 static uint64_t see_frozen(const void *o)
@@ -142,6 +156,7 @@ static const option_row rows[] = {
     REAL(tn_batch_norm_options, momentum, .1, .5, 1.5, "momentum 1.5", see_batchnorm, 0),
     FLAG(tn_batch_norm_options, cumulative, see_batchnorm, .skip_nonfinite = true),
     FLAG(tn_batch_norm_options, no_affine, see_batchnorm, 0),
+    FLAG(tn_batch_norm_options, no_bias, see_batchnorm, 0),
     FLAG(tn_batch_norm_options, no_tracking, see_batchnorm, 0),
     FLAG(tn_batch_norm_options, skip_nonfinite, see_batchnorm, 0),
     FLAG(tn_batch_norm_options, use_eps, see_batchnorm, 0),
@@ -152,6 +167,20 @@ static const option_row rows[] = {
     FLAG(tn_layer_norm_options, use_eps, see_layernorm, 0),
     FLAG(tn_layer_norm_options, no_affine, see_layernorm, 0),
     FLAG(tn_layer_norm_options, no_bias, see_layernorm, 0),
+    REAL(tn_rms_norm_options, eps, 0x1p-23, .1, -1, "eps -1", see_rmsnorm, 0),
+    FLAG(tn_rms_norm_options, use_eps, see_rmsnorm, 0),
+    FLAG(tn_rms_norm_options, no_affine, see_rmsnorm, 0),
+    REAL(tn_instance_norm_options, eps, 1e-5, .1, -1, "eps -1", see_instancenorm, 0),
+    REAL(tn_instance_norm_options, momentum, .1, .5, 1.5, "momentum 1.5", see_instancenorm,
+         .tracking = true),
+    FLAG(tn_instance_norm_options, affine, see_instancenorm, 0),
+    FLAG(tn_instance_norm_options, no_bias, see_instancenorm, .affine = true),
+    FLAG(tn_instance_norm_options, tracking, see_instancenorm, 0),
+    FLAG(tn_instance_norm_options, use_eps, see_instancenorm, 0),
+    FLAG(tn_instance_norm_options, use_momentum, see_instancenorm, .tracking = true),
+    INT(tn_spectral_norm_options, iterations, 1, 3, -1, "iterations is -1", see_spectral, 0),
+    INT(tn_spectral_norm_options, axis, 0, 1, 3, "axis 3", see_spectral, 0),
+    REAL(tn_spectral_norm_options, eps, 1e-12, 1e3, -1, "eps -1", see_spectral, 0),
     FLAG(tn_embedding_options, use_padding_index, see_embedding, .padding_index = 1),
     INT(tn_embedding_options, padding_index, 0, 2, 7, "padding_index 7", see_embedding,
         .use_padding_index = true),

@@ -712,6 +712,7 @@ Suite *test_suite(void)
               LY_06_dropout, dropout_p, LY_07_embedding, activations_and_shapes, every_activation,
               prelu_learns, a_role_is_said_once, a_sequential_frees_on_the_way);
     layers_batchnorm_cases(suite);
+    layers_norms_cases(suite);
     layers_attention_cases(suite);
     return suite;
 }

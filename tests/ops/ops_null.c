@@ -105,6 +105,10 @@ START_TEST(null_for_an_optional_tensor_names_none)
     assert_null(tn_conv2d(image, kernel, NULL, (tn_conv2d_spec){ 0 }), TN_E_INVALID, says);
     assert_null(tn_layer_norm(x, 1, NULL, TN_NONE, 0), TN_E_INVALID, says);
     assert_null(tn_layer_norm(x, 1, TN_NONE, NULL, 0), TN_E_INVALID, says);
+    assert_null(tn_rms_norm(NULL, 1, TN_NONE, 0), TN_E_INVALID, "x");
+    assert_null(tn_rms_norm(x, 1, NULL, 0), TN_E_INVALID, says);
+    assert_null(tn_group_norm(x, 1, NULL, TN_NONE, 0), TN_E_INVALID, says);
+    assert_null(tn_group_norm(x, 1, TN_NONE, NULL, 0), TN_E_INVALID, says);
     assert_null(tn_batch_norm(x, NULL, c, TN_NONE, TN_NONE, true, 0.1, 0), TN_E_INVALID, says);
     assert_null(tn_batch_norm(x, c, NULL, TN_NONE, TN_NONE, true, 0.1, 0), TN_E_INVALID, says);
     assert_null(tn_batch_norm(x, c, c, NULL, c, true, 0.1, 0), TN_E_INVALID, says);

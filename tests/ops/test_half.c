@@ -112,7 +112,8 @@ static bool is_coarse(const op_row *row)
 /* Rows of ops with a kernel for their gradient. */
 static bool has_kernel(const op_row *row)
 {
-    static const char *const ops[] = { "softmax", "layer_norm", "batch_norm", "cross_entropy" };
+    static const char *const ops[] = { "softmax",    "layer_norm", "rms_norm",
+                                       "group_norm", "batch_norm", "cross_entropy" };
     for (int i = 0; i < COUNT(ops); i++)
         if (strstr(row->op, ops[i])) return true;
     return false;

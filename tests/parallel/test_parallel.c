@@ -100,8 +100,7 @@ START_TEST(batchnorm_over_one_rank)
     assert_close(tn_get_buffer(m, "1.running_var"), tn_get_buffer(twin, "1.running_var"), 0, 0);
     assert_ok(tn_batch_norm_set_sync(m, false));
     ck_assert(!tn_batch_norm_sync(tn_get_submodule(m, "1")));
-    assert_fails(tn_batch_norm_set_sync(plain, true), TN_E_INVALID,
-                 "no BatchNorm1d or BatchNorm2d");
+    assert_fails(tn_batch_norm_set_sync(plain, true), TN_E_INVALID, "no BatchNorm1d, 2d or 3d");
     ck_assert(!tn_batch_norm_sync(m));
     assert_error(TN_E_INVALID, "the module is a Sequential");
     assert_fails(tn_batch_norm_set_sync(NULL, true), TN_E_INVALID, "tn_batch_norm_set_sync");

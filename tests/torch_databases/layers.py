@@ -49,18 +49,27 @@ def conv(m):
                                       {**options, "no_bias": m.bias is None})
 
 
-@module("BatchNorm1d", "BatchNorm2d")
+@module("BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
 def batchnorm(m):
-    if m.affine and m.bias is None:
-        raise No("bias=False")
-    new = tn.batch_norm1d_new if isinstance(m, torch.nn.BatchNorm1d) else tn.batch_norm2d_new
+    new = {"1d": tn.batch_norm1d_new, "2d": tn.batch_norm2d_new, "3d": tn.batch_norm3d_new}[type(m).__name__[-2:]]
     made = new(m.num_features, {"eps": m.eps, "momentum": m.momentum or 0, "cumulative": m.momentum is None,
-                                "no_affine": not m.affine, "no_tracking": not m.track_running_stats})
+                                "no_affine": not m.affine, "no_bias": m.bias is None, "no_tracking": not m.track_running_stats})
     if m.momentum == 0:
         tn.batch_norm_set_momentum(made, 0.0)
     return made
 
 
+@module("InstanceNorm1d", "InstanceNorm2d")
+def instancenorm(m):
+    new = tn.instance_norm1d_new if type(m).__name__.endswith("1d") else tn.instance_norm2d_new
+    return new(m.num_features, {"eps": m.eps, "momentum": m.momentum, "affine": m.affine, "no_bias": m.bias is None,
+                                "tracking": m.track_running_stats})
+
+
+module("RMSNorm")(lambda m: tn.rms_norm_new(tuple(m.normalized_shape), {
+    "eps": m.eps or 0, "no_affine": m.weight is None}))
+module("GroupNorm")(lambda m: tn.group_norm_new(m.num_groups, m.num_channels, {
+    "eps": m.eps, "no_affine": m.weight is None, "no_bias": m.bias is None}))
 module("LayerNorm")(lambda m: tn.layer_norm_new(tuple(m.normalized_shape), {
     "eps": m.eps, "no_affine": m.weight is None, "no_bias": m.bias is None}))
 module("Embedding")(lambda m: no("max_norm=") if m.max_norm else tn.embedding_new(m.num_embeddings, m.embedding_dim, {

@@ -576,6 +576,16 @@ def layer_norm(x, shape, weight=None, bias=None, eps=1e-5):
     return tn.layer_norm(x, len(shape), weight, bias, eps)
 
 
+@op("nn.functional.rms_norm")
+def rms_norm(x, shape, weight=None, eps=None):
+    return tn.rms_norm(x, len(shape), weight, -1.0 if eps is None else eps)
+
+
+@op("nn.functional.group_norm")
+def group_norm(x, groups, weight=None, bias=None, eps=1e-5):
+    return tn.group_norm(x, groups, weight, bias, eps)
+
+
 @op("nn.functional.batch_norm", "nn.functional.batch_norm.without_cudnn")
 def batch_norm(x, mean, var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5):
     return tn.batch_norm(x, weight, bias, mean, var, training, momentum, eps)

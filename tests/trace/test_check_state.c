@@ -115,6 +115,18 @@ static tn_module *with_average(void)
     return tn_sequential(m, ema);
 }
 
+/* Of x [N, 5, 4]: norms, channels that drop, and weights made of others. */
+static tn_module *norms(void)
+{
+    const tn_instance_norm_options tracks = { .affine = true, .tracking = true };
+    tn_module *first = linear(4, 6), *last = linear(6, 3);
+    assert_ok(tn_spectral_norm(first, "weight", (tn_spectral_norm_options){ 0 }));
+    assert_ok(tn_weight_norm(last, "weight", 0));
+    return tn_sequential(tn_instance_norm1d_new(5, tracks), first, tn_dropout1d_new(0.3),
+                         tn_group_norm_new(1, 5, (tn_layer_norm_options){ 0 }),
+                         tn_rms_norm_new(TN_SHAPE(6), (tn_rms_norm_options){ 0 }), last);
+}
+
 START_TEST(other_layers)
 {
     const tn_recurrent_options two = { .layers = 2, .bidirectional = true };
@@ -133,6 +145,7 @@ START_TEST(other_layers)
         tn_lstm_new(4, 3, two),
         tn_gru_new(4, 3, two),
         tn_rnn_new(4, 3, (tn_recurrent_options){ 0 }),
+        norms(),
     };
     tn_tensor *x = tn_randn(TN_SHAPE(8, 4)), *s = tn_randn(TN_SHAPE(8, 5, 4));
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) passes(owned(models[i]), x);

@@ -146,7 +146,7 @@ tn_status tn_batch_norm_set_sync(tn_module *m, bool on)
     setting to = { on, 0 };
     tn_status status = tni_change_modules(f, m, switch_layer, &to);
     if (status != TN_OK || to.layers) return status;
-    return tni_error(TN_E_INVALID, "%s: no BatchNorm1d or BatchNorm2d in %s: want one", f,
+    return tni_error(TN_E_INVALID, "%s: no BatchNorm1d, 2d or 3d in %s: want one", f,
                      m->type->name);
 }
 
@@ -156,7 +156,7 @@ bool tn_batch_norm_sync(const tn_module *m)
     if (tni_module_check(f, m) != TN_OK) return false;
     const tni_batchnorm_over *over = tni_batchnorm_over_of(m);
     if (!over)
-        tni_error(TN_E_INVALID, "%s: the module is a %s: want a BatchNorm1d or BatchNorm2d", f,
+        tni_error(TN_E_INVALID, "%s: the module is a %s: want a BatchNorm1d, 2d or 3d", f,
                   m->type->name);
     return over && *over;
 }

@@ -22,7 +22,11 @@ tn_status tni_check_channels(const tn_module *m, const tn_tensor *x, int64_t cha
     if (tni_none(x) || rank < least || rank > most)
         return tni_error(TN_E_SHAPE, "%s: x %s: want %s", m->type->name,
                          tni_none(x) ? "is absent" : tni_text(x),
-                         most == 4 ? "[N, C, H, W]" : "[N, C] or [N, C, L]");
+                         least == 5   ? "[N, C, D, H, W]"
+                         : least == 4 ? "[N, C, H, W]"
+                         : least == 3 ? "[N, C, L]"
+                         : most == 3  ? "[N, C] or [N, C, L]"
+                                      : "[N, C, ...]");
     if (x->shape.size[1] != channels)
         return tni_error(TN_E_SHAPE, "%s: x %s has %" PRId64 " channels: want %" PRId64,
                          m->type->name, tni_text(x), x->shape.size[1], channels);
@@ -92,15 +96,72 @@ static tn_tensor *normalize(batchnorm *m, tn_tensor *x)
     return y;
 }
 
-static const tn_module_type types[2]; /* of x [N, C] or [N, C, L]; of x [N, C, H, W] */
+/* By the axes of x behind its channels, of 1d 0 or 1; then instance norms. */
+enum { BATCH, INSTANCE = 3, TYPES = 5 };
+static const tn_module_type types[TYPES];
 
 static tn_tensor *batchnorm_forward(tn_module *self, tn_tensor *x)
 {
     batchnorm *m = (batchnorm *)self;
-    bool images = self->type == &types[1];
-    tn_status status = tni_check_channels(self, x, m->features, images ? 4 : 2, images ? 4 : 3);
+    int most = (int)(self->type - types) + 3, least = most == 3 ? 2 : most;
+    tn_status status = tni_check_channels(self, x, m->features, least, most);
     return status == TN_OK ? normalize(m, x) : NULL;
 }
+
+/* ---- instance norm --------------------------------------------------------------------------- */
+
+/* t of each channel for each of n samples. */
+static tn_tensor *repeated(tn_tensor *t, int64_t n, int64_t c)
+{
+    return tni_none(t) ? t : tn_reshape(tn_expand(t, TN_SHAPE(n, c)), TN_SHAPE(n * c));
+}
+
+/* With n c channels of one sample; the running buffers move by the averages over samples. */
+static tn_tensor *track_instances(batchnorm *m, tn_tensor *x, int64_t values)
+{
+    int64_t n = x->shape.size[0], c = m->features;
+    tn_tensor *running[2] = { m->running_mean, m->running_var }, *moment[2], *next[2];
+    for (int i = 0; i < 2; i++)
+        moment[i] = tn_full_as(TN_SHAPE(n * c), 0, running[i]->dtype, tn_device_of(running[i]));
+    tn_tensor *y =
+        tn_batch_norm(tn_reshape(x, TN_SHAPE(1, n * c, values)), repeated(m->weight, n, c),
+                      repeated(m->bias, n, c), moment[0], moment[1], true, 1, m->o.eps);
+    tn_status status = y ? TN_OK : tni_pending();
+    TN_NO_GRAD
+    {
+        for (int i = 0; i < 2; i++) {
+            tn_tensor *mean =
+                tn_mean(tn_reshape(moment[i], TN_SHAPE(n, c)), (int[]){ 0 }, 1, false);
+            next[i] = tn_lerp(running[i], mean, m->o.momentum);
+            if (!next[i]) status = tni_pending();
+        }
+        for (int i = 0; status == TN_OK && i < 2; i++) status = tn_copy_(running[i], next[i]);
+    }
+    return status == TN_OK ? tn_reshape(y, x->shape) : NULL;
+}
+
+static tn_tensor *instancenorm_forward(tn_module *self, tn_tensor *x)
+{
+    batchnorm *m = (batchnorm *)self;
+    int rank = (int)(self->type - types) - INSTANCE + 3;
+    bool tracks = !tni_none(m->running_mean), sample = !tni_none(x) && x->shape.rank == rank - 1;
+    tn_tensor *y, *batch = sample ? tn_unsqueeze(x, 0) : x;
+    if (!batch || tni_check_channels(self, batch, m->features, rank, rank) != TN_OK) return NULL;
+    int64_t values = 1;
+    for (int d = 2; d < rank; d++) values *= batch->shape.size[d];
+    if (tracks && !tn_training(self))
+        y = tn_batch_norm(batch, m->weight, m->bias, m->running_mean, m->running_var, false, 0,
+                          m->o.eps);
+    else if (values == 1)
+        return tni_fail(TN_E_SHAPE, "%s: x %s has one value per channel: want more",
+                        self->type->name, tni_text(x));
+    else
+        y = tracks ? track_instances(m, batch, values)
+                   : tn_group_norm(batch, (int)m->features, m->weight, m->bias, m->o.eps);
+    return sample ? tn_squeeze(y, 0) : y;
+}
+
+/* ---- construction ---------------------------------------------------------------------------- */
 
 static void batchnorm_describe(const tn_module *self, char *text, size_t size)
 {
@@ -109,7 +170,9 @@ static void batchnorm_describe(const tn_module *self, char *text, size_t size)
     snprintf(momentum, sizeof momentum, m->o.cumulative ? "cumulative" : "momentum %g",
              m->o.momentum);
     snprintf(text, size, "%" PRId64 ", eps %g, %s%s%s%s%s", m->features, m->o.eps, momentum,
-             tni_none(m->weight) ? ", no affine" : "",
+             tni_none(m->weight) ? ", no affine"
+             : tni_none(m->bias) ? ", no bias"
+                                 : "",
              tni_none(m->running_mean) ? ", no tracking" : "",
              m->o.skip_nonfinite ? ", skip non-finite" : "", m->over ? ", over all ranks" : "");
 }
@@ -134,13 +197,17 @@ static tn_status batchnorm_reset(tn_module *self)
     return status == TN_OK ? tni_reset_norm(self) : status;
 }
 
-#define TYPE(text)                                                                                 \
+#define TYPE(text, how)                                                                            \
     {                                                                                              \
-        .name = (text), .size = sizeof(batchnorm), .forward = batchnorm_forward,                   \
+        .name = (text), .size = sizeof(batchnorm), .forward = (how),                               \
         .describe = batchnorm_describe, .reset = batchnorm_reset, .state_version = 2,              \
         .no_decay = true                                                                           \
     }
-static const tn_module_type types[2] = { TYPE("BatchNorm1d"), TYPE("BatchNorm2d") };
+static const tn_module_type types[TYPES] = { TYPE("BatchNorm1d", batchnorm_forward),
+                                             TYPE("BatchNorm2d", batchnorm_forward),
+                                             TYPE("BatchNorm3d", batchnorm_forward),
+                                             TYPE("InstanceNorm1d", instancenorm_forward),
+                                             TYPE("InstanceNorm2d", instancenorm_forward) };
 
 static tn_module *batchnorm_new(const char *function, const tn_module_type *type, int64_t features,
                                 tn_batch_norm_options o)
@@ -159,7 +226,8 @@ static tn_module *batchnorm_new(const char *function, const tn_module_type *type
     m->o.eps = tni_given(o.eps, o.use_eps, 1e-5);
     m->o.momentum = tni_given(o.momentum, o.use_momentum, 0.1);
     tn_register_parameter(base, "weight", &m->weight, o.no_affine ? TN_NONE : tn_ones(shape));
-    tn_register_parameter(base, "bias", &m->bias, o.no_affine ? TN_NONE : tn_zeros(shape));
+    tn_register_parameter(base, "bias", &m->bias,
+                          o.no_affine || o.no_bias ? TN_NONE : tn_zeros(shape));
     tn_register_buffer(base, "running_mean", &m->running_mean,
                        o.no_tracking ? TN_NONE : tn_zeros(shape), TN_STATISTIC);
     tn_register_buffer(base, "running_var", &m->running_var,
@@ -171,19 +239,33 @@ static tn_module *batchnorm_new(const char *function, const tn_module_type *type
     return tn_module_done(base);
 }
 
-tn_module *tn_batch_norm2d_new(int64_t features, tn_batch_norm_options o)
-{
-    return batchnorm_new("tn_batch_norm2d_new", &types[1], features, o);
-}
+#define BATCH_NORM(name, axes)                                                                     \
+    tn_module *name(int64_t features, tn_batch_norm_options o)                                     \
+    {                                                                                              \
+        return batchnorm_new(#name, &types[BATCH + (axes)-1], features, o);                        \
+    }
+BATCH_NORM(tn_batch_norm1d_new, 1)
+BATCH_NORM(tn_batch_norm2d_new, 2)
+BATCH_NORM(tn_batch_norm3d_new, 3)
 
-tn_module *tn_batch_norm1d_new(int64_t features, tn_batch_norm_options o)
-{
-    return batchnorm_new("tn_batch_norm1d_new", &types[0], features, o);
-}
+#define INSTANCE_NORM(name, axes)                                                                  \
+    tn_module *name(int64_t features, tn_instance_norm_options o)                                  \
+    {                                                                                              \
+        tn_batch_norm_options all = { .eps = o.eps,                                                \
+                                      .momentum = o.momentum,                                      \
+                                      .no_affine = !o.affine,                                      \
+                                      .no_bias = o.no_bias,                                        \
+                                      .no_tracking = !o.tracking,                                  \
+                                      .use_eps = o.use_eps,                                        \
+                                      .use_momentum = o.use_momentum };                            \
+        return batchnorm_new(#name, &types[INSTANCE + (axes)-1], features, all);                   \
+    }
+INSTANCE_NORM(tn_instance_norm1d_new, 1)
+INSTANCE_NORM(tn_instance_norm2d_new, 2)
 
 static batchnorm *check_type(const char *function, const tn_module *m)
 {
-    tn_status status = tni_expect_type(function, m, types, 2, "BatchNorm1d or BatchNorm2d");
+    tn_status status = tni_expect_type(function, m, types, INSTANCE, "BatchNorm1d, 2d or 3d");
     return status == TN_OK ? (batchnorm *)m : NULL;
 }
 
@@ -220,7 +302,8 @@ tn_status tn_batch_norm_set_momentum(tn_module *m, double momentum)
 
 tni_batchnorm_over *tni_batchnorm_over_of(const tn_module *m)
 {
-    bool is = m->type == &types[0] || m->type == &types[1];
+    bool is = false;
+    for (int i = 0; i < INSTANCE; i++) is |= m->type == &types[i];
     return is ? &((batchnorm *)m)->over : NULL;
 }
 

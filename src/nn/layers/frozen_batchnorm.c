@@ -99,7 +99,7 @@ static tn_module *thawed_for(const tn_module *m)
     const frozen_batchnorm *frozen = (const frozen_batchnorm *)m;
     if (m->type != &frozen_type) return NULL;
     tn_batch_norm_options o = frozen->o;
-    o.no_affine = o.no_tracking = false;
+    o.no_affine = o.no_bias = o.no_tracking = false;
     o.use_eps = o.use_momentum = true;
     return tn_batch_norm2d_new(frozen->features, o);
 }

@@ -116,7 +116,7 @@ tn_module *tn_adaptive_avg_pool2d_new(int64_t out_h, int64_t out_w)
     tn_module *tn_name_new(int64_t r)                                                              \
     {                                                                                              \
         if (tni_at_least(#tn_name_new, "r", r, 1) != TN_OK) return NULL;                           \
-        return numbers_new(&OP##_type, r, 0);                                                      \
+        return numbers_new(&OP##_type, r, 0, 0.0, 0.0);                                            \
     }
 PIXELS(tn_pixel_shuffle_new, tn_pixel_shuffle, "PixelShuffle")
 PIXELS(tn_pixel_unshuffle_new, tn_pixel_unshuffle, "PixelUnshuffle")
@@ -133,7 +133,7 @@ TNI_ONE_OP(tn_adaptive_avg_pool1d, "AdaptiveAvgPool1d", numbers, tn_adaptive_avg
 tn_module *tn_adaptive_avg_pool1d_new(int64_t out)
 {
     if (tni_at_least("tn_adaptive_avg_pool1d_new", "out", out, 1) != TN_OK) return NULL;
-    return numbers_new(&tn_adaptive_avg_pool1d_type, out, 0);
+    return numbers_new(&tn_adaptive_avg_pool1d_type, out, 0, 0.0, 0.0);
 }
 
 /* ---- of windows ------------------------------------------------------------------------------ */
