@@ -103,8 +103,9 @@ static tn_status read_result(einsum *e, const char *text, operand *result)
     if (arrow) text += 2;
     if (arrow && read_labels(e, &text, -1, result) != TN_OK) return tni_pending();
     if (*text)
-        return tni_error(TN_E_INVALID, "%s: \"%s\": \"%s\": want an operand for each tensor, then "
-                                       "-> and the result's letters",
+        return tni_error(TN_E_INVALID,
+                         "%s: \"%s\": \"%s\": want an operand for each tensor, then "
+                         "-> and the result's letters",
                          f, e->equation, text);
     for (int l = e->dots - 1; !arrow && l >= 0; l--) result->label[result->n++] = LETTERS + l;
     for (int l = 0; !arrow && l < LETTERS && result->n < TN_MAX_RANK; l++)

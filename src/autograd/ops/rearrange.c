@@ -8,8 +8,7 @@
 
 static bool axis_in(const char *function, const tn_tensor *x, int *axis)
 {
-    return tni_present(function, "x", x) &&
-           (*axis = tni_axis(function, *axis, x->shape.rank)) >= 0;
+    return tni_present(function, "x", x) && (*axis = tni_axis(function, *axis, x->shape.rank)) >= 0;
 }
 
 tn_tensor *tn_unflatten(tn_tensor *x, int axis, tn_shape shape)
@@ -31,8 +30,7 @@ tn_tensor *tn_unflatten(tn_tensor *x, int axis, tn_shape shape)
     if ((y.rank += shape.rank - 1) > TN_MAX_RANK)
         return tni_fail(TN_E_SHAPE, "%s: %d axes: want at most %d", f, y.rank, TN_MAX_RANK);
     for (int i = 0; i < shape.rank; i++) y.size[axis + i] = shape.size[i];
-    for (int i = axis + 1; i < x->shape.rank; i++)
-        y.size[i + shape.rank - 1] = x->shape.size[i];
+    for (int i = axis + 1; i < x->shape.rank; i++) y.size[i + shape.rank - 1] = x->shape.size[i];
     return tn_reshape(x, y);
 }
 
@@ -201,8 +199,9 @@ tn_tensor *tn_repeat_interleave_by(tn_tensor *x, tn_tensor *counts, int axis)
     tn_status status = count || n == 0 ? TN_OK : tni_pending();
     for (int64_t i = 0; i < n && status == TN_OK; i++)
         if (count[i] < 0 || __builtin_add_overflow(total, count[i], &total))
-            status = tni_error(TN_E_INVALID, "%s: counts[%" PRId64 "] is %" PRId64
-                                             ": want 0 and up, below 2^63 in all",
+            status = tni_error(TN_E_INVALID,
+                               "%s: counts[%" PRId64 "] is %" PRId64
+                               ": want 0 and up, below 2^63 in all",
                                f, i, count[i]);
     tn_tensor *index = status == TN_OK ? tn_empty_as(TN_SHAPE(total), TN_I64, tn_cpu()) : NULL;
     int64_t *to = index ? tn_data(index) : NULL;
