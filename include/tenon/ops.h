@@ -346,6 +346,8 @@ TN_API tn_tensor *tn_max_all(tn_tensor *x);
 TN_API tn_tensor *tn_min_all(tn_tensor *x);
 /** Running sum along an axis. */
 TN_API tn_tensor *tn_cumsum(tn_tensor *x, int axis);
+/** Running product along an axis; integers give i64. PyTorch: torch.cumprod */
+TN_API tn_tensor *tn_cumprod(tn_tensor *x, int axis);
 
 /* ---- products -------------------------------------------------------------------------------- */
 

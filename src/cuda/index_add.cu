@@ -1,5 +1,5 @@
 /*
- * index_add.cu - adding at indices: scatter_add, take_add.
+ * index_add.cu - writing and adding at indices: scatter, take_add.
  *
  * Every element gets its addends in index order, as on the CPU, so the bits are always the same. If
  * the other axes give enough parallel work, a thread walks the index; else the indices are sorted
@@ -65,10 +65,11 @@ static __device__ __forceinline__ int64_t target_at(const sorted_ids &s, int64_t
     return static_cast<int64_t>(target);
 }
 
-/* sum plus add(position) for all words of this target from number i on, in order. */
+/* sum plus add(position), or what `how` makes of them, for all words of this target from number i
+ * on, in order. */
 template <typename R, typename F>
 static __device__ __forceinline__ R add_in_order(const sorted_ids &s, int64_t i, int64_t target,
-                                                 R sum, const F &add)
+                                                 R sum, const F &add, tni_scattering how = TNI_ADD)
 {
     enum { AT_ONCE = 4 };
     uint64_t mask = (1ull << s.position_bits) - 1;
@@ -83,14 +84,14 @@ static __device__ __forceinline__ R add_in_order(const sorted_ids &s, int64_t i,
             v[k] = mine[k] ? add(static_cast<int64_t>(w & mask)) : static_cast<R>(0);
         }
         TN_UNROLL
-        for (int k = 0; k < AT_ONCE; k++) sum = mine[k] ? sum + v[k] : sum;
+        for (int k = 0; k < AT_ONCE; k++) sum = mine[k] ? TNI_SCATTERED(how, sum, v[k]) : sum;
         more = mine[AT_ONCE - 1];
         i += AT_ONCE;
     }
     return sum;
 }
 
-/* ---- scatter_add: y[.., index[.., a, ..], ..] += source[.., a, ..] --------------------------- */
+/* ---- scatter: y[.., index[.., a, ..], ..] += source[.., a, ..] ------------------------------- */
 
 /* A line: the positions along the axis with the other coordinates fixed. w walks a line's begin, in
  * index, y and source. */
@@ -100,6 +101,7 @@ template <typename R, typename D> struct scatter_job {
     const int64_t *index;
     walk<D> w;
     int64_t lines, length, y_step, index_step, source_step;
+    tni_scattering how;
     id_check check;
 };
 
@@ -112,7 +114,9 @@ template <typename R, typename D> static __global__ void scatter_lines(scatter_j
         walk_to(job.w, line, at);
         for (int64_t a = 0; a < job.length; a++) {
             int64_t id = job.index[at[0] + a * job.index_step];
-            job.y[at[1] + id * job.y_step] += job.source[at[2] + a * job.source_step];
+            R *y = &job.y[at[1] + id * job.y_step];
+            const R v = job.source[at[2] + a * job.source_step];
+            *y = TNI_SCATTERED(job.how, *y, v);
         }
     }
 }
@@ -150,15 +154,16 @@ static __global__ void scatter_sorted(scatter_job<R, D> job, sorted_ids s)
         R *y = job.y + at[1] + id * job.y_step;
         const R *from = job.source + at[2];
         int64_t before = line * job.length, step = job.source_step;
-        *y = add_in_order(s, i, target, *y,
-                          [=](int64_t position) { return from[(position - before) * step]; });
+        *y = add_in_order(
+            s, i, target, *y, [=](int64_t position) { return from[(position - before) * step]; },
+            job.how);
     }
 }
 
-template <typename R, typename D>
-static tn_status scatter_add(const tni_array *y, const tni_array *index, const tni_array *source,
-                             int axis)
+template <typename R, typename D> static tn_status scatter(const tni_scatter *a)
 {
+    const tni_array *y = &a->y, *index = &a->index, *source = &a->source;
+    int axis = a->axis;
     int64_t n = tni_array_numel(index), length = index->size[axis];
     scatter_job<R, D> job = {};
     job.y = static_cast<R *>(y->data);
@@ -171,6 +176,7 @@ static tn_status scatter_add(const tni_array *y, const tni_array *index, const t
     job.y_step = y->stride[axis];
     job.index_step = index->stride[axis];
     job.source_step = source->stride[axis];
+    job.how = a->how;
     job.check = id_check_of(y->size[axis]);
     int64_t none;
     bool counts = !__builtin_mul_overflow(job.lines, job.check.limit, &none);
@@ -190,13 +196,12 @@ static tn_status scatter_add(const tni_array *y, const tni_array *index, const t
     return status;
 }
 
-template <typename R> static tn_status run_scatter(const tni_scatter_add *a)
+template <typename R> static tn_status run_scatter(const tni_scatter *a)
 {
-    return BY_DIVISOR(tni_array_numel(&a->index),
-                      (scatter_add<R, D>(&a->y, &a->index, &a->source, a->axis)));
+    return BY_DIVISOR(tni_array_numel(&a->index), (scatter<R, D>(a)));
 }
 
-tn_status tni_cuda_scatter_add(const tni_scatter_add *a)
+tn_status tni_cuda_scatter(const tni_scatter *a)
 {
     if (tni_array_numel(&a->index) == 0) return TN_OK;
     return TN_REAL(a->y.dtype, run_scatter<R>(a));

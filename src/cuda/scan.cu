@@ -110,79 +110,81 @@ struct scan_args {
     int64_t n, x_step, y_step; /* along a line, in the order of the sums */
 };
 
-static __device__ __forceinline__ double plus(double a, double b)
+/* The sum, or with P the product. */
+template <bool P> static __device__ __forceinline__ double plus(double a, double b)
 {
-    return a + b;
+    return P ? a * b : a + b;
 }
-static __device__ __forceinline__ int64_t plus(int64_t a, int64_t b)
+template <bool P> static __device__ __forceinline__ int64_t plus(int64_t a, int64_t b)
 {
-    return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+    uint64_t u = static_cast<uint64_t>(a), v = static_cast<uint64_t>(b);
+    return static_cast<int64_t>(P ? u * v : u + v);
 }
 
-template <class A> __global__ void scan_threads(const __grid_constant__ scan_args s)
+template <class A, bool P> __global__ void scan_threads(const __grid_constant__ scan_args s)
 {
     int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
 
     for (int64_t line = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
          line < s.lines.numel; line += step) {
         int64_t at[2];
-        A sum = 0;
+        A sum = P;
         locate(s.lines, line, at);
         for (int64_t i = 0; i < s.n; i++) {
-            sum = plus(sum, kin<A>::load(s.x, s.x_dtype, at[0] + i * s.x_step));
+            sum = plus<P>(sum, kin<A>::load(s.x, s.x_dtype, at[0] + i * s.x_step));
             kin<A>::store(s.y, s.y_dtype, at[1] + i * s.y_step, sum);
         }
     }
 }
 
 /* What all lanes below give. */
-template <class A> static __device__ __forceinline__ A sum_below(A own, A *all)
+template <class A, bool P> static __device__ __forceinline__ A sum_below(A own, A *all)
 {
     int lane = threadIdx.x % 32;
     A sum = own;
 
     for (int apart = 1; apart < 32; apart *= 2) {
         A other = __shfl_up_sync(WARP_ALL, sum, apart);
-        if (lane >= apart) sum = plus(other, sum);
+        if (lane >= apart) sum = plus<P>(other, sum);
     }
     *all = __shfl_sync(WARP_ALL, sum, 31);
     A below = __shfl_up_sync(WARP_ALL, sum, 1);
-    return lane > 0 ? below : 0;
+    return lane > 0 ? below : static_cast<A>(P);
 }
 
-template <class A> __global__ void scan_blocks(const __grid_constant__ scan_args s)
+template <class A, bool P> __global__ void scan_blocks(const __grid_constant__ scan_args s)
 {
     __shared__ A of_warp[SCAN_THREADS / 32];
     int warp = threadIdx.x / 32;
 
     for (int64_t line = blockIdx.x; line < s.lines.numel; line += gridDim.x) {
         int64_t at[2];
-        A before = 0; /* everything before this piece */
+        A before = P; /* everything before this piece */
 
         locate(s.lines, line, at);
         for (int64_t from = 0; from < s.n; from += SCAN_STRETCH) {
             int64_t first = from + threadIdx.x * SCAN_EACH;
-            A v[SCAN_EACH], own = 0;
+            A v[SCAN_EACH], own = P;
 
             TN_UNROLL
             for (int k = 0; k < SCAN_EACH; k++) {
                 bool there = first + k < s.n;
-                v[k] = there ? kin<A>::load(s.x, s.x_dtype, at[0] + (first + k) * s.x_step) : 0;
-                own = plus(own, v[k]);
+                v[k] = there ? kin<A>::load(s.x, s.x_dtype, at[0] + (first + k) * s.x_step) : P;
+                own = plus<P>(own, v[k]);
             }
             A of_all;
-            A sum = sum_below(own, &of_all);
+            A sum = sum_below<A, P>(own, &of_all);
             if (threadIdx.x % 32 == 0) of_warp[warp] = of_all;
             __syncthreads();
             A below = before;
             for (int k = 0; k < SCAN_THREADS / 32; k++) {
-                if (k < warp) below = plus(below, of_warp[k]);
-                before = plus(before, of_warp[k]);
+                if (k < warp) below = plus<P>(below, of_warp[k]);
+                before = plus<P>(before, of_warp[k]);
             }
-            sum = plus(below, sum);
+            sum = plus<P>(below, sum);
             TN_UNROLL
             for (int k = 0; k < SCAN_EACH; k++) {
-                sum = plus(sum, v[k]);
+                sum = plus<P>(sum, v[k]);
                 if (first + k < s.n)
                     kin<A>::store(s.y, s.y_dtype, at[1] + (first + k) * s.y_step, sum);
             }
@@ -191,15 +193,16 @@ template <class A> __global__ void scan_blocks(const __grid_constant__ scan_args
     }
 }
 
-template <class A> static tn_status run_scan(const scan_args &s, bool by_threads)
+template <class A, bool P> static tn_status run_scan(const scan_args &s, bool by_threads)
 {
     int64_t most = 32LL * tni_cuda_multiprocessors();
 
     if (by_threads) {
-        return TN_LAUNCH((scan_threads<A>), tni_cuda_blocks(s.lines.numel, SCAN_THREADS, most),
+        return TN_LAUNCH((scan_threads<A, P>), tni_cuda_blocks(s.lines.numel, SCAN_THREADS, most),
                          SCAN_THREADS, 0, s);
     }
-    return TN_LAUNCH((scan_blocks<A>), tni_cuda_blocks(s.lines.numel, 1, most), SCAN_THREADS, 0, s);
+    return TN_LAUNCH((scan_blocks<A, P>), tni_cuda_blocks(s.lines.numel, 1, most), SCAN_THREADS, 0,
+                     s);
 }
 
 tn_status tni_cuda_cumsum(const tni_cumsum *a)
@@ -226,6 +229,9 @@ tn_status tni_cuda_cumsum(const tni_cumsum *a)
     s.y_dtype = a->y.dtype;
     bool by_threads =
         s.n <= SHORT_LINE || (s.lines.numel >= 1024 && s.lines.stride[0][0] < a->x.stride[a->axis]);
-    return is_float(a->x.dtype) ? run_scan<double>(s, by_threads)
-                                : run_scan<int64_t>(s, by_threads);
+    if (a->product)
+        return is_float(a->x.dtype) ? run_scan<double, true>(s, by_threads)
+                                    : run_scan<int64_t, true>(s, by_threads);
+    return is_float(a->x.dtype) ? run_scan<double, false>(s, by_threads)
+                                : run_scan<int64_t, false>(s, by_threads);
 }

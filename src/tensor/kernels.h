@@ -121,7 +121,7 @@ typedef struct tni_arg_reduce {
 typedef struct tni_cumsum {
     tni_array y, x;
     int axis;
-    bool reverse;
+    bool reverse, product; /* from the end; of products */
 } tni_cumsum;
 
 /* ---- indexing: index is i64; a bad one is TN_E_INDEX, naming it, before anything is written -- */
@@ -132,12 +132,20 @@ typedef struct tni_gather {
     int axis;
 } tni_gather;
 
+typedef enum tni_scattering { TNI_SET, TNI_ADD, TNI_MAX_OF, TNI_MIN_OF } tni_scattering;
+/* What an element that has a becomes when b comes. NaN is the largest, and the smallest. */
+#define TNI_SCATTERED(how, a, b)                                                                   \
+    ((how) == TNI_ADD                                                                  ? (a) + (b) \
+     : (how) == TNI_SET || (b) != (b) || ((how) == TNI_MAX_OF ? (b) > (a) : (b) < (a)) ? (b)       \
+                                                                                       : (a))
+
 /* y[.., index[.., i, ..], ..] += source[.., i, ..] along axis, in order: deterministic */
-typedef struct tni_scatter_add {
+typedef struct tni_scatter {
     tni_array y; /* (wide) */
     tni_array index, source;
     int axis;
-} tni_scatter_add;
+    tni_scattering how; /* in place of + */
+} tni_scatter;
 
 /* Rows at indices. */
 typedef struct tni_take {
@@ -475,8 +483,8 @@ typedef struct tni_optim_step {
 #define TNI_KERNELS(ONCE, ANY, REAL, FLOAT, WIDE)                                                  \
     ANY(fill) ANY(copy) ANY(unary) ANY(binary) ANY(ternary)                                        \
     ANY(reduce) ANY(arg_reduce) ANY(cumsum)                                                        \
-    ANY(gather) WIDE(scatter_add, source, 1, 2) ANY(take) WIDE(take_add, y, 1, 2)                  \
-    ANY(order) ANY(nonzero)                                                                         \
+    ANY(gather) WIDE(scatter, source, 1, 2) ANY(take) WIDE(take_add, y, 1, 2)                      \
+    ANY(order) ANY(nonzero)                                                                        \
     WIDE(softmax, x, 1, 1) WIDE(softmax_grad, y, 1, 2)                                             \
     FLOAT(cross_entropy, x, 4, 3) FLOAT(cross_entropy_grad, x, 1, 6)                               \
     REAL(nll, x) REAL(nll_grad, dx) REAL(ctc, x) REAL(ctc_grad, dx)                                \

@@ -320,6 +320,7 @@ ARRAY(tensors, 1 + (int)below(w, 3),
                            there(a[0]) && tn_numel(a[0]) < MAX_NUMEL ? tn_shape_get(a[0])
                                                                      : TN_SHAPE(2, 3),
                            there(a[0]) ? tn_dtype_of(a[0]) : TN_F32, PLAIN))
+ARRAY(indices, 1 + (int)below(w, 2), whole_below(w, TN_SHAPE(2), 2))
 ARRAY(inputs, 1, input_for(w, w->slot[0].v.module))
 ARRAY(leaves, 1 + (int)below(w, 2), make_leaf(w, TN_SHAPE(2, 3), TN_F32))
 ARRAY(loaded, 1 + (int)below(w, 2), make_tensor(w, TN_SHAPE(4, 2), TN_F32, (int)below(w, LAYOUTS)))
@@ -359,6 +360,7 @@ SIMPLE(autocast, (tn_dtype)(below(w, 2) ? TN_F32 : pick_enum(w, 4)))
 SIMPLE(same_dtype, (tn_dtype)pick_enum(w, 8))
 SIMPLE(reduction, (tn_reduction)pick_enum(w, 3))
 SIMPLE(pad_mode, (tn_pad_mode)pick_enum(w, 4))
+SIMPLE(how, (tn_scatter_reduction)pick_enum(w, 4))
 SIMPLE(buffer_rule, (tn_buffer_rule)pick_enum(w, 3))
 SIMPLE(a_status, TN_OK) /* a failure has a message, which only a call that failed leaves */
 SIMPLE(rank, (int)below(w, 3) - 1)

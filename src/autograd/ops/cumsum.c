@@ -1,8 +1,9 @@
 /*
- * cumsum.c - y_i = x_0 + ... + x_i along an axis.
+ * cumsum.c - y_i = x_0 + ... + x_i along an axis, and cumprod: y_i = x_0 ... x_i.
  *
  * x_j is in y_i for all i >= j, so dx_j = dy_j + ... + dy_n: the running sum from the other end,
- * whose own gradient is the running sum from this one.
+ * whose own gradient is the running sum from this one. Of products dx_j is the same sum of dy y,
+ * divided by x_j, or, where x_j is 0, with a 1 in its place.
  */
 #include "autograd/ops/elementwise.h"
 
@@ -10,6 +11,8 @@ typedef struct cumsum_args {
     int axis;
     bool reverse;
 } cumsum_args;
+
+static const tn_op op_cumprod;
 
 static tn_status cumsum_shape(tni_call *c)
 {
@@ -23,7 +26,8 @@ static tn_status cumsum_forward(tni_call *c)
     return tni_backend_of(c->in[0])->cumsum(&(tni_cumsum){ .y = tni_array_of(c->out[0]),
                                                            .x = tni_array_of(c->in[0]),
                                                            .axis = args->axis,
-                                                           .reverse = args->reverse });
+                                                           .reverse = args->reverse,
+                                                           .product = c->op == &op_cumprod });
 }
 
 static tn_status cumsum_backward(tni_grad *g);
@@ -48,12 +52,59 @@ static tn_status cumsum_backward(tni_grad *g)
     return TN_OK;
 }
 
-tn_tensor *tn_cumsum(tn_tensor *x, int axis)
+/* dy_i y_i + ... + dy_n y_n, where y is the product without x's elements at `left_out`. */
+static tn_tensor *slope(tni_grad *g, tn_tensor *left_out)
+{
+    const int axis = ((const cumsum_args *)g->args)->axis;
+    const cumsum_args back = { axis, true };
+    tn_tensor *x = left_out ? tn_masked_fill(g->x[0], left_out, 1) : g->x[0];
+    tn_tensor *part = tn_mul(g->dy, tn_cumprod(x, axis));
+    return tni_apply(&op_cumsum, &back, sizeof back, 1, &part);
+}
+
+/* The second zero's gradient is 0, but not its derivative by the first one. */
+static tn_status cumprod_backward(tni_grad *g)
+{
+    tn_tensor *zero = tn_eq_scalar(g->x[0], 0);
+    tn_tensor *number = tn_cumsum(zero, ((const cumsum_args *)g->args)->axis);
+    tn_tensor *dx = tn_div(slope(g, NULL), tn_masked_fill(g->x[0], zero, 1));
+    for (int i = 2; i > 0; i--) {
+        tn_tensor *it = tn_logical_and(zero, tn_eq_scalar(number, i));
+        dx = tn_where(it, slope(g, it), dx);
+    }
+    g->dx[0] = dx;
+    return TN_OK;
+}
+
+static const tn_op op_cumprod = {
+    .name = "cumprod",
+    .formula = "y_i = x_0 ... x_i",
+    .gradient = "dx_i = (dy_i y_i + ... + dy_n y_n) / x_i",
+    .arity = 1,
+    .dtypes = TNI_ANY_DTYPE,
+    .autocast = TNI_CAST_F32,
+    .reads = { TNI_X(0) },
+    .shape = cumsum_shape,
+    .forward = cumsum_forward,
+    .backward = cumprod_backward,
+};
+
+static tn_tensor *running(const char *function, const tn_op *op, tn_tensor *x, int axis)
 {
     cumsum_args args = { 0, false };
     if (x && !tni_none(x)) {
-        args.axis = tni_axis_of_any("tn_cumsum", axis, x->shape.rank);
+        args.axis = tni_axis_of_any(function, axis, x->shape.rank);
         if (args.axis < 0) return NULL;
     }
-    return tni_apply(&op_cumsum, &args, sizeof args, 1, &x);
+    return tni_apply(op, &args, sizeof args, 1, &x);
+}
+
+tn_tensor *tn_cumsum(tn_tensor *x, int axis)
+{
+    return running("tn_cumsum", &op_cumsum, x, axis);
+}
+
+tn_tensor *tn_cumprod(tn_tensor *x, int axis)
+{
+    return running("tn_cumprod", &op_cumprod, x, axis);
 }

@@ -1,7 +1,7 @@
 /*
- * gather.c - reading along an axis by index, and its transpose, adding at an index.
+ * gather.c - reading along an axis by index.
  *
- * gather and scatter_add, and take and take_add (of whole slices), are linear with 0-1 matrices;
+ * gather and scatter_add (scatter.c), and take and take_add (of whole slices), are linear with 0-1 matrices;
  * each one's gradient is the other of its pair, so second derivatives need no code of their own.
  * take serves index_select and embedding, y[...] = weight[index[...]]: rows of weight [V, D] by id,
  * which equals a product with one-hot rows. Ids that occur several times add up, in the order of
@@ -42,14 +42,11 @@ tn_tensor *tni_ids_arg(const char *function, const char *what, tn_tensor *ids)
     return as_i64(function, what, ids, true);
 }
 
-/* ---- gather and scatter_add ------------------------------------------------------------------ */
+/* ---- gather ---------------------------------------------------------------------------------- */
 
-static tn_tensor *scatter(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source);
-
-/* args: the axis. index has x's rank, and at most x's sizes beside the axis. */
-static tn_status check_index_shape(const tni_call *c)
+/* index has x's rank, and at most x's sizes beside the axis. */
+tn_status tni_check_index_shape(const tni_call *c, int axis)
 {
-    int axis = *(const int *)c->args;
     const tn_tensor *x = c->in[0];
     const tn_tensor *index = c->in[1];
     bool fits = index->shape.rank == x->shape.rank;
@@ -66,7 +63,7 @@ static tn_status check_index_shape(const tni_call *c)
 static tn_status gather_shape(tni_call *c)
 {
     tni_result(c, c->in[0]->dtype, &c->in[1]->shape);
-    return check_index_shape(c);
+    return tni_check_index_shape(c, *(const int *)c->args);
 }
 
 static tn_status gather_forward(tni_call *c)
@@ -81,7 +78,7 @@ static tn_status gather_forward(tni_call *c)
 static tn_status gather_backward(tni_grad *g)
 {
     tn_tensor *zeros = tn_full_as(g->in[0].shape, 0, g->in[0].dtype, tn_device_of(g->dy));
-    g->dx[0] = scatter(zeros, *(const int *)g->args, g->x[1], g->dy);
+    g->dx[0] = tni_scatter_into(zeros, *(const int *)g->args, g->x[1], g->dy, TNI_ADD);
     return TN_OK;
 }
 
@@ -98,60 +95,7 @@ static const tn_op gather_op = {
     .backward = gather_backward,
 };
 
-static tn_status scatter_add_shape(tni_call *c)
-{
-    const tn_tensor *index = c->in[1];
-    const tn_tensor *source = c->in[2];
-    if (!tni_shape_equal(&index->shape, &source->shape))
-        return tni_op_error(c, TN_E_SHAPE, "index %s, source %s: want equal shapes",
-                            tni_text(index), tni_text(source));
-    if (!tn_dtype_is_float(source->dtype))
-        return tni_op_error(c, TN_E_DTYPE, "x is %s, source is %s: want one dtype",
-                            tn_dtype_name(c->in[0]->dtype), tn_dtype_name(source->dtype));
-    tni_result(c, tni_wide_dtype(c->in[0]->dtype), &c->in[0]->shape); /* all added, then rounded */
-    return check_index_shape(c);
-}
-
-static tn_status scatter_add_forward(tni_call *c)
-{
-    const tni_backend *backend = tni_backend_of(c->in[0]);
-    tni_scatter_add a = { .y = tni_array_of(c->out[0]),
-                          .index = tni_array_of(c->in[1]),
-                          .source = tni_array_of(c->in[2]),
-                          .axis = *(const int *)c->args };
-    tn_status status = backend->copy(&(tni_copy){ .y = a.y, .x = tni_array_of(c->in[0]) });
-    if (status == TN_OK && tni_shape_numel(&c->in[1]->shape) > 0) /* nothing: of any dtype */
-        status = backend->scatter_add(&a);
-    return tni_name_index_error(c->op, status);
-}
-
-static tn_status scatter_add_backward(tni_grad *g)
-{
-    g->dx[0] = g->dy;
-    if (g->need[2]) g->dx[2] = tn_gather(g->dy, *(const int *)g->args, g->x[1]);
-    return TN_OK;
-}
-
-static const tn_op scatter_add_op = {
-    .name = "scatter_add",
-    .formula = "y = x; y[index[i][j]][j] += source[i][j] for axis 0",
-    .gradient = "dx = dy; -; dsource[i][j] = dy[index[i][j]][j]",
-    .arity = 3,
-    .reads = { 0, 0, TNI_X(1) },
-    .shape = scatter_add_shape,
-    .forward = scatter_add_forward,
-    .backward = scatter_add_backward,
-};
-
-static tn_tensor *scatter(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source)
-{
-    tn_tensor *in[3] = { x, index, source };
-    tn_tensor *sum = tni_apply(&scatter_add_op, &axis, sizeof axis, 3, in);
-    return sum && tni_autocasting == TN_F32 ? tn_to_dtype(sum, x->dtype) : sum;
-}
-
-/* A single value as a row of one element: these functions treat it so, as in PyTorch. */
-static tn_tensor *as_row(tn_tensor *t)
+tn_tensor *tni_as_row(tn_tensor *t)
 {
     return t->shape.rank == 0 && !tni_none(t) ? tn_reshape(t, TN_SHAPE(1)) : t;
 }
@@ -163,18 +107,8 @@ tn_tensor *tn_gather(tn_tensor *x, int axis, tn_tensor *index)
     if (axis < 0) return NULL;
     if (x->shape.rank > 0 || tni_none(x))
         return tni_apply(&gather_op, &axis, sizeof axis, 2, (tn_tensor *[]){ x, index });
-    tn_tensor *rows[2] = { as_row(x), as_row(index) };
+    tn_tensor *rows[2] = { tni_as_row(x), tni_as_row(index) };
     return tn_reshape(tni_apply(&gather_op, &axis, sizeof axis, 2, rows), index->shape);
-}
-
-tn_tensor *tn_scatter_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source)
-{
-    index = x && source ? tni_index_arg("tn_scatter_add", "index", index)
-                        : tni_poisoned("tn_scatter_add", x ? "source" : "x");
-    axis = index ? tni_axis_of_any("tn_scatter_add", axis, x->shape.rank) : -1;
-    if (axis < 0) return NULL;
-    if (x->shape.rank > 0 || tni_none(x)) return scatter(x, axis, index, source);
-    return tn_reshape(scatter(as_row(x), axis, as_row(index), as_row(source)), TN_SCALAR);
 }
 
 /* ---- take and take_add ----------------------------------------------------------------------- */
@@ -315,6 +249,12 @@ static const tn_op take_add_op = {
     .backward = take_add_backward,
 };
 
+tn_tensor *tni_take_add_at(tn_tensor *y, int axis, tn_tensor *index, const tn_shape *shape)
+{
+    take_args args = { axis, -1, *shape };
+    return tni_apply(&take_add_op, &args, sizeof args, 2, (tn_tensor *[]){ y, index });
+}
+
 tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index)
 {
     index =
@@ -328,7 +268,7 @@ tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index)
     if (single && index->shape.size[0] != 1)
         return tni_fail(TN_E_SHAPE, "tn_index_select: index %s of a single value: want [1]",
                         tni_text(index));
-    tn_tensor *in[2] = { as_row(x), index };
+    tn_tensor *in[2] = { tni_as_row(x), index };
     if (!in[0]) return NULL;
     take_args args = { axis, -1, in[0]->shape };
     tn_tensor *y = tni_apply(&index_select_op, &args, sizeof args, 2, in);

@@ -59,6 +59,15 @@ tn_status tni_name_index_error(const tn_op *op, tn_status status);
 /* index as i64 (i32 is cast); NULL and a message for other dtypes. u8 is refused: where PyTorch
  * takes it for an index, it is a mask. */
 tn_tensor *tni_index_arg(const char *function, const char *what, tn_tensor *index);
+/* A single value as a row of one element: functions with an index treat it so, as in PyTorch. */
+tn_tensor *tni_as_row(tn_tensor *t);
+/* An error unless index, in[1], fits x, in[0]. */
+tn_status tni_check_index_shape(const tni_call *c, int axis);
+/* Like tn_scatter_add with a checked axis and an i64 index. */
+tn_tensor *tni_scatter_into(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source,
+                            tni_scattering how);
+/* Zeros of that shape with y's slices along axis added at index [n]; bf16 and f16 give f32. */
+tn_tensor *tni_take_add_at(tn_tensor *y, int axis, tn_tensor *index, const tn_shape *shape);
 /* [whole] of zeros, but x [n] at start, start + step, ... */
 tn_tensor *tni_spread(tn_tensor *x, int64_t start, int64_t step, int64_t whole);
 /* Ids of classes or rows, or lengths, as i64: they may be u8, too. */

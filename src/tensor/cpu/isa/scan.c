@@ -1,5 +1,6 @@
 /*
- * scan.c - along one axis: the first extreme with its index, and running sums.
+ * scan.c - along one axis: the first extreme with its index, and running sums
+ * and products.
  *
  * Elements pass through buffers of double or int64_t, so that one loop serves every dtype and
  * running sums of f32 are rounded once per element. If the axis has x's smallest stride, lines are
@@ -127,17 +128,19 @@ tn_status K(tni_arg_reduce)(const tni_arg_reduce *a)
     return run(&j, a->axis, a->value.data ? 3 : 2, arrays);
 }
 
-/* v += sum, which is then v. */
-TNI_INLINE void add_up(const job *j, tni_acc *v, tni_acc *sum)
+/* v += sum, or v *= sum, which is then v. */
+TNI_INLINE void add_up(const job *j, bool product, tni_acc *v, tni_acc *sum)
 {
+    const uint64_t a = (uint64_t)v->i, b = (uint64_t)sum->i;
     if (j->real)
-        sum->f = v->f += sum->f;
+        sum->f = v->f = product ? sum->f * v->f : v->f + sum->f;
     else
-        sum->i = v->i = (int64_t)((uint64_t)v->i + (uint64_t)sum->i);
+        sum->i = v->i = (int64_t)(product ? a * b : a + b);
 }
 
-/* Running sums of m neighbouring lines together, or of one, like extreme. */
-TNI_INLINE void running_sum(const job *j, bool together, int64_t m, const char *x, char *y)
+/* Running sums or products of m neighbouring lines together, or of one, like extreme. */
+TNI_INLINE void running_sum(const job *j, bool product, bool together, int64_t m, const char *x,
+                            char *y)
 {
     const int64_t *across = j->walk.stride[j->walk.rank - 1];
     int64_t sign = j->reverse ? -1 : 1, along[2] = { sign * j->stride[0], sign * j->stride[1] };
@@ -148,29 +151,44 @@ TNI_INLINE void running_sum(const job *j, bool together, int64_t m, const char *
         x += (j->n - 1) * j->stride[0] * j->item[0];
         y += (j->n - 1) * j->stride[1] * j->item[1];
     }
-    for (int64_t k = 0; k < m; k++) sum[k].i = 0;
+    for (int64_t k = 0; k < m; k++)
+        if (j->real)
+            sum[k].f = product;
+        else
+            sum[k].i = product;
     for (int64_t i = 0; i < j->n; i += step) {
         int64_t n = together ? m : TNI_MIN(j->n - i, step);
         load(j, n, v, x + i * along[0] * j->item[0], next[0]);
-        for (int64_t k = 0; k < n; k++) add_up(j, &v[k], &sum[together ? k : 0]);
+        for (int64_t k = 0; k < n; k++) add_up(j, product, &v[k], &sum[together ? k : 0]);
         store(j, 1, n, y + i * along[1] * j->item[1], next[1], v);
     }
 }
 
-static void sums(const job *j, int64_t m, char *const at[3])
+TNI_INLINE void running(const job *j, bool product, int64_t m, char *const at[3])
 {
     const int64_t *s = j->walk.stride[j->walk.rank - 1];
     if (j->together)
-        running_sum(j, true, m, at[0], at[1]);
+        running_sum(j, product, true, m, at[0], at[1]);
     else
         for (int64_t k = 0; k < m; k++)
-            running_sum(j, false, 1, at[0] + k * s[0] * j->item[0], at[1] + k * s[1] * j->item[1]);
+            running_sum(j, product, false, 1, at[0] + k * s[0] * j->item[0],
+                        at[1] + k * s[1] * j->item[1]);
+}
+
+static void sums(const job *j, int64_t m, char *const at[3])
+{
+    running(j, false, m, at);
+}
+
+static void products(const job *j, int64_t m, char *const at[3])
+{
+    running(j, true, m, at);
 }
 
 tn_status K(tni_cumsum)(const tni_cumsum *a)
 {
     if (a->x.rank == 0) return K(tni_copy)(&(tni_copy){ .y = a->y, .x = a->x }); /* -0 stays */
     const tni_array *arrays[] = { &a->x, &a->y };
-    job j = { .lines = sums, .reverse = a->reverse };
+    job j = { .lines = a->product ? products : sums, .reverse = a->reverse };
     return run(&j, a->axis, 2, arrays);
 }

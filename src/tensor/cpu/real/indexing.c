@@ -1,5 +1,5 @@
 /*
- * indexing.c - sums at indices: scatter_add and take_add. (gather and take only move bytes:
+ * indexing.c - what is written or added at indices: scatter and take_add. (gather and take only move bytes:
  * isa/indexing.c.)
  *
  * Both are parallel over the axes other than the indexed one, and every target element gets its
@@ -9,31 +9,42 @@
 #include "tensor/cpu/real/rows.h"
 #include "tensor/walk.h"
 
-/* ---- scatter_add: y[.., index[.., a, ..], ..] += source[.., a, ..] --------------------------- */
+/* ---- scatter: y[.., index[.., a, ..], ..] += source[.., a, ..] ------------------------------- */
 
 typedef struct scatter_job {
-    const tni_scatter_add *a;
+    const tni_scatter *a;
     tni_walk lines; /* of index, y and source: where lines along the axis begin */
 } scatter_job;
 
-static void scatter_lines(void *context, int64_t begin, int64_t end)
+TNI_INLINE void scatter_lines(const scatter_job *job, tni_scattering how, int64_t begin,
+                              int64_t end)
 {
-    const scatter_job *job = context;
-    const tni_scatter_add *a = job->a;
+    const tni_scatter *a = job->a;
     int axis = a->axis;
     tni_cursor c;
     tni_cursor_seek(&c, &job->lines, begin);
     for (int64_t line = begin; line < end; line++, tni_cursor_step(&c, &job->lines, 1)) {
         const int64_t *id = (const int64_t *)a->index.data + c.at[0];
         REAL *to = (REAL *)a->y.data + c.at[1];
-        const REAL *add = (const REAL *)a->source.data + c.at[2];
-        for (int64_t i = 0; i < a->index.size[axis]; i++)
-            to[id[i * a->index.stride[axis]] * a->y.stride[axis]] +=
-                add[i * a->source.stride[axis]];
+        const REAL *from = (const REAL *)a->source.data + c.at[2];
+        for (int64_t i = 0; i < a->index.size[axis]; i++) {
+            REAL *y = &to[id[i * a->index.stride[axis]] * a->y.stride[axis]];
+            const REAL v = from[i * a->source.stride[axis]];
+            *y = TNI_SCATTERED(how, *y, v);
+        }
     }
 }
 
-tn_status K(tni_scatter_add)(const tni_scatter_add *a)
+static void scatter_chunk(void *context, int64_t begin, int64_t end)
+{
+    const scatter_job *job = context;
+    if (job->a->how == TNI_ADD)
+        scatter_lines(job, TNI_ADD, begin, end);
+    else
+        scatter_lines(job, job->a->how, begin, end);
+}
+
+tn_status K(tni_scatter)(const tni_scatter *a)
 {
     scatter_job job = { .a = a };
     tni_array line = a->index;
@@ -42,7 +53,7 @@ tn_status K(tni_scatter_add)(const tni_scatter_add *a)
     line.size[a->axis] = 1;
     tni_walk_init(&job.lines, 3, (const tni_array *const[]){ &line, &a->y, &a->source });
     int64_t grain = row_grain(a->index.size[a->axis], 8);
-    return tni_parallel_args(job.lines.numel, grain, scatter_lines, &job);
+    return tni_parallel_args(job.lines.numel, grain, scatter_chunk, &job);
 }
 
 /* ---- take_add: x[o, index[r], :] += y[o, r, :] ----------------------------------------------- */
