@@ -458,8 +458,7 @@ START_TEST(conv2d_one_sided)
 }
 END_TEST
 
-/* The transposed convolution is the adjoint of the convolution with the same numbers, with all sizes
- * that another one would lose. */
+/* The transposed convolution is the adjoint of the convolution with the same numbers. */
 START_TEST(conv_transpose2d_is_adjoint)
 {
     static const struct {

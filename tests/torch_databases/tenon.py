@@ -65,7 +65,7 @@ class Out:
 
 SIMPLE = {"int": c.c_int, "int64_t": c.c_int64, "uint64_t": c.c_uint64, "uint32_t": c.c_uint32, "size_t": c.c_size_t,
           "double": c.c_double, "float": c.c_float, "bool": c.c_bool, "void": None, "char": c.c_char,
-          "unsigned char": c.c_ubyte}
+          "unsigned char": c.c_ubyte, "unsigned": c.c_uint}
 
 
 class Library:
@@ -99,7 +99,7 @@ class Library:
                 if "(*" in line:
                     fields.append((re.search(r"\(\*(\w+)\)", line).group(1), c.c_void_p))
                     continue
-                base, names = re.match(r"(?:const )?((?:unsigned )?\w+) ?(.*)", line).groups()
+                base, names = re.match(r"(?:const )?((?:unsigned (?=\w+ ))?\w+) ?(.*)", line).groups()
                 for one in names.split(","):
                     star, field, size = re.match(r"\s*(\**)(?:const )?(\w+)\s*(?:\[(\w+)\])?", one).groups()
                     kind = c.c_void_p if star else self.kind(base)
