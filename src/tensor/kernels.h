@@ -427,7 +427,7 @@ typedef struct tni_optim_step {
     ANY(fill) ANY(copy) ANY(unary) ANY(binary) ANY(ternary)                                        \
     ANY(reduce) ANY(arg_reduce) ANY(cumsum)                                                        \
     ANY(gather) WIDE(scatter_add, source, 1, 2) ANY(take) WIDE(take_add, y, 1, 2)                  \
-    ANY(order) ANY(nonzero)                                                                         \
+    ANY(order) ANY(nonzero)                                                                        \
     WIDE(softmax, x, 1, 1) WIDE(softmax_grad, y, 1, 2)                                             \
     FLOAT(cross_entropy, x, 4, 3) FLOAT(cross_entropy_grad, x, 1, 6)                               \
     REAL(nll, x) REAL(nll_grad, dx)                                                                \
