@@ -56,7 +56,8 @@ static applied apply(const op_row *row, const op_case *c, tn_device device, layo
     row_assert(row, tn_device_of(a.y).type == device.type || strcmp(row->op, "to") == 0,
                "the result is on another device");
     if (!tn_requires_grad(a.y)) return a;
-    tn_tensor *seed = c->seed ? tn_to(c->seed, tn_device_of(a.y)) : tn_ones_like(a.y);
+    bool fits = c->seed && tn_numel(c->seed) == tn_numel(a.y); /* sizes may depend on values */
+    tn_tensor *seed = fits ? tn_to(c->seed, tn_device_of(a.y)) : tn_ones_like(a.y);
     if (second) seed = op_leaf(seed, true);
     for (int i = 0; i < c->n; i++) {
         if (!tn_requires_grad(a.x[i])) continue;

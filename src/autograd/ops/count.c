@@ -228,7 +228,7 @@ static tn_tensor *draw_shares(tn_tensor *sums, tn_tensor *whole, int64_t n)
     return y;
 }
 
-/* Whether no number of p [rows, c] is negative or NaN, and the whole of each row finite, above 0. */
+/* Whether no number of p [rows, c] is negative or NaN, and each row's whole finite, above 0. */
 static bool can_be_drawn(tn_tensor *p, tn_tensor *whole)
 {
     bool fine = false;

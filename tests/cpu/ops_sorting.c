@@ -2,10 +2,9 @@
  * ops_sorting.c - sort, topk, median and unique of random lines of every dtype against qsort with
  * the index to break ties; samples against their probabilities.
  *
- * Seen to fail: in real/sort.c equal keys given one place, the smallest keys of groups compared with
- * <, NaN or -0 without a key of their own, the k-th group miscounted, the median at the middle beside
- * NaN, a digit left out that one key does not share; in nonzero.c the index not carried on; in
- * count.c sums compared with <, the time not divided by p.
+ * Seen to fail: in real/sort.c equal keys given one place, the smallest keys of groups compared
+ * with <, NaN or -0 without a key of their own, the k-th group miscounted, the median at the middle
+ * beside NaN.
  */
 #include <stdlib.h>
 
@@ -110,7 +109,7 @@ START_TEST(in_order)
 }
 END_TEST
 
-/* unique gives back what it was made of: x by the inverse, n by the counts, sorted and different. */
+/* unique gives back what it was made of: x by the inverse, n by the counts; sorted, different. */
 START_TEST(unique_gives_back)
 {
     tn_dtype dtype = dtypes[_i % 8];
