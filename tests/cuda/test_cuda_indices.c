@@ -118,9 +118,10 @@ static void scatter_case(int64_t t0, int64_t t1, int64_t i0, int64_t i1, int axi
         index->at[s].stride[!axis] = 0;
         source->at[s].stride[axis] = 0;
     }
-    BOTH(y, scatter_add,
-         &(tni_scatter_add){ .y = *A(y), .index = *A(index), .source = *A(source), .axis = axis });
-    check_equal(y, "scatter_add");
+    BOTH(y, scatter,
+         &(tni_scatter){
+             .y = *A(y), .index = *A(index), .source = *A(source), .axis = axis, .how = TNI_ADD });
+    check_equal(y, "scatter");
     free_twins();
 }
 
