@@ -130,7 +130,7 @@ START_TEST(LS_02_refusals)
     assert_null(tn_cross_entropy(x, IDS(0, 1, -1)), TN_E_INDEX, "target value -1 at row 2");
     assert_null(tn_nll_loss(x, IDS(0, 3, 0), (tn_cross_entropy_options){ 0 }), TN_E_INDEX,
                 "tn_nll_loss: target value 3 at row 1: want 0..2");
-    assert_null(tn_cross_entropy(x, tn_to_dtype(IDS(0, 1, 1), TN_U8)), TN_E_DTYPE, "u8");
+    assert_null(tn_cross_entropy(x, tn_to_dtype(IDS(0, 1, 1), TN_BOOL)), TN_E_DTYPE, "bool");
     assert_null(tn_cross_entropy(x, IDS(0, 1)), TN_E_SHAPE,
                 "logits [3,3], target [2]: want target [3]");
     assert_null(tn_cross_entropy_with(x, IDS(0, 1, 2),
