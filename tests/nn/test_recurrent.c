@@ -548,8 +548,9 @@ Suite *test_suite(void)
     TCase *t = test_case(suite, "recurrent");
     tcase_add_checked_fixture(t, read_golden, NULL);
     tcase_add_loop_test(t, as_in_pytorch, 0, CASES);
-    tcase_add_loop_test(t, IN_05_recurrent, 0, 4);
+    tcase_add_loop_test(t, IN_05_recurrent, 0, 5);
     tcase_add_loop_test(t, gradients_of_whole_layers, 0, 3);
+    tcase_add_loop_test(t, gradients_of_packed_layers, 0, 4);
     tcase_add_loop_test(t, second_derivatives_of_chains, 0, 3);
     tcase_add_loop_test(t, recorded_gradients_are_the_same, 0, 3);
     tcase_add_test(t, state_carries_on);
