@@ -319,7 +319,8 @@ tn_tensor *tn_scaled_dot_product_attention_dropout(tn_tensor *q, tn_tensor *k, t
     tn_tensor *const in[] = { q, k, v, mask };
     const tni_call c = { .op = &op_attention, .n_in = 4, .in = in };
     if (!(p >= 0 && p <= 1))
-        return tni_fail(TN_E_INVALID, "%s: p %g: want 0 to 1", op_attention.name, p);
+        return tni_fail(TN_E_INVALID, "tn_scaled_dot_product_attention_dropout: p %g: want 0 to 1",
+                        p);
     if (p == 0 || !training || tni_absent(q) || tni_absent(k) || tni_absent(v) || !mask)
         return tn_scaled_dot_product_attention(q, k, v, mask, causal, scale);
     if (check_sizes(&c) != TN_OK) return NULL;
