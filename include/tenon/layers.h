@@ -216,7 +216,7 @@ TN_API tn_module *tn_dropout1d_new(double p);
 /** The same for x [N, C, H, W] or [N, C, L]. PyTorch: nn.Dropout2d */
 TN_API tn_module *tn_dropout2d_new(double p);
 /** The probability of one layer: Dropout, Dropout1d, Dropout2d, PositionalEncoding,
- *  MultiheadAttention, TransformerEncoderLayer, or an RNN, GRU or LSTM of several layers. NaN and a
+ *  MultiheadAttention, TransformerEncoderLayer, TransformerDecoderLayer, or an RNN, GRU or LSTM of several layers. NaN and a
  *  message for any other. */
 TN_API double tn_dropout_p(tn_module *m);
 /** Sets p of every such layer of the tree m, from the next forward on. A captured step keeps its
@@ -265,14 +265,19 @@ typedef struct tn_multihead_attention_options {
     bool no_bias;        /* neither in_proj_bias nor out_proj.bias */
     bool sequence_first; /* [T, B, E] as PyTorch's default; ours is [B, T, E] */
     int64_t kdim, vdim;  /* 0: embed_dim */
+    bool add_bias_kv;    /* a further key and value that are learned, bias_k and bias_v */
+    bool add_zero_attn;  /* a further key and value of zeros */
 } tn_multihead_attention_options;
 /**
  * softmax(q k^T / sqrt(D)) v in every head, between projections in and out; E = heads D.
  *
  * State    in_proj_weight [3E, E] U(+-sqrt(6 / 4E)) (with other kdim or vdim q_, k_ and
- *          v_proj_weight), in_proj_bias [3E] 0, out_proj.weight [E, E], out_proj.bias [E] 0
+ *          v_proj_weight), in_proj_bias [3E] 0, out_proj.weight [E, E], out_proj.bias [E] 0;
+ *          bias_k, bias_v [1, 1, E] normal, deviation 1 / sqrt(E)
  * Call     tn_forward(m, x) is self-attention. In training, dropout acts on the attention weights,
- *          which then take memory as [B, heads, T, S]
+ *          which then take memory as [B, heads, T, S]. Further keys are seen by every query, also
+ *          when causal (PyTorch's is_causal hides them, if it does not need the mask); S counts
+ *          them, and keys and values are copied to append them
  * Source   Vaswani et al. (2017), sec. 3.2.2
  */
 TN_API tn_module *tn_multihead_attention_new(int64_t embed_dim, int64_t heads,
@@ -300,6 +305,8 @@ typedef struct tn_encoder_layer_options {
     bool sequence_first; /* [T, B, E] */
     double eps;          /* 0: 1e-5 */
     bool use_eps;        /* takes eps 0 as given */
+    bool gelu_tanh;      /* gelu by tanh */
+    bool no_bias;        /* none in attention, linear1, linear2 and norms */
 } tn_encoder_layer_options;
 /** Attention and feed-forward net with residual paths. Post-norm: x = norm1(x + attn(x)), x =
  *  norm2(x + ff(x)); norm_first: x += attn(norm1(x)), x += ff(norm2(x)); ff =
@@ -314,6 +321,24 @@ TN_API tn_tensor *tn_encoder_layer_forward(tn_module *m, tn_tensor *x, tn_attent
 TN_API tn_module *tn_encoder_new(tn_module *layer, int n, tn_module *norm);
 /** All layers with the same masks, then norm. x [B, T, d_model] to the same shape. */
 TN_API tn_tensor *tn_encoder_forward(tn_module *m, tn_tensor *x, tn_attention_masks masks);
+/** An encoder's layer that reads a memory as well: x = norm1(x + self_attn(x)), x = norm2(x +
+ *  multihead_attn(x, memory, memory)), x = norm3(x + ff(x)), or with norm_first as there. tn_call
+ *  with x and memory calls it without masks. PyTorch: nn.TransformerDecoderLayer; batch first;
+ *  dropout not given is 0, not 0.1 */
+TN_API tn_module *tn_decoder_layer_new(int64_t d_model, int64_t heads, tn_encoder_layer_options o);
+/** x [B, T, d_model], memory [B, S, d_model] -> [B, T, d_model]. masks: of x on itself ([T, T], key
+ *  padding [B, T], mostly causal); memory_masks: of x on memory ([T, S], [B, S]). PyTorch:
+ *  TransformerDecoderLayer.forward(tgt, memory, ...) */
+TN_API tn_tensor *tn_decoder_layer_forward(tn_module *m, tn_tensor *x, tn_tensor *memory,
+                                           tn_attention_masks masks,
+                                           tn_attention_masks memory_masks);
+/** As tn_encoder_new. Any module of two inputs, x and memory, may be a layer, but then masks are an
+ *  error. PyTorch: nn.TransformerDecoder; consumes the layer */
+TN_API tn_module *tn_decoder_new(tn_module *layer, int n, tn_module *norm);
+/** All layers with the same memory and masks, then norm. PyTorch: TransformerDecoder.forward(tgt,
+ *  memory, ...) */
+TN_API tn_tensor *tn_decoder_forward(tn_module *m, tn_tensor *x, tn_tensor *memory,
+                                     tn_attention_masks masks, tn_attention_masks memory_masks);
 
 /* ---- recurrent layers ------------------------------------------------------------------------ */
 
@@ -325,6 +350,7 @@ typedef struct tn_recurrent_options {
     bool bidirectional;  /* a second set of weights reads from the last step to the first */
     bool sequence_first; /* [T, B, features] as PyTorch's default; ours is [B, T, features] */
     bool relu;           /* RNN: in place of tanh */
+    int64_t proj_size;   /* LSTM: h = W_hr (o tanh c) of this size, below hidden_size; 0: none */
 } tn_recurrent_options;
 /**
  * A layer over sequences: tn_rnn, tn_gru or tn_lstm with its weights, from states of 0.
@@ -335,8 +361,12 @@ typedef struct tn_recurrent_options {
  * State    of layer k: weight_ih_lk [G hidden, features], weight_hh_lk [G hidden, hidden],
  *          bias_ih_lk, bias_hh_lk [G hidden], G 1 (RNN), 3 (GRU) or 4 (LSTM); for the second
  *          direction the same names with _reverse. All U(+-1/sqrt(hidden_size)), drawn in this
- *          order. Gates lie as r, z, n and i, f, g, o
- * Errors   sizes below 1; dropout with one layer; relu with gates
+ *          order. Gates lie as r, z, n and i, f, g, o. With proj_size y and h have its size,
+ *          weight_hh_lk is [G hidden, proj_size], and weight_hr_lk [proj_size, hidden] comes last;
+ *          the steps run with weight_hh weight_hr, a product made once, and the projection of all
+ *          steps is one product, too
+ * Errors   sizes below 1; dropout with one layer; relu with gates; proj_size without an LSTM or not
+ *          below hidden_size
  */
 TN_API tn_module *tn_rnn_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
 /** The same with the gates of a GRU. */
@@ -352,19 +382,27 @@ TN_API tn_module *tn_gru_cell_new(int64_t input_size, int64_t hidden_size, tn_re
 TN_API tn_module *tn_lstm_cell_new(int64_t input_size, int64_t hidden_size, tn_recurrent_options o);
 /** What goes from step to step. Each: TN_NONE or a zero field for zeros. */
 typedef struct tn_recurrent_state {
-    tn_tensor *h; /* [layers D, B, hidden_size], of a cell [B, hidden_size]; one sequence: no B */
+    tn_tensor *
+        h; /* [layers D, B, hidden_size or proj_size], of a cell [B, hidden_size]; one sequence: no B */
     tn_tensor *c; /* the same; LSTM alone */
+    /* [B] integers on the CPU, 1 to T: the steps of each row, in any order; of layers, not cells */
+    tn_tensor *lengths;
 } tn_recurrent_state;
 /**
  * The layer, or the cell, from a state. state NULL: as tn_forward. Otherwise the layer starts from
  * it, and it becomes the state after the last step (for the second direction: after step 0).
  *
+ * Lengths  steps of x beyond a row's length are not read, y is 0 there; the state is that after the
+ *          row's last step, and the second direction starts from that step. Rows are sorted and
+ *          run in spans of steps that have equally many, so that what is left out takes no time.
+ *          PyTorch: pack_padded_sequence with enforce_sorted=False, and pad_packed_sequence with
+ *          total_length T. state->lengths is NULL afterwards
  * Owner    the new state belongs to the current scope. To start from it in a later scope, as when a
  *          long sequence is trained on part by part, tn_keep what tn_detach gives of each tensor,
  *          and tn_drop what was kept before. Without tn_detach backward goes on into the parts
  *          before
- * Errors   m is no recurrent layer; x or a state does not fit; c without an LSTM. state is then
- *          unchanged
+ * Errors   m is no recurrent layer; x, a state or lengths do not fit; c without an LSTM. state is
+ *          then unchanged
  */
 TN_API tn_tensor *tn_recurrent_forward(tn_module *m, tn_tensor *x, tn_recurrent_state *state);
 

@@ -476,8 +476,10 @@ TN_API tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias
  * that fit the cache.
  *
  * Shapes   q [..., T, D], k [..., S, D], v [..., S, Dv] -> [..., T, Dv]; 2 to 5 axes, leading ones
- *          equal (tn_expand repeats heads without a copy). mask: TN_NONE, bool (true blocks) or of
- *          q's dtype (added), broadcast to [..., T, S]. causal: query t sees keys s <= t only
+ *          equal; or q has n times as many heads (axis -3) as k and v, each read by n heads of q in
+ *          a row (grouped queries: PyTorch's enable_gqa), without a copy. mask: TN_NONE, bool (true
+ *          blocks) or of q's dtype (added), broadcast to [..., T, S]. causal: query t sees keys
+ *          s <= t only
  * Range    scale 0 means 1 / sqrt(D). A row with everything blocked (or S = 0) gives zeros and gets
  *          no gradient. On the CPU a blocked key is not read, whatever it and its value hold (but
  *          second derivatives multiply it by 0)
@@ -491,6 +493,13 @@ TN_API tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias
  */
 TN_API tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v,
                                                   tn_tensor *mask, bool causal, double scale);
+/** The same with dropout of the weights: in training each is 0 with probability p, else divided by
+ *  1 - p. They are then in memory, T x S for every head, as are keys and values for every head of
+ *  grouped queries. Errors: p outside [0, 1]. PyTorch: F.scaled_dot_product_attention(q, k, v,
+ *  dropout_p=p); p acts in training alone, and numbers are drawn otherwise */
+TN_API tn_tensor *tn_scaled_dot_product_attention_dropout(tn_tensor *q, tn_tensor *k, tn_tensor *v,
+                                                          tn_tensor *mask, bool causal,
+                                                          double scale, double p, bool training);
 
 /* ---- recurrent layers as functions: one layer over a whole sequence, in one direction -------- */
 

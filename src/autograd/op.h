@@ -188,6 +188,9 @@ tn_tensor *tni_wide(tn_tensor *x);
 
 /* softmax over the last axis of attention scores: a row of -inf gives 0, with slope 0. */
 tn_tensor *tni_softmax_seen(tn_tensor *scores);
+/* attention.c: all T x S of softmax(scale q k^T + mask), in ops; mask as in the public function. */
+tn_tensor *tni_attention_weights(tn_tensor *q, tn_tensor *k, tn_tensor *mask, double scale,
+                                 bool causal);
 
 /* Shape rules that several ops share. */
 tn_status tni_shape_like_first(tni_call *c); /* output 0: dtype and shape of input 0 */

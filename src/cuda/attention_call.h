@@ -25,6 +25,7 @@ template <typename R> struct operand {
     R *data;
     int64_t batch, head, row; /* strides */
     bool quads;               /* every row starts on 16 bytes */
+    int64_t shared;           /* by so many heads of q in a row */
 };
 
 /* One of its matrices. */
@@ -49,7 +50,7 @@ template <typename R> struct attention {
 template <typename R>
 static __device__ __forceinline__ matrix<R> matrix_of(const operand<R> &o, int64_t b, int64_t h)
 {
-    return matrix<R>{ o.data + b * o.batch + h * o.head, o.row, o.quads };
+    return matrix<R>{ o.data + b * o.batch + h / o.shared * o.head, o.row, o.quads };
 }
 
 /* ---- scores ---------------------------------------------------------------------------------- */
@@ -126,7 +127,7 @@ template <typename R> static operand<R> operand_of(const tni_array *x)
     const int many = sizeof(R) == 2 ? 8 : 4;
     bool quads = quads_fit(x->data, 0);
     for (int i = 0; i < 3; i++) quads = quads && (x->size[i] <= 1 || x->stride[i] % many == 0);
-    return operand<R>{ (R *)x->data, x->stride[0], x->stride[1], x->stride[2], quads };
+    return operand<R>{ (R *)x->data, x->stride[0], x->stride[1], x->stride[2], quads, 1 };
 }
 
 template <typename R> static attention<R> plan(const tni_attention *g)
@@ -144,6 +145,7 @@ template <typename R> static attention<R> plan(const tni_attention *g)
     a.top = (sum_of<R> *)g->top.data;
     a.share = (sum_of<R> *)g->share.data;
     a.heads = g->q.size[1];
+    if (g->k.size[1] > 0) a.k.shared = a.v.shared = a.heads / g->k.size[1];
     a.items = g->q.size[0] * a.heads;
     a.t = (int)g->q.size[2];
     a.s = (int)g->k.size[2];

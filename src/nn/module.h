@@ -153,7 +153,7 @@ tn_status tni_slot_accepts(const char *function, const tn_module *m, const tni_s
 
 /* What a typed function gives its module beside inputs. */
 typedef struct tni_attention_options {
-    bool causal;
+    bool causal, memory_causal;
 } tni_attention_options;
 
 /* TN_OK, or what is wrong with the arguments of a call. */

@@ -369,7 +369,7 @@ typedef struct tni_resample {
 /* ---- attention ------------------------------------------------------------------------------- */
 
 /* y, q, k, v: [B, H, T or S, D] views of any strides whose last axis has stride 1 (batch axes
- * merged to two). */
+ * merged to two). k and v may have a divisor G of H heads: head h of q reads head h G / H. */
 typedef struct tni_attention {
     tni_array y;
     /* [B, H, T] dense, f64 for f64 inputs, else f32: a row's probabilities are share exp(s - top),
@@ -384,7 +384,8 @@ typedef struct tni_attention {
 } tni_attention;
 
 typedef struct tni_attention_grad {
-    tni_array dq, dk, dv; /* like q, k, v: any strides, last 1; written whole */
+    tni_array dq, dk,
+        dv; /* like q, k, v, but of H heads each: any strides, last 1; written whole */
     tni_array dy;
     tni_attention of; /* what it is the gradient of */
 } tni_attention_grad;

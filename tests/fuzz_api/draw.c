@@ -761,6 +761,11 @@ static tn_module *new_module(world *w, int64_t which)
     case 14: return tn_module_dict_new();
     case 15: return tn_buffer_list_new(TN_PERSISTENT);
     case 16: return tn_lstm_new(4, 2, (tn_recurrent_options){ .bidirectional = true });
+    case 17: return tn_decoder_layer_new(4, 2, (tn_encoder_layer_options){ .feedforward = 3 });
+    case 18:
+        return tn_decoder_new(
+            tn_decoder_layer_new(4, 2, (tn_encoder_layer_options){ .feedforward = 3 }), 1,
+            TN_NO_MODULE);
     default: {
         tn_module *inner = tn_linear_new(3, 3, (tn_linear_options){ 0 });
         tn_module *ema = tn_ema_new(inner, (tn_ema_options){ 0 });
@@ -769,7 +774,7 @@ static tn_module *new_module(world *w, int64_t which)
     }
     }
 }
-enum { NEW_MODULES = 18 };
+enum { NEW_MODULES = 20 };
 
 static tn_module *add_module(world *w, int64_t which)
 {
@@ -801,7 +806,9 @@ tn_module *any_module(world *w, const char *type)
                   { "TransformerEncoderLayer", 9 },
                   { "TransformerEncoder", 10 },
                   { "LSTM", 16 },
-                  { "Ema", 17 },
+                  { "TransformerDecoderLayer", 17 },
+                  { "TransformerDecoder", 18 },
+                  { "Ema", 19 },
                   { "BufferList", 15 } };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].type, type) == 0) return add_module(w, known[i].which);
@@ -854,6 +861,8 @@ SIMPLE(ema, pick_module(w, any_module(w, "Ema")))
 SIMPLE(attention, pick_module(w, any_module(w, "MultiheadAttention")))
 SIMPLE(encoder_layer, pick_module(w, any_module(w, "TransformerEncoderLayer")))
 SIMPLE(encoder, pick_module(w, any_module(w, "TransformerEncoder")))
+SIMPLE(decoder_layer, pick_module(w, any_module(w, "TransformerDecoderLayer")))
+SIMPLE(decoder, pick_module(w, any_module(w, "TransformerDecoder")))
 SIMPLE(recurrent, pick_module(w, any_module(w, "LSTM")))
 
 static own_net *own_of(world *w)
@@ -1111,9 +1120,11 @@ OPTIONS(bn_options, tn_batch_norm_options, REAL(eps, 0, 1), REAL(momentum, 0, 1)
 OPTIONS(spectral, tn_spectral_norm_options, LONG(iterations, 0, 2), LONG(axis, 0, 1),
         REAL(eps, 0, 1))
 OPTIONS(mha_options, tn_multihead_attention_options, REAL(dropout, 0, 1), FLAG(no_bias),
-        FLAG(sequence_first), LONG(kdim, 0, 3), LONG(vdim, 0, 3))
+        FLAG(sequence_first), LONG(kdim, 0, 3), LONG(vdim, 0, 3), FLAG(add_bias_kv),
+        FLAG(add_zero_attn))
 OPTIONS(enc_options, tn_encoder_layer_options, o.feedforward = pick_long(w, 1, 4),
-        REAL(dropout, 0, 1), FLAG(gelu), FLAG(norm_first), FLAG(sequence_first), REAL(eps, 0, 1))
+        REAL(dropout, 0, 1), FLAG(gelu), FLAG(norm_first), FLAG(sequence_first), REAL(eps, 0, 1),
+        FLAG(gelu_tanh), FLAG(no_bias))
 OPTIONS(masks, tn_attention_masks,
         o.mask = below(w, 3) ? NULL
                              : pick_tensor(w, make_tensor(w, TN_SHAPE(3, 3), TN_BOOL, PLAIN)),
@@ -1123,13 +1134,16 @@ OPTIONS(masks, tn_attention_masks,
         FLAG(causal))
 OPTIONS(rec_options, tn_recurrent_options, LONG(layers, 0, 2),
         o.dropout = o.layers > 1 ? pick_real(w, 0, 1) : 0, FLAG(no_bias), FLAG(bidirectional),
-        FLAG(sequence_first), o.relu = strstr(w->row->name, "rnn") && below(w, 2))
+        FLAG(sequence_first), o.relu = strstr(w->row->name, "rnn") && below(w, 2),
+        o.proj_size = strstr(w->row->name, "lstm") && below(w, 2))
 DRAW(rec_state) /* of the layer that new_module makes, for x as sequence is */
 {
     tn_recurrent_state *o = scratch(w, sizeof *o);
     tn_tensor *h = below(w, 3) ? NULL : make_tensor(w, TN_SHAPE(2, 2, 2), TN_F32, PLAIN);
     tn_tensor *c = below(w, 3) ? NULL : make_leaf(w, TN_SHAPE(2, 2, 2), TN_F32);
-    *o = (tn_recurrent_state){ h ? pick_tensor(w, h) : NULL, c ? pick_tensor(w, c) : NULL };
+    tn_tensor *lengths = below(w, 3) ? NULL : tn_add_scalar(whole_below(w, TN_SHAPE(2), 3), 1);
+    *o = (tn_recurrent_state){ h ? pick_tensor(w, h) : NULL, c ? pick_tensor(w, c) : NULL,
+                               lengths ? pick_tensor(w, lengths) : NULL };
     s->v.rec_state = pick_pointer(w, o);
 }
 OPTIONS(ema_options, tn_ema_options, REAL(decay, 0, 1), FLAG(average_buffers),

@@ -134,6 +134,11 @@ START_TEST(modules_refuse_NULL)
     refuses(!tn_encoder_forward(NULL, t, (tn_attention_masks){ 0 }));
     refuses(!tn_encoder_new(NULL, 1, TN_NO_MODULE));
     refuses(!tn_encoder_new(tn_relu_new(), 1, NULL));
+    refuses(!tn_decoder_layer_forward(NULL, t, t, (tn_attention_masks){ 0 },
+                                      (tn_attention_masks){ 0 }));
+    refuses(!tn_decoder_forward(NULL, t, t, (tn_attention_masks){ 0 }, (tn_attention_masks){ 0 }));
+    refuses(!tn_decoder_new(NULL, 1, TN_NO_MODULE));
+    refuses(!tn_decoder_new(tn_relu_new(), 1, NULL));
     refuses(!tn_module_clone(NULL));
     refuses(tn_module_append(NULL, tn_relu_new()));
     refuses(tn_module_append_tensor(NULL, t));
@@ -268,6 +273,8 @@ static void layers_of_two(int64_t a, int64_t b)
     judge(tn_gru_cell_new(a, b, (tn_recurrent_options){ 0 }));
     judge(encoder_layer(a, b, .feedforward = 2));
     judge(encoder_layer(2, 1, .feedforward = a));
+    judge(tn_decoder_layer_new(a, b, (tn_encoder_layer_options){ .feedforward = 2 }));
+    judge(tn_lstm_new(2, 3, (tn_recurrent_options){ .proj_size = a }));
     judge(tn_adaptive_avg_pool2d_new(a, b));
     judge(layernorm(TN_SHAPE(a, b)));
     judge(norm2d(a));

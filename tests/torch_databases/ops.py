@@ -698,7 +698,6 @@ op("nn.functional.pixel_unshuffle")(lambda x, r: tn.pixel_unshuffle(x, r))
 
 @op("nn.functional.scaled_dot_product_attention", special="attention")
 def attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-    absent(enable_gqa=enable_gqa)
     if dropout_p:
         raise No("random masks, which differ by design")
     if attn_mask is not None and attn_mask.dtype == torch.bool:

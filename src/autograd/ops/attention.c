@@ -7,7 +7,8 @@
  * Forward keeps y and two numbers per row (the largest score, and the share of exp(0)), from which
  * the kernel recomputes p, block by block. For second derivatives the same formulas run in ops,
  * with all of p, in f32 for bf16 and f16. A query that sees no key has p = 0 and y = 0; a key that
- * is not seen is not read. Source: Vaswani et al. (2017), eq. 1; Dao et al., FlashAttention (2022),
+ * is not seen is not read. Grouped queries: n heads of q in a row read one head of k and v; kernels
+ * find it, and write a gradient for each of the n, whose sum is taken here. Source: Vaswani et al. (2017), eq. 1; Dao et al., FlashAttention (2022),
  * algorithms 1 and 4.
  */
 #include <limits.h>
@@ -89,27 +90,39 @@ static void lay_out_like(const tn_tensor *like, tni_spec *spec)
     spec->offset = 0;
 }
 
-static tn_status attention_shape(tni_call *c)
+/* How many heads of q (axis -3) read one of k's; 0: k's are no divisor of them. */
+static int64_t sharing(const tn_shape *q, const tn_shape *k)
 {
-    const tn_tensor *q = c->in[0];
-    const tn_tensor *k = c->in[1];
-    const tn_tensor *v = c->in[2];
-    const tn_tensor *mask = c->in[3];
+    int64_t h = q->rank > 2 ? q->size[q->rank - 3] : 1, g = q->rank > 2 ? k->size[q->rank - 3] : 1;
+    return h == g ? 1 : g > 0 && h % g == 0 ? h / g : 0;
+}
+
+/* k or v with each head n times in a row, and the way back for a gradient: the sum of the n. */
+static tn_tensor *repeat_heads(tn_tensor *t, int64_t n)
+{
+    return n == 1 ? t : tn_repeat_interleave(t, n, -3);
+}
+static tn_tensor *sum_heads(tn_tensor *d, int64_t n)
+{
+    return n == 1 ? d : tn_sum(tn_unflatten(d, -3, TN_SHAPE(-1, n)), TN_AXES(-3), false);
+}
+
+static tn_status check_sizes(const tni_call *c)
+{
+    const tn_tensor *q = c->in[0], *k = c->in[1], *v = c->in[2], *mask = c->in[3];
     int rank = q->shape.rank;
     tn_shape scores = q->shape;
-    if (k->dtype != q->dtype || v->dtype != q->dtype)
-        return tni_op_error(c, TN_E_DTYPE, "q is %s, k is %s, v is %s: want one floating dtype",
-                            tn_dtype_name(q->dtype), tn_dtype_name(k->dtype),
-                            tn_dtype_name(v->dtype));
     if (rank < 2 || rank > 5 || k->shape.rank != rank || v->shape.rank != rank)
         return tni_op_error(c, TN_E_SHAPE, "q %s, k %s, v %s: want 2 to 5 axes, equally many",
                             tni_text(q), tni_text(k), tni_text(v));
     for (int i = 0; i < rank - 2; i++)
-        if (k->shape.size[i] != q->shape.size[i] || v->shape.size[i] != q->shape.size[i])
+        if (v->shape.size[i] != k->shape.size[i] ||
+            (i == rank - 3 ? sharing(&q->shape, &k->shape) == 0
+                           : k->shape.size[i] != q->shape.size[i]))
             return tni_op_error(
                 c, TN_E_SHAPE,
-                "q %s, k %s, v %s: leading axes must be equal (tn_expand repeats heads "
-                "without a copy)",
+                "q %s, k %s, v %s: leading axes must be equal, or q's heads (axis -3) a "
+                "multiple of those of k and v",
                 tni_text(q), tni_text(k), tni_text(v));
     if (k->shape.size[rank - 1] != q->shape.size[rank - 1] ||
         v->shape.size[rank - 2] != k->shape.size[rank - 2])
@@ -117,13 +130,26 @@ static tn_status attention_shape(tni_call *c)
                             "q %s, k %s, v %s: want q [..,T,D], k [..,S,D], v [..,S,Dv]",
                             tni_text(q), tni_text(k), tni_text(v));
     scores.size[rank - 1] = k->shape.size[rank - 2];
+    if (!tni_none(mask) && !tni_broadcasts_to(&mask->shape, &scores))
+        return tni_op_error(c, TN_E_SHAPE, "mask %s: must broadcast to %s", tni_text(mask),
+                            tni_shape_text(&scores));
+    return TN_OK;
+}
+
+static tn_status attention_shape(tni_call *c)
+{
+    const tn_tensor *q = c->in[0], *k = c->in[1], *v = c->in[2], *mask = c->in[3];
+    int rank = q->shape.rank;
+    if (k->dtype != q->dtype || v->dtype != q->dtype)
+        return tni_op_error(c, TN_E_DTYPE, "q is %s, k is %s, v is %s: want one floating dtype",
+                            tn_dtype_name(q->dtype), tn_dtype_name(k->dtype),
+                            tn_dtype_name(v->dtype));
     if (!tni_none(mask) && mask->dtype != TN_BOOL && mask->dtype != q->dtype)
         return tni_op_error(c, TN_E_DTYPE,
                             "mask is %s, q is %s: want bool (true blocks) or q's dtype (added)",
                             tn_dtype_name(mask->dtype), tn_dtype_name(q->dtype));
-    if (!tni_none(mask) && !tni_broadcasts_to(&mask->shape, &scores))
-        return tni_op_error(c, TN_E_SHAPE, "mask %s: must broadcast to %s", tni_text(mask),
-                            tni_shape_text(&scores));
+    tn_status status = check_sizes(c);
+    if (status != TN_OK) return status;
     tni_shape_like_first(c);
     c->out_spec[0].shape.size[rank - 1] = v->shape.size[rank - 1];
     lay_out_like(q, &c->out_spec[0]);
@@ -173,9 +199,11 @@ static tn_status attention_forward(tni_call *c)
     return tni_backend_of(c->in[0])->attention(&a);
 }
 
-static tn_tensor *new_like(const tn_tensor *t)
+/* With n times t's heads. */
+static tn_tensor *new_like(const tn_tensor *t, int64_t n)
 {
     tni_spec spec = { .dtype = t->dtype, .shape = t->shape };
+    if (n > 1) spec.shape.size[t->shape.rank - 3] *= n;
     lay_out_like(t, &spec);
     return tni_new(&spec, t->storage->device);
 }
@@ -185,10 +213,11 @@ static tn_status fused_backward(tni_grad *g)
 {
     tni_attention_grad a;
     tn_tensor *dx[3], *dy = rows(g->dy);
+    const int64_t n = sharing(&g->x[0]->shape, &g->x[1]->shape);
     tn_status status = dy ? operands(g->args, g->x, &a.of) : tni_pending();
     if (status != TN_OK) return status;
     for (int i = 0; i < 3; i++) {
-        dx[i] = new_like(g->x[i]);
+        dx[i] = new_like(g->x[i], i ? n : 1);
         if (!dx[i]) return tni_pending();
     }
     a.dq = four_axes(dx[0]);
@@ -200,7 +229,7 @@ static tn_status fused_backward(tni_grad *g)
     a.of.share = tni_array_of(g->saved[1]);
     status = tni_backend_of(g->dy)->attention_grad(&a);
     for (int i = 0; i < 3 && status == TN_OK; i++)
-        if (g->need[i]) g->dx[i] = dx[i];
+        if (g->need[i]) g->dx[i] = sum_heads(dx[i], i ? n : 1);
     return status;
 }
 
@@ -213,17 +242,16 @@ static tn_tensor *later_keys(const tn_tensor *scores)
     return tn_gt_scalar(tn_triu(ones, 1), 0);
 }
 
-/* p, all T x S of it, in ops. */
-static tn_tensor *probabilities(tn_tensor *q, tn_tensor *k, tn_tensor *mask,
-                                const attention_args *args)
+tn_tensor *tni_attention_weights(tn_tensor *q, tn_tensor *k, tn_tensor *mask, double scale,
+                                 bool causal)
 {
-    tn_tensor *s = tn_mul_scalar(tn_matmul(q, tn_transpose(k, -1, -2)), args->scale);
+    tn_tensor *s = tn_matmul(tn_mul_scalar(q, scale), tn_transpose(k, -1, -2));
     if (mask && !tni_none(mask)) {
         bool adds = mask->dtype != TN_BOOL;
         if (adds) s = tn_add(s, mask);
         s = tn_masked_fill(s, adds ? tn_eq_scalar(mask, -INFINITY) : mask, -INFINITY);
     }
-    if (s && args->causal) s = tn_masked_fill(s, later_keys(s), -INFINITY);
+    if (s && causal) s = tn_masked_fill(s, later_keys(s), -INFINITY);
     return tni_softmax_seen(s);
 }
 
@@ -231,17 +259,20 @@ static tn_tensor *probabilities(tn_tensor *q, tn_tensor *k, tn_tensor *mask,
  * gradient is as large as the scores anyway; delta = sum_s p (dy v^T) as well. */
 static tn_status composed_backward(tni_grad *g)
 {
+    const attention_args *args = g->args;
     tn_status status = tni_widen_grad(g);
     if (status != TN_OK) return status;
-    tn_tensor *p = probabilities(g->x[0], g->x[1], g->x[3], g->args);
-    tn_tensor *dp = tn_matmul(g->dy, tn_transpose(g->x[2], -1, -2));
+    const int64_t n = sharing(&g->x[0]->shape, &g->x[1]->shape);
+    tn_tensor *q = g->x[0], *k = repeat_heads(g->x[1], n), *v = repeat_heads(g->x[2], n);
+    tn_tensor *p = tni_attention_weights(q, k, g->x[3], args->scale, args->causal);
+    tn_tensor *dp = tn_matmul(g->dy, tn_transpose(v, -1, -2));
     tn_tensor *delta = tn_sum(tn_mul(p, dp), TN_AXES(-1), true);
     tn_tensor *ds = tn_mul(p, tn_sub(dp, delta));
     if (g->need[3]) g->dx[3] = ds;
-    ds = tn_mul_scalar(ds, ((const attention_args *)g->args)->scale);
-    if (g->need[0]) g->dx[0] = tn_matmul(ds, g->x[1]);
-    if (g->need[1]) g->dx[1] = tn_matmul(tn_transpose(ds, -1, -2), g->x[0]);
-    if (g->need[2]) g->dx[2] = tn_matmul(tn_transpose(p, -1, -2), g->dy);
+    ds = tn_mul_scalar(ds, args->scale);
+    if (g->need[0]) g->dx[0] = tn_matmul(ds, k);
+    if (g->need[1]) g->dx[1] = sum_heads(tn_matmul(tn_transpose(ds, -1, -2), q), n);
+    if (g->need[2]) g->dx[2] = sum_heads(tn_matmul(tn_transpose(p, -1, -2), g->dy), n);
     return TN_OK;
 }
 
@@ -266,12 +297,34 @@ static const tn_op op_attention = {
     .backward = attention_backward,
 };
 
+static double scale_of(const tn_tensor *q, double scale)
+{
+    if (scale != 0 || !q || q->shape.rank == 0) return scale;
+    return 1 / sqrt((double)q->shape.size[q->shape.rank - 1]);
+}
+
 tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v,
                                            tn_tensor *mask, bool causal, double scale)
 {
     TNI_HOLD_TRAPS;
-    attention_args args = { .scale = scale, .causal = causal };
-    if (scale == 0 && q && q->shape.rank > 0)
-        args.scale = 1 / sqrt((double)q->shape.size[q->shape.rank - 1]);
+    attention_args args = { .scale = scale_of(q, scale), .causal = causal };
     return tni_apply(&op_attention, &args, sizeof args, 4, (tn_tensor *[]){ q, k, v, mask });
+}
+
+tn_tensor *tn_scaled_dot_product_attention_dropout(tn_tensor *q, tn_tensor *k, tn_tensor *v,
+                                                   tn_tensor *mask, bool causal, double scale,
+                                                   double p, bool training)
+{
+    TNI_HOLD_TRAPS;
+    tn_tensor *const in[] = { q, k, v, mask };
+    const tni_call c = { .op = &op_attention, .n_in = 4, .in = in };
+    if (!(p >= 0 && p <= 1))
+        return tni_fail(TN_E_INVALID, "tn_scaled_dot_product_attention_dropout: p %g: want 0 to 1",
+                        p);
+    if (p == 0 || !training || tni_absent(q) || tni_absent(k) || tni_absent(v) || !mask)
+        return tn_scaled_dot_product_attention(q, k, v, mask, causal, scale);
+    if (check_sizes(&c) != TN_OK) return NULL;
+    int64_t n = sharing(&q->shape, &k->shape);
+    tn_tensor *w = tni_attention_weights(q, repeat_heads(k, n), mask, scale_of(q, scale), causal);
+    return tn_matmul(tn_dropout(w, p, true), repeat_heads(v, n));
 }

@@ -80,7 +80,7 @@ static inline void tni_drops(tn_module *m, const double *p)
     m->state->dropout = (size_t)((const char *)p - (const char *)m);
 }
 
-/* The ModuleList of an encoder; NULL (no message) for any other module. */
+/* The ModuleList of an encoder or decoder; NULL (no message) for any other module. */
 tn_module *tni_encoder_layers(const tn_module *m);
 
 #endif

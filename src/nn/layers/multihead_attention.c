@@ -11,11 +11,11 @@
 
 typedef struct multihead_attention {
     tn_module base;
-    tn_tensor *in_weight, *q_weight, *k_weight, *v_weight, *in_bias;
+    tn_tensor *in_weight, *q_weight, *k_weight, *v_weight, *in_bias, *bias_k, *bias_v;
     tn_module *out_proj;
     int64_t embed, heads, kdim, vdim;
     double dropout;
-    bool sequence_first;
+    bool sequence_first, zero_attn;
 } multihead_attention;
 
 /* ---- projections ----------------------------------------------------------------------------- */
@@ -87,24 +87,51 @@ static tn_tensor *join_masks(const multihead_attention *m, tn_tensor *mask, tn_t
                     mask);
 }
 
-/* ---- attention with its weights in memory ---------------------------------------------------- */
-
-static tn_tensor *block_future(tn_tensor *scores)
+/* Appends the learned key and value and those of zeros, if the layer has them, to keys x[1] and
+ * values x[2]. Every query sees them, so that causal becomes a part of the mask. */
+static bool add_keys(const multihead_attention *m, tn_tensor *x[3], tn_tensor **mask, bool *causal)
 {
-    int64_t t = scores->shape.size[2], s = scores->shape.size[3];
-    tn_tensor *future = tn_triu(tn_full_as(TN_SHAPE(t, s), 1, TN_BOOL, scores->storage->device), 1);
-    return tn_masked_fill(scores, future, -INFINITY);
+    tn_tensor *const bias[] = { NULL, m->bias_k, m->bias_v };
+    const int n = !tni_none(m->bias_k) + m->zero_attn;
+    const tn_device device = x[0]->storage->device;
+    tn_tensor *part[3];
+    if (n == 0) return true;
+    if (*causal) {
+        const tn_shape scores = TN_SHAPE(x[0]->shape.size[2], x[1]->shape.size[2]);
+        tn_tensor *future = tn_triu(tn_full_as(scores, 1, TN_BOOL, device), 1);
+        *mask = tni_none(*mask)             ? future
+                : (*mask)->dtype == TN_BOOL ? tn_logical_or(*mask, future)
+                                            : tn_masked_fill(*mask, future, -INFINITY);
+        *causal = false;
+    }
+    for (int i = 1; i < 3; i++) {
+        tn_shape one = x[i]->shape;
+        one.size[2] = 1;
+        part[0] = x[i];
+        if (!tni_none(m->bias_k)) {
+            tn_tensor *row = tn_reshape(bias[i], TN_SHAPE(m->heads, 1, m->embed / m->heads));
+            part[1] = tn_expand(tn_to_dtype(row, x[i]->dtype), one);
+        }
+        if (m->zero_attn) part[n] = tn_full_as(one, 0, x[i]->dtype, device);
+        x[i] = tn_cat(part, n + 1, 2);
+    }
+    if (*mask && !tni_none(*mask)) {
+        tn_shape seen = (*mask)->shape;
+        seen.size[seen.rank - 1] = n;
+        part[0] = *mask, part[1] = tn_full_as(seen, 0, (*mask)->dtype, device);
+        *mask = tn_cat(part, 2, -1);
+    }
+    return x[1] && x[2] && *mask;
 }
+
+/* ---- attention with its weights in memory ---------------------------------------------------- */
 
 static tn_tensor *explicit_attention(const multihead_attention *m, tn_tensor *const x[3],
                                      tn_tensor *mask, bool causal, tn_tensor **weights)
 {
     double scale = 1 / sqrt((double)(m->embed / m->heads));
-    tn_tensor *w = tn_matmul(tn_mul_scalar(x[0], scale), tn_transpose(x[1], -2, -1));
-    if (w && causal) w = block_future(w);
-    if (!tni_none(mask))
-        w = mask->dtype == TN_BOOL ? tn_masked_fill(w, mask, -INFINITY) : tn_add(w, mask);
-    w = tn_dropout(tni_softmax_seen(w), m->dropout, tn_training(&m->base));
+    tn_tensor *w = tni_attention_weights(x[0], x[1], mask, scale, causal);
+    w = tn_dropout(w, m->dropout, tn_training(&m->base));
     if (weights) *weights = tn_mean(w, (int[]){ 1 }, 1, false);
     return tn_matmul(w, x[2]);
 }
@@ -119,7 +146,7 @@ static tn_tensor *attend(const multihead_attention *m, tn_tensor *const in[3], t
         if (!x[i]) return NULL;
     }
     mask = join_masks(m, mask, padding, x[0], x[1]);
-    if (!mask) return NULL;
+    if (!mask || !add_keys(m, x, &mask, &causal)) return NULL;
     tn_tensor *y;
     if (weights || (m->dropout > 0 && tn_training(&m->base)))
         y = explicit_attention(m, x, mask, causal, weights);
@@ -176,6 +203,8 @@ static void multihead_attention_describe(const tn_module *self, char *text, size
     const multihead_attention *m = (const multihead_attention *)self;
     snprintf(text, size, "%" PRId64 ", %" PRId64 " heads", m->embed, m->heads);
     if (m->dropout > 0) tni_text_add(text, size, ", dropout %g", m->dropout);
+    tni_text_add(text, size, "%s%s", tni_none(m->bias_k) ? "" : ", bias_kv",
+                 m->zero_attn ? ", zero_attn" : "");
 }
 
 /* The output projection is drawn first (weight, and a bias that is then zeroed); the packed matrix
@@ -186,6 +215,8 @@ static tn_status reset_projections(multihead_attention *m)
     tn_status status = TN_OK;
     for (int i = 0; i < 4 && status == TN_OK; i++)
         if (!weight[i] || !tni_none(weight[i])) status = tn_init_xavier_uniform(weight[i], 1);
+    for (int i = 0; i < 2 && status == TN_OK && !tni_none(m->bias_k); i++)
+        status = tn_init_xavier_normal(i ? m->bias_v : m->bias_k, 1);
     if (status != TN_OK || tni_none(m->in_bias)) return status;
     status = tn_init_constant(m->in_bias, 0);
     return status == TN_OK ? tn_init_constant(tn_get_parameter(m->out_proj, "bias"), 0) : status;
@@ -238,6 +269,7 @@ tn_module *tn_multihead_attention_new(int64_t embed_dim, int64_t heads,
     m->dropout = o.dropout;
     tni_drops(base, &m->dropout);
     m->sequence_first = o.sequence_first;
+    m->zero_attn = o.add_zero_attn;
     bool packed = m->kdim == e && m->vdim == e;
     int64_t e3;
     if (__builtin_mul_overflow(e, (int64_t)3, &e3)) e3 = -1; /* refused as a size */
@@ -251,6 +283,10 @@ tn_module *tn_multihead_attention_new(int64_t embed_dim, int64_t heads,
                           packed ? TN_NONE : tn_empty(TN_SHAPE(e, m->vdim)));
     tn_register_parameter(base, "in_proj_bias", &m->in_bias,
                           o.no_bias ? TN_NONE : tn_empty(TN_SHAPE(e3)));
+    tn_register_parameter(base, "bias_k", &m->bias_k,
+                          o.add_bias_kv ? tn_empty(TN_SHAPE(1, 1, e)) : TN_NONE);
+    tn_register_parameter(base, "bias_v", &m->bias_v,
+                          o.add_bias_kv ? tn_empty(TN_SHAPE(1, 1, e)) : TN_NONE);
     tn_register_module(base, "out_proj", &m->out_proj,
                        tn_linear_new(e, e, (tn_linear_options){ .no_bias = o.no_bias }));
     reset_projections(m);
@@ -263,7 +299,7 @@ tn_tensor *tn_multihead_attention_forward(tn_module *m, tn_tensor *q, tn_tensor 
     static const char f[] = "tn_multihead_attention_forward";
     tn_tensor *const in[] = { q, k, v, tni_option_tensor(f, "mask", masks.mask),
                               tni_option_tensor(f, "key_padding", masks.key_padding) };
-    const tni_attention_options options = { masks.causal };
+    const tni_attention_options options = { .causal = masks.causal };
     tn_tensor *out[2] = { NULL, NULL };
     if (weights) *weights = NULL;
     if (tni_expect_type(f, m, &multihead_attention_type, 1, "MultiheadAttention") != TN_OK)

@@ -32,7 +32,8 @@ tn_status tni_call_with(tn_module *m, int n_in, tn_tensor *const *in, int n_out,
     again *a = status == TN_OK ? tni_alloc(sizeof *a) : NULL;
     for (int i = 0; !a && out && i < n_out; i++) out[i] = NULL;
     if (!a) return status == TN_OK ? TN_E_NOMEM : status;
-    *a = (again){ tn_module_keep(m), options ? *options : (tni_attention_options){ false } };
+    *a = (again){ tn_module_keep(m),
+                  options ? *options : (tni_attention_options){ .causal = false } };
     return tni_recompute(call_again, a, again_free, n_in, in, n_out, out);
 }
 

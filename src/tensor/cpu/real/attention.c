@@ -117,9 +117,11 @@ static void plan(attention *p, const tni_attention *a, const tni_attention_grad 
 
 /* ---- rows of a head -------------------------------------------------------------------------- */
 
+/* Row r of the head that an item reads: x may have fewer than q, each for as many in a row. */
 static char *row_of(const attention *p, const tni_array *x, int64_t item, int64_t r)
 {
-    int64_t at = item / p->heads * x->stride[0] + item % p->heads * x->stride[1] + r * x->stride[2];
+    int64_t head = item % p->heads * x->size[1] / p->heads;
+    int64_t at = item / p->heads * x->stride[0] + head * x->stride[1] + r * x->stride[2];
     return (char *)x->data + at * (int64_t)tn_dtype_size(x->dtype);
 }
 
