@@ -169,6 +169,5 @@ void nn_memory_cases(Suite *suite);
 void nn_options_cases(Suite *suite);
 void layers_batchnorm_cases(Suite *suite);
 void layers_attention_cases(Suite *suite);
-void layers_transformer_cases(Suite *suite);
 
 #endif

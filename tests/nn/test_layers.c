@@ -409,6 +409,5 @@ Suite *test_suite(void)
               a_role_is_said_once, a_sequential_frees_on_the_way);
     layers_batchnorm_cases(suite);
     layers_attention_cases(suite);
-    layers_transformer_cases(suite);
     return suite;
 }
