@@ -50,6 +50,7 @@ static inline void tn_leave_no_grad_(const int *was)
  *     TN_CHECK(tn_backward(loss));
  *
  * In dtype  matmul linear conv2d scaled_dot_product_attention
+ *           scaled_dot_product_attention_dropout
  * In f32    exp expm1 log log1p pow pow_scalar square reciprocal rsqrt softplus, sum sum_all mean
  *           mean_all var std prod norm logsumexp cumsum max min softmax log_softmax, cross_entropy
  *           cross_entropy_with nll_loss mse_loss l1_loss smooth_l1_loss huber_loss

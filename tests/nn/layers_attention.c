@@ -323,7 +323,7 @@ START_TEST(LY_09_encoder)
 }
 END_TEST
 
-/* ---- by golden files: decoders, and what PyTorch 2 has beside ---------------------------------- */
+/* ---- by golden files: decoders, and what PyTorch 2 has beside -------------------------------- */
 
 static tn_list *golden;
 
