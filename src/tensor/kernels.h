@@ -384,8 +384,7 @@ typedef struct tni_attention {
 } tni_attention;
 
 typedef struct tni_attention_grad {
-    tni_array dq, dk,
-        dv; /* like q, k, v, but of H heads each: any strides, last 1; written whole */
+    tni_array dq, dk, dv; /* like q, k, v, but H heads: any strides, last 1; all written */
     tni_array dy;
     tni_attention of; /* what it is the gradient of */
 } tni_attention_grad;

@@ -170,6 +170,5 @@ void nn_options_cases(Suite *suite);
 void layers_batchnorm_cases(Suite *suite);
 void layers_norms_cases(Suite *suite);
 void layers_attention_cases(Suite *suite);
-void layers_transformer_cases(Suite *suite);
 
 #endif

@@ -714,6 +714,5 @@ Suite *test_suite(void)
     layers_batchnorm_cases(suite);
     layers_norms_cases(suite);
     layers_attention_cases(suite);
-    layers_transformer_cases(suite);
     return suite;
 }

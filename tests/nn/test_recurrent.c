@@ -175,7 +175,7 @@ static tn_tensor *packed_squares(tn_module *m, void *user)
     return state.c ? tn_add(sum, tn_sum_all(tn_square(state.c))) : sum;
 }
 
-/* The same with rows of unequal lengths, and with a projection; and y is 0 where a row has ended. */
+/* The same with rows of unequal lengths, and with a projection; y is 0 where a row has ended. */
 START_TEST(gradients_of_packed_layers)
 {
     tn_manual_seed(3);

@@ -8,8 +8,8 @@
  * the kernel recomputes p, block by block. For second derivatives the same formulas run in ops,
  * with all of p, in f32 for bf16 and f16. A query that sees no key has p = 0 and y = 0; a key that
  * is not seen is not read. Grouped queries: n heads of q in a row read one head of k and v; kernels
- * find it, and write a gradient for each of the n, whose sum is taken here. Source: Vaswani et al. (2017), eq. 1; Dao et al., FlashAttention (2022),
- * algorithms 1 and 4.
+ * find it, and write a gradient for each of the n, whose sum is taken here. Source: Vaswani et al.
+ * (2017), eq. 1; Dao et al., FlashAttention (2022), algorithms 1 and 4.
  */
 #include <limits.h>
 

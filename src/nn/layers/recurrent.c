@@ -48,9 +48,9 @@ static tn_tensor *weight_of(recurrent *m, const char *what, int64_t layer, int d
                     m->base.type->name, name);
 }
 
-/* The LSTM with a projection, h = m W_hr^T of m = o tanh(c). W_hh h = (W_hh W_hr) m, so that m is the
- * state of an ordinary LSTM, and all h are one product. A given h is no m: the first step reads it as
- * a part of x. w: weight_ih, weight_hh and biases. */
+/* The LSTM with a projection, h = m W_hr^T of m = o tanh(c). As W_hh h = (W_hh W_hr) m, m is the
+ * state of an ordinary LSTM, and all h are one product. A given h is no m: the first step reads it
+ * as a part of x. w: weight_ih, weight_hh and biases. */
 static tn_tensor *run_projected(recurrent *m, tn_tensor *x, int64_t layer, int direction,
                                 tn_tensor *state[2], tn_tensor *const w[4])
 {
