@@ -90,11 +90,9 @@ static tn_status check_inputs(const tn_capture *c, int n, tn_tensor *const *inpu
     if (c->n >= 0 && n != c->n)
         return tni_error(TN_E_SHAPE, "%s: %d inputs, in the first run there were %d: want as many",
                          f, n, c->n);
-    for (int i = 0; i < n; i++) {
-        tn_status status = check_input(c, i, inputs[i]);
-        if (status != TN_OK) return status;
-    }
-    return TN_OK;
+    tn_status status = TN_OK;
+    for (int i = 0; i < n && status == TN_OK; i++) status = check_input(c, i, inputs[i]);
+    return status;
 }
 
 static tn_status remember_inputs(tn_capture *c, int n, tn_tensor *const *inputs)

@@ -96,7 +96,7 @@ tn_list *tni_check_values(tn_list *list, tn_module *m, tn_optim *opt)
     for (int i = 0; state && i < state->n; i++)
         tni_check_push(list, "optimizer's ", state->entry[i]);
     tni_check_push(list, "", bytes);
-    return tni_check_goes_on() ? list : NULL;
+    return tni_pending() == TN_OK ? list : NULL;
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -105,7 +105,7 @@ void tni_check_part(const tni_check *c, tn_module *m, int part, int parts, tn_li
 {
     char name[40] = "(loss)";
     if (parts > 1) snprintf(name, sizeof name, "(loss of part %d)", part);
-    if (!tni_check_goes_on()) return;
+    if (tni_pending() != TN_OK) return;
     TN_SCOPE
     {
         tn_tensor *loss = c->step(c->user, m, part, parts);
@@ -138,7 +138,7 @@ tn_tensor *tni_check_closure(void *copy)
 /* What one more step leaves. */
 static tn_list *go_on(tni_check_copy *s)
 {
-    if (!s->opt || !tni_check_goes_on()) return tni_check_pass(s->c, s->m, 1);
+    if (!s->opt || tni_pending() != TN_OK) return tni_check_pass(s->c, s->m, 1);
     return tn_optim_step_with(s->opt, tni_check_closure, s)
                ? tni_check_values(tn_list_new(), s->m, s->opt)
                : NULL;
@@ -330,7 +330,7 @@ static tn_list *mean(tni_check *c, const tn_list *first, const tn_list *last, bo
         }
         tni_check_push(list, "", e);
     }
-    return tni_check_goes_on() ? list : NULL;
+    return tni_pending() == TN_OK ? list : NULL;
 }
 
 /* A step of what a checkpoint brings back. */
@@ -346,7 +346,7 @@ static tn_list *resume(const tni_check *c, const tni_check_copy *s)
     tn_status status = tn_checkpoint_save(&from, path);
     tni_check_copy copy = tni_check_copies(c, c->model, c->opt);
     tn_checkpoint to = { .model = copy.m, .optimizer = copy.opt };
-    if (status == TN_OK && tni_check_goes_on()) status = tn_checkpoint_load(&to, path);
+    if (status == TN_OK && tni_pending() == TN_OK) status = tn_checkpoint_load(&to, path);
     unlink(path);
     tn_list *list = status == TN_OK ? go_on(&copy) : NULL;
     tni_check_drop(&copy);

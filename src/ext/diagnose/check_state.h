@@ -1,5 +1,6 @@
 /*
- * check_state.h - a check of tn_check_state, for the files that run its ways.
+ * check_state.h - a check of tn_check_state, for the files that run its ways. What fails leaves its
+ * error pending, with which no step is run and no list comes out.
  */
 #ifndef TNI_CHECK_STATE_H
 #define TNI_CHECK_STATE_H
@@ -50,12 +51,6 @@ typedef struct tni_check_copy {
     tn_module *m;  /* NULL: failed */
     tn_optim *opt; /* NULL: none, or failed */
 } tni_check_copy;
-
-/* What fails leaves its error pending, with which no step is run and no list comes out. */
-static inline bool tni_check_goes_on(void)
-{
-    return tni_pending() == TN_OK;
-}
 
 /* ---- check_state.c --------------------------------------------------------------------------- */
 

@@ -8,6 +8,7 @@
  *     mean = A / N,    var = (B / N - mean^2) N / (N - 1)
  */
 #include <tenon/capture.h>
+#include <tenon/optimizers.h>
 #include <tenon/parallel.h>
 
 #include "ext/diagnose/check_state.h"
@@ -81,7 +82,7 @@ static tn_list *parts_by_hand(const tni_check *c, tn_module *m, int parts)
     tn_list *list = tn_list_new(), *buffers = tn_buffers(m);
     const size_t n = buffers ? (size_t)buffers->n : 0;
     share *all = tni_calloc_n(n + 1, sizeof *all);
-    for (int part = 0; part < parts && tni_check_goes_on(); part++)
+    for (int part = 0; part < parts && tni_pending() == TN_OK; part++)
         take_part(c, m, buffers, part, parts, all, list);
     list = tni_check_values(list, m, NULL);
     for (size_t i = 0; list && i < n; i++) {
@@ -91,7 +92,7 @@ static tn_list *parts_by_hand(const tni_check *c, tn_module *m, int parts)
         if (now) tni_disregard(tn_list_set(list, e->name, tn_to(now, tn_cpu())));
     }
     tni_free(all, (n + 1) * sizeof *all);
-    return tni_check_goes_on() ? list : NULL;
+    return tni_pending() == TN_OK ? list : NULL;
 }
 
 void tni_check_parts(tni_check *c, int n, bool recomputed)
@@ -113,9 +114,8 @@ void tni_check_parts(tni_check *c, int n, bool recomputed)
 static tn_tensor *whole_step(void *user, int n, tn_tensor *const *in)
 {
     const tni_check_copy *s = user;
-    tn_tensor *loss = tni_check_closure(user);
     (void)n, (void)in;
-    return loss && (!s->opt || tn_optim_step(s->opt) == TN_OK) ? loss : NULL;
+    return s->opt ? tn_optim_step_with(s->opt, tni_check_closure, user) : tni_check_closure(user);
 }
 
 /* What some runs leave. */
@@ -125,7 +125,7 @@ static tn_list *runs(const tni_check *c, tn_device gpu, bool capture)
     tni_check_copy s = tni_check_copies(c, c->model, c->opt);
     tn_capture *steps = tn_capture_new(whole_step, &s, gpu);
     tn_list *list = tn_list_new();
-    for (int i = 0; i < RUNS && tni_check_goes_on(); i++) TN_SCOPE
+    for (int i = 0; i < RUNS && tni_pending() == TN_OK; i++) TN_SCOPE
         {
             char name[40];
             snprintf(name, sizeof name, "(loss of run %d)", i);

@@ -276,18 +276,8 @@ static void end_all(int status)
 
 TN_API const tni_mpi *tenon_mpi_open(const char *id, char *why, size_t size);
 
-static tni_mpi table = { .group_new = group_new,
-                         .group_free = group_free,
-                         .sum = sum,
-                         .sum_begin = sum_begin,
-                         .wait = wait,
-                         .test = test,
-                         .broadcast = broadcast,
-                         .gather = gather,
-                         .move = move,
-                         .barrier = barrier,
-                         .finalize = finalize,
-                         .end_all = end_all };
+static tni_mpi table = { "",   0,    0,         0,      group_new, group_free, sum,      sum_begin,
+                         wait, test, broadcast, gather, move,      barrier,    finalize, end_all };
 
 /* The number of this rank among those that share its memory. */
 static int find_local_rank(void)

@@ -207,16 +207,12 @@ static tni_log_call *call_before(tn_trace *tr, const tni_node *node)
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
-static bool same_text(const char *a, const char *b)
-{
-    return strcmp(a, b ? b : "") == 0;
-}
-
 static const tni_log_op *op_of(tn_trace *tr, const tn_op *op)
 {
     tni_log_op **all = tr->log.ops;
     for (size_t i = 0; i < tr->log.n_ops; i++)
-        if (same_text(all[i]->name, op->name) && same_text(all[i]->formula, op->formula))
+        if (!strcmp(all[i]->name, op->name) &&
+            !strcmp(all[i]->formula, op->formula ? op->formula : ""))
             return all[i];
     tni_log_op made = { lasting(tr, op->name), lasting(tr, op->formula),
                         lasting(tr, op->gradient) };
