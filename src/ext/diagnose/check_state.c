@@ -353,17 +353,6 @@ static tn_list *resume(const tni_check *c, const tni_check_copy *s)
     return list;
 }
 
-/* The optimizer's step, or what stands for one. */
-static void change_parameters(tni_check_copy *s)
-{
-    tn_list *parameters = s->opt ? NULL : tn_parameters(s->m);
-    if (s->opt) go_on(s);
-    for (int i = 0; parameters && i < parameters->n; i++) {
-        tn_tensor *t = parameters->entry[i].tensor;
-        if (tn_dtype_is_float(t->dtype)) TN_NO_GRAD tni_disregard(tn_mul_scalar_(t, 0.75));
-    }
-}
-
 /* s has done its first step, which left c->plain, and its optimizer none yet. */
 static void check_second(tni_check *c, tni_check_copy *s)
 {
@@ -374,7 +363,12 @@ static void check_second(tni_check *c, tni_check_copy *s)
         average[i] = tn_ema_new(s->m, (tn_ema_options){ .decay = 0.5, .average_buffers = i });
         tni_disregard(tn_ema_update(average[i], s->m));
     }
-    change_parameters(s);
+    tn_list *parameters = s->opt ? NULL : tn_parameters(s->m);
+    if (s->opt) go_on(s);
+    for (int i = 0; parameters && i < parameters->n; i++) { /* in place of an optimizer's step */
+        tn_tensor *t = parameters->entry[i].tensor;
+        if (tn_dtype_is_float(t->dtype)) TN_NO_GRAD tni_disregard(tn_mul_scalar_(t, 0.75));
+    }
     tni_generator_get(tn_default_generator(), &generator);
     tni_check_copy copy = tni_check_copies(c, s->m, s->opt);
     tni_generator_put(tn_default_generator(), &generator);

@@ -76,14 +76,6 @@ static const tn_entry *entry_of(const walk *w, const item *it)
     return e && !tni_compare_places(e->tensor, it->tensor, true) ? e : NULL;
 }
 
-static tn_graph_kind kind_of(const item *it, const tn_entry *e)
-{
-    const tn_tensor *t = it->tensor;
-    if (e) return e->kind == TN_PARAMETER ? TN_GRAPH_PARAMETER : TN_GRAPH_BUFFER;
-    if (t && t->is_parameter) return TN_GRAPH_PARAMETER;
-    return t && atomic_load(&t->storage->buffer_marks) ? TN_GRAPH_BUFFER : TN_GRAPH_TENSOR;
-}
-
 /* ---- tensors --------------------------------------------------------------------------------- */
 
 static int item_add(walk *w, tn_tensor *t, tni_meta meta, bool gradient)
@@ -157,16 +149,6 @@ static void list_call(walk *w, const tni_call_site *p)
     put(w, &w->listed, p, w->n_calls);
 }
 
-static void number_written(walk *w, const tni_call_site *p)
-{
-    for (size_t i = 0; i < p->n_written; i++) {
-        int it = item_of(w, p->written[i], false);
-        w->failed = w->failed ||
-                    !tni_room(&w->written, &w->written_room, w->n_written, 1, sizeof *w->written);
-        if (!w->failed) w->written[w->n_written++] = (int)w->tape.n + it;
-    }
-}
-
 /* Sets the pointers into the arrays, once these are complete. */
 static void link_calls(walk *w)
 {
@@ -198,7 +180,13 @@ static tn_status number_all(walk *w, tn_tensor *root, tn_graph_options o)
     }
     for (size_t k = w->tape.n; k-- > 0;)
         if (w->tape.node[k]->origin) list_call(w, w->tape.node[k]->origin->site);
-    for (size_t i = 0; i < w->n_calls; i++) number_written(w, w->sites[i]);
+    for (size_t i = 0; i < w->n_calls; i++)
+        for (size_t k = 0; k < w->sites[i]->n_written; k++) {
+            int it = item_of(w, w->sites[i]->written[k], false);
+            w->failed = w->failed || !tni_room(&w->written, &w->written_room, w->n_written, 1,
+                                               sizeof *w->written);
+            if (!w->failed) w->written[w->n_written++] = (int)w->tape.n + it;
+        }
     if (w->failed) return tni_pending();
     link_calls(w);
     w->values = tni_alloc_n(w->n_values, sizeof *w->values);
@@ -266,11 +254,16 @@ static int show_op(const walk *w, size_t k, const int *from, tn_graph_visitor vi
 static int show_item(const walk *w, size_t k, tn_graph_visitor visit, void *user)
 {
     const item *it = &w->items[k];
+    const tn_tensor *t = it->tensor;
     const tn_entry *e = entry_of(w, it);
+    const bool parameter = e ? e->kind == TN_PARAMETER : t && t->is_parameter;
+    const bool buffer = e || (t && atomic_load(&t->storage->buffer_marks));
     w->values[0] = value_of(it->meta, NULL, 0);
     w->values[0].gradient = it->gradient;
     tn_graph_node shown = { .id = (int)(w->tape.n + k),
-                            .kind = kind_of(it, e),
+                            .kind = parameter ? TN_GRAPH_PARAMETER
+                                    : buffer  ? TN_GRAPH_BUFFER
+                                              : TN_GRAPH_TENSOR,
                             .name = e ? e->name : tn_name(it->tensor),
                             .formula = "",
                             .gradient = "",

@@ -100,16 +100,6 @@ static int reader(const check *c, int i)
     return -1;
 }
 
-/* Notes that parameter i is wrong at an element, or along a direction. */
-static void note(check *c, int i, int64_t element, slopes s)
-{
-    if (c->last < 0 || reader(c, i) > reader(c, c->last)) c->last = i;
-    if (c->worst >= 0 && s.excess <= c->found.excess) return;
-    c->worst = i;
-    c->element = element;
-    c->found = s;
-}
-
 /* Normal numbers: the same at every call, as the generator is restored. */
 static tn_tensor *direction(check *c, int i)
 {
@@ -129,8 +119,12 @@ static tn_status check_parameter(check *c, int i)
         TN_SCOPE
         status = slopes_along(c, i, c->o.fast ? direction(c, i) : tni_basis(p, j), &s);
         if (status != TN_OK || s.excess <= 1) continue;
-        note(c, i, j, s);
         wrong = true;
+        if (c->last < 0 || reader(c, i) > reader(c, c->last)) c->last = i;
+        if (c->worst >= 0 && s.excess <= c->found.excess) continue;
+        c->worst = i;
+        c->element = j;
+        c->found = s;
     }
     c->wrong += wrong;
     return status;

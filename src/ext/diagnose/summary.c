@@ -176,15 +176,6 @@ static tn_status come_out(tn_module *m, const char *path, void *user)
     return TN_OK;
 }
 
-static void forget(table *t)
-{
-    for (size_t i = 0; i < t->seen.capacity; i++)
-        if (t->seen.cell[i].key && t->seen.cell[i].value != t) tni_strfree(t->seen.cell[i].value);
-    tni_map_free(&t->seen);
-    drop_rows(t, 0);
-    tni_room_free(&t->rows, &t->capacity, sizeof *t->rows);
-}
-
 /* ---- printing -------------------------------------------------------------------------------- */
 
 /* 1234567 as "1,234,567" */
@@ -297,6 +288,10 @@ tn_status tn_module_summary(FILE *file, tn_module *m)
         if (ferror(file))
             status = tni_error(TN_E_IO, "tn_module_summary: the file cannot be written");
     }
-    forget(&t);
+    for (size_t i = 0; i < t.seen.capacity; i++)
+        if (t.seen.cell[i].key && t.seen.cell[i].value != &t) tni_strfree(t.seen.cell[i].value);
+    tni_map_free(&t.seen);
+    drop_rows(&t, 0);
+    tni_room_free(&t.rows, &t.capacity, sizeof *t.rows);
     return status;
 }

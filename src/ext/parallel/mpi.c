@@ -279,17 +279,9 @@ TN_API const tni_mpi *tenon_mpi_open(const char *id, char *why, size_t size);
 static tni_mpi table = { "",   0,    0,         0,      group_new, group_free, sum,      sum_begin,
                          wait, test, broadcast, gather, move,      barrier,    finalize, end_all };
 
-/* The number of this rank among those that share its memory. */
-static int find_local_rank(void)
-{
-    MPI_Comm here;
-    int code = MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
-    if (code == MPI_SUCCESS) code = MPI_Comm_rank(here, &table.local_rank);
-    return code == MPI_SUCCESS ? MPI_Comm_free(&here) : code;
-}
-
 static int start(void)
 {
+    MPI_Comm here; /* the ranks that share this one's memory */
     int given = MPI_THREAD_SINGLE, started = 0;
     int code = MPI_Initialized(&started);
     if (code == MPI_SUCCESS && !started)
@@ -297,7 +289,10 @@ static int start(void)
     if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     if (code == MPI_SUCCESS) code = MPI_Comm_rank(MPI_COMM_WORLD, &table.rank);
     if (code == MPI_SUCCESS) code = MPI_Comm_size(MPI_COMM_WORLD, &table.size);
-    return code == MPI_SUCCESS ? find_local_rank() : code;
+    if (code == MPI_SUCCESS)
+        code = MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
+    if (code == MPI_SUCCESS) code = MPI_Comm_rank(here, &table.local_rank);
+    return code == MPI_SUCCESS ? MPI_Comm_free(&here) : code;
 }
 
 const tni_mpi *tenon_mpi_open(const char *id, char *why, size_t size)

@@ -86,16 +86,6 @@ static tn_status check_all(check *c, double loss)
     return status;
 }
 
-static void check_free(check *c)
-{
-    for (size_t i = 0; i < c->n; i++) {
-        tn_drop(c->leaves[i].tensor);
-        tn_drop(c->leaves[i].gradient);
-    }
-    tni_arena_free(&c->arena);
-    tni_run_free(&c->run);
-}
-
 /* ---- telling --------------------------------------------------------------------------------- */
 
 static tn_status write_account(FILE *file, const tn_trace *tr, const check *c)
@@ -159,7 +149,12 @@ tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
     tn_status written = logged ? write_account(file, tr, &c) : TN_OK;
     if (logged && written == TN_OK && options.json) written = tn_trace_json(options.json, tr);
     if (status != TN_OK) tni_error_restore(&error);
-    check_free(&c);
+    for (size_t i = 0; i < c.n; i++) {
+        tn_drop(c.leaves[i].tensor);
+        tn_drop(c.leaves[i].gradient);
+    }
+    tni_arena_free(&c.arena);
+    tni_run_free(&c.run);
     tn_trace_free(tr);
     tn_drop(loss);
     return status == TN_OK ? written : status;

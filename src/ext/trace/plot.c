@@ -41,16 +41,8 @@ static bool is_point(const tn_curve *c, int64_t k)
     return isfinite(c->x[k]) && isfinite(c->y[k]);
 }
 
-/* The round number 1, 2 or 5 times a power of ten that cuts span into about n steps. */
-static double round_step(double span, int n)
-{
-    double raw = span / n;
-    double power = pow(10, floor(log10(raw)));
-    double m = raw / power;
-    return power * (m < 1.5 ? 1 : m < 3.5 ? 2 : m < 7.5 ? 5 : 10);
-}
-
-/* Sets the step of an axis that includes its data (low > high: there is none), and its range. */
+/* Sets the step of an axis that includes its data (low > high: there is none), and its range: 1, 2
+ * or 5 times a power of ten, about n of them. */
 static void scale(axis *a, int n, bool whole)
 {
     if (!(a->low <= a->high)) {
@@ -67,7 +59,8 @@ static void scale(axis *a, int n, bool whole)
         a->low /= 4;
         a->high /= 4;
     }
-    a->step = round_step(a->high - a->low, n);
+    const double raw = (a->high - a->low) / n, power = pow(10, floor(log10(raw))), m = raw / power;
+    a->step = power * (m < 1.5 ? 1 : m < 3.5 ? 2 : m < 7.5 ? 5 : 10);
     if (!whole) return;
     a->low = floor(a->low / a->step + 1e-9) * a->step;
     a->high = ceil(a->high / a->step - 1e-9) * a->step;

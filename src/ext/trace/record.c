@@ -325,14 +325,6 @@ static void called(tni_watcher *self, tn_module *m, int n_in, tn_tensor *const *
     tni_record_open(tr);
 }
 
-static unsigned who_writes(const tn_trace *tr)
-{
-    return tr->optimizing       ? TNI_MOVED_OPTIMIZER
-           : tni_calling()      ? TNI_MOVED_FORWARD
-           : tni_pass_is_open() ? TNI_MOVED_BACKWARD
-                                : TNI_MOVED_HAND;
-}
-
 static void writes(tni_watcher *self, const tn_tensor *t)
 {
     tni_call_site_write(self, t);
@@ -340,7 +332,11 @@ static void writes(tni_watcher *self, const tn_tensor *t)
     if (!to) return;
     TNI_RECORDER(tr, self);
     if (!tr) return;
-    tni_record_written(tr, to, who_writes(tr));
+    tni_record_written(tr, to,
+                       tr->optimizing       ? TNI_MOVED_OPTIMIZER
+                       : tni_calling()      ? TNI_MOVED_FORWARD
+                       : tni_pass_is_open() ? TNI_MOVED_BACKWARD
+                                            : TNI_MOVED_HAND);
     bool mine = !tr->optimizing, buffer = mine && to->kind == TN_GRAPH_BUFFER;
     tni_log_call *call = buffer ? call_here(tr) : NULL;
     if (call) note_write(tr, call, to);
