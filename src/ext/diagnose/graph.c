@@ -149,19 +149,6 @@ static void list_call(walk *w, const tni_call_site *p)
     put(w, &w->listed, p, w->n_calls);
 }
 
-/* Sets the pointers into the arrays, once these are complete. */
-static void link_calls(walk *w)
-{
-    int *written = w->written;
-    for (size_t i = 0; i < w->n_calls; i++) {
-        const tni_call_site *p = w->sites[i];
-        if (p->outer) w->calls[i].outer = &w->calls[get(&w->listed, p->outer) - 1];
-        w->calls[i].n_written = (int)p->n_written;
-        w->calls[i].written = written;
-        if (written) written += p->n_written;
-    }
-}
-
 /* ---- the walks ------------------------------------------------------------------------------- */
 
 static tn_status number_all(walk *w, tn_tensor *root, tn_graph_options o)
@@ -188,7 +175,14 @@ static tn_status number_all(walk *w, tn_tensor *root, tn_graph_options o)
             if (!w->failed) w->written[w->n_written++] = (int)w->tape.n + it;
         }
     if (w->failed) return tni_pending();
-    link_calls(w);
+    int *written = w->written;
+    for (size_t i = 0; i < w->n_calls; i++) { /* pointers into the arrays, which are complete */
+        const tni_call_site *p = w->sites[i];
+        if (p->outer) w->calls[i].outer = &w->calls[get(&w->listed, p->outer) - 1];
+        w->calls[i].n_written = (int)p->n_written;
+        w->calls[i].written = written;
+        if (written) written += p->n_written;
+    }
     w->values = tni_alloc_n(w->n_values, sizeof *w->values);
     return w->values ? TN_OK : TN_E_NOMEM;
 }

@@ -174,16 +174,6 @@ static void describe(const check *c, int i, char *text, size_t size)
                  tni_run_place(&c->run, use ? use->module : -1, place, sizeof place));
 }
 
-static tn_shape position(const tn_shape *shape, int64_t element)
-{
-    tn_shape at = *shape;
-    for (int axis = shape->rank - 1; axis >= 0; axis--) {
-        at.size[axis] = element % shape->size[axis];
-        element /= shape->size[axis];
-    }
-    return at;
-}
-
 static tn_status report(check *c)
 {
     char worst[512] = "", along[160] = "", last[600] = "";
@@ -197,7 +187,13 @@ static tn_status report(check *c)
             TN_SCOPE status = slopes_along(c, c->worst, tni_basis(leaf, c->element), &c->found);
         if (status != TN_OK) return status;
     }
-    tn_shape at = position(&c->run.leaf[c->worst]->shape, c->element);
+    tn_shape at = c->run.leaf[c->worst]->shape; /* becomes the element's place */
+    int64_t element = c->element;
+    for (int axis = at.rank - 1; axis >= 0; axis--) {
+        const int64_t size = at.size[axis];
+        at.size[axis] = element % size;
+        element /= size;
+    }
     describe(c, c->worst, worst, sizeof worst);
     if (c->wrong > 1) {
         snprintf(last, sizeof last, "; %d of %d parameters are wrong, and forward reads last ",

@@ -169,17 +169,6 @@ bool tn_data_parallel_set_sync(tn_data_parallel *p, bool on)
     return was;
 }
 
-static bool unused_on(const tn_data_parallel *p, int rank, int parameter)
-{
-    int first = rank < 0 ? 0 : rank, end = rank < 0 ? tn_parallel_size() : rank + 1;
-    bool trained = false, used = false;
-    for (int r = first; r < end; r++) {
-        trained |= tni_report_of(p, r)->parameter[parameter].trained;
-        used |= tni_report_of(p, r)->parameter[parameter].used;
-    }
-    return trained && !used;
-}
-
 static bool is_unused(const tn_entry *e, void *rank)
 {
     if (tni_ranks()) return tni_reported_of(e->tensor, *(int *)rank) == TNI_REPORTED_MISSING;
@@ -208,5 +197,11 @@ tni_reported tni_reported_of(const tn_tensor *parameter, int rank)
     const tn_data_parallel *p = gm ? (const tn_data_parallel *)gm->sync : NULL;
     if (!p) return TNI_REPORTED_ALONE;
     if (!p->reported) return TNI_REPORTED_NOTHING;
-    return unused_on(p, rank, gm->sync_index) ? TNI_REPORTED_MISSING : TNI_REPORTED_FINE;
+    int first = rank < 0 ? 0 : rank, end = rank < 0 ? tn_parallel_size() : rank + 1;
+    bool trained = false, used = false;
+    for (int r = first; r < end; r++) {
+        trained |= tni_report_of(p, r)->parameter[gm->sync_index].trained;
+        used |= tni_report_of(p, r)->parameter[gm->sync_index].used;
+    }
+    return trained && !used ? TNI_REPORTED_MISSING : TNI_REPORTED_FINE;
 }

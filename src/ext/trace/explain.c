@@ -62,24 +62,18 @@ static tn_status check_leaf(check *c, leaf *l)
     return status;
 }
 
-/* Whether a second run gives the loss that was explained. */
-static tn_status compare_losses(check *c, double loss)
+/* Whether a second run gives the loss that was explained; then the leaves. */
+static tn_status check_all(check *c, double loss)
 {
     double now = 0;
-    tn_status status = tni_run_loss(&c->run, &now);
+    bool recording = tn_set_grad_enabled(false);
+    tn_status status = tni_run_carry(&c->run, c->run.model);
+    if (status == TN_OK) status = tni_run_loss(&c->run, &now);
     if (status == TN_OK && !(fabs(now - loss) <= 1e-4 * TNI_MAX(fabs(loss), 1e-3)))
         snprintf(c->refused, sizeof c->refused,
                  "no finite differences: again gives a loss of %.4g, not %.4g (does it draw other "
                  "random numbers, or read buffers that have moved?)",
                  now, loss);
-    return status;
-}
-
-static tn_status check_all(check *c, double loss)
-{
-    bool recording = tn_set_grad_enabled(false);
-    tn_status status = tni_run_carry(&c->run, c->run.model);
-    if (status == TN_OK) status = compare_losses(c, loss);
     for (size_t i = 0; status == TN_OK && !c->refused[0] && i < c->n; i++)
         status = check_leaf(c, &c->leaves[i]);
     tn_set_grad_enabled(recording);

@@ -78,18 +78,6 @@ static const tni_log_node *tell(tn_trace *tr, const tni_node *node)
     return n;
 }
 
-/* Tells all nodes that the pass may visit, oldest first, so that a node comes after those that made
- * its inputs. The last one is the root. */
-static void add_nodes(tn_trace *tr, const tni_pass *pass)
-{
-    tni_tape tape = { 0 };
-    tni_record_ok(tr, tni_tape_from(&tape, pass->ready.n, pass->ready.heap));
-    for (size_t k = tape.n; tr->failed == TN_OK && k-- > 0;)
-        if (!pass->wanted || tape.node[k]->mark == pass->wanted)
-            tr->pass->noted->root = tell(tr, tape.node[k]);
-    tni_tape_free(&tape);
-}
-
 /* The loss: the root of the outermost backward, if it has one element; until there is one, that of
  * tn_gradients. */
 static void note_loss(tn_trace *tr, const tni_pass *pass)
@@ -123,7 +111,13 @@ static void begins(tni_watcher *self, const tni_pass *pass)
     if (!p->noted) return;
     *p->noted = (tni_log_pass){ .number = (int)tr->now.n_passes, .accumulates = !pass->wanted };
     tr->now.training = tr->model ? tn_training(tr->model) : tr->mode;
-    add_nodes(tr, pass);
+    /* all nodes that it may visit, each after those that made its inputs: the root is the last */
+    tni_tape tape = { 0 };
+    tni_record_ok(tr, tni_tape_from(&tape, pass->ready.n, pass->ready.heap));
+    for (size_t k = tape.n; tr->failed == TN_OK && k-- > 0;)
+        if (!pass->wanted || tape.node[k]->mark == pass->wanted)
+            p->noted->root = tell(tr, tape.node[k]);
+    tni_tape_free(&tape);
     for (size_t k = 0; k < pass->ready.n; k++) /* the seeds */
         for (int i = 0; i < pass->ready.heap[k]->n_out; i++)
             if (pass->ready.heap[k]->pending[i]) add(tr, pass->ready.heap[k], i, NULL);

@@ -266,17 +266,6 @@ static void note_saved(tn_trace *tr, tni_log_node *n, int what, int index, const
     if (kept) *kept = (tni_log_saved){ what, index, tni_bytes_of(t) };
 }
 
-static void note_all_saved(tn_trace *tr, tni_log_node *n, const tni_node *node)
-{
-    for (int i = 0; i < node->n_in; i++) {
-        if (node->x[i].alias) note_saved(tr, n, TNI_SAVED_IN, i, node->x[i].alias);
-        if (node->x[i].recomputed) note_saved(tr, n, TNI_SAVED_RECOMPUTED, i, NULL);
-    }
-    if (node->y.alias) note_saved(tr, n, TNI_SAVED_OUT, 0, node->y.alias);
-    for (int i = 0; i < node->n_saved; i++)
-        if (node->saved[i]) note_saved(tr, n, TNI_SAVED_EXTRA, i, node->saved[i]);
-}
-
 tni_log_node *tni_record_node(tn_trace *tr, const tni_node *node, const tni_call *c)
 {
     const void *key = tni_sequence_key(node->sequence);
@@ -296,7 +285,13 @@ tni_log_node *tni_record_node(tn_trace *tr, const tni_node *node, const tni_call
     n->call = c ? call_here(tr) : call_before(tr, node);
     for (int i = 0; i < node->n_in; i++) note_input(tr, node, i, c, &n->in[i]);
     for (int i = 0; i < node->n_out; i++) note_output(tr, node, i, c, &n->out[i]);
-    note_all_saved(tr, n, node);
+    for (int i = 0; i < node->n_in; i++) {
+        if (node->x[i].alias) note_saved(tr, n, TNI_SAVED_IN, i, node->x[i].alias);
+        if (node->x[i].recomputed) note_saved(tr, n, TNI_SAVED_RECOMPUTED, i, NULL);
+    }
+    if (node->y.alias) note_saved(tr, n, TNI_SAVED_OUT, 0, node->y.alias);
+    for (int i = 0; i < node->n_saved; i++)
+        if (node->saved[i]) note_saved(tr, n, TNI_SAVED_EXTRA, i, node->saved[i]);
     tni_record_put(tr, &tr->nodes, key, n);
     return tr->failed == TN_OK ? n : NULL;
 }

@@ -172,17 +172,6 @@ static void sort_calls(tni_log_step *s)
     s->n_calls = n;
 }
 
-static void judge_moves(tni_log_step *s)
-{
-    for (size_t i = 0; i < s->n_ledger; i++) {
-        tni_log_entry *e = s->ledger[i];
-        bool early = tni_numbers_differ(&e->start, &e->forward);
-        bool late = tni_numbers_differ(e->forward.known ? &e->forward : &e->start, &e->step);
-        e->moved = (early ? e->early : 0) | (late ? e->late : 0);
-        if (!e->start.known || (!e->moved && (early || late))) e->moved = TNI_MOVED_UNKNOWN;
-    }
-}
-
 void tni_record_close(tn_trace *tr)
 {
     tni_log_step *s = &tr->now;
@@ -192,7 +181,13 @@ void tni_record_close(tn_trace *tr)
         sort_nodes(s);
         drop_sites(s);
         sort_calls(s);
-        judge_moves(s);
+        for (size_t i = 0; i < s->n_ledger; i++) {
+            tni_log_entry *e = s->ledger[i];
+            bool early = tni_numbers_differ(&e->start, &e->forward);
+            bool late = tni_numbers_differ(e->forward.known ? &e->forward : &e->start, &e->step);
+            e->moved = (early ? e->early : 0) | (late ? e->late : 0);
+            if (!e->start.known || (!e->moved && (early || late))) e->moved = TNI_MOVED_UNKNOWN;
+        }
         tni_log_step *to = tni_record_more(tr, &log->arena, &log->steps, &log->n_steps, sizeof *to);
         if (to) {
             *to = *s;

@@ -273,18 +273,6 @@ static void say_back(const tni_words *w, const tni_log_back *b, size_t number)
     say_freed(w, b);
 }
 
-/* Leaves that got a gradient on other ranks only. */
-static void say_received(const tni_words *w, const tni_log_pass *pass)
-{
-    for (size_t k = 0; k < pass->n_averages; k++) {
-        const tni_log_average *a = &pass->averages[k];
-        if (a->before.known) continue;
-        fprintf(w->file, "  %s  no gradient on this rank; ", tni_tensor_name(a->tensor));
-        say_average(w, a);
-        fputc('\n', w->file);
-    }
-}
-
 void tni_say_backward(const tni_words *w)
 {
     const tni_log_step *s = w->step;
@@ -296,24 +284,18 @@ void tni_say_backward(const tni_words *w)
                     p->accumulates ? "" : ", of tn_gradients: changes no grad");
         for (size_t k = 0; k < s->n_backs; k++)
             if (s->backs[k]->pass == p) say_back(w, s->backs[k], ++number);
-        say_received(w, p);
+        for (size_t k = 0; k < p->n_averages; k++) { /* of other ranks only */
+            const tni_log_average *a = &p->averages[k];
+            if (a->before.known) continue;
+            fprintf(w->file, "  %s  no gradient on this rank; ", tni_tensor_name(a->tensor));
+            say_average(w, a);
+            fputc('\n', w->file);
+        }
         if (p->error) fprintf(w->file, "  fails: %s\n", p->error);
     }
 }
 
 /* ---- the optimizer, and the ledger ----------------------------------------------------------- */
-
-static void say_updates(const tni_words *w)
-{
-    const tni_log_step *s = w->step;
-    if (s->stepped) fprintf(w->file, "\noptimizer\n");
-    for (size_t i = 0; s->stepped && i < s->n_updates; i++) {
-        const tni_log_update *u = s->updates[i];
-        fprintf(w->file, "  %s  %s -> %s   gradient %s\n", tni_tensor_name(u->tensor),
-                tni_amount_phrase(&u->before).s, tni_amount_phrase(&u->after).s,
-                tni_amount_phrase(&u->gradient).s);
-    }
-}
 
 tni_phrase tni_ledger_cell(const tni_words *w, size_t row, int column)
 {
@@ -364,7 +346,13 @@ static void say_step(const tni_words *w, size_t number)
     for (size_t i = 0; i < s->n_nodes; i++) say_op(w, s->nodes[i]);
     fputc('\n', w->file);
     tni_say_backward(w);
-    say_updates(w);
+    if (s->stepped) fprintf(w->file, "\noptimizer\n");
+    for (size_t i = 0; s->stepped && i < s->n_updates; i++) {
+        const tni_log_update *u = s->updates[i];
+        fprintf(w->file, "  %s  %s -> %s   gradient %s\n", tni_tensor_name(u->tensor),
+                tni_amount_phrase(&u->before).s, tni_amount_phrase(&u->after).s,
+                tni_amount_phrase(&u->gradient).s);
+    }
     tni_say_state(w);
 }
 
