@@ -28,15 +28,6 @@ static void put_quoted(FILE *text, const char *label)
     if (strlen(label) > MOST) fputs("...", text);
 }
 
-static size_t kept_by(const tn_graph_node *node)
-{
-    size_t n = 0;
-    for (int i = 0; i < node->n_in; i++) n += node->in[i].kept_bytes;
-    for (int i = 0; i < node->n_out; i++) n += node->out[i].kept_bytes;
-    for (int i = 0; i < node->n_saved; i++) n += node->saved[i].kept_bytes;
-    return n;
-}
-
 static const char *const look[] = {
     [TN_GRAPH_OP] = "shape=box, style=rounded",
     [TN_GRAPH_PARAMETER] = "shape=box, style=filled, fillcolor=\"#cfe2f3\"",
@@ -86,7 +77,10 @@ static void add_node(drawing *d, const tn_graph_node *node, const tn_graph_call 
                 tni_shape_text(&v->shape));
     }
     if (node->n_out > 4) fprintf(text, "\\nand %d more", node->n_out - 4);
-    size_t kept = kept_by(node);
+    size_t kept = 0;
+    for (int i = 0; i < node->n_in; i++) kept += node->in[i].kept_bytes;
+    for (int i = 0; i < node->n_out; i++) kept += node->out[i].kept_bytes;
+    for (int i = 0; i < node->n_saved; i++) kept += node->saved[i].kept_bytes;
     if (kept) fprintf(text, "\\nkeeps %zu B", kept);
     if (node->formula[0]) {
         fprintf(text, "\", tooltip=\"");

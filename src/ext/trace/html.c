@@ -23,20 +23,6 @@ static void put_titles(FILE *file, tn_trace *const *traces, int n)
 
 /* ---- the tables ------------------------------------------------------------------------------ */
 
-static void put_losses(FILE *file, const tni_log *log)
-{
-    fputs("<table><caption>Losses</caption><tr><th>step</th><th>loss</th><th>mode</th>"
-          "<th>ops</th></tr>\n",
-          file);
-    for (size_t i = 0; i < log->n_steps; i++) {
-        const tni_log_step *s = &log->steps[i];
-        tni_numbers loss = { .known = s->loss_known, .n = 1, .mean = s->loss };
-        fprintf(file, "<tr><td>%zu</td><td>%s</td><td>%s</td><td>%zu</td></tr>\n", i + 1,
-                tni_amount_phrase(&loss).s, s->training ? "training" : "eval", s->n_nodes);
-    }
-    fputs("</table>\n", file);
-}
-
 static void put_ledger(FILE *file, const tni_log *log, size_t k)
 {
     tni_words w = { file, &log->steps[k] };
@@ -71,10 +57,17 @@ static void put_static(FILE *file, tn_trace *const *traces, int n)
         put_titles(file, &traces[i], 1);
         fprintf(file,
                 "</h2>\n<p>An account of %zu training step%s: what forward computed, what backward "
-                "sent where, what the optimizer moved. With scripts on, this page plays "
-                "it.</p>\n",
+                "sent where, what the optimizer moved. With scripts on, this page plays it.</p>\n"
+                "<table><caption>Losses</caption><tr><th>step</th><th>loss</th><th>mode</th>"
+                "<th>ops</th></tr>\n",
                 log->n_steps, log->n_steps == 1 ? "" : "s");
-        put_losses(file, log);
+        for (size_t k = 0; k < log->n_steps; k++) {
+            const tni_log_step *s = &log->steps[k];
+            tni_numbers loss = { .known = s->loss_known, .n = 1, .mean = s->loss };
+            fprintf(file, "<tr><td>%zu</td><td>%s</td><td>%s</td><td>%zu</td></tr>\n", k + 1,
+                    tni_amount_phrase(&loss).s, s->training ? "training" : "eval", s->n_nodes);
+        }
+        fputs("</table>\n", file);
         for (size_t k = 0; k < log->n_steps; k++)
             for (size_t j = 0; j < log->steps[k].n_findings; j++) {
                 fprintf(file, "<p><b>%s</b> ", log->steps[k].findings[j]->kind);

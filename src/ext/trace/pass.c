@@ -239,18 +239,6 @@ static void averaged(tni_watcher *self, const tn_tensor *leaf, const tn_tensor *
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* After the hooks: notes what a leaf gets from the pass, and what its gradient will be. */
-static void settle(tn_trace *tr, const tn_tensor *leaf)
-{
-    tni_log_share *last = tni_record_last_share(tr, leaf);
-    bool changed = tr->pass->disturbed || leaf->gm->hooks.n;
-    if (!last || !leaf->gm->pending || (last->part == 1 && !changed)) return;
-    if (changed) note_growth(tr, leaf, &last->after);
-    tni_numbers sum;
-    tni_record_ok(tr, tni_numbers_note(&sum, leaf->gm->pending, -1, NULL));
-    last->sum = sum.norm;
-}
-
 static void ends(tni_watcher *self, const tni_pass *pass, tn_status status)
 {
     TNI_RECORDER(tr, self);
@@ -267,8 +255,17 @@ static void ends(tni_watcher *self, const tni_pass *pass, tn_status status)
         const tni_log_share *last = leaves->cell[k].value;
         for (tni_log_share *s = leaves->cell[k].value; s; s = s->older) s->of = last->part;
     }
-    for (size_t i = 0; i < pass->n_receivers; i++)
-        if (pass->receivers[i].leaf) settle(tr, pass->receivers[i].leaf);
+    /* after the hooks: what leaves get from the pass, and what their gradients will be */
+    for (size_t i = 0; i < pass->n_receivers; i++) {
+        const tn_tensor *leaf = pass->receivers[i].leaf;
+        tni_log_share *last = leaf ? tni_record_last_share(tr, leaf) : NULL;
+        bool changed = last && (tr->pass->disturbed || leaf->gm->hooks.n);
+        if (!last || !leaf->gm->pending || (last->part == 1 && !changed)) continue;
+        if (changed) note_growth(tr, leaf, &last->after);
+        tni_numbers sum;
+        tni_record_ok(tr, tni_numbers_note(&sum, leaf->gm->pending, -1, NULL));
+        last->sum = sum.norm;
+    }
     tni_diagnose(tr, noted);
     tr->ended = noted;
     tni_map_free(&tr->brought);

@@ -178,18 +178,6 @@ static void add_curve(plot *p, const tn_curve *c, const char *colour)
                     place(&p->x, c->x[k]), place(&p->y, c->y[k]), colour);
 }
 
-/* Points of all curves inside a box. */
-static int64_t points_in(const plot *p, int left, int top, int width, int height)
-{
-    int64_t inside = 0;
-    for (const tn_curve *c = p->curves; c && c < p->curves + p->n; c++)
-        for (int64_t k = 0; k < c->n; k++) {
-            double x = place(&p->x, c->x[k]) - left, y = place(&p->y, c->y[k]) - top;
-            inside += x >= -8 && x <= width + 8 && y >= -8 && y <= height + 8;
-        }
-    return inside;
-}
-
 /* In the corner that hides the fewest points; on a tie, the upper right one. */
 static void add_legend(plot *p)
 {
@@ -206,7 +194,12 @@ static void add_legend(plot *p)
     for (int corner = 0; corner < 4; corner++) {
         int l = corner & 1 ? LEFT + 12 : WIDTH - RIGHT - width - 12;
         int t = corner & 2 ? HEIGHT - BOTTOM - height - 12 : TOP + 12;
-        int64_t hidden = points_in(p, l, t, width, height);
+        int64_t hidden = 0;
+        for (const tn_curve *c = p->curves; c && c < p->curves + p->n; c++)
+            for (int64_t k = 0; k < c->n; k++) {
+                double x = place(&p->x, c->x[k]) - l, y = place(&p->y, c->y[k]) - t;
+                hidden += x >= -8 && x <= width + 8 && y >= -8 && y <= height + 8;
+            }
         if (hidden >= least) continue;
         least = hidden;
         left = l;

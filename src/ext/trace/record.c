@@ -193,18 +193,6 @@ static void note_write(tn_trace *tr, tni_log_call *c, const tni_log_tensor *buff
     if (write) *write = buffer;
 }
 
-/* The call of a node recorded before the account, as far as the node knows (tn_set_places). */
-static tni_log_call *call_before(tn_trace *tr, const tni_node *node)
-{
-    tni_call_site *site = node->origin ? node->origin->site : NULL;
-    tni_log_call *call = call_of(tr, site);
-    for (size_t i = 0; call && i < site->n_written; i++) {
-        tni_log_tensor *buffer = tni_map_get(&tr->storages, site->written[i]->storage);
-        if (buffer) note_write(tr, call, buffer);
-    }
-    return call;
-}
-
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
 static const tni_log_op *op_of(tn_trace *tr, const tn_op *op)
@@ -249,17 +237,6 @@ static void note_input(tn_trace *tr, const tni_node *node, int i, const tni_call
     if (in->tensor && !in->tensor->registered) tni_record_numbers(tr, &in->value, t);
 }
 
-static void note_output(tn_trace *tr, const tni_node *node, int i, const tni_call *c,
-                        tni_log_out *out)
-{
-    bool plain = node->op->plain && node->op->plain[i];
-    const tn_tensor *t = c ? c->out[i] : i == 0 ? node->y.alias : NULL;
-    *out = (tni_log_out){ .dtype = node->out[i].dtype,
-                          .shape = node->out[i].shape,
-                          .gradient = tn_dtype_is_float(node->out[i].dtype) && !plain };
-    if (t) tni_record_numbers(tr, &out->value, t);
-}
-
 static void note_saved(tn_trace *tr, tni_log_node *n, int what, int index, const tn_tensor *t)
 {
     tni_log_saved *kept = TNI_MORE(tr, n, kept);
@@ -282,9 +259,22 @@ tni_log_node *tni_record_node(tn_trace *tr, const tni_node *node, const tni_call
                          .in = tni_record_alloc(tr, a, (size_t)node->n_in * sizeof *n->in),
                          .out = tni_record_alloc(tr, a, (size_t)node->n_out * sizeof *n->out) };
     if (!n->in || !n->out) return NULL;
-    n->call = c ? call_here(tr) : call_before(tr, node);
+    /* of a node recorded before the account as far as it is known (tn_set_places) */
+    tni_call_site *site = !c && node->origin ? node->origin->site : NULL;
+    n->call = c ? call_here(tr) : call_of(tr, site);
+    for (size_t i = 0; site && n->call && i < site->n_written; i++) {
+        tni_log_tensor *buffer = tni_map_get(&tr->storages, site->written[i]->storage);
+        if (buffer) note_write(tr, n->call, buffer);
+    }
     for (int i = 0; i < node->n_in; i++) note_input(tr, node, i, c, &n->in[i]);
-    for (int i = 0; i < node->n_out; i++) note_output(tr, node, i, c, &n->out[i]);
+    for (int i = 0; i < node->n_out; i++) {
+        bool plain = node->op->plain && node->op->plain[i];
+        const tn_tensor *t = c ? c->out[i] : i == 0 ? node->y.alias : NULL;
+        n->out[i].dtype = node->out[i].dtype;
+        n->out[i].shape = node->out[i].shape;
+        n->out[i].gradient = tn_dtype_is_float(node->out[i].dtype) && !plain;
+        if (t) tni_record_numbers(tr, &n->out[i].value, t);
+    }
     for (int i = 0; i < node->n_in; i++) {
         if (node->x[i].alias) note_saved(tr, n, TNI_SAVED_IN, i, node->x[i].alias);
         if (node->x[i].recomputed) note_saved(tr, n, TNI_SAVED_RECOMPUTED, i, NULL);

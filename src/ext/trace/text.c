@@ -45,18 +45,6 @@ static void say_op(const tni_words *w, const tni_log_node *n)
 
 /* ---- what arrives ---------------------------------------------------------------------------- */
 
-/* "    the sum of mul #3: 0.5 + add #5: 0.25" */
-static void say_sum(const tni_words *w, const tni_log_arrival *in)
-{
-    fprintf(w->file, "\n    the sum of");
-    for (size_t k = 0; k < in->n_adds; k++) {
-        const tni_log_share *share = in->adds[k];
-        const tni_log_node *n = share ? share->back->node : NULL;
-        fprintf(w->file, k ? " + %s" : " %s", n ? n->op->name : "the seed");
-        if (n) fprintf(w->file, " #%d: %s", n->id, tni_amount_phrase(&share->value).s);
-    }
-}
-
 /* "    hook 1 of 2: |dy| 0.5 -> |dy| 0.25" */
 static void say_hooks(const tni_words *w, const tni_log_hooks *hooks, const char *name,
                       const tn_shape *shape)
@@ -83,7 +71,13 @@ static void say_arrivals(const tni_words *w, const tni_log_back *b)
         tni_phrase name = tni_phrase_of("d%s", tni_log_result(n->op, i).s);
         const char *how = seed ? "  begins with " : "  arrives: ";
         fprintf(w->file, "%s", tni_numbers_phrase(how, name.s, &in->value, shape).s);
-        if (in->n_adds > 1) say_sum(w, in);
+        for (size_t k = 0; in->n_adds > 1 && k < in->n_adds; k++) {
+            const tni_log_share *share = in->adds[k];
+            const tni_log_node *from = share ? share->back->node : NULL;
+            fprintf(w->file, k ? " + %s" : "\n    the sum of %s",
+                    from ? from->op->name : "the seed");
+            if (from) fprintf(w->file, " #%d: %s", from->id, tni_amount_phrase(&share->value).s);
+        }
         say_hooks(w, &in->hooks, name.s, shape);
         fputc('\n', w->file);
     }
@@ -222,15 +216,6 @@ static void say_others(const tni_words *w, const tni_log_node *n)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* "  x is not kept: gelu #3 computes it again where it is read" */
-static void say_again(const tni_words *w, const tni_log_node *n)
-{
-    for (size_t k = 0; k < n->n_kept; k++)
-        if (n->kept[k].what == TNI_SAVED_RECOMPUTED)
-            fprintf(w->file, "  %s is not kept: %s computes it again where it is read\n",
-                    tni_log_kept(n, &n->kept[k]).s, tni_source_phrase(&n->in[n->kept[k].index]).s);
-}
-
 /* "  freed x 128 B, y 64 B; still kept 512 B" */
 static void say_freed(const tni_words *w, const tni_log_back *b)
 {
@@ -261,10 +246,14 @@ static void say_findings(const tni_words *w, const tni_log_back *b)
 
 static void say_back(const tni_words *w, const tni_log_back *b, size_t number)
 {
+    const tni_log_node *n = b->node;
     fprintf(w->file, "backward %zu/%zu", number, b->pass->n_nodes);
     say_place(w->file, b->node);
     say_arrivals(w, b);
-    say_again(w, b->node);
+    for (size_t k = 0; k < n->n_kept; k++)
+        if (n->kept[k].what == TNI_SAVED_RECOMPUTED)
+            fprintf(w->file, "  %s is not kept: %s computes it again where it is read\n",
+                    tni_log_kept(n, &n->kept[k]).s, tni_source_phrase(&n->in[n->kept[k].index]).s);
     for (size_t i = 0; i < b->n_shares; i++) say_share(w, &b->shares[i]);
     const char *where = strstr(b->node->op->gradient, "; where "); /* what short names mean */
     if (where && b->n_shares) fprintf(w->file, "    %s\n", where + 2);
