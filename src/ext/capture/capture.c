@@ -95,20 +95,6 @@ static tn_status check_inputs(const tn_capture *c, int n, tn_tensor *const *inpu
     return status;
 }
 
-static tn_status remember_inputs(tn_capture *c, int n, tn_tensor *const *inputs)
-{
-    c->n = n;
-    c->input = tni_calloc_n((size_t)n + 1, sizeof *c->input); /* never 0: NULL is out of memory */
-    c->like = tni_calloc_n((size_t)n + 1, sizeof *c->like);
-    if (!c->input || !c->like) return TN_E_NOMEM;
-    for (int i = 0; i < n; i++)
-        if (tni_none(inputs[i]))
-            c->like[i].shape.rank = -1;
-        else
-            c->like[i] = (tni_meta){ .shape = inputs[i]->shape, .dtype = inputs[i]->dtype };
-    return TN_OK;
-}
-
 /* Copies into the capture's own input, made in the first run. A host tensor is read at once,
  * without waiting for the device. */
 static tn_status copy_input(tn_capture *c, int i, tn_tensor *from)
@@ -168,7 +154,18 @@ static tn_tensor *call(tn_capture *c, int n, tn_tensor *const *inputs)
 {
     tn_scope scope = tn_scope_begin();
     tn_tensor *y = NULL;
-    tn_status status = c->warm ? TN_OK : remember_inputs(c, n, inputs);
+    tn_status status = TN_OK;
+    if (!c->warm) {
+        c->n = n;
+        c->input = tni_calloc_n((size_t)n + 1, sizeof *c->input); /* never 0 */
+        c->like = tni_calloc_n((size_t)n + 1, sizeof *c->like);
+        if (!c->input || !c->like) status = TN_E_NOMEM;
+    }
+    for (int i = 0; status == TN_OK && !c->warm && i < n; i++)
+        if (tni_none(inputs[i]))
+            c->like[i].shape.rank = -1;
+        else
+            c->like[i] = (tni_meta){ .shape = inputs[i]->shape, .dtype = inputs[i]->dtype };
     if (status == TN_OK) status = take_inputs(c, inputs);
     if (status == TN_OK) {
         if (c->graphs) c->graphs->measure_begin(&c->size);

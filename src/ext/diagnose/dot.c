@@ -91,17 +91,6 @@ static void add_node(drawing *d, const tn_graph_node *node, const tn_graph_call 
     fputc('\n', text);
 }
 
-/* What the calls around an op write, once for each: the op is the newest in them. */
-static void add_writes(drawing *d, const tn_graph_node *node)
-{
-    for (const tn_graph_call *c = node->call; c && !tni_map_get(&d->boxes, c); c = c->outer)
-        for (int i = 0; i < c->n_written; i++) {
-            if (!tni_map_get(&d->place, key(c->written[i]))) place(d, c->written[i], c);
-            fprintf(d->text, "  n%d -> n%d [style=dashed, label=\"writes\", constraint=false];\n",
-                    node->id, c->written[i]);
-        }
-}
-
 static void add_edges(drawing *d, const tn_graph_node *node)
 {
     for (int i = 0; i < node->n_in; i++) {
@@ -122,7 +111,13 @@ static int add(const tn_graph_node *node, void *user)
 {
     drawing *d = user;
     const bool anywhere = node->kind == TN_GRAPH_PARAMETER || node->kind == TN_GRAPH_BUFFER;
-    add_writes(d, node);
+    /* what the calls around an op write, once for each: the op is the newest in them */
+    for (const tn_graph_call *c = node->call; c && !tni_map_get(&d->boxes, c); c = c->outer)
+        for (int i = 0; i < c->n_written; i++) {
+            if (!tni_map_get(&d->place, key(c->written[i]))) place(d, c->written[i], c);
+            fprintf(d->text, "  n%d -> n%d [style=dashed, label=\"writes\", constraint=false];\n",
+                    node->id, c->written[i]);
+        }
     add_edges(d, node);
     add_node(d, node, anywhere ? tni_map_get(&d->place, key(node->id)) : node->call);
     return d->failed;

@@ -118,18 +118,6 @@ static tn_tensor *seen(const tni_node *node, int i)
     return node->x[i].alias ? node->x[i].alias : o && i < o->n_in ? o->in[i] : NULL;
 }
 
-static void number_input(walk *w, const tni_node *node, int i)
-{
-    const tni_edge *edge = &node->edge[i];
-    int from = -1;
-    if (!edge->node && (edge->leaf || !node->in[i].absent)) {
-        tn_tensor *t = edge->leaf ? edge->leaf : seen(node, i);
-        from = t ? item_of(w, t, edge->leaf != NULL) : item_add(w, NULL, node->in[i], false);
-    }
-    w->failed = w->failed || !tni_room(&w->from, &w->from_room, w->n_from, 1, sizeof *w->from);
-    if (!w->failed) w->from[w->n_from++] = from;
-}
-
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 /* Lists a call, after those around it; as deep as calls nest. */
@@ -163,7 +151,18 @@ static tn_status number_all(walk *w, tn_tensor *root, tn_graph_options o)
         const tni_node *node = w->tape.node[k];
         size_t values = (size_t)node->n_in + (size_t)node->n_out + (size_t)node->n_saved;
         w->n_values = TNI_MAX(w->n_values, values);
-        for (int i = 0; i < node->n_in; i++) number_input(w, node, i);
+        for (int i = 0; i < node->n_in; i++) {
+            const tni_edge *edge = &node->edge[i];
+            int from = -1;
+            if (!edge->node && (edge->leaf || !node->in[i].absent)) {
+                tn_tensor *t = edge->leaf ? edge->leaf : seen(node, i);
+                from =
+                    t ? item_of(w, t, edge->leaf != NULL) : item_add(w, NULL, node->in[i], false);
+            }
+            w->failed =
+                w->failed || !tni_room(&w->from, &w->from_room, w->n_from, 1, sizeof *w->from);
+            if (!w->failed) w->from[w->n_from++] = from;
+        }
     }
     for (size_t k = w->tape.n; k-- > 0;)
         if (w->tape.node[k]->origin) list_call(w, w->tape.node[k]->origin->site);

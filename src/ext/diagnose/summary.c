@@ -206,15 +206,6 @@ enum {
     DEEPEST = 12 /* levels that are indented */
 };
 
-static int width_of(FILE *file)
-{
-    struct winsize size;
-    const int fd = fileno(file);
-    if (fd < 0 || !isatty(fd) || ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
-        return USUAL;
-    return TNI_MAX(NARROW, TNI_MIN(WIDE, (int)size.ws_col));
-}
-
 /* Prints text from column `indent` to `width`; the rest, broken after blanks, on lines below,
  * indented by four more. Returns the column it ends in. */
 static int print_text(FILE *file, const char *text, int indent, int width)
@@ -272,7 +263,11 @@ tn_status tn_module_summary(FILE *file, tn_module *m)
     if (status == TN_OK) status = tni_walk(m, TNI_EVERY, go_in, come_out, &t);
     if (status == TN_OK) {
         char bytes[32];
-        const int width = width_of(file);
+        struct winsize size = { 0 };
+        const int fd = fileno(file);
+        const bool known = fd >= 0 && isatty(fd) && ioctl(fd, TIOCGWINSZ, &size) == 0;
+        const int columns = known && size.ws_col ? size.ws_col : USUAL;
+        const int width = TNI_MAX(NARROW, TNI_MIN(WIDE, columns));
         char dashes[WIDE];
         memset(dashes, '-', sizeof dashes);
         fprintf(file, "%*s%*s\n", width - COLUMN, "parameters", COLUMN, "buffers");

@@ -89,18 +89,6 @@ static tn_status prepare(const char *function, tn_data_parallel **made, tn_modul
     return status == TN_OK ? tni_sync_add(&p->sync) : status;
 }
 
-/* Everything of all ranks together. */
-static tn_status join(const char *function, tn_data_parallel *p)
-{
-    const tn_list *all = tni_same_on_all(p->model);
-    tn_status status = tni_agree(function, p->group, all ? TN_OK : tni_pending());
-    if (status == TN_OK) status = tni_same_models(function, p);
-    if (status == TN_OK) status = tni_wire_join(function, &p->wire);
-    for (int i = 0; status == TN_OK && i < all->n; i++)
-        status = tni_ranks_copy(function, p->group, status, all->entry[i].tensor, 0);
-    return status;
-}
-
 static tn_status make(const char *function, tn_data_parallel **made, tn_module *model,
                       tn_data_parallel_options o)
 {
@@ -115,7 +103,14 @@ static tn_status make(const char *function, tn_data_parallel **made, tn_module *
     } else {
         tni_ranks()->group_free(&group);
     }
-    return status == TN_OK ? join(function, *made) : status;
+    if (status != TN_OK) return status;
+    const tn_list *all = tni_same_on_all(model); /* from here on all ranks together */
+    status = tni_agree(function, group, all ? TN_OK : tni_pending());
+    if (status == TN_OK) status = tni_same_models(function, *made);
+    if (status == TN_OK) status = tni_wire_join(function, &(*made)->wire);
+    for (int i = 0; status == TN_OK && i < all->n; i++)
+        status = tni_ranks_copy(function, group, status, all->entry[i].tensor, 0);
+    return status;
 }
 
 tn_data_parallel *tn_data_parallel_new(tn_module *model, tn_data_parallel_options o)

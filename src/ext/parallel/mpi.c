@@ -105,18 +105,6 @@ static int piece_of(size_t n)
     return (int)(n / (size_t)table.size);
 }
 
-/* The first message. */
-static int half_begin(tni_mpi_group *group, void *data, void *scratch, size_t n, MPI_Request *r,
-                      tni_mpi_request *request)
-{
-    int piece = piece_of(n);
-    *request = (tni_mpi_request){
-        .group = group, .data = data, .scratch = scratch, .n = n, .number = group->begun++
-    };
-    return MPI_Ialltoall(data, piece, MPI_UINT16_T, scratch, piece, MPI_UINT16_T,
-                         comm_in(group->word), r);
-}
-
 /* to[i] = the sum over r, in rank order, of the i-th number in rank r's piece. */
 static void add_pieces(uint16_t *to, const uint16_t *from, size_t piece)
 {
@@ -154,9 +142,16 @@ static const char *sum_begin(tni_mpi_group *group, void *data, void *scratch, si
     if (n > INT_MAX) return "more than 2^31 - 1 numbers in one message";
     const char *why = tni_mpi_count();
     if (why) return why;
-    int code = dtype == TN_BF16 ? half_begin(group, data, scratch, n, &r, request)
-                                : MPI_Iallreduce(MPI_IN_PLACE, data, (int)n, type_of(dtype),
-                                                 MPI_SUM, comm_in(group->word), &r);
+    const bool half = dtype == TN_BF16; /* the first of two messages */
+    const int piece = piece_of(n);
+    if (half)
+        *request = (tni_mpi_request){
+            .group = group, .data = data, .scratch = scratch, .n = n, .number = group->begun++
+        };
+    int code = half ? MPI_Ialltoall(data, piece, MPI_UINT16_T, scratch, piece, MPI_UINT16_T,
+                                    comm_in(group->word), &r)
+                    : MPI_Iallreduce(MPI_IN_PLACE, data, (int)n, type_of(dtype), MPI_SUM,
+                                     comm_in(group->word), &r);
     if (code == MPI_SUCCESS) memcpy(&request->word, &r, sizeof r);
     return tni_mpi_reason(code);
 }

@@ -81,21 +81,10 @@ static void put_static(FILE *file, tn_trace *const *traces, int n)
 
 /* ---- the page -------------------------------------------------------------------------------- */
 
-static void put_base64(FILE *file, const unsigned char *data, size_t n)
-{
-    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for (size_t i = 0; i < n; i += 3) {
-        size_t left = TNI_MIN(n - i, (size_t)3);
-        uint32_t three = 0;
-        for (size_t k = 0; k < 3; k++) three = three << 8 | (k < left ? data[i + k] : 0);
-        for (size_t k = 0; k < 4; k++)
-            fputc(k <= left ? digit[three >> (18 - 6 * k) & 63] : '=', file);
-    }
-}
-
-/* The accounts as a list of JSON, compressed. False: out of memory. */
+/* The accounts as a list of JSON, compressed, in base64. False: out of memory. */
 static bool put_traces(FILE *file, tn_trace *const *traces, int n)
 {
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     char *json = NULL;
     size_t size = 0;
     FILE *to = open_memstream(&json, &size);
@@ -109,7 +98,13 @@ static bool put_traces(FILE *file, tn_trace *const *traces, int n)
     uLongf room = compressBound(size), packed = room;
     Bytef *block = ok ? tni_alloc(room) : NULL;
     ok = block && compress(block, &packed, (const Bytef *)json, size) == Z_OK;
-    if (ok) put_base64(file, block, packed);
+    for (size_t i = 0; ok && i < packed; i += 3) {
+        size_t left = TNI_MIN(packed - i, (size_t)3);
+        uint32_t three = 0;
+        for (size_t k = 0; k < 3; k++) three = three << 8 | (k < left ? block[i + k] : 0);
+        for (size_t k = 0; k < 4; k++)
+            fputc(k <= left ? digit[three >> (18 - 6 * k) & 63] : '=', file);
+    }
     if (block) tni_free(block, room);
     free(json);
     return ok;

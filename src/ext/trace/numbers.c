@@ -7,15 +7,6 @@
 #include "tensor/internal.h"
 #include "ext/trace/log.h"
 
-/* One step of a hash: FNV-1a over words, and a shift. */
-static uint64_t mix(uint64_t hash, double x)
-{
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    hash = (hash ^ bits) * 0x100000001b3u;
-    return hash ^ hash >> 32; /* multiplying never moves a high bit, such as the sign, down */
-}
-
 static void count(tni_numbers *v, const double *x, int64_t n)
 {
     double sum = 0, most = 0, squares = 0;
@@ -23,7 +14,10 @@ static void count(tni_numbers *v, const double *x, int64_t n)
     v->max = -INFINITY;
     v->hash = 0xcbf29ce484222325u;
     for (int64_t i = 0; i < n; i++) {
-        v->hash = mix(v->hash, x[i]);
+        uint64_t bits; /* FNV-1a over words, and a shift: no product moves a high bit down */
+        memcpy(&bits, &x[i], sizeof bits);
+        v->hash = (v->hash ^ bits) * 0x100000001b3u;
+        v->hash ^= v->hash >> 32;
         sum += x[i];
         if (isnan(x[i])) {
             v->nan++;

@@ -109,14 +109,6 @@ static tni_log_tensor *add_tensor(tn_trace *tr, const tn_tensor *t, const tni_lo
     return made;
 }
 
-/* Whether t, which shares memory with registered tensor `of`, reads the same elements and gets no
- * gradient of its own. */
-static bool stands_for(const tn_tensor *t, const tni_log_tensor *of)
-{
-    bool leaf = t->requires_grad && !t->node;
-    return !leaf && fits(of, t) && tni_is_dense(t) && of->offset == t->offset;
-}
-
 /* Whether t is still the one known by this address: another thread may have made one there. */
 static bool is_still(const tn_tensor *t, const tni_log_tensor *noted, const tni_log_tensor *of)
 {
@@ -136,7 +128,10 @@ tni_log_tensor *tni_record_tensor(tn_trace *tr, const tn_tensor *t)
         of = tni_map_get(&tr->storages, t->storage);
     }
     if (noted && is_still(t, noted, of)) return noted;
-    noted = of && stands_for(t, of) ? of : add_tensor(tr, t, of);
+    /* what reads the same elements as a registered tensor, and gets no gradient of its own, is it */
+    bool same = of && !(t->requires_grad && !t->node) && fits(of, t) && tni_is_dense(t) &&
+                of->offset == t->offset;
+    noted = same ? of : add_tensor(tr, t, of);
     if (noted) tni_record_put(tr, &tr->known, t, noted);
     return noted;
 }

@@ -113,16 +113,6 @@ static void say_shapes(const tni_words *w, const tni_log_node *n, const char *ru
     fprintf(w->file, " -> %s", tni_shape_text(&n->in[in].shape));
 }
 
-static void say_reduction(const tni_words *w, const tni_log_share *s, const tn_shape *to)
-{
-    int lead = s->from.rank - to->rank, n = 0;
-    fprintf(w->file, "\n    summed over");
-    for (int i = 0; i < s->from.rank; i++)
-        if (i < lead || (to->size[i - lead] == 1 && s->from.size[i] != 1))
-            fprintf(w->file, n++ ? ", %d" : " axis %d", i);
-    fprintf(w->file, ": %s -> %s", tni_shape_text(&s->from), tni_shape_text(to));
-}
-
 /* The ranks' average of a leaf's gradient in a pass; NULL: there is none. */
 static const tni_log_average *average_of(const tni_log_pass *p, const tni_log_tensor *tensor)
 {
@@ -163,7 +153,11 @@ static void say_share(const tni_words *w, const tni_log_share *s)
     fprintf(w->file, "  %s", rule.s[0] ? rule.s : name.s);
     say_shapes(w, n, rule.s, s->in);
     fprintf(w->file, "%s", tni_numbers_phrase("   ", name.s, &s->value, shape).s);
-    if (s->reduced) say_reduction(w, s, shape);
+    if (s->reduced) fprintf(w->file, "\n    summed over");
+    for (int i = 0, n = 0, lead = s->from.rank - shape->rank; s->reduced && i < s->from.rank; i++)
+        if (i < lead || (shape->size[i - lead] == 1 && s->from.size[i] != 1))
+            fprintf(w->file, n++ ? ", %d" : " axis %d", i);
+    if (s->reduced) fprintf(w->file, ": %s -> %s", tni_shape_text(&s->from), tni_shape_text(shape));
     say_hooks(w, &s->hooks, s->of > 1 ? "sum" : name.s, shape);
     if (s->leaf && s->back->pass->accumulates)
         say_leaf(w, s, name.s);
