@@ -33,8 +33,8 @@
  * rates, tn_scaler_*, tn_ema_*, hooks and updates of an optimizer (optim_type.h), batch norm
  * with cumulative or skip_nonfinite, changes of a cache (module.h), CPU tensors, and tn_one_hot
  * with n -1, which looks for the largest index. After such a refusal nothing has changed except by
- * your own code. Modules must be in the same mode (tn_train, tn_eval) as when the step was captured:
- * in another one a run is refused.
+ * your own code. Modules must be in the mode (tn_train, tn_eval) of the capture: in another one a
+ * run is refused.
  */
 #ifndef TENON_CAPTURE_H
 #define TENON_CAPTURE_H

@@ -5,8 +5,9 @@
  * Truth: the rules of docs/buffers.md; the faults' lines by hand.
  *
  * Seen to fail: with parts whose moments lack the spread of their means, or whose counters are not
- * put back (src/nn/micro_batches.c); an optimizer that counts outside of its state; without what src/autograd/recompute.c does for one input given
- * twice, and for three levels of calls; each_fault_is_found has models that break one rule each.
+ * put back (src/nn/micro_batches.c); an optimizer that counts outside of its state; without what
+ * src/autograd/recompute.c does for one input given twice, and for three levels of calls;
+ * each_fault_is_found has models that break one rule each.
  */
 
 #include "../examples/batchnorm/net.h"

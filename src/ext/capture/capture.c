@@ -90,25 +90,9 @@ static tn_status check_inputs(const tn_capture *c, int n, tn_tensor *const *inpu
     if (c->n >= 0 && n != c->n)
         return tni_error(TN_E_SHAPE, "%s: %d inputs, in the first run there were %d: want as many",
                          f, n, c->n);
-    for (int i = 0; i < n; i++) {
-        tn_status status = check_input(c, i, inputs[i]);
-        if (status != TN_OK) return status;
-    }
-    return TN_OK;
-}
-
-static tn_status remember_inputs(tn_capture *c, int n, tn_tensor *const *inputs)
-{
-    c->n = n;
-    c->input = tni_calloc_n((size_t)n + 1, sizeof *c->input); /* never 0: NULL is out of memory */
-    c->like = tni_calloc_n((size_t)n + 1, sizeof *c->like);
-    if (!c->input || !c->like) return TN_E_NOMEM;
-    for (int i = 0; i < n; i++)
-        if (tni_none(inputs[i]))
-            c->like[i].shape.rank = -1;
-        else
-            c->like[i] = (tni_meta){ .shape = inputs[i]->shape, .dtype = inputs[i]->dtype };
-    return TN_OK;
+    tn_status status = TN_OK;
+    for (int i = 0; i < n && status == TN_OK; i++) status = check_input(c, i, inputs[i]);
+    return status;
 }
 
 /* Copies into the capture's own input, made in the first run. A host tensor is read at once,
@@ -170,7 +154,18 @@ static tn_tensor *call(tn_capture *c, int n, tn_tensor *const *inputs)
 {
     tn_scope scope = tn_scope_begin();
     tn_tensor *y = NULL;
-    tn_status status = c->warm ? TN_OK : remember_inputs(c, n, inputs);
+    tn_status status = TN_OK;
+    if (!c->warm) {
+        c->n = n;
+        c->input = tni_calloc_n((size_t)n + 1, sizeof *c->input); /* never 0 */
+        c->like = tni_calloc_n((size_t)n + 1, sizeof *c->like);
+        if (!c->input || !c->like) status = TN_E_NOMEM;
+    }
+    for (int i = 0; status == TN_OK && !c->warm && i < n; i++)
+        if (tni_none(inputs[i]))
+            c->like[i].shape.rank = -1;
+        else
+            c->like[i] = (tni_meta){ .shape = inputs[i]->shape, .dtype = inputs[i]->dtype };
     if (status == TN_OK) status = take_inputs(c, inputs);
     if (status == TN_OK) {
         if (c->graphs) c->graphs->measure_begin(&c->size);

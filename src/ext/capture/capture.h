@@ -81,6 +81,7 @@ bool tni_notes_room(tni_notes *r, void *items, size_t *capacity, size_t n, size_
 typedef struct tni_captured_param {
     int index; /* of the optimizer's */
     tni_storage *storage, *state[TN_OPTIM_STATES];
+    tn_optim_numbers numbers; /* in the next run */
 } tni_captured_param;
 
 /* A call of tn_optim_step in a captured step. */
@@ -89,7 +90,6 @@ typedef struct tni_captured_step {
     int64_t before;            /* its step count at the capture */
     int n, n_params;           /* parameters updated; parameters that opt had */
     tni_optim_tensor *tensor;  /* n: what the kernel was given */
-    tn_optim_numbers *numbers; /* n: of each, in the next run */
     tni_captured_param *param; /* n: of each */
     bool *required;            /* n_params: requires_grad */
 } tni_captured_step;

@@ -12,7 +12,6 @@ static tni_storage *storage_of(const tn_tensor *t)
 static void release(tni_captured_step *s)
 {
     tni_free(s->tensor, (size_t)s->n * sizeof *s->tensor);
-    tni_free(s->numbers, (size_t)s->n * sizeof *s->numbers);
     tni_free(s->param, (size_t)s->n * sizeof *s->param);
     tni_free(s->required, (size_t)s->n_params * sizeof *s->required);
     tn_optim_free(s->opt);
@@ -24,10 +23,9 @@ static bool make(tni_captured_step *s, tn_optim *opt, int n)
         .opt = tni_optim_keep(opt), .before = opt->steps, .n = n, .n_params = opt->n
     };
     s->tensor = tni_alloc_n((size_t)n, sizeof *s->tensor);
-    s->numbers = tni_alloc_n((size_t)n, sizeof *s->numbers);
     s->param = tni_alloc_n((size_t)n, sizeof *s->param);
     s->required = tni_alloc_n((size_t)opt->n, sizeof *s->required);
-    if (s->tensor && s->numbers && s->param && s->required) return true;
+    if (s->tensor && s->param && s->required) return true;
     release(s);
     return false;
 }
@@ -41,10 +39,11 @@ static void describe(tni_captured_step *s)
         s->required[i] = p->tensor->requires_grad;
         if (tni_optim_skips(p) || k == s->n) continue;
         s->tensor[k] = s->opt->call[k];
-        s->numbers[k] = *s->tensor[k].numbers;
-        s->tensor[k].numbers = &s->numbers[k];
-        tni_captured_param *was = &s->param[k++];
-        *was = (tni_captured_param){ .index = i, .storage = p->tensor->storage };
+        tni_captured_param *was = &s->param[k];
+        *was = (tni_captured_param){ .index = i,
+                                     .storage = p->tensor->storage,
+                                     .numbers = *s->tensor[k].numbers };
+        s->tensor[k++].numbers = &was->numbers;
         for (int slot = 0; slot < TN_OPTIM_STATES; slot++)
             was->state[slot] = storage_of(p->state[slot]);
     }
@@ -102,11 +101,9 @@ static tn_status check(const tni_captured_step *s)
 
 tn_status tni_capture_check_steps(const tn_capture *c)
 {
-    for (size_t i = 0; i < c->n_steps; i++) {
-        tn_status status = check(&c->steps[i]);
-        if (status != TN_OK) return status;
-    }
-    return TN_OK;
+    tn_status status = TN_OK;
+    for (size_t i = 0; i < c->n_steps && status == TN_OK; i++) status = check(&c->steps[i]);
+    return status;
 }
 
 void tni_capture_count(tn_capture *c, bool back)
@@ -115,7 +112,7 @@ void tni_capture_count(tn_capture *c, bool back)
     for (size_t i = 0; i < c->n_steps; i++) {
         tni_captured_step *s = &c->steps[i];
         for (int k = 0; k < s->n && !back; k++) /* as tn_optim_step would use them now */
-            s->numbers[k] = tni_optim_numbers_of(s->opt, &s->opt->param[s->param[k].index]);
+            s->param[k].numbers = tni_optim_numbers_of(s->opt, &s->opt->param[s->param[k].index]);
         if (!back && s->n > 0) c->graphs->optim(c->graph, section++, s->tensor, s->n);
         for (int k = 0; k < s->n; k++) s->opt->param[s->param[k].index].step += back ? -1 : 1;
         s->opt->steps += back ? -1 : 1;
@@ -128,7 +125,7 @@ void tni_capture_uncount(tn_capture *c)
     for (size_t i = c->n_steps; i-- > 0;) {
         tni_captured_step *s = &c->steps[i];
         for (int k = 0; k < s->n; k++)
-            s->opt->param[s->param[k].index].step = s->numbers[k].step - 1;
+            s->opt->param[s->param[k].index].step = s->param[k].numbers.step - 1;
         s->opt->steps = s->before;
     }
 }

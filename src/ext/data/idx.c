@@ -27,25 +27,18 @@ typedef struct stream {
 
 #define bad(stream, ...) tni_input_bad(&(stream)->in, __VA_ARGS__)
 
-/* More compressed bytes from the file. */
-static tn_status refill(stream *s)
-{
-    size_t n = (size_t)TNI_MIN(s->in.size - s->at, (int64_t)CHUNK);
-    tn_status status = tni_input_read(&s->in, s->at, s->buffer, n);
-    if (status != TN_OK) return status;
-    s->at += (int64_t)n;
-    s->z.next_in = s->buffer;
-    s->z.avail_in = (uInt)n;
-    return TN_OK;
-}
-
 /* Up to n inflated bytes; fewer only at the end, which may follow any gzip member. */
 static tn_status inflate_some(stream *s, unsigned char *out, size_t n, size_t *got)
 {
     *got = 0;
     while (*got < n) {
-        tn_status status = s->z.avail_in == 0 ? refill(s) : TN_OK;
-        if (status != TN_OK) return status;
+        if (s->z.avail_in == 0) {
+            s->z.avail_in = (uInt)TNI_MIN(s->in.size - s->at, (int64_t)CHUNK);
+            s->z.next_in = s->buffer;
+            tn_status status = tni_input_read(&s->in, s->at, s->buffer, s->z.avail_in);
+            if (status != TN_OK) return status;
+            s->at += s->z.avail_in;
+        }
         if (s->z.avail_in == 0)
             return s->between ? TN_OK : bad(s, "the compressed data is cut off");
         if (s->between && s->z.next_in[0] != 0x1f)

@@ -286,26 +286,16 @@ int tn_loader_next(tn_loader *l, tn_tensor **out, int n)
     return 1;
 }
 
-/* The number returned for a NULL loader. */
-static int64_t no_loader(const char *function)
-{
-    return tni_minus_one(tni_null(function, "loader", "a loader"));
-}
-
-int64_t tn_loader_batches(const tn_loader *l)
-{
-    return l ? l->batches : no_loader("tn_loader_batches");
-}
-
-int64_t tn_loader_rows(const tn_loader *l)
-{
-    return l ? l->rows : no_loader("tn_loader_rows");
-}
-
-int64_t tn_loader_batch_size(const tn_loader *l)
-{
-    return l ? l->o.batch_size : no_loader("tn_loader_batch_size");
-}
+#define ANSWERS(name, value)                                                                       \
+    int64_t name(const tn_loader *l)                                                               \
+    {                                                                                              \
+        return l ? l->value : tni_minus_one(tni_null(#name, "loader", "a loader"));                \
+    }
+ANSWERS(tn_loader_batches, batches)
+ANSWERS(tn_loader_rows, rows)
+ANSWERS(tn_loader_batch_size, o.batch_size)
+ANSWERS(tn_loader_epoch, epoch)
+ANSWERS(tn_loader_position, position)
 
 tn_status tn_loader_set_batch_size(tn_loader *l, int64_t batch_size)
 {
@@ -323,16 +313,6 @@ tn_status tn_loader_set_batch_size(tn_loader *l, int64_t batch_size)
     l->o = o;
     l->batches = batches_of(l->rows, &o);
     return TN_OK;
-}
-
-int64_t tn_loader_epoch(const tn_loader *l)
-{
-    return l ? l->epoch : no_loader("tn_loader_epoch");
-}
-
-int64_t tn_loader_position(const tn_loader *l)
-{
-    return l ? l->position : no_loader("tn_loader_position");
 }
 
 tn_status tn_loader_seek(tn_loader *l, int64_t epoch, int64_t position)

@@ -11,19 +11,6 @@
 
 #include "nn/micro_batches.h"
 
-/* Only running means and variances are to move, and all the way; whether there are any. */
-static bool only_moments(tni_batch *b)
-{
-    bool any = false;
-    for (int i = 0; i < b->n; i++) {
-        b->moved[i].momentum = 1;
-        if (!b->moved[i].var) b->moved[i].n = 0;
-        any |= b->moved[i].n > 0;
-    }
-    b->parts = b->at + 1; /* the part that runs is empty */
-    return any;
-}
-
 tn_status tn_measure_statistics(tn_module *model, int (*next)(tn_module *model, void *user),
                                 void *user)
 {
@@ -47,7 +34,14 @@ tn_status tn_measure_statistics(tn_module *model, int (*next)(tn_module *model, 
                          : tni_error(TN_E_STATE, "%s: next returned %d without a message", f, more);
         if (status == TN_OK) status = tni_batch_settle(b, true);
     }
-    if (status == TN_OK && !only_moments(b))
+    bool any = false; /* only running means and variances are to move, and all the way */
+    for (int i = 0; status == TN_OK && i < b->n; i++) {
+        b->moved[i].momentum = 1;
+        if (!b->moved[i].var) b->moved[i].n = 0;
+        any |= b->moved[i].n > 0;
+    }
+    b->parts = b->at + 1; /* the part that runs is empty */
+    if (status == TN_OK && !any)
         status =
             tni_error(TN_E_STATE, "%s: no batch norm in training saw a batch: want tn_train", f);
     if (status == TN_OK) status = tni_batch_end_early();

@@ -10,17 +10,6 @@ typedef struct block {
     unsigned char id[];
 } block;
 
-static void number_bytes(tn_text *text, unsigned char *id, int64_t n)
-{
-    bool seen[256] = { false };
-    for (int64_t i = 0; i < n; i++) seen[id[i]] = true;
-    for (int b = 0; b < 256; b++) {
-        text->id_of[b] = seen[b] ? text->vocab : -1;
-        if (seen[b]) text->byte_of[text->vocab++] = (unsigned char)b;
-    }
-    for (int64_t i = 0; i < n; i++) id[i] = (unsigned char)text->id_of[id[i]];
-}
-
 tn_text *tn_text_load(const char *path, double valid_fraction)
 {
     static const char f[] = "tn_text_load";
@@ -45,7 +34,13 @@ tn_text *tn_text_load(const char *path, double valid_fraction)
     b->text.n_train = in.size - b->text.n_valid;
     b->text.train = b->id;
     b->text.valid = b->id + b->text.n_train;
-    number_bytes(&b->text, b->id, in.size);
+    bool seen[256] = { false };
+    for (int64_t i = 0; i < in.size; i++) seen[b->id[i]] = true;
+    for (int k = 0; k < 256; k++) {
+        b->text.id_of[k] = seen[k] ? b->text.vocab : -1;
+        if (seen[k]) b->text.byte_of[b->text.vocab++] = (unsigned char)k;
+    }
+    for (int64_t i = 0; i < in.size; i++) b->id[i] = (unsigned char)b->text.id_of[b->id[i]];
     return &b->text;
 }
 

@@ -19,72 +19,7 @@
 enum { SHOWN = 8 }; /* findings of one way; any more are only counted */
 #define NEAR 1e-5   /* of the largest element */
 
-/* ---- a step ---------------------------------------------------------------------------------- */
-
-tn_status tni_check_push(tn_list *list, const char *prefix, tn_entry e)
-{
-    if (!e.tensor) return tni_pending();
-    e.tensor = tn_clone(tn_to(tn_contiguous(tn_detach(e.tensor)), tn_cpu()));
-    return e.tensor ? tni_list_push(list, prefix, "", e.name, e) : tni_pending();
-}
-
-tn_list *tni_check_values(tn_list *list, tn_module *m, tn_optim *opt)
-{
-    unsigned char generator[TN_GENERATOR_STATE_SIZE];
-    tn_generator_get_state(tn_default_generator(), generator);
-    tn_tensor *bytes = tn_from_data(generator, TN_SHAPE(sizeof generator), TN_U8);
-    tn_list *all = tn_list_concat(tn_parameters(m), tn_buffers(m));
-    tn_status status = list && all ? TN_OK : tni_pending();
-    for (int i = 0; status == TN_OK && i < all->n; i++) {
-        const tn_entry *e = &all->entry[i];
-        tn_tensor *gradient = e->kind == TN_PARAMETER ? tn_grad(e->tensor) : TN_NONE;
-        status = tni_check_push(list, "", *e);
-        if (status == TN_OK && !tni_none(gradient))
-            status = tni_check_push(list, "gradient of ",
-                                    (tn_entry){ .name = e->name, .tensor = gradient });
-    }
-    const tn_list *state = opt ? tn_optim_state_dict(opt) : NULL;
-    if (opt && !state) status = tni_pending();
-    for (int i = 0; status == TN_OK && state && i < state->n; i++)
-        status = tni_check_push(list, "optimizer's ", state->entry[i]);
-    if (status == TN_OK)
-        status =
-            tni_check_push(list, "", (tn_entry){ .name = "(default generator)", .tensor = bytes });
-    return status == TN_OK ? list : NULL;
-}
-
-tn_status tni_check_part(const tni_check *c, tn_module *m, int part, int parts, tn_list *losses)
-{
-    char name[40] = "(loss)";
-    if (parts > 1) snprintf(name, sizeof name, "(loss of part %d)", part);
-    tn_scope scope = tn_scope_begin();
-    tn_tensor *loss = c->step(c->user, m, part, parts);
-    tn_status status = loss ? tni_pending() : tni_poison("tn_check_state", "the loss");
-    if (status == TN_OK && c->backward) status = tn_backward(loss);
-    if (status == TN_OK)
-        status = tni_check_push(losses, "", (tn_entry){ .name = name, .tensor = loss });
-    tn_set_grad_enabled(true);
-    tn_scope_end(scope);
-    return status;
-}
-
-tn_list *tni_check_pass(const tni_check *c, tn_module *m, int n)
-{
-    tn_list *list = tn_list_new();
-    tn_status status = list ? tn_module_zero_grad(m) : tni_pending();
-    if (status == TN_OK && n == 1) status = tni_check_part(c, m, 0, 1, list);
-    if (status == TN_OK && n > 1)
-        TN_MICRO_BATCHES(part, n) tni_disregard(tni_check_part(c, m, part, n, list));
-    return tn_error_status() == TN_OK ? tni_check_values(list, m, NULL) : NULL;
-}
-
-tn_module *tni_check_fresh(const tni_check *c)
-{
-    tni_generator_put(tn_default_generator(), &c->generator);
-    return tn_module_clone(c->model);
-}
-
-/* ---- an optimizer ---------------------------------------------------------------------------- */
+/* ---- copies, and what they hold -------------------------------------------------------------- */
 
 /* The entries of group g of the caller's optimizer, with m's tensors. */
 static tn_list *group_of(const tni_check *c, tn_module *m, int g)
@@ -104,7 +39,7 @@ static tn_list *group_of(const tni_check *c, tn_module *m, int g)
     return list;
 }
 
-tn_optim *tni_check_optim(const tni_check *c, tn_optim *from, tn_module *m)
+static tn_optim *optim_like(const tni_check *c, tn_optim *from, tn_module *m)
 {
     const tn_optim_type *type = from->type;
     tn_optim *made = NULL;
@@ -116,31 +51,97 @@ tn_optim *tni_check_optim(const tni_check *c, tn_optim *from, tn_module *m)
         tn_group_options more = { group->lr, group->weight_decay, .use_lr = true };
         for (int i = 0; i < TN_OPTIM_NUMBERS; i++)
             o.set[i] = more.set[i] = (tn_number){ type->number[i].name, group->number[i] };
-        if (g == 0) made = list ? tn_optim_new(type, list, o) : NULL;
-        status = !made || !list ? tni_pending() : g ? tn_optim_add_group(made, list, more) : TN_OK;
+        if (g == 0) made = tn_optim_new(type, list, o);
+        status = g ? tn_optim_add_group(made, list, more) : tni_pending();
     }
-    const tn_list *state = status == TN_OK ? tn_optim_state_dict(from) : NULL;
-    status = state ? tn_optim_load_state_dict(made, state) : tni_pending();
-    if (status == TN_OK) return made;
-    tn_optim_free(made);
-    return NULL;
+    if (status == TN_OK) status = tn_optim_load_state_dict(made, tn_optim_state_dict(from));
+    return made;
 }
 
-tn_tensor *tni_check_closure(void *user)
+tni_check_copy tni_check_copies(const tni_check *c, tn_module *m, tn_optim *opt)
 {
-    const tni_check_step *s = user;
+    tni_generator_put(tn_default_generator(), &c->generator);
+    tni_check_copy copy = { c, tn_module_clone(m), NULL };
+    if (copy.m && opt) copy.opt = optim_like(c, opt, copy.m);
+    return copy;
+}
+
+void tni_check_drop(const tni_check_copy *copy)
+{
+    tn_optim_free(copy->opt);
+    tn_module_drop(copy->m);
+}
+
+void tni_check_push(tn_list *list, const char *prefix, tn_entry e)
+{
+    e.tensor = tn_clone(tn_to(tn_contiguous(tn_detach(e.tensor)), tn_cpu()));
+    if (list && e.tensor) tni_disregard(tni_list_push(list, prefix, "", e.name, e));
+}
+
+tn_list *tni_check_values(tn_list *list, tn_module *m, tn_optim *opt)
+{
+    unsigned char generator[TN_GENERATOR_STATE_SIZE];
+    tn_generator_get_state(tn_default_generator(), generator);
+    tn_entry bytes = { .name = "(default generator)" };
+    bytes.tensor = tn_from_data(generator, TN_SHAPE(sizeof generator), TN_U8);
+    const tn_list *all = tn_list_concat(tn_parameters(m), tn_buffers(m));
+    const tn_list *state = opt ? tn_optim_state_dict(opt) : NULL;
+    for (int i = 0; all && i < all->n; i++) {
+        tn_entry e = all->entry[i];
+        tni_check_push(list, "", e);
+        e = (tn_entry){ .name = e.name,
+                        .tensor = e.kind == TN_PARAMETER ? tn_grad(e.tensor) : TN_NONE };
+        if (!tni_none(e.tensor)) tni_check_push(list, "gradient of ", e);
+    }
+    for (int i = 0; state && i < state->n; i++)
+        tni_check_push(list, "optimizer's ", state->entry[i]);
+    tni_check_push(list, "", bytes);
+    return tni_pending() == TN_OK ? list : NULL;
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+void tni_check_part(const tni_check *c, tn_module *m, int part, int parts, tn_list *losses)
+{
+    char name[40] = "(loss)";
+    if (parts > 1) snprintf(name, sizeof name, "(loss of part %d)", part);
+    if (tni_pending() != TN_OK) return;
+    TN_SCOPE
+    {
+        tn_tensor *loss = c->step(c->user, m, part, parts);
+        tn_status status = loss ? tni_pending() : tni_poison("tn_check_state", "the loss");
+        if (status == TN_OK && c->backward) status = tn_backward(loss);
+        if (status == TN_OK) tni_check_push(losses, "", (tn_entry){ .name = name, .tensor = loss });
+        tn_set_grad_enabled(true);
+    }
+}
+
+tn_list *tni_check_pass(const tni_check *c, tn_module *m, int n)
+{
+    tn_list *list = tn_list_new();
+    if (tn_module_zero_grad(m) != TN_OK) return NULL;
+    if (n == 1)
+        tni_check_part(c, m, 0, 1, list);
+    else
+        TN_MICRO_BATCHES(part, n) tni_check_part(c, m, part, n, list);
+    return tni_check_values(list, m, NULL);
+}
+
+tn_tensor *tni_check_closure(void *copy)
+{
+    const tni_check_copy *s = copy;
     if (tn_module_zero_grad(s->m) != TN_OK) return NULL;
     tn_tensor *loss = s->c->step(s->c->user, s->m, 0, 1);
     return loss && tn_backward(loss) == TN_OK ? loss : NULL;
 }
 
 /* What one more step leaves. */
-static tn_list *go_on(const tni_check *c, tn_module *m, tn_optim *opt)
+static tn_list *go_on(tni_check_copy *s)
 {
-    if (!opt) return tni_check_pass(c, m, 1);
-    const tn_tensor *loss =
-        tn_optim_step_with(opt, tni_check_closure, &(tni_check_step){ c, m, opt });
-    return loss ? tni_check_values(tn_list_new(), m, opt) : NULL;
+    if (!s->opt || tni_pending() != TN_OK) return tni_check_pass(s->c, s->m, 1);
+    return tn_optim_step_with(s->opt, tni_check_closure, s)
+               ? tni_check_values(tn_list_new(), s->m, s->opt)
+               : NULL;
 }
 
 /* ---- comparing ------------------------------------------------------------------------------- */
@@ -159,11 +160,11 @@ static void find(tni_check *c, const char *format, ...)
 static bool is_compared(const tni_way *w, const tn_entry *e)
 {
     const bool buffer = e->kind == TN_BUFFER;
-    if (w->compared == ALL || w->compared == RANKS) return true;
+    if (w->compared <= RANKS) return true;
     if (w->compared == SAVED) return !buffer || e->persistent;
     if (w->compared == WIDE) return buffer && tni_stays_wide(e->role) && e->tensor->dtype == TN_F32;
     if (!e->owner || (buffer && tni_is(e->role, TN_CACHE))) return false;
-    return w->compared == KEPT || !buffer || e->role != TN_PLAIN;
+    return w->compared == MEANS || !buffer || e->role != TN_PLAIN;
 }
 
 static const char *rule(const tni_way *w, const tn_entry *e)
@@ -204,9 +205,9 @@ static const char *verb(const tni_check *c, const tn_entry *e, int64_t at, doubl
 
 static void compare(tni_check *c, const tni_way *w, tn_tensor *got, const tn_entry *e)
 {
-    const bool near =
-        w->near && (w->compared == RANKS ? !strncmp(e->name, "gradient of ", 12)
-                                         : w->compared == KEPT || tni_is(e->role, TN_STATISTIC));
+    const bool near = w->compared == MEANS ||
+                      (w->compared == PARTS && tni_is(e->role, TN_STATISTIC)) ||
+                      (w->compared == RANKS && !strncmp(e->name, "gradient of ", 12));
     const char *when = strncmp(w->name + 1, "n ", 2) ? "when " : ""; /* not "in ...", "on ..." */
     if (got && !near && tn_hash(got) == tn_hash(e->tensor)) return;
     if (!got || !tni_shape_equal(&got->shape, &e->tensor->shape) ||
@@ -219,7 +220,7 @@ static void compare(tni_check *c, const tni_way *w, tn_tensor *got, const tn_ent
     int64_t at = want ? worst(is, want, tn_numel(got), near ? NEAR : 0) : -1;
     if (at >= 0)
         find(c, "%s: %s %s%s: %.7g where %s gives %.7g at element %" PRId64 "; %s", e->name,
-             w->compared == KEPT ? "differs" : verb(c, e, at, is[at], want[at]), when, w->name,
+             w->compared == MEANS ? "differs" : verb(c, e, at, is[at], want[at]), when, w->name,
              is[at], w->other, want[at], at, rule(w, e));
 }
 
@@ -273,35 +274,34 @@ static tn_status narrow(tn_module *m)
 static const char reproducible[] = "want random numbers of the default generator, and nothing "
                                    "outside of the model that changes";
 static const tni_way single[] = {
-    { "run again", "the first run", reproducible, ALL, false, NULL },
-    { "recomputed", "plain", NULL, ALL, false, tni_check_recompute },
-    { "in eval mode", "before", NULL, FIXED, false, tn_eval },
-    { "frozen", "before", NULL, FIXED, false, tn_module_freeze },
-    { "cast to bf16", "before", "statistics and directions stay f32", WIDE, false, narrow },
+    { "run again", "the first run", reproducible, ALL, NULL },
+    { "recomputed", "plain", NULL, ALL, tni_check_recompute },
+    { "in eval mode", "before", NULL, FIXED, tn_eval },
+    { "frozen", "before", NULL, FIXED, tn_module_freeze },
+    { "cast to bf16", "before", "statistics and directions stay f32", WIDE, narrow },
 };
 
 static void check_single(tni_check *c, const tni_way *w)
 {
-    tn_module *m = tni_check_fresh(c);
+    const tni_check_copy s = tni_check_copies(c, c->model, NULL);
     const tn_list *got = NULL;
-    tn_status status = m && w->prepare ? w->prepare(m) : tni_pending();
     c->backward = w->compared == ALL;
-    if (status == TN_OK)
-        got = w->compared == WIDE ? tni_check_values(tn_list_new(), m, NULL)
-                                  : tni_check_pass(c, m, 1);
+    if (s.m && (!w->prepare || w->prepare(s.m) == TN_OK))
+        got = w->compared == WIDE ? tni_check_values(tn_list_new(), s.m, NULL)
+                                  : tni_check_pass(c, s.m, 1);
     tni_check_judge(c, w, got, c->backward ? c->plain : c->from);
     c->backward = true;
-    tn_module_drop(m);
+    tni_check_drop(&s);
 }
 
 /* ---- a second step --------------------------------------------------------------------------- */
 
-static const tni_way resumed = { "saved and resumed", "going on", NULL, SAVED, false, NULL };
-static const tni_way cloned = { "cloned", "the original", NULL, ALL, false, NULL };
-static const tni_way averages[] = {
-    { "averaged", "the rule", "parameters are averaged, buffers copied", KEPT, true, NULL },
+static const tni_way second[] = {
+    { "saved and resumed", "going on", NULL, SAVED, NULL },
+    { "cloned", "the original", NULL, ALL, NULL },
+    { "averaged", "the rule", "parameters are averaged, buffers copied", MEANS, NULL },
     { "averaged with its buffers", "the rule",
-      "plain buffers and statistics are averaged, others copied", KEPT, true, NULL },
+      "plain buffers and statistics are averaged, others copied", MEANS, NULL },
 };
 
 /* A float that grew by 1 in each step is a count: c->plain is after the first one. */
@@ -316,11 +316,10 @@ static bool counts(const tni_check *c, const tn_entry *e)
 }
 
 /* What an average with decay 1/2 holds after two updates. */
-static tn_list *mean(tni_check *c, const tn_list *first, const tn_list *last, int buffers)
+static tn_list *mean(tni_check *c, const tn_list *first, const tn_list *last, bool buffers)
 {
     tn_list *list = tn_list_new();
-    tn_status status = list ? TN_OK : tni_pending();
-    for (int i = 0; status == TN_OK && i < last->n; i++) {
+    for (int i = 0; i < last->n; i++) {
         tn_entry e = last->entry[i];
         const tn_entry *a = tni_list_find(first, e.name);
         const bool buffer = e.kind == TN_BUFFER;
@@ -329,13 +328,13 @@ static tn_list *mean(tni_check *c, const tn_list *first, const tn_list *last, in
                 find(c, "%s: counts steps, and is averaged with buffers; want TN_COUNTER", e.name);
             e.tensor = tn_mul_scalar(tn_add(tni_f64_of(a->tensor), tni_f64_of(e.tensor)), 0.5);
         }
-        status = e.tensor ? tni_list_push(list, "", "", e.name, e) : tni_pending();
+        tni_check_push(list, "", e);
     }
-    return status == TN_OK ? list : NULL;
+    return tni_pending() == TN_OK ? list : NULL;
 }
 
 /* A step of what a checkpoint brings back. */
-static tn_list *resume(const tni_check *c, tn_module *m, tn_optim *opt)
+static tn_list *resume(const tni_check *c, const tni_check_copy *s)
 {
     char path[PATH_MAX];
     const char *place = getenv("TMPDIR");
@@ -343,102 +342,77 @@ static tn_list *resume(const tni_check *c, tn_module *m, tn_optim *opt)
     const int file = mkstemp(path);
     if (file < 0) return tni_fail(TN_E_IO, "tn_check_state: " TNI_PATH ": cannot be made", path);
     close(file);
-    tn_checkpoint from = { .model = m, .optimizer = opt, .allow_nonfinite = true }, to = { 0 };
+    tn_checkpoint from = { .model = s->m, .optimizer = s->opt, .allow_nonfinite = true };
     tn_status status = tn_checkpoint_save(&from, path);
-    to.model = status == TN_OK ? tni_check_fresh(c) : NULL;
-    if (to.model && opt) to.optimizer = tni_check_optim(c, c->opt, to.model);
-    bool ready = to.model && (!opt || to.optimizer);
-    if (ready) ready = tn_checkpoint_load(&to, path) == TN_OK;
+    tni_check_copy copy = tni_check_copies(c, c->model, c->opt);
+    tn_checkpoint to = { .model = copy.m, .optimizer = copy.opt };
+    if (status == TN_OK && tni_pending() == TN_OK) status = tn_checkpoint_load(&to, path);
     unlink(path);
-    tn_list *list = ready ? go_on(c, to.model, to.optimizer) : NULL;
-    tn_optim_free(to.optimizer);
-    tn_module_drop(to.model);
+    tn_list *list = status == TN_OK ? go_on(&copy) : NULL;
+    tni_check_drop(&copy);
     return list;
 }
 
-/* The optimizer's step, or what stands for one. */
-static tn_status change_parameters(const tni_check *c, tn_module *m, tn_optim *opt)
-{
-    if (opt) return go_on(c, m, opt) ? TN_OK : tni_pending();
-    tn_list *parameters = tn_parameters(m);
-    tn_status status = parameters ? TN_OK : tni_pending();
-    for (int i = 0; status == TN_OK && i < parameters->n; i++) {
-        tn_tensor *t = parameters->entry[i].tensor;
-        if (tn_dtype_is_float(t->dtype)) TN_NO_GRAD status = tn_mul_scalar_(t, 0.75);
-    }
-    return status;
-}
-
-/* m has done its first step, which left c->plain, and opt (NULL: none) none yet. */
-static void check_second(tni_check *c, tn_module *m, tn_optim *opt)
+/* s has done its first step, which left c->plain, and its optimizer none yet. */
+static void check_second(tni_check *c, tni_check_copy *s)
 {
     tni_generator_state generator;
-    tn_module *average[2] = { NULL }, *copy = NULL;
-    tn_optim *like = NULL;
-    tn_list *first = tni_check_values(tn_list_new(), m, NULL), *last = NULL;
-    tn_status status = first ? TN_OK : tni_pending();
-    for (int i = 0; status == TN_OK && i < 2; i++) {
-        const tn_ema_options o = { .decay = 0.5, .average_buffers = i };
-        average[i] = tn_ema_new(m, o);
-        status = average[i] ? tn_ema_update(average[i], m) : tni_pending();
+    tn_module *average[2] = { NULL };
+    tn_list *first = tni_check_values(tn_list_new(), s->m, NULL);
+    for (int i = 0; i < 2; i++) {
+        average[i] = tn_ema_new(s->m, (tn_ema_options){ .decay = 0.5, .average_buffers = i });
+        tni_disregard(tn_ema_update(average[i], s->m));
     }
-    if (status == TN_OK) status = change_parameters(c, m, opt);
+    tn_list *parameters = s->opt ? NULL : tn_parameters(s->m);
+    if (s->opt) go_on(s);
+    for (int i = 0; parameters && i < parameters->n; i++) { /* in place of an optimizer's step */
+        tn_tensor *t = parameters->entry[i].tensor;
+        if (tn_dtype_is_float(t->dtype)) TN_NO_GRAD tni_disregard(tn_mul_scalar_(t, 0.75));
+    }
     tni_generator_get(tn_default_generator(), &generator);
-    if (status == TN_OK) copy = tn_module_clone(m);
-    if (copy && opt) like = tni_check_optim(c, opt, copy);
-    bool ready = copy && (!opt || like) && (c->from = tni_check_values(tn_list_new(), m, opt));
-    if (ready) last = go_on(c, m, opt);
+    tni_check_copy copy = tni_check_copies(c, s->m, s->opt);
+    tni_generator_put(tn_default_generator(), &generator);
+    c->from = tni_check_values(tn_list_new(), s->m, s->opt);
+    tn_list *last = go_on(s);
     if (!last) c->status = tni_pending();
-    for (int i = 0; c->status == TN_OK && i < 2; i++) {
+    for (int i = 0; c->status == TN_OK && i < 4; i++) {
+        tn_list *got = NULL;
         tni_generator_put(tn_default_generator(), &generator);
-        tni_check_judge(c, i ? &cloned : &resumed, i ? go_on(c, copy, like) : resume(c, copy, like),
-                        last);
-    }
-    for (int i = 0; c->status == TN_OK && i < 2; i++) {
-        status = tn_ema_update(average[i], m);
-        tn_list *got = status == TN_OK
-                           ? tni_check_values(tn_list_new(), tn_ema_module(average[i]), NULL)
-                           : NULL;
-        tni_check_judge(c, &averages[i], got, mean(c, first, last, i));
+        if (i < 2)
+            got = i ? go_on(&copy) : resume(c, &copy);
+        else if (tn_ema_update(average[i - 2], s->m) == TN_OK)
+            got = tni_check_values(tn_list_new(), tn_ema_module(average[i - 2]), NULL);
+        tni_check_judge(c, &second[i], got, i < 2 ? last : mean(c, first, last, i == 3));
     }
     for (int i = 0; i < 2; i++) tn_module_drop(average[i]);
-    tn_optim_free(like);
-    tn_module_drop(copy);
+    tni_check_drop(&copy);
 }
 
 /* ---- the call -------------------------------------------------------------------------------- */
 
-static const tni_way itself = {
-    "used for its copies", "before", "want step to use the module that it is given", ALL, 0, NULL
-};
+static const tni_way itself = { "used for its copies", "before",
+                                "want step to use the module that it is given", ALL, NULL };
 
 static void check_all(tni_check *c)
 {
-    tn_module *m = tni_check_fresh(c);
-    tn_optim *opt = m && c->opt ? tni_check_optim(c, c->opt, m) : NULL;
-    const bool ready = m && (!c->opt || opt);
-    c->from = c->start = ready ? tni_check_values(tn_list_new(), c->model, c->opt) : NULL;
-    c->plain = c->start ? tni_check_pass(c, m, 1) : NULL;
+    tni_check_copy s = tni_check_copies(c, c->model, c->opt);
+    c->from = c->start = tni_check_values(tn_list_new(), c->model, c->opt);
+    c->plain = c->start ? tni_check_pass(c, s.m, 1) : NULL;
     if (!c->plain) c->status = tni_pending();
     tni_generator_state after;
     tni_generator_get(tn_default_generator(), &after);
     for (size_t i = 0; c->status == TN_OK && i < sizeof single / sizeof *single; i++)
         TN_SCOPE check_single(c, &single[i]);
-    static const struct {
-        int n;
-        bool recomputed;
-    } cuts[] = { { 2, false }, { 4, false }, { 2, true } };
     for (int i = 0; c->status == TN_OK && i < 3; i++)
-        TN_SCOPE tni_check_parts(c, cuts[i].n, cuts[i].recomputed);
+        TN_SCOPE tni_check_parts(c, i == 1 ? 4 : 2, i == 2);
     if (tn_parallel_size() > 1) TN_SCOPE tni_check_ranks(c); /* also where this rank has failed */
-    const tn_list *parameters = tn_parameters(c->model);
-    if (parameters && parameters->n > 0) c->sample = parameters->entry->tensor;
-    if (c->status == TN_OK && c->sample && tn_device_of(c->sample).type != TN_CPU)
-        TN_SCOPE tni_check_captured(c);
+    const tn_list *parameters = c->status == TN_OK ? tn_parameters(c->model) : NULL;
+    tn_device device = tn_cpu();
+    if (parameters && parameters->n > 0) device = tn_device_of(parameters->entry->tensor);
+    if (device.type != TN_CPU) TN_SCOPE tni_check_captured(c, device);
     tni_generator_put(tn_default_generator(), &after);
-    if (c->status == TN_OK) check_second(c, m, opt);
-    tn_optim_free(opt);
-    tn_module_drop(m);
+    if (c->status == TN_OK) check_second(c, &s);
+    tni_check_drop(&s);
     tni_generator_put(tn_default_generator(), &c->generator);
     c->from = c->start;
     if (c->status == TN_OK)

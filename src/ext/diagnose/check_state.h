@@ -1,5 +1,6 @@
 /*
- * check_state.h - a check of tn_check_state, for the files that run its ways.
+ * check_state.h - a check of tn_check_state, for the files that run its ways. What fails leaves its
+ * error pending, with which no step is run and no list comes out.
  */
 #ifndef TNI_CHECK_STATE_H
 #define TNI_CHECK_STATE_H
@@ -13,9 +14,10 @@
 /* What is compared. */
 typedef enum tni_compared {
     ALL,
+    PARTS, /* all; statistics are near */
     RANKS, /* all; the mean of gradients is near */
     SAVED, /* not buffers that are in no file */
-    KEPT,  /* parameters, and buffers but caches */
+    MEANS, /* parameters, and buffers but caches: near */
     FIXED, /* and not plain buffers: what no forward out of training may write */
     WIDE   /* of f32 buffers those that a cast leaves so; no step is run */
 } tni_compared;
@@ -25,15 +27,13 @@ typedef struct tni_way {
     const char *name, *other; /* "recomputed", and what it is compared with */
     const char *rule;         /* where a buffer's role has none */
     tni_compared compared;
-    bool near; /* within NEAR of what is f64 beside; else the same bits */
     tn_status (*prepare)(tn_module *m);
 } tni_way;
 
 typedef struct tni_check {
     FILE *report; /* NULL: none */
     tn_module *model;
-    tn_optim *opt;           /* the caller's; NULL: none */
-    const tn_tensor *sample; /* a parameter; NULL: none */
+    tn_optim *opt; /* the caller's; NULL: none */
     tn_check_step step;
     void *user;
     bool backward;      /* of the loss */
@@ -45,31 +45,28 @@ typedef struct tni_check {
     tni_generator_state generator;
 } tni_check;
 
-/* A whole step. */
-typedef struct tni_check_step {
+/* Copies that are trained. */
+typedef struct tni_check_copy {
     const tni_check *c;
-    tn_module *m;
-    tn_optim *opt; /* NULL: none */
-} tni_check_step;
+    tn_module *m;  /* NULL: failed */
+    tn_optim *opt; /* NULL: none, or failed */
+} tni_check_copy;
 
 /* ---- check_state.c --------------------------------------------------------------------------- */
 
+/* Copies of m and opt (NULL: none), which are the caller's or like them, with the generator where
+ * it was: tni_check_drop. */
+tni_check_copy tni_check_copies(const tni_check *c, tn_module *m, tn_optim *opt);
+void tni_check_drop(const tni_check_copy *copy);
 /* Adds a copy of an entry. */
-tn_status tni_check_push(tn_list *list, const char *prefix, tn_entry e);
-/* Copies of all that m and opt (NULL: none) have, and of the generator, after list's entries. NULL
- * and a message: failed. */
+void tni_check_push(tn_list *list, const char *prefix, tn_entry e);
+/* Adds copies of all that m and opt (NULL: none) have, and of the generator. Returns list. */
 tn_list *tni_check_values(tn_list *list, tn_module *m, tn_optim *opt);
-/* A copy of the model, with the generator where it was: tn_module_drop. */
-tn_module *tni_check_fresh(const tni_check *c);
 /* A pass by one part, whose loss is added to losses. */
-tn_status tni_check_part(const tni_check *c, tn_module *m, int part, int parts, tn_list *losses);
+void tni_check_part(const tni_check *c, tn_module *m, int part, int parts, tn_list *losses);
 /* What a batch of n parts leaves. */
 tn_list *tni_check_pass(const tni_check *c, tn_module *m, int n);
-/* An optimizer like from, which is like the caller's: of m's parameters, with its state. NULL:
- * failed. */
-tn_optim *tni_check_optim(const tni_check *c, tn_optim *from, tn_module *m);
-/* tn_closure, of a tni_check_step. */
-tn_tensor *tni_check_closure(void *user);
+tn_tensor *tni_check_closure(void *copy); /* a tn_closure */
 /* Sets that all modules of m are recomputed. */
 tn_status tni_check_recompute(tn_module *m);
 /* Says what differs. NULL: the way failed, which is a finding, but for what the step cannot do. */
@@ -78,7 +75,7 @@ void tni_check_judge(tni_check *c, const tni_way *w, const tn_list *got, const t
 /* ---- check_ways.c ---------------------------------------------------------------------------- */
 
 void tni_check_parts(tni_check *c, int n, bool recomputed);
-void tni_check_captured(tni_check *c); /* on a GPU */
-void tni_check_ranks(tni_check *c);    /* of several, all call it, even those that have failed */
+void tni_check_captured(tni_check *c, tn_device gpu);
+void tni_check_ranks(tni_check *c); /* of several, all call it, even those that have failed */
 
 #endif

@@ -8,6 +8,7 @@
  *     mean = A / N,    var = (B / N - mean^2) N / (N - 1)
  */
 #include <tenon/capture.h>
+#include <tenon/optimizers.h>
 #include <tenon/parallel.h>
 
 #include "ext/diagnose/check_state.h"
@@ -16,153 +17,132 @@
 
 /* ---- in parts -------------------------------------------------------------------------------- */
 
-/* What one part made of a buffer; or the moments that a layer gave to tn_move_statistics in it. */
+/* What the parts made of a buffer. */
 typedef struct share {
-    const tn_tensor *buffer, *var; /* var: of moments, else NULL */
-    double n, momentum;            /* 1, or of moments how many values */
-    tn_tensor *sum, *squares;      /* of the values; else the buffer's new value, and NULL */
+    tn_tensor *sum, *squares; /* of their values; or of the numbers behind moments, else NULL */
+    double n, momentum;
+    bool var; /* it is the variance of moments */
 } share;
 
-typedef struct shares {
-    share *of;
-    size_t n, room;
-} shares;
-
-static tn_status add_share(shares *all, const tni_moved *moved)
+static void add(share *s, const tn_entry *e, const tni_moved *moved)
 {
-    if (moved->n == 0) return TN_OK;
-    if (!tni_room(&all->of, &all->room, all->n, 1, sizeof *all->of)) return TN_E_NOMEM;
+    if (moved->n == 0 || (moved->buffer != e->tensor && moved->var != e->tensor)) return;
+    if (s->sum && !tni_is(e->role, TN_STATISTIC)) return; /* the first part counts */
     const bool statistic = tni_is(moved->role, TN_STATISTIC);
     tn_tensor *x = statistic ? tni_f64_of(moved->value) : tn_detach(moved->value);
-    share *s = &all->of[all->n++];
-    *s = (share){ moved->buffer, moved->var, moved->n, moved->momentum, x, NULL };
-    if (!moved->var) return TN_OK;
-    s->sum = tn_mul_scalar(x, s->n);
-    s->squares = tn_add(moved->spread, tn_mul_scalar(tn_square(x), s->n));
-    return TN_OK;
+    if (moved->var) {
+        tn_tensor *squares = tn_add(moved->spread, tn_mul_scalar(tn_square(x), moved->n));
+        s->squares = s->squares ? tn_add(s->squares, squares) : squares;
+        x = tn_mul_scalar(x, moved->n);
+    }
+    s->sum = s->sum ? tn_add(s->sum, x) : x;
+    s->var = moved->var == e->tensor;
+    s->momentum = moved->momentum;
+    s->n += moved->n;
 }
 
-/* What they make together of a buffer, which is as before the parts; NULL: nothing, or failed. */
-static tn_tensor *after(const shares *all, const tn_entry *e)
+/* What a buffer, which is as before the parts, becomes by them; NULL: nothing, or failed. */
+static tn_tensor *after(const share *s, const tn_entry *e)
 {
-    tn_tensor *sum = NULL, *squares = NULL;
-    double n = 0, momentum = 0;
-    bool var = false;
-    for (size_t i = 0; i < all->n; i++) {
-        const share *s = &all->of[i];
-        if (s->buffer != e->tensor && s->var != e->tensor) continue;
-        if (!tni_is(e->role, TN_STATISTIC)) return s->sum; /* the first part counts */
-        var = s->var == e->tensor;
-        sum = n > 0 ? tn_add(sum, s->sum) : s->sum;
-        if (s->squares) squares = squares ? tn_add(squares, s->squares) : s->squares;
-        momentum = s->momentum;
-        n += s->n;
-    }
-    tn_tensor *now = n > 0 ? tn_div_scalar(sum, n) : NULL;
-    if (!now || !squares) return now;
-    if (var) now = tn_sub(tn_div_scalar(squares, n), tn_square(now));
-    if (var) now = tn_mul_scalar(now, n / (n - 1));
-    return tn_add(tn_mul_scalar(tni_f64_of(e->tensor), 1 - momentum), tn_mul_scalar(now, momentum));
+    if (!s->sum || !tni_is(e->role, TN_STATISTIC)) return s->sum;
+    tn_tensor *now = tn_div_scalar(s->sum, s->n), *was = tni_f64_of(e->tensor);
+    if (!s->squares) return now;
+    if (s->var) now = tn_sub(tn_div_scalar(s->squares, s->n), tn_square(now));
+    if (s->var) now = tn_mul_scalar(now, s->n / (s->n - 1));
+    return tn_add(tn_mul_scalar(was, 1 - s->momentum), tn_mul_scalar(now, s->momentum));
 }
 
 /* A part as a batch by itself, after which buffers are as before, also those of modules that no
  * call has met. */
-static tn_status take_part(const tni_check *c, tn_module *m, const tn_list *buffers, int part,
-                           int parts, shares *all, tn_list *list)
+static void take_part(const tni_check *c, tn_module *m, const tn_list *buffers, int part, int parts,
+                      share *all, tn_list *list)
 {
-    if (tn_micro_batches_begin(1) < 0) return tni_pending();
+    if (tn_micro_batches_begin(1) < 0) return;
     tni_batch *b = tni_batch_now;
-    tn_status status = TN_OK;
-    for (int i = 0; status == TN_OK && i < buffers->n; i++) {
+    for (int i = 0; i < buffers->n; i++) {
         const tn_entry *e = &buffers->entry[i];
         const tni_slot *slot = tni_moves_once(e->role) ? tni_slot_of(e->owner, e->name) : NULL;
-        if (!slot) continue;
-        TN_NO_GRAD if (!tni_batch_add(b, e->owner, slot, e->tensor, NULL)) status = tni_pending();
+        TN_NO_GRAD if (slot) tni_batch_add(b, e->owner, slot, e->tensor, NULL);
     }
-    if (status == TN_OK) status = tni_check_part(c, m, part, parts, list);
+    tni_check_part(c, m, part, parts, list);
+    tn_status status = tni_pending();
     if (status == TN_OK && tni_batch_now != b)
         status = tni_error(TN_E_STATE, "tn_check_state: the step has ended the batch that it is a "
                                        "part of: want tn_micro_batches_cancel outside of it");
     if (status == TN_OK) status = tni_batch_settle(b, true);
     for (int i = 0; status == TN_OK && i < b->n; i++)
-        TN_NO_GRAD status = add_share(all, &b->moved[i]);
+        for (int k = 0; k < buffers->n; k++)
+            TN_NO_GRAD add(&all[k], &buffers->entry[k], &b->moved[i]);
     tn_micro_batches_cancel();
-    return status;
 }
 
 /* What a batch in parts should leave. */
 static tn_list *parts_by_hand(const tni_check *c, tn_module *m, int parts)
 {
     tn_list *list = tn_list_new(), *buffers = tn_buffers(m);
-    shares all = { 0 };
-    tn_status status = list && buffers ? TN_OK : tni_pending();
-    for (int part = 0; status == TN_OK && part < parts; part++)
-        status = take_part(c, m, buffers, part, parts, &all, list);
-    if (status == TN_OK && !tni_check_values(list, m, NULL)) status = tni_pending();
-    for (int i = 0; status == TN_OK && i < buffers->n; i++) {
+    const size_t n = buffers ? (size_t)buffers->n : 0;
+    share *all = tni_calloc_n(n + 1, sizeof *all);
+    for (int part = 0; part < parts && tni_pending() == TN_OK; part++)
+        take_part(c, m, buffers, part, parts, all, list);
+    list = tni_check_values(list, m, NULL);
+    for (size_t i = 0; list && i < n; i++) {
         const tn_entry *e = &buffers->entry[i];
         tn_tensor *now = NULL;
-        TN_NO_GRAD now = after(&all, e);
-        status = now ? tn_list_set(list, e->name, tn_to(now, tn_cpu())) : tni_pending();
+        TN_NO_GRAD now = after(&all[i], e);
+        if (now) tni_disregard(tn_list_set(list, e->name, tn_to(now, tn_cpu())));
     }
-    tni_room_free(&all.of, &all.room, sizeof *all.of);
-    return status == TN_OK ? list : NULL;
+    tni_free(all, (n + 1) * sizeof *all);
+    return tni_pending() == TN_OK ? list : NULL;
 }
 
 void tni_check_parts(tni_check *c, int n, bool recomputed)
 {
     char name[40];
     snprintf(name, sizeof name, "in %d parts%s", n, recomputed ? ", recomputed" : "");
-    const tni_way w = { name, "each by itself", NULL, ALL, true, NULL };
-    tn_module *hand = tni_check_fresh(c);
-    tn_list *want = hand ? parts_by_hand(c, hand, n) : NULL;
-    tn_module *m = want ? tni_check_fresh(c) : NULL;
-    bool ready = m && (!recomputed || tni_check_recompute(m) == TN_OK);
-    tni_check_judge(c, &w, ready ? tni_check_pass(c, m, n) : NULL, want);
-    tn_module_drop(hand);
-    tn_module_drop(m);
+    const tni_way w = { name, "each by itself", NULL, PARTS, NULL };
+    const tni_check_copy hand = tni_check_copies(c, c->model, NULL);
+    tn_list *want = parts_by_hand(c, hand.m, n), *got = NULL;
+    const tni_check_copy s = tni_check_copies(c, c->model, NULL);
+    if (want && (!recomputed || tni_check_recompute(s.m) == TN_OK)) got = tni_check_pass(c, s.m, n);
+    tni_check_judge(c, &w, got, want);
+    tni_check_drop(&hand);
+    tni_check_drop(&s);
 }
 
 /* ---- captured, on a GPU ---------------------------------------------------------------------- */
 
 static tn_tensor *whole_step(void *user, int n, tn_tensor *const *in)
 {
-    const tni_check_step *s = user;
-    tn_tensor *loss = tni_check_closure(user);
+    const tni_check_copy *s = user;
     (void)n, (void)in;
-    return loss && (!s->opt || tn_optim_step(s->opt) == TN_OK) ? loss : NULL;
+    return s->opt ? tn_optim_step_with(s->opt, tni_check_closure, user) : tni_check_closure(user);
 }
 
 /* What some runs leave. */
-static tn_list *runs(const tni_check *c, bool capture)
+static tn_list *runs(const tni_check *c, tn_device gpu, bool capture)
 {
     enum { RUNS = 4 }; /* called, captured, replayed twice */
-    tni_check_step s = { .c = c, .m = tni_check_fresh(c) };
-    if (s.m && c->opt) s.opt = tni_check_optim(c, c->opt, s.m);
-    bool ready = s.m && (!c->opt || s.opt);
-    tn_capture *steps = ready ? tn_capture_new(whole_step, &s, tn_device_of(c->sample)) : NULL;
-    tn_list *list = steps ? tn_list_new() : NULL;
-    for (int i = 0; list && i < RUNS; i++) TN_SCOPE
+    tni_check_copy s = tni_check_copies(c, c->model, c->opt);
+    tn_capture *steps = tn_capture_new(whole_step, &s, gpu);
+    tn_list *list = tn_list_new();
+    for (int i = 0; i < RUNS && tni_pending() == TN_OK; i++) TN_SCOPE
         {
             char name[40];
             snprintf(name, sizeof name, "(loss of run %d)", i);
             tn_tensor *t = capture ? tn_capture_run(steps, 0, NULL) : whole_step(&s, 0, NULL);
-            if (tni_check_push(list, "", (tn_entry){ .name = name, .tensor = t }) != TN_OK)
-                list = NULL;
+            tni_check_push(list, "", (tn_entry){ .name = name, .tensor = t });
         }
-    if (list) list = tni_check_values(list, s.m, s.opt);
+    list = tni_check_values(list, s.m, s.opt);
     tn_capture_free(steps);
-    tn_optim_free(s.opt);
-    tn_module_drop(s.m);
+    tni_check_drop(&s);
     return list;
 }
 
-void tni_check_captured(tni_check *c)
+void tni_check_captured(tni_check *c, tn_device gpu)
 {
-    static const tni_way w = {
-        "captured", "called", "replayed steps repeat the device's work alone", ALL, false, NULL
-    };
-    tn_list *want = runs(c, false), *got = want ? runs(c, true) : NULL;
+    static const tni_way w = { "captured", "called",
+                               "replayed steps repeat the device's work alone", ALL, NULL };
+    tn_list *want = runs(c, gpu, false), *got = want ? runs(c, gpu, true) : NULL;
     if (!got && tn_error_status() == TN_E_STATE) /* what no capture can hold */
         tni_error(TN_E_UNSUPPORTED, "%s", tn_error());
     tni_check_judge(c, &w, got, want);
@@ -203,26 +183,25 @@ void tni_check_ranks(tni_check *c)
 {
     char name[40];
     snprintf(name, sizeof name, "on %d ranks", tn_parallel_size());
-    const tni_way w = {
-        name, "each by itself", "all ranks have the same parameters and buffers", RANKS, true, NULL
-    };
+    const tni_way w = { name, "each by itself", "all ranks have the same parameters and buffers",
+                        RANKS, NULL };
     const tn_data_parallel_options o = { 0 };
-    tn_module *hand = c->status == TN_OK ? tni_check_fresh(c) : NULL;
-    tn_module *m = hand ? tni_check_fresh(c) : NULL;
+    const tni_check_copy hand = tni_check_copies(c, c->model, NULL);
+    const tni_check_copy s = tni_check_copies(c, c->model, NULL);
     tn_list *want = NULL, *got = NULL;
-    tn_status status = tn_parallel_agree(m ? TN_OK : tni_pending());
-    tn_data_parallel *p = status == TN_OK ? tn_data_parallel_new(hand, o) : NULL;
+    tn_status status = tn_parallel_agree(c->status == TN_OK ? tni_pending() : c->status);
+    tn_data_parallel *p = status == TN_OK ? tn_data_parallel_new(hand.m, o) : NULL;
     if (p) { /* now it has rank 0's values */
         tn_data_parallel_free(p);
-        want = tni_check_pass(c, hand, 1);
+        want = tni_check_pass(c, hand.m, 1);
         tni_generator_put(tn_default_generator(), &c->generator);
         status = tn_parallel_agree(want ? TN_OK : tni_pending());
-        if (status == TN_OK) status = combine(want, hand);
-        p = status == TN_OK ? tn_data_parallel_new(m, o) : NULL;
+        if (status == TN_OK) status = combine(want, hand.m);
+        p = status == TN_OK ? tn_data_parallel_new(s.m, o) : NULL;
     }
-    if (p) got = tni_check_pass(c, m, 1);
+    if (p) got = tni_check_pass(c, s.m, 1);
     if (c->status == TN_OK) tni_check_judge(c, &w, got, want);
     tn_data_parallel_free(p);
-    tn_module_drop(hand);
-    tn_module_drop(m);
+    tni_check_drop(&hand);
+    tni_check_drop(&s);
 }

@@ -28,15 +28,6 @@ static void put_quoted(FILE *text, const char *label)
     if (strlen(label) > MOST) fputs("...", text);
 }
 
-static size_t kept_by(const tn_graph_node *node)
-{
-    size_t n = 0;
-    for (int i = 0; i < node->n_in; i++) n += node->in[i].kept_bytes;
-    for (int i = 0; i < node->n_out; i++) n += node->out[i].kept_bytes;
-    for (int i = 0; i < node->n_saved; i++) n += node->saved[i].kept_bytes;
-    return n;
-}
-
 static const char *const look[] = {
     [TN_GRAPH_OP] = "shape=box, style=rounded",
     [TN_GRAPH_PARAMETER] = "shape=box, style=filled, fillcolor=\"#cfe2f3\"",
@@ -86,7 +77,10 @@ static void add_node(drawing *d, const tn_graph_node *node, const tn_graph_call 
                 tni_shape_text(&v->shape));
     }
     if (node->n_out > 4) fprintf(text, "\\nand %d more", node->n_out - 4);
-    size_t kept = kept_by(node);
+    size_t kept = 0;
+    for (int i = 0; i < node->n_in; i++) kept += node->in[i].kept_bytes;
+    for (int i = 0; i < node->n_out; i++) kept += node->out[i].kept_bytes;
+    for (int i = 0; i < node->n_saved; i++) kept += node->saved[i].kept_bytes;
     if (kept) fprintf(text, "\\nkeeps %zu B", kept);
     if (node->formula[0]) {
         fprintf(text, "\", tooltip=\"");
@@ -95,17 +89,6 @@ static void add_node(drawing *d, const tn_graph_node *node, const tn_graph_call 
     fprintf(text, "\"];");
     for (; call; call = call->outer) fprintf(text, " }");
     fputc('\n', text);
-}
-
-/* What the calls around an op write, once for each: the op is the newest in them. */
-static void add_writes(drawing *d, const tn_graph_node *node)
-{
-    for (const tn_graph_call *c = node->call; c && !tni_map_get(&d->boxes, c); c = c->outer)
-        for (int i = 0; i < c->n_written; i++) {
-            if (!tni_map_get(&d->place, key(c->written[i]))) place(d, c->written[i], c);
-            fprintf(d->text, "  n%d -> n%d [style=dashed, label=\"writes\", constraint=false];\n",
-                    node->id, c->written[i]);
-        }
 }
 
 static void add_edges(drawing *d, const tn_graph_node *node)
@@ -128,7 +111,13 @@ static int add(const tn_graph_node *node, void *user)
 {
     drawing *d = user;
     const bool anywhere = node->kind == TN_GRAPH_PARAMETER || node->kind == TN_GRAPH_BUFFER;
-    add_writes(d, node);
+    /* what the calls around an op write, once for each: the op is the newest in them */
+    for (const tn_graph_call *c = node->call; c && !tni_map_get(&d->boxes, c); c = c->outer)
+        for (int i = 0; i < c->n_written; i++) {
+            if (!tni_map_get(&d->place, key(c->written[i]))) place(d, c->written[i], c);
+            fprintf(d->text, "  n%d -> n%d [style=dashed, label=\"writes\", constraint=false];\n",
+                    node->id, c->written[i]);
+        }
     add_edges(d, node);
     add_node(d, node, anywhere ? tni_map_get(&d->place, key(node->id)) : node->call);
     return d->failed;

@@ -35,19 +35,6 @@ static const tni_end *results(const tni_run *r, const tni_use *use)
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-/* Marks every value that the loss was computed from. */
-static void mark_leads(report *x)
-{
-    const tni_run *r = &x->run;
-    r->value[tni_run_number(r, x->loss)].leads = true;
-    for (size_t u = r->n_use; u-- > 0;) {
-        const tni_use *use = &r->use[u];
-        bool leads = false;
-        for (int i = 0; i < use->n_out; i++) leads |= r->value[results(r, use)[i] / 2].leads;
-        for (int i = 0; leads && i < use->n_in; i++) r->value[inputs(r, use)[i] / 2].leads = true;
-    }
-}
-
 /* Where a parameter's gradient was cut off; the uses are NULL if there is none. */
 typedef struct way {
     const tni_use *last, *cut;
@@ -285,6 +272,7 @@ static tn_status print(report *x, const tn_module *m, FILE *file, tn_explain_rep
 
 static tn_status examine(report *x, const tn_optim *opt)
 {
+    const tni_run *r = &x->run;
     x->parameters = tn_parameters(x->run.model);
     x->opt = opt;
     if (opt && tni_no_optim(opt)) return tni_poison("tn_explain_training", "opt");
@@ -292,7 +280,14 @@ static tn_status examine(report *x, const tn_optim *opt)
     tn_status status = tni_run_watch(&x->run, &x->loss);
     if (status == TN_OK) {
         x->counts.loss = tn_item(x->loss);
-        mark_leads(x);
+        r->value[tni_run_number(r, x->loss)].leads = true;
+        for (size_t u = r->n_use; u-- > 0;) { /* every value that it was computed from */
+            const tni_use *use = &r->use[u];
+            bool leads = false;
+            for (int i = 0; i < use->n_out; i++) leads |= r->value[results(r, use)[i] / 2].leads;
+            for (int i = 0; leads && i < use->n_in; i++)
+                r->value[inputs(r, use)[i] / 2].leads = true;
+        }
         status = tni_run_gradients(&x->run, x->parameters, x->loss);
     }
     if (status == TN_OK) status = judge_parameters(x);

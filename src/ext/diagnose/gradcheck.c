@@ -198,9 +198,8 @@ static tn_tensor *cotangent(const check *c)
 {
     const tn_tensor *y = call(c, false);
     tn_tensor *k = y ? tn_to(tn_arange(0, (double)numel(y), 1, TN_F64), tn_device_of(y)) : NULL;
-    tn_tensor *v =
-        k ? tn_reshape(tn_sin(tn_add_scalar(tn_mul_scalar(k, 1.7), 0.4)), y->shape) : NULL;
-    return v && tn_set_requires_grad(v, true) == TN_OK ? v : NULL;
+    if (k) k = tn_reshape(tn_sin(tn_add_scalar(tn_mul_scalar(k, 1.7), 0.4)), y->shape);
+    return k && tn_set_requires_grad(k, true) == TN_OK ? k : NULL;
 }
 
 static tn_status second_order(const check *c)

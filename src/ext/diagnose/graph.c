@@ -76,14 +76,6 @@ static const tn_entry *entry_of(const walk *w, const item *it)
     return e && !tni_compare_places(e->tensor, it->tensor, true) ? e : NULL;
 }
 
-static tn_graph_kind kind_of(const item *it, const tn_entry *e)
-{
-    const tn_tensor *t = it->tensor;
-    if (e) return e->kind == TN_PARAMETER ? TN_GRAPH_PARAMETER : TN_GRAPH_BUFFER;
-    if (t && t->is_parameter) return TN_GRAPH_PARAMETER;
-    return t && atomic_load(&t->storage->buffer_marks) ? TN_GRAPH_BUFFER : TN_GRAPH_TENSOR;
-}
-
 /* ---- tensors --------------------------------------------------------------------------------- */
 
 static int item_add(walk *w, tn_tensor *t, tni_meta meta, bool gradient)
@@ -126,18 +118,6 @@ static tn_tensor *seen(const tni_node *node, int i)
     return node->x[i].alias ? node->x[i].alias : o && i < o->n_in ? o->in[i] : NULL;
 }
 
-static void number_input(walk *w, const tni_node *node, int i)
-{
-    const tni_edge *edge = &node->edge[i];
-    int from = -1;
-    if (!edge->node && (edge->leaf || !node->in[i].absent)) {
-        tn_tensor *t = edge->leaf ? edge->leaf : seen(node, i);
-        from = t ? item_of(w, t, edge->leaf != NULL) : item_add(w, NULL, node->in[i], false);
-    }
-    w->failed = w->failed || !tni_room(&w->from, &w->from_room, w->n_from, 1, sizeof *w->from);
-    if (!w->failed) w->from[w->n_from++] = from;
-}
-
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 /* Lists a call, after those around it; as deep as calls nest. */
@@ -157,29 +137,6 @@ static void list_call(walk *w, const tni_call_site *p)
     put(w, &w->listed, p, w->n_calls);
 }
 
-static void number_written(walk *w, const tni_call_site *p)
-{
-    for (size_t i = 0; i < p->n_written; i++) {
-        int it = item_of(w, p->written[i], false);
-        w->failed = w->failed ||
-                    !tni_room(&w->written, &w->written_room, w->n_written, 1, sizeof *w->written);
-        if (!w->failed) w->written[w->n_written++] = (int)w->tape.n + it;
-    }
-}
-
-/* Sets the pointers into the arrays, once these are complete. */
-static void link_calls(walk *w)
-{
-    int *written = w->written;
-    for (size_t i = 0; i < w->n_calls; i++) {
-        const tni_call_site *p = w->sites[i];
-        if (p->outer) w->calls[i].outer = &w->calls[get(&w->listed, p->outer) - 1];
-        w->calls[i].n_written = (int)p->n_written;
-        w->calls[i].written = written;
-        if (written) written += p->n_written;
-    }
-}
-
 /* ---- the walks ------------------------------------------------------------------------------- */
 
 static tn_status number_all(walk *w, tn_tensor *root, tn_graph_options o)
@@ -194,13 +151,37 @@ static tn_status number_all(walk *w, tn_tensor *root, tn_graph_options o)
         const tni_node *node = w->tape.node[k];
         size_t values = (size_t)node->n_in + (size_t)node->n_out + (size_t)node->n_saved;
         w->n_values = TNI_MAX(w->n_values, values);
-        for (int i = 0; i < node->n_in; i++) number_input(w, node, i);
+        for (int i = 0; i < node->n_in; i++) {
+            const tni_edge *edge = &node->edge[i];
+            int from = -1;
+            if (!edge->node && (edge->leaf || !node->in[i].absent)) {
+                tn_tensor *t = edge->leaf ? edge->leaf : seen(node, i);
+                from =
+                    t ? item_of(w, t, edge->leaf != NULL) : item_add(w, NULL, node->in[i], false);
+            }
+            w->failed =
+                w->failed || !tni_room(&w->from, &w->from_room, w->n_from, 1, sizeof *w->from);
+            if (!w->failed) w->from[w->n_from++] = from;
+        }
     }
     for (size_t k = w->tape.n; k-- > 0;)
         if (w->tape.node[k]->origin) list_call(w, w->tape.node[k]->origin->site);
-    for (size_t i = 0; i < w->n_calls; i++) number_written(w, w->sites[i]);
+    for (size_t i = 0; i < w->n_calls; i++)
+        for (size_t k = 0; k < w->sites[i]->n_written; k++) {
+            int it = item_of(w, w->sites[i]->written[k], false);
+            w->failed = w->failed || !tni_room(&w->written, &w->written_room, w->n_written, 1,
+                                               sizeof *w->written);
+            if (!w->failed) w->written[w->n_written++] = (int)w->tape.n + it;
+        }
     if (w->failed) return tni_pending();
-    link_calls(w);
+    int *written = w->written;
+    for (size_t i = 0; i < w->n_calls; i++) { /* pointers into the arrays, which are complete */
+        const tni_call_site *p = w->sites[i];
+        if (p->outer) w->calls[i].outer = &w->calls[get(&w->listed, p->outer) - 1];
+        w->calls[i].n_written = (int)p->n_written;
+        w->calls[i].written = written;
+        if (written) written += p->n_written;
+    }
     w->values = tni_alloc_n(w->n_values, sizeof *w->values);
     return w->values ? TN_OK : TN_E_NOMEM;
 }
@@ -266,11 +247,16 @@ static int show_op(const walk *w, size_t k, const int *from, tn_graph_visitor vi
 static int show_item(const walk *w, size_t k, tn_graph_visitor visit, void *user)
 {
     const item *it = &w->items[k];
+    const tn_tensor *t = it->tensor;
     const tn_entry *e = entry_of(w, it);
+    const bool parameter = e ? e->kind == TN_PARAMETER : t && t->is_parameter;
+    const bool buffer = e || (t && atomic_load(&t->storage->buffer_marks));
     w->values[0] = value_of(it->meta, NULL, 0);
     w->values[0].gradient = it->gradient;
     tn_graph_node shown = { .id = (int)(w->tape.n + k),
-                            .kind = kind_of(it, e),
+                            .kind = parameter ? TN_GRAPH_PARAMETER
+                                    : buffer  ? TN_GRAPH_BUFFER
+                                              : TN_GRAPH_TENSOR,
                             .name = e ? e->name : tn_name(it->tensor),
                             .formula = "",
                             .gradient = "",

@@ -100,16 +100,6 @@ static int reader(const check *c, int i)
     return -1;
 }
 
-/* Notes that parameter i is wrong at an element, or along a direction. */
-static void note(check *c, int i, int64_t element, slopes s)
-{
-    if (c->last < 0 || reader(c, i) > reader(c, c->last)) c->last = i;
-    if (c->worst >= 0 && s.excess <= c->found.excess) return;
-    c->worst = i;
-    c->element = element;
-    c->found = s;
-}
-
 /* Normal numbers: the same at every call, as the generator is restored. */
 static tn_tensor *direction(check *c, int i)
 {
@@ -129,8 +119,12 @@ static tn_status check_parameter(check *c, int i)
         TN_SCOPE
         status = slopes_along(c, i, c->o.fast ? direction(c, i) : tni_basis(p, j), &s);
         if (status != TN_OK || s.excess <= 1) continue;
-        note(c, i, j, s);
         wrong = true;
+        if (c->last < 0 || reader(c, i) > reader(c, c->last)) c->last = i;
+        if (c->worst >= 0 && s.excess <= c->found.excess) continue;
+        c->worst = i;
+        c->element = j;
+        c->found = s;
     }
     c->wrong += wrong;
     return status;
@@ -180,16 +174,6 @@ static void describe(const check *c, int i, char *text, size_t size)
                  tni_run_place(&c->run, use ? use->module : -1, place, sizeof place));
 }
 
-static tn_shape position(const tn_shape *shape, int64_t element)
-{
-    tn_shape at = *shape;
-    for (int axis = shape->rank - 1; axis >= 0; axis--) {
-        at.size[axis] = element % shape->size[axis];
-        element /= shape->size[axis];
-    }
-    return at;
-}
-
 static tn_status report(check *c)
 {
     char worst[512] = "", along[160] = "", last[600] = "";
@@ -203,7 +187,13 @@ static tn_status report(check *c)
             TN_SCOPE status = slopes_along(c, c->worst, tni_basis(leaf, c->element), &c->found);
         if (status != TN_OK) return status;
     }
-    tn_shape at = position(&c->run.leaf[c->worst]->shape, c->element);
+    tn_shape at = c->run.leaf[c->worst]->shape; /* becomes the element's place */
+    int64_t element = c->element;
+    for (int axis = at.rank - 1; axis >= 0; axis--) {
+        const int64_t size = at.size[axis];
+        at.size[axis] = element % size;
+        element /= size;
+    }
     describe(c, c->worst, worst, sizeof worst);
     if (c->wrong > 1) {
         snprintf(last, sizeof last, "; %d of %d parameters are wrong, and forward reads last ",

@@ -176,15 +176,6 @@ static tn_status come_out(tn_module *m, const char *path, void *user)
     return TN_OK;
 }
 
-static void forget(table *t)
-{
-    for (size_t i = 0; i < t->seen.capacity; i++)
-        if (t->seen.cell[i].key && t->seen.cell[i].value != t) tni_strfree(t->seen.cell[i].value);
-    tni_map_free(&t->seen);
-    drop_rows(t, 0);
-    tni_room_free(&t->rows, &t->capacity, sizeof *t->rows);
-}
-
 /* ---- printing -------------------------------------------------------------------------------- */
 
 /* 1234567 as "1,234,567" */
@@ -214,15 +205,6 @@ enum {
     WIDE = 120,
     DEEPEST = 12 /* levels that are indented */
 };
-
-static int width_of(FILE *file)
-{
-    struct winsize size;
-    const int fd = fileno(file);
-    if (fd < 0 || !isatty(fd) || ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
-        return USUAL;
-    return TNI_MAX(NARROW, TNI_MIN(WIDE, (int)size.ws_col));
-}
 
 /* Prints text from column `indent` to `width`; the rest, broken after blanks, on lines below,
  * indented by four more. Returns the column it ends in. */
@@ -281,7 +263,11 @@ tn_status tn_module_summary(FILE *file, tn_module *m)
     if (status == TN_OK) status = tni_walk(m, TNI_EVERY, go_in, come_out, &t);
     if (status == TN_OK) {
         char bytes[32];
-        const int width = width_of(file);
+        struct winsize size = { 0 };
+        const int fd = fileno(file);
+        const bool known = fd >= 0 && isatty(fd) && ioctl(fd, TIOCGWINSZ, &size) == 0;
+        const int columns = known && size.ws_col ? size.ws_col : USUAL;
+        const int width = TNI_MAX(NARROW, TNI_MIN(WIDE, columns));
         char dashes[WIDE];
         memset(dashes, '-', sizeof dashes);
         fprintf(file, "%*s%*s\n", width - COLUMN, "parameters", COLUMN, "buffers");
@@ -297,6 +283,10 @@ tn_status tn_module_summary(FILE *file, tn_module *m)
         if (ferror(file))
             status = tni_error(TN_E_IO, "tn_module_summary: the file cannot be written");
     }
-    forget(&t);
+    for (size_t i = 0; i < t.seen.capacity; i++)
+        if (t.seen.cell[i].key && t.seen.cell[i].value != &t) tni_strfree(t.seen.cell[i].value);
+    tni_map_free(&t.seen);
+    drop_rows(&t, 0);
+    tni_room_free(&t.rows, &t.capacity, sizeof *t.rows);
     return status;
 }

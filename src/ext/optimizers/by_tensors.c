@@ -154,21 +154,17 @@ static tn_tensor *orthogonal(tn_tensor *x, const double *number)
     return tall ? tn_transpose(x, 0, 1) : x;
 }
 
-static double factor_of(tn_muon_rate rate, double rows, double columns)
-{
-    if (rate == TN_MUON_MATCH_ADAMW) return 0.2 * sqrt(fmax(rows, columns));
-    return sqrt(rate == TN_MUON_UNCLAMPED ? rows / columns : fmax(1, rows / columns));
-}
-
 static tn_status muon_update(tn_optim_part *part, int n)
 {
     const tn_optim_numbers *o = &part->numbers;
-    const double mu = o->number[MOMENTUM];
+    const double mu = o->number[MOMENTUM], rate = o->number[RATE];
+    const double rows = (double)tn_size(part->p, 0), columns = (double)tn_size(part->p, 1);
+    const double ratio = rate == TN_MUON_UNCLAMPED ? rows / columns : fmax(1, rows / columns);
     (void)n;
     tn_tensor *g = wide(part->g), *b = tn_lerp(wide(part->state[0]), g, 1 - mu);
     tn_tensor *u = orthogonal(o->number[NESTEROV] != 0 ? tn_lerp(g, b, mu) : b, o->number);
-    const double factor = factor_of((tn_muon_rate)o->number[RATE], (double)tn_size(part->p, 0),
-                                    (double)tn_size(part->p, 1));
+    const double factor =
+        rate == TN_MUON_MATCH_ADAMW ? 0.2 * sqrt(fmax(rows, columns)) : sqrt(ratio);
     part->new_state[0] = b;
     part->new_p = decayed(part, tn_mul_scalar(tn_to_dtype(u, tn_dtype_of(g)), o->lr * factor));
     return TN_OK;

@@ -32,6 +32,7 @@ static _Thread_local const stepping *running; /* NULL: none, or its closure runs
 typedef struct work {
     tn_optim_part *part;
     const double *number;
+    double sign; /* -1: the loss is maximized */
     int n, evals;
     tn_tensor *rows;
     double scalar[RO + MOST_PAIRS];
@@ -56,7 +57,7 @@ static void copy(work *w, int row, int what, bool to)
         tn_tensor *own = what ? tn_select(w->rows, 0, row) : tn_slice(w->rows, 0, row, last, 1);
         tn_tensor *other = what == GRADIENT ? tn_grad(part->p) : what ? part->p : part->state[0];
         if (what == GRADIENT && tn_is_none(other)) other = tn_zeros_like(part->p);
-        if (what == GRADIENT && w->number[CLIMB] != 0) other = tn_neg(other);
+        if (what == GRADIENT && w->sign < 0) other = tn_neg(other);
         if (!what && to) other = part->new_state[VECTORS] = tn_empty_like(other);
         own = tn_reshape(tn_narrow(own, -1, at, n), tn_shape_get(other));
         w->status = to ? tn_copy_(other, own) : tn_copy_(own, other);
@@ -125,7 +126,7 @@ static point at(work *w, double t, int row)
         move(w, t);
         tn_tensor *loss = w->status == TN_OK ? evaluate(running) : NULL;
         if (!loss && w->status == TN_OK) w->status = tn_error_status();
-        if (loss) now.loss = w->number[CLIMB] != 0 ? -tn_item(loss) : tn_item(loss);
+        if (loss) now.loss = w->sign * tn_item(loss);
         copy(w, row, GRADIENT, false);
     }
     now.slope = dot(w, row, D);
@@ -194,30 +195,26 @@ static point search(work *w, double t, double loss, double slope, int most)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* The last iteration's pair, in place of the oldest one if there are as many as may be. */
-static void learn(work *w)
-{
-    double *c = w->scalar;
-    add(w, ONE, 0, 1, G);
-    add(w, ONE, 1, -1, LAST);
-    add(w, TWO, 0, c[RATE], D);
-    const double ys = dot(w, ONE, TWO);
-    if (!(ys > 1e-10)) return;
-    const int place = (int)fmod(c[LEARNED]++, w->number[HISTORY]), y = FIRST + 2 * place;
-    add(w, y, 0, 1, ONE);
-    add(w, y + 1, 0, 1, TWO);
-    c[RO + place] = 1 / ys;
-    c[SCALE] = ys / dot(w, y, y);
-}
-
-/* D = - H G, H the inverse Hessian as the pairs tell it. */
+/* D = - H G, H the inverse Hessian as the pairs tell it: first that of the last iteration, in place
+ * of the oldest one if there are as many as may be. */
 static void direct(work *w)
 {
-    double *c = w->scalar, al[MOST_PAIRS];
-    if (c[ITERATIONS]++ == 0)
+    double *c = w->scalar, al[MOST_PAIRS], ys = 0;
+    if (c[ITERATIONS]++ == 0) {
         c[SCALE] = 1;
-    else
-        learn(w);
+    } else {
+        add(w, ONE, 0, 1, G);
+        add(w, ONE, 1, -1, LAST);
+        add(w, TWO, 0, c[RATE], D);
+        ys = dot(w, ONE, TWO);
+    }
+    if (ys > 1e-10) {
+        const int place = (int)fmod(c[LEARNED]++, w->number[HISTORY]), y = FIRST + 2 * place;
+        add(w, y, 0, 1, ONE);
+        add(w, y + 1, 0, 1, TWO);
+        c[RO + place] = 1 / ys;
+        c[SCALE] = ys / dot(w, y, y);
+    }
     const int history = (int)w->number[HISTORY], end = (int)c[LEARNED];
     const int begin = end > history ? end - history : 0;
     add(w, D, 0, -1, G);
@@ -241,23 +238,22 @@ static void iterate(work *w, double loss, double lr)
     if (norm(w, G, INFINITY) <= number[TOLERANCE_GRAD]) return;
     for (int k = 1; k <= number[MAX_ITER] && w->status == TN_OK; k++) {
         direct(w);
-        const bool first = w->scalar[ITERATIONS] == 1;
         const double before = loss, slope = dot(w, G, D);
-        double t = first ? fmin(1, 1 / norm(w, G, 1)) * lr : lr;
-        if (slope <= -least && number[LINE_SEARCH] != 0) {
-            const point found = search(w, t, loss, slope, (int)most - w->evals);
-            t = found.t;
+        double *t = &w->scalar[RATE];
+        *t = w->scalar[ITERATIONS] == 1 ? fmin(1, 1 / norm(w, G, 1)) * lr : lr;
+        if (slope > -least) return;
+        if (number[LINE_SEARCH] != 0) {
+            const point found = search(w, *t, loss, slope, (int)most - w->evals);
+            *t = found.t;
             loss = found.loss;
             add(w, G, 0, 1, found.row);
         }
-        w->scalar[RATE] = t;
-        if (slope > -least) return;
-        move(w, t);
+        move(w, *t);
         copy(w, X, PARAMETER, false); /* as rounded */
         if (number[LINE_SEARCH] == 0 && k < number[MAX_ITER]) loss = at(w, 0, G).loss;
         if (w->evals >= most || fabs(loss - before) < least ||
             norm(w, G, INFINITY) <= number[TOLERANCE_GRAD] ||
-            fabs(t) * norm(w, D, INFINITY) <= least)
+            fabs(*t) * norm(w, D, INFINITY) <= least)
             return;
     }
 }
@@ -281,8 +277,8 @@ static tn_status begin(work *w)
                 w->part[k].name);
         return TN_E_STATE;
     }
-    const int64_t rows = D + tn_size(first->state[VECTORS], 0);
-    w->rows = tn_empty_as(TN_SHAPE(rows, elements), dtype, tn_device_of(first->p));
+    w->rows = tn_empty_as(TN_SHAPE(D + tn_size(first->state[VECTORS], 0), elements), dtype,
+                          tn_device_of(first->p));
     copy(w, D, VECTORS, false);
     copy(w, START, PARAMETER, false);
     copy(w, X, PARAMETER, false);
@@ -294,6 +290,7 @@ static tn_status lbfgs_update(tn_optim_part *part, int n)
 {
     const tn_optim_numbers *o = &part->numbers;
     work w = { .part = part, .number = o->number, .n = n, .evals = 1 };
+    w.sign = o->number[CLIMB] != 0 ? -1 : 1;
     const char *wanted = !running ? "tn_optim_step_with: its steps evaluate the loss"
                          : tn_numel(running->loss) != 1 ? "a loss of one element"
                          : o->weight_decay != 0         ? "no weight_decay: it is part of the loss"
@@ -303,8 +300,7 @@ static tn_status lbfgs_update(tn_optim_part *part, int n)
         return TN_E_STATE;
     }
     if (begin(&w) != TN_OK) return w.status;
-    const double loss = tn_item(running->loss);
-    iterate(&w, w.number[CLIMB] != 0 ? -loss : loss, o->lr);
+    iterate(&w, w.sign * tn_item(running->loss), o->lr);
     w.scalar[PARTS] = n;
     copy(&w, D, VECTORS, true);
     const tn_shape scalars = tn_shape_get(part->state[SCALARS]);
@@ -367,15 +363,13 @@ tn_optim *tn_lbfgs(const tn_list *parameters, tn_optim_options o)
 
 tn_tensor *tn_optim_step_with(tn_optim *opt, tn_closure closure, void *user)
 {
-    if ((!opt || !closure) && tn_error_status() == TN_OK)
-        tn_fail(TN_E_INVALID, "tn_optim_step_with: %s is NULL", opt ? "closure" : "opt");
-    if (!opt || !closure) return NULL;
     const stepping *outer = running;
     stepping step = { closure, user, tn_autocast(), NULL };
-    tn_tensor *loss = step.loss = evaluate(&step);
-    if (!loss) return NULL;
+    if ((!opt || !closure) && tn_error_status() == TN_OK)
+        tn_fail(TN_E_INVALID, "tn_optim_step_with: %s is NULL", opt ? "closure" : "opt");
+    if (!opt || !closure || !(step.loss = evaluate(&step))) return NULL;
     running = &step;
     const tn_status status = tn_optim_step(opt);
     running = outer;
-    return status == TN_OK ? loss : NULL;
+    return status == TN_OK ? step.loss : NULL;
 }

@@ -10,15 +10,6 @@
 
 static const char function[] = "tn_backward";
 
-/* The rule for a buffer of its dtype and role. */
-static tn_buffer_rule rule_of(const tn_data_parallel *p, const tn_entry *e)
-{
-    tn_buffer_rule rule = tn_data_parallel_buffers(p, e->name);
-    if (tni_is(e->role, TN_CONSTANT)) return TN_BUFFERS_OWN; /* compared at the start */
-    bool has_mean = tni_has_mean(e->role, e->tensor->dtype);
-    return rule == TN_BUFFERS_MEAN && !has_mean ? TN_BUFFERS_FIRST : rule;
-}
-
 /* Copies the buffers of a rule to a block, one after the other (NULL: only counts); or back those
  * whose bytes differ from `was`. *nbytes: of the block. */
 static tn_status copy(const tn_data_parallel *p, const tn_list *list, tn_buffer_rule rule,
@@ -27,8 +18,11 @@ static tn_status copy(const tn_data_parallel *p, const tn_list *list, tn_buffer_
     tn_status status = TN_OK;
     size_t at = 0;
     for (int i = 0; i < list->n && status == TN_OK; i++) {
-        tn_tensor *t = list->entry[i].tensor;
-        if (rule_of(p, &list->entry[i]) != rule) continue;
+        const tn_entry *e = &list->entry[i];
+        tn_tensor *t = e->tensor;
+        tn_buffer_rule own = tn_data_parallel_buffers(p, e->name);
+        if (own == TN_BUFFERS_MEAN && !tni_has_mean(e->role, t->dtype)) own = TN_BUFFERS_FIRST;
+        if (own != rule || tni_is(e->role, TN_CONSTANT)) continue; /* these: at the start */
         tn_dtype dtype = rule == TN_BUFFERS_MEAN ? TN_F64 : t->dtype;
         size_t n = (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(dtype);
         if (block && !was)

@@ -89,18 +89,6 @@ static tn_status prepare(const char *function, tn_data_parallel **made, tn_modul
     return status == TN_OK ? tni_sync_add(&p->sync) : status;
 }
 
-/* Everything of all ranks together. */
-static tn_status join(const char *function, tn_data_parallel *p)
-{
-    const tn_list *all = tni_same_on_all(p->model);
-    tn_status status = tni_agree(function, p->group, all ? TN_OK : tni_pending());
-    if (status == TN_OK) status = tni_same_models(function, p);
-    if (status == TN_OK) status = tni_wire_join(function, &p->wire);
-    for (int i = 0; status == TN_OK && i < all->n; i++)
-        status = tni_ranks_copy(function, p->group, status, all->entry[i].tensor, 0);
-    return status;
-}
-
 static tn_status make(const char *function, tn_data_parallel **made, tn_module *model,
                       tn_data_parallel_options o)
 {
@@ -115,7 +103,14 @@ static tn_status make(const char *function, tn_data_parallel **made, tn_module *
     } else {
         tni_ranks()->group_free(&group);
     }
-    return status == TN_OK ? join(function, *made) : status;
+    if (status != TN_OK) return status;
+    const tn_list *all = tni_same_on_all(model); /* from here on all ranks together */
+    status = tni_agree(function, group, all ? TN_OK : tni_pending());
+    if (status == TN_OK) status = tni_same_models(function, *made);
+    if (status == TN_OK) status = tni_wire_join(function, &(*made)->wire);
+    for (int i = 0; status == TN_OK && i < all->n; i++)
+        status = tni_ranks_copy(function, group, status, all->entry[i].tensor, 0);
+    return status;
 }
 
 tn_data_parallel *tn_data_parallel_new(tn_module *model, tn_data_parallel_options o)
@@ -169,17 +164,6 @@ bool tn_data_parallel_set_sync(tn_data_parallel *p, bool on)
     return was;
 }
 
-static bool unused_on(const tn_data_parallel *p, int rank, int parameter)
-{
-    int first = rank < 0 ? 0 : rank, end = rank < 0 ? tn_parallel_size() : rank + 1;
-    bool trained = false, used = false;
-    for (int r = first; r < end; r++) {
-        trained |= tni_report_of(p, r)->parameter[parameter].trained;
-        used |= tni_report_of(p, r)->parameter[parameter].used;
-    }
-    return trained && !used;
-}
-
 static bool is_unused(const tn_entry *e, void *rank)
 {
     if (tni_ranks()) return tni_reported_of(e->tensor, *(int *)rank) == TNI_REPORTED_MISSING;
@@ -208,5 +192,11 @@ tni_reported tni_reported_of(const tn_tensor *parameter, int rank)
     const tn_data_parallel *p = gm ? (const tn_data_parallel *)gm->sync : NULL;
     if (!p) return TNI_REPORTED_ALONE;
     if (!p->reported) return TNI_REPORTED_NOTHING;
-    return unused_on(p, rank, gm->sync_index) ? TNI_REPORTED_MISSING : TNI_REPORTED_FINE;
+    int first = rank < 0 ? 0 : rank, end = rank < 0 ? tn_parallel_size() : rank + 1;
+    bool trained = false, used = false;
+    for (int r = first; r < end; r++) {
+        trained |= tni_report_of(p, r)->parameter[gm->sync_index].trained;
+        used |= tni_report_of(p, r)->parameter[gm->sync_index].used;
+    }
+    return trained && !used ? TNI_REPORTED_MISSING : TNI_REPORTED_FINE;
 }

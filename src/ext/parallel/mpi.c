@@ -105,18 +105,6 @@ static int piece_of(size_t n)
     return (int)(n / (size_t)table.size);
 }
 
-/* The first message. */
-static int half_begin(tni_mpi_group *group, void *data, void *scratch, size_t n, MPI_Request *r,
-                      tni_mpi_request *request)
-{
-    int piece = piece_of(n);
-    *request = (tni_mpi_request){
-        .group = group, .data = data, .scratch = scratch, .n = n, .number = group->begun++
-    };
-    return MPI_Ialltoall(data, piece, MPI_UINT16_T, scratch, piece, MPI_UINT16_T,
-                         comm_in(group->word), r);
-}
-
 /* to[i] = the sum over r, in rank order, of the i-th number in rank r's piece. */
 static void add_pieces(uint16_t *to, const uint16_t *from, size_t piece)
 {
@@ -154,9 +142,16 @@ static const char *sum_begin(tni_mpi_group *group, void *data, void *scratch, si
     if (n > INT_MAX) return "more than 2^31 - 1 numbers in one message";
     const char *why = tni_mpi_count();
     if (why) return why;
-    int code = dtype == TN_BF16 ? half_begin(group, data, scratch, n, &r, request)
-                                : MPI_Iallreduce(MPI_IN_PLACE, data, (int)n, type_of(dtype),
-                                                 MPI_SUM, comm_in(group->word), &r);
+    const bool half = dtype == TN_BF16; /* the first of two messages */
+    const int piece = piece_of(n);
+    if (half)
+        *request = (tni_mpi_request){
+            .group = group, .data = data, .scratch = scratch, .n = n, .number = group->begun++
+        };
+    int code = half ? MPI_Ialltoall(data, piece, MPI_UINT16_T, scratch, piece, MPI_UINT16_T,
+                                    comm_in(group->word), &r)
+                    : MPI_Iallreduce(MPI_IN_PLACE, data, (int)n, type_of(dtype), MPI_SUM,
+                                     comm_in(group->word), &r);
     if (code == MPI_SUCCESS) memcpy(&request->word, &r, sizeof r);
     return tni_mpi_reason(code);
 }
@@ -276,30 +271,12 @@ static void end_all(int status)
 
 TN_API const tni_mpi *tenon_mpi_open(const char *id, char *why, size_t size);
 
-static tni_mpi table = { .group_new = group_new,
-                         .group_free = group_free,
-                         .sum = sum,
-                         .sum_begin = sum_begin,
-                         .wait = wait,
-                         .test = test,
-                         .broadcast = broadcast,
-                         .gather = gather,
-                         .move = move,
-                         .barrier = barrier,
-                         .finalize = finalize,
-                         .end_all = end_all };
-
-/* The number of this rank among those that share its memory. */
-static int find_local_rank(void)
-{
-    MPI_Comm here;
-    int code = MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
-    if (code == MPI_SUCCESS) code = MPI_Comm_rank(here, &table.local_rank);
-    return code == MPI_SUCCESS ? MPI_Comm_free(&here) : code;
-}
+static tni_mpi table = { "",   0,    0,         0,      group_new, group_free, sum,      sum_begin,
+                         wait, test, broadcast, gather, move,      barrier,    finalize, end_all };
 
 static int start(void)
 {
+    MPI_Comm here; /* the ranks that share this one's memory */
     int given = MPI_THREAD_SINGLE, started = 0;
     int code = MPI_Initialized(&started);
     if (code == MPI_SUCCESS && !started)
@@ -307,7 +284,10 @@ static int start(void)
     if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     if (code == MPI_SUCCESS) code = MPI_Comm_rank(MPI_COMM_WORLD, &table.rank);
     if (code == MPI_SUCCESS) code = MPI_Comm_size(MPI_COMM_WORLD, &table.size);
-    return code == MPI_SUCCESS ? find_local_rank() : code;
+    if (code == MPI_SUCCESS)
+        code = MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
+    if (code == MPI_SUCCESS) code = MPI_Comm_rank(here, &table.local_rank);
+    return code == MPI_SUCCESS ? MPI_Comm_free(&here) : code;
 }
 
 const tni_mpi *tenon_mpi_open(const char *id, char *why, size_t size)

@@ -182,17 +182,12 @@ extern "C"
 
 const tni_nccl *tenon_nccl_open(const char *id, char *why, size_t size)
 {
-    static tni_nccl table;
+    static const tni_nccl table = {
+        line_new, key_new, line_join, line_free, sum_begin, wait, finish
+    };
     if (strcmp(id, TNI_NCCL_ID) != 0) {
         snprintf(why, size, "it was built for %s: want %s", TNI_NCCL_ID, id);
         return NULL;
     }
-    table.line_new = line_new;
-    table.key_new = key_new;
-    table.line_join = line_join;
-    table.line_free = line_free;
-    table.sum_begin = sum_begin;
-    table.wait = wait;
-    table.finish = finish;
     return &table;
 }

@@ -150,19 +150,6 @@ static void describe(const tni_shard *s, tni_shard_word *word)
     }
 }
 
-static tn_status compare(const char *function, const tni_shard_word *first,
-                         const tni_shard_word *other, int rank)
-{
-    const char *what = first->layout != other->layout ? "another type, other switches or parameters"
-                       : first->numbers != other->numbers ? "other rates, numbers or steps"
-                       : first->taking != other->taking   ? "gradients of other parameters"
-                                                          : NULL;
-    if (!what) return TN_OK;
-    return tni_error(TN_E_STATE,
-                     "%s: on rank %d the optimizer has %s than on rank 0: want the same", function,
-                     rank, what);
-}
-
 /* This rank is ready, or has failed with status: returns the same on all ranks, TN_OK if all have
  * the same words. stepping: compares gradients too. */
 static tn_status shard_agree(const char *function, tni_shard *s, tn_status status, bool stepping)
@@ -177,8 +164,18 @@ static tn_status shard_agree(const char *function, tni_shard *s, tn_status statu
     if (sent != TN_OK) return sent;
     for (int r = 0; r < tn_parallel_size(); r++) failed |= s->word[r].status != TN_OK;
     if (failed) return tni_agree(function, group, status);
-    for (int r = 1; r < tn_parallel_size() && status == TN_OK; r++)
-        status = compare(function, &s->word[0], &s->word[r], r);
+    for (int r = 1; r < tn_parallel_size() && status == TN_OK; r++) {
+        const tni_shard_word *first = &s->word[0], *other = &s->word[r];
+        const char *what = first->layout != other->layout
+                               ? "another type, other switches or parameters"
+                           : first->numbers != other->numbers ? "other rates, numbers or steps"
+                           : first->taking != other->taking   ? "gradients of other parameters"
+                                                              : NULL;
+        if (what)
+            status = tni_error(TN_E_STATE,
+                               "%s: on rank %d the optimizer has %s than on rank 0: want the same",
+                               function, r, what);
+    }
     return status;
 }
 

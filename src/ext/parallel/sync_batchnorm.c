@@ -67,8 +67,7 @@ static tn_tensor *sum_of(tn_tensor *x)
     int axes[TN_MAX_RANK], n = 0;
     for (int i = 0; i < x->shape.rank; i++)
         if (i != 1) axes[n++] = i;
-    tn_tensor *own = tn_sum(x, axes, n, true);
-    return own ? sum_ranks(own) : NULL;
+    return sum_ranks(tn_sum(x, axes, n, true));
 }
 
 /* A vector of C numbers beside x. */
@@ -79,24 +78,17 @@ static tn_tensor *beside(tn_tensor *vector, const tn_tensor *x)
     return tn_reshape(vector, shape);
 }
 
-/* A new value in the shape and dtype of a running one; TN_NONE if there is none. */
-static tn_tensor *target(const tn_tensor *running, tn_tensor *now)
-{
-    if (tni_none(running)) return TN_NONE;
-    return tn_to_dtype(tn_reshape(tn_detach(now), running->shape), running->dtype);
-}
-
 /* running += momentum (now - running): for both, or for none if a value cannot be made. */
 static tn_status move(tn_tensor *running[2], tn_tensor *now[2], double momentum)
 {
     tn_status status = TN_OK;
+    tn_tensor *to[2];
+    if (tni_none(running[0])) return TN_OK; /* both are */
+    for (int i = 0; i < 2; i++)
+        to[i] = tn_to_dtype(tn_reshape(tn_detach(now[i]), running[i]->shape), running[i]->dtype);
+    if (!to[0] || !to[1]) return tni_pending();
     TN_NO_GRAD
-    {
-        tn_tensor *to[2] = { target(running[0], now[0]), target(running[1], now[1]) };
-        if (!to[0] || !to[1]) status = tni_pending();
-        for (int i = 0; i < 2 && status == TN_OK; i++)
-            if (!tni_none(running[i])) status = tn_lerp_(running[i], to[i], momentum);
-    }
+    for (int i = 0; i < 2 && status == TN_OK; i++) status = tn_lerp_(running[i], to[i], momentum);
     return status;
 }
 

@@ -437,16 +437,6 @@ static tn_status unknown(tni_pickle *p, unsigned char code)
         what);
 }
 
-static tn_status stop(tni_pickle *p)
-{
-    const value *v = p->stack.data;
-    if (p->stack.n != 1 || v->kind != TNI_PICKLE_DICT)
-        return bad(p, "%s", "the result is not a dict: " WANTED);
-    if (p->at != p->n) return bad(p, "%zu bytes follow STOP", p->n - p->at);
-    p->root = v->number;
-    return TN_OK;
-}
-
 tn_status tni_pickle_read(tni_pickle *p, const tni_input *in, const unsigned char *bytes, size_t n,
                           int64_t max_tensors)
 {
@@ -457,7 +447,11 @@ tn_status tni_pickle_read(tni_pickle *p, const tni_input *in, const unsigned cha
     while (p->at < n) {
         p->here = p->at;
         unsigned char code = bytes[p->at++];
-        if (code == '.') return stop(p);
+        const value *v = p->stack.data;
+        if (code == '.' && (p->stack.n != 1 || v->kind != TNI_PICKLE_DICT))
+            return bad(p, "%s", "the result is not a dict: " WANTED);
+        if (code == '.' && p->at != n) return bad(p, "%zu bytes follow STOP", n - p->at);
+        if (code == '.') return p->root = v->number, TN_OK;
         if (!instructions[code].run) return unknown(p, code);
         const int size = instructions[code].bytes;
         const unsigned char *b = operand(p, (size_t)size);

@@ -95,16 +95,6 @@ static tn_tensor *storage_of(pt *f, const tni_pickle_storage *s)
     return *place = t;
 }
 
-static tn_tensor *tensor_of(pt *f, const tni_pickle_tensor *t)
-{
-    const tni_pickle_storage *s = f->pickle.storages.data;
-    tn_tensor *all = storage_of(f, s + t->storage);
-    if (!all) return NULL;
-    tni_spec spec = { all->dtype, t->shape, .strided = true, .offset = t->offset };
-    memcpy(spec.stride, t->stride, sizeof spec.stride);
-    return tni_alias(all, &spec);
-}
-
 /* Copies a key of the dict as a C string into to, which has room. */
 static tn_status name_of(const pt *f, const tni_pickle_value *key, char *to)
 {
@@ -129,8 +119,13 @@ static tn_status add_tensor(pt *f, tn_list *list, const char *name, const tni_pi
                    name, kind[v->kind]);
     if (!*name) return bad(f, "a tensor without a name");
     if (tni_list_find(list, name)) return bad(f, "two tensors are named %.64s", name);
+    const tni_pickle_tensor *t = (tni_pickle_tensor *)f->pickle.tensors.data + v->number;
+    tn_tensor *all = storage_of(f, (tni_pickle_storage *)f->pickle.storages.data + t->storage);
+    if (!all) return tni_pending();
+    tni_spec spec = { all->dtype, t->shape, .strided = true, .offset = t->offset };
+    memcpy(spec.stride, t->stride, sizeof spec.stride);
     tn_entry entry = { .kind = TN_PARAMETER, .persistent = true };
-    entry.tensor = tensor_of(f, (tni_pickle_tensor *)f->pickle.tensors.data + v->number);
+    entry.tensor = tni_alias(all, &spec);
     return entry.tensor ? tni_list_push(list, "", "", name, entry) : tni_pending();
 }
 

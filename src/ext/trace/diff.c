@@ -84,11 +84,6 @@ static void compare_tensor(diff *d, size_t i, size_t j, const char *name)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static const char *mode(const tni_log_step *s)
-{
-    return s->training ? "trains" : "evaluates";
-}
-
 /* Compares what has the same name in both lists: the n-th of a name in a with the n-th in b. */
 static tn_status compare_lists(diff *d, size_t n_a, size_t n_b,
                                const char *(*name_of)(const tni_log_step *, size_t, tni_arena *),
@@ -121,15 +116,6 @@ static tn_status compare_lists(diff *d, size_t n_a, size_t n_b,
     return ok ? TN_OK : TN_E_NOMEM;
 }
 
-static tn_status compare_steps(diff *d)
-{
-    const tni_log_step *a = d->a, *b = d->b;
-    if (a->training != b->training) fprintf(line(d), "a %s, b %s\n", mode(a), mode(b));
-    tn_status status = compare_lists(d, a->n_nodes, b->n_nodes, op_name, compare_op);
-    if (status != TN_OK) return status;
-    return compare_lists(d, a->n_ledger, b->n_ledger, tensor_name, compare_tensor);
-}
-
 tn_status tn_trace_diff(FILE *file, const tn_trace *a, const tn_trace *b)
 {
     TNI_C_NUMBERS;
@@ -140,9 +126,13 @@ tn_status tn_trace_diff(FILE *file, const tn_trace *a, const tn_trace *b)
     diff d = { .file = file };
     size_t n = TNI_MIN(a->log.n_steps, b->log.n_steps);
     while (status == TN_OK && d.step < n) {
-        d.a = &a->log.steps[d.step];
-        d.b = &b->log.steps[d.step++];
-        status = compare_steps(&d);
+        const tni_log_step *x = d.a = &a->log.steps[d.step], *y = d.b = &b->log.steps[d.step];
+        d.step++;
+        if (x->training != y->training)
+            fputs(x->training ? "a trains, b evaluates\n" : "a evaluates, b trains\n", line(&d));
+        status = compare_lists(&d, x->n_nodes, y->n_nodes, op_name, compare_op);
+        if (status == TN_OK)
+            status = compare_lists(&d, x->n_ledger, y->n_ledger, tensor_name, compare_tensor);
     }
     if (status != TN_OK) return status;
     if (a->log.n_steps != b->log.n_steps)

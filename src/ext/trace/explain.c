@@ -62,38 +62,22 @@ static tn_status check_leaf(check *c, leaf *l)
     return status;
 }
 
-/* Whether a second run gives the loss that was explained. */
-static tn_status compare_losses(check *c, double loss)
+/* Whether a second run gives the loss that was explained; then the leaves. */
+static tn_status check_all(check *c, double loss)
 {
     double now = 0;
-    tn_status status = tni_run_loss(&c->run, &now);
+    bool recording = tn_set_grad_enabled(false);
+    tn_status status = tni_run_carry(&c->run, c->run.model);
+    if (status == TN_OK) status = tni_run_loss(&c->run, &now);
     if (status == TN_OK && !(fabs(now - loss) <= 1e-4 * TNI_MAX(fabs(loss), 1e-3)))
         snprintf(c->refused, sizeof c->refused,
                  "no finite differences: again gives a loss of %.4g, not %.4g (does it draw other "
                  "random numbers, or read buffers that have moved?)",
                  now, loss);
-    return status;
-}
-
-static tn_status check_all(check *c, double loss)
-{
-    bool recording = tn_set_grad_enabled(false);
-    tn_status status = tni_run_carry(&c->run, c->run.model);
-    if (status == TN_OK) status = compare_losses(c, loss);
     for (size_t i = 0; status == TN_OK && !c->refused[0] && i < c->n; i++)
         status = check_leaf(c, &c->leaves[i]);
     tn_set_grad_enabled(recording);
     return status;
-}
-
-static void check_free(check *c)
-{
-    for (size_t i = 0; i < c->n; i++) {
-        tn_drop(c->leaves[i].tensor);
-        tn_drop(c->leaves[i].gradient);
-    }
-    tni_arena_free(&c->arena);
-    tni_run_free(&c->run);
 }
 
 /* ---- telling --------------------------------------------------------------------------------- */
@@ -159,7 +143,12 @@ tn_status tn_explain(FILE *file, tn_tensor *loss, tn_explain_options options)
     tn_status written = logged ? write_account(file, tr, &c) : TN_OK;
     if (logged && written == TN_OK && options.json) written = tn_trace_json(options.json, tr);
     if (status != TN_OK) tni_error_restore(&error);
-    check_free(&c);
+    for (size_t i = 0; i < c.n; i++) {
+        tn_drop(c.leaves[i].tensor);
+        tn_drop(c.leaves[i].gradient);
+    }
+    tni_arena_free(&c.arena);
+    tni_run_free(&c.run);
     tn_trace_free(tr);
     tn_drop(loss);
     return status == TN_OK ? written : status;

@@ -23,20 +23,6 @@ static void put_titles(FILE *file, tn_trace *const *traces, int n)
 
 /* ---- the tables ------------------------------------------------------------------------------ */
 
-static void put_losses(FILE *file, const tni_log *log)
-{
-    fputs("<table><caption>Losses</caption><tr><th>step</th><th>loss</th><th>mode</th>"
-          "<th>ops</th></tr>\n",
-          file);
-    for (size_t i = 0; i < log->n_steps; i++) {
-        const tni_log_step *s = &log->steps[i];
-        tni_numbers loss = { .known = s->loss_known, .n = 1, .mean = s->loss };
-        fprintf(file, "<tr><td>%zu</td><td>%s</td><td>%s</td><td>%zu</td></tr>\n", i + 1,
-                tni_amount_phrase(&loss).s, s->training ? "training" : "eval", s->n_nodes);
-    }
-    fputs("</table>\n", file);
-}
-
 static void put_ledger(FILE *file, const tni_log *log, size_t k)
 {
     tni_words w = { file, &log->steps[k] };
@@ -71,10 +57,17 @@ static void put_static(FILE *file, tn_trace *const *traces, int n)
         put_titles(file, &traces[i], 1);
         fprintf(file,
                 "</h2>\n<p>An account of %zu training step%s: what forward computed, what backward "
-                "sent where, what the optimizer moved. With scripts on, this page plays "
-                "it.</p>\n",
+                "sent where, what the optimizer moved. With scripts on, this page plays it.</p>\n"
+                "<table><caption>Losses</caption><tr><th>step</th><th>loss</th><th>mode</th>"
+                "<th>ops</th></tr>\n",
                 log->n_steps, log->n_steps == 1 ? "" : "s");
-        put_losses(file, log);
+        for (size_t k = 0; k < log->n_steps; k++) {
+            const tni_log_step *s = &log->steps[k];
+            tni_numbers loss = { .known = s->loss_known, .n = 1, .mean = s->loss };
+            fprintf(file, "<tr><td>%zu</td><td>%s</td><td>%s</td><td>%zu</td></tr>\n", k + 1,
+                    tni_amount_phrase(&loss).s, s->training ? "training" : "eval", s->n_nodes);
+        }
+        fputs("</table>\n", file);
         for (size_t k = 0; k < log->n_steps; k++)
             for (size_t j = 0; j < log->steps[k].n_findings; j++) {
                 fprintf(file, "<p><b>%s</b> ", log->steps[k].findings[j]->kind);
@@ -88,21 +81,10 @@ static void put_static(FILE *file, tn_trace *const *traces, int n)
 
 /* ---- the page -------------------------------------------------------------------------------- */
 
-static void put_base64(FILE *file, const unsigned char *data, size_t n)
-{
-    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for (size_t i = 0; i < n; i += 3) {
-        size_t left = TNI_MIN(n - i, (size_t)3);
-        uint32_t three = 0;
-        for (size_t k = 0; k < 3; k++) three = three << 8 | (k < left ? data[i + k] : 0);
-        for (size_t k = 0; k < 4; k++)
-            fputc(k <= left ? digit[three >> (18 - 6 * k) & 63] : '=', file);
-    }
-}
-
-/* The accounts as a list of JSON, compressed. False: out of memory. */
+/* The accounts as a list of JSON, compressed, in base64. False: out of memory. */
 static bool put_traces(FILE *file, tn_trace *const *traces, int n)
 {
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     char *json = NULL;
     size_t size = 0;
     FILE *to = open_memstream(&json, &size);
@@ -116,7 +98,13 @@ static bool put_traces(FILE *file, tn_trace *const *traces, int n)
     uLongf room = compressBound(size), packed = room;
     Bytef *block = ok ? tni_alloc(room) : NULL;
     ok = block && compress(block, &packed, (const Bytef *)json, size) == Z_OK;
-    if (ok) put_base64(file, block, packed);
+    for (size_t i = 0; ok && i < packed; i += 3) {
+        size_t left = TNI_MIN(packed - i, (size_t)3);
+        uint32_t three = 0;
+        for (size_t k = 0; k < 3; k++) three = three << 8 | (k < left ? block[i + k] : 0);
+        for (size_t k = 0; k < 4; k++)
+            fputc(k <= left ? digit[three >> (18 - 6 * k) & 63] : '=', file);
+    }
     if (block) tni_free(block, room);
     free(json);
     return ok;

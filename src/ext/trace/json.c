@@ -224,17 +224,6 @@ static void put_shares(FILE *o, const tni_log_back *b)
     }
 }
 
-static void put_accumulated(FILE *o, const tni_log_back *b)
-{
-    size_t said = 0;
-    for (size_t i = 0; i < b->n_shares; i++) {
-        const tni_log_share *s = &b->shares[i];
-        if (!s->leaf || !b->pass->accumulates) continue;
-        write_form(o, "%,{'in':%i,'tensor':%t,'before':%v,'after':%v,'part':%i,'of':%i}", said++,
-                   s->in, s->leaf, &s->before, &s->after, s->part, s->of);
-    }
-}
-
 /* NULL: none */
 static void put_finding(FILE *o, const void *item)
 {
@@ -253,7 +242,12 @@ static void put_back(FILE *o, const void *item)
     write_form(o, "],\n     'shares':[");
     put_shares(o, b);
     write_form(o, "],\n     'accumulated':[");
-    put_accumulated(o, b);
+    for (size_t i = 0, said = 0; b->pass->accumulates && i < b->n_shares; i++) {
+        const tni_log_share *s = &b->shares[i];
+        if (!s->leaf) continue;
+        write_form(o, "%,{'in':%i,'tensor':%t,'before':%v,'after':%v,'part':%i,'of':%i}", said++,
+                   s->in, s->leaf, &s->before, &s->after, s->part, s->of);
+    }
     write_form(o, "],'freed':%z,'kept':%z,'finding':", b->freed, b->kept);
     put_finding(o, b->finding);
     write_form(o, "}");

@@ -7,32 +7,17 @@
 #include "tensor/internal.h"
 #include "ext/trace/log.h"
 
-/* One step of a hash: FNV-1a over words, and a shift. */
-static uint64_t mix(uint64_t hash, double x)
-{
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    hash = (hash ^ bits) * 0x100000001b3u;
-    return hash ^ hash >> 32; /* multiplying never moves a high bit, such as the sign, down */
-}
-
-/* sqrt(sum x^2) of finite numbers, at most `most` in size: scaled so that no square overflows. */
-static double norm_of(const double *x, int64_t n, double most)
-{
-    double sum = 0;
-    if (most == 0) return 0;
-    for (int64_t i = 0; i < n; i++) sum += (x[i] / most) * (x[i] / most);
-    return most * sqrt(sum);
-}
-
 static void count(tni_numbers *v, const double *x, int64_t n)
 {
-    double sum = 0, most = 0;
+    double sum = 0, most = 0, squares = 0;
     v->min = INFINITY;
     v->max = -INFINITY;
     v->hash = 0xcbf29ce484222325u;
     for (int64_t i = 0; i < n; i++) {
-        v->hash = mix(v->hash, x[i]);
+        uint64_t bits; /* FNV-1a over words, and a shift: no product moves a high bit down */
+        memcpy(&bits, &x[i], sizeof bits);
+        v->hash = (v->hash ^ bits) * 0x100000001b3u;
+        v->hash ^= v->hash >> 32;
         sum += x[i];
         if (isnan(x[i])) {
             v->nan++;
@@ -44,7 +29,9 @@ static void count(tni_numbers *v, const double *x, int64_t n)
         v->max = TNI_MAX(v->max, x[i]);
         most = TNI_MAX(most, fabs(x[i]));
     }
-    v->norm = v->nan ? NAN : v->inf ? INFINITY : norm_of(x, n, most);
+    for (int64_t i = 0; most > 0 && !v->nan && !v->inf && i < n; i++) /* so no square overflows */
+        squares += (x[i] / most) * (x[i] / most);
+    v->norm = v->nan ? NAN : v->inf ? INFINITY : most * sqrt(squares);
     v->mean = n ? sum / (double)n : 0;
     if (n == 0) v->min = v->max = 0;
     if (n && v->nan == n) v->min = v->max = NAN;

@@ -40,15 +40,6 @@ static void add(tn_trace *tr, const tni_node *to, int output, const tni_log_shar
 
 /* ---- the beginning --------------------------------------------------------------------------- */
 
-static void note_seeds(tn_trace *tr, const tni_pass *pass)
-{
-    for (size_t k = 0; k < pass->ready.n; k++) {
-        const tni_node *node = pass->ready.heap[k];
-        for (int i = 0; i < node->n_out; i++)
-            if (node->pending[i]) add(tr, node, i, NULL);
-    }
-}
-
 static size_t kept_by(const tni_node *node)
 {
     size_t n = tni_bytes_of(node->y.alias);
@@ -87,18 +78,6 @@ static const tni_log_node *tell(tn_trace *tr, const tni_node *node)
     return n;
 }
 
-/* Tells all nodes that the pass may visit, oldest first, so that a node comes after those that made
- * its inputs. The last one is the root. */
-static void add_nodes(tn_trace *tr, const tni_pass *pass)
-{
-    tni_tape tape = { 0 };
-    tni_record_ok(tr, tni_tape_from(&tape, pass->ready.n, pass->ready.heap));
-    for (size_t k = tape.n; tr->failed == TN_OK && k-- > 0;)
-        if (!pass->wanted || tape.node[k]->mark == pass->wanted)
-            tr->pass->noted->root = tell(tr, tape.node[k]);
-    tni_tape_free(&tape);
-}
-
 /* The loss: the root of the outermost backward, if it has one element; until there is one, that of
  * tn_gradients. */
 static void note_loss(tn_trace *tr, const tni_pass *pass)
@@ -132,8 +111,16 @@ static void begins(tni_watcher *self, const tni_pass *pass)
     if (!p->noted) return;
     *p->noted = (tni_log_pass){ .number = (int)tr->now.n_passes, .accumulates = !pass->wanted };
     tr->now.training = tr->model ? tn_training(tr->model) : tr->mode;
-    add_nodes(tr, pass);
-    note_seeds(tr, pass);
+    /* all nodes that it may visit, each after those that made its inputs: the root is the last */
+    tni_tape tape = { 0 };
+    tni_record_ok(tr, tni_tape_from(&tape, pass->ready.n, pass->ready.heap));
+    for (size_t k = tape.n; tr->failed == TN_OK && k-- > 0;)
+        if (!pass->wanted || tape.node[k]->mark == pass->wanted)
+            p->noted->root = tell(tr, tape.node[k]);
+    tni_tape_free(&tape);
+    for (size_t k = 0; k < pass->ready.n; k++) /* the seeds */
+        for (int i = 0; i < pass->ready.heap[k]->n_out; i++)
+            if (pass->ready.heap[k]->pending[i]) add(tr, pass->ready.heap[k], i, NULL);
     if (!p->outer) tni_record_registered(tr, true);
     if (tr->failed == TN_OK) note_loss(tr, pass);
 }
@@ -219,14 +206,6 @@ static void delivered(tni_watcher *self, const tni_node *node, int i, tn_tensor 
 
 /* ---- on the way ------------------------------------------------------------------------------ */
 
-/* Where hooks on this gradient are noted; NULL: the account ends, or a leaf got no share. */
-static tni_log_hooks *hooks_of(tn_trace *tr, const tni_hooked *h)
-{
-    tni_log_arrival *in = h->node ? incoming(tr, h->node) : NULL;
-    tni_log_share *share = h->node ? NULL : tni_record_last_share(tr, h->leaf);
-    return in ? &in[h->output].hooks : share ? &share->hooks : NULL;
-}
-
 /* Before the first hook and after each: the gradient before the next is known from the one before.
  * A node's run before its turn, a leaf's after its last share. Without a pass: it began before the
  * account. */
@@ -237,7 +216,9 @@ static void hooked(tni_watcher *self, const tni_hooked *h, const tn_tensor *grad
     tni_numbers *way = &tr->pass->way, before = *way;
     tni_record_numbers(tr, way, gradient);
     if (h->number == 0) return;
-    tni_log_hooks *to = hooks_of(tr, h);
+    tni_log_arrival *in = h->node ? incoming(tr, h->node) : NULL;
+    tni_log_share *share = h->node ? NULL : tni_record_last_share(tr, h->leaf);
+    tni_log_hooks *to = in ? &in[h->output].hooks : share ? &share->hooks : NULL;
     tni_log_hook *noted = to ? TNI_MORE(tr, to, hook) : NULL;
     if (noted) *noted = (tni_log_hook){ h->number, h->of, before, *way };
 }
@@ -258,46 +239,33 @@ static void averaged(tni_watcher *self, const tn_tensor *leaf, const tn_tensor *
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* Now it is known which ops inputs came from. */
-static void link_inputs(tn_trace *tr)
-{
-    for (size_t k = 0; k < tr->now.n_nodes; k++)
-        for (int i = 0; i < tr->now.nodes[k]->n_in; i++) {
-            tni_log_in *in = &tr->now.nodes[k]->in[i];
-            in->node = tni_map_get(&tr->nodes, tni_sequence_key(in->from));
-        }
-}
-
-/* And how many shares each leaf got. */
-static void count_parts(const tni_map *leaves)
-{
-    for (size_t k = 0; k < leaves->capacity; k++) {
-        const tni_log_share *last = leaves->cell[k].value;
-        for (tni_log_share *s = leaves->cell[k].value; s; s = s->older) s->of = last->part;
-    }
-}
-
-/* After the hooks: notes what a leaf gets from the pass, and what its gradient will be. */
-static void settle(tn_trace *tr, const tn_tensor *leaf)
-{
-    tni_log_share *last = tni_record_last_share(tr, leaf);
-    bool changed = tr->pass->disturbed || leaf->gm->hooks.n;
-    if (!last || !leaf->gm->pending || (last->part == 1 && !changed)) return;
-    if (changed) note_growth(tr, leaf, &last->after);
-    tni_numbers sum;
-    tni_record_ok(tr, tni_numbers_note(&sum, leaf->gm->pending, -1, NULL));
-    last->sum = sum.norm;
-}
-
 static void ends(tni_watcher *self, const tni_pass *pass, tn_status status)
 {
     TNI_RECORDER(tr, self);
     if (!tr || !tr->pass || tr->pass->pass != pass) return;
     tni_log_pass *noted = tr->pass->noted;
-    link_inputs(tr);
-    count_parts(&tr->pass->leaves);
-    for (size_t i = 0; i < pass->n_receivers; i++)
-        if (pass->receivers[i].leaf) settle(tr, pass->receivers[i].leaf);
+    /* now it is known which ops inputs came from, and how many shares each leaf got */
+    for (size_t k = 0; k < tr->now.n_nodes; k++)
+        for (int i = 0; i < tr->now.nodes[k]->n_in; i++) {
+            tni_log_in *in = &tr->now.nodes[k]->in[i];
+            in->node = tni_map_get(&tr->nodes, tni_sequence_key(in->from));
+        }
+    const tni_map *leaves = &tr->pass->leaves;
+    for (size_t k = 0; k < leaves->capacity; k++) {
+        const tni_log_share *last = leaves->cell[k].value;
+        for (tni_log_share *s = leaves->cell[k].value; s; s = s->older) s->of = last->part;
+    }
+    /* after the hooks: what leaves get from the pass, and what their gradients will be */
+    for (size_t i = 0; i < pass->n_receivers; i++) {
+        const tn_tensor *leaf = pass->receivers[i].leaf;
+        tni_log_share *last = leaf ? tni_record_last_share(tr, leaf) : NULL;
+        bool changed = last && (tr->pass->disturbed || leaf->gm->hooks.n);
+        if (!last || !leaf->gm->pending || (last->part == 1 && !changed)) continue;
+        if (changed) note_growth(tr, leaf, &last->after);
+        tni_numbers sum;
+        tni_record_ok(tr, tni_numbers_note(&sum, leaf->gm->pending, -1, NULL));
+        last->sum = sum.norm;
+    }
     tni_diagnose(tr, noted);
     tr->ended = noted;
     tni_map_free(&tr->brought);

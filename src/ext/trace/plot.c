@@ -41,16 +41,8 @@ static bool is_point(const tn_curve *c, int64_t k)
     return isfinite(c->x[k]) && isfinite(c->y[k]);
 }
 
-/* The round number 1, 2 or 5 times a power of ten that cuts span into about n steps. */
-static double round_step(double span, int n)
-{
-    double raw = span / n;
-    double power = pow(10, floor(log10(raw)));
-    double m = raw / power;
-    return power * (m < 1.5 ? 1 : m < 3.5 ? 2 : m < 7.5 ? 5 : 10);
-}
-
-/* Sets the step of an axis that includes its data (low > high: there is none), and its range. */
+/* Sets the step of an axis that includes its data (low > high: there is none), and its range: 1, 2
+ * or 5 times a power of ten, about n of them. */
 static void scale(axis *a, int n, bool whole)
 {
     if (!(a->low <= a->high)) {
@@ -67,7 +59,8 @@ static void scale(axis *a, int n, bool whole)
         a->low /= 4;
         a->high /= 4;
     }
-    a->step = round_step(a->high - a->low, n);
+    const double raw = (a->high - a->low) / n, power = pow(10, floor(log10(raw))), m = raw / power;
+    a->step = power * (m < 1.5 ? 1 : m < 3.5 ? 2 : m < 7.5 ? 5 : 10);
     if (!whole) return;
     a->low = floor(a->low / a->step + 1e-9) * a->step;
     a->high = ceil(a->high / a->step - 1e-9) * a->step;
@@ -185,18 +178,6 @@ static void add_curve(plot *p, const tn_curve *c, const char *colour)
                     place(&p->x, c->x[k]), place(&p->y, c->y[k]), colour);
 }
 
-/* Points of all curves inside a box. */
-static int64_t points_in(const plot *p, int left, int top, int width, int height)
-{
-    int64_t inside = 0;
-    for (const tn_curve *c = p->curves; c && c < p->curves + p->n; c++)
-        for (int64_t k = 0; k < c->n; k++) {
-            double x = place(&p->x, c->x[k]) - left, y = place(&p->y, c->y[k]) - top;
-            inside += x >= -8 && x <= width + 8 && y >= -8 && y <= height + 8;
-        }
-    return inside;
-}
-
 /* In the corner that hides the fewest points; on a tie, the upper right one. */
 static void add_legend(plot *p)
 {
@@ -213,7 +194,12 @@ static void add_legend(plot *p)
     for (int corner = 0; corner < 4; corner++) {
         int l = corner & 1 ? LEFT + 12 : WIDTH - RIGHT - width - 12;
         int t = corner & 2 ? HEIGHT - BOTTOM - height - 12 : TOP + 12;
-        int64_t hidden = points_in(p, l, t, width, height);
+        int64_t hidden = 0;
+        for (const tn_curve *c = p->curves; c && c < p->curves + p->n; c++)
+            for (int64_t k = 0; k < c->n; k++) {
+                double x = place(&p->x, c->x[k]) - l, y = place(&p->y, c->y[k]) - t;
+                hidden += x >= -8 && x <= width + 8 && y >= -8 && y <= height + 8;
+            }
         if (hidden >= least) continue;
         least = hidden;
         left = l;

@@ -109,14 +109,6 @@ static tni_log_tensor *add_tensor(tn_trace *tr, const tn_tensor *t, const tni_lo
     return made;
 }
 
-/* Whether t, which shares memory with registered tensor `of`, reads the same elements and gets no
- * gradient of its own. */
-static bool stands_for(const tn_tensor *t, const tni_log_tensor *of)
-{
-    bool leaf = t->requires_grad && !t->node;
-    return !leaf && fits(of, t) && tni_is_dense(t) && of->offset == t->offset;
-}
-
 /* Whether t is still the one known by this address: another thread may have made one there. */
 static bool is_still(const tn_tensor *t, const tni_log_tensor *noted, const tni_log_tensor *of)
 {
@@ -136,7 +128,10 @@ tni_log_tensor *tni_record_tensor(tn_trace *tr, const tn_tensor *t)
         of = tni_map_get(&tr->storages, t->storage);
     }
     if (noted && is_still(t, noted, of)) return noted;
-    noted = of && stands_for(t, of) ? of : add_tensor(tr, t, of);
+    /* what reads the same elements as a registered tensor, and gets no gradient of its own, is it */
+    bool same = of && !(t->requires_grad && !t->node) && fits(of, t) && tni_is_dense(t) &&
+                of->offset == t->offset;
+    noted = same ? of : add_tensor(tr, t, of);
     if (noted) tni_record_put(tr, &tr->known, t, noted);
     return noted;
 }
@@ -193,30 +188,14 @@ static void note_write(tn_trace *tr, tni_log_call *c, const tni_log_tensor *buff
     if (write) *write = buffer;
 }
 
-/* The call of a node recorded before the account, as far as the node knows (tn_set_places). */
-static tni_log_call *call_before(tn_trace *tr, const tni_node *node)
-{
-    tni_call_site *site = node->origin ? node->origin->site : NULL;
-    tni_log_call *call = call_of(tr, site);
-    for (size_t i = 0; call && i < site->n_written; i++) {
-        tni_log_tensor *buffer = tni_map_get(&tr->storages, site->written[i]->storage);
-        if (buffer) note_write(tr, call, buffer);
-    }
-    return call;
-}
-
 /* ---- nodes ----------------------------------------------------------------------------------- */
-
-static bool same_text(const char *a, const char *b)
-{
-    return strcmp(a, b ? b : "") == 0;
-}
 
 static const tni_log_op *op_of(tn_trace *tr, const tn_op *op)
 {
     tni_log_op **all = tr->log.ops;
     for (size_t i = 0; i < tr->log.n_ops; i++)
-        if (same_text(all[i]->name, op->name) && same_text(all[i]->formula, op->formula))
+        if (!strcmp(all[i]->name, op->name) &&
+            !strcmp(all[i]->formula, op->formula ? op->formula : ""))
             return all[i];
     tni_log_op made = { lasting(tr, op->name), lasting(tr, op->formula),
                         lasting(tr, op->gradient) };
@@ -253,32 +232,10 @@ static void note_input(tn_trace *tr, const tni_node *node, int i, const tni_call
     if (in->tensor && !in->tensor->registered) tni_record_numbers(tr, &in->value, t);
 }
 
-static void note_output(tn_trace *tr, const tni_node *node, int i, const tni_call *c,
-                        tni_log_out *out)
-{
-    bool plain = node->op->plain && node->op->plain[i];
-    const tn_tensor *t = c ? c->out[i] : i == 0 ? node->y.alias : NULL;
-    *out = (tni_log_out){ .dtype = node->out[i].dtype,
-                          .shape = node->out[i].shape,
-                          .gradient = tn_dtype_is_float(node->out[i].dtype) && !plain };
-    if (t) tni_record_numbers(tr, &out->value, t);
-}
-
 static void note_saved(tn_trace *tr, tni_log_node *n, int what, int index, const tn_tensor *t)
 {
     tni_log_saved *kept = TNI_MORE(tr, n, kept);
     if (kept) *kept = (tni_log_saved){ what, index, tni_bytes_of(t) };
-}
-
-static void note_all_saved(tn_trace *tr, tni_log_node *n, const tni_node *node)
-{
-    for (int i = 0; i < node->n_in; i++) {
-        if (node->x[i].alias) note_saved(tr, n, TNI_SAVED_IN, i, node->x[i].alias);
-        if (node->x[i].recomputed) note_saved(tr, n, TNI_SAVED_RECOMPUTED, i, NULL);
-    }
-    if (node->y.alias) note_saved(tr, n, TNI_SAVED_OUT, 0, node->y.alias);
-    for (int i = 0; i < node->n_saved; i++)
-        if (node->saved[i]) note_saved(tr, n, TNI_SAVED_EXTRA, i, node->saved[i]);
 }
 
 tni_log_node *tni_record_node(tn_trace *tr, const tni_node *node, const tni_call *c)
@@ -297,10 +254,29 @@ tni_log_node *tni_record_node(tn_trace *tr, const tni_node *node, const tni_call
                          .in = tni_record_alloc(tr, a, (size_t)node->n_in * sizeof *n->in),
                          .out = tni_record_alloc(tr, a, (size_t)node->n_out * sizeof *n->out) };
     if (!n->in || !n->out) return NULL;
-    n->call = c ? call_here(tr) : call_before(tr, node);
+    /* of a node recorded before the account as far as it is known (tn_set_places) */
+    tni_call_site *site = !c && node->origin ? node->origin->site : NULL;
+    n->call = c ? call_here(tr) : call_of(tr, site);
+    for (size_t i = 0; site && n->call && i < site->n_written; i++) {
+        tni_log_tensor *buffer = tni_map_get(&tr->storages, site->written[i]->storage);
+        if (buffer) note_write(tr, n->call, buffer);
+    }
     for (int i = 0; i < node->n_in; i++) note_input(tr, node, i, c, &n->in[i]);
-    for (int i = 0; i < node->n_out; i++) note_output(tr, node, i, c, &n->out[i]);
-    note_all_saved(tr, n, node);
+    for (int i = 0; i < node->n_out; i++) {
+        bool plain = node->op->plain && node->op->plain[i];
+        const tn_tensor *t = c ? c->out[i] : i == 0 ? node->y.alias : NULL;
+        n->out[i].dtype = node->out[i].dtype;
+        n->out[i].shape = node->out[i].shape;
+        n->out[i].gradient = tn_dtype_is_float(node->out[i].dtype) && !plain;
+        if (t) tni_record_numbers(tr, &n->out[i].value, t);
+    }
+    for (int i = 0; i < node->n_in; i++) {
+        if (node->x[i].alias) note_saved(tr, n, TNI_SAVED_IN, i, node->x[i].alias);
+        if (node->x[i].recomputed) note_saved(tr, n, TNI_SAVED_RECOMPUTED, i, NULL);
+    }
+    if (node->y.alias) note_saved(tr, n, TNI_SAVED_OUT, 0, node->y.alias);
+    for (int i = 0; i < node->n_saved; i++)
+        if (node->saved[i]) note_saved(tr, n, TNI_SAVED_EXTRA, i, node->saved[i]);
     tni_record_put(tr, &tr->nodes, key, n);
     return tr->failed == TN_OK ? n : NULL;
 }
@@ -329,14 +305,6 @@ static void called(tni_watcher *self, tn_module *m, int n_in, tn_tensor *const *
     tni_record_open(tr);
 }
 
-static unsigned who_writes(const tn_trace *tr)
-{
-    return tr->optimizing       ? TNI_MOVED_OPTIMIZER
-           : tni_calling()      ? TNI_MOVED_FORWARD
-           : tni_pass_is_open() ? TNI_MOVED_BACKWARD
-                                : TNI_MOVED_HAND;
-}
-
 static void writes(tni_watcher *self, const tn_tensor *t)
 {
     tni_call_site_write(self, t);
@@ -344,7 +312,11 @@ static void writes(tni_watcher *self, const tn_tensor *t)
     if (!to) return;
     TNI_RECORDER(tr, self);
     if (!tr) return;
-    tni_record_written(tr, to, who_writes(tr));
+    tni_record_written(tr, to,
+                       tr->optimizing       ? TNI_MOVED_OPTIMIZER
+                       : tni_calling()      ? TNI_MOVED_FORWARD
+                       : tni_pass_is_open() ? TNI_MOVED_BACKWARD
+                                            : TNI_MOVED_HAND);
     bool mine = !tr->optimizing, buffer = mine && to->kind == TN_GRAPH_BUFFER;
     tni_log_call *call = buffer ? call_here(tr) : NULL;
     if (call) note_write(tr, call, to);

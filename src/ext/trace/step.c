@@ -37,16 +37,6 @@ static const tni_log_tensor *register_entry(tn_trace *tr, const tn_entry *e)
     return t;
 }
 
-/* A tensor's line in the ledger, added if it is not there; NULL: the account ends. */
-static tni_log_entry *line_of(tn_trace *tr, const tni_log_tensor *tensor)
-{
-    tni_log_entry *line = tni_log_line(&tr->now, tensor);
-    if (line) return line;
-    line = TNI_NEW(tr, &tr->now, ledger);
-    if (line) line->tensor = tensor;
-    return line;
-}
-
 typedef void moment(tn_trace *tr, tni_log_entry *line, const tn_tensor *t);
 
 /* Looks at each parameter and buffer that the model has by now, and notes (NULL: nothing) what it
@@ -61,7 +51,9 @@ static void each_entry(tn_trace *tr, moment *note)
     for (int k = 0; k < 2; k++)
         for (int i = 0; tr->failed == TN_OK && i < list[k]->n; i++) {
             const tni_log_tensor *t = register_entry(tr, &list[k]->entry[i]);
-            tni_log_entry *line = t && note ? line_of(tr, t) : NULL;
+            if (!t || !note) continue;
+            tni_log_entry *line = tni_log_line(&tr->now, t);
+            if (!line && (line = TNI_NEW(tr, &tr->now, ledger))) line->tensor = t;
             if (line) note(tr, line, list[k]->entry[i].tensor);
         }
     tn_scope_end(scope);
@@ -180,17 +172,6 @@ static void sort_calls(tni_log_step *s)
     s->n_calls = n;
 }
 
-static void judge_moves(tni_log_step *s)
-{
-    for (size_t i = 0; i < s->n_ledger; i++) {
-        tni_log_entry *e = s->ledger[i];
-        bool early = tni_numbers_differ(&e->start, &e->forward);
-        bool late = tni_numbers_differ(e->forward.known ? &e->forward : &e->start, &e->step);
-        e->moved = (early ? e->early : 0) | (late ? e->late : 0);
-        if (!e->start.known || (!e->moved && (early || late))) e->moved = TNI_MOVED_UNKNOWN;
-    }
-}
-
 void tni_record_close(tn_trace *tr)
 {
     tni_log_step *s = &tr->now;
@@ -200,7 +181,13 @@ void tni_record_close(tn_trace *tr)
         sort_nodes(s);
         drop_sites(s);
         sort_calls(s);
-        judge_moves(s);
+        for (size_t i = 0; i < s->n_ledger; i++) {
+            tni_log_entry *e = s->ledger[i];
+            bool early = tni_numbers_differ(&e->start, &e->forward);
+            bool late = tni_numbers_differ(e->forward.known ? &e->forward : &e->start, &e->step);
+            e->moved = (early ? e->early : 0) | (late ? e->late : 0);
+            if (!e->start.known || (!e->moved && (early || late))) e->moved = TNI_MOVED_UNKNOWN;
+        }
         tni_log_step *to = tni_record_more(tr, &log->arena, &log->steps, &log->n_steps, sizeof *to);
         if (to) {
             *to = *s;

@@ -45,18 +45,6 @@ static void say_op(const tni_words *w, const tni_log_node *n)
 
 /* ---- what arrives ---------------------------------------------------------------------------- */
 
-/* "    the sum of mul #3: 0.5 + add #5: 0.25" */
-static void say_sum(const tni_words *w, const tni_log_arrival *in)
-{
-    fprintf(w->file, "\n    the sum of");
-    for (size_t k = 0; k < in->n_adds; k++) {
-        const tni_log_share *share = in->adds[k];
-        const tni_log_node *n = share ? share->back->node : NULL;
-        fprintf(w->file, k ? " + %s" : " %s", n ? n->op->name : "the seed");
-        if (n) fprintf(w->file, " #%d: %s", n->id, tni_amount_phrase(&share->value).s);
-    }
-}
-
 /* "    hook 1 of 2: |dy| 0.5 -> |dy| 0.25" */
 static void say_hooks(const tni_words *w, const tni_log_hooks *hooks, const char *name,
                       const tn_shape *shape)
@@ -83,7 +71,13 @@ static void say_arrivals(const tni_words *w, const tni_log_back *b)
         tni_phrase name = tni_phrase_of("d%s", tni_log_result(n->op, i).s);
         const char *how = seed ? "  begins with " : "  arrives: ";
         fprintf(w->file, "%s", tni_numbers_phrase(how, name.s, &in->value, shape).s);
-        if (in->n_adds > 1) say_sum(w, in);
+        for (size_t k = 0; in->n_adds > 1 && k < in->n_adds; k++) {
+            const tni_log_share *share = in->adds[k];
+            const tni_log_node *from = share ? share->back->node : NULL;
+            fprintf(w->file, k ? " + %s" : "\n    the sum of %s",
+                    from ? from->op->name : "the seed");
+            if (from) fprintf(w->file, " #%d: %s", from->id, tni_amount_phrase(&share->value).s);
+        }
         say_hooks(w, &in->hooks, name.s, shape);
         fputc('\n', w->file);
     }
@@ -117,16 +111,6 @@ static void say_shapes(const tni_words *w, const tni_log_node *n, const char *ru
     if (right && mentions(right, result.s))
         fprintf(w->file, ", %s %s", result.s, tni_shape_text(out));
     fprintf(w->file, " -> %s", tni_shape_text(&n->in[in].shape));
-}
-
-static void say_reduction(const tni_words *w, const tni_log_share *s, const tn_shape *to)
-{
-    int lead = s->from.rank - to->rank, n = 0;
-    fprintf(w->file, "\n    summed over");
-    for (int i = 0; i < s->from.rank; i++)
-        if (i < lead || (to->size[i - lead] == 1 && s->from.size[i] != 1))
-            fprintf(w->file, n++ ? ", %d" : " axis %d", i);
-    fprintf(w->file, ": %s -> %s", tni_shape_text(&s->from), tni_shape_text(to));
 }
 
 /* The ranks' average of a leaf's gradient in a pass; NULL: there is none. */
@@ -169,7 +153,11 @@ static void say_share(const tni_words *w, const tni_log_share *s)
     fprintf(w->file, "  %s", rule.s[0] ? rule.s : name.s);
     say_shapes(w, n, rule.s, s->in);
     fprintf(w->file, "%s", tni_numbers_phrase("   ", name.s, &s->value, shape).s);
-    if (s->reduced) say_reduction(w, s, shape);
+    if (s->reduced) fprintf(w->file, "\n    summed over");
+    for (int i = 0, n = 0, lead = s->from.rank - shape->rank; s->reduced && i < s->from.rank; i++)
+        if (i < lead || (shape->size[i - lead] == 1 && s->from.size[i] != 1))
+            fprintf(w->file, n++ ? ", %d" : " axis %d", i);
+    if (s->reduced) fprintf(w->file, ": %s -> %s", tni_shape_text(&s->from), tni_shape_text(shape));
     say_hooks(w, &s->hooks, s->of > 1 ? "sum" : name.s, shape);
     if (s->leaf && s->back->pass->accumulates)
         say_leaf(w, s, name.s);
@@ -222,15 +210,6 @@ static void say_others(const tni_words *w, const tni_log_node *n)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* "  x is not kept: gelu #3 computes it again where it is read" */
-static void say_again(const tni_words *w, const tni_log_node *n)
-{
-    for (size_t k = 0; k < n->n_kept; k++)
-        if (n->kept[k].what == TNI_SAVED_RECOMPUTED)
-            fprintf(w->file, "  %s is not kept: %s computes it again where it is read\n",
-                    tni_log_kept(n, &n->kept[k]).s, tni_source_phrase(&n->in[n->kept[k].index]).s);
-}
-
 /* "  freed x 128 B, y 64 B; still kept 512 B" */
 static void say_freed(const tni_words *w, const tni_log_back *b)
 {
@@ -261,28 +240,20 @@ static void say_findings(const tni_words *w, const tni_log_back *b)
 
 static void say_back(const tni_words *w, const tni_log_back *b, size_t number)
 {
+    const tni_log_node *n = b->node;
     fprintf(w->file, "backward %zu/%zu", number, b->pass->n_nodes);
     say_place(w->file, b->node);
     say_arrivals(w, b);
-    say_again(w, b->node);
+    for (size_t k = 0; k < n->n_kept; k++)
+        if (n->kept[k].what == TNI_SAVED_RECOMPUTED)
+            fprintf(w->file, "  %s is not kept: %s computes it again where it is read\n",
+                    tni_log_kept(n, &n->kept[k]).s, tni_source_phrase(&n->in[n->kept[k].index]).s);
     for (size_t i = 0; i < b->n_shares; i++) say_share(w, &b->shares[i]);
     const char *where = strstr(b->node->op->gradient, "; where "); /* what short names mean */
     if (where && b->n_shares) fprintf(w->file, "    %s\n", where + 2);
     say_others(w, b->node);
     say_findings(w, b);
     say_freed(w, b);
-}
-
-/* Leaves that got a gradient on other ranks only. */
-static void say_received(const tni_words *w, const tni_log_pass *pass)
-{
-    for (size_t k = 0; k < pass->n_averages; k++) {
-        const tni_log_average *a = &pass->averages[k];
-        if (a->before.known) continue;
-        fprintf(w->file, "  %s  no gradient on this rank; ", tni_tensor_name(a->tensor));
-        say_average(w, a);
-        fputc('\n', w->file);
-    }
 }
 
 void tni_say_backward(const tni_words *w)
@@ -296,24 +267,18 @@ void tni_say_backward(const tni_words *w)
                     p->accumulates ? "" : ", of tn_gradients: changes no grad");
         for (size_t k = 0; k < s->n_backs; k++)
             if (s->backs[k]->pass == p) say_back(w, s->backs[k], ++number);
-        say_received(w, p);
+        for (size_t k = 0; k < p->n_averages; k++) { /* of other ranks only */
+            const tni_log_average *a = &p->averages[k];
+            if (a->before.known) continue;
+            fprintf(w->file, "  %s  no gradient on this rank; ", tni_tensor_name(a->tensor));
+            say_average(w, a);
+            fputc('\n', w->file);
+        }
         if (p->error) fprintf(w->file, "  fails: %s\n", p->error);
     }
 }
 
 /* ---- the optimizer, and the ledger ----------------------------------------------------------- */
-
-static void say_updates(const tni_words *w)
-{
-    const tni_log_step *s = w->step;
-    if (s->stepped) fprintf(w->file, "\noptimizer\n");
-    for (size_t i = 0; s->stepped && i < s->n_updates; i++) {
-        const tni_log_update *u = s->updates[i];
-        fprintf(w->file, "  %s  %s -> %s   gradient %s\n", tni_tensor_name(u->tensor),
-                tni_amount_phrase(&u->before).s, tni_amount_phrase(&u->after).s,
-                tni_amount_phrase(&u->gradient).s);
-    }
-}
 
 tni_phrase tni_ledger_cell(const tni_words *w, size_t row, int column)
 {
@@ -364,7 +329,13 @@ static void say_step(const tni_words *w, size_t number)
     for (size_t i = 0; i < s->n_nodes; i++) say_op(w, s->nodes[i]);
     fputc('\n', w->file);
     tni_say_backward(w);
-    say_updates(w);
+    if (s->stepped) fprintf(w->file, "\noptimizer\n");
+    for (size_t i = 0; s->stepped && i < s->n_updates; i++) {
+        const tni_log_update *u = s->updates[i];
+        fprintf(w->file, "  %s  %s -> %s   gradient %s\n", tni_tensor_name(u->tensor),
+                tni_amount_phrase(&u->before).s, tni_amount_phrase(&u->after).s,
+                tni_amount_phrase(&u->gradient).s);
+    }
     tni_say_state(w);
 }
 
