@@ -55,20 +55,19 @@ static __device__ uint64_t key_at(const sort_key &k, const void *x, int64_t at)
 }
 
 struct sort_job {
-    places<3> lines; /* where they begin: index, value, x */
+    places<2> lines; /* where they begin: index, x */
     int64_t *index;
-    void *value;
     const void *x;
     sort_key key;
-    int64_t n, k, x_step, index_step, value_step;
+    int64_t n, k, x_step, index_step;
     int64_t before; /* lines sorted by earlier calls */
 };
 
-static __device__ int64_t place_of(const sort_job &job, int64_t position, int64_t (&at)[3])
+static __device__ int64_t place_of(const sort_job &job, int64_t position, int64_t (&at)[2])
 {
     int64_t line = position / job.n;
     locate(job.lines, job.before + line, at);
-    return at[2] + (position - line * job.n) * job.x_step;
+    return at[1] + (position - line * job.n) * job.x_step;
 }
 
 enum { LOW_HALF, HIGH_HALF, LINE_NUMBER };
@@ -80,7 +79,7 @@ static __global__ void sort_fill(const __grid_constant__ sort_job job, uint64_t 
     int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
     for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
          i += step) {
-        int64_t at[3];
+        int64_t at[2];
         uint64_t position = part == LOW_HALF ? static_cast<uint64_t>(i) : word[i] & 0xffffffffu;
         int64_t where = static_cast<int64_t>(position);
         uint64_t v = part == LINE_NUMBER ? static_cast<uint64_t>(where / job.n)
@@ -95,18 +94,10 @@ static __global__ void sort_put(const __grid_constant__ sort_job job, const uint
     int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
     for (int64_t e = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; e < n;
          e += step) {
-        int64_t line = e / job.k, r = e - line * job.k, at[3];
+        int64_t line = e / job.k, r = e - line * job.k, at[2];
         int64_t position = static_cast<int64_t>(word[line * job.n + r] & 0xffffffffu);
-        int64_t from = place_of(job, position, at), to = at[1] + r * job.value_step;
+        locate(job.lines, job.before + line, at);
         job.index[at[0] + r * job.index_step] = position - line * job.n;
-        if (job.key.bits == 64)
-            static_cast<uint64_t *>(job.value)[to] = static_cast<const uint64_t *>(job.x)[from];
-        else if (job.key.bits == 32)
-            static_cast<uint32_t *>(job.value)[to] = static_cast<const uint32_t *>(job.x)[from];
-        else if (job.key.bits == 16)
-            static_cast<uint16_t *>(job.value)[to] = static_cast<const uint16_t *>(job.x)[from];
-        else
-            static_cast<uint8_t *>(job.value)[to] = static_cast<const uint8_t *>(job.x)[from];
     }
 }
 
@@ -135,19 +126,17 @@ static tn_status sort_lines(const sort_job &job, int64_t lines, uint64_t *words)
 tn_status tni_cuda_order(const tni_order *a)
 {
     int axis = a->axis;
-    tni_array line[3] = { a->index, a->value, a->x };
-    const tni_array *const lines[] = { &line[0], &line[1], &line[2] };
-    for (int i = 0; i < 3; i++) line[i].size[axis] = 1;
-    sort_job job = { places_of<3>(lines),
+    tni_array line[2] = { a->index, a->x };
+    const tni_array *const lines[] = { &line[0], &line[1] };
+    for (int i = 0; i < 2; i++) line[i].size[axis] = 1;
+    sort_job job = { places_of<2>(lines),
                      static_cast<int64_t *>(a->index.data),
-                     a->value.data,
                      a->x.data,
                      sort_key_of(a->x.dtype, a->descending),
                      a->x.size[axis],
                      a->index.size[axis],
                      a->x.stride[axis],
                      a->index.stride[axis],
-                     line[1].stride[axis],
                      0 };
     int64_t all = job.lines.numel;
     if (all == 0 || job.k == 0) return TN_OK;

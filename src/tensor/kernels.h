@@ -164,10 +164,10 @@ typedef struct tni_take_add {
 
 /* ---- order ----------------------------------------------------------------------------------- */
 
-/* The first k of each line along an axis in order, k the outputs' size there: equal elements as
- * they come, NaN as the largest. Any strides, at least one axis. */
+/* Where the first k of each line along an axis in order are, k the output's size there: equal
+ * elements as they come, NaN as the largest. Any strides, at least one axis. */
 typedef struct tni_order {
-    tni_array value, index; /* like x, and i64: where it was */
+    tni_array index; /* i64 */
     tni_array x;
     int axis;
     bool descending;
