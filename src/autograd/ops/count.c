@@ -26,11 +26,11 @@ static tn_tensor *times(tn_tensor *at, int64_t n)
 static tn_tensor *true_places(const char *function, tn_tensor *mask)
 {
     int64_t n = 0;
-    tn_tensor *at = NULL;
+    int axis = 0;
     if (!mask || refused(function)) return NULL;
     tn_tensor *sum = tn_sum(mask, NULL, 0, false);
     if (!sum || tn_copy_out(sum, &n, sizeof n, TN_I64) != TN_OK) return NULL;
-    return tn_topk(tn_flatten(mask, 0, -1), n, 0, true, &at) ? at : NULL;
+    return tni_ordered(function, tn_flatten(mask, 0, -1), &n, &axis, true);
 }
 
 tn_tensor *tn_nonzero(tn_tensor *x)
@@ -42,8 +42,9 @@ tn_tensor *tn_nonzero(tn_tensor *x)
     tn_tensor *at = true_places("tn_nonzero", mask), *rest = tn_to_dtype(at, TN_F64);
     for (int d = x->shape.rank - 1; rest && d >= 0; d--) {
         double size = (double)x->shape.size[d];
-        column[d] = d > 0 ? tn_remainder_scalar(rest, size) : rest;
-        if (d > 0) rest = tn_floor(tn_div_scalar(rest, size));
+        tn_tensor *whole = d > 0 ? tn_floor(tn_div_scalar(rest, size)) : NULL;
+        column[d] = d > 0 ? tn_sub(rest, tn_mul_scalar(whole, size)) : rest;
+        rest = d > 0 ? whole : rest;
     }
     if (rest && x->shape.rank > 0)
         y = tn_to_dtype(tn_stack(column, x->shape.rank, 1), TN_I64);

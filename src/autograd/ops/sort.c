@@ -44,9 +44,8 @@ static const tn_op order_op = {
     .forward = order_forward,
 };
 
-/* Where the first k of the order along *axis, made positive, are; k NULL: all. */
-static tn_tensor *ordered(const char *function, tn_tensor *x, const int64_t *k, int *axis,
-                          bool descending)
+tn_tensor *tni_ordered(const char *function, tn_tensor *x, const int64_t *k, int *axis,
+                       bool descending)
 {
     if (!tni_present(function, "x", x)) return NULL;
     *axis = tni_axis_of_any(function, *axis, x->shape.rank);
@@ -75,26 +74,26 @@ static tn_tensor *taken(tn_scope scope, tn_tensor *x, int axis, tn_tensor *at, b
 tn_tensor *tn_sort(tn_tensor *x, int axis, bool descending, tn_tensor **index)
 {
     tn_scope scope = tn_scope_begin();
-    tn_tensor *at = ordered("tn_sort", x, NULL, &axis, descending);
+    tn_tensor *at = tni_ordered("tn_sort", x, NULL, &axis, descending);
     return taken(scope, x, axis, at, true, index);
 }
 
 tn_tensor *tn_argsort(tn_tensor *x, int axis, bool descending)
 {
-    return ordered("tn_argsort", x, NULL, &axis, descending);
+    return tni_ordered("tn_argsort", x, NULL, &axis, descending);
 }
 
 tn_tensor *tn_topk(tn_tensor *x, int64_t k, int axis, bool largest, tn_tensor **index)
 {
     tn_scope scope = tn_scope_begin();
-    tn_tensor *at = ordered("tn_topk", x, &k, &axis, largest);
+    tn_tensor *at = tni_ordered("tn_topk", x, &k, &axis, largest);
     return taken(scope, x, axis, at, true, index);
 }
 
 tn_tensor *tn_median(tn_tensor *x, int axis, bool keepdim, tn_tensor **index)
 {
     tn_scope scope = tn_scope_begin();
-    tn_tensor *at = ordered("tn_median", x, NULL, &axis, false);
+    tn_tensor *at = tni_ordered("tn_median", x, NULL, &axis, false);
     int64_t n = at ? rows_around(&x->shape, axis).c : 0;
     if (at && n > 0) { /* where there are NaNs, which come last, the first of them */
         tn_tensor *nans = tn_sum(tn_isnan(x), &axis, 1, true);
