@@ -100,12 +100,6 @@ TN_API tn_tensor *tn_topk(tn_tensor *x, int64_t k, int axis, bool largest, tn_te
 /** The median along an axis, of an even count the lower of two; NaN if there is one (index then:
  *  the first). Otherwise as tn_max. Errors: an empty axis. PyTorch: torch.median */
 TN_API tn_tensor *tn_median(tn_tensor *x, int axis, bool keepdim, tn_tensor **index);
-/** The lower median of all elements; those that equal it share its gradient. Errors: no elements.
- *  PyTorch: torch.median; without dim */
-TN_API tn_tensor *tn_median_all(tn_tensor *x);
-/** The q-quantile along an axis, q in [0, 1]: between the two elements next to place q (n - 1) of
- *  their order, linearly. x floating. Errors: an empty axis. PyTorch: torch.quantile; linear */
-TN_API tn_tensor *tn_quantile(tn_tensor *x, double q, int axis, bool keepdim);
 /**
  * The different values of x, sorted, in one axis; each NaN is one of its own. No gradient. Here and
  * wherever a result's size depends on values (tn_nonzero, tn_masked_select, tn_bincount) the host
@@ -129,15 +123,10 @@ TN_API tn_tensor *tn_masked_select(tn_tensor *x, tn_tensor *mask);
  * How often each of 0, 1, ... occurs in x, integers along one axis: i64 [largest + 1], or
  * [minlength] if that is more. No gradient.
  *
- * weights  TN_NONE, or as many numbers, which are added up instead: f32 if they are, else f64
  * Errors   negative values
- * PyTorch: torch.bincount
+ * PyTorch: torch.bincount; without weights
  */
-TN_API tn_tensor *tn_bincount(tn_tensor *x, tn_tensor *weights, int64_t minlength);
-/** How many elements are in each of so many equal intervals from low to high (with its end); others
- *  and NaN count for nothing. low = high: from the smallest to the largest element, for which the
- *  host waits. x floating, the result as x. No gradient. PyTorch: torch.histc */
-TN_API tn_tensor *tn_histc(tn_tensor *x, int64_t bins, double low, double high);
+TN_API tn_tensor *tn_bincount(tn_tensor *x, int64_t minlength);
 /**
  * n samples for each row of p, with probabilities in proportion to it: p [c] or [rows, c] gives i64
  * [n] or [rows, n]. Drawn on p's device by the default generator (tn_manual_seed), by other numbers

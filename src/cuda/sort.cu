@@ -1,5 +1,5 @@
 /*
- * sort.cu - sorted lines; the indices of what is true.
+ * sort.cu - sorted lines.
  *
  * All lines are sorted at once, by stable radix sorts of words (sort.h) that hold an element's
  * position in their low half: first by the low half of its key, then by the high half, then by the
@@ -8,8 +8,6 @@
  */
 #include "cuda/elements.h"
 #include "cuda/sort.h"
-
-/* ---- sort ------------------------------------------------------------------------------------ */
 
 enum { SORT_THREADS = 256, KEY_HALF = 32 };
 /* Words that are sorted at once, if a line is no longer; in the shim few, so that tests see it. */
@@ -57,21 +55,19 @@ static __device__ uint64_t key_at(const sort_key &k, const void *x, int64_t at)
 }
 
 struct sort_job {
-    places<3> lines; /* where they begin: index, value, x */
+    places<2> lines; /* where they begin: index, x */
     int64_t *index;
-    void *value;
     const void *x;
     sort_key key;
-    int64_t n, k, x_step, index_step, value_step;
-    bool median;
+    int64_t n, k, x_step, index_step;
     int64_t before; /* lines sorted by earlier calls */
 };
 
-static __device__ int64_t place_of(const sort_job &job, int64_t position, int64_t (&at)[3])
+static __device__ int64_t place_of(const sort_job &job, int64_t position, int64_t (&at)[2])
 {
     int64_t line = position / job.n;
     locate(job.lines, job.before + line, at);
-    return at[2] + (position - line * job.n) * job.x_step;
+    return at[1] + (position - line * job.n) * job.x_step;
 }
 
 enum { LOW_HALF, HIGH_HALF, LINE_NUMBER };
@@ -83,7 +79,7 @@ static __global__ void sort_fill(const __grid_constant__ sort_job job, uint64_t 
     int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
     for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
          i += step) {
-        int64_t at[3];
+        int64_t at[2];
         uint64_t position = part == LOW_HALF ? static_cast<uint64_t>(i) : word[i] & 0xffffffffu;
         int64_t where = static_cast<int64_t>(position);
         uint64_t v = part == LINE_NUMBER ? static_cast<uint64_t>(where / job.n)
@@ -92,49 +88,16 @@ static __global__ void sort_fill(const __grid_constant__ sort_job job, uint64_t 
     }
 }
 
-static __device__ bool nan_at(const sort_job &job, const uint64_t *word, int64_t r)
-{
-    int64_t at[3], position = static_cast<int64_t>(word[r] & 0xffffffffu);
-    uint64_t key = key_at(job.key, job.x, place_of(job, position, at));
-    return job.key.infinity && key == (job.key.top | (job.key.top - 1));
-}
-
-/* Where the wanted ones of a line begin: a median in the middle or at the first NaN. */
-static __device__ int64_t first_of(const sort_job &job, const uint64_t *word)
-{
-    int64_t low = 0, high = job.n - 1;
-    if (!job.median) return 0;
-    if (!nan_at(job, word, high)) return high / 2;
-    while (low < high) {
-        int64_t middle = (low + high) / 2;
-        if (nan_at(job, word, middle))
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
-}
-
 static __global__ void sort_put(const __grid_constant__ sort_job job, const uint64_t *word,
                                 int64_t n)
 {
     int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
     for (int64_t e = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; e < n;
          e += step) {
-        int64_t line = e / job.k, r = e - line * job.k, at[3];
-        const uint64_t *sorted = word + line * job.n;
-        int64_t position = static_cast<int64_t>(sorted[first_of(job, sorted) + r] & 0xffffffffu);
-        int64_t from = place_of(job, position, at), to = at[1] + r * job.value_step;
+        int64_t line = e / job.k, r = e - line * job.k, at[2];
+        int64_t position = static_cast<int64_t>(word[line * job.n + r] & 0xffffffffu);
+        locate(job.lines, job.before + line, at);
         job.index[at[0] + r * job.index_step] = position - line * job.n;
-        if (!job.value) continue;
-        if (job.key.bits == 64)
-            static_cast<uint64_t *>(job.value)[to] = static_cast<const uint64_t *>(job.x)[from];
-        else if (job.key.bits == 32)
-            static_cast<uint32_t *>(job.value)[to] = static_cast<const uint32_t *>(job.x)[from];
-        else if (job.key.bits == 16)
-            static_cast<uint16_t *>(job.value)[to] = static_cast<const uint16_t *>(job.x)[from];
-        else
-            static_cast<uint8_t *>(job.value)[to] = static_cast<const uint8_t *>(job.x)[from];
     }
 }
 
@@ -163,20 +126,17 @@ static tn_status sort_lines(const sort_job &job, int64_t lines, uint64_t *words)
 tn_status tni_cuda_order(const tni_order *a)
 {
     int axis = a->axis;
-    tni_array line[3] = { a->index, a->value.data ? a->value : a->index, a->x };
-    const tni_array *const lines[] = { &line[0], &line[1], &line[2] };
-    for (int i = 0; i < 3; i++) line[i].size[axis] = 1;
-    sort_job job = { places_of<3>(lines),
+    tni_array line[2] = { a->index, a->x };
+    const tni_array *const lines[] = { &line[0], &line[1] };
+    for (int i = 0; i < 2; i++) line[i].size[axis] = 1;
+    sort_job job = { places_of<2>(lines),
                      static_cast<int64_t *>(a->index.data),
-                     a->value.data,
                      a->x.data,
                      sort_key_of(a->x.dtype, a->descending),
                      a->x.size[axis],
                      a->index.size[axis],
                      a->x.stride[axis],
                      a->index.stride[axis],
-                     line[1].stride[axis],
-                     a->median,
                      0 };
     int64_t all = job.lines.numel;
     if (all == 0 || job.k == 0) return TN_OK;
@@ -191,69 +151,6 @@ tn_status tni_cuda_order(const tni_order *a)
     if (status != TN_OK) return status;
     for (; job.before < all && status == TN_OK; job.before += at_once)
         status = sort_lines(job, min(at_once, all - job.before), static_cast<uint64_t *>(block));
-    tni_cuda_return(block);
-    return status;
-}
-
-/* ---- nonzero --------------------------------------------------------------------------------- */
-
-struct nonzero_job {
-    int64_t *y;
-    const uint8_t *x;
-    uint64_t *count; /* for each block: how many are true in its part */
-    sort_plan plan;
-    int rank;
-    int64_t size[TN_MAX_RANK];
-};
-
-static __global__ void nonzero_count(const __grid_constant__ nonzero_job job)
-{
-    int64_t from = blockIdx.x * job.plan.stretch, end = min(job.plan.n, from + job.plan.stretch);
-    double mine = 0;
-    for (int64_t i = from + threadIdx.x; i < end; i += RADIX) mine += job.x[i] != 0;
-    double sum = block_sum(mine);
-    if (threadIdx.x == 0) job.count[blockIdx.x] = static_cast<uint64_t>(sum);
-}
-
-static __global__ void nonzero_list(const __grid_constant__ nonzero_job job)
-{
-    __shared__ uint64_t found;
-    int64_t from = blockIdx.x * job.plan.stretch, end = min(job.plan.n, from + job.plan.stretch);
-    uint64_t next = 0;
-    for (unsigned b = 0; b < blockIdx.x; b++) next += job.count[b];
-    for (int64_t tile = from; tile < end; tile += RADIX) {
-        int64_t i = tile + threadIdx.x;
-        uint64_t is = i < end && job.x[i] != 0, before = sort_before(is);
-        if (is) {
-            int64_t *to = job.y + static_cast<int64_t>(next + before) * job.rank;
-            for (int d = job.rank - 1; d >= 0; d--) {
-                to[d] = i % job.size[d];
-                i /= job.size[d];
-            }
-        }
-        if (threadIdx.x == RADIX - 1) found = before + is;
-        __syncthreads();
-        next += found;
-        __syncthreads();
-    }
-}
-
-tn_status tni_cuda_nonzero(const tni_nonzero *a)
-{
-    void *block;
-    if (tni_array_numel(&a->y) == 0) return TN_OK;
-    nonzero_job job = { static_cast<int64_t *>(a->y.data),
-                        static_cast<const uint8_t *>(a->x.data),
-                        nullptr,
-                        sort_plan_of(tni_array_numel(&a->x)),
-                        a->x.rank,
-                        {} };
-    for (int d = 0; d < a->x.rank; d++) job.size[d] = a->x.size[d];
-    tn_status status = tni_cuda_borrow(job.plan.blocks * sizeof(uint64_t), &block);
-    if (status != TN_OK) return status;
-    job.count = static_cast<uint64_t *>(block);
-    status = TN_LAUNCH((nonzero_count), job.plan.blocks, RADIX, 0, job);
-    if (status == TN_OK) status = TN_LAUNCH((nonzero_list), job.plan.blocks, RADIX, 0, job);
     tni_cuda_return(block);
     return status;
 }

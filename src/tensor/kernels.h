@@ -164,21 +164,14 @@ typedef struct tni_take_add {
 
 /* ---- order ----------------------------------------------------------------------------------- */
 
-/* The first k of each line along an axis in order, k the outputs' size there: equal elements as
- * they come, NaN as the largest. Any strides, at least one axis. */
+/* Where the first k of each line along an axis in order are, k the output's size there: equal
+ * elements as they come, NaN as the largest. Any strides, at least one axis. */
 typedef struct tni_order {
-    tni_array value, index; /* like x (data NULL: not wanted), and i64: where it was */
+    tni_array index; /* i64 */
     tni_array x;
     int axis;
     bool descending;
-    bool median; /* instead, k = 1: the lower median, or the first NaN if there is one */
 } tni_order;
-
-/* The indices of what is true, in order. */
-typedef struct tni_nonzero {
-    tni_array y; /* i64 [m, rank of x], dense */
-    tni_array x; /* bool, dense, at least one axis; m elements are true */
-} tni_nonzero;
 
 /* ---- rows: dense [n, c] unless said ---------------------------------------------------------- */
 
@@ -483,8 +476,7 @@ typedef struct tni_optim_step {
 #define TNI_KERNELS(ONCE, ANY, REAL, FLOAT, WIDE)                                                  \
     ANY(fill) ANY(copy) ANY(unary) ANY(binary) ANY(ternary)                                        \
     ANY(reduce) ANY(arg_reduce) ANY(cumsum)                                                        \
-    ANY(gather) WIDE(scatter, source, 1, 2) ANY(take) WIDE(take_add, y, 1, 2)                      \
-    ANY(order) ANY(nonzero)                                                                        \
+    ANY(gather) WIDE(scatter, source, 1, 2) ANY(take) WIDE(take_add, y, 1, 2) ANY(order)           \
     WIDE(softmax, x, 1, 1) WIDE(softmax_grad, y, 1, 2)                                             \
     FLOAT(cross_entropy, x, 4, 3) FLOAT(cross_entropy_grad, x, 1, 6)                               \
     REAL(nll, x) REAL(nll_grad, dx) REAL(ctc, x) REAL(ctc_grad, dx)                                \

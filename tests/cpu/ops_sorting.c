@@ -120,7 +120,7 @@ START_TEST(unique_gives_back)
         assert_close(tn_to_dtype(tn_index_select(y, 0, inverse), TN_F64), tn_to_dtype(x, TN_F64), 0,
                      0);
         ck_assert(tn_item(tn_sum_all(counts)) == (double)n);
-        assert_close(tn_bincount(inverse, TN_NONE, 0), counts, 0, 0);
+        assert_close(tn_bincount(inverse, 0), counts, 0, 0);
         tn_tensor *flags = tn_ones(TN_SHAPE(tn_numel(y)));
         ck_assert_int_eq(tn_size(tn_masked_select(y, tn_ge_scalar(flags, 1)), 0), tn_numel(y));
         int64_t m = tn_numel(y);
@@ -173,8 +173,7 @@ static double chi_square(const int64_t *count, const double *p, int64_t draws)
 
 static void count_of(tn_tensor *drawn, int64_t *count)
 {
-    assert_ok(
-        tn_copy_out(tn_bincount(drawn, TN_NONE, CLASSES), count, CLASSES * sizeof *count, TN_I64));
+    assert_ok(tn_copy_out(tn_bincount(drawn, CLASSES), count, CLASSES * sizeof *count, TN_I64));
 }
 
 /* 4 degrees of freedom: above 23.5 once in 10,000. */

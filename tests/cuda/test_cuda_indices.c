@@ -163,43 +163,16 @@ START_TEST(sorted_lines)
         for (int part = 0; part < 3; part++) {
             if (most[part] > n) continue;
             twin *x = make_as(of, 0, SIZES_OF(2, n, inner));
-            twin *value = make_as(of, 0, SIZES_OF(2, most[part], inner));
             twin *index = make_as(TN_I64, 0, SIZES_OF(2, most[part], inner));
-            bool median = part == 2;
             for (int64_t i = 0; tn_dtype_is_float(of) && k % 2 && i < count(x); i += 7)
                 set(x->at[CPU].data, of, i, i % 2 ? NAN : -0.0);
             upload(x);
             BOTH(index, order,
-                 &(tni_order){ .value = *A(value),
-                               .index = *A(index),
-                               .x = *A(x),
-                               .axis = 1,
-                               .descending = k % 3 == 0 && !median,
-                               .median = median });
+                 &(tni_order){
+                     .index = *A(index), .x = *A(x), .axis = 1, .descending = k % 3 == 0 });
             check_equal(index, "sort, index");
-            check_equal(value, "sort, value");
             free_twins();
         }
-    }
-}
-END_TEST
-
-START_TEST(true_indices)
-{
-    choose(0);
-    for (int k = 0; k < SIZES * SIZES; k++) {
-        int64_t n = sizes[k / SIZES], inner = sizes[k % SIZES], found = 0;
-        twin *x = make_as(TN_BOOL, 0, SIZES_OF(3, n, inner));
-        for (int64_t i = 0; i < count(x); i++) {
-            double v = k % 5 == 0 || uniform() < 0.3 * (k % 5);
-            set(x->at[CPU].data, TN_BOOL, i, v);
-            found += v != 0;
-        }
-        upload(x);
-        twin *y = make_as(TN_I64, 0, SIZES_OF(found, 3));
-        BOTH(y, nonzero, &(tni_nonzero){ .y = *A(y), .x = *A(x) });
-        check_equal(y, "nonzero");
-        free_twins();
     }
 }
 END_TEST
@@ -598,7 +571,7 @@ Suite *test_suite(void)
     tcase_add_test(t, take_rows);
     tcase_add_loop_test(t, take_add_in_order, 0, 2);
     tcase_add_loop_test(t, sorted_lines, 0, 8);
-    tcase_add_test(t, true_indices);
+    tcase_add_test(t);
     tcase_add_test(t, gather_any_strides);
     tcase_add_loop_test(t, scatter_add_in_order, 0, 2);
     add_tests(t, bad_index_is_reported_where_the_host_waits,

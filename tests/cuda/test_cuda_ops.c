@@ -187,7 +187,7 @@ static bool needs_the_host(const op_row *row)
 {
     static const char *const ops[] = { "to",       "unique",     "nonzero", "masked_select",
                                        "bincount", "multinomial" };
-    static const char *const rows[] = { "one_hot_largest", "histc_range", "histc_same" };
+    static const char *const rows[] = { "one_hot_largest" };
     bool needs = false;
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) needs |= strcmp(row->op, ops[i]) == 0;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

@@ -1,10 +1,9 @@
 /*
- * count.c - where elements are and how many: nonzero, masked_select, unique, bincount, histc, and
- * samples, multinomial. All but nonzero are made of other ops: selection by index, sums at indices,
- * and sorts.
+ * count.c - where elements are and how many: nonzero, masked_select, unique, bincount; and samples,
+ * multinomial. All made of other ops: sorts, selection by index, sums at indices.
  *
  * Where a result's size or an error depends on values, the host reads them: then a GPU is waited
- * for, and a captured step refuses. Integers are added in f64, which holds them up to 2^53.
+ * for, and a captured step refuses. Counts and places are whole numbers in f64, exact up to 2^53.
  */
 #include "autograd/ops/rows.h"
 
@@ -13,60 +12,45 @@ static bool refused(const char *function)
     return tni_host_refused(function, "reads values on the host", "it before or after the step");
 }
 
-/* y[at[i]] += x[i], y of n zeros; all along one axis. */
-static tn_tensor *put(tn_tensor *x, tn_tensor *at, int64_t n)
+/* How often each of 0 .. n - 1 occurs in `at`, one axis. */
+static tn_tensor *times(tn_tensor *at, int64_t n)
 {
-    if (!x || !at) return NULL;
-    return tn_scatter_add(tn_full_as(TN_SHAPE(n), 0, x->dtype, tn_device_of(x)), 0, at, x);
+    if (!at) return NULL;
+    tn_device device = tn_device_of(at);
+    tn_tensor *ones = tn_expand(tn_full_as(TN_SHAPE(1), 1, TN_F64, device), at->shape);
+    tn_tensor *zeros = tn_full_as(TN_SHAPE(n), 0, TN_F64, device);
+    return tn_to_dtype(tn_scatter_add(zeros, 0, at, ones), TN_I64);
 }
 
-/* A value for each element of one axis, n of them; no memory for each. */
-static tn_tensor *same(double value, tn_dtype dtype, int64_t n, const tn_tensor *beside)
-{
-    return tn_expand(tn_full_as(TN_SHAPE(1), value, dtype, tn_device_of(beside)), TN_SHAPE(n));
-}
-
-/* ---- where a bool tensor is true ------------------------------------------------------------- */
-
-static tn_status nonzero_shape(tni_call *c)
-{
-    tn_shape shape = TN_SHAPE(*(const int64_t *)c->args, c->in[0]->shape.rank);
-    return tni_result(c, TN_I64, &shape);
-}
-
-static tn_status nonzero_forward(tni_call *c)
-{
-    tni_nonzero a = { .y = tni_array_of(c->out[0]), .x = tni_array_of(c->in[0]) };
-    if (tni_array_numel(&a.y) == 0) return TN_OK; /* a single value's index has no columns */
-    return tni_backend_of(c->in[0])->nonzero(&a);
-}
-
-static const tn_op nonzero_op = {
-    .name = "nonzero",
-    .formula = "y = the indices where x is not 0, in order",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .dense = TNI_X(0),
-    .shape = nonzero_shape,
-    .forward = nonzero_forward,
-};
-
-/* Its indices, [n, rank]. */
-static tn_tensor *indices_of(const char *function, tn_tensor *mask)
+/* Where a bool tensor is true, counted in row-major order: true comes first in descending order. */
+static tn_tensor *true_places(const char *function, tn_tensor *mask)
 {
     int64_t n = 0;
+    int axis = 0;
     if (!mask || refused(function)) return NULL;
     tn_tensor *sum = tn_sum(mask, NULL, 0, false);
     if (!sum || tn_copy_out(sum, &n, sizeof n, TN_I64) != TN_OK) return NULL;
-    return tni_apply(&nonzero_op, &n, sizeof n, 1, &mask);
+    return tni_ordered(function, tn_flatten(mask, 0, -1), &n, &axis, true);
 }
 
 tn_tensor *tn_nonzero(tn_tensor *x)
 {
+    tn_tensor *column[TN_MAX_RANK], *y = NULL;
     if (!tni_present("tn_nonzero", "x", x)) return NULL;
     tn_scope scope = tn_scope_begin();
     tn_tensor *mask = x->dtype == TN_BOOL ? x : tn_ne_scalar(tn_detach(x), 0);
-    return tn_scope_return(scope, indices_of("tn_nonzero", mask));
+    tn_tensor *at = true_places("tn_nonzero", mask), *rest = tn_to_dtype(at, TN_F64);
+    for (int d = x->shape.rank - 1; rest && d >= 0; d--) {
+        double size = (double)x->shape.size[d];
+        tn_tensor *whole = d > 0 ? tn_floor(tn_div_scalar(rest, size)) : NULL;
+        column[d] = d > 0 ? tn_sub(rest, tn_mul_scalar(whole, size)) : rest;
+        rest = d > 0 ? whole : rest;
+    }
+    if (rest && x->shape.rank > 0)
+        y = tn_to_dtype(tn_stack(column, x->shape.rank, 1), TN_I64);
+    else if (rest)
+        y = tn_full_as(TN_SHAPE(tn_size(at, 0), 0), 0, TN_I64, tn_device_of(at));
+    return tn_scope_return(scope, y);
 }
 
 tn_tensor *tn_masked_select(tn_tensor *x, tn_tensor *mask)
@@ -81,42 +65,34 @@ tn_tensor *tn_masked_select(tn_tensor *x, tn_tensor *mask)
         return tni_fail(TN_E_SHAPE, "tn_masked_select: x %s, mask %s: do not broadcast",
                         tni_text(x), tni_text(mask));
     tn_scope scope = tn_scope_begin();
-    mask = tn_flatten(tn_expand(mask, shape), 0, -1);
-    tn_tensor *at = tn_squeeze(indices_of("tn_masked_select", mask), 1);
+    tn_tensor *at = true_places("tn_masked_select", tn_expand(mask, shape));
     x = at ? tn_flatten(tn_expand(x, shape), 0, -1) : NULL;
     return tn_scope_return(scope, x ? tn_index_select(x, 0, at) : NULL);
 }
 
-/* Whether each of n sorted elements is not the one before; and from where runs of equal ones begin,
- * how long each is. */
+/* Whether each of n sorted elements is not the one before. */
 static tn_tensor *differs(tn_tensor *sorted, int64_t n)
 {
-    if (n == 0) return tn_to_dtype(sorted, TN_BOOL);
+    if (!sorted || n == 0) return tn_to_dtype(sorted, TN_BOOL);
+    tn_tensor *yes = tn_full_as(TN_SHAPE(1), 1, TN_BOOL, tn_device_of(sorted));
     tn_tensor *other = tn_ne(tn_narrow(sorted, 0, 1, n - 1), tn_narrow(sorted, 0, 0, n - 1));
-    return tn_cat((tn_tensor *[]){ same(1, TN_BOOL, 1, sorted), other }, 2, 0);
-}
-static tn_tensor *lengths(tn_tensor *begin, int64_t n)
-{
-    int64_t later = TNI_MIN(tn_size(begin, 0), 1), m = tn_size(begin, 0) - later;
-    tn_tensor *end = same((double)n, TN_I64, later, begin);
-    return tn_sub(tn_cat((tn_tensor *[]){ tn_narrow(begin, 0, later, m), end }, 2, 0), begin);
+    return tn_cat((tn_tensor *[]){ yes, other }, 2, 0);
 }
 
 tn_tensor *tn_unique(tn_tensor *x, tn_tensor **inverse, tn_tensor **counts)
 {
     tn_tensor *at = NULL, *out[3] = { NULL };
-    int n_out = 0;
+    int n_out = 1;
     if (!tni_present("tn_unique", "x", x)) return NULL;
     int64_t n = tni_shape_numel(&x->shape);
     tn_scope scope = tn_scope_begin();
     tn_tensor *sorted = tn_sort(tn_flatten(tn_detach(x), 0, -1), 0, false, &at);
-    tn_tensor *first = sorted ? differs(sorted, n) : NULL;
-    tn_tensor *begin = tn_squeeze(indices_of("tn_unique", first), 1);
-    out[n_out++] = begin ? tn_index_select(sorted, 0, begin) : NULL;
-    if (begin && counts) out[n_out++] = lengths(begin, n);
-    if (begin && inverse) {
-        tn_tensor *number = tn_sub_scalar(tn_cumsum(tn_to_dtype(first, TN_F64), 0), 1);
-        out[n_out++] = tn_to_dtype(tn_reshape(put(number, at, n), x->shape), TN_I64);
+    tn_tensor *first = differs(sorted, n), *begin = true_places("tn_unique", first);
+    if (begin) {
+        tn_tensor *number = inverse || counts ? tn_sub_scalar(tn_cumsum(first, 0), 1) : NULL;
+        out[0] = tn_index_select(sorted, 0, begin);
+        if (counts) out[n_out++] = times(number, tn_size(begin, 0));
+        if (inverse) out[n_out++] = tn_reshape(tn_scatter(at, 0, at, number), x->shape);
     }
     tn_status status = out[0] && out[n_out / 2] && out[n_out - 1] ? TN_OK : tni_pending();
     if (tni_scope_hand_over(scope, NULL, status, n_out, out) != TN_OK) return NULL;
@@ -125,81 +101,29 @@ tn_tensor *tn_unique(tn_tensor *x, tn_tensor **inverse, tn_tensor **counts)
     return out[0];
 }
 
-/* ---- counts ---------------------------------------------------------------------------------- */
-
-/* The smallest and the largest of x, read by the host, as dtype (f64 or i64). */
-static bool range_of(tn_tensor *x, tn_dtype dtype, void *least, void *most)
-{
-    return tn_copy_out(tn_min_all(x), least, 8, dtype) == TN_OK &&
-           tn_copy_out(tn_max_all(x), most, 8, dtype) == TN_OK;
-}
-
-tn_tensor *tn_bincount(tn_tensor *x, tn_tensor *weights, int64_t minlength)
+tn_tensor *tn_bincount(tn_tensor *x, int64_t minlength)
 {
     int64_t least = 0, most = -1;
     if (!tni_present("tn_bincount", "x", x)) return NULL;
-    if (!weights) return tni_poisoned("tn_bincount", "weights");
     if (x->shape.rank != 1 || tn_dtype_is_float(x->dtype) || x->dtype == TN_BOOL)
         return tni_fail(x->shape.rank != 1 ? TN_E_SHAPE : TN_E_DTYPE,
                         "tn_bincount: x %s is %s: want integers along one axis", tni_text(x),
                         tn_dtype_name(x->dtype));
-    if (minlength < 0 || (!tni_none(weights) && !tni_shape_equal(&weights->shape, &x->shape)))
-        return tni_fail(minlength < 0 ? TN_E_INVALID : TN_E_SHAPE,
-                        "tn_bincount: x %s, weights %s, minlength %" PRId64
-                        ": want equal shapes and a minlength of 0 or more",
-                        tni_text(x), tni_text(weights), minlength);
+    if (minlength < 0)
+        return tni_fail(TN_E_INVALID, "tn_bincount: minlength %" PRId64 ": want 0 or more",
+                        minlength);
     if (refused("tn_bincount")) return NULL;
-    int64_t n = x->shape.size[0];
-    bool counts = tni_none(weights);
     tn_scope scope = tn_scope_begin();
     tn_tensor *at = tn_to_dtype(x, TN_I64), *y = NULL;
-    if (counts)
-        weights = same(1, TN_F64, n, x);
-    else if (weights->dtype != TN_F32)
-        weights = tn_to_dtype(weights, TN_F64);
-    bool read = n == 0 || range_of(at, TN_I64, &least, &most);
+    bool read = x->shape.size[0] == 0 ||
+                (tn_copy_out(tn_min_all(at), &least, sizeof least, TN_I64) == TN_OK &&
+                 tn_copy_out(tn_max_all(at), &most, sizeof most, TN_I64) == TN_OK);
     if (read && least < 0)
         tni_error(TN_E_INDEX, "tn_bincount: x %s has a %" PRId64 ": want 0 and up", tni_text(x),
                   least);
     else if (read)
-        y = put(tn_detach(weights), at, TNI_MAX(minlength, most + 1));
-    return tn_scope_return(scope, y && (counts || n == 0) ? tn_to_dtype(y, TN_I64) : y);
-}
-
-/* low and high, if they are equal, from x's values; and as its dtype has them. */
-static bool bounds(tn_tensor *x, double *low, double *high)
-{
-    if (*low == *high && tni_shape_numel(&x->shape) > 0 &&
-        (refused("tn_histc") || !range_of(x, TN_F64, low, high)))
-        return false;
-    double apart = *low == *high; /* else all would be at both ends */
-    *low = tni_rounded(*low - apart, x->dtype);
-    *high = tni_rounded(*high + apart, x->dtype);
-    if (isfinite(*low) && isfinite(*high)) return true;
-    return tni_false(
-        tni_error(TN_E_INVALID, "tn_histc: x from %g to %g: want finite values", *low, *high));
-}
-
-tn_tensor *tn_histc(tn_tensor *x, int64_t bins, double low, double high)
-{
-    if (!tni_present("tn_histc", "x", x)) return NULL;
-    if (!tn_dtype_is_float(x->dtype))
-        return tni_fail(TN_E_DTYPE, "tn_histc: %s is %s: want a floating dtype", tni_text(x),
-                        tn_dtype_name(x->dtype));
-    if (bins < 1 || !(low <= high))
-        return tni_fail(TN_E_INVALID,
-                        "tn_histc: %" PRId64 " bins from %g to %g: want 1 or more, low <= high",
-                        bins, low, high);
-    tn_scope scope = tn_scope_begin();
-    tn_tensor *v = tni_wide(tn_flatten(tn_detach(x), 0, -1)), *y = NULL;
-    if (v && bounds(v, &low, &high)) {
-        tn_tensor *inside = tn_logical_and(tn_ge_scalar(v, low), tn_le_scalar(v, high));
-        tn_tensor *at = tn_mul_scalar(tn_sub_scalar(v, low), (double)bins);
-        at = tn_clamp(tn_div_scalar(at, high - low), 0, (double)(bins - 1));
-        at = tn_to_dtype(tn_masked_fill(at, tn_logical_not(inside), (double)bins), TN_I64);
-        y = put(same(1, TN_F64, tn_numel(v), v), at, bins + 1);
-    }
-    return tn_scope_return(scope, tn_to_dtype(tn_narrow(y, 0, 0, bins), x->dtype));
+        y = times(at, TNI_MAX(minlength, most + 1));
+    return tn_scope_return(scope, y);
 }
 
 /* ---- samples --------------------------------------------------------------------------------- */

@@ -101,4 +101,8 @@ tn_tensor *tni_cross_entropy_slope(tn_tensor *x, tn_tensor *target, tn_tensor *w
 tn_status tni_check_class_options(const char *function, const tn_cross_entropy_options *o,
                                   int64_t classes, const tn_tensor *logits);
 
+/* Where the first k of the order along *axis are, which is made positive; k NULL: all. (sort.c) */
+tn_tensor *tni_ordered(const char *function, tn_tensor *x, const int64_t *k, int *axis,
+                       bool descending);
+
 #endif

@@ -11,7 +11,6 @@
  *                   Knuth, The Art of Computer Programming, volume 3, section 5.2.5
  * Compiled for keys of 32 and of 64 bits; the 32 hold all dtypes but f64 and i64.
  */
-#include "tensor/cpu/index.h"
 #include "tensor/cpu/real/rows.h"
 #include "tensor/walk.h"
 
@@ -35,7 +34,7 @@ typedef struct pair {
 
 typedef struct sort_job {
     const tni_order *a;
-    tni_walk walk; /* where lines begin: of index, value, x */
+    tni_walk walk; /* where lines begin: of index, x */
     int64_t n, k;
     tni_scratch scratch;
     size_t pairs_at[2];
@@ -127,28 +126,31 @@ static pair *radix_sort(pair *p, pair *other, int64_t n)
     return p;
 }
 
-/* Where the median is: in the middle, or at the first NaN. */
-static int64_t median_at(tn_dtype dtype, int64_t n, const KEY *key)
-{
-    int64_t nan = 0;
-    for (int64_t j = 0; tn_dtype_is_float(dtype) && j < n; j++) nan += key[j] == (KEY)-1;
-    return nan ? n - nan : (n - 1) / 2;
-}
-
-static void sort_line(const sort_job *job, int64_t *index, char *value, const char *x)
+/* Flags: where those come that are put first, then the others. */
+static void sort_flags(const sort_job *job, int64_t *index, const uint8_t *x)
 {
     const tni_order *a = job->a;
-    const size_t size = tn_dtype_size(a->x.dtype);
     const int64_t stride = a->x.stride[a->axis], index_step = a->index.stride[a->axis];
-    const int64_t value_step = value ? a->value.stride[a->axis] : 0;
+    int64_t r = 0;
+    for (int other = 0; other < 2; other++) {
+        for (int64_t j = 0; j < job->n && r < job->k; j++) {
+            index[r * index_step] = j;
+            r += (x[j * stride] != 0) == (a->descending != other);
+        }
+    }
+}
+
+static void sort_line(const sort_job *job, int64_t *index, const void *x)
+{
+    const tni_order *a = job->a;
+    const int64_t stride = a->x.stride[a->axis], index_step = a->index.stride[a->axis];
     KEY *key = tni_scratch_own(&job->scratch, 0), order[FEW];
     pair *p = NULL, *other = tni_scratch_own(&job->scratch, job->pairs_at[1]);
     int64_t n = job->n, m = n, k = job->k;
     load_keys(a, n, key, x, stride);
-    int64_t first = a->median ? median_at(a->x.dtype, n, key) : 0;
     if (n > FEW) {
         p = tni_scratch_own(&job->scratch, job->pairs_at[0]);
-        if (!a->median && 2 * k <= n / group_of(n))
+        if (2 * k <= n / group_of(n))
             m = first_of_groups(key, n, k, p);
         else
             for (int64_t j = 0; j < n; j++) p[j] = (pair){ key[j], (KEY)j };
@@ -157,11 +159,8 @@ static void sort_line(const sort_job *job, int64_t *index, char *value, const ch
     }
     if (m <= FEW) rank_keys(key, m, order);
     for (int64_t r = 0; r < k; r++) {
-        int64_t i = (int64_t)(m <= FEW ? order[first + r] : (KEY)(first + r));
-        if (p) i = (int64_t)p[i].id;
-        index[r * index_step] = i;
-        if (value)
-            move(value + (size_t)(r * value_step) * size, x + (size_t)(i * stride) * size, size);
+        int64_t i = (int64_t)(m <= FEW ? order[r] : (KEY)r);
+        index[r * index_step] = p ? (int64_t)p[i].id : i;
     }
 }
 
@@ -173,9 +172,12 @@ static void sort_chunk(void *context, int64_t begin, int64_t end)
     tni_cursor c;
     tni_cursor_seek(&c, &job->walk, begin);
     for (int64_t line = begin; line < end; line++) {
-        sort_line(job, (int64_t *)a->index.data + c.at[0],
-                  a->value.data ? (char *)a->value.data + (size_t)c.at[1] * size : NULL,
-                  (const char *)a->x.data + (size_t)c.at[2] * size);
+        int64_t *index = (int64_t *)a->index.data + c.at[0];
+        const char *x = (const char *)a->x.data + (size_t)c.at[1] * size;
+        if (a->x.dtype == TN_BOOL)
+            sort_flags(job, index, (const uint8_t *)x);
+        else
+            sort_line(job, index, x);
         if (line + 1 < end) tni_cursor_step(&c, &job->walk, 1);
     }
 }
@@ -183,11 +185,11 @@ static void sort_chunk(void *context, int64_t begin, int64_t end)
 tn_status K(tni_order_lines)(const tni_order *a)
 {
     sort_job job = { .a = a, .n = a->x.size[a->axis], .k = a->index.size[a->axis] };
-    tni_array line[3] = { a->index, a->value.data ? a->value : a->index, a->x };
-    for (int i = 0; i < 3; i++) line[i].size[a->axis] = 1; /* the others number the lines */
-    tni_walk_init(&job.walk, 3, (const tni_array *const[]){ &line[0], &line[1], &line[2] });
+    tni_array line[2] = { a->index, a->x };
+    for (int i = 0; i < 2; i++) line[i].size[a->axis] = 1; /* the others number the lines */
+    tni_walk_init(&job.walk, 2, (const tni_array *const[]){ &line[0], &line[1] });
     if (job.walk.numel == 0 || job.k == 0) return TN_OK;
-    size_t n = (size_t)job.n;
+    size_t n = a->x.dtype == TN_BOOL ? 0 : (size_t)job.n;
     tni_scratch_add(&job.scratch, (n + LANES) * sizeof(KEY));
     for (int i = 0; i < 2 && job.n > FEW; i++)
         job.pairs_at[i] = tni_scratch_add(&job.scratch, n * sizeof(pair));
