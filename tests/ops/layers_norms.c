@@ -305,6 +305,5 @@ void layers_norms_cases(Suite *suite)
 {
     add_tests(layers_case(suite, "norms"), rms_norm_layer, group_norm_layer,
               batch_norm_3d_and_no_bias, instance_norm_with_statistics, instance_norm_in_other_ways,
-              channels_drop, spectral_norm, spectral_norm_in_other_ways,
-              what_cannot_be_made);
+              channels_drop, spectral_norm, spectral_norm_in_other_ways, what_cannot_be_made);
 }

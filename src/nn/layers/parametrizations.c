@@ -125,8 +125,8 @@ tn_status tn_spectral_norm(tn_module *m, const char *name, tn_spectral_norm_opti
 {
     TNI_HOLD_TRAPS;
     static const char f[] = "tn_spectral_norm";
-    if (tni_module_check(f, m) != TN_OK || tni_at_least(f, "iterations", o.iterations, 0) != TN_OK ||
-        tni_check_eps(f, o.eps) != TN_OK)
+    if (tni_module_check(f, m) != TN_OK ||
+        tni_at_least(f, "iterations", o.iterations, 0) != TN_OK || tni_check_eps(f, o.eps) != TN_OK)
         return tni_pending();
     const tni_slot *slot = name ? tni_slot_find(m, name, strlen(name)) : NULL;
     if (!slot || slot->kind != TNI_PARAMETER || tni_none(slot->tensor) || !slot->field)
