@@ -211,8 +211,8 @@ TN_API tn_module *tn_positional_encoding_new(int64_t d_model, int64_t max_len,
 /** tn_dropout as a layer. Training: zero with probability p in [0, 1], scale the rest by 1/(1-p);
  *  evaluation: x itself. */
 TN_API tn_module *tn_dropout_new(double p);
-/** The same for whole channels: x [N, C, L] or [C, L]. Tompson et al., Efficient Object Localization
- *  (2015), section 3.2. PyTorch: nn.Dropout1d */
+/** The same for whole channels: x [N, C, L] or [C, L]. Tompson et al., Efficient Object
+ *  Localization (2015), section 3.2. PyTorch: nn.Dropout1d */
 TN_API tn_module *tn_dropout1d_new(double p);
 /** The same for x [N, C, H, W] or [N, C, L]. PyTorch: nn.Dropout2d */
 TN_API tn_module *tn_dropout2d_new(double p);
