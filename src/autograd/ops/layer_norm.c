@@ -69,7 +69,7 @@ static ln_sizes sizes_of(const ln_args *args, const tn_shape *x)
     return (ln_sizes){ .n = rows_count(x, 0, lead),
                        .f = f,
                        .parameters = channels,
-                       .parts = args->groups ? args->groups : 1,
+                       .parts = TNI_MAX(args->groups, 1),
                        .rows = { args->groups, args->groups ? channels : 0, args->rms } };
 }
 

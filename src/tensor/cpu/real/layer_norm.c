@@ -31,11 +31,7 @@ static void keep_moments(const tni_layer_norm *a, int64_t i, REAL mean, REAL rst
     if (a->rstd.data) ((REAL *)a->rstd.data)[i] = rstd;
 }
 
-/* Rows of x, [n, f], and the planes of a row: per channels, from row i's first one on. */
-static int64_t row_parts(const tni_norm_rows *r)
-{
-    return r->groups > 0 ? r->groups : 1;
-}
+/* The planes of a row: per channels, from row i's first one on. */
 static int64_t row_channels(const tni_norm_rows *r, int64_t i, int64_t *per)
 {
     *per = r->groups > 0 ? r->channels / r->groups : 1;
@@ -131,7 +127,7 @@ static void layer_norm_chunk(void *context, int64_t begin, int64_t end)
 
 tn_status K(tni_layer_norm)(const tni_layer_norm *a)
 {
-    int64_t parts = row_parts(&a->rows);
+    int64_t parts = TNI_MAX(a->rows.groups, 1);
     ln_job job = { .a = a, .n = a->x.size[0] * parts, .f = a->x.size[1] / parts };
     tni_parallel(job.n, row_grain(job.f, 3), layer_norm_chunk, &job);
     return job.failed ? TN_E_NOMEM : TN_OK;
@@ -234,7 +230,7 @@ static void layer_norm_grad_chunk(void *context, int64_t begin, int64_t end)
 {
     const lng_job *job = context;
     const tni_layer_norm_grad *a = job->a;
-    const int64_t parts = row_parts(&a->rows), f = a->x.size[1] / parts;
+    const int64_t parts = TNI_MAX(a->rows.groups, 1), f = a->x.size[1] / parts;
     const bool groups = a->rows.groups > 0;
     tn_dtype dtype = a->x.dtype;
     const REAL *w = a->weight.data;
@@ -291,7 +287,7 @@ static void combine_chunk(void *context, int64_t begin, int64_t end)
 
 tn_status K(tni_layer_norm_grad)(const tni_layer_norm_grad *a)
 {
-    int64_t n = a->x.size[0], parts = row_parts(&a->rows), f = a->x.size[1] / parts;
+    int64_t n = a->x.size[0], parts = TNI_MAX(a->rows.groups, 1), f = a->x.size[1] / parts;
     const bool groups = a->rows.groups > 0;
     lng_job job = { .a = a, .width = groups ? a->rows.channels : f };
     /* at most 64 blocks, of at least 16 rows */
