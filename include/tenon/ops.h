@@ -417,10 +417,6 @@ TN_API tn_tensor *tn_log_softmax(tn_tensor *x, int axis);
  * Source   Srivastava et al. (2014), section 10
  */
 TN_API tn_tensor *tn_dropout(tn_tensor *x, double p, bool training);
-/** The same for whole channels: x [N, C, ...], one number of the mask for each of N C. Tompson et
- *  al., Efficient Object Localization (2015), section 3.2. PyTorch: torch.feature_dropout,
- *  F.dropout1d, F.dropout2d and F.dropout3d */
-TN_API tn_tensor *tn_feature_dropout(tn_tensor *x, double p, bool training);
 /**
  * (x - mean) / sqrt(var + eps) * weight + bias over the last n_axes axes, with the biased variance;
  * weight and bias have the shape of those axes, or are TN_NONE. They may be f32 beside an x of bf16

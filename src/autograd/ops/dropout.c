@@ -3,7 +3,7 @@
  *
  * Linear in x, so dx = dy m: the same op with the same mask, which is not kept but drawn again from
  * the counters (seed, offset) that forward reserved. Source: Srivastava et al. (2014), section 10
- * (scaling). Of whole channels: the same of ones, times x.
+ * (scaling).
  */
 #include "autograd/ops/rows.h"
 
@@ -50,17 +50,4 @@ tn_tensor *tn_dropout(tn_tensor *x, double p, bool training)
     tn_tensor *y = tni_apply(&dropout_op, &args, sizeof args, 1, &x);
     if (!y) tni_philox_give_back(n, args.seed, args.offset);
     return y;
-}
-
-tn_tensor *tn_feature_dropout(tn_tensor *x, double p, bool training)
-{
-    if (!x) return tni_poisoned("tn_feature_dropout", "x");
-    if (!tni_none(x) && x->shape.rank < 2)
-        return tni_fail(TN_E_SHAPE, "tn_feature_dropout: x %s: want [N,C,...]", tni_text(x));
-    if (tni_none(x) || !training || p == 0 || !(p >= 0 && p <= 1))
-        return tn_dropout(x, p, training);
-    tn_shape channels = x->shape;
-    for (int d = 2; d < channels.rank; d++) channels.size[d] = 1;
-    tn_tensor *ones = tn_full_as(channels, 1, x->dtype, tn_device_of(x));
-    return tn_mul(x, tn_dropout(ones, p, true));
 }

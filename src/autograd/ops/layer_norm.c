@@ -20,51 +20,39 @@ typedef struct ln_args {
     double eps;
 } ln_args;
 
-static void save_moments(tni_call *c, const tn_shape *rows)
-{
-    const ln_args *args = c->args;
-    for (int i = 0; i < (args->rms ? 1 : 2); i++) /* r and mean */
-        tni_saves(c, tni_wide_dtype(c->in[0]->dtype), rows);
-}
-
-static tn_status ln_shape(tni_call *c)
+/* Of weight and bias, which want that shape, and rows with a mean and r each. */
+static tn_status norm_shape(tni_call *c, tn_shape want, tn_shape rows)
 {
     static const char *const name[] = { "x", "weight", "bias" };
-    const ln_args *args = c->args;
-    const tn_shape *x = &c->in[0]->shape;
-    if (args->n_axes < 1 || args->n_axes > x->rank)
-        return tni_op_error(c, TN_E_INVALID, "x %s, n_axes %d: want 1..%d", tni_text(c->in[0]),
-                            args->n_axes, x->rank);
-    tn_shape want = tn_shape_from(args->n_axes, x->size + x->rank - args->n_axes);
     for (int i = 1; i < c->n_in; i++)
         if (!tni_none(c->in[i]) && !tni_shape_equal(&c->in[i]->shape, &want))
             return tni_op_error(c, TN_E_SHAPE, "x %s, %s %s: want %s %s", tni_text(c->in[0]),
                                 name[i], tni_text(c->in[i]), name[i], tni_shape_text(&want));
-    tn_shape rows = tn_shape_from(x->rank - args->n_axes, x->size);
-    save_moments(c, &rows);
+    for (int i = ((const ln_args *)c->args)->rms; i < 2; i++) /* r, mean */
+        tni_saves(c, tni_wide_dtype(c->in[0]->dtype), &rows);
     return tni_shape_like_first(c);
+}
+
+static tn_status ln_shape(tni_call *c)
+{
+    const int n = ((const ln_args *)c->args)->n_axes;
+    const tn_shape *x = &c->in[0]->shape;
+    if (n < 1 || n > x->rank)
+        return tni_op_error(c, TN_E_INVALID, "x %s, n_axes %d: want 1..%d", tni_text(c->in[0]), n,
+                            x->rank);
+    return norm_shape(c, tn_shape_from(n, x->size + x->rank - n),
+                      tn_shape_from(x->rank - n, x->size));
 }
 
 static tn_status gn_shape(tni_call *c)
 {
-    static const char *const name[] = { "x", "weight", "bias" };
-    const ln_args *args = c->args;
+    const int groups = ((const ln_args *)c->args)->groups;
     const tn_shape *x = &c->in[0]->shape;
-    const tn_shape channel = TN_SHAPE(x->rank < 2 ? 0 : x->size[1]);
     if (x->rank < 2) return tni_op_error(c, TN_E_SHAPE, "x %s: want [N,C,...]", tni_text(c->in[0]));
-    if (args->groups < 1 || x->size[1] < 1 || x->size[1] % args->groups != 0)
-        return tni_op_error(c, TN_E_INVALID,
-                            "x %s, %d groups: want groups that divide %" PRId64
-                            " channels, which are 1 or more",
-                            tni_text(c->in[0]), args->groups, x->size[1]);
-    for (int i = 1; i < 3; i++)
-        if (!tni_none(c->in[i]) && !tni_shape_equal(&c->in[i]->shape, &channel))
-            return tni_op_error(c, TN_E_SHAPE, "x %s, %s %s: want %s [%" PRId64 "]",
-                                tni_text(c->in[0]), name[i], tni_text(c->in[i]), name[i],
-                                x->size[1]);
-    const tn_shape rows = TN_SHAPE(x->size[0], args->groups);
-    save_moments(c, &rows);
-    return tni_shape_like_first(c);
+    if (groups < 1 || x->size[1] < 1 || x->size[1] % groups != 0)
+        return tni_op_error(c, TN_E_INVALID, "x %s, %d groups: want groups that divide C > 0",
+                            tni_text(c->in[0]), groups);
+    return norm_shape(c, TN_SHAPE(x->size[1]), TN_SHAPE(x->size[0], groups));
 }
 
 /* x as the kernels take it. */
@@ -81,7 +69,7 @@ static ln_sizes sizes_of(const ln_args *args, const tn_shape *x)
     return (ln_sizes){ .n = rows_count(x, 0, lead),
                        .f = f,
                        .parameters = channels,
-                       .parts = args->groups ? args->groups : 1,
+                       .parts = TNI_MAX(args->groups, 1),
                        .rows = { args->groups, args->groups ? channels : 0, args->rms } };
 }
 

@@ -11,18 +11,21 @@ typedef struct dropout {
 
 TNI_ONE_OP(tn_dropout, "Dropout", dropout, tn_dropout(x, m->p, tn_training(self)), "%g", m->p)
 
-/* Channels of x, which may be one sample if it has as few axes. */
-static tn_tensor *drop_channels(const dropout *m, tn_tensor *x, int least, int most, bool sample)
+/* x with a mask of ones for each index of the leading axes, those of its channels. */
+static tn_tensor *drop_channels(const dropout *m, tn_tensor *x, int least, int leading)
 {
     int rank = x->shape.rank;
-    if (tni_none(x) || rank < least || rank > most)
+    if (tni_none(x) || rank < least || rank > least + 1)
         return tni_fail(TN_E_SHAPE, "%s: x %s: want %d or %d axes", m->base.type->name,
-                        tni_none(x) ? "is absent" : tni_text(x), least, most);
-    if (!sample || rank > least) return tn_feature_dropout(x, m->p, tn_training(&m->base));
-    return tn_squeeze(tn_feature_dropout(tn_unsqueeze(x, 0), m->p, tn_training(&m->base)), 0);
+                        tni_none(x) ? "is absent" : tni_text(x), least, least + 1);
+    if (!tn_training(&m->base)) return x;
+    tn_shape channels = x->shape;
+    for (int d = leading; d < rank; d++) channels.size[d] = 1;
+    tn_tensor *ones = tn_full_as(channels, 1, x->dtype, tn_device_of(x));
+    return tn_mul(x, tn_dropout(ones, m->p, true));
 }
-TNI_ONE_OP(dropout1d, "Dropout1d", dropout, drop_channels(m, x, 2, 3, true), "%g", m->p)
-TNI_ONE_OP(dropout2d, "Dropout2d", dropout, drop_channels(m, x, 3, 4, false), "%g", m->p)
+TNI_ONE_OP(dropout1d, "Dropout1d", dropout, drop_channels(m, x, 2, x->shape.rank - 1), "%g", m->p)
+TNI_ONE_OP(dropout2d, "Dropout2d", dropout, drop_channels(m, x, 3, 2), "%g", m->p)
 
 static tn_module *dropout_new(const char *function, const tn_module_type *type, double p)
 {
@@ -35,20 +38,14 @@ static tn_module *dropout_new(const char *function, const tn_module_type *type, 
     return tn_module_done(&m->base);
 }
 
-tn_module *tn_dropout_new(double p)
-{
-    return dropout_new("tn_dropout_new", &tn_dropout_type, p);
-}
-
-tn_module *tn_dropout1d_new(double p)
-{
-    return dropout_new("tn_dropout1d_new", &dropout1d_type, p);
-}
-
-tn_module *tn_dropout2d_new(double p)
-{
-    return dropout_new("tn_dropout2d_new", &dropout2d_type, p);
-}
+#define DROPOUT(name, type)                                                                        \
+    tn_module *name(double p)                                                                      \
+    {                                                                                              \
+        return dropout_new(#name, &type, p);                                                       \
+    }
+DROPOUT(tn_dropout_new, tn_dropout_type)
+DROPOUT(tn_dropout1d_new, dropout1d_type)
+DROPOUT(tn_dropout2d_new, dropout2d_type)
 
 static double *probability_of(tn_module *m)
 {

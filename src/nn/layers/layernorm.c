@@ -18,11 +18,10 @@ static const tn_module_type types[3];
 static tn_tensor *layernorm_forward(tn_module *self, tn_tensor *x)
 {
     layernorm *m = (layernorm *)self;
-    if (self->type == &types[GROUP]) {
-        tn_status status = tni_check_channels(self, x, m->shape.size[0], 2, TN_MAX_RANK);
-        return status == TN_OK ? tn_group_norm(x, (int)m->groups, m->weight, m->bias, m->eps)
-                               : NULL;
-    }
+    if (m->groups)
+        return tni_check_channels(self, x, m->shape.size[0], 2, TN_MAX_RANK) == TN_OK
+                   ? tn_group_norm(x, (int)m->groups, m->weight, m->bias, m->eps)
+                   : NULL;
     int lead = x->shape.rank - m->shape.rank;
     bool fits = !tni_none(x) && lead >= 0;
     for (int i = 0; fits && i < m->shape.rank; i++)
@@ -93,8 +92,8 @@ tn_module *tn_group_norm_new(int64_t groups, int64_t channels, tn_layer_norm_opt
     static const char f[] = "tn_group_norm_new";
     if (groups < 1 || groups > INT_MAX || channels < 1 || channels % groups != 0)
         return tni_fail(TN_E_INVALID,
-                        "%s: %" PRId64 " groups of %" PRId64 " channels: want 1 group and more, "
-                        "which divide the channels",
+                        "%s: %" PRId64 " groups of %" PRId64 " channels: want groups "
+                        "that divide them",
                         f, groups, channels);
     return layernorm_new(f, GROUP, groups, TN_SHAPE(channels), 1e-5, o);
 }

@@ -31,11 +31,7 @@ static void keep_moments(const tni_layer_norm *a, int64_t i, REAL mean, REAL rst
     if (a->rstd.data) ((REAL *)a->rstd.data)[i] = rstd;
 }
 
-/* Rows of x, [n, f], and the planes of a row: per channels, from row i's first one on. */
-static int64_t row_parts(const tni_norm_rows *r)
-{
-    return r->groups > 0 ? r->groups : 1;
-}
+/* The planes of a row: per channels, from row i's first one on. */
 static int64_t row_channels(const tni_norm_rows *r, int64_t i, int64_t *per)
 {
     *per = r->groups > 0 ? r->channels / r->groups : 1;
@@ -131,7 +127,7 @@ static void layer_norm_chunk(void *context, int64_t begin, int64_t end)
 
 tn_status K(tni_layer_norm)(const tni_layer_norm *a)
 {
-    int64_t parts = row_parts(&a->rows);
+    int64_t parts = TNI_MAX(a->rows.groups, 1);
     ln_job job = { .a = a, .n = a->x.size[0] * parts, .f = a->x.size[1] / parts };
     tni_parallel(job.n, row_grain(job.f, 3), layer_norm_chunk, &job);
     return job.failed ? TN_E_NOMEM : TN_OK;
@@ -141,9 +137,9 @@ tn_status K(tni_layer_norm)(const tni_layer_norm *a)
 
 typedef struct lng_job {
     const tni_layer_norm_grad *a;
-    REAL *partial;       /* [blocks, 2, width]: dw, db; NULL when neither is wanted */
-    tni_scratch buffers; /* three rows of dx, dy, x, if these are bf16 or f16 */
-    int64_t block_rows, blocks, width;
+    REAL *partial;                     /* [blocks, 2, width]: dw, db; NULL when neither is wanted */
+    tni_scratch buffers;               /* three rows of dx, dy, x, if these are bf16 or f16 */
+    int64_t block_rows, blocks, width; /* of group norm a block is a sample, cut into its rows */
 } lng_job;
 
 /* One row: dx (unless NULL), and its share of dw and db (unless NULL). gw = dy w is computed twice
@@ -195,35 +191,6 @@ TNI_INLINE void grad_any_row(REAL *dx, REAL *dw, REAL *db, const REAL *dy, const
     }
 }
 
-static void layer_norm_grad_chunk(void *context, int64_t begin, int64_t end)
-{
-    const lng_job *job = context;
-    const tni_layer_norm_grad *a = job->a;
-    int64_t f = a->x.size[1];
-    tn_dtype dtype = a->x.dtype;
-    const REAL *w = a->weight.data;
-    const size_t row = (size_t)f * sizeof(REAL);
-    REAL *own = tni_scratch_own(&job->buffers, 0), *own_dy = tni_scratch_own(&job->buffers, row);
-    REAL *own_x = tni_scratch_own(&job->buffers, 2 * row);
-    for (int64_t block = begin; block < end; block++) {
-        REAL *dw = job->partial ? job->partial + block * 2 * f : NULL;
-        REAL *db = job->partial ? dw + f : NULL;
-        if (dw) memset(dw, 0, (size_t)(2 * f) * sizeof(REAL));
-        int64_t last = TNI_MIN((block + 1) * job->block_rows, a->x.size[0]);
-        for (int64_t i = block * job->block_rows; i < last; i++) {
-            const REAL *dy = tni_get(a->dy.data, dtype, i * f, f, own_dy);
-            const REAL *x = tni_get(a->x.data, dtype, i * f, f, own_x);
-            REAL *dx = a->dx.data ? tni_place(a->dx.data, dtype, i * f, own) : NULL;
-            REAL rstd = ((const REAL *)a->rstd.data)[i];
-            if (a->rows.rms)
-                grad_any_row(dx, dw, NULL, dy, x, w, 0, rstd, f, true);
-            else
-                grad_any_row(dx, dw, db, dy, x, w, ((const REAL *)a->mean.data)[i], rstd, f, false);
-            if (dx) tni_put(a->dx.data, dtype, i * f, f, dx);
-        }
-    }
-}
-
 /* A row of group norm: per planes of n elements each. dw and db: this sample's. dx may be NULL. */
 static void grad_planes(REAL *restrict dx, REAL *restrict dw, REAL *restrict db,
                         const REAL *restrict dy, const REAL *restrict x, const REAL *restrict w,
@@ -259,25 +226,37 @@ static void grad_planes(REAL *restrict dx, REAL *restrict dw, REAL *restrict db,
     }
 }
 
-static void group_norm_grad_chunk(void *context, int64_t begin, int64_t end)
+static void layer_norm_grad_chunk(void *context, int64_t begin, int64_t end)
 {
     const lng_job *job = context;
     const tni_layer_norm_grad *a = job->a;
-    const int64_t groups = a->rows.groups, f = a->x.size[1] / groups;
+    const int64_t parts = TNI_MAX(a->rows.groups, 1), f = a->x.size[1] / parts;
+    const bool groups = a->rows.groups > 0;
+    tn_dtype dtype = a->x.dtype;
+    const REAL *w = a->weight.data;
     const size_t row = (size_t)f * sizeof(REAL);
-    const tn_dtype dtype = a->x.dtype;
     REAL *own = tni_scratch_own(&job->buffers, 0), *own_dy = tni_scratch_own(&job->buffers, row);
     REAL *own_x = tni_scratch_own(&job->buffers, 2 * row);
-    for (int64_t i = begin; i < end; i++) {
-        int64_t per, c = row_channels(&a->rows, i, &per);
-        REAL *dw = job->partial + i / groups * 2 * job->width + c;
-        const REAL *w = a->weight.data ? (const REAL *)a->weight.data + c : NULL;
-        const REAL *dy = tni_get(a->dy.data, dtype, i * f, f, own_dy);
-        const REAL *x = tni_get(a->x.data, dtype, i * f, f, own_x);
-        REAL *dx = a->dx.data ? tni_place(a->dx.data, dtype, i * f, own) : NULL;
-        grad_planes(dx, dw, dw + job->width, dy, x, w, ((const REAL *)a->mean.data)[i],
-                    ((const REAL *)a->rstd.data)[i], per, f / per);
-        if (dx) tni_put(a->dx.data, dtype, i * f, f, dx);
+    for (int64_t block = begin; block < end; block++) {
+        REAL *dw = job->partial ? job->partial + block / parts * 2 * job->width : NULL;
+        REAL *db = job->partial ? dw + job->width : NULL;
+        if (dw && !groups) memset(dw, 0, (size_t)(2 * f) * sizeof(REAL));
+        int64_t last = TNI_MIN((block + 1) * job->block_rows, a->x.size[0] * parts);
+        for (int64_t i = block * job->block_rows; i < last; i++) {
+            const REAL *dy = tni_get(a->dy.data, dtype, i * f, f, own_dy);
+            const REAL *x = tni_get(a->x.data, dtype, i * f, f, own_x);
+            REAL *dx = a->dx.data ? tni_place(a->dx.data, dtype, i * f, own) : NULL;
+            REAL rstd = ((const REAL *)a->rstd.data)[i];
+            REAL mean = a->rows.rms ? 0 : ((const REAL *)a->mean.data)[i];
+            int64_t per, c = row_channels(&a->rows, i, &per);
+            if (groups)
+                grad_planes(dx, dw + c, db + c, dy, x, w ? w + c : NULL, mean, rstd, per, f / per);
+            else if (a->rows.rms)
+                grad_any_row(dx, dw, NULL, dy, x, w, 0, rstd, f, true);
+            else
+                grad_any_row(dx, dw, db, dy, x, w, mean, rstd, f, false);
+            if (dx) tni_put(a->dx.data, dtype, i * f, f, dx);
+        }
     }
 }
 
@@ -308,7 +287,7 @@ static void combine_chunk(void *context, int64_t begin, int64_t end)
 
 tn_status K(tni_layer_norm_grad)(const tni_layer_norm_grad *a)
 {
-    int64_t n = a->x.size[0], parts = row_parts(&a->rows), f = a->x.size[1] / parts;
+    int64_t n = a->x.size[0], parts = TNI_MAX(a->rows.groups, 1), f = a->x.size[1] / parts;
     const bool groups = a->rows.groups > 0;
     lng_job job = { .a = a, .width = groups ? a->rows.channels : f };
     /* at most 64 blocks, of at least 16 rows */
@@ -322,9 +301,9 @@ tn_status K(tni_layer_norm_grad)(const tni_layer_norm_grad *a)
                          f);
     if (summed && !(job.partial = tni_alloc(nbytes))) return TN_E_NOMEM;
     job.buffers.each = tni_is_half(a->x.dtype) ? 3 * (size_t)f * sizeof(REAL) : 0;
-    tn_status status = tni_parallel_scratch(
-        &job.buffers, groups ? n * parts : job.blocks, row_grain(f * job.block_rows, 4),
-        groups ? group_norm_grad_chunk : layer_norm_grad_chunk, &job);
+    tn_status status =
+        tni_parallel_scratch(&job.buffers, job.blocks * parts, row_grain(f * job.block_rows, 4),
+                             layer_norm_grad_chunk, &job);
     bool large = job.width * job.blocks >= 65536;
     if (status == TN_OK && summed)
         tni_parallel(job.width, large ? COLUMNS : TNI_MAX(job.width, 1), combine_chunk, &job);
