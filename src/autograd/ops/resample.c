@@ -1,6 +1,6 @@
 /*
  * resample.c - ops that map axes, y_o = sum over i of w_oi x_i along one or two: interpolation,
- * padding, the windows of an image as columns and back. And pixels as channels and back.
+ * padding, the windows of an image as columns. And pixels as channels and back.
  *
  * The few weights of each element (its taps) are listed here, on the host; the kernel sums by the
  * lists. The gradient is the same kernel with the lists turned round: for each i the o that it is
@@ -304,19 +304,16 @@ tn_tensor *tn_interpolate(tn_tensor *x, tn_interpolate_spec spec)
     if (n < 1 || n > 3)
         return tni_fail(TN_E_SHAPE, "tn_interpolate: x %s: want [N,C,L], [N,C,H,W] or [N,C,D,H,W]",
                         tni_text(x));
-    if (spec.mode < TN_NEAREST || spec.mode > TN_CUBIC ||
+    if (spec.mode < TN_NEAREST || spec.mode > TN_CUBIC || sizes == (spec.scale[0] != 0) ||
         ((spec.mode == TN_CUBIC || spec.antialias) && n != 2) ||
         ((spec.align_corners || spec.antialias) && !smooth))
-        return tni_fail(TN_E_INVALID,
-                        "tn_interpolate: x %s, mode %d%s%s: want a tn_interpolate_mode; cubic and "
-                        "antialias for [N,C,H,W] alone, align_corners and antialias with linear or "
-                        "cubic",
-                        tni_text(x), (int)spec.mode, spec.align_corners ? ", align_corners" : "",
-                        spec.antialias ? ", antialias" : "");
-    if (sizes == (spec.scale[0] != 0))
-        return tni_fail(TN_E_INVALID,
-                        "tn_interpolate: size %" PRId64 ", scale %g: want one of the two",
-                        spec.size[0], spec.scale[0]);
+        return tni_fail(
+            TN_E_INVALID,
+            "tn_interpolate: x %s, size %" PRId64 ", scale %g, mode %d%s%s: want size or "
+            "scale, and a tn_interpolate_mode; cubic and antialias for [N,C,H,W] alone, "
+            "align_corners and antialias with linear or cubic",
+            tni_text(x), spec.size[0], spec.scale[0], (int)spec.mode,
+            spec.align_corners ? ", align_corners" : "", spec.antialias ? ", antialias" : "");
     for (int i = 0; i < n; i++)
         if (!place(x, &spec, i, &map[n - 1 - i])) return NULL;
     return map_axes(&op_interpolate, x, map, n);
@@ -435,112 +432,81 @@ tn_tensor *tn_pad(tn_tensor *x, const int64_t *pads, int n, tn_pad_mode mode, do
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
-/* The map of an image of h x w, padded; false + message. */
-static bool windows_of(const char *function, const int64_t *size, const tn_unfold_spec *s,
-                       mapped *a)
-{
-    axis_map *map[] = { &a->rows, &a->columns };
-    for (int i = 0; i < 2; i++) {
-        int64_t k = s->kernel[i], pad = s->padding[i], most = INT_MAX;
-        int64_t stride = s->stride[i] ? s->stride[i] : 1;
-        int64_t dilation = s->dilation[i] ? s->dilation[i] : 1;
-        bool valid = TNI_MIN(TNI_MIN(k, stride), TNI_MIN(dilation, size[i])) >= 1 && pad >= 0 &&
-                     TNI_MAX(TNI_MAX(k, stride), TNI_MAX(dilation, size[i])) <= most && pad <= most;
-        int64_t rest = valid ? size[i] + 2 * pad - dilation * (k - 1) - 1 : -1;
-        if (rest < 0)
-            return tni_false(tni_error(valid ? TN_E_SHAPE : TN_E_INVALID,
-                                       "%s: axis of %" PRId64 ", kernel %" PRId64
-                                       ", stride %" PRId64 ", dilation %" PRId64
-                                       ", padding %" PRId64 ": want 1 to %d each, padding from 0, "
-                                       "and a kernel that fits into the padded image",
-                                       function, size[i], k, stride, dilation, pad, INT_MAX));
-        int64_t run = rest / stride + 1;
-        *map[i] = (axis_map){ WINDOWS, .in = size[i] + 2 * pad, .out = k * run, .run = run };
-        map[i]->stride = stride;
-        map[i]->dilation = dilation;
-    }
-    a->rows.far = s->kernel[1] * a->rows.run;
-    a->columns.far = a->rows.run * a->columns.run;
-    return true;
-}
-
-/* y of x's padding, taken off again if sign is -1. */
-static tn_tensor *framed(tn_tensor *x, const tn_unfold_spec *s, int sign)
-{
-    int64_t h = sign * s->padding[0], w = sign * s->padding[1];
-    return h || w ? tn_pad(x, TN_PADS(w, w, h, h), TN_PAD_CONSTANT, 0) : x;
-}
-
-tn_tensor *tn_unfold(tn_tensor *x, tn_unfold_spec spec)
+tn_tensor *tn_unfold(tn_tensor *x, tn_unfold_spec s)
 {
     if (!tni_present("tn_unfold", "x", x)) return NULL;
     mapped a = { .axis = x->shape.rank - 2 };
     if (a.axis < 1 || a.axis > 2)
         return tni_fail(TN_E_SHAPE, "tn_unfold: x %s: want [N,C,H,W] or [C,H,W]", tni_text(x));
     tn_shape y = x->shape;
-    if (!windows_of("tn_unfold", &y.size[a.axis], &spec, &a)) return NULL;
-    y.size[a.axis - 1] *= spec.kernel[0] * spec.kernel[1];
-    y.size[a.axis] = a.columns.far;
+    axis_map *map[] = { &a.rows, &a.columns };
+    for (int i = 0; i < 2; i++) {
+        int64_t size = y.size[a.axis + i], k = s.kernel[i], pad = s.padding[i];
+        int64_t stride = s.stride[i] ? s.stride[i] : 1;
+        int64_t dilation = s.dilation[i] ? s.dilation[i] : 1;
+        bool valid = TNI_MIN(TNI_MIN(k, stride), TNI_MIN(dilation, size)) >= 1 && pad >= 0 &&
+                     TNI_MAX(TNI_MAX(TNI_MAX(k, stride), TNI_MAX(dilation, size)), pad) <= INT_MAX;
+        int64_t rest = valid ? size + 2 * pad - dilation * (k - 1) - 1 : -1;
+        if (rest < 0)
+            return tni_fail(valid ? TN_E_SHAPE : TN_E_INVALID,
+                            "tn_unfold: axis of %" PRId64 ", kernel %" PRId64 ", stride %" PRId64
+                            ", dilation %" PRId64 ", padding %" PRId64 ": want 1 to %d each, "
+                            "padding from 0, and a kernel that fits into the padded image",
+                            size, k, stride, dilation, pad, INT_MAX);
+        int64_t run = rest / stride + 1;
+        *map[i] = (axis_map){ WINDOWS, .in = size + 2 * pad, .out = k * run, .run = run };
+        map[i]->stride = stride;
+        map[i]->dilation = dilation;
+    }
+    int64_t h = s.padding[0], w = s.padding[1];
+    if (h || w) x = tn_pad(x, TN_PADS(w, w, h, h), TN_PAD_CONSTANT, 0);
+    if (!x) return NULL; /* else the products below fit */
+    a.rows.far = s.kernel[1] * a.rows.run;
+    y.size[a.axis - 1] *= s.kernel[0] * s.kernel[1];
+    y.size[a.axis] = a.columns.far = a.rows.run * a.columns.run;
     y.rank--;
-    x = framed(x, &spec, 1);
     return tn_reshape(tni_apply(&op_unfold, &a, sizeof a, 1, &x), y);
-}
-
-tn_tensor *tn_fold(tn_tensor *x, int64_t h, int64_t w, tn_unfold_spec spec)
-{
-    const int64_t image[] = { h, w };
-    if (!tni_present("tn_fold", "x", x)) return NULL;
-    mapped a = { .axis = x->shape.rank - 1, .back = true };
-    if (!windows_of("tn_fold", image, &spec, &a)) return NULL;
-    tn_shape y = x->shape;
-    int64_t *size = &y.size[a.axis - 1], kernel = spec.kernel[0] * spec.kernel[1];
-    if (a.axis < 1 || a.axis > 2 || size[0] % kernel || size[1] != a.columns.far)
-        return tni_fail(TN_E_SHAPE,
-                        "tn_fold: x %s, image %" PRId64 "x%" PRId64 ": want [N,C %" PRId64
-                        ",%" PRId64 "] or one without N",
-                        tni_text(x), h, w, kernel, a.columns.far);
-    size[0] /= kernel;
-    size[1] = a.rows.out;
-    size[2] = a.columns.out;
-    y.rank++;
-    x = tn_reshape(x, y);
-    return framed(tni_apply(&op_unfold, &a, sizeof a, 1, &x), &spec, -1);
 }
 
 /* ---- pixels ---------------------------------------------------------------------------------- */
 
-/* x's last three axes as [c, r, r, h, w] (shuffle) or [c, h, r, w, r], in the other order. */
-static tn_tensor *pixels(const char *function, tn_tensor *x, int64_t r, bool shuffle)
+/* The first of x's last three axes; -1: not what is wanted. */
+static int pixels_at(const char *function, const tn_tensor *x, int64_t r, bool shuffle)
 {
-    if (!tni_present(function, "x", x)) return NULL;
+    if (!tni_present(function, "x", x)) return -1;
     int lead = x->shape.rank - 3;
-    const int64_t *s = &x->shape.size[lead < 0 ? 0 : lead];
-    if (lead < 0 || lead + 5 > TN_MAX_RANK || r < 1 || r > INT_MAX ||
-        (shuffle ? s[0] % (r * r) : s[1] % r || s[2] % r))
-        return tni_fail(
-            TN_E_SHAPE, "%s: x %s, r %" PRId64 ": want [..,C,H,W] of at most %d axes, %s", function,
-            tni_text(x), r, TN_MAX_RANK - 2, shuffle ? "r r a divisor of C" : "r one of H and W");
-    static const int forth[] = { 0, 3, 1, 4, 2 }, back[] = { 0, 2, 4, 1, 3 };
-    int64_t c = shuffle ? s[0] / (r * r) : s[0], h = shuffle ? s[1] : s[1] / r;
-    int64_t w = shuffle ? s[2] : s[2] / r;
-    tn_shape wide = x->shape, y = x->shape;
+    const int64_t *s = &x->shape.size[TNI_MAX(lead, 0)];
+    if (lead >= 0 && lead + 5 <= TN_MAX_RANK && r >= 1 && r <= INT_MAX &&
+        (shuffle ? s[0] % (r * r) == 0 : s[1] % r == 0 && s[2] % r == 0))
+        return lead;
+    tni_error(TN_E_SHAPE, "%s: x %s, r %" PRId64 ": want [..,C,H,W] of at most %d axes, %s",
+              function, tni_text(x), r, TN_MAX_RANK - 2,
+              shuffle ? "r r a divisor of C" : "r one of H and W");
+    return -1;
+}
+
+/* x with its last five axes in that order. */
+static tn_tensor *reordered(tn_tensor *x, int lead, const int *last)
+{
     int order[TN_MAX_RANK];
-    wide.rank += 2;
-    memcpy(wide.size + lead, shuffle ? (int64_t[]){ c, r, r, h, w } : (int64_t[]){ c, h, r, w, r },
-           5 * sizeof c);
-    memcpy(y.size + lead, shuffle ? (int64_t[]){ c, h * r, w * r } : (int64_t[]){ c * r * r, h, w },
-           3 * sizeof c);
-    for (int d = 0; d < wide.rank; d++)
-        order[d] = d < lead ? d : lead + (shuffle ? forth : back)[d - lead];
-    return tn_reshape(tn_permute(tn_reshape(x, wide), order, wide.rank), y);
+    for (int d = 0; d < lead + 5; d++) order[d] = d < lead ? d : lead + last[d - lead];
+    return tn_permute(x, order, lead + 5);
 }
 
 tn_tensor *tn_pixel_shuffle(tn_tensor *x, int64_t r)
 {
-    return pixels("tn_pixel_shuffle", x, r, true);
+    int lead = pixels_at("tn_pixel_shuffle", x, r, true);
+    if (lead < 0) return NULL;
+    tn_tensor *y = tn_unflatten(x, lead, TN_SHAPE(-1, r, r));
+    y = tn_flatten(reordered(y, lead, (int[]){ 0, 3, 1, 4, 2 }), lead + 3, lead + 4);
+    return tn_flatten(y, lead + 1, lead + 2);
 }
 
 tn_tensor *tn_pixel_unshuffle(tn_tensor *x, int64_t r)
 {
-    return pixels("tn_pixel_unshuffle", x, r, false);
+    int lead = pixels_at("tn_pixel_unshuffle", x, r, false);
+    if (lead < 0) return NULL;
+    tn_tensor *y = tn_unflatten(x, lead + 2, TN_SHAPE(-1, r));
+    y = tn_unflatten(y, lead + 1, TN_SHAPE(-1, r));
+    return tn_flatten(reordered(y, lead, (int[]){ 0, 2, 4, 1, 3 }), lead, lead + 2);
 }
