@@ -213,14 +213,6 @@ static tn_tensor *unfold(tn_tensor **x) { return tn_unfold(x[0], windows); }
 static tn_tensor *pixel_shuffle(tn_tensor **x) { return tn_pixel_shuffle(x[0], 2); }
 /* clang-format on */
 
-/* To a square image. */
-static tn_tensor *fold(tn_tensor **x)
-{
-    int64_t side = 1;
-    while (side * side < tn_size(x[0], 2)) side++;
-    return tn_fold(x[0], side, side, windows);
-}
-
 typedef struct row {
     const char *name;
     tn_tensor *(*f)(tn_tensor **x);
@@ -309,7 +301,6 @@ static const row cpu_rows[] = {
     { "pad_8x64x56", pad, { S(8, 64, 56, 56) }, 0 },
     { "reflect_8x64x56", reflect, { S(8, 64, 56, 56) }, 0 },
     { "unfold_8x64x56", unfold, { S(8, 64, 56, 56) }, 0 },
-    { "fold_8x64x56", fold, { S(8, 576, 3136) }, 0 },
     { "pixel_shuffle_8x256x56", pixel_shuffle, { S(8, 256, 56, 56) }, 0 },
     { "rnn_64x32x128_256", rnn, { S(64, 32, 128), S(256, 128), S(256, 256) }, 0 },
     { "gru_64x32x128_256", gru, { S(64, 32, 128), S(768, 128), S(768, 256) }, 0 },

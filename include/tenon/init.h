@@ -47,14 +47,6 @@ TN_API tn_status tn_init_kaiming_normal(tn_tensor *t, double slope, bool fan_out
  *  columns. Q of the QR factorisation of normal values with R's diagonal positive, in f64. Errors:
  *  fewer than 2 axes. Saxe et al. (2014). PyTorch: init.orthogonal_ */
 TN_API tn_status tn_init_orthogonal(tn_tensor *t, double gain);
-/** N(0, deviation), and ceil(sparsity rows) zeros in each column; 2 axes. Martens (2010). PyTorch:
- *  init.sparse_ */
-TN_API tn_status tn_init_sparse(tn_tensor *t, double sparsity, double deviation);
-/** The identity matrix, as far as it goes: 2 axes. PyTorch: init.eye_ */
-TN_API tn_status tn_init_eye(tn_tensor *t);
-/** The weight [out, in / groups, ...] of a convolution that passes channels on: output i of a group
- *  is input i. 3 to 5 axes. Errors: groups does not divide out. PyTorch: init.dirac_ */
-TN_API tn_status tn_init_dirac(tn_tensor *t, int64_t groups);
 
 TN_END_C_
 #endif

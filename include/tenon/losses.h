@@ -117,13 +117,6 @@ TN_API tn_tensor *tn_gaussian_nll_loss(tn_tensor *x, tn_tensor *target, tn_tenso
 TN_API tn_tensor *tn_triplet_margin_loss(tn_tensor *anchor, tn_tensor *positive,
                                          tn_tensor *negative, double margin, double p, double eps,
                                          bool swap, tn_reduction reduction);
-/** 1 - cos(a, b) where target is 1, max(cos(a, b) - margin, 0) where it is -1: a, b [N, D] with
- *  target [N] of any dtype, or [D] with []. PyTorch: F.cosine_embedding_loss */
-TN_API tn_tensor *tn_cosine_embedding_loss(tn_tensor *a, tn_tensor *b, tn_tensor *target,
-                                           double margin, tn_reduction reduction);
-/** max(margin - t (a - b), 0): t 1 ranks a above b, -1 below. PyTorch: F.margin_ranking_loss */
-TN_API tn_tensor *tn_margin_ranking_loss(tn_tensor *a, tn_tensor *b, tn_tensor *target,
-                                         double margin, tn_reduction reduction);
 
 /**
  * Connectionist temporal classification: minus the log of the probability that T steps, each a

@@ -159,7 +159,6 @@ typedef struct tn_interpolate_spec {
     tn_interpolate_mode mode;
     bool align_corners; /* the first and last elements stay where they are: linear and cubic */
     bool antialias;     /* smaller sizes average over all that lies between: two axes */
-    bool recompute_scale_factor; /* places are computed with the ratio of the sizes */
 } tn_interpolate_spec;
 /**
  * x at other sizes. Element o of an axis is taken from place s (o + 1/2) - 1/2, s = old size / new
@@ -171,7 +170,7 @@ typedef struct tn_interpolate_spec {
  * Errors   sizes and scales, or neither; sizes below 1; align_corners with nearest; cubic or
  *          antialias of other than two axes; antialias with nearest; an empty axis behind C
  * Source   Keys, Cubic Convolution Interpolation (1981): a = -3/4, with antialias -1/2
- * PyTorch: F.interpolate; its mode "area" is tn_adaptive_avg_pool2d
+ * PyTorch: F.interpolate; its mode "area" is tn_adaptive_avg_pool2d; recompute_scale_factor: a size
  */
 TN_API tn_tensor *tn_interpolate(tn_tensor *x, tn_interpolate_spec spec);
 
@@ -184,13 +183,10 @@ typedef struct tn_unfold_spec {
  * - padding, ...], 0 in the padding.
  *
  * Shapes   x [N, C, H, W] or [C, H, W] -> [N, C kh kw, H' W'], H' and W' as of tn_conv2d
- * Grad     tn_fold
+ * Grad     each dx sums what the columns have of it
  * Errors   sizes that do not fit; a kernel, stride or dilation below 1, padding below 0
  */
 TN_API tn_tensor *tn_unfold(tn_tensor *x, tn_unfold_spec spec);
-/** Its transpose: an image of h x w whose elements are the sums of what the columns have of them.
- *  Shapes: x [N, C kh kw, H' W'] or without N -> [N, C, h, w]. Grad: tn_unfold. Errors: the same */
-TN_API tn_tensor *tn_fold(tn_tensor *x, int64_t h, int64_t w, tn_unfold_spec spec);
 
 /** [.., C r r, H, W] -> [.., C, H r, W r]: y[c, h r + i, w r + j] = x[(c, i, j), h, w]. Shi et al.,
  *  Real-Time Single Image and Video Super-Resolution (2016), eq. 4. Errors: r below 1, channels

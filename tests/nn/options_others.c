@@ -341,8 +341,6 @@ static const option_row rows[] = {
     REAL(tn_interpolate_spec, scale, NAN, 2, -1, "size", see_interpolate, .mode = TN_LINEAR),
     FLAG(tn_interpolate_spec, align_corners, see_interpolate, .size = { 9 }, .mode = TN_LINEAR),
     FLAG(tn_interpolate_spec, antialias, see_interpolate, .size = { 3 }, .mode = TN_LINEAR),
-    FLAG(tn_interpolate_spec, recompute_scale_factor, see_interpolate, .scale = { 1.3 },
-         .mode = TN_LINEAR),
     SHOWN_BY(tn_interpolate_spec, mode, "ops/ops_values.c", "interpolation_rounds_as_pytorch"),
     INT(tn_unfold_spec, kernel, NAN, 2, -1, "kernel", see_unfold, .kernel = { 3, 3 }),
     INT1(tn_unfold_spec, kernel, NAN, 2, -1, "kernel", see_unfold, .kernel = { 3, 3 }),

@@ -421,7 +421,6 @@ START_TEST(losses)
             tn_bce_loss(x, y, TN_NONE, reduction),
             tn_poisson_nll_loss(x, y, true, true, 1e-8, reduction),
             tn_gaussian_nll_loss(x, y, y, true, 1e-6, reduction),
-            tn_margin_ranking_loss(x, y, y, 0, reduction),
         };
         for (int k = 0; k < COUNT(loss); k++) {
             char name[32];

@@ -92,8 +92,6 @@ for name in "ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "Circul
 module("PixelShuffle")(lambda m: tn.pixel_shuffle_new(m.upscale_factor))
 module("PixelUnshuffle")(lambda m: tn.pixel_unshuffle_new(m.downscale_factor))
 module("Unfold")(lambda m: tn.unfold_new(ops.unfold_spec(m.kernel_size, m.dilation, m.padding, m.stride)))
-module("Fold")(lambda m: tn.fold_new(*pair(m.output_size), ops.unfold_spec(m.kernel_size, m.dilation, m.padding,
-                                                                           m.stride)))
 module("GELU")(lambda m: tn.gelu_new() if m.approximate == "none" else tn.gelu_tanh_new())
 module("Softmax")(lambda m: tn.softmax_new(m.dim))
 for name in "ReLU ReLU6 Tanh Sigmoid SiLU SELU Mish Hardswish Hardsigmoid LogSigmoid Softsign Tanhshrink".split():
@@ -230,8 +228,6 @@ function("PoissonNLLLoss")(lambda m, x, t: F("poisson_nll_loss")(
 function("GaussianNLLLoss")(lambda m, x, t, var: F("gaussian_nll_loss")(x, t, var, m.full, m.eps, m.reduction))
 function("TripletMarginLoss")(lambda m, a, p, n: F("triplet_margin_loss")(
     a, p, n, m.margin, m.p, m.eps, m.swap, reduction=m.reduction))
-function("CosineEmbeddingLoss")(lambda m, a, b, t: F("cosine_embedding_loss")(a, b, t, m.margin, reduction=m.reduction))
-function("MarginRankingLoss")(lambda m, a, b, t: F("margin_ranking_loss")(a, b, t, m.margin, reduction=m.reduction))
 function("CTCLoss")(lambda m, x, t, steps, labels: F("ctc_loss")(
     x, t, steps, labels, m.blank, m.reduction, m.zero_infinity))
 function("CosineSimilarity")(lambda m, a, b: F("cosine_similarity")(a, b, m.dim, m.eps))

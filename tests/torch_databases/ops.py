@@ -671,9 +671,10 @@ def interpolate(x, size=None, scale_factor=None, mode="nearest", align_corners=N
         raise No(f"mode={mode}")
     many = lambda v: [] if v is None else list(v) if isinstance(v, (tuple, list)) else [v] * (x.dim() - 2)
     three = lambda v: v + [0] * (3 - len(v))
+    if recompute_scale_factor:
+        size, scale_factor = [int(n * s) for n, s in zip(x.shape[2:], many(scale_factor))], None
     return tn.interpolate(x, {"size": three(many(size)), "scale": three([float(v) for v in many(scale_factor)]),
-                              "mode": modes[mode], "align_corners": bool(align_corners), "antialias": antialias,
-                              "recompute_scale_factor": bool(recompute_scale_factor)})
+                              "mode": modes[mode], "align_corners": bool(align_corners), "antialias": antialias})
 
 
 op(*(f"nn.functional.interpolate.{mode}" for mode in
@@ -690,8 +691,6 @@ def unfold_spec(kernel, dilation, padding, stride):
 
 op("nn.functional.unfold")(lambda x, kernel_size, dilation=1, padding=0, stride=1: tn.unfold(
     x, unfold_spec(kernel_size, dilation, padding, stride)))
-op("nn.functional.fold")(lambda x, output_size, kernel_size, dilation=1, padding=0, stride=1: tn.fold(
-    x, *pair(output_size), unfold_spec(kernel_size, dilation, padding, stride)))
 op("nn.functional.pixel_shuffle")(lambda x, r: tn.pixel_shuffle(x, r))
 op("nn.functional.pixel_unshuffle")(lambda x, r: tn.pixel_unshuffle(x, r))
 
@@ -791,18 +790,6 @@ def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2, eps=1e-6, s
                         reduce=None, reduction="mean"):
     old(size_average, reduce)
     return tn.triplet_margin_loss(anchor, positive, negative, margin, p, eps, swap, REDUCTIONS[reduction])
-
-
-@op("nn.functional.cosine_embedding_loss")
-def cosine_embedding_loss(a, b, target, margin=0.0, size_average=None, reduce=None, reduction="mean"):
-    old(size_average, reduce)
-    return tn.cosine_embedding_loss(a, b, target, margin, REDUCTIONS[reduction])
-
-
-@op("nn.functional.margin_ranking_loss")
-def margin_ranking_loss(a, b, target, margin=0.0, size_average=None, reduce=None, reduction="mean"):
-    old(size_average, reduce)
-    return tn.margin_ranking_loss(a, b, target, margin, REDUCTIONS[reduction])
 
 
 @op("nn.functional.ctc_loss")

@@ -141,15 +141,6 @@ static tn_tensor *table_of(const tn_tensor *x, tn_tensor *const *given)
     return table;
 }
 
-static tn_tensor *ctc(tn_tensor *log_p, tn_tensor *table, ctc_args args, tn_reduction reduction)
-{
-    tn_tensor *in[2] = { tni_wide(log_p), table };
-    tn_tensor *loss = tni_apply(&ctc_loss_op, &args, sizeof args, 2, in);
-    if (args.zero_infinity) loss = tn_masked_fill(loss, tn_eq_scalar(loss, INFINITY), 0);
-    if (reduction == TN_MEAN) loss = tn_div(loss, tn_clamp(tn_select(table, 1, 1), 1, INFINITY));
-    return tni_reduce_loss(function, loss, reduction, log_p->dtype);
-}
-
 tn_tensor *tn_ctc_loss(tn_tensor *log_p, tn_tensor *targets, tn_tensor *input_lengths,
                        tn_tensor *target_lengths, int64_t blank, bool zero_infinity,
                        tn_reduction reduction)
@@ -166,11 +157,14 @@ tn_tensor *tn_ctc_loss(tn_tensor *log_p, tn_tensor *targets, tn_tensor *input_le
         return tni_fail(TN_E_INDEX, "%s: blank %" PRId64 ", log_p %s: want one of its classes",
                         function, blank, tni_text(log_p));
     tn_scope scope = tn_scope_begin();
-    tn_tensor *x = s->rank == 2 ? tn_unsqueeze(log_p, 1) : log_p, *loss = NULL;
-    tn_tensor *given[3] = { targets, input_lengths, target_lengths };
-    tn_tensor *table = x ? table_of(x, given) : NULL;
+    tn_tensor *x = tni_wide(s->rank == 2 ? tn_unsqueeze(log_p, 1) : log_p);
+    tn_tensor *table =
+        x ? table_of(x, (tn_tensor *[]){ targets, input_lengths, target_lengths }) : NULL;
     if (table) table = tn_to(table, tn_device_of(x));
-    if (table) loss = ctc(x, table, (ctc_args){ blank, zero_infinity }, reduction);
-    if (loss && s->rank == 2) loss = tn_reshape(loss, TN_SCALAR);
-    return tn_scope_return(scope, loss);
+    const ctc_args args = { blank, zero_infinity };
+    tn_tensor *loss = tni_apply(&ctc_loss_op, &args, sizeof args, 2, (tn_tensor *[]){ x, table });
+    if (zero_infinity) loss = tn_masked_fill(loss, tn_eq_scalar(loss, INFINITY), 0);
+    if (reduction == TN_MEAN) loss = tn_div(loss, tn_clamp(tn_select(table, 1, 1), 1, INFINITY));
+    loss = tni_reduce_loss(function, loss, reduction, log_p->dtype);
+    return tn_scope_return(scope, s->rank == 2 ? tn_reshape(loss, TN_SCALAR) : loss);
 }

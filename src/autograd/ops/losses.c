@@ -13,6 +13,7 @@
  *   kl_div     t (log t - log_p), 0 where t is 0, NaN where it is negative or NaN; Kullback and
  *              Leibler (1951)
  *   stirling   t log t - t + log(2 pi t) / 2, which is near log t!, above 1; else 0
+ *   triplet    max(margin + |a - p + eps| - |a - n + eps|, 0)
  *
  * bce_loss, of probabilities, is an op of its own: PyTorch cuts logarithms at -100, but not their
  * slopes, whose divisor p (1 - p) is at least 1e-12.
@@ -176,7 +177,7 @@ tn_tensor *tn_kl_div(tn_tensor *log_p, tn_tensor *target, bool log_target, bool 
     return tn_scope_return(scope, tni_reduce_loss("tn_kl_div", rows, reduction, dtype));
 }
 
-/* ---- probabilities, counts, normal numbers --------------------------------------------------- */
+/* ---- probabilities, counts, normal numbers, distances ---------------------------------------- */
 
 static tn_status bce_forward(tni_call *c)
 {
@@ -260,4 +261,27 @@ tn_tensor *tn_gaussian_nll_loss(tn_tensor *x, tn_tensor *target, tn_tensor *var,
     tn_tensor *rows = tn_mul_scalar(tn_add(tn_log(v), tn_div(squares, v)), 0.5);
     if (full) rows = tn_add_scalar(rows, 0.5 * log(2 * M_PI));
     return tn_scope_return(scope, tni_reduce_loss(f, rows, reduction, x->dtype));
+}
+
+static tn_tensor *distance(tn_tensor *a, tn_tensor *b, double p, double eps)
+{
+    return tn_norm(tn_add_scalar(tn_sub(a, b), eps), p, TN_AXES(-1), false);
+}
+
+tn_tensor *tn_triplet_margin_loss(tn_tensor *anchor, tn_tensor *positive, tn_tensor *negative,
+                                  double margin, double p, double eps, bool swap,
+                                  tn_reduction reduction)
+{
+    static const char f[] = "tn_triplet_margin_loss";
+    if (!tni_is_pair(f, "anchor", &anchor, "positive", &positive) ||
+        !tni_is_pair(f, "anchor", &anchor, "negative", &negative))
+        return NULL;
+    if (!(margin > 0) || !(p > 0))
+        return tni_fail(TN_E_INVALID, "%s: margin %g, p %g: want both above 0", f, margin, p);
+    tn_scope scope = tn_scope_begin();
+    tn_tensor *a = tni_wide(anchor), *near = tni_wide(positive), *far = tni_wide(negative);
+    tn_tensor *apart = distance(a, far, p, eps);
+    if (swap) apart = tn_minimum(apart, distance(near, far, p, eps));
+    tn_tensor *rows = tn_relu(tn_add_scalar(tn_sub(distance(a, near, p, eps), apart), margin));
+    return tn_scope_return(scope, tni_reduce_loss(f, rows, reduction, anchor->dtype));
 }

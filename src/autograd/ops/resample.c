@@ -1,5 +1,6 @@
 /*
- * resample.c - interpolation, and how ops map axes: y_o = sum over i of w_oi x_i along one or two.
+ * resample.c - ops that map axes, y_o = sum over i of w_oi x_i along one or two: interpolation,
+ * padding, the windows of an image as columns. And pixels as channels and back.
  *
  * The few weights of each element (its taps) are listed here, on the host; the kernel sums by the
  * lists. The gradient is the same kernel with the lists turned round: for each i the o that it is
@@ -9,9 +10,34 @@
  * Weights of interpolation: the triangle 1 - |t| (linear), and Keys' cubic (1981, eq. 4). With
  * antialias they are stretched by the scale and divided by their sum, as PyTorch's.
  */
-#include "autograd/ops/resample.h"
+#include <limits.h>
 
 #include "autograd/ops/rows.h"
+
+typedef enum map_kind {
+    PADDED,  /* x goes on beyond its edges */
+    PLACED,  /* interpolation */
+    WINDOWS, /* element (r, i) of [.., run] is the one at i stride + r dilation */
+} map_kind;
+
+/* How the `out` elements of an axis are made of `in`. */
+typedef struct axis_map {
+    map_kind kind;
+    int mode; /* a tn_pad_mode or tn_interpolate_mode */
+    int64_t in, out;
+    int64_t by[2]; /* padded: before and behind */
+    double scale;  /* placed: steps of x for each of y */
+    bool align_corners, antialias;
+    int64_t stride, dilation, run;
+    int64_t far; /* windows: from r to r + 1 in memory */
+} axis_map;
+
+/* What an op maps: `axis` and the last one, or (columns.out 0) `axis` alone. */
+typedef struct mapped {
+    int axis;  /* of the rows */
+    bool back; /* transposed: gives each element of `in` all that it is part of */
+    axis_map rows, columns;
+} mapped;
 
 /* ---- taps ------------------------------------------------------------------------------------ */
 
@@ -25,28 +51,28 @@ static double weight_at(double t, double a)
 }
 
 /* How far weights reach. */
-static double reach_of(const tni_axis_map *m)
+static double reach_of(const axis_map *m)
 {
     return (m->mode == TN_CUBIC ? 2 : 1) * (m->antialias ? TNI_MAX(m->scale, 1) : 1);
 }
 
-static int64_t most_taps(const tni_axis_map *m)
+static int64_t most_taps(const axis_map *m)
 {
-    if (m->kind != TNI_PLACED || m->mode < TN_LINEAR) return 1;
+    if (m->kind != PLACED || m->mode < TN_LINEAR) return 1;
     return m->antialias ? TNI_MIN(m->in, 2 * (int64_t)ceil(reach_of(m)) + 1)
                         : 2 * (int64_t)reach_of(m);
 }
 
-static int64_t padded(const tni_axis_map *m, int64_t o)
+static int64_t padded(const axis_map *m, int64_t o)
 {
-    int64_t i = o - m->before, end = m->in - 1, cut = TNI_MAX(-m->before, 0);
+    int64_t i = o - m->by[0], end = m->in - 1, cut = TNI_MAX(-m->by[0], 0);
     if (m->mode == TN_PAD_REFLECT) return i < 0 ? -i : i > end ? 2 * end - i : i;
     if (m->mode == TN_PAD_REPLICATE) return TNI_MIN(TNI_MAX(i, 0), end);
-    int64_t n = m->in - cut - TNI_MAX(-m->behind, 0); /* what is left goes round */
-    return cut + ((o - TNI_MAX(m->before, 0)) % n + n) % n;
+    int64_t n = m->in - cut - TNI_MAX(-m->by[1], 0); /* what is left goes round */
+    return cut + ((o - TNI_MAX(m->by[0], 0)) % n + n) % n;
 }
 
-static int64_t placed(const tni_axis_map *m, bool f64, int64_t o, int64_t *at, double *weight)
+static int64_t placed(const axis_map *m, bool f64, int64_t o, int64_t *at, double *weight)
 {
     double s = m->scale, reach = reach_of(m), total = 0;
     double a = m->mode == TN_LINEAR ? 0 : m->antialias ? -0.5 : -0.75;
@@ -78,13 +104,11 @@ static int64_t placed(const tni_axis_map *m, bool f64, int64_t o, int64_t *at, d
 }
 
 /* The taps of element o; how many. */
-static int64_t taps_of(const tni_axis_map *m, bool f64, int64_t o, int64_t *at, double *weight)
+static int64_t taps_of(const axis_map *m, bool f64, int64_t o, int64_t *at, double *weight)
 {
-    if (m->kind == TNI_PLACED) return placed(m, f64, o, at, weight);
+    if (m->kind == PLACED) return placed(m, f64, o, at, weight);
     weight[0] = 1;
-    at[0] = m->kind == TNI_PADDED    ? padded(m, o)
-            : m->kind == TNI_WINDOWS ? o % m->run * m->stride + o / m->run * m->dilation
-                                     : o;
+    at[0] = m->kind == PADDED ? padded(m, o) : o % m->run * m->stride + o / m->run * m->dilation;
     return 1;
 }
 
@@ -92,12 +116,12 @@ static int64_t taps_of(const tni_axis_map *m, bool f64, int64_t o, int64_t *at, 
 
 /* A map's lists in `bytes` bytes of memory, which begin at `memory` once there is any. */
 typedef struct table {
-    const tni_axis_map *map;
+    const axis_map *map;
     int64_t n, taps; /* elements; at most so many taps in all */
     size_t weights, bytes;
 } table;
 
-static table table_of(const tni_axis_map *m, bool back)
+static table table_of(const axis_map *m, bool back)
 {
     table t = { m, back ? m->in : m->out, m->out * most_taps(m), 0, 0 };
     t.weights = (size_t)(2 * t.n + t.taps + 2) / 2 * 8; /* behind three lists of int32_t */
@@ -108,14 +132,14 @@ static table table_of(const tni_axis_map *m, bool back)
 /* Counts the taps of each element, then puts each one in its place. */
 static tni_taps fill(const table *t, char *memory, bool back, bool f64, int64_t *at, double *weight)
 {
-    const tni_axis_map *m = t->map;
+    const axis_map *m = t->map;
     int32_t *first = (int32_t *)memory, *same = first + t->n + 1, *list = same + t->n;
     void *weights = memory + t->weights;
     memset(first, 0, (size_t)(t->n + 1) * sizeof *first);
     for (int place = 0; place < 2; place++) {
         for (int64_t o = 0; o < m->out; o++) {
             int64_t n = taps_of(m, f64, o, at, weight);
-            int64_t here = m->kind == TNI_WINDOWS ? o / m->run * m->far + o % m->run : o;
+            int64_t here = m->kind == WINDOWS ? o / m->run * m->far + o % m->run : o;
             for (int64_t k = 0; k < n; k++) {
                 int64_t to = back ? at[k] : o;
                 if (!place) {
@@ -141,84 +165,105 @@ static tni_taps fill(const table *t, char *memory, bool back, bool f64, int64_t 
     return (tni_taps){ t->n, first, same, list, weights, 1 };
 }
 
-tn_status tni_map_planes(const tni_call *c, int64_t planes, const tni_axis_map *rows,
-                         const tni_axis_map *columns, int64_t step, bool back)
+/* ---- ops that map axes ----------------------------------------------------------------------- */
+
+static tn_status mapped_shape(tni_call *c)
 {
+    const mapped *a = c->args;
+    tni_shape_like_first(c);
+    int64_t *size = &c->out_spec[0].shape.size[a->axis];
+    size[0] = a->back ? a->rows.in : a->rows.out;
+    if (a->columns.out) size[1] = a->back ? a->columns.in : a->columns.out;
+    return TN_OK;
+}
+
+/* Windows are a view, in which their step is a stride: y in memory is [.., r, s, i, j]. */
+static tn_status copy_windows(const tni_call *c, const mapped *a)
+{
+    tni_array x = tni_array_of(c->in[0]), y;
+    const axis_map *map[] = { &a->rows, &a->columns };
+    for (int i = 0, d = a->axis; i < 2; i++, d++) {
+        x.size[d] = map[i]->out / map[i]->run;
+        x.size[d + 2] = map[i]->run;
+        x.stride[d + 2] = x.stride[d] * map[i]->stride;
+        x.stride[d] *= map[i]->dilation;
+    }
+    x.rank += 2;
+    y = x;
+    y.data = tni_data(c->out[0]);
+    for (int64_t d = y.rank - 1, step = 1; d >= 0; step *= y.size[d--]) y.stride[d] = step;
+    return tni_backend_of(c->in[0])->copy(&(tni_copy){ .y = y, .x = x });
+}
+
+static tn_status mapped_forward(tni_call *c)
+{
+    const mapped *a = c->args;
     const tn_tensor *x = c->in[0];
-    table r = table_of(rows, back), s = table_of(columns, back);
-    bool f64 = x->dtype == TN_F64, still = columns->kind == TNI_ITSELF;
-    int64_t numel = tni_shape_numel(&x->shape), most = TNI_MAX(most_taps(rows), most_taps(columns));
+    int64_t planes = rows_count(&x->shape, 0, a->axis);
+    int64_t inner = rows_count(&x->shape, a->axis + 1, x->shape.rank);
+    int64_t numel = tni_shape_numel(&x->shape);
+    table r = table_of(&a->rows, a->back), s = table_of(&a->columns, a->back);
     if (tni_shape_numel(&c->out[0]->shape) == 0) return TN_OK;
-    if (TNI_MAX(r.n + r.taps, still ? 0 : TNI_MAX(s.n + s.taps, numel / planes)) > INT32_MAX)
+    if (a->rows.kind == WINDOWS && !a->back) return copy_windows(c, a);
+    if (TNI_MAX(r.n + r.taps, s.n ? TNI_MAX(s.n + s.taps, numel / planes) : 0) > INT32_MAX)
         return tni_op_error(c, TN_E_UNSUPPORTED, "x %s: want planes of at most %d elements",
                             tni_text(x), INT32_MAX);
-    if (still) s.bytes = 0;
+    int64_t most = TNI_MAX(most_taps(&a->rows), most_taps(&a->columns));
     size_t nbytes = r.bytes + s.bytes + (size_t)most * (sizeof(int64_t) + sizeof(double));
     char *memory = tni_alloc(nbytes);
     if (!memory) return TN_E_NOMEM;
     double *weight = (double *)(memory + r.bytes + s.bytes);
     int64_t *at = (int64_t *)(weight + most);
-    tni_resample a = { .y = rows_array(c->out[0], 3, planes, r.n, s.n),
+    bool f64 = x->dtype == TN_F64;
+    tni_resample k = { .y = rows_array(c->out[0], 3, planes, r.n, s.n ? s.n : inner),
                        .x = rows_array(x, 2, planes, numel / planes, 0),
-                       .rows = fill(&r, memory, back, f64, at, weight),
+                       .rows = fill(&r, memory, a->back, f64, at, weight),
                        .table = memory,
                        .table_bytes = r.bytes + s.bytes };
-    a.rows.step = step;
-    if (!still) a.columns = fill(&s, memory + r.bytes, back, f64, at, weight);
-    tn_status status = tni_backend_of(x)->resample(&a);
+    k.rows.step = inner;
+    if (s.n) k.columns = fill(&s, memory + r.bytes, a->back, f64, at, weight);
+    if (a->rows.kind == WINDOWS) k.rows.step = a->columns.run;
+    tn_status status = tni_backend_of(x)->resample(&k);
     tni_free(memory, nbytes);
     return status;
 }
 
-/* ---- ops that map axes ----------------------------------------------------------------------- */
-
-static tn_status mapped_shape(tni_call *c, bool back)
+static tn_status mapped_backward(tni_grad *g)
 {
-    const tni_mapped *a = c->args;
-    tni_shape_like_first(c);
-    tn_shape *y = &c->out_spec[0].shape;
-    y->size[a->axis] = back ? a->rows.in : a->rows.out;
-    if (a->columns.kind) y->size[a->axis + 1] = back ? a->columns.in : a->columns.out;
+    mapped a = *(const mapped *)g->args;
+    a.back = !a.back;
+    g->dx[0] = tni_apply(g->op, &a, sizeof a, 1, &g->dy);
     return TN_OK;
 }
 
-static tn_status mapped_forward(tni_call *c, bool back)
-{
-    const tni_mapped *a = c->args;
-    const tn_shape *x = &c->in[0]->shape;
-    int64_t inner = rows_count(x, a->axis + 1, x->rank);
-    tni_axis_map columns = a->columns;
-    if (!columns.kind) columns.in = columns.out = inner;
-    return tni_map_planes(c, rows_count(x, 0, a->axis), &a->rows, &columns, inner, back);
-}
+#define MAPPED(op_name, name_, formula_)                                                           \
+    static const tn_op op_name = {                                                                 \
+        .name = name_,                                                                             \
+        .formula = "y_o = " formula_,                                                              \
+        .gradient = "dx_i = sum over o of w_oi dy_o; where w_oi is x_i's weight in y_o",           \
+        .arity = 1,                                                                                \
+        .autocast = TNI_CAST_KEEP,                                                                 \
+        .dense = TNI_X(0),                                                                         \
+        .shape = mapped_shape,                                                                     \
+        .forward = mapped_forward,                                                                 \
+        .backward = mapped_backward,                                                               \
+    };
+MAPPED(op_interpolate, "interpolate", "sum of w_oi x_i over the i around o's place")
+MAPPED(op_pad_own, "pad", "x_i; where i is o - before, brought into x by the mode")
+MAPPED(op_unfold, "unfold", "x_i; where o is (r, j), and i is j stride + r dilation")
 
-tn_status tni_mapped_shape(tni_call *c)
-{
-    return mapped_shape(c, false);
-}
-tn_status tni_mapped_forward(tni_call *c)
-{
-    return mapped_forward(c, false);
-}
-tn_status tni_unmapped_shape(tni_call *c)
-{
-    return mapped_shape(c, true);
-}
-tn_status tni_unmapped_forward(tni_call *c)
-{
-    return mapped_forward(c, true);
-}
-
-tn_tensor *tni_map_axes(const tn_op *op, tn_tensor *x, const tni_axis_map *map, int n)
+/* The op on the last n axes, map[0] being the last one's. */
+static tn_tensor *map_axes(const tn_op *op, tn_tensor *x, const axis_map *map, int n)
 {
     bool vector = x->shape.rank == 1, half = n > 2 && tni_is_half(x->dtype);
     tn_dtype dtype = x->dtype;
     if (vector) x = tn_unsqueeze(x, 0);
     if (half) x = tni_wide(x);                    /* several kernels round once */
     for (int k = 0; x && k < n; k += k ? 1 : 2) { /* the last two together */
-        tni_mapped a = { .axis = x->shape.rank - 1 - TNI_MAX(k, 1) };
-        int64_t rows = x->shape.size[a.axis];
-        a.rows = k + (k == 0) < n ? map[k + (k == 0)] : (tni_axis_map){ .in = rows, .out = rows };
+        mapped a = { .axis = x->shape.rank - 1 - TNI_MAX(k, 1) };
+        int64_t same = x->shape.size[a.axis];
+        a.rows = k + (k == 0) < n ? map[k + (k == 0)]
+                                  : (axis_map){ .mode = TN_PAD_REPLICATE, .in = same, .out = same };
         if (k == 0) a.columns = map[0];
         x = tni_apply(op, &a, sizeof a, 1, &x);
     }
@@ -228,10 +273,8 @@ tn_tensor *tni_map_axes(const tn_op *op, tn_tensor *x, const tni_axis_map *map, 
 
 /* ---- interpolation --------------------------------------------------------------------------- */
 
-TNI_MAPPED(op_interpolate, "interpolate", "sum of w_oi x_i over the i around o's place")
-
 /* The map of an axis of `in` elements to `size`, or by `scale`; false + message. */
-static bool place(const tn_tensor *x, const tn_interpolate_spec *s, int i, tni_axis_map *m)
+static bool place(const tn_tensor *x, const tn_interpolate_spec *s, int i, axis_map *m)
 {
     int64_t in = x->shape.size[2 + i], size = s->size[i] ? s->size[i] : s->size[0];
     double scale = s->scale[i] != 0 ? s->scale[i] : s->scale[0];
@@ -241,10 +284,10 @@ static bool place(const tn_tensor *x, const tn_interpolate_spec *s, int i, tni_a
                                    "tn_interpolate: axis %d of %s to size %g: want 1 to %d from at "
                                    "least 1",
                                    2 + i, tni_text(x), out, INT32_MAX));
-    *m = (tni_axis_map){ .kind = TNI_PLACED, .mode = s->mode, .in = in, .out = (int64_t)out };
+    *m = (axis_map){ .kind = PLACED, .mode = s->mode, .in = in, .out = (int64_t)out };
     m->align_corners = s->align_corners;
     m->antialias = s->antialias;
-    m->scale = scale != 0 && !s->recompute_scale_factor ? 1 / scale : (double)in / out;
+    m->scale = scale != 0 ? 1 / scale : (double)in / out;
     /* as PyTorch: a size that stays leaves the axis as it is, but not in these two cases */
     bool moves = s->mode < TN_LINEAR ? x->shape.rank == 3 : s->mode == TN_CUBIC && !s->antialias;
     if (m->out == in && !moves) m->scale = 1;
@@ -254,29 +297,216 @@ static bool place(const tn_tensor *x, const tn_interpolate_spec *s, int i, tni_a
 
 tn_tensor *tn_interpolate(tn_tensor *x, tn_interpolate_spec spec)
 {
-    tni_axis_map map[3];
+    axis_map map[3];
     if (!tni_present("tn_interpolate", "x", x)) return NULL;
     int n = x->shape.rank - 2;
     bool smooth = spec.mode >= TN_LINEAR, sizes = spec.size[0] != 0;
     if (n < 1 || n > 3)
         return tni_fail(TN_E_SHAPE, "tn_interpolate: x %s: want [N,C,L], [N,C,H,W] or [N,C,D,H,W]",
                         tni_text(x));
-    if (spec.mode < TN_NEAREST || spec.mode > TN_CUBIC ||
+    if (spec.mode < TN_NEAREST || spec.mode > TN_CUBIC || sizes == (spec.scale[0] != 0) ||
         ((spec.mode == TN_CUBIC || spec.antialias) && n != 2) ||
         ((spec.align_corners || spec.antialias) && !smooth))
-        return tni_fail(TN_E_INVALID,
-                        "tn_interpolate: x %s, mode %d%s%s: want a tn_interpolate_mode; cubic and "
-                        "antialias for [N,C,H,W] alone, align_corners and antialias with linear or "
-                        "cubic",
-                        tni_text(x), (int)spec.mode, spec.align_corners ? ", align_corners" : "",
-                        spec.antialias ? ", antialias" : "");
-    if (sizes == (spec.scale[0] != 0) || (sizes && spec.recompute_scale_factor))
-        return tni_fail(TN_E_INVALID,
-                        "tn_interpolate: size %" PRId64 ", scale %g%s: want one of the two, and "
-                        "recompute_scale_factor with scale alone",
-                        spec.size[0], spec.scale[0],
-                        spec.recompute_scale_factor ? ", recompute_scale_factor" : "");
+        return tni_fail(
+            TN_E_INVALID,
+            "tn_interpolate: x %s, size %" PRId64 ", scale %g, mode %d%s%s: want size or "
+            "scale, and a tn_interpolate_mode; cubic and antialias for [N,C,H,W] alone, "
+            "align_corners and antialias with linear or cubic",
+            tni_text(x), spec.size[0], spec.scale[0], (int)spec.mode,
+            spec.align_corners ? ", align_corners" : "", spec.antialias ? ", antialias" : "");
     for (int i = 0; i < n; i++)
         if (!place(x, &spec, i, &map[n - 1 - i])) return NULL;
-    return tni_map_axes(&op_interpolate, x, map, n);
+    return map_axes(&op_interpolate, x, map, n);
+}
+
+/* ---- padding --------------------------------------------------------------------------------- */
+/*
+ * With a value: each border is filled once, the rest is a copy; dx is dy padded by the negative
+ * numbers. With x's own elements: maps of the axes.
+ */
+
+typedef struct pad_args {
+    int64_t by[TN_MAX_RANK][2];
+    tni_number value;
+} pad_args;
+
+static tn_status pad_shape(tni_call *c)
+{
+    const pad_args *a = c->args;
+    tni_shape_like_first(c);
+    tn_shape *y = &c->out_spec[0].shape;
+    for (int d = 0; d < y->rank; d++) y->size[d] += a->by[d][0] + a->by[d][1];
+    return TN_OK;
+}
+
+/* The n elements of a from `start` on along axis d. */
+static tni_array part_of(tni_array a, int d, int64_t start, int64_t n)
+{
+    a.data = (char *)a.data + start * a.stride[d] * (int64_t)tn_dtype_size(a.dtype);
+    a.size[d] = n;
+    return a;
+}
+
+static tn_status pad_forward(tni_call *c)
+{
+    const pad_args *a = c->args;
+    const tni_backend *backend = tni_backend_of(c->out[0]);
+    tni_array y = tni_array_of(c->out[0]), x = tni_array_of(c->in[0]);
+    tn_status status = TN_OK;
+    for (int d = 0; d < y.rank; d++) {
+        int64_t before = TNI_MAX(a->by[d][0], 0), behind = TNI_MAX(a->by[d][1], 0);
+        int64_t kept = y.size[d] - before - behind;
+        tni_array border[] = { part_of(y, d, 0, before), part_of(y, d, before + kept, behind) };
+        for (int i = 0; i < 2 && status == TN_OK; i++)
+            if (border[i].size[d] > 0)
+                status = backend->fill(&(tni_fill){ .y = border[i], .value = a->value });
+        y = part_of(y, d, before, kept);
+        x = part_of(x, d, TNI_MAX(-a->by[d][0], 0), kept);
+    }
+    return status ? status : backend->copy(&(tni_copy){ .y = y, .x = x });
+}
+
+static tn_status pad_backward(tni_grad *g)
+{
+    pad_args a = *(const pad_args *)g->args;
+    for (int i = 0; i < 2 * TN_MAX_RANK; i++) a.by[i / 2][i % 2] *= -1;
+    a.value = (tni_number){ 0 };
+    g->dx[0] = tni_apply(g->op, &a, sizeof a, 1, &g->dy);
+    return TN_OK;
+}
+
+static const tn_op op_pad = {
+    .name = "pad",
+    .formula = "y_o = x_(o - before) where x has it, else value",
+    .gradient = "dx_i = dy_(i + before)",
+    .arity = 1,
+    .dtypes = TNI_ANY_DTYPE,
+    .shape = pad_shape,
+    .forward = pad_forward,
+    .backward = pad_backward,
+};
+
+/* Whether PyTorch takes these numbers; sets what the axis becomes. */
+static bool fits(axis_map *m)
+{
+    const int64_t most[] = { INT64_MAX, m->in - 1, INT64_MAX, m->in }, *by = m->by;
+    int64_t least = m->mode != TN_PAD_CONSTANT;
+    if (__builtin_add_overflow(m->in, by[0], &m->out) ||
+        __builtin_add_overflow(m->out, by[1], &m->out) || TNI_MIN(by[0], by[1]) < -m->in)
+        return false;
+    int64_t kept = m->in + TNI_MIN(by[0], 0) + TNI_MIN(by[1], 0);
+    return TNI_MAX(by[0], by[1]) <= most[m->mode] && TNI_MIN(m->in, m->out) >= least &&
+           kept >= (m->mode == TN_PAD_CIRCULAR);
+}
+
+tn_tensor *tn_pad(tn_tensor *x, const int64_t *pads, int n, tn_pad_mode mode, double value)
+{
+    pad_args a = { .by = { { 0 } } };
+    axis_map map[TN_MAX_RANK];
+    bool own = mode != TN_PAD_CONSTANT && n > 0;
+    if (!tni_present("tn_pad", "x", x)) return NULL;
+    if (!pads && n > 0) return tni_poisoned("tn_pad", "pads");
+    if (n < 0 || n % 2 || n / 2 > x->shape.rank || (int)mode < 0 || mode > TN_PAD_CIRCULAR ||
+        (own && value != 0))
+        return tni_fail(TN_E_INVALID,
+                        "tn_pad: x %s, %d numbers, mode %d, value %g: want two for each of the "
+                        "last axes, a tn_pad_mode, a value with TN_PAD_CONSTANT alone",
+                        tni_text(x), n, (int)mode, value);
+    for (int k = 0; k < n / 2; k++) {
+        int axis = x->shape.rank - 1 - k;
+        axis_map *m = &map[k];
+        *m =
+            (axis_map){ PADDED, mode, x->shape.size[axis], .by = { pads[2 * k], pads[2 * k + 1] } };
+        if (!fits(m))
+            return tni_fail(TN_E_SHAPE,
+                            "tn_pad: axis %d of %s by %" PRId64 " and %" PRId64
+                            ": want not more cut off than there is, nor of reflect (circular) more "
+                            "than the size - 1 (the size), nor nothing of the other modes",
+                            axis, tni_text(x), m->by[0], m->by[1]);
+        memcpy(a.by[axis], m->by, sizeof m->by);
+    }
+    if (own) return map_axes(&op_pad_own, x, map, n / 2);
+    if (tni_number_in("tn_pad", value, x->dtype, &a.value) != TN_OK) return NULL;
+    return tni_apply(&op_pad, &a, sizeof a, 1, &x);
+}
+
+/* ---- windows --------------------------------------------------------------------------------- */
+
+tn_tensor *tn_unfold(tn_tensor *x, tn_unfold_spec s)
+{
+    if (!tni_present("tn_unfold", "x", x)) return NULL;
+    mapped a = { .axis = x->shape.rank - 2 };
+    if (a.axis < 1 || a.axis > 2)
+        return tni_fail(TN_E_SHAPE, "tn_unfold: x %s: want [N,C,H,W] or [C,H,W]", tni_text(x));
+    tn_shape y = x->shape;
+    axis_map *map[] = { &a.rows, &a.columns };
+    for (int i = 0; i < 2; i++) {
+        int64_t size = y.size[a.axis + i], k = s.kernel[i], pad = s.padding[i];
+        int64_t stride = s.stride[i] ? s.stride[i] : 1;
+        int64_t dilation = s.dilation[i] ? s.dilation[i] : 1;
+        bool valid = TNI_MIN(TNI_MIN(k, stride), TNI_MIN(dilation, size)) >= 1 && pad >= 0 &&
+                     TNI_MAX(TNI_MAX(TNI_MAX(k, stride), TNI_MAX(dilation, size)), pad) <= INT_MAX;
+        int64_t rest = valid ? size + 2 * pad - dilation * (k - 1) - 1 : -1;
+        if (rest < 0)
+            return tni_fail(valid ? TN_E_SHAPE : TN_E_INVALID,
+                            "tn_unfold: axis of %" PRId64 ", kernel %" PRId64 ", stride %" PRId64
+                            ", dilation %" PRId64 ", padding %" PRId64 ": want 1 to %d each, "
+                            "padding from 0, and a kernel that fits into the padded image",
+                            size, k, stride, dilation, pad, INT_MAX);
+        int64_t run = rest / stride + 1;
+        *map[i] = (axis_map){ WINDOWS, .in = size + 2 * pad, .out = k * run, .run = run };
+        map[i]->stride = stride;
+        map[i]->dilation = dilation;
+    }
+    int64_t h = s.padding[0], w = s.padding[1];
+    if (h || w) x = tn_pad(x, TN_PADS(w, w, h, h), TN_PAD_CONSTANT, 0);
+    if (!x) return NULL; /* else the products below fit */
+    a.rows.far = s.kernel[1] * a.rows.run;
+    y.size[a.axis - 1] *= s.kernel[0] * s.kernel[1];
+    y.size[a.axis] = a.columns.far = a.rows.run * a.columns.run;
+    y.rank--;
+    return tn_reshape(tni_apply(&op_unfold, &a, sizeof a, 1, &x), y);
+}
+
+/* ---- pixels ---------------------------------------------------------------------------------- */
+
+/* The first of x's last three axes; -1: not what is wanted. */
+static int pixels_at(const char *function, const tn_tensor *x, int64_t r, bool shuffle)
+{
+    if (!tni_present(function, "x", x)) return -1;
+    int lead = x->shape.rank - 3;
+    const int64_t *s = &x->shape.size[TNI_MAX(lead, 0)];
+    if (lead >= 0 && lead + 5 <= TN_MAX_RANK && r >= 1 && r <= INT_MAX &&
+        (shuffle ? s[0] % (r * r) == 0 : s[1] % r == 0 && s[2] % r == 0))
+        return lead;
+    tni_error(TN_E_SHAPE, "%s: x %s, r %" PRId64 ": want [..,C,H,W] of at most %d axes, %s",
+              function, tni_text(x), r, TN_MAX_RANK - 2,
+              shuffle ? "r r a divisor of C" : "r one of H and W");
+    return -1;
+}
+
+/* x with its last five axes in that order. */
+static tn_tensor *reordered(tn_tensor *x, int lead, const int *last)
+{
+    int order[TN_MAX_RANK];
+    for (int d = 0; d < lead + 5; d++) order[d] = d < lead ? d : lead + last[d - lead];
+    return tn_permute(x, order, lead + 5);
+}
+
+tn_tensor *tn_pixel_shuffle(tn_tensor *x, int64_t r)
+{
+    int lead = pixels_at("tn_pixel_shuffle", x, r, true);
+    if (lead < 0) return NULL;
+    tn_tensor *y = tn_unflatten(x, lead, TN_SHAPE(-1, r, r));
+    y = tn_flatten(reordered(y, lead, (int[]){ 0, 3, 1, 4, 2 }), lead + 3, lead + 4);
+    return tn_flatten(y, lead + 1, lead + 2);
+}
+
+tn_tensor *tn_pixel_unshuffle(tn_tensor *x, int64_t r)
+{
+    int lead = pixels_at("tn_pixel_unshuffle", x, r, false);
+    if (lead < 0) return NULL;
+    tn_tensor *y = tn_unflatten(x, lead + 2, TN_SHAPE(-1, r));
+    y = tn_unflatten(y, lead + 1, TN_SHAPE(-1, r));
+    return tn_flatten(reordered(y, lead, (int[]){ 0, 2, 4, 1, 3 }), lead, lead + 2);
 }

@@ -180,35 +180,19 @@ POOL(tn_max_pool2d_new, tn_max_pool2d, "MaxPool2d", 2, IMAGE)
 POOL(tn_avg_pool1d_new, tn_avg_pool1d, "AvgPool1d", 1, LINE)
 POOL(tn_avg_pool2d_new, tn_avg_pool2d, "AvgPool2d", 2, IMAGE)
 
-typedef struct fold {
+typedef struct unfold {
     tn_module base;
     tn_unfold_spec spec;
-    int64_t h, w; /* Fold alone */
-} fold;
+} unfold;
 
-static tn_module *fold_new(const tn_module_type *type, int64_t h, int64_t w, tn_unfold_spec spec)
-{
-    fold *m = tn_module_new(type);
-    if (!m) return NULL;
-    m->spec = spec;
-    m->h = h;
-    m->w = w;
-    return tn_module_done(&m->base);
-}
-
-TNI_ONE_OP(tn_unfold, "Unfold", fold, tn_unfold(x, m->spec), "kernel %" PRId64 "x%" PRId64,
+TNI_ONE_OP(tn_unfold, "Unfold", unfold, tn_unfold(x, m->spec), "kernel %" PRId64 "x%" PRId64,
            m->spec.kernel[0], m->spec.kernel[1])
 tn_module *tn_unfold_new(tn_unfold_spec spec)
 {
-    return fold_new(&tn_unfold_type, 0, 0, spec);
-}
-
-TNI_ONE_OP(tn_fold, "Fold", fold, tn_fold(x, m->h, m->w, m->spec),
-           "%" PRId64 "x%" PRId64 ", kernel %" PRId64 "x%" PRId64, m->h, m->w, m->spec.kernel[0],
-           m->spec.kernel[1])
-tn_module *tn_fold_new(int64_t h, int64_t w, tn_unfold_spec spec)
-{
-    return fold_new(&tn_fold_type, h, w, spec);
+    unfold *m = tn_module_new(&tn_unfold_type);
+    if (!m) return NULL;
+    m->spec = spec;
+    return tn_module_done(&m->base);
 }
 
 /* ---- padding and resampling ------------------------------------------------------------------ */
