@@ -137,12 +137,12 @@ static tn_status transpose_forward(tni_call *c)
 
 /* ---- the ops --------------------------------------------------------------------------------- */
 
-#define CONV(name_, formula_, gradient_, shape_, forward_, backward_)                              \
+#define CONV(name_, arity_, formula_, gradient_, shape_, forward_, backward_)                      \
     static const tn_op op_##name_ = {                                                              \
         .name = #name_,                                                                            \
         .formula = formula_,                                                                       \
         .gradient = gradient_,                                                                     \
-        .arity = 3,                                                                                \
+        .arity = arity_,                                                                           \
         .optional = TNI_X(2),                                                                      \
         .dtypes = TNI_ONE_FLOAT,                                                                   \
         .autocast = TNI_CAST_LOW,                                                                  \
@@ -153,12 +153,14 @@ static tn_status transpose_forward(tni_call *c)
         .backward = backward_,                                                                     \
     };
 #define CROSS(name_)                                                                               \
-    CONV(name_, "y[n,o,i,..] = b[o] + sum_cr.. w[o,c,r,..] x[n,c,i*stride+r*dilation-padding,..]", \
+    CONV(name_, 3,                                                                                 \
+         "y[n,o,i,..] = b[o] + sum_cr.. w[o,c,r,..] x[n,c,i*stride+r*dilation-padding,..]",        \
          "dx[n,c,..] = sum_or.. w[o,c,r,..] dy[n,o,..]; "                                          \
          "dw[o,c,r,..] = sum_ni.. dy[n,o,i,..] x[n,c,..]; db[o] = sum_ni.. dy[n,o,i,..]",          \
          conv_shape, conv_forward, conv_backward)
 #define TRANSPOSED(name_)                                                                          \
-    CONV(name_, "y[n,o,i*stride+r*dilation-padding,..] = b[o] + sum_cr.. w[c,o,r,..] x[n,c,i,..]", \
+    CONV(name_, 3,                                                                                 \
+         "y[n,o,i*stride+r*dilation-padding,..] = b[o] + sum_cr.. w[c,o,r,..] x[n,c,i,..]",        \
          "dx[n,c,i,..] = sum_or.. w[c,o,r,..] dy[n,o,..]; "                                        \
          "dw[c,o,r,..] = sum_ni.. x[n,c,i,..] dy[n,o,..]; db[o] = sum_n.. dy[n,o,..]",             \
          grad_shape, transpose_forward, grad_backward)
@@ -168,24 +170,14 @@ CROSS(conv3d)
 TRANSPOSED(conv_transpose1d)
 TRANSPOSED(conv_transpose2d)
 
-#define GRADIENT(name_, formula_, gradient_)                                                       \
-    static const tn_op op_##name_ = {                                                              \
-        .name = #name_,                                                                            \
-        .formula = formula_,                                                                       \
-        .gradient = gradient_,                                                                     \
-        .arity = 2,                                                                                \
-        .reads = { TNI_X(1), TNI_X(0) },                                                           \
-        .dense = TNI_ALL_X,                                                                        \
-        .shape = grad_shape,                                                                       \
-        .forward = name_##_forward,                                                                \
-        .backward = grad_backward,                                                                 \
-    };
-GRADIENT(conv_grad_input, "dx[n,c,..] = sum_ors w[o,c,r,s] dy[n,o,..]",
-         "ddy = conv2d(g, w); dw[o,c,r,s] = sum_nij dy[n,o,i,j] g[n,c,..]; "
-         "where g is the gradient of dx")
-GRADIENT(conv_grad_weight, "dw[o,c,r,s] = sum_nij dy[n,o,i,j] x[n,c,..]",
-         "ddy = conv2d(x, g); dx[n,c,..] = sum_ors g[o,c,r,s] dy[n,o,..]; "
-         "where g is the gradient of dw")
+CONV(conv_grad_input, 2, "dx[n,c,..] = sum_ors w[o,c,r,s] dy[n,o,..]",
+     "ddy = conv2d(g, w); dw[o,c,r,s] = sum_nij dy[n,o,i,j] g[n,c,..]; "
+     "where g is the gradient of dx",
+     grad_shape, conv_grad_input_forward, grad_backward)
+CONV(conv_grad_weight, 2, "dw[o,c,r,s] = sum_nij dy[n,o,i,j] x[n,c,..]",
+     "ddy = conv2d(x, g); dx[n,c,..] = sum_ors g[o,c,r,s] dy[n,o,..]; "
+     "where g is the gradient of dw",
+     grad_shape, conv_grad_weight_forward, grad_backward)
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 

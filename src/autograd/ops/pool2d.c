@@ -50,27 +50,23 @@ static tn_status window_shape(tni_call *c)
     tni_shape_like_first(c);
     for (int i = 0; i < 2; i++) {
         int64_t size = x->shape.size[2 + i];
-        if (size < 1)
-            return tni_op_error(c, TN_E_SHAPE, "x %s: want an image that is not empty",
-                                tni_text(x));
         if (a->kernel[i] < 1 || a->stride[i] < 1 || a->dilation[i] < 1 || a->kernel[i] > INT_MAX ||
             a->stride[i] > INT_MAX || a->dilation[i] > INT_MAX || size > INT_MAX)
             return tni_op_error(c, TN_E_INVALID,
                                 "x %s, kernel %" PRId64 ", stride %" PRId64 ", dilation %" PRId64
                                 ": want 1 to %d each",
                                 tni_text(x), a->kernel[i], a->stride[i], a->dilation[i], INT_MAX);
-        if (a->padding[i] < 0 || a->padding[i] > a->kernel[i] / 2)
-            return tni_op_error(c, TN_E_INVALID,
-                                "padding %" PRId64 ", kernel %" PRId64
-                                ": want padding from 0 to half the kernel",
-                                a->padding[i], a->kernel[i]);
-        int64_t reach = size + 2 * a->padding[i] - a->dilation[i] * (a->kernel[i] - 1) - 1;
-        if (reach < 0 && !(ceil_mode && reach + a->stride[i] > 0))
-            return tni_op_error(c, TN_E_SHAPE,
+        bool half = a->padding[i] >= 0 && a->padding[i] <= a->kernel[i] / 2;
+        int64_t reach =
+            size + 2 * (half ? a->padding[i] : 0) - a->dilation[i] * (a->kernel[i] - 1) - 1;
+        if (size < 1 || !half || (reach < 0 && !(ceil_mode && reach + a->stride[i] > 0)))
+            return tni_op_error(c, half ? TN_E_SHAPE : TN_E_INVALID,
                                 "x %s, kernel %" PRId64 ", padding %" PRId64 ", dilation %" PRId64
-                                ": the window must fit "
-                                "into the padded image",
-                                tni_text(x), a->kernel[i], a->padding[i], a->dilation[i]);
+                                ": want %s",
+                                tni_text(x), a->kernel[i], a->padding[i], a->dilation[i],
+                                !half      ? "padding from 0 to half the kernel"
+                                : size < 1 ? "an image that is not empty"
+                                           : "a window that fits into the padded image");
         y->size[2 + i] = (reach + (ceil_mode ? a->stride[i] - 1 : 0)) / a->stride[i] + 1;
         if (ceil_mode && (y->size[2 + i] - 1) * a->stride[i] >= size + a->padding[i])
             y->size[2 + i]--;
@@ -102,12 +98,11 @@ static tn_status adaptive_shape(tni_call *c)
     tni_shape_like_first(c);
     for (int i = 0; i < 2; i++) {
         int64_t size = c->in[0]->shape.size[2 + i];
-        if (out[i] < 1 || out[i] > INT_MAX)
-            return tni_op_error(c, TN_E_INVALID,
-                                "x %s to %" PRId64 "x%" PRId64 ": want an output of 1 to %d",
-                                tni_text(c->in[0]), out[0], out[1], INT_MAX);
-        if (size < 1 || size > INT_MAX)
-            return tni_op_error(c, TN_E_SHAPE, "x %s: want an image of 1 to %d", tni_text(c->in[0]),
+        bool wrong = out[i] < 1 || out[i] > INT_MAX;
+        if (wrong || size < 1 || size > INT_MAX)
+            return tni_op_error(c, wrong ? TN_E_INVALID : TN_E_SHAPE,
+                                "x %s to %" PRId64 "x%" PRId64 ": want an %s of 1 to %d",
+                                tni_text(c->in[0]), out[0], out[1], wrong ? "output" : "image",
                                 INT_MAX);
         c->out_spec[0].shape.size[2 + i] = out[i];
     }
@@ -192,24 +187,6 @@ static tn_status max_backward(tni_grad *g)
     return TN_OK;
 }
 
-#define MAXIMUM(name_, formula_)                                                                   \
-    static const tn_op op_##name_ = {                                                              \
-        .name = #name_,                                                                            \
-        .formula = formula_,                                                                       \
-        .gradient = "dx_i = sum of dy_o over windows o whose maximum is x_i",                      \
-        .arity = 1,                                                                                \
-        .reads = { TNI_SAVED },                                                                    \
-        .autocast = TNI_CAST_KEEP,                                                                 \
-        .dense = TNI_X(0),                                                                         \
-        .shape = max_shape,                                                                        \
-        .forward = max_forward,                                                                    \
-        .backward = max_backward,                                                                  \
-    };
-MAXIMUM(max_pool1d, "y_o = max of x under window o")
-MAXIMUM(max_pool2d, "y_o = max of x under window o")
-MAXIMUM(adaptive_max_pool1d, "y_o = max of x from floor(o size / n) to ceil((o + 1) size / n)")
-MAXIMUM(adaptive_max_pool2d, "y_o = max of x from floor(o size / n) to ceil((o + 1) size / n)")
-
 /* ---- averages: windows of a kernel, or adaptive ones ----------------------------------------- */
 
 static tn_status avg_shape(tni_call *c)
@@ -241,36 +218,50 @@ static tn_status avg_grad_forward(tni_call *c)
     return tni_backend_of(dy)->avg_pool2d_grad(&a);
 }
 
-/* Both are linear, and each is the other's transpose. */
-#define AVERAGE(name_, formula_)                                                                   \
-    static const tn_op op_##name_##_grad;                                                          \
+static const tn_op op_avg_pool2d; /* also of the others: args say which */
+static const tn_op op_avg_grad = {
+    .name = "avg_pool2d_grad",
+    .formula = "dx_i = sum over windows o above i of dy_o / count",
+    .gradient = "ddy_o = (sum of g under window o) / count; where g is the gradient of dx",
+    .arity = 1,
+    .dense = TNI_X(0),
+    .shape = grad_shape,
+    .forward = avg_grad_forward,
+    .backward = tni_transposed,
+    .transpose = &op_avg_pool2d,
+};
+
+/* ---- the ops --------------------------------------------------------------------------------- */
+
+#define POOL(name_, formula_, gradient_, kind_, backward_, ...)                                    \
     static const tn_op op_##name_ = {                                                              \
         .name = #name_,                                                                            \
         .formula = formula_,                                                                       \
-        .gradient = "dx_i = sum of dy_o / count over windows o that hold i",                       \
+        .gradient = gradient_,                                                                     \
         .arity = 1,                                                                                \
         .autocast = TNI_CAST_KEEP,                                                                 \
         .dense = TNI_X(0),                                                                         \
-        .shape = avg_shape,                                                                        \
-        .forward = avg_forward,                                                                    \
-        .backward = tni_transposed,                                                                \
-        .transpose = &op_##name_##_grad,                                                           \
-    };                                                                                             \
-    static const tn_op op_##name_##_grad = {                                                       \
-        .name = #name_ "_grad",                                                                    \
-        .formula = "dx_i = sum over windows o above i of dy_o / count",                            \
-        .gradient = "ddy_o = (sum of g under window o) / count; where g is the gradient of dx",    \
-        .arity = 1,                                                                                \
-        .dense = TNI_X(0),                                                                         \
-        .shape = grad_shape,                                                                       \
-        .forward = avg_grad_forward,                                                               \
-        .backward = tni_transposed,                                                                \
-        .transpose = &op_##name_,                                                                  \
+        .shape = kind_##_shape,                                                                    \
+        .forward = kind_##_forward,                                                                \
+        .backward = backward_,                                                                     \
+        __VA_ARGS__,                                                                               \
     };
-AVERAGE(avg_pool1d, "y_o = (sum of x under window o) / count")
-AVERAGE(avg_pool2d, "y_o = (sum of x under window o) / count")
-AVERAGE(adaptive_avg_pool1d, "y_o = mean of x from floor(o size / n) to ceil((o + 1) size / n)")
-AVERAGE(adaptive_avg_pool2d, "y_o = mean of x from floor(o size / n) to ceil((o + 1) size / n)")
+#define MAXIMUM(name_, of)                                                                         \
+    POOL(name_, "y_o = max of x " of, "dx_i = sum of dy_o over windows o whose maximum is x_i",    \
+         max, max_backward, .reads = { TNI_SAVED })
+#define AVERAGE(name_, of)                                                                         \
+    POOL(name_, "y_o = mean of x " of, "dx_i = sum of dy_o / count over windows o that hold i",    \
+         avg, tni_transposed, .transpose = &op_avg_grad)
+#define WINDOW "under window o"
+#define SHARE "from floor(o size / n) to ceil((o + 1) size / n)"
+MAXIMUM(max_pool1d, WINDOW)
+MAXIMUM(max_pool2d, WINDOW)
+MAXIMUM(adaptive_max_pool1d, SHARE)
+MAXIMUM(adaptive_max_pool2d, SHARE)
+AVERAGE(avg_pool1d, WINDOW)
+AVERAGE(avg_pool2d, WINDOW)
+AVERAGE(adaptive_avg_pool1d, SHARE)
+AVERAGE(adaptive_avg_pool2d, SHARE)
 
 /* ---- functions ------------------------------------------------------------------------------- */
 
