@@ -40,28 +40,25 @@ TN_API tn_module *tn_conv2d_new(int64_t in_channels, int64_t out_channels, int64
 /** The same with a size per axis: weight [out, in/groups, kernel_h, kernel_w]. */
 TN_API tn_module *tn_conv2d_spec_new(int64_t in_channels, int64_t out_channels, int64_t kernel_h,
                                      int64_t kernel_w, tn_conv_spec spec, bool no_bias);
-/** tn_conv1d as a layer: x [N, in, L]; weight [out, in/groups, k]. PyTorch: nn.Conv1d */
+/** tn_conv1d as a layer: weight [out, in/groups, k]. PyTorch: nn.Conv1d */
 TN_API tn_module *tn_conv1d_new(int64_t in_channels, int64_t out_channels, int64_t kernel,
                                 tn_conv_options o);
-/** tn_conv3d as a layer: x [N, in, D, H, W]; weight [out, in/groups, k, k, k].
- *  PyTorch: nn.Conv3d */
+/** tn_conv3d as a layer: weight [out, in/groups, k, k, k]. PyTorch: nn.Conv3d */
 TN_API tn_module *tn_conv3d_new(int64_t in_channels, int64_t out_channels, int64_t kernel,
                                 tn_conv_options o);
-/** The same with a size per axis: weight [out, in/groups, kernel_d, kernel_h, kernel_w]. */
+/** The same with a size per axis. */
 TN_API tn_module *tn_conv3d_spec_new(int64_t in_channels, int64_t out_channels, int64_t kernel_d,
                                      int64_t kernel_h, int64_t kernel_w, tn_conv_spec spec,
                                      bool no_bias);
-/** tn_conv_transpose2d as a layer: x [N, in, H, W] to [N, out, H', W']. Parameters weight [in,
- *  out/groups, k, k] and bias [out], both U(+-1/sqrt(out/groups k k)), as PyTorch's.
- *  PyTorch: nn.ConvTranspose2d; output_size is made by output_padding */
+/** tn_conv_transpose2d as a layer: weight [in, out/groups, k, k], and its fan_in is of out, as
+ *  PyTorch's. PyTorch: nn.ConvTranspose2d; output_size is made by output_padding */
 TN_API tn_module *tn_conv_transpose2d_new(int64_t in_channels, int64_t out_channels, int64_t kernel,
                                           tn_conv_options o);
-/** The same with a size per axis: weight [in, out/groups, kernel_h, kernel_w]. */
+/** The same with a size per axis. */
 TN_API tn_module *tn_conv_transpose2d_spec_new(int64_t in_channels, int64_t out_channels,
                                                int64_t kernel_h, int64_t kernel_w,
                                                tn_conv_spec spec, bool no_bias);
-/** tn_conv_transpose1d as a layer: x [N, in, L]; weight [in, out/groups, k].
- *  PyTorch: nn.ConvTranspose1d; output_size is made by output_padding */
+/** The same along one axis: weight [in, out/groups, k]. PyTorch: nn.ConvTranspose1d */
 TN_API tn_module *tn_conv_transpose1d_new(int64_t in_channels, int64_t out_channels, int64_t kernel,
                                           tn_conv_options o);
 

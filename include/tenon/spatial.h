@@ -20,16 +20,13 @@ typedef enum tn_pad_mode {
     TN_PAD_CIRCULAR
 } tn_pad_mode;
 
-/** Sizes of a convolution, one for each axis in x's order: tn_conv1d reads the first, tn_conv2d
- *  height and width, tn_conv3d depth, height and width. zero fields: stride 1, padding 0,
- *  dilation 1, groups 1 */
+/** Sizes of a convolution, one for each axis in x's order; of an image height and width. zero
+ *  fields: stride 1, padding 0, dilation 1, groups 1 */
 typedef struct tn_conv_spec {
     int64_t stride[3], padding[3], dilation[3], groups;
     int64_t padding_end[3]; /* below and to the right; 0: as padding (use_padding_end: 0 means 0) */
     bool use_padding_end;
-    /* H' = H and W' = W: pads dilation (k - 1) in all, the odd one below and to the right. Wants
-     * stride 1 and no padding */
-    bool same;
+    bool same; /* H' = H, W' = W: pads dilation (k - 1) in all, the odd one at the end; stride 1 */
     tn_pad_mode padding_mode;  /* what is in the padding; 0: zeros */
     int64_t output_padding[3]; /* of transposed convolutions alone: so much is y longer */
 } tn_conv_spec;
@@ -52,12 +49,10 @@ typedef tn_conv_spec tn_conv2d_spec; /* another name */
  * Source   Dumoulin and Visin, A guide to convolution arithmetic (2016)
  */
 TN_API tn_tensor *tn_conv2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv_spec spec);
-/** The same along one axis: x [N, C, L] or [C, L], weight [O, C/groups, k] -> [N, O, L'].
- *  PyTorch: F.conv1d; also padding_end, padding_mode */
+/** The same along one axis: x [N, C, L], weight [O, C/groups, k]. PyTorch: F.conv1d */
 TN_API tn_tensor *tn_conv1d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv_spec spec);
-/** The same along three: x [N, C, D, H, W] or [C, D, H, W], weight [O, C/groups, kd, kh, kw] -> [N,
- *  O, D', H', W']. Computed as tn_conv2d of kd C channels: x is copied kd times, y once.
- *  PyTorch: F.conv3d; also padding_end, padding_mode */
+/** The same along three: x [N, C, D, H, W], weight [O, C/groups, kd, kh, kw]. Computed as tn_conv2d
+ *  of kd C channels: x is copied kd times, y once. PyTorch: F.conv3d */
 TN_API tn_tensor *tn_conv3d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv_spec spec);
 /**
  * Transposed convolution, the gradient of tn_conv2d's x: y[n,o, i stride + r dilation - padding,
@@ -72,13 +67,12 @@ TN_API tn_tensor *tn_conv3d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn
  */
 TN_API tn_tensor *tn_conv_transpose2d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
                                       tn_conv_spec spec);
-/** The same along one axis: x [N, C, L] or [C, L], weight [C, O/groups, k] -> [N, O, L'].
- *  PyTorch: F.conv_transpose1d */
+/** The same along one axis: x [N, C, L], weight [C, O/groups, k]. PyTorch: F.conv_transpose1d */
 TN_API tn_tensor *tn_conv_transpose1d(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
                                       tn_conv_spec spec);
 
-/** Sizes of a pooling window, one for each axis in x's order: along one axis the first is read.
- *  zero fields: stride = kernel, padding 0, dilation 1 */
+/** Sizes of a pooling window, as in tn_conv_spec. zero fields: stride = kernel, padding 0,
+ *  dilation 1 */
 typedef struct tn_pool_spec {
     int64_t kernel[2], stride[2], padding[2], dilation[2]; /* dilation: max only */
     bool ceil_mode, exclude_padding;                       /* exclude_padding: average only */
@@ -87,7 +81,7 @@ typedef struct tn_pool_spec {
 typedef tn_pool_spec tn_pool2d_spec; /* another name */
 /**
  * The largest under a window; NaN counts as largest, the first of equals takes the gradient. And
- * tn_avg_pool2d: the mean.
+ * tn_avg_pool2d: the mean. Those of one axis, here and below, are the same of x [N, C, L] or [C, L].
  *
  * Shapes   x [N, C, H, W] or [C, H, W] -> [N, C, H', W'], H' and W' as of tn_conv2d; ceil_mode
  *          rounds up, but no window starts beyond the image and its left padding. The mean counts
@@ -98,16 +92,13 @@ typedef tn_pool_spec tn_pool2d_spec; /* another name */
  *          -inf, and a gradient beyond the image)
  */
 TN_API tn_tensor *tn_max_pool2d(tn_tensor *x, tn_pool_spec spec);
-/** The mean, under the same shapes and errors. */
-TN_API tn_tensor *tn_avg_pool2d(tn_tensor *x, tn_pool_spec spec);
-/** tn_max_pool2d of x [N, C, L] or [C, L]. PyTorch: F.max_pool1d */
-TN_API tn_tensor *tn_max_pool1d(tn_tensor *x, tn_pool_spec spec);
-/** tn_avg_pool2d of x [N, C, L] or [C, L]. PyTorch: F.avg_pool1d */
-TN_API tn_tensor *tn_avg_pool1d(tn_tensor *x, tn_pool_spec spec);
+TN_API tn_tensor *tn_avg_pool2d(tn_tensor *x, tn_pool_spec spec); /* the mean */
+TN_API tn_tensor *tn_max_pool1d(tn_tensor *x, tn_pool_spec spec); /* PyTorch: F.max_pool1d */
+TN_API tn_tensor *tn_avg_pool1d(tn_tensor *x, tn_pool_spec spec); /* PyTorch: F.avg_pool1d */
 /** tn_max_pool2d, and in *index (i64, y's shape) each maximum's place in its plane: row W + column.
  *  PyTorch: F.max_pool2d with return_indices */
 TN_API tn_tensor *tn_max_pool2d_with_indices(tn_tensor *x, tn_pool_spec spec, tn_tensor **index);
-/** The same of x [N, C, L] or [C, L]. PyTorch: F.max_pool1d with return_indices */
+/** The same along one axis. PyTorch: F.max_pool1d with return_indices */
 TN_API tn_tensor *tn_max_pool1d_with_indices(tn_tensor *x, tn_pool_spec spec, tn_tensor **index);
 /**
  * Output of exactly out_h x out_w, each the mean of its share: rows floor(i H / out_h) up to
@@ -117,13 +108,13 @@ TN_API tn_tensor *tn_max_pool1d_with_indices(tn_tensor *x, tn_pool_spec spec, tn
  * Errors   out_h or out_w below 1; an empty image
  */
 TN_API tn_tensor *tn_adaptive_avg_pool2d(tn_tensor *x, int64_t out_h, int64_t out_w);
-/** The same of x [N, C, L] or [C, L]. PyTorch: F.adaptive_avg_pool1d */
+/** The same along one axis. PyTorch: F.adaptive_avg_pool1d */
 TN_API tn_tensor *tn_adaptive_avg_pool1d(tn_tensor *x, int64_t out);
 /** The largest of each share, and where it is, as tn_max_pool2d_with_indices; index may be NULL.
  *  PyTorch: F.adaptive_max_pool2d */
 TN_API tn_tensor *tn_adaptive_max_pool2d(tn_tensor *x, int64_t out_h, int64_t out_w,
                                          tn_tensor **index);
-/** The same of x [N, C, L] or [C, L]. PyTorch: F.adaptive_max_pool1d */
+/** The same along one axis. PyTorch: F.adaptive_max_pool1d */
 TN_API tn_tensor *tn_adaptive_max_pool1d(tn_tensor *x, int64_t out, tn_tensor **index);
 
 /* ---- padding and resampling ------------------------------------------------------------------ */

@@ -12,38 +12,23 @@ typedef struct conv {
     int64_t in, out, kernel[3];
 } conv;
 
-static tn_tensor *conv_forward(tn_module *self, tn_tensor *x);
-static void conv_describe(const tn_module *self, char *text, size_t size);
-
-#define TYPE(name_)                                                                                \
-    {                                                                                              \
-        .name = name_, .size = sizeof(conv), .forward = conv_forward, .describe = conv_describe,   \
-        .reset = tni_reset_affine,                                                                 \
-    }
-static const tn_module_type types[] = { TYPE("Conv1d"), TYPE("Conv2d"), TYPE("Conv3d"),
-                                        TYPE("ConvTranspose1d"), TYPE("ConvTranspose2d") };
-
-/* By the place of a type in the list. */
-static const struct kind {
+/* A type, and what it computes. */
+typedef struct kind {
+    tn_module_type type;
     tn_tensor *(*op)(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_conv_spec spec);
     int axes;
     bool transposed;
-} kinds[] = { { tn_conv1d, 1, false },
-              { tn_conv2d, 2, false },
-              { tn_conv3d, 3, false },
-              { tn_conv_transpose1d, 1, true },
-              { tn_conv_transpose2d, 2, true } };
-enum { CONV1D, CONV2D, CONV3D, TRANSPOSE1D, TRANSPOSE2D };
+} kind;
 
-static const struct kind *kind_of(const conv *m)
+static const kind *kind_of(const tn_module *m)
 {
-    return &kinds[m->base.type - types];
+    return (const kind *)m->type;
 }
 
 static tn_tensor *conv_forward(tn_module *self, tn_tensor *x)
 {
     conv *m = (conv *)self;
-    return kind_of(m)->op(x, m->weight, m->bias, m->spec);
+    return kind_of(self)->op(x, m->weight, m->bias, m->spec);
 }
 
 /* Adds ", name 3" to the text, or ", name 3x1" where the axes differ; nothing if all are usual. */
@@ -65,7 +50,7 @@ static void conv_describe(const tn_module *self, char *text, size_t size)
     static const char *const modes[] = { "zeros", "reflect", "replicate", "circular" };
     const conv *m = (const conv *)self;
     const tn_conv_spec *s = &m->spec;
-    int axes = kind_of(m)->axes;
+    int axes = kind_of(self)->axes;
     snprintf(text, size, "%" PRId64 ", %" PRId64, m->in, m->out);
     add_sizes(text, size, "", m->kernel, axes, 0);
     add_sizes(text, size, "stride ", s->stride, axes, 1);
@@ -79,10 +64,9 @@ static void conv_describe(const tn_module *self, char *text, size_t size)
     if (tni_none(m->bias)) tni_text_add(text, size, ", no bias");
 }
 
-static tn_module *make(const char *function, int type, int64_t in, int64_t out,
+static tn_module *make(const char *function, const kind *kind, int64_t in, int64_t out,
                        const int64_t *kernel, tn_conv_spec spec, bool no_bias)
 {
-    const struct kind *kind = &kinds[type];
     int64_t groups = tni_or_int(spec.groups, 1);
     if (tni_at_least(function, "in_channels", in, 1) != TN_OK ||
         tni_at_least(function, "out_channels", out, 1) != TN_OK ||
@@ -102,7 +86,7 @@ static tn_module *make(const char *function, int type, int64_t in, int64_t out,
         spec.dilation[i] = tni_or_int(spec.dilation[i], 1);
     }
     spec.groups = groups;
-    conv *m = tn_module_new(&types[type]);
+    conv *m = tn_module_new(&kind->type);
     if (!m) return NULL;
     m->in = in;
     m->out = out;
@@ -119,39 +103,43 @@ static tn_module *make(const char *function, int type, int64_t in, int64_t out,
     {                                                                                              \
         x, x, x                                                                                    \
     }
-#define ALIKE(tn_name_new, type)                                                                   \
+#define LAYER(tn_name_new, OP, TYPE, axes_, transposed_)                                           \
+    static const kind OP##_kind = { { .name = TYPE,                                                \
+                                      .size = sizeof(conv),                                        \
+                                      .forward = conv_forward,                                     \
+                                      .describe = conv_describe,                                   \
+                                      .reset = tni_reset_affine },                                 \
+                                    OP,                                                            \
+                                    axes_,                                                         \
+                                    transposed_ };                                                 \
     tn_module *tn_name_new(int64_t in_channels, int64_t out_channels, int64_t kernel,              \
                            tn_conv_options o)                                                      \
     {                                                                                              \
         tn_conv_spec spec = { EACH(o.stride), EACH(o.padding),     EACH(o.dilation),               \
                               o.groups,       EACH(o.padding_end), o.use_padding_end,              \
                               o.same,         o.padding_mode,      EACH(o.output_padding) };       \
-        return make(#tn_name_new, type, in_channels, out_channels, (int64_t[3])EACH(kernel), spec, \
-                    o.no_bias);                                                                    \
+        return make(#tn_name_new, &OP##_kind, in_channels, out_channels, (int64_t[3])EACH(kernel), \
+                    spec, o.no_bias);                                                              \
     }
-ALIKE(tn_conv1d_new, CONV1D)
-ALIKE(tn_conv2d_new, CONV2D)
-ALIKE(tn_conv3d_new, CONV3D)
-ALIKE(tn_conv_transpose1d_new, TRANSPOSE1D)
-ALIKE(tn_conv_transpose2d_new, TRANSPOSE2D)
+LAYER(tn_conv1d_new, tn_conv1d, "Conv1d", 1, false)
+LAYER(tn_conv2d_new, tn_conv2d, "Conv2d", 2, false)
+LAYER(tn_conv3d_new, tn_conv3d, "Conv3d", 3, false)
+LAYER(tn_conv_transpose1d_new, tn_conv_transpose1d, "ConvTranspose1d", 1, true)
+LAYER(tn_conv_transpose2d_new, tn_conv_transpose2d, "ConvTranspose2d", 2, true)
 
-tn_module *tn_conv2d_spec_new(int64_t in_channels, int64_t out_channels, int64_t kernel_h,
-                              int64_t kernel_w, tn_conv_spec spec, bool no_bias)
-{
-    return make("tn_conv2d_spec_new", CONV2D, in_channels, out_channels,
-                (int64_t[]){ kernel_h, kernel_w }, spec, no_bias);
-}
+#define OF_AXES(tn_name_new, OP)                                                                   \
+    tn_module *tn_name_new(int64_t in_channels, int64_t out_channels, int64_t kernel_h,            \
+                           int64_t kernel_w, tn_conv_spec spec, bool no_bias)                      \
+    {                                                                                              \
+        return make(#tn_name_new, &OP##_kind, in_channels, out_channels,                           \
+                    (int64_t[]){ kernel_h, kernel_w }, spec, no_bias);                             \
+    }
+OF_AXES(tn_conv2d_spec_new, tn_conv2d)
+OF_AXES(tn_conv_transpose2d_spec_new, tn_conv_transpose2d)
 
 tn_module *tn_conv3d_spec_new(int64_t in_channels, int64_t out_channels, int64_t kernel_d,
                               int64_t kernel_h, int64_t kernel_w, tn_conv_spec spec, bool no_bias)
 {
-    return make("tn_conv3d_spec_new", CONV3D, in_channels, out_channels,
+    return make("tn_conv3d_spec_new", &tn_conv3d_kind, in_channels, out_channels,
                 (int64_t[]){ kernel_d, kernel_h, kernel_w }, spec, no_bias);
-}
-
-tn_module *tn_conv_transpose2d_spec_new(int64_t in_channels, int64_t out_channels, int64_t kernel_h,
-                                        int64_t kernel_w, tn_conv_spec spec, bool no_bias)
-{
-    return make("tn_conv_transpose2d_spec_new", TRANSPOSE2D, in_channels, out_channels,
-                (int64_t[]){ kernel_h, kernel_w }, spec, no_bias);
 }

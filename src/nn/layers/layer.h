@@ -33,8 +33,9 @@ tn_status tni_expect_type(const char *function, const tn_module *m, const tn_mod
                           int n, const char *want);
 
 /* The type of a layer that is exactly one op. CALL: of x and the struct *m; behind it the format of
- * what describes m, and its arguments. */
-#define TNI_ONE_OP(OP, TYPE, layer, CALL, ...)                                                     \
+ * what describes m, and its arguments. RESET: NULL, or sets the initial values. */
+#define TNI_ONE_OP(OP, TYPE, layer, ...) TNI_ONE_OP_RESET(OP, TYPE, layer, NULL, __VA_ARGS__)
+#define TNI_ONE_OP_RESET(OP, TYPE, layer, RESET, CALL, ...)                                        \
     static tn_tensor *OP##_forward(tn_module *self, tn_tensor *x)                                  \
     {                                                                                              \
         const layer *m = (const layer *)self;                                                      \
@@ -48,7 +49,11 @@ tn_status tni_expect_type(const char *function, const tn_module *m, const tn_mod
         snprintf(text, size, __VA_ARGS__);                                                         \
     }                                                                                              \
     static const tn_module_type OP##_type = {                                                      \
-        .name = TYPE, .size = sizeof(layer), .forward = OP##_forward, .describe = OP##_describe    \
+        .name = TYPE,                                                                              \
+        .size = sizeof(layer),                                                                     \
+        .forward = OP##_forward,                                                                   \
+        .describe = OP##_describe,                                                                 \
+        .reset = RESET,                                                                            \
     };
 
 /* batchnorm.c: x has from least to most axes, channels on axis 1. */
