@@ -37,18 +37,6 @@ TN_API tn_tensor *tn_scatter_add(tn_tensor *x, int axis, tn_tensor *index, tn_te
  *  where an index stands twice. Shapes and errors as of tn_scatter_add, but x of any dtype. Grad: dx
  *  = dy, 0 where something was written; dsource = dy at index. PyTorch: Tensor.scatter */
 TN_API tn_tensor *tn_scatter(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source);
-/** What tn_scatter_reduce makes of an element and what is written to it. */
-typedef enum tn_scatter_reduction {
-    TN_SCATTER_SUM,
-    TN_SCATTER_MEAN,
-    TN_SCATTER_MAX, /* NaN counts as largest, */
-    TN_SCATTER_MIN  /* and as smallest */
-} tn_scatter_reduction;
-/** The sum, mean, ... of x's element and of source's at its index; without include_self of source's
- *  alone where there is one. Shapes and errors as of tn_scatter_add. Grad: equal maxima, or minima,
- *  share it evenly. PyTorch: Tensor.scatter_reduce */
-TN_API tn_tensor *tn_scatter_reduce(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source,
-                                    tn_scatter_reduction reduction, bool include_self);
 /** x plus slices of source added along an axis at an index [n]; source is like x, but n along axis.
  *  PyTorch: Tensor.index_add */
 TN_API tn_tensor *tn_index_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source);
