@@ -371,11 +371,11 @@ TN_API tn_tensor *tn_outer(tn_tensor *a, tn_tensor *b);
 /**
  * Sum of products by subscripts, as tn_einsum("bij,bjk->bik", 2, (tn_tensor *[]){ a, b }): a letter
  * for each axis, "..." for all that are left, equal letters are one index; letters that the result
- * lacks are summed. Without "->" the result has "..." and the letters that stand once, A to Z before
- * a to z. Axes of size 1 stretch.
+ * lacks are summed. Without "->" the result has "..." and the letters that stand once, A to Z
+ * before a to z. Axes of size 1 stretch.
  *
- * Shapes   up to 32 operands; up to 8 axes each, also in between. Two at a time become one, the pair
- *          with the smallest result first, by tn_matmul where something is summed
+ * Shapes   up to 32 operands; up to 8 axes each, also in between. Two at a time become one, the
+ *          pair with the smallest result first, by tn_matmul where something is summed
  * Errors   other characters; axes that differ in number or size; a result's letter that no operand
  *          has, or twice; dtypes that tn_matmul refuses
  * PyTorch: torch.einsum

@@ -7,7 +7,7 @@
  * a function in ops.h that has no row; delta detached in ops/attention.c, composed_backward; every
  * row of attention with ROW_KINK (every_op_has_a_second_derivative); tn_clamp for tn_relu in
  * ops/margin_losses.c: golden_numbers of margin_ranking_loss_at; mish_slope without its clamp, and
- * hardswish_grad with 0 at NaN, in ops/functions.h (fused_and_composed_at_special_values).
+ * hardswish_grad with 0 at NaN, in ops/functions.def (fused_and_composed_at_special_values).
  */
 #include "files.h"
 #include "ops/op_table.h"

@@ -147,7 +147,7 @@ static tn_tensor *pow_scalar_grad(tn_tensor *dy, tn_tensor *x, double p)
 
 enum { X = TNI_X(0), Y = TNI_Y };
 
-#include "autograd/ops/functions.h" /* FUNCTION_LIST, more rows, as of activations */
+#include "autograd/ops/functions.def" /* FUNCTION_LIST: more rows, as of activations */
 
 #define UNARY_LIST(U)                                                                              \
     U(tn_neg, neg, PLAIN, KEEPS, "y = -x", "dx = -dy", 0, NONE, tn_neg(dy))                        \
