@@ -41,8 +41,8 @@ TN_API tn_tensor *tn_scatter(tn_tensor *x, int axis, tn_tensor *index, tn_tensor
  *  PyTorch: Tensor.index_add */
 TN_API tn_tensor *tn_index_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source);
 /** Elements, or slices, by their positions on the first n axes: of x [A, B, C] and two indices that
- *  broadcast to [m] y [m, C], y[i] = x[index0[i]][index1[i]]. Below 0: from the end. Errors: outside
- *  an axis, naming it; more indices than axes. PyTorch: x[index0, index1] */
+ *  broadcast to [m] y [m, C], y[i] = x[index0[i]][index1[i]]. Below 0: from the end. Errors:
+ *  outside an axis, naming it; more indices than axes. PyTorch: x[index0, index1] */
 TN_API tn_tensor *tn_index(tn_tensor *x, tn_tensor *const *index, int n);
 /** x with values (broadcast) written at such positions, the last one where some are equal, or
  *  added. PyTorch: torch.index_put(x, (index0, index1), values, accumulate) */

@@ -3,10 +3,10 @@
  *
  * gather and scatter_add (scatter.c), and take and take_add (of whole slices), are linear with 0-1
  * matrices; each one's gradient is the other of its pair, so second derivatives need no code of
- * their own. take serves index_select and embedding, y[...] = weight[index[...]]: rows of weight [V, D] by id,
- * which equals a product with one-hot rows. Ids that occur several times add up, in the order of
- * the index; the padding row gets no gradient (forward reads it like any other). Source of
- * embedding: Mikolov et al. (2013), section 2.1 (projection layer).
+ * their own. take serves index_select and embedding, y[...] = weight[index[...]]: rows of weight
+ * [V, D] by id, which equals a product with one-hot rows. Ids that occur several times add up, in
+ * the order of the index; the padding row gets no gradient (forward reads it like any other).
+ * Source of embedding: Mikolov et al. (2013), section 2.1 (projection layer).
  */
 #include "autograd/ops/rows.h"
 #include "autograd/notify.h"
