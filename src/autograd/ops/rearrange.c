@@ -106,14 +106,13 @@ tn_tensor *tn_roll(tn_tensor *x, const int64_t *shifts, const int *axes, int n)
 {
     static const char f[] = "tn_roll";
     if (!tni_present(f, "x", x)) return NULL;
-    if (!shifts || n < 1 || (!axes && n != 1))
+    if (!shifts || n < 1 || n > TN_MAX_RANK || (!axes && n != 1))
         return tni_fail(TN_E_INVALID,
                         "%s: %d shifts%s: want one for each axis, or one alone for all elements", f,
                         n, shifts ? axes ? "" : " without axes" : " in NULL");
     int at[TN_MAX_RANK];
     for (int i = 0; axes && i < n; i++)
-        if (i == TN_MAX_RANK || (at[i] = tni_axis_of_any(f, axes[i], x->shape.rank)) < 0)
-            return NULL;
+        if ((at[i] = tni_axis_of_any(f, axes[i], x->shape.rank)) < 0) return NULL;
     const bool flat = !axes || x->shape.rank == 0;
     tn_scope scope = tn_scope_begin();
     tn_tensor *y = flat ? tn_reshape(x, TN_SHAPE(-1)) : x;
