@@ -51,7 +51,7 @@ static inline void tn_leave_no_grad_(const int *was)
  *
  * In dtype  matmul linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d
  *           scaled_dot_product_attention scaled_dot_product_attention_dropout prelu
- * In f32    exp expm1 log log1p log2 log10 tan asin acos sinh cosh pow pow_scalar square reciprocal
+ * In f32    exp expm1 log log1p tan asin acos sinh cosh pow pow_scalar square reciprocal
  *           rsqrt softplus, sum sum_all mean mean_all var std prod norm logsumexp normalize
  *           cosine_similarity cumsum max min softmax log_softmax, cross_entropy cross_entropy_with
  *           nll_loss mse_loss l1_loss smooth_l1_loss huber_loss bce_with_logits kl_div bce_loss

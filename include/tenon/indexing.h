@@ -34,39 +34,22 @@ TN_API tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index);
  */
 TN_API tn_tensor *tn_scatter_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source);
 /** source written at index along an axis: y[index[i][j]][j] = source[i][j] for axis 0, the last one
- *  where an index stands twice. Shapes and errors as of tn_scatter_add, but x of any dtype. Grad: dx
- *  = dy, 0 where something was written; dsource = dy at index. PyTorch: Tensor.scatter */
+ *  where an index stands twice. As tn_scatter_add, but x of any dtype. Grad: dx = dy, 0 where
+ *  something was written; dsource = dy at index. PyTorch: Tensor.scatter */
 TN_API tn_tensor *tn_scatter(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source);
-/** What tn_scatter_reduce makes of an element and what is written to it. */
-typedef enum tn_scatter_reduction {
-    TN_SCATTER_SUM,
-    TN_SCATTER_MEAN,
-    TN_SCATTER_MAX, /* NaN counts as largest, */
-    TN_SCATTER_MIN  /* and as smallest */
-} tn_scatter_reduction;
-/** The sum, mean, ... of x's element and of source's at its index; without include_self of source's
- *  alone where there is one. Shapes and errors as of tn_scatter_add. Grad: equal maxima, or minima,
- *  share it evenly. PyTorch: Tensor.scatter_reduce */
-TN_API tn_tensor *tn_scatter_reduce(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source,
-                                    tn_scatter_reduction reduction, bool include_self);
 /** x plus slices of source added along an axis at an index [n]; source is like x, but n along axis.
  *  PyTorch: Tensor.index_add */
 TN_API tn_tensor *tn_index_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source);
-/**
- * Elements, or slices, by their positions on the first n axes: of x [A, B, C] and two indices that
- * broadcast to [m] y [m, C] with y[i] = x[index0[i]][index1[i]]. Negative positions count from the
- * end.
- *
- * Errors   positions outside an axis, naming it; more indices than axes
- * PyTorch: x[index0, index1]
- */
+/** Elements, or slices, by their positions on the first n axes: of x [A, B, C] and two indices that
+ *  broadcast to [m] y [m, C], y[i] = x[index0[i]][index1[i]]. Below 0: from the end. Errors:
+ *  outside an axis, naming it; more indices than axes. PyTorch: x[index0, index1] */
 TN_API tn_tensor *tn_index(tn_tensor *x, tn_tensor *const *index, int n);
-/** x with values (broadcast) written at such positions, the last one where some are equal, or added.
- *  PyTorch: torch.index_put(x, (index0, index1), values, accumulate) */
+/** x with values (broadcast) written at such positions, the last one where some are equal, or
+ *  added. PyTorch: torch.index_put(x, (index0, index1), values, accumulate) */
 TN_API tn_tensor *tn_index_put(tn_tensor *x, tn_tensor *const *index, int n, tn_tensor *values,
                                bool accumulate);
-/** x with source's elements, in row-major order, where mask (bool, broadcast) is true. Errors: fewer
- *  elements than places. PyTorch: torch.masked_scatter */
+/** x with source's elements, in row-major order, where mask (bool, broadcast) is true. Errors:
+ *  fewer elements than places. PyTorch: torch.masked_scatter */
 TN_API tn_tensor *tn_masked_scatter(tn_tensor *x, tn_tensor *mask, tn_tensor *source);
 /**
  * Rows of weight [V, D] by id: index [...] -> [..., D].

@@ -89,9 +89,6 @@ TN_API tn_tensor *tn_roll(tn_tensor *x, const int64_t *shifts, const int *axes, 
 /** Each index of axis count times in a row. A copy. PyTorch: torch.repeat_interleave(x, count,
  *  axis) */
 TN_API tn_tensor *tn_repeat_interleave(tn_tensor *x, int64_t count, int axis);
-/** Index i of axis counts[i] times; counts: integers, of that axis's size, read by the host. Errors:
- *  counts below 0. PyTorch: torch.repeat_interleave(x, counts, axis) */
-TN_API tn_tensor *tn_repeat_interleave_by(tn_tensor *x, tn_tensor *counts, int axis);
 /** n grids [n_0, n_1, ...] from n tensors of one axis: out[i] varies along axis i; xy exchanges the
  *  first two axes. Views. PyTorch: torch.meshgrid; xy is indexing="xy" */
 TN_API TN_MUST_USE tn_status tn_meshgrid(tn_tensor *const *x, int n, bool xy, tn_tensor **out);
@@ -123,9 +120,6 @@ TN_API tn_tensor *tn_lerp(tn_tensor *a, tn_tensor *b, double weight);
 TN_API tn_tensor *tn_lerp_by(tn_tensor *a, tn_tensor *b, tn_tensor *weight);
 /** a - b floor(a / b): 0 or of b's sign; exact. Integers stay, and by 0 give 0; floats by 0 NaN. */
 TN_API tn_tensor *tn_remainder(tn_tensor *a, tn_tensor *b);
-TN_API tn_tensor *tn_fmod(tn_tensor *a, tn_tensor *b); /* the same, 0 or of a's sign */
-/** The angle of the point (b, a), in [-pi, pi]; slope 0 at the origin. */
-TN_API tn_tensor *tn_atan2(tn_tensor *a, tn_tensor *b);
 /** condition (bool) ? a : b, elementwise */
 TN_API tn_tensor *tn_where(tn_tensor *condition, tn_tensor *a, tn_tensor *b);
 /** x where mask (bool) is false, value where it is true. Errors: as tn_full_as for x's dtype */
@@ -202,9 +196,6 @@ TN_API tn_tensor *tn_cosh(tn_tensor *x);       /* (e^x + e^-x) / 2 */
 TN_API tn_tensor *tn_asinh(tn_tensor *x);      /* the inverse of sinh */
 TN_API tn_tensor *tn_acosh(tn_tensor *x);      /* that of cosh; NaN below 1 */
 TN_API tn_tensor *tn_atanh(tn_tensor *x);      /* that of tanh; NaN beyond -1 and 1 */
-TN_API tn_tensor *tn_log2(tn_tensor *x);       /* logarithm to base 2 */
-TN_API tn_tensor *tn_log10(tn_tensor *x);      /* to base 10 */
-TN_API tn_tensor *tn_exp2(tn_tensor *x);       /* 2^x */
 TN_API tn_tensor *tn_sign(tn_tensor *x);       /* 1, 0 or -1; 0 for NaN; slope 0 */
 TN_API tn_tensor *tn_floor(tn_tensor *x);      /* the largest whole number <= x; slope 0 */
 TN_API tn_tensor *tn_ceil(tn_tensor *x);       /* the smallest whole number >= x; slope 0 */
@@ -380,11 +371,11 @@ TN_API tn_tensor *tn_outer(tn_tensor *a, tn_tensor *b);
 /**
  * Sum of products by subscripts, as tn_einsum("bij,bjk->bik", 2, (tn_tensor *[]){ a, b }): a letter
  * for each axis, "..." for all that are left, equal letters are one index; letters that the result
- * lacks are summed. Without "->" the result has "..." and the letters that stand once, A to Z before
- * a to z. Axes of size 1 stretch.
+ * lacks are summed. Without "->" the result has "..." and the letters that stand once, A to Z
+ * before a to z. Axes of size 1 stretch.
  *
- * Shapes   up to 32 operands; up to 8 axes each, also in between. Two at a time become one, the pair
- *          with the smallest result first, by tn_matmul where something is summed
+ * Shapes   up to 32 operands; up to 8 axes each, also in between. Two at a time become one, the
+ *          pair with the smallest result first, by tn_matmul where something is summed
  * Errors   other characters; axes that differ in number or size; a result's letter that no operand
  *          has, or twice; dtypes that tn_matmul refuses
  * PyTorch: torch.einsum

@@ -132,12 +132,8 @@ typedef struct tni_gather {
     int axis;
 } tni_gather;
 
-typedef enum tni_scattering { TNI_SET, TNI_ADD, TNI_MAX_OF, TNI_MIN_OF } tni_scattering;
-/* What an element that has a becomes when b comes. NaN is the largest, and the smallest. */
-#define TNI_SCATTERED(how, a, b)                                                                   \
-    ((how) == TNI_ADD                                                                  ? (a) + (b) \
-     : (how) == TNI_SET || (b) != (b) || ((how) == TNI_MAX_OF ? (b) > (a) : (b) < (a)) ? (b)       \
-                                                                                       : (a))
+typedef enum tni_scattering { TNI_SET, TNI_ADD } tni_scattering;
+#define TNI_SCATTERED(how, a, b) ((how) == TNI_ADD ? (a) + (b) : (b))
 
 /* y[.., index[.., i, ..], ..] += source[.., i, ..] along axis, in order: deterministic */
 typedef struct tni_scatter {

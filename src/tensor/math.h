@@ -106,8 +106,8 @@ TN_BASICS(double, f64, uint64_t, 0x8000000000000000u, 52, 1023u, 675539944105574
     F(sqrt, R, S, L) F(floor, R, S, L) F(ceil, R, S, L) F(trunc, R, S, L) F(rint, R, S, L)         \
     F(sin, R, S, L) F(cos, R, S, L) F(tan, R, S, L) F(asin, R, S, L) F(acos, R, S, L)              \
     F(atan, R, S, L) F(sinh, R, S, L) F(cosh, R, S, L) F(asinh, R, S, L) F(acosh, R, S, L)         \
-    F(atanh, R, S, L) F(log2, R, S, L) F(log10, R, S, L) F(exp2, R, S, L)
-#define TN_LIBM_LIST_2(F, R, S, L) F(pow, R, S, L) F(fmod, R, S, L) F(atan2, R, S, L)
+    F(atanh, R, S, L)
+#define TN_LIBM_LIST_2(F, R, S, L) F(pow, R, S, L) F(fmod, R, S, L)
 /* clang-format on */
 TN_LIBM_LIST(TN_LIBM_OF, float, f32, f)
 TN_LIBM_LIST(TN_LIBM_OF, double, f64, )

@@ -360,7 +360,6 @@ SIMPLE(autocast, (tn_dtype)(below(w, 2) ? TN_F32 : pick_enum(w, 4)))
 SIMPLE(same_dtype, (tn_dtype)pick_enum(w, 8))
 SIMPLE(reduction, (tn_reduction)pick_enum(w, 3))
 SIMPLE(pad_mode, (tn_pad_mode)pick_enum(w, 4))
-SIMPLE(how, (tn_scatter_reduction)pick_enum(w, 4))
 SIMPLE(buffer_rule, (tn_buffer_rule)pick_enum(w, 3))
 SIMPLE(a_status, TN_OK) /* a failure has a message, which only a call that failed leaves */
 SIMPLE(rank, (int)below(w, 3) - 1)

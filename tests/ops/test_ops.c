@@ -5,8 +5,8 @@
  *
  * Seen to fail: the gradient of sub without its minus (ops/binary.c, dx[1] = dy): 138 tests failed;
  * a function in ops.h that has no row; delta detached in ops/attention.c, composed_backward; every
- * row of attention with ROW_KINK (every_op_has_a_second_derivative); mish_slope without its clamp, and
- * hardswish_grad with 0 at NaN, in ops/unary.c (fused_and_composed_at_special_values).
+ * row of attention with ROW_KINK (every_op_has_a_second_derivative); mish_slope without its clamp,
+ * and hardswish_grad with 0 at NaN, in ops/functions.def (fused_and_composed_at_special_values).
  */
 #include "files.h"
 #include "ops/op_table.h"

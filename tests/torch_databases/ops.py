@@ -86,7 +86,7 @@ def pair(x):
 # ---- one tensor in, one out
 
 for name in ("abs neg exp expm1 log log1p sqrt rsqrt square reciprocal sin cos tanh sigmoid erf isnan isfinite tan asin acos "
-             "atan sinh cosh asinh acosh atanh log2 log10 exp2 sign floor ceil trunc round").split():
+             "atan sinh cosh asinh acosh atanh sign floor ceil trunc round").split():
     op(name, special="unary")(getattr(tn, name))
 op("nn.functional.relu", special="unary")(lambda x, inplace=False: tn.relu(x))
 op("nn.functional.silu", special="unary")(lambda x, inplace=False: tn.silu(x))
@@ -148,9 +148,7 @@ for name in "add sub mul pow eq ne lt le gt ge".split():
     op(name, special="binary")(binary(name, {"add": "add_scalar", "mul": "mul_scalar", "sub": "rsub_scalar"}.get(name)))
 for name in "maximum minimum logical_and logical_or logical_xor".split():
     op(name, special="binary")(getattr(tn, name))
-op("fmod", special="binary")(lambda a, b: tn.fmod(a, b) if is_tensor(b) else no("a number"))
 op("remainder", special="binary")(binary("remainder"))
-op("atan2", special="binary")(tn.atan2)
 op("max.binary")(tn.maximum)
 op("min.binary")(tn.minimum)
 op("__radd__")(binary("add"))

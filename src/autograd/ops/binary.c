@@ -127,18 +127,6 @@ static tn_status remainder_backward(tni_grad *g)
     return TN_OK;
 }
 
-/* 0 at the origin, which has every angle. */
-static tn_status atan2_backward(tni_grad *g)
-{
-    tn_status status = tni_widen_grad(g);
-    if (status != TN_OK) return status;
-    tn_tensor *a = g->x[0], *b = g->x[1], *norm = tn_add(tn_square(a), tn_square(b));
-    tn_tensor *part = tn_div(g->dy, tn_masked_fill(norm, tn_eq_scalar(norm, 0.0), 1.0));
-    if (g->need[0]) g->dx[0] = tn_mul(part, b);
-    if (g->need[1]) g->dx[1] = tn_neg(tn_mul(part, a));
-    return TN_OK;
-}
-
 static tn_status prelu_backward(tni_grad *g)
 {
     tn_tensor *x = g->x[0], *weight = g->x[1], *dy = g->dy;
@@ -185,12 +173,8 @@ enum { A = TNI_X(0), B = TNI_X(1) };
       "da = dy where a > b, half of it where equal; db likewise", A | B, A | B, extreme_backward)  \
     F(tn_lerp, lerp, CHECKED, "y = a + w (b - a)", "da = (1 - w) dy; db = w dy", 0, 0,             \
       lerp_backward)                                                                               \
-    F(tn_fmod, fmod, PLAIN, "y = a - b trunc(a / b)", "da = dy; db = -trunc(a / b) dy", 0,         \
-      A | B | TNI_Y, remainder_backward)                                                           \
     F(tn_remainder, remainder, PLAIN, "y = a - b floor(a / b)", "da = dy; db = -floor(a / b) dy",  \
       0, A | B | TNI_Y, remainder_backward)                                                        \
-    F(tn_atan2, atan2, PLAIN, "y = the angle of the point (b, a)",                                 \
-      "da = b dy / (a^2 + b^2); db = -a dy / (a^2 + b^2)", A | B, A | B, atan2_backward)           \
     F(tn_prelu, prelu, CHECKED, "y = x > 0 ? x : w x",                                             \
       "dx = x > 0 ? dy : w dy; dw = x > 0 ? 0 : x dy", A | B, A, prelu_backward)                   \
     F(tn_glu, glu, CHECKED, "y = a sigmoid(b)",                                                    \

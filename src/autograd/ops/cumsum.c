@@ -12,7 +12,7 @@ typedef struct cumsum_args {
     bool reverse;
 } cumsum_args;
 
-static const tn_op op_cumprod;
+static const tn_op op_cumsum, op_cumprod;
 
 static tn_status cumsum_shape(tni_call *c)
 {
@@ -29,20 +29,6 @@ static tn_status cumsum_forward(tni_call *c)
                                                            .reverse = args->reverse,
                                                            .product = c->op == &op_cumprod });
 }
-
-static tn_status cumsum_backward(tni_grad *g);
-
-static const tn_op op_cumsum = {
-    .name = "cumsum",
-    .formula = "y_i = x_0 + ... + x_i",
-    .gradient = "dx_i = dy_i + ... + dy_n",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .autocast = TNI_CAST_F32,
-    .shape = cumsum_shape,
-    .forward = cumsum_forward,
-    .backward = cumsum_backward,
-};
 
 static tn_status cumsum_backward(tni_grad *g)
 {
@@ -76,18 +62,21 @@ static tn_status cumprod_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op op_cumprod = {
-    .name = "cumprod",
-    .formula = "y_i = x_0 ... x_i",
-    .gradient = "dx_i = (dy_i y_i + ... + dy_n y_n) / x_i",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .autocast = TNI_CAST_F32,
-    .reads = { TNI_X(0) },
-    .shape = cumsum_shape,
-    .forward = cumsum_forward,
-    .backward = cumprod_backward,
-};
+#define RUNNING(name_, formula_, gradient_, reads_)                                                \
+    static const tn_op op_##name_ = {                                                              \
+        .name = #name_,                                                                            \
+        .formula = formula_,                                                                       \
+        .gradient = gradient_,                                                                     \
+        .arity = 1,                                                                                \
+        .dtypes = TNI_ANY_DTYPE,                                                                   \
+        .autocast = TNI_CAST_F32,                                                                  \
+        .reads = { reads_ },                                                                       \
+        .shape = cumsum_shape,                                                                     \
+        .forward = cumsum_forward,                                                                 \
+        .backward = name_##_backward,                                                              \
+    };
+RUNNING(cumsum, "y_i = x_0 + ... + x_i", "dx_i = dy_i + ... + dy_n", 0)
+RUNNING(cumprod, "y_i = x_0 ... x_i", "dx_i = (dy_i y_i + ... + dy_n y_n) / x_i", TNI_X(0))
 
 static tn_tensor *running(const char *function, const tn_op *op, tn_tensor *x, int axis)
 {

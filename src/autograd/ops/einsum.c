@@ -10,13 +10,13 @@
 #include "autograd/ops/rows.h"
 
 /* A-Z, a-z, and the axes of "...", counted from the last one. */
-enum { LETTERS = 52, LABELS = LETTERS + TN_MAX_RANK, OPERANDS = 32 };
+enum { LETTERS = 52, LABELS = LETTERS + TN_MAX_RANK, OPERANDS = 32, MOST = 3 * TN_MAX_RANK };
 
 static const char f[] = "tn_einsum";
 
 typedef struct operand {
     tn_tensor *t;
-    int n, label[TN_MAX_RANK]; /* of its axes */
+    int n, label[MOST]; /* of its axes */
 } operand;
 
 typedef struct einsum {
@@ -36,32 +36,10 @@ static int letter_of(char c)
     return c >= 'A' && c <= 'Z' ? c - 'A' : c >= 'a' && c <= 'z' ? c - 'a' + 26 : -1;
 }
 
-/* Reads up to a comma, an arrow or the end; "..." stands for so many axes that there are rank in
- * all, or, with rank -1, for e->dots. */
-static tn_status read_labels(const einsum *e, const char **text, int rank, operand *o)
+/* More than MOST are too many anyway. */
+static void append(operand *o, int label)
 {
-    int letters = 0;
-    bool seen = false;
-    o->n = 0;
-    for (const char *p = *text; *p && *p != ',' && *p != '-'; p++) letters += letter_of(*p) >= 0;
-    const int dots = rank < 0 ? e->dots : rank - letters;
-    for (; **text && **text != ',' && **text != '-'; ++*text) {
-        const int letter = letter_of(**text), many = strncmp(*text, "...", 3) ? 0 : dots;
-        if (**text == ' ') continue;
-        if (letter < 0 && (seen || strncmp(*text, "...", 3)))
-            return tni_error(TN_E_INVALID,
-                             "%s: \"%s\": '%c': want letters, commas, at most one -> and one ... "
-                             "in each",
-                             f, e->equation, **text);
-        if (o->n + (letter < 0 ? many : 1) > TN_MAX_RANK)
-            return tni_error(TN_E_SHAPE, "%s: \"%s\": want at most %d axes", f, e->equation,
-                             TN_MAX_RANK);
-        if (letter >= 0) o->label[o->n++] = letter;
-        for (int i = many - 1; i >= 0; i--) o->label[o->n++] = LETTERS + i;
-        if (letter < 0) *text += 2;
-        seen = seen || letter < 0;
-    }
-    return TN_OK;
+    if (o->n < MOST) o->label[o->n++] = label;
 }
 
 static int place_of(const operand *o, int label)
@@ -69,6 +47,30 @@ static int place_of(const operand *o, int label)
     for (int i = 0; i < o->n; i++)
         if (o->label[i] == label) return i;
     return -1;
+}
+
+/* Reads up to a comma, an arrow or the end; "..." stands for so many axes that there are rank in
+ * all, or, with rank -1, for e->dots. */
+static tn_status read_labels(const einsum *e, const char **text, int rank, operand *o)
+{
+    const char *end = *text + strcspn(*text, ",-");
+    int dots = rank < 0 ? e->dots : rank;
+    for (const char *p = *text; rank >= 0 && p < end; p++) dots -= letter_of(*p) >= 0;
+    for (bool seen = false; *text < end; ++*text) {
+        if (letter_of(**text) >= 0) {
+            append(o, letter_of(**text));
+        } else if (!seen && !strncmp(*text, "...", 3)) {
+            while (--dots >= 0) append(o, LETTERS + dots);
+            *text += 2;
+            seen = true;
+        } else if (**text != ' ') {
+            return tni_error(TN_E_INVALID,
+                             "%s: \"%s\": '%c': want letters, commas, at most one -> and one ... "
+                             "in each",
+                             f, e->equation, **text);
+        }
+    }
+    return TN_OK;
 }
 
 static tn_status read_operand(einsum *e, const char **text, tn_tensor *x)
@@ -107,15 +109,16 @@ static tn_status read_result(einsum *e, const char *text, operand *result)
                          "%s: \"%s\": \"%s\": want an operand for each tensor, then "
                          "-> and the result's letters",
                          f, e->equation, text);
-    for (int l = e->dots - 1; !arrow && l >= 0; l--) result->label[result->n++] = LETTERS + l;
-    for (int l = 0; !arrow && l < LETTERS && result->n < TN_MAX_RANK; l++)
-        if (e->times[l] == 1) result->label[result->n++] = l;
+    for (int l = e->dots - 1; !arrow && l >= 0; l--) append(result, LETTERS + l);
+    for (int l = 0; !arrow && l < LETTERS; l++)
+        if (e->times[l] == 1) append(result, l);
     for (int i = 0; i < result->n; i++) {
         const int l = result->label[i];
-        if (!e->times[l] || place_of(result, l) != i)
+        if (!e->times[l] || place_of(result, l) != i || i == TN_MAX_RANK)
             return tni_error(TN_E_INVALID,
-                             "%s: \"%s\": the result's letter %d: want one of the operands', once",
-                             f, e->equation, i + 1);
+                             "%s: \"%s\": the result's letter %d: want one of the operands', once, "
+                             "and at most %d axes",
+                             f, e->equation, i + 1, TN_MAX_RANK);
         e->uses[l]++;
     }
     return TN_OK;
@@ -123,9 +126,19 @@ static tn_status read_result(einsum *e, const char *text, operand *result)
 
 /* ---- one operand, and two -------------------------------------------------------------------- */
 
-static void append(operand *to, const operand *labels)
+static operand joined(const operand *x, const operand *y, const operand *z)
 {
-    for (int i = 0; i < labels->n; i++) to->label[to->n++] = labels->label[i];
+    operand all = *x;
+    for (int i = 0; i < y->n; i++) append(&all, y->label[i]);
+    for (int i = 0; i < z->n; i++) append(&all, z->label[i]);
+    return all;
+}
+
+static double size_of(const einsum *e, const operand *o)
+{
+    double size = 1;
+    for (int i = 0; i < o->n; i++) size *= (double)e->size[o->label[i]];
+    return size;
 }
 
 static tn_shape shape_of(const einsum *e, const operand *o)
@@ -133,12 +146,6 @@ static tn_shape shape_of(const einsum *e, const operand *o)
     tn_shape shape = { .rank = o->n };
     for (int i = 0; i < o->n; i++) shape.size[i] = e->size[o->label[i]];
     return shape;
-}
-
-static int64_t size_of(const einsum *e, const operand *o)
-{
-    const tn_shape shape = shape_of(e, o);
-    return tni_shape_numel(&shape);
 }
 
 static void remove_label(operand *o, int at)
@@ -156,7 +163,7 @@ static void reduce_operand(const einsum *e, operand *o)
         o->t = tn_diagonal(o->t, 0, first, i); /* is the last axis */
         remove_label(o, i);
         remove_label(o, first);
-        o->label[o->n++] = l;
+        append(o, l);
         i = 0;
     }
     for (int i = o->n - 1; i >= 0; i--) {
@@ -178,11 +185,9 @@ static tn_tensor *in_order(const operand *o, const operand *labels)
 static tn_tensor *in_three(const einsum *e, const operand *o, const operand *x, const operand *y,
                            const operand *z)
 {
-    operand order = { 0 };
-    append(&order, x);
-    append(&order, y);
-    append(&order, z);
-    return tn_reshape(in_order(o, &order), TN_SHAPE(size_of(e, x), size_of(e, y), size_of(e, z)));
+    const operand order = joined(x, y, z);
+    return tn_reshape(in_order(o, &order), TN_SHAPE((int64_t)size_of(e, x), (int64_t)size_of(e, y),
+                                                    (int64_t)size_of(e, z)));
 }
 
 /* What becomes of two operands' labels. */
@@ -195,11 +200,10 @@ static pair pair_of(const einsum *e, const operand *a, const operand *b)
     pair p = { 0 };
     for (int i = 0; i < a->n; i++) {
         const int l = a->label[i];
-        operand *to = place_of(b, l) < 0 ? &p.rows : e->uses[l] > 2 ? &p.batch : &p.sums;
-        to->label[to->n++] = l;
+        append(place_of(b, l) < 0 ? &p.rows : e->uses[l] > 2 ? &p.batch : &p.sums, l);
     }
     for (int i = 0; i < b->n; i++)
-        if (place_of(a, b->label[i]) < 0) p.columns.label[p.columns.n++] = b->label[i];
+        if (place_of(a, b->label[i]) < 0) append(&p.columns, b->label[i]);
     return p;
 }
 
@@ -207,13 +211,10 @@ static pair pair_of(const einsum *e, const operand *a, const operand *b)
 static tn_status contract(einsum *e, operand *a, const operand *b)
 {
     const pair p = pair_of(e, a, b);
-    operand y = { 0 };
-    if (p.batch.n + p.rows.n + p.columns.n > TN_MAX_RANK)
+    operand y = joined(&p.batch, &p.rows, &p.columns);
+    if (y.n > TN_MAX_RANK)
         return tni_error(TN_E_SHAPE, "%s: \"%s\": want at most %d axes in between", f, e->equation,
                          TN_MAX_RANK);
-    append(&y, &p.batch);
-    append(&y, &p.rows);
-    append(&y, &p.columns);
     tn_tensor *left = in_three(e, a, &p.batch, &p.rows, &p.sums);
     tn_tensor *right = in_three(e, b, &p.batch, &p.sums, &p.columns);
     if (p.sums.n == 0)
@@ -232,25 +233,21 @@ static tn_status contract(einsum *e, operand *a, const operand *b)
 static double growth(const einsum *e, const operand *a, const operand *b)
 {
     const pair p = pair_of(e, a, b);
-    return (double)size_of(e, &p.batch) * (double)size_of(e, &p.rows) *
-               (double)size_of(e, &p.columns) -
-           (double)size_of(e, a) - (double)size_of(e, b);
+    const operand y = joined(&p.batch, &p.rows, &p.columns);
+    return size_of(e, &y) - size_of(e, a) - size_of(e, b);
 }
 
-static tn_status contract_all(einsum *e)
+static tn_status contract_smallest(einsum *e)
 {
-    tn_status status = TN_OK;
-    while (e->n > 1 && status == TN_OK) {
-        operand *first = &e->in[0], *second = &e->in[1];
-        for (int j = 2; j < e->n; j++)
-            for (int i = 0; i < j; i++)
-                if (growth(e, &e->in[i], &e->in[j]) < growth(e, first, second)) {
-                    first = &e->in[i];
-                    second = &e->in[j];
-                }
-        status = contract(e, first, second);
-        *second = e->in[--e->n];
-    }
+    operand *first = &e->in[0], *second = &e->in[1];
+    for (int j = 2; j < e->n; j++)
+        for (int i = 0; i < j; i++)
+            if (growth(e, &e->in[i], &e->in[j]) < growth(e, first, second)) {
+                first = &e->in[i];
+                second = &e->in[j];
+            }
+    const tn_status status = contract(e, first, second);
+    *second = e->in[--e->n];
     return status;
 }
 
@@ -264,7 +261,9 @@ static tn_tensor *result_of(einsum *e, int n, tn_tensor *const *x)
     }
     if (read_result(e, text, &result) != TN_OK) return NULL;
     for (int i = 0; i < n; i++) reduce_operand(e, &e->in[i]);
-    return contract_all(e) == TN_OK ? in_order(&e->in[0], &result) : NULL;
+    while (e->n > 1)
+        if (contract_smallest(e) != TN_OK) return NULL;
+    return in_order(&e->in[0], &result);
 }
 
 tn_tensor *tn_einsum(const char *equation, int n, tn_tensor *const *x)

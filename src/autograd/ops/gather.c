@@ -1,12 +1,12 @@
 /*
  * gather.c - reading along an axis by index.
  *
- * gather and scatter_add (scatter.c), and take and take_add (of whole slices), are linear with 0-1 matrices;
- * each one's gradient is the other of its pair, so second derivatives need no code of their own.
- * take serves index_select and embedding, y[...] = weight[index[...]]: rows of weight [V, D] by id,
- * which equals a product with one-hot rows. Ids that occur several times add up, in the order of
- * the index; the padding row gets no gradient (forward reads it like any other). Source of
- * embedding: Mikolov et al. (2013), section 2.1 (projection layer).
+ * gather and scatter_add (scatter.c), and take and take_add (of whole slices), are linear with 0-1
+ * matrices; each one's gradient is the other of its pair, so second derivatives need no code of
+ * their own. take serves index_select and embedding, y[...] = weight[index[...]]: rows of weight
+ * [V, D] by id, which equals a product with one-hot rows. Ids that occur several times add up, in
+ * the order of the index; the padding row gets no gradient (forward reads it like any other).
+ * Source of embedding: Mikolov et al. (2013), section 2.1 (projection layer).
  */
 #include "autograd/ops/rows.h"
 #include "autograd/notify.h"
@@ -253,6 +253,13 @@ tn_tensor *tni_take_add_at(tn_tensor *y, int axis, tn_tensor *index, const tn_sh
 {
     take_args args = { axis, -1, *shape };
     return tni_apply(&take_add_op, &args, sizeof args, 2, (tn_tensor *[]){ y, index });
+}
+
+tn_tensor *tni_take_at(tn_tensor *x, tn_tensor *index)
+{
+    if (!x || !index) return NULL;
+    take_args args = { 0, -1, x->shape };
+    return tni_apply(&index_select_op, &args, sizeof args, 2, (tn_tensor *[]){ x, index });
 }
 
 tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index)

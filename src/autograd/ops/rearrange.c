@@ -46,17 +46,6 @@ int tn_unbind(tn_tensor *x, int axis, tn_tensor **out, int max_out)
 
 /* ---- diagonals ------------------------------------------------------------------------------- */
 
-/* The diagonal k of an m x n matrix begins at that element and has so many. */
-static int64_t diagonal_size(int64_t m, int64_t n, int64_t k)
-{
-    return TNI_MAX(0, k >= 0 ? TNI_MIN(m, n - k) : TNI_MIN(m + k, n));
-}
-
-static int64_t diagonal_start(int64_t n, int64_t k)
-{
-    return k >= 0 ? k : -k * n;
-}
-
 tn_tensor *tn_diagonal(tn_tensor *x, int64_t k, int axis0, int axis1)
 {
     static const char f[] = "tn_diagonal";
@@ -73,7 +62,8 @@ tn_tensor *tn_diagonal(tn_tensor *x, int64_t k, int axis0, int axis1)
     order[rank++] = axis1;
     tn_scope scope = tn_scope_begin();
     tn_tensor *rows = tn_flatten(tn_permute(x, order, rank), -2, -1);
-    const int64_t size = diagonal_size(m, n, k), start = size ? diagonal_start(n, k) : 0;
+    const int64_t size = k < 0 ? TNI_MIN(m + k, n) : TNI_MIN(m, n - k);
+    const int64_t start = !size ? 0 : k < 0 ? -k * n : k;
     const int64_t end = size ? start + (size - 1) * (n + 1) + 1 : 0;
     return tn_scope_return(scope, tn_slice(rows, -1, start, end, n + 1));
 }
@@ -90,8 +80,13 @@ tn_tensor *tn_diag(tn_tensor *x, int64_t k)
                         "rows",
                         f, k, tni_text(x));
     const int64_t size = n + (k < 0 ? -k : k);
+    /* In rows of one more the diagonal is a column. */
+    const int64_t row = k < 0 ? -k - 1 : 0, column = k < 0 ? size + 1 + k : k;
     tn_scope scope = tn_scope_begin();
-    tn_tensor *y = tni_spread(x, diagonal_start(size, k), size + 1, size * size);
+    tn_tensor *rows =
+        tn_pad(tn_unsqueeze(x, 1), TN_PADS(column, size - column, row, size - n - row),
+               TN_PAD_CONSTANT, 0);
+    tn_tensor *y = tn_narrow(tn_flatten(rows, 0, 1), 0, 0, size * size);
     return tn_scope_return(scope, tn_reshape(y, TN_SHAPE(size, size)));
 }
 
@@ -111,14 +106,13 @@ tn_tensor *tn_roll(tn_tensor *x, const int64_t *shifts, const int *axes, int n)
 {
     static const char f[] = "tn_roll";
     if (!tni_present(f, "x", x)) return NULL;
-    if (!shifts || n < 1 || (!axes && n != 1))
+    if (!shifts || n < 1 || n > TN_MAX_RANK || (!axes && n != 1))
         return tni_fail(TN_E_INVALID,
                         "%s: %d shifts%s: want one for each axis, or one alone for all elements", f,
                         n, shifts ? axes ? "" : " without axes" : " in NULL");
     int at[TN_MAX_RANK];
     for (int i = 0; axes && i < n; i++)
-        if (i == TN_MAX_RANK || (at[i] = tni_axis_of_any(f, axes[i], x->shape.rank)) < 0)
-            return NULL;
+        if ((at[i] = tni_axis_of_any(f, axes[i], x->shape.rank)) < 0) return NULL;
     const bool flat = !axes || x->shape.rank == 0;
     tn_scope scope = tn_scope_begin();
     tn_tensor *y = flat ? tn_reshape(x, TN_SHAPE(-1)) : x;
@@ -181,31 +175,4 @@ tn_tensor *tn_repeat_interleave(tn_tensor *x, int64_t count, int axis)
     y = count ? tn_expand(y, TN_SHAPE(s.n, s.c, count, s.d)) : tn_narrow(y, 2, 0, 0);
     y = tn_reshape(y, shape);
     return tn_scope_return(scope, tn_same_storage(y, x) ? tn_clone(y) : y);
-}
-
-tn_tensor *tn_repeat_interleave_by(tn_tensor *x, tn_tensor *counts, int axis)
-{
-    static const char f[] = "tn_repeat_interleave_by";
-    if (!axis_in(f, x, &axis)) return NULL;
-    const int64_t n = x->shape.size[axis];
-    if (!(counts = tni_index_arg(f, "counts", counts))) return NULL;
-    if (counts->shape.rank != 1 || counts->shape.size[0] != n)
-        return tni_fail(TN_E_SHAPE, "%s: counts %s for axis %d of %s: want [%" PRId64 "]", f,
-                        tni_text(counts), axis, tni_text(x), n);
-    tn_scope scope = tn_scope_begin();
-    tn_tensor *here = tn_contiguous(tn_to(counts, tn_cpu()));
-    const int64_t *count = tn_data(here);
-    int64_t total = 0;
-    tn_status status = count || n == 0 ? TN_OK : tni_pending();
-    for (int64_t i = 0; i < n && status == TN_OK; i++)
-        if (count[i] < 0 || __builtin_add_overflow(total, count[i], &total))
-            status = tni_error(TN_E_INVALID,
-                               "%s: counts[%" PRId64 "] is %" PRId64
-                               ": want 0 and up, below 2^63 in all",
-                               f, i, count[i]);
-    tn_tensor *index = status == TN_OK ? tn_empty_as(TN_SHAPE(total), TN_I64, tn_cpu()) : NULL;
-    int64_t *to = index ? tn_data(index) : NULL;
-    for (int64_t i = 0, at = 0; to && i < n; i++)
-        for (int64_t j = 0; j < count[i]; j++) to[at++] = i;
-    return tn_scope_return(scope, tn_index_select(x, axis, tn_to(index, tn_device_of(x))));
 }

@@ -68,8 +68,8 @@ tn_tensor *tni_scatter_into(tn_tensor *x, int axis, tn_tensor *index, tn_tensor 
                             tni_scattering how);
 /* Zeros of that shape with y's slices along axis added at index [n]; bf16 and f16 give f32. */
 tn_tensor *tni_take_add_at(tn_tensor *y, int axis, tn_tensor *index, const tn_shape *shape);
-/* [whole] of zeros, but x [n] at start, start + step, ... */
-tn_tensor *tni_spread(tn_tensor *x, int64_t start, int64_t step, int64_t whole);
+/* x's slices along axis 0 at an i64 index of any shape. */
+tn_tensor *tni_take_at(tn_tensor *x, tn_tensor *index);
 /* Ids of classes or rows, or lengths, as i64: they may be u8, too. */
 tn_tensor *tni_ids_arg(const char *function, const char *what, tn_tensor *ids);
 /* 0..n-1 as i64, made on the device. */

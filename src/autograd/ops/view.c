@@ -365,12 +365,6 @@ static const tn_op op_slice_grad = {
     .transpose = &op_slice,
 };
 
-tn_tensor *tni_spread(tn_tensor *x, int64_t start, int64_t step, int64_t whole)
-{
-    slice_args args = { 0, start, step, x->shape.size[0], whole };
-    return tni_apply(&op_slice_grad, &args, sizeof args, 1, &x);
-}
-
 static tn_tensor *slice(tn_tensor *x, int axis, int64_t start, int64_t step, int64_t n)
 {
     slice_args args = { axis, start, step, n, x->shape.size[axis] };

@@ -13,37 +13,33 @@ static tn_status wanted_bool(const tni_call *c, const char *what, const tn_tenso
                         tn_dtype_name(t->dtype));
 }
 
-/* y has the shape that two inputs and then the third, `last`, broadcast to. */
-static tn_status shape_of_three(tni_call *c, int first, int last, const char *what)
+static const tn_op op_where;
+
+/* The condition or the weight broadcasts to what the two others do. */
+static tn_status shape_of_three(tni_call *c)
 {
+    const bool chooses = c->op == &op_where;
+    const tn_tensor *third = c->in[chooses ? 0 : 2];
+    const char *what = chooses ? "condition" : "weight";
     tni_spec *y = &c->out_spec[0];
     tn_shape both;
-    tn_status status = tni_broadcast_inputs(c, first, first + 1, &both);
+    tn_status status = chooses ? wanted_bool(c, what, third) : TN_OK;
+    if (!status) status = tni_broadcast_inputs(c, chooses, chooses + 1, &both);
     if (status) return status;
-    if (!tni_broadcast(&c->in[last]->shape, &both, &y->shape))
+    if (!tni_broadcast(&third->shape, &both, &y->shape))
         return tni_op_error(c, TN_E_SHAPE, "%s %s, choices %s: do not broadcast", what,
-                            tni_text(c->in[last]), tni_shape_text(&both));
-    y->dtype = tni_result_dtype(c->in[first], c->in[first + 1]);
+                            tni_text(third), tni_shape_text(&both));
+    y->dtype = tni_result_dtype(c->in[chooses], c->in[chooses + 1]);
     return TN_OK;
 }
 
-static tn_status of_three(const tni_call *c, int function)
+static tn_status of_three(tni_call *c)
 {
     tn_tensor *y = c->out[0];
     return tni_backend_of(y)->ternary(&(tni_ternary){
-        function, .y = tni_array_of(y), .a = tni_array_expand(c->in[0], &y->shape),
-        .b = tni_array_expand(c->in[1], &y->shape), .c = tni_array_expand(c->in[2], &y->shape) });
-}
-
-static tn_status where_shape(tni_call *c)
-{
-    tn_status status = wanted_bool(c, "condition", c->in[0]);
-    return status ? status : shape_of_three(c, 1, 0, "condition");
-}
-
-static tn_status where_forward(tni_call *c)
-{
-    return of_three(c, TNI_T_where);
+        c->op == &op_where ? TNI_T_where : TNI_T_lerp_by, .y = tni_array_of(y),
+        .a = tni_array_expand(c->in[0], &y->shape), .b = tni_array_expand(c->in[1], &y->shape),
+        .c = tni_array_expand(c->in[2], &y->shape) });
 }
 
 static tn_status where_backward(tni_grad *g)
@@ -61,24 +57,14 @@ static const tn_op op_where = {
     .arity = 3,
     .dtypes = TNI_ANY_DTYPE,
     .reads = { 0, TNI_X(0), TNI_X(0) },
-    .shape = where_shape,
-    .forward = where_forward,
+    .shape = shape_of_three,
+    .forward = of_three,
     .backward = where_backward,
 };
 
 tn_tensor *tn_where(tn_tensor *condition, tn_tensor *a, tn_tensor *b)
 {
     return tni_apply(&op_where, NULL, 0, 3, (tn_tensor *[]){ condition, a, b });
-}
-
-static tn_status lerp_by_shape(tni_call *c)
-{
-    return shape_of_three(c, 0, 2, "weight");
-}
-
-static tn_status lerp_by_forward(tni_call *c)
-{
-    return of_three(c, TNI_T_lerp_by);
 }
 
 static tn_status lerp_by_backward(tni_grad *g)
@@ -96,8 +82,8 @@ static const tn_op op_lerp_by = {
     .arity = 3,
     .autocast = TNI_CAST_KEEP,
     .reads = { TNI_X(2), TNI_X(2), TNI_X(0) | TNI_X(1) },
-    .shape = lerp_by_shape,
-    .forward = lerp_by_forward,
+    .shape = shape_of_three,
+    .forward = of_three,
     .backward = lerp_by_backward,
 };
 

@@ -1,6 +1,6 @@
 /*
- * indexing.c - what is written or added at indices: scatter and take_add. (gather and take only move bytes:
- * isa/indexing.c.)
+ * indexing.c - what is written or added at indices: scatter and take_add. (gather and take only
+ * move bytes: isa/indexing.c.)
  *
  * Both are parallel over the axes other than the indexed one, and every target element gets its
  * addends in index order, so the bits do not depend on threads.
