@@ -80,8 +80,7 @@ TN_API int tn_unbind(tn_tensor *x, int axis, tn_tensor **out, int max_out);
 /** Element i, i + k of two axes, which disappear, along a new last axis; k above 0: above the main
  *  diagonal. A view where strides allow. PyTorch: torch.diagonal */
 TN_API tn_tensor *tn_diagonal(tn_tensor *x, int64_t k, int axis0, int axis1);
-/** Of x [m, n] its diagonal k; of x [n] a square of zeros with x on that diagonal. PyTorch:
- *  torch.diag */
+/** Of x [m, n] its diagonal k; of x [n] a square of zeros with x there. PyTorch: torch.diag */
 TN_API tn_tensor *tn_diag(tn_tensor *x, int64_t k);
 /** Moved by shifts[i] along axes[i], what leaves at the end comes in at the start; axes NULL and n
  *  1: all elements in row-major order. A copy. PyTorch: torch.roll */
@@ -211,8 +210,7 @@ TN_API tn_tensor *tn_leaky_relu(tn_tensor *x, double slope); /* x above 0, else 
 TN_API tn_tensor *tn_elu(tn_tensor *x, double alpha);
 /** x above 0, else alpha (e^(x / alpha) - 1). Barron (2017) */
 TN_API tn_tensor *tn_celu(tn_tensor *x, double alpha);
-/** 1.0507 times elu with alpha 1.6733. Klambauer et al. (2017) */
-TN_API tn_tensor *tn_selu(tn_tensor *x);
+TN_API tn_tensor *tn_selu(tn_tensor *x); /* 1.0507 elu(x, 1.6733); Klambauer et al. (2017) */
 TN_API tn_tensor *tn_silu(tn_tensor *x); /* x sigmoid(x) */
 TN_API tn_tensor *tn_gelu(tn_tensor *x); /* x Phi(x), exact; Hendrycks and Gimpel (2016) */
 /* 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))); section 2 of the same */
@@ -222,23 +220,18 @@ TN_API tn_tensor *tn_softplus(tn_tensor *x, double beta, double threshold);
 TN_API tn_tensor *tn_mish(tn_tensor *x);       /* x tanh(log(1 + e^x)); Misra (2020) */
 TN_API tn_tensor *tn_logsigmoid(tn_tensor *x); /* log(sigmoid(x)) */
 TN_API tn_tensor *tn_softsign(tn_tensor *x);   /* x / (1 + |x|); Bergstra et al. (2009) */
-/** x beyond -lambda and lambda, else 0. */
-TN_API tn_tensor *tn_hardshrink(tn_tensor *x, double lambda);
-/** x, lambda nearer to 0, or 0. */
-TN_API tn_tensor *tn_softshrink(tn_tensor *x, double lambda);
-TN_API tn_tensor *tn_tanhshrink(tn_tensor *x);  /* x - tanh(x) */
-TN_API tn_tensor *tn_relu6(tn_tensor *x);       /* hardtanh from 0 to 6 */
-TN_API tn_tensor *tn_hardsigmoid(tn_tensor *x); /* relu6(x + 3) / 6 */
-TN_API tn_tensor *tn_hardswish(tn_tensor *x);   /* x relu6(x + 3) / 6; Howard et al. (2019) */
+TN_API tn_tensor *tn_hardshrink(tn_tensor *x, double lambda); /* 0 from -lambda to lambda */
+TN_API tn_tensor *tn_softshrink(tn_tensor *x, double lambda); /* x, lambda nearer to 0, or 0 */
+TN_API tn_tensor *tn_tanhshrink(tn_tensor *x);                /* x - tanh(x) */
+TN_API tn_tensor *tn_relu6(tn_tensor *x);                     /* hardtanh from 0 to 6 */
+TN_API tn_tensor *tn_hardsigmoid(tn_tensor *x);               /* relu6(x + 3) / 6 */
+TN_API tn_tensor *tn_hardswish(tn_tensor *x); /* x relu6(x + 3) / 6; Howard et al. (2019) */
 /** As tn_clamp, but slope 0 at both bounds. */
 TN_API tn_tensor *tn_hardtanh(tn_tensor *x, double low, double high);
-/** x above 0, else weight x. He et al. (2015).
- *
- * Shapes   weight [1], [] or [C], C = x's channels (axis 1; without it 1)
- * Grad     dweight is summed over what shares one */
+/** x above 0, else weight x; weight [1], [] or [C], C = x's channels (axis 1; without it 1). He et
+ *  al. (2015) */
 TN_API tn_tensor *tn_prelu(tn_tensor *x, tn_tensor *weight);
-/** a sigmoid(b), where a and b are the halves of x along an axis of even size. Dauphin et al.
- *  (2017) */
+/** a sigmoid(b) of the halves of x along an axis of even size. Dauphin et al. (2017) */
 TN_API tn_tensor *tn_glu(tn_tensor *x, int axis);
 /** zero fields: 0, and the dtype's largest and smallest number */
 typedef struct tn_nan_to_num_options {
