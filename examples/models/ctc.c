@@ -1,7 +1,7 @@
 /*
- * ctc - a recogniser: a bidirectional LSTM reads signals and learns which digits they spell, without
- * being told where in the signal each one is. That is what the CTC loss is for (Graves et al.,
- * Connectionist temporal classification, 2006).
+ * ctc - a recogniser: a bidirectional LSTM reads signals and learns which digits they spell,
+ * without being told where in the signal each one is. That is what the CTC loss is for (Graves et
+ * al., Connectionist temporal classification, 2006).
  * usage: ctc [STEPS]     20 without STEPS; with 300 it reads well
  * The seed is fixed, and so are the losses: the suite compares them with PyTorch's.
  */

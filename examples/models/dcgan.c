@@ -63,7 +63,7 @@ static tn_tensor *real_images(void)
 {
     const tn_shape one_each = TN_SHAPE(BATCH, 1, 1, 1);
     tn_tensor *row = tn_linspace(-2, 2, SIDE);              /* [SIDE]: the last axis */
-    tn_tensor *column = tn_reshape(row, TN_SHAPE(SIDE, 1)); /* broadcasts along the one before it */
+    tn_tensor *column = tn_reshape(row, TN_SHAPE(SIDE, 1)); /* along the one before it */
     tn_tensor *dx = tn_sub(row, tn_rand(one_each)), *dy = tn_sub(column, tn_rand(one_each));
     tn_tensor *spot = tn_exp(tn_mul_scalar(tn_add(tn_square(dx), tn_square(dy)), -2));
     return tn_sub_scalar(tn_mul_scalar(spot, 2), 1);
@@ -89,7 +89,7 @@ int main(int argc, char **argv)
     int steps = argc > 1 ? atoi(argv[1]) : 20;
     if (argc > 2 || steps < 1) return fprintf(stderr, "usage: dcgan [STEPS]\n"), 2;
 
-    /* f64: in f32, which real training takes, Adam enlarges the rounding errors of small gradients, so
+    /* f64: in f32, which real training takes, Adam enlarges rounding errors of small gradients, so
      * that the losses of two machines would soon differ in their fourth digit */
     TN_CHECK(tn_set_default_dtype(TN_F64));
     tn_manual_seed(1);

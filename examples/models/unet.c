@@ -79,12 +79,13 @@ static tn_module *unet_new(void)
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
-/* Images [N, 1, SIDE, SIDE] of one disc each under noise, and masks of that shape: 1 in the disc. */
+/* Images [N, 1, SIDE, SIDE] of one disc each under noise, and masks of that shape: 1 in the disc,
+ * else 0. */
 static tn_tensor *draw_images(tn_tensor **mask)
 {
     const tn_shape one_each = TN_SHAPE(BATCH, 1, 1, 1);
     tn_tensor *row = tn_arange(0, SIDE, 1, tn_default_dtype()); /* [SIDE]: the last axis */
-    tn_tensor *column = tn_reshape(row, TN_SHAPE(SIDE, 1)); /* broadcasts along the one before it */
+    tn_tensor *column = tn_reshape(row, TN_SHAPE(SIDE, 1));     /* along the one before it */
     tn_tensor *dx = tn_sub(row, tn_mul_scalar(tn_rand(one_each), SIDE));
     tn_tensor *dy = tn_sub(column, tn_mul_scalar(tn_rand(one_each), SIDE));
     tn_tensor *radius = tn_add_scalar(tn_mul_scalar(tn_rand(one_each), 6), 4);
