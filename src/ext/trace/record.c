@@ -128,7 +128,7 @@ tni_log_tensor *tni_record_tensor(tn_trace *tr, const tn_tensor *t)
         of = tni_map_get(&tr->storages, t->storage);
     }
     if (noted && is_still(t, noted, of)) return noted;
-    /* what reads the same elements as a registered tensor, and gets no gradient of its own, is it */
+    /* what reads the elements of a registered tensor, and gets no gradient of its own, is it */
     bool same = of && !(t->requires_grad && !t->node) && fits(of, t) && tni_is_dense(t) &&
                 of->offset == t->offset;
     noted = same ? of : add_tensor(tr, t, of);
