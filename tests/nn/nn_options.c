@@ -38,8 +38,6 @@ static const struct zero {
     { "tn_multihead_attention_options", "kdim vdim", NULL, "at least 1" },
     { "tn_encoder_layer_options", "feedforward", NULL, "at least 1" },
     { "tn_recurrent_options", "layers", NULL, "at least 1" },
-    { "tn_spectral_norm_options", "iterations", NULL, "at least 1" },
-    { "tn_spectral_norm_options", "eps", NULL, "a norm of 0 is none to divide by" },
     { "tn_loader_options", "batch_size parts", NULL, "at least 1" },
     { "tn_data_parallel_options", "bucket_bytes", NULL, "a bucket holds at least one gradient" },
     { "tn_file_limits", "header_bytes tensors inflated_bytes", NULL, "no file has so few" },
