@@ -201,15 +201,12 @@ static tn_tensor *resize(tn_tensor *x, tn_interpolate_mode mode)
     return tn_interpolate(x, (tn_interpolate_spec){ .scale = { 2 }, .mode = mode });
 }
 
-static const tn_unfold_spec windows = { .kernel = { 3, 3 }, .padding = { 1, 1 } };
-
 /* clang-format off */
 static tn_tensor *nearest(tn_tensor **x) { return resize(x[0], TN_NEAREST); }
 static tn_tensor *bilinear(tn_tensor **x) { return resize(x[0], TN_LINEAR); }
 static tn_tensor *bicubic(tn_tensor **x) { return resize(x[0], TN_CUBIC); }
 static tn_tensor *pad(tn_tensor **x) { return tn_pad(x[0], TN_PADS(1, 1, 1, 1), TN_PAD_CONSTANT, 0); }
 static tn_tensor *reflect(tn_tensor **x) { return tn_pad(x[0], TN_PADS(1, 1, 1, 1), TN_PAD_REFLECT, 0); }
-static tn_tensor *unfold(tn_tensor **x) { return tn_unfold(x[0], windows); }
 static tn_tensor *pixel_shuffle(tn_tensor **x) { return tn_pixel_shuffle(x[0], 2); }
 /* clang-format on */
 
@@ -300,7 +297,6 @@ static const row cpu_rows[] = {
     { "bicubic_8x64x56", bicubic, { S(8, 64, 56, 56) }, 0 },
     { "pad_8x64x56", pad, { S(8, 64, 56, 56) }, 0 },
     { "reflect_8x64x56", reflect, { S(8, 64, 56, 56) }, 0 },
-    { "unfold_8x64x56", unfold, { S(8, 64, 56, 56) }, 0 },
     { "pixel_shuffle_8x256x56", pixel_shuffle, { S(8, 256, 56, 56) }, 0 },
     { "rnn_64x32x128_256", rnn, { S(64, 32, 128), S(256, 128), S(256, 256) }, 0 },
     { "gru_64x32x128_256", gru, { S(64, 32, 128), S(768, 128), S(768, 256) }, 0 },

@@ -197,7 +197,6 @@ cpu_rows = [
     ("bicubic_8x64x56", lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), [(8, 64, 56, 56)], 0),
     ("pad_8x64x56", lambda x: F.pad(x, (1, 1, 1, 1)), [(8, 64, 56, 56)], 0),
     ("reflect_8x64x56", lambda x: F.pad(x, (1, 1, 1, 1), "reflect"), [(8, 64, 56, 56)], 0),
-    ("unfold_8x64x56", lambda x: F.unfold(x, 3, padding=1), [(8, 64, 56, 56)], 0),
     ("pixel_shuffle_8x256x56", lambda x: F.pixel_shuffle(x, 2), [(8, 256, 56, 56)], 0),
     ("rnn_64x32x128_256", rnn, [(64, 32, 128), (256, 128), (256, 256)], 0),
     ("gru_64x32x128_256", gru, [(64, 32, 128), (768, 128), (768, 256)], 0),

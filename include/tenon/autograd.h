@@ -56,7 +56,8 @@ static inline void tn_leave_no_grad_(const int *was)
  *           cosine_similarity cumsum max min softmax log_softmax, cross_entropy cross_entropy_with
  *           nll_loss mse_loss l1_loss smooth_l1_loss huber_loss bce_with_logits kl_div bce_loss
  *           poisson_nll_loss gaussian_nll_loss triplet_margin_loss ctc_loss, layer_norm rms_norm
- *           group_norm, gather index_select scatter_add embedding flip masked_select unique
+ *           group_norm, gather index_select scatter_add scatter embedding flip masked_select unique
+ *           cumprod index masked_scatter
  * Both      linear_cross_entropy linear_cross_entropy_with rnn gru lstm: products in dtype, loss,
  *           gates and states in f32
  * As is     everything else: views, activations, dropout, batch_norm and pooling; two dtypes

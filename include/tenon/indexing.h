@@ -44,10 +44,6 @@ TN_API tn_tensor *tn_index_add(tn_tensor *x, int axis, tn_tensor *index, tn_tens
  *  broadcast to [m] y [m, C], y[i] = x[index0[i]][index1[i]]. Below 0: from the end. Errors:
  *  outside an axis, naming it; more indices than axes. PyTorch: x[index0, index1] */
 TN_API tn_tensor *tn_index(tn_tensor *x, tn_tensor *const *index, int n);
-/** x with values (broadcast) written at such positions, the last one where some are equal, or
- *  added. PyTorch: torch.index_put(x, (index0, index1), values, accumulate) */
-TN_API tn_tensor *tn_index_put(tn_tensor *x, tn_tensor *const *index, int n, tn_tensor *values,
-                               bool accumulate);
 /** x with source's elements, in row-major order, where mask (bool, broadcast) is true. Errors:
  *  fewer elements than places. PyTorch: torch.masked_scatter */
 TN_API tn_tensor *tn_masked_scatter(tn_tensor *x, tn_tensor *mask, tn_tensor *source);

@@ -373,23 +373,22 @@ TN_API tn_module *tn_adaptive_avg_pool1d_new(int64_t out); /* tn_adaptive_avg_po
 TN_API tn_module *tn_pad_new(const int64_t *pads, int n, tn_pad_mode mode, double value);
 /** tn_interpolate. PyTorch: nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d */
 TN_API tn_module *tn_upsample_new(tn_interpolate_spec spec);
-TN_API tn_module *tn_unfold_new(tn_unfold_spec spec); /* tn_unfold */
-TN_API tn_module *tn_pixel_shuffle_new(int64_t r);    /* tn_pixel_shuffle */
-TN_API tn_module *tn_pixel_unshuffle_new(int64_t r);  /* tn_pixel_unshuffle */
-TN_API tn_module *tn_relu_new(void);                  /* tn_relu */
-TN_API tn_module *tn_relu6_new(void);                 /* tn_relu6 */
-TN_API tn_module *tn_selu_new(void);                  /* tn_selu */
-TN_API tn_module *tn_gelu_new(void);                  /* tn_gelu, the exact form */
-TN_API tn_module *tn_gelu_tanh_new(void);             /* tn_gelu_tanh */
-TN_API tn_module *tn_tanh_new(void);                  /* tn_tanh */
-TN_API tn_module *tn_sigmoid_new(void);               /* tn_sigmoid */
-TN_API tn_module *tn_silu_new(void);                  /* tn_silu */
-TN_API tn_module *tn_mish_new(void);                  /* tn_mish */
-TN_API tn_module *tn_hardswish_new(void);             /* tn_hardswish */
-TN_API tn_module *tn_hardsigmoid_new(void);           /* tn_hardsigmoid */
-TN_API tn_module *tn_logsigmoid_new(void);            /* tn_logsigmoid */
-TN_API tn_module *tn_softsign_new(void);              /* tn_softsign */
-TN_API tn_module *tn_tanhshrink_new(void);            /* tn_tanhshrink */
+TN_API tn_module *tn_pixel_shuffle_new(int64_t r);   /* tn_pixel_shuffle */
+TN_API tn_module *tn_pixel_unshuffle_new(int64_t r); /* tn_pixel_unshuffle */
+TN_API tn_module *tn_relu_new(void);                 /* tn_relu */
+TN_API tn_module *tn_relu6_new(void);                /* tn_relu6 */
+TN_API tn_module *tn_selu_new(void);                 /* tn_selu */
+TN_API tn_module *tn_gelu_new(void);                 /* tn_gelu, the exact form */
+TN_API tn_module *tn_gelu_tanh_new(void);            /* tn_gelu_tanh */
+TN_API tn_module *tn_tanh_new(void);                 /* tn_tanh */
+TN_API tn_module *tn_sigmoid_new(void);              /* tn_sigmoid */
+TN_API tn_module *tn_silu_new(void);                 /* tn_silu */
+TN_API tn_module *tn_mish_new(void);                 /* tn_mish */
+TN_API tn_module *tn_hardswish_new(void);            /* tn_hardswish */
+TN_API tn_module *tn_hardsigmoid_new(void);          /* tn_hardsigmoid */
+TN_API tn_module *tn_logsigmoid_new(void);           /* tn_logsigmoid */
+TN_API tn_module *tn_softsign_new(void);             /* tn_softsign */
+TN_API tn_module *tn_tanhshrink_new(void);           /* tn_tanhshrink */
 /* With numbers, which the op checks when it is called; behind each what PyTorch's default is. */
 TN_API tn_module *tn_leaky_relu_new(double slope);                /* tn_leaky_relu; 0.01 */
 TN_API tn_module *tn_elu_new(double alpha);                       /* tn_elu; 1 */

@@ -165,20 +165,6 @@ typedef struct tn_interpolate_spec {
  */
 TN_API tn_tensor *tn_interpolate(tn_tensor *x, tn_interpolate_spec spec);
 
-/** Windows of an image: height first, then width. zero fields: stride 1, padding 0, dilation 1 */
-typedef struct tn_unfold_spec {
-    int64_t kernel[2], stride[2], padding[2], dilation[2];
-} tn_unfold_spec;
-/**
- * The windows of a convolution as columns: y[n, (c, r, s), (i, j)] = x[n, c, i stride + r dilation
- * - padding, ...], 0 in the padding.
- *
- * Shapes   x [N, C, H, W] or [C, H, W] -> [N, C kh kw, H' W'], H' and W' as of tn_conv2d
- * Grad     each dx sums what the columns have of it
- * Errors   sizes that do not fit; a kernel, stride or dilation below 1, padding below 0
- */
-TN_API tn_tensor *tn_unfold(tn_tensor *x, tn_unfold_spec spec);
-
 /** [.., C r r, H, W] -> [.., C, H r, W r]: y[c, h r + i, w r + j] = x[(c, i, j), h, w]. Shi et al.,
  *  Real-Time Single Image and Video Super-Resolution (2016), eq. 4. Errors: r below 1, channels
  *  that r r does not divide */

@@ -1072,9 +1072,6 @@ OPTIONS(resize, tn_interpolate_spec, o.size[0] = below(w, 2) ? pick_long(w, 1, 4
         o.size[1] = below(w, 2) ? pick_long(w, 1, 4) : 0,
         o.scale[0] = o.size[0] ? 0 : pick_real(w, 0.5, 2),
         o.mode = (tn_interpolate_mode)pick_enum(w, 4), FLAG(align_corners), FLAG(antialias))
-OPTIONS(windows, tn_unfold_spec, o.kernel[0] = pick_long(w, 1, 2), o.kernel[1] = pick_long(w, 1, 2),
-        LONG(stride[0], 0, 2), LONG(stride[1], 0, 2), LONG(padding[0], 0, 1),
-        LONG(padding[1], 0, 1), LONG(dilation[0], 0, 2), LONG(dilation[1], 0, 1))
 OPTIONS(gradcheck, tn_gradcheck_options, REAL(eps, 1e-6, 1e-6), REAL(atol, 1e-5, 1),
         REAL(rtol, 1e-3, 1), FLAG(second))
 OPTIONS(module_gradcheck, tn_module_gradcheck_options, REAL(eps, 1e-6, 1e-6), REAL(atol, 1e-7, 1),

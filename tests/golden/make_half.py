@@ -141,7 +141,6 @@ if __name__ == "__main__":
     case("interpolate_bilinear", lambda x: F.interpolate(x, (13, 9), mode="bilinear"), r(2, 3, 9, 8), units_grad=16)
     case("interpolate_bicubic", lambda x: F.interpolate(x, (4, 13), mode="bicubic"), r(2, 3, 9, 8),
          units_out=16, units_grad=16)
-    case("unfold", lambda x: F.unfold(x, 3, padding=1), r(2, 2, 4, 5), units_grad=16)
     here = os.path.dirname(os.path.abspath(__file__))
     path = sys.argv[1] if len(sys.argv) > 1 else os.path.join(here, "half.safetensors")
     save_file({key: value.detach().clone().contiguous() for key, value in tensors.items()}, path,

@@ -34,7 +34,6 @@ static const struct zero {
     { "tn_pool_spec", "kernel stride dilation divisor", NULL, "at least 1" },
     { "tn_interpolate_spec", "size", NULL, "at least 1" },
     { "tn_interpolate_spec", "scale", NULL, "above 0" },
-    { "tn_unfold_spec", "kernel stride dilation", NULL, "at least 1" },
     { "tn_multihead_attention_options", "kdim vdim", NULL, "at least 1" },
     { "tn_encoder_layer_options", "feedforward", NULL, "at least 1" },
     { "tn_recurrent_options", "layers", NULL, "at least 1" },

@@ -43,7 +43,6 @@ SEE(see_nan_to_num, tn_nan_to_num_options,
                              o)))
 SEE(see_interpolate, tn_interpolate_spec,
     see_tensor(tn_interpolate(input(TN_SHAPE(1, 2, 7, 7)), o)))
-SEE(see_unfold, tn_unfold_spec, see_tensor(tn_unfold(input(TN_SHAPE(1, 2, 9, 9)), o)))
 
 /* ---- fields that are not numbers ------------------------------------------------------------- */
 
@@ -342,14 +341,6 @@ static const option_row rows[] = {
     FLAG(tn_interpolate_spec, align_corners, see_interpolate, .size = { 9 }, .mode = TN_LINEAR),
     FLAG(tn_interpolate_spec, antialias, see_interpolate, .size = { 3 }, .mode = TN_LINEAR),
     SHOWN_BY(tn_interpolate_spec, mode, "ops/ops_values.c", "interpolation_rounds_as_pytorch"),
-    INT(tn_unfold_spec, kernel, NAN, 2, -1, "kernel", see_unfold, .kernel = { 3, 3 }),
-    INT1(tn_unfold_spec, kernel, NAN, 2, -1, "kernel", see_unfold, .kernel = { 3, 3 }),
-    INT(tn_unfold_spec, stride, 1, 2, -1, "stride -1", see_unfold, .kernel = { 3, 3 }),
-    INT1(tn_unfold_spec, stride, 1, 2, -1, "stride -1", see_unfold, .kernel = { 3, 3 }),
-    INT(tn_unfold_spec, padding, 0, 1, -1, "padding -1", see_unfold, .kernel = { 3, 3 }),
-    INT1(tn_unfold_spec, padding, 0, 1, -1, "padding -1", see_unfold, .kernel = { 3, 3 }),
-    INT(tn_unfold_spec, dilation, 1, 2, -1, "dilation -1", see_unfold, .kernel = { 3, 3 }),
-    INT1(tn_unfold_spec, dilation, 1, 2, -1, "dilation -1", see_unfold, .kernel = { 3, 3 }),
     CUSTOM(tn_gradcheck_options, eps, gradcheck),
     CUSTOM(tn_gradcheck_options, atol, gradcheck),
     CUSTOM(tn_gradcheck_options, rtol, gradcheck),

@@ -412,7 +412,6 @@ END_TEST
 /* Each is the op with the numbers it was made with; names and descriptions. */
 START_TEST(LY_02_padding_and_resampling)
 {
-    const tn_unfold_spec two = { .kernel = { 2, 2 }, .stride = { 2, 2 } };
     tn_tensor *x = tn_reshape(tn_arange(0, 16, 1, TN_F32), TN_SHAPE(1, 4, 2, 2));
     const struct {
         tn_module *m;
@@ -426,7 +425,6 @@ START_TEST(LY_02_padding_and_resampling)
         { tn_upsample_new((tn_interpolate_spec){ .scale = { 2.5 }, .mode = TN_LINEAR }),
           tn_interpolate(x, (tn_interpolate_spec){ .scale = { 2.5 }, .mode = TN_LINEAR }),
           "Upsample(size 0, scale 2.5, mode 2)" },
-        { tn_unfold_new(two), tn_unfold(x, two), "Unfold(kernel 2x2)" },
         { tn_pixel_shuffle_new(2), tn_pixel_shuffle(x, 2), "PixelShuffle(2)" },
         { tn_pixel_unshuffle_new(2), tn_pixel_unshuffle(x, 2), "PixelUnshuffle(2)" },
     };

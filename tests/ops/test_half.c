@@ -239,7 +239,6 @@ static tn_tensor *batch_norm_moved(tn_tensor **x)
       tn_interpolate(x[0], (tn_interpolate_spec){ .size = { 13, 9 }, .mode = TN_LINEAR }))         \
     C(interpolate_bicubic,                                                                         \
       tn_interpolate(x[0], (tn_interpolate_spec){ .size = { 4, 13 }, .mode = TN_CUBIC }))          \
-    C(unfold, tn_unfold(x[0], (tn_unfold_spec){ .kernel = { 3, 3 }, .padding = { 1, 1 } }))        \
     C(embedding, tn_embedding(x[0], x[1], -1))                                                     \
     C(index_select, tn_index_select(x[0], 1, x[1]))                                                \
     C(gather, tn_gather(x[0], 1, x[1]))                                                            \

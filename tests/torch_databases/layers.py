@@ -91,7 +91,6 @@ for name in "ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "Circul
                                                                  float(getattr(m, "value", 0))))
 module("PixelShuffle")(lambda m: tn.pixel_shuffle_new(m.upscale_factor))
 module("PixelUnshuffle")(lambda m: tn.pixel_unshuffle_new(m.downscale_factor))
-module("Unfold")(lambda m: tn.unfold_new(ops.unfold_spec(m.kernel_size, m.dilation, m.padding, m.stride)))
 module("GELU")(lambda m: tn.gelu_new() if m.approximate == "none" else tn.gelu_tanh_new())
 module("Softmax")(lambda m: tn.softmax_new(m.dim))
 for name in "ReLU ReLU6 Tanh Sigmoid SiLU SELU Mish Hardswish Hardsigmoid LogSigmoid Softsign Tanhshrink".split():

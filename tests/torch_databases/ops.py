@@ -683,12 +683,6 @@ for mode in "nearest", "bilinear":
             x, size, scale_factor, mode, True if mode == "bilinear" else None))
 
 
-def unfold_spec(kernel, dilation, padding, stride):
-    return {"kernel": pair(kernel), "dilation": pair(dilation), "padding": pair(padding), "stride": pair(stride)}
-
-
-op("nn.functional.unfold")(lambda x, kernel_size, dilation=1, padding=0, stride=1: tn.unfold(
-    x, unfold_spec(kernel_size, dilation, padding, stride)))
 op("nn.functional.pixel_shuffle")(lambda x, r: tn.pixel_shuffle(x, r))
 op("nn.functional.pixel_unshuffle")(lambda x, r: tn.pixel_unshuffle(x, r))
 

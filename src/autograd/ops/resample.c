@@ -1,6 +1,6 @@
 /*
- * resample.c - ops that map axes, y_o = sum over i of w_oi x_i along one or two: interpolation,
- * padding, the windows of an image as columns. And pixels as channels and back.
+ * resample.c - ops that map axes, y_o = sum over i of w_oi x_i along one or two: interpolation and
+ * padding. And pixels as channels and back.
  *
  * The few weights of each element (its taps) are listed here, on the host; the kernel sums by the
  * lists. The gradient is the same kernel with the lists turned round: for each i the o that it is
@@ -14,22 +14,14 @@
 
 #include "autograd/ops/rows.h"
 
-typedef enum map_kind {
-    PADDED,  /* x goes on beyond its edges */
-    PLACED,  /* interpolation */
-    WINDOWS, /* element (r, i) of [.., run] is the one at i stride + r dilation */
-} map_kind;
-
 /* How the `out` elements of an axis are made of `in`. */
 typedef struct axis_map {
-    map_kind kind;
-    int mode; /* a tn_pad_mode or tn_interpolate_mode */
+    bool placed; /* interpolation; else x goes on beyond its edges */
+    int mode;    /* a tn_interpolate_mode or tn_pad_mode */
     int64_t in, out;
     int64_t by[2]; /* padded: before and behind */
     double scale;  /* placed: steps of x for each of y */
     bool align_corners, antialias;
-    int64_t stride, dilation, run;
-    int64_t far; /* windows: from r to r + 1 in memory */
 } axis_map;
 
 /* What an op maps: `axis` and the last one, or (columns.out 0) `axis` alone. */
@@ -58,7 +50,7 @@ static double reach_of(const axis_map *m)
 
 static int64_t most_taps(const axis_map *m)
 {
-    if (m->kind != PLACED || m->mode < TN_LINEAR) return 1;
+    if (!m->placed || m->mode < TN_LINEAR) return 1;
     return m->antialias ? TNI_MIN(m->in, 2 * (int64_t)ceil(reach_of(m)) + 1)
                         : 2 * (int64_t)reach_of(m);
 }
@@ -106,9 +98,9 @@ static int64_t placed(const axis_map *m, bool f64, int64_t o, int64_t *at, doubl
 /* The taps of element o; how many. */
 static int64_t taps_of(const axis_map *m, bool f64, int64_t o, int64_t *at, double *weight)
 {
-    if (m->kind == PLACED) return placed(m, f64, o, at, weight);
+    if (m->placed) return placed(m, f64, o, at, weight);
     weight[0] = 1;
-    at[0] = m->kind == PADDED ? padded(m, o) : o % m->run * m->stride + o / m->run * m->dilation;
+    at[0] = padded(m, o);
     return 1;
 }
 
@@ -139,7 +131,6 @@ static tni_taps fill(const table *t, char *memory, bool back, bool f64, int64_t 
     for (int place = 0; place < 2; place++) {
         for (int64_t o = 0; o < m->out; o++) {
             int64_t n = taps_of(m, f64, o, at, weight);
-            int64_t here = m->kind == WINDOWS ? o / m->run * m->far + o % m->run : o;
             for (int64_t k = 0; k < n; k++) {
                 int64_t to = back ? at[k] : o;
                 if (!place) {
@@ -147,7 +138,7 @@ static tni_taps fill(const table *t, char *memory, bool back, bool f64, int64_t 
                     continue;
                 }
                 int32_t tap = first[to]++;
-                list[tap] = (int32_t)(back ? here : at[k]);
+                list[tap] = (int32_t)(back ? o : at[k]);
                 if (f64)
                     ((double *)weights)[tap] = weight[k];
                 else
@@ -177,24 +168,6 @@ static tn_status mapped_shape(tni_call *c)
     return TN_OK;
 }
 
-/* Windows are a view, in which their step is a stride: y in memory is [.., r, s, i, j]. */
-static tn_status copy_windows(const tni_call *c, const mapped *a)
-{
-    tni_array x = tni_array_of(c->in[0]), y;
-    const axis_map *map[] = { &a->rows, &a->columns };
-    for (int i = 0, d = a->axis; i < 2; i++, d++) {
-        x.size[d] = map[i]->out / map[i]->run;
-        x.size[d + 2] = map[i]->run;
-        x.stride[d + 2] = x.stride[d] * map[i]->stride;
-        x.stride[d] *= map[i]->dilation;
-    }
-    x.rank += 2;
-    y = x;
-    y.data = tni_data(c->out[0]);
-    for (int64_t d = y.rank - 1, step = 1; d >= 0; step *= y.size[d--]) y.stride[d] = step;
-    return tni_backend_of(c->in[0])->copy(&(tni_copy){ .y = y, .x = x });
-}
-
 static tn_status mapped_forward(tni_call *c)
 {
     const mapped *a = c->args;
@@ -204,7 +177,6 @@ static tn_status mapped_forward(tni_call *c)
     int64_t numel = tni_shape_numel(&x->shape);
     table r = table_of(&a->rows, a->back), s = table_of(&a->columns, a->back);
     if (tni_shape_numel(&c->out[0]->shape) == 0) return TN_OK;
-    if (a->rows.kind == WINDOWS && !a->back) return copy_windows(c, a);
     if (TNI_MAX(r.n + r.taps, s.n ? TNI_MAX(s.n + s.taps, numel / planes) : 0) > INT32_MAX)
         return tni_op_error(c, TN_E_UNSUPPORTED, "x %s: want planes of at most %d elements",
                             tni_text(x), INT32_MAX);
@@ -222,7 +194,6 @@ static tn_status mapped_forward(tni_call *c)
                        .table_bytes = r.bytes + s.bytes };
     k.rows.step = inner;
     if (s.n) k.columns = fill(&s, memory + r.bytes, a->back, f64, at, weight);
-    if (a->rows.kind == WINDOWS) k.rows.step = a->columns.run;
     tn_status status = tni_backend_of(x)->resample(&k);
     tni_free(memory, nbytes);
     return status;
@@ -250,7 +221,6 @@ static tn_status mapped_backward(tni_grad *g)
     };
 MAPPED(op_interpolate, "interpolate", "sum of w_oi x_i over the i around o's place")
 MAPPED(op_pad_own, "pad", "x_i; where i is o - before, brought into x by the mode")
-MAPPED(op_unfold, "unfold", "x_i; where o is (r, j), and i is j stride + r dilation")
 
 /* The op on the last n axes, map[0] being the last one's. */
 static tn_tensor *map_axes(const tn_op *op, tn_tensor *x, const axis_map *map, int n)
@@ -284,7 +254,7 @@ static bool place(const tn_tensor *x, const tn_interpolate_spec *s, int i, axis_
                                    "tn_interpolate: axis %d of %s to size %g: want 1 to %d from at "
                                    "least 1",
                                    2 + i, tni_text(x), out, INT32_MAX));
-    *m = (axis_map){ .kind = PLACED, .mode = s->mode, .in = in, .out = (int64_t)out };
+    *m = (axis_map){ .placed = true, .mode = s->mode, .in = in, .out = (int64_t)out };
     m->align_corners = s->align_corners;
     m->antialias = s->antialias;
     m->scale = scale != 0 ? 1 / scale : (double)in / out;
@@ -415,8 +385,9 @@ tn_tensor *tn_pad(tn_tensor *x, const int64_t *pads, int n, tn_pad_mode mode, do
     for (int k = 0; k < n / 2; k++) {
         int axis = x->shape.rank - 1 - k;
         axis_map *m = &map[k];
-        *m =
-            (axis_map){ PADDED, mode, x->shape.size[axis], .by = { pads[2 * k], pads[2 * k + 1] } };
+        *m = (axis_map){ .mode = mode,
+                         .in = x->shape.size[axis],
+                         .by = { pads[2 * k], pads[2 * k + 1] } };
         if (!fits(m))
             return tni_fail(TN_E_SHAPE,
                             "tn_pad: axis %d of %s by %" PRId64 " and %" PRId64
@@ -428,44 +399,6 @@ tn_tensor *tn_pad(tn_tensor *x, const int64_t *pads, int n, tn_pad_mode mode, do
     if (own) return map_axes(&op_pad_own, x, map, n / 2);
     if (tni_number_in("tn_pad", value, x->dtype, &a.value) != TN_OK) return NULL;
     return tni_apply(&op_pad, &a, sizeof a, 1, &x);
-}
-
-/* ---- windows --------------------------------------------------------------------------------- */
-
-tn_tensor *tn_unfold(tn_tensor *x, tn_unfold_spec s)
-{
-    if (!tni_present("tn_unfold", "x", x)) return NULL;
-    mapped a = { .axis = x->shape.rank - 2 };
-    if (a.axis < 1 || a.axis > 2)
-        return tni_fail(TN_E_SHAPE, "tn_unfold: x %s: want [N,C,H,W] or [C,H,W]", tni_text(x));
-    tn_shape y = x->shape;
-    axis_map *map[] = { &a.rows, &a.columns };
-    for (int i = 0; i < 2; i++) {
-        int64_t size = y.size[a.axis + i], k = s.kernel[i], pad = s.padding[i];
-        int64_t stride = s.stride[i] ? s.stride[i] : 1;
-        int64_t dilation = s.dilation[i] ? s.dilation[i] : 1;
-        bool valid = TNI_MIN(TNI_MIN(k, stride), TNI_MIN(dilation, size)) >= 1 && pad >= 0 &&
-                     TNI_MAX(TNI_MAX(TNI_MAX(k, stride), TNI_MAX(dilation, size)), pad) <= INT_MAX;
-        int64_t rest = valid ? size + 2 * pad - dilation * (k - 1) - 1 : -1;
-        if (rest < 0)
-            return tni_fail(valid ? TN_E_SHAPE : TN_E_INVALID,
-                            "tn_unfold: axis of %" PRId64 ", kernel %" PRId64 ", stride %" PRId64
-                            ", dilation %" PRId64 ", padding %" PRId64 ": want 1 to %d each, "
-                            "padding from 0, and a kernel that fits into the padded image",
-                            size, k, stride, dilation, pad, INT_MAX);
-        int64_t run = rest / stride + 1;
-        *map[i] = (axis_map){ WINDOWS, .in = size + 2 * pad, .out = k * run, .run = run };
-        map[i]->stride = stride;
-        map[i]->dilation = dilation;
-    }
-    int64_t h = s.padding[0], w = s.padding[1];
-    if (h || w) x = tn_pad(x, TN_PADS(w, w, h, h), TN_PAD_CONSTANT, 0);
-    if (!x) return NULL; /* else the products below fit */
-    a.rows.far = s.kernel[1] * a.rows.run;
-    y.size[a.axis - 1] *= s.kernel[0] * s.kernel[1];
-    y.size[a.axis] = a.columns.far = a.rows.run * a.columns.run;
-    y.rank--;
-    return tn_reshape(tni_apply(&op_unfold, &a, sizeof a, 1, &x), y);
 }
 
 /* ---- pixels ---------------------------------------------------------------------------------- */

@@ -168,7 +168,7 @@ static tn_tensor *rows_at(const char *f, tn_tensor **x, tn_tensor *const *index,
             tni_disregard(tni_error_prefix("%s: axis %" PRId64 ": ", f, i));
             return NULL;
         }
-        row = row ? tn_add(row, part) : part;
+        if (!(row = row ? tn_add(row, part) : part)) return NULL;
         step *= size;
     }
     *x = tn_flatten(*x, 0, n - 1);
@@ -180,37 +180,6 @@ tn_tensor *tn_index(tn_tensor *x, tn_tensor *const *index, int n)
     tn_scope scope = tn_scope_begin();
     tn_tensor *row = rows_at("tn_index", &x, index, n);
     return tn_scope_return(scope, row ? tni_take_at(x, row) : NULL);
-}
-
-static tn_tensor *put(tn_tensor *x, tn_tensor *const *index, int n, tn_tensor *values,
-                      bool accumulate)
-{
-    static const char f[] = "tn_index_put";
-    tn_tensor *rows = x, *at = rows_at(f, &rows, index, n);
-    if (!at || !tni_present(f, "values", values)) return NULL;
-    if (values->dtype != x->dtype)
-        return tni_fail(TN_E_DTYPE, "%s: x is %s, values are %s: want one dtype", f,
-                        tn_dtype_name(x->dtype), tn_dtype_name(values->dtype));
-    tn_shape shape = at->shape;
-    if (shape.rank + x->shape.rank - n > TN_MAX_RANK)
-        return tni_fail(TN_E_SHAPE, "%s: more than %d axes at the indices", f, TN_MAX_RANK);
-    for (int i = n; i < x->shape.rank; i++) shape.size[shape.rank++] = x->shape.size[i];
-    tn_tensor *row = tn_expand(values, shape);
-    if (!rows || !row) return NULL;
-    const int64_t m = tn_numel(at), each = rows_count(&x->shape, n, x->shape.rank);
-    rows = tn_reshape(rows, TN_SHAPE(rows->shape.size[0], each));
-    row = tn_reshape(row, TN_SHAPE(m, each));
-    at = tn_reshape(at, TN_SHAPE(m, 1));
-    rows = accumulate ? tn_add(rows, tni_take_add_at(row, 0, tn_squeeze(at, 1), &rows->shape))
-                      : tni_scatter_into(rows, 0, tn_expand(at, TN_SHAPE(m, each)), row, TNI_SET);
-    return tn_to_dtype(tn_reshape(rows, x->shape), x->dtype);
-}
-
-tn_tensor *tn_index_put(tn_tensor *x, tn_tensor *const *index, int n, tn_tensor *values,
-                        bool accumulate)
-{
-    tn_scope scope = tn_scope_begin();
-    return tn_scope_return(scope, put(x, index, n, values, accumulate));
 }
 
 static tn_tensor *masked_scatter(tn_tensor *x, tn_tensor *mask, tn_tensor *source)

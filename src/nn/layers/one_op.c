@@ -9,7 +9,6 @@ typedef struct one {
     int64_t a, b;
     double p, q;
     tn_pool_spec pool; /* with the stride as used */
-    tn_unfold_spec windows;
     tn_interpolate_spec sizes;
     int64_t pads[2 * TN_MAX_RANK];
     int n;
@@ -133,10 +132,6 @@ POOL(tn_max_pool1d_new, tn_max_pool1d, "MaxPool1d", 1, LINE)
 POOL(tn_max_pool2d_new, tn_max_pool2d, "MaxPool2d", 2, IMAGE)
 POOL(tn_avg_pool1d_new, tn_avg_pool1d, "AvgPool1d", 1, LINE)
 POOL(tn_avg_pool2d_new, tn_avg_pool2d, "AvgPool2d", 2, IMAGE)
-
-LAYER(tn_unfold_new, (tn_unfold_spec spec), "Unfold", true, (.windows = spec),
-      tn_unfold(x, m->windows), "kernel %" PRId64 "x%" PRId64, m->windows.kernel[0],
-      m->windows.kernel[1])
 
 /* ---- padding and resampling ------------------------------------------------------------------ */
 
