@@ -310,21 +310,3 @@ tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor
     attention_args args = { .scale = scale_of(q, scale), .causal = causal };
     return tni_apply(&op_attention, &args, sizeof args, 4, (tn_tensor *[]){ q, k, v, mask });
 }
-
-tn_tensor *tn_scaled_dot_product_attention_dropout(tn_tensor *q, tn_tensor *k, tn_tensor *v,
-                                                   tn_tensor *mask, bool causal, double scale,
-                                                   double p, bool training)
-{
-    TNI_HOLD_TRAPS;
-    tn_tensor *const in[] = { q, k, v, mask };
-    const tni_call c = { .op = &op_attention, .n_in = 4, .in = in };
-    if (!(p >= 0 && p <= 1))
-        return tni_fail(TN_E_INVALID, "tn_scaled_dot_product_attention_dropout: p %g: want 0 to 1",
-                        p);
-    if (p == 0 || !training || tni_absent(q) || tni_absent(k) || tni_absent(v) || !mask)
-        return tn_scaled_dot_product_attention(q, k, v, mask, causal, scale);
-    if (check_sizes(&c) != TN_OK) return NULL;
-    int64_t n = sharing(&q->shape, &k->shape);
-    tn_tensor *w = tni_attention_weights(q, repeat_heads(k, n), mask, scale_of(q, scale), causal);
-    return tn_matmul(tn_dropout(w, p, true), repeat_heads(v, n));
-}
