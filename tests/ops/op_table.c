@@ -146,8 +146,6 @@ static tn_tensor *lstm_c(tn_tensor **x)
 #include "op_rows_products.def"
 #include "op_rows_recurrent.def"
 #include "op_rows_reductions.def"
-#include "op_rows_sorting.def"
-#include "op_rows_resample.def"
 #undef ROW
 
 const op_row op_rows[] = {
@@ -159,8 +157,6 @@ const op_row op_rows[] = {
 #include "op_rows_products.def"
 #include "op_rows_recurrent.def"
 #include "op_rows_reductions.def"
-#include "op_rows_sorting.def"
-#include "op_rows_resample.def"
 #undef ROW
 };
 const int n_op_rows = sizeof op_rows / sizeof *op_rows;

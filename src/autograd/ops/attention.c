@@ -297,16 +297,12 @@ static const tn_op op_attention = {
     .backward = attention_backward,
 };
 
-static double scale_of(const tn_tensor *q, double scale)
-{
-    if (scale != 0 || !q || q->shape.rank == 0) return scale;
-    return 1 / sqrt((double)q->shape.size[q->shape.rank - 1]);
-}
-
 tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v,
                                            tn_tensor *mask, bool causal, double scale)
 {
     TNI_HOLD_TRAPS;
-    attention_args args = { .scale = scale_of(q, scale), .causal = causal };
+    attention_args args = { .scale = scale, .causal = causal };
+    if (scale == 0 && q && q->shape.rank > 0)
+        args.scale = 1 / sqrt((double)q->shape.size[q->shape.rank - 1]);
     return tni_apply(&op_attention, &args, sizeof args, 4, (tn_tensor *[]){ q, k, v, mask });
 }
