@@ -57,7 +57,7 @@ static inline void tn_leave_no_grad_(const int *was)
  *           nll_loss mse_loss l1_loss smooth_l1_loss huber_loss bce_with_logits kl_div bce_loss
  *           poisson_nll_loss gaussian_nll_loss triplet_margin_loss, layer_norm rms_norm
  *           group_norm, gather index_select scatter_add scatter embedding flip masked_select
- *           unique cumprod index masked_scatter
+ *           unique cumprod index sort topk median masked_scatter
  * Both      linear_cross_entropy linear_cross_entropy_with rnn gru lstm: products in dtype, loss,
  *           gates and states in f32
  * As is     everything else: views, activations, dropout, batch_norm and pooling; two dtypes

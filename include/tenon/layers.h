@@ -25,12 +25,12 @@ TN_API tn_module *tn_linear_new(int64_t in_features, int64_t out_features, tn_li
  *  padding, with bias */
 typedef struct tn_conv_options {
     int64_t stride, padding, dilation, groups;
-    bool no_bias; /* no parameter bias */
-    bool same;    /* this and the following as in tn_conv_spec */
-    int64_t padding_end;
-    bool use_padding_end;
-    tn_pad_mode padding_mode;
-    int64_t output_padding;
+    bool no_bias;             /* no parameter bias */
+    bool same;                /* this and the following as in tn_conv_spec */
+    int64_t padding_end;      /* these four */
+    bool use_padding_end;     /* are */
+    tn_pad_mode padding_mode; /* as in */
+    int64_t output_padding;   /* tn_conv_spec */
 } tn_conv_options;
 typedef tn_conv_options tn_conv2d_options; /* another name */
 /** tn_conv2d as a layer: x [N, in, H, W] to [N, out, H', W']. Parameters weight [out, in/groups, k,

@@ -25,7 +25,7 @@ typedef enum tn_pad_mode {
 typedef struct tn_conv_spec {
     int64_t stride[3], padding[3], dilation[3], groups;
     int64_t padding_end[3]; /* below and to the right; 0: as padding (use_padding_end: 0 means 0) */
-    bool use_padding_end;
+    bool use_padding_end;   /* padding_end is given */
     bool same; /* H' = H, W' = W: pads dilation (k - 1) in all, the odd one at the end; stride 1 */
     tn_pad_mode padding_mode;  /* what is in the padding; 0: zeros */
     int64_t output_padding[3]; /* of transposed convolutions alone: so much is y longer */
@@ -146,9 +146,9 @@ typedef enum tn_interpolate_mode {
 /** Either sizes or scales of the axes behind [N, C], in their order; a 0 behind the first: as the
  *  first. The other fields are PyTorch's */
 typedef struct tn_interpolate_spec {
-    int64_t size[3];
+    int64_t size[3]; /* of y */
     double scale[3]; /* the size is floor(old scale); places are computed with the scale as given */
-    tn_interpolate_mode mode;
+    tn_interpolate_mode mode; /* 0: the nearest element */
     bool align_corners; /* the first and last elements stay where they are: linear and cubic */
     bool antialias;     /* smaller sizes average over all that lies between: two axes */
 } tn_interpolate_spec;

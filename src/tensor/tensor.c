@@ -419,8 +419,8 @@ static void destroy(tn_tensor *t)
  * drops that end here are few. */
 TNI_NOINLINE static void destroy_listed(tn_tensor *t)
 {
+    static TNI_THREAD bool running; /* first: so gcc packs it with other small ones */
     static TNI_THREAD tn_tensor *waiting;
-    static TNI_THREAD bool running;
     t->next = waiting;
     waiting = t;
     if (running) return;
