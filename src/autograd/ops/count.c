@@ -167,7 +167,6 @@ static bool can_be_drawn(tn_tensor *p, tn_tensor *whole)
 
 tn_tensor *tn_multinomial(tn_tensor *p, int64_t n, bool replacement)
 {
-    int last = -1;
     if (!tni_present("tn_multinomial", "p", p)) return NULL;
     int rank = p->shape.rank;
     if (rank < 1 || rank > 2 || !tn_dtype_is_float(p->dtype))
@@ -185,7 +184,7 @@ tn_tensor *tn_multinomial(tn_tensor *p, int64_t n, bool replacement)
     tn_scope scope = tn_scope_begin();
     tn_tensor *rows = tni_wide(tn_detach(p)), *y = NULL;
     if (rank == 1) rows = tn_unsqueeze(rows, 0);
-    tn_tensor *sums = shares ? tn_cumsum(rows, 1) : tn_sum(rows, &last, 1, true);
+    tn_tensor *sums = shares ? tn_cumsum(rows, 1) : tn_sum(rows, TN_AXES(-1), true);
     tn_tensor *whole = tn_narrow(sums, 1, shares ? c - 1 : 0, 1);
     unsigned char before[TN_GENERATOR_STATE_SIZE]; /* a failure draws nothing */
     tn_generator_get_state(tn_default_generator(), before);

@@ -164,10 +164,7 @@ static tn_tensor *rows_at(const char *f, tn_tensor **x, tn_tensor *const *index,
         at = tn_where(tn_lt_scalar(at, 0), tn_add_scalar(at, (double)size), at);
         tn_tensor *table = tn_mul_scalar(tni_iota(size, tn_device_of(*x)), (double)step);
         tn_tensor *part = tni_take_at(table, at);
-        if (!part) {
-            tni_disregard(tni_error_prefix("%s: axis %" PRId64 ": ", f, i));
-            return NULL;
-        }
+        if (!part) return tni_nothing(tni_error_prefix("%s: axis %" PRId64 ": ", f, i));
         if (!(row = row ? tn_add(row, part) : part)) return NULL;
         step *= size;
     }
