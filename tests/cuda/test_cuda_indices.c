@@ -571,7 +571,6 @@ Suite *test_suite(void)
     tcase_add_test(t, take_rows);
     tcase_add_loop_test(t, take_add_in_order, 0, 2);
     tcase_add_loop_test(t, sorted_lines, 0, 8);
-    tcase_add_test(t);
     tcase_add_test(t, gather_any_strides);
     tcase_add_loop_test(t, scatter_add_in_order, 0, 2);
     add_tests(t, bad_index_is_reported_where_the_host_waits,
