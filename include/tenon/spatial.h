@@ -81,8 +81,7 @@ typedef struct tn_pool_spec {
 typedef tn_pool_spec tn_pool2d_spec; /* another name */
 /**
  * The largest under a window; NaN counts as largest, the first of equals takes the gradient. And
- * tn_avg_pool2d: the mean. Those of one axis, here and below, are the same of x [N, C, L] or
- * [C, L].
+ * tn_avg_pool2d: the mean. Those of one axis, here and below, take x [N, C, L] or [C, L].
  *
  * Shapes   x [N, C, H, W] or [C, H, W] -> [N, C, H', W'], H' and W' as of tn_conv2d; ceil_mode
  *          rounds up, but no window starts beyond the image and its left padding. The mean counts

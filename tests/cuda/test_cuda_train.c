@@ -198,7 +198,8 @@ START_TEST(types_on_the_wrong_device)
         { .name = "mine", .formula_f32 = formula_f32, .formula_f64 = formula_f64 },
         { .name = "mine", .update = to_the_cpu }
     };
-    tn_module *m = copy_on_gpu(mlp(TN_F32));
+    tn_module *cpu = mlp(TN_F32), *m = copy_on_gpu(cpu);
+    tn_module_drop(cpu);
     tn_optim *opt = tn_optim_new(&types[_i], tn_parameters(m), (tn_optim_options){ .lr = 0.1 });
     assert_made(opt);
     tn_tensor *x = tn_to(random_as(TN_SHAPE(9, 7), -1, 1, 1, TN_F32), tn_cuda(0));

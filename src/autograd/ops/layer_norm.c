@@ -206,6 +206,7 @@ tn_tensor *tn_layer_norm(tn_tensor *x, int n_axes, tn_tensor *weight, tn_tensor 
 
 tn_tensor *tn_rms_norm(tn_tensor *x, int n_axes, tn_tensor *weight, double eps)
 {
+    TNI_HOLD_TRAPS;
     if (!x) return tni_poisoned("tn_rms_norm", "x");
     if (eps < 0) eps = x->dtype == TN_F64 ? DBL_EPSILON : FLT_EPSILON;
     ln_args args = { .n_axes = n_axes, .rms = true, .eps = eps };

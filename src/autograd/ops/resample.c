@@ -1,6 +1,5 @@
 /*
- * resample.c - ops that map axes, y_o = sum over i of w_oi x_i along one or two: interpolation and
- * padding. And pixels as channels and back.
+ * resample.c - interpolation and padding, y_o = sum over i of w_oi x_i. Pixels as channels, back.
  *
  * The few weights of each element (its taps) are listed here, on the host; the kernel sums by the
  * lists. The gradient is the same kernel with the lists turned round: for each i the o that it is
@@ -267,6 +266,7 @@ static bool place(const tn_tensor *x, const tn_interpolate_spec *s, int i, axis_
 
 tn_tensor *tn_interpolate(tn_tensor *x, tn_interpolate_spec spec)
 {
+    TNI_HOLD_TRAPS;
     axis_map map[3];
     if (!tni_present("tn_interpolate", "x", x)) return NULL;
     int n = x->shape.rank - 2;

@@ -143,8 +143,10 @@ void tni_check_captured(tni_check *c, tn_device gpu)
     static const tni_way w = { "captured", "called",
                                "replayed steps repeat the device's work alone", ALL, NULL };
     tn_list *want = runs(c, gpu, false), *got = want ? runs(c, gpu, true) : NULL;
+    char why[512]; /* the message cannot be written from itself */
+    snprintf(why, sizeof why, "%s", tn_error());
     if (!got && tn_error_status() == TN_E_STATE) /* what no capture can hold */
-        tni_error(TN_E_UNSUPPORTED, "%s", tn_error());
+        tni_error(TN_E_UNSUPPORTED, "%s", why);
     tni_check_judge(c, &w, got, want);
 }
 
