@@ -43,7 +43,7 @@
     F(nan_to_num, 2, LIGHT, x != x ? y : x == (R)INFINITY ? p : x == -(R)INFINITY ? q : x)         \
     F(asin_grad, 0, LIGHT, x / M(sqrt)(((R)1 - y) * ((R)1 + y)))                                   \
     F(acos_grad, 0, LIGHT, -x / M(sqrt)(((R)1 - y) * ((R)1 + y)))                                  \
-    F(acosh_grad, 0, LIGHT, x / M(sqrt)((y - (R)1) * (y + (R)1)))                                  \
+    F(acosh_grad, 0, LIGHT, x / M(sqrt)((y - (R)1) * (y + (R)1) + (R)0)) /* +0 at -1 */            \
     F(atanh_grad, 0, LIGHT, x / (((R)1 - y) * ((R)1 + y)))                                         \
     F(elu_grad, 1, HEAVY, y > (R)0 ? x : x * (p * M(exp)(y)))                                      \
     F(softplus_grad, 2, HEAVY, p * y > q ? x : x * M(sigmoid)(p * y))                              \
