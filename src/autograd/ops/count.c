@@ -122,7 +122,7 @@ tn_tensor *tn_bincount(tn_tensor *x, int64_t minlength)
         tni_error(TN_E_INDEX, "tn_bincount: x %s has a %" PRId64 ": want 0 and up", tni_text(x),
                   least);
     else if (read)
-        y = times(at, TNI_MAX(minlength, most + 1));
+        y = times(at, TNI_MAX(minlength, most < INT64_MAX ? most + 1 : most));
     return tn_scope_return(scope, y);
 }
 

@@ -16,14 +16,14 @@ tn_tensor *tn_unflatten(tn_tensor *x, int axis, tn_shape shape)
     static const char f[] = "tn_unflatten";
     if (!axis_in(f, x, &axis)) return NULL;
     tn_shape y = x->shape;
-    int64_t known = 1, whole = x->shape.size[axis];
-    int left = -1; /* the axis whose size is what is left */
-    for (int i = 0; i < shape.rank; i++)
-        if (shape.size[i] == -1 && left < 0)
-            left = i;
-        else
-            known *= shape.size[i] < 0 ? 0 : shape.size[i];
-    if (left >= 0 && known > 0) shape.size[left] = whole / known;
+    const int64_t whole = x->shape.size[axis];
+    int rank = TNI_MIN(shape.rank, TN_MAX_RANK), left = 0; /* the axis whose size is what is left */
+    while (left < rank && shape.size[left] != -1) left++;
+    if (left < rank) {
+        shape.size[left] = 1;
+        const int64_t known = tni_shape_numel(&shape); /* below 0: none */
+        shape.size[left] = known > 0 ? whole / known : -1;
+    }
     if (shape.rank < 1 || tni_shape_numel(&shape) != whole)
         return tni_fail(TN_E_SHAPE, "%s: axis %d of %s as %s: want sizes whose product is %" PRId64,
                         f, axis, tni_text(x), tni_shape_text(&shape), whole);
