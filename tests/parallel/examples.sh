@@ -22,7 +22,7 @@ example_text >text
 small=(--text text --batch 12 --context 16 --layers 1 --d-model 16 --heads 2 --quiet --eval-every 0)
 losses() { cut -d, -f2 "$1"; }
 close() { # LOG LOG [COUNT]: as many losses, each within 1e-5
-    paste <(losses "$1") <(losses "$2") | awk -v count="${3:-20}" 'NR > 1 { d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d; n++ }
+    paste <(losses "$1") <(losses "$2") | awk -v count="${3:-20}" 'NR > 1 { d = $1 - $2; if (d < 0) d = -d; if (d > most) most = d; n += $1 $2 ~ /^[0-9.]+$/ }
         END { print n " losses, largest difference " most; exit !(n == count && most <= 1e-5) }'
 }
 
