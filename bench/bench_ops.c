@@ -11,6 +11,7 @@
  *   --config cpu     sizes of the small models (what a CPU takes by default)
  *   --config gpu     sizes of GPT-2 124M, above a GPU's cache; by default on one
  *   --config tiny    the same, far smaller: to see that they run
+ *   --alternate      with --rounds: each op goes through all rounds before the next begins
  * With bf16, inputs are bf16. A GPU then runs only the ops that mixed precision gives to its tensor
  * cores. On a GPU each sample is --block calls, the clock is read when the last is done.
  *
@@ -192,12 +193,17 @@ static tn_tensor *resize(tn_tensor *x, tn_interpolate_mode mode)
     return tn_interpolate(x, (tn_interpolate_spec){ .scale = { 2 }, .mode = mode });
 }
 
+static tn_tensor *padded(tn_tensor *x, tn_pad_mode mode)
+{
+    return tn_pad(x, TN_PADS(1, 1, 1, 1), mode, 0);
+}
+
 /* clang-format off */
 static tn_tensor *nearest(tn_tensor **x) { return resize(x[0], TN_NEAREST); }
 static tn_tensor *bilinear(tn_tensor **x) { return resize(x[0], TN_LINEAR); }
 static tn_tensor *bicubic(tn_tensor **x) { return resize(x[0], TN_CUBIC); }
-static tn_tensor *pad(tn_tensor **x) { return tn_pad(x[0], TN_PADS(1, 1, 1, 1), TN_PAD_CONSTANT, 0); }
-static tn_tensor *reflect(tn_tensor **x) { return tn_pad(x[0], TN_PADS(1, 1, 1, 1), TN_PAD_REFLECT, 0); }
+static tn_tensor *pad(tn_tensor **x) { return padded(x[0], TN_PAD_CONSTANT); }
+static tn_tensor *reflect(tn_tensor **x) { return padded(x[0], TN_PAD_REFLECT); }
 static tn_tensor *pixel_shuffle(tn_tensor **x) { return tn_pixel_shuffle(x[0], 2); }
 /* clang-format on */
 

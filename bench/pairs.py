@@ -3,7 +3,7 @@
 
 usage: bench/pairs.py [--pairs N] [--threads N] [--workloads LIST] [--dtypes LIST] BEFORE AFTER
 
-BEFORE and AFTER are build folders (the same one twice shows what the machine alone makes of it). In a pair each
+BEFORE and AFTER are build folders of one bench/ (the same one twice shows what the machine alone makes of it). In a pair each
 takes several short turns, in the order 0110 0110, seconds apart in all (of single ops each op takes its turns by
 itself), so that a neighbour who is busy for a while slows both; a side's time is the median of its turns. Where a
 process's memory lies makes single ops faster or slower by up to a fifth for as long as it lives, so each pair has
@@ -87,8 +87,10 @@ def pair(sides, turns, first):
             side = first ^ ((turn + 1) // 2 % 2)
             for workload, time in times(sides[side].round()).items():
                 took[side].setdefault(workload, []).append(time)
+    if sides[0].over != sides[1].over or took[0].keys() != took[1].keys():
+        sys.exit("pairs.py: the builds time other workloads: want one bench/ in both")
     median = [{w: statistics.median(t) for w, t in took[side].items()} for side in (0, 1)]
-    return {w: median[1][w] / median[0][w] for w in median[0] if w in median[1]}
+    return {w: median[1][w] / median[0][w] for w in median[0]}
 
 
 def refuse(message):
