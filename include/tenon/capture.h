@@ -31,10 +31,10 @@
  * a message that says what to do instead: reading values (tn_item, tn_clip_grad_norm: see
  * tn_clip_grad_norm_tensor), data and random numbers from the host, cuRAND's numbers, setting
  * rates, tn_scaler_*, tn_ema_*, hooks and updates of an optimizer (optim_type.h), batch norm
- * with cumulative or skip_nonfinite, changes of a cache (module.h), CPU tensors, and tn_one_hot
- * with n -1, which looks for the largest index. After such a refusal nothing has changed except by
- * your own code. Modules must be in the mode (tn_train, tn_eval) of the capture: in another one a
- * run is refused.
+ * with cumulative or skip_nonfinite, changes of a cache (module.h), CPU tensors, and what looks at
+ * values: tn_one_hot with n -1, tn_unique, tn_nonzero, tn_bincount and their kin. After such a
+ * refusal nothing has changed except by your own code. Modules must be in the mode (tn_train,
+ * tn_eval) of the capture: in another one a run is refused.
  */
 #ifndef TENON_CAPTURE_H
 #define TENON_CAPTURE_H

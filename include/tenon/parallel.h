@@ -151,7 +151,7 @@ TN_API tn_buffer_rule tn_data_parallel_buffers(const tn_data_parallel *p, const 
  *  averaging backward, or after one that failed. */
 TN_API tn_list *tn_data_parallel_unused(const tn_data_parallel *p, int rank);
 /**
- * Sets whether every BatchNorm1d and BatchNorm2d of the tree m computes its batch statistics, in
+ * Sets whether every BatchNorm1d, 2d and 3d of the tree m computes its batch statistics, in
  * training, over the x of all ranks, forward and backward: together they then compute what one
  * process computes from the whole batch. running_var moves towards the variance unbiased over all
  * ranks. on false: each rank's own x again. Names, parameters and buffers stay; alone it changes

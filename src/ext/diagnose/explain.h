@@ -82,8 +82,8 @@ typedef struct tni_run {
     unsigned char generator[TN_GENERATOR_STATE_SIZE];
 } tni_run;
 
-/* Remembers what a run of the model (NULL: none) may change. r is zeroed. */
-TNI_SHARED tn_status tni_run_carry(tni_run *r, tn_module *model);
+/* Remembers what a run of r->model (NULL: none) may change. Nothing else in r is set. */
+TNI_SHARED tn_status tni_run_carry(tni_run *r);
 /* Puts the thread's watcher aside: in r->outer, from where the caller puts it back. r is zeroed.
  * Errors: arguments; a captured step runs. */
 tn_status tni_run_begin(tni_run *r, const char *function, tn_module *m, tni_loss loss, void *user);

@@ -217,11 +217,11 @@ static tn_status add_part(tn_module *m, const char *path, void *user)
     return status;
 }
 
-tn_status tni_run_carry(tni_run *r, tn_module *model)
+tn_status tni_run_carry(tni_run *r)
 {
     tn_status status = TN_OK;
     if (!(r->buffers = tni_calloc(sizeof *r->buffers))) return TN_E_NOMEM;
-    if (model) TN_NO_GRAD status = tni_walk(model, TNI_ONCE, add_part, NULL, r);
+    if (r->model) TN_NO_GRAD status = tni_walk(r->model, TNI_ONCE, add_part, NULL, r);
     tn_generator_get_state(tn_default_generator(), r->generator);
     return status;
 }
@@ -255,7 +255,7 @@ static tn_status check_loss(const tni_run *r, const tn_tensor *loss)
 tn_status tni_run_watch(tni_run *r, tn_tensor **result)
 {
     bool was = tn_grad_enabled();
-    tn_status status = tni_run_carry(r, r->model);
+    tn_status status = tni_run_carry(r);
     if (status == TN_OK) {
         r->watcher = (tni_watcher){ .handle_made = handle_made,
                                     .applied = saw_op,

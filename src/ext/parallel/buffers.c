@@ -22,7 +22,8 @@ static tn_status copy(const tn_data_parallel *p, const tn_list *list, tn_buffer_
         tn_tensor *t = e->tensor;
         tn_buffer_rule own = tn_data_parallel_buffers(p, e->name);
         if (own == TN_BUFFERS_MEAN && !tni_has_mean(e->role, t->dtype)) own = TN_BUFFERS_FIRST;
-        if (own != rule || tni_is(e->role, TN_CONSTANT)) continue; /* these: at the start */
+        if (own != rule || tni_is(e->role, TN_CONSTANT))
+            continue; /* constants: compared at the start */
         tn_dtype dtype = rule == TN_BUFFERS_MEAN ? TN_F64 : t->dtype;
         size_t n = (size_t)tni_shape_numel(&t->shape) * tn_dtype_size(dtype);
         if (block && !was)

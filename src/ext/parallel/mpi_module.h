@@ -33,7 +33,7 @@ typedef struct tni_mpi_request {
     uint64_t number; /* of the sums in bf16 of its group */
 } tni_mpi_request;
 
-typedef struct tni_mpi {
+typedef struct tni_mpi {        /* mpi.c fills it in this order */
     const char *version;        /* of the MPI library, one line */
     int rank, size, local_rank; /* local: among the ranks of this host */
     const char *(*group_new)(tni_mpi_group *group);

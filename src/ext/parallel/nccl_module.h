@@ -22,7 +22,7 @@ enum { TNI_NCCL_KEY = 128 }; /* bytes of a key */
  * program's: they run in the order of the calls. */
 typedef struct tni_nccl_line tni_nccl_line;
 
-typedef struct tni_nccl {
+typedef struct tni_nccl { /* nccl.c fills it in this order */
     /* Makes this rank's end: on GPU `device`, with work ordered in `stream` (a cudaStream_t). */
     const char *(*line_new)(int device, void *stream, tni_nccl_line **line);
     const char *(*key_new)(void *key); /* on one rank: names a new connection */

@@ -468,5 +468,6 @@ void tni_pickle_free(tni_pickle *p)
 {
     tni_pickle_table *all[] = { &p->stack,   &p->memo,  &p->members, &p->storages,
                                 &p->tensors, &p->dicts, &p->pairs };
-    for (int i = 0; i < 7; i++) tni_room_free(&all[i]->data, &all[i]->capacity, all[i]->size);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        tni_room_free(&all[i]->data, &all[i]->capacity, all[i]->size);
 }

@@ -67,7 +67,7 @@ static tn_status check_all(check *c, double loss)
 {
     double now = 0;
     bool recording = tn_set_grad_enabled(false);
-    tn_status status = tni_run_carry(&c->run, c->run.model);
+    tn_status status = tni_run_carry(&c->run);
     if (status == TN_OK) status = tni_run_loss(&c->run, &now);
     if (status == TN_OK && !(fabs(now - loss) <= 1e-4 * TNI_MAX(fabs(loss), 1e-3)))
         snprintf(c->refused, sizeof c->refused,

@@ -68,7 +68,7 @@ typedef struct tni_log_op {
 } tni_log_op;
 
 typedef struct tni_log_call {
-    int id, time;
+    int id, time; /* id first: json.c reads it there */
     const tni_log_module *module;
     struct tni_log_call *outer;
     const tni_log_tensor **writes; /* buffers that it changed */
@@ -108,7 +108,7 @@ typedef struct tni_log_saved {
 } tni_log_saved;
 
 typedef struct tni_log_node {
-    int id;            /* once the step is closed */
+    int id;            /* first, as in a call; once the step is closed */
     uint64_t sequence; /* the engine's */
     char *line;        /* "net.c:41"; NULL: not known */
     const tni_log_op *op;

@@ -7,8 +7,6 @@
  */
 #include "ext/trace/record.h"
 
-#include <stdlib.h>
-
 /* ---- the registered tensors ------------------------------------------------------------------ */
 
 /* Adds the entry under its name, or updates it. NULL: the account ends. */
@@ -115,7 +113,7 @@ void tni_record_drop(tn_trace *tr)
     drop_sites(&tr->now);
     tni_log_step_free(&tr->now);
     tni_map *map[] = { &tr->nodes, &tr->calls, &tr->newest, &tr->changed, &tr->brought };
-    for (int i = 0; i < 5; i++) tni_map_free(map[i]);
+    for (size_t i = 0; i < sizeof map / sizeof *map; i++) tni_map_free(map[i]);
     tr->ended = NULL;
 }
 
