@@ -262,6 +262,24 @@ static tn_tensor *steps_another(void *user)
     return a->calls == 1 || tn_optim_step(another) == TN_OK ? loss : NULL;
 }
 
+/* Scalars of a damaged file: as many pairs learned as there are no rows for. */
+START_TEST(damaged)
+{
+    static const double learned[] = { NAN, -1, 1e300 };
+    problem a = problem_new(0, TN_F64, (tn_optim_options){ 0 }, false);
+    step(&a);
+    double scalars[105]; /* of history_size 100 */
+    tn_list *state = tn_optim_state_dict(a.opt);
+    assert_ok(tn_copy_out(tn_list_get(state, "u.scalars"), scalars, sizeof scalars, TN_F64));
+    scalars[2] = learned[_i];
+    assert_ok(tn_list_set(state, "u.scalars", from_f64(scalars, TN_SHAPE(105))));
+    assert_ok(tn_optim_load_state_dict(a.opt, state));
+    const uint64_t was = hash_of(tn_optim_parameters(a.opt));
+    assert_null(tn_optim_step_with(a.opt, closure, &a), TN_E_STATE, "scalars that are not damaged");
+    ck_assert_uint_eq(hash_of(tn_optim_parameters(a.opt)), was);
+}
+END_TEST
+
 START_TEST(refusals)
 {
     problem a = problem_new(0, TN_F32, (tn_optim_options){ 0 }, false);
@@ -304,6 +322,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, equals_pytorch, 0, COUNT(cases));
     tcase_add_loop_test(t, other_dtypes, 0, 4);
     tcase_add_loop_test(t, a_checkpoint_resumes, 0, 2);
+    tcase_add_loop_test(t, damaged, 0, 3);
     add_tests(t, with_any_optimizer, a_failed_step, frozen_ones_and_buffers, refusals);
     return suite;
 }

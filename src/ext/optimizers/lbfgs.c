@@ -270,11 +270,11 @@ static tn_status begin(work *w)
         const int64_t steps = w->part[k].numbers.step;
         elements += tn_numel(w->part[k].p);
         if (tn_dtype_of(w->part[k].p) == TN_F64) dtype = TN_F64;
-        if (steps == first->numbers.step && (steps == 1 || w->scalar[PARTS] == w->n)) continue;
-        tn_fail(TN_E_STATE,
-                "tn_lbfgs: %s: want gradients of the same parameters in each step, else a new "
-                "optimizer",
-                w->part[k].name);
+        if (steps == first->numbers.step && (steps == 1 || w->scalar[PARTS] == w->n) &&
+            w->scalar[LEARNED] >= 0 && w->scalar[LEARNED] < 1e9)
+            continue;
+        tn_fail(TN_E_STATE, "tn_lbfgs: %s: want gradients of the same parameters in each step, %s",
+                w->part[k].name, "and scalars that are not damaged, else a new optimizer");
         return TN_E_STATE;
     }
     w->rows = tn_empty_as(TN_SHAPE(D + tn_size(first->state[VECTORS], 0), elements), dtype,
