@@ -107,9 +107,9 @@ TN_API tn_tensor *tn_masked_select(tn_tensor *x, tn_tensor *mask);
  */
 TN_API tn_tensor *tn_bincount(tn_tensor *x, int64_t minlength);
 /**
- * n samples for each row of p, with probabilities in proportion to it: p [c] or [rows, c] gives i64
- * [n] or [rows, n]. Drawn on p's device by the default generator (tn_manual_seed), by other numbers
- * than PyTorch's.
+ * n samples for each row of p, with probabilities in proportion to it (those of 0 last, where
+ * nothing else is left): p [c] or [rows, c] gives i64 [n] or [rows, n]. Drawn on p's device by the
+ * default generator (tn_manual_seed), by other numbers than PyTorch's.
  *
  * With replacement by the inverse of the running sums; without it, or n = 1, the first n of a race,
  * in which number i arrives after an exponentially distributed time of mean 1 / p_i. Efraimidis and

@@ -153,7 +153,9 @@ int main(void)
     tn_scope scope = tn_scope_begin();
     tn_tensor *x = tn_randn(TN_SHAPE(2, 4, 6, 6));
 
-    near("rotary", tn_max_abs_diff(rotary(x, tn_ones(TN_SHAPE(6, 6)), tn_zeros(TN_SHAPE(6, 6))), x), 1e-6);
+    tn_tensor *turned = rotary(x, tn_zeros(TN_SHAPE(6, 6)), tn_ones(TN_SHAPE(6, 6))); /* by a quarter */
+    near("rotary", tn_max_abs_diff(tn_slice(turned, 3, 0, 3, 1), tn_neg(tn_slice(x, 3, 3, 6, 1))), 1e-6);
+    near("rotary", tn_max_abs_diff(tn_slice(turned, 3, 3, 6, 1), tn_slice(x, 3, 0, 3, 1)), 1e-6);
     tn_scope_end(scope);
     return wrong > 0;
 }

@@ -304,6 +304,20 @@ START_TEST(our_layers_have_roles)
 }
 END_TEST
 
+/* A batch without elements leaves the statistics of an instance norm. */
+START_TEST(nothing_to_track)
+{
+    tn_module *m = owned(tn_instance_norm1d_new(3, (tn_instance_norm_options){ .tracking = true }));
+    for (int i = 0; i < 2; i++) {
+        assert_made(tn_forward(m, tn_zeros(i ? TN_SHAPE(2, 3, 0) : TN_SHAPE(0, 3, 4))));
+        for (int k = 0; k < 3; k++) {
+            ck_assert_double_eq(tn_at(tn_buffers(m)->entry[0].tensor, TN_INDEX(k)), 0);
+            ck_assert_double_eq(tn_at(tn_buffers(m)->entry[1].tensor, TN_INDEX(k)), 1);
+        }
+    }
+}
+END_TEST
+
 /* ---- a batch in parts ------------------------------------------------------------------------ */
 
 enum { ROWS = 24, WIDE = 3 };
@@ -740,8 +754,9 @@ END_TEST
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("buffers");
-    add_tests(test_case(suite, "roles"), the_table_is_run, flags_that_are_none_are_refused,
-              a_constant_is_seen_through_views, our_layers_have_roles);
+    add_tests(test_case(suite, "roles"), nothing_to_track, the_table_is_run,
+              flags_that_are_none_are_refused, a_constant_is_seen_through_views,
+              our_layers_have_roles);
     TCase *t = test_case(suite, "parts");
     tcase_add_loop_test(t, moments_are_those_of_the_whole_batch, 0, 12);
     tcase_add_loop_test(t, a_batch_goes_on_from_a_checkpoint, 0, 4);

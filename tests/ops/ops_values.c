@@ -197,6 +197,18 @@ START_TEST(the_largest_numbers)
 }
 END_TEST
 
+/* A slope of NaN is dy, as PyTorch's. */
+START_TEST(shrinking_nan)
+{
+    tn_tensor *(*const f[])(tn_tensor *, double) = { tn_hardshrink, tn_softshrink };
+    for (int i = 0; i < 2; i++) {
+        tn_tensor *x = with_grad(F64(TN_SHAPE(3), NAN, 0.25, 2));
+        assert_ok(tn_backward(tn_sum_all(f[i](x, 0.5))));
+        assert_values(tn_grad(x), 0, 1, 0, 1);
+    }
+}
+END_TEST
+
 /* The square root where the exponent is .5, whatever pow() says of -0 and -inf. */
 START_TEST(pow_of_a_half)
 {
@@ -247,9 +259,10 @@ END_TEST
 void ops_values_cases(Suite *suite)
 {
     TCase *t = test_case(suite, "values");
-    add_tests(t, AG_05_at_zero, AG_05_clamp, AG_05_ties, AG_05_where_does_not_hide_nan,
-              PR_03_scalars_beside_half_floats, lerp_from_the_nearer_end, pow_of_a_half,
-              whole_numbers, remainders_of_integers, the_largest_numbers,
-              losses_outside_their_range_are_nan, interpolation_rounds_as_pytorch);
+    add_tests(t, shrinking_nan, AG_05_at_zero, AG_05_clamp, AG_05_ties,
+              AG_05_where_does_not_hide_nan, PR_03_scalars_beside_half_floats,
+              lerp_from_the_nearer_end, pow_of_a_half, whole_numbers, remainders_of_integers,
+              the_largest_numbers, losses_outside_their_range_are_nan,
+              interpolation_rounds_as_pytorch);
     tcase_add_loop_test(t, PR_02_scalars_beside_integers, 0, COUNT(scalar_rows));
 }

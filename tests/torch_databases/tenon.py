@@ -17,6 +17,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int
           torch.bool]  # as tn_dtype numbers them
 SHORT = dict(zip(DTYPES, "f32 f64 bf16 f16 i64 i32 u8 bool".split()))
 REDUCTIONS = {"mean": 0, "sum": 1, "none": 2}
+SIZES = {"TN_MAX_RANK": 8, "TN_OPTIM_NUMBERS": 8, "TN_OPTIM_STATES": 6}  # enums of the headers
 
 
 class Refused(Exception):
@@ -103,7 +104,7 @@ class Library:
                 for one in names.split(","):
                     star, field, size = re.match(r"\s*(\**)(?:const )?(\w+)\s*(?:\[(\w+)\])?", one).groups()
                     kind = c.c_void_p if star else self.kind(base)
-                    fields.append((field, kind * (8 if size == "TN_MAX_RANK" else int(size)) if size else kind))
+                    fields.append((field, kind * (SIZES.get(size) or int(size)) if size else kind))
             if body:
                 self.structs[name] = type(name, (c.Structure,), {"_fields_": fields})
 

@@ -256,10 +256,10 @@ static bool place(const tn_tensor *x, const tn_interpolate_spec *s, int i, axis_
     *m = (axis_map){ .placed = true, .mode = s->mode, .in = in, .out = (int64_t)out };
     m->align_corners = s->align_corners;
     m->antialias = s->antialias;
-    m->scale = scale != 0 ? 1 / scale : (double)in / out;
-    /* as PyTorch: a size that stays leaves the axis as it is, but not in these two cases */
-    bool moves = s->mode < TN_LINEAR ? x->shape.rank == 3 : s->mode == TN_CUBIC && !s->antialias;
-    if (m->out == in && !moves) m->scale = 1;
+    bool flat = s->mode == TN_NEAREST && x->shape.rank == 4;
+    bool stays = flat || s->mode == TN_LINEAR || s->antialias; /* as PyTorch, whatever the scale */
+    bool sized = scale == 0 || (m->out == in && stays) || (m->out == 2 * in && flat);
+    m->scale = sized ? (double)in / out : 1 / scale;
     if (s->align_corners) m->scale = out > 1 ? (double)(in - 1) / (out - 1) : 0;
     return true;
 }

@@ -117,15 +117,14 @@ static tn_tensor *repeated(tn_tensor *t, int64_t n, int64_t c)
 }
 
 /* With n c channels of one sample; the running buffers move by the averages over samples. */
-static tn_tensor *track_instances(batchnorm *m, tn_tensor *x, int64_t values)
+static tn_tensor *track_instances(batchnorm *m, tn_tensor *x, int64_t size)
 {
     int64_t n = x->shape.size[0], c = m->features;
     tn_tensor *running[2] = { m->running_mean, m->running_var }, *moment[2], *next[2];
     for (int i = 0; i < 2; i++)
         moment[i] = tn_full_as(TN_SHAPE(n * c), 0, running[i]->dtype, tn_device_of(running[i]));
-    tn_tensor *y =
-        tn_batch_norm(tn_reshape(x, TN_SHAPE(1, n * c, values)), repeated(m->weight, n, c),
-                      repeated(m->bias, n, c), moment[0], moment[1], true, 1, m->o.eps);
+    tn_tensor *y = tn_batch_norm(tn_reshape(x, TN_SHAPE(1, n * c, size)), repeated(m->weight, n, c),
+                                 repeated(m->bias, n, c), moment[0], moment[1], true, 1, m->o.eps);
     tn_status status = y ? TN_OK : tni_pending();
     TN_NO_GRAD
     {
@@ -135,7 +134,7 @@ static tn_tensor *track_instances(batchnorm *m, tn_tensor *x, int64_t values)
             next[i] = tn_lerp(running[i], mean, m->o.momentum);
             if (!next[i]) status = tni_pending();
         }
-        for (int i = 0; status == TN_OK && i < 2; i++) status = tn_copy_(running[i], next[i]);
+        for (int i = 0; !status && size && n && i < 2; i++) status = tn_copy_(running[i], next[i]);
     }
     return status == TN_OK ? tn_reshape(y, x->shape) : NULL;
 }
