@@ -313,7 +313,7 @@ TN_API tn_tensor *tn_randn_as(tn_shape shape, tn_dtype dtype, tn_device device);
 TN_API tn_tensor *tn_rand_like(tn_tensor *t);  /* tn_rand_as, of t's shape, dtype and device */
 TN_API tn_tensor *tn_randn_like(tn_tensor *t); /* tn_randn_as, the same */
 TN_API tn_tensor *tn_randint(int64_t low, int64_t high, tn_shape shape); /* i64 in [low, high) */
-/** The same, as t; a float dtype rounds them. Errors: its dtype has not their range. */
+/** The same, as t; a float dtype rounds them. Errors: numbers beyond its dtype's range. */
 TN_API tn_tensor *tn_randint_like(tn_tensor *t, int64_t low, int64_t high);
 /* i64 [n], each of 0..n-1 once */
 TN_API tn_tensor *tn_randperm(int64_t n);

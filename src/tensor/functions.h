@@ -52,10 +52,10 @@
     F(gelu_grad, 0, HEAVY, x * M(gelu_slope)(y))                                                   \
     F(gelu_tanh_grad, 0, HEAVY, x * M(gelu_tanh_slope)(y))                                         \
     F(bce, 0, HEAVY, (y - (R)1) * TN_ABOVE(M(log1p)(-x), (R)-100) - y * TN_ABOVE(M(log)(x), (R)-100)) \
-    F(hardtanh_grad, 2, LIGHT, ((y > p) & (y < q)) ? x : (R)0)                                     \
+    F(hardtanh_grad, 2, LIGHT, ((y <= p) | (y >= q)) ? (R)0 : x)                                   \
     F(hardsigmoid_grad, 0, LIGHT, ((y > (R)-3) & (y < (R)3)) ? x / (R)6 : (R)0)                    \
     F(hardswish_grad, 0, LIGHT, y <= (R)-3 ? (R)0 : y < (R)3 ? x * (y / (R)3 + (R)0.5) : x)        \
-    F(shrink_grad, 1, LIGHT, ((y <= p) & (y >= -p)) ? (R)0 : x)                                      \
+    F(shrink_grad, 1, LIGHT, ((y <= p) & (y >= -p)) ? (R)0 : x)                                    \
     F(softsign_grad, 0, LIGHT, x / (((R)1 + M(abs)(y)) * ((R)1 + M(abs)(y))))                      \
     F(logsigmoid_grad, 0, HEAVY, x * M(sigmoid)(-y))                                               \
     F(mish_grad, 0, HEAVY, x * M(mish_slope)(y))

@@ -197,14 +197,33 @@ START_TEST(the_largest_numbers)
 }
 END_TEST
 
-/* A slope of NaN is dy, as PyTorch's. */
-START_TEST(shrinking_nan)
+static tn_tensor *hardtanh(tn_tensor *x, double s)
 {
-    tn_tensor *(*const f[])(tn_tensor *, double) = { tn_hardshrink, tn_softshrink };
-    for (int i = 0; i < 2; i++) {
-        tn_tensor *x = with_grad(F64(TN_SHAPE(3), NAN, 0.25, 2));
-        assert_ok(tn_backward(tn_sum_all(f[i](x, 0.5))));
-        assert_values(tn_grad(x), 0, 1, 0, 1);
+    return tn_hardtanh(x, -s, s);
+}
+
+/* The slope at NaN is dy, as PyTorch's, also where it is an op itself. */
+START_TEST(slopes_at_nan)
+{
+    tn_tensor *(*const f[])(tn_tensor *, double) = { tn_hardshrink, tn_softshrink, hardtanh };
+    for (int i = 0; i < 6; i++) {
+        tn_tensor *x = with_grad(F64(TN_SHAPE(3), NAN, 0.25, 2)), *dx;
+        tn_tensor *y = tn_sum_all(f[i / 2](x, 0.5));
+        assert_ok(tn_gradients(1, &y, NULL, 1, &x, &dx, i % 2 ? TN_CREATE_GRAPH : 0));
+        assert_values(dx, 0, 1, i / 2 == 2, i / 2 != 2);
+    }
+}
+END_TEST
+
+/* The second derivative at 0 is that from above, as elu's. */
+START_TEST(bent_at_zero)
+{
+    for (int i = 0; i < 3; i++) {
+        tn_tensor *x = with_grad(F64(TN_SHAPE(1), 0)), *dx, *ddx;
+        tn_tensor *y = i == 0 ? tn_celu(x, 0.8) : i == 1 ? tn_selu(x) : tn_elu(x, 1);
+        assert_ok(tn_gradients(1, &y, NULL, 1, &x, &dx, TN_CREATE_GRAPH));
+        assert_ok(tn_gradients(1, &dx, NULL, 1, &x, &ddx, 0));
+        ck_assert_double_eq(tn_item(ddx), 0);
     }
 }
 END_TEST
@@ -259,7 +278,7 @@ END_TEST
 void ops_values_cases(Suite *suite)
 {
     TCase *t = test_case(suite, "values");
-    add_tests(t, shrinking_nan, AG_05_at_zero, AG_05_clamp, AG_05_ties,
+    add_tests(t, slopes_at_nan, bent_at_zero, AG_05_at_zero, AG_05_clamp, AG_05_ties,
               AG_05_where_does_not_hide_nan, PR_03_scalars_beside_half_floats,
               lerp_from_the_nearer_end, pow_of_a_half, whole_numbers, remainders_of_integers,
               the_largest_numbers, losses_outside_their_range_are_nan,

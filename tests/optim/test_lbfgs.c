@@ -262,7 +262,7 @@ static tn_tensor *steps_another(void *user)
     return a->calls == 1 || tn_optim_step(another) == TN_OK ? loss : NULL;
 }
 
-/* Scalars of a damaged file: as many pairs learned as there are no rows for. */
+/* Scalars of a damaged file: a number of pairs that no step leaves. */
 START_TEST(damaged)
 {
     static const double learned[] = { NAN, -1, 1e300 };

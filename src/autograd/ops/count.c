@@ -118,11 +118,11 @@ tn_tensor *tn_bincount(tn_tensor *x, int64_t minlength)
     bool read = x->shape.size[0] == 0 ||
                 (tn_copy_out(tn_min_all(at), &least, sizeof least, TN_I64) == TN_OK &&
                  tn_copy_out(tn_max_all(at), &most, sizeof most, TN_I64) == TN_OK);
-    if (read && least < 0)
-        tni_error(TN_E_INDEX, "tn_bincount: x %s has a %" PRId64 ": want 0 and up", tni_text(x),
-                  least);
+    if (read && (least < 0 || most >= INT64_C(1) << 60))
+        tni_error(TN_E_INDEX, "tn_bincount: x %s has a %" PRId64 ": want 0 and up, below 2^60",
+                  tni_text(x), least < 0 ? least : most);
     else if (read)
-        y = times(at, TNI_MAX(minlength, most < INT64_MAX ? most + 1 : most));
+        y = times(at, TNI_MAX(minlength, most + 1));
     return tn_scope_return(scope, y);
 }
 

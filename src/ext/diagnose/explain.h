@@ -82,7 +82,7 @@ typedef struct tni_run {
     unsigned char generator[TN_GENERATOR_STATE_SIZE];
 } tni_run;
 
-/* Remembers what a run of r->model (NULL: none) may change. Nothing else in r is set. */
+/* Remembers what a run of r->model (NULL: none) may change, once for each r. */
 TNI_SHARED tn_status tni_run_carry(tni_run *r);
 /* Puts the thread's watcher aside: in r->outer, from where the caller puts it back. r is zeroed.
  * Errors: arguments; a captured step runs. */
