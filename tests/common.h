@@ -54,7 +54,9 @@ static inline void holds_at(const char *file, int line)
 #define _mark_point(file, line) holds_at(file, line)
 
 /* Whether a forked child may start threads: not under ThreadSanitizer, nor under qemu-user, whose
- * 7.2 aborts there; scripts/aarch64 says so with TN_TEST_EMULATED. */
+ * 7.2 aborts there; scripts/aarch64 says so with TN_TEST_EMULATED. Where another thread of the
+ * parent may be starting or ending, not under AddressSanitizer either: such a thread holds its
+ * allocator's lock, and the child waits for it for ever (gcc 12; clang 14, 2 of 2,234 forks). */
 bool child_may_start_threads(void);
 
 /* The suite of a test program. */

@@ -360,7 +360,7 @@ END_TEST
 START_TEST(a_loader_goes_on_after_fork)
 {
     enum { BYTES = 1000 * 5 * 4 };
-    if (!child_may_start_threads()) return;
+    if (TEST_ASAN || !child_may_start_threads()) return;
     tn_loader_options o = { .batch_size = 10, .shuffle = true, .prefetch = true };
     tn_tensor *x = random_as(TN_SHAPE(1000, 5), -1, 1, 1, TN_F32), *batch;
     tn_loader *l = tn_loader_new(&x, 1, o);
