@@ -216,12 +216,58 @@ def var_order(g, w, tree):
     return middle & ((g - w).double().abs() <= x.shape[axis] * eps * largest)
 
 
+def ties(bad, g, w, tree):
+    """Whether results differ in nothing but which of equal elements is meant: indices, or gradients that trade places."""
+    x, rest = leaves(tree)[0].detach(), [v for v in tree[1] if type(v) is int]
+    named = tree[2].get("dim", rest[-1] if rest else -1)
+    for axis in {named, rest[0] if rest else named, 0, x.dim() - 1}:
+        if not -x.dim() <= axis < x.dim():
+            continue
+        if w.dtype == torch.int64:
+            if w.dim() == x.dim() and all(n <= x.shape[i] for i, n in enumerate(w.shape) if i != axis % x.dim()) and int(w.max()) < x.shape[axis]:
+                a, b = x.gather(axis, g), x.gather(axis, w)
+                if bool(((a == b) | a.isnan() & b.isnan()).all()):
+                    return True
+        elif g.shape == x.shape:
+            order = x.double().nan_to_num().argsort(dim=axis, stable=True)
+            a = x.double().nan_to_num().gather(axis, order)
+            if bool((a.narrow(axis, 1, a.shape[axis] - 1) == a.narrow(axis, 0, a.shape[axis] - 1)).any()) and \
+                    close(g.double().sum(axis), w.double().sum(axis), 0.01, 0.1).all():
+                return True
+    return False
+
+
 EXCUSES = [
     ("all|any", "out", "the result for u8 is bool, PyTorch's is u8", lambda kind, bad, g, w, tree: kind == "dtype"),
     ("abs|nn.functional.l1_loss", "grad", "the slope at NaN is NaN; PyTorch's is 0",
      value_only(lambda g, w, tree: (w == 0) & g.isnan())),
-    ("nn.functional.(elu|celu)", "grad|second", "the slope at NaN is NaN; PyTorch's is 1, and its slope 0",
+    ("nn.functional.(elu|celu|selu)", "grad|second", "the slope at NaN is NaN; PyTorch's is 1 in some places, and its slope 0",
      value_only(lambda g, w, tree: leaves(tree)[0].isnan() & g.isnan())),
+    ("nn.functional.(hardshrink|hardtanh|relu6|softshrink)", "grad",
+     "the slope at NaN is 1; PyTorch's is 1 in the last elements of a tensor and 0 in those before",
+     value_only(lambda g, w, tree: leaves(tree)[0].isnan() & (w == 0))),
+    ("nn.functional.(mish|softsign)", "grad", "the slope at an infinity is its limit; PyTorch's is NaN",
+     value_only(lambda g, w, tree: w.isnan() & g.isfinite() & leaves(tree)[0].isinf())),
+    ("nn.functional.hardswish", "grad", "the slope at NaN is 1, at an infinity its limit; PyTorch's is NaN",
+     value_only(lambda g, w, tree: w.isnan() & ~leaves(tree)[0].isfinite())),
+    ("asinh|atanh|nn.functional.mish", "second", "where a power overflows the derivative is its limit, 0; PyTorch's is NaN",
+     value_only(lambda g, w, tree: w.isnan() & (g == 0))),
+    ("nn.functional.softsign", "out", "of the largest integer it is 1; PyTorch adds 1 to it as an integer",
+     value_only(lambda g, w, tree: (g.abs() > 0.99) & (leaves(tree)[0].double().abs() > 254))),
+    ("sign", "out", "of bool it is i64, PyTorch's bool", lambda kind, bad, g, w, tree: kind == "dtype"),
+    ("remainder", "out", "of a quotient beyond the range it is exact; PyTorch's is NaN in all but a tensor's last elements",
+     value_only(lambda g, w, tree: w.isnan() & g.isfinite())),
+    ("remainder", "grad1|second", "of a divisor 0, and of an infinite one, it is NaN; PyTorch's is infinite, or 0, or 1",
+     value_only(lambda g, w, tree: g.isnan() & ((w == 0) | w.isinf() | (w.abs() == seed_for(w, 0).abs())))),
+    ("nn.functional.poisson_nll_loss", "grad1", "of a target of 0 it is finite, as its limit; PyTorch's is NaN",
+     value_only(lambda g, w, tree: w.isnan() & g.isfinite())),
+    ("cumprod", "second", "it divides by x: beside numbers below 1e-6, or beyond 1e100, no digits are left",
+     value_only(lambda g, w, tree: ((leaves(tree)[0] != 0) & ~((leaves(tree)[0].abs() > 1e-6) & (
+         leaves(tree)[0].abs() < 1e100))).any(row_axis(tree), keepdim=True).expand(g.shape))),
+    ("cumprod", "grad", "after an infinity or NaN, or where the product leaves the range, it is NaN; PyTorch's may be a number",
+     value_only(lambda g, w, tree: ~g.isfinite())),
+    ("sort|argsort|topk|msort", "out|grad", "equal elements keep their order; PyTorch leaves it open",
+     lambda kind, bad, g, w, tree: kind == "value" and ties(bad, g, w, tree)),
     ("clamp", "grad", "the slope at a bound, and at NaN, is 1; PyTorch's is 0",
      value_only(lambda g, w, tree: (w == 0) & (g != 0))),
     ("nn.functional.gelu", "grad", "the slope at an infinity is its limit; PyTorch's is NaN",

@@ -163,12 +163,11 @@ def call_attention(made, m, q, k, v, key_padding_mask=None, need_weights=True, a
 
 @module("MultiheadAttention", call=call_attention)
 def attention(m):
-    if m.bias_k is not None or m.add_zero_attn:
-        raise No("add_bias_kv=, add_zero_attn=")
     same = m.kdim == m.embed_dim and m.vdim == m.embed_dim
     return tn.multihead_attention_new(m.embed_dim, m.num_heads, {
         "dropout": m.dropout, "no_bias": m.in_proj_bias is None, "sequence_first": not m.batch_first,
-        "kdim": 0 if same else m.kdim, "vdim": 0 if same else m.vdim})
+        "kdim": 0 if same else m.kdim, "vdim": 0 if same else m.vdim, "add_bias_kv": m.bias_k is not None,
+        "add_zero_attn": m.add_zero_attn})
 
 
 def call_encoder(name):
@@ -183,16 +182,34 @@ def call_encoder(name):
     return call
 
 
+def call_decoder(made, m, x, memory, tgt_mask=None, memory_mask=None, tgt_key_padding_mask=None,
+                 memory_key_padding_mask=None, tgt_is_causal=False, memory_is_causal=False):
+    batch, alone = 0 if m.self_attn.batch_first else 1, x.dim() == 2
+    if alone:
+        x, memory = tn.unsqueeze(x, batch), tn.unsqueeze(memory, batch)
+        tgt_key_padding_mask, memory_key_padding_mask = (
+            k and tn.unsqueeze(k, 0) for k in (tgt_key_padding_mask, memory_key_padding_mask))
+    y = tn.decoder_layer_forward(made, x, memory, masks(tgt_mask, tgt_key_padding_mask, tgt_is_causal),
+                                 masks(memory_mask, memory_key_padding_mask, memory_is_causal))
+    return tn.squeeze(y, batch) if alone else y
+
+
+module("TransformerDecoderLayer", call=call_decoder)(lambda m: block(m, tn.decoder_layer_new))
+
+
 @module("TransformerEncoderLayer", call=call_encoder("encoder_layer_forward"))
 def encoder_layer(m):
-    if m.self_attn.in_proj_bias is None:
-        raise No("bias=False")
+    return block(m, tn.encoder_layer_new)
+
+
+def block(m, new):
     act = getattr(m.activation, "__name__", type(m.activation).__name__)
     if act.lower() not in ("relu", "gelu"):
         raise No(f"activation={act}")
-    return tn.encoder_layer_new(m.self_attn.embed_dim, m.self_attn.num_heads, {
+    return new(m.self_attn.embed_dim, m.self_attn.num_heads, {
         "feedforward": m.linear1.out_features, "dropout": m.dropout.p, "gelu": act.lower() == "gelu",
-        "norm_first": m.norm_first, "sequence_first": not m.self_attn.batch_first, "eps": m.norm1.eps})
+        "norm_first": m.norm_first, "sequence_first": not m.self_attn.batch_first, "eps": m.norm1.eps,
+        "no_bias": m.self_attn.in_proj_bias is None})
 
 
 @module("TransformerEncoder", call=call_encoder("encoder_forward"))
@@ -204,6 +221,7 @@ def encoder(m):
 # ---- PyTorch's modules that are ops here
 
 F = lambda name: ops.OPS["nn.functional." + name]
+function("AdaptiveMaxPool1d")(lambda m, x: F("adaptive_max_pool1d")(x, m.output_size, m.return_indices))
 function("LeakyReLU")(lambda m, x: F("leaky_relu")(x, m.negative_slope))
 function("ELU")(lambda m, x: F("elu")(x, m.alpha))
 function("CELU")(lambda m, x: F("celu")(x, m.alpha))
@@ -339,6 +357,7 @@ def more_sequences(cls, dtype):
 # ---- optimizers
 
 OPTIMIZERS = {"SGD": "sgd", "Adam": "adam", "AdamW": "adamw", "RMSprop": "rmsprop", "Adagrad": "adagrad"}
+BY_NAME = {"Adamax": "adamax", "NAdam": "nadam", "RAdam": "radam", "Adafactor": "adafactor"}  # numbers by name
 HOW = {"foreach", "fused", "capturable", "differentiable"}  # how PyTorch computes, not what
 ELSEWHERE = {"initial_accumulator_value": "initial_accumulator"}
 STEPS = 10
@@ -425,7 +444,22 @@ class OptimEntry:
                 tn.scheduler_free(s)
             tn.optim_free(opt)
 
+    def make_by_name(self, kwargs, named):
+        numbers, given = [], {**self.cls([torch.zeros(1)]).defaults, **kwargs}
+        for k, v in given.items():
+            if k == "betas":
+                numbers += [("beta1", v[0]), ("beta2", v[1])]
+            elif k == "eps" and isinstance(v, (tuple, list)):
+                numbers += [(n, x) for n, x in (("eps1", v[0]), ("eps2", v[1])) if x is not None]
+            elif k not in HOW and k not in ("lr", "weight_decay") and v is not None:
+                numbers.append((k, -v if k == "beta2_decay" else v))
+        return getattr(tn, BY_NAME[self.cls.__name__])(named, {
+            "lr": given["lr"], "use_lr": True, "weight_decay": given["weight_decay"],
+            "set": [(n.encode(), float(x)) for n, x in numbers if n != "maximize" or x]})
+
     def make(self, kwargs, named):
+        if self.cls.__name__ in BY_NAME:
+            return self.make_by_name(kwargs, named)
         name = OPTIMIZERS[self.cls.__name__]
         default = self.cls([torch.zeros(1)]).defaults
         options, zeros = {}, []
@@ -464,4 +498,4 @@ def schedule(opt, s):
 
 def entries():
     return [ModuleEntry(i) for i in module_db if i.module_cls.__name__ in {**LAYERS, **FUNCTIONS}] + \
-        [OptimEntry(i) for i in optim_db if i.optim_cls.__name__ in OPTIMIZERS]
+        [OptimEntry(i) for i in optim_db if i.optim_cls.__name__ in {**OPTIMIZERS, **BY_NAME}]

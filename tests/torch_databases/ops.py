@@ -3,12 +3,13 @@
 A function here takes what PyTorch's operator takes, tensors as T, and raises No for what tenon has no call for. It is
 one call of the function under test, with views around it at most; nothing is computed that would hide a fault.
 """
+import ctypes
 import math
 import numbers
 
 import torch
 
-from tenon import DTYPES, REDUCTIONS, No, Out, T, plain, tn
+from tenon import DTYPES, REDUCTIONS, No, Out, Refused, T, plain, tn
 
 OPS = {}  # the entry's name, ".variant" added -> the function
 SPECIAL = {}  # entries that also get special values -> "unary", "binary", "rows"
@@ -50,6 +51,11 @@ def scalar(x, s):
     if isinstance(s, float) and s.is_integer() and not x.dtype.is_floating_point:
         raise No("a whole number given as a float, beside integers")
     return number(s)
+
+
+def whole(x, bound):
+    """A bound of hardtanh: PyTorch cuts it to the integer that integers are compared with."""
+    return number(int(bound)) if not x.dtype.is_floating_point else number(bound)
 
 
 def is_tensor(x):
@@ -99,8 +105,8 @@ for name in "logsigmoid softsign tanhshrink".split():
 op("nn.functional.hardshrink", special="unary")(lambda x, lambd=0.5: tn.hardshrink(x, number(lambd)))
 op("nn.functional.softshrink", special="unary")(lambda x, lambd=0.5: tn.softshrink(x, number(lambd)))
 op("nn.functional.hardtanh", special="unary")(
-    lambda x, min_val=-1.0, max_val=1.0, inplace=False: tn.hardtanh(x, scalar(x, min_val), scalar(x, max_val)))
-op("nn.functional.prelu")(tn.prelu)
+    lambda x, min_val=-1.0, max_val=1.0, inplace=False: tn.hardtanh(x, whole(x, min_val), whole(x, max_val)))
+op("nn.functional.prelu")(lambda x, weight: tn.prelu(x, weight))
 op("nn.functional.glu")(lambda x, dim=-1: tn.glu(x, dim))
 op("nn.functional.leaky_relu", special="unary")(
     lambda x, negative_slope=0.01, inplace=False: tn.leaky_relu(x, number(negative_slope)))
@@ -279,25 +285,50 @@ def narrow(x, dim, start, length):
 
 @op("split", "unsafe_split")
 def split(x, size, dim=0):
-    return pieces("split", x, size, dim) if isinstance(size, int) else no("sizes that differ")
+    return pieces(tn.split, x, size, dim) if isinstance(size, int) else no("sizes that differ")
 
 
-op("chunk", "unsafe_chunk")(lambda x, n, dim=0: pieces("chunk", x, n, dim))
+op("chunk", "unsafe_chunk")(lambda x, n, dim=0: pieces(tn.chunk, x, n, dim))
 
 
-def pieces(name, x, n, dim):
-    import ctypes
+def pieces(call, x, *where):
     out = (ctypes.c_void_p * 64)()
-    count = getattr(tn, name)(x, n, dim, ctypes.addressof(out), 64)
+    count = call(x, *where, ctypes.addressof(out), 64)
     if count < 0:
-        from tenon import Refused
         raise Refused(tn.error())
     return [T(h) for h in out[:count]]
 
 
-op("unbind", "unbind_copy")(lambda x, dim=0: [tn.select(x, dim, i) for i in range(x.shape[dim])])
-op("unflatten")(lambda x, dim, shape: tn.reshape(
-    x, x.shape[:dim % max(x.dim(), 1)] + tuple(shape) + x.shape[dim % max(x.dim(), 1) + 1:]))
+op("unbind", "unbind_copy")(lambda x, dim=0: pieces(tn.unbind, x, dim))
+op("unflatten")(lambda x, dim, shape: tn.unflatten(x, dim, sizes((shape,))))
+op("diagonal", "diagonal_copy")(lambda x, offset=0, dim1=0, dim2=1: tn.diagonal(x, offset, dim1, dim2))
+op("linalg.diagonal")(lambda x, *, offset=0, dim1=-2, dim2=-1: tn.diagonal(x, offset, dim1, dim2))
+op("diag")(lambda x, diagonal=0: tn.diag(x, diagonal))
+
+
+@op("roll")
+def roll(x, shifts, dims=()):
+    shifts, dims = ([v] if isinstance(v, int) else list(v) for v in (shifts, dims))
+    by = (ctypes.c_int64 * len(shifts))(*shifts)
+    along = (ctypes.c_int * max(len(dims), 1))(*dims)
+    return tn.roll(x, ctypes.addressof(by), ctypes.addressof(along) if dims else 0, len(shifts))
+
+
+@op("meshgrid.variadic_tensors", "meshgrid.list_of_tensors")
+def meshgrid(*xs, indexing="ij"):
+    xs = list(xs[0]) if isinstance(xs[0], (list, tuple)) else list(xs)
+    out = (ctypes.c_void_p * len(xs))()
+    tn.meshgrid(xs, indexing == "xy", ctypes.addressof(out))
+    return [T(h) for h in out]
+
+
+@op("repeat_interleave")
+def repeat_interleave(x, repeats, dim=None, output_size=None):
+    if is_tensor(repeats):
+        raise No("a count for each")
+    return tn.repeat_interleave(x if dim is not None else tn.flatten(x, 0, -1), repeats, dim or 0)
+
+
 op("tile")(lambda x, counts: tn.repeat(x, (1,) * (x.dim() - len(counts)) + tuple(counts)))
 op("hstack")(lambda xs: no("a single value") if not xs[0].dim() else tn.cat(list(xs), 0 if xs[0].dim() == 1 else 1))
 op("vstack")(lambda xs: no("rows to be made") if xs[0].dim() < 2 else tn.cat(list(xs), 0))
@@ -312,9 +343,13 @@ def broadcast_tensors(*xs):
 @op("__getitem__")
 def getitem(x, index):
     index = list(index) if isinstance(index, tuple) else [index]
+    if len(index) == 1 and is_tensor(index[0]) and index[0].dtype == torch.bool and index[0].shape == x.shape:
+        return tn.masked_select(x, index[0])
+    if all(is_tensor(i) and i.dtype in (torch.int64, torch.int32) for i in index):
+        return tn.index(x, index)
     if not all(i is Ellipsis or i is None or isinstance(i, slice) or
                (isinstance(i, numbers.Integral) and not isinstance(i, bool)) for i in index):
-        raise No("an index that is a tensor or a list")
+        raise No("an index of tensors beside something else, or a list")
     real = sum(i is not None and i is not Ellipsis for i in index)
     at = next((k for k, i in enumerate(index) if i is Ellipsis), len(index))
     index[at:at + 1] = [slice(None)] * (x.dim() - real)
@@ -449,6 +484,13 @@ op("max.reduction_with_dim", special="rows")(extreme("max"))
 op("min.reduction_with_dim", special="rows")(extreme("min"))
 
 
+@op("median", special="rows")
+def median(x, dim=None, keepdim=False):
+    if dim is None:
+        return tn.median(tn.flatten(x, 0, -1), 0, False, None)
+    return extreme("median")(x, dim, keepdim)
+
+
 def place(name):
     def call(x, dim=None, keepdim=False):
         if dim is None:
@@ -497,7 +539,8 @@ def linalg_norm(x, ord=None, dim=None, keepdim=False, dtype=None):
 
 
 op("dist")(lambda a, b, p=2: tn.norm(tn.sub(a, b), number(p), None, False))
-op("cumsum", special="rows")(lambda x, dim, dtype=None: tn.cumsum(as_dtype(x, dtype), dim))
+for name in ("cumsum", "cumprod"):
+    op(name, special="rows")(lambda x, dim, dtype=None, name=name: getattr(tn, name)(as_dtype(x, dtype), dim))
 
 
 @op("sum_to_size")
@@ -524,7 +567,7 @@ op("nn.functional.softmin", "nn.functional.softmin.with_dtype")(soft("softmax", 
 
 op("matmul", "mm", "bmm", "mv", "dot", "vdot", "linalg.vecdot.none")(tn.matmul)
 op("__rmatmul__")(lambda a, b: tn.matmul(b, a))
-op("outer")(lambda a, b: tn.mul(tn.unsqueeze(a, 1), tn.unsqueeze(b, 0)))
+op("outer")(tn.outer)
 op("nn.functional.linear")(lambda x, weight, bias=None: tn.linear(x, weight, bias))
 
 
@@ -546,6 +589,22 @@ op("scatter_reduce.sum")(lambda x, dim, index, source, reduce, include_self=True
                          tn.scatter_add(x, dim, index, source) if include_self else no("include_self="))
 
 
+op("index_add")(lambda x, dim, index, source, alpha=1:
+                tn.index_add(x, dim, index, source) if alpha == 1 else no("alpha="))
+op("masked_select")(tn.masked_select)
+op("masked_scatter")(tn.masked_scatter)
+
+
+@op("scatter")
+def scatter(x, dim, index, source, reduce=None):
+    absent(reduce=reduce)
+    if not is_tensor(source):
+        raise No("a number")
+    for axis in range(x.dim()):  # PyTorch reads as much of it as the index has
+        source = tn.narrow(source, axis, 0, index.shape[axis])
+    return tn.scatter(x, dim, index, source)
+
+
 @op("take_along_dim")
 def take_along_dim(x, index, dim=None):
     if dim is None:
@@ -564,6 +623,35 @@ def embedding(weight, index, padding_idx=None, max_norm=None, norm_type=2.0, sca
     return tn.embedding(weight, index, padding)
 
 
+# ---- sorting, counting, sampling
+
+def with_index(call, x, *more):
+    index = Out()
+    return [call(x, *more, index), index.get()]
+
+
+op("sort", special="rows")(lambda x, dim=-1, descending=False, stable=False: with_index(tn.sort, x, dim, descending))
+op("argsort", special="rows")(lambda x, dim=-1, descending=False, stable=False: tn.argsort(x, dim, descending))
+op("msort")(lambda x: tn.sort(x, 0, False, None))
+op("topk")(lambda x, k, dim=-1, largest=True, sorted=True: with_index(tn.topk, x, k, dim, largest))
+op("nonzero", "argwhere", special="unary")(lambda x, as_tuple=False: no("as_tuple=") if as_tuple else tn.nonzero(x))
+
+
+@op("unique")
+def unique(x, sorted=True, return_inverse=False, return_counts=False, dim=None):
+    if dim is not None:
+        raise No("dim=")
+    inverse, counts = (Out() if wanted else None for wanted in (return_inverse, return_counts))
+    y = [tn.unique(x, inverse, counts)]
+    return y + [o.get() for o in (inverse, counts) if o] if inverse or counts else y[0]
+
+
+@op("bincount")
+def bincount(x, weights=None, minlength=0):
+    return tn.bincount(x, minlength) if weights is None else no("weights=")
+
+
+op("multinomial", shapes=True)(lambda p, n, replacement=False: tn.multinomial(p, n, replacement))
 op("nn.functional.one_hot")(lambda index, num_classes=-1: tn.one_hot(index, num_classes))
 
 
@@ -576,7 +664,7 @@ def layer_norm(x, shape, weight=None, bias=None, eps=1e-5):
 
 @op("nn.functional.rms_norm")
 def rms_norm(x, shape, weight=None, eps=None):
-    return tn.rms_norm(x, len(shape), weight, -1.0 if eps is None else eps)
+    return tn.rms_norm(x, len(shape), weight, -1.0 if eps is None else no("eps below 0") if eps < 0 else eps)
 
 
 @op("nn.functional.group_norm")
@@ -594,16 +682,16 @@ def dropout(x, p=0.5, training=True, inplace=False):
     return tn.dropout(x, p, training) if not training or p in (0.0, 1.0) else no("random masks, which differ by design")
 
 
-def sizes(x):
+def three(x):
     """One number for each of three axes; a single one, in a list or not, is for all."""
     x = list(x) if isinstance(x, (tuple, list)) else [x]
     return (x * 3)[:3] if len(x) == 1 else x + [0] * (3 - len(x))
 
 
 def conv_spec(stride, padding, dilation, groups, output_padding=0):
-    where = {"same": padding == "same"} if isinstance(padding, str) else {"padding": sizes(padding)}
-    return {"stride": sizes(stride), "dilation": sizes(dilation), "groups": groups,
-            "output_padding": sizes(output_padding), **where}
+    where = {"same": padding == "same"} if isinstance(padding, str) else {"padding": three(padding)}
+    return {"stride": three(stride), "dilation": three(dilation), "groups": groups,
+            "output_padding": three(output_padding), **where}
 
 
 for name in ("conv1d", "conv2d", "conv3d"):
@@ -625,8 +713,8 @@ def pool_spec(kernel, stride, padding, dilation=1, ceil_mode=False, exclude=Fals
 def max_pool(name, special=None):
     @op("nn.functional." + name, special=special)
     def run(x, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
-        absent(return_indices=return_indices)
-        return getattr(tn, name)(x, pool_spec(kernel_size, stride, padding, dilation, ceil_mode))
+        spec = pool_spec(kernel_size, stride, padding, dilation, ceil_mode)
+        return with_index(getattr(tn, name + "_with_indices"), x, spec) if return_indices else getattr(tn, name)(x, spec)
 
 
 def avg_pool(name, special=None):
@@ -640,10 +728,18 @@ max_pool("max_pool2d", "pool")
 avg_pool("avg_pool2d", "pool")
 
 
-@op("nn.functional.adaptive_avg_pool2d")
-def adaptive_avg_pool2d(x, size):
+def both(x, size):
     size = list(size) if isinstance(size, (tuple, list)) else [size, size]
-    return tn.adaptive_avg_pool2d(x, *(x.shape[i - 2] if s is None else s for i, s in enumerate(size)))
+    return [x.shape[i - 2] if s is None else s for i, s in enumerate(size)]
+
+
+op("nn.functional.adaptive_avg_pool2d")(lambda x, size: tn.adaptive_avg_pool2d(x, *both(x, size)))
+op("nn.functional.adaptive_max_pool2d")(
+    lambda x, size, return_indices=False: with_index(tn.adaptive_max_pool2d, x, *both(x, size)) if return_indices else
+    tn.adaptive_max_pool2d(x, *both(x, size), None))
+op("nn.functional.adaptive_max_pool1d")(
+    lambda x, size, return_indices=False: with_index(tn.adaptive_max_pool1d, x, pair(size)[0]) if return_indices else
+    tn.adaptive_max_pool1d(x, pair(size)[0], None))
 
 
 max_pool("max_pool1d")
@@ -660,6 +756,7 @@ def pad(x, pad, mode="constant", value=None):
 
 op(*(f"nn.functional.pad.{mode}" for mode in PAD_MODES))(pad)
 op("nn.functional.pad.replicate_negative")(pad)
+op("constant_pad_nd")(lambda x, by, value=0: pad(x, by, "constant", value))
 
 
 def interpolate(x, size=None, scale_factor=None, mode="nearest", align_corners=None, recompute_scale_factor=None,
@@ -683,8 +780,8 @@ for mode in "nearest", "bilinear":
             x, size, scale_factor, mode, True if mode == "bilinear" else None))
 
 
-op("nn.functional.pixel_shuffle")(lambda x, r: tn.pixel_shuffle(x, r))
-op("nn.functional.pixel_unshuffle")(lambda x, r: tn.pixel_unshuffle(x, r))
+op("nn.functional.pixel_shuffle")(lambda x, upscale_factor: tn.pixel_shuffle(x, upscale_factor))
+op("nn.functional.pixel_unshuffle")(lambda x, downscale_factor: tn.pixel_unshuffle(x, downscale_factor))
 
 
 @op("nn.functional.scaled_dot_product_attention", special="attention")

@@ -181,6 +181,10 @@ class Library:
             filled = kind()
             for field, v in (value or {}).items():
                 of = dict(kind._fields_)[field]
+                item = getattr(of, "_type_", None)
+                if isinstance(v, (list, tuple)) and isinstance(item, type) and issubclass(item, c.Structure):
+                    v = [tuple(x if t is not c.c_void_p else c.cast(c.c_char_p(x), t) for x, (_, t) in
+                               zip(one, item._fields_)) for one in v]
                 setattr(filled, field, of(*v) if isinstance(v, (list, tuple)) else
                         v.handle if isinstance(v, Handle) else v)
             return filled
