@@ -86,8 +86,9 @@ static void descend(tn_optim *optimizer, tn_tensor *loss)
 
 int main(int argc, char **argv)
 {
-    int steps = argc > 1 ? atoi(argv[1]) : 20;
-    if (argc > 2 || steps < 1) return fprintf(stderr, "usage: dcgan [STEPS]\n"), 2;
+    char *end = "";
+    int steps = argc > 1 ? (int)strtol(argv[1], &end, 10) : 20;
+    if (argc > 2 || steps < 1 || *end) return fprintf(stderr, "usage: dcgan [STEPS]\n"), 2;
 
     /* f64: in f32, which real training takes, Adam enlarges rounding errors of small gradients, so
      * that the losses of two machines would soon differ in their fourth digit */

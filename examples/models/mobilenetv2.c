@@ -106,8 +106,9 @@ static tn_module *mobilenet_new(void)
 
 int main(int argc, char **argv)
 {
-    int steps = argc > 1 ? atoi(argv[1]) : 20;
-    if (argc > 2 || steps < 1) return fprintf(stderr, "usage: mobilenetv2 [STEPS]\n"), 2;
+    char *end = "";
+    int steps = argc > 1 ? (int)strtol(argv[1], &end, 10) : 20;
+    if (argc > 2 || steps < 1 || *end) return fprintf(stderr, "usage: mobilenetv2 [STEPS]\n"), 2;
 
     /* f64: in f32, which real training takes, many batch norms in a row enlarge rounding errors, so
      * that the losses of two machines would soon have nothing in common (lr is small for that) */

@@ -104,8 +104,9 @@ static void write_backwards(translator *m)
 
 int main(int argc, char **argv)
 {
-    int steps = argc > 1 ? atoi(argv[1]) : 20;
-    if (argc > 2 || steps < 1) return fprintf(stderr, "usage: seq2seq [STEPS]\n"), 2;
+    char *end = "";
+    int steps = argc > 1 ? (int)strtol(argv[1], &end, 10) : 20;
+    if (argc > 2 || steps < 1 || *end) return fprintf(stderr, "usage: seq2seq [STEPS]\n"), 2;
 
     tn_manual_seed(1);
     tn_scope program = tn_scope_begin(); /* owns what is made outside of inner scopes */

@@ -98,8 +98,9 @@ static tn_tensor *draw_images(tn_tensor **mask)
 
 int main(int argc, char **argv)
 {
-    int steps = argc > 1 ? atoi(argv[1]) : 20;
-    if (argc > 2 || steps < 1) return fprintf(stderr, "usage: unet [STEPS]\n"), 2;
+    char *end = "";
+    int steps = argc > 1 ? (int)strtol(argv[1], &end, 10) : 20;
+    if (argc > 2 || steps < 1 || *end) return fprintf(stderr, "usage: unet [STEPS]\n"), 2;
 
     /* f64: in f32, which real training takes, many batch norms in a row enlarge rounding errors, so
      * that the losses of two machines would soon differ in their fourth digit */

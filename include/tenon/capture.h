@@ -30,9 +30,9 @@
  * runs only. Calls to tenon that could not be replayed are refused when the step is captured, with
  * a message that says what to do instead: reading values (tn_item, tn_clip_grad_norm: see
  * tn_clip_grad_norm_tensor), data and random numbers from the host, cuRAND's numbers, setting
- * rates, tn_scaler_*, tn_ema_*, hooks and updates of an optimizer (optim_type.h), batch norm
- * with cumulative or skip_nonfinite, changes of a cache (module.h), CPU tensors, and what looks at
- * values: tn_one_hot with n -1, tn_unique, tn_nonzero, tn_bincount and their kin. After such a
+ * rates, tn_scaler_*, tn_ema_*, hooks and updates of an optimizer (optim.h, optim_type.h), batch
+ * norm with cumulative or skip_nonfinite, changes of a cache (module.h), CPU tensors, and what
+ * looks at values: tn_one_hot with n -1, tn_unique, tn_nonzero, tn_bincount and kin. After such a
  * refusal nothing has changed except by your own code. Modules must be in the mode (tn_train,
  * tn_eval) of the capture: in another one a run is refused.
  */

@@ -62,13 +62,13 @@ TN_API tn_tensor *tn_optim_step_with(tn_optim *opt, tn_closure closure, void *us
 
 /** L-BFGS: minimizes the loss of a whole batch, along an inverse Hessian made of the last
  *  history_size changes of the gradient. A step of tn_optim_step_with is up to max_iter iterations,
- *  in which closure is called up to max_eval times, at other parameters; buffers and random numbers
- *  move in each call. On several ranks it must return their mean loss. lr 1, max_iter 20, max_eval
- *  0 (5/4 of max_iter), tolerance_grad 1e-7, tolerance_change 1e-9, history_size 100 (to 1000),
- *  line_search 0 (1: strong Wolfe), maximize. State, of 2 history_size + 2 times the parameters:
- *  vectors, scalars. Errors: decay; another group; a step that is captured, sharded or scaled, or
- *  whose parameters with a gradient are not those of the one before. Nocedal and Wright (2006),
- *  algorithms 7.4, 3.5 and 3.6. PyTorch: optim.LBFGS */
+ *  in which closure is called up to max_eval times (by a line search once more), at other
+ *  parameters; buffers and random numbers move in each, anomaly mode and traces see the first. On
+ *  several ranks it must return their mean loss. lr 1, max_iter 20, max_eval 0 (5/4 of max_iter),
+ *  tolerance_grad 1e-7, tolerance_change 1e-9, history_size 100 (to 1000), line_search 0 (1: strong
+ *  Wolfe), maximize. State, 2 history_size + 2 times the parameters, in a step three times that:
+ *  vectors, scalars. Errors: decay; another group; a step captured, sharded or scaled, or of other
+ *  parameters than the one before. Nocedal and Wright (2006), 7.4, 3.5, 3.6. PyTorch: LBFGS */
 TN_API tn_optim *tn_lbfgs(const tn_list *parameters, tn_optim_options o);
 
 TN_END_C_

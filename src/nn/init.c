@@ -318,9 +318,9 @@ static tn_status draw_orthogonal(tn_tensor *t, const double *gain)
 
 tn_status tn_init_orthogonal(tn_tensor *t, double gain)
 {
+    TNI_HOLD_TRAPS;
     static const char f[] = "tn_init_orthogonal";
-    tn_status status = check(f, t);
-    if (status != TN_OK) return status;
+    if (check(f, t) != TN_OK) return tni_pending();
     if (t->shape.rank < 2)
         return tni_error(TN_E_SHAPE, "%s: %s: want at least 2 axes", f, tni_text(t));
     if (!isfinite(gain))

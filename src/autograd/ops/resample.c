@@ -254,8 +254,7 @@ static bool place(const tn_tensor *x, const tn_interpolate_spec *s, int i, axis_
                                    "least 1",
                                    2 + i, tni_text(x), out, INT32_MAX));
     *m = (axis_map){ .placed = true, .mode = s->mode, .in = in, .out = (int64_t)out };
-    m->align_corners = s->align_corners;
-    m->antialias = s->antialias;
+    m->align_corners = s->align_corners, m->antialias = s->antialias;
     bool flat = s->mode == TN_NEAREST && x->shape.rank == 4;
     bool stays = flat || s->mode == TN_LINEAR || s->antialias; /* as PyTorch, whatever the scale */
     bool sized = scale == 0 || (m->out == in && stays) || (m->out == 2 * in && flat);
@@ -275,6 +274,7 @@ tn_tensor *tn_interpolate(tn_tensor *x, tn_interpolate_spec spec)
         return tni_fail(TN_E_SHAPE, "tn_interpolate: x %s: want [N,C,L], [N,C,H,W] or [N,C,D,H,W]",
                         tni_text(x));
     if (spec.mode < TN_NEAREST || spec.mode > TN_CUBIC || sizes == (spec.scale[0] != 0) ||
+        (sizes ? spec.scale[1] + spec.scale[2] != 0 : spec.size[1] || spec.size[2]) ||
         ((spec.mode == TN_CUBIC || spec.antialias) && n != 2) ||
         ((spec.align_corners || spec.antialias) && !smooth))
         return tni_fail(
