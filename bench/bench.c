@@ -93,7 +93,7 @@ bench_flags bench_parse(int argc, char **argv, bench_flags f)
         { "block", NULL, &f.block, NULL },         { "find-batch", NULL, &f.find_batch, NULL },
         { "capture", NULL, NULL, &f.capture },     { "timeline", NULL, NULL, &f.timeline },
         { "rounds", NULL, &f.rounds, NULL },       { "recompute", NULL, NULL, &f.recompute },
-        { "alternate", NULL, NULL, &f.alternate },
+        { "alternate", NULL, NULL, &f.alternate }, { "profile", NULL, NULL, &f.profile },
     };
     enum { FLAGS = sizeof flag / sizeof *flag };
     struct option table[FLAGS + 1] = { 0 };

@@ -24,6 +24,7 @@ typedef struct bench_flags {
     bool capture;   /* steps through tn_capture_run: a GPU launches each as one graph */
     bool timeline;  /* also when each layer's gradients are complete */
     bool recompute; /* backward computes a block's activations again */
+    bool profile;   /* at the end a table of where a step's time goes, to stderr (tn_profile) */
     bool alternate; /* of ops: each op has its rounds before the next one begins */
     /* above 0: instead of timing, doubles the batch up to this, until memory runs out */
     int64_t find_batch;

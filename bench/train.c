@@ -253,6 +253,15 @@ static void timed_round(session *s)
     print_memory(k, f, allocations);
 }
 
+static tn_status profiled(void *user)
+{
+    session *s = user;
+    tn_tensor *in[2];
+    s->task->batch(s->taken++, &in[0], &in[1]);
+    for (int k = 0; k < 2; k++) in[k] = own_part(in[k]);
+    return step(s, 2, in) ? TN_OK : tn_error_status();
+}
+
 void bench_run(const bench_task *k, const bench_flags *f)
 {
     session s = { .task = k, .flags = f };
@@ -271,6 +280,8 @@ void bench_run(const bench_task *k, const bench_flags *f)
     }
     steps(&s, f->warmup, f->block, false);
     for (int64_t round = 0; bench_round(f, round); round++) timed_round(&s);
+    s.parts = false;
+    if (f->profile) TN_CHECK(tn_profile(profiled, &s, (tn_profile_options){ .file = stderr }));
     free(s.layers);
     tn_capture_free(s.capture);
     tn_data_parallel_free(s.shared);

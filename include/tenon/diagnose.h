@@ -61,6 +61,40 @@ TN_API tn_status tn_explain_training(FILE *file, tn_module *m, tn_optim *opt,
                                      tn_tensor *(*loss)(tn_module *m, void *user), void *user,
                                      tn_explain_report *report);
 
+/* ---- where a step's time goes ---------------------------------------------------------------- */
+
+/** A step that is repeated: forward, backward, update. A status other than TN_OK ends it. */
+typedef tn_status (*tn_profile_step)(void *user);
+/** zero fields: 3 steps, 20 rows, nothing printed */
+typedef struct tn_profile_options {
+    int steps;    /* that are timed */
+    int rows;     /* of each table: the longest */
+    FILE *file;   /* receives the tables */
+    FILE *events; /* receives the last step as JSON for ui.perfetto.dev or chrome://tracing */
+} tn_profile_options;
+
+/**
+ * Runs step once to warm up, once to see its memory, and then timed, and prints where the time
+ * goes: by op, forward and backward apart, by module, and what made the tensors that are there when
+ * the most memory is in use. Numbers are those of one step. Of the time between two events, which
+ * are the ends of ops, backward's nodes and optimizer steps, none is left out: what belongs to none
+ * of them is "between the ops" (the program's own work, freeing), "the pass of backward" or "the
+ * profile itself".
+ *
+ * step     runs 2 + steps times, each in a scope of its own; what it changes stays changed
+ * GFLOP/s  of products, convolutions and attention (masks not regarded), by their shapes: 2 for a
+ *          multiplication and an addition. Elsewhere empty
+ * GB/s     of operands and results, each once; in backward of inputs and of all gradients, empty
+ *          where dx may be dy itself. Caches make it more than the memory gives
+ * Modules  by their path from the outermost call's, * for numbers: blocks.*.attn is the sum over
+ *          all blocks
+ * GPU      waits for it at each event, so that times are right and a step is slower
+ * Errors   step NULL, negative numbers, inside a captured step; those of step, and then nothing is
+ *          printed; TN_E_IO. Checks of tn_set_anomaly are off
+ */
+TN_API TN_MUST_USE tn_status tn_profile(tn_profile_step step, void *user,
+                                        tn_profile_options options);
+
 /* ---- the model as a table -------------------------------------------------------------------- */
 
 /** Prints a table of m: a tree with a row per module and, below it, one for each parameter and

@@ -253,6 +253,7 @@ tn_status tni_apply_n(const tn_op *op, const void *args, size_t args_size, int n
                    .saved = saved };
     tn_status status = check_inputs(&c);
     if (TNI_UNLIKELY(tni_region_now) && status == TN_OK) status = tni_region_reads(n_in, in);
+    if (status == TN_OK) status = TNI_NOTIFY_OP(starts, op->name);
     if (status != TN_OK) return status;
     if (n_out > FEW_OUT && !(c.out_spec = tni_alloc(specs_size))) return TN_E_NOMEM;
     for (int i = 0; i < n_out; i++) c.out_spec[i].strided = false;

@@ -208,7 +208,8 @@ static tn_status apply(own *o, int n_in, tn_tensor *const *in, tn_tensor **resul
     tni_call c = { &o->op, &o, .n_in = n_in, .in = in, .n_out = o->n_out, .out = out };
     c.recorded = tni_wants_recording(&c);
     for (int i = 0; i < n_in; i++) version[i] = tn_version(in[i]);
-    tn_status status = run_forward(o, c.recorded, n_in, in, results);
+    tn_status status = TNI_NOTIFY_OP(starts, o->op.name);
+    if (status == TN_OK) status = run_forward(o, c.recorded, n_in, in, results);
     if (status == TN_OK && c.recorded) status = check_unchanged(o, n_in, in, version);
     for (int i = 0; status == TN_OK && i < o->n_out; i++)
         if (!(out[i] = tni_alias_raw(results[i]))) status = TN_E_NOMEM;

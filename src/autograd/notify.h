@@ -37,7 +37,7 @@ static inline tni_watcher *tni_watcher_now(void)
 static inline bool tni_notifies_gradients(void)
 {
     const tni_watcher *w = tni_watcher_now();
-    return w && (w->differentiated || w->delivered);
+    return w && !w->only_times && (w->differentiated || w->delivered);
 }
 
 /* While it is not 0, the watcher is not notified of this thread's ops: the engine and the watcher

@@ -23,6 +23,7 @@ struct tn_optim;
 
 /* Each may be NULL. A status other than TN_OK, with its message, makes the watched call fail. */
 struct tni_watcher {
+    bool only_times; /* it reads no tensor, so ops may write over what nobody else reads */
     /* -- memory (tensor.c) -- */
     void (*handle_made)(tni_watcher *self, const tn_tensor *t);
     void (*storage_made)(tni_watcher *self, struct tni_storage *s);
@@ -31,6 +32,8 @@ struct tni_watcher {
     void (*writes)(tni_watcher *self, const tn_tensor *t);
 
     /* -- ops, except those of the engine and of the watcher itself (autograd/notify.h) -- */
+    /* an op of this name has its operands, and is about to compute */
+    tn_status (*starts)(tni_watcher *self, const char *op);
     /* c->out has its values and its history */
     tn_status (*applied)(tni_watcher *self, const struct tni_call *c);
     /* `to` is `from` without its history */

@@ -143,6 +143,7 @@ static const char *const runs_others[] = { "tn_forward",
                                            "tn_hvp",
                                            "tn_module_gradcheck",
                                            "tn_check_state",
+                                           "tn_profile",
                                            "tn_multihead_attention_forward",
                                            "tn_encoder_layer_forward",
                                            "tn_encoder_forward",
@@ -360,6 +361,7 @@ static bool rare(world *w, const row *r)
                                         "tn_module_gradcheck",
                                         "tn_trace",
                                         "tn_check_state",
+                                        "tn_profile",
                                         NULL };
     for (int i = 0; slow[i]; i++)
         if (strncmp(r->name, slow[i], strlen(slow[i])) == 0) return below(w, 8) > 0;

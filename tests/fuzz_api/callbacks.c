@@ -577,6 +577,21 @@ static tn_tensor *closure_scope(void *user)
 }
 LIST(tn_closure, closures, closure_backward, closure_scope, closure_none, closure_null)
 
+static tn_status profiled_backward(void *user)
+{
+    return closure_backward(user) ? TN_OK : tn_error_status();
+}
+static tn_status profiled_scope(void *user)
+{
+    return closure_scope(user) ? TN_OK : tn_error_status();
+}
+static tn_status profiled_silent(void *user)
+{
+    (void)user;
+    return TN_E_STATE;
+}
+LIST(tn_profile_step, profile_steps, profiled_backward, profiled_scope, profiled_silent)
+
 /* ---- modules --------------------------------------------------------------------------------- */
 
 static tn_tensor *own_forward(tn_module *self, tn_tensor *x)

@@ -28,6 +28,7 @@ CHOICES(batch_function, next_batches)
 extern _Thread_local bool batch_given; /* the call before gave one: false before the first */
 CHOICES(loss_function_, losses)
 CHOICES(tn_check_step, check_steps)
+CHOICES(tn_profile_step, profile_steps)
 CHOICES(tn_closure, closures)
 #undef CHOICES
 

@@ -1193,6 +1193,10 @@ CALLBACK(factor, factors)
 CALLBACK(next_batch, next_batches)
 CALLBACK(loss_function, losses)
 CALLBACK(check_step, check_steps)
+CALLBACK(profile_step, profile_steps)
+OPTIONS(profile_options, tn_profile_options, o.steps = (int)below(w, 3), /* as many are run */
+        o.rows = (int)pick_long(w, 0, 3), o.file = below(w, 2) ? NULL : w->sink,
+        o.events = below(w, 2) ? NULL : w->sink)
 CALLBACK(closure, closures)
 OPTIONS(trace_options, tn_trace_options,
         o.model = below(w, 2) ? NULL : pick_pointer(w, any_module(w, NULL)),

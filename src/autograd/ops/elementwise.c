@@ -80,7 +80,7 @@ tn_status tni_binary_forward(tni_call *c)
 static tn_tensor *place(tn_tensor *a, const tni_meta *like, bool last)
 {
     if (last && a->dtype == like->dtype && tni_shape_equal(&a->shape, &like->shape) &&
-        tni_is_ours(a) && !tni_watching)
+        tni_is_ours(a) && (!tni_watching || tni_watching->only_times))
         return a;
     return tni_new_dense(&like->shape, like->dtype, a->storage->device);
 }

@@ -1,0 +1,535 @@
+/*
+ * profile.c - where the time and the memory of a step go.
+ *
+ * A watcher of the thread that runs the step. Its events cut the time into laps: each is that of
+ * the op, node or optimizer that was at work, so all of them together are the time of the steps.
+ * What the profile does between two laps is a part of its own. Memory is looked at in a step that
+ * is not timed.
+ */
+#include <inttypes.h>
+#include <tenon/diagnose.h>
+#include <time.h>
+
+#include "autograd/call_site.h"
+#include "autograd/notify.h"
+#include "nn/module.h"
+#include "optim/optim.h"
+
+typedef enum kind { OTHER, FORWARD, BACKWARD, IN_PLACE, STEP } kind;
+static const char *const words[] = { "", "", ", backward", ", in place", ", step" };
+
+enum { BETWEEN, ENGINE, ITSELF, FIXED }; /* the parts that every profile has */
+
+/* An op in a module; `blocks.0` and `blocks.1` are one module, `blocks.*`. */
+typedef struct part {
+    char *op;
+    kind kind;
+    int64_t module; /* -1: outside of all */
+    double calls, seconds, flops, bytes;
+    int64_t live, at_peak; /* bytes of storages that it made */
+} part;
+
+typedef struct lap {
+    int64_t part;
+    double from, to;
+} lap;
+
+typedef struct profile {
+    tni_watcher watcher;
+    tn_profile_options o;
+    part *parts;
+    char **modules;
+    lap *laps;       /* of the last step, if somebody wants them */
+    int64_t *around; /* the parts whose work is interrupted, the innermost last */
+    size_t n_parts, n_modules, n_laps, depth, capacity[4];
+    tni_map made;                /* storages -> 1 + the part that made them */
+    int64_t at_work, live, peak; /* a part; bytes made in this step */
+    int64_t before;              /* bytes in use when it began */
+    double since, wall;          /* when the lap began; seconds of the timed steps */
+    bool keeps_laps, adds_up, on_gpu;
+    tn_status failed;
+} profile;
+
+static _Thread_local profile *mine; /* for storages that go */
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+/* The module of a call: its path with a star for each number, and its type. */
+static int64_t module_of(profile *p, const tni_call_site *site)
+{
+    char text[TNI_NAME_LIMIT + 128];
+    size_t n = 0;
+    if (!site) return -1;
+    for (const char *c = site->path; *c && n < TNI_NAME_LIMIT; n++) {
+        size_t digits = strspn(c, "0123456789");
+        bool number =
+            digits && (c == site->path || c[-1] == '.') && (!c[digits] || c[digits] == '.');
+        text[n] = number ? '*' : *c;
+        c += number ? digits : 1;
+    }
+    snprintf(text + n, sizeof text - n, "%s%s", n ? ": " : "", site->type);
+    for (size_t i = 0; i < p->n_modules; i++)
+        if (strcmp(p->modules[i], text) == 0) return (int64_t)i;
+    char *copy = tni_room(&p->modules, &p->capacity[0], p->n_modules, 1, sizeof copy)
+                     ? tni_strdup(text)
+                     : NULL;
+    if (!copy) return p->failed = TN_E_NOMEM, -1;
+    p->modules[p->n_modules] = copy;
+    return (int64_t)p->n_modules++;
+}
+
+static int64_t part_of(profile *p, const char *op, kind kind, int64_t module)
+{
+    if (strncmp(op, "tn_", 3) == 0) op += 3;
+    for (size_t i = 0; i < p->n_parts; i++) {
+        const part *q = &p->parts[i];
+        if (q->kind == kind && q->module == module && strcmp(q->op, op) == 0) return (int64_t)i;
+    }
+    part new = { .kind = kind, .module = module };
+    if (tni_room(&p->parts, &p->capacity[1], p->n_parts, 1, sizeof new)) new.op = tni_strdup(op);
+    if (!new.op) return p->failed = TN_E_NOMEM, BETWEEN;
+    p->parts[p->n_parts] = new;
+    return (int64_t)p->n_parts++;
+}
+
+/* ---- laps ------------------------------------------------------------------------------------ */
+
+static void enter(profile *p, int64_t whose)
+{
+    if (tni_room(&p->around, &p->capacity[3], p->depth, 1, sizeof *p->around))
+        p->around[p->depth++] = p->at_work;
+    else
+        p->failed = TN_E_NOMEM;
+    p->at_work = whose;
+}
+
+static void leave(profile *p)
+{
+    p->at_work = p->depth ? p->around[--p->depth] : BETWEEN;
+}
+
+/* The time since the last lap was that of what is at work. */
+static void end_lap(profile *p)
+{
+    const int64_t whose = p->at_work;
+    if (p->on_gpu && tn_cuda_synchronize() != TN_OK) p->failed = tni_pending();
+    double t = now();
+    p->parts[whose].seconds += t - p->since;
+    if (p->keeps_laps) {
+        if (p->adds_up)
+            p->laps[p->n_laps - 1].to = t;
+        else if (tni_room(&p->laps, &p->capacity[2], p->n_laps, 1, sizeof *p->laps))
+            p->laps[p->n_laps++] = (lap){ whose, p->since, t };
+        else
+            p->failed = TN_E_NOMEM;
+    }
+    p->since = t;
+    p->adds_up = false;
+    if (p->parts[whose].kind == IN_PLACE) leave(p);
+}
+
+/* The time since the last lap was the profile's own. */
+static void go_on(profile *p)
+{
+    double t = now();
+    p->parts[ITSELF].seconds += t - p->since;
+    p->since = t;
+}
+
+/* ---- work ------------------------------------------------------------------------------------ */
+
+static double bytes_of(const tn_shape *shape, tn_dtype dtype)
+{
+    return (double)tni_shape_numel(shape) * (double)tn_dtype_size(dtype);
+}
+
+/* Multiplications and additions of a product or convolution from the shapes of its operands, 0 for
+ * other ops; of attention without regard to masks. */
+static double flops_of(const char *op, const tn_shape *a, const tn_shape *b, const tn_shape *y)
+{
+    const double x = (double)tni_shape_numel(a), out = (double)tni_shape_numel(y);
+    const int rank = a->rank - 1;
+    if (strcmp(op, "linear") == 0 || strcmp(op, "matmul") == 0)
+        return rank < 0 ? 0 : 2 * out * (double)a->size[rank];
+    if (strcmp(op, "linear_cross_entropy") == 0) return 2 * x * (double)b->size[0];
+    if (strcmp(op, "scaled_dot_product_attention") == 0)
+        return b->rank < 2 ? 0 : 4 * x * (double)b->size[b->rank - 2];
+    if (strncmp(op, "conv", 4) != 0 || b->rank < 1 || b->size[0] == 0) return 0;
+    double taps = (double)tni_shape_numel(b) / (double)b->size[0];
+    return 2 * taps * (strncmp(op, "conv_t", 6) == 0 ? x : out);
+}
+
+static void count(profile *p, double flops, double bytes)
+{
+    part *q = &p->parts[p->at_work];
+    q->calls++;
+    q->flops += flops;
+    q->bytes += bytes;
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static tn_status starts(tni_watcher *self, const char *op)
+{
+    profile *p = (profile *)self;
+    tni_call_site *site;
+    end_lap(p);
+    if (!tni_op_running) p->depth = 0, p->at_work = BETWEEN; /* also where an op has failed */
+    tn_status status = tni_call_site_now(&site);
+    if (status == TN_OK) enter(p, part_of(p, op, FORWARD, module_of(p, site)));
+    go_on(p);
+    return status;
+}
+
+static tn_status applied(tni_watcher *self, const tni_call *c)
+{
+    profile *p = (profile *)self;
+    p->on_gpu |= c->device.type == TN_CUDA;
+    end_lap(p);
+    double bytes = 0;
+    for (int i = 0; i < c->n_in && !c->op->view; i++)
+        bytes += tni_none(c->in[i]) ? 0 : bytes_of(&c->in[i]->shape, c->in[i]->dtype);
+    for (int i = 0; i < c->n_out && !c->op->view; i++)
+        bytes += bytes_of(&c->out[i]->shape, c->out[i]->dtype);
+    bool product = c->n_in > 1 && c->n_out > 0 && !tni_none(c->in[1]);
+    count(p,
+          product ? flops_of(c->op->name, &c->in[0]->shape, &c->in[1]->shape, &c->out[0]->shape)
+                  : 0,
+          bytes);
+    leave(p);
+    tn_status status = tni_call_site_node(self, c);
+    go_on(p);
+    return status;
+}
+
+static tn_status changes(tni_watcher *self, const char *function, const tn_tensor *target,
+                         const tn_tensor *source)
+{
+    (void)source;
+    profile *p = (profile *)self;
+    tni_call_site *site;
+    end_lap(p);
+    tn_status status = tni_call_site_now(&site);
+    if (status == TN_OK) enter(p, part_of(p, function, IN_PLACE, module_of(p, site)));
+    if (status == TN_OK) count(p, 0, bytes_of(&target->shape, target->dtype));
+    go_on(p);
+    return status;
+}
+
+/* An in-place function has written its target: it ends. */
+static void writes(tni_watcher *self, const tn_tensor *t)
+{
+    profile *p = (profile *)self;
+    if (p->parts[p->at_work].kind == IN_PLACE) end_lap(p);
+    tni_call_site_write(self, t);
+}
+
+static void begins(tni_watcher *self, const struct tni_engine_pass *pass)
+{
+    (void)pass;
+    end_lap((profile *)self);
+    enter((profile *)self, ENGINE);
+}
+
+static void ends(tni_watcher *self, const struct tni_engine_pass *pass, tn_status status)
+{
+    (void)pass, (void)status;
+    end_lap((profile *)self);
+    leave((profile *)self);
+}
+
+static tn_status arrived(tni_watcher *self, const tni_node *node)
+{
+    profile *p = (profile *)self;
+    const tni_call_site *site = node->origin ? node->origin->site : NULL;
+    end_lap(p); /* what it gave was added to the others */
+    p->at_work = part_of(p, node->op->name, BACKWARD, module_of(p, site));
+    go_on(p);
+    return p->failed;
+}
+
+static tn_status differentiated(tni_watcher *self, const tni_node *node, const tni_grad *g)
+{
+    profile *p = (profile *)self;
+    end_lap(p);
+    double bytes = 0, flops = 0;
+    bool works = tni_reads(node->op, g->n_in, g->need) != 0; /* else dx may be dy as it is */
+    for (int i = 0; i < g->n_in && works; i++)
+        bytes += g->need[i] ? 2 * bytes_of(&g->in[i].shape, g->in[i].dtype) : 0;
+    for (int i = 0; i < g->n_out && works; i++)
+        bytes += bytes_of(&g->out[i].shape, g->out[i].dtype);
+    if (g->n_in > 1 && g->in[1].shape.rank > 0) {
+        flops = flops_of(node->op->name, &g->in[0].shape, &g->in[1].shape, &g->out[0].shape);
+        /* attention's first product again, and two for each of the forward's two */
+        flops *= g->n_in == 4 && node->op->name[0] == 's' ? 2.5 : g->need[0] + g->need[1];
+    }
+    count(p, flops, bytes);
+    p->adds_up = p->n_laps > 0; /* what follows, until a node arrives, is still its work */
+    go_on(p);
+    return p->failed;
+}
+
+static tn_status steps(tni_watcher *self, tn_optim *opt, int n)
+{
+    (void)n;
+    profile *p = (profile *)self;
+    end_lap(p);
+    enter(p, part_of(p, tni_optim_label(opt->type), STEP, -1));
+    go_on(p);
+    return p->failed;
+}
+
+static void stepped(tni_watcher *self, tn_optim *opt)
+{
+    (void)opt;
+    profile *p = (profile *)self;
+    end_lap(p);
+    count(p, 0, 0);
+    leave(p);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static void gone(tni_storage *s)
+{
+    const uintptr_t by = mine ? (uintptr_t)tni_map_get(&mine->made, s) : 0;
+    if (by == 0) return; /* not made in this step */
+    mine->parts[by - 1].live -= (int64_t)s->nbytes;
+    mine->live -= (int64_t)s->nbytes;
+    tni_map_remove(&mine->made, s);
+}
+
+static void storage_made(tni_watcher *self, tni_storage *s)
+{
+    profile *p = (profile *)self;
+    p->on_gpu |= s->device.type == TN_CUDA;
+    if (tni_map_put(&p->made, s, (void *)(uintptr_t)(p->at_work + 1)) < 0) p->failed = TN_E_NOMEM;
+    s->gone = gone;
+    p->parts[p->at_work].live += (int64_t)s->nbytes;
+    p->live += (int64_t)s->nbytes;
+    if (p->live <= p->peak) return;
+    p->peak = p->live;
+    for (size_t i = 0; i < p->n_parts; i++) p->parts[i].at_peak = p->parts[i].live;
+}
+
+/* ---- what is printed ------------------------------------------------------------------------- */
+
+static int longest_first(const void *a, const void *b)
+{
+    const double x = ((const part *)a)->seconds, y = ((const part *)b)->seconds;
+    return (x < y) - (x > y);
+}
+
+static int largest_first(const void *a, const void *b)
+{
+    const int64_t x = ((const part *)a)->at_peak, y = ((const part *)b)->at_peak;
+    return (x < y) - (x > y);
+}
+
+/* Adds up parts of one op (by_op) or of one module, in *sum; returns how many there are. */
+static size_t summed(const profile *p, bool by_op, part *sum)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < p->n_parts; i++) {
+        const part *q = &p->parts[i];
+        size_t k = 0;
+        if (!by_op && q->module < 0) continue;
+        while (k < n && (by_op ? sum[k].kind != q->kind || strcmp(sum[k].op, q->op) != 0
+                               : sum[k].module != q->module))
+            k++;
+        if (k == n) sum[n++] = (part){ .op = q->op, .kind = q->kind, .module = q->module };
+        sum[k].calls += q->calls;
+        sum[k].seconds += q->seconds;
+        sum[k].flops += by_op ? q->flops : q->kind == BACKWARD ? q->seconds : 0;
+        sum[k].bytes += q->bytes;
+    }
+    qsort(sum, n, sizeof *sum, longest_first);
+    return n;
+}
+
+/* "  12.34", or blanks where there is nothing to say. */
+static void cell(FILE *file, double x)
+{
+    if (x > 0)
+        fprintf(file, " %9.*f", x < 100 ? 2 : 0, x);
+    else
+        fprintf(file, " %9s", "");
+}
+
+static void print(const profile *p, part *sum)
+{
+    FILE *file = p->o.file;
+    const size_t rows = (size_t)p->o.rows;
+    const double steps = p->o.steps, all = p->wall;
+    double total = 0;
+    for (size_t i = 0; i < p->n_parts; i++) total += p->parts[i].seconds;
+    fprintf(file, "%-44s %9s %9s %9s %9s %9s\n", "of a step", "calls", "ms", "%", "GFLOP/s",
+            "GB/s");
+    size_t n = summed(p, true, sum);
+    for (size_t i = 0; i < n && i < rows; i++) {
+        const part *q = &sum[i];
+        char name[160];
+        snprintf(name, sizeof name, "%s%s", q->op, words[q->kind]);
+        fprintf(file, "%-44s", name);
+        cell(file, q->calls / steps);
+        cell(file, q->seconds / steps * 1e3);
+        cell(file, q->seconds / all * 100);
+        cell(file, q->flops / q->seconds * 1e-9);
+        cell(file, q->bytes / q->seconds * 1e-9);
+        fprintf(file, "\n");
+    }
+    double rest = 0;
+    for (size_t i = rows; i < n; i++) rest += sum[i].seconds;
+    if (n > rows) fprintf(file, "%zu more%*s%9.2f\n", n - rows, 46, "", rest / steps * 1e3);
+    fprintf(file, "%-44s %9s %9.2f %9.2f\n\n", "together, of the time on the clock", "",
+            total / steps * 1e3, total / all * 100);
+    n = summed(p, false, sum);
+    if (n) fprintf(file, "%-54s %9s %9s %9s\n", "in modules", "ms", "%", "backward");
+    for (size_t i = 0; i < n && i < rows; i++) {
+        fprintf(file, "%-54s", p->modules[sum[i].module]);
+        cell(file, sum[i].seconds / steps * 1e3);
+        cell(file, sum[i].seconds / all * 100);
+        cell(file, sum[i].flops / steps * 1e3);
+        fprintf(file, "\n");
+    }
+    const double mib = 1.0 / (1 << 20);
+    fprintf(file, "%smemory at the peak of a step: %.2f MiB, of which %.2f were there before it\n",
+            n ? "\n" : "", (double)(p->before + p->peak) * mib, (double)p->before * mib);
+    memcpy(sum, p->parts, p->n_parts * sizeof *sum);
+    qsort(sum, p->n_parts, sizeof *sum, largest_first);
+    for (size_t i = 0; i < p->n_parts && i < rows && sum[i].at_peak > 0; i++)
+        fprintf(file, "%11.2f MiB by %s%s%s%s\n", (double)sum[i].at_peak * mib, sum[i].op,
+                words[sum[i].kind], sum[i].module < 0 ? "" : " in ",
+                sum[i].module < 0 ? "" : p->modules[sum[i].module]);
+}
+
+static void put_text(FILE *file, const char *text)
+{
+    for (; *text; text++)
+        if (*text == '"' || *text == '\\')
+            fprintf(file, "\\%c", *text);
+        else if ((unsigned char)*text < ' ')
+            fprintf(file, "\\u%04x", (unsigned)*text);
+        else
+            fputc(*text, file);
+}
+
+static void print_laps(const profile *p)
+{
+    FILE *file = p->o.events;
+    fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", file);
+    for (size_t i = 0; i < p->n_laps; i++) {
+        const lap *l = &p->laps[i];
+        const part *q = &p->parts[l->part];
+        fprintf(file, "%s\n{\"name\":\"", i ? "," : "");
+        put_text(file, q->op);
+        fprintf(file,
+                "%s\",\"ph\":\"X\",\"pid\":1,\"tid\":1,\"ts\":%.3f,\"dur\":%.3f,\"args\":{"
+                "\"module\":\"",
+                words[q->kind], (l->from - p->laps[0].from) * 1e6, (l->to - l->from) * 1e6);
+        put_text(file, q->module < 0 ? "" : p->modules[q->module]);
+        fputs("\"}}", file);
+    }
+    fputs("\n]}\n", file);
+}
+
+/* ---- the function ---------------------------------------------------------------------------- */
+
+static const char f[] = "tn_profile";
+
+static tn_status run(profile *p, tn_profile_step step, void *user)
+{
+    const uint64_t errors = tni_error_count;
+    tn_scope scope = tn_scope_begin();
+    tn_status status = tni_user_status(f, "step", step(user), errors);
+    tn_scope_end(scope);
+    return status == TN_OK ? p->failed : status;
+}
+
+static tn_status measure(profile *p, tn_profile_step step, void *user)
+{
+    tn_status status = run(p, step, user);
+    if (status != TN_OK) return status;
+    p->before = tn_memory().in_use + tn_cuda_memory().in_use;
+    p->since = now();
+    p->watcher.storage_made = storage_made;
+    tni_watch(&p->watcher);
+    mine = p;
+    status = run(p, step, user);
+    mine = NULL;
+    p->watcher.storage_made = NULL;
+    for (size_t i = 0; i < p->n_parts; i++) {
+        part *q = &p->parts[i];
+        q->calls = q->seconds = q->flops = q->bytes = 0;
+    }
+    for (int i = 0; i < p->o.steps && status == TN_OK; i++) {
+        double from = p->since = now();
+        p->keeps_laps = p->o.events && i == p->o.steps - 1;
+        p->depth = 0;
+        p->at_work = BETWEEN;
+        status = run(p, step, user);
+        end_lap(p);
+        p->wall += p->since - from;
+    }
+    return status;
+}
+
+static void profile_free(profile *p)
+{
+    for (size_t i = 0; i < p->n_parts; i++) tni_strfree(p->parts[i].op);
+    for (size_t i = 0; i < p->n_modules; i++) tni_strfree(p->modules[i]);
+    tni_room_free(&p->modules, &p->capacity[0], sizeof *p->modules);
+    tni_room_free(&p->parts, &p->capacity[1], sizeof *p->parts);
+    tni_room_free(&p->laps, &p->capacity[2], sizeof *p->laps);
+    tni_room_free(&p->around, &p->capacity[3], sizeof *p->around);
+    tni_map_free(&p->made);
+}
+
+tn_status tn_profile(tn_profile_step step, void *user, tn_profile_options o)
+{
+    TNI_C_NUMBERS;
+    TNI_SCOPES_STAY;
+    if (!step) return tni_error(TN_E_INVALID, "%s: step is NULL: want a function that runs one", f);
+    if (o.steps < 0 || o.rows < 0)
+        return tni_error(TN_E_INVALID, "%s: %d steps, %d rows: want 0 or more", f, o.steps, o.rows);
+    if (tni_host_refused(f, "measures a step", "it outside of the captured step"))
+        return TN_E_STATE;
+    profile p = { .o = o,
+                  .watcher = { .only_times = true,
+                               .starts = starts,
+                               .applied = applied,
+                               .changes = changes,
+                               .writes = writes,
+                               .begins = begins,
+                               .ends = ends,
+                               .arrived = arrived,
+                               .differentiated = differentiated,
+                               .steps = steps,
+                               .stepped = stepped } };
+    if (!o.steps) p.o.steps = 3;
+    if (!o.rows) p.o.rows = 20;
+    static const char *const fixed[FIXED] = { "between the ops", "the pass of backward",
+                                              "the profile itself" };
+    for (int i = 0; i < FIXED; i++) part_of(&p, fixed[i], OTHER, -1);
+    tni_watcher *outer = tni_watch(NULL);
+    tn_status status = p.failed == TN_OK ? measure(&p, step, user) : p.failed;
+    tni_watch(outer);
+    part *sum = status == TN_OK ? tni_alloc_n(p.n_parts, sizeof *sum) : NULL;
+    if (status == TN_OK && !sum) status = TN_E_NOMEM;
+    if (status == TN_OK && o.file) print(&p, sum);
+    if (status == TN_OK && o.events) print_laps(&p);
+    if (sum) tni_free(sum, p.n_parts * sizeof *sum);
+    profile_free(&p);
+    FILE *const files[] = { o.file, o.events };
+    for (int i = 0; i < 2 && status == TN_OK; i++)
+        if (files[i] && (fflush(files[i]) != 0 || ferror(files[i])))
+            status = tni_error(TN_E_IO, "%s: the file cannot be written", f);
+    return status;
+}
