@@ -75,17 +75,19 @@ typedef struct tn_profile_options {
 
 /**
  * Runs step once to warm up, once to see its memory, and then timed, and prints where the time
- * goes: by op, forward and backward apart, by module, and what made the tensors that are there when
- * the most memory is in use. Numbers are those of one step. Of the time between two events, which
- * are the ends of ops, backward's nodes and optimizer steps, none is left out: what belongs to none
- * of them is "between the ops" (the program's own work, freeing), "the pass of backward" or "the
- * profile itself".
+ * goes: by op, forward and backward apart, by optimizer and by module, and what made the tensors
+ * that are there when the most memory is in use. Numbers are those of one step. No time is left
+ * out: what belongs to no op, node of backward or update of an optimizer is "between the ops" (the
+ * program's own work, its hooks, freeing), "the pass of backward", "hooks of gradients" or "the
+ * profile itself". An op that fails works on until the next one. What backward recomputes counts
+ * for the node that reads it, and all but the first forward of L-BFGS's closure for L-BFGS.
  *
  * step     runs 2 + steps times, each in a scope of its own; what it changes stays changed
  * GFLOP/s  of products, convolutions and attention (masks not regarded), by their shapes: 2 for a
  *          multiplication and an addition. Elsewhere empty
- * GB/s     of operands and results, each once; in backward of inputs and of all gradients, empty
- *          where dx may be dy itself. Caches make it more than the memory gives
+ * GB/s     of operands and results by their shapes, each once; in backward of what it reads and of
+ *          all gradients, empty where dx may be dy itself. Caches make it more than memory gives
+ * Memory   all that is in use; of tensors, those that another thread frees count as there
  * Modules  by their path from the outermost call's, * for numbers: blocks.*.attn is the sum over
  *          all blocks
  * GPU      waits for it at each event, so that times are right and a step is slower

@@ -242,6 +242,7 @@ tn_status tn_optim_step(tn_optim *opt)
     int n = 0;
     tn_status status = run_hooks(opt, false);
     tni_optim_release(opt);
+    if (status == TN_OK) status = TNI_NOTIFY_OP(starts, tni_optim_label(opt->type));
     if (status == TN_OK) status = prepare(opt, &first, &n);
     if (status == TN_OK && TNI_UNLIKELY(tni_watching) && tni_watching->steps)
         status = tni_watching->steps(tni_watching, opt, n);

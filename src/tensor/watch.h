@@ -32,7 +32,7 @@ struct tni_watcher {
     void (*writes)(tni_watcher *self, const tn_tensor *t);
 
     /* -- ops, except those of the engine and of the watcher itself (autograd/notify.h) -- */
-    /* an op of this name has its operands, and is about to compute */
+    /* an op of this name has its operands, or an optimizer its hooks, and is about to compute */
     tn_status (*starts)(tni_watcher *self, const char *op);
     /* c->out has its values and its history */
     tn_status (*applied)(tni_watcher *self, const struct tni_call *c);

@@ -15,10 +15,10 @@
 #include "nn/module.h"
 #include "optim/optim.h"
 
-typedef enum kind { OTHER, FORWARD, BACKWARD, IN_PLACE, STEP } kind;
-static const char *const words[] = { "", "", ", backward", ", in place", ", step" };
+typedef enum kind { OTHER, FORWARD, BACKWARD, IN_PLACE } kind;
+static const char *const words[] = { "", "", ", backward", ", in place" };
 
-enum { BETWEEN, ENGINE, ITSELF, FIXED }; /* the parts that every profile has */
+enum { BETWEEN, ENGINE, HOOKS, ITSELF, FIXED }; /* the parts that every profile has */
 
 /* An op in a module; `blocks.0` and `blocks.1` are one module, `blocks.*`. */
 typedef struct part {
@@ -42,10 +42,10 @@ typedef struct profile {
     lap *laps;       /* of the last step, if somebody wants them */
     int64_t *around; /* the parts whose work is interrupted, the innermost last */
     size_t n_parts, n_modules, n_laps, depth, capacity[4];
-    tni_map made;                /* storages -> 1 + the part that made them */
-    int64_t at_work, live, peak; /* a part; bytes made in this step */
-    int64_t before;              /* bytes in use when it began */
-    double since, wall;          /* when the lap began; seconds of the timed steps */
+    tni_map made;               /* storages -> 1 + the part that made them */
+    int64_t at_work, live;      /* a part; bytes of what was made in this step */
+    int64_t peak, made_at_peak; /* bytes in use, and live then */
+    double since, wall;         /* when the lap began; seconds of the timed steps */
     bool keeps_laps, adds_up, on_gpu;
     tn_status failed;
 } profile;
@@ -160,10 +160,16 @@ static double flops_of(const char *op, const tn_shape *a, const tn_shape *b, con
         return rank < 0 ? 0 : 2 * out * (double)a->size[rank];
     if (strcmp(op, "linear_cross_entropy") == 0) return 2 * x * (double)b->size[0];
     if (strcmp(op, "scaled_dot_product_attention") == 0)
-        return b->rank < 2 ? 0 : 4 * x * (double)b->size[b->rank - 2];
+        return b->rank < 2 ? 0 : 2 * (x + out) * (double)b->size[b->rank - 2];
     if (strncmp(op, "conv", 4) != 0 || b->rank < 1 || b->size[0] == 0) return 0;
     double taps = (double)tni_shape_numel(b) / (double)b->size[0];
     return 2 * taps * (strncmp(op, "conv_t", 6) == 0 ? x : out);
+}
+
+/* Its forward makes the products of backward, too. */
+static bool makes_gradients(const char *op)
+{
+    return strcmp(op, "linear_cross_entropy") == 0;
 }
 
 static void count(profile *p, double flops, double bytes)
@@ -198,11 +204,13 @@ static tn_status applied(tni_watcher *self, const tni_call *c)
         bytes += tni_none(c->in[i]) ? 0 : bytes_of(&c->in[i]->shape, c->in[i]->dtype);
     for (int i = 0; i < c->n_out && !c->op->view; i++)
         bytes += bytes_of(&c->out[i]->shape, c->out[i]->dtype);
-    bool product = c->n_in > 1 && c->n_out > 0 && !tni_none(c->in[1]);
-    count(p,
-          product ? flops_of(c->op->name, &c->in[0]->shape, &c->in[1]->shape, &c->out[0]->shape)
-                  : 0,
-          bytes);
+    double flops = 0;
+    if (c->n_in > 1 && c->n_out > 0 && !tni_none(c->in[1])) {
+        flops = flops_of(c->op->name, &c->in[0]->shape, &c->in[1]->shape, &c->out[0]->shape);
+        if (makes_gradients(c->op->name) && c->recorded)
+            flops *= 1 + c->in[0]->requires_grad + c->in[1]->requires_grad;
+    }
+    count(p, flops, bytes);
     leave(p);
     tn_status status = tni_call_site_node(self, c);
     go_on(p);
@@ -212,13 +220,13 @@ static tn_status applied(tni_watcher *self, const tni_call *c)
 static tn_status changes(tni_watcher *self, const char *function, const tn_tensor *target,
                          const tn_tensor *source)
 {
-    (void)source;
     profile *p = (profile *)self;
     tni_call_site *site;
     end_lap(p);
     tn_status status = tni_call_site_now(&site);
     if (status == TN_OK) enter(p, part_of(p, function, IN_PLACE, module_of(p, site)));
-    if (status == TN_OK) count(p, 0, bytes_of(&target->shape, target->dtype));
+    double bytes = tni_none(source) ? 0 : bytes_of(&source->shape, source->dtype);
+    if (status == TN_OK) count(p, 0, bytes + bytes_of(&target->shape, target->dtype));
     go_on(p);
     return status;
 }
@@ -260,12 +268,13 @@ static tn_status differentiated(tni_watcher *self, const tni_node *node, const t
     profile *p = (profile *)self;
     end_lap(p);
     double bytes = 0, flops = 0;
-    bool works = tni_reads(node->op, g->n_in, g->need) != 0; /* else dx may be dy as it is */
-    for (int i = 0; i < g->n_in && works; i++)
-        bytes += g->need[i] ? 2 * bytes_of(&g->in[i].shape, g->in[i].dtype) : 0;
-    for (int i = 0; i < g->n_out && works; i++)
+    const unsigned reads = tni_reads(node->op, g->n_in, g->need); /* 0: dx may be dy as it is */
+    for (int i = 0; i < g->n_in && reads; i++)
+        bytes += (g->need[i] + (i < 16 && reads & TNI_X(i) && !g->in[i].absent)) *
+                 bytes_of(&g->in[i].shape, g->in[i].dtype);
+    for (int i = 0; i < g->n_out && reads; i++)
         bytes += bytes_of(&g->out[i].shape, g->out[i].dtype);
-    if (g->n_in > 1 && g->in[1].shape.rank > 0) {
+    if (g->n_in > 1 && g->in[1].shape.rank > 0 && !makes_gradients(node->op->name)) {
         flops = flops_of(node->op->name, &g->in[0].shape, &g->in[1].shape, &g->out[0].shape);
         /* attention's first product again, and two for each of the forward's two */
         flops *= g->n_in == 4 && node->op->name[0] == 's' ? 2.5 : g->need[0] + g->need[1];
@@ -276,20 +285,20 @@ static tn_status differentiated(tni_watcher *self, const tni_node *node, const t
     return p->failed;
 }
 
-static tn_status steps(tni_watcher *self, tn_optim *opt, int n)
+static void hooked(tni_watcher *self, const tni_hooked *h, const tn_tensor *gradient)
 {
-    (void)n;
+    (void)gradient;
     profile *p = (profile *)self;
     end_lap(p);
-    enter(p, part_of(p, tni_optim_label(opt->type), STEP, -1));
-    go_on(p);
-    return p->failed;
+    if (h->number == 0) enter(p, HOOKS);
+    if (h->number == h->of) leave(p);
 }
 
 static void stepped(tni_watcher *self, tn_optim *opt)
 {
     (void)opt;
     profile *p = (profile *)self;
+    if (tni_watch_suspended) return;
     end_lap(p);
     count(p, 0, 0);
     leave(p);
@@ -314,8 +323,10 @@ static void storage_made(tni_watcher *self, tni_storage *s)
     s->gone = gone;
     p->parts[p->at_work].live += (int64_t)s->nbytes;
     p->live += (int64_t)s->nbytes;
-    if (p->live <= p->peak) return;
-    p->peak = p->live;
+    const int64_t in_use = tn_memory().in_use + (p->on_gpu ? tn_cuda_memory().in_use : 0);
+    if (in_use <= p->peak) return;
+    p->peak = in_use;
+    p->made_at_peak = p->live;
     for (size_t i = 0; i < p->n_parts; i++) p->parts[i].at_peak = p->parts[i].live;
 }
 
@@ -400,8 +411,9 @@ static void print(const profile *p, part *sum)
         fprintf(file, "\n");
     }
     const double mib = 1.0 / (1 << 20);
-    fprintf(file, "%smemory at the peak of a step: %.2f MiB, of which %.2f were there before it\n",
-            n ? "\n" : "", (double)(p->before + p->peak) * mib, (double)p->before * mib);
+    fprintf(file,
+            "%smemory at the peak of a step: %.2f MiB, %.2f of it in tensors made in the step\n",
+            n ? "\n" : "", (double)p->peak * mib, (double)p->made_at_peak * mib);
     memcpy(sum, p->parts, p->n_parts * sizeof *sum);
     qsort(sum, p->n_parts, sizeof *sum, largest_first);
     for (size_t i = 0; i < p->n_parts && i < rows && sum[i].at_peak > 0; i++)
@@ -457,13 +469,13 @@ static tn_status measure(profile *p, tn_profile_step step, void *user)
 {
     tn_status status = run(p, step, user);
     if (status != TN_OK) return status;
-    p->before = tn_memory().in_use + tn_cuda_memory().in_use;
     p->since = now();
     p->watcher.storage_made = storage_made;
     tni_watch(&p->watcher);
+    profile *outer = mine;
     mine = p;
     status = run(p, step, user);
-    mine = NULL;
+    mine = outer;
     p->watcher.storage_made = NULL;
     for (size_t i = 0; i < p->n_parts; i++) {
         part *q = &p->parts[i];
@@ -511,12 +523,12 @@ tn_status tn_profile(tn_profile_step step, void *user, tn_profile_options o)
                                .ends = ends,
                                .arrived = arrived,
                                .differentiated = differentiated,
-                               .steps = steps,
+                               .hooked = hooked,
                                .stepped = stepped } };
     if (!o.steps) p.o.steps = 3;
     if (!o.rows) p.o.rows = 20;
     static const char *const fixed[FIXED] = { "between the ops", "the pass of backward",
-                                              "the profile itself" };
+                                              "hooks of gradients", "the profile itself" };
     for (int i = 0; i < FIXED; i++) part_of(&p, fixed[i], OTHER, -1);
     tni_watcher *outer = tni_watch(NULL);
     tn_status status = p.failed == TN_OK ? measure(&p, step, user) : p.failed;
