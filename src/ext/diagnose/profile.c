@@ -50,8 +50,6 @@ typedef struct profile {
     tn_status failed;
 } profile;
 
-static _Thread_local profile *mine; /* for storages that go */
-
 static double now(void)
 {
     struct timespec t;
@@ -306,13 +304,17 @@ static void stepped(tni_watcher *self, tn_optim *opt)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+static void storage_made(tni_watcher *self, tni_storage *s);
+
 static void gone(tni_storage *s)
 {
-    const uintptr_t by = mine ? (uintptr_t)tni_map_get(&mine->made, s) : 0;
+    bool looked = tni_watching && tni_watching->storage_made == storage_made;
+    profile *p = looked ? (profile *)tni_watching : NULL;
+    const uintptr_t by = p ? (uintptr_t)tni_map_get(&p->made, s) : 0;
     if (by == 0) return; /* not made in this step */
-    mine->parts[by - 1].live -= (int64_t)s->nbytes;
-    mine->live -= (int64_t)s->nbytes;
-    tni_map_remove(&mine->made, s);
+    p->parts[by - 1].live -= (int64_t)s->nbytes;
+    p->live -= (int64_t)s->nbytes;
+    tni_map_remove(&p->made, s);
 }
 
 static void storage_made(tni_watcher *self, tni_storage *s)
@@ -472,10 +474,7 @@ static tn_status measure(profile *p, tn_profile_step step, void *user)
     p->since = now();
     p->watcher.storage_made = storage_made;
     tni_watch(&p->watcher);
-    profile *outer = mine;
-    mine = p;
     status = run(p, step, user);
-    mine = outer;
     p->watcher.storage_made = NULL;
     for (size_t i = 0; i < p->n_parts; i++) {
         part *q = &p->parts[i];
