@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the seeds in corpus/safetensors and corpus/idx: the smallest files that reach every branch."""
+"""Makes the seeds in corpus/safetensors, corpus/idx and corpus/npy: the smallest files that reach every branch."""
 import gzip
 import json
 import pathlib
@@ -110,3 +110,30 @@ write("idx", "cut.gz", whole[:-5])
 write("idx", "twice.gz", packed(whole))
 write("idx", "long-claim.gz", packed(idx(8, [2**16], b"x")))
 write("idx", "fields.gz", b"\x1f\x8b\x08\x1c\0\0\0\0\0\3\4\0xyz\0name\0text\0" + whole[10:])
+
+
+def npy(name, header, data, version=1):
+    text = header.encode()
+    write("npy", name, b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", len(text)) +
+          text + data)
+
+
+def array(descr, shape, order=False):
+    return f"{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}"
+
+
+for descr, width in {"<f2": 2, ">f4": 4, "<f8": 8, "|i1": 1, ">i2": 2, "<u2": 2, ">u4": 4, "|b1": 1, "float32": 4}.items():
+    npy(f"type-{descr[-2:]}-{descr[0].replace('<', 'l').replace('>', 'b').replace('|', 'n')}", array(descr, "(2,)"),
+        bytes(range(7, 7 + 2 * width)))
+npy("fortran", array("<f4", "(2, 3)", True), bytes(24))
+npy("value", array("<f4", "()"), bytes(4))
+npy("empty", array("<f4", "(0, 5)"), b"")
+npy("version-2", array("<f4", "(2,)"), bytes(8), 2)
+npy("python-2", '{"shape": (2L,), "descr": "<f4", "fortran_order": False}', bytes(8))
+npy("objects", array("|O", "(2,)"), bytes(8))
+npy("records", "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,)}", bytes(8))
+npy("overflow", array("<f8", "(4611686018427387904, 4)"), b"")
+npy("twice", "{'descr': '<f4', 'descr': '<f4', 'shape': (2,)}", bytes(8))
+npy("cut", array("<f4", "(2,)"), bytes(7))
+npy("behind", array("<f4", "(2,)"), bytes(9))
+write("npy", "archive", b"PK\3\4 and more")

@@ -21,6 +21,22 @@ TN_BEGIN_C_
 TN_API tn_tensor *tn_idx_load(const char *path);
 TN_OLD_NAME_(tn_load_idx, tn_idx_load);
 
+/**
+ * A file of NumPy's with one array (.npy, versions 1 to 3), of any order of bytes and axes: float16
+ * to 64, int32, int64, uint8 and bool as they are, int8, int16 and uint16 as i32, uint32 as i64.
+ * Nothing in the file is executed.
+ *
+ * Shapes   up to TN_MAX_RANK axes, row-major
+ * Errors   TN_E_FORMAT: not such a file, other dtypes (uint64, complex, texts, records, Python
+ *          objects), fewer or more bytes than the header says
+ * Owner    current scope
+ * Source   NumPy's NEP 1 and numpy.lib.format. NumPy: numpy.load
+ */
+TN_API tn_tensor *tn_npy_load(const char *path);
+/** Writes t, from any device and of any strides, as numpy.save does, byte for byte. The file is
+ *  replaced whole, or not at all. Errors: bf16, which NumPy has not; TN_E_IO. NumPy: numpy.save */
+TN_API TN_MUST_USE tn_status tn_npy_save(tn_tensor *t, const char *path);
+
 /** A text as character ids, split in two. */
 typedef struct tn_text {
     int64_t n_train, n_valid;           /* characters */

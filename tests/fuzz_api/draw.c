@@ -705,6 +705,14 @@ DRAW(idx_file)
     write_file(name, bytes, sizeof bytes);
     s->v.idx_file = readable(w, name);
 }
+DRAW(npy_file)
+{
+    static const char bytes[] = "\x93NUMPY\1\0\x36\0{'descr': '<f4', 'fortran_order': True, "
+                                "'shape': (1, 2)}12345678";
+    const char *name = in_folder(w, "d.npy");
+    write_file(name, bytes, sizeof bytes - 1);
+    s->v.npy_file = readable(w, name);
+}
 DRAW(text_file)
 {
     const char *name = in_folder(w, "text");

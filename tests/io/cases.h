@@ -8,6 +8,7 @@
 void files_replace_cases(Suite *suite);
 void files_lock_cases(Suite *suite);
 void badfiles_idx_cases(Suite *suite);
+void badfiles_npy_cases(Suite *suite);
 void badfiles_pt_cases(Suite *suite);
 void checkpoint_parts_cases(Suite *suite);
 void checkpoint_folder_cases(Suite *suite);

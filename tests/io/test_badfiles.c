@@ -590,6 +590,7 @@ Suite *test_suite(void)
     tcase_add_test(t, H2_what_is_no_regular_file);
     tcase_add_test(t, H2_truncated_while_open);
     badfiles_idx_cases(suite);
+    badfiles_npy_cases(suite);
     badfiles_pt_cases(suite);
     return suite;
 }

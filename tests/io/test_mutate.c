@@ -153,6 +153,25 @@ static uint64_t read_idx(const char *path)
     return 0;
 }
 
+/* ---- NumPy's files --------------------------------------------------------------------------- */
+
+static void make_npy(int which, const char *path)
+{
+    TN_SCOPE
+    {
+        tn_tensor *t = random_as(TN_SHAPE(300 + which, 7), -9, 9, (uint64_t)which, TN_F32);
+        assert_ok(tn_npy_save(which == 1 ? tn_to_dtype(t, TN_BOOL) : t, path));
+    }
+}
+
+static uint64_t read_npy(const char *path)
+{
+    tn_tensor *t = tn_npy_load(path);
+    if (t) return tn_hash(t) | 1;
+    ck_assert_msg(tn_error_status() == TN_E_FORMAT, "%s", tn_error());
+    return 0;
+}
+
 static unsigned char *pack_gz(const void *bytes, size_t n, size_t *packed)
 {
     return gzip(bytes, n, 1, packed);
@@ -213,6 +232,7 @@ static const subject subjects[] = {
     { "idx", make_idx, read_idx, false, NULL },
     { "idx.gz", make_gz, read_idx, true, NULL },
     { "idx in gz", make_idx, read_idx, false, pack_gz },
+    { "npy", make_npy, read_npy, false, NULL },
     { "pt", make_pt, read_weights, false, NULL },
     { "pickle in pt", make_pickle, read_weights, false, pack_pickle },
 };
