@@ -835,6 +835,16 @@ static tn_status by_tensors(job *j, tn_tensor *loss)
     tn_optim_free(muon);
     return status;
 }
+static tn_status nothing(void *user)
+{
+    (void)user;
+    return TN_OK;
+}
+static tn_status profile(job *j, tn_tensor *loss)
+{
+    (void)j, (void)loss;
+    return tn_profile(nothing, NULL, (tn_profile_options){ 0 });
+}
 static tn_tensor *loss_of_one(void *w)
 {
     tn_tensor *loss = tn_sum_all(tn_square(w));
@@ -884,6 +894,7 @@ static const struct {
     { nested, TN_E_STATE, "runs a capture" },
     { checks, TN_E_STATE, "tn_set_anomaly: looks at values" },
     { explain, TN_E_STATE, "tn_explain_training: watches a run" },
+    { profile, TN_E_STATE, "tn_profile: measures a step" },
     { fails, TN_E_SHAPE, "tn_matmul: a [2,3], b [2,3]" },
     { carry, TN_E_STATE, "nobody else holds now" },
     { hook, TN_E_STATE, "tn_optim_step: calls a hook" },

@@ -515,6 +515,38 @@ START_TEST(an_error_keeps_the_log)
 }
 END_TEST
 
+/* ---- where a step's time goes ---------------------------------------------------------------- */
+
+static tn_status one_step(void *user)
+{
+    tn_module *m = user;
+    tn_tensor *x = tn_full_as(TN_SHAPE(256, 256), 1, TN_F32, tn_cuda(0)); /* 256 KiB */
+    tn_tensor *y = tn_forward(m, x);
+    tn_status status = tn_backward(tn_sum_all(tn_square(y)));
+    return status == TN_OK ? tn_module_zero_grad(m) : status;
+}
+
+START_TEST(profiled)
+{
+    char text[8000] = "";
+    tn_module *m = tn_linear_new(256, 256, (tn_linear_options){ .no_bias = true });
+    assert_ok(tn_module_to(m, tn_cuda(0)));
+    FILE *file = tmpfile();
+    assert_ok(tn_profile(one_step, m, (tn_profile_options){ .steps = 1, .file = file }));
+    rewind(file);
+    ck_assert_uint_gt(fread(text, 1, sizeof text - 1, file), 0);
+    fclose(file);
+    tn_module_drop(m);
+    double peak = 0, made = 0;
+    const char *memory = strstr(text, "memory at the peak of a step: ");
+    ck_assert_ptr_nonnull(memory);
+    ck_assert_int_eq(sscanf(memory, "memory at the peak of a step: %lf MiB, %lf", &peak, &made), 2);
+    ck_assert_msg(made >= 0.75 && peak >= made + 0.25, "%s", text); /* beside it the weight */
+    ck_assert_ptr_nonnull(strstr(memory, " 0.25 MiB by linear in Linear\n"));
+    ck_assert_ptr_nonnull(strstr(text, "\nlinear, backward "));
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("cuda_train");
@@ -530,6 +562,8 @@ Suite *test_suite(void)
     if (shim_for("a_step_waits_for_nothing"))
         tcase_add_loop_test(t, a_step_waits_for_nothing, 0, 2);
     tcase_add_loop_test(t, the_same_bits, 0, 2);
+    t = test_case(suite, "profile");
+    tcase_add_test(t, profiled);
     t = file_case(suite, "losses");
     add_tests(t, steps_wait_for_nothing, evaluations, curve, an_error_keeps_the_log);
     return suite;
