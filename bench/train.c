@@ -164,15 +164,19 @@ static tn_tensor *own_part(tn_tensor *whole)
     return tn_narrow(whole, 0, tn_parallel_rank() * rows / ranks, rows / ranks);
 }
 
+/* This rank's part of the batch of a step. */
+static void own_batch(const session *s, int64_t step, tn_tensor **in)
+{
+    s->task->batch(step, &in[0], &in[1]);
+    for (int k = 0; k < 2; k++) in[k] = own_part(in[k]);
+}
+
 /* n steps, at most BENCH_BLOCK; their mean time goes into s->step when timed. */
 static void block(session *s, int64_t n, bool timed)
 {
     tn_tensor *in[BENCH_BLOCK][2];
     tn_scope scope = tn_scope_begin();
-    for (int64_t i = 0; i < n; i++) {
-        s->task->batch(s->taken + i, &in[i][0], &in[i][1]);
-        for (int k = 0; k < 2; k++) in[i][k] = own_part(in[i][k]);
-    }
+    for (int64_t i = 0; i < n; i++) own_batch(s, s->taken + i, in[i]);
     bench_wait();
     double t0 = bench_now();
     for (int64_t i = 0; i < n; i++) {
@@ -257,8 +261,7 @@ static tn_status profiled(void *user)
 {
     session *s = user;
     tn_tensor *in[2];
-    s->task->batch(s->taken++, &in[0], &in[1]);
-    for (int k = 0; k < 2; k++) in[k] = own_part(in[k]);
+    own_batch(s, s->taken++, in);
     return step(s, 2, in) ? TN_OK : tn_error_status();
 }
 

@@ -17,4 +17,20 @@ const char *fuzz_file(const uint8_t *data, size_t size);
 /* Ends the program unless the pending error is of a kind that a file's contents can cause. */
 void fuzz_refused(void);
 
+/* The target of a reader of one tensor. */
+#define FUZZ_READER(read)                                                                          \
+    int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)                                   \
+    {                                                                                              \
+        static uint64_t sum;                                                                       \
+        tn_scope scope = tn_scope_begin();                                                         \
+        tn_tensor *t = read(fuzz_file(data, size));                                                \
+        if (t)                                                                                     \
+            sum += tn_hash(t);                                                                     \
+        else                                                                                       \
+            fuzz_refused();                                                                        \
+        tn_error_clear();                                                                          \
+        tn_scope_end(scope);                                                                       \
+        return (int)(sum & 0);                                                                     \
+    }
+
 #endif

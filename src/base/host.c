@@ -4,6 +4,7 @@
  */
 #include <fenv.h>
 #include <signal.h>
+#include <time.h>
 
 #include "base/host.h"
 
@@ -24,6 +25,13 @@ locale_t tni_to_c_locale(void)
 void tni_return_locale(const locale_t *was)
 {
     if (*was) uselocale(*was);
+}
+
+int64_t tni_nanoseconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 int tni_thread_start(pthread_t *thread, void *(*f)(void *), void *argument)

@@ -22,6 +22,7 @@
 /* pthread_create, for a thread that takes no signals: those are for the program's own threads. A
  * fault of such a thread still reaches the program's handler: blocked, it would end the process. */
 int tni_thread_start(pthread_t *thread, void *(*f)(void *), void *argument);
+int64_t tni_nanoseconds(void); /* of a clock that nobody sets */
 
 /* ---- traps ----------------------------------------------------------------------------------- */
 

@@ -202,7 +202,8 @@ static tn_tensor *hardtanh(tn_tensor *x, double s)
     return tn_hardtanh(x, -s, s);
 }
 
-/* The slope at NaN is dy, as PyTorch's, also where it is an op itself. */
+/* The slope at NaN is dy, also where it is an op itself. (PyTorch's in a tensor's last elements:
+ * findings/nan_slope_by_position.sh.) */
 START_TEST(slopes_at_nan)
 {
     tn_tensor *(*const f[])(tn_tensor *, double) = { tn_hardshrink, tn_softshrink, hardtanh };

@@ -473,11 +473,13 @@ op("aminmax", special="rows")(lambda x, dim=None, keepdim=False:
                               [tn.amin(x, axes(dim), keepdim), tn.amax(x, axes(dim), keepdim)])
 
 
+def with_index(call, x, *more):
+    index = Out()
+    return [call(x, *more, index), index.get()]
+
+
 def extreme(name):
-    def call(x, dim, keepdim=False):
-        index = Out()
-        return [getattr(tn, name)(x, dim, keepdim, index), index.get()]
-    return call
+    return lambda x, dim, keepdim=False: with_index(getattr(tn, name), x, dim, keepdim)
 
 
 op("max.reduction_with_dim", special="rows")(extreme("max"))
@@ -624,11 +626,6 @@ def embedding(weight, index, padding_idx=None, max_norm=None, norm_type=2.0, sca
 
 
 # ---- sorting, counting, sampling
-
-def with_index(call, x, *more):
-    index = Out()
-    return [call(x, *more, index), index.get()]
-
 
 op("sort", special="rows")(lambda x, dim=-1, descending=False, stable=False: with_index(tn.sort, x, dim, descending))
 op("argsort", special="rows")(lambda x, dim=-1, descending=False, stable=False: tn.argsort(x, dim, descending))

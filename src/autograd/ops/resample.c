@@ -274,7 +274,7 @@ tn_tensor *tn_interpolate(tn_tensor *x, tn_interpolate_spec spec)
         return tni_fail(TN_E_SHAPE, "tn_interpolate: x %s: want [N,C,L], [N,C,H,W] or [N,C,D,H,W]",
                         tni_text(x));
     if (spec.mode < TN_NEAREST || spec.mode > TN_CUBIC || sizes == (spec.scale[0] != 0) ||
-        (sizes ? spec.scale[1] + spec.scale[2] != 0 : spec.size[1] || spec.size[2]) ||
+        (sizes ? spec.scale[1] != 0 || spec.scale[2] != 0 : spec.size[1] || spec.size[2]) ||
         ((spec.mode == TN_CUBIC || spec.antialias) && n != 2) ||
         ((spec.align_corners || spec.antialias) && !smooth))
         return tni_fail(

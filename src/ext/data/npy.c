@@ -8,7 +8,7 @@
  */
 #include <errno.h>
 
-#include "io/file.h"
+#include "ext/pt/zip.h"
 #include "io/io.h"
 
 #define MAGIC "\x93NUMPY"
@@ -143,8 +143,7 @@ static tn_status read_header(const tni_input *in, header *h)
                                      : "does not begin with \\x93NUMPY: want a .npy file");
     if (b[6] < 1 || b[6] > 3 || b[7] != 0)
         return tni_input_bad(in, "version %d.%d: want 1.0, 2.0 or 3.0", b[6], b[7]);
-    int64_t n = b[8] | b[9] << 8;
-    if (b[6] > 1) n |= (int64_t)b[10] << 16 | (int64_t)b[11] << 24;
+    const int64_t n = (int64_t)tni_little(b + 8, b[6] > 1 ? 4 : 2);
     h->begin = (b[6] > 1 ? 12 : 10) + n;
     if (h->begin > in->size || n > MOST_HEADER)
         return tni_input_bad(in, "a header of %" PRId64 " bytes: want at most %d, within the file",
@@ -252,8 +251,9 @@ tn_status tn_npy_save(tn_tensor *t, const char *path)
     tn_status status = tni_path_check(f, path);
     if (status != TN_OK) return status;
     const kind *k = NULL;
-    for (size_t i = 0; i < 7; i++)
-        if (kinds[i].dtype == t->dtype) k = &kinds[i];
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (kinds[i].dtype == t->dtype && (size_t)kinds[i].size == tn_dtype_size(t->dtype))
+            k = &kinds[i];
     if (!k)
         return tni_error(TN_E_DTYPE,
                          "%s: %s is %s, which NumPy has not: want tn_to_dtype before it", f,

@@ -8,10 +8,10 @@
  */
 #include <inttypes.h>
 #include <tenon/diagnose.h>
-#include <time.h>
 
 #include "autograd/call_site.h"
 #include "autograd/notify.h"
+#include "io/json.h"
 #include "nn/module.h"
 #include "optim/optim.h"
 
@@ -26,6 +26,7 @@ typedef struct part {
     kind kind;
     int64_t module; /* -1: outside of all */
     double calls, seconds, flops, bytes;
+    double backward;       /* of a sum over a module: seconds */
     int64_t live, at_peak; /* bytes of storages that it made */
 } part;
 
@@ -52,9 +53,7 @@ typedef struct profile {
 
 static double now(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return 1e-9 * (double)tni_nanoseconds();
 }
 
 /* ---- parts ----------------------------------------------------------------------------------- */
@@ -148,6 +147,17 @@ static double bytes_of(const tn_shape *shape, tn_dtype dtype)
     return (double)tni_shape_numel(shape) * (double)tn_dtype_size(dtype);
 }
 
+/* Its forward makes the products of backward, too. */
+static bool makes_gradients(const char *op)
+{
+    return strcmp(op, "linear_cross_entropy") == 0;
+}
+
+static bool is_attention(const char *op)
+{
+    return strcmp(op, "scaled_dot_product_attention") == 0;
+}
+
 /* Multiplications and additions of a product or convolution from the shapes of its operands, 0 for
  * other ops; of attention without regard to masks. */
 static double flops_of(const char *op, const tn_shape *a, const tn_shape *b, const tn_shape *y)
@@ -156,18 +166,11 @@ static double flops_of(const char *op, const tn_shape *a, const tn_shape *b, con
     const int rank = a->rank - 1;
     if (strcmp(op, "linear") == 0 || strcmp(op, "matmul") == 0)
         return rank < 0 ? 0 : 2 * out * (double)a->size[rank];
-    if (strcmp(op, "linear_cross_entropy") == 0) return 2 * x * (double)b->size[0];
-    if (strcmp(op, "scaled_dot_product_attention") == 0)
-        return b->rank < 2 ? 0 : 2 * (x + out) * (double)b->size[b->rank - 2];
+    if (makes_gradients(op)) return 2 * x * (double)b->size[0];
+    if (is_attention(op)) return b->rank < 2 ? 0 : 2 * (x + out) * (double)b->size[b->rank - 2];
     if (strncmp(op, "conv", 4) != 0 || b->rank < 1 || b->size[0] == 0) return 0;
     double taps = (double)tni_shape_numel(b) / (double)b->size[0];
     return 2 * taps * (strncmp(op, "conv_t", 6) == 0 ? x : out);
-}
-
-/* Its forward makes the products of backward, too. */
-static bool makes_gradients(const char *op)
-{
-    return strcmp(op, "linear_cross_entropy") == 0;
 }
 
 static void count(profile *p, double flops, double bytes)
@@ -275,7 +278,7 @@ static tn_status differentiated(tni_watcher *self, const tni_node *node, const t
     if (g->n_in > 1 && g->in[1].shape.rank > 0 && !makes_gradients(node->op->name)) {
         flops = flops_of(node->op->name, &g->in[0].shape, &g->in[1].shape, &g->out[0].shape);
         /* attention's first product again, and two for each of the forward's two */
-        flops *= g->n_in == 4 && node->op->name[0] == 's' ? 2.5 : g->need[0] + g->need[1];
+        flops *= is_attention(node->op->name) ? 2.5 : g->need[0] + g->need[1];
     }
     count(p, flops, bytes);
     p->adds_up = p->n_laps > 0; /* what follows, until a node arrives, is still its work */
@@ -360,7 +363,8 @@ static size_t summed(const profile *p, bool by_op, part *sum)
         if (k == n) sum[n++] = (part){ .op = q->op, .kind = q->kind, .module = q->module };
         sum[k].calls += q->calls;
         sum[k].seconds += q->seconds;
-        sum[k].flops += by_op ? q->flops : q->kind == BACKWARD ? q->seconds : 0;
+        sum[k].backward += q->kind == BACKWARD ? q->seconds : 0;
+        sum[k].flops += q->flops;
         sum[k].bytes += q->bytes;
     }
     qsort(sum, n, sizeof *sum, longest_first);
@@ -376,6 +380,13 @@ static void cell(FILE *file, double x)
         fprintf(file, " %9s", "");
 }
 
+/* "linear, backward" */
+static const char *name_of(const part *q, char *name, size_t size)
+{
+    snprintf(name, size, "%s%s", q->op, words[q->kind]);
+    return name;
+}
+
 static void print(const profile *p, part *sum)
 {
     FILE *file = p->o.file;
@@ -389,8 +400,7 @@ static void print(const profile *p, part *sum)
     for (size_t i = 0; i < n && i < rows; i++) {
         const part *q = &sum[i];
         char name[160];
-        snprintf(name, sizeof name, "%s%s", q->op, words[q->kind]);
-        fprintf(file, "%-44s", name);
+        fprintf(file, "%-44s", name_of(q, name, sizeof name));
         cell(file, q->calls / steps);
         cell(file, q->seconds / steps * 1e3);
         cell(file, q->seconds / all * 100);
@@ -409,7 +419,7 @@ static void print(const profile *p, part *sum)
         fprintf(file, "%-54s", p->modules[sum[i].module]);
         cell(file, sum[i].seconds / steps * 1e3);
         cell(file, sum[i].seconds / all * 100);
-        cell(file, sum[i].flops / steps * 1e3);
+        cell(file, sum[i].backward / steps * 1e3);
         fprintf(file, "\n");
     }
     const double mib = 1.0 / (1 << 20);
@@ -424,34 +434,31 @@ static void print(const profile *p, part *sum)
                 sum[i].module < 0 ? "" : p->modules[sum[i].module]);
 }
 
-static void put_text(FILE *file, const char *text)
+static void add_text(tni_bytes *b, const char *text)
 {
-    for (; *text; text++)
-        if (*text == '"' || *text == '\\')
-            fprintf(file, "\\%c", *text);
-        else if ((unsigned char)*text < ' ')
-            fprintf(file, "\\u%04x", (unsigned)*text);
-        else
-            fputc(*text, file);
+    if (!tni_json_add(b, text)) tni_bytes_printf(b, "\"not UTF-8\"");
 }
 
-static void print_laps(const profile *p)
+static tn_status print_laps(const profile *p)
 {
-    FILE *file = p->o.events;
-    fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", file);
+    char name[160];
+    tni_bytes b = { 0 };
+    tni_bytes_printf(&b, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
     for (size_t i = 0; i < p->n_laps; i++) {
         const lap *l = &p->laps[i];
         const part *q = &p->parts[l->part];
-        fprintf(file, "%s\n{\"name\":\"", i ? "," : "");
-        put_text(file, q->op);
-        fprintf(file,
-                "%s\",\"ph\":\"X\",\"pid\":1,\"tid\":1,\"ts\":%.3f,\"dur\":%.3f,\"args\":{"
-                "\"module\":\"",
-                words[q->kind], (l->from - p->laps[0].from) * 1e6, (l->to - l->from) * 1e6);
-        put_text(file, q->module < 0 ? "" : p->modules[q->module]);
-        fputs("\"}}", file);
+        tni_bytes_printf(&b, "%s\n{\"name\":", i ? "," : "");
+        add_text(&b, name_of(q, name, sizeof name));
+        tni_bytes_printf(&b, ",\"ph\":\"X\",\"pid\":1,\"tid\":1,\"ts\":%.3f,\"dur\":%.3f,",
+                         (l->from - p->laps[0].from) * 1e6, (l->to - l->from) * 1e6);
+        tni_bytes_printf(&b, "\"args\":{\"module\":");
+        add_text(&b, q->module < 0 ? "" : p->modules[q->module]);
+        tni_bytes_printf(&b, "}}");
     }
-    fputs("\n]}\n", file);
+    tni_bytes_printf(&b, "\n]}\n");
+    if (!b.failed) fwrite(b.data, 1, b.n, p->o.events);
+    tni_bytes_free(&b);
+    return b.failed ? TN_E_NOMEM : TN_OK;
 }
 
 /* ---- the function ---------------------------------------------------------------------------- */
@@ -535,7 +542,7 @@ tn_status tn_profile(tn_profile_step step, void *user, tn_profile_options o)
     part *sum = status == TN_OK ? tni_alloc_n(p.n_parts, sizeof *sum) : NULL;
     if (status == TN_OK && !sum) status = TN_E_NOMEM;
     if (status == TN_OK && o.file) print(&p, sum);
-    if (status == TN_OK && o.events) print_laps(&p);
+    if (status == TN_OK && o.events) status = print_laps(&p);
     if (sum) tni_free(sum, p.n_parts * sizeof *sum);
     profile_free(&p);
     FILE *const files[] = { o.file, o.events };

@@ -101,13 +101,6 @@ static inline void relax(void)
 #endif
 }
 
-static int64_t now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* Sleeps while *word is value; may return early. */
 static void sleep_on(atomic_uint *word, unsigned value)
 {
@@ -133,7 +126,7 @@ static unsigned spin(thread_pool *t, bool (*ready)(unsigned state, unsigned seen
 {
     unsigned state = atomic_load_explicit(&t->state, memory_order_acquire);
     if (ns == 0 || ready(state, seen)) return state;
-    for (int64_t end = now() + ns; now() < end;)
+    for (int64_t end = tni_nanoseconds() + ns; tni_nanoseconds() < end;)
         for (int i = 0; i < 16; i++) {
             relax();
             state = atomic_load_explicit(&t->state, memory_order_acquire);
@@ -178,7 +171,7 @@ static inline void set_fp_control(unsigned control)
 static int64_t work(thread_pool *t, int number)
 {
     int outer = self.worker;
-    int64_t began = t->spins ? now() : 0, chunks = 0;
+    int64_t began = t->spins ? tni_nanoseconds() : 0, chunks = 0;
     self.busy = true;
     self.worker = number;
     for (int k = 0; k < t->shares; k++) {
@@ -194,7 +187,7 @@ static int64_t work(thread_pool *t, int number)
     self.worker = outer;
     self.busy = false;
     if (!t->spins) return 0;
-    int64_t of_a_chunk = chunks > 0 ? (now() - began) / chunks : 0;
+    int64_t of_a_chunk = chunks > 0 ? (tni_nanoseconds() - began) / chunks : 0;
     return TNI_MIN(SPIN_NS + of_a_chunk, MOST_SPIN_NS);
 }
 
