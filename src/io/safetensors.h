@@ -45,8 +45,9 @@ tn_status tni_metadata_check(const char *function, const tn_metadata *metadata);
 /* ---- the file -------------------------------------------------------------------------------- */
 
 typedef struct tni_safetensor {
-    const char *name; /* lives as long as the file is open */
-    tn_dtype dtype;
+    const char *name;                    /* lives as long as the file is open */
+    const struct tni_file_dtype *stored; /* io/io.h */
+    tn_dtype dtype;                      /* of the tensor, if one can hold it */
     tn_shape shape;
     int64_t begin, end; /* in the data area */
 } tni_safetensor;

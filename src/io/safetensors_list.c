@@ -4,7 +4,7 @@
  * Metadata about the tensors is used here: other names of a tensor become entries of the same
  * tensor, state versions are recorded in the list. The rest is returned to the caller.
  */
-#include "io/io.h"
+#include "io/choice.h"
 #include "io/json.h"
 #include "nn/module.h"
 #include "optim/optim.h"
@@ -176,6 +176,11 @@ static tn_status add_tensors(tni_safetensors *file, const tni_map *parts)
         const tni_reading *part = part_of(parts, e->name, &name);
         if (!part || !is_within(e->name, name)) continue;
         tn_entry entry = { .kind = TN_PARAMETER, .persistent = true };
+        tni_choice none = { 0 }, *choice = part->choice ? part->choice : &none;
+        if (!tni_file_dtype_wanted(e->stored, &choice->o)) {
+            status = tni_leave_out(choice, &file->in, e->name, e->stored->safetensors, e->stored);
+            continue;
+        }
         bool skipped = part->optimizer && !tni_optim_reads(part->optimizer, name);
         entry.tensor = skipped ? described(e) : tni_safetensors_tensor(file, e);
         status = entry.tensor ? tni_list_push(part->list, "", "", name, entry) : tni_pending();
@@ -224,9 +229,9 @@ tn_status tni_safetensors_read(tni_safetensors *file, const tni_map *parts)
     return status;
 }
 
-tn_list *tni_safetensors_list(tni_safetensors *file, const char *part)
+tn_list *tni_safetensors_list(tni_safetensors *file, const char *part, tni_choice *choice)
 {
-    tni_reading one = { 0 };
+    tni_reading one = { .choice = choice };
     tni_map parts = { .names = true };
     bool read = tni_map_put(&parts, part, &one) > 0 && tni_safetensors_read(file, &parts) == TN_OK;
     tni_map_free(&parts);

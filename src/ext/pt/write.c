@@ -131,7 +131,7 @@ static void put_tensor(tni_bytes *b, const item *it)
     tni_dense_strides(&t->shape, stride);
     tni_bytes_printf(b, "ctorch._utils\n_rebuild_tensor_v2\n((");
     put_text(b, "storage");
-    tni_bytes_printf(b, "c%s", tni_pickle_storage_type(t->dtype));
+    tni_bytes_printf(b, "ctorch\n%sStorage\n", tni_file_dtype_of(t->dtype)->storage);
     put_text(b, key);
     put_text(b, "cpu");
     put_integer(b, tni_shape_numel(&t->shape));

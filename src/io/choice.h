@@ -1,0 +1,29 @@
+/*
+ * choice.h - what of a file is read, and what became of the rest (save.c).
+ */
+#ifndef TNI_CHOICE_H
+#define TNI_CHOICE_H
+
+#include "io/io.h"
+
+typedef struct tni_choice {
+    tn_load_options o;
+    tni_bytes taken; /* which part was chosen without being asked for */
+    tni_bytes left;  /* names of what was left out, and why */
+    int n_left;
+    bool picked;  /* the reader has taken o.key's part; else it is taken of the list, by names */
+    bool weights; /* for a module: a checkpoint of tenon's is refused without a key */
+} tni_choice;
+
+/* A tensor that tenon does not hold, being `what`: noted with the option skip_foreign, else an error.
+ * d: its dtype, NULL: something else is the matter. */
+tn_status tni_leave_out(tni_choice *c, const tni_input *in, const char *name, const char *what,
+                        const tni_file_dtype *d);
+
+/* The tensors of a zip archive of .npy entries, by their names without the ending. (npy.c) */
+struct tni_zip;
+tn_list *tni_npz_list(const struct tni_zip *zip, tni_choice *c);
+/* Of a PyTorch file, or an .npz; metadata may be NULL. (ext/pt/read.c) */
+tn_list *tni_pt_list(const char *function, const char *path, tni_choice *c, tn_metadata *metadata);
+
+#endif
