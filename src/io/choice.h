@@ -12,6 +12,7 @@ typedef struct tni_choice {
     tni_bytes left;  /* names of what was left out, and why */
     int n_left;
     bool picked;  /* the reader has taken o.key's part; else it is taken of the list, by names */
+    bool shard;   /* it is one of the files that an index names */
     bool weights; /* for a module: a checkpoint of tenon's is refused without a key */
 } tni_choice;
 
@@ -20,6 +21,7 @@ typedef struct tni_choice {
 tn_status tni_leave_out(tni_choice *c, const tni_input *in, const char *name, const char *what,
                         const tni_file_dtype *d);
 
+bool tni_ends_in(const char *path, const char *end);
 /* The tensors of a zip archive of .npy entries, by their names without the ending. (npy.c) */
 struct tni_zip;
 tn_list *tni_npz_list(const struct tni_zip *zip, tni_choice *c);

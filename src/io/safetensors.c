@@ -216,7 +216,7 @@ static const struct {
     const char *begin;
     const char *what;
 } others[] = {
-    { "{", "JSON text: of an index of several files (.index.json) load the files that it names" },
+    { "{", "JSON text" },
     { "<", "a page of HTML or XML, as a failed download leaves" },
     { "version ", "a pointer of Git LFS, not the file itself (git lfs pull)" },
     { "GGUF", "a GGUF file" },

@@ -16,7 +16,7 @@ tn_status tni_in_file(const char *function, const char *path)
 
 /* ---- writing: the name decides --------------------------------------------------------------- */
 
-static bool ends_in(const char *path, const char *end)
+bool tni_ends_in(const char *path, const char *end)
 {
     size_t n = path ? strlen(path) : 0;
     size_t k = strlen(end);
@@ -26,7 +26,7 @@ static bool ends_in(const char *path, const char *end)
 static tn_status write_list(const char *function, const char *path, const tn_list *list,
                             tni_writing o)
 {
-    if (!ends_in(path, ".pt") && !ends_in(path, ".pth"))
+    if (!tni_ends_in(path, ".pt") && !tni_ends_in(path, ".pth"))
         return tni_safetensors_write(function, path, list, o);
     if (o.metadata && o.metadata->n)
         return tni_file_error(TN_E_INVALID, function, path,
@@ -161,7 +161,7 @@ static tn_status add_shard(const tni_input *in, const char *file, tni_choice *c,
                            tn_list *all)
 {
     if (tni_map_get(read, file)) return TN_OK;
-    if (!*file || strchr(file, '/') || !strcmp(file, "..") || strstr(file, ".json"))
+    if (!*file || strchr(file, '/') || !strcmp(file, ".."))
         return tni_input_bad(in, "the file \"%.64s\": want the name of one beside it", file);
     if (tni_map_put(read, file, (void *)file) < 0) return tni_pending();
     const tn_list *list = load_beside(in->function, in->path, file, c);
@@ -175,40 +175,51 @@ static tn_status add_shard(const tni_input *in, const char *file, tni_choice *c,
     return status;
 }
 
+static tn_status read_map(const tni_input *in, tni_json *j, tni_choice *c, tn_list *all)
+{
+    tni_map read = { .names = true };
+    tn_status status = TN_OK;
+    for (const char *name, *file; status == TN_OK && tni_json_next(j, '}');) {
+        name = tni_json_key(j);
+        file = name ? tni_json_string(j) : NULL;
+        if (!file) break;
+        status = add_shard(in, file, c, &read, all);
+        if (status == TN_OK && !tni_list_find(all, name) && !c->o.skip_foreign)
+            status = tni_input_bad(in, "%.64s is not in %.64s", name, file);
+    }
+    tni_map_free(&read);
+    return status;
+}
+
 /* An index of several files: { "metadata": ..., "weight_map": { NAME: FILE } }, as Hugging Face's
  * tools write it. */
 static tn_status read_index(const tni_input *in, char *text, tni_choice *c, tn_list *all)
 {
     tni_json json = tni_json_of(text, (size_t)in->size), *j = &json;
-    tni_map read = { .names = true };
     tn_status status = TN_OK;
-    bool map = false;
-    for (const char *key; status == TN_OK && tni_json_open(j, '{') && !map;)
-        while (status == TN_OK && tni_json_next(j, '}') && (key = tni_json_key(j))) {
-            if (strcmp(key, "weight_map") != 0 || map || !tni_json_open(j, '{')) {
-                if (!tni_json_skip(j)) break;
-                continue;
-            }
-            map = true;
-            for (const char *name; status == TN_OK && tni_json_next(j, '}');) {
-                name = tni_json_key(j);
-                const char *file = name ? tni_json_string(j) : NULL;
-                if (!file) break;
-                status = add_shard(in, file, c, &read, all);
-                if (status == TN_OK && !tni_list_find(all, name) && !c->o.skip_foreign)
-                    status = tni_input_bad(in, "%.64s is not in %.64s", name, file);
-            }
-        }
-    if (status == TN_OK && (j->problem || !map))
-        status = tni_input_bad(in, "JSON text without a \"weight_map\" of names and files: want "
+    int maps = 0;
+    const bool object = tni_json_open(j, '{');
+    while (object && status == TN_OK && tni_json_next(j, '}')) {
+        const char *key = tni_json_key(j);
+        if (key && !strcmp(key, "weight_map") && tni_json_open(j, '{'))
+            maps++, status = read_map(in, j, c, all);
+        else if (!key || !tni_json_skip(j))
+            break;
+    }
+    if (object && status == TN_OK) tni_json_end(j);
+    if (status == TN_OK && (j->problem || maps != 1))
+        status = tni_input_bad(in, "JSON text without one \"weight_map\" of names and files: want "
                                    "weights, or the index of several files");
-    tni_map_free(&read);
     return status;
 }
 
 static tn_list *load_index(const tni_input *in, tni_choice *c)
 {
     const int64_t most = tn_get_file_limits().header_bytes;
+    if (c->shard) {
+        tni_input_bad(in, "JSON text, named by an index: want weights");
+        return NULL;
+    }
     if (in->size > most) {
         tni_input_bad(
             in, "JSON text of %" PRId64 " bytes: at most %" PRId64 " are read (tn_set_file_limits)",
@@ -220,9 +231,10 @@ static tn_list *load_index(const tni_input *in, tni_choice *c)
     tn_status status = all ? tni_input_read(in, 0, text, (size_t)in->size) : tni_pending();
     const char *key = c->o.key;
     c->o.key = NULL; /* of the whole, not of each file */
+    c->shard = true;
     if (status == TN_OK) TN_SCOPE status = read_index(in, text, c, all);
     c->o.key = key;
-    c->picked = false;
+    c->picked = c->shard = false;
     if (text) tni_free(text, (size_t)in->size);
     return status == TN_OK ? all : NULL;
 }

@@ -222,7 +222,7 @@ static tn_status add_array(tni_choice *c, const source *s, const char *entry, tn
     header h = { 0 };
     char name[TNI_ZIP_NAME_LIMIT + 1];
     const size_t n = strlen(entry);
-    const bool npy = n > 4 && !strcmp(entry + n - 4, ".npy");
+    const bool npy = tni_ends_in(entry, ".npy");
     snprintf(name, sizeof name, "%.*s", (int)(npy ? n - 4 : n), entry);
     if (!npy) return tni_leave_out(c, &s->in, name, "not an array (.npy)", NULL);
     tn_status status = read_header(s, &h);

@@ -149,8 +149,7 @@ static tn_status put(tni_pickle *p, int64_t i)
 static tn_status get(tni_pickle *p, int64_t i)
 {
     const value *v = i < p->memo.n ? (value *)p->memo.data + i : NULL;
-    if (!v || v->kind == TNI_PICKLE_MARK)
-        return bad(p, "memo %" PRId64 ": it is not set, of %" PRId64, i, p->memo.n);
+    if (!v || v->kind == TNI_PICKLE_MARK) return bad(p, "memo %" PRId64 ": is not set", i);
     return push(p, v->kind, v->number, v->n);
 }
 
@@ -261,7 +260,7 @@ static tn_status build(tni_pickle *p, int64_t n)
     const value *v = last(p, n);
     if (!v) return tni_pending();
     tni_pickle_dict *d = v[0].kind == TNI_PICKLE_DICT ? tni_pickle_dict_of(p, &v[0]) : NULL;
-    const bool attributes = v[1].kind == TNI_PICKLE_DICT;
+    const bool attributes = v[1].kind == TNI_PICKLE_DICT && !tni_pickle_dict_of(p, &v[1])->list;
     if (!d || !(d->object || (d->ordered && attributes)))
         return bad(p, "%s", "BUILD of something other than an OrderedDict: " WANTED);
     const value *metadata = tni_pickle_get(p, &v[1], "_metadata");

@@ -131,7 +131,7 @@ static tn_status read_places(pt *f, const tni_pickle_value *keys, int64_t at)
         int64_t nbytes = 0;
         if (status == TN_OK && ((int64_t)tni_little(count, 8) != of->numel ||
                                 __builtin_mul_overflow(of->numel, of->dtype->bits / 8, &nbytes) ||
-                                nbytes > f->zip.in.size - at - 8))
+                                nbytes > left))
             status = bad(f, "storage %s at %" PRId64 ": want %" PRId64 " elements of %s", of->key,
                          at, of->numel, of->dtype->name);
         f->places[n] = (place){ at + 8, nbytes };
@@ -207,7 +207,7 @@ static tn_tensor *storage_of(pt *f, const tni_pickle_storage *s, const tni_file_
          (known->dtype != (tn_dtype)dtype->dtype || tni_shape_numel(&known->shape) != n))) {
         bad(f, "%s/%s holds %" PRId64 " bytes%s%s: want %" PRId64 " elements of %s", f->folder,
             s->key, at->nbytes, known ? " of " : "", known ? tn_dtype_name(known->dtype) : "", n,
-            dtype->name);
+            tni_file_dtype_kept(dtype) ? tn_dtype_name((tn_dtype)dtype->dtype) : dtype->name);
         return NULL;
     }
     if (known) return known;
@@ -318,7 +318,10 @@ tn_list *tni_pt_list(const char *function, const char *path, tni_choice *c, tn_m
         status = tni_zip_open(&f.zip, function, path, limits.tensors + 16, limits.header_bytes);
     }
     tn_list *list = NULL;
-    if (status == TN_OK && f.zip.n && !f.zip.pytorch)
+    bool npz = false;
+    for (int i = 0; !f.zip.pytorch && i < f.zip.n; i++)
+        npz |= tni_ends_in(f.zip.entry[i].name, ".npy");
+    if (status == TN_OK && npz)
         list = tni_npz_list(&f.zip, c);
     else if (status == TN_OK)
         list = list_of(&f, metadata);

@@ -209,11 +209,12 @@ typedef struct census {
     int parts, optimizers, values;
 } census;
 
-static int64_t count_of(const tni_pickle *p, const value *v, bool tensors)
+/* Of a container's values those of one kind or, with `more`, the containers, too. */
+static int64_t count_of(const tni_pickle *p, const value *v, tni_pickle_kind kind, bool more)
 {
     int64_t n = 0;
     for (child c = before(p, v); next(p, v, &c);)
-        n += !tensors || c.value->kind == TNI_PICKLE_TENSOR;
+        n += c.value->kind == kind || (more && holds(c.value));
     return n;
 }
 
@@ -226,28 +227,34 @@ static tn_status visit_part(walk *w, const value *v, bool *down)
     const char *comma = all->text.n ? ", " : "";
     if (*down && state && holds(state) && tni_pickle_get(p, v, "param_groups")) {
         tni_bytes_printf(&all->text, "%s%s (an optimizer's state of %" PRId64 " parameters)", comma,
-                         w->path, count_of(p, state, false));
+                         w->path, count_of(p, state, TNI_PICKLE_DICT, false));
         all->optimizers++;
         *down = false;
         return TN_OK;
     }
-    const int64_t n = *down ? count_of(p, v, true) : 0;
+    const int64_t n = *down ? count_of(p, v, TNI_PICKLE_TENSOR, false) : 0;
     if (n) {
         if (all->parts++ == 0) all->first = *v, all->n_first = n;
         if (!all->key[0] && w->path[0]) snprintf(all->key, sizeof all->key, "%.100s", w->path);
         if (all->parts <= 16)
-            tni_bytes_printf(&all->text, "%s%s%s%" PRId64 " tensor%s%s", comma, w->path,
-                             w->path[0] ? " (" : "beside them ", n, n == 1 ? "" : "s",
-                             w->path[0] ? ")" : "");
+            tni_bytes_printf(&all->text,
+                             w->path[0] ? "%s%s (%" PRId64 " tensor%s)"
+                                        : "%s%s%" PRId64 " tensor%s at the top",
+                             comma, w->path, n, n == 1 ? "" : "s");
         if (all->parts == 17) tni_bytes_printf(&all->text, ", and more");
     }
-    if (!*down && w->depth == 1 && all->values < 8 && v->kind != TNI_PICKLE_STRING) {
-        const size_t before_it = all->text.n;
+    const bool leaf =
+        *down ? count_of(p, v, TNI_PICKLE_TENSOR, true) == 0 : v->kind != TNI_PICKLE_TENSOR;
+    if (w->depth == 1 && leaf && all->values++ < 8) {
+        static const char *const kind[] = {
+            [TNI_PICKLE_STRING] = "a string", [TNI_PICKLE_GLOBAL] = "a name",
+            [TNI_PICKLE_OTHER] = "of no use", [TNI_PICKLE_TUPLE] = "a tuple",
+            [TNI_PICKLE_DICT] = "a dict",     [TNI_PICKLE_STORAGE] = "a storage"
+        };
+        const bool list = v->kind == TNI_PICKLE_DICT && tni_pickle_dict_of(p, v)->list;
         tni_bytes_printf(&all->text, "%s%s ", comma, w->path);
-        if (add_text(p, v, &all->text, true))
-            all->values++;
-        else if (!all->text.failed)
-            all->text.n = before_it;
+        if (v->kind == TNI_PICKLE_STRING || !add_text(p, v, &all->text, true))
+            tni_bytes_printf(&all->text, "(%s)", list ? "a list" : kind[v->kind]);
     }
     return all->text.failed ? TN_E_NOMEM : TN_OK;
 }
@@ -294,7 +301,7 @@ tn_status tni_tree_pick(const tni_tree *tree, value *part)
     } else if (key)
         status = bad(tree, "%s %.64s in it: it has %.1500s", named ? "no tensors under" : "no part",
                      key, all.text.data);
-    else if (all.parts == 0 && (count_of(tree->pickle, part, false) > 0 || all.optimizers))
+    else if (all.parts == 0 && all.text.n > 1)
         status = bad(tree, "no tensors in it: it has %.1500s", all.text.data);
     else if (all.parts > 1)
         status = bad(tree, "a checkpoint: %.1500s: want .key = \"%s\" (\"*\": all of it)",

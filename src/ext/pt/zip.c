@@ -226,11 +226,12 @@ static tn_status check_names(tni_zip *zip)
 {
     const char *first = zip->entry[0].name, *slash = strchr(first, '/');
     const size_t folder = slash ? (size_t)(slash + 1 - first) : 0;
-    for (int i = 0; i < zip->n; i++)
-        zip->pytorch |= folder && !strncmp(zip->entry[i].name, first, folder) &&
-                        !strcmp(zip->entry[i].name + folder, "data.pkl");
+    for (int i = 0; i < zip->n; i++) {
+        const char *name = zip->entry[i].name, *last = strrchr(name, '/');
+        zip->pytorch |= !strcmp(last ? last + 1 : name, "data.pkl");
+    }
     for (tni_zip_entry *e = zip->entry; e < zip->entry + zip->n; e++) {
-        if (zip->pytorch && strncmp(e->name, first, folder) != 0)
+        if (zip->pytorch && (!folder || strncmp(e->name, first, folder) != 0))
             return bad(zip, "%.64s: want entries in one folder", e->name);
         if (zip->pytorch) e->name += folder;
         int is_new = tni_map_put(&zip->names, e->name, e);

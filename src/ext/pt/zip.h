@@ -64,7 +64,7 @@ typedef struct tni_zip {
     tni_zip_entry *entry;
     tni_map names;     /* -> entry */
     bool checked;      /* the archive has checksums: a writer may leave them all 0 */
-    bool pytorch;      /* its first folder holds data.pkl */
+    bool pytorch;      /* there is a data.pkl */
     uint64_t inflated; /* bytes of all deflated entries */
 } tni_zip;
 
