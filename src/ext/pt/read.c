@@ -127,11 +127,12 @@ static tn_status read_places(pt *f, const tni_pickle_value *keys, int64_t at)
             status = bad(f, "key %" PRId64 " of the storages is of none", n);
             break;
         }
-        status = tni_input_read(&f->zip.in, at, count, sizeof count);
+        const int64_t left = f->zip.in.size - at - 8;
         int64_t nbytes = 0;
-        if (status == TN_OK && ((int64_t)tni_little(count, 8) != of->numel ||
-                                __builtin_mul_overflow(of->numel, of->dtype->bits / 8, &nbytes) ||
-                                nbytes > left))
+        if (left >= 0) status = tni_input_read(&f->zip.in, at, count, sizeof count);
+        if (status == TN_OK &&
+            (left < 0 || (int64_t)tni_little(count, 8) != of->numel ||
+             __builtin_mul_overflow(of->numel, of->dtype->bits / 8, &nbytes) || nbytes > left))
             status = bad(f, "storage %s at %" PRId64 ": want %" PRId64 " elements of %s", of->key,
                          at, of->numel, of->dtype->name);
         f->places[n] = (place){ at + 8, nbytes };
