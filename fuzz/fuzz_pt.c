@@ -1,7 +1,7 @@
 /*
  * fuzz_pt.c - any bytes as a PyTorch file or an archive of arrays: those that begin with PK, or as
- * files of before PyTorch 1.6 do, as a whole; others as the pickle of an otherwise valid archive, so
- * that mutations need not correct a checksum.
+ * files of before PyTorch 1.6 do, as a whole; others as the pickle of an otherwise valid archive,
+ * so that mutations need not correct a checksum.
  */
 #include "fuzz.h"
 

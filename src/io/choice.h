@@ -16,13 +16,13 @@ typedef struct tni_choice {
     bool weights; /* for a module: a checkpoint of tenon's is refused without a key */
 } tni_choice;
 
-/* A tensor that tenon does not hold, being `what`: noted with the option skip_foreign, else an error.
+/* A tensor that tenon does not hold, being `what`: noted with skip_foreign, else an error.
  * d: its dtype, NULL: something else is the matter. */
 tn_status tni_leave_out(tni_choice *c, const tni_input *in, const char *name, const char *what,
                         const tni_file_dtype *d);
 
 bool tni_ends_in(const char *path, const char *end);
-/* The tensors of a zip archive of .npy entries, by their names without the ending. (npy.c) */
+/* The tensors of an archive of .npy entries, by their names without the ending. (ext/pt/npy.c) */
 struct tni_zip;
 tn_list *tni_npz_list(const struct tni_zip *zip, tni_choice *c);
 /* Of a PyTorch file, or an .npz; metadata may be NULL. (ext/pt/read.c) */

@@ -1094,6 +1094,8 @@ static bool rename_some(const char *name, char *to, size_t size, void *user)
     return name[0] != 'b';
 }
 OPTIONS(load, tn_load_options, FLAG(non_strict), FLAG(cast), FLAG(skip_mismatched), FLAG(assign),
+        FLAG(unwrap), FLAG(widen), FLAG(skip_foreign),
+        o.key = below(w, 4) ? NULL : (const char *[]){ "model", "*", "" }[below(w, 3)],
         o.rename = below(w, 6) ? NULL : rename_some)
 DRAW(save_options)
 {

@@ -3,7 +3,7 @@
  *
  * Truth: golden/npy, made by NumPy (make_npy.py); headers as older writers made them, byte by byte.
  *
- * Seen to fail: in src/ext/data/npy.c, the sign of short integers not extended; the order of bytes
+ * Seen to fail: in src/ext/pt/npy.c, the sign of short integers not extended; the order of bytes
  * or of axes ignored; a key that stands twice taken; the bytes of bool left as they are.
  */
 #include "io/cases.h"

@@ -6,9 +6,9 @@
  * (golden/make_files.py); pickles put together by hand where no writer of today makes them.
  *
  * Seen to fail: in src/ext/pt/tree.c, an optimizer's state counted as a part: checkpoint.pt; in
- * src/ext/pt/read.c, places without the 8 bytes of a count: old_mixed.pt; in src/io/dtypes.c, no sign
- * in tni_widen(): foreign.pt; in src/io/save.c, unwrapped() without its first condition: wrapped.pt;
- * in src/ext/pt/zip.c, DEFLATE_RATIO 1: deflated.npz.
+ * src/ext/pt/read.c, places without the 8 bytes of a count: old_mixed.pt; in src/io/dtypes.c, no
+ * sign in tni_widen(): foreign.pt; in src/io/save.c, _orig_mod kept: wrapped.pt; in
+ * src/ext/pt/zip.c, DEFLATE_RATIO 1: deflated.npz.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -234,7 +234,7 @@ static void refused(const char *what, const char *path, const char *text)
     ck_assert_int_eq(tn_live_tensors(), live);
 }
 
-/* ---- archives --------------------------------------------------------------------------------- */
+/* ---- archives -------------------------------------------------------------------------------- */
 
 static unsigned char *bytes_of(const char *name, size_t *n)
 {
@@ -262,7 +262,7 @@ START_TEST(deflated_entries_are_bounded_and_checked)
 }
 END_TEST
 
-/* ---- files in several parts ------------------------------------------------------------------- */
+/* ---- files in several parts ------------------------------------------------------------------ */
 
 static void bad_index(const char *json, const char *text)
 {
@@ -302,7 +302,7 @@ START_TEST(bad_indexes)
 }
 END_TEST
 
-/* ---- the format before 1.6 -------------------------------------------------------------------- */
+/* ---- the format before 1.6 ------------------------------------------------------------------- */
 
 #define MAGIC "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
 #define VERSION "\x80\x02M\xe9\x03."
@@ -362,7 +362,7 @@ START_TEST(bad_files_of_the_old_format)
 }
 END_TEST
 
-/* ---- memory that runs out --------------------------------------------------------------------- */
+/* ---- memory that runs out -------------------------------------------------------------------- */
 
 static tn_status load_kind(void *user)
 {

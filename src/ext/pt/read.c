@@ -123,8 +123,11 @@ static tn_status read_places(pt *f, const tni_pickle_value *keys, int64_t at)
                 ? tni_map_get_name(&named, (const char *)p->bytes + key->number, key->n)
                 : NULL;
         unsigned char count[8] = { 0 };
-        if (!of || !of->dtype || tni_map_put(&f->keys, of->key, (void *)(intptr_t)(n + 1)) == 0) {
-            status = bad(f, "key %" PRId64 " of the storages is of none", n);
+        const int is_new =
+            of && of->dtype ? tni_map_put(&f->keys, of->key, (void *)(intptr_t)(n + 1)) : 0;
+        if (is_new <= 0) {
+            status =
+                is_new ? tni_pending() : bad(f, "key %" PRId64 " of the storages is of none", n);
             break;
         }
         const int64_t left = f->zip.in.size - at - 8;
