@@ -24,7 +24,8 @@ typedef struct tn_metadata {
  *
  * A path that ends in .pt or .pth is written for torch.load instead, as
  * torch.save(model.state_dict()) does: ties share a storage under all their names, versions stand
- * in _metadata, and there is no place for strings.
+ * in _metadata, and there is no place for strings. One that ends in .npz is written as numpy.savez
+ * does: ties in full under all their names, no strings, no versions, no bf16.
  *
  * Errors   TN_E_IO with path and reason: the old file, if any, is then unchanged and no temporary
  *          stays

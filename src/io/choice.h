@@ -25,6 +25,8 @@ bool tni_ends_in(const char *path, const char *end);
 /* The tensors of an archive of .npy entries, by their names without the ending. (ext/pt/npy.c) */
 struct tni_zip;
 tn_list *tni_npz_list(const struct tni_zip *zip, tni_choice *c);
+/* Writes such an archive, stored, as numpy.savez does. */
+tn_status tni_npz_write(const char *function, const char *path, const tn_list *list);
 /* Of a PyTorch file, or an .npz; metadata may be NULL. (ext/pt/read.c) */
 tn_list *tni_pt_list(const char *function, const char *path, tni_choice *c, tn_metadata *metadata);
 

@@ -26,11 +26,14 @@ bool tni_ends_in(const char *path, const char *end)
 static tn_status write_list(const char *function, const char *path, const tn_list *list,
                             tni_writing o)
 {
-    if (!tni_ends_in(path, ".pt") && !tni_ends_in(path, ".pth"))
+    const bool npz = tni_ends_in(path, ".npz");
+    if (!npz && !tni_ends_in(path, ".pt") && !tni_ends_in(path, ".pth"))
         return tni_safetensors_write(function, path, list, o);
     if (o.metadata && o.metadata->n)
         return tni_file_error(TN_E_INVALID, function, path,
-                              "a PyTorch file has no place for metadata: want a .safetensors file");
+                              "a %s file has no place for metadata: want a .safetensors file",
+                              npz ? "NumPy" : "PyTorch");
+    if (npz) return tni_npz_write(function, path, list);
     return tni_pt_write(function, path, list);
 }
 

@@ -262,6 +262,33 @@ START_TEST(deflated_entries_are_bounded_and_checked)
 }
 END_TEST
 
+/* What is written is read back, and is entry for entry what numpy.savez writes. */
+START_TEST(arrays_are_written_as_numpy_does)
+{
+    size_t n, m;
+    tn_list *list = tn_load_tensors(kind_path("stored.npz"), NULL);
+    assert_made(list);
+    const char *path = in_folder("a.npz");
+    assert_ok(tn_save_tensors(list, NULL, path));
+    assert_expected(tn_load_tensors(path, NULL), "stored.npz");
+    char *ours = owned(read_bytes(path, &n)),
+         *theirs = owned(read_bytes(kind_path("stored.npz"), &m));
+    const char *array = memmem(theirs, m, "\x93NUMPY", 6); /* a: 128 bytes of header, 6 floats */
+    ck_assert_ptr_nonnull(array);
+    ck_assert_ptr_nonnull(memmem(ours, n, array, 128 + 24));
+    const char *key[] = { "k" }, *value[] = { "v" };
+    assert_fails(tn_save_tensors(list, &(tn_metadata){ 1, key, value }, path), TN_E_INVALID,
+                 "a NumPy file has no place for metadata: want a .safetensors file");
+    assert_ok(tn_list_add(list, "half", tn_to_dtype(tn_ones(TN_SHAPE(2)), TN_BF16)));
+    assert_fails(tn_save_tensors(list, NULL, path), TN_E_DTYPE,
+                 "half is bf16, which NumPy has not");
+    char *after = owned(read_bytes(path, &m));
+    ck_assert_uint_eq(n, m);
+    ck_assert_mem_eq(ours, after, n);
+    ck_assert_int_eq(files_in_folder(), 1);
+}
+END_TEST
+
 /* ---- files in several parts ------------------------------------------------------------------ */
 
 static void bad_index(const char *json, const char *text)
@@ -402,6 +429,7 @@ void pt_kinds_cases(Suite *suite)
     tcase_add_test(t, a_model_is_loaded_from_each);
     tcase_add_test(t, a_checkpoint_of_tenons_gives_its_model);
     tcase_add_test(t, deflated_entries_are_bounded_and_checked);
+    tcase_add_test(t, arrays_are_written_as_numpy_does);
     tcase_add_test(t, bad_indexes);
     tcase_add_test(t, files_of_python_2);
     tcase_add_test(t, bad_files_of_the_old_format);

@@ -308,3 +308,46 @@ tn_status tn_npy_save(tn_tensor *t, const char *path)
     tn_scope_end(scope);
     return status;
 }
+
+/* An entry NAME.npy; t is on the CPU and dense. */
+static tn_status add_entry(tni_zip_writer *zip, const char *name, const tn_tensor *t)
+{
+    const tni_file_dtype *k = tni_file_dtype_of(t->dtype);
+    const size_t nbytes = (size_t)tni_shape_numel(&t->shape) * (size_t)k->bits / 8;
+    tni_bytes b = { 0 }, entry = { 0 };
+    put_header(t, k, &b);
+    tni_bytes_add(&b, tni_data(t), nbytes);
+    tni_bytes_printf(&entry, "%s.npy", name);
+    tni_bytes_add(&entry, "", 1);
+    tn_status status =
+        b.failed || entry.failed ? TN_E_NOMEM : tni_zip_add(zip, entry.data, b.data, b.n);
+    tni_bytes_free(&b);
+    tni_bytes_free(&entry);
+    return status;
+}
+
+tn_status tni_npz_write(const char *function, const char *path, const tn_list *list)
+{
+    tni_atomic_file file;
+    tni_zip_writer zip = { .file = &file };
+    tn_status status = tni_check_counts(function, list, true);
+    for (int i = 0; status == TN_OK && i < list->n; i++) {
+        const tn_tensor *t = list->entry[i].tensor;
+        if (tni_none(t) || !tni_file_dtype_of(t->dtype)->letter)
+            status =
+                tni_error(TN_E_DTYPE, "%s: %.200s is %s, which NumPy has not", function,
+                          list->entry[i].name, tni_none(t) ? "absent" : tn_dtype_name(t->dtype));
+    }
+    if (status == TN_OK) status = tni_file_create(&file, function, path, 0);
+    if (status != TN_OK) return status;
+    for (int i = 0; status == TN_OK && i < list->n; i++) TN_SCOPE TN_NO_GRAD
+        {
+            const tn_tensor *t = tn_contiguous(tn_to(list->entry[i].tensor, tn_cpu()));
+            status = t ? add_entry(&zip, list->entry[i].name, t) : tni_pending();
+        }
+    if (status == TN_OK) status = tni_zip_end(&zip);
+    tni_bytes_free(&zip.directory);
+    if (status == TN_OK) return tni_file_finish(&file);
+    tni_file_abandon(&file);
+    return status;
+}
