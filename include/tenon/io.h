@@ -104,6 +104,21 @@ TN_API tn_list *tn_load_tensors_with(const char *path, tn_load_options o, tn_met
  *  pairs. */
 TN_API const char *tn_metadata_get(const tn_metadata *metadata, const char *key);
 
+/**
+ * Loads the state of PyTorch's optimizer of the same kind (sgd, adam, adamw, rmsprop, adagrad,
+ * adamax, nadam, radam), so that training begun there goes on here: rates, decays, numbers, steps
+ * and moments, by the order of the parameters, all or nothing.
+ *
+ * path     what torch.save(optimizer.state_dict(), path) wrote, or a checkpoint with that in it
+ * key      of the state in a checkpoint, as for tn_load; NULL: the only one there
+ * Errors   TN_E_FORMAT; TN_E_NAME, TN_E_SHAPE: groups, shapes or states other than this one's
+ */
+TN_API TN_MUST_USE tn_status tn_optim_load_pytorch(tn_optim *opt, const char *path,
+                                                   const char *key);
+/** Writes what PyTorch's optimizer.load_state_dict(torch.load(path)) takes. Errors: another kind of
+ *  optimizer; those of tn_save. */
+TN_API TN_MUST_USE tn_status tn_optim_save_pytorch(tn_optim *opt, const char *path);
+
 /* ---- checkpoints: everything that training needs to go on bit for bit ------------------------ */
 
 /** Something else that belongs to a run, under a name of its own: an averaged model, a second

@@ -6,6 +6,7 @@ usage: python3 tests/golden/make_files.py       with PyTorch 2.15, NumPy 2.4 and
 expected.safetensors holds what is in them, as FILE/PATH; test_weight_files.c compares.
 """
 import collections
+import copy
 import json
 import pathlib
 
@@ -77,8 +78,47 @@ def checkpoint():
     }, other.state_dict()
 
 
+OPTIMIZERS = {
+    "sgd": (torch.optim.SGD, dict(momentum=0.9, dampening=0.25)),
+    "plain": (torch.optim.SGD, {}),
+    "adam": (torch.optim.Adam, dict(betas=(0.8, 0.95), amsgrad=True)),
+    "adamw": (torch.optim.AdamW, dict(weight_decay=0.1)),
+    "rmsprop": (torch.optim.RMSprop, dict(momentum=0.5, centered=True)),
+    "adagrad": (torch.optim.Adagrad, dict(lr_decay=0.01)),
+    "adamax": (torch.optim.Adamax, {}),
+    "nadam": (torch.optim.NAdam, {}),
+    "radam": (torch.optim.RAdam, dict(decoupled_weight_decay=True)),
+}
+
+
+def step(net, optimizer, t):
+    for i, p in enumerate(net.parameters()):
+        p.grad = values(p.shape, 10 * t + i)
+    optimizer.step()
+
+
+def optimizers():
+    """10 steps, what is saved then, and the parameters 20 steps later: of two groups."""
+    tree = {}
+    for name, (kind, options) in OPTIMIZERS.items():
+        net = nn.Linear(3, 2)
+        with torch.no_grad():
+            for i, p in enumerate(net.parameters()):
+                p.copy_(values(p.shape, i))
+        optimizer = kind([{"params": [net.weight]}, {"params": [net.bias], "lr": 0.02, "weight_decay": 0.01}],
+                         lr=0.01, **options)
+        for t in range(10):
+            step(net, optimizer, t)
+        tree[name] = copy.deepcopy({"model": net.state_dict(), "optimizer": optimizer.state_dict()})
+        for t in range(10, 30):
+            step(net, optimizer, t)
+        expect("optimizers.pt", {f"{name}.{k}": v for k, v in net.state_dict().items()})
+    save("optimizers.pt", tree)
+
+
 def main():
     HERE.mkdir(exist_ok=True)
+    optimizers()
     tree, other = checkpoint()
     save("checkpoint.pt", tree)
     expect("checkpoint.pt", tree["model"])

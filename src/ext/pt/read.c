@@ -16,34 +16,12 @@
  */
 #include <stdio.h>
 
-#include "ext/pt/pickle.h"
-#include "ext/pt/tree.h"
-#include "ext/pt/zip.h"
-#include "nn/module.h"
+#include "ext/pt/read.h"
 
 #define bad(pt, ...) tni_input_bad(&(pt)->zip.in, __VA_ARGS__)
 
-/* Where an old file has a storage. */
-typedef struct place {
-    int64_t begin, nbytes;
-} place;
-
-typedef struct pt {
-    tni_zip zip;          /* of an old file, its input only */
-    const char *folder;   /* of the storages */
-    unsigned char *bytes; /* of the pickle */
-    size_t nbytes;
-    tni_pickle pickle;
-    tni_tree tree;
-    place *places; /* of an old file, in the order of the keys */
-    tni_map keys;  /* -> the number in it, from 1 */
-    size_t n_places;
-    tn_tensor **storage; /* by entry or place: what it holds, once read */
-    tn_list *list;
-} pt;
-
 /* Checks a small entry's text. TN_OK if it is absent and optional. */
-static tn_status expect(const pt *f, const char *name, const char *wanted, bool optional)
+static tn_status expect(const tni_pt *f, const char *name, const char *wanted, bool optional)
 {
     char text[16] = "";
     const tni_zip_entry *e = tni_zip_find(&f->zip, name);
@@ -61,7 +39,7 @@ static tn_status expect(const pt *f, const char *name, const char *wanted, bool 
 }
 
 /* Begins the pickle with the file's first or the entry's n bytes. */
-static tn_status read_bytes(pt *f, const tni_zip_entry *e, const char *name, size_t n)
+static tn_status read_bytes(tni_pt *f, const tni_zip_entry *e, const char *name, size_t n)
 {
     f->nbytes = TNI_MAX(n, (size_t)1);
     f->bytes = tni_alloc(f->nbytes);
@@ -70,7 +48,7 @@ static tn_status read_bytes(pt *f, const tni_zip_entry *e, const char *name, siz
     return e ? tni_zip_read(&f->zip, e, f->bytes) : tni_input_read(&f->zip.in, 0, f->bytes, n);
 }
 
-static tn_status open_pickle(pt *f)
+static tn_status open_pickle(tni_pt *f)
 {
     const tn_file_limits limits = tn_get_file_limits();
     const char *key = f->tree.choice->o.key;
@@ -99,7 +77,7 @@ static tn_status open_pickle(pt *f)
 /* ---- the format before 1.6 ------------------------------------------------------------------- */
 
 /* Finds out where the storages of the keys are, which follow byte `at`. */
-static tn_status read_places(pt *f, const tni_pickle_value *keys, int64_t at)
+static tn_status read_places(tni_pt *f, const tni_pickle_value *keys, int64_t at)
 {
     const tni_pickle *p = &f->pickle;
     const tni_pickle_storage *s = p->storages.data;
@@ -111,7 +89,8 @@ static tn_status read_places(pt *f, const tni_pickle_value *keys, int64_t at)
     const tni_pickle_pair *pairs = p->pairs.data;
     if (status == TN_OK && (!d || !d->list || (size_t)d->n != named.n))
         status = bad(f, "the list of storages' keys does not fit the %zu storages", named.n);
-    f->places = status == TN_OK ? tni_alloc_n(TNI_MAX(named.n, (size_t)1), sizeof(place)) : NULL;
+    f->places =
+        status == TN_OK ? tni_alloc_n(TNI_MAX(named.n, (size_t)1), sizeof(tni_pt_place)) : NULL;
     if (status == TN_OK && !f->places) status = tni_pending();
     if (f->places) f->n_places = named.n;
     f->keys.names = true;
@@ -138,7 +117,7 @@ static tn_status read_places(pt *f, const tni_pickle_value *keys, int64_t at)
              __builtin_mul_overflow(of->numel, of->dtype->bits / 8, &nbytes) || nbytes > left))
             status = bad(f, "storage %s at %" PRId64 ": want %" PRId64 " elements of %s", of->key,
                          at, of->numel, of->dtype->name);
-        f->places[n] = (place){ at + 8, nbytes };
+        f->places[n] = (tni_pt_place){ at + 8, nbytes };
         at += 8 + nbytes;
     }
     tni_map_free(&named);
@@ -149,7 +128,7 @@ static tn_status read_places(pt *f, const tni_pickle_value *keys, int64_t at)
 
 #define MAGIC "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
 
-static tn_status open_old(pt *f)
+static tn_status open_old(tni_pt *f)
 {
     const int64_t most = tn_get_file_limits().header_bytes;
     tni_pickle_value version, system, keys;
@@ -174,7 +153,8 @@ static tn_status open_old(pt *f)
 /* ---- storages and tensors -------------------------------------------------------------------- */
 
 /* The place of a storage's bytes in the file, and its number; NULL + message. */
-static const place *place_of(const pt *f, const tni_pickle_storage *s, place *own, size_t *number)
+static const tni_pt_place *place_of(const tni_pt *f, const tni_pickle_storage *s, tni_pt_place *own,
+                                    size_t *number)
 {
     char name[sizeof s->key + 16];
     snprintf(name, sizeof name, "%s/%s", f->folder, s->key);
@@ -185,22 +165,22 @@ static const place *place_of(const pt *f, const tni_pickle_storage *s, place *ow
     const tni_zip_entry *e = tni_zip_find(&f->zip, name);
     if (!e) return bad(f, "no entry %s", name), NULL;
     *number = (size_t)(e - f->zip.entry);
-    *own = (place){ e->begin, e->nbytes };
+    *own = (tni_pt_place){ e->begin, e->nbytes };
     return own;
 }
 
-static tn_status read_storage(pt *f, size_t number, const place *at, void *to)
+static tn_status read_storage(tni_pt *f, size_t number, const tni_pt_place *at, void *to)
 {
     return f->places ? tni_input_read(&f->zip.in, at->begin, to, (size_t)at->nbytes)
                      : tni_zip_read(&f->zip, &f->zip.entry[number], to);
 }
 
 /* The elements of a storage as one axis, of the tensor that dtype becomes; NULL + message. */
-static tn_tensor *storage_of(pt *f, const tni_pickle_storage *s, const tni_file_dtype *dtype)
+static tn_tensor *storage_of(tni_pt *f, const tni_pickle_storage *s, const tni_file_dtype *dtype)
 {
-    place own;
+    tni_pt_place own;
     size_t number;
-    const place *at = place_of(f, s, &own, &number);
+    const tni_pt_place *at = place_of(f, s, &own, &number);
     if (!at) return NULL;
     const int64_t size = dtype->bits / 8, n = s->dtype ? s->numel : s->numel / size;
     tn_tensor *known = f->storage[number];
@@ -230,27 +210,32 @@ static tn_tensor *storage_of(pt *f, const tni_pickle_storage *s, const tni_file_
     return f->storage[number] = t;
 }
 
+tn_tensor *tni_pt_tensor(tni_pt *f, const tni_pickle_tensor *t)
+{
+    const tni_pickle_storage *s = (tni_pickle_storage *)f->pickle.storages.data + t->storage;
+    tn_tensor *all = storage_of(f, s, t->dtype);
+    if (!all) return NULL;
+    tni_spec spec = { all->dtype, t->shape, .strided = true, .offset = t->offset };
+    memcpy(spec.stride, t->stride, sizeof spec.stride);
+    return tni_alias(all, &spec);
+}
+
 static tn_status add_tensor(void *user, const char *name, const tni_pickle_tensor *t)
 {
-    pt *f = user;
+    tni_pt *f = user;
     if (!*name) return bad(f, "a tensor without a name");
     if (t->what || !tni_file_dtype_wanted(t->dtype, &f->tree.choice->o))
         return tni_leave_out(f->tree.choice, &f->zip.in, name, t->what ? t->what : t->dtype->name,
                              t->what ? NULL : t->dtype);
     if (tni_list_find(f->list, name)) return bad(f, "two tensors are named %.64s", name);
-    const tni_pickle_storage *s = (tni_pickle_storage *)f->pickle.storages.data + t->storage;
-    tn_tensor *all = storage_of(f, s, t->dtype);
-    if (!all) return tni_pending();
-    tni_spec spec = { all->dtype, t->shape, .strided = true, .offset = t->offset };
-    memcpy(spec.stride, t->stride, sizeof spec.stride);
     tn_entry entry = { .kind = TN_PARAMETER, .persistent = true };
-    entry.tensor = tni_alias(all, &spec);
+    entry.tensor = tni_pt_tensor(f, t);
     return entry.tensor ? tni_list_push(f->list, "", "", name, entry) : tni_pending();
 }
 
 /* ---- versions -------------------------------------------------------------------------------- */
 
-static tn_status add_version(pt *f, const tni_pickle_pair *pair)
+static tn_status add_version(tni_pt *f, const tni_pickle_pair *pair)
 {
     char path[TNI_NAME_LIMIT + 1];
     if (pair->key.kind != TNI_PICKLE_STRING) return bad(f, "_metadata: a key is not a string");
@@ -265,7 +250,7 @@ static tn_status add_version(pt *f, const tni_pickle_pair *pair)
 }
 
 /* The state versions in a part's _metadata. */
-static tn_status add_versions(pt *f, const tni_pickle_value *part)
+static tn_status add_versions(tni_pt *f, const tni_pickle_value *part)
 {
     const tni_pickle_dict *dicts = f->pickle.dicts.data;
     const tni_pickle_pair *pairs = f->pickle.pairs.data;
@@ -285,54 +270,65 @@ static tn_status add_versions(pt *f, const tni_pickle_value *part)
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-static tn_status fill(pt *f)
+static bool is_npz(const tni_zip *zip)
 {
-    tni_pickle_value part;
-    tn_status status = tni_tree_pick(&f->tree, &part);
+    bool npz = false;
+    for (int i = 0; !zip->pytorch && i < zip->n; i++)
+        npz |= tni_ends_in(zip->entry[i].name, ".npy");
+    return npz;
+}
+
+tn_status tni_pt_open(tni_pt *f, const char *function, const char *path, tni_choice *c)
+{
+    const tn_file_limits limits = tn_get_file_limits();
+    char first = 0;
+    *f = (tni_pt){ .tree = { .choice = c, .pickle = &f->pickle }, .folder = "data" };
+    tn_status status = tni_input_open(&f->zip.in, function, path);
+    if (status != TN_OK) return status;
+    if (f->zip.in.size > 0) status = tni_input_read(&f->zip.in, 0, &first, 1);
+    if (status == TN_OK && first == 'P') {
+        tni_input_close(&f->zip.in);
+        /* an entry per tensor and a few more; 128 bytes each in the directory */
+        status = tni_zip_open(&f->zip, function, path, limits.tensors + 16, limits.header_bytes);
+    }
+    if (status == TN_OK && !is_npz(&f->zip)) status = f->zip.n ? open_pickle(f) : open_old(f);
     const size_t nbytes = TNI_MAX(f->n_places, (size_t)1) * sizeof *f->storage;
     if (status == TN_OK && !(f->storage = tni_calloc(nbytes))) status = tni_pending();
-    if (status == TN_OK) status = tni_tree_tensors(&f->tree, &part, add_tensor, f);
-    if (status == TN_OK) status = add_versions(f, &part);
-    if (f->storage) tni_free(f->storage, nbytes);
+    if (status != TN_OK) tni_pt_close(f);
     return status;
 }
 
-static tn_list *list_of(pt *f, tn_metadata *metadata)
+void tni_pt_close(tni_pt *f)
 {
-    tn_status status = f->zip.n ? open_pickle(f) : open_old(f);
-    f->tree.choice->picked = true;
-    f->list = status == TN_OK ? tn_list_new() : NULL;
-    if (f->list) TN_SCOPE status = fill(f);
-    if (f->list && status == TN_OK && metadata && !f->pickle.script)
-        status = tni_tree_metadata(&f->tree, metadata);
-    return status == TN_OK ? f->list : NULL;
+    tni_pickle_free(&f->pickle);
+    if (f->bytes) tni_free(f->bytes, f->nbytes);
+    if (f->storage) tni_free(f->storage, TNI_MAX(f->n_places, (size_t)1) * sizeof *f->storage);
+    if (f->places) tni_free(f->places, f->n_places * sizeof *f->places);
+    tni_map_free(&f->keys);
+    tni_zip_close(&f->zip);
+}
+
+static tn_status fill(tni_pt *f)
+{
+    tni_pickle_value part;
+    tn_status status = tni_tree_pick(&f->tree, &part);
+    if (status == TN_OK) status = tni_tree_tensors(&f->tree, &part, add_tensor, f);
+    return status == TN_OK ? add_versions(f, &part) : status;
 }
 
 tn_list *tni_pt_list(const char *function, const char *path, tni_choice *c, tn_metadata *metadata)
 {
-    const tn_file_limits limits = tn_get_file_limits();
-    pt f = { .tree = { .choice = c }, .folder = "data" };
-    f.tree.pickle = &f.pickle;
-    char first[2] = "";
-    tn_status status = tni_input_open(&f.zip.in, function, path);
-    if (status == TN_OK && f.zip.in.size >= 2) status = tni_input_read(&f.zip.in, 0, first, 2);
-    if (status == TN_OK && first[0] == 'P') {
-        tni_input_close(&f.zip.in);
-        /* an entry per tensor and a few more; 128 bytes each in the directory */
-        status = tni_zip_open(&f.zip, function, path, limits.tensors + 16, limits.header_bytes);
+    tni_pt f;
+    if (tni_pt_open(&f, function, path, c) != TN_OK) return NULL;
+    const bool npz = is_npz(&f.zip);
+    f.list = npz ? tni_npz_list(&f.zip, c) : tn_list_new();
+    tn_status status = f.list ? TN_OK : tni_pending();
+    if (status == TN_OK && !npz) {
+        c->picked = true;
+        TN_SCOPE status = fill(&f);
     }
-    tn_list *list = NULL;
-    bool npz = false;
-    for (int i = 0; !f.zip.pytorch && i < f.zip.n; i++)
-        npz |= tni_ends_in(f.zip.entry[i].name, ".npy");
-    if (status == TN_OK && npz)
-        list = tni_npz_list(&f.zip, c);
-    else if (status == TN_OK)
-        list = list_of(&f, metadata);
-    tni_pickle_free(&f.pickle);
-    if (f.bytes) tni_free(f.bytes, f.nbytes);
-    if (f.places) tni_free(f.places, f.n_places * sizeof *f.places);
-    tni_map_free(&f.keys);
-    tni_zip_close(&f.zip);
-    return list;
+    if (status == TN_OK && !npz && metadata && !f.pickle.script)
+        status = tni_tree_metadata(&f.tree, metadata);
+    tni_pt_close(&f);
+    return status == TN_OK ? f.list : NULL;
 }

@@ -204,7 +204,7 @@ tn_status tni_tree_metadata(const tni_tree *tree, tn_metadata *metadata)
 typedef struct census {
     tni_bytes text; /* "model (312 tensors), epoch 41" */
     char key[128];  /* an example of a part */
-    value first;
+    value first, optimizer;
     int64_t n_first;
     int parts, optimizers, values;
 } census;
@@ -218,17 +218,23 @@ static int64_t count_of(const tni_pickle *p, const value *v, tni_pickle_kind kin
     return n;
 }
 
+static bool is_optimizer(const tni_pickle *p, const value *v)
+{
+    const value *state = tni_pickle_get(p, v, "state");
+    return state && holds(state) && tni_pickle_get(p, v, "param_groups");
+}
+
 /* Counts the containers that hold tensors themselves; what an optimizer holds is not of them. */
 static tn_status visit_part(walk *w, const value *v, bool *down)
 {
     census *all = w->user;
     const tni_pickle *p = w->tree->pickle;
-    const value *state = tni_pickle_get(p, v, "state");
     const char *comma = all->text.n ? ", " : "";
-    if (*down && state && holds(state) && tni_pickle_get(p, v, "param_groups")) {
+    if (is_optimizer(p, v)) {
+        const value *state = tni_pickle_get(p, v, "state");
         tni_bytes_printf(&all->text, "%s%s (an optimizer's state of %" PRId64 " parameters)", comma,
                          w->path, count_of(p, state, TNI_PICKLE_DICT, false));
-        all->optimizers++;
+        if (all->optimizers++ == 0) all->optimizer = *v;
         *down = false;
         return TN_OK;
     }
@@ -278,6 +284,22 @@ static const value *find(const tni_tree *t, const value *v, const char *key, int
             found = find(t, c.value, key + n + (key[n] == '.'), depth + 1);
     }
     return found;
+}
+
+tn_status tni_tree_optimizer(const tni_tree *tree, value *part)
+{
+    const char *key = tree->choice->o.key;
+    const value *named = key ? find(tree, &tree->root, key, 0) : NULL;
+    census all = { 0 };
+    walk w = { .tree = tree, .visit = visit_part, .user = &all };
+    tn_status status = visit(&w, named ? named : &tree->root);
+    if (status == TN_OK && (all.optimizers != 1 || (key && !named)))
+        status = bad(tree, "%d optimizers%s%.64s: want the key of one (it has %.*s)",
+                     key && !named ? 0 : all.optimizers, key ? " under " : "", key ? key : "",
+                     (int)TNI_MIN(all.text.n, (size_t)1500), all.text.data);
+    *part = all.optimizer;
+    tni_bytes_free(&all.text);
+    return status;
 }
 
 tn_status tni_tree_pick(const tni_tree *tree, value *part)

@@ -17,6 +17,8 @@ typedef struct tni_tree {
 /* The part that choice names: the key's; or the only container of tensors, which choice then notes;
  * or, if the root is an object, the root. An error lists the parts. */
 tn_status tni_tree_pick(const tni_tree *tree, tni_pickle_value *part);
+/* The state of an optimizer: that under choice's key, or the only one. */
+tn_status tni_tree_optimizer(const tni_tree *tree, tni_pickle_value *part);
 /* Calls leaf for each tensor of a part, in order; path is valid during the call. */
 tn_status tni_tree_tensors(const tni_tree *tree, const tni_pickle_value *part,
                            tn_status (*leaf)(void *user, const char *path,
