@@ -4,7 +4,7 @@
  * Truth: 10 steps and 20 further ones of torch.optim 2.15 (golden/make_files.py).
  *
  * Seen to fail: in src/ext/pt/optim.c, beta2 read from place 0: adam; the step not read: every one
- * that counts; in src/ext/pt/write.c, no BUILD_LR: group 1.
+ * that counts; in src/ext/pt/write.c, the rate of group 0 for all: what is read back.
  */
 #include <stdio.h>
 #include <stdlib.h>
