@@ -65,7 +65,8 @@ void tni_widen(const tni_file_dtype *d, bool big, const unsigned char *from, cha
 
 /* ---- PyTorch's .pt files: a zip archive of a pickle and of the storages it names ------------- */
 
-/* Ties share a storage under all their names; versions of the list are recorded. (pt_write.c) */
+/* Ties share a storage under all their names; versions of the list are recorded. A path that ends
+ * in .npz: an archive of arrays. (ext/pt/write.c) */
 tn_status tni_pt_write(const char *function, const char *path, const tn_list *list);
 
 /* A loader's state in a checkpoint. */

@@ -33,7 +33,6 @@ static tn_status write_list(const char *function, const char *path, const tn_lis
         return tni_file_error(TN_E_INVALID, function, path,
                               "a %s file has no place for metadata: want a .safetensors file",
                               npz ? "NumPy" : "PyTorch");
-    if (npz) return tni_npz_write(function, path, list);
     return tni_pt_write(function, path, list);
 }
 

@@ -13,6 +13,7 @@
 #include "ext/pt/optim.h"
 #include "ext/pt/pickle.h"
 #include "ext/pt/zip.h"
+#include "io/choice.h"
 #include "io/json.h"
 #include "nn/module.h"
 #include "optim/optim.h"
@@ -345,6 +346,7 @@ static tn_status write_plan(plan *p, const char *path)
 
 tn_status tni_pt_write(const char *function, const char *path, const tn_list *list)
 {
+    if (tni_ends_in(path, ".npz")) return tni_npz_write(function, path, list);
     return write_plan(&(plan){ .function = function, .list = list }, path);
 }
 
