@@ -54,10 +54,10 @@
 /* the ring around it */
 #include <tenon/optimizers.h>
 #include <tenon/data.h>
+#include <tenon/metrics.h>
 #include <tenon/diagnose.h>
 #include <tenon/graph.h>
 #include <tenon/capture.h>
 #include <tenon/parallel.h>
 #include <tenon/trace.h> /* a library of its own: -ltenon-trace */
-
 #endif

@@ -358,6 +358,9 @@ SIMPLE(default_dtype, (tn_dtype)pick_enum(w, 2))
 SIMPLE(autocast, (tn_dtype)(below(w, 2) ? TN_F32 : pick_enum(w, 4)))
 SIMPLE(same_dtype, (tn_dtype)pick_enum(w, 8))
 SIMPLE(reduction, (tn_reduction)pick_enum(w, 3))
+SIMPLE(metric_kind, (tn_metric_kind)pick_enum(w, TN_RUNNING_MEAN + 1))
+SIMPLE(class_score, (tn_class_score)pick_enum(w, 3))
+SIMPLE(average, (tn_average)pick_enum(w, 3))
 SIMPLE(pad_mode, (tn_pad_mode)pick_enum(w, 4))
 SIMPLE(buffer_rule, (tn_buffer_rule)pick_enum(w, 3))
 SIMPLE(a_status, TN_OK) /* a failure has a message, which only a call that failed leaves */
@@ -766,6 +769,8 @@ static tn_module *new_module(world *w, int64_t which)
         return tn_decoder_new(
             tn_decoder_layer_new(4, 2, (tn_encoder_layer_options){ .feedforward = 3 }), 1,
             TN_NO_MODULE);
+    case 19: return tn_metric_new(TN_CONFUSION, (tn_metric_options){ .classes = 2 });
+    case 20: return tn_metric_new(TN_AUC, (tn_metric_options){ .rows = 5 });
     default: {
         tn_module *inner = tn_linear_new(3, 3, (tn_linear_options){ 0 });
         tn_module *ema = tn_ema_new(inner, (tn_ema_options){ 0 });
@@ -774,7 +779,7 @@ static tn_module *new_module(world *w, int64_t which)
     }
     }
 }
-enum { NEW_MODULES = 20 };
+enum { NEW_MODULES = 22 };
 
 static tn_module *add_module(world *w, int64_t which)
 {
@@ -808,7 +813,8 @@ tn_module *any_module(world *w, const char *type)
                   { "LSTM", 16 },
                   { "TransformerDecoderLayer", 17 },
                   { "TransformerDecoder", 18 },
-                  { "Ema", 19 },
+                  { "Metric", 19 },
+                  { "Ema", 21 },
                   { "BufferList", 15 } };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].type, type) == 0) return add_module(w, known[i].which);
@@ -858,6 +864,14 @@ DRAW(given_modules)
 SIMPLE(container, pick_module(w, any_module(w, below(w, 2) ? "Sequential" : "ModuleList")))
 SIMPLE(tensor_list, pick_module(w, any_module(w, below(w, 2) ? "ParameterList" : "BufferList")))
 SIMPLE(ema, pick_module(w, any_module(w, "Ema")))
+SIMPLE(metric, pick_module(w, any_module(w, "Metric")))
+SIMPLE(scores,
+       pick_tensor(w, make_tensor(w, below(w, 2) ? TN_SHAPE(3, 2) : TN_SHAPE(3), TN_F32, PLAIN)))
+DRAW(class_names) /* of as many classes as memory is there for */
+{
+    static const char *names[1 << 11] = { "a", NULL, "<c>" };
+    s->v.class_names = pick_pointer(w, names);
+}
 SIMPLE(attention, pick_module(w, any_module(w, "MultiheadAttention")))
 SIMPLE(encoder_layer, pick_module(w, any_module(w, "TransformerEncoderLayer")))
 SIMPLE(encoder, pick_module(w, any_module(w, "TransformerEncoder")))
@@ -1107,6 +1121,10 @@ OPTIONS(limits, tn_file_limits, LONG(header_bytes, 100000, 200000), LONG(tensors
         LONG(inflated_bytes, 0, 100000))
 OPTIONS(loader_options, tn_loader_options, LONG(batch_size, 1, 3), FLAG(shuffle), FLAG(drop_last),
         FLAG(prefetch), LONG(parts, 0, 2), LONG(part, 0, 1), o.seed = chance(w))
+OPTIONS(metric_options, tn_metric_options, o.classes = below(w, 4) ? 0 : pick_long(w, 2, 3),
+        o.rows = below(w, 4) ? 0 : pick_long(w, 1, 9),
+        o.top_k = below(w, 4) ? 0 : pick_long(w, 1, 2), FLAG(use_ignore_index),
+        LONG(ignore_index, 0, 1))
 OPTIONS(shared_options, tn_data_parallel_options, LONG(bucket_bytes, 0, 64),
         o.buffers = (tn_buffer_rule)pick_enum(w, 3))
 OPTIONS(conv_options, tn_conv_options, LONG(stride, 0, 2), LONG(padding, 0, 2),

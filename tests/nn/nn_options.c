@@ -38,6 +38,7 @@ static const struct zero {
     { "tn_encoder_layer_options", "feedforward", NULL, "at least 1" },
     { "tn_recurrent_options", "layers", NULL, "at least 1" },
     { "tn_loader_options", "batch_size parts", NULL, "at least 1" },
+    { "tn_metric_options", "top_k classes rows", NULL, "at least 1, 2, 1" },
     { "tn_profile_options", "steps rows", NULL, "at least 1" },
     { "tn_data_parallel_options", "bucket_bytes", NULL, "a bucket holds at least one gradient" },
     { "tn_file_limits", "header_bytes tensors inflated_bytes", NULL, "no file has so few" },

@@ -44,6 +44,18 @@ SEE(see_nan_to_num, tn_nan_to_num_options,
 SEE(see_interpolate, tn_interpolate_spec,
     see_tensor(tn_interpolate(input(TN_SHAPE(1, 2, 7, 7)), o)))
 
+/* What is counted of two rows; 0 for NULL. */
+static uint64_t see_metric(tn_module *m)
+{
+    if (!m) return 0;
+    tn_tensor *x = tn_from_floats((float[]){ 3, 2, 1, 3, 2, 1 }, TN_SHAPE(2, 3));
+    tn_tensor *y = tn_from_ints((int64_t[]){ 0, 1 }, TN_SHAPE(2));
+    bool counted = tn_metric_update(owned(m), x, y) == TN_OK;
+    return counted ? tn_hash(tn_get_buffer(m, "sums")) : 0;
+}
+SEE(see_top, tn_metric_options, see_metric(tn_metric_new(TN_ACCURACY, o)))
+SEE(see_confusion, tn_metric_options, see_metric(tn_metric_new(TN_CONFUSION, o)))
+
 /* ---- fields that are not numbers ------------------------------------------------------------- */
 
 #define assert_differs(see, a, b) ck_assert_uint_ne((see)(&(a)), (see)(&(b)))
@@ -300,6 +312,11 @@ static const option_row rows[] = {
     CUSTOM(tn_loader_options, prefetch, loader_prefetch),
     INT(tn_loader_options, parts, 1, 2, -1, "part 0 of -1", see_loader, .batch_size = 2),
     INT(tn_loader_options, part, 0, 1, 2, "part 2 of 2", see_loader, .batch_size = 2, .parts = 2),
+    INT(tn_metric_options, top_k, 1, 2, -1, "top_k -1", see_top, 0),
+    FLAG(tn_metric_options, use_ignore_index, see_top, .ignore_index = 1),
+    INT(tn_metric_options, ignore_index, 0, 1, NAN, NULL, see_top, .use_ignore_index = true),
+    INT(tn_metric_options, classes, NAN, 3, 1, "want 2 classes", see_confusion, 0),
+    SHOWN_BY(tn_metric_options, rows, "metrics/test_metrics.c", "scores_that_have_no_area"),
     CUSTOM(tn_data_parallel_options, bucket_bytes, parallel),
     CUSTOM(tn_data_parallel_options, buffers, parallel),
     CUSTOM(tn_data_parallel_options, messages, parallel),
