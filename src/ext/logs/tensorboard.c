@@ -257,8 +257,8 @@ tn_status tn_tensorboard_text(tn_tensorboard *log, const char *tag, const char *
     record r;
     tn_status status = begin(&r, f, log, tag, "/text_summary", step);
     if (status == TN_OK) status = check_text(f, "text", text, MOST);
-    if (status == TN_OK) /* metadata of a plugin; a TensorProto of dtype string, shape [1] */
-        put(&r, "9{1{1s}}8{1i2{2{1i}}8s", "text", (int64_t)7, (int64_t)1, text);
+    if (status == TN_OK) /* a TensorProto of dtype string, shape [1]; metadata of a plugin */
+        put(&r, "8{1i2{2{1i}}8s}9{1{1s", (int64_t)7, (int64_t)1, text, "text");
     return finish(&r, status);
 }
 
