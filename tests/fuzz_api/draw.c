@@ -697,6 +697,8 @@ DRAW(saved_checkpoint)
     s->v.saved_checkpoint = readable(w, name);
 }
 SIMPLE(folder, path(w, in_folder(w, "")))
+/* Another name would become a folder. */
+SIMPLE(log_folder, pick_pointer(w, in_folder(w, "")))
 SIMPLE(stem, pick_text(w, "net"))
 DRAW(idx_file)
 {
@@ -971,6 +973,8 @@ DRAW(traces)
     for (int i = 0; i < s->have; i++) a[i] = pick_pointer(w, one_trace(w));
     s->v.traces = pick_pointer(w, a);
 }
+ANY(tensorboard, tn_tensorboard, tensorboard,
+    tn_tensorboard_new(in_folder(w, ""), (tn_tensorboard_options){ 0 }))
 static const char *text_path(world *w)
 {
     const char *name = in_folder(w, "text2");
@@ -1107,6 +1111,7 @@ OPTIONS(limits, tn_file_limits, LONG(header_bytes, 100000, 200000), LONG(tensors
         LONG(inflated_bytes, 0, 100000))
 OPTIONS(loader_options, tn_loader_options, LONG(batch_size, 1, 3), FLAG(shuffle), FLAG(drop_last),
         FLAG(prefetch), LONG(parts, 0, 2), LONG(part, 0, 1), o.seed = chance(w))
+OPTIONS(tensorboard_options, tn_tensorboard_options, LONG(purge_step, 0, 9), FLAG(use_purge_step))
 OPTIONS(shared_options, tn_data_parallel_options, LONG(bucket_bytes, 0, 64),
         o.buffers = (tn_buffer_rule)pick_enum(w, 3))
 OPTIONS(conv_options, tn_conv_options, LONG(stride, 0, 2), LONG(padding, 0, 2),

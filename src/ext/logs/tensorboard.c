@@ -292,7 +292,7 @@ enum { POSITIVE = 774, EDGES = 2 * POSITIVE + 1, AT_ONCE = 1 << 14 };
 
 typedef struct histogram {
     double edge[EDGES], min, max, sum, squares;
-    int64_t count[EDGES]; /* [i]: from edge i - 1 to below edge i; the last with its right edge */
+    double count[EDGES]; /* [i]: from edge i - 1 to below edge i; the last with its right edge */
     int64_t n, nonfinite;
 } histogram;
 
@@ -345,13 +345,13 @@ static tn_status count_all(histogram *h, const char *f, tn_tensor *x)
 static void put_histogram(record *r, const histogram *h)
 {
     int first = 1, last = EDGES - 1;
-    while (!h->count[first]) first++;
-    while (!h->count[last]) last--;
+    while (h->count[first] == 0) first++;
+    while (h->count[last] == 0) last--;
+    const size_t size = (size_t)(last - first + 2) * sizeof(double);
     put(r, "5{1d2d3d4d5d6{", h->min, h->max, (double)h->n, h->sum, h->squares);
-    tni_bytes_add(&r->event, &h->edge[first - 1], (size_t)(last - first + 2) * sizeof *h->edge);
+    tni_bytes_add(&r->event, &h->edge[first - 1], size);
     put(r, "}7{");
-    for (int i = first - 1; i <= last; i++)
-        tni_bytes_add(&r->event, &(double){ i < first ? 0 : (double)h->count[i] }, sizeof(double));
+    tni_bytes_add(&r->event, &h->count[first - 1], size);
     put(r, "}}");
 }
 
