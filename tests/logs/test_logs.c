@@ -487,16 +487,18 @@ START_TEST(refused)
         assert_fails(tn_tensorboard_text(log, tags[i], "t", 1), TN_E_INVALID, "tag ");
         const char *one = tags[i], *fine = "1";
         assert_fails(tn_tensorboard_hparams(log, &(tn_metadata){ 1, &one, &fine }), TN_E_INVALID,
-                     "a name ");
+                     i ? "a name " : "metadata.key[0] is NULL");
     }
     for (int i = 0; i < 3; i++) {
         if (i != 1) assert_fails(tn_tensorboard_text(log, "t", tags[i], 1), TN_E_INVALID, "text ");
         const char *name = "n", *bad = tags[i];
         if (i != 1)
             assert_fails(tn_tensorboard_hparams(log, &(tn_metadata){ 1, &name, &bad }),
-                         TN_E_INVALID, "a value ");
+                         TN_E_INVALID, i ? "a value " : "metadata.value[0] is NULL");
     }
     assert_fails(tn_tensorboard_hparams(log, NULL), TN_E_INVALID, "hparams is NULL");
+    assert_fails(tn_tensorboard_hparams(log, &(tn_metadata){ .n = 2 }), TN_E_INVALID,
+                 "key is NULL");
     assert_fails(tn_tensorboard_scalar(NULL, "a", 1, 1), TN_E_INVALID, "log is NULL");
     assert_fails(tn_tensorboard_flush(NULL), TN_E_INVALID, "log is NULL");
     assert_fails(tn_tensorboard_histogram(log, "a", NULL, 1), TN_E_INVALID, "x is NULL");

@@ -20,6 +20,7 @@
 #include "base/host.h"
 #include "ext/pt/zip.h"
 #include "io/json.h"
+#include "io/safetensors.h"
 
 #define MOST ((size_t)1 << 30) /* bytes of a text or picture: a record must stay below 2^31 */
 
@@ -269,11 +270,12 @@ tn_status tn_tensorboard_hparams(tn_tensorboard *log, const tn_metadata *hparams
     record r;
     tn_status status = begin(&r, f, log, "_hparams_/session_start_info", "", 0);
     if (status == TN_OK && !hparams) status = tni_null(f, "hparams", "names and values");
+    if (status == TN_OK) status = tni_metadata_check(f, hparams);
     put(&r, "9{1{1s2{3{", "hparams"); /* metadata of a plugin; its SessionStartInfo */
     for (int i = 0; status == TN_OK && i < hparams->n; i++) {
         const char *name = hparams->key[i], *text = hparams->value[i];
         status = check_text(f, "a name", name, TNI_NAME_LIMIT);
-        if (status == TN_OK && (!text || *text)) status = check_text(f, "a value", text, MOST);
+        if (status == TN_OK && *text) status = check_text(f, "a value", text, MOST);
         if (status != TN_OK) break;
         char *end;
         const double number = strtod(text, &end);
