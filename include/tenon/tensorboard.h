@@ -2,11 +2,9 @@
  * tenon/tensorboard.h - curves, histograms, pictures, texts and settings of a run, in files that
  * TensorBoard shows.
  *
- * Each function writes its record to the end of the file before it returns: nothing waits in
- * memory, a program that ends in any way loses nothing, and TensorBoard shows a point at once. If
- * the record cannot be written (TN_E_IO, naming the file: the disk is full), nothing of it stays in
- * the file, and later calls may succeed.
- *
+ * Each function writes its record to the end of the file before it returns: a program that ends in
+ * any way loses nothing, and TensorBoard shows a point at once. Of a record that cannot be written
+ * (TN_E_IO, naming the file: the disk is full) nothing stays there, and later calls may succeed.
  * Threads and processes may have a log each; a log is for one thread at a time, and after fork for
  * the process that made it. Of several ranks the first alone should log.
  */
@@ -27,35 +25,20 @@ typedef struct tn_tensorboard_options {
     bool use_purge_step;
 } tn_tensorboard_options;
 
-/**
- * A new file in folder, which is made with those above it. A folder is a run: its files are read as
- * one, in the order in which they were made.
- *
- * Errors   TN_E_IO: the folder or the file cannot be made or written
- * Owner    yours, tn_tensorboard_free
- * Source   TensorFlow's TFRecord (length, CRC32C, data, CRC32C) and event.proto
- */
+/** A new file in folder, which is made with those above it. A folder is a run: its files are read
+ *  as one, by the time when they were made. Owner: yours, tn_tensorboard_free. Source: TensorFlow's
+ *  TFRecord (length, CRC32C, data, CRC32C) and event.proto. Errors: TN_E_IO */
 TN_API tn_tensorboard *tn_tensorboard_new(const char *folder, tn_tensorboard_options o);
-/** Closes the file and frees the log. NULL is ignored. */
-TN_API void tn_tensorboard_free(tn_tensorboard *log);
-/** Waits until the disk has all, for when the machine may fail. Errors: what a network file system
- *  says late. PyTorch: SummaryWriter.flush */
-TN_API TN_MUST_USE tn_status tn_tensorboard_flush(tn_tensorboard *log);
+TN_API void tn_tensorboard_free(tn_tensorboard *log); /* closes the file; NULL is ignored */
 
-/**
- * A point of the curve tag: "loss", "train/loss", where "train" is a group.
- *
- * Range    kept as f32; NaN and infinity too
- * Errors   here and below: log NULL; tag NULL, empty, above 1,024 bytes or not UTF-8; TN_E_STATE:
- *          another process made the log; TN_E_IO
- * Source   PyTorch: SummaryWriter.add_scalar
- */
+/** A point of the curve tag: "loss", "train/loss" in the group "train". Kept as f32, also NaN and
+ *  infinity. Errors, here and below: log NULL; tag NULL, empty, above 1,024 bytes or not UTF-8;
+ *  TN_E_STATE: another process made the log; TN_E_IO. PyTorch: SummaryWriter.add_scalar */
 TN_API TN_MUST_USE tn_status tn_tensorboard_scalar(tn_tensorboard *log, const char *tag,
                                                    double value, int64_t step);
 /**
- * How the values of x are distributed.
+ * How the values of x, of any shape, dtype and device, are distributed.
  *
- * Shapes   any, of any dtype and device
  * Range    buckets between 0 and +-1e-12 1.1^k up to 9.9e19, TensorFlow's; the outermost hold what
  *          lies beyond. NaN and infinity are in no bucket and no sum: if there are any, the curve
  *          TAG/nonfinite has their number, and a histogram is written only if there are others

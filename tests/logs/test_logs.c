@@ -454,7 +454,6 @@ START_TEST(a_resume)
         tn_tensorboard *log = tn_tensorboard_new(in_folder("a/b/c/"), o);
         assert_made(log);
         assert_ok(tn_tensorboard_scalar(log, "loss", i, 1000 * i));
-        assert_ok(tn_tensorboard_flush(log));
         tn_tensorboard_free(log);
     }
     for (int i = 0; i < 4; i++) {
@@ -500,7 +499,6 @@ START_TEST(refused)
     assert_fails(tn_tensorboard_hparams(log, &(tn_metadata){ .n = 2 }), TN_E_INVALID,
                  "key is NULL");
     assert_fails(tn_tensorboard_scalar(NULL, "a", 1, 1), TN_E_INVALID, "log is NULL");
-    assert_fails(tn_tensorboard_flush(NULL), TN_E_INVALID, "log is NULL");
     assert_fails(tn_tensorboard_histogram(log, "a", NULL, 1), TN_E_INVALID, "x is NULL");
     assert_fails(tn_tensorboard_histogram(log, "a", TN_NONE, 1), TN_E_INVALID, "x is TN_NONE");
     assert_fails(tn_tensorboard_histogram(log, "a", tn_ones(TN_SHAPE(0, 3)), 1), TN_E_SHAPE,
@@ -587,7 +585,7 @@ START_TEST(other_processes)
     ck_assert_int_ge(child, 0);
     if (child == 0) {
         bool refused = tn_tensorboard_scalar(log, "loss", 9, 9) == TN_E_STATE &&
-                       strstr(tn_error(), "another process made the log");
+                       strstr(tn_error(), "another process made it");
         tn_tensorboard_free(log);
         tn_tensorboard *own = tn_tensorboard_new(in_folder("child"), (tn_tensorboard_options){ 0 });
         bool written = own && tn_tensorboard_scalar(own, "loss", 9, 9) == TN_OK;

@@ -106,25 +106,8 @@ static void put_checksum(tni_bytes *b, const char *data, size_t n)
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-/* Of a record that cannot be written whole nothing stays: readers would take what follows for its
- * rest. */
-static tn_status write_whole(const record *r, const tni_bytes *b)
-{
-    tn_tensorboard *log = r->log;
-    ssize_t some = 0;
-    for (size_t n = 0; n < b->n; n += (size_t)some) {
-        TNI_UNINTERRUPTED(some, write(log->fd, b->data + n, b->n - n));
-        if (some > 0) continue;
-        const int error = some < 0 ? errno : ENOSPC;
-        if (n > 0 && ftruncate(log->fd, log->written) != 0) log->written = -1;
-        return tni_file_error(tni_errno(error), r->function, log->path, "cannot write: %s",
-                              strerror(error));
-    }
-    log->written += (off_t)b->n;
-    return TN_OK;
-}
-
-/* Writes the record, unless something failed before, and frees it. */
+/* Writes the record, unless something failed before, and frees it. Of one that cannot be written
+ * whole nothing stays: readers would take what follows for its rest. */
 static tn_status finish(record *r, tn_status status)
 {
     tni_bytes b = { 0 }, *event = &r->event;
@@ -134,17 +117,20 @@ static tn_status finish(record *r, tn_status status)
     tni_bytes_add(&b, event->data, event->n);
     put_checksum(&b, event->data, event->n);
     if (status == TN_OK && (b.failed || event->failed)) status = TN_E_NOMEM;
-    if (status == TN_OK) status = write_whole(r, &b);
+    ssize_t some = 0;
+    for (size_t n = 0; status == TN_OK && n < b.n; n += (size_t)some) {
+        TNI_UNINTERRUPTED(some, write(r->log->fd, b.data + n, b.n - n));
+        if (some > 0) continue;
+        const int error = some < 0 ? errno : ENOSPC;
+        if (n > 0 && ftruncate(r->log->fd, r->log->written) != 0) r->log->written = -1;
+        status = tni_file_error(tni_errno(error), r->function, r->log->path, "cannot write: %s",
+                                strerror(error));
+        some = 0;
+    }
+    if (status == TN_OK) r->log->written += (off_t)b.n;
     tni_bytes_free(event);
     tni_bytes_free(&b);
     return status;
-}
-
-static void begin_event(record *r, int64_t step)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    put(r, "1d2i", (double)now.tv_sec + 1e-9 * (double)now.tv_nsec, step);
 }
 
 static tn_status check_text(const char *f, const char *what, const char *text, size_t most)
@@ -156,21 +142,24 @@ static tn_status check_text(const char *f, const char *what, const char *text, s
                      n > most ? " and more" : "", most);
 }
 
-/* A record of a Summary with one value, which the caller goes on with. tag and more are its tag. */
+/* A record of a Summary with one value, which the caller goes on with. tag and more are its tag;
+ * more NULL: of an Event alone. */
 static tn_status begin(record *r, const char *f, tn_tensorboard *log, const char *tag,
                        const char *more, int64_t step)
 {
     char whole[TNI_NAME_LIMIT + 32];
+    struct timespec now;
     *r = (record){ .function = f, .log = log };
-    tn_status status = log ? check_text(f, "tag", tag, TNI_NAME_LIMIT)
-                           : tni_null(f, "log", "one from tn_tensorboard_new");
+    if (!log) return tni_null(f, "log", "one from tn_tensorboard_new");
+    tn_status status = more ? check_text(f, "tag", tag, TNI_NAME_LIMIT) : TN_OK;
     if (status != TN_OK) return status;
-    if (log->owner != getpid() || log->written < 0)
-        return tni_file_error(TN_E_STATE, f, log->path, "%s: want a new log",
-                              log->written < 0 ? "ends in a part of a record"
-                                               : "another process made the log");
+    const char *why = log->written < 0 ? "ends in a part of a record" : "another process made it";
+    if (log->written < 0 || log->owner != getpid())
+        return tni_file_error(TN_E_STATE, f, log->path, "%s: want a new log", why);
+    clock_gettime(CLOCK_REALTIME, &now);
+    put(r, "1d2i", (double)now.tv_sec + 1e-9 * (double)now.tv_nsec, step);
+    if (!more) return TN_OK;
     snprintf(whole, sizeof whole, "%s%s", tag, more);
-    begin_event(r, step);
     put(r, "5{1{1s", whole);
     return TN_OK;
 }
@@ -207,14 +196,13 @@ tn_tensorboard *tn_tensorboard_new(const char *folder, tn_tensorboard_options o)
     if (!log) return NULL;
     log->fd = -1;
     log->owner = getpid();
-    record r = { .function = f, .log = log };
     tn_status status = make_file(log, f, folder);
-    begin_event(&r, o.purge_step);
-    put(&r, "3s", "brain.Event:2");
-    status = finish(&r, status);
-    if (o.purge_step != 0 || o.use_purge_step) {
-        begin_event(&r, o.purge_step);
-        put(&r, "7{1i", (int64_t)1); /* SessionLog: START */
+    const bool purges = o.purge_step != 0 || o.use_purge_step;
+    for (int i = 0; status == TN_OK && i <= purges; i++) {
+        record r;
+        status = begin(&r, f, log, NULL, NULL, o.purge_step);
+        if (i == 0) put(&r, "3s", "brain.Event:2");
+        if (i == 1) put(&r, "7{1i", (int64_t)1); /* SessionLog: START */
         status = finish(&r, status);
     }
     if (status == TN_OK) return log;
@@ -229,16 +217,6 @@ void tn_tensorboard_free(tn_tensorboard *log)
     if (log->fd >= 0) close(log->fd);
     tni_strfree(log->path);
     tni_free(log, sizeof *log);
-}
-
-tn_status tn_tensorboard_flush(tn_tensorboard *log)
-{
-    static const char f[] = "tn_tensorboard_flush";
-    int synced;
-    if (!log) return tni_null(f, "log", "one from tn_tensorboard_new");
-    TNI_UNINTERRUPTED(synced, fsync(log->fd));
-    if (synced == 0) return TN_OK;
-    return tni_file_error(tni_errno(errno), f, log->path, "cannot sync: %s", strerror(errno));
 }
 
 /* ---- numbers and texts ----------------------------------------------------------------------- */
@@ -279,8 +257,7 @@ tn_status tn_tensorboard_hparams(tn_tensorboard *log, const tn_metadata *hparams
         if (status != TN_OK) break;
         char *end;
         const double number = strtod(text, &end);
-        const bool plain = *text && !*end && !text[strspn(text, "+-.0123456789eE")];
-        if (plain && isfinite(number))
+        if (*text && !*end && isfinite(number) && !text[strspn(text, "+-.0123456789eE")])
             put(&r, "1{1s2{2d}}", name, number);
         else
             put(&r, "1{1s2{3s}}", name, text);
@@ -290,57 +267,52 @@ tn_status tn_tensorboard_hparams(tn_tensorboard *log, const tn_metadata *hparams
 
 /* ---- histograms ------------------------------------------------------------------------------ */
 
-enum { POSITIVE = 774, EDGES = 2 * POSITIVE + 1, AT_ONCE = 1 << 14 };
+enum { POSITIVE = 774, EDGES = 2 * POSITIVE + 1, AT_ONCE = 2048 };
 
 typedef struct histogram {
-    double edge[EDGES], min, max, sum, squares;
+    double edge[EDGES], min, max, sum, squares, n, nonfinite;
     double count[EDGES]; /* [i]: from edge i - 1 to below edge i; the last with its right edge */
-    int64_t n, nonfinite;
 } histogram;
 
-static void count(histogram *h, const double *values, int64_t n)
+static void count(histogram *h, double v)
 {
-    for (int64_t k = 0; k < n; k++) {
-        const double v = values[k], a = fabs(v);
-        if (!isfinite(v)) {
-            h->nonfinite++;
-            continue;
-        }
-        int i = POSITIVE + 1; /* near it by a logarithm, then exactly */
-        if (a > 1e-12) i += (int)copysign(log(a * 1e12) / log(1.1), v);
-        i = TNI_MAX(1, TNI_MIN(i, EDGES - 1));
-        while (i > 1 && v < h->edge[i - 1]) i--;
-        while (i < EDGES - 1 && v >= h->edge[i]) i++;
-        h->count[i]++;
-        h->min = h->n == 0 || v < h->min ? v : h->min;
-        h->max = h->n == 0 || v > h->max ? v : h->max;
-        h->sum += v;
-        h->squares += v * v;
-        h->n++;
+    if (!isfinite(v)) {
+        h->nonfinite++;
+        return;
     }
+    int i = POSITIVE + 1; /* near it by a logarithm, then exactly */
+    if (fabs(v) > 1e-12) i += (int)copysign(log(fabs(v) * 1e12) / log(1.1), v);
+    i = TNI_MAX(1, TNI_MIN(i, EDGES - 1));
+    while (i > 1 && v < h->edge[i - 1]) i--;
+    while (i < EDGES - 1 && v >= h->edge[i]) i++;
+    h->count[i]++;
+    h->n++;
+    h->min = fmin(h->min, v);
+    h->max = fmax(h->max, v);
+    h->sum += v;
+    h->squares += v * v;
 }
 
 static tn_status count_all(histogram *h, const char *f, tn_tensor *x)
 {
-    double v = 1e-12, *values = NULL;
-    for (int i = 1; i <= POSITIVE; i++, v *= 1.1) {
-        h->edge[POSITIVE + i] = v;
-        h->edge[POSITIVE - i] = -v;
-    }
+    double edge = 1e-12, values[AT_ONCE];
     const int64_t n = tn_numel(x);
     if (n == 0)
         return tni_error(TN_E_SHAPE, "%s: x %s has no elements: want one or more", f, tni_text(x));
-    tn_tensor *flat = tn_reshape(x, TN_SHAPE(n));
-    if (flat) values = tni_alloc(AT_ONCE * sizeof *values);
-    tn_status status = values ? TN_OK : tni_pending();
-    for (int64_t at = 0; status == TN_OK && at < n; at += AT_ONCE) {
+    for (int i = 1; i <= POSITIVE; i++, edge *= 1.1) {
+        h->edge[POSITIVE + i] = edge;
+        h->edge[POSITIVE - i] = -edge;
+    }
+    tn_tensor *flat = tn_reshape(tn_to(x, tn_cpu()), TN_SHAPE(n));
+    for (int64_t at = 0; at < n; at += AT_ONCE) {
         const int64_t some = TNI_MIN(n - at, AT_ONCE);
+        tn_status status = TN_OK;
         TN_SCOPE status = tn_copy_out(tn_narrow(flat, 0, at, some), values,
                                       (size_t)some * sizeof *values, TN_F64);
-        if (status == TN_OK) count(h, values, some);
+        if (status != TN_OK) return status;
+        for (int64_t i = 0; i < some; i++) count(h, values[i]);
     }
-    if (values) tni_free(values, AT_ONCE * sizeof *values);
-    return status;
+    return TN_OK;
 }
 
 /* As torch has it: from the first bucket that holds something to the last, an empty one before. */
@@ -350,7 +322,7 @@ static void put_histogram(record *r, const histogram *h)
     while (h->count[first] == 0) first++;
     while (h->count[last] == 0) last--;
     const size_t size = (size_t)(last - first + 2) * sizeof(double);
-    put(r, "5{1d2d3d4d5d6{", h->min, h->max, (double)h->n, h->sum, h->squares);
+    put(r, "5{1d2d3d4d5d6{", h->min, h->max, h->n, h->sum, h->squares);
     tni_bytes_add(&r->event, &h->edge[first - 1], size);
     put(r, "}7{");
     tni_bytes_add(&r->event, &h->count[first - 1], size);
@@ -361,7 +333,7 @@ tn_status tn_tensorboard_histogram(tn_tensorboard *log, const char *tag, tn_tens
 {
     static const char f[] = "tn_tensorboard_histogram";
     TNI_HOLD_TRAPS;
-    histogram h = { .n = 0 };
+    histogram h = { .min = INFINITY, .max = -INFINITY };
     record r = { .n_open = 0 };
     tn_status status = tni_present(f, "x", x) ? TN_OK : tni_pending();
     if (status == TN_OK) TN_SCOPE TN_NO_GRAD status = count_all(&h, f, x);
@@ -372,7 +344,7 @@ tn_status tn_tensorboard_histogram(tn_tensorboard *log, const char *tag, tn_tens
     }
     if (status != TN_OK || h.nonfinite == 0) return status;
     status = begin(&r, f, log, tag, "/nonfinite", step);
-    put(&r, "2f", (double)h.nonfinite);
+    put(&r, "2f", h.nonfinite);
     return finish(&r, status);
 }
 
