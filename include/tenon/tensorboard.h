@@ -19,10 +19,10 @@ TN_BEGIN_C_
 typedef struct tn_tensorboard tn_tensorboard;
 /** zero fields: what older files of the folder hold stays in sight */
 typedef struct tn_tensorboard_options {
-    /* the first step after a resume: TensorBoard hides older points from there on. 0 only with
-     * use_purge_step. PyTorch: purge_step */
+    /* the first step after a resume: TensorBoard hides older points from there on. PyTorch:
+     * purge_step */
     int64_t purge_step;
-    bool use_purge_step;
+    bool use_purge_step; /* takes purge_step 0 as given: hides all older points */
 } tn_tensorboard_options;
 
 /** A new file in folder, which is made with those above it. A folder is a run: its files are read

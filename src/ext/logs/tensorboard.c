@@ -110,13 +110,15 @@ static void put_checksum(tni_bytes *b, const char *data, size_t n)
  * whole nothing stays: readers would take what follows for its rest. */
 static tn_status finish(record *r, tn_status status)
 {
-    tni_bytes b = { 0 }, *event = &r->event;
+    tni_bytes *event = &r->event;
+    event->failed = event->failed || status != TN_OK; /* takes nothing more */
     while (r->n_open > 0) put(r, "}");
+    tni_bytes b = { .failed = event->failed };
     tni_little_add(&b, event->n, 8);
     if (!b.failed) put_checksum(&b, b.data, 8);
     tni_bytes_add(&b, event->data, event->n);
     put_checksum(&b, event->data, event->n);
-    if (status == TN_OK && (b.failed || event->failed)) status = TN_E_NOMEM;
+    if (status == TN_OK && b.failed) status = TN_E_NOMEM;
     ssize_t some = 0;
     for (size_t n = 0; status == TN_OK && n < b.n; n += (size_t)some) {
         TNI_UNINTERRUPTED(some, write(r->log->fd, b.data + n, b.n - n));
@@ -149,7 +151,7 @@ static tn_status begin(record *r, const char *f, tn_tensorboard *log, const char
 {
     char whole[TNI_NAME_LIMIT + 32];
     struct timespec now;
-    *r = (record){ .function = f, .log = log };
+    *r = (record){ .function = f, .log = log, .event.failed = true }; /* takes nothing */
     if (!log) return tni_null(f, "log", "one from tn_tensorboard_new");
     tn_status status = more ? check_text(f, "tag", tag, TNI_NAME_LIMIT) : TN_OK;
     if (status != TN_OK) return status;
@@ -157,6 +159,7 @@ static tn_status begin(record *r, const char *f, tn_tensorboard *log, const char
     if (log->written < 0 || log->owner != getpid())
         return tni_file_error(TN_E_STATE, f, log->path, "%s: want a new log", why);
     clock_gettime(CLOCK_REALTIME, &now);
+    r->event.failed = false;
     put(r, "1d2i", (double)now.tv_sec + 1e-9 * (double)now.tv_nsec, step);
     if (!more) return TN_OK;
     snprintf(whole, sizeof whole, "%s%s", tag, more);
@@ -249,7 +252,7 @@ tn_status tn_tensorboard_hparams(tn_tensorboard *log, const tn_metadata *hparams
     tn_status status = begin(&r, f, log, "_hparams_/session_start_info", "", 0);
     if (status == TN_OK && !hparams) status = tni_null(f, "hparams", "names and values");
     if (status == TN_OK) status = tni_metadata_check(f, hparams);
-    put(&r, "9{1{1s2{3{", "hparams"); /* metadata of a plugin; its SessionStartInfo */
+    if (status == TN_OK) put(&r, "9{1{1s2{3{", "hparams"); /* a plugin's; SessionStartInfo */
     for (int i = 0; status == TN_OK && i < hparams->n; i++) {
         const char *name = hparams->key[i], *text = hparams->value[i];
         status = check_text(f, "a name", name, TNI_NAME_LIMIT);
