@@ -284,7 +284,7 @@ static void count(histogram *h, double v)
         return;
     }
     int i = POSITIVE + 1; /* near it by a logarithm, then exactly */
-    if (fabs(v) > 1e-12) i += (int)copysign(log(fabs(v) * 1e12) / log(1.1), v);
+    if (fabs(v) > 1e-12) i += (int)copysign((log(fabs(v)) - log(1e-12)) / log(1.1), v);
     i = TNI_MAX(1, TNI_MIN(i, EDGES - 1));
     while (i > 1 && v < h->edge[i - 1]) i--;
     while (i < EDGES - 1 && v >= h->edge[i]) i++;
