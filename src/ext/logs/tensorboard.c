@@ -290,8 +290,8 @@ static void count(histogram *h, double v)
     while (i < EDGES - 1 && v >= h->edge[i]) i++;
     h->count[i]++;
     h->n++;
-    h->min = fmin(h->min, v);
-    h->max = fmax(h->max, v);
+    if (v < h->min) h->min = v;
+    if (v > h->max) h->max = v;
     h->sum += v;
     h->squares += v * v;
 }
