@@ -700,6 +700,8 @@ DRAW(saved_checkpoint)
     s->v.saved_checkpoint = readable(w, name);
 }
 SIMPLE(folder, path(w, in_folder(w, "")))
+/* Another name would become a folder. */
+SIMPLE(log_folder, pick_pointer(w, in_folder(w, "")))
 SIMPLE(stem, pick_text(w, "net"))
 DRAW(idx_file)
 {
@@ -985,6 +987,8 @@ DRAW(traces)
     for (int i = 0; i < s->have; i++) a[i] = pick_pointer(w, one_trace(w));
     s->v.traces = pick_pointer(w, a);
 }
+ANY(tensorboard, tn_tensorboard, tensorboard,
+    tn_tensorboard_new(in_folder(w, ""), (tn_tensorboard_options){ 0 }))
 static const char *text_path(world *w)
 {
     const char *name = in_folder(w, "text2");
@@ -1125,6 +1129,7 @@ OPTIONS(metric_options, tn_metric_options, o.classes = below(w, 4) ? 0 : pick_lo
         o.rows = below(w, 4) ? 0 : pick_long(w, 1, 9),
         o.top_k = below(w, 4) ? 0 : pick_long(w, 1, 2), FLAG(use_ignore_index),
         LONG(ignore_index, 0, 1))
+OPTIONS(tensorboard_options, tn_tensorboard_options, LONG(purge_step, 0, 9), FLAG(use_purge_step))
 OPTIONS(shared_options, tn_data_parallel_options, LONG(bucket_bytes, 0, 64),
         o.buffers = (tn_buffer_rule)pick_enum(w, 3))
 OPTIONS(conv_options, tn_conv_options, LONG(stride, 0, 2), LONG(padding, 0, 2),

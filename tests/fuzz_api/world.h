@@ -49,6 +49,7 @@ typedef enum gives {
     G_loader,
     G_capture,
     G_trace,
+    G_tensorboard,
     G_corpus,
     G_status,
     G_count,   /* -1 on failure */
@@ -75,6 +76,7 @@ typedef union result {
     tn_loader *loader;
     tn_capture *capture;
     tn_trace *trace;
+    tn_tensorboard *tensorboard;
     tn_text *corpus;
     tn_status status;
     int64_t n;
@@ -145,6 +147,7 @@ struct world {
     tn_loader *loader[FEW];
     tn_capture *capture[FEW];
     tn_trace *trace[FEW];
+    tn_tensorboard *tensorboard[FEW];
     tn_text *corpus[FEW];
     tn_file_lock *lock[FEW];
     int64_t hook[HOOKS];

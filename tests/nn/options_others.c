@@ -1,6 +1,8 @@
 /* options_others.c - options of ops, gradient checks, files, loaders and parallel training. */
+#include <glob.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "options.h"
 
@@ -13,6 +15,23 @@ static uint64_t see_loader(const void *o)
         while (tn_loader_next(loader, &batch, 1) > 0)
             h = mix(mix(h, (uint64_t)epoch), tn_hash(batch));
     tn_loader_free(loader);
+    return h;
+}
+
+/* A new file, but for times and checksums. */
+static uint64_t see_tensorboard(const void *o)
+{
+    tn_tensorboard *log = tn_tensorboard_new(in_folder("runs"), *(const tn_tensorboard_options *)o);
+    uint64_t h = log ? 1 : 0;
+    glob_t found;
+    size_t n = 0;
+    tn_tensorboard_free(log);
+    ck_assert_int_eq(glob(in_folder("runs/*"), 0, NULL, &found), 0);
+    const unsigned char *bytes = owned((unsigned char *)read_bytes(found.gl_pathv[0], &n));
+    ck_assert_int_eq(unlink(found.gl_pathv[0]), 0);
+    globfree(&found);
+    for (size_t at = 0; at < n; at += 16 + bytes[at])
+        for (size_t i = 9; i < bytes[at]; i++) h = mix(h, bytes[at + 12 + i]);
     return h;
 }
 
@@ -317,6 +336,8 @@ static const option_row rows[] = {
     INT(tn_metric_options, ignore_index, 0, 1, NAN, NULL, see_top, .use_ignore_index = true),
     INT(tn_metric_options, classes, NAN, 3, 1, "want 2 classes", see_confusion, 0),
     SHOWN_BY(tn_metric_options, rows, "metrics/test_metrics.c", "scores_that_have_no_area"),
+    INT(tn_tensorboard_options, purge_step, 0, 5, NAN, NULL, see_tensorboard, 0),
+    FLAG(tn_tensorboard_options, use_purge_step, see_tensorboard, 0),
     CUSTOM(tn_data_parallel_options, bucket_bytes, parallel),
     CUSTOM(tn_data_parallel_options, buffers, parallel),
     CUSTOM(tn_data_parallel_options, messages, parallel),
