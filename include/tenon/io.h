@@ -96,9 +96,8 @@ TN_API TN_MUST_USE tn_status tn_save_tensors(const tn_list *list, const tn_metad
  * Limits   tn_set_file_limits; names of 1 to 1,024 bytes, 8 axes
  */
 TN_API tn_list *tn_load_tensors(const char *path, tn_metadata *metadata);
-/** The same with key, unwrap, widen and skip_foreign of the options (the others are not looked at);
- *  report may be NULL: how many were loaded and left out, and which part was taken. PyTorch:
- *  torch.load(path, weights_only=True). */
+/** The same with options of files, key to skip_foreign; report (may be NULL): how many were loaded
+ *  and left out, and which part was taken. PyTorch: torch.load(path, weights_only=True). */
 TN_API tn_list *tn_load_tensors_with(const char *path, tn_load_options o, tn_metadata *metadata,
                                      tn_load_report *report);
 /** The value for a key; NULL, without a message, if there is none. A linear search over the
