@@ -84,10 +84,10 @@ TN_API TN_MUST_USE tn_status tn_save_tensors(const tn_list *list, const tn_metad
  * All tensors of a file of tn_load's kinds, on the CPU, in the order of its header; then its ties,
  * as entries with the same tensor under their names. Ties are those of tenon.ties in the metadata
  * or, in a file that tenon wrote before that key existed, the pairs whose key is no tensor's name
- * and whose value is one. State versions are recorded in the list. metadata (may be NULL) gets all
- * other pairs. Values may be NaN or infinite. From a PyTorch file: in the order of the dict, as
- * views of its storages; metadata gets the numbers, strings and short lists in all of it, by their
- * paths, as Python prints them ("epoch": "41"); nothing in it is executed.
+ * and whose value is one. The list records state versions and roles of buffers. metadata (may be
+ * NULL) gets all other pairs. Values may be NaN or infinite. From a PyTorch file: in the order of
+ * the dict, as views of its storages; metadata gets the numbers, strings and short lists in all of
+ * it, by their paths, as Python prints them ("epoch": "41"); nothing in it is executed.
  *
  * Errors   TN_E_IO; TN_E_FORMAT with path and what is wrong: nothing in the file is trusted
  *          unchecked
