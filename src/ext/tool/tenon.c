@@ -194,8 +194,8 @@ static bool measure(tn_tensor *t, stats *s)
             sum += x[k] - first;
             squares += (x[k] - first) * (x[k] - first);
         }
-    if (count > 0) s->of[2] = first + sum / count;
-    if (count > 1) s->of[3] = sqrtl(fmaxl(squares - sum * sum / count, 0) / (count - 1));
+    if (count > 0) s->of[2] = (double)(first + sum / count);
+    if (count > 1) s->of[3] = (double)sqrtl(fmaxl(squares - sum * sum / count, 0) / (count - 1));
     return n == 0;
 }
 
@@ -297,7 +297,7 @@ static void put_json(const row *rows, int n, const tn_metadata *m)
         for (int i = 0; i < 4 && !given[NO_STATS]; i++) { /* 9 digits tell an f32 from the next */
             const tn_dtype dtype = i < 2 ? r->dtype : TN_F64;
             const char *value = value_text(r->stats.of[i], dtype, dtype == TN_F64 ? 17 : 9);
-            printf(", \"%s\": %s", names[i], isnan(r->stats.of[i]) ? "null" : value);
+            printf(", \"%s\": %s", names[i], isfinite(r->stats.of[i]) ? value : "null");
         }
         if (!given[NO_STATS]) printf(", \"nan\": %lld, \"inf\": %lld", r->stats.nan, r->stats.inf);
         if (*r->role) put(stdout, ", \"role\": ", r->role, true);
@@ -433,7 +433,7 @@ static int diff(char **files)
     }
     const int only_a = put_alone(a, b, files[0]), only_b = put_alone(b, a, files[1]);
     if (!differ && !only_a && !only_b) return SAME;
-    printf("%d tensors differ, %d are only in the first file, %d only in the second\n", differ,
+    printf("tensors that differ: %d; only in the first file: %d; only in the second: %d\n", differ,
            only_a, only_b);
     return DIFFERENT;
 }
@@ -494,7 +494,7 @@ static bool write_file(const tn_list *list, tn_metadata *m, const char *path)
 {
     static const char *key[] = { "format" }, *value[] = { "pt" }; /* PyTorch's tools ask for it */
     int ties = 0, n = 0;
-    if (tn_metadata_get(m, "tenon.checkpoint")) say("note: the new file is no checkpoint");
+    if (!given[KEY] && tn_metadata_get(m, "tenon.checkpoint")) say("note: it is no checkpoint now");
     for (int i = 0; i < m->n; i++)
         if (strncmp(m->key[i], "tenon.", 6) != 0)
             m->key[n] = m->key[i], m->value[n++] = m->value[i];
