@@ -148,6 +148,7 @@ tensors that differ: 3; only in the first file: 0; only in the second: 0
 check 'one part, whatever its dtype' gives 0 '' diff --ignore-dtype --key w a.safetensors c.safetensors
 check 'within the absolute tolerance' gives 0 '' diff --key f --atol 1 a.safetensors b.safetensors
 check 'within the relative one' gives 0 '' diff --key f --rtol 0.2 a.safetensors b.safetensors
+check 'whichever is first' gives 0 '' diff --key f --rtol 0.2 b.safetensors a.safetensors
 check 'beyond both by a little' gives 1 'f: 1 of 2 values differ, by up to 0.25 at [0], 1 and 1.25; relatively 0.2 at [0], 1 and 1.25
 tensors that differ: 1; only in the first file: 0; only in the second: 0
 ' diff --key f --rtol 0.19 --atol 0.01 a.safetensors b.safetensors
@@ -172,6 +173,8 @@ for file in "$golden"/npy/{bool,float16,float32,float64,int32,int64,uint8,empty,
 done
 check 'ties stay in .pt' notes '' convert "$golden/tenon_transformer.pt" tied.pt
 check 'and are ties there' eval '"$tenon" inspect tied.pt | grep "  = 0.weight\$"'
+check 'whose memory counts once' eval '"$tenon" convert --rename 0.=x.0. --rename 2.=x.2. tied.pt branch.pt &&
+    "$tenon" inspect --depth 1 branch.pt | grep "^x\.  *3 tensors  *140 B\$"'
 check 'and in another dtype' notes '' convert --dtype bf16 "$golden/tenon_transformer.pt" tied16.pt
 check 'which has half the bytes' eval '[ "$(stat -c %s tied16.pt)" -lt "$(stat -c %s tied.pt)" ] &&
     "$tenon" inspect tied16.pt | grep "bf16  .*  = 0.weight\$" && "$tenon" diff --ignore-dtype --rtol 0.004 tied.pt tied16.pt'
@@ -187,6 +190,7 @@ check 'roles' eval '"$tenon" convert --rename m=x.m role.safetensors r.safetenso
 check 'a string' eval '"$tenon" inspect r.safetensors | grep -xF "k: \\u0007\""'
 check 'a string that has no place' notes 'the new file has no place for the metadata k' convert role.safetensors r.pt
 check 'a checkpoint' notes 'it is no checkpoint now' convert "$golden/run.checkpoint" run.safetensors
+check 'nor says so' eval '! "$tenon" inspect run.safetensors | grep "^tenon\."'
 check 'a part of it' notes '' convert --key model "$golden/run.checkpoint" model.safetensors
 check 'is named as in it' eval '"$tenon" inspect --json --no-stats model.safetensors | grep "\"name\": \"0.weight\""'
 check 'what Hugging Face asks for' eval '"$tenon" convert tied.pt hf.safetensors 2>"$dir/err" && head -c 100 hf.safetensors | grep "\"format\":\"pt\""'
