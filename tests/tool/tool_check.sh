@@ -3,7 +3,11 @@
 # wrong options and bad files, conversions there and back, pipes that break, disks that are full.
 # usage: tests/tool/tool_check.sh TENON      (path of the program)
 #
-# Seen to fail: SEEN
+# Seen to fail, each by changes in tenon.c: names printed as they are, or with C1 controls; NaN unlike NaN; a difference
+# relative to the second file; std by n; a tie counted twice, or cast by itself; the library's strings carried over;
+# versions or roles not; status 0 for a difference; output closed without a look; --depth off by one; integers through
+# f64; 15 digits of an f64, 7 of an f32; SIGXFSZ left alone; closed descriptors taken for files; no note of infinities;
+# the first --rename alone; one that fits nothing, or two names that become one, accepted.
 set -uo pipefail
 tenon=$(realpath "$1")
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -171,6 +175,23 @@ for file in "$golden"/npy/{bool,float16,float32,float64,int32,int64,uint8,empty,
         "$tenon" convert --force 2.safetensors 2.npy && cmp "$file" 2.npy'
     rm -f 1.* 2.*
 done
+files=$golden/files
+for file in "$files"/{stored,deflated}.npz "$files"/{scripted,traced}.pt "$files"/{safetensors,pytorch}.index.json; do
+    name=${file##*/}
+    check "$name" eval '"$tenon" convert "$file" 1.npz && "$tenon" convert 1.npz 2.safetensors && "$tenon" diff "$file" 2.safetensors'
+    rm -f 1.* 2.*
+done
+check 'a part of a checkpoint of PyTorch' eval '"$tenon" convert --key model "$files/checkpoint.pt" part.safetensors &&
+    "$tenon" diff part.safetensors "$files/checkpoint.pt" 2>err.txt && "$tenon" inspect --json --no-stats part.safetensors | grep "\"epoch\": \"41\""'
+check 'all of it' eval '"$tenon" convert --key "*" "$files/checkpoint.pt" all.safetensors && "$tenon" diff --key "*" "$files/checkpoint.pt" all.safetensors &&
+    "$tenon" diff --key model "$files/checkpoint.pt" all.safetensors'
+check 'the only dict, which is said' eval '"$tenon" convert "$files/checkpoint.pt" only.pt 2>err.txt &&
+    grep -xF "tenon: note: $files/checkpoint.pt: taken: model (7 tensors)" err.txt &&
+    grep "^tenon: note: the new file has no place for the metadata epoch, loss, name, " err.txt'
+check 'a tensor of it' eval '"$tenon" convert --key model.body.weight "$files/checkpoint.pt" one.npy 2>err.txt &&
+    "$tenon" inspect one.npy | grep "^array  \[2, 3\] "'
+check 'what tenon has not' eval '"$tenon" inspect "$files/foreign.pt" 2>err.txt | grep "^f32 " && grep "left out: i8 (int8), " err.txt'
+check 'is not converted' refuses 'which tenon has not' convert "$files/foreign.pt" new.pt
 check 'ties stay in .pt' notes '' convert "$golden/tenon_transformer.pt" tied.pt
 check 'and are ties there' eval '"$tenon" inspect tied.pt | grep "  = 0.weight\$"'
 check 'whose memory counts once' eval '"$tenon" convert --rename 0.=x.0. --rename 2.=x.2. tied.pt branch.pt &&
@@ -208,11 +229,11 @@ check 'a target that is there' refuses 'kept.safetensors is there already: --for
 check 'one name for two' refuses "same: its new name is another's too: w" convert --force --rename same=w a.safetensors kept.safetensors
 check 'an empty name' refuses 'f: its new name is empty' convert --force --rename f= a.safetensors kept.safetensors
 check 'a source that is not there' refuses 'nothing.pt: No such file' convert --force nothing.pt kept.safetensors
-check 'no such part' refuses '--key q: there is no such name' convert --force --key q a.safetensors kept.safetensors
+check 'no such part' refuses 'a.safetensors: no part q in it: it has w, same, gone, f' convert --force --key q a.safetensors kept.safetensors
 check 'a full disk' eval '(ulimit -f 1 && ends 2 "$tenon" convert --force many.safetensors kept.safetensors) 2>&1 | grep "tenon: kept.safetensors: "'
 check 'the old file is as it was' cmp a.safetensors kept.safetensors
 check 'no temporary' eval '[ -z "$(find . -name "*kept*" ! -name kept.safetensors)" ]'
-check 'an ending' refuses 'new.bin: want a name in .safetensors, .pt, .pth or .npy' convert a.safetensors new.bin
+check 'an ending' refuses 'new.bin: want a name in .safetensors, .pt, .pth, .npy or .npz' convert a.safetensors new.bin
 check 'no ending' refuses '.pt: want a name in' convert a.safetensors .pt
 check 'a dtype' refuses '--dtype i8: want f32, f64, bf16 or f16' convert --dtype i8 a.safetensors new.pt
 check 'several arrays' refuses 'new.npy: want one array (--key NAME)' convert a.safetensors new.npy
@@ -233,7 +254,7 @@ for file in a.safetensors "$golden/pt_cnn_2.15.pt" "$golden/npy/float32.npy"; do
     done
 done
 check 'a folder for a file' refuses 'want a regular file' inspect .
-check 'another part' refuses '--key enc.: there is no such name' inspect --key enc. small.safetensors
+check 'another part' refuses 'small.safetensors: no part enc. in it' inspect --key enc. small.safetensors
 
 # ---- options -------------------------------------------------------------------------------------
 check 'nothing' refuses '"" is no command (tenon --help)'

@@ -7,11 +7,10 @@
 #include <string.h>
 #include <sys/utsname.h>
 #include <unistd.h>
-
 #include <tenon/tenon.h>
 
 enum { SAME, DIFFERENT, TROUBLE }; /* exit statuses, as diff's */
-enum { RENAMES = 63, CHUNK = 8192 };
+enum { RENAMES = 63, CHUNK = 8192, STRINGS = 65536 };
 
 /* Options as they were given, NULL: not; the numbers among them are in `number`, 0: not given. */
 enum { KEY, DEPTH, NO_STATS, JSON, RTOL, ATOL, IGNORE_DTYPE, DTYPE, RENAME, FORCE, OPTIONS };
@@ -111,29 +110,24 @@ static bool add_as(tn_list *to, const tn_list *from, const tn_entry *e, const ch
     return !version || tn_list_set_version(to, module_of(name), version) == TN_OK;
 }
 
-/* The tensors below key, without "KEY."; or the tensor of that name. */
-static tn_list *part_of(const tn_list *list, const char *key)
-{
-    const size_t n = strlen(key);
-    tn_list *part = tn_list_new();
-    for (int i = 0; part && i < list->n; i++) {
-        const tn_entry *e = &list->entry[i];
-        const char *rest = e->name + n;
-        if (strncmp(e->name, key, n) != 0 || (*rest && *rest != '.')) continue;
-        if (!add_as(part, list, e, *rest ? rest + 1 : e->name, e->tensor)) return NULL;
-    }
-    return part && !part->n ? tn_fail(TN_E_NAME, "--key %s: there is no such name", key) : part;
-}
-
-/* The one place that opens files. An array of NumPy's has no name: "array". */
-static tn_list *read_file(const char *path, tn_metadata *metadata)
+/* What --key picks of a file; shows: of all of it, with what tenon cannot hold left out. The one
+ * place that opens files. An array of NumPy's has no name: "array". */
+static tn_list *read_file(const char *path, tn_metadata *metadata, bool shows)
 {
     const bool array = ends_in(path, ".npy");
+    tn_load_options o = { .key = given[KEY] || !shows ? given[KEY] : "*", .skip_foreign = shows };
+    tn_load_report report = { .loaded = 0 };
     *metadata = (tn_metadata){ 0 };
-    tn_list *list = array ? tn_list_new() : tn_load_tensors(path, metadata);
+    tn_list *list = array ? tn_list_new() : tn_load_tensors_with(path, o, metadata, &report);
     if (array && tn_list_add(list, "array", tn_npy_load(path)) != TN_OK) list = NULL;
-    if (list && given[KEY]) list = part_of(list, given[KEY]);
+    o.key = "*", o.skip_foreign = true; /* the key may be a tensor's, of all of them */
+    tn_list *one = tn_list_new(), *all = NULL;
+    if (!array && !list && given[KEY]) all = tn_load_tensors_with(path, o, metadata, NULL);
+    for (const tn_entry *e = all ? all->entry : NULL; e && e < all->entry + all->n; e++)
+        if (!strcmp(e->name, given[KEY]) && add_as(one, all, e, e->name, e->tensor)) list = one;
     if (!list) failed();
+    for (char *line = strtok(report.text, "\n"); list && line; line = strtok(NULL, "\n"))
+        say(text("note: %s: %s", path, line));
     return list;
 }
 
@@ -310,7 +304,7 @@ static void put_json(const row *rows, int n, const tn_metadata *m)
 static int inspect(char **files)
 {
     tn_metadata metadata;
-    tn_list *list = read_file(files[0], &metadata);
+    tn_list *list = read_file(files[0], &metadata, true);
     if (!list) return TROUBLE;
     row *rows = calloc((size_t)list->n + 1, sizeof *rows);
     bool filled = rows || tn_fail(TN_E_NOMEM, "out of memory");
@@ -422,7 +416,8 @@ static int diff(char **files)
 {
     tn_metadata metadata;
     int differ = 0;
-    tn_list *a = read_file(files[0], &metadata), *b = a ? read_file(files[1], &metadata) : NULL;
+    tn_list *a = read_file(files[0], &metadata, false);
+    tn_list *b = a ? read_file(files[1], &metadata, false) : NULL;
     if (!b) return TROUBLE;
     for (int i = 0; i < a->n; i++) {
         const tn_entry *e = &a->entry[i];
@@ -490,23 +485,26 @@ static tn_list *remake(const tn_list *list, tn_dtype dtype)
 }
 
 /* Without the strings that are the library's own, which belong to the old file. */
-static bool write_file(const tn_list *list, tn_metadata *m, const char *path)
+static bool write_file(const tn_list *list, const tn_metadata *m, const char *path)
 {
-    static const char *key[] = { "format" }, *value[] = { "pt" }; /* PyTorch's tools ask for it */
-    int ties = 0, n = 0;
+    static const char *key[STRINGS] = { "format" }, *value[STRINGS] = { "pt" }; /* for PyTorch's */
+    const char *lost = "";
+    int ties = 0, n = 1;
     if (!given[KEY] && tn_metadata_get(m, "tenon.checkpoint")) say("note: it is no checkpoint now");
+    if (m->n >= STRINGS)
+        return tn_fail(TN_E_FORMAT, "%d strings: want fewer than %d", m->n, STRINGS);
     for (int i = 0; i < m->n; i++)
-        if (strncmp(m->key[i], "tenon.", 6) != 0)
-            m->key[n] = m->key[i], m->value[n++] = m->value[i];
-    *m = n ? (tn_metadata){ n, m->key, m->value } : (tn_metadata){ 1, key, value };
-    if (ends_in(path, ".safetensors")) {
-        for (int i = 0; i < list->n; i++) ties += first_name(list, i) < i;
-        if (ties) say(text("note: tensors that are others too, stored once more: %d", ties));
-        return tn_save_tensors(list, m, path) == TN_OK;
-    }
-    for (int i = 0; i < m->n; i++)
-        if (strcmp(m->key[i], "format") != 0)
-            say(text("note: the new file has no place for the metadata %s", m->key[i]));
+        if (!strcmp(m->key[i], "format"))
+            value[0] = m->value[i];
+        else if (strncmp(m->key[i], "tenon.", 6) != 0)
+            key[n] = m->key[i], value[n++] = m->value[i];
+    for (int i = 0; i < list->n; i++) ties += first_name(list, i) < i;
+    if (ties && !strstr(".pt.pth", strrchr(path, '.')))
+        say(text("note: tensors that are others too, stored once more: %d", ties));
+    if (ends_in(path, ".safetensors"))
+        return tn_save_tensors(list, &(tn_metadata){ n, key, value }, path) == TN_OK;
+    for (int i = 1; i < n; i++) lost = text("%s%s%s", lost, *lost ? ", " : "", key[i]);
+    if (*lost) say(text("note: the new file has no place for the metadata %s", lost));
     if (!ends_in(path, ".npy")) return tn_save_tensors(list, NULL, path) == TN_OK;
     if (list->n != 1 || tn_dtype_of(list->entry->tensor) == TN_BF16)
         return tn_fail(TN_E_DTYPE, "%s: want one array (--key NAME), not bf16 (--dtype f32)", path);
@@ -516,16 +514,18 @@ static bool write_file(const tn_list *list, tn_metadata *m, const char *path)
 static int convert(char **files)
 {
     static const tn_dtype floats[] = { TN_F32, TN_F64, TN_BF16, TN_F16 };
-    static const char *const ends[] = { ".safetensors", ".pt", ".pth", ".npy" };
+    static const char *const ends[] = { ".safetensors", ".pt", ".pth", ".npy", ".npz" };
     tn_metadata metadata;
     int k = 0, e = 0;
     while (k < 4 && given[DTYPE] && strcmp(given[DTYPE], tn_dtype_name(floats[k])) != 0) k++;
-    while (e < 4 && !ends_in(files[1], ends[e])) e++;
+    while (e < 5 && !ends_in(files[1], ends[e])) e++;
     if (k == 4) return say(text("--dtype %s: want f32, f64, bf16 or f16", given[DTYPE]));
-    if (e == 4) return say(text("%s: want a name in .safetensors, .pt, .pth or .npy", files[1]));
+    if (e == 5)
+        return say(text("%s: want a name in .safetensors, .pt, .pth, .npy or .npz", files[1]));
     if (!given[FORCE] && access(files[1], F_OK) == 0)
         return say(text("%s is there already: --force replaces it", files[1]));
-    tn_list *from = read_file(files[0], &metadata), *to = from ? remake(from, floats[k]) : NULL;
+    tn_list *from = read_file(files[0], &metadata, false),
+            *to = from ? remake(from, floats[k]) : NULL;
     return !from ? TROUBLE : to && write_file(to, &metadata, files[1]) ? SAME : failed();
 }
 
