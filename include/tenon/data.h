@@ -179,7 +179,7 @@ typedef struct tn_loader_options {
  * fork      the child starts workers of its own; get may have stopped anywhere in the parent's
  * Errors    of tn_loader_new; get NULL; a field without dtype and shape; samples, weights
  *           or classes of other forms, or of no use; of a stream another order than its own
- * Source    PyTorch's torch.utils.data.DataLoader
+ * Owner     yours, tn_loader_free. Source: PyTorch's torch.utils.data.DataLoader
  */
 TN_API tn_loader *tn_loader_from(const tn_dataset *d, tn_loader_options o);
 /** A loader of n <= 4 tensors (CPU, rank >= 1, equal first sizes). It keeps their memory, not the

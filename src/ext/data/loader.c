@@ -316,8 +316,8 @@ tn_status tni_loader_fits(const tn_loader *l, const tni_loader_state *state)
                          "%s: %" PRId64 " rows in batches of %" PRId64
                          " (shuffle %d, drop_last %d) there, %" PRId64 " in "
                          "batches of %" PRId64 " (%d, %d) here: want equal ones",
-                         f, state->rows, state->batch_size, state->shuffle != 0,
-                         state->drop_last != 0, l->rows, l->o.batch_size, l->o.shuffle,
+                         f, state->rows, state->batch_size, (int)state->shuffle,
+                         state->drop_last != 0, l->rows, l->o.batch_size, (int)l->sampler.kind,
                          l->o.drop_last);
     if (state->epoch < 0 || state->epoch > MAX_EPOCH || state->position < 0 ||
         state->position > most_batches(l))

@@ -22,7 +22,7 @@ static inline uint64_t tni_mix(uint64_t seed, uint64_t number)
     return z ^ z >> 31;
 }
 
-/* Which samples an epoch has, in order. */
+/* Which samples an epoch has, in order. Checkpoints have the kind's number. */
 typedef struct tni_sampler {
     enum { TNI_IN_ORDER, TNI_SHUFFLED, TNI_WEIGHTED, TNI_WITHOUT, TNI_CLASSES, TNI_MIXED } kind;
     int64_t rows, draws; /* of the data, of an epoch */
