@@ -10,6 +10,7 @@
  * memcpy. One lock guards what is given out and done; a sample is made without it.
  */
 #include "ext/data/loader.h"
+#include "tensor/random.h"
 
 #define MOST_TAKEN 64 /* samples that a thread takes at a time */
 
@@ -241,6 +242,8 @@ void tni_batches_settle(tn_loader *l)
         l->n_threads = l->busy = 0;
         l->stream_epoch = -1;
         make_locks(l);
+        for (int64_t i = 0; i < l->n_workers; i++)
+            pthread_mutex_init(l->worker[i].generator->lock, NULL);
     }
     pthread_mutex_lock(&l->lock);
     for (int64_t k = l->begin; k < l->end; k++)
