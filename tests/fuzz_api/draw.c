@@ -718,6 +718,12 @@ DRAW(npy_file)
     write_file(name, bytes, sizeof bytes - 1);
     s->v.npy_file = readable(w, name);
 }
+DRAW(csv_file)
+{
+    const char *name = in_folder(w, "t.csv");
+    write_file(name, "a,b,c\n1,2.5,\"x, y\"\n3,,z\n", 25);
+    s->v.csv_file = readable(w, name);
+}
 DRAW(text_file)
 {
     const char *name = in_folder(w, "text");
@@ -996,6 +1002,12 @@ static const char *text_path(world *w)
     return name;
 }
 ANY(corpus, tn_text, corpus, tn_text_load(text_path(w), 0.25))
+DRAW(own_csv) /* leaves the pool */
+{
+    const int64_t at = below(w, FEW);
+    s->v.own_csv = w->csv[at];
+    w->csv[at] = NULL;
+}
 tn_optim *any_optim(world *w)
 {
     return one_optim(w);
@@ -1124,12 +1136,17 @@ DRAW(save_options)
 OPTIONS(limits, tn_file_limits, LONG(header_bytes, 100000, 200000), LONG(tensors, 100, 200),
         LONG(inflated_bytes, 0, 100000))
 OPTIONS(loader_options, tn_loader_options, LONG(batch_size, 1, 3), FLAG(shuffle), FLAG(drop_last),
-        FLAG(prefetch), LONG(parts, 0, 2), LONG(part, 0, 1), o.seed = chance(w))
+        FLAG(prefetch), LONG(parts, 0, 2), LONG(part, 0, 1), o.seed = chance(w),
+        LONG(workers, 0, 2), LONG(ahead, 0, 2), LONG(draws, 0, 3), FLAG(without_replacement),
+        REAL(pad, 0, 9), o.weights = below(w, 6) ? NULL : pick_tensor(w, tn_rand(TN_SHAPE(5))),
+        o.classes = below(w, 6) ? NULL : pick_tensor(w, any_tensor(w)))
 OPTIONS(metric_options, tn_metric_options, o.classes = below(w, 4) ? 0 : pick_long(w, 2, 3),
         o.rows = below(w, 4) ? 0 : pick_long(w, 1, 9),
         o.top_k = below(w, 4) ? 0 : pick_long(w, 1, 2), FLAG(use_ignore_index),
         LONG(ignore_index, 0, 1))
 OPTIONS(tensorboard_options, tn_tensorboard_options, LONG(purge_step, 0, 9), FLAG(use_purge_step))
+OPTIONS(csv_options, tn_csv_options, FLAG(no_header), o.separator = below(w, 6) ? 0 : ';',
+        o.types = below(w, 2) ? NULL : "i?t")
 OPTIONS(shared_options, tn_data_parallel_options, LONG(bucket_bytes, 0, 64),
         o.buffers = (tn_buffer_rule)pick_enum(w, 3))
 OPTIONS(conv_options, tn_conv_options, LONG(stride, 0, 2), LONG(padding, 0, 2),
@@ -1224,6 +1241,11 @@ CALLBACK(apply, applies)
 CALLBACK(keep, keeps)
 CALLBACK(factor, factors)
 CALLBACK(next_batch, next_batches)
+DRAW(dataset)
+{
+    const int64_t at = w->mode == SOUND || below(w, 2) ? 0 : below(w, n_datasets);
+    s->v.dataset = pick_pointer(w, (void *)(uintptr_t)&datasets[at]);
+}
 CALLBACK(loss_function, losses)
 CALLBACK(check_step, check_steps)
 CALLBACK(profile_step, profile_steps)

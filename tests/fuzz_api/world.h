@@ -51,6 +51,7 @@ typedef enum gives {
     G_trace,
     G_tensorboard,
     G_corpus,
+    G_csv,
     G_status,
     G_count,   /* -1 on failure */
     G_number,  /* NaN on failure, with a message: else a NaN like any */
@@ -78,6 +79,7 @@ typedef union result {
     tn_trace *trace;
     tn_tensorboard *tensorboard;
     tn_text *corpus;
+    tn_csv *csv;
     tn_status status;
     int64_t n;
     double real;
@@ -149,6 +151,7 @@ struct world {
     tn_trace *trace[FEW];
     tn_tensorboard *tensorboard[FEW];
     tn_text *corpus[FEW];
+    tn_csv *csv[FEW];
     tn_file_lock *lock[FEW];
     int64_t hook[HOOKS];
     tn_scope scope[SCOPES];

@@ -141,6 +141,48 @@ grep -q '^loss 1.4862, accuracy 0.9750, of five guesses 1.0000, macro F1 0.9746$
 [ "$(tail -n 1 log)" = '   9    0    0    0    0    0    0    0    0    0    4     1.0000 1.0000 1.0000' ]
 grep -q '>first 0<' confusion.svg
 
+# Data of one's own: any number of workers makes the same batches; and a table in two parts.
+{
+    echo '#define _DEFAULT_SOURCE'
+    echo '#include <tenon/tenon.h>'
+    block_with RECORD data.md
+    block_with tn_csv_load data.md
+    cat <<'END'
+static int64_t count(tn_loader *loader, uint64_t *h)
+{
+    tn_tensor *batch[2];
+    int64_t n = 0;
+    TN_CHECK_PTR(loader);
+    for (int got = 1; got == 1;) TN_SCOPE {
+            got = tn_loader_next(loader, batch, 2);
+            if (got < 0) TN_CHECK(tn_error_status());
+            for (int k = 0; got == 1 && k < 2; k++) *h = *h * 31 + tn_hash(batch[k]);
+            n += got == 1 ? tn_size(batch[1], 0) : 0;
+        }
+    tn_loader_free(loader);
+    return n;
+}
+int main(int argc, char **argv)
+{
+    tn_scope scope = tn_scope_begin();
+    tn_dataset d;
+    tn_loader *train, *valid;
+    uint64_t h = 0, same = 0;
+    int64_t n = count(records(argv[argc - 2], &d, 0), &h), m = count(records(argv[argc - 2], &d, 3), &same);
+    bool right = n == 100 && m == 100 && h == same && table(argv[argc - 1], &train, &valid);
+    if (!right) TN_CHECK(tn_error_status());
+    n = count(train, &h), m = count(valid, &h);
+    printf("samples: %lld, %lld\n", (long long)n, (long long)m);
+    tn_scope_end(scope);
+    return !(right && n == 16 && m == 4);
+}
+END
+} >datasets.c
+cc -std=c11 -Wall -Wextra -Werror datasets.c -o datasets "${against[@]}"
+head -c 307300 /dev/zero | tr '\0' 'a' >data.bin
+awk 'BEGIN { print "a,b,kind"; for (i = 0; i < 20; i++) print i ",," (i % 2 ? "odd" : "even") }' >table.csv
+./datasets data.bin table.csv
+
 # The captured step, here on the CPU.
 {
     echo '#include <tenon/tenon.h>'

@@ -5,7 +5,8 @@
  * Every bit of the first 1,024 bytes flipped, every length cut, random edits (bytes, numbers,
  * pieces moved, doubled and left out), splices of two files. What carries a checksum (checkpoints,
  * .gz) must be refused unless its contents are what they were. By default a sample of a few
- * seconds; with TN_TEST_FULL=1 all of it: 80,000 safetensors, checkpoints and .pt each, 90,000 IDX.
+ * seconds; with TN_TEST_FULL=1 all of it: 80,000 safetensors, checkpoints, .npy, .csv and .pt each,
+ * 90,000 IDX.
  *
  * Truth: zlib for making compressed files; the sanitizers, under which this runs too.
  *
@@ -172,6 +173,31 @@ static uint64_t read_npy(const char *path)
     return 0;
 }
 
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+static void make_csv(int which, const char *path)
+{
+    FILE *file = fopen(path, "w");
+    fprintf(file, "name,\"a \"\"b\"\"\",c\r\n");
+    for (int i = 0; i < 120 + which; i++)
+        fprintf(file, i % 3 ? "%d,%g,word%d\r\n" : "%d,%g,\"a, %d\n\"\r\n", i, i / 7.0, i % 5);
+    fclose(file);
+}
+
+static uint64_t read_csv(const char *path)
+{
+    tn_csv *csv = tn_csv_load(path, (tn_csv_options){ 0 });
+    uint64_t h = 1;
+    for (int k = 0; csv && k < csv->n_columns; k++) {
+        const tn_column *c = &csv->column[k];
+        h = h * 31 + tn_hash(c->values);
+        for (int64_t i = 0; i < c->n_classes; i++) h = h * 31 + strlen(c->classes[i]);
+    }
+    ck_assert_msg(csv || tn_error_status() == TN_E_FORMAT, "%s", tn_error());
+    tn_csv_free(csv);
+    return csv ? h | 1 : 0;
+}
+
 static unsigned char *pack_gz(const void *bytes, size_t n, size_t *packed)
 {
     return gzip(bytes, n, 1, packed);
@@ -266,6 +292,7 @@ static const subject subjects[] = {
     { "idx.gz", make_gz, read_idx, true, NULL },
     { "idx in gz", make_idx, read_idx, false, pack_gz },
     { "npy", make_npy, read_npy, false, NULL },
+    { "csv", make_csv, read_csv, false, NULL },
     { "pt", make_pt, read_weights, false, NULL },
     { "pickle in pt", make_pickle, read_weights, false, pack_pickle },
     { "old pt", make_old, read_all, false, NULL },
@@ -363,8 +390,9 @@ START_TEST(H1_truncations)
     begin(_i);
     size_t step = (size_t)full_or(1, 11);
     for (size_t n = 0; n < size[0]; n += step)
-        ck_assert_msg(!read_one(whole[0], n), "%s: %zu of %zu bytes were read", s->name, n,
-                      size[0]);
+        ck_assert_msg(!read_one(whole[0], n) || s->read == read_csv,
+                      "%s: %zu of %zu bytes were read", s->name, n,
+                      size[0]); /* a table without its last lines is one */
     end("truncations");
 }
 END_TEST
@@ -470,7 +498,7 @@ START_TEST(H1_splices)
     }
     memcpy(bytes, whole[0], size[0]);
     memcpy(bytes + size[0], whole[1], size[1]);
-    ck_assert_uint_eq(read_one(bytes, size[0] + size[1]), 0);
+    ck_assert(!read_one(bytes, size[0] + size[1]) || s->read == read_csv);
     free(bytes);
     end("splices");
 }

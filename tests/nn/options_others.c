@@ -161,6 +161,75 @@ static void loader_prefetch(void)
     ck_assert_uint_eq(see_loader(&o), h);
 }
 
+/* Where the rows come from is seen in datasets (test_datasets.c); here that each field counts. */
+static void loader_tensors(void)
+{
+    const int64_t five[] = { 6, 5, 4, 3, 2 }, ones[] = { 0, 0, 0, 0, 0, 1, 1 };
+    const tn_loader_options plain = { .batch_size = 2 };
+    tn_loader_options o[] = { plain, plain, plain };
+    o[0].samples = tn_from_ints(five, TN_SHAPE(5));
+    o[1].weights = tn_from_floats((float[]){ 1, 1, 1, 1, 1, 1, 9 }, TN_SHAPE(7));
+    o[2].classes = tn_from_ints(ones, TN_SHAPE(7));
+    for (int k = 0; k < 3; k++) assert_differs(see_loader, plain, o[k]);
+    tn_loader_options once = o[1];
+    once.without_replacement = true;
+    assert_differs(see_loader, o[1], once);
+}
+
+/* Neither workers nor what they do ahead changes a value. */
+static void loader_workers(void)
+{
+    tn_loader_options o = { .batch_size = 2, .shuffle = true, .seed = 3 };
+    const uint64_t h = see_loader(&o);
+    for (int k = 0; k < 4; k++) {
+        o.workers = k, o.ahead = 3 * k;
+        ck_assert_uint_eq(see_loader(&o), h);
+    }
+    tn_tensor *data = tn_ones(TN_SHAPE(4));
+    o.workers = -1;
+    assert_null(tn_loader_new(&data, 1, o), TN_E_INVALID, "workers -1");
+}
+
+static tn_status nothing_of_two(const tn_dataset *d, tn_sample *s)
+{
+    (void)d;
+    s->size[0] = s->index;
+    memset(s->to[0], 1, 2);
+    return TN_OK;
+}
+
+static uint64_t see_pad(const void *o)
+{
+    static const tn_field field = { "v", TN_U8, { 1, { 2 } }, true };
+    const tn_dataset d = { "d", 2, &field, 1, nothing_of_two, NULL };
+    tn_loader_options both = *(const tn_loader_options *)o;
+    both.batch_size = 2;
+    tn_tensor *out[2];
+    tn_loader *l = tn_loader_from(&d, both);
+    const uint64_t h = tn_loader_next(l, out, 2) == 1 ? tn_hash(out[0]) : 0;
+    tn_loader_free(l);
+    return h;
+}
+
+static uint64_t see_csv(const void *o)
+{
+    const char text[] = "a,b\nNA,3\n1,\n";
+    uint64_t h = 0;
+    tn_csv *csv =
+        tn_csv_load(write_bytes("o.csv", text, sizeof text - 1), *(const tn_csv_options *)o);
+    for (int k = 0; csv && k < csv->n_columns; k++)
+        h = mix(h, csv->column[k].values ? tn_hash(csv->column[k].values) : 1);
+    tn_csv_free(csv);
+    return h;
+}
+
+static void csv_fields(void)
+{
+    const tn_csv_options plain = { 0 };
+    const tn_csv_options o[] = { { .separator = 'A' }, { .missing = "NA" }, { .types = "t-" } };
+    for (int k = 0; k < 3; k++) assert_differs(see_csv, plain, o[k]);
+}
+
 /* What bucket_bytes and messages do is seen with several ranks (parallel/driver.c). */
 static void parallel(void)
 {
@@ -338,6 +407,18 @@ static const option_row rows[] = {
     SHOWN_BY(tn_metric_options, rows, "metrics/test_metrics.c", "scores_that_have_no_area"),
     INT(tn_tensorboard_options, purge_step, 0, 5, NAN, NULL, see_tensorboard, 0),
     FLAG(tn_tensorboard_options, use_purge_step, see_tensorboard, 0),
+    CUSTOM(tn_loader_options, workers, loader_workers),
+    CUSTOM(tn_loader_options, ahead, loader_workers),
+    CUSTOM(tn_loader_options, samples, loader_tensors),
+    CUSTOM(tn_loader_options, weights, loader_tensors),
+    CUSTOM(tn_loader_options, without_replacement, loader_tensors),
+    CUSTOM(tn_loader_options, classes, loader_tensors),
+    INT(tn_loader_options, draws, 0, 5, 9, "draws 9 of 7", see_loader, .shuffle = true),
+    REAL(tn_loader_options, pad, 0, 5, NAN, NULL, see_pad, 0),
+    FLAG(tn_csv_options, no_header, see_csv, .missing = "NA"),
+    CUSTOM(tn_csv_options, separator, csv_fields),
+    CUSTOM(tn_csv_options, missing, csv_fields),
+    CUSTOM(tn_csv_options, types, csv_fields),
     CUSTOM(tn_data_parallel_options, bucket_bytes, parallel),
     CUSTOM(tn_data_parallel_options, buffers, parallel),
     CUSTOM(tn_data_parallel_options, messages, parallel),
