@@ -169,6 +169,10 @@ static tn_tensor *described(const tni_safetensor *e)
 
 static tn_status add_tensors(tni_safetensors *file, const tni_map *parts)
 {
+    const tni_reading *all = tni_map_get(parts, "");
+    bool picks = false; /* if the key names anything, else all is there to be listed */
+    for (int i = 0; all && all->choice && !picks && i < file->entries.n; i++)
+        picks = !tni_outside(all->choice, file->entry[i].name);
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < file->entries.n; i++) {
         const tni_safetensor *e = &file->entry[i];
@@ -177,6 +181,7 @@ static tn_status add_tensors(tni_safetensors *file, const tni_map *parts)
         if (!part || !is_within(e->name, name)) continue;
         tn_entry entry = { .kind = TN_PARAMETER, .persistent = true };
         tni_choice none = { 0 }, *choice = part->choice ? part->choice : &none;
+        if (picks && tni_outside(choice, name)) continue;
         if (!tni_file_dtype_wanted(e->stored, &choice->o)) {
             status = tni_leave_out(choice, &file->in, e->name, e->stored->safetensors, e->stored);
             continue;
@@ -196,8 +201,10 @@ static tn_status add_ties(const tni_safetensors *file, const tni_map *parts)
         const char *name, *stored;
         const tni_reading *part = part_of(parts, tie, &name), *other = part_of(parts, of, &stored);
         if (!part || other != part || !is_within(tie, name) || !is_within(of, stored))
-            continue;                                        /* never in a checkpoint */
-        tn_entry entry = *tni_list_find(part->list, stored); /* a copy: the list may move */
+            continue; /* never in a checkpoint */
+        const tn_entry *known = tni_list_find(part->list, stored);
+        if (!known) continue;          /* it was left out */
+        const tn_entry entry = *known; /* a copy: the list may move */
         status = tni_list_push(part->list, "", "", name, entry);
     }
     return status;

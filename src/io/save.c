@@ -103,11 +103,18 @@ static tn_list *renamed(const char *function, const char *path, const tn_list *l
     return status == TN_OK ? to : NULL;
 }
 
+bool tni_outside(const tni_choice *c, const char *name)
+{
+    const size_t n = c->o.key ? strlen(c->o.key) : 0;
+    if (!c->o.key || !strcmp(c->o.key, "*")) return false;
+    return strncmp(name, c->o.key, n) != 0 || (name[n] && name[n] != '.');
+}
+
 /* Of a part: "model.w" and "model" itself. */
 static bool in_part(const char *name, const tni_choice *c, char *to)
 {
     const size_t n = strlen(c->o.key);
-    if (strncmp(name, c->o.key, n) != 0 || (name[n] && name[n] != '.')) return false;
+    if (tni_outside(c, name)) return false;
     strcpy(to, name + n + (name[n] == '.'));
     return true;
 }
@@ -186,7 +193,8 @@ static tn_status read_map(const tni_input *in, tni_json *j, tni_choice *c, tn_li
         file = name ? tni_json_string(j) : NULL;
         if (!file) break;
         status = add_shard(in, file, c, &read, all);
-        if (status == TN_OK && !tni_list_find(all, name) && !c->o.skip_foreign)
+        if (status == TN_OK && !tni_list_find(all, name) &&
+            !(c->left.n && memmem(c->left.data, c->left.n, name, strlen(name))))
             status = tni_input_bad(in, "%.64s is not in %.64s", name, file);
     }
     tni_map_free(&read);
@@ -251,10 +259,11 @@ static tn_list *load(const char *function, const char *path, tni_choice *c, tn_m
     if (status != TN_OK) return NULL;
     status = tni_input_read(&in, 0, first, (size_t)TNI_MIN(in.size, (int64_t)sizeof first));
     const bool pt = !memcmp(first, "PK\3\4", 4) || !memcmp(first, old, sizeof first);
-    tn_list *list = NULL;
-    if (status == TN_OK && !pt && first[0] == '{') list = load_index(&in, c);
+    /* the header's length in a safetensors file has no high bytes */
+    const bool json = first[0] == '{' && (in.size < 8 || memcmp(first + 4, "\0\0\0", 4) != 0);
+    tn_list *list = status == TN_OK && json ? load_index(&in, c) : NULL;
     tni_input_close(&in);
-    if (status != TN_OK || (!pt && first[0] == '{')) return list;
+    if (status != TN_OK || json) return list;
     return pt ? tni_pt_list(function, path, c, metadata)
               : load_safetensors(function, path, c, metadata);
 }

@@ -85,6 +85,7 @@ OPTIMIZERS = {
     "adamw": (torch.optim.AdamW, dict(weight_decay=0.1)),
     "rmsprop": (torch.optim.RMSprop, dict(momentum=0.5, centered=True)),
     "adagrad": (torch.optim.Adagrad, dict(lr_decay=0.01)),
+    "fresh": (torch.optim.Adagrad, {}),  # saved before any step, with states all the same
     "adamax": (torch.optim.Adamax, {}),
     "nadam": (torch.optim.NAdam, {}),
     "radam": (torch.optim.RAdam, dict(decoupled_weight_decay=True)),
@@ -107,7 +108,7 @@ def optimizers():
                 p.copy_(values(p.shape, i))
         optimizer = kind([{"params": [net.weight]}, {"params": [net.bias], "lr": 0.02, "weight_decay": 0.01}],
                          lr=0.01, **options)
-        for t in range(10):
+        for t in range(0 if name == "fresh" else 10):
             step(net, optimizer, t)
         tree[name] = copy.deepcopy({"model": net.state_dict(), "optimizer": optimizer.state_dict()})
         for t in range(10, 30):

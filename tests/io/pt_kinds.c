@@ -320,12 +320,172 @@ START_TEST(bad_indexes)
     bad_index(MAP("\"w\":\"..\""), "the file \"..\": want the name of one beside it");
     const char *json = MAP("\"w\":\"a.safetensors\"");
     assert_made(tn_load_tensors(write_bytes("m.index.json", json, strlen(json)), NULL));
-    ck_assert_ptr_null(tn_load_tensors(kind_path("../files/missing.index.json"), NULL));
-    tn_error_clear();
+    const char *lost = MAP("\"w\":\"c.safetensors\"");
+    assert_fails(tn_load(net_new(), write_bytes("n.index.json", lost, strlen(lost))), TN_E_IO,
+                 "c.safetensors: No such file");
     assert_ok(tn_set_file_limits((tn_file_limits){ .header_bytes = 40 }));
     refused(json, in_folder("m.index.json"),
             "JSON text of 64 bytes: at most 40 are read (tn_set_file_limits)");
     assert_ok(tn_set_file_limits((tn_file_limits){ 0 }));
+}
+END_TEST
+
+/* A safetensors file of this header and these bytes. */
+static const char *safetensors_of(const char *name, const char *header, const char *data, size_t n)
+{
+    char bytes[1024] = { 0 };
+    const size_t length = strlen(header);
+    bytes[0] = (char)length;
+    memcpy(bytes + 8, header, length);
+    memcpy(bytes + 8 + length, data, n);
+    return write_bytes(name, bytes, 8 + length + n);
+}
+
+START_TEST(what_is_left_out_stays_out)
+{
+    const tn_load_options skip = { .skip_foreign = true };
+    tn_load_report report;
+    /* a tie to it */
+    tn_list *list = tn_load_tensors_with(
+        safetensors_of("t",
+                       "{\"__metadata__\":{\"tenon.ties\":\"{\\\"b\\\":\\\"a\\\"}\"},\"a\":{"
+                       "\"dtype\":\"U64\",\"shape\":[1],\"data_offsets\":[0,8]}}",
+                       "\0\0\0\0\0\0\0\0", 8),
+        skip, NULL, &report);
+    assert_made(list);
+    ck_assert_int_eq(list->n, 0);
+    ck_assert_int_eq(report.left_out, 1);
+    /* of another part: not even that */
+    list = tn_load_tensors_with(
+        safetensors_of("p",
+                       "{\"m.w\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"o.u\":{"
+                       "\"dtype\":\"F8_E4M3\",\"shape\":[1],\"data_offsets\":[1,2]}}",
+                       "\7\1", 2),
+        (tn_load_options){ .key = "m" }, NULL, &report);
+    assert_made(list);
+    ck_assert_int_eq(list->n, 1);
+    ck_assert_int_eq(report.left_out, 0);
+    /* an array of texts */
+    static const char text[] = "\x93NUMPY\1\0\x38\0{'descr': '<U1', 'fortran_order': False, "
+                               "'shape': (1,)}\na\0\0\0";
+    const archive *a = archive_of((const member[]){ { "s.npy", text, sizeof text - 1 } }, 1);
+    list = tn_load_tensors_with(write_bytes("s.npz", a->bytes, a->n), skip, NULL, &report);
+    assert_made(list);
+    ck_assert_str_eq(report.text, "left out: s (not of numbers)\n");
+    ck_assert_ptr_null(tn_load_tensors(in_folder("s.npz"), NULL));
+    ck_assert_msg(strstr(tn_error(), "s.npz: s.npy: dtype <U1"), "%s", tn_error());
+    tn_error_clear();
+}
+END_TEST
+
+/* A header of 123 bytes begins with what might be JSON. */
+START_TEST(a_header_whose_length_is_a_brace)
+{
+    char header[128];
+    snprintf(header, sizeof header, "%-123s",
+             "{\"w\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}");
+    assert_made(tn_load_tensors(safetensors_of("b", header, "\1", 1), NULL));
+}
+END_TEST
+
+START_TEST(names_that_an_npz_cannot_have)
+{
+    tn_list *list = tn_list_new();
+    const char *path = in_folder("n.npz");
+    assert_fails(tn_save_tensors(list, NULL, path), TN_E_INVALID, "no tensors");
+    char name[1024];
+    memset(name, 'n', sizeof name);
+    name[1021] = 0;
+    assert_ok(tn_list_add(list, name, tn_ones(TN_SHAPE(1))));
+    assert_fails(tn_save_tensors(list, NULL, path), TN_E_NAME, "want 1 to 1020 bytes of UTF-8");
+    name[1020] = 0;
+    tn_list *one = tn_list_new();
+    assert_ok(tn_list_add(one, name, tn_ones(TN_SHAPE(1))));
+    assert_ok(tn_save_tensors(one, NULL, path));
+    assert_made(tn_load_tensors(path, NULL));
+}
+END_TEST
+
+/* ---- small files that would make much -------------------------------------------------------- */
+
+static char big[60000];
+static size_t n_big;
+
+static void put(const char *bytes, size_t n)
+{
+    ck_assert_uint_le(n_big + n, sizeof big);
+    memcpy(big + n_big, bytes, n);
+    n_big += n;
+}
+#define PUT(text) put(text, sizeof(text) - 1)
+
+static void put_number(int i)
+{
+    const char text[] = { 'M', (char)(i & 255), (char)(i >> 8) };
+    put(text, sizeof text);
+}
+
+static tn_list *read_big(const char *key)
+{
+    const member members[] = { { "m/data.pkl", big, n_big },
+                               { "m/data/0", "\0\0\0\0", 4 },
+                               { "m/version", "3\n", 2 } };
+    const archive *a = archive_of(members, COUNT(members));
+    tn_metadata metadata;
+    return tn_load_tensors_with(write_bytes("big.pt", a->bytes, a->n),
+                                (tn_load_options){ .key = key }, &metadata, NULL);
+}
+
+/* Without its bound the reader would need gigabytes or minutes. */
+static void too_much(const char *key, const char *text)
+{
+    ck_assert_ptr_null(read_big(key));
+    ck_assert_msg(strstr(tn_error(), text), "%s", tn_error());
+    tn_error_clear();
+}
+#define ONE                                                                                        \
+    "ctorch._utils\n_rebuild_tensor_v2\n((U\7storagectorch\nFloatStorage\nU\1"                     \
+    "0U\3"                                                                                         \
+    "cpuK\1tQK\0(K\1t(K\1t\x89NtR"
+
+START_TEST(small_files_that_would_make_much)
+{
+    /* one text of 30 kB in 600 places */
+    n_big = 0;
+    PUT("\x80\2}(U\1w" ONE "U\1tX\x30\x75\0\0");
+    for (int i = 0; i < 30000; i++) PUT("x");
+    PUT("q\0");
+    for (int i = 0; i < 600; i++) put_number(i), PUT("h\0");
+    PUT("u.");
+    too_much(NULL, "other values of more than 16777216 bytes");
+    /* 300 tensors in 300 places */
+    n_big = 0;
+    PUT("\x80\2}(U\1a}(U\1w" ONE "q\0");
+    for (int i = 1; i < 300; i++) put_number(i), PUT("h\0");
+    PUT("uq\1");
+    for (int i = 1; i < 300; i++) put_number(i), PUT("h\1");
+    PUT("u.");
+    too_much("*", "more than 65536 tensors");
+    /* a dict that holds itself under equal keys */
+    n_big = 0;
+    PUT("\x80\2}q\0(");
+    for (int i = 0; i < 1000; i++) PUT("U\1ah\0");
+    PUT("u.");
+    too_much("a.a.a.a.a.b", "want a smaller tree");
+    /* one optimizer of many states in many places */
+    n_big = 0;
+    PUT("\x80\2}(U\1o}(U\5state}(");
+    for (int i = 0; i < 4000; i++) put_number(i), PUT("}");
+    PUT("uU\x0cparam_groups]uq\0");
+    for (int i = 0; i < 6000; i++) put_number(i), PUT("h\0");
+    PUT("u.");
+    too_much(NULL, "want a smaller tree");
+    /* that many in one tuple is nothing unusual */
+    n_big = 0;
+    PUT("\x80\2}(U\1w" ONE "U\1t(");
+    for (int i = 0; i < 9000; i++) PUT("K\1");
+    PUT("tu.");
+    assert_made(read_big(NULL));
 }
 END_TEST
 
@@ -431,6 +591,10 @@ void pt_kinds_cases(Suite *suite)
     tcase_add_test(t, deflated_entries_are_bounded_and_checked);
     tcase_add_test(t, arrays_are_written_as_numpy_does);
     tcase_add_test(t, bad_indexes);
+    tcase_add_test(t, what_is_left_out_stays_out);
+    tcase_add_test(t, a_header_whose_length_is_a_brace);
+    tcase_add_test(t, names_that_an_npz_cannot_have);
+    tcase_add_test(t, small_files_that_would_make_much);
     tcase_add_test(t, files_of_python_2);
     tcase_add_test(t, bad_files_of_the_old_format);
     tcase_add_loop_test(t, out_of_memory, 0, 6);

@@ -10,6 +10,7 @@
 
 #include "ext/pt/zip.h"
 #include "io/choice.h"
+#include "io/json.h"
 #include "nn/module.h"
 
 #define MAGIC "\x93NUMPY"
@@ -30,6 +31,7 @@ static tn_status read_from(const source *s, int64_t at, void *to, size_t n)
 }
 
 typedef struct header {
+    bool foreign; /* it is an array, of values that no tensor has */
     const tni_file_dtype *kind;
     tn_shape shape;
     bool big, fortran;
@@ -110,7 +112,8 @@ static tn_status parse(const tni_input *in, const char *at, const char *end, hea
             return tni_input_bad(
                 in, "the header's key %s: want descr, fortran_order and shape, once", key);
         seen |= bit;
-        if (fine && bit == 1 && passed(&at, "["))
+        h->foreign = fine && bit == 1 && passed(&at, "[");
+        if (h->foreign)
             return tni_input_bad(in, "records of several fields: want one number for each value");
         if (fine && bit == 1) fine = read_text(&at, type, sizeof type);
         if (fine && bit == 2) fine = (h->fortran = passed(&at, "True")) || passed(&at, "False");
@@ -126,11 +129,13 @@ static tn_status parse(const tni_input *in, const char *at, const char *end, hea
                              "the header is no dict of descr, fortran_order and a shape of 0 to %d "
                              "sizes",
                              TN_MAX_RANK);
+    h->foreign = true;
     if (type[0] && strchr(type, 'O'))
         return tni_input_bad(in, "its values are Python objects: want numbers");
     if (!read_kind(type, h))
         return tni_input_bad(in, "dtype %s: want float16 to 64, int8 to 64, uint8 to 32 or bool",
                              type);
+    h->foreign = h->kind->dtype < 0;
     return TN_OK;
 }
 
@@ -226,8 +231,12 @@ static tn_status add_array(tni_choice *c, const source *s, const char *entry, tn
     snprintf(name, sizeof name, "%.*s", (int)(npy ? n - 4 : n), entry);
     if (!npy) return tni_leave_out(c, &s->in, name, "not an array (.npy)", NULL);
     tn_status status = read_header(s, &h);
-    if (status != TN_OK) return tni_error_prefix("%.64s: ", entry);
-    if (h.kind->dtype < 0) return tni_leave_out(c, &s->in, name, h.kind->name, h.kind);
+    if (status == TN_OK && h.foreign) return tni_leave_out(c, &s->in, name, h.kind->name, h.kind);
+    if (status == TN_E_FORMAT && h.foreign && c->o.skip_foreign) {
+        tn_error_clear();
+        return tni_leave_out(c, &s->in, name, "not of numbers", NULL);
+    }
+    if (status != TN_OK) return status;
     tn_entry e = { .kind = TN_PARAMETER, .persistent = true };
     e.tensor = read_values(s, &h);
     return e.tensor ? tni_list_push(list, "", "", name, e) : tni_pending();
@@ -237,11 +246,17 @@ tn_list *tni_npz_list(const tni_zip *zip, tni_choice *c)
 {
     tn_list *list = tn_list_new();
     tn_status status = list ? TN_OK : tni_pending();
+    bool picks = false; /* if the key names anything, else all is there to be listed */
+    for (int i = 0; i < zip->n; i++) picks |= !tni_outside(c, zip->entry[i].name);
     for (int i = 0; status == TN_OK && i < zip->n; i++) {
         const tni_zip_entry *e = &zip->entry[i];
+        if (picks && tni_outside(c, e->name)) continue;
+        char path[4096];
         const size_t nbytes = TNI_MAX((size_t)e->nbytes, (size_t)1);
         unsigned char *bytes = tni_alloc(nbytes);
-        const source s = { zip->in, bytes, e->nbytes };
+        source s = { zip->in, bytes, e->nbytes };
+        snprintf(path, sizeof path, "%.3000s: %.64s", zip->in.path, e->name);
+        s.in.path = path;
         status = bytes ? tni_zip_read(zip, e, bytes) : tni_pending();
         if (status == TN_OK) TN_SCOPE TN_NO_GRAD status = add_array(c, &s, e->name, list);
         if (bytes) tni_free(bytes, nbytes);
@@ -331,8 +346,15 @@ tn_status tni_npz_write(const char *function, const char *path, const tn_list *l
     tni_atomic_file file;
     tni_zip_writer zip = { .file = &file };
     tn_status status = tni_check_counts(function, list, true);
+    if (status == TN_OK && list->n == 0)
+        status = tni_error(TN_E_INVALID, "%s: no tensors: want one or more in a .npz", function);
     for (int i = 0; status == TN_OK && i < list->n; i++) {
         const tn_tensor *t = list->entry[i].tensor;
+        const size_t n = strlen(list->entry[i].name);
+        if (n == 0 || n > TNI_ZIP_NAME_LIMIT - 4 || tni_utf8(list->entry[i].name, n) < n)
+            return tni_error(TN_E_NAME,
+                             "%s: a tensor is named \"%.64s\": want 1 to %d bytes of UTF-8 text",
+                             function, list->entry[i].name, TNI_ZIP_NAME_LIMIT - 4);
         if (tni_none(t) || !tni_file_dtype_of(t->dtype)->letter)
             status =
                 tni_error(TN_E_DTYPE, "%s: %.200s is %s, which NumPy has not", function,

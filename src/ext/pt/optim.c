@@ -18,15 +18,19 @@ typedef tni_pickle_value value;
 
 /* The types that both have, with the same states. */
 static const struct {
-    const char *name;
-    bool steps; /* PyTorch counts them */
-} types[] = { { "sgd", false },    { "adam", true },   { "adamw", true }, { "rmsprop", true },
-              { "adagrad", true }, { "adamax", true }, { "nadam", true }, { "radam", true } };
+    const char *name, *key; /* a number that PyTorch's groups of this kind have */
+    bool steps;             /* PyTorch counts them */
+} types[] = { { "sgd", "dampening", false },       { "adam", "amsgrad", true },
+              { "adamw", "amsgrad", true },        { "rmsprop", "alpha", true },
+              { "adagrad", "lr_decay", true },     { "adamax", "betas", true },
+              { "nadam", "momentum_decay", true }, { "radam", "betas", true } };
 
-tn_status tni_pt_optim_check(const char *function, const tn_optim *opt, bool *steps)
+tn_status tni_pt_optim_check(const char *function, const tn_optim *opt, const char **key,
+                             bool *steps)
 {
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (!strcmp(types[i].name, opt->type->name)) return *steps = types[i].steps, TN_OK;
+        if (!strcmp(types[i].name, opt->type->name))
+            return *key = types[i].key, *steps = types[i].steps, TN_OK;
     return tni_error(TN_E_UNSUPPORTED,
                      "%s: %s: want sgd, adam, adamw, rmsprop, adagrad, adamax, nadam or radam: the "
                      "others are not the same in PyTorch",
@@ -45,8 +49,9 @@ const char *tni_pt_number(const char *name, int *place)
 typedef struct import {
     tni_pt file;
     const tn_optim *opt;
-    tn_list *list; /* what tn_optim_load_state_dict takes */
-    tni_map state; /* ID + 1 -> its values */
+    const char *key; /* that groups of its kind have */
+    tn_list *list;   /* what tn_optim_load_state_dict takes */
+    tni_map state;   /* ID + 1 -> its values */
     int64_t steps;
 } import;
 
@@ -86,6 +91,8 @@ static tn_status read_numbers(import *m, int k, const value *group)
     const tni_pickle *p = &m->file.pickle;
     const tn_optim_type *type = m->opt->type;
     const value *decoupled = tni_pickle_get(p, group, "decoupled_weight_decay");
+    if (!tni_pickle_get(p, group, m->key))
+        return bad(m, "group %d has no %s: not the state of %s", k, m->key, type->name);
     double lr = NAN, base, decay = m->opt->group[k].weight_decay, x;
     if (!strncmp(type->name, "adam", 4) && type->name[4] != 'a' && decoupled &&
         decoupled->kind == TNI_PICKLE_BOOL && !decoupled->number != !type->name[4])
@@ -124,20 +131,21 @@ static tn_status read_param(import *m, const tni_optim_param *param, const value
     if (of->kind != TNI_PICKLE_DICT) return bad(m, "the state of %.64s is no dict", param->name);
     double step = 1; /* of those that are not counted, whether there is any is all that counts */
     int states = 0;
-    tn_status status = TN_OK;
+    tn_status status = number_of(m, tni_pickle_get(p, of, "step"), &step);
+    if (status != TN_OK || step == 0) return status; /* Adagrad's is made before the first step */
     for (int64_t i = tni_pickle_dict_of(p, of)->first; status == TN_OK && i >= 0;
          i = pairs[i].next) {
         const value *key = &pairs[i].key, *v = &pairs[i].value;
-        if (tni_pickle_is(p, key, "step"))
-            status = number_of(m, v, &step);
-        else if (v->kind != TNI_PICKLE_NONE && !tni_pickle_is(p, key, "mu_product")) {
+        const bool number = tni_pickle_is(p, key, "step") || tni_pickle_is(p, key, "mu_product");
+        if (v->kind != TNI_PICKLE_NONE && !number) {
             const tni_pickle_tensor *t = v->kind == TNI_PICKLE_TENSOR
                                              ? (tni_pickle_tensor *)p->tensors.data + v->number
                                              : NULL;
             char name[TNI_NAME_LIMIT + 1];
+            const bool named = key->kind == TNI_PICKLE_STRING;
             snprintf(name, sizeof name, "%s.%.*s", param->name,
-                     key->kind == TNI_PICKLE_STRING ? (int)TNI_MIN(key->n, 64U) : 0,
-                     (const char *)p->bytes + key->number);
+                     named ? (int)TNI_MIN(key->n, 64U) : 0,
+                     (const char *)p->bytes + (named ? key->number : 0));
             if (!t || t->what || !tni_file_dtype_kept(t->dtype))
                 return bad(m, "%.64s is no tensor that tenon has", name);
             tn_tensor *read = tni_pt_tensor(&m->file, t);
@@ -166,7 +174,7 @@ static tn_status read_group(import *m, int k, const value *group)
     for (int i = 0; status == TN_OK && i < m->opt->n; i++) {
         if (m->opt->param[i].group != k) continue;
         const value *id = &pairs[at].value;
-        if (id->kind != TNI_PICKLE_INT || id->number < 0)
+        if (id->kind != TNI_PICKLE_INT || id->number < 0 || id->number == INT64_MAX)
             return bad(m, "group %d: a parameter is not a number from 0", k);
         const value *state = tni_map_get(&m->state, (void *)(intptr_t)(id->number + 1));
         if (state) status = read_param(m, &m->opt->param[i], state);
@@ -191,6 +199,7 @@ static tn_status read_optimizer(import *m)
                    m->opt->n_groups);
     for (int64_t i = tni_pickle_dict_of(p, state)->first; i >= 0; i = pairs[i].next)
         if (pairs[i].key.kind == TNI_PICKLE_INT && pairs[i].key.number >= 0 &&
+            pairs[i].key.number < INT64_MAX &&
             tni_map_put(&m->state, (void *)(intptr_t)(pairs[i].key.number + 1),
                         (void *)&pairs[i].value) < 0)
             return tni_pending();
@@ -208,13 +217,15 @@ tn_status tn_optim_load_pytorch(tn_optim *opt, const char *path, const char *key
     tni_choice choice = { .o = { .key = key } };
 import m = {.opt = opt };
     bool steps;
-    tn_status status = tni_pt_optim_check(f, opt, &steps);
+    tn_status status = tni_pt_optim_check(f, opt, &m.key, &steps);
     if (status == TN_OK) status = tni_pt_open(&m.file, f, path, &choice);
     if (status != TN_OK) return status;
     TN_SCOPE TN_NO_GRAD
     {
         m.list = tn_list_new();
-        status = m.list ? read_optimizer(&m) : tni_pending();
+        status = m.list ? TN_OK : tni_pending();
+        if (status == TN_OK && !m.file.pickle.in) status = bad(&m, "arrays, no optimizer");
+        if (status == TN_OK) status = read_optimizer(&m);
         if (status == TN_OK && tn_optim_load_state_dict(opt, m.list) != TN_OK)
             status = tni_in_file(f, path);
     }

@@ -6,8 +6,10 @@
 
 #include <tenon/io.h>
 
-/* Whether PyTorch has the same optimizer; *steps: and counts each parameter's. */
-tn_status tni_pt_optim_check(const char *function, const tn_optim *opt, bool *steps);
+/* Whether PyTorch has the same optimizer; *key: what tells its groups from others'; *steps: it
+ * counts each parameter's. */
+tn_status tni_pt_optim_check(const char *function, const tn_optim *opt, const char **key,
+                             bool *steps);
 /* PyTorch's key for a number; *place: which of its two values it is, -1: the value itself. */
 const char *tni_pt_number(const char *name, int *place);
 

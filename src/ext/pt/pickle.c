@@ -15,11 +15,7 @@
 #define WANTED                                                                                     \
     "only what torch.load(path, weights_only=True) reads is read, and nothing is executed"
 
-enum {
-    STACK_LIMIT = 4096, /* PyTorch's writer puts 1,000 pairs on it at a time */
-    STRING_LIMIT = 1 << 20,
-    NAME_LIMIT = 256 /* of a module or class */
-};
+enum { NAME_LIMIT = 256 }; /* of a module or class */
 
 typedef tni_pickle_value value;
 
@@ -36,7 +32,7 @@ static void *add(tni_pickle *p, tni_pickle_table *t, size_t size, int64_t limit,
 
 static tn_status push(tni_pickle *p, tni_pickle_kind kind, int64_t number, uint32_t n)
 {
-    value *v = add(p, &p->stack, sizeof *v, STACK_LIMIT, "values on the stack");
+    value *v = add(p, &p->stack, sizeof *v, p->max_values, "values on the stack");
     if (!v) return tni_pending();
     *v = (value){ kind, n, number };
     return TN_OK;
@@ -123,8 +119,6 @@ static tn_status long_integer(tni_pickle *p, int64_t n)
 
 static tn_status string(tni_pickle *p, int64_t n)
 {
-    if (n > STRING_LIMIT)
-        return bad(p, "a string of %" PRId64 " bytes: at most %d are possible", n, STRING_LIMIT);
     if (!operand(p, (size_t)n)) return tni_pending();
     return push(p, TNI_PICKLE_STRING, (int64_t)p->at - n, (uint32_t)n);
 }
@@ -181,6 +175,7 @@ static tn_status dict_new(tni_pickle *p, int64_t form)
                             .object = form == OBJECT,
                             .first = -1,
                             .last = -1,
+                            .under = -1,
                             .attribute = -1 };
     return push(p, TNI_PICKLE_DICT, p->dicts.n - 1, 0);
 }
@@ -208,6 +203,7 @@ static tn_status set_item(tni_pickle *p, int64_t dict, value key, value item)
     int64_t *link = d->n++ ? &((tni_pickle_pair *)p->pairs.data)[d->last].next : &d->first;
     *link = d->last = p->pairs.n - 1;
     if (tni_pickle_is(p, &key, "version") && item.kind == TNI_PICKLE_INT) d->version = item.number;
+    if (tni_pickle_is(p, &key, "_metadata") && item.kind == TNI_PICKLE_DICT) d->under = item.number;
     return TN_OK;
 }
 
@@ -263,13 +259,11 @@ static tn_status build(tni_pickle *p, int64_t n)
     const bool attributes = v[1].kind == TNI_PICKLE_DICT && !tni_pickle_dict_of(p, &v[1])->list;
     if (!d || !(d->object || (d->ordered && attributes)))
         return bad(p, "%s", "BUILD of something other than an OrderedDict: " WANTED);
-    const value *metadata = tni_pickle_get(p, &v[1], "_metadata");
-    if (d->object && attributes) {
-        const tni_pickle_dict *from = tni_pickle_dict_of(p, &v[1]);
+    const tni_pickle_dict *from = attributes ? tni_pickle_dict_of(p, &v[1]) : NULL;
+    if (d->object && from)
         d->n = from->n, d->first = from->first, d->last = from->last;
-    } else if (metadata && metadata->kind == TNI_PICKLE_DICT) {
-        d->attribute = metadata->number;
-    }
+    else if (from && from->under >= 0)
+        d->attribute = from->under;
     p->stack.n--;
     return TN_OK;
 }
@@ -629,13 +623,13 @@ tni_pickle tni_pickle_of(const tni_input *in, const char *name, const unsigned c
                          .n = n,
                          .max_tensors = max_tensors,
                          /* 28 a tensor are usual */
-                         .max_values = TNI_MIN(max_tensors, INT32_MAX) * 32 + STACK_LIMIT };
+                         .max_values = TNI_MIN(max_tensors, INT32_MAX) * 32 + 4096 };
 }
 
 tn_status tni_pickle_read(tni_pickle *p, tni_pickle_value *result)
 {
     const size_t begin = p->at;
-    if (!add(p, &p->stack, sizeof(value), STACK_LIMIT, "")) return tni_pending();
+    if (!add(p, &p->stack, sizeof(value), p->max_values, "")) return tni_pending();
     p->stack.n = p->memo.n = 0;
     while (p->at < p->n) {
         p->here = p->at;

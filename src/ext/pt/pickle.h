@@ -56,6 +56,7 @@ typedef struct tni_pickle_dict {
     bool ordered, list, object;
     int64_t n, first, last; /* pairs: how many, the first and the last; -1: none */
     int64_t version;        /* the int under "version", 0 without */
+    int64_t under;          /* number of the dict under "_metadata"; -1: none */
     int64_t attribute;      /* number of the dict that is its _metadata; -1: none */
 } tni_pickle_dict;
 

@@ -147,6 +147,11 @@ static tn_status open_old(tni_pt *f)
         status = bad(f, "its numbers are not little-endian");
     if (status == TN_OK) status = tni_pickle_read(p, &f->tree.root);
     if (status == TN_OK) status = tni_pickle_read(p, &keys);
+    if (status == TN_E_FORMAT && f->zip.in.size > most)
+        status = bad(f,
+                     "its pickles are damaged, or of more than %" PRId64
+                     " bytes: at most so many are read (tn_set_file_limits)",
+                     most);
     return status == TN_OK ? read_places(f, &keys, (int64_t)p->at) : status;
 }
 
@@ -223,7 +228,12 @@ tn_tensor *tni_pt_tensor(tni_pt *f, const tni_pickle_tensor *t)
 static tn_status add_tensor(void *user, const char *name, const tni_pickle_tensor *t)
 {
     tni_pt *f = user;
+    const int64_t most = tn_get_file_limits().tensors;
     if (!*name) return bad(f, "a tensor without a name");
+    if ((int64_t)f->list->n + f->tree.choice->n_left >= most)
+        return bad(f,
+                   "more than %" PRId64 " tensors: at most so many are read (tn_set_file_limits)",
+                   most);
     if (t->what || !tni_file_dtype_wanted(t->dtype, &f->tree.choice->o))
         return tni_leave_out(f->tree.choice, &f->zip.in, name, t->what ? t->what : t->dtype->name,
                              t->what ? NULL : t->dtype);

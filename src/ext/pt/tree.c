@@ -140,7 +140,7 @@ static void add_double(tni_bytes *b, double x)
 /* As Python prints it; false: it has no text here. */
 static bool add_text(const tni_pickle *p, const value *v, tni_bytes *b, bool quoted)
 {
-    const char *string = (const char *)p->bytes + v->number;
+    const char *string = (const char *)p->bytes + (v->kind == TNI_PICKLE_STRING ? v->number : 0);
     double x;
     memcpy(&x, &v->number, sizeof x);
     switch (v->kind) {
@@ -165,7 +165,7 @@ static bool add_flat(const tni_pickle *p, const value *v, tni_bytes *b)
     if (!tuple && !tni_pickle_dict_of(p, v)->list) return false;
     int n = 0;
     tni_bytes_add(b, tuple ? "(" : "[", 1);
-    for (child c = before(p, v); next(p, v, &c); n++) {
+    for (child c = before(p, v); n <= 16 && next(p, v, &c); n++) {
         if (n == 16) tni_bytes_printf(b, ", ...");
         if (n > 0 && n < 16) tni_bytes_printf(b, ", ");
         if (n < 16 && !add_text(p, c.value, b, true)) return false;
@@ -186,6 +186,12 @@ static tn_status visit_other(walk *w, const value *v, bool *down)
         tni_bytes_add(all, "", 1);
     else if (!all->failed)
         all->n = n;
+    const int64_t most = tn_get_file_limits().header_bytes;
+    if ((int64_t)all->n > most)
+        return bad(w->tree,
+                   "other values of more than %" PRId64 " bytes: at most so many are read "
+                   "(tn_set_file_limits)",
+                   most);
     return all->failed ? TN_E_NOMEM : TN_OK;
 }
 
@@ -231,10 +237,15 @@ static tn_status visit_part(walk *w, const value *v, bool *down)
     const tni_pickle *p = w->tree->pickle;
     const char *comma = all->text.n ? ", " : "";
     if (is_optimizer(p, v)) {
-        const value *state = tni_pickle_get(p, v, "state");
-        tni_bytes_printf(&all->text, "%s%s (an optimizer's state of %" PRId64 " parameters)", comma,
-                         w->path, count_of(p, state, TNI_PICKLE_DICT, false));
+        const int64_t n = count_of(p, tni_pickle_get(p, v, "state"), TNI_PICKLE_DICT, false);
+        if (all->optimizers < 16)
+            tni_bytes_printf(&all->text,
+                             w->path[0] ? "%s%s (an optimizer's state of %" PRId64 " parameters)"
+                                        : "%s%san optimizer's state of %" PRId64 " parameters "
+                                          "(tn_optim_load_pytorch)",
+                             comma, w->path, n);
         if (all->optimizers++ == 0) all->optimizer = *v;
+        w->seen += n; /* that were counted */
         *down = false;
         return TN_OK;
     }
@@ -265,14 +276,16 @@ static tn_status visit_part(walk *w, const value *v, bool *down)
     return all->text.failed ? TN_E_NOMEM : TN_OK;
 }
 
-/* The value whose path from v is key; NULL: none. Keys may hold dots. */
-static const value *find(const tni_tree *t, const value *v, const char *key, int depth)
+/* The value whose path from v is key; NULL: none. Keys may hold dots, so there may be several ways
+ * to try; *left: so many keys are looked at. */
+static const value *find(const tni_tree *t, const value *v, const char *key, int depth,
+                         int64_t *left)
 {
     char name[TNI_NAME_LIMIT + 1];
     const tni_pickle *p = t->pickle;
     const value *found = NULL;
     if (!*key || !holds(v) || depth > DEPTH) return *key ? NULL : v;
-    for (child c = before(p, v); !found && next(p, v, &c);) {
+    for (child c = before(p, v); !found && --*left > 0 && next(p, v, &c);) {
         name[0] = 0;
         if (c.key.kind == TNI_PICKLE_STRING && c.key.n <= TNI_NAME_LIMIT) {
             memcpy(name, p->bytes + c.key.number, c.key.n);
@@ -281,7 +294,7 @@ static const value *find(const tni_tree *t, const value *v, const char *key, int
             snprintf(name, sizeof name, "%" PRId64, c.key.number);
         const size_t n = strlen(name);
         if (n && !strncmp(key, name, n) && (!key[n] || key[n] == '.'))
-            found = find(t, c.value, key + n + (key[n] == '.'), depth + 1);
+            found = find(t, c.value, key + n + (key[n] == '.'), depth + 1, left);
     }
     return found;
 }
@@ -289,7 +302,8 @@ static const value *find(const tni_tree *t, const value *v, const char *key, int
 tn_status tni_tree_optimizer(const tni_tree *tree, value *part)
 {
     const char *key = tree->choice->o.key;
-    const value *named = key ? find(tree, &tree->root, key, 0) : NULL;
+    int64_t left = tree->pickle->max_values;
+    const value *named = key ? find(tree, &tree->root, key, 0, &left) : NULL;
     census all = { 0 };
     walk w = { .tree = tree, .visit = visit_part, .user = &all };
     tn_status status = visit(&w, named ? named : &tree->root);
@@ -310,7 +324,8 @@ tn_status tni_tree_pick(const tni_tree *tree, value *part)
         tree->root.kind == TNI_PICKLE_DICT && tni_pickle_dict_of(tree->pickle, part)->object;
     if (!holds(part)) return bad(tree, "the result is not a dict: want named tensors");
     if (key && !strcmp(key, "*")) return TN_OK;
-    const value *named = key ? find(tree, part, key, 0) : NULL;
+    int64_t left = tree->pickle->max_values;
+    const value *named = key ? find(tree, part, key, 0, &left) : NULL;
     if (named && holds(named)) return *part = *named, TN_OK;
     if (!key && object) return TN_OK;
     census all = { 0 };

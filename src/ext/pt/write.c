@@ -191,10 +191,8 @@ static void put_group(tni_bytes *b, const tn_optim *opt, int k, int *first)
     tni_bytes_printf(b, "}(");
     put_text(b, "lr");
     put_number(b, NULL, group->lr);
-    if (group->base_lr != group->lr) {
-        put_text(b, "initial_lr");
-        put_number(b, NULL, group->base_lr);
-    }
+    put_text(b, "initial_lr"); /* schedules that go on want it */
+    put_number(b, NULL, group->base_lr);
     put_text(b, "weight_decay");
     put_number(b, NULL, group->weight_decay);
     for (int i = 0, place; i < TN_OPTIM_NUMBERS; i++) {
@@ -393,9 +391,10 @@ tn_status tn_optim_save_pytorch(tn_optim *opt, const char *path)
 {
     static const char f[] = "tn_optim_save_pytorch";
     if (tni_no_optim(opt)) return tni_poison(f, "opt");
+    const char *key;
     bool steps;
     tn_status status = tni_path_check(f, path);
-    if (status == TN_OK) status = tni_pt_optim_check(f, opt, &steps);
+    if (status == TN_OK) status = tni_pt_optim_check(f, opt, &key, &steps);
     if (status != TN_OK) return status;
     TN_SCOPE
     {
