@@ -65,7 +65,7 @@ TN_API TN_MUST_USE tn_status tn_load_with(tn_module *m, const char *path, tn_loa
                                           tn_load_report *report);
 
 /** What readers accept, and writers write, in the whole process; zero fields: 16 MiB, 65,536. At
- *  most 100,000,000 of each; reading needs up to 25 times a header's size, and 150 times a pickle's. */
+ *  most 100,000,000 of each; reading needs up to 25 times a header's size, 150 times a pickle's. */
 typedef struct tn_file_limits {
     int64_t header_bytes; /* of a safetensors header; of the pickle in a .pt file; of an index */
     int64_t tensors;      /* ties included; and of modules with a state version */

@@ -312,6 +312,9 @@ START_TEST(bad_indexes)
     bad_index(MAP("\"w\":\"a.safetensors\"") "x", NO_MAP);
     bad_index("{\"weight_map\":{},\"weight_map\":{}}", NO_MAP);
     bad_index(MAP("\"v\":\"a.safetensors\""), "v is not in a.safetensors");
+    ck_assert_ptr_null(tn_load_tensors_with(in_folder("m.index.json"),
+                                            (tn_load_options){ .skip_foreign = true }, NULL, NULL));
+    tn_error_clear();
     bad_index(MAP("\"w\":\"a.safetensors\",\"v\":\"b.safetensors\""),
               "w is in b.safetensors and in another file");
     bad_index(MAP("\"w\":\"../a.safetensors\""),
