@@ -54,6 +54,7 @@
 /* the ring around it */
 #include <tenon/optimizers.h>
 #include <tenon/data.h>
+#include <tenon/images.h>
 #include <tenon/diagnose.h>
 #include <tenon/graph.h>
 #include <tenon/capture.h>
