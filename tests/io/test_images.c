@@ -175,7 +175,7 @@ START_TEST(files_refused)
     for (size_t i = 0; i + 9 < n; i++)
         if (b[i] == 0xff && b[i + 1] == 0xc0) memset(b + i + 5, 0x7f, 4);
     assert_null(tn_image_decode(b, n, (tn_image_options){ 0 }), TN_E_FORMAT,
-                "[3,32639,32639]: 744 bytes cannot hold so many");
+                "[3,32639,32639]: 686 bytes cannot hold so many");
     assert_ok(tn_set_file_limits((tn_file_limits){ .inflated_bytes = 100 }));
     assert_null(tn_image_load(image_path("rgb", "png"), (tn_image_options){ 0 }), TN_E_FORMAT,
                 "[3,6,9]: at most 100 bytes are made (inflated_bytes of tn_set_file_limits)");
