@@ -82,12 +82,8 @@ TN_API tn_tensor *tn_image_resize(tn_tensor *x, int64_t h, int64_t w, tn_image_r
 /** The middle h rows and w columns; what x has not is 0. A view, where it fits. PyTorch:
  *  v2.CenterCrop */
 TN_API tn_tensor *tn_image_center_crop(tn_tensor *x, int64_t h, int64_t w);
-/** x with so many more rows and columns; of `value`, x mirrored or its edge. Errors: negative sizes;
- *  those of tn_pad. PyTorch: v2.Pad, whose "edge" is TN_PAD_REPLICATE */
-TN_API tn_tensor *tn_image_pad(tn_tensor *x, int64_t left, int64_t top, int64_t right,
-                               int64_t bottom, tn_pad_mode mode, double value);
 /** h rows and w columns from somewhere in x, a view: draws the first row and the first column, where
- *  there is a choice. Errors: x smaller. PyTorch: v2.RandomCrop; its padding is tn_image_pad */
+ *  there is a choice. Errors: x smaller. PyTorch: v2.RandomCrop; its padding is tn_pad's */
 TN_API tn_tensor *tn_image_random_crop(tn_tensor *x, int64_t h, int64_t w, tn_generator *g);
 
 /** zero fields: scale 0.08 to 1, ratio 3/4 to 4/3, antialiased and linear */
@@ -107,17 +103,11 @@ typedef struct tn_image_crop_options {
 TN_API tn_tensor *tn_image_random_resized_crop(tn_tensor *x, int64_t h, int64_t w,
                                                tn_image_crop_options o, tn_generator *g);
 /**
- * The same part of an image in n bytes, of which a JPEG is decoded only as far as needed: at 1, 1/2,
- * 1/4 or 1/8 of its size, such that the part still has h rows and w columns, and not beyond the
- * part. Damage there is not seen. Pixels differ a little from those of the whole image. With
- * TN_IMAGE_NEAREST, and of PNG and of what EXIF turns, the whole is decoded.
- *
- * Errors   those of tn_image_decode and tn_image_random_resized_crop
+ * tn_image_load and then that, of a JPEG decoded only as far as needed: at 1, 1/2, 1/4 or 1/8 of its
+ * size, such that the part still has h rows and w columns, and not beyond the part. Damage there is
+ * not seen, and pixels differ a little. With TN_IMAGE_NEAREST, and of PNG and of what EXIF turns, the
+ * whole is decoded.
  */
-TN_API tn_tensor *tn_image_decode_crop(const void *bytes, size_t n, int64_t h, int64_t w,
-                                       tn_image_crop_options crop, tn_image_options o,
-                                       tn_generator *g);
-/** The same of a file. */
 TN_API tn_tensor *tn_image_load_crop(const char *path, int64_t h, int64_t w,
                                      tn_image_crop_options crop, tn_image_options o,
                                      tn_generator *g);

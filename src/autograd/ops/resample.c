@@ -18,8 +18,8 @@ typedef struct axis_map {
     bool placed; /* interpolation; else x goes on beyond its edges */
     int mode;    /* a tn_interpolate_mode or tn_pad_mode */
     int64_t in, out;
-    int64_t by[2]; /* padded: before and behind */
-    double scale;  /* placed: steps of x for each of y */
+    int64_t by[2];      /* padded: before and behind */
+    double from, scale; /* placed: where in x y begins; steps of x for each of y */
     bool align_corners, antialias;
 } axis_map;
 
@@ -70,19 +70,20 @@ static int64_t placed(const axis_map *m, bool f64, int64_t o, int64_t *at, doubl
     int64_t end = m->in - 1, n = 0;
     weight[0] = 1;
     if (m->mode < TN_LINEAR) { /* PyTorch computes in x's dtype, and rounds down in f32 */
-        double place = (f64 ? s : (float)s) * ((double)o + (m->mode == TN_NEAREST ? 0 : 0.5));
+        double place =
+            m->from + (f64 ? s : (float)s) * ((double)o + (m->mode == TN_NEAREST ? 0 : 0.5));
         at[0] = TNI_MIN((int64_t)floorf((float)place), end);
         return 1;
     }
     if (!m->antialias) {
-        double place = m->align_corners ? s * (double)o : s * ((double)o + 0.5) - 0.5;
+        double place = m->align_corners ? s * (double)o : m->from + s * ((double)o + 0.5) - 0.5;
         for (double k = 1 - reach, low = floor(place); k <= reach; k++) {
             at[n] = (int64_t)TNI_MIN(TNI_MAX(low + k, 0), (double)end);
             weight[n++] = weight_at(place - low - k, a);
         }
         return n;
     }
-    double middle = s * ((double)o + 0.5);
+    double middle = m->from + s * ((double)o + 0.5);
     for (int64_t i = TNI_MAX((int64_t)(middle - reach + 0.5), 0),
                  last = TNI_MIN((int64_t)(middle + reach + 0.5), m->in);
          i < last && n < most_taps(m); i++) {
@@ -101,6 +102,18 @@ static int64_t taps_of(const axis_map *m, bool f64, int64_t o, int64_t *at, doub
     weight[0] = 1;
     at[0] = padded(m, o);
     return 1;
+}
+
+int64_t tni_resample_taps(const tni_resampled *r, int64_t o, int64_t *at, double *weight)
+{
+    const axis_map m = { .placed = true,
+                         .mode = r->mode,
+                         .in = r->in,
+                         .out = r->out,
+                         .from = r->from,
+                         .scale = r->length / (double)r->out,
+                         .antialias = r->antialias };
+    return at ? placed(&m, false, o, at, weight) : most_taps(&m);
 }
 
 /* ---- tables ---------------------------------------------------------------------------------- */

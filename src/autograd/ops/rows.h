@@ -105,4 +105,15 @@ tn_status tni_check_class_options(const char *function, const tn_cross_entropy_o
 tn_tensor *tni_ordered(const char *function, tn_tensor *x, const int64_t *k, int *axis,
                        bool descending);
 
+/* `out` elements made of `length` of an axis of `in`, from place `from` on. (resample.c) */
+typedef struct tni_resampled {
+    int64_t in, out;
+    double from, length;
+    tn_interpolate_mode mode;
+    bool antialias;
+} tni_resampled;
+/* The taps of element o, ascending or at an edge repeated, and their weights, which sum to 1; how
+ * many. at NULL: how many there may be. */
+int64_t tni_resample_taps(const tni_resampled *r, int64_t o, int64_t *at, double *weight);
+
 #endif

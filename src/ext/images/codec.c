@@ -45,23 +45,21 @@ static int orientation_of(const unsigned char *p, size_t n)
     return 1;
 }
 
-/* The job's row y from pixels of `wide` bytes, of which the first channels count. */
-static void spread(const tni_image_job *job, int64_t y, const unsigned char *row, int wide)
+/* The job's row y from pixels of `wide` bytes, of which the first channels count. Pixels of 4 bytes
+ * are read as words, of which compilers make vectors. */
+static void spread(const tni_image_job *job, int64_t y, const unsigned char *pixels, int wide)
 {
-    const int64_t n = job->cols, plane = job->rows * n;
-    unsigned char *restrict a = job->planes + y * n;
-    if (job->channels == 3 && wide == 4) { /* as words: compilers make vectors of this */
-        for (int64_t x = 0; x < n; x++) {
+    const int64_t n = job->cols;
+    for (int k = 0; k < job->channels; k++) {
+        unsigned char *restrict to = job->planes + (k * job->rows + y) * n;
+        const unsigned char *restrict from = pixels;
+        for (int64_t x = 0; wide == 4 && x < n; x++) {
             uint32_t pixel;
-            memcpy(&pixel, row + 4 * x, 4);
-            a[x] = (unsigned char)pixel;
-            a[plane + x] = (unsigned char)(pixel >> 8);
-            a[2 * plane + x] = (unsigned char)(pixel >> 16);
+            memcpy(&pixel, from + 4 * x, 4);
+            to[x] = (unsigned char)(pixel >> 8 * k);
         }
-        return;
+        for (int64_t x = 0; wide != 4 && x < n; x++) to[x] = from[wide * x + k];
     }
-    for (int k = 0; k < job->channels; k++)
-        for (int64_t x = 0; x < n; x++) a[k * plane + x] = row[wide * x + k];
 }
 
 /* ---- PNG ------------------------------------------------------------------------------------- */
@@ -69,13 +67,9 @@ static void spread(const tni_image_job *job, int64_t y, const unsigned char *row
 typedef struct png_job {
     png_structp png;
     png_infop info;
-    tni_image_job *job; /* reading */
-    size_t at;          /* bytes read */
+    tni_image_job *job;
+    size_t at; /* bytes read */
     unsigned char *rows;
-    bool (*put)(void *user, const void *data, size_t n); /* writing */
-    void *user;
-    char *why;
-    size_t size;
     tn_status status;
 } png_job;
 
@@ -83,7 +77,7 @@ static void png_failed(png_structp png, png_const_charp text)
 {
     png_job *p = png_get_error_ptr(png);
     if (p->status == TN_OK) p->status = strstr(text, "emory") ? TN_E_NOMEM : TN_E_FORMAT;
-    snprintf(p->why, p->size, "%s", text);
+    snprintf(p->job->why, sizeof p->job->why, "%s", text);
     png_longjmp(png, 1);
 }
 
@@ -151,16 +145,14 @@ static void png_rows(png_job *p)
     png_read_end(p->png, NULL);
 }
 
-static bool png_guarded(png_job *p, void (*call)(png_job *p))
+static void png_guarded(png_job *p)
 {
-    if (setjmp(png_jmpbuf(p->png))) return false;
-    call(p);
-    return true;
+    if (!setjmp(png_jmpbuf(p->png))) png_rows(p);
 }
 
 static tn_status decode_png(tni_image_job *job)
 {
-    png_job p = { .job = job, .why = job->why, .size = sizeof job->why };
+    png_job p = { .job = job };
     p.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &p, png_failed, png_warned);
     p.info = p.png ? png_create_info_struct(p.png) : NULL;
     if (!p.info) {
@@ -169,64 +161,25 @@ static tn_status decode_png(tni_image_job *job)
     }
     png_set_read_fn(p.png, &p, png_take);
     png_set_user_limits(p.png, PNG_UINT_31_MAX, PNG_UINT_31_MAX); /* ours are job->begin's */
-    png_guarded(&p, png_rows);
+    png_guarded(&p);
     png_free(p.png, p.rows);
     png_destroy_read_struct(&p.png, &p.info, NULL);
     return p.status;
 }
 
-static void png_put(png_structp png, png_bytep data, size_t n)
+static size_t encode_png(const unsigned char *pixels, int channels, uint32_t height, uint32_t width,
+                         unsigned char *out, char *why, size_t size)
 {
-    png_job *p = png_get_io_ptr(png);
-    if (p->put(p->user, data, n)) return;
-    p->status = TN_E_STATE;
-    png_error(png, "");
-}
-
-static void png_flushed(png_structp png)
-{
-    (void)png;
-}
-
-static void png_written(png_job *p)
-{
-    static const int color[] = { PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY_ALPHA, PNG_COLOR_TYPE_RGB,
-                                 PNG_COLOR_TYPE_RGB_ALPHA };
-    const tni_image_job *job = p->job;
-    const int64_t c = job->channels, w = job->width, plane = job->height * w;
-    png_set_user_limits(p->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
-    png_set_IHDR(p->png, p->info, (png_uint_32)w, (png_uint_32)job->height, 8, color[c - 1],
-                 PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
-    png_write_info(p->png, p->info);
-    p->rows = png_malloc(p->png, (size_t)(c * w));
-    for (int64_t y = 0; y < job->height; y++) {
-        for (int64_t k = 0; k < c; k++)
-            for (int64_t x = 0; x < w; x++) p->rows[c * x + k] = job->planes[k * plane + y * w + x];
-        png_write_row(p->png, p->rows);
-    }
-    png_write_end(p->png, NULL);
-}
-
-static tn_status encode_png(const unsigned char *planes, int channels, int64_t height,
-                            int64_t width, bool (*put)(void *user, const void *data, size_t n),
-                            void *user, char *why, size_t size)
-{
-    tni_image_job job = { .channels = channels,
-                          .height = height,
-                          .width = width,
-                          .planes = (unsigned char *)(uintptr_t)planes };
-    png_job p = { .job = &job, .put = put, .user = user, .why = why, .size = size };
-    p.png = png_create_write_struct(PNG_LIBPNG_VER_STRING, &p, png_failed, png_warned);
-    p.info = p.png ? png_create_info_struct(p.png) : NULL;
-    if (!p.info) {
-        if (p.png) png_destroy_write_struct(&p.png, NULL);
-        return TN_E_NOMEM;
-    }
-    png_set_write_fn(p.png, &p, png_put, png_flushed);
-    png_guarded(&p, png_written);
-    png_free(p.png, p.rows);
-    png_destroy_write_struct(&p.png, &p.info);
-    return p.status;
+    static const png_uint_32 format[] = { PNG_FORMAT_GRAY, PNG_FORMAT_GA, PNG_FORMAT_RGB,
+                                          PNG_FORMAT_RGBA };
+    png_image image = { .version = PNG_IMAGE_VERSION,
+                        .width = width,
+                        .height = height,
+                        .format = format[channels - 1] };
+    png_alloc_size_t n = PNG_IMAGE_PNG_SIZE_MAX(image);
+    if (out && !png_image_write_to_memory(&image, out, &n, 0, pixels, 0, NULL)) n = 0;
+    snprintf(why, size, "%s", image.message);
+    return n;
 }
 
 /* ---- JPEG ------------------------------------------------------------------------------------ */
@@ -344,14 +297,12 @@ static void jpeg_rows(jpeg_job *j)
     if (c->output_scanline == c->output_height) jpeg_finish_decompress(c);
 }
 
-static bool jpeg_guarded(jpeg_job *j)
+static void jpeg_guarded(jpeg_job *j)
 {
-    if (setjmp(j->back)) return false;
+    if (setjmp(j->back)) return;
     jpeg_create_decompress(&j->c);
-    j->c.client_data = j;
     j->c.progress = &j->progress;
     jpeg_rows(j);
-    return true;
 }
 
 static tn_status decode_jpeg(tni_image_job *job)

@@ -112,14 +112,14 @@ static bool ready(const char *f, tn_image_options o)
     return tni_false(tni_error(TN_E_INVALID, "%s: mode %d: want a tn_image_mode", f, (int)o.mode));
 }
 
-static tn_tensor *from_bytes(const char *f, const void *bytes, size_t n, tn_image_options o,
-                             reading *r)
+tn_tensor *tn_image_decode(const void *bytes, size_t n, tn_image_options o)
 {
+    static const char f[] = "tn_image_decode";
+    reading r = { .in = { f, "the bytes", -1, (int64_t)TNI_MIN(n, (size_t)INT64_MAX), 0 } };
     if (!bytes) return tni_nothing(tni_null(f, "bytes", "an image's"));
     if (!ready(f, o)) return NULL;
-    r->in = (tni_input){ f, "the bytes", -1, (int64_t)TNI_MIN(n, (size_t)INT64_MAX), 0 };
     tn_scope scope = tn_scope_begin();
-    return tn_scope_return(scope, decode(r, bytes, o));
+    return tn_scope_return(scope, decode(&r, bytes, o));
 }
 
 static tn_tensor *from_file(const char *f, const char *path, tn_image_options o, reading *r)
@@ -135,22 +135,9 @@ static tn_tensor *from_file(const char *f, const char *path, tn_image_options o,
     return tn_scope_return(scope, t);
 }
 
-tn_tensor *tn_image_decode(const void *bytes, size_t n, tn_image_options o)
-{
-    return from_bytes("tn_image_decode", bytes, n, o, &(reading){ 0 });
-}
-
 tn_tensor *tn_image_load(const char *path, tn_image_options o)
 {
     return from_file("tn_image_load", path, o, &(reading){ 0 });
-}
-
-tn_tensor *tn_image_decode_crop(const void *bytes, size_t n, int64_t h, int64_t w,
-                                tn_image_crop_options crop, tn_image_options o, tn_generator *g)
-{
-    static const char f[] = "tn_image_decode_crop";
-    if (!tni_image_draws(f, g) || !tni_image_crop_ok(f, &crop, h, w)) return NULL;
-    return from_bytes(f, bytes, n, o, &(reading){ .g = g, .crop = crop, .h = h, .w = w });
 }
 
 tn_tensor *tn_image_load_crop(const char *path, int64_t h, int64_t w, tn_image_crop_options crop,
@@ -163,34 +150,43 @@ tn_tensor *tn_image_load_crop(const char *path, int64_t h, int64_t w, tn_image_c
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static bool put(void *file, const void *data, size_t n)
+static tn_status write(const char *f, tn_tensor *t, const char *path)
 {
-    return tni_file_write(file, data, n) == TN_OK;
+    const int64_t *size = t->shape.size;
+    const int c = (int)size[0];
+    const uint32_t h = (uint32_t)size[1], w = (uint32_t)size[2];
+    char text[256];
+    const tn_tensor *pixels = tn_contiguous(tn_permute(t, TN_AXES(1, 2, 0)));
+    size_t n = images->encode_png(NULL, c, h, w, NULL, text, sizeof text);
+    tn_tensor *room = tn_empty_as(TN_SHAPE((int64_t)n), TN_U8, tn_cpu());
+    if (!pixels || !room) return tni_pending();
+    n = images->encode_png(tni_data(pixels), c, h, w, tni_data(room), text, sizeof text);
+    if (n == 0)
+        return tni_file_error(strstr(text, "emory") ? TN_E_NOMEM : TN_E_BACKEND, f, path, "%s",
+                              text);
+    tni_atomic_file file;
+    tn_status status = tni_file_create(&file, f, path, (int64_t)n);
+    if (status != TN_OK) return status;
+    status = tni_file_write(&file, tni_data(room), n);
+    if (status == TN_OK) return tni_file_finish(&file);
+    tni_file_abandon(&file);
+    return status;
 }
 
 tn_status tn_image_save_png(tn_tensor *t, const char *path)
 {
     static const char f[] = "tn_image_save_png";
     if (!tni_image_ok(f, t, false)) return tni_pending();
-    const int64_t *size = t->shape.size;
+    const int64_t *size = t->shape.size, most = INT32_MAX / 8;
     if (t->dtype != TN_U8 || t->shape.rank != 3 || size[0] < 1 || size[0] > 4 || size[1] < 1 ||
-        size[2] < 1 || size[1] > INT32_MAX || size[2] > INT32_MAX / 4)
-        return tni_error(TN_E_SHAPE, "%s: %s of %s: want [1 to 4, H, W] of u8", f, tni_text(t),
-                         tn_dtype_name(t->dtype));
-    if (!opened(f)) return tni_pending();
-    char text[256] = "";
-    tni_atomic_file file;
-    tn_status status = tni_file_create(&file, f, path, 0);
+        size[2] < 1 || size[1] > most || size[2] > most || size[0] * size[1] > most * 4 / size[2])
+        return tni_error(TN_E_SHAPE, "%s: %s of %s: want [1 to 4, H, W] of u8, below 2^30 in all",
+                         f, tni_text(t), tn_dtype_name(t->dtype));
+    tn_status status = tni_path_check(f, path);
     if (status != TN_OK) return status;
+    if (!opened(f)) return tni_pending();
     tn_scope scope = tn_scope_begin();
-    const tn_tensor *dense = tni_dense(t);
-    status = dense ? images->encode_png(tni_data(dense), (int)size[0], size[1], size[2], put, &file,
-                                        text, sizeof text)
-                   : tni_pending();
+    status = write(f, t, path);
     tn_scope_end(scope);
-    if (status == TN_OK) return tni_file_finish(&file);
-    tni_file_abandon(&file);
-    return status == TN_E_STATE || !dense
-               ? tni_pending()
-               : tni_error(status, "%s: %s", f, status == TN_E_NOMEM ? "out of memory" : text);
+    return status;
 }

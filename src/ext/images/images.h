@@ -34,11 +34,10 @@ typedef struct tni_image_job {
 typedef struct tni_images {
     /* Any of the statuses is possible; a job's fields may have been set then. */
     tn_status (*decode)(tni_image_job *job);
-    /* 1 to 4 planes of u8; put answers false when it could not write, and the status is
-     * TN_E_STATE. */
-    tn_status (*encode_png)(const unsigned char *planes, int channels, int64_t height,
-                            int64_t width, bool (*put)(void *user, const void *data, size_t n),
-                            void *user, char *why, size_t size);
+    /* Writes [height, width, channels] of u8 to out, and returns how many bytes; out NULL: at most how
+     * many; 0: failed, and why. */
+    size_t (*encode_png)(const unsigned char *pixels, int channels, uint32_t height, uint32_t width,
+                         unsigned char *out, char *why, size_t size);
 } tni_images;
 typedef const tni_images *(*tni_images_open)(const char *id, char *why, size_t size);
 

@@ -116,22 +116,6 @@ static tn_tensor *part(tn_tensor *x, int64_t top, int64_t left, int64_t h, int64
     return tn_narrow(tn_narrow(x, -2, top, h), -1, left, w);
 }
 
-tn_tensor *tn_image_pad(tn_tensor *x, int64_t left, int64_t top, int64_t right, int64_t bottom,
-                        tn_pad_mode mode, double value)
-{
-    static const char f[] = "tn_image_pad";
-    if (!tni_image_ok(f, x, false)) return NULL;
-    if (left < 0 || top < 0 || right < 0 || bottom < 0)
-        return tni_fail(TN_E_INVALID,
-                        "%s: %" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 ": want 0 and up", f,
-                        left, top, right, bottom);
-    const bool whole = x->dtype == TN_U8 && mode != TN_PAD_CONSTANT; /* tn_pad's are of floats */
-    tn_scope scope = tn_scope_begin();
-    tn_tensor *y =
-        tn_pad(whole ? tn_to_dtype(x, TN_F32) : x, TN_PADS(left, right, top, bottom), mode, value);
-    return tn_scope_return(scope, whole ? tn_to_dtype(y, TN_U8) : y);
-}
-
 /* Python's round of n / 2: halves to the even number. */
 static int64_t half_even(int64_t n)
 {
@@ -150,8 +134,8 @@ tn_tensor *tn_image_center_crop(tn_tensor *x, int64_t h, int64_t w)
                   left = half_even(TNI_MAX(size[1] - w, 0));
     tn_scope scope = tn_scope_begin();
     if (down || right)
-        x = tn_image_pad(x, right / 2, down / 2, right - right / 2, down - down / 2,
-                         TN_PAD_CONSTANT, 0);
+        x = tn_pad(x, TN_PADS(right / 2, right - right / 2, down / 2, down - down / 2),
+                   TN_PAD_CONSTANT, 0);
     return tn_scope_return(scope, part(x, top, left, h, w));
 }
 
