@@ -3,7 +3,6 @@
  * torchvision computes them: sums with a factor are rounded once (fused), u8 is cut after clamping.
  */
 #include "ext/images/images.h"
-#include "tensor/random.h"
 
 enum { BLOCK = 256, PROPERTIES = 4 };
 
@@ -131,10 +130,11 @@ tn_tensor *tn_image_adjust(tn_tensor *x, tn_image_property property, double fact
 tn_tensor *tn_image_color_jitter(tn_tensor *x, tn_image_jitter_options o, tn_generator *g)
 {
     static const char f[] = "tn_image_color_jitter";
+    tni_generator_state was;
     const double range[] = { o.brightness, o.contrast, o.saturation, o.hue };
     double factor[PROPERTIES] = { 0 };
     int64_t order[PROPERTIES];
-    if (!tni_image_ok(f, x, true) || !tni_image_draws(f, g)) return NULL;
+    if (!tni_image_ok(f, x, true) || !tni_image_draws(f, g, &was)) return NULL;
     for (int k = 0; k < PROPERTIES; k++)
         if (!(range[k] >= 0 && isfinite(range[k])) || (k == TN_IMAGE_HUE && range[k] > 0.5))
             return tni_fail(TN_E_INVALID, "%s: %g: want 0 and up, of hue at most 0.5", f, range[k]);
@@ -150,7 +150,7 @@ tn_tensor *tn_image_color_jitter(tn_tensor *x, tn_image_jitter_options o, tn_gen
     for (int k = 0; k < PROPERTIES; k++)
         if (range[order[k]] > 0)
             x = tn_image_adjust(x, (tn_image_property)order[k], factor[order[k]]);
-    return tn_scope_return(scope, x);
+    return tni_image_drawn(g, &was, tn_scope_return(scope, x));
 }
 
 tn_tensor *tn_image_normalize(tn_tensor *x, const double *mean, const double *std, int n)

@@ -144,8 +144,10 @@ tn_tensor *tn_image_load_crop(const char *path, int64_t h, int64_t w, tn_image_c
                               tn_image_options o, tn_generator *g)
 {
     static const char f[] = "tn_image_load_crop";
-    if (!tni_image_draws(f, g) || !tni_image_crop_ok(f, &crop, h, w)) return NULL;
-    return from_file(f, path, o, &(reading){ .g = g, .crop = crop, .h = h, .w = w });
+    tni_generator_state was;
+    if (!tni_image_draws(f, g, &was) || !tni_image_crop_ok(f, &crop, h, w)) return NULL;
+    reading r = { .g = g, .crop = crop, .h = h, .w = w };
+    return tni_image_drawn(g, &was, from_file(f, path, o, &r));
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */

@@ -8,6 +8,8 @@
 #include <tenon/autograd.h>
 #include <tenon/images.h>
 
+#include "tensor/random.h"
+
 #define TNI_IMAGES_FILE "libtenon-images.so"
 #define TNI_IMAGES_SYMBOL "tenon_images_open"
 #define TNI_IMAGES_ID "tenon images 1"
@@ -46,8 +48,10 @@ typedef const tni_images *(*tni_images_open)(const char *id, char *why, size_t s
 /* Whether x is an image of u8 or f32 on the CPU; of u8 only, and with no_grad without a gradient to
  * lose. Else an error naming f. */
 bool tni_image_ok(const char *f, const tn_tensor *x, bool no_grad);
-/* Whether numbers can be drawn from g here; else an error. */
-bool tni_image_draws(const char *f, const tn_generator *g);
+/* Whether numbers can be drawn from g here, whose state is kept in *was; else an error. */
+bool tni_image_draws(const char *f, const tn_generator *g, tni_generator_state *was);
+/* y; if that failed, g is as it was. */
+tn_tensor *tni_image_drawn(tn_generator *g, const tni_generator_state *was, tn_tensor *y);
 float tni_image_uniform(tn_generator *g, double low, double high); /* as PyTorch's uniform_ */
 /* The part of a height x width image that tn_image_random_resized_crop takes: first row and column,
  * rows, columns. */

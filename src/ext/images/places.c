@@ -2,7 +2,6 @@
  * places.c - transforms that move pixels: parts, edges, flips, turns; and what is drawn for them.
  */
 #include "ext/images/images.h"
-#include "tensor/random.h"
 
 bool tni_image_ok(const char *f, const tn_tensor *x, bool no_grad)
 {
@@ -36,10 +35,17 @@ bool tni_image_planes(tn_tensor **x, tni_image_walk *planes)
 
 /* ---- draws ----------------------------------------------------------------------------------- */
 
-bool tni_image_draws(const char *f, const tn_generator *g)
+bool tni_image_draws(const char *f, const tn_generator *g, tni_generator_state *was)
 {
     if (!g) return tni_false(tni_poison(f, "g"));
+    tni_generator_get(g, was);
     return !tni_host_refused(f, "draws on the host", "it called before tn_capture_run");
+}
+
+tn_tensor *tni_image_drawn(tn_generator *g, const tni_generator_state *was, tn_tensor *y)
+{
+    if (!y) tni_generator_put(g, was);
+    return y;
 }
 
 float tni_image_uniform(tn_generator *g, double low, double high)
@@ -142,7 +148,8 @@ tn_tensor *tn_image_center_crop(tn_tensor *x, int64_t h, int64_t w)
 tn_tensor *tn_image_random_crop(tn_tensor *x, int64_t h, int64_t w, tn_generator *g)
 {
     static const char f[] = "tn_image_random_crop";
-    if (!tni_image_ok(f, x, false) || !tni_image_draws(f, g)) return NULL;
+    tni_generator_state was;
+    if (!tni_image_ok(f, x, false) || !tni_image_draws(f, g, &was)) return NULL;
     const int64_t *size = x->shape.size + x->shape.rank - 2;
     if (h < 1 || w < 1 || h > size[0] || w > size[1])
         return tni_fail(TN_E_SHAPE,
@@ -151,14 +158,16 @@ tn_tensor *tn_image_random_crop(tn_tensor *x, int64_t h, int64_t w, tn_generator
     const int64_t top = size[0] > h ? below(g, size[0] - h + 1) : 0;
     const int64_t left = size[1] > w ? below(g, size[1] - w + 1) : 0;
     tn_scope scope = tn_scope_begin();
-    return tn_scope_return(scope, part(x, top, left, h, w));
+    return tni_image_drawn(g, &was, tn_scope_return(scope, part(x, top, left, h, w)));
 }
 
 tn_tensor *tn_image_random_resized_crop(tn_tensor *x, int64_t h, int64_t w, tn_image_crop_options o,
                                         tn_generator *g)
 {
     static const char f[] = "tn_image_random_resized_crop";
-    if (!tni_image_ok(f, x, false) || !tni_image_draws(f, g) || !tni_image_crop_ok(f, &o, h, w))
+    tni_generator_state was;
+    if (!tni_image_ok(f, x, false) || !tni_image_draws(f, g, &was) ||
+        !tni_image_crop_ok(f, &o, h, w))
         return NULL;
     if (tni_shape_numel(&x->shape) == 0)
         return tni_fail(TN_E_SHAPE, "%s: x %s is empty: want rows and columns", f, tni_text(x));
@@ -166,7 +175,7 @@ tn_tensor *tn_image_random_resized_crop(tn_tensor *x, int64_t h, int64_t w, tn_i
     tni_image_box(g, &o, x->shape.size[x->shape.rank - 2], x->shape.size[x->shape.rank - 1], box);
     tn_scope scope = tn_scope_begin();
     tn_tensor *y = part(x, box[0], box[1], box[2], box[3]);
-    return tn_scope_return(scope, tn_image_resize(y, h, w, o.resize));
+    return tni_image_drawn(g, &was, tn_scope_return(scope, tn_image_resize(y, h, w, o.resize)));
 }
 
 /* ---- flips and turns ------------------------------------------------------------------------- */
@@ -223,7 +232,7 @@ tn_tensor *tni_image_turned(tn_tensor *x, bool up, bool left, bool swap)
 }
 
 /* Whether to do it, with probability p. */
-static bool drawn(tn_generator *g, double p)
+static bool wanted(tn_generator *g, double p)
 {
     return tni_image_uniform(g, 0, 1) < (float)p;
 }
@@ -237,10 +246,13 @@ static bool probability_ok(const char *f, double p)
 tn_tensor *tn_image_random_flip(tn_tensor *x, int axis, double p, tn_generator *g)
 {
     static const char f[] = "tn_image_random_flip";
-    if (!tni_image_ok(f, x, true) || !tni_image_draws(f, g) || !probability_ok(f, p)) return NULL;
+    tni_generator_state was;
+    if (!tni_image_ok(f, x, true) || !tni_image_draws(f, g, &was) || !probability_ok(f, p))
+        return NULL;
     if (axis != -1 && axis != -2)
         return tni_fail(TN_E_INDEX, "%s: axis %d: want -1, columns, or -2, rows", f, axis);
-    return drawn(g, p) ? tni_image_turned(x, axis == -2, axis == -1, false) : tn_detach(x);
+    return tni_image_drawn(
+        g, &was, wanted(g, p) ? tni_image_turned(x, axis == -2, axis == -1, false) : tn_detach(x));
 }
 
 /* ---- rotations ------------------------------------------------------------------------------- */
@@ -350,10 +362,11 @@ tn_tensor *tn_image_random_rotate(tn_tensor *x, double low, double high, tn_imag
                                   tn_generator *g)
 {
     static const char f[] = "tn_image_random_rotate";
-    if (!tni_image_ok(f, x, true) || !tni_image_draws(f, g)) return NULL;
+    tni_generator_state was;
+    if (!tni_image_ok(f, x, true) || !tni_image_draws(f, g, &was)) return NULL;
     if (!isfinite(low) || !isfinite(high) || low > high)
         return tni_fail(TN_E_INVALID, "%s: from %g to %g: want low <= high", f, low, high);
-    return tn_image_rotate(x, tni_image_uniform(g, low, high), o);
+    return tni_image_drawn(g, &was, tn_image_rotate(x, tni_image_uniform(g, low, high), o));
 }
 
 /* ---- erasing --------------------------------------------------------------------------------- */
@@ -361,19 +374,21 @@ tn_tensor *tn_image_random_rotate(tn_tensor *x, double low, double high, tn_imag
 tn_tensor *tn_image_random_erase(tn_tensor *x, double p, tn_image_erase_options o, tn_generator *g)
 {
     static const char f[] = "tn_image_random_erase";
-    if (!tni_image_ok(f, x, true) || !tni_image_draws(f, g) || !probability_ok(f, p) ||
+    tni_generator_state was;
+    if (!tni_image_ok(f, x, true) || !tni_image_draws(f, g, &was) || !probability_ok(f, p) ||
         !bounds_ok(f, "scale", o.scale, 0.02, 0.33) || !bounds_ok(f, "ratio", o.ratio, 0.3, 3.3))
         return NULL;
     if (x->dtype == TN_U8 && !tni_fits(o.value, TN_U8))
         return tni_fail(TN_E_INVALID, "%s: value %g: want one that u8 can hold", f, o.value);
     const int64_t *size = x->shape.size + x->shape.rank - 2, most[] = { size[1] - 1, size[0] - 1 };
     int64_t side[2]; /* columns, rows */
-    if (!drawn(g, p) ||
+    if (!wanted(g, p) ||
         !draw_sides(g, o.scale, o.ratio, (double)size[0] * (double)size[1], 0, most, side))
-        return tn_detach(x);
+        return tni_image_drawn(g, &was, tn_detach(x));
     const int64_t top = below(g, size[0] - side[1] + 1), left = below(g, size[1] - side[0] + 1);
     tn_scope scope = tn_scope_begin();
     tn_tensor *y = tni_copied(x, x->dtype);
     tn_tensor *there = part(y, top, left, side[1], side[0]);
-    return tn_scope_return(scope, there && tn_fill_(there, o.value) == TN_OK ? y : NULL);
+    y = there && tn_fill_(there, o.value) == TN_OK ? y : NULL;
+    return tni_image_drawn(g, &was, tn_scope_return(scope, y));
 }
