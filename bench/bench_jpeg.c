@@ -55,7 +55,7 @@ static tn_tensor *make_batch(int64_t n)
     return batch;
 }
 
-/* ---- threads: worker k makes batches k, k + workers, ..., one ahead ---------------------------- */
+/* ---- threads: worker k makes batches k, k + workers, ..., one ahead -------------------------- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;

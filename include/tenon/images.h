@@ -2,12 +2,13 @@
  * tenon/images.h - images: PNG and JPEG files, and the transforms of training, as torchvision's
  * (v2, on tensors) for the same random numbers.
  *
- * Images are [C, H, W], or [..., C, H, W], of u8 from 0 to 255 or of f32 (colours: 0 to 1), on the
- * CPU. The files are read by libpng and libjpeg-turbo, in a module of its own that the first file
- * opens (TN_E_UNSUPPORTED with the packages' names, where it was not built). Every function works in
- * the calling thread and may be called by several at once. Functions that draw take the sample's own
- * generator: what they do depends on its state alone, and a batch gets one draw. Tensors made here
- * have no history: what requires grad is refused, where results are not views or tn_interpolate's.
+ * Images are [C, H, W], or [..., C, H, W], of u8 from 0 to 255 or of f32 (colours: 0 to 1), on
+ * the CPU. Files are read by libpng and libjpeg-turbo, in a module that the first one opens
+ * (TN_E_UNSUPPORTED, with the packages' names, where it was not built). Every function works in
+ * the calling thread and may be called by several at once. Functions that draw take the
+ * sample's own generator: what they do depends on its state alone, and a batch gets one draw.
+ * Tensors made here have no history: what requires grad is refused, where results are not views
+ * or tn_interpolate's.
  */
 #ifndef TENON_IMAGES_H
 #define TENON_IMAGES_H
@@ -36,9 +37,9 @@ typedef struct tn_image_options {
 } tn_image_options;
 
 /**
- * The image in n bytes of PNG (of any depth; 1, 2 and 4 bits of grey become 0 to 255, of 16 the high
- * byte is taken; alpha is never composed, gAMA and colour profiles are ignored) or JPEG (baseline or
- * progressive).
+ * The image in n bytes of JPEG (baseline or progressive) or PNG of any depth: 1, 2 and 4 bits of
+ * grey become 0 to 255, of 16 the high byte is taken; alpha is never composed, gAMA and colour
+ * profiles are ignored.
  *
  * Shapes   u8 [C, H, W]
  * Errors   TN_E_FORMAT: neither, cut off, damaged, larger than so many bytes can hold or than
@@ -50,8 +51,9 @@ typedef struct tn_image_options {
 TN_API tn_tensor *tn_image_decode(const void *bytes, size_t n, tn_image_options o);
 /** The same of a file. PyTorch: torchvision.io.read_image */
 TN_API tn_tensor *tn_image_load(const char *path, tn_image_options o);
-/** Writes u8 [C, H, W] as PNG: grey, grey and alpha, RGB, RGB and alpha. The file is replaced whole,
- *  or not at all. Errors: other shapes and dtypes; TN_E_IO. PyTorch: torchvision.io.write_png */
+/** Writes u8 [C, H, W] as PNG: grey, grey and alpha, RGB, RGB and alpha. The file is replaced
+ *  whole, or not at all. Errors: other shapes and dtypes; TN_E_IO. PyTorch:
+ *  torchvision.io.write_png */
 TN_API TN_MUST_USE tn_status tn_image_save_png(tn_tensor *t, const char *path);
 
 /* ---- sizes and places ------------------------------------------------------------------------ */
@@ -82,8 +84,8 @@ TN_API tn_tensor *tn_image_resize(tn_tensor *x, int64_t h, int64_t w, tn_image_r
 /** The middle h rows and w columns; what x has not is 0. A view, where it fits. PyTorch:
  *  v2.CenterCrop */
 TN_API tn_tensor *tn_image_center_crop(tn_tensor *x, int64_t h, int64_t w);
-/** h rows and w columns from somewhere in x, a view: draws the first row and the first column, where
- *  there is a choice. Errors: x smaller. PyTorch: v2.RandomCrop; its padding is tn_pad's */
+/** h rows and w columns from somewhere in x, a view: draws the first row and the first column,
+ *  where there is a choice. Errors: x smaller. PyTorch: v2.RandomCrop; its padding is tn_pad's */
 TN_API tn_tensor *tn_image_random_crop(tn_tensor *x, int64_t h, int64_t w, tn_generator *g);
 
 /** zero fields: scale 0.08 to 1, ratio 3/4 to 4/3, antialiased and linear */
@@ -103,10 +105,10 @@ typedef struct tn_image_crop_options {
 TN_API tn_tensor *tn_image_random_resized_crop(tn_tensor *x, int64_t h, int64_t w,
                                                tn_image_crop_options o, tn_generator *g);
 /**
- * tn_image_load and then that, of a JPEG decoded only as far as needed: at 1, 1/2, 1/4 or 1/8 of its
- * size, such that the part still has h rows and w columns, and not beyond the part. Damage there is
- * not seen, and pixels differ a little. With TN_IMAGE_NEAREST, and of PNG and of what EXIF turns, the
- * whole is decoded.
+ * tn_image_load and then that, of a JPEG decoded only as far as needed: at 1, 1/2, 1/4 or 1/8 of
+ * its size, such that the part still has h rows and w columns, and not beyond the part. Damage
+ * there is not seen, and pixels differ a little. With TN_IMAGE_NEAREST, and of PNG and of what EXIF
+ * turns, the whole is decoded.
  */
 TN_API tn_tensor *tn_image_load_crop(const char *path, int64_t h, int64_t w,
                                      tn_image_crop_options crop, tn_image_options o,

@@ -120,10 +120,9 @@ def files():
     made["progressive.jpg"] = jpeg(image, quality=75, subsampling=1, progressive=True)
     made["grey.jpg"] = jpeg(image.convert("L"), quality=80)
     made["cmyk.jpg"] = jpeg(Image.fromarray(np.concatenate([smooth, 255 - smooth[..., :1]], -1), "CMYK"), quality=80)
-    for turn in range(2, 9):  # all but 1
-        exif = Image.Exif()
-        exif[0x112] = turn
-        made[f"turned{turn}.jpg"] = jpeg(image.crop((0, 0, 16, 8)), quality=75, subsampling=0, exif=exif)
+    exif = Image.Exif()
+    exif[0x112] = 6
+    made["turned.jpg"] = jpeg(image.crop((0, 0, 16, 8)), quality=75, subsampling=0, exif=exif)
     return made
 
 
@@ -137,6 +136,13 @@ def decoded():
                 continue  # of the latter torchvision leaves two indices in a byte
             x = tio.decode_image(data, tio.ImageReadMode[mode], apply_exif_orientation=name.startswith("turned"))
             put(f"{name}.{mode}", x if x.dtype == torch.uint8 else (x.to(torch.int32) >> 8).to(torch.uint8))
+
+
+    raw = bytearray((FILES / "turned.jpg").read_bytes())
+    at = raw.index(b"\x01\x12\0\x03\0\0\0\x01\0\x06") + 9
+    for turn in range(1, 9):
+        raw[at] = turn
+        put(f"turned{turn}", tio.decode_image(torch.tensor(list(raw), dtype=torch.uint8), apply_exif_orientation=True))
 
 
 def resized(x):

@@ -36,7 +36,7 @@ fi
 # Rooms and areas against ceilings.txt.
 while IFS=: read -r what count most; do check "$what" "$count" $((most + more)); done < <(python3 - <<'PYTHON'
 import collections, pathlib
-ring = dict(trace="trace", parallel="parallel", capture="capture", graph="diagnose", diagnose="diagnose", data="data",
+ring = dict(trace="trace", parallel="parallel", capture="capture", graph="diagnose", diagnose="diagnose", data="data", images="images",
             optimizers="optimizers")
 rooms, areas, counted, given = {}, {}, collections.Counter(), collections.Counter()
 for line in pathlib.Path("tests/house/ceilings.txt").read_text().splitlines():

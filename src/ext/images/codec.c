@@ -2,8 +2,8 @@
  * codec.c - the module libtenon-images.so: PNG by libpng, JPEG by libjpeg-turbo.
  *
  * Both libraries report an error by a function that must not return. Ours keeps the message in the
- * reader and jumps back to where the library was called; everything that must survive the jump is in
- * the reader, outside of the function that calls setjmp. What the libraries print goes nowhere.
+ * reader and jumps back to where the library was called; all that must survive the jump is in the
+ * reader, outside of the function that calls setjmp. What the libraries print goes nowhere.
  */
 #include <png.h>
 #include <setjmp.h>

@@ -81,7 +81,7 @@ static void store(void *y, const float *p, int64_t at, int n, const change *c)
             ((float *)y)[at + i] = p[i];
 }
 
-/* One image of `plane` pixels from x to y, at element `at`. y NULL: returns the mean of its grey. */
+/* One image of `plane` pixels, at element `at` of x and y. y NULL: returns the mean of its grey. */
 static float change_image(const change *c, void *y, const void *x, int64_t at, int channels,
                           int64_t plane)
 {

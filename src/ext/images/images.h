@@ -36,8 +36,8 @@ typedef struct tni_image_job {
 typedef struct tni_images {
     /* Any of the statuses is possible; a job's fields may have been set then. */
     tn_status (*decode)(tni_image_job *job);
-    /* Writes [height, width, channels] of u8 to out, and returns how many bytes; out NULL: at most how
-     * many; 0: failed, and why. */
+    /* Writes [height, width, channels] of u8 to out, and returns how many bytes; out NULL: how many
+     * at most; 0: failed, and why. */
     size_t (*encode_png)(const unsigned char *pixels, int channels, uint32_t height, uint32_t width,
                          unsigned char *out, char *why, size_t size);
 } tni_images;

@@ -62,8 +62,7 @@ static int64_t below(tn_generator *g, int64_t n)
     return (int64_t)value;
 }
 
-/* Bounds, with their defaults if both are 0: want low <= high, and low above 0 or, if may_be_0, not
- * below. */
+/* Bounds, which become their defaults if both are 0. */
 static bool bounds_ok(const char *f, const char *name, double *b, double low, double high)
 {
     if (b[0] == 0 && b[1] == 0) b[0] = low, b[1] = high;
@@ -192,7 +191,7 @@ static void reverse(unsigned char *y, const unsigned char *x, int64_t n)
     while (n-- > 0) *y++ = x[n];
 }
 
-/* y [.., height, width] of bytes or words of 4: y[i][j] = from[i down + j right], for each of n planes. */
+/* n planes of elements of 1 or 4 bytes: to[i][j] = from[i down + j right]. */
 static void copy(void *to, int64_t n, int64_t height, int64_t width, size_t size,
                  tni_image_walk from)
 {
@@ -271,8 +270,8 @@ static float pixel(const rotation *r, int64_t plane, int64_t y, int64_t x)
     return r->bytes ? ((const unsigned char *)r->x.x)[at] : ((const float *)r->x.x)[at];
 }
 
-/* x at (px, py) of a plane: of 4 pixels, those beyond its edges being 0; then toward fill by what of
- * them lies beyond. */
+/* x at (px, py) of a plane: of 4 pixels, those beyond its edges being 0; then toward fill by their
+ * share, as torchvision does when fill is given. */
 static float sample(const rotation *r, int64_t plane, float px, float py)
 {
     const float fill = (float)r->o.fill, x0 = floorf(px), y0 = floorf(py);

@@ -25,16 +25,16 @@ static void *room(int64_t n, int64_t size)
     return t ? memset(tni_data(t), 0, tni_bytes_of(t)) : NULL;
 }
 
-static bool make_taps(taps *t, const tni_resampled *r)
+static bool make_taps(taps *t, const tni_axis_map *m)
 {
-    const int64_t bound = tni_resample_taps(r, 0, NULL, NULL);
+    const int64_t bound = tni_most_taps(m);
     int64_t *at = room(bound, sizeof *at);
-    double *one = room(bound, sizeof *one), *all = room(r->out, bound * (int64_t)sizeof *all),
+    double *one = room(bound, sizeof *one), *all = room(m->out, bound * (int64_t)sizeof *all),
            highest = 0;
-    *t = (taps){ r->out, 1, room(r->out, sizeof *t->first), NULL, 0 };
+    *t = (taps){ m->out, 1, room(m->out, sizeof *t->first), NULL, 0 };
     if (!at || !one || !all || !t->first) return false;
     for (int64_t o = 0; o < t->n; o++) {
-        const int64_t n = tni_resample_taps(r, o, at, one);
+        const int64_t n = tni_placed(m, false, o, at, one);
         t->first[o] = at[0];
         t->most = TNI_MAX(t->most, at[n - 1] - at[0] + 1);
         for (int64_t k = 0; k < n; k++) { /* an edge is several taps */
@@ -46,7 +46,7 @@ static bool make_taps(taps *t, const tni_resampled *r)
     while (t->shift < MOST_SHIFT && (int)(0.5 + highest * (2 << t->shift)) < 1 << 15) t->shift++;
     t->weight = room(t->n, t->most * (int64_t)sizeof *t->weight);
     for (int64_t o = 0; t->weight && o < t->n; o++) {
-        const int64_t back = TNI_MAX(t->first[o] + t->most - r->in, 0); /* all taps are in x */
+        const int64_t back = TNI_MAX(t->first[o] + t->most - m->in, 0); /* all taps are in x */
         for (int64_t k = 0; k < t->most - back; k++)
             t->weight[o * t->most + back + k] =
                 (int16_t)round(all[o * bound + k] * (1 << t->shift));
@@ -121,13 +121,20 @@ tn_tensor *tni_image_resized(tn_tensor *x, const double *box, int64_t h, int64_t
     tn_shape shape = x->shape;
     int64_t *size = shape.size + shape.rank - 2;
     const bool antialias = o.filter != TN_IMAGE_NEAREST && !o.no_antialias;
-    const tni_resampled rows = { size[1], w, box[1], box[3], modes[o.filter], antialias },
-                        columns = { size[0], h, box[0], box[2], modes[o.filter], antialias };
+    tni_axis_map map[2];
+    for (int i = 0; i < 2; i++)
+        map[i] = (tni_axis_map){ .placed = true,
+                                 .mode = modes[o.filter],
+                                 .in = size[i],
+                                 .out = i ? w : h,
+                                 .scale = box[i + 2] / (double)(i ? w : h),
+                                 .from = box[i],
+                                 .antialias = antialias };
     size[0] = h, size[1] = w;
     tn_tensor *y = tn_empty_as(shape, TN_U8, tn_cpu());
     taps across, down;
     tn_scope scope = tn_scope_begin();
-    const bool fine = y && make_taps(&across, &rows) && make_taps(&down, &columns) &&
+    const bool fine = y && make_taps(&across, &map[1]) && make_taps(&down, &map[0]) &&
                       resize_planes(y, x, &across, &down);
     tn_scope_end(scope);
     return fine ? y : NULL;
