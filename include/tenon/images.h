@@ -29,8 +29,8 @@ typedef enum tn_image_mode {
 } tn_image_mode;
 /** zero fields: RGB, as it lies in the file, nothing damaged */
 typedef struct tn_image_options {
-    tn_image_mode mode;
-    bool orient; /* turned as EXIF says (PyTorch: apply_exif_orientation) */
+    tn_image_mode mode; /* its channels; 0: RGB */
+    bool orient;        /* turned as EXIF says (PyTorch: apply_exif_orientation) */
     /* a JPEG that is cut off or has wrong codes is taken with what there is of it, as most viewers
      * do, PIL and PyTorch where it is not cut off */
     bool damaged;
@@ -66,8 +66,8 @@ typedef enum tn_image_filter {
 } tn_image_filter;
 /** zero fields: linear, antialiased */
 typedef struct tn_image_resize_options {
-    tn_image_filter filter;
-    bool no_antialias; /* smaller images leave pixels out */
+    tn_image_filter filter; /* 0: linear */
+    bool no_antialias;      /* smaller images leave pixels out */
 } tn_image_resize_options;
 /**
  * x with h rows and w columns, antialiased unless told not to. w = 0: h is the shorter side, and
@@ -90,9 +90,9 @@ TN_API tn_tensor *tn_image_random_crop(tn_tensor *x, int64_t h, int64_t w, tn_ge
 
 /** zero fields: scale 0.08 to 1, ratio 3/4 to 4/3, antialiased and linear */
 typedef struct tn_image_crop_options {
-    double scale[2]; /* area of the part, of x's */
-    double ratio[2]; /* its width to its height */
-    tn_image_resize_options resize;
+    double scale[2];                /* area of the part, of x's */
+    double ratio[2];                /* its width to its height */
+    tn_image_resize_options resize; /* how it is resized */
 } tn_image_crop_options;
 /**
  * A part of x, of random area, ratio of sides and place, resized to h rows and w columns.
