@@ -24,8 +24,8 @@ if not os.path.isdir(FOLDER):
     os.makedirs(FOLDER)
     for n in range(FILES):
         torch.manual_seed(n)
-        noise = sum(torch.nn.functional.interpolate(torch.rand(1, 3, 3 * 2**k, 4 * 2**k), (375, 500), mode="bicubic") / 2**k
-                    for k in range(7))[0] / 2
+        noise = sum(torch.nn.functional.interpolate(torch.rand(1, 3, 3 * 2**k, 4 * 2**k), (375, 500), mode="bicubic") / 1.5**k
+                    for k in range(7))[0] / 3
         Image.fromarray((noise * 255).clamp(0, 255).byte().permute(1, 2, 0).numpy()).save(f"{FOLDER}/{n}.jpg", quality=90)
 if WAY == "io":
     change = v2.Compose([v2.RandomResizedCrop(SIDE), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True),

@@ -90,7 +90,7 @@ def files():
     rgb = np.ascontiguousarray(picture(3, h, w).permute(1, 2, 0).numpy())
     grey, alpha = rgb[..., 0], 255 - rgb[..., 1]
     wide = (rgb.astype(">u2") * 257 ^ 0x55).astype(">u2")
-    exif_png = struct.pack(">2sHIHHHIHHI", b"MM", 42, 8, 1, 0x112, 3, 1, 6, 0, 0)
+    exif_png = struct.pack("<2sHIHHHIHHI", b"II", 42, 8, 1, 0x112, 3, 1, 6, 0, 0)  # the JPEG's is MM
     made = {
         "rgb.png": png(b"".join(b"\0" + r.tobytes() for r in rgb), w, h, 8, 2),
         "rgb16.png": png(b"".join(b"\0" + r.tobytes() for r in wide), w, h, 16, 2),

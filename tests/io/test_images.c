@@ -5,7 +5,9 @@
  * is drawn must leave the generator as there, and what it makes be equal to 1 of 255; most of it is
  * equal bit for bit.
  *
- * Seen to fail: SEEN
+ * Seen to fail: in src/ext/images/codec.c, a channel of another's bits, warnings of damage passed
+ * over, EXIF of either order of bytes, sizes that the file cannot hold; in resize.c, sums cut in
+ * place of rounded; in places.c, a side of the part rounded down; in colors.c, grey not cut.
  */
 #include <stdarg.h>
 #include <stdio.h>
