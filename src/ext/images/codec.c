@@ -53,12 +53,14 @@ static void spread(const tni_image_job *job, int64_t y, const unsigned char *pix
     for (int k = 0; k < job->channels; k++) {
         unsigned char *restrict to = job->planes + (k * job->rows + y) * n;
         const unsigned char *restrict from = pixels;
-        for (int64_t x = 0; wide == 4 && x < n; x++) {
-            uint32_t pixel;
-            memcpy(&pixel, from + 4 * x, 4);
-            to[x] = (unsigned char)(pixel >> 8 * k);
-        }
-        for (int64_t x = 0; wide != 4 && x < n; x++) to[x] = from[wide * x + k];
+        if (wide == 4)
+            for (int64_t x = 0; x < n; x++) {
+                uint32_t pixel;
+                memcpy(&pixel, from + 4 * x, 4);
+                to[x] = (unsigned char)(pixel >> 8 * k);
+            }
+        else
+            for (int64_t x = 0; x < n; x++) to[x] = from[wide * x + k];
     }
 }
 

@@ -3,13 +3,12 @@
  *
  * Along each axis a pixel is a weighted sum of its taps. Weights are whole numbers, times as high a
  * power of 2 as lets them fit 16 bits; sums are rounded and clipped to u8 after the rows and again
- * after the columns. That is what Pillow does, with PyTorch's order and width of the weights. Eight
- * rows are worked on at once, one beside the other, so that compilers make vectors of them.
+ * after the columns. That is what Pillow does, with PyTorch's order and width of the weights.
  */
 #include "autograd/ops/rows.h"
 #include "ext/images/images.h"
 
-enum { LANES = 8, MOST_SHIFT = 22 };
+enum { MOST_SHIFT = 22 };
 
 typedef struct taps {
     int64_t n, most; /* places; taps of each */
@@ -61,21 +60,20 @@ static inline unsigned char clipped(int32_t sum, int shift)
     return (unsigned char)(sum < 0 ? 0 : sum > 255 ? 255 : sum);
 }
 
-/* y [rows, t->n] from rows of x, `down` apart; lanes: room for LANES * columns. */
-static void resize_rows(unsigned char *y, const unsigned char *x, int64_t rows, int64_t down,
-                        int64_t columns, const taps *t, int16_t *lanes)
+/* y [rows, t->n] from rows of x, `down` apart. */
+static void resize_rows(unsigned char *restrict y, const unsigned char *x, int64_t rows,
+                        int64_t down, const taps *t)
 {
-    for (int64_t i = 0; i < rows; i += LANES) {
-        const int64_t n = TNI_MIN(LANES, rows - i);
-        for (int64_t r = 0; r < LANES; r++)
-            for (int64_t k = 0; k < columns; k++)
-                lanes[k * LANES + r] = x[(i + TNI_MIN(r, n - 1)) * down + k];
-        for (int64_t o = 0; o < t->n; o++) {
-            int32_t sum[LANES] = { 0 };
-            const int16_t *from = lanes + t->first[o] * LANES, *w = t->weight + o * t->most;
-            for (int64_t k = 0; k < t->most; k++)
-                for (int r = 0; r < LANES; r++) sum[r] += (int32_t)w[k] * from[k * LANES + r];
-            for (int64_t r = 0; r < n; r++) y[(i + r) * t->n + o] = clipped(sum[r], t->shift);
+    const int64_t n = t->n, most = t->most;
+    for (int64_t i = 0; i < rows; i += 2, x += 2 * down, y += 2 * n) {
+        const int64_t next = i + 1 < rows ? down : 0; /* two at once share what is read of t */
+        for (int64_t o = 0; o < n; o++) {
+            const unsigned char *from = x + t->first[o];
+            const int16_t *w = t->weight + o * most;
+            int32_t a = 0, b = 0;
+            for (int64_t k = 0; k < most; k++) a += w[k] * from[k], b += w[k] * from[next + k];
+            y[o] = clipped(a, t->shift);
+            if (next) y[n + o] = clipped(b, t->shift);
         }
     }
 }
@@ -97,16 +95,15 @@ static void resize_columns(unsigned char *y, const unsigned char *x, int64_t col
 
 static bool resize_planes(tn_tensor *y, tn_tensor *x, const taps *rows, const taps *columns)
 {
-    const int64_t width = x->shape.size[x->shape.rank - 1], h = columns->n, w = rows->n;
+    const int64_t h = columns->n, w = rows->n;
     const int64_t from = columns->first[0], count = columns->first[h - 1] + columns->most - from;
-    int16_t *lanes = room(LANES * width, sizeof *lanes);
     int32_t *sum = room(w, sizeof *sum);
     unsigned char *out = tni_data(y), *made = room(count, w);
     tni_image_walk in;
-    if (!lanes || !sum || !made || !tni_image_planes(&x, &in)) return false;
+    if (!sum || !made || !tni_image_planes(&x, &in)) return false;
     const unsigned char *plane = (const unsigned char *)in.x + from * in.down;
     for (int64_t p = tni_shape_numel(&y->shape) / (h * w); p > 0; p--, out += h * w) {
-        resize_rows(made, plane, count, in.down, width, rows, lanes);
+        resize_rows(made, plane, count, in.down, rows);
         resize_columns(out, made - from * w, w, columns, sum);
         plane += in.plane;
     }
