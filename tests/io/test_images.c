@@ -231,6 +231,30 @@ START_TEST(a_crop_decodes_what_it_needs)
     assert_null(
         tn_image_load_crop("none", 0, 3, (tn_image_crop_options){ 0 }, (tn_image_options){ 0 }, g),
         TN_E_SHAPE, "0 x 3");
+    assert_null(tn_image_load_crop(image_path("420", "jpg"), 3, INT64_MAX,
+                                   (tn_image_crop_options){ 0 }, (tn_image_options){ 0 }, g),
+                TN_E_SHAPE, "9223372036854775807");
+    assert_null(tn_image_load_crop(image_path("420", "jpg"), 3, 3,
+                                   (tn_image_crop_options){ .resize.filter = TN_IMAGE_NEAREST + 1 },
+                                   (tn_image_options){ 0 }, g),
+                TN_E_INVALID, "tn_image_load_crop: filter 3");
+}
+END_TEST
+
+/* Each scan of a progressive image goes over all of it. */
+START_TEST(a_jpeg_of_endless_scans_is_refused)
+{
+    size_t n, at = 0;
+    const unsigned char *b = bytes_of("progressive", "jpg", &n);
+    for (size_t i = 0; i + 1 < n; i++)
+        if (b[i] == 0xff && b[i + 1] == 0xda) at = i;
+    const size_t scan = n - 2 - at;
+    unsigned char *many = owned((unsigned char *)malloc(n + 100 * scan));
+    memcpy(many, b, at);
+    for (size_t k = 0; k < 101; k++) memcpy(many + at + k * scan, b + at, scan);
+    memcpy(many + at + 101 * scan, b + n - 2, 2);
+    assert_null(tn_image_decode(many, n + 100 * scan, (tn_image_options){ .damaged = true }),
+                TN_E_FORMAT, "more than 100 scans");
 }
 END_TEST
 
@@ -476,7 +500,8 @@ Suite *test_suite(void)
     Suite *suite = suite_create("images");
     TCase *t = file_case(suite, "files");
     add_tests(t, decoded_as_torchvision_does, png_saved_and_read_again, files_refused,
-              a_jpeg_that_is_cut_off_is_taken_on_request, a_crop_decodes_what_it_needs);
+              a_jpeg_that_is_cut_off_is_taken_on_request, a_crop_decodes_what_it_needs,
+              a_jpeg_of_endless_scans_is_refused);
     t = test_case(suite, "transforms");
     add_tests(t, resized_as_torchvision_does, moved_as_torchvision_does, drawn_as_torchvision_does,
               values_as_torchvision_changes_them, transforms_refused);

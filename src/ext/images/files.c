@@ -47,8 +47,7 @@ static void choose(tni_image_job *job, reading *r)
     int64_t box[4], first[2], count[2];
     tni_image_box(r->g, &r->crop, job->height, job->width, box);
     const int64_t whole[] = { job->height, job->width };
-    while (job->shrink < 8 && box[2] >= 2 * job->shrink * r->h && box[3] >= 2 * job->shrink * r->w)
-        job->shrink *= 2;
+    for (int s = 2; s <= 8 && box[2] / s >= r->h && box[3] / s >= r->w; s *= 2) job->shrink = s;
     for (int i = 0; i < 2; i++) {
         const int64_t s = job->shrink, margin = s > 1;
         first[i] = TNI_MAX(box[i] / s - margin, 0);

@@ -68,6 +68,7 @@ typedef struct tni_image_walk {
 bool tni_image_planes(tn_tensor **x, tni_image_walk *planes);
 /* x with rows and columns from the last one, then swapped. */
 tn_tensor *tni_image_turned(tn_tensor *x, bool up, bool left, bool swap);
+bool tni_image_filter_ok(const char *f, tn_image_filter filter);
 /* Rows and columns of u8 resized; box: first row and column, rows, columns, in pixels of x. */
 tn_tensor *tni_image_resized(tn_tensor *x, const double *box, int64_t h, int64_t w,
                              tn_image_resize_options o);

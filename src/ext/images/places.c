@@ -77,7 +77,7 @@ bool tni_image_crop_ok(const char *f, tn_image_crop_options *o, int64_t h, int64
     if (h < 1 || w < 1)
         return tni_false(
             tni_error(TN_E_SHAPE, "%s: %" PRId64 " x %" PRId64 ": want at least 1 x 1", f, h, w));
-    return bounds_ok(f, "scale", o->scale, 0.08, 1) &&
+    return tni_image_filter_ok(f, o->resize.filter) && bounds_ok(f, "scale", o->scale, 0.08, 1) &&
            bounds_ok(f, "ratio", o->ratio, 3 / 4., 4 / 3.);
 }
 

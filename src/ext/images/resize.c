@@ -152,6 +152,13 @@ static tn_tensor *resize(tn_tensor *x, int64_t h, int64_t w, tn_image_resize_opt
     return tn_reshape(y, shape);
 }
 
+bool tni_image_filter_ok(const char *f, tn_image_filter filter)
+{
+    if (filter >= TN_IMAGE_LINEAR && filter <= TN_IMAGE_NEAREST) return true;
+    return tni_false(
+        tni_error(TN_E_INVALID, "%s: filter %d: want a tn_image_filter", f, (int)filter));
+}
+
 tn_tensor *tn_image_resize(tn_tensor *x, int64_t h, int64_t w, tn_image_resize_options o)
 {
     static const char f[] = "tn_image_resize";
@@ -161,8 +168,7 @@ tn_tensor *tn_image_resize(tn_tensor *x, int64_t h, int64_t w, tn_image_resize_o
         return tni_fail(TN_E_SHAPE,
                         "%s: x %s to %" PRId64 " x %" PRId64 ": want rows and columns, from and to",
                         f, tni_text(x), h, w);
-    if (o.filter < TN_IMAGE_LINEAR || o.filter > TN_IMAGE_NEAREST)
-        return tni_fail(TN_E_INVALID, "%s: filter %d: want a tn_image_filter", f, (int)o.filter);
+    if (!tni_image_filter_ok(f, o.filter)) return NULL;
     if (w == 0) { /* h is the shorter side */
         const bool wide = size[0] <= size[1];
         const double longer = (double)h * (double)size[wide] / (double)size[!wide];
