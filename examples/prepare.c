@@ -8,17 +8,13 @@
 #include <libgen.h>
 #include <limits.h>
 #include <string.h>
-#include <unistd.h>
-
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- which files are refused ----------------------------------------------------------------- */
 
 /* The end of the library's message, after the function and the path. */
-static const char *reason(void)
-{
-    return strrchr(tn_error(), ':') + 2;
-}
+#define REASON (strrchr(tn_error(), ':') + 2)
 
 static bool is_folder(const char *path)
 {
@@ -64,8 +60,7 @@ static void check_file(const ex_option *o)
             ex_refuse("--%s %s: it is the file of --%s too", o->name, path, p->name);
     tn_status status = take_lock(longest);
     if (status == TN_E_STATE) ex_refuse("--%s %s: named twice, or %s", o->name, path, tn_error());
-    if (status == TN_E_IO && (replaced || !there))
-        ex_refuse("--%s %s: %s", o->name, path, reason());
+    if (status == TN_E_IO && (replaced || !there)) ex_refuse("--%s %s: %s", o->name, path, REASON);
 }
 
 /* ---- the place of checkpoints ---------------------------------------------------------------- */
@@ -119,8 +114,7 @@ static void take_place(void)
     }
     ex.lost = status == TN_E_IO;
     if (ex.lost && ex.stop_after > 0)
-        ex_refuse("--stop-after %d: no checkpoint can be written here: %s", ex.stop_after,
-                  reason());
+        ex_refuse("--stop-after %d: no checkpoint can be written here: %s", ex.stop_after, REASON);
     tn_error_clear();
 }
 
@@ -212,7 +206,7 @@ void ex_prepare(void)
     if (!first) {
         ex.quiet = true;
         ex.print_hash = ex.memory = false;
-        ex.save = ex.checkpoint = ex.log = ex.plot = ex.html = NULL;
+        ex.save = ex.checkpoint = ex.log = ex.plot = ex.html = ex.board = NULL;
     }
     ex.where = ex_device(ex.device);
     adopt(); /* it may name a file that is read */

@@ -5,10 +5,9 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <sys/ioctl.h>
 
 /* ---- the progress line ----------------------------------------------------------------------- */
 
@@ -94,6 +93,7 @@ static double rates[EX_LATEST]; /* of the same steps */
 static int n_taken, n_read;     /* how many there are; how many the host has read */
 static FILE *log_file;          /* NULL: none, or given up */
 static long log_end;            /* after its last whole line; -1: of a pipe */
+static tn_tensorboard *curves;  /* NULL: none, or given up */
 
 void ex_curve_add(tn_curve *c, double x, double y)
 {
@@ -103,6 +103,16 @@ void ex_curve_add(tn_curve *c, double x, double y)
     xs[c->n] = x;
     ys[c->n] = y;
     *c = (tn_curve){ c->label, c->n + 1, xs, ys };
+}
+
+/* A file that can no longer be written ends here; training goes on. */
+static void add_point(const char *curve, int step, double y)
+{
+    if (!curves || tn_tensorboard_scalar(curves, curve, y, step) == TN_OK) return;
+    ex_complain("--tensorboard: %s: training goes on", tn_error());
+    tn_error_clear();
+    tn_tensorboard_free(curves);
+    curves = NULL;
 }
 
 /* The last line of the log stays open: the value of an evaluation may follow. */
@@ -117,6 +127,8 @@ static tn_status read_losses(void)
         int step = ex.step - n_taken + n_read + 1;
         for (int of = 0; of < MEANS; of++, loss_count[of - 1]++) loss_sum[of] += value[n_read];
         if (loss_count[POINT] >= ex.total / 200) ex_curve_add(&ex.curve[0], step, take_mean(POINT));
+        add_point("loss", step, value[n_read]);
+        add_point("learning rate", step, rates[n_read]);
         if (log_file)
             fprintf(log_file, "%s%d,%.6f,%.8g,", n_read > 0 ? "\n" : "", step, value[n_read],
                     rates[n_read]);
@@ -277,6 +289,7 @@ static void evaluate(void)
     TN_SCOPE value = ex.evaluate(take_mean(EVALUATION));
     if (ex_signal) return;
     ex_curve_add(&ex.curve[1], ex.step, value);
+    add_point(ex.value, ex.step, value);
     if (log_file) fprintf(log_file, "%.6f", value);
     if (tensors > 0) return;
     tensors = tn_live_tensors();
@@ -311,6 +324,10 @@ static void begin(void)
         if (ftell(log_file) == 0) fprintf(log_file, "step,loss,lr,%s\n", ex.value);
         log_end = ftell(log_file);
     }
+    tn_tensorboard_options o = { .purge_step = ex.step > 0 ? ex.step + 1 : 0 }; /* a resume */
+    tn_metadata notes = notes_of(EX_MODEL | EX_RUN);
+    if (ex.board) ex_check_ptr(curves = tn_tensorboard_new(ex.board, o));
+    if (curves) ex_check(tn_tensorboard_hparams(curves, &notes));
     ex_check_ptr(losses = tn_keep(tn_empty_as(TN_SHAPE(EX_LATEST), TN_F32, ex.where)));
     atexit(write_log); /* after the device was opened: exit functions run in reverse order */
     for (int i = 0; i < 4; i++) /* signals ignored by nohup or the like stay ignored */
@@ -331,6 +348,7 @@ static void end(void)
     write_log();
     if (log_file && fclose(log_file) != 0) ex_complain("--log %s: %s", ex.log, strerror(errno));
     log_file = NULL;
+    tn_tensorboard_free(curves);
     tn_drop(losses);
     if (ex_redrawn) printf("\033[K");
     ex_redrawn = false;

@@ -12,7 +12,7 @@ enum { EX_LATEST = 64 }; /* losses that wait on the device */
 /* The one run of a program, which defines it. */
 extern struct ex_run {
     /* the options of every such program, with their defaults */
-    const char *device, *precision, *save, *load, *checkpoint, *resume, *log, *plot, *html;
+    const char *device, *precision, *save, *load, *checkpoint, *resume, *log, *plot, *html, *board;
     int seed, threads, checkpoint_every, keep, stop_after, html_steps;
     bool capture, shard, print_hash, memory, quiet;
     /* from ex_prepare */
@@ -60,6 +60,7 @@ extern struct ex_run {
     EX_NUMBER("stop-after", ex.stop_after, 0, EX_BIG, 0, "steps, then a checkpoint; 0: no"), \
     EX_TEXT("save", ex.save, "FILE", EX_REPLACED, "weights and buffers at the end (safetensors)"), \
     EX_TEXT("log", ex.log, "FILE", EX_WRITTEN, "every step as CSV"), \
+    EX_TEXT("tensorboard", ex.board, "DIR", 0, "curves and settings for TensorBoard"), \
     EX_TEXT("plot", ex.plot, "FILE", EX_REPLACED, "the curves as SVG"), \
     EX_TEXT("html", ex.html, "FILE", EX_WRITTEN, "a page that plays the first steps"), \
     EX_NUMBER("html-steps", ex.html_steps, 1, 1000, 0, "steps on that page"), \

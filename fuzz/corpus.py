@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the seeds in corpus/safetensors, corpus/idx and corpus/npy: the smallest files that reach every branch."""
+"""Makes the seeds in corpus/safetensors, corpus/idx, corpus/npy and corpus/csv: the smallest files that reach every branch."""
 import gzip
 import json
 import pathlib
@@ -137,3 +137,10 @@ npy("twice", "{'descr': '<f4', 'descr': '<f4', 'shape': (2,)}", bytes(8))
 npy("cut", array("<f4", "(2,)"), bytes(7))
 npy("behind", array("<f4", "(2,)"), bytes(9))
 write("npy", "archive", b"PK\3\4 and more")
+
+for name, text in {
+        "kinds": b"i,d,t\n1,.5,x\n-2,,y\n", "quotes": b'"a","b ""c"""\r\n"1\n2",","\r\n', "mark": b"\xef\xbb\xbfa\n1\n",
+        "returns": b"a,b\r1,2\r\r3,4", "open-quote": b'a\n"1\n', "behind-quote": b'a\n"1"2\n', "short-row": b"a,b\n1\n",
+        "header-alone": b"a,b\n", "zero": b"a\n1\0\n", "numbers": b"a\n1e400\n-0x1\nnan(1)\ninf\n99999999999999999999\n",
+        "missing": b"a,b\nNA,\n\"\",NA\n", "blanks": b"\n\r\n\ra\n\n 1 \n"}.items():
+    write("csv", name, text)

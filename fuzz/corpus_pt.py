@@ -82,10 +82,47 @@ def archive(name, pickle, limit=2**31, method=zipfile.ZIP_STORED, more=()):
             z.writestr(zipfile.ZipInfo("m/" + entry), data, method)
 
 
+INNER = b"}(" + text("w") + W + text("b") + tensor("Char", "1", 4, [4], [1]) + b"u"
+OTHERS = {
+    "epoch": number(41), "loss": b"G" + struct.pack(">d", 0.1), "none": b"N", "yes": b"\x88", "list": b"](K\1K\2e",
+    "one": b"]K\1a", "size": b"ctorch\nSize\n(K\2K\3t\x85R", "device": b"ctorch\ndevice\n" + text("cpu") + b"\x85R",
+    "dtype": b"ctorch\nfloat32\n", "count": b"ccollections\nCounter\n}" + text("a") + b"K\1s\x85R",
+    "old": b"ccollections\nOrderedDict\n]](" + b"U\1w" + W + b"ea\x85R", "set": b"c__builtin__\nset\n](K\1e\x85R",
+    "q": b"ctorch._utils\n_rebuild_qtensor\n)R", "p": b"ctorch.nn.parameter\nParameter\n" + W + b"\x85\x81",
+    "type": b"ctorch._tensor\n_rebuild_from_type_v2\n(ctorch._utils\n_rebuild_parameter\nctorch.nn.parameter\nParameter\n("
+            + W + b"\x88}t}tR",
+    "v3": b"ctorch._utils\n_rebuild_tensor_v3\n((" + text("storage") + b"ctorch.storage\nUntypedStorage\n" + text("2")
+          + text("cpu") + number(8) + b"tQ" + number(0) + numbers([4]) + numbers([1]) + b"\x89}ctorch\nuint16\ntR",
+}
+SEEDS["nested"] = b"\x80\x02}(" + text("model") + INNER + b"".join(text(k) + v for k, v in OTHERS.items()) + b"u."
+SEEDS["optimizer"] = (b"\x80\x02}(" + text("state") + b"}K\0}" + text("step") + W + b"ss" + text("param_groups") + b"]}"
+                      + text("params") + b"]K\0asau.")
+SEEDS["top-list"] = b"\x80\x02](" + W + W + b"e."
+OLD = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M\xe9\x03.\x80\x02}" + text("little_endian") + b"\x88s."
+for view in b"", b"N", b"(" + text("9") + b"K\1K\1t":
+    w = tensor("Float", "2", 2, [1], [1]).replace(b"tQ", view + b"tQ")
+    SEEDS[f"old-{len(view)}"] = (OLD + state([("w", w)]) + b"\x80\x02]" + text("2") + b"a." + struct.pack("<qff", 2, 1, 2))
+SCRIPT = (b"\x80\x02c__torch__.m\nNet\nq\0)\x81}(" + text("w") + W + text("in") + b"h\0)\x81}" + text("b") + W + b"sb"
+          + text("n") + b"ctorch.jit._pickle\nbuild_intlist\n](K\1e\x85Rub.")
+
 for name, pickle in SEEDS.items():
     (HERE / name).write_bytes(pickle)
 archive("archive", SEEDS["item"])
 archive("archive-zip64", SEEDS["item"], limit=4)
 archive("archive-deflated", SEEDS["item"], method=zipfile.ZIP_DEFLATED)
 archive("archive-big-endian", SEEDS["item"], more=[("byteorder", b"big")])
-archive("archive-script", SEEDS["item"], more=[("constants.pkl", b"")])
+archive("archive-script", SCRIPT, more=[("constants.pkl", b"\x80\x02).")])
+archive("archive-script-deflated", SCRIPT, method=zipfile.ZIP_DEFLATED, more=[("constants.pkl", b"\x80\x02).")])
+
+
+def npy(descr, shape, values):
+    head = f"{{'descr': '{descr}', 'fortran_order': True, 'shape': {shape}, }}".encode()
+    head += b" " * (-(10 + len(head) + 1) % 64) + b"\n"
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(head)) + head + values
+
+
+for name, method in ("npz", zipfile.ZIP_STORED), ("npz-deflated", zipfile.ZIP_DEFLATED):
+    zipfile.ZIP64_LIMIT = 2**31
+    with zipfile.ZipFile(HERE / name, "w", method) as z:
+        z.writestr(zipfile.ZipInfo("a.npy"), npy("<f4", "(1, 2)", bytes(8)), method)
+        z.writestr(zipfile.ZipInfo("b/c.npy"), npy(">i2", "(2,)", bytes(4)), method)

@@ -1,6 +1,7 @@
 /*
- * fuzz_pt.c - any bytes as a PyTorch file: those that begin with PK as a whole archive, others as
- * the pickle of an otherwise valid archive, so that mutations need not correct a checksum.
+ * fuzz_pt.c - any bytes as a PyTorch file or an archive of arrays: those that begin with PK, or as
+ * files of before PyTorch 1.6 do, as a whole; others as the pickle of an otherwise valid archive,
+ * so that mutations need not correct a checksum.
  */
 #include "fuzz.h"
 
@@ -13,7 +14,8 @@ static uint64_t sum; /* of all that was read, so the compiler omits none */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const unsigned char storage[64] = { 1, 0, 1, 1, 2 }; /* 4 of them bool */
-    if (size < 2 || memcmp(data, "PK", 2) != 0) {
+    static const char old[] = "\x80\x02\x8a\x0a";
+    if ((size < 2 || memcmp(data, "PK", 2) != 0) && (size < 4 || memcmp(data, old, 4) != 0)) {
         if (size > 32768) return 0;
         const member members[] = { { "m/data.pkl", data, size }, { "m/data/0", storage, 0 },
                                    { "m/data/1", storage, 4 },   { "m/data/2", storage, 8 },
@@ -24,7 +26,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     const char *path = fuzz_file(data, size);
     tn_scope scope = tn_scope_begin();
-    tn_list *list = tn_load_tensors(path, NULL);
+    const tn_load_options all = { .key = "*", .widen = true, .skip_foreign = true };
+    tn_metadata metadata;
+    tn_list *list = tn_load_tensors_with(path, all, &metadata, NULL);
     if (!list) fuzz_refused();
     for (int i = 0; list && i < list->n; i++) {
         const tn_tensor *t = list->entry[i].tensor;

@@ -211,7 +211,7 @@ static score score_of(tn_module *model, int64_t limit)
 /* At the end of an epoch. */
 static double evaluate(double training_loss)
 {
-    if (ex.quiet && !ex.plot && !ex.log) return 0; /* nobody would see it */
+    if (ex.quiet && !ex.plot && !ex.log && !ex.board) return 0; /* nobody would see it */
     ex_check(tn_eval(ex.state.model));
     score s = score_of(ex.state.model, 0);
     ex_check(tn_train(ex.state.model, true));

@@ -7,7 +7,8 @@
  *                               compares it, writes what was loaded: NAME.back.pt and
  *                               NAME.back.safetensors; and compares NAME.returned.pt, where it is
  *                               there, with NAME.safetensors bit for bit
- *     interop convert IN OUT    one file of weights as another: .pt, .pth or .safetensors
+ *     interop convert IN OUT [KEY]    one file of weights as another: .pt, .pth, .npz or
+ *                                     .safetensors; KEY as for tn_load: a part, "*" for all
  *
  * roundtrip.py runs the first two with PyTorch between them. With --device cuda the models train
  * and compute on the GPU; files are the same wherever a model is.
@@ -136,16 +137,18 @@ static bool read_model(const interop_model *model)
 
 int main(int argc, char **argv)
 {
-    static const char usage[] = "[--device cpu|cuda] write FOLDER | read FOLDER | convert IN OUT";
+    static const char usage[] = "[--device cpu|cuda] write FOLDER | read FOLDER | "
+                                "convert IN OUT [KEY]";
     const char *name = "cpu";
     ex_option flags[] = { EX_TEXT("device", name, "NAME", 0, "cpu or cuda") };
-    int first = ex_parse(usage, flags, 1, 3, argc, argv), n = argc - first;
+    int first = ex_parse(usage, flags, 1, 4, argc, argv), n = argc - first;
     const char *what = n > 0 ? argv[first] : "";
     device = ex_device(name);
     int failed = 0;
-    if (n == 3 && !strcmp(what, "convert")) {
+    if (n >= 3 && !strcmp(what, "convert")) {
         tn_scope s = tn_scope_begin();
-        tn_list *list = tn_load_tensors(argv[first + 1], NULL);
+        const tn_load_options o = { .key = n == 4 ? argv[first + 3] : NULL };
+        tn_list *list = tn_load_tensors_with(argv[first + 1], o, NULL, NULL);
         TN_CHECK_PTR(list);
         TN_CHECK(tn_save_tensors(list, NULL, argv[first + 2]));
         tn_scope_end(s);

@@ -11,7 +11,6 @@
 
 #include <ctype.h>
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -186,35 +185,23 @@ static void print_losses(double rate)
 
 /* ---- a sample -------------------------------------------------------------------------------- */
 
-/* Draws an id with probability softmax(logit / temperature) among the k likeliest. */
-static int draw(const float *logit)
-{
-    int i, order[256], k = top_k > 0 && top_k < known.vocab ? top_k : known.vocab;
-    double u = ((double)tn_generator_u32(tn_default_generator()) + 0.5) / 4294967296.0;
-    double weight[256], sum = 0;
-    for (int id = 0; id < known.vocab; id++) { /* likelier ones first, equal ones as they come */
-        for (i = id; i > 0 && logit[order[i - 1]] < logit[id]; i--) order[i] = order[i - 1];
-        order[i] = id;
-    }
-    if (temperature <= 0) return order[0];
-    for (i = 0; i < k; i++)
-        sum += weight[i] = exp((logit[order[i]] - logit[order[0]]) / temperature);
-    for (i = 0, u *= sum; i < k - 1 && !((u -= weight[i]) < 0);) i++;
-    return order[i];
-}
-
-/* What follows the n ids, drawn. */
+/* What follows the n ids: drawn from the likeliest with softmax(logit / temperature). */
 static int next_id(const unsigned char *ids, int64_t n)
 {
-    float logit[256];
+    double t = temperature > 0 ? temperature : 1, id = 0;
+    int64_t k = temperature <= 0 ? 1 : top_k > 0 && top_k < known.vocab ? top_k : known.vocab;
     TN_SCOPE TN_NO_GRAD
     {
-        tn_tensor *x = tn_from_data(ids, TN_SHAPE(1, n), TN_U8);
+        tn_tensor *x = tn_from_data(ids, TN_SHAPE(1, n), TN_U8), *order;
         tn_tensor *y = tn_forward(ex.state.model, tn_to(x, ex.where)); /* [1, n, V] */
-        tn_tensor *last = tn_select(tn_select(y, 0, 0), 0, -1);
-        ex_check(tn_copy_out(last, logit, sizeof *logit * (size_t)known.vocab, TN_F32));
+        tn_tensor *last = tn_to(tn_select(tn_select(y, 0, 0), 0, -1), tn_cpu());
+        tn_tensor *logit = tn_topk(tn_to_dtype(last, TN_F64), k, 0, true, &order);
+        tn_tensor *more = tn_sub(logit, tn_narrow(logit, 0, 0, 1)); /* at most 0 */
+        tn_tensor *drawn = tn_multinomial(tn_softmax(tn_div_scalar(more, t), 0), 1, true);
+        ex_check_ptr(drawn);
+        id = tn_item(tn_gather(order, 0, drawn));
     }
-    return draw(logit);
+    return (int)id;
 }
 
 /* Prints at once, so that one can watch; on a terminal a word that does not fit begins a line. c

@@ -37,6 +37,40 @@ TN_API tn_tensor *tn_npy_load(const char *path);
  *  replaced whole, or not at all. Errors: bf16, which NumPy has not; TN_E_IO. NumPy: numpy.save */
 TN_API TN_MUST_USE tn_status tn_npy_save(tn_tensor *t, const char *path);
 
+/** A column of a table. */
+typedef struct tn_column {
+    const char *name;           /* "" without a header */
+    tn_tensor *values;          /* [rows], i64, f32 or f64; NULL: left out. The table's */
+    int64_t n_classes;          /* of texts: */
+    const char *const *classes; /* what their numbers stand for, ascending bytes */
+} tn_column;
+/** A file of comma-separated values as columns. */
+typedef struct tn_csv {
+    int64_t rows;            /* without the header */
+    int n_columns;           /* of the header */
+    const tn_column *column; /* n_columns, in the file's order */
+} tn_csv;
+/** zero fields: commas, a header, columns of the kinds that their values have */
+typedef struct tn_csv_options {
+    char separator; /* 0: ',' */
+    bool no_header; /* the first line is a row */
+    /* a letter for each column: i (i64), d (f64), f (f32), t (texts, as classes), - (left out), ?:
+     * i if all values are integers, d if all are numbers or missing, else t. NULL: all ? */
+    const char *types;
+    const char *missing; /* a further sign, beside an empty field: "NA". NULL: none */
+} tn_csv_options;
+/**
+ * Reads a table: RFC 4180, lines that end in LF, CRLF or CR, UTF-8 with or without mark. Missing
+ * numbers are NaN, missing texts -1. Numbers are read exactly, whatever the locale.
+ *
+ * Errors   TN_E_FORMAT, naming line and column: no number, or no integer, where one is wanted; too
+ *          many fields, or few; quotes that do not match; no rows. TN_E_INVALID: types or separator
+ * Owner    yours, tn_csv_free
+ * Source   pandas: pandas.read_csv, which knows more signs for missing ones, and Categorical
+ */
+TN_API tn_csv *tn_csv_load(const char *path, tn_csv_options o);
+TN_API void tn_csv_free(tn_csv *csv); /* frees it; NULL is ignored */
+
 /** A text as character ids, split in two. */
 typedef struct tn_text {
     int64_t n_train, n_valid;           /* characters */
@@ -56,8 +90,55 @@ TN_API TN_MUST_USE tn_status tn_text_batch(const tn_text *text, bool valid, tn_g
                                            int64_t batch, int64_t context, tn_tensor **x,
                                            tn_tensor **y);
 
-/** Batches from an in-memory data set of several tensors with equal first sizes (inputs,
- *  labels). */
+/* ---- data sets ------------------------------------------------------------------------------- */
+
+/** One of the tensors of a sample. */
+typedef struct tn_field {
+    const char *name; /* in messages; may be NULL */
+    tn_dtype dtype;   /* any */
+    tn_shape shape;   /* of one sample */
+    bool varies;      /* the first size differs from sample to sample; the shape has the largest */
+} tn_field;
+
+/** A sample that a data set's get makes. Not valid after get returns. */
+typedef struct tn_sample {
+    int64_t index, epoch;    /* which one, in the loader's epoch */
+    void *const *to;         /* each field's memory, for its values in row-major order */
+    int64_t *size;           /* of each field: to be set where it varies. NULL: none does */
+    tn_generator *generator; /* the sample's own */
+    bool end;                /* a stream sets it: there is no such sample, nor one after it */
+} tn_sample;
+
+/**
+ * A data set of yours: how many samples it has, what is in one, and a function that makes it. It
+ * may be far larger than memory.
+ *
+ *     static const tn_field fields[] = { { "x", TN_F32, { 1, { 3 } } } };
+ *     tn_dataset d = { .length = 100, .fields = fields, .n_fields = 1, .get = get };
+ *
+ * get      fills s->to, all of it, and returns TN_OK; on failure another status, after tn_fail with
+ *          a message. It runs in a scope of its own, without recording
+ * Threads  with workers several threads call get at once, each for another sample: it must not
+ *          change what they share, without a lock of yours
+ * Random   numbers from s->generator depend on nothing but the loader's seed, the epoch and the
+ *          sample: its index or, drawn with replacement, its place in the epoch
+ * Stream   length -1: get is called for index 0, 1, 2, ... in order, by one thread at a time, and
+ *          with index 0 again when it has to begin anew
+ * Owner    yours; it must live as long as its loaders
+ * Source   PyTorch's torch.utils.data.Dataset, and IterableDataset for a stream
+ */
+typedef struct tn_dataset {
+    const char *name; /* in messages; may be NULL */
+    int64_t length;   /* samples; -1: a stream */
+    const tn_field *fields;
+    int n_fields;
+    tn_status (*get)(const struct tn_dataset *d, tn_sample *s);
+    void *user; /* yours */
+} tn_dataset;
+
+/* ---- loaders --------------------------------------------------------------------------------- */
+
+/** Batches from a data set. */
 typedef struct tn_loader tn_loader;
 /** zero fields: batches of 1, in order, the last one shorter */
 typedef struct tn_loader_options {
@@ -66,13 +147,41 @@ typedef struct tn_loader_options {
     /* gives only one of `parts` equal parts of each batch: for ranks, .parts = tn_parallel_size(),
      * .part = tn_parallel_rank(). batch_size stays that of the whole batch. 0 parts: 1 */
     int64_t parts, part;
-    /* of the loader's own generator; an epoch's order depends on seed and epoch only */
-    uint64_t seed;
-    /* a thread copies the next batch in advance: don't write to the tensors then. It pays for
-     * batches of 50 kB and more: starting a thread takes longer than copying less. The next batch
-     * is made in the same call, whose errors are those of both */
+    uint64_t seed; /* of the loader's own generators; an epoch depends on seed and epoch only */
+    /* one worker, if none are asked for, and one batch ahead: pays for batches of 50 kB and more.
+     * Don't write to the loader's tensors with workers */
     bool prefetch;
+    /* threads that make samples in advance, `ahead` batches (0: 2) beyond the current one, while
+     * you train on that. 0: samples are made in tn_loader_next */
+    int64_t workers, ahead;
+    /* integers: an epoch has these samples (PyTorch's Subset); NULL: all. Parts of tn_randperm(n)
+     * are a random split of the data */
+    tn_tensor *samples;
+    /* floats, one for each of them, in proportion to which they are drawn (WeightedRandomSampler).
+     * One may come several times, without_replacement at most once in an epoch */
+    tn_tensor *weights;
+    bool without_replacement; /* of weights */
+    int64_t draws;            /* of an epoch; 0: as many as there are */
+    /* integers, one for each: a batch has its share of each class, in order or with shuffle. Of a
+     * class of n, the first k samples of an epoch of N have k n / N where that is a whole number */
+    tn_tensor *classes;
+    double pad; /* fills up a field that varies to the longest of its batch */
 } tn_loader_options;
+/**
+ * A loader of a data set, as tn_loader_new's is of tensors: batch k is [rows, sizes of field k].
+ * Behind the fields come, for each that varies, its sizes, i64 [rows]. Batches are the same bit for
+ * bit for any number of workers, after a resume, and in any epoch.
+ *
+ * Failures  of get come at tn_loader_next, when their batch is due, and name the sample. The next
+ *           call tries again; tn_loader_seek passes over
+ * Streams   have an unknown number of batches (-1); tn_loader_seek, and a checkpoint, read and drop
+ *           what lies before
+ * fork      the child starts workers of its own; get may have stopped anywhere in the parent's
+ * Errors    of tn_loader_new; get NULL; a field without dtype and shape; samples, weights
+ *           or classes of other forms, or of no use; of a stream another order than its own
+ * Owner     yours, tn_loader_free. Source: PyTorch's torch.utils.data.DataLoader
+ */
+TN_API tn_loader *tn_loader_from(const tn_dataset *d, tn_loader_options o);
 /** A loader of n <= 4 tensors (CPU, rank >= 1, equal first sizes). It keeps their memory, not the
  *  handles: later changes of a handle, as when a module casts a buffer, change no batch. Values
  *  written to the tensors do show in batches, except for tensors that are not dense, which it
@@ -83,11 +192,11 @@ typedef struct tn_loader_options {
 TN_API tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o);
 /** Frees it, once no batch is being copied. Batches handed out stay valid. NULL is ignored. */
 TN_API void tn_loader_free(tn_loader *loader);
-/** Fills out[0..n) with the next batch (current scope); n as for tn_loader_new. Returns 1, or 0 at
- *  the end of the epoch (the next call starts the next epoch), or -1 on failure. */
+/** Fills out[0..n) with the next batch (current scope); n: as many as a batch has. Returns 1, or 0
+ *  at the end of the epoch (the next call starts the next epoch), or -1 on failure. */
 TN_API TN_MUST_USE int tn_loader_next(tn_loader *loader, tn_tensor **out, int n);
 TN_API int64_t tn_loader_batches(const tn_loader *loader); /* per epoch */
-TN_API int64_t tn_loader_rows(const tn_loader *loader);    /* of the data; -1 for NULL */
+TN_API int64_t tn_loader_rows(const tn_loader *loader);    /* of an epoch; -1 for NULL */
 /** Rows of a whole batch; -1 for NULL. */
 TN_API int64_t tn_loader_batch_size(const tn_loader *loader);
 /** Sets another size, at the beginning of an epoch. Errors: not at the beginning (position 0); what

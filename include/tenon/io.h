@@ -24,7 +24,8 @@ typedef struct tn_metadata {
  *
  * A path that ends in .pt or .pth is written for torch.load instead, as
  * torch.save(model.state_dict()) does: ties share a storage under all their names, versions stand
- * in _metadata, and there is no place for strings.
+ * in _metadata, and there is no place for strings. One that ends in .npz is written as numpy.savez
+ * does: ties in full under all their names, no strings, no versions, no bf16.
  *
  * Errors   TN_E_IO with path and reason: the old file, if any, is then unchanged and no temporary
  *          stays
@@ -37,8 +38,16 @@ typedef struct tn_metadata {
  *          (2014) on replacing files
  */
 TN_API TN_MUST_USE tn_status tn_save(tn_module *m, const char *path);
-/** Loads into m: strict, all or nothing (tn_load_state_dict). The file may be safetensors or a
- *  PyTorch state dict (.pt): its first bytes decide. */
+/**
+ * Loads into m: strict, all or nothing (tn_load_state_dict). The file's first bytes decide what it
+ * is: safetensors; what torch.load(path, weights_only=True) reads, of any PyTorch; a TorchScript
+ * archive; an .npz of NumPy's; the JSON index of several such files, which lie beside it.
+ *
+ * Of a checkpoint the option key of tn_load_with picks a part, by the keys to it, joined by dots:
+ * "model", "ema.shadow", "model" in a checkpoint of tenon's, "constants" in a TorchScript archive;
+ * "*": all of it, each tensor by its path. Without a key the only dict of tensors in a PyTorch file
+ * is taken, which the report says; if there are several, the error lists them.
+ */
 TN_API TN_MUST_USE tn_status tn_load(tn_module *m, const char *path);
 
 /** zero fields: as tn_save */
@@ -50,14 +59,15 @@ typedef struct tn_save_options {
 } tn_save_options;
 /** tn_save with options: every name of a tied tensor, strings of your own. */
 TN_API TN_MUST_USE tn_status tn_save_with(tn_module *m, const char *path, tn_save_options o);
-/** tn_load with the options of tn_load_state_dict; report may be NULL. */
+/** tn_load with options: key, unwrap, widen and skip_foreign are of the file, the others those of
+ *  tn_load_state_dict; report may be NULL. */
 TN_API TN_MUST_USE tn_status tn_load_with(tn_module *m, const char *path, tn_load_options o,
                                           tn_load_report *report);
 
 /** What readers accept, and writers write, in the whole process; zero fields: 16 MiB, 65,536. At
  *  most 100,000,000 of each; reading needs up to 25 times a header's size. */
 typedef struct tn_file_limits {
-    int64_t header_bytes; /* of a safetensors header; of the pickle in a .pt file */
+    int64_t header_bytes; /* of a safetensors header; of the pickle in a .pt file; of an index */
     int64_t tensors;      /* ties included; and of modules with a state version */
     /* size of a compressed file's contents; any number. 0: 256 MiB, or 64 times the file,
      * whichever is more */
@@ -71,12 +81,13 @@ TN_API tn_file_limits tn_get_file_limits(void);
 TN_API TN_MUST_USE tn_status tn_save_tensors(const tn_list *list, const tn_metadata *metadata,
                                              const char *path);
 /**
- * All tensors of a file, on the CPU, in the order of its header; then its ties, as entries with the
- * same tensor under their names. Ties are those of tenon.ties in the metadata or, in a file that
- * tenon wrote before that key existed, the pairs whose key is no tensor's name and whose value is
- * one. State versions are recorded in the list. metadata (may be NULL) gets all other pairs. Values
- * may be NaN or infinite. From a .pt file: in the order of the dict, as views of its storages;
- * nothing in it is executed, and anything but a plain dict of tensors is refused.
+ * All tensors of a file of tn_load's kinds, on the CPU, in the order of its header; then its ties,
+ * as entries with the same tensor under their names. Ties are those of tenon.ties in the metadata
+ * or, in a file that tenon wrote before that key existed, the pairs whose key is no tensor's name
+ * and whose value is one. The list records state versions and roles of buffers. metadata (may be
+ * NULL) gets all other pairs. Values may be NaN or infinite. From a PyTorch file: in the order of
+ * the dict, as views of its storages; metadata gets the numbers, strings and short lists in all of
+ * it, by their paths, as Python prints them ("epoch": "41"); nothing in it is executed.
  *
  * Errors   TN_E_IO; TN_E_FORMAT with path and what is wrong: nothing in the file is trusted
  *          unchecked
@@ -85,9 +96,28 @@ TN_API TN_MUST_USE tn_status tn_save_tensors(const tn_list *list, const tn_metad
  * Limits   tn_set_file_limits; names of 1 to 1,024 bytes, 8 axes
  */
 TN_API tn_list *tn_load_tensors(const char *path, tn_metadata *metadata);
+/** The same with options of files, key to skip_foreign; report (may be NULL): how many were loaded
+ *  and left out, and which part was taken. PyTorch: torch.load(path, weights_only=True). */
+TN_API tn_list *tn_load_tensors_with(const char *path, tn_load_options o, tn_metadata *metadata,
+                                     tn_load_report *report);
 /** The value for a key; NULL, without a message, if there is none. A linear search over the
  *  pairs. */
 TN_API const char *tn_metadata_get(const tn_metadata *metadata, const char *key);
+
+/**
+ * Loads the state of PyTorch's optimizer of the same kind (sgd, adam, adamw, rmsprop, adagrad,
+ * adamax, nadam, radam), so that training begun there goes on here: rates, decays, numbers, steps
+ * and moments, by the order of the parameters, all or nothing.
+ *
+ * path     what torch.save(optimizer.state_dict(), path) wrote, or a checkpoint with that in it
+ * key      of the state in a checkpoint, as for tn_load; NULL: the only one there
+ * Errors   TN_E_FORMAT; TN_E_NAME, TN_E_SHAPE: groups, shapes or states other than this one's
+ */
+TN_API TN_MUST_USE tn_status tn_optim_load_pytorch(tn_optim *opt, const char *path,
+                                                   const char *key);
+/** Writes what PyTorch's optimizer.load_state_dict(torch.load(path)) takes. Errors: another kind of
+ *  optimizer; those of tn_save. */
+TN_API TN_MUST_USE tn_status tn_optim_save_pytorch(tn_optim *opt, const char *path);
 
 /* ---- checkpoints: everything that training needs to go on bit for bit ------------------------ */
 

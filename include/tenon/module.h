@@ -390,11 +390,17 @@ typedef struct tn_load_options {
      *  bytes) and returns true, or returns false to leave the entry out. */
     bool (*rename)(const char *name, char *to, size_t size, void *user);
     void *user; /* what rename is given */
+    /* of files, for tn_load_with and tn_load_tensors_with; a list is loaded as it is: */
+    const char *key;   /* a part of a checkpoint, by its path: "model", "ema.shadow"; see tn_load */
+    bool unwrap;       /* "module." before names and "_orig_mod." in them are dropped */
+    bool widen;        /* i8, i16 and u16 become i32, u32 becomes i64 */
+    bool skip_foreign; /* tensors that tenon cannot hold are left out and reported */
 } tn_load_options;
 
 /** What became of the names. */
 typedef struct tn_load_report {
     int loaded, missing, unexpected, mismatched, cast, tied; /* how many of each */
+    int left_out;                                            /* of a file, by skip_foreign */
     char text[2048]; /* the names, one line a category, cut with "..." */
 } tn_load_report;
 

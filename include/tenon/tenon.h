@@ -51,14 +51,14 @@
 #include <tenon/optim_type.h>
 #include <tenon/optim.h>
 #include <tenon/io.h>
-/* the ring around it */
-#include <tenon/optimizers.h>
+#include <tenon/optimizers.h> /* from here on the ring around it */
 #include <tenon/data.h>
 #include <tenon/images.h>
+#include <tenon/metrics.h>
+#include <tenon/tensorboard.h>
 #include <tenon/diagnose.h>
 #include <tenon/graph.h>
 #include <tenon/capture.h>
 #include <tenon/parallel.h>
 #include <tenon/trace.h> /* a library of its own: -ltenon-trace */
-
 #endif

@@ -27,6 +27,7 @@ int tni_compare_places(const tn_tensor *s, const tn_tensor *t, bool shapes);
  * are cut off; "": all tensors. */
 typedef struct tni_reading {
     tn_list *list;             /* made by tni_safetensors_read, in the current scope */
+    struct tni_choice *choice; /* what is read of it (io/choice.h); NULL: all */
     const tn_optim *optimizer; /* whose state it is: values that it does not need are not read, and
                                   0 stands for them. NULL: all are read */
 } tni_reading;
@@ -34,7 +35,7 @@ typedef struct tni_reading {
  * the lists of `parts` (name -> tni_reading): CPU, current scope. */
 tn_status tni_safetensors_read(tni_safetensors *file, const tni_map *parts);
 /* One part, or all of the file. */
-tn_list *tni_safetensors_list(tni_safetensors *file, const char *part);
+tn_list *tni_safetensors_list(tni_safetensors *file, const char *part, struct tni_choice *choice);
 
 /* tn_checkpoint_save under another function's name. */
 tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, const char *path);
@@ -42,12 +43,30 @@ tn_status tni_checkpoint_save(const char *function, const tn_checkpoint *c, cons
  * 0. */
 tn_status tni_checkpoint_verify(const char *function, const char *path, int *error);
 
+/* ---- dtypes of files (dtypes.c) -------------------------------------------------------------- */
+
+typedef struct tni_file_dtype {
+    const char *safetensors, *name, *storage; /* "I8", "int8", "Char"; NULL: not in that format */
+    char letter;                              /* NumPy's, with the bytes behind it; 0: none */
+    int bits;                                 /* of a value */
+    int dtype; /* of the tensor that holds such values; -1: none does */
+} tni_file_dtype;
+
+/* Those that tenon has come first; NULL from their number on. */
+const tni_file_dtype *tni_file_dtype_at(int i);
+const tni_file_dtype *tni_file_dtype_of(tn_dtype dtype);
+/* Whether a tensor holds such values as they are; the others of dtype >= 0 become wider. */
+bool tni_file_dtype_kept(const tni_file_dtype *d);
+/* Whether o (NULL: zeros) lets them be read. */
+bool tni_file_dtype_wanted(const tni_file_dtype *d, const tn_load_options *o);
+/* n values, big: in the other order of bytes, to as many of the tensor's dtype. `from` may lie at
+ * the end of `to`. */
+void tni_widen(const tni_file_dtype *d, bool big, const unsigned char *from, char *to, size_t n);
+
 /* ---- PyTorch's .pt files: a zip archive of a pickle and of the storages it names ------------- */
 
-/* The tensors of a state dict, CPU, current scope: views of one storage share it. Versions that the
- * file records are set. (ext/pt/read.c) */
-tn_list *tni_pt_list(const char *function, const char *path);
-/* Ties share a storage under all their names; versions of the list are recorded. (pt_write.c) */
+/* Ties share a storage under all their names; versions of the list are recorded. A path that ends
+ * in .npz: an archive of arrays. (ext/pt/write.c) */
 tn_status tni_pt_write(const char *function, const char *path, const tn_list *list);
 
 /* A loader's state in a checkpoint. */

@@ -19,25 +19,17 @@
 #error "files are little-endian and are read as they lie: this host is not"
 #endif
 
-static const struct {
-    const char *name;
-    tn_dtype dtype;
-} dtypes[] = {
-    { "I64", TN_I64 },   { "F64", TN_F64 }, { "F32", TN_F32 }, { "I32", TN_I32 },
-    { "BF16", TN_BF16 }, { "F16", TN_F16 }, { "U8", TN_U8 },   { "BOOL", TN_BOOL },
-};
-#define N_DTYPES (int)(sizeof dtypes / sizeof *dtypes)
-
 int tni_safetensors_rank(tn_dtype dtype)
 {
+    static const tn_dtype order[] = { TN_I64, TN_F64, TN_F32, TN_I32, TN_BF16, TN_F16, TN_U8 };
     int i = 0;
-    while (dtypes[i].dtype != dtype) i++;
-    return i;
+    while (i < (int)(sizeof order / sizeof *order) && order[i] != dtype) i++;
+    return i; /* bool last */
 }
 
 const char *tni_safetensors_dtype_name(tn_dtype dtype)
 {
-    return dtypes[tni_safetensors_rank(dtype)].name;
+    return tni_file_dtype_of(dtype)->safetensors;
 }
 
 #define bad(file, ...) tni_input_bad(&(file)->in, __VA_ARGS__)
@@ -57,12 +49,12 @@ static tn_status read_dtype(const tni_safetensors *file, tni_json *j, tni_safete
 {
     const char *dtype = tni_json_string(j);
     if (!dtype) return wrong(file, j, "%.64s: dtype is not a string", e->name);
-    int d = 0;
-    while (d < N_DTYPES && strcmp(dtypes[d].name, dtype)) d++;
-    if (d == N_DTYPES)
+    for (int i = 0; (e->stored = tni_file_dtype_at(i)); i++)
+        if (e->stored->safetensors && !strcmp(e->stored->safetensors, dtype)) break;
+    if (!e->stored)
         return bad(file, "%.64s: dtype %.16s: want F32, F64, BF16, F16, I64, I32, U8 or BOOL",
                    e->name, dtype);
-    e->dtype = dtypes[d].dtype;
+    e->dtype = (tn_dtype)e->stored->dtype;
     return TN_OK;
 }
 
@@ -98,12 +90,12 @@ static tn_status check_range(const tni_safetensors *file, const tni_safetensor *
                    e->name, e->begin, e->end, available);
     int64_t n = tni_shape_numel(&e->shape);
     size_t nbytes;
-    if (n < 0 || !tni_mul_size((size_t)n, tn_dtype_size(e->dtype), &nbytes) || nbytes > INT64_MAX)
+    if (n < 0 || !tni_mul_size((size_t)n, (size_t)e->stored->bits, &nbytes) || nbytes > INT64_MAX)
         return bad(file, "%.64s: shape %s: its size overflows", e->name, tni_shape_text(&e->shape));
-    if (e->end - e->begin != (int64_t)nbytes)
+    if (nbytes % 8 || e->end - e->begin != (int64_t)(nbytes / 8))
         return bad(file, "%.64s: data_offsets hold %" PRId64 " bytes: %s %s takes %zu", e->name,
-                   (e->end - e->begin), tni_safetensors_dtype_name(e->dtype),
-                   tni_shape_text(&e->shape), nbytes);
+                   (e->end - e->begin), e->stored->safetensors, tni_shape_text(&e->shape),
+                   (nbytes + 7) / 8);
     return TN_OK;
 }
 
@@ -224,7 +216,7 @@ static const struct {
     const char *begin;
     const char *what;
 } others[] = {
-    { "{", "JSON text: of an index of several files (.index.json) load the files that it names" },
+    { "{", "JSON text" },
     { "<", "a page of HTML or XML, as a failed download leaves" },
     { "version ", "a pointer of Git LFS, not the file itself (git lfs pull)" },
     { "GGUF", "a GGUF file" },
@@ -290,10 +282,11 @@ tn_tensor *tni_safetensors_tensor(tni_safetensors *file, const tni_safetensor *e
 {
     tn_tensor *t = tn_empty_as(e->shape, e->dtype, tn_cpu());
     if (!t) return NULL;
-    size_t nbytes = (size_t)(e->end - e->begin);
-    unsigned char *data = tni_data(t);
+    const size_t nbytes = (size_t)(e->end - e->begin), n = (size_t)tni_shape_numel(&t->shape);
+    unsigned char *to = tni_data(t), *data = to + n * tn_dtype_size(t->dtype) - nbytes;
     if (nbytes && tni_input_read(&file->in, file->data + e->begin, data, nbytes) != TN_OK)
         return NULL;
+    if (!tni_file_dtype_kept(e->stored)) tni_widen(e->stored, false, data, (char *)to, n);
     if (e->dtype != TN_BOOL) return t;
     for (size_t i = 0; i < nbytes; i++)
         if (data[i] > 1) {

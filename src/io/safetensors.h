@@ -45,8 +45,9 @@ tn_status tni_metadata_check(const char *function, const tn_metadata *metadata);
 /* ---- the file -------------------------------------------------------------------------------- */
 
 typedef struct tni_safetensor {
-    const char *name; /* lives as long as the file is open */
-    tn_dtype dtype;
+    const char *name;                    /* lives as long as the file is open */
+    const struct tni_file_dtype *stored; /* io/io.h */
+    tn_dtype dtype;                      /* of the tensor, if one can hold it */
     tn_shape shape;
     int64_t begin, end; /* in the data area */
 } tni_safetensor;
@@ -111,7 +112,7 @@ tn_status tni_safetensors_write(const char *function, const char *path, const tn
 #define TNI_FORMAT "format"               /* of weights: "pt", for Hugging Face's tools */
 #define TNI_WRITER "tenon.version"        /* which tenon wrote it */
 #define TNI_TIES "tenon.ties"             /* a JSON object: name -> the name it is stored under */
-#define TNI_ROLES "tenon.roles"       /* a JSON object: name of a buffer -> its role; not read */
+#define TNI_ROLES "tenon.roles"           /* a JSON object: name of a buffer -> its role */
 #define TNI_VERSIONS "tenon.versions" /* a JSON object: module path -> state version, where not 1 */
 /* Whether a pair is a tie as written before TNI_TIES existed: { name: stored name }, in a file with
  * TNI_WRITER. Other keys of such a file are not names. */

@@ -4,7 +4,7 @@
  * Metadata about the tensors is used here: other names of a tensor become entries of the same
  * tensor, state versions are recorded in the list. The rest is returned to the caller.
  */
-#include "io/io.h"
+#include "io/choice.h"
 #include "io/json.h"
 #include "nn/module.h"
 #include "optim/optim.h"
@@ -176,6 +176,11 @@ static tn_status add_tensors(tni_safetensors *file, const tni_map *parts)
         const tni_reading *part = part_of(parts, e->name, &name);
         if (!part || !is_within(e->name, name)) continue;
         tn_entry entry = { .kind = TN_PARAMETER, .persistent = true };
+        tni_choice none = { 0 }, *choice = part->choice ? part->choice : &none;
+        if (!tni_file_dtype_wanted(e->stored, &choice->o)) {
+            status = tni_leave_out(choice, &file->in, e->name, e->stored->safetensors, e->stored);
+            continue;
+        }
         bool skipped = part->optimizer && !tni_optim_reads(part->optimizer, name);
         entry.tensor = skipped ? described(e) : tni_safetensors_tensor(file, e);
         status = entry.tensor ? tni_list_push(part->list, "", "", name, entry) : tni_pending();
@@ -224,11 +229,26 @@ tn_status tni_safetensors_read(tni_safetensors *file, const tni_map *parts)
     return status;
 }
 
-tn_list *tni_safetensors_list(tni_safetensors *file, const char *part)
+/* What a buffer is, by name. Only a description: what is no role of ours, or no JSON, is left. */
+static void add_roles(const tni_safetensors *file, tn_list *list)
 {
-    tni_reading one = { 0 };
+    char *text = (char *)tni_safetensors_string(file, TNI_ROLES); /* ours: reading destroys it */
+    tni_json j = tni_json_of(text, text ? strlen(text) : 0);
+    const char *name, *role;
+    if (!text || !tni_json_open(&j, '{')) return;
+    while (tni_json_next(&j, '}') && (name = tni_json_key(&j)) && (role = tni_json_string(&j))) {
+        tn_entry *e = (tn_entry *)tni_list_find(list, name);
+        for (unsigned r = TN_CONSTANT; e && r <= TN_DIRECTION; r += TN_CONSTANT)
+            if (!strcmp(role, tn_role_name(r))) e->kind = TN_BUFFER, e->role = r;
+    }
+}
+
+tn_list *tni_safetensors_list(tni_safetensors *file, const char *part, tni_choice *choice)
+{
+    tni_reading one = { .choice = choice };
     tni_map parts = { .names = true };
     bool read = tni_map_put(&parts, part, &one) > 0 && tni_safetensors_read(file, &parts) == TN_OK;
     tni_map_free(&parts);
+    if (read) add_roles(file, one.list);
     return read ? one.list : NULL;
 }

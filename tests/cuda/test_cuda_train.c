@@ -547,6 +547,95 @@ START_TEST(profiled)
 }
 END_TEST
 
+/* ---- metrics --------------------------------------------------------------------------------- */
+
+enum { ROWS = 37, CLASSES = 5 };
+
+/* What a kind of metric counts, on the CPU: the same in each batch but for the seed. */
+static void metric_batch(tn_metric_kind kind, uint64_t seed, tn_tensor **x, tn_tensor **y)
+{
+    *x = random_as(TN_SHAPE(ROWS, CLASSES), -1, 1, seed, TN_F32);
+    *y = tn_to_dtype(random_as(TN_SHAPE(ROWS), 0, CLASSES - 0.01, seed + 9, TN_F32), TN_I64);
+    if (kind == TN_AUC) *x = tn_select(*x, 1, 0), *y = tn_gt_scalar(*y, 2);
+    if (kind == TN_RUNNING_MEAN) *y = tn_abs(*x);
+    if (kind > TN_AUC && kind < TN_PERPLEXITY) *y = tn_square(*x);
+}
+
+static tn_module *metric_new(int kind)
+{
+    static const tn_metric_options o[TN_RUNNING_MEAN + 1] = { [TN_ACCURACY] = { .top_k = 2 },
+                                                              [TN_CONFUSION] = { .classes =
+                                                                                     CLASSES },
+                                                              [TN_AUC] = { .rows = 99 } };
+    return owned(tn_metric_new((tn_metric_kind)kind, o[kind]));
+}
+
+/* A first batch is counted on the CPU, a second one on the GPU, without waiting. */
+START_TEST(metrics_beside_the_cpu)
+{
+    tn_module *cpu = metric_new(_i), *gpu = metric_new(_i);
+    tn_tensor *x, *y;
+    const bool counted = shim();
+    for (int part = 0; part < 2; part++) {
+        metric_batch((tn_metric_kind)_i, (uint64_t)part + 1, &x, &y);
+        assert_ok(tn_metric_update(cpu, x, y));
+        if (part == 1) {
+            assert_fails(tn_metric_update(gpu, x, tn_to(y, tn_cuda(0))), TN_E_DEVICE,
+                         "want one device");
+            x = tn_to(x, tn_cuda(0)), y = tn_to(y, tn_cuda(0));
+        }
+        const long long waits = counted ? host.waits() : 0;
+        assert_ok(tn_metric_update(gpu, x, y));
+        if (counted) ck_assert_int_eq(host.waits() - waits, 0);
+        assert_ok(tn_module_to(gpu, tn_cuda(0)));
+    }
+    assert_close(tn_to(tn_get_buffer(gpu, "sums"), tn_cpu()), tn_get_buffer(cpu, "sums"), 1e-6, 0);
+    const double there = tn_metric_value(gpu), here = tn_metric_value(cpu);
+    ck_assert_msg(fabs(there - here) <= 1e-6, "%.17g, not %.17g: %s", there, here, tn_error());
+    if (_i == TN_CONFUSION)
+        assert_close(tn_to(tn_confusion_scores(gpu), tn_cpu()), tn_confusion_scores(cpu), 0, 0);
+    assert_ok(tn_metric_reset(gpu));
+    ck_assert(isnan(tn_metric_value(gpu)));
+    ck_assert_int_eq(tn_error_status(), TN_OK);
+}
+END_TEST
+
+START_TEST(a_bad_target_is_found_where_the_host_waits)
+{
+    tn_module *m = metric_new(TN_CONFUSION);
+    assert_ok(tn_module_to(m, tn_cuda(0)));
+    tn_tensor *x = tn_to(tn_ones(TN_SHAPE(2, CLASSES)), tn_cuda(0));
+    tn_tensor *y = tn_to(tn_from_ints((int64_t[]){ 0, CLASSES }, TN_SHAPE(2)), tn_cuda(0));
+    assert_ok(tn_metric_update(m, x, y));
+    ck_assert(isnan(tn_metric_value(m)));
+    assert_error(TN_E_INDEX, "index 5 at position 1: want 0..4");
+    assert_ok(tn_metric_reset(m));
+    assert_ok(tn_metric_update(m, x, tn_zeros_like(y)));
+    ck_assert(tn_metric_value(m) == 1);
+}
+END_TEST
+
+static tn_tensor *count_in_step(void *user, int n, tn_tensor *const *in)
+{
+    (void)n;
+    return tn_metric_update(user, in[0], in[1]) == TN_OK ? tn_sum_all(in[0]) : NULL;
+}
+
+START_TEST(metrics_in_a_captured_step)
+{
+    tn_module *cpu = metric_new(_i), *gpu = metric_new(_i);
+    assert_ok(tn_module_to(gpu, tn_cuda(0)));
+    tn_capture *c = owned(tn_capture_new(count_in_step, gpu, tn_cuda(0)));
+    for (uint64_t run = 0; run < (_i == TN_AUC ? 2 : 4); run++) {
+        tn_tensor *in[2];
+        metric_batch((tn_metric_kind)_i, run, &in[0], &in[1]);
+        assert_ok(tn_metric_update(cpu, in[0], in[1]));
+        assert_made(tn_capture_run(c, 2, in));
+    }
+    assert_close(tn_to(tn_get_buffer(gpu, "sums"), tn_cpu()), tn_get_buffer(cpu, "sums"), 1e-6, 0);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *suite = suite_create("cuda_train");
@@ -562,6 +651,10 @@ Suite *test_suite(void)
     if (shim_for("a_step_waits_for_nothing"))
         tcase_add_loop_test(t, a_step_waits_for_nothing, 0, 2);
     tcase_add_loop_test(t, the_same_bits, 0, 2);
+    t = test_case(suite, "metrics");
+    tcase_add_loop_test(t, metrics_beside_the_cpu, 0, TN_RUNNING_MEAN + 1);
+    tcase_add_loop_test(t, metrics_in_a_captured_step, 0, TN_RUNNING_MEAN + 1);
+    tcase_add_test(t, a_bad_target_is_found_where_the_host_waits);
     t = test_case(suite, "profile");
     tcase_add_test(t, profiled);
     t = file_case(suite, "losses");

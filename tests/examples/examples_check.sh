@@ -100,10 +100,11 @@ check 'transformer, out of range' refused '--dropout 1.5: want a number from 0 t
 check 'transformer, no argument' refused "option '--steps' requires an argument" "$transformer" --steps
 check 'transformer, no text' refused '--text FILE is needed' "$transformer"
 check 'transformer, no such text' fails 'no-such-file' "$transformer" --text no-such-file
+check 'transformer, a file in place of the folder' fails 'Not a directory' t --tensorboard text
 check 'transformer, odd heads' fails 'embed_dim 32 for 3 heads: want a multiple' t --heads 3
 check 'transformer, no such device' refused 'want cpu or cuda' t --device tpu
 check 'transformer, whole run' says 'validation loss [0-9.]+ nats per character' \
-    t --save model.safetensors --log log.csv --plot loss.svg --generate 40 --memory
+    t --save model.safetensors --log log.csv --plot loss.svg --tensorboard runs/t --generate 40 --memory
 check 'transformer, its summary names buffers' grep -qE '^    pe \[1,16,32\], constant +512$' said
 check 'transformer, the mask is a buffer' grep -qE '^  mask \[16,16\] bool, not saved +256$' said
 check 'transformer, the words of the sample' grep -qE 'words occur in the training text' said
@@ -112,6 +113,8 @@ if ! ldd "$transformer" | grep -q libasan; then # there the cache is bypassed
     check 'transformer, no system allocations' grep -qE 'first evaluation 0,' said
 fi
 check 'transformer, a line a step in the log' same "$(wc -l <log.csv)" 25
+check 'transformer, TensorBoard has the settings' grep -qF weight-decay runs/t/events.out.tfevents.*
+check 'transformer, TensorBoard has a point a step' same "$(grep -aoF 'learning rate' runs/t/events.out.tfevents.* | wc -l)" 24
 check 'transformer, a plot' grep -q '</svg>' loss.svg
 check 'transformer, weights' test -s model.safetensors
 check 'transformer, --load needs no other flag' same \
@@ -196,7 +199,7 @@ check 'folder, below none' refused '--checkpoint none/none/: No such file' t --c
 b() { "$batchnorm" --batch 16 --steps 14 --data images "$@"; }
 bhash_of() { b --quiet --print-hash "$@"; }
 check 'batchnorm, whole run' says 'test accuracy [0-9.]+ %' \
-    b --save net.safetensors --log net.csv --plot net.svg
+    b --save net.safetensors --log net.csv --plot net.svg --tensorboard runs/b
 check 'batchnorm, parameters' grep -qE "list \(12\): conv1.weight conv1.bias bn1.weight" said
 check 'batchnorm, buffers' grep -qE 'never sees \(8\): mean deviation bn1.running_mean' said
 # shellcheck disable=SC2016
@@ -204,6 +207,7 @@ check 'batchnorm, forward moves them' awk '
     /before forward/ { before = $3 } /after forward/ { after = $3 } /after the optimizer/ {
         steps++; if (before == after || $4 != after) exit 1 } END { exit steps != 3 }' said
 check 'batchnorm, a line a step in the log' same "$(wc -l <net.csv)" 15
+check 'batchnorm, TensorBoard has the accuracy' grep -qF test_accuracy runs/b/events.out.tfevents.*
 check 'batchnorm, a plot' grep -q '</svg>' net.svg
 check 'batchnorm, load' says '^test loss [0-9.]+, test accuracy' b --load net.safetensors
 check 'batchnorm, no such data' fails 'no-such-folder' "$batchnorm" --data no-such-folder

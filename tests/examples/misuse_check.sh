@@ -118,6 +118,7 @@ table <<END
 2 | --log no/x: No such file                              | t --log no/x
 2 | --log folder: want a regular file, or a name | t --log folder
 2 | --log /proc/x:                                        | t --log /proc/x
+2 | --tensorboard "": want a DIR                          | t --tensorboard=
 2 | --checkpoint no/x: No such file                       | t --checkpoint no/x
 2 | --checkpoint no/no/: No such file                     | t --checkpoint no/no/
 2 | --checkpoint /dev/null: want a regular file, or a name | t --checkpoint /dev/null
@@ -221,6 +222,8 @@ check 'no room for the log, the weights' cmp weights full.weights
 no_room() { ( ulimit -f 4 && exec "$transformer" "${small[@]}" --quiet --steps 300 --log full.csv ); }
 check 'a log that may not grow' complains '--log full.csv: File too large: it ends before step' no_room
 check 'a log that may not grow, whole lines' awk -F, 'NF != 4 { bad = 1 } END { exit bad || NR < 65 }' full.csv
+no_room_there() { ( ulimit -f 4 && exec "$transformer" "${small[@]}" --quiet --steps 300 --tensorboard full ); }
+check 'points that find no room' complains 'File too large: training goes on' no_room_there
 check 'standard output is full' complains 'standard output: No space left on device' full "${hours[@]}"
 check 'standard output is closed' complains 'standard output: Bad file descriptor' closed "${hours[@]}"
 check 'standard output is closed, nothing to print' closed "$transformer" "${small[@]}" \

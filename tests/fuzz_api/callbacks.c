@@ -511,6 +511,30 @@ static int batch_ends(tn_module *m, void *user)
 }
 LIST(batch_function, next_batches, batch_none, batch_one, batch_fails, batch_ends)
 
+static tn_status sample_made(const tn_dataset *d, tn_sample *s)
+{
+    for (int k = 0; k < d->n_fields; k++) *(float *)s->to[k] = (float)(s->index + k);
+    s->size[0] = s->index % 3;
+    s->end = s->index == 4;
+    return TN_OK;
+}
+static tn_status sample_drawn(const tn_dataset *d, tn_sample *s)
+{
+    (void)d;
+    return tn_copy_out(tn_full(TN_SHAPE(1), tn_generator_u32(s->generator)), s->to[0], 4, TN_F32);
+}
+static tn_status sample_fails(const tn_dataset *d, tn_sample *s)
+{
+    (void)d;
+    *(float *)s->to[0] = 1;
+    return s->index == 3 ? TN_E_IO : TN_OK;
+}
+static const tn_field varying[] = { { "a", TN_F32, { 1, { 2 } }, true },
+                                    { "b", TN_F32, { 0, { 0 } }, false } };
+LIST(tn_dataset, datasets, { "one", 5, varying + 1, 1, sample_drawn, NULL },
+     { "two", 5, varying, 2, sample_made, NULL }, { "stream", -1, varying, 2, sample_made, NULL },
+     { "torn", 5, varying + 1, 1, sample_fails, NULL }, { "empty", 0, NULL, 0, NULL, NULL })
+
 static tn_tensor *loss_forward(tn_module *m, void *user)
 {
     (void)user;

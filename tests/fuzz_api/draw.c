@@ -369,6 +369,9 @@ SIMPLE(default_dtype, (tn_dtype)pick_enum(w, 2))
 SIMPLE(autocast, (tn_dtype)(below(w, 2) ? TN_F32 : pick_enum(w, 4)))
 SIMPLE(same_dtype, (tn_dtype)pick_enum(w, 8))
 SIMPLE(reduction, (tn_reduction)pick_enum(w, 3))
+SIMPLE(metric_kind, (tn_metric_kind)pick_enum(w, TN_RUNNING_MEAN + 1))
+SIMPLE(class_score, (tn_class_score)pick_enum(w, 3))
+SIMPLE(average, (tn_average)pick_enum(w, 3))
 SIMPLE(pad_mode, (tn_pad_mode)pick_enum(w, 4))
 SIMPLE(buffer_rule, (tn_buffer_rule)pick_enum(w, 3))
 SIMPLE(a_status, TN_OK) /* a failure has a message, which only a call that failed leaves */
@@ -708,6 +711,8 @@ DRAW(saved_checkpoint)
     s->v.saved_checkpoint = readable(w, name);
 }
 SIMPLE(folder, path(w, in_folder(w, "")))
+/* Another name would become a folder. */
+SIMPLE(log_folder, pick_pointer(w, in_folder(w, "")))
 SIMPLE(stem, pick_text(w, "net"))
 DRAW(idx_file)
 {
@@ -723,6 +728,12 @@ DRAW(npy_file)
     const char *name = in_folder(w, "d.npy");
     write_file(name, bytes, sizeof bytes - 1);
     s->v.npy_file = readable(w, name);
+}
+DRAW(csv_file)
+{
+    const char *name = in_folder(w, "t.csv");
+    write_file(name, "a,b,c\n1,2.5,\"x, y\"\n3,,z\n", 25);
+    s->v.csv_file = readable(w, name);
 }
 static const unsigned char png[] = {
     137, 80,  78,  71,  13,  10,  26,  10, 0,  0,   0,   13,  73,  72, 68,  82,  0,   0,  0,  2,
@@ -791,6 +802,8 @@ static tn_module *new_module(world *w, int64_t which)
         return tn_decoder_new(
             tn_decoder_layer_new(4, 2, (tn_encoder_layer_options){ .feedforward = 3 }), 1,
             TN_NO_MODULE);
+    case 19: return tn_metric_new(TN_CONFUSION, (tn_metric_options){ .classes = 2 });
+    case 20: return tn_metric_new(TN_AUC, (tn_metric_options){ .rows = 5 });
     default: {
         tn_module *inner = tn_linear_new(3, 3, (tn_linear_options){ 0 });
         tn_module *ema = tn_ema_new(inner, (tn_ema_options){ 0 });
@@ -799,7 +812,7 @@ static tn_module *new_module(world *w, int64_t which)
     }
     }
 }
-enum { NEW_MODULES = 20 };
+enum { NEW_MODULES = 22 };
 
 static tn_module *add_module(world *w, int64_t which)
 {
@@ -833,7 +846,8 @@ tn_module *any_module(world *w, const char *type)
                   { "LSTM", 16 },
                   { "TransformerDecoderLayer", 17 },
                   { "TransformerDecoder", 18 },
-                  { "Ema", 19 },
+                  { "Metric", 19 },
+                  { "Ema", 21 },
                   { "BufferList", 15 } };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].type, type) == 0) return add_module(w, known[i].which);
@@ -883,6 +897,14 @@ DRAW(given_modules)
 SIMPLE(container, pick_module(w, any_module(w, below(w, 2) ? "Sequential" : "ModuleList")))
 SIMPLE(tensor_list, pick_module(w, any_module(w, below(w, 2) ? "ParameterList" : "BufferList")))
 SIMPLE(ema, pick_module(w, any_module(w, "Ema")))
+SIMPLE(metric, pick_module(w, any_module(w, "Metric")))
+SIMPLE(scores,
+       pick_tensor(w, make_tensor(w, below(w, 2) ? TN_SHAPE(3, 2) : TN_SHAPE(3), TN_F32, PLAIN)))
+DRAW(class_names) /* of as many classes as memory is there for */
+{
+    static const char *names[1 << 11] = { "a", NULL, "<c>" };
+    s->v.class_names = pick_pointer(w, names);
+}
 SIMPLE(attention, pick_module(w, any_module(w, "MultiheadAttention")))
 SIMPLE(encoder_layer, pick_module(w, any_module(w, "TransformerEncoderLayer")))
 SIMPLE(encoder, pick_module(w, any_module(w, "TransformerEncoder")))
@@ -996,6 +1018,8 @@ DRAW(traces)
     for (int i = 0; i < s->have; i++) a[i] = pick_pointer(w, one_trace(w));
     s->v.traces = pick_pointer(w, a);
 }
+ANY(tensorboard, tn_tensorboard, tensorboard,
+    tn_tensorboard_new(in_folder(w, ""), (tn_tensorboard_options){ 0 }))
 static const char *text_path(world *w)
 {
     const char *name = in_folder(w, "text2");
@@ -1003,6 +1027,12 @@ static const char *text_path(world *w)
     return name;
 }
 ANY(corpus, tn_text, corpus, tn_text_load(text_path(w), 0.25))
+DRAW(own_csv) /* leaves the pool */
+{
+    const int64_t at = below(w, FEW);
+    s->v.own_csv = w->csv[at];
+    w->csv[at] = NULL;
+}
 tn_optim *any_optim(world *w)
 {
     return one_optim(w);
@@ -1131,6 +1161,8 @@ static bool rename_some(const char *name, char *to, size_t size, void *user)
     return name[0] != 'b';
 }
 OPTIONS(load, tn_load_options, FLAG(non_strict), FLAG(cast), FLAG(skip_mismatched), FLAG(assign),
+        FLAG(unwrap), FLAG(widen), FLAG(skip_foreign),
+        o.key = below(w, 4) ? NULL : (const char *[]){ "model", "*", "" }[below(w, 3)],
         o.rename = below(w, 6) ? NULL : rename_some)
 DRAW(save_options)
 {
@@ -1141,7 +1173,17 @@ DRAW(save_options)
 OPTIONS(limits, tn_file_limits, LONG(header_bytes, 100000, 200000), LONG(tensors, 100, 200),
         LONG(inflated_bytes, 0, 100000))
 OPTIONS(loader_options, tn_loader_options, LONG(batch_size, 1, 3), FLAG(shuffle), FLAG(drop_last),
-        FLAG(prefetch), LONG(parts, 0, 2), LONG(part, 0, 1), o.seed = chance(w))
+        FLAG(prefetch), LONG(parts, 0, 2), LONG(part, 0, 1), o.seed = chance(w),
+        LONG(workers, 0, 2), LONG(ahead, 0, 2), LONG(draws, 0, 3), FLAG(without_replacement),
+        REAL(pad, 0, 9), o.weights = below(w, 6) ? NULL : pick_tensor(w, tn_rand(TN_SHAPE(5))),
+        o.classes = below(w, 6) ? NULL : pick_tensor(w, any_tensor(w)))
+OPTIONS(metric_options, tn_metric_options, o.classes = below(w, 4) ? 0 : pick_long(w, 2, 3),
+        o.rows = below(w, 4) ? 0 : pick_long(w, 1, 9),
+        o.top_k = below(w, 4) ? 0 : pick_long(w, 1, 2), FLAG(use_ignore_index),
+        LONG(ignore_index, 0, 1))
+OPTIONS(tensorboard_options, tn_tensorboard_options, LONG(purge_step, 0, 9), FLAG(use_purge_step))
+OPTIONS(csv_options, tn_csv_options, FLAG(no_header), o.separator = below(w, 6) ? 0 : ';',
+        o.types = below(w, 2) ? NULL : "i?t")
 OPTIONS(shared_options, tn_data_parallel_options, LONG(bucket_bytes, 0, 64),
         o.buffers = (tn_buffer_rule)pick_enum(w, 3))
 OPTIONS(conv_options, tn_conv_options, LONG(stride, 0, 2), LONG(padding, 0, 2),
@@ -1236,6 +1278,11 @@ CALLBACK(apply, applies)
 CALLBACK(keep, keeps)
 CALLBACK(factor, factors)
 CALLBACK(next_batch, next_batches)
+DRAW(dataset)
+{
+    const int64_t at = w->mode == SOUND || below(w, 2) ? 0 : below(w, n_datasets);
+    s->v.dataset = pick_pointer(w, (void *)(uintptr_t)&datasets[at]);
+}
 CALLBACK(loss_function, losses)
 CALLBACK(check_step, check_steps)
 CALLBACK(profile_step, profile_steps)

@@ -289,7 +289,9 @@ void pool_result(world *w)
     case G_loader: PUT(w, loader, FEW, r.loader, tn_loader_free); break;
     case G_capture: PUT(w, capture, FEW, r.capture, tn_capture_free); break;
     case G_trace: PUT(w, trace, FEW, r.trace, tn_trace_free); break;
+    case G_tensorboard: PUT(w, tensorboard, FEW, r.tensorboard, tn_tensorboard_free); break;
     case G_corpus: PUT(w, corpus, FEW, r.corpus, tn_text_free); break;
+    case G_csv: PUT(w, csv, FEW, r.csv, tn_csv_free); break;
     case G_status: w->digest = mix(w->digest, (uint64_t)r.status); break;
     case G_count:
         if (is_hook_id(w->row->name)) break; /* ids are per process */
@@ -353,7 +355,9 @@ void end_sequence(world *w)
     DROP_ALL(shared, FEW, tn_data_parallel_free)
     DROP_ALL(optim, FEW, tn_optim_free)
     DROP_ALL(generator, FEW, tn_generator_free)
+    DROP_ALL(tensorboard, FEW, tn_tensorboard_free)
     DROP_ALL(corpus, FEW, tn_text_free)
+    DROP_ALL(csv, FEW, tn_csv_free)
     DROP_ALL(lock, FEW, tn_checkpoint_unlock)
     DROP_ALL(module, MODULES, tn_module_drop)
     DROP_ALL(tensor, TENSORS, tn_drop)

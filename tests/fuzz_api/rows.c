@@ -14,7 +14,9 @@
 #define GIVE_loader w->result.loader =
 #define GIVE_capture w->result.capture =
 #define GIVE_trace w->result.trace =
+#define GIVE_tensorboard w->result.tensorboard =
 #define GIVE_corpus w->result.corpus =
+#define GIVE_csv w->result.csv =
 #define GIVE_status w->result.status =
 #define GIVE_count w->result.n = (int64_t)
 #define GIVE_plain w->result.n = (int64_t)

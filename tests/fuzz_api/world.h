@@ -49,7 +49,9 @@ typedef enum gives {
     G_loader,
     G_capture,
     G_trace,
+    G_tensorboard,
     G_corpus,
+    G_csv,
     G_status,
     G_count,   /* -1 on failure */
     G_number,  /* NaN on failure, with a message: else a NaN like any */
@@ -75,7 +77,9 @@ typedef union result {
     tn_loader *loader;
     tn_capture *capture;
     tn_trace *trace;
+    tn_tensorboard *tensorboard;
     tn_text *corpus;
+    tn_csv *csv;
     tn_status status;
     int64_t n;
     double real;
@@ -145,7 +149,9 @@ struct world {
     tn_loader *loader[FEW];
     tn_capture *capture[FEW];
     tn_trace *trace[FEW];
+    tn_tensorboard *tensorboard[FEW];
     tn_text *corpus[FEW];
+    tn_csv *csv[FEW];
     tn_file_lock *lock[FEW];
     int64_t hook[HOOKS];
     tn_scope scope[SCOPES];

@@ -36,8 +36,8 @@ fi
 # Rooms and areas against ceilings.txt.
 while IFS=: read -r what count most; do check "$what" "$count" $((most + more)); done < <(python3 - <<'PYTHON'
 import collections, pathlib
-ring = dict(trace="trace", parallel="parallel", capture="capture", graph="diagnose", diagnose="diagnose", data="data", images="images",
-            optimizers="optimizers")
+ring = dict(trace="trace", parallel="parallel", capture="capture", graph="diagnose", diagnose="diagnose", data="data",
+            images="images", optimizers="optimizers", metrics="metrics", tensorboard="logs")
 rooms, areas, counted, given = {}, {}, collections.Counter(), collections.Counter()
 for line in pathlib.Path("tests/house/ceilings.txt").read_text().splitlines():
     kind, *words = line.split() or ["#"]

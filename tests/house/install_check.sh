@@ -75,6 +75,9 @@ for kind in shared static; do
     program told "$prefix" tenon-trace
     (cd "$work" && bare ./told >said) && grep -q square "$work/said"
     good "$kind: a program that traces"
+    bare "$prefix/bin/tenon" info >"$work/said" && grep -q '^version: ' "$work/said"
+    [ -e "$prefix/share/man/man1/tenon.1" ] && [ -e "$prefix/share/bash-completion/completions/tenon" ]
+    good "$kind: the command line"
     echo | cc -xc - -shared -fPIC -o "$prefix/lib/libtenon-cuda.so"
     program why "$prefix"
     bare LD_LIBRARY_PATH="$work/driver" "$work/why" | tee "$work/said"

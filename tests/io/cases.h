@@ -10,6 +10,8 @@ void files_lock_cases(Suite *suite);
 void badfiles_idx_cases(Suite *suite);
 void badfiles_npy_cases(Suite *suite);
 void badfiles_pt_cases(Suite *suite);
+void pt_kinds_cases(Suite *suite);
+void pt_optim_cases(Suite *suite);
 void checkpoint_parts_cases(Suite *suite);
 void checkpoint_folder_cases(Suite *suite);
 void checkpoint_old_cases(Suite *suite);

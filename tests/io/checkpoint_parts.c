@@ -206,7 +206,7 @@ START_TEST(ties_and_versions)
     assert_ok(tni_safetensors_open(&file, "test", in_folder("tied")));
     ck_assert_ptr_nonnull(tni_safetensors_find(&file, "model.0.weight"));
     ck_assert_ptr_null(tni_safetensors_find(&file, "model.2.weight"));
-    tn_list *part = tni_safetensors_list(&file, "model");
+    tn_list *part = tni_safetensors_list(&file, "model", NULL);
     assert_made(part);
     ck_assert_int_eq(tn_list_version(part, "1"), tn_list_version(tn_state_dict(m, ""), "1"));
     ck_assert_int_eq(tn_list_version(part, "1"), 2);

@@ -335,7 +335,7 @@ static bool write_without(const char *from, const char *to, int k)
     tn_metadata own = { 2, keys, values };
     tni_safetensors file;
     assert_ok(tni_safetensors_open(&file, "test", from));
-    tn_list *list = tni_safetensors_list(&file, ""), *rest = tn_list_new();
+    tn_list *list = tni_safetensors_list(&file, "", NULL), *rest = tn_list_new();
     for (int i = 0; i < list->n; i++)
         if (i != k) assert_ok(tn_list_add(rest, list->entry[i].name, list->entry[i].tensor));
     for (int i = -1, v; (v = tni_list_next_version(list, &i)) != 0;)
@@ -363,7 +363,7 @@ START_TEST(names_beside_the_parts)
         tn_metadata own = { 2, keys, values };
         tni_safetensors file;
         assert_ok(tni_safetensors_open(&file, "test", in_folder("all")));
-        tn_list *list = tni_safetensors_list(&file, "");
+        tn_list *list = tni_safetensors_list(&file, "", NULL);
         tni_safetensors_close(&file);
         tn_tensor *t = tn_ones(TN_SHAPE(2));
         for (int k = 0; k < 2; k++) assert_ok(tn_list_set(list, names[i][k], t));

@@ -327,6 +327,44 @@ START_TEST(SD_05_versions_in_files)
 }
 END_TEST
 
+/* What buffers are goes along as well, and a description that is no good does no harm. */
+START_TEST(roles_in_files)
+{
+    static const struct {
+        const char *roles;
+        unsigned a, b; /* of the tensors a and b */
+    } rows[] = {
+        { "{}", 0, 0 },
+        { "{\\\"b\\\":\\\"counter\\\",\\\"a\\\":\\\"direction\\\"}", TN_DIRECTION, TN_COUNTER },
+        { "{\\\"none\\\":\\\"counter\\\",\\\"a\\\":\\\"king\\\",\\\"b\\\":\\\"\\\"}", 0, 0 },
+        { "{\\\"a\\\":\\\"cache\\\",\\\"b\\\":1}", TN_CACHE & TN_ROLE, 0 },
+        { "[]", 0, 0 },
+        { "{", 0, 0 },
+    };
+    for (int i = 0; i < COUNT(rows); i++) {
+        char header[512];
+        snprintf(header, sizeof header,
+                 "{\"__metadata__\":{\"tenon.roles\":\"%s\"},\"a\":" TENSOR(0, 1) ",\"b\":" TENSOR(
+                     1, 2) "}",
+                 rows[i].roles);
+        tn_list *list = tn_load_tensors(write_header("f", header, 2), NULL);
+        assert_made(list);
+        ck_assert_msg(list->entry[0].role == rows[i].a && list->entry[1].role == rows[i].b &&
+                          list->entry[0].kind == (rows[i].a ? TN_BUFFER : TN_PARAMETER),
+                      "%s", rows[i].roles);
+    }
+    tn_module *m = owned(tn_batch_norm1d_new(4, (tn_batch_norm_options){ 0 }));
+    const char *path = in_folder("m");
+    assert_ok(tn_save(m, path));
+    assert_ok(tn_save_tensors(tn_load_tensors(path, NULL), NULL, path)); /* and with the list */
+    tn_list *ours = tn_state_dict(m, ""), *list = tn_load_tensors(path, NULL);
+    for (int i = 0; i < ours->n; i++)
+        for (int k = 0; k < list->n; k++)
+            if (!strcmp(ours->entry[i].name, list->entry[k].name))
+                ck_assert_uint_eq(ours->entry[i].role, list->entry[k].role);
+}
+END_TEST
+
 static tn_module *norm_net(void)
 {
     tn_module *m = tn_sequential(tn_linear_new(6, 8, (tn_linear_options){ 0 }),
@@ -498,6 +536,7 @@ Suite *test_suite(void)
     tcase_add_test(t, FF_03_strings_are_no_ties);
     tcase_add_test(t, FF_03_ties_that_do_not_fit);
     tcase_add_test(t, SD_05_versions_in_files);
+    tcase_add_test(t, roles_in_files);
     tcase_add_test(t, module_round_trip);
     t = file_case(suite, "arguments");
     tcase_add_test(t, bad_names);

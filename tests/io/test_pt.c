@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "files.h"
+#include "io/cases.h"
 #include "scarce.h"
 #include "ext/pt/zip.h"
 
@@ -544,5 +544,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, FF_04_batchnorm_network_of_pytorch, 0, COUNT(versions));
     tcase_add_loop_test(t, FF_04_transformer_with_a_tie_of_pytorch, 0, COUNT(versions));
     tcase_add_loop_test(t, FF_04_what_pytorch_was_seen_to_read_is_what_is_written, 0, 3);
+    pt_kinds_cases(s);
+    pt_optim_cases(s);
     return s;
 }

@@ -217,5 +217,10 @@ static const option_row rows[] = {
     SHOWN_BY(tn_load_options, assign, "nn/test_state.c", "LD_14_assign_takes_the_tensors"),
     SHOWN_BY(tn_load_options, rename, "nn/test_hooks.c", "names_are_changed_by_a_callback"),
     SHOWN_BY(tn_load_options, user, "nn/test_hooks.c", "names_are_changed_by_a_callback"),
+    SHOWN_BY(tn_load_options, key, "io/pt_kinds.c", "each_kind_is_read_as_its_writer_meant_it"),
+    SHOWN_BY(tn_load_options, unwrap, "io/pt_kinds.c", "each_kind_is_read_as_its_writer_meant_it"),
+    SHOWN_BY(tn_load_options, widen, "io/pt_kinds.c", "each_kind_is_read_as_its_writer_meant_it"),
+    SHOWN_BY(tn_load_options, skip_foreign, "io/pt_kinds.c",
+             "each_kind_is_read_as_its_writer_meant_it"),
 };
 const option_rows options_of_layers = { rows, COUNT(rows) };

@@ -1,6 +1,8 @@
 /* options_others.c - options of ops, gradient checks, files, loaders and parallel training. */
+#include <glob.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "options.h"
 
@@ -13,6 +15,23 @@ static uint64_t see_loader(const void *o)
         while (tn_loader_next(loader, &batch, 1) > 0)
             h = mix(mix(h, (uint64_t)epoch), tn_hash(batch));
     tn_loader_free(loader);
+    return h;
+}
+
+/* A new file, but for times and checksums. */
+static uint64_t see_tensorboard(const void *o)
+{
+    tn_tensorboard *log = tn_tensorboard_new(in_folder("runs"), *(const tn_tensorboard_options *)o);
+    uint64_t h = log ? 1 : 0;
+    glob_t found;
+    size_t n = 0;
+    tn_tensorboard_free(log);
+    ck_assert_int_eq(glob(in_folder("runs/*"), 0, NULL, &found), 0);
+    const unsigned char *bytes = owned((unsigned char *)read_bytes(found.gl_pathv[0], &n));
+    ck_assert_int_eq(unlink(found.gl_pathv[0]), 0);
+    globfree(&found);
+    for (size_t at = 0; at < n; at += 16 + bytes[at])
+        for (size_t i = 9; i < bytes[at]; i++) h = mix(h, bytes[at + 12 + i]);
     return h;
 }
 
@@ -43,6 +62,18 @@ SEE(see_nan_to_num, tn_nan_to_num_options,
                              o)))
 SEE(see_interpolate, tn_interpolate_spec,
     see_tensor(tn_interpolate(input(TN_SHAPE(1, 2, 7, 7)), o)))
+
+/* What is counted of two rows; 0 for NULL. */
+static uint64_t see_metric(tn_module *m)
+{
+    if (!m) return 0;
+    tn_tensor *x = tn_from_floats((float[]){ 3, 2, 1, 3, 2, 1 }, TN_SHAPE(2, 3));
+    tn_tensor *y = tn_from_ints((int64_t[]){ 0, 1 }, TN_SHAPE(2));
+    bool counted = tn_metric_update(owned(m), x, y) == TN_OK;
+    return counted ? tn_hash(tn_get_buffer(m, "sums")) : 0;
+}
+SEE(see_top, tn_metric_options, see_metric(tn_metric_new(TN_ACCURACY, o)))
+SEE(see_confusion, tn_metric_options, see_metric(tn_metric_new(TN_CONFUSION, o)))
 
 /* ---- fields that are not numbers ------------------------------------------------------------- */
 
@@ -128,6 +159,75 @@ static void loader_prefetch(void)
     uint64_t h = see_loader(&o);
     o.prefetch = true;
     ck_assert_uint_eq(see_loader(&o), h);
+}
+
+/* Where the rows come from is seen in datasets (test_datasets.c); here that each field counts. */
+static void loader_tensors(void)
+{
+    const int64_t five[] = { 6, 5, 4, 3, 2 }, ones[] = { 0, 0, 0, 0, 0, 1, 1 };
+    const tn_loader_options plain = { .batch_size = 2 };
+    tn_loader_options o[] = { plain, plain, plain };
+    o[0].samples = tn_from_ints(five, TN_SHAPE(5));
+    o[1].weights = tn_from_floats((float[]){ 1, 1, 1, 1, 1, 1, 9 }, TN_SHAPE(7));
+    o[2].classes = tn_from_ints(ones, TN_SHAPE(7));
+    for (int k = 0; k < 3; k++) assert_differs(see_loader, plain, o[k]);
+    tn_loader_options once = o[1];
+    once.without_replacement = true;
+    assert_differs(see_loader, o[1], once);
+}
+
+/* Neither workers nor what they do ahead changes a value. */
+static void loader_workers(void)
+{
+    tn_loader_options o = { .batch_size = 2, .shuffle = true, .seed = 3 };
+    const uint64_t h = see_loader(&o);
+    for (int k = 0; k < 4; k++) {
+        o.workers = k, o.ahead = 3 * k;
+        ck_assert_uint_eq(see_loader(&o), h);
+    }
+    tn_tensor *data = tn_ones(TN_SHAPE(4));
+    o.workers = -1;
+    assert_null(tn_loader_new(&data, 1, o), TN_E_INVALID, "workers -1");
+}
+
+static tn_status nothing_of_two(const tn_dataset *d, tn_sample *s)
+{
+    (void)d;
+    s->size[0] = s->index;
+    memset(s->to[0], 1, 2);
+    return TN_OK;
+}
+
+static uint64_t see_pad(const void *o)
+{
+    static const tn_field field = { "v", TN_U8, { 1, { 2 } }, true };
+    const tn_dataset d = { "d", 2, &field, 1, nothing_of_two, NULL };
+    tn_loader_options both = *(const tn_loader_options *)o;
+    both.batch_size = 2;
+    tn_tensor *out[2];
+    tn_loader *l = tn_loader_from(&d, both);
+    const uint64_t h = tn_loader_next(l, out, 2) == 1 ? tn_hash(out[0]) : 0;
+    tn_loader_free(l);
+    return h;
+}
+
+static uint64_t see_csv(const void *o)
+{
+    const char text[] = "a,b\nNA,3\n1,\n";
+    uint64_t h = 0;
+    tn_csv *csv =
+        tn_csv_load(write_bytes("o.csv", text, sizeof text - 1), *(const tn_csv_options *)o);
+    for (int k = 0; csv && k < csv->n_columns; k++)
+        h = mix(h, csv->column[k].values ? tn_hash(csv->column[k].values) : 1);
+    tn_csv_free(csv);
+    return h;
+}
+
+static void csv_fields(void)
+{
+    const tn_csv_options plain = { 0 };
+    const tn_csv_options o[] = { { .separator = 'A' }, { .missing = "NA" }, { .types = "t-" } };
+    for (int k = 0; k < 3; k++) assert_differs(see_csv, plain, o[k]);
 }
 
 /* What bucket_bytes and messages do is seen with several ranks (parallel/driver.c). */
@@ -300,6 +400,25 @@ static const option_row rows[] = {
     CUSTOM(tn_loader_options, prefetch, loader_prefetch),
     INT(tn_loader_options, parts, 1, 2, -1, "part 0 of -1", see_loader, .batch_size = 2),
     INT(tn_loader_options, part, 0, 1, 2, "part 2 of 2", see_loader, .batch_size = 2, .parts = 2),
+    INT(tn_metric_options, top_k, 1, 2, -1, "top_k -1", see_top, 0),
+    FLAG(tn_metric_options, use_ignore_index, see_top, .ignore_index = 1),
+    INT(tn_metric_options, ignore_index, 0, 1, NAN, NULL, see_top, .use_ignore_index = true),
+    INT(tn_metric_options, classes, NAN, 3, 1, "want 2 classes", see_confusion, 0),
+    SHOWN_BY(tn_metric_options, rows, "metrics/test_metrics.c", "scores_that_have_no_area"),
+    INT(tn_tensorboard_options, purge_step, 0, 5, NAN, NULL, see_tensorboard, 0),
+    FLAG(tn_tensorboard_options, use_purge_step, see_tensorboard, 0),
+    CUSTOM(tn_loader_options, workers, loader_workers),
+    CUSTOM(tn_loader_options, ahead, loader_workers),
+    CUSTOM(tn_loader_options, samples, loader_tensors),
+    CUSTOM(tn_loader_options, weights, loader_tensors),
+    CUSTOM(tn_loader_options, without_replacement, loader_tensors),
+    CUSTOM(tn_loader_options, classes, loader_tensors),
+    INT(tn_loader_options, draws, 0, 5, 9, "draws 9 of 7", see_loader, .shuffle = true),
+    REAL(tn_loader_options, pad, 0, 5, NAN, NULL, see_pad, 0),
+    FLAG(tn_csv_options, no_header, see_csv, .missing = "NA"),
+    CUSTOM(tn_csv_options, separator, csv_fields),
+    CUSTOM(tn_csv_options, missing, csv_fields),
+    CUSTOM(tn_csv_options, types, csv_fields),
     CUSTOM(tn_data_parallel_options, bucket_bytes, parallel),
     CUSTOM(tn_data_parallel_options, buffers, parallel),
     CUSTOM(tn_data_parallel_options, messages, parallel),
@@ -341,26 +460,28 @@ static const option_row rows[] = {
     FLAG(tn_interpolate_spec, align_corners, see_interpolate, .size = { 9 }, .mode = TN_LINEAR),
     FLAG(tn_interpolate_spec, antialias, see_interpolate, .size = { 3 }, .mode = TN_LINEAR),
     SHOWN_BY(tn_interpolate_spec, mode, "ops/ops_values.c", "interpolation_rounds_as_pytorch"),
-    SHOWN_BY(tn_image_options, mode, "io/test_images.c", "decoded_as_torchvision_does"),
-    SHOWN_BY(tn_image_options, orient, "io/test_images.c", "decoded_as_torchvision_does"),
-    SHOWN_BY(tn_image_options, damaged, "io/test_images.c",
+    SHOWN_BY(tn_image_options, mode, "data/test_images.c", "decoded_as_torchvision_does"),
+    SHOWN_BY(tn_image_options, orient, "data/test_images.c", "decoded_as_torchvision_does"),
+    SHOWN_BY(tn_image_options, damaged, "data/test_images.c",
              "a_jpeg_that_is_cut_off_is_taken_on_request"),
-    SHOWN_BY(tn_image_resize_options, filter, "io/test_images.c", "resized_as_torchvision_does"),
-    SHOWN_BY(tn_image_resize_options, no_antialias, "io/test_images.c",
+    SHOWN_BY(tn_image_resize_options, filter, "data/test_images.c", "resized_as_torchvision_does"),
+    SHOWN_BY(tn_image_resize_options, no_antialias, "data/test_images.c",
              "resized_as_torchvision_does"),
-    SHOWN_BY(tn_image_crop_options, scale, "io/test_images.c", "drawn_as_torchvision_does"),
-    SHOWN_BY(tn_image_crop_options, ratio, "io/test_images.c", "drawn_as_torchvision_does"),
-    SHOWN_BY(tn_image_crop_options, resize, "io/test_images.c", "transforms_refused"),
-    SHOWN_BY(tn_image_rotate_options, linear, "io/test_images.c", "moved_as_torchvision_does"),
-    SHOWN_BY(tn_image_rotate_options, expand, "io/test_images.c", "moved_as_torchvision_does"),
-    SHOWN_BY(tn_image_rotate_options, fill, "io/test_images.c", "moved_as_torchvision_does"),
-    SHOWN_BY(tn_image_jitter_options, brightness, "io/test_images.c", "drawn_as_torchvision_does"),
-    SHOWN_BY(tn_image_jitter_options, contrast, "io/test_images.c", "drawn_as_torchvision_does"),
-    SHOWN_BY(tn_image_jitter_options, saturation, "io/test_images.c", "drawn_as_torchvision_does"),
-    SHOWN_BY(tn_image_jitter_options, hue, "io/test_images.c", "drawn_as_torchvision_does"),
-    SHOWN_BY(tn_image_erase_options, scale, "io/test_images.c", "drawn_as_torchvision_does"),
-    SHOWN_BY(tn_image_erase_options, ratio, "io/test_images.c", "drawn_as_torchvision_does"),
-    SHOWN_BY(tn_image_erase_options, value, "io/test_images.c", "drawn_as_torchvision_does"),
+    SHOWN_BY(tn_image_crop_options, scale, "data/test_images.c", "drawn_as_torchvision_does"),
+    SHOWN_BY(tn_image_crop_options, ratio, "data/test_images.c", "drawn_as_torchvision_does"),
+    SHOWN_BY(tn_image_crop_options, resize, "data/test_images.c", "transforms_refused"),
+    SHOWN_BY(tn_image_rotate_options, linear, "data/test_images.c", "moved_as_torchvision_does"),
+    SHOWN_BY(tn_image_rotate_options, expand, "data/test_images.c", "moved_as_torchvision_does"),
+    SHOWN_BY(tn_image_rotate_options, fill, "data/test_images.c", "moved_as_torchvision_does"),
+    SHOWN_BY(tn_image_jitter_options, brightness, "data/test_images.c",
+             "drawn_as_torchvision_does"),
+    SHOWN_BY(tn_image_jitter_options, contrast, "data/test_images.c", "drawn_as_torchvision_does"),
+    SHOWN_BY(tn_image_jitter_options, saturation, "data/test_images.c",
+             "drawn_as_torchvision_does"),
+    SHOWN_BY(tn_image_jitter_options, hue, "data/test_images.c", "drawn_as_torchvision_does"),
+    SHOWN_BY(tn_image_erase_options, scale, "data/test_images.c", "drawn_as_torchvision_does"),
+    SHOWN_BY(tn_image_erase_options, ratio, "data/test_images.c", "drawn_as_torchvision_does"),
+    SHOWN_BY(tn_image_erase_options, value, "data/test_images.c", "drawn_as_torchvision_does"),
     SHOWN_BY(tn_profile_options, steps, "trace/test_profile.c", "profile_refused"),
     SHOWN_BY(tn_profile_options, rows, "trace/test_profile.c", "rows_are_cut"),
     SHOWN_BY(tn_profile_options, file, "trace/test_profile.c", "calls_and_flops"),

@@ -757,6 +757,75 @@ static void random_numbers(void)
     EXPECT(tensor_difference(tn_dropout(ones, 0.5, true), mask) == 0);
 }
 
+/* ---- metrics over all ranks ------------------------------------------------------------------ */
+
+enum { COUNTED = 41 };
+
+/* Rows from, from + step, ... of a batch that every rank can make, for that kind of metric. */
+static void count_rows(tn_module *m, tn_metric_kind kind, int64_t from, int64_t end, int64_t step)
+{
+    tn_generator *g = tn_generator_new(7);
+    float v[COUNTED * 3];
+    int64_t y[COUNTED];
+    for (int i = 0; i < COUNTED * 3; i++) v[i] = (float)(tn_generator_u32(g) % 64) / 8;
+    for (int i = 0; i < COUNTED; i++) y[i] = tn_generator_u32(g) % (kind == TN_AUC ? 2 : 3);
+    tn_generator_free(g);
+    tn_tensor *x = tn_from_floats(v, TN_SHAPE(COUNTED, 3)), *t = tn_from_ints(y, TN_SHAPE(COUNTED));
+    if (kind == TN_AUC) x = tn_select(x, 1, 0);
+    if (kind == TN_MEAN_SQUARED_ERROR) t = tn_neg(x);
+    TN_CHECK(tn_metric_update(m, there(tn_slice(x, 0, from, end, step)),
+                              there(tn_slice(t, 0, from, end, step))));
+}
+
+static void one_metric(tn_metric_kind kind, tn_metric_options o)
+{
+    const int rank = tn_parallel_rank(), size = tn_parallel_size();
+    tn_module *whole = model(tn_metric_new(kind, o)), *m = model(tn_metric_new(kind, o));
+    count_rows(whole, kind, 0, COUNTED, 1);
+    count_rows(m, kind, rank, 17, size); /* as many as there are: not equally many on all ranks */
+    tn_tensor *own = tn_clone(tn_get_buffer(m, "sums"));
+    tn_module *half = tn_metric_total(m);
+    TN_CHECK_PTR(half);
+    EXPECT(tensor_difference(own, tn_get_buffer(m, "sums")) == 0); /* it stays as it is */
+    /* the run ends; rank 0 goes on with what all have counted */
+    if (rank == 0)
+        TN_CHECK(tn_load_state_dict(m, tn_state_dict(half, ""), (tn_load_options){ 0 }, NULL));
+    else
+        TN_CHECK(tn_metric_reset(m));
+    count_rows(m, kind, 17 + rank, COUNTED, size);
+    tn_module *total = tn_metric_total(m);
+    TN_CHECK_PTR(total);
+    const double value = tn_metric_value(total), want = tn_metric_value(whole);
+    const bool exact = kind != TN_PERPLEXITY && kind != TN_MEAN_SQUARED_ERROR;
+    EXPECT(exact ? value == want : fabs(value - want) <= 1e-14 * want);
+    if (exact && kind != TN_AUC)
+        EXPECT(tensor_difference(tn_get_buffer(total, "sums"), tn_get_buffer(whole, "sums")) == 0);
+    EXPECT(tensor_difference(of_rank(tn_get_buffer(total, "sums"), 0),
+                             tn_get_buffer(total, "sums")) == 0);
+    tn_module_drop(half), tn_module_drop(total), tn_module_drop(whole), tn_module_drop(m);
+}
+
+static void metrics(void)
+{
+    one_metric(TN_ACCURACY, (tn_metric_options){ .top_k = 2 });
+    one_metric(TN_CONFUSION, (tn_metric_options){ .classes = 3 });
+    one_metric(TN_AUC, (tn_metric_options){ .rows = COUNTED });
+    one_metric(TN_AUC, (tn_metric_options){ .rows = 100 });
+    one_metric(TN_MEAN_SQUARED_ERROR, (tn_metric_options){ 0 });
+    one_metric(TN_PERPLEXITY, (tn_metric_options){ 0 });
+    tn_module *auc = model(tn_metric_new(TN_AUC, (tn_metric_options){ .rows = COUNTED }));
+    count_rows(auc, TN_AUC, 0, COUNTED, 1); /* on each rank: more than there is room for */
+    tn_module *total = tn_metric_total(auc);
+    EXPECT(isnan(tn_metric_value(total)) &&
+           strstr(tn_error(), "more scores than an AUC of 41 rows"));
+    tn_error_clear();
+    tn_module_drop(total), tn_module_drop(auc);
+    auc = model(tn_metric_new(TN_AUC, (tn_metric_options){ .rows = last_rank() ? 4 : 5 }));
+    EXPECT_NULL(tn_metric_total(auc), "metric");
+    EXPECT_NULL(tn_metric_total(last_rank() ? NULL : auc), "");
+    tn_module_drop(auc);
+}
+
 /* ---- failures -------------------------------------------------------------------------------- */
 
 static void expect_refused(tn_module *m, const char *why)
@@ -1037,14 +1106,15 @@ static void on_the_gpu(void)
 int main(int argc, char **argv)
 {
     static const rank_mode mode[] = {
-        WITH(train, 4),      WITH(norm, 2),        WITH(recompute, 2), WITH(wide, 1),
-        WITH(train_bf16, 3), WITH(compare, 3),     WITH(die, 1),       WITH(maps, 1),
-        WITH(roles, 1),      MODE(differ),         MODE(buffers),      MODE(unused),
-        MODE(frozen),        MODE(tied),           MODE(overlap),      MODE(dtypes),
-        MODE(calls),         MODE(random_numbers), MODE(mismatch),     MODE(memory),
-        MODE(faults),        MODE(capture),        MODE(two),          MODE(changed),
-        MODE(gpus),          MODE(half_sums),      MODE(half_edges),   MODE(uneven),
-        MODE(dealt),         MODE(leave),          MODE(same_data),    MODE(checked),
+        WITH(train, 4),      WITH(norm, 2),    WITH(recompute, 2),   WITH(wide, 1),
+        WITH(train_bf16, 3), WITH(compare, 3), WITH(die, 1),         WITH(maps, 1),
+        WITH(roles, 1),      MODE(metrics),    MODE(differ),         MODE(buffers),
+        MODE(unused),        MODE(frozen),     MODE(tied),           MODE(overlap),
+        MODE(dtypes),        MODE(calls),      MODE(random_numbers), MODE(mismatch),
+        MODE(memory),        MODE(faults),     MODE(capture),        MODE(two),
+        MODE(changed),       MODE(gpus),       MODE(half_sums),      MODE(half_edges),
+        MODE(uneven),        MODE(dealt),      MODE(leave),          MODE(same_data),
+        MODE(checked),
     };
     bool cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
     return rank_main(

@@ -35,7 +35,7 @@ for n in 2 4; do
     ranks $n cuda train_bf16 f32 64 d && ranks 1 compare f32 d 2e-2 && cat log
     ranks $n cuda norm f64 e && ranks 1 compare n64 e 1e-12
     for mode in uneven differ buffers unused frozen overlap dtypes half_sums half_edges calls random_numbers mismatch \
-        two changed capture dealt leave; do
+        two changed capture dealt metrics leave; do
         ranks $n cuda $mode
     done
     TN_CACHE=0 ranks $n cuda memory

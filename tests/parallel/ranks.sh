@@ -6,7 +6,7 @@
 # Seen to fail: with src/ext/parallel/reduce.c not dividing by the number of ranks, not adding older
 # gradients, or not waiting for a bucket; buffers.c averaging integers; compare.c without a note;
 # data_parallel.c not sending rank 0's parameters; sync_batchnorm.c dividing by n for running_var, or with
-# a backward that does not sum; src/ext/diagnose/check_ways.c without rank 0's values.
+# a backward that does not sum; src/ext/diagnose/check_ways.c without rank 0's values; src/ext/metrics/metrics.c adding scores.
 set -euo pipefail
 driver=$(realpath "$1")
 table=$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../../docs/buffers.md
@@ -40,7 +40,7 @@ for n in 2 4; do
     # two threads in each process, and the optimizer's state dealt over the ranks
     TN_NUM_THREADS=2 ranks $n wide w && ranks 1 compare w64 w 1e-12 && cat log
     for mode in uneven differ buffers unused frozen tied overlap dtypes half_sums half_edges calls random_numbers \
-        mismatch two leave same_data changed checked; do
+        metrics mismatch two leave same_data changed checked; do
         ranks $n $mode
     done
     ranks $n roles "$table"
@@ -49,7 +49,7 @@ done
 # a number of ranks that is no power of two: MPI adds in another order, and a mean is no exact division
 ranks 3 train f64 64 1 j && ranks 1 compare f64 j 1e-12
 ranks 3 norm f64 k && ranks 1 compare n64 k 1e-12
-for mode in uneven half_sums tied; do ranks 3 $mode; done
+for mode in uneven half_sums tied metrics; do ranks 3 $mode; done
 
 # A rank that is killed, or ends with an error, ends the others: with a status, and the rank's number, from
 # mpirun for one that was killed, from the program itself for the other.

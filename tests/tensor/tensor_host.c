@@ -327,6 +327,9 @@ START_TEST(numbers_have_a_point_in_every_locale)
         ck_assert_msg(!(p[0] == ',' && p > written && p[-1] >= '0' && p[-1] <= '9' && p[1] >= '0' &&
                         p[1] <= '9'),
                       "a decimal comma: %.40s", p - (p - written > 20 ? 20 : p - written));
+    tn_csv *csv = tn_csv_load(write_bytes("t.csv", "a\n2.5\n", 6), (tn_csv_options){ 0 });
+    ck_assert_double_eq(csv ? tn_item(csv->column->values) : 0, 2.5);
+    tn_csv_free(csv);
     snprintf(text, sizeof text, "%.1f", 0.5);
     ck_assert_str_eq(text, "0,5");
     setlocale(LC_NUMERIC, "C");

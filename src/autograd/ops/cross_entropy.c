@@ -225,9 +225,7 @@ NLL(nll_loss_grad, "dx = 0; dx[t] = -w[t] dloss",
 
 /* ---- class ids ------------------------------------------------------------------------------- */
 
-/* The class axis of logits for a target of class ids (ops.h); -1 and a message if they do not
- * match. */
-static int class_axis(const char *function, const tn_tensor *logits, const tn_tensor *target)
+int tni_class_axis(const char *function, const tn_tensor *logits, const tn_tensor *target)
 {
     int rank = logits->shape.rank;
     int axis = rank == 1 ? 0 : 1;
@@ -281,7 +279,7 @@ static tn_tensor *class_ids(const tn_op *op, const char *function, tn_tensor *x,
                             const tn_cross_entropy_options *o)
 {
     target = tni_ids_arg(function, "target", target);
-    int axis = target ? class_axis(function, x, target) : -1;
+    int axis = target ? tni_class_axis(function, x, target) : -1;
     if (axis < 0 || tni_check_class_options(function, o, x->shape.size[axis], x) != TN_OK)
         return NULL;
     class_args args = { axis, o->label_smoothing, rows_ignore(o), x->shape };

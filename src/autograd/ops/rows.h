@@ -87,6 +87,8 @@ bool tni_is_pair(const char *function, const char *a, tn_tensor **pa, const char
 bool tni_is_beside(const char *function, const char *name, tn_tensor **pw, const tn_tensor *x);
 /* x, but low where it is below; with slope 1 there, too, as where PyTorch changes data. */
 tn_tensor *tni_raised(tn_tensor *x, double low);
+/* The class axis of logits for a target of class ids (losses.h); -1 + message: they do not fit. */
+int tni_class_axis(const char *function, const tn_tensor *logits, const tn_tensor *target);
 /* true where target is ignored (bool). */
 tn_tensor *tni_ignored_rows(tn_tensor *target, int64_t ignore);
 static inline int64_t rows_ignore(const tn_cross_entropy_options *o)

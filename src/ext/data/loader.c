@@ -1,179 +1,24 @@
 /*
- * loader.c - batches of rows from tensors in memory, in an order fixed by seed and epoch.
+ * loader.c - batches from a data set, in an order fixed by seed and epoch, and where it stands.
  *
- * The order of an epoch is a permutation drawn from a generator seeded by (seed, epoch): any batch
- * of any epoch can be made without those before it, so seeking is free and a checkpoint needs only
- * a few numbers.
- *
- * With prefetch a thread copies the rows of the next batch while the caller trains. It runs no
- * tensor op (its own thread pool would take the caller's cores), touches no reference count, and
- * fills tensors made before it started: nothing it does can fail. Every batch has a thread of its
- * own, which the next call joins: the two share no lock, as the caller leaves alone what the thread
- * uses until then.
+ * The order of an epoch (sampler.c), and a sample's random numbers, come from generators seeded by
+ * (seed, epoch) and the sample's number: any batch of any epoch can be made without those before
+ * it, so seeking is free and a checkpoint needs only a few numbers. Batches are made in batches.c.
  */
-#include <pthread.h>
-#include <stdio.h>
-#include <unistd.h>
-
-#include "io/file.h"
+#include "ext/data/loader.h"
 #include "io/io.h"
 
-#define MAX_TENSORS 4
 #define MAX_EPOCH (INT64_MAX / 2) /* never reached; one more does not overflow */
-
-struct tn_loader {
-    int n_tensors;
-    tn_tensor *tensor[MAX_TENSORS]; /* dense; our own handles: a module may cast or
-                                       move the memory under the caller's */
-    size_t row_bytes[MAX_TENSORS];
-    int64_t rows, batches;
-    tn_loader_options o;
-    int64_t epoch, position;
-
-    /* The order of one epoch. This and the rest is the thread's while it runs (settle). */
-    tn_generator *generator;
-    int64_t *order; /* rows of them; NULL without shuffle */
-    int64_t order_epoch;
-
-    tn_tensor *next[MAX_TENSORS]; /* a batch made in advance, one reference each; NULL */
-    int64_t next_epoch, next_position;
-    bool filling; /* there is a thread to be joined */
-    pthread_t thread;
-    pid_t pid; /* of the process that started it: a forked child has no such thread */
-};
-
-/* Steele et al., Fast splittable pseudorandom number generators (2014): neighbours become
- * strangers. */
-static uint64_t mix(uint64_t seed, uint64_t epoch)
-{
-    uint64_t z = seed + (epoch + 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-/* The number of rows in our part of a batch; in an epoch's last batch some may be left over. */
-static int64_t batch_rows(const tn_loader *l, int64_t position)
-{
-    return TNI_MIN(l->o.batch_size, l->rows - position * l->o.batch_size) / l->o.parts;
-}
-
-/* Makes the tensors of a batch, in the current scope. */
-static tn_status make_batch(const tn_loader *l, int64_t position, tn_tensor **batch)
-{
-    for (int k = 0; k < l->n_tensors; k++) {
-        tn_shape shape = l->tensor[k]->shape;
-        shape.size[0] = batch_rows(l, position);
-        batch[k] = tn_empty_as(shape, l->tensor[k]->dtype, tn_cpu());
-        if (!batch[k]) return tni_pending();
-    }
-    return TN_OK;
-}
-
-/* Copies the rows of a batch to its tensors. Cannot fail. */
-static void gather(tn_loader *l, int64_t epoch, int64_t position, tn_tensor *const *batch)
-{
-    if (l->order && l->order_epoch != epoch) {
-        tn_generator_seed(l->generator, mix(l->o.seed, (uint64_t)epoch));
-        tn_generator_permutation(l->generator, l->rows, l->order);
-        l->order_epoch = epoch;
-    }
-    int64_t n = batch_rows(l, position);
-    int64_t first = position * l->o.batch_size + l->o.part * n;
-    for (int k = 0; k < l->n_tensors; k++) {
-        const char *from = tni_data(l->tensor[k]);
-        char *to = tni_data(batch[k]);
-        size_t size = l->row_bytes[k];
-        if (size == 0) continue;
-        if (!l->order) {
-            memcpy(to, from + (size_t)first * size, (size_t)n * size);
-            continue;
-        }
-        for (int64_t i = 0; i < n; i++)
-            memcpy(to + (size_t)i * size, from + (size_t)l->order[first + i] * size, size);
-    }
-}
-
-/* ---- the thread ------------------------------------------------------------------------------ */
-
-static void *fill(void *argument)
-{
-    tn_loader *l = argument;
-    gather(l, l->next_epoch, l->next_position, l->next);
-    return NULL;
-}
-
-/* Drops the batch made in advance; no thread fills it. */
-static void drop_next(tn_loader *l)
-{
-    for (int k = 0; k < l->n_tensors; k++) {
-        tn_drop(l->next[k]);
-        l->next[k] = NULL;
-    }
-    l->next_epoch = -1;
-}
-
-/* Returns when no thread works for the loader. */
-static void settle(tn_loader *l)
-{
-    if (l->filling && l->pid == getpid()) {
-        pthread_join(l->thread, NULL);
-    } else if (l->filling) { /* in a forked child: the thread has stopped somewhere */
-        drop_next(l);
-        l->order_epoch = -1;
-    }
-    l->filling = false;
-}
-
-/* Makes the batch after the current one, and starts to fill it. */
-static tn_status start_next(tn_loader *l)
-{
-    bool last = l->position + 1 == l->batches;
-    tn_tensor *batch[MAX_TENSORS];
-    drop_next(l);
-    l->next_position = last ? 0 : l->position + 1;
-    tn_scope scope = tn_scope_begin();
-    tn_status status = make_batch(l, l->next_position, batch);
-    for (int k = 0; k < l->n_tensors && status == TN_OK; k++) l->next[k] = tn_keep(batch[k]);
-    tn_scope_end(scope);
-    if (status != TN_OK) return status;
-    l->next_epoch = l->epoch + last;
-    l->pid = getpid();
-    int error = tni_thread_start(&l->thread, fill, l);
-    l->filling = !error;
-    if (!error) return TN_OK;
-    drop_next(l);
-    return tni_error(TN_E_NOMEM, "tn_loader_next: no thread to prefetch with: %s", strerror(error));
-}
-
-/* The batch at the current position, in the current scope; the one made in advance if it fits. */
-static tn_status take(tn_loader *l, tn_tensor **batch)
-{
-    tn_status status = TN_OK;
-    if (l->next_epoch != l->epoch || l->next_position != l->position) {
-        status = make_batch(l, l->position, batch);
-        if (status == TN_OK) gather(l, l->epoch, l->position, batch);
-        return status;
-    }
-    for (int k = 0; k < l->n_tensors; k++) {
-        batch[k] = tn_scope_adopt(l->next[k]);
-        l->next[k] = NULL;
-        if (!batch[k]) status = tni_pending();
-    }
-    drop_next(l);
-    return status;
-}
+#define MAX_WORKERS 1024
 
 /* ---- making and freeing ---------------------------------------------------------------------- */
 
 void tn_loader_free(tn_loader *l)
 {
     if (!l) return;
-    settle(l);
-    drop_next(l);
-    for (int k = 0; k < l->n_tensors; k++) tn_drop(l->tensor[k]);
-    if (l->order) tni_free(l->order, (size_t)l->rows * sizeof *l->order);
-    tn_generator_free(l->generator);
+    tni_batches_free(l);
+    tni_sampler_free(&l->sampler);
+    for (int k = 0; k < TNI_LOADER_TENSORS; k++) tn_drop(l->tensor[k]);
     tni_free(l, sizeof *l);
 }
 
@@ -189,17 +34,17 @@ static tn_status check_sizes(const char *f, int64_t rows, const tn_loader_option
         return tni_error(TN_E_INVALID,
                          "%s: batches of %" PRId64 " in %" PRId64 " parts: want a multiple", f,
                          o->batch_size, o->parts);
-    if (rows < o->parts || (o->drop_last && rows < o->batch_size))
+    if (rows >= 0 && (rows < o->parts || (o->drop_last && rows < o->batch_size)))
         return tni_error(TN_E_INVALID, "%s: %" PRId64 " rows give no batch of %" PRId64, f, rows,
                          o->batch_size);
     return TN_OK;
 }
 
-static tn_status check(tn_tensor *const *tensors, int n, const tn_loader_options *o)
+static tn_status check_tensors(const char *f, tn_tensor *const *tensors, int n)
 {
-    static const char f[] = "tn_loader_new";
-    if (n < 1 || n > MAX_TENSORS)
-        return tni_error(TN_E_INVALID, "%s: %d tensors: want 1 to %d", f, n, MAX_TENSORS);
+    if (!tensors) return tni_null(f, "tensors", "1 to 4 tensors");
+    if (n < 1 || n > TNI_LOADER_TENSORS)
+        return tni_error(TN_E_INVALID, "%s: %d tensors: want 1 to %d", f, n, TNI_LOADER_TENSORS);
     for (int k = 0; k < n; k++) {
         const tn_tensor *t = tensors[k];
         char name[24];
@@ -216,73 +61,187 @@ static tn_status check(tn_tensor *const *tensors, int n, const tn_loader_options
                              ": want as many",
                              f, tensors[0]->shape.size[0], k, t->shape.size[0]);
     }
-    return check_sizes(f, tensors[0]->shape.size[0], o);
+    return TN_OK;
+}
+
+static tn_status check_data(const char *f, const tn_dataset *d)
+{
+    if (!d->get || !d->fields || d->n_fields < 1 || d->length < -1)
+        return tni_error(TN_E_INVALID,
+                         "%s: length %" PRId64 ", %d fields%s: want 0 and up, or -1 for a stream, "
+                         "1 or more fields, and get",
+                         f, d->length, d->fields ? d->n_fields : 0, d->get ? "" : " and no get");
+    for (int k = 0; k < d->n_fields; k++) {
+        const tn_field *w = &d->fields[k];
+        if (w->shape.rank < w->varies || w->shape.rank >= TN_MAX_RANK ||
+            tni_shape_numel(&w->shape) < 0 || tn_dtype_size(w->dtype) == 0)
+            return tni_error(TN_E_SHAPE, "%s: field %d (%s): want a dtype and %d to %d sizes", f, k,
+                             w->name ? w->name : "unnamed", w->varies, TN_MAX_RANK - 1);
+    }
+    return TN_OK;
+}
+
+static tn_status check_options(const char *f, const tn_dataset *d, const tn_loader_options *o)
+{
+    if (o->workers < 0 || o->workers > MAX_WORKERS || o->ahead < 0 || o->ahead > MAX_WORKERS)
+        return tni_error(TN_E_INVALID,
+                         "%s: workers %" PRId64 ", ahead %" PRId64 ": want both 0 to %d", f,
+                         o->workers, o->ahead, MAX_WORKERS);
+    const bool chosen = o->shuffle || o->parts != 1 || o->samples || o->weights || o->classes;
+    if (d->length == -1 && (chosen || o->draws))
+        return tni_error(TN_E_INVALID, "%s: a stream: want all samples, in order, in one part", f);
+    return o->draws || o->samples ? TN_OK : check_sizes(f, d->length, o);
 }
 
 static int64_t batches_of(int64_t rows, const tn_loader_options *o)
 {
+    if (rows < 0) return INT64_MAX / o->batch_size; /* a stream: never reached */
     return rows / o->batch_size + (!o->drop_last && rows % o->batch_size >= o->parts);
 }
 
-static tn_status keep_tensor(tn_loader *l, tn_tensor *t)
+static tn_status keep_tensor(tn_loader *l, int k, tn_tensor *t)
 {
-    int k = l->n_tensors;
     TN_SCOPE TN_NO_GRAD
     {
         tn_tensor *dense = tni_dense(t);
         l->tensor[k] = dense ? tni_alias_raw(dense) : NULL;
     }
-    if (!l->tensor[k]) return tni_pending();
-    l->n_tensors++;
-    l->row_bytes[k] = (size_t)(tni_shape_numel(&t->shape) / l->rows) * tn_dtype_size(t->dtype);
-    return TN_OK;
+    l->field[k] = (tn_field){ .dtype = t->dtype, .shape.rank = t->shape.rank - 1 };
+    for (int i = 1; i < t->shape.rank; i++) l->field[k].shape.size[i - 1] = t->shape.size[i];
+    return l->tensor[k] ? TN_OK : tni_pending();
 }
 
-tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o)
+/* What is the same for tensors and a user's data; frees l on failure. */
+static tn_loader *complete(const char *f, tn_loader *l, const tn_dataset *d, tn_loader_options o)
 {
-    if (!tensors) return tni_null("tn_loader_new", "tensors", "1 to 4 tensors"), NULL;
+    TNI_HOLD_TRAPS;
     if (o.batch_size == 0) o.batch_size = 1;
     if (o.parts == 0) o.parts = 1;
-    if (check(tensors, n, &o) != TN_OK) return NULL;
-    tn_loader *l = tni_calloc(sizeof *l);
-    if (!l) return NULL;
-    l->o = o;
-    l->rows = tensors[0]->shape.size[0];
-    l->batches = batches_of(l->rows, &o);
-    l->order_epoch = l->next_epoch = -1;
+    if (o.ahead == 0) o.ahead = o.workers ? 2 : 1;
+    if (o.prefetch && o.workers == 0) o.workers = 1;
     tn_status status = TN_OK;
-    for (int k = 0; status == TN_OK && k < n; k++) status = keep_tensor(l, tensors[k]);
-    if (status == TN_OK && o.shuffle) {
-        l->generator = tn_generator_new(o.seed);
-        if (l->generator) l->order = tni_alloc_n((size_t)l->rows, sizeof *l->order);
-        if (!l->order) status = tni_pending();
+    tn_tensor **given[] = { &o.samples, &o.weights, &o.classes };
+    static const char *const names[] = { "samples", "weights", "classes" };
+    for (int k = 0; k < 3 && status == TN_OK; k++) {
+        if (d->get && !tni_option_tensor(f, names[k], *given[k])) status = tni_pending();
+        if (*given[k] && tni_none(*given[k])) *given[k] = NULL;
     }
+    l->data = d;
+    l->o = o;
+    l->o.samples = l->o.weights = l->o.classes = NULL; /* the sampler has their values */
+    l->n_out = d->n_fields;
+    for (int k = 0; k < d->n_fields; k++) l->n_out += d->fields[k].varies;
+    if (status == TN_OK) status = check_options(f, d, &o);
+    if (status == TN_OK) status = tni_sampler_make(f, &l->sampler, &o, d->length);
+    l->rows = l->sampler.draws;
+    if (status == TN_OK) status = check_sizes(f, l->rows, &o);
+    if (status == TN_OK) l->batches = batches_of(l->rows, &o);
+    if (status == TN_OK) status = tni_batches_make(l);
     if (status == TN_OK) return l;
     tn_loader_free(l);
     return NULL;
 }
 
+tn_loader *tn_loader_new(tn_tensor *const *tensors, int n, tn_loader_options o)
+{
+    static const char f[] = "tn_loader_new";
+    if (check_tensors(f, tensors, n) != TN_OK) return NULL;
+    tn_loader *l = tni_calloc(sizeof *l);
+    if (!l) return NULL;
+    l->tensors =
+        (tn_dataset){ .length = tensors[0]->shape.size[0], .fields = l->field, .n_fields = n };
+    tn_status status = TN_OK;
+    for (int k = 0; status == TN_OK && k < n; k++) status = keep_tensor(l, k, tensors[k]);
+    if (status == TN_OK) return complete(f, l, &l->tensors, o);
+    tn_loader_free(l);
+    return NULL;
+}
+
+tn_loader *tn_loader_from(const tn_dataset *d, tn_loader_options o)
+{
+    static const char f[] = "tn_loader_from";
+    if (!d) return tni_nothing(tni_null(f, "d", "a data set"));
+    tn_loader *l = check_data(f, d) == TN_OK ? tni_calloc(sizeof *l) : NULL;
+    return l ? complete(f, l, d, o) : NULL;
+}
+
 /* ---- using it -------------------------------------------------------------------------------- */
+
+/* Field k, which varies, up to its longest, and *sizes. */
+static tn_tensor *padded(const tn_loader *l, const tni_batch *b, int k, tn_tensor **sizes)
+{
+    const tn_field *f = &l->data->fields[k];
+    const size_t value = tn_dtype_size(f->dtype);
+    int64_t longest = 0;
+    *sizes = tn_empty_as(TN_SHAPE(b->n), TN_I64, tn_cpu());
+    const tn_tensor *pad = tn_full_as(TN_SCALAR, l->o.pad, f->dtype, tn_cpu());
+    if (!*sizes || !pad) return NULL;
+    int64_t *size = tni_data(*sizes);
+    for (int64_t i = 0; i < b->made; i++) {
+        size[i] = b->size[i * l->data->n_fields + k];
+        longest = TNI_MAX(longest, size[i]);
+    }
+    tn_tensor *t = tn_contiguous(tn_narrow(b->field[k], 1, 0, longest));
+    char *at = t ? tni_data(t) : NULL;
+    const size_t row = (size_t)longest * tni_field_bytes(f) / (size_t)TNI_MAX(f->shape.size[0], 1);
+    for (int64_t i = 0; at && i < b->made; i++, at += row)
+        for (size_t from = longest ? row / (size_t)longest * (size_t)size[i] : row; from < row;
+             from += value)
+            memcpy(at + from, tni_data(pad), value);
+    return t;
+}
+
+/* The tensors of a batch: the fields', then sizes; of a stream's last batch as much as there is. */
+static tn_status tensors_of(const tn_loader *l, const tni_batch *b, tn_tensor **out)
+{
+    int n = l->data->n_fields;
+    for (int k = 0; k < l->data->n_fields; k++)
+        out[k] = l->data->fields[k].varies ? padded(l, b, k, &out[n++]) : b->field[k];
+    for (int k = 0; k < n; k++) {
+        if (b->made < b->n) out[k] = tn_contiguous(tn_narrow(out[k], 0, 0, b->made));
+        if (!out[k]) return tni_pending();
+    }
+    return TN_OK;
+}
+
+static tn_status hand_out(const tn_loader *l, const tni_batch *b, tn_tensor **out)
+{
+    tn_status status = TN_OK;
+    tn_scope scope = tn_scope_begin();
+    TN_NO_GRAD status = tensors_of(l, b, out);
+    return tni_scope_hand_over(scope, NULL, status, l->n_out, out);
+}
+
+static int end_of_epoch(tn_loader *l)
+{
+    l->epoch++;
+    l->position = 0;
+    return 0;
+}
 
 int tn_loader_next(tn_loader *l, tn_tensor **out, int n)
 {
+    TNI_HOLD_TRAPS;
     static const char f[] = "tn_loader_next";
     if (!l) return tni_minus_one(tni_null(f, "loader", "a loader"));
     if (!out) return tni_minus_one(tni_null(f, "out", "room for the batch"));
-    if (n != l->n_tensors)
+    if (n != l->n_out)
         return tni_minus_one(tni_error(
-            TN_E_INVALID, "%s: room for %d tensors: want %d, the loader's", f, n, l->n_tensors));
-    if (l->position >= l->batches) {
-        l->epoch++;
-        l->position = 0;
-        return 0;
+            TN_E_INVALID, "%s: room for %d tensors: want %d, the loader's", f, n, l->n_out));
+    if (l->position >= l->batches) return end_of_epoch(l);
+    const size_t guarded = tni_scope_guard();
+    const tni_batch *b = tni_batches_get(l);
+    tni_scope_unguard(guarded);
+    if (b && b->made < (l->o.drop_last ? b->n : 1)) return end_of_epoch(l); /* of a stream */
+    if (!b || hand_out(l, b, out) != TN_OK) {
+        tni_saved_error error;
+        tni_error_save(&error);
+        tni_batches_settle(l);
+        tni_error_restore(&error);
+        return -1;
     }
-    settle(l);
-    tn_tensor *batch[MAX_TENSORS];
-    if (take(l, batch) != TN_OK) return -1;
-    if (l->o.prefetch && start_next(l) != TN_OK) return -1;
+    tni_batches_next(l);
     l->position++;
-    memcpy(out, batch, (size_t)l->n_tensors * sizeof *out);
     return 1;
 }
 
@@ -291,7 +250,7 @@ int tn_loader_next(tn_loader *l, tn_tensor **out, int n)
     {                                                                                              \
         return l ? l->value : tni_minus_one(tni_null(#name, "loader", "a loader"));                \
     }
-ANSWERS(tn_loader_batches, batches)
+ANSWERS(tn_loader_batches, rows < 0 ? -1 : l->batches)
 ANSWERS(tn_loader_rows, rows)
 ANSWERS(tn_loader_batch_size, o.batch_size)
 ANSWERS(tn_loader_epoch, epoch)
@@ -308,8 +267,7 @@ tn_status tn_loader_set_batch_size(tn_loader *l, int64_t batch_size)
     if (l->position != 0)
         return tni_error(TN_E_STATE, "%s: batch %" PRId64 " of an epoch: want its beginning", f,
                          l->position);
-    settle(l);
-    drop_next(l);
+    tni_batches_settle(l);
     l->o = o;
     l->batches = batches_of(l->rows, &o);
     return TN_OK;
@@ -336,8 +294,9 @@ const char *const tni_loader_names[TNI_LOADER_NUMBERS] = {
 
 void tni_loader_get(const tn_loader *l, tni_loader_state *state)
 {
-    *state = (tni_loader_state){ l->epoch,        l->position,  (int64_t)l->o.seed, l->rows,
-                                 l->o.batch_size, l->o.shuffle, l->o.drop_last };
+    *state = (tni_loader_state){ l->epoch,      l->position,     (int64_t)l->o.seed,
+                                 l->rows,       l->o.batch_size, (int64_t)l->sampler.kind,
+                                 l->o.drop_last };
 }
 
 /* The number of batches for any number of parts; with several, a short last one may be dropped. */
@@ -352,13 +311,13 @@ tn_status tni_loader_fits(const tn_loader *l, const tni_loader_state *state)
 {
     static const char f[] = "loader";
     if (state->rows != l->rows || state->batch_size != l->o.batch_size ||
-        (state->shuffle != 0) != l->o.shuffle || (state->drop_last != 0) != l->o.drop_last)
+        state->shuffle != (int64_t)l->sampler.kind || (state->drop_last != 0) != l->o.drop_last)
         return tni_error(TN_E_INVALID,
                          "%s: %" PRId64 " rows in batches of %" PRId64
                          " (shuffle %d, drop_last %d) there, %" PRId64 " in "
                          "batches of %" PRId64 " (%d, %d) here: want equal ones",
-                         f, state->rows, state->batch_size, state->shuffle != 0,
-                         state->drop_last != 0, l->rows, l->o.batch_size, l->o.shuffle,
+                         f, state->rows, state->batch_size, (int)state->shuffle,
+                         state->drop_last != 0, l->rows, l->o.batch_size, (int)l->sampler.kind,
                          l->o.drop_last);
     if (state->epoch < 0 || state->epoch > MAX_EPOCH || state->position < 0 ||
         state->position > most_batches(l))
@@ -371,9 +330,8 @@ tn_status tni_loader_fits(const tn_loader *l, const tni_loader_state *state)
 
 void tni_loader_set(tn_loader *l, const tni_loader_state *state)
 {
-    settle(l);
-    drop_next(l); /* it may be of another seed */
-    l->order_epoch = -1;
+    tni_batches_settle(l); /* they may be of another seed */
+    l->sampler.epoch = -1;
     l->o.seed = (uint64_t)state->seed;
     l->epoch = state->epoch;
     l->position = TNI_MIN(state->position, l->batches); /* saved with fewer parts: at the end */

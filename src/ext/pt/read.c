@@ -1,34 +1,27 @@
 /*
- * read.c - a PyTorch state dict: tensors from the pickle over the archive's entries.
+ * read.c - PyTorch's files: tensors from a pickle and the storages that it names.
  *
- * FOLDER/data.pkl      the dict: names, shapes, strides, storage keys; versions of the modules
- * FOLDER/version       "3\n"
+ * Since 1.6 an archive:
+ * FOLDER/data.pkl      what was saved: dicts of tensors, other values
+ * FOLDER/version       "3\n" and up
  * FOLDER/byteorder     "little"; files from before PyTorch 2.1 lack it
  * FOLDER/data/KEY      a storage's elements
+ * FOLDER/constants.pkl of TorchScript, whose data.pkl has the module as an object: the tensors that
+ *                      its code names, with storages in constants/KEY
+ * Before, and on request, four pickles after a fixed one: 1001; a dict with little_endian; what was
+ * saved; the list of keys. Then for each key the number of elements, 64 bits, and the elements.
  *
  * A storage is read once, whole: a view may reach all of it, and its checksum is of all of it. The
  * tensors are views of storages, with the strides of the file.
  */
 #include <stdio.h>
 
-#include "io/io.h"
-#include "io/json.h"
-#include "ext/pt/pickle.h"
-#include "ext/pt/zip.h"
-#include "nn/module.h"
+#include "ext/pt/read.h"
 
 #define bad(pt, ...) tni_input_bad(&(pt)->zip.in, __VA_ARGS__)
 
-typedef struct pt {
-    tni_zip zip;
-    unsigned char *bytes; /* of data.pkl */
-    size_t nbytes;
-    tni_pickle pickle;
-    tn_tensor **storage; /* by entry: what it holds, once read */
-} pt;
-
 /* Checks a small entry's text. TN_OK if it is absent and optional. */
-static tn_status expect(const pt *f, const char *name, const char *wanted, bool optional)
+static tn_status expect(const tni_pt *f, const char *name, const char *wanted, bool optional)
 {
     char text[16] = "";
     const tni_zip_entry *e = tni_zip_find(&f->zip, name);
@@ -45,138 +38,297 @@ static tn_status expect(const pt *f, const char *name, const char *wanted, bool 
     return TN_OK;
 }
 
-static tn_status open_pickle(pt *f)
+/* Begins the pickle with the file's first or the entry's n bytes. */
+static tn_status read_bytes(tni_pt *f, const tni_zip_entry *e, const char *name, size_t n)
 {
-    const tn_file_limits limits = tn_get_file_limits();
-    const tni_zip_entry *e = tni_zip_find(&f->zip, "data.pkl");
-    if (tni_zip_find(&f->zip, "constants.pkl")) return bad(f, TNI_ZIP_SCRIPT);
-    if (!e) return bad(f, "no entry data.pkl: not a PyTorch file");
-    if (e->nbytes > limits.header_bytes)
-        return bad(
-            f, "data.pkl has %" PRId64 " bytes: at most %" PRId64 " are read (tn_set_file_limits)",
-            e->nbytes, limits.header_bytes);
-    tn_status status = expect(f, "version", "3\n", false);
-    if (status == TN_OK) status = expect(f, "byteorder", "little", true);
-    if (status != TN_OK) return status;
-    f->nbytes = (size_t)TNI_MAX(e->nbytes, 1);
+    f->nbytes = TNI_MAX(n, (size_t)1);
     f->bytes = tni_alloc(f->nbytes);
     if (!f->bytes) return tni_pending();
-    status = tni_zip_read(&f->zip, e, f->bytes);
-    if (status != TN_OK) return status;
-    return tni_pickle_read(&f->pickle, &f->zip.in, f->bytes, (size_t)e->nbytes, limits.tensors);
+    f->pickle = tni_pickle_of(&f->zip.in, name, f->bytes, n, tn_get_file_limits().tensors);
+    return e ? tni_zip_read(&f->zip, e, f->bytes) : tni_input_read(&f->zip.in, 0, f->bytes, n);
 }
 
-/* The elements of a storage as one axis; NULL + message. */
-static tn_tensor *storage_of(pt *f, const tni_pickle_storage *s)
+static tn_status open_pickle(tni_pt *f)
 {
-    char name[sizeof s->key + 8];
-    snprintf(name, sizeof name, "data/%s", s->key);
+    const tn_file_limits limits = tn_get_file_limits();
+    const char *key = f->tree.choice->o.key;
+    const bool script = tni_zip_find(&f->zip, "constants.pkl"),
+               constants = script && key && !strcmp(key, "constants");
+    const char *name = constants ? "constants.pkl" : "data.pkl";
     const tni_zip_entry *e = tni_zip_find(&f->zip, name);
-    if (!e) return bad(f, "no entry %s", name), NULL;
-    tn_tensor **place = &f->storage[e - f->zip.entry];
-    tn_tensor *known = *place;
-    int64_t nbytes;
-    if (__builtin_mul_overflow(s->numel, (int64_t)tn_dtype_size(s->dtype), &nbytes) ||
-        nbytes != e->nbytes || (known && known->dtype != s->dtype)) {
-        bad(f, "%s holds %" PRId64 " bytes%s%s: want %" PRId64 " elements of %s", name, e->nbytes,
-            known ? " of " : "", known ? tn_dtype_name(known->dtype) : "", s->numel,
-            tn_dtype_name(s->dtype));
-        return NULL;
-    }
-    if (known) return known;
-    tn_tensor *t = tn_empty_as(TN_SHAPE(s->numel), s->dtype, tn_cpu());
-    if (!t || tni_zip_read(&f->zip, e, tni_data(t)) != TN_OK) return NULL;
-    const unsigned char *byte = tni_data(t);
-    for (int64_t i = 0; s->dtype == TN_BOOL && i < nbytes; i++)
-        if (byte[i] > 1) {
-            bad(f, "%s: byte %" PRId64 " of bool is %d: want 0 or 1", name, i, byte[i]);
-            return NULL;
-        }
-    return *place = t;
-}
-
-/* Copies a key of the dict as a C string into to, which has room. */
-static tn_status name_of(const pt *f, const tni_pickle_value *key, char *to)
-{
-    const char *text = (const char *)f->bytes + key->number;
-    if (key->n > TNI_NAME_LIMIT)
-        return bad(f, "a name has %u bytes: at most %d are possible", key->n, TNI_NAME_LIMIT);
-    if (tni_utf8(text, key->n) < key->n || memchr(text, 0, key->n))
-        return bad(f, "the name at byte %" PRId64 " of data.pkl is not UTF-8 text", key->number);
-    memcpy(to, text, key->n);
-    to[key->n] = 0;
-    return TN_OK;
-}
-
-static tn_status add_tensor(pt *f, tn_list *list, const char *name, const tni_pickle_value *v)
-{
-    static const char *const kind[] = { "",         "a bool",  "a number", "a string",
-                                        "a global", "a tuple", "a dict",   "a storage" };
-    if (v->kind != TNI_PICKLE_TENSOR)
-        return bad(f,
-                   "\"%.64s\" is %s: want a tensor, as in what "
-                   "torch.save(model.state_dict(), path) writes",
-                   name, kind[v->kind]);
-    if (!*name) return bad(f, "a tensor without a name");
-    if (tni_list_find(list, name)) return bad(f, "two tensors are named %.64s", name);
-    const tni_pickle_tensor *t = (tni_pickle_tensor *)f->pickle.tensors.data + v->number;
-    tn_tensor *all = storage_of(f, (tni_pickle_storage *)f->pickle.storages.data + t->storage);
-    if (!all) return tni_pending();
-    tni_spec spec = { all->dtype, t->shape, .strided = true, .offset = t->offset };
-    memcpy(spec.stride, t->stride, sizeof spec.stride);
-    tn_entry entry = { .kind = TN_PARAMETER, .persistent = true };
-    entry.tensor = tni_alias(all, &spec);
-    return entry.tensor ? tni_list_push(list, "", "", name, entry) : tni_pending();
-}
-
-static tn_status add_version(pt *f, tn_list *list, const char *path, const tni_pickle_value *v)
-{
-    const tni_pickle_dict *d = f->pickle.dicts.data;
-    if (v->kind != TNI_PICKLE_DICT) return bad(f, "_metadata: \"%.64s\": want a dict", path);
-    int64_t version = d[v->number].version;
-    if (version < 0 || version > INT32_MAX)
-        return bad(f, "_metadata: \"%.64s\": version %" PRId64, path, version);
-    return version ? tni_list_push_version(list, path, (int)version) : TN_OK;
-}
-
-static tn_status fill(pt *f, tn_list *list)
-{
-    size_t nbytes = (size_t)f->zip.n * sizeof *f->storage;
-    f->storage = tni_calloc(nbytes);
-    if (!f->storage) return tni_pending();
-    const tni_pickle_dict *dict = f->pickle.dicts.data;
-    const tni_pickle_pair *pair = f->pickle.pairs.data;
-    int64_t root = f->pickle.root, metadata = dict[root].attribute;
-    tn_status status = TN_OK;
-    if (metadata >= 0 && dict[metadata].n > tn_get_file_limits().tensors)
-        status = bad(f,
-                     "_metadata of %" PRId64 " modules: at most %" PRId64
-                     " are read (tn_set_file_limits)",
-                     dict[metadata].n, tn_get_file_limits().tensors);
-    char name[TNI_NAME_LIMIT + 1];
-    for (int64_t i = 0; status == TN_OK && i < f->pickle.pairs.n; i++) {
-        if (pair[i].dict != root && pair[i].dict != metadata) continue;
-        status = name_of(f, &pair[i].key, name);
-        if (status != TN_OK) break;
-        status = pair[i].dict == root ? add_tensor(f, list, name, &pair[i].value)
-                                      : add_version(f, list, name, &pair[i].value);
-    }
-    tni_free(f->storage, nbytes);
+    if (!e) return bad(f, "no entry %s: not a PyTorch file", name);
+    if (e->nbytes > limits.header_bytes)
+        return bad(f, "%s has %" PRId64 " bytes: at most %" PRId64 " are read (tn_set_file_limits)",
+                   name, e->nbytes, limits.header_bytes);
+    tn_status status = script ? TN_OK : expect(f, "version", "3\n", false);
+    if (status == TN_OK) status = expect(f, "byteorder", "little", true);
+    if (status == TN_OK) status = read_bytes(f, e, name, (size_t)e->nbytes);
+    if (status != TN_OK) return status;
+    f->folder = constants ? "constants" : "data";
+    f->pickle.script = script;
+    f->n_places = (size_t)f->zip.n;
+    status = tni_pickle_read(&f->pickle, &f->tree.root);
+    if (status == TN_OK && f->pickle.at != f->pickle.n)
+        return bad(f, "%s: %zu bytes follow the pickle", name, f->pickle.n - f->pickle.at);
+    if (constants) f->tree.choice->o.key = "*";
     return status;
 }
 
-tn_list *tni_pt_list(const char *function, const char *path)
+/* ---- the format before 1.6 ------------------------------------------------------------------- */
+
+/* Finds out where the storages of the keys are, which follow byte `at`. */
+static tn_status read_places(tni_pt *f, const tni_pickle_value *keys, int64_t at)
+{
+    const tni_pickle *p = &f->pickle;
+    const tni_pickle_storage *s = p->storages.data;
+    tni_map named = { .names = true }; /* -> a storage */
+    tn_status status = TN_OK;
+    for (int64_t i = 0; status == TN_OK && i < p->storages.n; i++)
+        if (tni_map_put(&named, s[i].key, (void *)&s[i]) < 0) status = tni_pending();
+    const tni_pickle_dict *d = keys->kind == TNI_PICKLE_DICT ? tni_pickle_dict_of(p, keys) : NULL;
+    const tni_pickle_pair *pairs = p->pairs.data;
+    if (status == TN_OK && (!d || !d->list || (size_t)d->n != named.n))
+        status = bad(f, "the list of storages' keys does not fit the %zu storages", named.n);
+    f->places =
+        status == TN_OK ? tni_alloc_n(TNI_MAX(named.n, (size_t)1), sizeof(tni_pt_place)) : NULL;
+    if (status == TN_OK && !f->places) status = tni_pending();
+    if (f->places) f->n_places = named.n;
+    f->keys.names = true;
+    int64_t n = 0;
+    for (int64_t i = d ? d->first : -1; status == TN_OK && i >= 0; i = pairs[i].next, n++) {
+        const tni_pickle_value *key = &pairs[i].value;
+        const tni_pickle_storage *of =
+            key->kind == TNI_PICKLE_STRING
+                ? tni_map_get_name(&named, (const char *)p->bytes + key->number, key->n)
+                : NULL;
+        unsigned char count[8] = { 0 };
+        const int is_new =
+            of && of->dtype ? tni_map_put(&f->keys, of->key, (void *)(intptr_t)(n + 1)) : 0;
+        if (is_new <= 0) {
+            status =
+                is_new ? tni_pending() : bad(f, "key %" PRId64 " of the storages is of none", n);
+            break;
+        }
+        const int64_t left = f->zip.in.size - at - 8;
+        int64_t nbytes = 0;
+        if (left >= 0) status = tni_input_read(&f->zip.in, at, count, sizeof count);
+        if (status == TN_OK &&
+            (left < 0 || (int64_t)tni_little(count, 8) != of->numel ||
+             __builtin_mul_overflow(of->numel, of->dtype->bits / 8, &nbytes) || nbytes > left))
+            status = bad(f, "storage %s at %" PRId64 ": want %" PRId64 " elements of %s", of->key,
+                         at, of->numel, of->dtype->name);
+        f->places[n] = (tni_pt_place){ at + 8, nbytes };
+        at += 8 + nbytes;
+    }
+    tni_map_free(&named);
+    if (status == TN_OK && at != f->zip.in.size)
+        status = bad(f, "%" PRId64 " bytes follow the storages", f->zip.in.size - at);
+    return status;
+}
+
+#define MAGIC "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
+
+static tn_status open_old(tni_pt *f)
+{
+    const int64_t most = tn_get_file_limits().header_bytes;
+    tni_pickle_value version, system, keys;
+    tni_pickle *p = &f->pickle;
+    tn_status status = read_bytes(f, NULL, "the pickles", (size_t)TNI_MIN(f->zip.in.size, most));
+    p->at = sizeof MAGIC - 1;
+    if (status == TN_OK && (p->n < p->at || memcmp(f->bytes, MAGIC, p->at) != 0))
+        status = bad(f, "the first pickle is not the number of PyTorch's format");
+    if (status == TN_OK) status = tni_pickle_read(p, &version);
+    if (status == TN_OK && (version.kind != TNI_PICKLE_INT || version.number != 1001))
+        status = bad(f, "a version other than 1001 of the format before 1.6");
+    if (status == TN_OK) status = tni_pickle_read(p, &system);
+    const tni_pickle_value *little =
+        status == TN_OK ? tni_pickle_get(p, &system, "little_endian") : NULL;
+    if (status == TN_OK && (!little || little->kind != TNI_PICKLE_BOOL || !little->number))
+        status = bad(f, "its numbers are not little-endian");
+    if (status == TN_OK) status = tni_pickle_read(p, &f->tree.root);
+    if (status == TN_OK) status = tni_pickle_read(p, &keys);
+    return status == TN_OK ? read_places(f, &keys, (int64_t)p->at) : status;
+}
+
+/* ---- storages and tensors -------------------------------------------------------------------- */
+
+/* The place of a storage's bytes in the file, and its number; NULL + message. */
+static const tni_pt_place *place_of(const tni_pt *f, const tni_pickle_storage *s, tni_pt_place *own,
+                                    size_t *number)
+{
+    char name[sizeof s->key + 16];
+    snprintf(name, sizeof name, "%s/%s", f->folder, s->key);
+    if (f->places) {
+        *number = (size_t)(intptr_t)tni_map_get(&f->keys, s->key) - 1; /* it is there */
+        return &f->places[*number];
+    }
+    const tni_zip_entry *e = tni_zip_find(&f->zip, name);
+    if (!e) return bad(f, "no entry %s", name), NULL;
+    *number = (size_t)(e - f->zip.entry);
+    *own = (tni_pt_place){ e->begin, e->nbytes };
+    return own;
+}
+
+static tn_status read_storage(tni_pt *f, size_t number, const tni_pt_place *at, void *to)
+{
+    return f->places ? tni_input_read(&f->zip.in, at->begin, to, (size_t)at->nbytes)
+                     : tni_zip_read(&f->zip, &f->zip.entry[number], to);
+}
+
+/* The elements of a storage as one axis, of the tensor that dtype becomes; NULL + message. */
+static tn_tensor *storage_of(tni_pt *f, const tni_pickle_storage *s, const tni_file_dtype *dtype)
+{
+    tni_pt_place own;
+    size_t number;
+    const tni_pt_place *at = place_of(f, s, &own, &number);
+    if (!at) return NULL;
+    const int64_t size = dtype->bits / 8, n = s->dtype ? s->numel : s->numel / size;
+    tn_tensor *known = f->storage[number];
+    int64_t nbytes;
+    const bool overflows = __builtin_mul_overflow(n, size, &nbytes);
+    if (overflows || nbytes != at->nbytes ||
+        (known &&
+         (known->dtype != (tn_dtype)dtype->dtype || tni_shape_numel(&known->shape) != n))) {
+        bad(f, "%s/%s holds %" PRId64 " bytes%s%s: want %" PRId64 " elements of %s", f->folder,
+            s->key, at->nbytes, known ? " of " : "", known ? tn_dtype_name(known->dtype) : "", n,
+            tni_file_dtype_kept(dtype) ? tn_dtype_name((tn_dtype)dtype->dtype) : dtype->name);
+        return NULL;
+    }
+    if (known) return known;
+    tn_tensor *t = tn_empty_as(TN_SHAPE(n), (tn_dtype)dtype->dtype, tn_cpu());
+    if (!t) return NULL;
+    unsigned char *to = tni_data(t),
+                  *from = to + (size_t)n * tn_dtype_size(t->dtype) - (size_t)nbytes;
+    if (read_storage(f, number, at, from) != TN_OK) return NULL;
+    for (int64_t i = 0; t->dtype == TN_BOOL && i < nbytes; i++)
+        if (to[i] > 1) {
+            bad(f, "%s/%s: byte %" PRId64 " of bool is %d: want 0 or 1", f->folder, s->key, i,
+                to[i]);
+            return NULL;
+        }
+    if (!tni_file_dtype_kept(dtype)) tni_widen(dtype, false, from, (char *)to, (size_t)n);
+    return f->storage[number] = t;
+}
+
+tn_tensor *tni_pt_tensor(tni_pt *f, const tni_pickle_tensor *t)
+{
+    const tni_pickle_storage *s = (tni_pickle_storage *)f->pickle.storages.data + t->storage;
+    tn_tensor *all = storage_of(f, s, t->dtype);
+    if (!all) return NULL;
+    tni_spec spec = { all->dtype, t->shape, .strided = true, .offset = t->offset };
+    memcpy(spec.stride, t->stride, sizeof spec.stride);
+    return tni_alias(all, &spec);
+}
+
+static tn_status add_tensor(void *user, const char *name, const tni_pickle_tensor *t)
+{
+    tni_pt *f = user;
+    if (!*name) return bad(f, "a tensor without a name");
+    if (t->what || !tni_file_dtype_wanted(t->dtype, &f->tree.choice->o))
+        return tni_leave_out(f->tree.choice, &f->zip.in, name, t->what ? t->what : t->dtype->name,
+                             t->what ? NULL : t->dtype);
+    if (tni_list_find(f->list, name)) return bad(f, "two tensors are named %.64s", name);
+    tn_entry entry = { .kind = TN_PARAMETER, .persistent = true };
+    entry.tensor = tni_pt_tensor(f, t);
+    return entry.tensor ? tni_list_push(f->list, "", "", name, entry) : tni_pending();
+}
+
+/* ---- versions -------------------------------------------------------------------------------- */
+
+static tn_status add_version(tni_pt *f, const tni_pickle_pair *pair)
+{
+    char path[TNI_NAME_LIMIT + 1];
+    if (pair->key.kind != TNI_PICKLE_STRING) return bad(f, "_metadata: a key is not a string");
+    tn_status status = tni_tree_name(&f->tree, path, 0, &pair->key);
+    if (status != TN_OK) return status;
+    if (pair->value.kind != TNI_PICKLE_DICT)
+        return bad(f, "_metadata: \"%.64s\": want a dict", path);
+    int64_t version = tni_pickle_dict_of(&f->pickle, &pair->value)->version;
+    if (version < 0 || version > INT32_MAX)
+        return bad(f, "_metadata: \"%.64s\": version %" PRId64, path, version);
+    return version ? tni_list_push_version(f->list, path, (int)version) : TN_OK;
+}
+
+/* The state versions in a part's _metadata. */
+static tn_status add_versions(tni_pt *f, const tni_pickle_value *part)
+{
+    const tni_pickle_dict *dicts = f->pickle.dicts.data;
+    const tni_pickle_pair *pairs = f->pickle.pairs.data;
+    if (part->kind != TNI_PICKLE_DICT || dicts[part->number].attribute < 0) return TN_OK;
+    const tni_pickle_dict *metadata = &dicts[dicts[part->number].attribute];
+    const int64_t most = tn_get_file_limits().tensors;
+    if (metadata->n > most)
+        return bad(f,
+                   "_metadata of %" PRId64 " modules: at most %" PRId64
+                   " are read (tn_set_file_limits)",
+                   metadata->n, most);
+    tn_status status = TN_OK;
+    for (int64_t i = metadata->first; status == TN_OK && i >= 0; i = pairs[i].next)
+        status = add_version(f, &pairs[i]);
+    return status;
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static bool is_npz(const tni_zip *zip)
+{
+    bool npz = false;
+    for (int i = 0; !zip->pytorch && i < zip->n; i++)
+        npz |= tni_ends_in(zip->entry[i].name, ".npy");
+    return npz;
+}
+
+tn_status tni_pt_open(tni_pt *f, const char *function, const char *path, tni_choice *c)
 {
     const tn_file_limits limits = tn_get_file_limits();
-    pt f = { 0 };
-    /* an entry per tensor and a few more; 128 bytes each in the directory */
-    if (tni_zip_open(&f.zip, function, path, limits.tensors + 16, limits.header_bytes) != TN_OK)
-        return NULL;
-    tn_status status = open_pickle(&f);
-    tn_list *list = status == TN_OK ? tn_list_new() : NULL;
-    if (list) TN_SCOPE status = fill(&f, list);
-    tni_pickle_free(&f.pickle);
-    if (f.bytes) tni_free(f.bytes, f.nbytes);
-    tni_zip_close(&f.zip);
-    return status == TN_OK ? list : NULL;
+    char first = 0;
+    *f = (tni_pt){ .tree = { .choice = c, .pickle = &f->pickle }, .folder = "data" };
+    tn_status status = tni_input_open(&f->zip.in, function, path);
+    if (status != TN_OK) return status;
+    if (f->zip.in.size > 0) status = tni_input_read(&f->zip.in, 0, &first, 1);
+    if (status == TN_OK && first == 'P') {
+        tni_input_close(&f->zip.in);
+        /* an entry per tensor and a few more; 128 bytes each in the directory */
+        status = tni_zip_open(&f->zip, function, path, limits.tensors + 16, limits.header_bytes);
+    }
+    if (status == TN_OK && !is_npz(&f->zip)) status = f->zip.n ? open_pickle(f) : open_old(f);
+    const size_t nbytes = TNI_MAX(f->n_places, (size_t)1) * sizeof *f->storage;
+    if (status == TN_OK && !(f->storage = tni_calloc(nbytes))) status = tni_pending();
+    if (status != TN_OK) tni_pt_close(f);
+    return status;
+}
+
+void tni_pt_close(tni_pt *f)
+{
+    tni_pickle_free(&f->pickle);
+    if (f->bytes) tni_free(f->bytes, f->nbytes);
+    if (f->storage) tni_free(f->storage, TNI_MAX(f->n_places, (size_t)1) * sizeof *f->storage);
+    if (f->places) tni_free(f->places, f->n_places * sizeof *f->places);
+    tni_map_free(&f->keys);
+    tni_zip_close(&f->zip);
+}
+
+static tn_status fill(tni_pt *f)
+{
+    tni_pickle_value part;
+    tn_status status = tni_tree_pick(&f->tree, &part);
+    if (status == TN_OK) status = tni_tree_tensors(&f->tree, &part, add_tensor, f);
+    return status == TN_OK ? add_versions(f, &part) : status;
+}
+
+tn_list *tni_pt_list(const char *function, const char *path, tni_choice *c, tn_metadata *metadata)
+{
+    tni_pt f;
+    if (tni_pt_open(&f, function, path, c) != TN_OK) return NULL;
+    const bool npz = is_npz(&f.zip);
+    f.list = npz ? tni_npz_list(&f.zip, c) : tn_list_new();
+    tn_status status = f.list ? TN_OK : tni_pending();
+    if (status == TN_OK && !npz) {
+        c->picked = true;
+        TN_SCOPE status = fill(&f);
+    }
+    if (status == TN_OK && !npz && metadata && !f.pickle.script)
+        status = tni_tree_metadata(&f.tree, metadata);
+    tni_pt_close(&f);
+    return status == TN_OK ? f.list : NULL;
 }

@@ -6,14 +6,17 @@
  * _metadata with one per module. torch.load reads it with weights_only and with mmap. Entries are
  * as in read.c; storages are written dense, in the order of the list.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "io/io.h"
-#include "io/json.h"
+#include "ext/pt/optim.h"
 #include "ext/pt/pickle.h"
 #include "ext/pt/zip.h"
+#include "io/choice.h"
+#include "io/json.h"
 #include "nn/module.h"
+#include "optim/optim.h"
 
 typedef struct item {
     const char *name;
@@ -27,6 +30,7 @@ typedef struct item {
 typedef struct plan {
     const char *function;
     const tn_list *list;
+    const tn_optim *opt; /* NULL, or: the list is of its states, in order */
     item *items;
     tni_bytes pickle;
 } plan;
@@ -131,7 +135,7 @@ static void put_tensor(tni_bytes *b, const item *it)
     tni_dense_strides(&t->shape, stride);
     tni_bytes_printf(b, "ctorch._utils\n_rebuild_tensor_v2\n((");
     put_text(b, "storage");
-    tni_bytes_printf(b, "c%s", tni_pickle_storage_type(t->dtype));
+    tni_bytes_printf(b, "ctorch\n%sStorage\n", tni_file_dtype_of(t->dtype)->storage);
     put_text(b, key);
     put_text(b, "cpu");
     put_integer(b, tni_shape_numel(&t->shape));
@@ -169,7 +173,78 @@ static tn_status put_versions(tni_bytes *b, const char *function, const tn_list 
     return TN_OK;
 }
 
-static tn_status make_pickle(plan *p)
+static void put_number(tni_bytes *b, const tn_number_type *number, double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (number && number->on_off)
+        put_code(b, x != 0 ? 0x88 : 0x89, 0, 0); /* NEWTRUE, NEWFALSE */
+    else
+        put_code(b, 'G', __builtin_bswap64(bits), 8); /* BINFLOAT */
+}
+
+/* { "lr": ..., "betas": (..., ...), ..., "params": [first, first + 1, ...] } */
+static void put_group(tni_bytes *b, const tn_optim *opt, int k, int *first)
+{
+    const tni_optim_group *group = &opt->group[k];
+    const tn_optim_type *type = opt->type;
+    tni_bytes_printf(b, "}(");
+    put_text(b, "lr");
+    put_number(b, NULL, group->lr);
+    if (group->base_lr != group->lr) {
+        put_text(b, "initial_lr");
+        put_number(b, NULL, group->base_lr);
+    }
+    put_text(b, "weight_decay");
+    put_number(b, NULL, group->weight_decay);
+    for (int i = 0, place; i < TN_OPTIM_NUMBERS; i++) {
+        const tn_number_type *number = &type->number[i];
+        if (!number->name) continue;
+        const char *key = tni_pt_number(number->name, &place);
+        if (place <= 0) put_text(b, key);
+        put_number(b, number, group->number[i]);
+        if (place > 0) tni_bytes_printf(b, "\x86"); /* TUPLE2: beta2 comes after beta1 */
+    }
+    if (!strcmp(type->name, "adam") || !strcmp(type->name, "adamw")) {
+        put_text(b, "decoupled_weight_decay");
+        put_code(b, type->name[4] ? 0x88 : 0x89, 0, 0);
+    }
+    put_text(b, "params");
+    tni_bytes_printf(b, "]("); /* EMPTY_LIST, MARK */
+    for (int i = 0; i < opt->n; i++)
+        if (opt->param[i].group == k) put_integer(b, (*first)++);
+    tni_bytes_printf(b, "eu"); /* APPENDS, SETITEMS */
+}
+
+/* The parameters of our optimizer stand in the order of their groups here. */
+static void put_optimizer(plan *p)
+{
+    tni_bytes *b = &p->pickle;
+    int first = 0;
+    tni_bytes_printf(b, "\x80\x02}");
+    put_text(b, "state");
+    tni_bytes_printf(b, "}");
+    for (int i = 0; i < p->list->n;) {
+        const char *name = p->items[i].name;
+        const size_t n = strcspn(name, ".") + 1;
+        put_integer(b, strtol(name, NULL, 10));
+        tni_bytes_printf(b, "}");
+        for (const char *begin = name; i < p->list->n && !strncmp(p->items[i].name, begin, n);
+             i++) {
+            put_text(b, p->items[i].name + n);
+            put_tensor(b, &p->items[i]);
+            tni_bytes_printf(b, "s");
+        }
+        tni_bytes_printf(b, "s");
+    }
+    tni_bytes_printf(b, "s");
+    put_text(b, "param_groups");
+    tni_bytes_printf(b, "](");
+    for (int k = 0; k < p->opt->n_groups; k++) put_group(b, p->opt, k, &first);
+    tni_bytes_printf(b, "es");
+}
+
+static void put_list(plan *p)
 {
     tni_bytes *b = &p->pickle;
     tni_bytes_printf(b, "\x80\x02" ORDERED_DICT);
@@ -178,6 +253,15 @@ static tn_status make_pickle(plan *p)
         put_tensor(b, &p->items[i]);
         tni_bytes_printf(b, "s"); /* SETITEM */
     }
+}
+
+static tn_status make_pickle(plan *p)
+{
+    tni_bytes *b = &p->pickle;
+    if (p->opt)
+        put_optimizer(p);
+    else
+        put_list(p);
     tn_status status = put_versions(b, p->function, p->list);
     tni_bytes_printf(b, "."); /* STOP */
     const int64_t limit = tn_get_file_limits().header_bytes;
@@ -245,18 +329,86 @@ static tn_status write_file(const plan *p, const char *path)
     return status;
 }
 
+static tn_status write_plan(plan *p, const char *path)
+{
+    tn_status status = tni_check_counts(p->function, p->list, true);
+    if (status != TN_OK) return status;
+    size_t nbytes = (size_t)TNI_MAX(p->list->n, 1) * sizeof *p->items;
+    p->items = tni_alloc(nbytes);
+    if (!p->items) return tni_pending();
+    status = collect(p);
+    if (status == TN_OK) status = make_pickle(p);
+    if (status == TN_OK) status = write_file(p, path);
+    tni_bytes_free(&p->pickle);
+    tni_free(p->items, nbytes);
+    return status;
+}
+
 tn_status tni_pt_write(const char *function, const char *path, const tn_list *list)
 {
-    plan p = { .function = function, .list = list };
-    tn_status status = tni_check_counts(function, list, true);
+    if (tni_ends_in(path, ".npz")) return tni_npz_write(function, path, list);
+    return write_plan(&(plan){ .function = function, .list = list }, path);
+}
+
+/* ---- optimizers ------------------------------------------------------------------------------ */
+
+static tn_status add_state(tn_list *list, int id, const char *name, tn_tensor *t)
+{
+    char text[80];
+    snprintf(text, sizeof text, "%d.%s", id, name);
+    return t ? tn_list_add(list, text, t) : tni_pending();
+}
+
+/* NAdam's product of mu_i = beta1 (1 - 0.96^(i decay) / 2), which PyTorch keeps. */
+static double mu_product(const tn_optim *opt, const tni_optim_param *p)
+{
+    const double *number = opt->group[p->group].number;
+    const double beta1 = number[tni_optim_number_at(opt->type, "beta1")],
+                 decay = number[tni_optim_number_at(opt->type, "momentum_decay")];
+    double product = 1;
+    for (int64_t i = 1; i <= p->step && product > 0; i++)
+        product *= beta1 * (1 - 0.5 * pow(0.96, (double)i * decay));
+    return product;
+}
+
+static tn_status add_param(tn_list *list, const tn_optim *opt, const tni_optim_param *p, int id,
+                           bool steps)
+{
+    tn_status status = TN_OK;
+    tni_form form;
+    if (p->step == 0) return TN_OK;
+    if (steps)
+        status =
+            add_state(list, id, "step", tn_full_as(TN_SCALAR, (double)p->step, TN_F32, tn_cpu()));
+    if (status == TN_OK && !strcmp(opt->type->name, "nadam"))
+        status = add_state(list, id, "mu_product",
+                           tn_full_as(TN_SCALAR, mu_product(opt, p), TN_F32, tn_cpu()));
+    for (int s = 0; status == TN_OK && s < TN_OPTIM_STATES; s++)
+        if (tni_optim_form(opt, p, s, &form))
+            status = add_state(list, id, opt->type->state[s].name, p->state[s]);
+    return status;
+}
+
+tn_status tn_optim_save_pytorch(tn_optim *opt, const char *path)
+{
+    static const char f[] = "tn_optim_save_pytorch";
+    if (tni_no_optim(opt)) return tni_poison(f, "opt");
+    bool steps;
+    tn_status status = tni_path_check(f, path);
+    if (status == TN_OK) status = tni_pt_optim_check(f, opt, &steps);
     if (status != TN_OK) return status;
-    size_t nbytes = (size_t)TNI_MAX(list->n, 1) * sizeof *p.items;
-    p.items = tni_alloc(nbytes);
-    if (!p.items) return tni_pending();
-    status = collect(&p);
-    if (status == TN_OK) status = make_pickle(&p);
-    if (status == TN_OK) status = write_file(&p, path);
-    tni_bytes_free(&p.pickle);
-    tni_free(p.items, nbytes);
+    TN_SCOPE
+    {
+        /* names what is on another rank */
+        tn_list *list = tn_optim_state_dict(opt) ? tn_list_new() : NULL;
+        status = list ? TN_OK : tni_pending();
+        int id = 0;
+        for (int k = 0; k < opt->n_groups; k++)
+            for (int i = 0; status == TN_OK && i < opt->n; i++)
+                if (opt->param[i].group == k)
+                    status = add_param(list, opt, &opt->param[i], id++, steps);
+        if (status == TN_OK)
+            status = write_plan(&(plan){ .function = f, .list = list, .opt = opt }, path);
+    }
     return status;
 }

@@ -1,21 +1,24 @@
 /*
- * zip.c - archives of stored entries: read strictly, because only PyTorch's files need be read, and
- * written front to back.
+ * zip.c - archives: read strictly, because only PyTorch's and NumPy's files need be read, and
+ * written front to back, stored.
  *
  * Order of a reader's checks: the end record in the file's last bytes, and the zip64 record where
- * one is pointed to; the directory from there back to the data, exactly; every entry of it: stored,
- * not encrypted, one size, a name in the one folder; no name twice; the local header in front
- * of the data saying the same; entries one after the other in the directory's order, without
- * overlap, and without holes greater than a data descriptor. Only then is memory for data
- * allocated, as much as the file holds.
+ * one is pointed to; the directory from there back to the data, exactly; every entry of it: stored
+ * or deflated, not encrypted; the local header in front of the data saying the same; entries one
+ * after the other in the file, in whatever order the directory names them, without overlap, and
+ * without holes greater than a data descriptor; in a PyTorch file all in one folder; no name twice.
+ * Only then is memory for data allocated, as much as the file holds or tn_set_file_limits allows
+ * for what is deflated.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <zlib.h>
 
 #include "ext/pt/zip.h"
+#include "io/io.h"
 
 enum { END = 22, END64 = 56, LOCATOR = 20, HEADER = 46, LOCAL_HEADER = 30, DESCRIPTOR = 24 };
+enum { DEFLATE_RATIO = 1032 };               /* it never shrinks by more (zlib's technical notes) */
 enum { ALIGNMENT = 64, PADDING_HEADER = 4 }; /* of what is written */
 
 #define bad(zip, ...) tni_input_bad(&(zip)->in, __VA_ARGS__)
@@ -122,22 +125,30 @@ static tn_status read_header(tni_zip *zip, const end *e, size_t *at, tni_zip_ent
     name[length] = 0;
     if (strlen(name) != length) return bad(zip, "%.64s: a zero byte in an entry's name", name);
     if (flags & 1) return bad(zip, "%.64s: is encrypted", name);
-    if (method != 0 && memmem(zip->directory, zip->directory_size, "constants.pkl", 13))
-        return bad(zip, TNI_ZIP_SCRIPT);
-    if (method != 0)
-        return bad(zip, "%.64s: is compressed (method %d): want stored entries", name, (int)method);
-    if (flags & ~UINT64_C(0x0808))
+    if (method != 0 && method != 8)
+        return bad(zip, "%.64s: is compressed by method %d: want stored or deflated entries", name,
+                   (int)method);
+    entry->deflated = method == 8;
+    if (flags & ~UINT64_C(0x0808) & ~(entry->deflated ? UINT64_C(6) : 0))
         return bad(zip, "%.64s: unknown flags %#llx", name, (unsigned long long)flags);
     uint64_t *large[] = { &nbytes, &compressed, &header };
     tn_status status = read_extra(zip, name, h + HEADER + length, extra, large, 3);
     if (status != TN_OK) return status;
-    if (nbytes != compressed)
+    if (nbytes != compressed && !entry->deflated)
         return bad(zip, "%.64s: %" PRIu64 " bytes stored as %" PRIu64, name, nbytes, compressed);
-    if (header > e->at || nbytes > e->at || nbytes > e->at - header)
+    if (header > e->at || compressed > e->at || compressed > e->at - header)
         return bad(zip, "%.64s: %" PRIu64 " bytes at %" PRIu64 ": the directory begins at %" PRIu64,
-                   name, nbytes, header, e->at);
+                   name, compressed, header, e->at);
+    const uint64_t most = (uint64_t)tni_inflated_limit(zip->in.size);
+    if (entry->deflated &&
+        (nbytes > most || (zip->inflated += nbytes) > most || nbytes / DEFLATE_RATIO > compressed))
+        return bad(zip,
+                   "%.64s: %" PRIu64 " bytes deflated to %" PRIu64 ": at most %" PRIu64
+                   " are inflated in all (tn_set_file_limits), and %d from 1",
+                   name, nbytes, compressed, most, DEFLATE_RATIO);
     entry->name = name;
     entry->header = (int64_t)header;
+    entry->stored = (int64_t)compressed;
     entry->nbytes = (int64_t)nbytes;
     *at += HEADER + length + extra;
     return TN_OK;
@@ -156,59 +167,77 @@ static tn_status read_local(const tni_zip *zip, const end *e, tni_zip_entry *ent
     if (status != TN_OK) return status;
     const uint64_t crc = tni_little(b + 14, 4),
                    sizes[2] = { tni_little(b + 18, 4), tni_little(b + 22, 4) };
-    const uint64_t nbytes = (uint64_t)entry->nbytes;
+    const uint64_t stored = (uint64_t)entry->stored;
+    const uint64_t wanted[2] = { stored, (uint64_t)entry->nbytes };
     bool same = tni_little(b, 4) == 0x04034b50 && tni_little(b + 26, 2) == length &&
                 !memcmp(b + LOCAL_HEADER, entry->name, length) &&
-                !(tni_little(b + 6, 2) & ~UINT64_C(0x0808)) && tni_little(b + 8, 2) == 0;
+                !(tni_little(b + 6, 2) & ~UINT64_C(0x080e)) &&
+                tni_little(b + 8, 2) == (entry->deflated ? 8 : 0);
     bool later = tni_little(b + 6, 2) & 8;
     same = same && (crc == entry->crc || (later && crc == 0));
     for (int i = 0; i < 2; i++)
-        same = same && (sizes[i] == nbytes || sizes[i] == UINT32_MAX || (later && sizes[i] == 0));
+        same =
+            same && (sizes[i] == wanted[i] || sizes[i] == UINT32_MAX || (later && sizes[i] == 0));
     if (!same)
         return bad(zip, "%.64s: the header at %" PRId64 " and the directory differ", entry->name,
                    entry->header);
     uint64_t skip = LOCAL_HEADER + length + tni_little(b + 28, 2);
-    if (skip > room || nbytes > room - skip)
+    if (skip > room || stored > room - skip)
         return bad(zip, "%.64s: %" PRId64 " bytes at %" PRIu64 ": the directory begins at %" PRIu64,
-                   entry->name, nbytes, entry->header + skip, e->at);
+                   entry->name, stored, entry->header + skip, e->at);
     entry->begin = entry->header + (int64_t)skip;
     return TN_OK;
 }
 
-/* Entries tile the file up to the directory, data descriptors aside. */
+static int by_place(const void *a, const void *b)
+{
+    const tni_zip_entry *x = *(tni_zip_entry *const *)a, *y = *(tni_zip_entry *const *)b;
+    return (x->header > y->header) - (x->header < y->header);
+}
+
 static tn_status check_place(const tni_zip *zip, const char *name, int64_t begin, int64_t end)
 {
-    bool fits = begin >= end && begin - end <= (zip->n ? DESCRIPTOR : 0);
+    bool fits = begin >= end && begin - end <= (end ? DESCRIPTOR : 0);
     return fits ? TN_OK : tni_input_gap(&zip->in, name, begin, end);
 }
 
-/* Reads entry number zip->n, whose header is at *at of the directory and whose place in the file
- * follows *end; moves both past it. */
-static tn_status read_entry(tni_zip *zip, const end *e, size_t *at, int64_t *end)
+/* Entries tile the file up to the directory, data descriptors aside. */
+static tn_status check_places(tni_zip *zip, const end *e)
 {
-    tni_zip_entry *entry = &zip->entry[zip->n];
-    tn_status status = read_header(zip, e, at, entry);
-    if (status == TN_OK) status = read_local(zip, e, entry);
-    if (status == TN_OK) status = check_place(zip, entry->name, entry->header, *end);
-    zip->n++;
-    if (status != TN_OK) return status;
-    *end = entry->begin + entry->nbytes;
-    zip->checked = zip->checked || entry->crc;
-    return TN_OK;
+    const size_t nbytes = (size_t)zip->n * sizeof(tni_zip_entry *);
+    tni_zip_entry **order = tni_alloc(nbytes);
+    if (!order) return tni_pending();
+    for (int i = 0; i < zip->n; i++) order[i] = &zip->entry[i];
+    tni_sort(order, (size_t)zip->n, sizeof *order, by_place);
+    tn_status status = TN_OK;
+    int64_t last = 0;
+    for (int i = 0; status == TN_OK && i < zip->n; i++) {
+        status = read_local(zip, e, order[i]);
+        if (status == TN_OK) status = check_place(zip, order[i]->name, order[i]->header, last);
+        last = order[i]->begin + order[i]->stored;
+        zip->checked = zip->checked || order[i]->crc;
+    }
+    tni_free(order, nbytes);
+    return status == TN_OK ? check_place(zip, "the directory", (int64_t)e->at, last) : status;
 }
 
-/* Names without the folder, which is the same for all; none twice. */
-static tn_status check_folder(tni_zip *zip)
+/* Names, in a PyTorch file without its folder, which is the same for all; none twice. */
+static tn_status check_names(tni_zip *zip)
 {
     const char *first = zip->entry[0].name, *slash = strchr(first, '/');
-    size_t folder = slash ? (size_t)(slash + 1 - first) : 0;
+    const size_t folder = slash ? (size_t)(slash + 1 - first) : 0;
+    for (int i = 0; i < zip->n; i++) {
+        const char *name = zip->entry[i].name, *last = strrchr(name, '/');
+        zip->pytorch |= !strcmp(last ? last + 1 : name, "data.pkl");
+    }
     for (tni_zip_entry *e = zip->entry; e < zip->entry + zip->n; e++) {
-        if (!folder || strncmp(e->name, first, folder))
+        if (zip->pytorch && (!folder || strncmp(e->name, first, folder) != 0))
             return bad(zip, "%.64s: want entries in one folder", e->name);
-        e->name += folder;
+        if (zip->pytorch) e->name += folder;
         int is_new = tni_map_put(&zip->names, e->name, e);
         if (is_new < 0) return tni_pending();
-        if (!is_new) return bad(zip, "two entries are named %.64s", e->name - folder);
+        if (!is_new)
+            return bad(zip, "two entries are named %.64s", e->name - (zip->pytorch ? folder : 0));
     }
     return TN_OK;
 }
@@ -231,12 +260,12 @@ static tn_status read_directory(tni_zip *zip, int64_t max_entries, int64_t max_d
     if (!zip->directory || !zip->entry) return tni_pending();
     status = tni_input_read(&zip->in, (int64_t)e.at, zip->directory, zip->directory_size);
     size_t at = 0;
-    int64_t last = 0;
-    while (status == TN_OK && zip->n < zip->capacity) status = read_entry(zip, &e, &at, &last);
+    for (; status == TN_OK && zip->n < zip->capacity; zip->n++)
+        status = read_header(zip, &e, &at, &zip->entry[zip->n]);
     if (status == TN_OK && at != zip->directory_size)
         status = bad(zip, "%zu bytes follow the directory's last entry", zip->directory_size - at);
-    if (status == TN_OK) status = check_place(zip, "the directory", (int64_t)e.at, last);
-    return status == TN_OK ? check_folder(zip) : status;
+    if (status == TN_OK) status = check_places(zip, &e);
+    return status == TN_OK ? check_names(zip) : status;
 }
 
 /* ---- what the rest of the folder calls ------------------------------------------------------- */
@@ -257,9 +286,42 @@ const tni_zip_entry *tni_zip_find(const tni_zip *zip, const char *name)
     return tni_map_get(&zip->names, name);
 }
 
+static tn_status inflate_entry(const tni_zip *zip, const tni_zip_entry *entry, void *data)
+{
+    const size_t n = (size_t)entry->stored;
+    unsigned char *stored = tni_alloc(TNI_MAX(n, (size_t)1));
+    if (!stored) return tni_pending();
+    tn_status status = tni_input_read(&zip->in, entry->begin, stored, n);
+    z_stream z = { .next_in = stored, .next_out = data };
+    const bool begun = status == TN_OK && inflateInit2(&z, -15) == Z_OK;
+    if (status == TN_OK && !begun)
+        status = tni_error(TN_E_NOMEM, "%s: %s: out of memory", zip->in.function, zip->in.path);
+    size_t in = n, out = (size_t)entry->nbytes; /* not yet given to zlib, whose counts are short */
+    for (int code = Z_OK; begun && code != Z_STREAM_END;) {
+        const uInt more_in = (uInt)TNI_MIN(in, (size_t)1 << 30),
+                   more_out = (uInt)TNI_MIN(out, (size_t)1 << 30);
+        z.avail_in = more_in;
+        z.avail_out = more_out;
+        code = inflate(&z, Z_NO_FLUSH);
+        in -= more_in - z.avail_in;
+        out -= more_out - z.avail_out;
+        const bool stuck = z.avail_in == more_in && z.avail_out == more_out;
+        if ((code != Z_OK && code != Z_STREAM_END) || (code == Z_OK && stuck) ||
+            (code == Z_STREAM_END && (in || out))) {
+            status = bad(zip, "%.64s: the compressed data is damaged", entry->name);
+            break;
+        }
+    }
+    if (begun) inflateEnd(&z);
+    tni_free(stored, TNI_MAX(n, (size_t)1));
+    return status;
+}
+
 tn_status tni_zip_read(const tni_zip *zip, const tni_zip_entry *entry, void *data)
 {
-    tn_status status = tni_input_read(&zip->in, entry->begin, data, (size_t)entry->nbytes);
+    tn_status status = entry->deflated
+                           ? inflate_entry(zip, entry, data)
+                           : tni_input_read(&zip->in, entry->begin, data, (size_t)entry->nbytes);
     if (status != TN_OK || !zip->checked) return status;
     uint32_t crc = (uint32_t)crc32_z(0, data, (size_t)entry->nbytes);
     return crc == entry->crc ? TN_OK
@@ -322,9 +384,14 @@ static void put_zip64(tni_bytes *b, bool large, bool far, uint64_t nbytes, uint6
     if (far) PUT(b, { 8, at });
 }
 
+static void put_name(const tni_zip_writer *zip, tni_bytes *b, const char *name)
+{
+    tni_bytes_printf(b, "%s%s%s", zip->folder ? zip->folder : "", zip->folder ? "/" : "", name);
+}
+
 tn_status tni_zip_add(tni_zip_writer *zip, const char *name, const void *data, size_t nbytes)
 {
-    size_t length = strlen(zip->folder) + 1 + strlen(name);
+    size_t length = (zip->folder ? strlen(zip->folder) + 1 : 0) + strlen(name);
     bool large = is_large(zip, nbytes), far = is_large(zip, zip->at), zip64 = large || far;
     uint32_t crc = zip->file && nbytes ? (uint32_t)crc32_z(0, data, nbytes) : 0;
     tni_bytes *d = &zip->directory, b = { 0 };
@@ -332,18 +399,19 @@ tn_status tni_zip_add(tni_zip_writer *zip, const char *name, const void *data, s
     put_common(d, zip64, large, crc, nbytes, length);
     PUT(d, { 2, zip64 ? 4 + 16 * large + 8 * far : 0 }, /* then comment, disk, two attributes */
         { 2, 0 }, { 2, 0 }, { 2, 0 }, { 4, 0 }, { 4, far ? UINT32_MAX : zip->at });
-    tni_bytes_printf(d, "%s/%s", zip->folder, name);
+    put_name(zip, d, name);
     put_zip64(d, large, far, nbytes, zip->at);
     zip->n++;
 
-    size_t fixed = LOCAL_HEADER + length + (large ? 20 : 0) + PADDING_HEADER;
-    size_t padding = (size_t)(ALIGNMENT - (zip->at + fixed) % ALIGNMENT) % ALIGNMENT;
+    size_t header = zip->folder ? PADDING_HEADER : 0;
+    size_t fixed = LOCAL_HEADER + length + (large ? 20 : 0) + header;
+    size_t padding = header ? (size_t)(ALIGNMENT - (zip->at + fixed) % ALIGNMENT) % ALIGNMENT : 0;
     PUT(&b, { 4, 0x04034b50 });
     put_common(&b, large, large, crc, nbytes, length);
-    PUT(&b, { 2, (large ? 20 : 0) + PADDING_HEADER + padding });
-    tni_bytes_printf(&b, "%s/%s", zip->folder, name);
+    PUT(&b, { 2, (large ? 20 : 0) + header + padding });
+    put_name(zip, &b, name);
     put_zip64(&b, large, false, nbytes, 0);
-    PUT(&b, { 2, 0x4246 }, { 2, padding }); /* "FB", as PyTorch marks its padding */
+    if (header) PUT(&b, { 2, 0x4246 }, { 2, padding }); /* "FB", as PyTorch marks its padding */
     for (size_t i = 0; i < padding; i++) PUT(&b, { 1, 'Z' });
     tn_status status = b.failed ? tni_pending() : emit(zip, b.data, b.n);
     tni_bytes_free(&b);

@@ -1,10 +1,10 @@
 /*
- * zip.h - archives of stored (uncompressed) entries, the outer layer of PyTorch's files.
+ * zip.h - zip archives, the outer layer of PyTorch's files and of NumPy's .npz.
  *
  * Layout: for every entry a local header, padding, the data; then the directory with a header per
  * entry; then the end record. Sizes and places that do not fit 32 bits are in a field 0x0001 after
- * their header (zip64). Entries are named FOLDER/NAME, all in one folder, and their data begins at
- * multiples of 64 bytes, so that a file can be mapped. Source: PKWARE, .ZIP File Format
+ * their header (zip64). PyTorch's entries are named FOLDER/NAME, all in one folder, and their data
+ * begins at multiples of 64 bytes, so that a file can be mapped. Source: PKWARE, .ZIP File Format
  * Specification (APPNOTE) 6.3.10; caffe2/serialize/inline_container.cc in PyTorch for the padding.
  */
 #ifndef TNI_ZIP_H
@@ -14,8 +14,6 @@
 #include "io/file.h"
 
 #define TNI_ZIP_NAME_LIMIT 1024 /* bytes of an entry's name */
-#define TNI_ZIP_SCRIPT                                                                             \
-    "a TorchScript archive: want a state dict, torch.save(model.state_dict(), path)"
 
 /* A number of n bytes, little-endian, read and written. */
 static inline uint64_t tni_little(const unsigned char *at, int n)
@@ -35,9 +33,9 @@ static inline void tni_little_add(tni_bytes *b, uint64_t value, int n)
 
 typedef struct tni_zip_writer {
     tni_atomic_file *file; /* NULL: nothing is written, only counted */
-    const char *folder;
-    uint64_t limit; /* from here on zip64; 0: 2^32 - 1 */
-    uint64_t at;    /* bytes so far */
+    const char *folder;    /* of PyTorch's; NULL: none, and no padding */
+    uint64_t limit;        /* from here on zip64; 0: 2^32 - 1 */
+    uint64_t at;           /* bytes so far */
     uint64_t n;
     tni_bytes directory;
 } tni_zip_writer;
@@ -50,10 +48,12 @@ tn_status tni_zip_end(tni_zip_writer *zip);
 /* ---- reading --------------------------------------------------------------------------------- */
 
 typedef struct tni_zip_entry {
-    const char *name;      /* without the folder */
+    const char *name;      /* without the folder of a PyTorch file */
     int64_t header;        /* where the entry begins */
-    int64_t begin, nbytes; /* its data */
+    int64_t begin, stored; /* its data in the file */
+    int64_t nbytes;        /* of the data; more than stored if deflated */
     uint32_t crc;
+    bool deflated;
 } tni_zip_entry;
 
 typedef struct tni_zip {
@@ -62,8 +62,10 @@ typedef struct tni_zip {
     size_t directory_size;
     int n, capacity;
     tni_zip_entry *entry;
-    tni_map names; /* -> entry */
-    bool checked;  /* the archive has checksums: a writer may leave them all 0 */
+    tni_map names;     /* -> entry */
+    bool checked;      /* the archive has checksums: a writer may leave them all 0 */
+    bool pytorch;      /* there is a data.pkl */
+    uint64_t inflated; /* bytes of all deflated entries */
 } tni_zip;
 
 /* Opens and checks everything but the data. Accepts at most max_entries entries and max_directory
@@ -72,7 +74,7 @@ tn_status tni_zip_open(tni_zip *zip, const char *function, const char *path, int
                        int64_t max_directory);
 /* The entry of a name, NULL without a message. */
 const tni_zip_entry *tni_zip_find(const tni_zip *zip, const char *name);
-/* Reads an entry's data, and checks the checksum if the archive has any. */
+/* Reads an entry's data, inflated, and checks the checksum if the archive has any. */
 tn_status tni_zip_read(const tni_zip *zip, const tni_zip_entry *entry, void *data);
 void tni_zip_close(tni_zip *zip);
 

@@ -9,27 +9,28 @@
 #include <errno.h>
 
 #include "ext/pt/zip.h"
-#include "io/io.h"
+#include "io/choice.h"
+#include "nn/module.h"
 
 #define MAGIC "\x93NUMPY"
 #define MOST_HEADER 65535
 
-typedef struct kind {
-    char letter;
-    int size; /* bytes of a value */
-    const char *name;
-    tn_dtype dtype; /* of the tensor */
-} kind;
+/* Where an array is: a file, or an entry of an archive, which is read into memory first. */
+typedef struct source {
+    tni_input in;
+    const unsigned char *bytes; /* NULL: the file's */
+    int64_t size;
+} source;
 
-static const kind kinds[] = {
-    { 'f', 4, "float32", TN_F32 }, { 'f', 8, "float64", TN_F64 }, { 'f', 2, "float16", TN_F16 },
-    { 'i', 8, "int64", TN_I64 },   { 'i', 4, "int32", TN_I32 },   { 'u', 1, "uint8", TN_U8 },
-    { 'b', 1, "bool", TN_BOOL },   { 'i', 1, "int8", TN_I32 },    { 'i', 2, "int16", TN_I32 },
-    { 'u', 2, "uint16", TN_I32 },  { 'u', 4, "uint32", TN_I64 },
-};
+static tn_status read_from(const source *s, int64_t at, void *to, size_t n)
+{
+    if (!s->bytes) return tni_input_read(&s->in, at, to, n);
+    if (n) memcpy(to, s->bytes + at, n);
+    return TN_OK;
+}
 
 typedef struct header {
-    const kind *kind;
+    const tni_file_dtype *kind;
     tn_shape shape;
     bool big, fortran;
     int64_t begin; /* of the values in the file */
@@ -84,14 +85,16 @@ static bool read_kind(const char *text, header *h)
 {
     h->big = *text == '>';
     if (*text && strchr("<>=|", *text)) text++;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        char code[8];
-        snprintf(code, sizeof code, "%c%d", kinds[i].letter, kinds[i].size);
-        if (strcmp(text, code) == 0 || strcmp(text, kinds[i].name) == 0) h->kind = &kinds[i];
+    const tni_file_dtype *d;
+    for (int i = 0; (d = tni_file_dtype_at(i)); i++) {
+        char code[16];
+        snprintf(code, sizeof code, "%c%d", d->letter, d->bits / 8);
+        if (d->letter && (strcmp(text, code) == 0 || strcmp(text, d->name) == 0)) h->kind = d;
     }
     return h->kind != NULL;
 }
 
+/* Its dtype may be one that no tensor has. */
 static tn_status parse(const tni_input *in, const char *at, const char *end, header *h)
 {
     char key[32], type[64] = "";
@@ -131,59 +134,45 @@ static tn_status parse(const tni_input *in, const char *at, const char *end, hea
     return TN_OK;
 }
 
-static tn_status read_header(const tni_input *in, header *h)
+static tn_status read_header(const source *s, header *h)
 {
+    const tni_input *in = &s->in;
     unsigned char b[12] = { 0 };
-    const int64_t prefix = TNI_MIN(in->size, (int64_t)sizeof b);
-    tn_status status = tni_input_read(in, 0, b, (size_t)prefix);
+    const int64_t prefix = TNI_MIN(s->size, (int64_t)sizeof b);
+    tn_status status = read_from(s, 0, b, (size_t)prefix);
     if (status != TN_OK) return status;
     if (prefix < 10 || memcmp(b, MAGIC, 6) != 0)
         return tni_input_bad(in, b[0] == 'P' && b[1] == 'K'
-                                     ? "an archive (.npz): want one array (.npy)"
+                                     ? "an archive (.npz): want tn_load_tensors for it"
                                      : "does not begin with \\x93NUMPY: want a .npy file");
     if (b[6] < 1 || b[6] > 3 || b[7] != 0)
         return tni_input_bad(in, "version %d.%d: want 1.0, 2.0 or 3.0", b[6], b[7]);
     const int64_t n = (int64_t)tni_little(b + 8, b[6] > 1 ? 4 : 2);
     h->begin = (b[6] > 1 ? 12 : 10) + n;
-    if (h->begin > in->size || n > MOST_HEADER)
+    if (h->begin > s->size || n > MOST_HEADER)
         return tni_input_bad(in, "a header of %" PRId64 " bytes: want at most %d, within the file",
                              n, MOST_HEADER);
     char *text = tni_alloc((size_t)n + 1);
     if (!text) return TN_E_NOMEM;
-    status = tni_input_read(in, h->begin - n, text, (size_t)n);
+    status = read_from(s, h->begin - n, text, (size_t)n);
     text[n] = '\0';
     if (status == TN_OK) status = parse(in, text, text + n, h);
     tni_free(text, (size_t)n + 1);
     if (status != TN_OK) return status;
     const int64_t count = tni_shape_numel(&h->shape);
-    if (count < 0 || !tni_mul_size((size_t)count, (size_t)h->kind->size, &h->nbytes) ||
+    if (count < 0 || !tni_mul_size((size_t)count, (size_t)h->kind->bits / 8, &h->nbytes) ||
         h->nbytes > INT64_MAX)
         return tni_input_bad(in, "%s: the sizes overflow", tni_shape_text(&h->shape));
-    if ((int64_t)h->nbytes != in->size - h->begin)
+    if ((int64_t)h->nbytes != s->size - h->begin)
         return tni_input_bad(
             in, "%s of %s are %zu bytes, the file has %" PRId64 " behind its header",
-            tni_shape_text(&h->shape), h->kind->name, h->nbytes, in->size - h->begin);
+            tni_shape_text(&h->shape), h->kind->name, h->nbytes, s->size - h->begin);
     return TN_OK;
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* n values of the file to as many of the tensor's dtype; `from` lies at the end of `to`. */
-static void convert(const header *h, const unsigned char *from, char *to, size_t n)
-{
-    const int size = h->kind->size, wide = (int)tn_dtype_size(h->kind->dtype);
-    const bool is_signed = h->kind->letter == 'i', is_bool = h->kind->letter == 'b';
-    for (size_t i = 0; i < n; i++) {
-        uint64_t bits = 0;
-        for (int k = 0; k < size; k++)
-            bits |= (uint64_t)from[i * (size_t)size + (size_t)(h->big ? size - 1 - k : k)] << 8 * k;
-        if (is_signed && size < wide && bits >> (8 * size - 1)) bits |= UINT64_MAX << 8 * size;
-        if (is_bool) bits = bits != 0;
-        memcpy(to + i * (size_t)wide, &bits, (size_t)wide);
-    }
-}
-
-static tn_tensor *read_values(const tni_input *in, const header *h)
+static tn_tensor *read_values(const source *s, const header *h)
 {
     tn_shape stored = h->shape;
     int order[TN_MAX_RANK];
@@ -191,37 +180,83 @@ static tn_tensor *read_values(const tni_input *in, const header *h)
         order[i] = stored.rank - 1 - i;
         if (h->fortran) stored.size[i] = h->shape.size[stored.rank - 1 - i];
     }
-    tn_tensor *t = tn_empty_as(stored, h->kind->dtype, tn_cpu());
+    const tn_dtype dtype = (tn_dtype)h->kind->dtype;
+    tn_tensor *t = tn_empty_as(stored, dtype, tn_cpu());
     if (!t) return NULL;
-    const size_t n = h->nbytes / (size_t)h->kind->size, wide = tn_dtype_size(h->kind->dtype);
+    const size_t n = h->nbytes * 8 / (size_t)h->kind->bits, wide = tn_dtype_size(dtype);
     char *to = tni_data(t);
     unsigned char *from = (unsigned char *)to + n * wide - h->nbytes;
-    if (tni_input_read(in, h->begin, from, h->nbytes) != TN_OK) return NULL;
-    if (h->big || (size_t)h->kind->size != wide || h->kind->dtype == TN_BOOL)
-        convert(h, from, to, n);
+    if (read_from(s, h->begin, from, h->nbytes) != TN_OK) return NULL;
+    if (h->big || !tni_file_dtype_kept(h->kind) || dtype == TN_BOOL)
+        tni_widen(h->kind, h->big, from, to, n);
     return h->fortran && stored.rank > 1 ? tn_contiguous(tn_permute(t, order, stored.rank)) : t;
+}
+
+static tn_status unknown(const tni_input *in, const header *h)
+{
+    return tni_input_bad(in, "dtype %s: want float16 to 64, int8 to 64, uint8 to 32 or bool",
+                         h->kind->name);
 }
 
 tn_tensor *tn_npy_load(const char *path)
 {
-    tni_input in;
+    source s = { 0 };
     header h = { 0 };
-    if (tni_input_open(&in, "tn_npy_load", path) != TN_OK) return NULL;
+    if (tni_input_open(&s.in, "tn_npy_load", path) != TN_OK) return NULL;
+    s.size = s.in.size;
     tn_scope scope = tn_scope_begin();
     bool was = tn_set_grad_enabled(false);
-    tn_tensor *t = read_header(&in, &h) == TN_OK ? read_values(&in, &h) : NULL;
+    tn_status status = read_header(&s, &h);
+    if (status == TN_OK && h.kind->dtype < 0) status = unknown(&s.in, &h);
+    tn_tensor *t = status == TN_OK ? read_values(&s, &h) : NULL;
     tn_set_grad_enabled(was);
-    tni_input_close(&in);
+    tni_input_close(&s.in);
     return tn_scope_return(scope, t);
+}
+
+/* ---- archives of arrays ---------------------------------------------------------------------- */
+
+/* Reads entry e of an .npz, whose bytes are at s, and appends it to the list. */
+static tn_status add_array(tni_choice *c, const source *s, const char *entry, tn_list *list)
+{
+    header h = { 0 };
+    char name[TNI_ZIP_NAME_LIMIT + 1];
+    const size_t n = strlen(entry);
+    const bool npy = tni_ends_in(entry, ".npy");
+    snprintf(name, sizeof name, "%.*s", (int)(npy ? n - 4 : n), entry);
+    if (!npy) return tni_leave_out(c, &s->in, name, "not an array (.npy)", NULL);
+    tn_status status = read_header(s, &h);
+    if (status != TN_OK) return tni_error_prefix("%.64s: ", entry);
+    if (h.kind->dtype < 0) return tni_leave_out(c, &s->in, name, h.kind->name, h.kind);
+    tn_entry e = { .kind = TN_PARAMETER, .persistent = true };
+    e.tensor = read_values(s, &h);
+    return e.tensor ? tni_list_push(list, "", "", name, e) : tni_pending();
+}
+
+tn_list *tni_npz_list(const tni_zip *zip, tni_choice *c)
+{
+    tn_list *list = tn_list_new();
+    tn_status status = list ? TN_OK : tni_pending();
+    for (int i = 0; status == TN_OK && i < zip->n; i++) {
+        const tni_zip_entry *e = &zip->entry[i];
+        const size_t nbytes = TNI_MAX((size_t)e->nbytes, (size_t)1);
+        unsigned char *bytes = tni_alloc(nbytes);
+        const source s = { zip->in, bytes, e->nbytes };
+        status = bytes ? tni_zip_read(zip, e, bytes) : tni_pending();
+        if (status == TN_OK) TN_SCOPE TN_NO_GRAD status = add_array(c, &s, e->name, list);
+        if (bytes) tni_free(bytes, nbytes);
+    }
+    return status == TN_OK ? list : NULL;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static tn_status write(const char *f, const tn_tensor *t, const kind *k, const char *path)
+/* The header of t's values, as numpy.save writes it. */
+static void put_header(const tn_tensor *t, const tni_file_dtype *k, tni_bytes *b)
 {
     char text[512];
     int n = snprintf(text, sizeof text, "{'descr': '%c%c%d', 'fortran_order': False, 'shape': (",
-                     k->size == 1 ? '|' : '<', k->letter, k->size);
+                     k->bits == 8 ? '|' : '<', k->letter, k->bits / 8);
     for (int i = 0; i < t->shape.rank; i++)
         n += snprintf(text + n, sizeof text - (size_t)n, "%s%" PRId64 "%s", i ? " " : "",
                       t->shape.size[i], i < t->shape.rank - 1 || i == 0 ? "," : "");
@@ -229,18 +264,28 @@ static tn_status write(const char *f, const tn_tensor *t, const kind *k, const c
     /* 128 bytes in all; NumPy's room for a first size that grows fits in there for 8 axes */
     while ((10 + n + 1) % 64) text[n++] = ' ';
     text[n++] = '\n';
-    const unsigned char head[10] = {
-        0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (unsigned char)(n & 255), (unsigned char)(n >> 8)
-    };
-    const size_t nbytes = (size_t)tni_shape_numel(&t->shape) * (size_t)k->size;
+    tni_bytes_add(b, MAGIC "\x01", 8);
+    tni_little_add(b, (uint64_t)n, 2);
+    tni_bytes_add(b, text, (size_t)n);
+}
+
+static tn_status write(const char *f, const tn_tensor *t, const tni_file_dtype *k, const char *path)
+{
+    tni_bytes b = { 0 };
+    put_header(t, k, &b);
+    const size_t nbytes = (size_t)tni_shape_numel(&t->shape) * (size_t)k->bits / 8;
     tni_atomic_file file;
-    tn_status status = tni_file_create(&file, f, path, (int64_t)nbytes + 10 + n);
-    if (status != TN_OK) return status;
-    status = tni_file_write(&file, head, sizeof head);
-    if (status == TN_OK) status = tni_file_write(&file, text, (size_t)n);
-    if (status == TN_OK) status = tni_file_write(&file, tni_data(t), nbytes);
-    if (status == TN_OK) return tni_file_finish(&file);
-    tni_file_abandon(&file);
+    tn_status status =
+        b.failed ? tni_pending() : tni_file_create(&file, f, path, (int64_t)(nbytes + b.n));
+    if (status == TN_OK) {
+        status = tni_file_write(&file, b.data, b.n);
+        if (status == TN_OK) status = tni_file_write(&file, tni_data(t), nbytes);
+        if (status == TN_OK)
+            status = tni_file_finish(&file);
+        else
+            tni_file_abandon(&file);
+    }
+    tni_bytes_free(&b);
     return status;
 }
 
@@ -250,11 +295,8 @@ tn_status tn_npy_save(tn_tensor *t, const char *path)
     if (!t || tni_none(t)) return tni_poison(f, "t");
     tn_status status = tni_path_check(f, path);
     if (status != TN_OK) return status;
-    const kind *k = NULL;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (kinds[i].dtype == t->dtype && (size_t)kinds[i].size == tn_dtype_size(t->dtype))
-            k = &kinds[i];
-    if (!k)
+    const tni_file_dtype *k = tni_file_dtype_of(t->dtype);
+    if (!k->letter)
         return tni_error(TN_E_DTYPE,
                          "%s: %s is %s, which NumPy has not: want tn_to_dtype before it", f,
                          tni_text(t), tn_dtype_name(t->dtype));
@@ -264,5 +306,48 @@ tn_status tn_npy_save(tn_tensor *t, const char *path)
     status = dense ? write(f, dense, k, path) : tni_pending();
     tn_set_grad_enabled(was);
     tn_scope_end(scope);
+    return status;
+}
+
+/* An entry NAME.npy; t is on the CPU and dense. */
+static tn_status add_entry(tni_zip_writer *zip, const char *name, const tn_tensor *t)
+{
+    const tni_file_dtype *k = tni_file_dtype_of(t->dtype);
+    const size_t nbytes = (size_t)tni_shape_numel(&t->shape) * (size_t)k->bits / 8;
+    tni_bytes b = { 0 }, entry = { 0 };
+    put_header(t, k, &b);
+    tni_bytes_add(&b, tni_data(t), nbytes);
+    tni_bytes_printf(&entry, "%s.npy", name);
+    tni_bytes_add(&entry, "", 1);
+    tn_status status =
+        b.failed || entry.failed ? TN_E_NOMEM : tni_zip_add(zip, entry.data, b.data, b.n);
+    tni_bytes_free(&b);
+    tni_bytes_free(&entry);
+    return status;
+}
+
+tn_status tni_npz_write(const char *function, const char *path, const tn_list *list)
+{
+    tni_atomic_file file;
+    tni_zip_writer zip = { .file = &file };
+    tn_status status = tni_check_counts(function, list, true);
+    for (int i = 0; status == TN_OK && i < list->n; i++) {
+        const tn_tensor *t = list->entry[i].tensor;
+        if (tni_none(t) || !tni_file_dtype_of(t->dtype)->letter)
+            status =
+                tni_error(TN_E_DTYPE, "%s: %.200s is %s, which NumPy has not", function,
+                          list->entry[i].name, tni_none(t) ? "absent" : tn_dtype_name(t->dtype));
+    }
+    if (status == TN_OK) status = tni_file_create(&file, function, path, 0);
+    if (status != TN_OK) return status;
+    for (int i = 0; status == TN_OK && i < list->n; i++) TN_SCOPE TN_NO_GRAD
+        {
+            const tn_tensor *t = tn_contiguous(tn_to(list->entry[i].tensor, tn_cpu()));
+            status = t ? add_entry(&zip, list->entry[i].name, t) : tni_pending();
+        }
+    if (status == TN_OK) status = tni_zip_end(&zip);
+    tni_bytes_free(&zip.directory);
+    if (status == TN_OK) return tni_file_finish(&file);
+    tni_file_abandon(&file);
     return status;
 }

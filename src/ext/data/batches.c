@@ -1,0 +1,341 @@
+/*
+ * batches.c - makes a loader's batches, in its owner's thread or by threads in advance.
+ *
+ * The owner opens a batch: it makes the tensors, and writes down which samples they hold. Threads
+ * take samples of the open batches in order, a few at a time, and make them in that memory. The
+ * owner waits for the first batch, and opens another one behind the last. So batches and errors are
+ * the same for any number of threads, and nothing depends on which of them made what.
+ *
+ * Threads touch no reference count and no order; with tensors in memory they run nothing but
+ * memcpy. One lock guards what is given out and done; a sample is made without it.
+ */
+#include "ext/data/loader.h"
+#include "tensor/random.h"
+
+#define MOST_TAKEN 64 /* samples that a thread takes at a time */
+
+/* Some samples of a batch. */
+typedef struct task {
+    tni_batch *batch;
+    int64_t first, n;
+} task;
+
+/* ---- opening and closing a batch ------------------------------------------------------------- */
+
+static void close_batch(const tn_loader *l, const tni_batch *b)
+{
+    for (int k = 0; k < l->data->n_fields; k++) tn_drop(b->field[k]);
+    tni_free(b->field, b->nbytes);
+}
+
+static tn_tensor *make_tensor(const tn_field *f, int64_t n)
+{
+    tn_shape shape = { f->shape.rank + 1, { n } };
+    for (int i = 0; i < f->shape.rank; i++) shape.size[i + 1] = f->shape.size[i];
+    return tn_empty_as(shape, f->dtype, tn_cpu());
+}
+
+static tn_status open_batch(tn_loader *l, tni_batch *b, int64_t epoch, int64_t position)
+{
+    const tn_dataset *d = l->data;
+    const size_t n_fields = (size_t)d->n_fields, sizes = l->n_out > d->n_fields ? n_fields : 0;
+    const int64_t begin = position * l->o.batch_size;
+    int64_t n = l->o.batch_size; /* some may be left over for no part at the end of an epoch */
+    if (l->rows >= 0) n = TNI_MIN(n, l->rows - begin);
+    n /= l->o.parts;
+    *b = (tni_batch){ .epoch = epoch, .position = position, .n = n, .failed = n, .made = n };
+    b->first = begin + l->o.part * n;
+    if (!tni_mul_size((size_t)n, (1 + sizes) * sizeof *b->index, &b->nbytes) ||
+        !tni_add_size(b->nbytes, n_fields * sizeof *b->field, &b->nbytes))
+        b->nbytes = SIZE_MAX;
+    b->field = tni_calloc(b->nbytes);
+    if (!b->field) return TN_E_NOMEM;
+    b->index = (int64_t *)(void *)(b->field + n_fields);
+    if (sizes) b->size = b->index + n;
+    const uint64_t seed = tni_mix(l->o.seed, (uint64_t)epoch);
+    const int64_t *order = tni_sampler_order(&l->sampler, seed, epoch);
+    for (int64_t i = 0; i < n; i++) b->index[i] = order ? order[b->first + i] : b->first + i;
+    tn_status status = TN_OK;
+    TN_SCOPE TN_NO_GRAD for (int k = 0; status == TN_OK && k < d->n_fields; k++)
+    {
+        b->field[k] = tn_keep(make_tensor(&d->fields[k], n));
+        if (!b->field[k]) status = tni_pending();
+    }
+    if (status != TN_OK) close_batch(l, b);
+    return status;
+}
+
+/* ---- making samples: what threads run -------------------------------------------------------- */
+
+/* "NAME, sample 7: " and what went wrong. */
+static tn_status blame(const tn_dataset *d, int64_t index, tn_status status, uint64_t errors)
+{
+    if (tni_error_count == errors) tni_error(status, "get returned %s", tn_status_name(status));
+    return tni_error_prefix("tn_loader_next: %s, sample %" PRId64 ": ",
+                            d->name ? d->name : "a data set", index);
+}
+
+/* Makes sample `index` as the i-th of a batch. *end: the stream has none. */
+static tn_status make_sample(const tn_loader *l, const tni_worker *w, const tni_batch *b, int64_t i,
+                             int64_t index, bool *end)
+{
+    const tn_dataset *d = l->data;
+    const int64_t number = l->sampler.kind == TNI_WEIGHTED ? b->first + i : index;
+    tn_sample s = { .index = index, .epoch = b->epoch, .to = w->to, .generator = w->generator };
+    if (b->size) s.size = b->size + i * d->n_fields;
+    for (int k = 0; k < d->n_fields; k++) {
+        const tn_field *f = &d->fields[k];
+        w->to[k] = (char *)tni_data(b->field[k]) + (size_t)i * tni_field_bytes(f);
+        if (b->size) s.size[k] = f->shape.rank ? f->shape.size[0] : 1;
+    }
+    const uint64_t errors = tni_error_count, seed = tni_mix(l->o.seed, (uint64_t)b->epoch);
+    tn_generator_seed(w->generator, tni_mix(seed, (uint64_t)number));
+    tn_status status = TN_OK;
+    TN_SCOPE TN_NO_GRAD status = d->get(d, &s);
+    *end = s.end && l->rows < 0;
+    for (int k = 0; k < d->n_fields && status == TN_OK && !*end; k++) {
+        const tn_field *f = &d->fields[k];
+        if (f->varies && (s.size[k] < 0 || s.size[k] > f->shape.size[0]))
+            status = tni_error(TN_E_SHAPE, "field %d of size %" PRId64 ": want 0 to %" PRId64, k,
+                               s.size[k], f->shape.size[0]);
+    }
+    return status == TN_OK ? status : blame(d, index, status, errors);
+}
+
+/* All of a stream's batch, after what lies before it. *i: where it ended. */
+static tn_status make_stream(tn_loader *l, const tni_worker *w, const tni_batch *b, int64_t *i)
+{
+    tn_status status = TN_OK;
+    if (l->stream_epoch != b->epoch || l->stream_at > b->first) {
+        l->stream_epoch = b->epoch;
+        l->stream_at = 0;
+        l->stream_over = false;
+    }
+    while (!l->stream_over && *i < b->n) {
+        status = make_sample(l, w, b, *i, l->stream_at, &l->stream_over);
+        if (status != TN_OK || l->stream_over) break;
+        *i += l->stream_at++ >= b->first;
+    }
+    if (status != TN_OK) l->stream_epoch = -1; /* begins anew */
+    return status;
+}
+
+/* Copies rows of the loader's tensors; those that lie together at once. */
+static void gather(const tn_loader *l, const tni_batch *b, int64_t first, int64_t n)
+{
+    const int64_t *index = b->index + first;
+    bool together = true;
+    for (int64_t i = 1; i < n && together; i++) together = index[i] == index[i - 1] + 1;
+    for (int k = 0; k < l->data->n_fields; k++) {
+        const size_t size = tni_field_bytes(&l->field[k]);
+        const char *from = tni_data(l->tensor[k]);
+        char *to = (char *)tni_data(b->field[k]) + (size_t)first * size;
+        if (size == 0) continue;
+        if (together) memcpy(to, from + (size_t)index[0] * size, (size_t)n * size);
+        for (int64_t i = 0; i < n && !together; i++)
+            memcpy(to + (size_t)i * size, from + (size_t)index[i] * size, size);
+    }
+}
+
+/* Makes the samples of a task; the first that failed, or n of the batch, and its error. */
+static int64_t run(tn_loader *l, const tni_worker *w, task t, tni_saved_error *error)
+{
+    tni_batch *b = t.batch;
+    tn_status status = TN_OK;
+    int64_t i = t.first;
+    bool end;
+    if (!l->data->get) {
+        gather(l, b, t.first, t.n);
+    } else if (l->rows < 0) {
+        status = make_stream(l, w, b, &i);
+        b->made = i;
+    } else {
+        for (; i < t.first + t.n; i++)
+            if ((status = make_sample(l, w, b, i, b->index[i], &end)) != TN_OK) break;
+    }
+    if (status == TN_OK) return b->n;
+    tni_error_save(error);
+    tn_error_clear();
+    return i;
+}
+
+/* What came of a task; under the lock. */
+static void finish(task t, int64_t failed, const tni_saved_error *error)
+{
+    t.batch->done += t.n;
+    if (failed >= t.batch->failed) return;
+    t.batch->failed = failed;
+    t.batch->error = *error;
+}
+
+/* Samples to make next; under the lock. A stream's batch is made as a whole, after that before. */
+static bool find_task(const tn_loader *l, task *t)
+{
+    if (l->rows < 0 && l->busy) return false;
+    for (int64_t k = l->begin; k < l->end; k++) {
+        tni_batch *b = &l->batch[k % l->n_batches];
+        int64_t most = TNI_MAX(1, TNI_MIN(MOST_TAKEN, b->n / (4 * l->n_workers)));
+        if (l->rows < 0 || l->n_workers == 1) most = b->n;
+        *t = (task){ b, b->taken, TNI_MIN(most, b->n - b->taken) };
+        b->taken += t->n;
+        if (t->n > 0) return true;
+    }
+    return false;
+}
+
+static void *work(void *argument)
+{
+    const tni_worker *w = argument;
+    tn_loader *l = w->loader;
+    tni_saved_error error;
+    pthread_mutex_lock(&l->lock);
+    while (!l->stopping) {
+        task t;
+        if (!find_task(l, &t)) {
+            pthread_cond_wait(&l->work, &l->lock);
+            continue;
+        }
+        l->busy++;
+        pthread_mutex_unlock(&l->lock);
+        const int64_t failed = run(l, w, t, &error);
+        pthread_mutex_lock(&l->lock);
+        l->busy--;
+        finish(t, failed, &error);
+        if (t.batch->done == t.batch->n || !l->busy) pthread_cond_signal(&l->ready);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* ---- the owner's side ------------------------------------------------------------------------ */
+
+static void make_locks(tn_loader *l)
+{
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->work, NULL);
+    pthread_cond_init(&l->ready, NULL);
+}
+
+tn_status tni_batches_make(tn_loader *l)
+{
+    const size_t n = (size_t)l->data->n_fields;
+    l->n_batches = l->o.workers ? l->o.ahead + 1 : 1;
+    l->n_workers = TNI_MAX(l->o.workers, 1);
+    l->stream_epoch = -1;
+    make_locks(l);
+    l->batch = tni_calloc_n((size_t)l->n_batches, sizeof *l->batch);
+    if (l->batch) l->worker = tni_calloc_n((size_t)l->n_workers, sizeof *l->worker);
+    if (!l->worker) return TN_E_NOMEM;
+    for (int64_t i = 0; i < l->n_workers; i++) {
+        tni_worker *w = &l->worker[i];
+        w->loader = l;
+        w->to = tni_calloc_n(n, sizeof *w->to);
+        if (w->to) w->generator = tn_generator_new(0);
+        if (!w->generator) return tni_pending();
+    }
+    return TN_OK;
+}
+
+void tni_batches_settle(tn_loader *l)
+{
+    if (l->n_threads && l->pid != getpid()) { /* a forked child: they have stopped somewhere */
+        l->n_threads = l->busy = 0;
+        l->stream_epoch = -1;
+        make_locks(l);
+        for (int64_t i = 0; i < l->n_workers; i++)
+            pthread_mutex_init(l->worker[i].generator->lock, NULL);
+    }
+    pthread_mutex_lock(&l->lock);
+    for (int64_t k = l->begin; k < l->end; k++)
+        l->batch[k % l->n_batches].taken = l->batch[k % l->n_batches].n;
+    while (l->busy) pthread_cond_wait(&l->ready, &l->lock);
+    pthread_mutex_unlock(&l->lock);
+    while (l->begin < l->end) tni_batches_next(l);
+}
+
+void tni_batches_free(tn_loader *l)
+{
+    if (!l->batch) return; /* nothing was made */
+    tni_batches_settle(l);
+    pthread_mutex_lock(&l->lock);
+    l->stopping = true;
+    pthread_cond_broadcast(&l->work);
+    pthread_mutex_unlock(&l->lock);
+    for (int64_t i = 0; i < l->n_threads; i++) pthread_join(l->worker[i].thread, NULL);
+    for (int64_t i = 0; l->worker && i < l->n_workers; i++) {
+        tni_worker *w = &l->worker[i];
+        tn_generator_free(w->generator);
+        if (w->to) tni_free(w->to, (size_t)l->data->n_fields * sizeof *w->to);
+    }
+    if (l->worker) tni_free(l->worker, (size_t)l->n_workers * sizeof *l->worker);
+    tni_free(l->batch, (size_t)l->n_batches * sizeof *l->batch);
+    pthread_cond_destroy(&l->work);
+    pthread_cond_destroy(&l->ready);
+    pthread_mutex_destroy(&l->lock);
+}
+
+void tni_batches_next(tn_loader *l)
+{
+    pthread_mutex_lock(&l->lock);
+    const tni_batch *b = &l->batch[l->begin++ % l->n_batches];
+    pthread_mutex_unlock(&l->lock);
+    close_batch(l, b);
+}
+
+/* Opens batches up to the end of the ring, each after the one before. */
+static tn_status open_batches(tn_loader *l)
+{
+    while (l->end - l->begin < l->n_batches) {
+        int64_t epoch = l->epoch, position = l->position;
+        if (l->end > l->begin) {
+            const tni_batch *last = &l->batch[(l->end - 1) % l->n_batches];
+            bool new = last->position + 1 >= l->batches;
+            epoch = last->epoch + new;
+            position = new ? 0 : last->position + 1;
+        }
+        tn_status status = open_batch(l, &l->batch[l->end % l->n_batches], epoch, position);
+        if (status != TN_OK) return status;
+        pthread_mutex_lock(&l->lock);
+        l->end++;
+        pthread_cond_broadcast(&l->work);
+        pthread_mutex_unlock(&l->lock);
+    }
+    return TN_OK;
+}
+
+static tn_status start_threads(tn_loader *l)
+{
+    l->pid = getpid();
+    while (l->n_threads < l->o.workers) {
+        tni_worker *w = &l->worker[l->n_threads];
+        int error = tni_thread_start(&w->thread, work, w);
+        if (error)
+            return tni_error(TN_E_NOMEM, "tn_loader_next: no thread to prefetch with: %s",
+                             strerror(error));
+        l->n_threads++;
+    }
+    return TN_OK;
+}
+
+const tni_batch *tni_batches_get(tn_loader *l)
+{
+    tni_batch *b = &l->batch[l->begin % l->n_batches];
+    if (l->begin == l->end || b->epoch != l->epoch || b->position != l->position ||
+        l->pid != getpid())
+        tni_batches_settle(l);
+    if (open_batches(l) != TN_OK || start_threads(l) != TN_OK) return NULL;
+    b = &l->batch[l->begin % l->n_batches];
+    if (l->n_threads) {
+        pthread_mutex_lock(&l->lock);
+        while (b->done < b->n) pthread_cond_wait(&l->ready, &l->lock);
+        pthread_mutex_unlock(&l->lock);
+    } else if (!b->done) {
+        const task all = { b, 0, b->n };
+        tni_saved_error error;
+        const int64_t failed = run(l, &l->worker[0], all, &error);
+        finish(all, failed, &error);
+    }
+    if (b->failed == b->n) return b;
+    tni_error_restore(&b->error);
+    return NULL;
+}
