@@ -240,9 +240,9 @@ tn_status tni_safetensors_read(tni_safetensors *file, const tni_map *parts)
 static void add_roles(const tni_safetensors *file, tn_list *list)
 {
     char *text = (char *)tni_safetensors_string(file, TNI_ROLES); /* ours: reading destroys it */
-    tni_json j = tni_json_of(text, text ? strlen(text) : 0);
+    tni_json j = tni_json_of(text, strlen(text));
     const char *name, *role;
-    if (!text || !tni_json_open(&j, '{')) return;
+    if (!tni_json_open(&j, '{')) return;
     while (tni_json_next(&j, '}') && (name = tni_json_key(&j)) && (role = tni_json_string(&j))) {
         tn_entry *e = (tn_entry *)tni_list_find(list, name);
         for (unsigned r = TN_CONSTANT; e && r <= TN_DIRECTION; r += TN_CONSTANT)
@@ -256,6 +256,6 @@ tn_list *tni_safetensors_list(tni_safetensors *file, const char *part, tni_choic
     tni_map parts = { .names = true };
     bool read = tni_map_put(&parts, part, &one) > 0 && tni_safetensors_read(file, &parts) == TN_OK;
     tni_map_free(&parts);
-    if (read) add_roles(file, one.list);
+    if (read && tni_safetensors_string(file, TNI_ROLES)) add_roles(file, one.list);
     return read ? one.list : NULL;
 }
