@@ -146,6 +146,17 @@ static tn_status open_temp(tni_atomic_file *file, const struct stat *old)
     return old->st_mode ? keep_owner(file, old) : TN_OK;
 }
 
+static void abandon(tni_atomic_file *file)
+{
+    if (file->fd >= 0) close(file->fd);
+    if (file->folder >= 0) close(file->folder);
+    if (file->temp) unlink(file->temp);
+    tni_strfree(file->temp);
+    tni_strfree(file->target);
+    file->fd = file->folder = -1;
+    file->temp = file->target = NULL;
+}
+
 tn_status tni_file_create(tni_atomic_file *file, const char *function, const char *path,
                           int64_t size)
 {
@@ -167,7 +178,7 @@ tn_status tni_file_create(tni_atomic_file *file, const char *function, const cha
                        "cannot reserve %" PRId64 " bytes: %s: the old file, if any, is unchanged",
                        size, strerror(error));
     }
-    if (status != TN_OK) tni_file_abandon(file);
+    if (status != TN_OK) abandon(file);
     return status;
 }
 
@@ -204,11 +215,10 @@ static tn_status sync_folder(const tni_atomic_file *file)
                   strerror(errno));
 }
 
-tn_status tni_file_finish(tni_atomic_file *file)
+tn_status tni_file_finish(tni_atomic_file *file, tn_status status)
 {
-    tn_status status = TN_OK;
-    int synced;
-    TNI_UNINTERRUPTED(synced, fsync(file->fd));
+    int synced = 0;
+    if (status == TN_OK) TNI_UNINTERRUPTED(synced, fsync(file->fd));
     if (synced != 0) status = fail(file, "cannot sync", errno);
     /* closed last: that ends the lock; fsync has already reported any error */
     if (status == TN_OK && rename(file->temp, file->target) != 0)
@@ -218,17 +228,14 @@ tn_status tni_file_finish(tni_atomic_file *file)
         file->temp = NULL;
         status = sync_folder(file);
     }
-    tni_file_abandon(file);
+    abandon(file);
     return status;
 }
 
-void tni_file_abandon(tni_atomic_file *file)
+tn_status tni_file_replace(const char *function, const char *path, const void *data, size_t nbytes)
 {
-    if (file->fd >= 0) close(file->fd);
-    if (file->folder >= 0) close(file->folder);
-    if (file->temp) unlink(file->temp);
-    tni_strfree(file->temp);
-    tni_strfree(file->target);
-    file->fd = file->folder = -1;
-    file->temp = file->target = NULL;
+    tni_atomic_file file;
+    tn_status status = tni_file_create(&file, function, path, (int64_t)nbytes);
+    if (status != TN_OK) return status;
+    return tni_file_finish(&file, tni_file_write(&file, data, nbytes));
 }

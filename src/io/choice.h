@@ -1,5 +1,5 @@
 /*
- * choice.h - what of a file is read, and what became of the rest (save.c).
+ * choice.h - what of a file is read, and what became of the rest (load.c).
  */
 #ifndef TNI_CHOICE_H
 #define TNI_CHOICE_H

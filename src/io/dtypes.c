@@ -8,14 +8,14 @@
 #define NONE (-1)
 /* safetensors, PyTorch and NumPy, PyTorch's storage, NumPy's letter, bits, tenon's dtype */
 static const tni_file_dtype all[] = {
-    { "F32", "float32", "Float", 'f', 32, TN_F32 },
+    { "I64", "int64", "Long", 'i', 64, TN_I64 },
     { "F64", "float64", "Double", 'f', 64, TN_F64 },
+    { "F32", "float32", "Float", 'f', 32, TN_F32 },
+    { "I32", "int32", "Int", 'i', 32, TN_I32 },
     { "BF16", "bfloat16", "BFloat16", 0, 16, TN_BF16 },
     { "F16", "float16", "Half", 'f', 16, TN_F16 },
-    { "I64", "int64", "Long", 'i', 64, TN_I64 },
-    { "I32", "int32", "Int", 'i', 32, TN_I32 },
     { "U8", "uint8", "Byte", 'u', 8, TN_U8 },
-    { "BOOL", "bool", "Bool", 'b', 8, TN_BOOL },
+    { "BOOL", "bool", "Bool", 'b', 8, TN_BOOL }, /* up to here in the order of writing */
     { "I8", "int8", "Char", 'i', 8, TN_I32 },
     { "I16", "int16", "Short", 'i', 16, TN_I32 },
     { "U16", "uint16", NULL, 'u', 16, TN_I32 },

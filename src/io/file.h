@@ -43,15 +43,18 @@ typedef struct tni_atomic_file {
 } tni_atomic_file;
 
 /* size: bytes that will be written, reserved at once so that a full disk is known before the first;
- * 0: unknown. After TN_OK call finish or abandon; after a failed write only abandon is of use. */
-TNI_SHARED tn_status tni_file_create(tni_atomic_file *file, const char *function, const char *path,
-                                     int64_t size);
-TNI_SHARED tn_status tni_file_write(tni_atomic_file *file, const void *data, size_t nbytes);
+ * 0: unknown. After TN_OK call finish, with the status of all writes. */
+tn_status tni_file_create(tni_atomic_file *file, const char *function, const char *path,
+                          int64_t size);
+tn_status tni_file_write(tni_atomic_file *file, const void *data, size_t nbytes);
 /* Overwrites bytes written before. */
 tn_status tni_file_patch(tni_atomic_file *file, int64_t offset, const void *data, size_t nbytes);
-/* fsync, rename, fsync of the folder. On failure everything is undone. */
-TNI_SHARED tn_status tni_file_finish(tni_atomic_file *file);
-TNI_SHARED void tni_file_abandon(tni_atomic_file *file);
+/* If status is TN_OK: fsync, rename, fsync of the folder. On failure, this or before, everything is
+ * undone. Returns status, or what went wrong. */
+tn_status tni_file_finish(tni_atomic_file *file, tn_status status);
+/* All of it, of bytes in memory. */
+TNI_SHARED tn_status tni_file_replace(const char *function, const char *path, const void *data,
+                                      size_t nbytes);
 /* Removes an entry of an open folder if it is a temporary of the file named by its first n bytes
  * and nobody has it locked: its writer is gone. (A process number would not show that: another
  * container may use the same one.) A best effort, without messages. */

@@ -52,7 +52,8 @@ typedef struct tni_file_dtype {
     int dtype; /* of the tensor that holds such values; -1: none does */
 } tni_file_dtype;
 
-/* Those that tenon has come first; NULL from their number on. */
+/* Those that tenon has come first, in the order in which safetensors files have them; NULL from
+ * their number on. */
 const tni_file_dtype *tni_file_dtype_at(int i);
 const tni_file_dtype *tni_file_dtype_of(tn_dtype dtype);
 /* Whether a tensor holds such values as they are; the others of dtype >= 0 become wider. */

@@ -21,10 +21,7 @@
 
 int tni_safetensors_rank(tn_dtype dtype)
 {
-    static const tn_dtype order[] = { TN_I64, TN_F64, TN_F32, TN_I32, TN_BF16, TN_F16, TN_U8 };
-    int i = 0;
-    while (i < (int)(sizeof order / sizeof *order) && order[i] != dtype) i++;
-    return i; /* bool last */
+    return (int)(tni_file_dtype_of(dtype) - tni_file_dtype_at(0));
 }
 
 const char *tni_safetensors_dtype_name(tn_dtype dtype)

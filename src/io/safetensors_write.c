@@ -281,9 +281,7 @@ static tn_status write_file(const char *function, const char *path, const tni_by
         snprintf(digits, sizeof digits, "%08lx", out.crc);
         status = tni_file_patch(&out.file, TNI_CHECKSUM_AT, digits, 8);
     }
-    if (status == TN_OK) return tni_file_finish(&out.file);
-    tni_file_abandon(&out.file);
-    return status;
+    return tni_file_finish(&out.file, status);
 }
 
 /* Fills items: sorted by name, ties found, names checked. A part of a checkpoint can be read alone,

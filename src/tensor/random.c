@@ -40,7 +40,7 @@ static float draw_f32(tn_generator *g)
     return (float)(tni_mt_next(&g->now) & 0xffffffu) * 0x1p-24f;
 }
 
-static double draw_f64(tn_generator *g)
+double tni_draw_f64(tn_generator *g)
 {
     return (double)(draw_u64(g) & ((UINT64_C(1) << 53) - 1)) * 0x1p-53;
 }
@@ -57,8 +57,8 @@ static double draw_normal(tn_generator *g)
         g->now.has_normal = false;
         return g->now.normal;
     }
-    double u1 = draw_f64(g);
-    double u2 = draw_f64(g);
+    double u1 = tni_draw_f64(g);
+    double u2 = tni_draw_f64(g);
     double r = sqrt(-2.0 * log1p(-u2));
     g->now.normal = r * sin(TWO_PI * u1);
     g->now.has_normal = true;
@@ -86,7 +86,7 @@ static void draw_uniforms(tn_generator *g, void *out, tn_dtype dtype, int64_t n,
         for (int64_t i = 0; i < n; i++) y[i] = fmaf(draw_f32(g), width, low);
     } else {
         double *y = out;
-        for (int64_t i = 0; i < n; i++) y[i] = fma(draw_f64(g), p[1] - p[0], p[0]);
+        for (int64_t i = 0; i < n; i++) y[i] = fma(tni_draw_f64(g), p[1] - p[0], p[0]);
     }
 }
 
@@ -129,7 +129,7 @@ static void draw_normals(tn_generator *g, void *out, tn_dtype dtype, int64_t n, 
 
 static void draw_bernoulli(tn_generator *g, void *out, tn_dtype dtype, int64_t n, const double *p)
 {
-    for (int64_t i = 0; i < n; i++) put(out, dtype, i, draw_f64(g) < p[0]);
+    for (int64_t i = 0; i < n; i++) put(out, dtype, i, tni_draw_f64(g) < p[0]);
 }
 
 static void draw_permutation(tn_generator *g, int64_t n, int64_t *perm)

@@ -55,6 +55,7 @@ tn_status tni_cpu_random(const tni_random *a);
 
 /* A number below range, from one word or two, as PyTorch takes them. g is locked. */
 uint64_t tni_draw_below(tn_generator *g, uint64_t range);
+double tni_draw_f64(tn_generator *g); /* uniform in [0, 1), 53 bits */
 /* tn_generator_permutation; from n = long_from on in the order of long ones. */
 void tni_draw_permutation(tn_generator *g, int64_t n, int64_t *perm, int64_t long_from);
 

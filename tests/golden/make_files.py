@@ -9,6 +9,7 @@ import collections
 import copy
 import json
 import pathlib
+import sys
 
 import numpy as np
 import torch
@@ -17,17 +18,11 @@ from safetensors.torch import save_file
 
 from make_interop import mixed, save_tensors, values
 
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "examples" / "interop"))
+from published import flat
+
 HERE = pathlib.Path(__file__).parent / "files"
 expected = {}
-
-
-def flat(tree, path=""):
-    """Each tensor in dicts, lists and tuples, by the keys to it."""
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, (list, tuple)) else ()
-    out = {}
-    for key, value in items:
-        out.update({path + str(key): value} if torch.is_tensor(value) else flat(value, f"{path}{key}."))
-    return out
 
 
 def expect(file, tensors):
@@ -82,6 +77,7 @@ OPTIMIZERS = {
     "sgd": (torch.optim.SGD, dict(momentum=0.9, dampening=0.25)),
     "plain": (torch.optim.SGD, {}),
     "adam": (torch.optim.Adam, dict(betas=(0.8, 0.95), amsgrad=True)),
+    "ids": (torch.optim.Adam, dict(amsgrad=True)),  # parameters by any numbers, as before PyTorch 1.2
     "adamw": (torch.optim.AdamW, dict(weight_decay=0.1)),
     "rmsprop": (torch.optim.RMSprop, dict(momentum=0.5, centered=True)),
     "adagrad": (torch.optim.Adagrad, dict(lr_decay=0.01)),
@@ -111,6 +107,11 @@ def optimizers():
         for t in range(0 if name == "fresh" else 10):
             step(net, optimizer, t)
         tree[name] = copy.deepcopy({"model": net.state_dict(), "optimizer": optimizer.state_dict()})
+        if name == "ids":
+            state = tree[name]["optimizer"]
+            state["state"] = {7001: state["state"][1], 7000: state["state"][0]}
+            for k, group in enumerate(state["param_groups"]):
+                group["params"] = [7000 + k]
         for t in range(10, 30):
             step(net, optimizer, t)
         expect("optimizers.pt", {f"{name}.{k}": v for k, v in net.state_dict().items()})

@@ -7,7 +7,7 @@
  *
  * Seen to fail: in src/ext/pt/tree.c, an optimizer's state counted as a part: checkpoint.pt; in
  * src/ext/pt/read.c, places without the 8 bytes of a count: old_mixed.pt; in src/io/dtypes.c, no
- * sign in tni_widen(): foreign.pt; in src/io/save.c, _orig_mod kept: wrapped.pt; in
+ * sign in tni_widen(): foreign.pt; in src/io/load.c, _orig_mod kept: wrapped.pt; in
  * src/ext/pt/zip.c, DEFLATE_RATIO 1: deflated.npz.
  */
 #include <stdio.h>
@@ -203,6 +203,25 @@ START_TEST(a_model_is_loaded_from_each)
 }
 END_TEST
 
+START_TEST(only_wrappers_names_are_dropped)
+{
+    tn_list *list = tn_list_new();
+    const char *path = in_folder("w.safetensors");
+    assert_ok(tn_list_add(list, "module.module.a.module.w", tn_ones(TN_SHAPE(1))));
+    assert_ok(tn_list_add(list, "module._orig_mod.a._orig_modern", tn_ones(TN_SHAPE(1))));
+    assert_ok(tn_save_tensors(list, NULL, path));
+    tn_list *read = tn_load_tensors_with(path, (tn_load_options){ .unwrap = true }, NULL, NULL);
+    assert_made(read);
+    ck_assert(tn_list_has(read, "a.module.w"));
+    ck_assert(tn_list_has(read, "a._orig_modern"));
+    assert_ok(tn_list_add(list, "a.module.w", tn_ones(TN_SHAPE(1))));
+    assert_ok(tn_save_tensors(list, NULL, path));
+    ck_assert_ptr_null(tn_load_tensors_with(path, (tn_load_options){ .unwrap = true }, NULL, NULL));
+    ck_assert_msg(strstr(tn_error(), "want names that differ"), "%s", tn_error());
+    tn_error_clear();
+}
+END_TEST
+
 START_TEST(a_checkpoint_of_tenons_gives_its_model)
 {
     tn_module *m = net_new(), *other = net_new();
@@ -249,6 +268,16 @@ START_TEST(deflated_entries_are_bounded_and_checked)
     assert_fails(tn_load_tensors(kind_path("deflated.npz"), NULL) ? TN_OK : tn_error_status(),
                  TN_E_FORMAT, "are inflated in all (tn_set_file_limits)");
     assert_ok(tn_set_file_limits((tn_file_limits){ 0 }));
+    /* an entry that says it is more than deflate can make of so little */
+    unsigned char *entry = memmem(b, n, "PK\1\2", 4);
+    ck_assert_ptr_nonnull(entry);
+    unsigned char size = entry[26];
+    entry[26] = 0x10; /* 1 MiB and something of some hundred bytes */
+    ck_assert_ptr_null(tn_load_tensors(write_bytes("x.npz", b, n), NULL));
+    ck_assert_msg(strstr(tn_error(), "are inflated in all (tn_set_file_limits), and 1032 from 1"),
+                  "%s", tn_error());
+    tn_error_clear();
+    entry[26] = size;
     /* each byte of the first entry's data: read as it was, or refused */
     const size_t begin = 30 + 5 + 20, end = begin + 60;
     for (size_t i = begin; i < end; i++) {
@@ -309,7 +338,9 @@ START_TEST(bad_indexes)
     bad_index("{}", NO_MAP);
     bad_index("{\"weight_map\":7}", NO_MAP);
     bad_index("{\"weight_map\":{\"w\":7}}", NO_MAP);
-    bad_index(MAP("\"w\":\"a.safetensors\"") "x", NO_MAP);
+    bad_index(MAP("\"w\":\"a.safetensors\"") "x",
+              "it is not JSON: something follows it at byte 64");
+    bad_index("{\"weight_map\":{\"w\":\"a.saf", "it is not JSON: ");
     bad_index("{\"weight_map\":{},\"weight_map\":{}}", NO_MAP);
     bad_index(MAP("\"v\":\"a.safetensors\""), "v is not in a.safetensors");
     ck_assert_ptr_null(tn_load_tensors_with(in_folder("m.index.json"),
@@ -428,15 +459,16 @@ static void put_number(int i)
     put(text, sizeof text);
 }
 
+static tn_metadata big_metadata;
+
 static tn_list *read_big(const char *key)
 {
     const member members[] = { { "m/data.pkl", big, n_big },
                                { "m/data/0", "\0\0\0\0", 4 },
                                { "m/version", "3\n", 2 } };
     const archive *a = archive_of(members, COUNT(members));
-    tn_metadata metadata;
     return tn_load_tensors_with(write_bytes("big.pt", a->bytes, a->n),
-                                (tn_load_options){ .key = key }, &metadata, NULL);
+                                (tn_load_options){ .key = key }, &big_metadata, NULL);
 }
 
 /* Without its bound the reader would need gigabytes or minutes. */
@@ -483,12 +515,14 @@ START_TEST(small_files_that_would_make_much)
     for (int i = 0; i < 6000; i++) put_number(i), PUT("h\0");
     PUT("u.");
     too_much(NULL, "want a smaller tree");
-    /* that many in one tuple is nothing unusual */
+    /* that many in one tuple is nothing unusual; 16 of them are shown */
     n_big = 0;
     PUT("\x80\2}(U\1w" ONE "U\1t(");
     for (int i = 0; i < 9000; i++) PUT("K\1");
     PUT("tu.");
     assert_made(read_big(NULL));
+    const char *shown = tn_metadata_get(&big_metadata, "t");
+    ck_assert_str_eq(shown, "(1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, ...)");
 }
 END_TEST
 
@@ -590,6 +624,7 @@ void pt_kinds_cases(Suite *suite)
     tcase_add_loop_test(t, what_does_not_fit_is_said_with_what_there_is, 0, COUNT(refusals));
     tcase_add_test(t, other_values_are_metadata);
     tcase_add_test(t, a_model_is_loaded_from_each);
+    tcase_add_test(t, only_wrappers_names_are_dropped);
     tcase_add_test(t, a_checkpoint_of_tenons_gives_its_model);
     tcase_add_test(t, deflated_entries_are_bounded_and_checked);
     tcase_add_test(t, arrays_are_written_as_numpy_does);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "archive.h"
 #include "io/cases.h"
 #include "scarce.h"
 
@@ -23,7 +24,8 @@ static tn_optim *optimizer_of(const char *name, const tn_list *first)
     if (!strcmp(name, "sgd"))
         return tn_sgd(first, (tn_sgd_options){ .lr = 0.5, .momentum = 0.1, .dampening = 0.5 });
     if (!strcmp(name, "plain")) return tn_sgd(first, (tn_sgd_options){ .lr = 0.5 });
-    if (!strcmp(name, "adam")) return tn_adam(first, (tn_adam_options){ .amsgrad = true });
+    if (!strcmp(name, "adam") || !strcmp(name, "ids"))
+        return tn_adam(first, (tn_adam_options){ .amsgrad = true });
     if (!strcmp(name, "adamw")) return tn_adamw(first, (tn_adamw_options){ 0 });
     if (!strcmp(name, "rmsprop"))
         return tn_rmsprop(first, (tn_rmsprop_options){ .momentum = 0.25, .centered = true });
@@ -34,7 +36,7 @@ static tn_optim *optimizer_of(const char *name, const tn_list *first)
     return tn_radam(first, (tn_optim_options){ .set = { { "decoupled_weight_decay", 1 } } });
 }
 
-static const char *const names[] = { "sgd",     "plain", "adam",   "adamw", "rmsprop",
+static const char *const names[] = { "sgd",     "plain", "adam",   "ids",   "adamw", "rmsprop",
                                      "adagrad", "fresh", "adamax", "nadam", "radam" };
 
 static run run_new(const char *name)
@@ -115,7 +117,9 @@ START_TEST(what_is_written_is_read_back)
     run r = run_new(name), other = run_new(name);
     load_run(&r, name);
     for (int t = 10; t < 20; t++) step(&r, t);
-    assert_ok(tn_optim_set_lr(r.opt, 0, 0.25));
+    tn_scheduler *schedule = tn_exponential_lr(r.opt, 0.5);
+    assert_ok(tn_scheduler_step(schedule)); /* a rate, and what it was at first */
+    tn_scheduler_free(schedule);
     assert_ok(tn_optim_save_pytorch(r.opt, in_folder("o.pt")));
     ck_assert_msg(tn_optim_load_pytorch(other.opt, in_folder("o.pt"), NULL) == TN_OK, "%s",
                   tn_error());
@@ -146,7 +150,7 @@ START_TEST(what_does_not_fit_changes_nothing)
     assert_fails(tn_optim_load_pytorch(r.opt, golden_path("files/stored.npz"), NULL), TN_E_FORMAT,
                  "arrays, no optimizer");
     assert_fails(tn_optim_load_pytorch(r.opt, path, NULL), TN_E_FORMAT,
-                 "10 optimizers: want the key of one (it has ");
+                 "11 optimizers: want the key of one (it has ");
     assert_fails(tn_optim_load_pytorch(r.opt, path, "adam.model"), TN_E_FORMAT,
                  "0 optimizers under adam.model: want the key of one");
     assert_fails(tn_optim_load_pytorch(r.opt, path, "x"), TN_E_FORMAT, "0 optimizers under x");
@@ -178,6 +182,7 @@ END_TEST
 START_TEST(what_is_written_is_what_pytorch_writes)
 {
     const char *name = names[_i];
+    if (!strcmp(name, "ids")) return; /* ours are 0, 1 ... */
     run r = run_new(name);
     char key[64], prefix[64];
     load_run(&r, name);
@@ -203,6 +208,7 @@ START_TEST(what_is_written_is_what_pytorch_writes)
         n++;
     }
     ck_assert_int_ge(n, 10);
+    n = 0;
     for (int k = 0; k < 2; k++) {
         snprintf(key, sizeof key, "param_groups.%d.initial_lr", k);
         ck_assert_ptr_nonnull(tn_metadata_get(&ours, key));
@@ -212,10 +218,28 @@ START_TEST(what_is_written_is_what_pytorch_writes)
         if (strncmp(of, prefix, strlen(prefix)) != 0 || !strcmp(name, "fresh")) continue;
         tn_tensor *t = tn_list_get(a, of + strlen(prefix));
         const bool product = strstr(of, "mu_product"); /* theirs is rounded to f32 in each step */
+        n++;
         ck_assert_msg(t && (product ? fabs(tn_item(t) / tn_item(b->entry[i].tensor) - 1) < 1e-6
                                     : tn_hash(t) == tn_hash(b->entry[i].tensor)),
                       "%s", of);
     }
+    ck_assert_int_eq(a->n, n); /* and nothing more */
+}
+END_TEST
+
+/* A state of one parameter, updated -1 times. */
+START_TEST(steps_are_counted_from_one)
+{
+    static const char bad[] = "\x80\2}(U\5state}K\0}U\4stepJ\xff\xff\xff\xffssU\x0cparam_groups]}("
+                              "U\2lrG?\xb9\x99\x99\x99\x99\x99\x9aU\7amsgrad\x89U\6params]K\0auau.";
+    const archive *a = archive_of(
+        (const member[]){ { "m/data.pkl", bad, sizeof bad - 1 }, { "m/version", "3\n", 2 } }, 2);
+    tn_list *one = tn_list_new();
+    tn_module *m = owned(tn_linear_new(3, 2, (tn_linear_options){ 0 }));
+    assert_ok(tn_list_add(one, "weight", tn_get_parameter(m, "weight")));
+    tn_optim *opt = owned(tn_adam(one, (tn_adam_options){ .amsgrad = true }));
+    assert_fails(tn_optim_load_pytorch(opt, write_bytes("o.pt", a->bytes, a->n), NULL), TN_E_FORMAT,
+                 "weight: -1 steps: want 1 and up");
 }
 END_TEST
 
@@ -255,6 +279,7 @@ void pt_optim_cases(Suite *suite)
     tcase_add_loop_test(t, training_begun_there_goes_on_here, 0, COUNT(names));
     tcase_add_loop_test(t, what_is_written_is_read_back, 0, COUNT(names));
     tcase_add_loop_test(t, what_is_written_is_what_pytorch_writes, 0, COUNT(names));
+    tcase_add_test(t, steps_are_counted_from_one);
     tcase_add_test(t, what_does_not_fit_changes_nothing);
     tcase_add_test(t, out_of_memory_with_an_optimizer);
 }

@@ -293,7 +293,7 @@ check 'no standard output' eval '"$tenon" inspect a.safetensors >&- 2>err.txt; [
 check 'none is needed' eval '"$tenon" convert a.safetensors closed.pt >&- 2>&- <&- && "$tenon" diff a.safetensors closed.pt'
 
 # ---- manual, completion --------------------------------------------------------------------------
-tool=$root/src/ext/tool
+tool=$root/tool
 "$tenon" --help | grep -o -- '--[a-z-]*' | sort -u >options.txt
 for option in $(cat options.txt); do
     check "$option in the manual" grep -qF -- "${option//-/\\-}" "$tool/tenon.1"

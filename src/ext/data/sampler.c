@@ -11,6 +11,7 @@
  *   classes    by keys (j + 1/2) / n for member j of the n of a class
  */
 #include "ext/data/loader.h"
+#include "tensor/random.h"
 
 typedef struct tni_row_key {
     double key;
@@ -103,17 +104,10 @@ void tni_sampler_free(tni_sampler *s)
     tn_generator_free(s->generator);
 }
 
-/* 53 bits in [0, 1). */
-static double uniform(tn_generator *g)
-{
-    const uint64_t high = tn_generator_u32(g);
-    return (double)((high << 32 | tn_generator_u32(g)) & ((UINT64_C(1) << 53) - 1)) * 0x1p-53;
-}
-
 static void draw_weighted(tni_sampler *s)
 {
     for (int64_t i = 0; i < s->draws; i++) {
-        const double total = s->weight[s->rows - 1], u = uniform(s->generator);
+        const double total = s->weight[s->rows - 1], u = tni_draw_f64(s->generator);
         const double x = TNI_MIN(u * total, nextafter(total, 0)); /* if it was rounded up */
         int64_t low = 0, high = s->rows - 1;
         while (low < high) {
@@ -134,7 +128,7 @@ static void make_keys(tni_sampler *s)
         const int64_t row = s->kind == TNI_MIXED ? s->order[i] : i;
         s->key[i] = (row_key){ .class = s->class ? s->class[row] : 0, .place = i, .row = row };
         if (s->kind != TNI_WITHOUT) continue;
-        const double u = uniform(s->generator), w = s->weight[i];
+        const double u = tni_draw_f64(s->generator), w = s->weight[i];
         s->key[i].key = w > 0 ? log(-log1p(-u)) - log(w) : (double)INFINITY;
     }
     tni_sort(s->key, (size_t)s->rows, sizeof *s->key, by_key); /* those of classes by class */

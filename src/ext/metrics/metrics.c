@@ -489,16 +489,8 @@ tn_status tn_confusion_svg(tn_module *self, const char *path, const char *title,
     TNI_C_NUMBERS;
     static const char function[] = "tn_confusion_svg";
     tni_bytes b = { 0 };
-    tni_atomic_file file;
     tn_status status = report(function, self, title, names, true, &b);
-    if (status == TN_OK) status = tni_file_create(&file, function, path, (int64_t)b.n);
-    if (status == TN_OK) {
-        status = tni_file_write(&file, b.data, b.n);
-        if (status == TN_OK)
-            status = tni_file_finish(&file);
-        else
-            tni_file_abandon(&file);
-    }
+    if (status == TN_OK) status = tni_file_replace(function, path, b.data, b.n);
     tni_bytes_free(&b);
     return status;
 }

@@ -295,10 +295,7 @@ static tn_status write(const char *f, const tn_tensor *t, const tni_file_dtype *
     if (status == TN_OK) {
         status = tni_file_write(&file, b.data, b.n);
         if (status == TN_OK) status = tni_file_write(&file, tni_data(t), nbytes);
-        if (status == TN_OK)
-            status = tni_file_finish(&file);
-        else
-            tni_file_abandon(&file);
+        status = tni_file_finish(&file, status);
     }
     tni_bytes_free(&b);
     return status;
@@ -369,7 +366,5 @@ tn_status tni_npz_write(const char *function, const char *path, const tn_list *l
         }
     if (status == TN_OK) status = tni_zip_end(&zip);
     tni_bytes_free(&zip.directory);
-    if (status == TN_OK) return tni_file_finish(&file);
-    tni_file_abandon(&file);
-    return status;
+    return tni_file_finish(&file, status);
 }

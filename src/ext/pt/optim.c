@@ -224,7 +224,7 @@ import m = {.opt = opt };
     {
         m.list = tn_list_new();
         status = m.list ? TN_OK : tni_pending();
-        if (status == TN_OK && !m.file.pickle.in) status = bad(&m, "arrays, no optimizer");
+        if (status == TN_OK && m.file.npz) status = bad(&m, "arrays, no optimizer");
         if (status == TN_OK) status = read_optimizer(&m);
         if (status == TN_OK && tn_optim_load_state_dict(opt, m.list) != TN_OK)
             status = tni_in_file(f, path);

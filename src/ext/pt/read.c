@@ -280,14 +280,6 @@ static tn_status add_versions(tni_pt *f, const tni_pickle_value *part)
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-static bool is_npz(const tni_zip *zip)
-{
-    bool npz = false;
-    for (int i = 0; !zip->pytorch && i < zip->n; i++)
-        npz |= tni_ends_in(zip->entry[i].name, ".npy");
-    return npz;
-}
-
 tn_status tni_pt_open(tni_pt *f, const char *function, const char *path, tni_choice *c)
 {
     const tn_file_limits limits = tn_get_file_limits();
@@ -301,7 +293,9 @@ tn_status tni_pt_open(tni_pt *f, const char *function, const char *path, tni_cho
         /* an entry per tensor and a few more; 128 bytes each in the directory */
         status = tni_zip_open(&f->zip, function, path, limits.tensors + 16, limits.header_bytes);
     }
-    if (status == TN_OK && !is_npz(&f->zip)) status = f->zip.n ? open_pickle(f) : open_old(f);
+    for (int i = 0; !f->zip.pytorch && i < f->zip.n; i++)
+        f->npz |= tni_ends_in(f->zip.entry[i].name, ".npy");
+    if (status == TN_OK && !f->npz) status = f->zip.n ? open_pickle(f) : open_old(f);
     const size_t nbytes = TNI_MAX(f->n_places, (size_t)1) * sizeof *f->storage;
     if (status == TN_OK && !(f->storage = tni_calloc(nbytes))) status = tni_pending();
     if (status != TN_OK) tni_pt_close(f);
@@ -330,14 +324,13 @@ tn_list *tni_pt_list(const char *function, const char *path, tni_choice *c, tn_m
 {
     tni_pt f;
     if (tni_pt_open(&f, function, path, c) != TN_OK) return NULL;
-    const bool npz = is_npz(&f.zip);
-    f.list = npz ? tni_npz_list(&f.zip, c) : tn_list_new();
+    f.list = f.npz ? tni_npz_list(&f.zip, c) : tn_list_new();
     tn_status status = f.list ? TN_OK : tni_pending();
-    if (status == TN_OK && !npz) {
+    if (status == TN_OK && !f.npz) {
         c->picked = true;
         TN_SCOPE status = fill(&f);
     }
-    if (status == TN_OK && !npz && metadata && !f.pickle.script)
+    if (status == TN_OK && !f.npz && metadata && !f.pickle.script)
         status = tni_tree_metadata(&f.tree, metadata);
     tni_pt_close(&f);
     return status == TN_OK ? f.list : NULL;

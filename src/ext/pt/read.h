@@ -17,6 +17,7 @@ typedef struct tni_pt_place {
 
 typedef struct tni_pt {
     tni_zip zip;          /* of an old file, its input only */
+    bool npz;             /* it is an archive of arrays, without a pickle */
     const char *folder;   /* of the storages */
     unsigned char *bytes; /* of the pickle */
     size_t nbytes;

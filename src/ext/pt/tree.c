@@ -306,6 +306,7 @@ tn_status tni_tree_optimizer(const tni_tree *tree, value *part)
     const value *named = key ? find(tree, &tree->root, key, 0, &left) : NULL;
     census all = { 0 };
     walk w = { .tree = tree, .visit = visit_part, .user = &all };
+    if (named) snprintf(w.path, sizeof w.path, "%s", key);
     tn_status status = visit(&w, named ? named : &tree->root);
     if (status == TN_OK && (all.optimizers != 1 || (key && !named)))
         status = bad(tree, "%d optimizers%s%.64s: want the key of one (it has %.*s)",

@@ -321,10 +321,7 @@ static tn_status write_file(const plan *p, const char *path)
     tni_atomic_file file;
     if (status == TN_OK) status = tni_file_create(&file, p->function, path, (int64_t)size);
     if (status != TN_OK) return status;
-    status = write_archive(p, &file, &size);
-    if (status == TN_OK) return tni_file_finish(&file);
-    tni_file_abandon(&file);
-    return status;
+    return tni_file_finish(&file, write_archive(p, &file, &size));
 }
 
 static tn_status write_plan(plan *p, const char *path)

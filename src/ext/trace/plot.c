@@ -249,16 +249,8 @@ tn_status tn_plot_svg(const char *path, const char *title, const char *x_label, 
     fprintf(p.svg, "</svg>\n");
     bool made = !ferror(p.svg);
     made = fclose(p.svg) == 0 && made;
-    tni_atomic_file file;
-    tn_status status = made ? tni_file_create(&file, f, path, (int64_t)size)
+    tn_status status = made ? tni_file_replace(f, path, text, size)
                             : tni_error(TN_E_NOMEM, "%s: out of memory", f);
-    if (status == TN_OK) {
-        status = tni_file_write(&file, text, size);
-        if (status == TN_OK)
-            status = tni_file_finish(&file);
-        else
-            tni_file_abandon(&file);
-    }
     free(text);
     return status;
 }

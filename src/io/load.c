@@ -1,0 +1,304 @@
+/*
+ * load.c - loading weights: the first bytes decide what a file is. Which part of it is wanted, and
+ * what becomes of names, is the same for all kinds; a PyTorch file picks its part itself.
+ */
+#include "io/choice.h"
+#include "io/json.h"
+#include "nn/module.h"
+
+tn_status tni_leave_out(tni_choice *c, const tni_input *in, const char *name, const char *what,
+                        const tni_file_dtype *d)
+{
+    if (!c->o.skip_foreign)
+        return tni_input_bad(in, "%.64s is %s, which tenon has not: want the option %s", name, what,
+                             d && d->dtype >= 0 ? "widen, or skip_foreign" : "skip_foreign");
+    tni_bytes_printf(&c->left, "%s%s (%s)", c->n_left++ ? ", " : "", name, what);
+    return c->left.failed ? TN_E_NOMEM : TN_OK;
+}
+
+/* The entries and versions whose names the function keeps, under the names that it writes. */
+static tn_list *renamed(const char *function, const char *path, const tn_list *list,
+                        bool (*keep)(const char *name, const tni_choice *c, char *to),
+                        const tni_choice *c)
+{
+    tn_list *to = tn_list_new();
+    char name[TNI_NAME_LIMIT + 1];
+    tn_status status = to ? TN_OK : tni_pending();
+    for (int i = 0; status == TN_OK && i < list->n; i++) {
+        if (!keep(list->entry[i].name, c, name)) continue;
+        if (!*name || tni_list_find(to, name))
+            status = tni_file_error(TN_E_NAME, function, path,
+                                    "%.64s without what is cut off is \"%.64s\": want names that "
+                                    "differ",
+                                    list->entry[i].name, name);
+        else
+            status = tni_list_push(to, "", "", name, list->entry[i]);
+    }
+    int at = -1;
+    for (int version; status == TN_OK && (version = tni_list_next_version(list, &at));)
+        if (keep(tni_list_path(list, at), c, name))
+            status = tni_list_push_version(to, name, version);
+    return status == TN_OK ? to : NULL;
+}
+
+bool tni_outside(const tni_choice *c, const char *name)
+{
+    const size_t n = c->o.key ? strlen(c->o.key) : 0;
+    if (!c->o.key || !strcmp(c->o.key, "*")) return false;
+    return strncmp(name, c->o.key, n) != 0 || (name[n] && name[n] != '.');
+}
+
+/* Of a part: "model.w" and "model" itself. */
+static bool in_part(const char *name, const tni_choice *c, char *to)
+{
+    const size_t n = strlen(c->o.key);
+    if (tni_outside(c, name)) return false;
+    strcpy(to, name + n + (name[n] == '.'));
+    return true;
+}
+
+/* DistributedDataParallel's and DataParallel's module., torch.compile's _orig_mod. */
+static bool unwrapped(const char *name, const tni_choice *c, char *to)
+{
+    (void)c;
+    char *at = to;
+    for (const char *from = name; *from;) {
+        const size_t n = strcspn(from, "."), next = n + (from[n] == '.');
+        const bool wrapper = (n == 9 && !strncmp(from, "_orig_mod", n)) ||
+                             (at == to && n == 6 && !strncmp(from, "module", n));
+        if (!wrapper) at = (char *)memcpy(at, from, next) + next;
+        from += next;
+    }
+    *at = 0;
+    if (at > to && at[-1] == '.') at[-1] = 0; /* of a path that ended in a wrapper */
+    return true;
+}
+
+static tn_list *load_safetensors(const char *function, const char *path, tni_choice *c,
+                                 tn_metadata *metadata)
+{
+    tni_safetensors file;
+    if (tni_safetensors_open(&file, function, path) != TN_OK) return NULL;
+    const bool whole = !c->weights || c->o.key || !tni_safetensors_string(&file, TNI_CHECKPOINT);
+    tn_list *list = whole ? tni_safetensors_list(&file, "", c) : NULL;
+    if (!whole)
+        tni_input_bad(&file.in, "a checkpoint of tenon's: want .key = \"model\" for its model, or "
+                                "tn_checkpoint_load");
+    if (list && metadata && tni_safetensors_metadata(&file, "", metadata) != TN_OK) list = NULL;
+    tni_safetensors_close(&file);
+    return list;
+}
+
+static tn_list *load(const char *function, const char *path, tni_choice *c, tn_metadata *metadata);
+
+/* The file that another one names is in the same folder. */
+static tn_list *load_beside(const char *function, const char *path, const char *name, tni_choice *c)
+{
+    const char *slash = strrchr(path, '/');
+    tni_bytes beside = { 0 };
+    tni_bytes_add(&beside, path, slash ? (size_t)(slash + 1 - path) : 0);
+    tni_bytes_add(&beside, name, strlen(name) + 1);
+    tn_list *list = beside.failed ? NULL : load(function, beside.data, c, NULL);
+    tni_bytes_free(&beside);
+    return list;
+}
+
+/* Appends the tensors of one file of several, once: it is then in `read`. */
+static tn_status add_shard(const tni_input *in, const char *file, tni_choice *c, tni_map *read,
+                           tn_list *all)
+{
+    if (tni_map_get(read, file)) return TN_OK;
+    if (!*file || strchr(file, '/') || !strcmp(file, ".."))
+        return tni_input_bad(in, "the file \"%.64s\": want the name of one beside it", file);
+    if (tni_map_put(read, file, (void *)file) < 0) return tni_pending();
+    const tn_list *list = load_beside(in->function, in->path, file, c);
+    tn_status status = list ? TN_OK : tni_pending();
+    for (int i = 0; status == TN_OK && i < list->n; i++) {
+        const char *name = list->entry[i].name;
+        status = tni_list_find(all, name)
+                     ? tni_input_bad(in, "%.64s is in %.64s and in another file", name, file)
+                     : tni_list_push(all, "", "", name, list->entry[i]);
+    }
+    return status;
+}
+
+static tn_status no_map(const tni_input *in)
+{
+    return tni_input_bad(in, "JSON text without one \"weight_map\" of names and files: want "
+                             "weights, or the index of several files");
+}
+
+static tn_status read_map(const tni_input *in, tni_json *j, tni_choice *c, tn_list *all)
+{
+    tni_map read = { .names = true };
+    tn_status status = TN_OK;
+    for (const char *name, *file; status == TN_OK && tni_json_next(j, '}');) {
+        name = tni_json_key(j);
+        file = name ? tni_json_string(j) : NULL;
+        if (!file) {
+            status = j->problem ? TN_OK : no_map(in);
+            break;
+        }
+        status = add_shard(in, file, c, &read, all);
+        if (status == TN_OK && !tni_list_find(all, name) &&
+            !(c->left.n && memmem(c->left.data, c->left.n, name, strlen(name))))
+            status = tni_input_bad(in, "%.64s is not in %.64s", name, file);
+    }
+    tni_map_free(&read);
+    return status;
+}
+
+/* An index of several files: { "metadata": ..., "weight_map": { NAME: FILE } }, as Hugging Face's
+ * tools write it. */
+static tn_status read_index(const tni_input *in, char *text, tni_choice *c, tn_list *all)
+{
+    tni_json json = tni_json_of(text, (size_t)in->size), *j = &json;
+    tn_status status = TN_OK;
+    int maps = 0;
+    const bool object = tni_json_open(j, '{');
+    while (object && status == TN_OK && tni_json_next(j, '}')) {
+        const char *key = tni_json_key(j);
+        if (key && !strcmp(key, "weight_map") && tni_json_open(j, '{'))
+            maps++, status = read_map(in, j, c, all);
+        else if (!key || !tni_json_skip(j))
+            break;
+    }
+    if (object && status == TN_OK) tni_json_end(j);
+    if (status == TN_OK && j->problem)
+        status = tni_input_bad(in, "it is not JSON: %s at byte %" PRId64, j->problem,
+                               (int64_t)(j->at - j->text));
+    return status == TN_OK && maps != 1 ? no_map(in) : status;
+}
+
+static tn_list *load_index(const tni_input *in, tni_choice *c)
+{
+    const int64_t most = tn_get_file_limits().header_bytes;
+    if (c->shard) {
+        tni_input_bad(in, "JSON text, named by an index: want weights");
+        return NULL;
+    }
+    if (in->size > most) {
+        tni_input_bad(
+            in, "JSON text of %" PRId64 " bytes: at most %" PRId64 " are read (tn_set_file_limits)",
+            in->size, most);
+        return NULL;
+    }
+    char *text = tni_alloc((size_t)in->size);
+    tn_list *all = text ? tn_list_new() : NULL;
+    tn_status status = all ? tni_input_read(in, 0, text, (size_t)in->size) : tni_pending();
+    const char *key = c->o.key;
+    c->o.key = NULL; /* of the whole, not of each file */
+    c->shard = true;
+    if (status == TN_OK) TN_SCOPE status = read_index(in, text, c, all);
+    c->o.key = key;
+    c->picked = c->shard = false;
+    if (text) tni_free(text, (size_t)in->size);
+    return status == TN_OK ? all : NULL;
+}
+
+static tn_list *load(const char *function, const char *path, tni_choice *c, tn_metadata *metadata)
+{
+    /* torch.save before 1.6 (or on request) begins with a pickle of this number */
+    static const char old[] = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
+    char first[sizeof old - 1] = { 0 };
+    tni_input in;
+    tn_status status = tni_input_open(&in, function, path);
+    if (status != TN_OK) return NULL;
+    status = tni_input_read(&in, 0, first, (size_t)TNI_MIN(in.size, (int64_t)sizeof first));
+    const bool pt = !memcmp(first, "PK\3\4", 4) || !memcmp(first, old, sizeof first);
+    /* the header's length in a safetensors file has no high bytes */
+    const bool json = first[0] == '{' && (in.size < 8 || memcmp(first + 4, "\0\0\0", 4) != 0);
+    tn_list *list = status == TN_OK && json ? load_index(&in, c) : NULL;
+    tni_input_close(&in);
+    if (status != TN_OK || json) return list;
+    return pt ? tni_pt_list(function, path, c, metadata)
+              : load_safetensors(function, path, c, metadata);
+}
+
+/* Says which names the list has, by their first parts. */
+static void no_part(const char *function, const char *path, const tn_list *list, const char *key)
+{
+    char text[256] = "nothing";
+    size_t n = 0;
+    for (int i = 0; i < list->n && n < sizeof text - 8; i++) {
+        const char *name = list->entry[i].name;
+        if (i && tni_same_part(name, list->entry[i - 1].name)) continue;
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s%.*s", n ? ", " : "",
+                              (int)strcspn(name, "."), name);
+    }
+    tni_file_error(TN_E_NAME, function, path, "no part %.64s in it: it has %s", key, text);
+}
+
+/* The same, and what the options say of names. */
+static tn_list *load_chosen(const char *function, const char *path, tni_choice *c,
+                            tn_metadata *metadata)
+{
+    const char *key = c->o.key;
+    if (metadata) *metadata = (tn_metadata){ 0 };
+    tn_list *all = load(function, path, c, metadata), *list = all;
+    if (list && key && !c->picked && strcmp(key, "*") != 0) {
+        list = renamed(function, path, list, in_part, c);
+        if (list && list->n == 0) no_part(function, path, all, key), list = NULL;
+    }
+    return list && c->o.unwrap ? renamed(function, path, list, unwrapped, c) : list;
+}
+
+/* What became of the rest, after the report's own lines. */
+static void report_choice(tni_choice *c, tn_load_report *report)
+{
+    if (report) {
+        const size_t n = strlen(report->text), room = sizeof report->text - n;
+        report->left_out = c->n_left;
+        snprintf(report->text + n, room, "%.*s%s%.*s%s", (int)c->taken.n,
+                 c->taken.n ? c->taken.data : "", c->n_left ? "left out: " : "", (int)c->left.n,
+                 c->n_left ? c->left.data : "", c->n_left ? "\n" : "");
+    }
+    tni_bytes_free(&c->taken);
+    tni_bytes_free(&c->left);
+}
+
+tn_list *tn_load_tensors_with(const char *path, tn_load_options o, tn_metadata *metadata,
+                              tn_load_report *report)
+{
+    tni_choice c = { .o = o };
+    if (report) *report = (tn_load_report){ 0 };
+    tn_list *list = load_chosen("tn_load_tensors_with", path, &c, metadata);
+    if (report) report->loaded = list ? list->n : 0;
+    report_choice(&c, report);
+    return list;
+}
+
+tn_list *tn_load_tensors(const char *path, tn_metadata *metadata)
+{
+    tni_choice c = { 0 };
+    tn_list *list = load_chosen("tn_load_tensors", path, &c, metadata);
+    report_choice(&c, NULL);
+    return list;
+}
+
+static tn_status load_into(const char *function, tn_module *m, const char *path, tn_load_options o,
+                           tn_load_report *report)
+{
+    if (report) *report = (tn_load_report){ 0 };
+    if (!m) return tni_null(function, "m", "a module");
+    TNI_SCOPES_STAY;
+    tn_scope scope = tn_scope_begin();
+    tni_choice c = { .o = o, .weights = true };
+    tn_list *list = load_chosen(function, path, &c, NULL);
+    tn_status status = list ? TN_OK : tni_pending();
+    if (list && tn_load_state_dict(m, list, o, report) != TN_OK)
+        status = tni_in_file(function, path);
+    report_choice(&c, report);
+    tn_scope_end(scope);
+    return status;
+}
+
+tn_status tn_load(tn_module *m, const char *path)
+{
+    return load_into("tn_load", m, path, (tn_load_options){ 0 }, NULL);
+}
+
+tn_status tn_load_with(tn_module *m, const char *path, tn_load_options o, tn_load_report *report)
+{
+    return load_into("tn_load_with", m, path, o, report);
+}
