@@ -76,6 +76,6 @@ awk -v floors="$floors" '
 # What libtenon shows to libraries of ours above it (TNI_SHARED) is what these use, and no more.
 if [ -e "$build/src/libtenon.so" ]; then
     names() { nm -D "$@" | awk '$NF ~ /^tni_/ { print $NF }' | sort -u; }
-    more=$(comm -23 <(names --defined-only "$build/src/libtenon.so") <(names --undefined-only "$build/src/libtenon-trace.so"))
+    more=$(comm -23 <(names --defined-only "$build/src/libtenon.so") <(names --undefined-only "$build/src/libtenon-trace.so" "$build/src/libtenon-lm.so"))
     [ -z "$more" ] || { echo "TNI_SHARED, but no library uses it:" $more && exit 1; }
 fi

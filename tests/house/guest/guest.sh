@@ -26,6 +26,7 @@ if type -P python3 >/dev/null; then
     check 'Python' python3 "$here/plugin.py" "$build/src/libtenon.so"
     check 'the accounts alone' python3 -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1]).tn_trace_free(None)' \
         "$build/src/libtenon-trace.so"
+    check 'the language models alone' python3 -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$build/src/libtenon-lm.so"
 fi
 
 little() { # FILE
