@@ -22,18 +22,6 @@ static bool there(const tn_module *m)
     return m != TN_NO_MODULE;
 }
 
-/* [.., T, R/2] of R = D elements, in pairs (i, i + R/2). */
-static tn_tensor *rotary(tn_tensor *x, tn_tensor *cosine, tn_tensor *sine)
-{
-    const int64_t half = tn_size(x, -1) / 2;
-    const tn_dtype dtype = tn_dtype_of(x);
-    x = tn_to_dtype(x, tn_dtype_of(cosine));
-    tn_tensor *a = tn_narrow(x, -1, 0, half), *b = tn_narrow(x, -1, half, half);
-    tn_tensor *turned[] = { tn_sub(tn_mul(a, cosine), tn_mul(b, sine)),
-                            tn_add(tn_mul(b, cosine), tn_mul(a, sine)) };
-    return tn_to_dtype(tn_cat(turned, 2, -1), dtype);
-}
-
 /* [B, T, n dim] as [B, n, T, dim], normalised and rotated. */
 static tn_tensor *heads_of(const attention *m, tn_tensor *x, int64_t n, tn_module *norm,
                            tn_tensor *const *in)
@@ -41,7 +29,7 @@ static tn_tensor *heads_of(const attention *m, tn_tensor *x, int64_t n, tn_modul
     x = tn_unflatten(x, -1, TN_SHAPE(n, m->dim));
     if (there(norm)) x = tn_forward(norm, x);
     x = tn_transpose(x, 1, 2);
-    return m->rotated && in ? rotary(x, in[TNI_COSINE], in[TNI_SINE]) : x;
+    return m->rotated && in ? tn_rotary(x, in[TNI_COSINE], in[TNI_SINE], false) : x;
 }
 
 /* The three products of x. */
