@@ -1,7 +1,7 @@
 /*
- * test_models.c - language models against transformers (golden/lm, make_lm_models.py): logits, loss,
- * gradients of every weight, greedy continuations with the cache; frequencies of rotary positions;
- * what config.json may say; files, saving, dtypes.
+ * test_models.c - language models against transformers (golden/lm, of make_lm_models.py): logits,
+ * loss, gradients of every weight, greedy continuations with the cache; frequencies of rotary
+ * positions; what config.json may say; files, saving, dtypes; roles of buffers.
  */
 #include <unistd.h>
 
@@ -486,6 +486,8 @@ START_TEST(saved_and_loaded)
     const char *path = in_folder("copy");
     assert_ok(tn_lm_save(m, path));
     tn_module *back = owned(tn_lm_load(path, (tn_lm_options){ 0 }));
+    const char *config = owned(read_bytes(in_folder("copy/config.json"), &(size_t){ 0 }));
+    ck_assert_ptr_nonnull(strstr(config, "\"dtype\": \"float32\",\n"));
     assert_close(tn_forward(back, ids), logits, 0, 0);
     ck_assert(!tn_training(back));
     /* the same names and shapes as transformers wrote, and values; it wrote bf16 */
@@ -520,6 +522,10 @@ START_TEST(dtypes)
     assert_close(tn_forward(wide, tokens(1, 9)), logits, 0, 0);
     assert_ok(tn_lm_set_cache(m, 1, 9));
     assert_close(tn_lm_next(m, tokens(1, 9), TN_NONE), tn_select(logits, 1, -1), 0, 0.02);
+    const tn_lm_options f64 = { .use_dtype = true, .dtype = TN_F64 };
+    m = owned(tn_lm_load(golden_path("lm/llama"), f64));
+    assert_near(tn_to_dtype(tn_forward(m, tokens(1, 9)), TN_F32),
+                tn_forward(load("llama"), tokens(1, 9)), 1e-5);
     assert_null(
         tn_lm_load(golden_path("lm/llama"), (tn_lm_options){ .use_dtype = true, .dtype = TN_I64 }),
         TN_E_DTYPE, "i64: want a floating");
