@@ -65,7 +65,8 @@ TN_API tn_module *tn_lm_new(const char *config);
  */
 TN_API tn_module *tn_lm_load(const char *folder, tn_lm_options o);
 /** Writes config.json and model.safetensors, which tn_lm_load and from_pretrained read; makes the
- *  folder. Tied weights are stored once; the config is the one read, with the weights' dtype. Errors: TN_E_IO. PyTorch: model.save_pretrained(folder) */
+ *  folder. Tied weights are stored once; the config is the one read, with the weights' dtype.
+ *  Errors: TN_E_IO. PyTorch: model.save_pretrained(folder) */
 TN_API TN_MUST_USE tn_status tn_lm_save(tn_module *m, const char *folder);
 
 /** What a model is; tokens are ids. */

@@ -9,6 +9,7 @@
 
 #include "ext/lm/config.h"
 #include "files.h"
+#include "scarce.h"
 
 static const char *const cases[] = { "gpt2", "llama", "qwen2", "qwen3", "smollm2", "smollm3" };
 
@@ -657,6 +658,44 @@ START_TEST(dropout)
 }
 END_TEST
 
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* A step of prompts of 2 and 5 tokens, another one, and a copy of the model. */
+static tn_status uses(tn_module *m)
+{
+    tn_lm_info is;
+    tn_status status = tn_lm_get_info(m, &is);
+    if (status == TN_OK && is.decoder) status = tn_lm_set_cache(m, 2, 9);
+    if (status != TN_OK) return status;
+    tn_tensor *ids = tokens(2, 5), *lengths = tn_from_ints((int64_t[]){ 2, 5 }, TN_SHAPE(2));
+    if (!lengths) return tn_error_status();
+    tn_tensor *y = is.decoder ? tn_lm_next(m, ids, lengths) : tn_lm_embed(m, ids, ids);
+    if (y && is.decoder) y = tn_lm_next(m, tn_narrow(ids, 1, 0, 2), TN_NONE);
+    tn_module *copy = y ? tn_module_clone(m) : NULL;
+    tn_module_drop(copy);
+    return copy ? TN_OK : tn_error_status();
+}
+
+static tn_status used(void *user)
+{
+    const char *name = user;
+    char path[64];
+    snprintf(path, sizeof path, "lm/%s", name);
+    tn_module *m = tn_lm_load(golden_path(path), (tn_lm_options){ .use_dtype = true });
+    if (!m) return tn_error_status();
+    tn_status status = TN_OK;
+    TN_SCOPE status = uses(m);
+    tn_module_drop(m);
+    return status;
+}
+
+START_TEST(out_of_memory)
+{
+    ck_assert_int_gt(scarce_sweep_warm(used, NULL, (void *)"qwen3"), 100);
+    ck_assert_int_gt(scarce_sweep_warm(used, NULL, (void *)"bert"), 100);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("models");
@@ -672,5 +711,6 @@ Suite *test_suite(void)
     add_tests(t, bert, frequencies, cache_refuses, cache_is_one);
     add_tests(t, config_broken, config_old, info, initial_values);
     add_tests(t, dtypes, other_names, wrong_names, dropout);
+    add_tests(scarce_case(s, "memory"), out_of_memory);
     return s;
 }
