@@ -5,10 +5,9 @@
  * those of the files. Link libtenon-lm (pkg-config tenon-lm). Kinds, by the file's model_type:
  *
  *     gpt2                           GPT-2: Radford et al. (2019)
- *     llama, qwen2, qwen3, smollm3   decoders with rotary positions, RMSNorm and gated layers:
- *                                    Touvron et al. (2023), and grouped queries: Ainslie et al.
- *                                    (2023); SmolLM2 is a llama
- *     bert                           encoder: Devlin et al. (2019); MiniLM and its like
+ *     llama, qwen2, qwen3            rotary positions (those of Llama 3 for long texts, too),
+ *                                    RMSNorm and gated layers: Touvron et al. (2023), and grouped
+ *                                    queries: Ainslie et al. (2023); SmolLM2 is a llama
  *
  * Everything in config.json that changes results is honoured, or refused by the key's name
  * (TN_E_UNSUPPORTED). Dropout is the file's, in training. In bf16 a norm is rounded once, at its
@@ -19,10 +18,8 @@
  *     tn_tensor *logits = tn_lm_next(m, prompt, TN_NONE);            [1, T] to [1, V]
  *     logits = tn_lm_next(m, token, TN_NONE);                        [1, 1]: T tokens are known
  *
- * A decoder's forward takes ids [B, T], i64, and gives logits [B, T, V] of the whole text, for
- * training by tn_cross_entropy(logits, targets), or to score one. BERT's takes ids, and through
- * tn_call also a mask [B, T] (i64 or bool, 0 is padding) and token types [B, T] (i64); it gives
- * hidden states [B, T, H] and, as second output, the pooled first one [B, H].
+ * forward takes ids [B, T], i64, and gives logits [B, T, V] of the whole text, for training by
+ * tn_cross_entropy(logits, targets), or to score one.
  */
 #ifndef TENON_LM_H
 #define TENON_LM_H
@@ -55,9 +52,8 @@ TN_API tn_module *tn_lm_new(const char *config);
  * model.safetensors.index.json, pytorch_model.bin, pytorch_model.bin.index.json.
  *
  * Dtypes   the file's: f32, bf16 or f16; all as the embedding's, if they differ
- * Names    with or without "transformer.", "model.", "bert." in front. GPT-2's weights [in, out]
- *          become those of Linear [out, in]. Its masks, BERT's position_ids, rotary frequencies and
- *          a language-model head of BERT (cls.) are left out
+ * Names    with or without "transformer." or "model." in front. GPT-2's weights [in, out] become
+ *          those of Linear [out, in]. Its masks and rotary frequencies are left out
  * Ties     tie_word_embeddings: one of the two is enough; if both are there and differ, both are
  *          kept, and not tied
  * Errors   those of tn_lm_new; of tn_load_state_dict, strict: every missing and unexpected name
@@ -76,11 +72,10 @@ typedef struct tn_lm_info {
     int64_t hidden_size;          /* H, what layers pass on */
     int64_t n_layers, n_heads;    /* layers; heads of queries */
     int64_t n_kv_heads, head_dim; /* heads of keys and values; elements of each */
-    int64_t max_positions;        /* tokens of a text in training; of GPT-2 and BERT at most */
+    int64_t max_positions;        /* tokens of a text in training; of GPT-2 at most */
     int64_t bos, pad;             /* begin of text, padding; -1: none */
     int n_eos;                    /* how many tokens end a text */
     int64_t eos[8];               /* these */
-    bool decoder;                 /* whether it gives logits: all but BERT */
     int64_t capacity;             /* of tn_lm_set_cache; 0: no cache */
 } tn_lm_info;
 /** Fills info. Errors: no model of this file's functions. PyTorch: model.config */
@@ -93,7 +88,7 @@ TN_API TN_MUST_USE tn_status tn_lm_get_info(const tn_module *m, tn_lm_info *info
  * State    buffers key_cache and value_cache [batch, kv heads, capacity, head dim] of each
  *          attention, in the weights' dtype, and cache_lengths [batch] (i64) of the model, all
  *          TN_CACHE: in no file, and emptied by tn_train(m, true), after which there is no cache
- * Errors   not a decoder; batch negative or capacity not above 0; TN_E_NOMEM: then there is no
+ * Errors   batch negative or capacity not above 0; TN_E_NOMEM: then there is no
  *          cache
  * PyTorch: transformers.StaticCache
  */
@@ -115,15 +110,6 @@ TN_API tn_tensor *tn_lm_cache(tn_module *m);
  * PyTorch: model(ids, past_key_values=cache).logits[:, -1]
  */
 TN_API tn_tensor *tn_lm_next(tn_module *m, tn_tensor *ids, tn_tensor *lengths);
-
-/**
- * Sentence vectors of BERT: hidden states of real tokens, averaged, of length 1.
- *
- * ids, mask  [B, T], mask as above, TN_NONE: no padding -> [B, H]
- * Source     Reimers and Gurevych, Sentence-BERT (2019), section 3
- * PyTorch: sentence_transformers' mean pooling, normalised
- */
-TN_API tn_tensor *tn_lm_embed(tn_module *m, tn_tensor *ids, tn_tensor *mask);
 
 TN_END_C_
 

@@ -14,7 +14,7 @@ typedef struct attention {
     tn_tensor *keys, *values;             /* the cache, [B, kv_heads, capacity, dim] */
     int64_t heads, kv_heads, dim;
     double scale, drop;
-    bool rotated, causal;
+    bool rotated;
 } attention;
 
 static bool there(const tn_module *m)
@@ -118,10 +118,10 @@ static tn_status attention_forward(tn_module *self, int n_in, tn_tensor *const *
     if (status == TN_OK && !tn_is_none(in[TNI_SLOTS]))
         status = remember(m, in[TNI_SLOTS], x, &first);
     if (status != TN_OK) return status;
-    const bool causal = m->causal && first && tn_size(x[0], 2) > 1;
+    const bool causal = first && tn_size(x[0], 2) > 1;
     tn_tensor *y = tn_transpose(attend(m, x, in[TNI_MASK], causal), 1, 2);
     y = tn_flatten(y, 2, 3);
-    out[0] = there(m->out) ? tn_forward(m->out, y) : y;
+    out[0] = tn_forward(m->out, y);
     return TN_OK;
 }
 
@@ -167,9 +167,8 @@ static void add_norm(attention *m, const char *name, tn_module **field, const tn
 static void add_linear(attention *m, const char *name, tn_module **field, int64_t in, int64_t out,
                        bool bias)
 {
-    if (!name)
-        *field = TN_NO_MODULE;
-    else
+    *field = TN_NO_MODULE;
+    if (name)
         tn_register_module(&m->base, name, field,
                            tn_linear_new(in, out, (tn_linear_options){ .no_bias = !bias }));
 }
@@ -182,8 +181,8 @@ tn_module *tni_lm_attention_new(const tni_lm_config *c, int64_t layer, const cha
     m->heads = c->heads, m->kv_heads = c->kv_heads, m->dim = c->head_dim;
     m->scale = c->scaled ? 1 / sqrt((double)c->head_dim) : 1;
     if (c->by_layer) m->scale /= (double)layer + 1;
-    m->drop = c->attn_drop, m->causal = c->family != TNI_LM_BERT;
-    m->rotated = tni_lm_rotates(c, layer);
+    m->drop = c->attn_drop;
+    m->rotated = c->family == TNI_LM_LLAMA;
     add_linear(m, names[0], &m->query, c->hidden, names[1] ? wide : 3 * wide, c->qkv_bias);
     add_linear(m, names[1], &m->key, c->hidden, narrow, c->qkv_bias);
     add_linear(m, names[2], &m->value, c->hidden, narrow, c->qkv_bias);

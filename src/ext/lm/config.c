@@ -17,17 +17,14 @@ typedef struct kind {
     const char *type;
     unsigned family;
     bool tied, qkv_bias, qk_norm;
-    int64_t head_dim, interval, pad, bos, eos;
-    double theta;
+    int64_t head_dim, bos, eos;
 } kind;
 
 static const kind kinds[] = {
-    { "gpt2", TNI_LM_GPT2, true, true, false, 0, 0, -1, 50256, 50256, 0 },
-    { "llama", TNI_LM_LLAMA, false, false, false, 0, 0, -1, 1, 2, 1e4 },
-    { "qwen2", TNI_LM_LLAMA, false, true, false, 0, 0, -1, -1, -1, 1e4 },
-    { "qwen3", TNI_LM_LLAMA, false, false, true, 128, 0, -1, -1, -1, 1e4 },
-    { "smollm3", TNI_LM_LLAMA, true, false, false, 0, 4, 128004, 128000, 128001, 2e6 },
-    { "bert", TNI_LM_BERT, false, true, false, 0, 0, 0, -1, -1, 0 },
+    { "gpt2", TNI_LM_GPT2, true, true, false, 0, 50256, 50256 },
+    { "llama", TNI_LM_LLAMA, false, false, false, 0, 1, 2 },
+    { "qwen2", TNI_LM_LLAMA, false, true, false, 0, -1, -1 },
+    { "qwen3", TNI_LM_LLAMA, false, false, true, 128, -1, -1 },
 };
 
 static void begin(tni_lm_config *c, const kind *k)
@@ -39,28 +36,21 @@ static void begin(tni_lm_config *c, const kind *k)
                           .mlp_bias = k->family != TNI_LM_LLAMA,
                           .qk_norm = k->qk_norm,
                           .head_dim = k->head_dim,
-                          .interval = k->interval,
-                          .pad = k->pad,
+                          .pad = -1,
                           .bos = k->bos,
                           .eos = { k->eos },
                           .n_eos = k->eos >= 0,
                           .range = 0.02,
                           .scaled = true,
-                          .default_theta = k->theta,
                           .partial = 1,
-                          .rope = { .truncate = true, .partial = 1 } };
+                          .rope = { .partial = 1 } };
     snprintf(c->type, sizeof c->type, "%s", k->type);
-    c->eps = k->family == TNI_LM_GPT2 ? 1e-5 : k->family == TNI_LM_BERT ? 1e-12 : 1e-6;
-    c->act = k->family == TNI_LM_GPT2 ? tn_gelu_tanh : k->family == TNI_LM_BERT ? tn_gelu : tn_silu;
-    if (k->family != TNI_LM_LLAMA) c->resid_drop = c->attn_drop = c->embed_drop = 0.1;
+    c->eps = k->family == TNI_LM_GPT2 ? 1e-5 : 1e-6;
+    c->act = k->family == TNI_LM_GPT2 ? tn_gelu_tanh : tn_silu;
+    if (k->family == TNI_LM_GPT2) c->resid_drop = c->attn_drop = c->embed_drop = 0.1;
 }
 
 /* ---- activations ----------------------------------------------------------------------------- */
-
-static tn_tensor *gelu_quick(tn_tensor *x)
-{
-    return tn_mul(x, tn_sigmoid(tn_mul_scalar(x, 1.702)));
-}
 
 static const struct {
     const char *name;
@@ -68,13 +58,8 @@ static const struct {
 } acts[] = { { "gelu", tn_gelu },
              { "gelu_new", tn_gelu_tanh },
              { "gelu_pytorch_tanh", tn_gelu_tanh },
-             { "gelu_fast", tn_gelu_tanh },
-             { "gelu_accurate", tn_gelu_tanh },
-             { "quick_gelu", gelu_quick },
              { "silu", tn_silu },
-             { "swish", tn_silu },
-             { "relu", tn_relu },
-             { "tanh", tn_tanh } };
+             { "relu", tn_relu } };
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -115,21 +100,7 @@ static bool flag(tni_json *j, bool *x)
     return *x || tni_json_word(j, "false");
 }
 
-typedef enum form {
-    SIZE,
-    ID,
-    IDS,
-    REAL,
-    PART,
-    FLAG,
-    BIAS,
-    ACT,
-    ROPE,
-    LAYERS,
-    TYPES,
-    FACTORS,
-    ROPE_TYPE
-} form;
+typedef enum form { SIZE, ID, IDS, REAL, PART, FLAG, BIAS, ACT, ROPE, TYPES, ROPE_TYPE } form;
 
 /* A key, and what it sets. */
 typedef struct field {
@@ -140,7 +111,7 @@ typedef struct field {
 } field;
 
 #define AT(member) offsetof(tni_lm_config, member)
-enum { GPT = TNI_LM_GPT2, LLAMA = TNI_LM_LLAMA, BERT = TNI_LM_BERT, ALL = GPT | LLAMA | BERT };
+enum { GPT = TNI_LM_GPT2, LLAMA = TNI_LM_LLAMA, ALL = GPT | LLAMA };
 
 static const field fields[] = {
     { "vocab_size", ALL, SIZE, AT(vocab) },
@@ -149,26 +120,22 @@ static const field fields[] = {
     { "n_head", GPT, SIZE, AT(heads) },
     { "n_positions", GPT, SIZE, AT(positions) },
     { "n_inner", GPT, SIZE, AT(inner) },
-    { "hidden_size", LLAMA | BERT, SIZE, AT(hidden) },
-    { "num_hidden_layers", LLAMA | BERT, SIZE, AT(layers) },
-    { "num_attention_heads", LLAMA | BERT, SIZE, AT(heads) },
+    { "hidden_size", LLAMA, SIZE, AT(hidden) },
+    { "num_hidden_layers", LLAMA, SIZE, AT(layers) },
+    { "num_attention_heads", LLAMA, SIZE, AT(heads) },
     { "num_key_value_heads", LLAMA, SIZE, AT(kv_heads) },
     { "head_dim", LLAMA, SIZE, AT(head_dim) },
-    { "max_position_embeddings", LLAMA | BERT, SIZE, AT(positions) },
-    { "intermediate_size", LLAMA | BERT, SIZE, AT(inner) },
-    { "type_vocab_size", BERT, SIZE, AT(token_types) },
+    { "max_position_embeddings", LLAMA, SIZE, AT(positions) },
+    { "intermediate_size", LLAMA, SIZE, AT(inner) },
     { "layer_norm_epsilon", GPT, REAL, AT(eps) },
     { "rms_norm_eps", LLAMA, REAL, AT(eps) },
-    { "layer_norm_eps", BERT, REAL, AT(eps) },
     { "initializer_range", ALL, REAL, AT(range) },
     { "embd_pdrop", GPT, PART, AT(embed_drop) },
     { "attn_pdrop", GPT, PART, AT(attn_drop) },
     { "resid_pdrop", GPT, PART, AT(resid_drop) },
     { "attention_dropout", LLAMA, PART, AT(attn_drop) },
-    { "hidden_dropout_prob", BERT, PART, AT(resid_drop) },
-    { "attention_probs_dropout_prob", BERT, PART, AT(attn_drop) },
     { "activation_function", GPT, ACT, AT(act) },
-    { "hidden_act", LLAMA | BERT, ACT, AT(act) },
+    { "hidden_act", LLAMA, ACT, AT(act) },
     { "tie_word_embeddings", GPT | LLAMA, FLAG, AT(tied) },
     { "mlp_bias", LLAMA, FLAG, AT(mlp_bias) },
     { "scale_attn_by_inverse_layer_idx", GPT, FLAG, AT(by_layer) },
@@ -183,8 +150,6 @@ static const field fields[] = {
     { "original_max_position_embeddings", LLAMA, REAL, AT(original) },
     { "attention_bias", LLAMA, BIAS, 0 },
     { "layer_types", LLAMA, TYPES, 0 },
-    { "no_rope_layer_interval", LLAMA, SIZE, AT(interval) },
-    { "no_rope_layers", LLAMA, LAYERS, 0 },
 };
 
 static const field rope_fields[] = {
@@ -196,24 +161,14 @@ static const field rope_fields[] = {
     { "original_max_position_embeddings", LLAMA, REAL, AT(rope.original) },
     { "low_freq_factor", LLAMA, REAL, AT(rope.low) },
     { "high_freq_factor", LLAMA, REAL, AT(rope.high) },
-    { "beta_fast", LLAMA, REAL, AT(rope.beta_fast) },
-    { "beta_slow", LLAMA, REAL, AT(rope.beta_slow) },
-    { "mscale", LLAMA, REAL, AT(rope.mscale) },
-    { "mscale_all_dim", LLAMA, REAL, AT(rope.mscale_all) },
-    { "attention_factor", LLAMA, REAL, AT(rope.attention) },
-    { "truncate", LLAMA, FLAG, AT(rope.truncate) },
-    { "short_factor", LLAMA, FACTORS, 0 },
-    { "long_factor", LLAMA, FACTORS, 1 },
 };
 
-/* Keys that may have one value only: a word, or a string behind a =. */
+/* Keys that may have one value only. */
 static const struct {
     const char *key, *value;
     unsigned families;
 } fixed[] = {
-    { "is_decoder", "false", BERT },
-    { "add_cross_attention", "false", GPT | BERT },
-    { "position_embedding_type", "=absolute", BERT },
+    { "add_cross_attention", "false", GPT },
     { "use_sliding_window", "false", LLAMA },
     { "quantization_config", "null", ALL },
     { "is_encoder_decoder", "false", ALL },
@@ -251,35 +206,9 @@ static tn_status read_ends(reader *r)
     return TN_OK;
 }
 
-static tn_status read_layers(reader *r)
-{
-    if (!tni_json_open(&r->j, '[')) return bad(r, "a list of 0 and 1");
-    for (int64_t x = 0; tni_json_next(&r->j, ']');) {
-        if (r->c->n_rotated == TNI_LM_LAYERS || !tni_json_integer(&r->j, &x) || x > 1)
-            return bad(r, "a list of 0 and 1, one for each layer");
-        r->c->rotated[r->c->n_rotated++] = x != 0;
-    }
-    return TN_OK;
-}
-
-static tn_status read_factors(reader *r, bool longs)
-{
-    tni_rope *rope = &r->c->rope;
-    int *n = longs ? &rope->n_long : &rope->n_short;
-    *n = 0;
-    if (!tni_json_open(&r->j, '[')) return bad(r, "a list of numbers");
-    for (double x = 0; tni_json_next(&r->j, ']');) {
-        if (*n == TNI_LM_HEAD / 2 || !real(&r->j, &x) || !(x > 0))
-            return bad(r, "numbers above 0, one for each pair of a head's elements");
-        (longs ? rope->longs : rope->shorts)[(*n)++] = (float)x;
-    }
-    return TN_OK;
-}
-
 static tn_status read_rope_type(reader *r)
 {
-    static const char *const names[] = { "default", "linear",   "dynamic",
-                                         "yarn",    "longrope", "llama3" };
+    static const char *const names[] = { "default", "linear", "llama3" };
     const char *name = tni_json_string(&r->j);
     if (!name) return bad(r, "a name");
     for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
@@ -338,9 +267,7 @@ static tn_status read_value(reader *r, const field *f)
     case ROPE:
         if (!tni_json_open(&r->j, '{')) return bad(r, "an object");
         return read_object(r, rope_fields, sizeof rope_fields / sizeof *rope_fields);
-    case LAYERS: return read_layers(r);
     case TYPES: return read_types(r);
-    case FACTORS: return read_factors(r, f->at != 0);
     case ROPE_TYPE: return read_rope_type(r);
     default: return read_number(r, f);
     }
@@ -360,10 +287,8 @@ static tn_status read_fixed(reader *r)
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
         const char *value = fixed[i].value;
         if (!(fixed[i].families & r->c->family) || strcmp(r->key, fixed[i].key) != 0) continue;
-        const char *text = *value == '=' ? tni_json_string(&r->j) : NULL;
-        if (text ? strcmp(text, value + 1) == 0 : tni_json_word(&r->j, value)) return TN_OK;
-        if (tni_json_word(&r->j, "null")) return TN_OK;
-        return refuse(r, text ? text : "other than null or false");
+        if (tni_json_word(&r->j, value) || tni_json_word(&r->j, "null")) return TN_OK;
+        return refuse(r, "other than null or false");
     }
     /* rotary positions that differ from layer to layer */
     if (r->in_rope && tni_json_kind(&r->j) == '{') return refuse(r, "of its own");
@@ -445,17 +370,10 @@ static tn_status wrong(reader *r, const char *key, const char *want)
 static tn_status check_scaling(reader *r)
 {
     tni_rope *rope = &r->c->rope;
-    const bool by_length = rope->type == TNI_ROPE_YARN || rope->type == TNI_ROPE_LONGROPE;
-    if (rope->factor == 0 && by_length) rope->factor = (double)rope->positions / rope->original;
     if (rope->type != TNI_ROPE_DEFAULT && !(rope->factor > 0))
         return wrong(r, "factor", "a number above 0");
-    if (rope->type == TNI_ROPE_DYNAMIC && (rope->dim < 4 || rope->factor < 1))
-        return wrong(r, "factor", "a number from 1 on, and heads of 4 elements or more");
     if (rope->type == TNI_ROPE_LLAMA3 && !(rope->low > 0 && rope->high > rope->low))
         return wrong(r, "high_freq_factor", "low_freq_factor above 0, and this above it");
-    if (rope->type == TNI_ROPE_LONGROPE &&
-        (rope->n_short != rope->dim / 2 || rope->n_long != rope->dim / 2 || rope->original <= 1))
-        return wrong(r, "long_factor", "it and short_factor: a number for each pair of elements");
     return TN_OK;
 }
 
@@ -463,13 +381,11 @@ static tn_status check_rope(reader *r)
 {
     tni_lm_config *c = r->c;
     tni_rope *rope = &c->rope;
-    rope->dim = c->head_dim, rope->positions = c->positions;
+    rope->dim = c->head_dim;
     if (c->theta != 0 && rope->theta == 0) rope->theta = c->theta;
-    if (rope->theta == 0) rope->theta = c->default_theta;
+    if (rope->theta == 0) rope->theta = 1e4;
     if (c->original != 0) rope->original = c->original;
     if (rope->original == 0) rope->original = (double)c->positions;
-    if (rope->beta_fast == 0) rope->beta_fast = 32;
-    if (rope->beta_slow == 0) rope->beta_slow = 1;
     if (c->head_dim % 2) return wrong(r, "head_dim", "an even number");
     if (!(rope->theta > 1)) return wrong(r, "rope_theta", "a number above 1");
     if (c->partial != 1 || rope->partial != 1) return wrong(r, "partial_rotary_factor", "1");
@@ -493,7 +409,6 @@ static tn_status check(reader *r)
         if (!needed[i].size) return wrong(r, needed[i].key, "a number: it is missing");
     if (!c->inner) c->inner = 4 * c->hidden;
     if (!c->kv_heads) c->kv_heads = c->heads;
-    if (!c->token_types) c->token_types = 2;
     if (!c->head_dim && c->hidden % c->heads)
         return wrong(r, needed[3].key, "a number that divides the hidden size");
     if (!c->head_dim) c->head_dim = c->hidden / c->heads;

@@ -123,8 +123,7 @@ typedef struct body {
     /* Frequencies of rotary positions, or absent. A direction, since like those it must stay in f32
      * when the model is cast, and no average may touch it. */
     tn_tensor *frequency;
-    tni_rope rope;
-    double drop, rotary_scale;
+    double drop;
     int64_t positions;
 } body;
 
@@ -167,25 +166,15 @@ static tn_tensor *mask_of(tn_tensor *ids, tn_tensor *slots)
     return tn_to(tn_unsqueeze(tn_gt(key, tn_unsqueeze(at, 2)), 1), device);
 }
 
-static tn_status rotations(body *m, tn_tensor *at, int64_t tokens, tn_tensor **in)
+static void rotations(body *m, tn_tensor *at, tn_tensor **in)
 {
     tn_tensor *f = m->frequency;
-    double scale = m->rotary_scale;
     in[TNI_COSINE] = in[TNI_SINE] = TN_NONE;
-    if (tn_is_none(f)) return TN_OK;
-    if (tni_rope_moves(&m->rope)) {
-        float now[TNI_LM_HEAD / 2];
-        scale = tni_rope_frequencies(&m->rope, tokens, now);
-        f = tn_to(tn_from_floats(now, TN_SHAPE(m->rope.dim / 2)), tn_device_of(f));
-    }
+    if (tn_is_none(f)) return;
     const tn_dtype dtype = tn_dtype_of(in[TNI_X]) == TN_F64 ? TN_F64 : TN_F32;
     tn_tensor *angle = tn_mul(tn_unsqueeze(tn_to_dtype(at, dtype), -1), tn_to_dtype(f, dtype));
     if (tn_rank(at) == 2) angle = tn_unsqueeze(angle, 1); /* the heads */
     in[TNI_COSINE] = tn_cos(angle), in[TNI_SINE] = tn_sin(angle);
-    if (scale == 1) return TN_OK;
-    in[TNI_COSINE] = tn_mul_scalar(in[TNI_COSINE], scale);
-    in[TNI_SINE] = tn_mul_scalar(in[TNI_SINE], scale);
-    return TN_OK;
 }
 
 static tn_status embed(body *m, tn_tensor *ids, tn_tensor *slots, tn_tensor **in)
@@ -205,10 +194,10 @@ static tn_status embed(body *m, tn_tensor *ids, tn_tensor *slots, tn_tensor **in
     in[TNI_X] = tn_dropout(x, m->drop, tn_training(&m->base));
     in[TNI_SLOTS] = slots;
     in[TNI_MASK] = mask_of(ids, slots);
-    tn_status status = rotations(m, at, last, in);
-    for (int i = 0; status == TN_OK && i < TNI_INPUTS; i++)
-        if (!in[i]) status = tni_pending();
-    return status;
+    rotations(m, at, in);
+    for (int i = 0; i < TNI_INPUTS; i++)
+        if (!in[i]) return tni_pending();
+    return TN_OK;
 }
 
 static tn_status body_forward(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
@@ -245,8 +234,7 @@ static void add_rotations(body *m, const tni_lm_config *c)
     tn_tensor *f = TN_NONE;
     if (c->family == TNI_LM_LLAMA) {
         float values[TNI_LM_HEAD / 2];
-        m->rope = c->rope;
-        m->rotary_scale = tni_rope_frequencies(&c->rope, 1, values);
+        tni_rope_frequencies(&c->rope, values);
         f = tn_from_floats(values, TN_SHAPE(c->head_dim / 2));
     }
     tn_register_buffer(&m->base, "inv_freq", &m->frequency, f, TN_DIRECTION | TN_NON_PERSISTENT);

@@ -44,27 +44,20 @@ static tn_status lm_clone(tn_module *self, tn_module *copy)
 
 static tn_status lm_reset(tn_module *self);
 
-#define LM_TYPE(NAME, FORWARD)                                                                     \
-    {                                                                                              \
-        .name = NAME, .size = sizeof(tni_lm), .forward_n = FORWARD, .describe = lm_describe,       \
-        .reset = lm_reset, .free = lm_free, .clone = lm_clone                                      \
-    }
-static const tn_module_type decoder_type = LM_TYPE("LanguageModel", decoder_forward);
-static const tn_module_type encoder_type = LM_TYPE("Bert", tni_lm_bert_forward);
+static const tn_module_type lm_type = { .name = "LanguageModel",
+                                        .size = sizeof(tni_lm),
+                                        .forward_n = decoder_forward,
+                                        .describe = lm_describe,
+                                        .reset = lm_reset,
+                                        .free = lm_free,
+                                        .clone = lm_clone };
 
 tni_lm *tni_lm_of(const char *function, const tn_module *m)
 {
     if (!m) return tni_poisoned(function, "the model");
-    if (m->type == &decoder_type || m->type == &encoder_type) return (tni_lm *)m;
+    if (m->type == &lm_type) return (tni_lm *)m;
     return tni_fail(TN_E_INVALID, "%s: a %s: want a model of tn_lm_new or tn_lm_load", function,
                     m == TN_NO_MODULE ? "TN_NO_MODULE" : m->type->name);
-}
-
-static tni_lm *decoder_of(const char *function, const tn_module *m)
-{
-    tni_lm *lm = tni_lm_of(function, m);
-    if (!lm || m->type == &decoder_type) return lm;
-    return tni_fail(TN_E_INVALID, "%s: %s is an encoder: want a decoder", function, lm->c.type);
 }
 
 /* ---- initial values -------------------------------------------------------------------------- */
@@ -109,20 +102,16 @@ static tn_module *model(const char *function, const char *path, char *text, size
 {
     tni_lm_config c;
     tn_status status = tni_lm_config_read(&c, function, path, text, n);
-    const bool decodes = status == TN_OK && c.family != TNI_LM_BERT;
-    tni_lm *m = status == TN_OK ? tn_module_new(decodes ? &decoder_type : &encoder_type) : NULL;
+    tni_lm *m = status == TN_OK ? tn_module_new(&lm_type) : NULL;
     if (!m) {
         tni_free(text, n + 1);
         return NULL;
     }
     m->text = text, m->n = n, m->c = c;
     const bool skipping = tni_init_skip(true);
-    if (decodes)
-        tni_lm_decoder_register(m);
-    else
-        tni_lm_bert_register(m);
+    tni_lm_decoder_register(m);
     tni_init_skip(skipping);
-    if (decodes) tn_register_buffer(&m->base, "cache_lengths", &m->lengths, TN_NONE, TN_CACHE);
+    tn_register_buffer(&m->base, "cache_lengths", &m->lengths, TN_NONE, TN_CACHE);
     return tn_module_done(&m->base);
 }
 
@@ -187,7 +176,6 @@ tn_status tn_lm_get_info(const tn_module *m, tn_lm_info *info)
     if (!lm) return tni_pending();
     if (!info) return tni_null("tn_lm_get_info", "info", "room for it");
     const tni_lm_config *c = &lm->c;
-    const bool decodes = c->family != TNI_LM_BERT, cached = decodes && !tn_is_none(lm->lengths);
     *info = (tn_lm_info){ .vocab_size = c->vocab,
                           .hidden_size = c->hidden,
                           .n_layers = c->layers,
@@ -198,8 +186,7 @@ tn_status tn_lm_get_info(const tn_module *m, tn_lm_info *info)
                           .bos = c->bos,
                           .pad = c->pad,
                           .n_eos = c->n_eos,
-                          .decoder = decodes,
-                          .capacity = cached ? lm->capacity : 0 };
+                          .capacity = tn_is_none(lm->lengths) ? 0 : lm->capacity };
     memcpy(info->model_type, c->type, sizeof c->type);
     memcpy(info->eos, c->eos, sizeof c->eos);
     return TN_OK;
@@ -238,7 +225,7 @@ static tn_status cache_of(tni_lm *m, wanted w)
 
 tn_status tn_lm_set_cache(tn_module *m, int64_t batch, int64_t capacity)
 {
-    tni_lm *lm = decoder_of("tn_lm_set_cache", m);
+    tni_lm *lm = tni_lm_of("tn_lm_set_cache", m);
     tn_tensor *weight = lm ? first_weight(lm) : NULL;
     if (!weight) return tni_pending();
     if (batch < 0 || (batch && capacity < 1))
@@ -258,7 +245,7 @@ tn_status tn_lm_set_cache(tn_module *m, int64_t batch, int64_t capacity)
 
 tn_tensor *tn_lm_cache(tn_module *m)
 {
-    const tni_lm *lm = decoder_of("tn_lm_cache", m);
+    const tni_lm *lm = tni_lm_of("tn_lm_cache", m);
     return lm ? lm->lengths : NULL;
 }
 
@@ -335,7 +322,7 @@ static tn_tensor *next(tni_lm *m, tn_tensor *ids, int64_t *slot)
 
 tn_tensor *tn_lm_next(tn_module *m, tn_tensor *ids, tn_tensor *lengths)
 {
-    tni_lm *lm = decoder_of("tn_lm_next", m);
+    tni_lm *lm = tni_lm_of("tn_lm_next", m);
     if (!lm) return NULL;
     if (!ids) return tni_poisoned("tn_lm_next", "ids");
     if (!lengths) return tni_poisoned_optional("tn_lm_next", "lengths");

@@ -18,8 +18,7 @@ tn_status tni_lm_attention_cache(tn_module *m, int64_t batch, int64_t capacity, 
 /* What every model begins with. */
 typedef struct tni_lm {
     tn_module base;
-    /* a decoder's layers and lm_head; an encoder's embeddings, layers, pooler */
-    tn_module *part[3];
+    tn_module *part[2]; /* the layers with all around them, and lm_head */
     tn_tensor *lengths; /* of the cache; TN_NONE: there is none */
     int64_t capacity;
     tni_lm_config c;
@@ -31,12 +30,9 @@ typedef struct tni_lm {
 tni_lm *tni_lm_of(const char *function, const tn_module *m);
 /* The model of a config.json or its folder, with initial values drawn or not. */
 tn_module *tni_lm_make(const char *function, const char *config, bool draws);
-/* The children of m: "model" and "lm_head"; "embeddings", "encoder" and "pooler". */
+/* The children of m, "model" and "lm_head". The first takes ids, and slots (TNI_SLOTS) if there is a
+ * cache, and gives hidden states [B, T, H]. */
 void tni_lm_decoder_register(tni_lm *m);
-void tni_lm_bert_register(tni_lm *m);
-/* Of decoders: ids, and slots (TNI_SLOTS) if there is a cache, to hidden states [B, T, H]. */
-tn_status tni_lm_bert_forward(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
-                              tn_tensor **out);
 /* "FOLDER/FILE", in size bytes. */
 tn_status tni_lm_path(const char *function, const char *folder, const char *file, char *path,
                       size_t size);

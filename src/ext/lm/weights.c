@@ -31,32 +31,20 @@ static bool turned(const tni_lm *m, const char *name)
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* What is no weight: masks and tables of old files; BERT's head. */
+/* What is no weight: masks and tables of old files. */
 static bool left_out(const tni_lm *m, const char *name)
 {
-    if (m->c.family == TNI_LM_GPT2)
-        return ends(name, ".attn.bias") || ends(name, ".attn.masked_bias");
     if (m->c.family == TNI_LM_LLAMA) return ends(name, ".rotary_emb.inv_freq");
-    return begins(name, "cls.") || strcmp(name, "embeddings.position_ids") == 0;
+    return ends(name, ".attn.bias") || ends(name, ".attn.masked_bias");
 }
 
 /* Our name for a file's; false: it is left out. */
 static bool our_name(const tni_lm *m, const char *name, char *to, size_t size)
 {
-    static const char *const prefixes[] = { "transformer.", "model.", "bert." };
-    const char *prefix = prefixes[m->c.family == TNI_LM_GPT2   ? 0
-                                  : m->c.family == TNI_LM_BERT ? 2
-                                                               : 1];
-    const char *rest = begins(name, prefix) ? name + strlen(prefix) : name;
-    if (left_out(m, rest)) return false;
-    const bool top = m->c.family == TNI_LM_BERT || begins(name, "lm_head.");
-    snprintf(to, size, "%s%s", top ? "" : prefix, rest);
-    const size_t n = strlen(to);
-    if (m->c.family == TNI_LM_BERT && ends(to, ".LayerNorm.gamma"))
-        snprintf(to + n - 5, size - n + 5, "weight");
-    if (m->c.family == TNI_LM_BERT && ends(to, ".LayerNorm.beta"))
-        snprintf(to + n - 4, size - n + 4, "bias");
-    return true;
+    const char *prefix = m->c.family == TNI_LM_GPT2 ? "transformer." : "model.";
+    const bool whole = begins(name, prefix) || begins(name, "lm_head.");
+    snprintf(to, size, "%s%s", whole ? "" : prefix, name);
+    return !left_out(m, name);
 }
 
 /* The list under our names, in one floating dtype. */
@@ -64,13 +52,11 @@ static tn_list *ours(const tni_lm *m, const tn_list *files, tn_lm_options o)
 {
     tn_list *list = tn_list_new();
     char name[2048];
-    const char *const words[] = { "wte.weight", "embed_tokens.weight", "word_embeddings.weight" };
-    for (int i = 0; list && !o.use_dtype && i < files->n; i++)
-        for (int k = 0; k < 3; k++)
-            if (ends(files->entry[i].name, words[k])) {
-                o.use_dtype = true;
-                o.dtype = tn_dtype_of(files->entry[i].tensor);
-            }
+    const char *const word = m->c.family == TNI_LM_GPT2 ? "wte.weight" : "embed_tokens.weight";
+    for (int i = 0; list && !o.use_dtype && i < files->n; i++) {
+        o.use_dtype = ends(files->entry[i].name, word);
+        o.dtype = tn_dtype_of(files->entry[i].tensor);
+    }
     for (int i = 0; list && i < files->n; i++) {
         if (!our_name(m, files->entry[i].name, name, sizeof name)) continue;
         tn_tensor *t = files->entry[i].tensor;
@@ -101,8 +87,7 @@ static tn_status untie(tni_lm *m, const tn_list *list)
 {
     const char *const word =
         m->c.family == TNI_LM_GPT2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
-    if (m->c.family == TNI_LM_BERT || !m->c.tied || !tn_list_has(list, word) ||
-        !tn_list_has(list, "lm_head.weight"))
+    if (!m->c.tied || !tn_list_has(list, word) || !tn_list_has(list, "lm_head.weight"))
         return TN_OK;
     tn_tensor *head = tn_list_get(list, "lm_head.weight");
     if (tn_max_abs_diff(head, tn_list_get(list, word)) == 0) return TN_OK;
