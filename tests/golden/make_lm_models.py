@@ -8,8 +8,7 @@ bf16 holds), and CASE.safetensors: ids [2, 12]; logits; loss, the cross entropy 
 of each weight grad/NAME, its products with sin(1 i) and cos(2 i), i from 0 in row-major order, and its largest
 element; greedy [64], the tokens by which generate() continues the first 6 of row 0; unequal [2, 48], how it
 continues 6 of row 0 and 9 of row 1, each alone.
-bert: hidden states for ids, a mask and types, the pooled ones, gradients of their sum of products with sin(i).
-rope.safetensors: frequencies of rotary positions, and behind them the scale of cosine and sine, by CASE.
+rope.safetensors: frequencies of rotary positions by CASE.
 """
 import copy
 import os
@@ -18,9 +17,8 @@ import sys
 
 import torch
 from safetensors.torch import save_file
-from transformers import (BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
-                          Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, SmolLM3Config,
-                          SmolLM3ForCausalLM)
+from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+                          Qwen3Config, Qwen3ForCausalLM)
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 folder = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "lm")
@@ -102,47 +100,13 @@ decoder("llama", LlamaForCausalLM(LlamaConfig(
 decoder("qwen2", Qwen2ForCausalLM(Qwen2Config(**common, num_key_value_heads=1, pad_token_id=0)))
 decoder("qwen3", Qwen3ForCausalLM(Qwen3Config(**common, num_key_value_heads=2, head_dim=8)))
 decoder("smollm2", LlamaForCausalLM(LlamaConfig(**common, num_key_value_heads=4, tie_word_embeddings=True)))
-decoder("smollm3", SmolLM3ForCausalLM(SmolLM3Config(**common, num_key_value_heads=2, pad_token_id=0,
-                                                    no_rope_layer_interval=2)))
-
-b = BertModel(BertConfig(**{k: v for k, v in common.items() if k not in ("bos_token_id", "eos_token_id")}))
-fill(b, 7)
-b.eval()
-save("bert", b, True)
-ids = torch.randint(1, 48, (2, 9), generator=torch.Generator().manual_seed(3))
-mask = torch.ones_like(ids)
-mask[1, 6:] = 0
-ids[1, 6:] = 0
-types = torch.zeros_like(ids)
-types[0, 4:] = 1
-b.zero_grad()
-out = b(ids, attention_mask=mask, token_type_ids=types)
-both = torch.cat([out.last_hidden_state.reshape(-1), out.pooler_output.reshape(-1)])
-(both * torch.sin(torch.arange(both.numel()).float())).sum().backward()
-tensors = {"ids": ids, "mask": mask, "types": types, "hidden": out.last_hidden_state.detach().clone(),
-           "pooled": out.pooler_output.detach().clone()}
-h = out.last_hidden_state.detach() * mask[..., None]
-tensors["embedded"] = torch.nn.functional.normalize(h.sum(1) / mask.sum(1, keepdim=True), dim=-1)
-products(b, tensors)
-save_file(tensors, os.path.join(folder, "bert.safetensors"))
 
 rope = {}
-more = dict(linear=dict(factor=4.0), dynamic=dict(factor=2.0), yarn=dict(factor=4.0, original_max_position_embeddings=128),
-            yarn_open=dict(factor=4.0, original_max_position_embeddings=128, truncate=False),
-            yarn_mscale=dict(factor=4.0, original_max_position_embeddings=128, mscale=1.0, mscale_all_dim=0.8),
-            yarn_attention=dict(factor=4.0, original_max_position_embeddings=64, attention_factor=0.7, beta_fast=16.0,
-                                beta_slow=2.0),
-            llama3=dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64),
-            longrope=dict(short_factor=[1.0 + 0.1 * i for i in range(16)], long_factor=[2.0 + i for i in range(16)],
-                          original_max_position_embeddings=64))
-for case, values in more.items():
-    for length in (None, 256):
-        kind = case.split("_")[0]
-        if length and kind not in ("dynamic", "longrope"):
-            continue
-        c = LlamaConfig(hidden_size=64, num_attention_heads=2, max_position_embeddings=128,
-                        rope_parameters={"rope_type": kind, "rope_theta": 10000.0, **values})
-        f, scale = ROPE_INIT_FUNCTIONS[kind](c, "cpu", seq_len=length)
-        rope[case + ("_long" if length else "")] = torch.cat([f, torch.tensor([scale])])
-rope["default"] = torch.cat([1.0 / (10000.0 ** (torch.arange(0, 32, 2).float() / 32)), torch.ones(1)])
+more = dict(linear=dict(factor=4.0),
+            llama3=dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64))
+for kind, values in more.items():
+    c = LlamaConfig(hidden_size=64, num_attention_heads=2, max_position_embeddings=128,
+                    rope_parameters={"rope_type": kind, "rope_theta": 10000.0, **values})
+    rope[kind] = ROPE_INIT_FUNCTIONS[kind](c, "cpu")[0]
+rope["default"] = 1.0 / (10000.0 ** (torch.arange(0, 32, 2).float() / 32))
 save_file(rope, os.path.join(folder, "rope.safetensors"))
