@@ -148,7 +148,7 @@ static tn_module *language_model(world *w)
     w->touched = true;
     snprintf(path, sizeof path, "%s/config.json", w->folder);
     FILE *f = fopen(path, "w");
-    if (!f) return NULL;
+    if (!f) return tn_fail(TN_E_NOMEM, "no file");
     const int64_t hidden = pick_long(w, 1, 2), layers = pick_long(w, 1, 2);
     fprintf(
         f,
@@ -158,7 +158,7 @@ static tn_module *language_model(world *w)
         "\"pad_token_id\":%d}",
         types[below(w, 4)], (int)(2 * hidden), (int)(2 * hidden), (int)layers, (int)layers,
         (int)pick_long(w, 1, 9), (int)pick_long(w, 0, 6));
-    if (fclose(f) != 0) return NULL;
+    if (fclose(f) != 0) return tn_fail(TN_E_NOMEM, "no file");
     return tn_lm_new(pick_text(w, below(w, 2) ? path : w->folder));
 }
 /* Everything that is done with one. */
@@ -198,33 +198,35 @@ CUSTOM_ROW(tn_lm_save)
     use_language_model(w);
     tn_error_clear();
 }
-CUSTOM_ROW(tn_lm_get_info)
-{
-    (void)s;
-    use_language_model(w);
-    tn_error_clear();
-}
-CUSTOM_ROW(tn_lm_set_cache)
-{
-    (void)s;
-    use_language_model(w);
-    tn_error_clear();
-}
-CUSTOM_ROW(tn_lm_cache)
-{
-    (void)s;
-    use_language_model(w);
-    tn_error_clear();
-}
 CUSTOM_ROW(tn_lm_next)
 {
     (void)s;
     use_language_model(w);
     tn_error_clear();
 }
+/* Of modules that are no language models, mostly: they are refused. */
+CUSTOM_ROW(tn_lm_get_info)
+{
+    (void)s;
+    tn_lm_info info;
+    if (tn_lm_get_info(pick_pointer(w, any_module(w, NULL)), pick_pointer(w, &info)) != TN_OK)
+        tn_error_clear();
+}
+CUSTOM_ROW(tn_lm_set_cache)
+{
+    (void)s;
+    if (tn_lm_set_cache(any_module(w, NULL), pick_long(w, 0, 2), pick_long(w, 1, 8)) != TN_OK)
+        tn_error_clear();
+}
+CUSTOM_ROW(tn_lm_cache)
+{
+    (void)s;
+    tn_lm_cache(pick_pointer(w, any_module(w, NULL)));
+    tn_error_clear();
+}
 CUSTOM_ROW(tn_lm_embed)
 {
     (void)s;
-    use_language_model(w);
+    tn_lm_embed(pick_pointer(w, any_module(w, NULL)), pick_tensor(w, any_tensor(w)), TN_NONE);
     tn_error_clear();
 }
