@@ -2,6 +2,12 @@
  * test_models.c - language models against transformers (golden/lm, of make_lm_models.py): logits,
  * loss, gradients of every weight, greedy continuations with the cache; frequencies of rotary
  * positions; what config.json may say; files, saving, dtypes; roles of buffers.
+ *
+ * Seen to fail: with new keys stored at slot 0, and with those of unequal rows there
+ * (src/ext/lm/attention.c); with a mask that hides a token from itself, frequencies that are a
+ * constant, no padding row (decoder.c); with the last column's logits for every row, room for one
+ * token more than there is, c_proj drawn as the others (model.c); without llama3's interpolation
+ * (rope.c); with every layer rotated (config.h); with a head tied that differs (weights.c).
  */
 #include <unistd.h>
 
@@ -75,6 +81,12 @@ START_TEST(logits_and_gradients)
     assert_near(loss, tn_list_get(expected, "loss"), 1e-6);
     assert_ok(tn_backward(loss));
     check_gradients(m, expected);
+    if (strcmp(cases[_i], "qwen2") != 0) return;
+    /* the row of its padding token gets no gradient */
+    tn_tensor *table = tn_get_parameter(m, "model.embed_tokens.weight");
+    assert_ok(tn_module_zero_grad(m));
+    assert_ok(tn_backward(tn_sum_all(tn_square(tn_forward(m, tn_zeros_like(ids))))));
+    ck_assert_double_eq(tn_item(tn_max_all(tn_abs(tn_grad(table)))), 0);
 }
 END_TEST
 
@@ -370,6 +382,11 @@ START_TEST(config_old)
     assert_made(old);
     assert_close(tn_get_buffer(old, "model.inv_freq"), tn_get_buffer(now, "model.inv_freq"), 0, 0);
     ck_assert_double_eq(tn_at(tn_get_buffer(old, "model.inv_freq"), TN_INDEX(0)), 1);
+    /* every layer but each second one is rotated: without the list, too */
+    now = load("smollm3");
+    old = owned(tn_lm_new(changed("smollm3", "\"no_rope_layers\"", "\"layers\"")));
+    assert_ok(tn_load_state_dict(old, tn_state_dict(now, ""), (tn_load_options){ 0 }, NULL));
+    assert_close(tn_forward(old, tokens(1, 9)), tn_forward(now, tokens(1, 9)), 0, 0);
 }
 END_TEST
 
