@@ -143,7 +143,7 @@ CUSTOM_ROW(tn_module_keep)
 /* A language model of a config that may be wrong. */
 static tn_module *language_model(world *w)
 {
-    static const char *const types[] = { "gpt2", "llama", "qwen3", "bert" };
+    static const char *const types[] = { "gpt2", "llama", "qwen3" };
     char path[sizeof w->folder + 16];
     w->touched = true;
     snprintf(path, sizeof path, "%s/config.json", w->folder);
@@ -156,7 +156,7 @@ static tn_module *language_model(world *w)
         "\"num_hidden_layers\":%d,\"n_head\":2,\"num_attention_heads\":2,\"n_positions\":%d,"
         "\"max_position_embeddings\":9,\"intermediate_size\":3,\"head_dim\":2,"
         "\"pad_token_id\":%d}",
-        types[below(w, 4)], (int)(2 * hidden), (int)(2 * hidden), (int)layers, (int)layers,
+        types[below(w, 3)], (int)(2 * hidden), (int)(2 * hidden), (int)layers, (int)layers,
         (int)pick_long(w, 1, 9), (int)pick_long(w, 0, 6));
     if (fclose(f) != 0) return tn_fail(TN_E_NOMEM, "no file");
     return tn_lm_new(pick_text(w, below(w, 2) ? path : w->folder));
@@ -173,7 +173,6 @@ static void use_language_model(world *w)
             w->broken |= !tn_lm_cache(m);
         tn_lm_next(m, pick_tensor(w, ids), pick_tensor(w, below(w, 2) ? lengths : TN_NONE));
         tn_lm_next(m, pick_tensor(w, ids), TN_NONE);
-        tn_lm_embed(m, pick_tensor(w, ids), pick_tensor(w, below(w, 2) ? ids : TN_NONE));
     }
     if (own) w->broken |= tn_lm_save(m, NULL) == TN_OK;
     tn_module_drop(own);
@@ -222,11 +221,5 @@ CUSTOM_ROW(tn_lm_cache)
 {
     (void)s;
     tn_lm_cache(pick_pointer(w, any_module(w, NULL)));
-    tn_error_clear();
-}
-CUSTOM_ROW(tn_lm_embed)
-{
-    (void)s;
-    tn_lm_embed(pick_pointer(w, any_module(w, NULL)), pick_tensor(w, any_tensor(w)), TN_NONE);
     tn_error_clear();
 }
