@@ -112,8 +112,8 @@ static void attend(int64_t batch, int64_t heads, int64_t kv_heads, int64_t head,
     copies = copies > COPIES ? COPIES : copies;
     tn_scope scope = tn_scope_begin();
     for (int64_t i = 0; i < 2 * copies; i++) {
-        tn_tensor *whole = tn_full_as(TN_SHAPE(batch, kv_heads, capacity, head), 0.01, flags.dtype,
-                                      tn_cpu());
+        tn_tensor *whole =
+            tn_full_as(TN_SHAPE(batch, kv_heads, capacity, head), 0.01, flags.dtype, tn_cpu());
         cache[i % 2][i / 2] = tn_narrow(whole, 2, 0, n);
     }
     tn_tensor *q = tn_full_as(TN_SHAPE(batch, heads, 1, head), 1, flags.dtype, tn_cpu());
@@ -121,13 +121,13 @@ static void attend(int64_t batch, int64_t heads, int64_t kv_heads, int64_t head,
         tn_scope inner = tn_scope_begin();
         tn_memory_reset_peak();
         copied = tn_memory().in_use;
-        TN_CHECK_PTR(tn_scaled_dot_product_attention(q, cache[0][0], cache[1][0], TN_NONE, false,
-                                                     0));
+        TN_CHECK_PTR(
+            tn_scaled_dot_product_attention(q, cache[0][0], cache[1][0], TN_NONE, false, 0));
         copied = tn_memory().peak_in_use - copied;
         double t0 = bench_now();
         for (int64_t i = 0; i < copies; i++)
-            TN_CHECK_PTR(tn_scaled_dot_product_attention(q, cache[0][i], cache[1][i], TN_NONE,
-                                                         false, 0));
+            TN_CHECK_PTR(
+                tn_scaled_dot_product_attention(q, cache[0][i], cache[1][i], TN_NONE, false, 0));
         double t1 = bench_now();
         if (step >= 0) times[step] = 1e-9 * (double)(bytes * copies) / (t1 - t0);
         tn_scope_end(inner);

@@ -170,7 +170,7 @@ bool tni_few_fits(tn_dtype dtype, bool ta, bool tb, int64_t m, int64_t n, int64_
 {
     if (ta || !tb || !tni_has_tiles() || (dtype != TN_F32 && dtype != TN_BF16)) return false;
     return m <= (dtype == TN_BF16 && tni_has_amx() ? FEW_ROWS_AMX : FEW_ROWS) && n >= 16 &&
-           k >= 32 && (double)m * (double)n * (double)k >= LEAST_FEW;
+           k >= (m == 1 && dtype == TN_F32 ? 256 : 32) && (double)m * (double)n * (double)k >= LEAST_FEW;
 }
 
 static bool few_takes(const tni_product *p)
@@ -178,7 +178,7 @@ static bool few_takes(const tni_product *p)
     return !p->packed && tni_few_fits(p->in, p->ta, p->tb, p->m, p->n, p->k);
 }
 
-static bool few_product(const tni_product *p)
+bool tni_few_product(const tni_product *p)
 {
     return ours()->few(p);
 }
@@ -209,7 +209,7 @@ static bool blas_takes(const tni_product *p)
 enum { BY_FEW, BY_AMX, BY_ONEDNN, BY_VECTORS, BY_ONEDNN_F32, BY_BLAS, N_PROVIDERS };
 static const provider providers[N_PROVIDERS] = {
     /* clang-format off */
-    [BY_FEW] = { few_takes, few_product, NULL, NULL, 0, NULL },
+    [BY_FEW] = { few_takes, tni_few_product, NULL, NULL, 0, NULL },
     [BY_AMX] = { amx_takes, tni_product_by_amx, amx_packs, AMX(pack), BIT(TN_BF16), AMX(convolve) },
     [BY_ONEDNN] = { onednn_takes, tni_onednn_product, NULL, NULL, BIT(TN_BF16), tni_onednn_convolve },
     [BY_VECTORS] = { tiles_take, tni_tile_product, tiles_pack, tni_tile_pack,

@@ -36,6 +36,8 @@ bool tni_tile_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k);
 /* Whether few.c takes a product of these sizes, and their pieces: few rows, long columns of B, which
  * is stored by columns (tb). */
 bool tni_few_fits(tn_dtype dtype, bool ta, bool tb, int64_t m, int64_t n, int64_t k);
+/* That product, of any sizes, f32 or bf16, A by rows and B by columns; only where tni_has_tiles(). */
+bool tni_few_product(const tni_product *p);
 /* The product by AMX, where it is there. False as above, or if C cannot be added to. */
 bool tni_product_by_amx(const tni_product *p);
 /* Whether a product of these sizes and dtypes is faster with a packed B; packs B into `to`, as

@@ -20,7 +20,7 @@
 enum { COLUMNS = 4, ROWS = LANES / COLUMNS };
 /* How far ahead columns are fetched, into the L2 cache: without, or into L1, short columns take up
  * to twice as long (docs/measurements.md). */
-enum { AHEAD = 4 * COLUMNS };
+enum { AHEAD = 4 * COLUMNS, LEAST_AHEAD = 16384 };
 
 typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 typedef uint32_t words __attribute__((vector_size(4 * LANES)));
@@ -60,8 +60,7 @@ TNI_INLINE void sum_square(float *sums, const float *a, int64_t lda, int rows, c
     vector sum[LANES];
     UNROLL
     for (int i = 0; i < LANES; i++) sum[i] = (vector){ 0 };
-    for (int64_t i = 0; i < whole; i += LANES)
-        multiply(sum, a + i, lda, rows, b, i, ahead, bf16);
+    for (int64_t i = 0; i < whole; i += LANES) multiply(sum, a + i, lda, rows, b, i, ahead, bf16);
     if (whole < k) {
         char rest[COLUMNS][4 * LANES] = { { 0 } };
         const char *last[COLUMNS];
@@ -102,6 +101,10 @@ static float bias_of(const tni_product *p, int64_t j)
 static void write_square(const tni_product *p, const float *sums, int64_t r, int64_t rows,
                          int64_t j, int64_t columns)
 {
+    const bool plain = p->out == TN_F32 && !p->bias && !p->accumulate && columns == COLUMNS;
+    for (int64_t i = 0; plain && i < rows; i++)
+        memcpy((float *)p->c + (r + i) * p->ldc + j, sums + COLUMNS * i, COLUMNS * sizeof(float));
+    if (plain) return;
     for (int64_t i = 0; i < rows; i++)
         for (int64_t c = 0; c < columns; c++) {
             const int64_t at = (r + i) * p->ldc + j + c;
@@ -135,7 +138,7 @@ bool K(tni_few_product)(const tni_product *p)
             float sums[LANES];
             const int64_t rows = TNI_MIN(ROWS, p->m - r);
             (bf16 ? square_bf16 : square_f32)(sums, a + r * lda, lda, rows, b, p->k,
-                                              AHEAD * column);
+                                              TNI_MAX(AHEAD * column, LEAST_AHEAD));
             write_square(p, sums, r, rows, j, TNI_MIN(COLUMNS, p->n - j));
         }
     }
