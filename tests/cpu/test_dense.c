@@ -908,7 +908,7 @@ START_TEST(attention_of_one_query)
      * queries: nothing is copied */
     static const int64_t sizes[][6] = {
         /* B, heads, of keys, S, D, Dv */
-        { 2, 6, 2, 1, 8, 8 },    { 1, 4, 4, 7, 33, 5 },  { 3, 4, 2, 8, 16, 64 },
+        { 2, 6, 2, 1, 8, 8 },    { 1, 4, 4, 7, 33, 5 },    { 3, 4, 2, 8, 16, 64 },
         { 1, 8, 1, 57, 64, 64 }, { 2, 8, 2, 600, 64, 40 }, { 4, 5, 1, 1030, 128, 128 },
     };
     static const tn_dtype dtypes[] = { TN_F64, TN_F32, TN_BF16, TN_F16 };
@@ -916,8 +916,9 @@ START_TEST(attention_of_one_query)
     const tn_dtype dtype = dtypes[_i / 6];
     tn_tensor *in[3], *wide[3];
     for (int i = 0; i < 3; i++) {
-        tn_tensor *x = random_as(TN_SHAPE(z[0], i ? z[2] : z[1], i ? z[3] : 1, i == 2 ? z[5] : z[4]),
-                                 -1, 1, (uint64_t)i + 1, dtype);
+        tn_tensor *x =
+            random_as(TN_SHAPE(z[0], i ? z[2] : z[1], i ? z[3] : 1, i == 2 ? z[5] : z[4]), -1, 1,
+                      (uint64_t)i + 1, dtype);
         wide[i] = tn_to_dtype(x, TN_F64);
         if (i) wide[i] = tn_repeat_interleave(wide[i], share, 1);
         tn_tensor *cache =
@@ -947,7 +948,8 @@ START_TEST(attention_of_one_query)
             assert_close(tn_to_dtype(y, TN_F64), e, close, close);
             int64_t cache = z[0] * z[2] * z[3] * (z[4] + z[5]) * (int64_t)tn_dtype_size(dtype);
             if (z[3] > 1000 && dtype != TN_F16 && (m < 2 || dtype != TN_BF16) && tni_has_tiles())
-                ck_assert_msg(before < cache / 8, "%" PRId64 " bytes beside %" PRId64, before, cache);
+                ck_assert_msg(before < cache / 8, "%" PRId64 " bytes beside %" PRId64, before,
+                              cache);
         }
     /* a key that is not seen is not read; one that is seen shows */
     if (z[3] < 2) return;

@@ -170,7 +170,8 @@ bool tni_few_fits(tn_dtype dtype, bool ta, bool tb, int64_t m, int64_t n, int64_
 {
     if (ta || !tb || !tni_has_tiles() || (dtype != TN_F32 && dtype != TN_BF16)) return false;
     return m <= (dtype == TN_BF16 && tni_has_amx() ? FEW_ROWS_AMX : FEW_ROWS) && n >= 16 &&
-           k >= (m == 1 && dtype == TN_F32 ? 256 : 32) && (double)m * (double)n * (double)k >= LEAST_FEW;
+           k >= (m == 1 && dtype == TN_F32 ? 256 : 32) &&
+           (double)m * (double)n * (double)k >= LEAST_FEW;
 }
 
 static bool few_takes(const tni_product *p)

@@ -5,7 +5,7 @@
  * It takes as long as reading B. So B is read where it lies, once: COLUMNS columns at a time, a
  * vector of steps of each, are multiplied by all rows of A. Where these are more than there are
  * registers for the sums, the columns come from the L2 cache the second time. A bf16 becomes an f32
- * by a shift. Each sum is in lanes, which are added in pairs at the end: its bits depend on k alone.
+ * by a shift. A sum is in lanes, which are added in pairs at the end: its bits depend on k alone.
  */
 #include "tensor/cpu/dense/dense.h"
 #include "tensor/cpu/dense/vector.h"
@@ -19,7 +19,7 @@
 /* A square of sums: as many as a vector has lanes. */
 enum { COLUMNS = 4, ROWS = LANES / COLUMNS };
 /* How far ahead columns are fetched, into the L2 cache: without, or into L1, short columns take up
- * to twice as long (docs/measurements.md). */
+ * to twice as long (docs/measurements.md). LEAST_AHEAD: bytes. */
 enum { AHEAD = 4 * COLUMNS, LEAST_AHEAD = 16384 };
 
 typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));

@@ -17,6 +17,9 @@
  * times as fast, they are two products of bf16 each: p and ds are split into an upper half and the
  * rounded rest, 16 bits of precision in all. Results are rounded once, at their end.
  *
+ * One query is a step of a language model, which takes as long as reading keys and values: they are
+ * read where they lie, once for all heads that share them, and nothing is copied.
+ *
  * A key that a query does not see adds nothing, not even 0 times its NaN: where a mask may hide
  * keys and results are not finite, products are computed again without the terms whose factor is 0.
  */
