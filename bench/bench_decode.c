@@ -24,38 +24,48 @@ static int64_t most_bytes = (int64_t)256 << 20;
 /* ---- reading --------------------------------------------------------------------------------- */
 
 typedef struct part {
-    const uint64_t *from;
-    size_t n;
+    tn_tensor **w;
+    int64_t n;
+    int which, of;
     uint64_t sum;
 } part;
 
+/* Adds up this thread's part of every weight, fetching ahead into the L2 cache, without which a
+ * thread reads more slowly. */
 static void *read_part(void *context)
 {
+    enum { LINE = 8, AHEAD = 1024 }; /* words */
     part *p = context;
-    uint64_t sum[64] = { 0 };
-    for (size_t i = 0; i + 64 <= p->n; i += 64)
-        for (size_t j = 0; j < 64; j++) sum[j] += p->from[i + j];
-    for (size_t j = 0; j < 64; j++) p->sum += sum[j];
+    uint64_t sum[2 * LINE] = { 0 };
+    for (int64_t k = 0; k < p->n; k++) {
+        int64_t words = tn_numel(p->w[k]) * (int64_t)tn_dtype_size(tn_dtype_of(p->w[k])) / 8;
+        const uint64_t *from = tn_data(p->w[k]);
+        int64_t end = words * (p->which + 1) / p->of;
+        for (int64_t i = words * p->which / p->of; i + 2 * LINE <= end; i += 2 * LINE) {
+            __builtin_prefetch(from + i + AHEAD, 0, 2);
+            __builtin_prefetch(from + i + AHEAD + LINE, 0, 2);
+            for (int j = 0; j < 2 * LINE; j++) sum[j] += from[i + j];
+        }
+    }
+    for (int j = 0; j < 2 * LINE; j++) p->sum += sum[j];
     return NULL;
 }
 
-/* Reads n weights in turn, each by all threads. */
+/* Reads n weights by all threads. */
 static uint64_t read_all(tn_tensor **w, int64_t n)
 {
-    int threads = tn_num_threads();
+    const int threads = tn_num_threads();
     pthread_t thread[THREADS];
-    part p[THREADS] = { 0 };
+    part p[THREADS];
     uint64_t sum = 0;
-    for (int64_t i = 0; i < n; i++) {
-        size_t words = (size_t)tn_numel(w[i]) * tn_dtype_size(tn_dtype_of(w[i])) / 8;
-        for (int t = 0; t < threads; t++) {
-            p[t].n = words / (size_t)threads;
-            p[t].from = (const uint64_t *)tn_data(w[i]) + (size_t)t * p[t].n;
-            if (t && pthread_create(&thread[t], NULL, read_part, &p[t])) exit(1);
-        }
-        read_part(&p[0]);
-        for (int t = 1; t < threads; t++) pthread_join(thread[t], NULL);
-        for (int t = 0; t < threads; t++) sum += p[t].sum;
+    for (int t = 0; t < threads; t++) {
+        p[t] = (part){ w, n, t, threads, 0 };
+        if (t && pthread_create(&thread[t], NULL, read_part, &p[t])) exit(1);
+    }
+    read_part(&p[0]);
+    for (int t = 0; t < threads; t++) {
+        if (t) pthread_join(thread[t], NULL);
+        sum += p[t].sum;
     }
     return sum;
 }

@@ -3,7 +3,8 @@
  * double, over awkward sizes and layouts, and bit for bit between thread counts.
  *
  * Seen to fail: in cut.c, plan_cut taking `tn_num_threads()` tiles instead of 4 (same_bits_gemm);
- * in attention.c, soften returning 1 for the shrink factor (attention_many_keys); in pool.c, a
+ * in attention.c, soften returning 1 for the shrink factor (attention_many_keys), sums of one query
+ * not shrunk (attention_of_one_query); in pool.c, a
  * wrong half of a bf16, an odd column of dx not set (pool_halves_as_windows).
  */
 #include "plain.h"
