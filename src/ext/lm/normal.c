@@ -57,16 +57,15 @@ static bool form_run(tni_work *w, tni_bytes *to, const char *text, size_t n, uns
         at += tni_next(text + at, n - at, &c);
         if (!tni_room(&w->character, &w->character_capacity, count, MOST + 1, sizeof c))
             return false;
-        count += (size_t)TNI_MAX(utf8proc_decompose_char(c, w->character + count, MOST,
-                                                         (utf8proc_option_t)options, &last),
-                                 0);
+        utf8proc_ssize_t k = utf8proc_decompose_char(c, w->character + count, MOST,
+                                                     (utf8proc_option_t)options, &last);
+        count += k > 0 ? (size_t)k : 0;
     }
     if (!order_all(w, w->character, count)) return false;
+    utf8proc_ssize_t left = (utf8proc_ssize_t)count;
     if (options & UTF8PROC_COMPOSE)
-        count = (size_t)TNI_MAX(utf8proc_normalize_utf32(w->character, (utf8proc_ssize_t)count,
-                                                         (utf8proc_option_t)options),
-                                0);
-    for (size_t i = 0; i < count; i++)
+        left = utf8proc_normalize_utf32(w->character, left, (utf8proc_option_t)options);
+    for (utf8proc_ssize_t i = 0; i < left; i++)
         if (!add_character(to, w->character[i])) return false;
     return true;
 }

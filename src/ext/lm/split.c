@@ -78,8 +78,10 @@ static size_t rewrite_escape(tni_bytes *to, const char *at, bool in_class)
         tni_bytes_printf(to, "\\x{%.4s}", at + 2);
         return 6;
     }
-    tni_bytes_add(to, *means ? means : at, *means ? strlen(means) : 2);
-    return 2;
+    const char *close = at[2] == '{' && strchr("pPx", at[1]) ? strchr(at, '}') : NULL;
+    size_t k = close ? (size_t)(close - at) + 1 : 2;
+    tni_bytes_add(to, *means ? means : at, *means ? strlen(means) : k);
+    return k;
 }
 
 /* In PCRE2's words. NULL, or what it cannot say. */
@@ -95,7 +97,8 @@ static const char *rewrite(tni_bytes *to, const char *regex)
             continue;
         }
         if (in_class && (*at == '[' || (at[0] == '&' && at[1] == '&'))) return at;
-        if (!in_class && *at == '}' && at[1] == '+') return at; /* possessive here, not there */
+        /* possessive here, not there; and 0 to n times there, not here */
+        if (!in_class && (strncmp(at, "}+", 2) == 0 || strncmp(at, "{,", 2) == 0)) return at;
         if (in_class && *at == ']' && at > opened + (opened[0] == '^')) in_class = false;
         else if (!in_class && *at == '[') in_class = true, opened = at + 1;
         tni_bytes_add(to, at++, 1);
