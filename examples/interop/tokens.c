@@ -75,8 +75,8 @@ static void encode(const tn_tokenizer *t, const char *in, const char *out)
     for (int64_t i = 0; i < all.n; i++) {
         for (int bare = 1; bare >= 0; bare--) {
             ids.n = 0;
-            TN_CHECK(tn_tokenizer_encode(t, all.text[i], -1, (tn_encode_options){ .bare = bare },
-                                         &ids));
+            TN_CHECK(
+                tn_tokenizer_encode(t, all.text[i], -1, (tn_encode_options){ .bare = bare }, &ids));
             write_ids(f, &ids);
         }
         text.n = 0;
@@ -117,9 +117,9 @@ int main(int argc, char **argv)
     if (!strcmp(argv[1], "train")) {
         texts all = read_texts(argv[2]);
         static const char *const special[] = { "<|endoftext|>" };
-        tn_tokenizer *t = tn_tokenizer_train(
-            (const char *const *)all.text, all.n, atoll(argv[3]),
-            (tn_tokenizer_options){ .special = special, .n_special = 1 });
+        tn_tokenizer *t =
+            tn_tokenizer_train((const char *const *)all.text, all.n, atoll(argv[3]),
+                               (tn_tokenizer_options){ .special = special, .n_special = 1 });
         TN_CHECK_PTR(t);
         TN_CHECK(tn_tokenizer_save(t, argv[4]));
         tn_tokenizer_free(t);

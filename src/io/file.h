@@ -27,7 +27,7 @@ tn_status tni_errno(int error);
 /* The error "FUNCTION: PATH: TEXT"; in the text control characters become '?', since what comes
  * from a file may reach a terminal. Returns status. (input.c) */
 TNI_SHARED tn_status tni_file_error(tn_status status, const char *function, const char *path,
-                         const char *format, ...) TN_PRINTF(4, 5);
+                                    const char *format, ...) TN_PRINTF(4, 5);
 /* Whether path is the name of a file, else an error naming function. (input.c) */
 tn_status tni_path_check(const char *function, const char *path);
 

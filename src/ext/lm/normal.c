@@ -107,8 +107,8 @@ static bool ideograph(int32_t c)
 
 static bool add_clean(tni_bytes *to, int32_t c)
 {
-    const unsigned gone = 1u << UTF8PROC_CATEGORY_CC | 1u << UTF8PROC_CATEGORY_CF |
-                          1u << UTF8PROC_CATEGORY_CO;
+    const unsigned gone =
+        1u << UTF8PROC_CATEGORY_CC | 1u << UTF8PROC_CATEGORY_CF | 1u << UTF8PROC_CATEGORY_CO;
     if (c == '\t' || c == '\n' || c == '\r') return add_character(to, ' ');
     if (c == 0xfffd || gone >> utf8proc_category(c) & 1) return true;
     return add_character(to, tni_is_space(c) ? ' ' : c);

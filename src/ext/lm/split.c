@@ -12,7 +12,8 @@
 static const struct {
     const char *name, *regex;
 } patterns[] = {
-    { "gpt2", "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+" },
+    { "gpt2",
+      "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+" },
     { "cl100k", "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
                 " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+" },
     { "llama3", "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
@@ -99,8 +100,10 @@ static const char *rewrite(tni_bytes *to, const char *regex)
         if (in_class && (*at == '[' || (at[0] == '&' && at[1] == '&'))) return at;
         /* possessive here, not there; and 0 to n times there, not here */
         if (!in_class && (strncmp(at, "}+", 2) == 0 || strncmp(at, "{,", 2) == 0)) return at;
-        if (in_class && *at == ']' && at > opened + (opened[0] == '^')) in_class = false;
-        else if (!in_class && *at == '[') in_class = true, opened = at + 1;
+        if (in_class && *at == ']' && at > opened + (opened[0] == '^'))
+            in_class = false;
+        else if (!in_class && *at == '[')
+            in_class = true, opened = at + 1;
         tni_bytes_add(to, at++, 1);
     }
     return NULL;
@@ -205,8 +208,8 @@ int tni_match(tni_work *w, const pcre2_code *pattern, const char *text, size_t n
               size_t *start, size_t *end)
 {
     if (!w->limits && !prepare(w)) return -1;
-    int found = pcre2_match(pattern, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, w->match,
-                            w->limits);
+    int found =
+        pcre2_match(pattern, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, w->match, w->limits);
     if (found == PCRE2_ERROR_NOMATCH) return 0;
     if (found < 0) {
         PCRE2_UCHAR reason[160] = "";
