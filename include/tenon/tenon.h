@@ -8,7 +8,8 @@
  * tn_plateau_step.
  *   _new     makes one, modules too: tn_layer_norm is the op, tn_layer_norm_new the layer.
  *            Optimizers (tn_sgd), schedules (tn_cosine_lr) and tn_sequential have PyTorch's names
- *            instead; tn_text_load and tn_idx_load read a file
+ *            instead; tn_text_load, tn_idx_load and tn_tokenizer_load read a file,
+ *            tn_tokenizer_train reads texts
  *   _begin   makes what watches or lasts until its _end: tn_trace_begin, tn_scope_begin
  *   _free    frees what has one owner. _keep and _drop count references, of modules and tensors:
  *            tn_module_drop, tn_drop. tn_checkpoint_unlock ends what tn_checkpoint_lock began
@@ -59,5 +60,6 @@
 #include <tenon/graph.h>
 #include <tenon/capture.h>
 #include <tenon/parallel.h>
-#include <tenon/trace.h> /* a library of its own: -ltenon-trace */
+#include <tenon/trace.h>     /* a library of its own: -ltenon-trace */
+#include <tenon/tokenizer.h> /* another one: -ltenon-lm */
 #endif

@@ -188,8 +188,8 @@ START_TEST(trained_as_by_the_package)
         ck_assert_str_eq(tn_tokenizer_token(ours, id), tn_tokenizer_token(theirs, id));
     check_golden("byte.bin", ours);
     assert_ok(tn_tokenizer_save(ours, in_folder("saved.json")));
-    check_golden("byte.bin", kept(tn_tokenizer_load(in_folder("saved.json"),
-                                                    (tn_tokenizer_options){ 0 })));
+    check_golden("byte.bin",
+                 kept(tn_tokenizer_load(in_folder("saved.json"), (tn_tokenizer_options){ 0 })));
 }
 END_TEST
 
@@ -333,7 +333,8 @@ START_TEST(at_most_so_many)
     ck_assert_str_eq(text.text, "<|end|>1212");
     tn_chars_free(&text);
     tn_ids none = { 0 };
-    assert_fails(tn_tokenizer_encode(t, "ab\xc3", -1, o, &none), TN_E_INVALID, "byte 2 of the text");
+    assert_fails(tn_tokenizer_encode(t, "ab\xc3", -1, o, &none), TN_E_INVALID,
+                 "byte 2 of the text");
     assert_fails(tn_tokenizer_encode(t, NULL, -1, o, &none), TN_E_INVALID, "text is NULL");
     assert_fails(tn_tokenizer_encode(NULL, "a", -1, o, &none), TN_E_INVALID, "t is NULL");
 }
@@ -355,6 +356,24 @@ START_TEST(a_space_only_at_the_start)
 }
 END_TEST
 
+START_TEST(bytes_that_are_no_tokens)
+{
+    static const char json[] =
+        "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true}, \"model\": "
+        "{\"type\": \"BPE\", \"unk_token\": \"<unk>\", \"fuse_unk\": %s, \"vocab\": {\"<unk>\": 0, "
+        "\"a\": 1, \"\u0120\": 2, \"\u0120a\": 3}, \"merges\": [\"\u0120 a\"]}}";
+    char text[1000];
+    snprintf(text, sizeof text, json, "false");
+    tn_tokenizer *t = kept(load_text(text));
+    assert_encoded(t, "aa xya", (tn_encode_options){ 0 }, 3, 1, 2, 0, 0, 1);
+    assert_encoded(t, "\n a", (tn_encode_options){ 0 }, 2, 0, 3);
+    assert_encoded(t, " a", (tn_encode_options){ 0 }, 3);
+    snprintf(text, sizeof text, json, "true");
+    t = kept(load_text(text));
+    assert_encoded(t, "aa xya\u00e9", (tn_encode_options){ 0 }, 3, 1, 2, 0, 1, 0);
+}
+END_TEST
+
 START_TEST(bytes_that_are_no_text)
 {
     static const char *const more[] = { NULL };
@@ -366,7 +385,9 @@ START_TEST(bytes_that_are_no_text)
     ck_assert_str_eq(text.text, "\ufffda\u4e2d\ufffd\ufffd\u00e9");
     tn_chars_free(&text);
     tn_token_stream *s = tn_token_stream_new(t, (tn_decode_options){ 0 });
-    const char *want[] = { "", "", "", "\ufffda", "", "", "\u4e2d", "\ufffd", "", "\ufffd", "\u00e9" };
+    const char *want[] = {
+        "", "", "", "\ufffda", "", "", "\u4e2d", "\ufffd", "", "\ufffd", "\u00e9"
+    };
     for (int i = 0; i < 11; i++) ck_assert_str_eq(tn_token_stream_add(s, ids[i]), want[i]);
     ck_assert_str_eq(tn_token_stream_add(s, 0xe4), "");
     ck_assert_str_eq(tn_token_stream_end(s), "\ufffd");
@@ -399,7 +420,9 @@ static size_t slowly(int64_t *symbol, size_t n, const tn_tokenizer *t)
 START_TEST(words_of_any_length)
 {
     /* ids are in the order of ranks: any two tokens that make one are merged by it */
-    static const char *const more[] = { "ab", "aa", "ba", "aab", "bb", "aaaa", "abab", "baab", NULL };
+    static const char *const more[] = {
+        "ab", "aa", "ba", "aab", "bb", "aaaa", "abab", "baab", NULL
+    };
     tn_tokenizer *t = kept(tn_tokenizer_load(write_ranks(more), (tn_tokenizer_options){ 0 }));
     uint32_t state = 1;
     for (int n = 2; n < 400; n += n < 100 ? 1 : 37) {
@@ -439,7 +462,8 @@ END_TEST
 
 /* ---- files that lie -------------------------------------------------------------------------- */
 
-#define MODEL "\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2}, \"merges\": "
+#define MODEL                                                                                      \
+    "\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2}, \"merges\": "
 
 START_TEST(refused)
 {
@@ -471,6 +495,8 @@ START_TEST(refused)
           TN_E_UNSUPPORTED, "end_of_word_suffix" },
         { "{\"model\": {\"type\": \"WordPiece\", \"unk_token\": \"?\", \"vocab\": {}}}",
           TN_E_FORMAT, "unk_token \"?\" is no token" },
+        { "{\"model\": {\"type\": \"WordPiece\", \"max_input_chars_per_word\": 1001}}",
+          TN_E_UNSUPPORTED, "max_input_chars_per_word above 1000" },
         { "{\"added_tokens\": [{\"id\": 0, \"content\": \"x\"}], " MODEL "[]}}", TN_E_FORMAT,
           "has the id 0 of \"a\"" },
         { "{\"added_tokens\": [{\"id\": 1, \"content\": \"a\"}], " MODEL "[]}}", TN_E_FORMAT,
@@ -495,7 +521,8 @@ START_TEST(refused)
           "\"ByteLevel\"}, {\"type\": \"Digits\"}]}, " MODEL "[]}}",
           TN_E_UNSUPPORTED, "a pre-tokenizer after ByteLevel" },
     };
-    for (int i = 0; i < COUNT(bad); i++) assert_null(load_text(bad[i].json), bad[i].status, bad[i].text);
+    for (int i = 0; i < COUNT(bad); i++)
+        assert_null(load_text(bad[i].json), bad[i].status, bad[i].text);
     char deep[1000];
     memset(deep, '[', sizeof deep - 1);
     deep[sizeof deep - 1] = 0;
@@ -512,8 +539,8 @@ START_TEST(a_pattern_that_explodes)
         "\"behavior\": \"Isolated\"}, " MODEL "[]}}"));
     tn_ids ids = { 0 };
     assert_ok(tn_tokenizer_encode(t, "a", -1, (tn_encode_options){ 0 }, &ids));
-    assert_fails(tn_tokenizer_encode(t, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", -1,
-                                     (tn_encode_options){ 0 }, &ids),
+    assert_fails(tn_tokenizer_encode(t, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab",
+                                     -1, (tn_encode_options){ 0 }, &ids),
                  TN_E_INVALID, "takes too long");
     ck_assert_int_eq(ids.n, 1);
     tn_ids_free(&ids);
@@ -529,16 +556,16 @@ START_TEST(damaged_files)
     for (size_t i = 0; i < n; i += (size_t)full_or(1, 23)) {
         char was = json[i];
         json[i] = (char)"{}[]\",:0x\\"[i % 10];
-        tn_tokenizer *t = tn_tokenizer_load(write_bytes("t.json", json, n),
-                                            (tn_tokenizer_options){ 0 });
+        tn_tokenizer *t =
+            tn_tokenizer_load(write_bytes("t.json", json, n), (tn_tokenizer_options){ 0 });
         if (t)
-            ck_assert_int_ne(tn_tokenizer_encode(t, "The world!", -1, (tn_encode_options){ 0 },
-                                                 &ids),
-                             TN_E_NOMEM);
+            ck_assert_int_ne(
+                tn_tokenizer_encode(t, "The world!", -1, (tn_encode_options){ 0 }, &ids),
+                TN_E_NOMEM);
         tn_tokenizer_free(t);
         json[i] = was;
-        tn_tokenizer_free(tn_tokenizer_load(write_bytes("t.json", json, i),
-                                            (tn_tokenizer_options){ 0 }));
+        tn_tokenizer_free(
+            tn_tokenizer_load(write_bytes("t.json", json, i), (tn_tokenizer_options){ 0 }));
         tn_error_clear();
     }
     tn_ids_free(&ids);
@@ -569,8 +596,9 @@ static tn_status load_and_use(void *user)
     tn_chars text = { 0 };
     tn_tokenizer *t = tn_tokenizer_load(golden(user), (tn_tokenizer_options){ 0 });
     tn_status status = t ? TN_OK : tn_error_status();
-    if (t) status = tn_tokenizer_encode(t, "He\u0301llo worl\u00e9d's 42 <|end|>", -1,
-                                        (tn_encode_options){ 0 }, &ids);
+    if (t)
+        status = tn_tokenizer_encode(t, "He\u0301llo worl\u00e9d's 42 <|end|>", -1,
+                                     (tn_encode_options){ 0 }, &ids);
     if (status == TN_OK)
         status = tn_tokenizer_decode(t, ids.id, ids.n, (tn_decode_options){ 0 }, &text);
     tn_ids_free(&ids);
@@ -591,7 +619,8 @@ static tn_status train_some(void *user)
 START_TEST(memory_runs_out)
 {
     char names[][16] = { "llama.json", "pieces.json", "qwen.json", "vocab.txt" };
-    for (int i = 0; i < 4; i++) ck_assert_int_gt(scarce_sweep_warm(load_and_use, NULL, names[i]), 10);
+    for (int i = 0; i < 4; i++)
+        ck_assert_int_gt(scarce_sweep_warm(load_and_use, NULL, names[i]), 10);
     ck_assert_int_gt(scarce_sweep_warm(train_some, NULL, NULL), 10);
 }
 END_TEST
@@ -632,9 +661,9 @@ Suite *test_suite(void)
     TCase *t = file_case(suite, "tokenizer");
     add_tests(t, as_the_package, a_list_of_pieces, trained_as_by_the_package,
               training_that_ends_early, ranks, vocabulary_and_merges, at_most_so_many,
-              a_space_only_at_the_start, bytes_that_are_no_text, words_of_any_length,
-              a_word_of_a_megabyte, refused, a_pattern_that_explodes, damaged_files, threads,
-              chats);
+              a_space_only_at_the_start, bytes_that_are_no_tokens, bytes_that_are_no_text,
+              words_of_any_length, a_word_of_a_megabyte, refused, a_pattern_that_explodes,
+              damaged_files, threads, chats);
     add_tests(scarce_case(suite, "memory"), memory_runs_out);
     return suite;
 }

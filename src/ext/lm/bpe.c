@@ -156,14 +156,16 @@ static size_t unknown(const tn_tokenizer *t, int32_t *symbol, const char *text, 
     return added;
 }
 
-static size_t characters(const tn_tokenizer *t, int32_t *symbol, const char *word, size_t n)
+/* One for each character, or for each byte. */
+static size_t symbols(const tn_tokenizer *t, int32_t *symbol, const char *word, size_t n)
 {
     size_t count = 0;
     bool pending = false; /* an unk that the next known character lets out */
     for (size_t at = 0, k; at < n; at += k) {
         int32_t c;
-        k = tni_next(word + at, n - at, &c);
-        int32_t id = tni_find(t, &t->by_bytes, word + at, k);
+        k = t->byte_level ? 1 : tni_next(word + at, n - at, &c);
+        int32_t id = t->byte_level ? t->byte[(unsigned char)word[at]]
+                                   : tni_find(t, &t->by_bytes, word + at, k);
         if (id < 0) {
             count += unknown(t, symbol + count, word + at, k, &pending);
             continue;
@@ -173,16 +175,6 @@ static size_t characters(const tn_tokenizer *t, int32_t *symbol, const char *wor
         symbol[count++] = id;
     }
     if (pending) symbol[count++] = t->unk;
-    return count;
-}
-
-static size_t bytes(const tn_tokenizer *t, int32_t *symbol, const char *word, size_t n)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < n; i++) {
-        int32_t id = t->byte[(unsigned char)word[i]];
-        if (id >= 0) symbol[count++] = id;
-    }
     return count;
 }
 
@@ -197,7 +189,7 @@ bool tni_bpe(tni_work *w, const char *word, size_t n)
         return tni_false(
             tni_error(TN_E_INVALID, "a word has %zu bytes: want at most %d", n, INT32_MAX / 8));
     if (!tni_room(&w->symbol, &w->symbol_capacity, 0, 5 * (n + 1), sizeof *w->symbol)) return false;
-    size_t count = t->byte_level ? bytes(t, w->symbol, word, n) : characters(t, w->symbol, word, n);
+    size_t count = symbols(t, w->symbol, word, n);
     if (count <= SHORT)
         count = merge_short(t, w->symbol, count);
     else if (!merge_long(w, &count))

@@ -259,9 +259,11 @@ static bool read_bpe(reading *r, const tni_json_node *model)
 
 static bool read_wordpiece(reading *r, const tni_json_node *model)
 {
+    enum { MOST = 1000 }; /* a word takes time as its square */
     const tni_json_node *longest = tni_json_get(model, "max_input_chars_per_word");
     r->t->model = TNI_WORDPIECE;
     r->t->longest = longest && longest->kind == '0' ? longest->number : 100;
+    if (r->t->longest > MOST) return lacking(r, "max_input_chars_per_word above %d", MOST);
     r->t->prefix = tni_copy_text(tni_json_get_text(model, "continuing_subword_prefix", "##"));
     return r->t->prefix != NULL;
 }
