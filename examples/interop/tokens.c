@@ -2,7 +2,7 @@
  * tokens.c - tokenizers for tokenizers.py to compare with their packages.
  *
  *     tokens encode TOKENIZER PATTERN IN OUT    the ids of each text of IN, and their text again
- *     tokens time TOKENIZER PATTERN IN ROUNDS   processor seconds to encode the texts, a line a round
+ *     tokens time TOKENIZER PATTERN IN ROUNDS   processor seconds to encode them, each round
  *     tokens train IN VOCAB_SIZE OUT            a tokenizer.json learnt from the texts
  *     tokens save TOKENIZER PATTERN OUT         a tokenizer.json
  *
@@ -11,12 +11,12 @@
  * file's own.
  */
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include <tenon/tokenizer.h>
-
-#include "../common.h"
 
 typedef struct texts {
     char **text;

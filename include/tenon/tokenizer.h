@@ -26,6 +26,9 @@
  *           Unicode 16: newer letters, digits and signs (as CJK extension H) are split from what
  *           stands before them. BertNormalizer and BertPreTokenizer know, here, marks and signs of
  *           punctuation that came after Unicode 8, and there none of them
+ * First     Metaspace's scheme "first" counts a text as beginning where its normal form does, also
+ *           if Strip took its front off or one character became several; tokenizers goes by where
+ *           the characters came from
  * Threads   A tokenizer does not change: threads may use one at the same time
  *
  * Programs that call these functions link libtenon-lm (pkg-config: tenon-lm).

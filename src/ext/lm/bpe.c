@@ -8,15 +8,13 @@
  */
 #include "ext/lm/tokenizer.h"
 
-const tni_pair *tni_pair_find(const tn_tokenizer *t, int32_t left, int32_t right)
+tni_pair *tni_pair_place(const tn_tokenizer *t, int32_t left, int32_t right, uint64_t *key)
 {
-    uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    size_t mask = t->pair_capacity - 1;
-    if (!t->pair_capacity) return NULL;
-    uint64_t hash = (key ^ t->seed) * UINT64_C(0x9e3779b97f4a7c15);
-    for (size_t i = (hash ^ hash >> 32) & mask; t->pair[i].key != UINT64_MAX; i = (i + 1) & mask)
-        if (t->pair[i].key == key) return &t->pair[i];
-    return NULL;
+    *key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+    uint64_t hash = (*key ^ t->seed) * UINT64_C(0x9e3779b97f4a7c15);
+    size_t mask = t->pair_capacity - 1, i = (hash ^ hash >> 32) & mask;
+    while (t->pair[i].key != UINT64_MAX && t->pair[i].key != *key) i = (i + 1) & mask;
+    return &t->pair[i];
 }
 
 /* ---- short words ----------------------------------------------------------------------------- */
@@ -25,9 +23,10 @@ enum { SHORT = 48, NEVER = INT32_MAX };
 
 static int32_t rank_of(const tn_tokenizer *t, int32_t left, int32_t right, int32_t *id)
 {
-    const tni_pair *pair = tni_pair_find(t, left, right);
-    if (pair) *id = pair->id;
-    return pair ? pair->rank : NEVER;
+    uint64_t key;
+    const tni_pair *pair = tni_pair_place(t, left, right, &key);
+    *id = pair->id;
+    return pair->key == key ? pair->rank : NEVER;
 }
 
 /* Merges n symbols in place; returns how many are left. */
@@ -201,8 +200,6 @@ bool tni_bpe(tni_work *w, const char *word, size_t n)
 
 /* ---- words seen before ----------------------------------------------------------------------- */
 
-enum { KNOWN = 1 << 15 };
-
 static void remember(tni_known *known, const char *word, size_t n, const int64_t *id, size_t k)
 {
     if (k > sizeof known->id / sizeof *known->id) return;
@@ -221,8 +218,8 @@ static bool slow(tni_work *w, const char *word, size_t n)
 bool tni_word_ids(tni_work *w, const char *word, size_t n)
 {
     if (n > sizeof w->known->word) return slow(w, word, n);
-    if (!w->known && !(w->known = tni_calloc_n(KNOWN, sizeof *w->known))) return false;
-    tni_known *known = &w->known[tni_word_hash(w->t->seed, word, n) & (KNOWN - 1)];
+    if (!w->known && !(w->known = tni_calloc_n(TNI_KNOWN, sizeof *w->known))) return false;
+    tni_known *known = &w->known[tni_word_hash(w->t->seed, word, n) & (TNI_KNOWN - 1)];
     if (known->n != n || memcmp(known->word, word, n) != 0) {
         int64_t before = w->out->n;
         if (!slow(w, word, n)) return false;

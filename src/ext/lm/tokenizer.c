@@ -90,8 +90,7 @@ void tni_work_give(tni_work *w)
 
 void tni_work_free(tni_work *w)
 {
-    enum { KNOWN = 1 << 15 };
-    if (w->known) tni_free(w->known, KNOWN * sizeof *w->known);
+    if (w->known) tni_free(w->known, TNI_KNOWN * sizeof *w->known);
     for (size_t i = 0; i < 2; i++) tni_bytes_free(&w->normal[i]);
     for (size_t i = 0; i < TNI_STAGES; i++) tni_bytes_free(&w->scratch[i]);
     tni_room_free(&w->symbol, &w->symbol_capacity, sizeof *w->symbol);

@@ -15,7 +15,7 @@
 
 #include "ext/lm/json_tree.h"
 
-enum { TNI_STAGES = 24, TNI_NO_ID = -1 };
+enum { TNI_STAGES = 24, TNI_NO_ID = -1, TNI_KNOWN = 1 << 15 };
 
 typedef struct tni_token {
     uint32_t text, n_text;   /* in texts, as the vocabulary has it */
@@ -138,7 +138,7 @@ struct tni_work {
     bool literal;
     bool (*word)(tni_work *w, const char *word, size_t n); /* what is done with a word */
     void *user;                                            /* word's */
-    tni_known *known;
+    tni_known *known;                                      /* TNI_KNOWN of them; NULL: none yet */
     tni_bytes normal[2], scratch[TNI_STAGES];
     pcre2_match_data *match;
     pcre2_match_context *limits;
@@ -186,7 +186,8 @@ const char *tni_known_pattern(const char *name);
 bool tni_word_ids(tni_work *w, const char *word, size_t n);
 bool tni_bpe(tni_work *w, const char *word, size_t n);
 bool tni_wordpiece(tni_work *w, const char *word, size_t n);
-const tni_pair *tni_pair_find(const tn_tokenizer *t, int32_t left, int32_t right);
+/* Where a pair is in the table, or the free place for it. */
+tni_pair *tni_pair_place(const tn_tokenizer *t, int32_t left, int32_t right, uint64_t *key);
 /* unicode.c */
 size_t tni_next(const char *text, size_t n, int32_t *c); /* of valid UTF-8: bytes of a character */
 bool tni_is_space(int32_t c);

@@ -162,15 +162,6 @@ static void find_bytes(tn_tokenizer *t)
 
 /* ---- merges ---------------------------------------------------------------------------------- */
 
-static void put_pair(tn_tokenizer *t, int32_t left, int32_t right, int32_t rank, int32_t id)
-{
-    uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    uint64_t hash = (key ^ t->seed) * UINT64_C(0x9e3779b97f4a7c15);
-    size_t mask = t->pair_capacity - 1, i = (hash ^ hash >> 32) & mask;
-    while (t->pair[i].key != UINT64_MAX && t->pair[i].key != key) i = (i + 1) & mask;
-    t->pair[i] = (tni_pair){ key, rank, id };
-}
-
 /* The two parts of "a b" or ["a", "b"]. */
 static bool parts_of(const tni_json_node *merge, const char **left, size_t *n_left,
                      const char **right)
@@ -206,7 +197,9 @@ static bool read_merge(reading *r, const tni_json_node *merge, int32_t rank, tni
                      a < 0   ? "the first"
                      : b < 0 ? "the second"
                              : "what they make");
-    put_pair(t, a, b, r->by_id ? c : rank, c);
+    uint64_t key;
+    tni_pair *pair = tni_pair_place(t, a, b, &key);
+    *pair = (tni_pair){ key, r->by_id ? c : rank, c };
     return true;
 }
 
@@ -220,7 +213,7 @@ static bool read_merges(reading *r, const tni_json_node *merges)
     t->pair = tni_alloc(capacity * sizeof *t->pair);
     if (!t->pair) return false;
     t->pair_capacity = capacity;
-    for (size_t i = 0; i < capacity; i++) t->pair[i].key = UINT64_MAX;
+    for (size_t i = 0; i < capacity; i++) t->pair[i] = (tni_pair){ UINT64_MAX, 0, 0 };
     tni_bytes both = { 0 };
     bool ok = true;
     int32_t rank = 0;
