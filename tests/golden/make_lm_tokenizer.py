@@ -3,7 +3,7 @@
 
 usage: python3 make_lm_tokenizer.py        made with tokenizers 0.23.3; the texts are drawn from seed 3
 A .bin file has for each text: its bytes, ids without and with those around, and the decoded text, each as a number
-(u32, little-endian) and bytes or ids (i32). lm/tokenizer_train.bin has the texts that byte.json was trained on.
+(u32, little-endian) and bytes or ids (i32).
 """
 import os
 import random
@@ -53,17 +53,12 @@ def main():
     rng = random.Random(3)
     texts = [text(rng) for _ in range(90)]
     training = [" ".join(rng.choice(WORDS) for _ in range(40)) for _ in range(30)] + texts[:20]
-    special = AddedToken("<|end|>", special=True, normalized=False)
-
     byte = Tokenizer(models.BPE())
     byte.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     byte.decoder = decoders.ByteLevel()
     byte.train_from_iterator(training, trainers.BpeTrainer(
         vocab_size=600, special_tokens=["<|end|>"], show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
-    with open(os.path.join(HERE, "tokenizer_train.bin"), "wb") as f:
-        for t in training:
-            f.write(struct.pack("<I", len(t.encode())) + t.encode())
     write("byte", byte, texts)
 
     qwen = Tokenizer.from_str(byte.to_str())
@@ -72,47 +67,16 @@ def main():
         pre_tokenizers.Split(Regex(QWEN), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     qwen.post_processor = processors.Sequence([processors.ByteLevel(), processors.TemplateProcessing(
         single="<|end|> $A <|end|>", special_tokens=[("<|end|>", 0)])])
-    qwen.add_tokens([AddedToken("[M]", lstrip=True, rstrip=True, normalized=False),
-                     AddedToken("Caf\u00e9", normalized=True), AddedToken("he", single_word=True, normalized=True)])
+    qwen.add_tokens([AddedToken("[M]", normalized=False), AddedToken("[M]s", normalized=False),
+                     AddedToken("Caf\u00e9", normalized=True)])
     write("qwen", qwen, texts)
 
-    llama = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-    llama.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
-    llama.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(),
-                                       decoders.Strip(" ", 1, 0)])
-    llama.train_from_iterator(training, trainers.BpeTrainer(
-        vocab_size=700, limit_alphabet=90, show_progress=False, max_token_length=8,
-        special_tokens=["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)]))
-    llama.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    # only what is special stays an added token: <0x..> are the model's
-    import json
-    j = json.loads(llama.to_str())
-    j["added_tokens"] = j["added_tokens"][:3]
-    llama = Tokenizer.from_str(json.dumps(j))
-    write("llama", llama, texts)
-
-    meta = Tokenizer(models.BPE(unk_token="<unk>"))
-    meta.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Punctuation("merged_with_previous"), pre_tokenizers.Digits(individual_digits=False),
-        pre_tokenizers.Metaspace()])
-    meta.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")])
-    meta.decoder = decoders.Metaspace()
-    meta.train_from_iterator(training, trainers.BpeTrainer(
-        vocab_size=300, limit_alphabet=60, special_tokens=["<unk>", "<pad>"], show_progress=False))
-    write("meta", meta, texts)
-
-    pieces = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    pieces.normalizer = normalizers.BertNormalizer()
-    pieces.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    pieces.decoder = decoders.WordPiece()
-    pieces.train_from_iterator(training, trainers.WordPieceTrainer(
-        vocab_size=400, limit_alphabet=120, show_progress=False,
-        special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]))
-    pieces.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    write("pieces", pieces, texts)
-    vocab = sorted(pieces.get_vocab().items(), key=lambda e: e[1])
-    with open(os.path.join(HERE, "tokenizer_vocab.txt"), "w", encoding="utf-8") as f:
-        f.writelines(token + "\n" for token, _ in vocab)
+    smol = Tokenizer.from_str(byte.to_str())
+    smol.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Digits(individual_digits=False),
+        pre_tokenizers.Split(Regex(r"\S+|\n"), "removed", invert=True), pre_tokenizers.ByteLevel(add_prefix_space=True)])
+    smol.normalizer = normalizers.NFKC()
+    write("smol", smol, texts)
 
 
 if __name__ == "__main__":

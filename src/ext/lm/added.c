@@ -4,6 +4,8 @@
  * At each place the longest one counts, from left to right; those that are not normalised first,
  * over the whole text, then the others in the normal form of what is between.
  */
+#include <utf8proc.h>
+
 #include "ext/lm/tokenizer.h"
 
 /* The node for `byte` among the children of a node, or of the root for node 0. */
@@ -54,90 +56,52 @@ static int32_t longest(const tni_trie *trie, const char *text, size_t n, size_t 
     return id;
 }
 
-/* The character that ends at text + end. */
-static int32_t character_before(const char *text, size_t end, size_t *begin)
-{
-    int32_t c = 0;
-    *begin = end;
-    while (*begin > 0 && ((unsigned char)text[--*begin] & 0xc0) == 0x80)
-        ;
-    tni_next(text + *begin, end - *begin, &c);
-    return c;
-}
+/* What stands between the tokens that were found. */
+typedef bool between(tni_work *w, const char *text, size_t n);
 
-static bool stands_alone(const char *text, size_t n, size_t start, size_t end)
+static bool find_added(tni_work *w, const tni_trie *trie, const char *text, size_t n, between *rest)
 {
-    size_t begin;
-    int32_t c;
-    if (start > 0 && tni_is_word(character_before(text, start, &begin))) return false;
-    if (end == n) return true;
-    tni_next(text + end, n - end, &c);
-    return !tni_is_word(c);
-}
-
-static size_t without_space_before(const char *text, size_t start, size_t least)
-{
-    size_t begin;
-    while (start > least && tni_is_space(character_before(text, start, &begin))) start = begin;
-    return TNI_MAX(start, least);
-}
-
-static size_t with_space_after(const char *text, size_t n, size_t end)
-{
-    int32_t c;
-    while (end < n) {
-        size_t k = tni_next(text + end, n - end, &c);
-        if (!tni_is_space(c)) break;
-        end += k;
-    }
-    return end;
-}
-
-/* What stands between the tokens that were found. first: it begins where the text does. */
-typedef bool between(tni_work *w, const char *text, size_t n, bool first);
-
-static bool find_added(tni_work *w, const tni_trie *trie, const char *text, size_t n, bool first,
-                       between *rest)
-{
-    size_t done = 0;
+    size_t done = 0, length = 0;
     for (size_t at = 0; at < n && trie->n;) {
-        size_t length = 0;
-        if (!trie->first[(unsigned char)text[at]]) {
-            at++;
-            continue;
-        }
         int32_t id = longest(trie, text + at, n - at, &length);
-        if (id == TNI_NO_ID) {
-            at++;
+        if (id == TNI_NO_ID || (w->literal && w->t->token[id].special)) {
+            at += id == TNI_NO_ID ? 1 : length;
             continue;
         }
-        const tni_token *token = &w->t->token[id];
-        size_t start = at, end = at + length;
-        at = end;
-        if (w->literal && token->special) continue;
-        if (start < done || (token->single && !stands_alone(text, n, start, end))) continue;
-        if (token->left) start = without_space_before(text, start, done);
-        if (token->right) end = with_space_after(text, n, end);
-        if (start > done && !rest(w, text + done, start - done, first && done == 0)) return false;
+        if (at > done && !rest(w, text + done, at - done)) return false;
         if (!tni_ids_add(w->out, id)) return false;
-        done = end;
-        at = TNI_MAX(at, done);
+        done = at += length;
     }
-    return done == n || rest(w, text + done, n - done, first && done == 0);
+    return done == n || rest(w, text + done, n - done);
 }
 
-static bool to_words(tni_work *w, const char *text, size_t n, bool first)
+static bool to_words(tni_work *w, const char *text, size_t n)
 {
-    return tni_split_words(w, 0, text, n, first);
+    return tni_split_words(w, 0, text, n);
 }
 
-static bool normalised(tni_work *w, const char *text, size_t n, bool first)
+bool tni_normal_form(tni_work *w, const char **text, size_t *n)
 {
-    return tni_normalise(w, &text, &n) &&
-           find_added(w, &w->t->normalised, text, n, first, to_words);
+    utf8proc_uint8_t *form = NULL;
+    if (!w->t->form) return true;
+    utf8proc_ssize_t k = utf8proc_map((const utf8proc_uint8_t *)*text, (utf8proc_ssize_t)*n, &form,
+                                      (utf8proc_option_t)w->t->form);
+    w->normal.n = 0;
+    if (k >= 0) tni_bytes_add(&w->normal, form, (size_t)k);
+    free(form);
+    if (k < 0) return tni_false(tni_error(TN_E_NOMEM, "tokenizer: %s", utf8proc_errmsg(k)));
+    if (w->normal.failed) return w->normal.failed = false;
+    *text = k ? w->normal.data : "";
+    *n = (size_t)k;
+    return true;
+}
+
+static bool normalised(tni_work *w, const char *text, size_t n)
+{
+    return tni_normal_form(w, &text, &n) && find_added(w, &w->t->normalised, text, n, to_words);
 }
 
 bool tni_text_ids(tni_work *w, const char *text, size_t n)
 {
-    return find_added(w, &w->t->raw, text, n, true, normalised);
+    return find_added(w, &w->t->raw, text, n, normalised);
 }

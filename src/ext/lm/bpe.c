@@ -140,44 +140,16 @@ static bool merge_long(tni_work *w, size_t *n)
 
 /* ---- the symbols of a word ------------------------------------------------------------------- */
 
-/* A character that is no token: its bytes if all of them are tokens, else unk, once or for each. */
-static size_t unknown(const tn_tokenizer *t, int32_t *symbol, const char *text, size_t k,
-                      bool *pending)
-{
-    bool bytes = t->fallback;
-    for (size_t i = 0; i < k && bytes; i++) bytes = t->byte[(unsigned char)text[i]] >= 0;
-    for (size_t i = 0; i < k && bytes; i++) symbol[i] = t->byte[(unsigned char)text[i]];
-    if (bytes) return k;
-    if (t->unk < 0) return 0;
-    size_t added = *pending && !t->fuse;
-    if (added) symbol[0] = t->unk;
-    *pending = true;
-    return added;
-}
-
-/* One for each character, or for each byte. */
+/* One for each byte; those without a token give none. */
 static size_t symbols(const tn_tokenizer *t, int32_t *symbol, const char *word, size_t n)
 {
     size_t count = 0;
-    bool pending = false; /* an unk that the next known character lets out */
-    for (size_t at = 0, k; at < n; at += k) {
-        int32_t c;
-        k = t->byte_level ? 1 : tni_next(word + at, n - at, &c);
-        int32_t id = t->byte_level ? t->byte[(unsigned char)word[at]]
-                                   : tni_find(t, &t->by_bytes, word + at, k);
-        if (id < 0) {
-            count += unknown(t, symbol + count, word + at, k, &pending);
-            continue;
-        }
-        if (pending) symbol[count++] = t->unk;
-        pending = false;
-        symbol[count++] = id;
-    }
-    if (pending) symbol[count++] = t->unk;
+    for (size_t i = 0; i < n; i++)
+        if (t->byte[(unsigned char)word[i]] >= 0) symbol[count++] = t->byte[(unsigned char)word[i]];
     return count;
 }
 
-bool tni_bpe(tni_work *w, const char *word, size_t n)
+static bool merge_word(tni_work *w, const char *word, size_t n)
 {
     const tn_tokenizer *t = w->t;
     if (t->whole) {
@@ -209,20 +181,15 @@ static void remember(tni_known *known, const char *word, size_t n, const int64_t
     for (size_t i = 0; i < k; i++) known->id[i] = (int32_t)id[i];
 }
 
-static bool slow(tni_work *w, const char *word, size_t n)
-{
-    return w->t->model == TNI_BPE ? tni_bpe(w, word, n) : tni_wordpiece(w, word, n);
-}
-
 /* One place for each hash: a word takes the place of another one. */
 bool tni_word_ids(tni_work *w, const char *word, size_t n)
 {
-    if (n > sizeof w->known->word) return slow(w, word, n);
+    if (n > sizeof w->known->word) return merge_word(w, word, n);
     if (!w->known && !(w->known = tni_calloc_n(TNI_KNOWN, sizeof *w->known))) return false;
     tni_known *known = &w->known[tni_word_hash(w->t->seed, word, n) & (TNI_KNOWN - 1)];
     if (known->n != n || memcmp(known->word, word, n) != 0) {
         int64_t before = w->out->n;
-        if (!slow(w, word, n)) return false;
+        if (!merge_word(w, word, n)) return false;
         remember(known, word, n, w->out->id + before, (size_t)(w->out->n - before));
         return true;
     }

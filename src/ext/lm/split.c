@@ -9,69 +9,18 @@
 
 /* ---- patterns -------------------------------------------------------------------------------- */
 
-static const struct {
-    const char *name, *regex;
-} patterns[] = {
-    { "gpt2",
-      "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+" },
-    { "cl100k", "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
-                " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+" },
-    { "llama3", "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
-                " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+" },
-    { "qwen2", "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"
-               " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+" },
-    { "o200k",
-      "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
-      "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
-      "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
-      "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
-      "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+" },
-};
-
-const char *tni_known_pattern(const char *name)
+/* What stands for an escape of one letter; NULL: it means something else here; "": as it is. */
+static const char *meaning(char letter)
 {
-    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
-        if (strcmp(patterns[i].name, name) == 0) return patterns[i].regex;
-    return name;
-}
-
-/* What stands for an escape of one letter; NULL: it is refused; "": as it is. */
-static const char *meaning(char letter, bool in_class)
-{
-    switch (letter) {
-    case 's': return "\\p{White_Space}"; /* PCRE2's has U+180E */
-    case 'S': return "\\P{White_Space}";
-    case 'w':
-        return in_class ? "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
-                        : "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}]";
-    case 'W': return in_class ? NULL : "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}]";
-    case 'b':
-    case 'B':
-    case 'h':
-    case 'H':
-    case 'R':
-    case 'X':
-    case 'G':
-    case 'K':
-    case 'k':
-    case 'g':
-    case 'y':
-    case 'Y':
-    case 'O':
-    case 'C':
-    case 'M':
-    case 'Q':
-    case 'E':
-    case 'N':
-    case 'U': return NULL;
-    default: return "";
-    }
+    if (letter == 's') return "\\p{White_Space}"; /* PCRE2's has U+180E */
+    if (letter == 'S') return "\\P{White_Space}";
+    return strchr("wWbBhHRXGKkgyYOCMQENU", letter) ? NULL : "";
 }
 
 /* The escape at `at`, rewritten; its length, or 0: refused. */
-static size_t rewrite_escape(tni_bytes *to, const char *at, bool in_class)
+static size_t rewrite_escape(tni_bytes *to, const char *at)
 {
-    const char *means = at[1] ? meaning(at[1], in_class) : NULL;
+    const char *means = at[1] ? meaning(at[1]) : NULL;
     if (!means) return 0;
     if (at[1] == 'u') { /* \u4e00 */
         for (int i = 2; i < 6; i++)
@@ -92,7 +41,7 @@ static const char *rewrite(tni_bytes *to, const char *regex)
     const char *opened = NULL;
     for (const char *at = regex; *at;) {
         if (*at == '\\') {
-            size_t k = rewrite_escape(to, at, in_class);
+            size_t k = rewrite_escape(to, at);
             if (!k) return at;
             at += k;
             continue;
@@ -109,32 +58,11 @@ static const char *rewrite(tni_bytes *to, const char *regex)
     return NULL;
 }
 
-static void *take(size_t n, void *user)
-{
-    (void)user;
-    enum { BEFORE = 64 }; /* the size, and as aligned as before */
-    char *block = n < SIZE_MAX / 2 ? tni_alloc(n + BEFORE) : NULL;
-    if (!block) return NULL;
-    memcpy(block, &n, sizeof n);
-    return block + BEFORE;
-}
-
-static void give(void *block, void *user)
-{
-    (void)user;
-    enum { BEFORE = 64 };
-    size_t n;
-    if (!block) return;
-    memcpy(&n, (char *)block - BEFORE, sizeof n);
-    tni_free((char *)block - BEFORE, n + BEFORE);
-}
-
 static pcre2_code *compile(const char *name, const char *regex, const tni_bytes *rewritten)
 {
     int error = 0;
     PCRE2_SIZE at = 0;
-    pcre2_general_context *memory = pcre2_general_context_create(take, give, NULL);
-    pcre2_compile_context *context = memory ? pcre2_compile_context_create(memory) : NULL;
+    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
     pcre2_code *code = NULL;
     if (context) {
         pcre2_set_newline(context, PCRE2_NEWLINE_LF);
@@ -144,7 +72,11 @@ static pcre2_code *compile(const char *name, const char *regex, const tni_bytes 
                              &error, &at, context);
     }
     pcre2_compile_context_free(context);
-    pcre2_general_context_free(memory);
+    uint32_t empty = 0;
+    if (code && pcre2_pattern_info(code, PCRE2_INFO_MATCHEMPTY, &empty) == 0 && empty) {
+        pcre2_code_free(code);
+        return tni_fail(TN_E_UNSUPPORTED, "%s: the pattern %.200s finds empty words", name, regex);
+    }
     if (code) {
         pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* without it, it is slow */
         return code;
@@ -169,20 +101,6 @@ pcre2_code *tni_pattern(const char *name, const char *regex)
     else if (!rewritten.failed)
         code = compile(name, regex, &rewritten);
     tni_bytes_free(&rewritten);
-    return code;
-}
-
-pcre2_code *tni_pattern_of_text(const char *name, const char *text)
-{
-    tni_bytes b = { 0 };
-    for (const char *c = text; *c; c++) {
-        bool sign = (unsigned char)*c < 0x80 && !(*c >= '0' && *c <= '9') &&
-                    !((*c | 32) >= 'a' && (*c | 32) <= 'z');
-        if (sign) tni_bytes_add(&b, "\\", 1);
-        tni_bytes_add(&b, c, 1);
-    }
-    pcre2_code *code = b.failed ? NULL : compile(name, text, &b);
-    tni_bytes_free(&b);
     return code;
 }
 
@@ -226,107 +144,35 @@ int tni_match(tni_work *w, const pcre2_code *pattern, const char *text, size_t n
 
 /* ---- stages ---------------------------------------------------------------------------------- */
 
-/* A piece that may still grow. */
-typedef struct pending {
-    tni_work *w;
-    const tni_split *split;
-    size_t stage, start, end;
-    const char *text;
-    bool first, match, there;
-} pending;
-
-static bool hand_on(pending *p)
+static bool cut(tni_work *w, size_t stage, const char *text, size_t n)
 {
-    if (!p->there || p->end == p->start) return true;
-    p->there = false;
-    return tni_split_words(p->w, p->stage + 1, p->text + p->start, p->end - p->start,
-                           p->first && p->start == 0);
-}
-
-/* Whether a part goes with the one before it. */
-static bool joins(const pending *p, bool match)
-{
-    switch (p->split->behaviour) {
-    case TNI_CONTIGUOUS: return match == p->match;
-    case TNI_WITH_PREVIOUS: return match && !p->match;
-    case TNI_WITH_NEXT: return !match && p->match;
-    default: return false;
+    const tni_split *s = &w->t->split[stage];
+    size_t done = 0, start, end;
+    while (done < n) {
+        int found = tni_match(w, s->pattern, text, n, done, &start, &end);
+        if (found < 0) return false;
+        if (!found) start = end = n;
+        if (!s->removes && !tni_split_words(w, stage + 1, text + done, start - done)) return false;
+        if (!tni_split_words(w, stage + 1, text + start, end - start)) return false;
+        done = end;
     }
-}
-
-/* The next part of the text: a match of the pattern, or what is between. */
-static bool part(pending *p, size_t start, size_t end, bool match)
-{
-    match = match != p->split->invert;
-    if (start == end) return true;
-    if (p->there && joins(p, match)) {
-        p->end = end;
-        /* what was joined ends a piece that takes one neighbour */
-        p->match = match;
-        return true;
-    }
-    if (!hand_on(p)) return false;
-    if (match && p->split->behaviour == TNI_REMOVED) return true;
-    p->start = start, p->end = end, p->match = match, p->there = true;
     return true;
 }
 
-static bool cut(tni_work *w, size_t stage, const char *text, size_t n, bool first)
+static bool space_before(tni_work *w, size_t stage, const char *text, size_t n)
 {
-    pending p = { w, &w->t->split[stage], stage, 0, 0, text, first, false, false };
-    size_t done = 0, start, end;
-    for (size_t from = 0; from < n;) {
-        int found = tni_match(w, p.split->pattern, text, n, from, &start, &end);
-        if (found < 0) return false;
-        if (!found) break;
-        if (!part(&p, done, start, false) || !part(&p, start, end, true)) return false;
-        done = from = end;
-        if (start == end) { /* an empty match only cuts */
-            int32_t c;
-            from += end < n ? tni_next(text + end, n - end, &c) : 1;
-        }
-    }
-    return part(&p, done, n, false) && hand_on(&p);
-}
-
-static bool space_before(tni_work *w, size_t stage, const char *text, size_t n, bool first)
-{
-    if (*text == ' ') return tni_split_words(w, stage + 1, text, n, first);
-    tni_bytes *to = &w->scratch[stage];
+    if (*text == ' ') return tni_split_words(w, stage + 1, text, n);
+    tni_bytes *to = &w->scratch;
     to->n = 0;
     tni_bytes_add(to, " ", 1);
     tni_bytes_add(to, text, n);
     if (to->failed) return to->failed = false;
-    return tni_split_words(w, stage + 1, to->data, to->n, first);
+    return tni_split_words(w, stage + 1, to->data, to->n);
 }
 
-static bool metaspace(tni_work *w, size_t stage, const char *text, size_t n, bool first)
-{
-    const tni_split *s = &w->t->split[stage];
-    tni_bytes *to = &w->scratch[stage];
-    size_t k = strlen(s->text);
-    bool has = *text == ' ' || (n >= k && memcmp(text, s->text, k) == 0);
-    to->n = 0;
-    if (!has && (s->prepend == TNI_ALWAYS || (s->prepend == TNI_FIRST && first)))
-        tni_bytes_add(to, s->text, k);
-    for (size_t at = 0; at < n; at++) {
-        const char *space = memchr(text + at, ' ', n - at);
-        size_t plain = space ? (size_t)(space - text) - at : n - at;
-        tni_bytes_add(to, text + at, plain);
-        if (space) tni_bytes_add(to, s->text, k);
-        at += plain;
-    }
-    if (to->failed) return to->failed = false;
-    return tni_split_words(w, stage + 1, to->data, to->n, first);
-}
-
-bool tni_split_words(tni_work *w, size_t stage, const char *text, size_t n, bool first)
+bool tni_split_words(tni_work *w, size_t stage, const char *text, size_t n)
 {
     if (n == 0) return true;
-    if (stage == w->t->n_split) return w->word(w, text, n);
-    switch (w->t->split[stage].kind) {
-    case TNI_SPACE_BEFORE: return space_before(w, stage, text, n, first);
-    case TNI_METASPACE: return metaspace(w, stage, text, n, first);
-    default: return cut(w, stage, text, n, first);
-    }
+    if (stage == w->t->n_split) return tni_word_ids(w, text, n);
+    return w->t->split[stage].pattern ? cut(w, stage, text, n) : space_before(w, stage, text, n);
 }

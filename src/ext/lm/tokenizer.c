@@ -75,7 +75,6 @@ tni_work *tni_work_take(const tn_tokenizer *t)
     if (w) shared->idle = w->next;
     pthread_mutex_unlock(&shared->lock);
     if (!w && (w = tni_calloc_n(1, sizeof *w))) w->t = t;
-    if (w) w->word = tni_word_ids;
     return w;
 }
 
@@ -91,11 +90,10 @@ void tni_work_give(tni_work *w)
 void tni_work_free(tni_work *w)
 {
     if (w->known) tni_free(w->known, TNI_KNOWN * sizeof *w->known);
-    for (size_t i = 0; i < 2; i++) tni_bytes_free(&w->normal[i]);
-    for (size_t i = 0; i < TNI_STAGES; i++) tni_bytes_free(&w->scratch[i]);
+    tni_bytes_free(&w->normal);
+    tni_bytes_free(&w->scratch);
     tni_room_free(&w->symbol, &w->symbol_capacity, sizeof *w->symbol);
     tni_room_free(&w->heap, &w->heap_capacity, sizeof *w->heap);
-    tni_room_free(&w->character, &w->character_capacity, sizeof *w->character);
     pcre2_match_data_free(w->match);
     pcre2_match_context_free(w->limits);
     pcre2_jit_stack_free(w->stack);
@@ -106,11 +104,7 @@ void tn_tokenizer_free(tn_tokenizer *t)
 {
     if (!t) return;
     for (tni_work *w = t->idle, *next; w; w = next) next = w->next, tni_work_free(w);
-    for (size_t i = 0; i < t->n_normal; i++)
-        pcre2_code_free(t->normal[i].pattern), tni_strfree(t->normal[i].text);
-    for (size_t i = 0; i < t->n_split; i++)
-        pcre2_code_free(t->split[i].pattern), tni_strfree(t->split[i].text);
-    for (size_t i = 0; i < t->n_undo; i++) tni_strfree(t->undo[i].text), tni_strfree(t->undo[i].by);
+    for (size_t i = 0; i < t->n_split; i++) pcre2_code_free(t->split[i].pattern);
     tni_free(t->by_text.slot, t->by_text.capacity * sizeof *t->by_text.slot);
     tni_free(t->by_bytes.slot, t->by_bytes.capacity * sizeof *t->by_bytes.slot);
     tni_free(t->pair, t->pair_capacity * sizeof *t->pair);
@@ -118,7 +112,6 @@ void tn_tokenizer_free(tn_tokenizer *t)
     tni_trie_free(&t->raw);
     tni_trie_free(&t->normalised);
     tni_bytes_free(&t->texts);
-    tni_strfree(t->prefix);
     tn_ids_free(&t->before);
     tn_ids_free(&t->after);
     tni_free(t->file, t->n_file);
@@ -130,11 +123,9 @@ void tn_tokenizer_free(tn_tokenizer *t)
 
 tn_tokenizer_info tn_tokenizer_get_info(const tn_tokenizer *t)
 {
-    tn_tokenizer_info info = { 0, 0, -1, -1, -1, -1, -1, -1, -1 };
+    tn_tokenizer_info info = { 0, 0, -1, -1, -1 };
     if (!t) return info;
-    info = (tn_tokenizer_info){
-        (int64_t)t->n_token, 0, t->bos, t->eos, t->pad, t->unk, t->cls, t->sep, t->mask
-    };
+    info = (tn_tokenizer_info){ (int64_t)t->n_token, 0, t->bos, t->eos, t->pad };
     for (size_t i = 0; i < t->n_token; i++) info.n_tokens += t->token[i].there;
     return info;
 }

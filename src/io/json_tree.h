@@ -1,6 +1,6 @@
 /* json_tree.h - a JSON text as a tree, for files whose parts are read in any order. */
-#ifndef TENON_EXT_LM_JSON_TREE_H
-#define TENON_EXT_LM_JSON_TREE_H
+#ifndef TENON_IO_JSON_TREE_H
+#define TENON_IO_JSON_TREE_H
 
 #include "io/json.h"
 
@@ -22,17 +22,18 @@ typedef struct tni_json_tree {
 
 /* Reads the text, which is destroyed and must outlive the tree. False: a problem, or no memory
  * (problem is NULL then, and a message is set). tni_json_tree_free in any case. */
-bool tni_json_tree_read(tni_json_tree *tree, char *text, size_t n);
-void tni_json_tree_free(tni_json_tree *tree);
+TNI_SHARED bool tni_json_tree_read(tni_json_tree *tree, char *text, size_t n);
+TNI_SHARED void tni_json_tree_free(tni_json_tree *tree);
 
 /* The first member of an object or array, and the one after it; NULL: there is none. */
-const tni_json_node *tni_json_first(const tni_json_node *parent);
-const tni_json_node *tni_json_after(const tni_json_node *member);
+TNI_SHARED const tni_json_node *tni_json_first(const tni_json_node *parent);
+TNI_SHARED const tni_json_node *tni_json_after(const tni_json_node *member);
 /* An object's member; NULL: it has none, it is null, or `object` is NULL or no object. */
-const tni_json_node *tni_json_get(const tni_json_node *object, const char *key);
+TNI_SHARED const tni_json_node *tni_json_get(const tni_json_node *object, const char *key);
 /* The text of a member that is a string; else `otherwise`. */
-const char *tni_json_get_text(const tni_json_node *object, const char *key, const char *otherwise);
+TNI_SHARED const char *tni_json_get_text(const tni_json_node *object, const char *key,
+                                         const char *otherwise);
 /* Whether a member is true; `otherwise` if it is neither true nor false. */
-bool tni_json_get_flag(const tni_json_node *object, const char *key, bool otherwise);
+TNI_SHARED bool tni_json_get_flag(const tni_json_node *object, const char *key, bool otherwise);
 
 #endif

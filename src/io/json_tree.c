@@ -1,5 +1,5 @@
 /* json_tree.c - see json_tree.h. */
-#include "ext/lm/json_tree.h"
+#include "io/json_tree.h"
 
 enum { DEEPEST = 127 };
 
