@@ -76,8 +76,8 @@ static tn_status output_forward(tn_module *self, int n_in, tn_tensor *const *in,
                                 tn_tensor **out)
 {
     output *m = (output *)self;
-    if (n_in != 2 || n_out != 1)
-        return tni_error(TN_E_INVALID, "BertOutput: %d inputs: want x, residual", n_in);
+    tn_status status = tni_lm_called(self, n_in, 2, n_out);
+    if (status != TN_OK) return status;
     tn_tensor *y = tn_dropout(tn_forward(m->dense, in[0]), m->drop, tn_training(self));
     out[0] = tn_forward(m->norm, tn_add(y, in[1]));
     return TN_OK;
@@ -108,10 +108,10 @@ static tn_status bert_attention_forward(tn_module *self, int n_in, tn_tensor *co
                                         tn_tensor **out)
 {
     const bert_attention *m = (const bert_attention *)self;
-    if (n_in != 2 || n_out != 1)
-        return tni_error(TN_E_INVALID, "BertAttention: %d inputs: want x, mask", n_in);
+    tn_status status = tni_lm_called(self, n_in, 2, n_out);
+    if (status != TN_OK) return status;
     tn_tensor *args[] = { in[0], TN_NONE, TN_NONE, in[1], TN_NONE }, *pair[] = { NULL, in[0] };
-    tn_status status = tn_call(m->self, TNI_INPUTS, args, 1, pair);
+    status = tn_call(m->self, TNI_INPUTS, args, 1, pair);
     return status == TN_OK ? tn_call(m->output, 2, pair, 1, out) : status;
 }
 
@@ -164,10 +164,9 @@ static tn_status bert_layer_forward(tn_module *self, int n_in, tn_tensor *const 
                                     tn_tensor **out)
 {
     const bert_layer *m = (const bert_layer *)self;
-    if (n_in != 2 || n_out != 1)
-        return tni_error(TN_E_INVALID, "BertLayer: %d inputs: want x, mask", n_in);
     tn_tensor *pair[2];
-    tn_status status = tn_call(m->attention, 2, in, 1, &pair[1]);
+    tn_status status = tni_lm_called(self, n_in, 2, n_out);
+    if (status == TN_OK) status = tn_call(m->attention, 2, in, 1, &pair[1]);
     if (status != TN_OK) return status;
     pair[0] = tn_forward(m->inner, pair[1]);
     return tn_call(m->output, 2, pair, 1, out);
@@ -198,10 +197,9 @@ static tn_status encoder_forward(tn_module *self, int n_in, tn_tensor *const *in
                                  tn_tensor **out)
 {
     const bert_encoder *m = (const bert_encoder *)self;
-    if (n_in != 2 || n_out != 1)
-        return tni_error(TN_E_INVALID, "BertEncoder: %d inputs: want x, mask", n_in);
+    tn_status status = tni_lm_called(self, n_in, 2, n_out);
+    if (status != TN_OK) return status;
     tn_tensor *args[] = { in[0], in[1] };
-    tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < tn_module_children(m->layers); i++)
         status = tn_call(tn_module_child(m->layers, i), 2, args, 1, args);
     out[0] = args[0];

@@ -128,7 +128,7 @@ typedef enum form {
     LAYERS,
     TYPES,
     FACTORS,
-    ROPE_TYPE
+    KIND
 } form;
 
 /* A key, and what it sets. */
@@ -188,8 +188,8 @@ static const field fields[] = {
 };
 
 static const field rope_fields[] = {
-    { "rope_type", LLAMA, ROPE_TYPE, AT(rope.type) },
-    { "type", LLAMA, ROPE_TYPE, AT(rope.type) },
+    { "rope_type", LLAMA, KIND, AT(rope.type) },
+    { "type", LLAMA, KIND, AT(rope.type) },
     { "rope_theta", LLAMA, REAL, AT(rope.theta) },
     { "partial_rotary_factor", LLAMA, REAL, AT(rope.partial) },
     { "factor", LLAMA, REAL, AT(rope.factor) },
@@ -341,7 +341,7 @@ static tn_status read_value(reader *r, const field *f)
     case LAYERS: return read_layers(r);
     case TYPES: return read_types(r);
     case FACTORS: return read_factors(r, f->at != 0);
-    case ROPE_TYPE: return read_rope_type(r);
+    case KIND: return read_rope_type(r);
     default: return read_number(r, f);
     }
 }

@@ -13,9 +13,8 @@ static tn_status decoder_forward(tn_module *self, int n_in, tn_tensor *const *in
                                  tn_tensor **out)
 {
     tni_lm *m = (tni_lm *)self;
-    if (n_in != 1 || n_out != 1)
-        return tni_error(TN_E_INVALID, "%s: %d inputs, %d outputs: want ids, and 1", m->c.type,
-                         n_in, n_out);
+    tn_status status = tni_lm_called(self, n_in, 1, n_out);
+    if (status != TN_OK) return status;
     tn_tensor *x = tn_forward(m->part[0], in[0]);
     out[0] = tn_forward(m->part[1], x);
     return TN_OK;
