@@ -13,6 +13,8 @@
  * Everything in config.json that changes results is honoured, or refused by the key's name
  * (TN_E_UNSUPPORTED). Dropout is the file's, in training. In bf16 a norm is rounded once, at its
  * end, where transformers rounds before it multiplies by the weight, too; and rotations are f32.
+ * Rotary positions: default, linear, dynamic, yarn, longrope, llama3; the two that depend on the
+ * length of the text take that of the longest text of the call, cached tokens included.
  *
  *     tn_module *m = tn_lm_load("Llama-3.2-1B", (tn_lm_options){ 0 });
  *     TN_CHECK(tn_lm_set_cache(m, 1, 256));

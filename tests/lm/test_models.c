@@ -68,6 +68,28 @@ static void check_gradients(tn_module *m, tn_list *expected)
     }
 }
 
+static tn_tensor *tokens(int64_t rows, int64_t t)
+{
+    return tn_remainder_scalar(
+        tn_mul_scalar(
+            tn_reshape(tn_arange(3, (double)(3 + rows * t), 1, TN_I64), TN_SHAPE(rows, t)), 7),
+        48);
+}
+
+/* config.json of a case with one text in place of another, in the test's folder. */
+static const char *changed(const char *name, const char *from, const char *to)
+{
+    static char text[4096];
+    char path[64];
+    size_t n;
+    snprintf(path, sizeof path, "lm/%s/config.json", name);
+    char *old = owned(read_bytes(golden_path(path), &n));
+    const char *at = strstr(old, from);
+    ck_assert_msg(at, "%s lacks %s", name, from);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - old), old, to, at + strlen(from));
+    return write_bytes("config.json", text, strlen(text));
+}
+
 /* ---- against transformers -------------------------------------------------------------------- */
 
 START_TEST(logits_and_gradients)
@@ -209,15 +231,51 @@ START_TEST(frequencies)
 }
 END_TEST
 
-/* ---- the cache ------------------------------------------------------------------------------- */
-
-static tn_tensor *tokens(int64_t rows, int64_t t)
+/* llama with other rotary positions. */
+static tn_module *rotated(const char *rope)
 {
-    return tn_remainder_scalar(
-        tn_mul_scalar(
-            tn_reshape(tn_arange(3, (double)(3 + rows * t), 1, TN_I64), TN_SHAPE(rows, t)), 7),
-        48);
+    static const char now[] = "\"factor\": 8.0,\n    \"high_freq_factor\": 4.0,\n    "
+                              "\"low_freq_factor\": 1.0,\n    "
+                              "\"original_max_position_embeddings\": 32,\n    "
+                              "\"rope_theta\": 500.0,\n    \"rope_type\": \"llama3\"";
+    tn_module *m = owned(tn_lm_new(changed("llama", now, rope)));
+    assert_made(m);
+    assert_ok(
+        tn_load_state_dict(m, tn_state_dict(load("llama"), ""), (tn_load_options){ 0 }, NULL));
+    return m;
 }
+
+/* Frequencies that depend on the length of the text are those of another kind at each length. */
+START_TEST(frequencies_by_length)
+{
+    tn_module *plain = rotated("\"rope_theta\": 500.0");
+    tn_module *m = rotated("\"rope_type\": \"dynamic\", \"factor\": 2.0, \"rope_theta\": 500.0");
+    assert_close(tn_forward(m, tokens(1, 128)), tn_forward(plain, tokens(1, 128)), 0, 0);
+    char text[64];
+    snprintf(text, sizeof text, "\"rope_theta\": %.17g",
+             500 * pow(2 * 200.0 / 128 - 1, 8.0 / (8 - 2)));
+    tn_tensor *want = tn_forward(rotated(text), tokens(1, 200));
+    assert_near(tn_forward(m, tokens(1, 200)), want, 1e-5);
+    ck_assert_double_gt(tn_max_abs_diff(tn_forward(plain, tokens(1, 200)), want), 0.1);
+    m = rotated("\"rope_type\": \"longrope\", \"short_factor\": [1, 1, 1, 1], \"long_factor\": "
+                "[4, 4, 4, 4], \"factor\": 4, \"attention_factor\": 1, "
+                "\"original_max_position_embeddings\": 32, \"rope_theta\": 500.0");
+    assert_close(tn_forward(m, tokens(1, 32)), tn_forward(plain, tokens(1, 32)), 0, 0);
+    plain = rotated("\"rope_type\": \"linear\", \"factor\": 4.0, \"rope_theta\": 500.0");
+    assert_near(tn_forward(m, tokens(1, 33)), tn_forward(plain, tokens(1, 33)), 1e-5);
+    /* the scale of cosine and sine, squared, is one of the scores: yarn's with a factor of 1 */
+    m = rotated("\"rope_type\": \"yarn\", \"factor\": 1.0, \"attention_factor\": 1.5, "
+                "\"rope_theta\": 500.0");
+    plain = rotated("\"rope_theta\": 500.0");
+    tn_tensor *q = tn_get_parameter(plain, "model.layers.0.self_attn.q_proj.weight");
+    TN_NO_GRAD assert_ok(tn_mul_scalar_(q, 2.25));
+    q = tn_get_parameter(plain, "model.layers.1.self_attn.q_proj.weight");
+    TN_NO_GRAD assert_ok(tn_mul_scalar_(q, 2.25));
+    assert_near(tn_forward(m, tokens(1, 20)), tn_forward(plain, tokens(1, 20)), 1e-5);
+}
+END_TEST
+
+/* ---- the cache ------------------------------------------------------------------------------- */
 
 START_TEST(cache_in_parts)
 {
@@ -323,20 +381,6 @@ START_TEST(cache_is_not_copied)
 END_TEST
 
 /* ---- config.json ----------------------------------------------------------------------------- */
-
-/* config.json of a case with one text in place of another, in the test's folder. */
-static const char *changed(const char *name, const char *from, const char *to)
-{
-    static char text[4096];
-    char path[64];
-    size_t n;
-    snprintf(path, sizeof path, "lm/%s/config.json", name);
-    char *old = owned(read_bytes(golden_path(path), &n));
-    const char *at = strstr(old, from);
-    ck_assert_msg(at, "%s lacks %s", name, from);
-    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - old), old, to, at + strlen(from));
-    return write_bytes("config.json", text, strlen(text));
-}
 
 static const struct {
     const char *name, *from, *to;
@@ -725,7 +769,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, saved_and_loaded, 0, COUNT(cases));
     tcase_add_loop_test(t, state, 0, COUNT(cases));
     tcase_add_loop_test(t, config_refuses, 0, COUNT(refused));
-    add_tests(t, bert, frequencies, cache_refuses, cache_is_one);
+    add_tests(t, bert, frequencies, frequencies_by_length, cache_refuses, cache_is_one);
     add_tests(t, config_broken, config_old, info, initial_values);
     add_tests(t, dtypes, other_names, wrong_names, dropout);
     add_tests(scarce_case(s, "memory"), out_of_memory);
