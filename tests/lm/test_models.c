@@ -653,6 +653,34 @@ START_TEST(other_names)
 }
 END_TEST
 
+/* Half of the tensors in each of two files, by their index; then all in a PyTorch file. */
+START_TEST(other_files)
+{
+    static char index[8192];
+    size_t n = (size_t)snprintf(index, sizeof index, "{\"metadata\": {}, \"weight_map\": {");
+    tn_list *list = renamed("qwen2", "", ""), *half[] = { tn_list_new(), tn_list_new() };
+    for (int i = 0; i < list->n; i++) {
+        const tn_entry *e = &list->entry[i];
+        assert_ok(tn_list_add(half[i % 2], e->name, e->tensor));
+        n += (size_t)snprintf(index + n, sizeof index - n, "%s\"%s\": \"part%d.safetensors\"",
+                              i ? ", " : "", e->name, i % 2);
+    }
+    n += (size_t)snprintf(index + n, sizeof index - n, "}}");
+    write_bytes("model.safetensors.index.json", index, n);
+    assert_ok(tn_save_tensors(half[0], NULL, in_folder("part0.safetensors")));
+    assert_ok(tn_save_tensors(half[1], NULL, in_folder("part1.safetensors")));
+    const tn_lm_options wide = { .use_dtype = true };
+    tn_tensor *want = tn_forward(load("qwen2"), tokens(1, 5));
+    tn_module *m = owned(tn_lm_load(folder, wide));
+    assert_close(tn_forward(m, tokens(1, 5)), want, 0, 0);
+    ck_assert_int_eq(unlink(in_folder("model.safetensors.index.json")), 0);
+    assert_ok(tn_save_tensors(list, NULL, in_folder("all.pt")));
+    ck_assert_int_eq(rename(in_folder("all.pt"), in_folder("pytorch_model.bin")), 0);
+    m = owned(tn_lm_load(folder, wide));
+    assert_close(tn_forward(m, tokens(1, 5)), want, 0, 0);
+}
+END_TEST
+
 START_TEST(wrong_names)
 {
     tn_load_report report;
@@ -771,7 +799,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, config_refuses, 0, COUNT(refused));
     add_tests(t, bert, frequencies, frequencies_by_length, cache_refuses, cache_is_one);
     add_tests(t, config_broken, config_old, info, initial_values);
-    add_tests(t, dtypes, other_names, wrong_names, dropout);
+    add_tests(t, dtypes, other_names, other_files, wrong_names, dropout);
     add_tests(scarce_case(s, "memory"), out_of_memory);
     return s;
 }
