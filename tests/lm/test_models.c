@@ -681,6 +681,30 @@ START_TEST(other_files)
 }
 END_TEST
 
+/* What ends a text may stand in generation_config.json. */
+START_TEST(ends)
+{
+    static const char two[] = "{\"top_p\": 0.8, \"eos_token_id\": [5, 2], \"bos_token_id\": 1}";
+    tn_list *list = renamed("qwen2", "", "");
+    write_bytes("generation_config.json", two, strlen(two));
+    tn_module *m = owned(of_list(list, (tn_lm_options){ 0 }));
+    tn_lm_info i;
+    assert_ok(tn_lm_save(m, in_folder("copy")));
+    for (int k = 0; k < 2; k++) {
+        assert_ok(tn_lm_get_info(m, &i));
+        ck_assert_int_eq(i.n_eos, 2);
+        ck_assert_int_eq(i.eos[0], 5);
+        m = owned(tn_lm_load(in_folder("copy"), (tn_lm_options){ 0 }));
+    }
+    write_bytes("generation_config.json", "{\"eos_token_id\": null}", 22);
+    m = owned(of_list(list, (tn_lm_options){ 0 }));
+    assert_ok(tn_lm_get_info(m, &i));
+    ck_assert_int_eq(i.n_eos, 1);
+    write_bytes("generation_config.json", two, 40);
+    assert_null(tn_lm_load(folder, (tn_lm_options){ 0 }), TN_E_FORMAT, "generation_config.json");
+}
+END_TEST
+
 START_TEST(wrong_names)
 {
     tn_load_report report;
@@ -799,7 +823,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, config_refuses, 0, COUNT(refused));
     add_tests(t, bert, frequencies, frequencies_by_length, cache_refuses, cache_is_one);
     add_tests(t, config_broken, config_old, info, initial_values);
-    add_tests(t, dtypes, other_names, other_files, wrong_names, dropout);
+    add_tests(t, dtypes, other_names, other_files, ends, wrong_names, dropout);
     add_tests(scarce_case(s, "memory"), out_of_memory);
     return s;
 }

@@ -523,3 +523,20 @@ tn_status tni_lm_config_read(tni_lm_config *c, const char *function, const char 
     tni_free(copy, n + 1);
     return status;
 }
+
+tn_status tni_lm_config_ends(tni_lm_config *c, const char *function, const char *path, char *text,
+                             size_t n)
+{
+    reader r = { tni_json_of(text, n), c, function, path, "eos_token_id", false };
+    tn_status status = TN_OK;
+    if (!tni_json_open(&r.j, '{')) return broken(&r);
+    while (status == TN_OK && tni_json_next(&r.j, '}')) {
+        const char *key = tni_json_key(&r.j);
+        const bool ends = key && strcmp(key, "eos_token_id") == 0;
+        if (key && !ends) tni_json_skip(&r.j);
+        if (!ends || tni_json_word(&r.j, "null")) continue;
+        status = read_ends(&r);
+        c->ends_apart = true;
+    }
+    return status == TN_OK && (r.j.problem || !tni_json_end(&r.j)) ? broken(&r) : status;
+}

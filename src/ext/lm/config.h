@@ -50,6 +50,7 @@ typedef struct tni_lm_config {
     int64_t pad, bos, interval; /* pad, bos: -1 is none; interval: of layers without rotation */
     int64_t eos[TNI_LM_ENDS];
     int n_eos, n_rotated;
+    bool ends_apart;             /* eos is that of generation_config.json */
     size_t dtype_at, dtype_end;  /* in the text, of the weights' dtype; both 0: it is not there */
     bool rotated[TNI_LM_LAYERS]; /* of the first n_rotated layers, if the file lists them */
     tni_rope rope;
@@ -58,6 +59,9 @@ typedef struct tni_lm_config {
 /* Reads n bytes of JSON, which end in a zero. function, path: for messages. */
 tn_status tni_lm_config_read(tni_lm_config *c, const char *function, const char *path,
                              const char *text, size_t n);
+/* Takes eos_token_id, if it is there, from a generation_config.json; destroys the text. */
+tn_status tni_lm_config_ends(tni_lm_config *c, const char *function, const char *path, char *text,
+                             size_t n);
 /* Whether the queries and keys of a layer are rotated. */
 static inline bool tni_lm_rotates(const tni_lm_config *c, int64_t layer)
 {

@@ -139,6 +139,16 @@ static tn_status slurp(const tni_input *in, char **text, size_t *n)
     return status;
 }
 
+tn_status tni_lm_read(const char *function, const char *path, char **text, size_t *n)
+{
+    tni_input in;
+    tn_status status = tni_input_open(&in, function, path);
+    if (status != TN_OK) return status;
+    status = slurp(&in, text, n);
+    tni_input_close(&in);
+    return status;
+}
+
 tn_status tni_lm_path(const char *function, const char *folder, const char *file, char *path,
                       size_t size)
 {
@@ -156,12 +166,7 @@ static tn_status read_config(const char *function, const char *path, char **text
         status = tni_lm_path(function, path, "config.json", inside, sizeof inside);
         path = inside;
     }
-    tni_input in;
-    if (status == TN_OK) status = tni_input_open(&in, function, path);
-    if (status != TN_OK) return status;
-    status = slurp(&in, text, n);
-    tni_input_close(&in);
-    return status;
+    return status == TN_OK ? tni_lm_read(function, path, text, n) : status;
 }
 
 tn_module *tni_lm_make(const char *function, const char *config, bool draws)

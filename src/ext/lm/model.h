@@ -41,11 +41,12 @@ tn_module *tni_lm_make(const char *function, const char *config, bool draws);
 /* The children of m: "model" and "lm_head"; "embeddings", "encoder" and "pooler". */
 void tni_lm_decoder_register(tni_lm *m);
 void tni_lm_bert_register(tni_lm *m);
-/* Of decoders: ids, and slots (TNI_SLOTS) if there is a cache, to hidden states [B, T, H]. */
 tn_status tni_lm_bert_forward(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
                               tn_tensor **out);
 /* "FOLDER/FILE", in size bytes. */
 tn_status tni_lm_path(const char *function, const char *folder, const char *file, char *path,
                       size_t size);
+/* A file of text: *text of *n bytes and a zero, for tni_free (*n + 1). */
+tn_status tni_lm_read(const char *function, const char *path, char **text, size_t *n);
 
 #endif

@@ -125,6 +125,20 @@ static tn_status load(tni_lm *m, const char *folder, tn_lm_options o)
     return tn_load_state_dict(&m->base, list, into, o.report);
 }
 
+static tn_status load_ends(tni_lm *m, const char *folder)
+{
+    static const char *const f = "tn_lm_load";
+    char path[4096], *text = NULL;
+    size_t n = 0;
+    tn_status status = tni_lm_path(f, folder, "generation_config.json", path, sizeof path);
+    if (status != TN_OK || access(path, F_OK) != 0) return status;
+    status = tni_lm_read(f, path, &text, &n);
+    if (status != TN_OK) return status;
+    status = tni_lm_config_ends(&m->c, f, path, text, n);
+    tni_free(text, n + 1);
+    return status;
+}
+
 tn_module *tn_lm_load(const char *folder, tn_lm_options o)
 {
     if (o.use_dtype && !tn_dtype_is_float(o.dtype))
@@ -134,6 +148,7 @@ tn_module *tn_lm_load(const char *folder, tn_lm_options o)
     if (!m) return NULL;
     tn_status status = TN_OK;
     TN_SCOPE status = load((tni_lm *)m, folder, o);
+    if (status == TN_OK) status = load_ends((tni_lm *)m, folder);
     if (status == TN_OK) status = tn_eval(m);
     if (status == TN_OK) return m;
     tn_module_drop(m);
@@ -156,6 +171,21 @@ static tn_status save_config(const tni_lm *m, const char *path, tn_dtype dtype)
     tn_status status = tni_file_replace("tn_lm_save", path, text, (size_t)n);
     tni_free(text, room);
     return status;
+}
+
+static tn_status save_ends(const tni_lm *m, const char *folder)
+{
+    static const char *const f = "tn_lm_save";
+    char path[4096], text[512] = "{\"eos_token_id\": [";
+    tn_status status = tni_lm_path(f, folder, "generation_config.json", path, sizeof path);
+    if (status != TN_OK || !m->c.ends_apart) return status;
+    for (int i = 0; i < m->c.n_eos; i++)
+        tni_text_add(text, sizeof text, "%s%" PRId64, i ? ", " : "", m->c.eos[i]);
+    tni_text_add(text, sizeof text, "]");
+    if (m->c.bos >= 0) tni_text_add(text, sizeof text, ", \"bos_token_id\": %" PRId64, m->c.bos);
+    if (m->c.pad >= 0) tni_text_add(text, sizeof text, ", \"pad_token_id\": %" PRId64, m->c.pad);
+    tni_text_add(text, sizeof text, "}\n");
+    return tni_file_replace(f, path, text, strlen(text));
 }
 
 static tn_status save(tni_lm *m, const char *folder)
@@ -189,5 +219,6 @@ tn_status tn_lm_save(tn_module *m, const char *folder)
     if (mkdir(folder, 0777) != 0 && errno != EEXIST)
         return tni_file_error(tni_errno(errno), "tn_lm_save", folder, "%s", strerror(errno));
     TN_SCOPE TN_NO_GRAD status = save(lm, folder);
+    if (status == TN_OK) status = save_ends(lm, folder);
     return status;
 }
