@@ -30,8 +30,6 @@ TN_BEGIN_C_
  *                       one divided by p. 0: 1, none. Keskar et al. (2019), sec. 4.1
  *   frequency_penalty   subtracted for each time that a token was generated. The prompt is exempt
  *   presence_penalty    subtracted from each token that was generated. The prompt is exempt
- *   no_repeat_ngram     n >= 1: drops what would end a sequence of n tokens that the history has
- *                       already. 0: off
  *   suppress            drops these tokens
  * and, if temperature > 0:
  *   temperature         divides the logits. 0 chooses the largest logit (of equal ones the first),
@@ -47,7 +45,6 @@ TN_BEGIN_C_
 typedef struct tn_sampling_options {
     double repetition_penalty;                  /* above 0 */
     double frequency_penalty, presence_penalty; /* any sign */
-    int64_t no_repeat_ngram;                    /* length of a sequence */
     const int64_t *suppress;                    /* n_suppress ids; others than 0..V-1 are ignored */
     int64_t n_suppress;                         /* how many */
     double temperature;                         /* 0: greedy; 1 is what the model was trained for */
@@ -161,24 +158,6 @@ typedef struct tn_generated {
 TN_API tn_generated *tn_generate(tn_module *m, const tn_prompt *prompts, int64_t n,
                                  tn_generate_options o);
 TN_API void tn_generated_free(tn_generated *made); /* frees it; NULL is ignored */
-
-/**
- * How well a model expects a text: exp of the mean of -log p over its tokens, each with at least
- * window - stride tokens before it, if there are. In train mode the model is in eval mode
- * meanwhile.
- *
- * m        tn_forward gives logits [1, T, V] of ids [1, T]
- * ids      of the text, n >= 2
- * window   tokens in a pass, at least 2
- * stride   how far windows are apart: 1 to window; a smaller one takes longer, and knows more. Each
- *          token counts once, in the first window that can say it: not the text's first, nor, if
- *          stride is window, each window's
- * Errors   NaN and a message: out of range; those of tn_forward and tn_cross_entropy
- * PyTorch: transformers' guide "Perplexity of fixed-length models", which weighs windows by a token
- *          less than they have
- */
-TN_API double tn_perplexity(tn_module *m, const int64_t *ids, int64_t n, int64_t window,
-                            int64_t stride);
 
 TN_END_C_
 #endif

@@ -12,6 +12,8 @@
  * Everything in config.json that changes results is honoured, or refused by the key's name
  * (TN_E_UNSUPPORTED). Dropout is the file's, in training. In bf16 a norm is rounded once, at its
  * end, where transformers rounds before it multiplies by the weight, too; and rotations are f32.
+ * Rotary positions: default, linear, dynamic, yarn, longrope, llama3; the two that depend on the
+ * length of the text take that of the longest text of the call, cached tokens included.
  *
  *     tn_module *m = tn_lm_load("Llama-3.2-1B", (tn_lm_options){ 0 });
  *     TN_CHECK(tn_lm_set_cache(m, 1, 256));
@@ -51,6 +53,7 @@ TN_API tn_module *tn_lm_new(const char *config);
  * The model in a folder, in eval mode: config.json, and the first of model.safetensors,
  * model.safetensors.index.json, pytorch_model.bin, pytorch_model.bin.index.json.
  *
+ * Ends     eos of generation_config.json, where that is there and says it, else config.json's
  * Dtypes   the file's: f32, bf16 or f16; all as the embedding's, if they differ
  * Names    with or without "transformer." or "model." in front. GPT-2's weights [in, out] become
  *          those of Linear [out, in]. Its masks and rotary frequencies are left out
@@ -60,9 +63,10 @@ TN_API tn_module *tn_lm_new(const char *config);
  * PyTorch: AutoModelForCausalLM.from_pretrained(folder)
  */
 TN_API tn_module *tn_lm_load(const char *folder, tn_lm_options o);
-/** Writes config.json and model.safetensors, which tn_lm_load and from_pretrained read; makes the
- *  folder. Tied weights are stored once; the config is the one read, with the weights' dtype.
- *  Errors: TN_E_IO. PyTorch: model.save_pretrained(folder) */
+/** Writes config.json and model.safetensors, which tn_lm_load and from_pretrained read, and
+ *  generation_config.json if eos came from such a file; makes the folder. Tied weights are stored
+ *  once; the config is the one read, with the weights' dtype. Errors: TN_E_IO.
+ *  PyTorch: model.save_pretrained(folder) */
 TN_API TN_MUST_USE tn_status tn_lm_save(tn_module *m, const char *folder);
 
 /** What a model is; tokens are ids. */

@@ -94,5 +94,7 @@ typedef struct tni_bytes {
 TNI_SHARED void tni_bytes_add(tni_bytes *b, const void *data, size_t n);
 TNI_SHARED void tni_bytes_printf(tni_bytes *b, const char *format, ...) TN_PRINTF(2, 3);
 TNI_SHARED void tni_bytes_free(tni_bytes *b);
+/* Appends a whole file of at most tn_get_file_limits().header_bytes, and a zero that does not count. */
+TNI_SHARED tn_status tni_bytes_file(tni_bytes *b, const char *function, const char *path);
 
 #endif

@@ -11,7 +11,7 @@ import pathlib
 import torch
 from safetensors.torch import save_file
 from transformers import (LogitsProcessorList, MinNewTokensLengthLogitsProcessor, MinPLogitsWarper,
-                          NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor, SuppressTokensLogitsProcessor,
+                          RepetitionPenaltyLogitsProcessor, SuppressTokensLogitsProcessor,
                           TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -34,9 +34,6 @@ cases = {
     "nothing": [],
     "repetition": [RepetitionPenaltyLogitsProcessor(1.3)],
     "reward": [RepetitionPenaltyLogitsProcessor(0.7)],
-    "ngram1": [NoRepeatNGramLogitsProcessor(1)],
-    "ngram2": [NoRepeatNGramLogitsProcessor(2)],
-    "ngram3": [NoRepeatNGramLogitsProcessor(3)],
     "suppress": [SuppressTokensLogitsProcessor([0, 3, 60])],
     "min_new": [MinNewTokensLengthLogitsProcessor(0, 1, [0, 3, 60])],
     "temperature": [TemperatureLogitsWarper(0.7)],
@@ -49,7 +46,7 @@ cases = {
     "top_p95": [TopPLogitsWarper(0.95)],
     "min_p1": [MinPLogitsWarper(0.1)],
     "min_p_all": [MinPLogitsWarper(1.0)],
-    "all": [RepetitionPenaltyLogitsProcessor(1.2), NoRepeatNGramLogitsProcessor(2), SuppressTokensLogitsProcessor([0, 3, 60]),
+    "all": [RepetitionPenaltyLogitsProcessor(1.2), SuppressTokensLogitsProcessor([0, 3, 60]),
             TemperatureLogitsWarper(1.4), TopKLogitsWarper(30), TopPLogitsWarper(0.9), MinPLogitsWarper(0.02)],
 }
 

@@ -8,8 +8,7 @@
  * the prompt as generated; eos suppressed once too often or never; log-probabilities of processed
  * logits; draws without row or step; rows that go on behind their end; a prompt's last token read
  * again and again, its padding read; a cache too large, too small, of other rows, or left behind;
- * train mode or memory not given back; a model not held. In src/ext/lm/perplexity.c, tokens counted
- * twice, scored by the logits behind them, or in train mode.
+ * train mode or memory not given back; a model not held.
  */
 #include "ext/lm/generate.h"
 #include "files.h"
@@ -154,7 +153,6 @@ START_TEST(rows_are_those_of_a_loop_by_hand)
           .repetition_penalty = 1.3,
           .presence_penalty = 0.5,
           .frequency_penalty = 0.25,
-          .no_repeat_ngram = 2,
           .suppress = first,
           .n_suppress = 2,
           .seed = 11 },
@@ -373,15 +371,17 @@ END_TEST
 /* Tokens of a vocabulary: a, b, ST, OP, S, TOP!, two thirds of the sign of the euro, its last
  * third, " end", STO, x; and one that is special. */
 enum { A, B, ST, OP, S, TOP, EURO, SIGN, END, STO, X, STOPPED };
-static const char ranks[] = "YQ== 0\nYg== 1\nU1Q= 2\nT1A= 3\nUw== 4\nVE9QIQ== 5\n4oI= 6\nrA== 7\n"
-                            "IGVuZA== 8\nU1RP 9\neA== 10\n";
+static const char pieces[] =
+    "{\"added_tokens\": [{\"id\": 11, \"content\": \"<|stopped|>\", \"special\": true, "
+    "\"normalized\": "
+    "false}], \"pre_tokenizer\": {\"type\": \"ByteLevel\"}, \"model\": {\"type\": \"BPE\", "
+    "\"vocab\": "
+    "{\"a\": 0, \"b\": 1, \"ST\": 2, \"OP\": 3, \"S\": 4, \"TOP!\": 5, \"\u00e2\u0124\": 6, "
+    "\"\u00ac\": 7, \"\u0120end\": 8, \"STO\": 9, \"x\": 10}, \"merges\": []}}";
 
 static tn_tokenizer *tokenizer_of_pieces(void)
 {
-    const char *const special[] = { "<|stopped|>" };
-    tn_tokenizer *t = tn_tokenizer_load(
-        write_bytes("ranks", ranks, strlen(ranks)),
-        (tn_tokenizer_options){ .pattern = "[a-z]+", .special = special, .n_special = 1 });
+    tn_tokenizer *t = tn_tokenizer_load(write_bytes("pieces.json", pieces, strlen(pieces)));
     assert_made(t);
     return t;
 }
@@ -578,78 +578,6 @@ START_TEST(more_than_the_model_has_room_for)
 }
 END_TEST
 
-/* Context counts: a small stride is another number than a large one, and each is that of a loop. */
-START_TEST(perplexity_of_a_model)
-{
-    enum { N = 30 };
-    tn_module *m = model(llama);
-    int64_t ids[N];
-    for (int i = 0; i < N; i++) ids[i] = i * 7 % 101;
-    double found[2];
-    for (int k = 0; k < 2; k++) {
-        const int64_t window = 12, stride = k ? 3 : 12;
-        double sum = 0;
-        int64_t n = 0, known = 0;
-        for (int64_t t = 1; t < N; t++) {
-            int64_t begin = t < window ? 0 : ((t - window) / stride + 1) * stride;
-            if (t == begin) continue; /* the first of a window */
-            tn_tensor *x = tn_from_ints(ids + begin, TN_SHAPE(1, t - begin));
-            tn_tensor *p = tn_log_softmax(tn_select(tn_forward(m, x), 1, -1), -1);
-            sum -= tn_at(p, TN_INDEX(0, ids[t]));
-            n++;
-        }
-        (void)known;
-        found[k] = tn_perplexity(m, ids, N, window, stride);
-        ck_assert_double_eq_tol(log(found[k]), sum / (double)n, 1e-5);
-    }
-    ck_assert(fabs(found[0] - found[1]) > 1e-3);
-}
-END_TEST
-
-/* ---- perplexity ------------------------------------------------------------------------------ */
-
-/* -log of the probability of b behind a, of a model whose logits are the rows of a table. */
-static double surprise(tn_tensor *table, int64_t a, int64_t b)
-{
-    double sum = 0;
-    for (int64_t v = 0; v < V; v++) sum += exp(tn_at(table, TN_INDEX(a, v)));
-    return log(sum) - tn_at(table, TN_INDEX(a, b));
-}
-
-/* With a stride of the whole window the first token of each has nothing before it. */
-START_TEST(each_token_counts_once)
-{
-    enum { N = 23 };
-    tn_module *m = owned(
-        tn_sequential(tn_embedding_new(V, V, (tn_embedding_options){ 0 }), tn_dropout_new(0.5)));
-    tn_tensor *table = tn_get_parameter(m, "0.weight");
-    int64_t ids[N];
-    double all = 0;
-    for (int i = 0; i < N; i++) ids[i] = i * i % V;
-    for (int i = 1; i < N; i++) all += surprise(table, ids[i - 1], ids[i]);
-    for (int64_t stride = 1; stride < 6; stride++)
-        ck_assert_double_eq_tol(log(tn_perplexity(m, ids, N, 6, stride)), all / (N - 1), 1e-6);
-    ck_assert_double_eq_tol(log(tn_perplexity(m, ids, N, 1000, 1000)), all / (N - 1), 1e-6);
-    for (int i = 6; i < N; i += 6) all -= surprise(table, ids[i - 1], ids[i]);
-    ck_assert_double_eq_tol(log(tn_perplexity(m, ids, N, 6, 6)), all / (N - 4), 1e-6);
-    all = surprise(table, ids[0], ids[1]);
-    ck_assert_double_eq_tol(log(tn_perplexity(m, ids, 2, 2, 2)), all, 1e-6);
-    ck_assert(tn_training(m) && tn_grad_enabled() && tn_is_none(tn_grad(table)));
-    ck_assert(isnan(tn_perplexity(m, ids, 1, 6, 3)));
-    assert_error(TN_E_INVALID, "1 ids");
-    ck_assert(isnan(tn_perplexity(m, ids, N, 6, 7)));
-    assert_error(TN_E_INVALID, "stride 7, window 6");
-    ck_assert(isnan(tn_perplexity(m, ids, N, 1, 1)));
-    assert_error(TN_E_INVALID, "stride 1, window 1");
-    ck_assert(isnan(tn_perplexity(m, NULL, N, 6, 1)));
-    assert_error(TN_E_INVALID, "ids is NULL");
-    ids[7] = V;
-    ck_assert(isnan(tn_perplexity(m, ids, N, 6, 3)));
-    assert_error(TN_E_INDEX, "29");
-    ck_assert(tn_training(m));
-}
-END_TEST
-
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 START_TEST(what_is_refused)
@@ -732,11 +660,11 @@ Suite *test_suite(void)
     t = file_case(suite, "told");
     add_tests(t, each_token_is_told, a_callback_that_has_enough);
     tcase_add_loop_test(t, what_is_certain_is_told, 0, COUNT(texts));
-    add_tests(t, each_token_counts_once, what_is_refused);
+    add_tests(t, what_is_refused);
     t = file_case(suite, "models");
     tcase_add_loop_test(t, rows_are_those_of_single_runs, 0, 2);
     add_tests(t, a_thousand_tokens, weights_in_half_precision, a_clone_by_itself,
-              more_than_the_model_has_room_for, perplexity_of_a_model);
+              more_than_the_model_has_room_for);
     t = scarce_case(suite, "memory");
     tcase_add_test(t, memory_runs_out);
     return suite;

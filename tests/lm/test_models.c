@@ -7,7 +7,7 @@
  * (src/ext/lm/attention.c); with a mask that hides a token from itself, frequencies that are a
  * constant, no padding row (decoder.c); with the last column's logits for every row, room for one
  * token more than there is, c_proj drawn as the others (model.c); without llama3's interpolation
- * (rope.c); with every layer rotated (config.h); with a head tied that differs (weights.c).
+ * (rope.c); with a head tied that differs (weights.c).
  */
 #include <unistd.h>
 
@@ -66,6 +66,28 @@ static void check_gradients(tn_module *m, tn_list *expected)
         ck_assert_msg(fabs(two - tn_at(want, TN_INDEX(1))) < most_off, "%s: %g", name, two);
         ck_assert_msg(fabs(largest - most) < most_off, "%s: %g", name, largest);
     }
+}
+
+static tn_tensor *tokens(int64_t rows, int64_t t)
+{
+    return tn_remainder_scalar(
+        tn_mul_scalar(
+            tn_reshape(tn_arange(3, (double)(3 + rows * t), 1, TN_I64), TN_SHAPE(rows, t)), 7),
+        48);
+}
+
+/* config.json of a case with one text in place of another, in the test's folder. */
+static const char *changed(const char *name, const char *from, const char *to)
+{
+    static char text[4096];
+    char path[64];
+    size_t n;
+    snprintf(path, sizeof path, "lm/%s/config.json", name);
+    char *old = owned(read_bytes(golden_path(path), &n));
+    const char *at = strstr(old, from);
+    ck_assert_msg(at, "%s lacks %s", name, from);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - old), old, to, at + strlen(from));
+    return write_bytes("config.json", text, strlen(text));
 }
 
 /* ---- against transformers -------------------------------------------------------------------- */
@@ -145,6 +167,7 @@ static void check_rope(tn_list *all, const char *name, tni_rope r)
     tni_rope_frequencies(&r, f);
     for (int64_t i = 0; i < 16; i++) {
         const double w = tn_at(want, TN_INDEX(i));
+        /* the same bits here; another C library's powf may round otherwise */
         ck_assert_msg(fabs(f[i] - w) <= 1.2e-7 * w, "%s[%d]: %.9g, not %.9g", name, (int)i, f[i],
                       w);
     }
@@ -161,14 +184,6 @@ START_TEST(frequencies)
 END_TEST
 
 /* ---- the cache ------------------------------------------------------------------------------- */
-
-static tn_tensor *tokens(int64_t rows, int64_t t)
-{
-    return tn_remainder_scalar(
-        tn_mul_scalar(
-            tn_reshape(tn_arange(3, (double)(3 + rows * t), 1, TN_I64), TN_SHAPE(rows, t)), 7),
-        48);
-}
 
 START_TEST(cache_in_parts)
 {
@@ -273,20 +288,6 @@ START_TEST(cache_is_not_copied)
 END_TEST
 
 /* ---- config.json ----------------------------------------------------------------------------- */
-
-/* config.json of a case with one text in place of another, in the test's folder. */
-static const char *changed(const char *name, const char *from, const char *to)
-{
-    static char text[4096];
-    char path[64];
-    size_t n;
-    snprintf(path, sizeof path, "lm/%s/config.json", name);
-    char *old = owned(read_bytes(golden_path(path), &n));
-    const char *at = strstr(old, from);
-    ck_assert_msg(at, "%s lacks %s", name, from);
-    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - old), old, to, at + strlen(from));
-    return write_bytes("config.json", text, strlen(text));
-}
 
 static const struct {
     const char *name, *from, *to;
@@ -541,6 +542,58 @@ START_TEST(other_names)
 }
 END_TEST
 
+/* Half of the tensors in each of two files, by their index; then all in a PyTorch file. */
+START_TEST(other_files)
+{
+    static char index[8192];
+    size_t n = (size_t)snprintf(index, sizeof index, "{\"metadata\": {}, \"weight_map\": {");
+    tn_list *list = renamed("qwen2", "", ""), *half[] = { tn_list_new(), tn_list_new() };
+    for (int i = 0; i < list->n; i++) {
+        const tn_entry *e = &list->entry[i];
+        assert_ok(tn_list_add(half[i % 2], e->name, e->tensor));
+        n += (size_t)snprintf(index + n, sizeof index - n, "%s\"%s\": \"part%d.safetensors\"",
+                              i ? ", " : "", e->name, i % 2);
+    }
+    n += (size_t)snprintf(index + n, sizeof index - n, "}}");
+    write_bytes("model.safetensors.index.json", index, n);
+    assert_ok(tn_save_tensors(half[0], NULL, in_folder("part0.safetensors")));
+    assert_ok(tn_save_tensors(half[1], NULL, in_folder("part1.safetensors")));
+    const tn_lm_options wide = { .use_dtype = true };
+    tn_tensor *want = tn_forward(load("qwen2"), tokens(1, 5));
+    tn_module *m = owned(tn_lm_load(folder, wide));
+    assert_close(tn_forward(m, tokens(1, 5)), want, 0, 0);
+    ck_assert_int_eq(unlink(in_folder("model.safetensors.index.json")), 0);
+    assert_ok(tn_save_tensors(list, NULL, in_folder("all.pt")));
+    ck_assert_int_eq(rename(in_folder("all.pt"), in_folder("pytorch_model.bin")), 0);
+    m = owned(tn_lm_load(folder, wide));
+    assert_close(tn_forward(m, tokens(1, 5)), want, 0, 0);
+}
+END_TEST
+
+/* What ends a text may stand in generation_config.json. */
+START_TEST(ends)
+{
+    static const char two[] = "{\"top_p\": 0.8, \"eos_token_id\": [5, 2], \"bos_token_id\": 1}";
+    tn_list *list = renamed("qwen2", "", "");
+    write_bytes("generation_config.json", two, strlen(two));
+    tn_module *m = owned(of_list(list, (tn_lm_options){ 0 }));
+    tn_lm_info i;
+    assert_ok(tn_lm_save(m, in_folder("copy")));
+    for (int k = 0; k < 2; k++) {
+        assert_ok(tn_lm_get_info(m, &i));
+        ck_assert_int_eq(i.n_eos, 2);
+        ck_assert_int_eq(i.eos[0], 5);
+        m = owned(tn_lm_load(in_folder("copy"), (tn_lm_options){ 0 }));
+    }
+    write_bytes("generation_config.json", "{\"eos_token_id\": null}", 22);
+    m = owned(of_list(list, (tn_lm_options){ 0 }));
+    assert_ok(tn_lm_get_info(m, &i));
+    ck_assert_int_eq(i.n_eos, 1);
+    write_bytes("generation_config.json", two, 40);
+    assert_null(tn_lm_load(folder, (tn_lm_options){ 0 }), TN_E_FORMAT, "generation_config.json");
+}
+END_TEST
+
 START_TEST(wrong_names)
 {
     tn_load_report report;
@@ -656,7 +709,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, config_refuses, 0, COUNT(refused));
     add_tests(t, frequencies, cache_refuses, cache_is_one);
     add_tests(t, config_broken, config_old, info, initial_values);
-    add_tests(t, dtypes, other_names, wrong_names, dropout);
+    add_tests(t, dtypes, other_names, other_files, ends, wrong_names, dropout);
     add_tests(scarce_case(s, "memory"), out_of_memory);
     return s;
 }

@@ -35,9 +35,6 @@ static const struct {
     { "nothing", { .temperature = 0 } },
     { "repetition", { .repetition_penalty = 1.3 } },
     { "reward", { .repetition_penalty = 0.7 } },
-    { "ngram1", { .no_repeat_ngram = 1 } },
-    { "ngram2", { .no_repeat_ngram = 2 } },
-    { "ngram3", { .no_repeat_ngram = 3 } },
     { "suppress", { .suppress = some, .n_suppress = 5 } },
     { "min_new", { .suppress = some, .n_suppress = 5, .top_k = 3, .top_p = 0.1, .min_p = 1 } },
     { "temperature", { .temperature = 0.7 } },
@@ -52,7 +49,6 @@ static const struct {
     { "min_p_all", { .temperature = 1, .min_p = 1 } },
     { "all",
       { .repetition_penalty = 1.2,
-        .no_repeat_ngram = 2,
         .suppress = some,
         .n_suppress = 5,
         .temperature = 1.4,
@@ -127,9 +123,6 @@ START_TEST(what_was_generated_and_what_was_given)
     assert_values(tn_process_logits(logits, history, 99, o), 0, 0.75, 1, 0.5, 0.25, 1);
     o = (tn_sampling_options){ .repetition_penalty = 2, .presence_penalty = 0.125 };
     assert_values(tn_process_logits(logits, history, 1, o), 0, 0.5, 1, 0.5, 0.375, 1);
-    o = (tn_sampling_options){ .no_repeat_ngram = 2 }; /* after 3 came 3 */
-    assert_values(tn_process_logits(logits, history, 1, o), 0, 1, 1, 1, -INFINITY, 1);
-    ck_assert_double_eq(tn_item(tn_sample_token(logits, history, 1, o)), 0);
 }
 END_TEST
 
@@ -279,7 +272,6 @@ START_TEST(options_out_of_range)
         { { .repetition_penalty = -0.5 }, "repetition_penalty -0.5" },
         { { .frequency_penalty = INFINITY }, "frequency_penalty inf" },
         { { .presence_penalty = NAN }, "presence_penalty nan" },
-        { { .no_repeat_ngram = -1 }, "no_repeat_ngram -1" },
         { { .n_suppress = 2 }, "n_suppress 2" },
         { { .n_suppress = -2, .suppress = some }, "n_suppress -2" },
         { { .top_k = -1 }, "top_k -1" },

@@ -109,12 +109,10 @@ static tn_status attention_forward(tn_module *self, int n_in, tn_tensor *const *
                                    tn_tensor **out)
 {
     attention *m = (attention *)self;
-    if (n_in != TNI_INPUTS || n_out != 1)
-        return tni_error(TN_E_INVALID, "Attention: %d inputs, %d outputs: want 5 and 1", n_in,
-                         n_out);
     tn_tensor *x[3] = { NULL };
     bool first = true;
-    tn_status status = project(m, in, x);
+    tn_status status = tni_lm_called(self, n_in, TNI_INPUTS, n_out);
+    if (status == TN_OK) status = project(m, in, x);
     if (status == TN_OK && !tn_is_none(in[TNI_SLOTS]))
         status = remember(m, in[TNI_SLOTS], x, &first);
     if (status != TN_OK) return status;

@@ -100,7 +100,7 @@ static bool flag(tni_json *j, bool *x)
     return *x || tni_json_word(j, "false");
 }
 
-typedef enum form { SIZE, ID, IDS, REAL, PART, FLAG, BIAS, ACT, ROPE, TYPES, ROPE_TYPE } form;
+typedef enum form { SIZE, ID, IDS, REAL, PART, FLAG, BIAS, ACT, ROPE, TYPES, KIND } form;
 
 /* A key, and what it sets. */
 typedef struct field {
@@ -153,8 +153,8 @@ static const field fields[] = {
 };
 
 static const field rope_fields[] = {
-    { "rope_type", LLAMA, ROPE_TYPE, AT(rope.type) },
-    { "type", LLAMA, ROPE_TYPE, AT(rope.type) },
+    { "rope_type", LLAMA, KIND, AT(rope.type) },
+    { "type", LLAMA, KIND, AT(rope.type) },
     { "rope_theta", LLAMA, REAL, AT(rope.theta) },
     { "partial_rotary_factor", LLAMA, REAL, AT(rope.partial) },
     { "factor", LLAMA, REAL, AT(rope.factor) },
@@ -268,7 +268,7 @@ static tn_status read_value(reader *r, const field *f)
         if (!tni_json_open(&r->j, '{')) return bad(r, "an object");
         return read_object(r, rope_fields, sizeof rope_fields / sizeof *rope_fields);
     case TYPES: return read_types(r);
-    case ROPE_TYPE: return read_rope_type(r);
+    case KIND: return read_rope_type(r);
     default: return read_number(r, f);
     }
 }
@@ -437,4 +437,21 @@ tn_status tni_lm_config_read(tni_lm_config *c, const char *function, const char 
     if (status == TN_OK) status = check(&r);
     tni_free(copy, n + 1);
     return status;
+}
+
+tn_status tni_lm_config_ends(tni_lm_config *c, const char *function, const char *path, char *text,
+                             size_t n)
+{
+    reader r = { tni_json_of(text, n), c, function, path, "eos_token_id", false };
+    tn_status status = TN_OK;
+    if (!tni_json_open(&r.j, '{')) return broken(&r);
+    while (status == TN_OK && tni_json_next(&r.j, '}')) {
+        const char *key = tni_json_key(&r.j);
+        const bool ends = key && strcmp(key, "eos_token_id") == 0;
+        if (key && !ends) tni_json_skip(&r.j);
+        if (!ends || tni_json_word(&r.j, "null")) continue;
+        status = read_ends(&r);
+        c->ends_apart = true;
+    }
+    return status == TN_OK && (r.j.problem || !tni_json_end(&r.j)) ? broken(&r) : status;
 }

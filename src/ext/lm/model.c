@@ -13,9 +13,8 @@ static tn_status decoder_forward(tn_module *self, int n_in, tn_tensor *const *in
                                  tn_tensor **out)
 {
     tni_lm *m = (tni_lm *)self;
-    if (n_in != 1 || n_out != 1)
-        return tni_error(TN_E_INVALID, "%s: %d inputs, %d outputs: want ids, and 1", m->c.type,
-                         n_in, n_out);
+    tn_status status = tni_lm_called(self, n_in, 1, n_out);
+    if (status != TN_OK) return status;
     tn_tensor *x = tn_forward(m->part[0], in[0]);
     out[0] = tn_forward(m->part[1], x);
     return TN_OK;
@@ -30,16 +29,17 @@ static void lm_describe(const tn_module *self, char *text, size_t size)
 static void lm_free(tn_module *self)
 {
     tni_lm *m = (tni_lm *)self;
-    if (m->text) tni_free(m->text, m->n + 1);
+    tni_bytes_free(&m->text);
 }
 
 static tn_status lm_clone(tn_module *self, tn_module *copy)
 {
     const tni_lm *m = (const tni_lm *)self;
-    char *text = tni_alloc(m->n + 1);
-    if (!text) return TN_E_NOMEM;
-    ((tni_lm *)copy)->text = memcpy(text, m->text, m->n + 1);
-    return TN_OK;
+    tni_bytes text = { 0 };
+    tni_bytes_add(&text, m->text.data, m->text.n + 1);
+    text.n = m->text.n;
+    ((tni_lm *)copy)->text = text;
+    return text.failed ? tni_pending() : TN_OK;
 }
 
 static tn_status lm_reset(tn_module *self);
@@ -98,35 +98,22 @@ static tn_status lm_reset(tn_module *self)
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
-static tn_module *model(const char *function, const char *path, char *text, size_t n)
+/* Takes the text. */
+static tn_module *model(const char *function, const char *path, tni_bytes *text)
 {
     tni_lm_config c;
-    tn_status status = tni_lm_config_read(&c, function, path, text, n);
+    tn_status status = tni_lm_config_read(&c, function, path, text->data, text->n);
     tni_lm *m = status == TN_OK ? tn_module_new(&lm_type) : NULL;
     if (!m) {
-        tni_free(text, n + 1);
+        tni_bytes_free(text);
         return NULL;
     }
-    m->text = text, m->n = n, m->c = c;
+    m->text = *text, m->c = c;
     const bool skipping = tni_init_skip(true);
     tni_lm_decoder_register(m);
     tni_init_skip(skipping);
     tn_register_buffer(&m->base, "cache_lengths", &m->lengths, TN_NONE, TN_CACHE);
     return tn_module_done(&m->base);
-}
-
-static tn_status slurp(const tni_input *in, char **text, size_t *n)
-{
-    if (in->size > tn_get_file_limits().header_bytes)
-        return tni_input_bad(in, "%" PRId64 " bytes: want at most %" PRId64, in->size,
-                             tn_get_file_limits().header_bytes);
-    *n = (size_t)in->size;
-    *text = tni_alloc(*n + 1);
-    if (!*text) return TN_E_NOMEM;
-    (*text)[*n] = '\0';
-    tn_status status = tni_input_read(in, 0, *text, *n);
-    if (status != TN_OK) tni_free(*text, *n + 1);
-    return status;
 }
 
 tn_status tni_lm_path(const char *function, const char *folder, const char *file, char *path,
@@ -137,7 +124,7 @@ tn_status tni_lm_path(const char *function, const char *folder, const char *file
     return tni_error(TN_E_INVALID, "%s: a path of %d bytes: want at most %zu", function, n, size);
 }
 
-static tn_status read_config(const char *function, const char *path, char **text, size_t *n)
+static tn_status read_config(const char *function, const char *path, tni_bytes *text)
 {
     char inside[4096];
     struct stat st;
@@ -146,20 +133,17 @@ static tn_status read_config(const char *function, const char *path, char **text
         status = tni_lm_path(function, path, "config.json", inside, sizeof inside);
         path = inside;
     }
-    tni_input in;
-    if (status == TN_OK) status = tni_input_open(&in, function, path);
-    if (status != TN_OK) return status;
-    status = slurp(&in, text, n);
-    tni_input_close(&in);
-    return status;
+    return status == TN_OK ? tni_bytes_file(text, function, path) : status;
 }
 
 tn_module *tni_lm_make(const char *function, const char *config, bool draws)
 {
-    char *text = NULL;
-    size_t n = 0;
-    if (read_config(function, config, &text, &n) != TN_OK) return NULL;
-    tn_module *m = model(function, config, text, n);
+    tni_bytes text = { 0 };
+    tn_module *m = NULL;
+    if (read_config(function, config, &text) == TN_OK)
+        m = model(function, config, &text);
+    else
+        tni_bytes_free(&text);
     if (!m || !draws || lm_reset(m) == TN_OK) return m;
     tn_module_drop(m);
     return NULL;

@@ -9,6 +9,13 @@ enum { TNI_X, TNI_COSINE, TNI_SINE, TNI_MASK, TNI_SLOTS, TNI_INPUTS };
 /* TNI_MASK: bool, true hides. TNI_SLOTS, on the CPU, [2, B] i64: how many tokens of each text the
  * cache holds, and how many come; TN_NONE: without cache. */
 
+/* TN_OK if self is called with so many inputs and outputs. */
+static inline tn_status tni_lm_called(const tn_module *self, int n_in, int want_in, int n_out)
+{
+    if (n_in == want_in && n_out == 1) return TN_OK;
+    return tni_error(TN_E_INVALID, "%s: %d inputs, %d outputs: want %d and 1", self->type->name,
+                     n_in, n_out, want_in);
+}
 /* Attention, and names of its children: of query, key, value (only the first: one for all three),
  * output (NULL: none). */
 tn_module *tni_lm_attention_new(const tni_lm_config *c, int64_t layer, const char *const names[4]);
@@ -22,8 +29,7 @@ typedef struct tni_lm {
     tn_tensor *lengths; /* of the cache; TN_NONE: there is none */
     int64_t capacity;
     tni_lm_config c;
-    char *text; /* of config.json */
-    size_t n;
+    tni_bytes text; /* of config.json, with a zero behind it */
 } tni_lm;
 
 /* m if it is one, else NULL and a message. */

@@ -9,17 +9,18 @@
 
 #include <math.h>
 
-/* Low frequencies are divided by factor, high ones are not, those between are interpolated. */
+/* Low frequencies are divided by factor, high ones are not, those between are interpolated. PyTorch
+ * divides a number by a tensor by way of its reciprocal: so here, for the same bits. */
 static void llama3(const tni_rope *r, float *f)
 {
     const double longest = r->original / r->low, shortest = r->original / r->high;
     for (int64_t i = 0; i < r->dim / 2; i++) {
-        const float wave = (float)(2 * M_PI) / f[i], given = f[i];
+        const float wave = 1.0F / f[i] * (float)(2 * M_PI), given = f[i];
         if ((double)wave < shortest) continue;
         f[i] = given / (float)r->factor;
         if ((double)wave > longest) continue;
         const float smooth =
-            ((float)r->original / wave - (float)r->low) / (float)(r->high - r->low);
+            (1.0F / wave * (float)r->original - (float)r->low) / (float)(r->high - r->low);
         f[i] = (1.0F - smooth) * given / (float)r->factor + smooth * given;
     }
 }

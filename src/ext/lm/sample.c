@@ -53,52 +53,7 @@ static void penalise(tni_sampler *s, tni_history h)
     forget(s, h);
 }
 
-/* Where the last n - 1 tokens stood before, what followed may not follow again. */
-static void drop_repeated(tni_sampler *s, tni_history h)
-{
-    int64_t before = s->o.no_repeat_ngram - 1;
-    if (before < 0 || h.n <= before) return;
-    const int64_t *last = h.ids + h.n - before;
-    for (int64_t i = 0; i + before < h.n; i++) {
-        int64_t next = h.ids[i + before];
-        if (has_logit(s, next) && !memcmp(h.ids + i, last, (size_t)before * sizeof *last))
-            s->x[next] = -INFINITY;
-    }
-}
-
 /* ---- which tokens stay ----------------------------------------------------------------------- */
-
-static void sift_down(float *heap, int64_t n, int64_t at)
-{
-    float x = heap[at];
-    for (int64_t child; (child = 2 * at + 1) < n; at = child) {
-        child += child + 1 < n && heap[child + 1] < heap[child];
-        if (x <= heap[child]) break;
-        heap[at] = heap[child];
-    }
-    heap[at] = x;
-}
-
-/* A heap of the k largest so far, the smallest of them at its root. */
-static float kth_largest(const float *x, int64_t n, int64_t k, float *heap)
-{
-    memcpy(heap, x, (size_t)k * sizeof *x);
-    for (int64_t i = k / 2; i-- > 0;) sift_down(heap, k, i);
-    for (int64_t i = k; i < n; i++) {
-        if (x[i] <= heap[0]) continue;
-        heap[0] = x[i];
-        sift_down(heap, k, 0);
-    }
-    return heap[0];
-}
-
-static void keep_top_k(tni_sampler *s)
-{
-    if (s->o.top_k == 0 || s->o.top_k >= s->n) return;
-    float least = kth_largest(s->x, s->n, s->o.top_k, s->w);
-    for (int64_t i = 0; i < s->n; i++)
-        if (s->x[i] < least) s->x[i] = -INFINITY;
-}
 
 static bool comes_before(tni_token a, tni_token b)
 {
@@ -121,6 +76,27 @@ static int64_t split(tni_token *t, int64_t low, int64_t high)
         if (comes_before(t[i], t[high - 1])) swap(&t[i], &t[to++]);
     swap(&t[to], &t[high - 1]);
     return to;
+}
+
+/* Quickselect: the k-th of the n largest. */
+static float kth_largest(tni_token *t, int64_t n, int64_t k)
+{
+    for (int64_t low = 0, high = n, at;;) {
+        if ((at = split(t, low, high)) == k - 1) return t[at].w;
+        if (at < k - 1)
+            low = at + 1;
+        else
+            high = at;
+    }
+}
+
+static void keep_top_k(tni_sampler *s)
+{
+    if (s->o.top_k == 0 || s->o.top_k >= s->n) return;
+    for (int64_t i = 0; i < s->n; i++) s->t[i] = (tni_token){ s->x[i], (int32_t)i };
+    const float least = kth_largest(s->t, s->n, s->o.top_k);
+    for (int64_t i = 0; i < s->n; i++)
+        if (s->x[i] < least) s->x[i] = -INFINITY;
 }
 
 /* The last token before which the weights add up to less than `most` > 0, of n >= 1: quickselect by
@@ -209,7 +185,6 @@ tn_status tni_sampler_process(tni_sampler *s, const float *logits, int64_t row, 
 {
     memcpy(s->x, logits, (size_t)s->n * sizeof *logits);
     penalise(s, h);
-    drop_repeated(s, h);
     for (int64_t i = 0; i < s->o.n_suppress; i++)
         if (has_logit(s, s->o.suppress[i])) s->x[s->o.suppress[i]] = -INFINITY;
     float by = (float)s->o.temperature;
@@ -258,7 +233,6 @@ static tn_status check(const char *function, const tn_sampling_options *o)
         { "repetition_penalty", o->repetition_penalty, 0, FLT_MAX },
         { "frequency_penalty", o->frequency_penalty, -FLT_MAX, FLT_MAX },
         { "presence_penalty", o->presence_penalty, -FLT_MAX, FLT_MAX },
-        { "no_repeat_ngram", (double)o->no_repeat_ngram, 0, DBL_MAX },
         { "n_suppress", (double)o->n_suppress, 0, o->suppress ? INT32_MAX : 0 },
         { "top_k", (double)o->top_k, 0, DBL_MAX },
         { "top_p", o->top_p, 0, 1 },

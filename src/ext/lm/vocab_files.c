@@ -5,18 +5,6 @@
 
 static const char function[] = "tn_tokenizer_load";
 
-static bool read_file(const char *path, tni_bytes *to)
-{
-    tni_input in;
-    if (tni_input_open(&in, function, path) != TN_OK) return false;
-    size_t n = (size_t)in.size;
-    bool ok = tni_room(&to->data, &to->capacity, 0, n + 1, 1) &&
-              tni_input_read(&in, 0, to->data, n) == TN_OK;
-    tni_input_close(&in);
-    if (ok) to->n = n, to->data[n] = 0;
-    return ok;
-}
-
 /* FOLDER/name, or the file `name` beside a file. tni_strfree. */
 static char *beside(const char *path, bool folder, const char *name)
 {
@@ -53,9 +41,8 @@ static bool read_config(tn_tokenizer *t, const char *path, bool folder)
     tni_bytes file = { 0 };
     tni_json_tree tree = { 0 };
     bool is_folder, there = config && is_there(config, &is_folder) && !is_folder;
-    bool ok =
-        config &&
-        (!there || (read_file(config, &file) && tni_json_tree_read(&tree, file.data, file.n)));
+    bool ok = config && (!there || (tni_bytes_file(&file, function, config) == TN_OK &&
+                                    tni_json_tree_read(&tree, file.data, file.n)));
     if (tree.problem)
         tni_file_error(TN_E_FORMAT, function, config, "at byte %zu: %s", tree.at, tree.problem);
     if (ok && there) {
@@ -72,7 +59,7 @@ static bool read_config(tn_tokenizer *t, const char *path, bool folder)
 static bool load(tn_tokenizer *t, const char *path)
 {
     tni_bytes file = { 0 };
-    bool ok = read_file(path, &file) && tni_tokenizer_read(t, path, &file);
+    bool ok = tni_bytes_file(&file, function, path) == TN_OK && tni_tokenizer_read(t, path, &file);
     tni_bytes_free(&file);
     return ok;
 }

@@ -110,6 +110,19 @@ static tn_status load(tni_lm *m, const char *folder, tn_lm_options o)
     return tn_load_state_dict(&m->base, list, into, o.report);
 }
 
+static tn_status load_ends(tni_lm *m, const char *folder)
+{
+    static const char *const f = "tn_lm_load";
+    char path[4096];
+    tni_bytes text = { 0 };
+    tn_status status = tni_lm_path(f, folder, "generation_config.json", path, sizeof path);
+    if (status != TN_OK || access(path, F_OK) != 0) return status;
+    status = tni_bytes_file(&text, f, path);
+    if (status == TN_OK) status = tni_lm_config_ends(&m->c, f, path, text.data, text.n);
+    tni_bytes_free(&text);
+    return status;
+}
+
 tn_module *tn_lm_load(const char *folder, tn_lm_options o)
 {
     if (o.use_dtype && !tn_dtype_is_float(o.dtype))
@@ -119,6 +132,7 @@ tn_module *tn_lm_load(const char *folder, tn_lm_options o)
     if (!m) return NULL;
     tn_status status = TN_OK;
     TN_SCOPE status = load((tni_lm *)m, folder, o);
+    if (status == TN_OK) status = load_ends((tni_lm *)m, folder);
     if (status == TN_OK) status = tn_eval(m);
     if (status == TN_OK) return m;
     tn_module_drop(m);
@@ -132,15 +146,31 @@ static tn_status save_config(const tni_lm *m, const char *path, tn_dtype dtype)
 {
     static const char *const names[] = { "float32", "float64", "bfloat16", "float16" };
     const size_t at = m->c.dtype_at, end = m->c.dtype_end;
-    if (!end || dtype > TN_F16) return tni_file_replace("tn_lm_save", path, m->text, m->n);
-    const size_t room = m->n + 16;
+    if (!end || dtype > TN_F16)
+        return tni_file_replace("tn_lm_save", path, m->text.data, m->text.n);
+    const size_t room = m->text.n + 16;
     char *text = tni_alloc(room);
     if (!text) return TN_E_NOMEM;
-    const int n = snprintf(text, room, "%.*s\"%s\"%.*s", (int)at, m->text, names[dtype],
-                           (int)(m->n - end), m->text + end);
+    const int n = snprintf(text, room, "%.*s\"%s\"%.*s", (int)at, m->text.data, names[dtype],
+                           (int)(m->text.n - end), m->text.data + end);
     tn_status status = tni_file_replace("tn_lm_save", path, text, (size_t)n);
     tni_free(text, room);
     return status;
+}
+
+static tn_status save_ends(const tni_lm *m, const char *folder)
+{
+    static const char *const f = "tn_lm_save";
+    char path[4096], text[512] = "{\"eos_token_id\": [";
+    tn_status status = tni_lm_path(f, folder, "generation_config.json", path, sizeof path);
+    if (status != TN_OK || !m->c.ends_apart) return status;
+    for (int i = 0; i < m->c.n_eos; i++)
+        tni_text_add(text, sizeof text, "%s%" PRId64, i ? ", " : "", m->c.eos[i]);
+    tni_text_add(text, sizeof text, "]");
+    if (m->c.bos >= 0) tni_text_add(text, sizeof text, ", \"bos_token_id\": %" PRId64, m->c.bos);
+    if (m->c.pad >= 0) tni_text_add(text, sizeof text, ", \"pad_token_id\": %" PRId64, m->c.pad);
+    tni_text_add(text, sizeof text, "}\n");
+    return tni_file_replace(f, path, text, strlen(text));
 }
 
 static tn_status save(tni_lm *m, const char *folder)
@@ -174,5 +204,6 @@ tn_status tn_lm_save(tn_module *m, const char *folder)
     if (mkdir(folder, 0777) != 0 && errno != EEXIST)
         return tni_file_error(tni_errno(errno), "tn_lm_save", folder, "%s", strerror(errno));
     TN_SCOPE TN_NO_GRAD status = save(lm, folder);
+    if (status == TN_OK) status = save_ends(lm, folder);
     return status;
 }
