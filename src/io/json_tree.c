@@ -1,6 +1,8 @@
 /* json_tree.c - see json_tree.h. */
 #include "io/json_tree.h"
 
+#include "base/host.h"
+
 enum { DEEPEST = 127 };
 
 /* The open objects and arrays while a text is read. */
@@ -19,7 +21,9 @@ static void read_value(tni_json *j, tni_json_node *node)
     } else if (kind == '{' || kind == '[') {
         tni_json_open(j, kind);
     } else if (kind == '0') {
+        TNI_C_NUMBERS;
         char *at = j->at;
+        node->real = strtod(at, NULL);
         if (tni_json_integer(j, &node->number)) return;
         j->at = at;
         tni_json_skip(j);

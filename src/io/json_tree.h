@@ -9,6 +9,7 @@ typedef struct tni_json_node {
     const char *key;  /* in an object, else NULL */
     const char *text; /* of a string */
     int64_t number;   /* of an integer >= 0; the number of members of an object or array */
+    double real;      /* of any number: infinite if it is too large */
     uint32_t next;    /* from here to the next member of the same parent; 0: the last */
     char kind;        /* { [ " 0 (an integer >= 0) . (another number) t f n (true, false, null) */
 } tni_json_node;

@@ -8,8 +8,6 @@
 
 #include <limits.h>
 
-#include "base/host.h"
-
 /* ---- kinds of models ------------------------------------------------------------------------- */
 
 /* What a model is where its file says nothing. */
@@ -64,40 +62,26 @@ static const struct {
 /* ---- reading --------------------------------------------------------------------------------- */
 
 typedef struct reader {
-    tni_json j;
     tni_lm_config *c;
     const char *function, *path;
-    char key[64]; /* where we are, for messages */
-    bool in_rope;
+    const char *key; /* where we are, for messages */
 } reader;
 
 static tn_status bad(const reader *r, const char *want)
 {
-    return tni_file_error(TN_E_FORMAT, r->function, r->path, "%s: want %s", r->key, want);
+    return tni_file_error(TN_E_FORMAT, r->function, r->path, "%.64s: want %s", r->key, want);
 }
 
 static tn_status refuse(const reader *r, const char *what)
 {
-    return tni_file_error(TN_E_UNSUPPORTED, r->function, r->path, "%s %.64s is not supported",
+    return tni_file_error(TN_E_UNSUPPORTED, r->function, r->path, "%.64s %.64s is not supported",
                           r->key, what);
 }
 
-/* Any finite number. */
-static bool real(tni_json *j, double *x)
+static bool flag(const tni_json_node *v, bool *x)
 {
-    if (tni_json_kind(j) != '0') return false;
-    TNI_C_NUMBERS;
-    char *end = NULL, *from = j->at;
-    const double value = strtod(from, &end);
-    if (!tni_json_skip(j) || end != j->at || !isfinite(value)) return false;
-    *x = value;
-    return true;
-}
-
-static bool flag(tni_json *j, bool *x)
-{
-    *x = tni_json_word(j, "true");
-    return *x || tni_json_word(j, "false");
+    *x = v->kind == 't';
+    return *x || v->kind == 'f';
 }
 
 typedef enum form { SIZE, ID, IDS, REAL, PART, FLAG, BIAS, ACT, ROPE, TYPES, KIND } form;
@@ -163,114 +147,80 @@ static const field rope_fields[] = {
     { "high_freq_factor", LLAMA, REAL, AT(rope.high) },
 };
 
-/* Keys that may have one value only. */
+/* Keys that may be false or null only. */
 static const struct {
-    const char *key, *value;
+    const char *key;
     unsigned families;
-} fixed[] = {
-    { "add_cross_attention", "false", GPT },
-    { "use_sliding_window", "false", LLAMA },
-    { "quantization_config", "null", ALL },
-    { "is_encoder_decoder", "false", ALL },
-};
+} fixed[] = { { "add_cross_attention", GPT },
+              { "use_sliding_window", LLAMA },
+              { "quantization_config", ALL },
+              { "is_encoder_decoder", ALL } };
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static tn_status read_object(reader *r, const field *list, size_t n);
+static tn_status read_object(reader *r, const tni_json_node *object, const field *list, size_t n);
 
-static tn_status read_act(reader *r, void *to)
+static tn_status read_act(reader *r, const tni_json_node *v, void *to)
 {
-    const char *name = tni_json_string(&r->j);
-    if (!name) return bad(r, "a name");
-    for (size_t i = 0; i < sizeof acts / sizeof *acts; i++) {
-        if (strcmp(name, acts[i].name) != 0) continue;
+    for (size_t i = 0; v->kind == '"' && i < sizeof acts / sizeof *acts; i++) {
+        if (strcmp(v->text, acts[i].name) != 0) continue;
         *(tn_tensor * (**)(tn_tensor *)) to = acts[i].act;
         return TN_OK;
     }
-    return refuse(r, name);
+    return v->kind == '"' ? refuse(r, v->text) : bad(r, "a name");
 }
 
-static tn_status read_ends(reader *r)
+static tn_status read_ends(reader *r, const tni_json_node *v)
 {
-    int64_t *eos = r->c->eos;
+    const bool one = v->kind == '0';
     r->c->n_eos = 0;
-    if (!tni_json_open(&r->j, '[')) {
-        if (!tni_json_integer(&r->j, eos)) return bad(r, "a token or a list of them");
-        r->c->n_eos = 1;
-        return TN_OK;
-    }
-    while (tni_json_next(&r->j, ']')) {
+    if (!one && v->kind != '[') return bad(r, "a token or a list of them");
+    for (v = one ? v : tni_json_first(v); v; v = one ? NULL : tni_json_after(v)) {
         if (r->c->n_eos == TNI_LM_ENDS) return bad(r, "at most 8 tokens");
-        if (!tni_json_integer(&r->j, &eos[r->c->n_eos++])) return bad(r, "a list of tokens");
+        if (v->kind != '0') return bad(r, "a list of tokens");
+        r->c->eos[r->c->n_eos++] = v->number;
     }
     return TN_OK;
 }
 
-static tn_status read_rope_type(reader *r)
+static tn_status read_rope_type(reader *r, const tni_json_node *v)
 {
     static const char *const names[] = { "default", "linear", "llama3" };
-    const char *name = tni_json_string(&r->j);
-    if (!name) return bad(r, "a name");
+    if (v->kind != '"') return bad(r, "a name");
     for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
-        if (strcmp(name, names[i]) == 0) {
+        if (strcmp(v->text, names[i]) == 0) {
             r->c->rope.type = i;
             return TN_OK;
         }
-    return refuse(r, name);
+    return refuse(r, v->text);
 }
 
-static tn_status read_types(reader *r)
+static tn_status read_types(reader *r, const tni_json_node *v)
 {
-    if (!tni_json_open(&r->j, '[')) return bad(r, "a list of names");
-    while (tni_json_next(&r->j, ']')) {
-        const char *name = tni_json_string(&r->j);
-        if (!name) return bad(r, "a list of names");
-        if (strcmp(name, "full_attention") != 0) return refuse(r, name);
+    if (v->kind != '[') return bad(r, "a list of names");
+    for (v = tni_json_first(v); v; v = tni_json_after(v)) {
+        if (v->kind != '"') return bad(r, "a list of names");
+        if (strcmp(v->text, "full_attention") != 0) return refuse(r, v->text);
     }
     return TN_OK;
 }
 
-/* Of a token; below 0: none. */
-static tn_status read_id(reader *r, int64_t *id)
+static tn_status read_number(reader *r, const field *f, const tni_json_node *v)
 {
-    double x = 0;
-    if (!real(&r->j, &x) || x != floor(x) || x > INT_MAX) return bad(r, "a token");
-    *id = x < 0 ? -1 : (int64_t)x;
+    void *to = (char *)r->c + f->at;
+    const double x = v->kind == '0' || v->kind == '.' ? v->real : NAN;
+    if (f->form == ID) { /* below 0: none */
+        if (x != floor(x) || !(x <= INT_MAX)) return bad(r, "a token");
+        *(int64_t *)to = x < 0 ? -1 : (int64_t)x;
+    } else if (f->form == SIZE) {
+        if (v->kind != '0' || !(x > 0 && x <= 1 << 30)) return bad(r, "an integer from 1 to 2^30");
+        *(int64_t *)to = v->number;
+    } else {
+        if (!(x >= 0 && isfinite(x))) return bad(r, "a number from 0 on");
+        if (f->form == PART && x > 1) return bad(r, "a number from 0 to 1");
+        *(double *)to = x;
+    }
     return TN_OK;
-}
-
-static tn_status read_number(reader *r, const field *f)
-{
-    void *to = (char *)r->c + f->at;
-    if (f->form == ID) return read_id(r, to);
-    if (f->form == SIZE) {
-        int64_t *size = to;
-        if (tni_json_integer(&r->j, size) && *size > 0 && *size <= 1 << 30) return TN_OK;
-        return bad(r, "an integer from 1 to 2^30");
-    }
-    double *x = to;
-    if (!real(&r->j, x) || *x < 0) return bad(r, "a number from 0 on");
-    return f->form != PART || *x <= 1 ? TN_OK : bad(r, "a number from 0 to 1");
-}
-
-static tn_status read_value(reader *r, const field *f)
-{
-    void *to = (char *)r->c + f->at;
-    switch (f->form) {
-    case IDS: return read_ends(r);
-    case FLAG: return flag(&r->j, to) ? TN_OK : bad(r, "true or false");
-    case BIAS:
-        if (!flag(&r->j, &r->c->o_bias)) return bad(r, "true or false");
-        r->c->qkv_bias = r->c->o_bias;
-        return TN_OK;
-    case ACT: return read_act(r, to);
-    case ROPE:
-        if (!tni_json_open(&r->j, '{')) return bad(r, "an object");
-        return read_object(r, rope_fields, sizeof rope_fields / sizeof *rope_fields);
-    case TYPES: return read_types(r);
-    case KIND: return read_rope_type(r);
-    default: return read_number(r, f);
-    }
 }
 
 /* null: as if the key were missing, but for tokens: there are none. */
@@ -281,89 +231,69 @@ static tn_status read_null(reader *r, const field *f)
     return TN_OK;
 }
 
-/* A key that may have one value only. */
-static tn_status read_fixed(reader *r)
+static tn_status read_value(reader *r, const field *f, const tni_json_node *v)
 {
-    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
-        const char *value = fixed[i].value;
-        if (!(fixed[i].families & r->c->family) || strcmp(r->key, fixed[i].key) != 0) continue;
-        if (tni_json_word(&r->j, value) || tni_json_word(&r->j, "null")) return TN_OK;
-        return refuse(r, "other than null or false");
+    void *to = (char *)r->c + f->at;
+    if (v->kind == 'n') return read_null(r, f);
+    switch (f->form) {
+    case IDS: return read_ends(r, v);
+    case FLAG: return flag(v, to) ? TN_OK : bad(r, "true or false");
+    case BIAS:
+        if (!flag(v, &r->c->o_bias)) return bad(r, "true or false");
+        r->c->qkv_bias = r->c->o_bias;
+        return TN_OK;
+    case ACT: return read_act(r, v, to);
+    case ROPE:
+        if (v->kind != '{') return bad(r, "an object");
+        return read_object(r, v, rope_fields, sizeof rope_fields / sizeof *rope_fields);
+    case TYPES: return read_types(r, v);
+    case KIND: return read_rope_type(r, v);
+    default: return read_number(r, f, v);
     }
-    /* rotary positions that differ from layer to layer */
-    if (r->in_rope && tni_json_kind(&r->j) == '{') return refuse(r, "of its own");
-    return tni_json_skip(&r->j) ? TN_OK : bad(r, "a value");
 }
 
-/* The weights' dtype, which saving writes anew. */
-static tn_status read_dtype(reader *r)
+/* A key that may be false or null only, or that is none of ours. */
+static tn_status read_fixed(reader *r, const tni_json_node *v, bool in_rope)
 {
-    tni_json_kind(&r->j); /* what follows is no space */
-    r->c->dtype_at = (size_t)(r->j.at - r->j.text);
-    if (!tni_json_skip(&r->j)) return bad(r, "a name");
-    r->c->dtype_end = (size_t)(r->j.at - r->j.text);
-    return TN_OK;
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+        if ((fixed[i].families & r->c->family) && strcmp(r->key, fixed[i].key) == 0)
+            return v->kind == 'f' || v->kind == 'n' ? TN_OK : refuse(r, "other than null or false");
+    /* rotary positions that differ from layer to layer */
+    return in_rope && v->kind == '{' ? refuse(r, "of its own") : TN_OK;
 }
 
-/* The members of an object that is open. */
-static tn_status read_object(reader *r, const field *list, size_t n)
+static tn_status read_object(reader *r, const tni_json_node *object, const field *list, size_t n)
 {
     tn_status status = TN_OK;
-    while (status == TN_OK && tni_json_next(&r->j, '}')) {
-        const char *key = tni_json_key(&r->j);
-        if (!key) break;
-        snprintf(r->key, sizeof r->key, "%.63s", key);
-        r->in_rope = list == rope_fields;
+    const tni_json_node *v = tni_json_first(object);
+    for (; status == TN_OK && v; v = tni_json_after(v)) {
         size_t i = 0;
-        while (i < n && (strcmp(key, list[i].key) != 0 || !(list[i].families & r->c->family))) i++;
-        if (list == fields && (!strcmp(key, "dtype") || !strcmp(key, "torch_dtype")))
-            status = read_dtype(r);
-        else if (i == n)
-            status = read_fixed(r);
-        else if (tni_json_word(&r->j, "null"))
-            status = read_null(r, &list[i]);
-        else
-            status = read_value(r, &list[i]);
+        r->key = v->key;
+        while (i < n && (strcmp(v->key, list[i].key) || !(list[i].families & r->c->family))) i++;
+        status = i < n ? read_value(r, &list[i], v) : read_fixed(r, v, list == rope_fields);
     }
     return status;
-}
-
-static tn_status broken(const reader *r)
-{
-    return tni_file_error(TN_E_FORMAT, r->function, r->path, "no JSON object at byte %td: %s",
-                          r->j.at - r->j.text, r->j.problem ? r->j.problem : "want {");
 }
 
 /* ---- what the model is, and whether it fits together ----------------------------------------- */
 
 /* model_type, which decides what the other keys mean. */
-static tn_status read_kind(reader *r)
+static tn_status read_kind(reader *r, const tni_json_node *root)
 {
-    const kind *found = NULL;
-    if (!tni_json_open(&r->j, '{')) return broken(r);
-    while (tni_json_next(&r->j, '}')) {
-        const char *key = tni_json_key(&r->j);
-        const bool type = key && strcmp(key, "model_type") == 0;
-        if (key && !type) tni_json_skip(&r->j);
-        if (!type) continue;
-        strcpy(r->key, "model_type");
-        const char *name = tni_json_string(&r->j);
-        if (!name) return bad(r, "a name");
-        found = NULL;
-        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-            if (strcmp(kinds[i].type, name) == 0) found = &kinds[i];
-        if (!found) return refuse(r, name);
+    const char *name = tni_json_get_text(root, "model_type", NULL);
+    r->key = "model_type";
+    if (!name) return bad(r, tni_json_get(root, r->key) ? "a name" : "one: it is missing");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (strcmp(kinds[i].type, name) != 0) continue;
+        begin(r->c, &kinds[i]);
+        return TN_OK;
     }
-    if (r->j.problem || !tni_json_end(&r->j)) return broken(r);
-    strcpy(r->key, "model_type");
-    if (!found) return bad(r, "one: it is missing");
-    begin(r->c, found);
-    return TN_OK;
+    return refuse(r, name);
 }
 
 static tn_status wrong(reader *r, const char *key, const char *want)
 {
-    snprintf(r->key, sizeof r->key, "%s", key);
+    r->key = key;
     return bad(r, want);
 }
 
@@ -420,38 +350,39 @@ static tn_status check(reader *r)
     return c->family == TNI_LM_LLAMA ? check_rope(r) : TN_OK;
 }
 
-tn_status tni_lm_config_read(tni_lm_config *c, const char *function, const char *path,
-                             const char *text, size_t n)
+static tn_status read_root(reader *r, const tni_json_node *root)
 {
-    char *copy = tni_alloc(n + 1); /* reading destroys it */
-    if (!copy) return TN_E_NOMEM;
-    reader r = { .c = c, .function = function, .path = path };
-    memcpy(copy, text, n + 1);
-    r.j = tni_json_of(copy, n);
-    tn_status status = read_kind(&r);
-    memcpy(copy, text, n + 1);
-    r.j = tni_json_of(copy, n);
-    if (status == TN_OK && tni_json_open(&r.j, '{'))
-        status = read_object(&r, fields, sizeof fields / sizeof *fields);
-    if (status == TN_OK && r.j.problem) status = broken(&r);
-    if (status == TN_OK) status = check(&r);
-    tni_free(copy, n + 1);
-    return status;
+    tn_status status = read_kind(r, root);
+    if (status == TN_OK) status = read_object(r, root, fields, sizeof fields / sizeof *fields);
+    return status == TN_OK ? check(r) : status;
 }
 
-tn_status tni_lm_config_ends(tni_lm_config *c, const char *function, const char *path, char *text,
-                             size_t n)
+static tn_status read_generation(reader *r, const tni_json_node *root)
 {
-    reader r = { tni_json_of(text, n), c, function, path, "eos_token_id", false };
+    const tni_json_node *ends = tni_json_get(root, r->key = "eos_token_id");
+    if (!ends) return TN_OK;
+    r->c->ends_apart = true;
+    return read_ends(r, ends);
+}
+
+tn_status tni_lm_config_read(tni_lm_config *c, const char *function, const char *path,
+                             const char *text, bool generation)
+{
+    reader r = { .c = c, .function = function, .path = path };
+    tni_json_tree tree;
+    tni_bytes copy = { 0 }; /* reading destroys it */
+    tni_bytes_add(&copy, text, strlen(text) + 1);
+    if (copy.failed) return tni_pending();
     tn_status status = TN_OK;
-    if (!tni_json_open(&r.j, '{')) return broken(&r);
-    while (status == TN_OK && tni_json_next(&r.j, '}')) {
-        const char *key = tni_json_key(&r.j);
-        const bool ends = key && strcmp(key, "eos_token_id") == 0;
-        if (key && !ends) tni_json_skip(&r.j);
-        if (!ends || tni_json_word(&r.j, "null")) continue;
-        status = read_ends(&r);
-        c->ends_apart = true;
-    }
-    return status == TN_OK && (r.j.problem || !tni_json_end(&r.j)) ? broken(&r) : status;
+    bool read = tni_json_tree_read(&tree, copy.data, copy.n - 1);
+    if (tree.problem || (read && tree.node->kind != '{'))
+        status = tni_file_error(TN_E_FORMAT, function, path, "no JSON object at byte %zu: %s",
+                                tree.at, tree.problem ? tree.problem : "want {");
+    else if (!read)
+        status = tni_pending();
+    else
+        status = generation ? read_generation(&r, tree.node) : read_root(&r, tree.node);
+    tni_json_tree_free(&tree);
+    tni_bytes_free(&copy);
+    return status;
 }

@@ -4,7 +4,7 @@
 
 #include <tenon/lm.h>
 
-#include "io/json.h"
+#include "io/json_tree.h"
 
 enum { TNI_LM_LAYERS = 1024, TNI_LM_HEAD = 1024, TNI_LM_ENDS = 8 };
 
@@ -34,16 +34,12 @@ typedef struct tni_lm_config {
     int64_t pad, bos;      /* -1: none */
     int64_t eos[TNI_LM_ENDS];
     int n_eos;
-    bool ends_apart;            /* eos is that of generation_config.json */
-    size_t dtype_at, dtype_end; /* in the text, of the weights' dtype; both 0: it is not there */
+    bool ends_apart; /* eos is that of generation_config.json */
     tni_rope rope;
 } tni_lm_config;
 
-/* Reads n bytes of JSON, which end in a zero. function, path: for messages. */
+/* Reads a config.json, or of a generation_config.json what ends a text. function, path: for messages. */
 tn_status tni_lm_config_read(tni_lm_config *c, const char *function, const char *path,
-                             const char *text, size_t n);
-/* Takes eos_token_id, if it is there, from a generation_config.json; destroys the text. */
-tn_status tni_lm_config_ends(tni_lm_config *c, const char *function, const char *path, char *text,
-                             size_t n);
+                             const char *text, bool generation);
 
 #endif

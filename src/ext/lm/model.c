@@ -102,7 +102,7 @@ static tn_status lm_reset(tn_module *self)
 static tn_module *model(const char *function, const char *path, tni_bytes *text)
 {
     tni_lm_config c;
-    tn_status status = tni_lm_config_read(&c, function, path, text->data, text->n);
+    tn_status status = tni_lm_config_read(&c, function, path, text->data, false);
     tni_lm *m = status == TN_OK ? tn_module_new(&lm_type) : NULL;
     if (!m) {
         tni_bytes_free(text);

@@ -113,7 +113,6 @@ void tni_work_free(tni_work *w);
 uint64_t tni_word_hash(uint64_t seed, const char *text, size_t n);
 int32_t tni_find(const tn_tokenizer *t, const tni_words *words, const char *text, size_t n);
 bool tni_ids_add(tn_ids *ids, int64_t id);
-char *tni_copy_text(const char *text); /* tni_strfree */
 /* vocabulary.c: a text into t->texts, with a zero behind it; the token of an id, made if it is not
  * there, NULL without memory; a token into a table, false: its text is there; all tokens into both
  * (`more` will be added by text); a table with room for n pairs. */
@@ -139,8 +138,6 @@ int tni_match(tni_work *w, const pcre2_code *pattern, const char *text, size_t n
 bool tni_word_ids(tni_work *w, const char *word, size_t n);
 /* Where a pair is in the table, or the free place for it. */
 tni_pair *tni_pair_place(const tn_tokenizer *t, int32_t left, int32_t right, uint64_t *key);
-/* unicode.c */
-size_t tni_next(const char *text, size_t n, int32_t *c); /* of valid UTF-8: bytes of a character */
 /* What ByteLevel's letters stand for; false, and nothing added: there are others. */
 bool tni_letters_to_bytes(tni_bytes *to, const char *text, size_t n);
 

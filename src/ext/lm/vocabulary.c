@@ -1,4 +1,6 @@
 /* vocabulary.c - tokens by their ids, their texts and their bytes; pairs that are merged. */
+#include <utf8proc.h>
+
 #include "ext/lm/tokenizer.h"
 
 bool tni_token_text(tn_tokenizer *t, const char *text, size_t n, uint32_t *at)
@@ -68,5 +70,29 @@ bool tni_pairs_begin(tn_tokenizer *t, size_t n)
     if (!t->pair) return false;
     t->pair_capacity = capacity;
     for (size_t i = 0; i < capacity; i++) t->pair[i] = (tni_pair){ UINT64_MAX, 0, 0 };
+    return true;
+}
+
+/* The byte of a letter: those that are printable in Latin 1 are their own, the others follow from
+ * U+0100 on. -1: it is none of them. */
+static int byte_of(int32_t c)
+{
+    if ((c > ' ' && c < 0x7f) || (c > 0xa0 && c < 0x100 && c != 0xad)) return c;
+    if (c >= 0x100 && c <= 0x120) return c - 0x100;
+    if (c >= 0x121 && c <= 0x142) return c - 0x121 + 0x7f;
+    return c == 0x143 ? 0xad : -1;
+}
+
+bool tni_letters_to_bytes(tni_bytes *to, const char *text, size_t n)
+{
+    const size_t before = to->n;
+    for (size_t at = 0; at < n;) {
+        int32_t c = -1;
+        utf8proc_ssize_t k =
+            utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(n - at), &c);
+        if (k <= 0 || byte_of(c) < 0) return to->n = before, false;
+        tni_bytes_add(to, &(char){ (char)byte_of(c) }, 1);
+        at += (size_t)k;
+    }
     return true;
 }

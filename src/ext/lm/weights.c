@@ -118,7 +118,7 @@ static tn_status load_ends(tni_lm *m, const char *folder)
     tn_status status = tni_lm_path(f, folder, "generation_config.json", path, sizeof path);
     if (status != TN_OK || access(path, F_OK) != 0) return status;
     status = tni_bytes_file(&text, f, path);
-    if (status == TN_OK) status = tni_lm_config_ends(&m->c, f, path, text.data, text.n);
+    if (status == TN_OK) status = tni_lm_config_read(&m->c, f, path, text.data, true);
     tni_bytes_free(&text);
     return status;
 }
@@ -141,20 +141,28 @@ tn_module *tn_lm_load(const char *folder, tn_lm_options o)
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
+/* Where the weights' dtype stands in a config.json, in its quotes; its end, too. NULL: nowhere. */
+static const char *find_dtype(const char *text, const char **end)
+{
+    const char *at = strstr(text, "\"dtype\""), *old = strstr(text, "\"torch_dtype\"");
+    at = at ? at + 7 : old ? old + 13 : "";
+    at += strspn(at, ": \t\r\n");
+    *end = *at == '"' ? strchr(at + 1, '"') : NULL;
+    return *end ? at + 1 : NULL;
+}
+
 /* The config as it was read, but for the dtype. */
 static tn_status save_config(const tni_lm *m, const char *path, tn_dtype dtype)
 {
     static const char *const names[] = { "float32", "float64", "bfloat16", "float16" };
-    const size_t at = m->c.dtype_at, end = m->c.dtype_end;
-    if (!end || dtype > TN_F16)
-        return tni_file_replace("tn_lm_save", path, m->text.data, m->text.n);
-    const size_t room = m->text.n + 16;
-    char *text = tni_alloc(room);
-    if (!text) return TN_E_NOMEM;
-    const int n = snprintf(text, room, "%.*s\"%s\"%.*s", (int)at, m->text.data, names[dtype],
-                           (int)(m->text.n - end), m->text.data + end);
-    tn_status status = tni_file_replace("tn_lm_save", path, text, (size_t)n);
-    tni_free(text, room);
+    const char *text = m->text.data, *end, *at = find_dtype(text, &end);
+    if (!at || dtype > TN_F16) return tni_file_replace("tn_lm_save", path, text, m->text.n);
+    tni_bytes b = { 0 };
+    tni_bytes_add(&b, text, (size_t)(at - text));
+    tni_bytes_add(&b, names[dtype], strlen(names[dtype]));
+    tni_bytes_add(&b, end, strlen(end));
+    tn_status status = b.failed ? tni_pending() : tni_file_replace("tn_lm_save", path, b.data, b.n);
+    tni_bytes_free(&b);
     return status;
 }
 
@@ -166,10 +174,7 @@ static tn_status save_ends(const tni_lm *m, const char *folder)
     if (status != TN_OK || !m->c.ends_apart) return status;
     for (int i = 0; i < m->c.n_eos; i++)
         tni_text_add(text, sizeof text, "%s%" PRId64, i ? ", " : "", m->c.eos[i]);
-    tni_text_add(text, sizeof text, "]");
-    if (m->c.bos >= 0) tni_text_add(text, sizeof text, ", \"bos_token_id\": %" PRId64, m->c.bos);
-    if (m->c.pad >= 0) tni_text_add(text, sizeof text, ", \"pad_token_id\": %" PRId64, m->c.pad);
-    tni_text_add(text, sizeof text, "}\n");
+    tni_text_add(text, sizeof text, "]}\n");
     return tni_file_replace(f, path, text, strlen(text));
 }
 
