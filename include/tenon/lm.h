@@ -5,15 +5,13 @@
  * those of the files. Link libtenon-lm (pkg-config tenon-lm). Kinds, by the file's model_type:
  *
  *     gpt2                           GPT-2: Radford et al. (2019)
- *     llama, qwen2, qwen3            rotary positions (those of Llama 3 for long texts, too),
- *                                    RMSNorm and gated layers: Touvron et al. (2023), and grouped
- *                                    queries: Ainslie et al. (2023); SmolLM2 is a llama
+ *     llama, qwen2, qwen3            rotary positions (default, linear, llama3), RMSNorm and gated
+ *                                    layers: Touvron et al. (2023), and grouped queries: Ainslie et
+ *                                    al. (2023); SmolLM2 is a llama
  *
  * Everything in config.json that changes results is honoured, or refused by the key's name
  * (TN_E_UNSUPPORTED). Dropout is the file's, in training. In bf16 a norm is rounded once, at its
  * end, where transformers rounds before it multiplies by the weight, too; and rotations are f32.
- * Rotary positions: default, linear, dynamic, yarn, longrope, llama3; the two that depend on the
- * length of the text take that of the longest text of the call, cached tokens included.
  *
  *     tn_module *m = tn_lm_load("Llama-3.2-1B", (tn_lm_options){ 0 });
  *     TN_CHECK(tn_lm_set_cache(m, 1, 256));

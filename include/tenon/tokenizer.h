@@ -54,8 +54,8 @@ TN_API void tn_chars_free(tn_chars *chars); /* frees the text, which is empty th
 /**
  * Reads a tokenizer.
  *
- * path     a tokenizer.json, or the folder with it. A tokenizer_config.json beside it names bos, eos
- *          and pad
+ * path     a tokenizer.json, or the folder with it; a tokenizer_config.json beside it names bos,
+ *          eos and pad
  * Errors   NULL: TN_E_IO; TN_E_FORMAT: not JSON, ids that are doubled or far beyond the number of
  *          tokens, a merge of tokens that are not there; TN_E_UNSUPPORTED names what is not done
  *          here: a model, a part, a dropout, a regular expression that means something else in
@@ -67,14 +67,13 @@ TN_API tn_tokenizer *tn_tokenizer_load(const char *path);
 /** Frees it; NULL is ignored. No other thread may use it any more. */
 TN_API void tn_tokenizer_free(tn_tokenizer *t);
 
-/** Writes the tokenizer.json that t was read from; the file is replaced whole or not at all. Errors:
- *  TN_E_IO; t or path NULL. */
+/** Writes the tokenizer.json that t was read from; the file is replaced whole or not at all.
+ *  Errors: TN_E_IO; t or path NULL. */
 TN_API TN_MUST_USE tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *path);
 
 /** What a tokenizer has. Ids are -1 where it has none. */
 typedef struct tn_tokenizer_info {
     int64_t vocab_size;    /* the largest id plus 1 */
-    int64_t n_tokens;      /* ids that are used */
     int64_t bos, eos, pad; /* as tokenizer_config.json says */
 } tn_tokenizer_info;
 TN_API tn_tokenizer_info tn_tokenizer_get_info(const tn_tokenizer *t); /* t NULL: zeros and -1 */

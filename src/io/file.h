@@ -29,6 +29,9 @@ TNI_SHARED tn_status tni_errno(int error);
 TNI_SHARED tn_status tni_file_error(tn_status status, const char *function, const char *path,
                                     const char *format, ...) TN_PRINTF(4, 5);
 /* Whether path is the name of a file, else an error naming function. (input.c) */
+/* "FOLDER/FILE", in size bytes. */
+TNI_SHARED tn_status tni_path_in(const char *function, const char *folder, const char *file,
+                                 char *path, size_t size);
 TNI_SHARED tn_status tni_path_check(const char *function, const char *path);
 
 /* ---- writing: the file appears whole or not at all (atomic_file.c) --------------------------- */
@@ -94,7 +97,7 @@ typedef struct tni_bytes {
 TNI_SHARED void tni_bytes_add(tni_bytes *b, const void *data, size_t n);
 TNI_SHARED void tni_bytes_printf(tni_bytes *b, const char *format, ...) TN_PRINTF(2, 3);
 TNI_SHARED void tni_bytes_free(tni_bytes *b);
-/* Appends a whole file of at most tn_get_file_limits().header_bytes, and a zero that does not count. */
+/* Appends a file of at most tn_get_file_limits().header_bytes, and a zero that does not count. */
 TNI_SHARED tn_status tni_bytes_file(tni_bytes *b, const char *function, const char *path);
 
 #endif

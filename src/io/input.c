@@ -39,6 +39,14 @@ tn_status tni_path_check(const char *function, const char *path)
     return tni_error(TN_E_INVALID, "%s: path is empty: want the name of a file", function);
 }
 
+tn_status tni_path_in(const char *function, const char *folder, const char *file, char *path,
+                      size_t size)
+{
+    const int n = snprintf(path, size, "%s/%s", folder, file);
+    if (n >= 0 && (size_t)n < size) return TN_OK;
+    return tni_error(TN_E_INVALID, "%s: a path of %d bytes: want at most %zu", function, n, size);
+}
+
 static tn_status fail(const tni_input *in, int error)
 {
     return tni_input_error(in, tni_errno(error), "%s", strerror(error));

@@ -38,7 +38,7 @@ typedef struct tni_lm_config {
     tni_rope rope;
 } tni_lm_config;
 
-/* Reads a config.json, or of a generation_config.json what ends a text. function, path: for messages. */
+/* A config.json, or of a generation_config.json what ends a text. function, path: for messages. */
 tn_status tni_lm_config_read(tni_lm_config *c, const char *function, const char *path,
                              const char *text, bool generation);
 

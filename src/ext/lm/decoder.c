@@ -12,22 +12,16 @@ typedef struct names {
     const char *gate, *up, *down;             /* of the feed-forward net */
 } names;
 
+/* clang-format off */
 static const names gpt2_names = {
-    "transformer", "wte",  "h",     "ln_f",
-    "ln_1",        "attn", "ln_2",  { "c_attn", NULL, NULL, "c_proj" },
-    NULL,          "c_fc", "c_proj"
+    "transformer", "wte", "h", "ln_f", "ln_1", "attn", "ln_2",
+    { "c_attn", NULL, NULL, "c_proj" }, NULL, "c_fc", "c_proj"
 };
-static const names llama_names = { "model",
-                                   "embed_tokens",
-                                   "layers",
-                                   "norm",
-                                   "input_layernorm",
-                                   "self_attn",
-                                   "post_attention_layernorm",
-                                   { "q_proj", "k_proj", "v_proj", "o_proj" },
-                                   "gate_proj",
-                                   "up_proj",
-                                   "down_proj" };
+static const names llama_names = {
+    "model", "embed_tokens", "layers", "norm", "input_layernorm", "self_attn", "post_attention_layernorm",
+    { "q_proj", "k_proj", "v_proj", "o_proj" }, "gate_proj", "up_proj", "down_proj"
+};
+/* clang-format on */
 
 static tn_module *norm_new(const tni_lm_config *c)
 {

@@ -99,7 +99,7 @@ static tn_status add_token(const run *g, row *r, int64_t id)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-tn_device tni_device_of(tn_module *m)
+static tn_device device_of(tn_module *m)
 {
     tn_device device = tn_cpu();
     TN_SCOPE
@@ -336,7 +336,7 @@ static void run_end(run *g)
 tn_generated *tni_generate(const tni_decoder *decoder, tn_module *m, const tn_prompt *prompts,
                            int64_t n, const tn_generate_options *o)
 {
-    run g = { .decoder = decoder, .m = m, .device = tni_device_of(m), .o = o };
+    run g = { .decoder = decoder, .m = m, .device = device_of(m), .o = o };
     tn_lm_info info;
     tn_status status = check_options(o);
     if (status == TN_OK) status = decoder->info(m, &info);

@@ -116,21 +116,13 @@ static tn_module *model(const char *function, const char *path, tni_bytes *text)
     return tn_module_done(&m->base);
 }
 
-tn_status tni_lm_path(const char *function, const char *folder, const char *file, char *path,
-                      size_t size)
-{
-    const int n = snprintf(path, size, "%s/%s", folder, file);
-    if (n >= 0 && (size_t)n < size) return TN_OK;
-    return tni_error(TN_E_INVALID, "%s: a path of %d bytes: want at most %zu", function, n, size);
-}
-
 static tn_status read_config(const char *function, const char *path, tni_bytes *text)
 {
     char inside[4096];
     struct stat st;
     tn_status status = tni_path_check(function, path);
     if (status == TN_OK && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
-        status = tni_lm_path(function, path, "config.json", inside, sizeof inside);
+        status = tni_path_in(function, path, "config.json", inside, sizeof inside);
         path = inside;
     }
     return status == TN_OK ? tni_bytes_file(text, function, path) : status;

@@ -36,11 +36,8 @@ typedef struct tni_lm {
 tni_lm *tni_lm_of(const char *function, const tn_module *m);
 /* The model of a config.json or its folder, with initial values drawn or not. */
 tn_module *tni_lm_make(const char *function, const char *config, bool draws);
-/* The children of m, "model" and "lm_head". The first takes ids, and slots (TNI_SLOTS) if there is a
- * cache, and gives hidden states [B, T, H]. */
+/* The children of m, "model" and "lm_head". The first takes ids, and slots (TNI_SLOTS) if there is
+ * a cache, and gives hidden states [B, T, H]. */
 void tni_lm_decoder_register(tni_lm *m);
-/* "FOLDER/FILE", in size bytes. */
-tn_status tni_lm_path(const char *function, const char *folder, const char *file, char *path,
-                      size_t size);
 
 #endif

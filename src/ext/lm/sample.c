@@ -282,11 +282,6 @@ typedef struct batch {
     int64_t rows, length;
 } batch;
 
-static size_t bytes(int64_t rows, int64_t columns, size_t size)
-{
-    return (size_t)rows * (size_t)columns * size;
-}
-
 /* A tensor's elements in memory of our own; *failed if there is none. */
 static void *elements_of(tn_tensor *t, tn_dtype dtype, bool *failed)
 {
@@ -318,8 +313,8 @@ static tn_status batch_begin(batch *b, const char *f, tn_tensor *logits, tn_tens
 
 static void batch_end(batch *b)
 {
-    if (b->logits) tni_free(b->logits, bytes(b->rows, b->s.n, sizeof *b->logits));
-    if (b->history) tni_free(b->history, bytes(b->rows, b->length, sizeof *b->history));
+    if (b->logits) tni_free(b->logits, (size_t)(b->rows * b->s.n) * sizeof *b->logits);
+    if (b->history) tni_free(b->history, (size_t)(b->rows * b->length) * sizeof *b->history);
     tni_sampler_end(&b->s);
 }
 

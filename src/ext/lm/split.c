@@ -122,8 +122,9 @@ static bool prepare(tni_work *w)
     return true;
 }
 
-int tni_match(tni_work *w, const pcre2_code *pattern, const char *text, size_t n, size_t from,
-              size_t *start, size_t *end)
+/* The next match in n bytes from `from` on: 1, 0 (none), -1 and a message. */
+static int find(tni_work *w, const pcre2_code *pattern, const char *text, size_t n, size_t from,
+                size_t *start, size_t *end)
 {
     if (!w->limits && !prepare(w)) return -1;
     int found =
@@ -149,7 +150,7 @@ static bool cut(tni_work *w, size_t stage, const char *text, size_t n)
     const tni_split *s = &w->t->split[stage];
     size_t done = 0, start, end;
     while (done < n) {
-        int found = tni_match(w, s->pattern, text, n, done, &start, &end);
+        int found = find(w, s->pattern, text, n, done, &start, &end);
         if (found < 0) return false;
         if (!found) start = end = n;
         if (!s->removes && !tni_split_words(w, stage + 1, text + done, start - done)) return false;

@@ -1,5 +1,6 @@
 /* tokenizer.c - the object: its words, its working memory, its files, what stands around a text. */
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "ext/lm/tokenizer.h"
 
@@ -59,14 +60,6 @@ void tn_chars_free(tn_chars *chars)
     *chars = (tn_chars){ 0 };
 }
 
-static char *copy_text(const char *text)
-{
-    size_t n = strlen(text) + 1;
-    char *copy = tni_alloc(n);
-    if (copy) memcpy(copy, text, n);
-    return copy;
-}
-
 /* ---- working memory -------------------------------------------------------------------------- */
 
 tni_work *tni_work_take(const tn_tokenizer *t)
@@ -123,26 +116,20 @@ void tn_tokenizer_free(tn_tokenizer *t)
 
 /* ---- its files ------------------------------------------------------------------------------- */
 
-/* FOLDER/name, or the file `name` beside a file. tni_strfree. */
-static char *beside(const char *path, bool folder, const char *name)
-{
-    const char *slash = strrchr(path, '/');
-    size_t n = folder ? strlen(path) : slash ? (size_t)(slash - path) : 0;
-    tni_bytes b = { 0 };
-    tni_bytes_add(&b, path, n);
-    if (folder || slash) tni_bytes_add(&b, "/", 1);
-    tni_bytes_add(&b, name, strlen(name) + 1);
-    char *text = b.failed ? NULL : copy_text(b.data);
-    tni_bytes_free(&b);
-    return text;
-}
+typedef struct paths {
+    char file[4096], config[4096]; /* tokenizer.json, and tokenizer_config.json beside it */
+} paths;
 
-static bool is_there(const char *path, bool *folder)
+static bool find_files(paths *p, const char *path)
 {
     struct stat s;
-    bool there = stat(path, &s) == 0;
-    *folder = there && S_ISDIR(s.st_mode);
-    return there;
+    const bool folder = stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+    int n = snprintf(p->file, sizeof p->file, "%s%s", path, folder ? "/tokenizer.json" : "");
+    const char *slash = strrchr(p->file, '/');
+    int k = snprintf(p->config, sizeof p->config, "%.*stokenizer_config.json",
+                     slash ? (int)(slash - p->file) + 1 : 0, p->file);
+    return TNI_MAX(n, k) < (int)sizeof p->file ||
+           tni_false(tni_error(TN_E_INVALID, "tn_tokenizer_load: a path of %d bytes", n));
 }
 
 /* A tokenizer_config.json's "bos_token": "<s>" or {"content": "<s>"}. */
@@ -153,52 +140,44 @@ static int64_t named(const tn_tokenizer *t, const tni_json_node *config, const c
     return text ? tni_find(t, &t->by_text, text, strlen(text)) : TNI_NO_ID;
 }
 
-static bool read_config(tn_tokenizer *t, const char *path, bool folder)
+static bool read_config(tn_tokenizer *t, const char *path)
 {
-    char *config = beside(path, folder, "tokenizer_config.json");
     tni_bytes file = { 0 };
     tni_json_tree tree = { 0 };
-    bool is_folder, there = config && is_there(config, &is_folder) && !is_folder;
-    bool ok = config && (!there || (tni_bytes_file(&file, "tn_tokenizer_load", config) == TN_OK &&
-                                    tni_json_tree_read(&tree, file.data, file.n)));
+    if (access(path, F_OK) != 0) return true;
+    bool ok = tni_bytes_file(&file, "tn_tokenizer_load", path) == TN_OK &&
+              tni_json_tree_read(&tree, file.data, file.n);
     if (tree.problem)
-        tni_file_error(TN_E_FORMAT, "tn_tokenizer_load", config, "at byte %zu: %s", tree.at,
-                       tree.problem);
-    if (ok && there) {
+        tni_file_error(TN_E_FORMAT, "tokenizer", path, "at byte %zu: %s", tree.at, tree.problem);
+    if (ok) {
         t->bos = named(t, tree.node, "bos_token");
         t->eos = named(t, tree.node, "eos_token");
         t->pad = named(t, tree.node, "pad_token");
     }
     tni_json_tree_free(&tree);
     tni_bytes_free(&file);
-    tni_strfree(config);
     return ok;
 }
 
-static bool load(tn_tokenizer *t, const char *path)
+static bool load(tn_tokenizer *t, const paths *p)
 {
     tni_bytes file = { 0 };
-    bool ok = tni_bytes_file(&file, "tn_tokenizer_load", path) == TN_OK &&
-              tni_tokenizer_read(t, path, &file);
+    bool ok = tni_bytes_file(&file, "tn_tokenizer_load", p->file) == TN_OK &&
+              tni_tokenizer_read(t, p->file, &file) && read_config(t, p->config);
     tni_bytes_free(&file);
     return ok;
 }
 
 tn_tokenizer *tn_tokenizer_load(const char *path)
 {
-    bool folder;
+    paths p;
     if (!path) return tni_poisoned("tn_tokenizer_load", "path");
-    is_there(path, &folder);
-    char *file = folder ? beside(path, true, "tokenizer.json") : copy_text(path);
-    tn_tokenizer *t = file ? tni_calloc_n(1, sizeof *t) : NULL;
-    if (t) {
-        pthread_mutex_init(&t->lock, NULL);
-        t->seed = (uint64_t)(uintptr_t)t * UINT64_C(0x9e3779b97f4a7c15);
-        t->bos = t->eos = t->pad = TNI_NO_ID;
-    }
-    bool ok = t && load(t, file) && read_config(t, path, folder);
-    tni_strfree(file);
-    if (ok) return t;
+    tn_tokenizer *t = find_files(&p, path) ? tni_calloc_n(1, sizeof *t) : NULL;
+    if (!t) return NULL;
+    pthread_mutex_init(&t->lock, NULL);
+    t->seed = (uint64_t)(uintptr_t)t * UINT64_C(0x9e3779b97f4a7c15);
+    t->bos = t->eos = t->pad = TNI_NO_ID;
+    if (load(t, &p)) return t;
     tn_tokenizer_free(t);
     return NULL;
 }
@@ -207,11 +186,8 @@ tn_tokenizer *tn_tokenizer_load(const char *path)
 
 tn_tokenizer_info tn_tokenizer_get_info(const tn_tokenizer *t)
 {
-    tn_tokenizer_info info = { 0, 0, -1, -1, -1 };
-    if (!t) return info;
-    info = (tn_tokenizer_info){ (int64_t)t->n_token, 0, t->bos, t->eos, t->pad };
-    for (size_t i = 0; i < t->n_token; i++) info.n_tokens += t->token[i].there;
-    return info;
+    if (!t) return (tn_tokenizer_info){ 0, -1, -1, -1 };
+    return (tn_tokenizer_info){ (int64_t)t->n_token, t->bos, t->eos, t->pad };
 }
 
 const char *tn_tokenizer_token(const tn_tokenizer *t, int64_t id)

@@ -113,14 +113,12 @@ void tni_work_free(tni_work *w);
 uint64_t tni_word_hash(uint64_t seed, const char *text, size_t n);
 int32_t tni_find(const tn_tokenizer *t, const tni_words *words, const char *text, size_t n);
 bool tni_ids_add(tn_ids *ids, int64_t id);
-/* vocabulary.c: a text into t->texts, with a zero behind it; the token of an id, made if it is not
- * there, NULL without memory; a token into a table, false: its text is there; all tokens into both
- * (`more` will be added by text); a table with room for n pairs. */
-bool tni_token_text(tn_tokenizer *t, const char *text, size_t n, uint32_t *at);
-tni_token *tni_token_at(tn_tokenizer *t, size_t id);
-bool tni_token_put(tn_tokenizer *t, tni_words *words, int32_t id);
-bool tni_tokens_index(tn_tokenizer *t, size_t more);
-bool tni_pairs_begin(tn_tokenizer *t, size_t n);
+/* vocabulary.c */
+bool tni_token_text(tn_tokenizer *t, const char *text, size_t n, uint32_t *at); /* and a zero */
+tni_token *tni_token_at(tn_tokenizer *t, size_t id);               /* made if it is not there */
+bool tni_token_put(tn_tokenizer *t, tni_words *words, int32_t id); /* false: its text is there */
+bool tni_tokens_index(tn_tokenizer *t, size_t more); /* all; `more` will be added by text */
+bool tni_pairs_begin(tn_tokenizer *t, size_t n);     /* room for n of them */
 /* tokenizer_read.c: a tokenizer.json, which is destroyed; name: for messages */
 bool tni_tokenizer_read(tn_tokenizer *t, const char *name, tni_bytes *json);
 /* added.c */
@@ -131,9 +129,6 @@ bool tni_normal_form(tni_work *w, const char **text, size_t *n);
 /* split.c */
 bool tni_split_words(tni_work *w, size_t stage, const char *text, size_t n);
 pcre2_code *tni_pattern(const char *name, const char *regex);
-/* The next match in n bytes from `from` on: 1, 0 (none), -1 and a message. */
-int tni_match(tni_work *w, const pcre2_code *pattern, const char *text, size_t n, size_t from,
-              size_t *start, size_t *end);
 /* bpe.c */
 bool tni_word_ids(tni_work *w, const char *word, size_t n);
 /* Where a pair is in the table, or the free place for it. */

@@ -5,6 +5,7 @@
  * Conv1D lie as [in, out]: they are turned.
  */
 #include "ext/lm/model.h"
+#include "io/choice.h"
 
 #include <errno.h>
 #include <sys/stat.h>
@@ -15,18 +16,12 @@ static bool begins(const char *name, const char *with)
     return strncmp(name, with, strlen(with)) == 0;
 }
 
-static bool ends(const char *name, const char *with)
-{
-    const size_t n = strlen(name), k = strlen(with);
-    return n >= k && strcmp(name + n - k, with) == 0;
-}
-
 /* A weight of Conv1D: [in, out] in files. */
 static bool turned(const tni_lm *m, const char *name)
 {
     return m->c.family == TNI_LM_GPT2 &&
-           (ends(name, ".c_attn.weight") || ends(name, ".c_proj.weight") ||
-            ends(name, ".c_fc.weight"));
+           (tni_ends_in(name, ".c_attn.weight") || tni_ends_in(name, ".c_proj.weight") ||
+            tni_ends_in(name, ".c_fc.weight"));
 }
 
 /* ---- names ----------------------------------------------------------------------------------- */
@@ -34,8 +29,8 @@ static bool turned(const tni_lm *m, const char *name)
 /* What is no weight: masks and tables of old files. */
 static bool left_out(const tni_lm *m, const char *name)
 {
-    if (m->c.family == TNI_LM_LLAMA) return ends(name, ".rotary_emb.inv_freq");
-    return ends(name, ".attn.bias") || ends(name, ".attn.masked_bias");
+    if (m->c.family == TNI_LM_LLAMA) return tni_ends_in(name, ".rotary_emb.inv_freq");
+    return tni_ends_in(name, ".attn.bias") || tni_ends_in(name, ".attn.masked_bias");
 }
 
 /* Our name for a file's; false: it is left out. */
@@ -54,7 +49,7 @@ static tn_list *ours(const tni_lm *m, const tn_list *files, tn_lm_options o)
     char name[2048];
     const char *const word = m->c.family == TNI_LM_GPT2 ? "wte.weight" : "embed_tokens.weight";
     for (int i = 0; list && !o.use_dtype && i < files->n; i++) {
-        o.use_dtype = ends(files->entry[i].name, word);
+        o.use_dtype = tni_ends_in(files->entry[i].name, word);
         o.dtype = tn_dtype_of(files->entry[i].tensor);
     }
     for (int i = 0; list && i < files->n; i++) {
@@ -74,7 +69,7 @@ static tn_status find_weights(const char *folder, char *path, size_t size)
     static const char *const files[] = { "model.safetensors", "model.safetensors.index.json",
                                          "pytorch_model.bin", "pytorch_model.bin.index.json" };
     for (int i = 0; i < 4; i++) {
-        tn_status status = tni_lm_path("tn_lm_load", folder, files[i], path, size);
+        tn_status status = tni_path_in("tn_lm_load", folder, files[i], path, size);
         if (status != TN_OK) return status;
         if (access(path, F_OK) == 0) return TN_OK;
     }
@@ -115,7 +110,7 @@ static tn_status load_ends(tni_lm *m, const char *folder)
     static const char *const f = "tn_lm_load";
     char path[4096];
     tni_bytes text = { 0 };
-    tn_status status = tni_lm_path(f, folder, "generation_config.json", path, sizeof path);
+    tn_status status = tni_path_in(f, folder, "generation_config.json", path, sizeof path);
     if (status != TN_OK || access(path, F_OK) != 0) return status;
     status = tni_bytes_file(&text, f, path);
     if (status == TN_OK) status = tni_lm_config_read(&m->c, f, path, text.data, true);
@@ -170,7 +165,7 @@ static tn_status save_ends(const tni_lm *m, const char *folder)
 {
     static const char *const f = "tn_lm_save";
     char path[4096], text[512] = "{\"eos_token_id\": [";
-    tn_status status = tni_lm_path(f, folder, "generation_config.json", path, sizeof path);
+    tn_status status = tni_path_in(f, folder, "generation_config.json", path, sizeof path);
     if (status != TN_OK || !m->c.ends_apart) return status;
     for (int i = 0; i < m->c.n_eos; i++)
         tni_text_add(text, sizeof text, "%s%" PRId64, i ? ", " : "", m->c.eos[i]);
@@ -193,10 +188,10 @@ static tn_status save(tni_lm *m, const char *folder)
         status = tn_list_add(list, e.name, e.tensor);
     }
     if (status == TN_OK)
-        status = tni_lm_path("tn_lm_save", folder, "config.json", path, sizeof path);
+        status = tni_path_in("tn_lm_save", folder, "config.json", path, sizeof path);
     if (status == TN_OK) status = save_config(m, path, tn_dtype_of(list->entry[0].tensor));
     if (status == TN_OK)
-        status = tni_lm_path("tn_lm_save", folder, "model.safetensors", path, sizeof path);
+        status = tni_path_in("tn_lm_save", folder, "model.safetensors", path, sizeof path);
     return status == TN_OK ? tn_save_tensors(list, &metadata, path) : status;
 }
 

@@ -1,0 +1,370 @@
+/*
+ * lm - a language model in a folder as Hugging Face lays it out: config.json, tokenizer.json and
+ * model.safetensors.
+ *
+ *     lm train FOLDER --text FILE               a small Llama and its tokenizer, learned from a text
+ *     lm tune FOLDER --text FILE --save NEW     all weights go on learning, or with --rank an adapter
+ *     lm score FOLDER --text FILE               perplexity
+ *     lm write FOLDER --prompt "In the beginning"
+ *     lm chat FOLDER --format smollm2
+ *
+ * train keeps a config.json or tokenizer.json that is in FOLDER already: so any architecture that
+ * tenon knows is trained by putting its config.json there.
+ */
+#include "../common.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <tenon/generate.h>
+#include <tenon/lm.h>
+#include <tenon/lora.h>
+#include <tenon/quantize.h>
+#include <tenon/tokenizer.h>
+#include <time.h>
+
+static const char *folder, *path, *prompt = "", *save, *adapter, *format = "chatml";
+static const char *layers = "*_proj,*.c_attn,*.c_proj,*.c_fc", *system_message;
+static int vocab = 4096, steps = 400, batch = 8, context = 128, rank, most = 200, seed = 1, top_k;
+static double lr, temperature, top_p;
+static bool bf16, int8;
+
+static ex_option options[] = {
+    EX_TEXT("text", path, "FILE", EX_READ, "to learn or to score"),
+    EX_TEXT("save", save, "NEW", 0, "tune: folder of the result"),
+    EX_TEXT("adapter", adapter, "DIR", 0, "an adapter to use (peft's files)"),
+    EX_NUMBER("vocab", vocab, 257, 1e6, 0, "train: tokens of a new tokenizer"),
+    EX_NUMBER("steps", steps, 1, 1e9, 0, "train, tune: steps"),
+    EX_NUMBER("batch", batch, 1, 65536, 0, "train, tune: rows a step"),
+    EX_NUMBER("context", context, 2, 1e6, 0, "train, tune, score: tokens a row"),
+    EX_NUMBER("lr", lr, 0, 10, 0, "0: 1e-3; tune: 1e-4, with --rank 1e-3"),
+    EX_NUMBER("rank", rank, 0, 65536, 0, "tune: of an adapter (LoRA); 0: all weights learn"),
+    EX_TEXT("layers", layers, "NAMES", 0, "tune: which get adapters"),
+    EX_TEXT("prompt", prompt, "STR", 0, "write: what the text goes on from"),
+    EX_NUMBER("tokens", most, 1, 1e9, 0, "write, chat: tokens at most"),
+    EX_NUMBER("temperature", temperature, 0, 100, 0, "0: always the likeliest token"),
+    EX_NUMBER("top-k", top_k, 0, 1e9, 0, "only the N likeliest compete, 0: all"),
+    EX_NUMBER("top-p", top_p, 0, 1, 0, "only the likeliest that have this probability, 0: all"),
+    EX_TEXT("format", format, "NAME", 0, "chat: chatml, qwen2, qwen2.5, smollm2, llama3"),
+    EX_TEXT("system", system_message, "STR", 0, "chat: the system's message"),
+    EX_NUMBER("seed", seed, 0, 1e9, 0, "of all that is random"),
+    EX_FLAG("bf16", bf16, "products in bf16 (train, tune); weights in bf16 (the others)"),
+    EX_FLAG("int8", int8, "weights in int8 (score, write, chat)"),
+};
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static const char *inside(const char *of, const char *name)
+{
+    static char text[PATH_MAX];
+    if (snprintf(text, sizeof text, "%s/%s", of, name) >= (int)sizeof text)
+        ex_refuse("%s: the name is too long", of);
+    return text;
+}
+
+static void make_folder(const char *name)
+{
+    if (mkdir(name, 0777) != 0 && errno != EEXIST) ex_refuse("%s: %s", name, strerror(errno));
+}
+
+/* The whole of --text, zero-terminated. */
+static char *read_text(void)
+{
+    long n = -1;
+    FILE *file = path ? fopen(path, "rb") : NULL;
+    if (!path) ex_refuse("--text FILE is needed (see --help)");
+    if (!file || fseek(file, 0, SEEK_END) != 0 || (n = ftell(file)) < 0)
+        ex_refuse("--text %s: %s", path, strerror(errno));
+    rewind(file);
+    char *text = calloc((size_t)n + 1, 1);
+    if (!text || fread(text, 1, (size_t)n, file) != (size_t)n)
+        ex_refuse("--text %s: cannot be read", path);
+    fclose(file);
+    return text;
+}
+
+/* The text as ids, i64 [N]. */
+static tn_tensor *read_ids(const tn_tokenizer *tokenizer)
+{
+    char *text = read_text();
+    tn_tensor *ids = tn_tokenizer_tensor(tokenizer, text, -1, (tn_encode_options){ .bare = true });
+    ex_check_ptr(ids);
+    free(text);
+    if (tn_numel(ids) <= 2 * context)
+        ex_refuse("--text %s: %" PRId64 " tokens: want more than twice --context %d", path,
+                  tn_numel(ids), context);
+    return ids;
+}
+
+static tn_tokenizer *load_tokenizer(void)
+{
+    tn_tokenizer *tokenizer = tn_tokenizer_load(folder, (tn_tokenizer_options){ 0 });
+    ex_check_ptr(tokenizer);
+    return tokenizer;
+}
+
+/* The folder's model, in f32 to be trained. */
+static tn_module *load_model(bool to_train)
+{
+    tn_dtype dtype = bf16 && !to_train ? TN_BF16 : TN_F32;
+    tn_module *model = tn_lm_load(folder, (tn_lm_options){ .use_dtype = true, .dtype = dtype });
+    ex_check_ptr(model);
+    if (adapter) ex_check(tn_lora_load(model, adapter, (tn_lora_load_options){ .frozen = true }));
+    if (adapter && to_train) ex_check(tn_lora_unload(model, true)), adapter = NULL;
+    if (adapter) ex_check(tn_lora_unload(model, true));
+    if (int8 && !to_train) ex_check(tn_quantize_int8(model, NULL, (tn_quantize_options){ 0 }));
+    return model;
+}
+
+/* ---- learning -------------------------------------------------------------------------------- */
+
+/* A tokenizer of the text and a config.json of a small Llama, unless they are there. */
+static void begin_folder(void)
+{
+    make_folder(folder);
+    if (access(inside(folder, "tokenizer.json"), F_OK) != 0) {
+        const char *end[] = { "<|endoftext|>" }, *text = read_text();
+        tn_tokenizer_options o = { .special = end, .n_special = 1 };
+        tn_tokenizer *tokenizer = tn_tokenizer_train(&text, 1, vocab, o);
+        ex_check_ptr(tokenizer);
+        ex_check(tn_tokenizer_save(tokenizer, inside(folder, "tokenizer.json")));
+        tn_tokenizer_free(tokenizer);
+        free((char *)text);
+    }
+    if (access(inside(folder, "config.json"), F_OK) == 0) return;
+    tn_tokenizer *tokenizer = load_tokenizer();
+    FILE *file = fopen(inside(folder, "config.json"), "w");
+    if (!file) ex_refuse("%s: %s", inside(folder, "config.json"), strerror(errno));
+    fprintf(file,
+            "{\n  \"model_type\": \"llama\",\n  \"architectures\": [\"LlamaForCausalLM\"],\n"
+            "  \"vocab_size\": %" PRId64 ",\n  \"hidden_size\": 256,\n"
+            "  \"intermediate_size\": 704,\n  \"num_hidden_layers\": 4,\n"
+            "  \"num_attention_heads\": 4,\n  \"num_key_value_heads\": 2,\n"
+            "  \"max_position_embeddings\": 1024,\n  \"rms_norm_eps\": 1e-5,\n"
+            "  \"rope_theta\": 10000.0,\n  \"hidden_act\": \"silu\",\n"
+            "  \"tie_word_embeddings\": true,\n  \"bos_token_id\": 0,\n  \"eos_token_id\": 0\n}\n",
+            tn_tokenizer_get_info(tokenizer).vocab_size);
+    if (fclose(file) != 0) ex_refuse("%s: %s", folder, strerror(errno));
+    tn_tokenizer_free(tokenizer);
+}
+
+/* The mean of -log p(next token) over rows that begin at random places of ids. */
+static tn_tensor *loss_of(tn_module *model, tn_tensor *ids, tn_generator *draw)
+{
+    tn_tensor *row[batch], *loss = NULL;
+    for (int i = 0; i < batch; i++)
+        row[i] = tn_narrow(ids, 0, tn_generator_u32(draw) % (tn_numel(ids) - context), context + 1);
+    tn_tensor *rows = tn_stack(row, batch, 0); /* [B, T + 1] */
+    TN_AUTOCAST(bf16 ? TN_BF16 : TN_F32)
+    {
+        tn_tensor *logits = tn_forward(model, tn_narrow(rows, 1, 0, context)); /* [B, T, V] */
+        tn_tensor *next = tn_contiguous(tn_narrow(rows, 1, 1, context));
+        loss = tn_cross_entropy(tn_flatten(logits, 0, 1), tn_flatten(next, 0, 1));
+    }
+    return loss;
+}
+
+static double held_out(tn_module *model, tn_tensor *ids)
+{
+    double sum = 0;
+    tn_generator *draw = tn_generator_new(0); /* always the same rows */
+    ex_check_ptr(draw);
+    ex_check(tn_eval(model));
+    for (int i = 0; i < 10; i++) TN_SCOPE TN_NO_GRAD sum += tn_item(loss_of(model, ids, draw));
+    ex_check(tn_train(model, true));
+    tn_generator_free(draw);
+    return sum / 10;
+}
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* AdamW with a warm-up and a cosine. The last tenth of the text is held out. */
+static void learn(tn_module *model, tn_tensor *ids)
+{
+    int64_t n = tn_numel(ids), held = n / 10 > context + 1 ? n / 10 : context + 2;
+    tn_tensor *seen = tn_narrow(ids, 0, 0, n - held), *rest = tn_narrow(ids, 0, n - held, held);
+    tn_optim *optimizer = tn_adamw(tn_parameters(model), (tn_adamw_options){ .lr = lr });
+    tn_scheduler *schedule = tn_warmup_cosine_lr(optimizer, steps / 10, steps, lr / 10);
+    ex_check_ptr(schedule);
+    ex_check(tn_train(model, true));
+    double sum = 0, began = seconds();
+    for (int step = 1; step <= steps; step++) TN_SCOPE
+        {
+            tn_tensor *loss = loss_of(model, seen, tn_default_generator());
+            ex_check(tn_optim_zero_grad(optimizer));
+            ex_check(tn_backward(loss));
+            double norm = tn_clip_grad_norm(tn_parameters(model), 1, 2, true);
+            ex_check(isnan(norm) ? TN_E_INVALID : TN_OK);
+            ex_check(tn_optim_step(optimizer));
+            ex_check(tn_scheduler_step(schedule));
+            sum += tn_item(loss);
+            if (step % (steps > 10 ? steps / 10 : 1) != 0 && step != steps) continue;
+            double rate = (double)step * batch * context / (seconds() - began);
+            printf("step %d: loss %.4f, held out %.4f, %.0f tokens/s\n", step,
+                   sum / (steps > 10 ? steps / 10 : 1), held_out(model, rest), rate);
+            sum = 0;
+            ex_flush();
+        }
+    tn_scheduler_free(schedule), tn_optim_free(optimizer);
+}
+
+static void train(void)
+{
+    begin_folder();
+    tn_tokenizer *tokenizer = load_tokenizer();
+    tn_module *model = tn_lm_new(folder);
+    ex_check_ptr(model);
+    tn_tensor *ids = read_ids(tokenizer);
+    printf("%" PRId64 " parameters, %" PRId64 " tokens of text\n", tn_count_parameters(model, true),
+           tn_numel(ids));
+    if (lr == 0) lr = 1e-3;
+    learn(model, ids);
+    ex_check(tn_lm_save(model, folder));
+    tn_module_drop(model), tn_tokenizer_free(tokenizer);
+}
+
+static void tune(void)
+{
+    if (!save) ex_refuse("--save NEW is needed (see --help)");
+    tn_tokenizer *tokenizer = load_tokenizer();
+    tn_module *model = load_model(true);
+    tn_lora_options o = { .rank = rank, .alpha = 2 * rank };
+    if (rank) ex_check(tn_lora(model, layers, o));
+    printf("%" PRId64 " parameters, %" PRId64 " of them learn\n", tn_count_parameters(model, false),
+           tn_count_parameters(model, true));
+    if (lr == 0) lr = rank ? 1e-3 : 1e-4;
+    learn(model, read_ids(tokenizer));
+    ex_check(rank ? tn_lora_save(model, save) : tn_lm_save(model, save));
+    if (!rank) ex_check(tn_tokenizer_save(tokenizer, inside(save, "tokenizer.json")));
+    tn_module_drop(model), tn_tokenizer_free(tokenizer);
+}
+
+/* ---- using it -------------------------------------------------------------------------------- */
+
+static void score(void)
+{
+    tn_tokenizer *tokenizer = load_tokenizer();
+    tn_module *model = load_model(false);
+    tn_ids ids = { 0 };
+    char *text = read_text();
+    ex_check(tn_tokenizer_encode(tokenizer, text, -1, (tn_encode_options){ 0 }, &ids));
+    double perplexity = tn_perplexity(model, ids.id, ids.n, context, context / 2);
+    ex_check(isnan(perplexity) ? TN_E_INVALID : TN_OK);
+    printf("%" PRId64 " tokens, perplexity %.4f, %.4f bits per byte\n", ids.n, perplexity,
+           log2(perplexity) * (double)(ids.n - 1) / (double)strlen(text));
+    free(text), tn_ids_free(&ids);
+    tn_module_drop(model), tn_tokenizer_free(tokenizer);
+}
+
+/* Prints at once, so that one can watch. */
+static bool show(const tn_generated_token *token, void *user)
+{
+    (void)user;
+    fputs(token->text, stdout);
+    ex_flush();
+    return true;
+}
+
+/* What follows the ids; printed meanwhile. Yours: tn_generated_free. */
+static tn_generated *go_on(tn_module *model, const tn_tokenizer *tokenizer, const tn_ids *ids)
+{
+    tn_prompt start = { ids->id, ids->n };
+    tn_generate_options o = {
+        .max_new_tokens = most,
+        .tokenizer = tokenizer,
+        .on_token = show,
+        .sampling = { .temperature = temperature, .top_k = top_k, .top_p = top_p,
+                      .seed = (uint64_t)seed },
+    };
+    tn_generated *made = tn_generate(model, &start, 1, o);
+    ex_check_ptr(made);
+    return made;
+}
+
+static void write_on(void)
+{
+    tn_tokenizer *tokenizer = load_tokenizer();
+    tn_module *model = load_model(false);
+    tn_ids ids = { 0 };
+    ex_check(tn_tokenizer_encode(tokenizer, prompt, -1, (tn_encode_options){ 0 }, &ids));
+    if (ids.n == 0) ex_refuse("--prompt STR is needed (see --help)");
+    fputs(prompt, stdout);
+    double began = seconds();
+    tn_generated *made = go_on(model, tokenizer, &ids);
+    printf("\n\n%" PRId64 " tokens, %.1f a second\n", made->rows[0].n,
+           (double)made->rows[0].n / (seconds() - began));
+    tn_generated_free(made), tn_ids_free(&ids);
+    tn_module_drop(model), tn_tokenizer_free(tokenizer);
+}
+
+enum { MESSAGES = 1000 };
+
+/* One answer: the whole chat is read again each time. */
+static char *answer(tn_module *model, const tn_tokenizer *tokenizer, const tn_chat_message *said,
+                    int n)
+{
+    tn_chars text = { 0 };
+    tn_ids ids = { 0 };
+    ex_check(tn_chat_text(format, said, n, true, &text));
+    ex_check(tn_tokenizer_encode(tokenizer, text.text, text.n, (tn_encode_options){ .bare = true },
+                                 &ids));
+    tn_generated *made = go_on(model, tokenizer, &ids);
+    char *reply = strdup(made->rows[0].text);
+    if (!reply) ex_refuse("out of memory");
+    putchar('\n');
+    tn_generated_free(made), tn_ids_free(&ids), tn_chars_free(&text);
+    return reply;
+}
+
+static void chat(void)
+{
+    tn_tokenizer *tokenizer = load_tokenizer();
+    tn_module *model = load_model(false);
+    tn_chat_message said[MESSAGES] = { { "system", system_message } };
+    const int first = system_message ? 1 : 0;
+    int n = first;
+    char *line = NULL;
+    size_t room = 0;
+    while (n + 2 <= MESSAGES && (fputs("> ", stdout), ex_flush(), getline(&line, &room, stdin)) > 0) {
+        line[strcspn(line, "\n")] = '\0';
+        if (!*line) break;
+        said[n++] = (tn_chat_message){ "user", strdup(line) };
+        if (!said[n - 1].content) ex_refuse("out of memory");
+        said[n] = (tn_chat_message){ "assistant", answer(model, tokenizer, said, n) };
+        n++;
+    }
+    while (n > first) free((char *)said[--n].content);
+    free(line);
+    tn_module_drop(model), tn_tokenizer_free(tokenizer);
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } command[] = { { "train", train }, { "tune", tune }, { "score", score },
+                    { "write", write_on }, { "chat", chat } };
+    int at = ex_parse("Trains, tunes, scores and runs a language model in a folder:\n"
+                      "lm train|tune|score|write|chat FOLDER.",
+                      options, sizeof options / sizeof *options, 2, argc, argv);
+    if (argc - at != 2) ex_refuse("want a command and a folder: lm train FOLDER (see --help)");
+    folder = argv[at + 1];
+    size_t c = 0, n = sizeof command / sizeof *command;
+    while (c < n && strcmp(argv[at], command[c].name) != 0) c++;
+    if (c == n) ex_refuse("no command %s: want train, tune, score, write or chat", argv[at]);
+    tn_scope program = tn_scope_begin();
+    tn_manual_seed((uint64_t)seed);
+    command[c].run();
+    tn_scope_end(program);
+    return ex_end();
+}
