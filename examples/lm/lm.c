@@ -2,14 +2,15 @@
  * lm - a language model in a folder as Hugging Face lays it out: config.json, tokenizer.json and
  * model.safetensors.
  *
- *     lm train FOLDER --text FILE               a small Llama and its tokenizer, learned from a text
- *     lm tune FOLDER --text FILE --save NEW     all weights go on learning, or with --rank an adapter
- *     lm score FOLDER --text FILE               perplexity
+ *     lm train FOLDER --text FILE              a small Llama that learns a text
+ *     lm tune FOLDER --text FILE --save NEW    a model goes on learning
+ *     lm score FOLDER --text FILE              perplexity
  *     lm write FOLDER --prompt "In the beginning"
- *     lm chat FOLDER --format smollm2
+ *     lm chat FOLDER --format chatml
  *
- * train keeps a config.json or tokenizer.json that is in FOLDER already: so any architecture that
- * tenon knows is trained by putting its config.json there.
+ * train takes the config.json and the tokenizer.json that are in FOLDER: so each architecture that
+ * tenon knows is trained by putting its config.json there. Without them the model is a Llama of 3
+ * million parameters, whose tokens are bytes.
  */
 #include "../common.h"
 
@@ -18,40 +19,30 @@
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <tenon/generate.h>
-#include <tenon/lm.h>
-#include <tenon/lora.h>
-#include <tenon/quantize.h>
-#include <tenon/tokenizer.h>
 #include <time.h>
+#include <unistd.h>
 
-static const char *folder, *path, *prompt = "", *save, *adapter, *format = "chatml";
-static const char *layers = "*_proj,*.c_attn,*.c_proj,*.c_fc", *system_message;
-static int vocab = 4096, steps = 400, batch = 8, context = 128, rank, most = 200, seed = 1, top_k;
+static const char *folder, *path, *prompt = "", *save, *format = "chatml", *system_message;
+static int steps = 400, batch = 8, context = 128, most = 200, seed = 1, top_k;
 static double lr, temperature, top_p;
-static bool bf16, int8;
+static bool bf16;
 
 static ex_option options[] = {
     EX_TEXT("text", path, "FILE", EX_READ, "to learn or to score"),
     EX_TEXT("save", save, "NEW", 0, "tune: folder of the result"),
-    EX_TEXT("adapter", adapter, "DIR", 0, "an adapter to use (peft's files)"),
-    EX_NUMBER("vocab", vocab, 257, 1e6, 0, "train: tokens of a new tokenizer"),
     EX_NUMBER("steps", steps, 1, 1e9, 0, "train, tune: steps"),
     EX_NUMBER("batch", batch, 1, 65536, 0, "train, tune: rows a step"),
     EX_NUMBER("context", context, 2, 1e6, 0, "train, tune, score: tokens a row"),
-    EX_NUMBER("lr", lr, 0, 10, 0, "0: 1e-3; tune: 1e-4, with --rank 1e-3"),
-    EX_NUMBER("rank", rank, 0, 65536, 0, "tune: of an adapter (LoRA); 0: all weights learn"),
-    EX_TEXT("layers", layers, "NAMES", 0, "tune: which get adapters"),
+    EX_NUMBER("lr", lr, 0, 10, 0, "0: 1e-3; tune: 1e-4"),
     EX_TEXT("prompt", prompt, "STR", 0, "write: what the text goes on from"),
     EX_NUMBER("tokens", most, 1, 1e9, 0, "write, chat: tokens at most"),
     EX_NUMBER("temperature", temperature, 0, 100, 0, "0: always the likeliest token"),
     EX_NUMBER("top-k", top_k, 0, 1e9, 0, "only the N likeliest compete, 0: all"),
     EX_NUMBER("top-p", top_p, 0, 1, 0, "only the likeliest that have this probability, 0: all"),
-    EX_TEXT("format", format, "NAME", 0, "chat: chatml, qwen2, qwen2.5, smollm2, llama3"),
+    EX_TEXT("format", format, "NAME", 0, "chat: chatml, llama3"),
     EX_TEXT("system", system_message, "STR", 0, "chat: the system's message"),
     EX_NUMBER("seed", seed, 0, 1e9, 0, "of all that is random"),
     EX_FLAG("bf16", bf16, "products in bf16 (train, tune); weights in bf16 (the others)"),
-    EX_FLAG("int8", int8, "weights in int8 (score, write, chat)"),
 };
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -100,7 +91,7 @@ static tn_tensor *read_ids(const tn_tokenizer *tokenizer)
 
 static tn_tokenizer *load_tokenizer(void)
 {
-    tn_tokenizer *tokenizer = tn_tokenizer_load(folder, (tn_tokenizer_options){ 0 });
+    tn_tokenizer *tokenizer = tn_tokenizer_load(folder);
     ex_check_ptr(tokenizer);
     return tokenizer;
 }
@@ -111,32 +102,48 @@ static tn_module *load_model(bool to_train)
     tn_dtype dtype = bf16 && !to_train ? TN_BF16 : TN_F32;
     tn_module *model = tn_lm_load(folder, (tn_lm_options){ .use_dtype = true, .dtype = dtype });
     ex_check_ptr(model);
-    if (adapter) ex_check(tn_lora_load(model, adapter, (tn_lora_load_options){ .frozen = true }));
-    if (adapter && to_train) ex_check(tn_lora_unload(model, true)), adapter = NULL;
-    if (adapter) ex_check(tn_lora_unload(model, true));
-    if (int8 && !to_train) ex_check(tn_quantize_int8(model, NULL, (tn_quantize_options){ 0 }));
     return model;
 }
 
 /* ---- learning -------------------------------------------------------------------------------- */
 
-/* A tokenizer of the text and a config.json of a small Llama, unless they are there. */
+static FILE *create(const char *name)
+{
+    FILE *file = fopen(inside(folder, name), "w");
+    if (!file) ex_refuse("%s: %s", inside(folder, name), strerror(errno));
+    return file;
+}
+
+/* Tokens are bytes, under ByteLevel's letters: those that are printable in Latin 1 are their own,
+ * the others are U+0100 and what follows. */
+static void write_tokenizer(void)
+{
+    FILE *file = create("tokenizer.json");
+    fputs(
+        "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, \"decoder\": "
+        "{\"type\": \"ByteLevel\"}, \"added_tokens\": [{\"id\": 256, \"content\": "
+        "\"<|endoftext|>\", "
+        "\"special\": true, \"normalized\": false}],\n\"model\": {\"type\": \"BPE\", \"vocab\": {",
+        file);
+    for (int byte = 0, next = 0x100; byte < 256; byte++) {
+        bool own = (byte > ' ' && byte < 0x7f) || (byte > 0xa0 && byte != 0xad);
+        fprintf(file, "%s\"\\u%04x\": %d", byte ? ", " : "",
+                own ? (unsigned)byte : (unsigned)next++, byte);
+    }
+    fputs("}, \"merges\": []}}\n", file);
+    if (fclose(file) != 0) ex_refuse("%s: %s", folder, strerror(errno));
+}
+
+/* A tokenizer.json and a config.json of a small Llama, unless they are there. */
 static void begin_folder(void)
 {
     make_folder(folder);
-    if (access(inside(folder, "tokenizer.json"), F_OK) != 0) {
-        const char *end[] = { "<|endoftext|>" }, *text = read_text();
-        tn_tokenizer_options o = { .special = end, .n_special = 1 };
-        tn_tokenizer *tokenizer = tn_tokenizer_train(&text, 1, vocab, o);
-        ex_check_ptr(tokenizer);
-        ex_check(tn_tokenizer_save(tokenizer, inside(folder, "tokenizer.json")));
-        tn_tokenizer_free(tokenizer);
-        free((char *)text);
-    }
+    if (access(inside(folder, "tokenizer.json"), F_OK) != 0) write_tokenizer();
     if (access(inside(folder, "config.json"), F_OK) == 0) return;
     tn_tokenizer *tokenizer = load_tokenizer();
-    FILE *file = fopen(inside(folder, "config.json"), "w");
-    if (!file) ex_refuse("%s: %s", inside(folder, "config.json"), strerror(errno));
+    const int64_t vocab = tn_tokenizer_get_info(tokenizer).vocab_size;
+    tn_tokenizer_free(tokenizer);
+    FILE *file = create("config.json");
     fprintf(file,
             "{\n  \"model_type\": \"llama\",\n  \"architectures\": [\"LlamaForCausalLM\"],\n"
             "  \"vocab_size\": %" PRId64 ",\n  \"hidden_size\": 256,\n"
@@ -144,10 +151,10 @@ static void begin_folder(void)
             "  \"num_attention_heads\": 4,\n  \"num_key_value_heads\": 2,\n"
             "  \"max_position_embeddings\": 1024,\n  \"rms_norm_eps\": 1e-5,\n"
             "  \"rope_theta\": 10000.0,\n  \"hidden_act\": \"silu\",\n"
-            "  \"tie_word_embeddings\": true,\n  \"bos_token_id\": 0,\n  \"eos_token_id\": 0\n}\n",
-            tn_tokenizer_get_info(tokenizer).vocab_size);
+            "  \"tie_word_embeddings\": true,\n  \"bos_token_id\": %" PRId64
+            ",\n  \"eos_token_id\": %" PRId64 "\n}\n",
+            vocab, vocab - 1, vocab - 1);
     if (fclose(file) != 0) ex_refuse("%s: %s", folder, strerror(errno));
-    tn_tokenizer_free(tokenizer);
 }
 
 /* The mean of -log p(next token) over rows that begin at random places of ids. */
@@ -235,30 +242,53 @@ static void tune(void)
     if (!save) ex_refuse("--save NEW is needed (see --help)");
     tn_tokenizer *tokenizer = load_tokenizer();
     tn_module *model = load_model(true);
-    tn_lora_options o = { .rank = rank, .alpha = 2 * rank };
-    if (rank) ex_check(tn_lora(model, layers, o));
-    printf("%" PRId64 " parameters, %" PRId64 " of them learn\n", tn_count_parameters(model, false),
-           tn_count_parameters(model, true));
-    if (lr == 0) lr = rank ? 1e-3 : 1e-4;
+    printf("%" PRId64 " parameters\n", tn_count_parameters(model, true));
+    if (lr == 0) lr = 1e-4;
     learn(model, read_ids(tokenizer));
-    ex_check(rank ? tn_lora_save(model, save) : tn_lm_save(model, save));
-    if (!rank) ex_check(tn_tokenizer_save(tokenizer, inside(save, "tokenizer.json")));
+    ex_check(tn_lm_save(model, save));
+    ex_check(tn_tokenizer_save(tokenizer, inside(save, "tokenizer.json")));
     tn_module_drop(model), tn_tokenizer_free(tokenizer);
 }
 
 /* ---- using it -------------------------------------------------------------------------------- */
 
+/* -log p of the ids behind the first `known` of n, added up; each sees those before it. */
+static double surprise(tn_module *model, const int64_t *ids, int64_t n, int64_t known)
+{
+    double sum = 0;
+    TN_SCOPE TN_NO_GRAD
+    {
+        tn_tensor *x = tn_from_ints(ids, TN_SHAPE(1, n - 1));
+        tn_tensor *y = tn_from_ints(ids + known, TN_SHAPE(n - known));
+        tn_tensor *logits = tn_select(tn_forward(model, x), 0, 0); /* [n - 1, V] */
+        logits = tn_to_dtype(tn_narrow(logits, 0, known - 1, n - known), TN_F32);
+        tn_tensor *loss = tn_cross_entropy(logits, y);
+        ex_check_ptr(loss);
+        sum = tn_item(loss) * (double)(n - known);
+    }
+    return sum;
+}
+
+/* Windows of --context tokens that overlap by half: each token counts once, behind half a window
+ * or more, but for the first ones. */
 static void score(void)
 {
     tn_tokenizer *tokenizer = load_tokenizer();
     tn_module *model = load_model(false);
     tn_ids ids = { 0 };
+    double sum = 0;
     char *text = read_text();
     ex_check(tn_tokenizer_encode(tokenizer, text, -1, (tn_encode_options){ 0 }, &ids));
-    double perplexity = tn_perplexity(model, ids.id, ids.n, context, context / 2);
-    ex_check(isnan(perplexity) ? TN_E_INVALID : TN_OK);
-    printf("%" PRId64 " tokens, perplexity %.4f, %.4f bits per byte\n", ids.n, perplexity,
-           log2(perplexity) * (double)(ids.n - 1) / (double)strlen(text));
+    if (ids.n < 2) ex_refuse("--text %s: want at least 2 tokens", path);
+    for (int64_t done = 1; done < ids.n;) {
+        int64_t begin = done > context / 2 ? done - context / 2 : 0;
+        int64_t n = ids.n - begin < context ? ids.n - begin : context;
+        sum += surprise(model, ids.id + begin, n, done - begin);
+        done = begin + n;
+    }
+    sum /= (double)(ids.n - 1);
+    printf("%" PRId64 " tokens, perplexity %.4f, %.4f bits per byte\n", ids.n, exp(sum),
+           sum / log(2) * (double)(ids.n - 1) / (double)strlen(text));
     free(text), tn_ids_free(&ids);
     tn_module_drop(model), tn_tokenizer_free(tokenizer);
 }
@@ -280,7 +310,9 @@ static tn_generated *go_on(tn_module *model, const tn_tokenizer *tokenizer, cons
         .max_new_tokens = most,
         .tokenizer = tokenizer,
         .on_token = show,
-        .sampling = { .temperature = temperature, .top_k = top_k, .top_p = top_p,
+        .sampling = { .temperature = temperature,
+                      .top_k = top_k,
+                      .top_p = top_p,
                       .seed = (uint64_t)seed },
     };
     tn_generated *made = tn_generate(model, &start, 1, o);
@@ -306,20 +338,42 @@ static void write_on(void)
 
 enum { MESSAGES = 1000 };
 
-/* One answer: the whole chat is read again each time. */
-static char *answer(tn_module *model, const tn_tokenizer *tokenizer, const tn_chat_message *said,
-                    int n)
+typedef struct message {
+    const char *role, *content;
+} message;
+
+/* The ids of a chat, up to where the assistant answers: what users say can be no special token. */
+static void add_chat(const tn_tokenizer *tokenizer, const message *said, int n, tn_ids *ids)
 {
-    tn_chars text = { 0 };
+    const bool llama3 = strcmp(format, "llama3") == 0;
+    const tn_encode_options bare = { .bare = true }, literal = { .bare = true, .literal = true };
+    const char *const part[] = { llama3 ? "<|start_header_id|>" : "<|im_start|>",
+                                 llama3 ? "<|end_header_id|>\n\n" : "\n",
+                                 llama3 ? "<|eot_id|>" : "<|im_end|>\n" };
+    if (!llama3 && strcmp(format, "chatml") != 0)
+        ex_refuse("--format %s: want chatml or llama3", format);
+    if (llama3) ex_check(tn_tokenizer_encode(tokenizer, "<|begin_of_text|>", -1, bare, ids));
+    for (int i = 0; i <= n; i++) {
+        ex_check(tn_tokenizer_encode(tokenizer, part[0], -1, bare, ids));
+        const char *role = i < n ? said[i].role : "assistant";
+        ex_check(tn_tokenizer_encode(tokenizer, role, -1, literal, ids));
+        ex_check(tn_tokenizer_encode(tokenizer, part[1], -1, bare, ids));
+        if (i == n) break;
+        ex_check(tn_tokenizer_encode(tokenizer, said[i].content, -1, literal, ids));
+        ex_check(tn_tokenizer_encode(tokenizer, part[2], -1, bare, ids));
+    }
+}
+
+/* One answer: the whole chat is read again each time. */
+static char *answer(tn_module *model, const tn_tokenizer *tokenizer, const message *said, int n)
+{
     tn_ids ids = { 0 };
-    ex_check(tn_chat_text(format, said, n, true, &text));
-    ex_check(tn_tokenizer_encode(tokenizer, text.text, text.n, (tn_encode_options){ .bare = true },
-                                 &ids));
+    add_chat(tokenizer, said, n, &ids);
     tn_generated *made = go_on(model, tokenizer, &ids);
     char *reply = strdup(made->rows[0].text);
     if (!reply) ex_refuse("out of memory");
     putchar('\n');
-    tn_generated_free(made), tn_ids_free(&ids), tn_chars_free(&text);
+    tn_generated_free(made), tn_ids_free(&ids);
     return reply;
 }
 
@@ -327,17 +381,20 @@ static void chat(void)
 {
     tn_tokenizer *tokenizer = load_tokenizer();
     tn_module *model = load_model(false);
-    tn_chat_message said[MESSAGES] = { { "system", system_message } };
+    message said[MESSAGES] = { { "system", system_message } };
     const int first = system_message ? 1 : 0;
     int n = first;
     char *line = NULL;
     size_t room = 0;
-    while (n + 2 <= MESSAGES && (fputs("> ", stdout), ex_flush(), getline(&line, &room, stdin)) > 0) {
+    while (n + 2 <= MESSAGES) {
+        fputs("> ", stdout);
+        ex_flush();
+        if (getline(&line, &room, stdin) <= 0) break;
         line[strcspn(line, "\n")] = '\0';
         if (!*line) break;
-        said[n++] = (tn_chat_message){ "user", strdup(line) };
+        said[n++] = (message){ "user", strdup(line) };
         if (!said[n - 1].content) ex_refuse("out of memory");
-        said[n] = (tn_chat_message){ "assistant", answer(model, tokenizer, said, n) };
+        said[n] = (message){ "assistant", answer(model, tokenizer, said, n) };
         n++;
     }
     while (n > first) free((char *)said[--n].content);
@@ -352,8 +409,11 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } command[] = { { "train", train }, { "tune", tune }, { "score", score },
-                    { "write", write_on }, { "chat", chat } };
+    } command[] = { { "train", train },
+                    { "tune", tune },
+                    { "score", score },
+                    { "write", write_on },
+                    { "chat", chat } };
     int at = ex_parse("Trains, tunes, scores and runs a language model in a folder:\n"
                       "lm train|tune|score|write|chat FOLDER.",
                       options, sizeof options / sizeof *options, 2, argc, argv);

@@ -59,5 +59,6 @@
 #include <tenon/capture.h>
 #include <tenon/parallel.h>
 #include <tenon/trace.h>    /* a library of its own: -ltenon-trace */
-#include <tenon/generate.h> /* another, with lm.h and tokenizer.h: -ltenon-lm */
+#include <tenon/lm.h>       /* another: -ltenon-lm */
+#include <tenon/generate.h> /* of that too, with tokenizer.h */
 #endif
