@@ -4,11 +4,10 @@
  * A name says what a function is about. Functions about tensors or models, and those that PyTorch
  * has as functions too, have PyTorch's names: tn_add, tn_backward, tn_train, tn_clip_grad_norm. All
  * others begin with their subject, which is their first argument or what they make: tn_list_get,
- * tn_optim_step. Kinds of modules and schedules are subjects too: tn_batch_norm_momentum,
- * tn_plateau_step.
+ * tn_optim_step. Kinds of modules and schedules are subjects too: tn_plateau_step.
  *   _new     makes one, modules too: tn_layer_norm is the op, tn_layer_norm_new the layer.
  *            Optimizers (tn_sgd), schedules (tn_cosine_lr) and tn_sequential have PyTorch's names
- *            instead; tn_text_load and tn_idx_load read a file
+ *            instead; tn_text_load, tn_idx_load, tn_tokenizer_load and _train read files, texts
  *   _begin   makes what watches or lasts until its _end: tn_trace_begin, tn_scope_begin
  *   _free    frees what has one owner. _keep and _drop count references, of modules and tensors:
  *            tn_module_drop, tn_drop. tn_checkpoint_unlock ends what tn_checkpoint_lock began
@@ -24,7 +23,7 @@
  *               tn_backward, writes to leaves that require grad: train a model on one thread
  *   Modules     in eval mode, called under TN_NO_GRAD in each thread, if their forward writes
  *               nothing and nobody changes them meanwhile (tn_train, moving, loading, hooks)
- *   Generators  which have a lock; the order of draws then depends on how the threads run
+ *   Generators  and tokenizers, which have locks; the order of draws depends on how threads run
  *   Nothing     else: lists, optimizers, loaders, captures are for one thread at a time
  * Each thread has its own scopes, error message and modes (grad mode, autocast, anomaly mode,
  * default dtype), and starts with the same defaults as a program. The allocator, the number of
@@ -59,5 +58,7 @@
 #include <tenon/graph.h>
 #include <tenon/capture.h>
 #include <tenon/parallel.h>
-#include <tenon/trace.h> /* a library of its own: -ltenon-trace */
+#include <tenon/trace.h>    /* a library of its own: -ltenon-trace */
+#include <tenon/lm.h>       /* another: -ltenon-lm */
+#include <tenon/generate.h> /* of that too, with tokenizer.h */
 #endif

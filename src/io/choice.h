@@ -23,7 +23,7 @@ tn_status tni_leave_out(tni_choice *c, const tni_input *in, const char *name, co
 
 /* Whether o.key is of another part than the name. */
 bool tni_outside(const tni_choice *c, const char *name);
-bool tni_ends_in(const char *path, const char *end);
+TNI_SHARED bool tni_ends_in(const char *path, const char *end);
 /* The tensors of an archive of .npy entries, by their names without the ending. (ext/pt/npy.c) */
 struct tni_zip;
 tn_list *tni_npz_list(const struct tni_zip *zip, tni_choice *c);

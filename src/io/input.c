@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "io/file.h"
+#include <tenon/io.h>
 
 tn_status tni_null(const char *function, const char *argument, const char *want)
 {
@@ -36,6 +37,14 @@ tn_status tni_path_check(const char *function, const char *path)
     if (!path) return tni_null(function, "path", "the name of a file");
     if (*path) return TN_OK;
     return tni_error(TN_E_INVALID, "%s: path is empty: want the name of a file", function);
+}
+
+tn_status tni_path_in(const char *function, const char *folder, const char *file, char *path,
+                      size_t size)
+{
+    const int n = snprintf(path, size, "%s/%s", folder, file);
+    if (n >= 0 && (size_t)n < size) return TN_OK;
+    return tni_error(TN_E_INVALID, "%s: a path of %d bytes: want at most %zu", function, n, size);
 }
 
 static tn_status fail(const tni_input *in, int error)
@@ -120,4 +129,24 @@ void tni_bytes_free(tni_bytes *b)
 {
     tni_room_free(&b->data, &b->capacity, 1);
     *b = (tni_bytes){ 0 };
+}
+
+tn_status tni_bytes_file(tni_bytes *b, const char *function, const char *path)
+{
+    const int64_t most = tn_get_file_limits().header_bytes;
+    tni_input in;
+    tn_status status = tni_input_open(&in, function, path);
+    if (status != TN_OK) return status;
+    const size_t n = (size_t)in.size;
+    if (in.size > most)
+        status = tni_input_bad(&in, "%" PRId64 " bytes: want at most %" PRId64, in.size, most);
+    else if (!tni_room(&b->data, &b->capacity, b->n, n + 1, 1))
+        status = tni_pending();
+    else
+        status = tni_input_read(&in, 0, b->data + b->n, n);
+    tni_input_close(&in);
+    if (status != TN_OK) return status;
+    b->n += n;
+    b->data[b->n] = '\0';
+    return TN_OK;
 }

@@ -139,3 +139,88 @@ CUSTOM_ROW(tn_module_keep)
     tn_module_drop(tn_module_keep(m));
     tn_error_clear();
 }
+
+/* A language model of a config that may be wrong. */
+static tn_module *language_model(world *w, const char *caller)
+{
+    static const char *const types[] = { "gpt2", "llama", "qwen3" };
+    char path[sizeof w->folder + 16];
+    w->touched = true;
+    snprintf(path, sizeof path, "%s/config.json", w->folder);
+    FILE *f = fopen(path, "w");
+    if (!f) return tn_fail(TN_E_NOMEM, "%s: no file", caller);
+    const int64_t hidden = pick_long(w, 1, 2), layers = pick_long(w, 1, 2);
+    fprintf(
+        f,
+        "{\"model_type\":\"%s\",\"vocab_size\":7,\"n_embd\":%d,\"hidden_size\":%d,\"n_layer\":%d,"
+        "\"num_hidden_layers\":%d,\"n_head\":2,\"num_attention_heads\":2,\"n_positions\":%d,"
+        "\"max_position_embeddings\":9,\"intermediate_size\":3,\"head_dim\":2,"
+        "\"pad_token_id\":%d}",
+        types[below(w, 3)], (int)(2 * hidden), (int)(2 * hidden), (int)layers, (int)layers,
+        (int)pick_long(w, 1, 9), (int)pick_long(w, 0, 6));
+    if (fclose(f) != 0) return tn_fail(TN_E_NOMEM, "%s: no file", caller);
+    return tn_lm_new(pick_text(w, below(w, 2) ? path : w->folder));
+}
+/* Everything that is done with one. */
+static void use_language_model(world *w)
+{
+    tn_module *own = below(w, 4) ? language_model(w, "") : NULL,
+              *m = own ? own : any_module(w, NULL);
+    tn_lm_info info;
+    if (tn_lm_get_info(pick_pointer(w, m), pick_pointer(w, &info)) == TN_OK) tn_eval(m);
+    tn_tensor *ids = tn_randint(0, 7, TN_SHAPE(2, 3)), *lengths = tn_randint(1, 4, TN_SHAPE(2));
+    for (int i = 0; i < 2; i++) {
+        if (tn_lm_set_cache(m, pick_long(w, 0, 2), pick_long(w, 1, 8)) == TN_OK)
+            w->broken |= !tn_lm_cache(m);
+        tn_lm_next(m, pick_tensor(w, ids), pick_tensor(w, below(w, 2) ? lengths : TN_NONE));
+        tn_lm_next(m, pick_tensor(w, ids), TN_NONE);
+    }
+    if (own) w->broken |= tn_lm_save(m, NULL) == TN_OK;
+    tn_module_drop(own);
+}
+CUSTOM_ROW(tn_lm_new)
+{
+    (void)s;
+    w->result.module = language_model(w, "tn_lm_new");
+}
+CUSTOM_ROW(tn_lm_load)
+{
+    (void)s;
+    tn_module *m = language_model(w, "tn_lm_load");
+    const tn_lm_options o = { .use_dtype = pick_bool(w), .dtype = TN_BF16 };
+    if (m && tn_lm_save(m, w->folder) == TN_OK)
+        w->result.module = tn_lm_load(pick_text(w, w->folder), o);
+    tn_module_drop(m);
+}
+CUSTOM_ROW(tn_lm_save)
+{
+    (void)s;
+    use_language_model(w);
+    tn_error_clear();
+}
+CUSTOM_ROW(tn_lm_next)
+{
+    (void)s;
+    use_language_model(w);
+    tn_error_clear();
+}
+/* Of modules that are no language models, mostly: they are refused. */
+CUSTOM_ROW(tn_lm_get_info)
+{
+    (void)s;
+    tn_lm_info info;
+    if (tn_lm_get_info(pick_pointer(w, any_module(w, NULL)), pick_pointer(w, &info)) != TN_OK)
+        tn_error_clear();
+}
+CUSTOM_ROW(tn_lm_set_cache)
+{
+    (void)s;
+    if (tn_lm_set_cache(any_module(w, NULL), pick_long(w, 0, 2), pick_long(w, 1, 8)) != TN_OK)
+        tn_error_clear();
+}
+CUSTOM_ROW(tn_lm_cache)
+{
+    (void)s;
+    tn_lm_cache(pick_pointer(w, any_module(w, NULL)));
+    tn_error_clear();
+}

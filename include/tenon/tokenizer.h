@@ -1,0 +1,142 @@
+/**
+ * tenon/tokenizer.h - text to token ids and back, as Hugging Face's tokenizers do it.
+ *
+ *     tn_tokenizer *t = tn_tokenizer_load("model");
+ *     tn_ids ids = { 0 };
+ *     TN_CHECK(tn_tokenizer_encode(t, "Hello, world!", -1, (tn_encode_options){ 0 }, &ids));
+ *     tn_chars text = { 0 };
+ *     TN_CHECK(tn_tokenizer_decode(t, ids.id, ids.n, (tn_decode_options){ 0 }, &text));
+ *     tn_ids_free(&ids), tn_chars_free(&text), tn_tokenizer_free(t);
+ *
+ * Read      tokenizer.json of byte-level BPE: GPT-2, Llama 3, Qwen, SmolLM, DeepSeek. What it asks
+ *           for and this list does not name is an error that names it
+ * Normal    NFC, NFD, NFKC, NFKD
+ * Split     Split by a Regex (Isolated; Removed, inverted), Digits, ByteLevel at the end, Sequence
+ * Around    TemplateProcessing (of one text), ByteLevel, Sequence
+ * Not       truncation and padding of a tokenizer.json are not applied, as transformers does not
+ *           unless asked: see tn_encode_options.most
+ * Unicode   Ids equal those of tokenizers 0.23 for text of characters up to Unicode 14. The
+ *           patterns of Split know the classes of PCRE2 (14.0 in PCRE2 10.42), tokenizers those of
+ *           Unicode 16: newer letters, digits and signs (as CJK extension H) are split from what
+ *           stands before them
+ * Threads   A tokenizer does not change: threads may use one at the same time
+ *
+ * Programs that call these functions link libtenon-lm (pkg-config: tenon-lm).
+ */
+#ifndef TENON_TOKENIZER_H
+#define TENON_TOKENIZER_H
+
+#include <tenon/tensor.h>
+
+TN_BEGIN_C_
+
+/** A vocabulary with all that makes ids of text. */
+typedef struct tn_tokenizer tn_tokenizer;
+
+/** Ids, in an array that grows; zeroed it is empty. Yours: tn_ids_free. */
+typedef struct tn_ids {
+    int64_t *id;
+    int64_t n;        /* how many */
+    int64_t capacity; /* the library's */
+} tn_ids;
+TN_API void tn_ids_free(tn_ids *ids); /* frees the array, which is empty then; NULL is ignored */
+
+/** Text, in memory that grows; zeroed it is empty. Yours: tn_chars_free. */
+typedef struct tn_chars {
+    char *text;       /* n bytes and a zero; NULL while nothing was added */
+    int64_t n;        /* bytes, without the zero at the end; zeros may be among them */
+    int64_t capacity; /* the library's */
+} tn_chars;
+TN_API void tn_chars_free(tn_chars *chars); /* frees the text, which is empty then; NULL: ignored */
+
+/* ---- making one ------------------------------------------------------------------------------ */
+
+/**
+ * Reads a tokenizer.
+ *
+ * path     a tokenizer.json, or the folder with it; a tokenizer_config.json beside it names bos,
+ *          eos and pad
+ * Errors   NULL: TN_E_IO; TN_E_FORMAT: not JSON, ids that are doubled or far beyond the number of
+ *          tokens, a merge of tokens that are not there; TN_E_UNSUPPORTED names what is not done
+ *          here: a model, a part, a dropout, a regular expression that means something else in
+ *          PCRE2; TN_E_NOMEM
+ * Owner    yours: tn_tokenizer_free
+ */
+TN_API tn_tokenizer *tn_tokenizer_load(const char *path);
+
+/** Frees it; NULL is ignored. No other thread may use it any more. */
+TN_API void tn_tokenizer_free(tn_tokenizer *t);
+
+/** Writes the tokenizer.json that t was read from; the file is replaced whole or not at all.
+ *  Errors: TN_E_IO; t or path NULL. */
+TN_API TN_MUST_USE tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *path);
+
+/** What a tokenizer has. Ids are -1 where it has none. */
+typedef struct tn_tokenizer_info {
+    int64_t vocab_size;    /* the largest id plus 1 */
+    int64_t bos, eos, pad; /* as tokenizer_config.json says */
+} tn_tokenizer_info;
+TN_API tn_tokenizer_info tn_tokenizer_get_info(const tn_tokenizer *t); /* t NULL: zeros and -1 */
+
+/** The token of an id as the vocabulary has it, byte-level with its letters for bytes ("\u0120the"
+ *  for " the"). It lives as long as t. NULL without an error: no token has this id. */
+TN_API const char *tn_tokenizer_token(const tn_tokenizer *t, int64_t id);
+/** The id of such a text; -1: it is no token, or t or token is NULL. */
+TN_API int64_t tn_tokenizer_id(const tn_tokenizer *t, const char *token);
+
+/* ---- text to ids ----------------------------------------------------------------------------- */
+
+/** zero fields: with the tokens that begin and end a text; special tokens in the text are found */
+typedef struct tn_encode_options {
+    bool bare;    /* without what the tokenizer adds around a text (BOS, [CLS], [SEP]) */
+    bool literal; /* special tokens in the text are text: for what users write */
+    int64_t most; /* at most so many ids, what is added around included; the end is cut. 0: all */
+} tn_encode_options;
+
+/**
+ * Appends the ids of a text.
+ *
+ * text     n bytes of UTF-8; n < 0: up to its zero
+ * Time     linear in n, or n log n in one word without a space
+ * Errors   TN_E_INVALID: NULL, not UTF-8 (which byte); a regular expression that takes too long
+ *          on this text; TN_E_NOMEM. ids has what it had
+ */
+TN_API TN_MUST_USE tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, int64_t n,
+                                                 tn_encode_options options, tn_ids *ids);
+/** The ids as a tensor i64 [number of ids], in the current scope. NULL: the same errors. */
+TN_API tn_tensor *tn_tokenizer_tensor(const tn_tokenizer *t, const char *text, int64_t n,
+                                      tn_encode_options options);
+
+/* ---- ids to text ----------------------------------------------------------------------------- */
+
+/** zero fields: special tokens are left out */
+typedef struct tn_decode_options {
+    bool special; /* special tokens are shown */
+} tn_decode_options;
+
+/**
+ * Appends the text of n ids. Bytes that are not UTF-8 become U+FFFD; ids that no token has give
+ * nothing.
+ *
+ * Errors   TN_E_NOMEM; t, ids (with n > 0) or chars NULL. chars has what it had
+ */
+TN_API TN_MUST_USE tn_status tn_tokenizer_decode(const tn_tokenizer *t, const int64_t *ids,
+                                                 int64_t n, tn_decode_options options,
+                                                 tn_chars *chars);
+
+/** The text of ids that come one at a time. */
+typedef struct tn_token_stream tn_token_stream;
+/** A stream at its start. t must outlive it. NULL: t is NULL, TN_E_NOMEM. Yours:
+ *  tn_token_stream_free. */
+TN_API tn_token_stream *tn_token_stream_new(const tn_tokenizer *t, tn_decode_options options);
+/** The text that id makes certain; bytes of a character that is not complete wait. All texts of a
+ *  stream together are what tn_tokenizer_decode gives. It lives until the next call; "" if nothing
+ *  is certain yet. Zeros in it cannot be seen: decode has them. NULL: stream NULL, TN_E_NOMEM. */
+TN_API const char *tn_token_stream_add(tn_token_stream *stream, int64_t id);
+/** The text that still waits, as U+FFFD where it is not complete; the stream is at its start again.
+ *  NULL: as above. */
+TN_API const char *tn_token_stream_end(tn_token_stream *stream);
+TN_API void tn_token_stream_free(tn_token_stream *stream); /* frees it; NULL is ignored */
+
+TN_END_C_
+#endif

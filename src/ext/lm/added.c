@@ -1,0 +1,107 @@
+/*
+ * added.c - tokens that stand in a text as they are: "<|endoftext|>".
+ *
+ * At each place the longest one counts, from left to right; those that are not normalised first,
+ * over the whole text, then the others in the normal form of what is between.
+ */
+#include <utf8proc.h>
+
+#include "ext/lm/tokenizer.h"
+
+/* The node for `byte` among the children of a node, or of the root for node 0. */
+static int32_t child(const tni_trie *trie, int32_t node, unsigned char byte)
+{
+    if (!node) return trie->first[byte];
+    int32_t c = trie->node[node].child;
+    while (c && trie->node[c].byte != byte) c = trie->node[c].next;
+    return c;
+}
+
+static int32_t add_node(tni_trie *trie, int32_t parent, unsigned char byte)
+{
+    if (!tni_room(&trie->node, &trie->capacity, trie->n, 2, sizeof *trie->node)) return 0;
+    if (trie->n == 0) trie->node[trie->n++] = (tni_trie_node){ .id = TNI_NO_ID };
+    int32_t here = (int32_t)trie->n++;
+    trie->node[here] = (tni_trie_node){ .id = TNI_NO_ID, .byte = byte };
+    int32_t *from = parent ? &trie->node[parent].child : &trie->first[byte];
+    trie->node[here].next = *from;
+    return *from = here;
+}
+
+bool tni_trie_add(tni_trie *trie, const char *text, size_t n, int32_t id)
+{
+    int32_t node = 0;
+    if (trie->n + n > INT32_MAX / 2)
+        return tni_false(tni_error(TN_E_FORMAT, "the added tokens have more than 2^30 bytes"));
+    for (size_t i = 0; i < n; i++) {
+        int32_t next = child(trie, node, (unsigned char)text[i]);
+        node = next ? next : add_node(trie, node, (unsigned char)text[i]);
+        if (!node) return false;
+    }
+    if (node) trie->node[node].id = id;
+    return true;
+}
+
+void tni_trie_free(tni_trie *trie)
+{
+    tni_room_free(&trie->node, &trie->capacity, sizeof *trie->node);
+}
+
+/* The longest token at the beginning of n bytes, and its length. */
+static int32_t longest(const tni_trie *trie, const char *text, size_t n, size_t *length)
+{
+    int32_t id = TNI_NO_ID, node = 0;
+    for (size_t i = 0; i < n && (node = child(trie, node, (unsigned char)text[i])); i++)
+        if (trie->node[node].id != TNI_NO_ID) id = trie->node[node].id, *length = i + 1;
+    return id;
+}
+
+/* What stands between the tokens that were found. */
+typedef bool between(tni_work *w, const char *text, size_t n);
+
+static bool find_added(tni_work *w, const tni_trie *trie, const char *text, size_t n, between *rest)
+{
+    size_t done = 0, length = 0;
+    for (size_t at = 0; at < n && trie->n;) {
+        int32_t id = longest(trie, text + at, n - at, &length);
+        if (id == TNI_NO_ID || (w->literal && w->t->token[id].special)) {
+            at += id == TNI_NO_ID ? 1 : length;
+            continue;
+        }
+        if (at > done && !rest(w, text + done, at - done)) return false;
+        if (!tni_ids_add(w->out, id)) return false;
+        done = at += length;
+    }
+    return done == n || rest(w, text + done, n - done);
+}
+
+static bool to_words(tni_work *w, const char *text, size_t n)
+{
+    return tni_split_words(w, 0, text, n);
+}
+
+bool tni_normal_form(tni_work *w, const char **text, size_t *n)
+{
+    utf8proc_uint8_t *form = NULL;
+    if (!w->t->form) return true;
+    utf8proc_ssize_t k = utf8proc_map((const utf8proc_uint8_t *)*text, (utf8proc_ssize_t)*n, &form,
+                                      (utf8proc_option_t)w->t->form);
+    w->normal.n = 0;
+    if (k >= 0) tni_bytes_add(&w->normal, form, (size_t)k);
+    free(form);
+    if (k < 0) return tni_false(tni_error(TN_E_NOMEM, "tokenizer: %s", utf8proc_errmsg(k)));
+    if (w->normal.failed) return w->normal.failed = false;
+    *text = k ? w->normal.data : "";
+    *n = (size_t)k;
+    return true;
+}
+
+static bool normalised(tni_work *w, const char *text, size_t n)
+{
+    return tni_normal_form(w, &text, &n) && find_added(w, &w->t->normalised, text, n, to_words);
+}
+
+bool tni_text_ids(tni_work *w, const char *text, size_t n)
+{
+    return find_added(w, &w->t->raw, text, n, normalised);
+}

@@ -1,0 +1,388 @@
+/*
+ * config.c - a config.json, read key by key.
+ *
+ * A key that changes results is honoured, or refused by its name where its value is none of ours.
+ * Other keys are skipped. null stands for a missing key, as in Python.
+ */
+#include "ext/lm/config.h"
+
+#include <limits.h>
+
+/* ---- kinds of models ------------------------------------------------------------------------- */
+
+/* What a model is where its file says nothing. */
+typedef struct kind {
+    const char *type;
+    unsigned family;
+    bool tied, qkv_bias, qk_norm;
+    int64_t head_dim, bos, eos;
+} kind;
+
+static const kind kinds[] = {
+    { "gpt2", TNI_LM_GPT2, true, true, false, 0, 50256, 50256 },
+    { "llama", TNI_LM_LLAMA, false, false, false, 0, 1, 2 },
+    { "qwen2", TNI_LM_LLAMA, false, true, false, 0, -1, -1 },
+    { "qwen3", TNI_LM_LLAMA, false, false, true, 128, -1, -1 },
+};
+
+static void begin(tni_lm_config *c, const kind *k)
+{
+    *c = (tni_lm_config){ .family = k->family,
+                          .tied = k->tied,
+                          .qkv_bias = k->qkv_bias,
+                          .o_bias = k->family != TNI_LM_LLAMA,
+                          .mlp_bias = k->family != TNI_LM_LLAMA,
+                          .qk_norm = k->qk_norm,
+                          .head_dim = k->head_dim,
+                          .pad = -1,
+                          .bos = k->bos,
+                          .eos = { k->eos },
+                          .n_eos = k->eos >= 0,
+                          .range = 0.02,
+                          .scaled = true,
+                          .partial = 1,
+                          .rope = { .partial = 1 } };
+    snprintf(c->type, sizeof c->type, "%s", k->type);
+    c->eps = k->family == TNI_LM_GPT2 ? 1e-5 : 1e-6;
+    c->act = k->family == TNI_LM_GPT2 ? tn_gelu_tanh : tn_silu;
+    if (k->family == TNI_LM_GPT2) c->resid_drop = c->attn_drop = c->embed_drop = 0.1;
+}
+
+/* ---- activations ----------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    tn_tensor *(*act)(tn_tensor *x);
+} acts[] = { { "gelu", tn_gelu },
+             { "gelu_new", tn_gelu_tanh },
+             { "gelu_pytorch_tanh", tn_gelu_tanh },
+             { "silu", tn_silu },
+             { "relu", tn_relu } };
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+typedef struct reader {
+    tni_lm_config *c;
+    const char *function, *path;
+    const char *key; /* where we are, for messages */
+} reader;
+
+static tn_status bad(const reader *r, const char *want)
+{
+    return tni_file_error(TN_E_FORMAT, r->function, r->path, "%.64s: want %s", r->key, want);
+}
+
+static tn_status refuse(const reader *r, const char *what)
+{
+    return tni_file_error(TN_E_UNSUPPORTED, r->function, r->path, "%.64s %.64s is not supported",
+                          r->key, what);
+}
+
+static bool flag(const tni_json_node *v, bool *x)
+{
+    *x = v->kind == 't';
+    return *x || v->kind == 'f';
+}
+
+typedef enum form { SIZE, ID, IDS, REAL, PART, FLAG, BIAS, ACT, ROPE, TYPES, KIND } form;
+
+/* A key, and what it sets. */
+typedef struct field {
+    const char *key;
+    unsigned families;
+    form form;
+    size_t at; /* in a tni_lm_config */
+} field;
+
+#define AT(member) offsetof(tni_lm_config, member)
+enum { GPT = TNI_LM_GPT2, LLAMA = TNI_LM_LLAMA, ALL = GPT | LLAMA };
+
+static const field fields[] = {
+    { "vocab_size", ALL, SIZE, AT(vocab) },
+    { "n_embd", GPT, SIZE, AT(hidden) },
+    { "n_layer", GPT, SIZE, AT(layers) },
+    { "n_head", GPT, SIZE, AT(heads) },
+    { "n_positions", GPT, SIZE, AT(positions) },
+    { "n_inner", GPT, SIZE, AT(inner) },
+    { "hidden_size", LLAMA, SIZE, AT(hidden) },
+    { "num_hidden_layers", LLAMA, SIZE, AT(layers) },
+    { "num_attention_heads", LLAMA, SIZE, AT(heads) },
+    { "num_key_value_heads", LLAMA, SIZE, AT(kv_heads) },
+    { "head_dim", LLAMA, SIZE, AT(head_dim) },
+    { "max_position_embeddings", LLAMA, SIZE, AT(positions) },
+    { "intermediate_size", LLAMA, SIZE, AT(inner) },
+    { "layer_norm_epsilon", GPT, REAL, AT(eps) },
+    { "rms_norm_eps", LLAMA, REAL, AT(eps) },
+    { "initializer_range", ALL, REAL, AT(range) },
+    { "embd_pdrop", GPT, PART, AT(embed_drop) },
+    { "attn_pdrop", GPT, PART, AT(attn_drop) },
+    { "resid_pdrop", GPT, PART, AT(resid_drop) },
+    { "attention_dropout", LLAMA, PART, AT(attn_drop) },
+    { "activation_function", GPT, ACT, AT(act) },
+    { "hidden_act", LLAMA, ACT, AT(act) },
+    { "tie_word_embeddings", GPT | LLAMA, FLAG, AT(tied) },
+    { "mlp_bias", LLAMA, FLAG, AT(mlp_bias) },
+    { "scale_attn_by_inverse_layer_idx", GPT, FLAG, AT(by_layer) },
+    { "scale_attn_weights", GPT, FLAG, AT(scaled) },
+    { "pad_token_id", ALL, ID, AT(pad) },
+    { "bos_token_id", ALL, ID, AT(bos) },
+    { "eos_token_id", ALL, IDS, 0 },
+    { "rope_scaling", LLAMA, ROPE, 0 },
+    { "rope_parameters", LLAMA, ROPE, 0 },
+    { "rope_theta", LLAMA, REAL, AT(theta) },
+    { "partial_rotary_factor", LLAMA, REAL, AT(partial) },
+    { "original_max_position_embeddings", LLAMA, REAL, AT(original) },
+    { "attention_bias", LLAMA, BIAS, 0 },
+    { "layer_types", LLAMA, TYPES, 0 },
+};
+
+static const field rope_fields[] = {
+    { "rope_type", LLAMA, KIND, AT(rope.type) },
+    { "type", LLAMA, KIND, AT(rope.type) },
+    { "rope_theta", LLAMA, REAL, AT(rope.theta) },
+    { "partial_rotary_factor", LLAMA, REAL, AT(rope.partial) },
+    { "factor", LLAMA, REAL, AT(rope.factor) },
+    { "original_max_position_embeddings", LLAMA, REAL, AT(rope.original) },
+    { "low_freq_factor", LLAMA, REAL, AT(rope.low) },
+    { "high_freq_factor", LLAMA, REAL, AT(rope.high) },
+};
+
+/* Keys that may be false or null only. */
+static const struct {
+    const char *key;
+    unsigned families;
+} fixed[] = { { "add_cross_attention", GPT },
+              { "use_sliding_window", LLAMA },
+              { "quantization_config", ALL },
+              { "is_encoder_decoder", ALL } };
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+static tn_status read_object(reader *r, const tni_json_node *object, const field *list, size_t n);
+
+static tn_status read_act(reader *r, const tni_json_node *v, void *to)
+{
+    for (size_t i = 0; v->kind == '"' && i < sizeof acts / sizeof *acts; i++) {
+        if (strcmp(v->text, acts[i].name) != 0) continue;
+        *(tn_tensor * (**)(tn_tensor *)) to = acts[i].act;
+        return TN_OK;
+    }
+    return v->kind == '"' ? refuse(r, v->text) : bad(r, "a name");
+}
+
+static tn_status read_ends(reader *r, const tni_json_node *v)
+{
+    const bool one = v->kind == '0';
+    r->c->n_eos = 0;
+    if (!one && v->kind != '[') return bad(r, "a token or a list of them");
+    for (v = one ? v : tni_json_first(v); v; v = one ? NULL : tni_json_after(v)) {
+        if (r->c->n_eos == TNI_LM_ENDS) return bad(r, "at most 8 tokens");
+        if (v->kind != '0') return bad(r, "a list of tokens");
+        r->c->eos[r->c->n_eos++] = v->number;
+    }
+    return TN_OK;
+}
+
+static tn_status read_rope_type(reader *r, const tni_json_node *v)
+{
+    static const char *const names[] = { "default", "linear", "llama3" };
+    if (v->kind != '"') return bad(r, "a name");
+    for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
+        if (strcmp(v->text, names[i]) == 0) {
+            r->c->rope.type = i;
+            return TN_OK;
+        }
+    return refuse(r, v->text);
+}
+
+static tn_status read_types(reader *r, const tni_json_node *v)
+{
+    if (v->kind != '[') return bad(r, "a list of names");
+    for (v = tni_json_first(v); v; v = tni_json_after(v)) {
+        if (v->kind != '"') return bad(r, "a list of names");
+        if (strcmp(v->text, "full_attention") != 0) return refuse(r, v->text);
+    }
+    return TN_OK;
+}
+
+static tn_status read_number(reader *r, const field *f, const tni_json_node *v)
+{
+    void *to = (char *)r->c + f->at;
+    const double x = v->kind == '0' || v->kind == '.' ? v->real : NAN;
+    if (f->form == ID) { /* below 0: none */
+        if (x != floor(x) || !(x <= INT_MAX)) return bad(r, "a token");
+        *(int64_t *)to = x < 0 ? -1 : (int64_t)x;
+    } else if (f->form == SIZE) {
+        if (v->kind != '0' || !(x > 0 && x <= 1 << 30)) return bad(r, "an integer from 1 to 2^30");
+        *(int64_t *)to = v->number;
+    } else {
+        if (!(x >= 0 && isfinite(x))) return bad(r, "a number from 0 on");
+        if (f->form == PART && x > 1) return bad(r, "a number from 0 to 1");
+        *(double *)to = x;
+    }
+    return TN_OK;
+}
+
+/* null: as if the key were missing, but for tokens: there are none. */
+static tn_status read_null(reader *r, const field *f)
+{
+    if (f->form == ID) *(int64_t *)((char *)r->c + f->at) = -1;
+    if (f->form == IDS) r->c->n_eos = 0;
+    return TN_OK;
+}
+
+static tn_status read_value(reader *r, const field *f, const tni_json_node *v)
+{
+    void *to = (char *)r->c + f->at;
+    if (v->kind == 'n') return read_null(r, f);
+    switch (f->form) {
+    case IDS: return read_ends(r, v);
+    case FLAG: return flag(v, to) ? TN_OK : bad(r, "true or false");
+    case BIAS:
+        if (!flag(v, &r->c->o_bias)) return bad(r, "true or false");
+        r->c->qkv_bias = r->c->o_bias;
+        return TN_OK;
+    case ACT: return read_act(r, v, to);
+    case ROPE:
+        if (v->kind != '{') return bad(r, "an object");
+        return read_object(r, v, rope_fields, sizeof rope_fields / sizeof *rope_fields);
+    case TYPES: return read_types(r, v);
+    case KIND: return read_rope_type(r, v);
+    default: return read_number(r, f, v);
+    }
+}
+
+/* A key that may be false or null only, or that is none of ours. */
+static tn_status read_fixed(reader *r, const tni_json_node *v, bool in_rope)
+{
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+        if ((fixed[i].families & r->c->family) && strcmp(r->key, fixed[i].key) == 0)
+            return v->kind == 'f' || v->kind == 'n' ? TN_OK : refuse(r, "other than null or false");
+    /* rotary positions that differ from layer to layer */
+    return in_rope && v->kind == '{' ? refuse(r, "of its own") : TN_OK;
+}
+
+static tn_status read_object(reader *r, const tni_json_node *object, const field *list, size_t n)
+{
+    tn_status status = TN_OK;
+    const tni_json_node *v = tni_json_first(object);
+    for (; status == TN_OK && v; v = tni_json_after(v)) {
+        size_t i = 0;
+        r->key = v->key;
+        while (i < n && (strcmp(v->key, list[i].key) || !(list[i].families & r->c->family))) i++;
+        status = i < n ? read_value(r, &list[i], v) : read_fixed(r, v, list == rope_fields);
+    }
+    return status;
+}
+
+/* ---- what the model is, and whether it fits together ----------------------------------------- */
+
+/* model_type, which decides what the other keys mean. */
+static tn_status read_kind(reader *r, const tni_json_node *root)
+{
+    const char *name = tni_json_get_text(root, "model_type", NULL);
+    r->key = "model_type";
+    if (!name) return bad(r, tni_json_get(root, r->key) ? "a name" : "one: it is missing");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (strcmp(kinds[i].type, name) != 0) continue;
+        begin(r->c, &kinds[i]);
+        return TN_OK;
+    }
+    return refuse(r, name);
+}
+
+static tn_status wrong(reader *r, const char *key, const char *want)
+{
+    r->key = key;
+    return bad(r, want);
+}
+
+static tn_status check_scaling(reader *r)
+{
+    tni_rope *rope = &r->c->rope;
+    if (rope->type != TNI_ROPE_DEFAULT && !(rope->factor > 0))
+        return wrong(r, "factor", "a number above 0");
+    if (rope->type == TNI_ROPE_LLAMA3 && !(rope->low > 0 && rope->high > rope->low))
+        return wrong(r, "high_freq_factor", "low_freq_factor above 0, and this above it");
+    return TN_OK;
+}
+
+static tn_status check_rope(reader *r)
+{
+    tni_lm_config *c = r->c;
+    tni_rope *rope = &c->rope;
+    rope->dim = c->head_dim;
+    if (c->theta != 0 && rope->theta == 0) rope->theta = c->theta;
+    if (rope->theta == 0) rope->theta = 1e4;
+    if (c->original != 0) rope->original = c->original;
+    if (rope->original == 0) rope->original = (double)c->positions;
+    if (c->head_dim % 2) return wrong(r, "head_dim", "an even number");
+    if (!(rope->theta > 1)) return wrong(r, "rope_theta", "a number above 1");
+    if (c->partial != 1 || rope->partial != 1) return wrong(r, "partial_rotary_factor", "1");
+    return check_scaling(r);
+}
+
+static tn_status check(reader *r)
+{
+    tni_lm_config *c = r->c;
+    const bool gpt = c->family == TNI_LM_GPT2;
+    const struct {
+        const char *key;
+        int64_t size;
+    } needed[] = { { "vocab_size", c->vocab },
+                   { gpt ? "n_embd" : "hidden_size", c->hidden },
+                   { gpt ? "n_layer" : "num_hidden_layers", c->layers },
+                   { gpt ? "n_head" : "num_attention_heads", c->heads },
+                   { gpt ? "n_positions" : "max_position_embeddings", c->positions },
+                   { "intermediate_size", c->inner || gpt } };
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (!needed[i].size) return wrong(r, needed[i].key, "a number: it is missing");
+    if (!c->inner) c->inner = 4 * c->hidden;
+    if (!c->kv_heads) c->kv_heads = c->heads;
+    if (!c->head_dim && c->hidden % c->heads)
+        return wrong(r, needed[3].key, "a number that divides the hidden size");
+    if (!c->head_dim) c->head_dim = c->hidden / c->heads;
+    if (c->layers > TNI_LM_LAYERS) return wrong(r, needed[2].key, "at most 1024");
+    if (c->head_dim > TNI_LM_HEAD) return wrong(r, "head_dim", "at most 1024");
+    if (c->heads % c->kv_heads)
+        return wrong(r, "num_key_value_heads", "a number that divides num_attention_heads");
+    if (c->pad >= c->vocab && !gpt) return wrong(r, "pad_token_id", "a token below vocab_size");
+    return c->family == TNI_LM_LLAMA ? check_rope(r) : TN_OK;
+}
+
+static tn_status read_root(reader *r, const tni_json_node *root)
+{
+    tn_status status = read_kind(r, root);
+    if (status == TN_OK) status = read_object(r, root, fields, sizeof fields / sizeof *fields);
+    return status == TN_OK ? check(r) : status;
+}
+
+static tn_status read_generation(reader *r, const tni_json_node *root)
+{
+    const tni_json_node *ends = tni_json_get(root, r->key = "eos_token_id");
+    if (!ends) return TN_OK;
+    r->c->ends_apart = true;
+    return read_ends(r, ends);
+}
+
+tn_status tni_lm_config_read(tni_lm_config *c, const char *function, const char *path,
+                             const char *text, bool generation)
+{
+    reader r = { .c = c, .function = function, .path = path };
+    tni_json_tree tree;
+    tni_bytes copy = { 0 }; /* reading destroys it */
+    tni_bytes_add(&copy, text, strlen(text) + 1);
+    if (copy.failed) return tni_pending();
+    tn_status status = TN_OK;
+    bool read = tni_json_tree_read(&tree, copy.data, copy.n - 1);
+    if (tree.problem || (read && tree.node->kind != '{'))
+        status = tni_file_error(TN_E_FORMAT, function, path, "no JSON object at byte %zu: %s",
+                                tree.at, tree.problem ? tree.problem : "want {");
+    else if (!read)
+        status = tni_pending();
+    else
+        status = generation ? read_generation(&r, tree.node) : read_root(&r, tree.node);
+    tni_json_tree_free(&tree);
+    tni_bytes_free(&copy);
+    return status;
+}

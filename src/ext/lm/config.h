@@ -1,0 +1,45 @@
+/* config.h - what a config.json says of a language model, checked. */
+#ifndef TENON_EXT_LM_CONFIG_H
+#define TENON_EXT_LM_CONFIG_H
+
+#include <tenon/lm.h>
+
+#include "io/json_tree.h"
+
+enum { TNI_LM_LAYERS = 1024, TNI_LM_HEAD = 1024, TNI_LM_ENDS = 8 };
+
+typedef enum tni_rope_type { TNI_ROPE_DEFAULT, TNI_ROPE_LINEAR, TNI_ROPE_LLAMA3 } tni_rope_type;
+
+/* Rotary positions; a field that the file lacks is 0, or as rope.c says. */
+typedef struct tni_rope {
+    int64_t type; /* tni_rope_type */
+    int64_t dim;  /* elements of a head */
+    double theta, factor, original, low, high;
+    double partial;
+} tni_rope;
+
+void tni_rope_frequencies(const tni_rope *r, float *frequency); /* dim / 2 of them */
+
+typedef enum tni_lm_family { TNI_LM_GPT2 = 1, TNI_LM_LLAMA = 2 } tni_lm_family;
+
+typedef struct tni_lm_config {
+    unsigned family; /* tni_lm_family */
+    char type[32];   /* model_type */
+    int64_t vocab, hidden, inner, layers, heads, kv_heads, head_dim, positions;
+    double eps, range, embed_drop, attn_drop, resid_drop;
+    double theta, partial, original; /* of rotary positions, outside their object */
+    tn_tensor *(*act)(tn_tensor *x);
+    bool tied, qkv_bias, o_bias, mlp_bias, qk_norm;
+    bool scaled, by_layer; /* attention: by 1 / sqrt(head_dim); by 1 / (layer + 1) besides */
+    int64_t pad, bos;      /* -1: none */
+    int64_t eos[TNI_LM_ENDS];
+    int n_eos;
+    bool ends_apart; /* eos is that of generation_config.json */
+    tni_rope rope;
+} tni_lm_config;
+
+/* A config.json, or of a generation_config.json what ends a text. function, path: for messages. */
+tn_status tni_lm_config_read(tni_lm_config *c, const char *function, const char *path,
+                             const char *text, bool generation);
+
+#endif

@@ -1,0 +1,134 @@
+/*
+ * detokenize.c - ids to text, one id after the other: what the whole gives, a stream gives in
+ * parts.
+ */
+#include "ext/lm/tokenizer.h"
+
+typedef struct decoding {
+    const tn_tokenizer *t;
+    bool special;
+    tni_bytes raw; /* bytes that wait */
+    tni_bytes *out;
+} decoding;
+
+static const char lost[] = "\xef\xbf\xbd"; /* U+FFFD */
+
+/* How many bytes at the start of what is not UTF-8 become one U+FFFD: the longest part of a
+ * character (Unicode 3.9, U+FFFD substitution of maximal subparts). *whole: it may still become a
+ * character. */
+static size_t broken(const unsigned char *s, size_t n, bool *open)
+{
+    size_t want = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2, k = 1;
+    *open = false;
+    if (s[0] < 0xc2 || s[0] > 0xf4) return 1;
+    for (; k < want && k < n; k++) {
+        unsigned low = k > 1 ? 0x80 : s[0] == 0xe0 ? 0xa0 : s[0] == 0xf0 ? 0x90 : 0x80;
+        unsigned high = k > 1 ? 0xbf : s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : 0xbf;
+        if (s[k] < low || s[k] > high) return k;
+    }
+    *open = k < want;
+    return k;
+}
+
+/* Writes the characters of raw; at the end, or where it cannot go on, U+FFFD. */
+static void let_out(decoding *d, bool end)
+{
+    tni_bytes *raw = &d->raw;
+    size_t at = 0;
+    while (at < raw->n) {
+        size_t valid = tni_utf8(raw->data + at, raw->n - at);
+        tni_bytes_add(d->out, raw->data + at, valid);
+        at += valid;
+        if (at == raw->n) break;
+        bool open;
+        size_t k = broken((unsigned char *)raw->data + at, raw->n - at, &open);
+        if (open && !end) break;
+        tni_bytes_add(d->out, lost, 3);
+        at += k;
+    }
+    raw->n -= at;
+    if (at) memmove(raw->data, raw->data + at, raw->n);
+}
+
+static void add_token(decoding *d, int64_t id)
+{
+    const tn_tokenizer *t = d->t;
+    if (id < 0 || id >= (int64_t)t->n_token) return;
+    const tni_token *token = &t->token[id];
+    if (!token->there || (token->special && !d->special)) return;
+    tni_bytes_add(&d->raw, t->texts.data + token->bytes, token->n_bytes);
+    let_out(d, false);
+}
+
+static bool failed(const decoding *d)
+{
+    return d->raw.failed || d->out->failed;
+}
+
+/* ---- the whole, and streams ------------------------------------------------------------------ */
+
+tn_status tn_tokenizer_decode(const tn_tokenizer *t, const int64_t *ids, int64_t n,
+                              tn_decode_options options, tn_chars *chars)
+{
+    const char *function = "tn_tokenizer_decode";
+    if (!t) return tni_poison(function, "t");
+    if (!ids && n > 0) return tni_poison(function, "ids");
+    if (!chars) return tni_poison(function, "chars");
+    tni_bytes out = { chars->text, (size_t)chars->n, (size_t)chars->capacity, false };
+    decoding d = { .t = t, .special = options.special, .out = &out };
+    for (int64_t i = 0; i < n; i++) add_token(&d, ids[i]);
+    let_out(&d, true);
+    tni_bytes_add(&out, "", 1);
+    bool ok = !failed(&d);
+    tni_bytes_free(&d.raw);
+    *chars = (tn_chars){ out.data, ok ? (int64_t)out.n - 1 : chars->n, (int64_t)out.capacity };
+    if (ok) return TN_OK;
+    if (chars->text && chars->n < chars->capacity) chars->text[chars->n] = 0;
+    return tni_pending();
+}
+
+struct tn_token_stream {
+    decoding d;
+    tni_bytes out;
+};
+
+tn_token_stream *tn_token_stream_new(const tn_tokenizer *t, tn_decode_options options)
+{
+    if (!t) return tni_poisoned("tn_token_stream_new", "t");
+    tn_token_stream *s = tni_calloc_n(1, sizeof *s);
+    if (!s) return NULL;
+    s->d = (decoding){ .t = t, .special = options.special, .out = &s->out };
+    return s;
+}
+
+static const char *text_of(tn_token_stream *s)
+{
+    tni_bytes_add(&s->out, "", 1);
+    if (!failed(&s->d)) return s->out.data;
+    s->d.raw.failed = s->out.failed = false;
+    return NULL;
+}
+
+const char *tn_token_stream_add(tn_token_stream *stream, int64_t id)
+{
+    if (!stream) return tni_poisoned("tn_token_stream_add", "stream");
+    stream->out.n = 0;
+    add_token(&stream->d, id);
+    return text_of(stream);
+}
+
+const char *tn_token_stream_end(tn_token_stream *stream)
+{
+    if (!stream) return tni_poisoned("tn_token_stream_end", "stream");
+    stream->out.n = 0;
+    let_out(&stream->d, true);
+    return text_of(stream);
+}
+
+void tn_token_stream_free(tn_token_stream *stream)
+{
+    if (!stream) return;
+    tni_bytes_free(&stream->d.raw);
+    tni_bytes_free(&stream->out);
+    tni_free(stream, sizeof *stream);
+}

@@ -1,0 +1,43 @@
+/* model.h - the modules of language models. */
+#ifndef TENON_EXT_LM_MODEL_H
+#define TENON_EXT_LM_MODEL_H
+
+#include "ext/lm/config.h"
+
+/* The inputs of attention and of a layer around it. */
+enum { TNI_X, TNI_COSINE, TNI_SINE, TNI_MASK, TNI_SLOTS, TNI_INPUTS };
+/* TNI_MASK: bool, true hides. TNI_SLOTS, on the CPU, [2, B] i64: how many tokens of each text the
+ * cache holds, and how many come; TN_NONE: without cache. */
+
+/* TN_OK if self is called with so many inputs and outputs. */
+static inline tn_status tni_lm_called(const tn_module *self, int n_in, int want_in, int n_out)
+{
+    if (n_in == want_in && n_out == 1) return TN_OK;
+    return tni_error(TN_E_INVALID, "%s: %d inputs, %d outputs: want %d and 1", self->type->name,
+                     n_in, n_out, want_in);
+}
+/* Attention, and names of its children: of query, key, value (only the first: one for all three),
+ * output (NULL: none). */
+tn_module *tni_lm_attention_new(const tni_lm_config *c, int64_t layer, const char *const names[4]);
+/* An empty cache; batch 0: none. Does nothing to other modules. */
+tn_status tni_lm_attention_cache(tn_module *m, int64_t batch, int64_t capacity, tn_dtype dtype);
+
+/* What every model begins with. */
+typedef struct tni_lm {
+    tn_module base;
+    tn_module *part[2]; /* the layers with all around them, and lm_head */
+    tn_tensor *lengths; /* of the cache; TN_NONE: there is none */
+    int64_t capacity;
+    tni_lm_config c;
+    tni_bytes text; /* of config.json, with a zero behind it */
+} tni_lm;
+
+/* m if it is one, else NULL and a message. */
+tni_lm *tni_lm_of(const char *function, const tn_module *m);
+/* The model of a config.json or its folder, with initial values drawn or not. */
+tn_module *tni_lm_make(const char *function, const char *config, bool draws);
+/* The children of m, "model" and "lm_head". The first takes ids, and slots (TNI_SLOTS) if there is
+ * a cache, and gives hidden states [B, T, H]. */
+void tni_lm_decoder_register(tni_lm *m);
+
+#endif

@@ -1,0 +1,139 @@
+/*
+ * tokenizer.h - the inside of a tn_tokenizer.
+ *
+ * A text goes through: tokens found in it as they stand (added.c), a normal form, tokens
+ * found in the result, cuts into words (split.c), ids of a word (bpe.c), ids around (tokenizer.c).
+ * Each part hands on what it made at once, so no list of words is kept.
+ */
+#ifndef TENON_EXT_LM_TOKENIZER_H
+#define TENON_EXT_LM_TOKENIZER_H
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <tenon/tokenizer.h>
+
+#include "io/json_tree.h"
+
+enum { TNI_STAGES = 24, TNI_NO_ID = -1, TNI_KNOWN = 1 << 15 };
+
+typedef struct tni_token {
+    uint32_t text, n_text;   /* in texts, as the vocabulary has it */
+    uint32_t bytes, n_bytes; /* in texts, what it stands for */
+    bool there;              /* false: no token has this id */
+    bool word;               /* its letters stand for bytes */
+    bool special;
+} tni_token;
+
+/* Token ids, found by text: a hash table with free slots of -1. */
+typedef struct tni_words {
+    int32_t *slot;
+    size_t capacity; /* 0 or a power of two */
+} tni_words;
+
+/* Two tokens that become one, `rank` in the order of merging; a hash table by both. */
+typedef struct tni_pair {
+    uint64_t key; /* left << 32 | right; UINT64_MAX: free */
+    int32_t rank, id;
+} tni_pair;
+
+/* Texts of added tokens by their bytes. Node 0 is none. */
+typedef struct tni_trie_node {
+    int32_t child, next, id;
+    unsigned char byte;
+} tni_trie_node;
+typedef struct tni_trie {
+    int32_t first[256];
+    tni_trie_node *node;
+    size_t n, capacity;
+} tni_trie;
+
+/* Words are what a pattern finds, and what is between, unless that is removed. */
+typedef struct tni_split {
+    pcre2_code *pattern; /* NULL: a space in front of a text that has none */
+    bool removes;
+} tni_split;
+
+typedef struct tni_work tni_work;
+
+struct tn_tokenizer {
+    tni_bytes texts;
+    tni_token *token; /* by id */
+    size_t n_token, token_capacity;
+    tni_words by_text, by_bytes; /* all; those of the model */
+    uint64_t seed;               /* of hashes */
+    bool byte_level, whole;      /* words are bytes; ignore_merges */
+    int32_t byte[256];           /* ids of bytes; -1: none */
+    tni_pair *pair;
+    size_t pair_capacity;     /* a power of two */
+    tni_trie raw, normalised; /* added tokens, found in either */
+    unsigned form;            /* utf8proc's options of Unicode's form; 0: none */
+    tni_split split[TNI_STAGES];
+    size_t n_split;
+    tn_ids before, after; /* around a text */
+    int64_t bos, eos, pad;
+    char *file; /* the tokenizer.json that says all this */
+    size_t n_file;
+    pthread_mutex_t lock;
+    tni_work *idle; /* not in use */
+};
+
+/* ---- working memory: one for each thread that encodes ---------------------------------------- */
+
+/* A word that was encoded before. Large enough for most words, small enough for one cache line. */
+typedef struct tni_known {
+    unsigned char n, k; /* n 0: free; k ids */
+    char word[30];
+    int32_t id[8];
+} tni_known;
+
+struct tni_work {
+    const tn_tokenizer *t;
+    tni_work *next;
+    tn_ids *out;
+    bool literal;
+    tni_known *known; /* TNI_KNOWN of them; NULL: none yet */
+    tni_bytes normal, scratch;
+    pcre2_match_data *match;
+    pcre2_match_context *limits;
+    pcre2_jit_stack *stack;
+    int32_t *symbol; /* bpe.c: five arrays in one block */
+    size_t symbol_capacity;
+    uint64_t *heap;
+    size_t heap_capacity;
+};
+
+tni_work *tni_work_take(const tn_tokenizer *t);
+void tni_work_give(tni_work *w);
+void tni_work_free(tni_work *w);
+
+/* ---- parts. Those that return a bool give false with a message ------------------------------- */
+
+/* tokenizer.c */
+uint64_t tni_word_hash(uint64_t seed, const char *text, size_t n);
+int32_t tni_find(const tn_tokenizer *t, const tni_words *words, const char *text, size_t n);
+bool tni_ids_add(tn_ids *ids, int64_t id);
+/* vocabulary.c */
+bool tni_token_text(tn_tokenizer *t, const char *text, size_t n, uint32_t *at); /* and a zero */
+tni_token *tni_token_at(tn_tokenizer *t, size_t id);               /* made if it is not there */
+bool tni_token_put(tn_tokenizer *t, tni_words *words, int32_t id); /* false: its text is there */
+bool tni_tokens_index(tn_tokenizer *t, size_t more); /* all; `more` will be added by text */
+bool tni_pairs_begin(tn_tokenizer *t, size_t n);     /* room for n of them */
+/* tokenizer_read.c: a tokenizer.json, which is destroyed; name: for messages */
+bool tni_tokenizer_read(tn_tokenizer *t, const char *name, tni_bytes *json);
+/* added.c */
+bool tni_trie_add(tni_trie *trie, const char *text, size_t n, int32_t id);
+void tni_trie_free(tni_trie *trie);
+bool tni_text_ids(tni_work *w, const char *text, size_t n);
+bool tni_normal_form(tni_work *w, const char **text, size_t *n);
+/* split.c */
+bool tni_split_words(tni_work *w, size_t stage, const char *text, size_t n);
+pcre2_code *tni_pattern(const char *name, const char *regex);
+/* bpe.c */
+bool tni_word_ids(tni_work *w, const char *word, size_t n);
+/* Where a pair is in the table, or the free place for it. */
+tni_pair *tni_pair_place(const tn_tokenizer *t, int32_t left, int32_t right, uint64_t *key);
+/* What ByteLevel's letters stand for; false, and nothing added: there are others. */
+bool tni_letters_to_bytes(tni_bytes *to, const char *text, size_t n);
+
+#endif

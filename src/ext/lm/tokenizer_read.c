@@ -1,0 +1,377 @@
+/*
+ * tokenizer_read.c - a tokenizer.json as a tokenizer. What it asks for is done, or refused by name.
+ *
+ * Source: tokenizers, the format that its Tokenizer.save writes.
+ */
+#include <utf8proc.h>
+
+#include "ext/lm/tokenizer.h"
+
+typedef struct reading {
+    tn_tokenizer *t;
+    const char *name; /* for messages */
+} reading;
+
+#define wrong(r, ...) tni_false(tni_file_error(TN_E_FORMAT, "tokenizer", (r)->name, __VA_ARGS__))
+#define lacking(r, ...)                                                                            \
+    tni_false(tni_file_error(TN_E_UNSUPPORTED, "tokenizer", (r)->name, __VA_ARGS__))
+
+static bool is(const char *a, const char *b)
+{
+    return strcmp(a, b) == 0;
+}
+
+/* What a part of the file is called; "" if it has no type. */
+static const char *type_of(const tni_json_node *part)
+{
+    return tni_json_get_text(part, "type", "");
+}
+
+/* Reads a part that is no Sequence. */
+typedef bool read_part(reading *r, const tni_json_node *part);
+
+/* A part, or each of those in a Sequence's list. */
+static bool each_part(reading *r, const tni_json_node *part, const char *list, read_part *read,
+                      int depth)
+{
+    if (!part || part->kind == 'n') return true;
+    if (!is(type_of(part), "Sequence")) return read(r, part);
+    if (depth > 8) return wrong(r, "Sequences in Sequences, more than 8");
+    const tni_json_node *m = tni_json_first(tni_json_get(part, list));
+    for (; m; m = tni_json_after(m))
+        if (!each_part(r, m, list, read, depth + 1)) return false;
+    return true;
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+/* The token of an id, made if it is not there. NULL and a message. */
+static tni_token *token_of(reading *r, const tni_json_node *id, int64_t most)
+{
+    if (id && id->kind == '0' && id->number < most) return tni_token_at(r->t, (size_t)id->number);
+    wrong(r, "a token's id is not an integer from 0 to %" PRId64, most - 1);
+    return NULL;
+}
+
+/* Text and what it stands for: its bytes in a byte-level vocabulary. */
+static bool set_token(reading *r, tni_token *token, const char *text)
+{
+    tn_tokenizer *t = r->t;
+    token->n_text = (uint32_t)strlen(text);
+    token->there = token->word = true;
+    if (!tni_token_text(t, text, token->n_text, &token->text)) return false;
+    token->bytes = token->text;
+    token->n_bytes = token->n_text;
+    uint32_t at = (uint32_t)t->texts.n;
+    token->word = tni_letters_to_bytes(&t->texts, text, token->n_text);
+    if (!token->word) return !t->texts.failed;
+    token->bytes = at;
+    token->n_bytes = (uint32_t)t->texts.n - at;
+    return !t->texts.failed;
+}
+
+static bool read_vocabulary(reading *r, const tni_json_node *vocab)
+{
+    enum { HOLES = 1 << 16 };
+    if (!vocab || vocab->kind != '{') return wrong(r, "model.vocab is no object");
+    int64_t most = TNI_MIN(2 * vocab->number + HOLES, INT32_MAX);
+    const tni_json_node *m = tni_json_first(vocab);
+    for (; m; m = tni_json_after(m)) {
+        tni_token *token = token_of(r, m, most);
+        if (!token) return false;
+        if (token->there)
+            return wrong(r, "\"%.60s\" and \"%.60s\" have the id %" PRId64,
+                         r->t->texts.data + token->text, m->key, m->number);
+        if (!set_token(r, token, m->key)) return false;
+    }
+    return true;
+}
+
+/* ---- merges ---------------------------------------------------------------------------------- */
+
+/* The two parts of "a b" or ["a", "b"]. */
+static bool parts_of(const tni_json_node *merge, const char **left, size_t *n_left,
+                     const char **right)
+{
+    if (merge->kind == '"') {
+        const char *space = strchr(merge->text, ' ');
+        if (!space) return false;
+        *left = merge->text, *n_left = (size_t)(space - merge->text), *right = space + 1;
+        return true;
+    }
+    const tni_json_node *a = tni_json_first(merge), *b = a ? tni_json_after(a) : NULL;
+    if (!b || merge->number != 2 || a->kind != '"' || b->kind != '"') return false;
+    *left = a->text, *n_left = strlen(a->text), *right = b->text;
+    return true;
+}
+
+static bool read_merge(reading *r, const tni_json_node *merge, int32_t rank, tni_bytes *both)
+{
+    tn_tokenizer *t = r->t;
+    const char *left, *right;
+    size_t n_left;
+    if (!parts_of(merge, &left, &n_left, &right))
+        return wrong(r, "merge %d is not of two tokens", (int)rank);
+    both->n = 0;
+    tni_bytes_add(both, left, n_left);
+    tni_bytes_add(both, right, strlen(right));
+    if (both->failed) return false;
+    int32_t a = tni_find(t, &t->by_text, left, n_left);
+    int32_t b = tni_find(t, &t->by_text, right, strlen(right));
+    int32_t c = tni_find(t, &t->by_text, both->data ? both->data : "", both->n);
+    if (a < 0 || b < 0 || c < 0)
+        return wrong(r, "merge %d, \"%.40s\" and \"%.40s\": %s is no token", (int)rank, left, right,
+                     a < 0   ? "the first"
+                     : b < 0 ? "the second"
+                             : "what they make");
+    uint64_t key;
+    tni_pair *pair = tni_pair_place(t, a, b, &key);
+    *pair = (tni_pair){ key, rank, c };
+    return true;
+}
+
+static bool read_merges(reading *r, const tni_json_node *merges)
+{
+    tn_tokenizer *t = r->t;
+    if (!merges || merges->kind != '[') return wrong(r, "model.merges is no list");
+    if (merges->number > INT32_MAX / 4) return wrong(r, "too many merges");
+    if (!tni_pairs_begin(t, (size_t)merges->number)) return false;
+    tni_bytes both = { 0 };
+    bool ok = true;
+    int32_t rank = 0;
+    const tni_json_node *m = tni_json_first(merges);
+    for (; m && ok; m = tni_json_after(m)) ok = read_merge(r, m, rank++, &both);
+    tni_bytes_free(&both);
+    return ok;
+}
+
+/* ---- the model ------------------------------------------------------------------------------- */
+
+/* What BPE may ask for beyond merges: texts that are not empty, flags that are true. */
+static bool plain_bpe(reading *r, const tni_json_node *model)
+{
+    static const char *const texts[] = { "continuing_subword_prefix", "end_of_word_suffix" };
+    const tni_json_node *dropout = tni_json_get(model, "dropout");
+    if (dropout && (dropout->kind != '0' || dropout->number)) return lacking(r, "model.dropout");
+    if (tni_json_get_flag(model, "byte_fallback", false)) return lacking(r, "model.byte_fallback");
+    for (int i = 0; i < 2; i++)
+        if (*tni_json_get_text(model, texts[i], "")) return lacking(r, "model.%s", texts[i]);
+    return r->t->byte_level || lacking(r, "a pre-tokenizer other than ByteLevel at the end");
+}
+
+static bool read_model(reading *r, const tni_json_node *model, size_t n_added)
+{
+    /* older files name no type */
+    const char *type = type_of(model);
+    if (!is(type, "BPE") && (*type || !tni_json_get(model, "merges")))
+        return lacking(r, "the model %.60s: want BPE", *type ? type : "without type");
+    r->t->whole = tni_json_get_flag(model, "ignore_merges", false);
+    return plain_bpe(r, model) && read_vocabulary(r, tni_json_get(model, "vocab")) &&
+           tni_tokens_index(r->t, n_added) && read_merges(r, tni_json_get(model, "merges"));
+}
+
+/* ---- added tokens ---------------------------------------------------------------------------- */
+
+static bool normal_text(reading *r, const char **text, size_t *n, tni_work **work)
+{
+    *work = tni_work_take(r->t);
+    return *work && tni_normal_form(*work, text, n);
+}
+
+static bool find_in_text(reading *r, const tni_json_node *a, int32_t id)
+{
+    const char *text = tni_json_get_text(a, "content", "");
+    size_t n = strlen(text);
+    if (!tni_json_get_flag(a, "normalized", true)) return tni_trie_add(&r->t->raw, text, n, id);
+    tni_work *work = NULL;
+    bool ok = normal_text(r, &text, &n, &work) &&
+              (n == 0 || tni_trie_add(&r->t->normalised, text, n, id));
+    if (work) tni_work_give(work);
+    return ok;
+}
+
+static bool read_added(reading *r, const tni_json_node *a, int64_t most)
+{
+    static const char *const flags[] = { "lstrip", "rstrip", "single_word" };
+    tn_tokenizer *t = r->t;
+    const char *text = tni_json_get_text(a, "content", "");
+    if (!*text) return wrong(r, "an added token without content");
+    tni_token *token = token_of(r, tni_json_get(a, "id"), most);
+    if (!token) return false;
+    int32_t id = (int32_t)(token - t->token), other = tni_find(t, &t->by_text, text, strlen(text));
+    if (other >= 0 && other != id)
+        return wrong(r, "the added token \"%.60s\" has the id %d, in the vocabulary %d", text, id,
+                     other);
+    if (token->there && other < 0)
+        return wrong(r, "the added token \"%.60s\" has the id %d of \"%.60s\"", text, id,
+                     t->texts.data + token->text);
+    if (!token->there && !set_token(r, token, text)) return false;
+    if (other < 0) tni_token_put(t, &t->by_text, id);
+    token->special = tni_json_get_flag(a, "special", false);
+    for (int i = 0; i < 3; i++)
+        if (tni_json_get_flag(a, flags[i], false))
+            return lacking(r, "%s of the added token \"%.60s\"", flags[i], text);
+    return find_in_text(r, a, id);
+}
+
+static bool read_all_added(reading *r, const tni_json_node *list)
+{
+    enum { HOLES = 1 << 16 };
+    int64_t most = (int64_t)r->t->n_token + (list ? list->number : 0) + HOLES;
+    const tni_json_node *m = list && list->kind == '[' ? tni_json_first(list) : NULL;
+    for (; m; m = tni_json_after(m))
+        if (!read_added(r, m, TNI_MIN(most, INT32_MAX))) return false;
+    return true;
+}
+
+/* ---- normal forms, cuts ---------------------------------------------------------------------- */
+
+static bool read_normalizer(reading *r, const tni_json_node *part)
+{
+    static const struct {
+        const char *name;
+        unsigned options;
+    } forms[] = { { "NFC", UTF8PROC_COMPOSE },
+                  { "NFD", UTF8PROC_DECOMPOSE },
+                  { "NFKC", UTF8PROC_COMPOSE | UTF8PROC_COMPAT },
+                  { "NFKD", UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT } };
+    if (r->t->form) return lacking(r, "a second normalizer");
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        if (is(type_of(part), forms[i].name))
+            return r->t->form = forms[i].options | UTF8PROC_STABLE, true;
+    return lacking(r, "the normalizer %.60s", type_of(part));
+}
+
+/* regex NULL: a space in front. */
+static bool add_split(reading *r, const char *regex, bool removes)
+{
+    tn_tokenizer *t = r->t;
+    if (t->n_split == TNI_STAGES) return lacking(r, "more than %d pre-tokenizers", TNI_STAGES);
+    if (t->byte_level) return lacking(r, "a pre-tokenizer after ByteLevel");
+    tni_split *s = &t->split[t->n_split];
+    *s = (tni_split){ regex ? tni_pattern(r->name, regex) : NULL, removes };
+    bool ok = s->pattern || !regex;
+    t->n_split += ok;
+    return ok;
+}
+
+static bool read_split(reading *r, const tni_json_node *part)
+{
+    const char *regex = tni_json_get_text(tni_json_get(part, "pattern"), "Regex", NULL);
+    const char *behaviour = tni_json_get_text(part, "behavior", "");
+    bool removed = is(behaviour, "Removed") && tni_json_get_flag(part, "invert", false);
+    if (!regex) return lacking(r, "a Split without a Regex");
+    if (!is(behaviour, "Isolated") && !removed)
+        return lacking(r, "the behavior %.60s of Split", behaviour);
+    return add_split(r, regex, removed);
+}
+
+static bool read_byte_level(reading *r, const tni_json_node *part)
+{
+    static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|"
+                               " ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+    if (tni_json_get_flag(part, "add_prefix_space", true) && !add_split(r, NULL, false))
+        return false;
+    if (tni_json_get_flag(part, "use_regex", true) && !add_split(r, gpt2, false)) return false;
+    return r->t->byte_level = true;
+}
+
+static bool read_pre_tokenizer(reading *r, const tni_json_node *part)
+{
+    const char *type = type_of(part);
+    bool each = tni_json_get_flag(part, "individual_digits", false);
+    if (is(type, "ByteLevel")) return read_byte_level(r, part);
+    if (is(type, "Split")) return read_split(r, part);
+    if (is(type, "Digits")) return add_split(r, each ? "\\p{N}" : "\\p{N}+", false);
+    return lacking(r, "the pre-tokenizer %.60s", type);
+}
+
+/* ---- around a text --------------------------------------------------------------------------- */
+
+/* The ids of one part of a template. */
+static bool add_part(reading *r, const tni_json_node *template, const char *name, tn_ids *to)
+{
+    const tni_json_node *special = tni_json_get(tni_json_get(template, "special_tokens"), name);
+    const tni_json_node *id = tni_json_first(tni_json_get(special, "ids"));
+    if (!id) return wrong(r, "the template's \"%.60s\" has no ids", name);
+    for (; id; id = tni_json_after(id)) {
+        if (id->kind != '0') return wrong(r, "an id of \"%.60s\" is no integer", name);
+        if (!tni_ids_add(to, id->number)) return false;
+    }
+    return true;
+}
+
+static bool read_template(reading *r, const tni_json_node *template, tn_ids *before, tn_ids *after)
+{
+    bool text = false;
+    const tni_json_node *m = tni_json_first(tni_json_get(template, "single"));
+    for (; m; m = tni_json_after(m)) {
+        const char *name = tni_json_get_text(tni_json_get(m, "SpecialToken"), "id", NULL);
+        const char *sequence = tni_json_get_text(tni_json_get(m, "Sequence"), "id", "");
+        if (!name && (!is(sequence, "A") || text))
+            return wrong(r, "a template's single is not of special tokens and one A");
+        text = text || !name;
+        if (name && !add_part(r, template, name, text ? after : before)) return false;
+    }
+    return text || wrong(r, "a template's single has no A");
+}
+
+static bool read_post_processor(reading *r, const tni_json_node *part)
+{
+    const char *type = type_of(part);
+    if (is(type, "ByteLevel")) return true;
+    if (!is(type, "TemplateProcessing") || r->t->before.n || r->t->after.n)
+        return lacking(r, "the post-processor %.60s", type);
+    return read_template(r, part, &r->t->before, &r->t->after);
+}
+
+static bool read_decoder(reading *r, const tni_json_node *part)
+{
+    return is(type_of(part), "ByteLevel") || lacking(r, "the decoder %.60s", type_of(part));
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+/* Whether the ids around a text are tokens. */
+static bool check_around(reading *r, const tn_ids *ids)
+{
+    const tn_tokenizer *t = r->t;
+    for (int64_t i = 0; i < ids->n; i++)
+        if (ids->id[i] >= (int64_t)t->n_token || !t->token[ids->id[i]].there)
+            return wrong(r, "the post-processor's id %" PRId64 " is no token", ids->id[i]);
+    return true;
+}
+
+static bool read_root(reading *r, const tni_json_node *root)
+{
+    const tni_json_node *added = tni_json_get(root, "added_tokens");
+    if (root->kind != '{') return wrong(r, "it is no object");
+    return each_part(r, tni_json_get(root, "normalizer"), "normalizers", read_normalizer, 0) &&
+           each_part(r, tni_json_get(root, "pre_tokenizer"), "pretokenizers", read_pre_tokenizer,
+                     0) &&
+           each_part(r, tni_json_get(root, "post_processor"), "processors", read_post_processor,
+                     0) &&
+           each_part(r, tni_json_get(root, "decoder"), "decoders", read_decoder, 0) &&
+           read_model(r, tni_json_get(root, "model"), added ? (size_t)added->number : 0) &&
+           read_all_added(r, added) && check_around(r, &r->t->before) &&
+           check_around(r, &r->t->after);
+}
+
+static bool read_text(reading *r, char *text, size_t n)
+{
+    tni_json_tree tree;
+    bool ok = tni_json_tree_read(&tree, text, n);
+    if (tree.problem) wrong(r, "at byte %zu: %s", tree.at, tree.problem);
+    ok = ok && read_root(r, tree.node);
+    tni_json_tree_free(&tree);
+    return ok;
+}
+
+bool tni_tokenizer_read(tn_tokenizer *t, const char *name, tni_bytes *json)
+{
+    reading r = { t, name };
+    t->n_file = json->n;
+    t->file = tni_alloc(json->n);
+    if (t->file && json->n) memcpy(t->file, json->data, json->n);
+    return t->file && read_text(&r, json->data, json->n);
+}

@@ -1,0 +1,522 @@
+/*
+ * test_tokenizer.c - ids and texts of tokenizers, and files that lie.
+ *
+ * Truth: golden/lm/tokenizer_*, by the package tokenizers (make_lm_tokenizer.py); a quadratic merge
+ * written here.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <tenon/tokenizer.h>
+
+#include "files.h"
+#include "scarce.h"
+
+static void free_tokenizer(void *t)
+{
+    tn_tokenizer_free(t);
+}
+
+static tn_tokenizer *kept(tn_tokenizer *t)
+{
+    assert_made(t);
+    free_at_end(t, free_tokenizer);
+    return t;
+}
+
+static const char *golden(const char *name)
+{
+    static char path[1024];
+    snprintf(path, sizeof path, "%s/lm/tokenizer_%s", GOLDEN_DIR, name);
+    return path;
+}
+
+static tn_tokenizer *load(const char *name)
+{
+    return kept(tn_tokenizer_load(golden(name)));
+}
+
+static tn_tokenizer *load_text(const char *json)
+{
+    return tn_tokenizer_load(write_bytes("t.json", json, strlen(json)));
+}
+
+/* ---- golden files ---------------------------------------------------------------------------- */
+
+typedef struct reader {
+    char *data;
+    size_t at, n;
+} reader;
+
+static reader open_golden(const char *name)
+{
+    reader r = { 0 };
+    r.data = owned(read_bytes(golden(name), &r.n));
+    return r;
+}
+
+/* A number of items of `size` bytes, and where they are. */
+static const char *take(reader *r, size_t size, size_t *n)
+{
+    uint32_t count;
+    ck_assert(r->at + 4 <= r->n);
+    memcpy(&count, r->data + r->at, 4);
+    const char *here = r->data + r->at + 4;
+    r->at += 4 + count * size;
+    ck_assert(r->at <= r->n);
+    *n = count;
+    return here;
+}
+
+static void same_ids(const char *what, const tn_ids *ids, const char *want, size_t n)
+{
+    ck_assert_msg(ids->n == (int64_t)n, "%s: %d ids, not %d", what, (int)ids->n, (int)n);
+    for (size_t i = 0; i < n; i++) {
+        int32_t id;
+        memcpy(&id, want + 4 * i, 4);
+        ck_assert_msg(ids->id[i] == id, "%s: id %d is %d, not %d", what, (int)i, (int)ids->id[i],
+                      id);
+    }
+}
+
+static void same_text(const char *what, const char *text, size_t n, const char *want, size_t m)
+{
+    ck_assert_msg(n == m && memcmp(text, want, n) == 0, "%s: \"%.*s\" is not \"%.*s\"", what,
+                  (int)n, text, (int)m, want);
+}
+
+/* The same ids one at a time: parts of UTF-8, which together are the text. */
+static void check_stream(const char *what, const tn_tokenizer *t, const tn_ids *ids,
+                         const char *want, size_t m)
+{
+    tn_token_stream *s = tn_token_stream_new(t, (tn_decode_options){ 0 });
+    char text[4096];
+    assert_made(s);
+    for (int round = 0; round < 2; round++) { /* the end is a new start */
+        size_t n = 0;
+        for (int64_t i = 0; i <= ids->n; i++) {
+            const char *part =
+                i < ids->n ? tn_token_stream_add(s, ids->id[i]) : tn_token_stream_end(s);
+            assert_made(part);
+            ck_assert(n + strlen(part) < sizeof text);
+            memcpy(text + n, part, strlen(part));
+            n += strlen(part);
+            ck_assert_msg(!*part || ((unsigned char)*part & 0xc0) != 0x80, "%s: half a character",
+                          what);
+        }
+        same_text(what, text, n, want, m);
+    }
+    tn_token_stream_free(s);
+}
+
+static void check_golden(const char *name, const tn_tokenizer *t)
+{
+    reader r = open_golden(name);
+    tn_ids ids = { 0 };
+    tn_chars back = { 0 };
+    for (int i = 0; r.at < r.n; i++) {
+        char what[300];
+        size_t n, k;
+        const char *text = take(&r, 1, &n), *want;
+        snprintf(what, sizeof what, "%s %d \"%.*s\"", name, i, (int)n, text);
+        for (int bare = 1; bare >= 0; bare--) {
+            ids.n = 0;
+            assert_ok(tn_tokenizer_encode(t, text, (int64_t)n, (tn_encode_options){ .bare = bare },
+                                          &ids));
+            want = take(&r, 4, &k);
+            same_ids(what, &ids, want, k);
+        }
+        back.n = 0;
+        assert_ok(tn_tokenizer_decode(t, ids.id, ids.n, (tn_decode_options){ 0 }, &back));
+        want = take(&r, 1, &k);
+        same_text(what, back.text, (size_t)back.n, want, k);
+        check_stream(what, t, &ids, want, k);
+    }
+    tn_ids_free(&ids);
+    tn_chars_free(&back);
+}
+
+START_TEST(as_the_package)
+{
+    check_golden("byte.bin", load("byte.json"));
+    check_golden("qwen.bin", load("qwen.json"));
+    check_golden("smol.bin", load("smol.json"));
+    tn_tokenizer *t = load("qwen.json");
+    assert_ok(tn_tokenizer_save(t, in_folder("tokenizer.json")));
+    check_golden("qwen.bin", kept(tn_tokenizer_load(folder)));
+}
+END_TEST
+
+static void assert_ids(const tn_tokenizer *t, const char *text, tn_encode_options o, int n,
+                       const int64_t *want)
+{
+    tn_ids ids = { 0 };
+    assert_ok(tn_tokenizer_encode(t, text, -1, o, &ids));
+    ck_assert_msg(ids.n == n, "\"%s\": %d ids, not %d", text, (int)ids.n, n);
+    for (int i = 0; i < n; i++)
+        ck_assert_msg(ids.id[i] == want[i], "\"%s\": id %d is %d, not %d", text, i, (int)ids.id[i],
+                      (int)want[i]);
+    tn_ids_free(&ids);
+}
+#define assert_encoded(t, text, o, ...)                                                            \
+    assert_ids(t, text, o, sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t),                   \
+               (int64_t[]){ __VA_ARGS__ })
+
+/* ---- tokens, options --------------------------------------------------------------------------------- */
+
+START_TEST(what_it_has)
+{
+    const char *json =
+        "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true}, "
+        "\"added_tokens\": [{\"id\": 7, \"content\": \"<s>\", \"special\": true, "
+        "\"normalized\": false}], \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, "
+        "\"\u0120\": 2, \"ab\": 3, \"\u0120ab\": 4}, \"merges\": [\"a b\", \"\u0120 ab\"]}}";
+    const char *config = "{\"eos_token\": \"<s>\", \"bos_token\": {\"content\": \"ab\"}}";
+    write_bytes("tokenizer.json", json, strlen(json));
+    write_bytes("tokenizer_config.json", config, strlen(config));
+    tn_tokenizer *t = kept(tn_tokenizer_load(folder));
+    assert_encoded(t, "ab abx b<s>", (tn_encode_options){ 0 }, 4, 4, 2, 1, 7); /* x is no token */
+    assert_encoded(t, "a<s>", (tn_encode_options){ .literal = true }, 2, 0);
+    tn_tokenizer_info info = tn_tokenizer_get_info(t);
+    ck_assert_int_eq(info.vocab_size, 8);
+    ck_assert_int_eq(info.eos, 7);
+    ck_assert_int_eq(info.bos, 3);
+    ck_assert_int_eq(info.pad, -1);
+    ck_assert_str_eq(tn_tokenizer_token(t, 4), "\u0120ab");
+    ck_assert_ptr_null(tn_tokenizer_token(t, 6));
+    ck_assert_ptr_null(tn_tokenizer_token(t, -1));
+    ck_assert_int_eq(tn_tokenizer_id(t, "\u0120ab"), 4);
+    ck_assert_int_eq(tn_tokenizer_id(t, "none"), -1);
+    write_bytes("tokenizer_config.json", "{", 1);
+    assert_null(tn_tokenizer_load(folder), TN_E_FORMAT, "tokenizer_config.json");
+}
+END_TEST
+
+START_TEST(at_most_so_many)
+{
+    tn_tokenizer *t = load("qwen.json");
+    tn_encode_options o = { .most = 4 };
+    assert_encoded(t, "1234", o, 0, 17, 18, 0);
+    o.most = 1;
+    assert_encoded(t, "1234", o, 0);
+    o.most = 2, o.bare = true;
+    assert_encoded(t, "1234", o, 17, 18);
+    tn_tensor *ids = tn_tokenizer_tensor(t, "12", -1, (tn_encode_options){ 0 });
+    assert_made(ids);
+    ck_assert_int_eq(tn_size(ids, 0), 4);
+    ck_assert_int_eq(tn_dtype_of(ids), TN_I64);
+    tn_chars text = { 0 };
+    int64_t some[] = { 0, 17, -1, 1 << 20, 18 };
+    assert_ok(tn_tokenizer_decode(t, some, 5, (tn_decode_options){ .special = true }, &text));
+    ck_assert_str_eq(text.text, "<|end|>12");
+    assert_ok(tn_tokenizer_decode(t, some, 5, (tn_decode_options){ 0 }, &text));
+    ck_assert_str_eq(text.text, "<|end|>1212");
+    tn_chars_free(&text);
+    tn_ids none = { 0 };
+    assert_fails(tn_tokenizer_encode(t, "ab\xc3", -1, o, &none), TN_E_INVALID,
+                 "byte 2 of the text");
+    assert_fails(tn_tokenizer_encode(t, NULL, -1, o, &none), TN_E_INVALID, "text is NULL");
+    assert_fails(tn_tokenizer_encode(NULL, "a", -1, o, &none), TN_E_INVALID, "t is NULL");
+}
+END_TEST
+
+/* By ByteLevel's letters. */
+static int64_t id_of_byte(const tn_tokenizer *t, unsigned char byte)
+{
+    char letter[4];
+    int c = 0, next = 0x100;
+    for (int b = 0; b <= byte; b++) {
+        bool own = (b > ' ' && b < 0x7f) || (b > 0xa0 && b != 0xad);
+        c = own ? b : next++;
+    }
+    if (c < 0x80) letter[0] = (char)c, letter[1] = 0;
+    if (c >= 0x80)
+        letter[0] = (char)(0xc0 | c >> 6), letter[1] = (char)(0x80 | (c & 0x3f)), letter[2] = 0;
+    return tn_tokenizer_id(t, letter);
+}
+
+START_TEST(bytes_that_are_no_text)
+{
+    tn_tokenizer *t = load("byte.json");
+    /* one U+FFFD for each part of a character, not for each byte (Unicode 3.9) */
+    const unsigned char bytes[] = {
+        0xf0, 0x9f, 0x98, 'a', 0xe4, 0xb8, 0xad, 0xff, 0xc3, 0xc3, 0xa9
+    };
+    int64_t ids[11];
+    for (int i = 0; i < 11; i++) ids[i] = id_of_byte(t, bytes[i]);
+    tn_chars text = { 0 };
+    assert_ok(tn_tokenizer_decode(t, ids, 11, (tn_decode_options){ 0 }, &text));
+    ck_assert_str_eq(text.text, "\ufffda\u4e2d\ufffd\ufffd\u00e9");
+    tn_chars_free(&text);
+    tn_token_stream *s = tn_token_stream_new(t, (tn_decode_options){ 0 });
+    const char *want[] = {
+        "", "", "", "\ufffda", "", "", "\u4e2d", "\ufffd", "", "\ufffd", "\u00e9"
+    };
+    for (int i = 0; i < 11; i++) ck_assert_str_eq(tn_token_stream_add(s, ids[i]), want[i]);
+    ck_assert_str_eq(tn_token_stream_add(s, id_of_byte(t, 0xe4)), "");
+    ck_assert_str_eq(tn_token_stream_end(s), "\ufffd");
+    tn_token_stream_free(s);
+}
+END_TEST
+
+/* ---- long words ------------------------------------------------------------------------------ */
+
+/* Merges in the order of their ranks: two tokens and what they make. */
+static const char *const merges[][3] = {
+    { "a", "b", "ab" },       { "a", "a", "aa" },     { "b", "a", "ba" },
+    { "aa", "b", "aab" },     { "a", "ab", "aab" },   { "b", "b", "bb" },
+    { "aa", "aa", "aaaa" },   { "ab", "ab", "abab" }, { "ba", "ab", "baab" },
+    { "bb", "aab", "bbaab" },
+};
+
+/* The leftmost of the lowest ranks, searched anew each time: quadratic. */
+static size_t slowly(const char **symbol, size_t n)
+{
+    for (;;) {
+        size_t best = n, rank = COUNT(merges);
+        for (size_t i = 0; i + 1 < n; i++)
+            for (size_t k = 0; k < rank; k++)
+                if (!strcmp(merges[k][0], symbol[i]) && !strcmp(merges[k][1], symbol[i + 1]))
+                    best = i, rank = k;
+        if (best == n) return n;
+        symbol[best] = merges[rank][2];
+        memmove(symbol + best + 1, symbol + best + 2, (n - best - 2) * sizeof *symbol);
+        n--;
+    }
+}
+
+START_TEST(words_of_any_length)
+{
+    char json[2000] = "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, "
+                      "\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2, "
+                      "\"aa\": 3, \"ba\": 4, \"aab\": 5, \"bb\": 6, \"aaaa\": 7, \"abab\": 8, "
+                      "\"baab\": 9, \"bbaab\": 10}, \"merges\": [";
+    for (int i = 0; i < COUNT(merges); i++)
+        sprintf(json + strlen(json), "%s[\"%s\", \"%s\"]", i ? "," : "", merges[i][0],
+                merges[i][1]);
+    strcat(json, "]}}");
+    tn_tokenizer *t = kept(load_text(json));
+    uint32_t state = 1;
+    for (int n = 2; n < 400; n += n < 100 ? 1 : 37) {
+        char word[401] = "";
+        const char *symbol[400];
+        int64_t want[400];
+        for (int i = 0; i < n; i++) {
+            state = state * 1664525 + 1013904223;
+            symbol[i] = state >> 24 & 3 ? "a" : "b";
+            strcat(word, symbol[i]);
+        }
+        size_t k = slowly(symbol, (size_t)n);
+        for (size_t i = 0; i < k; i++) want[i] = tn_tokenizer_id(t, symbol[i]);
+        assert_ids(t, word, (tn_encode_options){ 0 }, (int)k, want);
+    }
+}
+END_TEST
+
+START_TEST(a_word_of_a_megabyte)
+{
+    tn_tokenizer *t = load("byte.json");
+    size_t n = 1 << 20;
+    char *word = owned(malloc(n + 1));
+    tn_ids ids = { 0 };
+    tn_chars back = { 0 };
+    for (size_t i = 0; i < n; i++) word[i] = "theandofing"[i * i % 11];
+    word[n] = 0;
+    clock_t begin = clock();
+    assert_ok(tn_tokenizer_encode(t, word, (int64_t)n, (tn_encode_options){ 0 }, &ids));
+    ck_assert_msg(clock() - begin < 20 * CLOCKS_PER_SEC, "a quadratic merge takes hours");
+    assert_ok(tn_tokenizer_decode(t, ids.id, ids.n, (tn_decode_options){ 0 }, &back));
+    same_text("a megabyte", back.text, (size_t)back.n, word, n);
+    tn_ids_free(&ids);
+    tn_chars_free(&back);
+}
+END_TEST
+
+/* ---- files that lie -------------------------------------------------------------------------- */
+
+#define BYTES "\"pre_tokenizer\": {\"type\": \"ByteLevel\"}, "
+#define MODEL                                                                                      \
+    BYTES "\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2}, "            \
+          "\"merges\": "
+
+START_TEST(refused)
+{
+    static const struct {
+        const char *json;
+        tn_status status;
+        const char *text;
+    } bad[] = {
+        { "", TN_E_FORMAT, "it is cut off" },
+        { "[1]", TN_E_FORMAT, "it is no object" },
+        { "{}", TN_E_UNSUPPORTED, "the model without type" },
+        { "{\"model\": {\"type\": \"Unigram\"}}", TN_E_UNSUPPORTED, "the model Unigram" },
+        { "{" MODEL "[\"a c\"]}}", TN_E_FORMAT, "the second is no token" },
+        { "{" MODEL "[\"b a\"]}}", TN_E_FORMAT, "what they make is no token" },
+        { "{" MODEL "[\"ab\"]}}", TN_E_FORMAT, "merge 0 is not of two tokens" },
+        { "{" MODEL "[[\"a\", \"b\", \"c\"]]}}", TN_E_FORMAT, "is not of two tokens" },
+        { "{" MODEL "{}}}", TN_E_FORMAT, "model.merges is no list" },
+        { "{" BYTES "\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": -1}, \"merges\": []}}",
+          TN_E_FORMAT, "id is not an integer" },
+        { "{" BYTES
+          "\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 4000000000}, \"merges\": []}}",
+          TN_E_FORMAT, "id is not an integer from 0" },
+        { "{" BYTES
+          "\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 1, \"b\": 1}, \"merges\": []}}",
+          TN_E_FORMAT, "\"a\" and \"b\" have the id 1" },
+        { "{" BYTES
+          "\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 1, \"a\": 2}, \"merges\": []}}",
+          TN_E_FORMAT, "\"a\" is there twice" },
+        { "{" BYTES
+          "\"model\": {\"type\": \"BPE\", \"dropout\": 0.1, \"vocab\": {}, \"merges\": []}}",
+          TN_E_UNSUPPORTED, "dropout" },
+        { "{" BYTES
+          "\"model\": {\"type\": \"BPE\", \"end_of_word_suffix\": \"</w>\", \"vocab\": {}}}",
+          TN_E_UNSUPPORTED, "end_of_word_suffix" },
+        { "{" BYTES "\"model\": {\"type\": \"BPE\", \"byte_fallback\": true, \"vocab\": {}}}",
+          TN_E_UNSUPPORTED, "byte_fallback" },
+        { "{\"model\": {\"type\": \"WordPiece\", \"vocab\": {}}}", TN_E_UNSUPPORTED,
+          "the model WordPiece: want BPE" },
+        { "{\"model\": {\"type\": \"BPE\", \"vocab\": {}, \"merges\": []}}", TN_E_UNSUPPORTED,
+          "a pre-tokenizer other than ByteLevel" },
+        { "{\"added_tokens\": [{\"id\": 9, \"content\": \"x\", \"lstrip\": true}], " MODEL "[]}}",
+          TN_E_UNSUPPORTED, "lstrip of the added token \"x\"" },
+        { "{\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"NFC\"}, "
+          "{\"type\": \"NFD\"}]}, " MODEL "[]}}",
+          TN_E_UNSUPPORTED, "a second normalizer" },
+        { "{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"a*\"}, "
+          "\"behavior\": \"Isolated\"}, " MODEL "[]}}",
+          TN_E_UNSUPPORTED, "finds empty words" },
+        { "{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\"}, "
+          "\"behavior\": \"Contiguous\"}, " MODEL "[]}}",
+          TN_E_UNSUPPORTED, "the behavior Contiguous" },
+        { "{\"added_tokens\": [{\"id\": 0, \"content\": \"x\"}], " MODEL "[]}}", TN_E_FORMAT,
+          "has the id 0 of \"a\"" },
+        { "{\"added_tokens\": [{\"id\": 1, \"content\": \"a\"}], " MODEL "[]}}", TN_E_FORMAT,
+          "in the vocabulary 0" },
+        { "{\"added_tokens\": [{\"id\": 9, \"content\": \"\"}], " MODEL "[]}}", TN_E_FORMAT,
+          "without content" },
+        { "{\"normalizer\": {\"type\": \"Precompiled\"}, " MODEL "[]}}", TN_E_UNSUPPORTED,
+          "the normalizer Precompiled" },
+        { "{\"pre_tokenizer\": {\"type\": \"UnicodeScripts\"}, " MODEL "[]}}", TN_E_UNSUPPORTED,
+          "the pre-tokenizer UnicodeScripts" },
+        { "{\"decoder\": {\"type\": \"CTC\"}, " MODEL "[]}}", TN_E_UNSUPPORTED, "the decoder CTC" },
+        { "{\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": "
+          "{\"id\": \"c\"}}, {\"Sequence\": {\"id\": \"A\"}}], \"special_tokens\": {\"c\": "
+          "{\"ids\": "
+          "[7]}}}, " MODEL "[]}}",
+          TN_E_FORMAT, "the post-processor's id 7 is no token" },
+        { "{\"post_processor\": {\"type\": \"BertProcessing\"}, " MODEL "[]}}", TN_E_UNSUPPORTED,
+          "the post-processor BertProcessing" },
+        { "{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"(a\"}, "
+          "\"behavior\": \"Isolated\"}, " MODEL "[]}}",
+          TN_E_UNSUPPORTED, "PCRE2 cannot read the pattern (a" },
+        { "{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": "
+          "\"[a-z&&[^b]]\"}, \"behavior\": \"Isolated\"}, " MODEL "[]}}",
+          TN_E_UNSUPPORTED, "another meaning here" },
+        { "{\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": "
+          "\"ByteLevel\"}, {\"type\": \"Digits\"}]}, " MODEL "[]}}",
+          TN_E_UNSUPPORTED, "a pre-tokenizer after ByteLevel" },
+    };
+    for (int i = 0; i < COUNT(bad); i++)
+        assert_null(load_text(bad[i].json), bad[i].status, bad[i].text);
+    char deep[1000];
+    memset(deep, '[', sizeof deep - 1);
+    deep[sizeof deep - 1] = 0;
+    assert_null(load_text(deep), TN_E_FORMAT, "nested too deeply");
+    assert_null(tn_tokenizer_load(in_folder("none")), TN_E_IO, "none");
+    assert_null(tn_tokenizer_load(NULL), TN_E_INVALID, "path");
+}
+END_TEST
+
+START_TEST(a_pattern_that_explodes)
+{
+    tn_tokenizer *t = kept(load_text(
+        "{\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", "
+        "\"pattern\": {\"Regex\": \"(a|aa)+$\"}, \"behavior\": \"Isolated\"}, {\"type\": "
+        "\"ByteLevel\", \"add_prefix_space\": false}]}, " MODEL "[]}}"));
+    tn_ids ids = { 0 };
+    assert_ok(tn_tokenizer_encode(t, "a", -1, (tn_encode_options){ 0 }, &ids));
+    assert_fails(tn_tokenizer_encode(t, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab",
+                                     -1, (tn_encode_options){ 0 }, &ids),
+                 TN_E_INVALID, "takes too long");
+    ck_assert_int_eq(ids.n, 1);
+    tn_ids_free(&ids);
+}
+END_TEST
+
+/* Every byte of a file in turn cut off, or another one: it loads or it does not. */
+START_TEST(damaged_files)
+{
+    size_t n;
+    char *json = owned(read_bytes(golden("qwen.json"), &n));
+    tn_ids ids = { 0 };
+    for (size_t i = 0; i < n; i += (size_t)full_or(1, 23)) {
+        char was = json[i];
+        json[i] = (char)"{}[]\",:0x\\"[i % 10];
+        tn_tokenizer *t = tn_tokenizer_load(write_bytes("t.json", json, n));
+        if (t)
+            ck_assert_int_ne(
+                tn_tokenizer_encode(t, "The world!", -1, (tn_encode_options){ 0 }, &ids),
+                TN_E_NOMEM);
+        tn_tokenizer_free(t);
+        json[i] = was;
+        tn_tokenizer_free(tn_tokenizer_load(write_bytes("t.json", json, i)));
+        tn_error_clear();
+    }
+    tn_ids_free(&ids);
+}
+END_TEST
+
+/* ---- threads and memory ---------------------------------------------------------------------- */
+
+static void *encode_golden(void *t)
+{
+    check_golden("qwen.bin", t);
+    return NULL;
+}
+
+START_TEST(threads)
+{
+    if (!child_may_start_threads()) return;
+    tn_tokenizer *t = load("qwen.json");
+    pthread_t thread[4];
+    for (int i = 0; i < 4; i++) ck_assert(!pthread_create(&thread[i], NULL, encode_golden, t));
+    for (int i = 0; i < 4; i++) pthread_join(thread[i], NULL);
+}
+END_TEST
+
+static tn_status load_and_use(void *user)
+{
+    tn_ids ids = { 0 };
+    tn_chars text = { 0 };
+    tn_tokenizer *t = tn_tokenizer_load(golden(user));
+    tn_status status = t ? TN_OK : tn_error_status();
+    if (t)
+        status = tn_tokenizer_encode(t, "He\u0301llo worl\u00e9d's 42 <|end|>", -1,
+                                     (tn_encode_options){ 0 }, &ids);
+    if (status == TN_OK)
+        status = tn_tokenizer_decode(t, ids.id, ids.n, (tn_decode_options){ 0 }, &text);
+    tn_ids_free(&ids);
+    tn_chars_free(&text);
+    tn_tokenizer_free(t);
+    return status;
+}
+
+START_TEST(memory_runs_out)
+{
+    ck_assert_int_gt(scarce_sweep_warm(load_and_use, NULL, (void *)"smol.json"), 10);
+    ck_assert_int_gt(scarce_sweep_warm(load_and_use, NULL, (void *)"qwen.json"), 10);
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+    Suite *suite = suite_create("tokenizer");
+    TCase *t = file_case(suite, "tokenizer");
+    add_tests(t, as_the_package, what_it_has, at_most_so_many, bytes_that_are_no_text,
+              words_of_any_length, a_word_of_a_megabyte, refused, a_pattern_that_explodes,
+              damaged_files, threads);
+    add_tests(scarce_case(suite, "memory"), memory_runs_out);
+    return suite;
+}
