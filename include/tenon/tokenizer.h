@@ -45,7 +45,7 @@ typedef struct tn_tokenizer tn_tokenizer;
 
 /** Ids, in an array that grows; zeroed it is empty. Yours: tn_ids_free. */
 typedef struct tn_ids {
-    int64_t *id;
+    int64_t *id;      /* n of them; NULL while none was added */
     int64_t n;        /* how many */
     int64_t capacity; /* the library's */
 } tn_ids;
@@ -210,9 +210,9 @@ typedef struct tn_chat_message {
  *          "smollm2"   likewise, with "You are a helpful AI assistant named SmolLM, trained by
  *                      Hugging Face"
  *          "llama3"    <|begin_of_text|>, then for each message
- *                      <|start_header_id|>ROLE<|end_header_id|>\n\nCONTENT<|eot_id|>; white space
- *                      around contents goes. Llama 3.1 and later put dates into the system's
- *                      message, which you write yourself
+ *                      <|start_header_id|>ROLE<|end_header_id|>, an empty line, and
+ *                      CONTENT<|eot_id|>; white space around contents goes. Llama 3.1 and later
+ *                      put dates into the system's message, which you write yourself
  * reply    ends with what begins the assistant's message
  * Source   the models' published formats. Files chat_template are not read: they are programs
  *          (Jinja)
