@@ -4,13 +4,13 @@
  * Truth: golden/lm/tokenizer_*, by the package tokenizers (make_lm_tokenizer.py); formats of chats
  * as their models publish them; a quadratic merge written here.
  *
- * Seen to fail, in src/ext/lm: normal.c, without composing, and U+0130 as one character; bpe.c, the
- * rank before a merge not found again, in short words and in long ones, and an unk that is not let
- * out; bpe_train.c, the larger ids on a tie, and a stale count used; detokenize.c, bytes let out one
- * by one; added.c, white space left standing, and each part as the first one; split.c, pieces not
- * joined, and PCRE2's own white space; vocab_files.c, words by merges alone; tokenizer_read.c, an
- * id used twice; wordpiece.c, words of any length; tokenizer.c, threads that share working memory;
- * unicode.c, another letter for a byte; chat.c, white space kept.
+ * Seen to fail, in src/ext/lm: normal.c, without composing, and U+0130 as one character; bpe.c,
+ * the rank before a merge not found again, in short words and in long ones, and an unk that is not
+ * let out; bpe_train.c, the larger ids on a tie, and a stale count used; detokenize.c, bytes let
+ * out one by one; added.c, white space left standing, and each part as the first one; split.c,
+ * pieces not joined, and PCRE2's own white space; vocab_files.c, words by merges alone;
+ * tokenizer_read.c, an id used twice; wordpiece.c, words of any length; tokenizer.c, threads that
+ * share working memory; unicode.c, another letter for a byte; chat.c, white space kept.
  */
 #include <pthread.h>
 #include <stdlib.h>
