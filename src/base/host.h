@@ -45,8 +45,8 @@ static inline void tni_return_traps(const unsigned *was)
     if (TNI_UNLIKELY((*was & TNI_ALL_MASKED) != TNI_ALL_MASKED)) __builtin_ia32_ldmxcsr(*was);
 }
 #else
-unsigned tni_hold_traps(void);
-void tni_return_traps(const unsigned *was);
+TNI_SHARED unsigned tni_hold_traps(void);
+TNI_SHARED void tni_return_traps(const unsigned *was);
 #endif
 
 #define TNI_HOLD_TRAPS                                                                             \

@@ -1,0 +1,395 @@
+/*
+ * sample.c - which token comes next.
+ *
+ * A row's logits are processed in place: what is dropped becomes -inf, its weight 0. So a draw goes
+ * through the survivors by their ids, and a logit that differs by a rounding moves the borders
+ * between them only by that much. Sums are in double: a vocabulary has up to 300,000 tokens.
+ */
+#include "ext/lm/sample.h"
+
+#include <float.h>
+
+#include "base/host.h"
+#include "tensor/philox.h"
+
+#include <tenon/tenon.h>
+
+/* ---- what happened before -------------------------------------------------------------------- */
+
+/* For each id of a history that has a logit: once, or each time. */
+static bool first(const tni_sampler *s, int64_t id)
+{
+    bool is = !s->seen[id];
+    s->seen[id] = true;
+    return is;
+}
+
+static bool has_logit(const tni_sampler *s, int64_t id)
+{
+    return id >= 0 && id < s->n;
+}
+
+static void forget(tni_sampler *s, tni_history h)
+{
+    for (int64_t i = 0; i < h.n; i++)
+        if (has_logit(s, h.ids[i])) s->seen[h.ids[i]] = false;
+}
+
+static void penalise(tni_sampler *s, tni_history h)
+{
+    float by = (float)tni_given(s->o.repetition_penalty, false, 1);
+    for (int64_t i = 0; i < h.n && by != 1; i++) {
+        int64_t id = h.ids[i];
+        if (has_logit(s, id) && first(s, id))
+            s->x[id] = s->x[id] < 0 ? s->x[id] * by : s->x[id] / by;
+    }
+    forget(s, h);
+    for (int64_t i = h.n - h.n_new; i < h.n; i++) {
+        int64_t id = h.ids[i];
+        if (!has_logit(s, id)) continue;
+        s->x[id] -= (float)s->o.frequency_penalty;
+        if (first(s, id)) s->x[id] -= (float)s->o.presence_penalty;
+    }
+    forget(s, h);
+}
+
+/* Where the last n - 1 tokens stood before, what followed may not follow again. */
+static void drop_repeated(tni_sampler *s, tni_history h)
+{
+    int64_t before = s->o.no_repeat_ngram - 1;
+    if (before < 0 || h.n <= before) return;
+    const int64_t *last = h.ids + h.n - before;
+    for (int64_t i = 0; i + before < h.n; i++) {
+        int64_t next = h.ids[i + before];
+        if (has_logit(s, next) && !memcmp(h.ids + i, last, (size_t)before * sizeof *last))
+            s->x[next] = -INFINITY;
+    }
+}
+
+/* ---- which tokens stay ----------------------------------------------------------------------- */
+
+static void sift_down(float *heap, int64_t n, int64_t at)
+{
+    float x = heap[at];
+    for (int64_t child; (child = 2 * at + 1) < n; at = child) {
+        child += child + 1 < n && heap[child + 1] < heap[child];
+        if (x <= heap[child]) break;
+        heap[at] = heap[child];
+    }
+    heap[at] = x;
+}
+
+/* A heap of the k largest so far, the smallest of them at its root. */
+static float kth_largest(const float *x, int64_t n, int64_t k, float *heap)
+{
+    memcpy(heap, x, (size_t)k * sizeof *x);
+    for (int64_t i = k / 2; i-- > 0;) sift_down(heap, k, i);
+    for (int64_t i = k; i < n; i++) {
+        if (x[i] <= heap[0]) continue;
+        heap[0] = x[i];
+        sift_down(heap, k, 0);
+    }
+    return heap[0];
+}
+
+static void keep_top_k(tni_sampler *s)
+{
+    if (s->o.top_k == 0 || s->o.top_k >= s->n) return;
+    float least = kth_largest(s->x, s->n, s->o.top_k, s->w);
+    for (int64_t i = 0; i < s->n; i++)
+        if (s->x[i] < least) s->x[i] = -INFINITY;
+}
+
+static bool comes_before(tni_token a, tni_token b)
+{
+    return a.w > b.w || (a.w == b.w && a.id < b.id);
+}
+
+static void swap(tni_token *a, tni_token *b)
+{
+    tni_token t = *a;
+    *a = *b;
+    *b = t;
+}
+
+/* Moves what comes before the middle one of t[low..high) before it; returns where that is then. */
+static int64_t split(tni_token *t, int64_t low, int64_t high)
+{
+    swap(&t[low + (high - low) / 2], &t[high - 1]);
+    int64_t to = low;
+    for (int64_t i = low; i < high - 1; i++)
+        if (comes_before(t[i], t[high - 1])) swap(&t[i], &t[to++]);
+    swap(&t[to], &t[high - 1]);
+    return to;
+}
+
+/* The last token before which the weights add up to less than `most` > 0, of n >= 1: quickselect by
+ * weight. t[0..low) stays, t[high..n) does not, and `above` is what t[0..low) weighs. */
+static tni_token last_kept(tni_token *t, int64_t n, double most)
+{
+    double above = 0;
+    int64_t low = 0, high = n;
+    while (low < high) {
+        int64_t at = split(t, low, high);
+        double sum = above;
+        for (int64_t i = low; i < at; i++) sum += t[i].w;
+        if (sum < most) {
+            above = sum + t[at].w;
+            low = at + 1;
+        } else {
+            high = at;
+        }
+    }
+    return t[low - 1];
+}
+
+static double total(const tni_sampler *s)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < s->n; i++) sum += s->w[i];
+    return sum;
+}
+
+static void drop(tni_sampler *s, int64_t i)
+{
+    s->x[i] = -INFINITY;
+    s->w[i] = 0;
+}
+
+/* Tokens that weigh less than (1 - p) / n of the sum weigh less than 1 - p of it together, so they
+ * are dropped in any order: seldom are more than some hundreds left to select from. */
+static void keep_top_p(tni_sampler *s)
+{
+    double p = s->o.top_p;
+    if (p == 0 || p == 1) return;
+    double sum = total(s), least = (1 - p) * sum / (double)s->n * (1 - 1e-9);
+    int64_t n = 0;
+    for (int64_t i = 0; i < s->n; i++)
+        if (s->w[i] >= least) s->t[n++] = (tni_token){ s->w[i], (int32_t)i };
+    tni_token last = last_kept(s->t, n, p * sum);
+    for (int64_t i = 0; i < s->n; i++)
+        if (comes_before(last, (tni_token){ s->w[i], (int32_t)i })) drop(s, i);
+}
+
+static void keep_min_p(tni_sampler *s)
+{
+    for (int64_t i = 0; i < s->n && s->o.min_p > 0; i++)
+        if (s->w[i] < (float)s->o.min_p) drop(s, i);
+}
+
+/* ---- a row ----------------------------------------------------------------------------------- */
+
+/* The first of the largest; -1: there is a NaN. */
+static int64_t largest(const float *x, int64_t n)
+{
+    int64_t at = 0;
+    bool ordered = true;
+    for (int64_t i = 0; i < n; i++) {
+        ordered &= !isnan(x[i]);
+        if (x[i] > x[at]) at = i;
+    }
+    return ordered ? at : -1;
+}
+
+double tni_log_sum_exp(const float *x, int64_t n)
+{
+    int64_t at = largest(x, n);
+    float most = at < 0 ? NAN : x[at];
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += expf(x[i] - most);
+    return (double)most + log(sum);
+}
+
+static void weigh(tni_sampler *s, float most)
+{
+    for (int64_t i = 0; i < s->n; i++) s->w[i] = expf(s->x[i] - most);
+}
+
+tn_status tni_sampler_process(tni_sampler *s, const float *logits, int64_t row, tni_history h)
+{
+    memcpy(s->x, logits, (size_t)s->n * sizeof *logits);
+    penalise(s, h);
+    drop_repeated(s, h);
+    for (int64_t i = 0; i < s->o.n_suppress; i++)
+        if (has_logit(s, s->o.suppress[i])) s->x[s->o.suppress[i]] = -INFINITY;
+    float by = (float)s->o.temperature;
+    for (int64_t i = 0; i < s->n && by > 0 && by != 1; i++) s->x[i] /= by;
+    int64_t best = largest(s->x, s->n);
+    if (best < 0)
+        return tni_error(TN_E_INVALID, "%s: a logit of row %" PRId64 " is NaN", s->function, row);
+    if (isinf(s->x[best]))
+        return tni_error(TN_E_INVALID, "%s: the largest logit of row %" PRId64 " is %g",
+                         s->function, row, (double)s->x[best]);
+    if (by == 0) return TN_OK;
+    keep_top_k(s);
+    weigh(s, s->x[best]);
+    keep_top_p(s);
+    keep_min_p(s);
+    return TN_OK;
+}
+
+/* In [0, 1): 53 bits. */
+static double uniform(uint64_t seed, int64_t row, int64_t step)
+{
+    uint64_t at = (uint64_t)step, of = (uint64_t)row;
+    uint32_t a = (uint32_t)at, b = (uint32_t)(at >> 32), c = (uint32_t)of, d = (uint32_t)(of >> 32);
+    tni_philox4x32(&a, &b, &c, &d, (uint32_t)seed, (uint32_t)(seed >> 32));
+    return ldexp((double)(((uint64_t)a << 32 | b) >> 11), -53);
+}
+
+int64_t tni_sampler_choose(const tni_sampler *s, int64_t row, int64_t step)
+{
+    if (s->o.temperature == 0) return largest(s->x, s->n);
+    double left = uniform(s->o.seed, row, step) * total(s);
+    int64_t i = 0;
+    for (double sum = s->w[0]; sum <= left && i + 1 < s->n;) sum += s->w[++i];
+    return i;
+}
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+static tn_status check(const char *function, const tn_sampling_options *o)
+{
+    const struct {
+        const char *name;
+        double value, low, high;
+    } numbers[] = {
+        { "temperature", o->temperature, 0, FLT_MAX },
+        { "repetition_penalty", o->repetition_penalty, 0, FLT_MAX },
+        { "frequency_penalty", o->frequency_penalty, -FLT_MAX, FLT_MAX },
+        { "presence_penalty", o->presence_penalty, -FLT_MAX, FLT_MAX },
+        { "no_repeat_ngram", (double)o->no_repeat_ngram, 0, DBL_MAX },
+        { "n_suppress", (double)o->n_suppress, 0, o->suppress ? DBL_MAX : 0 },
+        { "top_k", (double)o->top_k, 0, DBL_MAX },
+        { "top_p", o->top_p, 0, 1 },
+        { "min_p", o->min_p, 0, 1 },
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!(numbers[i].value >= numbers[i].low && numbers[i].value <= numbers[i].high))
+            return tni_error(TN_E_INVALID, "%s: %s %g: want %g to %g", function, numbers[i].name,
+                             numbers[i].value, numbers[i].low, numbers[i].high);
+    return TN_OK;
+}
+
+static size_t room(int64_t n)
+{
+    return (size_t)n * (sizeof(tni_token) + 2 * sizeof(float) + sizeof(bool));
+}
+
+tn_status tni_sampler_begin(tni_sampler *s, const char *function, int64_t n,
+                            const tn_sampling_options *o)
+{
+    *s = (tni_sampler){ .function = function, .o = *o, .n = n };
+    s->o.temperature = (float)o->temperature; /* one that is 0 then is greedy */
+    tn_status status = check(function, o);
+    if (status != TN_OK) return status;
+    if (n < 1 || n > INT32_MAX)
+        return tni_error(TN_E_SHAPE, "%s: %" PRId64 " logits in a row: want 1 to 2^31 - 1",
+                         function, n);
+    if (!(s->t = tni_calloc_n(1, room(n)))) return tni_pending();
+    s->x = (float *)(s->t + n);
+    s->w = s->x + n;
+    s->seen = (bool *)(s->w + n);
+    return TN_OK;
+}
+
+void tni_sampler_end(tni_sampler *s)
+{
+    if (s->t) tni_free(s->t, room(s->n));
+    s->t = NULL;
+}
+
+/* ---- a batch --------------------------------------------------------------------------------- */
+
+typedef struct batch {
+    tni_sampler s;
+    float *logits;    /* [rows, n] */
+    int64_t *history; /* [rows, length] */
+    int64_t rows, length;
+} batch;
+
+static size_t bytes(int64_t rows, int64_t columns, size_t size)
+{
+    return (size_t)rows * (size_t)columns * size;
+}
+
+/* A tensor's elements in memory of our own; *failed if there is none. */
+static void *elements_of(tn_tensor *t, tn_dtype dtype, bool *failed)
+{
+    size_t size = (size_t)tn_numel(t) * tn_dtype_size(dtype);
+    void *to = *failed || size == 0 ? NULL : tni_alloc(size);
+    *failed |= size && (!to || tn_copy_out(t, to, size, dtype) != TN_OK);
+    return to;
+}
+
+static tn_status batch_begin(batch *b, const char *f, tn_tensor *logits, tn_tensor *history,
+                             int64_t step, const tn_sampling_options *o)
+{
+    *b = (batch){ 0 };
+    bool has = !tn_is_none(history);
+    if (tn_is_none(logits) || tn_rank(logits) != 2 || !tn_dtype_is_float(tn_dtype_of(logits)))
+        return tni_error(TN_E_SHAPE, "%s: logits: want floats [B, V]", f);
+    if (has && (tn_rank(history) != 2 || tn_size(history, 0) != tn_size(logits, 0) ||
+                tn_dtype_of(history) != TN_I64))
+        return tni_error(TN_E_SHAPE, "%s: history: want i64 [%" PRId64 ", T]", f,
+                         tn_size(logits, 0));
+    if (step < 0) return tni_error(TN_E_INVALID, "%s: step %" PRId64 ": want 0 or more", f, step);
+    b->rows = tn_size(logits, 0), b->length = has ? tn_size(history, 1) : 0;
+    tn_status status = tni_sampler_begin(&b->s, f, tn_size(logits, 1), o);
+    bool failed = status != TN_OK;
+    b->logits = elements_of(logits, TN_F32, &failed);
+    if (has) b->history = elements_of(history, TN_I64, &failed);
+    return failed ? tni_pending() : TN_OK;
+}
+
+static void batch_end(batch *b)
+{
+    if (b->logits) tni_free(b->logits, bytes(b->rows, b->s.n, sizeof *b->logits));
+    if (b->history) tni_free(b->history, bytes(b->rows, b->length, sizeof *b->history));
+    tni_sampler_end(&b->s);
+}
+
+/* Row i processed. Its history's padding is taken out first. */
+static tn_status batch_row(batch *b, int64_t i, int64_t step)
+{
+    int64_t *ids = b->history + i * b->length, n = 0;
+    for (int64_t k = 0; k < b->length; k++)
+        if (ids[k] >= 0) ids[n++] = ids[k];
+    tni_history h = { ids, n, TNI_MIN(step, n) };
+    return tni_sampler_process(&b->s, b->logits + i * b->s.n, i, h);
+}
+
+tn_tensor *tn_process_logits(tn_tensor *logits, tn_tensor *history, int64_t step,
+                             tn_sampling_options o)
+{
+    TNI_HOLD_TRAPS;
+    if (!logits) return tni_poisoned("tn_process_logits", "logits");
+    if (!history) return tni_poisoned_optional("tn_process_logits", "history");
+    batch b;
+    tn_status status = batch_begin(&b, "tn_process_logits", logits, history, step, &o);
+    for (int64_t i = 0; status == TN_OK && i < b.rows; i++) {
+        status = batch_row(&b, i, step);
+        memcpy(b.logits + i * b.s.n, b.s.x, (size_t)b.s.n * sizeof *b.s.x);
+    }
+    tn_tensor *y = status == TN_OK ? tn_from_floats(b.logits, tn_shape_get(logits)) : NULL;
+    batch_end(&b);
+    return y ? tn_to(y, tn_device_of(logits)) : NULL;
+}
+
+tn_tensor *tn_sample_token(tn_tensor *logits, tn_tensor *history, int64_t step,
+                           tn_sampling_options o)
+{
+    TNI_HOLD_TRAPS;
+    if (!logits) return tni_poisoned("tn_sample_token", "logits");
+    if (!history) return tni_poisoned_optional("tn_sample_token", "history");
+    batch b;
+    tn_status status = batch_begin(&b, "tn_sample_token", logits, history, step, &o);
+    tn_tensor *ids = status == TN_OK ? tn_empty_as(TN_SHAPE(b.rows), TN_I64, tn_cpu()) : NULL;
+    int64_t *to = ids ? tn_data_mut(ids) : NULL;
+    for (int64_t i = 0; to && status == TN_OK && i < b.rows; i++) {
+        status = batch_row(&b, i, step);
+        if (status == TN_OK) to[i] = tni_sampler_choose(&b.s, i, step);
+    }
+    batch_end(&b);
+    return to && status == TN_OK ? tn_to(ids, tn_device_of(logits)) : NULL;
+}
