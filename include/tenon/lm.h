@@ -1,0 +1,125 @@
+/**
+ * tenon/lm.h - language models from the files of Hugging Face's transformers.
+ *
+ * A folder with config.json and weights is all that is needed; names of modules and tensors are
+ * those of the files. Link libtenon-lm (pkg-config tenon-lm). Kinds, by the file's model_type:
+ *
+ *     gpt2                           GPT-2: Radford et al. (2019)
+ *     llama, qwen2, qwen3, smollm3   decoders with rotary positions, RMSNorm and gated layers:
+ *                                    Touvron et al. (2023), and grouped queries: Ainslie et al.
+ *                                    (2023); SmolLM2 is a llama
+ *     bert                           encoder: Devlin et al. (2019); MiniLM and its like
+ *
+ * Everything in config.json that changes results is honoured, or refused by the key's name
+ * (TN_E_UNSUPPORTED). Dropout is the file's, in training. In bf16 a norm is rounded once, at its
+ * end, where transformers rounds before it multiplies by the weight, too; and rotations are f32.
+ *
+ *     tn_module *m = tn_lm_load("Llama-3.2-1B", (tn_lm_options){ 0 });
+ *     TN_CHECK(tn_lm_set_cache(m, 1, 256));
+ *     tn_tensor *logits = tn_lm_next(m, prompt, TN_NONE);            [1, T] to [1, V]
+ *     logits = tn_lm_next(m, token, TN_NONE);                        [1, 1]: T tokens are known
+ *
+ * A decoder's forward takes ids [B, T], i64, and gives logits [B, T, V] of the whole text, for
+ * training by tn_cross_entropy(logits, targets), or to score one. BERT's takes ids, and through
+ * tn_call also a mask [B, T] (i64 or bool, 0 is padding) and token types [B, T] (i64); it gives
+ * hidden states [B, T, H] and, as second output, the pooled first one [B, H].
+ */
+#ifndef TENON_LM_H
+#define TENON_LM_H
+
+#include <tenon/io.h>
+#include <tenon/layers.h>
+
+TN_BEGIN_C_
+
+/** zero fields: all as the files say */
+typedef struct tn_lm_options {
+    bool use_dtype;         /* weights become dtype, else they keep the file's */
+    tn_dtype dtype;         /* a floating one */
+    bool non_strict;        /* tensors missing in the file keep initial values, others are unused */
+    tn_load_report *report; /* NULL, or filled, also on failure */
+} tn_lm_options;
+
+/**
+ * A model by its config.json (or the folder with it), in train mode, with initial values as
+ * transformers draws them: normal with deviation initializer_range, of GPT-2's c_proj that over
+ * sqrt(2 layers); biases and the padding token's row 0; norms 1. Other numbers than transformers'.
+ *
+ * Errors   TN_E_IO; TN_E_FORMAT: no such file, sizes that do not fit; TN_E_UNSUPPORTED: see above.
+ *          The key is named
+ * PyTorch: transformers.AutoModelForCausalLM.from_config(config)
+ */
+TN_API tn_module *tn_lm_new(const char *config);
+/**
+ * The model in a folder, in eval mode: config.json, and the first of model.safetensors,
+ * model.safetensors.index.json, pytorch_model.bin, pytorch_model.bin.index.json.
+ *
+ * Dtypes   the file's: f32, bf16 or f16; all as the embedding's, if they differ
+ * Names    with or without "transformer.", "model.", "bert." in front. GPT-2's weights [in, out]
+ *          become those of Linear [out, in]. Its masks, BERT's position_ids, rotary frequencies and
+ *          a language-model head of BERT (cls.) are left out
+ * Ties     tie_word_embeddings: one of the two is enough; if both are there and differ, both are
+ *          kept, and not tied
+ * Errors   those of tn_lm_new; of tn_load_state_dict, strict: every missing and unexpected name
+ * PyTorch: AutoModelForCausalLM.from_pretrained(folder)
+ */
+TN_API tn_module *tn_lm_load(const char *folder, tn_lm_options o);
+/** Writes config.json and model.safetensors, which tn_lm_load and from_pretrained read; makes the
+ *  folder. Tied weights are stored once. Errors: TN_E_IO. PyTorch: model.save_pretrained(folder) */
+TN_API TN_MUST_USE tn_status tn_lm_save(tn_module *m, const char *folder);
+
+/** What a model is; tokens are ids. */
+typedef struct tn_lm_info {
+    char model_type[32];           /* "llama" */
+    int64_t vocab_size;            /* V, the logits */
+    int64_t hidden_size;           /* H, what layers pass on */
+    int64_t n_layers, n_heads;     /* layers; heads of queries */
+    int64_t n_kv_heads, head_dim;  /* heads of keys and values; elements of each */
+    int64_t max_positions;         /* tokens of a text in training; of GPT-2 and BERT at most */
+    int64_t bos, pad;              /* begin of text, padding; -1: none */
+    int n_eos;                     /* how many tokens end a text */
+    int64_t eos[8];                /* these */
+    bool decoder;                  /* whether it gives logits: all but BERT */
+    int64_t cache_batch, capacity; /* of tn_lm_set_cache; 0: no cache */
+} tn_lm_info;
+/** Fills info. Errors: no model of this file's functions. */
+TN_API TN_MUST_USE tn_status tn_lm_get_info(const tn_module *m, tn_lm_info *info);
+
+/**
+ * Gives the model room for the keys and values of batch texts of at most capacity tokens; all are
+ * empty then, also if there was a cache before. batch 0 takes it away.
+ *
+ * State    buffers key_cache and value_cache [batch, kv heads, capacity, head dim] of each
+ *          attention, in the weights' dtype, and cache_lengths [batch] (i64) of the model, all
+ *          TN_CACHE: in no file, and emptied by tn_train(m, true), after which there is no cache
+ * Errors   not a decoder; batch negative or capacity not above 0; TN_E_NOMEM: then there is no
+ *          cache
+ * PyTorch: transformers.StaticCache
+ */
+TN_API TN_MUST_USE tn_status tn_lm_set_cache(tn_module *m, int64_t batch, int64_t capacity);
+/**
+ * Continues the texts of the cache by these tokens, and gives the logits [B, V] behind the last of
+ * each. Nothing is recorded for backward. A row gives what it gives alone, up to rounding.
+ *
+ * ids      [B, T], i64, B as the cache's
+ * lengths  TN_NONE: each row has T tokens; else [B], i64: row b has lengths[b], 1 to T, at its
+ *          left, and the rest of the row is padding, of any tokens
+ * Cost     a step whose rows are equally long reads the cache where it lies and writes the new keys
+ *          and values only; where they differ, there is a mask [B, T, S], too
+ * Errors   TN_E_STATE: train mode; no cache; more tokens than its capacity, or GPT-2's positions
+ *          (both numbers are named). The cache is then as before
+ */
+TN_API tn_tensor *tn_lm_next(tn_module *m, tn_tensor *ids, tn_tensor *lengths);
+
+/**
+ * Sentence vectors of BERT: hidden states of real tokens, averaged, of length 1.
+ *
+ * ids, mask  [B, T], mask as above, TN_NONE: no padding -> [B, H]
+ * Source     Reimers and Gurevych, Sentence-BERT (2019), section 3
+ * PyTorch: sentence_transformers' mean pooling, normalised
+ */
+TN_API tn_tensor *tn_lm_embed(tn_module *m, tn_tensor *ids, tn_tensor *mask);
+
+TN_END_C_
+
+#endif

@@ -1,0 +1,210 @@
+/*
+ * attention.c - attention of language models: grouped queries, rotary positions, a cache of keys
+ * and values.
+ *
+ * The slot in the cache is the position of the token. Vaswani et al. (2017), section 3.2; Ainslie
+ * et al., GQA (2023).
+ */
+#include "ext/lm/model.h"
+
+typedef struct attention {
+    tn_module base;
+    tn_module *query, *key, *value, *out; /* key, value: absent if query is all three */
+    tn_module *query_norm, *key_norm;     /* or absent */
+    tn_tensor *keys, *values;             /* the cache, [B, kv_heads, capacity, dim] */
+    int64_t heads, kv_heads, dim;
+    double scale, drop;
+    bool rotated, causal;
+} attention;
+
+static bool there(const tn_module *m)
+{
+    return m != TN_NO_MODULE;
+}
+
+/* [.., T, R/2] of R = D elements, in pairs (i, i + R/2). */
+static tn_tensor *rotary(tn_tensor *x, tn_tensor *cosine, tn_tensor *sine)
+{
+    const int64_t half = tn_size(x, -1) / 2;
+    const tn_dtype dtype = tn_dtype_of(x);
+    x = tn_to_dtype(x, tn_dtype_of(cosine));
+    tn_tensor *a = tn_narrow(x, -1, 0, half), *b = tn_narrow(x, -1, half, half);
+    tn_tensor *turned[] = { tn_sub(tn_mul(a, cosine), tn_mul(b, sine)),
+                            tn_add(tn_mul(b, cosine), tn_mul(a, sine)) };
+    return tn_to_dtype(tn_cat(turned, 2, -1), dtype);
+}
+
+/* [B, T, n dim] as [B, n, T, dim], normalised and rotated. */
+static tn_tensor *heads_of(const attention *m, tn_tensor *x, int64_t n, tn_module *norm,
+                           tn_tensor *const *in)
+{
+    x = tn_unflatten(x, -1, TN_SHAPE(n, m->dim));
+    if (there(norm)) x = tn_forward(norm, x);
+    x = tn_transpose(x, 1, 2);
+    return m->rotated && in ? rotary(x, in[TNI_COSINE], in[TNI_SINE]) : x;
+}
+
+/* The three products of x. */
+static tn_status project(const attention *m, tn_tensor *const *in, tn_tensor *out[3])
+{
+    tn_tensor *part[3] = { tn_forward(m->query, in[TNI_X]) };
+    if (there(m->key)) {
+        part[1] = tn_forward(m->key, in[TNI_X]);
+        part[2] = tn_forward(m->value, in[TNI_X]);
+    } else if (tn_split(part[0], m->heads * m->dim, -1, part, 3) != 3) {
+        return tni_pending();
+    }
+    out[0] = heads_of(m, part[0], m->heads, m->query_norm, in);
+    out[1] = heads_of(m, part[1], m->kv_heads, m->key_norm, in);
+    out[2] = heads_of(m, part[2], m->kv_heads, TN_NO_MODULE, NULL);
+    return out[0] && out[1] && out[2] ? TN_OK : tni_pending();
+}
+
+/* ---- the cache ------------------------------------------------------------------------------- */
+
+/* Writes what comes, x [B, kv_heads, T, dim], behind what is there. */
+static tn_status store(tn_tensor *cache, tn_tensor *x, const int64_t *start, const int64_t *count)
+{
+    const int64_t rows = tn_size(x, 0), tokens = tn_size(x, 2);
+    bool equal = true;
+    for (int64_t b = 0; b < rows; b++)
+        equal = equal && start[b] == start[0] && count[b] == tokens;
+    if (equal) return tn_copy_(tn_narrow(cache, 2, start[0], tokens), x);
+    tn_status status = TN_OK;
+    for (int64_t b = 0; status == TN_OK && b < rows; b++) {
+        tn_tensor *from = tn_narrow(tn_select(x, 0, b), 1, 0, count[b]);
+        status = tn_copy_(tn_narrow(tn_select(cache, 0, b), 1, start[b], count[b]), from);
+    }
+    return status;
+}
+
+/* Stores the keys and values of x, and gives all that there are; *first: there were none before. */
+static tn_status remember(attention *m, tn_tensor *slots, tn_tensor *x[3], bool *first)
+{
+    const int64_t rows = tn_size(slots, 1), *start = tn_data(slots), *count = start + rows;
+    tn_status status = start ? store(m->keys, x[1], start, count) : tni_pending();
+    if (status == TN_OK) status = store(m->values, x[2], start, count);
+    if (status != TN_OK) return status;
+    int64_t before = 0, all = 0;
+    for (int64_t b = 0; b < rows; b++) {
+        before = TNI_MAX(before, start[b]);
+        all = TNI_MAX(all, start[b] + count[b]);
+    }
+    *first = before == 0;
+    if (*first) return TN_OK;
+    x[1] = tn_narrow(m->keys, 2, 0, all);
+    x[2] = tn_narrow(m->values, 2, 0, all);
+    return TN_OK;
+}
+
+/* ---- the sum --------------------------------------------------------------------------------- */
+
+/* As the op, with dropout of the weights. */
+static tn_tensor *attend_dropped(const attention *m, tn_tensor *const x[3], tn_tensor *mask,
+                                 bool causal)
+{
+    const int64_t share = m->heads / m->kv_heads, t = tn_size(x[0], -2);
+    tn_tensor *k = share > 1 ? tn_repeat_interleave(x[1], share, 1) : x[1];
+    tn_tensor *v = share > 1 ? tn_repeat_interleave(x[2], share, 1) : x[2];
+    tn_tensor *p = tn_mul_scalar(tn_matmul(x[0], tn_transpose(k, -1, -2)), m->scale);
+    if (causal)
+        mask = tn_triu(tn_full_as(TN_SHAPE(t, t), 1, TN_BOOL, tn_device_of(p)), 1);
+    if (!tn_is_none(mask)) p = tn_masked_fill(p, mask, -INFINITY);
+    return tn_matmul(tn_dropout(tn_softmax(p, -1), m->drop, true), v);
+}
+
+static tn_tensor *attend(const attention *m, tn_tensor *const x[3], tn_tensor *mask, bool causal)
+{
+    if (m->drop > 0 && tn_training(&m->base)) return attend_dropped(m, x, mask, causal);
+    return tn_scaled_dot_product_attention(x[0], x[1], x[2], mask, causal, m->scale);
+}
+
+static tn_status attention_forward(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
+                                   tn_tensor **out)
+{
+    attention *m = (attention *)self;
+    if (n_in != TNI_INPUTS || n_out != 1)
+        return tni_error(TN_E_INVALID, "Attention: %d inputs, %d outputs: want 5 and 1", n_in,
+                         n_out);
+    tn_tensor *x[3] = { NULL };
+    bool first = true;
+    tn_status status = project(m, in, x);
+    if (status == TN_OK && !tn_is_none(in[TNI_SLOTS]))
+        status = remember(m, in[TNI_SLOTS], x, &first);
+    if (status != TN_OK) return status;
+    const bool causal = m->causal && first && tn_size(x[0], 2) > 1;
+    tn_tensor *y = tn_transpose(attend(m, x, in[TNI_MASK], causal), 1, 2);
+    y = tn_flatten(y, 2, 3);
+    out[0] = there(m->out) ? tn_forward(m->out, y) : y;
+    return TN_OK;
+}
+
+/* ---- making one ------------------------------------------------------------------------------ */
+
+static void attention_describe(const tn_module *self, char *text, size_t size)
+{
+    const attention *m = (const attention *)self;
+    snprintf(text, size, "%" PRId64 " heads, %" PRId64 " of keys, of %" PRId64, m->heads,
+             m->kv_heads, m->dim);
+}
+
+static const tn_module_type attention_type = { .name = "Attention",
+                                               .size = sizeof(attention),
+                                               .forward_n = attention_forward,
+                                               .describe = attention_describe };
+
+tn_status tni_lm_attention_cache(tn_module *m, int64_t batch, int64_t capacity, tn_dtype dtype)
+{
+    if (m->type != &attention_type) return TN_OK;
+    attention *a = (attention *)m;
+    tn_tensor *made[2] = { TN_NONE, TN_NONE };
+    for (int i = 0; batch > 0 && i < 2; i++) {
+        tn_tensor *any = tn_get_parameter(a->out, "weight");
+        if (!any) return tni_pending();
+        made[i] = tn_full_as(TN_SHAPE(batch, a->kv_heads, capacity, a->dim), 0, dtype,
+                             tn_device_of(any));
+    }
+    tn_status status = tn_assign(&a->keys, made[0]);
+    return status == TN_OK ? tn_assign(&a->values, made[1]) : status;
+}
+
+static void add_norm(attention *m, const char *name, tn_module **field, const tni_lm_config *c)
+{
+    if (!c->qk_norm) {
+        *field = TN_NO_MODULE;
+        return;
+    }
+    tn_rms_norm_options o = { .eps = c->eps, .use_eps = true };
+    tn_register_module(&m->base, name, field, tn_rms_norm_new(TN_SHAPE(c->head_dim), o));
+}
+
+static void add_linear(attention *m, const char *name, tn_module **field, int64_t in, int64_t out,
+                       bool bias)
+{
+    if (!name)
+        *field = TN_NO_MODULE;
+    else
+        tn_register_module(&m->base, name, field,
+                           tn_linear_new(in, out, (tn_linear_options){ .no_bias = !bias }));
+}
+
+tn_module *tni_lm_attention_new(const tni_lm_config *c, int64_t layer, const char *const names[4])
+{
+    attention *m = tn_module_new(&attention_type);
+    if (!m) return NULL;
+    const int64_t wide = c->heads * c->head_dim, narrow = c->kv_heads * c->head_dim;
+    m->heads = c->heads, m->kv_heads = c->kv_heads, m->dim = c->head_dim;
+    m->scale = c->scaled ? 1 / sqrt((double)c->head_dim) : 1;
+    if (c->by_layer) m->scale /= (double)layer + 1;
+    m->drop = c->attn_drop, m->causal = c->family != TNI_LM_BERT;
+    m->rotated = tni_lm_rotates(c, layer);
+    add_linear(m, names[0], &m->query, c->hidden, names[1] ? wide : 3 * wide, c->qkv_bias);
+    add_linear(m, names[1], &m->key, c->hidden, narrow, c->qkv_bias);
+    add_linear(m, names[2], &m->value, c->hidden, narrow, c->qkv_bias);
+    add_linear(m, names[3], &m->out, wide, c->hidden, c->o_bias);
+    add_norm(m, "q_norm", &m->query_norm, c);
+    add_norm(m, "k_norm", &m->key_norm, c);
+    tn_register_buffer(&m->base, "key_cache", &m->keys, TN_NONE, TN_CACHE);
+    tn_register_buffer(&m->base, "value_cache", &m->values, TN_NONE, TN_CACHE);
+    return tn_module_done(&m->base);
+}

@@ -1,0 +1,281 @@
+/*
+ * decoder.c - GPT-2, Llama and their like: layers of attention and a feed-forward net, each behind
+ * a norm and beside a path that passes x on; then a norm, and the logits.
+ */
+#include "ext/lm/model.h"
+
+/* What the two families call their modules. */
+typedef struct names {
+    const char *body, *embed, *layers, *norm; /* of the model */
+    const char *norm1, *attention, *norm2;    /* of a layer */
+    const char *project[4];                   /* of attention */
+    const char *gate, *up, *down;             /* of the feed-forward net */
+} names;
+
+static const names gpt2_names = { "transformer", "wte",  "h",
+                                  "ln_f",        "ln_1", "attn",
+                                  "ln_2",        { "c_attn", NULL, NULL, "c_proj" },
+                                  NULL,          "c_fc", "c_proj" };
+static const names llama_names = { "model",
+                                   "embed_tokens",
+                                   "layers",
+                                   "norm",
+                                   "input_layernorm",
+                                   "self_attn",
+                                   "post_attention_layernorm",
+                                   { "q_proj", "k_proj", "v_proj", "o_proj" },
+                                   "gate_proj",
+                                   "up_proj",
+                                   "down_proj" };
+
+static tn_module *norm_new(const tni_lm_config *c)
+{
+    const tn_shape shape = TN_SHAPE(c->hidden);
+    if (c->family == TNI_LM_LLAMA)
+        return tn_rms_norm_new(shape, (tn_rms_norm_options){ .eps = c->eps, .use_eps = true });
+    return tn_layer_norm_new(shape, (tn_layer_norm_options){ .eps = c->eps, .use_eps = true });
+}
+
+/* ---- the feed-forward net: down(act(up x)), or down(act(gate x) up x) ------------------------ */
+
+typedef struct feed {
+    tn_module base;
+    tn_module *gate, *up, *down; /* gate: or absent */
+    tn_tensor *(*act)(tn_tensor *x);
+} feed;
+
+static tn_tensor *feed_forward(tn_module *self, tn_tensor *x)
+{
+    feed *m = (feed *)self;
+    tn_tensor *y = tn_forward(m->up, x);
+    if (m->gate == TN_NO_MODULE) return tn_forward(m->down, m->act(y));
+    return tn_forward(m->down, tn_mul(m->act(tn_forward(m->gate, x)), y));
+}
+
+static const tn_module_type feed_type = { .name = "FeedForward",
+                                          .size = sizeof(feed),
+                                          .forward = feed_forward };
+
+static tn_module *feed_new(const tni_lm_config *c, const names *n)
+{
+    feed *m = tn_module_new(&feed_type);
+    if (!m) return NULL;
+    const tn_linear_options o = { .no_bias = !c->mlp_bias };
+    m->act = c->act;
+    m->gate = TN_NO_MODULE;
+    if (n->gate)
+        tn_register_module(&m->base, n->gate, &m->gate, tn_linear_new(c->hidden, c->inner, o));
+    tn_register_module(&m->base, n->up, &m->up, tn_linear_new(c->hidden, c->inner, o));
+    tn_register_module(&m->base, n->down, &m->down, tn_linear_new(c->inner, c->hidden, o));
+    return tn_module_done(&m->base);
+}
+
+/* ---- a layer --------------------------------------------------------------------------------- */
+
+typedef struct layer {
+    tn_module base;
+    tn_module *norm1, *attention, *norm2, *feed;
+    double drop;
+} layer;
+
+static tn_status layer_forward(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
+                               tn_tensor **out)
+{
+    layer *m = (layer *)self;
+    const bool training = tn_training(self);
+    if (n_in != TNI_INPUTS || n_out != 1)
+        return tni_error(TN_E_INVALID, "DecoderLayer: %d inputs, %d outputs: want 5 and 1", n_in,
+                         n_out);
+    tn_tensor *args[TNI_INPUTS], *y, *x = in[TNI_X];
+    memcpy(args, in, sizeof args);
+    args[TNI_X] = tn_forward(m->norm1, x);
+    tn_status status = tn_call(m->attention, TNI_INPUTS, args, 1, &y);
+    if (status != TN_OK) return status;
+    x = tn_add(x, tn_dropout(y, m->drop, training));
+    y = tn_forward(m->feed, tn_forward(m->norm2, x));
+    out[0] = tn_add(x, tn_dropout(y, m->drop, training));
+    return TN_OK;
+}
+
+static const tn_module_type layer_type = { .name = "DecoderLayer",
+                                           .size = sizeof(layer),
+                                           .forward_n = layer_forward };
+
+static tn_module *layer_new(const tni_lm_config *c, const names *n, int64_t i)
+{
+    layer *m = tn_module_new(&layer_type);
+    if (!m) return NULL;
+    m->drop = c->resid_drop;
+    tn_register_module(&m->base, n->norm1, &m->norm1, norm_new(c));
+    tn_register_module(&m->base, n->attention, &m->attention,
+                       tni_lm_attention_new(c, i, n->project));
+    tn_register_module(&m->base, n->norm2, &m->norm2, norm_new(c));
+    tn_register_module(&m->base, "mlp", &m->feed, feed_new(c, n));
+    return tn_module_done(&m->base);
+}
+
+/* ---- all layers ------------------------------------------------------------------------------ */
+
+typedef struct body {
+    tn_module base;
+    tn_module *embed, *position, *layers, *norm; /* position: of GPT-2 */
+    /* Frequencies of rotary positions, or absent. A direction, since like those it must stay in f32
+     * when the model is cast, and no average may touch it. */
+    tn_tensor *frequency;
+    tni_rope rope;
+    double drop, rotary_scale;
+    int64_t positions;
+} body;
+
+/* 0, 1, ... from where each text ends: [T], or [B, T] where that differs. Made on the device. */
+static tn_tensor *positions_of(tn_tensor *ids, tn_tensor *slots, int64_t *last)
+{
+    const int64_t rows = tn_size(ids, 0), tokens = tn_size(ids, 1);
+    const int64_t *start = tn_is_none(slots) ? NULL : tn_data(slots);
+    const tn_device device = tn_device_of(ids);
+    int64_t least = start ? start[0] : 0, most = least;
+    for (int64_t b = 1; start && b < rows; b++)
+        least = TNI_MIN(least, start[b]), most = TNI_MAX(most, start[b]);
+    *last = most + tokens;
+    tn_tensor *t = tn_cumsum(tn_full_as(TN_SHAPE(tokens), 1, TN_I64, device), 0);
+    if (least == most) return tn_add_scalar(t, (double)least - 1);
+    tn_tensor *first = tn_to(tn_from_ints(start, TN_SHAPE(rows, 1)), device);
+    return tn_add(tn_sub_scalar(t, 1), first);
+}
+
+/* Of which keys each token sees: none hidden, TN_NONE, for a single one or at the begin of all
+ * texts. [T, S], or [B, 1, T, S] where they differ. */
+static tn_tensor *mask_of(tn_tensor *ids, tn_tensor *slots)
+{
+    if (tn_is_none(slots)) return TN_NONE;
+    const int64_t b = tn_size(ids, 0), t = tn_size(ids, 1);
+    const int64_t *start = tn_data(slots), *count = start + b;
+    int64_t all = 0;
+    bool none = true, same = true;
+    for (int64_t i = 0; i < b; i++) {
+        all = TNI_MAX(all, start[i] + count[i]);
+        none = none && start[i] == 0;
+        same = same && start[i] == start[0];
+    }
+    if (none || (same && t == 1)) return TN_NONE;
+    const tn_device device = tn_device_of(ids);
+    const int64_t rows = same ? 1 : b;
+    tn_tensor *key = tn_arange(0, (double)all, 1, TN_I64), *from = tn_from_ints(start, TN_SHAPE(b));
+    tn_tensor *at = tn_add(tn_unsqueeze(tn_narrow(from, 0, 0, rows), 1),
+                           tn_arange(0, (double)t, 1, TN_I64)); /* [rows, T] */
+    return tn_to(tn_unsqueeze(tn_gt(key, tn_unsqueeze(at, 2)), 1), device);
+}
+
+static tn_status rotations(body *m, tn_tensor *at, int64_t tokens, tn_tensor **in)
+{
+    tn_tensor *f = m->frequency;
+    double scale = m->rotary_scale;
+    in[TNI_COSINE] = in[TNI_SINE] = TN_NONE;
+    if (tn_is_none(f)) return TN_OK;
+    if (tni_rope_moves(&m->rope)) {
+        float now[TNI_LM_HEAD / 2];
+        scale = tni_rope_frequencies(&m->rope, tokens, now);
+        f = tn_to(tn_from_floats(now, TN_SHAPE(m->rope.dim / 2)), tn_device_of(f));
+    }
+    tn_tensor *angle = tn_mul(tn_unsqueeze(tn_to_dtype(at, TN_F32), -1), f);
+    if (tn_rank(at) == 2) angle = tn_unsqueeze(angle, 1); /* the heads */
+    in[TNI_COSINE] = tn_cos(angle), in[TNI_SINE] = tn_sin(angle);
+    if (scale == 1) return TN_OK;
+    in[TNI_COSINE] = tn_mul_scalar(in[TNI_COSINE], scale);
+    in[TNI_SINE] = tn_mul_scalar(in[TNI_SINE], scale);
+    return TN_OK;
+}
+
+static tn_status embed(body *m, tn_tensor *ids, tn_tensor *slots, tn_tensor **in)
+{
+    int64_t last = 0;
+    tn_tensor *at = positions_of(ids, slots, &last);
+    tn_tensor *x = tn_forward(m->embed, ids);
+    if (m->position != TN_NO_MODULE) {
+        if (tn_is_none(slots) && last > m->positions)
+            return tni_error(TN_E_INDEX,
+                             "%" PRId64 " tokens: want at most %" PRId64 ", which have a position",
+                             last, m->positions);
+        /* of padding, which nobody reads, too */
+        if (last > m->positions) at = tn_clamp(at, 0, (double)(m->positions - 1));
+        x = tn_add(x, tn_forward(m->position, at));
+    }
+    in[TNI_X] = tn_dropout(x, m->drop, tn_training(&m->base));
+    in[TNI_SLOTS] = slots;
+    in[TNI_MASK] = mask_of(ids, slots);
+    tn_status status = rotations(m, at, last, in);
+    for (int i = 0; status == TN_OK && i < TNI_INPUTS; i++)
+        if (!in[i]) status = tni_pending();
+    return status;
+}
+
+static tn_status body_forward(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
+                              tn_tensor **out)
+{
+    body *m = (body *)self;
+    if (n_in < 1 || n_in > 2 || n_out != 1)
+        return tni_error(TN_E_INVALID, "Decoder: %d inputs, %d outputs: want ids, and 1", n_in,
+                         n_out);
+    if (tn_rank(in[0]) != 2 || tn_numel(in[0]) == 0)
+        return tni_error(TN_E_SHAPE, "ids of %d axes: want [B, T] tokens", tn_rank(in[0]));
+    tn_tensor *args[TNI_INPUTS];
+    tn_status status = embed(m, in[0], n_in == 2 ? in[1] : TN_NONE, args);
+    for (int i = 0; status == TN_OK && i < tn_module_children(m->layers); i++)
+        status = tn_call(tn_module_child(m->layers, i), TNI_INPUTS, args, 1, args);
+    if (status == TN_OK) out[0] = tn_forward(m->norm, args[TNI_X]);
+    return status;
+}
+
+static const tn_module_type body_type = { .name = "Decoder",
+                                          .size = sizeof(body),
+                                          .forward_n = body_forward };
+
+static tn_module *embedding(const tni_lm_config *c)
+{
+    tn_embedding_options o = { 0 };
+    if (c->pad >= 0 && c->family != TNI_LM_GPT2)
+        o = (tn_embedding_options){ .use_padding_index = true, .padding_index = c->pad };
+    return tn_embedding_new(c->vocab, c->hidden, o);
+}
+
+static void add_rotations(body *m, const tni_lm_config *c)
+{
+    tn_tensor *f = TN_NONE;
+    if (c->family == TNI_LM_LLAMA) {
+        float values[TNI_LM_HEAD / 2];
+        m->rope = c->rope;
+        m->rotary_scale = tni_rope_frequencies(&c->rope, 1, values);
+        f = tn_from_floats(values, TN_SHAPE(c->head_dim / 2));
+    }
+    tn_register_buffer(&m->base, "inv_freq", &m->frequency, f, TN_DIRECTION | TN_NON_PERSISTENT);
+}
+
+static tn_module *body_new(const tni_lm_config *c, const names *n)
+{
+    body *m = tn_module_new(&body_type);
+    if (!m) return NULL;
+    m->drop = c->embed_drop, m->positions = c->positions;
+    m->position = TN_NO_MODULE;
+    tn_register_module(&m->base, n->embed, &m->embed, embedding(c));
+    if (c->family == TNI_LM_GPT2)
+        tn_register_module(&m->base, "wpe", &m->position,
+                           tn_embedding_new(c->positions, c->hidden, (tn_embedding_options){ 0 }));
+    tn_register_module(&m->base, n->layers, &m->layers, tn_module_list_new());
+    for (int64_t i = 0; m->layers && i < c->layers; i++)
+        if (tn_module_append(m->layers, layer_new(c, n, i)) != TN_OK) break;
+    tn_register_module(&m->base, n->norm, &m->norm, norm_new(c));
+    add_rotations(m, c);
+    return tn_module_done(&m->base);
+}
+
+void tni_lm_decoder_register(tni_lm *m)
+{
+    const names *n = m->c.family == TNI_LM_GPT2 ? &gpt2_names : &llama_names;
+    tn_linear_options o = { .no_bias = true };
+    tn_register_module(&m->base, n->body, &m->part[0], body_new(&m->c, n));
+    tn_register_module(&m->base, "lm_head", &m->part[1],
+                       tn_linear_new(m->c.hidden, m->c.vocab, o));
+    if (m->c.tied && m->part[0] && m->part[1])
+        tn_module_set(m->part[1], "weight",
+                      tn_get_parameter(((body *)m->part[0])->embed, "weight"));
+}

@@ -1,0 +1,338 @@
+/*
+ * model.c - a language model as a whole: made by its config, initial values, calls, the cache.
+ */
+#include "ext/lm/model.h"
+
+#include <sys/stat.h>
+
+/* ---- types ----------------------------------------------------------------------------------- */
+
+static tn_status decoder_forward(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
+                                 tn_tensor **out)
+{
+    tni_lm *m = (tni_lm *)self;
+    if (n_in != 1 || n_out != 1)
+        return tni_error(TN_E_INVALID, "%s: %d inputs, %d outputs: want ids, and 1", m->c.type,
+                         n_in, n_out);
+    tn_tensor *x = tn_forward(m->part[0], in[0]);
+    out[0] = tn_forward(m->part[1], x);
+    return TN_OK;
+}
+
+static void lm_describe(const tn_module *self, char *text, size_t size)
+{
+    const tni_lm_config *c = &((const tni_lm *)self)->c;
+    snprintf(text, size, "%s, %" PRId64 " layers of %" PRId64, c->type, c->layers, c->hidden);
+}
+
+static void lm_free(tn_module *self)
+{
+    tni_lm *m = (tni_lm *)self;
+    if (m->text) tni_free(m->text, m->n + 1);
+}
+
+static tn_status lm_clone(tn_module *self, tn_module *copy)
+{
+    const tni_lm *m = (const tni_lm *)self;
+    char *text = tni_alloc(m->n + 1);
+    if (!text) return TN_E_NOMEM;
+    ((tni_lm *)copy)->text = memcpy(text, m->text, m->n + 1);
+    return TN_OK;
+}
+
+static tn_status lm_reset(tn_module *self);
+
+#define LM_TYPE(NAME, FORWARD)                                                                     \
+    {                                                                                              \
+        .name = NAME, .size = sizeof(tni_lm), .forward_n = FORWARD, .describe = lm_describe,       \
+        .reset = lm_reset, .free = lm_free, .clone = lm_clone                                      \
+    }
+static const tn_module_type decoder_type = LM_TYPE("LanguageModel", decoder_forward);
+static const tn_module_type encoder_type = LM_TYPE("Bert", tni_lm_bert_forward);
+
+tni_lm *tni_lm_of(const char *function, const tn_module *m)
+{
+    if (!m) return tni_poisoned(function, "the model");
+    if (m->type == &decoder_type || m->type == &encoder_type) return (tni_lm *)m;
+    return tni_fail(TN_E_INVALID, "%s: a %s: want a model of tn_lm_new or tn_lm_load", function,
+                    m == TN_NO_MODULE ? "TN_NO_MODULE" : m->type->name);
+}
+
+static tni_lm *decoder_of(const char *function, const tn_module *m)
+{
+    tni_lm *lm = tni_lm_of(function, m);
+    if (!lm || m->type == &decoder_type) return lm;
+    return tni_fail(TN_E_INVALID, "%s: %s is an encoder: want a decoder", function, lm->c.type);
+}
+
+/* ---- initial values -------------------------------------------------------------------------- */
+
+static bool is(const tn_module *m, const char *type)
+{
+    return m != TN_NO_MODULE && strcmp(m->type->name, type) == 0;
+}
+
+/* As transformers draws them; norms have theirs already. */
+static tn_status draw(const char *path, tn_module *m, void *user)
+{
+    const tni_lm *lm = user;
+    const char *last = strrchr(path, '.');
+    double deviation = lm->c.range;
+    if (lm->c.family == TNI_LM_GPT2 && last && strcmp(last, ".c_proj") == 0)
+        deviation /= sqrt(2 * (double)lm->c.layers);
+    if (!is(m, "Linear") && !is(m, "Embedding")) return TN_OK;
+    if (m == lm->part[1] && lm->c.tied) return TN_OK; /* the embedding's */
+    tn_tensor *weight = tn_get_parameter(m, "weight");
+    tn_status status = tn_init_normal(weight, 0, deviation);
+    if (status != TN_OK) return status;
+    if (is(m, "Linear")) {
+        tn_tensor *bias = tn_get_parameter(m, "bias");
+        return !bias || tn_is_none(bias) ? TN_OK : tn_init_constant(bias, 0);
+    }
+    const bool words = tn_size(weight, 0) == lm->c.vocab && lm->c.family != TNI_LM_GPT2;
+    if (words && lm->c.pad >= 0) return tn_init_constant(tn_select(weight, 0, lm->c.pad), 0);
+    return TN_OK;
+}
+
+static tn_status lm_reset(tn_module *self)
+{
+    tn_status status = TN_OK;
+    TN_SCOPE TN_NO_GRAD status = tn_named_modules(self, draw, self);
+    return status;
+}
+
+/* ---- making one ------------------------------------------------------------------------------ */
+
+tn_module *tni_lm_model(const char *function, const char *path, char *text, size_t n)
+{
+    tni_lm_config c;
+    tn_status status = tni_lm_config_read(&c, function, path, text, n);
+    const bool decodes = status == TN_OK && c.family != TNI_LM_BERT;
+    tni_lm *m = status == TN_OK ? tn_module_new(decodes ? &decoder_type : &encoder_type) : NULL;
+    if (!m) {
+        tni_free(text, n + 1);
+        return NULL;
+    }
+    m->text = text, m->n = n, m->c = c;
+    if (decodes)
+        tni_lm_decoder_register(m);
+    else
+        tni_lm_bert_register(m);
+    if (decodes) tn_register_buffer(&m->base, "cache_lengths", &m->lengths, TN_NONE, TN_CACHE);
+    return tn_module_done(&m->base);
+}
+
+static tn_status slurp(const tni_input *in, char **text, size_t *n)
+{
+    if (in->size > tn_get_file_limits().header_bytes)
+        return tni_input_bad(in, "%" PRId64 " bytes: want at most %" PRId64, in->size,
+                             tn_get_file_limits().header_bytes);
+    *n = (size_t)in->size;
+    *text = tni_alloc(*n + 1);
+    if (!*text) return TN_E_NOMEM;
+    (*text)[*n] = '\0';
+    tn_status status = tni_input_read(in, 0, *text, *n);
+    if (status != TN_OK) tni_free(*text, *n + 1);
+    return status;
+}
+
+tn_status tni_lm_path(const char *function, const char *folder, const char *file, char *path,
+                      size_t size)
+{
+    const int n = snprintf(path, size, "%s/%s", folder, file);
+    if (n >= 0 && (size_t)n < size) return TN_OK;
+    return tni_error(TN_E_INVALID, "%s: a path of %d bytes: want at most %zu", function, n, size);
+}
+
+tn_status tni_lm_read_config(const char *function, const char *path, char **text, size_t *n)
+{
+    char inside[4096];
+    struct stat st;
+    tn_status status = tni_path_check(function, path);
+    if (status == TN_OK && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+        status = tni_lm_path(function, path, "config.json", inside, sizeof inside);
+        path = inside;
+    }
+    tni_input in;
+    if (status == TN_OK) status = tni_input_open(&in, function, path);
+    if (status != TN_OK) return status;
+    status = slurp(&in, text, n);
+    tni_input_close(&in);
+    return status;
+}
+
+tn_module *tn_lm_new(const char *config)
+{
+    char *text = NULL;
+    size_t n = 0;
+    if (tni_lm_read_config("tn_lm_new", config, &text, &n) != TN_OK) return NULL;
+    tn_module *m = tni_lm_model("tn_lm_new", config, text, n);
+    if (!m || lm_reset(m) == TN_OK) return m;
+    tn_module_drop(m);
+    return NULL;
+}
+
+tn_status tn_lm_get_info(const tn_module *m, tn_lm_info *info)
+{
+    const tni_lm *lm = tni_lm_of("tn_lm_get_info", m);
+    if (!lm) return tni_pending();
+    if (!info) return tni_null("tn_lm_get_info", "info", "room for it");
+    const tni_lm_config *c = &lm->c;
+    const bool decodes = c->family != TNI_LM_BERT, cached = decodes && !tn_is_none(lm->lengths);
+    *info = (tn_lm_info){ .vocab_size = c->vocab,
+                          .hidden_size = c->hidden,
+                          .n_layers = c->layers,
+                          .n_heads = c->heads,
+                          .n_kv_heads = c->kv_heads,
+                          .head_dim = c->head_dim,
+                          .max_positions = c->positions,
+                          .bos = c->bos,
+                          .pad = c->pad,
+                          .n_eos = c->n_eos,
+                          .decoder = decodes,
+                          .cache_batch = cached ? tn_size(lm->lengths, 0) : 0,
+                          .capacity = cached ? lm->capacity : 0 };
+    memcpy(info->model_type, c->type, sizeof c->type);
+    memcpy(info->eos, c->eos, sizeof c->eos);
+    return TN_OK;
+}
+
+/* ---- the cache ------------------------------------------------------------------------------- */
+
+typedef struct wanted {
+    int64_t batch, capacity;
+    tn_dtype dtype;
+} wanted;
+
+static tn_status make_cache(const char *path, tn_module *m, void *user)
+{
+    (void)path;
+    const wanted *w = user;
+    return tni_lm_attention_cache(m, w->batch, w->capacity, w->dtype);
+}
+
+/* The weight of the first embedding: its dtype is the model's. */
+static tn_tensor *first_weight(tni_lm *m)
+{
+    return tn_get_parameter(tn_module_child(m->part[0], 0), "weight");
+}
+
+static tn_status cache_of(tni_lm *m, wanted w)
+{
+    tn_tensor *lengths = TN_NONE;
+    tn_status status = tn_assign(&m->lengths, TN_NONE); /* no cache until all of it is there */
+    if (status == TN_OK) status = tn_named_modules(&m->base, make_cache, &w);
+    if (status != TN_OK || w.batch == 0) return status;
+    lengths = tn_full_as(TN_SHAPE(w.batch), 0, TN_I64, tn_cpu());
+    m->capacity = w.capacity;
+    return tn_assign(&m->lengths, lengths);
+}
+
+tn_status tn_lm_set_cache(tn_module *m, int64_t batch, int64_t capacity)
+{
+    tni_lm *lm = decoder_of("tn_lm_set_cache", m);
+    tn_tensor *weight = lm ? first_weight(lm) : NULL;
+    if (!weight) return tni_pending();
+    if (batch < 0 || (batch && capacity < 1))
+        return tni_error(TN_E_INVALID,
+                         "tn_lm_set_cache: batch %" PRId64 ", capacity %" PRId64
+                         ": want 0 and up, and 1 and up",
+                         batch, capacity);
+    tn_status status = TN_OK;
+    TN_SCOPE status = cache_of(lm, (wanted){ batch, capacity, tn_dtype_of(weight) });
+    if (status == TN_OK) return status;
+    tni_saved_error error;
+    tni_error_save(&error);
+    TN_SCOPE tni_disregard(cache_of(lm, (wanted){ 0 }));
+    tni_error_restore(&error);
+    return status;
+}
+
+static tn_status check_next(const tni_lm *m, const tn_tensor *ids, const tn_tensor *lengths)
+{
+    const char *const f = "tn_lm_next";
+    if (tn_training(&m->base))
+        return tni_error(TN_E_STATE, "%s: the model is in train mode: want tn_eval", f);
+    if (tn_is_none(m->lengths))
+        return tni_error(TN_E_STATE,
+                         "%s: no cache: want tn_lm_set_cache (entering train mode empties it)", f);
+    const int64_t batch = tn_size(m->lengths, 0);
+    const bool fits = tn_rank(ids) == 2 && tn_size(ids, 0) == batch && tn_size(ids, 1) > 0;
+    if (!fits || tn_dtype_of(ids) != TN_I64)
+        return tni_error(TN_E_SHAPE, "%s: ids are %s of %d axes: want i64 [%" PRId64 ", T]", f,
+                         tn_dtype_name(tn_dtype_of(ids)), tn_rank(ids), batch);
+    if (!tn_is_none(lengths) && (tn_rank(lengths) != 1 || tn_size(lengths, 0) != batch ||
+                                 tn_dtype_of(lengths) != TN_I64))
+        return tni_error(TN_E_SHAPE, "%s: lengths are %s of %d axes: want i64 [%" PRId64 "]", f,
+                         tn_dtype_name(tn_dtype_of(lengths)), tn_rank(lengths), batch);
+    return TN_OK;
+}
+
+/* Fills slot: what the cache holds of each text, and how much comes. Nothing has changed yet. */
+static tn_status plan(const tni_lm *m, const tn_tensor *ids, const tn_tensor *lengths,
+                      int64_t *slot)
+{
+    const int64_t batch = tn_size(ids, 0), t = tn_size(ids, 1);
+    const size_t n = (size_t)batch * sizeof *slot;
+    int64_t *count = slot + batch, most = m->capacity;
+    tn_status status = tn_copy_out(m->lengths, slot, n, TN_I64);
+    for (int64_t b = 0; b < batch; b++) count[b] = t;
+    if (status == TN_OK && !tn_is_none(lengths)) status = tn_copy_out(lengths, count, n, TN_I64);
+    if (m->c.family == TNI_LM_GPT2) most = TNI_MIN(most, m->c.positions);
+    for (int64_t b = 0; status == TN_OK && b < batch; b++) {
+        if (count[b] < 1 || count[b] > t)
+            return tni_error(TN_E_INDEX,
+                             "tn_lm_next: lengths[%" PRId64 "] is %" PRId64 ": want 1 to %" PRId64,
+                             b, count[b], t);
+        if (count[b] > most - slot[b])
+            return tni_error(TN_E_STATE,
+                             "tn_lm_next: row %" PRId64 " has %" PRId64 " tokens and %" PRId64
+                             " come: want at most %" PRId64 ", %s",
+                             b, slot[b], count[b], most,
+                             most == m->capacity ? "the capacity of tn_lm_set_cache"
+                                                 : "the model's positions");
+    }
+    return status;
+}
+
+/* x [B, T, H] behind each row's last token: [B, H] */
+static tn_tensor *last_of(tn_tensor *x, const int64_t *count)
+{
+    const int64_t batch = tn_size(x, 0), t = tn_size(x, 1);
+    bool equal = true;
+    for (int64_t b = 0; b < batch; b++) equal = equal && count[b] == t;
+    if (equal) return tn_select(x, 1, -1);
+    tn_tensor *flat = tn_flatten(x, 0, 1), *at = tn_from_ints(count, TN_SHAPE(batch));
+    at = tn_add(tn_sub_scalar(at, 1), tn_arange(0, (double)(batch * t), (double)t, TN_I64));
+    return tn_index_select(flat, 0, tn_to(at, tn_device_of(x)));
+}
+
+static tn_tensor *next(tni_lm *m, tn_tensor *ids, int64_t *slot)
+{
+    const int64_t batch = tn_size(ids, 0);
+    tn_tensor *in[] = { ids, tn_from_ints(slot, TN_SHAPE(2, batch)) }, *x;
+    if (tn_call(m->part[0], 2, in, 1, &x) != TN_OK) return NULL;
+    x = tn_forward(m->part[1], last_of(x, slot + batch));
+    if (!x) return NULL;
+    for (int64_t b = 0; b < batch; b++) slot[b] += slot[batch + b];
+    const size_t n = (size_t)batch * sizeof *slot;
+    return tn_copy_in(m->lengths, slot, n, TN_I64) == TN_OK ? x : NULL;
+}
+
+tn_tensor *tn_lm_next(tn_module *m, tn_tensor *ids, tn_tensor *lengths)
+{
+    tni_lm *lm = decoder_of("tn_lm_next", m);
+    if (!lm) return NULL;
+    if (!ids) return tni_poisoned("tn_lm_next", "ids");
+    if (!lengths) return tni_poisoned_optional("tn_lm_next", "lengths");
+    if (check_next(lm, ids, lengths) != TN_OK) return NULL;
+    const size_t batch = (size_t)tn_size(ids, 0);
+    int64_t *slot = tni_calloc_n(2 * batch, sizeof *slot);
+    if (!slot) return NULL;
+    tn_tensor *logits = NULL;
+    tn_scope scope = tn_scope_begin();
+    if (plan(lm, ids, lengths, slot) == TN_OK) TN_NO_GRAD logits = next(lm, ids, slot);
+    logits = tn_scope_return(scope, logits);
+    tni_free(slot, 2 * batch * sizeof *slot);
+    return logits;
+}

@@ -1,0 +1,177 @@
+/*
+ * weights.c - weights of language models from the files of transformers, and back.
+ *
+ * Names are those of our modules but for what may stand in front of them. Weights of GPT-2's
+ * Conv1D lie as [in, out]: they are turned.
+ */
+#include "ext/lm/model.h"
+
+#include <errno.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool begins(const char *name, const char *with)
+{
+    return strncmp(name, with, strlen(with)) == 0;
+}
+
+static bool ends(const char *name, const char *with)
+{
+    const size_t n = strlen(name), k = strlen(with);
+    return n >= k && strcmp(name + n - k, with) == 0;
+}
+
+/* A weight of Conv1D: [in, out] in files. */
+static bool turned(const tni_lm *m, const char *name)
+{
+    return m->c.family == TNI_LM_GPT2 &&
+           (ends(name, ".c_attn.weight") || ends(name, ".c_proj.weight") ||
+            ends(name, ".c_fc.weight"));
+}
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+/* What is no weight: masks and tables of old files; BERT's head. */
+static bool left_out(const tni_lm *m, const char *name)
+{
+    if (m->c.family == TNI_LM_GPT2)
+        return ends(name, ".attn.bias") || ends(name, ".attn.masked_bias");
+    if (m->c.family == TNI_LM_LLAMA) return ends(name, ".rotary_emb.inv_freq");
+    return begins(name, "cls.") || strcmp(name, "embeddings.position_ids") == 0;
+}
+
+/* Our name for a file's; false: it is left out. */
+static bool our_name(const tni_lm *m, const char *name, char *to, size_t size)
+{
+    static const char *const prefixes[] = { "transformer.", "model.", "bert." };
+    const char *prefix = prefixes[m->c.family == TNI_LM_GPT2 ? 0 : m->c.family == TNI_LM_BERT ? 2 : 1];
+    const char *rest = begins(name, prefix) ? name + strlen(prefix) : name;
+    if (left_out(m, rest)) return false;
+    const bool top = m->c.family == TNI_LM_BERT || begins(name, "lm_head.");
+    snprintf(to, size, "%s%s", top ? "" : prefix, rest);
+    const size_t n = strlen(to);
+    if (m->c.family == TNI_LM_BERT && ends(to, ".LayerNorm.gamma"))
+        snprintf(to + n - 5, size - n + 5, "weight");
+    if (m->c.family == TNI_LM_BERT && ends(to, ".LayerNorm.beta"))
+        snprintf(to + n - 4, size - n + 4, "bias");
+    return true;
+}
+
+/* The list under our names, in one floating dtype. */
+static tn_list *ours(const tni_lm *m, const tn_list *files, tn_lm_options o)
+{
+    tn_list *list = tn_list_new();
+    char name[2048];
+    const char *const words[] = { "wte.weight", "embed_tokens.weight", "word_embeddings.weight" };
+    for (int i = 0; list && !o.use_dtype && i < files->n; i++)
+        for (int k = 0; k < 3; k++)
+            if (ends(files->entry[i].name, words[k])) {
+                o.use_dtype = true;
+                o.dtype = tn_dtype_of(files->entry[i].tensor);
+            }
+    for (int i = 0; list && i < files->n; i++) {
+        if (!our_name(m, files->entry[i].name, name, sizeof name)) continue;
+        tn_tensor *t = files->entry[i].tensor;
+        if (o.use_dtype && tn_dtype_is_float(tn_dtype_of(t))) t = tn_to_dtype(t, o.dtype);
+        if (turned(m, name)) t = tn_contiguous(tn_transpose(t, 0, 1));
+        if (tn_list_add(list, name, t) != TN_OK) return NULL;
+    }
+    return list;
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+static tn_status find_weights(const char *folder, char *path, size_t size)
+{
+    static const char *const files[] = { "model.safetensors", "model.safetensors.index.json",
+                                         "pytorch_model.bin", "pytorch_model.bin.index.json" };
+    for (int i = 0; i < 4; i++) {
+        tn_status status = tni_lm_path("tn_lm_load", folder, files[i], path, size);
+        if (status != TN_OK) return status;
+        if (access(path, F_OK) == 0) return TN_OK;
+    }
+    return tni_file_error(TN_E_IO, "tn_lm_load", folder,
+                          "no weights: want model.safetensors or its index, or pytorch_model.bin");
+}
+
+/* Tied by config, and both in the file, which differ: as transformers, both are kept. */
+static tn_status untie(tni_lm *m, const tn_list *list)
+{
+    const char *const word = m->c.family == TNI_LM_GPT2 ? "transformer.wte.weight"
+                                                        : "model.embed_tokens.weight";
+    if (m->c.family == TNI_LM_BERT || !m->c.tied || !tn_list_has(list, word) ||
+        !tn_list_has(list, "lm_head.weight"))
+        return TN_OK;
+    tn_tensor *head = tn_list_get(list, "lm_head.weight");
+    if (tn_max_abs_diff(head, tn_list_get(list, word)) == 0) return TN_OK;
+    m->c.tied = false;
+    return tn_module_set(m->part[1], "weight", tn_empty_like(head));
+}
+
+static tn_status load(tni_lm *m, const char *folder, tn_lm_options o)
+{
+    char path[4096];
+    tn_status status = find_weights(folder, path, sizeof path);
+    if (status != TN_OK) return status;
+    const tn_load_options as = { .widen = true, .unwrap = true };
+    tn_list *files = tn_load_tensors_with(path, as, NULL, NULL);
+    tn_list *list = files ? ours(m, files, o) : NULL;
+    if (!list) return tni_pending();
+    status = untie(m, list);
+    if (status != TN_OK) return status;
+    const tn_load_options into = { .assign = true, .non_strict = o.non_strict };
+    return tn_load_state_dict(&m->base, list, into, o.report);
+}
+
+tn_module *tn_lm_load(const char *folder, tn_lm_options o)
+{
+    char *text = NULL;
+    size_t n = 0;
+    if (o.use_dtype && !tn_dtype_is_float(o.dtype))
+        return tni_fail(TN_E_DTYPE, "tn_lm_load: %s: want a floating dtype",
+                        tn_dtype_name(o.dtype));
+    if (tni_lm_read_config("tn_lm_load", folder, &text, &n) != TN_OK) return NULL;
+    tn_module *m = tni_lm_model("tn_lm_load", folder, text, n);
+    if (!m) return NULL;
+    tn_status status = TN_OK;
+    TN_SCOPE status = load((tni_lm *)m, folder, o);
+    if (status == TN_OK) status = tn_eval(m);
+    if (status == TN_OK) return m;
+    tn_module_drop(m);
+    return NULL;
+}
+
+/* ---- saving ---------------------------------------------------------------------------------- */
+
+static tn_status save(tni_lm *m, const char *folder)
+{
+    static const char *keys[] = { "format" }, *values[] = { "pt" };
+    const tn_metadata metadata = { 1, keys, values };
+    char path[4096];
+    tn_list *state = tn_state_dict(&m->base, ""), *list = tn_list_new();
+    if (!state || !list) return tni_pending();
+    tn_status status = TN_OK;
+    for (int i = 0; status == TN_OK && i < state->n; i++) {
+        tn_entry e = state->entry[i];
+        if (m->c.tied && strcmp(e.name, "lm_head.weight") == 0) continue;
+        if (turned(m, e.name)) e.tensor = tn_contiguous(tn_transpose(e.tensor, 0, 1));
+        status = tn_list_add(list, e.name, e.tensor);
+    }
+    if (status == TN_OK) status = tni_lm_path("tn_lm_save", folder, "config.json", path, sizeof path);
+    if (status == TN_OK) status = tni_file_replace("tn_lm_save", path, m->text, m->n);
+    if (status == TN_OK)
+        status = tni_lm_path("tn_lm_save", folder, "model.safetensors", path, sizeof path);
+    return status == TN_OK ? tn_save_tensors(list, &metadata, path) : status;
+}
+
+tn_status tn_lm_save(tn_module *m, const char *folder)
+{
+    tni_lm *lm = tni_lm_of("tn_lm_save", m);
+    if (!lm) return tni_pending();
+    tn_status status = tni_path_check("tn_lm_save", folder);
+    if (status != TN_OK) return status;
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+        return tni_file_error(tni_errno(errno), "tn_lm_save", folder, "%s", strerror(errno));
+    TN_SCOPE TN_NO_GRAD status = save(lm, folder);
+    return status;
+}
