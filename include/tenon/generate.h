@@ -15,6 +15,7 @@
 #define TENON_GENERATE_H
 
 #include <tenon/module.h>
+#include <tenon/tokenizer.h>
 
 TN_BEGIN_C_
 
@@ -77,6 +78,105 @@ TN_API tn_tensor *tn_sample_token(tn_tensor *logits, tn_tensor *history, int64_t
  *  them has the log-probabilities. Errors: as tn_sample_token. */
 TN_API tn_tensor *tn_process_logits(tn_tensor *logits, tn_tensor *history, int64_t step,
                                     tn_sampling_options o);
+
+/* ---- the loop -------------------------------------------------------------------------------- */
+
+/** A text to go on from: n >= 1 ids. */
+typedef struct tn_prompt {
+    const int64_t *ids; /* of tokens */
+    int64_t n;          /* how many */
+} tn_prompt;
+
+/** Why a row ended. */
+typedef enum tn_finish {
+    TN_FINISH_LENGTH,  /* max_new_tokens */
+    TN_FINISH_EOS,     /* its last token is one of eos */
+    TN_FINISH_STOP,    /* its text has one of the stop strings, which its last token completed */
+    TN_FINISH_CALLBACK /* on_token said so */
+} tn_finish;
+
+/** A token that was just chosen. */
+typedef struct tn_generated_token {
+    int64_t row, step; /* of which row, and how many tokens that had before */
+    int64_t id;        /* the token */
+    double log_prob;   /* NaN unless log_probs is set */
+    /** The text that is certain since the row's last call, "" for none: bytes of a character that
+     *  is not complete wait, and so does what may begin a stop string. NULL without a tokenizer. */
+    const char *text;
+    bool last;        /* no more of this row */
+    tn_finish finish; /* then why */
+} tn_generated_token;
+
+/** zero fields: 20 tokens (as transformers), greedy, ended by the model's own tokens */
+typedef struct tn_generate_options {
+    int64_t max_new_tokens;        /* 0: 20 */
+    int64_t min_new_tokens;        /* eos is suppressed before */
+    int64_t per_prompt;            /* rows of each prompt, for several draws; 0: 1 */
+    tn_sampling_options sampling;  /* how tokens are chosen */
+    const int64_t *eos;            /* tokens that end a row; NULL: the model's */
+    int64_t n_eos;                 /* how many; -1: none does */
+    const tn_tokenizer *tokenizer; /* for text: rows[i].text, the callback's, stop strings */
+    const char *const *stop;       /* strings that end a row; they need the tokenizer */
+    int64_t n_stop;                /* how many */
+    bool log_probs;                /* rows[i].log_probs */
+    /** NULL, or called with each token, row by row in each step. false ends all rows. It must not
+     *  use the model. */
+    bool (*on_token)(const tn_generated_token *token, void *user);
+    void *user; /* what on_token is given */
+} tn_generate_options;
+
+/** What a row has got. */
+typedef struct tn_generated_row {
+    int64_t n;          /* new tokens, eos included */
+    const int64_t *ids; /* these */
+    /** of each the log-probability that the model gave it, before any option; NULL unless asked for */
+    const float *log_probs;
+    const char *text; /* up to a stop string, without special tokens; NULL without a tokenizer */
+    tn_finish finish; /* why it ended */
+} tn_generated_row;
+
+/** What tn_generate made. Yours: tn_generated_free. */
+typedef struct tn_generated {
+    int64_t n;              /* rows: prompts times per_prompt */
+    tn_generated_row *rows; /* prompt p's begin at p * per_prompt */
+} tn_generated;
+
+/**
+ * Goes on from n prompts, token by token, all together. A prompt gives what it gives alone, up to
+ * rounding; a row's draws depend on its number and the step (tn_sampling_options.seed).
+ *
+ * m        a decoder of lm.h. In train mode it is in eval mode meanwhile, and then all of it in
+ *          train mode
+ * Cache    the model's, if it has one for as many rows with room for the longest prompt and
+ *          max_new_tokens, less one: emptied first. Else one that is gone in the end
+ * Rows     that ended are computed on until the last one ends, and leave no trace
+ * Memory   flat over the steps
+ * Errors   NULL: no prompts, or one without ids, or an id that is none of the model's; an option out
+ *          of range; those of tn_lm_next and tn_sample_token; a stop string without a tokenizer. What
+ *          on_token was told is then all there is
+ * PyTorch: model.generate(ids, max_new_tokens=..., do_sample=temperature > 0, top_k=0)
+ */
+TN_API tn_generated *tn_generate(tn_module *m, const tn_prompt *prompts, int64_t n,
+                                 tn_generate_options o);
+TN_API void tn_generated_free(tn_generated *made); /* frees it; NULL is ignored */
+
+/**
+ * How well a model expects a text: exp of the mean of -log p over its tokens, each with at least
+ * window - stride tokens before it, if there are. In train mode the model is in eval mode
+ * meanwhile.
+ *
+ * m        tn_forward gives logits [1, T, V] of ids [1, T]
+ * ids      of the text, n >= 2
+ * window   tokens in a pass, at least 2
+ * stride   how far windows are apart: 1 to window; a smaller one takes longer, and knows more. Each
+ *          token counts once, in the first window that can say it: not the text's first, nor, if
+ *          stride is window, each window's
+ * Errors   NaN and a message: out of range; those of tn_forward and tn_cross_entropy
+ * PyTorch: transformers' guide "Perplexity of fixed-length models", which weighs windows by a token
+ *          less than they have
+ */
+TN_API double tn_perplexity(tn_module *m, const int64_t *ids, int64_t n, int64_t window,
+                            int64_t stride);
 
 TN_END_C_
 #endif

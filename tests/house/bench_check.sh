@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # The benchmark programs on the CPU at their smallest: what they count, deliver and leave out; no times.
-# usage: tests/house/bench_check.sh BENCH_GPT BENCH_IMAGES BENCH_OPS BENCH_LOADER BENCH_AVERAGE
+# usage: tests/house/bench_check.sh BENCH_GPT BENCH_IMAGES BENCH_OPS BENCH_LOADER BENCH_AVERAGE BENCH_GENERATE
 #
 # Seen to fail: with --layers ignored, without autocast, with labels in another order than the images, with the last
 # batch dropped, and with bench_ops ending at the first op that does not exist in bf16; with two processes that take the
 # same rows, or average no gradients; with hooks of modules whose inputs need no gradient counted; with rounds that take
 # the same batches again.
 set -uo pipefail
-gpt=$(realpath "$1") ops=$(realpath "$3") loader=$(realpath "$4") average=$(realpath "$5")
+gpt=$(realpath "$1") ops=$(realpath "$3") loader=$(realpath "$4") average=$(realpath "$5") generate=$(realpath "$6")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=tests/examples/example_data.sh
 . "$here/../examples/example_data.sh"
@@ -61,6 +61,14 @@ check 'ops, bf16' exits 0 'tenon_relu_bf16,us_forward_backward,' "$ops" --config
 check 'ops, as many' same "$(grep -cE ',us_forward,|_bf16: left out: .*bf16' "$dir/said")" "$rows"
 check 'ops, one by one' exits 0 'tenon_max_pool,us_forward_backward,' \
     "$ops" --config tiny --steps 1 --alternate --rounds 1 < <(yes '')
+
+# Both write their tokens; in rounds the same again; a file for the twin.
+check 'generate' exits 0 'tenon_tiny_b3,tokens/s,' "$generate" --config tiny --batch 3 --steps 5 --context 9 --weights "$dir/lm"
+sum=$(metric checksum "$dir/said")
+check 'generate, files' test -s "$dir/lm/model.safetensors"
+check 'generate, rounds' exits 0 '# ready' "$generate" --config tiny --batch 3 --steps 5 --context 9 --rounds 2 <<<$'\n'
+check 'generate, the same' same "$(metric checksum "$dir/said" | uniq)" "$sum"
+check 'generate, bf16' exits 0 'tenon_tiny_bf16,ms_prefill,' "$generate" --config tiny --precision bf16 "${few[@]}"
 
 # When gradients are complete: the root's own, the token table's, last; the last norm's first. Bytes are all parameters'.
 check 'timeline' exits 0 'tenon_gpt_tiny,ms_complete of h.1.fc2,' "$gpt" --config tiny --timeline "${few[@]}"

@@ -259,7 +259,7 @@ static tn_status check(const char *function, const tn_sampling_options *o)
         { "frequency_penalty", o->frequency_penalty, -FLT_MAX, FLT_MAX },
         { "presence_penalty", o->presence_penalty, -FLT_MAX, FLT_MAX },
         { "no_repeat_ngram", (double)o->no_repeat_ngram, 0, DBL_MAX },
-        { "n_suppress", (double)o->n_suppress, 0, o->suppress ? DBL_MAX : 0 },
+        { "n_suppress", (double)o->n_suppress, 0, o->suppress ? INT32_MAX : 0 },
         { "top_k", (double)o->top_k, 0, DBL_MAX },
         { "top_p", o->top_p, 0, 1 },
         { "min_p", o->min_p, 0, 1 },

@@ -1,0 +1,371 @@
+/*
+ * generate.c - token after token.
+ *
+ * All rows take every step, finished ones with their last token again: their caches have room, as
+ * none began behind the longest prompt. Logits come to the host, where tokens are chosen
+ * (sample.c). The step has a scope, and no other is open while the callback runs.
+ */
+#include "ext/lm/generate.h"
+
+#include "base/host.h"
+#include "ext/lm/sample.h"
+
+#include <tenon/tenon.h>
+
+typedef struct row {
+    tn_generated_row *out;
+    int64_t *ids; /* the prompt's, and those of out */
+    int64_t n_prompt;
+    float *log_probs;
+    tn_token_stream *stream;
+    char *text; /* out->text: n_text bytes and a zero */
+    size_t room, n_text, told;
+    bool done;
+} row;
+
+/* One block: this, the rows of out, the rows of row, ids, log-probabilities. */
+typedef struct made {
+    tn_generated out;
+    size_t size;
+    row *row;
+} made;
+
+typedef struct run {
+    const tni_decoder *decoder;
+    tn_module *m;
+    const tn_generate_options *o;
+    int64_t n, most; /* rows; new tokens of each */
+    made *made;
+    tni_sampler sampler;
+    float *logits;     /* [n, sampler.n] */
+    int64_t *input;    /* n_cells: [n, longest], later [n, 1]; and behind it */
+    int64_t *lengths;  /* [n], */
+    int64_t *suppress; /* [n_suppress + n_eos]: the options', then what ends a row */
+    int64_t longest, n_cells, n_suppress, n_eos;
+} run;
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+static const char *stop_of(const run *g, int64_t i)
+{
+    return g->o->stop[i];
+}
+
+/* Ends the text before the first stop string. Before r->told none can begin. */
+static bool stopped(const run *g, row *r)
+{
+    char *first = NULL;
+    for (int64_t i = 0; i < g->o->n_stop; i++) {
+        char *at = strstr(r->text + r->told, stop_of(g, i));
+        if (at && (!first || at < first)) first = at;
+    }
+    if (!first) return false;
+    *first = '\0';
+    r->n_text = (size_t)(first - r->text);
+    return true;
+}
+
+/* Where the text's longest end begins that a stop string begins with. */
+static size_t certain(const run *g, const row *r)
+{
+    size_t end = r->n_text;
+    for (int64_t i = 0; i < g->o->n_stop; i++) {
+        size_t most = strlen(stop_of(g, i)) - 1, left = r->n_text - r->told;
+        for (size_t k = TNI_MIN(most, left); k > r->n_text - end; k--)
+            if (!memcmp(r->text + r->n_text - k, stop_of(g, i), k)) end = r->n_text - k;
+    }
+    return end;
+}
+
+static tn_status add_text(const run *g, row *r, const char *piece)
+{
+    if (!piece) return tni_pending();
+    size_t n = strlen(piece);
+    if (!tni_room(&r->text, &r->room, r->n_text, n + 1, 1)) return tni_pending();
+    memcpy(r->text + r->n_text, piece, n + 1);
+    r->out->text = r->text;
+    r->n_text += n;
+    if (!stopped(g, r)) return TN_OK;
+    r->done = true;
+    r->out->finish = TN_FINISH_STOP;
+    return TN_OK;
+}
+
+/* Adds what a token says, and moves r->told behind what is certain. */
+static tn_status add_token(const run *g, row *r, int64_t id)
+{
+    tn_status status = add_text(g, r, tn_token_stream_add(r->stream, id));
+    if (status == TN_OK && r->done && r->out->finish != TN_FINISH_STOP)
+        status = add_text(g, r, tn_token_stream_end(r->stream));
+    if (status == TN_OK) r->told = r->done ? r->n_text : certain(g, r);
+    return status;
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+static tn_device device_of(tn_module *m)
+{
+    tn_list *all = tn_parameters(m);
+    return all && all->n ? tn_device_of(all->entry[0].tensor) : tn_cpu();
+}
+
+/* The logits behind the input [n, t]. */
+static tn_status advance(const run *g, int64_t t, const int64_t *lengths)
+{
+    tn_status status = TN_OK;
+    TN_SCOPE TN_NO_GRAD
+    {
+        tn_tensor *n = lengths ? tn_from_ints(lengths, TN_SHAPE(g->n)) : TN_NONE;
+        tn_tensor *ids = tn_to(tn_from_ints(g->input, TN_SHAPE(g->n, t)), device_of(g->m));
+        tn_tensor *y = n && ids ? g->decoder->next(g->m, ids, n) : NULL;
+        size_t size = (size_t)g->n * (size_t)g->sampler.n * sizeof *g->logits;
+        status = y ? tn_copy_out(y, g->logits, size, TN_F32) : tni_pending();
+    }
+    return status;
+}
+
+static bool ends(const run *g, int64_t id)
+{
+    for (int64_t i = g->n_suppress; i < g->n_suppress + g->n_eos; i++)
+        if (g->suppress[i] == id) return true;
+    return false;
+}
+
+/* The next token of row i. */
+static tn_status choose(run *g, int64_t i)
+{
+    row *r = &g->made->row[i];
+    int64_t step = r->out->n;
+    const float *logits = g->logits + i * g->sampler.n;
+    tni_history h = { r->ids, r->n_prompt + step, step };
+    g->sampler.o.n_suppress = g->n_suppress + (step < g->o->min_new_tokens ? g->n_eos : 0);
+    tn_status status = tni_sampler_process(&g->sampler, logits, i, h);
+    if (status != TN_OK) return status;
+    int64_t id = tni_sampler_choose(&g->sampler, i, step);
+    r->ids[r->n_prompt + step] = id;
+    if (r->log_probs)
+        r->log_probs[step] = (float)((double)logits[id] - tni_log_sum_exp(logits, g->sampler.n));
+    r->out->n++;
+    r->out->finish = ends(g, id) ? TN_FINISH_EOS : TN_FINISH_LENGTH;
+    r->done = ends(g, id) || r->out->n == g->most;
+    return TN_OK;
+}
+
+/* Tells row i's last token; false in *go_on: the callback has enough. */
+static tn_status tell(const run *g, int64_t i, bool *go_on)
+{
+    row *r = &g->made->row[i];
+    int64_t step = r->out->n - 1, id = r->out->ids[step];
+    size_t from = r->told;
+    tn_status status = r->stream ? add_token(g, r, id) : TN_OK;
+    if (status != TN_OK || !g->o->on_token) return status;
+    char *end = r->stream ? r->text + r->told : NULL, held = end ? *end : '\0';
+    if (end) *end = '\0';
+    const tn_generated_token token = { .row = i,
+                                       .step = step,
+                                       .id = id,
+                                       .log_prob = r->log_probs ? r->log_probs[step] : NAN,
+                                       .text = end ? r->text + from : NULL,
+                                       .last = r->done,
+                                       .finish = r->out->finish };
+    *go_on = g->o->on_token(&token, g->o->user);
+    if (end) *end = held;
+    return TN_OK;
+}
+
+/* ---- all of them ----------------------------------------------------------------------------- */
+
+/* One token for each row that goes on, as the next input; false in *go_on: that was all. */
+static tn_status step(run *g, bool *go_on)
+{
+    bool wanted = true, left = false;
+    for (int64_t i = 0; i < g->n && wanted; i++) {
+        row *r = &g->made->row[i];
+        if (r->done) continue;
+        tn_status status = choose(g, i);
+        if (status == TN_OK) status = tell(g, i, &wanted);
+        if (status != TN_OK) return status;
+        left |= !r->done;
+    }
+    for (int64_t i = 0; i < g->n; i++) {
+        const row *r = &g->made->row[i];
+        g->input[i] = r->ids[r->n_prompt + r->out->n - 1];
+        if (!wanted && !r->done) r->out->finish = TN_FINISH_CALLBACK;
+    }
+    *go_on = wanted && left;
+    return TN_OK;
+}
+
+static tn_status steps(run *g)
+{
+    bool go_on = true;
+    tn_status status = advance(g, g->longest, g->lengths);
+    while (status == TN_OK) {
+        status = step(g, &go_on);
+        if (status != TN_OK || !go_on) break;
+        status = advance(g, 1, NULL);
+    }
+    return status;
+}
+
+/* In eval mode, with an empty cache. What was there comes back. */
+static tn_status with_cache(run *g, const tn_lm_info *info)
+{
+    int64_t room = g->longest + g->most - 1;
+    bool fits = info->cache_batch == g->n && info->capacity >= room, trained = tn_training(g->m);
+    tn_status status = trained ? tn_eval(g->m) : TN_OK;
+    if (status == TN_OK) status = g->decoder->set_cache(g->m, g->n, fits ? info->capacity : room);
+    if (status == TN_OK) status = steps(g);
+    if (!fits) tni_disregard(g->decoder->set_cache(g->m, 0, 0));
+    if (trained) tni_disregard(tn_train(g->m, true));
+    return status;
+}
+
+/* ---- before and after ------------------------------------------------------------------------ */
+
+static tn_status bad(const char *what, int64_t value, const char *want)
+{
+    return tni_error(TN_E_INVALID, "tn_generate: %s %" PRId64 ": want %s", what, value, want);
+}
+
+static tn_status check_options(const tn_generate_options *o)
+{
+    if (o->max_new_tokens < 0 || o->max_new_tokens > INT32_MAX)
+        return bad("max_new_tokens", o->max_new_tokens, "0 to 2^31 - 1");
+    if (o->min_new_tokens < 0) return bad("min_new_tokens", o->min_new_tokens, "0 or more");
+    if (o->per_prompt < 0 || o->per_prompt > INT32_MAX)
+        return bad("per_prompt", o->per_prompt, "0 to 2^31 - 1");
+    if (o->n_eos < -1 || o->n_eos > INT32_MAX || (o->n_eos > 0 && !o->eos))
+        return bad("n_eos", o->n_eos, "-1, or as many as eos has");
+    if (o->n_stop < 0 || (o->n_stop > 0 && !o->stop))
+        return bad("n_stop", o->n_stop, "as many as stop has");
+    if (o->n_stop > 0 && !o->tokenizer)
+        return tni_error(TN_E_INVALID, "tn_generate: stop strings without a tokenizer");
+    for (int64_t i = 0; i < o->n_stop; i++)
+        if (!o->stop[i] || !*o->stop[i]) return bad("an empty stop string", i, "text");
+    return TN_OK;
+}
+
+static tn_status check_prompts(run *g, const tn_prompt *prompts, int64_t n, int64_t vocab)
+{
+    if (!prompts) return tni_poison("tn_generate", "prompts");
+    if (n < 1 || n > INT32_MAX) return bad("prompts", n, "1 to 2^31 - 1");
+    for (int64_t p = 0; p < n; p++) {
+        if (!prompts[p].ids || prompts[p].n < 1 || prompts[p].n > INT32_MAX)
+            return tni_error(TN_E_INVALID, "tn_generate: prompt %" PRId64 " has no ids", p);
+        for (int64_t i = 0; i < prompts[p].n; i++)
+            if (prompts[p].ids[i] < 0 || prompts[p].ids[i] >= vocab)
+                return tni_error(TN_E_INDEX,
+                                 "tn_generate: id %" PRId64 " in prompt %" PRId64
+                                 ": want 0 to %" PRId64,
+                                 prompts[p].ids[i], p, vocab - 1);
+        g->longest = TNI_MAX(g->longest, prompts[p].n);
+    }
+    return TN_OK;
+}
+
+/* The result, with rows that have only their prompts. */
+static made *made_new(const run *g, const tn_prompt *prompts)
+{
+    size_t cells = (size_t)(g->longest + g->most), size;
+    size_t of_row = sizeof(tn_generated_row) + sizeof(row) + cells * sizeof(int64_t) +
+                    (g->o->log_probs ? (size_t)g->most * sizeof(float) : 0);
+    if (!tni_mul_size((size_t)g->n, of_row, &size) || !tni_add_size(size, sizeof(made), &size))
+        return tni_fail(TN_E_NOMEM, "tn_generate: %" PRId64 " rows are too many", g->n);
+    made *all = tni_calloc_n(1, size);
+    if (!all) return NULL;
+    all->size = size;
+    all->out = (tn_generated){ g->n, (tn_generated_row *)(all + 1) };
+    all->row = (row *)(all->out.rows + g->n);
+    int64_t *ids = (int64_t *)(all->row + g->n);
+    float *log_probs = (float *)(ids + (size_t)g->n * cells);
+    for (int64_t i = 0; i < g->n; i++) {
+        const tn_prompt p = prompts[i / TNI_MAX(g->o->per_prompt, 1)];
+        row *r = &all->row[i];
+        *r = (row){ .out = &all->out.rows[i], .ids = ids + (size_t)i * cells, .n_prompt = p.n };
+        memcpy(r->ids, p.ids, (size_t)p.n * sizeof *p.ids);
+        r->out->ids = r->ids + p.n;
+        if (g->o->log_probs) r->out->log_probs = r->log_probs = log_probs + i * g->most;
+    }
+    return all;
+}
+
+/* The first input and what eos is; the text of each row, empty. */
+static tn_status run_begin(run *g, const tn_lm_info *info)
+{
+    const tn_generate_options *o = g->o;
+    int64_t cells = g->n * g->longest;
+    g->n_suppress = o->sampling.n_suppress;
+    g->n_eos = o->n_eos < 0 ? 0 : o->n_eos ? o->n_eos : info->n_eos;
+    g->n_cells = cells + g->n + g->n_suppress + g->n_eos;
+    g->input = tni_calloc_n((size_t)g->n_cells, sizeof *g->input);
+    g->logits = tni_calloc_n((size_t)g->n, (size_t)g->sampler.n * sizeof *g->logits);
+    if (!g->input || !g->logits) return tni_pending();
+    g->lengths = g->input + cells;
+    g->sampler.o.suppress = g->suppress = g->lengths + g->n;
+    const int64_t *eos = o->n_eos ? o->eos : info->eos;
+    for (int64_t i = 0; i < g->n_suppress; i++) g->suppress[i] = o->sampling.suppress[i];
+    for (int64_t i = 0; i < g->n_eos; i++) g->suppress[g->n_suppress + i] = eos[i];
+    for (int64_t i = 0; i < g->n; i++) {
+        row *r = &g->made->row[i];
+        g->lengths[i] = r->n_prompt;
+        memcpy(g->input + i * g->longest, r->ids, (size_t)r->n_prompt * sizeof *r->ids);
+        if (!o->tokenizer) continue;
+        if (!(r->stream = tn_token_stream_new(o->tokenizer, (tn_decode_options){ 0 })))
+            return tni_pending();
+        tn_status status = add_text(g, r, "");
+        if (status != TN_OK) return status;
+    }
+    return TN_OK;
+}
+
+static void run_end(run *g)
+{
+    if (g->input) tni_free(g->input, (size_t)g->n_cells * sizeof *g->input);
+    if (g->logits) tni_free(g->logits, (size_t)g->n * (size_t)g->sampler.n * sizeof *g->logits);
+    for (int64_t i = 0; g->made && i < g->n; i++) {
+        tn_token_stream_free(g->made->row[i].stream);
+        g->made->row[i].stream = NULL;
+    }
+    tni_sampler_end(&g->sampler);
+}
+
+tn_generated *tni_generate(const tni_decoder *decoder, tn_module *m, const tn_prompt *prompts,
+                           int64_t n, const tn_generate_options *o)
+{
+    run g = { .decoder = decoder, .m = m, .o = o };
+    tn_lm_info info;
+    tn_status status = check_options(o);
+    if (status == TN_OK) status = decoder->info(m, &info);
+    if (status == TN_OK) status = check_prompts(&g, prompts, n, info.vocab_size);
+    if (status == TN_OK)
+        status = tni_sampler_begin(&g.sampler, "tn_generate", info.vocab_size, &o->sampling);
+    if (status != TN_OK) return tni_nothing(status);
+    g.n = n * TNI_MAX(o->per_prompt, 1);
+    g.most = o->max_new_tokens ? o->max_new_tokens : 20;
+    tn_module_keep(m);
+    g.made = made_new(&g, prompts);
+    status = g.made ? run_begin(&g, &info) : tni_pending();
+    if (status == TN_OK) status = with_cache(&g, &info);
+    run_end(&g);
+    tn_module_drop(m);
+    if (status == TN_OK) return &g.made->out;
+    if (g.made) tn_generated_free(&g.made->out);
+    return NULL;
+}
+
+void tn_generated_free(tn_generated *out)
+{
+    if (!out) return;
+    made *all = (made *)out;
+    for (int64_t i = 0; i < out->n; i++) tni_room_free(&all->row[i].text, &all->row[i].room, 1);
+    tni_free(all, all->size);
+}
+
+tn_generated *tn_generate(tn_module *m, const tn_prompt *prompts, int64_t n, tn_generate_options o)
+{
+    static const tni_decoder decoder = { tn_lm_get_info, tn_lm_set_cache, tn_lm_next };
+    TNI_HOLD_TRAPS;
+    if (!m) return tni_poisoned("tn_generate", "m");
+    return tni_generate(&decoder, m, prompts, n, &o);
+}
