@@ -91,8 +91,8 @@ typedef struct tni_bytes {
     bool failed;
 } tni_bytes;
 
-void tni_bytes_add(tni_bytes *b, const void *data, size_t n);
-void tni_bytes_printf(tni_bytes *b, const char *format, ...) TN_PRINTF(2, 3);
-void tni_bytes_free(tni_bytes *b);
+TNI_SHARED void tni_bytes_add(tni_bytes *b, const void *data, size_t n);
+TNI_SHARED void tni_bytes_printf(tni_bytes *b, const char *format, ...) TN_PRINTF(2, 3);
+TNI_SHARED void tni_bytes_free(tni_bytes *b);
 
 #endif

@@ -1,0 +1,240 @@
+/*
+ * bpe.c - the ids of a word: byte pair encoding.
+ *
+ * Of all neighbours the pair with the lowest rank becomes one token, the leftmost if there are
+ * several, until no pair has a rank. Short words are searched, long ones use a heap: n log n.
+ *
+ * Source: Sennrich et al., Neural Machine Translation of Rare Words with Subword Units (2016).
+ */
+#include "ext/lm/tokenizer.h"
+
+const tni_pair *tni_pair_find(const tn_tokenizer *t, int32_t left, int32_t right)
+{
+    uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+    size_t mask = t->pair_capacity - 1;
+    if (!t->pair_capacity) return NULL;
+    uint64_t hash = (key ^ t->seed) * UINT64_C(0x9e3779b97f4a7c15);
+    for (size_t i = (hash ^ hash >> 32) & mask; t->pair[i].key != UINT64_MAX; i = (i + 1) & mask)
+        if (t->pair[i].key == key) return &t->pair[i];
+    return NULL;
+}
+
+/* ---- short words ----------------------------------------------------------------------------- */
+
+enum { SHORT = 48, NEVER = INT32_MAX };
+
+static int32_t rank_of(const tn_tokenizer *t, int32_t left, int32_t right, int32_t *id)
+{
+    const tni_pair *pair = tni_pair_find(t, left, right);
+    if (pair) *id = pair->id;
+    return pair ? pair->rank : NEVER;
+}
+
+/* Merges n symbols in place; returns how many are left. */
+static size_t merge_short(const tn_tokenizer *t, int32_t *symbol, size_t n)
+{
+    int32_t rank[SHORT + 1], id[SHORT + 1]; /* of a symbol with the next one */
+    for (size_t i = 0; i + 1 < n; i++) rank[i] = rank_of(t, symbol[i], symbol[i + 1], &id[i]);
+    while (n > 1) {
+        size_t best = 0;
+        for (size_t i = 1; i + 1 < n; i++)
+            if (rank[i] < rank[best]) best = i;
+        if (rank[best] == NEVER) break;
+        symbol[best] = id[best];
+        n--;
+        for (size_t i = best + 1; i < n; i++) symbol[i] = symbol[i + 1];
+        for (size_t i = best + 1; i + 1 < n; i++) rank[i] = rank[i + 1], id[i] = id[i + 1];
+        if (best + 1 < n)
+            rank[best] = rank_of(t, symbol[best], symbol[best + 1], &id[best]);
+        if (best > 0)
+            rank[best - 1] = rank_of(t, symbol[best - 1], symbol[best], &id[best - 1]);
+    }
+    return n;
+}
+
+/* ---- long words ------------------------------------------------------------------------------ */
+
+/* Symbols in a chain, and a heap of rank << 32 | place. An entry whose rank is not the place's any
+ * more is stale. */
+typedef struct chain {
+    const tn_tokenizer *t;
+    int32_t *symbol, *next, *before, *rank, *id;
+    uint64_t *heap;
+    size_t n_heap;
+} chain;
+
+static void sink(uint64_t *heap, size_t n, size_t i)
+{
+    uint64_t moved = heap[i];
+    for (size_t c; (c = 2 * i + 1) < n; i = c) {
+        if (c + 1 < n && heap[c + 1] < heap[c]) c++;
+        if (heap[c] >= moved) break;
+        heap[i] = heap[c];
+    }
+    heap[i] = moved;
+}
+
+static void push(chain *c, int32_t place)
+{
+    size_t i = c->n_heap++;
+    uint64_t entry = (uint64_t)(uint32_t)c->rank[place] << 32 | (uint32_t)place;
+    for (size_t up; i > 0 && c->heap[up = (i - 1) / 2] > entry; i = up) c->heap[i] = c->heap[up];
+    c->heap[i] = entry;
+}
+
+static uint64_t pop(chain *c)
+{
+    uint64_t least = c->heap[0];
+    c->heap[0] = c->heap[--c->n_heap];
+    if (c->n_heap) sink(c->heap, c->n_heap, 0);
+    return least;
+}
+
+/* The rank of place with what follows it, into the heap if there is one. */
+static void rate(chain *c, int32_t place)
+{
+    c->rank[place] = c->next[place] < 0 ? NEVER
+                                        : rank_of(c->t, c->symbol[place],
+                                                  c->symbol[c->next[place]], &c->id[place]);
+    if (c->rank[place] != NEVER) push(c, place);
+}
+
+static void merge_all(chain *c)
+{
+    while (c->n_heap) {
+        uint64_t entry = pop(c);
+        int32_t place = (int32_t)(entry & UINT32_MAX), rank = (int32_t)(entry >> 32);
+        if (c->rank[place] != rank) continue;
+        int32_t gone = c->next[place], after = c->next[gone];
+        c->symbol[place] = c->id[place];
+        c->next[place] = after;
+        c->rank[gone] = NEVER;
+        if (after >= 0) c->before[after] = place;
+        rate(c, place);
+        if (c->before[place] >= 0) rate(c, c->before[place]);
+    }
+}
+
+/* A rank is set at most once for each symbol and twice for each merge: 3 n entries. */
+static bool merge_long(tni_work *w, size_t *n)
+{
+    size_t most = w->symbol_capacity / 5, count = *n;
+    chain c = { w->t, w->symbol, w->symbol + most, w->symbol + 2 * most, w->symbol + 3 * most,
+                w->symbol + 4 * most, NULL, 0 };
+    if (!tni_room(&w->heap, &w->heap_capacity, 0, 3 * count, sizeof *w->heap)) return false;
+    c.heap = w->heap;
+    for (size_t i = 0; i < count; i++) {
+        c.next[i] = i + 1 < count ? (int32_t)i + 1 : -1;
+        c.before[i] = (int32_t)i - 1;
+    }
+    for (size_t i = 0; i < count; i++) rate(&c, (int32_t)i);
+    merge_all(&c);
+    size_t left = 0;
+    for (int32_t i = 0; i >= 0; i = c.next[i]) c.symbol[left++] = c.symbol[i];
+    *n = left;
+    return true;
+}
+
+/* ---- the symbols of a word ------------------------------------------------------------------- */
+
+/* A character that is no token: its bytes if all of them are tokens, else unk, once or for each. */
+static size_t unknown(const tn_tokenizer *t, int32_t *symbol, const char *text, size_t k,
+                      bool *pending)
+{
+    bool bytes = t->fallback;
+    for (size_t i = 0; i < k && bytes; i++) bytes = t->byte[(unsigned char)text[i]] >= 0;
+    for (size_t i = 0; i < k && bytes; i++) symbol[i] = t->byte[(unsigned char)text[i]];
+    if (bytes) return k;
+    if (t->unk < 0) return 0;
+    size_t added = *pending && !t->fuse;
+    if (added) symbol[0] = t->unk;
+    *pending = true;
+    return added;
+}
+
+static size_t characters(const tn_tokenizer *t, int32_t *symbol, const char *word, size_t n)
+{
+    size_t count = 0;
+    bool pending = false; /* an unk that the next known character lets out */
+    for (size_t at = 0, k; at < n; at += k) {
+        int32_t c;
+        k = tni_next(word + at, n - at, &c);
+        int32_t id = tni_find(t, &t->by_bytes, word + at, k);
+        if (id < 0) {
+            count += unknown(t, symbol + count, word + at, k, &pending);
+            continue;
+        }
+        if (pending) symbol[count++] = t->unk;
+        pending = false;
+        symbol[count++] = id;
+    }
+    if (pending) symbol[count++] = t->unk;
+    return count;
+}
+
+static size_t bytes(const tn_tokenizer *t, int32_t *symbol, const char *word, size_t n)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) {
+        int32_t id = t->byte[(unsigned char)word[i]];
+        if (id >= 0) symbol[count++] = id;
+    }
+    return count;
+}
+
+bool tni_bpe(tni_work *w, const char *word, size_t n)
+{
+    const tn_tokenizer *t = w->t;
+    if (t->whole) {
+        int32_t id = tni_find(t, &t->by_bytes, word, n);
+        if (id >= 0) return tni_ids_add(w->out, id);
+    }
+    if (n > INT32_MAX / 8)
+        return tni_false(tni_error(TN_E_INVALID, "a word has %zu bytes: want at most %d", n,
+                                   INT32_MAX / 8));
+    if (!tni_room(&w->symbol, &w->symbol_capacity, 0, 5 * (n + 1), sizeof *w->symbol)) return false;
+    size_t count =
+        t->byte_level ? bytes(t, w->symbol, word, n) : characters(t, w->symbol, word, n);
+    if (count <= SHORT)
+        count = merge_short(t, w->symbol, count);
+    else if (!merge_long(w, &count))
+        return false;
+    for (size_t i = 0; i < count; i++)
+        if (!tni_ids_add(w->out, w->symbol[i])) return false;
+    return true;
+}
+
+/* ---- words seen before ----------------------------------------------------------------------- */
+
+enum { KNOWN = 1 << 15 };
+
+static void remember(tni_known *known, const char *word, size_t n, const int64_t *id, size_t k)
+{
+    if (k > sizeof known->id / sizeof *known->id) return;
+    known->n = (unsigned char)n;
+    known->k = (unsigned char)k;
+    memcpy(known->word, word, n);
+    for (size_t i = 0; i < k; i++) known->id[i] = (int32_t)id[i];
+}
+
+static bool slow(tni_work *w, const char *word, size_t n)
+{
+    return w->t->model == TNI_BPE ? tni_bpe(w, word, n) : tni_wordpiece(w, word, n);
+}
+
+/* One place for each hash: a word takes the place of another one. */
+bool tni_word_ids(tni_work *w, const char *word, size_t n)
+{
+    if (n > sizeof w->known->word) return slow(w, word, n);
+    if (!w->known && !(w->known = tni_calloc_n(KNOWN, sizeof *w->known))) return false;
+    tni_known *known = &w->known[tni_word_hash(w->t->seed, word, n) & (KNOWN - 1)];
+    if (known->n != n || memcmp(known->word, word, n) != 0) {
+        int64_t before = w->out->n;
+        if (!slow(w, word, n)) return false;
+        remember(known, word, n, w->out->id + before, (size_t)(w->out->n - before));
+        return true;
+    }
+    for (int i = 0; i < known->k; i++)
+        if (!tni_ids_add(w->out, known->id[i])) return false;
+    return true;
+}

@@ -1,0 +1,111 @@
+/* json_tree.c - see json_tree.h. */
+#include "ext/lm/json_tree.h"
+
+enum { DEEPEST = 127 };
+
+/* The open objects and arrays while a text is read. */
+typedef struct level {
+    size_t parent, last; /* last: the member read last; 0: none yet */
+    char close;
+} level;
+
+/* What the value at j is, without what is in it. */
+static void read_value(tni_json *j, tni_json_node *node)
+{
+    char kind = tni_json_kind(j);
+    node->kind = kind;
+    if (kind == '"') {
+        node->text = tni_json_string(j);
+    } else if (kind == '{' || kind == '[') {
+        tni_json_open(j, kind);
+    } else if (kind == '0') {
+        char *at = j->at;
+        if (tni_json_integer(j, &node->number)) return;
+        j->at = at;
+        tni_json_skip(j);
+        node->kind = '.';
+    } else if (kind == 'n') {
+        node->kind = j->at[0];
+        tni_json_skip(j);
+    }
+}
+
+/* One value with its place among the members of its parent; false: no memory, or a problem. */
+static bool add_node(tni_json_tree *tree, tni_json *j, level *in)
+{
+    tni_json_node node = { .key = in && in->close == '}' ? tni_json_key(j) : NULL };
+    if (j->problem || !tni_room(&tree->node, &tree->capacity, tree->n, 1, sizeof node))
+        return false;
+    read_value(j, &node);
+    if (j->problem) return false;
+    if (in) {
+        if (in->last) tree->node[in->last].next = (uint32_t)(tree->n - in->last);
+        tree->node[in->parent].number++;
+        in->last = tree->n;
+    }
+    tree->node[tree->n++] = node;
+    return true;
+}
+
+static bool read_all(tni_json_tree *tree, tni_json *j)
+{
+    level open[DEEPEST];
+    int depth = 0;
+    do {
+        if (!add_node(tree, j, depth ? &open[depth - 1] : NULL)) return false;
+        char kind = tree->node[tree->n - 1].kind;
+        if (kind == '{' || kind == '[') {
+            if (depth == DEEPEST) return j->problem = "it is nested too deeply", false;
+            open[depth++] = (level){ tree->n - 1, 0, kind == '{' ? '}' : ']' };
+        }
+        while (depth && !j->problem && !tni_json_next(j, open[depth - 1].close)) depth--;
+    } while (depth && !j->problem);
+    return tni_json_end(j);
+}
+
+bool tni_json_tree_read(tni_json_tree *tree, char *text, size_t n)
+{
+    *tree = (tni_json_tree){ 0 };
+    if (n >= UINT32_MAX) return tree->problem = "it is longer than 4 GiB", false;
+    tni_json j = tni_json_of(text, n);
+    bool read = read_all(tree, &j);
+    tree->problem = j.problem;
+    tree->at = (size_t)(j.at - text);
+    return read;
+}
+
+void tni_json_tree_free(tni_json_tree *tree)
+{
+    tni_room_free(&tree->node, &tree->capacity, sizeof *tree->node);
+    *tree = (tni_json_tree){ 0 };
+}
+
+const tni_json_node *tni_json_first(const tni_json_node *parent)
+{
+    bool some = parent && (parent->kind == '{' || parent->kind == '[') && parent->number > 0;
+    return some ? parent + 1 : NULL;
+}
+
+const tni_json_node *tni_json_after(const tni_json_node *member)
+{
+    return member->next ? member + member->next : NULL;
+}
+
+const tni_json_node *tni_json_get(const tni_json_node *object, const char *key)
+{
+    const tni_json_node *m = object && object->kind == '{' ? tni_json_first(object) : NULL;
+    while (m && strcmp(m->key, key) != 0) m = tni_json_after(m);
+    return m && m->kind != 'n' ? m : NULL;
+}
+
+const char *tni_json_get_text(const tni_json_node *object, const char *key, const char *otherwise)
+{
+    const tni_json_node *m = tni_json_get(object, key);
+    return m && m->kind == '"' ? m->text : otherwise;
+}
+
+bool tni_json_get_flag(const tni_json_node *object, const char *key, bool otherwise)
+{
+    const tni_json_node *m = tni_json_get(object, key);
+    return m && (m->kind == 't' || m->kind == 'f') ? m->kind == 't' : otherwise;
+}

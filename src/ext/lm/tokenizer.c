@@ -1,0 +1,218 @@
+/* tokenizer.c - the object: its words, its working memory, what stands around a text. */
+#include "ext/lm/tokenizer.h"
+
+/* ---- words ----------------------------------------------------------------------------------- */
+
+uint64_t tni_word_hash(uint64_t seed, const char *text, size_t n)
+{
+    const uint64_t odd = UINT64_C(0x9fb21c651e98df25);
+    uint64_t hash = seed ^ n * odd, eight;
+    for (; n >= 8; text += 8, n -= 8) {
+        memcpy(&eight, text, 8);
+        hash = (hash ^ eight) * odd;
+        hash ^= hash >> 31;
+    }
+    for (eight = 0; n > 0; n--) eight = eight << 8 | (unsigned char)text[n - 1];
+    hash = (hash ^ eight) * odd;
+    return hash ^ hash >> 29;
+}
+
+int32_t tni_find(const tn_tokenizer *t, const tni_words *words, const char *text, size_t n)
+{
+    bool bytes = words == &t->by_bytes;
+    size_t mask = words->capacity - 1;
+    if (!words->capacity) return TNI_NO_ID;
+    for (size_t i = tni_word_hash(t->seed, text, n) & mask;; i = (i + 1) & mask) {
+        int32_t id = words->slot[i];
+        if (id < 0) return TNI_NO_ID;
+        const tni_token *token = &t->token[id];
+        if ((bytes ? token->n_bytes : token->n_text) == n &&
+            memcmp(t->texts.data + (bytes ? token->bytes : token->text), text, n) == 0)
+            return id;
+    }
+}
+
+/* ---- arrays of the caller -------------------------------------------------------------------- */
+
+bool tni_ids_add(tn_ids *ids, int64_t id)
+{
+    size_t capacity = (size_t)ids->capacity;
+    if (!tni_room(&ids->id, &capacity, (size_t)ids->n, 1, sizeof *ids->id)) return false;
+    ids->capacity = (int64_t)capacity;
+    ids->id[ids->n++] = id;
+    return true;
+}
+
+void tn_ids_free(tn_ids *ids)
+{
+    if (!ids) return;
+    tni_free(ids->id, (size_t)ids->capacity * sizeof *ids->id);
+    *ids = (tn_ids){ 0 };
+}
+
+void tn_chars_free(tn_chars *chars)
+{
+    if (!chars) return;
+    tni_free(chars->text, (size_t)chars->capacity);
+    *chars = (tn_chars){ 0 };
+}
+
+char *tni_copy_text(const char *text)
+{
+    size_t n = strlen(text) + 1;
+    char *copy = tni_alloc(n);
+    if (copy) memcpy(copy, text, n);
+    return copy;
+}
+
+/* ---- working memory -------------------------------------------------------------------------- */
+
+tni_work *tni_work_take(const tn_tokenizer *t)
+{
+    tn_tokenizer *shared = (tn_tokenizer *)t; /* the list alone changes, under its lock */
+    pthread_mutex_lock(&shared->lock);
+    tni_work *w = shared->idle;
+    if (w) shared->idle = w->next;
+    pthread_mutex_unlock(&shared->lock);
+    if (!w && (w = tni_calloc_n(1, sizeof *w))) w->t = t;
+    if (w) w->word = tni_word_ids;
+    return w;
+}
+
+void tni_work_give(tni_work *w)
+{
+    tn_tokenizer *shared = (tn_tokenizer *)w->t;
+    pthread_mutex_lock(&shared->lock);
+    w->next = shared->idle;
+    shared->idle = w;
+    pthread_mutex_unlock(&shared->lock);
+}
+
+void tni_work_free(tni_work *w)
+{
+    enum { KNOWN = 1 << 15 };
+    if (w->known) tni_free(w->known, KNOWN * sizeof *w->known);
+    for (size_t i = 0; i < 2; i++) tni_bytes_free(&w->normal[i]);
+    for (size_t i = 0; i < TNI_STAGES; i++) tni_bytes_free(&w->scratch[i]);
+    tni_room_free(&w->symbol, &w->symbol_capacity, sizeof *w->symbol);
+    tni_room_free(&w->heap, &w->heap_capacity, sizeof *w->heap);
+    tni_room_free(&w->character, &w->character_capacity, sizeof *w->character);
+    pcre2_match_data_free(w->match);
+    pcre2_match_context_free(w->limits);
+    pcre2_jit_stack_free(w->stack);
+    tni_free(w, sizeof *w);
+}
+
+void tn_tokenizer_free(tn_tokenizer *t)
+{
+    if (!t) return;
+    for (tni_work *w = t->idle, *next; w; w = next) next = w->next, tni_work_free(w);
+    for (size_t i = 0; i < t->n_normal; i++)
+        pcre2_code_free(t->normal[i].pattern), tni_strfree(t->normal[i].text);
+    for (size_t i = 0; i < t->n_split; i++)
+        pcre2_code_free(t->split[i].pattern), tni_strfree(t->split[i].text);
+    for (size_t i = 0; i < t->n_undo; i++) tni_strfree(t->undo[i].text), tni_strfree(t->undo[i].by);
+    tni_free(t->by_text.slot, t->by_text.capacity * sizeof *t->by_text.slot);
+    tni_free(t->by_bytes.slot, t->by_bytes.capacity * sizeof *t->by_bytes.slot);
+    tni_free(t->pair, t->pair_capacity * sizeof *t->pair);
+    tni_room_free(&t->token, &t->token_capacity, sizeof *t->token);
+    tni_trie_free(&t->raw);
+    tni_trie_free(&t->normalised);
+    tni_bytes_free(&t->texts);
+    tni_strfree(t->prefix);
+    tn_ids_free(&t->before);
+    tn_ids_free(&t->after);
+    tni_free(t->file, t->n_file);
+    pthread_mutex_destroy(&t->lock);
+    tni_free(t, sizeof *t);
+}
+
+/* ---- what it has ----------------------------------------------------------------------------- */
+
+tn_tokenizer_info tn_tokenizer_get_info(const tn_tokenizer *t)
+{
+    tn_tokenizer_info info = { 0, 0, -1, -1, -1, -1, -1, -1, -1 };
+    if (!t) return info;
+    info = (tn_tokenizer_info){ (int64_t)t->n_token, 0,      t->bos, t->eos, t->pad,
+                                t->unk,              t->cls, t->sep, t->mask };
+    for (size_t i = 0; i < t->n_token; i++) info.n_tokens += t->token[i].there;
+    return info;
+}
+
+const char *tn_tokenizer_token(const tn_tokenizer *t, int64_t id)
+{
+    if (!t) return tni_poisoned("tn_tokenizer_token", "t");
+    bool there = id >= 0 && id < (int64_t)t->n_token && t->token[id].there;
+    return there ? t->texts.data + t->token[id].text : NULL;
+}
+
+int64_t tn_tokenizer_id(const tn_tokenizer *t, const char *token)
+{
+    return t && token ? tni_find(t, &t->by_text, token, strlen(token)) : TNI_NO_ID;
+}
+
+tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *path)
+{
+    if (!t) return tni_poison("tn_tokenizer_save", "t");
+    return tni_file_replace("tn_tokenizer_save", path, t->file, t->n_file);
+}
+
+/* ---- text to ids ----------------------------------------------------------------------------- */
+
+static bool add_ids(tn_ids *to, const tn_ids *from)
+{
+    for (int64_t i = 0; i < from->n; i++)
+        if (!tni_ids_add(to, from->id[i])) return false;
+    return true;
+}
+
+/* The ids with those around, at most `most` of them. */
+static bool around(const tn_tokenizer *t, const char *text, size_t n, tn_encode_options o,
+                   tn_ids *ids)
+{
+    const tn_ids none = { 0 };
+    const tn_ids *before = o.bare ? &none : &t->before, *after = o.bare ? &none : &t->after;
+    int64_t start = ids->n;
+    if (!add_ids(ids, before)) return false;
+    tni_work *w = tni_work_take(t);
+    if (!w) return false;
+    w->out = ids;
+    w->literal = o.literal;
+    bool done = tni_text_ids(w, text, n);
+    tni_work_give(w);
+    if (o.most > 0) ids->n = TNI_MIN(ids->n, TNI_MAX(start + o.most - after->n, start));
+    if (!done || !add_ids(ids, after)) return false;
+    if (o.most > 0) ids->n = TNI_MIN(ids->n, start + o.most);
+    return true;
+}
+
+tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, int64_t n,
+                              tn_encode_options o, tn_ids *ids)
+{
+    const char *function = "tn_tokenizer_encode";
+    if (!t) return tni_poison(function, "t");
+    if (!text) return tni_poison(function, "text");
+    if (!ids) return tni_poison(function, "ids");
+    size_t size = n < 0 ? strlen(text) : (size_t)n, valid = tni_utf8(text, size);
+    if (valid < size)
+        return tni_error(TN_E_INVALID, "%s: byte %zu of the text, 0x%02X, is not UTF-8", function,
+                         valid, (unsigned char)text[valid]);
+    if (o.most < 0)
+        return tni_error(TN_E_INVALID, "%s: most is %" PRId64 ": want 0 (all) or more", function,
+                         o.most);
+    int64_t before = ids->n;
+    if (around(t, text, size, o, ids)) return TN_OK;
+    ids->n = before;
+    return tni_pending();
+}
+
+tn_tensor *tn_tokenizer_tensor(const tn_tokenizer *t, const char *text, int64_t n,
+                               tn_encode_options options)
+{
+    tn_ids ids = { 0 };
+    tn_tensor *x = NULL;
+    if (tn_tokenizer_encode(t, text, n, options, &ids) == TN_OK)
+        x = tn_from_ints(ids.id, TN_SHAPE(ids.n));
+    tn_ids_free(&ids);
+    return x;
+}
