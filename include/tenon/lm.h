@@ -70,19 +70,19 @@ TN_API TN_MUST_USE tn_status tn_lm_save(tn_module *m, const char *folder);
 
 /** What a model is; tokens are ids. */
 typedef struct tn_lm_info {
-    char model_type[32];           /* "llama" */
-    int64_t vocab_size;            /* V, the logits */
-    int64_t hidden_size;           /* H, what layers pass on */
-    int64_t n_layers, n_heads;     /* layers; heads of queries */
-    int64_t n_kv_heads, head_dim;  /* heads of keys and values; elements of each */
-    int64_t max_positions;         /* tokens of a text in training; of GPT-2 and BERT at most */
-    int64_t bos, pad;              /* begin of text, padding; -1: none */
-    int n_eos;                     /* how many tokens end a text */
-    int64_t eos[8];                /* these */
-    bool decoder;                  /* whether it gives logits: all but BERT */
-    int64_t cache_batch, capacity; /* of tn_lm_set_cache; 0: no cache */
+    char model_type[32];          /* "llama" */
+    int64_t vocab_size;           /* V, the logits */
+    int64_t hidden_size;          /* H, what layers pass on */
+    int64_t n_layers, n_heads;    /* layers; heads of queries */
+    int64_t n_kv_heads, head_dim; /* heads of keys and values; elements of each */
+    int64_t max_positions;        /* tokens of a text in training; of GPT-2 and BERT at most */
+    int64_t bos, pad;             /* begin of text, padding; -1: none */
+    int n_eos;                    /* how many tokens end a text */
+    int64_t eos[8];               /* these */
+    bool decoder;                 /* whether it gives logits: all but BERT */
+    int64_t capacity;             /* of tn_lm_set_cache; 0: no cache */
 } tn_lm_info;
-/** Fills info. Errors: no model of this file's functions. */
+/** Fills info. Errors: no model of this file's functions. PyTorch: model.config */
 TN_API TN_MUST_USE tn_status tn_lm_get_info(const tn_module *m, tn_lm_info *info);
 
 /**
@@ -97,6 +97,9 @@ TN_API TN_MUST_USE tn_status tn_lm_get_info(const tn_module *m, tn_lm_info *info
  * PyTorch: transformers.StaticCache
  */
 TN_API TN_MUST_USE tn_status tn_lm_set_cache(tn_module *m, int64_t batch, int64_t capacity);
+/** How many tokens the cache holds of each text: i64 [batch], the model's own; TN_NONE: no cache.
+ *  PyTorch: cache.get_seq_length(), for all rows */
+TN_API tn_tensor *tn_lm_cache(tn_module *m);
 /**
  * Continues the texts of the cache by these tokens, and gives the logits [B, V] behind the last of
  * each. Nothing is recorded for backward. A row gives what it gives alone, up to rounding.
@@ -108,6 +111,7 @@ TN_API TN_MUST_USE tn_status tn_lm_set_cache(tn_module *m, int64_t batch, int64_
  *          and values only; where they differ, there is a mask [B, T, S], too
  * Errors   TN_E_STATE: train mode; no cache; more tokens than its capacity, or GPT-2's positions
  *          (both numbers are named). The cache is then as before
+ * PyTorch: model(ids, past_key_values=cache).logits[:, -1]
  */
 TN_API tn_tensor *tn_lm_next(tn_module *m, tn_tensor *ids, tn_tensor *lengths);
 

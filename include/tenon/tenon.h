@@ -60,5 +60,6 @@
 #include <tenon/capture.h>
 #include <tenon/parallel.h>
 #include <tenon/trace.h>    /* a library of its own: -ltenon-trace */
-#include <tenon/generate.h> /* likewise: -ltenon-lm */
+#include <tenon/lm.h>       /* another, with what follows: -ltenon-lm */
+#include <tenon/generate.h> /* with tokenizer.h */
 #endif

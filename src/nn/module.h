@@ -298,4 +298,8 @@ void tni_exchange_memory(tn_tensor *a, tn_tensor *b);
 /* Casts bf16 and f16 to f32, as tn_module_to_dtype does. */
 tn_status tni_module_widen(const char *function, tn_module *m);
 
+/* init.c: whether this thread's layers are made without drawing their initial values, for a model
+ * whose weights come from a file. Returns the setting before. */
+TNI_SHARED bool tni_init_skip(bool on);
+
 #endif

@@ -97,12 +97,6 @@ static tn_generated *from(tn_generated *made)
 static const int64_t first[] = { 3, 1, 4, 1, 5 }, second[] = { 2, 7 }, third[] = { 9, 2, 6 };
 static const tn_prompt prompts[] = { { first, 5 }, { second, 2 }, { third, 3 } };
 
-/* A tokenizer of the pieces below; of 256 tokens more, if it needs them. */
-static tn_tokenizer *tokenizer_of_pieces(void)
-{
-    return tn_tokenizer_load("", (tn_tokenizer_options){ 0 });
-}
-
 /* ---- what comes out -------------------------------------------------------------------------- */
 
 /* A row by a loop of our own: what each token should be, with the draws of this row's number. */
@@ -356,10 +350,20 @@ END_TEST
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/* Tokens of the vocabulary: two of them are parts of one character. */
+/* Tokens of a vocabulary: a, b, ST, OP, S, TOP!, two thirds of the sign of the euro, the last third,
+ * " end", STO, x; and one that is special. */
 enum { A, B, ST, OP, S, TOP, EURO, SIGN, END, STO, X, STOPPED };
-static const char *const pieces[] = { "a",        "b",    "ST",   "OP",  "S", "TOP!",
-                                      "\xe2\x82", "\xac", " end", "STO", "x" };
+static const char ranks[] = "YQ== 0\nYg== 1\nU1Q= 2\nT1A= 3\nUw== 4\nVE9QIQ== 5\n4oI= 6\nrA== 7\n"
+                            "IGVuZA== 8\nU1RP 9\neA== 10\n";
+
+static tn_tokenizer *tokenizer_of_pieces(void)
+{
+    const char *const special[] = { "<|stopped|>" };
+    tn_tokenizer *t = tn_tokenizer_load(write_bytes("ranks", ranks, strlen(ranks)),
+                                        (tn_tokenizer_options){ .special = special, .n_special = 1 });
+    assert_made(t);
+    return t;
+}
 
 static const struct {
     const char *what;

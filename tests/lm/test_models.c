@@ -3,13 +3,14 @@
  * gradients of every weight, greedy continuations with the cache; frequencies of rotary positions;
  * what config.json may say; files, saving, dtypes.
  */
+#include <unistd.h>
+
 #include <tenon/lm.h>
 
 #include "ext/lm/config.h"
 #include "files.h"
 
-static const char *const cases[] = { "gpt2",  "llama",   "qwen2",
-                                     "qwen3", "smollm2", "smollm3" };
+static const char *const cases[] = { "gpt2", "llama", "qwen2", "qwen3", "smollm2", "smollm3" };
 
 static tn_module *load(const char *name)
 {
@@ -157,7 +158,8 @@ static void check_rope(tn_list *all, const char *name, tni_rope r, int64_t token
     const double scale = tni_rope_frequencies(&r, tokens, f);
     for (int64_t i = 0; i < 16; i++) {
         const double w = tn_at(want, TN_INDEX(i));
-        ck_assert_msg(fabs(f[i] - w) <= 1.2e-7 * w, "%s[%d]: %.9g, not %.9g", name, (int)i, f[i], w);
+        ck_assert_msg(fabs(f[i] - w) <= 1.2e-7 * w, "%s[%d]: %.9g, not %.9g", name, (int)i, f[i],
+                      w);
     }
     ck_assert_msg(fabs(scale - tn_at(want, TN_INDEX(16))) < 1e-7, "%s: %g", name, scale);
 }
@@ -176,15 +178,19 @@ START_TEST(frequencies)
     check_rope(all, "yarn_mscale", yarn, 1);
     yarn = (tni_rope){ .type = TNI_ROPE_YARN, .factor = 4, .original = 128 };
     check_rope(all, "yarn_open", yarn, 1);
-    yarn = (tni_rope){ .type = TNI_ROPE_YARN, .factor = 4, .original = 64, .truncate = true,
-                       .attention = 0.7, .beta_fast = 16, .beta_slow = 2 };
+    yarn = (tni_rope){ .type = TNI_ROPE_YARN,
+                       .factor = 4,
+                       .original = 64,
+                       .truncate = true,
+                       .attention = 0.7,
+                       .beta_fast = 16,
+                       .beta_slow = 2 };
     check_rope(all, "yarn_attention", yarn, 1);
-    check_rope(all, "llama3",
-               (tni_rope){ .type = TNI_ROPE_LLAMA3, .factor = 8, .low = 1, .high = 4, .original = 64 },
-               1);
+    check_rope(
+        all, "llama3",
+        (tni_rope){ .type = TNI_ROPE_LLAMA3, .factor = 8, .low = 1, .high = 4, .original = 64 }, 1);
     tni_rope lr = { .type = TNI_ROPE_LONGROPE, .factor = 2, .original = 64 };
-    for (int i = 0; i < 16; i++)
-        lr.shorts[i] = 1 + 0.1F * (float)i, lr.longs[i] = 2 + (float)i;
+    for (int i = 0; i < 16; i++) lr.shorts[i] = 1 + 0.1F * (float)i, lr.longs[i] = 2 + (float)i;
     check_rope(all, "longrope", lr, 64);
     check_rope(all, "longrope_long", lr, 256);
 }
@@ -195,9 +201,8 @@ END_TEST
 static tn_tensor *tokens(int64_t rows, int64_t t)
 {
     return tn_remainder_scalar(
-        tn_mul_scalar(tn_reshape(tn_arange(3, (double)(3 + rows * t), 1, TN_I64),
-                                 TN_SHAPE(rows, t)),
-                      7),
+        tn_mul_scalar(
+            tn_reshape(tn_arange(3, (double)(3 + rows * t), 1, TN_I64), TN_SHAPE(rows, t)), 7),
         48);
 }
 
@@ -222,7 +227,7 @@ START_TEST(cache_in_parts)
     tn_tensor *logits = tn_lm_next(m, tn_cat(rest, 2, 0), n);
     assert_near(tn_select(logits, 0, 0), tn_select(tn_select(whole, 0, 0), 0, 5), 2e-6);
     assert_near(tn_select(logits, 0, 1), tn_select(tn_select(whole, 0, 1), 0, 7), 2e-6);
-    assert_values(tn_get_buffer(m, "cache_lengths"), 0, 6, 8);
+    assert_values(tn_lm_cache(m), 0, 6, 8);
 }
 END_TEST
 
@@ -266,8 +271,8 @@ START_TEST(cache_is_one)
     assert_ok(tn_lm_set_cache(m, 2, 8));
     tn_lm_info info;
     assert_ok(tn_lm_get_info(m, &info));
-    ck_assert_int_eq(info.cache_batch, 2);
     ck_assert_int_eq(info.capacity, 8);
+    assert_values(tn_lm_cache(m), 0, 0, 0);
     ck_assert_int_eq(tn_state_dict(m, "")->n, n);
     tn_list *buffers = tn_buffers(m);
     int caches = 0;
@@ -304,6 +309,348 @@ START_TEST(cache_is_not_copied)
 }
 END_TEST
 
+/* ---- config.json ----------------------------------------------------------------------------- */
+
+/* config.json of a case with one text in place of another, in the test's folder. */
+static const char *changed(const char *name, const char *from, const char *to)
+{
+    static char text[4096];
+    char path[64];
+    size_t n;
+    snprintf(path, sizeof path, "lm/%s/config.json", name);
+    char *old = owned(read_bytes(golden_path(path), &n));
+    const char *at = strstr(old, from);
+    ck_assert_msg(at, "%s lacks %s", name, from);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - old), old, to, at + strlen(from));
+    return write_bytes("config.json", text, strlen(text));
+}
+
+static const struct {
+    const char *name, *from, *to;
+    tn_status status;
+    const char *message;
+} refused[] = {
+    { "llama", "\"silu\"", "\"xielu\"", TN_E_UNSUPPORTED, "hidden_act xielu is not supported" },
+    { "llama", "\"llama3\"", "\"su\"", TN_E_UNSUPPORTED, "rope_type su is not supported" },
+    { "llama", "\"model_type\": \"llama\"", "\"model_type\": \"gemma2\"", TN_E_UNSUPPORTED,
+      "model_type gemma2 is not supported" },
+    { "llama", "\"model_type\"", "\"model\"", TN_E_FORMAT, "model_type: want one" },
+    { "llama", "\"use_cache\": true", "\"quantization_config\": {\"bits\": 4}", TN_E_UNSUPPORTED,
+      "quantization_config" },
+    { "qwen2", "\"use_sliding_window\": false", "\"use_sliding_window\": true", TN_E_UNSUPPORTED,
+      "use_sliding_window" },
+    { "qwen2", "\"full_attention\"", "\"sliding_attention\"", TN_E_UNSUPPORTED,
+      "layer_types sliding_attention" },
+    { "llama", "\"rope_type\": \"llama3\"", "\"full_attention\": {}", TN_E_UNSUPPORTED,
+      "full_attention" },
+    { "llama", "\"rope_type\"", "\"partial_rotary_factor\": 0.5, \"rope_type\"", TN_E_FORMAT,
+      "partial_rotary_factor: want 1" },
+    { "llama", "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", TN_E_FORMAT,
+      "num_key_value_heads: want a number that divides" },
+    { "llama", "\"head_dim\": 8", "\"head_dim\": 7", TN_E_FORMAT, "head_dim: want an even" },
+    { "llama", "\"hidden_size\": 16", "\"hidden_size\": 0", TN_E_FORMAT, "hidden_size: want" },
+    { "llama", "\"hidden_size\": 16", "\"hidden_size\": -16", TN_E_FORMAT, "hidden_size: want" },
+    { "llama", "\"hidden_size\": 16", "\"hidden_size\": 1.5", TN_E_FORMAT, "hidden_size: want" },
+    { "llama", "\"hidden_size\": 16", "\"hidden_size\": 1e18", TN_E_FORMAT, "hidden_size: want" },
+    { "llama", "\"hidden_size\": 16,", "", TN_E_FORMAT, "hidden_size: want a number: it is" },
+    { "llama", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 100000", TN_E_FORMAT,
+      "num_hidden_layers: want at most 1024" },
+    { "llama", "\"rms_norm_eps\": 1e-06", "\"rms_norm_eps\": \"small\"", TN_E_FORMAT,
+      "rms_norm_eps: want a number" },
+    { "llama", "\"rms_norm_eps\": 1e-06", "\"rms_norm_eps\": NaN", TN_E_FORMAT, "want a value" },
+    { "llama", "\"rms_norm_eps\": 1e-06", "\"rms_norm_eps\": 1e999", TN_E_FORMAT, "rms_norm_eps" },
+    { "llama", "\"factor\": 8.0,", "", TN_E_FORMAT, "factor: want a number above 0" },
+    { "llama", "\"high_freq_factor\": 4.0", "\"high_freq_factor\": 1.0", TN_E_FORMAT,
+      "high_freq_factor: want" },
+    { "llama", "\"rope_theta\": 500.0", "\"rope_theta\": 0.5", TN_E_FORMAT, "rope_theta: want" },
+    { "llama", "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": 0", TN_E_FORMAT,
+      "tie_word_embeddings: want true or false" },
+    { "llama", "\"eos_token_id\": 2", "\"eos_token_id\": [1,2,3,4,5,6,7,8,9]", TN_E_FORMAT,
+      "eos_token_id: want at most 8" },
+    { "llama", "\"pad_token_id\": null", "\"pad_token_id\": 48", TN_E_FORMAT,
+      "pad_token_id: want" },
+    { "llama", "\"llama3\"", "\"longrope\"", TN_E_FORMAT, "long_factor: want" },
+    { "llama", "}\n", "}", TN_E_FORMAT, "" },
+    { "bert", "\"is_decoder\": false", "\"is_decoder\": true", TN_E_UNSUPPORTED, "is_decoder" },
+    { "gpt2", "\"add_cross_attention\": false", "\"add_cross_attention\": true", TN_E_UNSUPPORTED,
+      "add_cross_attention" },
+    { "gpt2", "\"n_head\": 4", "\"n_head\": 3", TN_E_FORMAT, "n_head: want a number that divides" },
+    { "gpt2", "\"attn_pdrop\": 0.1", "\"attn_pdrop\": 1.1", TN_E_FORMAT, "attn_pdrop: want" },
+    { "gpt2", "{", "[", TN_E_FORMAT, "no JSON object at byte" },
+};
+
+START_TEST(config_refuses)
+{
+    const char *path = changed(refused[_i].name, refused[_i].from, refused[_i].to);
+    if (refused[_i].message[0])
+        assert_null(tn_lm_new(path), refused[_i].status, refused[_i].message);
+    else
+        owned(tn_lm_new(path));
+}
+END_TEST
+
+/* Every beginning of the file, and every byte of it replaced: an error or a model, no more. */
+START_TEST(config_broken)
+{
+    size_t n;
+    char *text = owned(read_bytes(golden_path("lm/smollm3/config.json"), &n));
+    const char *const bytes = "\"{}[]:,-x9";
+    for (size_t i = 0; i < n; i += (size_t)full_or(1, 3)) {
+        assert_null(tn_lm_new(write_bytes("short.json", text, i)), TN_E_FORMAT, "short.json");
+        const char was = text[i];
+        text[i] = bytes[i % strlen(bytes)];
+        tn_module_drop(tn_lm_new(write_bytes("wrong.json", text, n)));
+        tn_error_clear();
+        text[i] = was;
+    }
+}
+END_TEST
+
+/* What older versions wrote in place of rope_parameters. */
+START_TEST(config_old)
+{
+    tn_module *now = load("llama");
+    const char *path =
+        changed("llama", "\"rope_parameters\": {", "\"rope_theta\": 500.0,\n  \"rope_scaling\": {");
+    char *text = owned(read_bytes(path, &(size_t){ 0 }));
+    char *at = strstr(text, "\"rope_theta\": 500.0,\n    \"rope_type\"");
+    ck_assert_ptr_nonnull(at);
+    memset(at, ' ', strlen("\"rope_theta\": 500.0,"));
+    tn_module *old = owned(tn_lm_new(write_bytes("config.json", text, strlen(text))));
+    assert_made(old);
+    assert_close(tn_get_buffer(old, "model.inv_freq"), tn_get_buffer(now, "model.inv_freq"), 0, 0);
+    ck_assert_double_eq(tn_at(tn_get_buffer(old, "model.inv_freq"), TN_INDEX(0)), 1);
+}
+END_TEST
+
+START_TEST(info)
+{
+    tn_lm_info i;
+    assert_ok(tn_lm_get_info(load("smollm3"), &i));
+    ck_assert_str_eq(i.model_type, "smollm3");
+    ck_assert_int_eq(i.vocab_size, 48);
+    ck_assert_int_eq(i.n_kv_heads, 2);
+    ck_assert_int_eq(i.head_dim, 4);
+    ck_assert_int_eq(i.pad, 0);
+    ck_assert_int_eq(i.bos, 1);
+    ck_assert_int_eq(i.n_eos, 1);
+    ck_assert_int_eq(i.eos[0], 2);
+    ck_assert(i.decoder);
+    const char *path = changed("qwen3", "\"eos_token_id\": 2", "\"eos_token_id\": [2, 7]");
+    assert_ok(tn_lm_get_info(owned(tn_lm_new(path)), &i));
+    ck_assert_int_eq(i.n_eos, 2);
+    ck_assert_int_eq(i.eos[1], 7);
+    ck_assert_int_eq(i.pad, -1);
+    assert_ok(tn_lm_get_info(load("bert"), &i));
+    ck_assert(!i.decoder);
+    assert_fails(tn_lm_get_info(owned(tn_relu_new()), &i), TN_E_INVALID, "want a model of tn_lm");
+    assert_fails(tn_lm_get_info(NULL, &i), TN_E_INVALID, "the model is NULL");
+}
+END_TEST
+
+/* ---- initial values -------------------------------------------------------------------------- */
+
+static double deviation(tn_module *m, const char *name)
+{
+    return tn_item(tn_std(tn_get_parameter(m, name), NULL, 0, 0, false));
+}
+
+START_TEST(initial_values)
+{
+    const char *path = changed("gpt2", "\"n_embd\": 16", "\"n_embd\": 256");
+    tn_module *m = owned(tn_lm_new(path));
+    assert_made(m);
+    ck_assert(tn_training(m));
+    ck_assert_double_eq_tol(deviation(m, "transformer.h.0.attn.c_attn.weight"), 0.02, 3e-4);
+    ck_assert_double_eq_tol(deviation(m, "transformer.h.1.mlp.c_proj.weight"), 0.01, 3e-4);
+    ck_assert_double_eq_tol(deviation(m, "transformer.wpe.weight"), 0.02, 5e-4);
+    assert_close(tn_get_parameter(m, "transformer.h.1.mlp.c_proj.bias"), tn_zeros(TN_SHAPE(256)), 0,
+                 0);
+    assert_close(tn_get_parameter(m, "transformer.ln_f.weight"), tn_ones(TN_SHAPE(256)), 0, 0);
+    ck_assert_ptr_eq(tn_get_parameter(m, "lm_head.weight"),
+                     tn_get_parameter(m, "transformer.wte.weight"));
+    m = owned(tn_lm_new(changed("qwen2", "\"hidden_size\": 16", "\"hidden_size\": 256")));
+    ck_assert_double_eq_tol(deviation(m, "lm_head.weight"), 0.02, 5e-4);
+    tn_tensor *table = tn_get_parameter(m, "model.embed_tokens.weight");
+    ck_assert_double_eq(tn_item(tn_max_all(tn_abs(tn_select(table, 0, 0)))), 0);
+    ck_assert_double_eq_tol(deviation(m, "model.embed_tokens.weight"), 0.02, 5e-4);
+}
+END_TEST
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+START_TEST(saved_and_loaded)
+{
+    tn_module *m = load(cases[_i]);
+    tn_tensor *ids = tokens(2, 7), *logits = tn_forward(m, ids);
+    const char *path = in_folder("copy");
+    assert_ok(tn_lm_save(m, path));
+    tn_module *back = owned(tn_lm_load(path, (tn_lm_options){ 0 }));
+    assert_close(tn_forward(back, ids), logits, 0, 0);
+    ck_assert(!tn_training(back));
+    /* the same names and shapes as transformers wrote, and values; it wrote bf16 */
+    char name[96];
+    snprintf(name, sizeof name, "lm/%s/model.safetensors", cases[_i]);
+    tn_list *theirs = tn_load_tensors(golden_path(name), NULL);
+    tn_list *ours = tn_load_tensors(in_folder("copy/model.safetensors"), NULL);
+    ck_assert_int_eq(ours->n, theirs->n);
+    for (int i = 0; i < ours->n; i++) {
+        tn_tensor *their = tn_list_get(theirs, ours->entry[i].name);
+        assert_made(their);
+        assert_close(ours->entry[i].tensor, tn_to_dtype(their, TN_F32), 0, 0);
+    }
+}
+END_TEST
+
+START_TEST(dtypes)
+{
+    tn_module *m = owned(tn_lm_load(golden_path("lm/llama"), (tn_lm_options){ 0 }));
+    tn_list *all = tn_parameters(m);
+    for (int i = 0; i < all->n; i++) ck_assert_int_eq(tn_dtype_of(all->entry[i].tensor), TN_BF16);
+    tn_module *wide = load("llama");
+    ck_assert_int_eq(tn_dtype_of(tn_get_buffer(m, "model.inv_freq")), TN_F32);
+    assert_close(tn_get_buffer(m, "model.inv_freq"), tn_get_buffer(wide, "model.inv_freq"), 0, 0);
+    tn_tensor *logits = tn_forward(m, tokens(1, 9));
+    ck_assert_int_eq(tn_dtype_of(logits), TN_BF16);
+    assert_near(tn_to_dtype(logits, TN_F32), tn_forward(wide, tokens(1, 9)), 0.05);
+    /* so does a cast of the whole */
+    tn_tensor *before = tn_clone(tn_get_buffer(wide, "model.inv_freq"));
+    assert_ok(tn_module_to_dtype(wide, TN_BF16));
+    assert_close(tn_get_buffer(wide, "model.inv_freq"), before, 0, 0);
+    assert_close(tn_forward(wide, tokens(1, 9)), logits, 0, 0);
+    assert_ok(tn_lm_set_cache(m, 1, 9));
+    assert_close(tn_lm_next(m, tokens(1, 9), TN_NONE), tn_select(logits, 1, -1), 0, 0.02);
+    assert_null(
+        tn_lm_load(golden_path("lm/llama"), (tn_lm_options){ .use_dtype = true, .dtype = TN_I64 }),
+        TN_E_DTYPE, "i64: want a floating");
+}
+END_TEST
+
+/* The weights of a case under other names, in the test's folder. */
+static tn_list *renamed(const char *name, const char *cut, const char *put)
+{
+    char path[96];
+    snprintf(path, sizeof path, "lm/%s/model.safetensors", name);
+    tn_list *files = tn_load_tensors(golden_path(path), NULL), *list = tn_list_new();
+    assert_made(files);
+    for (int i = 0; i < files->n; i++) {
+        const char *from = files->entry[i].name;
+        char to[256];
+        const bool has = *cut && strncmp(from, cut, strlen(cut)) == 0;
+        snprintf(to, sizeof to, "%s%s", put, has ? from + strlen(cut) : from);
+        assert_ok(tn_list_add(list, to, files->entry[i].tensor));
+    }
+    changed(name, "{", "{");
+    return list;
+}
+
+static tn_module *of_list(const tn_list *list, tn_lm_options o)
+{
+    assert_ok(tn_save_tensors(list, NULL, in_folder("model.safetensors")));
+    return tn_lm_load(folder, o);
+}
+
+START_TEST(other_names)
+{
+    const tn_lm_options wide = { .use_dtype = true };
+    tn_list *list = renamed("gpt2", "transformer.", "");
+    assert_ok(tn_list_add(list, "h.0.attn.bias", tn_ones(TN_SHAPE(1, 1, 4, 4))));
+    assert_ok(tn_list_add(list, "h.0.attn.masked_bias", tn_scalar(-1e4)));
+    tn_module *m = owned(of_list(list, wide));
+    assert_close(tn_forward(m, tokens(1, 5)), tn_forward(load("gpt2"), tokens(1, 5)), 0, 0);
+    list = renamed("bert", "", "bert.");
+    assert_ok(tn_list_add(list, "cls.predictions.bias", tn_ones(TN_SHAPE(48))));
+    assert_ok(tn_list_add(list, "bert.embeddings.position_ids", tokens(1, 9)));
+    assert_ok(tn_list_rename(list, "bert.encoder.layer.0.output.LayerNorm.weight",
+                             "bert.encoder.layer.0.output.LayerNorm.gamma"));
+    assert_ok(tn_list_rename(list, "bert.encoder.layer.0.output.LayerNorm.bias",
+                             "bert.encoder.layer.0.output.LayerNorm.beta"));
+    m = owned(of_list(list, wide));
+    assert_close(tn_forward(m, tokens(1, 5)), tn_forward(load("bert"), tokens(1, 5)), 0, 0);
+    /* a tied head alone, and one that differs */
+    list = renamed("smollm2", "", "");
+    tn_tensor *table = tn_list_get(list, "model.embed_tokens.weight");
+    assert_ok(tn_list_rename(list, "model.embed_tokens.weight", "lm_head.weight"));
+    m = owned(of_list(list, wide));
+    assert_close(tn_forward(m, tokens(1, 5)), tn_forward(load("smollm2"), tokens(1, 5)), 0, 0);
+    assert_ok(tn_list_add(list, "model.embed_tokens.weight", tn_mul_scalar(table, 2)));
+    m = owned(of_list(list, wide));
+    ck_assert_ptr_ne(tn_get_parameter(m, "lm_head.weight"),
+                     tn_get_parameter(m, "model.embed_tokens.weight"));
+    assert_close(tn_get_parameter(m, "lm_head.weight"), tn_to_dtype(table, TN_F32), 0, 0);
+    tn_tensor *logits = tn_forward(m, tokens(1, 5));
+    assert_ok(tn_lm_save(m, in_folder("untied")));
+    m = owned(tn_lm_load(in_folder("untied"), wide));
+    assert_close(tn_forward(m, tokens(1, 5)), logits, 0, 0);
+}
+END_TEST
+
+START_TEST(wrong_names)
+{
+    tn_load_report report;
+    const tn_lm_options o = { .report = &report };
+    tn_list *list = renamed("llama", "", "");
+    assert_ok(tn_list_remove(list, "model.norm.weight"));
+    assert_ok(tn_list_add(list, "model.norm.bias", tn_ones(TN_SHAPE(16))));
+    assert_null(of_list(list, o), TN_E_NAME, "model.norm.weight");
+    ck_assert_int_eq(report.missing, 1);
+    ck_assert_int_eq(report.unexpected, 1);
+    tn_lm_options loose = o;
+    loose.non_strict = true;
+    tn_module *m = owned(of_list(list, loose));
+    assert_made(m);
+    assert_close(tn_to_dtype(tn_get_parameter(m, "model.norm.weight"), TN_F32),
+                 tn_ones(TN_SHAPE(16)), 0, 0);
+    assert_ok(tn_list_remove(list, "model.norm.bias"));
+    assert_ok(tn_list_add(list, "model.norm.weight", tn_ones(TN_SHAPE(17))));
+    assert_null(of_list(list, o), TN_E_SHAPE, "model.norm.weight");
+    assert_null(tn_lm_load(in_folder("nowhere"), o), TN_E_IO, "nowhere");
+    assert_ok(unlink(in_folder("model.safetensors")) == 0 ? TN_OK : TN_E_IO);
+    assert_null(tn_lm_load(folder, o), TN_E_IO, "no weights: want model.safetensors");
+    assert_null(tn_lm_load(NULL, o), TN_E_INVALID, "path is NULL");
+    assert_null(tn_lm_new(""), TN_E_INVALID, "path is empty");
+}
+END_TEST
+
+/* ---- roles, training ------------------------------------------------------------------------- */
+
+static tn_tensor *step(void *user, tn_module *m, int part, int parts)
+{
+    tn_tensor *ids = tn_narrow(user, 0, part * 4 / parts, 4 / parts);
+    tn_tensor *logits = tn_forward(m, tn_narrow(ids, 1, 0, 6));
+    return tn_div_scalar(tn_cross_entropy(logits, tn_narrow(ids, 1, 1, 6)), parts);
+}
+
+START_TEST(state)
+{
+    tn_module *m = owned(tn_lm_new(changed(cases[_i], "{", "{")));
+    assert_ok(tn_check_state(NULL, m, NULL, step, tokens(4, 7)));
+}
+END_TEST
+
+/* Dropout in training, of attention too; another seed, another result; none in evaluation. */
+START_TEST(dropout)
+{
+    tn_module *m = owned(
+        tn_lm_new(changed("llama", "\"attention_dropout\": 0.0", "\"attention_dropout\": 0.5")));
+    tn_tensor *ids = tokens(2, 7);
+    tn_manual_seed(1);
+    tn_tensor *a = tn_forward(m, ids), *b = tn_forward(m, ids);
+    ck_assert_double_gt(tn_max_abs_diff(a, b), 0);
+    tn_manual_seed(1);
+    assert_close(tn_forward(m, ids), a, 0, 0);
+    assert_ok(tn_eval(m));
+    tn_tensor *y = tn_forward(m, ids);
+    assert_close(tn_forward(m, ids), y, 0, 0);
+    /* causal with dropout, too: later tokens change nothing */
+    assert_ok(tn_train(m, true));
+    tn_manual_seed(1);
+    tn_tensor *other = tn_clone(ids);
+    assert_ok(tn_fill_(tn_narrow(other, 1, 6, 1), 5));
+    assert_close(tn_narrow(tn_forward(m, other), 1, 0, 6), tn_narrow(a, 1, 0, 6), 1e-5, 1e-6);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
     Suite *s = suite_create("models");
@@ -313,6 +660,11 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, greedy_unequal, 0, COUNT(cases));
     tcase_add_loop_test(t, cache_in_parts, 0, COUNT(cases));
     tcase_add_loop_test(t, cache_is_not_copied, 0, COUNT(cases));
+    tcase_add_loop_test(t, saved_and_loaded, 0, COUNT(cases));
+    tcase_add_loop_test(t, state, 0, COUNT(cases));
+    tcase_add_loop_test(t, config_refuses, 0, COUNT(refused));
     add_tests(t, bert, frequencies, cache_refuses, cache_is_one);
+    add_tests(t, config_broken, config_old, info, initial_values);
+    add_tests(t, dtypes, other_names, wrong_names, dropout);
     return s;
 }

@@ -22,18 +22,6 @@ static bool there(const tn_module *m)
     return m != TN_NO_MODULE;
 }
 
-/* [.., T, R/2] of R = D elements, in pairs (i, i + R/2). */
-static tn_tensor *rotary(tn_tensor *x, tn_tensor *cosine, tn_tensor *sine)
-{
-    const int64_t half = tn_size(x, -1) / 2;
-    const tn_dtype dtype = tn_dtype_of(x);
-    x = tn_to_dtype(x, tn_dtype_of(cosine));
-    tn_tensor *a = tn_narrow(x, -1, 0, half), *b = tn_narrow(x, -1, half, half);
-    tn_tensor *turned[] = { tn_sub(tn_mul(a, cosine), tn_mul(b, sine)),
-                            tn_add(tn_mul(b, cosine), tn_mul(a, sine)) };
-    return tn_to_dtype(tn_cat(turned, 2, -1), dtype);
-}
-
 /* [B, T, n dim] as [B, n, T, dim], normalised and rotated. */
 static tn_tensor *heads_of(const attention *m, tn_tensor *x, int64_t n, tn_module *norm,
                            tn_tensor *const *in)
@@ -41,7 +29,7 @@ static tn_tensor *heads_of(const attention *m, tn_tensor *x, int64_t n, tn_modul
     x = tn_unflatten(x, -1, TN_SHAPE(n, m->dim));
     if (there(norm)) x = tn_forward(norm, x);
     x = tn_transpose(x, 1, 2);
-    return m->rotated && in ? rotary(x, in[TNI_COSINE], in[TNI_SINE]) : x;
+    return m->rotated && in ? tn_rotary(x, in[TNI_COSINE], in[TNI_SINE], false) : x;
 }
 
 /* The three products of x. */
@@ -67,8 +55,7 @@ static tn_status store(tn_tensor *cache, tn_tensor *x, const int64_t *start, con
 {
     const int64_t rows = tn_size(x, 0), tokens = tn_size(x, 2);
     bool equal = true;
-    for (int64_t b = 0; b < rows; b++)
-        equal = equal && start[b] == start[0] && count[b] == tokens;
+    for (int64_t b = 0; b < rows; b++) equal = equal && start[b] == start[0] && count[b] == tokens;
     if (equal) return tn_copy_(tn_narrow(cache, 2, start[0], tokens), x);
     tn_status status = TN_OK;
     for (int64_t b = 0; status == TN_OK && b < rows; b++) {
@@ -107,8 +94,7 @@ static tn_tensor *attend_dropped(const attention *m, tn_tensor *const x[3], tn_t
     tn_tensor *k = share > 1 ? tn_repeat_interleave(x[1], share, 1) : x[1];
     tn_tensor *v = share > 1 ? tn_repeat_interleave(x[2], share, 1) : x[2];
     tn_tensor *p = tn_mul_scalar(tn_matmul(x[0], tn_transpose(k, -1, -2)), m->scale);
-    if (causal)
-        mask = tn_triu(tn_full_as(TN_SHAPE(t, t), 1, TN_BOOL, tn_device_of(p)), 1);
+    if (causal) mask = tn_triu(tn_full_as(TN_SHAPE(t, t), 1, TN_BOOL, tn_device_of(p)), 1);
     if (!tn_is_none(mask)) p = tn_masked_fill(p, mask, -INFINITY);
     return tn_matmul(tn_dropout(tn_softmax(p, -1), m->drop, true), v);
 }
@@ -161,8 +147,8 @@ tn_status tni_lm_attention_cache(tn_module *m, int64_t batch, int64_t capacity, 
     for (int i = 0; batch > 0 && i < 2; i++) {
         tn_tensor *any = tn_get_parameter(a->out, "weight");
         if (!any) return tni_pending();
-        made[i] = tn_full_as(TN_SHAPE(batch, a->kv_heads, capacity, a->dim), 0, dtype,
-                             tn_device_of(any));
+        made[i] =
+            tn_full_as(TN_SHAPE(batch, a->kv_heads, capacity, a->dim), 0, dtype, tn_device_of(any));
     }
     tn_status status = tn_assign(&a->keys, made[0]);
     return status == TN_OK ? tn_assign(&a->values, made[1]) : status;

@@ -182,8 +182,7 @@ static tn_module *bert_layer_new(const tni_lm_config *c, int64_t i)
     bert_layer *m = tn_module_new(&bert_layer_type);
     if (!m) return NULL;
     tn_register_module(&m->base, "attention", &m->attention, bert_attention_new(c, i));
-    tn_register_module(&m->base, "intermediate", &m->inner,
-                       dense_new(c->hidden, c->inner, c->act));
+    tn_register_module(&m->base, "intermediate", &m->inner, dense_new(c->hidden, c->inner, c->act));
     tn_register_module(&m->base, "output", &m->output, output_new(c, c->inner));
     return tn_module_done(&m->base);
 }

@@ -290,7 +290,6 @@ static tn_status read_rope_type(reader *r)
     return refuse(r, name);
 }
 
-
 static tn_status read_types(reader *r)
 {
     if (!tni_json_open(&r->j, '[')) return bad(r, "a list of names");

@@ -19,7 +19,7 @@ typedef enum tni_rope_type {
 
 /* Rotary positions; a field that the file lacks is 0, or as rope.c says. */
 typedef struct tni_rope {
-    int64_t type; /* tni_rope_type */
+    int64_t type;           /* tni_rope_type */
     int64_t dim, positions; /* elements of a head; max_position_embeddings */
     double theta, factor, original, low, high;
     double beta_fast, beta_slow, mscale, mscale_all, attention, partial;
@@ -46,7 +46,7 @@ typedef struct tni_lm_config {
     double theta, default_theta, partial, original; /* of rotary positions, outside their object */
     tn_tensor *(*act)(tn_tensor *x);
     bool tied, qkv_bias, o_bias, mlp_bias, qk_norm;
-    bool scaled, by_layer; /* attention: by 1 / sqrt(head_dim); by 1 / (layer + 1) besides */
+    bool scaled, by_layer;      /* attention: by 1 / sqrt(head_dim); by 1 / (layer + 1) besides */
     int64_t pad, bos, interval; /* pad, bos: -1 is none; interval: of layers without rotation */
     int64_t eos[TNI_LM_ENDS];
     int n_eos, n_rotated;

@@ -12,10 +12,11 @@ typedef struct names {
     const char *gate, *up, *down;             /* of the feed-forward net */
 } names;
 
-static const names gpt2_names = { "transformer", "wte",  "h",
-                                  "ln_f",        "ln_1", "attn",
-                                  "ln_2",        { "c_attn", NULL, NULL, "c_proj" },
-                                  NULL,          "c_fc", "c_proj" };
+static const names gpt2_names = {
+    "transformer", "wte",  "h",     "ln_f",
+    "ln_1",        "attn", "ln_2",  { "c_attn", NULL, NULL, "c_proj" },
+    NULL,          "c_fc", "c_proj"
+};
 static const names llama_names = { "model",
                                    "embed_tokens",
                                    "layers",
@@ -273,8 +274,7 @@ void tni_lm_decoder_register(tni_lm *m)
     const names *n = m->c.family == TNI_LM_GPT2 ? &gpt2_names : &llama_names;
     tn_linear_options o = { .no_bias = true };
     tn_register_module(&m->base, n->body, &m->part[0], body_new(&m->c, n));
-    tn_register_module(&m->base, "lm_head", &m->part[1],
-                       tn_linear_new(m->c.hidden, m->c.vocab, o));
+    tn_register_module(&m->base, "lm_head", &m->part[1], tn_linear_new(m->c.hidden, m->c.vocab, o));
     if (m->c.tied && m->part[0] && m->part[1])
         tn_module_set(m->part[1], "weight",
                       tn_get_parameter(((body *)m->part[0])->embed, "weight"));

@@ -5,6 +5,8 @@
 
 #include <sys/stat.h>
 
+#include "nn/module.h"
+
 /* ---- types ----------------------------------------------------------------------------------- */
 
 static tn_status decoder_forward(tn_module *self, int n_in, tn_tensor *const *in, int n_out,
@@ -103,7 +105,7 @@ static tn_status lm_reset(tn_module *self)
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
-tn_module *tni_lm_model(const char *function, const char *path, char *text, size_t n)
+static tn_module *model(const char *function, const char *path, char *text, size_t n)
 {
     tni_lm_config c;
     tn_status status = tni_lm_config_read(&c, function, path, text, n);
@@ -114,10 +116,12 @@ tn_module *tni_lm_model(const char *function, const char *path, char *text, size
         return NULL;
     }
     m->text = text, m->n = n, m->c = c;
+    const bool skipping = tni_init_skip(true);
     if (decodes)
         tni_lm_decoder_register(m);
     else
         tni_lm_bert_register(m);
+    tni_init_skip(skipping);
     if (decodes) tn_register_buffer(&m->base, "cache_lengths", &m->lengths, TN_NONE, TN_CACHE);
     return tn_module_done(&m->base);
 }
@@ -144,7 +148,7 @@ tn_status tni_lm_path(const char *function, const char *folder, const char *file
     return tni_error(TN_E_INVALID, "%s: a path of %d bytes: want at most %zu", function, n, size);
 }
 
-tn_status tni_lm_read_config(const char *function, const char *path, char **text, size_t *n)
+static tn_status read_config(const char *function, const char *path, char **text, size_t *n)
 {
     char inside[4096];
     struct stat st;
@@ -161,15 +165,20 @@ tn_status tni_lm_read_config(const char *function, const char *path, char **text
     return status;
 }
 
-tn_module *tn_lm_new(const char *config)
+tn_module *tni_lm_make(const char *function, const char *config, bool draws)
 {
     char *text = NULL;
     size_t n = 0;
-    if (tni_lm_read_config("tn_lm_new", config, &text, &n) != TN_OK) return NULL;
-    tn_module *m = tni_lm_model("tn_lm_new", config, text, n);
-    if (!m || lm_reset(m) == TN_OK) return m;
+    if (read_config(function, config, &text, &n) != TN_OK) return NULL;
+    tn_module *m = model(function, config, text, n);
+    if (!m || !draws || lm_reset(m) == TN_OK) return m;
     tn_module_drop(m);
     return NULL;
+}
+
+tn_module *tn_lm_new(const char *config)
+{
+    return tni_lm_make("tn_lm_new", config, true);
 }
 
 tn_status tn_lm_get_info(const tn_module *m, tn_lm_info *info)
@@ -190,7 +199,6 @@ tn_status tn_lm_get_info(const tn_module *m, tn_lm_info *info)
                           .pad = c->pad,
                           .n_eos = c->n_eos,
                           .decoder = decodes,
-                          .cache_batch = cached ? tn_size(lm->lengths, 0) : 0,
                           .capacity = cached ? lm->capacity : 0 };
     memcpy(info->model_type, c->type, sizeof c->type);
     memcpy(info->eos, c->eos, sizeof c->eos);
@@ -248,6 +256,12 @@ tn_status tn_lm_set_cache(tn_module *m, int64_t batch, int64_t capacity)
     return status;
 }
 
+tn_tensor *tn_lm_cache(tn_module *m)
+{
+    const tni_lm *lm = decoder_of("tn_lm_cache", m);
+    return lm ? lm->lengths : NULL;
+}
+
 static tn_status check_next(const tni_lm *m, const tn_tensor *ids, const tn_tensor *lengths)
 {
     const char *const f = "tn_lm_next";
@@ -261,8 +275,8 @@ static tn_status check_next(const tni_lm *m, const tn_tensor *ids, const tn_tens
     if (!fits || tn_dtype_of(ids) != TN_I64)
         return tni_error(TN_E_SHAPE, "%s: ids are %s of %d axes: want i64 [%" PRId64 ", T]", f,
                          tn_dtype_name(tn_dtype_of(ids)), tn_rank(ids), batch);
-    if (!tn_is_none(lengths) && (tn_rank(lengths) != 1 || tn_size(lengths, 0) != batch ||
-                                 tn_dtype_of(lengths) != TN_I64))
+    if (!tn_is_none(lengths) &&
+        (tn_rank(lengths) != 1 || tn_size(lengths, 0) != batch || tn_dtype_of(lengths) != TN_I64))
         return tni_error(TN_E_SHAPE, "%s: lengths are %s of %d axes: want i64 [%" PRId64 "]", f,
                          tn_dtype_name(tn_dtype_of(lengths)), tn_rank(lengths), batch);
     return TN_OK;

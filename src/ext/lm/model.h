@@ -20,7 +20,7 @@ typedef struct tni_lm {
     tn_module base;
     /* a decoder's layers and lm_head; an encoder's embeddings, layers, pooler */
     tn_module *part[3];
-    tn_tensor *lengths;     /* of the cache; TN_NONE: there is none */
+    tn_tensor *lengths; /* of the cache; TN_NONE: there is none */
     int64_t capacity;
     tni_lm_config c;
     char *text; /* of config.json */
@@ -29,8 +29,8 @@ typedef struct tni_lm {
 
 /* m if it is one, else NULL and a message. */
 tni_lm *tni_lm_of(const char *function, const tn_module *m);
-/* The decoder or encoder that the config asks for. Takes over text, n + 1 bytes, on failure too. */
-tn_module *tni_lm_model(const char *function, const char *path, char *text, size_t n);
+/* The model of a config.json or its folder, with initial values drawn or not. */
+tn_module *tni_lm_make(const char *function, const char *config, bool draws);
 /* The children of m: "model" and "lm_head"; "embeddings", "encoder" and "pooler". */
 void tni_lm_decoder_register(tni_lm *m);
 void tni_lm_bert_register(tni_lm *m);
@@ -40,7 +40,5 @@ tn_status tni_lm_bert_forward(tn_module *self, int n_in, tn_tensor *const *in, i
 /* "FOLDER/FILE", in size bytes. */
 tn_status tni_lm_path(const char *function, const char *folder, const char *file, char *path,
                       size_t size);
-/* Reads PATH, or PATH/config.json: *text of *n bytes and a zero, for tni_free (*n + 1). */
-tn_status tni_lm_read_config(const char *function, const char *path, char **text, size_t *n);
 
 #endif

@@ -78,8 +78,7 @@ double tni_rope_frequencies(const tni_rope *r, int64_t tokens, float *f)
     }
     if (r->type == TNI_ROPE_LONGROPE) {
         const float *extra = (double)tokens > r->original ? r->longs : r->shorts;
-        for (int64_t i = 0; i < r->dim / 2; i++)
-            f[i] = 1.0F / (extra[i] * power(theta, i, r->dim));
+        for (int64_t i = 0; i < r->dim / 2; i++) f[i] = 1.0F / (extra[i] * power(theta, i, r->dim));
         if (r->factor > 1) scale = sqrt(1 + log(r->factor) / log(r->original));
     }
     return r->attention != 0 ? r->attention : scale;

@@ -44,7 +44,9 @@ static bool left_out(const tni_lm *m, const char *name)
 static bool our_name(const tni_lm *m, const char *name, char *to, size_t size)
 {
     static const char *const prefixes[] = { "transformer.", "model.", "bert." };
-    const char *prefix = prefixes[m->c.family == TNI_LM_GPT2 ? 0 : m->c.family == TNI_LM_BERT ? 2 : 1];
+    const char *prefix = prefixes[m->c.family == TNI_LM_GPT2   ? 0
+                                  : m->c.family == TNI_LM_BERT ? 2
+                                                               : 1];
     const char *rest = begins(name, prefix) ? name + strlen(prefix) : name;
     if (left_out(m, rest)) return false;
     const bool top = m->c.family == TNI_LM_BERT || begins(name, "lm_head.");
@@ -97,8 +99,8 @@ static tn_status find_weights(const char *folder, char *path, size_t size)
 /* Tied by config, and both in the file, which differ: as transformers, both are kept. */
 static tn_status untie(tni_lm *m, const tn_list *list)
 {
-    const char *const word = m->c.family == TNI_LM_GPT2 ? "transformer.wte.weight"
-                                                        : "model.embed_tokens.weight";
+    const char *const word =
+        m->c.family == TNI_LM_GPT2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
     if (m->c.family == TNI_LM_BERT || !m->c.tied || !tn_list_has(list, word) ||
         !tn_list_has(list, "lm_head.weight"))
         return TN_OK;
@@ -125,13 +127,10 @@ static tn_status load(tni_lm *m, const char *folder, tn_lm_options o)
 
 tn_module *tn_lm_load(const char *folder, tn_lm_options o)
 {
-    char *text = NULL;
-    size_t n = 0;
     if (o.use_dtype && !tn_dtype_is_float(o.dtype))
         return tni_fail(TN_E_DTYPE, "tn_lm_load: %s: want a floating dtype",
                         tn_dtype_name(o.dtype));
-    if (tni_lm_read_config("tn_lm_load", folder, &text, &n) != TN_OK) return NULL;
-    tn_module *m = tni_lm_model("tn_lm_load", folder, text, n);
+    tn_module *m = tni_lm_make("tn_lm_load", folder, o.non_strict);
     if (!m) return NULL;
     tn_status status = TN_OK;
     TN_SCOPE status = load((tni_lm *)m, folder, o);
@@ -157,7 +156,8 @@ static tn_status save(tni_lm *m, const char *folder)
         if (turned(m, e.name)) e.tensor = tn_contiguous(tn_transpose(e.tensor, 0, 1));
         status = tn_list_add(list, e.name, e.tensor);
     }
-    if (status == TN_OK) status = tni_lm_path("tn_lm_save", folder, "config.json", path, sizeof path);
+    if (status == TN_OK)
+        status = tni_lm_path("tn_lm_save", folder, "config.json", path, sizeof path);
     if (status == TN_OK) status = tni_file_replace("tn_lm_save", path, m->text, m->n);
     if (status == TN_OK)
         status = tni_lm_path("tn_lm_save", folder, "model.safetensors", path, sizeof path);
