@@ -133,7 +133,7 @@ static bool to_words(tni_work *w, const char *text, size_t n, bool first)
 
 static bool normalised(tni_work *w, const char *text, size_t n, bool first)
 {
-    return tni_normalise(w, &text, &n) &&
+    return tni_normal_form(w, &text, &n) &&
            find_added(w, &w->t->normalised, text, n, first, to_words);
 }
 

@@ -203,7 +203,7 @@ static bool apply(tni_work *w, const tni_normal *op, tni_bytes *to, const char *
     }
 }
 
-bool tni_normalise(tni_work *w, const char **text, size_t *n)
+bool tni_normal_form(tni_work *w, const char **text, size_t *n)
 {
     for (size_t i = 0; i < w->t->n_normal; i++) {
         const tni_normal *op = &w->t->normal[i];

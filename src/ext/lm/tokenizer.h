@@ -173,7 +173,7 @@ bool tni_json_begin(tni_bytes *json, const char *pattern, bool whole);
 bool tni_json_added(tni_bytes *json, int64_t id, const char *text, bool first);
 void tni_json_letters(tni_bytes *json, const char *bytes, size_t n);
 /* normal.c */
-bool tni_normalise(tni_work *w, const char **text, size_t *n);
+bool tni_normal_form(tni_work *w, const char **text, size_t *n);
 /* split.c */
 bool tni_split_words(tni_work *w, size_t stage, const char *text, size_t n, bool first);
 pcre2_code *tni_pattern(const char *name, const char *regex);

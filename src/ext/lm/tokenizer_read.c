@@ -287,7 +287,7 @@ static bool read_model(reading *r, const tni_json_node *model, size_t n_added)
 static bool normal_text(reading *r, const char **text, size_t *n, tni_work **work)
 {
     *work = tni_work_take(r->t);
-    return *work && tni_normalise(*work, text, n);
+    return *work && tni_normal_form(*work, text, n);
 }
 
 static bool find_in_text(reading *r, const tni_json_node *a, int32_t id)
