@@ -212,7 +212,9 @@ static tn_status steps(run *g)
 static tn_status with_cache(run *g, const tn_lm_info *info)
 {
     int64_t room = g->longest + g->most - 1;
-    bool fits = info->cache_batch == g->n && info->capacity >= room, trained = tn_training(g->m);
+    const tn_tensor *cache = g->decoder->cache(g->m);
+    bool there = cache && !tn_is_none(cache), trained = tn_training(g->m);
+    bool fits = there && tn_size(cache, 0) == g->n && info->capacity >= room;
     tn_status status = trained ? tn_eval(g->m) : TN_OK;
     if (status == TN_OK) status = g->decoder->set_cache(g->m, g->n, fits ? info->capacity : room);
     if (status == TN_OK) status = steps(g);
@@ -364,7 +366,7 @@ void tn_generated_free(tn_generated *out)
 
 tn_generated *tn_generate(tn_module *m, const tn_prompt *prompts, int64_t n, tn_generate_options o)
 {
-    static const tni_decoder decoder = { tn_lm_get_info, tn_lm_set_cache, tn_lm_next };
+    static const tni_decoder decoder = { tn_lm_get_info, tn_lm_cache, tn_lm_set_cache, tn_lm_next };
     TNI_HOLD_TRAPS;
     if (!m) return tni_poisoned("tn_generate", "m");
     return tni_generate(&decoder, m, prompts, n, &o);

@@ -8,6 +8,7 @@
 /* As the functions tn_lm_... of lm.h. */
 typedef struct tni_decoder {
     tn_status (*info)(const tn_module *m, tn_lm_info *info);
+    tn_tensor *(*cache)(tn_module *m);
     tn_status (*set_cache)(tn_module *m, int64_t batch, int64_t capacity);
     tn_tensor *(*next)(tn_module *m, tn_tensor *ids, tn_tensor *lengths);
 } tni_decoder;
