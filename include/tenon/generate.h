@@ -70,12 +70,14 @@ typedef struct tn_sampling_options {
  *          again only at tokens that could be among the kept
  * Errors   NULL: shapes; logits not floating; history not i64; step < 0; an option out of range; a
  *          row with a NaN, or where no token is left; out of memory
+ * PyTorch: torch.multinomial(processors(history, logits).softmax(-1), 1)
  */
 TN_API tn_tensor *tn_sample_token(tn_tensor *logits, tn_tensor *history, int64_t step,
                                   tn_sampling_options o);
 
 /** The logits that tn_sample_token draws from: f32 [B, V], -inf for what was dropped. tn_log_softmax of
- *  them has the log-probabilities. Errors: as tn_sample_token. */
+ *  them has the log-probabilities. Errors: as tn_sample_token.
+ *  PyTorch: transformers' LogitsProcessorList(...)(history, logits) */
 TN_API tn_tensor *tn_process_logits(tn_tensor *logits, tn_tensor *history, int64_t step,
                                     tn_sampling_options o);
 

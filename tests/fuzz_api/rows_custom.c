@@ -139,3 +139,33 @@ CUSTOM_ROW(tn_module_keep)
     tn_module_drop(tn_module_keep(m));
     tn_error_clear();
 }
+
+/* Of modules that are no language models: they are refused. */
+CUSTOM_ROW(tn_generate)
+{
+    (void)s;
+    const int64_t ids[] = { 1, 0, pick_long(w, 0, 2) };
+    const tn_prompt prompts[] = { { pick_pointer(w, (void *)(uintptr_t)ids), pick_long(w, 1, 3) },
+                                  { ids, 1 } };
+    const tn_generate_options o = { .max_new_tokens = pick_long(w, 0, 3),
+                                    .per_prompt = pick_long(w, 0, 2),
+                                    .sampling = { .temperature = pick_real(w, 0, 2) } };
+    tn_generated_free(tn_generate(pick_pointer(w, any_module(w, NULL)),
+                                  pick_pointer(w, (void *)(uintptr_t)prompts), pick_long(w, 1, 2),
+                                  o));
+    tn_error_clear();
+}
+CUSTOM_ROW(tn_generated_free)
+{
+    (void)w, (void)s;
+    tn_generated_free(NULL);
+}
+CUSTOM_ROW(tn_perplexity)
+{
+    (void)s;
+    const int64_t ids[] = { 1, 0, 1, 1, 0, 1, 0, 0 };
+    w->broken |=
+        tn_perplexity(pick_pointer(w, any_module(w, NULL)), pick_pointer(w, (void *)(uintptr_t)ids),
+                      pick_long(w, 2, 8), pick_long(w, 2, 4), pick_long(w, 1, 2)) < 0;
+    tn_error_clear();
+}

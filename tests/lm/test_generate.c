@@ -1,6 +1,15 @@
 /*
  * test_generate.c - the loop of generation: over a stand-in whose logits are a known function of
  * the tokens so far, and over small models.
+ *
+ * Seen to fail: in src/ext/lm/generate.c, the last of several stop strings taken, one looked for in
+ * the last bytes only or left in the text; nothing held back, or a byte less; half a character lost
+ * at the end; a piece that is not ended, or ends the text; steps that record, or without a scope;
+ * the prompt as generated; eos suppressed once too often or never; log-probabilities of processed
+ * logits; draws without row or step; rows that go on behind their end; a prompt's last token read
+ * again and again, its padding read; a cache too large, too small, of other rows, or left behind;
+ * train mode or memory not given back; a model not held. In src/ext/lm/perplexity.c, tokens counted
+ * twice, scored by the logits behind them, or in train mode.
  */
 #include "ext/lm/generate.h"
 #include "files.h"

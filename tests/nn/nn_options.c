@@ -43,6 +43,8 @@ static const struct zero {
     { "tn_profile_options", "steps rows", NULL, "at least 1" },
     { "tn_data_parallel_options", "bucket_bytes", NULL, "a bucket holds at least one gradient" },
     { "tn_sampling_options", "repetition_penalty top_p", NULL, "above 0" },
+    { "tn_generate_options", "max_new_tokens per_prompt", NULL, "at least 1" },
+    { "tn_generate_options", "n_eos", NULL, "-1 is none" },
     { "tn_sampling_options", "no_repeat_ngram top_k", NULL, "at least 1" },
     { "tn_file_limits", "header_bytes tensors inflated_bytes", NULL, "no file has so few" },
     { "tn_one_cycle_options", "total_steps", NULL, "at least 1" },
