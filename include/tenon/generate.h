@@ -75,8 +75,8 @@ typedef struct tn_sampling_options {
 TN_API tn_tensor *tn_sample_token(tn_tensor *logits, tn_tensor *history, int64_t step,
                                   tn_sampling_options o);
 
-/** The logits that tn_sample_token draws from: f32 [B, V], -inf for what was dropped. tn_log_softmax of
- *  them has the log-probabilities. Errors: as tn_sample_token.
+/** The logits that tn_sample_token draws from: f32 [B, V], -inf for what was dropped.
+ *  tn_log_softmax of them has the log-probabilities. Errors: as tn_sample_token.
  *  PyTorch: transformers' LogitsProcessorList(...)(history, logits) */
 TN_API tn_tensor *tn_process_logits(tn_tensor *logits, tn_tensor *history, int64_t step,
                                     tn_sampling_options o);
@@ -131,7 +131,7 @@ typedef struct tn_generate_options {
 typedef struct tn_generated_row {
     int64_t n;          /* new tokens, eos included */
     const int64_t *ids; /* these */
-    /** of each the log-probability that the model gave it, before any option; NULL unless asked for */
+    /** of each what the model itself gave it, before any option; NULL unless asked for */
     const float *log_probs;
     const char *text; /* up to a stop string, without special tokens; NULL without a tokenizer */
     tn_finish finish; /* why it ended */
@@ -153,8 +153,8 @@ typedef struct tn_generated {
  *          max_new_tokens, less one: emptied first. Else one that is gone in the end
  * Rows     that ended are computed on until the last one ends, and leave no trace
  * Memory   flat over the steps
- * Errors   NULL: no prompts, or one without ids, or an id that is none of the model's; an option out
- *          of range; those of tn_lm_next and tn_sample_token; a stop string without a tokenizer. What
+ * Errors   NULL: no prompts, one without ids, an id that is none of the model's; an option out of
+ *          range; a stop string without a tokenizer; those of tn_lm_next and tn_sample_token. What
  *          on_token was told is then all there is
  * PyTorch: model.generate(ids, max_new_tokens=..., do_sample=temperature > 0, top_k=0)
  */

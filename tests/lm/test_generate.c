@@ -370,8 +370,8 @@ END_TEST
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/* Tokens of a vocabulary: a, b, ST, OP, S, TOP!, two thirds of the sign of the euro, the last third,
- * " end", STO, x; and one that is special. */
+/* Tokens of a vocabulary: a, b, ST, OP, S, TOP!, two thirds of the sign of the euro, its last
+ * third, " end", STO, x; and one that is special. */
 enum { A, B, ST, OP, S, TOP, EURO, SIGN, END, STO, X, STOPPED };
 static const char ranks[] = "YQ== 0\nYg== 1\nU1Q= 2\nT1A= 3\nUw== 4\nVE9QIQ== 5\n4oI= 6\nrA== 7\n"
                             "IGVuZA== 8\nU1RP 9\neA== 10\n";

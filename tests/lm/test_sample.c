@@ -61,7 +61,7 @@ static const struct {
         .min_p = 0.02 } },
 };
 
-/* Of equal logits at the border of top_p transformers keeps any: then the values count, in order. */
+/* Of equal logits at the border of top_p transformers keeps any: there sorted values count. */
 START_TEST(logits_as_transformers_has_them)
 {
     const tn_sampling_options o = cases[_i].o;

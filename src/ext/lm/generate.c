@@ -46,17 +46,12 @@ typedef struct run {
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-static const char *stop_of(const run *g, int64_t i)
-{
-    return g->o->stop[i];
-}
-
 /* Ends the text before the first stop string. Before r->told none can begin. */
 static bool stopped(const run *g, row *r)
 {
     char *first = NULL;
     for (int64_t i = 0; i < g->o->n_stop; i++) {
-        char *at = strstr(r->text + r->told, stop_of(g, i));
+        char *at = strstr(r->text + r->told, g->o->stop[i]);
         if (at && (!first || at < first)) first = at;
     }
     if (!first) return false;
@@ -70,9 +65,9 @@ static size_t certain(const run *g, const row *r)
 {
     size_t end = r->n_text;
     for (int64_t i = 0; i < g->o->n_stop; i++) {
-        size_t most = strlen(stop_of(g, i)) - 1, left = r->n_text - r->told;
+        size_t most = strlen(g->o->stop[i]) - 1, left = r->n_text - r->told;
         for (size_t k = TNI_MIN(most, left); k > r->n_text - end; k--)
-            if (!memcmp(r->text + r->n_text - k, stop_of(g, i), k)) end = r->n_text - k;
+            if (!memcmp(r->text + r->n_text - k, g->o->stop[i], k)) end = r->n_text - k;
     }
     return end;
 }

@@ -349,47 +349,48 @@ static void batch_end(batch *b)
     tni_sampler_end(&b->s);
 }
 
-/* Row i processed. Its history's padding is taken out first. */
-static tn_status batch_row(batch *b, int64_t i, int64_t step)
+/* Row i: its choice to ids, or its processed logits in place. Padding is taken out first. */
+static tn_status batch_row(batch *b, int64_t i, int64_t step, int64_t *ids)
 {
-    int64_t *ids = b->history + i * b->length, n = 0;
+    int64_t *seen = b->history + i * b->length, n = 0;
     for (int64_t k = 0; k < b->length; k++)
-        if (ids[k] >= 0) ids[n++] = ids[k];
-    tni_history h = { ids, n, TNI_MIN(step, n) };
-    return tni_sampler_process(&b->s, b->logits + i * b->s.n, i, h);
+        if (seen[k] >= 0) seen[n++] = seen[k];
+    float *logits = b->logits + i * b->s.n;
+    tn_status status =
+        tni_sampler_process(&b->s, logits, i, (tni_history){ seen, n, TNI_MIN(step, n) });
+    if (status != TN_OK) return status;
+    if (ids) ids[i] = tni_sampler_choose(&b->s, i, step);
+    if (!ids) memcpy(logits, b->s.x, (size_t)b->s.n * sizeof *logits);
+    return TN_OK;
+}
+
+static tn_tensor *all_rows(const char *function, tn_tensor *logits, tn_tensor *history,
+                           int64_t step, const tn_sampling_options *o, bool choose)
+{
+    if (!logits) return tni_poisoned(function, "logits");
+    if (!history) return tni_poisoned_optional(function, "history");
+    batch b;
+    tn_status status = batch_begin(&b, function, logits, history, step, o);
+    tn_tensor *y = NULL;
+    if (status == TN_OK && choose) y = tn_empty_as(TN_SHAPE(b.rows), TN_I64, tn_cpu());
+    int64_t *ids = y ? tn_data_mut(y) : NULL;
+    if (choose && !ids) status = tni_pending();
+    for (int64_t i = 0; status == TN_OK && i < b.rows; i++) status = batch_row(&b, i, step, ids);
+    if (status == TN_OK && !choose) y = tn_from_floats(b.logits, tn_shape_get(logits));
+    batch_end(&b);
+    return status == TN_OK && y ? tn_to(y, tn_device_of(logits)) : NULL;
 }
 
 tn_tensor *tn_process_logits(tn_tensor *logits, tn_tensor *history, int64_t step,
                              tn_sampling_options o)
 {
     TNI_HOLD_TRAPS;
-    if (!logits) return tni_poisoned("tn_process_logits", "logits");
-    if (!history) return tni_poisoned_optional("tn_process_logits", "history");
-    batch b;
-    tn_status status = batch_begin(&b, "tn_process_logits", logits, history, step, &o);
-    for (int64_t i = 0; status == TN_OK && i < b.rows; i++) {
-        status = batch_row(&b, i, step);
-        memcpy(b.logits + i * b.s.n, b.s.x, (size_t)b.s.n * sizeof *b.s.x);
-    }
-    tn_tensor *y = status == TN_OK ? tn_from_floats(b.logits, tn_shape_get(logits)) : NULL;
-    batch_end(&b);
-    return y ? tn_to(y, tn_device_of(logits)) : NULL;
+    return all_rows("tn_process_logits", logits, history, step, &o, false);
 }
 
 tn_tensor *tn_sample_token(tn_tensor *logits, tn_tensor *history, int64_t step,
                            tn_sampling_options o)
 {
     TNI_HOLD_TRAPS;
-    if (!logits) return tni_poisoned("tn_sample_token", "logits");
-    if (!history) return tni_poisoned_optional("tn_sample_token", "history");
-    batch b;
-    tn_status status = batch_begin(&b, "tn_sample_token", logits, history, step, &o);
-    tn_tensor *ids = status == TN_OK ? tn_empty_as(TN_SHAPE(b.rows), TN_I64, tn_cpu()) : NULL;
-    int64_t *to = ids ? tn_data_mut(ids) : NULL;
-    for (int64_t i = 0; to && status == TN_OK && i < b.rows; i++) {
-        status = batch_row(&b, i, step);
-        if (status == TN_OK) to[i] = tni_sampler_choose(&b.s, i, step);
-    }
-    batch_end(&b);
-    return to && status == TN_OK ? tn_to(ids, tn_device_of(logits)) : NULL;
+    return all_rows("tn_sample_token", logits, history, step, &o, true);
 }
