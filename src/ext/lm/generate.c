@@ -33,6 +33,7 @@ typedef struct made {
 typedef struct run {
     const tni_decoder *decoder;
     tn_module *m;
+    tn_device device; /* m's */
     const tn_generate_options *o;
     int64_t n, most; /* rows; new tokens of each */
     made *made;
@@ -98,10 +99,15 @@ static tn_status add_token(const run *g, row *r, int64_t id)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-static tn_device device_of(tn_module *m)
+tn_device tni_device_of(tn_module *m)
 {
-    tn_list *all = tn_parameters(m);
-    return all && all->n ? tn_device_of(all->entry[0].tensor) : tn_cpu();
+    tn_device device = tn_cpu();
+    TN_SCOPE
+    {
+        const tn_list *all = tn_parameters(m);
+        if (all && all->n) device = tn_device_of(all->entry[0].tensor);
+    }
+    return device;
 }
 
 /* The logits behind the input [n, t]. */
@@ -111,7 +117,7 @@ static tn_status advance(const run *g, int64_t t, const int64_t *lengths)
     TN_SCOPE TN_NO_GRAD
     {
         tn_tensor *n = lengths ? tn_from_ints(lengths, TN_SHAPE(g->n)) : TN_NONE;
-        tn_tensor *ids = tn_to(tn_from_ints(g->input, TN_SHAPE(g->n, t)), device_of(g->m));
+        tn_tensor *ids = tn_to(tn_from_ints(g->input, TN_SHAPE(g->n, t)), g->device);
         tn_tensor *y = n && ids ? g->decoder->next(g->m, ids, n) : NULL;
         size_t size = (size_t)g->n * (size_t)g->sampler.n * sizeof *g->logits;
         status = y ? tn_copy_out(y, g->logits, size, TN_F32) : tni_pending();
@@ -330,7 +336,7 @@ static void run_end(run *g)
 tn_generated *tni_generate(const tni_decoder *decoder, tn_module *m, const tn_prompt *prompts,
                            int64_t n, const tn_generate_options *o)
 {
-    run g = { .decoder = decoder, .m = m, .o = o };
+    run g = { .decoder = decoder, .m = m, .device = tni_device_of(m), .o = o };
     tn_lm_info info;
     tn_status status = check_options(o);
     if (status == TN_OK) status = decoder->info(m, &info);

@@ -15,5 +15,7 @@ typedef struct tni_decoder {
 
 tn_generated *tni_generate(const tni_decoder *decoder, tn_module *m, const tn_prompt *prompts,
                            int64_t n, const tn_generate_options *o);
+/* Where the parameters are. */
+tn_device tni_device_of(tn_module *m);
 
 #endif

@@ -1,6 +1,6 @@
 /* perplexity.c - how well a model expects a text. */
-#include "base/base.h"
 #include "base/host.h"
+#include "ext/lm/generate.h"
 
 #include <tenon/tenon.h>
 
@@ -10,8 +10,7 @@ static double surprise(tn_module *m, const int64_t *ids, int64_t begin, int64_t 
     double sum = (double)NAN;
     TN_SCOPE TN_NO_GRAD
     {
-        tn_list *all = tn_parameters(m);
-        tn_device device = all && all->n ? tn_device_of(all->entry[0].tensor) : tn_cpu();
+        const tn_device device = tni_device_of(m);
         tn_tensor *x = tn_from_ints(ids + begin, TN_SHAPE(1, to - 1 - begin));
         tn_tensor *y = tn_from_ints(ids + from, TN_SHAPE(to - from));
         tn_tensor *logits = tn_select(tn_forward(m, tn_to(x, device)), 0, 0);
