@@ -103,6 +103,8 @@ START_TEST(borders)
     assert_values(tn_process_logits(logits, TN_NONE, 0, o), 0, -inf, x[1], -inf, -inf);
     o = (tn_sampling_options){ .temperature = 1, .top_k = 3 }; /* all that equal the third */
     assert_values(tn_process_logits(logits, TN_NONE, 0, o), 0, x[0], x[1], x[2], x[3]);
+    o = (tn_sampling_options){ .temperature = 1e-60 }; /* 0 in f32 */
+    ck_assert_double_eq(tn_item(tn_sample_token(logits, TN_NONE, 0, o)), 1);
     const float two[] = { 1, 0, 1, 0.5F };
     o = (tn_sampling_options){ .temperature = 1, .min_p = 1 };
     assert_values(tn_process_logits(row_of(two, 4), TN_NONE, 0, o), 0, 1, -inf, 1, -inf);
