@@ -67,9 +67,9 @@ typedef struct tn_tokenizer_options {
      *  the ranks', or the vocabulary's own; in training the first ids. For "gpt2" and "llama3" NULL
      *  stands for those of these models. */
     const char *const *special;
-    int n_special;           /* how many */
-    bool cased;              /* vocab.txt: letters and accents stay as they are */
-    int64_t min_frequency;   /* training: pairs that are rarer are not merged. 0: none is too rare */
+    int n_special;         /* how many */
+    bool cased;            /* vocab.txt: letters and accents stay as they are */
+    int64_t min_frequency; /* training: pairs that are rarer are not merged. 0: none is too rare */
     int64_t max_token_bytes; /* training: tokens are shorter than that. 0: of any length */
 } tn_tokenizer_options;
 
@@ -123,7 +123,8 @@ TN_API TN_MUST_USE tn_status tn_tokenizer_save(const tn_tokenizer *t, const char
 typedef struct tn_tokenizer_info {
     int64_t vocab_size; /* the largest id plus 1 */
     int64_t n_tokens;   /* ids that are used */
-    int64_t bos, eos, pad, unk, cls, sep, mask; /* as tokenizer_config.json says; unk: the model's */
+    int64_t bos, eos, pad, unk, cls, sep,
+        mask; /* as tokenizer_config.json says; unk: the model's */
 } tn_tokenizer_info;
 TN_API tn_tokenizer_info tn_tokenizer_get_info(const tn_tokenizer *t); /* t NULL: zeros and -1 */
 

@@ -44,10 +44,8 @@ static size_t merge_short(const tn_tokenizer *t, int32_t *symbol, size_t n)
         n--;
         for (size_t i = best + 1; i < n; i++) symbol[i] = symbol[i + 1];
         for (size_t i = best + 1; i + 1 < n; i++) rank[i] = rank[i + 1], id[i] = id[i + 1];
-        if (best + 1 < n)
-            rank[best] = rank_of(t, symbol[best], symbol[best + 1], &id[best]);
-        if (best > 0)
-            rank[best - 1] = rank_of(t, symbol[best - 1], symbol[best], &id[best - 1]);
+        if (best + 1 < n) rank[best] = rank_of(t, symbol[best], symbol[best + 1], &id[best]);
+        if (best > 0) rank[best - 1] = rank_of(t, symbol[best - 1], symbol[best], &id[best - 1]);
     }
     return n;
 }
@@ -94,8 +92,8 @@ static uint64_t pop(chain *c)
 static void rate(chain *c, int32_t place)
 {
     c->rank[place] = c->next[place] < 0 ? NEVER
-                                        : rank_of(c->t, c->symbol[place],
-                                                  c->symbol[c->next[place]], &c->id[place]);
+                                        : rank_of(c->t, c->symbol[place], c->symbol[c->next[place]],
+                                                  &c->id[place]);
     if (c->rank[place] != NEVER) push(c, place);
 }
 
@@ -119,8 +117,14 @@ static void merge_all(chain *c)
 static bool merge_long(tni_work *w, size_t *n)
 {
     size_t most = w->symbol_capacity / 5, count = *n;
-    chain c = { w->t, w->symbol, w->symbol + most, w->symbol + 2 * most, w->symbol + 3 * most,
-                w->symbol + 4 * most, NULL, 0 };
+    chain c = { w->t,
+                w->symbol,
+                w->symbol + most,
+                w->symbol + 2 * most,
+                w->symbol + 3 * most,
+                w->symbol + 4 * most,
+                NULL,
+                0 };
     if (!tni_room(&w->heap, &w->heap_capacity, 0, 3 * count, sizeof *w->heap)) return false;
     c.heap = w->heap;
     for (size_t i = 0; i < count; i++) {
@@ -190,11 +194,10 @@ bool tni_bpe(tni_work *w, const char *word, size_t n)
         if (id >= 0) return tni_ids_add(w->out, id);
     }
     if (n > INT32_MAX / 8)
-        return tni_false(tni_error(TN_E_INVALID, "a word has %zu bytes: want at most %d", n,
-                                   INT32_MAX / 8));
+        return tni_false(
+            tni_error(TN_E_INVALID, "a word has %zu bytes: want at most %d", n, INT32_MAX / 8));
     if (!tni_room(&w->symbol, &w->symbol_capacity, 0, 5 * (n + 1), sizeof *w->symbol)) return false;
-    size_t count =
-        t->byte_level ? bytes(t, w->symbol, word, n) : characters(t, w->symbol, word, n);
+    size_t count = t->byte_level ? bytes(t, w->symbol, word, n) : characters(t, w->symbol, word, n);
     if (count <= SHORT)
         count = merge_short(t, w->symbol, count);
     else if (!merge_long(w, &count))

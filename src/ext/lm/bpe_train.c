@@ -224,7 +224,8 @@ static void push(training *t, candidate c)
         return;
     }
     size_t i = t->n_heap++;
-    for (size_t up; i > 0 && before(&c, &t->heap[up = (i - 1) / 2]); i = up) t->heap[i] = t->heap[up];
+    for (size_t up; i > 0 && before(&c, &t->heap[up = (i - 1) / 2]); i = up)
+        t->heap[i] = t->heap[up];
     t->heap[i] = c;
 }
 
@@ -278,7 +279,8 @@ static int32_t joined(training *t, int32_t left, int32_t right)
     return token_at(t, at, n);
 }
 
-static void pair_up(training *t, int32_t left, int32_t right, int32_t made, int32_t other, size_t in)
+static void pair_up(training *t, int32_t left, int32_t right, int32_t made, int32_t other,
+                    size_t in)
 {
     int64_t n = (int64_t)t->token[made].n + t->token[other].n;
     if (n < t->most_bytes) change(t, left, right, t->word[in].count, in);
@@ -451,16 +453,16 @@ static bool check(const char *const *texts, int64_t n, int64_t vocab_size, tn_to
         return tni_false(tni_poison(function, "special"));
     for (int i = 0; i < o.n_special; i++)
         if (!o.special[i] || !*o.special[i])
-            return tni_false(tni_error(TN_E_INVALID, "%s: special token %d is NULL or empty",
-                                       function, i));
+            return tni_false(
+                tni_error(TN_E_INVALID, "%s: special token %d is NULL or empty", function, i));
     if (vocab_size < 256 + o.n_special || vocab_size > MOST)
         return tni_false(tni_error(TN_E_INVALID,
                                    "%s: vocab_size is %" PRId64 ": want from %d (256 and the "
                                    "special tokens) to %d",
                                    function, vocab_size, 256 + o.n_special, MOST));
     if (o.min_frequency >= 0 && o.max_token_bytes >= 0) return true;
-    return tni_false(tni_error(TN_E_INVALID, "%s: min_frequency or max_token_bytes is below 0",
-                               function));
+    return tni_false(
+        tni_error(TN_E_INVALID, "%s: min_frequency or max_token_bytes is below 0", function));
 }
 
 tn_tokenizer *tn_tokenizer_train(const char *const *texts, int64_t n, int64_t vocab_size,

@@ -8,7 +8,10 @@ typedef struct chat_format {
     bool trim;                             /* white space around contents goes */
 } chat_format;
 
-#define CHATML(name, system) { name, system, "", "<|im_start|>", "\n", "<|im_end|>\n", false }
+#define CHATML(name, system)                                                                       \
+    {                                                                                              \
+        name, system, "", "<|im_start|>", "\n", "<|im_end|>\n", false                              \
+    }
 static const chat_format formats[] = {
     CHATML("chatml", NULL),
     CHATML("qwen2", "You are a helpful assistant."),
@@ -89,8 +92,8 @@ tn_status tn_chat_text(const char *format, const tn_chat_message *messages, int 
     for (int i = 0; i < n; i++) add_message(&out, f, messages[i].role, messages[i].content);
     if (reply) add(&out, f->open), add(&out, "assistant"), add(&out, f->to_content);
     tni_bytes_add(&out, "", 1);
-    *chars = (tn_chars){ out.data, out.failed ? chars->n : (int64_t)out.n - 1,
-                         (int64_t)out.capacity };
+    *chars =
+        (tn_chars){ out.data, out.failed ? chars->n : (int64_t)out.n - 1, (int64_t)out.capacity };
     if (!out.failed) return TN_OK;
     if (chars->capacity > chars->n) chars->text[chars->n] = 0;
     return tni_pending();

@@ -73,9 +73,9 @@ static void join_piece(const decoding *d, const tni_undo *u, tni_bytes *to, cons
                        tni_bytes *other)
 {
     static const char *const clean[][2] = {
-        { " .", "." },   { " ?", "?" },     { " !", "!" },     { " ,", "," },    { " ' ", "'" },
-        { " n't", "n't" }, { " 'm", "'m" }, { " do not", " don't" }, { " 's", "'s" },
-        { " 've", "'ve" }, { " 're", "'re" }
+        { " .", "." },   { " ?", "?" },     { " !", "!" },    { " ,", "," },
+        { " ' ", "'" },  { " n't", "n't" }, { " 'm", "'m" },  { " do not", " don't" },
+        { " 's", "'s" }, { " 've", "'ve" }, { " 're", "'re" }
     };
     size_t k = strlen(u->text);
     bool continues = k && from->n >= k && memcmp(from->data, u->text, k) == 0;
@@ -107,10 +107,11 @@ static void strip(decoding *d, const tni_undo *u, bool fused, tni_bytes *to, con
     if (end > at) tni_bytes_add(to, from->data + at, end - at);
 }
 
-
 static int hex(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+    return c >= '0' && c <= '9'                 ? c - '0'
+           : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
+                                                : -1;
 }
 
 /* The byte of "<0x0A>"; -1: it is no such token. */

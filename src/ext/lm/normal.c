@@ -57,16 +57,15 @@ static bool form_run(tni_work *w, tni_bytes *to, const char *text, size_t n, uns
         at += tni_next(text + at, n - at, &c);
         if (!tni_room(&w->character, &w->character_capacity, count, MOST + 1, sizeof c))
             return false;
-        count += (size_t)TNI_MAX(utf8proc_decompose_char(c, w->character + count, MOST,
-                                                         (utf8proc_option_t)options, &last),
-                                 0);
+        utf8proc_ssize_t k = utf8proc_decompose_char(c, w->character + count, MOST,
+                                                     (utf8proc_option_t)options, &last);
+        count += k > 0 ? (size_t)k : 0;
     }
     if (!order_all(w, w->character, count)) return false;
+    utf8proc_ssize_t left = (utf8proc_ssize_t)count;
     if (options & UTF8PROC_COMPOSE)
-        count = (size_t)TNI_MAX(utf8proc_normalize_utf32(w->character, (utf8proc_ssize_t)count,
-                                                         (utf8proc_option_t)options),
-                                0);
-    for (size_t i = 0; i < count; i++)
+        left = utf8proc_normalize_utf32(w->character, left, (utf8proc_option_t)options);
+    for (utf8proc_ssize_t i = 0; i < left; i++)
         if (!add_character(to, w->character[i])) return false;
     return true;
 }
@@ -108,8 +107,8 @@ static bool ideograph(int32_t c)
 
 static bool add_clean(tni_bytes *to, int32_t c)
 {
-    const unsigned gone = 1u << UTF8PROC_CATEGORY_CC | 1u << UTF8PROC_CATEGORY_CF |
-                          1u << UTF8PROC_CATEGORY_CO;
+    const unsigned gone =
+        1u << UTF8PROC_CATEGORY_CC | 1u << UTF8PROC_CATEGORY_CF | 1u << UTF8PROC_CATEGORY_CO;
     if (c == '\t' || c == '\n' || c == '\r') return add_character(to, ' ');
     if (c == 0xfffd || gone >> utf8proc_category(c) & 1) return true;
     return add_character(to, tni_is_space(c) ? ' ' : c);

@@ -12,7 +12,8 @@
 static const struct {
     const char *name, *regex;
 } patterns[] = {
-    { "gpt2", "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+" },
+    { "gpt2",
+      "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+" },
     { "cl100k", "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
                 " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+" },
     { "llama3", "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
@@ -78,8 +79,10 @@ static size_t rewrite_escape(tni_bytes *to, const char *at, bool in_class)
         tni_bytes_printf(to, "\\x{%.4s}", at + 2);
         return 6;
     }
-    tni_bytes_add(to, *means ? means : at, *means ? strlen(means) : 2);
-    return 2;
+    const char *close = at[2] == '{' && strchr("pPx", at[1]) ? strchr(at, '}') : NULL;
+    size_t k = close ? (size_t)(close - at) + 1 : 2;
+    tni_bytes_add(to, *means ? means : at, *means ? strlen(means) : k);
+    return k;
 }
 
 /* In PCRE2's words. NULL, or what it cannot say. */
@@ -95,9 +98,12 @@ static const char *rewrite(tni_bytes *to, const char *regex)
             continue;
         }
         if (in_class && (*at == '[' || (at[0] == '&' && at[1] == '&'))) return at;
-        if (!in_class && *at == '}' && at[1] == '+') return at; /* possessive here, not there */
-        if (in_class && *at == ']' && at > opened + (opened[0] == '^')) in_class = false;
-        else if (!in_class && *at == '[') in_class = true, opened = at + 1;
+        /* possessive here, not there; and 0 to n times there, not here */
+        if (!in_class && (strncmp(at, "}+", 2) == 0 || strncmp(at, "{,", 2) == 0)) return at;
+        if (in_class && *at == ']' && at > opened + (opened[0] == '^'))
+            in_class = false;
+        else if (!in_class && *at == '[')
+            in_class = true, opened = at + 1;
         tni_bytes_add(to, at++, 1);
     }
     return NULL;
@@ -202,8 +208,8 @@ int tni_match(tni_work *w, const pcre2_code *pattern, const char *text, size_t n
               size_t *start, size_t *end)
 {
     if (!w->limits && !prepare(w)) return -1;
-    int found = pcre2_match(pattern, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, w->match,
-                            w->limits);
+    int found =
+        pcre2_match(pattern, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, w->match, w->limits);
     if (found == PCRE2_ERROR_NOMATCH) return 0;
     if (found < 0) {
         PCRE2_UCHAR reason[160] = "";

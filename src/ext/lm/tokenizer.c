@@ -133,8 +133,9 @@ tn_tokenizer_info tn_tokenizer_get_info(const tn_tokenizer *t)
 {
     tn_tokenizer_info info = { 0, 0, -1, -1, -1, -1, -1, -1, -1 };
     if (!t) return info;
-    info = (tn_tokenizer_info){ (int64_t)t->n_token, 0,      t->bos, t->eos, t->pad,
-                                t->unk,              t->cls, t->sep, t->mask };
+    info = (tn_tokenizer_info){
+        (int64_t)t->n_token, 0, t->bos, t->eos, t->pad, t->unk, t->cls, t->sep, t->mask
+    };
     for (size_t i = 0; i < t->n_token; i++) info.n_tokens += t->token[i].there;
     return info;
 }

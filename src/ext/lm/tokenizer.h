@@ -73,8 +73,8 @@ typedef struct tni_split {
     enum { TNI_CUT, TNI_SPACE_BEFORE, TNI_METASPACE } kind;
     enum { TNI_ISOLATED, TNI_REMOVED, TNI_CONTIGUOUS, TNI_WITH_PREVIOUS, TNI_WITH_NEXT } behaviour;
     bool invert;
-    pcre2_code *pattern;                                /* of TNI_CUT */
-    char *text;                                         /* TNI_METASPACE: what stands for a space */
+    pcre2_code *pattern; /* of TNI_CUT */
+    char *text;          /* TNI_METASPACE: what stands for a space */
     enum { TNI_NEVER, TNI_FIRST, TNI_ALWAYS } prepend;
 } tni_split;
 
@@ -102,14 +102,14 @@ struct tn_tokenizer {
     tni_words by_text, by_bytes; /* all; those of the model */
     uint64_t seed;               /* of hashes */
     enum { TNI_BPE, TNI_WORDPIECE } model;
-    bool byte_level;              /* bytes of texts differ from their letters */
-    bool fallback, fuse, whole;   /* byte_fallback, fuse_unk, ignore_merges */
-    int32_t unk, byte[256];       /* ids, of a byte alone or of <0x0A>; -1: none */
-    tni_pair *pair;               /* BPE */
-    size_t pair_capacity;         /* 0 or a power of two */
-    char *prefix;                 /* WordPiece: of what continues a word */
-    int64_t longest;              /* WordPiece: characters of a word */
-    tni_trie raw, normalised;     /* added tokens, found in either */
+    bool byte_level;            /* bytes of texts differ from their letters */
+    bool fallback, fuse, whole; /* byte_fallback, fuse_unk, ignore_merges */
+    int32_t unk, byte[256];     /* ids, of a byte alone or of <0x0A>; -1: none */
+    tni_pair *pair;             /* BPE */
+    size_t pair_capacity;       /* 0 or a power of two */
+    char *prefix;               /* WordPiece: of what continues a word */
+    int64_t longest;            /* WordPiece: characters of a word */
+    tni_trie raw, normalised;   /* added tokens, found in either */
     tni_normal normal[TNI_STAGES];
     tni_split split[TNI_STAGES];
     tni_undo undo[TNI_STAGES];

@@ -65,8 +65,7 @@ static tni_token *token_of(reading *r, const tni_json_node *id, int64_t most)
     }
     size_t wanted = (size_t)id->number + 1;
     if (wanted <= t->n_token) return &t->token[id->number];
-    if (!tni_room(&t->token, &t->token_capacity, t->n_token, wanted - t->n_token,
-                  sizeof *t->token))
+    if (!tni_room(&t->token, &t->token_capacity, t->n_token, wanted - t->n_token, sizeof *t->token))
         return NULL;
     memset(t->token + t->n_token, 0, (wanted - t->n_token) * sizeof *t->token);
     t->n_token = wanted;
@@ -384,9 +383,10 @@ static bool read_normalizer(reading *r, const tni_json_node *part)
     static const struct {
         const char *name;
         int kind;
-    } plain[] = { { "NFC", TNI_NFC },         { "NFD", TNI_NFD },
-                  { "NFKC", TNI_NFKC },       { "NFKD", TNI_NFKD },
-                  { "Lowercase", TNI_LOWER }, { "StripAccents", TNI_NO_MARKS } };
+    } plain[] = {
+        { "NFC", TNI_NFC },   { "NFD", TNI_NFD },         { "NFKC", TNI_NFKC },
+        { "NFKD", TNI_NFKD }, { "Lowercase", TNI_LOWER }, { "StripAccents", TNI_NO_MARKS }
+    };
     const char *type = type_of(part);
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
         if (is(type, plain[i].name)) return add_normal(r, plain[i].kind) != NULL;
@@ -527,8 +527,7 @@ static bool read_template(reading *r, const tni_json_node *template, tn_ids *bef
     bool text = false;
     const tni_json_node *m = tni_json_first(tni_json_get(template, "single"));
     for (; m; m = tni_json_after(m)) {
-        const char *name =
-            tni_json_get_text(tni_json_get(m, "SpecialToken"), "id", NULL);
+        const char *name = tni_json_get_text(tni_json_get(m, "SpecialToken"), "id", NULL);
         const char *sequence = tni_json_get_text(tni_json_get(m, "Sequence"), "id", "");
         if (!name && (!is(sequence, "A") || text))
             return wrong(r, "a template's single is not of special tokens and one A");
@@ -612,7 +611,8 @@ static int64_t count(const tni_json_node *part, const char *key)
 static bool read_strip(reading *r, const tni_json_node *part)
 {
     tn_tokenizer *t = r->t;
-    if (fused(t) && count(part, "stop")) return lacking(r, "the decoder Strip at the end of a text");
+    if (fused(t) && count(part, "stop"))
+        return lacking(r, "the decoder Strip at the end of a text");
     if (!add_undo(r, TNI_UNDO_STRIP, tni_json_get_text(part, "content", ""), "", false))
         return false;
     t->undo[t->n_undo - 1].start = count(part, "start");

@@ -7,8 +7,7 @@ size_t tni_next(const char *text, size_t n, int32_t *c)
 {
     unsigned char first = (unsigned char)text[0];
     if (first < 0x80) return *c = first, 1;
-    utf8proc_ssize_t k =
-        utf8proc_iterate((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, c);
+    utf8proc_ssize_t k = utf8proc_iterate((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, c);
     if (k > 0) return (size_t)k;
     *c = 0xfffd;
     return 1;

@@ -127,12 +127,18 @@ static bool like(const char *pattern, const char *name)
 /* Llama 3's 256 special tokens (its models' tokenizer.py). */
 static bool add_llama3(tni_bytes *json, int64_t id)
 {
-    static const char *const known[] = {
-        "<|begin_of_text|>",       "<|end_of_text|>",           "<|reserved_special_token_0|>",
-        "<|reserved_special_token_1|>", "<|finetune_right_pad_id|>", "<|step_id|>",
-        "<|start_header_id|>",     "<|end_header_id|>",         "<|eom_id|>",
-        "<|eot_id|>",              "<|python_tag|>",            "<|image|>"
-    };
+    static const char *const known[] = { "<|begin_of_text|>",
+                                         "<|end_of_text|>",
+                                         "<|reserved_special_token_0|>",
+                                         "<|reserved_special_token_1|>",
+                                         "<|finetune_right_pad_id|>",
+                                         "<|step_id|>",
+                                         "<|start_header_id|>",
+                                         "<|end_header_id|>",
+                                         "<|eom_id|>",
+                                         "<|eot_id|>",
+                                         "<|python_tag|>",
+                                         "<|image|>" };
     const int n = sizeof known / sizeof *known;
     for (int i = 0; i < 256; i++) {
         char name[40];
@@ -241,8 +247,7 @@ static void add_pairs(tni_bytes *json, const ranks *r)
     for (size_t i = 0; i < r->n; i++)
         for (size_t k = 1; k < r->of[i].n; k++) {
             const char *text = r->bytes.data + r->of[i].at;
-            if (find_rank(r, text, k, NULL) < 0 ||
-                find_rank(r, text + k, r->of[i].n - k, NULL) < 0)
+            if (find_rank(r, text, k, NULL) < 0 || find_rank(r, text + k, r->of[i].n - k, NULL) < 0)
                 continue;
             add(json, first ? "[\"" : ",[\"");
             first = false;
@@ -413,8 +418,9 @@ static bool read_config(tn_tokenizer *t, const char *path, bool folder)
     tni_bytes file = { 0 };
     tni_json_tree tree = { 0 };
     bool is_folder, there = config && is_there(config, &is_folder) && !is_folder;
-    bool ok = config && (!there || (read_file(config, &file) &&
-                                    tni_json_tree_read(&tree, file.data, file.n)));
+    bool ok =
+        config &&
+        (!there || (read_file(config, &file) && tni_json_tree_read(&tree, file.data, file.n)));
     if (tree.problem)
         tni_file_error(TN_E_FORMAT, function, config, "at byte %zu: %s", tree.at, tree.problem);
     if (ok && there) {
@@ -465,9 +471,9 @@ static tn_tokenizer *load(const char *path, tn_tokenizer_options o)
         ok = ok && from_lines(&json, path, &file, o.cased);
     else if (!whole)
         ok = ok && from_ranks(&json, path, &file, o);
-    tn_tokenizer *t = ok ? tni_tokenizer_read(path, whole ? &file : &json,
-                                              !whole && !vocabulary && !lines)
-                         : NULL;
+    tn_tokenizer *t =
+        ok ? tni_tokenizer_read(path, whole ? &file : &json, !whole && !vocabulary && !lines)
+           : NULL;
     tni_bytes_free(&file);
     tni_bytes_free(&json);
     return t;

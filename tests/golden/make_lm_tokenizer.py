@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Writes lm/tokenizer_*.json and lm/tokenizer_*.bin: small tokenizers made by the package tokenizers, and their ids.
+
+usage: python3 make_lm_tokenizer.py        made with tokenizers 0.23.3; the texts are drawn from seed 3
+A .bin file has for each text: its bytes, ids without and with those around, and the decoded text, each as a number
+(u32, little-endian) and bytes or ids (i32). lm/tokenizer_train.bin has the texts that byte.json was trained on.
+"""
+import os
+import random
+import struct
+
+from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
+                        trainers)
+
+HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lm")
+QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+        r"|\s+(?!\S)|\s+")
+WORDS = ("the of and to in that he was his it with as her for had she not but at on all be have him is said you they "
+         "which from one would so there were what when no if an or my could out up been into more them who some do "
+         "than time two now then little very like other about over before good must where down should know think "
+         "never after way long made come here again these through back such might much own see most well under "
+         "learning model token gradient layer weight tensor don't I'll you've it's hello world HELLO World café naïve "
+         "Straße übermäßig Москва привет мир Ελλάδα 東京 你好 世界 日本語 한국어 안녕 שלום مرحبا नमस्ते สวัสดี").split()
+PARTS = [" ", "  ", "\n", "\n\n", "\t", "\r\n", "   ", "\u00a0", "\u3000", "\u2028", "\x85", "1", "42", "1234567", "3.14", "\u0663",
+         "\u00bd", "!", "?", ".", ",", "'s", "'T", "--", "$", "^", "`", "\u00a3", "<|end|>", "<|end|>  ", "  [M]", "[M]s",
+         "<pad>", "Caf\u00c9", "[CLS]", "e\u0301", "\u1e9b\u0323", "\ufb01", "\u0130", "\U0001f469\u200d\U0001f4bb", "\U0001f1e9\U0001f1ea",
+         "\u2764\ufe0f", "\u0000"[1:], "\ufffd", "\u200d", "\ue000", "##", "\u2581", "\u180e", "a" * 60, "x" * 101, "aaaa"]
+
+
+def text(rng):
+    out = []
+    for _ in range(rng.randrange(0, 14)):
+        out.append(rng.choice(PARTS) if rng.random() < 0.4 else rng.choice(WORDS))
+        if rng.random() < 0.6:
+            out.append(" ")
+    return "".join(out)
+
+
+def write(name, tokenizer, texts):
+    tokenizer.save(os.path.join(HERE, f"tokenizer_{name}.json"), pretty=False)
+    with open(os.path.join(HERE, f"tokenizer_{name}.bin"), "wb") as f:
+        for t in texts:
+            full = tokenizer.encode(t).ids
+            bare = tokenizer.encode(t, add_special_tokens=False).ids
+            back = tokenizer.decode(full).encode()
+            f.write(struct.pack("<I", len(t.encode())) + t.encode())
+            for ids in bare, full:
+                f.write(struct.pack(f"<I{len(ids)}i", len(ids), *ids))
+            f.write(struct.pack("<I", len(back)) + back)
+
+
+def main():
+    rng = random.Random(3)
+    texts = [text(rng) for _ in range(90)]
+    training = [" ".join(rng.choice(WORDS) for _ in range(40)) for _ in range(30)] + texts[:20]
+    special = AddedToken("<|end|>", special=True, normalized=False)
+
+    byte = Tokenizer(models.BPE())
+    byte.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    byte.decoder = decoders.ByteLevel()
+    byte.train_from_iterator(training, trainers.BpeTrainer(
+        vocab_size=600, special_tokens=["<|end|>"], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    with open(os.path.join(HERE, "tokenizer_train.bin"), "wb") as f:
+        for t in training:
+            f.write(struct.pack("<I", len(t.encode())) + t.encode())
+    write("byte", byte, texts)
+
+    qwen = Tokenizer.from_str(byte.to_str())
+    qwen.normalizer = normalizers.NFC()
+    qwen.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(QWEN), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    qwen.post_processor = processors.Sequence([processors.ByteLevel(), processors.TemplateProcessing(
+        single="<|end|> $A <|end|>", special_tokens=[("<|end|>", 0)])])
+    qwen.add_tokens([AddedToken("[M]", lstrip=True, rstrip=True, normalized=False),
+                     AddedToken("Caf\u00e9", normalized=True), AddedToken("he", single_word=True, normalized=True)])
+    write("qwen", qwen, texts)
+
+    llama = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    llama.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    llama.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(),
+                                       decoders.Strip(" ", 1, 0)])
+    llama.train_from_iterator(training, trainers.BpeTrainer(
+        vocab_size=700, limit_alphabet=90, show_progress=False, max_token_length=8,
+        special_tokens=["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)]))
+    llama.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    # only what is special stays an added token: <0x..> are the model's
+    import json
+    j = json.loads(llama.to_str())
+    j["added_tokens"] = j["added_tokens"][:3]
+    llama = Tokenizer.from_str(json.dumps(j))
+    write("llama", llama, texts)
+
+    meta = Tokenizer(models.BPE(unk_token="<unk>"))
+    meta.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Punctuation("merged_with_previous"), pre_tokenizers.Digits(individual_digits=False),
+        pre_tokenizers.Metaspace()])
+    meta.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")])
+    meta.decoder = decoders.Metaspace()
+    meta.train_from_iterator(training, trainers.BpeTrainer(
+        vocab_size=300, limit_alphabet=60, special_tokens=["<unk>", "<pad>"], show_progress=False))
+    write("meta", meta, texts)
+
+    pieces = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    pieces.normalizer = normalizers.BertNormalizer()
+    pieces.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    pieces.decoder = decoders.WordPiece()
+    pieces.train_from_iterator(training, trainers.WordPieceTrainer(
+        vocab_size=400, limit_alphabet=120, show_progress=False,
+        special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]))
+    pieces.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    write("pieces", pieces, texts)
+    vocab = sorted(pieces.get_vocab().items(), key=lambda e: e[1])
+    with open(os.path.join(HERE, "tokenizer_vocab.txt"), "w", encoding="utf-8") as f:
+        f.writelines(token + "\n" for token, _ in vocab)
+
+
+if __name__ == "__main__":
+    main()
