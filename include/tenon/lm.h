@@ -65,7 +65,8 @@ TN_API tn_module *tn_lm_new(const char *config);
  */
 TN_API tn_module *tn_lm_load(const char *folder, tn_lm_options o);
 /** Writes config.json and model.safetensors, which tn_lm_load and from_pretrained read; makes the
- *  folder. Tied weights are stored once. Errors: TN_E_IO. PyTorch: model.save_pretrained(folder) */
+ *  folder. Tied weights are stored once; the config is the one read, with the weights' dtype.
+ *  Errors: TN_E_IO. PyTorch: model.save_pretrained(folder) */
 TN_API TN_MUST_USE tn_status tn_lm_save(tn_module *m, const char *folder);
 
 /** What a model is; tokens are ids. */
@@ -106,7 +107,7 @@ TN_API tn_tensor *tn_lm_cache(tn_module *m);
  *
  * ids      [B, T], i64, B as the cache's
  * lengths  TN_NONE: each row has T tokens; else [B], i64: row b has lengths[b], 1 to T, at its
- *          left, and the rest of the row is padding, of any tokens
+ *          left, and the rest of the row is padding, any token ids
  * Cost     a step whose rows are equally long reads the cache where it lies and writes the new keys
  *          and values only; where they differ, there is a mask [B, T, S], too
  * Errors   TN_E_STATE: train mode; no cache; more tokens than its capacity, or GPT-2's positions

@@ -370,6 +370,16 @@ static tn_status read_fixed(reader *r)
     return tni_json_skip(&r->j) ? TN_OK : bad(r, "a value");
 }
 
+/* The weights' dtype, which saving writes anew. */
+static tn_status read_dtype(reader *r)
+{
+    tni_json_kind(&r->j); /* what follows is no space */
+    r->c->dtype_at = (size_t)(r->j.at - r->j.text);
+    if (!tni_json_skip(&r->j)) return bad(r, "a name");
+    r->c->dtype_end = (size_t)(r->j.at - r->j.text);
+    return TN_OK;
+}
+
 /* The members of an object that is open. */
 static tn_status read_object(reader *r, const field *list, size_t n)
 {
@@ -381,7 +391,9 @@ static tn_status read_object(reader *r, const field *list, size_t n)
         r->in_rope = list == rope_fields;
         size_t i = 0;
         while (i < n && (strcmp(key, list[i].key) != 0 || !(list[i].families & r->c->family))) i++;
-        if (i == n)
+        if (list == fields && (!strcmp(key, "dtype") || !strcmp(key, "torch_dtype")))
+            status = read_dtype(r);
+        else if (i == n)
             status = read_fixed(r);
         else if (tni_json_word(&r->j, "null"))
             status = read_null(r, &list[i]);

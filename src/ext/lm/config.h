@@ -50,6 +50,7 @@ typedef struct tni_lm_config {
     int64_t pad, bos, interval; /* pad, bos: -1 is none; interval: of layers without rotation */
     int64_t eos[TNI_LM_ENDS];
     int n_eos, n_rotated;
+    size_t dtype_at, dtype_end;  /* in the text, of the weights' dtype; both 0: it is not there */
     bool rotated[TNI_LM_LAYERS]; /* of the first n_rotated layers, if the file lists them */
     tni_rope rope;
 } tni_lm_config;

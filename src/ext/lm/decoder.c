@@ -178,7 +178,8 @@ static tn_status rotations(body *m, tn_tensor *at, int64_t tokens, tn_tensor **i
         scale = tni_rope_frequencies(&m->rope, tokens, now);
         f = tn_to(tn_from_floats(now, TN_SHAPE(m->rope.dim / 2)), tn_device_of(f));
     }
-    tn_tensor *angle = tn_mul(tn_unsqueeze(tn_to_dtype(at, TN_F32), -1), f);
+    const tn_dtype dtype = tn_dtype_of(in[TNI_X]) == TN_F64 ? TN_F64 : TN_F32;
+    tn_tensor *angle = tn_mul(tn_unsqueeze(tn_to_dtype(at, dtype), -1), tn_to_dtype(f, dtype));
     if (tn_rank(at) == 2) angle = tn_unsqueeze(angle, 1); /* the heads */
     in[TNI_COSINE] = tn_cos(angle), in[TNI_SINE] = tn_sin(angle);
     if (scale == 1) return TN_OK;

@@ -91,7 +91,7 @@ static tn_status draw(const char *path, tn_module *m, void *user)
         tn_tensor *bias = tn_get_parameter(m, "bias");
         return !bias || tn_is_none(bias) ? TN_OK : tn_init_constant(bias, 0);
     }
-    const bool words = tn_size(weight, 0) == lm->c.vocab && lm->c.family != TNI_LM_GPT2;
+    const bool words = !strcmp(last, ".embed_tokens") || !strcmp(last, ".word_embeddings");
     if (words && lm->c.pad >= 0) return tn_init_constant(tn_select(weight, 0, lm->c.pad), 0);
     return TN_OK;
 }

@@ -142,6 +142,22 @@ tn_module *tn_lm_load(const char *folder, tn_lm_options o)
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
+/* The config as it was read, but for the dtype. */
+static tn_status save_config(const tni_lm *m, const char *path, tn_dtype dtype)
+{
+    static const char *const names[] = { "float32", "float64", "bfloat16", "float16" };
+    const size_t at = m->c.dtype_at, end = m->c.dtype_end;
+    if (!end || dtype > TN_F16) return tni_file_replace("tn_lm_save", path, m->text, m->n);
+    const size_t room = m->n + 16;
+    char *text = tni_alloc(room);
+    if (!text) return TN_E_NOMEM;
+    const int n = snprintf(text, room, "%.*s\"%s\"%.*s", (int)at, m->text, names[dtype],
+                           (int)(m->n - end), m->text + end);
+    tn_status status = tni_file_replace("tn_lm_save", path, text, (size_t)n);
+    tni_free(text, room);
+    return status;
+}
+
 static tn_status save(tni_lm *m, const char *folder)
 {
     static const char *keys[] = { "format" }, *values[] = { "pt" };
@@ -158,7 +174,7 @@ static tn_status save(tni_lm *m, const char *folder)
     }
     if (status == TN_OK)
         status = tni_lm_path("tn_lm_save", folder, "config.json", path, sizeof path);
-    if (status == TN_OK) status = tni_file_replace("tn_lm_save", path, m->text, m->n);
+    if (status == TN_OK) status = save_config(m, path, tn_dtype_of(list->entry[0].tensor));
     if (status == TN_OK)
         status = tni_lm_path("tn_lm_save", folder, "model.safetensors", path, sizeof path);
     return status == TN_OK ? tn_save_tensors(list, &metadata, path) : status;
