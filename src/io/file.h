@@ -10,10 +10,10 @@
 
 /* The status for a NULL argument that is not a tensor: the pending error or, if none, TN_E_INVALID:
  * "FUNCTION: ARGUMENT is NULL: want WANT". (input.c) */
-tn_status tni_null(const char *function, const char *argument, const char *want);
+TNI_SHARED tn_status tni_null(const char *function, const char *argument, const char *want);
 
 /* The status for an errno: TN_E_NOMEM for ENOMEM, else TN_E_IO. */
-tn_status tni_errno(int error);
+TNI_SHARED tn_status tni_errno(int error);
 
 /* Repeats a call that signals may interrupt. */
 #define TNI_UNINTERRUPTED(result, call)                                                            \
@@ -26,10 +26,10 @@ tn_status tni_errno(int error);
 #define TNI_PATH_SHOWN 1000
 /* The error "FUNCTION: PATH: TEXT"; in the text control characters become '?', since what comes
  * from a file may reach a terminal. Returns status. (input.c) */
-tn_status tni_file_error(tn_status status, const char *function, const char *path,
-                         const char *format, ...) TN_PRINTF(4, 5);
+TNI_SHARED tn_status tni_file_error(tn_status status, const char *function, const char *path,
+                                    const char *format, ...) TN_PRINTF(4, 5);
 /* Whether path is the name of a file, else an error naming function. (input.c) */
-tn_status tni_path_check(const char *function, const char *path);
+TNI_SHARED tn_status tni_path_check(const char *function, const char *path);
 
 /* ---- writing: the file appears whole or not at all (atomic_file.c) --------------------------- */
 
@@ -70,11 +70,11 @@ typedef struct tni_input {
 } tni_input;
 
 /* Opens a regular file. */
-tn_status tni_input_open(tni_input *in, const char *function, const char *path);
+TNI_SHARED tn_status tni_input_open(tni_input *in, const char *function, const char *path);
 /* Exactly nbytes from offset: an interrupted read goes on, a file that became shorter is an error.
  */
-tn_status tni_input_read(const tni_input *in, int64_t offset, void *data, size_t nbytes);
-void tni_input_close(tni_input *in);
+TNI_SHARED tn_status tni_input_read(const tni_input *in, int64_t offset, void *data, size_t nbytes);
+TNI_SHARED void tni_input_close(tni_input *in);
 /* Errors about it; TN_E_FORMAT. */
 #define tni_input_error(in, status, ...)                                                           \
     tni_file_error(status, (in)->function, (in)->path, __VA_ARGS__)
@@ -91,8 +91,8 @@ typedef struct tni_bytes {
     bool failed;
 } tni_bytes;
 
-void tni_bytes_add(tni_bytes *b, const void *data, size_t n);
-void tni_bytes_printf(tni_bytes *b, const char *format, ...) TN_PRINTF(2, 3);
-void tni_bytes_free(tni_bytes *b);
+TNI_SHARED void tni_bytes_add(tni_bytes *b, const void *data, size_t n);
+TNI_SHARED void tni_bytes_printf(tni_bytes *b, const char *format, ...) TN_PRINTF(2, 3);
+TNI_SHARED void tni_bytes_free(tni_bytes *b);
 
 #endif

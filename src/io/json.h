@@ -16,28 +16,28 @@ typedef struct tni_json {
     bool first;          /* just after a { or [ */
 } tni_json;
 
-tni_json tni_json_of(char *text, size_t n);
+TNI_SHARED tni_json tni_json_of(char *text, size_t n);
 /* What comes next: one of { [ " or 0 for a number, n for true, false and null; zero + problem. */
-char tni_json_kind(tni_json *j);
+TNI_SHARED char tni_json_kind(tni_json *j);
 /* Whether the next value begins with this { or [; if so, moves past it. */
-bool tni_json_open(tni_json *j, char open);
+TNI_SHARED bool tni_json_open(tni_json *j, char open);
 /* Whether there is another member; if not, moves past the } or ]. Call until false. */
-bool tni_json_next(tni_json *j, char close);
+TNI_SHARED bool tni_json_next(tni_json *j, char close);
 /* The key of an object's next member. NULL + problem. */
-const char *tni_json_key(tni_json *j);
+TNI_SHARED const char *tni_json_key(tni_json *j);
 /* The next value, a string; NULL if it is not one. */
-const char *tni_json_string(tni_json *j);
+TNI_SHARED const char *tni_json_string(tni_json *j);
 /* An integer from 0 to 2^63 - 1; false, without a problem, if the next value is something else. */
-bool tni_json_integer(tni_json *j, int64_t *value);
+TNI_SHARED bool tni_json_integer(tni_json *j, int64_t *value);
 /* Whether the next value is this word: true, false or null. If so, moves past it. */
-bool tni_json_word(tni_json *j, const char *word);
+TNI_SHARED bool tni_json_word(tni_json *j, const char *word);
 /* Moves past the next value, of whatever kind; false + problem. */
-bool tni_json_skip(tni_json *j);
+TNI_SHARED bool tni_json_skip(tni_json *j);
 /* Checks that nothing follows; else a problem. */
-bool tni_json_end(tni_json *j);
+TNI_SHARED bool tni_json_end(tni_json *j);
 
 /* Appends text as a JSON string. False: not UTF-8, nothing was added. */
-bool tni_json_add(tni_bytes *b, const char *text);
+TNI_SHARED bool tni_json_add(tni_bytes *b, const char *text);
 /* How many of the first n bytes are valid UTF-8: n if all are. */
 TNI_SHARED size_t tni_utf8(const char *text, size_t n);
 

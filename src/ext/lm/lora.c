@@ -1,0 +1,194 @@
+/*
+ * lora.c - the layer with adapters: y = X(x) + scale B(A(dropout(x))), and which of them is active.
+ *
+ * The sum of a merged layer is kept beside its weight W instead of in it. So W, what is tied to it
+ * and files stay right while it is merged, and unmerging is exact.
+ */
+#include "ext/lm/lora.h"
+#include "nn/layers/layer.h"
+
+/* ---- the layer ------------------------------------------------------------------------------- */
+
+uint64_t tni_lora_versions(const tni_lora *m)
+{
+    uint64_t sum = tn_version(tn_get_parameter(m->base_layer, "weight"));
+    return sum + tn_version(m->now_a->weight) + tn_version(m->now_b->weight);
+}
+
+static tn_tensor *lora_forward(tn_module *self, tn_tensor *x)
+{
+    tni_lora *m = (tni_lora *)self;
+    const tni_factor *a = m->now_a, *b = m->now_b;
+    if (a && !tn_is_none(m->merged) && m->merged_of == tni_lora_versions(m))
+        return tn_linear(x, m->merged, tn_get_parameter(m->base_layer, "bias"));
+    tn_tensor *y = tn_forward(m->base_layer, x);
+    if (!a || !y) return y;
+    x = tn_dropout(tn_to_dtype(x, tn_dtype_of(a->weight)), a->dropout, tn_training(self));
+    tn_tensor *h = tn_mul_scalar(tn_linear(x, a->weight, TN_NONE), a->scale);
+    return tn_to_dtype(tn_add(y, tn_linear(h, b->weight, TN_NONE)), tn_dtype_of(y));
+}
+
+static void lora_describe(const tn_module *self, char *text, size_t size)
+{
+    const tni_lora *m = (const tni_lora *)self;
+    const tni_factor *a = m->now_a;
+    if (a)
+        tni_text_add(text, size, "%s, rank %" PRId64 ", scale %g", tni_factor_name(m->a, a),
+                     tn_size(a->weight, 0), a->scale);
+    else
+        tni_text_add(text, size, "no adapter");
+    if (a && a->dropout > 0) tni_text_add(text, size, ", dropout %g", a->dropout);
+}
+
+static tn_status lora_clone(tn_module *self, tn_module *copy)
+{
+    tni_lora *m = (tni_lora *)copy;
+    (void)self;
+    if (!tn_is_none(m->merged)) m->merged_of = tni_lora_versions(m);
+    return TN_OK;
+}
+
+static const tn_module_type lora_type = { .name = "LoraLinear",
+                                          .size = sizeof(tni_lora),
+                                          .forward = lora_forward,
+                                          .describe = lora_describe,
+                                          .clone = lora_clone };
+static const tn_module_type factor_type = { .name = "LoraFactor", .size = sizeof(tni_factor) };
+
+tni_lora *tni_lora_of(const tn_module *m)
+{
+    return m && m->type == &lora_type ? (tni_lora *)m : NULL;
+}
+
+bool tni_lora_fits(const tn_module *m, int64_t *in, int64_t *out)
+{
+    if (tni_lora_of(m)) m = tni_lora_of(m)->base_layer;
+    if (strcmp(m->type->name, "Linear") != 0) return false;
+    const tn_tensor *weight = tn_get_parameter((tn_module *)m, "weight");
+    if (in) *in = tn_size(weight, 1);
+    if (out) *out = tn_size(weight, 0);
+    return true;
+}
+
+/* ---- making it ------------------------------------------------------------------------------- */
+
+/* Takes over layer. */
+static tni_lora *lora_new(tn_module *layer)
+{
+    tni_lora *m = tn_module_new(&lora_type);
+    if (!m) {
+        tn_module_drop(layer);
+        return NULL;
+    }
+    tn_register_module(&m->base, "base_layer", &m->base_layer, layer);
+    tn_register_module(&m->base, "lora_A", &m->a, tn_module_dict_new());
+    tn_register_module(&m->base, "lora_B", &m->b, tn_module_dict_new());
+    tn_register_buffer(&m->base, "merged", &m->merged, TN_NONE, TN_CACHE);
+    return (tni_lora *)tn_module_done(&m->base);
+}
+
+/* Draws A [rank, in] and B [out, rank] as peft does: both as Linear does, then A again. */
+static tn_status draw(tn_tensor *a, tn_tensor *b)
+{
+    tn_tensor *const order[] = { a, b, a };
+    tn_status status = TN_OK;
+    for (int i = 0; i < 3 && status == TN_OK; i++)
+        status = tn_init_kaiming_uniform(order[i], sqrt(5), false, TN_NL_LEAKY_RELU);
+    return status == TN_OK ? tn_init_constant(b, 0) : status;
+}
+
+static tn_status add_factor(tn_module *dict, const char *name, tni_factor like, tn_tensor *value,
+                            bool frozen)
+{
+    tni_factor *f = tn_module_new(&factor_type);
+    if (!f) return tni_pending();
+    memcpy((char *)f + sizeof f->base, (char *)&like + sizeof f->base, sizeof like - sizeof f->base);
+    f->weight = NULL;
+    tn_register_parameter(&f->base, "weight", &f->weight, value);
+    f->frozen = frozen;
+    tni_drops(&f->base, &f->dropout);
+    return tn_register_module(dict, name, NULL, tn_module_done(&f->base));
+}
+
+/* In the dtype and on the device of the layer's adapters. */
+static tn_tensor *fitting(tn_tensor *value, int64_t rows, int64_t columns, const tn_module *layer)
+{
+    const tn_tensor *w = tn_get_parameter((tn_module *)layer, "weight");
+    tn_dtype dtype = tn_dtype_of(w) == TN_F64 ? TN_F64 : TN_F32;
+    if (!value) return tn_empty_as(TN_SHAPE(rows, columns), dtype, tn_device_of(w));
+    return tn_to(tn_to_dtype(value, dtype), tn_device_of(w));
+}
+
+static tn_status add_adapter(tni_graft *g, const tn_lora_options *o, bool frozen)
+{
+    tni_lora *m = g->lora;
+    const double rank = (double)g->rank;
+    tni_factor like = { .alpha = g->alpha, .dropout = o->dropout, .rslora = o->rslora };
+    like.scale = g->alpha / (o->rslora ? sqrt(rank) : rank);
+    int64_t in, out;
+    tni_lora_fits(&m->base, &in, &out);
+    tn_tensor *a = fitting(g->a, g->rank, in, m->base_layer);
+    tn_tensor *b = fitting(g->b, out, g->rank, m->base_layer);
+    tn_status status = a && b ? TN_OK : tni_pending();
+    if (status == TN_OK && !g->a) status = draw(a, b);
+    if (status == TN_OK) status = add_factor(m->a, o->name, like, a, frozen);
+    if (status == TN_OK && (status = add_factor(m->b, o->name, like, b, frozen)) != TN_OK)
+        tni_disregard(tn_module_delete(m->a, o->name));
+    g->added = status == TN_OK;
+    return status;
+}
+
+static tn_status put_in(tni_graft *g, const tn_lora_options *o, bool frozen)
+{
+    const tni_site *s = g->site;
+    bool inside = tni_lora_of(s->module) != NULL, shared = g->lora != NULL;
+    if (!shared) g->lora = inside ? tni_lora_of(s->module) : lora_new(tn_module_keep(s->module));
+    if (!g->lora) return tni_pending();
+    tn_status status = shared ? TN_OK : add_adapter(g, o, frozen);
+    if (inside) return status;
+    if (shared) tn_module_keep(&g->lora->base);
+    if (status == TN_OK) return tn_register_module(s->parent, s->name, NULL, &g->lora->base);
+    tn_module_drop(&g->lora->base);
+    return status;
+}
+
+void tni_lora_take_back(tni_graft *graft, size_t n, const char *name)
+{
+    tni_saved_error first;
+    tni_error_save(&first);
+    while (n-- > 0) {
+        tni_graft *g = &graft[n];
+        if (!tni_lora_of(g->site->module)) {
+            tn_module *layer = tn_module_keep(g->site->module);
+            tni_disregard(tn_register_module(g->site->parent, g->site->name, NULL, layer));
+        } else if (g->added) {
+            g->lora->now_a = g->lora->now_b = NULL;
+            tni_disregard(tn_module_delete(g->lora->a, name));
+            tni_disregard(tn_module_delete(g->lora->b, name));
+        }
+    }
+    tni_error_restore(&first);
+}
+
+tn_status tni_lora_graft(const char *function, tni_graft *graft, size_t n,
+                         const tn_lora_options *o, bool frozen)
+{
+    tn_status status = TN_OK;
+    for (size_t i = 0; i < n; i++) {
+        const tni_lora *there = tni_lora_of(graft[i].site->module);
+        if (there && tni_factor_named(there->a, o->name))
+            return tni_error(TN_E_NAME,
+                             "%s: %s has an adapter \"%s\" already: want another name, or "
+                             "tn_lora_delete before",
+                             function, graft[i].site->path, o->name);
+    }
+    for (size_t i = 0; i < n; i++) {
+        for (size_t k = 0; k < i && !graft[i].lora; k++)
+            if (graft[k].site->module == graft[i].site->module) graft[i].lora = graft[k].lora;
+        status = put_in(&graft[i], o, frozen);
+        if (status == TN_OK) continue;
+        tni_lora_take_back(graft, i, o->name);
+        break;
+    }
+    return status;
+}
