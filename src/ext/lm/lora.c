@@ -102,7 +102,8 @@ static tn_status add_factor(tn_module *dict, const char *name, tni_factor like, 
 {
     tni_factor *f = tn_module_new(&factor_type);
     if (!f) return tni_pending();
-    memcpy((char *)f + sizeof f->base, (char *)&like + sizeof f->base, sizeof like - sizeof f->base);
+    memcpy((char *)f + sizeof f->base, (char *)&like + sizeof f->base,
+           sizeof like - sizeof f->base);
     f->weight = NULL;
     tn_register_parameter(&f->base, "weight", &f->weight, value);
     f->frozen = frozen;
@@ -125,7 +126,7 @@ static tn_status add_adapter(tni_graft *g, const tn_lora_options *o, bool frozen
     const double rank = (double)g->rank;
     tni_factor like = { .alpha = g->alpha, .dropout = o->dropout, .rslora = o->rslora };
     like.scale = g->alpha / (o->rslora ? sqrt(rank) : rank);
-    int64_t in, out;
+    int64_t in = 0, out = 0;
     tni_lora_fits(&m->base, &in, &out);
     tn_tensor *a = fitting(g->a, g->rank, in, m->base_layer);
     tn_tensor *b = fitting(g->b, out, g->rank, m->base_layer);
@@ -170,8 +171,8 @@ void tni_lora_take_back(tni_graft *graft, size_t n, const char *name)
     tni_error_restore(&first);
 }
 
-tn_status tni_lora_graft(const char *function, tni_graft *graft, size_t n,
-                         const tn_lora_options *o, bool frozen)
+tn_status tni_lora_graft(const char *function, tni_graft *graft, size_t n, const tn_lora_options *o,
+                         bool frozen)
 {
     tn_status status = TN_OK;
     for (size_t i = 0; i < n; i++) {

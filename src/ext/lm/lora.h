@@ -60,8 +60,8 @@ typedef struct tni_graft {
 } tni_graft;
 
 /* Puts n adapters with the options' other settings into the model, or changes nothing. */
-tn_status tni_lora_graft(const char *function, tni_graft *graft, size_t n,
-                         const tn_lora_options *o, bool frozen);
+tn_status tni_lora_graft(const char *function, tni_graft *graft, size_t n, const tn_lora_options *o,
+                         bool frozen);
 void tni_lora_take_back(tni_graft *graft, size_t n, const char *name);
 /* Whether an adapter can go there; in and out may be NULL. */
 bool tni_lora_fits(const tn_module *m, int64_t *in, int64_t *out);

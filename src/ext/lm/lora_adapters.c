@@ -122,8 +122,9 @@ tn_status tn_lora_delete(tn_module *m, const char *name)
 {
     tni_sites s;
     tn_status status = tni_sites_find("tn_lora_delete", m, &s);
-    if (status == TN_OK) status = name ? check_name("tn_lora_delete", &s, name)
-                                       : tni_poison("tn_lora_delete", "name");
+    if (status == TN_OK)
+        status =
+            name ? check_name("tn_lora_delete", &s, name) : tni_poison("tn_lora_delete", "name");
     tni_lora *l;
     for (size_t i = 0; status == TN_OK && (l = next(&s, &i));) {
         const tni_factor *a = tni_factor_named(l->a, name);
@@ -166,8 +167,7 @@ static tn_status train_biases(tn_module *m, const tni_sites *s, tn_lora_bias whi
     tni_lora *l;
     for (size_t i = 0; (l = next(s, &i));) {
         tn_tensor *bias = tn_get_parameter(l->base_layer, "bias");
-        if (l->now_a && bias && !tn_is_none(bias))
-            tni_disregard(tn_set_requires_grad(bias, true));
+        if (l->now_a && bias && !tn_is_none(bias)) tni_disregard(tn_set_requires_grad(bias, true));
     }
     return TN_OK;
 }
@@ -209,8 +209,8 @@ static tn_status check_patterns(const char *function, const tni_sites *s, const 
             if (!tni_name_fits(one, s->at[i].path)) continue;
             fit++;
             if (linear && !tni_lora_fits(s->at[i].module, NULL, NULL))
-                tni_text_add(other, sizeof other, "%s%s (%s)", other[0] ? ", " : "",
-                             s->at[i].path, s->at[i].module->type->name);
+                tni_text_add(other, sizeof other, "%s%s (%s)", other[0] ? ", " : "", s->at[i].path,
+                             s->at[i].module->type->name);
         }
         tn_status status = fit ? TN_OK
                                : tni_error(TN_E_NAME,
@@ -246,7 +246,7 @@ static tn_status check_options(const char *patterns, const tn_lora_options *o)
 
 /* Of each site that fits patterns, room for a graft. */
 static void plan(const tni_sites *s, const char *patterns, const tn_lora_options *o,
-                      tni_graft *graft, size_t *n)
+                 tni_graft *graft, size_t *n)
 {
     for (size_t i = 0; i < s->n; i++)
         if (tni_name_fits(patterns, s->at[i].path))
@@ -363,9 +363,9 @@ static tn_status take_out(const tni_site *s, tni_lora *l)
     tn_status status = TN_OK;
     if (!tn_is_none(l->merged)) status = tn_module_set(l->base_layer, "weight", l->merged);
     if (status == TN_OK) unmerge(l);
-    return status == TN_OK ? tn_register_module(s->parent, s->name, NULL,
-                                                tn_module_keep(l->base_layer))
-                           : status;
+    return status == TN_OK
+               ? tn_register_module(s->parent, s->name, NULL, tn_module_keep(l->base_layer))
+               : status;
 }
 
 tn_status tn_lora_unload(tn_module *m, bool merge)
@@ -378,8 +378,7 @@ tn_status tn_lora_unload(tn_module *m, bool merge)
     tni_lora *l;
     for (size_t i = 0; status == TN_OK && (l = next(&s, &i));) unmerge(l);
     if (status == TN_OK && merge) status = merge_all(f, &s);
-    for (size_t i = 0; status == TN_OK && (l = next(&s, &i));)
-        status = take_out(&s.at[i - 1], l);
+    for (size_t i = 0; status == TN_OK && (l = next(&s, &i));) status = take_out(&s.at[i - 1], l);
     tni_sites_free(&s);
     tn_scope_end(scope);
     return status;

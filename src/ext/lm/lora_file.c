@@ -174,8 +174,7 @@ static tn_status write_files(const char *f, const writing *w, const tn_list *val
     tn_status status = model && config && !text.failed ? TN_OK : TN_E_NOMEM;
     if (status == TN_OK && mkdir(folder, 0777) != 0 && errno != EEXIST)
         status = tni_file_error(tni_errno(errno), f, folder, "%s", strerror(errno));
-    if (status == TN_OK)
-        status = tn_save_tensors(values, &(tn_metadata){ 1, &key, &value }, model);
+    if (status == TN_OK) status = tn_save_tensors(values, &(tn_metadata){ 1, &key, &value }, model);
     if (status == TN_OK) status = tni_file_replace(f, config, text.data, text.n);
     tni_bytes_free(&text);
     if (model) tni_name_free(model);
@@ -268,25 +267,13 @@ static tn_status read_alphas(config *c, tni_json *j)
 /* Settings that change no value of a saved adapter. */
 static bool is_harmless(const char *key)
 {
-    static const char *const keys[] = { "auto_mapping",
-                                        "base_model_name_or_path",
-                                        "bias",
-                                        "ensure_weight_tying",
-                                        "eva_config",
-                                        "exclude_modules",
-                                        "fan_in_fan_out",
-                                        "inference_mode",
-                                        "layers_pattern",
-                                        "layers_to_transform",
-                                        "megatron_core",
-                                        "modules_to_save",
-                                        "peft_version",
-                                        "qalora_group_size",
-                                        "rank_pattern",
-                                        "revision",
-                                        "runtime_config",
-                                        "target_modules",
-                                        "task_type" };
+    static const char *const keys[] = {
+        "auto_mapping",   "base_model_name_or_path", "bias",           "ensure_weight_tying",
+        "eva_config",     "exclude_modules",         "fan_in_fan_out", "inference_mode",
+        "layers_pattern", "layers_to_transform",     "megatron_core",  "modules_to_save",
+        "peft_version",   "qalora_group_size",       "rank_pattern",   "revision",
+        "runtime_config", "target_modules",          "task_type"
+    };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(keys[i], key) == 0) return true;
     return false;
@@ -333,8 +320,8 @@ static tn_status parse(config *c)
         }
     if (!j.problem && status != TN_OK) return status;
     if (!j.problem && tni_json_end(&j) && c->dropout < 1) return TN_OK;
-    return tni_file_error(TN_E_FORMAT, c->f, c->path, "%s", j.problem ? j.problem
-                                                            : "lora_dropout: want it below 1");
+    return tni_file_error(TN_E_FORMAT, c->f, c->path, "%s",
+                          j.problem ? j.problem : "lora_dropout: want it below 1");
 }
 
 /* The config's text and meaning; freed by config_free, on failure, too. */
