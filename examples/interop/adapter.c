@@ -1,10 +1,10 @@
 /*
  * adapter.c - an adapter of the peft package's, trained on here, for it to read again.
  *
- *     adapter FOLDER      loads FOLDER/base.safetensors and the adapter FOLDER/theirs, writes
- *                         FOLDER/read.safetensors, the output for x in FOLDER/x.safetensors; trains
- *                         a few steps; writes the adapter FOLDER/ours, its output in
- *                         FOLDER/trained.safetensors, that of the merged model in merged.safetensors
+ *     adapter FOLDER      loads base.safetensors and the adapter theirs/, all in FOLDER, and writes
+ *                         the output for x.safetensors as read.safetensors; trains a few steps;
+ *                         writes the adapter ours/, its output as trained.safetensors, and that of
+ *                         the merged model as merged.safetensors
  *
  * adapter.py makes what is read here and checks what is written.
  */

@@ -66,9 +66,8 @@ typedef struct tn_lora_options {
  *            until a step is made
  * Shared     a layer that two parents share gets one adapter
  * Errors     TN_E_NAME: a pattern fits no module, or modules that are no Linear (all are named); a
- *            layer has an adapter of that name already. TN_E_INVALID: a rank below 1 or above the
- *            layer's sizes' maximum is not refused, but a negative one is; alpha not finite;
- *            dropout outside [0, 1)
+ *            layer has an adapter of that name already, or the name has a dot. TN_E_INVALID: a
+ *            negative rank; alpha not finite; dropout outside [0, 1)
  */
 TN_API TN_MUST_USE tn_status tn_lora(tn_module *m, const char *patterns, tn_lora_options o);
 

@@ -60,4 +60,5 @@
 #include <tenon/capture.h>
 #include <tenon/parallel.h>
 #include <tenon/trace.h> /* a library of its own: -ltenon-trace */
+#include <tenon/lora.h>  /* likewise: -ltenon-lm */
 #endif

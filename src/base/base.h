@@ -62,7 +62,7 @@ TNI_AFTER_ERROR(double, tni_nan, (double)NAN)
 tn_status tni_error_prefix(const char *format, ...) TN_PRINTF(1, 2);
 /* What a status function returns where something is NULL, which a failed call may have given: the
  * pending status, or, if no error is pending, TN_E_INVALID with that message. */
-TNI_SHARED tn_status tni_missing(const char *format, ...) TN_PRINTF(1, 2);
+tn_status tni_missing(const char *format, ...) TN_PRINTF(1, 2);
 /* The same for an argument; the message says that it is NULL. */
 TNI_SHARED tn_status tni_poison(const char *function, const char *argument);
 /* The same, giving NULL; the second for one that may also be TN_NONE, as its message says. */

@@ -10,7 +10,7 @@
 
 /* The status for a NULL argument that is not a tensor: the pending error or, if none, TN_E_INVALID:
  * "FUNCTION: ARGUMENT is NULL: want WANT". (input.c) */
-TNI_SHARED tn_status tni_null(const char *function, const char *argument, const char *want);
+tn_status tni_null(const char *function, const char *argument, const char *want);
 
 /* The status for an errno: TN_E_NOMEM for ENOMEM, else TN_E_IO. */
 TNI_SHARED tn_status tni_errno(int error);
@@ -91,7 +91,7 @@ typedef struct tni_bytes {
     bool failed;
 } tni_bytes;
 
-TNI_SHARED void tni_bytes_add(tni_bytes *b, const void *data, size_t n);
+void tni_bytes_add(tni_bytes *b, const void *data, size_t n);
 TNI_SHARED void tni_bytes_printf(tni_bytes *b, const char *format, ...) TN_PRINTF(2, 3);
 TNI_SHARED void tni_bytes_free(tni_bytes *b);
 

@@ -28,7 +28,7 @@ TNI_SHARED const char *tni_json_key(tni_json *j);
 /* The next value, a string; NULL if it is not one. */
 TNI_SHARED const char *tni_json_string(tni_json *j);
 /* An integer from 0 to 2^63 - 1; false, without a problem, if the next value is something else. */
-TNI_SHARED bool tni_json_integer(tni_json *j, int64_t *value);
+bool tni_json_integer(tni_json *j, int64_t *value);
 /* Whether the next value is this word: true, false or null. If so, moves past it. */
 TNI_SHARED bool tni_json_word(tni_json *j, const char *word);
 /* Moves past the next value, of whatever kind; false + problem. */
