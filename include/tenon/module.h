@@ -155,8 +155,7 @@ TN_API tn_status tn_register_buffer(tn_module *m, const char *name, tn_tensor **
  * Re-registering puts child in the place and field of the one that was there; field may be NULL.
  * Errors   in this order: m not made by tn_module_new; child NULL (its message stays); name NULL;
  *          taken by a tensor; dotted; empty; field not in the struct; child is m or above m. Before
- *          these: modules hold all references to child, so there is none to consume (want
- *          tn_module_keep first); child is then left as it is
+ *          these: modules hold all references (want tn_module_keep); child is then left as it is
  */
 TN_API tn_status tn_register_module(tn_module *m, const char *name, tn_module **field,
                                     tn_module *child);
@@ -319,8 +318,7 @@ typedef struct tn_walk_options {
 } tn_walk_options;
 /** tn_parameters with options. */
 TN_API tn_list *tn_parameters_with(tn_module *m, tn_walk_options o);
-/** tn_buffers with options. */
-TN_API tn_list *tn_buffers_with(tn_module *m, tn_walk_options o);
+TN_API tn_list *tn_buffers_with(tn_module *m, tn_walk_options o); /* tn_buffers with options */
 /* ---- lists of tensors ------------------------------------------------------------------------ */
 
 /** Everything that is saved to files: per module its parameters, its persistent buffers, then its
