@@ -166,6 +166,34 @@ START_TEST(adapters_of_peft_compute_what_they_do_there)
 }
 END_TEST
 
+/* As a bf16 base does, where no digits are lost: a base of f32 beside adapters of f64. */
+START_TEST(a_base_of_fewer_bits_has_the_same_gradients)
+{
+    tn_module *m = golden_net(golden());
+    assert_ok(tn_lora_load(m, golden_path("lm/lora/plain"), (tn_lora_load_options){ 0 }));
+    tn_module *wide = owned(tn_module_clone(m));
+    const tn_list *p = tn_parameters(m), *q = tn_parameters(wide);
+    assert_ok(tn_module_to_dtype(tn_get_submodule(wide, "fc1.lora_A"), TN_F64));
+    assert_ok(tn_module_to_dtype(tn_get_submodule(wide, "fc1.lora_B"), TN_F64));
+    assert_ok(tn_module_to_dtype(tn_get_submodule(wide, "fc2.lora_A"), TN_F64));
+    assert_ok(tn_module_to_dtype(tn_get_submodule(wide, "fc2.lora_B"), TN_F64));
+    tn_tensor *x = tn_reshape(with_grad(some_x(4)), TN_SHAPE(2, 2, 6)), *y = tn_forward(m, x);
+    tn_tensor *z = with_grad(tn_detach(x)), *other = tn_forward(wide, z);
+    assert_ok(tn_retain_grad(x));
+    ck_assert_int_eq(tn_dtype_of(other), TN_F32);
+    assert_close(other, y, 1e-6, 1e-6);
+    assert_ok(tn_backward(tn_mean(tn_square(y), NULL, 0, false)));
+    assert_ok(tn_backward(tn_mean(tn_square(other), NULL, 0, false)));
+    assert_close(tn_grad(z), tn_grad(x), 1e-6, 1e-6);
+    int n = 0;
+    for (int i = 0; i < p->n; i++, n += tn_requires_grad(p->entry[i - 1].tensor))
+        if (tn_requires_grad(p->entry[i].tensor))
+            assert_close(tn_to_dtype(tn_grad(q->entry[i].tensor), TN_F32),
+                         tn_grad(p->entry[i].tensor), 1e-6, 1e-6);
+    ck_assert_int_eq(n, 4);
+}
+END_TEST
+
 START_TEST(a_merged_weight_is_that_of_peft)
 {
     static const char *const names[] = { "plain", "conv", "all", "bf16" };
@@ -643,7 +671,8 @@ Suite *test_suite(void)
 {
     Suite *s = suite_create("lora");
     TCase *t = test_case(s, "peft");
-    add_tests(t, adapters_of_peft_compute_what_they_do_there, a_merged_weight_is_that_of_peft,
+    add_tests(t, adapters_of_peft_compute_what_they_do_there,
+              a_base_of_fewer_bits_has_the_same_gradients, a_merged_weight_is_that_of_peft,
               a_is_drawn_as_there);
     t = test_case(s, "model");
     add_tests(t, one_call_freezes_all_but_the_adapter, biases_and_whole_modules_by_options,

@@ -4,6 +4,8 @@
  * The sum of a merged layer is kept beside its weight W instead of in it. So W, what is tied to it
  * and files stay right while it is merged, and unmerging is exact.
  */
+#include <tenon/custom.h>
+
 #include "ext/lm/lora.h"
 #include "nn/layers/layer.h"
 
@@ -15,17 +17,78 @@ uint64_t tni_lora_versions(const tni_lora *m)
     return sum + tn_version(m->now_a->weight) + tn_version(m->now_b->weight);
 }
 
+static tn_tensor *sum_of(tn_tensor *y, tn_tensor *x, tn_tensor *a, tn_tensor *b, double scale)
+{
+    tn_tensor *h = tn_mul_scalar(tn_linear(x, a, TN_NONE), scale);
+    return tn_to_dtype(tn_add(y, tn_linear(h, b, TN_NONE)), tn_dtype_of(y));
+}
+
+/* The same beside a base of fewer bits, as one op: it keeps x, which the base's neighbours keep as
+ * well, instead of an x of A's dtype for each layer. */
+static tn_status wide_forward(tn_custom *c, int n_in, tn_tensor *const *in, int n_out,
+                              tn_tensor **out)
+{
+    tn_tensor *y = in[0], *x = in[1], *a = in[2], *b = in[3];
+    const double *scale = tn_custom_user(c);
+    (void)n_in, (void)n_out;
+    out[0] = sum_of(y, tn_to_dtype(x, tn_dtype_of(a)), a, b, *scale);
+    tn_status status = TN_OK;
+    for (int i = 1; i < 4 && status == TN_OK; i++) status = tn_custom_save(c, in[i]);
+    return status;
+}
+
+/* dh = scale dy B; dx = dh A; dA = dh^T x; dB = scale dy^T (x A^T) */
+static tn_status wide_backward(tn_custom *c, int n_out, tn_tensor *const *dout, int n_in,
+                               tn_tensor **din)
+{
+    tn_tensor *x = tn_custom_saved(c, 0), *a = tn_custom_saved(c, 1), *b = tn_custom_saved(c, 2);
+    const double scale = *(const double *)tn_custom_user(c);
+    const tn_dtype dtype = tn_dtype_of(a);
+    (void)n_out, (void)n_in;
+    tn_tensor *rows = tn_to_dtype(tn_reshape(x, TN_SHAPE(-1, tn_size(a, 1))), dtype);
+    tn_tensor *dy = tn_to_dtype(tn_reshape(dout[0], TN_SHAPE(-1, tn_size(b, 0))), dtype);
+    tn_tensor *dh = tn_mul_scalar(tn_matmul(dy, b), scale);
+    din[0] = dout[0];
+    if (tn_custom_needs(c, 1))
+        din[1] = tn_reshape(tn_to_dtype(tn_matmul(dh, a), tn_dtype_of(x)), tn_shape_get(x));
+    if (tn_custom_needs(c, 2)) din[2] = tn_matmul(tn_transpose(dh, 0, 1), rows);
+    if (tn_custom_needs(c, 3))
+        din[3] =
+            tn_matmul(tn_transpose(dy, 0, 1), tn_mul_scalar(tn_linear(rows, a, TN_NONE), scale));
+    return TN_OK;
+}
+
+static void free_scale(void *scale)
+{
+    tni_free(scale, sizeof(double));
+}
+
+static const tn_custom_op wide = { .name = "lora",
+                                   .formula = "y + scale B(A(x))",
+                                   .gradient = "dh = scale dy B; dx = dh A; dA = dh^T x; "
+                                               "dB = scale dy^T (x A^T)",
+                                   .forward = wide_forward,
+                                   .backward = wide_backward,
+                                   .free = free_scale };
+
 static tn_tensor *lora_forward(tn_module *self, tn_tensor *x)
 {
     tni_lora *m = (tni_lora *)self;
-    const tni_factor *a = m->now_a, *b = m->now_b;
-    if (a && !tn_is_none(m->merged) && m->merged_of == tni_lora_versions(m))
+    const tni_factor *f = m->now_a;
+    if (f && !tn_is_none(m->merged) && m->merged_of == tni_lora_versions(m))
         return tn_linear(x, m->merged, tn_get_parameter(m->base_layer, "bias"));
     tn_tensor *y = tn_forward(m->base_layer, x);
-    if (!a || !y) return y;
-    x = tn_dropout(tn_to_dtype(x, tn_dtype_of(a->weight)), a->dropout, tn_training(self));
-    tn_tensor *h = tn_mul_scalar(tn_linear(x, a->weight, TN_NONE), a->scale);
-    return tn_to_dtype(tn_add(y, tn_linear(h, b->weight, TN_NONE)), tn_dtype_of(y));
+    if (!f || !y) return y;
+    tn_tensor *a = f->weight, *b = m->now_b->weight;
+    bool drops = f->dropout > 0 && tn_training(self);
+    if (!drops && tn_dtype_of(x) != tn_dtype_of(a)) {
+        double *scale = tni_alloc(sizeof *scale);
+        if (!scale) return NULL;
+        *scale = f->scale;
+        return tn_apply(&wide, scale, 4, (tn_tensor *[]){ y, x, a, b });
+    }
+    x = tn_dropout(tn_to_dtype(x, tn_dtype_of(a)), f->dropout, drops);
+    return sum_of(y, x, a, b, f->scale);
 }
 
 static void lora_describe(const tn_module *self, char *text, size_t size)
