@@ -19,8 +19,9 @@
  *                   constants and caches (BatchNorm) is frozen (tn_module_freeze), so it normalises
  *                   by its running statistics in training, too. peft would let them move. A module
  *                   of yours that has children, and writes its own buffers, is left as it is
- * Dtypes            adapters are f32 beside a base of f32, bf16 or f16, f64 beside f64. Of a bf16
- *                   base the sum is computed in f32 and rounded once
+ * Dtypes            adapters are f32 beside a base of f32, bf16, f16 or int8 (quantize.h, before or
+ *                   after), f64 beside f64. Of a bf16 base the sum is computed in f32 and rounded
+ *                   once
  * Parents           must call the layer (tn_forward); one that reads the weight of a child Linear
  *                   itself would not see the adapter. tenon's own layers all call theirs
  * Errors            before anything is changed; what was changed when memory runs out is put back,
@@ -88,8 +89,8 @@ TN_API TN_MUST_USE tn_status tn_lora_delete(tn_module *m, const char *name);
  * tn_train(m, true) and tn_lora_set unmerge. Where W, A or B were written after merging (loaded,
  * say), the layer computes the unmerged way until it is merged again.
  *
- * Errors   TN_E_STATE: no adapter is active, or a layer is in training mode; out of memory: nothing
- *          is merged
+ * Errors   TN_E_STATE: no adapter is active, or a layer is in training mode; TN_E_UNSUPPORTED: an
+ *          int8 base; out of memory. Nothing is merged then
  */
 TN_API TN_MUST_USE tn_status tn_lora_merge(tn_module *m);
 /** Frees what tn_lora_merge made. */

@@ -436,6 +436,41 @@ START_TEST(a_layer_with_two_parents_gets_one_adapter)
 }
 END_TEST
 
+/* A stand-in for a layer with a weight of bytes. */
+static tn_tensor *bytes_forward(tn_module *self, tn_tensor *x)
+{
+    return tn_linear(x, tn_to_dtype(tn_get_buffer(self, "qweight"), tn_dtype_of(x)), TN_NONE);
+}
+
+static tn_module *bytes_new(void)
+{
+    static const tn_module_type type = { .name = "Int8Linear",
+                                         .size = sizeof(tn_module),
+                                         .forward = bytes_forward };
+    tn_module *m = tn_module_new(&type);
+    tn_tensor *q = tn_full_as(TN_SHAPE(8, 6), 2, TN_U8, tn_cpu());
+    tn_register_buffer(m, "qweight", NULL, q, TN_CONSTANT);
+    return tn_module_done(m);
+}
+
+START_TEST(a_base_of_bytes_takes_adapters_before_and_after)
+{
+    for (int after = 0; after < 2; after++) {
+        tn_module *m = owned(net_new(false));
+        if (after) assert_ok(tn_lora(m, "fc1", rank4));
+        tn_module *parent = after ? tn_get_submodule(m, "fc1") : m;
+        assert_ok(tn_register_module(parent, after ? "base_layer" : "fc1", NULL, bytes_new()));
+        assert_ok(tn_lora(m, "fc1", (tn_lora_options){ .name = "b" }));
+        fill_b(m, 0.5);
+        train(m, 1);
+        assert_ok(tn_eval(m));
+        assert_fails(tn_lora_merge(m), TN_E_UNSUPPORTED, "the weight of fc1 is of bytes");
+        assert_ok(tn_lora_unload(m, false));
+        ck_assert_str_eq(((net *)m)->fc1->type->name, "Int8Linear");
+    }
+}
+END_TEST
+
 static tn_tensor *loss_of(void *user, tn_module *m, int part, int parts)
 {
     int64_t n = tn_size(user, 0) / parts;
@@ -679,7 +714,8 @@ Suite *test_suite(void)
               dropout_acts_in_training_alone, refusals_change_nothing,
               adapters_are_switched_at_run_time, merging_is_taken_back_bit_for_bit,
               a_tied_weight_is_merged_beside_it_but_not_into_it,
-              a_layer_with_two_parents_gets_one_adapter, state_is_as_the_rules_say);
+              a_layer_with_two_parents_gets_one_adapter,
+              a_base_of_bytes_takes_adapters_before_and_after, state_is_as_the_rules_say);
     t = file_case(s, "files");
     add_tests(t, what_is_saved_is_loaded, layers_of_several_ranks_are_saved,
               settings_that_are_not_supported_are_named, values_that_do_not_fit_are_named,

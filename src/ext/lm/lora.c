@@ -11,9 +11,17 @@
 
 /* ---- the layer ------------------------------------------------------------------------------- */
 
+tn_tensor *tni_lora_weight(const tn_module *layer)
+{
+    tn_module *m = (tn_module *)layer;
+    if (tni_lora_of(m)) m = tni_lora_of(m)->base_layer;
+    if (strcmp(m->type->name, "Linear") == 0) return tn_get_parameter(m, "weight");
+    return strcmp(m->type->name, "Int8Linear") == 0 ? tn_get_buffer(m, "qweight") : NULL;
+}
+
 uint64_t tni_lora_versions(const tni_lora *m)
 {
-    uint64_t sum = tn_version(tn_get_parameter(m->base_layer, "weight"));
+    uint64_t sum = tn_version(tni_lora_weight(m->base_layer));
     return sum + tn_version(m->now_a->weight) + tn_version(m->now_b->weight);
 }
 
@@ -123,16 +131,6 @@ tni_lora *tni_lora_of(const tn_module *m)
     return m && m->type == &lora_type ? (tni_lora *)m : NULL;
 }
 
-bool tni_lora_fits(const tn_module *m, int64_t *in, int64_t *out)
-{
-    if (tni_lora_of(m)) m = tni_lora_of(m)->base_layer;
-    if (strcmp(m->type->name, "Linear") != 0) return false;
-    const tn_tensor *weight = tn_get_parameter((tn_module *)m, "weight");
-    if (in) *in = tn_size(weight, 1);
-    if (out) *out = tn_size(weight, 0);
-    return true;
-}
-
 /* ---- making it ------------------------------------------------------------------------------- */
 
 /* Takes over layer. */
@@ -175,9 +173,8 @@ static tn_status add_factor(tn_module *dict, const char *name, tni_factor like, 
 }
 
 /* In the dtype and on the device of the layer's adapters. */
-static tn_tensor *fitting(tn_tensor *value, int64_t rows, int64_t columns, const tn_module *layer)
+static tn_tensor *fitting(tn_tensor *value, int64_t rows, int64_t columns, const tn_tensor *w)
 {
-    const tn_tensor *w = tn_get_parameter((tn_module *)layer, "weight");
     tn_dtype dtype = tn_dtype_of(w) == TN_F64 ? TN_F64 : TN_F32;
     if (!value) return tn_empty_as(TN_SHAPE(rows, columns), dtype, tn_device_of(w));
     return tn_to(tn_to_dtype(value, dtype), tn_device_of(w));
@@ -189,10 +186,9 @@ static tn_status add_adapter(tni_graft *g, const tn_lora_options *o, bool frozen
     const double rank = (double)g->rank;
     tni_factor like = { .alpha = g->alpha, .dropout = o->dropout, .rslora = o->rslora };
     like.scale = g->alpha / (o->rslora ? sqrt(rank) : rank);
-    int64_t in = 0, out = 0;
-    tni_lora_fits(&m->base, &in, &out);
-    tn_tensor *a = fitting(g->a, g->rank, in, m->base_layer);
-    tn_tensor *b = fitting(g->b, out, g->rank, m->base_layer);
+    const tn_tensor *w = tni_lora_weight(&m->base);
+    tn_tensor *a = fitting(g->a, g->rank, tn_size(w, 1), w);
+    tn_tensor *b = fitting(g->b, tn_size(w, 0), g->rank, w);
     tn_status status = a && b ? TN_OK : tni_pending();
     if (status == TN_OK && !g->a) status = draw(a, b);
     if (status == TN_OK) status = add_factor(m->a, o->name, like, a, frozen);

@@ -27,6 +27,9 @@ typedef struct tni_lora {
 
 /* m if it is one, else NULL (no message). */
 tni_lora *tni_lora_of(const tn_module *m);
+/* The weight [out, in] of a layer that an adapter can go beside, or of a LoraLinear's: of bytes in
+ * an Int8Linear. NULL (no message) for other modules. */
+tn_tensor *tni_lora_weight(const tn_module *layer);
 /* Of an active adapter: changes with W, A and B. */
 uint64_t tni_lora_versions(const tni_lora *m);
 /* The factor of an adapter in a dict, NULL if it is not there; the name of one that is. */
@@ -63,8 +66,6 @@ typedef struct tni_graft {
 tn_status tni_lora_graft(const char *function, tni_graft *graft, size_t n, const tn_lora_options *o,
                          bool frozen);
 void tni_lora_take_back(tni_graft *graft, size_t n, const char *name);
-/* Whether an adapter can go there; in and out may be NULL. */
-bool tni_lora_fits(const tn_module *m, int64_t *in, int64_t *out);
 /* Freezes all of m but what the options name and the adapter, which becomes the active one. */
 tn_status tni_lora_choose(const char *function, tn_module *m, const tn_lora_options *o);
 

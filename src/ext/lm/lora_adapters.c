@@ -208,7 +208,7 @@ static tn_status check_patterns(const char *function, const tni_sites *s, const 
         for (size_t i = 0; i < s->n; i++) {
             if (!tni_name_fits(one, s->at[i].path)) continue;
             fit++;
-            if (linear && !tni_lora_fits(s->at[i].module, NULL, NULL))
+            if (linear && !tni_lora_weight(s->at[i].module))
                 tni_text_add(other, sizeof other, "%s%s (%s)", other[0] ? ", " : "", s->at[i].path,
                              s->at[i].module->type->name);
         }
@@ -284,8 +284,7 @@ tn_status tn_lora(tn_module *m, const char *patterns, tn_lora_options o)
 static tn_status merge(tni_lora *m)
 {
     const tni_factor *a = m->now_a, *b = m->now_b;
-    tn_tensor *w = tn_get_parameter(m->base_layer, "weight");
-    if (!w) return tni_pending();
+    tn_tensor *w = tni_lora_weight(&m->base);
     tn_dtype wide = tn_dtype_of(a->weight) == TN_F64 ? TN_F64 : TN_F32;
     tn_tensor *ba = tn_matmul(tn_to_dtype(b->weight, wide), tn_to_dtype(a->weight, wide));
     tn_tensor *delta = tn_to_dtype(tn_mul_scalar(ba, a->scale), tn_dtype_of(a->weight));
@@ -304,6 +303,9 @@ static tn_status merge_all(const char *function, const tni_sites *s)
         active += m->now_a != NULL;
         if (m->now_a && tn_training(&m->base))
             status = tni_error(TN_E_STATE, "%s: %s is in training mode: want tn_eval before",
+                               function, s->at[i - 1].path);
+        else if (m->now_a && !tn_dtype_is_float(tn_dtype_of(tni_lora_weight(&m->base))))
+            status = tni_error(TN_E_UNSUPPORTED, "%s: the weight of %s is of bytes: want floats",
                                function, s->at[i - 1].path);
     }
     if (status == TN_OK && !active)
@@ -346,7 +348,7 @@ static tn_status check_ties(const char *function, tn_module *m, const tni_sites 
     const tni_lora *l;
     if (!all) return tni_pending();
     for (size_t i = 0; (l = next(s, &i));) {
-        const tn_tensor *w = l->now_a ? tn_get_parameter(l->base_layer, "weight") : NULL;
+        const tn_tensor *w = l->now_a ? tni_lora_weight(&l->base) : NULL;
         for (int k = 0; w && k < all->n; k++)
             if (all->entry[k].tensor == w && all->entry[k].owner != l->base_layer)
                 return tni_error(TN_E_STATE,

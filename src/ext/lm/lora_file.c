@@ -382,10 +382,11 @@ static tn_status add_layer(reading *r, const tn_list *values, const tn_entry *e,
 {
     const char *f = r->config.f;
     const tni_site *site = site_at(&r->sites, path, n);
-    int64_t in, out;
-    if (!site || !tni_lora_fits(site->module, &in, &out))
+    const tn_tensor *w = site ? tni_lora_weight(site->module) : NULL;
+    if (!w)
         return tni_file_error(TN_E_NAME, f, r->path, "%.300s: the model has no Linear of this name",
                               e->name);
+    const int64_t in = tn_size(w, 1), out = tn_size(w, 0);
     char *name = tni_name_new(PREFIX, site->path, "lora_B.weight");
     if (!name) return TN_E_NOMEM;
     tn_tensor *a = e->tensor, *b = tn_list_has(values, name) ? tn_list_get(values, name) : NULL;
