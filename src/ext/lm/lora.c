@@ -25,29 +25,22 @@ uint64_t tni_lora_versions(const tni_lora *m)
     return sum + tn_version(m->now_a->weight) + tn_version(m->now_b->weight);
 }
 
-static tn_tensor *sum_of(tn_tensor *y, tn_tensor *x, tn_tensor *a, tn_tensor *b, double scale)
+/* y + scale B(A(x)) as one op, which keeps x in its own dtype, as the base's neighbours do, however
+ * wide the adapter is. */
+static tn_status sum_forward(tn_custom *c, int n_in, tn_tensor *const *in, int n_out,
+                             tn_tensor **out)
 {
-    tn_tensor *h = tn_mul_scalar(tn_linear(x, a, TN_NONE), scale);
-    return tn_to_dtype(tn_add(y, tn_linear(h, b, TN_NONE)), tn_dtype_of(y));
-}
-
-/* The same beside a base of fewer bits, as one op: it keeps x, which the base's neighbours keep as
- * well, instead of an x of A's dtype for each layer. */
-static tn_status wide_forward(tn_custom *c, int n_in, tn_tensor *const *in, int n_out,
-                              tn_tensor **out)
-{
-    tn_tensor *y = in[0], *x = in[1], *a = in[2], *b = in[3];
-    const double *scale = tn_custom_user(c);
-    (void)n_in, (void)n_out;
-    out[0] = sum_of(y, tn_to_dtype(x, tn_dtype_of(a)), a, b, *scale);
+    tn_tensor *y = in[0], *a = in[2], *x = tn_to_dtype(in[1], tn_dtype_of(a));
+    tn_tensor *h = tn_mul_scalar(tn_linear(x, a, TN_NONE), *(const double *)tn_custom_user(c));
     tn_status status = TN_OK;
-    for (int i = 1; i < 4 && status == TN_OK; i++) status = tn_custom_save(c, in[i]);
+    (void)n_out;
+    out[0] = tn_to_dtype(tn_add(y, tn_linear(h, in[3], TN_NONE)), tn_dtype_of(y));
+    for (int i = 1; i < n_in && status == TN_OK; i++) status = tn_custom_save(c, in[i]);
     return status;
 }
 
-/* dh = scale dy B; dx = dh A; dA = dh^T x; dB = scale dy^T (x A^T) */
-static tn_status wide_backward(tn_custom *c, int n_out, tn_tensor *const *dout, int n_in,
-                               tn_tensor **din)
+static tn_status sum_backward(tn_custom *c, int n_out, tn_tensor *const *dout, int n_in,
+                              tn_tensor **din)
 {
     tn_tensor *x = tn_custom_saved(c, 0), *a = tn_custom_saved(c, 1), *b = tn_custom_saved(c, 2);
     const double scale = *(const double *)tn_custom_user(c);
@@ -55,14 +48,12 @@ static tn_status wide_backward(tn_custom *c, int n_out, tn_tensor *const *dout, 
     (void)n_out, (void)n_in;
     tn_tensor *rows = tn_to_dtype(tn_reshape(x, TN_SHAPE(-1, tn_size(a, 1))), dtype);
     tn_tensor *dy = tn_to_dtype(tn_reshape(dout[0], TN_SHAPE(-1, tn_size(b, 0))), dtype);
+    tn_tensor *h = tn_mul_scalar(tn_linear(rows, a, TN_NONE), scale);
     tn_tensor *dh = tn_mul_scalar(tn_matmul(dy, b), scale);
     din[0] = dout[0];
-    if (tn_custom_needs(c, 1))
-        din[1] = tn_reshape(tn_to_dtype(tn_matmul(dh, a), tn_dtype_of(x)), tn_shape_get(x));
+    if (tn_custom_needs(c, 1)) din[1] = tn_reshape(tn_matmul(dh, a), tn_shape_get(x));
     if (tn_custom_needs(c, 2)) din[2] = tn_matmul(tn_transpose(dh, 0, 1), rows);
-    if (tn_custom_needs(c, 3))
-        din[3] =
-            tn_matmul(tn_transpose(dy, 0, 1), tn_mul_scalar(tn_linear(rows, a, TN_NONE), scale));
+    if (tn_custom_needs(c, 3)) din[3] = tn_matmul(tn_transpose(dy, 0, 1), h);
     return TN_OK;
 }
 
@@ -71,13 +62,12 @@ static void free_scale(void *scale)
     tni_free(scale, sizeof(double));
 }
 
-static const tn_custom_op wide = { .name = "lora",
-                                   .formula = "y + scale B(A(x))",
-                                   .gradient = "dh = scale dy B; dx = dh A; dA = dh^T x; "
-                                               "dB = scale dy^T (x A^T)",
-                                   .forward = wide_forward,
-                                   .backward = wide_backward,
-                                   .free = free_scale };
+static const tn_custom_op sum = { .name = "lora",
+                                  .formula = "y + s B(A(x))",
+                                  .gradient = "dh = s dy B; dx = dh A; dA = dh^T x; dB = dy^T h",
+                                  .forward = sum_forward,
+                                  .backward = sum_backward,
+                                  .free = free_scale };
 
 static tn_tensor *lora_forward(tn_module *self, tn_tensor *x)
 {
@@ -87,16 +77,11 @@ static tn_tensor *lora_forward(tn_module *self, tn_tensor *x)
         return tn_linear(x, m->merged, tn_get_parameter(m->base_layer, "bias"));
     tn_tensor *y = tn_forward(m->base_layer, x);
     if (!f || !y) return y;
-    tn_tensor *a = f->weight, *b = m->now_b->weight;
-    bool drops = f->dropout > 0 && tn_training(self);
-    if (!drops && tn_dtype_of(x) != tn_dtype_of(a)) {
-        double *scale = tni_alloc(sizeof *scale);
-        if (!scale) return NULL;
-        *scale = f->scale;
-        return tn_apply(&wide, scale, 4, (tn_tensor *[]){ y, x, a, b });
-    }
-    x = tn_dropout(tn_to_dtype(x, tn_dtype_of(a)), f->dropout, drops);
-    return sum_of(y, x, a, b, f->scale);
+    x = tn_dropout(x, f->dropout, tn_training(self));
+    double *scale = x ? tni_alloc(sizeof *scale) : NULL;
+    if (!scale) return NULL;
+    *scale = f->scale;
+    return tn_apply(&sum, scale, 4, (tn_tensor *[]){ y, x, f->weight, m->now_b->weight });
 }
 
 static void lora_describe(const tn_module *self, char *text, size_t size)

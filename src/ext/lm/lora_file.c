@@ -96,44 +96,30 @@ static tn_list *values_of(const writing *w, const tn_list *state)
     return status == TN_OK ? list : NULL;
 }
 
-/* The paths of layers with the adapter, or of modules that are trained whole, as a JSON list. */
-static void put_paths(tni_bytes *b, const writing *w, bool whole)
+typedef enum what { LAYERS, WHOLE, RANKS, ALPHAS } what;
+
+/* In JSON: a list of the layers with the adapter, or of modules that are trained whole; an object
+ * of the layers whose rank, or alpha, is not the first one's. */
+static void put(tni_bytes *b, const writing *w, what what)
 {
-    const char *between = "[";
+    const char *open = what >= RANKS ? "{" : "[", *between = open;
+    const tni_factor *first = w->first->now_a;
     for (size_t i = 0; i < w->sites.n; i++) {
         const tni_site *s = &w->sites.at[i];
         const tni_lora *m = tni_lora_of(s->module);
-        if (whole ? !tni_map_get(&w->whole, s->module) : !m || !m->now_a) continue;
+        const tni_factor *f = m ? m->now_a : NULL;
+        if (what == WHOLE ? !tni_map_get(&w->whole, s->module) : !f) continue;
+        double rank = f ? (double)tn_size(f->weight, 0) : 0, n = rank;
+        if (what == ALPHAS) n = f->scale * (first->rslora ? sqrt(rank) : rank);
+        if (what == ALPHAS && f->rslora == first->rslora) n = f->alpha;
+        if (what == RANKS && n == (double)tn_size(first->weight, 0)) continue;
+        if (what == ALPHAS && n == first->alpha) continue;
         tni_bytes_printf(b, "%s", between);
         tni_json_add(b, s->path);
+        if (what >= RANKS) tni_bytes_printf(b, ": %.17g", n);
         between = ", ";
     }
-    tni_bytes_printf(b, "%s]", *between == '[' ? between : "");
-}
-
-static double alpha_like(const tni_factor *f, const tni_factor *first)
-{
-    const double rank = (double)tn_size(f->weight, 0);
-    return f->rslora == first->rslora ? f->alpha : f->scale * (first->rslora ? sqrt(rank) : rank);
-}
-
-/* Ranks, or alphas, that are not the first layer's, as a JSON object. */
-static void put_pattern(tni_bytes *b, const writing *w, bool rank)
-{
-    const char *between = "{";
-    const tni_factor *first = w->first->now_a;
-    for (size_t i = 0; i < w->sites.n; i++) {
-        const tni_lora *m = tni_lora_of(w->sites.at[i].module);
-        if (!m || !m->now_a) continue;
-        double own = rank ? (double)tn_size(m->now_a->weight, 0) : alpha_like(m->now_a, first);
-        double usual = rank ? (double)tn_size(first->weight, 0) : first->alpha;
-        if (own == usual) continue;
-        tni_bytes_printf(b, "%s", between);
-        tni_json_add(b, w->sites.at[i].path);
-        tni_bytes_printf(b, ": %.17g", own);
-        between = ", ";
-    }
-    tni_bytes_printf(b, "%s}", *between == '{' ? between : "");
+    tni_bytes_printf(b, "%s%s", between == open ? open : "", what >= RANKS ? "}" : "]");
 }
 
 static void put_config(tni_bytes *b, const writing *w)
@@ -149,17 +135,12 @@ static void put_config(tni_bytes *b, const writing *w)
                      "  \"init_lora_weights\": true,\n  \"use_dora\": false,\n",
                      tn_size(a->weight, 0), a->alpha, a->dropout, a->rslora ? "true" : "false",
                      w->bias);
-    tni_bytes_printf(b, "  \"target_modules\": ");
-    put_paths(b, w, false);
-    tni_bytes_printf(b, ",\n  \"modules_to_save\": ");
-    if (w->whole.n)
-        put_paths(b, w, true);
-    else
-        tni_bytes_printf(b, "null");
-    tni_bytes_printf(b, ",\n  \"rank_pattern\": ");
-    put_pattern(b, w, true);
-    tni_bytes_printf(b, ",\n  \"alpha_pattern\": ");
-    put_pattern(b, w, false);
+    static const char *const keys[] = { "target_modules", "modules_to_save", "rank_pattern",
+                                        "alpha_pattern" };
+    for (what i = LAYERS; i <= ALPHAS; i++) {
+        tni_bytes_printf(b, "%s  \"%s\": ", i ? ",\n" : "", keys[i]);
+        put(b, w, i);
+    }
     tni_bytes_printf(b, "\n}\n");
 }
 
@@ -264,29 +245,27 @@ static tn_status read_alphas(config *c, tni_json *j)
     return TN_OK;
 }
 
-/* Settings that change no value of a saved adapter. */
-static bool is_harmless(const char *key)
+/* Whether a key, or a value, is one of those that spaces divide. */
+static bool among(const char *words, const char *word)
 {
-    static const char *const keys[] = {
-        "auto_mapping",   "base_model_name_or_path", "bias",           "ensure_weight_tying",
-        "eva_config",     "exclude_modules",         "fan_in_fan_out", "inference_mode",
-        "layers_pattern", "layers_to_transform",     "megatron_core",  "modules_to_save",
-        "peft_version",   "qalora_group_size",       "rank_pattern",   "revision",
-        "runtime_config", "target_modules",          "task_type"
-    };
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (strcmp(keys[i], key) == 0) return true;
+    const char *at = word && *word && !strchr(word, ' ') ? strstr(words, word) : NULL;
+    for (; at; at = strstr(at + 1, word))
+        if (at[-1] == ' ' && at[strlen(word)] == ' ') return true;
     return false;
 }
 
-/* How A and B were drawn; the ways that change the base weights, too, are refused. */
+/* Settings that change no value of a saved adapter. */
+static const char harmless[] =
+    " auto_mapping base_model_name_or_path bias ensure_weight_tying eva_config exclude_modules "
+    "fan_in_fan_out inference_mode layers_pattern layers_to_transform megatron_core "
+    "modules_to_save peft_version qalora_group_size rank_pattern revision runtime_config "
+    "target_modules task_type ";
+
+/* Ways in which A and B were drawn, without a change of the base weights. */
 static bool is_plain_start(tni_json *j)
 {
-    if (tni_json_word(j, "true") || tni_json_word(j, "false") || tni_json_word(j, "null"))
-        return true;
-    const char *how = tni_json_string(j);
-    return how && (strcmp(how, "gaussian") == 0 || strcmp(how, "eva") == 0 ||
-                   strcmp(how, "orthogonal") == 0);
+    return tni_json_word(j, "true") || tni_json_word(j, "false") || tni_json_word(j, "null") ||
+           among(" gaussian eva orthogonal ", tni_json_string(j));
 }
 
 static tn_status read_member(config *c, tni_json *j, const char *key)
@@ -302,7 +281,7 @@ static tn_status read_member(config *c, tni_json *j, const char *key)
         const char *type = tni_json_string(j);
         return type && strcmp(type, "LORA") == 0 ? TN_OK : bad(c, key, "LORA");
     }
-    if (is_harmless(key)) return tni_json_skip(j) ? TN_OK : bad(c, key, "a value");
+    if (among(harmless, key)) return tni_json_skip(j) ? TN_OK : bad(c, key, "a value");
     if (strcmp(key, "init_lora_weights") == 0 ? is_plain_start(j) : unused(j)) return TN_OK;
     return tni_file_error(TN_E_UNSUPPORTED, c->f, c->path,
                           "the setting \"%.64s\" is in use, which is not supported", key);
