@@ -4,6 +4,11 @@
  *
  * Truth: golden/lm/lora.safetensors and the folders of golden/lm/lora/, made by
  * golden/make_lm_lora.py with peft; bits for what must not change.
+ *
+ * Seen to fail: with another scale or order of draws, and without the scale in a gradient
+ * (src/ext/lm/lora.c); with merged sums used after a write, or left behind by a failure, with norms
+ * that are not frozen, without the check of ties (src/ext/lm/lora_adapters.c); with any end of a
+ * name taken for a pattern's (src/ext/lm/lora_file.c).
  */
 #include <stdio.h>
 #include <sys/stat.h>
@@ -295,6 +300,10 @@ START_TEST(dropout_acts_in_training_alone)
     assert_ok(tn_train(m, true));
     assert_ok(tn_dropout_set_p(m, 0));
     assert_close(tn_forward(m, x), y, 0, 0);
+    m = owned(net_new(false));
+    assert_ok(tn_eval(m));
+    assert_ok(tn_lora(m, "fc1", o));
+    ck_assert(!tn_training(tn_get_submodule(m, "fc1")));
 }
 END_TEST
 
@@ -433,6 +442,30 @@ START_TEST(a_layer_with_two_parents_gets_one_adapter)
     assert_ok(tn_lora_unload(m, true));
     ck_assert_ptr_eq(tn_get_submodule(m, "0"), fc);
     ck_assert_ptr_eq(tn_get_submodule(m, "1"), fc);
+}
+END_TEST
+
+START_TEST(layers_of_tenon_call_what_takes_a_childs_place)
+{
+    static const char *const patterns[] = { "*.out_proj", "*.linear1", "*.linear2" };
+    tn_encoder_layer_options eo = { .feedforward = 8, .norm_first = true };
+    tn_tensor *x = random_as(TN_SHAPE(2, 3, 6), -1, 1, 5, TN_F32);
+    for (int i = 0; i < COUNT(patterns); i++) {
+        tn_module *m = owned(tn_encoder_new(tn_encoder_layer_new(6, 2, eo), 2, TN_NO_MODULE));
+        tn_tensor *y = tn_forward(m, x);
+        assert_ok(tn_lora(m, patterns[i], rank4));
+        assert_close(tn_forward(m, x), y, 0, 0);
+        fill_b(m, 0.5);
+        tn_tensor *z = tn_forward(m, x);
+        ck_assert_msg(difference(z, y, 1e-3, 1e-3) != NULL, "%s is not called", patterns[i]);
+        assert_ok(tn_module_set_recompute(m, true));
+        assert_close(tn_forward(m, x), z, 0, 0);
+        assert_ok(tn_backward(tn_mean(tn_square(tn_forward(m, x)), NULL, 0, false)));
+        const tn_list *p = tn_parameters(m);
+        for (int k = 0; k < p->n; k++)
+            ck_assert_int_eq(tn_is_none(tn_grad(p->entry[k].tensor)),
+                             !strstr(p->entry[k].name, "lora_"));
+    }
 }
 END_TEST
 
@@ -710,12 +743,12 @@ Suite *test_suite(void)
               a_base_of_fewer_bits_has_the_same_gradients, a_merged_weight_is_that_of_peft,
               a_is_drawn_as_there);
     t = test_case(s, "model");
-    add_tests(t, one_call_freezes_all_but_the_adapter, biases_and_whole_modules_by_options,
-              dropout_acts_in_training_alone, refusals_change_nothing,
-              adapters_are_switched_at_run_time, merging_is_taken_back_bit_for_bit,
-              a_tied_weight_is_merged_beside_it_but_not_into_it,
-              a_layer_with_two_parents_gets_one_adapter,
-              a_base_of_bytes_takes_adapters_before_and_after, state_is_as_the_rules_say);
+    add_tests(
+        t, one_call_freezes_all_but_the_adapter, biases_and_whole_modules_by_options,
+        dropout_acts_in_training_alone, refusals_change_nothing, adapters_are_switched_at_run_time,
+        merging_is_taken_back_bit_for_bit, a_tied_weight_is_merged_beside_it_but_not_into_it,
+        a_layer_with_two_parents_gets_one_adapter, layers_of_tenon_call_what_takes_a_childs_place,
+        a_base_of_bytes_takes_adapters_before_and_after, state_is_as_the_rules_say);
     t = file_case(s, "files");
     add_tests(t, what_is_saved_is_loaded, layers_of_several_ranks_are_saved,
               settings_that_are_not_supported_are_named, values_that_do_not_fit_are_named,

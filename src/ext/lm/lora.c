@@ -126,6 +126,7 @@ static tni_lora *lora_new(tn_module *layer)
         tn_module_drop(layer);
         return NULL;
     }
+    m->base.state->training = layer->state->training;
     tn_register_module(&m->base, "base_layer", &m->base_layer, layer);
     tn_register_module(&m->base, "lora_A", &m->a, tn_module_dict_new());
     tn_register_module(&m->base, "lora_B", &m->b, tn_module_dict_new());
