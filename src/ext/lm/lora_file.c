@@ -31,7 +31,6 @@ static char *path_of(const char *folder, const char *file)
 typedef struct writing {
     tni_sites sites;
     const tni_lora *first; /* a layer that has it; NULL: none */
-    const char *name;      /* of the adapter */
     tni_map whole;         /* modules */
     const char *bias;      /* as peft says it */
 } writing;
