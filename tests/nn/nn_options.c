@@ -42,6 +42,8 @@ static const struct zero {
     { "tn_loader_options", "workers", NULL, "0 is none; the batches are the same" },
     { "tn_profile_options", "steps rows", NULL, "at least 1" },
     { "tn_data_parallel_options", "bucket_bytes", NULL, "a bucket holds at least one gradient" },
+    { "tn_lora_options", "rank", NULL, "at least 1" },
+    { "tn_lora_options", "alpha", NULL, "a scale of 0 would train nothing" },
     { "tn_file_limits", "header_bytes tensors inflated_bytes", NULL, "no file has so few" },
     { "tn_one_cycle_options", "total_steps", NULL, "at least 1" },
     { "tn_one_cycle_options", "max_lr pct_start div_factor final_div_factor", NULL, "above 0" },
