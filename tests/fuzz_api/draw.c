@@ -1092,6 +1092,9 @@ DRAW(curves)
         __VA_ARGS__;                                                                               \
         s->v.kind = o;                                                                             \
     }
+OPTIONS(lora, tn_lora_options, REAL(alpha, 0, 9), REAL(dropout, 0, 0.9), LONG(rank, 0, 2),
+        FLAG(rslora))
+OPTIONS(lora_load, tn_lora_load_options, FLAG(frozen))
 OPTIONS(ce, tn_cross_entropy_options,
         o.weight = below(w, 2) ? NULL : pick_tensor(w, tn_ones(TN_SHAPE(size_of_first(w, 1)))),
         strcmp(w->row->name, "tn_nll_loss") ? (REAL(label_smoothing, 0, 1)) : 0,
