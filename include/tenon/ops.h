@@ -359,6 +359,21 @@ TN_API tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b);
  * Errors   sizes that do not fit; dtypes that differ or are not floating
  */
 TN_API tn_tensor *tn_linear(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
+/**
+ * y = x W^T + b with a weight of bytes: W_oi = scale_og q_oi, g = i / group. A signed byte is kept
+ * as the u8 of its two's complement: -1 is 255.
+ *
+ * Shapes   x [..., in], q [out, in] (u8), scale [out, groups], bias [out] or TN_NONE -> [..., out]
+ *          in x's dtype. group is the power of two from 16 on that makes groups = in / group,
+ *          rounded up: the last group may be shorter
+ * Grad     dx = dy W, db = column sums of dy; q and scale get none       keeps q, scale
+ * Dtypes   x is multiplied and summed in f32 (f64 in f64; on CUDA in x's dtype with sums in f32);
+ *          a scale that is not f32 and a bias of another dtype than x are cast
+ * Errors   sizes that do not fit; q not u8; the others not floating
+ * Memory   of W as floats there is never more than a small block (on CUDA all of it, for the call)
+ * PyTorch: none; F.linear(x, (q.view(torch.int8) * scale[:, :, None]).flatten(1), bias)
+ */
+TN_API tn_tensor *tn_linear_int8(tn_tensor *x, tn_tensor *q, tn_tensor *scale, tn_tensor *bias);
 /** a_i b_j: a [m], b [n] -> [m, n]. PyTorch: torch.outer */
 TN_API tn_tensor *tn_outer(tn_tensor *a, tn_tensor *b);
 

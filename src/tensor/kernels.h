@@ -71,6 +71,17 @@ typedef struct tni_gemm {
     const void *packed; /* NULL, or what the backend's pack made of this b and sizes; b stays */
 } tni_gemm;
 
+/* y = x W^T (+ bias), W[o,i] = scale[o, i / group] q[o,i]; turned: y = x W. All dense. */
+typedef struct tni_linear_int8 {
+    tni_array y;     /* [m, out]; turned: [m, in] */
+    tni_array x;     /* [m, in]; turned: [m, out] */
+    tni_array q;     /* u8 [out, in]: signed bytes, as two's complement */
+    tni_array scale; /* f32 [out, ceil(in / group)] */
+    tni_array bias;  /* [out], or data NULL */
+    int64_t group;   /* a power of two from 16 on */
+    bool turned;
+} tni_linear_int8;
+
 /* ---- pointwise: any strides, equal sizes (0-strides broadcast); functions are of formulas.h -- */
 
 typedef struct tni_fill {
@@ -463,7 +474,7 @@ typedef struct tni_optim_step {
     WIDE(max_pool2d, x, 2, 1) WIDE(max_pool2d_grad, dy, 1, 2)                                      \
     WIDE(avg_pool2d, x, 1, 1) WIDE(avg_pool2d_grad, dy, 1, 1) WIDE(resample, x, 1, 1)              \
     FLOAT(attention, q, 3, 4) FLOAT(attention_grad, of.q, 3, 8)                                    \
-    REAL(cell, y) REAL(cell_grad, dy)                                                              \
+    REAL(cell, y) REAL(cell_grad, dy) FLOAT(linear_int8, x, 1, 4)                                  \
     FLOAT(dropout, x, 1, 1)                                                                        \
     ANY(lerp_all) ANY(optim_step) ONCE(gemm) ONCE(random)
 /* clang-format on */

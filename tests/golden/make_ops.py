@@ -221,6 +221,12 @@ def linear_cross_entropy(x, w, b, t, *class_weight, **options):
     return F.cross_entropy(logits, target, *class_weight, **options)
 
 
+def int8_weight(q, scale):
+    """The weight of signed bytes q [out, in]; a group is the least of 16, 32, ... values that makes so many."""
+    group = next(g for g in (16 << i for i in range(9)) if -(-q.shape[1] // g) <= scale.shape[1])
+    return q.to(torch.int8).double() * scale.repeat_interleave(group, 1)[:, :q.shape[1]]
+
+
 def batch_norm_running(x, w, b, m, v):
     m, v = m.clone(), v.clone()
     y = F.batch_norm(x, m, v, w, b, True, 0.3, 1e-5)
