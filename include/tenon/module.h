@@ -152,6 +152,8 @@ TN_API tn_status tn_register_buffer(tn_module *m, const char *name, tn_tensor **
                                     unsigned flags);
 /**
  * Registers a child; consumes the caller's reference, on failure too. child may be TN_NO_MODULE.
+ * Re-registering replaces a child in place, and its field with it; field NULL keeps the field that
+ * the slot has. So a library puts its own layer where a child was, and may own that one.
  * Errors   in this order: m not made by tn_module_new; child NULL (its message stays); name NULL;
  *          taken by a tensor; dotted; empty; field not in the struct; child is m or an ancestor of
  *          m. Checked before these: modules hold all references to child, so the caller has none to

@@ -54,6 +54,23 @@ START_TEST(a_child_is_taken_over_once_for_each_reference)
 }
 END_TEST
 
+START_TEST(a_child_is_replaced_in_its_place_and_field)
+{
+    tn_encoder_layer_options o = { .feedforward = 3 };
+    tn_module *m = owned(tn_encoder_layer_new(4, 1, o)), *old = tn_get_submodule(m, "linear1");
+    tn_tensor *x = tn_ones(TN_SHAPE(1, 2, 4)), *y = tn_forward(m, x);
+    tn_module *zero = linear(3, 3), *around = tn_sequential(tn_module_keep(old), zero);
+    ck_assert_str_eq(tn_module_child_name(m, 1), "linear1");
+    assert_ok(tn_register_module(m, "linear1", NULL, around));
+    ck_assert_str_eq(tn_module_child_name(m, 1), "linear1");
+    ck_assert_ptr_eq(tn_get_submodule(m, "linear1.0"), old);
+    assert_ok(tn_init_constant(tn_get_parameter(zero, "weight"), 0));
+    ck_assert(difference(tn_forward(m, x), y, 1e-3, 1e-3)); /* the layer calls what is there now */
+    assert_ok(tn_register_module(m, "linear1", NULL, tn_module_keep(old)));
+    assert_close(tn_forward(m, x), y, 0, 0);
+}
+END_TEST
+
 /* ---- lists of tensors ------------------------------------------------------------------------ */
 
 START_TEST(RM_06_lists_of_tensors)
@@ -185,6 +202,7 @@ void nn_containers_cases(Suite *suite)
 {
     TCase *t = test_case(suite, "containers");
     add_tests(t, RM_06_containers_number_their_children, RM_06_dict_of_modules,
-              a_child_is_taken_over_once_for_each_reference, RM_06_lists_of_tensors, AN_02_anchors);
+              a_child_is_taken_over_once_for_each_reference,
+              a_child_is_replaced_in_its_place_and_field, RM_06_lists_of_tensors, AN_02_anchors);
     tcase_add_loop_test(t, AN_01_persistent_or_not, 0, 2);
 }
