@@ -82,8 +82,7 @@ static weights make(int64_t out, int64_t in)
     for (int k = 0; k < KINDS; k++) {
         tn_dtype dtype = k == BF16 ? TN_BF16 : TN_F32;
         s.x[k] = tn_to_dtype(tn_rand(TN_SHAPE(rows, in)), dtype);
-        if (k != INT8)
-            s.w[k] = tn_to_dtype(tn_full(TN_SHAPE(s.n[k] * out, in), 0.01), dtype);
+        if (k != INT8) s.w[k] = tn_to_dtype(tn_full(TN_SHAPE(s.n[k] * out, in), 0.01), dtype);
     }
     return s;
 }
@@ -104,8 +103,10 @@ static void shape(const bench_flags *f, const char *model, int64_t out, int64_t 
                 double row = k == INT8 ? (double)in + groups : (double)in * (k == F32 ? 4 : 2);
                 bytes = (double)(s.n[k] * out) * row;
                 double t0 = bench_now();
-                for (int64_t j = 0; j < s.n[k]; j++)
-                    TN_SCOPE { product(&s, (kind)k, j); }
+                for (int64_t j = 0; j < s.n[k]; j++) TN_SCOPE
+                    {
+                        product(&s, (kind)k, j);
+                    }
                 t = bench_now() - t0;
             }
             if (i >= 0) v[k][i] = bytes / t / 1e9;
@@ -125,7 +126,8 @@ int main(int argc, char **argv)
     bench_banner("bench_int8");
     if (f.batch > 0) rows = f.batch;
     if (f.threads > MOST) f.threads = MOST;
-    TN_NO_GRAD {
+    TN_NO_GRAD
+    {
         if (strcmp(f.config, "tiny") == 0) {
             samples = 2, total = 1 << 20;
             shape(&f, "tiny", 64, 100);

@@ -51,8 +51,7 @@ static tn_status int8_backward(tni_grad *g)
     int8_args args = *(const int8_args *)g->args;
     args.turned = !args.turned;
     tn_tensor *dy = tn_to_dtype(g->dy, g->in[0].dtype);
-    if (g->need[0])
-        g->dx[0] = int8_apply((tn_tensor *[]){ dy, g->x[1], g->x[2], TN_NONE }, args);
+    if (g->need[0]) g->dx[0] = int8_apply((tn_tensor *[]){ dy, g->x[1], g->x[2], TN_NONE }, args);
     if (g->need[3]) g->dx[3] = tn_sum(tni_as_rows(dy), (int[]){ 0 }, 1, false);
     return TN_OK;
 }
@@ -94,10 +93,10 @@ static int64_t int8_check(tn_tensor *x, tn_tensor *q, tn_tensor *scale, tn_tenso
                    0;
     }
     int last = x->shape.rank - 1;
-    bool fit = last >= 0 && q->shape.rank == 2 && x->shape.size[last] == q->shape.size[1] &&
-               scale->shape.rank == 2 && scale->shape.size[0] == q->shape.size[0] &&
-               (tni_none(bias) ||
-                (bias->shape.rank == 1 && bias->shape.size[0] == q->shape.size[0]));
+    bool fit =
+        last >= 0 && q->shape.rank == 2 && x->shape.size[last] == q->shape.size[1] &&
+        scale->shape.rank == 2 && scale->shape.size[0] == q->shape.size[0] &&
+        (tni_none(bias) || (bias->shape.rank == 1 && bias->shape.size[0] == q->shape.size[0]));
     int64_t group = fit ? group_of(q->shape.size[1], scale->shape.size[1]) : 0;
     if (group == 0)
         tni_error(TN_E_SHAPE,

@@ -18,8 +18,7 @@ static bool fits(const char *pattern, size_t n, const char *name)
             pattern = star, name = ++from;
         }
     }
-    while (pattern < end && *pattern == '*')
-        pattern++;
+    while (pattern < end && *pattern == '*') pattern++;
     return pattern == end;
 }
 

@@ -78,8 +78,7 @@ TNI_INLINE void few(const int8_job *job, int64_t o, int64_t row, const int R, co
                     w * *(const lanes *)(x + m * k + j);
             }
         }
-        UNROLL for (int r = 0; r < R; r++)
-            UNROLL for (int m = 0; m < M; m++) sum[r][m] +=
+        UNROLL for (int r = 0; r < R; r++) UNROLL for (int m = 0; m < M; m++) sum[r][m] +=
             (REAL)scale[r * groups + g] * part[r][m];
     }
     for (int r = 0; r < R; r++)
