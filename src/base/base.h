@@ -183,7 +183,7 @@ TNI_SHARED void tni_strfree(char *text);
  * its owner; zeroed, it is empty. Below, items is the address of the pointer. */
 
 /* A larger block, at least twice the old one, for `more` items after n. */
-bool tni_grow(void *items, size_t *capacity, size_t n, size_t more, size_t size);
+TNI_SHARED bool tni_grow(void *items, size_t *capacity, size_t n, size_t more, size_t size);
 /* Makes room for `more` items of `size` bytes after the first n. Out of memory: false and a
  * message, and nothing has changed. */
 static inline bool tni_room(void *items, size_t *capacity, size_t n, size_t more, size_t size)
@@ -191,7 +191,7 @@ static inline bool tni_room(void *items, size_t *capacity, size_t n, size_t more
     return more <= *capacity - n || tni_grow(items, capacity, n, more, size);
 }
 /* Frees the block and leaves the array empty. */
-void tni_room_free(void *items, size_t *capacity, size_t size);
+TNI_SHARED void tni_room_free(void *items, size_t *capacity, size_t size);
 /* qsort, also of an array that was never made. */
 static inline void tni_sort(void *items, size_t n, size_t size,
                             int (*order)(const void *, const void *))

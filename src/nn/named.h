@@ -38,8 +38,8 @@ tn_status tni_named_rename(tni_named *r, const void *items, int n, void *item, c
 void tni_named_renumber(tni_named *r, const void *items, int n);
 /* "prefix path.name", as above; with an empty name: what names below path begin with. NULL +
  * message. The text of an item's name is one, too. */
-char *tni_name_new(const char *prefix, const char *path, const char *name);
-void tni_name_free(char *name);
+TNI_SHARED char *tni_name_new(const char *prefix, const char *path, const char *name);
+TNI_SHARED void tni_name_free(char *name);
 /* Frees names, table and array. */
 void tni_named_free(tni_named *r, const void *items, int n);
 

@@ -84,12 +84,11 @@ static void is_right(const problem *p, const char *isa)
 }
 
 /* Rows of x, outputs, inputs, group: tails of vectors, groups, four outputs and tiles. */
-static const int64_t sizes[][4] = {
-    { 1, 1, 1, 16 },     { 1, 4, 16, 16 },   { 1, 7, 33, 16 },    { 2, 5, 100, 32 },
-    { 3, 9, 129, 64 },   { 4, 8, 64, 128 },  { 5, 6, 200, 32 },   { 7, 13, 47, 16 },
-    { 16, 10, 96, 32 },  { 17, 10, 96, 32 }, { 17, 131, 70, 16 }, { 40, 259, 513, 64 },
-    { 516, 40, 65, 16 }, { 1, 300, 700, 64 }
-};
+static const int64_t sizes[][4] = { { 1, 1, 1, 16 },     { 1, 4, 16, 16 },    { 1, 7, 33, 16 },
+                                    { 2, 5, 100, 32 },   { 3, 9, 129, 64 },   { 4, 8, 64, 128 },
+                                    { 5, 6, 200, 32 },   { 7, 13, 47, 16 },   { 16, 10, 96, 32 },
+                                    { 17, 10, 96, 32 },  { 17, 131, 70, 16 }, { 40, 259, 513, 64 },
+                                    { 516, 40, 65, 16 }, { 1, 300, 700, 64 } };
 enum { N_SIZES = sizeof sizes / sizeof *sizes, N_DTYPES = 4 };
 
 START_TEST(int8_products_are_the_loops)
@@ -154,8 +153,10 @@ START_TEST(int8_autocasts_x_alone)
     TN_AUTOCAST(TN_BF16) y = tn_linear_int8(x, q, scale, tn_ones(TN_SHAPE(6)));
     ck_assert_int_eq(tn_dtype_of(y), TN_BF16);
     assert_close(y, tn_linear_int8(tn_to_dtype(x, TN_BF16), q, scale, tn_ones(TN_SHAPE(6))), 0, 0);
-    ck_assert(difference(y, tn_linear_int8(tn_to_dtype(x, TN_BF16), q, tn_to_dtype(scale, TN_BF16),
-                                           tn_ones(TN_SHAPE(6))), 0, 0));
+    ck_assert(difference(y,
+                         tn_linear_int8(tn_to_dtype(x, TN_BF16), q, tn_to_dtype(scale, TN_BF16),
+                                        tn_ones(TN_SHAPE(6))),
+                         0, 0));
 }
 END_TEST
 
