@@ -53,8 +53,7 @@ START_TEST(bytes_follow_the_rule)
     TN_NO_GRAD assert_ok(tn_copy_(w, tn_from_floats(chosen[0], TN_SHAPE(2, 40))));
     assert_ok(tn_quantize_int8(m, NULL, by_32));
     const uint8_t *q = tn_data(tn_get_buffer(m, "0.qweight"));
-    for (int i = 0; i < 80; i++)
-        ck_assert_int_eq(q[i], (uint8_t)(expected[i / 40][i % 40] & 255));
+    for (int i = 0; i < 80; i++) ck_assert_int_eq(q[i], (uint8_t)(expected[i / 40][i % 40] & 255));
     assert_values(tn_get_buffer(m, "0.scales"), 0, 1, 2, 0, 0);
     ck_assert_str_eq(type_of(m, "0"), "Int8Linear");
 }
@@ -170,7 +169,8 @@ static tn_module *tied_new(void)
 {
     tied *m = tn_module_new(&tied_type);
     if (!m) return NULL;
-    tn_register_module(&m->base, "wte", &m->wte, tn_embedding_new(9, 8, (tn_embedding_options){ 0 }));
+    tn_register_module(&m->base, "wte", &m->wte,
+                       tn_embedding_new(9, 8, (tn_embedding_options){ 0 }));
     tn_register_module(&m->base, "body", &m->body, linear(8, 8));
     tn_register_module(&m->base, "again", &m->again, tn_module_keep(m->body));
     tn_register_module(&m->base, "head", &m->head,
@@ -244,19 +244,21 @@ START_TEST(a_file_of_other_kinds_is_refused)
 {
     tn_module *m = owned(tn_sequential(linear(2, 1)));
     uint64_t before = hash_of_module(m);
-    const char *floats = write_header(
-        "f.safetensors", "{\"0.qweight\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]},"
-                         "\"0.scales\":{\"dtype\":\"F32\",\"shape\":[1,1],\"data_offsets\":[8,12]}}",
-        12);
+    const char *floats =
+        write_header("f.safetensors",
+                     "{\"0.qweight\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]},"
+                     "\"0.scales\":{\"dtype\":\"F32\",\"shape\":[1,1],\"data_offsets\":[8,12]}}",
+                     12);
     assert_fails(tn_load_int8(m, floats), TN_E_DTYPE, "q is f32");
-    const char *three = write_header(
-        "s.safetensors", "{\"0.qweight\":{\"dtype\":\"U8\",\"shape\":[1,2],\"data_offsets\":[0,2]},"
-                         "\"0.scales\":{\"dtype\":\"F32\",\"shape\":[1,3],\"data_offsets\":[2,14]}}",
-        14);
+    const char *three =
+        write_header("s.safetensors",
+                     "{\"0.qweight\":{\"dtype\":\"U8\",\"shape\":[1,2],\"data_offsets\":[0,2]},"
+                     "\"0.scales\":{\"dtype\":\"F32\",\"shape\":[1,3],\"data_offsets\":[2,14]}}",
+                     14);
     assert_fails(tn_load_int8(m, three), TN_E_SHAPE, "scale [1,3]");
     const char *alone = write_header(
-        "a.safetensors", "{\"0.qweight\":{\"dtype\":\"U8\",\"shape\":[1,2],\"data_offsets\":[0,2]}}",
-        2);
+        "a.safetensors",
+        "{\"0.qweight\":{\"dtype\":\"U8\",\"shape\":[1,2],\"data_offsets\":[0,2]}}", 2);
     assert_fails(tn_load_int8(m, alone), TN_E_SHAPE, "without scales");
     ck_assert_uint_eq(hash_of_module(m), before);
 }

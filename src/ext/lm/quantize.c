@@ -73,10 +73,10 @@ typedef struct job {
     const char *function;
     bool (*chosen)(const struct job *j, tn_module *m, const char *path, const char *name);
     tn_module *(*made)(const struct job *j, tn_module *m, const char *path);
-    const char *patterns;    /* of tn_quantize_int8 */
-    int64_t group;           /* of it */
-    const tn_list *list;     /* of its NULL: the parameters; of tni_int8_like: the state */
-    tn_dtype dtype;          /* of tn_dequantize */
+    const char *patterns; /* of tn_quantize_int8 */
+    int64_t group;        /* of it */
+    const tn_list *list;  /* of its NULL: the parameters; of tni_int8_like: the state */
+    tn_dtype dtype;       /* of tn_dequantize */
     site *at;
     size_t n, capacity;
 } job;
@@ -119,8 +119,8 @@ static void take_back(job *j, size_t n)
     tni_saved_error first;
     tni_error_save(&first);
     while (n-- > 0)
-        tni_disregard(tn_register_module(j->at[n].parent, j->at[n].name, NULL,
-                                         tn_module_keep(j->at[n].old)));
+        tni_disregard(
+            tn_register_module(j->at[n].parent, j->at[n].name, NULL, tn_module_keep(j->at[n].old)));
     tni_error_restore(&first);
 }
 
@@ -128,8 +128,7 @@ static tn_status put_all(job *j)
 {
     for (size_t i = 0; i < j->n; i++) {
         site *s = &j->at[i];
-        tn_status status =
-            tn_register_module(s->parent, s->name, NULL, tn_module_keep(s->made));
+        tn_status status = tn_register_module(s->parent, s->name, NULL, tn_module_keep(s->made));
         if (status == TN_OK) continue;
         take_back(j, i);
         return status;
@@ -153,7 +152,8 @@ static tn_status replace(job *j, tn_module *m)
 {
     tn_status status = tni_module_check(j->function, m);
     if (status == TN_OK && tni_calling())
-        status = tni_error(TN_E_STATE, "%s: inside a forward: want it before or after", j->function);
+        status =
+            tni_error(TN_E_STATE, "%s: inside a forward: want it before or after", j->function);
     if (status == TN_OK) status = tn_named_modules(m, find, j);
     if (status == TN_OK) status = make_all(j);
     return status == TN_OK ? put_all(j) : status;
@@ -238,7 +238,8 @@ tn_status tn_quantize_int8(tn_module *m, const char *patterns, tn_quantize_optio
         return tni_error(TN_E_INVALID, "%s: group %" PRId64 ": want 32, 64 or 128", j.function,
                          o.group);
     tn_status status = TN_OK;
-    TN_SCOPE {
+    TN_SCOPE
+    {
         tn_walk_options all = { .keep_duplicates = true };
         if (!patterns && !(j.list = tn_parameters_with(m, all))) status = tni_pending();
         if (status == TN_OK) status = replace(&j, m);
@@ -301,7 +302,8 @@ tn_status tn_load_int8(tn_module *m, const char *path)
     job j = { .function = "tn_load_int8", .chosen = in_state, .made = as_in_state };
     tn_status status = TN_OK;
     if (!m) return tni_poison(j.function, "m");
-    TN_SCOPE {
+    TN_SCOPE
+    {
         j.list = tn_load_tensors(path, NULL);
         status = j.list ? replace(&j, m) : tni_pending();
         if (status == TN_OK) {

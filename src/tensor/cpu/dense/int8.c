@@ -23,6 +23,7 @@ typedef REAL lanes
 /* LANES bytes as REAL. (Without the instructions' names gcc 12 takes each byte by itself.) */
 #if defined __AVX512F__ && defined TNI_REAL_IS_f32
 #define WIDE(q) _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(q))))
+#define SUM(v) _mm512_reduce_add_ps(v)
 #elif defined __AVX2__ && defined TNI_REAL_IS_f32
 #define WIDE(q) _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(q))))
 #else
@@ -37,6 +38,8 @@ typedef int8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
 #endif
 
 /* Rows that are few; a tile of y by scratch memory, and how much of the inner axis at a time. */
+/* Bytes: the memory's own prefetching does not follow four rows of some hundred bytes each. */
+enum { AHEAD = 2048, LONG = 2048 };
 enum { FEW = 16, TILE_ROWS = 512, TILE_COLUMNS = 128, TILE_INNER = 512 };
 
 typedef struct int8_job {
@@ -51,13 +54,16 @@ typedef struct int8_job {
 
 /* ---- few rows -------------------------------------------------------------------------------- */
 
-static REAL sum_of(const lanes *v)
+#ifndef SUM
+#define SUM(v) sum_of(&(v))
+static inline REAL sum_of(const lanes *v)
 {
     lanes sum = *v;
     for (int half = LANES / 2; half > 0; half /= 2)
         for (int l = 0; l < half; l++) sum[l] += sum[l + half];
     return sum[0];
 }
+#endif
 
 /* R outputs from o on for M rows of x from `row` on. */
 TNI_INLINE void few(const int8_job *job, int64_t o, int64_t row, const int R, const int M)
@@ -71,6 +77,10 @@ TNI_INLINE void few(const int8_job *job, int64_t o, int64_t row, const int R, co
         lanes part[4][4] = { 0 };
         const int64_t end = TNI_MIN((g + 1) * job->group, whole);
         for (int64_t j = g * job->group; j < end; j += LANES) {
+            if (k > LONG)
+                __builtin_prefetch(q + R * (k + j) + AHEAD, 0, 2);
+            else
+                __builtin_prefetch(q + R * (k + j) + AHEAD);
             UNROLL for (int r = 0; r < R; r++)
             {
                 lanes w = WIDE(q + r * k + j);
@@ -81,13 +91,23 @@ TNI_INLINE void few(const int8_job *job, int64_t o, int64_t row, const int R, co
         UNROLL for (int r = 0; r < R; r++) UNROLL for (int m = 0; m < M; m++) sum[r][m] +=
             (REAL)scale[r * groups + g] * part[r][m];
     }
-    for (int r = 0; r < R; r++)
-        for (int m = 0; m < M; m++) {
-            REAL rest = 0, y = sum_of(&sum[r][m]);
-            for (int64_t j = whole; j < k; j++) rest += (REAL)q[r * k + j] * x[m * k + j];
-            if (whole < k) y += (REAL)scale[(r + 1) * groups - 1] * rest;
-            job->y[(row + m) * job->n + o + r] = job->bias ? y + job->bias[o + r] : y;
-        }
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int m = 0; m < M; m++)
+    {
+        REAL rest = 0, y = SUM(sum[r][m]);
+        for (int64_t j = whole; j < k; j++) rest += (REAL)q[r * k + j] * x[m * k + j];
+        if (whole < k) y += (REAL)scale[(r + 1) * groups - 1] * rest;
+        job->y[(row + m) * job->n + o + r] = job->bias ? y + job->bias[o + r] : y;
+    }
+}
+
+/* Four outputs from o on; for long rows at once, since what is fetched ahead of them by twos would
+ * not stay in the first cache. */
+TNI_INLINE void few_outputs(const int8_job *job, int64_t o, int64_t row)
+{
+    if (job->k > LONG)
+        few(job, o, row, 4, 1);
+    else
+        few(job, o, row, 2, 1), few(job, o + 2, row, 2, 1);
 }
 
 static void few_chunk(void *context, int64_t begin, int64_t end)
@@ -98,7 +118,7 @@ static void few_chunk(void *context, int64_t begin, int64_t end)
         int64_t row = 0;
         for (; row + 4 <= m; row += 4) few(job, o, row, 2, 4), few(job, o + 2, row, 2, 4);
         if (row + 2 <= m) few(job, o, row, 4, 2), row += 2;
-        if (row < m) few(job, o, row, 4, 1);
+        if (row < m) few_outputs(job, o, row);
     }
     for (int64_t o = fours; o < end; o++)
         for (int64_t row = 0; row < m; row++) few(job, o, row, 1, 1);
