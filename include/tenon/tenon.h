@@ -59,5 +59,6 @@
 #include <tenon/graph.h>
 #include <tenon/capture.h>
 #include <tenon/parallel.h>
-#include <tenon/trace.h> /* a library of its own: -ltenon-trace */
+#include <tenon/trace.h>    /* a library of its own: -ltenon-trace */
+#include <tenon/quantize.h> /* likewise: -ltenon-lm */
 #endif

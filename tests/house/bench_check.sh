@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # The benchmark programs on the CPU at their smallest: what they count, deliver and leave out; no times.
-# usage: tests/house/bench_check.sh BENCH_GPT BENCH_IMAGES BENCH_OPS BENCH_LOADER BENCH_AVERAGE
+# usage: tests/house/bench_check.sh BENCH_GPT BENCH_IMAGES BENCH_OPS BENCH_LOADER BENCH_AVERAGE BENCH_INT8
 #
 # Seen to fail: with --layers ignored, without autocast, with labels in another order than the images, with the last
 # batch dropped, and with bench_ops ending at the first op that does not exist in bf16; with two processes that take the
 # same rows, or average no gradients; with hooks of modules whose inputs need no gradient counted; with rounds that take
 # the same batches again.
 set -uo pipefail
-gpt=$(realpath "$1") ops=$(realpath "$3") loader=$(realpath "$4") average=$(realpath "$5")
+gpt=$(realpath "$1") ops=$(realpath "$3") loader=$(realpath "$4") average=$(realpath "$5") int8=$(realpath "$6")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=tests/examples/example_data.sh
 . "$here/../examples/example_data.sh"
@@ -68,6 +68,7 @@ check 'timeline, bytes' same "$(awk -F, '$2 ~ /^bytes of / { sum += $3 } END { p
     $((4 * $(metric parameters "$dir/said")))
 check 'timeline, order' same "$(sed -n 's/^[^,]*,ms_complete of \([^,]*\),\([^,]*\),.*/\2 \1/p' "$dir/said" | sort -g |
     sed -n 's/^[^ ]* //; 1p; $p')" "$(printf 'lnf\n')"
+check 'int8' exits 0 'tenon_tiny_64x100_int8,GB/s,' "$int8" --config tiny
 check 'average, alone' exits 2 'want mpirun -n 2' "$average"
 
 # Two processes share a batch: the loss of the tenth step is the one process's, which has learned from all rows.

@@ -4,7 +4,7 @@
  * All new layers are made before the first is put in its place, and the old ones are kept until the
  * last is: what fails leaves the model as it was.
  */
-#include "ext/lm/quantize.h"
+#include <tenon/quantize.h>
 
 #include <float.h>
 
@@ -47,14 +47,6 @@ static tn_module *int8_new(tn_tensor *q, tn_tensor *scales, tn_tensor *bias)
     return tn_module_done(&m->base);
 }
 
-bool tni_is_int8(const tn_module *m, int64_t *in, int64_t *out)
-{
-    if (m->type != &int8_type) return false;
-    if (in) *in = tn_size(((const int8_linear *)m)->q, 1);
-    if (out) *out = tn_size(((const int8_linear *)m)->q, 0);
-    return true;
-}
-
 static bool is_linear(const tn_module *m)
 {
     return strcmp(m->type->name, "Linear") == 0;
@@ -75,7 +67,7 @@ typedef struct job {
     tn_module *(*made)(const struct job *j, tn_module *m, const char *path);
     const char *patterns; /* of tn_quantize_int8 */
     int64_t group;        /* of it */
-    const tn_list *list;  /* of its NULL: the parameters; of tni_int8_like: the state */
+    const tn_list *list;  /* of its NULL: the parameters; of tn_load_int8: the state */
     tn_dtype dtype;       /* of tn_dequantize */
     site *at;
     size_t n, capacity;
@@ -289,14 +281,6 @@ static tn_module *as_in_state(const job *j, tn_module *m, const char *path)
     return y ? int8_new(zeros, none, bias) : NULL;
 }
 
-tn_status tni_int8_like(const char *function, tn_module *m, const tn_list *state)
-{
-    job j = { .function = function, .chosen = in_state, .made = as_in_state, .list = state };
-    tn_status status = replace(&j, m);
-    job_free(&j);
-    return status;
-}
-
 tn_status tn_load_int8(tn_module *m, const char *path)
 {
     job j = { .function = "tn_load_int8", .chosen = in_state, .made = as_in_state };
@@ -320,7 +304,7 @@ tn_status tn_load_int8(tn_module *m, const char *path)
 static bool is_packed(const job *j, tn_module *m, const char *path, const char *name)
 {
     (void)j, (void)path, (void)name;
-    return tni_is_int8(m, NULL, NULL);
+    return m->type == &int8_type;
 }
 
 /* scale q, in `wide`. */

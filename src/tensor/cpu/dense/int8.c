@@ -15,8 +15,10 @@
 
 #if defined __AVX512F__
 enum { LANES = 64 / sizeof(REAL) };
-#else
+#elif defined __AVX2__
 enum { LANES = 32 / sizeof(REAL) };
+#else
+enum { LANES = 16 / sizeof(REAL) };
 #endif
 typedef REAL lanes
     __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
@@ -27,8 +29,14 @@ typedef REAL lanes
 #elif defined __AVX2__ && defined TNI_REAL_IS_f32
 #define WIDE(q) _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(q))))
 #else
-typedef int8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
-#define WIDE(q) __builtin_convertvector(*(const bytes *)(q), lanes)
+#define WIDE(q) wide_of(q)
+#pragma GCC diagnostic ignored "-Wpsabi" /* inlined: nothing is passed */
+TNI_INLINE lanes wide_of(const int8_t *q)
+{
+    REAL wide[LANES];
+    for (int l = 0; l < LANES; l++) wide[l] = (REAL)q[l];
+    return *(const lanes *)wide;
+}
 #endif
 
 #if defined __clang__ && !defined UNROLL
@@ -37,9 +45,10 @@ typedef int8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
 #define UNROLL _Pragma("GCC unroll 8")
 #endif
 
-/* Rows that are few; a tile of y by scratch memory, and how much of the inner axis at a time. */
-/* Bytes: the memory's own prefetching does not follow four rows of some hundred bytes each. */
+/* How many bytes are fetched ahead, since the processor by itself does not see that several rows of
+ * some hundred bytes are one stream; and rows so long that the first cache cannot hold them. */
 enum { AHEAD = 2048, LONG = 2048 };
+/* Rows of x that are few; a tile of y by scratch memory, how much of the inner axis at a time. */
 enum { FEW = 16, TILE_ROWS = 512, TILE_COLUMNS = 128, TILE_INNER = 512 };
 
 typedef struct int8_job {
