@@ -49,7 +49,7 @@ static inline void tn_leave_no_grad_(const int *was)
  *     TN_AUTOCAST(TN_BF16) loss = tn_cross_entropy(tn_forward(model, x), y);
  *     TN_CHECK(tn_backward(loss));
  *
- * In dtype  matmul linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d
+ * In dtype  matmul linear linear_int8 conv1d conv2d conv3d conv_transpose1d conv_transpose2d
  *           scaled_dot_product_attention prelu
  * In f32    exp expm1 log log1p tan asin acos sinh cosh pow pow_scalar square reciprocal rsqrt
  *           softplus, sum sum_all mean mean_all var std prod norm logsumexp normalize
