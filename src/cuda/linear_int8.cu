@@ -31,10 +31,10 @@ template <typename R> static tn_status run(const tni_linear_int8 *a)
         return failed;
     tn_status status = TN_OK;
     if (n > 0)
-        status = TN_LAUNCH((int8_widen<R>), row_grid(n, 256), 256, 0, static_cast<R *>(w),
-                           static_cast<const int8_t *>(a->q.data),
-                           static_cast<const float *>(a->scale.data), n, in, a->scale.size[1],
-                           a->group);
+        status =
+            TN_LAUNCH((int8_widen<R>), row_grid(n, 256), 256, 0, static_cast<R *>(w),
+                      static_cast<const int8_t *>(a->q.data),
+                      static_cast<const float *>(a->scale.data), n, in, a->scale.size[1], a->group);
     g.a = a->x.data, g.a_row = g.k, g.a_col = 1;
     g.b = w, g.b_row = a->turned ? in : 1, g.b_col = a->turned ? 1 : in;
     g.c = a->y.data, g.c_row = g.n;
