@@ -475,6 +475,22 @@ TN_API tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias
  */
 TN_API tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v,
                                                   tn_tensor *mask, bool causal, double scale);
+/**
+ * Rotary positions: pairs (a, b) of each row's first R elements become (a c - b s, b c + a s), a
+ * rotation by the angle whose cosine is c and whose sine is s; the rest of the row stays. x is read
+ * where it lies; bf16 and f16 are computed in f32 and rounded once.
+ *
+ * Shapes   x [..., T, D]; cosine, sine [T, R/2], or more axes that broadcast to x's, R <= D ->
+ *          [..., T, D]. interleaved: pairs are (2i, 2i + 1), as in the paper and in GPT-J; else
+ *          (i, i + R/2), as in Llama and GPT-NeoX
+ * Layout   the result's axes have x's order in memory, as tn_scaled_dot_product_attention's
+ * Grad     dx: dy turned by the negative angles; cosine and sine get none        keeps cosine, sine
+ * Errors   an x without two axes; R > D; tables that differ in shape or dtype, or do not broadcast;
+ *          dtypes: x floating, tables of x's dtype, or f32 beside bf16 and f16
+ * Source   Su et al., RoFormer (2021), eq. 34
+ * PyTorch: none; x * cos + rotate_half(x) * sin in transformers, whose tables have each half twice
+ */
+TN_API tn_tensor *tn_rotary(tn_tensor *x, tn_tensor *cosine, tn_tensor *sine, bool interleaved);
 
 /* ---- recurrent layers as functions: one layer over a whole sequence, in one direction -------- */
 

@@ -370,6 +370,16 @@ typedef struct tni_attention_grad {
     tni_attention of; /* what it is the gradient of */
 } tni_attention_grad;
 
+/* Rows whose first elements are turned in pairs by angles: (a, b) -> (a c - b s, b c + a s). */
+typedef struct tni_rotary {
+    tni_array y, x; /* [.., D]: any strides, the last axis's 1 */
+    /* [.., R / 2], R <= D, otherwise x's sizes: any strides, the last axis's 1; one dtype, x's or,
+     * for bf16 and f16, f32 */
+    tni_array cosine, sine;
+    bool interleaved; /* pairs are (2i, 2i + 1), else (i, i + R / 2) */
+    bool back;        /* by the negative angles */
+} tni_rotary;
+
 /* ---- recurrent layers: one step of n sequences; h elements of state -------------------------- */
 
 enum { TNI_TANH_CELL, TNI_RELU_CELL, TNI_GRU_CELL, TNI_LSTM_CELL };
@@ -474,7 +484,7 @@ typedef struct tni_optim_step {
     WIDE(max_pool2d, x, 2, 1) WIDE(max_pool2d_grad, dy, 1, 2)                                      \
     WIDE(avg_pool2d, x, 1, 1) WIDE(avg_pool2d_grad, dy, 1, 1) WIDE(resample, x, 1, 1)              \
     FLOAT(attention, q, 3, 4) FLOAT(attention_grad, of.q, 3, 8)                                    \
-    REAL(cell, y) REAL(cell_grad, dy) FLOAT(linear_int8, x, 1, 4)                                  \
+    REAL(cell, y) REAL(cell_grad, dy) FLOAT(linear_int8, x, 1, 4) FLOAT(rotary, x, 1, 3)           \
     FLOAT(dropout, x, 1, 1)                                                                        \
     ANY(lerp_all) ANY(optim_step) ONCE(gemm) ONCE(random)
 /* clang-format on */

@@ -6,7 +6,8 @@
  *
  * Seen to fail: in autograd/ops/batch_norm.c reads[0] also named RUNNING_MEAN, so that backward
  * kept the buffer (BN_two_forwards_before_one_backward); in autograd/ops/gather.c skip was
- * always -1 (LY_07).
+ * always -1 (LY_07); in autograd/ops/rotary.c the result's layout left row-major, and backward
+ * turning forwards (rotary_*).
  */
 #include "rows.h"
 
@@ -777,6 +778,51 @@ START_TEST(one_hot_edges)
 }
 END_TEST
 
+/* ---- rotary positions ------------------------------------------------------------------------ */
+
+/* Heads cut out of a packed [B, T, 3 H D] are read where they lie; the result, and its gradient,
+ * merge back as a view. */
+START_TEST(rotary_keeps_the_layout)
+{
+    tn_tensor *packed = random_f64(TN_SHAPE(2, 5, 3 * 3 * 8), -1, 1, 1), *dx;
+    tn_tensor *cosine = random_f64(TN_SHAPE(2, 1, 5, 3), -1, 1, 2);
+    tn_tensor *sine = random_f64(TN_SHAPE(2, 1, 5, 3), -1, 1, 3);
+    tn_tensor *third = tn_reshape(tn_narrow(packed, 2, 24, 24), TN_SHAPE(2, 5, 3, 8));
+    tn_tensor *x = leaf(tn_detach(tn_transpose(third, 1, 2)));
+    int64_t before = tn_memory().data_allocations;
+    tn_tensor *y = tn_rotary(x, cosine, sine, _i);
+    ck_assert_int_eq(tn_memory().data_allocations - before, 1);
+    ck_assert(tn_is_contiguous(tn_transpose(y, 1, 2)));
+    assert_close(y, tn_rotary(tn_contiguous(x), cosine, sine, _i), 0, 0);
+    before = tn_memory().data_allocations;
+    assert_ok(tn_gradients(1, &y, &y, 1, &x, &dx, 0));
+    ck_assert_int_eq(tn_memory().data_allocations - before, 1);
+    ck_assert(tn_is_contiguous(tn_transpose(dx, 1, 2)));
+}
+END_TEST
+
+/* With cos^2 + sin^2 = 1 lengths stay, and turning back by the gradient gives x; what is beyond R
+ * stays, bit for bit. */
+START_TEST(rotary_turns)
+{
+    tn_tensor *x = leaf(random_f64(TN_SHAPE(2, 3, 70, 37), -1, 1, 1)), *back;
+    tn_tensor *angle = random_f64(TN_SHAPE(70, 16), -7, 7, 2);
+    tn_tensor *cosine = tn_cos(angle), *sine = tn_sin(angle);
+    tn_tensor *y = tn_rotary(x, cosine, sine, _i);
+    assert_close(tn_sum(tn_square(y), TN_AXES(-1), false), tn_sum(tn_square(x), TN_AXES(-1), false),
+                 1e-14, 0);
+    assert_close(tn_narrow(y, 3, 32, 5), tn_narrow(x, 3, 32, 5), 0, 0);
+    ck_assert(tn_max_abs_diff(y, x) > 1);
+    assert_ok(tn_gradients(1, &y, &y, 1, &x, &back, 0));
+    assert_close(back, x, 1e-14, 1e-15);
+    /* the tables get no gradient, and need none */
+    assert_ok(tn_set_requires_grad(cosine, true));
+    y = tn_rotary(x, cosine, sine, _i);
+    assert_ok(tn_backward(tn_sum_all(y)));
+    ck_assert(tn_is_none(tn_grad(cosine)) && !tn_is_none(tn_grad(x)));
+}
+END_TEST
+
 void rows_ops_cases(Suite *suite)
 {
     TCase *t = test_case(suite, "ops");
@@ -799,6 +845,8 @@ void rows_ops_cases(Suite *suite)
     tcase_add_loop_test(t, BN_14_derivatives, 0, 2);
     add_tests(t, BN_14_running_statistics_take_no_part, BN_two_forwards_before_one_backward,
               LY_06_dropout, LY_07_embedding);
+    tcase_add_loop_test(t, rotary_keeps_the_layout, 0, 2);
+    tcase_add_loop_test(t, rotary_turns, 0, 2);
     tcase_add_loop_test(t, indexing_derivatives, 0, 4);
     tcase_add_test(t, one_hot_edges);
 }

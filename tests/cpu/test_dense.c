@@ -3,11 +3,14 @@
  * double, over awkward sizes and layouts, and bit for bit between thread counts.
  *
  * Seen to fail: in cut.c, plan_cut taking `tn_num_threads()` tiles instead of 4 (same_bits_gemm);
- * in attention.c, soften returning 1 for the shrink factor (attention_many_keys); in pool.c, a
+ * in attention.c, soften returning 1 for the shrink factor (attention_many_keys), sums of one query
+ * not shrunk (attention_of_one_query); in pool.c, a
  * wrong half of a bf16, an odd column of dx not set (pool_halves_as_windows).
  */
 #include "plain.h"
 #include "half.h"
+
+#include "tensor/cpu/dense/dense.h"
 
 /* ---- the same bits for any number of threads ------------------------------------------------- */
 
@@ -900,6 +903,66 @@ START_TEST(attention_unseen_keys_are_not_read)
 END_TEST
 
 /* What a query does see stays visible. */
+START_TEST(attention_of_one_query)
+{
+    /* over a part of a cache [B, heads, capacity, D], whose other places hold NaN, by grouped
+     * queries: nothing is copied */
+    static const int64_t sizes[][6] = {
+        /* B, heads, of keys, S, D, Dv */
+        { 2, 6, 2, 1, 8, 8 },    { 1, 4, 4, 7, 33, 5 },    { 3, 4, 2, 8, 16, 64 },
+        { 1, 8, 1, 57, 64, 64 }, { 2, 8, 2, 600, 64, 40 }, { 4, 5, 1, 1030, 128, 128 },
+    };
+    static const tn_dtype dtypes[] = { TN_F64, TN_F32, TN_BF16, TN_F16 };
+    const int64_t *z = sizes[_i % 6], share = z[1] / z[2];
+    const tn_dtype dtype = dtypes[_i / 6];
+    tn_tensor *in[3], *wide[3];
+    for (int i = 0; i < 3; i++) {
+        tn_tensor *x =
+            random_as(TN_SHAPE(z[0], i ? z[2] : z[1], i ? z[3] : 1, i == 2 ? z[5] : z[4]), -1, 1,
+                      (uint64_t)i + 1, dtype);
+        wide[i] = tn_to_dtype(x, TN_F64);
+        if (i) wide[i] = tn_repeat_interleave(wide[i], share, 1);
+        tn_tensor *cache =
+            tn_full_as(TN_SHAPE(z[0], i ? z[2] : z[1], i ? z[3] + 5 : 1, tn_size(x, -1)), NAN,
+                       dtype, tn_cpu());
+        in[i] = tn_narrow(cache, 2, 0, tn_size(x, 2));
+        assert_ok(tn_copy_(in[i], x));
+    }
+    tn_tensor *blocked = random_mask(TN_SHAPE(z[0], 1, 1, z[3]), 7);
+    blocked = tn_mul(blocked, tn_gt_scalar(tn_arange(0, z[3], 1, TN_F32), 0));
+    tn_tensor *masks[] = { TN_NONE, tn_gt_scalar(blocked, 0),
+                           random_as(TN_SHAPE(z[1], 1, z[3]), -2, 2, 5, dtype) };
+    const double close = dtype == TN_F64   ? 1e-12
+                         : dtype == TN_F32 ? 1e-5
+                         : dtype == TN_F16 ? 0x1p-10
+                                           : 0x1p-7;
+    for (int m = 0; m < 3; m++)
+        for (int causal = 0; causal < 2; causal++) {
+            tn_tensor *mask = m == 2 ? tn_to_dtype(masks[m], TN_F64) : masks[m];
+            const double scale = 1 / sqrt((double)z[4]);
+            tn_memory_reset_peak();
+            int64_t before = tn_memory().in_use;
+            tn_tensor *y =
+                tn_scaled_dot_product_attention(in[0], in[1], in[2], masks[m], causal, 0);
+            before = tn_memory().peak_in_use - before;
+            tn_tensor *e = plain_attention(wide[0], wide[1], wide[2], mask, causal, scale);
+            assert_close(tn_to_dtype(y, TN_F64), e, close, close);
+            int64_t cache = z[0] * z[2] * z[3] * (z[4] + z[5]) * (int64_t)tn_dtype_size(dtype);
+            if (z[3] > 1000 && dtype != TN_F16 && (m < 2 || dtype != TN_BF16) && tni_has_tiles())
+                ck_assert_msg(before < cache / 8, "%" PRId64 " bytes beside %" PRId64, before,
+                              cache);
+        }
+    /* a key that is not seen is not read; one that is seen shows */
+    if (z[3] < 2) return;
+    assert_ok(tn_fill_(tn_narrow(in[2], 2, z[3] - 1, 1), NAN));
+    tn_tensor *last = tn_gt_scalar(tn_arange(0, z[3], 1, TN_F32), (double)(z[3] - 2));
+    tn_tensor *y = tn_scaled_dot_product_attention(in[0], in[1], in[2], last, false, 0);
+    ck_assert(isfinite(tn_item(tn_sum_all(tn_to_dtype(y, TN_F64)))));
+    y = tn_scaled_dot_product_attention(in[0], in[1], in[2], TN_NONE, false, 0);
+    ck_assert(isnan(tn_item(tn_sum_all(tn_to_dtype(y, TN_F64)))));
+}
+END_TEST
+
 START_TEST(attention_seen_nan_is_nan)
 {
     tn_tensor *x[3], *g[3];
@@ -1011,6 +1074,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, attention_blocked_row_is_zero, 0, 24);
     tcase_add_loop_test(t, attention_beside_large_offsets, 0, 24);
     tcase_add_loop_test(t, attention_unseen_keys_are_not_read, 0, 12);
+    tcase_add_loop_test(t, attention_of_one_query, 0, 24);
     tcase_add_test(t, attention_seen_nan_is_nan);
     tcase_add_loop_test(t, attention_learned_mask_rounds_once, 0, 2);
     tcase_add_test(t, attention_empty);

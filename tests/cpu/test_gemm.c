@@ -5,8 +5,9 @@
  * Seen to fail: in tile.c, sums of the first steps forgotten at the next, a strip's end not
  * packed, vectors read beyond the end of an operand, f16 taken for f32, of few columns a bias that
  * is the first square's, C not added to and sums in another order (tile_edges), a longer inner axis
- * not refused (tile_refuses); in amx.c, a square's last tile multiplied by its
- * neighbour's, a later part's packed B taken for the first's and, not inlined, gcc 12's assignments
+ * not refused (tile_refuses); in few.c, the last steps left out (few_rows); in amx.c, a square's
+ * last tile multiplied by its neighbour's, a later part's packed B taken for the first's and,
+ * not inlined, gcc 12's assignments
  * to a tile configuration (amx_edges), of f32 any of the six products left out, parts cut off in
  * place of rounded, sums that are not finite left so, or computed from other rows or columns, or
  * from beyond the end (amx_f32_*); in cut.c, the same of parts, and in choose.c f32 packed for
@@ -363,6 +364,49 @@ START_TEST(tile_edges)
             check_layout(own, g, bits);
             if (d == 0) check_layout(own_packed, g, bits);
         }
+}
+END_TEST
+
+/* Few rows by a B that is stored by columns: squares of 4 rows or 2 by 4 columns, of whole vectors
+ * of steps and of what is left. */
+static tn_status few(const tni_gemm *g)
+{
+    tni_product p = product_of(g);
+    ck_assert(tni_few_fits(g->dtype, p.ta, p.tb, p.m, p.n, p.k));
+    return tni_product_one(&p) ? TN_OK : TN_E_UNSUPPORTED;
+}
+
+START_TEST(few_rows)
+{
+    static const int64_t n[] = { 16, 17, 19, 70 }, k[] = { 1030, 1041, 2064, 3071 };
+    static const tn_dtype in[] = { TN_F32, TN_BF16, TN_BF16 };
+    const int64_t m = _i + 1;
+    if (!tni_has_tiles() || (m > 4 && tni_has_amx())) return;
+    for (int i = 0; i < 12; i++)
+        for (int bits = 2; bits < 16; bits += 4) {
+            const int d = i % 3;
+            if (bits & 8 && (bits & 4 || d == 2)) continue;
+            check_layout(few, (tni_gemm){ in[d], m, n[i % 4], k[i / 3], .sums_f32 = d == 1 }, bits);
+        }
+}
+END_TEST
+
+START_TEST(few_rows_on_threads)
+{
+    enum { M = 3, N = 1001, K = 1234 };
+    const tn_dtype dtype = _i ? TN_BF16 : TN_F32;
+    tni_gemm g = { .dtype = dtype, .m = M, .n = N, .k = K, .batch = 1 };
+    float *c[2];
+    g.a = filled(dtype, M * K, 1), g.b = filled(dtype, N * K, 2);
+    g.sums_f32 = _i;
+    g.a_row = K, g.a_col = 1, g.b_row = 1, g.b_col = K, g.c_row = N;
+    for (int i = 0; i < 2; i++) {
+        assert_ok(tn_set_num_threads(i ? 3 : 1));
+        g.c = c[i] = filled(TN_F32, M * N, 3);
+        assert_ok(tni_cpu_backend()->gemm(&g));
+    }
+    ck_assert(memcmp(c[0], c[1], M * N * sizeof(float)) == 0);
+    guarded_free(0);
 }
 END_TEST
 
@@ -736,6 +780,8 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, gemm_awkward_sizes, 0, N_DTYPES * N_AWKWARD);
     tcase_add_loop_test(t, gemm_small, 0, 12);
     tcase_add_loop_test(t, tile_edges, 0, N_EDGES);
+    tcase_add_loop_test(t, few_rows, 0, 16);
+    tcase_add_loop_test(t, few_rows_on_threads, 0, 2);
     tcase_add_test(t, tile_refuses);
     tcase_add_test(t, gemm_strides);
     tcase_add_loop_test(t, gemm_batches, 0, N_DTYPES);

@@ -3,7 +3,8 @@
  * once.
  *
  * Seen to fail: gemm with a transposed operand's strides mixed up (73 tests); a piece's last row
- * left out (src/tensor/cpu/half.c); AVX512-BF16's instruction for denormals too.
+ * left out (src/tensor/cpu/half.c); AVX512-BF16's instruction for denormals too; both
+ * halves of a row in one buffer (src/tensor/cpu/real/rotary.c).
  */
 #include "half.h"
 
@@ -100,6 +101,11 @@ static tn_tensor **as_leaves(tn_tensor **x, int n)
 OF(f_softmax, tn_softmax(x[0], -1))
 OF(f_log_softmax, tn_log_softmax(x[0], -1))
 OF(f_layer_norm, tn_layer_norm(x[0], 1, x[1], x[2], 1e-5))
+OF(f_rotary, tn_rotary(x[0], x[1], x[2], false))
+OF(f_rotary_pairs, tn_rotary(x[0], x[1], x[2], true))
+OF(f_rotary_wide, tn_rotary(x[0], tn_to_dtype(x[1], TN_F32), tn_to_dtype(x[2], TN_F32), false))
+OF(f_rotary_grad,
+   gradients_of(f_rotary_pairs((tn_tensor *[]){ as_leaves(x, 1)[0], x[2], x[3] }), x, 1))
 OF(f_norm, tn_batch_norm(x[0], x[1], x[2], TN_NONE, TN_NONE, true, 0.1, 1e-5))
 OF(f_norm_grad, gradients_of(f_norm(as_leaves(x, 3)), x, 3))
 OF(f_halves, tn_max_pool2d(x[0], (tn_pool2d_spec){ .kernel = { 2, 2 } }))
@@ -139,6 +145,11 @@ START_TEST(pieces_round_once)
         rounds_once("softmax", f_softmax, &x, 1, d);
         rounds_once("log_softmax", f_log_softmax, &x, 1, d);
         rounds_once("layer_norm", f_layer_norm, (tn_tensor *[]){ x, w, b }, 3, d);
+        tn_tensor *cosine = tn_narrow(x, 1, 0, c / 2), *sine = tn_narrow(x, 1, c - c / 2, c / 2);
+        rounds_once("rotary", f_rotary, (tn_tensor *[]){ x, cosine, sine }, 3, d);
+        rounds_once("rotary, pairs", f_rotary_pairs, (tn_tensor *[]){ x, cosine, sine }, 3, d);
+        rounds_once("rotary, f32 tables", f_rotary_wide, (tn_tensor *[]){ x, cosine, sine }, 3, d);
+        rounds_once("its gradient", f_rotary_grad, (tn_tensor *[]){ x, x, cosine, sine }, 4, d);
         if (n < 2) continue;
         rounds_once("batch_norm of columns", f_norm, (tn_tensor *[]){ x, w, b }, 3, d);
         rounds_once("its gradients", f_norm_grad, (tn_tensor *[]){ x, w, b, tn_square(x) }, 4, d);

@@ -354,6 +354,24 @@ static bool by_avx512(const tni_gemm *g)
     return is_product(g) && g->dtype != TN_F64 && tni_cpu_table("avx512") &&
            tni_tile_product_avx512(&p);
 }
+
+static bool is_few(const tni_gemm *g)
+{
+    bool known = g->dtype == TN_F32 || g->dtype == TN_BF16;
+    return is_product(g) && known && !product_of(g).ta && product_of(g).tb;
+}
+
+static bool few_avx2(const tni_gemm *g)
+{
+    tni_product p = product_of(g);
+    return is_few(g) && tni_cpu_table("avx2") && tni_few_product_avx2(&p);
+}
+
+static bool few_avx512(const tni_gemm *g)
+{
+    tni_product p = product_of(g);
+    return is_few(g) && tni_cpu_table("avx512") && tni_few_product_avx512(&p);
+}
 #endif
 
 static bool by_amx(const tni_gemm *g)
@@ -384,6 +402,8 @@ static struct {
     { "small, avx512", small_avx512, 0 },
     { "avx2", by_avx2, 0 },
     { "avx512", by_avx512, 0 },
+    { "few rows, avx2", few_avx2, 0 },
+    { "few rows, avx512", few_avx512, 0 },
 #endif
     { "AMX", by_amx, 0 },
     { "oneDNN", by_onednn, 0 },

@@ -152,6 +152,10 @@ BLOCKED = given([[False, True, False, False], [True, False, True, False], [False
                  [True, True, True, False]], False, bool)
 STATS = real(3, grad=False), real(3, low=0.5, high=2, grad=False)
 WEIGHT = real(5, low=0.5, high=2, grad=False)
+def angles(*shape):
+    return [real(*shape, grad=False)] * 2
+
+
 CHANCE = real(3, 4, low=0.05, high=0.95)
 LOG_P = real(3, 4, low=-3, high=-0.2)
 TWO = given([[1.5, -2.0, 0.25], [3.0, -0.5, 1.0]]), given([[1.25, 0.5, 0.0], [0.5, -0.25, 3.0]])
@@ -244,6 +248,19 @@ def attention(q, k, v, mask=None, causal=False, scale=0.0):
     if mask is not None:
         s = s.masked_fill(mask, -INF) if mask.dtype == torch.bool else s + mask
     return F.softmax(s, -1) @ v
+
+
+def rotary(x, c, s, interleaved=False):
+    """As in transformers: Llama's way, with partial rotation as GPT-NeoX has it; interleaved: GPT-J's."""
+    r = 2 * c.shape[-1]
+    x, rest = x[..., :r], x[..., r:]
+    if interleaved:
+        c, s = c.repeat_interleave(2, -1), s.repeat_interleave(2, -1)
+        turned = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+    else:
+        c, s = torch.cat((c, c), -1), torch.cat((s, s), -1)
+        turned = torch.cat((-x[..., r // 2:], x[..., : r // 2]), -1)
+    return torch.cat((x * c + turned * s, rest), -1)
 
 
 def resize(*size, **how):

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # The benchmark programs on the CPU at their smallest: what they count, deliver and leave out; no times.
-# usage: tests/house/bench_check.sh BENCH_GPT BENCH_IMAGES BENCH_OPS BENCH_LOADER BENCH_AVERAGE BENCH_INT8
+# usage: tests/house/bench_check.sh BENCH_GPT BENCH_IMAGES BENCH_OPS BENCH_LOADER BENCH_AVERAGE BENCH_DECODE BENCH_INT8
 #
 # Seen to fail: with --layers ignored, without autocast, with labels in another order than the images, with the last
 # batch dropped, and with bench_ops ending at the first op that does not exist in bf16; with two processes that take the
 # same rows, or average no gradients; with hooks of modules whose inputs need no gradient counted; with rounds that take
 # the same batches again.
 set -uo pipefail
-gpt=$(realpath "$1") ops=$(realpath "$3") loader=$(realpath "$4") average=$(realpath "$5") int8=$(realpath "$6")
+gpt=$(realpath "$1") ops=$(realpath "$3") loader=$(realpath "$4") average=$(realpath "$5") decode=$(realpath "$6") int8=$(realpath "$7")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=tests/examples/example_data.sh
 . "$here/../examples/example_data.sh"
@@ -53,6 +53,8 @@ want=$(awk 'BEGIN { for (i = 0; i < 300 * 784; i++) {
 check 'loader' exits 0 'tenon_loader,batches/s,' "$loader" --data "$dir/images" --steps 1
 check 'loader, checksum' same "$(printf %.3f "$(metric checksum "$dir/said")")" "$want"
 check 'loader, no folder' exits 1 "$dir/none/train-images-idx3-ubyte.gz" "$loader" --data "$dir/none"
+
+check 'decode' exits 0 'tenon_linear_33x64_rows16_bf16,GB/s,' "$decode" --config tiny --steps 1 --precision bf16
 
 # Every op in f32; in bf16 all rows stand there, measured or named as left out.
 check 'ops, f32' exits 0 'tenon_max_pool_f32,us_forward_backward,' "$ops" --config tiny --steps 1 --precision f32

@@ -63,10 +63,7 @@ static tni_array four_axes(const tn_tensor *t)
     return merged(tni_array_of(t));
 }
 
-/* Layout for an output of this shape whose axes lie in memory in the order of like's: heads that
- * are a view of [B, T, H, D] give results whose heads merge back as a view. The last axis stays
- * innermost. */
-static void lay_out_like(const tn_tensor *like, tni_spec *spec)
+void tni_lay_out_like(const tn_tensor *like, tni_spec *spec)
 {
     int rank = spec->shape.rank;
     int order[TN_MAX_RANK]; /* outermost first */
@@ -152,7 +149,7 @@ static tn_status attention_shape(tni_call *c)
     if (status != TN_OK) return status;
     tni_shape_like_first(c);
     c->out_spec[0].shape.size[rank - 1] = v->shape.size[rank - 1];
-    lay_out_like(q, &c->out_spec[0]);
+    tni_lay_out_like(q, &c->out_spec[0]);
     tn_shape row = tn_shape_from(rank - 1, q->shape.size);
     for (int i = 0; i < 2 && c->recorded; i++) /* the largest score and the share of every row */
         tni_saves(c, tni_wide_dtype(q->dtype), &row);
@@ -204,7 +201,7 @@ static tn_tensor *new_like(const tn_tensor *t, int64_t n)
 {
     tni_spec spec = { .dtype = t->dtype, .shape = t->shape };
     if (n > 1) spec.shape.size[t->shape.rank - 3] *= n;
-    lay_out_like(t, &spec);
+    tni_lay_out_like(t, &spec);
     return tni_new(&spec, t->storage->device);
 }
 

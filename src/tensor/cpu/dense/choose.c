@@ -2,7 +2,8 @@
  * choose.c - who computes a product or a convolution: one table, asked in order.
  *
  * A provider says what it takes: products for which it is faster than all that come after it. It
- * computes one, or says that it cannot, and the next is asked. AMX takes bf16, and f32 from some
+ * computes one, or says that it cannot, and the next is asked. Few rows, which take as long as
+ * reading B, are our own. AMX takes bf16, and f32 from some
  * size on. With AVX-512 oneDNN is next: for bf16 where the processor multiplies it, for f32 in some
  * layouts. Our own vectors take other layouts, bf16 and f16 on other processors, and f32 where
  * OpenBLAS is slower. OpenBLAS computes small products, f64, and what is left; conv.c computes the
@@ -99,8 +100,9 @@ bool tni_product_bf16(void)
 /* ---- vectors --------------------------------------------------------------------------------- */
 
 typedef struct vectors {
-    bool (*product)(const tni_product *p); /* or NULL, both */
+    bool (*product)(const tni_product *p); /* or NULL, all three */
     void (*pack)(const tni_product *p, void *to);
+    bool (*few)(const tni_product *p);
     bool (*convolve)(const tni_convolution *c, tn_status *status);
     void (*small_f32)(const tni_gemm *g);
     void (*small_f64)(const tni_gemm *g);
@@ -109,10 +111,10 @@ typedef struct vectors {
 #define EACH(isa) tni_winograd_##isa, tni_gemm_small_##isa##_f32, tni_gemm_small_##isa##_f64
 static const vectors by_isa[] = {
     /* in the order of tni_cpu_isa() */
-    { NULL, NULL, EACH(baseline) },
+    { NULL, NULL, NULL, EACH(baseline) },
 #if defined(__x86_64__)
-    { tni_tile_product_avx2, tni_tile_pack_avx2, EACH(avx2) },
-    { tni_tile_product_avx512, tni_tile_pack_avx512, EACH(avx512) },
+    { tni_tile_product_avx2, tni_tile_pack_avx2, tni_few_product_avx2, EACH(avx2) },
+    { tni_tile_product_avx512, tni_tile_pack_avx512, tni_few_product_avx512, EACH(avx512) },
 #endif
 };
 
@@ -160,6 +162,28 @@ static bool tiles_pack(const tni_product *p)
     return p->in == TN_F32 && tni_tile_fits(p->in, false, p->m, p->n, p->k) && !tni_tile_few(p);
 }
 
+/* Rows up to which few.c is the fastest, and multiplications from which on. (With AMX, bf16 by
+ * count, not measured.) */
+enum { FEW_ROWS = 16, FEW_ROWS_AMX = 4, LEAST_FEW = 1 << 14 };
+
+bool tni_few_fits(tn_dtype dtype, bool ta, bool tb, int64_t m, int64_t n, int64_t k)
+{
+    if (ta || !tb || !tni_has_tiles() || (dtype != TN_F32 && dtype != TN_BF16)) return false;
+    return m <= (dtype == TN_BF16 && tni_has_amx() ? FEW_ROWS_AMX : FEW_ROWS) && n >= 16 &&
+           k >= (m == 1 && dtype == TN_F32 ? 256 : 32) &&
+           (double)m * (double)n * (double)k >= LEAST_FEW;
+}
+
+static bool few_takes(const tni_product *p)
+{
+    return !p->packed && tni_few_fits(p->in, p->ta, p->tb, p->m, p->n, p->k);
+}
+
+bool tni_few_product(const tni_product *p)
+{
+    return ours()->few(p);
+}
+
 static bool winograd(const tni_convolution *c, tn_status *status)
 {
     return ours()->convolve(c, status);
@@ -183,9 +207,10 @@ static bool blas_takes(const tni_product *p)
 }
 
 /* oneDNN convolves bf16 at twice f32's rate, or not at all: before Winograd, and f32 after it. */
-enum { BY_AMX, BY_ONEDNN, BY_VECTORS, BY_ONEDNN_F32, BY_BLAS, N_PROVIDERS };
+enum { BY_FEW, BY_AMX, BY_ONEDNN, BY_VECTORS, BY_ONEDNN_F32, BY_BLAS, N_PROVIDERS };
 static const provider providers[N_PROVIDERS] = {
     /* clang-format off */
+    [BY_FEW] = { few_takes, tni_few_product, NULL, NULL, 0, NULL },
     [BY_AMX] = { amx_takes, tni_product_by_amx, amx_packs, AMX(pack), BIT(TN_BF16), AMX(convolve) },
     [BY_ONEDNN] = { onednn_takes, tni_onednn_product, NULL, NULL, BIT(TN_BF16), tni_onednn_convolve },
     [BY_VECTORS] = { tiles_take, tni_tile_product, tiles_pack, tni_tile_pack,
@@ -215,7 +240,7 @@ static bool multiply(const tni_product *p, int first)
 
 bool tni_product_one(const tni_product *p)
 {
-    return multiply(p, BY_AMX);
+    return multiply(p, BY_FEW);
 }
 
 void tni_product_plain(const tni_product *p)

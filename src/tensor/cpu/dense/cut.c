@@ -74,6 +74,7 @@ typedef struct plan {
     size_t item, c_item;                      /* bytes of an element of A and B, of C */
     tn_dtype out;                             /* of C */
     int64_t step_m, step_n, tiles_m, tiles_n; /* C in tiles */
+    bool few;                                 /* it is few.c's */
     int64_t step_k, parts;                    /* or the inner axis in parts */
     char *partial;                            /* of each part but the first: dense [m, n]; or
                                                * the packed B of all pieces */
@@ -100,19 +101,24 @@ static bool in_parts(const tni_gemm *g)
  *     product grows, so that packing stays below 5 %
  *   - C small and k long (a weight gradient): tiles would be slivers, k is cut instead
  *   - matrix times vector: along the longer side
+ *   - few rows (few.c): along the columns, each of which is read once; not of a packed B
  */
-static void plan_cut(plan *p)
+static void plan_cut(plan *p, bool packs)
 {
     const tni_gemm *g = p->g;
     double work = (double)g->m * (double)g->n * (double)g->k;
     double area = (double)g->m * (double)g->n;
-    bool vector = g->m == 1 || g->n == 1, small = work < (vector ? 65536 : 262144);
+    bool vector = g->m == 1 || g->n == 1;
+    p->few = !packs && tni_few_fits(g->dtype, p->a.trans, p->b.trans, g->m, g->n, g->k);
+    bool small = work < (vector || p->few ? 65536 : 262144);
     p->tiles_m = p->tiles_n = p->parts = 1;
     p->step_m = g->m, p->step_n = g->n, p->step_k = g->k;
     if (small) return; /* before divisions that would take longer than a tiny product */
     if (g->batch < 16) {
         int64_t tiles = work < 0x1p33 ? 4 : work < 0x1p36 ? 8 : work < 0x1p39 ? 16 : 32;
-        if (vector) {
+        if (p->few) {
+            p->tiles_n = work < 0x1p20 ? 4 : work < 0x1p22 ? 8 : 32;
+        } else if (vector) {
             p->tiles_m = g->m > 1 ? 4 : 1;
             p->tiles_n = g->n > 1 ? 4 : 1;
         } else if (in_parts(g)) {
@@ -200,7 +206,7 @@ static bool is_thin(const tni_gemm *g)
 
 static void compute(const plan *p, const tni_product *piece)
 {
-    if (is_thin(p->g))
+    if (is_thin(p->g) && !p->few)
         tni_product_thin(piece);
     else if (!tni_product_one(piece))
         atomic_store_explicit(p->undone, true, memory_order_relaxed);
@@ -353,7 +359,7 @@ static tn_status gemm(const tni_gemm *g, bool *done)
         status = operand_init(&p.b, g->dtype, g->b, g->k, g->n, g->b_row, g->b_col, g->b_batch,
                               g->batch);
     if (status == TN_OK) {
-        plan_cut(&p);
+        plan_cut(&p, g->packed);
         status = run(&p);
     }
     tni_free(p.a.copy, p.a.copy_size);
@@ -376,7 +382,8 @@ tn_status tni_gemm_cut(const tni_gemm *g)
 /* bf16 and f16 without whole copies in f32, where there is such a product; done says whether. */
 static tn_status gemm_half(const tni_gemm *g, bool *done)
 {
-    bool can = (g->dtype == TN_BF16 && tni_product_bf16()) ||
+    bool few = tni_few_fits(g->dtype, g->a_col != 1, g->b_row == 1, g->m, g->n, g->k);
+    bool can = few || (g->dtype == TN_BF16 && tni_product_bf16()) ||
                (tni_tile_fits(g->dtype, false, g->m, g->n, g->k) &&
                 (g->sums_f32 || g->k <= TNI_TILE_ROUNDED || in_parts(g)));
     *done = can && (!g->accumulate || g->sums_f32);
@@ -418,7 +425,7 @@ int64_t tni_cpu_gemm_pack(const tni_gemm *g, void *to)
     p.partial = to;
     if (g->batch != 1 || g->m == 0 || g->n == 0 || g->k == 0 || is_thin(g)) return 0;
     if (!blas_layout(g->k, g->n, g->b_row, g->b_col, &p.b)) return 0;
-    plan_cut(&p);
+    plan_cut(&p, true);
     tni_product first = piece_of_b(&p, 0, 0);
     if (!tni_product_packs(&first)) return 0;
     int64_t pieces = p.tiles_n * p.parts;

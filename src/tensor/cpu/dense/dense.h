@@ -1,8 +1,9 @@
 /*
  * dense.h - the room of products and convolutions. Order of reading: cut.c cuts a product into
  * pieces for the threads; choose.c has the table of who computes a piece, and a convolution; then
- * the providers: tile.c and winograd.c (vectors), amx.c and amx_conv.c (tiles of AMX), small.c
- * (tiny products), blas.c, onednn_use.c with its module, and conv.c, which takes every convolution.
+ * the providers: tile.c, few.c and winograd.c (vectors), amx.c and amx_conv.c (tiles of AMX),
+ * small.c (tiny products), blas.c, onednn_use.c with its module, and conv.c, which takes every
+ * convolution.
  */
 #ifndef TNI_DENSE_H
 #define TNI_DENSE_H
@@ -33,6 +34,12 @@ void tni_tile_pack(const tni_product *p, void *to);
 /* Whether tile.c is there, and faster than OpenBLAS for a product of these sizes and its pieces.
  * For OpenBLAS, bf16 and f16 are copied to f32. tb: B is stored by columns. */
 bool tni_tile_fits(tn_dtype dtype, bool tb, int64_t m, int64_t n, int64_t k);
+/* Whether few.c takes a product of these sizes, and their pieces: few rows, long columns of B,
+ * which is stored by columns (tb). */
+bool tni_few_fits(tn_dtype dtype, bool ta, bool tb, int64_t m, int64_t n, int64_t k);
+/* That product, of any sizes, f32 or bf16, A by rows and B by columns; only where
+ * tni_has_tiles(). */
+bool tni_few_product(const tni_product *p);
 /* The product by AMX, where it is there. False as above, or if C cannot be added to. */
 bool tni_product_by_amx(const tni_product *p);
 /* Whether a product of these sizes and dtypes is faster with a packed B; packs B into `to`, as
@@ -121,12 +128,13 @@ bool tni_onednn_convolve(const tni_convolution *c, tn_status *status);
 
 /* ---- vectors: compiled for each instruction set ---------------------------------------------- */
 
-/* tile.c, where there is AVX2; a product in strips of columns, if there are so many (small.c); a
- * convolution by Winograd's algorithm, in f32 inside. */
+/* tile.c and few.c, where there is AVX2; a product in strips of columns, if there are so many
+ * (small.c); a convolution by Winograd's algorithm, in f32 inside. */
 enum { TNI_SMALL_STRIP = 8 };
 #define TNI_DENSE_PROTOTYPES(isa)                                                                  \
     bool tni_tile_product_##isa(const tni_product *p);                                             \
     void tni_tile_pack_##isa(const tni_product *p, void *to);                                      \
+    bool tni_few_product_##isa(const tni_product *p);                                              \
     bool tni_winograd_##isa(const tni_convolution *c, tn_status *status);                          \
     void tni_gemm_small_##isa##_f32(const tni_gemm *g);                                            \
     void tni_gemm_small_##isa##_f64(const tni_gemm *g);

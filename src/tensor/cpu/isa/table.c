@@ -103,7 +103,7 @@ CONVOLVE(y, tni_conv2d, TNI_CONV_Y, a->x, a->y, a->w, a->bias)
 CONVOLVE(dx, tni_conv2d_grad_input, TNI_CONV_DX, a->dx, a->dy, a->w, { 0 })
 CONVOLVE(dw, tni_conv2d_grad_weight, TNI_CONV_DW, a->x, a->dy, a->dw, { 0 })
 /* The kernel of f32 itself, where it takes these bf16 and f16: bf16 in windows of 2x2, logits by
- * rows. */
+ * rows, rows that are turned. */
 #define ITS_OWN(name, condition)                                                                   \
     static bool own_##name(const tni_##name *a, tn_status *status)                                 \
     {                                                                                              \
@@ -113,6 +113,7 @@ CONVOLVE(dw, tni_conv2d_grad_weight, TNI_CONV_DW, a->x, a->dy, a->dw, { 0 })
     (tni_is_half((x).dtype) && (x).size[2] == 1 && (!(weight).data || (weight).dtype == TN_F32))
 ITS_OWN(max_pool2d, a->x.dtype == TN_BF16 && tni_pool_halves(&a->sizes))
 ITS_OWN(max_pool2d_grad, a->dy.dtype == TN_BF16 && tni_pool_halves(&a->sizes))
+ITS_OWN(rotary, tni_is_half(a->x.dtype))
 ITS_OWN(cross_entropy, BY_ROWS(a->x, a->weight))
 ITS_OWN(cross_entropy_grad, BY_ROWS(a->x, a->weight) && a->drow.dtype == TN_F32)
 #define BY_OTHER(a)                                                                                \
@@ -122,6 +123,7 @@ ITS_OWN(cross_entropy_grad, BY_ROWS(a->x, a->weight) && a->drow.dtype == TN_F32)
         const tni_conv2d_grad_weight *: convolve_dw,                                               \
         const tni_attention *: K32(tni_attention_bf16),                                            \
         const tni_attention_grad *: K32(tni_attention_grad_bf16),                                  \
+        const tni_rotary *: own_rotary,                                                            \
         const tni_max_pool2d *: own_max_pool2d,                                                    \
         const tni_max_pool2d_grad *: own_max_pool2d_grad,                                          \
         const tni_cross_entropy *: own_cross_entropy,                                              \

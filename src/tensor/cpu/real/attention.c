@@ -17,6 +17,9 @@
  * times as fast, they are two products of bf16 each: p and ds are split into an upper half and the
  * rounded rest, 16 bits of precision in all. Results are rounded once, at their end.
  *
+ * One query is a step of a language model, which takes as long as reading keys and values: they are
+ * read where they lie, once for all heads that share them, and nothing is copied.
+ *
  * A key that a query does not see adds nothing, not even 0 times its NaN: where a mask may hide
  * keys and results are not finite, products are computed again without the terms whose factor is 0.
  */
@@ -44,6 +47,7 @@ typedef struct attention {
     int64_t heads, t, s, d, dv_size; /* H, T, S, D, Dv */
     int64_t groups;                  /* of queries */
     int64_t keys;                    /* of a block */
+    int64_t share;                   /* of one query: heads of an item, which read the same keys */
     size_t at[PARTS];
     tni_scratch scratch;
     atomic_bool undone; /* there was no product of bf16 */
@@ -431,10 +435,168 @@ static tn_status run_forward(attention *p, const tni_attention *a)
     return tni_parallel_scratch(&p->scratch, items, tni_grain_of(work), forward, p);
 }
 
+/* ---- one query: a language model's step ------------------------------------------------------ */
+
+/* Such a step takes as long as reading keys and values. So they are read where they lie, once for
+ * all heads of q that share them. */
+
+/* Values of so many keys; fetched so many keys ahead. */
+enum { AT_ONCE = 8, FETCHED = 32 };
+
+/* y += the values of n keys, rows step apart, times their factors. */
+TNI_INLINE void add_values(REAL *restrict y, const REAL *factor, const REAL *v, int64_t step,
+                           int64_t size, int n)
+{
+#pragma omp simd
+    for (int64_t j = 0; j < size; j++) {
+        REAL sum = y[j];
+        for (int i = 0; i < n; i++) sum += factor[i] * v[i * step + j];
+        y[j] = sum;
+    }
+}
+
+/* Rows at `from`, `apart` bytes from one to the next, which `ahead` bytes further are fetched into
+ * the L2 cache; as REAL, and how far apart these are. */
+static const REAL *values_of(const attention *p, const char *from, int64_t apart, int n,
+                             int64_t ahead, int64_t *step)
+{
+    const int64_t size = p->dv_size, bytes = size * (int64_t)tn_dtype_size(p->a->v.dtype);
+    REAL *room = part(p, V_WIDE);
+    for (int i = 0; ahead && i < n; i++)
+        for (int64_t at = 0; at < bytes; at += 64)
+            __builtin_prefetch(from + i * apart + ahead + at, 0, 2);
+    *step = p->narrow ? size : apart / (int64_t)sizeof(REAL);
+    if (!p->narrow) return (const REAL *)(const void *)from;
+    if (apart == bytes) return tni_get(from, TN_BF16, 0, n * size, room);
+    for (int i = 0; i < n; i++) tni_get(from + i * apart, TN_BF16, 0, size, room + i * size);
+    return room;
+}
+
+/* Adds what the block's keys give to y; s: the heads' probabilities of them. */
+static void add_block(const attention *p, const block *b, const REAL *s, REAL *y)
+{
+    const int64_t size = p->dv_size;
+    const int64_t apart = p->a->v.stride[2] * (int64_t)tn_dtype_size(p->a->v.dtype);
+    const char *from = row_of(p, &p->a->v, b->item, b->first);
+    for (int64_t l = 0, n, step; l < b->n; l += n, from += n * apart) {
+        n = b->careful || b->n - l < AT_ONCE ? 1 : AT_ONCE;
+        const int64_t ahead = b->first + l + n + FETCHED <= p->s ? FETCHED * apart : 0;
+        const REAL *v = values_of(p, from, apart, (int)n, ahead, &step);
+        for (int64_t r = 0; r < p->share; r++) {
+            const REAL *factor = s + r * b->n + l;
+            if (n == AT_ONCE)
+                add_values(y + r * size, factor, v, step, size, AT_ONCE);
+            else if (!b->careful || *factor != 0)
+                add_values(y + r * size, factor, v, step, size, 1);
+        }
+    }
+}
+
+/* Scores [share, n] of the heads' queries, without gaps at q, and the block's keys. */
+static REAL *head_scores(attention *p, const block *b, const void *q)
+{
+    const tni_array *k = &p->a->k;
+    REAL *s = part(p, SCORES);
+    tni_product product = { .m = p->share,
+                            .n = b->n,
+                            .k = p->d,
+                            .lda = p->d,
+                            .ldb = b->n > 1 ? k->stride[2] : p->d,
+                            .ldc = b->n,
+                            .in = k->dtype,
+                            .out = REAL_DTYPE,
+                            .tb = true,
+                            .a = q,
+                            .b = row_of(p, k, b->item, b->first),
+                            .c = s };
+    bool few = REAL_DTYPE == TN_F32 && tni_has_tiles() && tni_few_product(&product);
+    if (!few && !tni_product_one(&product))
+        atomic_store_explicit(&p->undone, true, memory_order_relaxed);
+    return s;
+}
+
+/* Sums of the heads from number `item` on. */
+static void heads_sums(attention *p, int64_t item, bool careful, const void *q, REAL *y)
+{
+    REAL *top = part(p, TOP), *total = part(p, TOTAL);
+    const int64_t seen = p->a->causal ? 1 : p->s;
+    fill(top, 0, p->share, -REAL_INFINITY);
+    fill(total, 0, p->share, 0);
+    fill(y, 0, p->share * p->dv_size, 0);
+    for (int64_t first = 0; first < seen; first += p->keys) {
+        block b = { .item = item, .first = first, .n = TNI_MIN(p->keys, seen - first) };
+        b.careful = careful;
+        REAL *s = head_scores(p, &b, q);
+        for (int64_t r = 0; r < p->share; r++, b.item++) {
+            mask_row(p, &b, 0, b.n, s + r * b.n);
+            REAL shrink = soften(s + r * b.n, b.n, b.n, top + r, total + r);
+            if (first > 0) scale_row(y + r * p->dv_size, p->dv_size, shrink);
+        }
+        b.item = item;
+        add_block(p, &b, s, y);
+    }
+}
+
+/* Items: shares of heads. */
+static void one_query(void *context, int64_t begin, int64_t end)
+{
+    attention *p = context;
+    const tni_array *x = &p->a->q;
+    const int64_t bytes = p->d * (int64_t)tn_dtype_size(x->dtype), size = p->dv_size;
+    for (int64_t i = begin; i < end && !undone(p); i++) {
+        const int64_t item = i * p->share;
+        char *q = part(p, Q_ROWS);
+        REAL *y = part(p, Y_SUM), *top = part(p, TOP), *total = part(p, TOTAL);
+        for (int64_t r = 0; r < p->share; r++)
+            memcpy(q + r * bytes, row_of(p, x, item + r, 0), (size_t)bytes);
+        heads_sums(p, item, false, q, y);
+        if (spoilt(p, y, p->share * size)) heads_sums(p, item, true, q, y);
+        for (int64_t r = 0; r < p->share; r++) {
+            REAL share = total[r] == 0 ? 0 : 1 / total[r], *row = y + r * size;
+            if (total[r] == 0)
+                fill(row, 0, size, 0); /* no key is seen: an empty sum */
+            else
+                scale_row(row, size, share);
+            void *to = row_of(p, &p->a->y, item + r, 0);
+            if (p->narrow)
+                tni_put(to, TN_BF16, 0, size, row);
+            else
+                memcpy(to, row, (size_t)size * sizeof(REAL));
+            if (!p->a->top.data) continue;
+            ((REAL *)p->a->top.data)[item + r] = top[r] == -REAL_INFINITY ? 0 : top[r];
+            ((REAL *)p->a->share.data)[item + r] = share;
+        }
+    }
+}
+
+static tn_status run_one_query(attention *p, const tni_attention *a)
+{
+    const int64_t readers = a->q.size[1] / a->k.size[1];
+    plan(p, a, NULL);
+    /* of few heads of keys each of q's is an item: there would be too few for the threads */
+    p->share = a->q.size[0] * a->k.size[1] >= 4 ? readers : 1;
+    p->scratch.each = 0;
+    reserve(p, SCORES, p->share * p->keys, sizeof(REAL));
+    reserve(p, Q_ROWS, p->share * p->d, tn_dtype_size(a->q.dtype));
+    reserve(p, V_WIDE, p->narrow ? AT_ONCE * p->dv_size : 0, sizeof(REAL));
+    reserve(p, Y_SUM, p->share * p->dv_size, sizeof(REAL));
+    reserve(p, TOP, p->share, sizeof(REAL));
+    reserve(p, TOTAL, p->share, sizeof(REAL));
+    double work = (double)(p->share * p->s) * (double)(p->d + p->dv_size);
+    return tni_parallel_scratch(&p->scratch, a->q.size[0] * p->heads / p->share, tni_grain_of(work),
+                                one_query, p);
+}
+
+/* Not of nothing: then there is no product. */
+static bool is_one_query(const tni_attention *a)
+{
+    return a->q.size[2] == 1 && a->k.size[2] > 0 && a->k.size[1] > 0 && a->q.size[3] > 0;
+}
+
 tn_status K(tni_attention)(const tni_attention *a)
 {
     attention p;
-    return run_forward(&p, a);
+    return is_one_query(a) ? run_one_query(&p, a) : run_forward(&p, a);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -560,8 +722,10 @@ static bool worth_it(const tni_attention *a)
 bool K(tni_attention_bf16)(const tni_attention *a, tn_status *status)
 {
     attention p;
-    if (!worth_it(a)) return false;
-    *status = run_forward(&p, a);
+    const bool added = a->mask.data && a->mask.dtype != TN_BOOL;
+    const bool one = a->q.dtype == TN_BF16 && is_one_query(a) && tni_has_tiles() && !added;
+    if (!one && !worth_it(a)) return false;
+    *status = one ? run_one_query(&p, a) : run_forward(&p, a);
     return !p.undone;
 }
 

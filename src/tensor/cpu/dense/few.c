@@ -1,0 +1,148 @@
+/*
+ * few.c - a product of few rows by a B that is stored by columns, as a language model computes that
+ * adds one token: C (+)= A B^T (+ bias), A and B f32 or bf16, with sums in f32.
+ *
+ * It takes as long as reading B. So B is read where it lies, once: COLUMNS columns at a time, a
+ * vector of steps of each, are multiplied by all rows of A. Where these are more than there are
+ * registers for the sums, the columns come from the L2 cache the second time. A bf16 becomes an f32
+ * by a shift. A sum is in lanes, which are added in pairs at the end: its bits depend on k alone.
+ */
+#include "tensor/cpu/dense/dense.h"
+#include "tensor/cpu/dense/vector.h"
+#include "tensor/cpu/pointwise.h"
+#include "tensor/internal.h"
+#include "tensor/math.h"
+
+/* As tile.c: not in the baseline. */
+#if defined __AVX2__
+
+/* A square of sums: as many as a vector has lanes. */
+enum { COLUMNS = 4, ROWS = LANES / COLUMNS };
+/* How far ahead columns are fetched, into the L2 cache: without, or into L1, short columns take up
+ * to twice as long (docs/measurements.md). LEAST_AHEAD: bytes. */
+enum { AHEAD = 4 * COLUMNS, LEAST_AHEAD = 16384 };
+
+typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+typedef uint32_t words __attribute__((vector_size(4 * LANES)));
+
+/* Elements i.. of a column. */
+TNI_INLINE vector load(const char *b, int64_t i, bool bf16)
+{
+    if (!bf16) return *(const vector *)(const void *)(b + i * 4);
+    const halves *from = (const void *)(b + i * 2);
+    return (vector)(__builtin_convertvector(*from, words) << 16);
+}
+
+/* Adds steps i.. of the columns, times steps i.. of the rows of A. */
+TNI_INLINE void multiply(vector sum[LANES], const float *a, int64_t lda, int rows,
+                         const char *const *b, int64_t i, int64_t ahead, bool bf16)
+{
+    vector x[COLUMNS];
+    UNROLL
+    for (int c = 0; c < COLUMNS; c++) {
+        x[c] = load(b[c], i, bf16);
+        if (ahead) __builtin_prefetch(b[c] + i * (bf16 ? 2 : 4) + ahead, 0, 2);
+    }
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        const vector y = *(const vector *)(a + r * lda);
+        UNROLL
+        for (int c = 0; c < COLUMNS; c++) sum[COLUMNS * r + c] += y * x[c];
+    }
+}
+
+/* The sums of a square over k steps. A's rows are filled up with zeros. ahead: bytes to the columns
+ * that are read next, which are fetched. */
+TNI_INLINE void sum_square(float *sums, const float *a, int64_t lda, int rows, const char *const *b,
+                           int64_t k, int64_t ahead, bool bf16)
+{
+    const int64_t whole = k / LANES * LANES, item = bf16 ? 2 : 4;
+    vector sum[LANES];
+    UNROLL
+    for (int i = 0; i < LANES; i++) sum[i] = (vector){ 0 };
+    for (int64_t i = 0; i < whole; i += LANES) multiply(sum, a + i, lda, rows, b, i, ahead, bf16);
+    if (whole < k) {
+        char rest[COLUMNS][4 * LANES] = { { 0 } };
+        const char *last[COLUMNS];
+        for (int c = 0; c < COLUMNS; c++)
+            last[c] = memcpy(rest[c], b[c] + whole * item, (size_t)((k - whole) * item));
+        multiply(sum, a + whole, lda, rows, last, 0, 0, bf16);
+    }
+    UNROLL
+    for (int n = LANES / 2; n > 0; n /= 2) { /* at last lane i of sum[0] has all lanes of sum[i] */
+        UNROLL
+        for (int i = 0; i < n; i++)
+            sum[i] = __builtin_shufflevector(sum[i], sum[i + n], FRONT) +
+                     __builtin_shufflevector(sum[i], sum[i + n], BACK);
+    }
+    memcpy(sums, &sum[0], LANES * sizeof(float));
+}
+
+/* The same for each number of rows, which is a constant there. */
+/* clang-format off */
+#define CASE(rows, bf16) case rows: if (rows <= ROWS) sum_square(sums, a, lda, rows, b, k, ahead, bf16); break;
+#define SQUARES(name, bf16)                                                                        \
+    static void name(float *sums, const float *a, int64_t lda, int64_t n, const char *const *b,    \
+                     int64_t k, int64_t ahead)                                                     \
+    { switch (n) { CASE(1, bf16) CASE(2, bf16) CASE(3, bf16) CASE(4, bf16) } }
+SQUARES(square_f32, false)
+SQUARES(square_bf16, true)
+/* clang-format on */
+
+/* Element j of the bias, which has A's dtype. */
+static float bias_of(const tni_product *p, int64_t j)
+{
+    if (!p->bias) return 0;
+    return p->in == TN_F32 ? ((const float *)p->bias)[j]
+                           : tn_from_bf16(((const uint16_t *)p->bias)[j]);
+}
+
+/* Rows [r, r + rows) of columns [j, j + columns) of C from their sums. */
+static void write_square(const tni_product *p, const float *sums, int64_t r, int64_t rows,
+                         int64_t j, int64_t columns)
+{
+    const bool plain = p->out == TN_F32 && !p->bias && !p->accumulate && columns == COLUMNS;
+    for (int64_t i = 0; plain && i < rows; i++)
+        memcpy((float *)p->c + (r + i) * p->ldc + j, sums + COLUMNS * i, COLUMNS * sizeof(float));
+    if (plain) return;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t c = 0; c < columns; c++) {
+            const int64_t at = (r + i) * p->ldc + j + c;
+            const float sum = sums[COLUMNS * i + c] + bias_of(p, j + c);
+            float *wide = (float *)p->c + at;
+            if (p->out == TN_F32)
+                *wide = sum + (p->accumulate ? *wide : 0);
+            else
+                ((uint16_t *)p->c)[at] = tn_to_bf16(sum);
+        }
+}
+
+bool K(tni_few_product)(const tni_product *p)
+{
+    const bool bf16 = p->in == TN_BF16;
+    if (p->accumulate && p->out != TN_F32) return false;
+    const int64_t lda = tni_up(p->k, LANES), column = p->ldb * (bf16 ? 2 : 4);
+    float *a = tni_thread_scratch();
+    if (!a || p->m * lda > TNI_PRODUCT_SCRATCH / (int64_t)sizeof(float)) return false;
+    for (int64_t r = 0; r < p->m; r++) {
+        float *row = a + r * lda;
+        const float *from = tni_get(p->a, p->in, r * p->lda, p->k, row);
+        if (from != row) memcpy(row, from, (size_t)p->k * sizeof(float));
+        memset(row + p->k, 0, (size_t)(lda - p->k) * sizeof(float));
+    }
+    for (int64_t j = 0; j < p->n; j += COLUMNS) {
+        const char *b[COLUMNS];
+        for (int c = 0; c < COLUMNS; c++)
+            b[c] = (const char *)p->b + TNI_MIN(j + c, p->n - 1) * column;
+        for (int64_t r = 0; r < p->m; r += ROWS) {
+            float sums[LANES];
+            const int64_t rows = TNI_MIN(ROWS, p->m - r);
+            (bf16 ? square_bf16 : square_f32)(sums, a + r * lda, lda, rows, b, p->k,
+                                              TNI_MAX(AHEAD * column, LEAST_AHEAD));
+            write_square(p, sums, r, rows, j, TNI_MIN(COLUMNS, p->n - j));
+        }
+    }
+    return true;
+}
+
+#endif
