@@ -58,7 +58,8 @@
 #include <tenon/graph.h>
 #include <tenon/capture.h>
 #include <tenon/parallel.h>
-#include <tenon/trace.h>    /* a library of its own: -ltenon-trace */
-#include <tenon/lm.h>       /* another: -ltenon-lm */
-#include <tenon/generate.h> /* of that too, with tokenizer.h */
+#include <tenon/trace.h> /* a library of its own: -ltenon-trace */
+#include <tenon/lm.h>    /* another, with the two below: -ltenon-lm */
+#include <tenon/tokenizer.h>
+#include <tenon/generate.h>
 #endif

@@ -35,7 +35,7 @@ typedef struct tn_tokenizer tn_tokenizer;
 
 /** Ids, in an array that grows; zeroed it is empty. Yours: tn_ids_free. */
 typedef struct tn_ids {
-    int64_t *id;
+    int64_t *id;      /* n of them */
     int64_t n;        /* how many */
     int64_t capacity; /* the library's */
 } tn_ids;

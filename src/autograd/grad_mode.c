@@ -9,6 +9,7 @@
 
 static TNI_THREAD bool off; /* inverted: threads start with recording on */
 TNI_THREAD bool tni_padding_counts;
+TNI_SHARED TNI_THREAD bool tni_init_skipped; /* nn/module.h: beside the others it takes no room */
 
 bool tn_set_grad_enabled(bool on)
 {

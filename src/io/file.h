@@ -73,11 +73,11 @@ typedef struct tni_input {
 } tni_input;
 
 /* Opens a regular file. */
-TNI_SHARED tn_status tni_input_open(tni_input *in, const char *function, const char *path);
+tn_status tni_input_open(tni_input *in, const char *function, const char *path);
 /* Exactly nbytes from offset: an interrupted read goes on, a file that became shorter is an error.
  */
-TNI_SHARED tn_status tni_input_read(const tni_input *in, int64_t offset, void *data, size_t nbytes);
-TNI_SHARED void tni_input_close(tni_input *in);
+tn_status tni_input_read(const tni_input *in, int64_t offset, void *data, size_t nbytes);
+void tni_input_close(tni_input *in);
 /* Errors about it; TN_E_FORMAT. */
 #define tni_input_error(in, status, ...)                                                           \
     tni_file_error(status, (in)->function, (in)->path, __VA_ARGS__)

@@ -16,28 +16,28 @@ typedef struct tni_json {
     bool first;          /* just after a { or [ */
 } tni_json;
 
-TNI_SHARED tni_json tni_json_of(char *text, size_t n);
+tni_json tni_json_of(char *text, size_t n);
 /* What comes next: one of { [ " or 0 for a number, n for true, false and null; zero + problem. */
-TNI_SHARED char tni_json_kind(tni_json *j);
+char tni_json_kind(tni_json *j);
 /* Whether the next value begins with this { or [; if so, moves past it. */
-TNI_SHARED bool tni_json_open(tni_json *j, char open);
+bool tni_json_open(tni_json *j, char open);
 /* Whether there is another member; if not, moves past the } or ]. Call until false. */
-TNI_SHARED bool tni_json_next(tni_json *j, char close);
+bool tni_json_next(tni_json *j, char close);
 /* The key of an object's next member. NULL + problem. */
-TNI_SHARED const char *tni_json_key(tni_json *j);
+const char *tni_json_key(tni_json *j);
 /* The next value, a string; NULL if it is not one. */
-TNI_SHARED const char *tni_json_string(tni_json *j);
+const char *tni_json_string(tni_json *j);
 /* An integer from 0 to 2^63 - 1; false, without a problem, if the next value is something else. */
-TNI_SHARED bool tni_json_integer(tni_json *j, int64_t *value);
+bool tni_json_integer(tni_json *j, int64_t *value);
 /* Whether the next value is this word: true, false or null. If so, moves past it. */
-TNI_SHARED bool tni_json_word(tni_json *j, const char *word);
+bool tni_json_word(tni_json *j, const char *word);
 /* Moves past the next value, of whatever kind; false + problem. */
-TNI_SHARED bool tni_json_skip(tni_json *j);
+bool tni_json_skip(tni_json *j);
 /* Checks that nothing follows; else a problem. */
-TNI_SHARED bool tni_json_end(tni_json *j);
+bool tni_json_end(tni_json *j);
 
 /* Appends text as a JSON string. False: not UTF-8, nothing was added. */
-TNI_SHARED bool tni_json_add(tni_bytes *b, const char *text);
+bool tni_json_add(tni_bytes *b, const char *text);
 /* How many of the first n bytes are valid UTF-8: n if all are. */
 TNI_SHARED size_t tni_utf8(const char *text, size_t n);
 

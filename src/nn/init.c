@@ -45,26 +45,17 @@ static tn_status check(const char *function, const tn_tensor *t)
     return TN_OK;
 }
 
-static TNI_THREAD bool skipped;
-
-bool tni_init_skip(bool on)
-{
-    const bool before = skipped;
-    skipped = on;
-    return before;
-}
-
 tn_status tn_init_uniform(tn_tensor *t, double low, double high)
 {
     tn_status status = check("tn_init_uniform", t);
-    TN_NO_GRAD if (status == TN_OK && !skipped) status = tn_uniform_(t, low, high);
+    TN_NO_GRAD if (status == TN_OK && !tni_init_skipped) status = tn_uniform_(t, low, high);
     return status;
 }
 
 tn_status tn_init_normal(tn_tensor *t, double mean, double deviation)
 {
     tn_status status = check("tn_init_normal", t);
-    TN_NO_GRAD if (status == TN_OK && !skipped) status = tn_normal_(t, mean, deviation);
+    TN_NO_GRAD if (status == TN_OK && !tni_init_skipped) status = tn_normal_(t, mean, deviation);
     return status;
 }
 

@@ -298,7 +298,7 @@ void tni_exchange_memory(tn_tensor *a, tn_tensor *b);
 /* Casts bf16 and f16 to f32, as tn_module_to_dtype does. */
 tn_status tni_module_widen(const char *function, tn_module *m);
 
-/* Whether this thread's layers draw no initial values; returns the setting before. (init.c) */
-TNI_SHARED bool tni_init_skip(bool on);
+/* This thread's layers draw no initial values. */
+TNI_SHARED extern TNI_THREAD bool tni_init_skipped;
 
 #endif

@@ -224,3 +224,87 @@ CUSTOM_ROW(tn_lm_cache)
     tn_lm_cache(pick_pointer(w, any_module(w, NULL)));
     tn_error_clear();
 }
+
+/* Of modules that are no language models: they are refused. */
+CUSTOM_ROW(tn_generate)
+{
+    (void)s;
+    const int64_t ids[] = { 1, 0, pick_long(w, 0, 2) };
+    const tn_prompt prompts[] = { { pick_pointer(w, (void *)(uintptr_t)ids), pick_long(w, 1, 3) },
+                                  { ids, 1 } };
+    const tn_generate_options o = { .max_new_tokens = pick_long(w, 0, 3),
+                                    .per_prompt = pick_long(w, 0, 2),
+                                    .sampling = { .temperature = pick_real(w, 0, 2) } };
+    tn_generated_free(tn_generate(pick_pointer(w, any_module(w, NULL)),
+                                  pick_pointer(w, (void *)(uintptr_t)prompts), pick_long(w, 1, 2),
+                                  o));
+    tn_error_clear();
+}
+CUSTOM_ROW(tn_generated_free)
+{
+    (void)w, (void)s;
+    tn_generated_free(NULL);
+}
+
+/* A tokenizer of a few tokens, which may be none, and all that is done with it. */
+static tn_tokenizer *small_tokenizer(world *w)
+{
+    static const char *const split[] = { "ByteLevel", "ByteLevel", "Digits" };
+    char path[sizeof w->folder + 16];
+    w->touched = true;
+    snprintf(path, sizeof path, "%s/tokenizer.json", w->folder);
+    FILE *f = fopen(path, "w");
+    if (!f) return NULL;
+    fprintf(
+        f,
+        "{\"pre_tokenizer\":{\"type\":\"%s\"},\"added_tokens\":[{\"id\":%d,\"content\":\"<s>\","
+        "\"special\":true,\"normalized\":false}],\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,"
+        "\"b\":1,\"ab\":2},\"merges\":[\"a b\"]}}",
+        split[below(w, 3)], (int)pick_long(w, 2, 4));
+    if (fclose(f) != 0) return NULL;
+    return tn_tokenizer_load(pick_text(w, below(w, 2) ? path : w->folder));
+}
+static void use_tokenizer(world *w)
+{
+    tn_tokenizer *t = small_tokenizer(w);
+    tn_ids ids = { 0 };
+    tn_chars text = { 0 };
+    const tn_encode_options o = { pick_bool(w), pick_bool(w), pick_long(w, 0, 3) };
+    const tn_decode_options shown = { pick_bool(w) };
+    tn_tokenizer_get_info(pick_pointer(w, t));
+    tn_tokenizer_token(t, pick_long(w, -1, 9));
+    tn_tokenizer_id(t, pick_text(w, "ab"));
+    if (tn_tokenizer_encode(t, pick_text(w, "abba<s>"), -1, o, pick_pointer(w, &ids)) == TN_OK)
+        w->broken |= tn_tokenizer_decode(t, ids.id, ids.n, shown, &text) != TN_OK;
+    tn_tokenizer_tensor(t, pick_text(w, "ab"), pick_long(w, -1, 2), o);
+    tn_token_stream *stream = tn_token_stream_new(pick_pointer(w, t), shown);
+    tn_token_stream_add(stream, pick_long(w, -1, 9));
+    tn_token_stream_end(stream);
+    tn_token_stream_free(stream);
+    if (tn_tokenizer_save(t, pick_text(w, NULL)) == TN_OK) w->broken = true;
+    tn_ids_free(pick_pointer(w, &ids)), tn_chars_free(pick_pointer(w, &text));
+    tn_ids_free(&ids), tn_chars_free(&text);
+    tn_tokenizer_free(t);
+    tn_error_clear();
+}
+#define USES_TOKENIZER(name)                                                                       \
+    CUSTOM_ROW(name)                                                                               \
+    {                                                                                              \
+        (void)s;                                                                                   \
+        use_tokenizer(w);                                                                          \
+    }
+USES_TOKENIZER(tn_ids_free)
+USES_TOKENIZER(tn_chars_free)
+USES_TOKENIZER(tn_tokenizer_load)
+USES_TOKENIZER(tn_tokenizer_free)
+USES_TOKENIZER(tn_tokenizer_save)
+USES_TOKENIZER(tn_tokenizer_get_info)
+USES_TOKENIZER(tn_tokenizer_token)
+USES_TOKENIZER(tn_tokenizer_id)
+USES_TOKENIZER(tn_tokenizer_encode)
+USES_TOKENIZER(tn_tokenizer_tensor)
+USES_TOKENIZER(tn_tokenizer_decode)
+USES_TOKENIZER(tn_token_stream_new)
+USES_TOKENIZER(tn_token_stream_add)
+USES_TOKENIZER(tn_token_stream_end)
+USES_TOKENIZER(tn_token_stream_free)

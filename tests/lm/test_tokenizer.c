@@ -27,9 +27,9 @@ static tn_tokenizer *kept(tn_tokenizer *t)
 
 static const char *golden(const char *name)
 {
-    static char path[1024];
-    snprintf(path, sizeof path, "%s/lm/tokenizer_%s", GOLDEN_DIR, name);
-    return path;
+    char file[64];
+    snprintf(file, sizeof file, "lm/tokenizer_%s", name);
+    return golden_path(file);
 }
 
 static tn_tokenizer *load(const char *name)
@@ -163,7 +163,7 @@ static void assert_ids(const tn_tokenizer *t, const char *text, tn_encode_option
     assert_ids(t, text, o, sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t),                   \
                (int64_t[]){ __VA_ARGS__ })
 
-/* ---- tokens, options --------------------------------------------------------------------------------- */
+/* ---- tokens, options ------------------------------------------------------------------------- */
 
 START_TEST(what_it_has)
 {

@@ -109,9 +109,9 @@ static tn_module *model(const char *function, const char *path, tni_bytes *text)
         return NULL;
     }
     m->text = *text, m->c = c;
-    const bool skipping = tni_init_skip(true);
+    tni_init_skipped = true;
     tni_lm_decoder_register(m);
-    tni_init_skip(skipping);
+    tni_init_skipped = false;
     tn_register_buffer(&m->base, "cache_lengths", &m->lengths, TN_NONE, TN_CACHE);
     return tn_module_done(&m->base);
 }
