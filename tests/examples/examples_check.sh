@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The example programs as a user meets them: flags, files, signals, resuming, the same bits again.
-# usage: test_examples.sh TRANSFORMER BATCHNORM BUFFERS XOR AUTOGRAD GPT     (paths of the programs)
+# usage: test_examples.sh TRANSFORMER BATCHNORM BUFFERS XOR AUTOGRAD GPT LM     (paths of the programs)
 #
 # Seen to fail: where ex_start() of examples/prepare.c loads ex.state without its scheduler, a resumed run
 # began its warm-up again: "resumed after 1", "8" and "13" (another hash than the whole run's); with a
@@ -8,7 +8,7 @@
 # or without attention (above 1.2): "gpt, it learns"; with another seed in each run: "gpt, byte for byte".
 set -uo pipefail
 transformer=$(realpath "$1") batchnorm=$(realpath "$2") buffers=$(realpath "$3") xor=$(realpath "$4")
-autograd=$(realpath "$5") gpt=$(realpath "$6")
+autograd=$(realpath "$5") gpt=$(realpath "$6") lm=$(realpath "$7")
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=tests/examples/example_data.sh
 . "$here/example_data.sh"
@@ -273,6 +273,28 @@ check 'gpt, words of the text' grep -q 'And the' gpt.out
 check 'gpt, again' says 'validation' "$gpt" text 60
 check 'gpt, byte for byte' cmp gpt.out said
 check 'gpt, no such text' fails 'no-such-file: No such file' "$gpt" no-such-file
+
+# ---- lm -----------------------------------------------------------------------------------------
+few=(--text text --steps 30 --context 32 --batch 4)
+mkdir small
+echo '{"model_type": "llama", "vocab_size": 257, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "max_position_embeddings": 64, "dtype": "float32"}' >small/config.json
+perplexity() { sed -nE 's/.*perplexity ([0-9.]+),.*/\1/p' said; }
+check 'lm train' says '^step 30: loss [0-9.]+, held out' "$lm" train small "${few[@]}"
+check 'lm score' says ' tokens, perplexity [0-9.]+, ' "$lm" score small --text text --context 64
+known=$(perplexity)
+check 'lm, it learned' test "$(cut -d. -f1 <<<"$known")" -lt 200
+check 'lm tune' says '^step 30: loss' "$lm" tune small "${few[@]}" --save tuned --lr 0.01
+check 'lm score, tuned' says perplexity "$lm" score tuned --text text --context 64
+check 'lm, it learned more' test "$(perplexity | cut -d. -f1)" -lt "$(cut -d. -f1 <<<"$known")"
+check 'lm score, bf16' says perplexity "$lm" score tuned --text text --context 64 --bf16
+check 'lm write' says '^9 tokens, ' "$lm" write tuned --prompt 'And ' --tokens 9 --temperature 1
+check 'lm chat' says '^> ' "$lm" chat tuned --tokens 3 --format chatml <<<$'Hello\n\n'
+check 'lm, no command' refused 'no command fly: want train' "$lm" fly small
+check 'lm, no folder' refused 'want a command and a folder' "$lm" train
+check 'lm, no model' fails 'nowhere' "$lm" score nowhere --text text
+check 'lm, no format' refused 'want chatml or llama3' "$lm" chat tuned --format odd <<<hello
+check 'lm, a short text' refused 'want more than twice' "$lm" train small --text small/config.json --context 1000
 
 # ---- pages of the first steps ------------------------------------------------------------------
 account() { # FILE: the account that a page holds

@@ -10,12 +10,14 @@ static const char tokenizer_json[] =
     "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false},\n"
     " \"decoder\": {\"type\": \"ByteLevel\"},\n"
     " \"model\": {\"type\": \"BPE\",\n"
-    "  \"vocab\": {\"l\": 0, \"o\": 1, \"w\": 2, \"e\": 3, \"r\": 4, \"s\": 5, \"t\": 6, \"\\u0120\": 7,\n"
+    "  \"vocab\": {\"l\": 0, \"o\": 1, \"w\": 2, \"e\": 3, \"r\": 4, \"s\": 5, \"t\": 6, "
+    "\"\\u0120\": 7,\n"
     "            \"lo\": 8, \"low\": 9, \"er\": 10, \"\\u0120low\": 11},\n"
     "  \"merges\": [\"l o\", \"lo w\", \"e r\", \"\\u0120 low\"]}}\n";
 
 static const char config_json[] =
-    "{\"model_type\": \"llama\", \"vocab_size\": 12, \"hidden_size\": 32, \"intermediate_size\": 64,\n"
+    "{\"model_type\": \"llama\", \"vocab_size\": 12, \"hidden_size\": 32, \"intermediate_size\": "
+    "64,\n"
     " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2,\n"
     " \"max_position_embeddings\": 64, \"eos_token_id\": null}\n";
 
@@ -119,7 +121,9 @@ int main(void)
     tn_ids prompt = { 0 };
     TN_CHECK(tn_tokenizer_encode(tokenizer, "low", -1, (tn_encode_options){ 0 }, &prompt));
     tn_prompt start = { prompt.id, prompt.n };
-    tn_generate_options o = { .max_new_tokens = 13, .tokenizer = tokenizer, .on_token = print_piece };
+    tn_generate_options o = { .max_new_tokens = 13,
+                              .tokenizer = tokenizer,
+                              .on_token = print_piece };
     printf("low");
     tn_generated *made = tn_generate(model, &start, 1, o);
     TN_CHECK_PTR(made);
@@ -128,8 +132,8 @@ int main(void)
     /* Of a half, a quarter and two eighths three are kept to have 0.8 together. */
     float p[] = { logf(0.5F), logf(0.25F), logf(0.125F), logf(0.125F) };
     tn_sampling_options sampling = { .temperature = 1, .top_p = 0.8 };
-    tn_print(tn_softmax(
-        tn_process_logits(tn_from_floats(p, TN_SHAPE(1, 4)), TN_NONE, 0, sampling), -1));
+    tn_print(
+        tn_softmax(tn_process_logits(tn_from_floats(p, TN_SHAPE(1, 4)), TN_NONE, 0, sampling), -1));
 
     tn_generated_free(made), tn_ids_free(&prompt), tn_module_drop(model);
     tn_tokenizer_free(tokenizer), tn_scope_end(scope);
