@@ -61,6 +61,16 @@ int main(void)
 }
 END
 
+# A program that knows language models.
+cat >"$work/models.c" <<'END'
+#include <tenon/tenon.h>
+int main(void)
+{
+    if (!tn_tokenizer_load("none") && !tn_lm_load("none", (tn_lm_options){ 0 })) puts(tn_error());
+    return 0;
+}
+END
+
 for kind in shared static; do
     CXX=false meson setup "$work/tests $kind" "$root" -Ddefault_library=$kind -Dcuda=disabled >"$work/said"
     good "$kind: the tests are configured"
@@ -75,6 +85,9 @@ for kind in shared static; do
     program told "$prefix" tenon-trace
     (cd "$work" && bare ./told >said) && grep -q square "$work/said"
     good "$kind: a program that traces"
+    program models "$prefix" tenon-lm
+    (cd "$work" && bare ./models >said) && grep -q tn_lm_load "$work/said"
+    good "$kind: a program with language models"
     bare "$prefix/bin/tenon" info >"$work/said" && grep -q '^version: ' "$work/said"
     [ -e "$prefix/share/man/man1/tenon.1" ] && [ -e "$prefix/share/bash-completion/completions/tenon" ]
     good "$kind: the command line"
