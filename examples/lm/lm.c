@@ -83,8 +83,8 @@ static tn_tensor *read_ids(const tn_tokenizer *tokenizer)
     tn_tensor *ids = tn_tokenizer_tensor(tokenizer, text, -1, (tn_encode_options){ .bare = true });
     ex_check_ptr(ids);
     free(text);
-    if (tn_numel(ids) <= 2 * context)
-        ex_refuse("--text %s: %" PRId64 " tokens: want more than twice --context %d", path,
+    if (tn_numel(ids) < 2 * context + 3)
+        ex_refuse("--text %s: %" PRId64 " tokens: want 3 more than twice --context %d", path,
                   tn_numel(ids), context);
     return ids;
 }
@@ -240,6 +240,7 @@ static void train(void)
 static void tune(void)
 {
     if (!save) ex_refuse("--save NEW is needed (see --help)");
+    make_folder(save);
     tn_tokenizer *tokenizer = load_tokenizer();
     tn_module *model = load_model(true);
     printf("%" PRId64 " parameters\n", tn_count_parameters(model, true));

@@ -28,8 +28,8 @@ TN_BEGIN_C_
  * dropped has the logit -inf:
  *   repetition_penalty  p > 0, once for each token of the history: a logit below 0 times p, another
  *                       one divided by p. 0: 1, none. Keskar et al. (2019), sec. 4.1
- *   frequency_penalty   subtracted for each time that a token was generated. The prompt is exempt
- *   presence_penalty    subtracted from each token that was generated. The prompt is exempt
+ *   frequency_penalty   subtracted for each time that a token was generated, not in the prompt;
+ *   presence_penalty    once
  *   suppress            drops these tokens
  * and, if temperature > 0:
  *   temperature         divides the logits. 0 chooses the largest logit (of equal ones the first),
@@ -38,8 +38,7 @@ TN_BEGIN_C_
  *   top_p               of the tokens from the most likely one on keeps those before which the
  *                       probabilities add up to less than p: as few as have p together. Of equally
  *                       likely ones the first stay. 0 or 1: all. Holtzman et al. (2020), eq. 2-3
- *   min_p               drops tokens less likely than min_p times the most likely one. 0: none.
- *                       Nguyen et al. (2025)
+ *   min_p               drops tokens less likely than min_p times the most likely one. 0: none
  * What stays is drawn from by its softmax.
  */
 typedef struct tn_sampling_options {
@@ -60,11 +59,8 @@ typedef struct tn_sampling_options {
  *
  * Shapes   logits [B, V], history [B, T] i64 or TN_NONE -> [B] i64, on the logits' device
  * History  a row's tokens so far are its entries from 0 on, in order; those below 0 are padding.
- *          The last `step` of them were generated, the others are the prompt's. Ids of V and more
- *          are no logit's, and only count in sequences
+ *          The last `step` of them were generated, the others are the prompt's
  * step     the number of tokens generated before this one: each step draws by other numbers
- * Cost     one pass over the logits for each option, on the host; top_p sorts nothing, and looks
- *          again only at tokens that could be among the kept
  * Errors   NULL: shapes; logits not floating; history not i64; step < 0; an option out of range; a
  *          row with a NaN, or where no token is left; out of memory
  * PyTorch: torch.multinomial(processors(history, logits).softmax(-1), 1)

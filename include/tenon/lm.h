@@ -42,8 +42,8 @@ typedef struct tn_lm_options {
  * transformers draws them: normal with deviation initializer_range, of GPT-2's c_proj that over
  * sqrt(2 layers); biases and the padding token's row 0; norms 1. Other numbers than transformers'.
  *
- * Errors   TN_E_IO; TN_E_FORMAT: no such file, sizes that do not fit; TN_E_UNSUPPORTED: see above.
- *          The key is named
+ * Errors   TN_E_IO; TN_E_FORMAT: not JSON, sizes that do not fit or are beyond any model's;
+ *          TN_E_UNSUPPORTED: see above. The key is named
  * PyTorch: transformers.AutoModelForCausalLM.from_config(config)
  */
 TN_API tn_module *tn_lm_new(const char *config);

@@ -10,15 +10,16 @@
  *
  * Read      tokenizer.json of byte-level BPE: GPT-2, Llama 3, Qwen, SmolLM, DeepSeek. What it asks
  *           for and this list does not name is an error that names it
- * Normal    NFC, NFD, NFKC, NFKD
- * Split     Split by a Regex (Isolated; Removed, inverted), Digits, ByteLevel at the end, Sequence
+ * Normal    NFC
+ * Split     Split by a Regex (Isolated), Digits, ByteLevel at the end, Sequence
  * Around    TemplateProcessing (of one text), ByteLevel, Sequence
+ * Decode    ByteLevel, also where the file says nothing
  * Not       truncation and padding of a tokenizer.json are not applied, as transformers does not
- *           unless asked: see tn_encode_options.most
+ *           unless asked
  * Unicode   Ids equal those of tokenizers 0.23 for text of characters up to Unicode 14. The
  *           patterns of Split know the classes of PCRE2 (14.0 in PCRE2 10.42), tokenizers those of
  *           Unicode 16: newer letters, digits and signs (as CJK extension H) are split from what
- *           stands before them
+ *           stands before them. NFC is that of Unicode 15 here, and of Unicode 9 there
  * Threads   A tokenizer does not change: threads may use one at the same time
  *
  * Programs that call these functions link libtenon-lm (pkg-config: tenon-lm).
@@ -59,7 +60,7 @@ TN_API void tn_chars_free(tn_chars *chars); /* frees the text, which is empty th
  * Errors   NULL: TN_E_IO; TN_E_FORMAT: not JSON, ids that are doubled or far beyond the number of
  *          tokens, a merge of tokens that are not there; TN_E_UNSUPPORTED names what is not done
  *          here: a model, a part, a dropout, a regular expression that means something else in
- *          PCRE2; TN_E_NOMEM
+ *          PCRE2, a file above 256 MiB; TN_E_NOMEM
  * Owner    yours: tn_tokenizer_free
  */
 TN_API tn_tokenizer *tn_tokenizer_load(const char *path);
@@ -88,9 +89,8 @@ TN_API int64_t tn_tokenizer_id(const tn_tokenizer *t, const char *token);
 
 /** zero fields: with the tokens that begin and end a text; special tokens in the text are found */
 typedef struct tn_encode_options {
-    bool bare;    /* without what the tokenizer adds around a text (BOS, [CLS], [SEP]) */
+    bool bare;    /* without what the tokenizer adds around a text (BOS, EOS) */
     bool literal; /* special tokens in the text are text: for what users write */
-    int64_t most; /* at most so many ids, what is added around included; the end is cut. 0: all */
 } tn_encode_options;
 
 /**
@@ -99,7 +99,7 @@ typedef struct tn_encode_options {
  * text     n bytes of UTF-8; n < 0: up to its zero
  * Time     linear in n, or n log n in one word without a space
  * Errors   TN_E_INVALID: NULL, not UTF-8 (which byte); a regular expression that takes too long
- *          on this text; TN_E_NOMEM. ids has what it had
+ *          on this text; under NFC more than 4,096 marks in a row; TN_E_NOMEM. ids has what it had
  */
 TN_API TN_MUST_USE tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, int64_t n,
                                                  tn_encode_options options, tn_ids *ids);

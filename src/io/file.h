@@ -97,7 +97,8 @@ typedef struct tni_bytes {
 TNI_SHARED void tni_bytes_add(tni_bytes *b, const void *data, size_t n);
 TNI_SHARED void tni_bytes_printf(tni_bytes *b, const char *format, ...) TN_PRINTF(2, 3);
 TNI_SHARED void tni_bytes_free(tni_bytes *b);
-/* Appends a file of at most tn_get_file_limits().header_bytes, and a zero that does not count. */
-TNI_SHARED tn_status tni_bytes_file(tni_bytes *b, const char *function, const char *path);
+/* Appends a file of at most so many bytes, and a zero that does not count. */
+TNI_SHARED tn_status tni_bytes_file(tni_bytes *b, const char *function, const char *path,
+                                    int64_t most);
 
 #endif

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "io/file.h"
-#include <tenon/io.h>
 
 tn_status tni_null(const char *function, const char *argument, const char *want)
 {
@@ -131,9 +130,8 @@ void tni_bytes_free(tni_bytes *b)
     *b = (tni_bytes){ 0 };
 }
 
-tn_status tni_bytes_file(tni_bytes *b, const char *function, const char *path)
+tn_status tni_bytes_file(tni_bytes *b, const char *function, const char *path, int64_t most)
 {
-    const int64_t most = tn_get_file_limits().header_bytes;
     tni_input in;
     tn_status status = tni_input_open(&in, function, path);
     if (status != TN_OK) return status;

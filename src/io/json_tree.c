@@ -25,6 +25,7 @@ static void read_value(tni_json *j, tni_json_node *node)
         char *at = j->at;
         node->real = strtod(at, NULL);
         if (tni_json_integer(j, &node->number)) return;
+        if (node->real >= 0x1p63) j->problem = NULL; /* a number like any other */
         j->at = at;
         tni_json_skip(j);
         node->kind = '.';

@@ -294,7 +294,7 @@ check 'lm, no command' refused 'no command fly: want train' "$lm" fly small
 check 'lm, no folder' refused 'want a command and a folder' "$lm" train
 check 'lm, no model' fails 'nowhere' "$lm" score nowhere --text text
 check 'lm, no format' refused 'want chatml or llama3' "$lm" chat tuned --format odd <<<hello
-check 'lm, a short text' refused 'want more than twice' "$lm" train small --text small/config.json --context 1000
+check 'lm, a short text' refused 'more than twice' "$lm" train small --text small/config.json --context 1000
 
 # ---- pages of the first steps ------------------------------------------------------------------
 account() { # FILE: the account that a page holds

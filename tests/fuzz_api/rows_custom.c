@@ -269,7 +269,7 @@ static void use_tokenizer(world *w)
     tn_tokenizer *t = small_tokenizer(w);
     tn_ids ids = { 0 };
     tn_chars text = { 0 };
-    const tn_encode_options o = { pick_bool(w), pick_bool(w), pick_long(w, 0, 3) };
+    const tn_encode_options o = { pick_bool(w), pick_bool(w) };
     const tn_decode_options shown = { pick_bool(w) };
     tn_tokenizer_get_info(pick_pointer(w, t));
     tn_tokenizer_token(t, pick_long(w, -1, 9));

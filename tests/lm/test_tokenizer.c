@@ -172,7 +172,8 @@ START_TEST(what_it_has)
         "\"added_tokens\": [{\"id\": 7, \"content\": \"<s>\", \"special\": true, "
         "\"normalized\": false}], \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, "
         "\"\u0120\": 2, \"ab\": 3, \"\u0120ab\": 4}, \"merges\": [\"a b\", \"\u0120 ab\"]}}";
-    const char *config = "{\"eos_token\": \"<s>\", \"bos_token\": {\"content\": \"ab\"}}";
+    const char *config = "{\"eos_token\": \"<s>\", \"bos_token\": {\"content\": \"ab\"}, "
+                         "\"model_max_length\": 1000000000000000019884624838656}";
     write_bytes("tokenizer.json", json, strlen(json));
     write_bytes("tokenizer_config.json", config, strlen(config));
     tn_tokenizer *t = kept(tn_tokenizer_load(folder));
@@ -193,15 +194,12 @@ START_TEST(what_it_has)
 }
 END_TEST
 
-START_TEST(at_most_so_many)
+START_TEST(with_and_without_what_is_around)
 {
     tn_tokenizer *t = load("qwen.json");
-    tn_encode_options o = { .most = 4 };
-    assert_encoded(t, "1234", o, 0, 17, 18, 0);
-    o.most = 1;
-    assert_encoded(t, "1234", o, 0);
-    o.most = 2, o.bare = true;
-    assert_encoded(t, "1234", o, 17, 18);
+    const tn_encode_options o = { .bare = true };
+    assert_encoded(t, "1234", (tn_encode_options){ 0 }, 0, 17, 18, 19, 20, 0);
+    assert_encoded(t, "12", o, 17, 18);
     tn_tensor *ids = tn_tokenizer_tensor(t, "12", -1, (tn_encode_options){ 0 });
     assert_made(ids);
     ck_assert_int_eq(tn_size(ids, 0), 4);
@@ -285,6 +283,20 @@ static size_t slowly(const char **symbol, size_t n)
         n--;
     }
 }
+
+START_TEST(marks_in_a_row)
+{
+    tn_tokenizer *t = load("qwen.json");
+    char text[2 * 4200] = "a";
+    tn_ids ids = { 0 };
+    for (int i = 0; i < 4096; i++) strcpy(text + 1 + 2 * i, i % 2 ? "\u0301" : "\u0323");
+    assert_ok(tn_tokenizer_encode(t, text, -1, (tn_encode_options){ 0 }, &ids));
+    strcat(text, "\u0301");
+    assert_fails(tn_tokenizer_encode(t, text, -1, (tn_encode_options){ 0 }, &ids), TN_E_INVALID,
+                 "more than 4,096 marks");
+    tn_ids_free(&ids);
+}
+END_TEST
 
 START_TEST(words_of_any_length)
 {
@@ -381,9 +393,22 @@ START_TEST(refused)
           "a pre-tokenizer other than ByteLevel" },
         { "{\"added_tokens\": [{\"id\": 9, \"content\": \"x\", \"lstrip\": true}], " MODEL "[]}}",
           TN_E_UNSUPPORTED, "lstrip of the added token \"x\"" },
-        { "{\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"NFC\"}, "
-          "{\"type\": \"NFD\"}]}, " MODEL "[]}}",
-          TN_E_UNSUPPORTED, "a second normalizer" },
+        { "{\"normalizer\": {\"type\": \"NFKC\"}, " MODEL "[]}}", TN_E_UNSUPPORTED,
+          "the normalizer NFKC" },
+        { "{\"added_tokens\": 4611686018427387904, " MODEL "[]}}", TN_E_FORMAT,
+          "added_tokens is no list" },
+        { "{" BYTES "\"model\": {\"type\": \"BPE\", \"unk_token\": \"a\", \"vocab\": {\"a\": 0}, "
+          "\"merges\": []}}",
+          TN_E_UNSUPPORTED, "model.unk_token" },
+        { "{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"(*ACCEPT)b\"}, "
+          "\"behavior\": \"Isolated\"}, " MODEL "[]}}",
+          TN_E_UNSUPPORTED, "another meaning here" },
+        { "{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"(?m:a.)\"}, "
+          "\"behavior\": \"Isolated\"}, " MODEL "[]}}",
+          TN_E_UNSUPPORTED, "another meaning here" },
+        { "{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"a{2}?\"}, "
+          "\"behavior\": \"Isolated\"}, " MODEL "[]}}",
+          TN_E_UNSUPPORTED, "another meaning here" },
         { "{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"a*\"}, "
           "\"behavior\": \"Isolated\"}, " MODEL "[]}}",
           TN_E_UNSUPPORTED, "finds empty words" },
@@ -514,9 +539,9 @@ Suite *test_suite(void)
 {
     Suite *suite = suite_create("tokenizer");
     TCase *t = file_case(suite, "tokenizer");
-    add_tests(t, as_the_package, what_it_has, at_most_so_many, bytes_that_are_no_text,
-              words_of_any_length, a_word_of_a_megabyte, refused, a_pattern_that_explodes,
-              damaged_files, threads);
+    add_tests(t, as_the_package, what_it_has, with_and_without_what_is_around,
+              bytes_that_are_no_text, marks_in_a_row, words_of_any_length, a_word_of_a_megabyte,
+              refused, a_pattern_that_explodes, damaged_files, threads);
     add_tests(scarce_case(suite, "memory"), memory_runs_out);
     return suite;
 }

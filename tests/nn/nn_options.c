@@ -46,7 +46,6 @@ static const struct zero {
     { "tn_generate_options", "max_new_tokens per_prompt", NULL, "at least 1" },
     { "tn_generate_options", "n_eos", NULL, "-1 is none" },
     { "tn_sampling_options", "top_k", NULL, "at least 1" },
-    { "tn_encode_options", "most", NULL, "a text of no ids is not encoded" },
     { "tn_file_limits", "header_bytes tensors inflated_bytes", NULL, "no file has so few" },
     { "tn_one_cycle_options", "total_steps", NULL, "at least 1" },
     { "tn_one_cycle_options", "max_lr pct_start div_factor final_div_factor", NULL, "above 0" },

@@ -1,6 +1,6 @@
 /*
- * Chapter 14: a language model from bytes to text: tokens, a Llama of 12 of them, its cache, and what
- * it writes.
+ * Chapter 14: a language model from bytes to text: tokens, a Llama of 12 of them, its cache, and
+ * what it writes.
  */
 #include <math.h>
 #include <string.h>

@@ -80,12 +80,29 @@ static bool to_words(tni_work *w, const char *text, size_t n)
     return tni_split_words(w, 0, text, n);
 }
 
+/* utf8proc takes the square of the number of marks that follow one another. */
+static bool too_many_marks(const char *text, size_t n)
+{
+    enum { MOST = 4096 };
+    int32_t c = 0;
+    for (size_t at = 0, marks = 0; at < n;) {
+        utf8proc_ssize_t k =
+            utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(n - at), &c);
+        marks = k > 0 && utf8proc_get_property(c)->combining_class ? marks + 1 : 0;
+        if (marks > MOST) return true;
+        at += k > 0 ? (size_t)k : 1;
+    }
+    return false;
+}
+
 bool tni_normal_form(tni_work *w, const char **text, size_t *n)
 {
     utf8proc_uint8_t *form = NULL;
-    if (!w->t->form) return true;
+    if (!w->t->composed) return true;
+    if (too_many_marks(*text, *n))
+        return tni_false(tni_error(TN_E_INVALID, "tokenizer: more than 4,096 marks in a row"));
     utf8proc_ssize_t k = utf8proc_map((const utf8proc_uint8_t *)*text, (utf8proc_ssize_t)*n, &form,
-                                      (utf8proc_option_t)w->t->form);
+                                      UTF8PROC_STABLE | UTF8PROC_COMPOSE);
     w->normal.n = 0;
     if (k >= 0) tni_bytes_add(&w->normal, form, (size_t)k);
     free(form);

@@ -111,7 +111,7 @@ static tn_status attention_forward(tn_module *self, int n_in, tn_tensor *const *
     attention *m = (attention *)self;
     tn_tensor *x[3] = { NULL };
     bool first = true;
-    tn_status status = tni_lm_called(self, n_in, TNI_INPUTS, n_out);
+    tn_status status = tni_lm_called(self, n_in, in, TNI_INPUTS, n_out);
     if (status == TN_OK) status = project(m, in, x);
     if (status == TN_OK && !tn_is_none(in[TNI_SLOTS]))
         status = remember(m, in[TNI_SLOTS], x, &first);
@@ -125,17 +125,9 @@ static tn_status attention_forward(tn_module *self, int n_in, tn_tensor *const *
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
-static void attention_describe(const tn_module *self, char *text, size_t size)
-{
-    const attention *m = (const attention *)self;
-    snprintf(text, size, "%" PRId64 " heads, %" PRId64 " of keys, of %" PRId64, m->heads,
-             m->kv_heads, m->dim);
-}
-
 static const tn_module_type attention_type = { .name = "Attention",
                                                .size = sizeof(attention),
-                                               .forward_n = attention_forward,
-                                               .describe = attention_describe };
+                                               .forward_n = attention_forward };
 
 tn_status tni_lm_attention_cache(tn_module *m, int64_t batch, int64_t capacity, tn_dtype dtype)
 {

@@ -64,7 +64,8 @@ static const struct {
 typedef struct reader {
     tni_lm_config *c;
     const char *function, *path;
-    const char *key; /* where we are, for messages */
+    const char *key;  /* where we are, for messages */
+    const char *text; /* of the file; strings are decoded in their places */
 } reader;
 
 static tn_status bad(const reader *r, const char *want)
@@ -170,12 +171,14 @@ static tn_status read_act(reader *r, const tni_json_node *v, void *to)
     return v->kind == '"' ? refuse(r, v->text) : bad(r, "a name");
 }
 
+/* A token, or a list of them; below 0: none. */
 static tn_status read_ends(reader *r, const tni_json_node *v)
 {
-    const bool one = v->kind == '0';
+    const bool one = v->kind == '0' || v->kind == '.';
     r->c->n_eos = 0;
     if (!one && v->kind != '[') return bad(r, "a token or a list of them");
     for (v = one ? v : tni_json_first(v); v; v = one ? NULL : tni_json_after(v)) {
+        if (v->kind == '.' && v->real < 0) continue;
         if (r->c->n_eos == TNI_LM_ENDS) return bad(r, "at most 8 tokens");
         if (v->kind != '0') return bad(r, "a list of tokens");
         r->c->eos[r->c->n_eos++] = v->number;
@@ -223,18 +226,15 @@ static tn_status read_number(reader *r, const field *f, const tni_json_node *v)
     return TN_OK;
 }
 
-/* null: as if the key were missing, but for tokens: there are none. */
-static tn_status read_null(reader *r, const field *f)
-{
-    if (f->form == ID) *(int64_t *)((char *)r->c + f->at) = -1;
-    if (f->form == IDS) r->c->n_eos = 0;
-    return TN_OK;
-}
-
 static tn_status read_value(reader *r, const field *f, const tni_json_node *v)
 {
     void *to = (char *)r->c + f->at;
-    if (v->kind == 'n') return read_null(r, f);
+    tn_status status;
+    if (v->kind == 'n') { /* as if it were missing, but for tokens: there are none */
+        if (f->form == ID) *(int64_t *)to = -1;
+        if (f->form == IDS) r->c->n_eos = 0;
+        return TN_OK;
+    }
     switch (f->form) {
     case IDS: return read_ends(r, v);
     case FLAG: return flag(v, to) ? TN_OK : bad(r, "true or false");
@@ -245,7 +245,9 @@ static tn_status read_value(reader *r, const field *f, const tni_json_node *v)
     case ACT: return read_act(r, v, to);
     case ROPE:
         if (v->kind != '{') return bad(r, "an object");
-        return read_object(r, v, rope_fields, sizeof rope_fields / sizeof *rope_fields);
+        status = read_object(r, v, rope_fields, sizeof rope_fields / sizeof *rope_fields);
+        v = tni_json_get(v, "rope_type"); /* goes before its old name, "type" */
+        return status == TN_OK && v ? read_rope_type(r, v) : status;
     case TYPES: return read_types(r, v);
     case KIND: return read_rope_type(r, v);
     default: return read_number(r, f, v);
@@ -258,6 +260,7 @@ static tn_status read_fixed(reader *r, const tni_json_node *v, bool in_rope)
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         if ((fixed[i].families & r->c->family) && strcmp(r->key, fixed[i].key) == 0)
             return v->kind == 'f' || v->kind == 'n' ? TN_OK : refuse(r, "other than null or false");
+    if (strcmp(r->key, "is_causal") == 0 && v->kind == 'f') return refuse(r, "false");
     /* rotary positions that differ from layer to layer */
     return in_rope && v->kind == '{' ? refuse(r, "of its own") : TN_OK;
 }
@@ -269,6 +272,9 @@ static tn_status read_object(reader *r, const tni_json_node *object, const field
     for (; status == TN_OK && v; v = tni_json_after(v)) {
         size_t i = 0;
         r->key = v->key;
+        if (list == fields && v->kind == '"' &&
+            (!strcmp(v->key, "dtype") || (!strcmp(v->key, "torch_dtype") && !r->c->dtype_at)))
+            r->c->dtype_at = (size_t)(v->text - r->text);
         while (i < n && (strcmp(v->key, list[i].key) || !(list[i].families & r->c->family))) i++;
         status = i < n ? read_value(r, &list[i], v) : read_fixed(r, v, list == rope_fields);
     }
@@ -318,7 +324,8 @@ static tn_status check_rope(reader *r)
     if (rope->original == 0) rope->original = (double)c->positions;
     if (c->head_dim % 2) return wrong(r, "head_dim", "an even number");
     if (!(rope->theta > 1)) return wrong(r, "rope_theta", "a number above 1");
-    if (c->partial != 1 || rope->partial != 1) return wrong(r, "partial_rotary_factor", "1");
+    r->key = "partial_rotary_factor";
+    if (c->partial != 1 || rope->partial != 1) return refuse(r, "other than 1");
     return check_scaling(r);
 }
 
@@ -337,6 +344,8 @@ static tn_status check(reader *r)
                    { "intermediate_size", c->inner || gpt } };
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
         if (!needed[i].size) return wrong(r, needed[i].key, "a number: it is missing");
+    if (!strcmp(c->type, "qwen2")) c->qkv_bias = true, c->o_bias = false;
+    if (c->type[0] == 'q') c->mlp_bias = false; /* whatever the file says */
     if (!c->inner) c->inner = 4 * c->hidden;
     if (!c->kv_heads) c->kv_heads = c->heads;
     if (!c->head_dim && c->hidden % c->heads)
@@ -368,11 +377,11 @@ static tn_status read_generation(reader *r, const tni_json_node *root)
 tn_status tni_lm_config_read(tni_lm_config *c, const char *function, const char *path,
                              const char *text, bool generation)
 {
-    reader r = { .c = c, .function = function, .path = path };
     tni_json_tree tree;
     tni_bytes copy = { 0 }; /* reading destroys it */
     tni_bytes_add(&copy, text, strlen(text) + 1);
     if (copy.failed) return tni_pending();
+    reader r = { .c = c, .function = function, .path = path, .text = copy.data };
     tn_status status = TN_OK;
     bool read = tni_json_tree_read(&tree, copy.data, copy.n - 1);
     if (tree.problem || (read && tree.node->kind != '{'))

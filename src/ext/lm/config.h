@@ -6,11 +6,11 @@
 
 #include "io/json_tree.h"
 
-enum { TNI_LM_LAYERS = 1024, TNI_LM_HEAD = 1024, TNI_LM_ENDS = 8 };
+enum { TNI_LM_LAYERS = 1024, TNI_LM_HEAD = 1024, TNI_LM_ENDS = 8, TNI_LM_FILE = 1 << 24 };
 
 typedef enum tni_rope_type { TNI_ROPE_DEFAULT, TNI_ROPE_LINEAR, TNI_ROPE_LLAMA3 } tni_rope_type;
 
-/* Rotary positions; a field that the file lacks is 0, or as rope.c says. */
+/* Rotary positions; a field that the file lacks is 0 until config.c has checked it. */
 typedef struct tni_rope {
     int64_t type; /* tni_rope_type */
     int64_t dim;  /* elements of a head */
@@ -34,6 +34,7 @@ typedef struct tni_lm_config {
     int64_t pad, bos;      /* -1: none */
     int64_t eos[TNI_LM_ENDS];
     int n_eos;
+    size_t dtype_at; /* in the text, of the weights' dtype, behind its quote; 0: it is not there */
     bool ends_apart; /* eos is that of generation_config.json */
     tni_rope rope;
 } tni_lm_config;

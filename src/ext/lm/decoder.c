@@ -78,7 +78,7 @@ static tn_status layer_forward(tn_module *self, int n_in, tn_tensor *const *in, 
 {
     layer *m = (layer *)self;
     const bool training = tn_training(self);
-    tn_status status = tni_lm_called(self, n_in, TNI_INPUTS, n_out);
+    tn_status status = tni_lm_called(self, n_in, in, TNI_INPUTS, n_out);
     if (status != TN_OK) return status;
     tn_tensor *args[TNI_INPUTS], *y, *x = in[TNI_X];
     memcpy(args, in, sizeof args);
@@ -197,10 +197,11 @@ static tn_status body_forward(tn_module *self, int n_in, tn_tensor *const *in, i
                               tn_tensor **out)
 {
     body *m = (body *)self;
-    tn_status status = tni_lm_called(self, n_in, n_in == 1 ? 1 : 2, n_out);
+    tn_status status = tni_lm_called(self, n_in, in, n_in == 1 ? 1 : 2, n_out);
     if (status != TN_OK) return status;
     if (tn_rank(in[0]) != 2 || tn_numel(in[0]) == 0)
-        return tni_error(TN_E_SHAPE, "ids of %d axes: want [B, T] tokens", tn_rank(in[0]));
+        return tni_error(TN_E_SHAPE, "ids of %d axes: want [B, T] tokens, at least one",
+                         tn_rank(in[0]));
     tn_tensor *args[TNI_INPUTS];
     status = embed(m, in[0], n_in == 2 ? in[1] : TN_NONE, args);
     for (int i = 0; status == TN_OK && i < tn_module_children(m->layers); i++)

@@ -13,7 +13,7 @@ static tn_status decoder_forward(tn_module *self, int n_in, tn_tensor *const *in
                                  tn_tensor **out)
 {
     tni_lm *m = (tni_lm *)self;
-    tn_status status = tni_lm_called(self, n_in, 1, n_out);
+    tn_status status = tni_lm_called(self, n_in, in, 1, n_out);
     if (status != TN_OK) return status;
     tn_tensor *x = tn_forward(m->part[0], in[0]);
     out[0] = tn_forward(m->part[1], x);
@@ -67,7 +67,7 @@ static bool is(const tn_module *m, const char *type)
     return m != TN_NO_MODULE && strcmp(m->type->name, type) == 0;
 }
 
-/* As transformers draws them; norms have theirs already. */
+/* As transformers draws them. */
 static tn_status draw(const char *path, tn_module *m, void *user)
 {
     const tni_lm *lm = user;
@@ -75,6 +75,7 @@ static tn_status draw(const char *path, tn_module *m, void *user)
     double deviation = lm->c.range;
     if (lm->c.family == TNI_LM_GPT2 && last && strcmp(last, ".c_proj") == 0)
         deviation /= sqrt(2 * (double)lm->c.layers);
+    if (is(m, "RMSNorm") || is(m, "LayerNorm")) return m->type->reset(m);
     if (!is(m, "Linear") && !is(m, "Embedding")) return TN_OK;
     if (m == lm->part[1] && lm->c.tied) return TN_OK; /* the embedding's */
     tn_tensor *weight = tn_get_parameter(m, "weight");
@@ -84,8 +85,8 @@ static tn_status draw(const char *path, tn_module *m, void *user)
         tn_tensor *bias = tn_get_parameter(m, "bias");
         return !bias || tn_is_none(bias) ? TN_OK : tn_init_constant(bias, 0);
     }
-    const bool words = !strcmp(last, ".embed_tokens") || !strcmp(last, ".word_embeddings");
-    if (words && lm->c.pad >= 0) return tn_init_constant(tn_select(weight, 0, lm->c.pad), 0);
+    if (!strcmp(last, ".embed_tokens") && lm->c.pad >= 0)
+        return tn_init_constant(tn_select(weight, 0, lm->c.pad), 0);
     return TN_OK;
 }
 
@@ -116,23 +117,25 @@ static tn_module *model(const char *function, const char *path, tni_bytes *text)
     return tn_module_done(&m->base);
 }
 
-static tn_status read_config(const char *function, const char *path, tni_bytes *text)
+/* *path: of the file, or of its folder, which becomes the file's in inside. */
+static tn_status read_config(const char *function, const char **path, char *inside, size_t size,
+                             tni_bytes *text)
 {
-    char inside[4096];
     struct stat st;
-    tn_status status = tni_path_check(function, path);
-    if (status == TN_OK && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
-        status = tni_path_in(function, path, "config.json", inside, sizeof inside);
-        path = inside;
+    tn_status status = tni_path_check(function, *path);
+    if (status == TN_OK && stat(*path, &st) == 0 && S_ISDIR(st.st_mode)) {
+        status = tni_path_in(function, *path, "config.json", inside, size);
+        *path = inside;
     }
-    return status == TN_OK ? tni_bytes_file(text, function, path) : status;
+    return status == TN_OK ? tni_bytes_file(text, function, *path, TNI_LM_FILE) : status;
 }
 
 tn_module *tni_lm_make(const char *function, const char *config, bool draws)
 {
+    char inside[4096];
     tni_bytes text = { 0 };
     tn_module *m = NULL;
-    if (read_config(function, config, &text) == TN_OK)
+    if (read_config(function, &config, inside, sizeof inside, &text) == TN_OK)
         m = model(function, config, &text);
     else
         tni_bytes_free(&text);
@@ -182,8 +185,7 @@ static tn_status make_cache(const char *path, tn_module *m, void *user)
     return tni_lm_attention_cache(m, w->batch, w->capacity, w->dtype);
 }
 
-/* The weight of the first embedding: its dtype is the model's. */
-static tn_tensor *first_weight(tni_lm *m)
+tn_tensor *tni_lm_table(tni_lm *m)
 {
     return tn_get_parameter(tn_module_child(m->part[0], 0), "weight");
 }
@@ -202,7 +204,7 @@ static tn_status cache_of(tni_lm *m, wanted w)
 tn_status tn_lm_set_cache(tn_module *m, int64_t batch, int64_t capacity)
 {
     tni_lm *lm = tni_lm_of("tn_lm_set_cache", m);
-    tn_tensor *weight = lm ? first_weight(lm) : NULL;
+    tn_tensor *weight = lm ? tni_lm_table(lm) : NULL;
     if (!weight) return tni_pending();
     if (batch < 0 || (batch && capacity < 1))
         return tni_error(TN_E_INVALID,

@@ -9,20 +9,27 @@ enum { TNI_X, TNI_COSINE, TNI_SINE, TNI_MASK, TNI_SLOTS, TNI_INPUTS };
 /* TNI_MASK: bool, true hides. TNI_SLOTS, on the CPU, [2, B] i64: how many tokens of each text the
  * cache holds, and how many come; TN_NONE: without cache. */
 
-/* TN_OK if self is called with so many inputs and outputs. */
-static inline tn_status tni_lm_called(const tn_module *self, int n_in, int want_in, int n_out)
+/* TN_OK if self is called with so many inputs, of several the last being slots, and outputs. */
+static inline tn_status tni_lm_called(const tn_module *self, int n_in, tn_tensor *const *in,
+                                      int want_in, int n_out)
 {
-    if (n_in == want_in && n_out == 1) return TN_OK;
-    return tni_error(TN_E_INVALID, "%s: %d inputs, %d outputs: want %d and 1", self->type->name,
-                     n_in, n_out, want_in);
+    if (n_in != want_in || n_out != 1)
+        return tni_error(TN_E_INVALID, "%s: %d inputs, %d outputs: want %d and 1", self->type->name,
+                         n_in, n_out, want_in);
+    const tn_tensor *slots = n_in > 1 ? in[n_in - 1] : TN_NONE;
+    if (tn_is_none(slots) || (tn_dtype_of(slots) == TN_I64 && tn_rank(slots) == 2 &&
+                              tn_size(slots, 0) == 2 && tn_size(slots, 1) == tn_size(in[0], 0) &&
+                              tn_device_of(slots).type == TN_CPU && tn_is_contiguous(slots)))
+        return TN_OK;
+    return tni_error(TN_E_SHAPE, "%s: slots: want i64 [2, B] on the CPU", self->type->name);
 }
-/* Attention, and names of its children: of query, key, value (only the first: one for all three),
- * output (NULL: none). */
+/* Attention, and names of its children: of query, key, value (only the first: one for all three)
+ * and output. */
 tn_module *tni_lm_attention_new(const tni_lm_config *c, int64_t layer, const char *const names[4]);
 /* An empty cache; batch 0: none. Does nothing to other modules. */
 tn_status tni_lm_attention_cache(tn_module *m, int64_t batch, int64_t capacity, tn_dtype dtype);
 
-/* What every model begins with. */
+/* A model. */
 typedef struct tni_lm {
     tn_module base;
     tn_module *part[2]; /* the layers with all around them, and lm_head */
@@ -32,6 +39,8 @@ typedef struct tni_lm {
     tni_bytes text; /* of config.json, with a zero behind it */
 } tni_lm;
 
+/* The first embedding's weight: its dtype is the model's. */
+tn_tensor *tni_lm_table(tni_lm *m);
 /* m if it is one, else NULL and a message. */
 tni_lm *tni_lm_of(const char *function, const tn_module *m);
 /* The model of a config.json or its folder, with initial values drawn or not. */

@@ -153,8 +153,6 @@ static void keep_min_p(tni_sampler *s)
         if (s->w[i] < (float)s->o.min_p) drop(s, i);
 }
 
-/* ---- a row ----------------------------------------------------------------------------------- */
-
 /* The first of the largest; -1: there is a NaN. */
 static int64_t largest(const float *x, int64_t n)
 {
@@ -221,8 +219,6 @@ int64_t tni_sampler_choose(const tni_sampler *s, int64_t row, int64_t step)
     return i;
 }
 
-/* ---- options --------------------------------------------------------------------------------- */
-
 static tn_status check(const char *function, const tn_sampling_options *o)
 {
     const struct {
@@ -254,7 +250,7 @@ tn_status tni_sampler_begin(tni_sampler *s, const char *function, int64_t n,
                             const tn_sampling_options *o)
 {
     *s = (tni_sampler){ .function = function, .o = *o, .n = n };
-    s->o.temperature = (float)o->temperature; /* one that is 0 then is greedy */
+    s->o.temperature = o->temperature < 1e-30 ? 0 : (float)o->temperature; /* 0: greedy */
     tn_status status = check(function, o);
     if (status != TN_OK) return status;
     if (n < 1 || n > INT32_MAX)
@@ -272,8 +268,6 @@ void tni_sampler_end(tni_sampler *s)
     if (s->t) tni_free(s->t, room(s->n));
     s->t = NULL;
 }
-
-/* ---- a batch --------------------------------------------------------------------------------- */
 
 typedef struct batch {
     tni_sampler s;

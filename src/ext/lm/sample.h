@@ -34,7 +34,7 @@ tn_status tni_sampler_begin(tni_sampler *s, const char *function, int64_t n,
 void tni_sampler_end(tni_sampler *s);
 /* Makes s->x, and for a draw s->w, of a row's logits. */
 tn_status tni_sampler_process(tni_sampler *s, const float *logits, int64_t row, tni_history h);
-/* Then the choice: an id, or -1 and a message. */
+/* Then the choice. */
 int64_t tni_sampler_choose(const tni_sampler *s, int64_t row, int64_t step);
 /* log sum exp of n numbers of which the largest is finite. */
 double tni_log_sum_exp(const float *x, int64_t n);

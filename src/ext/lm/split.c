@@ -1,8 +1,8 @@
 /*
  * split.c - a text cut into words, by regular expressions.
  *
- * The patterns of tokenizer.json are written for Oniguruma, those of tiktoken for Rust. PCRE2 reads
- * most of them alike; where it would read something else, the pattern is rewritten or refused. A
+ * Patterns of tokenizer.json are written for Oniguruma. PCRE2 reads most of them alike; where it
+ * would read something else, the pattern is rewritten or refused. A
  * stage hands each piece to the next one as soon as it is found.
  */
 #include "ext/lm/tokenizer.h"
@@ -14,7 +14,7 @@ static const char *meaning(char letter)
 {
     if (letter == 's') return "\\p{White_Space}"; /* PCRE2's has U+180E */
     if (letter == 'S') return "\\P{White_Space}";
-    return strchr("wWbBhHRXGKkgyYOCMQENU", letter) ? NULL : "";
+    return strchr("wWbBhHvVRXGKkgyYOCMQENU", letter) ? NULL : "";
 }
 
 /* The escape at `at`, rewritten; its length, or 0: refused. */
@@ -34,6 +34,12 @@ static size_t rewrite_escape(tni_bytes *to, const char *at)
     return k;
 }
 
+/* A group other than (...), (?:...), (?i:...) or one that looks ahead or back. */
+static bool odd_group(const char *at)
+{
+    return at[1] == '?' && !(at[2] && strchr(":=!<>", at[2])) && strncmp(at + 2, "i:", 2) != 0;
+}
+
 /* In PCRE2's words. NULL, or what it cannot say. */
 static const char *rewrite(tni_bytes *to, const char *regex)
 {
@@ -47,8 +53,10 @@ static const char *rewrite(tni_bytes *to, const char *regex)
             continue;
         }
         if (in_class && (*at == '[' || (at[0] == '&' && at[1] == '&'))) return at;
-        /* possessive here, not there; and 0 to n times there, not here */
-        if (!in_class && (strncmp(at, "}+", 2) == 0 || strncmp(at, "{,", 2) == 0)) return at;
+        /* possessive here, not there; lazy here, optional there; 0 to n times there, not here */
+        if (!in_class && (!strncmp(at, "}+", 2) || !strncmp(at, "}?", 2) || !strncmp(at, "{,", 2)))
+            return at;
+        if (!in_class && *at == '(' && (at[1] == '*' || odd_group(at))) return at;
         if (in_class && *at == ']' && at > opened + (opened[0] == '^'))
             in_class = false;
         else if (!in_class && *at == '[')
@@ -62,16 +70,9 @@ static pcre2_code *compile(const char *name, const char *regex, const tni_bytes 
 {
     int error = 0;
     PCRE2_SIZE at = 0;
-    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
-    pcre2_code *code = NULL;
-    if (context) {
-        pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-        pcre2_set_parens_nest_limit(context, 100);
-        code = pcre2_compile((PCRE2_SPTR)rewritten->data, rewritten->n,
-                             PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
-                             &error, &at, context);
-    }
-    pcre2_compile_context_free(context);
+    pcre2_code *code = pcre2_compile(
+        (PCRE2_SPTR)rewritten->data, rewritten->n,
+        PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &at, NULL);
     uint32_t empty = 0;
     if (code && pcre2_pattern_info(code, PCRE2_INFO_MATCHEMPTY, &empty) == 0 && empty) {
         pcre2_code_free(code);
@@ -81,7 +82,7 @@ static pcre2_code *compile(const char *name, const char *regex, const tni_bytes 
         pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* without it, it is slow */
         return code;
     }
-    if (!context || error == PCRE2_ERROR_HEAP_FAILED)
+    if (error == PCRE2_ERROR_HEAP_FAILED)
         return tni_fail(TN_E_NOMEM, "out of memory: a pattern of %s", name);
     PCRE2_UCHAR reason[160] = "";
     pcre2_get_error_message(error, reason, sizeof reason);
@@ -147,13 +148,14 @@ static int find(tni_work *w, const pcre2_code *pattern, const char *text, size_t
 
 static bool cut(tni_work *w, size_t stage, const char *text, size_t n)
 {
-    const tni_split *s = &w->t->split[stage];
     size_t done = 0, start, end;
     while (done < n) {
-        int found = find(w, s->pattern, text, n, done, &start, &end);
+        int found = find(w, w->t->split[stage], text, n, done, &start, &end);
         if (found < 0) return false;
         if (!found) start = end = n;
-        if (!s->removes && !tni_split_words(w, stage + 1, text + done, start - done)) return false;
+        if (found && start == end)
+            return tni_false(tni_error(TN_E_INVALID, "tokenizer: a pattern finds an empty word"));
+        if (!tni_split_words(w, stage + 1, text + done, start - done)) return false;
         if (!tni_split_words(w, stage + 1, text + start, end - start)) return false;
         done = end;
     }
@@ -175,5 +177,5 @@ bool tni_split_words(tni_work *w, size_t stage, const char *text, size_t n)
 {
     if (n == 0) return true;
     if (stage == w->t->n_split) return tni_word_ids(w, text, n);
-    return w->t->split[stage].pattern ? cut(w, stage, text, n) : space_before(w, stage, text, n);
+    return w->t->split[stage] ? cut(w, stage, text, n) : space_before(w, stage, text, n);
 }

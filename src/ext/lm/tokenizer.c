@@ -82,7 +82,7 @@ void tni_work_give(tni_work *w)
     pthread_mutex_unlock(&shared->lock);
 }
 
-void tni_work_free(tni_work *w)
+static void work_free(tni_work *w)
 {
     if (w->known) tni_free(w->known, TNI_KNOWN * sizeof *w->known);
     tni_bytes_free(&w->normal);
@@ -98,8 +98,8 @@ void tni_work_free(tni_work *w)
 void tn_tokenizer_free(tn_tokenizer *t)
 {
     if (!t) return;
-    for (tni_work *w = t->idle, *next; w; w = next) next = w->next, tni_work_free(w);
-    for (size_t i = 0; i < t->n_split; i++) pcre2_code_free(t->split[i].pattern);
+    for (tni_work *w = t->idle, *next; w; w = next) next = w->next, work_free(w);
+    for (size_t i = 0; i < t->n_split; i++) pcre2_code_free(t->split[i]);
     tni_free(t->by_text.slot, t->by_text.capacity * sizeof *t->by_text.slot);
     tni_free(t->by_bytes.slot, t->by_bytes.capacity * sizeof *t->by_bytes.slot);
     tni_free(t->pair, t->pair_capacity * sizeof *t->pair);
@@ -114,21 +114,18 @@ void tn_tokenizer_free(tn_tokenizer *t)
     tni_free(t, sizeof *t);
 }
 
-/* ---- its files ------------------------------------------------------------------------------- */
+typedef char place[4096];
 
-typedef struct paths {
-    char file[4096], config[4096]; /* tokenizer.json, and tokenizer_config.json beside it */
-} paths;
-
-static bool find_files(paths *p, const char *path)
+/* tokenizer.json, and tokenizer_config.json beside it. */
+static bool find_files(place file, place config, const char *path)
 {
     struct stat s;
     const bool folder = stat(path, &s) == 0 && S_ISDIR(s.st_mode);
-    int n = snprintf(p->file, sizeof p->file, "%s%s", path, folder ? "/tokenizer.json" : "");
-    const char *slash = strrchr(p->file, '/');
-    int k = snprintf(p->config, sizeof p->config, "%.*stokenizer_config.json",
-                     slash ? (int)(slash - p->file) + 1 : 0, p->file);
-    return TNI_MAX(n, k) < (int)sizeof p->file ||
+    int n = snprintf(file, sizeof(place), "%s%s", path, folder ? "/tokenizer.json" : "");
+    const char *slash = strrchr(file, '/');
+    int k = snprintf(config, sizeof(place), "%.*stokenizer_config.json",
+                     slash ? (int)(slash - file) + 1 : 0, file);
+    return TNI_MAX(n, k) < (int)sizeof(place) ||
            tni_false(tni_error(TN_E_INVALID, "tn_tokenizer_load: a path of %d bytes", n));
 }
 
@@ -145,7 +142,7 @@ static bool read_config(tn_tokenizer *t, const char *path)
     tni_bytes file = { 0 };
     tni_json_tree tree = { 0 };
     if (access(path, F_OK) != 0) return true;
-    bool ok = tni_bytes_file(&file, "tn_tokenizer_load", path) == TN_OK &&
+    bool ok = tni_bytes_file(&file, "tn_tokenizer_load", path, TNI_LARGEST) == TN_OK &&
               tni_json_tree_read(&tree, file.data, file.n);
     if (tree.problem)
         tni_file_error(TN_E_FORMAT, "tokenizer", path, "at byte %zu: %s", tree.at, tree.problem);
@@ -159,25 +156,25 @@ static bool read_config(tn_tokenizer *t, const char *path)
     return ok;
 }
 
-static bool load(tn_tokenizer *t, const paths *p)
+static bool load(tn_tokenizer *t, const char *path, const char *config)
 {
     tni_bytes file = { 0 };
-    bool ok = tni_bytes_file(&file, "tn_tokenizer_load", p->file) == TN_OK &&
-              tni_tokenizer_read(t, p->file, &file) && read_config(t, p->config);
+    bool ok = tni_bytes_file(&file, "tn_tokenizer_load", path, TNI_LARGEST) == TN_OK &&
+              tni_tokenizer_read(t, path, &file) && read_config(t, config);
     tni_bytes_free(&file);
     return ok;
 }
 
 tn_tokenizer *tn_tokenizer_load(const char *path)
 {
-    paths p;
+    place file, config;
     if (!path) return tni_poisoned("tn_tokenizer_load", "path");
-    tn_tokenizer *t = find_files(&p, path) ? tni_calloc_n(1, sizeof *t) : NULL;
+    tn_tokenizer *t = find_files(file, config, path) ? tni_calloc_n(1, sizeof *t) : NULL;
     if (!t) return NULL;
     pthread_mutex_init(&t->lock, NULL);
     t->seed = (uint64_t)(uintptr_t)t * UINT64_C(0x9e3779b97f4a7c15);
     t->bos = t->eos = t->pad = TNI_NO_ID;
-    if (load(t, &p)) return t;
+    if (load(t, file, config)) return t;
     tn_tokenizer_free(t);
     return NULL;
 }
@@ -217,13 +214,12 @@ static bool add_ids(tn_ids *to, const tn_ids *from)
     return true;
 }
 
-/* The ids with those around, at most `most` of them. */
+/* The ids with those around. */
 static bool around(const tn_tokenizer *t, const char *text, size_t n, tn_encode_options o,
                    tn_ids *ids)
 {
     const tn_ids none = { 0 };
     const tn_ids *before = o.bare ? &none : &t->before, *after = o.bare ? &none : &t->after;
-    int64_t start = ids->n;
     if (!add_ids(ids, before)) return false;
     tni_work *w = tni_work_take(t);
     if (!w) return false;
@@ -231,10 +227,7 @@ static bool around(const tn_tokenizer *t, const char *text, size_t n, tn_encode_
     w->literal = o.literal;
     bool done = tni_text_ids(w, text, n);
     tni_work_give(w);
-    if (o.most > 0) ids->n = TNI_MIN(ids->n, TNI_MAX(start + o.most - after->n, start));
-    if (!done || !add_ids(ids, after)) return false;
-    if (o.most > 0) ids->n = TNI_MIN(ids->n, start + o.most);
-    return true;
+    return done && add_ids(ids, after);
 }
 
 tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, int64_t n,
@@ -248,9 +241,6 @@ tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, int64_t n
     if (valid < size)
         return tni_error(TN_E_INVALID, "%s: byte %zu of the text, 0x%02X, is not UTF-8", function,
                          valid, (unsigned char)text[valid]);
-    if (o.most < 0)
-        return tni_error(TN_E_INVALID, "%s: most is %" PRId64 ": want 0 (all) or more", function,
-                         o.most);
     int64_t before = ids->n;
     if (around(t, text, size, o, ids)) return TN_OK;
     ids->n = before;

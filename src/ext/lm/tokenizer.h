@@ -15,7 +15,7 @@
 
 #include "io/json_tree.h"
 
-enum { TNI_STAGES = 24, TNI_NO_ID = -1, TNI_KNOWN = 1 << 15 };
+enum { TNI_STAGES = 24, TNI_NO_ID = -1, TNI_KNOWN = 1 << 15, TNI_LARGEST = 1 << 28 };
 
 typedef struct tni_token {
     uint32_t text, n_text;   /* in texts, as the vocabulary has it */
@@ -48,12 +48,6 @@ typedef struct tni_trie {
     size_t n, capacity;
 } tni_trie;
 
-/* Words are what a pattern finds, and what is between, unless that is removed. */
-typedef struct tni_split {
-    pcre2_code *pattern; /* NULL: a space in front of a text that has none */
-    bool removes;
-} tni_split;
-
 typedef struct tni_work tni_work;
 
 struct tn_tokenizer {
@@ -65,10 +59,10 @@ struct tn_tokenizer {
     bool byte_level, whole;      /* words are bytes; ignore_merges */
     int32_t byte[256];           /* ids of bytes; -1: none */
     tni_pair *pair;
-    size_t pair_capacity;     /* a power of two */
-    tni_trie raw, normalised; /* added tokens, found in either */
-    unsigned form;            /* utf8proc's options of Unicode's form; 0: none */
-    tni_split split[TNI_STAGES];
+    size_t pair_capacity;          /* a power of two */
+    tni_trie raw, normalised;      /* added tokens, found in either */
+    bool composed;                 /* NFC */
+    pcre2_code *split[TNI_STAGES]; /* finds words; NULL: puts a space in front of a text */
     size_t n_split;
     tn_ids before, after; /* around a text */
     int64_t bos, eos, pad;
@@ -105,7 +99,6 @@ struct tni_work {
 
 tni_work *tni_work_take(const tn_tokenizer *t);
 void tni_work_give(tni_work *w);
-void tni_work_free(tni_work *w);
 
 /* ---- parts. Those that return a bool give false with a message ------------------------------- */
 

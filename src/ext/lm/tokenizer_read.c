@@ -3,8 +3,6 @@
  *
  * Source: tokenizers, the format that its Tokenizer.save writes.
  */
-#include <utf8proc.h>
-
 #include "ext/lm/tokenizer.h"
 
 typedef struct reading {
@@ -159,6 +157,15 @@ static bool plain_bpe(reading *r, const tni_json_node *model)
     return r->t->byte_level || lacking(r, "a pre-tokenizer other than ByteLevel at the end");
 }
 
+/* Where a byte has no token, unk_token would stand for it. */
+static bool check_bytes(reading *r, const tni_json_node *model)
+{
+    bool all = !tni_json_get(model, "unk_token");
+    for (int b = 0; b < 256 && !all; b++)
+        if (r->t->byte[b] < 0) return lacking(r, "model.unk_token");
+    return true;
+}
+
 static bool read_model(reading *r, const tni_json_node *model, size_t n_added)
 {
     /* older files name no type */
@@ -167,7 +174,8 @@ static bool read_model(reading *r, const tni_json_node *model, size_t n_added)
         return lacking(r, "the model %.60s: want BPE", *type ? type : "without type");
     r->t->whole = tni_json_get_flag(model, "ignore_merges", false);
     return plain_bpe(r, model) && read_vocabulary(r, tni_json_get(model, "vocab")) &&
-           tni_tokens_index(r->t, n_added) && read_merges(r, tni_json_get(model, "merges"));
+           tni_tokens_index(r->t, n_added) && check_bytes(r, model) &&
+           read_merges(r, tni_json_get(model, "merges"));
 }
 
 /* ---- added tokens ---------------------------------------------------------------------------- */
@@ -195,7 +203,8 @@ static bool read_added(reading *r, const tni_json_node *a, int64_t most)
     static const char *const flags[] = { "lstrip", "rstrip", "single_word" };
     tn_tokenizer *t = r->t;
     const char *text = tni_json_get_text(a, "content", "");
-    if (!*text) return wrong(r, "an added token without content");
+    if (!*text || strlen(text) > 1024)
+        return wrong(r, "an added token without content, or of more than 1,024 bytes");
     tni_token *token = token_of(r, tni_json_get(a, "id"), most);
     if (!token) return false;
     int32_t id = (int32_t)(token - t->token), other = tni_find(t, &t->by_text, text, strlen(text));
@@ -228,51 +237,36 @@ static bool read_all_added(reading *r, const tni_json_node *list)
 
 static bool read_normalizer(reading *r, const tni_json_node *part)
 {
-    static const struct {
-        const char *name;
-        unsigned options;
-    } forms[] = { { "NFC", UTF8PROC_COMPOSE },
-                  { "NFD", UTF8PROC_DECOMPOSE },
-                  { "NFKC", UTF8PROC_COMPOSE | UTF8PROC_COMPAT },
-                  { "NFKD", UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT } };
-    if (r->t->form) return lacking(r, "a second normalizer");
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
-        if (is(type_of(part), forms[i].name))
-            return r->t->form = forms[i].options | UTF8PROC_STABLE, true;
-    return lacking(r, "the normalizer %.60s", type_of(part));
+    r->t->composed = is(type_of(part), "NFC");
+    return r->t->composed || lacking(r, "the normalizer %.60s", type_of(part));
 }
 
 /* regex NULL: a space in front. */
-static bool add_split(reading *r, const char *regex, bool removes)
+static bool add_split(reading *r, const char *regex)
 {
     tn_tokenizer *t = r->t;
     if (t->n_split == TNI_STAGES) return lacking(r, "more than %d pre-tokenizers", TNI_STAGES);
     if (t->byte_level) return lacking(r, "a pre-tokenizer after ByteLevel");
-    tni_split *s = &t->split[t->n_split];
-    *s = (tni_split){ regex ? tni_pattern(r->name, regex) : NULL, removes };
-    bool ok = s->pattern || !regex;
-    t->n_split += ok;
-    return ok;
+    if (regex && !(t->split[t->n_split] = tni_pattern(r->name, regex))) return false;
+    t->n_split++;
+    return true;
 }
 
 static bool read_split(reading *r, const tni_json_node *part)
 {
     const char *regex = tni_json_get_text(tni_json_get(part, "pattern"), "Regex", NULL);
     const char *behaviour = tni_json_get_text(part, "behavior", "");
-    bool removed = is(behaviour, "Removed") && tni_json_get_flag(part, "invert", false);
     if (!regex) return lacking(r, "a Split without a Regex");
-    if (!is(behaviour, "Isolated") && !removed)
-        return lacking(r, "the behavior %.60s of Split", behaviour);
-    return add_split(r, regex, removed);
+    if (!is(behaviour, "Isolated")) return lacking(r, "the behavior %.60s of Split", behaviour);
+    return add_split(r, regex);
 }
 
 static bool read_byte_level(reading *r, const tni_json_node *part)
 {
     static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|"
                                " ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-    if (tni_json_get_flag(part, "add_prefix_space", true) && !add_split(r, NULL, false))
-        return false;
-    if (tni_json_get_flag(part, "use_regex", true) && !add_split(r, gpt2, false)) return false;
+    if (tni_json_get_flag(part, "add_prefix_space", true) && !add_split(r, NULL)) return false;
+    if (tni_json_get_flag(part, "use_regex", true) && !add_split(r, gpt2)) return false;
     return r->t->byte_level = true;
 }
 
@@ -282,7 +276,7 @@ static bool read_pre_tokenizer(reading *r, const tni_json_node *part)
     bool each = tni_json_get_flag(part, "individual_digits", false);
     if (is(type, "ByteLevel")) return read_byte_level(r, part);
     if (is(type, "Split")) return read_split(r, part);
-    if (is(type, "Digits")) return add_split(r, each ? "\\p{N}" : "\\p{N}+", false);
+    if (is(type, "Digits")) return add_split(r, each ? "\\p{N}" : "\\p{N}+");
     return lacking(r, "the pre-tokenizer %.60s", type);
 }
 
@@ -346,6 +340,7 @@ static bool read_root(reading *r, const tni_json_node *root)
 {
     const tni_json_node *added = tni_json_get(root, "added_tokens");
     if (root->kind != '{') return wrong(r, "it is no object");
+    if (added && added->kind != '[') return wrong(r, "added_tokens is no list");
     return each_part(r, tni_json_get(root, "normalizer"), "normalizers", read_normalizer, 0) &&
            each_part(r, tni_json_get(root, "pre_tokenizer"), "pretokenizers", read_pre_tokenizer,
                      0) &&

@@ -23,10 +23,16 @@ tni_token *tni_token_at(tn_tokenizer *t, size_t id)
     return &t->token[id];
 }
 
-static bool make_table(tni_words *words, size_t n)
+static size_t capacity_for(size_t n)
 {
     size_t capacity = 16;
     while (capacity < 2 * n + 2) capacity *= 2;
+    return capacity;
+}
+
+static bool make_table(tni_words *words, size_t n)
+{
+    const size_t capacity = capacity_for(n);
     words->slot = tni_alloc(capacity * sizeof *words->slot);
     if (!words->slot) return false;
     memset(words->slot, 0xff, capacity * sizeof *words->slot);
@@ -64,8 +70,7 @@ bool tni_tokens_index(tn_tokenizer *t, size_t more)
 
 bool tni_pairs_begin(tn_tokenizer *t, size_t n)
 {
-    size_t capacity = 16;
-    while (capacity < 2 * n + 2) capacity *= 2;
+    const size_t capacity = capacity_for(n);
     t->pair = tni_alloc(capacity * sizeof *t->pair);
     if (!t->pair) return false;
     t->pair_capacity = capacity;

@@ -56,7 +56,7 @@ static tn_list *ours(const tni_lm *m, const tn_list *files, tn_lm_options o)
         if (!our_name(m, files->entry[i].name, name, sizeof name)) continue;
         tn_tensor *t = files->entry[i].tensor;
         if (o.use_dtype && tn_dtype_is_float(tn_dtype_of(t))) t = tn_to_dtype(t, o.dtype);
-        if (turned(m, name)) t = tn_contiguous(tn_transpose(t, 0, 1));
+        if (turned(m, name) && tn_rank(t) == 2) t = tn_contiguous(tn_transpose(t, 0, 1));
         if (tn_list_add(list, name, t) != TN_OK) return NULL;
     }
     return list;
@@ -84,8 +84,9 @@ static tn_status untie(tni_lm *m, const tn_list *list)
         m->c.family == TNI_LM_GPT2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
     if (!m->c.tied || !tn_list_has(list, word) || !tn_list_has(list, "lm_head.weight"))
         return TN_OK;
-    tn_tensor *head = tn_list_get(list, "lm_head.weight");
-    if (tn_max_abs_diff(head, tn_list_get(list, word)) == 0) return TN_OK;
+    tn_tensor *head = tn_list_get(list, "lm_head.weight"), *table = tn_list_get(list, word);
+    const tn_shape a = tn_shape_get(head), b = tn_shape_get(table);
+    if (!tni_shape_equal(&a, &b) || tn_max_abs_diff(head, table) == 0) return TN_OK;
     m->c.tied = false;
     return tn_module_set(m->part[1], "weight", tn_empty_like(head));
 }
@@ -112,7 +113,7 @@ static tn_status load_ends(tni_lm *m, const char *folder)
     tni_bytes text = { 0 };
     tn_status status = tni_path_in(f, folder, "generation_config.json", path, sizeof path);
     if (status != TN_OK || access(path, F_OK) != 0) return status;
-    status = tni_bytes_file(&text, f, path);
+    status = tni_bytes_file(&text, f, path, TNI_LM_FILE);
     if (status == TN_OK) status = tni_lm_config_read(&m->c, f, path, text.data, true);
     tni_bytes_free(&text);
     return status;
@@ -120,6 +121,7 @@ static tn_status load_ends(tni_lm *m, const char *folder)
 
 tn_module *tn_lm_load(const char *folder, tn_lm_options o)
 {
+    if (o.report) *o.report = (tn_load_report){ 0 };
     if (o.use_dtype && !tn_dtype_is_float(o.dtype))
         return tni_fail(TN_E_DTYPE, "tn_lm_load: %s: want a floating dtype",
                         tn_dtype_name(o.dtype));
@@ -128,6 +130,8 @@ tn_module *tn_lm_load(const char *folder, tn_lm_options o)
     tn_status status = TN_OK;
     TN_SCOPE status = load((tni_lm *)m, folder, o);
     if (status == TN_OK) status = load_ends((tni_lm *)m, folder);
+    if (status == TN_OK && o.non_strict) /* what the file lacks is f32 */
+        status = tn_module_to_dtype(m, tn_dtype_of(tni_lm_table((tni_lm *)m)));
     if (status == TN_OK) status = tn_eval(m);
     if (status == TN_OK) return m;
     tn_module_drop(m);
@@ -136,22 +140,12 @@ tn_module *tn_lm_load(const char *folder, tn_lm_options o)
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
-/* Where the weights' dtype stands in a config.json, in its quotes; its end, too. NULL: nowhere. */
-static const char *find_dtype(const char *text, const char **end)
-{
-    const char *at = strstr(text, "\"dtype\""), *old = strstr(text, "\"torch_dtype\"");
-    at = at ? at + 7 : old ? old + 13 : "";
-    at += strspn(at, ": \t\r\n");
-    *end = *at == '"' ? strchr(at + 1, '"') : NULL;
-    return *end ? at + 1 : NULL;
-}
-
 /* The config as it was read, but for the dtype. */
 static tn_status save_config(const tni_lm *m, const char *path, tn_dtype dtype)
 {
     static const char *const names[] = { "float32", "float64", "bfloat16", "float16" };
-    const char *text = m->text.data, *end, *at = find_dtype(text, &end);
-    if (!at || dtype > TN_F16) return tni_file_replace("tn_lm_save", path, text, m->text.n);
+    const char *text = m->text.data, *at = text + m->c.dtype_at, *end = at + strcspn(at, "\"");
+    if (at == text || dtype > TN_F16) return tni_file_replace("tn_lm_save", path, text, m->text.n);
     tni_bytes b = { 0 };
     tni_bytes_add(&b, text, (size_t)(at - text));
     tni_bytes_add(&b, names[dtype], strlen(names[dtype]));
@@ -183,7 +177,7 @@ static tn_status save(tni_lm *m, const char *folder)
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK && i < state->n; i++) {
         tn_entry e = state->entry[i];
-        if (m->c.tied && strcmp(e.name, "lm_head.weight") == 0) continue;
+        if (e.tensor == tni_lm_table(m) && strcmp(e.name, "lm_head.weight") == 0) continue;
         if (turned(m, e.name)) e.tensor = tn_contiguous(tn_transpose(e.tensor, 0, 1));
         status = tn_list_add(list, e.name, e.tensor);
     }
