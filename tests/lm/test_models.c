@@ -334,6 +334,10 @@ static const struct {
     { "llama", "\"pad_token_id\": null", "\"pad_token_id\": 48", TN_E_FORMAT,
       "pad_token_id: want" },
     { "llama", "\"llama3\"", "\"longrope\"", TN_E_UNSUPPORTED, "rope_type longrope" },
+    { "llama", "{\n", "{ \"is_causal\": false,\n", TN_E_UNSUPPORTED, "is_causal false" },
+    { "llama", "\"rope_type\": \"llama3\"", "\"rope_type\": \"odd\", \"type\": \"default\"",
+      TN_E_UNSUPPORTED, "rope_type odd" },
+    { "llama", "\"eos_token_id\": 2", "\"eos_token_id\": -1", TN_E_FORMAT, "" },
     { "llama", "}\n", "}", TN_E_FORMAT, "" },
     { "gpt2", "\"add_cross_attention\": false", "\"add_cross_attention\": true", TN_E_UNSUPPORTED,
       "add_cross_attention" },
@@ -539,6 +543,32 @@ START_TEST(other_names)
     assert_ok(tn_lm_save(m, in_folder("untied")));
     m = owned(tn_lm_load(in_folder("untied"), wide));
     assert_close(tn_forward(m, tokens(1, 5)), logits, 0, 0);
+    /* untied by hand */
+    m = load("smollm2");
+    assert_ok(tn_module_set(m, "lm_head.weight",
+                            tn_detach(tn_clone(tn_get_parameter(m, "lm_head.weight")))));
+    TN_NO_GRAD assert_ok(tn_mul_scalar_(tn_get_parameter(m, "lm_head.weight"), 2));
+    logits = tn_forward(m, tokens(1, 5));
+    assert_ok(tn_lm_save(m, in_folder("untied")));
+    assert_close(tn_forward(owned(tn_lm_load(in_folder("untied"), wide)), tokens(1, 5)), logits, 0,
+                 0);
+    /* a head of another size */
+    list = renamed("smollm2", "", "");
+    assert_ok(tn_list_add(list, "lm_head.weight", tn_ones(TN_SHAPE(1, 16))));
+    assert_null(of_list(list, wide), TN_E_SHAPE, "lm_head.weight");
+}
+END_TEST
+
+/* What is missing in a file of bf16 becomes bf16, too. */
+START_TEST(some_of_the_names)
+{
+    changed("llama", "{", "{");
+    tn_list *list = renamed("llama", "", "");
+    assert_ok(tn_list_remove(list, "model.norm.weight"));
+    tn_module *m = owned(of_list(list, (tn_lm_options){ .non_strict = true }));
+    ck_assert_int_eq(tn_dtype_of(tn_get_parameter(m, "model.norm.weight")), TN_BF16);
+    assert_made(tn_forward(m, tokens(1, 5)));
+    ck_assert_int_eq(tn_dtype_of(tn_get_buffer(m, "model.inv_freq")), TN_F32);
 }
 END_TEST
 
@@ -709,7 +739,7 @@ Suite *test_suite(void)
     tcase_add_loop_test(t, config_refuses, 0, COUNT(refused));
     add_tests(t, frequencies, cache_refuses, cache_is_one);
     add_tests(t, config_broken, config_old, info, initial_values);
-    add_tests(t, dtypes, other_names, other_files, ends, wrong_names, dropout);
+    add_tests(t, dtypes, other_names, some_of_the_names, other_files, ends, wrong_names, dropout);
     add_tests(scarce_case(s, "memory"), out_of_memory);
     return s;
 }
