@@ -156,8 +156,8 @@ static tn_module *language_model(world *w, const char *caller)
         "\"num_hidden_layers\":%d,\"n_head\":2,\"num_attention_heads\":2,\"n_positions\":%d,"
         "\"max_position_embeddings\":9,\"intermediate_size\":3,\"head_dim\":2,"
         "\"pad_token_id\":%d}",
-        types[below(w, 3)], (int)(2 * hidden), (int)(2 * hidden), (int)layers, (int)layers,
-        (int)pick_long(w, 1, 9), (int)pick_long(w, 0, 6));
+        types[below(w, 3)], (int)(2 * (uint64_t)hidden), (int)(2 * (uint64_t)hidden), (int)layers,
+        (int)layers, (int)pick_long(w, 1, 9), (int)pick_long(w, 0, 6));
     if (fclose(f) != 0) return tn_fail(TN_E_NOMEM, "%s: no file", caller);
     return tn_lm_new(pick_text(w, below(w, 2) ? path : w->folder));
 }
@@ -230,13 +230,13 @@ CUSTOM_ROW(tn_generate)
 {
     (void)s;
     const int64_t ids[] = { 1, 0, pick_long(w, 0, 2) };
-    const tn_prompt prompts[] = { { pick_pointer(w, (void *)(uintptr_t)ids), pick_long(w, 1, 3) },
+    const tn_prompt prompts[] = { { pick_pointer(w, (void *)(uintptr_t)ids), (int64_t)below(w, 4) },
                                   { ids, 1 } };
     const tn_generate_options o = { .max_new_tokens = pick_long(w, 0, 3),
                                     .per_prompt = pick_long(w, 0, 2),
                                     .sampling = { .temperature = pick_real(w, 0, 2) } };
     tn_generated_free(tn_generate(pick_pointer(w, any_module(w, NULL)),
-                                  pick_pointer(w, (void *)(uintptr_t)prompts), pick_long(w, 1, 2),
+                                  pick_pointer(w, (void *)(uintptr_t)prompts), (int64_t)below(w, 3),
                                   o));
     tn_error_clear();
 }
@@ -276,7 +276,7 @@ static void use_tokenizer(world *w)
     tn_tokenizer_id(t, pick_text(w, "ab"));
     if (tn_tokenizer_encode(t, pick_text(w, "abba<s>"), -1, o, pick_pointer(w, &ids)) == TN_OK)
         w->broken |= tn_tokenizer_decode(t, ids.id, ids.n, shown, &text) != TN_OK;
-    tn_tokenizer_tensor(t, pick_text(w, "ab"), pick_long(w, -1, 2), o);
+    tn_tokenizer_tensor(t, pick_text(w, "ab"), -1, o);
     tn_token_stream *stream = tn_token_stream_new(pick_pointer(w, t), shown);
     tn_token_stream_add(stream, pick_long(w, -1, 9));
     tn_token_stream_end(stream);

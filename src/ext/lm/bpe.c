@@ -172,13 +172,13 @@ static bool merge_word(tni_work *w, const char *word, size_t n)
 
 /* ---- words seen before ----------------------------------------------------------------------- */
 
-static void remember(tni_known *known, const char *word, size_t n, const int64_t *id, size_t k)
+static void remember(tni_known *known, const char *word, size_t n, const tn_ids *ids, size_t k)
 {
     if (k > sizeof known->id / sizeof *known->id) return;
     known->n = (unsigned char)n;
     known->k = (unsigned char)k;
     memcpy(known->word, word, n);
-    for (size_t i = 0; i < k; i++) known->id[i] = (int32_t)id[i];
+    for (size_t i = 0; i < k; i++) known->id[i] = (int32_t)ids->id[(size_t)ids->n - k + i];
 }
 
 /* One place for each hash: a word takes the place of another one. */
@@ -190,7 +190,7 @@ bool tni_word_ids(tni_work *w, const char *word, size_t n)
     if (known->n != n || memcmp(known->word, word, n) != 0) {
         int64_t before = w->out->n;
         if (!merge_word(w, word, n)) return false;
-        remember(known, word, n, w->out->id + before, (size_t)(w->out->n - before));
+        remember(known, word, n, w->out, (size_t)(w->out->n - before));
         return true;
     }
     for (int i = 0; i < known->k; i++)

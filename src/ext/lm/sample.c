@@ -315,7 +315,7 @@ static void batch_end(batch *b)
 /* Row i: its choice to ids, or its processed logits in place. Padding is taken out first. */
 static tn_status batch_row(batch *b, int64_t i, int64_t step, int64_t *ids)
 {
-    int64_t *seen = b->history + i * b->length, n = 0;
+    int64_t *seen = b->history ? b->history + i * b->length : NULL, n = 0;
     for (int64_t k = 0; k < b->length; k++)
         if (seen[k] >= 0) seen[n++] = seen[k];
     float *logits = b->logits + i * b->s.n;
