@@ -9,37 +9,12 @@ to transformers': below 1 tenon is faster. In f32 both sides must have written t
 import argparse
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
+from pairs import Side
+
 HERE = Path(__file__).resolve().parent
-
-
-class Side:
-    """A program that waits for a line before each round."""
-
-    def __init__(self, command):
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                        text=True)
-        self.values, self.command = {}, command
-        self.lines()
-
-    def lines(self):
-        for line in self.process.stdout:
-            if line.startswith("# ready"):
-                return
-            if not line.startswith("#"):
-                _, metric, value = line.split(",")[:3]
-                self.values.setdefault(metric, []).append(float(value))
-        if self.process.wait():
-            sys.exit(f"generate.py: {' '.join(self.command)} failed")
-
-    def round(self):
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        self.lines()
 
 
 def compare(build, config, dtype, batch, options):
@@ -48,11 +23,11 @@ def compare(build, config, dtype, batch, options):
                  str(options.rounds), "--threads", str(options.threads), "--steps", str(options.steps)]
         ours = Side([f"{build}/bench/bench_generate", *flags])
         theirs = Side([os.environ.get("PYTHON", "python3"), str(HERE / "torch_generate.py"), *flags])
+    rounds = {ours: [], theirs: []}
     for number in range(options.rounds):
         for side in (ours, theirs) if number % 2 == 0 else (theirs, ours):
-            side.round()
-    median = [{m: statistics.median(v) for m, v in side.values.items()} for side in (ours, theirs)]
-    a, b = median
+            rounds[side].append({metric: value for (_, metric), value in side.round().items()})
+    a, b = [{m: statistics.median(r[m] for r in rounds[side]) for m in rounds[side][0]} for side in (ours, theirs)]
     print(f"| {config} {dtype} | {batch} | {a['tokens/s']:.1f} | {b['tokens/s']:.1f} | {b['tokens/s'] / a['tokens/s']:.2f} "
           f"| {a['ms_prefill']:.0f} | {b['ms_prefill']:.0f} | {a['ms_prefill'] / b['ms_prefill']:.2f} "
           f"| {a['peak_MiB']:.0f} | {b['peak_MiB']:.0f} |", flush=True)

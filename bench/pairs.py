@@ -34,10 +34,9 @@ WORKLOADS = {  # turns of each side in a pair, and what one turn runs
 class Side:
     """A benchmark program that waits for a line before each round."""
 
-    def __init__(self, build, command, rounds):
-        self.process = subprocess.Popen([f"{build}/bench/{command[0]}", *command[1:], "--rounds", str(rounds)],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                        text=True)
+    def __init__(self, command):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.DEVNULL, text=True)
         self.command = " ".join(command)
         self.over = False
         self.lines()
@@ -53,7 +52,7 @@ class Side:
                 values[workload.split("_", 1)[1], metric] = float(value)
         self.over = True
         if self.process.wait():
-            sys.exit(f"pairs.py: {self.command} failed with {self.process.returncode}")
+            sys.exit(f"{os.path.basename(sys.argv[0])}: {self.command} failed with {self.process.returncode}")
         return values
 
     def round(self):
@@ -122,7 +121,8 @@ def main():
             command = command + ["--threads", str(options.threads)] + ["--precision", dtype][:2 * bool(dtype)]
             ratios = {}
             for number in range(options.pairs):
-                sides = [Side(build, command, turns) for build in options.builds]
+                sides = [Side([f"{build}/bench/{command[0]}", *command[1:], "--rounds", str(turns)])
+                         for build in options.builds]
                 both = pair(sides, turns, number % 2)
                 both = {f"{name} {dtype}".strip(): math.exp(statistics.fmean(map(math.log, both.values()))),
                         **(both if len(both) > 1 else {})}

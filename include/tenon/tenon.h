@@ -7,7 +7,7 @@
  * tn_optim_step. Kinds of modules and schedules are subjects too: tn_plateau_step.
  *   _new     makes one, modules too: tn_layer_norm is the op, tn_layer_norm_new the layer.
  *            Optimizers (tn_sgd), schedules (tn_cosine_lr) and tn_sequential have PyTorch's names
- *            instead; tn_text_load, tn_idx_load, tn_tokenizer_load and _train read files, texts
+ *            instead; tn_text_load, tn_idx_load and tn_tokenizer_load read files
  *   _begin   makes what watches or lasts until its _end: tn_trace_begin, tn_scope_begin
  *   _free    frees what has one owner. _keep and _drop count references, of modules and tensors:
  *            tn_module_drop, tn_drop. tn_checkpoint_unlock ends what tn_checkpoint_lock began

@@ -189,14 +189,14 @@ tn_tensor *tni_wide(tn_tensor *x);
 /* softmax over the last axis of attention scores: a row of -inf gives 0, with slope 0. */
 tn_tensor *tni_softmax_seen(tn_tensor *scores);
 /* attention.c: all T x S of softmax(scale q k^T + mask), in ops; mask as in the public function. */
-tn_tensor *tni_attention_weights(tn_tensor *q, tn_tensor *k, tn_tensor *mask, double scale,
-                                 bool causal);
+TNI_SHARED tn_tensor *tni_attention_weights(tn_tensor *q, tn_tensor *k, tn_tensor *mask,
+                                            double scale, bool causal);
 
-/* Shape rules that several ops share. */
 /* Layout for an output of spec's shape whose axes lie in memory in the order of like's: heads that
  * are a view of [B, T, H, D] give results whose heads merge back as a view. The last axis stays
  * innermost. (attention.c) */
 void tni_lay_out_like(const tn_tensor *like, tni_spec *spec);
+/* Shape rules that several ops share. */
 tn_status tni_shape_like_first(tni_call *c); /* output 0: dtype and shape of input 0 */
 /* For a rule that knows them: output 0's dtype and shape. TN_OK. */
 static inline tn_status tni_result(tni_call *c, tn_dtype dtype, const tn_shape *shape)

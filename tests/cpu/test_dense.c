@@ -4,8 +4,8 @@
  *
  * Seen to fail: in cut.c, plan_cut taking `tn_num_threads()` tiles instead of 4 (same_bits_gemm);
  * in attention.c, soften returning 1 for the shrink factor (attention_many_keys), sums of one query
- * not shrunk (attention_of_one_query); in pool.c, a
- * wrong half of a bf16, an odd column of dx not set (pool_halves_as_windows).
+ * not shrunk (attention_of_one_query); in pool.c, a wrong half of a bf16, an odd column of dx not
+ * set (pool_halves_as_windows).
  */
 #include "plain.h"
 #include "half.h"
@@ -902,11 +902,10 @@ START_TEST(attention_unseen_keys_are_not_read)
 }
 END_TEST
 
-/* What a query does see stays visible. */
+/* Over a part of a cache [B, heads, capacity, D], whose other places hold NaN, by grouped queries:
+ * nothing is copied. */
 START_TEST(attention_of_one_query)
 {
-    /* over a part of a cache [B, heads, capacity, D], whose other places hold NaN, by grouped
-     * queries: nothing is copied */
     static const int64_t sizes[][6] = {
         /* B, heads, of keys, S, D, Dv */
         { 2, 6, 2, 1, 8, 8 },    { 1, 4, 4, 7, 33, 5 },    { 3, 4, 2, 8, 16, 64 },
@@ -963,6 +962,7 @@ START_TEST(attention_of_one_query)
 }
 END_TEST
 
+/* What a query does see stays visible. */
 START_TEST(attention_seen_nan_is_nan)
 {
     tn_tensor *x[3], *g[3];

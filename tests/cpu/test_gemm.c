@@ -6,14 +6,13 @@
  * packed, vectors read beyond the end of an operand, f16 taken for f32, of few columns a bias that
  * is the first square's, C not added to and sums in another order (tile_edges), a longer inner axis
  * not refused (tile_refuses); in few.c, the last steps left out (few_rows); in amx.c, a square's
- * last tile multiplied by its
- * neighbour's, a later part's packed B taken for the first's and, not inlined, gcc 12's assignments
- * to a tile configuration (amx_edges), of f32 any of the six products left out, parts cut off in
- * place of rounded, sums that are not finite left so, or computed from other rows or columns, or
- * from beyond the end (amx_f32_*); in cut.c, the same of parts, and in choose.c f32 packed for
- * AMX and read by tile.c, or the other way round (packed_before, with AMX emulated); in small.c, C
- * not added to, a bias that stays, a batch's or a row's stride forgotten, the last strip written
- * where the one before ends (gemm_small).
+ * last tile multiplied by its neighbour's, a later part's packed B taken for the first's and, not
+ * inlined, gcc 12's assignments to a tile configuration (amx_edges), of f32 any of the six products
+ * left out, parts cut off in place of rounded, sums that are not finite left so, or computed from
+ * other rows or columns, or from beyond the end (amx_f32_*); in cut.c, the same of parts, and in
+ * choose.c f32 packed for AMX and read by tile.c, or the other way round (packed_before, with AMX
+ * emulated); in small.c, C not added to, a bias that stays, a batch's or a row's stride forgotten,
+ * the last strip written where the one before ends (gemm_small).
  */
 #include "numbers.h"
 #include "products.h"

@@ -3,8 +3,8 @@
  * once.
  *
  * Seen to fail: gemm with a transposed operand's strides mixed up (73 tests); a piece's last row
- * left out (src/tensor/cpu/half.c); AVX512-BF16's instruction for denormals too; both
- * halves of a row in one buffer (src/tensor/cpu/real/rotary.c).
+ * left out (src/tensor/cpu/half.c); AVX512-BF16's instruction for denormals too; both halves of a
+ * row in one buffer (src/tensor/cpu/real/rotary.c).
  */
 #include "half.h"
 

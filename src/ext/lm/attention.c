@@ -5,6 +5,7 @@
  * The slot in the cache is the position of the token. Vaswani et al. (2017), section 3.2; Ainslie
  * et al., GQA (2023).
  */
+#include "autograd/op.h"
 #include "ext/lm/model.h"
 
 typedef struct attention {
@@ -90,13 +91,11 @@ static tn_status remember(attention *m, tn_tensor *slots, tn_tensor *x[3], bool 
 static tn_tensor *attend_dropped(const attention *m, tn_tensor *const x[3], tn_tensor *mask,
                                  bool causal)
 {
-    const int64_t share = m->heads / m->kv_heads, t = tn_size(x[0], -2);
+    const int64_t share = m->heads / m->kv_heads;
     tn_tensor *k = share > 1 ? tn_repeat_interleave(x[1], share, 1) : x[1];
     tn_tensor *v = share > 1 ? tn_repeat_interleave(x[2], share, 1) : x[2];
-    tn_tensor *p = tn_mul_scalar(tn_matmul(x[0], tn_transpose(k, -1, -2)), m->scale);
-    if (causal) mask = tn_triu(tn_full_as(TN_SHAPE(t, t), 1, TN_BOOL, tn_device_of(p)), 1);
-    if (!tn_is_none(mask)) p = tn_masked_fill(p, mask, -INFINITY);
-    return tn_matmul(tn_dropout(tn_softmax(p, -1), m->drop, true), v);
+    tn_tensor *p = tni_attention_weights(x[0], k, mask, m->scale, causal);
+    return tn_matmul(tn_dropout(p, m->drop, true), v);
 }
 
 static tn_tensor *attend(const attention *m, tn_tensor *const x[3], tn_tensor *mask, bool causal)
@@ -118,8 +117,7 @@ static tn_status attention_forward(tn_module *self, int n_in, tn_tensor *const *
     if (status != TN_OK) return status;
     const bool causal = first && tn_size(x[0], 2) > 1;
     tn_tensor *y = tn_transpose(attend(m, x, in[TNI_MASK], causal), 1, 2);
-    y = tn_flatten(y, 2, 3);
-    out[0] = tn_forward(m->out, y);
+    out[0] = tn_forward(m->out, tn_flatten(y, 2, 3));
     return TN_OK;
 }
 

@@ -121,7 +121,7 @@ static const field fields[] = {
     { "attention_dropout", LLAMA, PART, AT(attn_drop) },
     { "activation_function", GPT, ACT, AT(act) },
     { "hidden_act", LLAMA, ACT, AT(act) },
-    { "tie_word_embeddings", GPT | LLAMA, FLAG, AT(tied) },
+    { "tie_word_embeddings", ALL, FLAG, AT(tied) },
     { "mlp_bias", LLAMA, FLAG, AT(mlp_bias) },
     { "scale_attn_by_inverse_layer_idx", GPT, FLAG, AT(by_layer) },
     { "scale_attn_weights", GPT, FLAG, AT(scaled) },
@@ -148,14 +148,16 @@ static const field rope_fields[] = {
     { "high_freq_factor", LLAMA, REAL, AT(rope.high) },
 };
 
-/* Keys that may be false or null only. */
+/* Keys that may have one value only, or null. */
 static const struct {
     const char *key;
     unsigned families;
-} fixed[] = { { "add_cross_attention", GPT },
-              { "use_sliding_window", LLAMA },
-              { "quantization_config", ALL },
-              { "is_encoder_decoder", ALL } };
+    bool value;
+} fixed[] = { { "add_cross_attention", GPT, false },
+              { "use_sliding_window", LLAMA, false },
+              { "quantization_config", ALL, false },
+              { "is_encoder_decoder", ALL, false },
+              { "is_causal", ALL, true } };
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
@@ -254,13 +256,14 @@ static tn_status read_value(reader *r, const field *f, const tni_json_node *v)
     }
 }
 
-/* A key that may be false or null only, or that is none of ours. */
+/* A key that is fixed, or none of ours. */
 static tn_status read_fixed(reader *r, const tni_json_node *v, bool in_rope)
 {
-    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
-        if ((fixed[i].families & r->c->family) && strcmp(r->key, fixed[i].key) == 0)
-            return v->kind == 'f' || v->kind == 'n' ? TN_OK : refuse(r, "other than null or false");
-    if (strcmp(r->key, "is_causal") == 0 && v->kind == 'f') return refuse(r, "false");
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
+        if (!(fixed[i].families & r->c->family) || strcmp(r->key, fixed[i].key) != 0) continue;
+        if (v->kind == 'n' || v->kind == (fixed[i].value ? 't' : 'f')) return TN_OK;
+        return refuse(r, fixed[i].value ? "other than null or true" : "other than null or false");
+    }
     /* rotary positions that differ from layer to layer */
     return in_rope && v->kind == '{' ? refuse(r, "of its own") : TN_OK;
 }

@@ -14,7 +14,7 @@ typedef struct decoding {
 static const char lost[] = "\xef\xbf\xbd"; /* U+FFFD */
 
 /* How many bytes at the start of what is not UTF-8 become one U+FFFD: the longest part of a
- * character (Unicode 3.9, U+FFFD substitution of maximal subparts). *whole: it may still become a
+ * character (Unicode 3.9, U+FFFD substitution of maximal subparts). *open: it may still become a
  * character. */
 static size_t broken(const unsigned char *s, size_t n, bool *open)
 {

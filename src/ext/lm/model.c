@@ -15,8 +15,7 @@ static tn_status decoder_forward(tn_module *self, int n_in, tn_tensor *const *in
     tni_lm *m = (tni_lm *)self;
     tn_status status = tni_lm_called(self, n_in, in, 1, n_out);
     if (status != TN_OK) return status;
-    tn_tensor *x = tn_forward(m->part[0], in[0]);
-    out[0] = tn_forward(m->part[1], x);
+    out[0] = tn_forward(m->part[1], tn_forward(m->part[0], in[0]));
     return TN_OK;
 }
 
@@ -192,13 +191,11 @@ tn_tensor *tni_lm_table(tni_lm *m)
 
 static tn_status cache_of(tni_lm *m, wanted w)
 {
-    tn_tensor *lengths = TN_NONE;
     tn_status status = tn_assign(&m->lengths, TN_NONE); /* no cache until all of it is there */
     if (status == TN_OK) status = tn_named_modules(&m->base, make_cache, &w);
     if (status != TN_OK || w.batch == 0) return status;
-    lengths = tn_full_as(TN_SHAPE(w.batch), 0, TN_I64, tn_cpu());
     m->capacity = w.capacity;
-    return tn_assign(&m->lengths, lengths);
+    return tn_assign(&m->lengths, tn_full_as(TN_SHAPE(w.batch), 0, TN_I64, tn_cpu()));
 }
 
 tn_status tn_lm_set_cache(tn_module *m, int64_t batch, int64_t capacity)

@@ -55,20 +55,20 @@ static void penalise(tni_sampler *s, tni_history h)
 
 /* ---- which tokens stay ----------------------------------------------------------------------- */
 
-static bool comes_before(tni_token a, tni_token b)
+static bool comes_before(tni_candidate a, tni_candidate b)
 {
     return a.w > b.w || (a.w == b.w && a.id < b.id);
 }
 
-static void swap(tni_token *a, tni_token *b)
+static void swap(tni_candidate *a, tni_candidate *b)
 {
-    tni_token t = *a;
+    tni_candidate t = *a;
     *a = *b;
     *b = t;
 }
 
 /* Moves what comes before the middle one of t[low..high) before it; returns where that is then. */
-static int64_t split(tni_token *t, int64_t low, int64_t high)
+static int64_t split(tni_candidate *t, int64_t low, int64_t high)
 {
     swap(&t[low + (high - low) / 2], &t[high - 1]);
     int64_t to = low;
@@ -79,7 +79,7 @@ static int64_t split(tni_token *t, int64_t low, int64_t high)
 }
 
 /* Quickselect: the k-th of the n largest. */
-static float kth_largest(tni_token *t, int64_t n, int64_t k)
+static float kth_largest(tni_candidate *t, int64_t n, int64_t k)
 {
     for (int64_t low = 0, high = n, at;;) {
         if ((at = split(t, low, high)) == k - 1) return t[at].w;
@@ -93,7 +93,7 @@ static float kth_largest(tni_token *t, int64_t n, int64_t k)
 static void keep_top_k(tni_sampler *s)
 {
     if (s->o.top_k == 0 || s->o.top_k >= s->n) return;
-    for (int64_t i = 0; i < s->n; i++) s->t[i] = (tni_token){ s->x[i], (int32_t)i };
+    for (int64_t i = 0; i < s->n; i++) s->t[i] = (tni_candidate){ s->x[i], (int32_t)i };
     const float least = kth_largest(s->t, s->n, s->o.top_k);
     for (int64_t i = 0; i < s->n; i++)
         if (s->x[i] < least) s->x[i] = -INFINITY;
@@ -101,7 +101,7 @@ static void keep_top_k(tni_sampler *s)
 
 /* The last token before which the weights add up to less than `most` > 0, of n >= 1: quickselect by
  * weight. t[0..low) stays, t[high..n) does not, and `above` is what t[0..low) weighs. */
-static tni_token last_kept(tni_token *t, int64_t n, double most)
+static tni_candidate last_kept(tni_candidate *t, int64_t n, double most)
 {
     double above = 0;
     int64_t low = 0, high = n;
@@ -141,10 +141,10 @@ static void keep_top_p(tni_sampler *s)
     double sum = total(s), least = (1 - p) * sum / (double)s->n * (1 - 1e-9);
     int64_t n = 0;
     for (int64_t i = 0; i < s->n; i++)
-        if (s->w[i] >= least) s->t[n++] = (tni_token){ s->w[i], (int32_t)i };
-    tni_token last = last_kept(s->t, n, p * sum);
+        if (s->w[i] >= least) s->t[n++] = (tni_candidate){ s->w[i], (int32_t)i };
+    tni_candidate last = last_kept(s->t, n, p * sum);
     for (int64_t i = 0; i < s->n; i++)
-        if (comes_before(last, (tni_token){ s->w[i], (int32_t)i })) drop(s, i);
+        if (comes_before(last, (tni_candidate){ s->w[i], (int32_t)i })) drop(s, i);
 }
 
 static void keep_min_p(tni_sampler *s)
@@ -243,7 +243,7 @@ static tn_status check(const char *function, const tn_sampling_options *o)
 
 static size_t room(int64_t n)
 {
-    return (size_t)n * (sizeof(tni_token) + 2 * sizeof(float) + sizeof(bool));
+    return (size_t)n * (sizeof(tni_candidate) + 2 * sizeof(float) + sizeof(bool));
 }
 
 tn_status tni_sampler_begin(tni_sampler *s, const char *function, int64_t n,

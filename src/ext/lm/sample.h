@@ -6,20 +6,20 @@
 
 #include <tenon/generate.h>
 
-typedef struct tni_token {
+typedef struct tni_candidate {
     float w; /* exp(logit - the largest logit) */
     int32_t id;
-} tni_token;
+} tni_candidate;
 
 /* Room for one row of n logits, and what happens to it. */
 typedef struct tni_sampler {
     const char *function; /* for messages */
     tn_sampling_options o;
     int64_t n;
-    tni_token *t; /* the block: [n] each, */
-    float *x;     /* the row's logits, */
-    float *w;     /* and what they weigh */
-    bool *seen;   /* all false between rows */
+    tni_candidate *t; /* the block: [n] each, */
+    float *x;         /* the row's logits, */
+    float *w;         /* and what they weigh */
+    bool *seen;       /* all false between rows */
 } tni_sampler;
 
 /* What a row has so far; the last n_new of the n ids were generated. */

@@ -2,8 +2,8 @@
  * split.c - a text cut into words, by regular expressions.
  *
  * Patterns of tokenizer.json are written for Oniguruma. PCRE2 reads most of them alike; where it
- * would read something else, the pattern is rewritten or refused. A
- * stage hands each piece to the next one as soon as it is found.
+ * would read something else, the pattern is rewritten or refused. A stage hands each piece to the
+ * next one as soon as it is found.
  */
 #include "ext/lm/tokenizer.h"
 

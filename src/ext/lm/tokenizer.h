@@ -1,9 +1,9 @@
 /*
  * tokenizer.h - the inside of a tn_tokenizer.
  *
- * A text goes through: tokens found in it as they stand (added.c), a normal form, tokens
- * found in the result, cuts into words (split.c), ids of a word (bpe.c), ids around (tokenizer.c).
- * Each part hands on what it made at once, so no list of words is kept.
+ * A text goes through: tokens found in it as they stand (added.c), a normal form, tokens found in
+ * the result, cuts into words (split.c), ids of a word (bpe.c), ids around (tokenizer.c). Each part
+ * hands on what it made at once, so no list of words is kept.
  */
 #ifndef TENON_EXT_LM_TOKENIZER_H
 #define TENON_EXT_LM_TOKENIZER_H
@@ -56,7 +56,7 @@ struct tn_tokenizer {
     size_t n_token, token_capacity;
     tni_words by_text, by_bytes; /* all; those of the model */
     uint64_t seed;               /* of hashes */
-    bool byte_level, whole;      /* words are bytes; ignore_merges */
+    bool whole;                  /* ignore_merges */
     int32_t byte[256];           /* ids of bytes; -1: none */
     tni_pair *pair;
     size_t pair_capacity;          /* a power of two */

@@ -8,7 +8,10 @@
 typedef struct reading {
     tn_tokenizer *t;
     const char *name; /* for messages */
+    bool byte_level;  /* the last pre-tokenizer was read */
 } reading;
+
+enum { HOLES = 1 << 16 }; /* ids without a token, at most, beside as many as there are tokens */
 
 #define wrong(r, ...) tni_false(tni_file_error(TN_E_FORMAT, "tokenizer", (r)->name, __VA_ARGS__))
 #define lacking(r, ...)                                                                            \
@@ -70,7 +73,6 @@ static bool set_token(reading *r, tni_token *token, const char *text)
 
 static bool read_vocabulary(reading *r, const tni_json_node *vocab)
 {
-    enum { HOLES = 1 << 16 };
     if (!vocab || vocab->kind != '{') return wrong(r, "model.vocab is no object");
     int64_t most = TNI_MIN(2 * vocab->number + HOLES, INT32_MAX);
     const tni_json_node *m = tni_json_first(vocab);
@@ -154,7 +156,7 @@ static bool plain_bpe(reading *r, const tni_json_node *model)
     if (tni_json_get_flag(model, "byte_fallback", false)) return lacking(r, "model.byte_fallback");
     for (int i = 0; i < 2; i++)
         if (*tni_json_get_text(model, texts[i], "")) return lacking(r, "model.%s", texts[i]);
-    return r->t->byte_level || lacking(r, "a pre-tokenizer other than ByteLevel at the end");
+    return r->byte_level || lacking(r, "a pre-tokenizer other than ByteLevel at the end");
 }
 
 /* Where a byte has no token, unk_token would stand for it. */
@@ -180,21 +182,16 @@ static bool read_model(reading *r, const tni_json_node *model, size_t n_added)
 
 /* ---- added tokens ---------------------------------------------------------------------------- */
 
-static bool normal_text(reading *r, const char **text, size_t *n, tni_work **work)
-{
-    *work = tni_work_take(r->t);
-    return *work && tni_normal_form(*work, text, n);
-}
-
 static bool find_in_text(reading *r, const tni_json_node *a, int32_t id)
 {
     const char *text = tni_json_get_text(a, "content", "");
     size_t n = strlen(text);
     if (!tni_json_get_flag(a, "normalized", true)) return tni_trie_add(&r->t->raw, text, n, id);
-    tni_work *work = NULL;
-    bool ok = normal_text(r, &text, &n, &work) &&
+    tni_work *work = tni_work_take(r->t);
+    if (!work) return false;
+    bool ok = tni_normal_form(work, &text, &n) &&
               (n == 0 || tni_trie_add(&r->t->normalised, text, n, id));
-    if (work) tni_work_give(work);
+    tni_work_give(work);
     return ok;
 }
 
@@ -225,9 +222,8 @@ static bool read_added(reading *r, const tni_json_node *a, int64_t most)
 
 static bool read_all_added(reading *r, const tni_json_node *list)
 {
-    enum { HOLES = 1 << 16 };
     int64_t most = (int64_t)r->t->n_token + (list ? list->number : 0) + HOLES;
-    const tni_json_node *m = list && list->kind == '[' ? tni_json_first(list) : NULL;
+    const tni_json_node *m = tni_json_first(list);
     for (; m; m = tni_json_after(m))
         if (!read_added(r, m, TNI_MIN(most, INT32_MAX))) return false;
     return true;
@@ -246,7 +242,7 @@ static bool add_split(reading *r, const char *regex)
 {
     tn_tokenizer *t = r->t;
     if (t->n_split == TNI_STAGES) return lacking(r, "more than %d pre-tokenizers", TNI_STAGES);
-    if (t->byte_level) return lacking(r, "a pre-tokenizer after ByteLevel");
+    if (r->byte_level) return lacking(r, "a pre-tokenizer after ByteLevel");
     if (regex && !(t->split[t->n_split] = tni_pattern(r->name, regex))) return false;
     t->n_split++;
     return true;
@@ -267,7 +263,7 @@ static bool read_byte_level(reading *r, const tni_json_node *part)
                                " ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
     if (tni_json_get_flag(part, "add_prefix_space", true) && !add_split(r, NULL)) return false;
     if (tni_json_get_flag(part, "use_regex", true) && !add_split(r, gpt2)) return false;
-    return r->t->byte_level = true;
+    return r->byte_level = true;
 }
 
 static bool read_pre_tokenizer(reading *r, const tni_json_node *part)
@@ -364,7 +360,7 @@ static bool read_text(reading *r, char *text, size_t n)
 
 bool tni_tokenizer_read(tn_tokenizer *t, const char *name, tni_bytes *json)
 {
-    reading r = { t, name };
+    reading r = { .t = t, .name = name };
     t->n_file = json->n;
     t->file = tni_alloc(json->n);
     if (t->file && json->n) memcpy(t->file, json->data, json->n);

@@ -26,6 +26,12 @@ static bool turned(const tni_lm *m, const char *name)
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
+/* The embedding's weight. */
+static const char *table_of(const tni_lm *m)
+{
+    return m->c.family == TNI_LM_GPT2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
+}
+
 /* What is no weight: masks and tables of old files. */
 static bool left_out(const tni_lm *m, const char *name)
 {
@@ -47,7 +53,7 @@ static tn_list *ours(const tni_lm *m, const tn_list *files, tn_lm_options o)
 {
     tn_list *list = tn_list_new();
     char name[2048];
-    const char *const word = m->c.family == TNI_LM_GPT2 ? "wte.weight" : "embed_tokens.weight";
+    const char *const word = strchr(table_of(m), '.') + 1; /* files may lack what is before */
     for (int i = 0; list && !o.use_dtype && i < files->n; i++) {
         o.use_dtype = tni_ends_in(files->entry[i].name, word);
         o.dtype = tn_dtype_of(files->entry[i].tensor);
@@ -80,8 +86,7 @@ static tn_status find_weights(const char *folder, char *path, size_t size)
 /* Tied by config, and both in the file, which differ: as transformers, both are kept. */
 static tn_status untie(tni_lm *m, const tn_list *list)
 {
-    const char *const word =
-        m->c.family == TNI_LM_GPT2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
+    const char *const word = table_of(m);
     if (!m->c.tied || !tn_list_has(list, word) || !tn_list_has(list, "lm_head.weight"))
         return TN_OK;
     tn_tensor *head = tn_list_get(list, "lm_head.weight"), *table = tn_list_get(list, word);

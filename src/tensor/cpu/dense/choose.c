@@ -3,12 +3,12 @@
  *
  * A provider says what it takes: products for which it is faster than all that come after it. It
  * computes one, or says that it cannot, and the next is asked. Few rows, which take as long as
- * reading B, are our own. AMX takes bf16, and f32 from some
- * size on. With AVX-512 oneDNN is next: for bf16 where the processor multiplies it, for f32 in some
- * layouts. Our own vectors take other layouts, bf16 and f16 on other processors, and f32 where
- * OpenBLAS is slower. OpenBLAS computes small products, f64, and what is left; conv.c computes the
- * convolutions that no other provider takes. In the environment TN_ONEDNN=off leaves oneDNN out,
- * TN_AMX=off AMX, TN_AMX_F32=off AMX for f32; TN_SIMD chooses the vectors.
+ * reading B, are our own. AMX takes bf16, and f32 from some size on. With AVX-512 oneDNN is next:
+ * for bf16 where the processor multiplies it, for f32 in some layouts. Our own vectors take other
+ * layouts, bf16 and f16 on other processors, and f32 where OpenBLAS is slower. OpenBLAS computes
+ * small products, f64, and what is left; conv.c computes the convolutions that no other provider
+ * takes. In the environment TN_ONEDNN=off leaves oneDNN out, TN_AMX=off AMX, TN_AMX_F32=off AMX for
+ * f32; TN_SIMD chooses the vectors.
  */
 #include "tensor/cpu/dense/dense.h"
 #include "tensor/internal.h"

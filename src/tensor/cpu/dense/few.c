@@ -68,14 +68,7 @@ TNI_INLINE void sum_square(float *sums, const float *a, int64_t lda, int rows, c
             last[c] = memcpy(rest[c], b[c] + whole * item, (size_t)((k - whole) * item));
         multiply(sum, a + whole, lda, rows, last, 0, 0, bf16);
     }
-    UNROLL
-    for (int n = LANES / 2; n > 0; n /= 2) { /* at last lane i of sum[0] has all lanes of sum[i] */
-        UNROLL
-        for (int i = 0; i < n; i++)
-            sum[i] = __builtin_shufflevector(sum[i], sum[i + n], FRONT) +
-                     __builtin_shufflevector(sum[i], sum[i + n], BACK);
-    }
-    memcpy(sums, &sum[0], LANES * sizeof(float));
+    add_lanes(sum, sums);
 }
 
 /* The same for each number of rows, which is a constant there. */

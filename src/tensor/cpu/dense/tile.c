@@ -252,15 +252,8 @@ static void sum_square(const tni_product *p, int64_t r0, int64_t j0)
             for (int c = 0; c < FEW; c++) sum[FEW * r + c] += *(const vector *)(a[r] + i) * x[c];
         }
     }
-    UNROLL
-    for (int n = LANES / 2; n > 0; n /= 2) { /* at last lane i of sum[0] has all lanes of sum[i] */
-        UNROLL
-        for (int i = 0; i < n; i++)
-            sum[i] = __builtin_shufflevector(sum[i], sum[i + n], FRONT) +
-                     __builtin_shufflevector(sum[i], sum[i + n], BACK);
-    }
     float *c = (float *)p->c + r0 * p->ldc + j0, sums[LANES];
-    memcpy(sums, &sum[0], sizeof sums);
+    add_lanes(sum, sums);
     for (int64_t r = 0; r < TNI_MIN(HEIGHT, p->m - r0); r++, c += p->ldc)
         for (int64_t j = 0; j < TNI_MIN(FEW, p->n - j0); j++)
             c[j] = sums[FEW * r + j] + (p->accumulate ? c[j] : bias ? bias[j0 + j] : 0);

@@ -5,7 +5,7 @@
 #ifndef TNI_CPU_VECTOR_H
 #define TNI_CPU_VECTOR_H
 
-#include <stdint.h>
+#include "tensor/cpu/cpu.h"
 
 #if defined __AVX512F__
 enum { LANES = 16 };
@@ -41,6 +41,19 @@ static inline void transpose_block(const float *x, int64_t ldx, float *y, int64_
         for (int i = 0; i < LANES; i++) row[i] = next[i];
     }
     for (int i = 0; i < LANES; i++) *(vector *)(y + i * ldy) = row[i];
+}
+
+/* y[i] = the sum of the lanes of x[i], in pairs; x is overwritten. */
+TNI_INLINE void add_lanes(vector x[LANES], float y[LANES])
+{
+    UNROLL
+    for (int n = LANES / 2; n > 0; n /= 2) { /* at last lane i of x[0] has all lanes of x[i] */
+        UNROLL
+        for (int i = 0; i < n; i++)
+            x[i] = __builtin_shufflevector(x[i], x[i + n], FRONT) +
+                   __builtin_shufflevector(x[i], x[i + n], BACK);
+    }
+    *(vector *)y = x[0];
 }
 
 #endif

@@ -391,24 +391,30 @@ static void forward_sums(attention *p, int64_t item, int64_t begin, int64_t end,
     }
 }
 
-static void forward_group(attention *p, int64_t item, int64_t begin, int64_t end)
+/* Divides sums by their totals, n queries from number `first` of all heads' on, and keeps these. */
+static void divide_sums(const attention *p, int64_t first, int64_t n, REAL *y)
 {
-    if (undone(p)) return;
     const REAL *top = part(p, TOP), *total = part(p, TOTAL);
-    REAL *y = sums_of(p, &p->a->y, item, begin, Y_SUM);
-    forward_sums(p, item, begin, end, false, y);
-    if (p->s > 0 && spoilt(p, y, (end - begin) * p->dv_size))
-        forward_sums(p, item, begin, end, true, y);
-    for (int64_t i = 0; i < end - begin; i++) {
+    for (int64_t i = 0; i < n; i++) {
         REAL *row = y + i * p->dv_size, share = total[i] == 0 ? 0 : 1 / total[i];
         if (total[i] == 0)
             fill(row, 0, p->dv_size, 0); /* no key is seen: an empty sum */
         else
             scale_row(row, p->dv_size, share);
         if (!p->a->top.data) continue;
-        ((REAL *)p->a->top.data)[item * p->t + begin + i] = top[i] == -REAL_INFINITY ? 0 : top[i];
-        ((REAL *)p->a->share.data)[item * p->t + begin + i] = share;
+        ((REAL *)p->a->top.data)[first + i] = top[i] == -REAL_INFINITY ? 0 : top[i];
+        ((REAL *)p->a->share.data)[first + i] = share;
     }
+}
+
+static void forward_group(attention *p, int64_t item, int64_t begin, int64_t end)
+{
+    if (undone(p)) return;
+    REAL *y = sums_of(p, &p->a->y, item, begin, Y_SUM);
+    forward_sums(p, item, begin, end, false, y);
+    if (p->s > 0 && spoilt(p, y, (end - begin) * p->dv_size))
+        forward_sums(p, item, begin, end, true, y);
+    divide_sums(p, item * p->t + begin, end - begin, y);
     write_rows(p, &p->a->y, item, begin, end - begin, y);
 }
 
@@ -546,25 +552,18 @@ static void one_query(void *context, int64_t begin, int64_t end)
     for (int64_t i = begin; i < end && !undone(p); i++) {
         const int64_t item = i * p->share;
         char *q = part(p, Q_ROWS);
-        REAL *y = part(p, Y_SUM), *top = part(p, TOP), *total = part(p, TOTAL);
+        REAL *y = part(p, Y_SUM);
         for (int64_t r = 0; r < p->share; r++)
             memcpy(q + r * bytes, row_of(p, x, item + r, 0), (size_t)bytes);
         heads_sums(p, item, false, q, y);
         if (spoilt(p, y, p->share * size)) heads_sums(p, item, true, q, y);
+        divide_sums(p, item, p->share, y);
         for (int64_t r = 0; r < p->share; r++) {
-            REAL share = total[r] == 0 ? 0 : 1 / total[r], *row = y + r * size;
-            if (total[r] == 0)
-                fill(row, 0, size, 0); /* no key is seen: an empty sum */
-            else
-                scale_row(row, size, share);
             void *to = row_of(p, &p->a->y, item + r, 0);
             if (p->narrow)
-                tni_put(to, TN_BF16, 0, size, row);
+                tni_put(to, TN_BF16, 0, size, y + r * size);
             else
-                memcpy(to, row, (size_t)size * sizeof(REAL));
-            if (!p->a->top.data) continue;
-            ((REAL *)p->a->top.data)[item + r] = top[r] == -REAL_INFINITY ? 0 : top[r];
-            ((REAL *)p->a->share.data)[item + r] = share;
+                memcpy(to, y + r * size, (size_t)size * sizeof(REAL));
         }
     }
 }
