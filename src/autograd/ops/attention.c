@@ -280,19 +280,11 @@ static tn_status attention_backward(tni_grad *g)
 
 #define READS (TNI_X(0) | TNI_X(1) | TNI_X(2) | TNI_X(3) | TNI_Y | TNI_SAVED)
 
-static const tn_op op_attention = {
-    .name = "scaled_dot_product_attention",
-    .formula = "y = softmax(scale q k^T + mask) v",
-    .gradient = "dq = scale ds k; dk = scale ds^T q; dv = p^T dy; dmask = ds; "
-                "where p = softmax(scale q k^T + mask), ds = p (dp - sum p dp), dp = dy v^T",
-    .arity = 4,
-    .optional = TNI_X(3),
-    .autocast = TNI_CAST_LOW,
-    .reads = { READS, READS, READS, READS },
-    .shape = attention_shape,
-    .forward = attention_forward,
-    .backward = attention_backward,
-};
+TNI_OP_AS(op_attention, "scaled_dot_product_attention", 4, "y = softmax(scale q k^T + mask) v",
+          "dq = scale ds k; dk = scale ds^T q; dv = p^T dy; dmask = ds; "
+          "where p = softmax(scale q k^T + mask), ds = p (dp - sum p dp), dp = dy v^T",
+          attention_shape, attention_forward, attention_backward, .optional = TNI_X(3),
+          .autocast = TNI_CAST_LOW, .reads = { READS, READS, READS, READS })
 
 tn_tensor *tn_scaled_dot_product_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v,
                                            tn_tensor *mask, bool causal, double scale)

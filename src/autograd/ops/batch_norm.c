@@ -139,23 +139,15 @@ static tn_status bn_kernel_grad(tni_grad *g)
     return tni_backend_of(g->dy)->batch_norm_grad(&a);
 }
 
-static const tn_op batch_norm_op = {
-    .name = "batch_norm",
-    .formula = "y = w (x - mean) / sqrt(var + eps) + b per channel",
-    .gradient = "dx = w r (dy - mean dy - xh mean(dy xh)), in eval w r dy; dw = sum dy xh; "
-                "db = sum dy; where r = 1 / sqrt(var + eps), xh = (x - mean) r",
-    .arity = INPUTS,
-    .optional = TNI_X(WEIGHT) | TNI_X(BIAS) | TNI_X(RUNNING_MEAN) | TNI_X(RUNNING_VAR),
-    .dtypes = TNI_MIXED_FLOAT,
-    .autocast = TNI_CAST_KEEP,
-    .reads = { TNI_X(X) | TNI_X(WEIGHT) | TNI_SAVED, TNI_X(X) | TNI_SAVED, 0, 0, 0 },
-    .dense = TNI_ALL_X,
-    .dense_grad = TNI_X(X) | TNI_X(WEIGHT) | TNI_DY,
-    .shape = bn_shape,
-    .forward = bn_forward,
-    .backward = bn_backward,
-    .kernel_grad = bn_kernel_grad,
-};
+TNI_OP(batch_norm, INPUTS, "y = w (x - mean) / sqrt(var + eps) + b per channel",
+       "dx = w r (dy - mean dy - xh mean(dy xh)), in eval w r dy; dw = sum dy xh; "
+       "db = sum dy; where r = 1 / sqrt(var + eps), xh = (x - mean) r",
+       bn_shape, bn_forward, bn_backward,
+       .optional = TNI_X(WEIGHT) | TNI_X(BIAS) | TNI_X(RUNNING_MEAN) | TNI_X(RUNNING_VAR),
+       .dtypes = TNI_MIXED_FLOAT, .autocast = TNI_CAST_KEEP,
+       .reads = { TNI_X(X) | TNI_X(WEIGHT) | TNI_SAVED, TNI_X(X) | TNI_SAVED, 0, 0, 0 },
+       .dense = TNI_ALL_X, .dense_grad = TNI_X(X) | TNI_X(WEIGHT) | TNI_DY,
+       .kernel_grad = bn_kernel_grad)
 
 /* ---- the function ---------------------------------------------------------------------------- */
 
@@ -187,7 +179,7 @@ tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_te
                               without_history(running_var) };
     tn_tensor *out[3] = { NULL };
     tn_status status =
-        tni_apply_n(&batch_norm_op, &args, sizeof args, INPUTS, in, moves ? 3 : 1, out);
+        tni_apply_n(&op_batch_norm, &args, sizeof args, INPUTS, in, moves ? 3 : 1, out);
     if (status == TN_OK && moves) status = commit(running_mean, out[1]);
     if (status == TN_OK && moves) status = commit(running_var, out[2]);
     return tn_scope_return(scope, status == TN_OK ? out[0] : NULL);

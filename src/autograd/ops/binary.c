@@ -199,16 +199,10 @@ enum { A = TNI_X(0), B = TNI_X(1) };
 
 #define DEFINE(tn_name, name_, form, formula_, gradient_, reads_a, reads_b, backward_)             \
     static const tni_binary_op op_##name_ = {                                                      \
-        .op = { .name = #name_,                                                                    \
-                .formula = formula_,                                                               \
-                .gradient = gradient_,                                                             \
-                .arity = 2,                                                                        \
-                .dtypes = TNI_ANY_DTYPE,                                                           \
-                .autocast = CAST_OF(TNI_B_##name_),                                                \
-                .reads = { reads_a, reads_b },                                                     \
-                .shape = promoting_shape,                                                          \
-                .forward = tni_binary_forward,                                                     \
-                .backward = backward_ },                                                           \
+        .op = { TNI_OP_FIELDS(#name_, 2, formula_, gradient_, promoting_shape, tni_binary_forward, \
+                              backward_, .dtypes = TNI_ANY_DTYPE,                                  \
+                              .autocast = CAST_OF(TNI_B_##name_),                                  \
+                              .reads = { reads_a, reads_b }) },                                    \
         .function = TNI_B_##name_,                                                                 \
     };
 

@@ -135,28 +135,18 @@ static tn_status ce_kernel_grad(tni_grad *g)
     return status != TN_OK ? status : tni_backend_of(g->x[0])->cross_entropy_grad(&a);
 }
 
-static const tn_op cross_entropy_op = {
-    .name = "cross_entropy",
-    .formula = "loss = (1-e) w[t] (lse - x[t]) + e/C sum_c w[c] (lse - x[c]), lse = logsumexp(x)",
-    .gradient = "dx = dloss ((1-e) w[t] (p - onehot(t)) + e/C (p sum w - w)); "
-                "where p = softmax(x)",
-    .arity = 3,
-    .optional = TNI_X(2),
-    .dtypes = TNI_MIXED_FLOAT,
-    .autocast =
-        TNI_CAST_KEEP, /* the kernel converts bf16 logits to f32 itself: no f32 copy is kept */
-    .reads = { TNI_X(0) | TNI_X(1) | TNI_X(2) | TNI_SAVED },
-    .dense = TNI_ALL_X,
-    .dense_grad = TNI_ALL_X, /* dy: one value for all needs no copy */
-    .shape = ce_shape,
-    .forward = ce_forward,
-    .backward = ce_backward,
-    .kernel_grad = ce_kernel_grad,
-};
+/* Autocast: the kernel converts bf16 logits to f32 itself, so no f32 copy is kept. dy: one value
+ * for all needs no copy. */
+TNI_OP(cross_entropy, 3,
+       "loss = (1-e) w[t] (lse - x[t]) + e/C sum_c w[c] (lse - x[c]), lse = logsumexp(x)",
+       "dx = dloss ((1-e) w[t] (p - onehot(t)) + e/C (p sum w - w)); where p = softmax(x)",
+       ce_shape, ce_forward, ce_backward, .optional = TNI_X(2), .dtypes = TNI_MIXED_FLOAT,
+       .autocast = TNI_CAST_KEEP, .dense = TNI_ALL_X, .dense_grad = TNI_ALL_X,
+       .reads = { TNI_X(0) | TNI_X(1) | TNI_X(2) | TNI_SAVED }, .kernel_grad = ce_kernel_grad)
 
 /* ---- nll ------------------------------------------------------------------------------------- */
 
-static const tn_op nll_loss_op, nll_loss_grad_op;
+static const tn_op op_nll_loss, op_nll_loss_grad;
 
 static tn_status nll_loss_shape(tni_call *c)
 {
@@ -198,27 +188,17 @@ static tn_status nll_loss_grad_forward(tni_call *c)
 /* Each is the other's backward. */
 static tn_status nll_backward(tni_grad *g)
 {
-    const bool again = g->op == &nll_loss_grad_op;
+    const bool again = g->op == &op_nll_loss_grad;
     tn_tensor *in[3] = { tni_dy(g, 0), g->x[1], g->x[2] ? g->x[2] : TN_NONE }, *out[2];
-    tn_status status = tni_apply_n(again ? &nll_loss_op : &nll_loss_grad_op, g->args, g->args_size,
+    tn_status status = tni_apply_n(again ? &op_nll_loss : &op_nll_loss_grad, g->args, g->args_size,
                                    3, in, again ? 2 : 1, out);
     if (status == TN_OK) g->dx[0] = out[0];
     return status;
 }
 
 #define NLL(name_, formula_, gradient_)                                                            \
-    static const tn_op name_##_op = {                                                              \
-        .name = #name_,                                                                            \
-        .formula = formula_,                                                                       \
-        .gradient = gradient_,                                                                     \
-        .arity = 3,                                                                                \
-        .optional = TNI_X(2),                                                                      \
-        .reads = { TNI_X(1) | TNI_X(2) },                                                          \
-        .dense = TNI_ALL_X,                                                                        \
-        .shape = name_##_shape,                                                                    \
-        .forward = name_##_forward,                                                                \
-        .backward = nll_backward,                                                                  \
-    };
+    TNI_OP(name_, 3, formula_, gradient_, name_##_shape, name_##_forward, nll_backward,            \
+           .optional = TNI_X(2), .reads = { TNI_X(1) | TNI_X(2) }, .dense = TNI_ALL_X)
 NLL(nll_loss, "loss = -w[t] x[t]", "dx = 0 but dx[t] = -w[t] dloss")
 NLL(nll_loss_grad, "dx = 0; dx[t] = -w[t] dloss",
     "ddloss = -w[t] g[t]; where g is the gradient of dx")
@@ -284,7 +264,7 @@ static tn_tensor *class_ids(const tn_op *op, const char *function, tn_tensor *x,
         return NULL;
     class_args args = { axis, o->label_smoothing, rows_ignore(o), x->shape };
     tn_tensor *in[3] = { x, target, o->weight }, *out[2];
-    for (int i = 0; op == &nll_loss_op && i < 3; i += 2) in[i] = tni_wide(in[i]);
+    for (int i = 0; op == &op_nll_loss && i < 3; i += 2) in[i] = tni_wide(in[i]);
     if (tni_apply_n(op, &args, sizeof args, 3, in, 2, out) != TN_OK) return NULL;
     tn_tensor *loss = out[0];
     if (o->reduction != TN_NO_REDUCTION) loss = tn_sum(loss, NULL, 0, false);
@@ -344,7 +324,7 @@ tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *target, tn_cross_
     target = tni_autocast_f32(target);
     o.weight = tni_autocast_f32(o.weight);
     if (logits && target && o.weight)
-        loss = ids ? class_ids(&cross_entropy_op, "tn_cross_entropy", logits, target, &o)
+        loss = ids ? class_ids(&op_cross_entropy, "tn_cross_entropy", logits, target, &o)
                    : probabilities(logits, target, &o);
     return tn_scope_return(scope, loss);
 }
@@ -370,6 +350,6 @@ tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_opt
     tn_scope scope = tn_scope_begin();
     o.weight = tni_autocast_f32(o.weight);
     log_p = tni_autocast_f32(log_p);
-    return tn_scope_return(scope, log_p && o.weight ? class_ids(&nll_loss_op, f, log_p, target, &o)
+    return tn_scope_return(scope, log_p && o.weight ? class_ids(&op_nll_loss, f, log_p, target, &o)
                                                     : NULL);
 }

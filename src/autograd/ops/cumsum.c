@@ -63,18 +63,8 @@ static tn_status cumprod_backward(tni_grad *g)
 }
 
 #define RUNNING(name_, formula_, gradient_, reads_)                                                \
-    static const tn_op op_##name_ = {                                                              \
-        .name = #name_,                                                                            \
-        .formula = formula_,                                                                       \
-        .gradient = gradient_,                                                                     \
-        .arity = 1,                                                                                \
-        .dtypes = TNI_ANY_DTYPE,                                                                   \
-        .autocast = TNI_CAST_F32,                                                                  \
-        .reads = { reads_ },                                                                       \
-        .shape = cumsum_shape,                                                                     \
-        .forward = cumsum_forward,                                                                 \
-        .backward = name_##_backward,                                                              \
-    };
+    TNI_OP(name_, 1, formula_, gradient_, cumsum_shape, cumsum_forward, name_##_backward,          \
+           .dtypes = TNI_ANY_DTYPE, .autocast = TNI_CAST_F32, .reads = { reads_ })
 RUNNING(cumsum, "y_i = x_0 + ... + x_i", "dx_i = dy_i + ... + dy_n", 0)
 RUNNING(cumprod, "y_i = x_0 ... x_i", "dx_i = (dy_i y_i + ... + dy_n y_n) / x_i", TNI_X(0))
 

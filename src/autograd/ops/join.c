@@ -56,16 +56,8 @@ static tn_status cat_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op op_cat = {
-    .name = "cat",
-    .formula = "y = x_0, x_1, ... along an axis",
-    .gradient = "dx_i = the part of dy that came from x_i",
-    .arity = -1,
-    .dtypes = TNI_ANY_DTYPE,
-    .shape = cat_shape,
-    .forward = cat_forward,
-    .backward = cat_backward,
-};
+TNI_OP(cat, -1, "y = x_0, x_1, ... along an axis", "dx_i = the part of dy that came from x_i",
+       cat_shape, cat_forward, cat_backward, .dtypes = TNI_ANY_DTYPE)
 
 /* Whether x is a list of n tensors, of which the first is there. */
 static bool is_list(const char *function, tn_tensor *const *x, int n)

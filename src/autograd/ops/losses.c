@@ -199,16 +199,9 @@ static tn_status bce_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op bce_loss_op = {
-    .name = "bce_loss",
-    .formula = "y = -t log p - (1 - t) log(1 - p)",
-    .gradient = "dp = dy (p - t) / (p (1 - p)); dt = dy (log(1 - p) - log p)",
-    .arity = 2,
-    .reads = { TNI_X(0) | TNI_X(1), TNI_X(0) },
-    .shape = tni_shape_like_first,
-    .forward = bce_forward,
-    .backward = bce_backward,
-};
+TNI_OP(bce_loss, 2, "y = -t log p - (1 - t) log(1 - p)",
+       "dp = dy (p - t) / (p (1 - p)); dt = dy (log(1 - p) - log p)", tni_shape_like_first,
+       bce_forward, bce_backward, .reads = { TNI_X(0) | TNI_X(1), TNI_X(0) })
 
 tn_tensor *tn_bce_loss(tn_tensor *p, tn_tensor *target, tn_tensor *weight, tn_reduction reduction)
 {
@@ -217,7 +210,7 @@ tn_tensor *tn_bce_loss(tn_tensor *p, tn_tensor *target, tn_tensor *weight, tn_re
         return NULL;
     tn_scope scope = tn_scope_begin();
     tn_tensor *in[2] = { tni_wide(p), tni_wide(target) };
-    tn_tensor *rows = tni_apply(&bce_loss_op, NULL, 0, 2, in);
+    tn_tensor *rows = tni_apply(&op_bce_loss, NULL, 0, 2, in);
     if (!tni_none(weight)) rows = tn_mul(rows, tni_wide(weight));
     return tn_scope_return(scope, tni_reduce_loss(f, rows, reduction, p->dtype));
 }

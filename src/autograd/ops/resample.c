@@ -207,17 +207,9 @@ static tn_status mapped_backward(tni_grad *g)
 }
 
 #define MAPPED(op_name, name_, formula_)                                                           \
-    static const tn_op op_name = {                                                                 \
-        .name = name_,                                                                             \
-        .formula = "y_o = " formula_,                                                              \
-        .gradient = "dx_i = sum over o of w_oi dy_o; where w_oi is x_i's weight in y_o",           \
-        .arity = 1,                                                                                \
-        .autocast = TNI_CAST_KEEP,                                                                 \
-        .dense = TNI_X(0),                                                                         \
-        .shape = mapped_shape,                                                                     \
-        .forward = mapped_forward,                                                                 \
-        .backward = mapped_backward,                                                               \
-    };
+    TNI_OP_AS(op_name, name_, 1, "y_o = " formula_,                                                \
+              "dx_i = sum over o of w_oi dy_o; where w_oi is x_i's weight in y_o", mapped_shape,   \
+              mapped_forward, mapped_backward, .autocast = TNI_CAST_KEEP, .dense = TNI_X(0))
 MAPPED(op_interpolate, "interpolate", "sum of w_oi x_i over the i around o's place")
 MAPPED(op_pad_own, "pad", "x_i; where i is o - before, brought into x by the mode")
 
@@ -345,16 +337,8 @@ static tn_status pad_backward(tni_grad *g)
     return TN_OK;
 }
 
-static const tn_op op_pad = {
-    .name = "pad",
-    .formula = "y_o = x_(o - before) where x has it, else value",
-    .gradient = "dx_i = dy_(i + before)",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .shape = pad_shape,
-    .forward = pad_forward,
-    .backward = pad_backward,
-};
+TNI_OP(pad, 1, "y_o = x_(o - before) where x has it, else value", "dx_i = dy_(i + before)",
+       pad_shape, pad_forward, pad_backward, .dtypes = TNI_ANY_DTYPE)
 
 /* Whether PyTorch takes these numbers; sets what the axis becomes. */
 static bool fits(axis_map *m)

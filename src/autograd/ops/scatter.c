@@ -61,16 +61,8 @@ static tn_status write_backward(tni_grad *g)
 }
 
 #define SCATTER(name_, formula_, gradient_, reads_0, backward_)                                    \
-    static const tn_op name_##_op = {                                                              \
-        .name = #name_,                                                                            \
-        .formula = formula_,                                                                       \
-        .gradient = gradient_,                                                                     \
-        .arity = 3,                                                                                \
-        .reads = { reads_0, 0, TNI_X(1) },                                                         \
-        .shape = scatter_shape,                                                                    \
-        .forward = scatter_forward,                                                                \
-        .backward = backward_,                                                                     \
-    };
+    TNI_OP(name_, 3, formula_, gradient_, scatter_shape, scatter_forward, backward_,               \
+           .reads = { reads_0, 0, TNI_X(1) })
 SCATTER(scatter_add, "y = x; y[index[i][j]][j] += source[i][j] for axis 0",
         "dx = dy; -; dsource[i][j] = dy[index[i][j]][j]", 0, add_backward)
 SCATTER(scatter, "y = x; y[index[i][j]][j] = source[i][j] for axis 0",
@@ -98,7 +90,7 @@ tn_tensor *tni_scatter_into(tn_tensor *x, int axis, tn_tensor *index, tn_tensor 
     if (how == TNI_SET && x && source && !tn_dtype_is_float(x->dtype) && x->dtype == source->dtype)
         return write_numbered(x, axis, index, source);
     tn_tensor *y =
-        tni_apply(how == TNI_ADD ? &scatter_add_op : &scatter_op, &args, sizeof args, 3, in);
+        tni_apply(how == TNI_ADD ? &op_scatter_add : &op_scatter, &args, sizeof args, 3, in);
     return y && tni_autocasting == TN_F32 ? tn_to_dtype(y, x->dtype) : y;
 }
 

@@ -54,17 +54,9 @@ static tn_status triangle_forward(tni_call *c)
 }
 
 #define TRIANGLE(name_, holds)                                                                     \
-    static const tn_op op_##name_ = {                                                              \
-        .name = #name_,                                                                            \
-        .formula = "y[i,j] = " holds " ? x[i,j] : 0",                                              \
-        .gradient = "dx[i,j] = " holds " ? dy[i,j] : 0",                                           \
-        .arity = 1,                                                                                \
-        .dtypes = TNI_ANY_DTYPE,                                                                   \
-        .shape = tni_shape_like_first,                                                             \
-        .forward = triangle_forward,                                                               \
-        .backward = tni_transposed,                                                                \
-        .transpose = &op_##name_,                                                                  \
-    };
+    TNI_OP(name_, 1, "y[i,j] = " holds " ? x[i,j] : 0", "dx[i,j] = " holds " ? dy[i,j] : 0",       \
+           tni_shape_like_first, triangle_forward, tni_transposed, .dtypes = TNI_ANY_DTYPE,        \
+           .transpose = &op_##name_)
 TRIANGLE(tril, "j - i <= k")
 TRIANGLE(triu, "j - i >= k")
 

@@ -8,16 +8,8 @@
 #include "autograd/notify.h"
 
 #define VIEW(name_, formula_, gradient_, backward_)                                                \
-    static const tn_op op_##name_ = {                                                              \
-        .name = #name_,                                                                            \
-        .formula = formula_,                                                                       \
-        .gradient = gradient_,                                                                     \
-        .arity = 1,                                                                                \
-        .dtypes = TNI_ANY_DTYPE,                                                                   \
-        .view = true,                                                                              \
-        .shape = name_##_shape,                                                                    \
-        .backward = backward_,                                                                     \
-    };
+    TNI_OP(name_, 1, formula_, gradient_, name_##_shape, NULL, backward_, .dtypes = TNI_ANY_DTYPE, \
+           .view = true)
 
 /* The result; size and stride are still to be set. */
 static tni_spec *result_of(tni_call *c)
@@ -353,17 +345,9 @@ static tn_status slice_grad_forward(tni_call *c)
     return status == TN_OK ? backend->copy(&(tni_copy){ .y = part, .x = dy }) : status;
 }
 
-static const tn_op op_slice_grad = {
-    .name = "slice_grad",
-    .formula = "y = 0 but y[start + i step] = x[i]",
-    .gradient = "dx[i] = dy[start + i step]",
-    .arity = 1,
-    .dtypes = TNI_ANY_DTYPE,
-    .shape = slice_grad_shape,
-    .forward = slice_grad_forward,
-    .backward = tni_transposed,
-    .transpose = &op_slice,
-};
+TNI_OP(slice_grad, 1, "y = 0 but y[start + i step] = x[i]", "dx[i] = dy[start + i step]",
+       slice_grad_shape, slice_grad_forward, tni_transposed, .dtypes = TNI_ANY_DTYPE,
+       .transpose = &op_slice)
 
 static tn_tensor *slice(tn_tensor *x, int axis, int64_t start, int64_t step, int64_t n)
 {
