@@ -258,10 +258,8 @@ static tn_status add_undo(tni_region *r, const tni_undo *u)
 
 tn_status tni_region_undo(const tni_undo *u)
 {
-    tn_status status = TN_OK;
-    for (tni_region *r = tni_region_now; r && status == TN_OK; r = r->above)
-        status = add_undo(r, u);
-    return status;
+    for (tni_region *r = tni_region_now; r; r = r->above) TNI_TRY(add_undo(r, u));
+    return TN_OK;
 }
 
 tn_status tni_region_assigns(const tn_tensor *t)

@@ -271,9 +271,8 @@ static tn_status write_file(const char *function, const char *path, const tni_by
 {
     const uint64_t size = header->n;
     output out = { .checksum = checksum, .crc = crc32_z(0, NULL, 0) };
-    tn_status status = tni_file_create(&out.file, function, path, (int64_t)(8 + header->n + total));
-    if (status != TN_OK) return status;
-    status = put(&out, &size, sizeof size);
+    TNI_TRY(tni_file_create(&out.file, function, path, (int64_t)(8 + header->n + total)));
+    tn_status status = put(&out, &size, sizeof size);
     if (status == TN_OK) status = put(&out, header->data, header->n);
     for (int i = 0; status == TN_OK && i < n; i++) status = write_tensor(&out, &items[i]);
     if (status == TN_OK && checksum) {

@@ -118,8 +118,7 @@ bool tni_calling(void)
 
 tn_status tni_call_check(tn_module *m, int n_in, tn_tensor *const *in, int n_out, tn_tensor **out)
 {
-    tn_status status = tni_module_check("tn_call", m);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_module_check("tn_call", m));
     if (n_in < 0 || n_out < 1 || (n_in && !in) || !out)
         return tni_error(TN_E_INVALID,
                          "tn_call: %d inputs and %d outputs%s: want 0 and up, and 1 and up", n_in,

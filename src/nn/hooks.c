@@ -297,8 +297,7 @@ static tn_status pass_gate(passage *p, bool inner, int n, tn_tensor **tensor)
     }
     if (!k) return TN_OK;
     tn_tensor *out[MOST_TENSORS];
-    tn_status status = tni_apply_n(&op_gate, &a, sizeof a, k, in, k, out);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_apply_n(&op_gate, &a, sizeof a, k, in, k, out));
     p->inner |= inner;
     k = 0;
     for (int i = 0; i < n; i++)

@@ -63,6 +63,9 @@ struct tn_module_state {
 TNI_SHARED tn_status tni_module_check(const char *function, const tn_module *m);
 /* A struct of its type with an empty state, training, not being constructed. NULL + message. */
 tn_module *tni_module_alloc(const tn_module_type *type);
+/* NAME_type, the type of modules of a struct, with what it sets. */
+#define TNI_TYPE(name_, text, layer, ...)                                                          \
+    static const tn_module_type name_##_type = { .name = text, .size = sizeof(layer), __VA_ARGS__ };
 static inline bool tni_no_module(const tn_module *m)
 {
     return m == TN_NO_MODULE;

@@ -192,8 +192,7 @@ static tn_status rename_all(plan *p, const tn_list *from)
                              "tn_load_state_dict: rename made \"%.200s\" of \"%s\": want a name "
                              "of 1 to 1,024 bytes that no other entry has",
                              name, e->name);
-        tn_status status = tni_list_push(p->state, "", "", name, *e);
-        if (status != TN_OK) return status;
+        TNI_TRY(tni_list_push(p->state, "", "", name, *e));
     }
     return TN_OK;
 }
@@ -360,11 +359,10 @@ static void put_back(const plan *p, tn_list *extra)
 
 static tn_status copy_and_follow(plan *p)
 {
-    tn_status status = p->may_fail_late ? TN_OK : verdict(p);
-    if (status != TN_OK) return status;
+    TNI_TRY(p->may_fail_late ? TN_OK : verdict(p));
     if (!p->may_fail_late && !p->on_gpu) return copy_all(p);
     tn_list *extra = tn_list_new();
-    status = extra ? backup_tensors(p) : TN_E_NOMEM;
+    tn_status status = extra ? backup_tensors(p) : TN_E_NOMEM;
     if (status == TN_OK) status = tni_walk(p->root, TNI_EVERY, backup_extra, NULL, extra);
     if (status != TN_OK) return status;
     status = copy_all(p);

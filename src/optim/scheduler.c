@@ -358,7 +358,6 @@ tni_staged *tni_scheduler_stage(tn_scheduler *s, const tn_list *state)
 
 tn_status tn_scheduler_load_state_dict(tn_scheduler *s, const tn_list *state)
 {
-    if (!s) return tni_poison("tn_scheduler_load_state_dict", "s");
-    if (!state) return tni_poison("tn_scheduler_load_state_dict", "state");
+    if (!s || !state) return tni_poison(__func__, s ? "state" : "s");
     return tni_staged_put(tni_scheduler_stage(s, state));
 }

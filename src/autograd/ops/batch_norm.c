@@ -70,8 +70,7 @@ static tn_status bn_forward(tni_call *c)
         channel[i] = rows_array(c->in[i], 1, s.c, 0, 0);
         if (i >= RUNNING_MEAN && c->n_out > 1) { /* move a copy */
             tni_array next = rows_array(c->out[i - RUNNING_MEAN + 1], 1, s.c, 0, 0);
-            tn_status status = tni_backend_of(x)->copy(&(tni_copy){ .y = next, .x = channel[i] });
-            if (status != TN_OK) return status;
+            TNI_TRY(tni_backend_of(x)->copy(&(tni_copy){ .y = next, .x = channel[i] }));
             channel[i] = next;
         }
     }
@@ -105,8 +104,7 @@ static tn_status bn_backward(tni_grad *g)
     over.size[0] = g->in[X].shape.size[1];
     if (g->need[BIAS]) g->dx[BIAS] = tn_sum(g->dy, axes, n, false);
     if (!g->need[X] && !g->need[WEIGHT]) return TN_OK;
-    tn_status status = tni_widen_grad(g);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_widen_grad(g));
     tn_tensor *x = g->x[X];
     tn_tensor *rstd = tn_reshape(g->saved[1], over), *xh;
     if (args->training)
@@ -170,9 +168,8 @@ tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_te
 {
     bn_args args = { training, momentum, eps };
     bool moves = training && running_mean && running_var && !tni_none(running_mean);
-    if (moves &&
-        (tni_own_memory("tn_batch_norm", running_mean) != TN_OK ||
-         (!tni_none(running_var) && tni_own_memory("tn_batch_norm", running_var) != TN_OK)))
+    if (moves && (tni_own_memory(__func__, running_mean) != TN_OK ||
+                  (!tni_none(running_var) && tni_own_memory(__func__, running_var) != TN_OK)))
         return NULL;
     tn_scope scope = tn_scope_begin();
     tn_tensor *in[INPUTS] = { x, weight, bias, without_history(running_mean),

@@ -120,8 +120,7 @@ static tn_status remainder_backward(tni_grad *g)
 {
     if (g->need[0]) g->dx[0] = g->dy;
     if (!g->need[1]) return TN_OK;
-    tn_status status = tni_widen_grad(g);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_widen_grad(g));
     tn_tensor *whole = tn_round(tn_div(tn_sub(g->x[0], g->y), g->x[1]));
     g->dx[1] = tn_neg(tn_mul(g->dy, whole));
     return TN_OK;

@@ -214,8 +214,7 @@ static tn_status read_spec(const char *name, const tn_conv_spec *s, int axes, co
 {
     bool ends = s->use_padding_end;
     for (int i = 0; i < axes; i++) {
-        tn_status status = read_axis(name, s, i, kernel ? kernel[i] : 1, transposed, &along[i]);
-        if (status != TN_OK) return status;
+        TNI_TRY(read_axis(name, s, i, kernel ? kernel[i] : 1, transposed, &along[i]));
         ends |= s->padding_end[i] != 0;
     }
     if (s->groups < 0)

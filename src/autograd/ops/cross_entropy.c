@@ -283,15 +283,13 @@ static tn_tensor *probabilities(tn_tensor *logits, tn_tensor *target,
     if (o->use_ignore_index)
         return tni_fail(TN_E_INVALID,
                         "tn_cross_entropy: ignore_index %" PRId64
-                        " with probabilities as target: want "
-                        "class ids, or no ignore_index",
+                        " with probabilities as target: want class ids, or no ignore_index",
                         o->ignore_index);
     if (rank == 0 || !tni_shape_equal(&logits->shape, &target->shape))
-        return tni_fail(
-            TN_E_SHAPE,
-            "tn_cross_entropy: logits %s, target %s of %s: want probabilities of logits' "
-            "shape, or class ids of u8, i32 or i64",
-            tni_text(logits), tni_text(target), tn_dtype_name(target->dtype));
+        return tni_fail(TN_E_SHAPE,
+                        "tn_cross_entropy: logits %s, target %s of %s: want probabilities of "
+                        "logits' shape, or class ids of u8, i32 or i64",
+                        tni_text(logits), tni_text(target), tn_dtype_name(target->dtype));
     if (logits->dtype != target->dtype)
         return tni_fail(TN_E_DTYPE, "tn_cross_entropy: logits %s, target %s: want one dtype",
                         tn_dtype_name(logits->dtype), tn_dtype_name(target->dtype));
@@ -336,20 +334,20 @@ tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *target)
 
 tn_tensor *tn_nll_loss(tn_tensor *log_p, tn_tensor *target, tn_cross_entropy_options o)
 {
-    static const char f[] = "tn_nll_loss";
-    if (!tni_present(f, "log_p", log_p) || !tni_present(f, "target", target)) return NULL;
-    o.weight = tni_option_tensor(f, "weight", o.weight);
+    if (!tni_present(__func__, "log_p", log_p) || !tni_present(__func__, "target", target))
+        return NULL;
+    o.weight = tni_option_tensor(__func__, "weight", o.weight);
     if (!o.weight) return NULL;
     if (o.label_smoothing != 0)
         return tni_fail(TN_E_INVALID,
-                        "%s: label_smoothing %g: want 0 (tn_cross_entropy_with smooths)", f,
+                        "%s: label_smoothing %g: want 0 (tn_cross_entropy_with smooths)", __func__,
                         o.label_smoothing);
     if (!tn_dtype_is_float(log_p->dtype))
-        return tni_fail(TN_E_DTYPE, "%s: log_p is %s: want a floating dtype", f,
+        return tni_fail(TN_E_DTYPE, "%s: log_p is %s: want a floating dtype", __func__,
                         tn_dtype_name(log_p->dtype));
     tn_scope scope = tn_scope_begin();
     o.weight = tni_autocast_f32(o.weight);
     log_p = tni_autocast_f32(log_p);
-    return tn_scope_return(scope, log_p && o.weight ? class_ids(&op_nll_loss, f, log_p, target, &o)
-                                                    : NULL);
+    return tn_scope_return(
+        scope, log_p && o.weight ? class_ids(&op_nll_loss, __func__, log_p, target, &o) : NULL);
 }

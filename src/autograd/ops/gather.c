@@ -236,12 +236,11 @@ tn_tensor *tni_take_at(tn_tensor *x, tn_tensor *index)
 
 tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index)
 {
-    index =
-        x ? tni_index_arg("tn_index_select", "index", index) : tni_poisoned("tn_index_select", "x");
+    index = x ? tni_index_arg(__func__, "index", index) : tni_poisoned(__func__, "x");
     if (!index) return NULL;
     if (index->shape.rank != 1)
         return tni_fail(TN_E_SHAPE, "tn_index_select: index %s: want one axis", tni_text(index));
-    axis = tni_axis_of_any("tn_index_select", axis, x->shape.rank);
+    axis = tni_axis_of_any(__func__, axis, x->shape.rank);
     if (axis < 0) return NULL;
     bool single = x->shape.rank == 0 && !tni_none(x);
     if (single && index->shape.size[0] != 1)
@@ -256,8 +255,7 @@ tn_tensor *tn_index_select(tn_tensor *x, int axis, tn_tensor *index)
 
 tn_tensor *tn_embedding(tn_tensor *weight, tn_tensor *index, int64_t padding_index)
 {
-    index = weight ? tni_ids_arg("tn_embedding", "index", index)
-                   : tni_poisoned("tn_embedding", "weight");
+    index = weight ? tni_ids_arg(__func__, "index", index) : tni_poisoned(__func__, "weight");
     if (!index) return NULL;
     if (weight->shape.rank != 2)
         return tni_fail(TN_E_SHAPE, "tn_embedding: weight %s: want [V,D]", tni_text(weight));

@@ -25,8 +25,7 @@ static bool same_geometry(const tn_tensor *a, const tn_tensor *b)
 static tn_status check(const char *function, const tn_tensor *x, const tn_tensor *source,
                        bool moves)
 {
-    tn_status status = tni_may_write(function, x, source);
-    if (status) return status;
+    TNI_TRY(tni_may_write(function, x, source));
     if (tni_none(source))
         return tni_error(TN_E_INVALID, "%s: the source is TN_NONE: want a tensor", function);
     if (!moves && x->storage->backend != source->storage->backend)
@@ -188,16 +187,15 @@ tn_status tn_copy_in(tn_tensor *t, const void *data, size_t nbytes, tn_dtype dty
 {
     TNI_HOLD_TRAPS;
     if (tni_absent(t) || (!data && nbytes))
-        return tni_poison("tn_copy_in", t && !tni_none(t) ? "data" : "t");
+        return tni_poison(__func__, t && !tni_none(t) ? "data" : "t");
     tn_status status;
-    if ((status = tni_bytes_fit("tn_copy_in", t, nbytes, dtype)) != TN_OK || nbytes == 0)
-        return status;
+    if ((status = tni_bytes_fit(__func__, t, nbytes, dtype)) != TN_OK || nbytes == 0) return status;
     if (tn_dtype_is_float(dtype) && !tn_dtype_is_float(t->dtype))
         return tni_error(TN_E_DTYPE,
                          "tn_copy_in: %s data into %s of %s: want no float cut to an integer",
                          tn_dtype_name(dtype), tni_text(t), tn_dtype_name(t->dtype));
-    if ((status = tni_may_write("tn_copy_in", t, TN_NONE)) != TN_OK) return status;
-    if (tni_host_refused("tn_copy_in", "takes values from the host",
+    if ((status = tni_may_write(__func__, t, TN_NONE)) != TN_OK) return status;
+    if (tni_host_refused(__func__, "takes values from the host",
                          "them as an input of tn_capture_run"))
         return TN_E_STATE;
     status = tni_write_host(t, data, nbytes, dtype);
@@ -219,12 +217,11 @@ static tn_status may_fill(const char *function, tn_tensor *t)
 tn_status tn_uniform_(tn_tensor *t, double low, double high)
 {
     TNI_HOLD_TRAPS;
-    tn_status status = may_fill("tn_uniform_", t);
-    if (status != TN_OK) return status;
+    TNI_TRY(may_fill("tn_uniform_", t));
     if (!isfinite(low) || !isfinite(high) || low > high)
         return tni_error(TN_E_INVALID, "tn_uniform_: from %g to %g: want finite bounds in order",
                          low, high);
-    status = tni_random_uniform(t, low, high);
+    tn_status status = tni_random_uniform(t, low, high);
     if (status == TN_OK) tni_bump_rewritten(t);
     return status;
 }
@@ -232,11 +229,10 @@ tn_status tn_uniform_(tn_tensor *t, double low, double high)
 tn_status tn_normal_(tn_tensor *t, double mean, double deviation)
 {
     TNI_HOLD_TRAPS;
-    tn_status status = may_fill("tn_normal_", t);
-    if (status != TN_OK) return status;
+    TNI_TRY(may_fill("tn_normal_", t));
     if (!(deviation >= 0.0))
         return tni_error(TN_E_INVALID, "tn_normal_: deviation %g: want 0 or more", deviation);
-    status = tni_random_normal(t, mean, deviation);
+    tn_status status = tni_random_normal(t, mean, deviation);
     if (status == TN_OK) tni_bump_rewritten(t);
     return status;
 }

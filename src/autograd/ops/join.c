@@ -37,8 +37,7 @@ static tn_status cat_forward(tni_call *c)
     for (int k = 0; k < c->n_in; k++) {
         tni_array x = tni_array_of(c->in[k]);
         part.size[axis] = x.size[axis];
-        tn_status status = backend->copy(&(tni_copy){ .y = part, .x = x });
-        if (status != TN_OK) return status;
+        TNI_TRY(backend->copy(&(tni_copy){ .y = part, .x = x }));
         part.data = (char *)part.data + step * (size_t)x.size[axis];
     }
     return TN_OK;

@@ -128,8 +128,7 @@ static tn_status ln_backward(tni_grad *g)
     const ln_args *args = g->args;
     const tn_shape *shape = &g->in[0].shape;
     const ln_sizes s = sizes_of(args, shape);
-    tn_status status = tni_widen_grad(g);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_widen_grad(g));
     tn_tensor *dy = in_rows(g->dy, &s, false);
     if (!args->rms && g->need[2]) g->dx[2] = summed(dy, &g->in[2].shape);
     if (!g->need[0] && !g->need[1]) return TN_OK;

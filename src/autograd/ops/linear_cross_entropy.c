@@ -89,8 +89,7 @@ static tn_status add_db(const job *j)
     tni_array part = rows_part(j->part, 0, 1, j->classes),
               db = rows_part(j->grad[B], 0, 1, j->classes);
     tni_reduce r = { .function = TNI_R_sum, .y = part, .x = all_of(j, j->dl), .p = &(double){ 0 } };
-    tn_status status = j->backend->reduce(&r);
-    if (status != TN_OK) return status;
+    TNI_TRY(j->backend->reduce(&r));
     if (j->first == 0) return j->backend->copy(&(tni_copy){ db, part });
     return j->backend->binary(&(tni_binary){ TNI_B_add, db, db, part, NULL });
 }

@@ -90,8 +90,7 @@ static tn_status multiply_batches(const tni_call *c, tni_gemm *g)
         g->c = (char *)of_y.data + at.at[0] * (int64_t)item;
         g->a = (const char *)a.data + at.at[1] * (int64_t)item;
         g->b = (const char *)b.data + at.at[2] * (int64_t)item;
-        tn_status status = backend->gemm(g);
-        if (status != TN_OK) return status;
+        TNI_TRY(backend->gemm(g));
         tni_cursor_step(&at, &w, g->batch);
     }
     return TN_OK;

@@ -310,8 +310,7 @@ static tn_status fused_backward(tni_grad *g)
     if (!make_room(args->low != TN_F32, all, args->low, device, &p.low) || !p.da || !p.ds ||
         !p.dh || (lstm && !p.dc))
         return tni_pending();
-    tn_status status = steps_backward(args, &p);
-    if (status != TN_OK) return status;
+    TNI_TRY(steps_backward(args, &p));
     tn_tensor *ds = tni_none(p.low) ? p.ds : p.low;
     tn_tensor *da = tni_as_rows(gru ? lowered(args, p.da) : ds);
     if (g->need[X]) g->dx[X] = tn_reshape(tn_matmul(da, lowered(args, x[W_IH])), g->in[X].shape);

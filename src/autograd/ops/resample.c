@@ -241,10 +241,9 @@ static bool place(const tn_tensor *x, const tn_interpolate_spec *s, int i, axis_
     double scale = s->scale[i] != 0 ? s->scale[i] : s->scale[0];
     double out = scale != 0 ? floor((double)in * scale) : (double)size;
     if (in < 1 || !(out >= 1 && out <= INT32_MAX))
-        return tni_false(tni_error(TN_E_SHAPE,
-                                   "tn_interpolate: axis %d of %s to size %g: want 1 to %d from at "
-                                   "least 1",
-                                   2 + i, tni_text(x), out, INT32_MAX));
+        return tni_false(tni_error(
+            TN_E_SHAPE, "tn_interpolate: axis %d of %s to size %g: want 1 to %d from at least 1",
+            2 + i, tni_text(x), out, INT32_MAX));
     *m = (axis_map){ .placed = true, .mode = s->mode, .in = in, .out = (int64_t)out };
     m->align_corners = s->align_corners, m->antialias = s->antialias;
     bool flat = s->mode == TN_NEAREST && x->shape.rank == 4;
@@ -271,9 +270,9 @@ tn_tensor *tn_interpolate(tn_tensor *x, tn_interpolate_spec spec)
         ((spec.align_corners || spec.antialias) && !smooth))
         return tni_fail(
             TN_E_INVALID,
-            "tn_interpolate: x %s, size %" PRId64 ", scale %g, mode %d%s%s: want size or "
-            "scale, and a tn_interpolate_mode; cubic and antialias for [N,C,H,W] alone, "
-            "align_corners and antialias with linear or cubic",
+            "tn_interpolate: x %s, size %" PRId64
+            ", scale %g, mode %d%s%s: want size or scale, and a tn_interpolate_mode; cubic and "
+            "antialias for [N,C,H,W] alone, align_corners and antialias with linear or cubic",
             tni_text(x), spec.size[0], spec.scale[0], (int)spec.mode,
             spec.align_corners ? ", align_corners" : "", spec.antialias ? ", antialias" : "");
     for (int i = 0; i < n; i++)

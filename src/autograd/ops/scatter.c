@@ -121,10 +121,9 @@ tn_tensor *tn_scatter(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *sourc
 
 tn_tensor *tn_index_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *source)
 {
-    static const char f[] = "tn_index_add";
-    if (!tni_present(f, "x", x) || !tni_present(f, "source", source)) return NULL;
-    if (!(index = tni_index_arg(f, "index", index))) return NULL;
-    if ((axis = tni_axis(f, axis, x->shape.rank)) < 0) return NULL;
+    if (!tni_present(__func__, "x", x) || !tni_present(__func__, "source", source)) return NULL;
+    if (!(index = tni_index_arg(__func__, "index", index))) return NULL;
+    if ((axis = tni_axis(__func__, axis, x->shape.rank)) < 0) return NULL;
     tn_shape want = x->shape;
     want.size[axis] = tni_shape_numel(&index->shape);
     if (index->shape.rank != 1 || !tni_shape_equal(&source->shape, &want) ||
@@ -132,11 +131,11 @@ tn_tensor *tn_index_add(tn_tensor *x, int axis, tn_tensor *index, tn_tensor *sou
         return tni_fail(TN_E_SHAPE,
                         "%s: x %s of %s, index %s, source %s of %s: want an index [n] and a source "
                         "like x, but n along axis %d",
-                        f, tni_text(x), tn_dtype_name(x->dtype), tni_text(index), tni_text(source),
-                        tn_dtype_name(source->dtype), axis);
+                        __func__, tni_text(x), tn_dtype_name(x->dtype), tni_text(index),
+                        tni_text(source), tn_dtype_name(source->dtype), axis);
     tn_scope scope = tn_scope_begin();
     tn_tensor *sum = tn_add(x, tni_take_add_at(source, axis, index, &x->shape));
-    if (!sum && tn_error_status() == TN_E_INDEX) tni_disregard(tni_error_prefix("%s: ", f));
+    if (!sum && tn_error_status() == TN_E_INDEX) tni_disregard(tni_error_prefix("%s: ", __func__));
     return tn_scope_return(scope, tn_to_dtype(sum, x->dtype));
 }
 
@@ -184,17 +183,16 @@ static tn_tensor *masked_scatter(tn_tensor *x, tn_tensor *mask, tn_tensor *sourc
 
 tn_tensor *tn_masked_scatter(tn_tensor *x, tn_tensor *mask, tn_tensor *source)
 {
-    static const char f[] = "tn_masked_scatter";
-    if (!tni_present(f, "x", x) || !tni_present(f, "mask", mask) ||
-        !tni_present(f, "source", source))
+    if (!tni_present(__func__, "x", x) || !tni_present(__func__, "mask", mask) ||
+        !tni_present(__func__, "source", source))
         return NULL;
     if (mask->dtype != TN_BOOL || source->dtype != x->dtype)
         return tni_fail(TN_E_DTYPE, "%s: x %s, mask %s, source %s: want a bool mask and one dtype",
-                        f, tn_dtype_name(x->dtype), tn_dtype_name(mask->dtype),
+                        __func__, tn_dtype_name(x->dtype), tn_dtype_name(mask->dtype),
                         tn_dtype_name(source->dtype));
     tn_scope scope = tn_scope_begin();
     tn_tensor *y = masked_scatter(x, mask, source);
     if (!y && tn_error_status() == TN_E_INDEX)
-        tni_disregard(tni_error_prefix("%s: more places are true than source has: ", f));
+        tni_disregard(tni_error_prefix("%s: more places are true than source has: ", __func__));
     return tn_scope_return(scope, y);
 }

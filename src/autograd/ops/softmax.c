@@ -29,8 +29,7 @@ static tn_status softmax_forward(tni_call *c)
 static tn_status softmax_backward(tni_grad *g)
 {
     const softmax_args *args = g->args;
-    tn_status status = tni_widen_grad(g);
-    if (status != TN_OK) return status;
+    TNI_TRY(tni_widen_grad(g));
     if (args->log) {
         tn_tensor *sum = tn_sum(g->dy, TN_AXES(-1), true);
         g->dx[0] = tn_sub(g->dy, tn_mul(tn_exp(g->y), sum));

@@ -100,8 +100,7 @@ tn_tensor *tn_masked_fill(tn_tensor *x, tn_tensor *mask, double value)
 {
     TNI_HOLD_TRAPS;
     tni_number v = { .f = value };
-    if (x && !tni_none(x) && tni_number_in("tn_masked_fill", value, x->dtype, &v) != TN_OK)
-        return NULL;
+    if (x && !tni_none(x) && tni_number_in(__func__, value, x->dtype, &v) != TN_OK) return NULL;
     return tni_apply(&op_masked_fill.op, &(tni_formula_args){ { v.f, 0.0 } },
                      sizeof(tni_formula_args), 2, (tn_tensor *[]){ x, mask });
 }
