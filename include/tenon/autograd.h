@@ -55,7 +55,7 @@ static inline void tn_leave_no_grad_(const int *was)
  *           softplus, sum sum_all mean mean_all var std prod norm logsumexp normalize
  *           cosine_similarity cumsum max min softmax log_softmax, cross_entropy cross_entropy_with
  *           nll_loss mse_loss l1_loss smooth_l1_loss huber_loss bce_with_logits kl_div bce_loss
- *           poisson_nll_loss gaussian_nll_loss triplet_margin_loss, layer_norm rms_norm
+ *           poisson_nll_loss gaussian_nll_loss triplet_margin_loss ctc_loss, layer_norm rms_norm
  *           group_norm, gather index_select scatter_add scatter embedding flip masked_select
  *           unique cumprod index sort topk median masked_scatter
  * Both      linear_cross_entropy linear_cross_entropy_with rnn gru lstm: products in dtype, loss,

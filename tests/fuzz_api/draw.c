@@ -238,6 +238,7 @@ SIMPLE(sequence, pick_tensor(w, make_tensor(w, TN_SHAPE(2, 3, 4), TN_F32, (int)b
 SIMPLE(steps, pick_tensor(w, make_leaf(w, TN_SHAPE(3, 2, 3),
                                        below(w, 4) ? TN_F32 : (tn_dtype)below(w, 4))))
 SIMPLE(ids, pick_tensor(w, whole_below(w, below(w, 2) ? TN_SHAPE(3) : TN_SHAPE(2, 2), 2)))
+SIMPLE(lengths, pick_tensor(w, whole_below(w, TN_SHAPE(2), 3)))
 SIMPLE(like,
        pick_tensor(w, make_tensor(w, shape_of_first(w), dtype_of_first(w), (int)below(w, LAYOUTS))))
 SIMPLE(wide, pick_tensor(w, wide(w)))
