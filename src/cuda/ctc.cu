@@ -101,8 +101,9 @@ template <typename R> static __global__ void ctc_backward(tni_ctc_grad a, R *scr
                 beta[j] = entered(s, after, j, 1) + e;
                 share[j] = e == never ? 0 : row_exp(alpha[j] + beta[j] - e + loss);
             }
-            __syncthreads();
-            subtract(s, share, g, dx);
+            R all =
+                static_cast<R>(block_sum(thread_sum<R>(s.n, [=](int64_t j) { return share[j]; })));
+            subtract(s, share, g / all, dx);
             __syncthreads(); /* share may be written again */
             after = beta;
         }

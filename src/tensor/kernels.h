@@ -222,10 +222,9 @@ typedef struct tni_nll_grad {
  * sequence's number of steps, of labels, and the labels; w of the longest row's states are these
  * and blanks around them. */
 typedef struct tni_ctc {
-    tni_array loss; /* [n] */
-    tni_array
-        alpha;   /* [n, t, w + 2]: for the gradient. On the CPU a state's is at its number + 2 */
-    tni_array x; /* [t, n, c]: log-probabilities */
+    tni_array loss;  /* [n] */
+    tni_array alpha; /* [n, t, w + 2]: for the gradient; on the CPU a row begins at 2 */
+    tni_array x;     /* [t, n, c]: log-probabilities */
     tni_array table; /* i64 [n, 2 + (w - 1) / 2]: all in range */
     int64_t blank;
 } tni_ctc;

@@ -8,7 +8,8 @@
  *   alpha[k][s] = e + log of the sum of exp(alpha[k - 1]) over the states that enter s
  *   beta[k][s]  = e + log of the sum of exp(beta[k + 1]) over the states that s enters
  *   loss        = -log of the sum of exp(alpha) of the last two states at the last step
- *   share[k][s] = exp(alpha + beta - e + loss): the probability of s at step k, given the labels
+ *   share[k][s] = exp(alpha + beta - e + loss): the probability of s at step k, given the labels;
+ *                 divided by their sum, which is 1 but for the rounding that all of them share
  *   dx[k][c]    = drow (exp(x[k][c]) - the sum of share[k] over the states of class c)
  * Source: Graves et al., Connectionist temporal classification (2006), section 4.
  */
@@ -92,8 +93,8 @@ static void ctc_forward(void *context, int64_t begin, int64_t end)
             step(job, &s, i, k, alpha, before, -1, s.skip);
             before = alpha;
         }
-        REAL last = log_sum(before[s.n - 1], before[s.n - 2], -REAL_INFINITY);
-        ((REAL *)job->of->loss.data)[i] = -last;
+        ((REAL *)job->of->loss.data)[i] =
+            -log_sum(before[s.n - 1], before[s.n - 2], -REAL_INFINITY);
     }
 }
 
@@ -101,14 +102,15 @@ static void ctc_forward(void *context, int64_t begin, int64_t end)
 static void put_slope(REAL *restrict dx, const REAL *x, int64_t c, const states *s,
                       const REAL *alpha, const REAL *beta, REAL loss, REAL g)
 {
-    REAL *restrict e = s->e;
+    REAL *restrict e = s->e, all = 0;
     row_exp(dx, x, 0, c);
 #pragma omp simd
     for (int64_t j = 0; j < c; j++) dx[j] *= g;
 #pragma omp simd
     for (int64_t j = 0; j < s->n; j++)
-        e[j] = e[j] == -REAL_INFINITY ? 0 : g * REAL_EXP(alpha[j] + beta[j] - e[j] + loss);
-    for (int64_t j = 0; j < s->n; j++) dx[s->id[j]] -= e[j];
+        e[j] = e[j] == -REAL_INFINITY ? 0 : REAL_EXP(alpha[j] + beta[j] - e[j] + loss);
+    for (int64_t j = 0; j < s->n; j++) all += e[j];
+    for (int64_t j = 0; j < s->n; j++) dx[s->id[j]] -= g / all * e[j];
 }
 
 static void ctc_backward(void *context, int64_t begin, int64_t end)
